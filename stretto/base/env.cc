@@ -1,0 +1,35 @@
+#include "stretto/base/env.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+
+std::chrono::milliseconds env_timeout() {
+  const char* text = std::getenv("STRETTO_TIMEOUT_MS");
+  if (text == nullptr || *text == '\0') return std::chrono::seconds(10);
+  long long ms = 0;
+  auto [end, error] = std::from_chars(text, text + std::strlen(text), ms);
+  if (error != std::errc() || *end != '\0' || ms < 1 || ms > 86'400'000) {
+    throw UserError(fmt::format("STRETTO_TIMEOUT_MS is '{}': need a whole number from 1 to 86400000", text));
+  }
+  return std::chrono::milliseconds(ms);
+}
+
+std::filesystem::path env_cache_dir() {
+  auto set = [](const char* variable) {
+    const char* text = std::getenv(variable);
+    return text != nullptr && *text != '\0' ? text : nullptr;
+  };
+  if (const char* dir = set("STRETTO_CACHE_DIR")) return dir;
+  if (const char* dir = set("XDG_CACHE_HOME")) return std::filesystem::path(dir) / "stretto";
+  if (const char* home = set("HOME")) return std::filesystem::path(home) / ".cache" / "stretto";
+  return std::filesystem::temp_directory_path() / "stretto-cache";
+}
+
+}  // namespace stretto

@@ -1,0 +1,59 @@
+#include "stretto/base/json.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <set>
+#include <vector>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    throw UserError(fmt::format("{}: is a directory, need a file", path.string()));
+  }
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw UserError(fmt::format("{}: cannot be opened for reading", path.string()));
+  std::string bytes;
+  std::vector<char> chunk(1 << 20);
+  while (in.read(chunk.data(), static_cast<std::streamsize>(chunk.size())) || in.gcount() > 0) {
+    bytes.append(chunk.data(), static_cast<std::size_t>(in.gcount()));
+    if (bytes.size() > max_bytes) {
+      throw UserError(fmt::format("{}: larger than the {} bytes allowed", path.string(), max_bytes));
+    }
+  }
+  if (in.bad()) throw UserError(fmt::format("{}: read error", path.string()));
+  return bytes;
+}
+
+Json parse_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
+  if (text.size() > limits.max_bytes) {
+    throw UserError(fmt::format("{}: {} bytes of JSON, at most {} allowed", where, text.size(), limits.max_bytes));
+  }
+  std::vector<std::set<std::string>> keys;
+  auto guard = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > limits.max_depth) {
+      throw UserError(fmt::format("{}: JSON nested deeper than {}", where, limits.max_depth));
+    }
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
+      throw UserError(fmt::format("{}: duplicate key '{}'", where, parsed.get<std::string>()));
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), guard);
+  } catch (const Json::exception& e) {
+    throw UserError(fmt::format("{}: not valid JSON: {}", where, e.what()));
+  }
+}
+
+Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits) {
+  return parse_json(read_file(path, limits.max_bytes), path.string(), limits);
+}
+
+}  // namespace stretto
