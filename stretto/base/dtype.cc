@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "stretto/base/errors.h"
 
@@ -27,12 +28,23 @@ constexpr std::array<DTypeInfo, 8> kInfo = {{{"float32", "f32", 4},
 
 const DTypeInfo& info(DType dtype) { return kInfo[static_cast<std::size_t>(dtype)]; }
 
-// Rounds |v| to a small float with the given mantissa and smallest exponent; returns the value as float.
-float round_to(float v, int mantissa_bits, int min_exponent) {
-  if (v == 0 || !std::isfinite(v)) return v;
-  int exponent = std::max(std::ilogb(v), min_exponent);
-  float quantum = std::ldexp(1.0f, exponent - mantissa_bits);
-  return std::nearbyint(v / quantum) * quantum;
+// Narrows to float rounding to odd: an inexact result gets an odd last bit, so that a second rounding to fewer bits
+// (at least two fewer) gives what rounding the double once would have given.
+float narrow_to_odd(double value) {
+  float nearest = static_cast<float>(value);
+  if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
+  float towards_zero =
+      std::fabs(nearest) > std::fabs(value) ? std::nextafter(nearest, 0.0f) : nearest;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(towards_zero) | 1u);
+}
+
+// Converts like a cast, but saturates instead of being undefined outside the range; NaN becomes 0.
+template <typename T>
+T saturate(double value) {
+  if (std::isnan(value)) return 0;
+  if (value <= static_cast<double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
+  if (value >= static_cast<double>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
+  return static_cast<T>(value);
 }
 
 }  // namespace
@@ -63,13 +75,18 @@ float f16_to_f32(std::uint16_t v) {
 }
 
 std::uint16_t f32_to_f16(float v) {
-  std::uint16_t sign = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(v) >> 16) & 0x8000u;
-  if (std::isnan(v)) return sign | 0x7e00u;
-  float magnitude = round_to(std::fabs(v), 10, -14);
-  if (magnitude > 65504.0f) return sign | 0x7c00u;
-  if (magnitude < 0x1p-14f) return sign | static_cast<std::uint16_t>(magnitude * 0x1p24f);
-  std::uint32_t bits = std::bit_cast<std::uint32_t>(magnitude);
-  return sign | static_cast<std::uint16_t>((((bits >> 23) - 112) << 10) | ((bits >> 13) & 0x3ffu));
+  std::uint32_t bits = std::bit_cast<std::uint32_t>(v);
+  std::uint16_t sign = static_cast<std::uint16_t>(bits >> 16) & 0x8000u;
+  std::uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7e00u;
+  if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // 65536 and more
+  if (magnitude < 0x38800000u) {                        // below 2^-14: denormal
+    // Between 0.5 and 1 a float counts in steps of 2^-24, which is the step of binary16's denormals.
+    float counted = std::bit_cast<float>(magnitude) + 0.5f;
+    return sign | static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(counted) - 0x3f000000u);
+  }
+  magnitude += 0xfffu + ((magnitude >> 13) & 1u);  // a carry out of 65504 becomes infinity
+  return sign | static_cast<std::uint16_t>((magnitude - (112u << 23)) >> 13);
 }
 
 float f8e4m3_to_f32(std::uint8_t v) {
@@ -82,14 +99,18 @@ float f8e4m3_to_f32(std::uint8_t v) {
 }
 
 std::uint8_t f32_to_f8e4m3(float v) {
-  std::uint8_t sign = std::signbit(v) ? 0x80 : 0;
-  if (std::isnan(v)) return sign | 0x7f;
-  float magnitude = round_to(std::fabs(v), 3, -6);
-  if (magnitude >= 448.0f) return sign | 0x7e;
-  if (magnitude < 0x1p-6f) return sign | static_cast<std::uint8_t>(magnitude * 0x1p9f);
-  int exponent = std::ilogb(magnitude);
-  int mantissa = static_cast<int>(std::ldexp(magnitude, 3 - exponent)) - 8;
-  return sign | static_cast<std::uint8_t>(((exponent + 7) << 3) | mantissa);
+  std::uint32_t bits = std::bit_cast<std::uint32_t>(v);
+  std::uint8_t sign = static_cast<std::uint8_t>(bits >> 24) & 0x80u;
+  std::uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7fu;
+  if (magnitude >= 0x43e00000u) return sign | 0x7eu;  // 448 and more saturate
+  if (magnitude < 0x3c800000u) {                      // below 2^-6: denormal
+    // Between 2^14 and 2^15 a float counts in steps of 2^-9, the step of e4m3's denormals.
+    float counted = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return sign | static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(counted) - 0x46800000u);
+  }
+  magnitude += 0x7ffffu + ((magnitude >> 20) & 1u);
+  return sign | static_cast<std::uint8_t>((magnitude - (120u << 23)) >> 20);
 }
 
 double load_element(DType dtype, const void* address) {
@@ -98,14 +119,21 @@ double load_element(DType dtype, const void* address) {
     return value;
   };
   switch (dtype) {
-    case DType::kF32: return read(float{});
-    case DType::kF16: return f16_to_f32(read(std::uint16_t{}));
-    case DType::kBF16: return bf16_to_f32(read(std::uint16_t{}));
-    case DType::kF8E4M3: return f8e4m3_to_f32(read(std::uint8_t{}));
-    case DType::kI32: return read(std::int32_t{});
-    case DType::kI64: return static_cast<double>(read(std::int64_t{}));
+    case DType::kF32:
+      return read(float{});
+    case DType::kF16:
+      return f16_to_f32(read(std::uint16_t{}));
+    case DType::kBF16:
+      return bf16_to_f32(read(std::uint16_t{}));
+    case DType::kF8E4M3:
+      return f8e4m3_to_f32(read(std::uint8_t{}));
+    case DType::kI32:
+      return read(std::int32_t{});
+    case DType::kI64:
+      return static_cast<double>(read(std::int64_t{}));
     case DType::kU8:
-    case DType::kBool: return read(std::uint8_t{});
+    case DType::kBool:
+      return read(std::uint8_t{});
   }
   throw InternalError("load_element: bad dtype");
 }
@@ -113,14 +141,22 @@ double load_element(DType dtype, const void* address) {
 void store_element(DType dtype, void* address, double value) {
   auto write = [address](auto v) { std::memcpy(address, &v, sizeof(v)); };
   switch (dtype) {
-    case DType::kF32: return write(static_cast<float>(value));
-    case DType::kF16: return write(f32_to_f16(static_cast<float>(value)));
-    case DType::kBF16: return write(f32_to_bf16(static_cast<float>(value)));
-    case DType::kF8E4M3: return write(f32_to_f8e4m3(static_cast<float>(value)));
-    case DType::kI32: return write(static_cast<std::int32_t>(value));
-    case DType::kI64: return write(static_cast<std::int64_t>(value));
-    case DType::kU8: return write(static_cast<std::uint8_t>(value));
-    case DType::kBool: return write(static_cast<std::uint8_t>(value != 0));
+    case DType::kF32:
+      return write(static_cast<float>(value));
+    case DType::kF16:
+      return write(f32_to_f16(narrow_to_odd(value)));
+    case DType::kBF16:
+      return write(f32_to_bf16(narrow_to_odd(value)));
+    case DType::kF8E4M3:
+      return write(f32_to_f8e4m3(narrow_to_odd(value)));
+    case DType::kI32:
+      return write(saturate<std::int32_t>(value));
+    case DType::kI64:
+      return write(saturate<std::int64_t>(value));
+    case DType::kU8:
+      return write(saturate<std::uint8_t>(value));
+    case DType::kBool:
+      return write(static_cast<std::uint8_t>(value != 0));
   }
   throw InternalError("store_element: bad dtype");
 }

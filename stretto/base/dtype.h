@@ -1,4 +1,5 @@
-// Element types, their sizes, their names (PyTorch's, with short forms), and conversions of the 16- and 8-bit floats.
+// Element types, their sizes, their names (PyTorch's, with short forms), and conversions of the 16-
+// and 8-bit floats.
 #pragma once
 
 #include <bit>
@@ -20,10 +21,13 @@ DType parse_dtype(std::string_view text);
 inline bool is_float(DType d) { return d <= DType::kF8E4M3; }
 
 // bfloat16: the upper half of a float32; conversion rounds to nearest even.
-inline float bf16_to_f32(std::uint16_t v) { return std::bit_cast<float>(static_cast<std::uint32_t>(v) << 16); }
+inline float bf16_to_f32(std::uint16_t v) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(v) << 16);
+}
 inline std::uint16_t f32_to_bf16(float v) {
   std::uint32_t bits = std::bit_cast<std::uint32_t>(v);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);  // quiet NaN
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return static_cast<std::uint16_t>((bits >> 16) | 0x40u);  // quiet NaN
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -35,7 +39,7 @@ std::uint16_t f32_to_f16(float v);
 float f8e4m3_to_f32(std::uint8_t v);
 std::uint8_t f32_to_f8e4m3(float v);
 
-// One element of any dtype as double; integers convert exactly up to 2^53.
+// One element of any dtype as double, exact up to 2^53; storing rounds once (floats) or truncates and saturates.
 double load_element(DType dtype, const void* address);
 void store_element(DType dtype, void* address, double value);
 

@@ -16,7 +16,8 @@ std::chrono::milliseconds env_timeout() {
   long long ms = 0;
   auto [end, error] = std::from_chars(text, text + std::strlen(text), ms);
   if (error != std::errc() || *end != '\0' || ms < 1 || ms > 86'400'000) {
-    throw UserError(fmt::format("STRETTO_TIMEOUT_MS is '{}': need a whole number from 1 to 86400000", text));
+    throw UserError(
+        fmt::format("STRETTO_TIMEOUT_MS is '{}': need a whole number from 1 to 86400000", text));
   }
   return std::chrono::milliseconds(ms);
 }
@@ -29,7 +30,14 @@ std::filesystem::path env_cache_dir() {
   if (const char* dir = set("STRETTO_CACHE_DIR")) return dir;
   if (const char* dir = set("XDG_CACHE_HOME")) return std::filesystem::path(dir) / "stretto";
   if (const char* home = set("HOME")) return std::filesystem::path(home) / ".cache" / "stretto";
-  return std::filesystem::temp_directory_path() / "stretto-cache";
+  std::error_code error;
+  std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
+  if (error) {
+    throw UserError(fmt::format(
+        "no place for the cache: set STRETTO_CACHE_DIR (HOME is unset and TMPDIR is unusable: {})",
+        error.message()));
+  }
+  return temporary / "stretto-cache";
 }
 
 }  // namespace stretto

@@ -1,4 +1,5 @@
-// Every environment variable that the libraries read, in one place (docs/errors.md lists them for users).
+// Every environment variable that the libraries read, in one place (docs/errors.md lists them for
+// users).
 #pragma once
 
 #include <chrono>
@@ -9,7 +10,8 @@ namespace stretto {
 // STRETTO_TIMEOUT_MS: how long any wait may last before it becomes a Fault. Default 10 s.
 std::chrono::milliseconds env_timeout();
 
-// STRETTO_CACHE_DIR: where proofs and choices are kept. Default $XDG_CACHE_HOME/stretto or ~/.cache/stretto.
+// STRETTO_CACHE_DIR: where proofs and choices are kept. Default $XDG_CACHE_HOME/stretto or
+// ~/.cache/stretto.
 std::filesystem::path env_cache_dir();
 
 }  // namespace stretto

@@ -8,7 +8,8 @@ std::string FaultRecord::to_string() const {
   std::string text = fmt::format("{}: role '{}' on rank {}", program, role, rank);
   if (tile >= 0) text += fmt::format(", tile {}", tile);
   if (!signal.empty()) {
-    text += fmt::format(", waiting for signal '{}'[{}] >= {}, last seen {}", signal, channel, expected, seen);
+    text += fmt::format(", waiting for signal '{}'[{}] >= {}, last seen {}", signal, channel,
+                        expected, seen);
   }
   if (waited_for >= 0) text += fmt::format(", from rank {}", waited_for);
   return text + ": " + reason;
@@ -17,7 +18,8 @@ std::string FaultRecord::to_string() const {
 Fault::Fault(FaultRecord record) : Error(record.to_string()), record_(std::move(record)) {}
 
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {
-  throw InternalError(fmt::format("{}:{}: internal check '{}' failed: {}", file, line, condition, message));
+  throw InternalError(
+      fmt::format("{}:{}: internal check '{}' failed: {}", file, line, condition, message));
 }
 
 }  // namespace stretto

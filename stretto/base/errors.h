@@ -1,6 +1,7 @@
-// The five ways in which stretto fails, each its own type, so that a caller can tell a bad argument from our bug and
-// from a machine that stopped. Nothing in the libraries calls exit() or prints an error: they throw one of these, and
-// the command line turns the type into an exit code (docs/errors.md).
+// The five ways in which stretto fails, each its own type, so that a caller can tell a bad argument
+// from our bug and from a machine that stopped. Nothing in the libraries calls exit() or prints an
+// error: they throw one of these, and the command line turns the type into an exit code
+// (docs/errors.md).
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,8 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
-// What the first waiter that gave up saw. Written once per fault; the other ranks report the same record.
+// What the first waiter that gave up saw. Written once per fault; the other ranks report the same
+// record.
 struct FaultRecord {
   std::string program;
   std::string role;        // the role whose wait timed out
@@ -65,7 +67,8 @@ class Fault : public Error {
 };
 
 // STRETTO_CHECK(cond, "text"): our own invariants; throws InternalError with file and line.
-[[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& message);
+[[noreturn]] void check_failed(const char* file, int line, const char* condition,
+                               const std::string& message);
 
 }  // namespace stretto
 

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <set>
 #include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/printable.h"
 
 namespace stretto {
 
@@ -15,14 +18,19 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) 
   if (std::filesystem::is_directory(path, error)) {
     throw UserError(fmt::format("{}: is a directory, need a file", path.string()));
   }
+  errno = 0;
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw UserError(fmt::format("{}: cannot be opened for reading", path.string()));
+  if (!in) {
+    const char* reason = errno != 0 ? std::strerror(errno) : "unknown reason";
+    throw UserError(fmt::format("{}: cannot be opened for reading: {}", path.string(), reason));
+  }
   std::string bytes;
   std::vector<char> chunk(1 << 20);
   while (in.read(chunk.data(), static_cast<std::streamsize>(chunk.size())) || in.gcount() > 0) {
     bytes.append(chunk.data(), static_cast<std::size_t>(in.gcount()));
     if (bytes.size() > max_bytes) {
-      throw UserError(fmt::format("{}: larger than the {} bytes allowed", path.string(), max_bytes));
+      throw UserError(
+          fmt::format("{}: larger than the {} bytes allowed", path.string(), max_bytes));
     }
   }
   if (in.bad()) throw UserError(fmt::format("{}: read error", path.string()));
@@ -31,7 +39,8 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) 
 
 Json parse_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes) {
-    throw UserError(fmt::format("{}: {} bytes of JSON, at most {} allowed", where, text.size(), limits.max_bytes));
+    throw UserError(fmt::format("{}: {} bytes of JSON, at most {} allowed", where, text.size(),
+                                limits.max_bytes));
   }
   std::vector<std::set<std::string>> keys;
   auto guard = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -40,7 +49,8 @@ Json parse_json(std::string_view text, const std::string& where, const JsonLimit
     }
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
+    if (event == Json::parse_event_t::key &&
+        !keys.back().insert(parsed.get<std::string>()).second) {
       throw UserError(fmt::format("{}: duplicate key '{}'", where, parsed.get<std::string>()));
     }
     return true;
@@ -48,7 +58,8 @@ Json parse_json(std::string_view text, const std::string& where, const JsonLimit
   try {
     return Json::parse(text.begin(), text.end(), guard);
   } catch (const Json::exception& e) {
-    throw UserError(fmt::format("{}: not valid JSON: {}", where, e.what()));
+    // The parser quotes the offending bytes, which need be neither few nor UTF-8.
+    throw UserError(fmt::format("{}: not valid JSON: {}", where, printable(e.what(), 300)));
   }
 }
 

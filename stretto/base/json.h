@@ -1,5 +1,6 @@
-// JSON from files and requests, which are hostile until parsed: size, depth and UTF-8 are checked before use.
-// Field readers throw UserError naming file and field ("config.json: hidden_size: need a positive integer").
+// JSON from files and requests, which are hostile until parsed: size, depth and UTF-8 are checked
+// before use. Field readers throw UserError naming file and field ("config.json: hidden_size: need
+// a positive integer").
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct JsonLimits {
   int max_depth = 64;
 };
 
-// `where` names the source in errors (a path, "request"). Duplicate keys within an object are refused.
+// `where` names the source in errors (a path, "request"). Duplicate keys within an object are
+// refused.
 Json parse_json(std::string_view text, const std::string& where, const JsonLimits& limits = {});
 Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits = {});
 

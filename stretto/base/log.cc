@@ -8,7 +8,8 @@ namespace stretto {
 
 spdlog::logger& log() {
   static const std::shared_ptr<spdlog::logger> logger = [] {
-    auto made = std::make_shared<spdlog::logger>("stretto", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    auto made = std::make_shared<spdlog::logger>(
+        "stretto", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
     const char* level = std::getenv("STRETTO_LOG");
     made->set_level(level ? spdlog::level::from_str(level) : spdlog::level::warn);
     return made;

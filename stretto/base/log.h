@@ -1,4 +1,5 @@
-// The one logger: spdlog on stderr. STRETTO_LOG sets the level (trace, debug, info, warn, error, off); default warn.
+// The one logger: spdlog on stderr. STRETTO_LOG sets the level (trace, debug, info, warn, error,
+// off); default warn.
 #pragma once
 
 #include <spdlog/spdlog.h>

@@ -1,8 +1,9 @@
-// Integer index expressions: the only arithmetic that decides where a tile lies, which channel it uses and how often a
-// loop runs. They are data, evaluated by the executor and the proof and printed by code generation, so one definition
-// of "which bytes" serves every reader.
+// Integer index expressions: the only arithmetic that decides where a tile lies, which channel it
+// uses and how often a loop runs. They are data, evaluated by the executor and the proof and
+// printed by code generation, so one definition of "which bytes" serves every reader.
 //
-// Nodes are immutable and shared. Division and modulo are floored; a zero divisor is an InternalError of evaluation.
+// Nodes are immutable and shared. Division and modulo are floored; a zero divisor is an
+// InternalError of evaluation.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ enum class ExprOp : std::uint8_t {
   kOr,
   kNot,
   kSelect,  // condition, then, else
-  kTable,   // element of an integer tensor of the own rank; appears only in a `let`, which fixes when it is read
+  kTable,   // element of an integer tensor of the own rank; appears only in a `let`, which fixes
+            // when it is read
 };
 
 struct ExprNode;
@@ -52,7 +54,7 @@ class Expr {
   const ExprNode& node() const { return *node_; }
   bool is_const() const;
   bool is_const(std::int64_t value) const;
-  std::int64_t const_value() const;  // InternalError unless is_const()
+  std::int64_t const_value() const;    // InternalError unless is_const()
   bool same(const Expr& other) const;  // structural equality
 
  private:
@@ -94,7 +96,8 @@ class TableReader {
 };
 
 // `vars` holds one value per Program::vars entry; `tables` may be null where no table is read.
-std::int64_t eval(const Expr& expr, std::span<const std::int64_t> vars, TableReader* tables = nullptr);
+std::int64_t eval(const Expr& expr, std::span<const std::int64_t> vars,
+                  TableReader* tables = nullptr);
 
 // Calls visit(var_idx) for every variable, and table(tensor_idx) for every table, in `expr`.
 bool uses_var(const Expr& expr, int var_idx);

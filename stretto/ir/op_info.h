@@ -1,4 +1,5 @@
-// One row per operation: its name in the text form and what the verifier, the printer and the passes need to know.
+// One row per operation: its name in the text form and what the verifier, the printer and the
+// passes need to know.
 #pragma once
 
 #include <string_view>

@@ -1,14 +1,18 @@
-// The program: what the embedded language records, what every pass transforms, and what the four readers read.
+// The program: what the embedded language records, what every pass transforms, and what the four
+// readers read.
 //
-// Tile IR and schedule IR are the same structure at two levels. At tile level every role has one agent, whose body
-// looks sequential, and TileLink's tile primitives appear as written. At schedule level the primitives are resolved
-// into notify, wait and copy, and a role may be split into agents connected by pipes. verifier.h says what holds at
-// each level; op_info.h lists every operation; printer.h and parser.h give both a text form.
+// Tile IR and schedule IR are the same structure at two levels. At tile level every role has one
+// agent, whose body looks sequential, and TileLink's tile primitives appear as written. At schedule
+// level the primitives are resolved into notify, wait and copy, and a role may be split into agents
+// connected by pipes. verifier.h says what holds at each level; op_info.h lists every operation;
+// printer.h and parser.h give both a text form.
 //
-// One Program describes all ranks: the rank is a variable. World size and tile shapes are constants.
+// One Program describes all ranks: the rank is a variable. World size and tile shapes are
+// constants.
 //
-// Meaning of a launch, per rank: start -> on_start -> all roles, in parallel -> on_end -> end. A role's tiles are the
-// integers 0 <= t < num_tiles; worker w of W executes t = w, w + W, w + 2W, ... in order. `vars[role.tile_var]` is t.
+// Meaning of a launch, per rank: start -> on_start -> all roles, in parallel -> on_end -> end. A
+// role's tiles are the integers 0 <= t < num_tiles; worker w of W executes t = w, w + W, w + 2W,
+// ... in order. `vars[role.tile_var]` is t.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +34,8 @@ struct SourceLoc {
 enum class VarKind : std::uint8_t {
   kRank,    // index 0 of Program::vars, always
   kExtent,  // a run-time size, 0 <= value <= bound, given at each launch, the same on all ranks
-  kScalar,  // a run-time integer of a launch without influence on synchronisation counts, 0 <= value <= bound
+  kScalar,  // a run-time integer of a launch without influence on synchronisation counts, 0 <=
+            // value <= bound
   kTile,    // a role's linear tile index
   kLoop,    // a loop counter
   kLet,     // a named intermediate
@@ -50,7 +55,8 @@ enum class TensorKind : std::uint8_t {
 };
 enum class Space : std::uint8_t { kLocal, kSymmetric };
 
-// What the values of an integer table promise; checked where the table is read, assumed by the proof.
+// What the values of an integer table promise; checked where the table is read, assumed by the
+// proof.
 enum class ContractKind : std::uint8_t {
   kNone,
   kRange,        // lo <= value < hi
@@ -69,14 +75,16 @@ struct Tensor {
   std::vector<Expr> shape;
   TensorKind kind = TensorKind::kInput;
   Space space = Space::kLocal;
-  int num_slots = 1;    // kBuffer: copies used in turn, slot = epoch % num_slots
-  bool packet = false;  // kBuffer: every 4 payload bytes travel with an epoch tag in one 8-byte store
-  Contract contract;    // kI32 tensors used as tables
+  int num_slots = 1;  // kBuffer: copies used in turn, slot = epoch % num_slots
+  bool packet =
+      false;          // kBuffer: every 4 payload bytes travel with an epoch tag in one 8-byte store
+  Contract contract;  // kI32 tensors used as tables
   SourceLoc loc;
 };
 
-// A symmetric array of monotone 64-bit counters, `num_channels` of them on every rank. Within launch e, a wait for
-// at_least means counter >= e * quota + at_least, where quota is what one launch adds to that counter (quota.h).
+// A symmetric array of monotone 64-bit counters, `num_channels` of them on every rank. Within
+// launch e, a wait for at_least means counter >= e * quota + at_least, where quota is what one
+// launch adds to that counter (quota.h).
 struct Signal {
   std::string name;
   std::int64_t num_channels = 1;
@@ -84,11 +92,11 @@ struct Signal {
   SourceLoc loc;
 };
 
-// TileLink's mappings of a tiled dimension (TileLink, arXiv 2503.20313, section 4.1), exact by interval overlap:
-// tile -> rows f_S, tile -> rank f_R, tile -> channel f_C. Affine: the rows of `tensor` are split over the ranks in
-// runs of `rows_per_rank`, each run into tiles of tile_rows, each rank's tiles into `channels_per_rank` channels.
-// Table-driven: low, high, rank and channel are kI32 tensors of num_tiles entries, and `count` (per channel) holds how
-// many tiles map to it.
+// TileLink's mappings of a tiled dimension (TileLink, arXiv 2503.20313, section 4.1), exact by
+// interval overlap: tile -> rows f_S, tile -> rank f_R, tile -> channel f_C. Affine: the rows of
+// `tensor` are split over the ranks in runs of `rows_per_rank`, each run into tiles of tile_rows,
+// each rank's tiles into `channels_per_rank` channels. Table-driven: low, high, rank and channel
+// are kI32 tensors of num_tiles entries, and `count` (per channel) holds how many tiles map to it.
 struct TileMap {
   std::string name;
   int tensor = -1;
@@ -102,8 +110,8 @@ struct TileMap {
   SourceLoc loc;
 };
 
-// A box of a tensor on one rank that a 2-D tile covers. Elements outside the tensor's run-time shape, or at or past
-// row_end / col_end, are masked: they read as zero and are not written.
+// A box of a tensor on one rank that a 2-D tile covers. Elements outside the tensor's run-time
+// shape, or at or past row_end / col_end, are masked: they read as zero and are not written.
 struct Region {
   int tensor = -1;
   Expr rank;                 // absent: the own rank
@@ -118,21 +126,23 @@ enum class OpCode : std::uint8_t {
   // index
   kLet,  // var = exprs[0]
   // tile values: result register = f(operands)
-  kFill,        // value, [rows, cols], dtype
-  kIota,        // exprs[0] + index along `axis` (0: rows [rows,1], 1: columns [1,cols]); i32
-  kSplat,       // exprs[0] as a [1,1] tile of dtype
-  kLoad,        // region
-  kLoadRows,    // rows of region's tensor chosen by operand 0 (i32 [rows,1]); negative index: a row of zeros
-  kDot,         // operands acc, a, b: acc + a * b, fp32 accumulation
-  kDotScaled,   // operands acc, a, b, scale_a [rows,1], scale_b [1,cols]: acc + (a * b) * scale_a * scale_b
-  kUnary,       // unary
-  kBinary,      // binary, operands broadcast from [r,1], [1,c], [1,1]
-  kWhere,       // operands condition, then, else (broadcast)
-  kCast,        // dtype
-  kTranspose,   //
-  kBroadcast,   // to [rows, cols]
-  kReduce,      // reduce along `axis` (1: over columns -> [rows,1]; 0: over rows -> [1,cols])
-  kCopyValue,   // a copy in a register of its own
+  kFill,       // value, [rows, cols], dtype
+  kIota,       // exprs[0] + index along `axis` (0: rows [rows,1], 1: columns [1,cols]); i32
+  kSplat,      // exprs[0] as a [1,1] tile of dtype
+  kLoad,       // region
+  kLoadRows,   // rows of region's tensor chosen by operand 0 (i32 [rows,1]); negative index: a row
+               // of zeros
+  kDot,        // operands acc, a, b: acc + a * b, fp32 accumulation
+  kDotScaled,  // operands acc, a, b, scale_a [rows,1], scale_b [1,cols]: acc + (a * b) * scale_a *
+               // scale_b
+  kUnary,      // unary
+  kBinary,     // binary, operands broadcast from [r,1], [1,c], [1,1]
+  kWhere,      // operands condition, then, else (broadcast)
+  kCast,       // dtype
+  kTranspose,  //
+  kBroadcast,  // to [rows, cols]
+  kReduce,     // reduce along `axis` (1: over columns -> [rows,1]; 0: over rows -> [1,cols])
+  kCopyValue,  // a copy in a register of its own
   // memory effects
   kStore,        // region = operand 0, cast to the tensor's dtype
   kStoreRows,    // rows chosen by operand 1 (i32 [rows,1]) = operand 0; a negative index is skipped
@@ -147,7 +157,8 @@ enum class OpCode : std::uint8_t {
   // control
   kLoop,  // var over [exprs[0], exprs[1]); bodies[0]
   kWhen,  // exprs[0] != 0 ? bodies[0] : bodies[1]
-  // TileLink's primitives; symbol = tile map, symbol2 = signal; tile level only (passes/resolve_tile_primitives.h)
+  // TileLink's primitives; symbol = tile map, symbol2 = signal; tile level only
+  // (passes/resolve_tile_primitives.h)
   kProducerTileNotify,  // exprs: tile; mode
   kConsumerTileWait,    // exprs: row lo, row hi
   kPeerTileNotify,      // exprs: tile, rank
@@ -166,10 +177,37 @@ enum class OpCode : std::uint8_t {
 
 enum class NotifyMode : std::uint8_t { kP2P, kBroadcast, kLocal };
 enum class UnaryOp : std::uint8_t {
-  kNeg, kAbs, kExp, kExp2, kLog, kSqrt, kRsqrt, kRecip, kTanh, kSigmoid, kSilu, kSin, kCos, kFloor, kNot,
+  kNeg,
+  kAbs,
+  kExp,
+  kExp2,
+  kLog,
+  kSqrt,
+  kRsqrt,
+  kRecip,
+  kTanh,
+  kSigmoid,
+  kSilu,
+  kSin,
+  kCos,
+  kFloor,
+  kNot,
 };
 enum class BinaryOp : std::uint8_t {
-  kAdd, kSub, kMul, kDiv, kMax, kMin, kLt, kLe, kEq, kNe, kGt, kGe, kAnd, kOr,
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMax,
+  kMin,
+  kLt,
+  kLe,
+  kEq,
+  kNe,
+  kGt,
+  kGe,
+  kAnd,
+  kOr,
 };
 enum class ReduceOp : std::uint8_t { kSum, kMax, kMin, kArgMax };
 
@@ -182,22 +220,24 @@ struct Op {
   std::vector<int> operands;  // registers read
   std::optional<Region> region, region2;
   std::vector<Expr> exprs;
-  int var = -1;                    // kLet, kLoop
-  int symbol = -1, symbol2 = -1;   // signal, tile map, pipe or barrier
-  double value = 0;                // kFill
-  int axis = 0;                    // kIota, kReduce
+  int var = -1;                   // kLet, kLoop
+  int symbol = -1, symbol2 = -1;  // signal, tile map, pipe or barrier
+  double value = 0;               // kFill
+  int axis = 0;                   // kIota, kReduce
   NotifyMode mode = NotifyMode::kP2P;
   UnaryOp unary = UnaryOp::kNeg;
   BinaryOp binary = BinaryOp::kAdd;
   ReduceOp reduce = ReduceOp::kSum;
-  int stage = 0;                   // software-pipeline stage within the enclosing loop; schedule level
-  std::uint32_t multicast = 0;     // kPipePut: cluster CTAs that receive it, as a mask; 0: the own CTA alone
+  int stage = 0;  // software-pipeline stage within the enclosing loop; schedule level
+  std::uint32_t multicast =
+      0;  // kPipePut: cluster CTAs that receive it, as a mask; 0: the own CTA alone
   std::vector<Block> bodies;
   SourceLoc loc;
 };
 
-// A register: a 2-D tile of fixed shape. Registers are variables, not single assignments: a loop that accumulates
-// writes the same register again. Floats other than f32 are rounded when the register is written.
+// A register: a 2-D tile of fixed shape. Registers are variables, not single assignments: a loop
+// that accumulates writes the same register again. Floats other than f32 are rounded when the
+// register is written.
 struct ValueType {
   DType dtype = DType::kF32;
   std::int64_t rows = 1, cols = 1;
@@ -218,7 +258,8 @@ struct Agent {
 
 enum class Swizzle : std::uint8_t { kNone, k32B, k64B, k128B };
 
-// A bounded first-in first-out queue of tiles in shared memory between agents of one worker (full/empty mbarriers).
+// A bounded first-in first-out queue of tiles in shared memory between agents of one worker
+// (full/empty mbarriers).
 struct Pipe {
   std::string name;
   ValueType type;
@@ -275,9 +316,11 @@ struct Program {
   int find_var(const std::string& var_name) const;
 };
 
-// Values for Program::vars of one rank and launch: rank and extents set, the rest zero. `extents` lists the kExtent
-// and kScalar variables in the order of their declaration; UserError when the count or a range is wrong.
-std::vector<std::int64_t> initial_vars(const Program& program, int rank, const std::vector<std::int64_t>& extents);
+// Values for Program::vars of one rank and launch: rank and extents set, the rest zero. `extents`
+// lists the kExtent and kScalar variables in the order of their declaration; UserError when the
+// count or a range is wrong.
+std::vector<std::int64_t> initial_vars(const Program& program, int rank,
+                                       const std::vector<std::int64_t>& extents);
 std::vector<std::int64_t> extent_bounds(const Program& program);
 
 // Shape of a tensor at the extents' bounds: what storage is allocated for. Elements, per slot.

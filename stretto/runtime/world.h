@@ -1,9 +1,11 @@
-// A world is P ranks that share symmetric memory and signals. This is the kind `threads`: one process, one host thread
-// per rank. Everything above (executor, operators, engine) is written against Rank, in the style of one program run by
-// every rank, so that a world of processes can stand in its place.
+// A world is P ranks that share symmetric memory and signals. This is the kind `threads`: one
+// process, one host thread per rank. Everything above (executor, operators, engine) is written
+// against Rank, in the style of one program run by every rank, so that a world of processes can
+// stand in its place.
 //
-// Faults: no wait is unbounded. The waiter that gives up, or the rank that dies, records a FaultRecord and raises the
-// world's abort flag; from then on every wait of every rank fails with that same Fault until recover().
+// Faults: no wait is unbounded. The waiter that gives up, or the rank that dies, records a
+// FaultRecord and raises the world's abort flag; from then on every wait of every rank fails with
+// that same Fault until recover().
 #pragma once
 
 #include <atomic>
@@ -24,13 +26,13 @@ namespace stretto {
 class Recorder;
 class Rank;
 
-// Memory at the same offset on every rank. Plain handle: the world owns the storage until it is destroyed or the last
-// rank has released it (see Rank::release).
+// Memory at the same offset on every rank. Plain handle: the world owns the storage until it is
+// destroyed or the last rank has released it (see Rank::release).
 struct SymmetricBuffer {
   std::string name;
   DType dtype = DType::kU8;
-  std::size_t bytes = 0;             // per rank
-  std::vector<std::byte*> at;        // [world] address of each rank's copy; 64-byte aligned, zeroed
+  std::size_t bytes = 0;       // per rank
+  std::vector<std::byte*> at;  // [world] address of each rank's copy; 64-byte aligned, zeroed
   int id = -1;
 
   template <typename T>
@@ -51,9 +53,9 @@ struct SignalBlock {
 };
 
 struct WorldOptions {
-  int size = 1;                                          // 1..kMaxWorldSize
-  std::chrono::milliseconds timeout = env_timeout();     // longest wait before a Fault
-  bool record = false;                                   // recorder on from the start
+  int size = 1;                                       // 1..kMaxWorldSize
+  std::chrono::milliseconds timeout = env_timeout();  // longest wait before a Fault
+  bool record = false;                                // recorder on from the start
 };
 
 class World {
@@ -69,16 +71,16 @@ class World {
   int size() const;
   std::chrono::milliseconds timeout() const;
 
-  // Runs body(rank) on one thread per rank and returns when all have finished. When a rank throws, the others' waits
-  // and collective calls fail with a Fault naming it. Rethrows the exception of the lowest rank that failed by itself,
-  // else the Fault. Not re-entrant (UserError).
+  // Runs body(rank) on one thread per rank and returns when all have finished. When a rank throws,
+  // the others' waits and collective calls fail with a Fault naming it. Rethrows the exception of
+  // the lowest rank that failed by itself, else the Fault. Not re-entrant (UserError).
   void run(const std::function<void(Rank&)>& body);
 
   // True after a fault. fault() is the record of the first one.
   bool faulted() const;
   FaultRecord fault() const;
-  // Zeroes every signal, tells every registered instance to restart at epoch 0, clears the fault and any half-finished
-  // collective call. Call it outside run().
+  // Zeroes every signal, tells every registered instance to restart at epoch 0, clears the fault
+  // and any half-finished collective call. Call it outside run().
   void recover();
 
   Recorder& recorder();
@@ -95,8 +97,9 @@ class Rank {
   int index() const { return index_; }
   int size() const;
 
-  // Collective: every rank calls with the same name, dtype and size, in the same order; otherwise every rank gets the
-  // same UserError naming both requests. Fault if a rank does not come within the timeout.
+  // Collective: every rank calls with the same name, dtype and size, in the same order; otherwise
+  // every rank gets the same UserError naming both requests. Fault if a rank does not come within
+  // the timeout.
   SymmetricBuffer allocate(const std::string& name, DType dtype, std::size_t elements);
   SignalBlock allocate_signals(const std::string& name, std::size_t count);
   void release(const SymmetricBuffer& buffer);
@@ -105,7 +108,8 @@ class Rank {
   // Host-level barrier over all ranks; for set-up and tests, never part of a launch.
   void barrier();
 
-  // Called when the world recovers, so that epochs restart with the signals. Returns a token for remove_on_recover.
+  // Called when the world recovers, so that epochs restart with the signals. Returns a token for
+  // remove_on_recover.
   int on_recover(std::function<void()> restart);
   void remove_on_recover(int token);
 
@@ -116,8 +120,9 @@ class Rank {
   [[noreturn]] void raise_fault(FaultRecord record);
   [[noreturn]] void throw_fault() const;  // the world's fault, from a rank that saw the abort flag
   std::chrono::milliseconds timeout() const;
-  // Waits without burning a core: returns after some notify on this rank's signals or another's, or a short while.
-  // `polls` is how many polls in a row have failed; grows from spinning through yielding to sleeping (<= 1 ms).
+  // Waits without burning a core: returns after some notify on this rank's signals or another's, or
+  // a short while. `polls` is how many polls in a row have failed; grows from spinning through
+  // yielding to sleeping (<= 1 ms).
   void pause(int polls) const;
 
   World& world() { return *world_; }

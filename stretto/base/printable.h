@@ -1,0 +1,13 @@
+// Text from a hostile file or request made fit for one line of an error message.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace stretto {
+
+// Control bytes and invalid UTF-8 become \xNN; more than `max_bytes` of input are cut and end in "...".
+std::string printable(std::string_view text, std::size_t max_bytes = 120);
+
+}  // namespace stretto
