@@ -1,0 +1,36 @@
+#include "stretto/passes/pipeline.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "stretto/base/errors.h"
+#include "stretto/ir/verifier.h"
+#include "stretto/passes/resolve_tile_primitives.h"
+
+namespace stretto {
+
+const std::vector<Pass>& schedule_pipeline() {
+  static const std::vector<Pass> passes = {
+      {"resolve_tile_primitives", resolve_tile_primitives},
+  };
+  return passes;
+}
+
+Program run_pipeline(Program program, const AfterPass& after) {
+  verify(program);
+  for (const Pass& pass : schedule_pipeline()) {
+    auto begin = std::chrono::steady_clock::now();
+    program = pass.run(std::move(program));
+    std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    try {
+      verify(program);
+    } catch (const UserError& e) {
+      throw InternalError(fmt::format("after pass {}: {}", pass.name, e.what()));
+    }
+    if (after) after(pass, program, seconds.count());
+  }
+  return program;
+}
+
+}  // namespace stretto
