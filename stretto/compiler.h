@@ -1,0 +1,26 @@
+// From a tile program to what runs: the list of steps, and nothing else.
+#pragma once
+
+#include <memory>
+
+#include "stretto/ir/program.h"
+#include "stretto/ir/quota.h"
+#include "stretto/passes/pass.h"
+
+namespace stretto {
+
+struct CompileOptions {
+  bool require_proof =
+      true;         // Rejected with the report unless the program is proved (cached on disk)
+  AfterPass after;  // called after each pass
+};
+
+struct CompiledProgram {
+  std::shared_ptr<const Program> schedule;
+  Quotas quotas;
+};
+
+// UserError for a bad program, Rejected for one that cannot be proved.
+CompiledProgram compile(Program program, const CompileOptions& options = {});
+
+}  // namespace stretto

@@ -1,0 +1,68 @@
+// What every operator hands to the tests, the proof, the benchmark and the command line: a program
+// at a shape, and, for checking, random inputs with the outputs that a plain fp64 reference
+// computes from them.
+//
+// Operators are used directly through their own header (Desc, Config, program function); OpCase is
+// the common shape in which one matrix of tests covers all of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "stretto/base/dtype.h"
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+// The shape asked of an operator from outside. Global sizes, as on the command line; each operator
+// says in its row of the catalog which of them it uses. 0: the operator's default.
+struct OpShape {
+  int world_size = 1;
+  std::int64_t m = 0, n = 0, k = 0;
+  DType dtype = DType::kF32;
+};
+
+// Row-major values of one tensor on one rank, at the bound shape; the reference works on these.
+using Values = std::vector<double>;
+
+struct OpCase {
+  Program program;                    // tile level
+  std::vector<std::int64_t> extents;  // run-time sizes of the launch
+  std::string config;                 // desc and config, printable
+  // [rank][tensor]: what the caller passes for inputs and for state (values already representable
+  // in the dtype, so that the reference sees what the program sees); empty for outputs and buffers.
+  std::vector<std::vector<Values>> inputs;
+  // [rank][tensor]: expected outputs and state after one launch; empty for tensors that are not
+  // checked. NaN entries are not compared (elements outside the run-time shape).
+  std::vector<std::vector<Values>> expected;
+  // |got - expected| <= tolerance * (|expected| + scale), where scale is the magnitude of the terms
+  // summed.
+  double tolerance = 0;  // 0: bitwise
+  double scale = 1;
+  double flops = 0;       // of one launch, all ranks; 0 where not meaningful
+  double comm_bytes = 0;  // that one rank receives from others in one launch
+};
+
+// One row of the catalog.
+struct OpInfo {
+  const char* name;     // "ag_gemm"
+  const char* summary;  // one line, with what m, n, k mean
+  // The program at a shape, with the default config for it. Cheap: no data.
+  std::function<Program(const OpShape&)> program;
+  std::function<OpCase(const OpShape&, std::uint64_t seed)> make_case;
+  // Shapes that every test covers at a given world size: ragged ones and run-time extents among
+  // them.
+  std::function<std::vector<OpShape>(int world_size)> shapes;
+};
+
+// Random values in [-1, 1) rounded to `dtype`; the sequence depends on the seed alone.
+Values random_values(std::size_t count, DType dtype, std::uint64_t seed);
+Values round_to(const Values& values, DType dtype);
+// Default tolerance of a sum of `terms` products in fp32 with the result rounded to `dtype`.
+double sum_tolerance(DType dtype, std::int64_t terms);
+// [world][tensors] of empty vectors.
+std::vector<std::vector<Values>> no_values(const Program& program);
+
+}  // namespace stretto

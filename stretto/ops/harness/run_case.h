@@ -1,0 +1,24 @@
+// Runs an OpCase on a world of CPU ranks and compares with its reference: outputs poisoned first,
+// guard zones around them, several launches, random delays at synchronisation points on request.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct RunOptions {
+  int launches = 2;
+  std::uint64_t seed = 0;
+  double delay_probability = 0;  // that a synchronisation point sleeps
+  int max_delay_us = 200;
+  bool require_proof = false;
+};
+
+// "" when every launch gave the expected values, the same bits each time; else what differed first,
+// with the seed. For state tensors only the first launch is compared.
+std::string run_case(const OpCase& op_case, const RunOptions& options = {});
+
+}  // namespace stretto
