@@ -1,0 +1,20 @@
+# The Debian 12 packages that stretto builds and tests with, one per line with its reason. Sourced by tools/build.
+STRETTO_PACKAGES=(
+  g++                    # the compiler: C++20
+  cmake ninja-build      # the build
+  libfmt-dev             # formatting
+  libspdlog-dev          # logging
+  nlohmann-json3-dev     # JSON
+  libcli11-dev           # command line
+  libgtest-dev           # tests
+  libbenchmark-dev       # benchmarks
+  libopenblas-dev        # CPU matrix kernels (docs/decisions/0002-cpu-matrix-kernels.md), and a baseline
+  libdnnl-dev            # baseline of the CPU matrix benchmark
+  libxsmm-dev            # baseline of the CPU matrix benchmark
+  libpcre2-dev           # Unicode regular expressions of tokenizers
+  libutf8proc-dev        # Unicode normalisation of tokenizers
+)
+STRETTO_CHECK_PACKAGES=(
+  clang libclang-rt-14-dev  # libFuzzer targets
+  python3                   # tools/lint
+)
