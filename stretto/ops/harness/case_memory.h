@@ -1,0 +1,49 @@
+// The caller's side of one rank of an OpCase: storage of inputs, outputs and state, filled and
+// poisoned, with guard zones around local tensors. Shared by the tests (run_case.h) and the
+// benchmark (time_case.h).
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "stretto/executor/executor.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+class CaseMemory {
+ public:
+  // Collective: allocates symmetric tensors on the rank's world. Inputs and state are filled; where
+  // the case has no values for one, it gets random ones.
+  CaseMemory(Rank& rank, const OpCase& op_case);
+  ~CaseMemory();
+  CaseMemory(const CaseMemory&) = delete;
+  CaseMemory& operator=(const CaseMemory&) = delete;
+
+  const LaunchArgs& args() const { return args_; }
+  // Outputs become NaN (all bits set).
+  void poison_outputs();
+  std::vector<std::byte> bytes_of(std::size_t tensor_idx) const;
+  double element(std::size_t tensor_idx, std::size_t element_idx) const;
+  // "" or which write left its tensor.
+  std::string check_guards() const;
+
+ private:
+  struct Storage {
+    std::vector<std::byte> owned;
+    SymmetricBuffer symmetric;
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  void allocate(std::size_t tensor_idx);
+  void fill(std::size_t tensor_idx, const Values& values);
+
+  Rank& rank_;
+  const OpCase& case_;
+  std::vector<Storage> storage_;
+  LaunchArgs args_;
+};
+
+}  // namespace stretto

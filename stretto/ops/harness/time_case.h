@@ -1,0 +1,26 @@
+// Times launches of an OpCase on a world of CPU ranks: what `stretto bench` and `stretto trace`
+// run.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct TimeOptions {
+  int warmups = 3;
+  int samples = 20;
+  std::filesystem::path trace;  // when set, the samples are recorded and written there
+  bool require_proof = true;
+};
+
+// Milliseconds of each sample: from a barrier to the end of the slowest rank's launch.
+std::vector<double> time_case(const OpCase& op_case, const TimeOptions& options = {});
+
+// A case without a reference, for a program of the user's: random inputs, tables filled with their
+// smallest permitted values, extents at their bounds.
+OpCase random_case(const Program& program, std::uint64_t seed);
+
+}  // namespace stretto
