@@ -1,0 +1,74 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "apps/commands.h"
+#include "apps/program_source.h"
+#include "stretto/base/errors.h"
+#include "stretto/ir/printer.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/proof/expand.h"
+
+namespace stretto {
+namespace {
+
+struct ExplainOptions {
+  std::string source, after, emit = "tile-ir";
+  int ranks = 2;
+};
+
+Program after_pass(Program program, const std::string& wanted) {
+  Program found;
+  bool seen = false;
+  run_pipeline(std::move(program), [&](const Pass& pass, const Program& now, double seconds) {
+    fmt::print(stderr, "{}: {:.3f} ms\n", pass.name, seconds * 1e3);
+    if (wanted.empty() || wanted == pass.name) {
+      found = now;
+      seen = true;
+    }
+  });
+  if (!seen) {
+    std::string names;
+    for (const Pass& pass : schedule_pipeline()) names += fmt::format(" {}", pass.name);
+    throw UserError(fmt::format("--after '{}': no such pass; passes:{}", wanted, names));
+  }
+  return found;
+}
+
+void explain(const ExplainOptions& options) {
+  ProgramSource source(options.source);
+  OpShape shape{.world_size = source.fixed_world_size().value_or(options.ranks)};
+  Program program = source.program(shape);
+  if (options.emit == "tile-ir" && options.after.empty()) {
+    fmt::print("{}", print(program));
+    return;
+  }
+  Program lowered =
+      program.level == Level::kTile ? after_pass(std::move(program), options.after) : program;
+  if (options.emit == "instances") {
+    fmt::print("{}", print_instances(lowered, extent_bounds(lowered)));
+  } else {
+    fmt::print("{}", print(lowered));
+  }
+}
+
+}  // namespace
+
+void add_explain_command(CLI::App& app) {
+  auto options = std::make_shared<ExplainOptions>();
+  CLI::App* command = app.add_subcommand("explain", "Print a program at any stage of its way");
+  command->add_option("program", options->source, "operator, C++ file or IR file")->required();
+  command->add_option("--after", options->after, "print the program as this pass leaves it");
+  command->add_option("--emit", options->emit, "what to print")
+      ->check(CLI::IsMember({"tile-ir", "schedule-ir", "instances"}))
+      ->capture_default_str();
+  command->add_option("--ranks", options->ranks, "world size")
+      ->check(CLI::Range(1, 64))
+      ->envname("STRETTO_RANKS")
+      ->capture_default_str();
+  command->callback([options] { explain(*options); });
+}
+
+}  // namespace stretto

@@ -1,0 +1,20 @@
+// The commands of `stretto`, one function each that adds the subcommand and what runs when it is
+// chosen. Results go to stdout (one JSON object with --json), everything else to stderr; errors are
+// thrown.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace stretto {
+
+void add_generate_command(CLI::App& app);
+void add_score_command(CLI::App& app);
+void add_tokenize_command(CLI::App& app);
+void add_prove_command(CLI::App& app);
+void add_explain_command(CLI::App& app);
+void add_trace_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
+
+}  // namespace stretto

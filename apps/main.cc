@@ -1,0 +1,52 @@
+// `stretto`: the command line. Exit codes: 0 good, 1 rejected by the proof, 2 user error, 3 fault,
+// 4 device, 70 our bug.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <new>
+
+#include "apps/commands.h"
+#include "stretto/base/errors.h"
+
+namespace {
+
+int fail(int code, const char* kind, const char* what) {
+  fmt::print(stderr, "stretto: {}: {}\n", kind, what);
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Overlapped tile programs for LLM computing: prove, run, time and serve them.",
+               "stretto");
+  app.set_version_flag("--version", STRETTO_VERSION);
+  app.require_subcommand(1);
+  app.footer("Environment: STRETTO_TIMEOUT_MS, STRETTO_CACHE_DIR, STRETTO_LOG (docs/errors.md).");
+  stretto::add_generate_command(app);
+  stretto::add_score_command(app);
+  stretto::add_tokenize_command(app);
+  stretto::add_prove_command(app);
+  stretto::add_explain_command(app);
+  stretto::add_trace_command(app);
+  stretto::add_bench_command(app);
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  } catch (const stretto::Rejected& e) {
+    return fail(1, "rejected", e.what());
+  } catch (const stretto::UserError& e) {
+    return fail(2, "error", e.what());
+  } catch (const stretto::Fault& e) {
+    return fail(3, "fault", e.what());
+  } catch (const stretto::DeviceError& e) {
+    return fail(4, "device", e.what());
+  } catch (const std::bad_alloc&) {
+    return fail(2, "error", "not enough memory for this request");
+  } catch (const std::exception& e) {
+    return fail(70, "internal error, please report it", e.what());
+  }
+}

@@ -1,0 +1,49 @@
+// What OP, FILE.cc and FILE.ir name on the command line: programs. A C++ file defines
+//   stretto::Program stretto_program(int world_size);
+// and is compiled with the system's C++ compiler against the installed headers, cached by content.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct NamedProgram {
+  std::string label;  // "ag_gemm m=37 n=29 k=51 bf16 P=4"
+  Program program;
+};
+
+class ProgramSource {
+ public:
+  // UserError when `text` is neither an operator nor a readable program file.
+  explicit ProgramSource(const std::string& text);
+
+  const OpInfo* op() const { return op_; }  // null for files
+  // The program at a shape; files use only shape.world_size, and an IR file must have that world
+  // size.
+  Program program(const OpShape& shape) const;
+  // The shapes that tests cover at this world size; files have one.
+  std::vector<NamedProgram> programs(int world_size) const;
+  // World size of an IR file, which is fixed.
+  std::optional<int> fixed_world_size() const;
+
+ private:
+  std::string text_;
+  const OpInfo* op_ = nullptr;
+  std::optional<Program> parsed_;
+  Program (*build_)(int) = nullptr;
+};
+
+// "A..B" or "N"; UserError outside 1..64.
+struct RankRange {
+  int first = 1, last = 8;
+};
+RankRange parse_ranks(const std::string& text);
+
+std::string to_string(const OpShape& shape);
+
+}  // namespace stretto

@@ -1,0 +1,17 @@
+// Every shipped operator, in one list: what tests, the proof, `stretto prove --all` and `stretto
+// bench` walk over.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+const std::vector<OpInfo>& catalog();
+
+// nullptr where no operator has that name.
+const OpInfo* find_operator(const std::string& name);
+
+}  // namespace stretto
