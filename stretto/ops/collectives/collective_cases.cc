@@ -1,0 +1,226 @@
+// Random inputs and plain references of the collectives: rows are copied and added as the
+// definition says, without tiles, signals or channels.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "stretto/ops/collectives/collectives.h"
+
+namespace stretto {
+namespace {
+
+constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
+
+CollectiveDesc desc_of(const OpShape& shape) {
+  return {.dtype = shape.dtype,
+          .m = shape.m > 0 ? shape.m : 64,
+          .n = shape.n > 0 ? shape.n : 96,
+          .world_size = shape.world_size};
+}
+
+// Small tiles for small shapes, so that tests have many of them.
+CollectiveConfig config_of(const CollectiveDesc& d) {
+  CollectiveConfig c = default_config(d);
+  if (d.m * d.n < 100'000)
+    c.tile_rows = std::max<std::int64_t>(1, std::min<std::int64_t>(3, c.tile_rows));
+  if (d.m * d.n < 100'000) c.tile_cols = std::min<std::int64_t>(16, c.tile_cols);
+  return c;
+}
+
+// What every case of a program with inputs "in" and outputs "out" shares.
+struct CaseBuilder {
+  OpCase c;
+  CollectiveDesc d;
+  std::int64_t m = 0;           // run-time rows
+  std::int64_t rows = 0;        // per rank, run-time
+  std::int64_t bound_rows = 0;  // per rank, at the bound
+  std::size_t in = 0, out = 0;
+
+  CaseBuilder(const CollectiveDesc& desc, const CollectiveConfig& config, Program program,
+              std::uint64_t seed)
+      : d(desc) {
+    c.program = std::move(program);
+    // Every third seed runs below the bound, 0 included.
+    m = c.program.vars.size() > 1 && c.program.vars[1].kind == VarKind::kExtent && seed % 3 == 2
+            ? static_cast<std::int64_t>(seed / 3) % (d.m + 1)
+            : d.m;
+    rows = std::max<std::int64_t>(ceil_div(m, static_cast<std::int64_t>(d.world_size)), 1);
+    bound_rows = ceil_div(d.m, static_cast<std::int64_t>(d.world_size));
+    c.config = fmt::format("{} {} m={} {}", c.program.name, to_string(d), m, to_string(config));
+    c.inputs = no_values(c.program);
+    c.expected = no_values(c.program);
+    c.comm_bytes = static_cast<double>(d.m * d.n) * static_cast<double>(size_bytes(d.dtype));
+    in = static_cast<std::size_t>(c.program.find_tensor("in"));
+    out = static_cast<std::size_t>(c.program.find_tensor("out"));
+    for (int r = 0; r < d.world_size; ++r) {
+      auto count =
+          static_cast<std::size_t>(num_elements(bound_shape(c.program, static_cast<int>(in))));
+      input(r) = random_values(count, d.dtype, seed * 1009 + static_cast<std::uint64_t>(r));
+      auto outputs =
+          static_cast<std::size_t>(num_elements(bound_shape(c.program, static_cast<int>(out))));
+      expected(r).assign(outputs, kUnchecked);
+    }
+    if (c.program.vars.size() > 1 && c.program.vars[1].kind == VarKind::kExtent) c.extents = {m};
+  }
+
+  Values& input(int rank) { return c.inputs[static_cast<std::size_t>(rank)][in]; }
+  Values& expected(int rank) { return c.expected[static_cast<std::size_t>(rank)][out]; }
+  std::size_t at(std::int64_t row, std::int64_t col) const {
+    return static_cast<std::size_t>(row * d.n + col);
+  }
+
+  // Sum over ranks of in[row, col], as the definition has it: exact order, fp32 partial sums are
+  // within tolerance.
+  double sum(std::int64_t row, std::int64_t col) {
+    double total = 0;
+    for (int r = 0; r < d.world_size; ++r) total += input(r)[at(row, col)];
+    return total;
+  }
+};
+
+std::vector<OpShape> shapes(int world_size) {
+  return {{.world_size = world_size, .m = 16, .n = 32, .dtype = DType::kF32},
+          {.world_size = world_size, .m = 37, .n = 29, .dtype = DType::kBF16},
+          {.world_size = world_size, .m = 5, .n = 7, .dtype = DType::kF16}};
+}
+
+OpCase all_gather_case(const OpShape& shape, std::uint64_t seed) {
+  CollectiveDesc d = desc_of(shape);
+  CollectiveConfig config = config_of(d);
+  CaseBuilder b(d, config, all_gather(d, config), seed);
+  for (int r = 0; r < d.world_size; ++r) {
+    for (std::int64_t row = 0; row < b.m; ++row) {
+      for (std::int64_t col = 0; col < d.n; ++col) {
+        b.expected(r)[b.at(row, col)] =
+            b.input(static_cast<int>(row / b.rows))[b.at(row % b.rows, col)];
+      }
+    }
+  }
+  return std::move(b.c);
+}
+
+OpCase reduce_scatter_case(const OpShape& shape, std::uint64_t seed) {
+  CollectiveDesc d = desc_of(shape);
+  CollectiveConfig config = config_of(d);
+  CaseBuilder b(d, config, reduce_scatter(d, config), seed);
+  b.c.tolerance = sum_tolerance(d.dtype, d.world_size);
+  std::int64_t out_rows = ceil_div(b.m, static_cast<std::int64_t>(d.world_size));
+  for (int r = 0; r < d.world_size; ++r) {
+    for (std::int64_t row = 0; row < out_rows; ++row) {
+      for (std::int64_t col = 0; col < d.n; ++col) {
+        std::int64_t global = r * b.rows + row;
+        b.expected(r)[b.at(row, col)] = global < b.m ? b.sum(global, col) : 0;
+      }
+    }
+  }
+  return std::move(b.c);
+}
+
+OpCase all_reduce_case(const OpShape& shape, std::uint64_t seed, AllReduceKind kind) {
+  CollectiveDesc d = desc_of(shape);
+  CollectiveConfig config = config_of(d);
+  config.all_reduce = kind;
+  CaseBuilder b(d, config, all_reduce(d, config), seed);
+  b.c.tolerance = sum_tolerance(d.dtype, d.world_size);
+  if (kind == AllReduceKind::kRing) b.c.tolerance *= d.world_size;  // it rounds at each hop
+  for (int r = 0; r < d.world_size; ++r) {
+    for (std::int64_t row = 0; row < b.m; ++row) {
+      for (std::int64_t col = 0; col < d.n; ++col) b.expected(r)[b.at(row, col)] = b.sum(row, col);
+    }
+  }
+  return std::move(b.c);
+}
+
+OpCase all_to_all_case(const OpShape& shape, std::uint64_t seed) {
+  CollectiveDesc d = desc_of(shape);
+  CollectiveConfig config = config_of(d);
+  CaseBuilder b(d, config, all_to_all(d, config), seed);
+  auto counts = static_cast<std::size_t>(b.c.program.find_tensor("recv_counts"));
+  Values draws =
+      random_values(static_cast<std::size_t>(d.world_size * d.world_size), DType::kF32, seed + 77);
+  std::int64_t block = d.m * d.n;
+  for (int r = 0; r < d.world_size; ++r) {
+    for (int s = 0; s < d.world_size; ++s) {
+      double draw = (draws[static_cast<std::size_t>(r * d.world_size + s)] + 1) / 2;
+      auto count = static_cast<std::int64_t>(std::floor(draw * static_cast<double>(d.m + 1)));
+      b.c.inputs[static_cast<std::size_t>(r)][counts].push_back(static_cast<double>(count));
+      for (std::int64_t i = 0; i < block; ++i) {
+        b.expected(r)[static_cast<std::size_t>(s * block + i)] =
+            i / d.n < count ? b.input(s)[static_cast<std::size_t>(r * block + i)] : 0;
+      }
+    }
+  }
+  return std::move(b.c);
+}
+
+OpCase broadcast_case(const OpShape& shape, std::uint64_t seed) {
+  CollectiveDesc d = desc_of(shape);
+  CollectiveConfig config = config_of(d);
+  int root = d.world_size - 1;
+  CaseBuilder b(d, config, broadcast(d, config, root), seed);
+  for (int r = 0; r < d.world_size; ++r) {
+    for (std::int64_t i = 0; i < b.m * d.n; ++i) {
+      b.expected(r)[static_cast<std::size_t>(i)] = b.input(root)[static_cast<std::size_t>(i)];
+    }
+  }
+  return std::move(b.c);
+}
+
+}  // namespace
+
+OpInfo all_gather_info() {
+  return {.name = "all_gather",
+          .summary = "every rank gets all rows of [m, n]",
+          .program = [](const OpShape& s) { return all_gather(desc_of(s), config_of(desc_of(s))); },
+          .make_case = all_gather_case,
+          .shapes = shapes};
+}
+
+OpInfo reduce_scatter_info() {
+  return {
+      .name = "reduce_scatter",
+      .summary = "every rank gets its rows of the sum over ranks of [m, n]",
+      .program = [](const OpShape& s) { return reduce_scatter(desc_of(s), config_of(desc_of(s))); },
+      .make_case = reduce_scatter_case,
+      .shapes = shapes};
+}
+
+OpInfo all_reduce_info(AllReduceKind kind) {
+  constexpr const char* kNames[] = {"all_reduce_one_shot", "all_reduce_two_shot",
+                                    "all_reduce_packet", "all_reduce_ring"};
+  return {.name = kNames[static_cast<std::size_t>(kind)],
+          .summary = "every rank gets the sum over ranks of [m, n]",
+          .program =
+              [kind](const OpShape& s) {
+                CollectiveConfig config = config_of(desc_of(s));
+                config.all_reduce = kind;
+                return all_reduce(desc_of(s), config);
+              },
+          .make_case = [kind](const OpShape& s,
+                              std::uint64_t seed) { return all_reduce_case(s, seed, kind); },
+          .shapes = shapes};
+}
+
+OpInfo all_to_all_info() {
+  return {.name = "all_to_all",
+          .summary = "block d of [P, m, n] goes to rank d, its first rows as counted",
+          .program = [](const OpShape& s) { return all_to_all(desc_of(s), config_of(desc_of(s))); },
+          .make_case = all_to_all_case,
+          .shapes = shapes};
+}
+
+OpInfo broadcast_info() {
+  return {.name = "broadcast",
+          .summary = "every rank gets [m, n] of the last rank",
+          .program =
+              [](const OpShape& s) {
+                CollectiveDesc d = desc_of(s);
+                return broadcast(d, config_of(d), d.world_size - 1);
+              },
+          .make_case = broadcast_case,
+          .shapes = shapes};
+}
+
+}  // namespace stretto
