@@ -28,8 +28,8 @@ constexpr std::array<DTypeInfo, 8> kInfo = {{{"float32", "f32", 4},
 
 const DTypeInfo& info(DType dtype) { return kInfo[static_cast<std::size_t>(dtype)]; }
 
-// Narrows to float rounding to odd: an inexact result gets an odd last bit, so that a second rounding to fewer bits
-// (at least two fewer) gives what rounding the double once would have given.
+// Narrows to float rounding to odd: an inexact result gets an odd last bit, so that a second
+// rounding to fewer bits (at least two fewer) gives what rounding the double once would have given.
 float narrow_to_odd(double value) {
   float nearest = static_cast<float>(value);
   if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
@@ -42,8 +42,10 @@ float narrow_to_odd(double value) {
 template <typename T>
 T saturate(double value) {
   if (std::isnan(value)) return 0;
-  if (value <= static_cast<double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
-  if (value >= static_cast<double>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
+  if (value <= static_cast<double>(std::numeric_limits<T>::min()))
+    return std::numeric_limits<T>::min();
+  if (value >= static_cast<double>(std::numeric_limits<T>::max()))
+    return std::numeric_limits<T>::max();
   return static_cast<T>(value);
 }
 
@@ -81,7 +83,8 @@ std::uint16_t f32_to_f16(float v) {
   if (magnitude > 0x7f800000u) return sign | 0x7e00u;
   if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // 65536 and more
   if (magnitude < 0x38800000u) {                        // below 2^-14: denormal
-    // Between 0.5 and 1 a float counts in steps of 2^-24, which is the step of binary16's denormals.
+    // Between 0.5 and 1 a float counts in steps of 2^-24, which is the step of binary16's
+    // denormals.
     float counted = std::bit_cast<float>(magnitude) + 0.5f;
     return sign | static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(counted) - 0x3f000000u);
   }

@@ -39,7 +39,8 @@ std::uint16_t f32_to_f16(float v);
 float f8e4m3_to_f32(std::uint8_t v);
 std::uint8_t f32_to_f8e4m3(float v);
 
-// One element of any dtype as double, exact up to 2^53; storing rounds once (floats) or truncates and saturates.
+// One element of any dtype as double, exact up to 2^53; storing rounds once (floats) or truncates
+// and saturates.
 double load_element(DType dtype, const void* address);
 void store_element(DType dtype, void* address, double value);
 

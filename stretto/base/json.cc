@@ -42,6 +42,10 @@ Json parse_json(std::string_view text, const std::string& where, const JsonLimit
     throw UserError(fmt::format("{}: {} bytes of JSON, at most {} allowed", where, text.size(),
                                 limits.max_bytes));
   }
+  if (std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    // The parser would take it for the end of the text and ignore what follows.
+    throw UserError(fmt::format("{}: not valid JSON: NUL byte at offset {}", where, nul));
+  }
   std::vector<std::set<std::string>> keys;
   auto guard = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > limits.max_depth) {
@@ -49,9 +53,11 @@ Json parse_json(std::string_view text, const std::string& where, const JsonLimit
     }
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == Json::parse_event_t::key &&
-        !keys.back().insert(parsed.get<std::string>()).second) {
-      throw UserError(fmt::format("{}: duplicate key '{}'", where, parsed.get<std::string>()));
+    if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!keys.back().insert(key).second) {
+        throw UserError(fmt::format("{}: duplicate key '{}'", where, printable(key)));
+      }
     }
     return true;
   };

@@ -1,6 +1,6 @@
 // JSON from files and requests, which are hostile until parsed: size, depth and UTF-8 are checked
-// before use. Field readers throw UserError naming file and field ("config.json: hidden_size: need
-// a positive integer").
+// before use. What comes out is a tree of any shape; json_fields.h reads typed, range-checked
+// fields out of it.
 #pragma once
 
 #include <cstdint>

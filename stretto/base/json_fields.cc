@@ -47,7 +47,8 @@ std::int64_t JsonFields::to_integer(const char* field, const Json& value, std::i
               !(value.is_number_unsigned() && value.get<std::uint64_t>() > kMax);
   std::int64_t number = fits ? value.get<std::int64_t>() : 0;
   if (!fits || number < min || number > max) {
-    fail(field, fmt::format("need a whole number from {} to {}, got {}", min, max, quote_json(value)));
+    fail(field,
+         fmt::format("need a whole number from {} to {}, got {}", min, max, quote_json(value)));
   }
   return number;
 }
@@ -91,7 +92,8 @@ std::optional<double> JsonFields::optional_number(const char* field, double min,
 std::optional<bool> JsonFields::optional_boolean(const char* field) const {
   const Json* value = find(field);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_boolean()) fail(field, fmt::format("need true or false, got {}", quote_json(*value)));
+  if (!value->is_boolean())
+    fail(field, fmt::format("need true or false, got {}", quote_json(*value)));
   return value->get<bool>();
 }
 
@@ -116,7 +118,8 @@ std::optional<std::vector<std::string>> JsonFields::optional_texts(const char* f
   const Json* value = find(field);
   if (value == nullptr) return std::nullopt;
   if (!value->is_array() || value->size() > max_size) {
-    fail(field, fmt::format("need an array of at most {} strings, got {}", max_size, quote_json(*value)));
+    fail(field,
+         fmt::format("need an array of at most {} strings, got {}", max_size, quote_json(*value)));
   }
   std::vector<std::string> texts;
   for (const Json& element : *value) texts.push_back(to_text(field, element));

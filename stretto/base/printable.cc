@@ -5,7 +5,8 @@
 namespace stretto {
 namespace {
 
-// Length of the well-formed UTF-8 character at the front (Unicode 15, table 3-7), 0 when there is none.
+// Length of the well-formed UTF-8 character at the front (Unicode 15, table 3-7), 0 when there is
+// none.
 std::size_t utf8_length(std::string_view text) {
   auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   auto continues = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xbf) {

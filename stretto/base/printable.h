@@ -7,7 +7,8 @@
 
 namespace stretto {
 
-// Control bytes and invalid UTF-8 become \xNN; more than `max_bytes` of input are cut and end in "...".
+// Control bytes and invalid UTF-8 become \xNN; more than `max_bytes` of input are cut and end in
+// "...".
 std::string printable(std::string_view text, std::size_t max_bytes = 120);
 
 }  // namespace stretto

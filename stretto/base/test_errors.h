@@ -1,0 +1,33 @@
+// For tests of refusals: a bad input must give a UserError that is one clean line and names what is
+// wrong.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "stretto/base/errors.h"
+#include "stretto/base/printable.h"
+
+namespace stretto {
+
+// Runs `action` and expects a UserError whose message holds every one of `parts`.
+inline void expect_user_error(const std::function<void()>& action,
+                              const std::vector<std::string>& parts) {
+  try {
+    action();
+    ADD_FAILURE() << "accepted; wanted an error with "
+                  << (parts.empty() ? "any text" : parts.front());
+  } catch (const UserError& e) {
+    std::string what = e.what();
+    for (const std::string& part : parts) {
+      EXPECT_NE(what.find(part), std::string::npos) << "missing '" << part << "' in: " << what;
+    }
+    EXPECT_LT(what.size(), 800u) << "the message is too long to read";
+    EXPECT_EQ(what, printable(what, 10000)) << "the message is not one clean line";
+  }
+}
+
+}  // namespace stretto
