@@ -1,0 +1,121 @@
+#include "stretto/model/checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "stretto/base/errors.h"
+#include "stretto/base/json_fields.h"
+#include "stretto/base/printable.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::size_t kMaxIndexBytes = 64 << 20;
+constexpr std::size_t kMaxShards = 4096;
+
+bool is_plain_file_name(std::string_view name) {
+  if (name.size() > 255 || !name.ends_with(".safetensors") || name.starts_with('.')) return false;
+  for (char c : name) {
+    auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f || c == '/' || c == '\\') return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> parse_shard_index(std::string_view text,
+                                                     const std::string& where) {
+  Json index = parse_json(text, where, {.max_bytes = kMaxIndexBytes, .max_depth = 16});
+  JsonFields fields(index, where);
+  const Json* weight_map = fields.find("weight_map");
+  if (weight_map == nullptr || !weight_map->is_object() || weight_map->empty()) {
+    fields.fail("weight_map", "need an object from tensor name to shard");
+  }
+  std::map<std::string, std::string> shards;
+  for (const auto& [tensor, shard] : weight_map->items()) {
+    if (!shard.is_string() || !is_plain_file_name(shard.get_ref<const std::string&>())) {
+      fields.fail("weight_map", fmt::format("tensor '{}': {} is not the name of a .safetensors "
+                                            "file in the same directory",
+                                            printable(tensor), quote_json(shard)));
+    }
+    shards.emplace(tensor, shard.get<std::string>());
+  }
+  return shards;
+}
+
+Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
+  std::error_code ignored;  // whatever cannot be examined counts as absent
+  std::filesystem::path single = directory / "model.safetensors";
+  std::filesystem::path index = directory / "model.safetensors.index.json";
+  if (!std::filesystem::is_directory(directory, ignored)) {
+    throw UserError(fmt::format("{}: is not a readable directory", directory.string()));
+  }
+  if (std::filesystem::exists(single, ignored)) {
+    files_.emplace_back(single);
+    for (const auto& [name, view] : files_.back().tensors()) tensors_.emplace(name, &view);
+  } else if (std::filesystem::exists(index, ignored)) {
+    open_shards(index);
+  } else {
+    throw UserError(fmt::format("{}: has neither model.safetensors nor {}", directory.string(),
+                                index.filename().string()));
+  }
+}
+
+void Checkpoint::open_shards(const std::filesystem::path& index) {
+  auto shard_of = parse_shard_index(read_file(index, kMaxIndexBytes), index.string());
+  std::set<std::string> shards;
+  for (const auto& [name, shard] : shard_of) shards.insert(shard);
+  if (shards.size() > kMaxShards) {
+    throw UserError(fmt::format("{}: weight_map: {} shards, at most {} are allowed", index.string(),
+                                shards.size(), kMaxShards));
+  }
+  std::map<std::string, const SafetensorsFile*, std::less<>> holder;
+  files_.reserve(shards.size());  // the map above points into it
+  for (const std::string& shard : shards) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(directory_ / shard, ignored)) {
+      throw UserError(
+          fmt::format("{}: weight_map: shard '{}' is missing", index.string(), printable(shard)));
+    }
+    const SafetensorsFile& file = files_.emplace_back(directory_ / shard);
+    for (const auto& [name, view] : file.tensors()) {
+      auto [other, fresh] = holder.emplace(name, &file);
+      if (!fresh) {
+        throw UserError(fmt::format("{}: tensor '{}': is also in {}", file.path().string(),
+                                    printable(name), other->second->path().string()));
+      }
+    }
+  }
+  for (const auto& [name, shard] : shard_of) {
+    auto found = holder.find(name);
+    if (found == holder.end() || found->second->path().filename() != shard) {
+      throw UserError(fmt::format("{}: tensor '{}': not there, although {} lists it",
+                                  (directory_ / shard).string(), printable(name),
+                                  index.filename().string()));
+    }
+    tensors_.emplace(name, &found->second->tensors().find(name)->second);
+  }
+}
+
+std::vector<std::string> Checkpoint::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, view] : tensors_) names.push_back(name);
+  return names;
+}
+
+const TensorView& Checkpoint::tensor(std::string_view name) const {
+  auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    throw UserError(fmt::format("{}: tensor '{}': missing", directory_.string(), printable(name)));
+  }
+  const TensorView& view = *found->second;
+  if (view.dtype != DType::kF32 && view.dtype != DType::kF16 && view.dtype != DType::kBF16) {
+    throw UserError(fmt::format("{}: tensor '{}': dtype {}: need float32, float16 or bfloat16",
+                                directory_.string(), printable(name), stretto::name(view.dtype)));
+  }
+  return view;
+}
+
+}  // namespace stretto

@@ -1,0 +1,43 @@
+// The weights of a Hugging Face model directory: model.safetensors, or the shards that
+// model.safetensors.index.json lists, as one set of named tensors. config.h says which of them a
+// model needs; loading copies from here.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stretto/model/checkpoint/safetensors.h"
+
+namespace stretto {
+
+class Checkpoint {
+ public:
+  // Maps every shard and checks all of them. UserError naming file and field or tensor when a file
+  // is missing or broken, when a shard lacks a tensor that the index promises, or when two shards
+  // hold the same name.
+  explicit Checkpoint(const std::filesystem::path& directory);
+
+  const std::filesystem::path& directory() const { return directory_; }
+  bool contains(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
+  std::vector<std::string> names() const;  // sorted
+  // A weight: float32, float16 or bfloat16. UserError when it is missing or of another dtype. The
+  // view lives as long as this checkpoint.
+  const TensorView& tensor(std::string_view name) const;
+
+ private:
+  void open_shards(const std::filesystem::path& index);
+
+  std::filesystem::path directory_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, const TensorView*, std::less<>> tensors_;
+};
+
+// Tensor name -> shard file name out of the text of an index; `where` names it in errors. Shard
+// names are plain file names: anything that could leave the directory is a UserError.
+std::map<std::string, std::string> parse_shard_index(std::string_view text,
+                                                     const std::string& where);
+
+}  // namespace stretto

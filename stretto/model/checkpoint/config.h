@@ -1,0 +1,108 @@
+// What config.json says about a model, in one form for all families and for the older and newer
+// spellings. Parsed before any weight is touched; check_against() then compares it with the tensors
+// of the checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stretto/base/dtype.h"
+#include "stretto/model/checkpoint/checkpoint.h"
+
+namespace stretto {
+
+enum class Family { kLlama, kMistral, kQwen2, kQwen3, kMixtral, kQwen3Moe };
+
+// Where a family takes a yes or no from.
+enum class Knob { kNever, kAlways, kFromConfig };
+
+// Which layers attend to a window when `sliding_window` is set and `layer_types` does not say.
+enum class WindowRule {
+  kNone,          // the family knows no window
+  kAllLayers,     // every layer
+  kUpperIfAsked,  // with use_sliding_window: layers from max_window_layers on
+  kAllIfAsked,    // with use_sliding_window: every layer
+};
+
+// What distinguishes a family. All of them are pre-norm decoders with RMSNorm, rotary embedding,
+// grouped-query attention and SwiGLU.
+struct FamilyTraits {
+  Family family;
+  const char* model_type;    // as in config.json
+  const char* architecture;  // as in config.json
+  Knob qkv_bias;             // kFromConfig: attention_bias
+  Knob out_bias;             // of o_proj; kFromConfig: attention_bias
+  Knob mlp_bias;             // kFromConfig: mlp_bias
+  bool qk_norm;              // RMSNorm over each head of q and k before the rotary embedding
+  WindowRule window;
+  bool moe;
+  std::int64_t default_head_dim;  // 0: hidden_size / num_attention_heads
+  double default_rope_theta;
+};
+
+struct RopeConfig {
+  enum class Type { kDefault, kLinear, kLlama3 };
+  Type type = Type::kDefault;
+  double theta = 10000.0;
+  double factor = 1.0;  // kLinear, kLlama3
+  // kLlama3 only: wavelengths (in positions) above original / low_freq_factor are stretched by
+  // `factor`, those below original / high_freq_factor stay, those between are interpolated.
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  std::int64_t original_max_position_embeddings = 0;
+};
+
+struct MoeConfig {
+  std::int64_t num_experts = 0;
+  std::int64_t experts_per_token = 0;
+  std::int64_t intermediate_size = 0;  // of one expert
+  bool normalize_weights = true;       // the chosen experts' weights are rescaled to sum to 1
+};
+
+struct LayerConfig {
+  std::int64_t window = 0;  // keys a query sees, itself included; 0: all before it
+  bool moe = false;         // this layer's MLP is a mixture of experts
+};
+
+struct ModelConfig {
+  const FamilyTraits* traits = nullptr;  // static
+  std::string where;                     // the file, for errors
+
+  std::int64_t vocab_size = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;  // divides num_heads
+  std::int64_t head_dim = 0;      // even
+  std::int64_t max_positions = 0;
+  double rms_norm_eps = 0;
+  RopeConfig rope;
+  std::vector<LayerConfig> layers;
+  std::optional<MoeConfig> moe;
+
+  bool qkv_bias = false;
+  bool out_bias = false;
+  bool mlp_bias = false;
+  bool tie_word_embeddings = false;
+
+  std::optional<DType> dtype;  // what the weights were trained in, where the file says so
+  std::optional<int> bos_token_id;
+  std::vector<int> eos_token_ids;
+
+  std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
+
+  // UserError naming tensor, expected and found shape when a weight is missing, has another shape
+  // or dtype, or is there although this config does not explain it.
+  void check_against(const Checkpoint& checkpoint) const;
+};
+
+// UserError naming `where`, the field and the values allowed.
+ModelConfig parse_config(std::string_view text, const std::string& where);
+// config.json of a model directory.
+ModelConfig read_config(const std::filesystem::path& directory);
+
+}  // namespace stretto

@@ -1,0 +1,105 @@
+// ModelConfig::check_against: the list of weights that a config implies, compared with a
+// checkpoint.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "stretto/base/errors.h"
+#include "stretto/base/printable.h"
+#include "stretto/model/checkpoint/config.h"
+
+namespace stretto {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+using Visit = std::function<void(const std::string& name, const Shape& shape)>;
+
+void visit_attention(const ModelConfig& c, const std::string& prefix, const Visit& visit) {
+  std::int64_t q = c.num_heads * c.head_dim;
+  std::int64_t kv = c.num_kv_heads * c.head_dim;
+  for (auto [name, rows] : {std::pair{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}}) {
+    visit(prefix + name + ".weight", {rows, c.hidden_size});
+    if (c.qkv_bias) visit(prefix + name + ".bias", {rows});
+  }
+  visit(prefix + "o_proj.weight", {c.hidden_size, q});
+  if (c.out_bias) visit(prefix + "o_proj.bias", {c.hidden_size});
+  if (c.traits->qk_norm) {
+    visit(prefix + "q_norm.weight", {c.head_dim});
+    visit(prefix + "k_norm.weight", {c.head_dim});
+  }
+}
+
+void visit_dense_mlp(const ModelConfig& c, const std::string& prefix, const Visit& visit) {
+  for (const char* name : {"gate_proj", "up_proj"}) {
+    visit(prefix + name + ".weight", {c.intermediate_size, c.hidden_size});
+    if (c.mlp_bias) visit(prefix + name + ".bias", {c.intermediate_size});
+  }
+  visit(prefix + "down_proj.weight", {c.hidden_size, c.intermediate_size});
+  if (c.mlp_bias) visit(prefix + "down_proj.bias", {c.hidden_size});
+}
+
+void visit_experts(const ModelConfig& c, const std::string& layer, const Visit& visit) {
+  bool mixtral = c.traits->family == Family::kMixtral;
+  std::string prefix = layer + (mixtral ? "block_sparse_moe." : "mlp.");
+  visit(prefix + "gate.weight", {c.moe->num_experts, c.hidden_size});
+  for (std::int64_t expert = 0; expert < c.moe->num_experts; ++expert) {
+    std::string at = fmt::format("{}experts.{}.", prefix, expert);
+    visit(at + (mixtral ? "w1" : "gate_proj") + ".weight",
+          {c.moe->intermediate_size, c.hidden_size});
+    visit(at + (mixtral ? "w3" : "up_proj") + ".weight", {c.moe->intermediate_size, c.hidden_size});
+    visit(at + (mixtral ? "w2" : "down_proj") + ".weight",
+          {c.hidden_size, c.moe->intermediate_size});
+  }
+}
+
+void visit_weights(const ModelConfig& c, const Visit& visit) {
+  visit("model.embed_tokens.weight", {c.vocab_size, c.hidden_size});
+  for (std::size_t i = 0; i < c.layers.size(); ++i) {
+    std::string layer = fmt::format("model.layers.{}.", i);
+    visit(layer + "input_layernorm.weight", {c.hidden_size});
+    visit_attention(c, layer + "self_attn.", visit);
+    visit(layer + "post_attention_layernorm.weight", {c.hidden_size});
+    if (c.layers[i].moe) {
+      visit_experts(c, layer, visit);
+    } else {
+      visit_dense_mlp(c, layer + "mlp.", visit);
+    }
+  }
+  visit("model.norm.weight", {c.hidden_size});
+  if (!c.tie_word_embeddings) visit("lm_head.weight", {c.vocab_size, c.hidden_size});
+}
+
+// Tensors that older exporters wrote and that no computation needs.
+bool is_leftover(const ModelConfig& c, const std::string& name) {
+  return name.ends_with(".rotary_emb.inv_freq") ||
+         (c.tie_word_embeddings && name == "lm_head.weight");
+}
+
+}  // namespace
+
+void ModelConfig::check_against(const Checkpoint& checkpoint) const {
+  std::string directory = checkpoint.directory().string();
+  // The first missing weight ends the walk, so that its length is bounded by the tensors present.
+  std::set<std::string> explained;
+  visit_weights(*this, [&](const std::string& name, const Shape& shape) {
+    if (!checkpoint.contains(name)) {
+      throw UserError(fmt::format("{}: tensor '{}': missing, {} implies it with shape {}",
+                                  directory, name, where, to_string(shape)));
+    }
+    const TensorView& found = checkpoint.tensor(name);
+    if (found.shape != shape) {
+      throw UserError(fmt::format("{}: tensor '{}': expected shape {} ({}), found {}", directory,
+                                  name, to_string(shape), where, to_string(found.shape)));
+    }
+    explained.insert(name);
+  });
+  for (const std::string& name : checkpoint.names()) {
+    if (explained.count(name) != 0 || is_leftover(*this, name)) continue;
+    throw UserError(fmt::format("{}: tensor '{}': not part of the model that {} describes",
+                                directory, printable(name), where));
+  }
+}
+
+}  // namespace stretto
