@@ -1,0 +1,174 @@
+#include "stretto/engine/sampling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "stretto/base/errors.h"
+#include "stretto/engine/philox.h"
+
+namespace stretto {
+namespace {
+
+constexpr float kDropped = -std::numeric_limits<float>::infinity();
+
+void check_range(const char* parameter, double value, double min, double max) {
+  if (!(value >= min && value <= max)) {  // also refuses NaN
+    throw UserError(
+        fmt::format("{}: need a number from {} to {}, got {}", parameter, min, max, value));
+  }
+}
+
+// Relative probability of a logit; 1 for the best one. The exponent is at most 0.
+double weight(float logit, float best) {
+  if (logit == kDropped) return 0;  // the usual case after a cut
+  return std::exp(static_cast<double>(logit) - static_cast<double>(best));
+}
+
+double total_weight(std::span<const float> logits, float best) {
+  double total = 0;
+  for (float logit : logits) total += weight(logit, best);
+  return total;
+}
+
+}  // namespace
+
+void SamplingParams::validate() const {
+  check_range("temperature", temperature, 0, 1000);
+  if (top_k < 0) throw UserError(fmt::format("top_k: need 0 (off) or more, got {}", top_k));
+  check_range("top_p", top_p, 0, 1);
+  check_range("min_p", min_p, 0, 1);
+  check_range("repetition_penalty", repetition_penalty, 1e-3, 1e3);
+}
+
+Sampler::Sampler(const SamplingParams& params) : params_(params) { params_.validate(); }
+
+int argmax(std::span<const float> logits) {
+  STRETTO_CHECK(!logits.empty(), "no logits to choose from");
+  std::size_t best = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (std::isnan(logits[i]) || logits[i] == std::numeric_limits<float>::infinity()) {
+      throw UserError(
+          fmt::format("the model computed a logit of {} for token {}: its weights are broken or "
+                      "overflow this dtype",
+                      logits[i], i));
+    }
+    if (logits[i] > logits[best]) best = i;
+  }
+  if (logits[best] == kDropped) {
+    throw UserError(
+        "the model computed -inf for every token: its weights are broken or overflow this dtype");
+  }
+  return static_cast<int>(best);
+}
+
+int Sampler::sample(std::span<float> logits, std::span<const int> history) {
+  argmax(logits);  // refuses what is not a distribution before anything is changed
+  penalize(logits, history);
+  int greedy = argmax(logits);
+  if (params_.temperature == 0) return greedy;
+  float best = logits[static_cast<std::size_t>(greedy)];
+  // Relative to the best logit, because a small temperature would overflow the quotient.
+  for (float& logit : logits) {
+    logit = static_cast<float>((static_cast<double>(logit) - best) / params_.temperature);
+  }
+  keep_top_k(logits);
+  keep_top_p(logits);
+  if (params_.min_p > 0) {
+    for (float& logit : logits) {
+      if (weight(logit, 0.0f) < params_.min_p) logit = kDropped;
+    }
+  }
+  return draw(logits);
+}
+
+void Sampler::penalize(std::span<float> logits, std::span<const int> history) {
+  if (params_.repetition_penalty == 1.0) return;
+  seen_.resize(logits.size());
+  auto penalty = static_cast<float>(params_.repetition_penalty);
+  for (int id : history) {
+    auto at = static_cast<std::size_t>(id);
+    STRETTO_CHECK(id >= 0 && at < logits.size(),
+                  fmt::format("token {} is outside the vocabulary", id));
+    if (seen_[at]) continue;
+    seen_[at] = true;
+    // Finite stays finite: a penalty that overflows must not turn into a NaN later.
+    float changed = logits[at] < 0 ? logits[at] * penalty : logits[at] / penalty;
+    bool was_finite = std::isfinite(logits[at]);
+    constexpr float kMax = std::numeric_limits<float>::max();
+    logits[at] = was_finite ? std::clamp(changed, -kMax, kMax) : logits[at];
+  }
+  for (int id : history) seen_[static_cast<std::size_t>(id)] = false;
+}
+
+void Sampler::keep_top_k(std::span<float> logits) {
+  auto k = static_cast<std::size_t>(params_.top_k);
+  if (k == 0 || k >= logits.size()) return;
+  values_.assign(logits.begin(), logits.end());
+  auto kth = values_.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(values_.begin(), kth, values_.end(), std::greater<>());
+  for (float& logit : logits) {
+    if (logit < *kth) logit = kDropped;
+  }
+}
+
+// A token stays when the tokens before it (by logit, ties by id) have less than top_p together; the
+// first one always does. A heap, because the nucleus is usually a small part of the vocabulary.
+void Sampler::keep_top_p(std::span<float> logits) {
+  if (params_.top_p >= 1.0) return;
+  double enough = params_.top_p * total_weight(logits, 0.0f);
+  auto after = [&](int a, int b) {
+    float x = logits[static_cast<std::size_t>(a)];
+    float y = logits[static_cast<std::size_t>(b)];
+    return x != y ? x < y : a > b;
+  };
+  ids_.clear();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] != kDropped) ids_.push_back(static_cast<int>(i));
+  }
+  std::make_heap(ids_.begin(), ids_.end(), after);
+  int last = ids_.front();
+  double mass = 0;
+  do {
+    last = ids_.front();
+    mass += weight(logits[static_cast<std::size_t>(last)], 0.0f);
+    std::pop_heap(ids_.begin(), ids_.end(), after);
+    ids_.pop_back();
+  } while (!ids_.empty() && mass < enough);
+  for (int id : ids_) logits[static_cast<std::size_t>(id)] = kDropped;
+}
+
+// Inverts the cumulative distribution in order of id.
+int Sampler::draw(std::span<const float> logits) {
+  double target = philox_uniform(params_.seed, num_draws_++) * total_weight(logits, 0.0f);
+  double mass = 0;
+  std::size_t last = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    double step = weight(logits[i], 0.0f);
+    if (step == 0) continue;
+    mass += step;
+    last = i;
+    if (mass > target) break;
+  }
+  return static_cast<int>(last);
+}
+
+void log_softmax(std::span<const float> logits, std::span<double> out) {
+  STRETTO_CHECK(out.size() == logits.size(), "log_softmax needs an output of the input's size");
+  auto best = static_cast<double>(logits[static_cast<std::size_t>(argmax(logits))]);
+  double log_total = std::log(total_weight(logits, static_cast<float>(best)));
+  // Subtracting `best` first keeps the precision of large logits.
+  for (std::size_t i = 0; i < logits.size(); ++i) out[i] = logits[i] - best - log_total;
+}
+
+double log_probability(std::span<const float> logits, int token_id) {
+  auto at = static_cast<std::size_t>(token_id);
+  STRETTO_CHECK(token_id >= 0 && at < logits.size(), "token outside the vocabulary");
+  auto best = static_cast<double>(logits[static_cast<std::size_t>(argmax(logits))]);
+  return logits[at] - best - std::log(total_weight(logits, static_cast<float>(best)));
+}
+
+}  // namespace stretto
