@@ -1,0 +1,199 @@
+#include "stretto/ops/attention/attention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "stretto/base/errors.h"
+#include "stretto/lang/program_builder.h"
+
+namespace stretto {
+namespace {
+
+// Finite, so that a row whose whole block is masked gives exp(0) of weights that a later block
+// scales to zero.
+constexpr double kMasked = -1e30;
+
+void check(const AttentionDesc& d, const AttentionConfig& c) {
+  auto need = [](bool ok, const char* field, std::int64_t value, const char* what) {
+    if (!ok) throw UserError(fmt::format("attention: {} is {}, need {}", field, value, what));
+  };
+  need(d.m >= 1, "m", d.m, "at least 1");
+  need(d.max_tokens >= d.m, "max_tokens", d.max_tokens, "at least m");
+  need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");
+  need(d.num_heads >= 1 && d.num_heads % d.num_kv_heads == 0, "num_heads", d.num_heads,
+       "a positive multiple of num_kv_heads");
+  need(d.head_dim >= 2 && d.head_dim % 2 == 0, "head_dim", d.head_dim, "an even number");
+  need(d.window >= 0, "window", d.window, "0 or more");
+  need(d.world_size >= 1, "world_size", d.world_size, "at least 1");
+  need(c.tile_rows >= 1, "tile_rows", c.tile_rows, "at least 1");
+  need(c.tile_kv >= 1, "tile_kv", c.tile_kv, "at least 1");
+  need(c.num_workers >= 1, "num_workers", c.num_workers, "at least 1");
+}
+
+// This rank's KV head for its local query head.
+Index local_kv_head(const ProgramBuilder& p, const AttentionDesc& d, const HeadSplit& split,
+                    const Index& local_head) {
+  Index group = d.num_heads / d.num_kv_heads;
+  Index last = d.num_heads - 1;
+  Index first = p.rank() * split.heads_per_rank;
+  return min(first + local_head, last) / group - min(first, last) / group;
+}
+
+Value norm_head(const AttentionDesc& d, const Value& lo, const Value& hi) {
+  Value squares = row_sum(lo * lo) + row_sum(hi * hi);
+  return rsqrt(squares / static_cast<double>(d.head_dim) + d.norm_eps);
+}
+
+}  // namespace
+
+int HeadSplit::first_head(int rank) const { return std::min(rank * heads_per_rank, num_heads); }
+int HeadSplit::num_heads_of(int rank) const {
+  return std::min((rank + 1) * heads_per_rank, num_heads) - first_head(rank);
+}
+int HeadSplit::first_kv_head(int rank) const {
+  return std::min(rank * heads_per_rank, num_heads - 1) / (num_heads / num_kv_heads);
+}
+
+HeadSplit split_heads(const AttentionDesc& d) {
+  HeadSplit split;
+  split.num_heads = d.num_heads;
+  split.num_kv_heads = d.num_kv_heads;
+  split.heads_per_rank = (d.num_heads + d.world_size - 1) / d.world_size;
+  int group = d.num_heads / d.num_kv_heads;
+  for (int rank = 0; rank < d.world_size; ++rank) {
+    if (split.num_heads_of(rank) == 0) continue;
+    int last = (split.first_head(rank) + split.num_heads_of(rank) - 1) / group;
+    split.kv_heads_per_rank =
+        std::max(split.kv_heads_per_rank, last - split.first_kv_head(rank) + 1);
+  }
+  return split;
+}
+
+Program rope(const AttentionDesc& d, const AttentionConfig& cfg) {
+  check(d, cfg);
+  HeadSplit split = split_heads(d);
+  std::int64_t num_q = split.heads_per_rank, num_kv = split.kv_heads_per_rank,
+               half = d.head_dim / 2;
+  ProgramBuilder p("rope", d.world_size);
+  Index m = p.extent("m", d.m);
+  Index past = p.scalar("past", d.max_tokens - 1);
+  TensorRef qkv = p.input("qkv", d.dtype, {m, (num_q + 2 * num_kv) * d.head_dim});
+  TensorRef cos_table = p.input("cos", DType::kF32, {d.max_tokens, half});
+  TensorRef sin_table = p.input("sin", DType::kF32, {d.max_tokens, half});
+  TensorRef q_norm, k_norm;
+  if (d.head_norm) {
+    q_norm = p.input("q_norm", d.weight_dtype, {1, d.head_dim});
+    k_norm = p.input("k_norm", d.weight_dtype, {1, d.head_dim});
+  }
+  TensorRef q = p.output("q", d.dtype, {m, num_q * d.head_dim});
+  TensorRef k_cache = p.state("k_cache", d.dtype, {num_kv, d.max_tokens, d.head_dim});
+  TensorRef v_cache = p.state("v_cache", d.dtype, {num_kv, d.max_tokens, d.head_dim});
+
+  p.role("rotate", Resource::sms(cfg.num_workers), p.grid(m, 1, cfg.tile_rows, 1),
+         [&](const Tile& t) {
+           auto box = [&](const TensorRef& tensor, const Index& row, const Index& col,
+                          std::int64_t cols) {
+             return tensor.tile({row, col}, cfg.tile_rows, cols);
+           };
+           auto cached = [&](const TensorRef& cache, const Index& head, const Index& col,
+                             std::int64_t cols) {
+             return cache.tile({head, past + t.row, col}, cfg.tile_rows, cols).until_row(past + m);
+           };
+           Value c = p.load(box(cos_table, past + t.row, 0, half));
+           Value s = p.load(box(sin_table, past + t.row, 0, half));
+           // Rotates the head at column `from` and hands both halves to store_half(offset in the
+           // head, value).
+           auto rotate = [&](const Index& from, const TensorRef& norm, const auto& store_half) {
+             Value lo = cast(p.load(box(qkv, t.row, from, half)), DType::kF32);
+             Value hi = cast(p.load(box(qkv, t.row, from + half, half)), DType::kF32);
+             if (d.head_norm) {
+               Value scale = norm_head(d, lo, hi);
+               auto weight = [&](std::int64_t col) {
+                 return cast(p.load(norm.tile({0, col}, 1, half)), DType::kF32);
+               };
+               lo = cast(cast(lo * scale, d.dtype), DType::kF32) * weight(0);
+               hi = cast(cast(hi * scale, d.dtype), DType::kF32) * weight(half);
+             }
+             store_half(0, cast(lo * c - hi * s, d.dtype));
+             store_half(half, cast(hi * c + lo * s, d.dtype));
+           };
+           p.loop(num_q, [&](const Index& h) {
+             rotate(h * d.head_dim, q_norm, [&](std::int64_t offset, const Value& v) {
+               p.store(box(q, t.row, h * d.head_dim + offset, half), v);
+             });
+           });
+           p.loop(num_kv, [&](const Index& h) {
+             rotate((h + num_q) * d.head_dim, k_norm, [&](std::int64_t offset, const Value& v) {
+               p.store(cached(k_cache, h, offset, half), v);
+             });
+             p.store(cached(v_cache, h, 0, d.head_dim),
+                     p.load(box(qkv, t.row, (h + num_q + num_kv) * d.head_dim, d.head_dim)));
+           });
+         });
+  return p.finish();
+}
+
+Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
+  check(d, cfg);
+  HeadSplit split = split_heads(d);
+  double scale = d.scale > 0 ? d.scale : 1 / std::sqrt(static_cast<double>(d.head_dim));
+  std::int64_t bm = cfg.tile_rows, bn = cfg.tile_kv;
+  ProgramBuilder p("attention", d.world_size);
+  Index m = p.extent("m", d.m);
+  Index past = p.scalar("past", d.max_tokens - 1);
+  TensorRef q = p.input("q", d.dtype, {m, split.heads_per_rank * d.head_dim});
+  TensorRef k_cache =
+      p.state("k_cache", d.dtype, {split.kv_heads_per_rank, d.max_tokens, d.head_dim});
+  TensorRef v_cache =
+      p.state("v_cache", d.dtype, {split.kv_heads_per_rank, d.max_tokens, d.head_dim});
+  TensorRef out = p.output("out", d.dtype, {m, split.heads_per_rank * d.head_dim});
+
+  // One tile: a block of query rows (t.m) of one head (t.n).
+  p.role(
+      "attend", Resource::sms(cfg.num_workers), p.grid(m, split.heads_per_rank, bm, 1),
+      [&](const Tile& t) {
+        Index kv = p.let("kv", local_kv_head(p, d, split, t.n));
+        Index end = p.let("end", past + min(t.row + bm, m));  // the last row sees tokens below this
+        Index begin =
+            d.window > 0 ? p.let("begin", max(past + t.row - (d.window - 1), 0)) : Index(0);
+        Value query = p.load(q.tile({t.row, t.n * d.head_dim}, bm, d.head_dim));
+        Value row = p.iota_rows(past + t.row, bm);  // [bm, 1] position of each query
+        Value peak = p.full(DType::kF32, bm, 1, kMasked);
+        Value weight = p.zeros(DType::kF32, bm, 1);
+        Value acc = p.zeros(DType::kF32, bm, d.head_dim);
+        p.loop(begin / bn, ceil_div(end, bn), [&](const Index& j) {
+          auto block = [&](const TensorRef& cache) {
+            return cache.tile({kv, j * bn, 0}, bn, d.head_dim).until_row(end);
+          };
+          Value scores = dot(p.zeros(DType::kF32, bm, bn), query, p.load(block(k_cache)).T()) *
+                         scale;  // [bm, bn]
+          Value col = p.iota_cols(j * bn, bn);
+          Value seen = col <= row;
+          if (d.window > 0) seen = seen && (col > row - d.window);
+          scores = where(seen, scores, p.full(DType::kF32, 1, 1, kMasked));
+          Value new_peak = maximum(peak, row_max(scores));
+          Value shrink = exp(peak - new_peak);
+          Value probabilities = where(seen, exp(scores - new_peak), p.zeros(DType::kF32, 1, 1));
+          weight = weight * shrink + row_sum(probabilities);
+          acc = dot(acc * shrink, cast(probabilities, d.dtype), p.load(block(v_cache)));
+          peak = new_peak;
+        });
+        p.store(out.tile({t.row, t.n * d.head_dim}, bm, d.head_dim), cast(acc / weight, d.dtype));
+      });
+  return p.finish();
+}
+
+std::string to_string(const AttentionDesc& d) {
+  return fmt::format("m={} cache={} heads={}/{} dim={} window={} {} P={}", d.m, d.max_tokens,
+                     d.num_heads, d.num_kv_heads, d.head_dim, d.window, short_name(d.dtype),
+                     d.world_size);
+}
+
+AttentionConfig default_config(const AttentionDesc& d) {
+  return {.tile_rows = std::min<std::int64_t>(32, d.m),
+          .tile_kv = std::min<std::int64_t>(64, d.max_tokens)};
+}
+
+}  // namespace stretto

@@ -1,0 +1,68 @@
+// Rotary embedding with the KV-cache write, and causal attention over that cache, for one rank's
+// heads.
+//
+// Heads are spread over the ranks in runs of ceil(num_heads / P); a rank keeps the KV heads that
+// its query heads need, so a KV head may live on two ranks, and any P works. Heads past the end are
+// padding: their queries are zero. m (new tokens) is a run-time extent up to desc.m; `past` (tokens
+// already in the cache) a run-time scalar.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct AttentionDesc {
+  DType dtype = DType::kF32;         // activations and cache
+  DType weight_dtype = DType::kF32;  // of the optional head norms
+  std::int64_t m = 1;                // bound of the new tokens
+  std::int64_t max_tokens = 1;       // capacity of the cache, past + m <= max_tokens
+  int num_heads = 1;                 // query heads over all ranks
+  int num_kv_heads = 1;              // divides num_heads
+  std::int64_t head_dim = 2;         // even
+  std::int64_t window =
+      0;                   // sliding window: the last `window` tokens, the own one included; 0: all
+  double scale = 0;        // 0: 1 / sqrt(head_dim)
+  bool head_norm = false;  // RMSNorm of each query and key head before rotation (Qwen3)
+  double norm_eps = 1e-6;
+  int world_size = 1;
+};
+
+struct AttentionConfig {
+  std::int64_t tile_rows = 32;  // query rows
+  std::int64_t tile_kv = 64;    // cached tokens per step
+  int num_workers = 1;
+};
+
+// Which heads a rank holds.
+struct HeadSplit {
+  int heads_per_rank = 1;     // query heads, padding included
+  int kv_heads_per_rank = 1;  // the most any rank needs
+  // Of one rank: first query head, number of real ones, first KV head.
+  int first_head(int rank) const;
+  int num_heads_of(int rank) const;
+  int first_kv_head(int rank) const;
+  int num_heads = 1, num_kv_heads = 1;
+};
+HeadSplit split_heads(const AttentionDesc& desc);
+
+std::string to_string(const AttentionDesc& desc);
+AttentionConfig default_config(const AttentionDesc& desc);
+
+// qkv [m, (Hq + 2 Hkv) * head_dim]: query heads, key heads, value heads of this rank. cos, sin
+// [max_tokens, head_dim / 2] f32; rotates the two halves of each head (Su et al., RoFormer, in the
+// half-split form of Llama).
+// -> q [m, Hq * head_dim]; k_cache, v_cache [Hkv, max_tokens, head_dim] gain rows past .. past + m.
+// With head_norm also q_norm, k_norm [1, head_dim].
+Program rope(const AttentionDesc& desc, const AttentionConfig& config);
+// q [m, Hq * head_dim], k_cache, v_cache [Hkv, max_tokens, head_dim] -> out [m, Hq * head_dim].
+// Softmax online over blocks of the cache (FlashAttention, Dao et al. 2022, algorithm 1), fp32.
+Program attention(const AttentionDesc& desc, const AttentionConfig& config);
+
+OpInfo rope_info();
+OpInfo attention_info();
+
+}  // namespace stretto

@@ -1,0 +1,188 @@
+// Plain fp64 references of rotary embedding and attention, head by head, token by token.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "stretto/ops/attention/attention.h"
+
+namespace stretto {
+namespace {
+
+constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
+
+// m: new tokens; n: cache; k: head size.
+AttentionDesc desc_of(const OpShape& s) {
+  AttentionDesc d{.dtype = s.dtype, .weight_dtype = s.dtype, .world_size = s.world_size};
+  d.m = s.m > 0 ? s.m : 32;
+  d.max_tokens = std::max(s.n > 0 ? s.n : 128, d.m);
+  d.head_dim = s.k > 0 ? s.k : 32;
+  d.num_heads = 6;
+  d.num_kv_heads = 3;
+  d.window = d.max_tokens % 2 == 1 ? d.max_tokens / 3 + 1 : 0;  // odd caches test the window
+  d.head_norm = d.head_dim % 4 == 2;
+  return d;
+}
+
+AttentionConfig config_of(const AttentionDesc& d) {
+  return {.tile_rows = std::min<std::int64_t>(4, d.m),
+          .tile_kv = std::min<std::int64_t>(8, d.max_tokens)};
+}
+
+std::vector<OpShape> shapes(int world_size) {
+  return {{.world_size = world_size, .m = 5, .n = 40, .k = 8, .dtype = DType::kF32},
+          {.world_size = world_size, .m = 11, .n = 37, .k = 6, .dtype = DType::kBF16},
+          {.world_size = world_size, .m = 1, .n = 19, .k = 4, .dtype = DType::kF16}};
+}
+
+struct AttentionCase {
+  OpCase c;
+  AttentionDesc d;
+  HeadSplit split;
+  std::int64_t m, past;
+
+  AttentionCase(const AttentionDesc& desc, Program program, std::uint64_t seed)
+      : d(desc), split(split_heads(desc)) {
+    c.program = std::move(program);
+    m = seed % 3 == 2 ? d.m / 2 : d.m;
+    past = static_cast<std::int64_t>(seed / 2) % (d.max_tokens - d.m + 1);
+    c.extents = {m, past};
+    c.config = fmt::format("{} {} m={} past={}", c.program.name, to_string(d), m, past);
+    c.inputs = no_values(c.program);
+    c.expected = no_values(c.program);
+    c.tolerance = sum_tolerance(d.dtype, d.max_tokens) * 4;
+    for (std::size_t r = 0; r < c.inputs.size(); ++r) {
+      for (std::size_t t = 0; t < c.program.tensors.size(); ++t) {
+        auto count =
+            static_cast<std::size_t>(num_elements(bound_shape(c.program, static_cast<int>(t))));
+        const Tensor& tensor = c.program.tensors[t];
+        if (tensor.kind == TensorKind::kOutput) {
+          c.expected[r][t].assign(count, kUnchecked);
+        } else {
+          c.inputs[r][t] = random_values(count, tensor.dtype, seed * 131 + 7 * t + 1000 * r);
+        }
+      }
+    }
+  }
+
+  std::size_t idx(const char* name) const {
+    return static_cast<std::size_t>(c.program.find_tensor(name));
+  }
+  Values& in(std::size_t r, const char* name) { return c.inputs[r][idx(name)]; }
+  Values& out(std::size_t r, const char* name) { return c.expected[r][idx(name)]; }
+};
+
+// One head of one token, rotated (and normalised first where the desc says so).
+Values rotated(AttentionCase& a, std::size_t r, std::int64_t token, std::int64_t column,
+               const char* norm) {
+  const AttentionDesc& d = a.d;
+  std::int64_t half = d.head_dim / 2,
+               width = (a.split.heads_per_rank + 2 * a.split.kv_heads_per_rank) * d.head_dim;
+  Values x(static_cast<std::size_t>(d.head_dim)), y(x.size());
+  double squares = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = a.in(r, "qkv")[static_cast<std::size_t>(token * width + column) + i];
+    squares += x[i] * x[i];
+  }
+  if (d.head_norm) {
+    double scale = 1 / std::sqrt(squares / static_cast<double>(d.head_dim) + d.norm_eps);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] *= scale * a.in(r, norm)[i];
+  }
+  for (std::int64_t i = 0; i < half; ++i) {
+    auto at = static_cast<std::size_t>((a.past + token) * half + i);
+    double c = a.in(r, "cos")[at], s = a.in(r, "sin")[at];
+    auto lo = static_cast<std::size_t>(i), hi = static_cast<std::size_t>(i + half);
+    y[lo] = x[lo] * c - x[hi] * s;
+    y[hi] = x[hi] * c + x[lo] * s;
+  }
+  return y;
+}
+
+OpCase rope_case(const OpShape& shape, std::uint64_t seed) {
+  AttentionDesc d = desc_of(shape);
+  AttentionCase a(d, rope(d, config_of(d)), seed);
+  std::int64_t num_q = a.split.heads_per_rank, num_kv = a.split.kv_heads_per_rank;
+  std::int64_t width = (num_q + 2 * num_kv) * d.head_dim;
+  for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
+    a.out(r, "k_cache") = a.in(r, "k_cache");
+    a.out(r, "v_cache") = a.in(r, "v_cache");
+    for (std::int64_t token = 0; token < a.m; ++token) {
+      for (std::int64_t h = 0; h < num_q; ++h) {
+        Values y = rotated(a, r, token, h * d.head_dim, "q_norm");
+        std::copy(y.begin(), y.end(), a.out(r, "q").begin() + (token * num_q + h) * d.head_dim);
+      }
+      for (std::int64_t h = 0; h < num_kv; ++h) {
+        std::int64_t at = (h * d.max_tokens + a.past + token) * d.head_dim;
+        Values y = rotated(a, r, token, (num_q + h) * d.head_dim, "k_norm");
+        std::copy(y.begin(), y.end(), a.out(r, "k_cache").begin() + at);
+        auto v = a.in(r, "qkv").begin() + token * width + (num_q + num_kv + h) * d.head_dim;
+        std::copy(v, v + d.head_dim, a.out(r, "v_cache").begin() + at);
+      }
+    }
+  }
+  return std::move(a.c);
+}
+
+OpCase attention_case(const OpShape& shape, std::uint64_t seed) {
+  AttentionDesc d = desc_of(shape);
+  AttentionCase a(d, attention(d, config_of(d)), seed);
+  std::int64_t num_q = a.split.heads_per_rank;
+  int group = d.num_heads / d.num_kv_heads;
+  for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
+    int rank = static_cast<int>(r);
+    for (std::int64_t token = 0; token < a.m; ++token) {
+      for (std::int64_t h = 0; h < num_q; ++h) {
+        int head = std::min(rank * static_cast<int>(num_q) + static_cast<int>(h), d.num_heads - 1);
+        std::int64_t kv = head / group - a.split.first_kv_head(rank);
+        std::int64_t last = a.past + token;
+        std::int64_t first = d.window > 0 ? std::max<std::int64_t>(0, last - d.window + 1) : 0;
+        auto at = [&](std::int64_t t, std::int64_t i) {
+          return static_cast<std::size_t>((kv * d.max_tokens + t) * d.head_dim + i);
+        };
+        Values weights;
+        double total = 0;
+        for (std::int64_t t = first; t <= last; ++t) {
+          double score = 0;
+          for (std::int64_t i = 0; i < d.head_dim; ++i) {
+            score += a.in(r, "q")[static_cast<std::size_t>((token * num_q + h) * d.head_dim + i)] *
+                     a.in(r, "k_cache")[at(t, i)];
+          }
+          weights.push_back(std::exp(score / std::sqrt(static_cast<double>(d.head_dim))));
+          total += weights.back();
+        }
+        for (std::int64_t i = 0; i < d.head_dim; ++i) {
+          double sum = 0;
+          for (std::int64_t t = first; t <= last; ++t) {
+            sum += weights[static_cast<std::size_t>(t - first)] * a.in(r, "v_cache")[at(t, i)];
+          }
+          a.out(r, "out")[static_cast<std::size_t>((token * num_q + h) * d.head_dim + i)] =
+              sum / total;
+        }
+      }
+    }
+  }
+  return std::move(a.c);
+}
+
+}  // namespace
+
+OpInfo rope_info() {
+  return {.name = "rope",
+          .summary =
+              "rotary embedding of m tokens with head size k, and their cache write (cache of n "
+              "tokens)",
+          .program = [](const OpShape& s) { return rope(desc_of(s), config_of(desc_of(s))); },
+          .make_case = rope_case,
+          .shapes = shapes};
+}
+
+OpInfo attention_info() {
+  return {.name = "attention",
+          .summary = "causal GQA attention of m tokens over a cache of n, head size k",
+          .program = [](const OpShape& s) { return attention(desc_of(s), config_of(desc_of(s))); },
+          .make_case = attention_case,
+          .shapes = shapes};
+}
+
+}  // namespace stretto

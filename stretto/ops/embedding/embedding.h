@@ -1,0 +1,46 @@
+// Token embedding and LM head over a vocabulary split by rows: rank r holds rows [r * V', (r + 1) *
+// V') of the table, V' = ceil(V / P). Rows past the vocabulary are padding. m is a run-time extent
+// up to desc.m.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct VocabDesc {
+  DType dtype = DType::kF32;         // activations
+  DType weight_dtype = DType::kF32;  // table
+  std::int64_t m = 1;
+  std::int64_t hidden = 1;
+  std::int64_t vocab = 1;
+  bool sequence_parallel = false;  // embedding: a rank keeps its ceil(m / P) rows only
+  int world_size = 1;
+};
+
+struct VocabConfig {
+  std::int64_t tile_rows = 16;
+  std::int64_t tile_vocab = 512;
+  int num_workers = 1;
+  int num_queues = 1;
+};
+
+std::string to_string(const VocabDesc& desc);
+VocabConfig default_config(const VocabDesc& desc);
+std::int64_t vocab_per_rank(const VocabDesc& desc);
+
+// tokens [m] i32 in 0..vocab-1 (contract), table [V', hidden] -> out [m, hidden], or [ceil(m/P),
+// hidden] when sequence-parallel: each rank looks up the tokens it holds, the others contribute
+// zeros, and the sum is exact.
+Program embedding(const VocabDesc& desc, const VocabConfig& config);
+// x [m, hidden], the same on every rank, table [V', hidden] -> logits [m, vocab] f32 on every rank:
+// each rank's columns are gathered by copy engine while later ones are computed.
+Program lm_head(const VocabDesc& desc, const VocabConfig& config);
+
+OpInfo embedding_info();
+OpInfo lm_head_info();
+
+}  // namespace stretto

@@ -1,0 +1,125 @@
+#include "stretto/ops/norm/norm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+#include "stretto/lang/program_builder.h"
+
+namespace stretto {
+namespace {
+
+void check(const NormDesc& d, const NormConfig& c) {
+  auto positive = [](std::int64_t value, const char* field) {
+    if (value < 1) throw UserError(fmt::format("norm: {} is {}, need at least 1", field, value));
+  };
+  positive(d.m, "m");
+  positive(d.hidden, "hidden");
+  positive(d.world_size, "world_size");
+  positive(c.tile_rows, "tile_rows");
+  positive(c.num_workers, "num_workers");
+  if (!(d.eps >= 0)) throw UserError(fmt::format("norm: eps is {}, need a number >= 0", d.eps));
+}
+
+// x [rows, hidden] -> x / rms(x) * weight
+Value normalise(ProgramBuilder& p, const NormDesc& d, const Value& x, const TensorRef& weight) {
+  Value wide = cast(x, DType::kF32);
+  Value mean_square = row_sum(wide * wide) / static_cast<double>(d.hidden);
+  Value normed = cast(wide * rsqrt(mean_square + d.eps), d.dtype);
+  Value scale = cast(p.load(weight.tile({0, 0}, 1, d.hidden)), DType::kF32);
+  return cast(cast(normed, DType::kF32) * scale, d.dtype);
+}
+
+}  // namespace
+
+Program rms_norm(const NormDesc& d, const NormConfig& cfg) {
+  check(d, cfg);
+  ProgramBuilder p("rms_norm", d.world_size);
+  Index m = p.extent("m", d.m);
+  TensorRef x = p.input("x", d.dtype, {m, d.hidden});
+  TensorRef weight = p.input("weight", d.weight_dtype, {1, d.hidden});
+  TensorRef residual, sum;
+  if (d.add_residual) {
+    residual = p.input("residual", d.dtype, {m, d.hidden});
+    sum = p.output("sum", d.dtype, {m, d.hidden});
+  }
+  TensorRef out = p.output("out", d.dtype, {m, d.hidden},
+                           d.symmetric_output ? Space::kSymmetric : Space::kLocal);
+
+  p.role("norm", Resource::sms(cfg.num_workers), p.grid(m, 1, cfg.tile_rows, 1),
+         [&](const Tile& t) {
+           auto rows = [&](const TensorRef& tensor) {
+             return tensor.tile({t.row, 0}, cfg.tile_rows, d.hidden);
+           };
+           Value v = p.load(rows(x));
+           if (d.add_residual) {
+             v = cast(cast(v, DType::kF32) + cast(p.load(rows(residual)), DType::kF32), d.dtype);
+             p.store(rows(sum), v);
+           }
+           p.store(rows(out), normalise(p, d, v, weight));
+         });
+  return p.finish();
+}
+
+Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
+  check(d, cfg);
+  ProgramBuilder p("all_reduce_add_rms_norm", d.world_size);
+  Index m = p.extent("m", d.m);
+  TensorRef x = p.input("x", d.dtype, {m, d.hidden}, Space::kSymmetric);
+  TensorRef weight = p.input("weight", d.weight_dtype, {1, d.hidden});
+  TensorRef residual = p.input("residual", d.dtype, {m, d.hidden});
+  TensorRef sum = p.output("sum", d.dtype, {m, d.hidden});
+  TensorRef out = p.output("out", d.dtype, {m, d.hidden});
+  SignalRef ready = p.signal("ready");
+  SignalRef done = p.signal("done");
+  TileSpace tiles = p.grid(d.m, 1, cfg.tile_rows, 1);
+
+  p.on_start([&] { p.notify_all(ready); });
+  p.role("reduce_norm", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
+    auto rows = [&](const TensorRef& tensor) {
+      return tensor.tile({t.row, 0}, cfg.tile_rows, d.hidden);
+    };
+    Value total = p.zeros(DType::kF32, cfg.tile_rows, d.hidden);
+    p.loop(p.world_size(), [&](const Index& r) {
+      p.wait(ready, r);
+      total = total + cast(p.load(rows(x.on(r))), DType::kF32);
+    });
+    p.notify_all(done);
+    Value reduced = cast(cast(total, d.dtype), DType::kF32);
+    Value v = cast(reduced + cast(p.load(rows(residual)), DType::kF32), d.dtype);
+    p.store(rows(sum), v);
+    p.store(rows(out), normalise(p, d, v, weight));
+  });
+  p.on_end(
+      [&] { p.loop(p.world_size(), [&](const Index& i) { p.wait(done[i], tiles.count()); }); });
+  return p.finish();
+}
+
+Program swiglu(const NormDesc& d, const NormConfig& cfg) {
+  check(d, cfg);
+  ProgramBuilder p("swiglu", d.world_size);
+  Index m = p.extent("m", d.m);
+  TensorRef gate_up = p.input("gate_up", d.dtype, {m, 2 * d.hidden});
+  TensorRef out = p.output("out", d.dtype, {m, d.hidden});
+
+  p.role(
+      "swiglu", Resource::sms(cfg.num_workers), p.grid(m, 1, cfg.tile_rows, 1), [&](const Tile& t) {
+        Value gate = cast(p.load(gate_up.tile({t.row, 0}, cfg.tile_rows, d.hidden)), DType::kF32);
+        Value up =
+            cast(p.load(gate_up.tile({t.row, d.hidden}, cfg.tile_rows, d.hidden)), DType::kF32);
+        p.store(out.tile({t.row, 0}, cfg.tile_rows, d.hidden), cast(silu(gate) * up, d.dtype));
+      });
+  return p.finish();
+}
+
+std::string to_string(const NormDesc& d) {
+  return fmt::format("[{}, {}] {} (weight {}) eps={} P={}", d.m, d.hidden, short_name(d.dtype),
+                     short_name(d.weight_dtype), d.eps, d.world_size);
+}
+
+NormConfig default_config(const NormDesc& d) {
+  return {.tile_rows = std::min<std::int64_t>(16, d.m)};
+}
+
+}  // namespace stretto

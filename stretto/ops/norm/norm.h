@@ -1,0 +1,48 @@
+// RMSNorm (Zhang and Sennrich, 2019) with the residual addition before it, alone and fused with the
+// all-reduce that produces what is added; and SwiGLU (Shazeer, 2020), the other elementwise step of
+// a transformer block. Rows are tokens; m is a run-time extent up to desc.m. Sums of squares are
+// fp32; the normalised value is rounded to the activation dtype before it is multiplied by the
+// weight, as the published models do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct NormDesc {
+  DType dtype = DType::kF32;         // activations
+  DType weight_dtype = DType::kF32;  // weight
+  std::int64_t m = 1;                // bound of the run-time extent `m`
+  std::int64_t hidden = 1;
+  double eps = 1e-5;
+  bool add_residual = false;      // sum = x + residual is normalised, and returned
+  bool symmetric_output = false;  // `out` on the symmetric heap, for an all-gather that follows
+  int world_size = 1;
+};
+
+struct NormConfig {
+  std::int64_t tile_rows = 16;
+  int num_workers = 1;
+};
+
+std::string to_string(const NormDesc& desc);
+NormConfig default_config(const NormDesc& desc);
+
+// x [m, hidden], weight [1, hidden] (, residual [m, hidden]) -> out [m, hidden] (, sum [m, hidden])
+Program rms_norm(const NormDesc& desc, const NormConfig& config);
+// x [m, hidden] symmetric: this rank's part of a sum over ranks, reduced one-shot in rank order,
+// rounded, then added to residual: -> out [m, hidden], sum [m, hidden], the same bits on every
+// rank.
+Program all_reduce_add_rms_norm(const NormDesc& desc, const NormConfig& config);
+// gate_up [m, 2 * hidden], gate first -> out [m, hidden] = silu(gate) * up
+Program swiglu(const NormDesc& desc, const NormConfig& config);
+
+OpInfo rms_norm_info();
+OpInfo all_reduce_add_rms_norm_info();
+OpInfo swiglu_info();
+
+}  // namespace stretto
