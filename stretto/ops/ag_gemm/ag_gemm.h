@@ -1,0 +1,50 @@
+// c = f(all_gather(a) * b^T): the column-parallel linear layer of sequence-parallel prefill. Tiles
+// of the gathered rows are multiplied as soon as the rows they need have arrived, each rank
+// starting with its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/gemm/linear.h"
+
+namespace stretto {
+
+struct AgGemmDesc {
+  int world_size = 1;
+  std::int64_t m = 0;  // largest number of rows of all ranks; each launch has 0 <= m <= this
+  std::int64_t n = 0;  // columns on this rank
+  std::int64_t k = 0;
+  DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
+  bool bias = false;
+  bool swiglu = false;  // silu(a * b_gate^T) * (a * b_up^T)
+};
+
+enum class Gather : std::uint8_t {
+  kPull,  // copy engines fetch the peers' rows into a private buffer
+  kPush,  // SMs write the own rows into the peers' symmetric buffers
+};
+
+struct AgGemmConfig {
+  GemmTile tile;
+  int num_compute_sms = 1;
+  Gather gather = Gather::kPull;
+  int num_gather_workers = 1;          // copy queues (kPull) or SMs (kPush)
+  std::int64_t comm_rows = 0;          // rows of one transfer
+  std::int64_t channels_per_rank = 1;  // what a tile waits for: 1/channels of a rank's rows
+};
+
+std::string to_string(const AgGemmDesc& desc);
+std::string to_string(const AgGemmConfig& config);
+AgGemmConfig default_config(const AgGemmDesc& desc);
+
+// Extent m. Rank r has the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [ceil(m/P), k],
+// symmetric, whose rows past m are not read; b [n, k] (swiglu: b_gate and b_up), bias [n]
+// (bias_gate, bias_up), each rank's own. Output c [m, n]. UserError naming the field of a bad desc
+// or config.
+// After TileLink (arXiv 2503.20313, section 5) and Flux (arXiv 2406.06858): decoupled communication
+// and compute tiles, tile order rotated by rank.
+Program ag_gemm(const AgGemmDesc& desc, const AgGemmConfig& config);
+
+}  // namespace stretto

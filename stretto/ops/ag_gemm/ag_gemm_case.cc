@@ -1,0 +1,91 @@
+#include "stretto/ops/ag_gemm/ag_gemm_case.h"
+
+#include <cmath>
+#include <limits>
+
+#include "stretto/ops/gemm/gemm_case.h"
+
+namespace stretto {
+namespace {
+
+// Rows 0..m in order: row g is row g % ceil(m/P) of rank g / ceil(m/P).
+Values gathered_rows(const OpCase& c, std::int64_t m, std::int64_t k) {
+  Values all;
+  std::int64_t per_rank = ceil_div(m, std::int64_t{c.program.world_size});
+  for (std::int64_t row = 0; row < m; ++row) {
+    const Values& a = input_of(c, static_cast<int>(row / per_rank), "a");
+    auto first = a.begin() + row % per_rank * k;
+    all.insert(all.end(), first, first + k);
+  }
+  return all;
+}
+
+OpInfo info(const char* name, const char* summary, Gather gather) {
+  auto desc = [](const OpShape& s) {
+    return AgGemmDesc{.world_size = s.world_size,
+                      .m = row_bucket(s.m),
+                      .n = ceil_div(s.n, std::int64_t{s.world_size}),
+                      .k = s.k,
+                      .a_dtype = s.dtype,
+                      .b_dtype = s.dtype,
+                      .c_dtype = s.dtype};
+  };
+  auto config = [gather](const AgGemmDesc& d) {
+    AgGemmConfig cfg = default_config(d);
+    cfg.gather = gather;
+    return cfg;
+  };
+  return {.name = name,
+          .summary = summary,
+          .program =
+              [=](const OpShape& shape) {
+                AgGemmDesc d = desc(with_defaults(shape));
+                return ag_gemm(d, config(d));
+              },
+          .make_case =
+              [=](const OpShape& shape, std::uint64_t seed) {
+                OpShape s = with_defaults(shape);
+                AgGemmDesc d = desc(s);
+                return ag_gemm_case(d, config(d), s.m, seed);
+              },
+          .shapes = gemm_shapes};
+}
+
+}  // namespace
+
+OpCase ag_gemm_case(const AgGemmDesc& d, const AgGemmConfig& cfg, std::int64_t m,
+                    std::uint64_t seed) {
+  OpCase c;
+  c.program = ag_gemm(d, cfg);
+  c.extents = {m};
+  c.config = to_string(d) + " | " + to_string(cfg) + " | m=" + std::to_string(m);
+  fill_inputs(c, seed);
+  Values all = gathered_rows(c, m, d.k);
+  auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
+  for (int rank = 0; rank < d.world_size; ++rank) {
+    Values want = linear_reference(c, rank, all, {.m = m, .n = d.n, .k = d.k});
+    want.resize(static_cast<std::size_t>(d.m * d.n), std::numeric_limits<double>::quiet_NaN());
+    c.expected[static_cast<std::size_t>(rank)][out] = std::move(want);
+  }
+  c.tolerance = sum_tolerance(d.c_dtype, d.k);
+  c.scale = d.c_dtype == DType::kF32 ? std::sqrt(static_cast<double>(d.k)) : 1;
+  c.flops = 2.0 * static_cast<double>(m * d.n * d.k) * (d.swiglu ? 2 : 1) * d.world_size;
+  std::int64_t own_rows = ceil_div(m, std::int64_t{d.world_size});
+  c.comm_bytes =
+      static_cast<double>((m - own_rows) * d.k) * static_cast<double>(size_bytes(d.a_dtype));
+  return c;
+}
+
+OpInfo ag_gemm_info() {
+  return info("ag_gemm",
+              "c[m,n/P] = all_gather(a[m/P,k]) * b[n/P,k]^T, copy engines pull the peers' rows",
+              Gather::kPull);
+}
+
+OpInfo ag_gemm_push_info() {
+  return info("ag_gemm_push",
+              "c[m,n/P] = all_gather(a[m/P,k]) * b[n/P,k]^T, SMs push the own rows to the peers",
+              Gather::kPush);
+}
+
+}  // namespace stretto

@@ -1,0 +1,83 @@
+// If these fail, a column-parallel layer multiplies rows that have not arrived, or gives wrong
+// numbers for some split of rows, tiles and channels.
+#include "stretto/ops/ag_gemm/ag_gemm.h"
+
+#include <gtest/gtest.h>
+
+#include "stretto/ops/ag_gemm/ag_gemm_case.h"
+#include "stretto/ops/gemm/case_testing.h"
+
+namespace stretto {
+namespace {
+
+// Compute tiles straddle ranks, transfers do not divide a rank's rows, channels do not divide
+// transfers.
+constexpr AgGemmConfig kSmall{.tile = {.bm = 8, .bn = 12, .bk = 20},
+                              .num_compute_sms = 2,
+                              .num_gather_workers = 2,
+                              .comm_rows = 3,
+                              .channels_per_rank = 2};
+
+class AgGemm : public testing::TestWithParam<Gather> {
+ protected:
+  static AgGemmConfig small() {
+    AgGemmConfig cfg = kSmall;
+    cfg.gather = GetParam();
+    return cfg;
+  }
+};
+
+void expect_ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
+  std::uint64_t seed = test_seed();
+  for (std::int64_t m : {std::int64_t{0}, std::int64_t{1}, d.m - 3, d.m}) {
+    expect_runs(ag_gemm_case(d, cfg, m, seed), seed);
+  }
+}
+
+TEST_P(AgGemm, MixedDtypesWithBias) {
+  for (int world : {1, 2, 3, 5}) {
+    expect_ag_gemm(
+        {.world_size = world, .m = 37, .n = 29, .k = 51, .b_dtype = DType::kBF16, .bias = true},
+        small());
+  }
+}
+
+TEST_P(AgGemm, Swiglu) {
+  expect_ag_gemm({.world_size = 3,
+                  .m = 37,
+                  .n = 29,
+                  .k = 51,
+                  .a_dtype = DType::kBF16,
+                  .b_dtype = DType::kBF16,
+                  .c_dtype = DType::kF16,
+                  .bias = true,
+                  .swiglu = true},
+                 small());
+}
+
+TEST_P(AgGemm, MoreChannelsThanTransfers) {
+  AgGemmConfig cfg = small();
+  cfg.channels_per_rank = 7;
+  expect_ag_gemm({.world_size = 4, .m = 30, .n = 10, .k = 16}, cfg);
+}
+
+TEST_P(AgGemm, FewerRowsThanRanks) {
+  expect_ag_gemm({.world_size = 6, .m = 4, .n = 10, .k = 16}, small());
+}
+
+INSTANTIATE_TEST_SUITE_P(Gathers, AgGemm, testing::Values(Gather::kPull, Gather::kPush),
+                         [](const auto& info) {
+                           return info.param == Gather::kPull ? "Pull" : "Push";
+                         });
+
+TEST(AgGemmErrors, NameTheField) {
+  AgGemmDesc d{.world_size = 2, .m = 8, .n = 8, .k = 8};
+  AgGemmConfig cfg = kSmall;
+  cfg.comm_rows = 0;
+  expect_user_error([&] { ag_gemm(d, cfg); }, "comm_rows is 0");
+  d.m = -1;
+  expect_user_error([&] { ag_gemm(d, kSmall); }, "m is -1");
+}
+
+}  // namespace
+}  // namespace stretto

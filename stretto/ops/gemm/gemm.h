@@ -1,0 +1,38 @@
+// c = f(a * b^T) on every rank by itself: the linear layer without communication. The operators
+// that communicate (ag_gemm, gemm_rs, gemm_ar) share its tile and its options.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/gemm/linear.h"
+
+namespace stretto {
+
+struct GemmDesc {
+  int world_size = 1;
+  std::int64_t m = 0;  // largest number of rows; each launch has 0 <= m <= this
+  std::int64_t n = 0, k = 0;
+  DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
+  bool bias = false;
+  bool swiglu = false;    // silu(a * b_gate^T) * (a * b_up^T)
+  bool residual = false;  // + residual[m, n], of c's dtype
+};
+
+struct GemmConfig {
+  GemmTile tile;
+  int num_compute_sms = 1;
+  std::int64_t raster = 1;  // row tiles that share a column of tiles before moving on
+};
+
+std::string to_string(const GemmDesc& desc);
+std::string to_string(const GemmConfig& config);
+GemmConfig default_config(const GemmDesc& desc);
+
+// Extent m. Inputs a [m, k]; b [n, k] (swiglu: b_gate and b_up), bias [n] (bias_gate, bias_up),
+// residual [m, n]; output c [m, n]. Accumulated in fp32, rounded once. UserError naming the field
+// of a bad desc or config.
+Program gemm(const GemmDesc& desc, const GemmConfig& config);
+
+}  // namespace stretto

@@ -1,0 +1,147 @@
+#include "stretto/ops/gemm/gemm_case.h"
+
+#include <cmath>
+#include <limits>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+// Adds bias[n] to every row.
+void add_bias(Values& out, const Values& bias) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] += bias[i % bias.size()];
+}
+
+GemmDesc desc_of(const OpShape& s) {
+  return {.world_size = s.world_size,
+          .m = row_bucket(s.m),
+          .n = s.n,
+          .k = s.k,
+          .a_dtype = s.dtype,
+          .b_dtype = s.dtype,
+          .c_dtype = s.dtype};
+}
+
+GemmDesc swiglu_of(const OpShape& s) {
+  GemmDesc d = desc_of(s);
+  d.b_dtype = DType::kBF16;
+  d.swiglu = true;
+  return d;
+}
+
+OpInfo info(const char* name, const char* summary, GemmDesc (*desc)(const OpShape&)) {
+  return {.name = name,
+          .summary = summary,
+          .program =
+              [desc](const OpShape& shape) {
+                GemmDesc d = desc(with_defaults(shape));
+                return gemm(d, default_config(d));
+              },
+          .make_case =
+              [desc](const OpShape& shape, std::uint64_t seed) {
+                OpShape s = with_defaults(shape);
+                GemmDesc d = desc(s);
+                return gemm_case(d, default_config(d), s.m, seed);
+              },
+          .shapes = gemm_shapes};
+}
+
+}  // namespace
+
+const Values& input_of(const OpCase& c, int rank, const std::string& tensor) {
+  int idx = c.program.find_tensor(tensor);
+  STRETTO_CHECK(idx >= 0, "no tensor " + tensor);
+  return c.inputs[static_cast<std::size_t>(rank)][static_cast<std::size_t>(idx)];
+}
+
+Values product_reference(const Values& a, const Values& b, const ProductShape& s) {
+  Values out(static_cast<std::size_t>(s.m * s.n));
+  for (std::int64_t i = 0; i < s.m; ++i) {
+    for (std::int64_t j = 0; j < s.n; ++j) {
+      const double* x = a.data() + i * s.k;
+      const double* y = b.data() + j * s.k;
+      double sum = 0;
+      for (std::int64_t l = 0; l < s.k; ++l) sum += x[l] * y[l];
+      out[static_cast<std::size_t>(i * s.n + j)] = sum;
+    }
+  }
+  return out;
+}
+
+void fill_inputs(OpCase& c, std::uint64_t seed) {
+  c.inputs = no_values(c.program);
+  c.expected = no_values(c.program);
+  for (std::size_t rank = 0; rank < c.inputs.size(); ++rank) {
+    for (std::size_t t = 0; t < c.program.tensors.size(); ++t) {
+      const Tensor& tensor = c.program.tensors[t];
+      if (tensor.kind != TensorKind::kInput) continue;
+      auto count =
+          static_cast<std::size_t>(num_elements(bound_shape(c.program, static_cast<int>(t))));
+      c.inputs[rank][t] = random_values(count, tensor.dtype, seed * 4099 + rank * 64 + t);
+    }
+  }
+}
+
+Values linear_reference(const OpCase& c, int rank, const Values& a, const ProductShape& shape) {
+  auto side = [&](const std::string& suffix) {
+    Values out = product_reference(a, input_of(c, rank, "b" + suffix), shape);
+    if (c.program.find_tensor("bias" + suffix) >= 0) {
+      add_bias(out, input_of(c, rank, "bias" + suffix));
+    }
+    return out;
+  };
+  if (c.program.find_tensor("b") >= 0) return side("");
+  Values gate = side("_gate"), up = side("_up");
+  for (std::size_t i = 0; i < gate.size(); ++i) up[i] *= gate[i] / (1 + std::exp(-gate[i]));
+  return up;
+}
+
+OpCase gemm_case(const GemmDesc& d, const GemmConfig& cfg, std::int64_t m, std::uint64_t seed) {
+  OpCase c;
+  c.program = gemm(d, cfg);
+  c.extents = {m};
+  c.config = to_string(d) + " | " + to_string(cfg) + " | m=" + std::to_string(m);
+  fill_inputs(c, seed);
+  auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
+  for (int rank = 0; rank < d.world_size; ++rank) {
+    Values want = linear_reference(c, rank, input_of(c, rank, "a"), {.m = m, .n = d.n, .k = d.k});
+    if (d.residual) {
+      const Values& residual = input_of(c, rank, "residual");
+      for (std::size_t i = 0; i < want.size(); ++i) want[i] += residual[i];
+    }
+    want.resize(static_cast<std::size_t>(d.m * d.n), std::numeric_limits<double>::quiet_NaN());
+    c.expected[static_cast<std::size_t>(rank)][out] = std::move(want);
+  }
+  c.tolerance = sum_tolerance(d.c_dtype, d.k);
+  c.scale = d.c_dtype == DType::kF32 ? std::sqrt(static_cast<double>(d.k)) : 1;
+  c.flops = 2.0 * static_cast<double>(m * d.n * d.k) * (d.swiglu ? 2 : 1) * d.world_size;
+  return c;
+}
+
+std::int64_t row_bucket(std::int64_t m) { return ceil_div(m, std::int64_t{16}) * 16; }
+
+OpShape with_defaults(OpShape s) {
+  if (s.m == 0) s.m = 512;
+  if (s.n == 0) s.n = 512;
+  if (s.k == 0) s.k = 512;
+  return s;
+}
+
+std::vector<OpShape> gemm_shapes(int world_size) {
+  return {{.world_size = world_size, .m = 64, .n = 64, .k = 64, .dtype = DType::kF32},
+          {.world_size = world_size, .m = 37, .n = 29, .k = 51, .dtype = DType::kF32},
+          {.world_size = world_size, .m = 45, .n = 67, .k = 35, .dtype = DType::kBF16},
+          {.world_size = world_size, .m = 3, .n = 41, .k = 70, .dtype = DType::kF16}};
+}
+
+OpInfo gemm_info() {
+  return info("gemm", "c[m,n] = a[m,k] * b[n,k]^T on every rank by itself", desc_of);
+}
+
+OpInfo gemm_swiglu_info() {
+  return info("gemm_swiglu", "c[m,n] = silu(a * b_gate^T) * (a * b_up^T), bfloat16 weights [n,k]",
+              swiglu_of);
+}
+
+}  // namespace stretto

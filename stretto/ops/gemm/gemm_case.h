@@ -1,0 +1,44 @@
+// Cases of the GEMM family for tests, proof, benchmark and command line, with the plain fp64
+// reference all of them check against.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "stretto/ops/gemm/gemm.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+// `m` is the launch's number of rows, 0 <= m <= desc.m.
+OpCase gemm_case(const GemmDesc& desc, const GemmConfig& config, std::int64_t m,
+                 std::uint64_t seed);
+
+// m: rows, n: columns of c, k: the summed dimension.
+OpInfo gemm_info();
+OpInfo gemm_swiglu_info();
+
+// --- shared by the operators of the family ---
+
+// a [m, k] * b [n, k]^T in fp64.
+struct ProductShape {
+  std::int64_t m = 0, n = 0, k = 0;
+};
+Values product_reference(const Values& a, const Values& b, const ProductShape& shape);
+
+// Fills the inputs of every rank of `c` with random values; the values differ per rank and tensor.
+void fill_inputs(OpCase& c, std::uint64_t seed);
+
+// The weight side in fp64: f(a * b^T) with the biases and weights that `c` holds for `rank`.
+Values linear_reference(const OpCase& c, int rank, const Values& a, const ProductShape& shape);
+
+// An operator is built for a bucket of rows and launched with fewer: m rounded up to 16.
+std::int64_t row_bucket(std::int64_t m);
+// Sizes that were left open, filled in.
+OpShape with_defaults(OpShape shape);
+// One even shape, ragged ones, fewer rows than ranks; all three dtypes.
+std::vector<OpShape> gemm_shapes(int world_size);
+
+const Values& input_of(const OpCase& c, int rank, const std::string& tensor);
+
+}  // namespace stretto

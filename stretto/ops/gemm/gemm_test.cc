@@ -1,0 +1,102 @@
+// If these fail, a linear layer gives wrong numbers for some mix of dtypes, bias, activation and
+// rows, or rows get lost when a matrix is shared out over the ranks.
+#include "stretto/ops/gemm/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include "stretto/ops/gemm/case_testing.h"
+#include "stretto/ops/gemm/gemm_case.h"
+#include "stretto/ops/gemm/row_runs.h"
+
+namespace stretto {
+namespace {
+
+// Many tiles, all of them ragged at the edges of m = 37, n = 29, k = 51.
+constexpr GemmTile kSmallTile{.bm = 8, .bn = 12, .bk = 20};
+constexpr GemmDesc kRagged{.world_size = 2, .m = 37, .n = 29, .k = 51};
+
+void expect_gemm(const GemmDesc& d, const GemmConfig& cfg) {
+  std::uint64_t seed = test_seed();
+  for (std::int64_t m : {std::int64_t{0}, std::int64_t{1}, d.m - 1, d.m}) {
+    expect_runs(gemm_case(d, cfg, m, seed), seed);
+  }
+}
+
+TEST(Gemm, MixedDtypesWithBias) {
+  GemmDesc d = kRagged;
+  d.b_dtype = DType::kBF16;
+  d.bias = true;
+  expect_gemm(d, {.tile = kSmallTile, .num_compute_sms = 2, .raster = 3});
+}
+
+TEST(Gemm, ResidualIsAddedBeforeTheOnlyRounding) {
+  GemmDesc d = kRagged;
+  d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
+  d.bias = d.residual = true;
+  expect_gemm(d, {.tile = kSmallTile});
+}
+
+TEST(Gemm, SwigluWithBiases) {
+  GemmDesc d = kRagged;
+  d.b_dtype = DType::kF16;
+  d.c_dtype = DType::kF16;
+  d.bias = d.swiglu = true;
+  expect_gemm(d, {.tile = kSmallTile});
+}
+
+TEST(Gemm, DefaultConfigOfADecodeStep) {
+  GemmDesc d{.m = 3, .n = 700, .k = 600, .b_dtype = DType::kBF16};
+  expect_gemm(d, default_config(d));
+}
+
+TEST(Gemm, ReferenceIsTheProductWithTheTranspose) {
+  Values product = product_reference({1, 2, 3, 4}, {5, 6, 7, 8}, {.m = 2, .n = 2, .k = 2});
+  EXPECT_EQ(product, (Values{17, 23, 39, 53}));
+}
+
+TEST(Gemm, BadDescOrConfigNamesTheField) {
+  GemmDesc d = kRagged;
+  d.k = 0;
+  expect_user_error([&] { gemm(d, {.tile = kSmallTile}); }, "k is 0");
+  d = kRagged;
+  d.b_dtype = DType::kI32;
+  expect_user_error([&] { gemm(d, {.tile = kSmallTile}); }, "b_dtype is int32");
+  expect_user_error([&] { gemm(kRagged, {.tile = {.bm = 8, .bn = -4, .bk = 8}}); },
+                    "tile.bn is -4");
+  expect_user_error([&] { gemm(kRagged, {.tile = kSmallTile, .num_compute_sms = 0}); },
+                    "num_compute_sms is 0");
+}
+
+TEST(RowRuns, EveryRowHasOneOwnerAndEveryBlockOneChannel) {
+  constexpr std::int64_t kBound = 23;
+  for (int world = 1; world <= 8; ++world) {
+    for (std::int64_t block_rows : {1, 3, 8}) {
+      for (std::int64_t channels : {1, 2, 5}) {
+        for (std::int64_t m = 0; m <= kBound; ++m) {
+          RowRuns runs(m, {.m_bound = kBound,
+                           .world_size = world,
+                           .block_rows = block_rows,
+                           .channels = channels});
+          std::int64_t next = 0, blocks = 0;
+          for (int owner = 0; owner < world; ++owner) {
+            std::int64_t rows = runs.num_rows(owner).const_value();
+            if (rows == 0) continue;
+            EXPECT_EQ(runs.first_row(owner).const_value(), next);
+            EXPECT_LE(rows, runs.num_blocks() * block_rows);
+            next += rows;
+          }
+          EXPECT_EQ(next, m);
+          for (std::int64_t c = 0; c < runs.num_channels(); ++c) {
+            blocks += runs.blocks_in(c).const_value();
+          }
+          EXPECT_EQ(blocks, runs.num_blocks());
+          EXPECT_LE(runs.num_channels(), channels);
+          EXPECT_EQ(runs.channel_of(runs.num_blocks() - 1).const_value(), runs.num_channels() - 1);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stretto

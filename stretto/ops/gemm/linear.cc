@@ -1,0 +1,69 @@
+#include "stretto/ops/gemm/linear.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+std::int64_t round_up(std::int64_t value, std::int64_t step) {
+  return ceil_div(value, step) * step;
+}
+
+}  // namespace
+
+Linear::Linear(ProgramBuilder& p, const LinearDesc& desc) : p_(&p), desc_(desc) {
+  std::vector<std::string> suffixes = {""};
+  if (desc.swiglu) suffixes = {"_gate", "_up"};
+  for (const std::string& suffix : suffixes) {
+    weights_.push_back(p.input("b" + suffix, desc.dtype, {desc.n, desc.k}));           // [n, k]
+    if (desc.bias) biases_.push_back(p.input("bias" + suffix, desc.dtype, {desc.n}));  // [n]
+  }
+}
+
+Value Linear::product(const GemmTile& tile, const Index& col,
+                      const std::function<Slice(const Index& k)>& a) const {
+  std::vector<Value> acc;  // [bm, bn] each
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    acc.push_back(p_->zeros(DType::kF32, tile.bm, tile.bn));
+  }
+  p_->loop(ceil_div(desc_.k, tile.bk), [&](const Index& step) {
+    Index k = step * tile.bk;
+    Value rows = p_->load(a(k));  // [bm, bk]
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      acc[i] = dot(acc[i], rows, p_->load(weights_[i].tile({col, k}, tile.bn, tile.bk)).T());
+    }
+  });
+  for (std::size_t i = 0; i < biases_.size(); ++i) {
+    acc[i] = acc[i] + cast(p_->load(biases_[i].tile({col}, 1, tile.bn)), DType::kF32);
+  }
+  return desc_.swiglu ? silu(acc[0]) * acc[1] : std::move(acc[0]);
+}
+
+GemmTile default_tile(std::int64_t m, std::int64_t n, std::int64_t k) {
+  GemmTile tile;
+  bool decode = m <= 16;
+  tile.bm = decode ? m : std::min<std::int64_t>(round_up(ceil_div(m, std::int64_t{4}), 16), 128);
+  tile.bn = std::min<std::int64_t>(round_up(ceil_div(n, std::int64_t{2}), 16), decode ? 512 : 256);
+  tile.bk = k <= 64 ? 32 : std::min<std::int64_t>(round_up(k, 64), 512);
+  return tile;
+}
+
+void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes) {
+  for (const NamedSize& size : sizes) {
+    if (size.value < 1) {
+      throw UserError(fmt::format("{}: {} is {}, must be at least 1", op, size.name, size.value));
+    }
+  }
+}
+
+void check_dtype(const std::string& op, const char* field, DType dtype) {
+  if (dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16) return;
+  throw UserError(
+      fmt::format("{}: {} is {}, must be float32, bfloat16 or float16", op, field, name(dtype)));
+}
+
+}  // namespace stretto

@@ -1,0 +1,57 @@
+// The weight side of out = f(a * b^T), which all GEMM operators share: the inputs it needs, one
+// tile of the product, and how tiles are chosen. The operators add where `a` comes from and where
+// the result goes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "stretto/lang/program_builder.h"
+
+namespace stretto {
+
+struct LinearDesc {
+  std::int64_t n = 0, k = 0;
+  DType dtype = DType::kF32;  // of weights and bias; `a` may have another
+  bool bias = false;          // + bias[n]
+  bool swiglu = false;        // two weights: silu(a * b_gate^T) * (a * b_up^T)
+};
+
+// One step of the main loop: [bm, bk] * [bn, bk]^T.
+struct GemmTile {
+  std::int64_t bm = 0, bn = 0, bk = 0;
+};
+
+class Linear {
+ public:
+  // Declares the inputs b [n, k] and bias [n], or b_gate, b_up, bias_gate and bias_up.
+  Linear(ProgramBuilder& p, const LinearDesc& desc);
+
+  // Columns [col, col + bn) of f(a * b^T), fp32 [bm, bn]. a(k) is the [bm, bk] slice of the rows
+  // wanted that starts at column k.
+  Value product(const GemmTile& tile, const Index& col,
+                const std::function<Slice(const Index& k)>& a) const;
+
+ private:
+  ProgramBuilder* p_;
+  LinearDesc desc_;
+  std::vector<TensorRef> weights_, biases_;
+};
+
+// Tiles for a CPU rank: the whole of a decode step's rows at once, else up to 128 x 256, and
+// several tiles wherever the matrix is large enough for communication to hide behind.
+GemmTile default_tile(std::int64_t m, std::int64_t n, std::int64_t k);
+
+struct NamedSize {
+  const char* name;
+  std::int64_t value;
+};
+// UserError "<op>: <name> is <value>, ..." for the first value below 1.
+void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes);
+// UserError unless f32, bf16 or f16.
+void check_dtype(const std::string& op, const char* field, DType dtype);
+
+}  // namespace stretto

@@ -1,0 +1,21 @@
+#include "stretto/ops/gemm/row_runs.h"
+
+namespace stretto {
+
+RowRuns::RowRuns(const Index& m, const RowRunsOptions& o)
+    : m_(m),
+      run_rows_(ceil_div(m, Index(o.world_size))),
+      block_rows_(o.block_rows),
+      num_blocks_(ceil_div(ceil_div(o.m_bound, std::int64_t{o.world_size}), o.block_rows)),
+      blocks_per_channel_(ceil_div(num_blocks_, o.channels)),
+      num_channels_(ceil_div(num_blocks_, blocks_per_channel_)) {}
+
+Index RowRuns::num_rows(const Index& owner) const {
+  return max(min(m_ - first_row(owner), run_rows_), 0);
+}
+
+Index RowRuns::blocks_in(const Index& channel) const {
+  return min(Index(blocks_per_channel_), Index(num_blocks_) - channel * blocks_per_channel_);
+}
+
+}  // namespace stretto

@@ -1,0 +1,179 @@
+#include "stretto/ops/gemm_ar/gemm_ar.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/ops/gemm_rs/partial_sums.h"
+
+namespace stretto {
+namespace {
+
+void check(const GemmArDesc& d, const GemmArConfig& cfg) {
+  check_sizes("gemm_ar", {{"world_size", d.world_size},
+                          {"m", d.m},
+                          {"n", d.n},
+                          {"k", d.k},
+                          {"tile.bm", cfg.tile.bm},
+                          {"tile.bn", cfg.tile.bn},
+                          {"tile.bk", cfg.tile.bk},
+                          {"num_compute_sms", cfg.num_compute_sms},
+                          {"num_reduce_sms", cfg.num_reduce_sms},
+                          {"channels", cfg.channels},
+                          {"num_slots", cfg.num_slots},
+                          {"num_copy_queues", cfg.num_copy_queues}});
+  check_dtype("gemm_ar", "a_dtype", d.a_dtype);
+  check_dtype("gemm_ar", "b_dtype", d.b_dtype);
+  check_dtype("gemm_ar", "out_dtype", d.out_dtype);
+}
+
+Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
+  const GemmTile& tile = cfg.tile;
+  ProgramBuilder p("gemm_ar", d.world_size);
+  Index m = p.extent("m", d.m);
+  auto a = p.input("a", d.a_dtype, {m, d.k});                  // [m, k]
+  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype});  // b [n, k]
+  TensorRef residual;
+  if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
+  auto out = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);   // [m, n]
+  auto slots = p.buffer("slots", d.out_dtype, {d.world_size, m, d.n},
+                        {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, m, n]
+
+  // Tiles of the largest m, in groups that share a channel, so that each launch notifies alike.
+  std::int64_t num_tiles = ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn);
+  std::int64_t per_channel = ceil_div(num_tiles, cfg.channels);
+  std::int64_t channels = ceil_div(num_tiles, per_channel);
+  auto tiles = p.grid(d.m, d.n, tile.bm, tile.bn);
+  auto arrived = p.signal("arrived", d.world_size * channels);  // by sender and group of tiles
+  bool credit = cfg.num_slots == 1;
+  SignalRef ready;
+  if (credit) ready = p.signal("ready");
+
+  p.on_start([&] {
+    if (credit) p.notify_all(ready);
+  });
+  p.role("gemm", Resource::sms(cfg.num_compute_sms), tiles, [&](const Tile& t) {
+    p.when(t.row < m, [&] {
+      Value acc = linear.product(tile, t.col, [&](const Index& k) {
+        return a.tile({t.row, k}, tile.bm, tile.bk);
+      });
+      Value partial = cast(acc, d.out_dtype);
+      p.loop(d.world_size, [&](const Index& i) {
+        Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
+        if (credit) p.wait(ready, peer);
+        p.store(slots.tile({p.rank(), t.row, t.col}, tile.bm, tile.bn).on(peer), partial);
+      });
+    });
+    p.loop(d.world_size, [&](const Index& i) {
+      p.notify(arrived[p.rank() * channels + t.index / per_channel],
+               (p.rank() + 1 + i) % d.world_size);
+    });
+  });
+  p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles, [&](const Tile& t) {
+    Index channel = p.let("channel", t.index / per_channel);
+    Index count = p.let("count", min(per_channel, num_tiles - channel * per_channel));
+    Value sum = p.zeros(DType::kF32, tile.bm, tile.bn);
+    p.loop(d.world_size, [&](const Index& source) {
+      p.wait(arrived[source * channels + channel], count);
+      Slice partial = slots.tile({source, t.row, t.col}, tile.bm, tile.bn);
+      sum = sum + cast(p.load(partial), DType::kF32);
+    });
+    if (d.residual) {
+      sum = sum + cast(p.load(residual.tile({t.row, t.col}, tile.bm, tile.bn)), DType::kF32);
+    }
+    p.store(out.tile({t.row, t.col}, tile.bm, tile.bn), cast(sum, d.out_dtype));
+  });
+  return p.finish();
+}
+
+// The reduce-scatter half of two shots.
+GemmRsDesc scattered(const GemmArDesc& d) {
+  return {.world_size = d.world_size,
+          .m = d.m,
+          .n = d.n,
+          .k = d.k,
+          .a_dtype = d.a_dtype,
+          .b_dtype = d.b_dtype,
+          .out_dtype = d.out_dtype};
+}
+
+// gemm_rs whose owners send their sums to every rank. A sum exists only after every rank has sent
+// its part, hence after every rank has started this launch: its output may be written without
+// further asking.
+Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
+  const GemmTile& tile = cfg.tile;
+  ProgramBuilder p("gemm_ar", d.world_size);
+  PartialSums partials(p, scattered(d),
+                       {.tile = cfg.tile,
+                        .num_compute_sms = cfg.num_compute_sms,
+                        .num_reduce_sms = cfg.num_reduce_sms,
+                        .scatter = cfg.scatter,
+                        .num_copy_queues = cfg.num_copy_queues,
+                        .channels_per_rank = cfg.channels,
+                        .num_slots = cfg.num_slots});  // m; a [m, k], b [n, k]
+  const Index& m = partials.m();
+  TensorRef residual;
+  if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
+  auto out = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);   // [m, n]
+  auto gathered = p.signal("gathered");  // by owner: tiles of its sums that lie in `out`
+  TileSpace own_tiles = partials.own_tiles();
+
+  p.on_start([&] { partials.announce(); });
+  partials.multiply_and_send();
+  p.role("reduce", Resource::sms(cfg.num_reduce_sms), own_tiles, [&](const Tile& t) {
+    Index row = p.let("row", partials.own_first_row() + t.row);
+    Index end = p.let("end", partials.own_first_row() + partials.own_rows());
+    Value sum = partials.sum(t);
+    if (d.residual) {
+      Slice rows = residual.tile({row, t.col}, tile.bm, tile.bn).until_row(end);
+      sum = sum + cast(p.load(rows), DType::kF32);
+    }
+    Value rounded = cast(sum, d.out_dtype);
+    p.loop(d.world_size, [&](const Index& i) {
+      Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
+      p.store(out.tile({row, t.col}, tile.bm, tile.bn).on(peer).until_row(end), rounded);
+      p.notify(gathered, peer);
+    });
+  });
+  p.on_end([&] {
+    p.loop(d.world_size, [&](const Index& owner) { p.wait(gathered[owner], own_tiles.count()); });
+  });
+  return p.finish();
+}
+
+}  // namespace
+
+std::string to_string(const GemmArDesc& d) {
+  return fmt::format("gemm_ar P={} m={} n={} k={} a={} b={} out={}{}", d.world_size, d.m, d.n, d.k,
+                     short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
+                     d.residual ? " residual" : "");
+}
+
+std::string to_string(const GemmArConfig& cfg) {
+  return fmt::format(
+      "tile={}x{}x{} shots={} compute={} reduce={} channels={} slots={} scatter={} queues={}",
+      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.shots == ReduceShots::kOne ? 1 : 2,
+      cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels, cfg.num_slots,
+      cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine", cfg.num_copy_queues);
+}
+
+GemmArConfig default_config(const GemmArDesc& d) {
+  // One hop while the rows are few, as in a decode step. Beyond, P times the bytes cost more than
+  // the second hop.
+  return default_config(d, d.m <= 32 ? ReduceShots::kOne : ReduceShots::kTwo);
+}
+
+GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots) {
+  bool one = shots == ReduceShots::kOne;
+  GemmTile tile = one ? default_tile(d.m, d.n, d.k) : default_config(scattered(d)).tile;
+  return {.tile = tile,
+          .shots = shots,
+          .channels = one ? ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn) : 2};
+}
+
+Program gemm_ar(const GemmArDesc& d, const GemmArConfig& cfg) {
+  check(d, cfg);
+  return cfg.shots == ReduceShots::kOne ? one_shot(d, cfg) : two_shot(d, cfg);
+}
+
+}  // namespace stretto

@@ -1,0 +1,49 @@
+// out = all_reduce(a * b^T): the row-parallel linear layer of decode. Every rank gets the whole
+// sum; both algorithms give the same bits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/gemm_rs/gemm_rs.h"
+
+namespace stretto {
+
+struct GemmArDesc {
+  int world_size = 1;
+  std::int64_t m = 0;  // largest number of rows; each launch has 0 <= m <= this
+  std::int64_t n = 0;
+  std::int64_t k = 0;  // of this rank
+  DType a_dtype = DType::kF32, b_dtype = DType::kF32, out_dtype = DType::kF32;
+  bool residual = false;  // + residual[m, n], of the result's dtype, the same on every rank
+};
+
+enum class ReduceShots : std::uint8_t {
+  kOne,  // partial sums go to every rank, each sums all rows: one hop, P times the bytes
+  kTwo,  // partial sums go to the owner of their rows, which sends the sums to every rank
+};
+
+struct GemmArConfig {
+  GemmTile tile;
+  ReduceShots shots = ReduceShots::kOne;
+  int num_compute_sms = 1;
+  int num_reduce_sms = 1;
+  std::int64_t channels = 1;  // groups of tiles (kOne) or of a rank's row blocks (kTwo) waited for
+  int num_slots = 2;          // as in GemmRsConfig
+  Scatter scatter = Scatter::kEpilogue;  // kTwo: as in GemmRsConfig
+  int num_copy_queues = 1;               // kTwo, kCopyEngine
+};
+
+std::string to_string(const GemmArDesc& desc);
+std::string to_string(const GemmArConfig& config);
+GemmArConfig default_config(const GemmArDesc& desc);  // chooses the number of shots, too
+GemmArConfig default_config(const GemmArDesc& desc, ReduceShots shots);
+
+// Extent m. Inputs a [m, k] and b [n, k], each rank's own; residual [m, n]. Output out [m, n],
+// symmetric. Partial sums are rounded to the result's dtype once, summed in fp32 in rank order and
+// rounded again. UserError naming the field of a bad desc or config.
+Program gemm_ar(const GemmArDesc& desc, const GemmArConfig& config);
+
+}  // namespace stretto

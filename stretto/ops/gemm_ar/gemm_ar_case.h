@@ -1,0 +1,19 @@
+// Cases of gemm_ar for tests, proof, benchmark and command line.
+#pragma once
+
+#include <cstdint>
+
+#include "stretto/ops/gemm_ar/gemm_ar.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+// `m` is the launch's number of rows, 0 <= m <= desc.m.
+OpCase gemm_ar_case(const GemmArDesc& desc, const GemmArConfig& config, std::int64_t m,
+                    std::uint64_t seed);
+
+// m: rows, n: columns, k: the summed dimension over all ranks.
+OpInfo gemm_ar_info();
+OpInfo gemm_ar_two_shot_info();
+
+}  // namespace stretto

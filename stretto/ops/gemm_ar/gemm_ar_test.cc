@@ -1,0 +1,122 @@
+// If these fail, ranks disagree about a hidden state after a row-parallel layer, or the numbers
+// depend on which algorithm was chosen.
+#include "stretto/ops/gemm_ar/gemm_ar.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "stretto/compiler.h"
+#include "stretto/executor/executor.h"
+#include "stretto/ops/gemm/case_testing.h"
+#include "stretto/ops/gemm_ar/gemm_ar_case.h"
+#include "stretto/ops/harness/case_memory.h"
+
+namespace stretto {
+namespace {
+
+struct Variant {
+  const char* name;
+  ReduceShots shots;
+  int num_slots;
+  Scatter scatter;
+};
+
+GemmArConfig small(const Variant& v) {
+  return {.tile = {.bm = 4, .bn = 12, .bk = 20},
+          .shots = v.shots,
+          .num_compute_sms = 2,
+          .num_reduce_sms = 2,
+          .channels = 3,
+          .num_slots = v.num_slots,
+          .scatter = v.scatter,
+          .num_copy_queues = 2};
+}
+
+class GemmAr : public testing::TestWithParam<Variant> {};
+
+void expect_gemm_ar(const GemmArDesc& d, const GemmArConfig& cfg) {
+  std::uint64_t seed = test_seed();
+  for (std::int64_t m : {std::int64_t{0}, std::int64_t{1}, d.m - 3, d.m}) {
+    expect_runs(gemm_ar_case(d, cfg, m, seed), seed);
+  }
+}
+
+TEST_P(GemmAr, RaggedRowsWithResidual) {
+  for (int world : {1, 2, 3, 5}) {
+    expect_gemm_ar({.world_size = world, .m = 37, .n = 29, .k = 17, .residual = true},
+                   small(GetParam()));
+  }
+}
+
+TEST_P(GemmAr, MixedDtypes) {
+  expect_gemm_ar({.world_size = 4,
+                  .m = 11,
+                  .n = 29,
+                  .k = 51,
+                  .b_dtype = DType::kBF16,
+                  .out_dtype = DType::kF16},
+                 small(GetParam()));
+}
+
+TEST_P(GemmAr, FewerRowsThanRanks) {
+  expect_gemm_ar({.world_size = 6, .m = 4, .n = 10, .k = 16}, small(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Variants, GemmAr,
+    testing::Values(Variant{"OneShotCredit", ReduceShots::kOne, 1, Scatter::kEpilogue},
+                    Variant{"OneShotTwoSlots", ReduceShots::kOne, 2, Scatter::kEpilogue},
+                    Variant{"TwoShotCredit", ReduceShots::kTwo, 1, Scatter::kEpilogue},
+                    Variant{"TwoShotTwoSlots", ReduceShots::kTwo, 2, Scatter::kEpilogue},
+                    Variant{"TwoShotCopy", ReduceShots::kTwo, 2, Scatter::kCopyEngine}),
+    [](const auto& info) { return info.param.name; });
+
+// The bytes of `out` on every rank after one launch.
+std::vector<std::vector<std::byte>> output_bits(const OpCase& c) {
+  CompiledProgram compiled = compile(c.program, {.require_proof = false});
+  auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
+  std::vector<std::vector<std::byte>> bits(static_cast<std::size_t>(c.program.world_size));
+  World world({.size = c.program.world_size});
+  world.run([&](Rank& rank) {
+    CaseMemory memory(rank, c);
+    Instance instance(rank, compiled.schedule, compiled.quotas);
+    memory.poison_outputs();
+    instance.launch(memory.args());
+    bits[static_cast<std::size_t>(rank.index())] = memory.bytes_of(out);
+  });
+  return bits;
+}
+
+TEST(GemmArBits, AreTheSameOnAllRanksAndForBothAlgorithms) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    GemmArDesc d{.world_size = 3,
+                 .m = 37,
+                 .n = 29,
+                 .k = 51,
+                 .a_dtype = dtype,
+                 .b_dtype = dtype,
+                 .out_dtype = dtype,
+                 .residual = true};
+    auto bits = [&](const Variant& v) { return output_bits(gemm_ar_case(d, small(v), d.m, seed)); };
+    auto one = bits({"one", ReduceShots::kOne, 2, Scatter::kEpilogue});
+    auto two = bits({"two", ReduceShots::kTwo, 2, Scatter::kEpilogue});
+    for (const auto& rank_bits : one) EXPECT_TRUE(rank_bits == one[0]) << name(dtype);
+    EXPECT_TRUE(one == two) << name(dtype);
+  }
+}
+
+TEST(GemmArErrors, NameTheField) {
+  GemmArDesc d{.world_size = 2, .m = 8, .n = 8, .k = 8};
+  GemmArConfig cfg = default_config(d);
+  cfg.channels = 0;
+  expect_user_error([&] { gemm_ar(d, cfg); }, "channels is 0");
+  EXPECT_EQ(default_config(d).shots, ReduceShots::kOne);
+  d.m = 4096;
+  EXPECT_EQ(default_config(d).shots, ReduceShots::kTwo);
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,51 @@
+// out = reduce_scatter(a * b^T): the row-parallel linear layer of sequence-parallel prefill. Each
+// rank multiplies the rows of the next rank first and its own last, and every block of rows leaves
+// for its owner while later blocks are still being multiplied.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/gemm/linear.h"
+
+namespace stretto {
+
+struct GemmRsDesc {
+  int world_size = 1;
+  std::int64_t m = 0;  // largest number of rows of all ranks; each launch has 0 <= m <= this
+  std::int64_t n = 0;
+  std::int64_t k = 0;  // of this rank
+  DType a_dtype = DType::kF32, b_dtype = DType::kF32, out_dtype = DType::kF32;
+  bool residual = false;  // + residual[ceil(m/P), n], of the result's dtype
+};
+
+enum class Scatter : std::uint8_t {
+  kEpilogue,    // the GEMM stores its tiles straight to their owner
+  kCopyEngine,  // the GEMM stores to the own memory, copy engines send what is finished
+};
+
+struct GemmRsConfig {
+  GemmTile tile;
+  int num_compute_sms = 1;
+  int num_reduce_sms = 1;
+  Scatter scatter = Scatter::kEpilogue;
+  int num_copy_queues = 1;             // kCopyEngine
+  std::int64_t channels_per_rank = 1;  // what is sent and waited for: 1/channels of a rank's rows
+  // Copies of the slots that partial sums arrive in. 1: a rank is sent to only once it has started
+  // the launch; 2: a rank may be sent to while it is still in the launch before.
+  int num_slots = 2;
+};
+
+std::string to_string(const GemmRsDesc& desc);
+std::string to_string(const GemmRsConfig& config);
+GemmRsConfig default_config(const GemmRsDesc& desc);
+
+// Extent m. Rank r receives the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [m, k],
+// b [n, k], each rank's own; residual [ceil(m/P), n]. Output out [ceil(m/P), n]; its rows past m
+// are zero. Partial sums are rounded to the result's dtype once, summed in fp32 in rank order and
+// rounded again. UserError naming the field of a bad desc or config.
+// After Flux (arXiv 2406.06858, section 4), with a fixed order of summation.
+Program gemm_rs(const GemmRsDesc& desc, const GemmRsConfig& config);
+
+}  // namespace stretto

@@ -1,0 +1,121 @@
+#include "stretto/ops/gemm_rs/gemm_rs_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "stretto/ops/gemm/gemm_case.h"
+
+namespace stretto {
+namespace {
+
+// What rank `rank` receives: its rows of the sum, then zeros up to ceil(m/P), then rows that are
+// not compared.
+Values expected_rows(const OpCase& c, const GemmRsDesc& d, const Values& sum, int rank,
+                     std::int64_t m) {
+  std::int64_t run = ceil_div(m, std::int64_t{d.world_size}), first = rank * run;
+  Values rows(static_cast<std::size_t>(run * d.n), 0.0);
+  for (std::int64_t i = 0; i < run && first + i < m; ++i) {
+    for (std::int64_t j = 0; j < d.n; ++j) {
+      auto at = static_cast<std::size_t>(i * d.n + j);
+      rows[at] = sum[static_cast<std::size_t>((first + i) * d.n + j)];
+      if (d.residual) rows[at] += input_of(c, rank, "residual")[at];
+    }
+  }
+  rows.resize(static_cast<std::size_t>(ceil_div(d.m, std::int64_t{d.world_size}) * d.n),
+              std::numeric_limits<double>::quiet_NaN());
+  return rows;
+}
+
+OpInfo info(const char* name, const char* summary, Scatter scatter) {
+  auto desc = [](const OpShape& s) {
+    return GemmRsDesc{.world_size = s.world_size,
+                      .m = row_bucket(s.m),
+                      .n = s.n,
+                      .k = ceil_div(s.k, std::int64_t{s.world_size}),
+                      .a_dtype = s.dtype,
+                      .b_dtype = s.dtype,
+                      .out_dtype = s.dtype,
+                      .residual = true};
+  };
+  auto config = [scatter](const GemmRsDesc& d) {
+    GemmRsConfig cfg = default_config(d);
+    cfg.scatter = scatter;
+    cfg.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
+    return cfg;
+  };
+  return {.name = name,
+          .summary = summary,
+          .program =
+              [=](const OpShape& shape) {
+                GemmRsDesc d = desc(with_defaults(shape));
+                return gemm_rs(d, config(d));
+              },
+          .make_case =
+              [=](const OpShape& shape, std::uint64_t seed) {
+                OpShape s = with_defaults(shape);
+                GemmRsDesc d = desc(s);
+                return gemm_rs_case(d, config(d), s.m, seed);
+              },
+          .shapes = gemm_shapes};
+}
+
+}  // namespace
+
+SummedProduct summed_product(const OpCase& c, std::int64_t m, std::int64_t n, std::int64_t k) {
+  SummedProduct total;
+  total.sum.assign(static_cast<std::size_t>(m * n), 0.0);
+  Values terms(total.sum.size(), 0.0);
+  for (int rank = 0; rank < c.program.world_size; ++rank) {
+    Values part =
+        product_reference(input_of(c, rank, "a"), input_of(c, rank, "b"), {.m = m, .n = n, .k = k});
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      total.sum[i] += part[i];
+      terms[i] += std::fabs(part[i]);
+    }
+  }
+  for (double t : terms) total.largest_terms = std::max(total.largest_terms, t);
+  return total;
+}
+
+void set_sum_tolerance(OpCase& c, DType dtype, std::int64_t k, double largest_terms) {
+  c.tolerance = sum_tolerance(dtype, k * c.program.world_size);
+  c.scale = dtype == DType::kF32 ? std::sqrt(static_cast<double>(k * c.program.world_size))
+                                 : largest_terms;  // each partial sum was rounded by its own
+}
+
+OpCase gemm_rs_case(const GemmRsDesc& d, const GemmRsConfig& cfg, std::int64_t m,
+                    std::uint64_t seed) {
+  OpCase c;
+  c.program = gemm_rs(d, cfg);
+  c.extents = {m};
+  c.config = to_string(d) + " | " + to_string(cfg) + " | m=" + std::to_string(m);
+  fill_inputs(c, seed);
+  SummedProduct total = summed_product(c, m, d.n, d.k);
+  auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
+  for (int rank = 0; rank < d.world_size; ++rank) {
+    c.expected[static_cast<std::size_t>(rank)][out] = expected_rows(c, d, total.sum, rank, m);
+  }
+  set_sum_tolerance(c, d.out_dtype, d.k, total.largest_terms);
+  c.flops = 2.0 * static_cast<double>(m * d.n * d.k) * d.world_size;
+  c.comm_bytes =
+      static_cast<double>((d.world_size - 1) * ceil_div(m, std::int64_t{d.world_size}) * d.n) *
+      static_cast<double>(size_bytes(d.out_dtype));
+  return c;
+}
+
+OpInfo gemm_rs_info() {
+  return info("gemm_rs",
+              "out[m/P,n] = reduce_scatter(a[m,k/P] * b[n,k/P]^T) + residual, stored by the GEMM "
+              "straight to the rows' owner",
+              Scatter::kEpilogue);
+}
+
+OpInfo gemm_rs_copy_info() {
+  return info("gemm_rs_copy",
+              "out[m/P,n] = reduce_scatter(a[m,k/P] * b[n,k/P]^T) + residual, copy engines send "
+              "finished rows",
+              Scatter::kCopyEngine);
+}
+
+}  // namespace stretto

@@ -1,0 +1,86 @@
+// If these fail, a row-parallel layer loses or doubles a rank's part of the sum, or a rank reads
+// partial sums of another launch.
+#include "stretto/ops/gemm_rs/gemm_rs.h"
+
+#include <gtest/gtest.h>
+
+#include "stretto/ops/gemm/case_testing.h"
+#include "stretto/ops/gemm_rs/gemm_rs_case.h"
+
+namespace stretto {
+namespace {
+
+struct Variant {
+  const char* name;
+  Scatter scatter;
+  int num_slots;
+};
+
+class GemmRs : public testing::TestWithParam<Variant> {
+ protected:
+  // Four blocks of a rank's 13 rows at P = 3, in three channels, the last one smaller.
+  static GemmRsConfig small() {
+    return {.tile = {.bm = 4, .bn = 12, .bk = 20},
+            .num_compute_sms = 2,
+            .num_reduce_sms = 2,
+            .scatter = GetParam().scatter,
+            .num_copy_queues = 2,
+            .channels_per_rank = 3,
+            .num_slots = GetParam().num_slots};
+  }
+};
+
+void expect_gemm_rs(const GemmRsDesc& d, const GemmRsConfig& cfg) {
+  std::uint64_t seed = test_seed();
+  for (std::int64_t m : {std::int64_t{0}, std::int64_t{1}, d.m - 3, d.m}) {
+    expect_runs(gemm_rs_case(d, cfg, m, seed), seed);
+  }
+}
+
+TEST_P(GemmRs, RaggedRowsWithResidual) {
+  for (int world : {1, 2, 3, 5}) {
+    expect_gemm_rs({.world_size = world, .m = 37, .n = 29, .k = 17, .residual = true}, small());
+  }
+}
+
+TEST_P(GemmRs, MixedDtypes) {
+  expect_gemm_rs({.world_size = 4,
+                  .m = 37,
+                  .n = 29,
+                  .k = 51,
+                  .b_dtype = DType::kBF16,
+                  .out_dtype = DType::kBF16},
+                 small());
+  expect_gemm_rs({.world_size = 2,
+                  .m = 9,
+                  .n = 13,
+                  .k = 51,
+                  .a_dtype = DType::kF16,
+                  .b_dtype = DType::kF16,
+                  .out_dtype = DType::kF16,
+                  .residual = true},
+                 small());
+}
+
+TEST_P(GemmRs, FewerRowsThanRanks) {
+  expect_gemm_rs({.world_size = 6, .m = 4, .n = 10, .k = 16, .residual = true}, small());
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, GemmRs,
+                         testing::Values(Variant{"StoreCredit", Scatter::kEpilogue, 1},
+                                         Variant{"StoreTwoSlots", Scatter::kEpilogue, 2},
+                                         Variant{"CopyCredit", Scatter::kCopyEngine, 1},
+                                         Variant{"CopyTwoSlots", Scatter::kCopyEngine, 2}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(GemmRsErrors, NameTheField) {
+  GemmRsDesc d{.world_size = 2, .m = 8, .n = 8, .k = 8};
+  GemmRsConfig cfg = default_config(d);
+  cfg.num_slots = 0;
+  expect_user_error([&] { gemm_rs(d, cfg); }, "num_slots is 0");
+  d.out_dtype = DType::kF8E4M3;
+  expect_user_error([&] { gemm_rs(d, default_config(d)); }, "out_dtype is");
+}
+
+}  // namespace
+}  // namespace stretto
