@@ -88,6 +88,7 @@ class World {
  private:
   friend class Rank;
   struct State;
+  void release(int allocation_id);
   std::unique_ptr<State> state_;
 };
 
