@@ -1,0 +1,38 @@
+// The checks on one timeline: every read covered, every output element written exactly once, every
+// conflicting pair ordered, within a launch and across the launches that share a slot.
+//
+// The window is finite, the claim is not: whatever holds between launches e and e' holds between
+// e + period and e' + period (the premises of every derived edge shift with it), so checking the
+// launches of the first period against everything up to a period later is checking them for ever.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "stretto/proof/happens_before.h"
+
+namespace stretto {
+
+enum class FindingKind : std::uint8_t {
+  kRace,       // two conflicting accesses without order, within a launch
+  kReuse,      // ... across launches, or against the caller
+  kUncovered,  // a read of what nobody wrote before it
+  kOutput,     // an output element written twice or never
+  kProgress,   // a threshold never reached, or a cycle of waits
+  kQuota,      // a counter that does not get the same from every launch, or a wait beyond it
+  kResources,  // more workers than the device holds
+  kIllFormed,  // an event that no order could make right
+};
+const char* name(FindingKind kind);
+
+struct Finding {
+  FindingKind kind = FindingKind::kRace;
+  std::string text;  // several lines, without a trailing newline
+};
+
+// `period` is a multiple of every slot count and of the launch pattern's length. At most
+// `max_findings` are reported, one per pair of source lines.
+std::vector<Finding> check_accesses(const Timeline& timeline, const HappensBefore& order,
+                                    int period, int max_findings);
+
+}  // namespace stretto

@@ -1,0 +1,149 @@
+#include "stretto/proof/eval_scope.h"
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+class WitnessReader : public TableReader {
+ public:
+  WitnessReader(const TableWitness& witness, int rank) : witness_(witness), rank_(rank) {}
+  std::int64_t read(int tensor_idx, std::span<const std::int64_t> index) override {
+    return witness_.value(rank_, tensor_idx, index);
+  }
+
+ private:
+  const TableWitness& witness_;
+  int rank_;
+};
+
+std::int64_t point(ExprOp op, std::int64_t a, std::int64_t b) {
+  return Expr::make(op, {Expr(a), Expr(b)}).const_value();
+}
+
+}  // namespace
+
+EvalScope::EvalScope(const Program& program, std::vector<std::int64_t> vars,
+                     const TableWitness* witness)
+    : program_(&program),
+      witness_(witness),
+      vars_(std::move(vars)),
+      ranges_(vars_.size()),
+      open_(vars_.size(), false) {}
+
+void EvalScope::set(int var, std::int64_t value) {
+  auto v = static_cast<std::size_t>(var);
+  num_open_ -= open_[v] ? 1 : 0;
+  open_[v] = false;
+  vars_[v] = value;
+}
+
+void EvalScope::set(int var, const ValueRange& range) {
+  if (range.exact()) return set(var, range.lo);
+  auto v = static_cast<std::size_t>(var);
+  num_open_ += open_[v] ? 0 : 1;
+  open_[v] = true;
+  ranges_[v] = range;
+}
+
+std::int64_t EvalScope::value(const Expr& expr, const char* what) {
+  if (num_open_ == 0 && !uses_table(expr)) return eval(expr, vars_);
+  ValueRange r = range(expr);
+  if (!r.exact()) throw DependsOnTable{what};
+  return r.lo;
+}
+
+ValueRange EvalScope::table_range(const ExprNode& node) {
+  auto tensor_idx = static_cast<int>(node.value);
+  if (witness_ != nullptr) {
+    std::vector<std::int64_t> index;
+    for (const Expr& arg : node.args) index.push_back(value(arg, "index of a table"));
+    std::int64_t v = WitnessReader(*witness_, static_cast<int>(vars_[0])).read(tensor_idx, index);
+    return {v, v};
+  }
+  const Contract& contract = program_->tensors[static_cast<std::size_t>(tensor_idx)].contract;
+  if (contract.kind == ContractKind::kNone) {
+    throw Rejected("table '" + program_->tensors[static_cast<std::size_t>(tensor_idx)].name +
+                   "' has no contract, so nothing is known about its values");
+  }
+  std::int64_t lo = value(contract.lo, "contract"), hi = value(contract.hi, "contract");
+  return {lo, std::max(lo, hi - 1)};
+}
+
+ValueRange EvalScope::binary_range(ExprOp op, const ValueRange& a, const ValueRange& b) {
+  if (a.exact() && b.exact()) {
+    std::int64_t v = point(op, a.lo, b.lo);
+    return {v, v};
+  }
+  switch (op) {
+    case ExprOp::kAdd:
+      return {a.lo + b.lo, a.hi + b.hi};
+    case ExprOp::kSub:
+      return {a.lo - b.hi, a.hi - b.lo};
+    case ExprOp::kMul: {
+      auto [lo, hi] = std::minmax({a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi});
+      return {lo, hi};
+    }
+    case ExprOp::kMin:
+      return {std::min(a.lo, b.lo), std::min(a.hi, b.hi)};
+    case ExprOp::kMax:
+      return {std::max(a.lo, b.lo), std::max(a.hi, b.hi)};
+    case ExprOp::kFloorDiv:
+      if (!b.exact() || b.lo <= 0) break;
+      return {point(op, a.lo, b.lo), point(op, a.hi, b.lo)};
+    case ExprOp::kMod:
+      if (!b.exact() || b.lo <= 0) break;
+      if (point(ExprOp::kFloorDiv, a.lo, b.lo) == point(ExprOp::kFloorDiv, a.hi, b.lo)) {
+        return {point(op, a.lo, b.lo), point(op, a.hi, b.lo)};
+      }
+      return {0, b.lo - 1};
+    case ExprOp::kLt:
+      if (a.hi < b.lo) return {1, 1};
+      if (a.lo >= b.hi) return {0, 0};
+      return {0, 1};
+    case ExprOp::kLe:
+      if (a.hi <= b.lo) return {1, 1};
+      if (a.lo > b.hi) return {0, 0};
+      return {0, 1};
+    case ExprOp::kEq:
+      if (a.hi < b.lo || b.hi < a.lo) return {0, 0};
+      return {0, 1};
+    case ExprOp::kAnd:
+    case ExprOp::kOr:
+      return {0, 1};
+    default:
+      break;
+  }
+  throw DependsOnTable{"division"};
+}
+
+ValueRange EvalScope::range(const Expr& expr) {
+  const ExprNode& n = expr.node();
+  switch (n.op) {
+    case ExprOp::kConst:
+      return {n.value, n.value};
+    case ExprOp::kVar: {
+      auto v = static_cast<std::size_t>(n.value);
+      return open_[v] ? ranges_[v] : ValueRange{vars_[v], vars_[v]};
+    }
+    case ExprOp::kTable:
+      return table_range(n);
+    case ExprOp::kNot: {
+      ValueRange a = range(n.args[0]);
+      if (a.exact()) return {a.lo == 0, a.lo == 0};
+      return {0, 1};
+    }
+    case ExprOp::kSelect: {
+      ValueRange c = range(n.args[0]);
+      if (c.exact()) return range(n.args[c.lo != 0 ? 1 : 2]);
+      ValueRange a = range(n.args[1]), b = range(n.args[2]);
+      return {std::min(a.lo, b.lo), std::max(a.hi, b.hi)};
+    }
+    default:
+      return binary_range(n.op, range(n.args[0]), range(n.args[1]));
+  }
+}
+
+}  // namespace stretto

@@ -1,0 +1,42 @@
+// Values of a program's variables while its tiles are expanded. A variable is known (one value) or,
+// when it came from a table whose contents are left open, a range.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "stretto/ir/program.h"
+#include "stretto/proof/expand.h"
+
+namespace stretto {
+
+struct ValueRange {
+  std::int64_t lo = 0, hi = 0;  // inclusive
+  bool exact() const { return lo == hi; }
+};
+
+class EvalScope {
+ public:
+  EvalScope(const Program& program, std::vector<std::int64_t> vars, const TableWitness* witness);
+
+  void set(int var, std::int64_t value);
+  void set(int var, const ValueRange& range);
+  std::int64_t get(int var) const { return vars_[static_cast<std::size_t>(var)]; }
+
+  // DependsOnTable(`what`) where the value is not known.
+  std::int64_t value(const Expr& expr, const char* what);
+  ValueRange range(const Expr& expr);
+
+ private:
+  ValueRange table_range(const ExprNode& node);
+  ValueRange binary_range(ExprOp op, const ValueRange& a, const ValueRange& b);
+
+  const Program* program_;
+  const TableWitness* witness_;
+  std::vector<std::int64_t> vars_;
+  std::vector<ValueRange> ranges_;
+  std::vector<bool> open_;  // the variable is a range
+  int num_open_ = 0;
+};
+
+}  // namespace stretto

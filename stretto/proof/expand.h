@@ -1,0 +1,40 @@
+// Program -> instance graph: walks every role's tiles for every rank, worker and agent and writes
+// down accesses and synchronisation. Loops without synchronisation fold into boxes, exactly: a box
+// that grows linearly with the loop variable becomes one box, anything else is enumerated.
+//
+// Tables. Without a witness, a value read from a table is any value of its contract: the boxes it
+// decides are unions over that range, marked `may` where they are writes, and the graph stands for
+// every table that meets the contract. Where a table decides synchronisation, a rank or what is
+// written to an output, that is too coarse: expand() throws DependsOnTable and the caller comes
+// back with witnesses, whose values are then taken as they are.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stretto/proof/instance_graph.h"
+
+namespace stretto {
+
+struct DependsOnTable {
+  std::string what;
+};
+
+// The contents of every table on every rank.
+class TableWitness {
+ public:
+  virtual ~TableWitness() = default;
+  virtual std::int64_t value(int rank, int tensor_idx,
+                             std::span<const std::int64_t> index) const = 0;
+  virtual std::string name() const = 0;
+};
+
+// `program` must outlive the graph and be at schedule level, or at tile level without tile
+// primitives. Rejected for what no schedule of events could repair: a channel, rank or threshold
+// out of range, a write to an input, another rank's local tensor, unbalanced pipes.
+InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
+                     const TableWitness* witness = nullptr);
+
+}  // namespace stretto

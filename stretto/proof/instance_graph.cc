@@ -1,0 +1,92 @@
+#include "stretto/proof/instance_graph.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace stretto {
+
+bool is_empty(const Box& box) {
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    if (box.hi[d] <= box.lo[d]) return true;
+  }
+  return false;
+}
+
+bool overlaps(const Box& a, const Box& b) {
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    if (a.hi[d] <= b.lo[d] || b.hi[d] <= a.lo[d]) return false;
+  }
+  return true;
+}
+
+Box intersection(const Box& a, const Box& b) {
+  Box out;
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    out.lo[d] = std::max(a.lo[d], b.lo[d]);
+    out.hi[d] = std::min(a.hi[d], b.hi[d]);
+  }
+  return out;
+}
+
+std::int64_t volume(const Box& box) {
+  if (is_empty(box)) return 0;
+  std::int64_t n = 1;
+  for (std::size_t d = 0; d < kMaxDims; ++d) n *= box.hi[d] - box.lo[d];
+  return n;
+}
+
+std::size_t InstanceGraph::num_events() const {
+  std::size_t n = 0;
+  for (const AgentTrace& a : agents) n += a.syncs.size() + a.accesses.size();
+  return n;
+}
+
+std::string describe_agent(const InstanceGraph& graph, int agent, std::int64_t tile) {
+  const AgentTrace& a = graph.agents[static_cast<std::size_t>(agent)];
+  if (a.phase == Phase::kStart) return fmt::format("on_start (rank {})", a.rank);
+  if (a.phase == Phase::kEnd) return fmt::format("on_end (rank {})", a.rank);
+  const Role& role = graph.program->roles[static_cast<std::size_t>(a.role)];
+  std::string part;
+  if (role.agents.size() > 1) {
+    part = fmt::format(" agent '{}'", role.agents[static_cast<std::size_t>(a.agent)].name);
+  }
+  return fmt::format("role '{}'{} (rank {}, worker {}, tile {})", role.name, part, a.rank, a.worker,
+                     tile);
+}
+
+std::string describe_counter(const InstanceGraph& graph, int counter) {
+  const Counter& c = graph.counters[static_cast<std::size_t>(counter)];
+  auto symbol = static_cast<std::size_t>(c.symbol);
+  if (c.kind == CounterKind::kSignal) {
+    return fmt::format("signal '{}'[{}] of rank {}", graph.program->signals[symbol].name, c.channel,
+                       c.rank);
+  }
+  const Role& role = graph.program->roles[static_cast<std::size_t>(c.role)];
+  if (c.kind == CounterKind::kBarrier) {
+    return fmt::format("barrier '{}' of role '{}' (rank {}, worker {})", role.barriers[symbol].name,
+                       role.name, c.rank, c.worker);
+  }
+  return fmt::format("{} slots of pipe '{}' of role '{}' (rank {}, worker {})",
+                     c.kind == CounterKind::kPipeFull ? "full" : "empty", role.pipes[symbol].name,
+                     role.name, c.rank, c.worker);
+}
+
+std::string describe_access(const InstanceGraph& graph, const Access& access) {
+  const Box& box = graph.boxes[static_cast<std::size_t>(access.box)];
+  const Tensor& tensor = graph.program->tensors[static_cast<std::size_t>(access.tensor)];
+  std::string range;
+  for (std::size_t d = 0; d < tensor.shape.size() && d < kMaxDims; ++d) {
+    range += fmt::format("{}{}:{}", d == 0 ? "" : ", ", box.lo[d], box.hi[d]);
+  }
+  const char* verb = access.kind == AccessKind::kRead    ? "read"
+                     : access.kind == AccessKind::kWrite ? "write"
+                                                         : "reduction";
+  return fmt::format("{} of '{}' [{}] on rank {}", verb, tensor.name, range, access.rank);
+}
+
+std::string describe_loc(const Op* op) {
+  return op == nullptr ? std::string("?") : fmt::format("{}:{}", op->loc.file, op->loc.line);
+}
+
+}  // namespace stretto

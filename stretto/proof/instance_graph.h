@@ -1,0 +1,110 @@
+// One launch of a program, spelled out: for every rank, worker and agent the accesses it makes and
+// the synchronisation it does, in program order. expand.h builds it; happens_before.h orders it;
+// check.h looks for races and gaps. It holds no launch number: every launch with the same extents
+// does the same, up to buffer slots and the counters' bases.
+//
+// Pipes and named barriers are counters too: a put notifies "full" and waits for "empty", a barrier
+// notifies and waits for everybody of its phase.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+constexpr int kMaxDims = 5;
+
+// Elements [lo, hi) per dimension; dimensions past the tensor's are [0, 1).
+struct Box {
+  std::array<std::int64_t, kMaxDims> lo{}, hi{};
+  friend auto operator<=>(const Box&, const Box&) = default;
+};
+bool is_empty(const Box& box);
+bool overlaps(const Box& a, const Box& b);
+Box intersection(const Box& a, const Box& b);
+std::int64_t volume(const Box& box);
+
+enum class AccessKind : std::uint8_t { kRead, kWrite, kReduce };
+
+struct Access {
+  int tensor = -1;
+  int rank = -1;  // whose copy of the tensor
+  int box = -1;   // index into InstanceGraph::boxes
+  int pos = 0;    // synchronisation events of the agent before it
+  AccessKind kind = AccessKind::kRead;
+  bool may = false;     // happens for some tables only: has to be ordered, covers nothing
+  bool packet = false;  // ordered by its tag
+  std::int64_t tile = -1;
+  const Op* op = nullptr;
+};
+
+enum class SyncKind : std::uint8_t { kNotify, kWait, kFence, kPacketStore, kPacketLoad };
+
+struct Sync {
+  SyncKind kind = SyncKind::kNotify;
+  int counter = -1;         // kNotify, kWait
+  int access = -1;          // packets: index into AgentTrace::accesses, -1 where all is masked
+  std::int64_t amount = 0;  // kNotify: added; kWait: at_least, relative to the launch's base
+  std::int64_t tile = -1;
+  const Op* op = nullptr;
+};
+
+enum class Phase : std::uint8_t { kStart, kRoles, kEnd };
+
+struct AgentTrace {
+  int rank = 0;
+  Phase phase = Phase::kRoles;
+  int role = -1, worker = 0, agent = 0;  // kRoles
+  std::vector<Sync> syncs;
+  std::vector<Access> accesses;  // program order
+};
+
+enum class CounterKind : std::uint8_t { kSignal, kPipeFull, kPipeEmpty, kBarrier };
+
+struct Counter {
+  CounterKind kind = CounterKind::kSignal;
+  int rank = 0;
+  int symbol = -1;            // signal, pipe or barrier
+  std::int64_t channel = 0;   // kSignal
+  int role = -1, worker = 0;  // pipes and barriers
+};
+
+// Packet loads of one launch: the stores that put this launch's tag on what the load reads.
+struct PacketLoad {
+  int agent = -1, pos = -1;
+  struct Store {
+    int agent, pos;
+  };
+  std::vector<Store> stores;
+  bool covered = true;  // false: some packet is stored by nobody
+};
+
+struct InstanceGraph {
+  const Program* program = nullptr;
+  std::vector<std::int64_t> extents;
+  std::vector<std::vector<std::int64_t>> shapes;  // per tensor, at run time
+  // Agent numbers mean the same at all extents: per rank on_start, on_end, then role by role,
+  // worker by worker.
+  std::vector<AgentTrace> agents;
+  std::vector<int> first_agent;  // per rank, and one past the last
+  std::vector<Counter> counters;
+  std::vector<std::int64_t> quota;  // per counter: what this launch adds
+  std::vector<Box> boxes;           // interned
+  std::vector<PacketLoad> packet_loads;
+
+  std::size_t num_events() const;
+};
+
+// "role 'gemm' (rank 1, worker 3, tile 17)"; "on_start (rank 0)".
+std::string describe_agent(const InstanceGraph& graph, int agent, std::int64_t tile);
+// "'gathered'[3] of rank 1".
+std::string describe_counter(const InstanceGraph& graph, int counter);
+// "'full' of rank 1 [0:128, 0:64]".
+std::string describe_access(const InstanceGraph& graph, const Access& access);
+std::string describe_loc(const Op* op);
+
+}  // namespace stretto

@@ -1,0 +1,144 @@
+#include "stretto/proof/loop_fold.h"
+
+#include <algorithm>
+#include <set>
+
+#include "stretto/ir/op_info.h"
+
+namespace stretto {
+namespace {
+
+bool uses_any(const Expr& expr, const std::set<int>& vars) {
+  return std::any_of(vars.begin(), vars.end(), [&](int v) { return uses_var(expr, v); });
+}
+
+bool is_affine(const Expr& expr, const std::set<int>& moving) {
+  if (!uses_any(expr, moving)) return !uses_table(expr);
+  const ExprNode& n = expr.node();
+  switch (n.op) {
+    case ExprOp::kVar:
+      return true;
+    case ExprOp::kAdd:
+    case ExprOp::kSub:
+      return is_affine(n.args[0], moving) && is_affine(n.args[1], moving);
+    case ExprOp::kMul:
+      return is_affine(n.args[0], moving) && is_affine(n.args[1], moving) &&
+             (!uses_any(n.args[0], moving) || !uses_any(n.args[1], moving));
+    default:
+      return false;
+  }
+}
+
+bool is_affine(const Region& region, const std::set<int>& moving) {
+  auto fixed = [&](const Expr& e) { return !e.has_value() || !uses_any(e, moving); };
+  return fixed(region.rank) && fixed(region.row_end) && fixed(region.col_end) &&
+         std::all_of(region.origin.begin(), region.origin.end(),
+                     [&](const Expr& e) { return is_affine(e, moving); });
+}
+
+bool uses_any(const Region& region, const std::set<int>& vars) {
+  auto used = [&](const Expr& e) { return uses_any(e, vars); };
+  return used(region.rank) || used(region.row_end) || used(region.col_end) ||
+         std::any_of(region.origin.begin(), region.origin.end(), used);
+}
+
+// Straight-line bodies only. A copy's source box depends on the masks of both sides; a variable
+// used before its `let` carries a value from one iteration to the next.
+bool is_affine_loop(const Op& loop) {
+  std::set<int> moving = {loop.var}, carried;
+  for (const Op& op : loop.bodies[0]) {
+    if (!op.bodies.empty() || op.code == OpCode::kCopy) return false;
+    if (op.code == OpCode::kLet) carried.insert(op.var);
+  }
+  for (const Op& op : loop.bodies[0]) {
+    for (const Expr& e : op.exprs) {
+      if (uses_any(e, carried)) return false;
+    }
+    if (op.code == OpCode::kLet) {
+      if (!is_affine(op.exprs[0], moving)) return false;
+      if (uses_any(op.exprs[0], moving)) moving.insert(op.var);
+      carried.erase(op.var);
+    }
+    if (op.region && (!is_affine(*op.region, moving) || uses_any(*op.region, carried)))
+      return false;
+  }
+  return true;
+}
+
+void tensors_of(const Block& block, std::set<int>& read, std::set<int>& written) {
+  for (const Op& op : block) {
+    bool writes = op.code == OpCode::kStore || op.code == OpCode::kStoreRows ||
+                  op.code == OpCode::kReduceStore;
+    if (op.region) (writes ? written : read).insert(op.region->tensor);
+    if (op.region2) written.insert(op.region2->tensor);
+    if (op.code == OpCode::kReduceStore) read.insert(op.region->tensor);
+    for (const Block& body : op.bodies) tensors_of(body, read, written);
+  }
+}
+
+}  // namespace
+
+bool synchronises(const Block& block) {
+  return std::any_of(block.begin(), block.end(), [](const Op& op) {
+    return op_info(op.code).synchronises ||
+           std::any_of(op.bodies.begin(), op.bodies.end(), synchronises);
+  });
+}
+
+const LoopShape& LoopShapes::of(const Op& op) {
+  auto [it, is_new] = shapes_.try_emplace(&op);
+  if (!is_new) return it->second;
+  LoopShape& shape = it->second;
+  for (const Block& body : op.bodies) shape.synchronises |= synchronises(body);
+  if (op.code != OpCode::kLoop || shape.synchronises) return shape;
+  std::set<int> read, written;
+  tensors_of(op.bodies[0], read, written);
+  shape.ordered =
+      std::any_of(written.begin(), written.end(), [&](int t) { return read.count(t) != 0; });
+  shape.affine = !shape.ordered && is_affine_loop(op);
+  return shape;
+}
+
+Box clip(const LooseBox& box) {
+  Box out;
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    out.lo[d] = std::max(box.origin[d], box.limit.lo[d]);
+    out.hi[d] = std::min(box.origin[d] + box.size[d], box.limit.hi[d]);
+  }
+  return out;
+}
+
+std::optional<LooseBox> fold_affine(const LooseBox& first, const LooseBox& second,
+                                    std::int64_t trips, bool is_write) {
+  LooseBox out = first;
+  int num_moving = 0;
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    std::int64_t step = second.origin[d] - first.origin[d];
+    if (step == 0) continue;
+    if (++num_moving > 1) return std::nullopt;
+    std::int64_t distance = step < 0 ? -step : step;
+    if (distance > first.size[d] || (is_write && distance != first.size[d])) return std::nullopt;
+    out.size[d] += distance * (trips - 1);
+    if (step < 0) out.origin[d] += step * (trips - 1);
+  }
+  if (num_moving == 0 && is_write && trips > 1) return std::nullopt;
+  return out;
+}
+
+bool extend_box(Box& box, const Box& next, bool is_write) {
+  if (box == next) return !is_write;
+  std::size_t moving = kMaxDims;
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    if (box.lo[d] == next.lo[d] && box.hi[d] == next.hi[d]) continue;
+    if (moving != kMaxDims) return false;
+    moving = d;
+  }
+  bool touches = next.lo[moving] <= box.hi[moving] && box.lo[moving] <= next.hi[moving];
+  bool disjoint = next.lo[moving] >= box.hi[moving] || box.lo[moving] >= next.hi[moving];
+  if (!touches || (is_write && !disjoint)) return false;
+  box.lo[moving] = std::min(box.lo[moving], next.lo[moving]);
+  box.hi[moving] = std::max(box.hi[moving], next.hi[moving]);
+  return true;
+}
+
+}  // namespace stretto

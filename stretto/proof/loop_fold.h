@@ -1,0 +1,45 @@
+// Which loops fold without being walked, and the merging of boxes in those that are walked.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "stretto/proof/instance_graph.h"
+
+namespace stretto {
+
+struct LoopShape {
+  bool synchronises = false;  // walked event by event
+  bool affine = false;        // every box moves linearly with the loop variable: two looks suffice
+  bool ordered = false;       // reads and writes the same tensor: boxes must keep their turn
+};
+
+// Facts about loops and conditions, found once per operation.
+class LoopShapes {
+ public:
+  const LoopShape& of(const Op& op);
+
+ private:
+  std::unordered_map<const Op*, LoopShape> shapes_;
+};
+
+bool synchronises(const Block& block);
+
+// A box before masking, as the loop meets it: `origin` moves, `size` and `limit` do not.
+struct LooseBox {
+  std::array<std::int64_t, kMaxDims> origin{}, size{};
+  Box limit;
+};
+Box clip(const LooseBox& box);
+
+// `box` and its successor one iteration later, over `trips` iterations, as one box; absent where
+// the union is no box, or where a write would be counted once though it happens twice.
+std::optional<LooseBox> fold_affine(const LooseBox& first, const LooseBox& second,
+                                    std::int64_t trips, bool is_write);
+
+// The union of two boxes where it is a box; for writes only where they do not overlap.
+bool extend_box(Box& box, const Box& next, bool is_write);
+
+}  // namespace stretto

@@ -1,0 +1,238 @@
+#include "stretto/proof/prove.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <numeric>
+
+#include "stretto/base/errors.h"
+#include "stretto/proof/expand.h"
+#include "stretto/proof/sample.h"
+
+namespace stretto {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+using Graphs = std::vector<InstanceGraph>;  // one per combination of extents
+
+int slot_period(const Program& program) {
+  int period = 1;
+  for (const Tensor& t : program.tensors) {
+    if (t.kind == TensorKind::kBuffer) period = std::lcm(period, t.num_slots);
+  }
+  return period;
+}
+
+std::string describe_extents(const Program& program, const std::vector<std::int64_t>& extents) {
+  std::string text;
+  std::size_t next = 0;
+  for (const Var& v : program.vars) {
+    if (v.kind != VarKind::kExtent && v.kind != VarKind::kScalar) continue;
+    text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", v.name, extents[next++]);
+  }
+  return text;
+}
+
+class Prover {
+ public:
+  Prover(const Program& program, const ProofOptions& options)
+      : program_(program), options_(options) {}
+
+  ProofResult run() {
+    auto begin = std::chrono::steady_clock::now();
+    try {
+      check_resources();
+      auto samples = sample_extents(program_, options_.max_samples);
+      try {
+        if (ok()) prove_graphs(expand_all(samples, -1), "");
+      } catch (const DependsOnTable&) {
+        prove_witnesses(samples);
+      }
+    } catch (const Rejected& e) {
+      add(FindingKind::kIllFormed, e.what(), context_);
+    } catch (const UserError& e) {
+      add(FindingKind::kIllFormed, e.what(), context_);
+    }
+    std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    result_.stats.seconds = took.count();
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  bool ok() const { return result_.findings.empty(); }
+
+  void add(FindingKind kind, const std::string& text, const std::string& where) {
+    result_.findings.push_back({kind, where.empty() ? text : text + "\n    with " + where});
+  }
+
+  void check_resources() {
+    int sms = 0, queues = 0;
+    for (const Role& role : program_.roles) {
+      const Resource& r = role.resource;
+      if (r.kind == ResourceKind::kSm) sms += r.num_workers * r.cluster_size;
+      if (r.kind == ResourceKind::kCopyEngine) queues += r.num_workers;
+    }
+    if (sms > options_.max_workers_per_rank) {
+      add(FindingKind::kResources,
+          fmt::format("{} workers per rank, the device holds {} at a time", sms,
+                      options_.max_workers_per_rank),
+          "");
+    }
+    if (queues > options_.max_copy_queues) {
+      add(FindingKind::kResources,
+          fmt::format("{} copy queues per rank of {}", queues, options_.max_copy_queues), "");
+    }
+  }
+
+  // `witness`: which of sample_tables(), -1 for none.
+  Graphs expand_all(const std::vector<std::vector<std::int64_t>>& samples, int witness) {
+    Graphs graphs;
+    graphs.reserve(samples.size());
+    for (const auto& extents : samples) {
+      context_ = describe_extents(program_, extents);
+      if (witness < 0) {
+        graphs.push_back(expand(program_, extents));
+      } else {
+        auto tables = sample_tables(program_, extents);
+        graphs.push_back(expand(program_, extents, tables[at(witness)].get()));
+      }
+    }
+    context_.clear();
+    return graphs;
+  }
+
+  void prove_witnesses(const std::vector<std::vector<std::int64_t>>& samples) {
+    auto tables = sample_tables(program_, samples[0]);
+    std::vector<std::int64_t> quota;
+    for (int w = 0; w < static_cast<int>(tables.size()) && ok(); ++w) {
+      Graphs graphs = expand_all(samples, w);
+      std::string where = "tables " + tables[at(w)]->name();
+      if (w == 0) quota = graphs[0].quota;
+      check_quota(quota, graphs[0], where);
+      if (ok()) prove_graphs(graphs, where);
+    }
+  }
+
+  void prove_graphs(const Graphs& graphs, const std::string& tables) {
+    for (const InstanceGraph& graph : graphs) {
+      std::string where = context(graph, tables);
+      check_quota(graphs[0].quota, graph, where);
+      check_thresholds(graph, where);
+      if (!ok()) return;
+    }
+    for (const InstanceGraph& graph : graphs) {
+      prove_pattern({&graph}, context(graph, tables));
+      if (!ok()) return;
+    }
+    for (const auto& [x, y] : alternations(static_cast<int>(graphs.size()))) {
+      prove_pattern({&graphs[at(x)], &graphs[at(y)]},
+                    fmt::format("{} and {} in turn", context(graphs[at(x)], tables),
+                                context(graphs[at(y)], "")));
+      if (!ok()) return;
+    }
+  }
+
+  std::string context(const InstanceGraph& graph, const std::string& tables) const {
+    std::string extents = describe_extents(program_, graph.extents);
+    return extents.empty() || tables.empty() ? extents + tables : extents + ", " + tables;
+  }
+
+  // Launches of different sizes in turn: the bounds and each other sample, and neighbours.
+  std::vector<std::pair<int, int>> alternations(int num_samples) const {
+    std::vector<std::pair<int, int>> all;
+    for (int i = 1; i < num_samples; ++i) all.emplace_back(0, i);
+    for (int i = 1; i + 1 < num_samples; ++i) all.emplace_back(i, i + 1);
+    if (static_cast<int>(all.size()) > options_.max_samples) all.resize(at(options_.max_samples));
+    return all;
+  }
+
+  void check_quota(const std::vector<std::int64_t>& expected, const InstanceGraph& graph,
+                   const std::string& where) {
+    for (std::size_t c = 0; c < graph.counters.size() && ok(); ++c) {
+      if (graph.counters[c].kind != CounterKind::kSignal || graph.quota[c] == expected[c]) continue;
+      add(FindingKind::kQuota,
+          fmt::format("{} gets {} per launch here and {} elsewhere: every launch must add the same",
+                      describe_counter(graph, static_cast<int>(c)), graph.quota[c], expected[c]),
+          where);
+    }
+  }
+
+  void check_thresholds(const InstanceGraph& graph, const std::string& where) {
+    for (std::size_t a = 0; a < graph.agents.size(); ++a) {
+      for (const Sync& s : graph.agents[a].syncs) {
+        if (s.kind != SyncKind::kWait || s.amount <= graph.quota[at(s.counter)] || !ok()) continue;
+        add(FindingKind::kQuota,
+            fmt::format("{}: {} waits for {} to reach {}, but a launch adds only {}",
+                        describe_loc(s.op), describe_agent(graph, static_cast<int>(a), s.tile),
+                        describe_counter(graph, s.counter), s.amount, graph.quota[at(s.counter)]),
+            where);
+      }
+    }
+  }
+
+  // Launches that repeat `pattern` for ever. Two periods to look at, one more so that notifies of
+  // the future show where they are cut off.
+  void prove_pattern(const std::vector<const InstanceGraph*>& pattern, const std::string& where) {
+    int period = std::lcm(slot_period(program_), static_cast<int>(pattern.size()));
+    Timeline timeline;
+    for (int e = 0; e < 3 * period + 1; ++e) {
+      timeline.launches.push_back(pattern[at(e) % pattern.size()]);
+    }
+    ++result_.stats.samples;
+    Execution execution = execute(timeline);
+    if (!execution.finished) return add(FindingKind::kProgress, execution.stuck, where);
+    HappensBefore order(timeline, execution);
+    note(*pattern[0], timeline, order);
+    for (Finding& f : check_accesses(timeline, order, period, options_.max_findings)) {
+      add(f.kind, f.text, where);
+    }
+    if (!ok()) return;
+    std::string difference = order.shift_difference(period);
+    if (difference.empty()) return;
+    add(FindingKind::kReuse,
+        fmt::format("{}\n    waits for other notifies {} launches later, so the proof does not "
+                    "carry over to all launches",
+                    difference, period),
+        where);
+  }
+
+  void note(const InstanceGraph& graph, const Timeline& timeline, const HappensBefore& order) {
+    ProofStats& s = result_.stats;
+    s.events = std::max(s.events, graph.num_events());
+    s.clocks = std::max(s.clocks, order.num_clocks());
+    s.components = std::max(s.components, order.num_components());
+    s.launches = std::max(s.launches, timeline.num_launches());
+    s.rounds = std::max(s.rounds, order.num_rounds());
+  }
+
+  void finish() {
+    result_.proved = ok();
+    const ProofStats& s = result_.stats;
+    result_.report =
+        fmt::format("{}: {} on {} rank{}", result_.proved ? "proved" : "rejected", program_.name,
+                    program_.world_size, program_.world_size == 1 ? "" : "s");
+    if (result_.proved) {
+      result_.report += fmt::format(" ({} cases, {} events per launch, {:.3f} s)", s.samples,
+                                    s.events, s.seconds);
+    }
+    int n = 0;
+    for (const Finding& f : result_.findings) {
+      result_.report += fmt::format("\n{}. {}\n    {}", ++n, name(f.kind), f.text);
+    }
+  }
+
+  const Program& program_;
+  const ProofOptions& options_;
+  ProofResult result_;
+  std::string context_;
+};
+
+}  // namespace
+
+ProofResult prove(const Program& program, const ProofOptions& options) {
+  return Prover(program, options).run();
+}
+
+}  // namespace stretto

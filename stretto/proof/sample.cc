@@ -1,0 +1,250 @@
+#include "stretto/proof/sample.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+// --- extents ---
+
+void divisors_of(const Expr& expr, std::set<std::int64_t>& steps) {
+  if (!expr.has_value()) return;
+  const ExprNode& n = expr.node();
+  if ((n.op == ExprOp::kFloorDiv || n.op == ExprOp::kMod) && n.args[1].is_const()) {
+    steps.insert(n.args[1].const_value());
+  }
+  for (const Expr& arg : n.args) divisors_of(arg, steps);
+}
+
+void steps_of(const Block& block, std::set<std::int64_t>& steps) {
+  for (const Op& op : block) {
+    for (const Expr& e : op.exprs) divisors_of(e, steps);
+    for (const auto* region : {&op.region, &op.region2}) {
+      if (!*region) continue;
+      steps.insert((*region)->rows);
+      steps.insert((*region)->cols);
+    }
+    for (const Block& body : op.bodies) steps_of(body, steps);
+  }
+}
+
+// Distances after which something new begins: tiles, and a rank's share of a bound.
+std::set<std::int64_t> steps_of(const Program& program) {
+  std::set<std::int64_t> steps;
+  for (const Role& role : program.roles) {
+    divisors_of(role.num_tiles, steps);
+    for (const Agent& agent : role.agents) steps_of(agent.body, steps);
+  }
+  for (const TileMap& map : program.maps) steps.insert(map.tile_rows);
+  for (std::int64_t bound : extent_bounds(program)) {
+    steps.insert(ceil_div(bound, program.world_size));
+  }
+  steps.erase(steps.begin(), steps.upper_bound(1));
+  return steps;
+}
+
+std::vector<std::int64_t> thin(const std::set<std::int64_t>& all, std::size_t keep) {
+  std::vector<std::int64_t> v(all.begin(), all.end());
+  if (v.size() <= keep) return v;
+  std::vector<std::int64_t> out;
+  for (std::size_t i = 0; i < keep; ++i) out.push_back(v[i * (v.size() - 1) / (keep - 1)]);
+  return out;
+}
+
+std::vector<std::int64_t> candidates(const std::set<std::int64_t>& steps, std::int64_t bound,
+                                     std::size_t keep) {
+  std::set<std::int64_t> must, all;
+  auto add = [&](std::set<std::int64_t>& to, std::int64_t v) {
+    if (v >= 0 && v <= bound) to.insert(v);
+  };
+  for (std::int64_t v : {std::int64_t{0}, std::int64_t{1}, bound - 1, bound}) add(must, v);
+  for (std::int64_t step : steps) {
+    std::int64_t last = bound / step;
+    for (std::int64_t k = 1; k <= last; k += std::max<std::int64_t>(1, last / 4096)) {
+      bool edge = k == 1 || k == last;
+      for (std::int64_t v : {k * step - 1, k * step, k * step + 1}) add(edge ? must : all, v);
+    }
+  }
+  for (std::int64_t v : must) all.erase(v);
+  std::size_t room = keep > must.size() + 2 ? keep - must.size() : 2;
+  for (std::int64_t v : thin(all, room)) must.insert(v);
+  return {must.begin(), must.end()};
+}
+
+// --- tables ---
+
+enum class Pattern { kLow, kHigh, kAscending, kCyclic, kRandom, kRandomPerRank };
+
+const char* pattern_name(Pattern pattern) {
+  constexpr const char* kNames[] = {"all low", "all high", "ascending",
+                                    "cyclic",  "random",   "random per rank"};
+  return kNames[static_cast<int>(pattern)];
+}
+
+class PatternTables : public TableWitness {
+ public:
+  PatternTables(const Program& program, const std::vector<std::int64_t>& extents, Pattern pattern)
+      : pattern_(pattern) {
+    std::vector<std::int64_t> vars = initial_vars(program, 0, extents);
+    for (std::size_t t = 0; t < program.tensors.size(); ++t) {
+      const Tensor& tensor = program.tensors[t];
+      if (tensor.contract.kind == ContractKind::kNone) continue;
+      for (const Expr& dim : tensor.shape) shapes_[static_cast<int>(t)].push_back(eval(dim, vars));
+    }
+    for (int rank = 0; rank < program.world_size; ++rank) {
+      vars[0] = rank;
+      std::mt19937_64 random(pattern == Pattern::kRandomPerRank ? 100u + at(rank) : 7u);
+      auto& tables = values_.emplace_back();
+      for (const auto& [t, shape] : shapes_) {
+        tables[t] = fill(program.tensors[at(t)].contract, vars, num_elements(shape), random);
+      }
+      for (const TileMap& map : program.maps) {
+        if (map.table_driven) agree(program, map, vars, tables, random);
+      }
+    }
+  }
+
+  std::int64_t value(int rank, int tensor_idx, std::span<const std::int64_t> index) const override {
+    auto shape = shapes_.find(tensor_idx);
+    if (shape == shapes_.end()) throw Rejected("a table without a contract decides what happens");
+    std::int64_t linear = 0;
+    for (std::size_t d = 0; d < index.size(); ++d) {
+      if (index[d] < 0 || index[d] >= shape->second[d]) {
+        throw Rejected("a table is read outside its shape");
+      }
+      linear = linear * shape->second[d] + index[d];
+    }
+    return values_[at(rank)].at(tensor_idx)[at(linear)];
+  }
+  std::string name() const override { return pattern_name(pattern_); }
+
+ private:
+  using Table = std::vector<std::int64_t>;
+
+  Table fill(const Contract& contract, std::span<const std::int64_t> vars, std::int64_t n,
+             std::mt19937_64& random) const {
+    std::int64_t lo = eval(contract.lo, vars), hi = std::max(lo + 1, eval(contract.hi, vars));
+    Table out(at(n));
+    for (std::int64_t i = 0; i < n; ++i) out[at(i)] = one(contract.kind, lo, hi, i, n, random);
+    if (contract.kind == ContractKind::kAscending) std::sort(out.begin(), out.end());
+    if (contract.kind == ContractKind::kPermutation && shuffles()) {
+      std::shuffle(out.begin(), out.end(), random);
+    }
+    return out;
+  }
+
+  bool shuffles() const {
+    return pattern_ == Pattern::kRandom || pattern_ == Pattern::kRandomPerRank;
+  }
+
+  std::int64_t one(ContractKind kind, std::int64_t lo, std::int64_t hi, std::int64_t i,
+                   std::int64_t n, std::mt19937_64& random) const {
+    if (kind == ContractKind::kPermutation) return pattern_ == Pattern::kHigh ? hi - 1 - i : lo + i;
+    switch (pattern_) {
+      case Pattern::kLow:
+        return lo;
+      case Pattern::kHigh:
+        return hi - 1;
+      case Pattern::kAscending:
+        return lo + i * (hi - lo) / std::max<std::int64_t>(1, n);
+      case Pattern::kCyclic:
+        return lo + i % (hi - lo);
+      default:
+        return std::uniform_int_distribution<std::int64_t>(lo, hi - 1)(random);
+    }
+  }
+
+  // Rows [low, high) ascending without overlap, and as many tiles per channel as it says.
+  void agree(const Program& program, const TileMap& map, std::span<const std::int64_t> vars,
+             std::map<int, Table>& tables, std::mt19937_64& random) const {
+    if (tables.count(map.low) != 0 && tables.count(map.high) != 0) {
+      std::int64_t rows = eval(program.tensors[at(map.tensor)].shape[0], vars);
+      Table cuts;
+      for (std::int64_t i = 0; i < map.num_tiles; ++i) {
+        cuts.push_back(one(ContractKind::kRange, 0, rows + 1, i, map.num_tiles, random));
+      }
+      std::sort(cuts.begin(), cuts.end());
+      for (std::int64_t i = 0; i < map.num_tiles; ++i) {
+        tables[map.low][at(i)] = i == 0 ? 0 : cuts[at(i - 1)];
+        tables[map.high][at(i)] = i + 1 == map.num_tiles ? rows : cuts[at(i)];
+      }
+    }
+    if (tables.count(map.channel) == 0 || tables.count(map.count) == 0) return;
+    Table& count = tables[map.count];
+    std::fill(count.begin(), count.end(), 0);
+    for (std::int64_t c : tables[map.channel]) {
+      if (c >= 0 && c < static_cast<std::int64_t>(count.size())) ++count[at(c)];
+    }
+  }
+
+  Pattern pattern_;
+  std::map<int, std::vector<std::int64_t>> shapes_;
+  std::vector<std::map<int, Table>> values_;  // per rank
+};
+
+}  // namespace
+
+std::vector<std::vector<std::int64_t>> sample_extents(const Program& program, int max_samples) {
+  std::vector<std::int64_t> bounds = extent_bounds(program);
+  std::vector<std::vector<std::int64_t>> out = {bounds};
+  if (bounds.empty()) return out;
+  std::set<std::int64_t> steps = steps_of(program);
+  std::set<std::vector<std::int64_t>> seen = {bounds};
+  auto add = [&](const std::vector<std::int64_t>& v) {
+    if (static_cast<int>(out.size()) < max_samples && seen.insert(v).second) out.push_back(v);
+  };
+  std::vector<std::vector<std::int64_t>> values;
+  std::size_t combinations = 1;
+  for (std::int64_t bound : bounds) {
+    values.push_back(
+        candidates(steps, bound, at(max_samples) / (bounds.size() == 1 ? 1 : 2 * bounds.size())));
+    combinations = std::min<std::size_t>(combinations * values.back().size(), 1u << 20);
+  }
+  if (combinations <= at(max_samples)) {
+    for (std::size_t i = 0; i < combinations; ++i) {
+      std::vector<std::int64_t> v;
+      std::size_t rest = i;
+      for (const auto& of_var : values) {
+        v.push_back(of_var[rest % of_var.size()]);
+        rest /= of_var.size();
+      }
+      add(v);
+    }
+    return out;
+  }
+  add(std::vector<std::int64_t>(bounds.size(), 0));
+  add(std::vector<std::int64_t>(bounds.size(), 1));
+  for (std::size_t i = 0; i < bounds.size(); ++i) {
+    for (std::int64_t v : values[i]) {
+      std::vector<std::int64_t> others = bounds;
+      others[i] = v;
+      add(others);
+    }
+  }
+  std::mt19937_64 random(1);
+  for (int tries = 0; tries < 4 * max_samples; ++tries) {
+    std::vector<std::int64_t> v;
+    for (const auto& of_var : values) v.push_back(of_var[random() % of_var.size()]);
+    add(v);
+  }
+  return out;
+}
+
+std::vector<std::unique_ptr<TableWitness>> sample_tables(const Program& program,
+                                                         const std::vector<std::int64_t>& extents) {
+  std::vector<std::unique_ptr<TableWitness>> out;
+  for (Pattern p : {Pattern::kLow, Pattern::kHigh, Pattern::kAscending, Pattern::kCyclic,
+                    Pattern::kRandom, Pattern::kRandomPerRank}) {
+    out.push_back(std::make_unique<PatternTables>(program, extents, p));
+  }
+  return out;
+}
+
+}  // namespace stretto

@@ -1,0 +1,24 @@
+// Where the proof looks when sizes and tables are given at run time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "stretto/proof/expand.h"
+
+namespace stretto {
+
+// Values for the extents and scalars, in declaration order; the first is the bounds. 0, 1, the
+// bound, and every tile and rank boundary +-1, for each of them with the others at their bounds, at
+// zero and at values of their own; all combinations where they are at most `max_samples`. Beyond
+// that, boundaries in the middle are thinned out evenly.
+std::vector<std::vector<std::int64_t>> sample_extents(const Program& program, int max_samples);
+
+// Tables that keep the contracts: all low, all high, ascending, cyclic, random alike on all ranks,
+// random per rank; permutations forwards, backwards and shuffled. Tables of one tile map agree with
+// each other: ascending rows, counts that count.
+std::vector<std::unique_ptr<TableWitness>> sample_tables(const Program& program,
+                                                         const std::vector<std::int64_t>& extents);
+
+}  // namespace stretto

@@ -1,0 +1,276 @@
+#include "stretto/proof/timeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+namespace stretto {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+class Runner {
+ public:
+  explicit Runner(const Timeline& timeline) : timeline_(timeline), graph_(timeline.launch(0)) {
+    num_agents_ = static_cast<int>(graph_.agents.size());
+    cursor_.resize(at(num_agents_), 0);
+    value_.resize(graph_.counters.size(), 0);
+    waiters_.resize(graph_.counters.size());
+    base_.resize(at(timeline.num_launches() + 1), std::vector<std::int64_t>(value_.size(), 0));
+    for (int e = 0; e < timeline.num_launches(); ++e) {
+      for (std::size_t c = 0; c < value_.size(); ++c) {
+        base_[at(e + 1)][c] = base_[at(e)][c] + timeline.launch(e).quota[c];
+      }
+    }
+    index_packets();
+  }
+
+  Execution run() {
+    int world = graph_.program->world_size;
+    launch_.resize(at(world), 0);
+    running_.resize(at(world), 0);
+    for (int r = 0; r < world; ++r) ready_.push_back(graph_.first_agent[at(r)]);
+    while (!ready_.empty()) {
+      int agent = ready_.front();
+      ready_.pop_front();
+      advance(agent);
+    }
+    out_.finished = std::all_of(launch_.begin(), launch_.end(),
+                                [&](int e) { return e == timeline_.num_launches(); });
+    if (!out_.finished) explain();
+    return std::move(out_);
+  }
+
+ private:
+  struct LoadKey {
+    int agent, pos;
+    auto operator<=>(const LoadKey&) const = default;
+  };
+  struct LoadUse {
+    int load = -1;            // index into packet_loads
+    std::vector<int> served;  // loads that a store serves
+  };
+
+  int launch_of(int agent) const { return launch_[at(graph_.agents[at(agent)].rank)]; }
+
+  void index_packets() {
+    packets_.resize(at(timeline_.num_launches()));
+    missing_.resize(packets_.size());
+    for (int e = 0; e < timeline_.num_launches(); ++e) {
+      const auto& loads = timeline_.launch(e).packet_loads;
+      for (std::size_t l = 0; l < loads.size(); ++l) {
+        packets_[at(e)][{loads[l].agent, loads[l].pos}].load = static_cast<int>(l);
+        for (const auto& s : loads[l].stores) {
+          packets_[at(e)][{s.agent, s.pos}].served.push_back(static_cast<int>(l));
+        }
+        missing_[at(e)].push_back(static_cast<int>(loads[l].stores.size()) +
+                                  (loads[l].covered ? 0 : 1));
+      }
+    }
+  }
+
+  std::int64_t threshold(const Sync& s, int launch) const {
+    return base_[at(launch)][at(s.counter)] + s.amount;
+  }
+
+  bool blocks(int agent, const Sync& s, int pos, int launch) {
+    if (s.kind == SyncKind::kWait && value_[at(s.counter)] < threshold(s, launch)) {
+      waiters_[at(s.counter)].push_back(agent);
+      return true;
+    }
+    if (s.kind != SyncKind::kPacketLoad) return false;
+    auto it = packets_[at(launch)].find({agent, pos});
+    if (it == packets_[at(launch)].end()) return false;
+    int load = it->second.load;
+    if (load < 0 || missing_[at(launch)][at(load)] == 0) return false;
+    packet_waiters_[{launch, load}] = agent;
+    return true;
+  }
+
+  void signal(int agent, const Sync& s, int pos, int launch) {
+    if (s.kind == SyncKind::kNotify) {
+      value_[at(s.counter)] += s.amount;
+      for (int w : waiters_[at(s.counter)]) ready_.push_back(w);
+      waiters_[at(s.counter)].clear();
+    } else if (s.kind == SyncKind::kPacketStore) {
+      auto it = packets_[at(launch)].find({agent, pos});
+      if (it == packets_[at(launch)].end()) return;
+      for (int load : it->second.served) {
+        if (--missing_[at(launch)][at(load)] > 0) continue;
+        auto waiter = packet_waiters_.find({launch, load});
+        if (waiter != packet_waiters_.end()) ready_.push_back(waiter->second);
+      }
+    }
+  }
+
+  void advance(int agent) {
+    int e = launch_of(agent);
+    const AgentTrace& trace = timeline_.trace(agent, e);
+    int begin = cursor_[at(agent)], pos = begin;
+    while (pos < static_cast<int>(trace.syncs.size())) {
+      const Sync& s = trace.syncs[at(pos)];
+      if (blocks(agent, s, pos, e)) break;
+      signal(agent, s, pos, e);
+      ++pos;
+    }
+    cursor_[at(agent)] = pos;
+    bool done = pos == static_cast<int>(trace.syncs.size());
+    if (pos > begin || done) out_.steps.push_back({agent, e, begin, pos});
+    if (done) finish(trace);
+  }
+
+  // start -> on_start -> roles -> on_end -> start of the next launch.
+  void finish(const AgentTrace& trace) {
+    int first = graph_.first_agent[at(trace.rank)], last = graph_.first_agent[at(trace.rank + 1)];
+    int& running = running_[at(trace.rank)];
+    if (trace.phase == Phase::kStart) {
+      running = last - first - 2;
+      for (int a = first + 2; a < last; ++a) ready_.push_back(a);
+      if (running == 0) ready_.push_back(first + 1);
+    } else if (trace.phase == Phase::kRoles) {
+      if (--running == 0) ready_.push_back(first + 1);
+    } else {
+      for (int a = first; a < last; ++a) cursor_[at(a)] = 0;
+      if (++launch_[at(trace.rank)] < timeline_.num_launches()) ready_.push_back(first);
+    }
+  }
+
+  // --- why nothing moves ---
+  struct Blocked {
+    const Sync* sync = nullptr;
+    std::vector<int> suppliers;  // blocked agents that would notify later
+  };
+
+  void explain() {
+    std::map<int, Blocked> blocked;
+    for (std::size_t c = 0; c < waiters_.size(); ++c) {
+      for (int a : waiters_[c]) blocked[a].sync = &pending(a);
+    }
+    for (const auto& [key, a] : packet_waiters_) {
+      if (!finished_launch(a, key.first)) blocked[a].sync = &pending(a);
+    }
+    for (auto& [agent, b] : blocked) b.suppliers = suppliers(agent, *b.sync);
+    for (auto& [agent, b] : blocked) {
+      if (b.suppliers.empty()) {
+        out_.stuck = describe(agent, *b.sync) + "\n    nobody is left to bring it there";
+        return;
+      }
+    }
+    out_.stuck = cycle(blocked);
+  }
+
+  bool finished_launch(int agent, int launch) const {
+    return launch_of(agent) != launch ||
+           cursor_[at(agent)] >= static_cast<int>(timeline_.trace(agent, launch).syncs.size());
+  }
+
+  const Sync& pending(int agent) const {
+    return timeline_.trace(agent, launch_of(agent)).syncs[at(cursor_[at(agent)])];
+  }
+
+  // The blocked agents whose remaining events, or whose rank's later phases, notify the counter.
+  std::vector<int> suppliers(int waiter, const Sync& s) {
+    std::vector<int> out;
+    for (int a = 0; a < num_agents_; ++a) {
+      int e = launch_of(a);
+      if (e == timeline_.num_launches()) continue;
+      if (!feeds(waiter, s, a, e)) continue;
+      for (int blocker : blockers_of(a)) out.push_back(blocker);
+    }
+    std::sort(out.begin(), out.end());
+    out.erase(std::unique(out.begin(), out.end()), out.end());
+    return out;
+  }
+
+  bool feeds(int waiter, const Sync& s, int a, int e) const {
+    const AgentTrace& t = timeline_.trace(a, e);
+    for (std::size_t i = at(cursor_[at(a)]); i < t.syncs.size(); ++i) {
+      if (s.kind == SyncKind::kWait) {
+        if (t.syncs[i].kind == SyncKind::kNotify && t.syncs[i].counter == s.counter) return true;
+        continue;
+      }
+      auto it = packets_[at(e)].find({waiter, cursor_[at(waiter)]});
+      if (it == packets_[at(e)].end() || e != launch_of(waiter)) return false;
+      const PacketLoad& load = timeline_.launch(e).packet_loads[at(it->second.load)];
+      for (const auto& store : load.stores) {
+        if (store.agent == a && store.pos == static_cast<int>(i)) return true;
+      }
+    }
+    return false;
+  }
+
+  // The agents that keep `a` from going on: itself, or those of the phase before it.
+  std::vector<int> blockers_of(int a) const {
+    const AgentTrace& t = graph_.agents[at(a)];
+    int first = graph_.first_agent[at(t.rank)], last = graph_.first_agent[at(t.rank + 1)];
+    bool start_done = !is_waiting(first);
+    if (t.phase == Phase::kStart) return {a};
+    if (!start_done) return {first};
+    if (t.phase == Phase::kRoles) return {a};
+    std::vector<int> out;
+    for (int r = first + 2; r < last; ++r) {
+      if (is_waiting(r)) out.push_back(r);
+    }
+    if (out.empty()) out.push_back(a);
+    return out;
+  }
+
+  bool is_waiting(int a) const {
+    int e = launch_of(a);
+    return e < timeline_.num_launches() &&
+           cursor_[at(a)] < static_cast<int>(timeline_.trace(a, e).syncs.size());
+  }
+
+  std::string cycle(const std::map<int, Blocked>& blocked) {
+    std::vector<int> path;
+    if (blocked.empty()) return "no agent is blocked, yet the launch does not end";
+    int agent = blocked.begin()->first;
+    while (std::find(path.begin(), path.end(), agent) == path.end()) {
+      path.push_back(agent);
+      auto it = blocked.find(agent);
+      if (it == blocked.end() || it->second.suppliers.empty()) break;
+      agent = it->second.suppliers.front();
+    }
+    path.erase(path.begin(), std::find(path.begin(), path.end(), agent));
+    std::string text = "a cycle of waits:";
+    for (int a : path) {
+      auto it = blocked.find(a);
+      if (it != blocked.end()) text += "\n    " + describe(a, *it->second.sync);
+    }
+    return text;
+  }
+
+  std::string describe(int agent, const Sync& s) const {
+    int e = launch_of(agent);
+    std::string who = describe_agent(timeline_.launch(e), agent, s.tile);
+    if (s.kind == SyncKind::kPacketLoad) {
+      return fmt::format("{}: {} in launch {} waits for packets", describe_loc(s.op), who, e);
+    }
+    return fmt::format("{}: {} in launch {} waits for {} to reach {}; it stays at {}",
+                       describe_loc(s.op), who, e, describe_counter(graph_, s.counter), s.amount,
+                       value_[at(s.counter)] - base_[at(e)][at(s.counter)]);
+  }
+
+  const Timeline& timeline_;
+  const InstanceGraph& graph_;
+  int num_agents_ = 0;
+  std::vector<int> cursor_;   // per agent: events done in its rank's launch
+  std::vector<int> launch_;   // per rank
+  std::vector<int> running_;  // per rank: role agents not finished
+  std::vector<std::int64_t> value_;
+  std::vector<std::vector<std::int64_t>> base_;  // [launch][counter]
+  std::vector<std::vector<int>> waiters_;        // per counter
+  std::vector<std::map<LoadKey, LoadUse>> packets_;
+  std::vector<std::vector<int>> missing_;  // [launch][load]: stores still to come
+  std::map<std::pair<int, int>, int> packet_waiters_;
+  std::deque<int> ready_;
+  Execution out_;
+};
+
+}  // namespace
+
+Execution execute(const Timeline& timeline) { return Runner(timeline).run(); }
+
+}  // namespace stretto
