@@ -1,0 +1,110 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "stretto/base/errors.h"
+#include "stretto/engine/generate.h"
+
+namespace stretto {
+namespace {
+
+struct GenerateOptions {
+  std::string model, prompt, dtype = "auto", trace;
+  int tp = 1;
+  GenerateRequest request;
+  bool json = false, summary = false;
+};
+
+void print_summary(const GenerateResult& result, Engine& engine) {
+  fmt::print(stderr, "{} tokens, {:.1f} tokens/s, prefill {:.3f} s, finished by {}\n",
+             result.token_ids.size(), result.tokens_per_second(), result.prefill_seconds,
+             result.finish_reason);
+  for (const auto& [role, time] : engine.world().recorder().time_per_role()) {
+    fmt::print(stderr, "  {:<12} busy {:9.3f} ms, waiting for communication {:9.3f} ms\n", role,
+               static_cast<double>(time.busy_ns) / 1e6, static_cast<double>(time.wait_ns) / 1e6);
+  }
+}
+
+void generate(GenerateOptions& options) {
+  ModelFiles files(options.model);
+  if (options.prompt.empty()) throw UserError("--prompt is empty");
+  options.request.prompt = files.tokenizer.encode(options.prompt);
+  bool record = !options.trace.empty() || options.summary;
+  Engine engine(files, {.world_size = options.tp,
+                        .dtype = activation_dtype(options.dtype, files.config),
+                        .record = record});
+  OnText stream;
+  if (!options.json) {
+    stream = [](const std::string& text) {
+      fmt::print("{}", text);
+      std::fflush(stdout);
+    };
+  }
+  GenerateResult result = engine.generate({options.request}, stream).at(0);
+  if (options.json) {
+    nlohmann::json out = {{"prompt_token_ids", options.request.prompt},
+                          {"token_ids", result.token_ids},
+                          {"text", result.text},
+                          {"finish_reason", result.finish_reason},
+                          {"tokens_per_second", result.tokens_per_second()},
+                          {"prefill_seconds", result.prefill_seconds}};
+    fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    fmt::print("\n");
+  }
+  if (options.summary) print_summary(result, engine);
+  if (!options.trace.empty()) {
+    engine.world().recorder().write_trace(options.trace);
+    fmt::print(stderr, "timeline: {} (open it at ui.perfetto.dev)\n", options.trace);
+  }
+}
+
+void add_sampling(CLI::App* command, SamplingParams& sampling) {
+  command->add_option("--temperature", sampling.temperature, "0: greedy")
+      ->envname("STRETTO_TEMPERATURE")
+      ->capture_default_str();
+  command->add_option("--top-k", sampling.top_k, "keep the k best; 0: off")
+      ->envname("STRETTO_TOP_K");
+  command->add_option("--top-p", sampling.top_p, "keep the best until p; 1: off")
+      ->envname("STRETTO_TOP_P");
+  command->add_option("--min-p", sampling.min_p, "drop below p times the best; 0: off")
+      ->envname("STRETTO_MIN_P");
+  command->add_option("--repetition-penalty", sampling.repetition_penalty, "above 1: repeat less")
+      ->envname("STRETTO_REPETITION_PENALTY");
+  command->add_option("--seed", sampling.seed, "of the draw")->envname("STRETTO_SEED");
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app) {
+  auto options = std::make_shared<GenerateOptions>();
+  CLI::App* command = app.add_subcommand("generate", "Continue a prompt with a model");
+  command->add_option("--model", options->model, "Hugging Face model directory")
+      ->required()
+      ->envname("STRETTO_MODEL");
+  command->add_option("--tp", options->tp, "tensor-parallel ranks, 1..64")
+      ->envname("STRETTO_TP")
+      ->capture_default_str();
+  command->add_option("--prompt", options->prompt, "text to continue")->required();
+  command->add_option("--max-tokens", options->request.max_tokens, "most tokens to generate")
+      ->envname("STRETTO_MAX_TOKENS")
+      ->capture_default_str();
+  command->add_option("--dtype", options->dtype, "auto, float32, bfloat16 or float16")
+      ->envname("STRETTO_DTYPE")
+      ->capture_default_str();
+  add_sampling(command, options->request.sampling);
+  command->add_option("--stop", options->request.stop, "end before this text; may be repeated")
+      ->allow_extra_args(false);
+  command->add_flag("--ignore-eos", options->request.ignore_eos,
+                    "go on after end-of-sequence tokens");
+  command->add_flag("--json", options->json, "one JSON object on stdout");
+  command->add_flag("--summary", options->summary, "print time per role at the end, on stderr");
+  command->add_option("--trace", options->trace, "write a timeline that opens in Perfetto");
+  command->callback([options] { generate(*options); });
+}
+
+}  // namespace stretto

@@ -1,0 +1,90 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/engine/generate.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = std::size_t{1} << 30;
+
+struct ScoreOptions {
+  std::string model, file, dtype = "auto";
+  int tp = 1;
+  std::int64_t max_tokens_per_doc = 512;
+  bool json = false;
+};
+
+std::vector<std::vector<int>> documents_of(const ScoreOptions& options, const ModelFiles& files) {
+  if (files.generation.eos_token_ids.empty()) {
+    throw UserError(
+        fmt::format("{}: eos_token_id is missing, and documents end with it", files.config.where));
+  }
+  std::string text = read_file(options.file, kMaxFileBytes);
+  if (!text.empty() && text.back() == '\0') text.pop_back();
+  std::vector<std::vector<int>> documents;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    std::size_t end = std::min(text.find('\0', begin), text.size());
+    std::vector<int> ids =
+        files.tokenizer.encode(std::string_view(text).substr(begin, end - begin));
+    ids.push_back(files.generation.eos_token_ids.front());
+    if (static_cast<std::int64_t>(ids.size()) > options.max_tokens_per_doc) {
+      ids.resize(static_cast<std::size_t>(options.max_tokens_per_doc));
+    }
+    documents.push_back(std::move(ids));
+    begin = end + 1;
+  }
+  return documents;
+}
+
+void score(const ScoreOptions& options) {
+  ModelFiles files(options.model);
+  std::vector<std::vector<int>> documents = documents_of(options, files);
+  Engine engine(files,
+                {.world_size = options.tp, .dtype = activation_dtype(options.dtype, files.config)});
+  bool show = ::isatty(2) == 1;
+  Engine::Score score = engine.score(documents, [&](std::size_t done) {
+    if (show) fmt::print(stderr, "\r{}/{} documents", done, documents.size());
+  });
+  if (show) fmt::print(stderr, "\n");
+  if (options.json) {
+    nlohmann::json out = {{"nll_per_token", score.nll_per_token}, {"tokens", score.tokens}};
+    fmt::print("{}\n", out.dump());
+  } else {
+    fmt::print("{:.6f} nats per token over {} tokens\n", score.nll_per_token, score.tokens);
+  }
+}
+
+}  // namespace
+
+void add_score_command(CLI::App& app) {
+  auto options = std::make_shared<ScoreOptions>();
+  CLI::App* command =
+      app.add_subcommand("score", "Negative log-likelihood of documents under a model");
+  command->add_option("--model", options->model, "Hugging Face model directory")
+      ->required()
+      ->envname("STRETTO_MODEL");
+  command->add_option("--tp", options->tp, "tensor-parallel ranks, 1..64")
+      ->envname("STRETTO_TP")
+      ->capture_default_str();
+  command->add_option("--file", options->file, "documents separated by NUL bytes")->required();
+  command->add_option("--dtype", options->dtype, "auto, float32, bfloat16 or float16")
+      ->envname("STRETTO_DTYPE")
+      ->capture_default_str();
+  command->add_option("--max-tokens-per-doc", options->max_tokens_per_doc, "cut longer documents")
+      ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 24))
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "one JSON object on stdout");
+  command->callback([options] { score(*options); });
+}
+
+}  // namespace stretto

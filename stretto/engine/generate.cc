@@ -1,0 +1,199 @@
+#include "stretto/engine/generate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "stretto/base/errors.h"
+#include "stretto/engine/stop_matcher.h"
+
+namespace stretto {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// One request on one rank, from the prompt to the token that ends it.
+class Session {
+ public:
+  Session(Transformer& model, const ModelFiles& files, const GenerateRequest& request)
+      : model_(model),
+        files_(files),
+        request_(request),
+        sampler_(request.sampling),
+        stream_(files.tokenizer),
+        stops_(request.stop),
+        history_(request.prompt) {}
+
+  GenerateResult run(const OnText& on_text,
+                     const std::function<void(std::int64_t, std::span<const float>)>& on_logits) {
+    model_.reset();
+    Clock::time_point begin = Clock::now();
+    std::span<const float> logits = model_.forward(request_.prompt);
+    result_.prefill_seconds = seconds_since(begin);
+    begin = Clock::now();
+    for (std::int64_t step = 0; result_.finish_reason.empty(); ++step) {
+      if (on_logits) on_logits(step, logits);
+      int token = choose(logits);
+      std::string piece = take(token);
+      if (on_text && !piece.empty()) on_text(piece);
+      if (result_.finish_reason.empty()) logits = model_.forward({&token, 1});
+    }
+    result_.decode_seconds = seconds_since(begin);
+    return std::move(result_);
+  }
+
+ private:
+  int choose(std::span<const float> logits) {
+    scratch_.assign(logits.begin(), logits.end());
+    return sampler_.sample(scratch_, history_);
+  }
+
+  // Appends the token; returns the text that is now certain.
+  std::string take(int token) {
+    result_.token_ids.push_back(token);
+    history_.push_back(token);
+    const std::vector<int>& eos = files_.generation.eos_token_ids;
+    std::string piece;
+    if (!request_.ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end()) {
+      result_.finish_reason = "eos";
+    } else {
+      piece = stops_.push(stream_.push(token));
+      if (stops_.stopped()) {
+        result_.finish_reason = "stop";
+      } else if (static_cast<std::int64_t>(result_.token_ids.size()) == request_.max_tokens) {
+        result_.finish_reason = "length";
+      }
+    }
+    if (!result_.finish_reason.empty() && !stops_.stopped()) {
+      piece += stops_.push(stream_.finish());
+      if (stops_.stopped()) {
+        result_.finish_reason = "stop";
+      } else {
+        piece += stops_.finish();
+      }
+    }
+    result_.text += piece;
+    return piece;
+  }
+
+  Transformer& model_;
+  const ModelFiles& files_;
+  const GenerateRequest& request_;
+  Sampler sampler_;
+  StreamDecoder stream_;
+  StopMatcher stops_;
+  std::vector<int> history_;
+  std::vector<float> scratch_;
+  GenerateResult result_;
+};
+
+void check(const GenerateRequest& r, std::int64_t capacity) {
+  r.sampling.validate();
+  if (r.prompt.empty()) throw UserError("the prompt is empty");
+  if (r.max_tokens < 1) {
+    throw UserError(fmt::format("max-tokens is {}, need at least 1", r.max_tokens));
+  }
+  auto prompt = static_cast<std::int64_t>(r.prompt.size());
+  if (prompt + 1 > capacity) {
+    throw UserError(
+        fmt::format("the prompt has {} tokens, the context holds {}", prompt, capacity));
+  }
+}
+
+}  // namespace
+
+ModelFiles::ModelFiles(const std::filesystem::path& directory)
+    : config(read_config(directory)),
+      generation(read_generation_config(directory, config)),
+      tokenizer(Tokenizer::load(directory)),
+      checkpoint(directory) {
+  config.check_against(checkpoint);
+  if (tokenizer.id_limit() > config.vocab_size) {
+    throw UserError(fmt::format("{}: vocab_size is {}, the tokenizer has ids up to {}",
+                                config.where, config.vocab_size, tokenizer.id_limit() - 1));
+  }
+}
+
+DType activation_dtype(const std::string& text, const ModelConfig& config) {
+  DType dtype = text == "auto" ? config.dtype.value_or(DType::kF32) : parse_dtype(text);
+  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) {
+    throw UserError(
+        fmt::format("dtype {}: a model runs in float32, bfloat16 or float16", name(dtype)));
+  }
+  return dtype;
+}
+
+double GenerateResult::tokens_per_second() const {
+  double steps = static_cast<double>(token_ids.size());
+  return decode_seconds > 0 ? steps / decode_seconds : 0;
+}
+
+Engine::Engine(const ModelFiles& files, const EngineOptions& options)
+    : files_(files),
+      options_(options),
+      world_({.size = options.world_size, .record = options.record}) {}
+
+std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>& requests,
+                                             const OnText& on_text, const OnLogits& on_logits) {
+  std::int64_t capacity = files_.config.max_positions;
+  if (options_.max_tokens > 0) capacity = std::min(capacity, options_.max_tokens);
+  std::vector<GenerateRequest> checked = requests;
+  for (GenerateRequest& r : checked) {
+    check(r, capacity);
+    r.max_tokens =
+        std::min(r.max_tokens, capacity - static_cast<std::int64_t>(r.prompt.size()) + 1);
+  }
+  std::vector<GenerateResult> results;
+  world_.run([&](Rank& rank) {
+    Transformer model(rank, files_.config, files_.checkpoint,
+                      {.dtype = options_.dtype, .max_tokens = capacity});
+    bool reports = rank.index() == 0;
+    for (const GenerateRequest& request : checked) {
+      auto logits_seen = [&](std::int64_t step, std::span<const float> logits) {
+        if (on_logits) on_logits(rank.index(), step, logits);
+      };
+      GenerateResult result =
+          Session(model, files_, request).run(reports ? on_text : OnText(), logits_seen);
+      if (reports) results.push_back(std::move(result));
+    }
+  });
+  return results;
+}
+
+Engine::Score Engine::score(const std::vector<std::vector<int>>& documents,
+                            const std::function<void(std::size_t)>& progress) {
+  std::int64_t longest = 1;
+  for (const auto& d : documents) longest = std::max(longest, static_cast<std::int64_t>(d.size()));
+  if (longest > files_.config.max_positions) {
+    throw UserError(fmt::format("a document has {} tokens, the context holds {}", longest,
+                                files_.config.max_positions));
+  }
+  Score score;
+  world_.run([&](Rank& rank) {
+    Transformer model(rank, files_.config, files_.checkpoint,
+                      {.dtype = options_.dtype, .max_tokens = files_.config.max_positions});
+    double nll = 0;
+    std::int64_t count = 0;
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      const std::vector<int>& tokens = documents[i];
+      if (tokens.size() < 2) continue;
+      model.reset();
+      std::span<const int> inputs(tokens.data(), tokens.size() - 1);
+      model.forward_each(inputs, [&](std::int64_t position, std::span<const float> logits) {
+        if (rank.index() != 0) return;
+        nll -= log_probability(logits, tokens[static_cast<std::size_t>(position) + 1]);
+        ++count;
+      });
+      if (rank.index() == 0 && progress) progress(i + 1);
+    }
+    if (rank.index() == 0) score = {count > 0 ? nll / static_cast<double>(count) : 0, count};
+  });
+  return score;
+}
+
+}  // namespace stretto

@@ -1,0 +1,90 @@
+// Text from a model on a world of ranks: prompt in, tokens out one by one. Every rank runs the same
+// loop and draws the same tokens from the same logits; rank 0 reports.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/engine/sampling.h"
+#include "stretto/model/checkpoint/generation_config.h"
+#include "stretto/model/tokenizer/tokenizer.h"
+#include "stretto/model/transformer/transformer.h"
+#include "stretto/runtime/recorder.h"
+
+namespace stretto {
+
+// A model directory, opened and checked; weights stay mapped until ranks have copied their shares.
+struct ModelFiles {
+  explicit ModelFiles(const std::filesystem::path& directory);
+
+  ModelConfig config;
+  GenerationConfig generation;
+  Tokenizer tokenizer;
+  Checkpoint checkpoint;
+};
+
+// "auto" is what the checkpoint was trained in; UserError for a dtype that activations cannot have.
+DType activation_dtype(const std::string& text, const ModelConfig& config);
+
+struct GenerateRequest {
+  std::vector<int> prompt;
+  std::int64_t max_tokens = 128;
+  SamplingParams sampling;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+};
+
+struct GenerateResult {
+  std::vector<int> token_ids;  // the EOS that ended it included
+  std::string text;            // cut before a stop string
+  std::string finish_reason;   // "eos", "stop", "length"
+  double prefill_seconds = 0;
+  double decode_seconds = 0;
+
+  double tokens_per_second() const;  // of decode
+};
+
+// Called on rank 0 with each piece of text that is certain.
+using OnText = std::function<void(const std::string&)>;
+// Called on every rank with the logits of each step before sampling changes them, for tests.
+using OnLogits = std::function<void(int rank, std::int64_t step, std::span<const float> logits)>;
+
+struct EngineOptions {
+  int world_size = 1;
+  DType dtype = DType::kF32;
+  std::int64_t max_tokens = 0;  // cache capacity; 0: the model's positions
+  bool record = false;
+};
+
+class Engine {
+ public:
+  // UserError for a world size outside 1..64.
+  Engine(const ModelFiles& files, const EngineOptions& options);
+
+  // Serves the requests one after the other on one set of ranks. UserError for an empty or too long
+  // prompt; all requests are checked before the first one runs.
+  std::vector<GenerateResult> generate(const std::vector<GenerateRequest>& requests,
+                                       const OnText& on_text = {}, const OnLogits& on_logits = {});
+
+  struct Score {
+    double nll_per_token = 0;
+    std::int64_t tokens = 0;  // predicted
+  };
+  // Mean negative log-likelihood of every token after the first of each document (token ids).
+  Score score(const std::vector<std::vector<int>>& documents,
+              const std::function<void(std::size_t done)>& progress = {});
+
+  World& world() { return world_; }
+
+ private:
+  const ModelFiles& files_;
+  EngineOptions options_;
+  World world_;
+};
+
+}  // namespace stretto

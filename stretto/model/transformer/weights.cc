@@ -1,0 +1,227 @@
+#include "stretto/model/transformer/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+
+// Where one rank's heads lie in the rows of q_proj, k_proj and v_proj.
+struct HeadRange {
+  std::int64_t q_first, q_count, kv_first, kv_count;
+};
+
+HeadRange heads_of(const AttentionDesc& d, int rank) {
+  HeadSplit split = split_heads(d);
+  HeadRange h{split.first_head(rank), split.num_heads_of(rank), split.first_kv_head(rank), 0};
+  if (h.q_count > 0) {
+    std::int64_t last = (h.q_first + h.q_count - 1) / (d.num_heads / d.num_kv_heads);
+    h.kv_count = last - h.kv_first + 1;
+  }
+  return h;
+}
+
+class Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, const ModelConfig& config, const ShardSpec& spec)
+      : checkpoint_(checkpoint), c_(config), spec_(spec), dtype_(common_dtype(checkpoint, spec)) {}
+
+  ModelWeights load() const {
+    ModelWeights w;
+    w.embedding = vocabulary("model.embed_tokens.weight");
+    if (!c_.tie_word_embeddings) w.lm_head = vocabulary("lm_head.weight");
+    w.final_norm = whole("model.norm.weight", c_.hidden_size);
+    for (std::int64_t i = 0; i < c_.num_layers(); ++i) w.layers.push_back(layer(i));
+    return w;
+  }
+
+ private:
+  // Under f32 activations weights keep their dtype where all agree on one, which loses nothing.
+  static DType common_dtype(const Checkpoint& checkpoint, const ShardSpec& spec) {
+    if (spec.dtype != DType::kF32) return spec.dtype;
+    DType first = checkpoint.tensor("model.embed_tokens.weight").dtype;
+    for (const std::string& name : checkpoint.names()) {
+      if (checkpoint.tensor(name).dtype != first) return DType::kF32;
+    }
+    return first;
+  }
+
+  Matrix whole(const std::string& name, std::int64_t cols) const {
+    const TensorView& view = checkpoint_.tensor(name);
+    Matrix m(dtype_, view.num_elements() / cols, cols);
+    m.copy_from(view, {.count = m.rows()});
+    return m;
+  }
+
+  Matrix vocabulary(const std::string& name) const {
+    std::int64_t share = ceil_div(c_.vocab_size, static_cast<std::int64_t>(spec_.world_size));
+    return row_block(name, share, c_.vocab_size, c_.hidden_size);
+  }
+
+  // Rows [rank * share, (rank + 1) * share) of `rows`, zero past the end.
+  Matrix row_block(const std::string& name, std::int64_t share, std::int64_t rows,
+                   std::int64_t cols) const {
+    const TensorView& view = checkpoint_.tensor(name);
+    Matrix m(dtype_, share, cols);
+    std::int64_t first = std::min(spec_.rank * share, rows);
+    m.copy_from(view, {.first = first, .count = std::min(share, rows - first)});
+    return m;
+  }
+
+  Matrix col_block(const std::string& name, std::int64_t first, std::int64_t count,
+                   std::int64_t share) const {
+    const TensorView& view = checkpoint_.tensor(name);
+    Matrix m(dtype_, view.shape[0], share);
+    m.copy_from(view, {.count = m.rows(), .first_col = first, .num_cols = count});
+    return m;
+  }
+
+  // q, k and v under one another; `cols` is hidden_size for weights, 1 for biases.
+  Matrix qkv(const std::string& attention, const char* suffix, std::int64_t cols) const {
+    AttentionDesc d = attention_desc(c_, spec_.world_size);
+    HeadSplit split = split_heads(d);
+    HeadRange h = heads_of(d, spec_.rank);
+    std::int64_t dim = d.head_dim, q = split.heads_per_rank, kv = split.kv_heads_per_rank;
+    auto view = [&](const char* part) -> const TensorView& {
+      return checkpoint_.tensor(attention + part + suffix);
+    };
+    Matrix m(dtype_, (q + 2 * kv) * dim, cols);
+    m.copy_from(view("q_proj."), {.first = h.q_first * dim, .count = h.q_count * dim});
+    Matrix::Cut cut{.first = h.kv_first * dim, .count = h.kv_count * dim, .to = q * dim};
+    m.copy_from(view("k_proj."), cut);
+    cut.to = (q + kv) * dim;
+    m.copy_from(view("v_proj."), cut);
+    return m;
+  }
+
+  LayerWeights layer(std::int64_t i) const {
+    std::string prefix = fmt::format("model.layers.{}.", i);
+    if (c_.layers[static_cast<std::size_t>(i)].moe) {
+      throw UserError(
+          fmt::format("{}: layer {} is a mixture of experts, which this version does "
+                      "not run yet",
+                      c_.where, i));
+    }
+    std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+    LayerWeights w;
+    w.input_norm = whole(prefix + "input_layernorm.weight", c_.hidden_size);
+    w.post_norm = whole(prefix + "post_attention_layernorm.weight", c_.hidden_size);
+    w.qkv = qkv(attention, "weight", c_.hidden_size);
+    if (c_.qkv_bias) w.qkv_bias = as_row(qkv(attention, "bias", 1));
+    if (c_.traits->qk_norm) {
+      w.q_norm = whole(attention + "q_norm.weight", c_.head_dim);
+      w.k_norm = whole(attention + "k_norm.weight", c_.head_dim);
+    }
+    AttentionDesc d = attention_desc(c_, spec_.world_size);
+    HeadRange h = heads_of(d, spec_.rank);
+    w.out = col_block(attention + "o_proj.weight", h.q_first * d.head_dim, h.q_count * d.head_dim,
+                      split_heads(d).heads_per_rank * d.head_dim);
+    std::int64_t share = ffn_per_rank(c_, spec_.world_size), size = c_.intermediate_size;
+    w.gate = row_block(mlp + "gate_proj.weight", share, size, c_.hidden_size);
+    w.up = row_block(mlp + "up_proj.weight", share, size, c_.hidden_size);
+    std::int64_t first = std::min(spec_.rank * share, size);
+    w.down = col_block(mlp + "down_proj.weight", first, std::min(share, size - first), share);
+    return w;
+  }
+
+  static Matrix as_row(const Matrix& column) {
+    Matrix row(column.dtype(), 1, column.rows());
+    std::memcpy(row.data(), column.data(),
+                static_cast<std::size_t>(column.rows()) * size_bytes(column.dtype()));
+    return row;
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& c_;
+  const ShardSpec& spec_;
+  DType dtype_;
+};
+
+}  // namespace
+
+void Matrix::Free::operator()(std::byte* p) const {
+  ::operator delete[](p, std::align_val_t{kAlignment});
+}
+
+Matrix::Matrix(DType dtype, std::int64_t rows, std::int64_t cols)
+    : dtype_(dtype), rows_(rows), cols_(cols) {
+  std::size_t bytes = static_cast<std::size_t>(rows * cols) * size_bytes(dtype);
+  data_.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kAlignment})));
+  std::memset(data_.get(), 0, bytes);
+}
+
+std::byte* Matrix::row(std::int64_t r) const {
+  return data_.get() + static_cast<std::size_t>(r * cols_) * size_bytes(dtype_);
+}
+
+void Matrix::copy_from(const TensorView& from, const Cut& cut) {
+  // A vector is one row, or one column when this matrix is one.
+  std::int64_t from_cols = from.shape.size() >= 2 ? from.shape[1] : cols_ == 1 ? 1 : from.shape[0];
+  std::int64_t count_cols = cut.num_cols < 0 ? from_cols : cut.num_cols;
+  STRETTO_CHECK(count_cols <= cols_ && cut.to + cut.count <= rows_,
+                "a weight does not fit its shard");
+  std::size_t from_size = size_bytes(from.dtype), to_size = size_bytes(dtype_);
+  for (std::int64_t r = 0; r < cut.count; ++r) {
+    const std::byte* source =
+        from.data +
+        static_cast<std::size_t>((cut.first + r) * from_cols + cut.first_col) * from_size;
+    std::byte* target = row(cut.to + r);
+    if (from.dtype == dtype_) {
+      std::memcpy(target, source, static_cast<std::size_t>(count_cols) * to_size);
+      continue;
+    }
+    for (std::int64_t i = 0; i < count_cols; ++i) {
+      auto at = static_cast<std::size_t>(i);
+      store_element(dtype_, target + at * to_size,
+                    load_element(from.dtype, source + at * from_size));
+    }
+  }
+}
+
+std::size_t ModelWeights::bytes() const {
+  auto size = [](const Matrix& m) {
+    return static_cast<std::size_t>(m.rows() * m.cols()) * size_bytes(m.dtype());
+  };
+  std::size_t total = size(embedding) + size(lm_head) + size(final_norm);
+  for (const LayerWeights& l : layers) {
+    for (const Matrix* m : {&l.input_norm, &l.post_norm, &l.qkv, &l.qkv_bias, &l.q_norm, &l.k_norm,
+                            &l.out, &l.gate, &l.up, &l.down}) {
+      total += size(*m);
+    }
+  }
+  return total;
+}
+
+AttentionDesc attention_desc(const ModelConfig& c, int world_size) {
+  return {.num_heads = static_cast<int>(c.num_heads),
+          .num_kv_heads = static_cast<int>(c.num_kv_heads),
+          .head_dim = c.head_dim,
+          .head_norm = c.traits->qk_norm,
+          .norm_eps = c.rms_norm_eps,
+          .world_size = world_size};
+}
+
+std::int64_t ffn_per_rank(const ModelConfig& c, int world_size) {
+  return ceil_div(c.intermediate_size, static_cast<std::int64_t>(world_size));
+}
+
+ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
+                          const ShardSpec& spec) {
+  if (config.out_bias || config.mlp_bias) {
+    throw UserError(fmt::format(
+        "{}: attention_bias/mlp_bias put a bias after o_proj or down_proj, which this version does "
+        "not run yet",
+        config.where));
+  }
+  return Loader(checkpoint, config, spec).load();
+}
+
+}  // namespace stretto

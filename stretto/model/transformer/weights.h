@@ -1,0 +1,78 @@
+// One rank's share of a model's weights, cut from the checkpoint and zero-padded to the same shape
+// on every rank, so that any number of ranks works: padded heads and columns contribute nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "stretto/model/checkpoint/config.h"
+#include "stretto/ops/attention/attention.h"
+
+namespace stretto {
+
+// Row-major, 64-byte aligned, owned.
+class Matrix {
+ public:
+  Matrix() = default;
+  Matrix(DType dtype, std::int64_t rows, std::int64_t cols);  // zeros
+
+  DType dtype() const { return dtype_; }
+  std::int64_t rows() const { return rows_; }
+  std::int64_t cols() const { return cols_; }
+  bool empty() const { return rows_ * cols_ == 0; }
+  std::byte* data() const { return data_.get(); }
+  std::byte* row(std::int64_t r) const;
+
+  // Copies `count` rows of `from` ([*, cols]) starting at `first`, to rows starting at `to`,
+  // converting to this dtype; columns [first_col, first_col + num_cols) land at column 0.
+  struct Cut {
+    std::int64_t first = 0, count = 0, to = 0;
+    std::int64_t first_col = 0, num_cols = -1;  // -1: all
+  };
+  void copy_from(const TensorView& from, const Cut& cut);
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
+  DType dtype_ = DType::kF32;
+  std::int64_t rows_ = 0, cols_ = 0;
+  std::unique_ptr<std::byte[], Free> data_;
+};
+
+struct LayerWeights {
+  Matrix input_norm, post_norm;  // [1, hidden]
+  Matrix qkv;                    // [(Hq + 2 Hkv) * head_dim, hidden]
+  Matrix qkv_bias;               // [1, rows of qkv], or empty
+  Matrix q_norm, k_norm;         // [1, head_dim], or empty
+  Matrix out;                    // [hidden, Hq * head_dim]
+  Matrix gate, up;               // [I', hidden]
+  Matrix down;                   // [hidden, I']
+};
+
+struct ModelWeights {
+  Matrix embedding;  // [V', hidden]
+  Matrix lm_head;    // [V', hidden]; empty when tied to the embedding
+  Matrix final_norm;
+  std::vector<LayerWeights> layers;
+
+  const Matrix& head() const { return lm_head.empty() ? embedding : lm_head; }
+  std::size_t bytes() const;
+};
+
+struct ShardSpec {
+  int rank = 0, world_size = 1;
+  DType dtype = DType::kF32;  // activations; 16-bit weights stay 16-bit under f32 activations
+};
+
+AttentionDesc attention_desc(const ModelConfig& config, int world_size);
+std::int64_t ffn_per_rank(const ModelConfig& config, int world_size);
+
+// UserError for what the transformer cannot run yet (mixtures of experts, biases after attention or
+// the down projection).
+ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
+                          const ShardSpec& spec);
+
+}  // namespace stretto
