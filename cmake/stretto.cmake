@@ -10,6 +10,10 @@ if(STRETTO_SANITIZE)
   add_compile_options(-fsanitize=${STRETTO_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${STRETTO_SANITIZE})
 endif()
+if(STRETTO_FUZZ)
+  # Coverage in the libraries, and a finding of any sanitizer ends the run.
+  add_compile_options(-fsanitize=fuzzer-no-link -fno-sanitize-recover=all)
+endif()
 include_directories(${CMAKE_SOURCE_DIR})
 
 # stretto_library(NAME DEPS target... ): the library stretto_NAME of the current folder, with its tests and benchmarks.

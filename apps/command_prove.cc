@@ -1,0 +1,120 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/program_source.h"
+#include "stretto/base/errors.h"
+#include "stretto/ops/catalog/catalog.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/proof/mutation/run_mutants.h"
+#include "stretto/proof/prove.h"
+
+namespace stretto {
+namespace {
+
+struct ProveOptions {
+  std::string source, ranks = "1..8";
+  bool all = false, mutants = false, json = false;
+};
+
+struct Totals {
+  int programs = 0, proved = 0, rejected = 0, mutants = 0, mutants_rejected = 0;
+  nlohmann::json survivors = nlohmann::json::array();
+  std::string first_report;
+};
+
+Program lowered(Program program) {
+  return program.level == Level::kTile ? run_pipeline(std::move(program)) : program;
+}
+
+void prove_one(const NamedProgram& named, const ProveOptions& options, Totals& totals) {
+  Program schedule = lowered(named.program);
+  ProofResult result = prove(schedule);
+  ++totals.programs;
+  ++(result.proved ? totals.proved : totals.rejected);
+  if (!options.json || !result.proved) {
+    fmt::print(stderr, "{}: {} ({:.3f} s)\n", named.label, result.proved ? "proved" : "REJECTED",
+               result.stats.seconds);
+  }
+  if (!result.proved) {
+    fmt::print(stderr, "{}\n", result.report);
+    if (totals.first_report.empty()) totals.first_report = named.label + ": " + result.report;
+  }
+  if (!options.mutants || !result.proved) return;
+  MutationSummary summary = run_mutants(named.label, schedule);
+  totals.mutants += summary.mutants;
+  totals.mutants_rejected += summary.rejected;
+  for (const Survivor& s : summary.survivors) {
+    totals.survivors.push_back(fmt::format("{}: {} at {}", s.label, s.kind, s.site));
+  }
+}
+
+std::vector<ProgramSource> sources_of(const ProveOptions& options) {
+  std::vector<ProgramSource> sources;
+  if (!options.source.empty()) {
+    sources.emplace_back(options.source);
+    return sources;
+  }
+  if (!options.all && !options.mutants) {
+    throw UserError("prove: name an operator or a file, or give --all or --mutants");
+  }
+  for (const OpInfo& op : catalog()) sources.emplace_back(op.name);
+  return sources;
+}
+
+void run_prove(const ProveOptions& options) {
+  auto begin = std::chrono::steady_clock::now();
+  RankRange ranks = parse_ranks(options.ranks);
+  Totals totals;
+  for (const ProgramSource& source : sources_of(options)) {
+    RankRange range = ranks;
+    if (source.fixed_world_size()) range.first = range.last = *source.fixed_world_size();
+    for (int p = range.first; p <= range.last; ++p) {
+      for (const NamedProgram& named : source.programs(p)) prove_one(named, options, totals);
+    }
+  }
+  std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  if (options.json) {
+    nlohmann::json out = {{"programs", totals.programs},
+                          {"proved", totals.proved},
+                          {"rejected", totals.rejected},
+                          {"mutants", totals.mutants},
+                          {"mutants_rejected", totals.mutants_rejected},
+                          {"survivors", totals.survivors},
+                          {"seconds", seconds.count()}};
+    fmt::print("{}\n", out.dump());
+  } else {
+    fmt::print("{} programs: {} proved, {} rejected", totals.programs, totals.proved,
+               totals.rejected);
+    if (options.mutants) {
+      fmt::print("; {} mutants, {} rejected, {} survivors", totals.mutants, totals.mutants_rejected,
+                 totals.survivors.size());
+    }
+    fmt::print(" ({:.1f} s)\n", seconds.count());
+  }
+  if (totals.rejected > 0) throw Rejected(totals.first_report);
+}
+
+}  // namespace
+
+void add_prove_command(CLI::App& app) {
+  auto options = std::make_shared<ProveOptions>();
+  CLI::App* command =
+      app.add_subcommand("prove", "Prove programs free of races and deadlocks, for every schedule");
+  command->add_option("program", options->source, "operator, C++ file or IR file");
+  command->add_flag("--all", options->all, "every shipped operator");
+  command->add_flag("--mutants", options->mutants,
+                    "also break each program at every synchronisation "
+                    "site; the proof must reject the result");
+  command->add_option("--ranks", options->ranks, "world sizes, N or A..B")
+      ->envname("STRETTO_PROVE_RANKS")
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "one JSON object on stdout");
+  command->callback([options] { run_prove(*options); });
+}
+
+}  // namespace stretto

@@ -1,0 +1,42 @@
+// The `decoder` of a tokenizer.json: from token strings back to text.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stretto/model/tokenizer/json_node.h"
+
+namespace stretto::tokenization {
+
+class DecoderStep {
+ public:
+  virtual ~DecoderStep() = default;
+  virtual void apply(std::vector<std::string>& tokens) const = 0;
+};
+
+class Decoder {
+ public:
+  // `field` may be absent: tokens are then joined by spaces. UserError for any type but ByteLevel,
+  // ByteFallback, Fuse, Replace, Strip and Sequence.
+  explicit Decoder(const std::optional<JsonNode>& field);
+
+  // The text of a token does not depend on its neighbours: concatenating the tokens' bytes is all
+  // there is to do.
+  bool is_byte_level() const { return is_byte_level_; }
+
+  std::string apply(std::vector<std::string> tokens) const;
+
+ private:
+  void parse(const JsonNode& field);
+
+  bool joins_by_space_ = false;
+  bool is_byte_level_ = false;
+  std::vector<std::unique_ptr<const DecoderStep>> steps_;
+};
+
+// The byte that a token such as "<0x0A>" stands for with byte fallback.
+std::optional<char> fallback_byte(std::string_view token);
+
+}  // namespace stretto::tokenization

@@ -1,0 +1,23 @@
+// The `normalizer` of a tokenizer.json: what happens to the text between special tokens before it
+// is split.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "stretto/model/tokenizer/json_node.h"
+
+namespace stretto::tokenization {
+
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  virtual std::string apply(std::string_view text) const = 0;  // valid UTF-8 in and out
+};
+
+// NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, ByteLevel and Sequence; UserError for
+// any other type.
+std::unique_ptr<const Normalizer> parse_normalizer(const JsonNode& field);
+
+}  // namespace stretto::tokenization

@@ -1,0 +1,203 @@
+#include "stretto/model/tokenizer/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/base/printable.h"
+#include "stretto/model/tokenizer/byte_level.h"
+#include "stretto/model/tokenizer/tokenizer_impl.h"
+#include "stretto/model/tokenizer/utf8.h"
+
+namespace stretto {
+
+using tokenization::JsonNode;
+
+namespace {
+
+constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
+
+JsonNode checked_model(const JsonNode& file) {
+  if (const auto version = file.find("version"); version && version->text() != "1.0") {
+    version->fail(fmt::format("'{}' is not known, need '1.0'", printable(version->text())));
+  }
+  return file.at("model");
+}
+
+std::unique_ptr<const tokenization::Normalizer> optional_normalizer(
+    const std::optional<JsonNode>& field) {
+  return field ? parse_normalizer(*field) : nullptr;
+}
+
+std::unique_ptr<const tokenization::PreTokenizer> optional_pre_tokenizer(
+    const std::optional<JsonNode>& field) {
+  return field ? parse_pre_tokenizer(*field) : nullptr;
+}
+
+std::string json_path(const std::string& where, const char* name) {
+  return (std::filesystem::path(where) / name).string();
+}
+
+}  // namespace
+
+Tokenizer::Impl::Impl(const JsonNode& file, const std::optional<JsonNode>& config)
+    : model(checked_model(file)),
+      normalizer(optional_normalizer(file.find("normalizer"))),
+      pre_tokenizer(optional_pre_tokenizer(file.find("pre_tokenizer"))),
+      added(file.find("added_tokens"), model.vocabulary(), normalizer.get()),
+      post_processor(file.find("post_processor"), [this](int id) { return token(id).has_value(); }),
+      decoder(file.find("decoder")),
+      bos_id(configured_id(config, "bos_token")),
+      eos_id(configured_id(config, "eos_token")),
+      pad_id(configured_id(config, "pad_token")),
+      unk_id(configured_id(config, "unk_token")) {}
+
+// A special token is a string, or an object with its `content`.
+std::optional<int> Tokenizer::Impl::configured_id(const std::optional<JsonNode>& config,
+                                                  const char* name) const {
+  const auto field = config ? config->find(name) : std::nullopt;
+  if (!field) return std::nullopt;
+  return id(field->json().is_object() ? field->at("content").text() : field->text());
+}
+
+std::optional<int> Tokenizer::Impl::id(std::string_view token) const {
+  const auto id = added.id(token);
+  return id ? id : model.vocabulary().id(token);
+}
+
+std::optional<std::string_view> Tokenizer::Impl::token(int id) const {
+  if (const auto* token = added.find(id)) return token->normalized_content;
+  return model.vocabulary().token(id);
+}
+
+bool Tokenizer::Impl::is_special(int id) const {
+  const auto* token = added.find(id);
+  if (!token) return false;
+  // The reference asks for the token's decoded spelling, which a normaliser may have changed.
+  const auto same = added.id(token->normalized_content);
+  return same && added.find(*same)->special;
+}
+
+std::optional<std::string_view> Tokenizer::Impl::visible_token(int id,
+                                                               bool skip_special_tokens) const {
+  if (id < 0) throw UserError(fmt::format("token id {} is negative", id));
+  if (skip_special_tokens && is_special(id)) return std::nullopt;
+  return token(id);
+}
+
+void Tokenizer::Impl::encode_normalized(std::string_view text, std::vector<int>& ids) const {
+  tokenization::Pieces pieces{std::string(text), {{0, text.size()}}};
+  if (pre_tokenizer) pre_tokenizer->apply(pieces);
+  for (const auto& [begin, end] : pieces.spans) {
+    model.tokenize(std::string_view(pieces.text).substr(begin, end - begin), ids);
+  }
+}
+
+void Tokenizer::Impl::encode_text(std::string_view text, std::vector<int>& ids) const {
+  const auto normalized = normalizer ? normalizer->apply(text) : std::string(text);
+  for (const auto& [begin, end, id] : added.split_normalized(normalized)) {
+    if (begin == end) continue;
+    if (id >= 0) {
+      ids.push_back(id);
+    } else {
+      encode_normalized(std::string_view(normalized).substr(begin, end - begin), ids);
+    }
+  }
+}
+
+std::string Tokenizer::Impl::decode_chain(const std::vector<int>& ids,
+                                          bool skip_special_tokens) const {
+  std::vector<std::string> tokens;
+  for (const int id : ids) {
+    if (const auto token = visible_token(id, skip_special_tokens)) tokens.emplace_back(*token);
+  }
+  return decoder.apply(std::move(tokens));
+}
+
+Tokenizer Tokenizer::load(const std::filesystem::path& dir) {
+  constexpr std::size_t kMaxBytes = JsonLimits{}.max_bytes;
+  const std::filesystem::path config = dir / "tokenizer_config.json";
+  const std::string tokenizer_json = read_file(dir / "tokenizer.json", kMaxBytes);
+  const std::string config_json =
+      std::filesystem::exists(config) ? read_file(config, kMaxBytes) : std::string();
+  return parse(tokenizer_json, config_json, dir.string());
+}
+
+Tokenizer Tokenizer::parse(std::string_view tokenizer_json, std::string_view config_json,
+                           const std::string& where) {
+  const std::string path = json_path(where, "tokenizer.json");
+  const Json file = parse_json(tokenizer_json, path);
+  Json config;
+  std::optional<JsonNode> config_field;
+  if (!config_json.empty()) {
+    const std::string config_path = json_path(where, "tokenizer_config.json");
+    config = parse_json(config_json, config_path);
+    config_field.emplace(config, config_path + ": ");
+  }
+  return Tokenizer(std::make_shared<const Impl>(JsonNode(file, path + ": "), config_field));
+}
+
+std::vector<int> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  if (text.size() > kMaxTextBytes) {
+    throw UserError(fmt::format("text of {} bytes, at most {} can be tokenized at once",
+                                text.size(), kMaxTextBytes));
+  }
+  std::string repaired;
+  if (!tokenization::is_valid_utf8(text)) {
+    repaired = tokenization::replace_invalid_utf8(text);
+    text = repaired;
+  }
+  std::vector<int> ids;
+  for (const auto& [begin, end, id] : impl_->added.split_raw(text)) {
+    if (begin == end) continue;
+    if (id >= 0) {
+      ids.push_back(id);
+    } else {
+      impl_->encode_text(text.substr(begin, end - begin), ids);
+    }
+  }
+  return impl_->post_processor.apply(std::move(ids), add_special_tokens);
+}
+
+std::string Tokenizer::decode(std::span<const int> ids, bool skip_special_tokens) const {
+  if (!impl_->decoder.is_byte_level()) {
+    return impl_->decode_chain({ids.begin(), ids.end()}, skip_special_tokens);
+  }
+  std::string bytes;
+  for (const int id : ids) {
+    if (const auto token = impl_->visible_token(id, skip_special_tokens)) {
+      tokenization::append_token_bytes(bytes, *token);
+    }
+  }
+  return tokenization::replace_invalid_utf8(bytes);
+}
+
+std::optional<int> Tokenizer::token_to_id(std::string_view token) const { return impl_->id(token); }
+
+std::optional<std::string> Tokenizer::id_to_token(int id) const {
+  const auto token = impl_->token(id);
+  if (!token) return std::nullopt;
+  return std::string(*token);
+}
+
+bool Tokenizer::is_special(int id) const { return impl_->is_special(id); }
+
+int Tokenizer::vocab_size() const {
+  const auto& vocabulary = impl_->model.vocabulary();
+  const auto is_new = [&](const auto& entry) { return !vocabulary.id(entry.second.content); };
+  const auto& added = impl_->added.by_id();
+  return vocabulary.size() + static_cast<int>(std::count_if(added.begin(), added.end(), is_new));
+}
+
+int Tokenizer::id_limit() const {
+  return std::max(impl_->model.vocabulary().id_limit(), impl_->added.id_limit());
+}
+
+std::optional<int> Tokenizer::bos_id() const { return impl_->bos_id; }
+std::optional<int> Tokenizer::eos_id() const { return impl_->eos_id; }
+std::optional<int> Tokenizer::pad_id() const { return impl_->pad_id; }
+std::optional<int> Tokenizer::unk_id() const { return impl_->unk_id; }
+
+}  // namespace stretto

@@ -1,0 +1,86 @@
+// Text to token ids and back, exactly as the Hugging Face `tokenizers` library does it for
+// byte-level BPE models (GPT-2, Llama-3, Qwen2 and kin). Comes before the model's embedding and
+// after its sampler; reads nothing but tokenizer.json and tokenizer_config.json. The way of a text:
+// added tokens are cut out, the rest is normalised, split into pieces, and each piece merged into
+// ids; the post-processor puts special tokens around the result.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stretto {
+
+// Immutable once loaded and safe to share between threads; copies share the tables.
+class Tokenizer {
+ public:
+  // `dir` is a model directory in Hugging Face form; tokenizer_config.json may be absent. UserError
+  // naming file and field for anything missing, malformed, contradictory or of a type that is not
+  // supported. Padding and truncation settings are ignored: this class always encodes the whole
+  // text.
+  static Tokenizer load(const std::filesystem::path& dir);
+
+  // The same from memory; `where` stands for the directory in errors, an empty `config_json` for an
+  // absent file.
+  static Tokenizer parse(std::string_view tokenizer_json, std::string_view config_json,
+                         const std::string& where);
+
+  // Invalid UTF-8 counts as U+FFFD, one per maximal invalid subpart. Without `add_special_tokens`
+  // the post-processor adds none; special tokens written out in the text are recognised in either
+  // case. UserError for more than 1 GiB.
+  std::vector<int> encode(std::string_view text, bool add_special_tokens = true) const;
+
+  // Always valid UTF-8. Ids that no token has (padding of the model's vocabulary) stand for
+  // nothing; UserError for negative ones.
+  std::string decode(std::span<const int> ids, bool skip_special_tokens = true) const;
+
+  std::optional<int> token_to_id(std::string_view token) const;
+  std::optional<std::string> id_to_token(
+      int id) const;  // as the vocabulary spells it, not as it decodes
+  bool is_special(int id) const;
+
+  int vocab_size() const;  // number of tokens, added ones included
+  int id_limit() const;    // one more than the largest id
+
+  // As tokenizer_config.json names them; nothing where it does not, or names a token that does not
+  // exist.
+  std::optional<int> bos_id() const;
+  std::optional<int> eos_id() const;
+  std::optional<int> pad_id() const;
+  std::optional<int> unk_id() const;
+
+ private:
+  friend class StreamDecoder;
+  struct Impl;
+  explicit Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+  std::shared_ptr<const Impl> impl_;
+};
+
+// Decodes ids as they are generated and holds back what later ids may still change: an unfinished
+// code point, or with byte fallback an unfinished run of bytes. All returned strings together equal
+// decode() of all ids.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(Tokenizer tokenizer, bool skip_special_tokens = true)
+      : tokenizer_(std::move(tokenizer)), skip_special_tokens_(skip_special_tokens) {}
+
+  std::string push(int id);
+  std::string finish();  // what was held back; the decoder may then be used for the next text
+
+ private:
+  std::string push_bytes(int id);
+  std::string push_chain(int id);
+
+  Tokenizer tokenizer_;
+  bool skip_special_tokens_;
+  std::string pending_;   // byte-level: bytes of an unfinished code point
+  std::vector<int> ids_;  // other decoders: all ids so far ...
+  std::string emitted_;   // ... and the text returned for them
+};
+
+}  // namespace stretto

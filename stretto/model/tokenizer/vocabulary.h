@@ -1,0 +1,34 @@
+// Token strings and ids of the BPE model, as `model.vocab` of a tokenizer.json lists them; ids may
+// have holes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "stretto/model/tokenizer/json_node.h"
+
+namespace stretto::tokenization {
+
+class Vocabulary {
+ public:
+  // UserError for an id that is out of range or given to two tokens.
+  explicit Vocabulary(const JsonNode& vocab);
+  Vocabulary(const Vocabulary&) = delete;
+  Vocabulary& operator=(const Vocabulary&) = delete;
+
+  std::optional<int> id(std::string_view token) const;
+  std::optional<std::string_view> token(int id) const;
+  int size() const { return static_cast<int>(ids_.size()); }
+  int id_limit() const { return static_cast<int>(tokens_.size()); }  // one more than the largest id
+
+ private:
+  std::string bytes_;                     // all tokens, one behind the other
+  std::vector<std::string_view> tokens_;  // by id, into bytes_; no data() where no token has the id
+  std::unordered_map<std::string_view, int> ids_;
+};
+
+}  // namespace stretto::tokenization

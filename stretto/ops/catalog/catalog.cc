@@ -1,0 +1,50 @@
+#include "stretto/ops/catalog/catalog.h"
+
+#include "stretto/ops/ag_gemm/ag_gemm_case.h"
+#include "stretto/ops/attention/attention.h"
+#include "stretto/ops/collectives/collectives.h"
+#include "stretto/ops/embedding/embedding.h"
+#include "stretto/ops/gemm/gemm_case.h"
+#include "stretto/ops/gemm_ar/gemm_ar_case.h"
+#include "stretto/ops/gemm_rs/gemm_rs_case.h"
+#include "stretto/ops/norm/norm.h"
+
+namespace stretto {
+
+const std::vector<OpInfo>& catalog() {
+  static const std::vector<OpInfo> operators = {
+      all_gather_info(),
+      reduce_scatter_info(),
+      all_reduce_info(AllReduceKind::kOneShot),
+      all_reduce_info(AllReduceKind::kTwoShot),
+      all_reduce_info(AllReduceKind::kPacket),
+      all_reduce_info(AllReduceKind::kRing),
+      all_to_all_info(),
+      broadcast_info(),
+      gemm_info(),
+      gemm_swiglu_info(),
+      ag_gemm_info(),
+      ag_gemm_push_info(),
+      gemm_rs_info(),
+      gemm_rs_copy_info(),
+      gemm_ar_info(),
+      gemm_ar_two_shot_info(),
+      rms_norm_info(),
+      all_reduce_add_rms_norm_info(),
+      swiglu_info(),
+      rope_info(),
+      attention_info(),
+      embedding_info(),
+      lm_head_info(),
+  };
+  return operators;
+}
+
+const OpInfo* find_operator(const std::string& name) {
+  for (const OpInfo& op : catalog()) {
+    if (name == op.name) return &op;
+  }
+  return nullptr;
+}
+
+}  // namespace stretto
