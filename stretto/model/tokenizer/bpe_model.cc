@@ -123,11 +123,14 @@ void BpeModel::read_merges(const JsonNode& merges) {
       return *id;
     };
     const TokenPair pair = parse_pair(json[i], fail);
-    if (pair.right.size() < continuing_prefix_.size())
+    const int left = id_of(pair.left);
+    const int right = id_of(pair.right);
+    if (pair.right.size() < continuing_prefix_.size()) {
       fail("the second token lacks the subword prefix");
-    const std::string merged =
-        std::string(pair.left) + std::string(pair.right.substr(continuing_prefix_.size()));
-    merges_.insert(id_of(pair.left), id_of(pair.right), {.rank = rank++, .merged = id_of(merged)});
+    }
+    const std::string_view tail = pair.right.substr(continuing_prefix_.size());
+    const int merged = id_of(std::string(pair.left) + std::string(tail));
+    merges_.insert(left, right, {.rank = rank++, .merged = merged});
   }
 }
 

@@ -1,0 +1,136 @@
+// What a user loses when these fail: a broken tokenizer file crashes the program or, worse, loads
+// and gives wrong ids.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "stretto/base/json.h"
+#include "stretto/base/test_errors.h"
+#include "stretto/model/tokenizer/tokenizer.h"
+
+namespace stretto {
+namespace {
+
+Json small_tokenizer() {
+  return Json::parse(R"({
+    "version": "1.0",
+    "added_tokens": [{"id": 4, "content": "<s>", "special": true}],
+    "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+    "post_processor": {"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}],
+      "pair": [{"Sequence": {"id": "A"}}, {"Sequence": {"id": "B"}}],
+      "special_tokens": {"<s>": {"id": "<s>", "ids": [4], "tokens": ["<s>"]}}},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "aba": 3}, "merges": [["a", "b"], "ab a"]}
+  })");
+}
+
+Tokenizer parse(const Json& json) { return Tokenizer::parse(json.dump(), "", "DIR"); }
+
+// Changes the value at `pointer`, or removes it when `value` is discarded, and expects a refusal
+// that names `parts`.
+void expect_refused(const char* pointer, const Json& value, const std::vector<std::string>& parts) {
+  SCOPED_TRACE(pointer);
+  Json json = small_tokenizer();
+  const Json::json_pointer at(pointer);
+  if (value.is_discarded()) {
+    json[at.parent_pointer()].erase(at.back());
+  } else {
+    json[at] = value;
+  }
+  expect_user_error([&] { parse(json); }, parts);
+}
+
+const Json kRemoved(Json::value_t::discarded);
+
+TEST(TokenizerErrors, TheUnchangedFileLoads) {
+  const Tokenizer tokenizer = parse(small_tokenizer());
+  EXPECT_EQ(tokenizer.encode("aba"), (std::vector<int>{4, 3}));
+  EXPECT_EQ(tokenizer.encode("abxba", false), (std::vector<int>{2, 1, 0}));
+}
+
+TEST(TokenizerErrors, MissingOrWrongFields) {
+  expect_refused("/model", kRemoved, {"DIR/tokenizer.json: model", "missing"});
+  expect_refused("/model/vocab", kRemoved, {"model.vocab", "missing"});
+  expect_refused("/model/merges", kRemoved, {"model.merges", "missing"});
+  expect_refused("/model/merges", "ab", {"model.merges", "array"});
+  expect_refused("/model/vocab", Json::array(), {"model.vocab", "object"});
+  expect_refused("/model/type", "Unigram", {"model.type", "Unigram"});
+  expect_refused("/model/dropout", 0.5, {"model.dropout"});
+  expect_refused("/model/byte_fallback", 1, {"model.byte_fallback", "true or false"});
+  expect_refused("/model/unk_token", 3, {"model.unk_token", "string"});
+  expect_refused("/version", "2.0", {"version", "2.0"});
+  expect_refused("/added_tokens", 7, {"added_tokens", "array"});
+}
+
+TEST(TokenizerErrors, MergesOfUnknownTokens) {
+  expect_refused("/model/merges/1", Json::array({"ab", "c"}),
+                 {"model.merges[1]", "'c'", "vocabulary"});
+  expect_refused("/model/merges/1", "b a", {"model.merges[1]", "'ba'"});
+  expect_refused("/model/merges/0", "a b b", {"model.merges[0]", "space"});
+  expect_refused("/model/merges/0", Json::array({"a", "b", "a"}),
+                 {"model.merges[0]", "two strings"});
+  expect_refused("/model/merges/0", 4, {"model.merges[0]", "two strings"});
+}
+
+TEST(TokenizerErrors, Ids) {
+  expect_refused("/model/vocab/a", 1, {"model.vocab", "'a'", "'b'", "same id 1"});
+  expect_refused("/model/vocab/a", -1, {"model.vocab", "'a'"});
+  expect_refused("/model/vocab/a", 1.5, {"model.vocab", "'a'"});
+  expect_refused("/model/vocab/a", 4000000000u, {"model.vocab", "'a'"});
+  expect_refused("/added_tokens/0/id", 9, {"added_tokens[0].id", "'<s>'", "9"});
+  expect_refused("/added_tokens/0/id", "4", {"added_tokens[0].id", "integer"});
+  expect_refused("/added_tokens/0/content", kRemoved, {"added_tokens[0].content", "missing"});
+  expect_refused("/added_tokens/1", small_tokenizer()["added_tokens"][0],
+                 {"added_tokens[1].id", "<s>"});
+}
+
+TEST(TokenizerErrors, UnknownComponents) {
+  expect_refused("/normalizer/type", "Precompiled", {"normalizer.type", "Precompiled"});
+  expect_refused("/pre_tokenizer/type", "Metaspace", {"pre_tokenizer.type", "Metaspace"});
+  expect_refused("/post_processor/type", "RobertaProcessing",
+                 {"post_processor.type", "RobertaProcessing"});
+  expect_refused("/decoder/type", "WordPiece", {"decoder.type", "WordPiece"});
+  expect_refused("/decoder", Json::object(), {"decoder.type", "missing"});
+  expect_refused("/pre_tokenizer",
+                 Json::parse(R"({"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"})"),
+                 {"pre_tokenizer.pattern.Regex"});
+  expect_refused("/pre_tokenizer",
+                 Json::parse(R"({"type":"Split","pattern":{"String":"a"},"behavior":"Odd"})"),
+                 {"pre_tokenizer.behavior", "Odd"});
+  expect_refused("/pre_tokenizer",
+                 Json::parse(R"({"type":"Sequence","pretokenizers":[{"type":"No\nSuch"}]})"),
+                 {"pre_tokenizer.pretokenizers[0].type", "No\\x0aSuch"});
+}
+
+TEST(TokenizerErrors, TemplatesThatCannotBeFilled) {
+  expect_refused("/post_processor/special_tokens", Json::object(),
+                 {"special_tokens.<s>", "missing"});
+  expect_refused("/post_processor/special_tokens/<s>/ids/0", 77, {"special_tokens.<s>.ids[0]"});
+  expect_refused("/post_processor/single/1/Sequence/id", "B", {"post_processor.single"});
+}
+
+TEST(TokenizerErrors, NotEvenJson) {
+  expect_user_error([] { Tokenizer::parse("{", "", "DIR"); }, {"DIR/tokenizer.json"});
+  expect_user_error([] { Tokenizer::parse("[]", "", "DIR"); }, {"DIR/tokenizer.json", "object"});
+  expect_user_error([] { Tokenizer::parse("{\"model\": \"\xFF\"}", "", "DIR"); },
+                    {"DIR/tokenizer.json"});
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  expect_user_error([&] { Tokenizer::parse(deep, "", "DIR"); }, {"DIR/tokenizer.json", "nested"});
+  expect_user_error([] { Tokenizer::parse(small_tokenizer().dump(), "{\"bos_token\": 3}", "DIR"); },
+                    {"DIR/tokenizer_config.json: bos_token", "string"});
+  expect_user_error([] { Tokenizer::load("/nonexistent"); }, {"/nonexistent/tokenizer.json"});
+}
+
+TEST(TokenizerErrors, UnknownCharacterWithoutItsToken) {
+  Json json = small_tokenizer();
+  json["model"]["unk_token"] = "<unk>";
+  const Tokenizer tokenizer = parse(json);
+  EXPECT_EQ(tokenizer.encode("ab", false), (std::vector<int>{2}));
+  expect_user_error([&] { tokenizer.encode("x"); },
+                    {"DIR/tokenizer.json: model.unk_token", "<unk>"});
+}
+
+}  // namespace
+}  // namespace stretto

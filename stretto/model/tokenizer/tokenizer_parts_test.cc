@@ -1,0 +1,140 @@
+// The parts below Tokenizer where the reference's results are known by heart or follow from a
+// standard.
+#include <gtest/gtest.h>
+
+#include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/model/tokenizer/byte_level.h"
+#include "stretto/model/tokenizer/merge_table.h"
+#include "stretto/model/tokenizer/pre_tokenizer.h"
+#include "stretto/model/tokenizer/regex.h"
+#include "stretto/model/tokenizer/unicode_data.h"
+#include "stretto/model/tokenizer/unicode_normalize.h"
+#include "stretto/model/tokenizer/utf8.h"
+
+namespace stretto::tokenization {
+namespace {
+
+std::vector<std::string> matches(const Regex& regex, const std::string& text) {
+  std::vector<std::string> out;
+  for (const auto& [begin, end] : regex.find_all(text))
+    out.push_back(text.substr(begin, end - begin));
+  return out;
+}
+
+std::vector<std::string> pieces(const char* json, const std::string& text) {
+  const Json parsed = Json::parse(json);
+  Pieces state{text, {{0, text.size()}}};
+  parse_pre_tokenizer(JsonNode(parsed, "test"))->apply(state);
+  std::vector<std::string> out;
+  for (const auto& [begin, end] : state.spans) out.push_back(state.text.substr(begin, end - begin));
+  return out;
+}
+
+using Strings = std::vector<std::string>;
+
+TEST(Utf8, ReplacesLikePython) {
+  const std::string r(kReplacement);
+  EXPECT_EQ(replace_invalid_utf8("a\xFFz"), "a" + r + "z");
+  EXPECT_EQ(replace_invalid_utf8("\xE2\x82"), r);  // cut off: one subpart
+  EXPECT_EQ(replace_invalid_utf8("\xE2\x82z"), r + "z");
+  EXPECT_EQ(replace_invalid_utf8("\xED\xA0\x80"),
+            r + r + r);                                // a surrogate: no valid prefix beyond ED
+  EXPECT_EQ(replace_invalid_utf8("\xC0\xAF"), r + r);  // overlong
+  EXPECT_EQ(replace_invalid_utf8("\xF4\x90\x80\x80"), r + r + r + r);  // above U+10FFFF
+  EXPECT_EQ(replace_invalid_utf8("\xF0\x9F\x98\xF0\x9F\x98\x80"), r + "\xF0\x9F\x98\x80");
+  EXPECT_FALSE(is_valid_utf8("\xF0\x9F\x98"));
+  EXPECT_TRUE(is_valid_utf8("\xF0\x9F\x98\x80"));
+}
+
+TEST(UnicodeData, KnowsUnicode16) {
+  EXPECT_EQ(general_category(0x10D40), "Nd");  // Garay, new in 16.0
+  EXPECT_EQ(general_category(0x2EBF0), "Lo");  // CJK extension I, 15.1
+  EXPECT_EQ(general_category(0x0378), "Cn");
+  EXPECT_TRUE(is_word(0x24B6));  // a symbol, but alphabetic
+  EXPECT_FALSE(is_whitespace(0x200B));
+}
+
+TEST(Normalize, MatchesTheStandard) {
+  EXPECT_EQ(normalize("e\xCC\x81", NormalForm::kNfc), "\xC3\xA9");
+  EXPECT_EQ(normalize("\xC3\xA9", NormalForm::kNfd), "e\xCC\x81");
+  EXPECT_EQ(normalize("\xE1\xBA\x9B\xCC\xA3", NormalForm::kNfkc),
+            "\xE1\xB9\xA9");  // U+1E9B U+0323 -> U+1E69
+  EXPECT_EQ(normalize("\xEA\xB0\x81", NormalForm::kNfd),
+            "\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8");  // Hangul
+  EXPECT_EQ(normalize("a\xCC\x81\xCC\xA3", NormalForm::kNfd),
+            "a\xCC\xA3\xCC\x81");  // marks reorder
+}
+
+// Gnome sorts, as in some libraries, take hours for this.
+TEST(Normalize, LongRunsOfMarksAreLinear) {
+  std::string text = "a";
+  for (int i = 0; i < 200'000; ++i) text += "\xCC\x81\xCC\xA3";
+  const std::string sorted = normalize(text, NormalForm::kNfd);
+  ASSERT_EQ(sorted.size(), text.size());
+  EXPECT_EQ(sorted.substr(0, 5), "a\xCC\xA3\xCC\xA3");
+  EXPECT_EQ(sorted.substr(sorted.size() - 4), "\xCC\x81\xCC\x81");
+}
+
+TEST(Regex, LookAheadCaseFoldingAndClasses) {
+  EXPECT_EQ(matches(Regex(R"(\s+(?!\S)|\s+)", "t"), "a   b "), (Strings{"  ", " ", " "}));
+  EXPECT_EQ(matches(Regex("(?i:'s)", "t"), "'S'\xC5\xBF"),
+            (Strings{"'S", "'\xC5\xBF"}));  // U+017F folds to s
+  EXPECT_EQ(matches(Regex(R"([^\s\p{L}])", "t"), "x\xF0\xB1\x8D\x90y1"),
+            (Strings{"1"}));  // U+31350 is a letter
+  EXPECT_EQ(matches(Regex::literal("a.b*", "t"), "axb*a.b*"), (Strings{"a.b*"}));
+}
+
+TEST(Regex, RefusesWhatCannotRun) {
+  EXPECT_THROW(Regex("(", "t"), UserError);
+  EXPECT_THROW(Regex(std::string(1 << 20, 'a'), "t"), UserError);
+  const Regex exponential(R"((?:a|aa|aaa)+!\z)", "tokenizer.json: x");
+  EXPECT_THROW(exponential.find_all(std::string(5000, 'a') + "!x"), UserError);
+}
+
+TEST(PreTokenizer, Gpt2Pieces) {
+  EXPECT_EQ(pieces(R"({"type":"ByteLevel","add_prefix_space":true})", "I'll go  to 42!"),
+            (Strings{"ĠI", "'ll", "Ġgo", "Ġ", "Ġto", "Ġ42", "!"}));
+}
+
+TEST(PreTokenizer, SplitBehaviors) {
+  const auto split = [](const std::string& behavior, bool invert) {
+    const std::string json = R"({"type":"Split","pattern":{"String":"-"},"behavior":")" + behavior +
+                             R"(","invert":)" + (invert ? "true}" : "false}");
+    return pieces(json.c_str(), "the-final--countdown");
+  };
+  EXPECT_EQ(split("Removed", false), (Strings{"the", "final", "countdown"}));
+  EXPECT_EQ(split("Isolated", false), (Strings{"the", "-", "final", "-", "-", "countdown"}));
+  EXPECT_EQ(split("MergedWithPrevious", false), (Strings{"the-", "final-", "-", "countdown"}));
+  EXPECT_EQ(split("MergedWithNext", false), (Strings{"the", "-final", "-", "-countdown"}));
+  EXPECT_EQ(split("Contiguous", false), (Strings{"the", "-", "final", "--", "countdown"}));
+  EXPECT_EQ(split("Removed", true), (Strings{"-", "-", "-"}));
+}
+
+TEST(ByteLevel, EveryByteComesBack) {
+  std::string bytes;
+  for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
+  std::string written;
+  append_byte_level(written, bytes);
+  EXPECT_TRUE(is_valid_utf8(written));
+  std::string back;
+  append_token_bytes(back, written);
+  EXPECT_EQ(back, bytes);
+  back.clear();
+  append_token_bytes(back, "Ġ字");  // a character outside the alphabet: the token is plain text
+  EXPECT_EQ(back, "Ġ字");
+}
+
+TEST(MergeTable, FindsWhatWasInserted) {
+  MergeTable table(1000);
+  for (int i = 0; i < 1000; ++i)
+    table.insert(i, i * 7 % 31, {static_cast<std::uint32_t>(i), i + 1});
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_NE(table.find(i, i * 7 % 31), nullptr);
+    EXPECT_EQ(table.find(i, i * 7 % 31)->merged, i + 1);
+    EXPECT_EQ(table.find(i, 31), nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace stretto::tokenization
