@@ -1,5 +1,6 @@
 // Timestamps per role and tile, off by default, written as Chrome/Perfetto JSON: one process per
-// rank, one lane per worker, flow arrows from a notify to the wait that it satisfied.
+// rank (pid = rank + 1, since viewers keep pid 0 for the idle task), one lane "role/worker" per
+// worker, flow arrows from a notify to the wait that it satisfied. Executors add, world.h owns.
 #pragma once
 
 #include <atomic>
@@ -27,8 +28,8 @@ struct Span {
   std::int64_t begin_ns = 0, end_ns = 0;  // Recorder::now_ns
 };
 
-// A notify, drawn as the start of a flow; the wait on the same (signal, rank, channel) that needed
-// it is its end.
+// A notify. The latest one of the same (program, signal, to_rank, channel, epoch) before the end of
+// a wait is drawn as the start of an arrow that ends there.
 struct NotifyMark {
   int from_rank = 0, to_rank = 0, worker = 0;
   const char* program = "";
@@ -41,21 +42,26 @@ struct NotifyMark {
 
 class Recorder {
  public:
-  explicit Recorder(int num_ranks);
+  static constexpr std::size_t kDefaultMaxEvents = std::size_t{1} << 19;  // about 50 MB
+
+  explicit Recorder(int num_ranks, std::size_t max_events = kDefaultMaxEvents);
   ~Recorder();
 
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
   void set_enabled(bool on) { enabled_.store(on, std::memory_order_relaxed); }
-  static std::int64_t now_ns();
-  const char* intern(const std::string& text);
+  static std::int64_t now_ns();                 // monotone, the same clock on all ranks
+  const char* intern(const std::string& text);  // thread-safe; lives as long as the recorder
 
   // Lock-free per rank: only that rank's thread appends. Beyond max_events per rank further events
   // are counted, not kept, and the file says how many were dropped.
   void add(const Span& span);
   void add(const NotifyMark& mark);
-  void clear();
+  void clear();                      // outside World::run; keeps interned names
+  std::int64_t num_dropped() const;  // outside World::run
 
-  // Nanoseconds waited and busy, summed over ranks, per role name; call outside World::run.
+  // Nanoseconds waited and busy, summed over the lanes of all ranks, per role name; call outside
+  // World::run. Busy is the time in tiles and copies less the waits among it; overlapping spans of
+  // one lane (agents of one worker) count once.
   struct RoleTime {
     std::int64_t busy_ns = 0, wait_ns = 0, tiles = 0;
   };
@@ -63,8 +69,9 @@ class Recorder {
   // Spans of all ranks in order of begin; call outside World::run.
   std::vector<Span> spans() const;
 
-  // Chrome trace JSON. Written to a temporary file beside `path` and renamed, so a full disk leaves
-  // nothing behind; UserError naming the path when it cannot be written.
+  // Chrome trace JSON, times in microseconds since the first event. Written to a temporary file
+  // beside `path` and renamed, so a full disk leaves nothing behind; UserError naming the path when
+  // it cannot be written. Outside World::run.
   void write_trace(const std::filesystem::path& path) const;
 
  private:

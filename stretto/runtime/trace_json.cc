@@ -1,190 +1,335 @@
 #include "stretto/runtime/trace_json.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
+#include <compare>
 #include <cstring>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <string>
-#include <tuple>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 
-#include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/runtime/atomic_file.h"
 
 namespace stretto {
 namespace {
 
-std::string escaped(const char* text) {
-  std::string out;
-  for (const char* c = text; *c != '\0'; ++c) {
-    if (*c == '"' || *c == '\\') {
-      out += fmt::format("\\{}", *c);
-    } else if (static_cast<unsigned char>(*c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(*c)));
-    } else {
-      out += *c;
+// A slice of a lane: a span, or a notify as the shortest visible slice, since an arrow must start
+// in a slice.
+struct Slice {
+  const Span* span = nullptr;
+  const NotifyMark* mark = nullptr;
+  int tid = 0;
+
+  std::int64_t begin_ns() const { return span != nullptr ? span->begin_ns : mark->time_ns; }
+  std::int64_t end_ns() const { return span != nullptr ? span->end_ns : mark->time_ns + 1; }
+};
+
+struct Lane {
+  std::string name;
+  int tid = 0;
+};
+
+struct RankLayout {
+  std::vector<Lane> lanes;
+  std::vector<Slice> slices;  // by lane, then by begin, an enclosing slice before what it encloses
+};
+
+// Slices of one lane must nest. Agents of one worker, which interleave, may overlap in part: each
+// slice goes to the first row in which it nests.
+class Rows {
+ public:
+  std::size_t place(std::int64_t begin_ns, std::int64_t end_ns) {
+    for (std::size_t row = 0;; ++row) {
+      if (row == open_ends_.size()) open_ends_.emplace_back();
+      std::vector<std::int64_t>& open = open_ends_[row];
+      while (!open.empty() && open.back() <= begin_ns) open.pop_back();
+      if (!open.empty() && open.back() < end_ns) continue;
+      open.push_back(end_ns);
+      return row;
     }
   }
-  return out;
+  std::size_t size() const { return open_ends_.size(); }
+
+ private:
+  std::vector<std::vector<std::int64_t>> open_ends_;  // [row], innermost last
+};
+
+using LaneKey = std::pair<std::string_view, int>;  // role, worker
+
+void lay_out_lane(const LaneKey& key, std::vector<Slice>& slices, int& next_tid,
+                  RankLayout& layout) {
+  std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
+    return std::pair(a.begin_ns(), -a.end_ns()) < std::pair(b.begin_ns(), -b.end_ns());
+  });
+  Rows rows;
+  for (Slice& slice : slices) {
+    slice.tid = next_tid + static_cast<int>(rows.place(slice.begin_ns(), slice.end_ns()));
+  }
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    std::string name = key.first.empty() ? "launch" : fmt::format("{}/{}", key.first, key.second);
+    if (row > 0) name += fmt::format(" ({})", row + 1);
+    layout.lanes.push_back({std::move(name), next_tid++});
+  }
+  layout.slices.insert(layout.slices.end(), slices.begin(), slices.end());
 }
 
-// A file that appears under its name only when all of it was written.
-class AtomicFile {
+RankLayout lay_out(const RankEvents& events, int& next_tid) {
+  std::map<LaneKey, std::vector<Slice>> lanes;
+  for (const Span& span : events.spans) {
+    lanes[{span.role, span.worker}].push_back({.span = &span});
+  }
+  for (const NotifyMark& mark : events.marks) {
+    lanes[{mark.role, mark.worker}].push_back({.mark = &mark});
+  }
+  RankLayout layout;
+  for (auto& [key, slices] : lanes) lay_out_lane(key, slices, next_tid, layout);
+  return layout;
+}
+
+struct FlowKey {
+  const char* program;
+  const char* signal;
+  int to_rank;
+  std::int64_t channel, epoch;
+};
+
+std::strong_ordering compare(const FlowKey& a, const FlowKey& b) {
+  if (auto c = a.to_rank <=> b.to_rank; c != 0) return c;
+  if (auto c = a.channel <=> b.channel; c != 0) return c;
+  if (auto c = a.epoch <=> b.epoch; c != 0) return c;
+  if (a.signal != b.signal) {
+    if (auto c = std::strcmp(a.signal, b.signal) <=> 0; c != 0) return c;
+  }
+  return a.program == b.program ? std::strong_ordering::equal
+                                : std::strcmp(a.program, b.program) <=> 0;
+}
+
+FlowKey key_of(const NotifyMark& m) { return {m.program, m.signal, m.to_rank, m.channel, m.epoch}; }
+
+FlowKey key_of(const Span& wait) {
+  return {wait.program, wait.detail, wait.rank, wait.channel, wait.epoch};
+}
+
+// All notifies by key, then time.
+class NotifyIndex {
  public:
-  explicit AtomicFile(const std::filesystem::path& path)
-      : path_(path), temporary_(path.string() + fmt::format(".{}.tmp", ::getpid())) {
-    file_ = std::fopen(temporary_.c_str(), "wb");
-    if (file_ == nullptr) fail();
-  }
-  ~AtomicFile() {
-    if (file_ != nullptr) std::fclose(file_);
-    if (!done_) std::remove(temporary_.c_str());
-  }
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
-
-  void write(const std::string& text) {
-    if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) fail();
+  explicit NotifyIndex(const std::vector<RankLayout>& layouts) {
+    for (const RankLayout& layout : layouts) {
+      for (const Slice& slice : layout.slices) {
+        if (slice.mark != nullptr) notifies_.push_back(slice);
+      }
+    }
+    std::sort(notifies_.begin(), notifies_.end(), [](const Slice& a, const Slice& b) {
+      auto c = compare(key_of(*a.mark), key_of(*b.mark));
+      return c != 0 ? c < 0 : a.mark->time_ns < b.mark->time_ns;
+    });
   }
 
-  void commit() {
-    std::FILE* file = file_;
-    file_ = nullptr;
-    bool flushed = std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
-    int error = errno;
-    std::fclose(file);
-    errno = error;
-    if (!flushed || std::rename(temporary_.c_str(), path_.c_str()) != 0) fail();
-    done_ = true;
+  // The latest notify that can have ended this wait, or null.
+  const Slice* cause_of(const Span& wait) const {
+    FlowKey key = key_of(wait);
+    auto after = std::upper_bound(notifies_.begin(), notifies_.end(), key,
+                                  [&](const FlowKey& k, const Slice& notify) {
+                                    auto c = compare(k, key_of(*notify.mark));
+                                    return c != 0 ? c < 0 : wait.end_ns < notify.mark->time_ns;
+                                  });
+    if (after == notifies_.begin()) return nullptr;
+    const Slice& found = *std::prev(after);
+    return compare(key_of(*found.mark), key) == 0 ? &found : nullptr;
   }
 
  private:
-  [[noreturn]] void fail() const {
-    throw UserError(fmt::format("{}: cannot be written: {}", path_.string(), std::strerror(errno)));
-  }
-
-  std::filesystem::path path_;
-  std::string temporary_;
-  std::FILE* file_ = nullptr;
-  bool done_ = false;
+  std::vector<Slice> notifies_;
 };
 
-using Lane = std::tuple<int, std::string, int>;  // rank, role, worker
+const char* category(SpanKind kind) {
+  switch (kind) {
+    case SpanKind::kTile:
+      return "tile";
+    case SpanKind::kWait:
+      return "wait";
+    case SpanKind::kCopy:
+      return "copy";
+    case SpanKind::kLaunch:
+      return "launch";
+  }
+  return "";
+}
+
+// Viewers treat process 0 as the idle task.
+int pid_of(int rank) { return rank + 1; }
 
 class TraceWriter {
  public:
-  TraceWriter(AtomicFile& file, const TraceContents& contents) : file_(file), contents_(contents) {
-    for (const Span& s : contents_.spans) {
-      if (origin_ < 0 || s.begin_ns < origin_) origin_ = s.begin_ns;
-      lanes_.emplace(Lane{s.rank, s.role, s.worker}, 0);
-    }
-    for (const NotifyMark& m : contents_.marks) {
-      if (origin_ < 0 || m.time_ns < origin_) origin_ = m.time_ns;
-      lanes_.emplace(Lane{m.from_rank, m.role, m.worker}, 0);
-    }
-    int next = 1;
-    for (auto& [lane, id] : lanes_) id = next++;
+  TraceWriter(const std::filesystem::path& path, std::int64_t origin_ns)
+      : file_(path), origin_ns_(origin_ns) {
+    buffer_ = "{\"traceEvents\":[";
   }
 
-  void write() {
-    file_.write("{\"displayTimeUnit\":\"ns\",\"otherData\":{\"dropped_events\":" +
-                std::to_string(contents_.dropped) + "},\"traceEvents\":[\n");
-    for (const auto& [lane, id] : lanes_) name_lane(lane, id);
-    for (const Span& span : contents_.spans) write_span(span);
-    write_flows();
-    file_.write("\n]}\n");
+  void metadata(int rank, const RankLayout& layout) {
+    begin_event();
+    append(
+        "{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":\"rank {}\"}}}}",
+        pid_of(rank), rank);
+    begin_event();
+    append(
+        "{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_sort_index\",\"args\":"
+        "{{\"sort_index\":{}}}}}",
+        pid_of(rank), rank);
+    for (const Lane& lane : layout.lanes) {
+      begin_event();
+      append(
+          "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":"
+          "{{\"name\":\"{}\"}}}}",
+          pid_of(rank), lane.tid, escape(lane.name));
+      begin_event();
+      append(
+          "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_sort_index\",\"args\":"
+          "{{\"sort_index\":{}}}}}",
+          pid_of(rank), lane.tid, lane.tid);
+    }
+  }
+
+  void slice(const Slice& s) {
+    if (s.span != nullptr) {
+      span(*s.span, s.tid);
+    } else {
+      notify(*s.mark, s.tid);
+    }
+  }
+
+  void arrow(const Slice& notify, const Slice& wait) {
+    ++num_arrows_;
+    // Within the wait, whose end is exclusive, and not before the notify.
+    std::int64_t end_ns = std::max({wait.span->end_ns - 1, wait.begin_ns(), notify.mark->time_ns});
+    for (bool start : {true, false}) {
+      const Slice& at = start ? notify : wait;
+      begin_event();
+      append(
+          "{{\"ph\":\"{}\",{}\"id\":{},\"pid\":{},\"tid\":{},\"ts\":{},\"cat\":\"flow\","
+          "\"name\":\"{}[{}]\"}}",
+          start ? "s" : "f", start ? "" : "\"bp\":\"e\",", num_arrows_,
+          pid_of(start ? notify.mark->from_rank : wait.span->rank), at.tid,
+          time(start ? notify.mark->time_ns : end_ns), name(notify.mark->signal),
+          notify.mark->channel);
+    }
+  }
+
+  void finish(const std::vector<RankEvents>& ranks) {
+    append("\n],\"displayTimeUnit\":\"ns\",\"otherData\":{{\"dropped_events\":[");
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      append("{}{}", r == 0 ? "" : ",", ranks[r].num_dropped);
+    }
+    append("]}}}}\n");
+    file_.write(buffer_);
+    file_.commit();
   }
 
  private:
-  void event(const std::string& text) {
-    file_.write(first_ ? text : ",\n" + text);
-    first_ = false;
+  static constexpr std::size_t kFlushBytes = std::size_t{1} << 18;
+
+  template <typename... Args>
+  void append(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(buffer_), format, std::forward<Args>(args)...);
   }
 
-  double us(std::int64_t ns) const { return static_cast<double>(ns - origin_) / 1e3; }
-
-  void name_lane(const Lane& lane, int id) {
-    const auto& [rank, role, worker] = lane;
-    if (rank != named_rank_) {
-      named_rank_ = rank;
-      event(fmt::format(
-          R"({{"ph":"M","name":"process_name","pid":{},"tid":0,"args":{{"name":"rank {}"}}}})",
-          rank, rank));
+  void begin_event() {
+    if (buffer_.size() > kFlushBytes) {
+      file_.write(buffer_);
+      buffer_.clear();
     }
-    event(fmt::format(
-        R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}/{}"}}}})", rank,
-        id, escaped(role.c_str()), worker));
+    buffer_ += std::exchange(first_, false) ? "\n" : ",\n";
   }
 
-  void write_span(const Span& s) {
-    int tid = lanes_.at(Lane{s.rank, s.role, s.worker});
-    std::string name;
-    switch (s.kind) {
-      case SpanKind::kTile:
-        name = fmt::format("tile {}", s.tile);
-        break;
-      case SpanKind::kWait:
-        name = fmt::format("wait {}[{}]", escaped(s.detail), s.channel);
-        break;
-      case SpanKind::kCopy:
-        name = "copy";
-        break;
-      case SpanKind::kLaunch:
-        name = escaped(s.program);
-        break;
+  static std::string escape(const std::string& raw) {
+    std::string quoted = Json(raw).dump(-1, ' ', true, Json::error_handler_t::replace);
+    return quoted.substr(1, quoted.size() - 2);
+  }
+
+  // Names are interned, so that their address identifies them.
+  const std::string& name(const char* raw) {
+    auto [entry, added] = escaped_.try_emplace(raw);
+    if (added) entry->second = escape(raw);
+    return entry->second;
+  }
+
+  static std::string microseconds(std::int64_t ns) {
+    return fmt::format("{}.{:03}", ns / 1000, ns % 1000);
+  }
+  std::string time(std::int64_t ns) const { return microseconds(ns - origin_ns_); }
+
+  void span(const Span& s, int tid) {
+    begin_event();
+    append("{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"cat\":\"{}\",\"name\":\"",
+           pid_of(s.rank), tid, time(s.begin_ns),
+           microseconds(std::max<std::int64_t>(s.end_ns - s.begin_ns, 0)), category(s.kind));
+    if (s.kind == SpanKind::kLaunch) {
+      append("{} #{}", name(s.program), s.epoch);
+    } else if (s.kind == SpanKind::kWait) {
+      append("wait {}", name(s.detail));
+      if (s.channel >= 0) append("[{}]", s.channel);
+    } else {
+      append("{} {}", category(s.kind), s.tile);
     }
-    event(fmt::format(
-        R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{"tile":{},"launch":{}}}}})",
-        name, escaped(s.program), s.rank, tid, us(s.begin_ns),
-        static_cast<double>(s.end_ns - s.begin_ns) / 1e3, s.tile, s.epoch));
+    append("\",\"args\":{{\"program\":\"{}\",\"epoch\":{}", name(s.program), s.epoch);
+    if (s.tile >= 0) append(",\"tile\":{}", s.tile);
+    append("}}}}");
   }
 
-  // The wait's arrow starts at the last notify of its counter before the wait ended.
-  void write_flows() {
-    using Key = std::tuple<std::string, std::string, int, std::int64_t, std::int64_t>;
-    std::map<Key, std::vector<const NotifyMark*>> marks;
-    for (const NotifyMark& m : contents_.marks) {
-      marks[{m.program, m.signal, m.to_rank, m.channel, m.epoch}].push_back(&m);
-    }
-    std::int64_t flow = 0;
-    for (const Span& s : contents_.spans) {
-      if (s.kind != SpanKind::kWait) continue;
-      auto found = marks.find({s.program, s.detail, s.rank, s.channel, s.epoch});
-      if (found == marks.end()) continue;
-      const NotifyMark* last = nullptr;
-      for (const NotifyMark* m : found->second) {
-        if (m->time_ns <= s.end_ns && (last == nullptr || m->time_ns > last->time_ns)) last = m;
-      }
-      if (last != nullptr) write_flow(++flow, *last, s);
-    }
+  void notify(const NotifyMark& m, int tid) {
+    begin_event();
+    append(
+        "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":0.001,\"cat\":\"notify\","
+        "\"name\":\"notify {}[{}] on rank {}\",\"args\":{{\"program\":\"{}\",\"epoch\":{}}}}}",
+        pid_of(m.from_rank), tid, time(m.time_ns), name(m.signal), m.channel, m.to_rank,
+        name(m.program), m.epoch);
   }
 
-  void write_flow(std::int64_t id, const NotifyMark& m, const Span& s) {
-    event(fmt::format(
-        R"({{"ph":"s","name":"{}","cat":"signal","id":{},"pid":{},"tid":{},"ts":{:.3f}}})",
-        escaped(m.signal), id, m.from_rank, lanes_.at(Lane{m.from_rank, m.role, m.worker}),
-        us(m.time_ns)));
-    event(fmt::format(
-        R"({{"ph":"f","bp":"e","name":"{}","cat":"signal","id":{},"pid":{},"tid":{},"ts":{:.3f}}})",
-        escaped(m.signal), id, s.rank, lanes_.at(Lane{s.rank, s.role, s.worker}), us(s.end_ns)));
-  }
-
-  AtomicFile& file_;
-  const TraceContents& contents_;
-  std::map<Lane, int> lanes_;
-  std::int64_t origin_ = -1;
-  int named_rank_ = -1;
+  AtomicFile file_;
+  std::int64_t origin_ns_;
+  std::string buffer_;
   bool first_ = true;
+  std::int64_t num_arrows_ = 0;
+  std::unordered_map<const char*, std::string> escaped_;
 };
+
+std::int64_t first_event_ns(const std::vector<RankEvents>& ranks) {
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();
+  for (const RankEvents& events : ranks) {
+    for (const Span& span : events.spans) first = std::min(first, span.begin_ns);
+    for (const NotifyMark& mark : events.marks) first = std::min(first, mark.time_ns);
+  }
+  return first;
+}
 
 }  // namespace
 
-void write_trace_json(const std::filesystem::path& path, const TraceContents& contents) {
-  AtomicFile file(path);
-  TraceWriter(file, contents).write();
-  file.commit();
+void write_trace_json(const std::vector<RankEvents>& ranks, const std::filesystem::path& path) {
+  TraceWriter writer(path, first_event_ns(ranks));
+  int next_tid = 1000;  // no two ranks share one, and none equals a pid, which viewers would merge
+  std::vector<RankLayout> layouts;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    layouts.push_back(lay_out(ranks[r], next_tid));
+    writer.metadata(static_cast<int>(r), layouts.back());
+  }
+  for (const RankLayout& layout : layouts) {
+    for (const Slice& slice : layout.slices) writer.slice(slice);
+  }
+  // After all slices: a viewer binds an arrow to the slice that it has seen at that time.
+  NotifyIndex notifies(layouts);
+  for (const RankLayout& layout : layouts) {
+    for (const Slice& slice : layout.slices) {
+      if (slice.span == nullptr || slice.span->kind != SpanKind::kWait) continue;
+      if (const Slice* cause = notifies.cause_of(*slice.span)) writer.arrow(*cause, slice);
+    }
+  }
+  writer.finish(ranks);
 }
 
 }  // namespace stretto

@@ -1,23 +1,15 @@
-// Writes recorded spans as Chrome trace JSON, which Perfetto opens: a process per rank, a thread
-// per role and worker, an arrow from each notify to the first blocked wait that it let go.
+// Recorded events as Chrome trace JSON, streamed: what grows with the trace is one small entry per
+// event, never its text. Called by Recorder::write_trace.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <vector>
 
-#include "stretto/runtime/recorder.h"
+#include "stretto/runtime/recorder_state.h"
 
 namespace stretto {
 
-struct TraceContents {
-  std::vector<Span> spans;  // in order of begin
-  std::vector<NotifyMark> marks;
-  std::int64_t dropped = 0;
-};
-
-// Atomic: a temporary file beside `path`, then a rename. UserError naming the path and the system's
-// reason when it cannot be written; nothing is left behind.
-void write_trace_json(const std::filesystem::path& path, const TraceContents& contents);
+// UserError naming the path when it cannot be written; nothing is left behind then.
+void write_trace_json(const std::vector<RankEvents>& ranks, const std::filesystem::path& path);
 
 }  // namespace stretto

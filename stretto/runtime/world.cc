@@ -1,144 +1,220 @@
 #include "stretto/runtime/world.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <condition_variable>
+#include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <system_error>
 #include <thread>
+#include <utility>
 
+#include "stretto/base/log.h"
+#include "stretto/base/printable.h"
+#include "stretto/runtime/idle_rank.h"
 #include "stretto/runtime/recorder.h"
+#include "stretto/runtime/rendezvous.h"
+#include "stretto/runtime/symmetric_heap.h"
 
 namespace stretto {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
-constexpr int kSpinPolls = 64;    // then yield
-constexpr int kYieldPolls = 256;  // then sleep
-constexpr std::chrono::microseconds kLongestSleep{1000};
-
-std::size_t idx(int rank) { return static_cast<std::size_t>(rank); }
-
-// Storage of one symmetric allocation: every rank's part on cache lines of its own.
-struct Allocation {
-  std::vector<std::unique_ptr<std::byte[]>> raw;
-  std::vector<std::unique_ptr<Counter[]>> counters;
-  std::size_t num_counters = 0;
-  int released = 0;
-};
-
-std::byte* align_up(std::byte* address) {
-  auto value = reinterpret_cast<std::uintptr_t>(address);
-  return address + (64 - value % 64) % 64;
+int checked_size(const WorldOptions& options) {
+  if (options.size < 1 || options.size > World::kMaxWorldSize) {
+    throw UserError(
+        fmt::format("world size {}: need 1 to {} ranks", options.size, World::kMaxWorldSize));
+  }
+  if (options.timeout < std::chrono::milliseconds(1)) {
+    throw UserError(fmt::format("world timeout {} ms: need at least 1", options.timeout.count()));
+  }
+  return options.size;
 }
 
-void cpu_relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
+// What the threads of one run leave for the caller.
+struct RunResult {
+  explicit RunResult(int size) : finished(index(size)), errors(index(size)) {}
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::size_t num_finished = 0;
+  std::vector<bool> finished;              // [world]
+  std::vector<std::exception_ptr> errors;  // [world]
+};
+
+bool is_fault(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Fault&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+void rethrow_cause(const std::vector<std::exception_ptr>& errors) {
+  std::exception_ptr fault;
+  for (const std::exception_ptr& error : errors) {
+    if (!error) continue;
+    if (!is_fault(error)) std::rethrow_exception(error);
+    if (!fault) fault = error;
+  }
+  if (fault) std::rethrow_exception(fault);
 }
 
 }  // namespace
 
-// One collective call at a time: every rank posts its request, the last one checks that all agree
-// and carries it out, and all leave with the same result or the same error.
 struct World::State {
   explicit State(const WorldOptions& o)
-      : options(o), requests(idx(o.size)), handles(idx(o.size)), recorder(o.size) {}
+      : options(o),
+        rendezvous(checked_size(o)),
+        heap(o.size),
+        recorder(o.size),
+        idle(index(o.size)) {
+    auto cores = static_cast<int>(std::thread::hardware_concurrency());
+    for (IdleRank& rank : idle) rank.set_crowded(o.size > cores);
+    recorder.set_enabled(o.record);
+  }
 
-  WorldOptions options;
-  std::atomic<bool> abort{false};
-  std::atomic<bool> running{false};
+  void record_fault(FaultRecord record);
+  void record_death(int rank, const char* what);
+  Fault winner() const;
+  void run_rank(Rank& rank, const std::function<void(Rank&)>& body, RunResult& result);
+  int start_threads(const std::function<void(Rank&)>& body, RunResult& result,
+                    std::vector<std::thread>& threads);
+  void await(RunResult& result, int num_started);
+  int meet(const Rank& rank, const CollectiveRequest& request, const std::function<int()>& act);
 
-  mutable std::mutex mutex;
-  std::condition_variable changed;
-  FaultRecord fault;
-
-  // The collective call in progress, guarded by `mutex`.
-  std::vector<std::string> requests;
-  int num_arrived = 0;
-  std::uint64_t generation = 0;
-  std::string error;
-  int result = -1;
-
-  std::map<int, Allocation> allocations;
-  int next_id = 0;
-  std::map<int, std::function<void()>> on_recover;
-  int next_token = 0;
-  std::vector<std::unique_ptr<Rank>> handles;
+  const WorldOptions options;
+  Rendezvous rendezvous;
+  SymmetricHeap heap;
   Recorder recorder;
+  std::vector<IdleRank> idle;                // [world]
+  std::vector<std::unique_ptr<Rank>> ranks;  // [world]
+  std::atomic<bool> running{false};
+  std::atomic<bool> aborted{false};
 
-  // Returns the id that `complete` made; throws the same UserError on every rank when requests
-  // differ.
-  int collective(Rank& rank, std::string request, const std::function<int()>& complete);
-  std::string disagreement() const;
-  void raise(FaultRecord record);
+  mutable std::mutex mutex;  // of what follows
+  std::optional<FaultRecord> fault;
+  std::map<int, std::function<void()>> restarts;
+  int next_token = 0;
 };
 
-std::string World::State::disagreement() const {
-  for (std::size_t r = 1; r < requests.size(); ++r) {
-    if (requests[r] != requests[0]) {
-      return fmt::format("ranks disagree in a collective call: rank 0 asked for {}, rank {} for {}",
-                         requests[0], r, requests[r]);
-    }
+void World::State::record_fault(FaultRecord record) {
+  {
+    std::lock_guard lock(mutex);
+    if (fault.has_value()) return;
+    fault = std::move(record);
+    aborted.store(true, std::memory_order_release);
   }
-  return "";
+  rendezvous.abort();
+  for (IdleRank& rank : idle) rank.wake();
 }
 
-int World::State::collective(Rank& rank, std::string request,
-                             const std::function<int()>& complete) {
-  if (abort) rank.throw_fault();
-  std::unique_lock lock(mutex);
-  std::uint64_t mine = generation;
-  requests[idx(rank.index())] = std::move(request);
-  if (++num_arrived == options.size) {
-    error = disagreement();
-    result = error.empty() ? complete() : -1;
-    num_arrived = 0;
-    for (std::string& r : requests) r.clear();
-    ++generation;
-    changed.notify_all();
-  } else {
-    auto over = [&] { return generation != mine || abort; };
-    if (!changed.wait_for(lock, options.timeout, over)) {
-      FaultRecord record{
-          .program = "collective call", .role = requests[idx(rank.index())], .rank = rank.index()};
-      for (std::size_t r = 0; r < requests.size(); ++r) {
-        if (requests[r].empty()) record.waited_for = static_cast<int>(r);
-      }
-      record.expected = options.size;
-      record.seen = num_arrived;
-      record.reason = fmt::format("deadline: rank {} did not come within {} ms", record.waited_for,
-                                  options.timeout.count());
-      lock.unlock();
-      rank.raise_fault(std::move(record));
-    }
-    if (generation == mine) {
-      lock.unlock();
-      rank.throw_fault();
-    }
-  }
-  // Stable until every rank has left: the next collective call needs all of them.
-  if (!error.empty()) throw UserError(error);
-  return result;
+void World::State::record_death(int rank, const char* what) {
+  record_fault({.program = "world",
+                .role = "run",
+                .rank = rank,
+                .waited_for = rank,
+                .reason = fmt::format("rank {} died: {}", rank, printable(what, 400))});
 }
 
-void World::State::raise(FaultRecord record) {
+Fault World::State::winner() const {
   std::lock_guard lock(mutex);
-  if (abort) return;
-  fault = std::move(record);
-  abort = true;
-  changed.notify_all();
+  STRETTO_CHECK(fault.has_value(), "a rank reports a fault that nobody recorded");
+  return Fault(*fault);
 }
 
-World::World(const WorldOptions& options) {
-  if (options.size < 1 || options.size > kMaxWorldSize) {
-    throw UserError(fmt::format("world size is {}, need 1..{}", options.size, kMaxWorldSize));
+void World::State::run_rank(Rank& rank, const std::function<void(Rank&)>& body, RunResult& result) {
+  pthread_setname_np(pthread_self(), fmt::format("rank {}", rank.index()).c_str());
+  std::exception_ptr error;
+  try {
+    body(rank);
+  } catch (const Fault& e) {
+    record_fault(e.record());
+    error = std::current_exception();
+  } catch (const std::exception& e) {
+    record_death(rank.index(), e.what());
+    error = std::current_exception();
+  } catch (...) {
+    record_death(rank.index(), "unknown exception");
+    error = std::current_exception();
   }
-  state_ = std::make_unique<State>(options);
-  state_->recorder.set_enabled(options.record);
-  for (int r = 0; r < options.size; ++r) state_->handles[idx(r)].reset(new Rank(this, r));
+  rendezvous.leave(rank.index());
+  std::lock_guard lock(result.mutex);
+  result.errors[index(rank.index())] = std::move(error);
+  result.finished[index(rank.index())] = true;
+  ++result.num_finished;
+  result.changed.notify_all();
+}
+
+// Returns how many threads it could start; where that is too few, the world is faulted.
+int World::State::start_threads(const std::function<void(Rank&)>& body, RunResult& result,
+                                std::vector<std::thread>& threads) {
+  threads.reserve(ranks.size());
+  for (const std::unique_ptr<Rank>& rank : ranks) {
+    try {
+      threads.emplace_back([&, rank = rank.get()] { run_rank(*rank, body, result); });
+    } catch (const std::system_error& e) {
+      std::string reason = fmt::format("no thread for rank {}: {}", rank->index(), e.what());
+      record_death(rank->index(), reason.c_str());
+      result.errors[index(rank->index())] = std::make_exception_ptr(
+          UserError(fmt::format("world of {} ranks: {}", options.size, reason)));
+      break;
+    }
+  }
+  return static_cast<int>(threads.size());
+}
+
+void World::State::await(RunResult& result, int num_started) {
+  std::unique_lock lock(result.mutex);
+  auto all = [&] { return result.num_finished == index(num_started); };
+  bool was_aborted = false;
+  while (!result.changed.wait_for(lock, options.timeout, all)) {
+    // The first time round the others may be about to see the fault.
+    bool stuck = std::exchange(was_aborted, aborted.load(std::memory_order_acquire));
+    if (!stuck) continue;
+    std::string still;
+    for (int r = 0; r < num_started; ++r) {
+      if (!result.finished[index(r)]) still += fmt::format(" {}", r);
+    }
+    log().warn("the world has faulted, but these ranks neither wait nor return:{}", still);
+  }
+}
+
+int World::State::meet(const Rank& rank, const CollectiveRequest& request,
+                       const std::function<int()>& act) {
+  Rendezvous::Outcome outcome = rendezvous.meet(rank.index(), request, options.timeout, act);
+  FaultRecord record{.program = "world",
+                     .role = request.to_string(),
+                     .rank = rank.index(),
+                     .waited_for = outcome.missing};
+  switch (outcome.status) {
+    case Rendezvous::Status::kDone:
+      return outcome.id;
+    case Rendezvous::Status::kRefused:
+      throw UserError(outcome.error);
+    case Rendezvous::Status::kAborted:
+      break;
+    case Rendezvous::Status::kMissing:
+      record.reason = fmt::format("deadline: rank {} did not come within {} ms", outcome.missing,
+                                  options.timeout.count());
+      record_fault(std::move(record));
+      break;
+    case Rendezvous::Status::kReturned:
+      record.reason = fmt::format("rank {} has returned without this call", outcome.missing);
+      record_fault(std::move(record));
+      break;
+  }
+  throw winner();
+}
+
+World::World(const WorldOptions& options) : state_(std::make_unique<State>(options)) {
+  for (int r = 0; r < options.size; ++r) state_->ranks.emplace_back(new Rank(this, r));
 }
 
 World::~World() = default;
@@ -146,150 +222,101 @@ World::~World() = default;
 int World::size() const { return state_->options.size; }
 std::chrono::milliseconds World::timeout() const { return state_->options.timeout; }
 Recorder& World::recorder() { return state_->recorder; }
-bool World::faulted() const { return state_->abort; }
+
+void World::run(const std::function<void(Rank&)>& body) {
+  State& s = *state_;
+  if (s.running.exchange(true)) throw UserError("World::run: the world is already running");
+  s.rendezvous.begin_run();
+  RunResult result(s.options.size);
+  std::vector<std::thread> threads;
+  int num_started = s.start_threads(body, result, threads);
+  s.await(result, num_started);
+  for (std::thread& thread : threads) thread.join();
+  s.running.store(false);
+  rethrow_cause(result.errors);
+}
+
+bool World::faulted() const { return state_->aborted.load(std::memory_order_acquire); }
 
 FaultRecord World::fault() const {
   std::lock_guard lock(state_->mutex);
-  return state_->fault;
-}
-
-void World::run(const std::function<void(Rank&)>& body) {
-  if (state_->running.exchange(true))
-    throw UserError("World::run: called while the world is running");
-  std::vector<std::exception_ptr> own(
-      idx(size()));  // failures that are not echoes of the world's fault
-  std::atomic<bool> any_fault{false};
-  auto run_rank = [&](int r) {
-    try {
-      body(*state_->handles[idx(r)]);
-    } catch (const Fault&) {
-      any_fault = true;
-      if (!state_->abort) own[idx(r)] = std::current_exception();
-    } catch (const std::exception& e) {
-      own[idx(r)] = std::current_exception();
-      state_->raise({.program = "world",
-                     .role = "rank body",
-                     .rank = r,
-                     .waited_for = r,
-                     .reason = fmt::format("rank {} died: {}", r, e.what())});
-    } catch (...) {
-      own[idx(r)] = std::current_exception();
-      state_->raise({.program = "world",
-                     .role = "rank body",
-                     .rank = r,
-                     .waited_for = r,
-                     .reason = fmt::format("rank {} died of an unknown exception", r)});
-    }
-  };
-  std::vector<std::thread> threads;
-  for (int r = 1; r < size(); ++r) threads.emplace_back(run_rank, r);
-  run_rank(0);
-  for (std::thread& t : threads) t.join();
-  state_->running = false;
-  for (const std::exception_ptr& e : own) {
-    if (e) std::rethrow_exception(e);
-  }
-  if (any_fault) throw Fault(fault());
+  return state_->fault.value_or(FaultRecord{});
 }
 
 void World::recover() {
-  if (state_->running) throw UserError("World::recover: called while the world is running");
-  std::lock_guard lock(state_->mutex);
-  for (auto& [id, allocation] : state_->allocations) {
-    for (auto& counters : allocation.counters) {
-      for (std::size_t i = 0; i < allocation.num_counters; ++i) counters[i].value = 0;
-    }
+  State& s = *state_;
+  if (s.running.load()) throw UserError("World::recover: the world is running");
+  s.heap.zero_signals();
+  s.rendezvous.reset();
+  // Called without the lock, since a callback may register or remove another.
+  std::map<int, std::function<void()>> restarts;
+  {
+    std::lock_guard lock(s.mutex);
+    restarts = s.restarts;
   }
-  for (auto& [token, restart] : state_->on_recover) restart();
-  for (std::string& r : state_->requests) r.clear();
-  state_->num_arrived = 0;
-  state_->fault = {};
-  state_->abort = false;
+  for (const auto& [token, restart] : restarts) restart();
+  std::lock_guard lock(s.mutex);
+  s.fault.reset();
+  s.aborted.store(false, std::memory_order_release);
 }
 
 int Rank::size() const { return world_->size(); }
 std::chrono::milliseconds Rank::timeout() const { return world_->timeout(); }
 Recorder& Rank::recorder() { return world_->recorder(); }
-bool Rank::aborted() const { return world_->state_->abort.load(std::memory_order_relaxed); }
 
 SymmetricBuffer Rank::allocate(const std::string& name, DType dtype, std::size_t elements) {
   World::State& s = *world_->state_;
-  std::size_t bytes = elements * size_bytes(dtype);
-  auto make = [&] {
-    Allocation allocation;
-    for (int r = 0; r < size(); ++r)
-      allocation.raw.push_back(std::make_unique<std::byte[]>(bytes + 128));
-    s.allocations.emplace(s.next_id, std::move(allocation));
-    return s.next_id++;
-  };
-  std::string request = fmt::format("buffer '{}' of {} x {}", name, elements, stretto::name(dtype));
-  SymmetricBuffer buffer{.name = name, .dtype = dtype, .bytes = bytes, .at = {}, .id = -1};
-  buffer.id = s.collective(*this, std::move(request), make);
-  std::lock_guard lock(s.mutex);
-  for (auto& raw : s.allocations.at(buffer.id).raw) buffer.at.push_back(align_up(raw.get()));
-  return buffer;
+  CollectiveRequest request{CollectiveKind::kBuffer, name, dtype, elements};
+  return s.heap.buffer(
+      s.meet(*this, request, [&] { return s.heap.add_buffer(name, dtype, elements); }));
 }
 
 SignalBlock Rank::allocate_signals(const std::string& name, std::size_t count) {
   World::State& s = *world_->state_;
-  auto make = [&] {
-    Allocation allocation;
-    allocation.num_counters = count;
-    for (int r = 0; r < size(); ++r)
-      allocation.counters.push_back(std::make_unique<Counter[]>(count));
-    s.allocations.emplace(s.next_id, std::move(allocation));
-    return s.next_id++;
-  };
-  SignalBlock block{.name = name, .count = count, .at = {}, .id = -1};
-  block.id = s.collective(*this, fmt::format("signals '{}' x {}", name, count), make);
-  std::lock_guard lock(s.mutex);
-  for (auto& counters : s.allocations.at(block.id).counters) block.at.push_back(counters.get());
-  return block;
+  CollectiveRequest request{CollectiveKind::kSignals, name, DType::kI64, count};
+  return s.heap.signals(s.meet(*this, request, [&] { return s.heap.add_signals(name, count); }));
 }
 
-void World::release(int allocation_id) {
-  std::lock_guard lock(state_->mutex);
-  auto found = state_->allocations.find(allocation_id);
-  if (found == state_->allocations.end()) return;
-  if (++found->second.released == size()) state_->allocations.erase(found);
+void Rank::release(const SymmetricBuffer& buffer) {
+  world_->state_->heap.release_buffer(buffer.id, index_);
 }
 
-void Rank::release(const SymmetricBuffer& buffer) { world_->release(buffer.id); }
-void Rank::release(const SignalBlock& signals) { world_->release(signals.id); }
+void Rank::release(const SignalBlock& signals) {
+  world_->state_->heap.release_signals(signals.id, index_);
+}
 
 void Rank::barrier() {
-  world_->state_->collective(*this, "barrier", [] { return 0; });
+  world_->state_->meet(*this, {.kind = CollectiveKind::kBarrier}, [] { return 0; });
 }
 
 int Rank::on_recover(std::function<void()> restart) {
-  std::lock_guard lock(world_->state_->mutex);
-  int token = world_->state_->next_token++;
-  world_->state_->on_recover.emplace(token, std::move(restart));
-  return token;
+  World::State& s = *world_->state_;
+  std::lock_guard lock(s.mutex);
+  s.restarts.emplace(s.next_token, std::move(restart));
+  return s.next_token++;
 }
 
 void Rank::remove_on_recover(int token) {
-  std::lock_guard lock(world_->state_->mutex);
-  world_->state_->on_recover.erase(token);
+  World::State& s = *world_->state_;
+  std::lock_guard lock(s.mutex);
+  s.restarts.erase(token);
 }
 
+bool Rank::aborted() const { return world_->state_->aborted.load(std::memory_order_acquire); }
+
 void Rank::raise_fault(FaultRecord record) {
-  world_->state_->raise(std::move(record));
+  world_->state_->record_fault(std::move(record));
   throw_fault();
 }
 
-void Rank::throw_fault() const { throw Fault(world_->fault()); }
+void Rank::throw_fault() const { throw world_->state_->winner(); }
 
 void Rank::pause(int polls) const {
-  if (polls < kSpinPolls) {
-    cpu_relax();
-  } else if (polls < kYieldPolls) {
-    std::this_thread::yield();
-  } else {
-    auto us = std::min<std::chrono::microseconds>(
-        std::chrono::microseconds(20 + (polls - kYieldPolls) * 5), kLongestSleep);
-    std::this_thread::sleep_for(us);
-  }
+  world_->state_->idle[static_cast<std::size_t>(index_)].pause(polls);
+}
+
+void Rank::notify_changed(int to) const {
+  world_->state_->idle[static_cast<std::size_t>(to)].wake();
 }
 
 }  // namespace stretto

@@ -62,7 +62,7 @@ class World {
  public:
   static constexpr int kMaxWorldSize = 64;
 
-  // UserError for a size outside 1..kMaxWorldSize.
+  // UserError for a size outside 1..kMaxWorldSize or a timeout under 1 ms.
   explicit World(const WorldOptions& options);
   ~World();
   World(const World&) = delete;
@@ -72,15 +72,19 @@ class World {
   std::chrono::milliseconds timeout() const;
 
   // Runs body(rank) on one thread per rank and returns when all have finished. When a rank throws,
-  // the others' waits and collective calls fail with a Fault naming it. Rethrows the exception of
-  // the lowest rank that failed by itself, else the Fault. Not re-entrant (UserError).
+  // the others' waits and collective calls fail with a Fault naming it, and the world is faulted.
+  // Rethrows the exception of the lowest rank that failed by itself, else the Fault. The Rank
+  // objects are the same in every run and live as long as the world. Not re-entrant (UserError).
+  // A rank that neither waits nor returns cannot be taken off its thread: after a fault run() waits
+  // for it and logs which ranks it waits for.
   void run(const std::function<void(Rank&)>& body);
 
   // True after a fault. fault() is the record of the first one.
   bool faulted() const;
   FaultRecord fault() const;
   // Zeroes every signal, tells every registered instance to restart at epoch 0, clears the fault
-  // and any half-finished collective call. Call it outside run().
+  // and any half-finished collective call. Symmetric buffers keep their contents. Call it outside
+  // run() (else UserError).
   void recover();
 
   Recorder& recorder();
@@ -99,10 +103,12 @@ class Rank {
   int size() const;
 
   // Collective: every rank calls with the same name, dtype and size, in the same order; otherwise
-  // every rank gets the same UserError naming both requests. Fault if a rank does not come within
-  // the timeout.
+  // every rank gets the same UserError naming both requests, and the next collective call starts
+  // afresh. Fault if a rank does not come within the timeout, at once where its body has returned.
   SymmetricBuffer allocate(const std::string& name, DType dtype, std::size_t elements);
   SignalBlock allocate_signals(const std::string& name, std::size_t count);
+  // Not collective, also outside run() and after a fault: the storage goes with the last rank's
+  // release. An empty handle (id -1) is ignored; UserError when this rank has released it already.
   void release(const SymmetricBuffer& buffer);
   void release(const SignalBlock& signals);
 
@@ -121,10 +127,13 @@ class Rank {
   [[noreturn]] void raise_fault(FaultRecord record);
   [[noreturn]] void throw_fault() const;  // the world's fault, from a rank that saw the abort flag
   std::chrono::milliseconds timeout() const;
-  // Waits without burning a core: returns after some notify on this rank's signals or another's, or
-  // a short while. `polls` is how many polls in a row have failed; grows from spinning through
-  // yielding to sleeping (<= 1 ms).
+  // Call after each failed poll: waits without burning a core, and returns when it is worth polling
+  // again. `polls` is how many polls in a row have failed; grows from spinning through yielding to
+  // sleeping until a notify_changed, at most 1 ms.
   void pause(int polls) const;
+  // Call after each store that rank `to` may be waiting for (a signal, a packet): wakes it if it
+  // sleeps in pause(). Without it the rank notices within 1 ms.
+  void notify_changed(int to) const;
 
   World& world() { return *world_; }
   Recorder& recorder();

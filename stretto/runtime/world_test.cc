@@ -1,0 +1,461 @@
+#include "stretto/runtime/world.h"
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <spdlog/sinks/base_sink.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include "stretto/base/log.h"
+#include "stretto/base/test_errors.h"
+#include "stretto/base/test_seed.h"
+#include "stretto/runtime/recorder.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+namespace stretto {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Longer than any test may take: a fault that needs this deadline to come has not come.
+constexpr milliseconds kNever{60'000};
+// A deadline that a test waits out.
+constexpr milliseconds kSoon{60};
+
+void wait_for(Rank& rank, const Counter& counter, std::uint64_t at_least) {
+  for (int polls = 0; counter.value.load(std::memory_order_acquire) < at_least; ++polls) {
+    if (rank.aborted()) rank.throw_fault();
+    rank.pause(polls);
+  }
+}
+
+// Runs and returns what each rank reported: the Fault that its body ended with.
+std::vector<FaultRecord> faults_of(World& world, const std::function<void(Rank&)>& body) {
+  std::vector<FaultRecord> records(static_cast<std::size_t>(world.size()));
+  try {
+    world.run([&](Rank& rank) {
+      try {
+        body(rank);
+      } catch (const Fault& fault) {
+        records[static_cast<std::size_t>(rank.index())] = fault.record();
+        throw;
+      }
+    });
+  } catch (const std::exception&) {
+  }
+  return records;
+}
+
+class WorldSizes : public testing::TestWithParam<int> {};
+
+// Without this no operator gets right data from a peer at some world size.
+TEST_P(WorldSizes, EveryRankReachesEveryRanksMemoryAndSignals) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  int size = GetParam();
+  std::size_t elements = 1 + seed % 1000;
+  World world({.size = size, .timeout = kNever});
+  std::atomic<int> num_bodies{0}, num_wrong{0};
+  world.run([&](Rank& rank) {
+    ++num_bodies;
+    SymmetricBuffer data = rank.allocate("data", DType::kI64, elements);
+    SignalBlock signals = rank.allocate_signals("from", static_cast<std::size_t>(size));
+    if (data.bytes != elements * 8 || rank.size() != size) ++num_wrong;
+    auto value = [&](int from, std::size_t i) {
+      return static_cast<std::int64_t>(seed) * (from + 1) + static_cast<std::int64_t>(i);
+    };
+    for (int r = 0; r < size; ++r) {
+      if (reinterpret_cast<std::uintptr_t>(data.on<std::byte>(r)) % 64 != 0) ++num_wrong;
+    }
+    auto* own = data.on<std::int64_t>(rank.index());
+    if (std::count(own, own + elements, 0) != static_cast<std::ptrdiff_t>(elements)) ++num_wrong;
+    for (std::size_t i = 0; i < elements; ++i) own[i] = value(rank.index(), i);
+    for (int to = 0; to < size; ++to) {
+      signals.at[to][rank.index()].value.fetch_add(1, std::memory_order_release);
+      rank.notify_changed(to);
+    }
+    for (int from = 0; from < size; ++from) {
+      wait_for(rank, signals.at[rank.index()][from], 1);
+      for (std::size_t i = 0; i < elements; ++i) {
+        if (data.on<std::int64_t>(from)[i] != value(from, i)) ++num_wrong;
+      }
+    }
+    rank.release(data);
+    rank.release(signals);
+  });
+  EXPECT_EQ(num_bodies, size);
+  EXPECT_EQ(num_wrong, 0);
+  EXPECT_FALSE(world.faulted());
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, WorldSizes, testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 64));
+
+TEST(World, RefusesSizesAndTimeoutsThatMakeNoSense) {
+  for (int size : {0, -1, 65, 1000}) {
+    expect_user_error([&] { World world({.size = size}); }, {std::to_string(size), "1 to 64"});
+  }
+  expect_user_error([] { World world({.size = 2, .timeout = milliseconds(0)}); }, {"timeout"});
+}
+
+TEST(World, IsCreatedAndDestroyedManyTimesAlsoBesideOthers) {
+  World other({.size = 2, .timeout = kNever});
+  for (int i = 0; i < 100; ++i) {
+    World world({.size = 1 + i % 5, .timeout = kNever});
+    auto body = [&](Rank& rank) { rank.allocate("kept until the end", DType::kF32, 100); };
+    world.run(body);
+    world.run(body);
+    if (i % 10 == 0) other.run([&](Rank& rank) { rank.barrier(); });
+  }
+}
+
+TEST(World, RunsAndRecoversOneAtATime) {
+  World world({.size = 2, .timeout = kNever});
+  expect_user_error([&] { world.run([&](Rank&) { world.run([](Rank&) {}); }); }, {"running"});
+  world.recover();
+  expect_user_error([&] { world.run([&](Rank&) { world.recover(); }); }, {"running"});
+}
+
+// An instance made in one run is launched and destroyed in later ones.
+TEST(World, KeepsTheSameRankObjectsOverRuns) {
+  World world({.size = 3, .timeout = kNever});
+  std::vector<Rank*> first(3), second(3);
+  world.run([&](Rank& rank) { first[static_cast<std::size_t>(rank.index())] = &rank; });
+  world.run([&](Rank& rank) { second[static_cast<std::size_t>(rank.index())] = &rank; });
+  EXPECT_EQ(first, second);
+}
+
+struct Mismatch {
+  const char* what;
+  std::function<void(Rank&)> usual, odd;
+  std::vector<std::string> named;
+};
+
+// Ranks that disagree about memory would otherwise corrupt each other silently.
+TEST(Collective, DisagreementGivesTheSameErrorOnEveryRankAndTheWorldGoesOn) {
+  auto allocate = [](const char* name, DType dtype, std::size_t n) {
+    return [=](Rank& rank) { rank.allocate(name, dtype, n); };
+  };
+  auto usual = allocate("full", DType::kF32, 16);
+  auto signals = [](Rank& rank) { rank.allocate_signals("full", 16); };
+  std::vector<Mismatch> mismatches = {
+      {"size", usual, allocate("full", DType::kF32, 17), {"float32 x 16", "float32 x 17"}},
+      {"dtype", usual, allocate("full", DType::kI32, 16), {"float32 x 16", "int32 x 16"}},
+      {"name", usual, allocate("half", DType::kF32, 16), {"'full'", "'half'"}},
+      {"order", usual, [](Rank& rank) { rank.barrier(); }, {"'full'", "barrier"}},
+      {"kind", usual, signals, {"allocate 'full'", "allocate signals 'full'"}},
+      {"hostile name", usual, allocate("a\nb\xff", DType::kF32, 16), {"a\\x0ab\\xff"}},
+  };
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  for (const Mismatch& m : mismatches) {
+    int odd = static_cast<int>(random() % 4);
+    SCOPED_TRACE(testing::Message() << m.what << ", odd rank " << odd);
+    World world({.size = 4, .timeout = kNever});
+    std::vector<std::string> messages(4);
+    world.run([&](Rank& rank) {
+      try {
+        (rank.index() == odd ? m.odd : m.usual)(rank);
+      } catch (const UserError& e) {
+        messages[static_cast<std::size_t>(rank.index())] = e.what();
+      }
+      rank.release(rank.allocate("after", DType::kU8, 1));
+    });
+    EXPECT_EQ(std::count(messages.begin(), messages.end(), messages[0]), 4) << messages[1];
+    EXPECT_FALSE(world.faulted());
+    expect_user_error([&] { throw UserError(messages[0]); }, m.named);
+  }
+}
+
+TEST(Collective, ASizeThatOverflowsIsRefusedOnEveryRank) {
+  World world({.size = 3, .timeout = kNever});
+  std::size_t huge = std::numeric_limits<std::size_t>::max() / 2;
+  std::atomic<int> num_refused{0};
+  world.run([&](Rank& rank) {
+    try {
+      rank.allocate("huge", DType::kF32, huge);
+    } catch (const UserError& e) {
+      if (std::string(e.what()).find("'huge'") != std::string::npos) ++num_refused;
+    }
+    try {
+      rank.allocate_signals("huge", huge);
+    } catch (const UserError&) {
+      ++num_refused;
+    }
+    rank.allocate("empty is fine", DType::kF32, 0);
+  });
+  EXPECT_EQ(num_refused, 6);
+}
+
+TEST(Collective, ReleaseGivesTheMemoryBackWithTheLastRank) {
+  World world({.size = 4, .timeout = kNever});
+  auto in_use = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };
+  std::vector<SymmetricBuffer> buffers(4);
+  std::size_t before = in_use();
+  world.run([&](Rank& rank) {
+    buffers[static_cast<std::size_t>(rank.index())] =
+        rank.allocate("large", DType::kU8, std::size_t{8} << 20);
+    rank.barrier();
+    if (rank.index() != 3) rank.release(buffers[0]);
+    rank.release(SymmetricBuffer{});
+  });
+  buffers[3].on<char>(0)[0] = 1;  // rank 3 has not released it
+  if (!kSanitized) {
+    EXPECT_GT(in_use(), before + (std::size_t{32} << 20));
+  }
+  world.run([&](Rank& rank) {
+    if (rank.index() == 3) rank.release(buffers[3]);
+  });
+  if (!kSanitized) {
+    EXPECT_LT(in_use(), before + (std::size_t{8} << 20));
+  }
+  expect_user_error([&] { world.run([&](Rank& rank) { rank.release(buffers[0]); }); },
+                    {"already released"});
+}
+
+// A user with a stalled rank must learn which one, on every rank.
+TEST(Faults, ARankThatStallsIsNamedOnEveryOtherRank) {
+  for (int late : {0, 2, 3}) {
+    SCOPED_TRACE(late);
+    World world({.size = 4, .timeout = kSoon});
+    std::vector<FaultRecord> records = faults_of(world, [&](Rank& rank) {
+      while (rank.index() == late && !rank.aborted()) std::this_thread::sleep_for(kSoon);
+      rank.allocate("kv cache", DType::kF32, 8);
+    });
+    for (const FaultRecord& record : records) {
+      EXPECT_EQ(record.waited_for, late);
+      EXPECT_NE(record.rank, late);
+      std::string text = record.to_string();
+      EXPECT_NE(text.find("kv cache"), std::string::npos) << text;
+      EXPECT_NE(text.find("deadline"), std::string::npos) << text;
+      EXPECT_EQ(text, world.fault().to_string());
+    }
+    EXPECT_TRUE(world.faulted());
+  }
+}
+
+TEST(Faults, ARankThatReturnsEarlyIsNamedWithoutWaitingForTheDeadline) {
+  World world({.size = 3, .timeout = kNever});
+  std::vector<FaultRecord> records = faults_of(world, [&](Rank& rank) {
+    if (rank.index() != 1) rank.barrier();
+  });
+  for (int r : {0, 2}) {
+    const FaultRecord& record = records[static_cast<std::size_t>(r)];
+    EXPECT_EQ(record.waited_for, 1);
+    EXPECT_NE(record.reason.find("rank 1 has returned"), std::string::npos) << record.reason;
+  }
+}
+
+TEST(Faults, ARankThatDiesEndsEveryWaitAndItsExceptionComesOut) {
+  for (int dying : {0, 3, 4}) {
+    SCOPED_TRACE(dying);
+    World world({.size = 5, .timeout = kNever});
+    std::vector<FaultRecord> records(5);
+    auto body = [&](Rank& rank) {
+      SignalBlock signals = rank.allocate_signals("never", 1);
+      if (rank.index() == dying) throw std::out_of_range("boom\n42");
+      try {
+        if (rank.index() % 2 == 0) rank.barrier();
+        wait_for(rank, signals.at[rank.index()][0], 1);
+      } catch (const Fault& fault) {
+        records[static_cast<std::size_t>(rank.index())] = fault.record();
+        throw;
+      }
+    };
+    EXPECT_THROW(world.run(body), std::out_of_range);
+    for (int r = 0; r < 5; ++r) {
+      if (r == dying) continue;
+      const FaultRecord& record = records[static_cast<std::size_t>(r)];
+      EXPECT_EQ(record.waited_for, dying);
+      EXPECT_EQ(record.reason, "rank " + std::to_string(dying) + " died: boom\\x0a42");
+    }
+  }
+}
+
+TEST(Faults, TheLowestRankThatFailedByItselfIsReported) {
+  World world({.size = 4, .timeout = kNever});
+  try {
+    world.run([&](Rank& rank) {
+      if (rank.index() == 3) throw std::runtime_error("three");
+      for (int polls = 0; !rank.aborted(); ++polls) rank.pause(polls);
+      if (rank.index() == 2) throw 2;
+      rank.throw_fault();
+    });
+    ADD_FAILURE() << "no exception";
+  } catch (int rank) {
+    EXPECT_EQ(rank, 2);
+  }
+  EXPECT_EQ(world.fault().waited_for, 3);
+}
+
+TEST(Faults, TheFirstFaultWinsAndStaysUntilRecovery) {
+  World world({.size = 8, .timeout = kNever});
+  std::vector<FaultRecord> records = faults_of(world, [&](Rank& rank) {
+    rank.barrier();
+    rank.raise_fault({.program = "p", .role = "r", .rank = rank.index(), .reason = "deadline"});
+  });
+  for (const FaultRecord& record : records) EXPECT_EQ(record.rank, world.fault().rank);
+  for (const FaultRecord& record : faults_of(world, [](Rank& rank) { rank.barrier(); })) {
+    EXPECT_EQ(record.to_string(), world.fault().to_string());
+  }
+  EXPECT_THROW(world.run([](Rank& rank) { rank.barrier(); }), Fault);
+}
+
+// A server must be able to go on after a fault without starting again.
+TEST(Faults, RecoveryMakesTheWorldUsableWithAllSignalsZero) {
+  World world({.size = 4, .timeout = kSoon});
+  std::vector<SignalBlock> signals(4);
+  std::vector<int> restarted;
+  for (int round = 0; round < 3; ++round) {
+    restarted.clear();
+    EXPECT_THROW(world.run([&](Rank& rank) {
+      auto r = static_cast<std::size_t>(rank.index());
+      if (round == 0) {
+        signals[r] = rank.allocate_signals("s", 9);
+        rank.barrier();
+        for (int i = 0; i < 4; ++i) {
+          if (i == rank.index()) {
+            int removed = rank.on_recover([&] { restarted.push_back(-1); });
+            rank.on_recover([&, i] { restarted.push_back(i); });
+            rank.remove_on_recover(removed);
+          }
+          rank.barrier();
+        }
+      }
+      for (std::size_t i = 0; i < 9; ++i) signals[r].at[r][i].value.fetch_add(i + 1);
+      rank.barrier();
+      if (rank.index() == 2) throw std::runtime_error("dead");
+      rank.barrier();
+    }),
+                 std::runtime_error);
+    world.recover();
+    EXPECT_EQ(restarted, (std::vector<int>{0, 1, 2, 3}));
+    EXPECT_FALSE(world.faulted());
+    std::atomic<int> num_nonzero{0}, num_done{0};
+    world.run([&](Rank& rank) {
+      auto r = static_cast<std::size_t>(rank.index());
+      for (std::size_t i = 0; i < 9; ++i) num_nonzero += signals[r].at[r][i].value.load() != 0;
+      rank.release(rank.allocate("again", DType::kF32, 4));
+      ++num_done;
+    });
+    EXPECT_EQ(num_nonzero, 0);
+    EXPECT_EQ(num_done, 4);
+  }
+}
+
+TEST(Faults, ARecoveryCallbackMayRemoveItself) {
+  World world({.size = 1});
+  int calls = 0;
+  world.run([&](Rank& rank) {
+    auto token = std::make_shared<int>();
+    *token = rank.on_recover([&, token] {
+      ++calls;
+      rank.remove_on_recover(*token);
+    });
+  });
+  world.recover();
+  world.recover();
+  EXPECT_EQ(calls, 1);
+}
+
+class CapturingSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  std::atomic<bool> seen{false};
+  std::string text;  // read after the run
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    text.assign(message.payload.data(), message.payload.size());
+    seen = true;
+  }
+  void flush_() override {}
+};
+
+TEST(Faults, ARankThatNeitherWaitsNorReturnsIsLogged) {
+  auto sink = std::make_shared<CapturingSink>();
+  log().sinks().push_back(sink);
+  World world({.size = 3, .timeout = kSoon});
+  EXPECT_THROW(world.run([&](Rank& rank) {
+    for (int i = 0; rank.index() == 1 && !sink->seen && i < 1000; ++i) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    rank.barrier();
+  }),
+               Fault);
+  log().sinks().pop_back();
+  EXPECT_NE(sink->text.find("neither wait nor return: 1"), std::string::npos) << sink->text;
+}
+
+TEST(Faults, AMachineWithoutThreadsLeftIsAUserError) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers reserve more address space than the limit";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  auto starve = [] {
+    rlimit limit{.rlim_cur = rlim_t{200} << 20, .rlim_max = RLIM_INFINITY};
+    setrlimit(RLIMIT_AS, &limit);
+    World world({.size = 64, .timeout = kNever});
+    try {
+      world.run([](Rank& rank) { rank.barrier(); });
+    } catch (const UserError& e) {
+      std::fputs(e.what(), stderr);
+      std::exit(2);
+    }
+    std::exit(0);
+  };
+  EXPECT_EXIT(starve(), testing::ExitedWithCode(2), "world of 64 ranks: no thread for rank");
+}
+
+// More ranks than cores is the normal case on a laptop: every round must get through.
+TEST(Waiting, ATokenRunsRoundARingOfEightRanksWithAndWithoutHints) {
+  World world({.size = 8, .timeout = kNever});
+  std::atomic<std::uint64_t> sum{0};
+  world.run([&](Rank& rank) {
+    SignalBlock token = rank.allocate_signals("token", 1);
+    int next = (rank.index() + 1) % 8;
+    for (std::uint64_t lap = 1; lap <= 40; ++lap) {
+      if (rank.index() != 0) wait_for(rank, token.at[rank.index()][0], lap);
+      token.at[next][0].value.fetch_add(1, std::memory_order_release);
+      if (lap % 2 == 0) rank.notify_changed(next);
+      if (rank.index() == 0) wait_for(rank, token.at[0][0], lap);
+      sum += lap;
+    }
+  });
+  EXPECT_EQ(sum, 8u * 820u);
+}
+
+TEST(Waiting, ARankThatWaitsLongCostsLittleProcessorTime) {
+  World world({.size = 2, .timeout = kNever});
+  double cpu_ns = 0, wall_ns = 0;
+  world.run([&](Rank& rank) {
+    SignalBlock go = rank.allocate_signals("go", 1);
+    if (rank.index() == 0) {
+      std::this_thread::sleep_for(milliseconds(200));
+      go.at[1][0].value.fetch_add(1, std::memory_order_release);
+      rank.notify_changed(1);
+      return;
+    }
+    auto cpu = [] {
+      timespec now{};
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+      return 1e9 * static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec);
+    };
+    double cpu_begin = cpu();
+    std::int64_t wall_begin = Recorder::now_ns();
+    wait_for(rank, go.at[1][0], 1);
+    cpu_ns = cpu() - cpu_begin;
+    wall_ns = static_cast<double>(Recorder::now_ns() - wall_begin);
+  });
+  EXPECT_LT(cpu_ns, 0.25 * wall_ns);
+}
+
+}  // namespace
+}  // namespace stretto
