@@ -1,9 +1,9 @@
-// Runs a schedule-level program on CPU ranks: the definition of what a program computes. Each rank is a host thread;
-// the rank's workers and agents are interpreted as coroutines of that thread, so that waiting never blocks a core that
-// another agent could use, and ranks may exceed cores.
+// Runs a schedule-level program on CPU ranks: the definition of what a program computes. Each rank
+// is a host thread; the rank's workers and agents are interpreted as coroutines of that thread, so
+// that waiting never blocks a core that another agent could use, and ranks may exceed cores.
 //
-// Before: compiler.h turned a Program into schedule IR, and the proof accepted it. After: outputs in the caller's
-// memory, spans in the recorder.
+// Before: compiler.h turned a Program into schedule IR, and the proof accepted it. After: outputs
+// in the caller's memory, spans in the recorder.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,9 @@
 
 namespace stretto {
 
-// What a launch works on, by tensor index of the program. Inputs, outputs and state are the caller's; buffers are the
-// instance's. A symmetric input must come from Rank::allocate and is passed as a whole SymmetricBuffer plus offset.
+// What a launch works on, by tensor index of the program. Inputs, outputs and state are the
+// caller's; buffers are the instance's. A symmetric input must come from Rank::allocate and is
+// passed as a whole SymmetricBuffer plus offset.
 struct TensorArg {
   void* data = nullptr;                        // local tensors
   const SymmetricBuffer* symmetric = nullptr;  // symmetric tensors
@@ -30,24 +31,35 @@ struct LaunchArgs {
   std::vector<std::int64_t> extents;  // kExtent and kScalar variables in declaration order
 };
 
-// One program made ready to run on one rank, with its own signals, buffers and epoch. Construction and destruction are
-// collective over the world; so is each launch (every rank launches its instances in the same order).
+struct InstanceOptions {
+  // Before each launch fills the outputs and the local buffers with NaN patterns, so that a read of
+  // what nobody wrote shows. Symmetric buffers only once: a peer may legally write early.
+  bool poison = false;
+};
+
+// One program made ready to run on one rank, with its own signals, buffers and epoch. Construction
+// and destruction are collective over the world; so is each launch (every rank launches its
+// instances in the same order).
 class Instance {
  public:
-  // `program` must be schedule level and verified. UserError for a program whose world size is not the world's.
-  Instance(Rank& rank, std::shared_ptr<const Program> program, const Quotas& quotas);
+  // `program` must be schedule level and verified. UserError for a program whose world size is not
+  // the world's. Fault when another rank does not come.
+  Instance(Rank& rank, std::shared_ptr<const Program> program, const Quotas& quotas,
+           const InstanceOptions& options = {});
   ~Instance();
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
-  // Runs this rank's part and returns when it has ended. UserError for missing tensors or extents out of range (before
-  // anything ran); Fault when a wait outlasts the timeout or the world is aborted.
+  // Runs this rank's part and returns when it has ended. UserError for missing tensors or extents
+  // out of range (before anything ran); Fault when a wait outlasts the timeout or the world is
+  // aborted.
   void launch(const LaunchArgs& args);
 
   const Program& program() const;
   std::uint64_t epoch() const;  // launches so far since creation or recovery
 
-  // Test hook: called at every synchronisation point (before a wait, after a notify) of this rank; may sleep or throw.
+  // Test hook: called at every synchronisation point (before a wait, after a notify) of this rank;
+  // may sleep or throw.
   struct SyncPoint {
     int rank, role, worker;
     bool is_wait;

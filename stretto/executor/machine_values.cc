@@ -1,0 +1,99 @@
+// Operations on registers alone. Results that are 16- or 8-bit floats are rounded when written.
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+#include "stretto/executor/kernels/reduce.h"
+#include "stretto/executor/machine.h"
+#include "stretto/executor/register_tile.h"
+
+namespace stretto {
+namespace {
+
+// A square tile that replaces itself.
+void transpose_in_place(const Register& reg) {
+  std::size_t bytes = is_float(reg.dtype) ? sizeof(float) : size_bytes(reg.dtype);
+  auto* data = reg.as<std::byte>();
+  auto n = static_cast<std::size_t>(reg.rows);
+  for (std::size_t r = 0; r < n; ++r) {
+    for (std::size_t c = 0; c < r; ++c) {
+      std::byte* one = data + (r * n + c) * bytes;
+      std::swap_ranges(one, one + bytes, data + (c * n + r) * bytes);
+    }
+  }
+}
+
+// The kernels list their operations in the IR's order.
+template <typename Ir, typename Kernel>
+constexpr bool same(Ir ir, Kernel kernel) {
+  return static_cast<int>(ir) == static_cast<int>(kernel);
+}
+static_assert(same(UnaryOp::kNeg, kernels::Unary::kNeg));
+static_assert(same(UnaryOp::kTanh, kernels::Unary::kTanh));
+static_assert(same(UnaryOp::kNot, kernels::Unary::kNot));
+static_assert(same(BinaryOp::kAdd, kernels::Binary::kAdd));
+static_assert(same(BinaryOp::kLt, kernels::Binary::kLt));
+static_assert(same(BinaryOp::kOr, kernels::Binary::kOr));
+
+void reduce(ReduceOp op, int axis, const TileRef& to, const TileRef& from) {
+  bool by_rows = axis == 1;
+  switch (op) {
+    case ReduceOp::kSum:
+      return by_rows ? kernels::row_sum(to, from) : kernels::col_sum(to, from);
+    case ReduceOp::kMax:
+      return by_rows ? kernels::row_max(to, from) : kernels::col_max(to, from);
+    case ReduceOp::kMin:
+      return by_rows ? kernels::row_min(to, from) : kernels::col_min(to, from);
+    case ReduceOp::kArgMax:
+      return by_rows ? kernels::row_argmax(to, from) : kernels::col_argmax(to, from);
+  }
+}
+
+}  // namespace
+
+void RankMachine::execute_value(AgentState& a, const Inst& inst) {
+  auto in = [&](int i) { return tile_of(a.regs[static_cast<std::size_t>(inst.operands[i])]); };
+  Register& out = writable(result(a, inst));
+  TileRef to = tile_of(out);
+  switch (inst.code) {
+    case OpCode::kFill:
+      kernels::fill(to, inst.op->value);
+      break;
+    case OpCode::kIota:
+      kernels::iota(to, expr(a, inst, 0), inst.op->axis);
+      break;
+    case OpCode::kSplat:
+      kernels::fill(to, static_cast<double>(expr(a, inst, 0)));
+      break;
+    case OpCode::kUnary:
+      kernels::unary(static_cast<kernels::Unary>(inst.op->unary), to, in(0));
+      break;
+    case OpCode::kBinary:
+      kernels::binary(static_cast<kernels::Binary>(inst.op->binary), to, in(0), in(1));
+      break;
+    case OpCode::kWhere:
+      kernels::where(to, in(0), in(1), in(2));
+      break;
+    case OpCode::kCast:
+    case OpCode::kCopyValue:
+    case OpCode::kBroadcast:
+      kernels::cast(to, in(0));
+      break;
+    case OpCode::kTranspose:
+      if (to.data == in(0).data) {
+        transpose_in_place(out);
+      } else {
+        kernels::transpose(to, in(0));
+      }
+      break;
+    case OpCode::kReduce:
+      reduce(inst.op->reduce, inst.op->axis, to, in(0));
+      break;
+    default:
+      throw InternalError("executor: an operation without an implementation");
+  }
+  if (out.dtype == DType::kBF16 || out.dtype == DType::kF16 || out.dtype == DType::kF8E4M3) {
+    kernels::round_tile(to, out.dtype);
+  }
+}
+
+}  // namespace stretto
