@@ -22,7 +22,8 @@ Json small_tokenizer() {
       "pair": [{"Sequence": {"id": "A"}}, {"Sequence": {"id": "B"}}],
       "special_tokens": {"<s>": {"id": "<s>", "ids": [4], "tokens": ["<s>"]}}},
     "decoder": {"type": "ByteLevel"},
-    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "aba": 3}, "merges": [["a", "b"], "ab a"]}
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "aba": 3},
+      "merges": [["a", "b"], "ab a"]}
   })");
 }
 
