@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <tuple>
 
 #include "stretto/base/errors.h"
 
@@ -122,6 +124,7 @@ void HappensBefore::build_chains() {
 }
 
 void HappensBefore::find_multi_waits() {
+  waits_on_.resize(graph_.counters.size());
   for (int e = 0; e < num_launches_; ++e) {
     for (int a = 0; a < static_cast<int>(graph_.agents.size()); ++a) {
       const auto& syncs = timeline_.trace(a, e).syncs;
@@ -129,6 +132,7 @@ void HappensBefore::find_multi_waits() {
         const Sync& s = syncs[at(pos)];
         if (s.kind != SyncKind::kWait || chains_[at(s.counter)].size() < 2) continue;
         multi_wait_at_[place_key(a, e, pos)] = static_cast<int>(multi_waits_.size());
+        waits_on_[at(s.counter)].push_back(static_cast<int>(multi_waits_.size()));
         multi_waits_.push_back({.agent = a,
                                 .launch = e,
                                 .pos = pos,
@@ -302,17 +306,80 @@ std::int64_t HappensBefore::release_limit(int agent, int launch, int pos) const 
 
 // --- necessity ---
 
+class HappensBefore::AfterTable {
+ public:
+  AfterTable(const HappensBefore& order, const std::vector<Chain>& chains)
+      : order_(order), chains_(chains) {
+    std::size_t num_items = 0;
+    for (const Chain& chain : chains) {
+      first_row_.push_back(num_items);
+      num_items += chain.items.size();
+    }
+    after_.assign(num_items * chains.size(), -1);
+  }
+
+  const std::vector<Chain>& chains() const { return chains_; }
+
+  int after(std::size_t chain, int item, std::size_t other) {
+    int& found = after_[(first_row_[chain] + at(item)) * chains_.size() + other];
+    if (found < 0) {
+      found = order_.first_after(chains_[other], chains_[chain].component,
+                                 chains_[chain].items[at(item)].position);
+    }
+    return found;
+  }
+
+  // What the counter can reach when item `item` of chain `chain` has not happened, counting no
+  // further than `enough`. cut[h] items of chain h can come without the wait; -1: all, endlessly.
+  std::int64_t available_without(const std::vector<int>& cut, std::size_t chain, int item,
+                                 std::int64_t enough) {
+    std::int64_t sum = item == 0 ? 0 : chains_[chain].items[at(item - 1)].prefix;
+    for (std::size_t h = 0; h < chains_.size() && sum < enough; ++h) {
+      if (h == chain) continue;
+      int end = after(chain, item, h);
+      if (cut[h] < 0 && end == static_cast<int>(chains_[h].items.size())) return kEndless;
+      if (cut[h] >= 0) end = std::min(end, cut[h]);
+      if (end > 0) sum += chains_[h].items[at(end - 1)].prefix;
+    }
+    return sum;
+  }
+
+ private:
+  const HappensBefore& order_;
+  const std::vector<Chain>& chains_;
+  std::vector<std::size_t> first_row_;
+  std::vector<int> after_;
+};
+
 bool HappensBefore::refine() {
   bool changed = false;
-  for (MultiWait& wait : multi_waits_) changed |= refine(wait);
+  for (std::size_t c = 0; c < waits_on_.size(); ++c) {
+    if (!waits_on_[c].empty()) changed |= refine(static_cast<int>(c), waits_on_[c]);
+  }
   return changed;
 }
 
-// The first of the chain's items below `hi` that comes after `position` of `component`; `hi` where
+// Waits for the same threshold with the same future need the same notifies: on a role's agents
+// without notifies, those are all waits of a rank and launch.
+bool HappensBefore::refine(int counter, const std::vector<int>& waits) {
+  AfterTable table(*this, chains_[at(counter)]);
+  std::map<std::tuple<int, std::int64_t, std::int64_t>, std::vector<int>> known;
+  bool changed = false;
+  for (int w : waits) {
+    MultiWait& wait = multi_waits_[at(w)];
+    auto [component, position] = stamp({wait.agent, wait.launch, wait.pos});
+    auto [it, is_new] = known.try_emplace({component, position, wait.threshold});
+    if (is_new) it->second = necessary(table, wait);
+    changed |= it->second != wait.needed;
+    wait.needed = it->second;
+  }
+  return changed;
+}
+
+// The first of the chain's items that comes after `position` of `component`; their number where
 // none does.
-int HappensBefore::first_after(const Chain& chain, int component, std::int64_t position,
-                               int hi) const {
-  int lo = 0;
+int HappensBefore::first_after(const Chain& chain, int component, std::int64_t position) const {
+  int lo = 0, hi = static_cast<int>(chain.items.size());
   while (lo < hi) {
     int mid = lo + (hi - lo) / 2;
     const ChainItem& item = chain.items[at(mid)];
@@ -332,49 +399,29 @@ int HappensBefore::first_after(const Chain& chain, int component, std::int64_t p
   return lo;
 }
 
-// What the counter can reach when item `item` of chain `chain` has not happened, counting no
-// further than `enough`. cut[h] items of chain h can come without the wait; -1: all, endlessly.
-std::int64_t HappensBefore::available_without(const std::vector<Chain>& chains,
-                                              const std::vector<int>& cut, std::size_t chain,
-                                              int item, std::int64_t enough) const {
-  const ChainItem& x = chains[chain].items[at(item)];
-  std::int64_t sum = item == 0 ? 0 : chains[chain].items[at(item - 1)].prefix;
-  for (std::size_t h = 0; h < chains.size() && sum < enough; ++h) {
-    if (h == chain) continue;
-    int size = static_cast<int>(chains[h].items.size());
-    int end =
-        first_after(chains[h], chains[chain].component, x.position, cut[h] < 0 ? size : cut[h]);
-    if (cut[h] < 0 && end == size) return kEndless;
-    if (end > 0) sum += chains[h].items[at(end - 1)].prefix;
-  }
-  return sum;
-}
-
-bool HappensBefore::refine(MultiWait& wait) const {
-  const auto& chains = chains_[at(wait.counter)];
+// Per chain, how many of its first items the wait cannot do without.
+std::vector<int> HappensBefore::necessary(AfterTable& table, const MultiWait& wait) const {
+  const auto& chains = table.chains();
   auto [component, position] = stamp({wait.agent, wait.launch, wait.pos});
-  std::vector<int> cut;
+  std::vector<int> cut, needed = wait.needed;
   for (const Chain& chain : chains) {
-    int size = static_cast<int>(chain.items.size());
-    int end = first_after(chain, component, position, size);
-    cut.push_back(end == size ? -1 : end);
+    int end = first_after(chain, component, position);
+    cut.push_back(end == static_cast<int>(chain.items.size()) ? -1 : end);
   }
-  bool changed = false;
   for (std::size_t g = 0; g < chains.size(); ++g) {
-    int lo = wait.needed[g];
+    int lo = needed[g];
     int hi = cut[g] < 0 ? static_cast<int>(chains[g].items.size()) : cut[g];
     while (lo < hi) {  // items [0, lo) are necessary, those from hi on are not
       int mid = lo + (hi - lo) / 2;
-      if (available_without(chains, cut, g, mid, wait.threshold) < wait.threshold) {
+      if (table.available_without(cut, g, mid, wait.threshold) < wait.threshold) {
         lo = mid + 1;
       } else {
         hi = mid;
       }
     }
-    changed |= lo != wait.needed[g];
-    wait.needed[g] = lo;
+    needed[g] = lo;
   }
-  return changed;
+  return needed;
 }
 
 // --- queries ---

@@ -33,7 +33,7 @@ enum class Strength : std::uint8_t { kCausal, kVisible };
 
 class HappensBefore {
  public:
-  // `execution` must have finished.
+  // `execution` must have finished. Keeps a reference to `timeline`.
   HappensBefore(const Timeline& timeline, const Execution& execution);
 
   // Does what is at `x` happen before what is at `y`? For the same agent: through synchronisation
@@ -67,6 +67,9 @@ class HappensBefore {
     std::int64_t threshold;
     std::vector<int> needed;  // per chain: how many of its first items are necessary
   };
+  // For every item of a counter's chains: the first item of every chain that comes after it, found
+  // when first asked for.
+  class AfterTable;
   // Clock ids per place, for one strength.
   struct Clocks {
     std::vector<std::int32_t> arena;
@@ -90,10 +93,9 @@ class HappensBefore {
   std::int32_t merge(Clocks& clocks, std::int32_t clock, std::int32_t source, int component,
                      std::int64_t value);
   bool refine();
-  bool refine(MultiWait& wait) const;
-  std::int64_t available_without(const std::vector<Chain>& chains, const std::vector<int>& cut,
-                                 std::size_t chain, int item, std::int64_t enough) const;
-  int first_after(const Chain& chain, int component, std::int64_t position, int hi) const;
+  bool refine(int counter, const std::vector<int>& waits);
+  std::vector<int> necessary(AfterTable& table, const MultiWait& wait) const;
+  int first_after(const Chain& chain, int component, std::int64_t position) const;
   std::int64_t release_limit(int agent, int launch, int pos) const;
 
   std::int64_t position(int agent, int launch, int pos) const;  // on the agent's own axis
@@ -116,7 +118,8 @@ class HappensBefore {
   std::vector<std::vector<std::int64_t>> counter_base_;  // [launch][counter]
   std::vector<std::vector<Chain>> chains_;               // [counter]
   std::vector<MultiWait> multi_waits_;
-  std::unordered_map<std::uint64_t, int> multi_wait_at_;                // (agent, launch, pos)
+  std::vector<std::vector<int>> waits_on_;                // [counter]: indices into multi_waits_
+  std::unordered_map<std::uint64_t, int> multi_wait_at_;  // (agent, launch, pos)
   std::vector<std::unordered_map<std::uint64_t, int>> packet_load_at_;  // [launch]
   Clocks causal_, visible_;
   std::vector<std::int32_t> scratch_;

@@ -17,8 +17,9 @@ namespace {
 constexpr int kProofVersion = 1;
 
 std::string key_text(const Program& program, const ProofOptions& o) {
-  return fmt::format("proof {} workers {} queues {} samples {}\n{}", kProofVersion,
-                     o.max_workers_per_rank, o.max_copy_queues, o.max_samples, print(program));
+  return fmt::format("proof {} workers {} queues {} samples {} events {}\n{}", kProofVersion,
+                     o.max_workers_per_rank, o.max_copy_queues, o.max_samples, o.max_events,
+                     print(program));
 }
 
 // A truncated or damaged entry does not match; neither does another key's.

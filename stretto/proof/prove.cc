@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 
@@ -43,12 +44,7 @@ class Prover {
     auto begin = std::chrono::steady_clock::now();
     try {
       check_resources();
-      auto samples = sample_extents(program_, options_.max_samples);
-      try {
-        if (ok()) prove_graphs(expand_all(samples, -1), "");
-      } catch (const DependsOnTable&) {
-        prove_witnesses(samples);
-      }
+      if (ok()) prove_samples();
     } catch (const Rejected& e) {
       add(FindingKind::kIllFormed, e.what(), context_);
     } catch (const UserError& e) {
@@ -61,6 +57,28 @@ class Prover {
   }
 
  private:
+  void prove_samples() {
+    std::vector<std::vector<std::int64_t>> bounds = {extent_bounds(program_)};
+    bool open_tables = true;  // the graph stands for every table
+    std::size_t events = 1;
+    try {
+      events = expand_all(bounds, -1)[0].num_events();
+    } catch (const DependsOnTable&) {
+      open_tables = false;
+      events = expand_all(bounds, 0)[0].num_events();
+    }
+    std::size_t affordable =
+        std::max<std::size_t>(8, options_.max_events / std::max<std::size_t>(1, events));
+    num_samples_ = static_cast<int>(std::min(affordable, at(options_.max_samples)));
+    auto samples = sample_extents(program_, num_samples_);
+    if (!open_tables) return prove_witnesses(samples);
+    try {
+      prove_graphs(expand_all(samples, -1), "");
+    } catch (const DependsOnTable&) {
+      prove_witnesses(samples);
+    }
+  }
+
   bool ok() const { return result_.findings.empty(); }
 
   void add(FindingKind kind, const std::string& text, const std::string& where) {
@@ -144,7 +162,7 @@ class Prover {
     std::vector<std::pair<int, int>> all;
     for (int i = 1; i < num_samples; ++i) all.emplace_back(0, i);
     for (int i = 1; i + 1 < num_samples; ++i) all.emplace_back(i, i + 1);
-    if (static_cast<int>(all.size()) > options_.max_samples) all.resize(at(options_.max_samples));
+    if (static_cast<int>(all.size()) > num_samples_) all.resize(at(num_samples_));
     return all;
   }
 
@@ -227,6 +245,7 @@ class Prover {
   const ProofOptions& options_;
   ProofResult result_;
   std::string context_;
+  int num_samples_ = 1;
 };
 
 }  // namespace

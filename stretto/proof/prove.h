@@ -17,7 +17,10 @@ namespace stretto {
 struct ProofOptions {
   int max_workers_per_rank = 132;  // SMs of the device
   int max_copy_queues = 4;
-  int max_samples = 48;  // combinations of extents
+  int max_samples = 48;  // combinations of extents, and as many alternations of two
+  // Large programs are looked at in fewer places: at least 8, and so many that their launches'
+  // events add up to this.
+  std::size_t max_events = 600'000;
   int max_findings = 4;
 };
 

@@ -74,8 +74,14 @@ std::vector<std::int64_t> candidates(const std::set<std::int64_t>& steps, std::i
   }
   for (std::int64_t v : must) all.erase(v);
   std::size_t room = keep > must.size() + 2 ? keep - must.size() : 2;
-  for (std::int64_t v : thin(all, room)) must.insert(v);
-  return {must.begin(), must.end()};
+  // The extremes first: what does not fit is cut off at the end.
+  std::vector<std::int64_t> out;
+  for (std::int64_t v : {bound, std::int64_t{0}, bound - 1, std::int64_t{1}}) {
+    if (must.erase(v) != 0) out.push_back(v);
+  }
+  out.insert(out.end(), must.begin(), must.end());
+  for (std::int64_t v : thin(all, room)) out.push_back(v);
+  return out;
 }
 
 // --- tables ---

@@ -1,0 +1,51 @@
+#include "stretto/proof/mutation/run_mutants.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "stretto/base/errors.h"
+#include "stretto/proof/mutation/explained_survivors.h"
+
+namespace stretto {
+
+int MutationSummary::unexplained() const {
+  return static_cast<int>(std::count_if(survivors.begin(), survivors.end(),
+                                        [](const Survivor& s) { return s.reason.empty(); }));
+}
+
+void MutationSummary::add(const MutationSummary& other) {
+  mutants += other.mutants;
+  rejected += other.rejected;
+  seconds += other.seconds;
+  for (const auto& [kind, count] : other.mutants_by_kind) mutants_by_kind[kind] += count;
+  survivors.insert(survivors.end(), other.survivors.begin(), other.survivors.end());
+}
+
+ProofOptions mutant_options() { return {.max_samples = 8, .max_findings = 1}; }
+
+MutationSummary run_mutants(const std::string& label, const Program& program,
+                            const AfterMutant& after) {
+  auto begin = std::chrono::steady_clock::now();
+  MutationSummary summary;
+  ProofResult original = prove(program, mutant_options());
+  STRETTO_CHECK(original.proved, "mutants of a program that is rejected: " + original.report);
+  for (const Mutant& mutant : mutants_of(program)) {
+    ProofResult result = prove(mutant.program, mutant_options());
+    ++summary.mutants;
+    ++summary.mutants_by_kind[mutant.kind];
+    if (result.proved) {
+      Survivor survivor{.label = label, .kind = mutant.kind, .site = mutant.site};
+      const Explanation* explanation = find_explanation(survivor);
+      if (explanation != nullptr) survivor.reason = explanation->reason;
+      summary.survivors.push_back(std::move(survivor));
+    } else {
+      ++summary.rejected;
+    }
+    if (after) after(mutant, result);
+  }
+  std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  summary.seconds = took.count();
+  return summary;
+}
+
+}  // namespace stretto

@@ -1,0 +1,42 @@
+// Proves every mutant of a program and counts: the test of the proof itself. What survives is
+// either explained (explained_survivors.h) or a mistake the proof cannot see.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "stretto/proof/mutation/mutate.h"
+#include "stretto/proof/prove.h"
+
+namespace stretto {
+
+struct Survivor {
+  std::string label, kind, site;
+  std::string reason;  // why it is harmless; empty where nobody has explained it
+};
+
+struct MutationSummary {
+  int mutants = 0, rejected = 0;
+  std::map<std::string, int> mutants_by_kind;
+  std::vector<Survivor> survivors;
+  double seconds = 0;
+
+  int unexplained() const;
+  void add(const MutationSummary& other);
+};
+
+using AfterMutant = std::function<void(const Mutant&, const ProofResult&)>;
+
+// `label` names the program in the summary and in the list of explanations: "all_gather P=2".
+// `program` at schedule level, and proved: a program that is rejected itself is an InternalError.
+// Calls `after` (may be empty) for each mutant.
+MutationSummary run_mutants(const std::string& label, const Program& program,
+                            const AfterMutant& after = {});
+
+// How mutants are proved: fewer samples of run-time extents than for a shipped program, since a
+// mistake in the synchronisation shows at nearly any of them.
+ProofOptions mutant_options();
+
+}  // namespace stretto
