@@ -1,6 +1,6 @@
-// How a rank waits without burning a core, and how a notifier wakes it: spin, then yield, then
-// sleep on a futex for at most kLongestSleep. The wake is a hint: a notifier that gives none costs
-// the waiter one sleep, never its progress.
+// How a rank waits without burning a core, and how a notifier wakes it: spin, then sleep on a futex
+// for 50 microseconds, 100, ... up to kLongestSleep. The wake is a hint: a notifier that gives none
+// costs the waiter one sleep, never its progress.
 //
 // The rank sleeps in two steps, because it polls conditions that this class does not know: one call
 // raises `listening_`, the caller polls once more, and only the next call sleeps. A notifier that
@@ -15,7 +15,7 @@ namespace stretto {
 
 class alignas(64) IdleRank {
  public:
-  static constexpr std::chrono::microseconds kLongestSleep{1000};
+  static constexpr std::chrono::milliseconds kLongestSleep{1};
 
   // Whether ranks outnumber cores: a spinning rank would then keep the one it waits for from
   // running.

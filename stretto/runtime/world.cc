@@ -226,13 +226,16 @@ Recorder& World::recorder() { return state_->recorder; }
 void World::run(const std::function<void(Rank&)>& body) {
   State& s = *state_;
   if (s.running.exchange(true)) throw UserError("World::run: the world is already running");
+  struct Guard {
+    std::atomic<bool>& running;
+    ~Guard() { running.store(false); }
+  } guard{s.running};
   s.rendezvous.begin_run();
   RunResult result(s.options.size);
   std::vector<std::thread> threads;
   int num_started = s.start_threads(body, result, threads);
   s.await(result, num_started);
   for (std::thread& thread : threads) thread.join();
-  s.running.store(false);
   rethrow_cause(result.errors);
 }
 

@@ -128,7 +128,7 @@ class Rank {
   [[noreturn]] void throw_fault() const;  // the world's fault, from a rank that saw the abort flag
   std::chrono::milliseconds timeout() const;
   // Call after each failed poll: waits without burning a core, and returns when it is worth polling
-  // again. `polls` is how many polls in a row have failed; grows from spinning through yielding to
+  // again. `polls` is how many polls in a row have failed; grows from spinning to
   // sleeping until a notify_changed, at most 1 ms.
   void pause(int polls) const;
   // Call after each store that rank `to` may be waiting for (a signal, a packet): wakes it if it
