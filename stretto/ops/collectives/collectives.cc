@@ -215,7 +215,8 @@ Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
         Value part = p.zeros(d.dtype, cfg.tile_rows, d.n);
         p.when(s > 0, [&] { part = p.load(at_step(s)); });
         p.when(s < world, [&] {
-          part = cast(cast(part, DType::kF32) + cast(p.load(own(in)), DType::kF32), d.dtype);
+          Value sum = cast(part, DType::kF32) + cast(p.load(own(in)), DType::kF32);
+          part = cast(sum, d.dtype);
         });
         p.when(s >= world - 1, [&] { p.store(own(out), part); });
         p.when(s < steps - 1, [&] {
