@@ -9,7 +9,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/ir/printer.h"
 #include "stretto/passes/pipeline.h"
-#include "stretto/proof/expand.h"
+#include "stretto/proof/print_instances.h"
 
 namespace stretto {
 namespace {

@@ -62,7 +62,7 @@ std::vector<ProgramSource> sources_of(const ProveOptions& options) {
   if (!options.all && !options.mutants) {
     throw UserError("prove: name an operator or a file, or give --all or --mutants");
   }
-  for (const OpInfo& op : catalog()) sources.emplace_back(op.name);
+  for (const OperatorInfo& op : catalog()) sources.emplace_back(op.name);
   return sources;
 }
 

@@ -70,7 +70,7 @@ BuildFunction load_file(const fs::path& file) {
 
 std::string operator_names() {
   std::string names;
-  for (const OpInfo& op : catalog()) names += fmt::format(" {}", op.name);
+  for (const OperatorInfo& op : catalog()) names += fmt::format(" {}", op.name);
   return names;
 }
 

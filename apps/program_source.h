@@ -22,7 +22,7 @@ class ProgramSource {
   // UserError when `text` is neither an operator nor a readable program file.
   explicit ProgramSource(const std::string& text);
 
-  const OpInfo* op() const { return op_; }  // null for files
+  const OperatorInfo* op() const { return op_; }  // null for files
   // The program at a shape; files use only shape.world_size, and an IR file must have that world
   // size.
   Program program(const OpShape& shape) const;
@@ -33,7 +33,7 @@ class ProgramSource {
 
  private:
   std::string text_;
-  const OpInfo* op_ = nullptr;
+  const OperatorInfo* op_ = nullptr;
   std::optional<Program> parsed_;
   Program (*build_)(int) = nullptr;
 };

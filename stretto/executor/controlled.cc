@@ -108,7 +108,7 @@ class Run final : private ControlledMemory {
   std::vector<RankRun> ranks_;
   std::unique_ptr<RaceDetector> detector_;
   std::vector<std::vector<AlignedBytes>> storage_;    // [rank][tensor]
-  std::vector<std::unique_ptr<Counter[]>> counters_;  // [rank]
+  std::vector<std::unique_ptr<SignalCounter[]>> counters_;  // [rank]
   std::vector<Candidate> candidates_;
   std::vector<ScheduleChoice> choices_;
   std::vector<std::int64_t> extents_;
@@ -161,7 +161,7 @@ void Run::allocate() {
     }
     storage_.push_back(std::move(tensors));
     auto count = static_cast<std::size_t>(rank.machine->code().num_counters);
-    counters_.push_back(std::make_unique<Counter[]>(std::max<std::size_t>(count, 1)));
+    counters_.push_back(std::make_unique<SignalCounter[]>(std::max<std::size_t>(count, 1)));
   }
 }
 

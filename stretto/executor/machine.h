@@ -157,7 +157,7 @@ class RankMachine final : private TableReader {
 
   // --- set by the owner ---
   std::vector<TensorMem> tensors;  // `at` to be filled in; shapes are this class's
-  std::vector<Counter*> counters;  // [world] first counter of each rank
+  std::vector<SignalCounter*> counters;  // [world] first counter of each rank
   Recorder* recorder = nullptr;    // null unless recording
   const char* program_name = "";   // interned while recording
   std::vector<const char*> role_names, signal_names;

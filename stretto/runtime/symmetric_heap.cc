@@ -61,13 +61,13 @@ int SymmetricHeap::add_buffer(const std::string& name, DType dtype, std::size_t 
 }
 
 int SymmetricHeap::add_signals(const std::string& name, std::size_t count) {
-  constexpr std::size_t kEach = sizeof(Counter);
+  constexpr std::size_t kEach = sizeof(SignalCounter);
   if (count > kMaxBytes / kEach) refuse(name, num_ranks_, count, kEach, "size overflows");
   Signals signals;
   signals.handle = {.name = name, .count = count};
   for (int r = 0; r < num_ranks_; ++r) {
     try {
-      signals.storage.push_back(std::make_unique<Counter[]>(count));
+      signals.storage.push_back(std::make_unique<SignalCounter[]>(count));
     } catch (const std::bad_alloc&) {
       refuse(name, num_ranks_, count, kEach, "out of memory");
     }
@@ -114,7 +114,7 @@ void SymmetricHeap::release_signals(int id, int rank) { release(signals_, id, ra
 void SymmetricHeap::zero_signals() {
   std::lock_guard lock(mutex_);
   for (auto& [id, block] : signals_) {
-    for (Counter* counters : block.handle.at) {
+    for (SignalCounter* counters : block.handle.at) {
       for (std::size_t i = 0; i < block.handle.count; ++i) {
         counters[i].value.store(0, std::memory_order_relaxed);
       }

@@ -46,7 +46,7 @@ class SymmetricHeap {
   };
   struct Signals {
     SignalBlock handle;
-    std::vector<std::unique_ptr<Counter[]>> storage;  // [world]
+    std::vector<std::unique_ptr<SignalCounter[]>> storage;  // [world]
     std::uint64_t released = 0;
   };
 

@@ -42,13 +42,13 @@ struct SymmetricBuffer {
 };
 
 // Symmetric monotone counters, each on a cache line of its own.
-struct alignas(64) Counter {
+struct alignas(64) SignalCounter {
   std::atomic<std::uint64_t> value{0};
 };
 struct SignalBlock {
   std::string name;
   std::size_t count = 0;     // counters per rank
-  std::vector<Counter*> at;  // [world]
+  std::vector<SignalCounter*> at;  // [world]
   int id = -1;
 };
 

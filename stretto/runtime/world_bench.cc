@@ -17,7 +17,7 @@ double seconds(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-void wait_for(const Rank& rank, const Counter& counter, std::uint64_t at_least) {
+void wait_for(const Rank& rank, const SignalCounter& counter, std::uint64_t at_least) {
   for (int polls = 0; counter.value.load(std::memory_order_acquire) < at_least; ++polls) {
     if (rank.aborted()) rank.throw_fault();
     rank.pause(polls);
@@ -75,7 +75,7 @@ void idle_ranks(benchmark::State& state) {
       if (rank.index() == 0) {
         timespec pause{.tv_sec = 0, .tv_nsec = 200'000'000};
         nanosleep(&pause, nullptr);
-        for (Counter* counter : go.at) counter->value.fetch_add(1, std::memory_order_release);
+        for (SignalCounter* counter : go.at) counter->value.fetch_add(1, std::memory_order_release);
       } else {
         wait_for(rank, go.at[rank.index()][0], 1);
       }

@@ -32,7 +32,7 @@ constexpr milliseconds kNever{60'000};
 // A deadline that a test waits out.
 constexpr milliseconds kSoon{60};
 
-void wait_for(Rank& rank, const Counter& counter, std::uint64_t at_least) {
+void wait_for(Rank& rank, const SignalCounter& counter, std::uint64_t at_least) {
   for (int polls = 0; counter.value.load(std::memory_order_acquire) < at_least; ++polls) {
     if (rank.aborted()) rank.throw_fault();
     rank.pause(polls);

@@ -32,7 +32,7 @@ Transformer::Transformer(Rank& rank, const ModelConfig& config, const Checkpoint
   }
 }
 
-Step& Transformer::step_for(std::int64_t count) {
+ForwardStep& Transformer::step_for(std::int64_t count) {
   std::int64_t bound = kBuckets.back();
   for (std::int64_t bucket : kBuckets) {
     if (bucket >= count) {
@@ -41,8 +41,8 @@ Step& Transformer::step_for(std::int64_t count) {
     }
   }
   bound = std::min(bound, state_->max_tokens);
-  std::unique_ptr<Step>& step = steps_[bound];
-  if (!step) step = std::make_unique<Step>(rank_, *state_, bound);
+  std::unique_ptr<ForwardStep>& step = steps_[bound];
+  if (!step) step = std::make_unique<ForwardStep>(rank_, *state_, bound);
   return *step;
 }
 
@@ -60,9 +60,9 @@ void Transformer::check_tokens(std::span<const int> tokens) const {
   }
 }
 
-Step& Transformer::append(std::span<const int> chunk) {
+ForwardStep& Transformer::append(std::span<const int> chunk) {
   auto count = static_cast<std::int64_t>(chunk.size());
-  Step& step = step_for(count);
+  ForwardStep& step = step_for(count);
   step.run(chunk.data(), count, past_);
   past_ += count;
   return step;
@@ -75,7 +75,7 @@ std::span<const float> Transformer::forward(std::span<const int> tokens) {
     append(tokens.first(largest));
     tokens = tokens.subspan(largest);
   }
-  Step& step = append(tokens);
+  ForwardStep& step = append(tokens);
   const float* row = step.logits(static_cast<std::int64_t>(tokens.size()) - 1, 1);
   return {row, static_cast<std::size_t>(vocab())};
 }
@@ -88,10 +88,10 @@ void Transformer::forward_each(std::span<const int> tokens, const Visit& visit) 
     std::span<const int> chunk = tokens.first(std::min(largest, tokens.size()));
     tokens = tokens.subspan(chunk.size());
     std::int64_t first = past_;
-    Step& step = append(chunk);
+    ForwardStep& step = append(chunk);
     auto count = static_cast<std::int64_t>(chunk.size());
-    for (std::int64_t row = 0; row < count; row += Step::kHeadRows) {
-      std::int64_t rows = std::min(Step::kHeadRows, count - row);
+    for (std::int64_t row = 0; row < count; row += ForwardStep::kHeadRows) {
+      std::int64_t rows = std::min(ForwardStep::kHeadRows, count - row);
       const float* logits = step.logits(row, rows);
       for (std::int64_t i = 0; i < rows; ++i) {
         visit(first + row + i, {logits + static_cast<std::size_t>(i) * width, width});

@@ -9,7 +9,7 @@
 #include <memory>
 #include <span>
 
-#include "stretto/model/transformer/step.h"
+#include "stretto/model/transformer/forward_step.h"
 
 namespace stretto {
 
@@ -39,13 +39,13 @@ class Transformer {
   void forward_each(std::span<const int> tokens, const Visit& visit);
 
  private:
-  Step& step_for(std::int64_t count);
-  Step& append(std::span<const int> chunk);
+  ForwardStep& step_for(std::int64_t count);
+  ForwardStep& append(std::span<const int> chunk);
   void check_tokens(std::span<const int> tokens) const;
 
   Rank& rank_;
   std::unique_ptr<ModelState> state_;
-  std::map<std::int64_t, std::unique_ptr<Step>> steps_;  // by bound
+  std::map<std::int64_t, std::unique_ptr<ForwardStep>> steps_;  // by bound
   std::int64_t past_ = 0;
 };
 

@@ -62,7 +62,7 @@ Program rope(const AttentionDesc& desc, const AttentionConfig& config);
 // Softmax online over blocks of the cache (FlashAttention, Dao et al. 2022, algorithm 1), fp32.
 Program attention(const AttentionDesc& desc, const AttentionConfig& config);
 
-OpInfo rope_info();
-OpInfo attention_info();
+OperatorInfo rope_info();
+OperatorInfo attention_info();
 
 }  // namespace stretto

@@ -167,7 +167,7 @@ OpCase attention_case(const OpShape& shape, std::uint64_t seed) {
 
 }  // namespace
 
-OpInfo rope_info() {
+OperatorInfo rope_info() {
   return {.name = "rope",
           .summary =
               "rotary embedding of m tokens with head size k, and their cache write (cache of n "
@@ -177,7 +177,7 @@ OpInfo rope_info() {
           .shapes = shapes};
 }
 
-OpInfo attention_info() {
+OperatorInfo attention_info() {
   return {.name = "attention",
           .summary = "causal GQA attention of m tokens over a cache of n, head size k",
           .program = [](const OpShape& s) { return attention(desc_of(s), config_of(desc_of(s))); },

@@ -11,8 +11,8 @@
 
 namespace stretto {
 
-const std::vector<OpInfo>& catalog() {
-  static const std::vector<OpInfo> operators = {
+const std::vector<OperatorInfo>& catalog() {
+  static const std::vector<OperatorInfo> operators = {
       all_gather_info(),
       reduce_scatter_info(),
       all_reduce_info(AllReduceKind::kOneShot),
@@ -40,8 +40,8 @@ const std::vector<OpInfo>& catalog() {
   return operators;
 }
 
-const OpInfo* find_operator(const std::string& name) {
-  for (const OpInfo& op : catalog()) {
+const OperatorInfo* find_operator(const std::string& name) {
+  for (const OperatorInfo& op : catalog()) {
     if (name == op.name) return &op;
   }
   return nullptr;

@@ -9,9 +9,9 @@
 
 namespace stretto {
 
-const std::vector<OpInfo>& catalog();
+const std::vector<OperatorInfo>& catalog();
 
 // nullptr where no operator has that name.
-const OpInfo* find_operator(const std::string& name);
+const OperatorInfo* find_operator(const std::string& name);
 
 }  // namespace stretto

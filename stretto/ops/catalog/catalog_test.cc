@@ -18,7 +18,7 @@ namespace {
 
 class Catalog : public testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
-  const OpInfo& op() const { return *find_operator(std::get<0>(GetParam())); }
+  const OperatorInfo& op() const { return *find_operator(std::get<0>(GetParam())); }
   int world_size() const { return std::get<1>(GetParam()); }
 };
 
@@ -48,7 +48,7 @@ TEST_P(Catalog, IsProved) {
 
 std::vector<std::string> operator_names() {
   std::vector<std::string> names;
-  for (const OpInfo& op : catalog()) names.emplace_back(op.name);
+  for (const OperatorInfo& op : catalog()) names.emplace_back(op.name);
   return names;
 }
 

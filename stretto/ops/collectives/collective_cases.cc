@@ -170,7 +170,7 @@ OpCase broadcast_case(const OpShape& shape, std::uint64_t seed) {
 
 }  // namespace
 
-OpInfo all_gather_info() {
+OperatorInfo all_gather_info() {
   return {.name = "all_gather",
           .summary = "every rank gets all rows of [m, n]",
           .program = [](const OpShape& s) { return all_gather(desc_of(s), config_of(desc_of(s))); },
@@ -178,7 +178,7 @@ OpInfo all_gather_info() {
           .shapes = shapes};
 }
 
-OpInfo reduce_scatter_info() {
+OperatorInfo reduce_scatter_info() {
   return {
       .name = "reduce_scatter",
       .summary = "every rank gets its rows of the sum over ranks of [m, n]",
@@ -187,7 +187,7 @@ OpInfo reduce_scatter_info() {
       .shapes = shapes};
 }
 
-OpInfo all_reduce_info(AllReduceKind kind) {
+OperatorInfo all_reduce_info(AllReduceKind kind) {
   constexpr const char* kNames[] = {"all_reduce_one_shot", "all_reduce_two_shot",
                                     "all_reduce_packet", "all_reduce_ring"};
   return {.name = kNames[static_cast<std::size_t>(kind)],
@@ -203,7 +203,7 @@ OpInfo all_reduce_info(AllReduceKind kind) {
           .shapes = shapes};
 }
 
-OpInfo all_to_all_info() {
+OperatorInfo all_to_all_info() {
   return {.name = "all_to_all",
           .summary = "block d of [P, m, n] goes to rank d, its first rows as counted",
           .program = [](const OpShape& s) { return all_to_all(desc_of(s), config_of(desc_of(s))); },
@@ -211,7 +211,7 @@ OpInfo all_to_all_info() {
           .shapes = shapes};
 }
 
-OpInfo broadcast_info() {
+OperatorInfo broadcast_info() {
   return {.name = "broadcast",
           .summary = "every rank gets [m, n] of the last rank",
           .program =

@@ -56,10 +56,10 @@ Program all_to_all(const CollectiveDesc& desc, const CollectiveConfig& config);
 // in [m, n] symmetric, of the root -> out [m, n] on every rank.
 Program broadcast(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
 
-OpInfo all_gather_info();
-OpInfo reduce_scatter_info();
-OpInfo all_reduce_info(AllReduceKind kind);
-OpInfo all_to_all_info();
-OpInfo broadcast_info();
+OperatorInfo all_gather_info();
+OperatorInfo reduce_scatter_info();
+OperatorInfo all_reduce_info(AllReduceKind kind);
+OperatorInfo all_to_all_info();
+OperatorInfo broadcast_info();
 
 }  // namespace stretto

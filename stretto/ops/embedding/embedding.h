@@ -40,7 +40,7 @@ Program embedding(const VocabDesc& desc, const VocabConfig& config);
 // each rank's columns are gathered by copy engine while later ones are computed.
 Program lm_head(const VocabDesc& desc, const VocabConfig& config);
 
-OpInfo embedding_info();
-OpInfo lm_head_info();
+OperatorInfo embedding_info();
+OperatorInfo lm_head_info();
 
 }  // namespace stretto

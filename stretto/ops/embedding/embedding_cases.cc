@@ -125,7 +125,7 @@ OpCase lm_head_case(const OpShape& s, std::uint64_t seed) {
 
 }  // namespace
 
-OpInfo embedding_info() {
+OperatorInfo embedding_info() {
   return {.name = "embedding",
           .summary = "m tokens looked up in a table of n rows of k, split over the ranks",
           .program = [](const OpShape& s) { return embedding(desc_of(s), config_of(desc_of(s))); },
@@ -133,7 +133,7 @@ OpInfo embedding_info() {
           .shapes = shapes};
 }
 
-OpInfo lm_head_info() {
+OperatorInfo lm_head_info() {
   return {.name = "lm_head",
           .summary = "[m, k] times a table of n rows, split over the ranks; logits on every rank",
           .program = [](const OpShape& s) { return lm_head(desc_of(s), config_of(desc_of(s))); },

@@ -46,7 +46,7 @@ struct OpCase {
 };
 
 // One row of the catalog.
-struct OpInfo {
+struct OperatorInfo {
   const char* name;     // "ag_gemm"
   const char* summary;  // one line, with what m, n, k mean
   // The program at a shape, with the default config for it. Cheap: no data.

@@ -41,8 +41,8 @@ Program all_reduce_add_rms_norm(const NormDesc& desc, const NormConfig& config);
 // gate_up [m, 2 * hidden], gate first -> out [m, hidden] = silu(gate) * up
 Program swiglu(const NormDesc& desc, const NormConfig& config);
 
-OpInfo rms_norm_info();
-OpInfo all_reduce_add_rms_norm_info();
-OpInfo swiglu_info();
+OperatorInfo rms_norm_info();
+OperatorInfo all_reduce_add_rms_norm_info();
+OperatorInfo swiglu_info();
 
 }  // namespace stretto

@@ -130,7 +130,7 @@ OpCase swiglu_case(const OpShape& s, std::uint64_t seed) {
 
 }  // namespace
 
-OpInfo rms_norm_info() {
+OperatorInfo rms_norm_info() {
   return {.name = "rms_norm",
           .summary = "residual addition and RMSNorm of [m, n]",
           .program =
@@ -142,7 +142,7 @@ OpInfo rms_norm_info() {
           .shapes = shapes};
 }
 
-OpInfo all_reduce_add_rms_norm_info() {
+OperatorInfo all_reduce_add_rms_norm_info() {
   return {.name = "all_reduce_add_rms_norm",
           .summary = "sum over ranks of [m, n], residual addition, RMSNorm, in one program",
           .program =
@@ -153,7 +153,7 @@ OpInfo all_reduce_add_rms_norm_info() {
           .shapes = shapes};
 }
 
-OpInfo swiglu_info() {
+OperatorInfo swiglu_info() {
   return {.name = "swiglu",
           .summary = "silu(gate) * up of [m, 2n]",
           .program = [](const OpShape& s) { return swiglu(desc_of(s), config_of(desc_of(s))); },

@@ -27,13 +27,13 @@ struct ModelState {
   std::vector<Matrix> k_cache, v_cache;  // per layer [Hkv * max_tokens, head_dim]
 };
 
-class Step {
+class ForwardStep {
  public:
   // Collective: every rank constructs the same steps in the same order.
-  Step(Rank& rank, ModelState& state, std::int64_t bound);
-  ~Step();
-  Step(const Step&) = delete;
-  Step& operator=(const Step&) = delete;
+  ForwardStep(Rank& rank, ModelState& state, std::int64_t bound);
+  ~ForwardStep();
+  ForwardStep(const ForwardStep&) = delete;
+  ForwardStep& operator=(const ForwardStep&) = delete;
 
   std::int64_t bound() const { return bound_; }
   // Appends tokens (0 < count <= bound, past + count <= max_tokens) to the cache.

@@ -1,4 +1,4 @@
-#include "stretto/model/transformer/step.h"
+#include "stretto/model/transformer/forward_step.h"
 
 #include <algorithm>
 #include <cstring>
@@ -29,7 +29,7 @@ Program with_default(Program (*op)(const Desc&, const decltype(default_config(De
 }  // namespace
 
 // What rotary embedding and attention share over the layers: one instance per window length.
-struct Step::AttentionPart {
+struct ForwardStep::AttentionPart {
   HeadSplit split;
   std::int64_t qkv_cols, q_cols;
   Instance* rope;
@@ -37,7 +37,7 @@ struct Step::AttentionPart {
   TensorArg qkv, q, out;
 };
 
-Step::Step(Rank& rank, ModelState& state, std::int64_t bound)
+ForwardStep::ForwardStep(Rank& rank, ModelState& state, std::int64_t bound)
     : rank_(rank),
       state_(state),
       bound_(bound),
@@ -52,18 +52,18 @@ Step::Step(Rank& rank, ModelState& state, std::int64_t bound)
   split_rows ? build_sequence_parallel() : build_replicated();
 }
 
-Step::~Step() {
+ForwardStep::~ForwardStep() {
   instances_.clear();
   for (auto& buffer : symmetric_) rank_.release(*buffer);
 }
 
-Instance* Step::add_instance(Program program) {
+Instance* ForwardStep::add_instance(Program program) {
   CompiledProgram compiled = compile(std::move(program));
   instances_.push_back(std::make_unique<Instance>(rank_, compiled.schedule, compiled.quotas));
   return instances_.back().get();
 }
 
-void Step::add_launch(Instance* instance, Rows rows, const std::vector<Binding>& bindings) {
+void ForwardStep::add_launch(Instance* instance, Rows rows, const std::vector<Binding>& bindings) {
   Launch launch{instance, {}, rows};
   const Program& program = instance->program();
   launch.args.tensors.resize(program.tensors.size());
@@ -75,19 +75,19 @@ void Step::add_launch(Instance* instance, Rows rows, const std::vector<Binding>&
   launches_.push_back(std::move(launch));
 }
 
-TensorArg Step::local(std::int64_t rows, std::int64_t cols, DType dtype) {
+TensorArg ForwardStep::local(std::int64_t rows, std::int64_t cols, DType dtype) {
   activations_.emplace_back(dtype, rows, cols);
   return of(activations_.back());
 }
 
-TensorArg Step::symmetric(const std::string& name, std::int64_t rows, std::int64_t cols) {
+TensorArg ForwardStep::symmetric(const std::string& name, std::int64_t rows, std::int64_t cols) {
   symmetric_.push_back(std::make_unique<SymmetricBuffer>(
       rank_.allocate(name, dtype_, static_cast<std::size_t>(rows * cols))));
   return {.data = symmetric_.back()->at[static_cast<std::size_t>(rank_.index())],
           .symmetric = symmetric_.back().get()};
 }
 
-Step::AttentionPart Step::make_attention_part() {
+ForwardStep::AttentionPart ForwardStep::make_attention_part() {
   AttentionDesc d = attention_desc(*state_.config, rank_.size());
   d.dtype = dtype_;
   d.weight_dtype = weight_dtype_;
@@ -108,7 +108,7 @@ Step::AttentionPart Step::make_attention_part() {
   return part;
 }
 
-void Step::add_attention(const AttentionPart& part, std::size_t layer) {
+void ForwardStep::add_attention(const AttentionPart& part, std::size_t layer) {
   const LayerWeights& w = state_.weights.layers[layer];
   Binding k{"k_cache", of(state_.k_cache[layer])}, v{"v_cache", of(state_.v_cache[layer])};
   std::vector<Binding> bindings = {{"qkv", part.qkv},
@@ -126,7 +126,7 @@ void Step::add_attention(const AttentionPart& part, std::size_t layer) {
              {{"q", part.q}, k, v, {"out", part.out}});
 }
 
-void Step::add_head(const TensorArg& normed) {
+void ForwardStep::add_head(const TensorArg& normed) {
   normed_ = static_cast<std::byte*>(normed.data);
   VocabDesc d{.dtype = dtype_,
               .weight_dtype = weight_dtype_,
@@ -142,7 +142,7 @@ void Step::add_head(const TensorArg& normed) {
 }
 
 // Every rank holds all rows; a row-parallel GEMM ends in an all-reduce with the residual added.
-void Step::build_replicated() {
+void ForwardStep::build_replicated() {
   int world = rank_.size();
   AttentionPart part = make_attention_part();
   NormDesc norm_desc{.dtype = dtype_,
@@ -220,7 +220,7 @@ void Step::build_replicated() {
 
 // Every rank holds ceil(m / P) rows; a column-parallel GEMM gathers them, a row-parallel one ends
 // in a reduce-scatter with the residual added.
-void Step::build_sequence_parallel() {
+void ForwardStep::build_sequence_parallel() {
   int world = rank_.size();
   AttentionPart part = make_attention_part();
   NormDesc norm_desc{.dtype = dtype_,
@@ -293,7 +293,7 @@ void Step::build_sequence_parallel() {
   add_head(all_normed);
 }
 
-void Step::run(const int* tokens, std::int64_t count, std::int64_t past) {
+void ForwardStep::run(const int* tokens, std::int64_t count, std::int64_t past) {
   STRETTO_CHECK(count >= 1 && count <= bound_ && past + count <= state_.max_tokens,
                 "a step outside its bucket or the cache");
   std::memcpy(tokens_.data(), tokens, static_cast<std::size_t>(count) * sizeof(int));
@@ -307,7 +307,7 @@ void Step::run(const int* tokens, std::int64_t count, std::int64_t past) {
   }
 }
 
-const float* Step::logits(std::int64_t first, std::int64_t count) {
+const float* ForwardStep::logits(std::int64_t first, std::int64_t count) {
   STRETTO_CHECK(count >= 1 && count <= logits_.rows() && first + count <= bound_,
                 "logits outside the step");
   Launch& l = *head_;
