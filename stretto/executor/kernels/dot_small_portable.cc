@@ -1,0 +1,3 @@
+#define STRETTO_TARGET
+#define STRETTO_TARGET_NAME portable
+#include "stretto/executor/kernels/dot_small_body.h"
