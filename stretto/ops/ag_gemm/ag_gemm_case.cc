@@ -20,7 +20,7 @@ Values gathered_rows(const OpCase& c, std::int64_t m, std::int64_t k) {
   return all;
 }
 
-OpInfo info(const char* name, const char* summary, Gather gather) {
+OperatorInfo info(const char* name, const char* summary, Gather gather) {
   auto desc = [](const OpShape& s) {
     return AgGemmDesc{.world_size = s.world_size,
                       .m = row_bucket(s.m),
@@ -76,13 +76,13 @@ OpCase ag_gemm_case(const AgGemmDesc& d, const AgGemmConfig& cfg, std::int64_t m
   return c;
 }
 
-OpInfo ag_gemm_info() {
+OperatorInfo ag_gemm_info() {
   return info("ag_gemm",
               "c[m,n/P] = all_gather(a[m/P,k]) * b[n/P,k]^T, copy engines pull the peers' rows",
               Gather::kPull);
 }
 
-OpInfo ag_gemm_push_info() {
+OperatorInfo ag_gemm_push_info() {
   return info("ag_gemm_push",
               "c[m,n/P] = all_gather(a[m/P,k]) * b[n/P,k]^T, SMs push the own rows to the peers",
               Gather::kPush);

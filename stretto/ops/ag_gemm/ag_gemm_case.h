@@ -13,7 +13,7 @@ OpCase ag_gemm_case(const AgGemmDesc& desc, const AgGemmConfig& config, std::int
                     std::uint64_t seed);
 
 // m: rows of all ranks, n: columns of c over all ranks, k: the summed dimension.
-OpInfo ag_gemm_info();
-OpInfo ag_gemm_push_info();
+OperatorInfo ag_gemm_info();
+OperatorInfo ag_gemm_push_info();
 
 }  // namespace stretto

@@ -12,7 +12,7 @@ namespace {
 
 // Compute tiles straddle ranks, transfers do not divide a rank's rows, channels do not divide
 // transfers.
-constexpr AgGemmConfig kSmall{.tile = {.bm = 8, .bn = 12, .bk = 20},
+constexpr AgGemmConfig kSmall{.tile = {.bm = 4, .bn = 8, .bk = 20},
                               .num_compute_sms = 2,
                               .num_gather_workers = 2,
                               .comm_rows = 3,
@@ -35,17 +35,17 @@ void expect_ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
 }
 
 TEST_P(AgGemm, MixedDtypesWithBias) {
-  for (int world : {1, 2, 3, 5}) {
+  for (int world : {1, 2, 5}) {
     expect_ag_gemm(
-        {.world_size = world, .m = 37, .n = 29, .k = 51, .b_dtype = DType::kBF16, .bias = true},
+        {.world_size = world, .m = 21, .n = 17, .k = 51, .b_dtype = DType::kBF16, .bias = true},
         small());
   }
 }
 
 TEST_P(AgGemm, Swiglu) {
   expect_ag_gemm({.world_size = 3,
-                  .m = 37,
-                  .n = 29,
+                  .m = 21,
+                  .n = 17,
                   .k = 51,
                   .a_dtype = DType::kBF16,
                   .b_dtype = DType::kBF16,

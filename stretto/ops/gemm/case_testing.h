@@ -18,9 +18,13 @@ inline std::uint64_t test_seed() {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
 }
 
-// Three launches with delays at random synchronisation points.
+// Proves the program; three launches with delays at random synchronisation points.
 inline void expect_runs(const OpCase& c, std::uint64_t seed) {
-  RunOptions options{.launches = 3, .seed = seed, .delay_probability = 0.02, .max_delay_us = 100};
+  RunOptions options{.launches = 3,
+                     .seed = seed,
+                     .delay_probability = 0.02,
+                     .max_delay_us = 100,
+                     .require_proof = true};
   EXPECT_EQ(run_case(c, options), "") << c.config << "\nSTRETTO_SEED=" << seed;
 }
 

@@ -30,7 +30,7 @@ GemmDesc swiglu_of(const OpShape& s) {
   return d;
 }
 
-OpInfo info(const char* name, const char* summary, GemmDesc (*desc)(const OpShape&)) {
+OperatorInfo info(const char* name, const char* summary, GemmDesc (*desc)(const OpShape&)) {
   return {.name = name,
           .summary = summary,
           .program =
@@ -73,12 +73,14 @@ void fill_inputs(OpCase& c, std::uint64_t seed) {
   c.inputs = no_values(c.program);
   c.expected = no_values(c.program);
   for (std::size_t rank = 0; rank < c.inputs.size(); ++rank) {
+    std::uint64_t num_inputs = 0;
     for (std::size_t t = 0; t < c.program.tensors.size(); ++t) {
       const Tensor& tensor = c.program.tensors[t];
       if (tensor.kind != TensorKind::kInput) continue;
       auto count =
           static_cast<std::size_t>(num_elements(bound_shape(c.program, static_cast<int>(t))));
-      c.inputs[rank][t] = random_values(count, tensor.dtype, seed * 4099 + rank * 64 + t);
+      c.inputs[rank][t] =
+          random_values(count, tensor.dtype, seed * 4099 + rank * 64 + num_inputs++);
     }
   }
 }
@@ -119,7 +121,7 @@ OpCase gemm_case(const GemmDesc& d, const GemmConfig& cfg, std::int64_t m, std::
   return c;
 }
 
-std::int64_t row_bucket(std::int64_t m) { return ceil_div(m, std::int64_t{16}) * 16; }
+std::int64_t row_bucket(std::int64_t m) { return ceil_div(m, std::int64_t{8}) * 8; }
 
 OpShape with_defaults(OpShape s) {
   if (s.m == 0) s.m = 512;
@@ -129,17 +131,17 @@ OpShape with_defaults(OpShape s) {
 }
 
 std::vector<OpShape> gemm_shapes(int world_size) {
-  return {{.world_size = world_size, .m = 64, .n = 64, .k = 64, .dtype = DType::kF32},
-          {.world_size = world_size, .m = 37, .n = 29, .k = 51, .dtype = DType::kF32},
-          {.world_size = world_size, .m = 45, .n = 67, .k = 35, .dtype = DType::kBF16},
-          {.world_size = world_size, .m = 3, .n = 41, .k = 70, .dtype = DType::kF16}};
+  return {{.world_size = world_size, .m = 32, .n = 32, .k = 64, .dtype = DType::kF32},
+          {.world_size = world_size, .m = 21, .n = 29, .k = 51, .dtype = DType::kF32},
+          {.world_size = world_size, .m = 13, .n = 37, .k = 35, .dtype = DType::kBF16},
+          {.world_size = world_size, .m = 3, .n = 19, .k = 70, .dtype = DType::kF16}};
 }
 
-OpInfo gemm_info() {
+OperatorInfo gemm_info() {
   return info("gemm", "c[m,n] = a[m,k] * b[n,k]^T on every rank by itself", desc_of);
 }
 
-OpInfo gemm_swiglu_info() {
+OperatorInfo gemm_swiglu_info() {
   return info("gemm_swiglu", "c[m,n] = silu(a * b_gate^T) * (a * b_up^T), bfloat16 weights [n,k]",
               swiglu_of);
 }

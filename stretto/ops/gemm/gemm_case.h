@@ -15,8 +15,8 @@ OpCase gemm_case(const GemmDesc& desc, const GemmConfig& config, std::int64_t m,
                  std::uint64_t seed);
 
 // m: rows, n: columns of c, k: the summed dimension.
-OpInfo gemm_info();
-OpInfo gemm_swiglu_info();
+OperatorInfo gemm_info();
+OperatorInfo gemm_swiglu_info();
 
 // --- shared by the operators of the family ---
 
@@ -26,13 +26,14 @@ struct ProductShape {
 };
 Values product_reference(const Values& a, const Values& b, const ProductShape& shape);
 
-// Fills the inputs of every rank of `c` with random values; the values differ per rank and tensor.
+// Fills the inputs of every rank of `c` with random values. They depend on the seed, the rank and
+// the input's place among the inputs, so that variants of one operator get the same.
 void fill_inputs(OpCase& c, std::uint64_t seed);
 
 // The weight side in fp64: f(a * b^T) with the biases and weights that `c` holds for `rank`.
 Values linear_reference(const OpCase& c, int rank, const Values& a, const ProductShape& shape);
 
-// An operator is built for a bucket of rows and launched with fewer: m rounded up to 16.
+// An operator is built for a bucket of rows and launched with fewer: m rounded up to 8.
 std::int64_t row_bucket(std::int64_t m);
 // Sizes that were left open, filled in.
 OpShape with_defaults(OpShape shape);

@@ -8,7 +8,7 @@
 namespace stretto {
 namespace {
 
-OpInfo info(const char* name, const char* summary, ReduceShots shots) {
+OperatorInfo info(const char* name, const char* summary, ReduceShots shots) {
   auto desc = [](const OpShape& s) {
     return GemmArDesc{.world_size = s.world_size,
                       .m = row_bucket(s.m),
@@ -66,14 +66,14 @@ OpCase gemm_ar_case(const GemmArDesc& d, const GemmArConfig& cfg, std::int64_t m
   return c;
 }
 
-OpInfo gemm_ar_info() {
+OperatorInfo gemm_ar_info() {
   return info("gemm_ar",
               "out[m,n] = all_reduce(a[m,k/P] * b[n,k/P]^T) + residual, one hop: every rank sums "
               "everything",
               ReduceShots::kOne);
 }
 
-OpInfo gemm_ar_two_shot_info() {
+OperatorInfo gemm_ar_two_shot_info() {
   return info("gemm_ar_two_shot",
               "out[m,n] = all_reduce(a[m,k/P] * b[n,k/P]^T) + residual, two hops: owners sum their "
               "rows and send them",

@@ -13,7 +13,7 @@ OpCase gemm_ar_case(const GemmArDesc& desc, const GemmArConfig& config, std::int
                     std::uint64_t seed);
 
 // m: rows, n: columns, k: the summed dimension over all ranks.
-OpInfo gemm_ar_info();
-OpInfo gemm_ar_two_shot_info();
+OperatorInfo gemm_ar_info();
+OperatorInfo gemm_ar_two_shot_info();
 
 }  // namespace stretto

@@ -23,7 +23,7 @@ struct Variant {
 };
 
 GemmArConfig small(const Variant& v) {
-  return {.tile = {.bm = 4, .bn = 12, .bk = 20},
+  return {.tile = {.bm = 4, .bn = 8, .bk = 20},
           .shots = v.shots,
           .num_compute_sms = 2,
           .num_reduce_sms = 2,
@@ -43,8 +43,8 @@ void expect_gemm_ar(const GemmArDesc& d, const GemmArConfig& cfg) {
 }
 
 TEST_P(GemmAr, RaggedRowsWithResidual) {
-  for (int world : {1, 2, 3, 5}) {
-    expect_gemm_ar({.world_size = world, .m = 37, .n = 29, .k = 17, .residual = true},
+  for (int world : {1, 2, 5}) {
+    expect_gemm_ar({.world_size = world, .m = 21, .n = 17, .k = 17, .residual = true},
                    small(GetParam()));
   }
 }
@@ -52,7 +52,7 @@ TEST_P(GemmAr, RaggedRowsWithResidual) {
 TEST_P(GemmAr, MixedDtypes) {
   expect_gemm_ar({.world_size = 4,
                   .m = 11,
-                  .n = 29,
+                  .n = 17,
                   .k = 51,
                   .b_dtype = DType::kBF16,
                   .out_dtype = DType::kF16},
@@ -88,13 +88,14 @@ std::vector<std::vector<std::byte>> output_bits(const OpCase& c) {
   return bits;
 }
 
+// Tiles of 4 rows: see gemm_ar.h.
 TEST(GemmArBits, AreTheSameOnAllRanksAndForBothAlgorithms) {
   std::uint64_t seed = test_seed();
   SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     GemmArDesc d{.world_size = 3,
-                 .m = 37,
-                 .n = 29,
+                 .m = 21,
+                 .n = 17,
                  .k = 51,
                  .a_dtype = dtype,
                  .b_dtype = dtype,

@@ -27,7 +27,7 @@ Values expected_rows(const OpCase& c, const GemmRsDesc& d, const Values& sum, in
   return rows;
 }
 
-OpInfo info(const char* name, const char* summary, Scatter scatter) {
+OperatorInfo info(const char* name, const char* summary, Scatter scatter) {
   auto desc = [](const OpShape& s) {
     return GemmRsDesc{.world_size = s.world_size,
                       .m = row_bucket(s.m),
@@ -104,14 +104,14 @@ OpCase gemm_rs_case(const GemmRsDesc& d, const GemmRsConfig& cfg, std::int64_t m
   return c;
 }
 
-OpInfo gemm_rs_info() {
+OperatorInfo gemm_rs_info() {
   return info("gemm_rs",
               "out[m/P,n] = reduce_scatter(a[m,k/P] * b[n,k/P]^T) + residual, stored by the GEMM "
               "straight to the rows' owner",
               Scatter::kEpilogue);
 }
 
-OpInfo gemm_rs_copy_info() {
+OperatorInfo gemm_rs_copy_info() {
   return info("gemm_rs_copy",
               "out[m/P,n] = reduce_scatter(a[m,k/P] * b[n,k/P]^T) + residual, copy engines send "
               "finished rows",

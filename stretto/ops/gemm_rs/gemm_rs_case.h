@@ -14,8 +14,8 @@ OpCase gemm_rs_case(const GemmRsDesc& desc, const GemmRsConfig& config, std::int
                     std::uint64_t seed);
 
 // m: rows of all ranks, n: columns, k: the summed dimension over all ranks.
-OpInfo gemm_rs_info();
-OpInfo gemm_rs_copy_info();
+OperatorInfo gemm_rs_info();
+OperatorInfo gemm_rs_copy_info();
 
 // Shared with gemm_ar: the sum over the ranks of a [m, k] * b [n, k]^T, in fp64, and how far from
 // it a result may lie whose partial sums were rounded to `dtype`.

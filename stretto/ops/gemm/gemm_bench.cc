@@ -1,0 +1,126 @@
+// What the tile program costs on top of its arithmetic: one CPU rank runs the gemm program, the
+// kernel that its dots call, and OpenBLAS in f32, in turn, call by call, so that a machine that
+// slows down slows all three. `of_kernel` and `of_openblas` are medians of time ratios below 1
+// where the program is slower; lo and hi bound their 95 % intervals.
+#include <benchmark/benchmark.h>
+#include <cblas.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "stretto/compiler.h"
+#include "stretto/executor/executor.h"
+#include "stretto/executor/kernels/dot.h"
+#include "stretto/ops/gemm/gemm.h"
+#include "stretto/ops/harness/case_memory.h"
+#include "stretto/ops/harness/time_case.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kSize = 1024;
+
+double seconds(const std::function<void()>& call) {
+  auto begin = std::chrono::steady_clock::now();
+  call();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Median of `ratios`, and the order statistics that bound it with 95 % confidence.
+void report_ratio(benchmark::State& state, const std::string& name, std::vector<double> ratios) {
+  std::sort(ratios.begin(), ratios.end());
+  double n = static_cast<double>(ratios.size());
+  auto at = [&](double rank) {
+    return ratios[static_cast<std::size_t>(std::clamp(rank, 0.0, n - 1))];
+  };
+  double half = 0.98 * std::sqrt(n);
+  state.counters[name] = at(n / 2);
+  state.counters[name + "_lo"] = at(std::floor(n / 2 - half));
+  state.counters[name + "_hi"] = at(std::ceil(n / 2 + half));
+}
+
+// One operand or result as the bare calls see it.
+struct Matrix {
+  std::vector<std::byte> bytes;
+  DType dtype;
+  Matrix(DType type, std::uint64_t seed) : dtype(type) {
+    Values values = random_values(kSize * kSize, type, seed);
+    bytes.resize(values.size() * size_bytes(type));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      store_element(type, bytes.data() + i * size_bytes(type), values[i]);
+    }
+  }
+  kernels::TileRef tile() { return {dtype, kSize, kSize, bytes.data(), kSize, 1}; }
+  float* f32() { return reinterpret_cast<float*>(bytes.data()); }
+};
+
+struct BareCalls {
+  Matrix a, b, acc{DType::kF32, 2};
+  Matrix a_f32{DType::kF32, 0}, b_f32{DType::kF32, 1};
+  explicit BareCalls(DType dtype) : a(dtype, 0), b(dtype, 1) {}
+
+  void kernel() {
+    kernels::dot({.acc = acc.tile(),
+                  .a = a.tile(),
+                  .b = kernels::transposed(b.tile()),
+                  .accumulate = false});
+  }
+  void openblas() {
+    constexpr int n = static_cast<int>(kSize);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, n, n, 1, a_f32.f32(), n, b_f32.f32(), n,
+                0, acc.f32(), n);
+  }
+};
+
+void gemm_program(benchmark::State& state, DType dtype, const GemmTile& tile) {
+  openblas_set_num_threads(1);
+  GemmDesc desc{
+      .m = kSize, .n = kSize, .k = kSize, .a_dtype = dtype, .b_dtype = dtype, .c_dtype = dtype};
+  GemmConfig config = default_config(desc);
+  if (tile.bm != 0) config.tile = tile;
+  OpCase c = random_case(gemm(desc, config), 0);
+  CompiledProgram compiled = compile(c.program);
+  BareCalls bare(dtype);
+  std::vector<double> of_kernel, of_openblas;
+  World world({.size = 1});
+  world.run([&](Rank& rank) {
+    CaseMemory memory(rank, c);
+    Instance instance(rank, compiled.schedule, compiled.quotas);
+    instance.launch(memory.args());
+    for (auto _ : state) {
+      double program = seconds([&] { instance.launch(memory.args()); });
+      of_kernel.push_back(seconds([&] { bare.kernel(); }) / program);
+      of_openblas.push_back(seconds([&] { bare.openblas(); }) / program);
+      state.SetIterationTime(program);
+    }
+  });
+  report_ratio(state, "of_kernel", of_kernel);
+  report_ratio(state, "of_openblas", of_openblas);
+  state.counters["GFLOPS"] = benchmark::Counter(2e-9 * kSize * kSize * kSize,
+                                                benchmark::Counter::kIsIterationInvariantRate);
+  state.SetLabel(to_string(config));
+}
+
+void add(const std::string& name, DType dtype, const GemmTile& tile) {
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [=](benchmark::State& state) { gemm_program(state, dtype, tile); })
+      ->UseManualTime()
+      ->Unit(benchmark::kMillisecond)
+      ->Iterations(30);
+}
+
+const bool kRegistered = [] {
+  constexpr GemmTile kDefault{}, kSmall{.bm = 128, .bn = 128, .bk = 64};
+  add("gemm/f32", DType::kF32, kDefault);
+  add("gemm/bf16", DType::kBF16, kDefault);
+  add("gemm/f32/tile_128x128x64", DType::kF32, kSmall);
+  add("gemm/bf16/tile_128x128x64", DType::kBF16, kSmall);
+  return true;
+}();
+
+}  // namespace
+}  // namespace stretto
