@@ -185,6 +185,9 @@ void Parser::role(const Token& start) {
   if (reader_.accept_word("cluster")) {
     r.resource.cluster_size = reader_.any_integer<int>("a cluster size");
   }
+  if (reader_.accept_word("stages")) {
+    r.resource.num_stages = reader_.any_integer<int>("a number of stages");
+  }
   reader_.expect_word("tiles");
   r.tile_var = resolve(vars_, TokenKind::kVar, "a variable");
   reader_.expect_mark("<");

@@ -279,10 +279,18 @@ struct Resource {
   ResourceKind kind = ResourceKind::kSm;
   int num_workers = 1;  // SMs (CTAs or clusters), copy queues, or host threads
   int cluster_size = 1;
+  // SMs: 0 keeps a role one agent; from 2 on, its loads run ahead of its arithmetic by up to this
+  // many tiles per operand (passes/split_agents.h).
+  int num_stages = 0;
 
   static Resource sms(int n) { return {ResourceKind::kSm, n}; }
   static Resource copy_engine(int queues = 1) { return {ResourceKind::kCopyEngine, queues}; }
   static Resource host(int threads = 1) { return {ResourceKind::kHost, threads}; }
+  Resource pipelined(int stages) const {
+    Resource r = *this;
+    r.num_stages = stages;
+    return r;
+  }
 };
 
 struct Role {

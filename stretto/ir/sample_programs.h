@@ -81,7 +81,8 @@ inline Program tile_program() {
   done.mode = NotifyMode::kLocal;
   gather.agents[0].body = {let, wait, copy, done};
 
-  Role gemm{"gemm", Resource::sms(4), 3, ceil_div(m, 64), {{"main"}}, {}, {}, {"sample.cc", 11}};
+  Role gemm{"gemm",           Resource::sms(4).pipelined(3), 3, ceil_div(m, 64), {{"main"}}, {}, {},
+            {"sample.cc", 11}};
   gemm.agents[0].values = {{DType::kF32, 64, 96},
                            {DType::kBF16, 64, 16},
                            {DType::kBF16, 96, 16},
@@ -280,6 +281,9 @@ class RandomProgram {
     Role r;
     r.name = fresh("r");
     r.resource = flip() ? Resource::sms(3) : Resource::host(2);
+    if (r.resource.kind == ResourceKind::kSm && flip()) {
+      r.resource = r.resource.pipelined(static_cast<int>(2 + below(4)));
+    }
     r.loc = loc();
     visible_ = globals();
     r.num_tiles = max(0, min(expr(2), 1000));

@@ -211,6 +211,11 @@ class ProgramChecker {
             res.cluster_size);
     require(res.cluster_size == 1 || res.kind == ResourceKind::kSm,
             "role '{}' has clusters of {}, only SMs have clusters", r.name, res.cluster_size);
+    require(res.num_stages == 0 || (res.num_stages >= 2 && res.num_stages <= kMaxStages),
+            "role '{}' has {} stages, need 2 to {}, or 0 for one agent", r.name, res.num_stages,
+            kMaxStages);
+    require(res.num_stages == 0 || res.kind == ResourceKind::kSm,
+            "role '{}' has {} stages, only SMs are pipelined", r.name, res.num_stages);
   }
 
   void num_tiles(const Role& r) const {

@@ -206,6 +206,7 @@ TEST(Verifier, RefusesBadDeclarations) {
       {"tiles 8 channels 8", "tiles 9 channels 8", "of 9 entries"},
       {"copy_engine 1", "copy_engine 0", "0 workers"},
       {"copy_engine 1", "copy_engine 1 cluster 2", "only SMs"},
+      {"copy_engine 1", "copy_engine 1 stages 2", "only SMs are pipelined"},
       {"%u < 4", "%x < 4", "not a tile variable"},
       {"%u < 4", "%u < @idx[0]", "may be read in a let only"},
       {"%u < 4", "%u < -1", "-1 tiles"},
@@ -323,6 +324,8 @@ TEST(Verifier, RefusesBadSchedules) {
       {"stage 1", "stage -1", "pipeline stage -1"},
       {"await 0", "await -1", "negative"},
       {"cluster 2", "cluster 17", "clusters of 17"},
+      {"cluster 2", "cluster 2 stages 1", "1 stages"},
+      {"cluster 2", "cluster 2 stages 65", "65 stages"},
       {"$0 = fill 0\n", "", "$0 is read", 2},
       {"barrier_sync all", "$1 = copy_value $1", "$1 is read where"},
   };

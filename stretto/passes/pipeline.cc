@@ -7,12 +7,14 @@
 #include "stretto/base/errors.h"
 #include "stretto/ir/verifier.h"
 #include "stretto/passes/resolve_tile_primitives.h"
+#include "stretto/passes/split_agents.h"
 
 namespace stretto {
 
 const std::vector<Pass>& schedule_pipeline() {
   static const std::vector<Pass> passes = {
       {"resolve_tile_primitives", resolve_tile_primitives},
+      {"split_agents", split_agents},
   };
   return passes;
 }

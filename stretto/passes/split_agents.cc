@@ -1,0 +1,281 @@
+#include "stretto/passes/split_agents.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "stretto/base/log.h"
+#include "stretto/passes/split_survey.h"
+
+namespace stretto {
+namespace {
+
+Swizzle swizzle_of(const ValueType& type) {
+  std::size_t row_bytes = static_cast<std::size_t>(type.cols) * size_bytes(type.dtype);
+  if (row_bytes % 128 == 0) return Swizzle::k128B;
+  if (row_bytes % 64 == 0) return Swizzle::k64B;
+  return row_bytes % 32 == 0 ? Swizzle::k32B : Swizzle::kNone;
+}
+
+void mark_vars(const Expr& e, std::vector<bool>& used) {
+  if (!e.has_value()) return;
+  const ExprNode& n = e.node();
+  if (n.op == ExprOp::kVar) used[static_cast<std::size_t>(n.value)] = true;
+  for (const Expr& arg : n.args) mark_vars(arg, used);
+}
+
+void mark_vars(const Region& r, std::vector<bool>& used) {
+  for (const Expr& e : r.origin) mark_vars(e, used);
+  for (const Expr& e : {r.rank, r.row_end, r.col_end}) mark_vars(e, used);
+}
+
+void mark_vars(const Block& block, std::vector<bool>& used) {
+  for (const Op& op : block) {
+    for (const Expr& e : op.exprs) mark_vars(e, used);
+    if (op.region) mark_vars(*op.region, used);
+    if (op.region2) mark_vars(*op.region2, used);
+    for (const Block& body : op.bodies) mark_vars(body, used);
+  }
+}
+
+// Drops what does nothing: empty loops and whens, and lets that nobody reads. Returns whether there
+// was any, since each may have been the reader of another.
+bool prune(Block& block, const std::vector<bool>& used) {
+  bool changed = false;
+  for (Op& op : block) {
+    for (Block& body : op.bodies) changed |= prune(body, used);
+  }
+  auto idle = [&](const Op& op) {
+    if (op.code == OpCode::kLet) return !used[static_cast<std::size_t>(op.var)];
+    return !op.bodies.empty() && std::all_of(op.bodies.begin(), op.bodies.end(),
+                                             [](const Block& body) { return body.empty(); });
+  };
+  return std::erase_if(block, idle) > 0 || changed;
+}
+
+void prune(const Program& program, Block& block) {
+  for (bool changed = true; changed;) {
+    std::vector<bool> used(program.vars.size(), false);
+    mark_vars(block, used);
+    changed = prune(block, used);
+  }
+}
+
+class RoleSplitter {
+ public:
+  RoleSplitter(const Program& program, Role& role, const SplitSurvey& survey)
+      : program_(program), role_(role), survey_(survey) {}
+
+  void run() {
+    const Block& body = role_.agents[0].body;
+    make_pipes(body);
+    Agent producer{.name = "producer", .kind = AgentKind::kProducer};
+    producer.body = producer_block(body, false);
+    prune(program_, producer.body);
+    bool producer_waits = needs_waits(producer.body);
+    if (producer_waits) {
+      producer.body = producer_block(body, true);
+      prune(program_, producer.body);
+    }
+    Agent consumer{.name = "consumer", .kind = AgentKind::kConsumer};
+    consumer.values = role_.agents[0].values;
+    consumer.body = consumer_block(body, nullptr);
+    if (producer_waits && !needs_waits(consumer.body)) drop_waits(consumer.body);
+    prune(program_, consumer.body);
+    role_.agents = {std::move(producer), std::move(consumer)};
+  }
+
+ private:
+  void make_pipes(const Block& block) {
+    for (const Op& op : block) {
+      for (const Block& body : op.bodies) make_pipes(body);
+      if (!survey_.is_piped(op)) continue;
+      const Tensor& tensor = program_.tensors[static_cast<std::size_t>(op.region->tensor)];
+      ValueType type{tensor.dtype, op.region->rows, op.region->cols};
+      pipe_of_[op.result] = static_cast<int>(role_.pipes.size());
+      role_.pipes.push_back({.name = fresh_name(tensor.name),
+                             .type = type,
+                             .num_slots = role_.resource.num_stages,
+                             .swizzle = swizzle_of(type),
+                             .producer = 0,
+                             .consumer = 1});
+    }
+  }
+
+  std::string fresh_name(const std::string& stem) const {
+    std::string candidate = stem;
+    auto taken = [&](const Pipe& pipe) { return pipe.name == candidate; };
+    for (int i = 1; std::any_of(role_.pipes.begin(), role_.pipes.end(), taken); ++i) {
+      candidate = fmt::format("{}_{}", stem, i);
+    }
+    return candidate;
+  }
+
+  // The loads, and the control and index arithmetic around them. The survey knows operations by
+  // their place in the role, so only the original is walked.
+  Block producer_block(const Block& block, bool with_waits) const {
+    Block out;
+    for (const Op& op : block) {
+      if (survey_.is_piped(op)) {
+        out.push_back({.code = OpCode::kPipePut,
+                       .region = op.region,
+                       .symbol = pipe_of_.at(op.result),
+                       .loc = op.loc});
+      } else if (op.code == OpCode::kLet || (op.code == OpCode::kWait && with_waits)) {
+        out.push_back(op);
+      } else if (!op.bodies.empty()) {
+        Op control = op;
+        for (std::size_t b = 0; b < op.bodies.size(); ++b) {
+          control.bodies[b] = producer_block(op.bodies[b], with_waits);
+        }
+        out.push_back(std::move(control));
+      }
+    }
+    return out;
+  }
+
+  Op release(int reg, const SourceLoc& loc) const {
+    return {.code = OpCode::kPipeRelease, .symbol = pipe_of_.at(reg), .loc = loc};
+  }
+  static Op await(std::int64_t keep, const SourceLoc& loc) {
+    return {.code = OpCode::kAwait, .exprs = {keep}, .loc = loc};
+  }
+  static Op when(const Expr& condition, Block then, const SourceLoc& loc) {
+    Op op{.code = OpCode::kWhen, .exprs = {condition}, .loc = loc};
+    op.bodies = {std::move(then), Block{}};
+    return op;
+  }
+
+  // Everything but the piped loads. `loop`: the loop whose body the block is, if any.
+  Block consumer_block(const Block& block, const Op* loop) const {
+    SlotUses uses = survey_.slot_uses(block);
+    bool overlapped = loop != nullptr && uses.overlaps;
+    Block out;
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      const Op& op = block[i];
+      out.push_back(op);
+      Op& copy = out.back();
+      if (survey_.is_piped(op)) {
+        copy.code = OpCode::kPipeGet;
+        copy.region.reset();
+        copy.symbol = pipe_of_.at(op.result);
+      }
+      for (std::size_t b = 0; b < op.bodies.size(); ++b) {
+        copy.bodies[b] = consumer_block(op.bodies[b], op.code == OpCode::kLoop ? &op : nullptr);
+      }
+      bool async = survey_.is_async(op);
+      if (async) copy.code = OpCode::kDotAsync;
+      if (op.code == OpCode::kLoop) drain(op, out);
+      if (overlapped) {
+        if (i == uses.last_dot) release_previous(*loop, uses, op.loc, out);
+        continue;
+      }
+      if (async) out.push_back(await(0, op.loc));
+      for (const SlotUses::Slot& slot : uses.slots) {
+        if (slot.last_use == i) out.push_back(release(slot.reg, slot.loc));
+      }
+    }
+    return out;
+  }
+
+  // One iteration's dots stay in flight, so what is complete is the iteration before.
+  void release_previous(const Op& loop, const SlotUses& uses, const SourceLoc& loc,
+                        Block& out) const {
+    out.push_back(await(uses.num_dots, loc));
+    out.push_back(when(loop.exprs[0] < Expr::var(loop.var), releases(uses), loc));
+  }
+
+  // After a loop that left its last iteration in flight.
+  void drain(const Op& loop, Block& out) const {
+    SlotUses uses = survey_.slot_uses(loop.bodies[0]);
+    if (!uses.overlaps) return;
+    out.push_back(await(0, loop.loc));
+    Expr any = loop.exprs[0] < loop.exprs[1];
+    Block last = releases(uses);
+    if (any.is_const(1)) {
+      out.insert(out.end(), last.begin(), last.end());
+    } else {
+      out.push_back(when(any, std::move(last), loop.loc));
+    }
+  }
+
+  Block releases(const SlotUses& uses) const {
+    Block out;
+    for (const SlotUses::Slot& slot : uses.slots) out.push_back(release(slot.reg, slot.loc));
+    return out;
+  }
+
+  // Whether an access in the block may conflict with another agent's. An own input is written by
+  // nobody during a launch; a local output is read by the caller alone, in stream order.
+  bool needs_waits(const Block& block) const {
+    return std::any_of(block.begin(), block.end(), [&](const Op& op) {
+      return needs_wait(op) || std::any_of(op.bodies.begin(), op.bodies.end(),
+                                           [&](const Block& body) { return needs_waits(body); });
+    });
+  }
+
+  bool needs_wait(const Op& op) const {
+    switch (op.code) {
+      case OpCode::kLoad:
+      case OpCode::kLoadRows:
+      case OpCode::kPipePut:
+        return !own_input(*op.region);
+      case OpCode::kStore:
+      case OpCode::kStoreRows:
+      case OpCode::kReduceStore:
+        return !local_output(*op.region);
+      case OpCode::kCopy:
+        return !own_input(*op.region) || !local_output(*op.region2);
+      case OpCode::kLet:
+        return survey_.reads_changing_table(op.exprs[0]);
+      case OpCode::kNotify:
+      case OpCode::kStorePacket:
+      case OpCode::kFence:
+        return true;  // a wait before it may be what it passes on
+      default:
+        return false;
+    }
+  }
+
+  bool own_input(const Region& r) const {
+    bool own = !r.rank.has_value() || r.rank.same(Expr::var(0));
+    return own && tensor(r).kind == TensorKind::kInput;
+  }
+  bool local_output(const Region& r) const {
+    return tensor(r).kind == TensorKind::kOutput && tensor(r).space == Space::kLocal;
+  }
+  const Tensor& tensor(const Region& r) const {
+    return program_.tensors[static_cast<std::size_t>(r.tensor)];
+  }
+
+  static void drop_waits(Block& block) {
+    std::erase_if(block, [](const Op& op) { return op.code == OpCode::kWait; });
+    for (Op& op : block) {
+      for (Block& body : op.bodies) drop_waits(body);
+    }
+  }
+
+  const Program& program_;
+  Role& role_;
+  const SplitSurvey& survey_;
+  std::map<int, int> pipe_of_;  // by the register that the load wrote
+};
+
+}  // namespace
+
+Program split_agents(Program program) {
+  for (Role& role : program.roles) {
+    if (role.resource.num_stages == 0 || role.agents.size() != 1) continue;
+    SplitSurvey survey(program, role);
+    if (survey.obstacle().empty()) {
+      RoleSplitter(program, role, survey).run();
+    } else {
+      log().debug("{}: role '{}' stays one agent: {}", program.name, role.name, survey.obstacle());
+    }
+  }
+  return program;
+}
+
+}  // namespace stretto

@@ -1,0 +1,19 @@
+// Splits the one sequential body of an SM role into two agents: a producer, which waits and loads
+// ahead, and a consumer, which computes, stores and notifies. Each load inside a loop that feeds a
+// dot becomes a pipe of Resource::num_stages slots; the dots that read the slots become
+// asynchronous, and where nothing else touches their accumulator one iteration of them stays in
+// flight. Roles that ask for no stages stay as they are.
+//
+// It stands after resolve_tile_primitives, since a tile primitive is several waits and loops of
+// which each agent needs a part, and before everything that looks at agents one by one.
+#pragma once
+
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+// A role that cannot be split without changing the order of its own writes and reads stays one
+// agent; the log says why at debug level.
+Program split_agents(Program program);
+
+}  // namespace stretto

@@ -1,0 +1,79 @@
+// The proof takes split programs as it takes whole ones, and takes none from which an edge between
+// agents, ranks or roles was deleted.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "stretto/ir/printer.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/passes/split_samples.h"
+#include "stretto/proof/prove.h"
+
+namespace stretto {
+namespace {
+
+using split_samples::ag_gemm, split_samples::attention, split_samples::gemm, split_samples::grouped,
+    split_samples::residual;
+
+TEST(SplitAgentsProof, SplitProgramsAreProved) {
+  std::vector<Program> programs = {gemm({.num_stages = 2}),
+                                   gemm({.num_stages = 3, .two_products = true}),
+                                   gemm({.num_stages = 2, .keep_copies = true}),
+                                   attention(2),
+                                   residual(2),
+                                   grouped(2)};
+  for (int world : {1, 2, 3}) programs.push_back(ag_gemm(world, 2));
+  for (Program& program : programs) {
+    Program schedule = run_pipeline(std::move(program));
+    ASSERT_EQ(schedule.roles.back().agents.size(), 2u) << print(schedule);
+    ProofResult proof = prove(schedule);
+    EXPECT_TRUE(proof.proved) << proof.report;
+  }
+}
+
+// Deletes one operation after the other; calls `check` with what is left.
+void each_without(const Program& program, const std::function<bool(const Op&)>& matches,
+                  const std::function<void(const Program&, const std::string&)>& check) {
+  for (int n = 0;; ++n) {
+    Program edited = program;
+    int seen = 0;
+    std::string deleted;
+    std::function<void(Block&)> visit = [&](Block& block) {
+      for (std::size_t i = 0; i < block.size(); ++i) {
+        if (matches(block[i]) && seen++ == n) {
+          deleted = print_op(program, nullptr, block[i]);
+          block.erase(block.begin() + static_cast<std::ptrdiff_t>(i));
+          return;
+        }
+        for (Block& body : block[i].bodies) visit(body);
+      }
+    };
+    visit(edited.on_start.body);
+    for (Role& role : edited.roles) {
+      for (Agent& agent : role.agents) visit(agent.body);
+    }
+    visit(edited.on_end.body);
+    if (deleted.empty()) return;
+    check(edited, deleted);
+  }
+}
+
+TEST(SplitAgentsProof, WhatIsTakenAwayIsMissed) {
+  int num_edits = 0;
+  auto is_edge = [](const Op& op) {
+    return op.code == OpCode::kPipeRelease || op.code == OpCode::kWait ||
+           op.code == OpCode::kAwait || op.code == OpCode::kNotify;
+  };
+  Program programs[] = {run_pipeline(ag_gemm(2, 2)), run_pipeline(gemm({.num_stages = 2})),
+                        run_pipeline(residual(2))};
+  for (const Program& program : programs) {
+    each_without(program, is_edge, [&](const Program& edited, const std::string& deleted) {
+      ++num_edits;
+      EXPECT_FALSE(prove(edited).proved) << program.name << " without " << deleted;
+    });
+  }
+  EXPECT_GE(num_edits, 18);
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,232 @@
+// Splitting a role into agents must not change a bit of what it computes, and must leave nothing
+// that the proof would let pass when it is taken away. A user who loses this gets faster kernels
+// with wrong results.
+#include "stretto/passes/split_agents.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "stretto/base/test_seed.h"
+#include "stretto/executor/controlled.h"
+#include "stretto/executor/program_runner.h"
+#include "stretto/ir/printer.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/passes/split_samples.h"
+#include "stretto/passes/split_survey.h"
+
+namespace stretto {
+namespace {
+
+using split_samples::ag_gemm, split_samples::attention, split_samples::gemm, split_samples::grouped,
+    split_samples::no_dot, split_samples::own_writes, split_samples::packets,
+    split_samples::residual, split_samples::table_loop;
+using split_samples::GemmOptions, split_samples::kK, split_samples::kM, split_samples::kN;
+
+std::shared_ptr<const Program> scheduled(Program program) {
+  return std::make_shared<const Program>(run_pipeline(std::move(program)));
+}
+
+int count_ops(const Block& block, OpCode code) {
+  int n = 0;
+  for (const Op& op : block) {
+    n += op.code == code;
+    for (const Block& body : op.bodies) n += count_ops(body, code);
+  }
+  return n;
+}
+
+const Role& role_named(const Program& program, const std::string& name) {
+  for (const Role& role : program.roles) {
+    if (role.name == name) return role;
+  }
+  throw InternalError("no role " + name);
+}
+
+// Whole numbers, so that sums are exact in any order.
+Doubles whole_numbers(std::int64_t n, std::mt19937_64& random) {
+  Doubles v(static_cast<std::size_t>(n));
+  for (double& x : v) x = static_cast<double>(random() % 9) - 4;
+  return v;
+}
+
+// Elements past the run-time shape are poison, and NaN is unequal to itself.
+bool same_bits(const std::vector<Doubles>& a, const std::vector<Doubles>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Doubles& x, const Doubles& y) {
+    return x.size() == y.size() && std::memcmp(x.data(), y.data(), 8 * x.size()) == 0;
+  });
+}
+
+class SplitAgents : public testing::Test {
+ protected:
+  // Two launches on every rank, inputs alike on all ranks; [rank][element] of the output "c".
+  std::vector<Doubles> run(const std::shared_ptr<const Program>& program,
+                           const std::map<std::string, Doubles>& inputs,
+                           const std::vector<std::int64_t>& extents = {}) {
+    std::vector<Doubles> c(static_cast<std::size_t>(program->world_size));
+    World world({.size = program->world_size});
+    run_program(world, program, [&](Rank& rank, Instance& instance, RankArguments& arguments) {
+      for (const auto& [name, values] : inputs) arguments.set(name, values);
+      if (!extents.empty()) arguments.args.extents = extents;
+      for (int e = 0; e < 2; ++e) instance.launch(arguments.args);
+      c[static_cast<std::size_t>(rank.index())] = arguments.get("c");
+    });
+    return c;
+  }
+  Doubles numbers(std::int64_t n) { return whole_numbers(n, random_); }
+
+  std::uint64_t seed_ = test_seed();
+  std::mt19937_64 random_{seed_};
+  testing::ScopedTrace trace_{__FILE__, __LINE__, "STRETTO_SEED=" + std::to_string(seed_)};
+};
+
+Doubles gemm_reference(const Doubles& a, const Doubles& b, std::int64_t k) {
+  Doubles c;
+  for (std::int64_t i = 0; i < kM; ++i) {
+    for (std::int64_t j = 0; j < kN; ++j) {
+      double sum = 0;
+      for (std::int64_t l = 0; l < k; ++l) {
+        sum += a[static_cast<std::size_t>(i * kK + l)] * b[static_cast<std::size_t>(j * kK + l)];
+      }
+      c.push_back(sum);
+    }
+  }
+  return c;
+}
+
+TEST_F(SplitAgents, GemmComputesTheSameBits) {
+  for (bool two : {false, true}) {
+    for (bool copies : {false, true}) {
+      for (int stages : {2, 3, 5}) {
+        auto whole = scheduled(gemm({.two_products = two, .keep_copies = copies}));
+        auto split =
+            scheduled(gemm({.num_stages = stages, .two_products = two, .keep_copies = copies}));
+        ASSERT_EQ(whole->roles[0].agents.size(), 1u);
+        ASSERT_EQ(split->roles[0].agents.size(), 2u);
+        EXPECT_EQ(split->roles[0].pipes.size(), two ? 3u : 2u);
+        EXPECT_EQ(split->roles[0].pipes[0].num_slots, stages);
+        for (std::int64_t k : {kK, std::int64_t{1}, std::int64_t{0}, std::int64_t{16}}) {
+          Doubles a = numbers(kM * kK), b = numbers(kN * kK), g = numbers(kN * kK);
+          std::map<std::string, Doubles> inputs = {{"a", a}, {"b", b}, {"g", g}};
+          Doubles want = gemm_reference(a, b, k), gate = gemm_reference(a, g, k);
+          for (std::size_t i = 0; two && i < want.size(); ++i) want[i] *= gate[i];
+          EXPECT_EQ(run(whole, inputs, {k})[0], want) << "k " << k;
+          EXPECT_EQ(run(split, inputs, {k})[0], want) << "k " << k << " stages " << stages << "\n"
+                                                      << print(*split);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SplitAgents, OneIterationStaysInFlightWhereNothingElseTouchesTheAccumulator) {
+  auto awaits = [](const GemmOptions& options) {
+    std::vector<std::int64_t> depths;
+    std::function<void(const Block&)> visit = [&](const Block& block) {
+      for (const Op& op : block) {
+        if (op.code == OpCode::kAwait) depths.push_back(op.exprs[0].const_value());
+        for (const Block& body : op.bodies) visit(body);
+      }
+    };
+    visit(scheduled(gemm(options))->roles[0].agents[1].body);
+    return depths;
+  };
+  EXPECT_EQ(awaits({.num_stages = 3}), (std::vector<std::int64_t>{1, 0}));
+  EXPECT_EQ(awaits({.num_stages = 3, .two_products = true}), (std::vector<std::int64_t>{2, 0}));
+  // A copy reads the slot before the dot does: nothing may be left pending.
+  EXPECT_EQ(awaits({.num_stages = 3, .keep_copies = true}), (std::vector<std::int64_t>{0}));
+}
+
+TEST_F(SplitAgents, AgGemmComputesTheSameBitsAndWaitsInTheProducer) {
+  for (int world : {1, 2, 3}) {
+    auto whole = scheduled(ag_gemm(world, 0)), split = scheduled(ag_gemm(world, 2));
+    std::map<std::string, Doubles> inputs = {{"a", numbers(5 * 20)}, {"b", numbers(9 * 20)}};
+    EXPECT_EQ(run(split, inputs), run(whole, inputs)) << "world " << world;
+    const Role& role = role_named(*split, "gemm");
+    ASSERT_EQ(role.agents.size(), 2u);
+    EXPECT_EQ(count_ops(role.agents[0].body, OpCode::kWait), 1);
+    EXPECT_EQ(count_ops(role.agents[1].body, OpCode::kWait), 0);
+    EXPECT_TRUE(role.agents[0].values.empty());
+  }
+}
+
+TEST_F(SplitAgents, NoScheduleFindsARace) {
+  auto program = scheduled(ag_gemm(2, 2));
+  Quotas quotas = count_quotas(*program, {});
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    ControlledOptions options{.launches = 3, .seed = seed_ + i, .compute = false};
+    options.policy = static_cast<SchedulePolicy>(i % 4);
+    ControlledResult result = run_controlled(program, quotas, options);
+    EXPECT_TRUE(result.ok()) << result.report;
+  }
+}
+
+TEST_F(SplitAgents, AttentionComputesTheSameBits) {
+  auto whole = scheduled(attention(0)), split = scheduled(attention(2));
+  ASSERT_EQ(split->roles[0].agents.size(), 2u);
+  EXPECT_EQ(split->roles[0].pipes.size(), 2u);
+  std::map<std::string, Doubles> inputs = {
+      {"q", numbers(56)}, {"k", numbers(176)}, {"v", numbers(176)}};
+  for (std::int64_t m : {7, 4, 1, 0}) {
+    for (std::int64_t past : {15, 6, 0}) {
+      EXPECT_TRUE(same_bits(run(split, inputs, {m, past}), run(whole, inputs, {m, past})))
+          << m << " " << past;
+    }
+  }
+}
+
+TEST_F(SplitAgents, AWaitStaysWhereTheConsumerReadsOnItsOwn) {
+  auto whole = scheduled(residual(0)), split = scheduled(residual(3));
+  const Role& role = role_named(*split, "gemm");
+  ASSERT_EQ(role.agents.size(), 2u);
+  EXPECT_EQ(count_ops(role.agents[0].body, OpCode::kWait), 1);
+  EXPECT_EQ(count_ops(role.agents[1].body, OpCode::kWait), 1);
+  std::map<std::string, Doubles> inputs = {{"in", numbers(128)}, {"b", numbers(64)}};
+  for (std::int64_t steps : {2, 1, 0}) {
+    EXPECT_EQ(run(split, inputs, {steps}), run(whole, inputs, {steps}));
+  }
+}
+
+TEST_F(SplitAgents, WhatCannotKeepItsOrderStaysWhole) {
+  const std::pair<Program, const char*> kCases[] = {{own_writes(true), "reads 'x' and writes it"},
+                                                    {own_writes(false), "reads 'x' and writes it"},
+                                                    {table_loop(), "a table decides"},
+                                                    {packets(), "the packets read at"},
+                                                    {no_dot(), "feeds a dot"}};
+  for (const auto& [program, reason] : kCases) {
+    Program whole = run_pipeline(program);
+    EXPECT_EQ(whole.roles[0].agents.size(), 1u) << program.name;
+    EXPECT_TRUE(whole.roles[0].pipes.empty()) << program.name;
+    std::string obstacle = SplitSurvey(whole, whole.roles[0]).obstacle();
+    EXPECT_NE(obstacle.find(reason), std::string::npos) << program.name << ": " << obstacle;
+  }
+  Doubles b = numbers(32);
+  Doubles c = run(scheduled(own_writes(true)), {{"b", b}})[0];
+  for (std::size_t j = 0; j < 4; ++j) {
+    double sum = 0;
+    for (std::size_t l = 0; l < 8; ++l) sum += 2 * b[l * 4 + j];
+    EXPECT_EQ(c[j], sum);
+  }
+}
+
+TEST_F(SplitAgents, ATableMayChooseWhatIsLoaded) {
+  auto whole = scheduled(grouped(0)), split = scheduled(grouped(2));
+  ASSERT_EQ(split->roles[0].agents.size(), 2u);
+  EXPECT_EQ(count_ops(split->roles[0].agents[1].body, OpCode::kLet), 0) << print(*split);
+  std::map<std::string, Doubles> inputs = {
+      {"group", {1, 0, 1}}, {"a", numbers(96)}, {"b", numbers(64)}};
+  EXPECT_EQ(run(split, inputs), run(whole, inputs));
+}
+
+TEST_F(SplitAgents, IsDoneOnceAndOnlyWhereAsked) {
+  Program once = run_pipeline(gemm({.num_stages = 2}));
+  EXPECT_EQ(print(split_agents(once)), print(once));
+  Program untouched = run_pipeline(gemm({}));
+  EXPECT_EQ(print(split_agents(untouched)), print(untouched));
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,240 @@
+#include "stretto/passes/split_survey.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace stretto {
+namespace {
+
+bool is_factor(const Op& op, int reg) {
+  return (op.code == OpCode::kDot || op.code == OpCode::kDotScaled) &&
+         (op.operands[1] == reg || op.operands[2] == reg);
+}
+
+bool is_elementwise(OpCode code) {
+  switch (code) {
+    case OpCode::kTranspose:
+    case OpCode::kCast:
+    case OpCode::kCopyValue:
+    case OpCode::kUnary:
+    case OpCode::kBinary:
+    case OpCode::kWhere:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool names(const Op& op, int reg) {
+  return op.result == reg || std::count(op.operands.begin(), op.operands.end(), reg) > 0;
+}
+
+// The operation itself or one inside it.
+template <typename Matches>
+bool any_op(const Op& op, const Matches& matches) {
+  if (matches(op)) return true;
+  for (const Block& body : op.bodies) {
+    for (const Op& inner : body) {
+      if (any_op(inner, matches)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+SplitSurvey::SplitSurvey(const Program& program, const Role& role)
+    : program_(program),
+      slot_of_(role.agents[0].values.size(), -1),
+      num_writes_(role.agents[0].values.size(), 0),
+      table_var_(program.vars.size(), false) {
+  const Block& body = role.agents[0].body;
+  count_writes(body);
+  survey(body, {});
+  find_views(body);
+  if (obstacle_.empty() && piped_.empty()) obstacle_ = "no load inside a loop feeds a dot";
+  if (obstacle_.empty()) check_order();
+}
+
+void SplitSurvey::count_writes(const Block& block) {
+  for (const Op& op : block) {
+    if (op.result >= 0) ++num_writes_[static_cast<std::size_t>(op.result)];
+    for (const Block& body : op.bodies) count_writes(body);
+  }
+}
+
+void SplitSurvey::survey(const Block& block, const Around& around) {
+  for (std::size_t i = 0; i < block.size(); ++i) {
+    const Op& op = block[i];
+    survey_writes(op);
+    if (op.code == OpCode::kLet) {
+      table_var_[static_cast<std::size_t>(op.var)] = depends_on_table(op.exprs[0]);
+    } else if (op.code == OpCode::kLoad && around.loop && feeds_dot(block, i)) {
+      piped_.insert(&op);
+      slot_of_[static_cast<std::size_t>(op.result)] = op.result;
+      if (around.table) {
+        obstacle_ =
+            fmt::format("a table decides about the load at {}:{}", op.loc.file, op.loc.line);
+      }
+    } else if (op.code == OpCode::kLoadPacket) {
+      obstacle_ = fmt::format("the packets read at {}:{} order what follows them", op.loc.file,
+                              op.loc.line);
+    }
+    if (op.bodies.empty()) continue;
+    Around inside = around;
+    for (const Expr& e : op.exprs) inside.table |= depends_on_table(e);
+    if (op.code == OpCode::kLoop) {
+      inside.loop = true;
+      table_var_[static_cast<std::size_t>(op.var)] = inside.table;
+    }
+    for (const Block& body : op.bodies) survey(body, inside);
+  }
+}
+
+void SplitSurvey::survey_writes(const Op& op) {
+  for (const Expr& e : op.exprs) check_table(e);
+  switch (op.code) {
+    case OpCode::kStore:
+    case OpCode::kStoreRows:
+    case OpCode::kReduceStore:
+    case OpCode::kStorePacket:
+      written_.insert(op.region->tensor);
+      return;
+    case OpCode::kCopy:
+      written_.insert(op.region2->tensor);
+      return;
+    default:
+      return;
+  }
+}
+
+void SplitSurvey::check_table(const Expr& expr) {
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kTable) tables_.insert(static_cast<int>(n.value));
+  for (const Expr& arg : n.args) check_table(arg);
+}
+
+bool SplitSurvey::depends_on_table(const Expr& expr) const {
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kTable) return true;
+  if (n.op == ExprOp::kVar) return table_var_[static_cast<std::size_t>(n.value)];
+  return std::any_of(n.args.begin(), n.args.end(),
+                     [&](const Expr& arg) { return depends_on_table(arg); });
+}
+
+bool SplitSurvey::reads_changing_table(const Expr& expr) const {
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kTable &&
+      program_.tensors[static_cast<std::size_t>(n.value)].kind != TensorKind::kInput) {
+    return true;
+  }
+  return std::any_of(n.args.begin(), n.args.end(),
+                     [&](const Expr& arg) { return reads_changing_table(arg); });
+}
+
+bool SplitSurvey::feeds_dot(const Block& block, std::size_t load) const {
+  int reg = block[load].result;
+  if (num_writes_[static_cast<std::size_t>(reg)] != 1) return false;
+  std::set<int> values = {reg};
+  for (std::size_t i = load + 1; i < block.size(); ++i) {
+    if (spreads_to_dot(block[i], values)) return true;
+  }
+  return false;
+}
+
+bool SplitSurvey::spreads_to_dot(const Op& op, std::set<int>& values) const {
+  for (int reg : op.operands) {
+    if (values.count(reg) == 0) continue;
+    if (is_factor(op, reg)) return true;
+    if (is_elementwise(op.code)) values.insert(op.result);
+  }
+  for (const Block& body : op.bodies) {
+    for (const Op& inner : body) {
+      if (spreads_to_dot(inner, values)) return true;
+    }
+  }
+  return false;
+}
+
+// The tensor core reads a transposed operand where it lies, so the slot must be held for it.
+void SplitSurvey::find_views(const Block& block) {
+  for (const Op& op : block) {
+    if (op.code == OpCode::kTranspose && num_writes_[static_cast<std::size_t>(op.result)] == 1) {
+      slot_of_[static_cast<std::size_t>(op.result)] =
+          slot_of_[static_cast<std::size_t>(op.operands[0])];
+    }
+    for (const Block& body : op.bodies) find_views(body);
+  }
+}
+
+bool SplitSurvey::is_async(const Op& op) const {
+  return op.code == OpCode::kDot && (slot_of_[static_cast<std::size_t>(op.operands[1])] >= 0 ||
+                                     slot_of_[static_cast<std::size_t>(op.operands[2])] >= 0);
+}
+
+bool SplitSurvey::reads(const Op& op, int slot) const {
+  return any_op(op, [&](const Op& inner) {
+    return std::any_of(inner.operands.begin(), inner.operands.end(),
+                       [&](int reg) { return slot_of_[static_cast<std::size_t>(reg)] == slot; });
+  });
+}
+
+SlotUses SplitSurvey::slot_uses(const Block& block) const {
+  SlotUses uses;
+  for (std::size_t i = 0; i < block.size(); ++i) {
+    if (is_piped(block[i])) uses.slots.push_back({block[i].result, i, block[i].loc});
+    for (SlotUses::Slot& slot : uses.slots) {
+      if (reads(block[i], slot.reg)) slot.last_use = i;
+    }
+    if (is_async(block[i])) {
+      ++uses.num_dots;
+      uses.last_dot = i;
+    }
+  }
+  uses.overlaps = !uses.slots.empty() && uses.num_dots > 0 && overlaps(block, uses);
+  return uses;
+}
+
+// Slots are read by dots alone, the dots read slots alone, and nobody else looks at the
+// accumulators.
+bool SplitSurvey::overlaps(const Block& block, const SlotUses& uses) const {
+  auto slot = [&](int reg) { return slot_of_[static_cast<std::size_t>(reg)]; };
+  std::set<int> accumulators;
+  for (const Op& op : block) {
+    if (!is_async(op)) continue;
+    if (op.result != op.operands[0] || slot(op.operands[1]) < 0 || slot(op.operands[2]) < 0) {
+      return false;
+    }
+    accumulators.insert(op.result);
+  }
+  for (const Op& op : block) {
+    if (is_async(op)) continue;
+    bool touches = any_op(op, [&](const Op& inner) {
+      return is_async(inner) || std::any_of(accumulators.begin(), accumulators.end(),
+                                            [&](int acc) { return names(inner, acc); });
+    });
+    if (touches) return false;
+    bool view = op.code == OpCode::kTranspose && slot(op.result) >= 0;
+    bool uses_slot = std::any_of(uses.slots.begin(), uses.slots.end(),
+                                 [&](const SlotUses::Slot& s) { return reads(op, s.reg); });
+    if (uses_slot && !view) return false;
+  }
+  return true;
+}
+
+// The producer runs ahead of the consumer's writes, so it may read nothing of what they write.
+void SplitSurvey::check_order() {
+  auto reason = [&](int tensor) {
+    return fmt::format("it reads '{}' and writes it too",
+                       program_.tensors[static_cast<std::size_t>(tensor)].name);
+  };
+  for (const Op* op : piped_) {
+    if (written_.count(op->region->tensor) != 0) obstacle_ = reason(op->region->tensor);
+  }
+  for (int table : tables_) {
+    if (written_.count(table) != 0) obstacle_ = reason(table);
+  }
+}
+
+}  // namespace stretto

@@ -1,0 +1,69 @@
+// Behind split_agents.h: what of a role's body goes through pipes, and whether the body can be
+// split at all.
+#pragma once
+
+#include <cstddef>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+// The slots that a block gets, by the registers that its loads wrote.
+struct SlotUses {
+  struct Slot {
+    int reg;
+    std::size_t last_use;  // index into the block of the last operation that reads it
+    SourceLoc loc;
+  };
+  std::vector<Slot> slots;
+  int num_dots = 0;          // asynchronous dots of the block itself
+  std::size_t last_dot = 0;  // the last of them
+  // In a loop: the dots of an iteration may be in flight during the next one.
+  bool overlaps = false;
+};
+
+class SplitSurvey {
+ public:
+  SplitSurvey(const Program& program, const Role& role);
+
+  // Why the role must stay one agent; empty when it can be split.
+  const std::string& obstacle() const { return obstacle_; }
+  // A load inside a loop whose value, itself or after elementwise operations, is a factor of a dot.
+  bool is_piped(const Op& op) const { return piped_.count(&op) != 0; }
+  // A dot that reads a slot, as loaded or transposed.
+  bool is_async(const Op& op) const;
+  SlotUses slot_uses(const Block& block) const;
+  bool reads_changing_table(const Expr& expr) const;
+
+ private:
+  struct Around {
+    bool loop = false;
+    bool table = false;  // a table decides whether or how often the block runs
+  };
+
+  void count_writes(const Block& block);
+  void survey(const Block& block, const Around& around);
+  void survey_writes(const Op& op);
+  bool feeds_dot(const Block& block, std::size_t load) const;
+  bool spreads_to_dot(const Op& op, std::set<int>& values) const;
+  void find_views(const Block& block);
+  bool reads(const Op& op, int slot) const;
+  bool overlaps(const Block& block, const SlotUses& uses) const;
+  bool depends_on_table(const Expr& expr) const;
+  void check_order();
+  void check_table(const Expr& expr);
+
+  const Program& program_;
+  std::set<const Op*> piped_;
+  std::vector<int> slot_of_;     // per register: the slot it stands for, or -1
+  std::vector<int> num_writes_;  // per register
+  std::vector<bool> table_var_;  // variables that follow from a table
+  std::set<int> written_;        // tensors that the role writes
+  std::set<int> tables_;         // tensors that its index arithmetic reads
+  std::string obstacle_;
+};
+
+}  // namespace stretto
