@@ -24,7 +24,6 @@ struct ProveOptions {
 struct Totals {
   int programs = 0, proved = 0, rejected = 0, mutants = 0, mutants_rejected = 0;
   nlohmann::json survivors = nlohmann::json::array();
-  std::string first_report;
 };
 
 Program lowered(Program program) {
@@ -40,10 +39,7 @@ void prove_one(const NamedProgram& named, const ProveOptions& options, Totals& t
     fmt::print(stderr, "{}: {} ({:.3f} s)\n", named.label, result.proved ? "proved" : "REJECTED",
                result.stats.seconds);
   }
-  if (!result.proved) {
-    fmt::print(stderr, "{}\n", result.report);
-    if (totals.first_report.empty()) totals.first_report = named.label + ": " + result.report;
-  }
+  if (!result.proved) fmt::print(stderr, "{}\n", result.report);
   if (!options.mutants || !result.proved) return;
   MutationSummary summary = run_mutants(named.label, schedule);
   totals.mutants += summary.mutants;
@@ -96,7 +92,9 @@ void run_prove(const ProveOptions& options) {
     }
     fmt::print(" ({:.1f} s)\n", seconds.count());
   }
-  if (totals.rejected > 0) throw Rejected(totals.first_report);
+  if (totals.rejected > 0) {
+    throw Rejected(fmt::format("{} of {} programs", totals.rejected, totals.programs));
+  }
 }
 
 }  // namespace

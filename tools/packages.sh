@@ -11,7 +11,7 @@ STRETTO_PACKAGES=(
   libopenblas-dev        # CPU matrix kernels (docs/decisions/0002-cpu-matrix-kernels.md), and a baseline
   libdnnl-dev            # baseline of the CPU matrix benchmark
   libxsmm-dev            # baseline of the CPU matrix benchmark
-  libpcre2-dev           # Unicode regular expressions of tokenizers
+  libonig-dev            # regular expressions of tokenizers, the library Hugging Face uses
   libutf8proc-dev        # Unicode normalisation of tokenizers
 )
 STRETTO_CHECK_PACKAGES=(
