@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "stretto/ir/verifier.h"
@@ -282,7 +283,7 @@ constexpr HarmlessEdit kEdits[] = {
 
 TEST(HarmlessEdits, OfEveryOperatorAreAccepted) {
   int accepted = 0;
-  for (const OpInfo& op : catalog()) {
+  for (const OperatorInfo& op : catalog()) {
     Program original = run_pipeline(op.program(op.shapes(3).back()));
     bool synchronises = !original.signals.empty();
     for (const HarmlessEdit& edit : kEdits) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "stretto/base/errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/executor/controlled.h"
 #include "stretto/ir/printer.h"
