@@ -2,7 +2,9 @@
 // and some that must stay whole.
 #pragma once
 
-#include "stretto/lang/program_builder.h"
+#include <cstdint>
+
+#include "stretto/ir/program.h"
 
 namespace stretto::split_samples {
 
@@ -15,205 +17,22 @@ struct GemmOptions {
 inline constexpr std::int64_t kM = 13, kN = 11, kK = 37;
 
 // c = a * b^T, or (a * b^T) * (a * g^T) elementwise; k is a run-time size.
-inline Program gemm(const GemmOptions& options) {
-  ProgramBuilder p("gemm", 1);
-  Index k = p.extent("k", kK);
-  auto a = p.input("a", DType::kBF16, {kM, k});
-  auto b = p.input("b", DType::kBF16, {kN, k});
-  auto g = p.input("g", DType::kBF16, {kN, k});
-  auto c = p.output("c", DType::kF32, {kM, kN});
-  p.role("gemm", Resource::sms(2).pipelined(options.num_stages), p.grid(c, 4, 4),
-         [&](const Tile& t) {
-           Value acc = p.zeros(DType::kF32, 4, 4), gate = p.zeros(DType::kF32, 4, 4);
-           Index steps = p.let("steps", ceil_div(k, 8));
-           p.loop(steps, [&](const Index& i) {
-             Index col = p.let("col", i * 8);
-             Value rows = p.load(a.tile({t.row, col}, 4, 8));
-             if (options.keep_copies) rows = copy(rows);
-             acc = dot(acc, rows, p.load(b.tile({t.col, col}, 4, 8)).T());
-             if (options.two_products) {
-               gate = dot(gate, rows, p.load(g.tile({t.col, col}, 4, 8)).T());
-             }
-           });
-           if (options.two_products) acc = acc * gate;
-           p.store(c.tile({t.row, t.col}, 4, 4), acc);
-         });
-  return p.finish();
-}
-
+Program gemm(const GemmOptions& options);
 // c = all_gather(a) * b^T: pulled by a copy engine, multiplied by a pipelined role.
-inline Program ag_gemm(int world, int num_stages) {
-  constexpr std::int64_t k = 20, n = 9, m_local = 5;
-  std::int64_t m = m_local * world;
-  ProgramBuilder p("ag_gemm", world);
-  auto a = p.input("a", DType::kF32, {m_local, k}, Space::kSymmetric);
-  auto b = p.input("b", DType::kF32, {n, k});
-  auto full = p.buffer("full", DType::kF32, {m, k});
-  auto c = p.output("c", DType::kF32, {m, n});
-  auto rows = p.tile_map("rows", full, {.tile_rows = 3, .channels_per_rank = 2});
-  auto here = p.signal("here", rows.channels());
-  auto ready = p.signal("ready"), done = p.signal("done");
-  p.on_start([&] { p.notify_all(ready); });
-  p.role("gather", Resource::copy_engine(), rows.tiles().rotate_from(p.rank()), [&](const Tile& t) {
-    p.wait(ready, t.owner);
-    p.rank_copy_data(
-        a.on(t.owner).tile({t.local_row, 0}, 3, k).until_row(t.local_row + t.row_end - t.row),
-        full.tile({t.row, 0}, 3, k).until_row(t.row_end));
-    p.producer_tile_notify(here, rows, t, NotifyMode::kLocal);
-    p.notify(done, t.owner);
-  });
-  p.role("gemm", Resource::sms(2).pipelined(num_stages), p.grid(c, 4, 4).rotate_rows(p.rank()),
-         [&](const Tile& t) {
-           p.consumer_tile_wait(here, rows, t.row, t.row + 4);
-           Value acc = p.zeros(DType::kF32, 4, 4);
-           p.loop(ceil_div(k, 8), [&](const Index& i) {
-             acc = dot(acc, p.load(full.tile({t.row, i * 8}, 4, 8)),
-                       p.load(b.tile({t.col, i * 8}, 4, 8)).T());
-           });
-           p.store(c.tile({t.row, t.col}, 4, 4), acc);
-         });
-  p.on_end([&] { p.loop(world, [&](const Index& r) { p.wait(done[r], 2); }); });
-  return p.finish();
-}
-
+Program ag_gemm(int world, int num_stages);
 // Online softmax over blocks of keys: two dots per step, their results used at once.
-inline Program attention(int num_stages) {
-  constexpr std::int64_t tokens = 22, dim = 8;
-  ProgramBuilder p("attention", 1);
-  Index m = p.extent("m", 7);
-  Index past = p.scalar("past", tokens - 7);
-  auto q = p.input("q", DType::kF32, {m, dim});
-  auto k = p.state("k", DType::kF32, {tokens, dim});
-  auto v = p.state("v", DType::kF32, {tokens, dim});
-  auto c = p.output("c", DType::kF32, {m, dim});
-  p.role("attend", Resource::sms(2).pipelined(num_stages), p.grid(m, 1, 4, 1), [&](const Tile& t) {
-    Index end = p.let("end", past + min(t.row + 4, m));
-    Value query = p.load(q.tile({t.row, 0}, 4, dim));
-    Value row = p.iota_rows(past + t.row, 4);
-    Value peak = p.full(DType::kF32, 4, 1, -1e30);
-    Value weight = p.zeros(DType::kF32, 4, 1);
-    Value acc = p.zeros(DType::kF32, 4, dim);
-    p.loop(0, ceil_div(end, 5), [&](const Index& j) {
-      auto block = [&](const TensorRef& t) { return t.tile({j * 5, 0}, 5, dim).until_row(end); };
-      Value scores = dot(p.zeros(DType::kF32, 4, 5), query, p.load(block(k)).T());
-      Value seen = p.iota_cols(j * 5, 5) <= row;
-      scores = where(seen, scores * 0.25, p.full(DType::kF32, 1, 1, -1e30));
-      Value new_peak = maximum(peak, row_max(scores));
-      Value shrink = exp(peak - new_peak);
-      Value chances = where(seen, exp(scores - new_peak), p.zeros(DType::kF32, 1, 1));
-      weight = weight * shrink + row_sum(chances);
-      acc = dot(acc * shrink, chances, copy(p.load(block(v))));
-      peak = new_peak;
-    });
-    p.store(c.tile({t.row, 0}, 4, dim), acc / weight);
-  });
-  return p.finish();
-}
-
+Program attention(int num_stages);
 // A role reads `x` through pipes, over a run-time number of steps, and `y` on its own.
-inline Program residual(int num_stages) {
-  ProgramBuilder p("residual", 1);
-  Index steps = p.extent("steps", 2);
-  auto in = p.input("in", DType::kF32, {8, 16});
-  auto b = p.input("b", DType::kF32, {16, 4});
-  auto x = p.buffer("x", DType::kF32, {8, 16});
-  auto y = p.buffer("y", DType::kF32, {8, 4});
-  auto c = p.output("c", DType::kF32, {8, 4});
-  auto here = p.signal("here", 1);
-  p.role("fill", Resource::sms(1), p.range(2), [&](const Tile& t) {
-    p.store(x.tile({t.index * 4, 0}, 4, 16), p.load(in.tile({t.index * 4, 0}, 4, 16)));
-    p.store(y.tile({t.index * 4, 0}, 4, 4), p.load(in.tile({t.index * 4, 0}, 4, 4)));
-    p.notify(here[0], p.rank());
-  });
-  p.role("gemm", Resource::sms(1).pipelined(num_stages), p.grid(c, 4, 4), [&](const Tile& t) {
-    p.wait(here[0], t.index + 1);
-    Value acc = p.zeros(DType::kF32, 4, 4);
-    p.loop(steps, [&](const Index& i) {
-      acc = dot(acc, p.load(x.tile({t.row, i * 8}, 4, 8)), p.load(b.tile({i * 8, 0}, 8, 4)));
-    });
-    p.store(c.tile({t.row, t.col}, 4, 4), acc + p.load(y.tile({t.row, t.col}, 4, 4)));
-  });
-  return p.finish();
-}
-
-inline Program own_writes(bool fence) {
-  ProgramBuilder p("own_writes", 1);
-  auto b = p.input("b", DType::kF32, {8, 4});
-  auto x = p.buffer("x", DType::kF32, {4, 8});
-  auto c = p.output("c", DType::kF32, {4, 4});
-  p.role("gemm", Resource::sms(1).pipelined(2), p.range(1), [&](const Tile&) {
-    p.store(x.tile({0, 0}, 4, 8), p.full(DType::kF32, 4, 8, 2));
-    if (fence) p.worker_fence();
-    Value acc = p.zeros(DType::kF32, 4, 4);
-    p.loop(1, [&](const Index&) {
-      acc = dot(acc, p.load(x.tile({0, 0}, 4, 8)), p.load(b.tile({0, 0}, 8, 4)));
-    });
-    p.store(c.tile({0, 0}, 4, 4), acc);
-  });
-  return p.finish();
-}
-
-inline Program table_loop() {
-  ProgramBuilder p("table_loop", 1);
-  auto steps = p.table("steps", {1}, {ContractKind::kRange, 0, 3});
-  auto a = p.input("a", DType::kF32, {4, 16});
-  auto c = p.output("c", DType::kF32, {4, 4});
-  p.role("gemm", Resource::sms(1).pipelined(2), p.range(1), [&](const Tile&) {
-    Index n = p.read(steps, {0});
-    Value acc = p.zeros(DType::kF32, 4, 4);
-    p.loop(n, [&](const Index& i) {
-      acc = dot(acc, p.load(a.tile({0, i * 8}, 4, 8)), p.load(a.tile({0, i * 8}, 4, 8)).T());
-    });
-    p.store(c.tile({0, 0}, 4, 4), acc);
-  });
-  return p.finish();
-}
-
-inline Program packets() {
-  ProgramBuilder p("packets", 1);
-  auto a = p.input("a", DType::kF32, {4, 8});
-  auto box = p.buffer("box", DType::kF32, {4, 4}, {.num_slots = 2, .packet = true});
-  auto c = p.output("c", DType::kF32, {4, 4});
-  p.role("gemm", Resource::sms(1).pipelined(2), p.range(1), [&](const Tile&) {
-    p.store_packet(box.tile({0, 0}, 4, 4), p.full(DType::kF32, 4, 4, 1));
-    Value acc = copy(p.load_packet(box.tile({0, 0}, 4, 4)));
-    p.loop(1, [&](const Index&) {
-      acc = dot(acc, p.load(a.tile({0, 0}, 4, 8)), p.load(a.tile({0, 0}, 4, 8)).T());
-    });
-    p.store(c.tile({0, 0}, 4, 4), acc);
-  });
-  return p.finish();
-}
-
-inline Program no_dot() {
-  ProgramBuilder p("no_dot", 1);
-  auto a = p.input("a", DType::kF32, {4, 8});
-  auto c = p.output("c", DType::kF32, {4, 8});
-  p.role("add", Resource::sms(1).pipelined(2), p.range(1), [&](const Tile&) {
-    p.loop(4, [&](const Index& i) {
-      p.store(c.tile({i, 0}, 1, 8), p.load(a.tile({i, 0}, 1, 8)) + 1.0);
-    });
-  });
-  return p.finish();
-}
-
+Program residual(int num_stages);
 // The weights of a group are chosen by a table; what the table says stands still, so both agents
 // may read it.
-inline Program grouped(int num_stages) {
-  ProgramBuilder p("grouped", 1);
-  auto group = p.table("group", {3}, {ContractKind::kRange, 0, 2});
-  auto a = p.input("a", DType::kF32, {12, 8});
-  auto b = p.input("b", DType::kF32, {2, 8, 4});
-  auto c = p.output("c", DType::kF32, {12, 4});
-  p.role("gemm", Resource::sms(1).pipelined(num_stages), p.grid(c, 4, 4), [&](const Tile& t) {
-    Index g = p.read(group, {t.m});
-    Value acc = p.zeros(DType::kF32, 4, 4);
-    p.loop(2, [&](const Index& i) {
-      acc = dot(acc, p.load(a.tile({t.row, i * 4}, 4, 4)), p.load(b.tile({g, i * 4, 0}, 4, 4)));
-    });
-    p.store(c.tile({t.row, 0}, 4, 4), acc);
-  });
-  return p.finish();
-}
+Program grouped(int num_stages);
+
+// Roles that ask for stages and cannot have them: a load of what the role stores, a loop that a
+// table ends, packets that order what follows, no dot.
+Program own_writes(bool fence);
+Program table_loop();
+Program packets();
+Program no_dot();
 
 }  // namespace stretto::split_samples
