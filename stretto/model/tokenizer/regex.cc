@@ -23,7 +23,7 @@ constexpr unsigned int kMaxMatchStack = 64'000'000;
 // engine, which has room for 20.
 constexpr auto kCategories =
     std::to_array<const char*>({"L",  "N",  "M",  "P",  "S",  "C",  "Lu", "Ll", "Lm", "Lo",
-                                "Nd", "No", "Mn", "Mc", "Po", "So", "Sm", "Sc", "Pd", "Cn"});
+                                "Nd", "No", "Mn", "Mc", "Po", "So", "Sm", "Cf", "Pd", "Cn"});
 
 // Oniguruma keeps pointers to the ranges: {count, first, last, first, last, ...}.
 using RangeTable = std::vector<OnigCodePoint>;
