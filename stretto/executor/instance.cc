@@ -89,6 +89,7 @@ void Instance::State::allocate() {
   auto count = static_cast<std::size_t>(std::max<std::int64_t>(machine.code().num_counters, 1));
   signals = rank.allocate_signals(p.name, count);
   machine.counters = signals.at;
+  machine.waker = &rank;
   bind_buffers(0, true);
 }
 

@@ -158,6 +158,7 @@ class RankMachine final : private TableReader {
   // --- set by the owner ---
   std::vector<TensorMem> tensors;  // `at` to be filled in; shapes are this class's
   std::vector<SignalCounter*> counters;  // [world] first counter of each rank
+  const Rank* waker = nullptr;     // tells sleeping ranks that a counter or packet changed
   Recorder* recorder = nullptr;    // null unless recording
   const char* program_name = "";   // interned while recording
   std::vector<const char*> role_names, signal_names;
@@ -241,6 +242,7 @@ class RankMachine final : private TableReader {
   bool pipe_get(AgentState& a, const Inst& inst);
   bool barrier_sync(AgentState& a, const Inst& inst);
   void call_hook(const AgentState& a, bool is_wait);
+  void wake(std::int64_t to) const;
 
   ProgramCode code_;
   std::vector<std::uint64_t> quota_;  // [counter] of the own rank

@@ -68,6 +68,7 @@ void RankMachine::store_packet(AgentState& a, const Inst& inst) {
     }
     kernels::store_packets(words + run.first_word, packet_bytes_, packet_tag());
   });
+  wake(t.rank);
 }
 
 bool RankMachine::load_packet(AgentState& a, const Inst& inst) {

@@ -119,6 +119,10 @@ bool RankMachine::wait(AgentState& a, const Inst& inst) {
   return true;
 }
 
+void RankMachine::wake(std::int64_t to) const {
+  if (waker != nullptr && to != rank()) waker->notify_changed(static_cast<int>(to));
+}
+
 void RankMachine::notify(AgentState& a, const Inst& inst) {
   std::int64_t channel = expr(a, inst, 0), to = expr(a, inst, 1), amount = expr(a, inst, 2);
   const Signal& signal = program().signals[static_cast<std::size_t>(inst.symbol)];
@@ -143,6 +147,7 @@ void RankMachine::notify(AgentState& a, const Inst& inst) {
   if (observer != nullptr) observer->on_notify(a, static_cast<int>(to), counter);
   counters[static_cast<std::size_t>(to)][counter].value.fetch_add(
       static_cast<std::uint64_t>(amount), std::memory_order_release);
+  wake(to);
   if (sync_hook != nullptr) call_hook(a, false);
 }
 
