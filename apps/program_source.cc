@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
@@ -28,12 +29,27 @@ std::string quote(const fs::path& path) {
   return text + "'";
 }
 
+// Every header that a program file may include: a program compiled against others does not load.
+std::string language_headers() {
+  std::vector<fs::path> headers;
+  for (const char* folder : {"base", "ir", "lang"}) {
+    for (const auto& entry :
+         fs::directory_iterator(fs::path(STRETTO_INCLUDE_DIR) / "stretto" / folder)) {
+      if (entry.path().extension() == ".h") headers.push_back(entry.path());
+    }
+  }
+  std::sort(headers.begin(), headers.end());
+  std::string text;
+  for (const fs::path& header : headers) text += read_file(header, kMaxProgramBytes);
+  return text;
+}
+
 // Compiles the file into a shared object under the cache; returns its path.
 fs::path compile_file(const fs::path& file) {
   std::string source = read_file(file, kMaxProgramBytes);
   fs::path dir = env_cache_dir() / "programs";
   fs::create_directories(dir);
-  std::size_t key = std::hash<std::string>{}(source + STRETTO_BUILD_ID + file.string());
+  std::size_t key = std::hash<std::string>{}(source + file.string() + language_headers());
   fs::path object = dir / fmt::format("{:016x}.so", key);
   if (fs::exists(object)) return object;
   fs::path made = dir / fmt::format("{:016x}.{}.tmp", key, ::getpid());
