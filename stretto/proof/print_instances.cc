@@ -7,18 +7,6 @@
 namespace stretto {
 namespace {
 
-const char* verb(const Access& a) {
-  switch (a.kind) {
-    case AccessKind::kRead:
-      return "read";
-    case AccessKind::kWrite:
-      return "write";
-    case AccessKind::kReduce:
-      return "reduce";
-  }
-  return "access";
-}
-
 std::string sync_line(const InstanceGraph& graph, const Sync& s) {
   switch (s.kind) {
     case SyncKind::kNotify:
