@@ -36,8 +36,8 @@ std::string print_instances(const Program& program, const std::vector<std::int64
     auto accesses_before = [&](int pos) {
       for (; next < agent.accesses.size() && agent.accesses[next].pos <= pos; ++next) {
         const Access& a = agent.accesses[next];
-        text += fmt::format("  tile {:<4} {:<7}{}  {}\n", a.tile, verb(a),
-                            describe_access(graph, a), describe_loc(a.op));
+        text += fmt::format("  tile {:<4} {}  {}\n", a.tile, describe_access(graph, a),
+                            describe_loc(a.op));
       }
     };
     for (std::size_t s = 0; s < agent.syncs.size(); ++s) {
