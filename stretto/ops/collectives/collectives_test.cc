@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/test_seed.h"
+#include "stretto/compiler.h"
+#include "stretto/ops/harness/case_memory.h"
 
 namespace stretto {
 namespace {
@@ -27,6 +30,38 @@ TEST(Collectives, ReferenceOfAllReduceIsTheSum) {
   auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
   for (std::size_t i = 0; i < 6; ++i) {
     EXPECT_DOUBLE_EQ(c.expected[1][out][i], c.inputs[0][in][i] + c.inputs[1][in][i]);
+  }
+}
+
+// Output bits of every rank after one launch on the same inputs.
+std::vector<std::vector<std::byte>> bits_of(AllReduceKind kind, const OpShape& shape,
+                                            std::uint64_t seed) {
+  OpCase c = all_reduce_info(kind).make_case(shape, seed);
+  CompiledProgram compiled = compile(c.program);
+  World world({.size = shape.world_size});
+  std::vector<std::vector<std::byte>> bits(static_cast<std::size_t>(shape.world_size));
+  world.run([&](Rank& rank) {
+    CaseMemory memory(rank, c);
+    memory.poison_outputs();
+    Instance instance(rank, compiled.schedule, compiled.quotas);
+    instance.launch(memory.args());
+    auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
+    bits[static_cast<std::size_t>(rank.index())] = memory.bytes_of(out);
+  });
+  return bits;
+}
+
+TEST(Collectives, AllReduceHasTheSameBitsByEveryRouteOnEveryRank) {
+  std::uint64_t seed = test_seed() % 100'000 * 3;  // a full extent
+  SCOPED_TRACE(seed);
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (int world = 1; world <= 8; ++world) {
+      OpShape shape{.world_size = world, .m = 13, .n = 21, .dtype = dtype};
+      auto one_shot = bits_of(AllReduceKind::kOneShot, shape, seed);
+      for (const auto& rank_bits : one_shot) EXPECT_EQ(rank_bits, one_shot[0]);
+      EXPECT_EQ(bits_of(AllReduceKind::kTwoShot, shape, seed), one_shot);
+      EXPECT_EQ(bits_of(AllReduceKind::kPacket, shape, seed), one_shot);
+    }
   }
 }
 
