@@ -4,9 +4,97 @@
 
 namespace stretto {
 
+namespace {
+
+constexpr const char* kOneArrival =
+    "the counter has one notifier and the wait asks for 1, which the first of the two brings after "
+    "the same accesses";
+constexpr const char* kEveryRank =
+    "the loop notifies every rank: only the order in which it does so changes";
+constexpr const char* kEveryChannel = "the loop waits for every channel: only the order changes";
+constexpr const char* kSwappedSources =
+    "every channel is waited for, with the same count, before the launch ends: sources swap "
+    "channels";
+constexpr const char* kOwnRank =
+    "the iteration is the rank itself, which its own launch order covers";
+constexpr const char* kOwnTilesFirst =
+    "each worker starts with tiles of its own rank, which need no wait, and waits there for the "
+    "rank that its next tiles need";
+constexpr const char* kTwoShotDone =
+    "'done' adds nothing: a launch ends after every owner's sums have come, so every input has "
+    "been read, and 'ready' of the next launch guards the sums";
+constexpr const char* kRingReady =
+    "'ready' adds nothing: a message has been all around the ring before a rank ends its launch";
+
+}  // namespace
+
 const std::vector<Explanation>& explanations() {
   static const std::vector<Explanation> all = {
-      {"none", "none", "none", "none"},
+      {"*", "duplicate notify", "on_start: notify 'ready'", kOneArrival},
+      {"gemm_ar P=*", "duplicate notify", "gemm: notify 'arrived'", kOneArrival},
+      {"gemm_rs_copy P=*", "duplicate notify", "scatter: notify 'arrived'", kOneArrival},
+      {"lm_head P=*", "duplicate notify", "gather: notify 'done'", kOneArrival},
+      {"embedding P=*", "duplicate notify", "sum: notify 'done'", kOneArrival},
+      {"all_reduce_add_rms_norm P=*", "duplicate notify", "reduce_norm: notify 'done'",
+       kOneArrival},
+      {"*", "notify too much", "on_start: notify 'ready'", kOneArrival},
+      {"gemm_ar P=*", "notify too much", "gemm: notify 'arrived'", kOneArrival},
+      {"gemm_rs_copy P=*", "notify too much", "scatter: notify 'arrived'", kOneArrival},
+      {"lm_head P=*", "notify too much", "gather: notify 'done'", kOneArrival},
+      {"embedding P=*", "notify too much", "sum: notify 'done'", kOneArrival},
+      {"all_reduce_add_rms_norm P=*", "notify too much", "reduce_norm: notify 'done'", kOneArrival},
+      {"*", "notify wrong rank", "on_start: notify 'ready'", kEveryRank},
+      {"gemm_ar P=*", "notify wrong rank", "gemm: notify 'arrived'", kEveryRank},
+      {"lm_head P=*", "notify wrong rank", "gemm: notify 'computed'", kEveryRank},
+      {"embedding P=*", "notify wrong rank", "lookup: notify 'looked_up'", kEveryRank},
+      {"all_reduce_two_shot P=*", "notify wrong rank", "reduce: notify 'reduced'", kEveryRank},
+      {"*", "notify wrong rank", "reduce*: notify 'done'", kEveryRank},
+      {"embedding P=*", "notify wrong rank", "sum: notify 'done'", kEveryRank},
+      {"gemm_ar P=*", "access on wrong rank", "gemm: store 'slots'",
+       "the loop stores at every rank before it notifies any: only the order changes"},
+      {"gemm_ar_two_shot P=2", "notify wrong rank", "reduce: notify 'gathered'",
+       "the other rank hears after both stores; the own one needs no notify"},
+      {"*", "notify wrong channel", "gather: notify 'done'", kSwappedSources},
+      {"*", "notify wrong channel", "pull: notify 'done'", kSwappedSources},
+      {"*", "notify wrong channel", "reduce*: notify 'done'", kSwappedSources},
+      {"*", "notify wrong channel", "sum: notify 'done'", kSwappedSources},
+      {"*", "notify wrong channel", "reduce: notify 'gathered'", kSwappedSources},
+      {"*", "wait for wrong channel", "on_end: wait 'done'", kEveryChannel},
+      {"*", "wait for wrong channel", "on_end: wait 'gathered'", kEveryChannel},
+      {"*", "wait in wrong rotation", "on_end: wait 'done'", kEveryChannel},
+      {"*", "skip first iteration", "on_end: loop 'done'", kOwnRank},
+      {"broadcast P=*", "skip last iteration", "on_end: loop 'done'", kOwnRank},
+      {"*", "wait for wrong channel", "gather: wait 'ready'", kOwnTilesFirst},
+      {"*", "wait for wrong channel", "pull: wait 'ready'", kOwnTilesFirst},
+      {"*", "wait for wrong channel", "push: wait 'ready'", kOwnTilesFirst},
+      {"*", "notify wrong channel", "on_start: notify 'ready'", kOwnTilesFirst},
+      {"ag_gemm P=*", "wait for wrong channel", "gemm: wait 'arrived'",
+       "queues copy a rank's rows in the order of their channels: the later channel implies the "
+       "one left out"},
+      {"all_reduce_two_shot P=*", "drop on_end", "on_end", kTwoShotDone},
+      {"all_reduce_two_shot P=*", "drop wait", "on_end: wait 'done'", kTwoShotDone},
+      {"all_reduce_two_shot P=*", "lower threshold", "on_end: wait 'done'", kTwoShotDone},
+      {"all_reduce_two_shot P=*", "skip last iteration", "on_end: loop 'done'", kTwoShotDone},
+      {"all_reduce_two_shot P=*", "duplicate notify", "*: notify 'done'", kTwoShotDone},
+      {"all_reduce_two_shot P=*", "notify too much", "*: notify 'done'", kTwoShotDone},
+      {"all_reduce_two_shot P=*", "notify before the access", "*: notify 'done'", kTwoShotDone},
+      {"all_reduce_two_shot P=*", "notify wrong rank", "gather: notify 'done'", kTwoShotDone},
+      {"all_reduce_two_shot P=*", "swap signals of notifies", "reduce: notify 'reduced'",
+       "the two loops are alike: same ranks, same channels, same place"},
+      {"all_reduce_ring P=*", "drop wait", "ring: wait 'ready'", kRingReady},
+      {"all_reduce_ring P=*", "wait after the access", "ring: wait 'ready'", kRingReady},
+      {"gemm_ar_two_shot P=*", "fewer slots", "buffer 'slots'",
+       "a launch ends after every owner's sums have come, so one slot is enough"},
+      {"all_reduce_packet P=*", "packet to wrong rank", "push: store_packet 'inbox'",
+       "the loop sends to every rank: only the order changes"},
+      {"all_reduce_packet P=*", "packet to wrong slot", "push: store_packet 'inbox'",
+       "every slot still has one writer and is read once: the order of the sum changes, a matter "
+       "of values"},
+      {"broadcast P=*", "condition always holds", "on_start: when 'ready'",
+       "the others' notifies are waited for by nobody"},
+      {"piped", "condition always holds", "gemm.math: when", "the condition holds for every tile"},
+      {"piped", "drop fence", "gemm.math: fence",
+       "the condition holds for every tile, so the fence is never reached"},
   };
   return all;
 }

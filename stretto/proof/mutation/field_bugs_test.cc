@@ -37,15 +37,16 @@ constexpr int kWorld = 3, kRows = 4, kCols = 6;
 // Every rank sends its rows to all others, who add them up: the frame of several bugs. Correct as
 // it stands.
 struct Exchange {
-  bool credit = true;  // wait until the reader has started this launch, and so is done with the last
+  bool credit =
+      true;  // wait until the reader has started this launch, and so is done with the last
   bool notify_another_signal = false;
   int put_line = 0, load_line = 0, wait_line = 0, notify_line = 0;
 
   Program program() {
     ProgramBuilder p("exchange", kWorld);
     auto x = p.input("x", DType::kF32, {kRows, kCols});
-    auto inbox = p.buffer("inbox", DType::kF32, {kWorld * kRows, kCols},
-                          {.space = Space::kSymmetric});
+    auto inbox =
+        p.buffer("inbox", DType::kF32, {kWorld * kRows, kCols}, {.space = Space::kSymmetric});
     auto y = p.output("y", DType::kF32, {kRows, kCols});
     auto free = p.signal("free"), here = p.signal("here"), there = p.signal("there");
     p.on_start([&] { p.notify_all(free); });
@@ -94,8 +95,8 @@ TEST(FieldBugs, NotifyOnOneSignalWaitOnAnother) {
 TEST(FieldBugs, PerSourceNotifyWaitedForAsOneCount) {
   ProgramBuilder p("mismatched", kWorld);
   auto x = p.input("x", DType::kF32, {1, kCols});
-  auto inbox = p.buffer("inbox", DType::kF32, {kWorld, kCols},
-                        {.space = Space::kSymmetric, .num_slots = 2});
+  auto inbox =
+      p.buffer("inbox", DType::kF32, {kWorld, kCols}, {.space = Space::kSymmetric, .num_slots = 2});
   auto y = p.output("y", DType::kF32, {1, kCols});
   auto here = p.signal("here");
   int wait_line = 0;
@@ -217,8 +218,8 @@ TEST(FieldBugs, MissingReadyCreditOnPush) {
 TEST(FieldBugs, WaitForTheLastTileMissing) {
   ProgramBuilder p("last_tile", 2);
   auto x = p.input("x", DType::kF32, {kRows, kCols});
-  auto inbox = p.buffer("inbox", DType::kF32, {kRows, kCols},
-                        {.space = Space::kSymmetric, .num_slots = 2});
+  auto inbox =
+      p.buffer("inbox", DType::kF32, {kRows, kCols}, {.space = Space::kSymmetric, .num_slots = 2});
   auto y = p.output("y", DType::kF32, {kRows, kCols});
   auto here = p.signal("here", kRows);
   Index peer = 1 - p.rank();
@@ -270,19 +271,25 @@ TEST(FieldBugs, StraddlingTileWaitsForItsFirstChannelOnly) {
 // cannot read a counter; the text form has no other word.
 
 template <typename Builder, typename Channel>
-concept WaitsForEquality = requires(Builder& p, Channel c, Index n) { p.wait_equal(c, n); } ||
-                           requires(Builder& p, Channel c, Index n) { p.wait_until(c, n); } ||
-                           requires(Builder& p, Channel c) { p.wait(c == 1); };
+concept WaitsForEquality = requires(Builder& p, Channel c, Index n) {
+  p.wait_equal(c, n);
+}
+|| requires(Builder& p, Channel c, Index n) { p.wait_until(c, n); }
+|| requires(Builder& p, Channel c) { p.wait(c == 1); };
 static_assert(!WaitsForEquality<ProgramBuilder, ChannelRef>);
 
 template <typename Builder, typename Channel>
-concept ReadsCounters = requires(Builder& p, Channel c) { p.read(c); } ||
-                        requires(Builder& p, Channel c) { p.let("value", c); };
+concept ReadsCounters = requires(Builder& p, Channel c) {
+  p.read(c);
+}
+|| requires(Builder& p, Channel c) { p.let("value", c); };
 static_assert(!ReadsCounters<ProgramBuilder, ChannelRef>);
 
 template <typename Builder, typename Channel>
-concept SetsCounters = requires(Builder& p, Channel c, Index r) { p.signal_set(c, r, 1); } ||
-                       requires(Builder& p, Channel c) { p.reset(c); };
+concept SetsCounters = requires(Builder& p, Channel c, Index r) {
+  p.signal_set(c, r, 1);
+}
+|| requires(Builder& p, Channel c) { p.reset(c); };
 static_assert(!SetsCounters<ProgramBuilder, ChannelRef>);
 
 // Both arrivals may be there before the first is waited for.
@@ -290,8 +297,7 @@ Program overtaken() {
   ProgramBuilder p("overtaken", 2);
   auto here = p.signal("here");
   Index peer = 1 - p.rank();
-  p.role("send", Resource::copy_engine(), p.range(2),
-         [&](const Tile&) { p.notify(here, peer); });
+  p.role("send", Resource::copy_engine(), p.range(2), [&](const Tile&) { p.notify(here, peer); });
   p.role("receive", Resource::sms(1), p.range(2),
          [&](const Tile& t) { p.wait(here[peer], t.index + 1); });
   return p.finish();

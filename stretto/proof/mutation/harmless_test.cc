@@ -88,9 +88,8 @@ bool wait_again_at_the_end(Program& p) {
 bool waits_first(Program& p) {
   bool any = false;
   for_each_block(p, [&](Block& block) {
-    auto early = std::stable_partition(block.begin(), block.end(), [](const Op& op) {
-      return op.code == OpCode::kLet;
-    });
+    auto early = std::stable_partition(block.begin(), block.end(),
+                                       [](const Op& op) { return op.code == OpCode::kLet; });
     auto waits = std::stable_partition(early, block.end(),
                                        [](const Op& op) { return op.code == OpCode::kWait; });
     any |= waits != early && waits != block.end();

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <optional>
 #include <set>
 
 #include "stretto/proof/mutation/site.h"
@@ -250,14 +249,16 @@ class Mutator {
       if (tensor.kind != TensorKind::kBuffer || tensor.num_slots < 2) continue;
       Program copy = original_;
       --copy.tensors[t].num_slots;
-      out_.push_back({"fewer slots", fmt::format("buffer '{}'", tensor.name), std::move(copy),
+      out_.push_back({"fewer slots",
+                      fmt::format("buffer '{}'", tensor.name),
+                      std::move(copy),
                       {quoted(tensor.name)}});
     }
     clear_agent("drop on_start", &Program::on_start);
     clear_agent("drop on_end", &Program::on_end);
   }
 
-  void clear_agent(const char* kind, Agent Program::* agent) {
+  void clear_agent(const char* kind, Agent Program::*agent) {
     const Block& body = (original_.*agent).body;
     if (std::none_of(body.begin(), body.end(), synchronises_inside)) return;
     Program copy = original_;
@@ -293,20 +294,58 @@ class Mutator {
 
   void add(const char* kind, Program program, std::vector<std::string> clues) {
     clues.push_back(fmt::format("{}:{}", op_->loc.file, op_->loc.line));
-    for (const auto* region : {&op_->region, &op_->region2}) {
-      if (*region) clues.push_back(quoted(original_.tensors[at((*region)->tensor)].name));
-    }
-    add_signals(*op_, clues);
+    add_symbols(*op_, clues);
     out_.push_back({kind, site_name_, std::move(program), std::move(clues)});
   }
 
-  void add_signals(const Op& op, std::vector<std::string>& clues) const {
-    if (op.code == OpCode::kNotify || op.code == OpCode::kWait) {
-      for (const std::string& c : clues_of_signal(op.symbol)) clues.push_back(c);
+  // What the operation, or those inside it, touch and synchronise with.
+  void add_symbols(const Op& op, std::vector<std::string>& clues) const {
+    for (const auto* region : {&op.region, &op.region2}) {
+      if (*region) clues.push_back(quoted(original_.tensors[at((*region)->tensor)].name));
+    }
+    const Role* role = site_.role >= 0 ? &original_.roles[at(site_.role)] : nullptr;
+    switch (op.code) {
+      case OpCode::kNotify:
+      case OpCode::kWait:
+        for (const std::string& c : clues_of_signal(op.symbol)) clues.push_back(c);
+        break;
+      case OpCode::kPipePut:
+      case OpCode::kPipeGet:
+      case OpCode::kPipeRelease:
+        clues.push_back(quoted(role->pipes[at(op.symbol)].name));
+        break;
+      case OpCode::kArrive:
+      case OpCode::kBarrierSync:
+        clues.push_back(quoted(role->barriers[at(op.symbol)].name));
+        break;
+      case OpCode::kAwait:
+        for (const Pipe& pipe : role->pipes) clues.push_back(quoted(pipe.name));
+        break;
+      case OpCode::kFence:
+        for (int t : touched_by_agent()) clues.push_back(quoted(original_.tensors[at(t)].name));
+        break;
+      case OpCode::kStorePacket:
+        for (const Site& site : sites_) {
+          const Op& load = op_at(original_, site);
+          bool reader =
+              load.code == OpCode::kLoadPacket && load.region->tensor == op.region->tensor;
+          if (reader) clues.push_back(fmt::format("{}:{}", load.loc.file, load.loc.line));
+        }
+        break;
+      default:
+        break;
     }
     for (const Block& body : op.bodies) {
-      for (const Op& inner : body) add_signals(inner, clues);
+      for (const Op& inner : body) add_symbols(inner, clues);
     }
+  }
+
+  std::set<int> touched_by_agent() const {
+    std::set<int> out;
+    for (const Op& o : body_at(const_cast<Program&>(original_), site_)) {
+      for (int t : shared_tensors(original_, o)) out.insert(t);
+    }
+    return out;
   }
 
   // --- what a signal guards ---
@@ -314,6 +353,7 @@ class Mutator {
   void find_guarded(const Site& site) {
     const Op& op = op_at(original_, site);
     if (op.code != OpCode::kNotify && op.code != OpCode::kWait) return;
+    lines_[op.symbol].insert(fmt::format("{}:{}", op.loc.file, op.loc.line));
     for (const Op& o : body_at(const_cast<Program&>(original_), site)) {
       for (int t : shared_tensors(original_, o)) guarded_[op.symbol].insert(t);
     }
@@ -321,6 +361,8 @@ class Mutator {
 
   std::vector<std::string> clues_of_signal(int symbol) const {
     std::vector<std::string> out = {quoted(original_.signals[at(symbol)].name)};
+    auto ends = lines_.find(symbol);
+    if (ends != lines_.end()) out.insert(out.end(), ends->second.begin(), ends->second.end());
     auto it = guarded_.find(symbol);
     if (it == guarded_.end()) return out;
     for (int t : it->second) out.push_back(quoted(original_.tensors[at(t)].name));
@@ -351,7 +393,8 @@ class Mutator {
 
   const Program& original_;
   std::vector<Site> sites_;
-  std::map<int, std::set<int>> guarded_;
+  std::map<int, std::set<std::string>> lines_;  // per signal: where it is notified or waited for
+  std::map<int, std::set<int>> guarded_;        // per signal: tensors
   std::map<std::string, int> seen_;
   Site site_;
   std::string site_name_;

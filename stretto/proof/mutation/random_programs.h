@@ -24,7 +24,8 @@ class RandomProtocol {
     auto x = p.input("x", DType::kF32, {tiles_, 1}, Space::kSymmetric);
     auto inbox = p.buffer("inbox", DType::kF32, {2 * tiles_, 1},
                           {.space = Space::kSymmetric, .num_slots = two_slots ? 2 : 1});
-    auto y = p.output("y", DType::kF32, {tiles_, 1}, chance(20) ? Space::kSymmetric : Space::kLocal);
+    auto y =
+        p.output("y", DType::kF32, {tiles_, 1}, chance(20) ? Space::kSymmetric : Space::kLocal);
     auto ready = p.signal("ready");
     bool per_tile = chance(50);
     auto here = p.signal("here", per_tile ? 2 * tiles_ : 2);

@@ -1,6 +1,8 @@
 // The proof against brute force: random small programs on two ranks, whose every interleaving is
 // walked. If the proof accepts one that can fail, a user's launch is corrupted by it; if it rejects
 // one that cannot, a user has to add a wait for nothing.
+#include "stretto/proof/mutation/random_programs.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +13,6 @@
 #include "stretto/proof/expand.h"
 #include "stretto/proof/mutation/exploration.h"
 #include "stretto/proof/mutation/mutate.h"
-#include "stretto/proof/mutation/random_programs.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto {

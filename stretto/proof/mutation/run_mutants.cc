@@ -21,6 +21,14 @@ void MutationSummary::add(const MutationSummary& other) {
   survivors.insert(survivors.end(), other.survivors.begin(), other.survivors.end());
 }
 
+Program spread_over_workers(Program program) {
+  for (Role& role : program.roles) {
+    bool queues = role.resource.kind == ResourceKind::kCopyEngine;
+    role.resource.num_workers = std::max(role.resource.num_workers, queues ? 2 : 3);
+  }
+  return program;
+}
+
 ProofOptions mutant_options() { return {.max_samples = 8, .max_findings = 1}; }
 
 MutationSummary run_mutants(const std::string& label, const Program& program,

@@ -35,6 +35,10 @@ using AfterMutant = std::function<void(const Mutant&, const ProofResult&)>;
 MutationSummary run_mutants(const std::string& label, const Program& program,
                             const AfterMutant& after = {});
 
+// The same program with several workers per role. Where one worker does all tiles of a role, its
+// program order hides what a missing wait would do.
+Program spread_over_workers(Program program);
+
 // How mutants are proved: fewer samples of run-time extents than for a shipped program, since a
 // mistake in the synchronisation shows at nearly any of them.
 ProofOptions mutant_options();

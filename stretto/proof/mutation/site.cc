@@ -111,8 +111,7 @@ Block& block_at(Program& program, const Site& site, std::size_t depth) {
 
 const Op& op_at(const Program& program, const Site& site) {
   // Nothing is written through the reference.
-  return block_at(const_cast<Program&>(program), site,
-                  site.path.size() - 1)[site.path.back().op];
+  return block_at(const_cast<Program&>(program), site, site.path.size() - 1)[site.path.back().op];
 }
 
 std::string name(const Program& program, const Site& site) {
