@@ -41,7 +41,7 @@ class Linear {
   std::vector<TensorRef> weights_, biases_;
 };
 
-// Tiles for a CPU rank: the whole of a decode step's rows at once, else up to 128 x 256, and
+// Tiles for a CPU rank: the whole of a decode step's rows at once, else up to 256 x 512, and
 // several tiles wherever the matrix is large enough for communication to hide behind.
 GemmTile default_tile(std::int64_t m, std::int64_t n, std::int64_t k);
 
