@@ -96,7 +96,9 @@ struct Signal {
 // interval overlap: tile -> rows f_S, tile -> rank f_R, tile -> channel f_C. Affine: the rows of
 // `tensor` are split over the ranks in runs of `rows_per_rank`, each run into tiles of tile_rows,
 // each rank's tiles into `channels_per_rank` channels. Table-driven: low, high, rank and channel
-// are kI32 tensors of num_tiles entries, and `count` (per channel) holds how many tiles map to it.
+// are kI32 tensors of num_tiles entries, and `count` (per channel) holds how many tiles map to it;
+// they say how routing groups tiles, for the program's own use. A table must not decide how often a
+// counter is notified, so the tile primitives give every tile of such a map a channel of its own.
 struct TileMap {
   std::string name;
   int tensor = -1;

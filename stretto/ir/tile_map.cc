@@ -29,7 +29,7 @@ std::int64_t num_tiles(const Program& program, const TileMap& map) {
 }
 
 std::int64_t num_channels(const Program& program, const TileMap& map) {
-  return map.table_driven ? map.num_channels : map.channels_per_rank * program.world_size;
+  return map.table_driven ? map.num_tiles : map.channels_per_rank * program.world_size;
 }
 
 RowRange tile_rows(const Program& program, const TileMap& map, const Expr& tile) {
@@ -47,14 +47,14 @@ Expr tile_owner(const Program& program, const TileMap& map, const Expr& tile) {
 }
 
 Expr tile_channel(const Program& program, const TileMap& map, const Expr& tile) {
-  if (map.table_driven) return Expr::table(map.channel, {tile});
+  if (map.table_driven) return tile;
   Expr per_rank = tiles_per_rank(program, map);
   return tile / per_rank * map.channels_per_rank +
          tile % per_rank / tiles_per_channel(program, map);
 }
 
 Expr channel_count(const Program& program, const TileMap& map, const Expr& channel) {
-  if (map.table_driven) return Expr::table(map.count, {channel});
+  if (map.table_driven) return 1;
   Expr per_channel = tiles_per_channel(program, map);
   Expr first = channel % map.channels_per_rank * per_channel;
   return max(min(per_channel, Expr(tiles_per_rank(program, map)) - first), 0);

@@ -18,7 +18,8 @@ std::int64_t tiles_per_channel(const Program& program, const TileMap& map);
 std::int64_t num_tiles(const Program& program, const TileMap& map);
 std::int64_t num_channels(const Program& program, const TileMap& map);
 
-// For table-driven maps these expressions read tables: bind them with a `let` before use.
+// Rows and owners of table-driven maps read tables: bind them with a `let` before use. Their
+// channels are the tiles.
 RowRange tile_rows(const Program& program, const TileMap& map, const Expr& tile);
 Expr tile_owner(const Program& program, const TileMap& map, const Expr& tile);
 Expr tile_channel(const Program& program, const TileMap& map, const Expr& tile);

@@ -27,7 +27,8 @@
 //   splat              [1, 1] of any dtype
 //   load, load_packet  the tensor's dtype, the region's shape
 //   load_rows          the same; operand i32 [rows, 1]; the region has a row_dim
-//   dot, dot_async     acc f32 [m, n], a [m, k], b [k, n] floats -> f32 [m, n]
+//   dot, dot_async     acc f32 [m, n], a [m, k], b [k, n] floats -> f32 [m, n]; the result may be
+//                      the accumulator's register, not a factor's
 //   dot_scaled         the same, and scales f32 [m, 1] and f32 [1, n]
 //   unary              float -> the same type; `not`: bool -> bool
 //   binary             arithmetic: two of one dtype (not bool) -> B of that dtype; comparisons: two

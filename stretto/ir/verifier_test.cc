@@ -37,7 +37,8 @@ output @c : f32[%m, 32]
 signal s channels 4
 signal src channels 2 per_source
 map rows of @full tile_rows 8 rows_per_rank (%m + 1) / 2 channels_per_rank 2
-map routed of @full tile_rows 8 table tiles 8 channels 8 low @idx high @idx rank @idx channel @idx count @idx
+map routed of @full tile_rows 8 table tiles 8 channels 8
+low @idx high @idx rank @idx channel @idx count @idx
 on_start body {
 notify src[%rank] on 1 - %rank by 1
 }
@@ -201,8 +202,8 @@ TEST(Verifier, RefusesBadDeclarations) {
       {"rows_per_rank (%m + 1) / 2", "rows_per_rank 0", "a rank 0 rows"},
       {"rows_per_rank (%m + 1) / 2", "", "missing"},
       {"channels_per_rank 2", "channels_per_rank 0", "0 channels per rank"},
-      {"low @idx", "low @plain", "with a contract"},
-      {"low @idx", "low @table", "must be an i32"},
+      {"low @idx", "low @plain", "with a contract", -1},
+      {"low @idx", "low @table", "must be an i32", -1},
       {"tiles 8 channels 8", "tiles 9 channels 8", "of 9 entries"},
       {"copy_engine 1", "copy_engine 0", "0 workers"},
       {"copy_engine 1", "copy_engine 1 cluster 2", "only SMs"},
@@ -214,7 +215,7 @@ TEST(Verifier, RefusesBadDeclarations) {
       {"sms 4 tiles %t < %m / 8 {\nagent main body", "sms 4 tiles %t < %m / 8 {\nagent main drain",
        "one agent of kind body"},
       {"$0: f32[8, 8]", "$0: f32[0, 8]", "f32[0, 8]", -2},
-      {"on_start body", "on_start drain", "kind body", -23},
+      {"on_start body", "on_start drain", "kind body", -24},
   };
   for (const BadText& bad : kCases) {
     expect_refused(tile_text(), bad);

@@ -246,7 +246,7 @@ void BodyChecker::map_channels() {
   const Program& program = place_.program;
   const TileMap& m = program.maps[static_cast<std::size_t>(op_->symbol)];
   const Signal& s = program.signals[static_cast<std::size_t>(op_->symbol2)];
-  std::int64_t needed = m.table_driven ? m.num_channels : m.channels_per_rank * program.world_size;
+  std::int64_t needed = m.table_driven ? m.num_tiles : m.channels_per_rank * program.world_size;
   require(s.num_channels >= needed, "signal '{}' has {} channels, tile map '{}' uses {}", s.name,
           s.num_channels, m.name, needed);
 }

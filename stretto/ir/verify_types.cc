@@ -108,6 +108,8 @@ void BodyChecker::type_dot() {
           describe(b));
   require(a.cols == b.rows, "factors are {} and {}, the inner sizes differ", describe(a),
           describe(b));
+  require(op_->result != op_->operands[1] && op_->result != op_->operands[2],
+          "register ${} is a factor and the result", op_->result);
   ValueType product{DType::kF32, a.rows, b.cols};
   require(acc == product, "the accumulator is {}, the product {}", describe(acc),
           describe(product));

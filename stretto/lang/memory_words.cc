@@ -92,7 +92,7 @@ void ProgramBuilder::wait(const ChannelRef& channel, const Index& at_least, Loc 
 
 void ProgramBuilder::notify(const SignalRef& signal, const Index& rank, Loc loc) {
   if (!program_.signals[static_cast<std::size_t>(signal.idx())].per_source) {
-    last_loc_ = {loc.file_name(), static_cast<int>(loc.line())};
+    last_loc_ = to_source_loc(loc);
     fail(fmt::format("signal '{}' has channels: name the channel to notify",
                      program_.signals[static_cast<std::size_t>(signal.idx())].name));
   }
@@ -101,7 +101,7 @@ void ProgramBuilder::notify(const SignalRef& signal, const Index& rank, Loc loc)
 
 void ProgramBuilder::wait(const SignalRef& signal, const Index& from_rank, Loc loc) {
   if (!program_.signals[static_cast<std::size_t>(signal.idx())].per_source) {
-    last_loc_ = {loc.file_name(), static_cast<int>(loc.line())};
+    last_loc_ = to_source_loc(loc);
     fail(fmt::format("signal '{}' has channels: name the channel to wait for",
                      program_.signals[static_cast<std::size_t>(signal.idx())].name));
   }
@@ -166,6 +166,9 @@ void ProgramBuilder::peer_tile_wait(const SignalRef& signal, const TileMapRef& m
 void ProgramBuilder::tile_push_data(const TileMapRef& map, const Tile& t, const TensorRef& from,
                                     const TensorRef& to, Loc loc) {
   Op& op = emit(OpCode::kTilePush, loc);
+  if (from.num_dims() != 2 || to.num_dims() != 2 || !from.dim(1).is_const()) {
+    fail("tile_push_data and tile_pull_data move rows of matrices with a fixed number of columns");
+  }
   op.symbol = map.idx();
   op.exprs = {t.index};
   std::int64_t rows = program_.maps[static_cast<std::size_t>(map.idx())].tile_rows;

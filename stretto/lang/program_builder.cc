@@ -10,18 +10,13 @@
 #include "stretto/ir/verifier.h"
 
 namespace stretto {
-namespace {
 
-// The last two parts of a path: enough to find the file, the same wherever the tree was checked
-// out.
-SourceLoc to_loc(const Loc& loc) {
+SourceLoc to_source_loc(const Loc& loc) {
   std::filesystem::path path(loc.file_name());
   std::filesystem::path shown = path.filename();
   if (path.has_parent_path()) shown = path.parent_path().filename() / shown;
   return {shown.string(), static_cast<int>(loc.line())};
 }
-
-}  // namespace
 
 Slice Slice::on(const Index& rank) const {
   Slice s = *this;
@@ -70,7 +65,7 @@ TensorRef TensorRef::on(const Index& rank) const {
 ProgramBuilder::ProgramBuilder(std::string name, int world_size, Loc loc) {
   program_.name = std::move(name);
   program_.world_size = world_size;
-  program_.loc = last_loc_ = to_loc(loc);
+  program_.loc = last_loc_ = to_source_loc(loc);
   program_.vars.push_back({"rank", VarKind::kRank, 0});
   program_.on_start.name = "on_start";
   program_.on_end.name = "on_end";
@@ -100,7 +95,7 @@ Index ProgramBuilder::scalar(const std::string& name, std::int64_t bound) {
 }
 
 TensorRef ProgramBuilder::add_tensor(Tensor tensor, const Loc& loc) {
-  tensor.loc = last_loc_ = to_loc(loc);
+  tensor.loc = last_loc_ = to_source_loc(loc);
   TensorRef ref;
   ref.idx_ = static_cast<int>(program_.tensors.size());
   ref.dtype_ = tensor.dtype;
@@ -164,7 +159,7 @@ SignalRef ProgramBuilder::signal(const std::string& name, Loc loc) {
 }
 
 SignalRef ProgramBuilder::signal(const std::string& name, std::int64_t num_channels, Loc loc) {
-  last_loc_ = to_loc(loc);
+  last_loc_ = to_source_loc(loc);
   SignalRef ref;
   ref.idx_ = static_cast<int>(program_.signals.size());
   ref.num_channels_ = num_channels;
@@ -174,7 +169,7 @@ SignalRef ProgramBuilder::signal(const std::string& name, std::int64_t num_chann
 
 TileMapRef ProgramBuilder::tile_map(const std::string& name, const TensorRef& tensor,
                                     const TileMapOptions& options, Loc loc) {
-  last_loc_ = to_loc(loc);
+  last_loc_ = to_source_loc(loc);
   if (options.tile_rows < 1 || options.channels_per_rank < 1)
     fail("tile map: sizes must be positive");
   TileMap map{
@@ -194,7 +189,7 @@ TileMapRef ProgramBuilder::tile_map(const std::string& name, const TensorRef& te
 
 TileMapRef ProgramBuilder::tile_map(const std::string& name, const TensorRef& tensor,
                                     const TableMapOptions& options, Loc loc) {
-  last_loc_ = to_loc(loc);
+  last_loc_ = to_source_loc(loc);
   TileMap map{.name = name,
               .tensor = tensor.idx(),
               .table_driven = true,
@@ -210,7 +205,7 @@ TileMapRef ProgramBuilder::tile_map(const std::string& name, const TensorRef& te
   program_.maps.push_back(map);
   TileMapRef ref;
   ref.idx_ = static_cast<int>(program_.maps.size()) - 1;
-  ref.channels_ = options.num_channels;
+  ref.channels_ = num_channels(program_, map);
   ref.space_.map_ = ref.idx_;
   ref.space_.world_ = program_.world_size;
   ref.space_.per_rank_ = 0;
@@ -220,13 +215,14 @@ TileMapRef ProgramBuilder::tile_map(const std::string& name, const TensorRef& te
 
 // --- structure ---
 
-TileSpace ProgramBuilder::grid(const TensorRef& tensor, std::int64_t bm, std::int64_t bn) {
+TileSpace ProgramBuilder::grid(const TensorRef& tensor, std::int64_t bm, std::int64_t bn, Loc loc) {
   int d = tensor.num_dims();
-  return grid(d >= 2 ? tensor.dim(d - 2) : Index(1), tensor.dim(d - 1), bm, bn);
+  return grid(d >= 2 ? tensor.dim(d - 2) : Index(1), tensor.dim(d - 1), bm, bn, loc);
 }
 
 TileSpace ProgramBuilder::grid(const Index& rows, const Index& cols, std::int64_t bm,
-                               std::int64_t bn) {
+                               std::int64_t bn, Loc loc) {
+  last_loc_ = to_source_loc(loc);
   if (bm < 1 || bn < 1) fail("grid: tile sizes must be positive");
   TileSpace space;
   space.world_ = program_.world_size;
@@ -260,7 +256,7 @@ void ProgramBuilder::record_agent(Agent& agent, const std::function<void()>& bod
 
 void ProgramBuilder::role(const std::string& name, const Resource& resource, const TileSpace& tiles,
                           const std::function<void(const Tile&)>& body, Loc loc) {
-  last_loc_ = to_loc(loc);
+  last_loc_ = to_source_loc(loc);
   Role role{.name = name, .resource = resource, .loc = last_loc_};
   role.tile_var = add_var(name + "_tile", VarKind::kTile, 0);
   role.num_tiles = tiles.count();
@@ -269,16 +265,19 @@ void ProgramBuilder::role(const std::string& name, const Resource& resource, con
   program_.roles.push_back(std::move(role));
 }
 
-void ProgramBuilder::on_start(const std::function<void()>& body) {
+void ProgramBuilder::on_start(const std::function<void()>& body, Loc loc) {
+  last_loc_ = to_source_loc(loc);
   record_agent(program_.on_start, body);
 }
-void ProgramBuilder::on_end(const std::function<void()>& body) {
+void ProgramBuilder::on_end(const std::function<void()>& body, Loc loc) {
+  last_loc_ = to_source_loc(loc);
   record_agent(program_.on_end, body);
 }
 
 void ProgramBuilder::loop(const Index& begin, const Index& end,
                           const std::function<void(const Index&)>& body, Loc loc) {
-  Op op{.code = OpCode::kLoop, .exprs = {begin, end}, .loc = to_loc(loc)};
+  need_agent(loc);
+  Op op{.code = OpCode::kLoop, .exprs = {begin, end}, .loc = last_loc_};
   op.var = add_var("i", VarKind::kLoop, 0);
   op.bodies.resize(1);
   record_block(op.bodies[0], [&] { body(Expr::var(op.var)); });
@@ -287,7 +286,8 @@ void ProgramBuilder::loop(const Index& begin, const Index& end,
 
 void ProgramBuilder::when(const Index& condition, const std::function<void()>& then,
                           const std::function<void()>& otherwise, Loc loc) {
-  Op op{.code = OpCode::kWhen, .exprs = {condition}, .loc = to_loc(loc)};
+  need_agent(loc);
+  Op op{.code = OpCode::kWhen, .exprs = {condition}, .loc = last_loc_};
   op.bodies.resize(2);
   record_block(op.bodies[0], then);
   if (otherwise) record_block(op.bodies[1], otherwise);
@@ -315,9 +315,23 @@ Index ProgramBuilder::read(const TensorRef& table, std::vector<Index> index, Loc
 
 // --- emission ---
 
+namespace {
+
+// A dot may write its accumulator, but not what it still multiplies.
+bool multiplies(const Op& op, int reg) {
+  bool dot = op.code == OpCode::kDot || op.code == OpCode::kDotScaled;
+  return dot && (op.operands[1] == reg || op.operands[2] == reg);
+}
+
+}  // namespace
+
+void ProgramBuilder::need_agent(const Loc& loc) {
+  last_loc_ = to_source_loc(loc);
+  if (agent_ == nullptr) fail("operations belong inside a role, on_start or on_end");
+}
+
 Op& ProgramBuilder::emit(OpCode code, const Loc& loc) {
-  last_loc_ = to_loc(loc);
-  if (blocks_.empty()) fail("operations belong inside a role, on_start or on_end");
+  need_agent(loc);
   blocks_.back().block->push_back({.code = code, .loc = last_loc_});
   return blocks_.back().block->back();
 }
@@ -331,7 +345,7 @@ int ProgramBuilder::operand(const Value& value, const char* what) const {
 
 Value ProgramBuilder::emit_value(OpCode code, const ValueType& type,
                                  std::vector<const Value*> operands) {
-  if (blocks_.empty()) fail("operations belong inside a role, on_start or on_end");
+  if (agent_ == nullptr) fail("operations belong inside a role, on_start or on_end");
   Op op{.code = code, .loc = last_loc_};
   for (const Value* v : operands) op.operands.push_back(operand(*v, "operand"));
   op.result = static_cast<int>(agent_->values.size());
@@ -363,7 +377,7 @@ void ProgramBuilder::assign(Value& target, const Value& from, bool from_is_tempo
   }
   Block& block = *blocks_.back().block;
   bool fresh = from_is_temporary && from.register_.use_count() == 1 && !block.empty() &&
-               block.back().result == source;
+               block.back().result == source && !multiplies(block.back(), to);
   if (fresh) {
     block.back().result = to;
     if (source == static_cast<int>(agent_->values.size()) - 1) agent_->values.pop_back();
@@ -373,32 +387,38 @@ void ProgramBuilder::assign(Value& target, const Value& from, bool from_is_tempo
   block.push_back(std::move(op));
 }
 
-Value ProgramBuilder::full(DType dtype, std::int64_t rows, std::int64_t cols, double value) {
+Value ProgramBuilder::full(DType dtype, std::int64_t rows, std::int64_t cols, double value,
+                           Loc loc) {
+  last_loc_ = to_source_loc(loc);
   Value v = emit_value(OpCode::kFill, {dtype, rows, cols}, {});
   blocks_.back().block->back().value = value;
   return v;
 }
 
-Value ProgramBuilder::iota_rows(const Index& start, std::int64_t rows) {
+Value ProgramBuilder::iota_rows(const Index& start, std::int64_t rows, Loc loc) {
+  last_loc_ = to_source_loc(loc);
   Value v = emit_value(OpCode::kIota, {DType::kI32, rows, 1}, {});
   blocks_.back().block->back().exprs = {start};
   return v;
 }
 
-Value ProgramBuilder::iota_cols(const Index& start, std::int64_t cols) {
+Value ProgramBuilder::iota_cols(const Index& start, std::int64_t cols, Loc loc) {
+  last_loc_ = to_source_loc(loc);
   Value v = emit_value(OpCode::kIota, {DType::kI32, 1, cols}, {});
   blocks_.back().block->back().exprs = {start};
   blocks_.back().block->back().axis = 1;
   return v;
 }
 
-Value ProgramBuilder::splat(DType dtype, const Index& value) {
+Value ProgramBuilder::splat(DType dtype, const Index& value, Loc loc) {
+  last_loc_ = to_source_loc(loc);
   Value v = emit_value(OpCode::kSplat, {dtype, 1, 1}, {});
   blocks_.back().block->back().exprs = {value};
   return v;
 }
 
-Program ProgramBuilder::finish() {
+Program ProgramBuilder::finish(Loc loc) {
+  last_loc_ = to_source_loc(loc);
   if (finished_) fail("finish() was called twice");
   finished_ = true;
   verify(program_);

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <functional>
-#include <source_location>
 #include <string>
 #include <vector>
 
@@ -18,7 +17,10 @@
 namespace stretto {
 
 using Index = Expr;
-using Loc = std::source_location;
+
+// The last two parts of a path: enough to find the file, the same wherever the tree was checked
+// out.
+SourceLoc to_source_loc(const Loc& loc);
 
 // A 2-D box of a tensor. Elements outside the tensor's run-time shape, or past until_row /
 // until_col, are masked.
@@ -142,8 +144,8 @@ struct TileMapOptions {
   std::int64_t channels_per_rank = 1;
 };
 
-// Run-time routing: per tile the rows [low, high), the rank and the channel; per channel the number
-// of its tiles.
+// Run-time routing: per tile the rows [low, high), the rank and the group (`channel`); per group
+// the number of its tiles. A signal for such a map has a channel per tile.
 struct TableMapOptions {
   std::int64_t num_tiles = 0, num_channels = 0;
   TensorRef low, high, rank, channel, count;
@@ -180,14 +182,15 @@ class ProgramBuilder {
                       const TableMapOptions& options, Loc loc = Loc::current());
 
   // --- structure ---
-  TileSpace grid(const TensorRef& tensor, std::int64_t bm,
-                 std::int64_t bn);  // over the last two dimensions
-  TileSpace grid(const Index& rows, const Index& cols, std::int64_t bm, std::int64_t bn);
+  TileSpace grid(const TensorRef& tensor, std::int64_t bm, std::int64_t bn,
+                 Loc loc = Loc::current());  // over the last two dimensions
+  TileSpace grid(const Index& rows, const Index& cols, std::int64_t bm, std::int64_t bn,
+                 Loc loc = Loc::current());
   TileSpace range(const Index& count);
   void role(const std::string& name, const Resource& resource, const TileSpace& tiles,
             const std::function<void(const Tile&)>& body, Loc loc = Loc::current());
-  void on_start(const std::function<void()>& body);
-  void on_end(const std::function<void()>& body);
+  void on_start(const std::function<void()>& body, Loc loc = Loc::current());
+  void on_end(const std::function<void()>& body, Loc loc = Loc::current());
   void loop(const Index& begin, const Index& end, const std::function<void(const Index&)>& body,
             Loc loc = Loc::current());
   void loop(const Index& end, const std::function<void(const Index&)>& body,
@@ -203,13 +206,14 @@ class ProgramBuilder {
   Index read(const TensorRef& table, std::vector<Index> index, Loc loc = Loc::current());
 
   // --- tiles ---
-  Value zeros(DType dtype, std::int64_t rows, std::int64_t cols) {
-    return full(dtype, rows, cols, 0);
+  Value zeros(DType dtype, std::int64_t rows, std::int64_t cols, Loc loc = Loc::current()) {
+    return full(dtype, rows, cols, 0, loc);
   }
-  Value full(DType dtype, std::int64_t rows, std::int64_t cols, double value);
-  Value iota_rows(const Index& start, std::int64_t rows);  // i32 [rows,1]
-  Value iota_cols(const Index& start, std::int64_t cols);  // i32 [1,cols]
-  Value splat(DType dtype, const Index& value);            // [1,1]
+  Value full(DType dtype, std::int64_t rows, std::int64_t cols, double value,
+             Loc loc = Loc::current());
+  Value iota_rows(const Index& start, std::int64_t rows, Loc loc = Loc::current());  // i32 [rows,1]
+  Value iota_cols(const Index& start, std::int64_t cols, Loc loc = Loc::current());  // i32 [1,cols]
+  Value splat(DType dtype, const Index& value, Loc loc = Loc::current());            // [1,1]
   Value load(const Slice& from, Loc loc = Loc::current());
   // Rows picked by i32 [rows,1]; `from` gives the columns. A negative index gives a row of zeros.
   Value load_rows(const Slice& from, const Value& row_idx, Loc loc = Loc::current());
@@ -275,7 +279,7 @@ class ProgramBuilder {
                       const Index& rank, Loc loc = Loc::current());
 
   // Verifies and returns the program. UserError names the line of what is wrong.
-  Program finish();
+  Program finish(Loc loc = Loc::current());
 
  private:
   friend class Value;
@@ -287,6 +291,7 @@ class ProgramBuilder {
     std::int64_t id;
   };
 
+  void need_agent(const Loc& loc);
   Op& emit(OpCode code, const Loc& loc);
   Value emit_value(OpCode code, const ValueType& type, std::vector<const Value*> operands);
   int operand(const Value& value, const char* what) const;

@@ -93,7 +93,7 @@ class Resolver {
     Expr self = Expr::var(0);
     if (op.mode == NotifyMode::kLocal) {
       out.push_back(notify(op, channel, self));
-    } else if (op.mode == NotifyMode::kP2P) {
+    } else if (op.mode == NotifyMode::kP2P && !map.table_driven) {
       Expr owner = let(out, "owner", tile_owner(program_, map, op.exprs[0]), op.loc);
       out.push_back(notify(op, channel, owner));
     } else {
@@ -128,9 +128,7 @@ class Resolver {
               .exprs = {lo < op.exprs[1] && op.exprs[0] < hi && lo < hi},
               .loc = op.loc};
       Block then;
-      Expr channel = let(then, "channel", tile_channel(program_, map, tile), op.loc);
-      Expr count = let(then, "count", channel_count(program_, map, channel), op.loc);
-      then.push_back(wait(op, channel, count, Expr()));
+      then.push_back(wait(op, tile, 1, Expr()));
       when.bodies = {std::move(then), Block{}};
       body.push_back(std::move(when));
     }
