@@ -9,7 +9,8 @@
 
 namespace stretto {
 
-// `label`, `kind` and `site` as in Survivor; `*` stands for any text.
+// `label`, `kind` and `site` as in Survivor; in them `*` stands for any text and `@(a|b)` for one
+// of several. Operators are named one by one: a new one starts unexplained.
 struct Explanation {
   const char* label;
   const char* kind;

@@ -29,16 +29,39 @@ bool mentions_any(const std::string& text, const std::vector<std::string>& clues
                      [&](const std::string& clue) { return text.find(clue) != std::string::npos; });
 }
 
+// Tables at the top of what their contract allows: empty ones would leave nothing to race on.
+void fill_tables(const Program& program, int rank, const std::vector<std::int64_t>& extents,
+                 ControlledMemory& memory) {
+  std::vector<std::int64_t> vars = initial_vars(program, rank, extents);
+  for (std::size_t t = 0; t < program.tensors.size(); ++t) {
+    const Tensor& tensor = program.tensors[t];
+    bool table = tensor.kind == TensorKind::kInput && tensor.dtype == DType::kI32 &&
+                 tensor.contract.kind == ContractKind::kRange;
+    if (!table) continue;
+    auto* values = reinterpret_cast<std::int32_t*>(memory.data(rank, static_cast<int>(t)));
+    std::int64_t count = num_elements(bound_shape(program, static_cast<int>(t)));
+    auto top = static_cast<std::int32_t>(eval(tensor.contract.hi, vars) - 1);
+    std::fill(values, values + count, top);
+  }
+}
+
 // Empty, or what goes wrong when the program runs, under schedules that tend to show it.
 std::string dynamic_failure(const Program& program, std::uint64_t seed) {
   auto shared = std::make_shared<const Program>(program);
   Quotas quotas = count_quotas(program, extent_bounds(program));
   for (std::uint64_t i = 0; i < 12; ++i) {
     ControlledOptions options{.launches = 3, .seed = seed + i, .compute = false};
+    options.extents = extent_bounds(program);
+    if (i % 2 == 1) {
+      for (std::int64_t& e : options.extents) e = e / 3 + 1;
+    }
     options.policy = i % 3 == 0   ? SchedulePolicy::kRandom
                      : i % 3 == 1 ? SchedulePolicy::kDelayRank
                                   : SchedulePolicy::kRunAhead;
     options.delayed_rank = static_cast<int>(i) % program.world_size;
+    options.before_launch = [&](int rank, int, ControlledMemory& memory) {
+      fill_tables(program, rank, options.extents, memory);
+    };
     ControlledResult result = run_controlled(shared, quotas, options);
     if (!result.ok()) return result.report;
   }
