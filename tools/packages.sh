@@ -9,7 +9,7 @@ STRETTO_PACKAGES=(
   libgtest-dev           # tests
   libbenchmark-dev       # benchmarks
   libopenblas-dev        # CPU matrix kernels (docs/decisions/0002-cpu-matrix-kernels.md), and a baseline
-  libdnnl-dev            # baseline of the CPU matrix benchmark
+  libdnnl-dev            # CPU matrix kernels of bf16 where the processor has them, and a baseline
   libxsmm-dev            # baseline of the CPU matrix benchmark
   libonig-dev            # regular expressions of tokenizers, the library Hugging Face uses
   libutf8proc-dev        # Unicode normalisation of tokenizers
