@@ -44,7 +44,7 @@ TEST_F(ValueOps, UnaryOperationsMatchTheirDefinition) {
   SCOPED_TRACE(trace());
   struct Row {
     const char* name;
-    Value (*op)(const Value&);
+    std::function<Value(const Value&)> op;
     Fn1 reference;
   };
   const std::vector<Row> rows = {
@@ -86,7 +86,7 @@ TEST_F(ValueOps, BinaryOperationsBroadcastRowsColumnsAndScalars) {
   SCOPED_TRACE(trace());
   struct Row {
     const char* name;
-    Value (*op)(const Value&, const Value&);
+    std::function<Value(const Value&, const Value&)> op;
     Fn2 reference;
   };
   auto flag = [](bool b) { return b ? 1.0 : 0.0; };

@@ -37,8 +37,9 @@ struct ValueOps {
 
   static Op& last(ProgramBuilder& builder) { return builder.blocks_.back().block->back(); }
 
-  static Value unary(UnaryOp op, const Value& v, const Loc& loc) {
-    Value result = emit(OpCode::kUnary, v.type(), {&v}, loc);
+  static Value unary(UnaryOp op, const LocatedValue& of) {
+    const Value& v = of.value;
+    Value result = emit(OpCode::kUnary, v.type(), {&v}, of.loc);
     last(builder(v)).unary = op;
     return result;
   }
@@ -69,10 +70,11 @@ struct ValueOps {
     return builder(like.value).full(like.value.dtype(), 1, 1, value, like.loc);
   }
 
-  static Value reduce(ReduceOp op, int axis, const Value& v, const Loc& loc) {
+  static Value reduce(ReduceOp op, int axis, const LocatedValue& of) {
+    const Value& v = of.value;
     ValueType type{op == ReduceOp::kArgMax ? DType::kI32 : v.dtype(), axis == 1 ? v.rows() : 1,
                    axis == 1 ? 1 : v.cols()};
-    Value result = emit(OpCode::kReduce, type, {&v}, loc);
+    Value result = emit(OpCode::kReduce, type, {&v}, of.loc);
     last(builder(v)).reduce = op;
     last(builder(v)).axis = axis;
     return result;
@@ -126,7 +128,7 @@ Value operator*(const LocatedValue& a, double b) {
 Value operator/(const LocatedValue& a, double b) {
   return ValueOps::binary(BinaryOp::kDiv, a, ValueOps::constant(a, b));
 }
-Value operator-(const LocatedValue& a) { return ValueOps::unary(UnaryOp::kNeg, a.value, a.loc); }
+Value operator-(const LocatedValue& a) { return ValueOps::unary(UnaryOp::kNeg, a); }
 Value operator<(const LocatedValue& a, const Value& b) {
   return ValueOps::binary(BinaryOp::kLt, a, b);
 }
@@ -151,63 +153,65 @@ Value operator&&(const LocatedValue& a, const Value& b) {
 Value operator||(const LocatedValue& a, const Value& b) {
   return ValueOps::binary(BinaryOp::kOr, a, b);
 }
-Value operator!(const LocatedValue& a) { return ValueOps::unary(UnaryOp::kNot, a.value, a.loc); }
-Value maximum(const Value& a, const Value& b, Loc loc) {
-  return ValueOps::binary(BinaryOp::kMax, {a, loc}, b);
+Value operator!(const LocatedValue& a) { return ValueOps::unary(UnaryOp::kNot, a); }
+Value maximum(const LocatedValue& a, const Value& b) {
+  return ValueOps::binary(BinaryOp::kMax, a, b);
 }
-Value minimum(const Value& a, const Value& b, Loc loc) {
-  return ValueOps::binary(BinaryOp::kMin, {a, loc}, b);
+Value minimum(const LocatedValue& a, const Value& b) {
+  return ValueOps::binary(BinaryOp::kMin, a, b);
 }
 
-Value where(const Value& condition, const Value& then, const Value& otherwise, Loc loc) {
-  ValueOps::at(then, loc);
+Value where(const LocatedValue& condition, const Value& then, const Value& otherwise) {
+  const Value& c = condition.value;
+  ValueOps::at(c, condition.loc);
   ValueType type = ValueOps::broadcast_shape(then, otherwise, then.dtype());
-  if (condition.rows() > type.rows) type.rows = condition.rows();
-  if (condition.cols() > type.cols) type.cols = condition.cols();
-  return ValueOps::emit(OpCode::kWhere, type, {&condition, &then, &otherwise}, loc);
+  if (c.rows() > type.rows) type.rows = c.rows();
+  if (c.cols() > type.cols) type.cols = c.cols();
+  return ValueOps::emit(OpCode::kWhere, type, {&c, &then, &otherwise}, condition.loc);
 }
 
-Value abs(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kAbs, v, loc); }
-Value exp(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kExp, v, loc); }
-Value exp2(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kExp2, v, loc); }
-Value log(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kLog, v, loc); }
-Value sqrt(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kSqrt, v, loc); }
-Value rsqrt(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kRsqrt, v, loc); }
-Value recip(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kRecip, v, loc); }
-Value tanh(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kTanh, v, loc); }
-Value sigmoid(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kSigmoid, v, loc); }
-Value silu(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kSilu, v, loc); }
-Value sin(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kSin, v, loc); }
-Value cos(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kCos, v, loc); }
-Value floor(const Value& v, Loc loc) { return ValueOps::unary(UnaryOp::kFloor, v, loc); }
+Value abs(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kAbs, v); }
+Value exp(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kExp, v); }
+Value exp2(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kExp2, v); }
+Value log(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kLog, v); }
+Value sqrt(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kSqrt, v); }
+Value rsqrt(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kRsqrt, v); }
+Value recip(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kRecip, v); }
+Value tanh(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kTanh, v); }
+Value sigmoid(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kSigmoid, v); }
+Value silu(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kSilu, v); }
+Value sin(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kSin, v); }
+Value cos(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kCos, v); }
+Value floor(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kFloor, v); }
 
-Value cast(const Value& v, DType dtype, Loc loc) {
-  if (v.dtype() == dtype) return v;
-  return ValueOps::emit(OpCode::kCast, {dtype, v.rows(), v.cols()}, {&v}, loc);
+Value cast(const LocatedValue& v, DType dtype) {
+  const ValueType& from = v.value.type();
+  if (from.dtype == dtype) return v.value;
+  return ValueOps::emit(OpCode::kCast, {dtype, from.rows, from.cols}, {&v.value}, v.loc);
 }
 
-Value copy(const Value& v, Loc loc) {
-  return ValueOps::emit(OpCode::kCopyValue, v.type(), {&v}, loc);
+Value copy(const LocatedValue& v) {
+  return ValueOps::emit(OpCode::kCopyValue, v.value.type(), {&v.value}, v.loc);
 }
 
-Value broadcast(const Value& v, std::int64_t rows, std::int64_t cols, Loc loc) {
-  return ValueOps::emit(OpCode::kBroadcast, {v.dtype(), rows, cols}, {&v}, loc);
+Value broadcast(const LocatedValue& v, std::int64_t rows, std::int64_t cols) {
+  return ValueOps::emit(OpCode::kBroadcast, {v.value.dtype(), rows, cols}, {&v.value}, v.loc);
 }
 
-Value row_sum(const Value& v, Loc loc) { return ValueOps::reduce(ReduceOp::kSum, 1, v, loc); }
-Value row_max(const Value& v, Loc loc) { return ValueOps::reduce(ReduceOp::kMax, 1, v, loc); }
-Value row_min(const Value& v, Loc loc) { return ValueOps::reduce(ReduceOp::kMin, 1, v, loc); }
-Value row_argmax(const Value& v, Loc loc) { return ValueOps::reduce(ReduceOp::kArgMax, 1, v, loc); }
-Value col_sum(const Value& v, Loc loc) { return ValueOps::reduce(ReduceOp::kSum, 0, v, loc); }
-Value col_max(const Value& v, Loc loc) { return ValueOps::reduce(ReduceOp::kMax, 0, v, loc); }
+Value row_sum(const LocatedValue& v) { return ValueOps::reduce(ReduceOp::kSum, 1, v); }
+Value row_max(const LocatedValue& v) { return ValueOps::reduce(ReduceOp::kMax, 1, v); }
+Value row_min(const LocatedValue& v) { return ValueOps::reduce(ReduceOp::kMin, 1, v); }
+Value row_argmax(const LocatedValue& v) { return ValueOps::reduce(ReduceOp::kArgMax, 1, v); }
+Value col_sum(const LocatedValue& v) { return ValueOps::reduce(ReduceOp::kSum, 0, v); }
+Value col_max(const LocatedValue& v) { return ValueOps::reduce(ReduceOp::kMax, 0, v); }
 
-Value dot(const Value& acc, const Value& a, const Value& b, Loc loc) {
-  return ValueOps::emit(OpCode::kDot, acc.type(), {&acc, &a, &b}, loc);
+Value dot(const LocatedValue& acc, const Value& a, const Value& b) {
+  return ValueOps::emit(OpCode::kDot, acc.value.type(), {&acc.value, &a, &b}, acc.loc);
 }
 
-Value dot_scaled(const Value& acc, const Value& a, const Value& b, const DotScales& scales,
-                 Loc loc) {
-  return ValueOps::emit(OpCode::kDotScaled, acc.type(), {&acc, &a, &b, &scales.a, &scales.b}, loc);
+Value dot_scaled(const LocatedValue& acc, const Value& a, const Value& b, const DotScales& scales) {
+  return ValueOps::emit(OpCode::kDotScaled, acc.value.type(),
+                        {&acc.value, &a, &b, &scales.a, &scales.b}, acc.loc);
 }
 
 }  // namespace stretto

@@ -47,8 +47,8 @@ class Value {
   Loc made_at_;
 };
 
-// A value and the line on which it is used: what an operator takes on its left, since it cannot
-// have a default argument.
+// A value and the line on which it is used: what every operation takes first, since operators
+// cannot have a default argument.
 struct LocatedValue {
   LocatedValue(const Value& v,  // NOLINT: converts
                Loc l = Loc::current())
@@ -76,44 +76,40 @@ Value operator!=(const LocatedValue& a, const Value& b);
 Value operator&&(const LocatedValue& a, const Value& b);
 Value operator||(const LocatedValue& a, const Value& b);
 Value operator!(const LocatedValue& a);
-Value maximum(const Value& a, const Value& b, Loc loc = Loc::current());
-Value minimum(const Value& a, const Value& b, Loc loc = Loc::current());
-Value where(const Value& condition, const Value& then, const Value& otherwise,
-            Loc loc = Loc::current());
+Value maximum(const LocatedValue& a, const Value& b);
+Value minimum(const LocatedValue& a, const Value& b);
+Value where(const LocatedValue& condition, const Value& then, const Value& otherwise);
 
-Value abs(const Value& v, Loc loc = Loc::current());
-Value exp(const Value& v, Loc loc = Loc::current());
-Value exp2(const Value& v, Loc loc = Loc::current());
-Value log(const Value& v, Loc loc = Loc::current());
-Value sqrt(const Value& v, Loc loc = Loc::current());
-Value rsqrt(const Value& v, Loc loc = Loc::current());
-Value recip(const Value& v, Loc loc = Loc::current());
-Value tanh(const Value& v, Loc loc = Loc::current());
-Value sigmoid(const Value& v, Loc loc = Loc::current());
-Value silu(const Value& v, Loc loc = Loc::current());
-Value sin(const Value& v, Loc loc = Loc::current());
-Value cos(const Value& v, Loc loc = Loc::current());
-Value floor(const Value& v, Loc loc = Loc::current());
+Value abs(const LocatedValue& v);
+Value exp(const LocatedValue& v);
+Value exp2(const LocatedValue& v);
+Value log(const LocatedValue& v);
+Value sqrt(const LocatedValue& v);
+Value rsqrt(const LocatedValue& v);
+Value recip(const LocatedValue& v);
+Value tanh(const LocatedValue& v);
+Value sigmoid(const LocatedValue& v);
+Value silu(const LocatedValue& v);
+Value sin(const LocatedValue& v);
+Value cos(const LocatedValue& v);
+Value floor(const LocatedValue& v);
 
-Value cast(const Value& v, DType dtype,
-           Loc loc = Loc::current());  // the same value when the dtype is already that
-Value copy(const Value& v, Loc loc = Loc::current());  // in a register of its own
-Value broadcast(const Value& v, std::int64_t rows, std::int64_t cols, Loc loc = Loc::current());
-Value row_sum(const Value& v, Loc loc = Loc::current());  // [r,c] -> [r,1]
-Value row_max(const Value& v, Loc loc = Loc::current());  // [r,c] -> [r,1]
-Value row_min(const Value& v, Loc loc = Loc::current());  // [r,c] -> [r,1]
-Value row_argmax(const Value& v,
-                 Loc loc = Loc::current());  // [r,c] -> i32 [r,1], lowest column on ties
-Value col_sum(const Value& v, Loc loc = Loc::current());  // [r,c] -> [1,c]
-Value col_max(const Value& v, Loc loc = Loc::current());  // [r,c] -> [1,c]
+Value cast(const LocatedValue& v, DType dtype);  // the same value when the dtype is already that
+Value copy(const LocatedValue& v);               // in a register of its own
+Value broadcast(const LocatedValue& v, std::int64_t rows, std::int64_t cols);
+Value row_sum(const LocatedValue& v);     // [r,c] -> [r,1]
+Value row_max(const LocatedValue& v);     // [r,c] -> [r,1]
+Value row_min(const LocatedValue& v);     // [r,c] -> [r,1]
+Value row_argmax(const LocatedValue& v);  // [r,c] -> i32 [r,1], lowest column on ties
+Value col_sum(const LocatedValue& v);     // [r,c] -> [1,c]
+Value col_max(const LocatedValue& v);     // [r,c] -> [1,c]
 
 // acc [m,n] f32 + a [m,k] * b [k,n], accumulated in fp32.
-Value dot(const Value& acc, const Value& a, const Value& b, Loc loc = Loc::current());
+Value dot(const LocatedValue& acc, const Value& a, const Value& b);
 // acc + (a * b) * scale_a [m,1] * scale_b [1,n].
 struct DotScales {
   Value a, b;
 };
-Value dot_scaled(const Value& acc, const Value& a, const Value& b, const DotScales& scales,
-                 Loc loc = Loc::current());
+Value dot_scaled(const LocatedValue& acc, const Value& a, const Value& b, const DotScales& scales);
 
 }  // namespace stretto
