@@ -13,7 +13,10 @@
 namespace stretto {
 namespace {
 
-using namespace test_programs;  // NOLINT: the programs under test
+using test_programs::Edit;
+using test_programs::edit;
+using test_programs::exchange;
+using test_programs::is_wait;
 
 class ProofCacheTest : public testing::Test {
  protected:

@@ -11,7 +11,14 @@
 namespace stretto {
 namespace {
 
-using namespace test_programs;  // NOLINT: the programs under test
+using test_programs::Edit;
+using test_programs::edit;
+using test_programs::exchange;
+using test_programs::gather_then_store;
+using test_programs::is_notify;
+using test_programs::is_wait;
+using test_programs::local_copy;
+using test_programs::packet_exchange;
 
 void expect_proved(const Program& program) {
   ProofResult r = prove(program);

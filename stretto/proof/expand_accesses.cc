@@ -1,0 +1,196 @@
+#include "stretto/proof/expand_accesses.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+// Elements masked at the destination are not read at the source.
+void mask_source(LooseBox& from, int from_dim, const LooseBox& to, int to_dim) {
+  if (from_dim < 0 || to_dim < 0) return;
+  auto f = at(from_dim), t = at(to_dim);
+  std::int64_t shift = from.origin[f] - to.origin[t];
+  from.limit.lo[f] = std::max(from.limit.lo[f], to.limit.lo[t] + shift);
+  from.limit.hi[f] = std::min(from.limit.hi[f], to.limit.hi[t] + shift);
+}
+
+}  // namespace
+
+void AccessExpander::access(const Op& op, AccessKind kind) {
+  const Tensor& tensor = state_.program.tensors[at(op.region->tensor)];
+  if (tensor.packet) {
+    state_.reject(op,
+                  fmt::format("'{}' is a packet buffer: only packet loads and stores may touch it",
+                              tensor.name));
+  }
+  add(op, 0, op.region->tensor, resolve(*op.region), kind);
+}
+
+void AccessExpander::scattered(const Op& op) {
+  const Region& region = *op.region;
+  if (region.row_dim < 0) state_.reject(op, "needs a row dimension");
+  Target target = resolve(region);
+  target.box.origin[at(region.row_dim)] = 0;
+  target.box.size[at(region.row_dim)] = state_.graph.shapes[at(region.tensor)][at(region.row_dim)];
+  bool writes = op.code == OpCode::kStoreRows;
+  if (writes && state_.program.tensors[at(region.tensor)].kind == TensorKind::kOutput) {
+    state_.reject(op, fmt::format("rows of output '{}' are chosen at run time, so it cannot be "
+                                  "shown that each is written exactly once",
+                                  state_.program.tensors[at(region.tensor)].name));
+  }
+  state_.may_depth += writes ? 1 : 0;
+  add(op, 0, region.tensor, target, writes ? AccessKind::kWrite : AccessKind::kRead);
+  state_.may_depth -= writes ? 1 : 0;
+}
+
+void AccessExpander::copy(const Op& op) {
+  Target from = resolve(*op.region), to = resolve(*op.region2);
+  if (from.exact && to.exact) {
+    mask_source(from.box, op.region->row_dim, to.box, op.region2->row_dim);
+    mask_source(from.box, op.region->col_dim, to.box, op.region2->col_dim);
+  }
+  if (state_.program.tensors[at(op.region->tensor)].packet ||
+      state_.program.tensors[at(op.region2->tensor)].packet) {
+    state_.reject(op, "packet buffers cannot be copied");
+  }
+  if (is_empty(clip(to.box))) return;
+  add(op, 0, op.region->tensor, from, AccessKind::kRead);
+  add(op, 1, op.region2->tensor, to, AccessKind::kWrite);
+}
+
+// A store releases its packets after writing; a load reads after the tags have come.
+void AccessExpander::packet(const Op& op) {
+  bool stores = op.code == OpCode::kStorePacket;
+  int tensor = op.region->tensor;
+  if (!state_.program.tensors[at(tensor)].packet) state_.reject(op, "needs a packet buffer");
+  if (state_.may_depth > 0) throw DependsOnTable{"whether a packet is stored or loaded"};
+  Target target = resolve(*op.region);
+  if (!target.exact) throw DependsOnTable{"where a packet lies"};
+  widen_to_packets(op, target.box);
+  Sync sync{.kind = stores ? SyncKind::kPacketStore : SyncKind::kPacketLoad,
+            .tile = state_.tile,
+            .op = &op};
+  if (!is_empty(clip(target.box))) {
+    sync.access = static_cast<int>(state_.recorder.agent().accesses.size());
+  }
+  if (stores) add(op, 0, tensor, target, AccessKind::kWrite, true);
+  state_.recorder.add_sync(sync);
+  if (!stores) add(op, 0, tensor, target, AccessKind::kRead, true);
+}
+
+void AccessExpander::table_reads(const Op& op, const Expr& expr) {
+  if (!uses_table(expr)) return;
+  const ExprNode& n = expr.node();
+  for (const Expr& arg : n.args) table_reads(op, arg);
+  if (n.op != ExprOp::kTable) return;
+  Target target{.rank = state_.rank};
+  target.box.limit = tensor_box(static_cast<int>(n.value));
+  target.box.size.fill(1);
+  for (std::size_t d = 0; d < n.args.size(); ++d) {
+    ValueRange r = state_.scope.range(n.args[d]);
+    target.box.origin[d] = r.lo;
+    target.box.size[d] = r.hi - r.lo + 1;
+  }
+  add(op, 2, static_cast<int>(n.value), target, AccessKind::kRead);
+}
+
+Box AccessExpander::tensor_box(int tensor) const {
+  Box box;
+  box.hi.fill(1);
+  const auto& shape = state_.graph.shapes[at(tensor)];
+  std::copy(shape.begin(), shape.end(), box.hi.begin());
+  return box;
+}
+
+AccessExpander::Target AccessExpander::resolve(const Region& region) {
+  Target target{.rank = state_.rank};
+  if (region.rank.has_value()) {
+    target.rank = static_cast<int>(state_.scope.value(region.rank, "rank of an access"));
+  }
+  LooseBox& box = target.box;
+  box.limit = tensor_box(region.tensor);
+  box.size.fill(1);
+  for (std::size_t d = 0; d < region.origin.size(); ++d) {
+    ValueRange r = state_.scope.range(region.origin[d]);
+    target.exact &= r.exact();
+    box.origin[d] = r.lo;
+    box.size[d] = r.hi - r.lo;
+    if (static_cast<int>(d) == region.row_dim) {
+      box.size[d] += region.rows;
+    } else if (static_cast<int>(d) == region.col_dim) {
+      box.size[d] += region.cols;
+    } else {
+      box.size[d] += 1;
+    }
+  }
+  if (region.row_dim >= 0) limit(target, region.row_dim, region.row_end);
+  limit(target, region.col_dim, region.col_end);
+  return target;
+}
+
+void AccessExpander::limit(Target& target, int dim, const Expr& end) {
+  if (!end.has_value()) return;
+  ValueRange r = state_.scope.range(end);
+  target.exact &= r.exact();
+  target.box.limit.hi[at(dim)] = std::min(target.box.limit.hi[at(dim)], r.hi);
+}
+
+void AccessExpander::check_target(const Op& op, int tensor_idx, const Target& target,
+                                  AccessKind kind) const {
+  const Tensor& tensor = state_.program.tensors[at(tensor_idx)];
+  if (target.rank < 0 || target.rank >= state_.program.world_size) {
+    state_.reject(op, fmt::format("rank {} of {}, seen from rank {}", target.rank,
+                                  state_.program.world_size, state_.rank));
+  }
+  if (target.rank != state_.rank && tensor.space == Space::kLocal) {
+    state_.reject(op, fmt::format("rank {} reaches for local tensor '{}' of rank {}", state_.rank,
+                                  tensor.name, target.rank));
+  }
+  if (kind != AccessKind::kRead && tensor.kind == TensorKind::kInput) {
+    state_.reject(op, fmt::format("input '{}' is written", tensor.name));
+  }
+}
+
+// Four payload bytes share a tag, so elements of one packet cannot be told apart.
+void AccessExpander::widen_to_packets(const Op& op, LooseBox& box) const {
+  const Tensor& tensor = state_.program.tensors[at(op.region->tensor)];
+  auto per_packet =
+      static_cast<std::int64_t>(4 / std::min<std::size_t>(4, size_bytes(tensor.dtype)));
+  if (per_packet == 1) return;
+  auto last = tensor.shape.size() - 1;
+  if (bound_shape(state_.program, op.region->tensor)[last] % per_packet != 0) {
+    state_.reject(op, fmt::format("rows of packet buffer '{}' must be whole packets of {} elements",
+                                  tensor.name, per_packet));
+  }
+  Box cut = clip(box);
+  if (is_empty(cut)) return;
+  box.limit.hi[last] = ceil_div(cut.hi[last], per_packet) * per_packet;
+  std::int64_t lo = cut.lo[last] / per_packet * per_packet;
+  box.size[last] = box.limit.hi[last] - lo;
+  box.origin[last] = lo;
+}
+
+void AccessExpander::add(const Op& op, int which, int tensor, const Target& target, AccessKind kind,
+                         bool packet) {
+  check_target(op, tensor, target, kind);
+  bool is_write = kind != AccessKind::kRead;
+  Access a{.tensor = tensor,
+           .rank = target.rank,
+           .kind = kind,
+           .may = is_write && (state_.may_depth > 0 || !target.exact),
+           .packet = packet,
+           .tile = state_.tile,
+           .op = &op};
+  if (a.may && state_.program.tensors[at(tensor)].kind == TensorKind::kOutput) {
+    throw DependsOnTable{"where an output is written"};
+  }
+  state_.recorder.add({a, which, target.box});
+}
+
+}  // namespace stretto

@@ -1,0 +1,164 @@
+#include "stretto/proof/expand_syncs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+SyncExpander::SyncExpander(ExpandState& state) : state_(state) {
+  for (std::size_t s = 0; s < state.program.signals.size(); ++s) {
+    first_of_signal_.push_back(static_cast<int>(state.graph.counters.size()));
+    for (int rank = 0; rank < state.program.world_size; ++rank) {
+      for (std::int64_t c = 0; c < state.program.signals[s].num_channels; ++c) {
+        add_counter({.rank = rank, .symbol = static_cast<int>(s), .channel = c});
+      }
+    }
+  }
+}
+
+int SyncExpander::add_counter(const Counter& counter) {
+  state_.graph.counters.push_back(counter);
+  state_.graph.quota.push_back(0);
+  return static_cast<int>(state_.graph.counters.size()) - 1;
+}
+
+void SyncExpander::start_agent() {
+  slot_of_register_.clear();
+  dots_.clear();
+}
+
+void SyncExpander::start_worker(int role, int worker) {
+  role_ = &state_.program.roles[at(role)];
+  worker_ = worker;
+  pipes_.assign(role_->pipes.size(), {});
+  phases_.clear();
+  first_counter_ = static_cast<int>(state_.graph.counters.size());
+  Counter counter{.rank = state_.rank, .role = role, .worker = worker};
+  for (std::size_t p = 0; p < role_->pipes.size(); ++p) {
+    counter.symbol = static_cast<int>(p);
+    counter.kind = CounterKind::kPipeFull;
+    add_counter(counter);
+    counter.kind = CounterKind::kPipeEmpty;
+    add_counter(counter);
+  }
+  for (std::size_t b = 0; b < role_->barriers.size(); ++b) {
+    counter.symbol = static_cast<int>(b);
+    counter.kind = CounterKind::kBarrier;
+    add_counter(counter);
+  }
+}
+
+void SyncExpander::finish_worker() const {
+  for (std::size_t p = 0; p < pipes_.size(); ++p) {
+    const PipeUse& use = pipes_[p];
+    if (use.puts == use.gets && use.gets == use.releases) continue;
+    throw Rejected(
+        fmt::format("{}:{}: pipe '{}' of role '{}' (rank {}, worker {}): {} puts, {} gets, {} "
+                    "releases per launch; they must be equal",
+                    role_->loc.file, role_->loc.line, role_->pipes[p].name, role_->name,
+                    state_.rank, worker_, use.puts, use.gets, use.releases));
+  }
+  for (std::size_t b = 0; b < role_->barriers.size(); ++b) {
+    std::int64_t arrivals = state_.graph.quota[at(first_counter_) + 2 * pipes_.size() + b];
+    if (arrivals % role_->barriers[b].num_arrivals == 0) continue;
+    throw Rejected(fmt::format(
+        "{}:{}: barrier '{}' of role '{}' (rank {}, worker {}): {} arrivals per launch, not a "
+        "multiple of {}",
+        role_->loc.file, role_->loc.line, role_->barriers[b].name, role_->name, state_.rank,
+        worker_, arrivals, role_->barriers[b].num_arrivals));
+  }
+}
+
+void SyncExpander::add(const Op& op, SyncKind kind, int counter, std::int64_t amount) {
+  state_.recorder.add_sync(
+      {.kind = kind, .counter = counter, .amount = amount, .tile = state_.tile, .op = &op});
+}
+
+void SyncExpander::signal(const Op& op) {
+  if (state_.may_depth > 0) throw DependsOnTable{"whether a signal is sent or waited for"};
+  const Signal& s = state_.program.signals[at(op.symbol)];
+  EvalScope& scope = state_.scope;
+  std::int64_t channel = scope.value(op.exprs[0], "channel of a signal");
+  if (channel < 0 || channel >= s.num_channels) {
+    state_.reject(op, fmt::format("channel {} of '{}', which has {}, on rank {}", channel, s.name,
+                                  s.num_channels, state_.rank));
+  }
+  bool is_wait = op.code == OpCode::kWait;
+  std::int64_t rank = is_wait ? state_.rank : scope.value(op.exprs[1], "rank that is notified");
+  if (rank < 0 || rank >= state_.program.world_size) {
+    state_.reject(
+        op, fmt::format("rank {} of {}, on rank {}", rank, state_.program.world_size, state_.rank));
+  }
+  std::int64_t amount = scope.value(op.exprs[is_wait ? 1 : 2], "amount of a signal");
+  if (!is_wait && amount < 0) state_.reject(op, fmt::format("amount {} is negative", amount));
+  if (!is_wait && amount == 0) return;
+  add(op, is_wait ? SyncKind::kWait : SyncKind::kNotify,
+      first_of_signal_[at(op.symbol)] + static_cast<int>(rank * s.num_channels + channel), amount);
+}
+
+SyncExpander::PipeUse& SyncExpander::pipe_use(const Op& op) {
+  if (state_.may_depth > 0) throw DependsOnTable{"whether a pipe moves"};
+  return pipes_[at(op.symbol)];
+}
+
+void SyncExpander::begin_put(const Op& op) {
+  std::int64_t released = ++pipe_use(op).puts - role_->pipes[at(op.symbol)].num_slots;
+  if (released > 0) add(op, SyncKind::kWait, empty(op.symbol), released);
+}
+
+void SyncExpander::end_put(const Op& op) { add(op, SyncKind::kNotify, full(op.symbol), 1); }
+
+void SyncExpander::pipe_get(const Op& op) {
+  std::int64_t gets = ++pipe_use(op).gets;
+  add(op, SyncKind::kWait, full(op.symbol), gets);
+  slot_of_register_[op.result] = {op.symbol, gets};
+}
+
+void SyncExpander::pipe_release(const Op& op) {
+  PipeUse& use = pipe_use(op);
+  const std::string& name = role_->pipes[at(op.symbol)].name;
+  if (++use.releases > use.gets) {
+    state_.reject(op, fmt::format("releases a slot of pipe '{}' that was not got", name));
+  }
+  for (const auto& slots : dots_) {
+    if (std::find(slots.begin(), slots.end(), Slot{op.symbol, use.releases}) != slots.end()) {
+      state_.reject(
+          op,
+          fmt::format("releases a slot of pipe '{}' that a pending dot_async still reads", name));
+    }
+  }
+  add(op, SyncKind::kNotify, empty(op.symbol), 1);
+}
+
+void SyncExpander::async_dot(const Op& op) {
+  std::vector<Slot> slots;
+  for (int reg : op.operands) {
+    auto it = slot_of_register_.find(reg);
+    if (it != slot_of_register_.end()) slots.push_back(it->second);
+  }
+  dots_.push_back(std::move(slots));
+}
+
+void SyncExpander::await(const Op& op) {
+  auto keep = static_cast<std::size_t>(state_.scope.value(op.exprs[0], "dots to await"));
+  while (dots_.size() > keep) dots_.pop_front();
+}
+
+void SyncExpander::barrier(const Op& op) {
+  if (state_.may_depth > 0) throw DependsOnTable{"whether a barrier is reached"};
+  int counter = first_counter_ + 2 * static_cast<int>(pipes_.size()) + op.symbol;
+  add(op, SyncKind::kNotify, counter, 1);
+  std::int64_t phase = ++phases_[{state_.recorder.agent().agent, op.symbol}];
+  if (op.code == OpCode::kArrive) return;
+  add(op, SyncKind::kWait, counter, phase * role_->barriers[at(op.symbol)].num_arrivals);
+}
+
+}  // namespace stretto

@@ -1,0 +1,61 @@
+// The synchronisation of one operation: signals, and the pipes and barriers of the worker being
+// expanded, which are counters too. Part of the expansion (expand.h).
+#pragma once
+
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "stretto/proof/expand_state.h"
+
+namespace stretto {
+
+class SyncExpander {
+ public:
+  // Numbers the signals' counters.
+  explicit SyncExpander(ExpandState& state);
+
+  void start_agent();
+  // Numbers the counters of the worker's pipes and barriers.
+  void start_worker(int role, int worker);
+  // Rejected where puts, gets, releases or arrivals do not come out even.
+  void finish_worker() const;
+
+  void signal(const Op& op);
+  // kPipeGet and kPipeRelease; a kPipePut begins before its read and ends after it.
+  void pipe_get(const Op& op);
+  void pipe_release(const Op& op);
+  void begin_put(const Op& op);
+  void end_put(const Op& op);
+  void async_dot(const Op& op);
+  void await(const Op& op);
+  void barrier(const Op& op);
+
+ private:
+  struct PipeUse {
+    std::int64_t puts = 0, gets = 0, releases = 0;
+  };
+  using Slot = std::pair<int, std::int64_t>;  // pipe, ordinal
+
+  int add_counter(const Counter& counter);
+  void add(const Op& op, SyncKind kind, int counter, std::int64_t amount);
+  int full(int pipe) const { return first_counter_ + 2 * pipe; }
+  int empty(int pipe) const { return full(pipe) + 1; }
+  PipeUse& pipe_use(const Op& op);
+
+  ExpandState& state_;
+  std::vector<int> first_of_signal_;
+
+  // The worker.
+  const Role* role_ = nullptr;
+  int worker_ = 0, first_counter_ = 0;
+  std::vector<PipeUse> pipes_;
+  std::map<std::pair<int, int>, std::int64_t> phases_;  // (agent, barrier)
+
+  // The agent: asynchronous dots read the slots of their operands until awaited.
+  std::map<int, Slot> slot_of_register_;
+  std::deque<std::vector<Slot>> dots_;
+};
+
+}  // namespace stretto

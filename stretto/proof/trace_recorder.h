@@ -1,0 +1,65 @@
+// Writes accesses and synchronisation into the agent being expanded. Accesses inside a loop without
+// synchronisation are held back and merged into boxes; the caller says where such loops begin and
+// end. Used by expand.cc and its parts.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "stretto/proof/instance_graph.h"
+#include "stretto/proof/loop_fold.h"
+
+namespace stretto {
+
+// An access before clipping. `which` tells the accesses of one operation apart.
+struct LooseAccess {
+  Access access;
+  int which = 0;
+  LooseBox box;
+};
+
+class TraceRecorder {
+ public:
+  // Keeps a reference to `graph`.
+  explicit TraceRecorder(InstanceGraph& graph) : graph_(graph) {}
+
+  void start_agent(const AgentTrace& agent);
+  const AgentTrace& agent() const { return graph_.agents.back(); }
+
+  void add_sync(const Sync& sync);
+  void add(const LooseAccess& access);
+
+  // A loop without synchronisation; loops nest, the outermost decides. `ordered`: accesses keep
+  // their turn instead of being merged.
+  void begin_fold(bool ordered);
+  void end_fold();
+
+  // While `into` is set, accesses go there and nowhere else.
+  void divert(std::vector<LooseAccess>* into) { diverted_ = into; }
+  // The accesses of an affine loop, given those of its first two iterations.
+  void add_affine(const std::vector<LooseAccess>& first, const std::vector<LooseAccess>& second,
+                  std::int64_t trips);
+
+ private:
+  struct BoxHash {
+    std::size_t operator()(const Box& b) const;
+  };
+  struct Pending {
+    Access access;
+    int which;
+    Box box;
+  };
+
+  void place(const Access& access, int which, const Box& box);
+  void append(Access access, const Box& box);
+
+  InstanceGraph& graph_;
+  std::unordered_map<Box, int, BoxHash> box_ids_;
+  int fold_depth_ = 0;
+  bool ordered_ = false;
+  std::vector<Pending> pending_;
+  std::vector<LooseAccess>* diverted_ = nullptr;
+};
+
+}  // namespace stretto
