@@ -53,7 +53,8 @@ producer_tile_notify s map rows tile %u mode local
 role math sms 4 tiles %t < %m / 8 {
 agent main body {
 values $0: f32[8, 8], $1: bf16[8, 32], $2: bf16[32, 8], $3: i32[8, 1], $4: f32[8, 1],
-$5: bool[8, 8], $6: f32[1, 8], $7: i32[8, 1], $8: f32[8, 8], $9: i32[1, 8], $10: f32[8, 32], $11: f32[1, 1]
+$5: bool[8, 8], $6: f32[1, 8], $7: i32[8, 1], $8: f32[8, 8],
+$9: i32[1, 8], $10: f32[8, 32], $11: f32[1, 1]
 consumer_tile_wait s map rows rows %t * 8 to %t * 8 + 8
 let %x = @idx[%t % 8]
 $0 = fill 0
