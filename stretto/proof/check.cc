@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "stretto/proof/access_index.h"
 #include "stretto/proof/overlap.h"
@@ -14,40 +16,45 @@ namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-class Checker {
+}  // namespace
+
+class AccessChecker::Impl {
  public:
-  Checker(const Timeline& timeline, const HappensBefore& order, int period, int max_findings)
-      : timeline_(timeline), order_(order), period_(period), max_findings_(max_findings) {
-    for (const InstanceGraph* graph : timeline.launches) {
-      if (indices_.count(graph) == 0) indices_[graph] = index_accesses(*graph);
-    }
+  explicit Impl(int max_findings) : max_findings_(max_findings) {}
+
+  void use(const HappensBefore& order) {
+    order_ = &order;
+    launches_checked_.clear();
+    reuse_checked_.clear();
   }
 
-  std::vector<Finding> run() {
-    std::set<const InstanceGraph*> seen;
-    for (int e = 0; e < period_ && !full(); ++e) {
-      const InstanceGraph& graph = timeline_.launch(e);
-      bool is_new = seen.insert(&graph).second;
-      for (const TensorUse& use : index(e)) {
-        if (full()) break;
-        if (is_new && tensor(use).kind == TensorKind::kOutput) check_output(graph, use);
-        if (tensor(use).kind != TensorKind::kBuffer) check_caller(use, e);
-        check_launch(use, e);
+  std::vector<Finding> check(const Timeline& timeline, int period) {
+    timeline_ = &timeline;
+    for (int e = 0; e < period && !full(); ++e) {
+      const InstanceGraph& graph = timeline.launch(e);
+      if (launches_checked_.insert({&graph, e}).second) check_launch(graph, e);
+      for (int later = e + 1; later <= e + period && !full(); ++later) {
+        bool is_new = reuse_checked_.insert({&graph, &timeline.launch(later), e, later}).second;
+        if (is_new) check_reuse(e, later);
       }
-      for (int later = e + 1; later <= e + period_ && !full(); ++later) check_reuse(e, later);
     }
-    return std::move(findings_);
+    return std::exchange(findings_, {});
   }
 
  private:
-  using Pair = std::pair<AccessRef, AccessRef>;
-
   bool full() const { return static_cast<int>(findings_.size()) >= max_findings_; }
-  const std::vector<TensorUse>& index(int e) const { return indices_.at(&timeline_.launch(e)); }
-  const Tensor& tensor(const TensorUse& use) const {
-    return timeline_.launch(0).program->tensors[at(use.tensor)];
+  const std::vector<TensorUse>& index(int e) {
+    const InstanceGraph& graph = timeline_->launch(e);
+    auto [it, is_new] = indices_.try_emplace(&graph);
+    if (is_new) it->second = index_accesses(graph);
+    return it->second;
   }
-  int rank_of(const AccessRef& ref) const { return timeline_.launch(0).agents[at(ref.agent)].rank; }
+  const Tensor& tensor(const TensorUse& use) const {
+    return timeline_->launch(0).program->tensors[at(use.tensor)];
+  }
+  int rank_of(const AccessRef& ref) const {
+    return timeline_->launch(0).agents[at(ref.agent)].rank;
+  }
   static Place place(const AccessRef& ref, int launch) {
     return {ref.agent, launch, ref.access->pos};
   }
@@ -59,11 +66,21 @@ class Checker {
   }
 
   bool before(const AccessRef& x, int launch_x, const AccessRef& y, int launch_y) const {
-    return order_.before(place(x, launch_x), place(y, launch_y), strength_of(*x.access));
+    return order_->before(place(x, launch_x), place(y, launch_y), strength_of(*x.access));
   }
 
   // --- within a launch ---
-  void check_launch(const TensorUse& use, int e) {
+  void check_launch(const InstanceGraph& graph, int e) {
+    bool is_new = outputs_checked_.insert(&graph).second;
+    for (const TensorUse& use : index(e)) {
+      if (full()) return;
+      if (is_new && tensor(use).kind == TensorKind::kOutput) check_output(graph, use);
+      if (tensor(use).kind != TensorKind::kBuffer) check_caller(use, e);
+      check_tensor(use, e);
+    }
+  }
+
+  void check_tensor(const TensorUse& use, int e) {
     if (use.written.empty() && tensor(use).kind == TensorKind::kInput) return;
     std::vector<std::vector<std::size_t>> writers(use.uses.size());
     for_each_overlap(use.written_boxes, use.boxes, [&](std::size_t w, std::size_t any) {
@@ -103,7 +120,7 @@ class Checker {
 
   // A write of the same agent is complete after a fence, or once its own notify came back.
   bool is_complete(const AccessRef& write, const AccessRef& read, int e) const {
-    const auto& syncs = timeline_.trace(write.agent, e).syncs;
+    const auto& syncs = timeline_->trace(write.agent, e).syncs;
     for (int p = write.access->pos; p < read.access->pos; ++p) {
       if (syncs[at(p)].kind == SyncKind::kFence) return true;
     }
@@ -204,12 +221,12 @@ class Checker {
   }
 
   void check_within(const TensorUse& use, const AccessRef& ref, int e) {
-    if (!order_.start_before(use.rank, e, place(ref, e), Strength::kVisible)) {
+    if (!order_->start_before(use.rank, e, place(ref, e), Strength::kVisible)) {
       add(FindingKind::kReuse, ref.access->op, nullptr,
           fmt::format("{}\n    may come before launch {} of rank {} has started: wait for a notify "
                       "of that rank in this launch",
                       describe(ref, e), e, use.rank));
-    } else if (!order_.before_end(place(ref, e), use.rank, e, strength_of(*ref.access))) {
+    } else if (!order_->before_end(place(ref, e), use.rank, e, strength_of(*ref.access))) {
       add(FindingKind::kReuse, ref.access->op, nullptr,
           fmt::format("{}\n    may come after launch {} of rank {} has ended: that rank must wait "
                       "for it",
@@ -256,7 +273,7 @@ class Checker {
   }
 
   std::string describe(const AccessRef& ref, int e) const {
-    const InstanceGraph& graph = timeline_.launch(e);
+    const InstanceGraph& graph = timeline_->launch(e);
     return fmt::format("{}: {} by {}, launch {}", describe_loc(ref.access->op),
                        describe_access(graph, *ref.access),
                        describe_agent(graph, ref.agent, ref.access->tile), e);
@@ -273,15 +290,24 @@ class Checker {
     findings_.push_back({kind, std::move(text)});
   }
 
-  const Timeline& timeline_;
-  const HappensBefore& order_;
-  int period_, max_findings_;
+  int max_findings_;
+  const HappensBefore* order_ = nullptr;
+  const Timeline* timeline_ = nullptr;
   std::map<const InstanceGraph*, std::vector<TensorUse>> indices_;
+  std::set<const InstanceGraph*> outputs_checked_;
+  // Under the present order: launch number and graph, and the same for two launches.
+  std::set<std::pair<const InstanceGraph*, int>> launches_checked_;
+  std::set<std::tuple<const InstanceGraph*, const InstanceGraph*, int, int>> reuse_checked_;
   std::set<std::tuple<FindingKind, const Op*, const Op*>> reported_;
   std::vector<Finding> findings_;
 };
 
-}  // namespace
+AccessChecker::AccessChecker(int max_findings) : impl_(std::make_unique<Impl>(max_findings)) {}
+AccessChecker::~AccessChecker() = default;
+void AccessChecker::use(const HappensBefore& order) { impl_->use(order); }
+std::vector<Finding> AccessChecker::check(const Timeline& timeline, int period) {
+  return impl_->check(timeline, period);
+}
 
 const char* name(FindingKind kind) {
   switch (kind) {
@@ -303,11 +329,6 @@ const char* name(FindingKind kind) {
       return "ill-formed";
   }
   return "?";
-}
-
-std::vector<Finding> check_accesses(const Timeline& timeline, const HappensBefore& order,
-                                    int period, int max_findings) {
-  return Checker(timeline, order, period, max_findings).run();
 }
 
 }  // namespace stretto

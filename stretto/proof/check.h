@@ -6,6 +6,7 @@
 // launches of the first period against everything up to a period later is checking them for ever.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,9 +31,25 @@ struct Finding {
   std::string text;  // several lines, without a trailing newline
 };
 
-// `period` is a multiple of every slot count and of the launch pattern's length. At most
-// `max_findings` are reported, one per pair of source lines.
-std::vector<Finding> check_accesses(const Timeline& timeline, const HappensBefore& order,
-                                    int period, int max_findings);
+// Checks timelines that share instance graphs. Cases of one program mostly differ in their accesses
+// alone, so one order serves many timelines, and what two timelines have in common is looked at
+// once.
+class AccessChecker {
+ public:
+  // At most `max_findings` are reported, one per pair of source lines. The graphs of all timelines
+  // have to outlive the checker.
+  explicit AccessChecker(int max_findings);
+  ~AccessChecker();
+
+  // The order of the launches checked from now on: of any timeline that synchronises as they do. It
+  // has to outlive those checks.
+  void use(const HappensBefore& order);
+  // `period` is a multiple of every slot count and of the launch pattern's length.
+  std::vector<Finding> check(const Timeline& timeline, int period);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace stretto

@@ -120,6 +120,12 @@ ValueRange EvalScope::binary_range(ExprOp op, const ValueRange& a, const ValueRa
 }
 
 ValueRange EvalScope::range(const Expr& expr) {
+  if (num_open_ > 0 || uses_table(expr)) return open_range(expr);
+  std::int64_t v = eval(expr, vars_);
+  return {v, v};
+}
+
+ValueRange EvalScope::open_range(const Expr& expr) {
   const ExprNode& n = expr.node();
   switch (n.op) {
     case ExprOp::kConst:
@@ -131,18 +137,18 @@ ValueRange EvalScope::range(const Expr& expr) {
     case ExprOp::kTable:
       return table_range(n);
     case ExprOp::kNot: {
-      ValueRange a = range(n.args[0]);
+      ValueRange a = open_range(n.args[0]);
       if (a.exact()) return {a.lo == 0, a.lo == 0};
       return {0, 1};
     }
     case ExprOp::kSelect: {
-      ValueRange c = range(n.args[0]);
-      if (c.exact()) return range(n.args[c.lo != 0 ? 1 : 2]);
-      ValueRange a = range(n.args[1]), b = range(n.args[2]);
+      ValueRange c = open_range(n.args[0]);
+      if (c.exact()) return open_range(n.args[c.lo != 0 ? 1 : 2]);
+      ValueRange a = open_range(n.args[1]), b = open_range(n.args[2]);
       return {std::min(a.lo, b.lo), std::max(a.hi, b.hi)};
     }
     default:
-      return binary_range(n.op, range(n.args[0]), range(n.args[1]));
+      return binary_range(n.op, open_range(n.args[0]), open_range(n.args[1]));
   }
 }
 

@@ -28,6 +28,7 @@ class EvalScope {
   ValueRange range(const Expr& expr);
 
  private:
+  ValueRange open_range(const Expr& expr);
   ValueRange table_range(const ExprNode& node);
   ValueRange binary_range(ExprOp op, const ValueRange& a, const ValueRange& b);
 

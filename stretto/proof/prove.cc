@@ -9,6 +9,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/proof/expand.h"
 #include "stretto/proof/sample.h"
+#include "stretto/proof/sync_kinds.h"
 
 namespace stretto {
 namespace {
@@ -133,6 +134,14 @@ class Prover {
     }
   }
 
+  // A run of launches that repeats for ever: one graph, or two in turn.
+  struct Pattern {
+    std::vector<const InstanceGraph*> graphs;
+    std::vector<int> key;  // period, and how each launch synchronises
+    int period = 1;
+    std::string where;
+  };
+
   void prove_graphs(const Graphs& graphs, const std::string& tables) {
     for (const InstanceGraph& graph : graphs) {
       std::string where = context(graph, tables);
@@ -140,16 +149,32 @@ class Prover {
       check_thresholds(graph, where);
       if (!ok()) return;
     }
-    for (const InstanceGraph& graph : graphs) {
-      prove_pattern({&graph}, context(graph, tables));
-      if (!ok()) return;
+    std::vector<Pattern> patterns = patterns_of(graphs, tables);
+    AccessChecker checker(options_.max_findings);
+    for (std::size_t i = 0; i < patterns.size() && ok(); ++i) {
+      bool is_first = std::none_of(patterns.begin(), patterns.begin() + i,
+                                   [&](const Pattern& p) { return p.key == patterns[i].key; });
+      if (is_first) prove_alike(patterns, i, checker);
+    }
+  }
+
+  std::vector<Pattern> patterns_of(const Graphs& graphs, const std::string& tables) {
+    std::vector<int> kinds = synchronisation_kinds(graphs);
+    std::vector<Pattern> patterns;
+    for (std::size_t i = 0; i < graphs.size(); ++i) {
+      int period = slot_period(program_);
+      patterns.push_back(
+          {{&graphs[i]}, {period, kinds[i], kinds[i]}, period, context(graphs[i], tables)});
     }
     for (const auto& [x, y] : alternations(static_cast<int>(graphs.size()))) {
-      prove_pattern({&graphs[at(x)], &graphs[at(y)]},
-                    fmt::format("{} and {} in turn", context(graphs[at(x)], tables),
-                                context(graphs[at(y)], "")));
-      if (!ok()) return;
+      int period = std::lcm(slot_period(program_), 2);
+      patterns.push_back({{&graphs[at(x)], &graphs[at(y)]},
+                          {period, kinds[at(x)], kinds[at(y)]},
+                          period,
+                          fmt::format("{} and {} in turn", context(graphs[at(x)], tables),
+                                      context(graphs[at(y)], ""))});
     }
+    return patterns;
   }
 
   std::string context(const InstanceGraph& graph, const std::string& tables) const {
@@ -190,34 +215,44 @@ class Prover {
     }
   }
 
-  // Launches that repeat `pattern` for ever. Two periods to look at, one more so that notifies of
-  // the future show where they are cut off.
-  void prove_pattern(const std::vector<const InstanceGraph*>& pattern, const std::string& where) {
-    int period = std::lcm(slot_period(program_), static_cast<int>(pattern.size()));
+  // Two periods to look at, one more so that notifies of the future show where they are cut off.
+  static Timeline repeat(const Pattern& pattern) {
     Timeline timeline;
-    for (int e = 0; e < 3 * period + 1; ++e) {
-      timeline.launches.push_back(pattern[at(e) % pattern.size()]);
+    for (int e = 0; e < 3 * pattern.period + 1; ++e) {
+      timeline.launches.push_back(pattern.graphs[at(e) % pattern.graphs.size()]);
     }
-    ++result_.stats.samples;
+    return timeline;
+  }
+
+  // All patterns with the key of the first: they share its happens-before.
+  void prove_alike(const std::vector<Pattern>& patterns, std::size_t first,
+                   AccessChecker& checker) {
+    const Pattern& pattern = patterns[first];
+    Timeline timeline = repeat(pattern);
     Execution execution = execute(timeline);
-    if (!execution.finished) return add(FindingKind::kProgress, execution.stuck, where);
+    if (!execution.finished) return add(FindingKind::kProgress, execution.stuck, pattern.where);
     HappensBefore order(timeline, execution);
-    note(*pattern[0], timeline, order);
-    for (Finding& f : check_accesses(timeline, order, period, options_.max_findings)) {
-      add(f.kind, f.text, where);
+    checker.use(order);
+    for (std::size_t i = first; i < patterns.size() && ok(); ++i) {
+      if (patterns[i].key != pattern.key) continue;
+      note(*patterns[i].graphs[0], timeline, order);
+      for (Finding& f : checker.check(repeat(patterns[i]), pattern.period)) {
+        add(f.kind, f.text, patterns[i].where);
+      }
     }
     if (!ok()) return;
-    std::string difference = order.shift_difference(period);
+    std::string difference = order.shift_difference(pattern.period);
     if (difference.empty()) return;
     add(FindingKind::kReuse,
         fmt::format("{}\n    waits for other notifies {} launches later, so the proof does not "
                     "carry over to all launches",
-                    difference, period),
-        where);
+                    difference, pattern.period),
+        pattern.where);
   }
 
   void note(const InstanceGraph& graph, const Timeline& timeline, const HappensBefore& order) {
     ProofStats& s = result_.stats;
+    ++s.samples;
     s.events = std::max(s.events, graph.num_events());
     s.clocks = std::max(s.clocks, order.num_clocks());
     s.components = std::max(s.components, order.num_components());

@@ -1,0 +1,47 @@
+#include "stretto/proof/sync_kinds.h"
+
+#include <algorithm>
+
+namespace stretto {
+namespace {
+
+bool alike(const Sync& a, const Sync& b) {
+  return a.kind == b.kind && a.counter == b.counter && a.amount == b.amount;
+}
+
+bool alike(const AgentTrace& a, const AgentTrace& b) {
+  return std::equal(a.syncs.begin(), a.syncs.end(), b.syncs.begin(), b.syncs.end(),
+                    [](const Sync& x, const Sync& y) { return alike(x, y); });
+}
+
+bool alike(const PacketLoad& a, const PacketLoad& b) {
+  return a.agent == b.agent && a.pos == b.pos && a.covered == b.covered &&
+         std::equal(a.stores.begin(), a.stores.end(), b.stores.begin(), b.stores.end(),
+                    [](const PacketLoad::Store& x, const PacketLoad::Store& y) {
+                      return x.agent == y.agent && x.pos == y.pos;
+                    });
+}
+
+bool alike(const InstanceGraph& a, const InstanceGraph& b) {
+  return std::equal(a.agents.begin(), a.agents.end(), b.agents.begin(), b.agents.end(),
+                    [](const AgentTrace& x, const AgentTrace& y) { return alike(x, y); }) &&
+         std::equal(a.packet_loads.begin(), a.packet_loads.end(), b.packet_loads.begin(),
+                    b.packet_loads.end(),
+                    [](const PacketLoad& x, const PacketLoad& y) { return alike(x, y); });
+}
+
+}  // namespace
+
+std::vector<int> synchronisation_kinds(const std::vector<InstanceGraph>& graphs) {
+  std::vector<int> kinds;
+  std::vector<std::size_t> first_of_kind;
+  for (std::size_t g = 0; g < graphs.size(); ++g) {
+    std::size_t kind = 0;
+    while (kind < first_of_kind.size() && !alike(graphs[first_of_kind[kind]], graphs[g])) ++kind;
+    if (kind == first_of_kind.size()) first_of_kind.push_back(g);
+    kinds.push_back(static_cast<int>(kind));
+  }
+  return kinds;
+}
+
+}  // namespace stretto

@@ -1,0 +1,15 @@
+// Which launches synchronise alike. Extents and tables mostly decide accesses and not
+// synchronisation, so one happens-before serves many of them.
+#pragma once
+
+#include <vector>
+
+#include "stretto/proof/instance_graph.h"
+
+namespace stretto {
+
+// One number per graph, of the same program; graphs with the same number have the same counters and
+// agents, and every agent the same notifies, waits, fences and packets in the same order.
+std::vector<int> synchronisation_kinds(const std::vector<InstanceGraph>& graphs);
+
+}  // namespace stretto
