@@ -322,7 +322,8 @@ class Explorer {
     }
   }
 
-  // An agent sees its own write only after a fence, or after something has come back to it.
+  // An agent sees its own write only after a fence, or after its own notify has come back to it,
+  // which a wait in between leaves open.
   void check_read_back(int agent) {
     const AgentTrace& t = trace(agent);
     for (std::size_t i = 0; i < t.accesses.size(); ++i) {
@@ -335,7 +336,10 @@ class Explorer {
           return std::any_of(t.syncs.begin() + x.pos, t.syncs.begin() + y.pos,
                              [&](const Sync& s) { return s.kind == kind; });
         };
-        if (reads_back && !between(SyncKind::kFence) && !between(SyncKind::kWait)) {
+        if (!reads_back || between(SyncKind::kFence)) continue;
+        if (between(SyncKind::kWait)) {
+          out_.complete = false;
+        } else {
           out_.failure = describe_agent(graph_, agent, y.tile) + " reads its own write";
         }
       }

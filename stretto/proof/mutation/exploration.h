@@ -21,8 +21,10 @@ struct ExplorationOptions {
 };
 
 struct Exploration {
-  bool complete = true;  // false: more states than allowed, and nothing found in those seen
-  std::string failure;   // empty: nothing goes wrong
+  // false: nothing was found, but there were more states than allowed, or an agent reads its own
+  // write after a wait that may or may not have brought it back.
+  bool complete = true;
+  std::string failure;  // empty: nothing goes wrong
   std::size_t num_states = 0;
   bool ok() const { return complete && failure.empty(); }
 };
