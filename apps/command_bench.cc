@@ -88,6 +88,7 @@ void add_bench_command(CLI::App& app) {
   add_shape_options(command, *options);
   command->add_option("--samples", options->samples, "timed launches")
       ->check(CLI::Range(1, 100000))
+      ->envname("STRETTO_SAMPLES")
       ->capture_default_str();
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->callback([options] { bench(*options); });
@@ -101,6 +102,7 @@ void add_trace_command(CLI::App& app) {
   command->add_option("-o,--output", options->output, "file to write")->required();
   command->add_option("--samples", options->samples, "recorded launches")
       ->check(CLI::Range(1, 1000))
+      ->envname("STRETTO_SAMPLES")
       ->capture_default_str();
   command->callback([options] { trace(*options); });
 }

@@ -19,25 +19,27 @@ struct ExplainOptions {
   int ranks = 2;
 };
 
+void check_pass(const std::string& wanted) {
+  if (wanted.empty()) return;
+  std::string names;
+  for (const Pass& pass : schedule_pipeline()) {
+    if (wanted == pass.name) return;
+    names += fmt::format(" {}", pass.name);
+  }
+  throw UserError(fmt::format("--after '{}': no such pass; passes:{}", wanted, names));
+}
+
 Program after_pass(Program program, const std::string& wanted) {
   Program found;
-  bool seen = false;
   run_pipeline(std::move(program), [&](const Pass& pass, const Program& now, double seconds) {
     fmt::print(stderr, "{}: {:.3f} ms\n", pass.name, seconds * 1e3);
-    if (wanted.empty() || wanted == pass.name) {
-      found = now;
-      seen = true;
-    }
+    if (wanted.empty() || wanted == pass.name) found = now;
   });
-  if (!seen) {
-    std::string names;
-    for (const Pass& pass : schedule_pipeline()) names += fmt::format(" {}", pass.name);
-    throw UserError(fmt::format("--after '{}': no such pass; passes:{}", wanted, names));
-  }
   return found;
 }
 
 void explain(const ExplainOptions& options) {
+  check_pass(options.after);
   ProgramSource source(options.source);
   OpShape shape{.world_size = source.fixed_world_size().value_or(options.ranks)};
   Program program = source.program(shape);

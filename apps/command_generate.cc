@@ -8,6 +8,7 @@
 #include "apps/commands.h"
 #include "stretto/base/errors.h"
 #include "stretto/engine/generate.h"
+#include "stretto/runtime/world.h"
 
 namespace stretto {
 namespace {
@@ -75,7 +76,9 @@ void add_sampling(CLI::App* command, SamplingParams& sampling) {
       ->envname("STRETTO_MIN_P");
   command->add_option("--repetition-penalty", sampling.repetition_penalty, "above 1: repeat less")
       ->envname("STRETTO_REPETITION_PENALTY");
-  command->add_option("--seed", sampling.seed, "of the draw")->envname("STRETTO_SEED");
+  command->add_option("--seed", sampling.seed, "of the draw")
+      ->check(CLI::NonNegativeNumber)
+      ->envname("STRETTO_SEED");
 }
 
 }  // namespace
@@ -86,7 +89,8 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--model", options->model, "Hugging Face model directory")
       ->required()
       ->envname("STRETTO_MODEL");
-  command->add_option("--tp", options->tp, "tensor-parallel ranks, 1..64")
+  command->add_option("--tp", options->tp, "tensor-parallel ranks")
+      ->check(CLI::Range(1, World::kMaxWorldSize))
       ->envname("STRETTO_TP")
       ->capture_default_str();
   command->add_option("--prompt", options->prompt, "text to continue")->required();
@@ -99,8 +103,9 @@ void add_generate_command(CLI::App& app) {
   add_sampling(command, options->request.sampling);
   command->add_option("--stop", options->request.stop, "end before this text; may be repeated")
       ->allow_extra_args(false);
-  command->add_flag("--ignore-eos", options->request.ignore_eos,
-                    "go on after end-of-sequence tokens");
+  command
+      ->add_flag("--ignore-eos", options->request.ignore_eos, "go on after end-of-sequence tokens")
+      ->envname("STRETTO_IGNORE_EOS");
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->add_flag("--summary", options->summary, "print time per role at the end, on stderr");
   command->add_option("--trace", options->trace, "write a timeline that opens in Perfetto");

@@ -10,6 +10,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/engine/generate.h"
+#include "stretto/runtime/world.h"
 
 namespace stretto {
 namespace {
@@ -29,6 +30,7 @@ std::vector<std::vector<int>> documents_of(const ScoreOptions& options, const Mo
         fmt::format("{}: eos_token_id is missing, and documents end with it", files.config.where));
   }
   std::string text = read_file(options.file, kMaxFileBytes);
+  if (text.empty()) throw UserError(fmt::format("{}: is empty", options.file));
   if (!text.empty() && text.back() == '\0') text.pop_back();
   std::vector<std::vector<int>> documents;
   std::size_t begin = 0;
@@ -73,7 +75,8 @@ void add_score_command(CLI::App& app) {
   command->add_option("--model", options->model, "Hugging Face model directory")
       ->required()
       ->envname("STRETTO_MODEL");
-  command->add_option("--tp", options->tp, "tensor-parallel ranks, 1..64")
+  command->add_option("--tp", options->tp, "tensor-parallel ranks")
+      ->check(CLI::Range(1, World::kMaxWorldSize))
       ->envname("STRETTO_TP")
       ->capture_default_str();
   command->add_option("--file", options->file, "documents separated by NUL bytes")->required();
@@ -82,6 +85,7 @@ void add_score_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--max-tokens-per-doc", options->max_tokens_per_doc, "cut longer documents")
       ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 24))
+      ->envname("STRETTO_MAX_TOKENS_PER_DOC")
       ->capture_default_str();
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->callback([options] { score(*options); });

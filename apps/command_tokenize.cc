@@ -1,14 +1,18 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <climits>
 #include <iostream>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "apps/commands.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
+#include "stretto/base/printable.h"
 #include "stretto/model/tokenizer/tokenizer.h"
 
 namespace stretto {
@@ -19,28 +23,40 @@ struct TokenizeOptions {
   bool decode = false, json = false;
 };
 
-// Ids as a JSON array, an object with token_ids, or numbers separated by blanks.
+[[noreturn]] void bad_ids(const std::string& found) {
+  throw UserError(fmt::format(
+      "standard input: '{}': need token ids, whole numbers separated by blanks, as a JSON array, "
+      "or as a JSON object with token_ids",
+      printable(found)));
+}
+
+std::vector<int> ids_of_json(const Json& parsed) {
+  const Json& list =
+      parsed.is_object() && parsed.contains("token_ids") ? parsed["token_ids"] : parsed;
+  if (!list.is_array()) bad_ids(list.dump());
+  std::vector<int> ids;
+  for (const Json& id : list) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() > INT_MAX) bad_ids(id.dump());
+    ids.push_back(id.get<int>());
+  }
+  return ids;
+}
+
 std::vector<int> parse_ids(const std::string& text) {
   std::size_t first = text.find_first_not_of(" \t\r\n");
-  try {
-    if (first != std::string::npos && (text[first] == '[' || text[first] == '{')) {
-      Json parsed = parse_json(text, "standard input");
-      return (parsed.is_object() ? parsed.at("token_ids") : parsed).get<std::vector<int>>();
-    }
-    std::vector<int> ids;
-    std::istringstream in(text);
-    std::string word;
-    while (in >> word) {
-      std::size_t used = 0;
-      ids.push_back(std::stoi(word, &used));
-      if (used != word.size()) throw std::invalid_argument(word);
-    }
-    return ids;
-  } catch (const Json::exception&) {
-    throw UserError("standard input: need token ids as a JSON array or an object with token_ids");
-  } catch (const std::logic_error&) {
-    throw UserError("standard input: need token ids, whole numbers separated by blanks");
+  if (first != std::string::npos && (text[first] == '[' || text[first] == '{')) {
+    return ids_of_json(parse_json(text, "standard input"));
   }
+  std::vector<int> ids;
+  std::istringstream in(text);
+  std::string word;
+  while (in >> word) {
+    int id = 0;
+    auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || end != word.data() + word.size() || id < 0) bad_ids(word);
+    ids.push_back(id);
+  }
+  return ids;
 }
 
 void tokenize(const TokenizeOptions& options) {

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <new>
 
 #include "apps/commands.h"
@@ -16,14 +19,37 @@ int fail(int code, const char* kind, const char* what) {
   return code;
 }
 
+// One line, like every other error.
+std::string usage_error(const CLI::App* app, const CLI::Error& error) {
+  return fmt::format("stretto: error: {} ({} --help says more)\n", error.what(), app->get_name());
+}
+
+void require_command(const CLI::App& app) {
+  if (!app.get_subcommands().empty()) return;
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands({})) names += " " + command->get_name();
+  throw stretto::UserError(fmt::format("no command given; commands:{}", names));
+}
+
+// A result that did not reach a full disk is not a result.
+void flush_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  throw stretto::UserError(
+      fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Overlapped tile programs for LLM computing: prove, run, time and serve them.",
                "stretto");
   app.set_version_flag("--version", STRETTO_VERSION);
-  app.require_subcommand(1);
-  app.footer("Environment: STRETTO_TIMEOUT_MS, STRETTO_CACHE_DIR, STRETTO_LOG (docs/errors.md).");
+  app.require_subcommand(0, 1);
+  app.failure_message(usage_error);
+  app.footer(
+      "Environment: STRETTO_TIMEOUT_MS, STRETTO_CACHE_DIR, STRETTO_LOG (docs/errors.md), and the\n"
+      "twins of options in parentheses. What one call is about (program, prompt, file, shape,\n"
+      "output) has no twin: inherited silently, it would answer another question.");
   stretto::add_generate_command(app);
   stretto::add_score_command(app);
   stretto::add_tokenize_command(app);
@@ -33,6 +59,8 @@ int main(int argc, char** argv) {
   stretto::add_bench_command(app);
   try {
     app.parse(argc, argv);
+    require_command(app);
+    flush_output();
     return 0;
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
@@ -44,6 +72,8 @@ int main(int argc, char** argv) {
     return fail(3, "fault", e.what());
   } catch (const stretto::DeviceError& e) {
     return fail(4, "device", e.what());
+  } catch (const std::filesystem::filesystem_error& e) {
+    return fail(2, "error", e.what());
   } catch (const std::bad_alloc&) {
     return fail(2, "error", "not enough memory for this request");
   } catch (const std::exception& e) {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
@@ -22,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxProgramBytes = std::size_t{16} << 20;
+constexpr std::size_t kMaxExpandedBytes = std::size_t{256} << 20;
 
 std::string quote(const fs::path& path) {
   std::string text = "'";
@@ -29,42 +29,42 @@ std::string quote(const fs::path& path) {
   return text + "'";
 }
 
-// Every header that a program file may include: a program compiled against others does not load.
-std::string language_headers() {
-  std::vector<fs::path> headers;
-  for (const char* folder : {"base", "ir", "lang"}) {
-    for (const auto& entry :
-         fs::directory_iterator(fs::path(STRETTO_INCLUDE_DIR) / "stretto" / folder)) {
-      if (entry.path().extension() == ".h") headers.push_back(entry.path());
-    }
-  }
-  std::sort(headers.begin(), headers.end());
-  std::string text;
-  for (const fs::path& header : headers) text += read_file(header, kMaxProgramBytes);
-  return text;
-}
-
-// Compiles the file into a shared object under the cache; returns its path.
-fs::path compile_file(const fs::path& file) {
-  std::string source = read_file(file, kMaxProgramBytes);
-  fs::path dir = env_cache_dir() / "programs";
-  fs::create_directories(dir);
-  std::size_t key = std::hash<std::string>{}(source + file.string() + language_headers());
-  fs::path object = dir / fmt::format("{:016x}.so", key);
-  if (fs::exists(object)) return object;
-  fs::path made = dir / fmt::format("{:016x}.{}.tmp", key, ::getpid());
-  fs::path messages = made.string() + ".log";
+// The system's C++ compiler on `file` with more arguments; UserError with its messages.
+void run_compiler(const fs::path& file, const std::string& arguments, const fs::path& output) {
+  fs::path messages = output.string() + ".log";
   const char* compiler = std::getenv("CXX");
-  std::string command = fmt::format("{} -std=c++20 -O0 -shared -fPIC -I{} {} -o {} 2> {}",
+  std::string command = fmt::format("{} -std=c++20 -O0 -fPIC -I{} {} {} -o {} 2> {}",
                                     compiler ? compiler : "c++", quote(STRETTO_INCLUDE_DIR),
-                                    quote(file), quote(made), quote(messages));
+                                    arguments, quote(file), quote(output), quote(messages));
   int status = std::system(command.c_str());
   std::string said = fs::exists(messages) ? read_file(messages, kMaxProgramBytes) : "";
   fs::remove(messages);
-  if (status != 0) {
-    fs::remove(made);
-    throw UserError(fmt::format("{}: does not compile:\n{}", file.string(), said.substr(0, 4000)));
+  if (status == 0) return;
+  fs::remove(output);
+  throw UserError(fmt::format("{}: does not compile:\n{}", file.string(), said.substr(0, 4000)));
+}
+
+// Compiles the file into a shared object under the cache; returns its path. The key covers every
+// header that the file includes.
+fs::path compile_file(const fs::path& file) {
+  read_file(file, kMaxProgramBytes);  // its errors are clearer than the compiler's
+  fs::path dir = env_cache_dir() / "programs";
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (error) {
+    throw UserError(
+        fmt::format("{}: cannot be created: {} (STRETTO_CACHE_DIR chooses another place)",
+                    dir.string(), error.message()));
   }
+  fs::path stem = dir / fmt::format("{}", ::getpid());
+  fs::path expanded = stem.string() + ".ii", made = stem.string() + ".tmp";
+  run_compiler(file, "-E", expanded);
+  std::string source = read_file(expanded, kMaxExpandedBytes);
+  fs::remove(expanded);
+  std::size_t key = std::hash<std::string>{}(source);
+  fs::path object = dir / fmt::format("{:016x}.so", key);
+  if (fs::exists(object)) return object;
+  run_compiler(file, "-shared", made);
   fs::rename(made, object);
   return object;
 }
@@ -119,12 +119,23 @@ std::optional<int> ProgramSource::fixed_world_size() const {
 
 Program ProgramSource::program(const OpShape& shape) const {
   if (op_ != nullptr) return op_->program(shape);
-  if (build_ != nullptr) return build_(shape.world_size);
+  if (build_ != nullptr) return call_build(shape.world_size);
   if (parsed_->world_size != shape.world_size) {
     throw UserError(fmt::format("{}: is a program for {} ranks, {} asked for", text_,
                                 parsed_->world_size, shape.world_size));
   }
   return *parsed_;
+}
+
+// What the user's function throws is the user's, whatever its type.
+Program ProgramSource::call_build(int world_size) const {
+  try {
+    return build_(world_size);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw UserError(fmt::format("{}: stretto_program({}): {}", text_, world_size, e.what()));
+  }
 }
 
 std::vector<NamedProgram> ProgramSource::programs(int world_size) const {

@@ -32,6 +32,8 @@ class ProgramSource {
   std::optional<int> fixed_world_size() const;
 
  private:
+  Program call_build(int world_size) const;
+
   std::string text_;
   const OperatorInfo* op_ = nullptr;
   std::optional<Program> parsed_;

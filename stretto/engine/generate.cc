@@ -13,6 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::int64_t kLeastCapacity = 1024;  // tokens
+
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -92,6 +94,14 @@ class Session {
   GenerateResult result_;
 };
 
+// Room for `longest` tokens. A model may promise far more positions than memory holds; powers of
+// two keep the number of different programs, each proved once, small.
+std::int64_t cache_capacity(std::int64_t longest, std::int64_t context) {
+  std::int64_t capacity = kLeastCapacity;
+  while (capacity < longest) capacity *= 2;
+  return std::min(capacity, context);
+}
+
 void check(const GenerateRequest& r, std::int64_t capacity) {
   r.sampling.validate();
   if (r.prompt.empty()) throw UserError("the prompt is empty");
@@ -140,14 +150,16 @@ Engine::Engine(const ModelFiles& files, const EngineOptions& options)
 
 std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>& requests,
                                              const OnText& on_text, const OnLogits& on_logits) {
-  std::int64_t capacity = files_.config.max_positions;
-  if (options_.max_tokens > 0) capacity = std::min(capacity, options_.max_tokens);
+  std::int64_t context = files_.config.max_positions, longest = 1;
+  if (options_.max_tokens > 0) context = std::min(context, options_.max_tokens);
   std::vector<GenerateRequest> checked = requests;
   for (GenerateRequest& r : checked) {
-    check(r, capacity);
-    r.max_tokens =
-        std::min(r.max_tokens, capacity - static_cast<std::int64_t>(r.prompt.size()) + 1);
+    check(r, context);
+    auto prompt = static_cast<std::int64_t>(r.prompt.size());
+    r.max_tokens = std::min(r.max_tokens, context - prompt + 1);
+    longest = std::max(longest, prompt + r.max_tokens - 1);
   }
+  std::int64_t capacity = cache_capacity(longest, context);
   std::vector<GenerateResult> results;
   world_.run([&](Rank& rank) {
     Transformer model(rank, files_.config, files_.checkpoint,
@@ -176,7 +188,8 @@ Engine::Score Engine::score(const std::vector<std::vector<int>>& documents,
   Score score;
   world_.run([&](Rank& rank) {
     Transformer model(rank, files_.config, files_.checkpoint,
-                      {.dtype = options_.dtype, .max_tokens = files_.config.max_positions});
+                      {.dtype = options_.dtype,
+                       .max_tokens = cache_capacity(longest, files_.config.max_positions)});
     double nll = 0;
     std::int64_t count = 0;
     for (std::size_t i = 0; i < documents.size(); ++i) {

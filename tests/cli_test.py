@@ -1,0 +1,498 @@
+"""The command line as its users and their scripts know it: names of commands, keys of JSON objects,
+exit codes, and what is said about bad input. Usage: cli_test.py PATH_OF_STRETTO [unittest arguments],
+from the root of the repository."""
+
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+STRETTO = ""
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MODEL = str(ROOT / "checkpoints/debian-llama-draft-1m")
+DATA = ROOT / "tests/data"
+PROMPT = "libopenmpi-dev:"
+
+
+def run(*args, stdin=b"", env=None, stdout=subprocess.PIPE):
+    """One run of the command, in an environment without the tester's own STRETTO_ variables."""
+    clean = {k: v for k, v in os.environ.items()
+             if not k.startswith("STRETTO_") or k == "STRETTO_CACHE_DIR"}
+    clean.update(env or {})
+    return subprocess.run([STRETTO, *map(str, args)], input=stdin, env=clean, stdout=stdout,
+                          stderr=subprocess.PIPE, timeout=300, cwd=ROOT)
+
+
+class CliCase(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="stretto-cli-")
+        self.addCleanup(folder.cleanup)
+        self.tmp = pathlib.Path(folder.name)
+
+    def good(self, *args, **kwargs):
+        done = run(*args, **kwargs)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        return done
+
+    def json_of(self, *args, keys, **kwargs):
+        """stdout holds one JSON object with exactly these keys, and nothing else."""
+        done = self.good(*args, "--json", **kwargs)
+        self.assertEqual(done.stdout.count(b"\n"), 1)
+        value = json.loads(done.stdout)
+        self.assertEqual(sorted(value), sorted(keys))
+        return value
+
+    def refused(self, *args, says=(), code=2, lines=1, **kwargs):
+        """The exit code, nothing on stdout, and one line on stderr that names what is wrong."""
+        done = run(*args, **kwargs)
+        text = done.stderr.decode()
+        self.assertEqual(done.returncode, code, f"{args}: {text}")
+        self.assertEqual(done.stdout or b"", b"", args)
+        for words in [says] if isinstance(says, str) else says:
+            self.assertIn(words, text)
+        self.assertTrue(text.startswith("stretto: "), text)
+        if lines:
+            self.assertEqual(text.count("\n"), lines, text)
+        return text
+
+
+GENERATE_KEYS = ["prompt_token_ids", "token_ids", "text", "finish_reason", "tokens_per_second",
+                 "prefill_seconds"]
+
+
+class GenerateTest(CliCase):
+    def generate(self, *args, prompt=PROMPT, **kwargs):
+        return self.json_of("generate", "--model", MODEL, "--prompt", prompt, *args,
+                            keys=GENERATE_KEYS, **kwargs)
+
+    def test_golden_text_on_two_ranks(self):
+        golden = json.loads((pathlib.Path(MODEL) / "golden.json").read_text())["prompts"][0]
+        self.assertEqual(golden["text"], PROMPT)
+        got = self.generate("--tp", 2, "--max-tokens", 64, "--dtype", "float32")
+        self.assertEqual(got["prompt_token_ids"], golden["ids"])
+        self.assertEqual(got["token_ids"], golden["greedy_ids"])
+        self.assertEqual(got["text"] + "</s>", golden["greedy_text"])
+        self.assertEqual(got["finish_reason"], "eos")
+        self.assertGreater(got["tokens_per_second"], 0)
+        self.assertGreater(got["prefill_seconds"], 0)
+
+    def test_streams_the_same_text(self):
+        text = self.generate("--max-tokens", 12)["text"]
+        done = self.good("generate", "--model", MODEL, "--prompt", PROMPT, "--max-tokens", 12)
+        self.assertEqual(done.stdout.decode(), text + "\n")
+
+    def test_length_and_ignored_eos(self):
+        got = self.generate("--max-tokens", 5)
+        self.assertEqual((len(got["token_ids"]), got["finish_reason"]), (5, "length"))
+        got = self.generate("--max-tokens", 40, "--ignore-eos")
+        self.assertEqual((len(got["token_ids"]), got["finish_reason"]), (40, "length"))
+        self.assertIn(1, got["token_ids"][:-1])
+
+    def test_stop_strings_end_before_themselves(self):
+        text = self.generate("--max-tokens", 64)["text"]
+        got = self.generate("--max-tokens", 64, "--stop", "nowhere", "--stop", "development")
+        self.assertEqual(got["finish_reason"], "stop")
+        self.assertEqual(got["text"], text[:text.index("development")])
+
+    def test_seeds_repeat_and_differ(self):
+        sampled = ["--temperature", 1.5, "--top-k", 500, "--top-p", 0.99, "--min-p", 0.0001,
+                   "--repetition-penalty", 1.1, "--max-tokens", 16, "--seed"]
+        first = self.generate(*sampled, 7)["token_ids"]
+        self.assertEqual(self.generate(*sampled, 7)["token_ids"], first)
+        self.assertNotEqual(self.generate(*sampled, 8)["token_ids"], first)
+
+    def test_environment_twins(self):
+        want = self.generate("--max-tokens", 6, "--temperature", 2, "--seed", 5, "--dtype", "bf16")
+        env = {"STRETTO_MODEL": MODEL, "STRETTO_TP": "2", "STRETTO_MAX_TOKENS": "6",
+               "STRETTO_TEMPERATURE": "2", "STRETTO_SEED": "5", "STRETTO_DTYPE": "bfloat16"}
+        got = self.json_of("generate", "--prompt", PROMPT, "--tp", "1", keys=GENERATE_KEYS, env=env)
+        self.assertEqual(got["token_ids"], want["token_ids"])
+        self.refused("generate", "--prompt", PROMPT, env={**env, "STRETTO_TP": "1000"}, says="--tp")
+
+    def test_invalid_utf8_in_the_prompt(self):
+        got = self.generate("--max-tokens", 2, prompt=b"a\xff\xc3(b".decode(errors="surrogateescape"))
+        same = self.generate("--max-tokens", 2, prompt="a\ufffd\ufffd(b")
+        self.assertEqual(got["prompt_token_ids"], same["prompt_token_ids"])
+
+    def test_summary_and_timeline(self):
+        out = self.tmp / "run.json"
+        done = self.good("generate", "--model", MODEL, "--prompt", PROMPT, "--tp", 2, "--max-tokens",
+                         4, "--summary", "--trace", out)
+        self.assertIn("waiting for communication", done.stderr.decode())
+        self.assertTrue(json.loads(out.read_text())["traceEvents"])
+
+    def test_bad_requests(self):
+        base = ["generate", "--model", MODEL, "--prompt"]
+        self.refused(*base, "", says="--prompt is empty")
+        self.refused(*base, "word " * 1100, says=["1102 tokens", "1024"])
+        for tp in (0, 65, 1000, -1, "two"):
+            self.refused(*base, "a", "--tp", tp, says="--tp")
+        self.refused(*base, "a", "--max-tokens", 0, says="max-tokens")
+        self.refused(*base, "a", "--dtype", "int9", says=["int9", "bfloat16"])
+        self.refused(*base, "a", "--dtype", "int32", says="int32")
+        self.refused(*base, "a", "--temperature", "nan", says="temperature")
+        self.refused(*base, "a", "--top-p", "1.5", says="top_p")
+        self.refused(*base, "a", "--seed", "-1", says="--seed")
+        self.refused(*base, "a", "--stop", "", says="stop")
+        self.refused("generate", "--prompt", "a", says="--model is required")
+        self.refused("generate", "--model", MODEL, says="--prompt is required")
+
+
+class BrokenModelTest(CliCase):
+    """Each breaks a copy of a checkpoint in one place."""
+
+    def copy(self, source=MODEL):
+        target = self.tmp / "model"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(source, target)
+        for file in target.iterdir():
+            file.chmod(0o644)
+        return target
+
+    def refuse(self, model, *says, **kwargs):
+        return self.refused("generate", "--model", model, "--prompt", "a", says=says, **kwargs)
+
+    def edit_json(self, file, change):
+        value = json.loads(file.read_text())
+        change(value)
+        file.write_text(json.dumps(value))
+
+    def edit_header(self, file, change):
+        """Rewrites the header of a safetensors file in its old length, so that the data stays."""
+        raw = file.read_bytes()
+        size = struct.unpack("<Q", raw[:8])[0]
+        header = json.loads(raw[8:8 + size])
+        change(header)
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * ((size if len(text) <= size else -(-len(text) // 8) * 8) - len(text))
+        file.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + size:])
+
+    def test_safetensors(self):
+        name = "model.layers.0.mlp.down_proj.weight"
+
+        def shift(h):
+            h[name]["data_offsets"] = [h[name]["data_offsets"][0] - 2, h[name]["data_offsets"][1] - 2]
+
+        breaks = {
+            "overlapping or shifted": shift,
+            "outside": lambda h: h[name].update(data_offsets=[10 ** 9, 10 ** 9 + 98304]),
+            "overflowing": lambda h: h[name].update(shape=[2 ** 62, 8]),
+            "negative": lambda h: h[name].update(shape=[-128, 384]),
+            "wrong dtype": lambda h: h[name].update(dtype="I64"),
+            "unknown dtype": lambda h: h[name].update(dtype="F12"),
+            "wrong shape": lambda h: h[name].update(shape=[384, 128]),
+            "no offsets": lambda h: h[name].pop("data_offsets"),
+        }
+        for what, change in breaks.items():
+            with self.subTest(what):
+                model = self.copy()
+                self.edit_header(model / "model.safetensors", change)
+                self.refuse(model, str(model), name)
+
+    def test_missing_and_extra_tensors(self):
+        name = "model.layers.1.self_attn.q_proj.weight"
+        model = self.copy()
+        self.edit_header(model / "model.safetensors",
+                         lambda h: h.update({"model.layers.7.self_attn.q_proj.weight": h.pop(name)}))
+        self.refuse(model, name)
+
+    def test_truncated_safetensors(self):
+        raw = (pathlib.Path(MODEL) / "model.safetensors").read_bytes()
+        for size in (0, 7, 8, 100, len(raw) // 2, len(raw) - 1):
+            with self.subTest(size):
+                model = self.copy()
+                (model / "model.safetensors").write_bytes(raw[:size])
+                self.refuse(model, "model.safetensors")
+        model = self.copy()
+        (model / "model.safetensors").write_bytes(struct.pack("<Q", 2 ** 63) + raw[8:])
+        self.refuse(model, "model.safetensors")
+        (model / "model.safetensors").unlink()
+        self.refuse(model, "model.safetensors")
+
+    def test_missing_shard(self):
+        model = self.copy(ROOT / "checkpoints/debian-qwen3moe-18m")
+        (model / "model-00002-of-00003.safetensors").unlink()
+        self.refuse(model, "model-00002-of-00003.safetensors")
+
+    def test_config(self):
+        breaks = [
+            ("hidden_size", 136, "model.embed_tokens.weight"),
+            ("num_hidden_layers", 3, "model.layers.2"),
+            ("vocab_size", 4000, "model.embed_tokens.weight"),
+            ("num_key_value_heads", 3, "num_key_value_heads"),
+            ("head_dim", 31, "head_dim"),
+            ("hidden_size", "128", "hidden_size"),
+            ("hidden_size", 1e300, "hidden_size"),
+            ("model_type", "gpt17", "gpt17"),
+            ("tie_word_embeddings", False, "lm_head.weight"),
+        ]
+        for field, value, says in breaks:
+            with self.subTest(field=field, value=value):
+                model = self.copy()
+
+                def change(c):
+                    c[field] = value
+                    if field == "model_type":
+                        c["architectures"] = ["Gpt17ForCausalLM"]
+                self.edit_json(model / "config.json", change)
+                self.refuse(model, str(model), says)
+        for text in ("", "{", "[]", '{"a":' * 5000, "{\"model_type\": \"\xff\"}"):
+            with self.subTest(text[:20]):
+                model = self.copy()
+                (model / "config.json").write_bytes(text.encode("latin-1"))
+                self.refuse(model, "config.json")
+
+    def test_tokenizer(self):
+        def drop_merges(t):
+            del t["model"]["merges"]
+
+        def unknown_type(t):
+            t["model"]["type"] = "Unigram"
+        for change, says in ((drop_merges, "merges"), (unknown_type, "Unigram")):
+            model = self.copy()
+            self.edit_json(model / "tokenizer.json", change)
+            self.refuse(model, "tokenizer.json", says)
+            self.refused("tokenize", "--model", model, says=["tokenizer.json", says])
+        (model / "tokenizer.json").write_text("{")
+        self.refuse(model, "tokenizer.json")
+        (model / "tokenizer.json").unlink()
+        self.refuse(model, "tokenizer.json")
+
+    def test_promised_positions_cost_nothing(self):
+        """A model may promise more positions than memory holds."""
+        model = self.copy()
+        self.edit_json(model / "config.json",
+                       lambda c: c.update(max_position_embeddings=1 << 30))
+        self.good("generate", "--model", model, "--prompt", "a", "--max-tokens", 2)
+
+    def test_directories(self):
+        self.refuse("/nowhere", "/nowhere/config.json")
+        self.refuse(self.tmp, "config.json")
+        self.refuse(pathlib.Path(MODEL) / "config.json", "config.json")
+
+    def test_mixture_of_experts_says_so(self):
+        self.refuse(ROOT / "checkpoints/debian-qwen3moe-18m", "mixture of experts")
+
+
+class ScoreTest(CliCase):
+    KEYS = ["nll_per_token", "tokens"]
+
+    def test_documents_end_with_nul(self):
+        docs = DATA / "score_docs.txt"
+        whole = self.json_of("score", "--model", MODEL, "--tp", 2, "--file", docs, "--dtype",
+                             "float32", keys=self.KEYS)
+        self.assertGreater(whole["tokens"], 500)
+        self.assertLess(whole["nll_per_token"], 5)
+        first = self.tmp / "first"
+        first.write_bytes(docs.read_bytes().split(b"\0")[0])
+        one = self.json_of("score", "--model", MODEL, "--file", first, keys=self.KEYS)
+        ids = json.loads(run("tokenize", "--model", MODEL, "--json", stdin=first.read_bytes()).stdout)
+        self.assertEqual(one["tokens"], len(ids["token_ids"]))  # all but the first, and the EOS
+        first.write_bytes(first.read_bytes() + b"\0")
+        self.assertEqual(self.json_of("score", "--model", MODEL, "--file", first, keys=self.KEYS), one)
+        cut = self.json_of("score", "--model", MODEL, "--file", first, "--max-tokens-per-doc", 9,
+                           keys=self.KEYS)
+        self.assertEqual(cut["tokens"], 8)
+
+    def test_bad_files(self):
+        self.refused("score", "--model", MODEL, "--file", "/nowhere", says="/nowhere")
+        self.refused("score", "--model", MODEL, "--file", self.tmp, says=str(self.tmp))
+        empty = self.tmp / "empty"
+        empty.write_bytes(b"")
+        self.refused("score", "--model", MODEL, "--file", empty, says=str(empty))
+        long = self.tmp / "long"
+        long.write_bytes(b"word " * 1100)
+        self.refused("score", "--model", MODEL, "--file", long, "--max-tokens-per-doc", 5000,
+                     says="1024")
+        self.refused("score", "--model", MODEL, says="--file")
+
+
+class TokenizeTest(CliCase):
+    def test_round_trip(self):
+        for text in ("a line\nand \u00e4\u00df\u6f22\U0001f600 </s> <s>  \t", "", "0"):
+            ids = self.json_of("tokenize", "--model", MODEL, stdin=text.encode(), keys=["token_ids"])
+            plain = self.good("tokenize", "--model", MODEL, stdin=text.encode()).stdout
+            self.assertEqual([int(i) for i in plain.split()], ids["token_ids"])
+            for stdin in (json.dumps(ids), json.dumps(ids["token_ids"]), plain.decode()):
+                back = self.json_of("tokenize", "--model", MODEL, "--decode", stdin=stdin.encode(),
+                                    keys=["text"])
+                self.assertEqual(back["text"].replace("</s>", "").replace("<s>", ""),
+                                 text.replace("</s>", "").replace("<s>", ""))
+
+    def test_invalid_utf8_is_replaced_as_python_does(self):
+        for raw in (b"a\xff\xc3(b", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xc0\xaf", b"x\xe2\x82"):
+            got = self.good("tokenize", "--model", MODEL, stdin=raw).stdout
+            want = self.good("tokenize", "--model", MODEL,
+                             stdin=raw.decode(errors="replace").encode()).stdout
+            self.assertEqual(got, want, raw)
+
+    def test_reads_only_the_tokenizer(self):
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(pathlib.Path(MODEL) / name, self.tmp)
+        self.good("tokenize", "--model", self.tmp, stdin=b"text")
+
+    def test_bad_ids(self):
+        for stdin in (b"1 two", b"[1, 2.5]", b"[99999999999]", b"-4", b"99999999999", b"{}", b"[1",
+                      b'{"token_ids": 3}'):
+            self.refused("tokenize", "--model", MODEL, "--decode", stdin=stdin, says="")
+
+    def test_full_disk(self):
+        with open("/dev/full", "wb") as full:
+            self.refused("tokenize", "--model", MODEL, stdin=b"text", stdout=full,
+                         says="standard output")
+
+
+PROVE_KEYS = ["programs", "proved", "rejected", "mutants", "mutants_rejected", "survivors", "seconds"]
+
+
+class ProveTest(CliCase):
+    def test_operator(self):
+        got = self.json_of("prove", "ag_gemm", "--ranks", "2..3", keys=PROVE_KEYS)
+        self.assertGreater(got["programs"], 1)
+        self.assertEqual((got["proved"], got["rejected"]), (got["programs"], 0))
+        self.assertEqual((got["mutants"], got["survivors"]), (0, []))
+        same = self.json_of("prove", "ag_gemm", keys=PROVE_KEYS, env={"STRETTO_PROVE_RANKS": "2"})
+        self.assertLess(same["programs"], got["programs"])
+
+    def test_deleted_wait_is_rejected_at_both_lines(self):
+        source = (DATA / "broken_wait.cc").read_text().splitlines()
+        put = next(i for i, line in enumerate(source, 1) if "p.put_signal" in line)
+        load = next(i for i, line in enumerate(source, 1) if "inbox.tile" in line and "load" in line)
+        done = run("prove", DATA / "broken_wait.cc", "--ranks", "2..3", "--json")
+        self.assertEqual(done.returncode, 1, done.stderr.decode())
+        got = json.loads(done.stdout)
+        self.assertEqual(sorted(got), sorted(PROVE_KEYS))
+        self.assertEqual((got["programs"], got["proved"], got["rejected"]), (2, 0, 2))
+        for line in (put, load):
+            self.assertIn(f"broken_wait.cc:{line}", done.stderr.decode())
+        self.refused("bench", DATA / "broken_wait.cc", code=1, lines=None, says="broken_wait.cc")
+
+    def test_kept_wait_is_proved_and_runs(self):
+        kept = DATA / "kept_wait.cc"
+        got = self.json_of("prove", kept, "--ranks", "1..3", keys=PROVE_KEYS)
+        self.assertEqual(got["proved"], 3)
+        out = self.tmp / "timeline.json"
+        self.good("trace", kept, "--ranks", 3, "-o", out)
+        self.assertTrue(json.loads(out.read_text())["traceEvents"])
+        mutated = self.json_of("prove", kept, "--ranks", "2", "--mutants", keys=PROVE_KEYS)
+        self.assertGreater(mutated["mutants"], 0)
+        self.assertEqual(mutated["mutants"], mutated["mutants_rejected"] + len(mutated["survivors"]))
+
+    def test_ir_text_goes_round(self):
+        for emit in ("tile-ir", "schedule-ir"):
+            text = self.good("explain", "gemm_rs", "--ranks", 3, "--emit", emit).stdout
+            file = self.tmp / f"{emit}.ir"
+            file.write_bytes(text)
+            got = self.json_of("prove", file, keys=PROVE_KEYS)
+            self.assertEqual((got["programs"], got["proved"]), (1, 1))
+            again = self.good("explain", file, "--emit", emit).stdout
+            self.assertEqual(again, text)
+
+    def test_bad_program_files(self):
+        def refuse(name, text, *says, lines=1):
+            file = self.tmp / name
+            file.write_text(text)
+            return self.refused("prove", file, "--ranks", "2", says=[name, *says], lines=lines)
+
+        refuse("junk.ir", "progrm x", ":1:1")
+        refuse("empty.ir", "")
+        refuse("nothing.cc", "int x;\n", "stretto_program")
+        refuse("wrong.cc", "int x = y;\n", "does not compile", "wrong.cc:1", lines=None)
+        refuse("throws.cc", '#include "stretto/lang/program_builder.h"\n#include <stdexcept>\n'
+               "stretto::Program stretto_program(int) { throw std::runtime_error(\"out of ideas\"); }\n",
+               "out of ideas")
+        refuse("misused.cc", '#include "stretto/lang/program_builder.h"\n'
+               "stretto::Program stretto_program(int world_size) {\n"
+               '  stretto::ProgramBuilder p("misused", world_size);\n'
+               '  p.input("a", stretto::DType::kF32, {4, 4}); p.signal("s", -3);\n'
+               "  return p.finish();\n}\n", "misused.cc:4")
+        self.refused("prove", self.tmp, says=str(self.tmp))
+        self.refused("prove", "no_such_operator", says=["no_such_operator", "ag_gemm"])
+        self.refused("prove", DATA / "kept_wait.cc", env={"STRETTO_CACHE_DIR": "/proc/nowhere"},
+                     says="STRETTO_CACHE_DIR")
+
+    def test_headers_of_a_program_are_not_forgotten(self):
+        file, header = self.tmp / "program.cc", self.tmp / "wait.h"
+        file.write_text((DATA / "broken_wait.cc").read_text().replace(
+            "// The wait", '#include "wait.h"\n    // The wait'))
+        header.write_text("p.wait(sent, left);\n")
+        self.good("prove", file, "--ranks", 2)
+        header.write_text("\n")
+        self.assertEqual(run("prove", file, "--ranks", 2).returncode, 1)
+
+    def test_bad_ranks(self):
+        for ranks in ("0", "65", "3..2", "a..b", "1..", "", "-1", "1..99999999999"):
+            self.refused("prove", "gemm", "--ranks=" + ranks, says="--ranks")
+        self.refused("prove", says="--all")
+
+
+class OtherCommandsTest(CliCase):
+    def test_bench(self):
+        got = self.json_of("bench", "all_gather", "--m", 33, "--n", 20, "--dtype", "bf16", "--ranks",
+                           3, "--samples", 5,
+                           keys=["median_ms", "p10_ms", "p90_ms", "samples", "config"])
+        self.assertEqual(len(got["samples"]), 5)
+        self.assertLessEqual(got["p10_ms"], got["median_ms"])
+        self.assertLessEqual(got["median_ms"], got["p90_ms"])
+        for part in ("all_gather", "m=33", "bf16", "P=3"):
+            self.assertIn(part, str(got["config"]))
+
+    def test_bad_shapes(self):
+        self.refused("bench", "gemm", "--dtype", "float33", says=["float33", "bfloat16"])
+        self.refused("bench", "gemm", "--m", 99999999999999, says="--m")
+        self.refused("bench", "gemm", "--m", -1, says="--m")
+        self.refused("bench", "ag_gemm", "--m", 1 << 24, "--n", 1 << 24, "--k", 1 << 24, says="")
+        self.refused("bench", "gemm", "--ranks", 65, says="--ranks")
+        self.refused("bench", says="program")
+
+    def test_trace_leaves_nothing_behind(self):
+        self.refused("trace", "gemm", "-o", "/dev/full", says="/dev/full")
+        self.assertTrue(pathlib.Path("/dev/full").is_char_device())
+        self.refused("trace", "gemm", "-o", self.tmp / "no/such/x.json", says="x.json")
+        self.refused("trace", "gemm", "-o", self.tmp, says=str(self.tmp))
+        self.assertEqual(list(self.tmp.iterdir()), [])
+        self.refused("trace", "gemm", says="--output")
+
+    def test_explain(self):
+        for emit in ("tile-ir", "schedule-ir", "instances"):
+            self.assertTrue(self.good("explain", "ag_gemm", "--emit", emit).stdout)
+        listed = self.refused("explain", "gemm", "--after", "nowhere", says="nowhere")
+        for name in listed.split("passes:")[1].split():
+            self.assertTrue(self.good("explain", "gemm", "--after", name).stdout)
+        self.refused("explain", "gemm", "--emit", "poetry", says="--emit")
+
+    def test_help_names_every_command_and_option(self):
+        text = self.good("--help").stdout.decode()
+        options = {
+            "generate": "model tp prompt max-tokens dtype temperature top-k top-p min-p "
+                        "repetition-penalty seed stop ignore-eos json",
+            "score": "model tp file dtype max-tokens-per-doc json",
+            "tokenize": "model decode json",
+            "prove": "all mutants ranks json",
+            "explain": "after emit",
+            "trace": "output",
+            "bench": "m n k dtype ranks json",
+        }
+        for command, names in options.items():
+            self.assertIn(f"  {command} ", text)
+            help_text = self.good(command, "--help").stdout.decode()
+            for name in names.split():
+                self.assertIn(f"--{name}", help_text)
+
+    def test_version_and_unknown_commands(self):
+        self.assertRegex(self.good("--version").stdout.decode(), r"^\d+\.\d+\.\d+\n$")
+        self.refused(says="generate")
+        self.refused("nowhere", says="nowhere")
+        self.refused("generate", "--model", MODEL, "--prompt", "a", "--colour", says="--colour")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    STRETTO = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

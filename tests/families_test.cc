@@ -1,0 +1,128 @@
+// Every dense family on random checkpoints against plain loops in fp64 (reference_model.h): a
+// failure means that a user's Llama 3, Mistral, Qwen2 or Qwen3 writes nonsense although the bundled
+// checkpoints work.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "stretto/base/test_seed.h"
+#include "stretto/model/transformer/transformer.h"
+#include "stretto/runtime/world.h"
+#include "tests/reference_model.h"
+
+namespace stretto {
+namespace {
+
+// Unlike any logit, so that a row which nobody wrote cannot pass.
+constexpr float kPoison = -12345.0f;
+
+using Logits = std::vector<std::vector<float>>;
+
+// Prefill in one step that is sequence-parallel on several ranks, a few single tokens, a short
+// step, and one more long step that begins in the middle of the cache.
+Logits run_engine(const ModelConfig& config, const Checkpoint& checkpoint,
+                  const std::vector<int>& tokens, int tp) {
+  Logits all(tokens.size(),
+             std::vector<float>(static_cast<std::size_t>(config.vocab_size), kPoison));
+  World world({.size = tp});
+  world.run([&](Rank& rank) {
+    Transformer model(rank, config, checkpoint, {.dtype = DType::kF32});
+    auto keep = [&](std::int64_t position, std::span<const float> logits) {
+      if (rank.index() != 0) return;
+      std::copy(logits.begin(), logits.end(), all[static_cast<std::size_t>(position)].begin());
+    };
+    std::span<const int> rest(tokens);
+    for (std::size_t count : {37u, 1u, 1u, 5u, 23u}) {
+      model.forward_each(rest.first(count), keep);
+      rest = rest.subspan(count);
+    }
+    ASSERT_TRUE(rest.empty());
+  });
+  return all;
+}
+
+void compare_with_reference(const ReferenceConfig& config) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE(config.model_type + ", STRETTO_SEED=" + std::to_string(seed));
+  ReferenceModel reference(config, seed);
+  TemporaryDirectory directory;
+  reference.write(directory);
+  ModelConfig parsed = read_config(directory.path());
+  Checkpoint checkpoint(directory.path());
+  parsed.check_against(checkpoint);
+
+  std::mt19937_64 random(seed);
+  std::vector<int> tokens(67);
+  for (int& t : tokens) t = std::uniform_int_distribution<int>(0, config.vocab - 1)(random);
+  auto expected = reference.logits(tokens);
+  for (int tp : {1, 2, 3, 5}) {
+    SCOPED_TRACE("tp " + std::to_string(tp));
+    Logits got = run_engine(parsed, checkpoint, tokens, tp);
+    double worst = 0;
+    std::size_t worst_position = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      for (std::size_t v = 0; v < expected[i].size(); ++v) {
+        double error = std::abs(static_cast<double>(got[i][v]) - expected[i][v]);
+        if (std::isnan(error)) error = std::numeric_limits<double>::infinity();
+        if (error > worst) worst = error, worst_position = i;
+      }
+    }
+    EXPECT_LT(worst, 2e-4) << "at position " << worst_position;
+  }
+}
+
+TEST(FamiliesTest, LlamaWithLlama3RopeAndUntiedHead) {
+  // The wavelengths 6, 17, 44 and 118 lie on both sides of 32 / 4 and 32 / 1: kept, blended and
+  // stretched ones.
+  compare_with_reference({.llama3 = Llama3Rope{}});
+}
+
+TEST(FamiliesTest, MistralSlidesItsWindowInEveryLayer) {
+  compare_with_reference({.model_type = "mistral",
+                          .architecture = "MistralForCausalLM",
+                          .heads = 4,
+                          .kv_heads = 4,
+                          .head_dim = 10,
+                          .window = 7});
+}
+
+TEST(FamiliesTest, Qwen2AddsBiasesAndTiesTheHead) {
+  compare_with_reference({.model_type = "qwen2",
+                          .architecture = "Qwen2ForCausalLM",
+                          .heads = 5,
+                          .kv_heads = 1,
+                          .rope_theta = 1000,
+                          .qkv_bias = true,
+                          .tied = true});
+}
+
+TEST(FamiliesTest, Qwen2SlidesTheWindowInTheUpperLayersWhenAsked) {
+  compare_with_reference({.model_type = "qwen2",
+                          .architecture = "Qwen2ForCausalLM",
+                          .layers = 3,
+                          .heads = 4,
+                          .kv_heads = 2,
+                          .head_dim = 12,
+                          .qkv_bias = true,
+                          .window = 20,
+                          .first_sliding_layer = 2});
+}
+
+TEST(FamiliesTest, Qwen3NormsItsHeads) {
+  compare_with_reference({.model_type = "qwen3",
+                          .architecture = "Qwen3ForCausalLM",
+                          .vocab = 50,
+                          .hidden = 33,
+                          .ffn = 47,
+                          .heads = 9,
+                          .kv_heads = 3,
+                          .head_dim = 14,
+                          .eps = 1e-6,
+                          .qk_norm = true});
+}
+
+}  // namespace
+}  // namespace stretto

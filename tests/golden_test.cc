@@ -1,0 +1,282 @@
+// The bundled Llama checkpoints against what the reference library computed from them in fp32
+// (checkpoints/*/golden.json): a failure means that users read text which the model did not write.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "stretto/base/json.h"
+#include "stretto/engine/generate.h"
+#include "tests/reference_model.h"
+
+namespace stretto {
+namespace {
+
+const char* const kLlama8m = "debian-llama-8m";
+const char* const kDraft1m = "debian-llama-draft-1m";
+
+std::string directory_of(const std::string& model) { return "checkpoints/" + model; }
+
+Json golden_of(const std::string& model) {
+  return read_json_file(directory_of(model) + "/golden.json");
+}
+
+// Per rank, all logits of a run folded into one number: ranks must agree bit by bit.
+class LogitsDigest {
+ public:
+  explicit LogitsDigest(int world_size) : of_rank_(static_cast<std::size_t>(world_size), 0) {}
+
+  void add(int rank, std::span<const float> logits) {
+    std::size_t& digest = of_rank_[static_cast<std::size_t>(rank)];
+    std::string_view bytes(reinterpret_cast<const char*>(logits.data()), logits.size_bytes());
+    digest = digest * 31 + std::hash<std::string_view>{}(bytes);
+  }
+  void expect_equal() const {
+    for (std::size_t rank = 1; rank < of_rank_.size(); ++rank) {
+      EXPECT_EQ(of_rank_[rank], of_rank_[0]) << "rank " << rank << " saw other logits than rank 0";
+    }
+  }
+
+ private:
+  std::vector<std::size_t> of_rank_;
+};
+
+struct GoldenCase {
+  const char* model;
+  int tp;
+};
+
+std::string case_name(const testing::TestParamInfo<GoldenCase>& info) {
+  std::string name = std::string(info.param.model) + "_tp" + std::to_string(info.param.tp);
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+class GoldenTest : public testing::TestWithParam<GoldenCase> {};
+
+TEST_P(GoldenTest, GreedyTextIsThatOfTheReference) {
+  auto [model, tp] = GetParam();
+  ModelFiles files(directory_of(model));
+  Json prompts = golden_of(model).at("prompts");
+  std::vector<GenerateRequest> requests;
+  for (const Json& p : prompts) {
+    auto text = p.at("text").get<std::string>();
+    GenerateRequest request{.prompt = files.tokenizer.encode(text), .max_tokens = 64};
+    EXPECT_EQ(request.prompt, p.at("ids").get<std::vector<int>>()) << text;
+    requests.push_back(request);
+  }
+  LogitsDigest digest(tp);
+  Engine engine(files, {.world_size = tp, .dtype = DType::kF32});
+  auto results = engine.generate(
+      requests, {},
+      [&](int rank, std::int64_t, std::span<const float> row) { digest.add(rank, row); });
+  digest.expect_equal();
+  ASSERT_EQ(results.size(), prompts.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    SCOPED_TRACE(prompts[i].at("text").get<std::string>());
+    auto expected = prompts[i].at("greedy_ids").get<std::vector<int>>();
+    bool ends = files.generation.eos_token_ids.front() == expected.back();
+    EXPECT_EQ(results[i].token_ids, expected);
+    EXPECT_EQ(results[i].finish_reason, ends ? "eos" : "length");
+    // The reference decodes the EOS as text; here it ends the text.
+    std::string text = results[i].text + (ends ? "</s>" : "");
+    EXPECT_EQ(text, prompts[i].at("greedy_text").get<std::string>());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
+                         testing::Values(GoldenCase{kLlama8m, 1}, GoldenCase{kLlama8m, 2},
+                                         GoldenCase{kLlama8m, 3}, GoldenCase{kLlama8m, 4},
+                                         GoldenCase{kLlama8m, 8}, GoldenCase{kDraft1m, 1},
+                                         GoldenCase{kDraft1m, 2}, GoldenCase{kDraft1m, 3},
+                                         GoldenCase{kDraft1m, 4}, GoldenCase{kDraft1m, 8}),
+                         case_name);
+
+double log_probability_of(const std::vector<double>& logits, int token) {
+  double total = 0;
+  for (double v : logits) total += std::exp(v);  // trained logits are small
+  return logits[static_cast<std::size_t>(token)] - std::log(total);
+}
+
+// Largest difference from the golden log-probabilities of one prompt; rows as forward_each gives
+// them.
+double worst_error(const Json& prompt, const std::vector<std::vector<double>>& rows) {
+  double worst = 0;
+  std::size_t row = prompt.at("ids").size() - 1;
+  for (const Json& step : prompt.at("steps")) {
+    for (std::size_t i = 0; i < step.at("top_ids").size(); ++i) {
+      double got = log_probability_of(rows[row], step.at("top_ids")[i].get<int>());
+      double error = std::abs(got - step.at("top_logprobs")[i].get<double>());
+      if (!(error <= worst)) worst = std::isnan(error) ? 1e9 : error;
+    }
+    ++row;
+  }
+  return worst;
+}
+
+std::vector<std::vector<double>> engine_rows(const ModelFiles& files,
+                                             const std::vector<int>& tokens, int tp) {
+  std::vector<std::vector<double>> rows;
+  World world({.size = tp});
+  world.run([&](Rank& rank) {
+    Transformer model(rank, files.config, files.checkpoint, {.dtype = DType::kF32});
+    model.forward_each(tokens, [&](std::int64_t, std::span<const float> logits) {
+      if (rank.index() == 0) rows.emplace_back(logits.begin(), logits.end());
+    });
+  });
+  return rows;
+}
+
+double worst_difference(const std::vector<std::vector<double>>& a,
+                        const std::vector<std::vector<double>>& b) {
+  double worst = a.size() == b.size() ? 0 : std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    for (std::size_t v = 0; v < a[i].size(); ++v) {
+      double difference = std::abs(a[i][v] - b[i][v]);
+      if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+      worst = std::max(worst, difference);
+    }
+  }
+  return worst;
+}
+
+// The golden log-probabilities come from a model whose rotary frequencies had been rounded to
+// bfloat16 together with the weights: plain loops in fp64 meet them to 1e-4 with such frequencies,
+// and miss them by more than 1e-2 with exact ones. Loading a checkpoint leaves the frequencies
+// exact, so the engine is held to the loops with exact frequencies, and the loops to the golden
+// file.
+void expect_chain_to_golden(const char* model, ReferenceConfig config,
+                            const std::vector<std::size_t>& prompts) {
+  ModelFiles files(directory_of(model));
+  ReferenceModel exact(config, files.checkpoint);
+  config.bf16_frequencies = true;
+  ReferenceModel rounded(config, files.checkpoint);
+  Json golden = golden_of(model).at("prompts");
+  for (std::size_t idx : prompts) {
+    const Json& prompt = golden.at(idx);
+    SCOPED_TRACE(prompt.at("text").get<std::string>());
+    auto tokens = prompt.at("ids").get<std::vector<int>>();
+    auto more = prompt.at("greedy_ids").get<std::vector<int>>();
+    more.resize(prompt.at("steps").size() - 1);
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    EXPECT_LT(worst_error(prompt, rounded.logits(tokens)), 1e-4);
+    auto expected = exact.logits(tokens);
+    for (int tp : {1, 2, 3, 4, 8}) {
+      EXPECT_LT(worst_difference(engine_rows(files, tokens, tp), expected), 1e-4) << "tp " << tp;
+    }
+  }
+}
+
+TEST(GoldenLogProbabilityTest, Draft1m) {
+  ReferenceConfig config{.hidden = 128,
+                         .layers = 2,
+                         .heads = 4,
+                         .kv_heads = 4,
+                         .head_dim = 32,
+                         .eps = 1e-5,
+                         .rope_theta = 10000,
+                         .tied = true};
+  expect_chain_to_golden(kDraft1m, config, {0, 3, 4, 9});
+}
+
+TEST(GoldenLogProbabilityTest, Llama8m) {
+  ReferenceConfig config{.hidden = 256,
+                         .layers = 6,
+                         .heads = 8,
+                         .kv_heads = 4,
+                         .head_dim = 64,
+                         .eps = 1e-5,
+                         .rope_theta = 10000,
+                         .tied = true};
+  expect_chain_to_golden(kLlama8m, config, {5, 11});
+}
+
+// A prompt longer than the largest prefill step, so that several sequence-parallel steps and their
+// seams in the cache are covered.
+std::vector<int> long_prompt(const ModelFiles& files, std::size_t length) {
+  std::vector<int> ids;
+  Json prompts = golden_of(kLlama8m).at("prompts");
+  for (const Json& p : prompts) {
+    std::vector<int> more = files.tokenizer.encode(p.at("text").get<std::string>() +
+                                                   p.at("greedy_text").get<std::string>());
+    ids.insert(ids.end(), more.begin(), more.end());
+  }
+  ids.resize(std::min(ids.size(), length));
+  return ids;
+}
+
+struct LongRun {
+  std::vector<int> tokens;
+  std::vector<float> first_logits;
+};
+
+LongRun run_long(const ModelFiles& files, const std::vector<int>& prompt, int tp) {
+  LongRun run;
+  Engine engine(files, {.world_size = tp, .dtype = DType::kF32});
+  GenerateRequest request{.prompt = prompt, .max_tokens = 6, .ignore_eos = true};
+  auto on_logits = [&](int rank, std::int64_t step, std::span<const float> logits) {
+    if (rank == 0 && step == 0) run.first_logits.assign(logits.begin(), logits.end());
+  };
+  run.tokens = engine.generate({request}, {}, on_logits).at(0).token_ids;
+  return run;
+}
+
+TEST(LongPromptTest, SequenceParallelPrefillInSeveralStepsGivesTheTokensOfOneRank) {
+  ModelFiles files(directory_of(kLlama8m));
+  std::vector<int> prompt = long_prompt(files, 301);
+  ASSERT_EQ(prompt.size(), 301u);
+  LongRun one = run_long(files, prompt, 1);
+  for (int tp : {2, 3, 8}) {
+    SCOPED_TRACE(tp);
+    LongRun many = run_long(files, prompt, tp);
+    ASSERT_EQ(many.first_logits.size(), one.first_logits.size());
+    double worst = 0;
+    for (std::size_t i = 0; i < one.first_logits.size(); ++i) {
+      worst = std::max<double>(worst, std::abs(many.first_logits[i] - one.first_logits[i]));
+    }
+    EXPECT_LT(worst, 1e-4);
+    EXPECT_EQ(many.tokens, one.tokens);
+  }
+}
+
+std::vector<std::vector<int>> score_documents(const ModelFiles& files) {
+  std::string text = read_file("tests/data/score_docs.txt", 1 << 20);
+  std::vector<std::vector<int>> documents;
+  for (std::size_t begin = 0; begin < text.size();) {
+    std::size_t end = std::min(text.find('\0', begin), text.size());
+    documents.push_back(files.tokenizer.encode(text.substr(begin, end - begin)));
+    documents.back().push_back(files.generation.eos_token_ids.front());
+    begin = end + 1;
+  }
+  return documents;
+}
+
+TEST(ScoreTest, SixteenBitActivationsLoseLessThanHalfAPercent) {
+  for (const char* model : {kLlama8m, kDraft1m}) {
+    SCOPED_TRACE(model);
+    ModelFiles files(directory_of(model));
+    auto documents = score_documents(files);
+    EXPECT_GE(documents.size(), 20u);
+    auto nll = [&](DType dtype, int tp) {
+      Engine::Score score = Engine(files, {.world_size = tp, .dtype = dtype}).score(documents);
+      std::int64_t predicted = 0;
+      for (const auto& d : documents) predicted += static_cast<std::int64_t>(d.size()) - 1;
+      EXPECT_EQ(score.tokens, predicted);
+      return score.nll_per_token;
+    };
+    double exact = nll(DType::kF32, 1);
+    EXPECT_GT(exact, 2.0);
+    EXPECT_LT(exact, 5.0);  // log(4096) = 8.3 is knowing nothing
+    EXPECT_NEAR(nll(DType::kF32, 3), exact, 1e-5 * exact);
+    EXPECT_NEAR(nll(DType::kBF16, 1), exact, 5e-3 * exact);
+    EXPECT_NEAR(nll(DType::kBF16, 2), exact, 5e-3 * exact);
+    EXPECT_NEAR(nll(DType::kF16, 2), exact, 5e-3 * exact);
+  }
+}
+
+}  // namespace
+}  // namespace stretto

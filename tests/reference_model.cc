@@ -1,0 +1,230 @@
+#include "tests/reference_model.h"
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <random>
+
+#include "stretto/base/dtype.h"
+
+namespace stretto {
+
+ReferenceModel::ReferenceModel(const ReferenceConfig& config, std::uint64_t seed) : c_(config) {
+  std::int64_t h = c_.hidden, f = c_.ffn, q = c_.heads * c_.head_dim,
+               kv = c_.kv_heads * c_.head_dim;
+  add("model.embed_tokens.weight", {c_.vocab, h}, 1.0, 0, seed);
+  add("model.norm.weight", {h}, 0.2, 1, seed);
+  if (!c_.tied) add("lm_head.weight", {c_.vocab, h}, 2.0 / std::sqrt(h), 0, seed);
+  for (int i = 0; i < c_.layers; ++i) {
+    std::string layer = "model.layers." + std::to_string(i) + ".";
+    std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
+    add(layer + "input_layernorm.weight", {h}, 0.2, 1, seed);
+    add(layer + "post_attention_layernorm.weight", {h}, 0.2, 1, seed);
+    for (auto [name, rows] : {std::pair{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}}) {
+      add(attention + name + ".weight", {rows, h}, 1.5 / std::sqrt(h), 0, seed);
+      if (c_.qkv_bias) add(attention + name + ".bias", {rows}, 0.7, 0, seed);
+    }
+    add(attention + "o_proj.weight", {h, q}, 1.5 / std::sqrt(q), 0, seed);
+    if (c_.qk_norm) {
+      add(attention + "q_norm.weight", {c_.head_dim}, 0.3, 1.2, seed);
+      add(attention + "k_norm.weight", {c_.head_dim}, 0.3, 1.2, seed);
+    }
+    add(mlp + "gate_proj.weight", {f, h}, 1.5 / std::sqrt(h), 0, seed);
+    add(mlp + "up_proj.weight", {f, h}, 1.5 / std::sqrt(h), 0, seed);
+    add(mlp + "down_proj.weight", {h, f}, 1.5 / std::sqrt(f), 0, seed);
+  }
+}
+
+ReferenceModel::ReferenceModel(const ReferenceConfig& config, const Checkpoint& checkpoint)
+    : c_(config) {
+  for (const std::string& name : checkpoint.names()) {
+    const TensorView& view = checkpoint.tensor(name);
+    Weight& w = weights_[name];
+    w.shape = view.shape;
+    w.values.resize(static_cast<std::size_t>(view.num_elements()));
+    for (std::size_t i = 0; i < w.values.size(); ++i) {
+      w.values[i] =
+          static_cast<float>(load_element(view.dtype, view.data + i * size_bytes(view.dtype)));
+    }
+  }
+}
+
+void ReferenceModel::add(const std::string& name, std::vector<std::int64_t> shape, double scale,
+                         double offset, std::uint64_t seed) {
+  std::mt19937_64 random(seed + std::hash<std::string>{}(name));
+  std::normal_distribution<double> normal(offset, scale);
+  std::size_t count = 1;
+  for (std::int64_t d : shape) count *= static_cast<std::size_t>(d);
+  Weight& w = weights_[name];
+  w.shape = std::move(shape);
+  for (std::size_t i = 0; i < count; ++i) w.values.push_back(static_cast<float>(normal(random)));
+}
+
+const std::vector<float>& ReferenceModel::weight(const std::string& name) const {
+  return weights_.at(name).values;
+}
+
+ReferenceModel::Row ReferenceModel::project(const Row& x, const std::string& name,
+                                            bool bias) const {
+  const std::vector<float>& w = weight(name + ".weight");
+  Row y(w.size() / x.size());
+  for (std::size_t row = 0; row < y.size(); ++row) {
+    double sum = bias ? weight(name + ".bias")[row] : 0.0;
+    for (std::size_t i = 0; i < x.size(); ++i) sum += x[i] * w[row * x.size() + i];
+    y[row] = sum;
+  }
+  return y;
+}
+
+ReferenceModel::Row ReferenceModel::norm(const Row& x, const std::string& weight_name) const {
+  const std::vector<float>& w = weight(weight_name);
+  double squares = 0;
+  for (double v : x) squares += v * v;
+  double factor = 1 / std::sqrt(squares / static_cast<double>(x.size()) + c_.eps);
+  Row y(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] * factor * w[i];
+  return y;
+}
+
+// The half-split form: dimension i turns with dimension i + head_dim / 2.
+void ReferenceModel::rotate(double* head, int position) const {
+  int half = c_.head_dim / 2;
+  for (int i = 0; i < half; ++i) {
+    double frequency = std::pow(c_.rope_theta, -2.0 * i / c_.head_dim);
+    if (c_.llama3) {
+      const Llama3Rope& r = *c_.llama3;
+      double turns = r.original * frequency / (2 * std::numbers::pi);  // within the original length
+      if (turns < r.low) {
+        frequency /= r.factor;
+      } else if (turns <= r.high) {
+        double smooth = (turns - r.low) / (r.high - r.low);
+        frequency *= smooth + (1 - smooth) / r.factor;
+      }
+    }
+    if (c_.bf16_frequencies) frequency = bf16_to_f32(f32_to_bf16(static_cast<float>(frequency)));
+    double cosine = std::cos(position * frequency), sine = std::sin(position * frequency);
+    double a = head[i], b = head[i + half];
+    head[i] = a * cosine - b * sine;
+    head[i + half] = b * cosine + a * sine;
+  }
+}
+
+void ReferenceModel::rotate_heads(Row& x, int position, const std::string& norm_name) const {
+  auto dim = static_cast<std::size_t>(c_.head_dim);
+  for (std::size_t at = 0; at < x.size(); at += dim) {
+    auto begin = x.begin() + static_cast<std::ptrdiff_t>(at);
+    if (c_.qk_norm) {
+      Row normed = norm(Row(begin, begin + c_.head_dim), norm_name);
+      std::copy(normed.begin(), normed.end(), begin);
+    }
+    rotate(&x[at], position);
+  }
+}
+
+// One query row at the last position of keys and values.
+ReferenceModel::Row ReferenceModel::attend(const Row& q, const std::vector<Row>& keys,
+                                           const std::vector<Row>& values, int window) const {
+  auto dim = static_cast<std::size_t>(c_.head_dim);
+  std::size_t first = window > 0 && keys.size() > static_cast<std::size_t>(window)
+                          ? keys.size() - static_cast<std::size_t>(window)
+                          : 0;
+  Row out(q.size(), 0.0);
+  for (int head = 0; head < c_.heads; ++head) {
+    std::size_t from = static_cast<std::size_t>(head) * dim;
+    std::size_t kv_from = static_cast<std::size_t>(head / (c_.heads / c_.kv_heads)) * dim;
+    Row weights;
+    double total = 0;
+    for (std::size_t t = first; t < keys.size(); ++t) {
+      double score = 0;
+      for (std::size_t i = 0; i < dim; ++i) score += q[from + i] * keys[t][kv_from + i];
+      weights.push_back(std::exp(score / std::sqrt(c_.head_dim)));
+      total += weights.back();
+    }
+    for (std::size_t t = first; t < keys.size(); ++t) {
+      for (std::size_t i = 0; i < dim; ++i) {
+        out[from + i] += weights[t - first] / total * values[t][kv_from + i];
+      }
+    }
+  }
+  return out;
+}
+
+void ReferenceModel::run_layer(std::vector<Row>& xs, int layer_idx) const {
+  std::string layer = "model.layers." + std::to_string(layer_idx) + ".";
+  std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
+  int window = layer_idx >= c_.first_sliding_layer ? c_.window : 0;
+  std::vector<Row> keys, values;
+  for (Row& x : xs) {
+    auto position = static_cast<int>(keys.size());
+    Row normed = norm(x, layer + "input_layernorm.weight");
+    Row q = project(normed, attention + "q_proj", c_.qkv_bias);
+    Row k = project(normed, attention + "k_proj", c_.qkv_bias);
+    rotate_heads(q, position, attention + "q_norm.weight");
+    rotate_heads(k, position, attention + "k_norm.weight");
+    keys.push_back(std::move(k));
+    values.push_back(project(normed, attention + "v_proj", c_.qkv_bias));
+    Row mixed = project(attend(q, keys, values, window), attention + "o_proj", false);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] += mixed[i];
+    normed = norm(x, layer + "post_attention_layernorm.weight");
+    Row gate = project(normed, mlp + "gate_proj", false),
+        up = project(normed, mlp + "up_proj", false);
+    for (std::size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1 + std::exp(-gate[i]));
+    Row down = project(gate, mlp + "down_proj", false);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] += down[i];
+  }
+}
+
+std::vector<std::vector<double>> ReferenceModel::logits(const std::vector<int>& tokens) const {
+  auto hidden = static_cast<std::size_t>(c_.hidden);
+  const std::vector<float>& table = weight("model.embed_tokens.weight");
+  std::vector<Row> xs;
+  for (int token : tokens) {
+    auto at = table.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(token) * hidden);
+    xs.emplace_back(at, at + c_.hidden);
+  }
+  for (int i = 0; i < c_.layers; ++i) run_layer(xs, i);
+  for (Row& x : xs) {
+    x = project(norm(x, "model.norm.weight"), c_.tied ? "model.embed_tokens" : "lm_head", false);
+  }
+  return xs;
+}
+
+std::string ReferenceModel::config_json() const {
+  nlohmann::json j = {
+      {"model_type", c_.model_type},     {"architectures", {c_.architecture}},
+      {"vocab_size", c_.vocab},          {"hidden_size", c_.hidden},
+      {"intermediate_size", c_.ffn},     {"num_hidden_layers", c_.layers},
+      {"num_attention_heads", c_.heads}, {"num_key_value_heads", c_.kv_heads},
+      {"head_dim", c_.head_dim},         {"max_position_embeddings", c_.max_positions},
+      {"rms_norm_eps", c_.eps},          {"rope_theta", c_.rope_theta},
+      {"tie_word_embeddings", c_.tied},  {"torch_dtype", "float32"}};
+  if (c_.llama3) {
+    j["rope_scaling"] = {{"rope_type", "llama3"},
+                         {"factor", c_.llama3->factor},
+                         {"low_freq_factor", c_.llama3->low},
+                         {"high_freq_factor", c_.llama3->high}};
+    j["rope_scaling"]["original_max_position_embeddings"] = static_cast<int>(c_.llama3->original);
+  }
+  if (c_.window > 0) {
+    j["sliding_window"] = c_.window;
+    if (c_.model_type != "mistral") {
+      j["use_sliding_window"] = true;
+      j["max_window_layers"] = c_.first_sliding_layer;
+    }
+  }
+  return j.dump();
+}
+
+void ReferenceModel::write(const TemporaryDirectory& directory) const {
+  std::vector<HonestTensor> tensors;
+  for (const auto& [name, w] : weights_) {
+    std::string bytes(w.values.size() * sizeof(float), '\0');
+    std::memcpy(bytes.data(), w.values.data(), bytes.size());
+    tensors.push_back({.name = name, .dtype = "F32", .shape = w.shape, .data = std::move(bytes)});
+  }
+  directory.write("config.json", config_json());
+  directory.write("model.safetensors", safetensors_bytes(tensors));
+}
+
+}  // namespace stretto
