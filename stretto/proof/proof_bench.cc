@@ -107,7 +107,7 @@ void run(benchmark::State& state, const Program& program) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   state.counters["peak_mb"] = static_cast<double>(usage.ru_maxrss) / 1024;
-  state.counters["cases"] = result.stats.samples;
+  state.counters["cases"] = result.stats.cases;
   state.counters["events"] = static_cast<double>(result.stats.events);
   state.counters["clocks"] = static_cast<double>(result.stats.clocks);
   state.counters["components"] = result.stats.components;

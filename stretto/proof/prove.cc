@@ -16,7 +16,12 @@ namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-using Graphs = std::vector<InstanceGraph>;  // one per combination of extents
+// One combination of extents and tables.
+struct Case {
+  InstanceGraph graph;
+  std::string where;
+};
+using Cases = std::vector<Case>;
 
 int slot_period(const Program& program) {
   int period = 1;
@@ -63,18 +68,21 @@ class Prover {
     bool open_tables = true;  // the graph stands for every table
     std::size_t events = 1;
     try {
-      events = expand_all(bounds, -1)[0].num_events();
+      events = expand_all(bounds, -1)[0].graph.num_events();
     } catch (const DependsOnTable&) {
       open_tables = false;
-      events = expand_all(bounds, 0)[0].num_events();
+      events = expand_all(bounds, 0)[0].graph.num_events();
     }
     std::size_t affordable =
-        std::max<std::size_t>(8, options_.max_events / std::max<std::size_t>(1, events));
-    num_samples_ = static_cast<int>(std::min(affordable, at(options_.max_samples)));
-    auto samples = sample_extents(program_, num_samples_);
+        std::max<std::size_t>(16, options_.max_events / std::max<std::size_t>(1, events));
+    std::size_t wanted =
+        at(options_.max_samples) * (bounds[0].size() > 1 ? 2 * bounds[0].size() : 1);
+    num_samples_ = static_cast<int>(std::min(affordable, wanted));
+    auto [samples, complete] = sample_extents(program_, num_samples_);
+    result_.stats.every_boundary = complete;
     if (!open_tables) return prove_witnesses(samples);
     try {
-      prove_graphs(expand_all(samples, -1), "");
+      prove_cases(expand_all(samples, -1));
     } catch (const DependsOnTable&) {
       prove_witnesses(samples);
     }
@@ -106,32 +114,33 @@ class Prover {
   }
 
   // `witness`: which of sample_tables(), -1 for none.
-  Graphs expand_all(const std::vector<std::vector<std::int64_t>>& samples, int witness) {
-    Graphs graphs;
-    graphs.reserve(samples.size());
+  Cases expand_all(const std::vector<std::vector<std::int64_t>>& samples, int witness) {
+    Cases cases;
+    cases.reserve(samples.size());
     for (const auto& extents : samples) {
       context_ = describe_extents(program_, extents);
       if (witness < 0) {
-        graphs.push_back(expand(program_, extents));
-      } else {
-        auto tables = sample_tables(program_, extents);
-        graphs.push_back(expand(program_, extents, tables[at(witness)].get()));
+        cases.push_back({expand(program_, extents), context_});
+        continue;
       }
+      auto tables = sample_tables(program_, extents);
+      const TableWitness& table = *tables[at(witness)];
+      context_ += fmt::format("{}tables {}", context_.empty() ? "" : ", ", table.name());
+      cases.push_back({expand(program_, extents, &table), context_});
     }
     context_.clear();
-    return graphs;
+    return cases;
   }
 
+  // Every size with each witness, then launches with one witness and another in turn.
   void prove_witnesses(const std::vector<std::vector<std::int64_t>>& samples) {
-    auto tables = sample_tables(program_, samples[0]);
-    std::vector<std::int64_t> quota;
-    for (int w = 0; w < static_cast<int>(tables.size()) && ok(); ++w) {
-      Graphs graphs = expand_all(samples, w);
-      std::string where = "tables " + tables[at(w)]->name();
-      if (w == 0) quota = graphs[0].quota;
-      check_quota(quota, graphs[0], where);
-      if (ok()) prove_graphs(graphs, where);
+    int num_witnesses = static_cast<int>(sample_tables(program_, samples[0]).size());
+    Cases mixed;
+    for (int w = 0; w < num_witnesses && ok(); ++w) {
+      prove_cases(expand_all(samples, w));
+      mixed.push_back(std::move(expand_all({samples[0]}, w)[0]));
     }
+    if (ok()) prove_cases(mixed);
   }
 
   // A run of launches that repeats for ever: one graph, or two in turn.
@@ -142,67 +151,63 @@ class Prover {
     std::string where;
   };
 
-  void prove_graphs(const Graphs& graphs, const std::string& tables) {
-    for (const InstanceGraph& graph : graphs) {
-      std::string where = context(graph, tables);
-      check_quota(graphs[0].quota, graph, where);
-      check_thresholds(graph, where);
+  void prove_cases(const Cases& cases) {
+    for (const Case& one : cases) {
+      check_quota(cases[0].graph.quota, one);
+      check_thresholds(one);
       if (!ok()) return;
     }
-    std::vector<Pattern> patterns = patterns_of(graphs, tables);
+    std::vector<Pattern> patterns = patterns_of(cases);
     AccessChecker checker(options_.max_findings);
     for (std::size_t i = 0; i < patterns.size() && ok(); ++i) {
-      bool is_first = std::none_of(patterns.begin(), patterns.begin() + i,
-                                   [&](const Pattern& p) { return p.key == patterns[i].key; });
+      bool is_first =
+          std::none_of(patterns.begin(), patterns.begin() + static_cast<std::ptrdiff_t>(i),
+                       [&](const Pattern& p) { return p.key == patterns[i].key; });
       if (is_first) prove_alike(patterns, i, checker);
     }
   }
 
-  std::vector<Pattern> patterns_of(const Graphs& graphs, const std::string& tables) {
+  std::vector<Pattern> patterns_of(const Cases& cases) {
+    std::vector<const InstanceGraph*> graphs;
+    for (const Case& one : cases) graphs.push_back(&one.graph);
     std::vector<int> kinds = synchronisation_kinds(graphs);
     std::vector<Pattern> patterns;
-    for (std::size_t i = 0; i < graphs.size(); ++i) {
-      int period = slot_period(program_);
-      patterns.push_back(
-          {{&graphs[i]}, {period, kinds[i], kinds[i]}, period, context(graphs[i], tables)});
+    int period = slot_period(program_);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      patterns.push_back({{graphs[i]}, {period, kinds[i], kinds[i]}, period, cases[i].where});
     }
-    for (const auto& [x, y] : alternations(static_cast<int>(graphs.size()))) {
-      int period = std::lcm(slot_period(program_), 2);
-      patterns.push_back({{&graphs[at(x)], &graphs[at(y)]},
-                          {period, kinds[at(x)], kinds[at(y)]},
+    period = std::lcm(period, 2);
+    for (const auto& [x, y] : alternations(cases.size())) {
+      patterns.push_back({{graphs[x], graphs[y]},
+                          {period, kinds[x], kinds[y]},
                           period,
-                          fmt::format("{} and {} in turn", context(graphs[at(x)], tables),
-                                      context(graphs[at(y)], ""))});
+                          fmt::format("{} and {} in turn", cases[x].where, cases[y].where)});
     }
     return patterns;
   }
 
-  std::string context(const InstanceGraph& graph, const std::string& tables) const {
-    std::string extents = describe_extents(program_, graph.extents);
-    return extents.empty() || tables.empty() ? extents + tables : extents + ", " + tables;
-  }
-
   // Launches of different sizes in turn: the bounds and each other sample, and neighbours.
-  std::vector<std::pair<int, int>> alternations(int num_samples) const {
-    std::vector<std::pair<int, int>> all;
-    for (int i = 1; i < num_samples; ++i) all.emplace_back(0, i);
-    for (int i = 1; i + 1 < num_samples; ++i) all.emplace_back(i, i + 1);
-    if (static_cast<int>(all.size()) > num_samples_) all.resize(at(num_samples_));
+  std::vector<std::pair<std::size_t, std::size_t>> alternations(std::size_t num_cases) const {
+    std::vector<std::pair<std::size_t, std::size_t>> all;
+    for (std::size_t i = 1; i < num_cases; ++i) all.emplace_back(0, i);
+    for (std::size_t i = 1; i + 1 < num_cases; ++i) all.emplace_back(i, i + 1);
+    if (!result_.stats.every_boundary) all.resize(std::min(all.size(), at(num_samples_)));
     return all;
   }
 
-  void check_quota(const std::vector<std::int64_t>& expected, const InstanceGraph& graph,
-                   const std::string& where) {
+  void check_quota(const std::vector<std::int64_t>& expected, const Case& one) {
+    const InstanceGraph& graph = one.graph;
     for (std::size_t c = 0; c < graph.counters.size() && ok(); ++c) {
       if (graph.counters[c].kind != CounterKind::kSignal || graph.quota[c] == expected[c]) continue;
       add(FindingKind::kQuota,
           fmt::format("{} gets {} per launch here and {} elsewhere: every launch must add the same",
                       describe_counter(graph, static_cast<int>(c)), graph.quota[c], expected[c]),
-          where);
+          one.where);
     }
   }
 
-  void check_thresholds(const InstanceGraph& graph, const std::string& where) {
+  void check_thresholds(const Case& one) {
+    const InstanceGraph& graph = one.graph;
     for (std::size_t a = 0; a < graph.agents.size(); ++a) {
       for (const Sync& s : graph.agents[a].syncs) {
         if (s.kind != SyncKind::kWait || s.amount <= graph.quota[at(s.counter)] || !ok()) continue;
@@ -210,7 +215,7 @@ class Prover {
             fmt::format("{}: {} waits for {} to reach {}, but a launch adds only {}",
                         describe_loc(s.op), describe_agent(graph, static_cast<int>(a), s.tile),
                         describe_counter(graph, s.counter), s.amount, graph.quota[at(s.counter)]),
-            where);
+            one.where);
       }
     }
   }
@@ -252,7 +257,7 @@ class Prover {
 
   void note(const InstanceGraph& graph, const Timeline& timeline, const HappensBefore& order) {
     ProofStats& s = result_.stats;
-    ++s.samples;
+    ++s.cases;
     s.events = std::max(s.events, graph.num_events());
     s.clocks = std::max(s.clocks, order.num_clocks());
     s.components = std::max(s.components, order.num_components());
@@ -267,8 +272,9 @@ class Prover {
         fmt::format("{}: {} on {} rank{}", result_.proved ? "proved" : "rejected", program_.name,
                     program_.world_size, program_.world_size == 1 ? "" : "s");
     if (result_.proved) {
-      result_.report += fmt::format(" ({} cases, {} events per launch, {:.3f} s)", s.samples,
-                                    s.events, s.seconds);
+      result_.report +=
+          fmt::format(" ({} cases{}, {} events per launch, {:.3f} s)", s.cases,
+                      s.every_boundary ? "" : ", boundaries thinned out", s.events, s.seconds);
     }
     int n = 0;
     for (const Finding& f : result_.findings) {

@@ -3,7 +3,8 @@
 // passes, before a launch: an operator refuses to run what was not proved (proof_cache.h).
 //
 // Exhaustive over ranks, workers, tiles and schedules for given extents; extents are taken at their
-// boundaries, the same at every launch and alternating; tables as sample.h and expand.h say.
+// boundaries, the same at every launch and alternating; tables as sample.h and expand.h say. A
+// report of a program too large for all its boundaries says so. docs/proof.md explains the rest.
 #pragma once
 
 #include <string>
@@ -17,17 +18,20 @@ namespace stretto {
 struct ProofOptions {
   int max_workers_per_rank = 132;  // SMs of the device
   int max_copy_queues = 4;
-  int max_samples = 48;  // combinations of extents, and as many alternations of two
-  // Large programs are looked at in fewer places: at least 8, and so many that their launches'
-  // events add up to this.
-  std::size_t max_events = 600'000;
+  // Cases of run-time sizes per extent; alternations of two come on top. Where a bound is smaller
+  // than this every size is a case, otherwise 0, 1, the bound and the tile and rank boundaries +-1.
+  int max_samples = 72;
+  // Large programs are looked at in fewer cases, the boundaries in the middle thinned out evenly:
+  // at least 16, and so many that their launches' events add up to this.
+  std::size_t max_events = 2'000'000;
   int max_findings = 4;
 };
 
 struct ProofStats {
-  int samples = 0;         // combinations of extents and tables
-  std::size_t events = 0;  // of the largest launch
-  std::size_t clocks = 0;  // of the largest timeline
+  int cases = 0;               // patterns of extents and tables
+  bool every_boundary = true;  // false: boundaries were thinned out
+  std::size_t events = 0;      // of the largest launch
+  std::size_t clocks = 0;      // of the largest timeline
   int components = 0, launches = 0, rounds = 0;
   double seconds = 0;
 };

@@ -43,6 +43,9 @@ std::set<std::int64_t> steps_of(const Program& program) {
     for (const Agent& agent : role.agents) steps_of(agent.body, steps);
   }
   for (const TileMap& map : program.maps) steps.insert(map.tile_rows);
+  for (const Tensor& tensor : program.tensors) {
+    for (const Expr& dim : tensor.shape) divisors_of(dim, steps);
+  }
   for (std::int64_t bound : extent_bounds(program)) {
     steps.insert(ceil_div(bound, program.world_size));
   }
@@ -58,29 +61,39 @@ std::vector<std::int64_t> thin(const std::set<std::int64_t>& all, std::size_t ke
   return out;
 }
 
-std::vector<std::int64_t> candidates(const std::set<std::int64_t>& steps, std::int64_t bound,
-                                     std::size_t keep) {
+struct Candidates {
+  std::vector<std::int64_t> values;
+  bool complete = true;
+};
+
+// Every value up to the bound where that is at most `keep`, else the boundaries, thinned to that.
+// The extremes come first: what does not fit is cut off at the end.
+Candidates candidates(const std::set<std::int64_t>& steps, std::int64_t bound, std::size_t keep) {
   std::set<std::int64_t> must, all;
   auto add = [&](std::set<std::int64_t>& to, std::int64_t v) {
     if (v >= 0 && v <= bound) to.insert(v);
   };
+  bool complete = true;
   for (std::int64_t v : {std::int64_t{0}, std::int64_t{1}, bound - 1, bound}) add(must, v);
+  if (bound < static_cast<std::int64_t>(keep)) {
+    for (std::int64_t v = 0; v <= bound; ++v) must.insert(v);
+  }
   for (std::int64_t step : steps) {
-    std::int64_t last = bound / step;
-    for (std::int64_t k = 1; k <= last; k += std::max<std::int64_t>(1, last / 4096)) {
+    std::int64_t last = bound / step, stride = std::max<std::int64_t>(1, last / 4096);
+    complete &= stride == 1;
+    for (std::int64_t k = 1; k <= last; k += stride) {
       bool edge = k == 1 || k == last;
       for (std::int64_t v : {k * step - 1, k * step, k * step + 1}) add(edge ? must : all, v);
     }
   }
   for (std::int64_t v : must) all.erase(v);
   std::size_t room = keep > must.size() + 2 ? keep - must.size() : 2;
-  // The extremes first: what does not fit is cut off at the end.
-  std::vector<std::int64_t> out;
+  Candidates out{.complete = complete && all.size() <= room};
   for (std::int64_t v : {bound, std::int64_t{0}, bound - 1, std::int64_t{1}}) {
-    if (must.erase(v) != 0) out.push_back(v);
+    if (must.erase(v) != 0) out.values.push_back(v);
   }
-  out.insert(out.end(), must.begin(), must.end());
-  for (std::int64_t v : thin(all, room)) out.push_back(v);
+  out.values.insert(out.values.end(), must.begin(), must.end());
+  for (std::int64_t v : thin(all, room)) out.values.push_back(v);
   return out;
 }
 
@@ -197,20 +210,26 @@ class PatternTables : public TableWitness {
 
 }  // namespace
 
-std::vector<std::vector<std::int64_t>> sample_extents(const Program& program, int max_samples) {
+ExtentSamples sample_extents(const Program& program, int max_samples) {
   std::vector<std::int64_t> bounds = extent_bounds(program);
-  std::vector<std::vector<std::int64_t>> out = {bounds};
+  ExtentSamples out{.values = {bounds}};
   if (bounds.empty()) return out;
   std::set<std::int64_t> steps = steps_of(program);
   std::set<std::vector<std::int64_t>> seen = {bounds};
   auto add = [&](const std::vector<std::int64_t>& v) {
-    if (static_cast<int>(out.size()) < max_samples && seen.insert(v).second) out.push_back(v);
+    if (seen.count(v) != 0) return true;
+    if (static_cast<int>(out.values.size()) >= max_samples) return false;
+    seen.insert(v);
+    out.values.push_back(v);
+    return true;
   };
   std::vector<std::vector<std::int64_t>> values;
   std::size_t combinations = 1;
   for (std::int64_t bound : bounds) {
-    values.push_back(
-        candidates(steps, bound, at(max_samples) / (bounds.size() == 1 ? 1 : 2 * bounds.size())));
+    Candidates c =
+        candidates(steps, bound, at(max_samples) / (bounds.size() == 1 ? 1 : 2 * bounds.size()));
+    out.complete &= c.complete;
+    values.push_back(std::move(c.values));
     combinations = std::min<std::size_t>(combinations * values.back().size(), 1u << 20);
   }
   if (combinations <= at(max_samples)) {
@@ -226,12 +245,14 @@ std::vector<std::vector<std::int64_t>> sample_extents(const Program& program, in
     return out;
   }
   add(std::vector<std::int64_t>(bounds.size(), 0));
-  add(std::vector<std::int64_t>(bounds.size(), 1));
+  std::vector<std::int64_t> ones = bounds;
+  for (std::int64_t& v : ones) v = std::min<std::int64_t>(v, 1);
+  add(ones);
   for (std::size_t i = 0; i < bounds.size(); ++i) {
     for (std::int64_t v : values[i]) {
       std::vector<std::int64_t> others = bounds;
       others[i] = v;
-      add(others);
+      out.complete &= add(others);
     }
   }
   std::mt19937_64 random(1);

@@ -9,11 +9,17 @@
 
 namespace stretto {
 
-// Values for the extents and scalars, in declaration order; the first is the bounds. 0, 1, the
-// bound, and every tile and rank boundary +-1, for each of them with the others at their bounds, at
-// zero and at values of their own; all combinations where they are at most `max_samples`. Beyond
-// that, boundaries in the middle are thinned out evenly.
-std::vector<std::vector<std::int64_t>> sample_extents(const Program& program, int max_samples);
+struct ExtentSamples {
+  // Values for the extents and scalars, in declaration order; the first is the bounds.
+  std::vector<std::vector<std::int64_t>> values;
+  bool complete = true;  // every boundary of every extent is among them
+};
+
+// 0, 1, the bound, and every tile and rank boundary +-1, for each extent with the others at their
+// bounds, at zero and at values of their own; all values where the bound is small, all combinations
+// where they are at most `max_samples`. Beyond that, boundaries in the middle are thinned out
+// evenly.
+ExtentSamples sample_extents(const Program& program, int max_samples);
 
 // Tables that keep the contracts: all low, all high, ascending, cyclic, random alike on all ranks,
 // random per rank; permutations forwards, backwards and shuffled. Tables of one tile map agree with

@@ -32,12 +32,12 @@ bool alike(const InstanceGraph& a, const InstanceGraph& b) {
 
 }  // namespace
 
-std::vector<int> synchronisation_kinds(const std::vector<InstanceGraph>& graphs) {
+std::vector<int> synchronisation_kinds(const std::vector<const InstanceGraph*>& graphs) {
   std::vector<int> kinds;
   std::vector<std::size_t> first_of_kind;
   for (std::size_t g = 0; g < graphs.size(); ++g) {
     std::size_t kind = 0;
-    while (kind < first_of_kind.size() && !alike(graphs[first_of_kind[kind]], graphs[g])) ++kind;
+    while (kind < first_of_kind.size() && !alike(*graphs[first_of_kind[kind]], *graphs[g])) ++kind;
     if (kind == first_of_kind.size()) first_of_kind.push_back(g);
     kinds.push_back(static_cast<int>(kind));
   }

@@ -10,6 +10,6 @@ namespace stretto {
 
 // One number per graph, of the same program; graphs with the same number have the same counters and
 // agents, and every agent the same notifies, waits, fences and packets in the same order.
-std::vector<int> synchronisation_kinds(const std::vector<InstanceGraph>& graphs);
+std::vector<int> synchronisation_kinds(const std::vector<const InstanceGraph*>& graphs);
 
 }  // namespace stretto

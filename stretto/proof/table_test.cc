@@ -1,0 +1,187 @@
+// Programs whose synchronisation follows a run-time table: a table-driven tile map that says which
+// rows a tile has, on which rank they are and which group's weights they are multiplied by. If
+// these fail, routing as in a mixture of experts either cannot be launched or corrupts memory for
+// some routing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "stretto/lang/program_builder.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/proof/expand.h"
+#include "stretto/proof/prove.h"
+#include "stretto/proof/sample.h"
+
+namespace stretto {
+namespace {
+
+constexpr int kWorld = 2;
+constexpr std::int64_t kTiles = 4, kGroups = 3, kRows = 9, kCols = 4;
+
+struct Routing {
+  Contract channel{ContractKind::kRange, 0, kGroups};
+  Contract rank{ContractKind::kRange, 0, kWorld};
+  bool wait_for_rows = true;
+  bool wait_for_group = true;
+  bool notify_empty_tiles = true;
+  bool tell_everybody = true;  // false: only the owner hears that its rows have been read
+};
+
+// out[m, 4] = rows[m, 4] + bias[group of the row], where the rows of a tile come from its rank.
+Program routed(const Routing& o) {
+  ProgramBuilder p("routed", kWorld);
+  Index m = p.extent("m", kRows);
+  auto in = p.input("in", DType::kF32, {m, kCols}, Space::kSymmetric);
+  auto bias = p.input("bias", DType::kF32, {kGroups, kCols});
+  auto full = p.buffer("full", DType::kF32, {m, kCols});
+  auto group_bias = p.buffer("group_bias", DType::kF32, {kGroups, kCols});
+  auto out = p.output("out", DType::kF32, {m, kCols});
+  Contract bound{ContractKind::kAscending, 0, m + 1};
+  TableMapOptions tables{
+      .num_tiles = kTiles,
+      .num_channels = kGroups,
+      .low = p.table("low", {kTiles}, bound),
+      .high = p.table("high", {kTiles}, bound),
+      .rank = p.table("rank_of", {kTiles}, o.rank),
+      .channel = p.table("group_of", {kTiles}, o.channel),
+      .count = p.table("tiles_of", {kGroups}, {ContractKind::kRange, 0, kTiles + 1})};
+  auto map = p.tile_map("routes", full, tables);
+  auto arrived = p.signal("arrived", map.channels());
+  auto group_ready = p.signal("group_ready", kGroups);
+  auto ready = p.signal("ready"), done = p.signal("done");
+  auto rows_of = [](const TensorRef& tensor, const Tile& t) {
+    return tensor.tile({t.row, 0}, kRows, kCols).until_row(t.row_end);
+  };
+
+  p.on_start([&] { p.notify_all(ready); });
+  p.role("gather", Resource::copy_engine(), map.tiles(), [&](const Tile& t) {
+    p.wait(ready, t.owner);
+    p.rank_copy_data(rows_of(in, t).on(t.owner), rows_of(full, t));
+    if (o.notify_empty_tiles) {
+      p.producer_tile_notify(arrived, map, t, NotifyMode::kLocal);
+    } else {
+      p.when(t.row < t.row_end,
+             [&] { p.producer_tile_notify(arrived, map, t, NotifyMode::kLocal); });
+    }
+    o.tell_everybody ? p.notify_all(done) : p.notify(done, t.owner);
+  });
+  p.role("load_bias", Resource::sms(1), p.range(kGroups), [&](const Tile& t) {
+    p.store(group_bias.tile({t.index, 0}, 1, kCols), p.load(bias.tile({t.index, 0}, 1, kCols)));
+    p.notify(group_ready[t.index], p.rank());
+  });
+  p.role("add", Resource::sms(2), map.tiles(), [&](const Tile& t) {
+    if (o.wait_for_rows) p.consumer_tile_wait(arrived, map, t.row, t.row_end);
+    Index group = p.let("group", p.read(tables.channel, {t.index}));
+    if (o.wait_for_group) p.wait(group_ready[group]);
+    p.store(rows_of(out, t),
+            p.load(rows_of(full, t)) + p.load(group_bias.tile({group, 0}, 1, kCols)));
+  });
+  p.on_end([&] { p.loop(kWorld, [&](const Index& r) { p.wait(done[r], kTiles); }); });
+  return run_pipeline(p.finish());
+}
+
+void expect_rejected(const Routing& routing, FindingKind kind, const std::string& words) {
+  ProofResult r = prove(routed(routing));
+  ASSERT_FALSE(r.proved) << "accepted a broken program";
+  EXPECT_EQ(r.findings[0].kind, kind) << r.report;
+  EXPECT_NE(r.report.find(words), std::string::npos) << r.report;
+}
+
+TEST(Tables, ACorrectRoutedProgramIsProvedUnderEveryWitness) {
+  Program program = routed({});
+  EXPECT_THROW(expand(program, {kRows}), DependsOnTable)
+      << "the program was meant to depend on its tables";
+  auto witnesses = sample_tables(program, {kRows});
+  ASSERT_GE(witnesses.size(), 6u);
+  ProofResult r = prove(program);
+  EXPECT_TRUE(r.proved) << r.report;
+  // Each of the sizes 0..m under each witness.
+  EXPECT_GE(r.stats.cases, static_cast<int>(witnesses.size()) * (kRows + 1)) << r.report;
+}
+
+// Witnesses have to differ in what matters, or the test above says little.
+TEST(Tables, WitnessesRouteDifferently) {
+  Program program = routed({});
+  std::vector<std::vector<std::int64_t>> seen;
+  for (const auto& witness : sample_tables(program, {kRows})) {
+    std::vector<std::int64_t> routing;
+    for (const char* table : {"low", "high", "rank_of", "group_of"}) {
+      for (std::int64_t t = 0; t < kTiles; ++t) {
+        routing.push_back(witness->value(1, program.find_tensor(table), std::vector{t}));
+      }
+    }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), routing), 0) << witness->name();
+    seen.push_back(routing);
+  }
+}
+
+TEST(Tables, RejectsAChannelTableThatMayNameAGroupThatIsNotThere) {
+  expect_rejected({.channel = {ContractKind::kRange, 0, kGroups + 1}}, FindingKind::kIllFormed,
+                  "channel 3 of 'group_ready', which has 3");
+  expect_rejected({.channel = {ContractKind::kRange, -1, kGroups}}, FindingKind::kIllFormed,
+                  "channel -1 of 'group_ready'");
+}
+
+TEST(Tables, RejectsARankTableThatMayNameARankThatIsNotThere) {
+  expect_rejected({.rank = {ContractKind::kRange, 0, kWorld + 1}}, FindingKind::kIllFormed,
+                  "has 2, on rank");
+}
+
+TEST(Tables, RejectsATableWithoutAContract) {
+  Program program = routed({});
+  auto channel = static_cast<std::size_t>(program.find_tensor("group_of"));
+  program.tensors[channel].contract = {};
+  ProofResult r = prove(program);
+  ASSERT_FALSE(r.proved);
+  EXPECT_NE(r.report.find("contract"), std::string::npos) << r.report;
+}
+
+TEST(Tables, RejectsMissingWaits) {
+  expect_rejected({.wait_for_rows = false}, FindingKind::kRace, "'full'");
+  expect_rejected({.wait_for_group = false}, FindingKind::kRace, "'group_bias'");
+}
+
+// Slots are reused by every launch: a wait that some table leaves out must not be what
+// keeps a rank from running ahead.
+TEST(Tables, RejectsRunAheadWhereATableLeavesOutTheWait) {
+  auto exchange = [](bool always) {
+    ProgramBuilder p("exchange", 2);
+    auto use = p.table("use", {1}, {ContractKind::kRange, 0, 2});
+    auto in = p.input("in", DType::kF32, {4, 4});
+    auto inbox =
+        p.buffer("inbox", DType::kF32, {4, 4}, {.space = Space::kSymmetric, .num_slots = 2});
+    auto out = p.output("out", DType::kF32, {4, 4});
+    auto sent = p.signal("sent", 1);
+    p.role("push", Resource::sms(1), p.range(1), [&](const Tile&) {
+      p.store(inbox.on(1 - p.rank()).tile({0, 0}, 4, 4), p.load(in.tile({0, 0}, 4, 4)));
+      p.notify(sent[0], 1 - p.rank());
+    });
+    p.role("take", Resource::sms(1), p.range(1), [&](const Tile&) {
+      Index wanted = p.let("wanted", p.read(use, {0}));
+      if (always) p.wait(sent[0]);
+      p.when(
+          wanted == 1,
+          [&] {
+            if (!always) p.wait(sent[0]);
+            p.store(out.tile({0, 0}, 4, 4), p.load(inbox.tile({0, 0}, 4, 4)));
+          },
+          [&] {
+            p.store(out.tile({0, 0}, 4, 4), p.load(in.tile({0, 0}, 4, 4)));
+          });
+    });
+    return run_pipeline(p.finish());
+  };
+  EXPECT_TRUE(prove(exchange(true)).proved) << prove(exchange(true)).report;
+  EXPECT_FALSE(prove(exchange(false)).proved);
+}
+
+// How often a counter is notified must not depend on the table: the next launch would wait for what
+// never comes.
+TEST(Tables, RejectsQuotasThatDependOnTheTable) {
+  expect_rejected({.notify_empty_tiles = false}, FindingKind::kQuota,
+                  "every launch must add the same");
+  expect_rejected({.tell_everybody = false}, FindingKind::kQuota, "'done'");
+}
+
+}  // namespace
+}  // namespace stretto
