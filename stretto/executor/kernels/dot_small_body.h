@@ -13,6 +13,7 @@ namespace stretto::kernels::STRETTO_TARGET_NAME {
 namespace {
 
 constexpr int kLanes = 8;
+constexpr std::int64_t kAhead = 2;  // blocks of rows
 using F8 = float __attribute__((vector_size(32)));
 using U8 = std::uint32_t __attribute__((vector_size(32)));
 using H8 = std::uint16_t __attribute__((vector_size(16)));
@@ -73,7 +74,12 @@ STRETTO_TARGET void rows_block(const SmallDot& s, std::int64_t m0, std::int64_t 
   const float* x = s.x + m0 * s.x_stride;
   F8 sum[kM][kR] = {};
   std::int64_t k = 0, whole = s.k - s.k % kLanes;
+  constexpr std::int64_t kPerLine = 64 / static_cast<std::int64_t>(kBytes<kDType>);
   for (; k < whole; k += kLanes) {
+    // The hardware's prefetchers do not see that the next block of rows follows this one.
+    for (int r = 0; kM == 1 && k % kPerLine == 0 && r < kR; ++r)
+      __builtin_prefetch(w[r] + (kAhead * kR * s.weights_stride + k) *
+                                    static_cast<std::ptrdiff_t>(kBytes<kDType>));
     F8 weight[kR];
     for (int r = 0; r < kR; ++r)
       weight[r] = widen<kDType>(w[r] + k * static_cast<std::ptrdiff_t>(kBytes<kDType>));
