@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <set>
 
 #include "stretto/base/errors.h"
 #include "stretto/proof/expand.h"
@@ -15,6 +16,9 @@ namespace stretto {
 namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+// Of run-time sizes, however large the program is.
+constexpr std::size_t kMinCases = 16;
 
 // One combination of extents and tables.
 struct Case {
@@ -74,11 +78,11 @@ class Prover {
       events = expand_all(bounds, 0)[0].graph.num_events();
     }
     std::size_t affordable =
-        std::max<std::size_t>(16, options_.max_events / std::max<std::size_t>(1, events));
+        std::max(kMinCases, options_.max_events / std::max<std::size_t>(1, events));
     std::size_t wanted =
         at(options_.max_samples) * (bounds[0].size() > 1 ? 2 * bounds[0].size() : 1);
-    num_samples_ = static_cast<int>(std::min(affordable, wanted));
-    auto [samples, complete] = sample_extents(program_, num_samples_);
+    auto [samples, complete] =
+        sample_extents(program_, static_cast<int>(std::min(affordable, wanted)));
     result_.stats.every_boundary = complete;
     if (!open_tables) return prove_witnesses(samples);
     try {
@@ -176,10 +180,17 @@ class Prover {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       patterns.push_back({{graphs[i]}, {period, kinds[i], kinds[i]}, period, cases[i].where});
     }
+    std::set<std::vector<int>> orders;
+    for (const Pattern& p : patterns) orders.insert(p.key);
+    std::size_t events = std::max<std::size_t>(1, cases[0].graph.num_events());
+    std::size_t affordable = orders.size() + std::max(kMinCases, options_.max_events / events) / 2;
     period = std::lcm(period, 2);
     for (const auto& [x, y] : alternations(cases.size())) {
+      std::vector<int> key = {period, kinds[x], kinds[y]};
+      if (orders.count(key) == 0 && orders.size() >= affordable) continue;
+      orders.insert(key);
       patterns.push_back({{graphs[x], graphs[y]},
-                          {period, kinds[x], kinds[y]},
+                          std::move(key),
                           period,
                           fmt::format("{} and {} in turn", cases[x].where, cases[y].where)});
     }
@@ -187,11 +198,10 @@ class Prover {
   }
 
   // Launches of different sizes in turn: the bounds and each other sample, and neighbours.
-  std::vector<std::pair<std::size_t, std::size_t>> alternations(std::size_t num_cases) const {
+  static std::vector<std::pair<std::size_t, std::size_t>> alternations(std::size_t num_cases) {
     std::vector<std::pair<std::size_t, std::size_t>> all;
     for (std::size_t i = 1; i < num_cases; ++i) all.emplace_back(0, i);
     for (std::size_t i = 1; i + 1 < num_cases; ++i) all.emplace_back(i, i + 1);
-    if (!result_.stats.every_boundary) all.resize(std::min(all.size(), at(num_samples_)));
     return all;
   }
 
@@ -286,7 +296,6 @@ class Prover {
   const ProofOptions& options_;
   ProofResult result_;
   std::string context_;
-  int num_samples_ = 1;
 };
 
 }  // namespace

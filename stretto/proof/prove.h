@@ -22,8 +22,9 @@ struct ProofOptions {
   // than this every size is a case, otherwise 0, 1, the bound and the tile and rank boundaries +-1.
   int max_samples = 72;
   // Large programs are looked at in fewer cases, the boundaries in the middle thinned out evenly:
-  // at least 16, and so many that their launches' events add up to this.
-  std::size_t max_events = 2'000'000;
+  // at least 16, and so many that their launches' events add up to this; on top half as many
+  // alternations that need a happens-before of their own.
+  std::size_t max_events = 1'000'000;
   int max_findings = 4;
 };
 

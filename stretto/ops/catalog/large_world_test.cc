@@ -1,0 +1,53 @@
+// Shipped operators on more ranks than a node has, and the sizes at which shapes of the catalog are
+// proved. If these fail, an operator that is right on eight ranks may race or hang on sixty-four,
+// or "proved" means less than the catalog's tests say.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "stretto/ops/catalog/catalog.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/proof/prove.h"
+
+namespace stretto {
+namespace {
+
+class LargeWorld : public testing::TestWithParam<std::tuple<const char*, int>> {};
+
+// Ragged: the last rank has fewer rows than the others.
+TEST_P(LargeWorld, IsProved) {
+  auto [name, world_size] = GetParam();
+  const OperatorInfo* op = find_operator(name);
+  ASSERT_NE(op, nullptr) << name;
+  Program program = op->program({.world_size = world_size,
+                                 .m = 2 * world_size - 1,
+                                 .n = 12,
+                                 .k = world_size,
+                                 .dtype = DType::kF32});
+  ASSERT_EQ(program.world_size, world_size);
+  ProofResult result = prove(run_pipeline(std::move(program)));
+  EXPECT_TRUE(result.proved) << result.report;
+}
+
+INSTANTIATE_TEST_SUITE_P(SomeOperators, LargeWorld,
+                         testing::Combine(testing::Values("all_gather", "ag_gemm", "gemm_rs",
+                                                          "gemm_ar", "all_reduce_two_shot",
+                                                          "all_to_all"),
+                                          testing::Values(16, 32, 64)),
+                         [](const auto& info) {
+                           return fmt::format("{}_P{}", std::get<0>(info.param),
+                                              std::get<1>(info.param));
+                         });
+
+// The catalog's own shapes are small so that no boundary has to be left out; the largest world has
+// the most to look at.
+TEST(CatalogShapes, EveryBoundaryIsACase) {
+  for (const OperatorInfo& op : catalog()) {
+    for (const OpShape& shape : op.shapes(8)) {
+      ProofResult result = prove(run_pipeline(op.program(shape)));
+      EXPECT_TRUE(result.stats.every_boundary) << op.name << " m=" << shape.m << result.report;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stretto
