@@ -16,9 +16,8 @@ struct ExtentSamples {
 };
 
 // 0, 1, the bound, and every tile and rank boundary +-1, for each extent with the others at their
-// bounds, at zero and at values of their own; all values where the bound is small, all combinations
-// where they are at most `max_samples`. Beyond that, boundaries in the middle are thinned out
-// evenly.
+// bounds, and random combinations; all values where the bound is small, all combinations where they
+// are at most `max_samples`. Beyond that, boundaries in the middle are thinned out evenly.
 ExtentSamples sample_extents(const Program& program, int max_samples);
 
 // Tables that keep the contracts: all low, all high, ascending, cyclic, random alike on all ranks,
