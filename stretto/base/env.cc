@@ -40,4 +40,9 @@ std::filesystem::path env_cache_dir() {
   return temporary / "stretto-cache";
 }
 
+std::filesystem::path env_nvrtc() {
+  const char* text = std::getenv("STRETTO_NVRTC");
+  return text == nullptr ? "" : text;
+}
+
 }  // namespace stretto

@@ -14,4 +14,8 @@ std::chrono::milliseconds env_timeout();
 // ~/.cache/stretto.
 std::filesystem::path env_cache_dir();
 
+// STRETTO_NVRTC: the library that compiles GPU kernels; empty where it is to be searched for
+// (runtime/cuda/nvrtc.h).
+std::filesystem::path env_nvrtc();
+
 }  // namespace stretto

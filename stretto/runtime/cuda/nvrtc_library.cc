@@ -1,0 +1,131 @@
+#include "stretto/runtime/cuda/nvrtc_library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "stretto/base/env.h"
+#include "stretto/base/errors.h"
+
+namespace stretto::cuda {
+namespace {
+namespace fs = std::filesystem;
+
+// sm_90a came with 12.0.
+constexpr int kOldestMajor = 12;
+constexpr const char* kSonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
+// Where the wheels of 13 and of 12 put it, below a directory `nvidia`.
+constexpr const char* kWheelFolders[] = {"cu13/lib", "cuda_nvrtc/lib"};
+constexpr const char* kAdvice =
+    "run tools/build, or install the Python package nvidia-cuda-nvrtc, or name the file in "
+    "STRETTO_NVRTC";
+
+void add_files(std::vector<fs::path>& names, const fs::path& directory) {
+  for (const char* soname : kSonames) {
+    std::error_code error;
+    if (fs::exists(directory / soname, error)) names.push_back(directory / soname);
+  }
+}
+
+void add_wheel(std::vector<fs::path>& names, const fs::path& nvidia) {
+  for (const char* folder : kWheelFolders) add_files(names, nvidia / folder);
+}
+
+// The directory of this program and that of the shared object which holds this code: they differ
+// where Python loads stretto.
+std::vector<fs::path> own_directories() {
+  std::vector<fs::path> directories;
+  std::error_code error;
+  fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) directories.push_back(program.parent_path());
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<const void*>(&own_directories), &self) != 0) {
+    fs::path object = fs::weakly_canonical(self.dli_fname, error);
+    if (!error) directories.push_back(object.parent_path());
+  }
+  return directories;
+}
+
+// The directories that make up the package `nvidia` of python3, which may be several.
+std::vector<fs::path> python_packages() {
+  struct Close {
+    void operator()(FILE* pipe) const { pclose(pipe); }
+  };
+  std::unique_ptr<FILE, Close> pipe(
+      popen("python3 -c 'import nvidia; print(\"\\n\".join(nvidia.__path__))' 2>/dev/null", "re"));
+  std::vector<fs::path> directories;
+  if (pipe == nullptr) return directories;
+  std::string text;
+  char buffer[512];
+  while (std::fgets(buffer, sizeof buffer, pipe.get()) != nullptr) {
+    text += buffer;
+    if (text.back() != '\n') continue;
+    text.pop_back();
+    directories.emplace_back(text);
+    text.clear();
+  }
+  return directories;
+}
+
+// Empty where the library is usable.
+std::string load(const fs::path& name, NvrtcLibrary& library) {
+  void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return dlerror();
+  std::string missing;
+#define STRETTO_NVRTC_LOAD(member, symbol, result, parameters)                         \
+  library.member = reinterpret_cast<decltype(library.member)>(dlsym(handle, #symbol)); \
+  if (library.member == nullptr) missing = #symbol;
+  STRETTO_NVRTC_FUNCTIONS(STRETTO_NVRTC_LOAD)
+#undef STRETTO_NVRTC_LOAD
+  if (!missing.empty()) return fmt::format("{} has no {}", name.string(), missing);
+  NvrtcInfo& info = library.info;
+  library.version(&info.major, &info.minor);
+  if (info.major < kOldestMajor) {
+    return fmt::format("{} is NVRTC {}.{}: need {}.0 or later", name.string(), info.major,
+                       info.minor, kOldestMajor);
+  }
+  Dl_info where{};
+  bool known = dladdr(reinterpret_cast<const void*>(library.version), &where) != 0;
+  info.path = known ? fs::path(where.dli_fname) : name;
+  return "";
+}
+
+}  // namespace
+
+NvrtcSearch open_nvrtc(const std::vector<fs::path>& names) {
+  NvrtcSearch search;
+  std::string tried;
+  for (const fs::path& name : names) {
+    std::string error = load(name, search.library);
+    if (error.empty()) return search;
+    tried += fmt::format("{}{}", tried.empty() ? "" : "; ", error);
+  }
+  search.error = fmt::format("no NVRTC, the compiler of GPU kernels: {} ({})",
+                             tried.empty() ? "found nowhere" : tried, kAdvice);
+  return search;
+}
+
+NvrtcSearch search_nvrtc() {
+  if (fs::path named = env_nvrtc(); !named.empty()) return open_nvrtc({named});
+  std::vector<fs::path> names(std::begin(kSonames), std::end(kSonames));
+  add_files(names, "/usr/local/cuda/lib64");
+  for (const fs::path& directory : own_directories()) {
+    add_wheel(names, directory.parent_path() / "cuda" / "nvidia");
+  }
+  NvrtcSearch search = open_nvrtc(names);
+  if (search.error.empty()) return search;
+  std::vector<fs::path> packaged;
+  for (const fs::path& package : python_packages()) add_wheel(packaged, package);
+  if (packaged.empty()) return search;
+  return open_nvrtc(packaged);
+}
+
+const NvrtcLibrary& nvrtc_library() {
+  static const NvrtcSearch search = search_nvrtc();
+  if (!search.error.empty()) throw DeviceError(search.error);
+  return search.library;
+}
+
+}  // namespace stretto::cuda
