@@ -6,16 +6,16 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/model_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/engine/generate.h"
-#include "stretto/runtime/world.h"
 
 namespace stretto {
 namespace {
 
 struct GenerateOptions {
-  std::string model, prompt, dtype = "auto", trace;
-  int tp = 1;
+  ModelOptions model;
+  std::string prompt, trace;
   GenerateRequest request;
   bool json = false, summary = false;
 };
@@ -31,12 +31,12 @@ void print_summary(const GenerateResult& result, Engine& engine) {
 }
 
 void generate(GenerateOptions& options) {
-  ModelFiles files(options.model);
+  ModelFiles files = open_model(options.model);
   if (options.prompt.empty()) throw UserError("--prompt is empty");
   options.request.prompt = files.tokenizer.encode(options.prompt);
   bool record = !options.trace.empty() || options.summary;
-  Engine engine(files, {.world_size = options.tp,
-                        .dtype = activation_dtype(options.dtype, files.config),
+  Engine engine(files, {.world_size = options.model.tp,
+                        .dtype = activation_dtype(options.model.dtype, files.config),
                         .record = record});
   OnText stream;
   if (!options.json) {
@@ -86,19 +86,10 @@ void add_sampling(CLI::App* command, SamplingParams& sampling) {
 void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt with a model");
-  command->add_option("--model", options->model, "Hugging Face model directory")
-      ->required()
-      ->envname("STRETTO_MODEL");
-  command->add_option("--tp", options->tp, "tensor-parallel ranks")
-      ->check(CLI::Range(1, World::kMaxWorldSize))
-      ->envname("STRETTO_TP")
-      ->capture_default_str();
+  add_model_options(command, options->model);
   command->add_option("--prompt", options->prompt, "text to continue")->required();
   command->add_option("--max-tokens", options->request.max_tokens, "most tokens to generate")
       ->envname("STRETTO_MAX_TOKENS")
-      ->capture_default_str();
-  command->add_option("--dtype", options->dtype, "auto, float32, bfloat16 or float16")
-      ->envname("STRETTO_DTYPE")
       ->capture_default_str();
   add_sampling(command, options->request.sampling);
   command->add_option("--stop", options->request.stop, "end before this text; may be repeated")

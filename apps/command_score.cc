@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/model_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/engine/generate.h"
-#include "stretto/runtime/world.h"
 
 namespace stretto {
 namespace {
@@ -18,8 +18,8 @@ namespace {
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 30;
 
 struct ScoreOptions {
-  std::string model, file, dtype = "auto";
-  int tp = 1;
+  ModelOptions model;
+  std::string file;
   std::int64_t max_tokens_per_doc = 512;
   bool json = false;
 };
@@ -49,10 +49,10 @@ std::vector<std::vector<int>> documents_of(const ScoreOptions& options, const Mo
 }
 
 void score(const ScoreOptions& options) {
-  ModelFiles files(options.model);
+  ModelFiles files = open_model(options.model);
   std::vector<std::vector<int>> documents = documents_of(options, files);
-  Engine engine(files,
-                {.world_size = options.tp, .dtype = activation_dtype(options.dtype, files.config)});
+  Engine engine(files, {.world_size = options.model.tp,
+                        .dtype = activation_dtype(options.model.dtype, files.config)});
   bool show = ::isatty(2) == 1;
   Engine::Score score = engine.score(documents, [&](std::size_t done) {
     if (show) fmt::print(stderr, "\r{}/{} documents", done, documents.size());
@@ -72,17 +72,8 @@ void add_score_command(CLI::App& app) {
   auto options = std::make_shared<ScoreOptions>();
   CLI::App* command =
       app.add_subcommand("score", "Negative log-likelihood of documents under a model");
-  command->add_option("--model", options->model, "Hugging Face model directory")
-      ->required()
-      ->envname("STRETTO_MODEL");
-  command->add_option("--tp", options->tp, "tensor-parallel ranks")
-      ->check(CLI::Range(1, World::kMaxWorldSize))
-      ->envname("STRETTO_TP")
-      ->capture_default_str();
+  add_model_options(command, options->model);
   command->add_option("--file", options->file, "documents separated by NUL bytes")->required();
-  command->add_option("--dtype", options->dtype, "auto, float32, bfloat16 or float16")
-      ->envname("STRETTO_DTYPE")
-      ->capture_default_str();
   command->add_option("--max-tokens-per-doc", options->max_tokens_per_doc, "cut longer documents")
       ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 24))
       ->envname("STRETTO_MAX_TOKENS_PER_DOC")

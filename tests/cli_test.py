@@ -86,6 +86,20 @@ class GenerateTest(CliCase):
         done = self.good("generate", "--model", MODEL, "--prompt", PROMPT, "--max-tokens", 12)
         self.assertEqual(done.stdout.decode(), text + "\n")
 
+    def test_rope_frequencies(self):
+        """Rounded as the golden text's model had them, or exact: this text is the same."""
+        exact = self.generate("--max-tokens", 20, "--dtype", "float32")["token_ids"]
+        rounded = self.generate("--max-tokens", 20, "--dtype", "float32",
+                                env={"STRETTO_ROPE_FREQUENCIES": "checkpoint-dtype"})["token_ids"]
+        self.assertEqual(rounded, exact)
+        self.refused("generate", "--model", MODEL, "--prompt", PROMPT, "--rope-frequencies", "bf16",
+                     says=["rope-frequencies", "bf16", "checkpoint-dtype"])
+        score = ["score", "--model", MODEL, "--file", DATA / "score_docs.txt", "--dtype", "float32"]
+        nll = [self.json_of(*score, "--rope-frequencies", choice, keys=ScoreTest.KEYS)
+               ["nll_per_token"] for choice in ("exact", "checkpoint-dtype")]
+        self.assertNotEqual(*nll)
+        self.assertAlmostEqual(*nll, delta=2e-3)
+
     def test_length_and_ignored_eos(self):
         got = self.generate("--max-tokens", 5)
         self.assertEqual((len(got["token_ids"]), got["finish_reason"]), (5, "length"))
@@ -469,9 +483,9 @@ class OtherCommandsTest(CliCase):
     def test_help_names_every_command_and_option(self):
         text = self.good("--help").stdout.decode()
         options = {
-            "generate": "model tp prompt max-tokens dtype temperature top-k top-p min-p "
-                        "repetition-penalty seed stop ignore-eos json",
-            "score": "model tp file dtype max-tokens-per-doc json",
+            "generate": "model tp prompt max-tokens dtype rope-frequencies temperature top-k "
+                        "top-p min-p repetition-penalty seed stop ignore-eos json",
+            "score": "model tp file dtype rope-frequencies max-tokens-per-doc json",
             "tokenize": "model decode json",
             "prove": "all mutants ranks json",
             "explain": "after emit",

@@ -356,4 +356,19 @@ ModelConfig read_config(const std::filesystem::path& directory) {
   return parse_config(read_file(path, kMaxConfigBytes), path.string());
 }
 
+void set_rope_frequencies(ModelConfig& config, std::string_view choice) {
+  if (choice == "exact") {
+    config.rope.frequency_dtype = DType::kF32;
+  } else if (choice == "checkpoint-dtype") {
+    if (!config.dtype) {
+      throw UserError(fmt::format("{}: dtype is missing, and rope-frequencies {} rounds to it",
+                                  config.where, choice));
+    }
+    config.rope.frequency_dtype = *config.dtype;
+  } else {
+    throw UserError(
+        fmt::format("rope-frequencies '{}': need exact or checkpoint-dtype", printable(choice)));
+  }
+}
+
 }  // namespace stretto

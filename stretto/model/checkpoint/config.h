@@ -54,6 +54,8 @@ struct RopeConfig {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   std::int64_t original_max_position_embeddings = 0;
+  // The inverse frequencies, rescaled, are rounded to this before they meet a position.
+  DType frequency_dtype = DType::kF32;
 };
 
 struct MoeConfig {
@@ -104,5 +106,11 @@ struct ModelConfig {
 ModelConfig parse_config(std::string_view text, const std::string& where);
 // config.json of a model directory.
 ModelConfig read_config(const std::filesystem::path& directory);
+
+// "exact" keeps the rotary frequencies in f32, as loading a checkpoint does; "checkpoint-dtype"
+// rounds them to `config.dtype`, as casting a whole model does. UserError for another word, or when
+// the config names no dtype. Why there is a choice:
+// docs/decisions/0004-rotary-frequency-rounding.md
+void set_rope_frequencies(ModelConfig& config, std::string_view choice);
 
 }  // namespace stretto

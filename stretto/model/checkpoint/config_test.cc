@@ -163,6 +163,20 @@ TEST(Config, RotaryEmbeddingInAllSpellings) {
   }
 }
 
+TEST(Config, RotaryFrequenciesAreRoundedOnlyWhenAsked) {
+  ModelConfig config = parse(with("llama", {{"torch_dtype", "bfloat16"}}));
+  EXPECT_EQ(config.rope.frequency_dtype, DType::kF32);
+  set_rope_frequencies(config, "checkpoint-dtype");
+  EXPECT_EQ(config.rope.frequency_dtype, DType::kBF16);
+  set_rope_frequencies(config, "exact");
+  EXPECT_EQ(config.rope.frequency_dtype, DType::kF32);
+  expect_user_error([&] { set_rope_frequencies(config, "rounded"); },
+                    {"rope-frequencies", "'rounded'", "exact", "checkpoint-dtype"});
+  ModelConfig silent = parse(base_config("llama"));
+  expect_user_error([&] { set_rope_frequencies(silent, "checkpoint-dtype"); },
+                    {"config.json", "dtype", "missing"});
+}
+
 TEST(Config, RotaryEmbeddingThatIsNotSupportedIsNamed) {
   refuse_llama({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}},
                {"rope_scaling", "rope_type", "'yarn'", "llama3"});

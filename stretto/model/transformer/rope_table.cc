@@ -4,6 +4,9 @@
 #include <numbers>
 #include <vector>
 
+#include "stretto/base/dtype.h"
+#include "stretto/base/errors.h"
+
 namespace stretto {
 namespace {
 
@@ -17,6 +20,19 @@ double llama3_scaled(const RopeConfig& rope, double inv_freq) {
   return (1 - blend) * inv_freq / rope.factor + blend * inv_freq;
 }
 
+float rounded_to(DType dtype, float v) {
+  switch (dtype) {
+    case DType::kF32:
+      return v;
+    case DType::kBF16:
+      return bf16_to_f32(f32_to_bf16(v));
+    case DType::kF16:
+      return f16_to_f32(f32_to_f16(v));
+    default:
+      throw InternalError("rotary frequencies rounded to a dtype that is no float");
+  }
+}
+
 // Single precision at each step, as the reference implementations compute it.
 std::vector<float> inverse_frequencies(const RopeConfig& rope, std::int64_t head_dim) {
   std::vector<float> result;
@@ -25,7 +41,7 @@ std::vector<float> inverse_frequencies(const RopeConfig& rope, std::int64_t head
     double f = 1.0f / static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
     if (rope.type == RopeConfig::Type::kLinear) f /= rope.factor;
     if (rope.type == RopeConfig::Type::kLlama3) f = llama3_scaled(rope, f);
-    result.push_back(static_cast<float>(f));
+    result.push_back(rounded_to(rope.frequency_dtype, static_cast<float>(f)));
   }
   return result;
 }

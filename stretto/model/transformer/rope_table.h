@@ -13,6 +13,7 @@ struct RopeTable {
 
 // inv_freq[i] = theta^(-2i / head_dim), rescaled: linear divides it by `factor`; llama3 (Llama 3.1)
 // divides low frequencies, keeps high ones and blends between.
+// Then rounded to rope.frequency_dtype.
 RopeTable make_rope_table(const RopeConfig& rope, std::int64_t head_dim, std::int64_t max_tokens);
 
 }  // namespace stretto
