@@ -20,18 +20,19 @@ constexpr std::string_view kMagic = "stretto-cubin-1";
 // FNV-1a (Fowler, Noll, Vo; RFC 9923). Names entries and finds accidents, not attacks: whoever can
 // write the user's cache can write machine code too. The key itself is stored and compared, so two
 // keys of one hash cost a compilation and nothing else.
-std::uint64_t fnv1a(std::string_view bytes) {
-  std::uint64_t hash = 0xcbf29ce484222325;
+constexpr std::uint64_t kFnvStart = 0xcbf29ce484222325;
+std::uint64_t fnv1a(std::string_view bytes, std::uint64_t hash = kFnvStart) {
   for (char byte : bytes) {
     hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
   }
   return hash;
 }
 
-// One line of sizes and a checksum of the body, then the body: key, log and cubin.
-std::string header(std::size_t key, std::size_t log, std::size_t cubin, double seconds,
-                   std::uint64_t checksum) {
-  return fmt::format("{} {} {} {} {} {:016x}\n", kMagic, key, log, cubin, seconds, checksum);
+// One line of sizes and a checksum of everything else; the body, key, log and cubin, follows it.
+std::string header(std::size_t key_bytes, const KernelImage& image, std::string_view body) {
+  std::string sizes = fmt::format("{} {} {} {} {}", kMagic, key_bytes, image.log.size(),
+                                  image.cubin.size(), image.compile_seconds);
+  return fmt::format("{} {:016x}\n", sizes, fnv1a(body, fnv1a(sizes)));
 }
 
 }  // namespace
@@ -57,13 +58,10 @@ std::optional<KernelImage> CubinCache::find(const std::string& key) const {
       key_bytes + log_bytes + cubin_bytes != body.size()) {
     return std::nullopt;
   }
-  if (line + "\n" !=
-      header(key_bytes, log_bytes, cubin_bytes, image.compile_seconds, fnv1a(body))) {
-    return std::nullopt;
-  }
   if (body.compare(0, key_bytes, key) != 0) return std::nullopt;
   image.log = body.substr(key_bytes, log_bytes);
   image.cubin = body.substr(key_bytes + log_bytes);
+  if (line + "\n" != header(key_bytes, image, body)) return std::nullopt;
   image.from_cache = true;
   return image;
 }
@@ -74,8 +72,7 @@ void CubinCache::insert(const std::string& key, const KernelImage& image) const 
     std::error_code ignored;  // shows in the opening of the file
     std::filesystem::create_directories(directory_, ignored);
     AtomicFile file(entry(key));
-    file.write(header(key.size(), image.log.size(), image.cubin.size(), image.compile_seconds,
-                      fnv1a(body)));
+    file.write(header(key.size(), image, body));
     file.write(body);
     file.commit();
   } catch (const UserError& e) {

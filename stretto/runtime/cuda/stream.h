@@ -1,0 +1,87 @@
+// Streams, events and captured graphs. A stream's calls only enqueue; each makes the stream's
+// device current on the calling thread. One thread at a time per stream.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "stretto/runtime/cuda/device.h"
+
+namespace stretto::cuda {
+
+class Event {
+ public:
+  enum class Timing { kOff, kOn };
+  explicit Event(const Device& device, Timing timing = Timing::kOff);
+
+  CUevent handle() const { return event_.get(); }
+  bool ready() const;        // never recorded: true
+  void synchronize() const;  // without a deadline
+
+ private:
+  Owned<CUevent, &Driver::event_destroy> event_;
+};
+
+// Both with Timing::kOn, recorded and passed; resolution about half a microsecond.
+double elapsed_ms(const Event& from, const Event& to);
+
+enum class WaitUntil {
+  kAtLeast,  // cyclic comparison of 64-bit values
+  kEqual,
+};
+
+class GraphExec;
+
+class Stream {
+ public:
+  // Not ordered with the null stream. Lower priority numbers go first, 0 is the lowest.
+  explicit Stream(const Device& device, int priority = 0);
+
+  CUstream handle() const { return stream_.get(); }
+  const std::shared_ptr<const PrimaryContext>& context() const { return stream_.context(); }
+  void make_current() const { context()->make_current(); }
+
+  void synchronize() const;  // without a deadline; DeviceError also for what earlier work did
+  bool idle() const;
+
+  void record(const Event& event) const;
+  void wait(const Event& event) const;  // of any device
+
+  // Host memory that is not page-locked is staged by the driver, and the call may then block.
+  void upload(CUdeviceptr to, const void* from, std::size_t bytes) const;
+  void download(void* to, CUdeviceptr from, std::size_t bytes) const;
+  // Within this device, or between devices with peer access: one copy engine, no SM.
+  void copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) const;
+  void copy_peer(CUdeviceptr to, const Device& to_device, CUdeviceptr from,
+                 const Device& from_device, std::size_t bytes) const;
+  void fill_bytes(CUdeviceptr to, std::uint8_t value, std::size_t bytes) const;
+  void fill_words(CUdeviceptr to, std::uint32_t value, std::size_t words) const;
+
+  // 64-bit words, naturally aligned. A wait has no deadline of its own. A write comes after all
+  // earlier work of the stream, at system scope.
+  void wait_value(CUdeviceptr word, std::uint64_t value, WaitUntil until) const;
+  void write_value(CUdeviceptr word, std::uint64_t value) const;
+
+  // What this thread enqueues here, and on streams that wait for events recorded here, becomes the
+  // graph. DeviceError from end_capture where something that cannot be captured came between.
+  void begin_capture() const;
+  GraphExec end_capture() const;
+
+ private:
+  Owned<CUstream, &Driver::stream_destroy> stream_;
+};
+
+// A captured graph, ready to be launched any number of times, one at a time.
+class GraphExec {
+ public:
+  void launch(const Stream& stream) const;
+
+ private:
+  friend class Stream;
+  using Handle = Owned<CUgraphExec, &Driver::graph_exec_destroy>;
+  explicit GraphExec(Handle graph) : graph_(std::move(graph)) {}
+
+  Handle graph_;
+};
+
+}  // namespace stretto::cuda
