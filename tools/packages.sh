@@ -18,3 +18,7 @@ STRETTO_CHECK_PACKAGES=(
   clang libclang-rt-14-dev  # libFuzzer targets
   python3                   # tools/lint
 )
+# Only where NVRTC is missing and python3 has no pip of its own: tools/build fetches NVRTC's wheel with it.
+STRETTO_NVRTC_PACKAGES=(
+  python3-pip               # the package nvidia-cuda-nvrtc
+)

@@ -54,13 +54,14 @@ extern "C" __global__ void cluster_ranks(unsigned* x) {
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
   if (threadIdx.x == 0) x[blockIdx.x] = rank + 100 * size;
 }
-// Every block waits until all have arrived: hangs unless all are resident together.
+// x[block] = 1 if all blocks arrived while it waited: they were resident together.
 extern "C" __global__ void meet(unsigned* count, unsigned* x) {
   if (threadIdx.x != 0) return;
   atomicAdd(count, 1u);
-  while (*(volatile unsigned*)count < gridDim.x) {
+  for (int polls = 0; polls < 10000000; ++polls) {
+    if (*(volatile unsigned*)count == gridDim.x) break;
   }
-  x[blockIdx.x] = 1;
+  x[blockIdx.x] = *(volatile unsigned*)count == gridDim.x;
 }
 extern "C" __global__ void use_shared(unsigned* x, unsigned words) {
   extern __shared__ unsigned s[];

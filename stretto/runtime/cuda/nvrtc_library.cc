@@ -69,6 +69,14 @@ std::vector<fs::path> python_packages() {
   return directories;
 }
 
+// NVRTC opens its second half by bare name at the first compilation, which the loader finds beside
+// it only where it is open already: NVIDIA's wheels are in no directory of the loader.
+void open_builtins(const NvrtcInfo& info) {
+  fs::path beside =
+      info.path.parent_path() / fmt::format("libnvrtc-builtins.so.{}.{}", info.major, info.minor);
+  dlopen(beside.c_str(), RTLD_NOW | RTLD_LOCAL);  // else NVRTC searches, and says what is missing
+}
+
 // Empty where the library is usable.
 std::string load(const fs::path& name, NvrtcLibrary& library) {
   void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -89,6 +97,7 @@ std::string load(const fs::path& name, NvrtcLibrary& library) {
   Dl_info where{};
   bool known = dladdr(reinterpret_cast<const void*>(library.version), &where) != 0;
   info.path = known ? fs::path(where.dli_fname) : name;
+  open_builtins(info);
   return "";
 }
 
@@ -112,7 +121,10 @@ NvrtcSearch search_nvrtc() {
   std::vector<fs::path> names(std::begin(kSonames), std::end(kSonames));
   add_files(names, "/usr/local/cuda/lib64");
   for (const fs::path& directory : own_directories()) {
-    add_wheel(names, directory.parent_path() / "cuda" / "nvidia");
+    // build/bin, and bin of a build within it (build/asan/bin).
+    for (fs::path above : {directory.parent_path(), directory.parent_path().parent_path()}) {
+      add_wheel(names, above / "cuda" / "nvidia");
+    }
   }
   NvrtcSearch search = open_nvrtc(names);
   if (search.error.empty()) return search;
