@@ -293,6 +293,12 @@ struct Resource {
     r.num_stages = stages;
     return r;
   }
+  // Workers of `size` CTAs each, which share a tile by rows.
+  Resource clustered(int size) const {
+    Resource r = *this;
+    r.cluster_size = size;
+    return r;
+  }
 };
 
 struct Role {

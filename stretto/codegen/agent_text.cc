@@ -1,0 +1,203 @@
+#include "stretto/codegen/agent_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+#include "stretto/codegen/agent_writer.h"
+
+namespace stretto {
+
+std::string agent_text(KernelContext& kernel, const AgentSite& site) {
+  return AgentWriter(kernel, site).write();
+}
+
+std::string edge_text(KernelContext& kernel, const AgentSite& site) {
+  return AgentWriter(kernel, site).write_edge();
+}
+
+const char* element_text(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "float";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "f16";
+    case DType::kF8E4M3:
+      return "f8e4m3";
+    case DType::kI32:
+      return "i32";
+    case DType::kI64:
+      return "i64";
+    case DType::kU8:
+      return "u8";
+    case DType::kBool:
+      return "bool";
+  }
+  throw InternalError("unknown dtype");
+}
+
+std::string AgentWriter::write_edge() {
+  line("const Team team{{threadIdx.x, 1}};");
+  declare_values();
+  block(agent_.body);
+  return std::move(out_);
+}
+
+std::string AgentWriter::write() {
+  declare_pipes();
+  if (producer()) {
+    line("if (threadIdx.x / 32 == {} && elect_one()) {{", plan_.first_thread[agent_idx()] / 32);
+    ++depth_;
+  } else {
+    line("const Team team{{threadIdx.x - {}, {}}};", plan_.first_thread[agent_idx()],
+         1 + site_.agent_idx);
+    declare_values();
+  }
+  int cluster = site_.role->resource.cluster_size;
+  std::string tile = var_text(program_, site_.role->tile_var);
+  line("const int num_tiles = {};", expr(site_.role->num_tiles));
+  line("for (int {} = worker; {} < num_tiles; {} += {}) {{", tile, tile, tile,
+       site_.role->resource.num_workers);
+  ++depth_;
+  if (cluster > 1 && !producer()) line("// a block of the cluster holds its share of the rows");
+  missing_lets();
+  block(agent_.body);
+  --depth_;
+  line("}}");
+  if (!producer() && plan_.store_stages != 0) {
+    line("if (team.tid % 128 == 0) tma_store_wait<0>();");
+  }
+  if (producer()) {
+    --depth_;
+    line("}}");
+  }
+  return std::move(out_);
+}
+
+bool AgentWriter::producer() const { return agent_.kind == AgentKind::kProducer; }
+
+// Rows past a limit that the producer knows are cleared by the consumer, so it needs the limit's
+// variables, too.
+void AgentWriter::missing_lets() {
+  if (producer()) return;
+  std::set<int> own;
+  for (const Op& op : agent_.body) {
+    if (op.code == OpCode::kLet) own.insert(op.var);
+  }
+  for (const Agent& other : site_.role->agents) {
+    if (other.kind != AgentKind::kProducer) continue;
+    for (const Op& op : other.body) {
+      if (op.code != OpCode::kLet) continue;
+      emit(op);
+      declared_.insert(op.var);
+    }
+  }
+}
+
+void AgentWriter::declare_pipes() {
+  for (std::size_t g = 0; g < plan_.groups.size(); ++g) {
+    const PipeGroup& group = plan_.groups[g];
+    const Pipe& pipe = site_.role->pipes[static_cast<std::size_t>(group.pipes[0])];
+    bool mine = pipe.producer == site_.agent_idx || pipe.consumer == site_.agent_idx;
+    if (!mine) continue;
+    line("u64* const full{} = reinterpret_cast<u64*>(smem + {});", g, group.barriers);
+    line("u64* const empty{} = full{} + {};", g, g, group.num_slots);
+    line("u32 slot{} = 0, round{} = 0;", g, g);
+    if (pipe.consumer == site_.agent_idx) line("u32 freed{} = 0;", g);
+  }
+}
+
+void AgentWriter::declare_values() {
+  for (std::size_t i = 0; i < agent_.values.size(); ++i) {
+    const ValuePlan& p = values_.values[i];
+    const ValueType& t = agent_.values[i];
+    if (p.from_slot && !p.used_elsewhere) continue;
+    line("Tile<{}, {}, {}> v{};  // {} x {}", element_text(t.dtype), values_.row_slots(t, p),
+         values_.col_slots(t, p), i, t.rows, t.cols);
+    line("using L{} = {};", i, values_.layout_text(t, p));
+  }
+}
+
+void AgentWriter::block(const Block& ops) {
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    position_ = {&ops, i};
+    emit(ops[i]);
+  }
+}
+
+void AgentWriter::emit(const Op& op) {
+  switch (op.code) {
+    case OpCode::kLet:
+      if (declared_.count(op.var) != 0) return;
+      line("const int {} = {};", var_text(program_, op.var), expr(op.exprs[0]));
+      return;
+    case OpCode::kLoop:
+      loop(op);
+      return;
+    case OpCode::kWhen:
+      when(op);
+      return;
+    case OpCode::kLoad:
+    case OpCode::kLoadRows:
+    case OpCode::kStore:
+    case OpCode::kStoreRows:
+    case OpCode::kReduceStore:
+    case OpCode::kCopy:
+    case OpCode::kStorePacket:
+    case OpCode::kLoadPacket:
+      memory(op);
+      return;
+    case OpCode::kDot:
+    case OpCode::kDotAsync:
+    case OpCode::kDotScaled:
+    case OpCode::kAwait:
+      product(op);
+      return;
+    case OpCode::kPipePut:
+    case OpCode::kPipeGet:
+    case OpCode::kPipeRelease:
+      pipe(op);
+      return;
+    case OpCode::kNotify:
+    case OpCode::kWait:
+    case OpCode::kFence:
+    case OpCode::kArrive:
+    case OpCode::kBarrierSync:
+      sync(op);
+      return;
+    default:
+      value(op);
+  }
+}
+
+void AgentWriter::loop(const Op& op) {
+  std::string var = var_text(program_, op.var);
+  line("#pragma unroll 1");
+  line("for (int {} = {}, end_{} = {}; {} < end_{}; ++{}) {{", var, expr(op.exprs[0]), var,
+       expr(op.exprs[1]), var, var, var);
+  ++depth_;
+  block(op.bodies[0]);
+  --depth_;
+  line("}}");
+}
+
+void AgentWriter::when(const Op& op) {
+  line("if ({}) {{", expr(op.exprs[0]));
+  ++depth_;
+  block(op.bodies[0]);
+  --depth_;
+  if (op.bodies.size() > 1 && !op.bodies[1].empty()) {
+    line("}} else {{");
+    ++depth_;
+    block(op.bodies[1]);
+    --depth_;
+  }
+  line("}}");
+}
+
+std::string AgentWriter::expr(const Expr& e) const { return expr_text(program_, e); }
+
+}  // namespace stretto

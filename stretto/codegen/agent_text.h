@@ -1,0 +1,33 @@
+// The program of one agent as CUDA C++ on the vocabulary of stretto/device.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "stretto/codegen/role_plan.h"
+#include "stretto/device/wgmma_text.h"
+
+namespace stretto {
+
+// What agents of a kernel share while they are written.
+struct KernelContext {
+  const Program& program;
+  LaunchPlan& launch;
+  std::set<std::pair<WgmmaType, int>> wgmmas;
+};
+
+struct AgentSite {
+  const Role* role = nullptr;
+  int role_idx = -1, agent_idx = -1;
+  const RolePlan* plan = nullptr;
+};
+
+// Declarations, the loop over tiles and the body, as the inside of the branch that the agent's
+// threads take.
+std::string agent_text(KernelContext& kernel, const AgentSite& site);
+// The body alone, once: on_start and on_end.
+std::string edge_text(KernelContext& kernel, const AgentSite& site);
+const char* element_text(DType dtype);
+
+}  // namespace stretto

@@ -1,0 +1,98 @@
+// Behind agent_text.h: writes one agent, operation by operation. Split over files by kind of
+// operation: agent_text.cc control, value_text.cc values, memory_text.cc memory, product_text.cc
+// products and pipes, sync_text.cc signals.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stretto/codegen/agent_text.h"
+#include "stretto/codegen/expr_text.h"
+
+namespace stretto {
+
+class AgentWriter {
+ public:
+  AgentWriter(KernelContext& kernel, const AgentSite& site)
+      : kernel_(kernel),
+        program_(kernel.program),
+        site_(site),
+        plan_(*site.plan),
+        agent_(site.role->agents[static_cast<std::size_t>(site.agent_idx)]),
+        values_(site.plan->agents[static_cast<std::size_t>(site.agent_idx)]) {}
+
+  std::string write();
+  std::string write_edge();
+
+ private:
+  template <typename... Args>
+  void line(fmt::format_string<Args...> text, Args&&... args) {
+    std::string body = fmt::format(text, std::forward<Args>(args)...);
+    out_ += (body[0] == '#' ? "" : std::string(2 * static_cast<std::size_t>(depth_), ' ')) + body;
+    out_ += "\n";
+  }
+
+  void declare_pipes();
+  void declare_values();
+  void missing_lets();
+  void block(const Block& ops);
+  void emit(const Op& op);
+  void loop(const Op& op);
+  void when(const Op& op);
+  void value(const Op& op);
+  void memory(const Op& op);
+  void product(const Op& op);
+  void pipe(const Op& op);
+  void sync(const Op& op);
+
+  void put(const Op& op, const PipePlan& plan);
+  void clear_past_end(const Op& op, const PipePlan& plan);
+  void store(const Op& op);
+  bool store_by_tma(const Op& op);
+  void wgmma(const Op& op);
+  void simt(const Op& op);
+  void await(const Op& op);
+  // "Operand<...>{...}" of a factor, after putting a register into its staging slot.
+  std::string factor(const Op& op, std::size_t operand, std::size_t& staged);
+  std::string stage_value(int reg, std::size_t offset);
+
+  bool producer() const;
+  std::size_t agent_idx() const { return static_cast<std::size_t>(site_.agent_idx); }
+  std::string expr(const Expr& e) const;
+  const ValueType& type(int reg) const { return agent_.values[static_cast<std::size_t>(reg)]; }
+  const ValuePlan& value_plan(int reg) const {
+    return values_.values[static_cast<std::size_t>(reg)];
+  }
+  const Tensor& tensor(const Region& r) const {
+    return program_.tensors[static_cast<std::size_t>(r.tensor)];
+  }
+  // "Box<T>{...}" under a region; `element`: T, with const where it is read.
+  std::string box(const Region& r, const std::string& element) const;
+  std::string base(const Region& r) const;
+  int run_width(const Region& r, const ValuePlan& plan) const;
+  // Columns, rows and outer coordinate of a TMA access.
+  std::string coordinate(const Region& r, int dim) const;
+  int map_index(const TensorMapPlan& view);
+  bool zero_accumulator(const Op& op) const;
+  int sync_site(const Op& op);
+
+  KernelContext& kernel_;
+  const Program& program_;
+  const AgentSite& site_;
+  const RolePlan& plan_;
+  const Agent& agent_;
+  const AgentPlan& values_;
+  std::string out_;
+  int depth_ = 3;
+  std::set<int> declared_;
+  std::map<int, int> slot_pipe_;  // by the register that a kPipeGet wrote
+  std::vector<int> in_flight_;
+  std::pair<const Block*, std::size_t> position_{nullptr, 0};
+};
+
+}  // namespace stretto

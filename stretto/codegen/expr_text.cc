@@ -1,0 +1,108 @@
+#include "stretto/codegen/expr_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kMaxFactor = 1024;
+
+std::string table_text(const Program& program, const ExprNode& node) {
+  auto idx = static_cast<std::size_t>(node.value);
+  std::vector<std::int64_t> shape = bound_shape(program, static_cast<int>(idx));
+  std::string offset;
+  std::int64_t stride = 1;
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    std::string term = fmt::format("i64({}) * {}", expr_text(program, node.args[d]), stride);
+    offset = offset.empty() ? term : term + " + " + offset;
+    stride *= shape[d];
+  }
+  return fmt::format("reinterpret_cast<const volatile int*>(p.tensors[{}][p.rank])[{}]", idx,
+                     offset);
+}
+
+}  // namespace
+
+std::string var_text(const Program& program, int var_idx) {
+  if (var_idx == 0) return "rank";
+  std::string name = program.vars[static_cast<std::size_t>(var_idx)].name;
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return fmt::format("x{}_{}", var_idx, name);
+}
+
+std::string expr_text(const Program& program, const Expr& expr) {
+  if (!expr.has_value()) throw InternalError("an absent expression was emitted");
+  const ExprNode& n = expr.node();
+  auto arg = [&](std::size_t i) { return expr_text(program, n.args[i]); };
+  auto infix = [&](const char* op) { return fmt::format("({} {} {})", arg(0), op, arg(1)); };
+  auto call = [&](const char* f) { return fmt::format("{}({}, {})", f, arg(0), arg(1)); };
+  switch (n.op) {
+    case ExprOp::kConst:
+      return fmt::format("{}", n.value);
+    case ExprOp::kVar:
+      return var_text(program, static_cast<int>(n.value));
+    case ExprOp::kAdd:
+      return infix("+");
+    case ExprOp::kSub:
+      return infix("-");
+    case ExprOp::kMul:
+      return infix("*");
+    case ExprOp::kFloorDiv:
+      return call("floor_div");
+    case ExprOp::kMod:
+      return call("floor_mod");
+    case ExprOp::kMin:
+      return call("min");
+    case ExprOp::kMax:
+      return call("max");
+    case ExprOp::kLt:
+      return infix("<");
+    case ExprOp::kLe:
+      return infix("<=");
+    case ExprOp::kEq:
+      return infix("==");
+    case ExprOp::kAnd:
+      return infix("&&");
+    case ExprOp::kOr:
+      return infix("||");
+    case ExprOp::kNot:
+      return fmt::format("(!{})", arg(0));
+    case ExprOp::kSelect:
+      return fmt::format("({} ? {} : {})", arg(0), arg(1), arg(2));
+    case ExprOp::kTable:
+      return table_text(program, n);
+  }
+  throw InternalError("unknown index operation");
+}
+
+std::int64_t known_factor(const Expr& expr) {
+  const ExprNode& n = expr.node();
+  auto factor = [&](std::size_t i) { return known_factor(n.args[i]); };
+  switch (n.op) {
+    case ExprOp::kConst: {
+      if (n.value == 0) return kMaxFactor;
+      return std::min(kMaxFactor, n.value & -n.value);
+    }
+    case ExprOp::kAdd:
+    case ExprOp::kSub:
+    case ExprOp::kMin:
+    case ExprOp::kMax:
+    case ExprOp::kMod:
+      return std::min(factor(0), factor(1));
+    case ExprOp::kMul:
+      return std::min(kMaxFactor, factor(0) * factor(1));
+    case ExprOp::kSelect:
+      return std::min(factor(1), factor(2));
+    default:
+      return 1;
+  }
+}
+
+}  // namespace stretto

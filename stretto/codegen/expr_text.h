@@ -1,0 +1,17 @@
+// Index expressions as C.
+#pragma once
+
+#include <string>
+
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+// Name of a program variable in generated code.
+std::string var_text(const Program& program, int var_idx);
+// An `int` expression; tables are read through `tables[tensor]` accessors named table_<tensor>.
+std::string expr_text(const Program& program, const Expr& expr);
+// The largest power of two, up to 1024, that divides the expression's every value.
+std::int64_t known_factor(const Expr& expr);
+
+}  // namespace stretto

@@ -1,0 +1,225 @@
+#include "stretto/codegen/kernel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "stretto/base/errors.h"
+#include "stretto/codegen/agent_text.h"
+#include "stretto/codegen/expr_text.h"
+#include "stretto/device/device_sources.h"
+
+namespace stretto {
+namespace {
+
+constexpr const char* kHeaders[] = {"dot.h",    "copy.h", "global.h", "packet.h", "reduce.h",
+                                    "signal.h", "smem.h", "store.h",  "tile.h"};
+
+class KernelWriter {
+ public:
+  explicit KernelWriter(const Program& program)
+      : program_(program), context_{program, launch_, {}} {}
+
+  GeneratedKernel run() {
+    launch_.kernel = identifier(program_.name);
+    place_signals();
+    plan_roles();
+    std::string body = kernel_body();
+    GeneratedKernel out;
+    out.source = header() + params() + body;
+    out.expanded = expand_includes(out.source);
+    out.launch = std::move(launch_);
+    return out;
+  }
+
+ private:
+  static std::string identifier(const std::string& name) {
+    std::string out = "stretto_";
+    for (char c : name) out += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+    return out;
+  }
+
+  void place_signals() {
+    for (const Signal& s : program_.signals) {
+      launch_.signal_offsets.push_back(launch_.num_counters);
+      launch_.num_counters += s.num_channels;
+    }
+  }
+
+  void plan_roles() {
+    launch_.grid = 0;
+    launch_.block = 128;
+    for (const Role& role : program_.roles) {
+      if (role.resource.kind != ResourceKind::kSm) {
+        throw UserError(
+            fmt::format("{}:{}: role '{}' runs on the copy engine or the host, which "
+                        "the GPU backend does not have yet",
+                        role.loc.file, role.loc.line, role.name));
+      }
+      plans_.push_back(plan_role(program_, role, launch_.maps));
+      launch_.grid += role.resource.num_workers * role.resource.cluster_size;
+      launch_.block = std::max(launch_.block, plans_.back().num_threads);
+      launch_.cluster = std::max(launch_.cluster, role.resource.cluster_size);
+      launch_.shared_bytes = std::max(launch_.shared_bytes, plans_.back().shared_bytes);
+    }
+    launch_.grid =
+        (std::max(launch_.grid, 1) + launch_.cluster - 1) / launch_.cluster * launch_.cluster;
+    has_epoch_ = !program_.signals.empty() || !program_.on_start.body.empty() ||
+                 !program_.on_end.body.empty();
+    for (const Tensor& t : program_.tensors) has_epoch_ |= t.num_slots > 1 || t.packet;
+  }
+
+  std::string header() const {
+    std::string out =
+        fmt::format("// {}: {} blocks of {} threads", program_.name, launch_.grid, launch_.block);
+    if (launch_.cluster > 1) out += fmt::format(" in clusters of {}", launch_.cluster);
+    out += fmt::format(", {} bytes of shared memory\n", launch_.shared_bytes);
+    for (const char* h : kHeaders) out += fmt::format("#include \"stretto/device/sm90/{}\"\n", h);
+    out += "\n";
+    for (auto [type, n] : context_.wgmmas) out += wgmma_text(type, n) + "\n";
+    for (const RolePlan& plan : plans_) {
+      for (const PipePlan& p : plan.pipes) {
+        out += fmt::format("using {} = {};\n", p.alias, p.type_text);
+      }
+    }
+    return out;
+  }
+
+  std::string params() const {
+    auto some = [](std::size_t n) { return std::max<std::size_t>(n, 1); };
+    std::size_t vars = 0;
+    for (const Var& v : program_.vars) {
+      vars += v.kind == VarKind::kExtent || v.kind == VarKind::kScalar ? 1 : 0;
+    }
+    return fmt::format(
+        "\nstruct Params {{\n  TensorMap maps[{}];\n  u8* tensors[{}][{}];\n  u64* signals[{}];\n"
+        "  const u64* quotas;\n  u64* control;\n  Watch watch;\n  i64 vars[{}];\n  i64 "
+        "rank;\n}};\n\n",
+        some(launch_.maps.size()), some(program_.tensors.size()), program_.world_size,
+        program_.world_size, some(vars));
+  }
+
+  std::string kernel_body() {
+    std::string out = fmt::format(
+        "extern \"C\" __global__ void __launch_bounds__({}, 1) {}(\n    const __grid_constant__ "
+        "Params p) {{\n  extern __shared__ __align__(1024) u8 smem[];\n  const int rank = "
+        "int(p.rank);\n",
+        launch_.block, launch_.kernel);
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < program_.vars.size(); ++i) {
+      VarKind kind = program_.vars[i].kind;
+      if (kind != VarKind::kExtent && kind != VarKind::kScalar) continue;
+      out += fmt::format("  [[maybe_unused]] const int {} = int(p.vars[{}]);\n",
+                         var_text(program_, static_cast<int>(i)), next++);
+    }
+    if (has_epoch_) out += "  const u64 epoch = load_relaxed_sys(p.control);\n";
+    if (launch_.cluster > 1) out += "  const int cta = int(cluster_cta_rank());\n";
+    out += edge(program_.on_start, "on_start", "blockIdx.x == 0");
+    int first_block = 0;
+    for (std::size_t i = 0; i < program_.roles.size(); ++i) {
+      const Resource& r = program_.roles[i].resource;
+      int blocks = r.num_workers * r.cluster_size;
+      std::string condition =
+          fmt::format("blockIdx.x >= {} && blockIdx.x < {}", first_block, first_block + blocks);
+      if (program_.roles.size() == 1) condition = fmt::format("blockIdx.x < {}", blocks);
+      out += role_text(i, condition, first_block);
+      first_block += blocks;
+    }
+    if (launch_.cluster > 1) {
+      out +=
+          "  // no block may leave while others still reach into its shared memory\n"
+          "  __syncwarp();\n  cluster_arrive_release();\n  cluster_wait_acquire();\n";
+    }
+    out += end_text();
+    return out + "}\n";
+  }
+
+  std::string role_text(std::size_t idx, const std::string& condition, int first_block) {
+    const Role& role = program_.roles[idx];
+    const RolePlan& plan = plans_[idx];
+    std::string out = fmt::format("  if ({}) {{  // role '{}', {}:{}\n", condition, role.name,
+                                  role.loc.file, role.loc.line);
+    out += fmt::format("    const int worker = (int(blockIdx.x) - {}) / {};\n", first_block,
+                       role.resource.cluster_size);
+    out += barrier_setup(role, plan);
+    for (std::size_t a = 0; a < role.agents.size(); ++a) {
+      int first = plan.first_thread[a], threads = plan.agents[a].num_threads;
+      bool last = a + 1 == role.agents.size();
+      std::string from = first == 0 ? "" : fmt::format("threadIdx.x >= {} && ", first);
+      out += fmt::format("    {}if ({}threadIdx.x < {}) {{  // {}\n", a == 0 ? "" : "} else ", from,
+                         first + threads, role.agents[a].name);
+      if (plan.registers[a] != 0) {
+        bool producer = role.agents[a].kind == AgentKind::kProducer;
+        out += fmt::format("      register_budget_{}<{}>();\n", producer ? "lower" : "raise",
+                           plan.registers[a]);
+      }
+      AgentSite site{&role, static_cast<int>(idx), static_cast<int>(a), &plan};
+      out += agent_text(context_, site);
+      if (last) out += "    }\n";
+    }
+    return out + "  }\n";
+  }
+
+  std::string barrier_setup(const Role& role, const RolePlan& plan) const {
+    if (plan.groups.empty()) return "";
+    std::string out = "    if (threadIdx.x == 0) {\n";
+    for (const PipeGroup& g : plan.groups) {
+      const Pipe& pipe = role.pipes[static_cast<std::size_t>(g.pipes[0])];
+      int warps = plan.agents[static_cast<std::size_t>(pipe.consumer)].num_threads / 32;
+      out += fmt::format(
+          "      for (int i = 0; i < {}; ++i) {{\n        u64* bar = reinterpret_cast<u64*>(smem + "
+          "{}) + i;\n        mbarrier_init(bar, 1);\n        mbarrier_init(bar + {}, {});\n      "
+          "}}\n",
+          g.num_slots, g.barriers, g.num_slots, warps * role.resource.cluster_size);
+    }
+    out += "      mbarrier_init_fence_cluster();\n    }\n";
+    out += role.resource.cluster_size > 1
+               ? "    cluster_arrive_release();\n    cluster_wait_acquire();\n"
+               : "    __syncthreads();\n";
+    return out;
+  }
+
+  // on_start and on_end run once per rank, by 128 threads.
+  std::string edge(const Agent& agent, const std::string& name, const std::string& condition) {
+    if (agent.body.empty()) return "";
+    Role role{.name = name, .resource = Resource::sms(1)};
+    role.agents = {agent};
+    role.agents[0].num_threads = 128;
+    role.loc = program_.loc;
+    edges_.push_back(std::make_unique<Role>(std::move(role)));
+    RolePlan plan = plan_role(program_, *edges_.back(), launch_.maps);
+    launch_.shared_bytes = std::max(launch_.shared_bytes, plan.shared_bytes);
+    AgentSite site{edges_.back().get(), -1, 0, &plan};
+    return fmt::format("  if ({} && threadIdx.x < 128) {{  // {}\n{}  }}\n", condition, name,
+                       edge_text(context_, site));
+  }
+
+  // The last block to finish ends the launch: on_end, then the epoch.
+  std::string end_text() {
+    if (!has_epoch_) return "";
+    std::string out =
+        "  __shared__ bool last;\n  __syncthreads();\n  if (threadIdx.x == 0) {\n"
+        "    fence_acq_rel_gpu();\n"
+        "    last = add_relaxed_gpu(p.control + 2, 1) + 1 == (epoch + 1) * gridDim.x;\n"
+        "    fence_acq_rel_gpu();\n  }\n  __syncthreads();\n";
+    out += edge(program_.on_end, "on_end", "last");
+    out +=
+        "  __syncthreads();\n  if (last && threadIdx.x == 0) store_relaxed_sys(p.control, epoch + "
+        "1);\n";
+    return out;
+  }
+
+  const Program& program_;
+  LaunchPlan launch_;
+  KernelContext context_;
+  std::vector<RolePlan> plans_;
+  std::vector<std::unique_ptr<Role>> edges_;
+  bool has_epoch_ = false;
+};
+
+}  // namespace
+
+GeneratedKernel generate_kernel(const Program& schedule) { return KernelWriter(schedule).run(); }
+
+}  // namespace stretto

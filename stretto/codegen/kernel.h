@@ -1,0 +1,21 @@
+// Schedule IR to one CUDA kernel for all SM roles of a rank, and the plan for launching it.
+#pragma once
+
+#include <string>
+
+#include "stretto/codegen/launch_plan.h"
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+struct GeneratedKernel {
+  std::string source;    // readable: device headers are #included
+  std::string expanded;  // self-contained: what is compiled
+  LaunchPlan launch;
+};
+
+// `schedule` is at schedule level and verified. UserError naming the line for a program that the
+// lowering does not cover.
+GeneratedKernel generate_kernel(const Program& schedule);
+
+}  // namespace stretto

@@ -1,0 +1,58 @@
+// What a generated kernel needs from whoever launches it. The kernel has one parameter, a struct
+// whose members lie in this order, each aligned to 8 bytes (the maps to 64):
+//   TensorMap maps[maps.size()]
+//   u8* tensors[number of tensors][world size]    base address on each rank; own rank alone for
+//                                                 local tensors
+//   u64* signals[world size]                      base of each rank's block of counters
+//   const u64* quotas                          by counter of the own rank
+//   u64* control                                  own rank: words of `Control`, zero at creation
+//   Watch {u64* abort; DeviceFault* fault; u64 timeout_ns; i64 rank}
+//   i64 vars[extents.size()]                      extents and scalars in declaration order
+//   i64 rank
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+// A TMA view of a tensor: innermost first columns, rows, then one outer dimension.
+struct TensorMapPlan {
+  int tensor = -1;
+  int row_dim = -1;    // -1: the tensor has one row
+  int outer_dim = -1;  // -1: none, or the buffer's slots
+  std::int64_t box_rows = 1, box_cols = 1;
+  int swizzle_bytes = 0;
+  friend bool operator==(const TensorMapPlan&, const TensorMapPlan&) = default;
+};
+
+// A place where a kernel waits, for the record of a fault.
+struct WaitSite {
+  int role = -1, signal = -1;  // signal -1: a packet
+  std::string file;
+  int line = 0;
+};
+
+struct LaunchPlan {
+  std::string kernel;
+  int grid = 1, block = 128, cluster = 1;
+  std::size_t shared_bytes = 0;
+  std::vector<TensorMapPlan> maps;
+  std::vector<WaitSite> sites;
+  // Counters of a rank: signal s starts at signal_offsets[s].
+  std::vector<std::int64_t> signal_offsets;
+  std::int64_t num_counters = 0;
+};
+
+// Words of the control block, per rank.
+enum ControlWord : int {
+  kControlEpoch = 0,    // launches so far
+  kControlStarted = 1,  // epoch + 1 once on_start has run
+  kControlDone = 2,     // blocks that have finished, over all launches
+  kNumControlWords = 8,
+};
+
+}  // namespace stretto

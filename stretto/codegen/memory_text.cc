@@ -1,0 +1,186 @@
+// Loads, stores and copies of regions.
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+#include "stretto/codegen/agent_writer.h"
+
+namespace stretto {
+namespace {
+
+bool reads(OpCode code) {
+  return code == OpCode::kLoad || code == OpCode::kLoadRows || code == OpCode::kLoadPacket;
+}
+
+}  // namespace
+
+std::string AgentWriter::coordinate(const Region& r, int dim) const {
+  return dim < 0 ? "0" : expr(r.origin[static_cast<std::size_t>(dim)]);
+}
+
+std::string AgentWriter::base(const Region& r) const {
+  const Tensor& t = tensor(r);
+  std::string rank = r.rank.has_value() ? expr(r.rank) : "rank";
+  std::string at = fmt::format("p.tensors[{}][{}]", r.tensor, rank);
+  if (t.num_slots > 1) {
+    std::size_t bytes = storage_bytes(program_, r.tensor) / static_cast<std::size_t>(t.num_slots);
+    at += fmt::format(" + epoch % {} * {}", t.num_slots, bytes);
+  }
+  return at;
+}
+
+std::string AgentWriter::box(const Region& r, const std::string& element) const {
+  const Tensor& t = tensor(r);
+  std::vector<std::int64_t> strides = row_major_strides(program_, r.tensor);
+  std::string offset, inside;
+  for (std::size_t d = 0; d < strides.size(); ++d) {
+    const Expr& at = r.origin[d];
+    if (!at.is_const(0)) {
+      offset += fmt::format(" + i64({}) * {}", expr(at), strides[d]);
+    }
+    bool in_tile = static_cast<int>(d) == r.row_dim || static_cast<int>(d) == r.col_dim;
+    bool known = at.is_const() && t.shape[d].is_const() &&
+                 at.const_value() < t.shape[d].const_value() && at.const_value() >= 0;
+    if (!in_tile && !known) inside += fmt::format(" && {} < {}", expr(at), expr(t.shape[d]));
+  }
+  auto limit = [&](int dim, std::int64_t count, const Expr& end) {
+    if (dim < 0) return fmt::format("{}", count);
+    std::string at = expr(r.origin[static_cast<std::size_t>(dim)]);
+    std::string stop = expr(t.shape[static_cast<std::size_t>(dim)]);
+    if (end.has_value()) stop = fmt::format("min({}, {})", stop, expr(end));
+    return fmt::format("min({}, {} - {})", count, stop, at);
+  };
+  std::string rows = limit(r.row_dim, r.rows, r.row_end),
+              cols = limit(r.col_dim, r.cols, r.col_end);
+  std::int64_t row_stride = r.row_dim < 0 ? 0 : strides[static_cast<std::size_t>(r.row_dim)];
+  std::int64_t col_stride = strides[static_cast<std::size_t>(r.col_dim)];
+  int cluster = site_.role == nullptr ? 1 : site_.role->resource.cluster_size;
+  if (cluster > 1 && r.rows > 1) {
+    std::int64_t share = r.rows / cluster;
+    offset += fmt::format(" + i64(cta * {}) * {}", share, row_stride);
+    rows = fmt::format("min({}, {} - cta * {})", share, rows, share);
+  }
+  if (t.packet) {  // words of 4 payload bytes
+    auto per = static_cast<std::int64_t>(4 / size_bytes(t.dtype));
+    if (row_stride % per != 0) {
+      throw UserError(fmt::format("{}:{}: packet buffer '{}' has rows of an odd number of elements",
+                                  t.loc.file, t.loc.line, t.name));
+    }
+    return fmt::format("Box<u64>{{reinterpret_cast<u64*>({}) + (i64(0){}) / {}, {}, 1, {}, {}}}",
+                       base(r), offset, per, row_stride / per, rows, cols);
+  }
+  if (!inside.empty()) rows = fmt::format("({}) ? {} : 0", inside.substr(4), rows);
+  return fmt::format("Box<{}>{{reinterpret_cast<{}*>({}){}, {}, {}, {}, {}}}", element, element,
+                     base(r), offset, row_stride, col_stride, rows, cols);
+}
+
+int AgentWriter::run_width(const Region& r, const ValuePlan& plan) const {
+  std::vector<std::int64_t> strides = row_major_strides(program_, r.tensor);
+  auto size = static_cast<std::int64_t>(size_bytes(tensor(r).dtype));
+  if (strides[static_cast<std::size_t>(r.col_dim)] != 1) return 1;
+  std::int64_t width = std::min<std::int64_t>(plan.fragment ? 2 : plan.vec, 16 / size);
+  auto divides = [&](std::int64_t w) {
+    for (std::size_t d = 0; d < strides.size(); ++d) {
+      std::int64_t step = strides[d] * known_factor(r.origin[d]);
+      bool column = static_cast<int>(d) == r.col_dim;
+      if (!column && strides[d] % w != 0) return false;
+      if (column && step % w != 0) return false;
+    }
+    return true;
+  };
+  while (width > 1 && !divides(width)) width /= 2;
+  return static_cast<int>(width);
+}
+
+int AgentWriter::map_index(const TensorMapPlan& view) {
+  std::vector<TensorMapPlan>& maps = kernel_.launch.maps;
+  auto at = std::find(maps.begin(), maps.end(), view);
+  auto idx = static_cast<int>(at - maps.begin());
+  if (at == maps.end()) maps.push_back(view);
+  return idx;
+}
+
+void AgentWriter::memory(const Op& op) {
+  const Region& r = *op.region;
+  std::string element = element_text(tensor(r).dtype);
+  std::string from =
+      box(r, reads(op.code) || op.code == OpCode::kCopy ? "const " + element : element);
+  switch (op.code) {
+    case OpCode::kLoad:
+      line("load_box<L{}, {}>(v{}, {}, team);", op.result, run_width(r, value_plan(op.result)),
+           op.result, from);
+      return;
+    case OpCode::kLoadRows:
+      line("load_rows<L{}, 1>(v{}, v{}, {}, team);", op.result, op.result, op.operands[0], from);
+      return;
+    case OpCode::kStore:
+      return store(op);
+    case OpCode::kStoreRows:
+      line("store_rows<L{}>(v{}, v{}, {}, team);", op.operands[0], op.operands[0], op.operands[1],
+           from);
+      return;
+    case OpCode::kCopy: {
+      std::string to = box(*op.region2, element);
+      ValuePlan wide{.vec = 8};
+      int width = std::min(run_width(r, wide), run_width(*op.region2, wide));
+      line("copy_box<{}>({}, {}, team, {});", width, to, from, values_.num_threads);
+      return;
+    }
+    case OpCode::kStorePacket:
+      line("store_packets<L{}, {}>(v{}, {}, u32(epoch + 1), team);", op.operands[0], element,
+           op.operands[0], from);
+      return;
+    case OpCode::kLoadPacket:
+      line("load_packets<L{}, {}>(v{}, {}, u32(epoch + 1), team, p.watch, {});", op.result, element,
+           op.result, from, sync_site(op));
+      return;
+    default:
+      throw UserError(
+          fmt::format("{}:{}: reduce_store has no GPU lowering", op.loc.file, op.loc.line));
+  }
+}
+
+void AgentWriter::store(const Op& op) {
+  if (store_by_tma(op)) return;
+  const Region& r = *op.region;
+  int reg = op.operands[0];
+  line("store_box<L{}, {}>(v{}, {}, team);", reg, run_width(r, value_plan(reg)), reg,
+       box(r, element_text(tensor(r).dtype)));
+}
+
+bool AgentWriter::store_by_tma(const Op& op) {
+  const Region& r = *op.region;
+  int reg = op.operands[0];
+  const ValuePlan& v = value_plan(reg);
+  std::int64_t rows = values_.rows_here(type(reg));
+  bool whole_blocks = rows % (values_.num_threads / 2) == 0 && r.cols % kStoreBlock == 0;
+  TensorMapPlan view;
+  if (!v.fragment || size_bytes(tensor(r).dtype) != 2 || !whole_blocks || r.row_end.has_value() ||
+      r.col_end.has_value() || plan_.store_stages == 0 || !tensor_map_of(program_, r, view)) {
+    return false;
+  }
+  view.box_rows = view.box_cols = kStoreBlock;
+  view.swizzle_bytes = 128;
+  int map = map_index(view);
+  std::string element = element_text(tensor(r).dtype);
+  std::string value = fmt::format("v{}", reg);
+  line("{{");
+  ++depth_;
+  if (type(reg).dtype != tensor(r).dtype) {
+    line("Tile<{}, {}, {}> packed;", element, values_.row_slots(type(reg), v),
+         values_.col_slots(type(reg), v));
+    line("assign(packed, v{});", reg);
+    value = "packed";
+  }
+  std::string y = coordinate(r, view.row_dim);
+  if (site_.role->resource.cluster_size > 1) y += fmt::format(" + cta * {}", rows);
+  line(
+      "store_tma<{}, {}>(&p.maps[{}], smem + {} + team.tid / 128 * {}, {}, {}, {}, {}, team, 8 + "
+      "team.tid / 128);",
+      element, r.cols, map, plan_.store_stages, 2 * kStoreBlock * kStoreBlock * 2, value,
+      coordinate(r, r.col_dim), y, coordinate(r, view.outer_dim));
+  --depth_;
+  line("}}");
+  return true;
+}
+
+}  // namespace stretto

@@ -1,0 +1,223 @@
+// Products, and the pipes that feed them.
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+#include "stretto/codegen/agent_writer.h"
+
+namespace stretto {
+namespace {
+
+WgmmaType wgmma_type(DType dtype) {
+  if (dtype == DType::kBF16) return WgmmaType::kBF16;
+  return dtype == DType::kF16 ? WgmmaType::kF16 : WgmmaType::kE4M3;
+}
+
+}  // namespace
+
+std::string AgentWriter::factor(const Op& op, std::size_t operand, std::size_t& staged) {
+  int reg = op.operands[operand];
+  const ValuePlan& v = value_plan(reg);
+  if (v.from_slot) {
+    const Pipe* pipe = nullptr;
+    const PipePlan* plan = nullptr;
+    for (std::size_t i = 0; i < plan_.pipes.size(); ++i) {
+      if (slot_pipe_.at(v.slot_reg) == static_cast<int>(i)) {
+        pipe = &site_.role->pipes[i];
+        plan = &plan_.pipes[i];
+      }
+    }
+    if (pipe == nullptr) throw InternalError("a slot without a pipe");
+    return fmt::format("Operand<{}, {}>{{s{}}}", plan->alias, v.transposed, v.slot_reg);
+  }
+  std::string slot = stage_value(reg, staged);
+  const ValueType& t = type(reg);
+  std::size_t row_bytes = static_cast<std::size_t>(t.cols) * size_bytes(t.dtype);
+  std::size_t swizzle = row_bytes % 128 == 0 ? 128 : row_bytes % 64 == 0 ? 64 : 32;
+  std::size_t chunk_rows = static_cast<std::size_t>((t.rows + 7) / 8 * 8);
+  staged += ((row_bytes + swizzle - 1) / swizzle * swizzle * chunk_rows + 1023) / 1024 * 1024;
+  return fmt::format("Operand<decltype({}), false>{{{}}}", slot, slot);
+}
+
+void AgentWriter::product(const Op& op) {
+  if (op.code == OpCode::kAwait) return await(op);
+  if (op.code == OpCode::kDotScaled) {
+    throw UserError(
+        fmt::format("{}:{}: scaled products have no GPU lowering yet", op.loc.file, op.loc.line));
+  }
+  if (op.result != op.operands[0] && !zero_accumulator(op)) {
+    line("assign(v{}, v{});", op.result, op.operands[0]);
+  }
+  if (dot_kind(agent_, op) == DotKind::kWgmma) {
+    wgmma(op);
+  } else {
+    simt(op);
+  }
+}
+
+void AgentWriter::wgmma(const Op& op) {
+  const ValueType& a = type(op.operands[1]);
+  const ValueType& b = type(op.operands[2]);
+  kernel_.wgmmas.insert({wgmma_type(a.dtype), static_cast<int>(b.cols)});
+  bool staged_any = plan_.staging.count(&op) != 0;
+  std::size_t staged = staged_any ? plan_.staging.at(&op) : 0;
+  if (staged_any) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
+  std::string left = value_plan(op.operands[1]).from_slot ? factor(op, 1, staged)
+                                                          : fmt::format("v{}", op.operands[1]);
+  std::string right = factor(op, 2, staged);
+  if (staged_any) {
+    line("fence_proxy_async_shared();");
+    line("named_barrier_sync(team.barrier, {});", values_.num_threads);
+  }
+  line("dot_async<{}, {}, {}>(v{}, {}, {}, team);", b.cols, a.cols, zero_accumulator(op), op.result,
+       left, right);
+  if (op.code == OpCode::kDot) {
+    line("wgmma_wait<0>();");
+    line("settle(v{});", op.result);
+  }
+}
+
+void AgentWriter::simt(const Op& op) {
+  if (zero_accumulator(op)) line("fill(v{}, 0.f);", op.result);
+  bool staged_any = plan_.staging.count(&op) != 0;
+  std::size_t staged = staged_any ? plan_.staging.at(&op) : 0;
+  if (staged_any) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
+  std::string left = factor(op, 1, staged);
+  std::string right = factor(op, 2, staged);
+  if (staged_any) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
+  line("dot_simt<L{}, {}>(v{}, {}, {}, team);", op.result, type(op.operands[1]).cols, op.result,
+       left, right);
+}
+
+// The accumulator was filled with zero just before and is read by this product alone.
+bool AgentWriter::zero_accumulator(const Op& op) const {
+  int acc = op.operands[0];
+  if (op.result == acc) return false;
+  const Block& ops = *position_.first;
+  int uses = 0;
+  bool zero = false;
+  for (const Op& other : ops) {
+    uses += static_cast<int>(std::count(other.operands.begin(), other.operands.end(), acc));
+    if (other.code == OpCode::kFill && other.result == acc && other.value == 0) zero = true;
+    if (!other.bodies.empty()) return false;
+  }
+  return zero && uses == 1;
+}
+
+// A product is complete when no more than `keep` younger ones are under way; the compiler learns
+// here which accumulators it may touch.
+void AgentWriter::await(const Op& op) {
+  std::int64_t keep = op.exprs[0].const_value();
+  line("wgmma_wait<{}>();", keep);
+  const Block& ops = *position_.first;
+  std::vector<int> pending, complete;
+  for (std::size_t i = position_.second; i-- > 0;) {
+    if (ops[i].code != OpCode::kDotAsync) continue;
+    if (static_cast<std::int64_t>(pending.size()) < keep) {
+      pending.push_back(ops[i].result);
+    } else if (std::find(pending.begin(), pending.end(), ops[i].result) == pending.end()) {
+      complete.push_back(ops[i].result);
+    }
+  }
+  if (keep == 0 && complete.empty()) complete = in_flight_;
+  std::sort(complete.begin(), complete.end());
+  complete.erase(std::unique(complete.begin(), complete.end()), complete.end());
+  for (int reg : complete) line("settle(v{});", reg);
+  in_flight_ = pending;
+}
+
+void AgentWriter::pipe(const Op& op) {
+  const PipePlan& plan = plan_.pipes[static_cast<std::size_t>(op.symbol)];
+  const PipeGroup& group = plan_.groups[static_cast<std::size_t>(plan.group)];
+  bool first = group.pipes.front() == op.symbol, last = group.pipes.back() == op.symbol;
+  int g = plan.group;
+  int cluster = site_.role->resource.cluster_size;
+  std::string acquire = cluster > 1 ? "cluster" : "cta";
+  switch (op.code) {
+    case OpCode::kPipePut:
+      if (first) {
+        std::size_t bytes = 0;
+        for (int p : group.pipes) bytes += plan_.pipes[static_cast<std::size_t>(p)].bytes_arriving;
+        line("mbarrier_wait_acquire_{}(&empty{}[slot{}], round{} ^ 1);", acquire, g, g, g);
+        line("mbarrier_arrive_expect_tx(&full{}[slot{}], {});", g, g, bytes);
+      }
+      put(op, plan);
+      if (last) line("if (++slot{} == {}) slot{} = 0, round{} ^= 1;", g, group.num_slots, g, g);
+      return;
+    case OpCode::kPipeGet:
+      slot_pipe_[op.result] = op.symbol;
+      if (first) line("mbarrier_wait_acquire_cta(&full{}[slot{}], round{});", g, g, g);
+      line("const {} s{}{{smem + {} + slot{} * {}}};", plan.alias, op.result, plan.offset, g,
+           plan.slot_bytes);
+      clear_past_end(op, plan);
+      if (value_plan(op.result).used_elsewhere) {
+        line("load_smem<L{}>(v{}, s{}, team);", op.result, op.result, op.result);
+      }
+      if (last) line("if (++slot{} == {}) slot{} = 0, round{} ^= 1;", g, group.num_slots, g, g);
+      return;
+    default:
+      if (!last) return;
+      // One arrival per warp: each warp's own accesses have completed.
+      if (cluster > 1) {
+        line(
+            "if (team.tid % 32 < {}) mbarrier_arrive_release_cluster(&empty{}[freed{}], team.tid "
+            "% 32);",
+            cluster, g, g);
+      } else {
+        line("if (team.tid % 32 == 0) mbarrier_arrive_release_cta(&empty{}[freed{}]);", g, g);
+      }
+      line("if (++freed{} == {}) freed{} = 0;", g, group.num_slots, g);
+  }
+}
+
+void AgentWriter::put(const Op& op, const PipePlan& plan) {
+  const Region& r = *op.region;
+  const TensorMapPlan& view = kernel_.launch.maps[static_cast<std::size_t>(plan.map)];
+  const Pipe& pipe = site_.role->pipes[static_cast<std::size_t>(op.symbol)];
+  int g = plan.group;
+  std::string x = coordinate(r, r.col_dim), y = coordinate(r, view.row_dim),
+              z = coordinate(r, view.outer_dim);
+  int cluster = site_.role->resource.cluster_size;
+  std::string row_in_slot = "0";
+  if (plan.split == Split::kRows) y += fmt::format(" + cta * {}", plan.rows_loaded);
+  if (plan.split == Split::kMulticast) {
+    y += fmt::format(" + cta * {}", plan.rows_loaded);
+    row_in_slot = fmt::format("cta * {}", plan.rows_loaded);
+  }
+  std::int64_t chunk_bytes = plan.rows * plan.swizzle;
+  for (std::int64_t col = 0, chunk = 0; col < pipe.type.cols; col += view.box_cols, ++chunk) {
+    for (std::int64_t row = 0; row < plan.rows_loaded; row += view.box_rows) {
+      std::string to = fmt::format("smem + {} + slot{} * {} + {}", plan.offset, g, plan.slot_bytes,
+                                   chunk * chunk_bytes + row * plan.swizzle);
+      if (row_in_slot != "0") to += fmt::format(" + {} * {}", row_in_slot, plan.swizzle);
+      if (plan.split == Split::kMulticast) {
+        line("tma_load_3d_multicast({}, &p.maps[{}], &full{}[slot{}], {} + {}, {} + {}, {}, {});",
+             to, plan.map, g, g, x, col, y, row, z, (1 << cluster) - 1);
+      } else {
+        line("tma_load_3d({}, &p.maps[{}], &full{}[slot{}], {} + {}, {} + {}, {});", to, plan.map,
+             g, g, x, col, y, row, z);
+      }
+    }
+  }
+}
+
+// Rows at or past a run-time limit read as zero; TMA knows only the tensor's own end.
+void AgentWriter::clear_past_end(const Op& op, const PipePlan& plan) {
+  const Region& r = *plan.put->region;
+  if (r.col_end.has_value()) {
+    throw UserError(fmt::format("{}:{}: a column limit on a pipelined load has no GPU lowering yet",
+                                op.loc.file, op.loc.line));
+  }
+  if (!r.row_end.has_value()) return;
+  if (site_.role->resource.cluster_size > 1) {
+    throw UserError(fmt::format("{}:{}: a row limit on a pipelined load of a cluster", op.loc.file,
+                                op.loc.line));
+  }
+  std::string limit = fmt::format("{} - {}", expr(r.row_end), coordinate(r, r.row_dim));
+  line("if ({} < {}) {{", limit, r.rows);
+  line("  clear_rows(s{}, max({}, 0), team, {});", op.result, limit, values_.num_threads);
+  line("  fence_proxy_async_shared();");
+  line("  named_barrier_sync(team.barrier, {});", values_.num_threads);
+  line("}}");
+}
+
+}  // namespace stretto

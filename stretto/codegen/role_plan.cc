@@ -1,0 +1,377 @@
+#include "stretto/codegen/role_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::size_t kSlotAlignment = 1024;
+constexpr std::int64_t kMaxBoxRows = 256;
+// Registers of a block are 65536; a producer needs few, the rest goes to the consumers.
+constexpr int kProducerRegisters = 24;
+
+std::size_t round_up(std::size_t v, std::size_t step) { return (v + step - 1) / step * step; }
+
+const char* type_text(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "float";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "f16";
+    case DType::kF8E4M3:
+      return "f8e4m3";
+    case DType::kI32:
+      return "i32";
+    case DType::kI64:
+      return "i64";
+    case DType::kU8:
+      return "u8";
+    case DType::kBool:
+      return "bool";
+  }
+  throw InternalError("unknown dtype");
+}
+
+void for_each_block(const Block& block, const std::function<void(const Block&)>& visit) {
+  visit(block);
+  for (const Op& op : block) {
+    for (const Block& body : op.bodies) for_each_block(body, visit);
+  }
+}
+
+class RolePlanner {
+ public:
+  RolePlanner(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps)
+      : program_(program), role_(role), maps_(maps) {}
+
+  RolePlan run() {
+    for (const Agent& agent : role_.agents) {
+      plan_.agents.push_back(plan_values(agent, role_.resource.cluster_size));
+    }
+    place_agents();
+    for (std::size_t i = 0; i < role_.pipes.size(); ++i) plan_.pipes.push_back(plan_pipe(i));
+    group_pipes();
+    place_staging();
+    place_barriers();
+    return std::move(plan_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw UserError(fmt::format("{}:{}: role '{}' on the GPU: {}", role_.loc.file, role_.loc.line,
+                                role_.name, what));
+  }
+
+  // Consumers first, so that their warpgroups start at thread 0; a producer is one warpgroup of
+  // which one thread works.
+  void place_agents() {
+    std::size_t count = role_.agents.size();
+    plan_.first_thread.assign(count, 0);
+    plan_.registers.assign(count, 0);
+    int next = 0, consumers = 0;
+    for (int pass = 0; pass < 2; ++pass) {
+      for (std::size_t i = 0; i < count; ++i) {
+        bool producer = role_.agents[i].kind == AgentKind::kProducer;
+        if (producer != (pass == 1)) continue;
+        if (producer) plan_.agents[i].num_threads = 128;
+        plan_.first_thread[i] = next;
+        next += plan_.agents[i].num_threads;
+        if (!producer) consumers += plan_.agents[i].num_threads;
+      }
+    }
+    plan_.num_threads = next;
+    if (count < 2 || next <= 256) return;
+    for (std::size_t i = 0; i < count; ++i) {
+      bool producer = role_.agents[i].kind == AgentKind::kProducer;
+      int wanted = role_.agents[i].num_registers;
+      int share = (65536 - (next - consumers) * kProducerRegisters) / consumers / 8 * 8;
+      plan_.registers[i] = wanted != 0 ? wanted
+                           : producer  ? kProducerRegisters
+                                       : std::min(share, 240);
+    }
+  }
+
+  // What of the consumer's products reads a pipe: as left factor, right factor or neither.
+  void find_use(std::size_t pipe, bool& left, bool& right, bool& other, std::int64_t& dot_rows) {
+    const Agent& consumer = role_.agents[static_cast<std::size_t>(role_.pipes[pipe].consumer)];
+    const AgentPlan& values = plan_.agents[static_cast<std::size_t>(role_.pipes[pipe].consumer)];
+    std::vector<bool> holds(consumer.values.size(), false);
+    for_each_block(consumer.body, [&](const Block& block) {
+      for (const Op& op : block) {
+        if (op.code == OpCode::kPipeGet && op.symbol == static_cast<int>(pipe)) {
+          holds[static_cast<std::size_t>(op.result)] = true;
+        }
+      }
+    });
+    auto held = [&](int reg) {
+      int slot = values.values[static_cast<std::size_t>(reg)].slot_reg;
+      return slot >= 0 && holds[static_cast<std::size_t>(slot)];
+    };
+    for_each_block(consumer.body, [&](const Block& block) {
+      for (const Op& op : block) {
+        bool product = dot_kind(consumer, op) == DotKind::kWgmma;
+        for (std::size_t i = 0; i < op.operands.size(); ++i) {
+          if (!held(op.operands[i]) || op.code == OpCode::kTranspose) continue;
+          if (product && i == 1) {
+            left = true;
+            dot_rows = consumer.values[static_cast<std::size_t>(op.operands[i])].rows;
+          } else if (product && i == 2) {
+            right = true;
+          } else {
+            other = true;
+          }
+        }
+      }
+    });
+  }
+
+  PipePlan plan_pipe(std::size_t idx) {
+    const Pipe& pipe = role_.pipes[idx];
+    PipePlan p;
+    bool left = false, right = false, other = false;
+    std::int64_t dot_rows = 0;
+    find_use(idx, left, right, other, dot_rows);
+    const AgentPlan& consumer = plan_.agents[static_cast<std::size_t>(pipe.consumer)];
+    int cluster = role_.resource.cluster_size;
+    p.rows_loaded = pipe.type.rows;
+    p.rows = static_cast<std::int64_t>(round_up(static_cast<std::size_t>(pipe.type.rows), 8));
+    if (cluster > 1) {
+      bool rows_split = left && !right && !other && pipe.type.rows == dot_rows;
+      if (!rows_split && (left || other)) fail("a cluster needs slots that one factor reads");
+      if (pipe.type.rows % (cluster * 8) != 0) fail("a cluster needs rows in multiples of 8");
+      p.split = rows_split ? Split::kRows : Split::kMulticast;
+      p.rows_loaded = pipe.type.rows / cluster;
+      if (rows_split) p.rows = p.rows_loaded;
+    }
+    if (left && pipe.type.rows == dot_rows) {
+      auto step = static_cast<std::size_t>(consumer.num_threads / 2);
+      p.rows = static_cast<std::int64_t>(round_up(static_cast<std::size_t>(p.rows), step));
+    }
+    std::size_t row_bytes = static_cast<std::size_t>(pipe.type.cols) * size_bytes(pipe.type.dtype);
+    p.swizzle = row_bytes % 128 == 0 ? 128 : row_bytes % 64 == 0 ? 64 : 32;
+    std::size_t chunks =
+        (row_bytes + static_cast<std::size_t>(p.swizzle) - 1) / static_cast<std::size_t>(p.swizzle);
+    p.slot_bytes =
+        round_up(chunks * static_cast<std::size_t>(p.rows) * static_cast<std::size_t>(p.swizzle),
+                 kSlotAlignment);
+    p.offset = take(p.slot_bytes * static_cast<std::size_t>(pipe.num_slots), kSlotAlignment);
+    p.type_text = fmt::format("SmemTile<{}, {}, {}, {}>", type_text(pipe.type.dtype), p.rows,
+                              pipe.type.cols, p.swizzle);
+    p.alias = fmt::format("{}Slot", camel(role_.name + "_" + pipe.name));
+    find_put(idx, p);
+    std::size_t arriving_rows =
+        static_cast<std::size_t>(p.split == Split::kMulticast ? pipe.type.rows : p.rows_loaded);
+    p.bytes_arriving = chunks * static_cast<std::size_t>(p.swizzle) * arriving_rows;
+    plan_view(pipe, p);
+    return p;
+  }
+
+  static std::string camel(const std::string& name) {
+    std::string out;
+    bool upper = true;
+    for (char c : name) {
+      if (std::isalnum(static_cast<unsigned char>(c)) == 0) {
+        upper = true;
+        continue;
+      }
+      out += upper ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
+      upper = false;
+    }
+    return out;
+  }
+
+  void find_put(std::size_t idx, PipePlan& p) const {
+    const Agent& producer = role_.agents[static_cast<std::size_t>(role_.pipes[idx].producer)];
+    for_each_block(producer.body, [&](const Block& block) {
+      for (const Op& op : block) {
+        if (op.code == OpCode::kPipePut && op.symbol == static_cast<int>(idx)) p.put = &op;
+      }
+    });
+    if (p.put == nullptr) fail(fmt::format("pipe '{}' is never filled", role_.pipes[idx].name));
+  }
+
+  void plan_view(const Pipe& pipe, PipePlan& p) {
+    TensorMapPlan view;
+    if (!tensor_map_of(program_, *p.put->region, view)) {
+      fail(
+          fmt::format("'{}' cannot be loaded by TMA: its rows are not multiples of 16 bytes, or "
+                      "it has more than three dimensions",
+                      program_.tensors[static_cast<std::size_t>(p.put->region->tensor)].name));
+    }
+    view.box_rows = std::min(p.rows_loaded, kMaxBoxRows);
+    if (p.rows_loaded % view.box_rows != 0) fail("a tile of more than 256 rows, not in multiples");
+    view.box_cols = std::min<std::int64_t>(
+        pipe.type.cols, p.swizzle / static_cast<std::int64_t>(size_bytes(pipe.type.dtype)));
+    view.swizzle_bytes = p.swizzle;
+    auto at = std::find(maps_.begin(), maps_.end(), view);
+    p.map = static_cast<int>(at - maps_.begin());
+    if (at == maps_.end()) maps_.push_back(view);
+  }
+
+  // The sequence of one operation over pipes, block by block, says which pipes always go together.
+  bool together(int a, int b) const {
+    const Pipe& pa = role_.pipes[static_cast<std::size_t>(a)];
+    const Pipe& pb = role_.pipes[static_cast<std::size_t>(b)];
+    if (pa.num_slots != pb.num_slots || pa.producer != pb.producer || pa.consumer != pb.consumer) {
+      return false;
+    }
+    bool ok = true;
+    auto adjacent = [&](const Agent& agent, OpCode code) {
+      for_each_block(agent.body, [&](const Block& block) {
+        std::vector<int> order;
+        for (const Op& op : block) {
+          if (op.code == code) order.push_back(op.symbol);
+          // Anything that may wait in between would wait for a slot not yet complete.
+          if (op.code == OpCode::kDotAsync || op.code == OpCode::kDot || !op.bodies.empty() ||
+              op.code == OpCode::kWait) {
+            order.push_back(-1);
+          }
+        }
+        for (std::size_t i = 0; i < order.size(); ++i) {
+          if (order[i] == a && (i + 1 >= order.size() || order[i + 1] != b)) ok = false;
+          if (order[i] == b && (i == 0 || order[i - 1] != a)) ok = false;
+        }
+      });
+    };
+    const Agent& producer = role_.agents[static_cast<std::size_t>(pa.producer)];
+    const Agent& consumer = role_.agents[static_cast<std::size_t>(pa.consumer)];
+    adjacent(producer, OpCode::kPipePut);
+    adjacent(consumer, OpCode::kPipeGet);
+    adjacent(consumer, OpCode::kPipeRelease);
+    return ok;
+  }
+
+  void group_pipes() {
+    for (int i = 0; i < static_cast<int>(role_.pipes.size()); ++i) {
+      PipePlan& p = plan_.pipes[static_cast<std::size_t>(i)];
+      if (!plan_.groups.empty() && together(plan_.groups.back().pipes.back(), i)) {
+        plan_.groups.back().pipes.push_back(i);
+      } else {
+        plan_.groups.push_back(
+            {.pipes = {i}, .num_slots = role_.pipes[static_cast<std::size_t>(i)].num_slots});
+      }
+      p.group = static_cast<int>(plan_.groups.size()) - 1;
+    }
+  }
+
+  void place_staging() {
+    for (std::size_t a = 0; a < role_.agents.size(); ++a) {
+      const Agent& agent = role_.agents[a];
+      AgentPlan& values = plan_.agents[a];
+      plan_.scratch = std::max(plan_.scratch, static_cast<std::size_t>(values.num_threads) * 4);
+      for_each_block(agent.body, [&](const Block& block) {
+        for (const Op& op : block) stage(agent, values, op);
+      });
+    }
+    plan_.scratch = take(plan_.scratch, 16);
+  }
+
+  void stage(const Agent& agent, const AgentPlan& values, const Op& op) {
+    auto type = [&](int reg) { return agent.values[static_cast<std::size_t>(reg)]; };
+    auto slot = [&](int reg) { return values.values[static_cast<std::size_t>(reg)].from_slot; };
+    std::size_t bytes = 0;
+    DotKind kind = dot_kind(agent, op);
+    if (kind != DotKind::kNone) {
+      // Right after left, each as a slot.
+      bool left_in_registers = kind == DotKind::kWgmma && !slot(op.operands[1]);
+      if (!slot(op.operands[1]) && !left_in_registers) bytes += staged_bytes(type(op.operands[1]));
+      if (!slot(op.operands[2])) bytes += staged_bytes(type(op.operands[2]));
+    } else if (op.code == OpCode::kTranspose && !slot(op.operands[0])) {
+      bytes = staged_bytes(type(op.operands[0]));
+    }
+    if (bytes > 0) plan_.staging[&op] = take(bytes, kSlotAlignment);
+    bool to_memory = op.code == OpCode::kStore && size_bytes(type(op.operands[0]).dtype) >= 2;
+    const ValuePlan* v =
+        op.operands.empty() ? nullptr : &values.values[static_cast<std::size_t>(op.operands[0])];
+    if (to_memory && v->fragment && plan_.store_stages == 0) {
+      std::size_t block = std::size_t{kStoreBlock} * kStoreBlock * 2;
+      plan_.store_stages =
+          take(2 * block * static_cast<std::size_t>(values.warpgroups()), kSlotAlignment);
+      has_store_stages_ = true;
+    }
+  }
+
+ public:
+  static std::size_t staged_bytes(const ValueType& type) {
+    std::size_t row_bytes = static_cast<std::size_t>(type.cols) * size_bytes(type.dtype);
+    std::size_t swizzle = row_bytes % 128 == 0 ? 128 : row_bytes % 64 == 0 ? 64 : 32;
+    return round_up(round_up(row_bytes, swizzle) * round_up(static_cast<std::size_t>(type.rows), 8),
+                    kSlotAlignment);
+  }
+
+ private:
+  void place_barriers() {
+    for (PipeGroup& g : plan_.groups) {
+      g.barriers = take(std::size_t{16} * static_cast<std::size_t>(g.num_slots), 16);
+    }
+    plan_.shared_bytes = round_up(next_, 128);
+    if (plan_.shared_bytes > kSharedLimit) {
+      fail(fmt::format("needs {} bytes of shared memory, a block has {}", plan_.shared_bytes,
+                       kSharedLimit));
+    }
+  }
+
+  std::size_t take(std::size_t bytes, std::size_t alignment) {
+    std::size_t at = round_up(next_, alignment);
+    next_ = at + bytes;
+    return at;
+  }
+
+  const Program& program_;
+  const Role& role_;
+  std::vector<TensorMapPlan>& maps_;
+  RolePlan plan_;
+  std::size_t next_ = 0;
+  bool has_store_stages_ = false;
+};
+
+}  // namespace
+
+std::vector<std::int64_t> row_major_strides(const Program& program, int tensor) {
+  std::vector<std::int64_t> shape = bound_shape(program, tensor);
+  std::vector<std::int64_t> strides(shape.size(), 1);
+  for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  return strides;
+}
+
+bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& out) {
+  const Tensor& t = program.tensors[static_cast<std::size_t>(region.tensor)];
+  int dims = static_cast<int>(t.shape.size());
+  if (region.col_dim != dims - 1 || dims > 3 || t.packet || t.num_slots != 1) return false;
+  if (region.rank.has_value() && !region.rank.same(Expr::var(0))) return false;
+  std::vector<std::int64_t> strides = row_major_strides(program, region.tensor);
+  for (int d = 0; d < dims - 1; ++d) {
+    auto bytes =
+        strides[static_cast<std::size_t>(d)] * static_cast<std::int64_t>(size_bytes(t.dtype));
+    if (bytes % 16 != 0) return false;
+  }
+  out.tensor = region.tensor;
+  out.row_dim = region.row_dim;
+  out.outer_dim = -1;
+  for (int d = 0; d < dims - 1; ++d) {
+    if (d == region.row_dim) continue;
+    if (out.outer_dim >= 0) return false;
+    out.outer_dim = d;
+  }
+  if (out.row_dim < 0) {  // one row: its dimension is whatever is left
+    out.row_dim = out.outer_dim;
+    out.outer_dim = -1;
+    for (int d = 0; d < dims - 1; ++d) {
+      if (d != out.row_dim) out.outer_dim = d;
+    }
+  }
+  return true;
+}
+
+RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps) {
+  return RolePlanner(program, role, maps).run();
+}
+
+}  // namespace stretto

@@ -1,0 +1,71 @@
+// How one SM role lies on its blocks: threads and registers of its agents, and shared memory with
+// the slots of its pipes, their barriers, staging buffers and scratch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "stretto/codegen/launch_plan.h"
+#include "stretto/codegen/value_plan.h"
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+// Which part of a pipe's tile a block of a cluster loads.
+enum class Split : std::uint8_t {
+  kNone,
+  kRows,       // the rows that the block computes on
+  kMulticast,  // its share of the rows, to every block
+};
+
+struct PipePlan {
+  std::string alias;             // type name in generated code
+  std::string type_text;         // SmemTile<bf16, 128, 64, 128>
+  std::int64_t rows = 1;         // of the slot, padding included
+  std::int64_t rows_loaded = 1;  // by this block, per slot
+  int swizzle = 128;
+  std::size_t offset = 0, slot_bytes = 0;
+  std::size_t bytes_arriving = 0;  // per slot, from all blocks
+  int group = -1;
+  Split split = Split::kNone;
+  const Op* put = nullptr;
+  int map = -1;  // TMA view; -1: filled by the producer's threads
+};
+
+// Pipes that are always put, got and released together share their barriers.
+struct PipeGroup {
+  std::vector<int> pipes;
+  int num_slots = 2;
+  std::size_t barriers = 0;  // offset of full[num_slots], empty[num_slots]
+};
+
+struct RolePlan {
+  int first_thread_of_consumer = 0;
+  std::vector<AgentPlan> agents;
+  std::vector<int> first_thread;  // per agent
+  std::vector<int> registers;     // per agent and thread, 0: as launched
+  int num_threads = 0;
+  std::vector<PipePlan> pipes;
+  std::vector<PipeGroup> groups;
+  // Where a factor or a transposed value that lives in registers is put for the product, by op.
+  std::map<const Op*, std::size_t> staging;
+  std::size_t store_stages = 0;  // two blocks of 64 x 64 per warpgroup
+  std::size_t scratch = 0;       // one float per thread
+  std::size_t shared_bytes = 0;
+};
+
+// Adds the views that the role needs to `maps`. UserError naming the line for what no layout fits.
+RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps);
+
+// The TMA view under a region, or false where TMA cannot address it (strides not of 16 bytes, more
+// than three dimensions in use, another rank).
+bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& out);
+std::vector<std::int64_t> row_major_strides(const Program& program, int tensor);
+
+// The whole shared memory of a block.
+inline constexpr std::size_t kSharedLimit = 227 * 1024;
+inline constexpr int kStoreBlock = 64;  // rows and columns of a block that one TMA store writes
+
+}  // namespace stretto

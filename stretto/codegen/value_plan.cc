@@ -1,0 +1,188 @@
+#include "stretto/codegen/value_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+namespace stretto {
+namespace {
+
+constexpr int kDefaultThreads = 256;
+
+std::int64_t pow2_at_least(std::int64_t v) {
+  std::int64_t p = 1;
+  while (p < v) p *= 2;
+  return p;
+}
+
+void for_each_op(const Block& block, const std::function<void(const Op&)>& visit) {
+  for (const Op& op : block) {
+    visit(op);
+    for (const Block& body : op.bodies) for_each_op(body, visit);
+  }
+}
+
+class ValuePlanner {
+ public:
+  ValuePlanner(const Agent& agent, int cluster) : agent_(agent) {
+    plan_.cluster = cluster;
+    plan_.values.resize(agent.values.size());
+    parent_.resize(agent.values.size());
+    std::iota(parent_.begin(), parent_.end(), 0);
+  }
+
+  AgentPlan run() {
+    for_each_op(agent_.body, [&](const Op& op) { note_uses(op); });
+    for_each_op(agent_.body, [&](const Op& op) { note_slots(op); });
+    choose_threads();
+    choose_layouts();
+    return std::move(plan_);
+  }
+
+ private:
+  ValuePlan& plan(int reg) { return plan_.values[static_cast<std::size_t>(reg)]; }
+  const ValueType& type(int reg) const { return agent_.values[static_cast<std::size_t>(reg)]; }
+  int root(int reg) {
+    while (parent_[static_cast<std::size_t>(reg)] != reg) {
+      reg = parent_[static_cast<std::size_t>(reg)];
+    }
+    return reg;
+  }
+  void join(int a, int b) { parent_[static_cast<std::size_t>(root(a))] = root(b); }
+
+  void note_uses(const Op& op) {
+    switch (op.code) {
+      case OpCode::kDot:
+      case OpCode::kDotAsync:
+      case OpCode::kDotScaled:
+        join(op.result, op.operands[0]);
+        plan(op.operands[0]).used_elsewhere = true;
+        plan(op.operands[1]).used_by_dot = plan(op.operands[2]).used_by_dot = true;
+        for (std::size_t i = 3; i < op.operands.size(); ++i) {
+          join(op.result, op.operands[i]);
+          plan(op.operands[i]).used_elsewhere = true;
+        }
+        if (dot_kind(agent_, op) == DotKind::kWgmma) {
+          fragments_.push_back(op.result);
+          dot_rows_ = std::max(dot_rows_, type(op.result).rows);
+          left_.push_back(op.operands[1]);
+        }
+        return;
+      case OpCode::kTranspose:
+        return;  // a view, or a move through shared memory
+      default:
+        for (int reg : op.operands) {
+          plan(reg).used_elsewhere = true;
+          join(op.result >= 0 ? op.result : op.operands[0], reg);
+        }
+    }
+  }
+
+  void note_slots(const Op& op) {
+    if (op.code == OpCode::kPipeGet) {
+      plan(op.result).from_slot = true;
+      plan(op.result).slot_reg = op.result;
+    }
+    if (op.code == OpCode::kTranspose) {
+      ValuePlan& from = plan(op.operands[0]);
+      if (!from.from_slot) {
+        from.used_elsewhere = true;
+        return;
+      }
+      plan(op.result).from_slot = true;
+      plan(op.result).transposed = !from.transposed;
+      plan(op.result).slot_reg = from.slot_reg;
+    }
+  }
+
+  void choose_threads() {
+    plan_.num_threads = agent_.num_threads;
+    if (plan_.num_threads != 0) return;
+    if (dot_rows_ == 0) {
+      plan_.num_threads = kDefaultThreads;
+    } else {
+      plan_.num_threads = dot_rows_ / plan_.cluster > 64 ? 256 : 128;
+    }
+  }
+
+  void choose_layouts() {
+    std::vector<bool> fragment(plan_.values.size(), false);
+    for (int reg : fragments_) fragment[static_cast<std::size_t>(root(reg))] = true;
+    // A factor that stays in registers has the fragment of its own shape.
+    for (int reg : left_) {
+      if (plan(reg).from_slot) continue;
+      fragment[static_cast<std::size_t>(root(reg))] = true;
+    }
+    std::vector<std::int64_t> cols(plan_.values.size(), 1);
+    std::vector<int> vec(plan_.values.size(), 4);
+    for (std::size_t i = 0; i < plan_.values.size(); ++i) {
+      auto r = static_cast<std::size_t>(root(static_cast<int>(i)));
+      cols[r] = std::max(cols[r], agent_.values[i].cols);
+      if (size_bytes(agent_.values[i].dtype) == 2) vec[r] = 8;
+    }
+    for (std::size_t i = 0; i < plan_.values.size(); ++i) {
+      auto r = static_cast<std::size_t>(root(static_cast<int>(i)));
+      ValuePlan& p = plan_.values[i];
+      p.fragment = fragment[r];
+      while (vec[r] > 2 && vec[r] > cols[r]) vec[r] /= 2;
+      p.vec = vec[r];
+      p.lanes = static_cast<int>(std::clamp<std::int64_t>(
+          pow2_at_least((cols[r] + vec[r] - 1) / vec[r]), 1, plan_.num_threads));
+    }
+  }
+
+  const Agent& agent_;
+  AgentPlan plan_;
+  std::vector<int> parent_;
+  std::vector<int> fragments_, left_;
+  std::int64_t dot_rows_ = 0;
+};
+
+}  // namespace
+
+DotKind dot_kind(const Agent& agent, const Op& op) {
+  if (op.code != OpCode::kDot && op.code != OpCode::kDotAsync && op.code != OpCode::kDotScaled) {
+    return DotKind::kNone;
+  }
+  auto type = [&](int i) {
+    return agent.values[static_cast<std::size_t>(op.operands[static_cast<std::size_t>(i)])];
+  };
+  ValueType a = type(1), b = type(2);
+  bool halves = a.dtype == DType::kBF16 || a.dtype == DType::kF16;
+  bool matrix = a.dtype == b.dtype && halves && a.cols % 16 == 0 && b.cols % 8 == 0 &&
+                b.cols <= 256 && a.rows > 1;
+  return matrix ? DotKind::kWgmma : DotKind::kSimt;
+}
+
+std::int64_t AgentPlan::rows_here(const ValueType& type) const {
+  return type.rows > 1 ? type.rows / cluster : 1;
+}
+
+std::string AgentPlan::layout_text(const ValueType& type, const ValuePlan& plan) const {
+  if (plan.fragment) {
+    return fmt::format("MmaLayout<{}, {}, {}>", rows_here(type), type.cols, warpgroups());
+  }
+  return fmt::format("RowLayout<{}, {}, {}, {}, {}>", rows_here(type), type.cols, num_threads,
+                     plan.lanes, plan.vec);
+}
+
+int AgentPlan::row_slots(const ValueType& type, const ValuePlan& plan) const {
+  if (type.rows == 1) return 1;
+  std::int64_t rows = rows_here(type);
+  if (plan.fragment) return static_cast<int>(2 * ceil_div(rows, std::int64_t{num_threads / 2}));
+  return static_cast<int>(ceil_div(rows, std::int64_t{num_threads / plan.lanes}));
+}
+
+int AgentPlan::col_slots(const ValueType& type, const ValuePlan& plan) const {
+  if (type.cols == 1) return 1;
+  if (plan.fragment) return static_cast<int>(ceil_div(type.cols, std::int64_t{8}) * 2);
+  return static_cast<int>(ceil_div(type.cols, std::int64_t{plan.lanes} * plan.vec) * plan.vec);
+}
+
+AgentPlan plan_values(const Agent& agent, int cluster) {
+  return ValuePlanner(agent, cluster).run();
+}
+
+}  // namespace stretto

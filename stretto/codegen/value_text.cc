@@ -1,0 +1,141 @@
+// Values: fills, elementwise operations, reductions, transposes.
+#include <cmath>
+
+#include "stretto/base/errors.h"
+#include "stretto/codegen/agent_writer.h"
+
+namespace stretto {
+namespace {
+
+const char* functor(UnaryOp op) {
+  switch (op) {
+    case UnaryOp::kNeg:
+      return "Neg";
+    case UnaryOp::kAbs:
+      return "Abs";
+    case UnaryOp::kExp:
+      return "Exp";
+    case UnaryOp::kExp2:
+      return "Exp2";
+    case UnaryOp::kLog:
+      return "Log";
+    case UnaryOp::kSqrt:
+      return "Sqrt";
+    case UnaryOp::kRsqrt:
+      return "Rsqrt";
+    case UnaryOp::kRecip:
+      return "Recip";
+    case UnaryOp::kTanh:
+      return "Tanh";
+    case UnaryOp::kSigmoid:
+      return "Sigmoid";
+    case UnaryOp::kSilu:
+      return "Silu";
+    case UnaryOp::kSin:
+      return "Sin";
+    case UnaryOp::kCos:
+      return "Cos";
+    case UnaryOp::kFloor:
+      return "Floor";
+    case UnaryOp::kNot:
+      return "Not";
+  }
+  throw InternalError("unknown unary operation");
+}
+
+const char* functor(BinaryOp op) {
+  static constexpr const char* kNames[] = {"Add", "Sub", "Mul", "Div", "Max", "Min", "Lt",
+                                           "Le",  "Eq",  "Ne",  "Gt",  "Ge",  "And", "Or"};
+  return kNames[static_cast<int>(op)];
+}
+
+std::string float_text(double v) {
+  if (std::isnan(v)) return "__int_as_float(0x7fffffff)";
+  if (std::isinf(v)) return v > 0 ? "__int_as_float(0x7f800000)" : "__int_as_float(0xff800000)";
+  std::string text = fmt::format("{:.9g}", v);
+  if (text.find_first_of(".e") == std::string::npos) text += ".";
+  return text + "f";
+}
+
+}  // namespace
+
+void AgentWriter::value(const Op& op) {
+  auto in = [&](std::size_t i) { return op.operands[i]; };
+  bool here = op.result >= 0 && !value_plan(op.result).from_slot;
+  switch (op.code) {
+    case OpCode::kFill:
+      if (here) line("fill(v{}, {});", op.result, float_text(op.value));
+      return;
+    case OpCode::kSplat:
+      line("fill(v{}, {});", op.result, expr(op.exprs[0]));
+      return;
+    case OpCode::kIota: {
+      bool rows = op.axis == 0;
+      std::string first = expr(op.exprs[0]);
+      if (rows && site_.role->resource.cluster_size > 1 && type(op.result).rows > 1) {
+        first += fmt::format(" + cta * {}", values_.rows_here(type(op.result)));
+      }
+      line("iota_{}<L{}>(v{}, team, {});", rows ? "rows" : "cols", op.result, op.result, first);
+      return;
+    }
+    case OpCode::kUnary:
+      line("map(v{}, v{}, {}());", op.result, in(0), functor(op.unary));
+      return;
+    case OpCode::kBinary:
+      line("map(v{}, v{}, v{}, {}());", op.result, in(0), in(1), functor(op.binary));
+      return;
+    case OpCode::kWhere:
+      line("where(v{}, v{}, v{}, v{});", op.result, in(0), in(1), in(2));
+      return;
+    case OpCode::kCast:
+    case OpCode::kBroadcast:
+    case OpCode::kCopyValue:
+      line("assign(v{}, v{});", op.result, in(0));
+      return;
+    case OpCode::kReduce: {
+      std::string scratch = fmt::format("reinterpret_cast<float*>(smem + {})", plan_.scratch);
+      if (op.reduce == ReduceOp::kArgMax) {
+        line("arg_max_columns<L{}>(v{}, v{}, team, {});", in(0), op.result, in(0), scratch);
+        return;
+      }
+      const char* f = op.reduce == ReduceOp::kSum   ? "Add"
+                      : op.reduce == ReduceOp::kMax ? "Max"
+                                                    : "Min";
+      line("reduce_{}<L{}>(v{}, v{}, team, {}, {}());", op.axis == 1 ? "columns" : "rows", in(0),
+           op.result, in(0), scratch, f);
+      return;
+    }
+    case OpCode::kTranspose:
+      if (value_plan(op.result).from_slot) {
+        if (value_plan(op.result).used_elsewhere) {
+          throw UserError(
+              fmt::format("{}:{}: a transposed slot is used elementwise, which the GPU "
+                          "lowering does not have",
+                          op.loc.file, op.loc.line));
+        }
+        return;
+      }
+      {
+        std::string slot = stage_value(in(0), plan_.staging.at(&op));
+        line("named_barrier_sync(team.barrier, L{}::kThreads);", in(0));
+        line("load_smem_transposed<L{}>(v{}, {}, team);", op.result, op.result, slot);
+        line("named_barrier_sync(team.barrier, L{}::kThreads);", in(0));
+      }
+      return;
+    default:
+      throw InternalError(fmt::format("no device text for operation {}", int(op.code)));
+  }
+}
+
+// Writes a register to shared memory and returns the slot; the caller synchronises before reading.
+std::string AgentWriter::stage_value(int reg, std::size_t offset) {
+  const ValueType& t = type(reg);
+  auto row_bytes = t.cols * static_cast<std::int64_t>(size_bytes(t.dtype));
+  int swizzle = row_bytes % 128 == 0 ? 128 : row_bytes % 64 == 0 ? 64 : 32;
+  std::string slot = fmt::format("SmemTile<{}, {}, {}, {}>{{smem + {}}}", element_text(t.dtype),
+                                 (t.rows + 7) / 8 * 8, t.cols, swizzle, offset);
+  line("store_smem<L{}>({}, v{}, team);", reg, slot, reg);
+  return slot;
+}
+
+}  // namespace stretto

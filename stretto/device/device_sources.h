@@ -1,0 +1,12 @@
+// The device headers as text, embedded in the binary, so that a kernel compiles without a checkout.
+#pragma once
+
+#include <string>
+
+namespace stretto {
+
+// `source` with each `#include "stretto/..."` replaced by that header's text, once. InternalError
+// never; an unknown header stays as it is and the compiler names it.
+std::string expand_includes(const std::string& source);
+
+}  // namespace stretto

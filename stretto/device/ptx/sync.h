@@ -1,0 +1,114 @@
+// Barriers inside a block or cluster: mbarriers, named barriers, cluster barriers; register
+// budgets; proxy fences. Names carry order and scope.
+#pragma once
+
+#include "stretto/device/ptx/types.h"
+
+STRETTO_DEVICE u32 smem_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+
+STRETTO_DEVICE void mbarrier_init(u64* bar, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_address(bar)), "r"(arrivals));
+}
+STRETTO_DEVICE void mbarrier_init_fence_cluster() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+STRETTO_DEVICE void mbarrier_arrive_release_cta(u64* bar) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(smem_address(bar))
+               : "memory");
+}
+// On the barrier at the same offset in block `cta` of the cluster.
+STRETTO_DEVICE void mbarrier_arrive_release_cluster(u64* bar, u32 cta) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(
+          smem_address(bar)),
+      "r"(cta)
+      : "memory");
+}
+STRETTO_DEVICE void mbarrier_arrive_expect_tx(u64* bar, u32 bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(smem_address(bar)),
+      "r"(bytes)
+      : "memory");
+}
+STRETTO_DEVICE bool mbarrier_try_wait_acquire_cta(u64* bar, u32 parity) {
+  u32 done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(smem_address(bar)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+// The partner is an agent of the same worker, whose waits on other ranks all have deadlines.
+STRETTO_DEVICE void mbarrier_wait_acquire_cta(u64* bar, u32 parity) {
+  while (!mbarrier_try_wait_acquire_cta(bar, parity)) {
+  }
+}
+// The form for barriers on which other blocks of the cluster arrive.
+STRETTO_DEVICE bool mbarrier_try_wait_acquire_cluster(u64* bar, u32 parity) {
+  u32 done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(smem_address(bar)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+STRETTO_DEVICE void mbarrier_wait_acquire_cluster(u64* bar, u32 parity) {
+  while (!mbarrier_try_wait_acquire_cluster(bar, parity)) {
+  }
+}
+
+STRETTO_DEVICE void named_barrier_sync(u32 id, u32 threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+STRETTO_DEVICE void named_barrier_arrive(u32 id, u32 threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+STRETTO_DEVICE void cluster_arrive_release() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+STRETTO_DEVICE void cluster_wait_acquire() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+STRETTO_DEVICE u32 cluster_cta_rank() {
+  u32 r;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+
+template <u32 kRegisters>
+STRETTO_DEVICE void register_budget_raise() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <u32 kRegisters>
+STRETTO_DEVICE void register_budget_lower() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Generic-proxy writes of shared memory before accesses by TMA or wgmma.
+STRETTO_DEVICE void fence_proxy_async_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// Between generic-proxy and TMA accesses of global memory.
+STRETTO_DEVICE void fence_proxy_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+// True in one lane of a fully active warp.
+STRETTO_DEVICE bool elect_one() {
+  u32 elected;
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b32 lane;\n"
+      "elect.sync lane|p, 0xffffffff;\n"
+      "selp.b32 %0, 1, 0, p;\n}"
+      : "=r"(elected));
+  return elected != 0;
+}

@@ -1,0 +1,109 @@
+// acc += a * b. Asynchronous on the tensor core, with B in shared memory and A there or in
+// registers; and a plain form for the shapes and types that wgmma does not take.
+#pragma once
+
+#include "stretto/device/ptx/wgmma.h"
+#include "stretto/device/sm90/smem.h"
+
+// The matrix instructions of one shape; specialised by the text that device/wgmma_text.h writes.
+template <class T, int kN>
+struct Wgmma;
+
+// What a shared-memory slot is to a product: as stored, or transposed.
+template <class S, bool kTransposed_>
+struct Operand {
+  using Slot = S;
+  using Element = typename S::Element;
+  static constexpr bool kTransposed = kTransposed_;
+  S slot;
+};
+
+// Descriptor of the part of a slot that starts at stored row r and column c. kAlongRows: the matrix
+// instruction's K runs along the stored rows.
+template <bool kAlongRows, class S>
+STRETTO_DEVICE u64 descriptor_at(const S& s, int r, int c) {
+  u32 address = smem_address(s.data) + u32(c / S::kChunkCols) * S::kChunkBytes +
+                u32(r) * S::kSwizzle + u32(c % S::kChunkCols) * sizeof(typename S::Element);
+  return wgmma_descriptor<S::kSwizzle>(address, kAlongRows ? S::kChunkBytes : 1, 8 * S::kSwizzle);
+}
+
+// The accumulator is a MmaLayout tile of kBlocks * 2 row slots; kN columns. kZero: starts from zero
+// instead of acc. One commit group.
+template <int kN, int kK, bool kZero, class Acc, class A, class B>
+STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Team& t) {
+  using T = typename A::Element;
+  constexpr int kStep = 32 / int(sizeof(T));
+  constexpr int kBlocks = Acc::kR / 2;
+  constexpr bool kTransA = A::kTransposed, kTransB = !B::kTransposed;
+  int first = int(t.tid / 128) * kBlocks * 64;
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kK; k += kStep) {
+    u64 db = kTransB ? descriptor_at<true>(b.slot, k, 0) : descriptor_at<false>(b.slot, 0, k);
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+      u64 da = kTransA ? descriptor_at<true>(a.slot, k, first + m * 64)
+                       : descriptor_at<false>(a.slot, first + m * 64, k);
+      Wgmma<T, kN>::template ss<kTransA, kTransB>(acc.x[2 * m], acc.x[2 * m + 1], da, db,
+                                                  !kZero || k > 0);
+    }
+  }
+  wgmma_commit();
+}
+
+// A in registers: a 16-bit MmaLayout tile.
+template <int kN, int kK, bool kZero, class Acc, class A, class B>
+requires Paired<A> STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Team&) {
+  using T = typename A::Element;
+  constexpr bool kTransB = !B::kTransposed;
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kK; k += 16) {
+    u64 db = kTransB ? descriptor_at<true>(b.slot, k, 0) : descriptor_at<false>(b.slot, 0, k);
+#pragma unroll
+    for (int m = 0; m < Acc::kR / 2; ++m) {
+      const u32* lo = a.w[2 * m];
+      const u32* hi = a.w[2 * m + 1];
+      Wgmma<T, kN>::template rs<kTransB>(acc.x[2 * m], acc.x[2 * m + 1], lo[k / 8], hi[k / 8],
+                                         lo[k / 8 + 1], hi[k / 8 + 1], db, !kZero || k > 0);
+    }
+  }
+  wgmma_commit();
+}
+
+// Keeps the compiler from touching registers of a product before it has completed.
+template <class V>
+STRETTO_DEVICE void settle(V& v) {
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    if constexpr (Paired<V>) {
+#pragma unroll
+      for (int j = 0; j < V::kC / 2; ++j) asm volatile("" : "+r"(v.w[i][j])::"memory");
+    } else {
+#pragma unroll
+      for (int j = 0; j < V::kC; ++j) asm volatile("" : "+f"(v.x[i][j])::"memory");
+    }
+  }
+}
+
+// The plain form: every thread sums its own elements over k in order, in fp32.
+template <class L, int kK, class Acc, class A, class B>
+STRETTO_DEVICE void dot_simt(Acc& acc, const A& a, const B& b, const Team& t) {
+  for (int k = 0; k < kK; ++k) {
+    float bk[Acc::kC];
+#pragma unroll
+    for (int j = 0; j < Acc::kC; ++j) {
+      int c = L::col(t, j);
+      bool in = c < L::kTileCols;
+      bk[j] = !in ? 0.f : to_float(B::kTransposed ? b.slot.at(c, k) : b.slot.at(k, c));
+    }
+#pragma unroll
+    for (int i = 0; i < Acc::kR; ++i) {
+      int r = L::row(t, i);
+      bool in = r < L::kTileRows;
+      float ak = !in ? 0.f : to_float(A::kTransposed ? a.slot.at(k, r) : a.slot.at(r, k));
+#pragma unroll
+      for (int j = 0; j < Acc::kC; ++j) acc.x[i][j] = fmaf(ak, bk[j], acc.x[i][j]);
+    }
+  }
+}

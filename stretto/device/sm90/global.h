@@ -1,0 +1,123 @@
+// Tiles to and from global memory by the threads of an agent.
+#pragma once
+
+#include "stretto/device/sm90/tile.h"
+
+// The box of a tensor under a tile: `data` is the element at the tile's origin; elements at or past
+// `rows` or `cols` do not exist: they read as zero and are not written.
+template <class T>
+struct Box {
+  T* data;
+  i64 row_stride, col_stride;  // elements
+  i64 rows, cols;
+};
+
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount) Run {
+  T x[kCount];
+};
+
+template <class V, class T>
+STRETTO_DEVICE void put_raw(V& v, int i, int j, const T* e) {
+  if constexpr (Paired<V>) {
+    v.w[i][j / 2] = u32(e[0].bits) | (u32(e[1].bits) << 16);
+  } else {
+    v.x[i][j] = e[0];
+  }
+}
+
+// kRun: columns that may be read at once, because strides and origin are multiples of it.
+template <class L, int kRun, class V, class T>
+STRETTO_DEVICE void load_box(V& v, const Box<const T>& box, const Team& t) {
+  constexpr int kUnit = Paired<V> ? 2 : 1;
+  constexpr int kStep = V::kC == 1 ? 1 : (kRun > kUnit ? kRun : kUnit);
+  constexpr int kWidth = V::kC == 1 ? 1 : kRun;
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    i64 r = L::kTileRows == 1 ? 0 : L::row(t, i);
+    const T* row = box.data + r * box.row_stride;
+#pragma unroll
+    for (int j = 0; j < V::kC; j += kStep) {
+      i64 c = L::kTileCols == 1 ? 0 : L::col(t, j);
+      Run<T, kStep> e{};
+#pragma unroll
+      for (int k = 0; k < kStep; k += kWidth) {
+        if (r < box.rows && c + k + kWidth <= box.cols) {
+          auto run = *reinterpret_cast<const Run<T, kWidth>*>(row + (c + k) * box.col_stride);
+#pragma unroll
+          for (int u = 0; u < kWidth; ++u) e.x[k + u] = run.x[u];
+        } else if (kWidth > 1 && r < box.rows) {
+#pragma unroll
+          for (int u = 0; u < kWidth; ++u) {
+            if (c + k + u < box.cols) e.x[k + u] = row[(c + k + u) * box.col_stride];
+          }
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kStep; k += kUnit) put_raw(v, i, j + k, e.x + k);
+    }
+  }
+}
+
+template <class L, int kRun, class V, class T>
+STRETTO_DEVICE void store_box(const V& v, const Box<T>& box, const Team& t) {
+  constexpr int kWidth = V::kC == 1 ? 1 : kRun;
+  if (L::kTileRows == 1 && !L::stores_cols(t)) return;
+  if (L::kTileCols == 1 && !L::stores_rows(t)) return;
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    i64 r = L::kTileRows == 1 ? 0 : L::row(t, i);
+    T* row = box.data + r * box.row_stride;
+#pragma unroll
+    for (int j = 0; j < V::kC; j += kWidth) {
+      i64 c = L::kTileCols == 1 ? 0 : L::col(t, j);
+      Run<T, kWidth> e;
+#pragma unroll
+      for (int u = 0; u < kWidth; ++u) e.x[u] = from_float<T>(to_float(v.at(i, j + u)));
+      if (r < box.rows && c + kWidth <= box.cols) {
+        *reinterpret_cast<Run<T, kWidth>*>(row + c * box.col_stride) = e;
+      } else if (kWidth > 1 && r < box.rows) {
+#pragma unroll
+        for (int u = 0; u < kWidth; ++u) {
+          if (c + u < box.cols) row[(c + u) * box.col_stride] = e.x[u];
+        }
+      }
+    }
+  }
+}
+
+// Rows chosen by `index` (i32 [r,1]) of the tensor whose row 0 `box.data` points at; `box.rows` is
+// its number of rows; a negative index reads as zero and is not written.
+template <class L, int kRun, class V, class I, class T>
+STRETTO_DEVICE void load_rows(V& v, const I& index, const Box<const T>& box, const Team& t) {
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    i64 r = slot(index, i, 0);
+    bool inside = r >= 0 && r < box.rows && L::row(t, i) < L::kTileRows;
+#pragma unroll
+    for (int j = 0; j < V::kC; j += (Paired<V> ? 2 : 1)) {
+      T e[2] = {};
+#pragma unroll
+      for (int u = 0; u < (Paired<V> ? 2 : 1); ++u) {
+        i64 c = L::col(t, j + u);
+        if (inside && c < box.cols) e[u] = box.data[r * box.row_stride + c * box.col_stride];
+      }
+      put_raw(v, i, j, e);
+    }
+  }
+}
+template <class L, class V, class I, class T>
+STRETTO_DEVICE void store_rows(const V& v, const I& index, const Box<T>& box, const Team& t) {
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    i64 r = slot(index, i, 0);
+    if (r < 0 || r >= box.rows || L::row(t, i) >= L::kTileRows) continue;
+#pragma unroll
+    for (int j = 0; j < V::kC; ++j) {
+      i64 c = L::col(t, j);
+      if (c < box.cols) {
+        box.data[r * box.row_stride + c * box.col_stride] = from_float<T>(to_float(v.at(i, j)));
+      }
+    }
+  }
+}

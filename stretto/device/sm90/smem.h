@@ -1,0 +1,88 @@
+// Tiles in shared memory: [rows, cols] in chunks of kSwizzle bytes of columns, chunk after chunk,
+// each chunk kRows rows of kSwizzle bytes with the 16-byte units of a row permuted as TMA and wgmma
+// expect. The base is aligned to 1024 bytes.
+#pragma once
+
+#include "stretto/device/sm90/global.h"
+
+template <class T, int kRows_, int kCols_, int kSwizzle_>
+struct SmemTile {
+  using Element = T;
+  static constexpr int kRows = kRows_, kCols = kCols_, kSwizzle = kSwizzle_;
+  static constexpr int kChunkCols = kSwizzle / int(sizeof(T));
+  static constexpr int kChunkBytes = kRows * kSwizzle;
+  static constexpr int kBytes = kChunkBytes * div_up(kCols, kChunkCols);
+  u8* data;
+
+  STRETTO_DEVICE static u32 offset(int r, int c) {
+    u32 in_chunk = u32(r) * kSwizzle + u32(c % kChunkCols) * sizeof(T);
+    u32 permuted = in_chunk ^ ((in_chunk >> 7 & (kSwizzle / 16 - 1)) << 4);
+    return u32(c / kChunkCols) * kChunkBytes + permuted;
+  }
+  STRETTO_DEVICE T& at(int r, int c) const { return *reinterpret_cast<T*>(data + offset(r, c)); }
+};
+
+// Writes a register tile; the reader comes after a barrier (and a proxy fence, where it is the
+// tensor core or TMA).
+template <class L, class V, class S>
+STRETTO_DEVICE void store_smem(const S& smem, const V& v, const Team& t) {
+  using T = typename S::Element;
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    int r = L::kTileRows == 1 ? 0 : L::row(t, i);
+#pragma unroll
+    for (int j = 0; j < V::kC; ++j) {
+      int c = L::kTileCols == 1 ? 0 : L::col(t, j);
+      if (r < S::kRows && c < S::kCols) smem.at(r, c) = from_float<T>(to_float(v.at(i, j)));
+    }
+  }
+}
+template <class L, class V, class S>
+STRETTO_DEVICE void load_smem(V& v, const S& smem, const Team& t) {
+  constexpr int kUnit = Paired<V> ? 2 : 1;
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    int r = L::kTileRows == 1 ? 0 : L::row(t, i);
+#pragma unroll
+    for (int j = 0; j < V::kC; j += kUnit) {
+      typename S::Element e[2] = {};
+#pragma unroll
+      for (int u = 0; u < kUnit; ++u) {
+        int c = L::kTileCols == 1 ? 0 : L::col(t, j + u);
+        if (r < L::kTileRows && c < L::kTileCols) e[u] = smem.at(r, c);
+      }
+      put_raw(v, i, j, e);
+    }
+  }
+}
+// Zeroes rows [first, kRows) of a slot: what lies past the end of a run-time range.
+template <class S>
+STRETTO_DEVICE void clear_rows(const S& smem, int first, const Team& t, int threads) {
+  constexpr int kRowWords = S::kSwizzle / 16;
+  struct alignas(16) Word {
+    u32 x[4];
+  };
+  int first_word = first * kRowWords;
+  for (int c = 0; c < div_up(S::kCols, S::kChunkCols); ++c) {
+    auto* chunk = reinterpret_cast<Word*>(smem.data + c * S::kChunkBytes);
+    for (int w = first_word + int(t.tid); w < S::kRows * kRowWords; w += threads) chunk[w] = Word{};
+  }
+}
+template <class L, class V, class S>
+STRETTO_DEVICE void load_smem_transposed(V& v, const S& smem, const Team& t) {
+  constexpr int kUnit = Paired<V> ? 2 : 1;
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    int r = L::kTileRows == 1 ? 0 : L::row(t, i);
+#pragma unroll
+    for (int j = 0; j < V::kC; j += kUnit) {
+      typename S::Element e[2] = {};
+#pragma unroll
+      for (int u = 0; u < kUnit; ++u) {
+        int c = L::kTileCols == 1 ? 0 : L::col(t, j + u);
+        if (r < L::kTileRows && c < L::kTileCols) e[u] = smem.at(c, r);
+      }
+      put_raw(v, i, j, e);
+    }
+  }
+}

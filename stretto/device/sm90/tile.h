@@ -1,0 +1,191 @@
+// Tile: a thread's part of a 2-D value, in registers, and elementwise operations on it. Values are
+// computed in float (integers in i32) and rounded to the tile's type when written.
+#pragma once
+
+#include "stretto/device/ptx/math.h"
+#include "stretto/device/sm90/layout.h"
+
+template <class T>
+struct ComputeType {
+  using type = float;
+};
+template <>
+struct ComputeType<i32> {
+  using type = i32;
+};
+template <>
+struct ComputeType<bool> {
+  using type = bool;
+};
+
+template <class T, int R, int C>
+struct Tile {
+  using Element = T;
+  using Compute = typename ComputeType<T>::type;
+  static constexpr int kR = R, kC = C;
+  T x[R][C];
+  STRETTO_DEVICE Compute at(int i, int j) const {
+    if constexpr (sizeof(Compute) == sizeof(T)) {
+      return x[i][j];
+    } else {
+      return to_float(x[i][j]);
+    }
+  }
+  STRETTO_DEVICE void put(int i, int j, Compute v) {
+    if constexpr (sizeof(Compute) == sizeof(T)) {
+      x[i][j] = v;
+    } else {
+      x[i][j] = from_float<T>(v);
+    }
+  }
+};
+
+// 16-bit floats lie in pairs, as matrix instructions and vector stores take them.
+template <class T, int R, int C>
+struct PairTile {
+  using Element = T;
+  using Compute = float;
+  static constexpr int kR = R, kC = C;
+  u32 w[R][C / 2];
+  STRETTO_DEVICE float at(int i, int j) const {
+    u32 pair = w[i][j / 2];
+    return to_float(T{u16(j % 2 == 0 ? pair & 0xffff : pair >> 16)});
+  }
+  STRETTO_DEVICE void put2(int i, int j, float lo, float hi) { w[i][j / 2] = pack2<T>(lo, hi); }
+};
+template <int R, int C>
+requires(C % 2 == 0) struct Tile<bf16, R, C> : PairTile<bf16, R, C> {
+};
+template <int R, int C>
+requires(C % 2 == 0) struct Tile<f16, R, C> : PairTile<f16, R, C> {
+};
+
+template <class V>
+concept Paired = requires(V v) {
+  v.w;
+};
+
+// Writes v(i, j) = f(i, j) for every slot.
+template <class V, class F>
+STRETTO_DEVICE void generate(V& v, F f) {
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    if constexpr (Paired<V>) {
+#pragma unroll
+      for (int j = 0; j < V::kC; j += 2) v.put2(i, j, float(f(i, j)), float(f(i, j + 1)));
+    } else {
+#pragma unroll
+      for (int j = 0; j < V::kC; ++j) v.put(i, j, typename V::Compute(f(i, j)));
+    }
+  }
+}
+
+// Slot (i, j) of a value that may be [r,1], [1,c] or [1,1] beside larger ones.
+template <class V>
+STRETTO_DEVICE auto slot(const V& v, int i, int j) {
+  return v.at(V::kR == 1 ? 0 : i, V::kC == 1 ? 0 : j);
+}
+
+template <class V>
+STRETTO_DEVICE void fill(V& v, float value) {
+  generate(v, [&](int, int) { return value; });
+}
+template <class V, class A>
+STRETTO_DEVICE void assign(V& v, const A& a) {
+  generate(v, [&](int i, int j) { return slot(a, i, j); });
+}
+template <class F, class V, class A>
+STRETTO_DEVICE void map(V& v, const A& a, F f) {
+  generate(v, [&](int i, int j) { return f(slot(a, i, j)); });
+}
+template <class F, class V, class A, class B>
+STRETTO_DEVICE void map(V& v, const A& a, const B& b, F f) {
+  generate(v, [&](int i, int j) { return f(slot(a, i, j), slot(b, i, j)); });
+}
+template <class V, class M, class A, class B>
+STRETTO_DEVICE void where(V& v, const M& condition, const A& a, const B& b) {
+  generate(v, [&](int i, int j) { return slot(condition, i, j) ? slot(a, i, j) : slot(b, i, j); });
+}
+template <class L, class V>
+STRETTO_DEVICE void iota_rows(V& v, const Team& t, i64 first) {
+  generate(v, [&](int i, int) { return i32(first) + L::row(t, i); });
+}
+template <class L, class V>
+STRETTO_DEVICE void iota_cols(V& v, const Team& t, i64 first) {
+  generate(v, [&](int, int j) { return i32(first) + L::col(t, j); });
+}
+
+struct Neg {
+  STRETTO_DEVICE float operator()(float a) const { return -a; }
+};
+struct Abs {
+  STRETTO_DEVICE float operator()(float a) const { return fabsf(a); }
+};
+struct Exp {
+  STRETTO_DEVICE float operator()(float a) const { return exp_fast(a); }
+};
+struct Exp2 {
+  STRETTO_DEVICE float operator()(float a) const { return exp2_approx(a); }
+};
+struct Log {
+  STRETTO_DEVICE float operator()(float a) const { return logf(a); }
+};
+struct Sqrt {
+  STRETTO_DEVICE float operator()(float a) const { return sqrtf(a); }
+};
+struct Rsqrt {
+  STRETTO_DEVICE float operator()(float a) const { return rsqrtf(a); }
+};
+struct Recip {
+  STRETTO_DEVICE float operator()(float a) const { return 1.f / a; }
+};
+struct Tanh {
+  STRETTO_DEVICE float operator()(float a) const { return tanhf(a); }
+};
+struct Sigmoid {
+  STRETTO_DEVICE float operator()(float a) const { return 1.f / (1.f + exp_fast(-a)); }
+};
+struct Silu {
+  STRETTO_DEVICE float operator()(float a) const { return a / (1.f + exp_fast(-a)); }
+};
+struct Sin {
+  STRETTO_DEVICE float operator()(float a) const { return sinf(a); }
+};
+struct Cos {
+  STRETTO_DEVICE float operator()(float a) const { return cosf(a); }
+};
+struct Floor {
+  STRETTO_DEVICE float operator()(float a) const { return floorf(a); }
+};
+struct Not {
+  STRETTO_DEVICE bool operator()(bool a) const { return !a; }
+};
+
+#define STRETTO_BINARY(NAME, EXPRESSION)             \
+  struct NAME {                                      \
+    template <class A>                               \
+    STRETTO_DEVICE auto operator()(A a, A b) const { \
+      return EXPRESSION;                             \
+    }                                                \
+  }
+STRETTO_BINARY(Add, a + b);
+STRETTO_BINARY(Sub, a - b);
+STRETTO_BINARY(Mul, a* b);
+STRETTO_BINARY(Max, a > b ? a : b);
+STRETTO_BINARY(Min, a < b ? a : b);
+STRETTO_BINARY(Lt, a < b);
+STRETTO_BINARY(Le, a <= b);
+STRETTO_BINARY(Eq, a == b);
+STRETTO_BINARY(Ne, a != b);
+STRETTO_BINARY(Gt, a > b);
+STRETTO_BINARY(Ge, a >= b);
+STRETTO_BINARY(And, a&& b);
+STRETTO_BINARY(Or, a || b);
+#undef STRETTO_BINARY
+struct Div {
+  STRETTO_DEVICE float operator()(float a, float b) const { return __fdividef(a, b); }
+  STRETTO_DEVICE i32 operator()(i32 a, i32 b) const {
+    i32 q = a / b;
+    return q - (a % b != 0 && (a < 0) != (b < 0));
+  }
+};

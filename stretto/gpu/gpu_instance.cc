@@ -1,0 +1,266 @@
+#include "stretto/gpu/gpu_instance.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "stretto/base/errors.h"
+#include "stretto/codegen/kernel.h"
+#include "stretto/runtime/cuda/module.h"
+#include "stretto/runtime/cuda/nvrtc.h"
+#include "stretto/runtime/cuda/tensor_map.h"
+
+namespace stretto {
+namespace {
+
+cuda::Swizzle swizzle_of(int bytes) {
+  switch (bytes) {
+    case 128:
+      return cuda::Swizzle::k128B;
+    case 64:
+      return cuda::Swizzle::k64B;
+    case 32:
+      return cuda::Swizzle::k32B;
+    default:
+      return cuda::Swizzle::kNone;
+  }
+}
+
+// The kernel's parameter, written member by member as launch_plan.h lays it out.
+class ParamBytes {
+ public:
+  void add(const void* data, std::size_t bytes) {
+    const auto* from = static_cast<const std::byte*>(data);
+    bytes_.insert(bytes_.end(), from, from + bytes);
+  }
+  template <typename T>
+  void add(const T& value) {
+    add(&value, sizeof(T));
+  }
+  // The struct is aligned to 64 bytes, and so is its size.
+  std::vector<std::byte> finish() {
+    bytes_.resize((bytes_.size() + 63) / 64 * 64);
+    return std::move(bytes_);
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+struct GpuInstance::State {
+  struct RankState {
+    std::unique_ptr<cuda::Kernel> kernel;
+    std::unique_ptr<cuda::DeviceMemory> control, quotas;
+  };
+
+  State(GpuWorld& w, const CompiledProgram& compiled)
+      : world(w), program(compiled.schedule), quotas(compiled.quotas) {}
+
+  void allocate();
+  void zero();
+  cuda::TensorMap map_of(const TensorMapPlan& plan, CUdeviceptr address,
+                         const std::vector<std::int64_t>& vars) const;
+  std::vector<std::byte> params(const GpuLaunchArgs& args, int rank) const;
+  void check_args(const GpuLaunchArgs& args) const;
+  [[noreturn]] void throw_fault() const;
+
+  GpuWorld& world;
+  std::shared_ptr<const Program> program;
+  Quotas quotas;
+  GeneratedKernel kernel;
+  cuda::KernelImage image;
+  std::vector<RankState> ranks;
+  SymmetricGpuMemory signals;
+  std::vector<SymmetricGpuMemory> buffers;  // by tensor; empty where it is not a buffer
+};
+
+void GpuInstance::State::allocate() {
+  const Program& p = *program;
+  std::size_t counters =
+      static_cast<std::size_t>(std::max<std::int64_t>(kernel.launch.num_counters, 1));
+  signals = world.allocate(counters * 8);
+  buffers.resize(p.tensors.size());
+  for (std::size_t t = 0; t < p.tensors.size(); ++t) {
+    if (p.tensors[t].kind != TensorKind::kBuffer) continue;
+    buffers[t] = world.allocate(std::max<std::size_t>(storage_bytes(p, static_cast<int>(t)), 16));
+  }
+  for (int r = 0; r < world.size(); ++r) {
+    RankState& rank = ranks.emplace_back();
+    const cuda::Device& device = world.device(r);
+    cuda::Module module(device, image.cubin, p.name);
+    rank.kernel = std::make_unique<cuda::Kernel>(module, kernel.launch.kernel);
+    rank.kernel->set_max_dynamic_shared(kernel.launch.shared_bytes);
+    rank.control = std::make_unique<cuda::DeviceMemory>(device, kNumControlWords * 8);
+    rank.quotas = std::make_unique<cuda::DeviceMemory>(device, counters * 8);
+    std::vector<std::uint64_t> words;
+    for (std::size_t s = 0; s < p.signals.size(); ++s) {
+      for (std::int64_t q : quotas[s][static_cast<std::size_t>(r)]) {
+        words.push_back(static_cast<std::uint64_t>(q));
+      }
+    }
+    if (!words.empty())
+      world.stream(r).upload(rank.quotas->address(), words.data(), 8 * words.size());
+  }
+  zero();
+}
+
+void GpuInstance::State::zero() {
+  const Program& p = *program;
+  for (int r = 0; r < world.size(); ++r) {
+    auto at = static_cast<std::size_t>(r);
+    const cuda::Stream& stream = world.stream(r);
+    stream.fill_bytes(signals.on[at].address(), 0, signals.on[at].bytes());
+    stream.fill_bytes(ranks[at].control->address(), 0, ranks[at].control->bytes());
+    for (std::size_t t = 0; t < buffers.size(); ++t) {
+      if (buffers[t].on.empty()) continue;
+      // Poison, so that a read of what nobody wrote shows; packets carry no tag.
+      std::uint8_t fill = p.tensors[t].packet ? 0 : 0xff;
+      stream.fill_bytes(buffers[t].on[at].address(), fill, buffers[t].on[at].bytes());
+    }
+  }
+  world.synchronize();
+}
+
+cuda::TensorMap GpuInstance::State::map_of(const TensorMapPlan& plan, CUdeviceptr address,
+                                           const std::vector<std::int64_t>& vars) const {
+  const Tensor& t = program->tensors[static_cast<std::size_t>(plan.tensor)];
+  std::vector<std::int64_t> bounds = bound_shape(*program, plan.tensor);
+  std::vector<std::int64_t> strides(bounds.size(), 1);
+  for (std::size_t d = bounds.size(); d-- > 1;) strides[d - 1] = strides[d] * bounds[d];
+  auto extent = [&](int dim) {
+    if (dim < 0) return std::int64_t{1};
+    return std::max<std::int64_t>(eval(t.shape[static_cast<std::size_t>(dim)], vars), 1);
+  };
+  std::int64_t unit = static_cast<std::int64_t>(16 / size_bytes(t.dtype));
+  auto stride = [&](int dim) {  // of a dimension of one element: anything TMA takes
+    return dim < 0 ? (strides[0] * bounds[0] + unit - 1) / unit * unit
+                   : strides[static_cast<std::size_t>(dim)];
+  };
+  int cols = static_cast<int>(bounds.size()) - 1;
+  return cuda::encode_tensor_map(
+      {.dtype = t.dtype,
+       .address = address,
+       .shape = {extent(plan.outer_dim), extent(plan.row_dim), extent(cols)},
+       .strides = {stride(plan.outer_dim), stride(plan.row_dim), 1},
+       .box = {1, plan.box_rows, plan.box_cols},
+       .swizzle = swizzle_of(plan.swizzle_bytes)});
+}
+
+std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int rank) const {
+  const Program& p = *program;
+  auto own = static_cast<std::size_t>(rank);
+  std::vector<std::int64_t> vars = initial_vars(p, rank, args.extents);
+  auto address = [&](std::size_t t, std::size_t r) -> CUdeviceptr {
+    if (!buffers[t].on.empty()) return buffers[t].on[r].address();
+    return args.tensors[t][r];
+  };
+  ParamBytes out;
+  for (const TensorMapPlan& plan : kernel.launch.maps) {
+    out.add(map_of(plan, address(static_cast<std::size_t>(plan.tensor), own), vars));
+  }
+  if (kernel.launch.maps.empty()) out.add(cuda::TensorMap{});
+  for (std::size_t t = 0; t < p.tensors.size(); ++t) {
+    for (std::size_t r = 0; r < ranks.size(); ++r) out.add(address(t, r));
+  }
+  if (p.tensors.empty()) out.add(CUdeviceptr{0});
+  for (const cuda::DeviceMemory& s : signals.on) out.add(s.address());
+  out.add(ranks[own].quotas->address());
+  out.add(ranks[own].control->address());
+  out.add(world.abort_word());
+  out.add(world.fault_record());
+  out.add(static_cast<std::uint64_t>(world.timeout().count()));
+  out.add(std::int64_t{rank});
+  for (std::int64_t v : args.extents) out.add(v);
+  if (args.extents.empty()) out.add(std::int64_t{0});
+  out.add(std::int64_t{rank});
+  return out.finish();
+}
+
+void GpuInstance::State::check_args(const GpuLaunchArgs& args) const {
+  const Program& p = *program;
+  if (args.tensors.size() != p.tensors.size()) {
+    throw UserError(fmt::format("{}: {} tensor arguments given, the program has {} tensors", p.name,
+                                args.tensors.size(), p.tensors.size()));
+  }
+  for (std::size_t t = 0; t < p.tensors.size(); ++t) {
+    if (p.tensors[t].kind == TensorKind::kBuffer) continue;
+    if (args.tensors[t].size() != ranks.size()) {
+      throw UserError(fmt::format("{}: tensor '{}' has {} addresses for {} ranks", p.name,
+                                  p.tensors[t].name, args.tensors[t].size(), ranks.size()));
+    }
+    for (CUdeviceptr at : args.tensors[t]) {
+      if (at % 16 == 0) continue;
+      throw UserError(
+          fmt::format("{}: tensor '{}' is not aligned to 16 bytes", p.name, p.tensors[t].name));
+    }
+  }
+}
+
+void GpuInstance::State::throw_fault() const {
+  DeviceFault f = world.fault();
+  FaultRecord record{.program = program->name, .reason = "deadline"};
+  const std::vector<WaitSite>& sites = kernel.launch.sites;
+  if (f.ready != 0 && f.site >= 0 && static_cast<std::size_t>(f.site) < sites.size()) {
+    const WaitSite& site = sites[static_cast<std::size_t>(f.site)];
+    if (site.role >= 0) record.role = program->roles[static_cast<std::size_t>(site.role)].name;
+    if (site.signal >= 0) {
+      record.signal = program->signals[static_cast<std::size_t>(site.signal)].name;
+      record.channel =
+          f.counter - kernel.launch.signal_offsets[static_cast<std::size_t>(site.signal)];
+    }
+    record.rank = f.rank;
+    record.expected = static_cast<std::int64_t>(f.expected);
+    record.seen = static_cast<std::int64_t>(f.seen);
+  }
+  throw Fault(std::move(record));
+}
+
+GpuInstance::GpuInstance(GpuWorld& world, const CompiledProgram& program)
+    : state_(std::make_unique<State>(world, program)) {
+  State& s = *state_;
+  if (s.program->world_size != world.size()) {
+    throw UserError(fmt::format("{}: written for {} ranks, the world has {}", s.program->name,
+                                s.program->world_size, world.size()));
+  }
+  s.kernel = generate_kernel(*s.program);
+  s.image = cuda::compile_cuda(s.kernel.expanded, s.program->name + ".cu");
+  s.allocate();
+}
+
+GpuInstance::~GpuInstance() = default;
+
+void GpuInstance::launch(const GpuLaunchArgs& args) {
+  State& s = *state_;
+  if (s.world.aborted()) s.throw_fault();
+  s.check_args(args);
+  for (int r = 0; r < s.world.size(); ++r) launch(args, r, s.world.stream(r));
+}
+
+void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream) {
+  State& s = *state_;
+  std::vector<std::byte> params = s.params(args, rank);
+  void* pointers[] = {params.data()};
+  const LaunchPlan& plan = s.kernel.launch;
+  cuda::LaunchConfig config{.grid = {static_cast<unsigned>(plan.grid)},
+                            .block = {static_cast<unsigned>(plan.block)},
+                            .cluster = {static_cast<unsigned>(plan.cluster)},
+                            .dynamic_shared_bytes = plan.shared_bytes,
+                            .cooperative = plan.num_counters > 0};
+  s.ranks[static_cast<std::size_t>(rank)].kernel->launch(stream, config, pointers);
+}
+
+void GpuInstance::wait() {
+  state_->world.synchronize();
+  if (state_->world.aborted()) state_->throw_fault();
+}
+
+void GpuInstance::recover() { state_->zero(); }
+
+const std::string& GpuInstance::source() const { return state_->kernel.source; }
+double GpuInstance::compile_seconds() const { return state_->image.compile_seconds; }
+bool GpuInstance::from_cache() const { return state_->image.from_cache; }
+
+}  // namespace stretto
