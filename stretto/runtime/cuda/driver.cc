@@ -48,17 +48,19 @@ OpenedDriver open_driver() {
                                missing, version_text(kOldestDriver));
     return opened;
   }
+  auto refused = [&](CUresult result) {
+    if (result == CUDA_SUCCESS) return false;
+    opened.error = fmt::format("the CUDA driver does not start: {}", describe(table, result));
+    return true;
+  };
   int version = 0;
-  table.driver_get_version(&version);
+  if (refused(table.driver_get_version(&version))) return opened;
   if (version < kOldestDriver) {
     opened.error = fmt::format("the CUDA driver is that of CUDA {}: stretto needs {} or later",
                                version_text(version), version_text(kOldestDriver));
     return opened;
   }
-  CUresult started = table.init(0);
-  if (started != CUDA_SUCCESS) {
-    opened.error = fmt::format("the CUDA driver does not start: {}", describe(table, started));
-  }
+  refused(table.init(0));
   return opened;
 }
 

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <thread>
 
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
@@ -203,6 +204,25 @@ TEST_F(NvrtcTest, ATruncatedEntryIsCompiledAgain) {
   EXPECT_FALSE(again.from_cache);
   EXPECT_EQ(again.cubin, first.cubin);
   EXPECT_TRUE(compile_cuda(kTwoKernels, "two.cu").from_cache) << "and kept";
+}
+
+TEST_F(NvrtcTest, ThreadsCompileAtOnce) {
+  std::vector<std::string> failures(4);
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t t = 0; t < failures.size(); ++t) {
+      threads.emplace_back([&failures, t] {
+        failures[t] = message_of([t] {
+          std::string name = fmt::format("kernel_{}", t / 2);  // each compiled by two threads
+          std::string source = fmt::format("extern \"C\" __global__ void {}() {{}}", name);
+          KernelImage image = compile_cuda(source, "threads.cu");
+          if (kernel_reports(image.log).at(0).kernel != name) throw InternalError(image.log);
+        });
+      });
+    }
+  }
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "");
+  EXPECT_EQ(entries().size(), 2u);
 }
 
 TEST_F(NvrtcTest, ProcessesCompileTheSameKernelAtOnce) {
