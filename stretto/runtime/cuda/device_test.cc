@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #include "stretto/base/errors.h"

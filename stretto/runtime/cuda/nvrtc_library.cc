@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <iterator>
 #include <memory>
 
 #include "stretto/base/env.h"
