@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,8 @@ class CaseMemory {
   const LaunchArgs& args() const { return args_; }
   // Outputs become NaN (all bits set).
   void poison_outputs();
+  std::span<const std::byte> view(std::size_t tensor_idx) const;
   std::vector<std::byte> bytes_of(std::size_t tensor_idx) const;
-  double element(std::size_t tensor_idx, std::size_t element_idx) const;
   // "" or which write left its tensor.
   std::string check_guards() const;
 
@@ -38,7 +39,6 @@ class CaseMemory {
   };
 
   void allocate(std::size_t tensor_idx);
-  void fill(std::size_t tensor_idx, const Values& values);
 
   Rank& rank_;
   const OpCase& case_;

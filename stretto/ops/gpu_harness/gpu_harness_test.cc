@@ -1,0 +1,96 @@
+// The measuring arithmetic anywhere; the runner against a GPU where there is one, with a case whose
+// reference is wrong, which it must refuse.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "stretto/base/test_seed.h"
+#include "stretto/ops/gemm/gemm_case.h"
+#include "stretto/ops/gpu_harness/gpu_case.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/harness/case_data.h"
+
+namespace stretto {
+namespace {
+
+TEST(MedianInterval, HoldsTheMedianOfTheDistributionNineteenTimesInTwenty) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  std::mt19937_64 bits(seed);
+  constexpr int kTrials = 2000;
+  int held = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    std::vector<double> samples(60);
+    for (double& s : samples) s = static_cast<double>(bits() >> 11) * 0x1p-53;
+    MedianInterval m = median_interval(samples);
+    EXPECT_LE(m.low, m.median);
+    EXPECT_LE(m.median, m.high);
+    held += m.low <= 0.5 && 0.5 <= m.high;
+  }
+  EXPECT_GT(held, kTrials * 93 / 100);
+  EXPECT_LT(held, kTrials * 99 / 100);
+}
+
+TEST(PairedRatio, IsOfPairsAndAboveOneWhereOursIsFaster) {
+  // The machine slows down half-way; theirs takes twice as long all the time.
+  std::vector<double> ours, theirs;
+  for (int i = 0; i < 40; ++i) {
+    ours.push_back(i < 20 ? 1 : 3);
+    theirs.push_back(2 * ours.back());
+  }
+  MedianInterval ratio = paired_ratio(theirs, ours);
+  EXPECT_EQ(ratio.median, 2);
+  EXPECT_EQ(ratio.low, 2);
+  EXPECT_EQ(ratio.high, 2);
+}
+
+TEST(BufferSets, PassTheCacheTwice) {
+  constexpr std::size_t kL2 = std::size_t{60} << 20;
+  EXPECT_EQ(num_buffer_sets(std::size_t{1} << 30, kL2), 2);
+  for (std::size_t bytes : {std::size_t{1} << 20, std::size_t{50} << 20, std::size_t{7} << 20}) {
+    EXPECT_GT(static_cast<std::size_t>(num_buffer_sets(bytes, kL2)) * bytes, 2 * kL2) << bytes;
+  }
+}
+
+TEST(CaseData, AWrongElementAWrongBitAndAWriteOutsideAreFound) {
+  OpCase c = gemm_case({.m = 8, .n = 8, .k = 8}, {.tile = {8, 8, 8}}, 8, 1);
+  auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
+  std::vector<float> c_values(64);
+  std::copy(c.expected[0][out].begin(), c.expected[0][out].end(), c_values.begin());
+  TensorBytes left = [&](std::size_t) { return std::as_bytes(std::span(c_values)); };
+  EXPECT_EQ(compare_case(c, 0, 0, left), "");
+  FirstBits bits;
+  EXPECT_EQ(bits.check(c, left), "");
+  c_values[17] += 1;
+  EXPECT_NE(compare_case(c, 0, 0, left).find("c[17]"), std::string::npos);
+  EXPECT_NE(bits.check(c, left), "");
+
+  std::vector<std::byte> storage(2 * kGuardBytes + 32, kGuard);
+  EXPECT_EQ(check_guards(storage, "c"), "");
+  storage[kGuardBytes + 3] = std::byte{0};  // inside
+  EXPECT_EQ(check_guards(storage, "c"), "");
+  storage[kGuardBytes + 32] = std::byte{0};  // just past the end
+  EXPECT_NE(check_guards(storage, "c").find("32 bytes from its start"), std::string::npos);
+}
+
+TEST(GpuCase, AGemmRunsAndAWrongReferenceIsRefused) {
+  if (cuda::num_devices() == 0) GTEST_SKIP() << "no GPU";
+  std::uint64_t seed = test_seed();
+  GpuWorld world({.size = 1});
+  GemmDesc desc{.m = 136,
+                .n = 264,
+                .k = 200,
+                .a_dtype = DType::kBF16,
+                .b_dtype = DType::kBF16,
+                .c_dtype = DType::kBF16};
+  GemmConfig config{.tile = {128, 128, 64}, .num_compute_sms = 4, .num_stages = 4};
+  OpCase c = gemm_case(desc, config, 133, seed);
+  EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "");
+  auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
+  c.expected[0][out][5] += 100;
+  EXPECT_NE(run_gpu_case(world, c, {.seed = seed}).find("c[5]"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,140 @@
+#include "stretto/ops/gpu_harness/gpu_time.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Timed rounds that are enqueued at a time: the driver's queue holds about a thousand entries, and
+// a full one would wait for a device that waits for the gate.
+constexpr int kRoundsAhead = 16;
+// Before each batch, so that the device is busy when the first sample begins.
+constexpr int kUntimedRounds = 2;
+
+// Holds a stream back until it is opened, so that what is enqueued meanwhile runs without gaps.
+class Gate {
+ public:
+  Gate(const cuda::Device& device, const cuda::Stream& stream)
+      : word_(device, sizeof(std::uint64_t)), stream_(stream) {}
+  ~Gate() { open(); }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  void close() { stream_.wait_value(word_.address(), ++round_, cuda::WaitUntil::kAtLeast); }
+  void open() { *static_cast<volatile std::uint64_t*>(word_.host()) = round_; }
+
+ private:
+  cuda::HostMappedMemory word_;
+  const cuda::Stream& stream_;
+  std::uint64_t round_ = 0;
+};
+
+// The contestants as the timing loop sees them: sample i of contestant c.
+using Sample = std::function<void(std::size_t contestant, int i)>;
+
+// Runs rounds for `ms` without the gate: kernels are loaded at their first call, which may wait for
+// everything that runs.
+void warm_up(const cuda::Stream& stream, std::size_t contestants, const Sample& sample, double ms) {
+  Clock::time_point begin = Clock::now();
+  int round = 0;
+  do {
+    for (std::size_t c = 0; c < contestants; ++c) sample(c, round);
+    if (++round % 8 == 0 || round == 1) stream.synchronize();
+  } while (std::chrono::duration<double, std::milli>(Clock::now() - begin).count() < ms);
+  stream.synchronize();
+}
+
+std::vector<std::vector<double>> take_samples(const cuda::Device& device,
+                                              const cuda::Stream& stream, std::size_t contestants,
+                                              const Sample& sample, int num_samples) {
+  std::vector<std::vector<double>> ms(contestants);
+  std::vector<cuda::Event> events;
+  for (std::size_t i = 0; i < kRoundsAhead * contestants + 1; ++i) {
+    events.emplace_back(device, cuda::Event::Timing::kOn);
+  }
+  Gate gate(device, stream);
+  int round = 0;
+  for (int done = 0; done < num_samples; done += kRoundsAhead) {
+    int batch = std::min(kRoundsAhead, num_samples - done);
+    gate.close();
+    for (int i = 0; i < kUntimedRounds; ++i, ++round) {
+      for (std::size_t c = 0; c < contestants; ++c) sample(c, round);
+    }
+    std::size_t next = 0;
+    stream.record(events[next++]);
+    for (int i = 0; i < batch; ++i, ++round) {
+      for (std::size_t c = 0; c < contestants; ++c) {
+        sample(c, round);
+        stream.record(events[next++]);
+      }
+    }
+    gate.open();
+    stream.synchronize();
+    for (std::size_t i = 0; i + 1 < next; ++i) {
+      ms[i % contestants].push_back(cuda::elapsed_ms(events[i], events[i + 1]));
+    }
+  }
+  return ms;
+}
+
+}  // namespace
+
+int num_buffer_sets(std::size_t bytes_per_set, std::size_t l2_bytes) {
+  std::size_t sets = 2 * l2_bytes / std::max<std::size_t>(bytes_per_set, 1) + 1;
+  return static_cast<int>(std::clamp<std::size_t>(sets, 2, 256));
+}
+
+std::vector<std::vector<double>> time_gpu(const cuda::Device& device, const cuda::Stream& stream,
+                                          const std::vector<GpuCall>& contestants,
+                                          const GpuTimeOptions& options) {
+  STRETTO_CHECK(!contestants.empty() && options.num_sets > 0 && options.samples > 0,
+                "something to time");
+  std::size_t count = contestants.size();
+  if (!options.graph) {
+    Sample call = [&](std::size_t c, int i) { contestants[c](i % options.num_sets); };
+    warm_up(stream, count, call, options.warmup_ms);
+    return take_samples(device, stream, count, call, options.samples);
+  }
+  for (const GpuCall& call : contestants) call(0);  // loads its kernels, outside the capture
+  stream.synchronize();
+  std::vector<cuda::GraphExec> graphs;
+  for (const GpuCall& call : contestants) {
+    stream.begin_capture();
+    for (int set = 0; set < options.num_sets; ++set) call(set);
+    graphs.push_back(stream.end_capture());
+  }
+  Sample replay = [&](std::size_t c, int) { graphs[c].launch(stream); };
+  warm_up(stream, count, replay, options.warmup_ms);
+  auto ms = take_samples(device, stream, count, replay, options.samples);
+  for (std::vector<double>& of_one : ms) {
+    for (double& sample : of_one) sample /= options.num_sets;
+  }
+  return ms;
+}
+
+MedianInterval median_interval(std::vector<double> samples) {
+  STRETTO_CHECK(!samples.empty(), "a median of something");
+  std::sort(samples.begin(), samples.end());
+  auto n = static_cast<double>(samples.size());
+  auto at = [&](double rank) {
+    return samples[static_cast<std::size_t>(std::clamp(rank, 0.0, n - 1))];
+  };
+  double half = 0.98 * std::sqrt(n);
+  return {at(std::floor(n / 2)), at(std::floor(n / 2 - half)), at(std::ceil(n / 2 + half))};
+}
+
+MedianInterval paired_ratio(const std::vector<double>& theirs, const std::vector<double>& ours) {
+  STRETTO_CHECK(theirs.size() == ours.size(), "samples in pairs");
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < ours.size(); ++i) ratios.push_back(theirs[i] / ours[i]);
+  return median_interval(std::move(ratios));
+}
+
+}  // namespace stretto
