@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
 
@@ -63,7 +61,6 @@ std::string AgentWriter::write() {
        site_.role->resource.num_workers);
   ++depth_;
   if (cluster > 1 && !producer()) line("// a block of the cluster holds its share of the rows");
-  missing_lets();
   block(agent_.body);
   --depth_;
   line("}}");
@@ -78,24 +75,6 @@ std::string AgentWriter::write() {
 }
 
 bool AgentWriter::producer() const { return agent_.kind == AgentKind::kProducer; }
-
-// Rows past a limit that the producer knows are cleared by the consumer, so it needs the limit's
-// variables, too.
-void AgentWriter::missing_lets() {
-  if (producer()) return;
-  std::set<int> own;
-  for (const Op& op : agent_.body) {
-    if (op.code == OpCode::kLet) own.insert(op.var);
-  }
-  for (const Agent& other : site_.role->agents) {
-    if (other.kind != AgentKind::kProducer) continue;
-    for (const Op& op : other.body) {
-      if (op.code != OpCode::kLet) continue;
-      emit(op);
-      declared_.insert(op.var);
-    }
-  }
-}
 
 void AgentWriter::declare_pipes() {
   for (std::size_t g = 0; g < plan_.groups.size(); ++g) {
@@ -131,7 +110,6 @@ void AgentWriter::block(const Block& ops) {
 void AgentWriter::emit(const Op& op) {
   switch (op.code) {
     case OpCode::kLet:
-      if (declared_.count(op.var) != 0) return;
       line("const int {} = {};", var_text(program_, op.var), expr(op.exprs[0]));
       return;
     case OpCode::kLoop:

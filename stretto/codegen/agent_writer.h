@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,7 +38,6 @@ class AgentWriter {
 
   void declare_pipes();
   void declare_values();
-  void missing_lets();
   void block(const Block& ops);
   void emit(const Op& op);
   void loop(const Op& op);
@@ -89,9 +87,8 @@ class AgentWriter {
   const AgentPlan& values_;
   std::string out_;
   int depth_ = 3;
-  std::set<int> declared_;
   std::map<int, int> slot_pipe_;  // by the register that a kPipeGet wrote
-  std::vector<int> in_flight_;
+  std::vector<int> in_flight_;    // accumulators of products under way, oldest first
   std::pair<const Block*, std::size_t> position_{nullptr, 0};
 };
 

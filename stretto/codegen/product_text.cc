@@ -73,6 +73,8 @@ void AgentWriter::wgmma(const Op& op) {
   if (op.code == OpCode::kDot) {
     line("wgmma_wait<0>();");
     line("settle(v{});", op.result);
+  } else {
+    in_flight_.push_back(op.result);
   }
 }
 
@@ -88,41 +90,36 @@ void AgentWriter::simt(const Op& op) {
        left, right);
 }
 
-// The accumulator was filled with zero just before and is read by this product alone.
+// The accumulator was filled with zero before in the same block, by a register of its own.
 bool AgentWriter::zero_accumulator(const Op& op) const {
   int acc = op.operands[0];
   if (op.result == acc) return false;
-  const Block& ops = *position_.first;
-  int uses = 0;
-  bool zero = false;
-  for (const Op& other : ops) {
-    uses += static_cast<int>(std::count(other.operands.begin(), other.operands.end(), acc));
-    if (other.code == OpCode::kFill && other.result == acc && other.value == 0) zero = true;
+  const auto& [ops, at] = position_;
+  for (std::size_t i = at; i-- > 0;) {
+    const Op& other = (*ops)[i];
+    if (other.result == acc) return other.code == OpCode::kFill && other.value == 0;
     if (!other.bodies.empty()) return false;
   }
-  return zero && uses == 1;
+  return false;
 }
 
 // A product is complete when no more than `keep` younger ones are under way; the compiler learns
 // here which accumulators it may touch.
 void AgentWriter::await(const Op& op) {
-  std::int64_t keep = op.exprs[0].const_value();
+  auto keep = static_cast<std::size_t>(op.exprs[0].const_value());
   line("wgmma_wait<{}>();", keep);
-  const Block& ops = *position_.first;
-  std::vector<int> pending, complete;
-  for (std::size_t i = position_.second; i-- > 0;) {
-    if (ops[i].code != OpCode::kDotAsync) continue;
-    if (static_cast<std::int64_t>(pending.size()) < keep) {
-      pending.push_back(ops[i].result);
-    } else if (std::find(pending.begin(), pending.end(), ops[i].result) == pending.end()) {
-      complete.push_back(ops[i].result);
-    }
+  std::vector<int> complete;
+  while (in_flight_.size() > keep) {
+    complete.push_back(in_flight_.front());
+    in_flight_.erase(in_flight_.begin());
   }
-  if (keep == 0 && complete.empty()) complete = in_flight_;
   std::sort(complete.begin(), complete.end());
   complete.erase(std::unique(complete.begin(), complete.end()), complete.end());
-  for (int reg : complete) line("settle(v{});", reg);
-  in_flight_ = pending;
+  for (int reg : complete) {
+    if (std::find(in_flight_.begin(), in_flight_.end(), reg) == in_flight_.end()) {
+      line("settle(v{});", reg);
+    }
+  }
 }
 
 void AgentWriter::pipe(const Op& op) {
@@ -200,20 +197,19 @@ void AgentWriter::put(const Op& op, const PipePlan& plan) {
   }
 }
 
-// Rows at or past a run-time limit read as zero; TMA knows only the tensor's own end.
+// Rows past the end of what was put are zero; TMA knows only the tensor's own end.
 void AgentWriter::clear_past_end(const Op& op, const PipePlan& plan) {
-  const Region& r = *plan.put->region;
-  if (r.col_end.has_value()) {
+  if (plan.put->region->col_end.has_value()) {
     throw UserError(fmt::format("{}:{}: a column limit on a pipelined load has no GPU lowering yet",
                                 op.loc.file, op.loc.line));
   }
-  if (!r.row_end.has_value()) return;
+  if (op.exprs.empty()) return;
   if (site_.role->resource.cluster_size > 1) {
     throw UserError(fmt::format("{}:{}: a row limit on a pipelined load of a cluster", op.loc.file,
                                 op.loc.line));
   }
-  std::string limit = fmt::format("{} - {}", expr(r.row_end), coordinate(r, r.row_dim));
-  line("if ({} < {}) {{", limit, r.rows);
+  std::string limit = expr(op.exprs[0]);
+  line("if ({} < {}) {{", limit, type(op.result).rows);
   line("  clear_rows(s{}, max({}, 0), team, {});", op.result, limit, values_.num_threads);
   line("  fence_proxy_async_shared();");
   line("  named_barrier_sync(team.barrier, {});", values_.num_threads);

@@ -337,7 +337,9 @@ class Printer {
 
   void piece(const Op& op, const Piece& p) {
     bool tight = p.literal == "[" || p.literal == "]" || (!out_.empty() && out_.back() == '[');
-    if (!tight && (p.field != Field::kFromExpr2 || op.exprs.size() > 2)) out_ += ' ';
+    bool absent = (p.field == Field::kFromExpr2 && op.exprs.size() <= 2) ||
+                  (p.field == Field::kRowsExpr0 && op.exprs.empty());
+    if (!tight && !absent) out_ += ' ';
     switch (p.field) {
       case Field::kLiteral:
         return add("{}", p.literal);
@@ -351,6 +353,12 @@ class Printer {
         if (op.exprs.size() > 2) {
           out_ += "from ";
           nth_expr(op, 2);
+        }
+        return;
+      case Field::kRowsExpr0:
+        if (!op.exprs.empty()) {
+          out_ += "rows ";
+          nth_expr(op, 0);
         }
         return;
       case Field::kOperand0:

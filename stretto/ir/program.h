@@ -169,7 +169,8 @@ enum class OpCode : std::uint8_t {
   kTilePull,            // exprs: tile; the other way round
   // schedule level; symbol = pipe
   kPipePut,      // region -> the pipe's next free slot, asynchronously
-  kPipeGet,      // result = the pipe's next full slot
+  kPipeGet,      // result = the pipe's next full slot; exprs[0], where given: rows at or past it
+                 // lie past the end of the region that was put, and are zero
   kPipeRelease,  // the oldest slot got and not yet released becomes free
   kDotAsync,     // like kDot, completes at a later kAwait
   kAwait,        // exprs[0]: all but that many of the agent's kDotAsync have completed

@@ -25,14 +25,15 @@ const char* lookup(const Table& table, Enum value) {
   return table[idx];
 }
 
-constexpr std::array<std::pair<std::string_view, Field>, 21> kFields = {{
+constexpr std::array<std::pair<std::string_view, Field>, 22> kFields = {{
     {"$var", Field::kVar},         {"$e0", Field::kExpr0},          {"$e1", Field::kExpr1},
-    {"$e2", Field::kExpr2},        {"$from_e2", Field::kFromExpr2}, {"$o0", Field::kOperand0},
-    {"$o1", Field::kOperand1},     {"$operands", Field::kOperands}, {"$region", Field::kRegion},
-    {"$region2", Field::kRegion2}, {"$signal", Field::kSignal},     {"$signal2", Field::kSignal2},
-    {"$map", Field::kMap},         {"$pipe", Field::kPipe},         {"$barrier", Field::kBarrier},
-    {"$value", Field::kValue},     {"$axis", Field::kAxis},         {"$mode", Field::kMode},
-    {"$unary", Field::kUnary},     {"$binary", Field::kBinary},     {"$reduce", Field::kReduce},
+    {"$e2", Field::kExpr2},        {"$from_e2", Field::kFromExpr2}, {"$rows_e0", Field::kRowsExpr0},
+    {"$o0", Field::kOperand0},     {"$o1", Field::kOperand1},       {"$operands", Field::kOperands},
+    {"$region", Field::kRegion},   {"$region2", Field::kRegion2},   {"$signal", Field::kSignal},
+    {"$signal2", Field::kSignal2}, {"$map", Field::kMap},           {"$pipe", Field::kPipe},
+    {"$barrier", Field::kBarrier}, {"$value", Field::kValue},       {"$axis", Field::kAxis},
+    {"$mode", Field::kMode},       {"$unary", Field::kUnary},       {"$binary", Field::kBinary},
+    {"$reduce", Field::kReduce},
 }};
 
 const char* syntax_line(OpCode code) {
@@ -97,6 +98,7 @@ const char* syntax_line(OpCode code) {
     case C::kPipePut:
       return "$pipe = $region";
     case C::kPipeGet:
+      return "$pipe $rows_e0";
     case C::kPipeRelease:
       return "$pipe";
     case C::kArrive:

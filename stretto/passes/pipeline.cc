@@ -6,6 +6,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/verifier.h"
+#include "stretto/passes/overlap_products.h"
 #include "stretto/passes/resolve_tile_primitives.h"
 #include "stretto/passes/split_agents.h"
 
@@ -15,6 +16,7 @@ const std::vector<Pass>& schedule_pipeline() {
   static const std::vector<Pass> passes = {
       {"resolve_tile_primitives", resolve_tile_primitives},
       {"split_agents", split_agents},
+      {"overlap_products", overlap_products},
   };
   return passes;
 }

@@ -94,10 +94,25 @@ class RoleSplitter {
       if (!survey_.is_piped(op)) continue;
       const Tensor& tensor = program_.tensors[static_cast<std::size_t>(op.region->tensor)];
       ValueType type{tensor.dtype, op.region->rows, op.region->cols};
-      pipe_of_[op.result] = static_cast<int>(role_.pipes.size());
+      int num_slots = survey_.is_in_loop(op) ? role_.resource.num_stages : 1;
+      // Loads of one tensor in different blocks take turns in one pipe.
+      auto shared = std::find_if(pipes_of_block_.begin(), pipes_of_block_.end(), [&](auto& entry) {
+        const Pipe& pipe = role_.pipes[static_cast<std::size_t>(entry.first)];
+        return entry.second != &block && tensor_of_.at(entry.first) == op.region->tensor &&
+               pipe.type == type && pipe.num_slots == num_slots;
+      });
+      if (shared != pipes_of_block_.end()) {
+        pipe_of_[op.result] = shared->first;
+        shared->second = &block;
+        continue;
+      }
+      int idx = static_cast<int>(role_.pipes.size());
+      pipe_of_[op.result] = idx;
+      pipes_of_block_.emplace_back(idx, &block);
+      tensor_of_[idx] = op.region->tensor;
       role_.pipes.push_back({.name = fresh_name(tensor.name),
                              .type = type,
-                             .num_slots = role_.resource.num_stages,
+                             .num_slots = num_slots,
                              .swizzle = swizzle_of(type),
                              .producer = 0,
                              .consumer = 1});
@@ -159,6 +174,9 @@ class RoleSplitter {
       Op& copy = out.back();
       if (survey_.is_piped(op)) {
         copy.code = OpCode::kPipeGet;
+        if (const Region& r = *op.region; r.row_end.has_value() && r.row_dim >= 0) {
+          copy.exprs = {r.row_end - r.origin[static_cast<std::size_t>(r.row_dim)]};
+        }
         copy.region.reset();
         copy.symbol = pipe_of_.at(op.result);
       }
@@ -260,7 +278,11 @@ class RoleSplitter {
   const Program& program_;
   Role& role_;
   const SplitSurvey& survey_;
-  std::map<int, int> pipe_of_;  // by the register that the load wrote
+  std::map<int, int> pipe_of_;    // by the register that the load wrote
+  std::map<int, int> tensor_of_;  // by pipe
+  // Every pipe with the block that used it last: two loads of one block need slots at the same
+  // time.
+  std::vector<std::pair<int, const Block*>> pipes_of_block_;
 };
 
 }  // namespace

@@ -19,7 +19,8 @@ TEST(SplitAgentsProof, SplitProgramsAreProved) {
   std::vector<Program> programs = {gemm({.num_stages = 2}),
                                    gemm({.num_stages = 3, .two_products = true}),
                                    gemm({.num_stages = 2, .keep_copies = true}),
-                                   attention(2),
+                                   attention(2, true),
+                                   attention(2, false),
                                    residual(2),
                                    grouped(2)};
   for (int world : {1, 2, 3}) programs.push_back(ag_gemm(world, 2));

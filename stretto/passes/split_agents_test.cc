@@ -165,9 +165,33 @@ TEST_F(SplitAgents, NoScheduleFindsARace) {
 }
 
 TEST_F(SplitAgents, AttentionComputesTheSameBits) {
-  auto whole = scheduled(attention(0)), split = scheduled(attention(2));
+  auto whole = scheduled(attention(0, true)), split = scheduled(attention(2, true));
   ASSERT_EQ(split->roles[0].agents.size(), 2u);
-  EXPECT_EQ(split->roles[0].pipes.size(), 2u);
+  EXPECT_EQ(split->roles[0].pipes.size(), 3u);
+  std::map<std::string, Doubles> inputs = {
+      {"q", numbers(56)}, {"k", numbers(176)}, {"v", numbers(176)}};
+  for (std::int64_t m : {7, 4, 1, 0}) {
+    for (std::int64_t past : {15, 6, 0}) {
+      EXPECT_TRUE(same_bits(run(split, inputs, {m, past}), run(whole, inputs, {m, past})))
+          << m << " " << past;
+    }
+  }
+}
+
+// The first product of an iteration runs beside the second one of the iteration before.
+TEST_F(SplitAgents, AttentionOverlapsItsProductsAndComputesTheSameBits) {
+  auto whole = scheduled(attention(0, false)), split = scheduled(attention(2, false));
+  bool overlaps = false;
+  for (const Op& op : split->roles[0].agents[1].body) {
+    if (op.code != OpCode::kWhen) continue;
+    for (const Op& inner : op.bodies[0]) {
+      if (inner.code != OpCode::kLoop) continue;
+      for (const Op& step : inner.bodies[0]) {
+        overlaps |= step.code == OpCode::kAwait && step.exprs[0].is_const(1);
+      }
+    }
+  }
+  EXPECT_TRUE(overlaps);
   std::map<std::string, Doubles> inputs = {
       {"q", numbers(56)}, {"k", numbers(176)}, {"v", numbers(176)}};
   for (std::int64_t m : {7, 4, 1, 0}) {

@@ -64,7 +64,7 @@ Program ag_gemm(int world, int num_stages) {
   return p.finish();
 }
 
-Program attention(int num_stages) {
+Program attention(int num_stages, bool copied) {
   constexpr std::int64_t tokens = 22, dim = 8;
   ProgramBuilder p("attention", 1);
   Index m = p.extent("m", 7);
@@ -89,7 +89,8 @@ Program attention(int num_stages) {
       Value shrink = exp(peak - new_peak);
       Value chances = where(seen, exp(scores - new_peak), p.zeros(DType::kF32, 1, 1));
       weight = weight * shrink + row_sum(chances);
-      acc = dot(acc * shrink, chances, copy(p.load(block(v))));
+      Value values = p.load(block(v));
+      acc = dot(acc * shrink, chances, copied ? copy(values) : values);
       peak = new_peak;
     });
     p.store(c.tile({t.row, 0}, 4, dim), acc / weight);

@@ -53,7 +53,7 @@ SplitSurvey::SplitSurvey(const Program& program, const Role& role)
   count_writes(body);
   survey(body, {});
   find_views(body);
-  if (obstacle_.empty() && piped_.empty()) obstacle_ = "no load inside a loop feeds a dot";
+  if (obstacle_.empty() && in_loop_.empty()) obstacle_ = "no load inside a loop feeds a dot";
   if (obstacle_.empty()) check_order();
 }
 
@@ -70,8 +70,9 @@ void SplitSurvey::survey(const Block& block, const Around& around) {
     survey_writes(op);
     if (op.code == OpCode::kLet) {
       table_var_[static_cast<std::size_t>(op.var)] = depends_on_table(op.exprs[0]);
-    } else if (op.code == OpCode::kLoad && around.loop && feeds_dot(block, i)) {
+    } else if (op.code == OpCode::kLoad && feeds_dot(block, i)) {
       piped_.insert(&op);
+      if (around.loop) in_loop_.insert(&op);
       slot_of_[static_cast<std::size_t>(op.result)] = op.result;
       if (around.table) {
         obstacle_ =

@@ -31,8 +31,10 @@ class SplitSurvey {
 
   // Why the role must stay one agent; empty when it can be split.
   const std::string& obstacle() const { return obstacle_; }
-  // A load inside a loop whose value, itself or after elementwise operations, is a factor of a dot.
+  // A load whose value, itself or after elementwise operations, is a factor of a dot.
   bool is_piped(const Op& op) const { return piped_.count(&op) != 0; }
+  // Of the piped loads: happens again within a tile, so that loading ahead pays.
+  bool is_in_loop(const Op& op) const { return in_loop_.count(&op) != 0; }
   // A dot that reads a slot, as loaded or transposed.
   bool is_async(const Op& op) const;
   SlotUses slot_uses(const Block& block) const;
@@ -57,7 +59,7 @@ class SplitSurvey {
   void check_table(const Expr& expr);
 
   const Program& program_;
-  std::set<const Op*> piped_;
+  std::set<const Op*> piped_, in_loop_;
   std::vector<int> slot_of_;     // per register: the slot it stands for, or -1
   std::vector<int> num_writes_;  // per register
   std::vector<bool> table_var_;  // variables that follow from a table

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
@@ -12,8 +13,9 @@ namespace stretto {
 namespace {
 
 // Finite, so that a row whose whole block is masked gives exp(0) of weights that a later block
-// scales to zero.
-constexpr double kMasked = -1e30;
+// scales to zero; a power of two, so that its product with the scale is exact and their difference
+// 0.
+constexpr double kMasked = -0x1p100;
 
 void check(const AttentionDesc& d, const AttentionConfig& c) {
   auto need = [](bool ok, const char* field, std::int64_t value, const char* what) {
@@ -26,9 +28,13 @@ void check(const AttentionDesc& d, const AttentionConfig& c) {
        "a positive multiple of num_kv_heads");
   need(d.head_dim >= 2 && d.head_dim % 2 == 0, "head_dim", d.head_dim, "an even number");
   need(d.window >= 0, "window", d.window, "0 or more");
+  need(d.causal || d.window == 0, "window", d.window, "0 where attention is not causal");
   need(d.world_size >= 1, "world_size", d.world_size, "at least 1");
   need(c.tile_rows >= 1, "tile_rows", c.tile_rows, "at least 1");
   need(c.tile_kv >= 1, "tile_kv", c.tile_kv, "at least 1");
+  int heads = (d.num_heads + d.world_size - 1) / d.world_size;
+  need(c.head_group >= 0 && (c.head_group == 0 || heads % c.head_group == 0), "head_group",
+       c.head_group, "a divisor of the heads of a rank");
   need(c.num_workers >= 1, "num_workers", c.num_workers, "at least 1");
 }
 
@@ -150,45 +156,63 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
       p.state("v_cache", d.dtype, {split.kv_heads_per_rank, d.max_tokens, d.head_dim});
   TensorRef out = p.output("out", d.dtype, {m, split.heads_per_rank * d.head_dim});
 
-  // One tile: a block of query rows (t.m) of one head (t.n).
+  // One tile: a block of query rows of one head. Long rows first, so that no worker is left with
+  // one at the end; the heads of a group before the next group, so that their keys stay in the
+  // cache.
+  std::int64_t group = cfg.head_group > 0 ? cfg.head_group : split.heads_per_rank;
+  Index row_tiles = ceil_div(m, Index(bm));
   p.role(
-      "attend", Resource::sms(cfg.num_workers), p.grid(m, split.heads_per_rank, bm, 1),
-      [&](const Tile& t) {
-        Index kv = p.let("kv", local_kv_head(p, d, split, t.n));
-        Index end = p.let("end", past + min(t.row + bm, m));  // the last row sees tokens below this
+      "attend", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages),
+      p.grid(row_tiles * split.heads_per_rank, 1, 1, 1), [&](const Tile& t) {
+        Index in_group = p.let("in_group", t.m % (row_tiles * group));
+        Index head = p.let("head", t.m / (row_tiles * group) * group + in_group % group);
+        Index first = p.let("first", (row_tiles - 1 - in_group / group) * bm);
+        Index kv = p.let("kv", local_kv_head(p, d, split, head));
+        // Tokens that the last row sees, and blocks of which every row sees every token.
+        Index end = p.let("end", d.causal ? past + min(first + bm, m) : past + m);
         Index begin =
-            d.window > 0 ? p.let("begin", max(past + t.row - (d.window - 1), 0)) : Index(0);
-        Value query = p.load(q.tile({t.row, t.n * d.head_dim}, bm, d.head_dim));
-        Value row = p.iota_rows(past + t.row, bm);  // [bm, 1] position of each query
+            d.window > 0 ? p.let("begin", max(past + first - (d.window - 1), 0)) : Index(0);
+        Index begin_block = begin / bn;
+        Index full =
+            d.window > 0 ? begin_block : p.let("full", (d.causal ? past + first + 1 : end) / bn);
+        Value query = p.load(q.tile({first, head * d.head_dim}, bm, d.head_dim));
+        Value row = p.iota_rows(past + first, bm);  // [bm, 1] position of each query
         Value peak = p.full(DType::kF32, bm, 1, kMasked);
         Value weight = p.zeros(DType::kF32, bm, 1);
         Value acc = p.zeros(DType::kF32, bm, d.head_dim);
-        p.loop(begin / bn, ceil_div(end, bn), [&](const Index& j) {
+        double log2_scale = scale * std::numbers::log2e;
+        auto attend_block = [&](const Index& j, bool masked) {
           auto block = [&](const TensorRef& cache) {
-            return cache.tile({kv, j * bn, 0}, bn, d.head_dim).until_row(end);
+            Slice s = cache.tile({kv, j * bn, 0}, bn, d.head_dim);
+            return masked ? s.until_row(end) : s;
           };
-          Value scores = dot(p.zeros(DType::kF32, bm, bn), query, p.load(block(k_cache)).T()) *
-                         scale;  // [bm, bn]
-          Value col = p.iota_cols(j * bn, bn);
-          Value seen = col <= row;
-          if (d.window > 0) seen = seen && (col > row - d.window);
-          scores = where(seen, scores, p.full(DType::kF32, 1, 1, kMasked));
+          Value scores =
+              dot(p.zeros(DType::kF32, bm, bn), query, p.load(block(k_cache)).T());  // [bm, bn]
+          if (masked) {
+            Value col = p.iota_cols(j * bn, bn);
+            Value seen = d.causal ? col <= row : col < p.splat(DType::kI32, end);
+            if (d.window > 0) seen = seen && (col > row - d.window);
+            scores = where(seen, scores, p.full(DType::kF32, 1, 1, kMasked));
+          }
           Value new_peak = maximum(peak, row_max(scores));
-          Value shrink = exp(peak - new_peak);
-          Value probabilities = where(seen, exp(scores - new_peak), p.zeros(DType::kF32, 1, 1));
+          Value scaled_peak = new_peak * log2_scale;
+          Value shrink = exp2(peak * log2_scale - scaled_peak);
+          Value probabilities = exp2(scores * log2_scale - scaled_peak);
           weight = weight * shrink + row_sum(probabilities);
           acc = dot(acc * shrink, cast(probabilities, d.dtype), p.load(block(v_cache)));
           peak = new_peak;
-        });
-        p.store(out.tile({t.row, t.n * d.head_dim}, bm, d.head_dim), cast(acc / weight, d.dtype));
+        };
+        p.loop(begin_block, full, [&](const Index& j) { attend_block(j, false); });
+        p.loop(full, ceil_div(end, bn), [&](const Index& j) { attend_block(j, true); });
+        p.store(out.tile({first, head * d.head_dim}, bm, d.head_dim), cast(acc / weight, d.dtype));
       });
   return p.finish();
 }
 
 std::string to_string(const AttentionDesc& d) {
-  return fmt::format("m={} cache={} heads={}/{} dim={} window={} {} P={}", d.m, d.max_tokens,
-                     d.num_heads, d.num_kv_heads, d.head_dim, d.window, short_name(d.dtype),
-                     d.world_size);
+  return fmt::format("m={} cache={} heads={}/{} dim={} window={}{} {} P={}", d.m, d.max_tokens,
+                     d.num_heads, d.num_kv_heads, d.head_dim, d.window, d.causal ? "" : " full",
+                     short_name(d.dtype), d.world_size);
 }
 
 AttentionConfig default_config(const AttentionDesc& d) {

@@ -25,6 +25,7 @@ struct AttentionDesc {
   std::int64_t head_dim = 2;         // even
   std::int64_t window =
       0;                   // sliding window: the last `window` tokens, the own one included; 0: all
+  bool causal = true;      // false: every token sees all past + m; not together with a window
   double scale = 0;        // 0: 1 / sqrt(head_dim)
   bool head_norm = false;  // RMSNorm of each query and key head before rotation (Qwen3)
   double norm_eps = 1e-6;
@@ -35,6 +36,8 @@ struct AttentionConfig {
   std::int64_t tile_rows = 32;  // query rows
   std::int64_t tile_kv = 64;    // cached tokens per step
   int num_workers = 1;
+  int num_stages = 0;  // blocks of keys and of values loaded ahead; 0: none
+  int head_group = 0;  // heads whose tiles are worked on together, divides a rank's heads; 0: all
 };
 
 // Which heads a rank holds.

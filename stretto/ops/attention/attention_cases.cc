@@ -25,6 +25,25 @@ AttentionDesc desc_of(const OpShape& s) {
   return d;
 }
 
+// Tiles for two warpgroups where the tensor core takes the head size.
+AttentionConfig gpu_attention(const AttentionDesc& d) {
+  bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 16 == 0 && d.head_dim <= 256;
+  std::int64_t heads = split_heads(d).heads_per_rank;
+  AttentionConfig c{.tile_rows = matrix ? 128 : 16, .tile_kv = matrix ? 128 : 32};
+  if (matrix) c.num_stages = 2;
+  std::int64_t tiles = ceil_div(d.m, c.tile_rows) * heads;
+  c.num_workers = gpu_workers(tiles);
+  return c;
+}
+
+AttentionConfig gpu_rope(const AttentionDesc& d) {
+  constexpr std::int64_t kElements = 2048;  // of a half head, 8 a thread
+  AttentionConfig c{.tile_rows = std::clamp<std::int64_t>(kElements * 2 / d.head_dim, 1, d.m)};
+  std::int64_t tiles = ceil_div(d.m, c.tile_rows);
+  c.num_workers = gpu_workers(tiles);
+  return c;
+}
+
 AttentionConfig config_of(const AttentionDesc& d) {
   return {.tile_rows = std::min<std::int64_t>(4, d.m),
           .tile_kv = std::min<std::int64_t>(8, d.max_tokens)};
@@ -35,6 +54,8 @@ std::vector<OpShape> shapes(int world_size) {
           {.world_size = world_size, .m = 11, .n = 37, .k = 6, .dtype = DType::kBF16},
           {.world_size = world_size, .m = 1, .n = 19, .k = 4, .dtype = DType::kF16}};
 }
+
+OpShape large() { return {.m = 4096, .n = 8192, .k = 128, .dtype = DType::kBF16}; }
 
 struct AttentionCase {
   OpCase c;
@@ -101,7 +122,7 @@ Values rotated(AttentionCase& a, std::size_t r, std::int64_t token, std::int64_t
 
 OpCase rope_case(const OpShape& shape, std::uint64_t seed) {
   AttentionDesc d = desc_of(shape);
-  AttentionCase a(d, rope(d, config_of(d)), seed);
+  AttentionCase a(d, rope(d, shape.target == Target::kCuda ? gpu_rope(d) : config_of(d)), seed);
   std::int64_t num_q = a.split.heads_per_rank, num_kv = a.split.kv_heads_per_rank;
   std::int64_t width = (num_q + 2 * num_kv) * d.head_dim;
   for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
@@ -126,7 +147,7 @@ OpCase rope_case(const OpShape& shape, std::uint64_t seed) {
 
 OpCase attention_case(const OpShape& shape, std::uint64_t seed) {
   AttentionDesc d = desc_of(shape);
-  AttentionCase a(d, attention(d, config_of(d)), seed);
+  AttentionCase a(d, attention(d, shape.target == Target::kCuda ? gpu_attention(d) : config_of(d)), seed);
   std::int64_t num_q = a.split.heads_per_rank;
   int group = d.num_heads / d.num_kv_heads;
   for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
@@ -172,17 +193,25 @@ OperatorInfo rope_info() {
           .summary =
               "rotary embedding of m tokens with head size k, and their cache write (cache of n "
               "tokens)",
-          .program = [](const OpShape& s) { return rope(desc_of(s), config_of(desc_of(s))); },
+          .program = [](const OpShape& s) {
+                AttentionDesc d = desc_of(s);
+                return rope(d, s.target == Target::kCuda ? gpu_rope(d) : config_of(d));
+              },
           .make_case = rope_case,
-          .shapes = shapes};
+          .shapes = shapes,
+          .large = large()};
 }
 
 OperatorInfo attention_info() {
   return {.name = "attention",
           .summary = "causal GQA attention of m tokens over a cache of n, head size k",
-          .program = [](const OpShape& s) { return attention(desc_of(s), config_of(desc_of(s))); },
+          .program = [](const OpShape& s) {
+                AttentionDesc d = desc_of(s);
+                return attention(d, s.target == Target::kCuda ? gpu_attention(d) : config_of(d));
+              },
           .make_case = attention_case,
-          .shapes = shapes};
+          .shapes = shapes,
+          .large = large()};
 }
 
 }  // namespace stretto
