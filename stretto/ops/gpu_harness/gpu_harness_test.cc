@@ -47,9 +47,10 @@ TEST(PairedRatio, IsOfPairsAndAboveOneWhereOursIsFaster) {
 
 TEST(BufferSets, PassTheCacheTwice) {
   constexpr std::size_t kL2 = std::size_t{60} << 20;
-  EXPECT_EQ(num_buffer_sets(std::size_t{1} << 30, kL2), 2);
+  EXPECT_EQ(num_buffer_sets(std::size_t{1} << 30, kL2), 3);
   for (std::size_t bytes : {std::size_t{1} << 20, std::size_t{50} << 20, std::size_t{7} << 20}) {
     EXPECT_GT(static_cast<std::size_t>(num_buffer_sets(bytes, kL2)) * bytes, 2 * kL2) << bytes;
+    EXPECT_EQ(num_buffer_sets(bytes, kL2) % 2, 1) << bytes;
   }
 }
 

@@ -12,9 +12,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Timed rounds that are enqueued at a time: the driver's queue holds about a thousand entries, and
-// a full one would wait for a device that waits for the gate.
-constexpr int kRoundsAhead = 16;
+// Timed calls that are enqueued at a time: the driver's queue holds about a thousand entries, and a
+// full one would wait for a device that waits for the gate.
+constexpr std::size_t kCallsAhead = 128;
 // Before each batch, so that the device is busy when the first sample begins.
 constexpr int kUntimedRounds = 2;
 
@@ -55,14 +55,15 @@ std::vector<std::vector<double>> take_samples(const cuda::Device& device,
                                               const cuda::Stream& stream, std::size_t contestants,
                                               const Sample& sample, int num_samples) {
   std::vector<std::vector<double>> ms(contestants);
+  auto rounds_ahead = static_cast<int>(std::max<std::size_t>(kCallsAhead / contestants, 1));
   std::vector<cuda::Event> events;
-  for (std::size_t i = 0; i < kRoundsAhead * contestants + 1; ++i) {
+  for (std::size_t i = 0; i <= static_cast<std::size_t>(rounds_ahead) * contestants; ++i) {
     events.emplace_back(device, cuda::Event::Timing::kOn);
   }
   Gate gate(device, stream);
   int round = 0;
-  for (int done = 0; done < num_samples; done += kRoundsAhead) {
-    int batch = std::min(kRoundsAhead, num_samples - done);
+  for (int done = 0; done < num_samples; done += rounds_ahead) {
+    int batch = std::min(rounds_ahead, num_samples - done);
     gate.close();
     for (int i = 0; i < kUntimedRounds; ++i, ++round) {
       for (std::size_t c = 0; c < contestants; ++c) sample(c, round);
@@ -88,7 +89,7 @@ std::vector<std::vector<double>> take_samples(const cuda::Device& device,
 
 int num_buffer_sets(std::size_t bytes_per_set, std::size_t l2_bytes) {
   std::size_t sets = 2 * l2_bytes / std::max<std::size_t>(bytes_per_set, 1) + 1;
-  return static_cast<int>(std::clamp<std::size_t>(sets, 2, 256));
+  return static_cast<int>(std::clamp<std::size_t>(sets, 3, 255)) | 1;
 }
 
 std::vector<std::vector<double>> time_gpu(const cuda::Device& device, const cuda::Stream& stream,
@@ -98,7 +99,10 @@ std::vector<std::vector<double>> time_gpu(const cuda::Device& device, const cuda
                 "something to time");
   std::size_t count = contestants.size();
   if (!options.graph) {
-    Sample call = [&](std::size_t c, int i) { contestants[c](i % options.num_sets); };
+    // Each call takes the next set: none finds what the one before it brought into the cache.
+    Sample call = [&](std::size_t c, int i) {
+      contestants[c]((i * static_cast<int>(count) + static_cast<int>(c)) % options.num_sets);
+    };
     warm_up(stream, count, call, options.warmup_ms);
     return take_samples(device, stream, count, call, options.samples);
   }

@@ -24,7 +24,8 @@ struct GpuTimeOptions {
   bool graph = false;
 };
 
-// How many sets of `bytes_per_set` no longer fit twice into the L2 cache; at least 2.
+// How many sets of `bytes_per_set` take more than twice the L2 cache; odd, so that two contestants
+// in turn both work on all of them.
 int num_buffer_sets(std::size_t bytes_per_set, std::size_t l2_bytes);
 
 // Milliseconds of the device for each call of each contestant, [contestant][sample]; sample i of

@@ -1,0 +1,88 @@
+#include "bench/gpu/check.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "bench/gpu/gemm_shapes.h"
+#include "stretto/base/errors.h"
+#include "stretto/ops/gemm/gemm_case.h"
+#include "stretto/ops/gpu_harness/gpu_case.h"
+
+namespace stretto::bench {
+namespace {
+
+// Few, so that every worker has several tiles and the pipes wrap around.
+constexpr int kWorkers = 3;
+
+struct SmallGemm {
+  GemmShape shape;
+  std::int64_t rows;  // of the launch; at most shape.m
+};
+
+// Even; ragged in every dimension; fewer rows than a tile; one row.
+const SmallGemm kSmall[] = {
+    {{"even", 256, 512, 256}, 256},   {{"ragged", 344, 520, 328}, 339},
+    {{"few rows", 24, 264, 136}, 17}, {{"one row", 8, 136, 72}, 1},
+    {{"wide", 136, 1160, 520}, 131},
+};
+
+void add_gemm(std::vector<CheckCase>& cases, const SmallGemm& small, DType dtype,
+              const GemmConfig& config) {
+  GemmDesc desc = gemm_desc(small.shape, dtype);
+  cases.push_back(
+      {.label = fmt::format("{} {} m={} | {}", small.shape.label, to_string(desc), small.rows,
+                            to_string(config)),
+       .program = [=] { return gemm(desc, config); },
+       .make = [=](std::uint64_t seed) { return gemm_case(desc, config, small.rows, seed); }});
+}
+
+}  // namespace
+
+std::vector<CheckCase> check_cases() {
+  std::vector<CheckCase> cases;
+  for (const SmallGemm& small : kSmall) {
+    for (GemmConfig config : gpu_gemm_configs(0, /*quick=*/true)) {
+      config.num_compute_sms = kWorkers;
+      config.raster = 2;
+      add_gemm(cases, small, DType::kBF16, config);
+    }
+    GemmConfig plain{.tile = {64, 64, 32}, .num_compute_sms = kWorkers};
+    GemmConfig pipelined{
+        .tile = {128, 128, 64}, .num_compute_sms = kWorkers, .raster = 2, .num_stages = 3};
+    add_gemm(cases, small, DType::kBF16, plain);
+    add_gemm(cases, small, DType::kF16, pipelined);
+    add_gemm(cases, small, DType::kF32, {.tile = {32, 32, 16}, .num_compute_sms = kWorkers});
+  }
+  return cases;
+}
+
+int run_checks(const CheckOptions& options) {
+  GpuWorld world({.size = 1});
+  std::vector<CheckCase> cases;
+  std::vector<LabelledProgram> programs;
+  for (CheckCase& c : check_cases()) {
+    if (c.label.find(options.only) == std::string::npos) continue;
+    programs.push_back({c.label, c.program()});
+    cases.push_back(std::move(c));
+  }
+  compile_ahead(programs);
+  int failed = 0;
+  for (const CheckCase& c : cases) {
+    std::string found;
+    try {
+      found = run_gpu_case(world, c.make(options.seed),
+                           {.launches = options.launches, .seed = options.seed});
+    } catch (const Error& e) {
+      found = e.what();
+    }
+    failed += found.empty() ? 0 : 1;
+    fmt::print("{:6} {}{}{}\n", found.empty() ? "ok" : "FAILED", c.label, found.empty() ? "" : ": ",
+               found);
+    std::fflush(stdout);
+  }
+  fmt::print("check: {} cases, {} failed (seed {})\n", cases.size(), failed, options.seed);
+  return failed;
+}
+
+}  // namespace stretto::bench

@@ -1,0 +1,32 @@
+// Small ragged cases on the GPU against the plain reference, before anything is timed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/compile_ahead.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto::bench {
+
+// A case is made when its turn comes: references are slow.
+struct CheckCase {
+  std::string label;
+  std::function<Program()> program;
+  std::function<OpCase(std::uint64_t seed)> make;
+};
+
+std::vector<CheckCase> check_cases();
+
+struct CheckOptions {
+  std::string only;  // part of the labels wanted; empty: all
+  std::uint64_t seed = 0;
+  int launches = 3;
+};
+
+// Prints a line per case; how many failed. DeviceError without a GPU.
+int run_checks(const CheckOptions& options);
+
+}  // namespace stretto::bench

@@ -1,0 +1,32 @@
+// Kernels compiled on all processors at once, which needs no GPU: what runs later finds them in the
+// cache, and a bad one is known before a device is held.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "stretto/ir/program.h"
+#include "stretto/runtime/cuda/nvrtc.h"
+
+namespace stretto::bench {
+
+struct LabelledProgram {
+  std::string label;
+  Program program;  // tile level
+};
+
+struct CompiledKernel {
+  std::string label;
+  std::string error;  // empty where it compiled
+  double seconds = 0;
+  std::vector<cuda::KernelReport> reports;
+
+  // Spills, local memory or a warning of the assembler: it runs, but not as it was meant to.
+  bool is_clean() const;
+  std::string to_string() const;  // one line
+};
+
+// In the order of `programs`. Nothing is thrown for one that does not compile.
+std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs);
+
+}  // namespace stretto::bench

@@ -1,0 +1,173 @@
+// Checks and measurements of the GPU backend on one GPU, apart from the command line so that it can
+// be carried to a machine that has a GPU and nothing of ours (bench/gpu/bundle, bench/gpu/run).
+//   gpu_bench compile                 every kernel of the rest; needs no GPU
+//   gpu_bench check [--only TEXT]     small cases against the plain reference
+//   gpu_bench gemm -m M -n N -k K     one product against cuBLASLt
+//   gpu_bench gemm-suite [--tp P]     tensor-parallel shapes of three models, and 8192^3
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <random>
+
+#include "bench/gpu/check.h"
+#include "bench/gpu/compile_ahead.h"
+#include "bench/gpu/gemm_compare.h"
+#include "stretto/base/errors.h"
+#include "stretto/runtime/cuda/cublaslt.h"
+
+namespace stretto::bench {
+namespace {
+
+constexpr int kHopperSms = 132;  // of an H100 or H200, where no device says
+
+struct Settings {
+  std::string commit, driver, out;  // for the JSON
+  std::uint64_t seed = std::random_device{}();
+  std::string only;
+  int launches = 3;
+  GemmShape shape{.label = "gemm", .m = 8192, .n = 8192, .k = 8192};
+  std::vector<std::string> configs;
+  std::string dtype = "bf16";
+  int tp = 4;
+  bool quick = false, graph = false;
+  int samples = 60;
+};
+
+GemmOptions gemm_options(const Settings& s, int num_sms) {
+  GemmOptions options{.dtype = parse_dtype(s.dtype),
+                      .configs = gpu_gemm_configs(num_sms, s.quick),
+                      .samples = s.samples,
+                      .graph = s.graph,
+                      .seed = s.seed};
+  if (!s.configs.empty()) options.configs.clear();
+  for (const std::string& text : s.configs) {
+    options.configs.push_back(parse_gemm_config(text, num_sms));
+  }
+  return options;
+}
+
+std::vector<LabelledProgram> labelled(const std::vector<GemmShape>& shapes,
+                                      const GemmOptions& options) {
+  std::vector<LabelledProgram> out;
+  for (Program& p : gemm_programs(shapes, options)) {
+    out.push_back({fmt::format("gemm kernel {}", out.size()), std::move(p)});
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const GemmConfig& config = options.configs[i % options.configs.size()];
+    const Program& p = out[i].program;
+    const auto shape = bound_shape(p, p.find_tensor("b"));
+    out[i].label = fmt::format("n={} k={} | {}", shape[0], shape[1], to_string(config));
+  }
+  return out;
+}
+
+int run_compile(const Settings& s) {
+  std::vector<LabelledProgram> programs;
+  for (const CheckCase& c : check_cases()) programs.push_back({c.label, c.program()});
+  for (LabelledProgram& p : labelled(tensor_parallel_shapes(s.tp), gemm_options(s, kHopperSms))) {
+    programs.push_back(std::move(p));
+  }
+  std::erase_if(programs, [&](const auto& p) { return p.label.find(s.only) == std::string::npos; });
+  int failed = 0, dirty = 0;
+  for (const CompiledKernel& k : compile_ahead(programs)) {
+    fmt::print("{}\n", k.to_string());
+    failed += !k.error.empty();
+    dirty += k.error.empty() && !k.is_clean();
+  }
+  fmt::print("compile: {} kernels, {} failed, {} dirty\n", programs.size(), failed, dirty);
+  return failed == 0 ? 0 : 1;
+}
+
+Json machine(const GpuWorld& world, const Settings& s) {
+  int version = 0;
+  cuda::check(cuda::driver().driver_get_version(&version), "cuDriverGetVersion");
+  auto now = std::chrono::system_clock::now();
+  return {
+      {"machine", world.device(0).properties().to_string()},
+      {"driver", s.driver},
+      {"cuda_driver_api", version},
+      {"nvrtc", fmt::format("{}.{}", cuda::nvrtc_info().major, cuda::nvrtc_info().minor)},
+      {"cublaslt", cuda::cublaslt_description()},
+      {"date", fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)))},
+      {"commit", s.commit},
+      {"seed", s.seed}};
+}
+
+int run_gemms(const Settings& s, const std::vector<GemmShape>& shapes) {
+  GpuWorld world({.size = 1});
+  GemmOptions options = gemm_options(s, world.device(0).properties().num_sms);
+  Json out = machine(world, s);
+  fmt::print("{}\n{}\n", out["machine"].get<std::string>(), out["cublaslt"].get<std::string>());
+  compile_ahead(labelled(shapes, options));
+  fmt::print("{}\n", table_header());
+  std::fflush(stdout);
+  int failed = 0;
+  auto results = compare_gemms(world, shapes, options, [&](const GemmResult& r) {
+    fmt::print("{}\n", r.to_string());
+    for (const ConfigTime& c : r.configs) {
+      if (!c.error.empty()) fmt::print("  {}: {}\n", to_string(c.config), c.error);
+    }
+    std::fflush(stdout);
+    failed += !r.error.empty();
+    out["gemm"].push_back(r.to_json());
+    // After every shape, so that a run that is cut short leaves what it measured.
+    if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
+  });
+  fmt::print("{}\n", summary(results));
+  return failed == 0 ? 0 : 1;
+}
+
+int run(int argc, char** argv) {
+  Settings s;
+  CLI::App app("checks and measurements of the GPU backend");
+  app.require_subcommand(1);
+  app.add_option("--commit", s.commit, "of this build, for the JSON");
+  app.add_option("--driver", s.driver, "version of the display driver, for the JSON");
+  app.add_option("--seed", s.seed, "of random inputs; default: a new one");
+
+  auto* compile = app.add_subcommand("compile", "every kernel, without a GPU");
+  auto* check = app.add_subcommand("check", "small cases against the plain reference");
+  check->add_option("--launches", s.launches, "of each case")->check(CLI::PositiveNumber);
+  auto* gemm = app.add_subcommand("gemm", "one product against cuBLASLt");
+  gemm->add_option("-m,--m", s.shape.m)->check(CLI::PositiveNumber);
+  gemm->add_option("-n,--n", s.shape.n)->check(CLI::PositiveNumber);
+  gemm->add_option("-k,--k", s.shape.k)->check(CLI::PositiveNumber);
+  auto* suite = app.add_subcommand("gemm-suite", "shapes of tensor-parallel models");
+  for (auto* command : {compile, check}) {
+    command->add_option("--only", s.only, "cases whose label contains this");
+  }
+  for (auto* command : {compile, suite}) command->add_option("--tp", s.tp, "1, 2, 4 or 8");
+  for (auto* command : {compile, gemm, suite}) {
+    command->add_flag("--quick", s.quick, "fewer configs");
+    command->add_option("--config", s.configs,
+                        "instead of the list: '256x256x64 stages 4 cluster 2 raster 8'");
+    command->add_option("--dtype", s.dtype, "bf16 or f16");
+  }
+  for (auto* command : {gemm, suite}) {
+    command->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
+    command->add_flag("--graph", s.graph, "measure in captured graphs too");
+    command->add_option("-o,--out", s.out, "JSON with every sample");
+  }
+  CLI11_PARSE(app, argc, argv);
+
+  if (compile->parsed()) return run_compile(s);
+  if (check->parsed()) {
+    CheckOptions options{.only = s.only, .seed = s.seed, .launches = s.launches};
+    return run_checks(options) == 0 ? 0 : 1;
+  }
+  return run_gemms(s, gemm->parsed() ? std::vector{s.shape} : tensor_parallel_shapes(s.tp));
+}
+
+}  // namespace
+}  // namespace stretto::bench
+
+int main(int argc, char** argv) try {
+  return stretto::bench::run(argc, argv);
+} catch (const stretto::Error& e) {
+  fmt::print(stderr, "gpu_bench: {}\n", e.what());
+  return 2;
+}
