@@ -13,6 +13,7 @@
 #include <fstream>
 #include <random>
 
+#include "bench/gpu/attention_time.h"
 #include "bench/gpu/check.h"
 #include "bench/gpu/compile_ahead.h"
 #include "bench/gpu/gemm_compare.h"
@@ -121,6 +122,41 @@ int run_gemms(const Settings& s, const std::vector<GemmShape>& shapes) {
   return failed == 0 ? 0 : 1;
 }
 
+// The small cases, or with samples the large ones, each with every config.
+int run_attention_suite(const Settings& s, bool checks) {
+  GpuWorld world({.size = 1});
+  int num_sms = world.device(0).properties().num_sms;
+  Json out = machine(world, s);
+  std::vector<std::pair<AttentionShape, AttentionConfig>> runs;
+  std::vector<LabelledProgram> programs;
+  for (const AttentionShape& shape : checks ? attention_checks() : attention_suite()) {
+    if (shape.label.find(s.only) == std::string::npos) continue;
+    if (checks) {
+      runs.push_back(
+          {shape, {.tile_rows = 128, .tile_kv = 128, .num_workers = 5, .num_stages = 2}});
+      continue;
+    }
+    for (const AttentionConfig& c : gpu_attention_configs(shape.desc, num_sms)) {
+      runs.push_back({shape, c});
+    }
+  }
+  for (auto& [shape, config] : runs) {
+    programs.push_back({shape.label, attention(shape.desc, config)});
+  }
+  compile_ahead(programs);
+  int failed = 0;
+  for (auto& [shape, config] : runs) {
+    AttentionResult r = run_attention(world, shape, config, checks ? 0 : s.samples, s.seed);
+    fmt::print("{}\n", r.to_string());
+    std::fflush(stdout);
+    failed += !r.error.empty();
+    out["attention"].push_back(r.to_json());
+    if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
+  }
+  fmt::print("attention: {} runs, {} failed\n", runs.size(), failed);
+  return failed == 0 ? 0 : 1;
+}
+
 int run(int argc, char** argv) {
   Settings s;
   CLI::App app("checks and measurements of the GPU backend");
@@ -152,7 +188,17 @@ int run(int argc, char** argv) {
     command->add_flag("--graph", s.graph, "measure in captured graphs too");
     command->add_option("-o,--out", s.out, "JSON with every sample");
   }
+  auto* attention_check = app.add_subcommand("attention-check", "small cases against fp64");
+  auto* attention_suite = app.add_subcommand("attention-suite", "large cases, checked and timed");
+  for (auto* command : {attention_check, attention_suite}) {
+    command->add_option("--only", s.only, "cases whose label contains this");
+  }
+  attention_suite->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
+  attention_suite->add_option("-o,--out", s.out, "JSON with every sample");
   CLI11_PARSE(app, argc, argv);
+  if (attention_check->parsed() || attention_suite->parsed()) {
+    return run_attention_suite(s, attention_check->parsed());
+  }
 
   if (compile->parsed()) return run_compile(s);
   if (check->parsed()) {

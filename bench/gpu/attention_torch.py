@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Attention forward of PyTorch, the baseline of ours: cuDNN and FlashAttention-2 through scaled_dot_product_attention,
+bfloat16, 16 heads, causal and full, timed in turn call by call with events, buffers rotated past L2. Prints a table;
+-o writes JSON with every sample.
+
+    bench/gpu/attention_torch.py [-o FILE] [--samples N] [--driver VERSION]
+"""
+
+import argparse
+import datetime
+import json
+import statistics
+import time
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+HEADS = 16
+SHAPES = [(4, 4096), (2, 8192), (1, 16384)]  # batch, sequence
+HEAD_DIMS = [64, 128]
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash2": SDPBackend.FLASH_ATTENTION}
+WARMUP_S = 0.3
+
+
+def make_sets(batch: int, sequence: int, head_dim: int, layout: str) -> list:
+    """Sets of q, k, v as [batch, heads, sequence, head_dim]; in memory as `layout` says. Their bytes, the result's
+    included, pass twice the L2 cache."""
+    shape = (batch, HEADS, sequence, head_dim) if layout == "bhsd" else (batch, sequence, HEADS, head_dim)
+    set_bytes = 4 * 2 * batch * HEADS * sequence * head_dim
+    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+    count = max(3, 2 * l2_bytes // set_bytes + 1) | 1  # odd: two contestants in turn both see all of them
+
+    def operand():
+        x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+        return x if layout == "bhsd" else x.transpose(1, 2)
+
+    return [tuple(operand() for _ in range(3)) for _ in range(count)]
+
+
+def time_backends(sets: list, causal: bool, samples: int) -> dict:
+    """Milliseconds per call: {backend: [sample, ...]}; sample i of all were taken one after the other."""
+    calls = 0
+
+    def call(backend: SDPBackend):
+        nonlocal calls
+        q, k, v = sets[calls % len(sets)]
+        calls += 1
+        with sdpa_kernel([backend]):
+            return scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    begin = time.monotonic()
+    while time.monotonic() - begin < WARMUP_S:
+        for backend in BACKENDS.values():
+            call(backend)
+        torch.cuda.synchronize()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(samples * len(BACKENDS) + 1)]
+    for backend in BACKENDS.values():  # the device is busy when the first sample is enqueued
+        call(backend)
+    events[0].record()
+    for i in range(samples * len(BACKENDS)):
+        call(list(BACKENDS.values())[i % len(BACKENDS)])
+        events[i + 1].record()
+    torch.cuda.synchronize()
+    times = {name: [] for name in BACKENDS}
+    for i in range(samples * len(BACKENDS)):
+        times[list(BACKENDS)[i % len(BACKENDS)]].append(events[i].elapsed_time(events[i + 1]))
+    return times
+
+
+def check(sets: list, causal: bool) -> float:
+    """Largest difference between the two backends: they must compute the same thing."""
+    q, k, v = (x[:1, :1, :512] for x in sets[0])
+    results = []
+    for backend in BACKENDS.values():
+        with sdpa_kernel([backend]):
+            results.append(scaled_dot_product_attention(q, k, v, is_causal=causal).float())
+    return (results[0] - results[1]).abs().max().item()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--out")
+    parser.add_argument("--samples", type=int, default=30)
+    parser.add_argument("--driver", default="")
+    options = parser.parse_args()
+    result = {
+        "machine": torch.cuda.get_device_name(0),
+        "driver": options.driver,
+        "torch": torch.__version__,
+        "cudnn": torch.backends.cudnn.version(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "heads": HEADS,
+        "attention": [],
+    }
+    print(f"{result['machine']}, torch {result['torch']}, cuDNN {result['cudnn']}; bf16, {HEADS} heads")
+    print(f"{'head':>4} {'batch':>5} {'seq':>6} {'mask':6} {'memory':6}" +
+          "".join(f" {name + ' TFLOP/s':>16}" for name in BACKENDS))
+    for head_dim in HEAD_DIMS:
+        for batch, sequence in SHAPES:
+            for layout in ["bhsd", "bshd"]:
+                sets = make_sets(batch, sequence, head_dim, layout)
+                for causal in [True, False]:
+                    flops = 4 * batch * HEADS * sequence**2 * head_dim / (2 if causal else 1)
+                    times = time_backends(sets, causal, options.samples)
+                    row = {"head_dim": head_dim, "batch": batch, "sequence": sequence, "causal": causal,
+                           "memory": layout, "difference": check(sets, causal), "ms": times,
+                           "tflops": {b: flops / statistics.median(ms) / 1e9 for b, ms in times.items()}}
+                    result["attention"].append(row)
+                    print(f"{head_dim:4} {batch:5} {sequence:6} {'causal' if causal else 'full':6} {layout:6}" +
+                          "".join(f" {row['tflops'][b]:16.1f}" for b in BACKENDS), flush=True)
+                del sets
+    if options.out:
+        with open(options.out, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
