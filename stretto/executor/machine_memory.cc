@@ -242,7 +242,8 @@ void RankMachine::dot(AgentState& a, const Inst& inst) {
     kernels::dot({.acc = sub_tile(whole, left.r0, right.c0, m, n),
                   .a = sub_tile(left.tile, 0, k0 - left.c0, m, k1 - k0),
                   .b = sub_tile(right.tile, k0 - right.r0, 0, k1 - k0, n),
-                  .accumulate = !overwrite});
+                  .accumulate = !overwrite,
+                  .tile_rows = out.rows});
   }
   if (scaled) add_scaled(a, code, whole);
 }

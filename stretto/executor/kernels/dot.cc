@@ -1,7 +1,5 @@
 #include "stretto/executor/kernels/dot.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <climits>
 #include <vector>
@@ -11,18 +9,15 @@
 #include "stretto/executor/kernels/dispatch.h"
 #include "stretto/executor/kernels/dot_native.h"
 #include "stretto/executor/kernels/dot_small.h"
+#include "stretto/executor/kernels/dot_tiles.h"
 #include "stretto/executor/kernels/elementwise.h"
 
 namespace stretto::kernels {
 namespace {
 
-// Blocks of converted operands: 4 MiB of scratch a side at most. k is short enough for a panel to
-// stay in the second-level cache until OpenBLAS packs it, m and n long enough that packing each
-// panel once more is lost in the product (AMD EPYC Zen 3, 2026-11-21, kernels_bench).
-constexpr std::int64_t kBlockK = 512, kBlockMN = 2048;
-
+// The calling thread's own: a and b hold operands that had to be rewritten.
 struct Scratch {
-  std::vector<float> a, b;
+  std::vector<float> a, b, packed;
 };
 
 Scratch& thread_scratch() {
@@ -30,105 +25,45 @@ Scratch& thread_scratch() {
   return scratch;
 }
 
-// A matrix as cblas_sgemm takes it.
-struct Panel {
-  const float* data;
-  CBLAS_TRANSPOSE order;
-  int stride;
-};
-
 bool is_matrix_float(DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; }
 
-// cblas wants a leading dimension of at least the row's length, also where there is one row.
-bool usable_in_place(std::int64_t rows, std::int64_t cols, std::ptrdiff_t row_stride) {
-  return rows <= 1 || (row_stride >= cols && row_stride <= INT_MAX);
+// A copy in f32 with contiguous columns, for operands that the kernels do not read where they lie.
+ConstTileRef rewritten(const ConstTileRef& t, std::vector<float>& scratch) {
+  scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(t.rows * t.cols)));
+  TileRef copy{DType::kF32, t.rows, t.cols, scratch.data(), t.cols, 1};
+  cast(copy, t);
+  return copy;
 }
 
-ConstTileRef part(ConstTileRef t, std::int64_t row, std::int64_t col, std::int64_t rows,
-                  std::int64_t cols) {
-  std::ptrdiff_t offset = row * t.row_stride + col * t.col_stride;
-  t.data = static_cast<const std::byte*>(t.data) +
-           offset * static_cast<std::ptrdiff_t>(size_bytes(t.dtype));
-  t.rows = rows;
-  t.cols = cols;
-  return t;
-}
-
-bool is_by_rows(const ConstTileRef& t) { return t.col_stride == 1 || t.cols == 1; }
-
-// An f32 tile in place, where cblas can read it there.
-bool in_place(const ConstTileRef& t) {
-  if (t.dtype != DType::kF32) return false;
-  if (is_by_rows(t)) return usable_in_place(t.rows, t.cols, t.row_stride);
-  return (t.row_stride == 1 || t.rows == 1) && usable_in_place(t.cols, t.rows, t.col_stride);
-}
-
-int leading(std::int64_t rows, std::int64_t cols, std::ptrdiff_t stride) {
-  return static_cast<int>(rows <= 1 ? cols : stride);
-}
-
-// The hardware's prefetchers stop at pages, which is where the rows of a wide tensor lie apart.
-constexpr std::int64_t kRowsAhead = 8;
-
-void prefetch_row(const ConstTileRef& t, std::int64_t row) {
-  if (row >= t.rows) return;
-  const auto* p = static_cast<const char*>(part(t, row, 0, 1, t.cols).data);
-  auto bytes = t.cols * static_cast<std::int64_t>(size_bytes(t.dtype));
-  for (std::int64_t at = 0; at < std::min<std::int64_t>(bytes, 256); at += 64)
-    __builtin_prefetch(p + at);
-}
-
-Panel panel_of(const ConstTileRef& t, std::vector<float>& scratch) {
-  auto* data = static_cast<const float*>(t.data);
-  if (in_place(t)) {
-    if (is_by_rows(t)) return {data, CblasNoTrans, leading(t.rows, t.cols, t.row_stride)};
-    return {data, CblasTrans, leading(t.cols, t.rows, t.col_stride)};
+void dot_tiles(const DotArgs& args) {
+  Scratch& scratch = thread_scratch();
+  ConstTileRef a = args.a, b = args.b;
+  if (a.col_stride != 1 && a.cols > 1) a = rewritten(a, scratch.a);
+  bool by_rows = b.col_stride == 1 || b.cols == 1;
+  if (!by_rows && b.row_stride != 1 && b.rows > 1) {
+    b = rewritten(b, scratch.b);
+    by_rows = true;
   }
-  bool by_rows = is_by_rows(t) || t.row_stride != 1;
-  ConstTileRef rows = by_rows ? t : transposed(t);
-  // An odd number of cache lines per row, so that rows do not compete for the same cache sets.
-  std::int64_t stride = ((rows.cols + 15) / 16 | 1) * 16;
-  scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(rows.rows * stride)));
-  if (rows.col_stride == 1) {
-    for (std::int64_t r = 0; r < rows.rows; ++r) {
-      prefetch_row(rows, r + kRowsAhead);
-      convert(DType::kF32, scratch.data() + r * stride, rows.dtype,
-              part(rows, r, 0, 1, rows.cols).data, rows.cols);
-    }
-  } else {
-    cast(TileRef{DType::kF32, rows.rows, rows.cols, scratch.data(), stride, 1}, rows);
+  TileDot t{.acc = args.acc.row<float>(0),
+            .acc_stride = args.acc.row_stride,
+            .a = a.data,
+            .a_dtype = a.dtype,
+            .a_row_stride = a.row_stride,
+            .b = b.data,
+            .b_dtype = b.dtype,
+            .b_row_stride = by_rows ? b.row_stride : 1,
+            .b_col_stride = by_rows ? 1 : b.col_stride,
+            .m = a.rows,
+            .n = b.cols,
+            .k = a.cols,
+            .accumulate = args.accumulate};
+#if defined(__x86_64__)
+  static const bool has_avx512 = __builtin_cpu_supports("avx512f");
+  if (use_avx2()) {
+    return has_avx512 ? avx512::dot_tiles(t, scratch.packed) : avx2::dot_tiles(t, scratch.packed);
   }
-  return {scratch.data(), by_rows ? CblasNoTrans : CblasTrans, static_cast<int>(stride)};
-}
-
-struct Block {
-  std::int64_t m0, n0, k0, m, n, k;
-};
-
-void multiply_block(const DotArgs& args, const Block& at, const Panel& b) {
-  Panel a = panel_of(part(args.a, at.m0, at.k0, at.m, at.k), thread_scratch().a);
-  bool add = args.accumulate || at.k0 > 0;
-  float* acc = args.acc.row<float>(at.m0) + at.n0;
-  cblas_sgemm(CblasRowMajor, a.order, b.order, static_cast<int>(at.m), static_cast<int>(at.n),
-              static_cast<int>(at.k), 1.0f, a.data, a.stride, b.data, b.stride, add ? 1.0f : 0.0f,
-              acc, leading(args.acc.rows, args.acc.cols, args.acc.row_stride));
-}
-
-void dot_blas(const DotArgs& args) {
-  // OpenBLAS has one number of threads for the process; ours is one per rank already.
-  static const bool single_threaded = (openblas_set_num_threads(1), true);
-  (void)single_threaded;
-  std::int64_t m = args.a.rows, n = args.b.cols, k = args.a.cols;
-  bool direct = in_place(args.a) && in_place(args.b);
-  std::int64_t step = direct ? INT_MAX : kBlockMN, step_k = direct ? INT_MAX : kBlockK;
-  for (std::int64_t n0 = 0; n0 < n; n0 += step) {
-    for (std::int64_t k0 = 0; k0 < k; k0 += step_k) {
-      std::int64_t width = std::min(step, n - n0), depth = std::min(step_k, k - k0);
-      Panel b = panel_of(part(args.b, k0, n0, depth, width), thread_scratch().b);
-      for (std::int64_t m0 = 0; m0 < m; m0 += step)
-        multiply_block(args, {m0, n0, k0, std::min(step, m - m0), width, depth}, b);
-    }
-  }
+#endif
+  portable::dot_tiles(t, scratch.packed);
 }
 
 void dot_small(const DotArgs& args, bool by_rows) {
@@ -190,12 +125,13 @@ void dot(const DotArgs& args) {
   }
   bool stored_by_k = b.row_stride == 1 || b.rows == 1;
   bool stored_by_n = b.col_stride == 1 || b.cols == 1;
-  if (a.rows <= kMaxSmallRows && (stored_by_k || stored_by_n))
+  std::int64_t rows = std::max(args.tile_rows, a.rows);
+  if (rows <= kMaxSmallRows && (stored_by_k || stored_by_n))
     return dot_small(args, stored_by_k && !(stored_by_n && b.cols > 1));
   bool both_bf16 = a.dtype == DType::kBF16 && b.dtype == DType::kBF16;
   if (both_bf16 && has_native_bf16() && has_unit_stride(a) && has_unit_stride(b))
     return dot_native_bf16(args);
-  dot_blas(args);
+  dot_tiles(args);
 }
 
 }  // namespace stretto::kernels

@@ -2,9 +2,9 @@
 // The executor folds a loop of {load a, load b, dot} into one call, so the operands are usually
 // views of tensors in memory.
 //
-// Few rows (decode) run on a kernel of our own that reads 16-bit weights in place; the rest runs on
-// OpenBLAS, 16-bit operands as panels converted to f32, or on oneDNN where the processor multiplies
-// bf16 itself. Why: docs/decisions/0002-cpu-matrix-kernels.md.
+// Tiles of few rows (decode) run on a kernel that reads 16-bit weights in place (dot_small.h), the
+// rest on one that packs its operands as f32 (dot_tiles.h), or on oneDNN where the processor
+// multiplies bf16 itself. Why: docs/decisions/0002-cpu-matrix-kernels.md.
 #pragma once
 
 #include "stretto/executor/kernels/tile_ref.h"
@@ -16,13 +16,17 @@ struct DotArgs {
   ConstTileRef a;   // f32, bf16 or f16 [m, k]
   ConstTileRef b;   // f32, bf16 or f16 [k, n]
   bool accumulate;  // acc += a * b; otherwise acc = a * b, whatever acc held
+  // Rows that the whole tile could have, of which these are what is left at an edge; 0: these are
+  // all. It, not the number of rows, chooses the kernel.
+  std::int64_t tile_rows = 0;
 };
 
 // Runs on the calling thread alone and may be called by many at once. a and b have a stride of 1 in
 // one direction (more strides work, slowly); any extents, 0 included. The bits of the result depend
-// on shapes, strides, dtypes and processor, not on threads or alignment. For up to kMaxSmallRows
-// rows, a row's bits do not depend on how many others there are. InternalError on other dtypes or
-// shapes that do not fit.
+// on dtypes, strides and processor, not on threads or alignment. Neither do an element's bits
+// depend on its place in the tile or on the tile's extents: for tiles of up to kMaxSmallRows rows,
+// and for all larger ones, except for products of bf16 by the processor's own instructions.
+// InternalError on other dtypes or shapes that do not fit.
 void dot(const DotArgs& args);
 
 inline constexpr int kMaxSmallRows = 8;

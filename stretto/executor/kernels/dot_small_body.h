@@ -4,61 +4,15 @@
 // Order of every sum, whatever m: over stored rows of W^T, 8 lanes, lane j taking k = j, j+8, ...,
 // then (0+4)+(2+6) + ((1+5)+(3+7)); over stored columns, ascending k.
 #include <algorithm>
-#include <cstring>
 
 #include "stretto/base/errors.h"
 #include "stretto/executor/kernels/dot_small.h"
+#include "stretto/executor/kernels/dot_widen_body.h"
 
 namespace stretto::kernels::STRETTO_TARGET_NAME {
 namespace {
 
-constexpr int kLanes = 8;
 constexpr std::int64_t kAhead = 2;  // blocks of rows
-using F8 = float __attribute__((vector_size(32)));
-using U8 = std::uint32_t __attribute__((vector_size(32)));
-using H8 = std::uint16_t __attribute__((vector_size(16)));
-
-template <DType kDType>
-inline constexpr std::size_t kBytes = kDType == DType::kF32 ? 4 : 2;
-
-template <typename V>
-STRETTO_TARGET inline V read(const void* p) {
-  V v;
-  std::memcpy(&v, p, sizeof(V));
-  return v;
-}
-
-#ifndef STRETTO_TARGET_WIDENS
-STRETTO_TARGET inline F8 widen_bf16(const void* p) {
-  return (F8)(__builtin_convertvector(read<H8>(p), U8) << 16);
-}
-STRETTO_TARGET inline F8 widen_f16(const void* p) {
-  U8 v = __builtin_convertvector(read<H8>(p), U8);
-  U8 sign = (v & 0x8000u) << 16, bits = (v & 0x7fffu) << 13;
-  U8 finite = (U8)((F8)bits * 0x1p112f);
-  U8 is_special = (U8)(bits >= 0x0f800000u);
-  return (F8)(sign | finite | (is_special & 0x7f800000u));
-}
-#endif
-
-template <DType kDType>
-STRETTO_TARGET inline F8 widen(const std::byte* p) {
-  if constexpr (kDType == DType::kF32) {
-    return read<F8>(p);
-  } else if constexpr (kDType == DType::kBF16) {
-    return widen_bf16(p);
-  } else {
-    return widen_f16(p);
-  }
-}
-
-// The first `count` < 8 elements, zeros after them.
-template <DType kDType>
-STRETTO_TARGET inline F8 widen_some(const std::byte* p, std::int64_t count) {
-  std::byte padded[kLanes * kBytes<kDType>] = {};
-  std::memcpy(padded, p, static_cast<std::size_t>(count) * kBytes<kDType>);
-  return widen<kDType>(padded);
-}
 
 STRETTO_TARGET inline float sum_lanes(F8 v) {
   return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));

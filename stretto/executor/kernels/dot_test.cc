@@ -1,6 +1,7 @@
 // A wrong product here is a wrong model everywhere: the CPU executor defines what programs mean.
 #include "stretto/executor/kernels/dot.h"
 
+#include <cmath>
 #include <optional>
 #include <thread>
 
@@ -152,6 +153,45 @@ TEST(Dot, ARowsBitsDoNotDependOnItsNeighbours) {
       dot({some.ref(), rows, w.cref(), false});
       for (std::int64_t r = 0; r < m; ++r)
         for (std::int64_t c = 0; c < 101; ++c) ASSERT_EQ(some.get(r, c), all.get(r, c)) << m;
+    }
+  }
+}
+
+// One algorithm cuts rows into other tiles than another, and both must give the same sums: every
+// element is the chain of dot_tiles.h, wherever it lies and whatever the extents.
+void expect_chain(std::int64_t m, std::int64_t n, std::int64_t k, DType type, Layout layout,
+                  bool accumulate, Random& random) {
+  SCOPED_TRACE(::testing::Message() << "m=" << m << " n=" << n << " k=" << k << " " << name(type)
+                                    << " layout=" << static_cast<int>(layout));
+  GuardedTile a(type == DType::kF16 ? DType::kF16 : DType::kF32, m, k), b(type, k, n, layout);
+  GuardedTile acc(DType::kF32, m, n), before(DType::kF32, m, n);
+  a.fill_random(random, -1, 1);
+  b.fill_random(random, -1, 1);
+  before.fill_random(random, -1, 1);
+  acc.fill_by([&](std::int64_t r, std::int64_t c) { return before.get(r, c); });
+  dot({acc.ref(), a.cref(), b.cref(), accumulate, kMaxSmallRows + 1});
+  std::vector<double> left = a.values(), right = b.values();
+  for (std::int64_t r = 0; r < m; ++r) {
+    for (std::int64_t c = 0; c < n; ++c) {
+      float sum = accumulate ? static_cast<float>(before.get(r, c)) : 0.0f;
+      for (std::int64_t i = 0; i < k; ++i)
+        sum = std::fma(static_cast<float>(left[static_cast<std::size_t>(r * k + i)]),
+                       static_cast<float>(right[static_cast<std::size_t>(i * n + c)]), sum);
+      ASSERT_EQ(acc.get(r, c), sum) << "at " << r << "," << c;
+    }
+  }
+}
+
+TEST(Dot, AnElementsBitsDependOnNothingButItsRowItsColumnAndWhatWasThere) {
+  if (!use_avx2()) GTEST_SKIP() << "no FMA here";
+  Random random;
+  for (DType type : kMatrixTypes) {
+    for (Layout layout : {Layout::kRows, Layout::kColumns}) {
+      for (std::int64_t m : {1, 2, 5, 6, 7, 11, 12, 13, 23, 24, 25, 64, 191, 193})
+        expect_chain(m, random.integer(1, 100), random.integer(1, 100), type, layout, m % 2 == 0,
+                     random);
+      expect_chain(random.integer(9, 30), 520, 33, type, layout, true, random);
+      expect_chain(random.integer(9, 30), 37, 401, type, layout, false, random);
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "stretto/executor/kernels/dot.h"
 #include "stretto/ops/gemm_rs/partial_sums.h"
 
 namespace stretto {
@@ -165,7 +166,13 @@ GemmArConfig default_config(const GemmArDesc& d) {
 
 GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots) {
   bool one = shots == ReduceShots::kOne;
-  GemmTile tile = one ? default_tile(d.m, d.n, d.k) : default_config(scattered(d)).tile;
+  GemmTile tile = default_tile(d.m, d.n, d.k);
+  if (!one) {
+    bool many_rows = tile.bm > kernels::kMaxSmallRows;
+    tile = default_config(scattered(d)).tile;
+    // One kernel for both algorithms, so that both give the same bits.
+    if (many_rows) tile.bm = std::max(tile.bm, std::int64_t{2} * kernels::kMaxSmallRows);
+  }
   return {.tile = tile,
           .shots = shots,
           .channels = one ? ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn) : 2};

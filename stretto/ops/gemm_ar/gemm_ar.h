@@ -1,7 +1,7 @@
 // out = all_reduce(a * b^T): the row-parallel linear layer of decode. Every rank gets the whole
-// sum, the same bits on all. From the same partial sums both algorithms give the same bits; on CPU
-// ranks the partial sums are the same for tiles of up to kernels::kMaxSmallRows rows, beyond which
-// the matrix kernel's order of summation depends on the number of rows of a tile.
+// sum, the same bits on all. Both algorithms give the same bits where their tiles have at most
+// kernels::kMaxSmallRows rows, or more, in both (executor/kernels/dot.h says where one processor's
+// instructions differ).
 #pragma once
 
 #include <cstdint>
