@@ -18,13 +18,19 @@ struct Operand {
   S slot;
 };
 
-// Descriptor of the part of a slot that starts at stored row r and column c. kAlongRows: the matrix
+// Descriptor of a slot; parts of it differ in the start address alone. kAlongRows: the matrix
 // instruction's K runs along the stored rows.
 template <bool kAlongRows, class S>
-STRETTO_DEVICE u64 descriptor_at(const S& s, int r, int c) {
-  u32 address = smem_address(s.data) + u32(c / S::kChunkCols) * S::kChunkBytes +
-                u32(r) * S::kSwizzle + u32(c % S::kChunkCols) * sizeof(typename S::Element);
+STRETTO_DEVICE u64 slot_descriptor(const S& s, int row) {
+  u32 address = smem_address(s.data) + (kAlongRows ? 0 : u32(row) * S::kSwizzle);
   return wgmma_descriptor<S::kSwizzle>(address, kAlongRows ? S::kChunkBytes : 1, 8 * S::kSwizzle);
+}
+// How far the part that starts at stored row r and column c lies behind, in units of 16 bytes.
+template <class S>
+__host__ __device__ constexpr u64 part_offset(int r, int c) {
+  return u64(c / S::kChunkCols * S::kChunkBytes + r * S::kSwizzle +
+             c % S::kChunkCols * int(sizeof(typename S::Element))) >>
+         4;
 }
 
 // The accumulator is a MmaLayout tile of kBlocks * 2 row slots; kN columns. kZero: starts from zero
@@ -36,14 +42,18 @@ STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Team& t) {
   constexpr int kBlocks = Acc::kR / 2;
   constexpr bool kTransA = A::kTransposed, kTransB = !B::kTransposed;
   int first = int(t.tid / 128) * kBlocks * 64;
+  using SA = typename A::Slot;
+  using SB = typename B::Slot;
+  u64 base_a = slot_descriptor<kTransA>(a.slot, first);
+  if (kTransA) base_a += part_offset<SA>(0, 64) * u64(first / 64);
+  u64 base_b = slot_descriptor<kTransB>(b.slot, 0);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kK; k += kStep) {
-    u64 db = kTransB ? descriptor_at<true>(b.slot, k, 0) : descriptor_at<false>(b.slot, 0, k);
+    u64 db = base_b + (kTransB ? part_offset<SB>(k, 0) : part_offset<SB>(0, k));
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
-      u64 da = kTransA ? descriptor_at<true>(a.slot, k, first + m * 64)
-                       : descriptor_at<false>(a.slot, first + m * 64, k);
+      u64 da = base_a + (kTransA ? part_offset<SA>(k, m * 64) : part_offset<SA>(m * 64, k));
       Wgmma<T, kN>::template ss<kTransA, kTransB>(acc.x[2 * m], acc.x[2 * m + 1], da, db,
                                                   !kZero || k > 0);
     }
@@ -56,10 +66,12 @@ template <int kN, int kK, bool kZero, class Acc, class A, class B>
 requires Paired<A> STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Team&) {
   using T = typename A::Element;
   constexpr bool kTransB = !B::kTransposed;
+  using SB = typename B::Slot;
+  u64 base_b = slot_descriptor<kTransB>(b.slot, 0);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kK; k += 16) {
-    u64 db = kTransB ? descriptor_at<true>(b.slot, k, 0) : descriptor_at<false>(b.slot, 0, k);
+    u64 db = base_b + (kTransB ? part_offset<SB>(k, 0) : part_offset<SB>(0, k));
 #pragma unroll
     for (int m = 0; m < Acc::kR / 2; ++m) {
       const u32* lo = a.w[2 * m];

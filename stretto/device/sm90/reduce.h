@@ -6,12 +6,10 @@
 
 struct ArgMax {};
 
-template <class F>
-constexpr float kIdentity = 0.f;
-template <>
-constexpr float kIdentity<Max> = -__builtin_huge_valf();
-template <>
-constexpr float kIdentity<Min> = __builtin_huge_valf();
+// What a reduction starts from.
+STRETTO_DEVICE float identity(Add) { return 0.f; }
+STRETTO_DEVICE float identity(Max) { return __int_as_float(0xff800000); }
+STRETTO_DEVICE float identity(Min) { return __int_as_float(0x7f800000); }
 
 // Adds up `v` over the warps that share a row, through `scratch` (one float per warp of the team).
 template <class L, class F>
@@ -33,7 +31,7 @@ template <class L, class F, class V, class A>
 STRETTO_DEVICE void reduce_columns(V& v, const A& a, const Team& t, float* scratch, F f) {
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    float sum = kIdentity<F>;
+    float sum = identity(f);
 #pragma unroll
     for (int j = 0; j < A::kC; ++j) {
       bool inside = L::kTileCols % (L::kColSlots * L::kLanesPerRow * L::kWarpsPerRow) == 0 ||
@@ -55,7 +53,7 @@ STRETTO_DEVICE void arg_max_columns(V& v, const A& a, const Team& t, float* scra
   constexpr i32 kNone = 0x7fffffff;
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    float best = kIdentity<Max>;
+    float best = identity(Max());
 #pragma unroll
     for (int j = 0; j < A::kC; ++j) {
       if (L::col(t, j) < L::kTileCols) best = Max()(best, slot(a, i, j));
@@ -85,7 +83,7 @@ template <class L, class F, class V, class A>
 STRETTO_DEVICE void reduce_rows(V& v, const A& a, const Team& t, float* scratch, F f) {
 #pragma unroll
   for (int j = 0; j < V::kC; ++j) {
-    float sum = kIdentity<F>;
+    float sum = identity(f);
 #pragma unroll
     for (int i = 0; i < A::kR; ++i) {
       if (L::row(t, i) < L::kTileRows) sum = f(sum, slot(a, i, j));
@@ -94,7 +92,7 @@ STRETTO_DEVICE void reduce_rows(V& v, const A& a, const Team& t, float* scratch,
     scratch[t.tid] = sum;
     named_barrier_sync(t.barrier, L::kThreads);
     // Threads with the same columns, in thread order.
-    float total = kIdentity<F>;
+    float total = identity(f);
     for (u32 u = t.tid % L::kColumnGroup; u < L::kThreads; u += L::kColumnGroup) {
       total = f(total, scratch[u]);
     }
