@@ -9,6 +9,7 @@
 #include "apps/program_source.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/harness/time_case.h"
+#include "stretto/runtime/atomic_file.h"
 
 namespace stretto {
 namespace {
@@ -58,6 +59,7 @@ void bench(const MeasureOptions& options) {
 }
 
 void trace(const MeasureOptions& options) {
+  check_writable(options.output);
   OpCase c = make_case(options);
   time_case(c, {.samples = options.samples, .trace = options.output});
   fmt::print(stderr, "{}: {} launches written to {}\n", c.config, options.samples, options.output);

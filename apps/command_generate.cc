@@ -9,6 +9,7 @@
 #include "apps/model_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/engine/generate.h"
+#include "stretto/runtime/atomic_file.h"
 
 namespace stretto {
 namespace {
@@ -31,6 +32,7 @@ void print_summary(const GenerateResult& result, Engine& engine) {
 }
 
 void generate(GenerateOptions& options) {
+  if (!options.trace.empty()) check_writable(options.trace);
   ModelFiles files = open_model(options.model);
   if (options.prompt.empty()) throw UserError("--prompt is empty");
   options.request.prompt = files.tokenizer.encode(options.prompt);

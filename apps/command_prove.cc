@@ -31,15 +31,13 @@ Program lowered(Program program) {
   return program.level == Level::kTile ? run_pipeline(std::move(program)) : program;
 }
 
-void prove_one(const NamedProgram& named, const ProveOptions& options, Totals& totals) {
+void prove_one(const NamedProgram& named, Totals& totals) {
   Program schedule = lowered(named.program);
   ProofResult result = prove(schedule);
   ++totals.programs;
   ++(result.proved ? totals.proved : totals.rejected);
-  if (!options.json || !result.proved) {
-    fmt::print(stderr, "{}: {} ({:.3f} s)\n", named.label, result.proved ? "proved" : "REJECTED",
-               result.stats.seconds);
-  }
+  fmt::print(stderr, "{}: {} ({:.3f} s)\n", named.label, result.proved ? "proved" : "REJECTED",
+             result.stats.seconds);
   if (!result.proved) fmt::print(stderr, "{}\n", result.report);
 }
 
@@ -84,7 +82,7 @@ void run_prove(const ProveOptions& options) {
     RankRange range = ranks;
     if (source.fixed_world_size()) range.first = range.last = *source.fixed_world_size();
     for (int p = range.first; p <= range.last; ++p) {
-      for (const NamedProgram& named : source.programs(p)) prove_one(named, options, totals);
+      for (const NamedProgram& named : source.programs(p)) prove_one(named, totals);
       // What shows at many ranks shows at two or three.
       if (options.mutants && totals.rejected == 0 && p >= 2 && p <= 3)
         mutate_one(source, p, totals);

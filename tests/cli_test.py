@@ -370,6 +370,8 @@ class ProveTest(CliCase):
         self.assertGreater(got["programs"], 1)
         self.assertEqual((got["proved"], got["rejected"]), (got["programs"], 0))
         self.assertEqual((got["mutants"], got["survivors"]), (0, []))
+        progress = self.good("prove", "ag_gemm", "--ranks", 2, "--json").stderr.decode()
+        self.assertRegex(progress, r"^(ag_gemm .*P=2.*: proved \(.* s\)\n)+$")
         same = self.json_of("prove", "ag_gemm", keys=PROVE_KEYS, env={"STRETTO_PROVE_RANKS": "2"})
         self.assertLess(same["programs"], got["programs"])
 
@@ -471,6 +473,26 @@ class OtherCommandsTest(CliCase):
         self.refused("trace", "gemm", "-o", self.tmp, says=str(self.tmp))
         self.assertEqual(list(self.tmp.iterdir()), [])
         self.refused("trace", "gemm", says="--output")
+
+    def test_timelines_that_cannot_be_written_are_refused_before_the_run(self):
+        bad = self.tmp / "no/such/x.json"
+        # Not a line about the program, which would be rejected.
+        self.refused("trace", DATA / "broken_wait.cc", "-o", bad, says=str(bad))
+        # Not a word of text.
+        self.refused("generate", "--model", MODEL, "--prompt", PROMPT, "--trace", bad, says=str(bad))
+        kept = self.tmp / "kept.json"
+        kept.write_text("earlier")
+        self.refused("generate", "--model", "/nowhere", "--prompt", PROMPT, "--trace", kept,
+                     says="/nowhere")
+        self.assertEqual([(f.name, f.read_text()) for f in self.tmp.iterdir()],
+                         [("kept.json", "earlier")])
+
+    def test_fault(self):
+        """Eight ranks fill 64 MB each and are not all done within a millisecond of each other."""
+        text = self.refused("bench", "broadcast", "--m", 4096, "--n", 4096, "--ranks", 8, code=3,
+                            env={"STRETTO_TIMEOUT_MS": "1", "STRETTO_LOG": "off"},
+                            says=["fault: ", "rank", "within 1 ms"])
+        self.assertIn("role", text)
 
     def test_explain(self):
         for emit in ("tile-ir", "schedule-ir", "instances"):

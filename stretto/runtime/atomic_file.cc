@@ -60,4 +60,6 @@ void AtomicFile::fail(int error) const {
                               std::generic_category().message(error)));
 }
 
+void check_writable(const fs::path& path) { AtomicFile opened_and_removed(path); }
+
 }  // namespace stretto

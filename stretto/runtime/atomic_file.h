@@ -28,4 +28,8 @@ class AtomicFile {
   int fd_ = -1;
 };
 
+// For work whose result goes to `path`: the UserError that the file would meet in the end, before
+// the work begins. Leaves nothing behind; a full disk shows only when it is written.
+void check_writable(const std::filesystem::path& path);
+
 }  // namespace stretto
