@@ -1,8 +1,14 @@
 // What interpretation costs: a GEMM in 128x128x64 tiles beside the bare kernel calls that it makes,
-// and the launch of a program that does nothing.
+// in turn, launch by launch, so that a machine that slows down slows both; and the launch of a
+// program that does nothing. `overhead` is the median of program time / bare time - 1, on the
+// thread's processor clock; lo and hi bound its 95 % interval.
 #include <benchmark/benchmark.h>
+#include <time.h>
 
-#include <random>
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
 
 #include "stretto/executor/kernels/dot.h"
 #include "stretto/executor/program_runner.h"
@@ -31,47 +37,92 @@ Program gemm(std::int64_t k, DType dtype, bool folded) {
   return p.finish();
 }
 
-// Launches `program` once per iteration on a world of one rank.
-void launch_all(benchmark::State& state, Program tile_level) {
-  auto program = at_schedule_level(std::move(tile_level));
+// Processor time of the calling thread, on which both run.
+double thread_seconds() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+template <typename Call>
+double seconds(const Call& call) {
+  double begin = thread_seconds();
+  call();
+  return thread_seconds() - begin;
+}
+
+// The median, and the order statistics that bound it with 95 % confidence.
+void report_overhead(benchmark::State& state, std::vector<double> ratios) {
+  std::sort(ratios.begin(), ratios.end());
+  double n = static_cast<double>(ratios.size()), half = 0.98 * std::sqrt(n);
+  auto at = [&](double rank) {
+    return ratios[static_cast<std::size_t>(std::clamp(rank, 0.0, n - 1))] - 1;
+  };
+  state.counters["overhead"] = at(n / 2);
+  state.counters["overhead_lo"] = at(std::floor(n / 2 - half));
+  state.counters["overhead_hi"] = at(std::ceil(n / 2 + half));
+}
+
+// The same tiles as bare kernel calls, one per 128x128x64 step or one per tile.
+class BareGemm {
+ public:
+  BareGemm(std::int64_t k, DType dtype, bool folded)
+      : k_(k),
+        step_(folded ? k : kBk),
+        dtype_(dtype),
+        a_(static_cast<std::size_t>(kM * k) * 4 + 64),
+        b_(a_),
+        y_(kM * kN),
+        acc_(kTile * kTile) {}
+
+  void run() {
+    for (std::int64_t t = 0; t < (kM / kTile) * (kN / kTile); ++t)
+      tile(t / (kN / kTile) * kTile, t % (kN / kTile) * kTile);
+    benchmark::ClobberMemory();
+  }
+
+ private:
+  void tile(std::int64_t row, std::int64_t col) {
+    auto bytes = static_cast<std::int64_t>(size_bytes(dtype_));
+    for (std::int64_t i = 0; i < k_; i += step_) {
+      kernels::TileRef out{DType::kF32, kTile, kTile, acc_.data(), kTile, 1};
+      kernels::ConstTileRef left{dtype_, kTile, step_, a_.data() + (row * k_ + i) * bytes, k_, 1};
+      kernels::ConstTileRef right{dtype_, step_, kTile, b_.data() + (col * k_ + i) * bytes, 1, k_};
+      kernels::dot({.acc = out, .a = left, .b = right, .accumulate = i > 0});
+    }
+    for (std::int64_t r = 0; r < kTile; ++r)
+      std::copy_n(acc_.data() + r * kTile, kTile, y_.data() + (row + r) * kN + col);
+  }
+
+  std::int64_t k_, step_;
+  DType dtype_;
+  std::vector<std::byte> a_, b_;
+  std::vector<float> y_, acc_;
+};
+
+void executor_gemm(benchmark::State& state, DType dtype, bool folded) {
+  std::int64_t k = state.range(0);
+  auto program = at_schedule_level(gemm(k, dtype, folded));
+  BareGemm bare(k, dtype, folded);
+  std::vector<double> ratios;
   World world({.size = 1});
   Quotas quotas = count_quotas(*program, extent_bounds(*program));
   world.run([&](Rank& rank) {
     RankArguments arguments(rank, *program);
     Instance instance(rank, program, quotas);
-    for (auto _ : state) instance.launch(arguments.args);
-  });
-}
-
-void executor_gemm(benchmark::State& state, DType dtype, bool folded) {
-  launch_all(state, gemm(state.range(0), dtype, folded));
-  state.SetItemsProcessed(state.iterations() * kM * kN * state.range(0) / (kTile * kTile * kBk));
-}
-
-// The same tiles as bare kernel calls, one per 128x128x64 step or one per tile.
-void bare_gemm(benchmark::State& state, DType dtype, bool folded) {
-  std::int64_t k = state.range(0);
-  std::vector<std::byte> a(static_cast<std::size_t>(kM * k) * 4 + 64), b = a;
-  std::vector<float> y(kM * kN);
-  std::vector<float> acc(kTile * kTile);
-  std::int64_t step = folded ? k : kBk;
-  auto bytes = static_cast<std::int64_t>(size_bytes(dtype));
-  for (auto _ : state) {
-    for (std::int64_t t = 0; t < (kM / kTile) * (kN / kTile); ++t) {
-      std::int64_t row = t / (kN / kTile) * kTile, col = t % (kN / kTile) * kTile;
-      for (std::int64_t i = 0; i < k; i += step) {
-        kernels::TileRef out{DType::kF32, kTile, kTile, acc.data(), kTile, 1};
-        kernels::ConstTileRef left{dtype, kTile, step, a.data() + (row * k + i) * bytes, k, 1};
-        kernels::ConstTileRef right{dtype, step, kTile, b.data() + (col * k + i) * bytes, 1, k};
-        kernels::dot({.acc = out, .a = left, .b = right, .accumulate = i > 0});
-      }
-      for (std::int64_t r = 0; r < kTile; ++r) {
-        std::copy_n(acc.data() + r * kTile, kTile, y.data() + (row + r) * kN + col);
-      }
+    auto launch = [&] { instance.launch(arguments.args); };
+    launch();
+    bare.run();
+    for (auto _ : state) {
+      bool bare_first = ratios.size() % 2 == 0;  // neither always finds the other's cache
+      double before = bare_first ? seconds([&] { bare.run(); }) : 0;
+      double launched = seconds(launch);
+      double alone = bare_first ? before : seconds([&] { bare.run(); });
+      ratios.push_back(launched / alone);
+      state.SetIterationTime(launched);
     }
-    benchmark::ClobberMemory();
-  }
-  state.SetItemsProcessed(state.iterations() * kM * kN * k / (kTile * kTile * kBk));
+  });
+  report_overhead(state, ratios);
 }
 
 void executor_trivial_launch(benchmark::State& state) {
@@ -84,16 +135,32 @@ void executor_trivial_launch(benchmark::State& state) {
     p.notify(done, p.rank());
   });
   p.on_end([&] { p.wait_all(done); });
-  launch_all(state, p.finish());
+  auto program = at_schedule_level(p.finish());
+  World world({.size = 1});
+  Quotas quotas = count_quotas(*program, extent_bounds(*program));
+  world.run([&](Rank& rank) {
+    RankArguments arguments(rank, *program);
+    Instance instance(rank, program, quotas);
+    for (auto _ : state) instance.launch(arguments.args);
+  });
 }
 
 BENCHMARK(executor_trivial_launch);
-BENCHMARK_CAPTURE(executor_gemm, f32_steps, DType::kF32, false)->Arg(1024);
-BENCHMARK_CAPTURE(bare_gemm, f32_steps, DType::kF32, false)->Arg(1024);
-BENCHMARK_CAPTURE(executor_gemm, f32_folded, DType::kF32, true)->Arg(1024);
-BENCHMARK_CAPTURE(bare_gemm, f32_folded, DType::kF32, true)->Arg(1024);
-BENCHMARK_CAPTURE(executor_gemm, bf16_folded, DType::kBF16, true)->Arg(1024);
-BENCHMARK_CAPTURE(bare_gemm, bf16_folded, DType::kBF16, true)->Arg(1024);
+
+const bool kRegistered = [] {
+  auto add = [](const char* name, DType dtype, bool folded) {
+    benchmark::RegisterBenchmark(name, executor_gemm, dtype, folded)
+        ->Arg(1024)
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond)
+        ->Iterations(100);
+  };
+  add("executor_gemm/f32_steps", DType::kF32, false);
+  add("executor_gemm/bf16_steps", DType::kBF16, false);
+  add("executor_gemm/f32_folded", DType::kF32, true);
+  add("executor_gemm/bf16_folded", DType::kBF16, true);
+  return true;
+}();
 
 }  // namespace
 }  // namespace stretto
