@@ -71,8 +71,9 @@ int run_checks(const CheckOptions& options) {
   for (const CheckCase& c : cases) {
     std::string found;
     try {
-      found = run_gpu_case(world, c.make(options.seed),
-                           {.launches = options.launches, .seed = options.seed});
+      found = run_gpu_case(
+          world, c.make(options.seed),
+          {.launches = options.launches, .seed = options.seed, .require_proof = options.proof});
     } catch (const Error& e) {
       found = e.what();
     }

@@ -24,6 +24,7 @@ struct CheckOptions {
   std::string only;  // part of the labels wanted; empty: all
   std::uint64_t seed = 0;
   int launches = 3;
+  bool proof = false;  // each program is proved first
 };
 
 // Prints a line per case; how many failed. DeviceError without a GPU.

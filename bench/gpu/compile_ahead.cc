@@ -13,10 +13,10 @@
 namespace stretto::bench {
 namespace {
 
-CompiledKernel compile_one(const LabelledProgram& labelled) {
+CompiledKernel compile_one(const LabelledProgram& labelled, bool prove) {
   CompiledKernel out{.label = labelled.label};
   try {
-    CompiledProgram compiled = compile(labelled.program, {.require_proof = false});
+    CompiledProgram compiled = compile(labelled.program, {.require_proof = prove});
     GeneratedKernel kernel = generate_kernel(*compiled.schedule);
     // As GpuInstance does, so that it finds the result.
     cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, compiled.schedule->name + ".cu");
@@ -50,12 +50,13 @@ std::string CompiledKernel::to_string() const {
   return out;
 }
 
-std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs) {
+std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs,
+                                          bool prove) {
   std::vector<CompiledKernel> out(programs.size());
   std::atomic<std::size_t> next{0};
   auto work = [&] {
     for (std::size_t i = next++; i < programs.size(); i = next++) {
-      out[i] = compile_one(programs[i]);
+      out[i] = compile_one(programs[i], prove);
     }
   };
   std::vector<std::jthread> threads;

@@ -26,7 +26,9 @@ struct CompiledKernel {
   std::string to_string() const;  // one line
 };
 
-// In the order of `programs`. Nothing is thrown for one that does not compile.
-std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs);
+// In the order of `programs`. Nothing is thrown for one that does not compile or, with `prove`, is
+// not proved.
+std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs,
+                                          bool prove = false);
 
 }  // namespace stretto::bench

@@ -34,7 +34,7 @@ struct Settings {
   std::vector<std::string> configs;
   std::string dtype = "bf16";
   int tp = 4;
-  bool quick = false, graph = false;
+  bool quick = false, graph = false, proof = false;
   int samples = 60;
 };
 
@@ -74,7 +74,7 @@ int run_compile(const Settings& s) {
   }
   std::erase_if(programs, [&](const auto& p) { return p.label.find(s.only) == std::string::npos; });
   int failed = 0, dirty = 0;
-  for (const CompiledKernel& k : compile_ahead(programs)) {
+  for (const CompiledKernel& k : compile_ahead(programs, s.proof)) {
     fmt::print("{}\n", k.to_string());
     failed += !k.error.empty();
     dirty += k.error.empty() && !k.is_clean();
@@ -175,6 +175,7 @@ int run(int argc, char** argv) {
   auto* suite = app.add_subcommand("gemm-suite", "shapes of tensor-parallel models");
   for (auto* command : {compile, check}) {
     command->add_option("--only", s.only, "cases whose label contains this");
+    command->add_flag("--proof", s.proof, "prove each program first");
   }
   for (auto* command : {compile, suite}) command->add_option("--tp", s.tp, "1, 2, 4 or 8");
   for (auto* command : {compile, gemm, suite}) {
@@ -192,6 +193,7 @@ int run(int argc, char** argv) {
   auto* attention_suite = app.add_subcommand("attention-suite", "large cases, checked and timed");
   for (auto* command : {attention_check, attention_suite}) {
     command->add_option("--only", s.only, "cases whose label contains this");
+    command->add_flag("--proof", s.proof, "prove each program first");
   }
   attention_suite->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   attention_suite->add_option("-o,--out", s.out, "JSON with every sample");
@@ -202,7 +204,7 @@ int run(int argc, char** argv) {
 
   if (compile->parsed()) return run_compile(s);
   if (check->parsed()) {
-    CheckOptions options{.only = s.only, .seed = s.seed, .launches = s.launches};
+    CheckOptions options{.only = s.only, .seed = s.seed, .launches = s.launches, .proof = s.proof};
     return run_checks(options) == 0 ? 0 : 1;
   }
   return run_gemms(s, gemm->parsed() ? std::vector{s.shape} : tensor_parallel_shapes(s.tp));

@@ -54,6 +54,33 @@ TEST(BufferSets, PassTheCacheTwice) {
   }
 }
 
+// Twice the bytes take about twice the time, whichever way they are enqueued.
+TEST(TimeGpu, TellsTheLongerOfTwoFills) {
+  if (cuda::num_devices() == 0) GTEST_SKIP() << "no GPU";
+  constexpr std::size_t kBytes = std::size_t{128} << 20;
+  cuda::Device device(0);
+  cuda::Stream stream(device);
+  std::vector<cuda::DeviceMemory> sets;
+  for (int i = 0; i < 3; ++i) sets.emplace_back(device, 2 * kBytes);
+  auto fill = [&](std::size_t bytes) -> GpuCall {
+    return [&, bytes](int set) {
+      stream.fill_bytes(sets[static_cast<std::size_t>(set)].address(), 0, bytes);
+    };
+  };
+  for (bool graph : {false, true}) {
+    GpuTimeOptions options{.num_sets = 3, .warmup_ms = 50, .samples = 200, .graph = graph};
+    auto ms = time_gpu(device, stream, {fill(kBytes), fill(2 * kBytes)}, options);
+    ASSERT_EQ(ms.size(), 2u);
+    ASSERT_EQ(ms[0].size(), 200u);
+    MedianInterval ratio = paired_ratio(ms[1], ms[0]);
+    EXPECT_GT(ratio.median, 1.6) << "graph " << graph;
+    EXPECT_LT(ratio.median, 2.4) << "graph " << graph;
+    // No device writes 128 MiB in less than 10 us, or takes a second for it.
+    EXPECT_GT(median_interval(ms[0]).median, 0.01) << "graph " << graph;
+    EXPECT_LT(median_interval(ms[0]).median, 1000) << "graph " << graph;
+  }
+}
+
 TEST(CaseData, AWrongElementAWrongBitAndAWriteOutsideAreFound) {
   OpCase c = gemm_case({.m = 8, .n = 8, .k = 8}, {.tile = {8, 8, 8}}, 8, 1);
   auto out = static_cast<std::size_t>(c.program.find_tensor("c"));

@@ -19,7 +19,7 @@ struct CublasLtGemmDesc {
   DType dtype = DType::kBF16;
 };
 
-// Device addresses, aligned to 16 bytes.
+// Device addresses, aligned to 256 bytes, which the library's guesses count on.
 struct CublasLtOperands {
   CUdeviceptr a = 0, b = 0, c = 0;
 };
