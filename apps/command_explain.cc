@@ -5,11 +5,13 @@
 #include <memory>
 
 #include "apps/commands.h"
+#include "apps/gpu_build.h"
 #include "apps/program_source.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/printer.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/print_instances.h"
+#include "stretto/runtime/cuda/nvrtc.h"
 
 namespace stretto {
 namespace {
@@ -41,7 +43,14 @@ Program after_pass(Program program, const std::string& wanted) {
 void explain(const ExplainOptions& options) {
   check_pass(options.after);
   ProgramSource source(options.source);
+  bool gpu = options.emit == "cuda" || options.emit == "ptx";
   OpShape shape{.world_size = source.fixed_world_size().value_or(options.ranks)};
+  if (gpu && source.op() != nullptr) {  // the shape that shows how the operator is meant to run
+    int ranks = shape.world_size;
+    shape = source.op()->large;
+    shape.world_size = ranks;
+    shape.target = Target::kCuda;
+  }
   Program program = source.program(shape);
   if (options.emit == "tile-ir" && options.after.empty()) {
     fmt::print("{}", print(program));
@@ -49,7 +58,12 @@ void explain(const ExplainOptions& options) {
   }
   Program lowered =
       program.level == Level::kTile ? after_pass(std::move(program), options.after) : program;
-  if (options.emit == "instances") {
+  if (gpu) {
+    GeneratedKernel kernel = generate_for_gpu(std::move(lowered));
+    fmt::print("{}", options.emit == "cuda"
+                         ? kernel.source
+                         : cuda::compile_ptx(kernel.expanded, kernel.launch.kernel + ".cu"));
+  } else if (options.emit == "instances") {
     fmt::print("{}", print_instances(lowered, extent_bounds(lowered)));
   } else {
     fmt::print("{}", print(lowered));
@@ -64,7 +78,7 @@ void add_explain_command(CLI::App& app) {
   command->add_option("program", options->source, "operator, C++ file or IR file")->required();
   command->add_option("--after", options->after, "print the program as this pass leaves it");
   command->add_option("--emit", options->emit, "what to print")
-      ->check(CLI::IsMember({"tile-ir", "schedule-ir", "instances"}))
+      ->check(CLI::IsMember({"tile-ir", "schedule-ir", "instances", "cuda", "ptx"}))
       ->capture_default_str();
   command->add_option("--ranks", options->ranks, "world size")
       ->check(CLI::Range(1, 64))

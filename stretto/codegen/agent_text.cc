@@ -46,7 +46,7 @@ std::string AgentWriter::write_edge() {
 
 std::string AgentWriter::write() {
   declare_pipes();
-  if (producer()) {
+  if (alone()) {
     line("if (threadIdx.x / 32 == {} && elect_one()) {{", plan_.first_thread[agent_idx()] / 32);
     ++depth_;
   } else {
@@ -67,7 +67,7 @@ std::string AgentWriter::write() {
   if (!producer() && plan_.store_stages != 0) {
     line("if (team.tid % 128 == 0) tma_store_wait<0>();");
   }
-  if (producer()) {
+  if (alone()) {
     --depth_;
     line("}}");
   }

@@ -49,6 +49,7 @@ class AgentWriter {
   void sync(const Op& op);
 
   void put(const Op& op, const PipePlan& plan);
+  void put_by_threads(const Op& op);
   void clear_past_end(const Op& op, const PipePlan& plan);
   void store(const Op& op);
   bool store_by_tma(const Op& op);
@@ -60,6 +61,8 @@ class AgentWriter {
   std::string stage_value(int reg, std::size_t offset);
 
   bool producer() const;
+  // One thread does the agent's work.
+  bool alone() const { return producer() && !plan_.fills(*site_.role, site_.agent_idx); }
   std::size_t agent_idx() const { return static_cast<std::size_t>(site_.agent_idx); }
   std::string expr(const Expr& e) const;
   const ValueType& type(int reg) const { return agent_.values[static_cast<std::size_t>(reg)]; }
@@ -78,6 +81,8 @@ class AgentWriter {
   int map_index(const TensorMapPlan& view);
   bool zero_accumulator(const Op& op) const;
   int sync_site(const Op& op);
+  int barrier_id(const Op& op) const;
+  int barrier_threads(int barrier) const;
 
   KernelContext& kernel_;
   const Program& program_;

@@ -50,18 +50,16 @@ class KernelWriter {
   void plan_roles() {
     launch_.grid = 0;
     launch_.block = 128;
-    for (const Role& role : program_.roles) {
-      if (role.resource.kind != ResourceKind::kSm) {
-        throw UserError(
-            fmt::format("{}:{}: role '{}' runs on the copy engine or the host, which "
-                        "the GPU backend does not have yet",
-                        role.loc.file, role.loc.line, role.name));
-      }
+    for (const Role& role : program_.roles) roles_.push_back(on_sms(role));
+    for (const Role& role : roles_) {
       plans_.push_back(plan_role(program_, role, launch_.maps));
       launch_.grid += role.resource.num_workers * role.resource.cluster_size;
       launch_.block = std::max(launch_.block, plans_.back().num_threads);
       launch_.cluster = std::max(launch_.cluster, role.resource.cluster_size);
       launch_.shared_bytes = std::max(launch_.shared_bytes, plans_.back().shared_bytes);
+    }
+    for (std::size_t i = 0; i < roles_.size(); ++i) {
+      budget_registers(roles_[i], launch_.block, plans_[i]);
     }
     launch_.grid =
         (std::max(launch_.grid, 1) + launch_.cluster - 1) / launch_.cluster * launch_.cluster;
@@ -70,11 +68,27 @@ class KernelWriter {
     for (const Tensor& t : program_.tensors) has_epoch_ |= t.num_slots > 1 || t.packet;
   }
 
+  // A block stands in for each copy queue and host thread: the same tiles in the same order.
+  Role on_sms(const Role& role) {
+    Role out = role;
+    if (role.resource.kind == ResourceKind::kSm) return out;
+    launch_.roles_on_sms.push_back(static_cast<int>(&role - program_.roles.data()));
+    out.resource = Resource::sms(role.resource.num_workers);
+    return out;
+  }
+
   std::string header() const {
     std::string out =
         fmt::format("// {}: {} blocks of {} threads", program_.name, launch_.grid, launch_.block);
     if (launch_.cluster > 1) out += fmt::format(" in clusters of {}", launch_.cluster);
     out += fmt::format(", {} bytes of shared memory\n", launch_.shared_bytes);
+    for (int idx : launch_.roles_on_sms) {
+      const Role& role = program_.roles[static_cast<std::size_t>(idx)];
+      bool host = role.resource.kind == ResourceKind::kHost;
+      out +=
+          fmt::format("// role '{}' is meant for {} {}: blocks of the kernel stand in\n", role.name,
+                      role.resource.num_workers, host ? "host threads" : "copy queues");
+    }
     for (const char* h : kHeaders) out += fmt::format("#include \"stretto/device/sm90/{}\"\n", h);
     out += "\n";
     for (auto [type, n] : context_.wgmmas) out += wgmma_text(type, n) + "\n";
@@ -115,14 +129,14 @@ class KernelWriter {
     }
     if (has_epoch_) out += "  const u64 epoch = load_relaxed_sys(p.control);\n";
     if (launch_.cluster > 1) out += "  const int cta = int(cluster_cta_rank());\n";
-    out += edge(program_.on_start, "on_start", "blockIdx.x == 0");
+    out += start_text();
     int first_block = 0;
-    for (std::size_t i = 0; i < program_.roles.size(); ++i) {
-      const Resource& r = program_.roles[i].resource;
+    for (std::size_t i = 0; i < roles_.size(); ++i) {
+      const Resource& r = roles_[i].resource;
       int blocks = r.num_workers * r.cluster_size;
       std::string condition =
           fmt::format("blockIdx.x >= {} && blockIdx.x < {}", first_block, first_block + blocks);
-      if (program_.roles.size() == 1) condition = fmt::format("blockIdx.x < {}", blocks);
+      if (roles_.size() == 1) condition = fmt::format("blockIdx.x < {}", blocks);
       out += role_text(i, condition, first_block);
       first_block += blocks;
     }
@@ -136,7 +150,7 @@ class KernelWriter {
   }
 
   std::string role_text(std::size_t idx, const std::string& condition, int first_block) {
-    const Role& role = program_.roles[idx];
+    const Role& role = roles_[idx];
     const RolePlan& plan = plans_[idx];
     std::string out = fmt::format("  if ({}) {{  // role '{}', {}:{}\n", condition, role.name,
                                   role.loc.file, role.loc.line);
@@ -156,6 +170,10 @@ class KernelWriter {
       }
       AgentSite site{&role, static_cast<int>(idx), static_cast<int>(a), &plan};
       out += agent_text(context_, site);
+      if (last && plan.idle_registers != 0) {
+        out += fmt::format("    }} else {{\n      register_budget_lower<{}>();\n",
+                           plan.idle_registers);
+      }
       if (last) out += "    }\n";
     }
     return out + "  }\n";
@@ -195,6 +213,31 @@ class KernelWriter {
                        edge_text(context_, site));
   }
 
+  // Roles may start beside an on_start that only notifies; anything else comes first, on all
+  // blocks.
+  std::string start_text() {
+    if (program_.on_start.body.empty()) return "";
+    std::string out = edge(program_.on_start, "on_start", "blockIdx.x == 0");
+    if (only_notifies(program_.on_start.body)) {
+      return out + "  if (blockIdx.x == 0) __syncthreads();  // before its barrier is used again\n";
+    }
+    launch_.sites.push_back({.file = program_.loc.file, .line = program_.loc.line});
+    return out + fmt::format(
+                     "  __syncthreads();\n  if (threadIdx.x == 0) {{\n    if (blockIdx.x == 0) {{\n"
+                     "      fence_acq_rel_gpu();\n"
+                     "      store_relaxed_sys(p.control + {}, epoch + 1);\n    }} else {{\n"
+                     "      wait_acquire_sys(p.control + {}, epoch + 1, p.watch, {}, -1);\n    }}\n"
+                     "  }}\n  __syncthreads();\n  fence_proxy_async_global();\n",
+                     int{kControlStarted}, int{kControlStarted}, launch_.sites.size() - 1);
+  }
+
+  static bool only_notifies(const Block& block) {
+    return std::all_of(block.begin(), block.end(), [](const Op& op) {
+      bool plain = op.code == OpCode::kNotify || op.code == OpCode::kLet || !op.bodies.empty();
+      return plain && std::all_of(op.bodies.begin(), op.bodies.end(), only_notifies);
+    });
+  }
+
   // The last block to finish ends the launch: on_end, then the epoch.
   std::string end_text() {
     if (!has_epoch_) return "";
@@ -213,6 +256,7 @@ class KernelWriter {
   const Program& program_;
   LaunchPlan launch_;
   KernelContext context_;
+  std::vector<Role> roles_;  // as the kernel's blocks run them
   std::vector<RolePlan> plans_;
   std::vector<std::unique_ptr<Role>> edges_;
   bool has_epoch_ = false;

@@ -42,6 +42,8 @@ struct LaunchPlan {
   std::size_t shared_bytes = 0;
   std::vector<TensorMapPlan> maps;
   std::vector<WaitSite> sites;
+  // Roles meant for copy engines or the host whose copies blocks of the kernel do instead.
+  std::vector<int> roles_on_sms;
   // Counters of a rank: signal s starts at signal_offsets[s].
   std::vector<std::int64_t> signal_offsets;
   std::int64_t num_counters = 0;
@@ -50,7 +52,7 @@ struct LaunchPlan {
 // Words of the control block, per rank.
 enum ControlWord : int {
   kControlEpoch = 0,    // launches so far
-  kControlStarted = 1,  // epoch + 1 once on_start has run
+  kControlStarted = 1,  // epoch + 1 once on_start has run, where roles wait for that
   kControlDone = 2,     // blocks that have finished, over all launches
   kNumControlWords = 8,
 };

@@ -76,9 +76,12 @@ std::string AgentWriter::box(const Region& r, const std::string& element) const 
 int AgentWriter::run_width(const Region& r, const ValuePlan& plan) const {
   std::vector<std::int64_t> strides = row_major_strides(program_, r.tensor);
   auto size = static_cast<std::int64_t>(size_bytes(tensor(r).dtype));
+  auto slot_bytes =
+      static_cast<std::int64_t>(storage_bytes(program_, r.tensor)) / tensor(r).num_slots;
   if (strides[static_cast<std::size_t>(r.col_dim)] != 1) return 1;
   std::int64_t width = std::min<std::int64_t>(plan.fragment ? 2 : plan.vec, 16 / size);
   auto divides = [&](std::int64_t w) {
+    if (tensor(r).num_slots > 1 && slot_bytes % (w * size) != 0) return false;
     for (std::size_t d = 0; d < strides.size(); ++d) {
       std::int64_t step = strides[d] * known_factor(r.origin[d]);
       bool column = static_cast<int>(d) == r.col_dim;
@@ -135,7 +138,9 @@ void AgentWriter::memory(const Op& op) {
       return;
     default:
       throw UserError(
-          fmt::format("{}:{}: reduce_store has no GPU lowering", op.loc.file, op.loc.line));
+          fmt::format("{}:{}: role '{}' on the GPU: reduce_store adds in the order of arrival, "
+                      "which gives other bits at every launch",
+                      op.loc.file, op.loc.line, site_.role->name));
   }
 }
 

@@ -123,6 +123,7 @@ void AgentWriter::await(const Op& op) {
 }
 
 void AgentWriter::pipe(const Op& op) {
+  if (op.code == OpCode::kPipePut && !alone()) return put_by_threads(op);
   const PipePlan& plan = plan_.pipes[static_cast<std::size_t>(op.symbol)];
   const PipeGroup& group = plan_.groups[static_cast<std::size_t>(plan.group)];
   bool first = group.pipes.front() == op.symbol, last = group.pipes.back() == op.symbol;
@@ -199,6 +200,7 @@ void AgentWriter::put(const Op& op, const PipePlan& plan) {
 
 // Rows past the end of what was put are zero; TMA knows only the tensor's own end.
 void AgentWriter::clear_past_end(const Op& op, const PipePlan& plan) {
+  if (plan.map < 0) return;  // the threads that filled the slot know the limits
   if (plan.put->region->col_end.has_value()) {
     throw UserError(fmt::format("{}:{}: a column limit on a pipelined load has no GPU lowering yet",
                                 op.loc.file, op.loc.line));

@@ -14,6 +14,10 @@ constexpr std::size_t kSlotAlignment = 1024;
 constexpr std::int64_t kMaxBoxRows = 256;
 // Registers of a block are 65536; a producer needs few, the rest goes to the consumers.
 constexpr int kProducerRegisters = 24;
+constexpr int kWaitingRegisters = 40;  // where it waits for signals, in loops over channels
+constexpr int kFillingRegisters = 56;  // where its threads load what TMA cannot
+constexpr int kRegistersOfBlock = 65536;
+constexpr int kMostRegisters = 240;
 
 std::size_t round_up(std::size_t v, std::size_t step) { return (v + step - 1) / step * step; }
 
@@ -75,7 +79,7 @@ class RolePlanner {
     std::size_t count = role_.agents.size();
     plan_.first_thread.assign(count, 0);
     plan_.registers.assign(count, 0);
-    int next = 0, consumers = 0;
+    int next = 0;
     for (int pass = 0; pass < 2; ++pass) {
       for (std::size_t i = 0; i < count; ++i) {
         bool producer = role_.agents[i].kind == AgentKind::kProducer;
@@ -83,19 +87,9 @@ class RolePlanner {
         if (producer) plan_.agents[i].num_threads = 128;
         plan_.first_thread[i] = next;
         next += plan_.agents[i].num_threads;
-        if (!producer) consumers += plan_.agents[i].num_threads;
       }
     }
     plan_.num_threads = next;
-    if (count < 2 || next <= 256) return;
-    for (std::size_t i = 0; i < count; ++i) {
-      bool producer = role_.agents[i].kind == AgentKind::kProducer;
-      int wanted = role_.agents[i].num_registers;
-      int share = (65536 - (next - consumers) * kProducerRegisters) / consumers / 8 * 8;
-      plan_.registers[i] = wanted != 0 ? wanted
-                           : producer  ? kProducerRegisters
-                                       : std::min(share, 240);
-    }
   }
 
   // What of the consumer's products reads a pipe: as left factor, right factor or neither.
@@ -166,9 +160,6 @@ class RolePlanner {
                               pipe.type.cols, p.swizzle);
     p.alias = fmt::format("{}Slot", camel(role_.name + "_" + pipe.name));
     find_put(idx, p);
-    std::size_t arriving_rows =
-        static_cast<std::size_t>(p.split == Split::kMulticast ? pipe.type.rows : p.rows_loaded);
-    p.bytes_arriving = chunks * static_cast<std::size_t>(p.swizzle) * arriving_rows;
     plan_view(pipe, p);
     return p;
   }
@@ -197,19 +188,33 @@ class RolePlanner {
     if (p.put == nullptr) fail(fmt::format("pipe '{}' is never filled", role_.pipes[idx].name));
   }
 
+  // Empty where TMA can load the pipe's tiles into slots of the plan's layout.
+  const char* tma_obstacle(const Pipe& pipe, const PipePlan& p, TensorMapPlan& view) const {
+    const Region& r = *p.put->region;
+    if (r.col_end.has_value()) return "a column limit";
+    if (!tensor_map_of(program_, r, view)) return tma_refusal(program_, r);
+    auto size = static_cast<std::int64_t>(size_bytes(pipe.type.dtype));
+    if (pipe.type.cols * size < p.swizzle) return "rows of less than 32 bytes";
+    view.box_rows = std::min(p.rows_loaded, kMaxBoxRows);
+    if (p.rows_loaded % view.box_rows != 0) return "more than 256 rows, not in multiples";
+    view.box_cols = p.swizzle / size;
+    view.swizzle_bytes = p.swizzle;
+    return "";
+  }
+
   void plan_view(const Pipe& pipe, PipePlan& p) {
     TensorMapPlan view;
-    if (!tensor_map_of(program_, *p.put->region, view)) {
-      fail(
-          fmt::format("'{}' cannot be loaded by TMA: its rows are not multiples of 16 bytes, or "
-                      "it has more than three dimensions",
-                      program_.tensors[static_cast<std::size_t>(p.put->region->tensor)].name));
+    p.why = tma_obstacle(pipe, p, view);
+    if (*p.why != 0) {
+      if (role_.resource.cluster_size > 1) {
+        fail(fmt::format("a cluster loads pipe '{}' by TMA, which cannot: {}", pipe.name, p.why));
+      }
+      return;
     }
-    view.box_rows = std::min(p.rows_loaded, kMaxBoxRows);
-    if (p.rows_loaded % view.box_rows != 0) fail("a tile of more than 256 rows, not in multiples");
-    view.box_cols = std::min<std::int64_t>(
-        pipe.type.cols, p.swizzle / static_cast<std::int64_t>(size_bytes(pipe.type.dtype)));
-    view.swizzle_bytes = p.swizzle;
+    std::size_t row_bytes = static_cast<std::size_t>(pipe.type.cols) * size_bytes(pipe.type.dtype);
+    std::int64_t rows = p.split == Split::kMulticast ? pipe.type.rows : p.rows_loaded;
+    p.bytes_arriving =
+        round_up(row_bytes, static_cast<std::size_t>(p.swizzle)) * static_cast<std::size_t>(rows);
     auto at = std::find(maps_.begin(), maps_.end(), view);
     p.map = static_cast<int>(at - maps_.begin());
     if (at == maps_.end()) maps_.push_back(view);
@@ -222,6 +227,8 @@ class RolePlanner {
     if (pa.num_slots != pb.num_slots || pa.producer != pb.producer || pa.consumer != pb.consumer) {
       return false;
     }
+    bool tma = plan_.pipes[static_cast<std::size_t>(a)].map >= 0;
+    if (tma != (plan_.pipes[static_cast<std::size_t>(b)].map >= 0)) return false;
     bool ok = true;
     auto adjacent = [&](const Agent& agent, OpCode code) {
       for_each_block(agent.body, [&](const Block& block) {
@@ -341,6 +348,14 @@ std::vector<std::int64_t> row_major_strides(const Program& program, int tensor) 
   return strides;
 }
 
+const char* tma_refusal(const Program& program, const Region& region) {
+  const Tensor& t = program.tensors[static_cast<std::size_t>(region.tensor)];
+  if (t.num_slots != 1) return "a buffer with slots";
+  if (region.rank.has_value() && !region.rank.same(Expr::var(0))) return "another rank's memory";
+  if (t.shape.size() > 3) return "more than three dimensions";
+  return "rows that are not multiples of 16 bytes";
+}
+
 bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& out) {
   const Tensor& t = program.tensors[static_cast<std::size_t>(region.tensor)];
   int dims = static_cast<int>(t.shape.size());
@@ -368,6 +383,43 @@ bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& 
     }
   }
   return true;
+}
+
+bool RolePlan::fills(const Role& role, int agent) const {
+  for (std::size_t i = 0; i < pipes.size(); ++i) {
+    if (role.pipes[i].producer == agent && pipes[i].map < 0) return true;
+  }
+  return false;
+}
+
+void budget_registers(const Role& role, int block, RolePlan& plan) {
+  if (block <= 256) return;
+  int few = 0;        // registers of the threads that need few
+  int computing = 0;  // threads
+  for (std::size_t i = 0; i < role.agents.size(); ++i) {
+    int threads = plan.agents[i].num_threads;
+    if (role.agents[i].kind == AgentKind::kProducer) {
+      bool waits = false;
+      for_each_block(role.agents[i].body, [&](const Block& ops) {
+        for (const Op& op : ops) waits |= op.code == OpCode::kWait;
+      });
+      plan.registers[i] = plan.fills(role, static_cast<int>(i)) ? kFillingRegisters
+                          : waits                               ? kWaitingRegisters
+                                                                : kProducerRegisters;
+      few += threads * plan.registers[i];
+    } else {
+      computing += threads;
+    }
+  }
+  int idle = block - plan.num_threads;
+  few += idle * kProducerRegisters;
+  if (few == 0 || computing == 0) return;
+  if (idle > 0) plan.idle_registers = kProducerRegisters;
+  int share = std::min((kRegistersOfBlock - few) / computing / 8 * 8, kMostRegisters);
+  for (std::size_t i = 0; i < role.agents.size(); ++i) {
+    if (role.agents[i].kind != AgentKind::kProducer) plan.registers[i] = share;
+    if (role.agents[i].num_registers != 0) plan.registers[i] = role.agents[i].num_registers;
+  }
 }
 
 RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps) {

@@ -31,7 +31,8 @@ struct PipePlan {
   int group = -1;
   Split split = Split::kNone;
   const Op* put = nullptr;
-  int map = -1;  // TMA view; -1: filled by the producer's threads
+  int map = -1;          // TMA view; -1: filled by the producer's threads
+  const char* why = "";  // it is not loaded by TMA
 };
 
 // Pipes that are always put, got and released together share their barriers.
@@ -45,7 +46,8 @@ struct RolePlan {
   int first_thread_of_consumer = 0;
   std::vector<AgentPlan> agents;
   std::vector<int> first_thread;  // per agent
-  std::vector<int> registers;     // per agent and thread, 0: as launched
+  std::vector<int> registers;     // per agent and thread, 0: as launched (budget_registers)
+  int idle_registers = 0;         // of the block's threads beyond the role's, 0: as launched
   int num_threads = 0;
   std::vector<PipePlan> pipes;
   std::vector<PipeGroup> groups;
@@ -54,14 +56,23 @@ struct RolePlan {
   std::size_t store_stages = 0;  // two blocks of 64 x 64 per warpgroup
   std::size_t scratch = 0;       // one float per thread
   std::size_t shared_bytes = 0;
+
+  // Whether all threads of a producer fill slots; else one of them issues all its loads.
+  bool fills(const Role& role, int agent) const;
 };
 
 // Adds the views that the role needs to `maps`. UserError naming the line for what no layout fits.
 RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps);
 
+// Moves registers from the threads that need few to those that compute, for a role in blocks of
+// `block` threads, which may be more than its own. Blocks of up to 256 threads need none of this.
+void budget_registers(const Role& role, int block, RolePlan& plan);
+
 // The TMA view under a region, or false where TMA cannot address it (strides not of 16 bytes, more
 // than three dimensions in use, another rank).
 bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& out);
+// Why it is false, in words.
+const char* tma_refusal(const Program& program, const Region& region);
 std::vector<std::int64_t> row_major_strides(const Program& program, int tensor);
 
 // The whole shared memory of a block.

@@ -1,4 +1,7 @@
 // Signals, fences and named barriers.
+#include <algorithm>
+#include <functional>
+
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
 
@@ -11,15 +14,14 @@ int AgentWriter::sync_site(const Op& op) {
 }
 
 void AgentWriter::sync(const Op& op) {
-  bool alone = producer();  // one thread works
   auto meet = [&] {
-    if (!alone) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
+    if (!alone()) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
   };
-  std::string first = alone ? "true" : "team.tid == 0";
+  std::string first = alone() ? "true" : "team.tid == 0";
   switch (op.code) {
     case OpCode::kNotify: {
-      if (alone) line("tma_store_wait<0>();");
-      if (!alone) line("if (team.tid % 128 == 0) tma_store_wait<0>();");
+      if (alone()) line("tma_store_wait<0>();");
+      if (!alone()) line("if (team.tid % 128 == 0) tma_store_wait<0>();");
       meet();
       line("if ({}) {{", first);
       line("  fence_acq_rel_sys();");
@@ -44,15 +46,47 @@ void AgentWriter::sync(const Op& op) {
       return;
     }
     case OpCode::kFence:
-      if (!alone) line("if (team.tid % 128 == 0) tma_store_wait<0>();");
+      if (!alone()) line("if (team.tid % 128 == 0) tma_store_wait<0>();");
       line("fence_acq_rel_gpu();");
       line("fence_proxy_async_global();");
       meet();
       return;
     default:
-      throw UserError(
-          fmt::format("{}:{}: named barriers have no GPU lowering yet", op.loc.file, op.loc.line));
+      if (alone()) {
+        throw UserError(
+            fmt::format("{}:{}: role '{}' on the GPU: a producer of one thread at a named "
+                        "barrier, which counts warps",
+                        op.loc.file, op.loc.line, site_.role->name));
+      }
+      line("named_barrier_{}({}, {});", op.code == OpCode::kArrive ? "arrive" : "sync",
+           barrier_id(op), barrier_threads(op.symbol));
   }
+}
+
+// 0 is the whole block, then come the agents' own, from 8 on those of TMA stores.
+int AgentWriter::barrier_id(const Op& op) const {
+  int id = 1 + static_cast<int>(site_.role->agents.size()) + op.symbol;
+  if (id >= 8) {
+    throw UserError(fmt::format(
+        "{}:{}: role '{}' on the GPU: {} agents and {} barriers are too many", op.loc.file,
+        op.loc.line, site_.role->name, site_.role->agents.size(), site_.role->barriers.size()));
+  }
+  return id;
+}
+
+int AgentWriter::barrier_threads(int barrier) const {
+  std::function<bool(const Block&)> names = [&](const Block& block) {
+    return std::any_of(block.begin(), block.end(), [&](const Op& op) {
+      bool here =
+          (op.code == OpCode::kArrive || op.code == OpCode::kBarrierSync) && op.symbol == barrier;
+      return here || std::any_of(op.bodies.begin(), op.bodies.end(), names);
+    });
+  };
+  int threads = 0;
+  for (std::size_t a = 0; a < site_.role->agents.size(); ++a) {
+    if (names(site_.role->agents[a].body)) threads += plan_.agents[a].num_threads;
+  }
+  return threads;
 }
 
 }  // namespace stretto

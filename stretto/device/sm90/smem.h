@@ -55,6 +55,34 @@ STRETTO_DEVICE void load_smem(V& v, const S& smem, const Team& t) {
     }
   }
 }
+// Fills a whole slot from a box, zeros past its end. kRun: columns that may be read at once,
+// because strides and origin are multiples of it. Before the tensor core reads: a proxy fence in
+// every thread and a barrier.
+template <int kRun, class S, class T>
+STRETTO_DEVICE void fill_slot(const S& smem, const Box<const T>& box, const Team& t, int threads) {
+  constexpr int kUnit = 16 / int(sizeof(T));  // what stays together under the permutation
+  constexpr int kUnits = div_up(S::kCols, S::kChunkCols) * S::kChunkCols / kUnit;
+#pragma unroll 1
+  for (int i = int(t.tid); i < S::kRows * kUnits; i += threads) {
+    int r = i / kUnits, c = i % kUnits * kUnit;
+    const T* row = box.data + r * box.row_stride;
+    Run<T, kUnit> e{};
+#pragma unroll
+    for (int k = 0; k < kUnit; k += kRun) {
+      if (r < box.rows && c + k + kRun <= box.cols) {
+        auto run = *reinterpret_cast<const Run<T, kRun>*>(row + (c + k) * box.col_stride);
+#pragma unroll
+        for (int u = 0; u < kRun; ++u) e.x[k + u] = run.x[u];
+      } else if (kRun > 1 && r < box.rows) {
+#pragma unroll
+        for (int u = 0; u < kRun; ++u) {
+          if (c + k + u < box.cols) e.x[k + u] = row[(c + k + u) * box.col_stride];
+        }
+      }
+    }
+    *reinterpret_cast<Run<T, kUnit>*>(&smem.at(r, c)) = e;
+  }
+}
 // Zeroes rows [first, kRows) of a slot: what lies past the end of a run-time range.
 template <class S>
 STRETTO_DEVICE void clear_rows(const S& smem, int first, const Team& t, int threads) {

@@ -86,14 +86,29 @@ std::string to_string(const AgGemmDesc& d) {
 }
 
 std::string to_string(const AgGemmConfig& cfg) {
-  return fmt::format("tile={}x{}x{} compute={} gather={} workers={} comm_rows={} channels={}",
-                     cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms,
-                     cfg.gather == Gather::kPull ? "pull" : "push", cfg.num_gather_workers,
-                     cfg.comm_rows, cfg.channels_per_rank);
+  return fmt::format(
+      "tile={}x{}x{} compute={} gather={} workers={} comm_rows={} channels={} stages={}",
+      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms,
+      cfg.gather == Gather::kPull ? "pull" : "push", cfg.num_gather_workers, cfg.comm_rows,
+      cfg.channels_per_rank, cfg.num_stages);
 }
 
-AgGemmConfig default_config(const AgGemmDesc& d) {
+AgGemmConfig default_config(const AgGemmDesc& d, Target target) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  if (target == Target::kCuda) {
+    GpuLoop loop = gpu_loop(
+        {.m = d.m, .n = d.n, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype, .swiglu = d.swiglu});
+    std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
+    std::int64_t comm_rows =
+        std::clamp<std::int64_t>(ceil_div(run_rows, std::int64_t{4}), 1, loop.tile.bm);
+    int gather = gpu_workers(ceil_div(run_rows, comm_rows) * d.world_size, 16);
+    return {.tile = loop.tile,
+            .num_compute_sms = gpu_workers(tiles, kGpuSms - gather),
+            .num_gather_workers = gather,
+            .comm_rows = comm_rows,
+            .channels_per_rank = std::clamp<std::int64_t>(run_rows / loop.tile.bm, 1, 8),
+            .num_stages = loop.num_stages};
+  }
   return {.tile = default_tile(d.m, d.n, d.k),
           .comm_rows = std::clamp<std::int64_t>(ceil_div(run_rows, std::int64_t{4}), 1, 256),
           .channels_per_rank = 2};
@@ -118,7 +133,7 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
 
   p.on_start([&] { p.notify_all(ready); });
   push ? push_rows(p, d, cfg, gathered) : pull_rows(p, d, cfg, gathered);
-  p.role("gemm", Resource::sms(cfg.num_compute_sms),
+  p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
          p.grid(c, tile.bm, tile.bn).rotate_rows(p.rank()), [&](const Tile& t) {
            p.consumer_tile_wait(arrived, rows, t.row, t.row + tile.bm);
            Value acc = linear.product(tile, t.col, [&](const Index& k) {

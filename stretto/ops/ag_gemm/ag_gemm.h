@@ -33,11 +33,12 @@ struct AgGemmConfig {
   int num_gather_workers = 1;          // copy queues (kPull) or SMs (kPush)
   std::int64_t comm_rows = 0;          // rows of one transfer
   std::int64_t channels_per_rank = 1;  // what a tile waits for: 1/channels of a rank's rows
+  int num_stages = 0;                  // as in GemmConfig
 };
 
 std::string to_string(const AgGemmDesc& desc);
 std::string to_string(const AgGemmConfig& config);
-AgGemmConfig default_config(const AgGemmDesc& desc);
+AgGemmConfig default_config(const AgGemmDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Rank r has the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [ceil(m/P), k],
 // symmetric, whose rows past m are not read; b [n, k] (swiglu: b_gate and b_up), bias [n]

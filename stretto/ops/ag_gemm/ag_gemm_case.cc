@@ -30,8 +30,8 @@ OperatorInfo info(const char* name, const char* summary, Gather gather) {
                       .b_dtype = s.dtype,
                       .c_dtype = s.dtype};
   };
-  auto config = [gather](const AgGemmDesc& d) {
-    AgGemmConfig cfg = default_config(d);
+  auto config = [gather](const AgGemmDesc& d, Target target) {
+    AgGemmConfig cfg = default_config(d, target);
     cfg.gather = gather;
     return cfg;
   };
@@ -40,15 +40,16 @@ OperatorInfo info(const char* name, const char* summary, Gather gather) {
           .program =
               [=](const OpShape& shape) {
                 AgGemmDesc d = desc(with_defaults(shape));
-                return ag_gemm(d, config(d));
+                return ag_gemm(d, config(d, shape.target));
               },
           .make_case =
               [=](const OpShape& shape, std::uint64_t seed) {
                 OpShape s = with_defaults(shape);
                 AgGemmDesc d = desc(s);
-                return ag_gemm_case(d, config(d), s.m, seed);
+                return ag_gemm_case(d, config(d, s.target), s.m, seed);
               },
-          .shapes = gemm_shapes};
+          .shapes = gemm_shapes,
+          .large = large_gemm()};
 }
 
 }  // namespace

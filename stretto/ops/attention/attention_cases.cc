@@ -147,7 +147,8 @@ OpCase rope_case(const OpShape& shape, std::uint64_t seed) {
 
 OpCase attention_case(const OpShape& shape, std::uint64_t seed) {
   AttentionDesc d = desc_of(shape);
-  AttentionCase a(d, attention(d, shape.target == Target::kCuda ? gpu_attention(d) : config_of(d)), seed);
+  AttentionCase a(d, attention(d, shape.target == Target::kCuda ? gpu_attention(d) : config_of(d)),
+                  seed);
   std::int64_t num_q = a.split.heads_per_rank;
   int group = d.num_heads / d.num_kv_heads;
   for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
@@ -193,7 +194,8 @@ OperatorInfo rope_info() {
           .summary =
               "rotary embedding of m tokens with head size k, and their cache write (cache of n "
               "tokens)",
-          .program = [](const OpShape& s) {
+          .program =
+              [](const OpShape& s) {
                 AttentionDesc d = desc_of(s);
                 return rope(d, s.target == Target::kCuda ? gpu_rope(d) : config_of(d));
               },
@@ -205,7 +207,8 @@ OperatorInfo rope_info() {
 OperatorInfo attention_info() {
   return {.name = "attention",
           .summary = "causal GQA attention of m tokens over a cache of n, head size k",
-          .program = [](const OpShape& s) {
+          .program =
+              [](const OpShape& s) {
                 AttentionDesc d = desc_of(s);
                 return attention(d, s.target == Target::kCuda ? gpu_attention(d) : config_of(d));
               },

@@ -21,8 +21,8 @@ CollectiveDesc desc_of(const OpShape& shape) {
 }
 
 // Small tiles for small shapes, so that tests have many of them.
-CollectiveConfig config_of(const CollectiveDesc& d) {
-  CollectiveConfig c = default_config(d);
+CollectiveConfig config_of(const CollectiveDesc& d, Target target) {
+  CollectiveConfig c = default_config(d, target);
   if (d.m * d.n < 100'000)
     c.tile_rows = std::max<std::int64_t>(1, std::min<std::int64_t>(3, c.tile_rows));
   if (d.m * d.n < 100'000) c.tile_cols = std::min<std::int64_t>(16, c.tile_cols);
@@ -86,9 +86,12 @@ std::vector<OpShape> shapes(int world_size) {
           {.world_size = world_size, .m = 5, .n = 7, .dtype = DType::kF16}};
 }
 
+// Activations of 4096 tokens; 32 MB.
+OpShape large() { return {.m = 4096, .n = 4096, .dtype = DType::kBF16}; }
+
 OpCase all_gather_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = desc_of(shape);
-  CollectiveConfig config = config_of(d);
+  CollectiveConfig config = config_of(d, shape.target);
   CaseBuilder b(d, config, all_gather(d, config), seed);
   for (int r = 0; r < d.world_size; ++r) {
     for (std::int64_t row = 0; row < b.m; ++row) {
@@ -103,7 +106,7 @@ OpCase all_gather_case(const OpShape& shape, std::uint64_t seed) {
 
 OpCase reduce_scatter_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = desc_of(shape);
-  CollectiveConfig config = config_of(d);
+  CollectiveConfig config = config_of(d, shape.target);
   CaseBuilder b(d, config, reduce_scatter(d, config), seed);
   b.c.tolerance = sum_tolerance(d.dtype, d.world_size);
   std::int64_t out_rows = ceil_div(b.m, static_cast<std::int64_t>(d.world_size));
@@ -120,7 +123,7 @@ OpCase reduce_scatter_case(const OpShape& shape, std::uint64_t seed) {
 
 OpCase all_reduce_case(const OpShape& shape, std::uint64_t seed, AllReduceKind kind) {
   CollectiveDesc d = desc_of(shape);
-  CollectiveConfig config = config_of(d);
+  CollectiveConfig config = config_of(d, shape.target);
   config.all_reduce = kind;
   CaseBuilder b(d, config, all_reduce(d, config), seed);
   b.c.tolerance = sum_tolerance(d.dtype, d.world_size);
@@ -135,7 +138,7 @@ OpCase all_reduce_case(const OpShape& shape, std::uint64_t seed, AllReduceKind k
 
 OpCase all_to_all_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = desc_of(shape);
-  CollectiveConfig config = config_of(d);
+  CollectiveConfig config = config_of(d, shape.target);
   CaseBuilder b(d, config, all_to_all(d, config), seed);
   auto counts = static_cast<std::size_t>(b.c.program.find_tensor("recv_counts"));
   Values draws =
@@ -157,7 +160,7 @@ OpCase all_to_all_case(const OpShape& shape, std::uint64_t seed) {
 
 OpCase broadcast_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = desc_of(shape);
-  CollectiveConfig config = config_of(d);
+  CollectiveConfig config = config_of(d, shape.target);
   int root = d.world_size - 1;
   CaseBuilder b(d, config, broadcast(d, config, root), seed);
   for (int r = 0; r < d.world_size; ++r) {
@@ -171,20 +174,26 @@ OpCase broadcast_case(const OpShape& shape, std::uint64_t seed) {
 }  // namespace
 
 OperatorInfo all_gather_info() {
-  return {.name = "all_gather",
-          .summary = "every rank gets all rows of [m, n]",
-          .program = [](const OpShape& s) { return all_gather(desc_of(s), config_of(desc_of(s))); },
-          .make_case = all_gather_case,
-          .shapes = shapes};
+  return {
+      .name = "all_gather",
+      .summary = "every rank gets all rows of [m, n]",
+      .program =
+          [](const OpShape& s) { return all_gather(desc_of(s), config_of(desc_of(s), s.target)); },
+      .make_case = all_gather_case,
+      .shapes = shapes,
+      .large = large()};
 }
 
 OperatorInfo reduce_scatter_info() {
-  return {
-      .name = "reduce_scatter",
-      .summary = "every rank gets its rows of the sum over ranks of [m, n]",
-      .program = [](const OpShape& s) { return reduce_scatter(desc_of(s), config_of(desc_of(s))); },
-      .make_case = reduce_scatter_case,
-      .shapes = shapes};
+  return {.name = "reduce_scatter",
+          .summary = "every rank gets its rows of the sum over ranks of [m, n]",
+          .program =
+              [](const OpShape& s) {
+                return reduce_scatter(desc_of(s), config_of(desc_of(s), s.target));
+              },
+          .make_case = reduce_scatter_case,
+          .shapes = shapes,
+          .large = large()};
 }
 
 OperatorInfo all_reduce_info(AllReduceKind kind) {
@@ -194,21 +203,25 @@ OperatorInfo all_reduce_info(AllReduceKind kind) {
           .summary = "every rank gets the sum over ranks of [m, n]",
           .program =
               [kind](const OpShape& s) {
-                CollectiveConfig config = config_of(desc_of(s));
+                CollectiveConfig config = config_of(desc_of(s), s.target);
                 config.all_reduce = kind;
                 return all_reduce(desc_of(s), config);
               },
           .make_case = [kind](const OpShape& s,
                               std::uint64_t seed) { return all_reduce_case(s, seed, kind); },
-          .shapes = shapes};
+          .shapes = shapes,
+          .large = large()};
 }
 
 OperatorInfo all_to_all_info() {
-  return {.name = "all_to_all",
-          .summary = "block d of [P, m, n] goes to rank d, its first rows as counted",
-          .program = [](const OpShape& s) { return all_to_all(desc_of(s), config_of(desc_of(s))); },
-          .make_case = all_to_all_case,
-          .shapes = shapes};
+  return {
+      .name = "all_to_all",
+      .summary = "block d of [P, m, n] goes to rank d, its first rows as counted",
+      .program =
+          [](const OpShape& s) { return all_to_all(desc_of(s), config_of(desc_of(s), s.target)); },
+      .make_case = all_to_all_case,
+      .shapes = shapes,
+      .large = large()};
 }
 
 OperatorInfo broadcast_info() {
@@ -217,10 +230,11 @@ OperatorInfo broadcast_info() {
           .program =
               [](const OpShape& s) {
                 CollectiveDesc d = desc_of(s);
-                return broadcast(d, config_of(d), d.world_size - 1);
+                return broadcast(d, config_of(d, s.target), d.world_size - 1);
               },
           .make_case = broadcast_case,
-          .shapes = shapes};
+          .shapes = shapes,
+          .large = large()};
 }
 
 }  // namespace stretto

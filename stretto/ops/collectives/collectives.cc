@@ -24,6 +24,10 @@ void check(const CollectiveDesc& d, const CollectiveConfig& c) {
   positive(c.num_queues, "num_queues");
 }
 
+Resource copies(const CollectiveConfig& c) {
+  return c.num_copy_sms > 0 ? Resource::sms(c.num_copy_sms) : Resource::copy_engine(c.num_queues);
+}
+
 // Waits, before the launch ends, until every rank has read `times` tiles of what this rank offers.
 void wait_for_readers(ProgramBuilder& p, const SignalRef& done, const Index& times) {
   p.on_end([&] {
@@ -55,14 +59,13 @@ Program all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   SignalRef done = p.signal("done");    // a peer has read a tile of it
 
   p.on_start([&] { p.notify_all(ready); });
-  p.role("gather", Resource::copy_engine(cfg.num_queues), rows.tiles().rotate_from(p.rank()),
-         [&](const Tile& t) {
-           p.wait(ready, t.owner);
-           Slice from = in.on(t.owner).tile({t.local_row, 0}, cfg.tile_rows, d.n);
-           p.rank_copy_data(from.until_row(t.local_row + t.row_end - t.row),
-                            out.tile({t.row, 0}, cfg.tile_rows, d.n).until_row(t.row_end));
-           p.notify(done, t.owner);
-         });
+  p.role("gather", copies(cfg), rows.tiles().rotate_from(p.rank()), [&](const Tile& t) {
+    p.wait(ready, t.owner);
+    Slice from = in.on(t.owner).tile({t.local_row, 0}, cfg.tile_rows, d.n);
+    p.rank_copy_data(from.until_row(t.local_row + t.row_end - t.row),
+                     out.tile({t.row, 0}, cfg.tile_rows, d.n).until_row(t.row_end));
+    p.notify(done, t.owner);
+  });
   wait_for_readers(p, done, rows.tiles().owned_by(p.rank()).count());
   return p.finish();
 }
@@ -137,12 +140,11 @@ Program all_reduce_two_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
            p.producer_tile_notify(reduced, rows, t, NotifyMode::kBroadcast);
            p.notify_all(done);  // this tile of every rank's input has been read
          });
-  p.role("gather", Resource::copy_engine(cfg.num_queues), rows.tiles().rotate_from(p.rank()),
-         [&](const Tile& t) {
-           p.consumer_tile_wait(reduced, rows, t.row, t.row_end);
-           p.tile_pull_data(rows, t, sums, out);
-           p.notify(done, t.owner);
-         });
+  p.role("gather", copies(cfg), rows.tiles().rotate_from(p.rank()), [&](const Tile& t) {
+    p.consumer_tile_wait(reduced, rows, t.row, t.row_end);
+    p.tile_pull_data(rows, t, sums, out);
+    p.notify(done, t.owner);
+  });
   wait_for_readers(p, done, own_tiles * 2);
   return p.finish();
 }
@@ -286,7 +288,7 @@ Program broadcast(const CollectiveDesc& d, const CollectiveConfig& cfg, int root
   TileSpace tiles = p.range(ceil_div(d.m, cfg.tile_rows));
 
   p.on_start([&] { p.when(p.rank() == root, [&] { p.notify_all(ready); }); });
-  p.role("pull", Resource::copy_engine(cfg.num_queues), tiles, [&](const Tile& t) {
+  p.role("pull", copies(cfg), tiles, [&](const Tile& t) {
     p.wait(ready, root);
     p.rank_copy_data(in.on(root).tile({t.index * cfg.tile_rows, 0}, cfg.tile_rows, d.n),
                      out.tile({t.index * cfg.tile_rows, 0}, cfg.tile_rows, d.n));
@@ -309,12 +311,21 @@ std::string to_string(const CollectiveDesc& d) {
 }
 
 std::string to_string(const CollectiveConfig& c) {
-  return fmt::format("tile {}x{}, {} workers, {} queues", c.tile_rows, c.tile_cols, c.num_workers,
-                     c.num_queues);
+  return fmt::format("tile {}x{}, {} workers, {} queues, {} copying SMs", c.tile_rows, c.tile_cols,
+                     c.num_workers, c.num_queues, c.num_copy_sms);
 }
 
-CollectiveConfig default_config(const CollectiveDesc& d) {
+CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
   CollectiveConfig c;
+  if (target == Target::kCuda) {
+    constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
+    c.tile_cols = 2048;
+    c.tile_rows = std::max<std::int64_t>(kElements / d.n, 1);
+    // Two roles at most share the GPU.
+    std::int64_t tiles = ceil_div(d.m, c.tile_rows);
+    c.num_workers = gpu_workers(tiles, kGpuSms / 2);
+    c.num_copy_sms = c.num_workers;
+  }
   c.tile_rows = std::min<std::int64_t>(c.tile_rows, ceil_div(d.m, d.world_size));
   c.tile_cols = std::min(c.tile_cols, d.n);
   c.all_reduce = d.m * d.n * static_cast<std::int64_t>(size_bytes(d.dtype)) <= 64 * 1024

@@ -11,6 +11,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/harness/target.h"
 
 namespace stretto {
 
@@ -34,13 +35,14 @@ struct CollectiveConfig {
   std::int64_t tile_cols = 512;  // of reductions; copies take whole rows
   int num_workers = 1;           // SMs (CPU: coroutines) of each role that computes
   int num_queues = 1;            // copy engines
+  int num_copy_sms = 0;          // copies by that many SMs instead of copy engines
   AllReduceKind all_reduce = AllReduceKind::kTwoShot;
 };
 
 std::string to_string(const CollectiveDesc& desc);
 std::string to_string(const CollectiveConfig& config);
 const char* name(AllReduceKind kind);
-CollectiveConfig default_config(const CollectiveDesc& desc);
+CollectiveConfig default_config(const CollectiveDesc& desc, Target target = Target::kCpu);
 
 // in [ceil(m/P), n] symmetric -> out [m, n]. Pull by copy engine.
 Program all_gather(const CollectiveDesc& desc, const CollectiveConfig& config);

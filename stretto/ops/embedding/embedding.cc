@@ -6,6 +6,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/gemm/linear.h"
 
 namespace stretto {
 namespace {
@@ -21,6 +22,9 @@ void check(const VocabDesc& d, const VocabConfig& c) {
   positive(d.world_size, "world_size");
   positive(c.tile_rows, "tile_rows");
   positive(c.tile_vocab, "tile_vocab");
+  if (c.tile_k < 0) {
+    throw UserError(fmt::format("vocabulary: tile_k is {}, need 0 or more", c.tile_k));
+  }
   positive(c.num_workers, "num_workers");
   positive(c.num_queues, "num_queues");
 }
@@ -92,11 +96,15 @@ Program lm_head(const VocabDesc& d, const VocabConfig& cfg) {
   SignalRef computed = p.signal("computed", d.world_size * col_tiles);  // [owner][column block]
   SignalRef done = p.signal("done");
 
-  p.role("gemm", Resource::sms(cfg.num_workers),
+  std::int64_t tile_k = cfg.tile_k == 0 ? d.hidden : cfg.tile_k;
+  p.role("gemm", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages),
          p.grid(d.m, share, cfg.tile_rows, cfg.tile_vocab).columns_first(), [&](const Tile& t) {
-           Value acc = dot(p.zeros(DType::kF32, cfg.tile_rows, cfg.tile_vocab),
-                           p.load(x.tile({t.row, 0}, cfg.tile_rows, d.hidden)),
-                           p.load(table.tile({t.col, 0}, cfg.tile_vocab, d.hidden)).T());
+           Value acc = p.zeros(DType::kF32, cfg.tile_rows, cfg.tile_vocab);
+           p.loop(ceil_div(d.hidden, tile_k), [&](const Index& step) {
+             Index k = step * tile_k;
+             acc = dot(acc, p.load(x.tile({t.row, k}, cfg.tile_rows, tile_k)),
+                       p.load(table.tile({t.col, k}, cfg.tile_vocab, tile_k)).T());
+           });
            p.store(part.tile({t.row, t.col}, cfg.tile_rows, cfg.tile_vocab), acc);
            p.loop(p.world_size(), [&](const Index& i) {
              p.notify(computed[p.rank() * col_tiles + t.n], (p.rank() + i) % p.world_size());
@@ -128,6 +136,26 @@ std::string to_string(const VocabDesc& d) {
 VocabConfig default_config(const VocabDesc& d) {
   return {.tile_rows = std::min<std::int64_t>(16, d.m),
           .tile_vocab = std::min<std::int64_t>(512, vocab_per_rank(d))};
+}
+
+VocabConfig embedding_gpu_config(const VocabDesc& d) {
+  constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
+  VocabConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.hidden, 1, d.m)};
+  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows), kGpuSms / 2);
+  return c;
+}
+
+VocabConfig lm_head_gpu_config(const VocabDesc& d) {
+  std::int64_t share = vocab_per_rank(d);
+  GpuLoop loop = gpu_loop({.m = d.m, .n = share, .a_dtype = d.dtype, .b_dtype = d.weight_dtype});
+  VocabConfig c{.tile_rows = loop.tile.bm,
+                .tile_vocab = loop.tile.bn,
+                .tile_k = loop.tile.bk,
+                .num_stages = loop.num_stages,
+                .num_queues = 2};
+  std::int64_t tiles = ceil_div(d.m, c.tile_rows) * ceil_div(share, c.tile_vocab);
+  c.num_workers = gpu_workers(tiles, kGpuSms - c.num_queues);
+  return c;
 }
 
 }  // namespace stretto

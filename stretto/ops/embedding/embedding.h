@@ -8,6 +8,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/harness/target.h"
 
 namespace stretto {
 
@@ -24,12 +25,16 @@ struct VocabDesc {
 struct VocabConfig {
   std::int64_t tile_rows = 16;
   std::int64_t tile_vocab = 512;
-  int num_workers = 1;
+  std::int64_t tile_k = 0;  // lm_head: hidden columns of one step; 0: all
+  int num_stages = 0;       // lm_head: steps loaded ahead; 0: none
+  int num_workers = 1;      // of each role
   int num_queues = 1;
 };
 
 std::string to_string(const VocabDesc& desc);
 VocabConfig default_config(const VocabDesc& desc);
+VocabConfig embedding_gpu_config(const VocabDesc& desc);
+VocabConfig lm_head_gpu_config(const VocabDesc& desc);
 std::int64_t vocab_per_rank(const VocabDesc& desc);
 
 // tokens [m] i32 in 0..vocab-1 (contract), table [V', hidden] -> out [m, hidden], or [ceil(m/P),

@@ -27,6 +27,16 @@ VocabConfig config_of(const VocabDesc& d) {
   return c;
 }
 
+VocabConfig lookup_config(const VocabDesc& d, Target target) {
+  return target == Target::kCuda ? embedding_gpu_config(d) : config_of(d);
+}
+
+VocabConfig head_config(const VocabDesc& d, Target target) {
+  return target == Target::kCuda ? lm_head_gpu_config(d) : config_of(d);
+}
+
+OpShape large() { return {.m = 64, .n = 128256, .k = 4096, .dtype = DType::kBF16}; }
+
 std::vector<OpShape> shapes(int world_size) {
   return {{.world_size = world_size, .m = 6, .n = 50, .k = 16, .dtype = DType::kF32},
           {.world_size = world_size, .m = 9, .n = 101, .k = 13, .dtype = DType::kBF16}};
@@ -71,7 +81,7 @@ struct VocabCase {
 
 OpCase embedding_case(const OpShape& s, std::uint64_t seed) {
   VocabDesc d = desc_of(s);
-  VocabCase v(d, embedding(d, config_of(d)), seed);
+  VocabCase v(d, embedding(d, lookup_config(d, s.target)), seed);
   v.c.tolerance = 0;
   Values draws = random_values(static_cast<std::size_t>(d.m), DType::kF32, seed + 5);
   Values tokens;
@@ -103,7 +113,7 @@ OpCase embedding_case(const OpShape& s, std::uint64_t seed) {
 
 OpCase lm_head_case(const OpShape& s, std::uint64_t seed) {
   VocabDesc d = desc_of(s);
-  VocabCase v(d, lm_head(d, config_of(d)), seed);
+  VocabCase v(d, lm_head(d, head_config(d, s.target)), seed);
   v.c.tolerance = sum_tolerance(DType::kF32, d.hidden);
   Values x = random_values(static_cast<std::size_t>(d.m * d.hidden), d.dtype, seed + 9);
   for (std::size_t r = 0; r < v.c.inputs.size(); ++r) {
@@ -128,17 +138,24 @@ OpCase lm_head_case(const OpShape& s, std::uint64_t seed) {
 OperatorInfo embedding_info() {
   return {.name = "embedding",
           .summary = "m tokens looked up in a table of n rows of k, split over the ranks",
-          .program = [](const OpShape& s) { return embedding(desc_of(s), config_of(desc_of(s))); },
+          .program =
+              [](const OpShape& s) {
+                return embedding(desc_of(s), lookup_config(desc_of(s), s.target));
+              },
           .make_case = embedding_case,
-          .shapes = shapes};
+          .shapes = shapes,
+          .large = large()};
 }
 
 OperatorInfo lm_head_info() {
-  return {.name = "lm_head",
-          .summary = "[m, k] times a table of n rows, split over the ranks; logits on every rank",
-          .program = [](const OpShape& s) { return lm_head(desc_of(s), config_of(desc_of(s))); },
-          .make_case = lm_head_case,
-          .shapes = shapes};
+  return {
+      .name = "lm_head",
+      .summary = "[m, k] times a table of n rows, split over the ranks; logits on every rank",
+      .program =
+          [](const OpShape& s) { return lm_head(desc_of(s), head_config(desc_of(s), s.target)); },
+      .make_case = lm_head_case,
+      .shapes = shapes,
+      .large = large()};
 }
 
 }  // namespace stretto

@@ -35,7 +35,16 @@ std::string to_string(const GemmConfig& cfg) {
                      cfg.cluster_size);
 }
 
-GemmConfig default_config(const GemmDesc& d) { return {.tile = default_tile(d.m, d.n, d.k)}; }
+GemmConfig default_config(const GemmDesc& d, Target target) {
+  if (target == Target::kCpu) return {.tile = default_tile(d.m, d.n, d.k)};
+  GpuLoop loop = gpu_loop(
+      {.m = d.m, .n = d.n, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype, .swiglu = d.swiglu});
+  std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
+  return {.tile = loop.tile,
+          .num_compute_sms = gpu_workers(tiles),
+          .raster = 8,
+          .num_stages = loop.num_stages};
+}
 
 Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
   check(d, cfg);
@@ -50,16 +59,15 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
 
   Resource sms =
       Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).clustered(cfg.cluster_size);
-  p.role("gemm", sms, p.grid(c, tile.bm, tile.bn).raster(cfg.raster),
-         [&](const Tile& t) {
-           Value acc = linear.product(tile, t.col, [&](const Index& k) {
-             return a.tile({t.row, k}, tile.bm, tile.bk);
-           });
-           if (d.residual) {
-             acc = acc + cast(p.load(residual.tile({t.row, t.col}, tile.bm, tile.bn)), DType::kF32);
-           }
-           p.store(c.tile({t.row, t.col}, tile.bm, tile.bn), cast(acc, d.c_dtype));
-         });
+  p.role("gemm", sms, p.grid(c, tile.bm, tile.bn).raster(cfg.raster), [&](const Tile& t) {
+    Value acc = linear.product(tile, t.col, [&](const Index& k) {
+      return a.tile({t.row, k}, tile.bm, tile.bk);
+    });
+    if (d.residual) {
+      acc = acc + cast(p.load(residual.tile({t.row, t.col}, tile.bm, tile.bn)), DType::kF32);
+    }
+    p.store(c.tile({t.row, t.col}, tile.bm, tile.bn), cast(acc, d.c_dtype));
+  });
   return p.finish();
 }
 

@@ -30,7 +30,7 @@ struct GemmConfig {
 
 std::string to_string(const GemmDesc& desc);
 std::string to_string(const GemmConfig& config);
-GemmConfig default_config(const GemmDesc& desc);
+GemmConfig default_config(const GemmDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Inputs a [m, k]; b [n, k] (swiglu: b_gate and b_up), bias [n] (bias_gate, bias_up),
 // residual [m, n]; output c [m, n]. Accumulated in fp32, rounded once. UserError naming the field

@@ -36,15 +36,16 @@ OperatorInfo info(const char* name, const char* summary, GemmDesc (*desc)(const 
           .program =
               [desc](const OpShape& shape) {
                 GemmDesc d = desc(with_defaults(shape));
-                return gemm(d, default_config(d));
+                return gemm(d, default_config(d, shape.target));
               },
           .make_case =
               [desc](const OpShape& shape, std::uint64_t seed) {
                 OpShape s = with_defaults(shape);
                 GemmDesc d = desc(s);
-                return gemm_case(d, default_config(d), s.m, seed);
+                return gemm_case(d, default_config(d, s.target), s.m, seed);
               },
-          .shapes = gemm_shapes};
+          .shapes = gemm_shapes,
+          .large = large_gemm()};
 }
 
 }  // namespace
@@ -129,6 +130,8 @@ OpShape with_defaults(OpShape s) {
   if (s.k == 0) s.k = 512;
   return s;
 }
+
+OpShape large_gemm() { return {.m = 4096, .n = 4096, .k = 4096, .dtype = DType::kBF16}; }
 
 std::vector<OpShape> gemm_shapes(int world_size) {
   return {{.world_size = world_size, .m = 32, .n = 32, .k = 64, .dtype = DType::kF32},

@@ -39,6 +39,8 @@ std::int64_t row_bucket(std::int64_t m);
 OpShape with_defaults(OpShape shape);
 // One even shape, ragged ones, fewer rows than ranks; all three dtypes.
 std::vector<OpShape> gemm_shapes(int world_size);
+// The projections of an 8 B model.
+OpShape large_gemm();
 
 const Values& input_of(const OpCase& c, int rank, const std::string& tensor);
 

@@ -56,6 +56,19 @@ GemmTile default_tile(std::int64_t m, std::int64_t n, std::int64_t k) {
   return tile;
 }
 
+GpuLoop gpu_loop(const GpuLoopDesc& d) {
+  bool matrix = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2;
+  if (!matrix) return {.tile = {.bm = 64, .bn = 64, .bk = 32}, .num_stages = 2};
+  constexpr std::int64_t kMaxRows = 128;  // two warpgroups of 64 rows
+  constexpr std::int64_t kStageBytes = std::int64_t{192} * 1024;
+  std::int64_t max_cols = d.swiglu ? 128 : 256;  // accumulators fill half the registers
+  GemmTile tile{.bm = d.m <= 64 ? 64 : kMaxRows, .bn = max_cols, .bk = 64};
+  while (tile.bn > 64 && tile.bn / 2 >= d.n) tile.bn /= 2;
+  std::int64_t slice = (tile.bm + tile.bn * (d.swiglu ? 2 : 1)) * tile.bk * 2;
+  return {.tile = tile,
+          .num_stages = static_cast<int>(std::min<std::int64_t>(kStageBytes / slice, 6))};
+}
+
 void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes) {
   for (const NamedSize& size : sizes) {
     if (size.value < 1) {

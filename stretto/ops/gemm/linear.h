@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/harness/target.h"
 
 namespace stretto {
 
@@ -44,6 +45,19 @@ class Linear {
 // Tiles for a CPU rank: the whole of a decode step's rows at once, else up to 256 x 512, and
 // several tiles wherever the matrix is large enough for communication to hide behind.
 GemmTile default_tile(std::int64_t m, std::int64_t n, std::int64_t k);
+
+// The main loop of a GEMM on a Hopper GPU: 16-bit factors through the tensor core, with slices of
+// both loaded ahead; others by the threads' own arithmetic, on tiles that leave room in registers.
+struct GpuLoop {
+  GemmTile tile;
+  int num_stages = 0;
+};
+struct GpuLoopDesc {
+  std::int64_t m = 0, n = 0;
+  DType a_dtype = DType::kF32, b_dtype = DType::kF32;
+  bool swiglu = false;  // two products of the same rows
+};
+GpuLoop gpu_loop(const GpuLoopDesc& desc);
 
 struct NamedSize {
   const char* name;

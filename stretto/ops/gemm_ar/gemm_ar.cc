@@ -53,23 +53,24 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   p.on_start([&] {
     if (credit) p.notify_all(ready);
   });
-  p.role("gemm", Resource::sms(cfg.num_compute_sms), tiles, [&](const Tile& t) {
-    p.when(t.row < m, [&] {
-      Value acc = linear.product(tile, t.col, [&](const Index& k) {
-        return a.tile({t.row, k}, tile.bm, tile.bk);
-      });
-      Value partial = cast(acc, d.out_dtype);
-      p.loop(d.world_size, [&](const Index& i) {
-        Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
-        if (credit) p.wait(ready, peer);
-        p.store(slots.tile({p.rank(), t.row, t.col}, tile.bm, tile.bn).on(peer), partial);
-      });
-    });
-    p.loop(d.world_size, [&](const Index& i) {
-      p.notify(arrived[p.rank() * channels + t.index / per_channel],
-               (p.rank() + 1 + i) % d.world_size);
-    });
-  });
+  p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages), tiles,
+         [&](const Tile& t) {
+           p.when(t.row < m, [&] {
+             Value acc = linear.product(tile, t.col, [&](const Index& k) {
+               return a.tile({t.row, k}, tile.bm, tile.bk);
+             });
+             Value partial = cast(acc, d.out_dtype);
+             p.loop(d.world_size, [&](const Index& i) {
+               Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
+               if (credit) p.wait(ready, peer);
+               p.store(slots.tile({p.rank(), t.row, t.col}, tile.bm, tile.bn).on(peer), partial);
+             });
+           });
+           p.loop(d.world_size, [&](const Index& i) {
+             p.notify(arrived[p.rank() * channels + t.index / per_channel],
+                      (p.rank() + 1 + i) % d.world_size);
+           });
+         });
   p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles, [&](const Tile& t) {
     Index channel = p.let("channel", t.index / per_channel);
     Index count = p.let("count", min(per_channel, num_tiles - channel * per_channel));
@@ -111,7 +112,8 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
                         .scatter = cfg.scatter,
                         .num_copy_queues = cfg.num_copy_queues,
                         .channels_per_rank = cfg.channels,
-                        .num_slots = cfg.num_slots});  // m; a [m, k], b [n, k]
+                        .num_slots = cfg.num_slots,
+                        .num_stages = cfg.num_stages});  // m; a [m, k], b [n, k]
   const Index& m = partials.m();
   TensorRef residual;
   if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
@@ -142,6 +144,23 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   return p.finish();
 }
 
+GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
+  GemmRsConfig rs = default_config(scattered(d), Target::kCuda);
+  GemmArConfig cfg{.tile = rs.tile,
+                   .shots = shots,
+                   .num_compute_sms = rs.num_compute_sms,
+                   .num_reduce_sms = rs.num_reduce_sms,
+                   .channels = rs.channels_per_rank,
+                   .num_copy_queues = rs.num_copy_queues,
+                   .num_stages = rs.num_stages};
+  if (shots == ReduceShots::kTwo) return cfg;
+  std::int64_t tiles = ceil_div(d.m, cfg.tile.bm) * ceil_div(d.n, cfg.tile.bn);
+  cfg.num_reduce_sms = gpu_workers(tiles, 32);
+  cfg.num_compute_sms = gpu_workers(tiles, kGpuSms - cfg.num_reduce_sms);
+  cfg.channels = tiles;
+  return cfg;
+}
+
 }  // namespace
 
 std::string to_string(const GemmArDesc& d) {
@@ -152,10 +171,12 @@ std::string to_string(const GemmArDesc& d) {
 
 std::string to_string(const GemmArConfig& cfg) {
   return fmt::format(
-      "tile={}x{}x{} shots={} compute={} reduce={} channels={} slots={} scatter={} queues={}",
+      "tile={}x{}x{} shots={} compute={} reduce={} channels={} slots={} scatter={} queues={} "
+      "stages={}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.shots == ReduceShots::kOne ? 1 : 2,
       cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels, cfg.num_slots,
-      cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine", cfg.num_copy_queues);
+      cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine", cfg.num_copy_queues,
+      cfg.num_stages);
 }
 
 GemmArConfig default_config(const GemmArDesc& d) {
@@ -164,7 +185,8 @@ GemmArConfig default_config(const GemmArDesc& d) {
   return default_config(d, d.m <= 32 ? ReduceShots::kOne : ReduceShots::kTwo);
 }
 
-GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots) {
+GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target target) {
+  if (target == Target::kCuda) return gpu_config(d, shots);
   bool one = shots == ReduceShots::kOne;
   GemmTile tile = default_tile(d.m, d.n, d.k);
   if (!one) {

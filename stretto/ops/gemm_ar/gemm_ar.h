@@ -36,12 +36,14 @@ struct GemmArConfig {
   int num_slots = 2;          // as in GemmRsConfig
   Scatter scatter = Scatter::kEpilogue;  // kTwo: as in GemmRsConfig
   int num_copy_queues = 1;               // kTwo, kCopyEngine
+  int num_stages = 0;                    // as in GemmConfig
 };
 
 std::string to_string(const GemmArDesc& desc);
 std::string to_string(const GemmArConfig& config);
 GemmArConfig default_config(const GemmArDesc& desc);  // chooses the number of shots, too
-GemmArConfig default_config(const GemmArDesc& desc, ReduceShots shots);
+GemmArConfig default_config(const GemmArDesc& desc, ReduceShots shots,
+                            Target target = Target::kCpu);
 
 // Extent m. Inputs a [m, k] and b [n, k], each rank's own; residual [m, n]. Output out [m, n],
 // symmetric. Partial sums are rounded to the result's dtype once, summed in fp32 in rank order and

@@ -19,21 +19,24 @@ OperatorInfo info(const char* name, const char* summary, ReduceShots shots) {
                       .out_dtype = s.dtype,
                       .residual = true};
   };
-  auto config = [shots](const GemmArDesc& d) { return default_config(d, shots); };
+  auto config = [shots](const GemmArDesc& d, Target target) {
+    return default_config(d, shots, target);
+  };
   return {.name = name,
           .summary = summary,
           .program =
               [=](const OpShape& shape) {
                 GemmArDesc d = desc(with_defaults(shape));
-                return gemm_ar(d, config(d));
+                return gemm_ar(d, config(d, shape.target));
               },
           .make_case =
               [=](const OpShape& shape, std::uint64_t seed) {
                 OpShape s = with_defaults(shape);
                 GemmArDesc d = desc(s);
-                return gemm_ar_case(d, config(d), s.m, seed);
+                return gemm_ar_case(d, config(d, s.target), s.m, seed);
               },
-          .shapes = gemm_shapes};
+          .shapes = gemm_shapes,
+          .large = large_gemm()};
 }
 
 }  // namespace

@@ -37,16 +37,33 @@ std::string to_string(const GemmRsDesc& d) {
 }
 
 std::string to_string(const GemmRsConfig& cfg) {
-  return fmt::format("tile={}x{}x{} compute={} reduce={} scatter={} queues={} channels={} slots={}",
-                     cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.num_reduce_sms,
-                     cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine",
-                     cfg.num_copy_queues, cfg.channels_per_rank, cfg.num_slots);
+  return fmt::format(
+      "tile={}x{}x{} compute={} reduce={} scatter={} queues={} channels={} slots={} "
+      "stages={}",
+      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.num_reduce_sms,
+      cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine", cfg.num_copy_queues,
+      cfg.channels_per_rank, cfg.num_slots, cfg.num_stages);
 }
 
-GemmRsConfig default_config(const GemmRsDesc& d) {
+GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
   // Tiles do not cross from one rank's rows into the next rank's: they are cut from a run of rows,
   // into at least two blocks, so that one can travel while the other is multiplied.
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  if (target == Target::kCuda) {
+    GpuLoop loop = gpu_loop({.m = run_rows, .n = d.n, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype});
+    // The same tile is summed in fp32 by the role that reduces.
+    loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
+    std::int64_t blocks = ceil_div(run_rows, loop.tile.bm);
+    std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn);
+    int reduce = gpu_workers(tiles, 16);
+    constexpr int kQueues = 2;
+    return {.tile = loop.tile,
+            .num_compute_sms = gpu_workers(tiles * d.world_size, kGpuSms - reduce - kQueues),
+            .num_reduce_sms = reduce,
+            .num_copy_queues = kQueues,
+            .channels_per_rank = std::clamp<std::int64_t>(blocks, 1, 8),
+            .num_stages = loop.num_stages};
+  }
   GemmTile tile = default_tile(run_rows, d.n, d.k);
   if (run_rows > 8) tile.bm = std::min(tile.bm, ceil_div(run_rows, std::int64_t{16}) * 8);
   return {.tile = tile, .channels_per_rank = 2};

@@ -35,11 +35,12 @@ struct GemmRsConfig {
   // Copies of the slots that partial sums arrive in. 1: a rank is sent to only once it has started
   // the launch; 2: a rank may be sent to while it is still in the launch before.
   int num_slots = 2;
+  int num_stages = 0;  // as in GemmConfig
 };
 
 std::string to_string(const GemmRsDesc& desc);
 std::string to_string(const GemmRsConfig& config);
-GemmRsConfig default_config(const GemmRsDesc& desc);
+GemmRsConfig default_config(const GemmRsDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Rank r receives the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [m, k],
 // b [n, k], each rank's own; residual [ceil(m/P), n]. Output out [ceil(m/P), n]; its rows past m

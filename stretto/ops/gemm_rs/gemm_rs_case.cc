@@ -38,8 +38,8 @@ OperatorInfo info(const char* name, const char* summary, Scatter scatter) {
                       .out_dtype = s.dtype,
                       .residual = true};
   };
-  auto config = [scatter](const GemmRsDesc& d) {
-    GemmRsConfig cfg = default_config(d);
+  auto config = [scatter](const GemmRsDesc& d, Target target) {
+    GemmRsConfig cfg = default_config(d, target);
     cfg.scatter = scatter;
     cfg.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
     return cfg;
@@ -49,15 +49,16 @@ OperatorInfo info(const char* name, const char* summary, Scatter scatter) {
           .program =
               [=](const OpShape& shape) {
                 GemmRsDesc d = desc(with_defaults(shape));
-                return gemm_rs(d, config(d));
+                return gemm_rs(d, config(d, shape.target));
               },
           .make_case =
               [=](const OpShape& shape, std::uint64_t seed) {
                 OpShape s = with_defaults(shape);
                 GemmRsDesc d = desc(s);
-                return gemm_rs_case(d, config(d), s.m, seed);
+                return gemm_rs_case(d, config(d, s.target), s.m, seed);
               },
-          .shapes = gemm_shapes};
+          .shapes = gemm_shapes,
+          .large = large_gemm()};
 }
 
 }  // namespace

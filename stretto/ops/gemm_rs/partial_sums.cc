@@ -54,7 +54,7 @@ void PartialSums::wait_for_slot(const Index& owner) const {
 
 void PartialSums::store_at_owner() {
   const GemmTile& tile = cfg_.tile;
-  p_.role("gemm", Resource::sms(cfg_.num_compute_sms),
+  p_.role("gemm", Resource::sms(cfg_.num_compute_sms).pipelined(cfg_.num_stages),
           p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn), [&](const Tile& t) {
             Block b = block_of(t);
             p_.when(b.local_row < b.local_end, [&] {
@@ -76,7 +76,7 @@ void PartialSums::store_here_and_copy() {
   auto partial = p_.buffer("partial", d_.out_dtype, {m_, d_.n});    // [m, n]
   auto computed = p_.signal("computed", d_.world_size * channels);  // by owner and channel
 
-  p_.role("gemm", Resource::sms(cfg_.num_compute_sms),
+  p_.role("gemm", Resource::sms(cfg_.num_compute_sms).pipelined(cfg_.num_stages),
           p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn), [&](const Tile& t) {
             Block b = block_of(t);
             p_.when(b.local_row < b.local_end, [&] {

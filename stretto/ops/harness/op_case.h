@@ -13,6 +13,7 @@
 
 #include "stretto/base/dtype.h"
 #include "stretto/ir/program.h"
+#include "stretto/ops/harness/target.h"
 
 namespace stretto {
 
@@ -22,6 +23,7 @@ struct OpShape {
   int world_size = 1;
   std::int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::kF32;
+  Target target = Target::kCpu;
 };
 
 // Row-major values of one tensor on one rank, at the bound shape; the reference works on these.
@@ -55,6 +57,8 @@ struct OperatorInfo {
   // Shapes that every test covers at a given world size: ragged ones and run-time extents among
   // them.
   std::function<std::vector<OpShape>(int world_size)> shapes;
+  // A layer of a large model, for any world size: what a GPU config is made for.
+  OpShape large;
 };
 
 // Random values in [-1, 1) rounded to `dtype`; the sequence depends on the seed alone.

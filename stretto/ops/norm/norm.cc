@@ -118,7 +118,14 @@ std::string to_string(const NormDesc& d) {
                      short_name(d.weight_dtype), d.eps, d.world_size);
 }
 
-NormConfig default_config(const NormDesc& d) {
+NormConfig default_config(const NormDesc& d, Target target) {
+  if (target == Target::kCuda) {
+    constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
+    NormConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.hidden, 1, d.m)};
+    std::int64_t tiles = ceil_div(d.m, c.tile_rows);
+    c.num_workers = gpu_workers(tiles);
+    return c;
+  }
   return {.tile_rows = std::min<std::int64_t>(16, d.m)};
 }
 

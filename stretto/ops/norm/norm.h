@@ -10,6 +10,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/harness/target.h"
 
 namespace stretto {
 
@@ -30,7 +31,7 @@ struct NormConfig {
 };
 
 std::string to_string(const NormDesc& desc);
-NormConfig default_config(const NormDesc& desc);
+NormConfig default_config(const NormDesc& desc, Target target = Target::kCpu);
 
 // x [m, hidden], weight [1, hidden] (, residual [m, hidden]) -> out [m, hidden] (, sum [m, hidden])
 Program rms_norm(const NormDesc& desc, const NormConfig& config);

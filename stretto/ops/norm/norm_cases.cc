@@ -17,7 +17,8 @@ NormDesc desc_of(const OpShape& s) {
           .world_size = s.world_size};
 }
 
-NormConfig config_of(const NormDesc& d) {
+NormConfig config_of(const NormDesc& d, Target target) {
+  if (target == Target::kCuda) return default_config(d, target);
   return {.tile_rows = d.m > 256 ? 16 : std::min<std::int64_t>(4, d.m)};
 }
 
@@ -40,6 +41,8 @@ std::vector<OpShape> shapes(int world_size) {
           {.world_size = world_size, .m = 3, .n = 64, .dtype = DType::kBF16},
           {.world_size = world_size, .m = 6, .n = 17, .dtype = DType::kF16}};
 }
+
+OpShape large() { return {.m = 4096, .n = 8192, .dtype = DType::kBF16}; }
 
 struct NormCase {
   OpCase c;
@@ -85,7 +88,7 @@ NormDesc with_residual(NormDesc d) {
 
 OpCase rms_norm_case(const OpShape& s, std::uint64_t seed) {
   NormDesc d = with_residual(desc_of(s));
-  NormCase nc(d, rms_norm(d, config_of(d)), seed);
+  NormCase nc(d, rms_norm(d, config_of(d, s.target)), seed);
   for (std::size_t r = 0; r < nc.c.inputs.size(); ++r) {
     Values sum = nc.in(r, "x");
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += nc.in(r, "residual")[i];
@@ -98,7 +101,7 @@ OpCase rms_norm_case(const OpShape& s, std::uint64_t seed) {
 
 OpCase all_reduce_add_rms_norm_case(const OpShape& s, std::uint64_t seed) {
   NormDesc d = desc_of(s);
-  NormCase nc(d, all_reduce_add_rms_norm(d, config_of(d)), seed);
+  NormCase nc(d, all_reduce_add_rms_norm(d, config_of(d, s.target)), seed);
   nc.c.tolerance *= 3;  // the sum is rounded twice before it is normalised
   for (std::size_t r = 0; r < nc.c.inputs.size(); ++r) {
     Values sum = nc.in(r, "residual");
@@ -113,7 +116,7 @@ OpCase all_reduce_add_rms_norm_case(const OpShape& s, std::uint64_t seed) {
 
 OpCase swiglu_case(const OpShape& s, std::uint64_t seed) {
   NormDesc d = desc_of(s);
-  NormCase nc(d, swiglu(d, config_of(d)), seed);
+  NormCase nc(d, swiglu(d, config_of(d, s.target)), seed);
   for (std::size_t r = 0; r < nc.c.inputs.size(); ++r) {
     const Values& in = nc.in(r, "gate_up");
     for (std::int64_t row = 0; row < nc.m; ++row) {
@@ -136,10 +139,11 @@ OperatorInfo rms_norm_info() {
           .program =
               [](const OpShape& s) {
                 NormDesc d = with_residual(desc_of(s));
-                return rms_norm(d, config_of(d));
+                return rms_norm(d, config_of(d, s.target));
               },
           .make_case = rms_norm_case,
-          .shapes = shapes};
+          .shapes = shapes,
+          .large = large()};
 }
 
 OperatorInfo all_reduce_add_rms_norm_info() {
@@ -147,18 +151,21 @@ OperatorInfo all_reduce_add_rms_norm_info() {
           .summary = "sum over ranks of [m, n], residual addition, RMSNorm, in one program",
           .program =
               [](const OpShape& s) {
-                return all_reduce_add_rms_norm(desc_of(s), config_of(desc_of(s)));
+                return all_reduce_add_rms_norm(desc_of(s), config_of(desc_of(s), s.target));
               },
           .make_case = all_reduce_add_rms_norm_case,
-          .shapes = shapes};
+          .shapes = shapes,
+          .large = large()};
 }
 
 OperatorInfo swiglu_info() {
   return {.name = "swiglu",
           .summary = "silu(gate) * up of [m, 2n]",
-          .program = [](const OpShape& s) { return swiglu(desc_of(s), config_of(desc_of(s))); },
+          .program =
+              [](const OpShape& s) { return swiglu(desc_of(s), config_of(desc_of(s), s.target)); },
           .make_case = swiglu_case,
-          .shapes = shapes};
+          .shapes = shapes,
+          .large = large()};
 }
 
 }  // namespace stretto

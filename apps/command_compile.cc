@@ -1,0 +1,145 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/gpu_build.h"
+#include "apps/program_source.h"
+#include "stretto/base/errors.h"
+#include "stretto/ops/catalog/catalog.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/runtime/cuda/nvrtc.h"
+
+namespace stretto {
+namespace {
+
+struct CompileCommand {
+  std::string source, target = "sm_90a", ranks = "1..4", dtype = "bfloat16";
+  OpShape shape;
+  bool all = false, json = false;
+};
+
+struct Totals {
+  int kernels = 0, spills = 0, warnings = 0;
+  std::vector<std::string> failures;
+};
+
+void compile_one(const NamedProgram& named, const CompileCommand& options, Totals& totals) {
+  ++totals.kernels;
+  std::string verdict = "good";
+  double seconds = 0;
+  try {
+    GpuBuild build = build_for_gpu(named.program, options.target);
+    totals.spills += build.spills;
+    totals.warnings += build.warnings;
+    seconds = build.seconds;
+    if (!build.complaint.empty()) verdict = build.complaint;
+  } catch (const DeviceError&) {
+    throw;  // no compiler: says nothing about the program
+  } catch (const Error& e) {
+    verdict = e.what();
+  }
+  if (verdict != "good") totals.failures.push_back(fmt::format("{}: {}", named.label, verdict));
+  fmt::print(stderr, "{}: {} ({:.3f} s)\n", named.label, verdict, seconds);
+}
+
+std::vector<ProgramSource> sources_of(const CompileCommand& options) {
+  std::vector<ProgramSource> sources;
+  if (!options.source.empty()) {
+    sources.emplace_back(options.source);
+    return sources;
+  }
+  if (!options.all) throw UserError("compile: name an operator or a file, or give --all");
+  for (const OperatorInfo& op : catalog()) sources.emplace_back(op.name);
+  return sources;
+}
+
+// What the tests cover and a large model's layer, or the one shape asked for.
+std::vector<NamedProgram> programs_of(const ProgramSource& source, const CompileCommand& options,
+                                      int world_size) {
+  if (source.op() == nullptr) return source.programs(world_size);
+  const OpShape& asked = options.shape;
+  std::vector<OpShape> shapes;
+  if (asked.m + asked.n + asked.k > 0) {
+    shapes.push_back(asked);
+    shapes.back().dtype = parse_dtype(options.dtype);
+  } else {
+    shapes = source.op()->shapes(world_size);
+    shapes.push_back(source.op()->large);
+  }
+  std::vector<NamedProgram> programs;
+  for (OpShape& shape : shapes) {
+    shape.world_size = world_size;
+    shape.target = Target::kCuda;
+    programs.push_back(
+        {fmt::format("{} {}", source.op()->name, to_string(shape)), source.op()->program(shape)});
+  }
+  return programs;
+}
+
+void report(const Totals& totals, double seconds, bool json) {
+  if (!json) {
+    fmt::print("{} kernels: {} failed, {} spills, {} warnings ({:.1f} s)\n", totals.kernels,
+               totals.failures.size(), totals.spills, totals.warnings, seconds);
+    return;
+  }
+  nlohmann::json out = {{"kernels", totals.kernels},   {"failed", totals.failures.size()},
+                        {"spills", totals.spills},     {"warnings", totals.warnings},
+                        {"failures", totals.failures}, {"seconds", seconds}};
+  fmt::print("{}\n", out.dump());
+}
+
+void run_compile(const CompileCommand& options) {
+  auto begin = std::chrono::steady_clock::now();
+  RankRange ranks = parse_ranks(options.ranks);
+  std::vector<ProgramSource> sources = sources_of(options);
+  cuda::nvrtc_info();  // says at once how to get it
+  Totals totals;
+  for (const ProgramSource& source : sources) {
+    RankRange range = ranks;
+    if (source.fixed_world_size()) range.first = range.last = *source.fixed_world_size();
+    for (int p = range.first; p <= range.last; ++p) {
+      for (const NamedProgram& named : programs_of(source, options, p)) {
+        compile_one(named, options, totals);
+      }
+    }
+  }
+  std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  report(totals, seconds.count(), options.json);
+  if (totals.failures.empty()) return;
+  std::string what = fmt::format("{} of {} kernels; the first: {}", totals.failures.size(),
+                                 totals.kernels, totals.failures[0]);
+  if (sources[0].op() == nullptr) throw UserError(what);
+  throw InternalError(what);
+}
+
+}  // namespace
+
+void add_compile_command(CLI::App& app) {
+  auto options = std::make_shared<CompileCommand>();
+  CLI::App* command = app.add_subcommand(
+      "compile", "Generate and compile GPU kernels, without a GPU; spills and warnings fail");
+  command->add_option("program", options->source, "operator, C++ file or IR file");
+  command->add_flag("--all", options->all, "every shipped operator");
+  command->add_option("--target", options->target, "GPU architecture")
+      ->check(CLI::IsMember({"sm_90a"}))
+      ->capture_default_str();
+  command->add_option("--ranks", options->ranks, "world sizes, N or A..B")
+      ->envname("STRETTO_COMPILE_RANKS")
+      ->capture_default_str();
+  auto size = CLI::Range(std::int64_t{0}, std::int64_t{1} << 24);
+  command->add_option("--m", options->shape.m, "global rows; none of m, n, k: the tests' shapes")
+      ->check(size);
+  command->add_option("--n", options->shape.n, "global columns")->check(size);
+  command->add_option("--k", options->shape.k, "global inner size")->check(size);
+  command->add_option("--dtype", options->dtype, "element type where a shape is given")
+      ->envname("STRETTO_DTYPE")
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "one JSON object on stdout");
+  command->callback([options] { run_compile(*options); });
+}
+
+}  // namespace stretto

@@ -1,0 +1,47 @@
+#include "apps/gpu_build.h"
+
+#include <fmt/format.h>
+
+#include "stretto/passes/pipeline.h"
+#include "stretto/runtime/cuda/nvrtc.h"
+
+namespace stretto {
+namespace {
+
+constexpr int kRegistersOfBlock = 65536;
+
+std::string complaint_about(const cuda::KernelReport& report, const LaunchPlan& launch) {
+  std::string out;
+  auto add = [&](const std::string& what) { out += (out.empty() ? "" : "; ") + what; };
+  if (report.spill_store_bytes + report.spill_load_bytes > 0) {
+    add(fmt::format("{} bytes of spills", report.spill_store_bytes + report.spill_load_bytes));
+  }
+  if (report.stack_bytes > 0) add(fmt::format("{} bytes of local memory", report.stack_bytes));
+  if (report.registers * launch.block > kRegistersOfBlock) {
+    add(fmt::format("{} threads of {} registers", launch.block, report.registers));
+  }
+  for (const std::string& warning : report.warnings) add(warning);
+  return out;
+}
+
+}  // namespace
+
+GeneratedKernel generate_for_gpu(Program program) {
+  if (program.level == Level::kTile) program = run_pipeline(std::move(program));
+  return generate_kernel(program);
+}
+
+GpuBuild build_for_gpu(Program program, const std::string& arch) {
+  std::string name = program.name + ".cu";
+  GeneratedKernel kernel = generate_for_gpu(std::move(program));
+  cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, name, {.arch = arch});
+  GpuBuild build{.seconds = image.compile_seconds};
+  for (const cuda::KernelReport& report : cuda::kernel_reports(image.log)) {
+    build.spills += report.spill_store_bytes + report.spill_load_bytes;
+    build.warnings += static_cast<int>(report.warnings.size());
+    build.complaint += complaint_about(report, kernel.launch);
+  }
+  return build;
+}
+
+}  // namespace stretto
