@@ -1,7 +1,5 @@
 #include "stretto/ops/harness/case_memory.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -57,6 +55,11 @@ std::span<const std::byte> CaseMemory::view(std::size_t t) const {
 std::vector<std::byte> CaseMemory::bytes_of(std::size_t t) const {
   std::span<const std::byte> bytes = view(t);
   return {bytes.begin(), bytes.end()};
+}
+
+double CaseMemory::element(std::size_t t, std::size_t i) const {
+  DType dtype = case_.program.tensors[t].dtype;
+  return load_element(dtype, storage_[t].data + i * size_bytes(dtype));
 }
 
 std::string CaseMemory::check_guards() const {

@@ -27,6 +27,7 @@ class CaseMemory {
   void poison_outputs();
   std::span<const std::byte> view(std::size_t tensor_idx) const;
   std::vector<std::byte> bytes_of(std::size_t tensor_idx) const;
+  double element(std::size_t tensor_idx, std::size_t element_idx) const;
   // "" or which write left its tensor.
   std::string check_guards() const;
 
