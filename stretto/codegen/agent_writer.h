@@ -52,7 +52,8 @@ class AgentWriter {
   void put_by_threads(const Op& op);
   void clear_past_end(const Op& op, const PipePlan& plan);
   void store(const Op& op);
-  bool store_by_tma(const Op& op);
+  bool stores_by_tma(const Op& op, TensorMapPlan& view) const;
+  void store_tma(const Op& op, const TensorMapPlan& view);
   void wgmma(const Op& op);
   void simt(const Op& op);
   void await(const Op& op);
@@ -72,13 +73,16 @@ class AgentWriter {
   const Tensor& tensor(const Region& r) const {
     return program_.tensors[static_cast<std::size_t>(r.tensor)];
   }
-  // "Box<T>{...}" under a region; `element`: T, with const where it is read.
-  std::string box(const Region& r, const std::string& element) const;
+  // "Box<T>{...}" under a region; `element`: T, with const where it is read. `picked`: all rows of
+  // the tensor from the region's on, since a value chooses among them.
+  std::string box(const Region& r, const std::string& element, bool picked = false) const;
   std::string base(const Region& r) const;
   int run_width(const Region& r, const ValuePlan& plan) const;
   // Columns, rows and outer coordinate of a TMA access.
   std::string coordinate(const Region& r, int dim) const;
-  int map_index(const TensorMapPlan& view);
+  std::string map_text(const Region& r, TensorMapPlan view);
+  std::string outer_coordinate(const Region& r, const TensorMapPlan& view) const;
+  bool never_negative(const Expr& e) const;
   bool zero_accumulator(const Op& op) const;
   int sync_site(const Op& op);
   int barrier_id(const Op& op) const;

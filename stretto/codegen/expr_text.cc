@@ -105,4 +105,36 @@ std::int64_t known_factor(const Expr& expr) {
   }
 }
 
+bool never_negative(const Program& program, const Expr& expr,
+                    const std::function<Expr(int)>& let_value) {
+  const ExprNode& n = expr.node();
+  auto arg = [&](std::size_t i) { return never_negative(program, n.args[i], let_value); };
+  switch (n.op) {
+    case ExprOp::kConst:
+      return n.value >= 0;
+    case ExprOp::kVar: {
+      auto idx = static_cast<int>(n.value);
+      VarKind kind = program.vars[static_cast<std::size_t>(idx)].kind;
+      if (kind != VarKind::kLet && kind != VarKind::kLoop) return true;
+      Expr value = let_value(idx);
+      return value.has_value() && never_negative(program, value, let_value);
+    }
+    case ExprOp::kAdd:
+    case ExprOp::kMul:
+    case ExprOp::kMin:
+      return arg(0) && arg(1);
+    case ExprOp::kMax:
+      return arg(0) || arg(1);
+    case ExprOp::kFloorDiv:
+      return arg(0);  // divisors are positive
+    case ExprOp::kSelect:
+      return arg(1) && arg(2);
+    case ExprOp::kSub:
+    case ExprOp::kTable:
+      return false;
+    default:
+      return true;  // a remainder, or 0 or 1
+  }
+}
+
 }  // namespace stretto

@@ -1,6 +1,7 @@
 // Index expressions as C.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "stretto/ir/program.h"
@@ -13,5 +14,10 @@ std::string var_text(const Program& program, int var_idx);
 std::string expr_text(const Program& program, const Expr& expr);
 // The largest power of two, up to 1024, that divides the expression's every value.
 std::int64_t known_factor(const Expr& expr);
+
+// Whether its structure shows that the expression is >= 0. `let_value` gives the expression of a
+// named intermediate, or an absent one.
+bool never_negative(const Program& program, const Expr& expr,
+                    const std::function<Expr(int)>& let_value);
 
 }  // namespace stretto

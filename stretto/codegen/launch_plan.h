@@ -22,8 +22,9 @@ namespace stretto {
 // A TMA view of a tensor: innermost first columns, rows, then one outer dimension.
 struct TensorMapPlan {
   int tensor = -1;
+  int rank = -1;       // whose memory; -1: the own rank's
   int row_dim = -1;    // -1: the tensor has one row
-  int outer_dim = -1;  // -1: none, or the buffer's slots
+  int outer_dim = -1;  // -1: none. A buffer's slots follow each other along the outer dimension.
   std::int64_t box_rows = 1, box_cols = 1;
   int swizzle_bytes = 0;
   friend bool operator==(const TensorMapPlan&, const TensorMapPlan&) = default;

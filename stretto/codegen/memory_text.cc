@@ -1,5 +1,6 @@
 // Loads, stores and copies of regions.
 #include <algorithm>
+#include <functional>
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
@@ -28,7 +29,7 @@ std::string AgentWriter::base(const Region& r) const {
   return at;
 }
 
-std::string AgentWriter::box(const Region& r, const std::string& element) const {
+std::string AgentWriter::box(const Region& r, const std::string& element, bool picked) const {
   const Tensor& t = tensor(r);
   std::vector<std::int64_t> strides = row_major_strides(program_, r.tensor);
   std::string offset, inside;
@@ -40,37 +41,64 @@ std::string AgentWriter::box(const Region& r, const std::string& element) const 
     bool in_tile = static_cast<int>(d) == r.row_dim || static_cast<int>(d) == r.col_dim;
     bool known = at.is_const() && t.shape[d].is_const() &&
                  at.const_value() < t.shape[d].const_value() && at.const_value() >= 0;
-    if (!in_tile && !known) inside += fmt::format(" && {} < {}", expr(at), expr(t.shape[d]));
+    if (in_tile || known) continue;
+    inside += fmt::format(" && {} < {}", expr(at), expr(t.shape[d]));
+    if (!never_negative(at)) inside += fmt::format(" && {} >= 0", expr(at));
   }
-  auto limit = [&](int dim, std::int64_t count, const Expr& end) {
+  auto limit = [&](int dim, std::int64_t count, const Expr& end, bool whole) {
     if (dim < 0) return fmt::format("{}", count);
     std::string at = expr(r.origin[static_cast<std::size_t>(dim)]);
     std::string stop = expr(t.shape[static_cast<std::size_t>(dim)]);
     if (end.has_value()) stop = fmt::format("min({}, {})", stop, expr(end));
-    return fmt::format("min({}, {} - {})", count, stop, at);
+    return whole ? fmt::format("{} - {}", stop, at)
+                 : fmt::format("min({}, {} - {})", count, stop, at);
   };
-  std::string rows = limit(r.row_dim, r.rows, r.row_end),
-              cols = limit(r.col_dim, r.cols, r.col_end);
+  auto first = [&](int dim) -> std::string {
+    if (dim < 0 || never_negative(r.origin[static_cast<std::size_t>(dim)])) return "0";
+    return fmt::format("max(0, -{})", expr(r.origin[static_cast<std::size_t>(dim)]));
+  };
+  std::string rows = limit(r.row_dim, r.rows, r.row_end, picked),
+              cols = limit(r.col_dim, r.cols, r.col_end, false), first_row = first(r.row_dim),
+              first_col = first(r.col_dim);
   std::int64_t row_stride = r.row_dim < 0 ? 0 : strides[static_cast<std::size_t>(r.row_dim)];
   std::int64_t col_stride = strides[static_cast<std::size_t>(r.col_dim)];
   int cluster = site_.role == nullptr ? 1 : site_.role->resource.cluster_size;
-  if (cluster > 1 && r.rows > 1) {
+  if (cluster > 1 && r.rows > 1 && !picked) {
     std::int64_t share = r.rows / cluster;
     offset += fmt::format(" + i64(cta * {}) * {}", share, row_stride);
     rows = fmt::format("min({}, {} - cta * {})", share, rows, share);
+    if (first_row != "0") first_row += fmt::format(" - cta * {}", share);
   }
+  if (!inside.empty()) rows = fmt::format("({}) ? {} : 0", inside.substr(4), rows);
+  std::string ends = fmt::format("{}, {}", rows, cols);
+  if (first_row != "0" || first_col != "0") ends += fmt::format(", {}, {}", first_row, first_col);
   if (t.packet) {  // words of 4 payload bytes
     auto per = static_cast<std::int64_t>(4 / size_bytes(t.dtype));
     if (row_stride % per != 0) {
       throw UserError(fmt::format("{}:{}: packet buffer '{}' has rows of an odd number of elements",
                                   t.loc.file, t.loc.line, t.name));
     }
-    return fmt::format("Box<u64>{{reinterpret_cast<u64*>({}) + (i64(0){}) / {}, {}, 1, {}, {}}}",
-                       base(r), offset, per, row_stride / per, rows, cols);
+    return fmt::format("Box<u64>{{reinterpret_cast<u64*>({}) + (i64(0){}) / {}, {}, 1, {}}}",
+                       base(r), offset, per, row_stride / per, ends);
   }
-  if (!inside.empty()) rows = fmt::format("({}) ? {} : 0", inside.substr(4), rows);
-  return fmt::format("Box<{}>{{reinterpret_cast<{}*>({}){}, {}, {}, {}, {}}}", element, element,
-                     base(r), offset, row_stride, col_stride, rows, cols);
+  return fmt::format("Box<{}>{{reinterpret_cast<{}*>({}){}, {}, {}, {}}}", element, element,
+                     base(r), offset, row_stride, col_stride, ends);
+}
+
+// A loop counter is no less than where its loop begins.
+bool AgentWriter::never_negative(const Expr& e) const {
+  std::function<Expr(const Block&, int)> find = [&](const Block& block, int var) -> Expr {
+    for (const Op& op : block) {
+      if (op.var == var && (op.code == OpCode::kLet || op.code == OpCode::kLoop)) {
+        return op.exprs[0];
+      }
+      for (const Block& body : op.bodies) {
+        if (Expr found = find(body, var); found.has_value()) return found;
+      }
+    }
+    return {};
+  };
+  return stretto::never_negative(program_, e, [&](int var) { return find(agent_.body, var); });
 }
 
 int AgentWriter::run_width(const Region& r, const ValuePlan& plan) const {
@@ -94,19 +122,36 @@ int AgentWriter::run_width(const Region& r, const ValuePlan& plan) const {
   return static_cast<int>(width);
 }
 
-int AgentWriter::map_index(const TensorMapPlan& view) {
+std::string AgentWriter::map_text(const Region& r, TensorMapPlan view) {
   std::vector<TensorMapPlan>& maps = kernel_.launch.maps;
   auto at = std::find(maps.begin(), maps.end(), view);
-  auto idx = static_cast<int>(at - maps.begin());
-  if (at == maps.end()) maps.push_back(view);
-  return idx;
+  auto idx = at - maps.begin();
+  if (at == maps.end()) {
+    int count = view.rank < 0 ? 1 : program_.world_size;
+    for (int i = 0; i < count; ++i) {
+      maps.push_back(view);
+      if (view.rank >= 0) ++view.rank;
+    }
+  }
+  return view.rank < 0 ? fmt::format("&p.maps[{}]", idx)
+                       : fmt::format("&p.maps[{} + {}]", idx, expr(r.rank));
+}
+
+std::string AgentWriter::outer_coordinate(const Region& r, const TensorMapPlan& view) const {
+  std::string z = coordinate(r, view.outer_dim);
+  int slots = tensor(r).num_slots;
+  if (slots == 1) return z;
+  if (view.outer_dim < 0) return fmt::format("int(epoch % {})", slots);
+  const Expr& count = tensor(r).shape[static_cast<std::size_t>(view.outer_dim)];
+  return fmt::format("int(epoch % {}) * {} + {}", slots, count.const_value(), z);
 }
 
 void AgentWriter::memory(const Op& op) {
   const Region& r = *op.region;
   std::string element = element_text(tensor(r).dtype);
+  bool picked = op.code == OpCode::kLoadRows || op.code == OpCode::kStoreRows;
   std::string from =
-      box(r, reads(op.code) || op.code == OpCode::kCopy ? "const " + element : element);
+      box(r, reads(op.code) || op.code == OpCode::kCopy ? "const " + element : element, picked);
   switch (op.code) {
     case OpCode::kLoad:
       line("load_box<L{}, {}>(v{}, {}, team);", op.result, run_width(r, value_plan(op.result)),
@@ -145,47 +190,65 @@ void AgentWriter::memory(const Op& op) {
 }
 
 void AgentWriter::store(const Op& op) {
-  if (store_by_tma(op)) return;
   const Region& r = *op.region;
   int reg = op.operands[0];
-  line("store_box<L{}, {}>(v{}, {}, team);", reg, run_width(r, value_plan(reg)), reg,
-       box(r, element_text(tensor(r).dtype)));
+  std::string plain =
+      fmt::format("store_box<L{}, {}>(v{}, {}, team);", reg, run_width(r, value_plan(reg)), reg,
+                  box(r, element_text(tensor(r).dtype)));
+  TensorMapPlan view;
+  if (!stores_by_tma(op, view)) return line("{}", plain);
+  if (!r.row_end.has_value()) return store_tma(op, view);
+  // TMA knows the end of the tensor only.
+  line("if ({} - {} >= {}) {{", expr(r.row_end), coordinate(r, r.row_dim), r.rows);
+  ++depth_;
+  store_tma(op, view);
+  --depth_;
+  line("}} else {{");
+  ++depth_;
+  line("{}", plain);
+  --depth_;
+  line("}}");
 }
 
-bool AgentWriter::store_by_tma(const Op& op) {
+bool AgentWriter::stores_by_tma(const Op& op, TensorMapPlan& view) const {
   const Region& r = *op.region;
   int reg = op.operands[0];
-  const ValuePlan& v = value_plan(reg);
   std::int64_t rows = values_.rows_here(type(reg));
   bool whole_blocks = rows % (values_.num_threads / 2) == 0 && r.cols % kStoreBlock == 0;
-  TensorMapPlan view;
-  if (!v.fragment || size_bytes(tensor(r).dtype) != 2 || !whole_blocks || r.row_end.has_value() ||
+  bool row_limit =
+      r.row_end.has_value() && (r.row_dim < 0 || site_.role->resource.cluster_size > 1);
+  if (!value_plan(reg).fragment || size_bytes(tensor(r).dtype) != 2 || !whole_blocks || row_limit ||
       r.col_end.has_value() || plan_.store_stages == 0 || !tensor_map_of(program_, r, view)) {
     return false;
   }
   view.box_rows = view.box_cols = kStoreBlock;
   view.swizzle_bytes = 128;
-  int map = map_index(view);
-  std::string element = element_text(tensor(r).dtype);
-  std::string value = fmt::format("v{}", reg);
+  return true;
+}
+
+void AgentWriter::store_tma(const Op& op, const TensorMapPlan& view) {
+  const Region& r = *op.region;
+  int reg = op.operands[0];
+  std::string element = element_text(tensor(r).dtype), value = fmt::format("v{}", reg);
   line("{{");
   ++depth_;
   if (type(reg).dtype != tensor(r).dtype) {
-    line("Tile<{}, {}, {}> packed;", element, values_.row_slots(type(reg), v),
-         values_.col_slots(type(reg), v));
+    line("Tile<{}, {}, {}> packed;", element, values_.row_slots(type(reg), value_plan(reg)),
+         values_.col_slots(type(reg), value_plan(reg)));
     line("assign(packed, v{});", reg);
     value = "packed";
   }
   std::string y = coordinate(r, view.row_dim);
-  if (site_.role->resource.cluster_size > 1) y += fmt::format(" + cta * {}", rows);
+  if (site_.role->resource.cluster_size > 1) {
+    y += fmt::format(" + cta * {}", values_.rows_here(type(reg)));
+  }
   line(
-      "store_tma<{}, {}>(&p.maps[{}], smem + {} + team.tid / 128 * {}, {}, {}, {}, {}, team, 8 + "
+      "store_tma<{}, {}>({}, smem + {} + team.tid / 128 * {}, {}, {}, {}, {}, team, 8 + "
       "team.tid / 128);",
-      element, r.cols, map, plan_.store_stages, 2 * kStoreBlock * kStoreBlock * 2, value,
-      coordinate(r, r.col_dim), y, coordinate(r, view.outer_dim));
+      element, r.cols, map_text(r, view), plan_.store_stages, 2 * kStoreBlock * kStoreBlock * 2,
+      value, coordinate(r, r.col_dim), y, outer_coordinate(r, view));
   --depth_;
   line("}}");
-  return true;
 }
 
 }  // namespace stretto

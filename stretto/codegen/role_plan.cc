@@ -193,6 +193,10 @@ class RolePlanner {
     const Region& r = *p.put->region;
     if (r.col_end.has_value()) return "a column limit";
     if (!tensor_map_of(program_, r, view)) return tma_refusal(program_, r);
+    if (view.rank >= 0) return "another rank's memory";
+    if (program_.tensors[static_cast<std::size_t>(r.tensor)].num_slots > 1) {
+      return "a buffer with slots";
+    }
     auto size = static_cast<std::int64_t>(size_bytes(pipe.type.dtype));
     if (pipe.type.cols * size < p.swizzle) return "rows of less than 32 bytes";
     view.box_rows = std::min(p.rows_loaded, kMaxBoxRows);
@@ -350,8 +354,6 @@ std::vector<std::int64_t> row_major_strides(const Program& program, int tensor) 
 
 const char* tma_refusal(const Program& program, const Region& region) {
   const Tensor& t = program.tensors[static_cast<std::size_t>(region.tensor)];
-  if (t.num_slots != 1) return "a buffer with slots";
-  if (region.rank.has_value() && !region.rank.same(Expr::var(0))) return "another rank's memory";
   if (t.shape.size() > 3) return "more than three dimensions";
   return "rows that are not multiples of 16 bytes";
 }
@@ -359,8 +361,7 @@ const char* tma_refusal(const Program& program, const Region& region) {
 bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& out) {
   const Tensor& t = program.tensors[static_cast<std::size_t>(region.tensor)];
   int dims = static_cast<int>(t.shape.size());
-  if (region.col_dim != dims - 1 || dims > 3 || t.packet || t.num_slots != 1) return false;
-  if (region.rank.has_value() && !region.rank.same(Expr::var(0))) return false;
+  if (region.col_dim != dims - 1 || dims > 3 || t.packet) return false;
   std::vector<std::int64_t> strides = row_major_strides(program, region.tensor);
   for (int d = 0; d < dims - 1; ++d) {
     auto bytes =
@@ -368,6 +369,7 @@ bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& 
     if (bytes % 16 != 0) return false;
   }
   out.tensor = region.tensor;
+  out.rank = region.rank.has_value() && !region.rank.same(Expr::var(0)) ? 0 : -1;
   out.row_dim = region.row_dim;
   out.outer_dim = -1;
   for (int d = 0; d < dims - 1; ++d) {
@@ -381,6 +383,16 @@ bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& 
     for (int d = 0; d < dims - 1; ++d) {
       if (d != out.row_dim) out.outer_dim = d;
     }
+  }
+  // Slots lie behind each other at the bound's distance, so their number must not depend on a run.
+  if (t.num_slots > 1) {
+    if (dims == 1) return false;
+    if (out.outer_dim >= 0 && !t.shape[static_cast<std::size_t>(out.outer_dim)].is_const()) {
+      return false;
+    }
+    std::size_t slot =
+        storage_bytes(program, region.tensor) / static_cast<std::size_t>(t.num_slots);
+    if (slot % 16 != 0 || out.outer_dim > 0) return false;
   }
   return true;
 }
@@ -415,7 +427,8 @@ void budget_registers(const Role& role, int block, RolePlan& plan) {
   few += idle * kProducerRegisters;
   if (few == 0 || computing == 0) return;
   if (idle > 0) plan.idle_registers = kProducerRegisters;
-  int share = std::min((kRegistersOfBlock - few) / computing / 8 * 8, kMostRegisters);
+  int pool = kRegistersOfBlock / block / 8 * 8 * block;  // what the launch gives the block
+  int share = std::min((pool - few) / computing / 8 * 8, kMostRegisters);
   for (std::size_t i = 0; i < role.agents.size(); ++i) {
     if (role.agents[i].kind != AgentKind::kProducer) plan.registers[i] = share;
     if (role.agents[i].num_registers != 0) plan.registers[i] = role.agents[i].num_registers;

@@ -69,7 +69,8 @@ RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorM
 void budget_registers(const Role& role, int block, RolePlan& plan);
 
 // The TMA view under a region, or false where TMA cannot address it (strides not of 16 bytes, more
-// than three dimensions in use, another rank).
+// than three dimensions in use). Its rank is 0 where the region names another than the own: then
+// there is a map for each.
 bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& out);
 // Why it is false, in words.
 const char* tma_refusal(const Program& program, const Region& region);

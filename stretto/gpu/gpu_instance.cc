@@ -134,16 +134,16 @@ cuda::TensorMap GpuInstance::State::map_of(const TensorMapPlan& plan, CUdevicept
     if (dim < 0) return std::int64_t{1};
     return std::max<std::int64_t>(eval(t.shape[static_cast<std::size_t>(dim)], vars), 1);
   };
+  std::int64_t slot = num_elements(bounds);  // the distance of slots, where there is nothing else
   std::int64_t unit = static_cast<std::int64_t>(16 / size_bytes(t.dtype));
   auto stride = [&](int dim) {  // of a dimension of one element: anything TMA takes
-    return dim < 0 ? (strides[0] * bounds[0] + unit - 1) / unit * unit
-                   : strides[static_cast<std::size_t>(dim)];
+    return dim < 0 ? (slot + unit - 1) / unit * unit : strides[static_cast<std::size_t>(dim)];
   };
   int cols = static_cast<int>(bounds.size()) - 1;
   return cuda::encode_tensor_map(
       {.dtype = t.dtype,
        .address = address,
-       .shape = {extent(plan.outer_dim), extent(plan.row_dim), extent(cols)},
+       .shape = {extent(plan.outer_dim) * t.num_slots, extent(plan.row_dim), extent(cols)},
        .strides = {stride(plan.outer_dim), stride(plan.row_dim), 1},
        .box = {1, plan.box_rows, plan.box_cols},
        .swizzle = swizzle_of(plan.swizzle_bytes)});
@@ -159,7 +159,8 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int
   };
   ParamBytes out;
   for (const TensorMapPlan& plan : kernel.launch.maps) {
-    out.add(map_of(plan, address(static_cast<std::size_t>(plan.tensor), own), vars));
+    auto rank_of_map = plan.rank < 0 ? own : static_cast<std::size_t>(plan.rank);
+    out.add(map_of(plan, address(static_cast<std::size_t>(plan.tensor), rank_of_map), vars));
   }
   if (kernel.launch.maps.empty()) out.add(cuda::TensorMap{});
   for (std::size_t t = 0; t < p.tensors.size(); ++t) {

@@ -4,12 +4,18 @@
 #include "stretto/device/sm90/tile.h"
 
 // The box of a tensor under a tile: `data` is the element at the tile's origin; elements at or past
-// `rows` or `cols` do not exist: they read as zero and are not written.
+// `rows` or `cols`, or before `first_row` or `first_col`, do not exist: they read as zero and are
+// not written.
 template <class T>
 struct Box {
   T* data;
   i64 row_stride, col_stride;  // elements
   i64 rows, cols;
+  i64 first_row = 0, first_col = 0;
+  STRETTO_DEVICE bool has_row(i64 r) const { return r >= first_row && r < rows; }
+  STRETTO_DEVICE bool has_cols(i64 c, int count) const {
+    return c >= first_col && c + count <= cols;
+  }
 };
 
 template <class T, int kCount>
@@ -42,14 +48,14 @@ STRETTO_DEVICE void load_box(V& v, const Box<const T>& box, const Team& t) {
       Run<T, kStep> e{};
 #pragma unroll
       for (int k = 0; k < kStep; k += kWidth) {
-        if (r < box.rows && c + k + kWidth <= box.cols) {
+        if (box.has_row(r) && box.has_cols(c + k, kWidth)) {
           auto run = *reinterpret_cast<const Run<T, kWidth>*>(row + (c + k) * box.col_stride);
 #pragma unroll
           for (int u = 0; u < kWidth; ++u) e.x[k + u] = run.x[u];
-        } else if (kWidth > 1 && r < box.rows) {
+        } else if (kWidth > 1 && box.has_row(r)) {
 #pragma unroll
           for (int u = 0; u < kWidth; ++u) {
-            if (c + k + u < box.cols) e.x[k + u] = row[(c + k + u) * box.col_stride];
+            if (box.has_cols(c + k + u, 1)) e.x[k + u] = row[(c + k + u) * box.col_stride];
           }
         }
       }
@@ -74,20 +80,20 @@ STRETTO_DEVICE void store_box(const V& v, const Box<T>& box, const Team& t) {
       Run<T, kWidth> e;
 #pragma unroll
       for (int u = 0; u < kWidth; ++u) e.x[u] = from_float<T>(to_float(v.at(i, j + u)));
-      if (r < box.rows && c + kWidth <= box.cols) {
+      if (box.has_row(r) && box.has_cols(c, kWidth)) {
         *reinterpret_cast<Run<T, kWidth>*>(row + c * box.col_stride) = e;
-      } else if (kWidth > 1 && r < box.rows) {
+      } else if (kWidth > 1 && box.has_row(r)) {
 #pragma unroll
         for (int u = 0; u < kWidth; ++u) {
-          if (c + u < box.cols) row[(c + u) * box.col_stride] = e.x[u];
+          if (box.has_cols(c + u, 1)) row[(c + u) * box.col_stride] = e.x[u];
         }
       }
     }
   }
 }
 
-// Rows chosen by `index` (i32 [r,1]) of the tensor whose row 0 `box.data` points at; `box.rows` is
-// its number of rows; a negative index reads as zero and is not written.
+// Rows chosen by `index` (i32 [r,1]), counted from the one that `box.data` points at; `box.rows` is
+// how many there are; a negative index reads as zero and is not written.
 template <class L, int kRun, class V, class I, class T>
 STRETTO_DEVICE void load_rows(V& v, const I& index, const Box<const T>& box, const Team& t) {
 #pragma unroll
@@ -100,7 +106,7 @@ STRETTO_DEVICE void load_rows(V& v, const I& index, const Box<const T>& box, con
 #pragma unroll
       for (int u = 0; u < (Paired<V> ? 2 : 1); ++u) {
         i64 c = L::col(t, j + u);
-        if (inside && c < box.cols) e[u] = box.data[r * box.row_stride + c * box.col_stride];
+        if (inside && box.has_cols(c, 1)) e[u] = box.data[r * box.row_stride + c * box.col_stride];
       }
       put_raw(v, i, j, e);
     }
@@ -115,7 +121,7 @@ STRETTO_DEVICE void store_rows(const V& v, const I& index, const Box<T>& box, co
 #pragma unroll
     for (int j = 0; j < V::kC; ++j) {
       i64 c = L::col(t, j);
-      if (c < box.cols) {
+      if (box.has_cols(c, 1)) {
         box.data[r * box.row_stride + c * box.col_stride] = from_float<T>(to_float(v.at(i, j)));
       }
     }

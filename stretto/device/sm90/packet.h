@@ -19,7 +19,7 @@ STRETTO_DEVICE void store_packets(const V& v, const Box<u64>& box, u32 tag, cons
 #pragma unroll
     for (int j = 0; j < V::kC; j += kPer) {
       i64 c = L::col(t, j);
-      if (r >= box.rows || c >= box.cols) continue;
+      if (!box.has_row(r) || !box.has_cols(c, 1)) continue;
       u32 payload;
       if constexpr (kPer == 1) {
         payload = __float_as_uint(to_float(v.at(i, j)));
@@ -42,7 +42,7 @@ STRETTO_DEVICE void load_packets(V& v, const Box<u64>& box, u32 tag, const Team&
     for (int j = 0; j < V::kC; j += kPer) {
       i64 c = L::col(t, j);
       u32 payload = 0;
-      if (r < box.rows && c < box.cols) {
+      if (box.has_row(r) && box.has_cols(c, 1)) {
         payload = wait_packet(box.data + r * box.row_stride + c / kPer, tag, w, site);
       }
       if constexpr (kPer == 1) {

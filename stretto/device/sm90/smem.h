@@ -69,14 +69,14 @@ STRETTO_DEVICE void fill_slot(const S& smem, const Box<const T>& box, const Team
     Run<T, kUnit> e{};
 #pragma unroll
     for (int k = 0; k < kUnit; k += kRun) {
-      if (r < box.rows && c + k + kRun <= box.cols) {
+      if (box.has_row(r) && box.has_cols(c + k, kRun)) {
         auto run = *reinterpret_cast<const Run<T, kRun>*>(row + (c + k) * box.col_stride);
 #pragma unroll
         for (int u = 0; u < kRun; ++u) e.x[k + u] = run.x[u];
-      } else if (kRun > 1 && r < box.rows) {
+      } else if (kRun > 1 && box.has_row(r)) {
 #pragma unroll
         for (int u = 0; u < kRun; ++u) {
-          if (c + k + u < box.cols) e.x[k + u] = row[(c + k + u) * box.col_stride];
+          if (box.has_cols(c + k + u, 1)) e.x[k + u] = row[(c + k + u) * box.col_stride];
         }
       }
     }
