@@ -1,6 +1,7 @@
 #include "stretto/passes/overlap_products.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -8,10 +9,48 @@
 namespace stretto {
 namespace {
 
-bool contains(const std::vector<int>& regs, int reg) {
-  return std::find(regs.begin(), regs.end(), reg) != regs.end();
+// Registers that an operation, or one inside it, reads and writes.
+struct Uses {
+  std::set<int> reads, writes;
+  bool touches(const Uses& later) const {  // their order matters
+    auto meet = [](const std::set<int>& a, const std::set<int>& b) {
+      return std::any_of(a.begin(), a.end(), [&](int reg) { return b.count(reg) != 0; });
+    };
+    return meet(writes, later.reads) || meet(writes, later.writes) || meet(reads, later.writes);
+  }
+};
+
+void add_uses(const Op& op, Uses& uses) {
+  uses.reads.insert(op.operands.begin(), op.operands.end());
+  if (op.result >= 0) uses.writes.insert(op.result);
+  for (const Block& body : op.bodies) {
+    for (const Op& inner : body) add_uses(inner, uses);
+  }
 }
-bool reads(const Op& op, int reg) { return contains(op.operands, reg); }
+
+// Nothing but values: may stand anywhere between the operations it depends on.
+bool is_pure(const Op& op) {
+  switch (op.code) {
+    case OpCode::kFill:
+    case OpCode::kIota:
+    case OpCode::kSplat:
+    case OpCode::kUnary:
+    case OpCode::kBinary:
+    case OpCode::kWhere:
+    case OpCode::kCast:
+    case OpCode::kTranspose:
+    case OpCode::kBroadcast:
+    case OpCode::kReduce:
+    case OpCode::kCopyValue:
+      return true;
+    case OpCode::kWhen:
+      return std::all_of(op.bodies.begin(), op.bodies.end(), [](const Block& body) {
+        return std::all_of(body.begin(), body.end(), is_pure);
+      });
+    default:
+      return false;
+  }
+}
 
 // The body of a loop, taken apart.
 struct Parts {
@@ -26,14 +65,14 @@ bool is_await_all(const Op& op) { return op.code == OpCode::kAwait && op.exprs[0
 
 class LoopParts {
  public:
-  explicit LoopParts(const Block& body) : body_(body) {}
+  explicit LoopParts(const Block& body) : body_(body), uses_(body.size()) {
+    for (std::size_t i = 0; i < body.size(); ++i) add_uses(body[i], uses_[i]);
+  }
 
   // Nothing where the loop does not have the form, or an order would change that matters.
   std::optional<Parts> take() {
-    if (!find_products()) return std::nullopt;
-    mark_head();
-    if (!head_is_free()) return std::nullopt;
-    mark_late();
+    if (!find_products() || !slots_feed_products()) return std::nullopt;
+    divide();
     if (!order_holds()) return std::nullopt;
     return std::move(parts_);
   }
@@ -43,14 +82,12 @@ class LoopParts {
     std::vector<std::size_t> dots;
     for (std::size_t i = 0; i < body_.size(); ++i) {
       const Op& op = body_[i];
-      if (!op.bodies.empty() || op.code == OpCode::kDot || op.code == OpCode::kNotify ||
-          op.code == OpCode::kWait) {
-        return false;
-      }
       if (op.code == OpCode::kDotAsync) dots.push_back(i);
-      if (op.code == OpCode::kAwait && !is_await_all(op)) return false;
+      bool known = op.code == OpCode::kDotAsync || op.code == OpCode::kPipeGet ||
+                   op.code == OpCode::kPipeRelease || is_await_all(op) || is_pure(op);
+      if (!known) return false;
     }
-    if (dots.size() != 2 || !slots_feed_products()) return false;
+    if (dots.size() != 2) return false;
     first_ = dots[0];
     second_ = dots[1];
     return body_[first_].result != body_[second_].result;
@@ -63,60 +100,38 @@ class LoopParts {
       bool view = op.code == OpCode::kTranspose && slots.count(op.operands[0]) != 0;
       if (op.code == OpCode::kPipeGet || view) slots.insert(op.result);
       if (view || op.code == OpCode::kDotAsync) continue;
-      for (int reg : op.operands) {
+      Uses uses;
+      add_uses(op, uses);
+      for (int reg : uses.reads) {
         if (slots.count(reg) != 0) return false;
       }
     }
     return true;
   }
 
-  // Backwards from the first product: what writes its operands.
-  void mark_head() {
-    std::vector<int> needed = body_[first_].operands;
-    in_head_.assign(body_.size(), false);
-    in_head_[first_] = true;
-    for (std::size_t i = first_; i-- > 0;) {
-      if (body_[i].result < 0 || !contains(needed, body_[i].result)) continue;
-      in_head_[i] = true;
-      needed.insert(needed.end(), body_[i].operands.begin(), body_[i].operands.end());
-    }
-  }
-
-  // Everything before the first product belongs to it, and it reads nothing that a later operation
-  // of an iteration writes.
-  bool head_is_free() const {
-    for (std::size_t i = 0; i < first_; ++i) {
-      if (!in_head_[i]) return false;
-    }
-    for (std::size_t i = first_ + 1; i < body_.size(); ++i) {
-      if (body_[i].result < 0) continue;
-      for (std::size_t h = 0; h <= first_; ++h) {
-        if (reads(body_[h], body_[i].result) || body_[h].result == body_[i].result) return false;
-      }
-    }
-    return true;
-  }
-
-  void mark_late() {
-    const Op& second = body_[second_];
+  // Late is what the second product reads from registers or what reads its result.
+  void divide() {
     parts_.head.assign(body_.begin(), body_.begin() + static_cast<std::ptrdiff_t>(first_) + 1);
-    std::set<int> late_regs(second.operands.begin(), second.operands.end());
-    std::set<int> tainted = {second.result};
+    const std::set<int>& wanted = uses_[second_].reads;
+    std::set<int> after = {body_[second_].result};
     for (std::size_t i = first_ + 1; i < body_.size(); ++i) {
       const Op& op = body_[i];
       if (op.code == OpCode::kAwait) continue;
+      auto any_of = [](const std::set<int>& regs, const std::set<int>& in) {
+        return std::any_of(regs.begin(), regs.end(), [&](int r) { return in.count(r) != 0; });
+      };
+      bool feeds = any_of(uses_[i].writes, wanted);
       if (op.code == OpCode::kPipeRelease) {
         (i < second_ ? parts_.first_free : parts_.second_free).push_back(op);
-      } else if (i == second_ || (late_regs.count(op.result) != 0 &&
-                                  (op.code == OpCode::kPipeGet || op.code == OpCode::kTranspose))) {
+      } else if (i == second_ || op.code == OpCode::kPipeGet ||
+                 (op.code == OpCode::kTranspose && feeds && is_slot_[op.operands[0]])) {
         parts_.second.push_back(op);
-        second_slots_.insert(op.result);
-      } else if (late_regs.count(op.result) != 0 ||
-                 std::any_of(op.operands.begin(), op.operands.end(),
-                             [&](int reg) { return tainted.count(reg) != 0; })) {
+        second_at_.push_back(i);
+        if (op.code != OpCode::kDotAsync) is_slot_[op.result] = true;
+      } else if (feeds || any_of(uses_[i].reads, after)) {
         parts_.late.push_back(op);
         late_at_.push_back(i);
-        if (op.result >= 0) tainted.insert(op.result);
+        after.insert(uses_[i].writes.begin(), uses_[i].writes.end());
       } else {
         parts_.early.push_back(op);
         early_at_.push_back(i);
@@ -124,36 +139,33 @@ class LoopParts {
     }
   }
 
-  // Early operations move before late ones that stood before them, and the second product moves
-  // past all operations of the next iteration up to its await.
+  // Early operations pass late ones and the second product that stood before them; the second
+  // product passes the head of the next iteration, of which it must not share a pipe.
   bool order_holds() const {
+    for (std::size_t s : second_at_) {
+      for (std::size_t h = 0; h <= first_; ++h) {
+        if (uses_[s].touches(uses_[h])) return false;
+        bool slots = body_[s].code == OpCode::kPipeGet && body_[h].code == OpCode::kPipeGet;
+        if (slots && body_[s].symbol == body_[h].symbol) return false;
+      }
+    }
     for (std::size_t e : early_at_) {
-      const Op& early = body_[e];
-      if (early.result >= 0 && reads(body_[second_], early.result)) return false;
-      for (int reg : early.operands) {
-        if (second_slots_.count(reg) != 0) return false;
-      }
       for (std::size_t l : late_at_) {
-        if (l > e) continue;
-        const Op& late = body_[l];
-        if (early.result >= 0 && (reads(late, early.result) || late.result == early.result)) {
-          return false;
-        }
-        if (late.result >= 0 && reads(early, late.result)) return false;
+        if (l < e && uses_[l].touches(uses_[e])) return false;
+      }
+      for (std::size_t s : second_at_) {
+        if (uses_[s].touches(uses_[e]) || uses_[e].touches(uses_[s])) return false;
       }
     }
-    for (std::size_t l : late_at_) {  // after the second product: would run before it
-      if (l > second_) return false;
-    }
-    return true;
+    return late_at_.empty() || late_at_.back() < second_;
   }
 
   const Block& body_;
+  std::vector<Uses> uses_;  // by operation
   Parts parts_;
   std::size_t first_ = 0, second_ = 0;
-  std::vector<bool> in_head_;
-  std::vector<std::size_t> early_at_, late_at_;
-  std::set<int> second_slots_;
+  std::vector<std::size_t> early_at_, late_at_, second_at_;
+  std::map<int, bool> is_slot_;  // registers of the second product that are slots
 };
 
 void substitute(Block& block, const std::vector<Expr>& replacement) {

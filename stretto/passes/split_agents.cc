@@ -19,6 +19,9 @@ Swizzle swizzle_of(const ValueType& type) {
   return row_bytes % 32 == 0 ? Swizzle::k32B : Swizzle::kNone;
 }
 
+// Of a pipe that carries one value per tile: the next tile's arrives during this one.
+constexpr int kSlotsPerTile = 2;
+
 void mark_vars(const Expr& e, std::vector<bool>& used) {
   if (!e.has_value()) return;
   const ExprNode& n = e.node();
@@ -94,7 +97,7 @@ class RoleSplitter {
       if (!survey_.is_piped(op)) continue;
       const Tensor& tensor = program_.tensors[static_cast<std::size_t>(op.region->tensor)];
       ValueType type{tensor.dtype, op.region->rows, op.region->cols};
-      int num_slots = survey_.is_in_loop(op) ? role_.resource.num_stages : 1;
+      int num_slots = survey_.is_in_loop(op) ? role_.resource.num_stages : kSlotsPerTile;
       // Loads of one tensor in different blocks take turns in one pipe.
       auto shared = std::find_if(pipes_of_block_.begin(), pipes_of_block_.end(), [&](auto& entry) {
         const Pipe& pipe = role_.pipes[static_cast<std::size_t>(entry.first)];

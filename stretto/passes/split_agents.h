@@ -1,6 +1,6 @@
 // Splits the one sequential body of an SM role into two agents: a producer, which waits and loads
 // ahead, and a consumer, which computes, stores and notifies. Each load inside a loop that feeds a
-// dot becomes a pipe of Resource::num_stages slots, one outside of loops a pipe of one slot; loads
+// dot becomes a pipe of Resource::num_stages slots, one outside of loops a pipe of two; loads
 // of a tensor in several loops share a pipe. The dots that read the slots become asynchronous, and
 // where nothing else touches their accumulator one iteration of them stays in flight. Roles that
 // ask for no stages stay as they are.

@@ -16,12 +16,13 @@ STRETTO_DEVICE void mbarrier_arrive_release_cta(u64* bar) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(smem_address(bar))
                : "memory");
 }
-// On the barrier at the same offset in block `cta` of the cluster.
-STRETTO_DEVICE void mbarrier_arrive_release_cluster(u64* bar, u32 cta) {
+// On the barrier at the same offset in block `cta` of the cluster. Orders nothing: for slots that
+// only the tensor core has read, whose reads a completed wgmma wait has ended.
+STRETTO_DEVICE void mbarrier_arrive_relaxed_cluster(u64* bar, u32 cta) {
   asm volatile(
       "{\n.reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(
+      "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(
           smem_address(bar)),
       "r"(cta)
       : "memory");
@@ -48,20 +49,20 @@ STRETTO_DEVICE void mbarrier_wait_acquire_cta(u64* bar, u32 parity) {
   while (!mbarrier_try_wait_acquire_cta(bar, parity)) {
   }
 }
-// The form for barriers on which other blocks of the cluster arrive.
-STRETTO_DEVICE bool mbarrier_try_wait_acquire_cluster(u64* bar, u32 parity) {
+// The form for barriers on which other blocks of the cluster arrive relaxed.
+STRETTO_DEVICE bool mbarrier_try_wait_relaxed_cluster(u64* bar, u32 parity) {
   u32 done;
   asm volatile(
       "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+      "mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 p, [%1], %2;\n"
       "selp.b32 %0, 1, 0, p;\n}"
       : "=r"(done)
       : "r"(smem_address(bar)), "r"(parity)
       : "memory");
   return done != 0;
 }
-STRETTO_DEVICE void mbarrier_wait_acquire_cluster(u64* bar, u32 parity) {
-  while (!mbarrier_try_wait_acquire_cluster(bar, parity)) {
+STRETTO_DEVICE void mbarrier_wait_relaxed_cluster(u64* bar, u32 parity) {
+  while (!mbarrier_try_wait_relaxed_cluster(bar, parity)) {
   }
 }
 

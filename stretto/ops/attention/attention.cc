@@ -168,7 +168,7 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
         Index head = p.let("head", t.m / (row_tiles * group) * group + in_group % group);
         Index first = p.let("first", (row_tiles - 1 - in_group / group) * bm);
         Index kv = p.let("kv", local_kv_head(p, d, split, head));
-        // Tokens that the last row sees, and blocks of which every row sees every token.
+        // Tokens that the last row sees, and the first block of which a row does not see all.
         Index end = p.let("end", d.causal ? past + min(first + bm, m) : past + m);
         Index begin =
             d.window > 0 ? p.let("begin", max(past + first - (d.window - 1), 0)) : Index(0);
@@ -181,19 +181,18 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
         Value weight = p.zeros(DType::kF32, bm, 1);
         Value acc = p.zeros(DType::kF32, bm, d.head_dim);
         double log2_scale = scale * std::numbers::log2e;
-        auto attend_block = [&](const Index& j, bool masked) {
+        p.loop(begin / bn, ceil_div(end, bn), [&](const Index& j) {
           auto block = [&](const TensorRef& cache) {
-            Slice s = cache.tile({kv, j * bn, 0}, bn, d.head_dim);
-            return masked ? s.until_row(end) : s;
+            return cache.tile({kv, j * bn, 0}, bn, d.head_dim).until_row(end);
           };
           Value scores =
               dot(p.zeros(DType::kF32, bm, bn), query, p.load(block(k_cache)).T());  // [bm, bn]
-          if (masked) {
+          p.when(j >= full, [&] {
             Value col = p.iota_cols(j * bn, bn);
             Value seen = d.causal ? col <= row : col < p.splat(DType::kI32, end);
             if (d.window > 0) seen = seen && (col > row - d.window);
             scores = where(seen, scores, p.full(DType::kF32, 1, 1, kMasked));
-          }
+          });
           Value new_peak = maximum(peak, row_max(scores));
           Value scaled_peak = new_peak * log2_scale;
           Value shrink = exp2(peak * log2_scale - scaled_peak);
@@ -201,9 +200,7 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
           weight = weight * shrink + row_sum(probabilities);
           acc = dot(acc * shrink, cast(probabilities, d.dtype), p.load(block(v_cache)));
           peak = new_peak;
-        };
-        p.loop(begin_block, full, [&](const Index& j) { attend_block(j, false); });
-        p.loop(full, ceil_div(end, bn), [&](const Index& j) { attend_block(j, true); });
+        });
         p.store(out.tile({first, head * d.head_dim}, bm, d.head_dim), cast(acc / weight, d.dtype));
       });
   return p.finish();
