@@ -217,14 +217,22 @@ std::vector<AttentionShape> attention_checks() {
 
 std::vector<AttentionConfig> gpu_attention_configs(const AttentionDesc& d, int num_sms) {
   std::vector<AttentionConfig> configs;
+  auto add = [&](std::int64_t rows, std::int64_t kv, int group, int stages) {
+    if (d.num_heads % group != 0) return;
+    configs.push_back({.tile_rows = rows,
+                       .tile_kv = kv,
+                       .num_workers = num_sms,
+                       .num_stages = stages,
+                       .head_group = group});
+  };
+  bool small = d.head_dim <= 64;
   for (int group : {16, 4}) {
-    for (std::int64_t kv : {128, 64, 176}) {
-      if (d.num_heads % group != 0 || (kv == 176 && d.causal)) continue;
-      configs.push_back({.tile_rows = 128,
-                         .tile_kv = kv,
-                         .num_workers = num_sms,
-                         .num_stages = 2,
-                         .head_group = group});
+    add(128, 128, group, 2);
+    if (small) {
+      add(192, 128, group, 3);
+      if (!d.causal) add(128, 176, group, 3);
+    } else if (!d.causal) {
+      add(128, 144, group, 2);
     }
   }
   return configs;

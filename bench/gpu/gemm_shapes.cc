@@ -54,23 +54,26 @@ GemmDesc gemm_desc(const GemmShape& shape, DType dtype) {
 std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
   struct Shape {
     GemmTile tile;  // of the whole cluster
-    int cluster, stages;
+    int cluster, stages, consumers = 1;
   };
-  // Stages fill the 227 KiB of shared memory beside the store's staging.
+  // Stages fill the 227 KiB of shared memory beside the store's staging. Odd widths fill the last
+  // wave of tiles where wide ones leave SMs idle.
   constexpr Shape kShapes[] = {
-      {{128, 256, 64}, 1, 4}, {{256, 256, 64}, 2, 4}, {{128, 192, 64}, 1, 4},
-      {{256, 192, 64}, 2, 4}, {{256, 128, 64}, 2, 6}, {{128, 128, 64}, 1, 6},
+      {{128, 256, 64}, 1, 4},    {{256, 256, 64}, 2, 4}, {{128, 192, 64}, 1, 4},
+      {{128, 128, 64}, 1, 3, 2}, {{256, 128, 64}, 2, 6}, {{128, 128, 64}, 1, 6},
+      {{128, 224, 64}, 1, 4},    {{128, 160, 64}, 1, 5}, {{128, 96, 64}, 1, 7},
+      {{256, 192, 64}, 2, 4},    {{256, 160, 64}, 2, 5}, {{128, 160, 64}, 1, 2, 2},
+      {{64, 256, 64}, 1, 2, 2},
   };
   std::vector<GemmConfig> configs;
   for (const Shape& s : kShapes) {
-    for (std::int64_t raster : {8, 4, 16}) {
-      configs.push_back({.tile = s.tile,
-                         .num_compute_sms = num_sms / s.cluster,
-                         .raster = raster,
-                         .num_stages = s.stages,
-                         .cluster_size = s.cluster});
-      if (quick) break;
-    }
+    configs.push_back({.tile = s.tile,
+                       .num_compute_sms = num_sms / s.cluster,
+                       .raster = 8,
+                       .num_stages = s.stages,
+                       .num_consumers = s.consumers,
+                       .cluster_size = s.cluster});
+    if (quick && configs.size() >= 7) break;
   }
   return configs;
 }
@@ -89,6 +92,8 @@ GemmConfig parse_gemm_config(const std::string& text, int num_sms) {
       in >> config.cluster_size;
     } else if (word == "raster") {
       in >> config.raster;
+    } else if (word == "consumers") {
+      in >> config.num_consumers;
     } else if (word == "workers") {
       in >> workers;
     } else {

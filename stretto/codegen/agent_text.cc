@@ -53,6 +53,7 @@ std::string AgentWriter::write() {
     line("const Team team{{threadIdx.x - {}, {}}};", plan_.first_thread[agent_idx()],
          1 + site_.agent_idx);
     declare_values();
+    grant_first_turn();
   }
   int cluster = site_.role->resource.cluster_size;
   std::string tile = var_text(program_, site_.role->tile_var);
@@ -72,6 +73,11 @@ std::string AgentWriter::write() {
     line("}}");
   }
   return std::move(out_);
+}
+
+void AgentWriter::refuse(const SourceLoc& loc, const std::string& what) const {
+  throw UserError(
+      fmt::format("{}:{}: role '{}' on the GPU: {}", loc.file, loc.line, site_.role->name, what));
 }
 
 bool AgentWriter::producer() const { return agent_.kind == AgentKind::kProducer; }
@@ -103,7 +109,9 @@ void AgentWriter::declare_values() {
 void AgentWriter::block(const Block& ops) {
   for (std::size_t i = 0; i < ops.size(); ++i) {
     position_ = {&ops, i};
+    if (&ops[i] == turn_begin_) line("take_turn(team);");
     emit(ops[i]);
+    if (&ops[i] == turn_end_) line("pass_turn<{}>(team);", values_.warpgroups());
   }
 }
 
@@ -151,13 +159,49 @@ void AgentWriter::emit(const Op& op) {
   }
 }
 
+// The warpgroups of an agent issue the two products of an iteration in turn, so that one computes
+// while another multiplies.
+void AgentWriter::find_turns(const Block& body) {
+  turn_begin_ = turn_end_ = nullptr;
+  if (values_.warpgroups() < 2) return;
+  bool staged = false;
+  for (const Op& op : body) {
+    if (op.code != OpCode::kDotAsync) continue;
+    staged |= op.stage != 0;
+    if (turn_begin_ == nullptr) turn_begin_ = &op;
+    turn_end_ = &op;
+  }
+  if (!staged) turn_begin_ = turn_end_ = nullptr;
+}
+
+// The first turn of all is the first warpgroup's.
+void AgentWriter::grant_first_turn() {
+  if (!takes_turns(agent_.body)) return;
+  int groups = values_.warpgroups();
+  line("if (team.tid / 128 == {}) pass_turn<{}>(team);", groups - 1, groups);
+}
+
+bool AgentWriter::takes_turns(const Block& ops) {
+  for (const Op& op : ops) {
+    for (const Block& body : op.bodies) {
+      if (takes_turns(body)) return true;
+    }
+    if (op.code != OpCode::kLoop) continue;
+    find_turns(op.bodies[0]);
+    if (turn_begin_ != nullptr) return true;
+  }
+  return false;
+}
+
 void AgentWriter::loop(const Op& op) {
   std::string var = var_text(program_, op.var);
   line("#pragma unroll 1");
   line("for (int {} = {}, end_{} = {}; {} < end_{}; ++{}) {{", var, expr(op.exprs[0]), var,
        expr(op.exprs[1]), var, var, var);
   ++depth_;
+  find_turns(op.bodies[0]);
   block(op.bodies[0]);
+  turn_begin_ = turn_end_ = nullptr;
   --depth_;
   line("}}");
 }

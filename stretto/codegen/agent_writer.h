@@ -42,6 +42,9 @@ class AgentWriter {
   void emit(const Op& op);
   void loop(const Op& op);
   void when(const Op& op);
+  void find_turns(const Block& body);
+  void grant_first_turn();
+  bool takes_turns(const Block& ops);
   void value(const Op& op);
   void memory(const Op& op);
   void product(const Op& op);
@@ -61,6 +64,8 @@ class AgentWriter {
   std::string factor(const Op& op, std::size_t operand, std::size_t& staged);
   std::string stage_value(int reg, std::size_t offset);
 
+  // UserError naming the line and the role.
+  [[noreturn]] void refuse(const SourceLoc& loc, const std::string& what) const;
   bool producer() const;
   // One thread does the agent's work.
   bool alone() const { return producer() && !plan_.fills(*site_.role, site_.agent_idx); }
@@ -96,8 +101,10 @@ class AgentWriter {
   const AgentPlan& values_;
   std::string out_;
   int depth_ = 3;
-  std::map<int, int> slot_pipe_;  // by the register that a kPipeGet wrote
-  std::vector<int> in_flight_;    // accumulators of products under way, oldest first
+  std::map<int, int> slot_pipe_;    // by the register that a kPipeGet wrote
+  const Op* turn_begin_ = nullptr;  // of the loop that is being written
+  const Op* turn_end_ = nullptr;
+  std::vector<int> in_flight_;  // accumulators of products under way, oldest first
   std::pair<const Block*, std::size_t> position_{nullptr, 0};
 };
 

@@ -108,8 +108,8 @@ class KernelWriter {
     }
     return fmt::format(
         "\nstruct Params {{\n  TensorMap maps[{}];\n  u8* tensors[{}][{}];\n  u64* signals[{}];\n"
-        "  const u64* quotas;\n  u64* control;\n  Watch watch;\n  i64 vars[{}];\n  i64 "
-        "rank;\n}};\n\n",
+        "  const u64* quotas;\n  u64* control;\n  Watch watch;\n  i64 vars[{}];\n  const i64* "
+        "scalars;\n  i64 rank;\n}};\n\n",
         some(launch_.maps.size()), some(program_.tensors.size()), program_.world_size,
         program_.world_size, some(vars));
   }
@@ -120,12 +120,16 @@ class KernelWriter {
         "Params p) {{\n  extern __shared__ __align__(1024) u8 smem[];\n  const int rank = "
         "int(p.rank);\n",
         launch_.block, launch_.kernel);
-    std::size_t next = 0;
+    std::size_t next = 0, next_scalar = 0;
     for (std::size_t i = 0; i < program_.vars.size(); ++i) {
       VarKind kind = program_.vars[i].kind;
       if (kind != VarKind::kExtent && kind != VarKind::kScalar) continue;
-      out += fmt::format("  [[maybe_unused]] const int {} = int(p.vars[{}]);\n",
-                         var_text(program_, static_cast<int>(i)), next++);
+      std::string value = fmt::format("p.vars[{}]", next++);
+      if (kind == VarKind::kScalar) {
+        value = fmt::format("p.scalars != nullptr ? p.scalars[{}] : {}", next_scalar++, value);
+      }
+      out += fmt::format("  [[maybe_unused]] const int {} = int({});\n",
+                         var_text(program_, static_cast<int>(i)), value);
     }
     if (has_epoch_) out += "  const u64 epoch = load_relaxed_sys(p.control);\n";
     if (launch_.cluster > 1) out += "  const int cta = int(cluster_cta_rank());\n";

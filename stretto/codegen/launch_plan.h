@@ -8,6 +8,9 @@
 //   u64* control                                  own rank: words of `Control`, zero at creation
 //   Watch {u64* abort; DeviceFault* fault; u64 timeout_ns; i64 rank}
 //   i64 vars[extents.size()]                      extents and scalars in declaration order
+//   const i64* scalars                            null, or where on the device the scalars stand:
+//                                                 a captured launch may then be replayed with
+//                                                 others
 //   i64 rank
 #pragma once
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
 
 namespace stretto {
@@ -75,8 +74,8 @@ std::string AgentWriter::box(const Region& r, const std::string& element, bool p
   if (t.packet) {  // words of 4 payload bytes
     auto per = static_cast<std::int64_t>(4 / size_bytes(t.dtype));
     if (row_stride % per != 0) {
-      throw UserError(fmt::format("{}:{}: packet buffer '{}' has rows of an odd number of elements",
-                                  t.loc.file, t.loc.line, t.name));
+      refuse(t.loc,
+             fmt::format("packet buffer '{}' has rows of an odd number of elements", t.name));
     }
     return fmt::format("Box<u64>{{reinterpret_cast<u64*>({}) + (i64(0){}) / {}, {}, 1, {}}}",
                        base(r), offset, per, row_stride / per, ends);
@@ -182,10 +181,8 @@ void AgentWriter::memory(const Op& op) {
            op.result, from, sync_site(op));
       return;
     default:
-      throw UserError(
-          fmt::format("{}:{}: role '{}' on the GPU: reduce_store adds in the order of arrival, "
-                      "which gives other bits at every launch",
-                      op.loc.file, op.loc.line, site_.role->name));
+      refuse(op.loc,
+             "reduce_store adds in the order of arrival, which gives other bits at every launch");
   }
 }
 
@@ -214,15 +211,16 @@ bool AgentWriter::stores_by_tma(const Op& op, TensorMapPlan& view) const {
   const Region& r = *op.region;
   int reg = op.operands[0];
   std::int64_t rows = values_.rows_here(type(reg));
-  bool whole_blocks = rows % (values_.num_threads / 2) == 0 && r.cols % kStoreBlock == 0;
+  bool whole_blocks = rows % (values_.num_threads / 2) == 0 && r.cols % 16 == 0;
   bool row_limit =
       r.row_end.has_value() && (r.row_dim < 0 || site_.role->resource.cluster_size > 1);
   if (!value_plan(reg).fragment || size_bytes(tensor(r).dtype) != 2 || !whole_blocks || row_limit ||
       r.col_end.has_value() || plan_.store_stages == 0 || !tensor_map_of(program_, r, view)) {
     return false;
   }
-  view.box_rows = view.box_cols = kStoreBlock;
-  view.swizzle_bytes = 128;
+  view.box_rows = kStoreBlock;
+  view.box_cols = r.cols % kStoreBlock == 0 ? kStoreBlock : r.cols % 32 == 0 ? 32 : 16;
+  view.swizzle_bytes = static_cast<int>(2 * view.box_cols);
   return true;
 }
 
@@ -243,10 +241,11 @@ void AgentWriter::store_tma(const Op& op, const TensorMapPlan& view) {
     y += fmt::format(" + cta * {}", values_.rows_here(type(reg)));
   }
   line(
-      "store_tma<{}, {}>({}, smem + {} + team.tid / 128 * {}, {}, {}, {}, {}, team, 8 + "
-      "team.tid / 128);",
-      element, r.cols, map_text(r, view), plan_.store_stages, 2 * kStoreBlock * kStoreBlock * 2,
-      value, coordinate(r, r.col_dim), y, outer_coordinate(r, view));
+      "store_tma<{}, {}, {}>({}, smem + {} + threadIdx.x / 128 * {}, {}, {}, {}, {}, team, 8 + "
+      "threadIdx.x / 128);",
+      element, r.cols, view.box_cols, map_text(r, view), plan_.store_stages,
+      2 * kStoreBlock * kStoreBlock * 2, value, coordinate(r, r.col_dim), y,
+      outer_coordinate(r, view));
   --depth_;
   line("}}");
 }

@@ -41,8 +41,7 @@ std::string AgentWriter::factor(const Op& op, std::size_t operand, std::size_t& 
 void AgentWriter::product(const Op& op) {
   if (op.code == OpCode::kAwait) return await(op);
   if (op.code == OpCode::kDotScaled) {
-    throw UserError(
-        fmt::format("{}:{}: scaled products have no GPU lowering yet", op.loc.file, op.loc.line));
+    refuse(op.loc, "scaled products");
   }
   if (op.result != op.operands[0] && !zero_accumulator(op)) {
     line("assign(v{}, v{});", op.result, op.operands[0]);
@@ -129,13 +128,13 @@ void AgentWriter::pipe(const Op& op) {
   bool first = group.pipes.front() == op.symbol, last = group.pipes.back() == op.symbol;
   int g = plan.group;
   int cluster = site_.role->resource.cluster_size;
-  std::string acquire = cluster > 1 ? "cluster" : "cta";
+  std::string order = cluster > 1 ? "relaxed_cluster" : "acquire_cta";
   switch (op.code) {
     case OpCode::kPipePut:
       if (first) {
         std::size_t bytes = 0;
         for (int p : group.pipes) bytes += plan_.pipes[static_cast<std::size_t>(p)].bytes_arriving;
-        line("mbarrier_wait_acquire_{}(&empty{}[slot{}], round{} ^ 1);", acquire, g, g, g);
+        line("mbarrier_wait_{}(&empty{}[slot{}], round{} ^ 1);", order, g, g, g);
         line("mbarrier_arrive_expect_tx(&full{}[slot{}], {});", g, g, bytes);
       }
       put(op, plan);
@@ -157,7 +156,7 @@ void AgentWriter::pipe(const Op& op) {
       // One arrival per warp: each warp's own accesses have completed.
       if (cluster > 1) {
         line(
-            "if (team.tid % 32 < {}) mbarrier_arrive_release_cluster(&empty{}[freed{}], team.tid "
+            "if (team.tid % 32 < {}) mbarrier_arrive_relaxed_cluster(&empty{}[freed{}], team.tid "
             "% 32);",
             cluster, g, g);
       } else {
@@ -201,14 +200,9 @@ void AgentWriter::put(const Op& op, const PipePlan& plan) {
 // Rows past the end of what was put are zero; TMA knows only the tensor's own end.
 void AgentWriter::clear_past_end(const Op& op, const PipePlan& plan) {
   if (plan.map < 0) return;  // the threads that filled the slot know the limits
-  if (plan.put->region->col_end.has_value()) {
-    throw UserError(fmt::format("{}:{}: a column limit on a pipelined load has no GPU lowering yet",
-                                op.loc.file, op.loc.line));
-  }
   if (op.exprs.empty()) return;
   if (site_.role->resource.cluster_size > 1) {
-    throw UserError(fmt::format("{}:{}: a row limit on a pipelined load of a cluster", op.loc.file,
-                                op.loc.line));
+    refuse(op.loc, "a row limit on a pipelined load of a cluster");
   }
   std::string limit = expr(op.exprs[0]);
   line("if ({} < {}) {{", limit, type(op.result).rows);

@@ -303,9 +303,12 @@ class RolePlanner {
         op.operands.empty() ? nullptr : &values.values[static_cast<std::size_t>(op.operands[0])];
     if (to_memory && v->fragment && plan_.store_stages == 0) {
       std::size_t block = std::size_t{kStoreBlock} * kStoreBlock * 2;
-      plan_.store_stages =
-          take(2 * block * static_cast<std::size_t>(values.warpgroups()), kSlotAlignment);
-      has_store_stages_ = true;
+      std::size_t warpgroups = 0;  // of all agents that may store
+      for (std::size_t a = 0; a < role_.agents.size(); ++a) {
+        bool producer = role_.agents[a].kind == AgentKind::kProducer;
+        if (!producer) warpgroups += static_cast<std::size_t>(plan_.agents[a].warpgroups());
+      }
+      plan_.store_stages = take(2 * block * warpgroups, kSlotAlignment);
     }
   }
 
@@ -340,7 +343,6 @@ class RolePlanner {
   std::vector<TensorMapPlan>& maps_;
   RolePlan plan_;
   std::size_t next_ = 0;
-  bool has_store_stages_ = false;
 };
 
 }  // namespace

@@ -53,10 +53,7 @@ void AgentWriter::sync(const Op& op) {
       return;
     default:
       if (alone()) {
-        throw UserError(
-            fmt::format("{}:{}: role '{}' on the GPU: a producer of one thread at a named "
-                        "barrier, which counts warps",
-                        op.loc.file, op.loc.line, site_.role->name));
+        refuse(op.loc, "a producer of one thread at a named barrier, which counts warps");
       }
       line("named_barrier_{}({}, {});", op.code == OpCode::kArrive ? "arrive" : "sync",
            barrier_id(op), barrier_threads(op.symbol));
@@ -67,9 +64,8 @@ void AgentWriter::sync(const Op& op) {
 int AgentWriter::barrier_id(const Op& op) const {
   int id = 1 + static_cast<int>(site_.role->agents.size()) + op.symbol;
   if (id >= 8) {
-    throw UserError(fmt::format(
-        "{}:{}: role '{}' on the GPU: {} agents and {} barriers are too many", op.loc.file,
-        op.loc.line, site_.role->name, site_.role->agents.size(), site_.role->barriers.size()));
+    refuse(op.loc, fmt::format("{} agents and {} barriers are too many", site_.role->agents.size(),
+                               site_.role->barriers.size()));
   }
   return id;
 }

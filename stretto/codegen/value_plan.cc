@@ -103,7 +103,9 @@ class ValuePlanner {
     if (dot_rows_ == 0) {
       plan_.num_threads = kDefaultThreads;
     } else {
-      plan_.num_threads = dot_rows_ / plan_.cluster > 64 ? 256 : 128;
+      std::int64_t rows = dot_rows_ / plan_.cluster;
+      bool thirds = rows > 128 && rows % 192 == 0;
+      plan_.num_threads = thirds ? 384 : rows > 64 ? 256 : 128;
     }
   }
 

@@ -107,11 +107,10 @@ void AgentWriter::value(const Op& op) {
     }
     case OpCode::kTranspose:
       if (value_plan(op.result).from_slot) {
-        if (value_plan(op.result).used_elsewhere) {
-          throw UserError(
-              fmt::format("{}:{}: a transposed slot is used elementwise, which the GPU "
-                          "lowering does not have",
-                          op.loc.file, op.loc.line));
+        const ValuePlan& view = value_plan(op.result);
+        if (view.used_elsewhere) {
+          line("load_smem{}<L{}>(v{}, s{}, team);", view.transposed ? "_transposed" : "", op.result,
+               op.result, view.slot_reg);
         }
         return;
       }

@@ -5,7 +5,7 @@
 
 namespace stretto {
 
-// `source` with the includes of stretto/ headers replaced by that header's text, once. InternalError
+// `source` with each include of a stretto/ header replaced by that header's text, once. InternalError
 // never; an unknown header stays as it is and the compiler names it.
 std::string expand_includes(const std::string& source);
 

@@ -14,6 +14,7 @@ inline constexpr int kMaxExprDepth = 400;
 inline constexpr int kMaxExprNodes = 20'000;  // counted as a tree, shared parts every time
 inline constexpr int kMaxWorldSize = 64;
 inline constexpr int kMaxDims = 8;
+inline constexpr int kMaxConsumers = 4;
 inline constexpr int kMaxStages = 64;  // slots of a pipe that a role asks for
 inline constexpr std::int64_t kMaxExtent = std::int64_t{1} << 40;
 inline constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 46;

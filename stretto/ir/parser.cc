@@ -188,6 +188,9 @@ void Parser::role(const Token& start) {
   if (reader_.accept_word("stages")) {
     r.resource.num_stages = reader_.any_integer<int>("a number of stages");
   }
+  if (reader_.accept_word("consumers")) {
+    r.resource.num_consumers = reader_.any_integer<int>("a number of consumers");
+  }
   reader_.expect_word("tiles");
   r.tile_var = resolve(vars_, TokenKind::kVar, "a variable");
   reader_.expect_mark("<");

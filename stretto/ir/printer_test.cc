@@ -121,6 +121,11 @@ TEST(Printer, EveryRoleAndOperationFieldShows) {
           {"resource.kind", [](Program& p) { p.roles[0].resource.kind = ResourceKind::kHost; }},
           {"resource.workers", [](Program& p) { p.roles[0].resource.num_workers = 5; }},
           {"resource.cluster", [](Program& p) { p.roles[0].resource.cluster_size = 4; }},
+          {"resource.consumers",
+           [](Program& p) {
+             p.roles[0].resource.num_stages = 2;
+             p.roles[0].resource.num_consumers = 2;
+           }},
           {"resource.stages", [](Program& p) { p.roles[0].resource.num_stages = 4; }},
           {"role.tile_var", [](Program& p) { p.roles[0].tile_var = 2; }},
           {"role.num_tiles", [](Program& p) { p.roles[0].num_tiles = 5; }},

@@ -286,12 +286,21 @@ struct Resource {
   // many tiles per operand (passes/split_agents.h).
   int num_stages = 0;
 
+  // Pipelined SMs: agents that compute, one tile each in turn, so that one stores its result while
+  // the next multiplies (ping-pong; passes/take_turns.h).
+  int num_consumers = 1;
+
   static Resource sms(int n) { return {ResourceKind::kSm, n}; }
   static Resource copy_engine(int queues = 1) { return {ResourceKind::kCopyEngine, queues}; }
   static Resource host(int threads = 1) { return {ResourceKind::kHost, threads}; }
   Resource pipelined(int stages) const {
     Resource r = *this;
     r.num_stages = stages;
+    return r;
+  }
+  Resource in_turn(int consumers) const {
+    Resource r = *this;
+    r.num_consumers = consumers;
     return r;
   }
   // Workers of `size` CTAs each, which share a tile by rows.

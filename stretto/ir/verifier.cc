@@ -214,6 +214,11 @@ class ProgramChecker {
     require(res.num_stages == 0 || (res.num_stages >= 2 && res.num_stages <= kMaxStages),
             "role '{}' has {} stages, need 2 to {}, or 0 for one agent", r.name, res.num_stages,
             kMaxStages);
+    require(res.num_consumers >= 1 && res.num_consumers <= kMaxConsumers,
+            "role '{}' has {} consumers, need 1 to {}", r.name, res.num_consumers, kMaxConsumers);
+    require(res.num_consumers == 1 || res.num_stages > 0,
+            "role '{}' has {} consumers, only pipelined roles have several", r.name,
+            res.num_consumers);
     require(res.num_stages == 0 || res.kind == ResourceKind::kSm,
             "role '{}' has {} stages, only SMs are pipelined", r.name, res.num_stages);
   }

@@ -6,6 +6,8 @@
 #include <set>
 #include <vector>
 
+#include "stretto/passes/substitute_vars.h"
+
 namespace stretto {
 namespace {
 
@@ -168,23 +170,6 @@ class LoopParts {
   std::map<int, bool> is_slot_;  // registers of the second product that are slots
 };
 
-void substitute(Block& block, const std::vector<Expr>& replacement) {
-  auto apply = [&](Expr& e) {
-    if (e.has_value()) e = substitute(e, replacement);
-  };
-  for (Op& op : block) {
-    for (Expr& e : op.exprs) apply(e);
-    for (auto* region : {&op.region, &op.region2}) {
-      if (!region->has_value()) continue;
-      for (Expr& e : (*region)->origin) apply(e);
-      apply((*region)->rank);
-      apply((*region)->row_end);
-      apply((*region)->col_end);
-    }
-    for (Block& body : op.bodies) substitute(body, replacement);
-  }
-}
-
 Op await(std::int64_t keep, const SourceLoc& loc) {
   return {.code = OpCode::kAwait, .exprs = {keep}, .loc = loc};
 }
@@ -193,7 +178,7 @@ Op await(std::int64_t keep, const SourceLoc& loc) {
 Block at(Block block, const Op& loop, const Expr& counter, std::size_t num_vars) {
   std::vector<Expr> replacement(num_vars);
   replacement[static_cast<std::size_t>(loop.var)] = counter;
-  substitute(block, replacement);
+  substitute_vars(block, replacement);
   return block;
 }
 
@@ -209,12 +194,16 @@ Op pipelined(const Op& loop, const Parts& parts, std::size_t num_vars) {
   append(first, parts.late);
   first = at(std::move(first), loop, loop.exprs[0], num_vars);
 
+  // Slots first, then both products one right after the other.
   Op steady = loop;
   steady.exprs[0] = loop.exprs[0] + 1;
   Block& body = steady.bodies[0];
-  body.clear();
-  append(body, parts.head);
-  append(body, at(parts.second, loop, Expr::var(loop.var) - 1, num_vars));
+  body.assign(parts.head.begin(), parts.head.end() - 1);
+  Block second = at(parts.second, loop, Expr::var(loop.var) - 1, num_vars);
+  for (Op& op : second) op.stage = 1;
+  body.insert(body.end(), second.begin(), second.end() - 1);
+  body.push_back(parts.head.back());
+  body.push_back(second.back());
   body.push_back(await(1, loc));
   append(body, parts.first_free);
   append(body, parts.early);

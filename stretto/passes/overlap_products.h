@@ -4,6 +4,8 @@
 //
 //   dot 1(i); middle(i); dot 2(i)   becomes   dot 1(i) | dot 2(i - 1); middle(i)
 //
+// Operations of the iteration before carry stage 1. Where several warpgroups share the agent, the
+// GPU lowering lets them issue such pairs in turn: one multiplies while the others compute.
 // (FlashAttention-3, Shah et al. 2024, section 3.2: intra-warpgroup overlap.) It stands after
 // split_agents, which made the products asynchronous and their operands slots.
 #pragma once

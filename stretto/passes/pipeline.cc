@@ -9,6 +9,7 @@
 #include "stretto/passes/overlap_products.h"
 #include "stretto/passes/resolve_tile_primitives.h"
 #include "stretto/passes/split_agents.h"
+#include "stretto/passes/take_turns.h"
 
 namespace stretto {
 
@@ -17,6 +18,7 @@ const std::vector<Pass>& schedule_pipeline() {
       {"resolve_tile_primitives", resolve_tile_primitives},
       {"split_agents", split_agents},
       {"overlap_products", overlap_products},
+      {"take_turns", take_turns},
   };
   return passes;
 }

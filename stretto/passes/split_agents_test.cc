@@ -140,6 +140,22 @@ TEST_F(SplitAgents, OneIterationStaysInFlightWhereNothingElseTouchesTheAccumulat
   EXPECT_EQ(awaits({.num_stages = 3, .keep_copies = true}), (std::vector<std::int64_t>{0}));
 }
 
+// take_turns: a producer and consumers that each take every other tile, also where the last turn
+// has none.
+TEST_F(SplitAgents, ConsumersInTurnComputeTheSameBits) {
+  auto whole = scheduled(gemm({}));
+  for (int consumers : {2, 3}) {
+    auto turns = scheduled(gemm({.num_stages = 2, .num_consumers = consumers}));
+    auto count = static_cast<std::size_t>(consumers);
+    ASSERT_EQ(turns->roles[0].agents.size(), 1 + count);
+    EXPECT_EQ(turns->roles[0].pipes.size(), 2 * count);
+    for (std::int64_t k : {kK, std::int64_t{1}, std::int64_t{0}}) {
+      std::map<std::string, Doubles> inputs = {{"a", numbers(kM * kK)}, {"b", numbers(kN * kK)}};
+      EXPECT_EQ(run(turns, inputs, {k}), run(whole, inputs, {k})) << "k " << k;
+    }
+  }
+}
+
 TEST_F(SplitAgents, AgGemmComputesTheSameBitsAndWaitsInTheProducer) {
   for (int world : {1, 2, 3}) {
     auto whole = scheduled(ag_gemm(world, 0)), split = scheduled(ag_gemm(world, 2));

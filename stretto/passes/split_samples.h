@@ -12,6 +12,7 @@ struct GemmOptions {
   int num_stages = 0;
   bool two_products = false;  // a second weight, as gated units have
   bool keep_copies = false;   // an operation between load and dot
+  int num_consumers = 1;
 };
 
 inline constexpr std::int64_t kM = 13, kN = 11, kK = 37;

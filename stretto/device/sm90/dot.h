@@ -98,6 +98,17 @@ STRETTO_DEVICE void settle(V& v) {
   }
 }
 
+// The warpgroups of a team work on something in turn, beginning with the first, to which the last
+// passes a turn at the start. Named barriers 12 onwards.
+constexpr u32 kTurnBarrier = 12;
+STRETTO_DEVICE void take_turn(const Team& t) {
+  named_barrier_sync(kTurnBarrier + t.tid / 128, 256);
+}
+template <u32 kWarpgroups>
+STRETTO_DEVICE void pass_turn(const Team& t) {
+  named_barrier_arrive(kTurnBarrier + (t.tid / 128 + 1) % kWarpgroups, 256);
+}
+
 // The plain form: every thread sums its own elements over k in order, in fp32.
 template <class L, int kK, class Acc, class A, class B>
 STRETTO_DEVICE void dot_simt(Acc& acc, const A& a, const B& b, const Team& t) {

@@ -86,8 +86,8 @@ STRETTO_DEVICE auto slot(const V& v, int i, int j) {
   return v.at(V::kR == 1 ? 0 : i, V::kC == 1 ? 0 : j);
 }
 
-template <class V>
-STRETTO_DEVICE void fill(V& v, float value) {
+template <class V, class T>
+STRETTO_DEVICE void fill(V& v, T value) {
   generate(v, [&](int, int) { return value; });
 }
 template <class V, class A>

@@ -30,9 +30,9 @@ std::string to_string(const GemmDesc& d) {
 }
 
 std::string to_string(const GemmConfig& cfg) {
-  return fmt::format("tile={}x{}x{} compute={} raster={} stages={} cluster={}", cfg.tile.bm,
-                     cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.raster, cfg.num_stages,
-                     cfg.cluster_size);
+  return fmt::format("tile={}x{}x{} compute={} raster={} stages={} consumers={} cluster={}",
+                     cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.raster,
+                     cfg.num_stages, cfg.num_consumers, cfg.cluster_size);
 }
 
 GemmConfig default_config(const GemmDesc& d, Target target) {
@@ -57,8 +57,10 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
   if (d.residual) residual = p.input("residual", d.c_dtype, {m, d.n});  // [m, n]
   auto c = p.output("c", d.c_dtype, {m, d.n});                          // [m, n]
 
-  Resource sms =
-      Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).clustered(cfg.cluster_size);
+  Resource sms = Resource::sms(cfg.num_compute_sms)
+                     .pipelined(cfg.num_stages)
+                     .in_turn(cfg.num_consumers)
+                     .clustered(cfg.cluster_size);
   p.role("gemm", sms, p.grid(c, tile.bm, tile.bn).raster(cfg.raster), [&](const Tile& t) {
     Value acc = linear.product(tile, t.col, [&](const Index& k) {
       return a.tile({t.row, k}, tile.bm, tile.bk);
