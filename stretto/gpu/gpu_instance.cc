@@ -6,9 +6,7 @@
 #include <cstring>
 
 #include "stretto/base/errors.h"
-#include "stretto/codegen/kernel.h"
 #include "stretto/runtime/cuda/module.h"
-#include "stretto/runtime/cuda/nvrtc.h"
 #include "stretto/runtime/cuda/tensor_map.h"
 
 namespace stretto {
@@ -56,8 +54,12 @@ struct GpuInstance::State {
     std::unique_ptr<cuda::DeviceMemory> control, quotas;
   };
 
-  State(GpuWorld& w, const CompiledProgram& compiled)
-      : world(w), program(compiled.schedule), quotas(compiled.quotas) {}
+  State(GpuWorld& w, const CompiledProgram& compiled, GpuCode code)
+      : world(w),
+        program(compiled.schedule),
+        quotas(compiled.quotas),
+        kernel(std::move(code.kernel)),
+        image(std::move(code.image)) {}
 
   void allocate();
   void zero();
@@ -65,6 +67,7 @@ struct GpuInstance::State {
                          const std::vector<std::int64_t>& vars) const;
   std::vector<std::byte> params(const GpuLaunchArgs& args, int rank) const;
   void check_args(const GpuLaunchArgs& args) const;
+  void check_scalars(const GpuLaunchArgs& args) const;
   [[noreturn]] void throw_fault() const;
 
   GpuWorld& world;
@@ -176,6 +179,7 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int
   out.add(std::int64_t{rank});
   for (std::int64_t v : args.extents) out.add(v);
   if (args.extents.empty()) out.add(std::int64_t{0});
+  out.add(args.scalars.empty() ? CUdeviceptr{0} : args.scalars[own]);
   out.add(std::int64_t{rank});
   return out.finish();
 }
@@ -200,6 +204,32 @@ void GpuInstance::State::check_args(const GpuLaunchArgs& args) const {
   }
 }
 
+// What is made of the extents here, on the host, must not depend on scalars that only the device
+// knows.
+void GpuInstance::State::check_scalars(const GpuLaunchArgs& args) const {
+  const Program& p = *program;
+  if (args.scalars.size() != ranks.size()) {
+    throw UserError(fmt::format("{}: scalars at {} addresses for {} ranks", p.name,
+                                args.scalars.size(), ranks.size()));
+  }
+  std::vector<std::int64_t> low = initial_vars(p, 0, args.extents), high = low;
+  for (std::size_t i = 0; i < p.vars.size(); ++i) {
+    if (p.vars[i].kind != VarKind::kScalar) continue;
+    low[i] = 0;
+    high[i] = p.vars[i].bound;
+  }
+  for (const TensorMapPlan& plan : kernel.launch.maps) {
+    const Tensor& t = p.tensors[static_cast<std::size_t>(plan.tensor)];
+    for (const Expr& dim : t.shape) {
+      if (eval(dim, low) == eval(dim, high)) continue;
+      throw UserError(
+          fmt::format("{}: the shape of '{}' depends on a scalar, which must be given "
+                      "by value",
+                      p.name, t.name));
+    }
+  }
+}
+
 void GpuInstance::State::throw_fault() const {
   DeviceFault f = world.fault();
   FaultRecord record{.program = program->name, .reason = "deadline"};
@@ -219,15 +249,22 @@ void GpuInstance::State::throw_fault() const {
   throw Fault(std::move(record));
 }
 
+GpuCode build_gpu_code(const CompiledProgram& program) {
+  GpuCode code{.kernel = generate_kernel(*program.schedule), .image = {}};
+  code.image = cuda::compile_cuda(code.kernel.expanded, program.schedule->name + ".cu");
+  return code;
+}
+
 GpuInstance::GpuInstance(GpuWorld& world, const CompiledProgram& program)
-    : state_(std::make_unique<State>(world, program)) {
+    : GpuInstance(world, program, build_gpu_code(program)) {}
+
+GpuInstance::GpuInstance(GpuWorld& world, const CompiledProgram& program, GpuCode code)
+    : state_(std::make_unique<State>(world, program, std::move(code))) {
   State& s = *state_;
   if (s.program->world_size != world.size()) {
     throw UserError(fmt::format("{}: written for {} ranks, the world has {}", s.program->name,
                                 s.program->world_size, world.size()));
   }
-  s.kernel = generate_kernel(*s.program);
-  s.image = cuda::compile_cuda(s.kernel.expanded, s.program->name + ".cu");
   s.allocate();
 }
 
@@ -242,6 +279,7 @@ void GpuInstance::launch(const GpuLaunchArgs& args) {
 
 void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream) {
   State& s = *state_;
+  if (!args.scalars.empty()) s.check_scalars(args);
   std::vector<std::byte> params = s.params(args, rank);
   void* pointers[] = {params.data()};
   const LaunchPlan& plan = s.kernel.launch;
@@ -260,6 +298,7 @@ void GpuInstance::wait() {
 
 void GpuInstance::recover() { state_->zero(); }
 
+const Program& GpuInstance::program() const { return *state_->program; }
 const std::string& GpuInstance::source() const { return state_->kernel.source; }
 double GpuInstance::compile_seconds() const { return state_->image.compile_seconds; }
 bool GpuInstance::from_cache() const { return state_->image.from_cache; }

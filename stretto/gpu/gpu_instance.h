@@ -8,8 +8,10 @@
 #include <memory>
 #include <vector>
 
+#include "stretto/codegen/kernel.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_world.h"
+#include "stretto/runtime/cuda/nvrtc.h"
 
 namespace stretto {
 
@@ -18,13 +20,27 @@ namespace stretto {
 struct GpuLaunchArgs {
   std::vector<std::vector<CUdeviceptr>> tensors;  // [tensor][rank]
   std::vector<std::int64_t> extents;  // kExtent and kScalar variables in declaration order
+  // [rank], or empty. Where each rank's memory holds the scalars, i64 in declaration order: kernels
+  // read them there when they start, and the scalars among `extents` count for nothing. A graph
+  // that captured such a launch can be replayed with other scalars; its extents are fixed.
+  std::vector<CUdeviceptr> scalars;
 };
+
+// A program's kernel, compiled. Independent of any GPU; may be made on several threads at once.
+struct GpuCode {
+  GeneratedKernel kernel;
+  cuda::KernelImage image;
+};
+// UserError for a program that has no GPU lowering; InternalError where the generated kernel does
+// not compile cleanly.
+GpuCode build_gpu_code(const CompiledProgram& program);
 
 class GpuInstance {
  public:
   // UserError for a program that has no GPU lowering or another world size; InternalError where the
   // generated kernel does not compile cleanly.
   GpuInstance(GpuWorld& world, const CompiledProgram& program);
+  GpuInstance(GpuWorld& world, const CompiledProgram& program, GpuCode code);
   ~GpuInstance();
   GpuInstance(const GpuInstance&) = delete;
   GpuInstance& operator=(const GpuInstance&) = delete;
@@ -38,6 +54,7 @@ class GpuInstance {
   // With all ranks idle, after World::clear_fault: signals, epochs and packets start anew.
   void recover();
 
+  const Program& program() const;     // at schedule level
   const std::string& source() const;  // of the kernel
   double compile_seconds() const;
   bool from_cache() const;
