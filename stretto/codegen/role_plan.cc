@@ -14,8 +14,8 @@ constexpr std::size_t kSlotAlignment = 1024;
 constexpr std::int64_t kMaxBoxRows = 256;
 // Registers of a block are 65536; a producer needs few, the rest goes to the consumers.
 constexpr int kProducerRegisters = 24;
-constexpr int kWaitingRegisters = 40;  // where it waits for signals, in loops over channels
-constexpr int kFillingRegisters = 56;  // where its threads load what TMA cannot
+constexpr int kWaitingRegisters = 48;  // where it waits for signals, in loops over channels
+constexpr int kFillingRegisters = 72;  // where its threads load what TMA cannot
 constexpr int kRegistersOfBlock = 65536;
 constexpr int kMostRegisters = 240;
 
