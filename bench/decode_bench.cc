@@ -63,7 +63,7 @@ int main(int argc, char** argv) try {
   world.run([&](stretto::Rank& rank) {
     stretto::Transformer model(rank, files.config, files.checkpoint,
                                {.dtype = dtype, .max_tokens = 256});
-    weight_bytes = model.weights().bytes();
+    weight_bytes = model.runner().weight_bytes();
     std::vector<std::uint64_t> words(weight_bytes / 8, 1);
     std::uint64_t sink = 0;
     for (int i = 0; i < pairs + 3; ++i) {

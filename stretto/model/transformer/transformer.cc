@@ -3,46 +3,39 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "stretto/base/errors.h"
+#include "stretto/model/transformer/cpu_model.h"
 
 namespace stretto {
-namespace {
 
-// A chunk runs in the smallest bucket that holds it; longer prompts run in several chunks.
-constexpr std::array<std::int64_t, 4> kBuckets = {1, 16, 64, 256};
+ModelShape model_shape(const ModelConfig& config, int world_size,
+                       const TransformerOptions& options) {
+  return {.config = &config,
+          .world_size = world_size,
+          .dtype = options.dtype,
+          .max_tokens = options.max_tokens > 0 ? std::min(options.max_tokens, config.max_positions)
+                                               : config.max_positions,
+          .target = options.plan_for};
+}
 
-}  // namespace
-
-Transformer::Transformer(Rank& rank, const ModelConfig& config, const Checkpoint& checkpoint,
-                         const TransformerOptions& options)
-    : rank_(rank), state_(std::make_unique<ModelState>()) {
-  ModelState& s = *state_;
-  s.config = &config;
-  s.spec = {.rank = rank.index(), .world_size = rank.size(), .dtype = options.dtype};
-  s.max_tokens = options.max_tokens > 0 ? std::min(options.max_tokens, config.max_positions)
-                                        : config.max_positions;
-  s.weights = load_weights(checkpoint, config, s.spec);
-  s.rope = make_rope_table(config.rope, config.head_dim, s.max_tokens);
-  std::int64_t kv_heads = split_heads(attention_desc(config, rank.size())).kv_heads_per_rank;
-  for (std::int64_t i = 0; i < config.num_layers(); ++i) {
-    s.k_cache.emplace_back(options.dtype, kv_heads * s.max_tokens, config.head_dim);
-    s.v_cache.emplace_back(options.dtype, kv_heads * s.max_tokens, config.head_dim);
+Transformer::Transformer(std::unique_ptr<ModelRunner> runner) : runner_(std::move(runner)) {
+  for (std::int64_t bound : step_bounds(runner_->shape().target)) {
+    bounds_.push_back(std::min(bound, max_tokens()));
+    if (bound >= max_tokens()) break;
   }
 }
 
+Transformer::Transformer(Rank& rank, const ModelConfig& config, const Checkpoint& checkpoint,
+                         const TransformerOptions& options)
+    : Transformer(std::make_unique<CpuModel>(rank, model_shape(config, rank.size(), options),
+                                             checkpoint)) {}
+
+// The smallest that holds the chunk.
 ForwardStep& Transformer::step_for(std::int64_t count) {
-  std::int64_t bound = kBuckets.back();
-  for (std::int64_t bucket : kBuckets) {
-    if (bucket >= count) {
-      bound = bucket;
-      break;
-    }
-  }
-  bound = std::min(bound, state_->max_tokens);
+  std::int64_t bound = *std::lower_bound(bounds_.begin(), bounds_.end() - 1, count);
   std::unique_ptr<ForwardStep>& step = steps_[bound];
-  if (!step) step = std::make_unique<ForwardStep>(rank_, *state_, bound);
+  if (!step) step = runner_->make_step(bound);
   return *step;
 }
 
@@ -63,14 +56,14 @@ void Transformer::check_tokens(std::span<const int> tokens) const {
 ForwardStep& Transformer::append(std::span<const int> chunk) {
   auto count = static_cast<std::int64_t>(chunk.size());
   ForwardStep& step = step_for(count);
-  step.run(chunk.data(), count, past_);
+  step.run(chunk, past_);
   past_ += count;
   return step;
 }
 
 std::span<const float> Transformer::forward(std::span<const int> tokens) {
   check_tokens(tokens);
-  auto largest = static_cast<std::size_t>(std::min(kBuckets.back(), max_tokens()));
+  auto largest = static_cast<std::size_t>(bounds_.back());
   while (tokens.size() > largest) {
     append(tokens.first(largest));
     tokens = tokens.subspan(largest);
@@ -82,7 +75,7 @@ std::span<const float> Transformer::forward(std::span<const int> tokens) {
 
 void Transformer::forward_each(std::span<const int> tokens, const Visit& visit) {
   check_tokens(tokens);
-  auto largest = static_cast<std::size_t>(std::min(kBuckets.back(), max_tokens()));
+  auto largest = static_cast<std::size_t>(bounds_.back());
   auto width = static_cast<std::size_t>(vocab());
   while (!tokens.empty()) {
     std::span<const int> chunk = tokens.first(std::min(largest, tokens.size()));
@@ -90,8 +83,8 @@ void Transformer::forward_each(std::span<const int> tokens, const Visit& visit) 
     std::int64_t first = past_;
     ForwardStep& step = append(chunk);
     auto count = static_cast<std::int64_t>(chunk.size());
-    for (std::int64_t row = 0; row < count; row += ForwardStep::kHeadRows) {
-      std::int64_t rows = std::min(ForwardStep::kHeadRows, count - row);
+    for (std::int64_t row = 0; row < count; row += step.head_rows()) {
+      std::int64_t rows = std::min(step.head_rows(), count - row);
       const float* logits = step.logits(row, rows);
       for (std::int64_t i = 0; i < rows; ++i) {
         visit(first + row + i, {logits + static_cast<std::size_t>(i) * width, width});

@@ -1,6 +1,7 @@
-// A decoder-only transformer on one rank of a world, from a Hugging Face checkpoint: weights cut to
-// this rank's share, a KV cache, and forward passes made of overlapped operators. Families (Llama,
-// Mistral, Qwen2, Qwen3 dense) differ in data only (checkpoint/config.h).
+// A decoder-only transformer from a Hugging Face checkpoint: tokens in, logits out, through a KV
+// cache and forward passes made of overlapped operators. On CPU ranks each rank has one; on GPUs
+// one drives all ranks (model/gpu/gpu_model.h). Families (Llama, Mistral, Qwen2, Qwen3 dense)
+// differ in data only (checkpoint/config.h).
 #pragma once
 
 #include <cstdint>
@@ -8,31 +9,42 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "stretto/model/transformer/forward_step.h"
+#include "stretto/runtime/world.h"
 
 namespace stretto {
 
 struct TransformerOptions {
   DType dtype = DType::kF32;    // of activations and cache
   std::int64_t max_tokens = 0;  // cache capacity; 0: the model's positions
+  // Whose configs the steps use. CPU ranks can run the plan of a GPU, which tests do.
+  Target plan_for = Target::kCpu;
 };
+
+// What the options make of a config on `world_size` ranks; weight_dtype is left to the runner.
+ModelShape model_shape(const ModelConfig& config, int world_size,
+                       const TransformerOptions& options);
 
 class Transformer {
  public:
-  // Collective. `checkpoint` is read here only; `config` must outlive the transformer.
+  explicit Transformer(std::unique_ptr<ModelRunner> runner);
+  // On a CPU rank. Collective. `checkpoint` is read here only; `config` must outlive the
+  // transformer.
   Transformer(Rank& rank, const ModelConfig& config, const Checkpoint& checkpoint,
               const TransformerOptions& options);
 
   // Forgets the cache.
   void reset() { past_ = 0; }
   std::int64_t past() const { return past_; }
-  std::int64_t max_tokens() const { return state_->max_tokens; }
-  std::int64_t vocab() const { return state_->config->vocab_size; }
-  const ModelWeights& weights() const { return state_->weights; }
+  std::int64_t max_tokens() const { return runner_->shape().max_tokens; }
+  std::int64_t vocab() const { return runner_->shape().config->vocab_size; }
+  ModelRunner& runner() { return *runner_; }
 
   // Appends the tokens to the cache and returns the logits [vocab] after the last one, the same
-  // bits on every rank, valid until the next call. Collective. UserError when they do not fit.
+  // bits on every rank, valid until the next call. Collective on CPU ranks. UserError when they do
+  // not fit.
   std::span<const float> forward(std::span<const int> tokens);
   // Also hands over the logits after every token, in order: visit(position, logits).
   using Visit = std::function<void(std::int64_t, std::span<const float>)>;
@@ -43,8 +55,8 @@ class Transformer {
   ForwardStep& append(std::span<const int> chunk);
   void check_tokens(std::span<const int> tokens) const;
 
-  Rank& rank_;
-  std::unique_ptr<ModelState> state_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::vector<std::int64_t> bounds_;  // of steps, ascending, none above max_tokens
   std::map<std::int64_t, std::unique_ptr<ForwardStep>> steps_;  // by bound
   std::int64_t past_ = 0;
 };

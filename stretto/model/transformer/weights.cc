@@ -8,6 +8,7 @@
 #include <new>
 
 #include "stretto/base/errors.h"
+#include "stretto/model/transformer/step_plan.h"
 
 namespace stretto {
 namespace {
@@ -29,121 +30,12 @@ HeadRange heads_of(const AttentionDesc& d, int rank) {
   return h;
 }
 
-class Loader {
- public:
-  Loader(const Checkpoint& checkpoint, const ModelConfig& config, const ShardSpec& spec)
-      : checkpoint_(checkpoint), c_(config), spec_(spec), dtype_(common_dtype(checkpoint, spec)) {}
-
-  ModelWeights load() const {
-    ModelWeights w;
-    w.embedding = vocabulary("model.embed_tokens.weight");
-    if (!c_.tie_word_embeddings) w.lm_head = vocabulary("lm_head.weight");
-    w.final_norm = whole("model.norm.weight", c_.hidden_size);
-    for (std::int64_t i = 0; i < c_.num_layers(); ++i) w.layers.push_back(layer(i));
-    return w;
-  }
-
- private:
-  // Under f32 activations weights keep their dtype where all agree on one, which loses nothing.
-  static DType common_dtype(const Checkpoint& checkpoint, const ShardSpec& spec) {
-    if (spec.dtype != DType::kF32) return spec.dtype;
-    DType first = checkpoint.tensor("model.embed_tokens.weight").dtype;
-    for (const std::string& name : checkpoint.names()) {
-      if (checkpoint.tensor(name).dtype != first) return DType::kF32;
-    }
-    return first;
-  }
-
-  Matrix whole(const std::string& name, std::int64_t cols) const {
-    const TensorView& view = checkpoint_.tensor(name);
-    Matrix m(dtype_, view.num_elements() / cols, cols);
-    m.copy_from(view, {.count = m.rows()});
-    return m;
-  }
-
-  Matrix vocabulary(const std::string& name) const {
-    std::int64_t share = ceil_div(c_.vocab_size, static_cast<std::int64_t>(spec_.world_size));
-    return row_block(name, share, c_.vocab_size, c_.hidden_size);
-  }
-
-  // Rows [rank * share, (rank + 1) * share) of `rows`, zero past the end.
-  Matrix row_block(const std::string& name, std::int64_t share, std::int64_t rows,
-                   std::int64_t cols) const {
-    const TensorView& view = checkpoint_.tensor(name);
-    Matrix m(dtype_, share, cols);
-    std::int64_t first = std::min(spec_.rank * share, rows);
-    m.copy_from(view, {.first = first, .count = std::min(share, rows - first)});
-    return m;
-  }
-
-  Matrix col_block(const std::string& name, std::int64_t first, std::int64_t count,
-                   std::int64_t share) const {
-    const TensorView& view = checkpoint_.tensor(name);
-    Matrix m(dtype_, view.shape[0], share);
-    m.copy_from(view, {.count = m.rows(), .first_col = first, .num_cols = count});
-    return m;
-  }
-
-  // q, k and v under one another; `cols` is hidden_size for weights, 1 for biases.
-  Matrix qkv(const std::string& attention, const char* suffix, std::int64_t cols) const {
-    AttentionDesc d = attention_desc(c_, spec_.world_size);
-    HeadSplit split = split_heads(d);
-    HeadRange h = heads_of(d, spec_.rank);
-    std::int64_t dim = d.head_dim, q = split.heads_per_rank, kv = split.kv_heads_per_rank;
-    auto view = [&](const char* part) -> const TensorView& {
-      return checkpoint_.tensor(attention + part + suffix);
-    };
-    Matrix m(dtype_, (q + 2 * kv) * dim, cols);
-    m.copy_from(view("q_proj."), {.first = h.q_first * dim, .count = h.q_count * dim});
-    Matrix::Cut cut{.first = h.kv_first * dim, .count = h.kv_count * dim, .to = q * dim};
-    m.copy_from(view("k_proj."), cut);
-    cut.to = (q + kv) * dim;
-    m.copy_from(view("v_proj."), cut);
-    return m;
-  }
-
-  LayerWeights layer(std::int64_t i) const {
-    std::string prefix = fmt::format("model.layers.{}.", i);
-    if (c_.layers[static_cast<std::size_t>(i)].moe) {
-      throw UserError(
-          fmt::format("{}: layer {} is a mixture of experts, which this version does "
-                      "not run yet",
-                      c_.where, i));
-    }
-    std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
-    LayerWeights w;
-    w.input_norm = whole(prefix + "input_layernorm.weight", c_.hidden_size);
-    w.post_norm = whole(prefix + "post_attention_layernorm.weight", c_.hidden_size);
-    w.qkv = qkv(attention, "weight", c_.hidden_size);
-    if (c_.qkv_bias) w.qkv_bias = as_row(qkv(attention, "bias", 1));
-    if (c_.traits->qk_norm) {
-      w.q_norm = whole(attention + "q_norm.weight", c_.head_dim);
-      w.k_norm = whole(attention + "k_norm.weight", c_.head_dim);
-    }
-    AttentionDesc d = attention_desc(c_, spec_.world_size);
-    HeadRange h = heads_of(d, spec_.rank);
-    w.out = col_block(attention + "o_proj.weight", h.q_first * d.head_dim, h.q_count * d.head_dim,
-                      split_heads(d).heads_per_rank * d.head_dim);
-    std::int64_t share = ffn_per_rank(c_, spec_.world_size), size = c_.intermediate_size;
-    w.gate = row_block(mlp + "gate_proj.weight", share, size, c_.hidden_size);
-    w.up = row_block(mlp + "up_proj.weight", share, size, c_.hidden_size);
-    std::int64_t first = std::min(spec_.rank * share, size);
-    w.down = col_block(mlp + "down_proj.weight", first, std::min(share, size - first), share);
-    return w;
-  }
-
-  static Matrix as_row(const Matrix& column) {
-    Matrix row(column.dtype(), 1, column.rows());
-    std::memcpy(row.data(), column.data(),
-                static_cast<std::size_t>(column.rows()) * size_bytes(column.dtype()));
-    return row;
-  }
-
-  const Checkpoint& checkpoint_;
-  const ModelConfig& c_;
-  const ShardSpec& spec_;
-  DType dtype_;
-};
+Matrix as_row(const Matrix& column) {
+  Matrix row(column.dtype(), 1, column.rows());
+  std::memcpy(row.data(), column.data(),
+              static_cast<std::size_t>(column.rows()) * size_bytes(column.dtype()));
+  return row;
+}
 
 }  // namespace
 
@@ -186,17 +78,146 @@ void Matrix::copy_from(const TensorView& from, const Cut& cut) {
   }
 }
 
-std::size_t ModelWeights::bytes() const {
-  auto size = [](const Matrix& m) {
-    return static_cast<std::size_t>(m.rows() * m.cols()) * size_bytes(m.dtype());
-  };
-  std::size_t total = size(embedding) + size(lm_head) + size(final_norm);
-  for (const LayerWeights& l : layers) {
-    for (const Matrix* m : {&l.input_norm, &l.post_norm, &l.qkv, &l.qkv_bias, &l.q_norm, &l.k_norm,
-                            &l.out, &l.gate, &l.up, &l.down}) {
-      total += size(*m);
-    }
+DType weight_dtype(const Checkpoint& checkpoint, DType activations) {
+  if (activations != DType::kF32) return activations;
+  DType first = checkpoint.tensor("model.embed_tokens.weight").dtype;
+  for (const std::string& name : checkpoint.names()) {
+    if (checkpoint.tensor(name).dtype != first) return DType::kF32;
   }
+  return first;
+}
+
+WeightLoader::WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config,
+                           const ShardSpec& spec)
+    : checkpoint_(checkpoint),
+      c_(config),
+      spec_(spec),
+      dtype_(weight_dtype(checkpoint, spec.dtype)) {
+  if (config.out_bias || config.mlp_bias) {
+    throw UserError(fmt::format(
+        "{}: attention_bias/mlp_bias put a bias after o_proj or down_proj, which this version does "
+        "not run yet",
+        config.where));
+  }
+}
+
+ModelWeights WeightLoader::outer() const {
+  ModelWeights w;
+  w.embedding = vocabulary("model.embed_tokens.weight");
+  if (!c_.tie_word_embeddings) w.lm_head = vocabulary("lm_head.weight");
+  w.final_norm = whole("model.norm.weight", c_.hidden_size);
+  return w;
+}
+
+Matrix WeightLoader::whole(const std::string& name, std::int64_t cols) const {
+  const TensorView& view = checkpoint_.tensor(name);
+  Matrix m(dtype_, view.num_elements() / cols, cols);
+  m.copy_from(view, {.count = m.rows()});
+  return m;
+}
+
+Matrix WeightLoader::vocabulary(const std::string& name) const {
+  std::int64_t share = ceil_div(c_.vocab_size, static_cast<std::int64_t>(spec_.world_size));
+  return row_block(name, share, c_.vocab_size, c_.hidden_size);
+}
+
+// Rows [rank * share, (rank + 1) * share) of `rows`, zero past the end.
+Matrix WeightLoader::row_block(const std::string& name, std::int64_t share, std::int64_t rows,
+                               std::int64_t cols) const {
+  const TensorView& view = checkpoint_.tensor(name);
+  Matrix m(dtype_, share, cols);
+  std::int64_t first = std::min(spec_.rank * share, rows);
+  m.copy_from(view, {.first = first, .count = std::min(share, rows - first)});
+  return m;
+}
+
+Matrix WeightLoader::col_block(const std::string& name, std::int64_t first, std::int64_t count,
+                               std::int64_t share) const {
+  const TensorView& view = checkpoint_.tensor(name);
+  Matrix m(dtype_, view.shape[0], share);
+  m.copy_from(view, {.count = m.rows(), .first_col = first, .num_cols = count});
+  return m;
+}
+
+// q, k and v under one another; `cols` is hidden_size for weights, 1 for biases.
+Matrix WeightLoader::qkv(const std::string& attention, const char* suffix,
+                         std::int64_t cols) const {
+  AttentionDesc d = attention_desc(c_, spec_.world_size);
+  HeadSplit split = split_heads(d);
+  HeadRange h = heads_of(d, spec_.rank);
+  std::int64_t dim = d.head_dim, q = split.heads_per_rank, kv = split.kv_heads_per_rank;
+  auto view = [&](const char* part) -> const TensorView& {
+    return checkpoint_.tensor(attention + part + suffix);
+  };
+  Matrix m(dtype_, (q + 2 * kv) * dim, cols);
+  m.copy_from(view("q_proj."), {.first = h.q_first * dim, .count = h.q_count * dim});
+  Matrix::Cut cut{.first = h.kv_first * dim, .count = h.kv_count * dim, .to = q * dim};
+  m.copy_from(view("k_proj."), cut);
+  cut.to = (q + kv) * dim;
+  m.copy_from(view("v_proj."), cut);
+  return m;
+}
+
+LayerWeights WeightLoader::layer(std::int64_t i) const {
+  std::string prefix = fmt::format("model.layers.{}.", i);
+  if (c_.layers[static_cast<std::size_t>(i)].moe) {
+    throw UserError(
+        fmt::format("{}: layer {} is a mixture of experts, which this version does "
+                    "not run yet",
+                    c_.where, i));
+  }
+  std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+  LayerWeights w;
+  w.input_norm = whole(prefix + "input_layernorm.weight", c_.hidden_size);
+  w.post_norm = whole(prefix + "post_attention_layernorm.weight", c_.hidden_size);
+  w.qkv = qkv(attention, "weight", c_.hidden_size);
+  if (c_.qkv_bias) w.qkv_bias = as_row(qkv(attention, "bias", 1));
+  if (c_.traits->qk_norm) {
+    w.q_norm = whole(attention + "q_norm.weight", c_.head_dim);
+    w.k_norm = whole(attention + "k_norm.weight", c_.head_dim);
+  }
+  AttentionDesc d = attention_desc(c_, spec_.world_size);
+  HeadRange h = heads_of(d, spec_.rank);
+  w.out = col_block(attention + "o_proj.weight", h.q_first * d.head_dim, h.q_count * d.head_dim,
+                    split_heads(d).heads_per_rank * d.head_dim);
+  std::int64_t share = ffn_per_rank(c_, spec_.world_size), size = c_.intermediate_size;
+  w.gate = row_block(mlp + "gate_proj.weight", share, size, c_.hidden_size);
+  w.up = row_block(mlp + "up_proj.weight", share, size, c_.hidden_size);
+  std::int64_t first = std::min(spec_.rank * share, size);
+  w.down = col_block(mlp + "down_proj.weight", first, std::min(share, size - first), share);
+  return w;
+}
+
+void for_each_weight(const ModelWeights& w, const VisitWeight& visit) {
+  visit("embedding", w.embedding);
+  if (!w.lm_head.empty()) visit("lm_head", w.lm_head);
+  visit("final_norm", w.final_norm);
+  for (std::size_t i = 0; i < w.layers.size(); ++i) {
+    for_each_weight(w.layers[i], static_cast<std::int64_t>(i), visit);
+  }
+}
+
+void for_each_weight(const LayerWeights& w, std::int64_t layer_idx, const VisitWeight& visit) {
+  const std::pair<const char*, const Matrix*> parts[] = {{"input_norm", &w.input_norm},
+                                                         {"post_norm", &w.post_norm},
+                                                         {"qkv", &w.qkv},
+                                                         {"qkv_bias", &w.qkv_bias},
+                                                         {"q_norm", &w.q_norm},
+                                                         {"k_norm", &w.k_norm},
+                                                         {"out", &w.out},
+                                                         {"gate", &w.gate},
+                                                         {"up", &w.up},
+                                                         {"down", &w.down}};
+  for (auto [name, matrix] : parts) {
+    if (!matrix->empty()) visit(layer_buffer(layer_idx, name), *matrix);
+  }
+}
+
+std::size_t ModelWeights::bytes() const {
+  std::size_t total = 0;
+  for_each_weight(*this, [&](const std::string&, const Matrix& m) {
+    total += static_cast<std::size_t>(m.rows() * m.cols()) * size_bytes(m.dtype());
+  });
   return total;
 }
 
@@ -215,13 +236,10 @@ std::int64_t ffn_per_rank(const ModelConfig& c, int world_size) {
 
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                           const ShardSpec& spec) {
-  if (config.out_bias || config.mlp_bias) {
-    throw UserError(fmt::format(
-        "{}: attention_bias/mlp_bias put a bias after o_proj or down_proj, which this version does "
-        "not run yet",
-        config.where));
-  }
-  return Loader(checkpoint, config, spec).load();
+  WeightLoader loader(checkpoint, config, spec);
+  ModelWeights weights = loader.outer();
+  for (std::int64_t i = 0; i < config.num_layers(); ++i) weights.layers.push_back(loader.layer(i));
+  return weights;
 }
 
 }  // namespace stretto

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "stretto/model/checkpoint/config.h"
@@ -70,8 +72,41 @@ struct ShardSpec {
 AttentionDesc attention_desc(const ModelConfig& config, int world_size);
 std::int64_t ffn_per_rank(const ModelConfig& config, int world_size);
 
-// UserError for what the transformer cannot run yet (mixtures of experts, biases after attention or
-// the down projection).
+// What ranks keep the weights in: the activations' dtype, or under f32 activations the checkpoint's
+// own where all weights agree on one, which loses nothing.
+DType weight_dtype(const Checkpoint& checkpoint, DType activations);
+
+// Cuts one rank's share out of a checkpoint, which must outlive it, part by part.
+class WeightLoader {
+ public:
+  // UserError for what the transformer cannot run yet (mixtures of experts, biases after attention
+  // or the down projection).
+  WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const ShardSpec& spec);
+
+  ModelWeights outer() const;  // all but the layers
+  LayerWeights layer(std::int64_t layer_idx) const;
+
+ private:
+  Matrix whole(const std::string& name, std::int64_t cols) const;
+  Matrix vocabulary(const std::string& name) const;
+  Matrix row_block(const std::string& name, std::int64_t share, std::int64_t rows,
+                   std::int64_t cols) const;
+  Matrix col_block(const std::string& name, std::int64_t first, std::int64_t count,
+                   std::int64_t share) const;
+  Matrix qkv(const std::string& attention, const char* suffix, std::int64_t cols) const;
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& c_;
+  ShardSpec spec_;
+  DType dtype_;
+};
+
+using VisitWeight = std::function<void(const std::string& name, const Matrix& weight)>;
+// Those that are not empty, under the names of step_plan.h: model_buffers().
+void for_each_weight(const ModelWeights& weights, const VisitWeight& visit);
+void for_each_weight(const LayerWeights& weights, std::int64_t layer_idx, const VisitWeight& visit);
+
+// All parts of WeightLoader together.
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                           const ShardSpec& spec);
 

@@ -1,0 +1,231 @@
+#include "stretto/model/gpu/gpu_forward_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include "stretto/base/errors.h"
+#include "stretto/compiler.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::size_t kTokensOffset = 16;  // in the inputs: TMA and kernels want 16 bytes
+
+struct Built {
+  CompiledProgram program;
+  GpuCode code;
+  std::exception_ptr error;
+};
+
+// Passes, proof and compilation of all programs on all processors.
+std::vector<Built> build_all(std::vector<Program>& programs, bool require_proof) {
+  std::vector<Built> out(programs.size());
+  std::atomic<std::size_t> next{0};
+  auto work = [&] {
+    for (std::size_t i = next++; i < programs.size(); i = next++) {
+      try {
+        out[i].program = compile(std::move(programs[i]), {.require_proof = require_proof});
+        out[i].code = build_gpu_code(out[i].program);
+      } catch (...) {
+        out[i].error = std::current_exception();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    std::size_t processors = std::max(std::thread::hardware_concurrency(), 1u);
+    for (std::size_t i = 0; i < std::min(processors, programs.size()); ++i) {
+      threads.emplace_back(work);
+    }
+  }
+  for (const Built& b : out) {
+    if (b.error) std::rethrow_exception(b.error);
+  }
+  return out;
+}
+
+}  // namespace
+
+GpuForwardStep::GpuForwardStep(GpuWorld& world, const ModelShape& shape,
+                               const GpuBuffers& model_buffers, std::int64_t bound,
+                               const GpuModelOptions& options)
+    : world_(world),
+      shape_(shape),
+      model_buffers_(model_buffers),
+      plan_(plan_step(shape, bound)),
+      graphs_wanted_(options.graphs && bound == 1) {
+  build_instances(options.require_proof);
+  allocate();
+  for (const PlanLaunch& l : plan_.launches) {
+    args_.push_back(bind(l));
+    if (l.rows == Rows::kAllAndPast) args_.back().scalars = inputs_.addresses();
+  }
+  head_args_ = bind(plan_.head);
+  const Program& head = instances_[plan_.head.program]->program();
+  head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
+  head_input_ = head_args_.tensors[head_tensor_];
+}
+
+// Memory and code may go only once nothing runs that uses them.
+GpuForwardStep::~GpuForwardStep() {
+  try {
+    world_.synchronize();
+  } catch (const Error&) {
+    // Whoever enqueued the work that failed was told, or will be at the next call.
+  }
+}
+
+void GpuForwardStep::build_instances(bool require_proof) {
+  // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
+  world_.synchronize();
+  for (Built& b : build_all(plan_.programs, require_proof)) {
+    instances_.push_back(std::make_unique<GpuInstance>(world_, b.program, std::move(b.code)));
+  }
+}
+
+void GpuForwardStep::allocate() {
+  auto tokens_bytes = static_cast<std::size_t>(plan_.bound) * sizeof(std::int32_t);
+  std::size_t input_bytes = kTokensOffset + tokens_bytes;
+  inputs_ = world_.allocate(input_bytes);
+  host_inputs_ = std::make_unique<cuda::HostMappedMemory>(world_.device(0), input_bytes);
+  for (CUdeviceptr a : inputs_.addresses()) {
+    buffers_[StepPlan::kTokens].push_back(a + kTokensOffset);
+  }
+  for (const PlanBuffer& b : plan_.buffers) {
+    if (b.name == StepPlan::kTokens) continue;
+    memory_.push_back(world_.allocate(std::max<std::size_t>(b.bytes(), 16)));
+    buffers_[b.name] = memory_.back().addresses();
+    for (int r = 0; r < world_.size(); ++r) {
+      const cuda::DeviceMemory& m = memory_.back().on[static_cast<std::size_t>(r)];
+      world_.stream(r).fill_bytes(m.address(), 0, m.bytes());
+    }
+    if (b.name == StepPlan::kLogits) {
+      host_logits_ = std::make_unique<cuda::HostMappedMemory>(world_.device(0), b.bytes());
+    }
+  }
+  world_.synchronize();
+}
+
+GpuLaunchArgs GpuForwardStep::bind(const PlanLaunch& launch) const {
+  const Program& program = instances_[launch.program]->program();
+  GpuLaunchArgs args;
+  args.tensors.resize(program.tensors.size());
+  for (const Binding& b : launch.bindings) {
+    int t = program.find_tensor(b.tensor);
+    STRETTO_CHECK(t >= 0, program.name + " has no tensor " + b.tensor);
+    auto own = buffers_.find(b.buffer);
+    args.tensors[static_cast<std::size_t>(t)] =
+        own != buffers_.end() ? own->second : model_buffers_.at(b.buffer);
+  }
+  return args;
+}
+
+void GpuForwardStep::finish() {
+  instances_.front()->wait();
+  busy_ = false;
+}
+
+void GpuForwardStep::set_inputs(std::span<const int> tokens, std::int64_t past) {
+  if (busy_) finish();
+  auto* host = static_cast<std::byte*>(host_inputs_->host());
+  std::memcpy(host, &past, sizeof(past));
+  std::memcpy(host + kTokensOffset, tokens.data(), tokens.size_bytes());
+  busy_ = true;
+}
+
+void GpuForwardStep::enqueue_inputs(int rank, const cuda::Stream& stream) const {
+  stream.upload(inputs_.on[static_cast<std::size_t>(rank)].address(), host_inputs_->host(),
+                host_inputs_->bytes());
+}
+
+void GpuForwardStep::set_extents(std::int64_t count, std::int64_t past) {
+  for (std::size_t i = 0; i < args_.size(); ++i) {
+    args_[i].extents = launch_extents(plan_.launches[i].rows, count, past, shape_.world_size);
+  }
+}
+
+void GpuForwardStep::enqueue_step(int rank, const cuda::Stream& stream) {
+  for (std::size_t i = 0; i < args_.size(); ++i) {
+    instances_[plan_.launches[i].program]->launch(args_[i], rank, stream);
+  }
+}
+
+void GpuForwardStep::enqueue_logits(const cuda::Stream& stream, std::int64_t count) const {
+  auto vocab = static_cast<std::size_t>(shape_.config->vocab_size);
+  stream.download(host_logits_->host(), buffers_.at(StepPlan::kLogits)[0],
+                  static_cast<std::size_t>(count) * vocab * sizeof(float));
+}
+
+// Of the step as args_ stand, head and logits included.
+void GpuForwardStep::capture() {
+  head_args_.tensors[head_tensor_] = head_input_;
+  head_args_.extents = {1};
+  for (int r = 0; r < world_.size(); ++r) {
+    const cuda::Stream& stream = world_.stream(r);
+    stream.begin_capture();
+    enqueue_inputs(r, stream);
+    enqueue_step(r, stream);
+    instances_[plan_.head.program]->launch(head_args_, r, stream);
+    if (r == 0) enqueue_logits(stream, 1);
+    graphs_.push_back(stream.end_capture());
+  }
+}
+
+void GpuForwardStep::run(std::span<const int> tokens, std::int64_t past) {
+  auto count = static_cast<std::int64_t>(tokens.size());
+  STRETTO_CHECK(count >= 1 && count <= plan_.bound && past + count <= shape_.max_tokens,
+                "a step outside its bucket or the cache");
+  set_inputs(tokens, past);
+  set_extents(count, past);
+  // The first step runs launch by launch, so that an error names its launch.
+  if (graphs_wanted_ && warm_) {
+    if (graphs_.empty()) capture();
+    for (int r = 0; r < world_.size(); ++r) {
+      graphs_[static_cast<std::size_t>(r)].launch(world_.stream(r));
+    }
+    logits_enqueued_ = true;
+    return;
+  }
+  for (int r = 0; r < world_.size(); ++r) enqueue_inputs(r, world_.stream(r));
+  // Launch by launch on all ranks: a rank far ahead of the others would fill its queue.
+  for (std::size_t i = 0; i < args_.size(); ++i) {
+    instances_[plan_.launches[i].program]->launch(args_[i]);
+  }
+  warm_ = true;
+  logits_enqueued_ = false;
+}
+
+const float* GpuForwardStep::logits(std::int64_t first, std::int64_t count) {
+  STRETTO_CHECK(count >= 1 && count <= plan_.head_rows && first + count <= plan_.bound,
+                "logits outside the step");
+  if (!logits_enqueued_) {
+    std::int64_t row_bytes = shape_.config->hidden_size * std::int64_t(size_bytes(shape_.dtype));
+    for (std::size_t r = 0; r < head_input_.size(); ++r) {
+      head_args_.tensors[head_tensor_][r] =
+          head_input_[r] + static_cast<CUdeviceptr>(first * row_bytes);
+    }
+    head_args_.extents = {count};
+    instances_[plan_.head.program]->launch(head_args_);
+    enqueue_logits(world_.stream(0), count);
+  }
+  finish();
+  return static_cast<const float*>(host_logits_->host());
+}
+
+void GpuForwardStep::replay(int times) {
+  if (graphs_.empty()) throw UserError("no step was captured that could be replayed");
+  for (int i = 0; i < times; ++i) {
+    for (int r = 0; r < world_.size(); ++r) {
+      graphs_[static_cast<std::size_t>(r)].launch(world_.stream(r));
+    }
+  }
+  busy_ = true;
+  finish();
+}
+
+}  // namespace stretto

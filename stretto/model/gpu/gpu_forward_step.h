@@ -1,0 +1,77 @@
+// One plan on the GPUs of a world: a kernel per program, activations on every rank, and launches
+// that are enqueued on the ranks' streams; the host waits once per step, for the logits.
+//
+// A step that fills its bound (decode: one token) runs as one captured graph per rank, from the
+// token ids to the logits. What changes between replays, the tokens and how many came before them,
+// is read from page-locked memory by a copy that the graph begins with.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/gpu/gpu_instance.h"
+#include "stretto/model/gpu/gpu_model.h"
+
+namespace stretto {
+
+class GpuForwardStep : public ForwardStep {
+ public:
+  GpuForwardStep(GpuWorld& world, const ModelShape& shape, const GpuBuffers& model_buffers,
+                 std::int64_t bound, const GpuModelOptions& options);
+  ~GpuForwardStep() override;
+
+  void run(std::span<const int> tokens, std::int64_t past) override;
+  // Fault where a wait of the step gave up.
+  const float* logits(std::int64_t first, std::int64_t count) override;
+  std::int64_t head_rows() const override { return plan_.head_rows; }
+
+  // For measuring. Enqueues `times` replays of the captured step of one token as it ran last, with
+  // nothing of the host between them. UserError where no step was captured yet.
+  void replay(int times);
+  // Milliseconds on the device for one round of the launches of each program over all layers, the
+  // slowest rank's, median of `rounds`, in the order of the plan. The cache keeps what the last run
+  // left.
+  struct StageTime {
+    std::string program;
+    int launches = 0;
+    double ms = 0;
+    std::size_t weight_bytes = 0;  // read by a rank in these launches
+  };
+  std::vector<StageTime> time_stages(int rounds);
+
+ private:
+  void build_instances(bool require_proof);
+  void allocate();
+  GpuLaunchArgs bind(const PlanLaunch& launch) const;
+  void set_inputs(std::span<const int> tokens, std::int64_t past);
+  void enqueue_inputs(int rank, const cuda::Stream& stream) const;
+  void enqueue_step(int rank, const cuda::Stream& stream);
+  void enqueue_logits(const cuda::Stream& stream, std::int64_t count) const;
+  void set_extents(std::int64_t count, std::int64_t past);
+  void capture();
+  void finish();  // waits for all ranks
+  double time_calls(GpuInstance& instance, const std::vector<const GpuLaunchArgs*>& calls,
+                    int rounds);
+
+  GpuWorld& world_;
+  const ModelShape& shape_;
+  const GpuBuffers& model_buffers_;
+  StepPlan plan_;
+  bool graphs_wanted_;
+  std::vector<std::unique_ptr<GpuInstance>> instances_;  // by program
+  std::vector<SymmetricGpuMemory> memory_;
+  GpuBuffers buffers_;         // of this step
+  SymmetricGpuMemory inputs_;  // [past i64][tokens i32[bound]] on every rank
+  std::unique_ptr<cuda::HostMappedMemory> host_inputs_, host_logits_;
+  std::vector<GpuLaunchArgs> args_;  // by launch
+  GpuLaunchArgs head_args_;
+  std::size_t head_tensor_ = 0;
+  std::vector<CUdeviceptr> head_input_;
+  std::vector<cuda::GraphExec> graphs_;  // by rank; empty before the first capture
+  bool warm_ = false;                    // a full step has run once, launch by launch
+  bool busy_ = false;                    // enqueued work may still read host_inputs_
+  bool logits_enqueued_ = false;         // by the graph, for row 0
+};
+
+}  // namespace stretto

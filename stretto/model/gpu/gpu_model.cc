@@ -1,0 +1,107 @@
+#include "stretto/model/gpu/gpu_model.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <thread>
+
+#include "stretto/base/errors.h"
+#include "stretto/model/gpu/gpu_forward_step.h"
+#include "stretto/model/transformer/rope_table.h"
+#include "stretto/model/transformer/weights.h"
+
+namespace stretto {
+namespace {
+
+// For activations, signals, buffers of programs, code and the driver's own needs.
+constexpr std::size_t kReserveBytes = std::size_t{1} << 30;
+
+double gib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+}  // namespace
+
+GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& checkpoint,
+                   const GpuModelOptions& options)
+    : world_(world), shape_(shape), options_(options) {
+  STRETTO_CHECK(shape.world_size == world.size(), "a model cut for another number of GPUs");
+  shape_.target = Target::kCuda;
+  shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
+  std::vector<PlanBuffer> buffers = model_buffers(shape_);
+  check_memory(buffers);
+  for (const PlanBuffer& b : buffers) {
+    memory_.push_back(world_.allocate(b.bytes()));
+    buffers_[b.name] = memory_.back().addresses();
+    bytes_[b.name] = b.bytes();
+    for (int r = 0; r < world_.size(); ++r) {
+      CUdeviceptr address = buffers_[b.name][static_cast<std::size_t>(r)];
+      world_.stream(r).fill_bytes(address, 0, b.bytes());
+    }
+  }
+  world_.synchronize();
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_.size()));
+  {
+    std::vector<std::jthread> ranks;
+    for (int r = 0; r < world_.size(); ++r) {
+      ranks.emplace_back([&, r] {
+        try {
+          upload_weights(r, checkpoint);
+        } catch (...) {
+          errors[static_cast<std::size_t>(r)] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& e : errors) {
+    if (e) std::rethrow_exception(e);
+  }
+}
+
+void GpuModel::check_memory(const std::vector<PlanBuffer>& buffers) const {
+  std::size_t needed = 0;
+  for (const PlanBuffer& b : buffers) needed += b.bytes();
+  for (int r = 0; r < world_.size(); ++r) {
+    cuda::MemoryInfo memory = world_.device(r).memory();
+    if (needed + kReserveBytes <= memory.free_bytes) continue;
+    throw UserError(fmt::format(
+        "{}: {:.1f} GiB of weights and cache on each of {} GPUs, and {:.0f} GiB for work, do not "
+        "fit: GPU {} has {:.1f} GiB free of {:.1f}; more ranks or fewer tokens would need less",
+        shape_.config->where, gib(needed), world_.size(), gib(kReserveBytes), r,
+        gib(memory.free_bytes), gib(memory.total_bytes)));
+  }
+}
+
+// A layer at a time, so that the host holds no second copy of the model.
+void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
+  const ModelConfig& config = *shape_.config;
+  const cuda::Stream& stream = world_.stream(rank);
+  std::size_t sum = 0;
+  auto upload = [&](const std::string& name, const Matrix& m) {
+    auto bytes = static_cast<std::size_t>(m.rows() * m.cols()) * size_bytes(m.dtype());
+    STRETTO_CHECK(bytes == bytes_.at(name), name + " differs from the size that was planned");
+    stream.upload(buffers_.at(name)[static_cast<std::size_t>(rank)], m.data(), bytes);
+    sum += bytes;
+  };
+  WeightLoader loader(checkpoint, config,
+                      {.rank = rank, .world_size = world_.size(), .dtype = shape_.dtype});
+  {
+    ModelWeights outer = loader.outer();
+    for_each_weight(outer, upload);
+    stream.synchronize();
+  }
+  for (std::int64_t i = 0; i < config.num_layers(); ++i) {
+    LayerWeights layer = loader.layer(i);
+    for_each_weight(layer, i, upload);
+    stream.synchronize();
+  }
+  if (rank == 0) weight_bytes_ = sum;
+  RopeTable rope = make_rope_table(config.rope, config.head_dim, shape_.max_tokens);
+  upload("cos", rope.cos);
+  upload("sin", rope.sin);
+  stream.synchronize();
+}
+
+std::unique_ptr<ForwardStep> GpuModel::make_step(std::int64_t bound) {
+  return std::make_unique<GpuForwardStep>(world_, shape_, buffers_, bound, options_);
+}
+
+}  // namespace stretto

@@ -1,0 +1,50 @@
+// A model on all GPUs of a world: each rank's share of the weights and of the KV cache in that
+// GPU's memory, and steps whose programs run as kernels there. One object on one host thread drives
+// all ranks; transformer/cpu_model.h is its counterpart on CPU ranks.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "stretto/gpu/gpu_world.h"
+#include "stretto/model/checkpoint/checkpoint.h"
+#include "stretto/model/transformer/forward_step.h"
+
+namespace stretto {
+
+struct GpuModelOptions {
+  // Steps of one token are captured once and replayed.
+  bool graphs = true;
+  bool require_proof = true;
+};
+
+// Addresses of buffers on every rank, by the names of step_plan.h.
+using GpuBuffers = std::map<std::string, std::vector<CUdeviceptr>>;
+
+class GpuModel : public ModelRunner {
+ public:
+  // Copies the weights to the GPUs; `checkpoint` is read here only, `shape.config` and the world
+  // must outlive the model. shape.weight_dtype is taken from the checkpoint, shape.target is CUDA.
+  // UserError where the weights and the cache do not fit the GPUs' free memory.
+  GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& checkpoint,
+           const GpuModelOptions& options = {});
+
+  const ModelShape& shape() const override { return shape_; }
+  std::size_t weight_bytes() const override { return weight_bytes_; }
+  // Compiles what is not in the cache, on all processors.
+  std::unique_ptr<ForwardStep> make_step(std::int64_t bound) override;
+
+ private:
+  void check_memory(const std::vector<PlanBuffer>& buffers) const;
+  void upload_weights(int rank, const Checkpoint& checkpoint);
+
+  GpuWorld& world_;
+  ModelShape shape_;
+  GpuModelOptions options_;
+  std::vector<SymmetricGpuMemory> memory_;
+  GpuBuffers buffers_;
+  std::map<std::string, std::size_t> bytes_;
+  std::size_t weight_bytes_ = 0;
+};
+
+}  // namespace stretto

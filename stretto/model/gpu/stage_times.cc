@@ -1,0 +1,84 @@
+// GpuForwardStep::time_stages.
+#include <algorithm>
+
+#include "stretto/model/gpu/gpu_forward_step.h"
+
+namespace stretto {
+namespace {
+
+bool is_weight(const std::string& name) {
+  return name != "cos" && name != "sin" && !name.ends_with("_cache");
+}
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+}  // namespace
+
+std::vector<GpuForwardStep::StageTime> GpuForwardStep::time_stages(int rounds) {
+  finish();
+  set_extents(plan_.bound, 0);
+  head_args_.tensors[head_tensor_] = head_input_;
+  head_args_.extents = {plan_.head_rows};
+  std::map<std::string, std::size_t> bytes;
+  for (const PlanBuffer& b : model_buffers(shape_)) {
+    if (is_weight(b.name)) bytes[b.name] = b.bytes();
+  }
+  std::vector<StageTime> out;
+  for (std::size_t program = 0; program < instances_.size(); ++program) {
+    StageTime stage{.program = instances_[program]->program().name};
+    std::vector<const GpuLaunchArgs*> calls;
+    auto add = [&](const PlanLaunch& launch, const GpuLaunchArgs& args) {
+      if (launch.program != program) return;
+      calls.push_back(&args);
+      for (const Binding& b : launch.bindings) {
+        auto found = bytes.find(b.buffer);
+        // Of an embedding a few rows are read.
+        bool whole = stage.program != "embedding" && found != bytes.end();
+        if (whole) stage.weight_bytes += found->second;
+      }
+    };
+    for (std::size_t i = 0; i < args_.size(); ++i) add(plan_.launches[i], args_[i]);
+    add(plan_.head, head_args_);
+    stage.launches = static_cast<int>(calls.size());
+    stage.ms = time_calls(*instances_[program], calls, rounds);
+    out.push_back(stage);
+  }
+  return out;
+}
+
+double GpuForwardStep::time_calls(GpuInstance& instance,
+                                  const std::vector<const GpuLaunchArgs*>& calls, int rounds) {
+  std::vector<cuda::GraphExec> graphs;
+  std::vector<std::pair<cuda::Event, cuda::Event>> events;
+  for (int r = 0; r < world_.size(); ++r) {
+    world_.stream(r).begin_capture();
+    for (const GpuLaunchArgs* args : calls) instance.launch(*args, r, world_.stream(r));
+    graphs.push_back(world_.stream(r).end_capture());
+    const cuda::Device& device = world_.device(r);
+    events.emplace_back(cuda::Event(device, cuda::Event::Timing::kOn),
+                        cuda::Event(device, cuda::Event::Timing::kOn));
+  }
+  std::vector<double> ms;
+  constexpr int kWarmup = 2;
+  for (int i = 0; i < rounds + kWarmup; ++i) {
+    for (int r = 0; r < world_.size(); ++r) {
+      auto at = static_cast<std::size_t>(r);
+      const cuda::Stream& stream = world_.stream(r);
+      stream.record(events[at].first);
+      graphs[at].launch(stream);
+      stream.record(events[at].second);
+    }
+    finish();
+    double slowest = 0;
+    for (const auto& [begin, end] : events) {
+      slowest = std::max(slowest, cuda::elapsed_ms(begin, end));
+    }
+    if (i >= kWarmup) ms.push_back(slowest);
+  }
+  return median(std::move(ms));
+}
+
+}  // namespace stretto

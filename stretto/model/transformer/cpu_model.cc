@@ -1,0 +1,123 @@
+#include "stretto/model/transformer/cpu_model.h"
+
+#include <cstring>
+
+#include "stretto/base/errors.h"
+#include "stretto/compiler.h"
+#include "stretto/executor/executor.h"
+
+namespace stretto {
+namespace {
+
+class CpuForwardStep : public ForwardStep {
+ public:
+  CpuForwardStep(Rank& rank, const ModelShape& shape,
+                 const std::map<std::string, std::byte*>& model_buffers, std::int64_t bound)
+      : rank_(rank), shape_(shape), plan_(plan_step(shape, bound)) {
+    for (Program& program : plan_.programs) {
+      CompiledProgram compiled = compile(std::move(program));
+      instances_.push_back(std::make_unique<Instance>(rank_, compiled.schedule, compiled.quotas));
+    }
+    for (const auto& [name, data] : model_buffers) buffers_[name] = {.data = data};
+    for (const PlanBuffer& b : plan_.buffers) buffers_[b.name] = allocate(b);
+    for (const PlanLaunch& l : plan_.launches) args_.push_back(bind(l));
+    head_args_ = bind(plan_.head);
+    tokens_ = buffers_.at(StepPlan::kTokens).data;
+    head_input_ = static_cast<std::byte*>(buffers_.at(plan_.head_input).data);
+    head_tensor_ = static_cast<std::size_t>(head().program().find_tensor("x"));
+  }
+
+  ~CpuForwardStep() override {
+    instances_.clear();
+    for (auto& buffer : symmetric_) rank_.release(*buffer);
+  }
+
+  void run(std::span<const int> tokens, std::int64_t past) override {
+    auto count = static_cast<std::int64_t>(tokens.size());
+    STRETTO_CHECK(count >= 1 && count <= plan_.bound && past + count <= shape_.max_tokens,
+                  "a step outside its bucket or the cache");
+    std::memcpy(tokens_, tokens.data(), tokens.size_bytes());
+    for (std::size_t i = 0; i < args_.size(); ++i) {
+      const PlanLaunch& l = plan_.launches[i];
+      args_[i].extents = launch_extents(l.rows, count, past, shape_.world_size);
+      instances_[l.program]->launch(args_[i]);
+    }
+  }
+
+  const float* logits(std::int64_t first, std::int64_t count) override {
+    STRETTO_CHECK(count >= 1 && count <= plan_.head_rows && first + count <= plan_.bound,
+                  "logits outside the step");
+    std::int64_t row_bytes = shape_.config->hidden_size * std::int64_t(size_bytes(shape_.dtype));
+    head_args_.tensors[head_tensor_].data = head_input_ + first * row_bytes;
+    head_args_.extents = {count};
+    head().launch(head_args_);
+    return static_cast<const float*>(buffers_.at(StepPlan::kLogits).data);
+  }
+
+  std::int64_t head_rows() const override { return plan_.head_rows; }
+
+ private:
+  Instance& head() { return *instances_[plan_.head.program]; }
+
+  TensorArg allocate(const PlanBuffer& b) {
+    if (!b.symmetric) {
+      activations_.emplace_back(b.dtype, b.rows, b.cols);
+      return {.data = activations_.back().data()};
+    }
+    symmetric_.push_back(std::make_unique<SymmetricBuffer>(
+        rank_.allocate(b.name, b.dtype, static_cast<std::size_t>(b.rows * b.cols))));
+    SymmetricBuffer& s = *symmetric_.back();
+    return {.data = s.at[static_cast<std::size_t>(rank_.index())], .symmetric = &s};
+  }
+
+  LaunchArgs bind(const PlanLaunch& launch) const {
+    const Program& program = instances_[launch.program]->program();
+    LaunchArgs args;
+    args.tensors.resize(program.tensors.size());
+    for (const Binding& b : launch.bindings) {
+      int t = program.find_tensor(b.tensor);
+      STRETTO_CHECK(t >= 0, program.name + " has no tensor " + b.tensor);
+      args.tensors[static_cast<std::size_t>(t)] = buffers_.at(b.buffer);
+    }
+    return args;
+  }
+
+  Rank& rank_;
+  const ModelShape& shape_;
+  StepPlan plan_;
+  std::vector<std::unique_ptr<Instance>> instances_;  // by program
+  std::map<std::string, TensorArg> buffers_;
+  std::vector<Matrix> activations_;
+  std::vector<std::unique_ptr<SymmetricBuffer>> symmetric_;
+  std::vector<LaunchArgs> args_;  // by launch
+  LaunchArgs head_args_;
+  std::size_t head_tensor_ = 0;
+  void* tokens_ = nullptr;
+  std::byte* head_input_ = nullptr;
+};
+
+}  // namespace
+
+CpuModel::CpuModel(Rank& rank, const ModelShape& shape, const Checkpoint& checkpoint)
+    : rank_(rank), shape_(shape) {
+  const ModelConfig& config = *shape_.config;
+  shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
+  weights_ = load_weights(checkpoint, config,
+                          {.rank = rank.index(), .world_size = rank.size(), .dtype = shape_.dtype});
+  rope_ = make_rope_table(config.rope, config.head_dim, shape_.max_tokens);
+  for_each_weight(weights_,
+                  [&](const std::string& name, const Matrix& m) { buffers_[name] = m.data(); });
+  buffers_["cos"] = rope_.cos.data();
+  buffers_["sin"] = rope_.sin.data();
+  for (const PlanBuffer& b : model_buffers(shape_)) {
+    if (buffers_.contains(b.name)) continue;
+    caches_.emplace_back(b.dtype, b.rows, b.cols);
+    buffers_[b.name] = caches_.back().data();
+  }
+}
+
+std::unique_ptr<ForwardStep> CpuModel::make_step(std::int64_t bound) {
+  return std::make_unique<CpuForwardStep>(rank_, shape_, buffers_, bound);
+}
+
+}  // namespace stretto

@@ -1,0 +1,35 @@
+// A model on one rank of a CPU world: weights cut to the rank's share, a KV cache, and steps whose
+// programs the executor interprets.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "stretto/model/transformer/forward_step.h"
+#include "stretto/model/transformer/rope_table.h"
+#include "stretto/model/transformer/weights.h"
+#include "stretto/runtime/world.h"
+
+namespace stretto {
+
+class CpuModel : public ModelRunner {
+ public:
+  // Collective. `shape.config` must outlive the model, `checkpoint` is read here only.
+  // shape.weight_dtype is taken from the checkpoint.
+  CpuModel(Rank& rank, const ModelShape& shape, const Checkpoint& checkpoint);
+
+  const ModelShape& shape() const override { return shape_; }
+  std::size_t weight_bytes() const override { return weights_.bytes(); }
+  // Collective: every rank makes the same steps in the same order.
+  std::unique_ptr<ForwardStep> make_step(std::int64_t bound) override;
+
+ private:
+  Rank& rank_;
+  ModelShape shape_;
+  ModelWeights weights_;
+  RopeTable rope_;
+  std::vector<Matrix> caches_;
+  std::map<std::string, std::byte*> buffers_;  // by the plan's names
+};
+
+}  // namespace stretto

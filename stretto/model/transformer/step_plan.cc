@@ -1,0 +1,339 @@
+#include "stretto/model/transformer/step_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "stretto/model/transformer/step_programs.h"
+#include "stretto/model/transformer/weights.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kHeadRows = 16;
+
+// From this many rows on, prefill on several ranks keeps activations split by rows. On a GPU fewer
+// rows take as long as the weights take to read, and are reduced while that goes on.
+constexpr std::int64_t kSequenceParallelFrom = 16;
+constexpr std::int64_t kSequenceParallelFromOnGpu = 128;
+
+// What rotary embedding and attention share over the layers: one program per window length.
+struct AttentionPart {
+  std::int64_t qkv_cols = 0, q_cols = 0;
+  std::size_t rope = 0;
+  std::map<std::int64_t, std::size_t> attention;  // by window
+};
+
+class Planner {
+ public:
+  Planner(const ModelShape& shape, std::int64_t bound)
+      : s_(shape),
+        c_(*shape.config),
+        bound_(bound),
+        own_rows_(ceil_div(bound, std::int64_t{shape.world_size})),
+        hidden_(c_.hidden_size),
+        ffn_(ffn_per_rank(c_, shape.world_size)) {
+    plan_.bound = bound;
+  }
+
+  StepPlan run() {
+    std::int64_t from =
+        s_.target == Target::kCuda ? kSequenceParallelFromOnGpu : kSequenceParallelFrom;
+    add_buffer({.name = StepPlan::kTokens, .dtype = DType::kI32, .rows = bound_, .cols = 1});
+    s_.world_size > 1 && bound_ >= from ? sequence_parallel() : replicated();
+    return std::move(plan_);
+  }
+
+ private:
+  std::size_t add_program(Program program) {
+    plan_.programs.push_back(std::move(program));
+    return plan_.programs.size() - 1;
+  }
+  void add_buffer(PlanBuffer buffer) { plan_.buffers.push_back(std::move(buffer)); }
+  void local(const char* name, std::int64_t rows, std::int64_t cols) {
+    add_buffer({.name = name, .dtype = s_.dtype, .rows = rows, .cols = cols});
+  }
+  void symmetric(const char* name, std::int64_t rows, std::int64_t cols) {
+    add_buffer({.name = name, .dtype = s_.dtype, .rows = rows, .cols = cols, .symmetric = true});
+  }
+  void add(std::size_t program, Rows rows, std::vector<Binding> bindings) {
+    plan_.launches.push_back({program, rows, std::move(bindings)});
+  }
+
+  AttentionPart attention_part() {
+    AttentionDesc d = attention_desc(c_, s_.world_size);
+    d.dtype = s_.dtype;
+    d.weight_dtype = s_.weight_dtype;
+    d.m = bound_;
+    d.max_tokens = s_.max_tokens;
+    HeadSplit split = split_heads(d);
+    AttentionPart part;
+    part.q_cols = split.heads_per_rank * d.head_dim;
+    part.qkv_cols = part.q_cols + 2 * split.kv_heads_per_rank * d.head_dim;
+    part.rope = add_program(rope_program(d, s_.target));
+    for (const LayerConfig& layer : c_.layers) {
+      if (part.attention.contains(layer.window)) continue;
+      d.window = layer.window;
+      part.attention[layer.window] = add_program(attention_program(d, s_.target));
+    }
+    local("qkv", bound_, part.qkv_cols);
+    local("q", bound_, part.q_cols);
+    local("attended", bound_, part.q_cols);
+    return part;
+  }
+
+  void add_attention(const AttentionPart& part, std::int64_t layer) {
+    Binding k{"k_cache", layer_buffer(layer, "k_cache")};
+    Binding v{"v_cache", layer_buffer(layer, "v_cache")};
+    std::vector<Binding> bindings = {
+        {"qkv", "qkv"}, {"cos", "cos"}, {"sin", "sin"}, {"q", "q"}, k, v};
+    if (c_.traits->qk_norm) {
+      bindings.push_back({"q_norm", layer_buffer(layer, "q_norm")});
+      bindings.push_back({"k_norm", layer_buffer(layer, "k_norm")});
+    }
+    add(part.rope, Rows::kAllAndPast, std::move(bindings));
+    add(part.attention.at(c_.layers[static_cast<std::size_t>(layer)].window), Rows::kAllAndPast,
+        {{"q", "q"}, k, v, {"out", "attended"}});
+  }
+
+  std::vector<Binding> qkv_bindings(std::int64_t layer) const {
+    std::vector<Binding> out = {{"a", "normed"}, {"b", layer_buffer(layer, "qkv")}, {"c", "qkv"}};
+    if (c_.qkv_bias) out.push_back({"bias", layer_buffer(layer, "qkv_bias")});
+    return out;
+  }
+
+  VocabDesc vocab_desc(std::int64_t rows) const {
+    return {.dtype = s_.dtype,
+            .weight_dtype = s_.weight_dtype,
+            .m = rows,
+            .hidden = hidden_,
+            .vocab = c_.vocab_size,
+            .world_size = s_.world_size};
+  }
+
+  NormDesc norm_desc(std::int64_t rows) const {
+    return {.dtype = s_.dtype,
+            .weight_dtype = s_.weight_dtype,
+            .m = rows,
+            .hidden = hidden_,
+            .eps = c_.rms_norm_eps,
+            .world_size = s_.world_size};
+  }
+
+  void add_head(const char* input) {
+    VocabDesc d = vocab_desc(std::min(kHeadRows, bound_));
+    add_buffer({.name = StepPlan::kLogits, .dtype = DType::kF32, .rows = d.m, .cols = d.vocab});
+    plan_.head = {.program = add_program(lm_head_program(d, s_.target)),
+                  .bindings = {{"x", input},
+                               {"table", c_.tie_word_embeddings ? "embedding" : "lm_head"},
+                               {"logits", StepPlan::kLogits}}};
+    plan_.head_input = input;
+    plan_.head_rows = d.m;
+  }
+
+  // Every rank holds all rows; a row-parallel GEMM ends in an all-reduce with the residual added.
+  void replicated() {
+    AttentionPart part = attention_part();
+    std::size_t norm = add_program(step_program(norm_desc(bound_), s_.target));
+    GemmDesc gemm_desc{.world_size = s_.world_size,
+                       .m = bound_,
+                       .k = hidden_,
+                       .a_dtype = s_.dtype,
+                       .b_dtype = s_.weight_dtype,
+                       .c_dtype = s_.dtype};
+    GemmDesc qkv_desc = gemm_desc;
+    qkv_desc.n = part.qkv_cols;
+    qkv_desc.bias = c_.qkv_bias;
+    std::size_t qkv = add_program(step_program(qkv_desc, s_.target));
+    GemmDesc ffn_desc = gemm_desc;
+    ffn_desc.n = ffn_;
+    ffn_desc.swiglu = true;
+    std::size_t ffn = add_program(step_program(ffn_desc, s_.target));
+    auto reduced_gemm = [&](std::int64_t k) {
+      if (s_.world_size == 1) {
+        GemmDesc d = gemm_desc;
+        d.n = hidden_;
+        d.k = k;
+        d.residual = true;
+        return add_program(step_program(d, s_.target));
+      }
+      GemmArDesc d{.world_size = s_.world_size,
+                   .m = bound_,
+                   .n = hidden_,
+                   .k = k,
+                   .a_dtype = s_.dtype,
+                   .b_dtype = s_.weight_dtype,
+                   .out_dtype = s_.dtype,
+                   .residual = true};
+      return add_program(step_program(d, s_.target));
+    };
+    const char* out = s_.world_size == 1 ? "c" : "out";
+    std::size_t out_gemm = reduced_gemm(part.q_cols);
+    std::size_t down_gemm = reduced_gemm(ffn_);
+    std::size_t lookup = add_program(embedding_program(vocab_desc(bound_), s_.target));
+
+    symmetric("x", bound_, hidden_);
+    symmetric("x2", bound_, hidden_);
+    local("normed", bound_, hidden_);
+    local("act", bound_, ffn_);
+    add(lookup, Rows::kAll, {{"tokens", StepPlan::kTokens}, {"table", "embedding"}, {"out", "x"}});
+    for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
+      auto w = [i](const char* part) { return layer_buffer(i, part); };
+      add(norm, Rows::kAll, {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
+      add(qkv, Rows::kAll, qkv_bindings(i));
+      add_attention(part, i);
+      add(out_gemm, Rows::kAll,
+          {{"a", "attended"}, {"b", w("out")}, {"residual", "x"}, {out, "x2"}});
+      add(norm, Rows::kAll, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
+      add(ffn, Rows::kAll,
+          {{"a", "normed"}, {"b_gate", w("gate")}, {"b_up", w("up")}, {"c", "act"}});
+      add(down_gemm, Rows::kAll, {{"a", "act"}, {"b", w("down")}, {"residual", "x2"}, {out, "x"}});
+    }
+    add(norm, Rows::kAll, {{"x", "x"}, {"weight", "final_norm"}, {"out", "normed"}});
+    add_head("normed");
+  }
+
+  // Every rank holds ceil(m / P) rows; a column-parallel GEMM gathers them, a row-parallel one ends
+  // in a reduce-scatter with the residual added.
+  void sequence_parallel() {
+    AttentionPart part = attention_part();
+    NormDesc own_norm = norm_desc(own_rows_);
+    own_norm.symmetric_output = true;
+    std::size_t norm = add_program(step_program(own_norm, s_.target));
+    AgGemmDesc ag{.world_size = s_.world_size,
+                  .m = bound_,
+                  .k = hidden_,
+                  .a_dtype = s_.dtype,
+                  .b_dtype = s_.weight_dtype,
+                  .c_dtype = s_.dtype};
+    AgGemmDesc qkv_desc = ag;
+    qkv_desc.n = part.qkv_cols;
+    qkv_desc.bias = c_.qkv_bias;
+    std::size_t qkv = add_program(step_program(qkv_desc, s_.target));
+    AgGemmDesc ffn_desc = ag;
+    ffn_desc.n = ffn_;
+    ffn_desc.swiglu = true;
+    std::size_t ffn = add_program(step_program(ffn_desc, s_.target));
+    GemmRsDesc rs{.world_size = s_.world_size,
+                  .m = bound_,
+                  .n = hidden_,
+                  .k = part.q_cols,
+                  .a_dtype = s_.dtype,
+                  .b_dtype = s_.weight_dtype,
+                  .out_dtype = s_.dtype,
+                  .residual = true};
+    std::size_t out_gemm = add_program(step_program(rs, s_.target));
+    rs.k = ffn_;
+    std::size_t down_gemm = add_program(step_program(rs, s_.target));
+    VocabDesc embed = vocab_desc(bound_);
+    embed.sequence_parallel = true;
+    std::size_t lookup = add_program(embedding_program(embed, s_.target));
+    CollectiveDesc gathered{
+        .dtype = s_.dtype, .m = bound_, .n = hidden_, .world_size = s_.world_size};
+    std::size_t gather = add_program(step_program(gathered, s_.target));
+
+    local("x", own_rows_, hidden_);
+    local("x2", own_rows_, hidden_);
+    symmetric("normed", own_rows_, hidden_);
+    local("act", bound_, ffn_);
+    local("all_normed", bound_, hidden_);
+    add(lookup, Rows::kAll, {{"tokens", StepPlan::kTokens}, {"table", "embedding"}, {"out", "x"}});
+    for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
+      auto w = [i](const char* part) { return layer_buffer(i, part); };
+      add(norm, Rows::kOwn, {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
+      add(qkv, Rows::kAll, qkv_bindings(i));
+      add_attention(part, i);
+      add(out_gemm, Rows::kAll,
+          {{"a", "attended"}, {"b", w("out")}, {"residual", "x"}, {"out", "x2"}});
+      add(norm, Rows::kOwn, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
+      add(ffn, Rows::kAll,
+          {{"a", "normed"}, {"b_gate", w("gate")}, {"b_up", w("up")}, {"c", "act"}});
+      add(down_gemm, Rows::kAll,
+          {{"a", "act"}, {"b", w("down")}, {"residual", "x2"}, {"out", "x"}});
+    }
+    add(norm, Rows::kOwn, {{"x", "x"}, {"weight", "final_norm"}, {"out", "normed"}});
+    add(gather, Rows::kAll, {{"in", "normed"}, {"out", "all_normed"}});
+    add_head("all_normed");
+  }
+
+  const ModelShape& s_;
+  const ModelConfig& c_;
+  std::int64_t bound_, own_rows_, hidden_, ffn_;
+  StepPlan plan_;
+};
+
+void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<PlanBuffer>& out) {
+  const ModelConfig& c = *s.config;
+  HeadSplit split = split_heads(attention_desc(c, s.world_size));
+  std::int64_t q_cols = split.heads_per_rank * c.head_dim;
+  std::int64_t qkv_rows = q_cols + 2 * split.kv_heads_per_rank * c.head_dim;
+  std::int64_t hidden = c.hidden_size, ffn = ffn_per_rank(c, s.world_size);
+  auto weight = [&](const char* part, std::int64_t rows, std::int64_t cols) {
+    out.push_back({layer_buffer(layer, part), s.weight_dtype, rows, cols});
+  };
+  weight("input_norm", 1, hidden);
+  weight("post_norm", 1, hidden);
+  weight("qkv", qkv_rows, hidden);
+  if (c.qkv_bias) weight("qkv_bias", 1, qkv_rows);
+  if (c.traits->qk_norm) {
+    weight("q_norm", 1, c.head_dim);
+    weight("k_norm", 1, c.head_dim);
+  }
+  weight("out", hidden, q_cols);
+  weight("gate", ffn, hidden);
+  weight("up", ffn, hidden);
+  weight("down", hidden, ffn);
+  for (const char* cache : {"k_cache", "v_cache"}) {
+    out.push_back(
+        {layer_buffer(layer, cache), s.dtype, split.kv_heads_per_rank * s.max_tokens, c.head_dim});
+  }
+}
+
+}  // namespace
+
+std::size_t PlanBuffer::bytes() const {
+  return static_cast<std::size_t>(rows * cols) * size_bytes(dtype);
+}
+
+std::string layer_buffer(std::int64_t layer, const char* part) {
+  return fmt::format("layers.{}.{}", layer, part);
+}
+
+std::vector<PlanBuffer> model_buffers(const ModelShape& s) {
+  const ModelConfig& c = *s.config;
+  std::int64_t vocab = ceil_div(c.vocab_size, std::int64_t{s.world_size});
+  std::vector<PlanBuffer> out;
+  out.push_back({"embedding", s.weight_dtype, vocab, c.hidden_size});
+  if (!c.tie_word_embeddings) out.push_back({"lm_head", s.weight_dtype, vocab, c.hidden_size});
+  out.push_back({"final_norm", s.weight_dtype, 1, c.hidden_size});
+  for (const char* table : {"cos", "sin"}) {
+    out.push_back({table, DType::kF32, s.max_tokens, c.head_dim / 2});
+  }
+  for (std::int64_t i = 0; i < c.num_layers(); ++i) add_layer_buffers(s, i, out);
+  return out;
+}
+
+StepPlan plan_step(const ModelShape& shape, std::int64_t bound) {
+  return Planner(shape, bound).run();
+}
+
+std::vector<std::int64_t> step_bounds(Target target) {
+  if (target == Target::kCuda) return {1, 64, 512};
+  return {1, 16, 64, 256};
+}
+
+std::vector<std::int64_t> launch_extents(Rows rows, std::int64_t count, std::int64_t past,
+                                         int world_size) {
+  switch (rows) {
+    case Rows::kAll:
+      return {count};
+    case Rows::kOwn:
+      return {ceil_div(count, std::int64_t{world_size})};
+    case Rows::kAllAndPast:
+      return {count, past};
+  }
+  return {};
+}
+
+}  // namespace stretto

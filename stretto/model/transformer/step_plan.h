@@ -1,0 +1,87 @@
+// What a forward step is, as data: the buffers it works on and the launches over them, in order.
+// Two shapes of step: replicated rows (decode; GEMM + all-reduce) and sequence parallel (prefill;
+// all-gather + GEMM, GEMM + reduce-scatter).
+//
+// Before: the checkpoint's config. After: forward_step.h, whose implementations run a plan on CPU
+// ranks or on GPUs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stretto/ir/program.h"
+#include "stretto/model/checkpoint/config.h"
+#include "stretto/ops/harness/target.h"
+
+namespace stretto {
+
+// What all steps of a model have in common.
+struct ModelShape {
+  const ModelConfig* config = nullptr;
+  int world_size = 1;
+  DType dtype = DType::kF32;         // activations and cache
+  DType weight_dtype = DType::kF32;  // weights.h: weight_dtype()
+  std::int64_t max_tokens = 0;       // capacity of the cache
+  Target target = Target::kCpu;
+};
+
+// One rank's [rows, cols], dense, the same shape on every rank.
+struct PlanBuffer {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::int64_t rows = 0, cols = 0;
+  bool symmetric = false;  // other ranks address it
+
+  std::size_t bytes() const;
+};
+
+// Weights, rotary tables and caches, which all steps share: "embedding", "layers.3.qkv", "cos",
+// "layers.3.k_cache". The weights are those of weights.h: for_each_weight().
+std::vector<PlanBuffer> model_buffers(const ModelShape& shape);
+std::string layer_buffer(std::int64_t layer, const char* part);
+
+enum class Rows : std::uint8_t {
+  kAll,         // extent: the step's rows
+  kOwn,         // extent: ceil(rows / P)
+  kAllAndPast,  // extents: the step's rows, the tokens in the cache before it
+};
+
+struct Binding {
+  const char* tensor;  // of the program
+  std::string buffer;
+};
+
+struct PlanLaunch {
+  std::size_t program = 0;
+  Rows rows = Rows::kAll;
+  std::vector<Binding> bindings;
+};
+
+struct StepPlan {
+  std::int64_t bound = 0;           // most rows
+  std::vector<Program> programs;    // tile level; a launch names one, many launches share one
+  std::vector<PlanBuffer> buffers;  // of this step alone
+  std::vector<PlanLaunch> launches;
+  // The LM head, launched by itself for up to `head_rows` rows of `head_input`, extent: those rows.
+  PlanLaunch head;
+  std::string head_input;  // bound to the head's tensor "x"
+  std::int64_t head_rows = 0;
+
+  // Names of what comes in and goes out: token ids [bound, 1] i32, logits [head_rows, vocab] f32.
+  static constexpr const char* kTokens = "tokens";
+  static constexpr const char* kLogits = "logits";
+};
+
+// A step of at most `bound` rows. Every weight that a launch names is among model_buffers(shape).
+StepPlan plan_step(const ModelShape& shape, std::int64_t bound);
+
+// The bounds that steps are made for, ascending: a chunk runs in the smallest that holds it, longer
+// prompts in several chunks.
+std::vector<std::int64_t> step_bounds(Target target);
+
+// Run-time extents of a launch, as Program declares them.
+std::vector<std::int64_t> launch_extents(Rows rows, std::int64_t count, std::int64_t past,
+                                         int world_size);
+
+}  // namespace stretto

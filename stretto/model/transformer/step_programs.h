@@ -1,0 +1,26 @@
+// The operators of a forward step, each with the config that its target runs best.
+#pragma once
+
+#include "stretto/ops/ag_gemm/ag_gemm.h"
+#include "stretto/ops/attention/attention.h"
+#include "stretto/ops/collectives/collectives.h"
+#include "stretto/ops/embedding/embedding.h"
+#include "stretto/ops/gemm/gemm.h"
+#include "stretto/ops/gemm_ar/gemm_ar.h"
+#include "stretto/ops/gemm_rs/gemm_rs.h"
+#include "stretto/ops/norm/norm.h"
+
+namespace stretto {
+
+Program step_program(const GemmDesc& desc, Target target);
+Program step_program(const GemmArDesc& desc, Target target);
+Program step_program(const GemmRsDesc& desc, Target target);
+Program step_program(const AgGemmDesc& desc, Target target);
+Program step_program(const NormDesc& desc, Target target);        // rms_norm
+Program step_program(const CollectiveDesc& desc, Target target);  // all_gather
+Program rope_program(const AttentionDesc& desc, Target target);
+Program attention_program(const AttentionDesc& desc, Target target);
+Program embedding_program(const VocabDesc& desc, Target target);
+Program lm_head_program(const VocabDesc& desc, Target target);
+
+}  // namespace stretto
