@@ -1,9 +1,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "apps/commands.h"
 #include "apps/gpu_build.h"
@@ -27,23 +32,56 @@ struct Totals {
   std::vector<std::string> failures;
 };
 
-void compile_one(const NamedProgram& named, const CompileCommand& options, Totals& totals) {
-  ++totals.kernels;
-  std::string verdict = "good";
-  double seconds = 0;
+// One kernel, and what there is to say about it: nothing where it is good.
+struct Outcome {
+  GpuBuild build;
+  std::string verdict;
+};
+
+Outcome compile_one(const NamedProgram& named, const CompileCommand& options) {
+  Outcome outcome;
   try {
-    GpuBuild build = build_for_gpu(named.program, options.target);
-    totals.spills += build.spills;
-    totals.warnings += build.warnings;
-    seconds = build.seconds;
-    if (!build.complaint.empty()) verdict = build.complaint;
+    outcome.build = build_for_gpu(named.program, options.target);
+    outcome.verdict = outcome.build.complaint;
   } catch (const DeviceError&) {
     throw;  // no compiler: says nothing about the program
   } catch (const Error& e) {
-    verdict = e.what();
+    outcome.verdict = e.what();
   }
-  if (verdict != "good") totals.failures.push_back(fmt::format("{}: {}", named.label, verdict));
-  fmt::print(stderr, "{}: {} ({:.3f} s)\n", named.label, verdict, seconds);
+  return outcome;
+}
+
+// All of them on as many threads as the machine has, reported as they finish.
+Totals compile_all(const std::vector<NamedProgram>& programs, const CompileCommand& options) {
+  Totals totals{.kernels = static_cast<int>(programs.size())};
+  std::atomic<std::size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr failure;
+  auto work = [&] {
+    for (std::size_t i = next++; i < programs.size(); i = next++) {
+      try {
+        Outcome outcome = compile_one(programs[i], options);
+        std::lock_guard lock(mutex);
+        fmt::print(stderr, "{}: {} ({:.3f} s)\n", programs[i].label,
+                   outcome.verdict.empty() ? "good" : outcome.verdict, outcome.build.seconds);
+        totals.spills += outcome.build.spills;
+        totals.warnings += outcome.build.warnings;
+        if (outcome.verdict.empty()) continue;
+        totals.failures.push_back(fmt::format("{}: {}", programs[i].label, outcome.verdict));
+      } catch (...) {
+        std::lock_guard lock(mutex);
+        failure = std::current_exception();
+        next = programs.size();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads(std::max(std::thread::hardware_concurrency(), 1u));
+    for (std::jthread& thread : threads) thread = std::jthread(work);
+  }
+  if (failure) std::rethrow_exception(failure);
+  std::sort(totals.failures.begin(), totals.failures.end());
+  return totals;
 }
 
 std::vector<ProgramSource> sources_of(const CompileCommand& options) {
@@ -97,16 +135,17 @@ void run_compile(const CompileCommand& options) {
   RankRange ranks = parse_ranks(options.ranks);
   std::vector<ProgramSource> sources = sources_of(options);
   cuda::nvrtc_info();  // says at once how to get it
-  Totals totals;
+  std::vector<NamedProgram> programs;
   for (const ProgramSource& source : sources) {
     RankRange range = ranks;
     if (source.fixed_world_size()) range.first = range.last = *source.fixed_world_size();
     for (int p = range.first; p <= range.last; ++p) {
-      for (const NamedProgram& named : programs_of(source, options, p)) {
-        compile_one(named, options, totals);
+      for (NamedProgram& named : programs_of(source, options, p)) {
+        programs.push_back(std::move(named));
       }
     }
   }
+  Totals totals = compile_all(programs, options);
   std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   report(totals, seconds.count(), options.json);
   if (totals.failures.empty()) return;

@@ -447,6 +447,68 @@ class ProveTest(CliCase):
         self.refused("prove", says="--all")
 
 
+COMPILE_KEYS = ["kernels", "failed", "spills", "warnings", "failures", "seconds"]
+
+
+class CompileTest(CliCase):
+    """GPU kernels are made without a GPU; what is compiled needs NVRTC."""
+
+    def need_nvrtc(self):
+        done = run("compile", "broadcast", "--ranks", 1)
+        if done.returncode == 4:
+            self.skipTest(done.stderr.decode().strip())
+
+    def test_operators_compile_cleanly(self):
+        self.need_nvrtc()
+        for op in ("ag_gemm", "all_reduce_packet", "attention"):
+            got = self.json_of("compile", op, "--target", "sm_90a", "--ranks", "2..3",
+                               keys=COMPILE_KEYS)
+            self.assertGreaterEqual(got["kernels"], 6)
+            self.assertEqual((got["failed"], got["spills"], got["warnings"], got["failures"]),
+                             (0, 0, 0, []))
+        got = self.json_of("compile", "gemm", "--ranks", 1, "--m", 33, "--n", 44, "--k", 55, "--dtype",
+                           "float16", keys=COMPILE_KEYS)
+        self.assertEqual(got["kernels"], 1)
+        progress = self.good("compile", "rms_norm", "--ranks", 2).stderr.decode()
+        self.assertRegex(progress, r"^(rms_norm .*P=2: good \(.* s\)\n)+$")
+
+    def test_program_files(self):
+        self.need_nvrtc()
+        got = self.json_of("compile", DATA / "kept_wait.cc", "--ranks", 2, keys=COMPILE_KEYS)
+        self.assertEqual((got["kernels"], got["failed"]), (1, 0))
+        file = self.tmp / "atomics.cc"
+        file.write_text('#include "stretto/lang/program_builder.h"\n'
+                        "using namespace stretto;\n"
+                        "Program stretto_program(int world_size) {\n"
+                        '  ProgramBuilder p("atomics", world_size);\n'
+                        '  auto y = p.state("y", DType::kF32, {1, 64});\n'
+                        '  p.role("add", Resource::sms(1), p.range(1), [&](const Tile&) {\n'
+                        "    p.reduce_store(y.tile({0, 0}, 1, 64), p.zeros(DType::kF32, 1, 64));\n"
+                        "  });\n  return p.finish();\n}\n")
+        done = run("compile", file, "--ranks", 2, "--json")
+        self.assertEqual(done.returncode, 2, done.stderr.decode())
+        got = json.loads(done.stdout)
+        self.assertEqual((got["kernels"], got["failed"]), (1, 1))
+        for words in ("atomics.cc:7", "role 'add'", "order of arrival"):
+            self.assertIn(words, got["failures"][0])
+
+    def test_emits_text(self):
+        text = self.good("explain", "ag_gemm", "--ranks", 2, "--emit", "cuda").stdout.decode()
+        for words in ("__global__", "// role 'gather'", "// producer", "tma_load_3d(", "dot_async<"):
+            self.assertIn(words, text)
+        self.need_nvrtc()
+        text = self.good("explain", DATA / "kept_wait.cc", "--emit", "ptx").stdout.decode()
+        self.assertIn(".target sm_90a", text)
+
+    def test_bad_use(self):
+        self.refused("compile", says="--all")
+        self.refused("compile", "no_such_operator", says=["no_such_operator", "ag_gemm"])
+        self.refused("compile", "gemm", "--target", "sm_80", says="--target")
+        self.refused("compile", "gemm", "--ranks", "9..1", says="--ranks")
+        self.refused("compile", "gemm", env={"STRETTO_NVRTC": "/nowhere/libnvrtc.so"}, code=4,
+                     says=["/nowhere/libnvrtc.so"], lines=None)
+
+
 class OtherCommandsTest(CliCase):
     def test_bench(self):
         got = self.json_of("bench", "all_gather", "--m", 33, "--n", 20, "--dtype", "bf16", "--ranks",

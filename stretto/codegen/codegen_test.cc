@@ -340,9 +340,8 @@ TEST(Codegen, CopyQueuesAndHostThreadsAreStoodInFor) {
   EXPECT_EQ(kernel.launch.grid, 5);
   EXPECT_EQ(kernel.launch.roles_on_sms, (std::vector<int>{0, 1}));
   expect_lines(kernel.source, {"// role 'queues' is meant for 3 copy queues",
-                               "// role 'threads' is meant for 2 host threads",
-                               "blockIdx.x >= 0 && blockIdx.x < 3", "+= 3",
-                               "blockIdx.x >= 3 && blockIdx.x < 5", "+= 2"});
+                               "// role 'threads' is meant for 2 host threads", "(blockIdx.x < 3)",
+                               "+= 3", "blockIdx.x >= 3 && blockIdx.x < 5", "+= 2"});
   expect_clean_build(kernel);
 }
 

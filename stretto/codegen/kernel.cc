@@ -140,7 +140,7 @@ class KernelWriter {
       int blocks = r.num_workers * r.cluster_size;
       std::string condition =
           fmt::format("blockIdx.x >= {} && blockIdx.x < {}", first_block, first_block + blocks);
-      if (roles_.size() == 1) condition = fmt::format("blockIdx.x < {}", blocks);
+      if (first_block == 0) condition = fmt::format("blockIdx.x < {}", blocks);
       out += role_text(i, condition, first_block);
       first_block += blocks;
     }

@@ -6,8 +6,8 @@
 template <int kRun, class T>
 STRETTO_DEVICE void copy_box(const Box<T>& to, const Box<const T>& from, const Team& t,
                              int threads) {
-  i64 rows = min(from.rows, to.rows), cols = min(from.cols, to.cols);
-  i64 first_row = max(from.first_row, to.first_row), first_col = max(from.first_col, to.first_col);
+  i32 rows = min(from.rows, to.rows), cols = min(from.cols, to.cols);
+  i32 first_row = max(from.first_row, to.first_row), first_col = max(from.first_col, to.first_col);
   if (rows <= first_row || cols <= first_col) return;
   i64 runs = (cols + kRun - 1) / kRun;
   for (i64 i = first_row * runs + t.tid; i < rows * runs; i += threads) {

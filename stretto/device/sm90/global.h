@@ -10,10 +10,10 @@ template <class T>
 struct Box {
   T* data;
   i64 row_stride, col_stride;  // elements
-  i64 rows, cols;
-  i64 first_row = 0, first_col = 0;
-  STRETTO_DEVICE bool has_row(i64 r) const { return r >= first_row && r < rows; }
-  STRETTO_DEVICE bool has_cols(i64 c, int count) const {
+  i32 rows, cols;
+  i32 first_row = 0, first_col = 0;
+  STRETTO_DEVICE bool has_row(i32 r) const { return r >= first_row && r < rows; }
+  STRETTO_DEVICE bool has_cols(i32 c, i32 count) const {
     return c >= first_col && c + count <= cols;
   }
 };
@@ -40,11 +40,11 @@ STRETTO_DEVICE void load_box(V& v, const Box<const T>& box, const Team& t) {
   constexpr int kWidth = V::kC == 1 ? 1 : kRun;
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    i64 r = L::kTileRows == 1 ? 0 : L::row(t, i);
+    i32 r = L::kTileRows == 1 ? 0 : L::row(t, i);
     const T* row = box.data + r * box.row_stride;
 #pragma unroll
     for (int j = 0; j < V::kC; j += kStep) {
-      i64 c = L::kTileCols == 1 ? 0 : L::col(t, j);
+      i32 c = L::kTileCols == 1 ? 0 : L::col(t, j);
       Run<T, kStep> e{};
 #pragma unroll
       for (int k = 0; k < kStep; k += kWidth) {
@@ -72,11 +72,11 @@ STRETTO_DEVICE void store_box(const V& v, const Box<T>& box, const Team& t) {
   if (L::kTileCols == 1 && !L::stores_rows(t)) return;
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    i64 r = L::kTileRows == 1 ? 0 : L::row(t, i);
+    i32 r = L::kTileRows == 1 ? 0 : L::row(t, i);
     T* row = box.data + r * box.row_stride;
 #pragma unroll
     for (int j = 0; j < V::kC; j += kWidth) {
-      i64 c = L::kTileCols == 1 ? 0 : L::col(t, j);
+      i32 c = L::kTileCols == 1 ? 0 : L::col(t, j);
       Run<T, kWidth> e;
 #pragma unroll
       for (int u = 0; u < kWidth; ++u) e.x[u] = from_float<T>(to_float(v.at(i, j + u)));
@@ -98,14 +98,14 @@ template <class L, int kRun, class V, class I, class T>
 STRETTO_DEVICE void load_rows(V& v, const I& index, const Box<const T>& box, const Team& t) {
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    i64 r = slot(index, i, 0);
+    i32 r = slot(index, i, 0);
     bool inside = r >= 0 && r < box.rows && L::row(t, i) < L::kTileRows;
 #pragma unroll
     for (int j = 0; j < V::kC; j += (Paired<V> ? 2 : 1)) {
       T e[2] = {};
 #pragma unroll
       for (int u = 0; u < (Paired<V> ? 2 : 1); ++u) {
-        i64 c = L::col(t, j + u);
+        i32 c = L::col(t, j + u);
         if (inside && box.has_cols(c, 1)) e[u] = box.data[r * box.row_stride + c * box.col_stride];
       }
       put_raw(v, i, j, e);
@@ -116,11 +116,11 @@ template <class L, class V, class I, class T>
 STRETTO_DEVICE void store_rows(const V& v, const I& index, const Box<T>& box, const Team& t) {
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    i64 r = slot(index, i, 0);
+    i32 r = slot(index, i, 0);
     if (r < 0 || r >= box.rows || L::row(t, i) >= L::kTileRows) continue;
 #pragma unroll
     for (int j = 0; j < V::kC; ++j) {
-      i64 c = L::col(t, j);
+      i32 c = L::col(t, j);
       if (box.has_cols(c, 1)) {
         box.data[r * box.row_stride + c * box.col_stride] = from_float<T>(to_float(v.at(i, j)));
       }

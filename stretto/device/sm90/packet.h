@@ -15,10 +15,10 @@ STRETTO_DEVICE void store_packets(const V& v, const Box<u64>& box, u32 tag, cons
   if (L::kTileRows == 1 && !L::stores_cols(t)) return;
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    i64 r = L::kTileRows == 1 ? 0 : L::row(t, i);
+    i32 r = L::kTileRows == 1 ? 0 : L::row(t, i);
 #pragma unroll
     for (int j = 0; j < V::kC; j += kPer) {
-      i64 c = L::col(t, j);
+      i32 c = L::col(t, j);
       if (!box.has_row(r) || !box.has_cols(c, 1)) continue;
       u32 payload;
       if constexpr (kPer == 1) {
@@ -37,10 +37,10 @@ STRETTO_DEVICE void load_packets(V& v, const Box<u64>& box, u32 tag, const Team&
   constexpr int kPer = kPerPacket<T>;
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    i64 r = L::kTileRows == 1 ? 0 : L::row(t, i);
+    i32 r = L::kTileRows == 1 ? 0 : L::row(t, i);
 #pragma unroll
     for (int j = 0; j < V::kC; j += kPer) {
-      i64 c = L::col(t, j);
+      i32 c = L::col(t, j);
       u32 payload = 0;
       if (box.has_row(r) && box.has_cols(c, 1)) {
         payload = wait_packet(box.data + r * box.row_stride + c / kPer, tag, w, site);

@@ -93,7 +93,7 @@ std::string to_string(const AgGemmConfig& cfg) {
       cfg.channels_per_rank, cfg.num_stages);
 }
 
-AgGemmConfig default_config(const AgGemmDesc& d, Target target) {
+AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   if (target == Target::kCuda) {
     GpuLoop loop = gpu_loop(
@@ -101,15 +101,19 @@ AgGemmConfig default_config(const AgGemmDesc& d, Target target) {
     std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
     std::int64_t comm_rows =
         std::clamp<std::int64_t>(ceil_div(run_rows, std::int64_t{4}), 1, loop.tile.bm);
-    int gather = gpu_workers(ceil_div(run_rows, comm_rows) * d.world_size, 16);
+    // Copy queues are few, SMs that push are taken from the product.
+    int workers =
+        gpu_workers(ceil_div(run_rows, comm_rows) * d.world_size, gather == Gather::kPull ? 4 : 16);
     return {.tile = loop.tile,
-            .num_compute_sms = gpu_workers(tiles, kGpuSms - gather),
-            .num_gather_workers = gather,
+            .num_compute_sms = gpu_workers(tiles, kGpuSms - workers),
+            .gather = gather,
+            .num_gather_workers = workers,
             .comm_rows = comm_rows,
             .channels_per_rank = std::clamp<std::int64_t>(run_rows / loop.tile.bm, 1, 8),
             .num_stages = loop.num_stages};
   }
   return {.tile = default_tile(d.m, d.n, d.k),
+          .gather = gather,
           .comm_rows = std::clamp<std::int64_t>(ceil_div(run_rows, std::int64_t{4}), 1, 256),
           .channels_per_rank = 2};
 }

@@ -38,7 +38,8 @@ struct AgGemmConfig {
 
 std::string to_string(const AgGemmDesc& desc);
 std::string to_string(const AgGemmConfig& config);
-AgGemmConfig default_config(const AgGemmDesc& desc, Target target = Target::kCpu);
+AgGemmConfig default_config(const AgGemmDesc& desc, Target target = Target::kCpu,
+                            Gather gather = Gather::kPull);
 
 // Extent m. Rank r has the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [ceil(m/P), k],
 // symmetric, whose rows past m are not read; b [n, k] (swiglu: b_gate and b_up), bias [n]

@@ -31,9 +31,7 @@ OperatorInfo info(const char* name, const char* summary, Gather gather) {
                       .c_dtype = s.dtype};
   };
   auto config = [gather](const AgGemmDesc& d, Target target) {
-    AgGemmConfig cfg = default_config(d, target);
-    cfg.gather = gather;
-    return cfg;
+    return default_config(d, target, gather);
   };
   return {.name = name,
           .summary = summary,

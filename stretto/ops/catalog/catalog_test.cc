@@ -46,6 +46,34 @@ TEST_P(Catalog, IsProved) {
   }
 }
 
+// The program that GPUs run, with its own tiles, workers and stages: ranks on CPU must be able to
+// check it.
+TEST_P(Catalog, ComputesTheSameWithItsGpuConfig) {
+  if (world_size() > 4) GTEST_SKIP() << "four ranks show it";
+  std::uint64_t seed = test_seed();
+  for (OpShape shape : op().shapes(world_size())) {
+    shape.target = Target::kCuda;
+    ProofResult result = prove(run_pipeline(op().program(shape)));
+    EXPECT_TRUE(result.proved) << op().name << " P=" << world_size() << ": " << result.report;
+    EXPECT_EQ(run_case(op().make_case(shape, seed % 100'000), {.launches = 3, .seed = seed}), "");
+  }
+}
+
+// All blocks of a kernel wait for each other, so they must fit on a GPU together.
+TEST_P(Catalog, GpuConfigFitsOneGpu) {
+  std::vector<OpShape> shapes = op().shapes(world_size());
+  shapes.push_back(op().large);
+  for (OpShape shape : shapes) {
+    shape.world_size = world_size();
+    shape.target = Target::kCuda;
+    int workers = 0;
+    for (const Role& role : op().program(shape).roles) {
+      workers += role.resource.num_workers * role.resource.cluster_size;
+    }
+    EXPECT_LE(workers, kGpuSms) << op().name << " P=" << world_size() << " m=" << shape.m;
+  }
+}
+
 std::vector<std::string> operator_names() {
   std::vector<std::string> names;
   for (const OperatorInfo& op : catalog()) names.emplace_back(op.name);
