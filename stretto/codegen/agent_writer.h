@@ -60,6 +60,7 @@ class AgentWriter {
   void wgmma(const Op& op);
   void simt(const Op& op);
   void await(const Op& op);
+  void pin_before_await();
   // "Operand<...>{...}" of a factor, after putting a register into its staging slot.
   std::string factor(const Op& op, std::size_t operand, std::size_t& staged);
   std::string stage_value(int reg, std::size_t offset);

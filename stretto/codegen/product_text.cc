@@ -102,10 +102,24 @@ bool AgentWriter::zero_accumulator(const Op& op) const {
   return false;
 }
 
+// What was computed while products were under way: the last reduction, which depends on most of it,
+// is held before the wait, so that the computation does not move behind it.
+void AgentWriter::pin_before_await() {
+  const auto& [ops, at] = position_;
+  for (std::size_t i = at; i-- > 0;) {
+    const Op& op = (*ops)[i];
+    if (op.code == OpCode::kAwait || op.code == OpCode::kDotAsync) return;
+    if (op.code == OpCode::kReduce && op.axis == 1 && type(op.result).dtype == DType::kF32) {
+      return line("hold(v{});", op.result);
+    }
+  }
+}
+
 // A product is complete when no more than `keep` younger ones are under way; the compiler learns
 // here which accumulators it may touch.
 void AgentWriter::await(const Op& op) {
   auto keep = static_cast<std::size_t>(op.exprs[0].const_value());
+  pin_before_await();
   line("wgmma_wait<{}>();", keep);
   std::vector<int> complete;
   while (in_flight_.size() > keep) {

@@ -98,6 +98,19 @@ STRETTO_DEVICE void settle(V& v) {
   }
 }
 
+// Whatever `v` depends on is computed before what follows. The assembler moves arithmetic behind a
+// wait for products, where nothing overlaps with it; it does not move a wait before an instruction
+// with an effect, such as this one, which a NaN that no arithmetic makes would execute.
+template <class V>
+STRETTO_DEVICE void hold(const V& v) {
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x7fabcdef;\n@p nanosleep.u32 0;\n}" ::"r"(
+                     __float_as_uint(v.at(i, 0)))
+                 : "memory");
+  }
+}
+
 // The warpgroups of a team work on something in turn, beginning with the first, to which the last
 // passes a turn at the start. Named barriers 12 onwards.
 constexpr u32 kTurnBarrier = 12;

@@ -28,8 +28,8 @@ STRETTO_DEVICE void stage_block(const S& stage, const V& v, int m, int chunk, co
 }
 
 // Rows of the tile from `y`, columns from `x`; TMA drops what lies outside the tensor. kWidth: the
-// columns of a block, 64, 32 or 16. `stages`: two buffers of this warpgroup; `barrier`: a named barrier of
-// its 128 threads.
+// columns of a block, 64, 32 or 16. `stages`: two buffers of this warpgroup; `barrier`: a named
+// barrier of its 128 threads.
 template <class T, int kCols, int kWidth, class V>
 STRETTO_DEVICE void store_tma(const TensorMap* map, u8* stages, const V& v, i32 x, i32 y, i32 z,
                               const Team& t, u32 barrier) {

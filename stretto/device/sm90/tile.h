@@ -171,8 +171,6 @@ struct Not {
 STRETTO_BINARY(Add, a + b);
 STRETTO_BINARY(Sub, a - b);
 STRETTO_BINARY(Mul, a* b);
-STRETTO_BINARY(Max, a > b ? a : b);
-STRETTO_BINARY(Min, a < b ? a : b);
 STRETTO_BINARY(Lt, a < b);
 STRETTO_BINARY(Le, a <= b);
 STRETTO_BINARY(Eq, a == b);
@@ -182,6 +180,14 @@ STRETTO_BINARY(Ge, a >= b);
 STRETTO_BINARY(And, a&& b);
 STRETTO_BINARY(Or, a || b);
 #undef STRETTO_BINARY
+struct Max {
+  STRETTO_DEVICE float operator()(float a, float b) const { return fmaxf(a, b); }
+  STRETTO_DEVICE i32 operator()(i32 a, i32 b) const { return max(a, b); }
+};
+struct Min {
+  STRETTO_DEVICE float operator()(float a, float b) const { return fminf(a, b); }
+  STRETTO_DEVICE i32 operator()(i32 a, i32 b) const { return min(a, b); }
+};
 struct Div {
   STRETTO_DEVICE float operator()(float a, float b) const { return __fdividef(a, b); }
   STRETTO_DEVICE i32 operator()(i32 a, i32 b) const {
