@@ -217,22 +217,24 @@ std::vector<AttentionShape> attention_checks() {
 
 std::vector<AttentionConfig> gpu_attention_configs(const AttentionDesc& d, int num_sms) {
   std::vector<AttentionConfig> configs;
-  auto add = [&](std::int64_t rows, std::int64_t kv, int group, int stages) {
+  auto add = [&](std::int64_t rows, std::int64_t kv, int group, int stages, bool tickets) {
     if (d.num_heads % group != 0) return;
     configs.push_back({.tile_rows = rows,
                        .tile_kv = kv,
                        .num_workers = num_sms,
                        .num_stages = stages,
+                       .tickets = tickets,
                        .head_group = group});
   };
   bool small = d.head_dim <= 64;
   for (int group : {16, 4}) {
-    add(128, 128, group, 2);
-    if (small) {
-      add(192, 128, group, 3);
-      if (!d.causal) add(128, 176, group, 3);
-    } else if (!d.causal) {
-      add(128, 144, group, 2);
+    for (bool tickets : {true, false}) {
+      if (!tickets && d.causal) continue;
+      if (small) {
+        add(192, 128, group, 3, tickets);
+      } else {
+        add(128, 128, group, 2, tickets);
+      }
     }
   }
   return configs;
@@ -246,9 +248,9 @@ double AttentionResult::flops() const {
 }
 
 std::string AttentionResult::to_string() const {
-  std::string out =
-      fmt::format("{:24} rows {} kv {} group {} stages {}: ", shape.label, config.tile_rows,
-                  config.tile_kv, config.head_group, config.num_stages);
+  std::string out = fmt::format("{:24} rows {} kv {} group {} stages {}{}: ", shape.label,
+                                config.tile_rows, config.tile_kv, config.head_group,
+                                config.num_stages, config.tickets ? " tickets" : "");
   if (!error.empty()) return out + "FAILED: " + error;
   if (ms.empty()) return out + "ok";
   double median = median_interval(ms).median;
@@ -260,7 +262,8 @@ Json AttentionResult::to_json() const {
               {"tile_rows", config.tile_rows},
               {"tile_kv", config.tile_kv},
               {"head_group", config.head_group},
-              {"num_stages", config.num_stages}};
+              {"num_stages", config.num_stages},
+              {"tickets", config.tickets}};
   if (!error.empty()) out["error"] = error;
   if (!ms.empty()) {
     out["tflops"] = flops() / median_interval(ms).median * 1e-9;

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <memory>
 
 #include "bench/gpu/gemm_shapes.h"
 #include "stretto/base/errors.h"
+#include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gpu_harness/gpu_case.h"
 
@@ -57,23 +59,39 @@ std::vector<CheckCase> check_cases() {
   return cases;
 }
 
-int run_checks(const CheckOptions& options) {
-  GpuWorld world({.size = 1});
+std::vector<CheckCase> catalog_cases(int world_size) {
   std::vector<CheckCase> cases;
-  std::vector<LabelledProgram> programs;
-  for (CheckCase& c : check_cases()) {
-    if (c.label.find(options.only) == std::string::npos) continue;
-    programs.push_back({c.label, c.program()});
-    cases.push_back(std::move(c));
+  for (const OperatorInfo& info : catalog()) {
+    for (OpShape shape : info.shapes(world_size)) {
+      shape.target = Target::kCuda;
+      cases.push_back({.label = fmt::format("{} P={} m={} n={} k={} {}", info.name, world_size,
+                                            shape.m, shape.n, shape.k, short_name(shape.dtype)),
+                       .program = [=] { return info.program(shape); },
+                       .make = [=](std::uint64_t seed) { return info.make_case(shape, seed); }});
+    }
   }
+  return cases;
+}
+
+int run_checks(std::vector<CheckCase> cases, const CheckOptions& options) {
+  auto world = std::make_unique<GpuWorld>(GpuWorldOptions{.size = options.world_size});
+  std::erase_if(
+      cases, [&](const CheckCase& c) { return c.label.find(options.only) == std::string::npos; });
+  std::vector<LabelledProgram> programs;
+  for (const CheckCase& c : cases) programs.push_back({c.label, c.program()});
   compile_ahead(programs);
   int failed = 0;
   for (const CheckCase& c : cases) {
     std::string found;
     try {
-      found = run_gpu_case(
-          world, c.make(options.seed),
-          {.launches = options.launches, .seed = options.seed, .require_proof = options.proof});
+      found = run_gpu_case(*world, c.make(options.seed),
+                           {.launches = options.launches,
+                            .back_to_back = options.back_to_back,
+                            .seed = options.seed,
+                            .require_proof = options.proof});
+    } catch (const Fault& e) {
+      found = e.what();
+      world = std::make_unique<GpuWorld>(GpuWorldOptions{.size = options.world_size});
     } catch (const Error& e) {
       found = e.what();
     }
@@ -82,7 +100,8 @@ int run_checks(const CheckOptions& options) {
                found);
     std::fflush(stdout);
   }
-  fmt::print("check: {} cases, {} failed (seed {})\n", cases.size(), failed, options.seed);
+  fmt::print("check: P={}, {} cases, {} failed (seed {})\n", options.world_size, cases.size(),
+             failed, options.seed);
   return failed;
 }
 

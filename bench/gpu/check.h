@@ -19,15 +19,19 @@ struct CheckCase {
 };
 
 std::vector<CheckCase> check_cases();
+// Every operator of the catalog at the shapes that the tests cover, with its GPU config.
+std::vector<CheckCase> catalog_cases(int world_size);
 
 struct CheckOptions {
   std::string only;  // part of the labels wanted; empty: all
   std::uint64_t seed = 0;
   int launches = 3;
+  int back_to_back = 1;  // launches between comparisons
+  int world_size = 1;
   bool proof = false;  // each program is proved first
 };
 
 // Prints a line per case; how many failed. DeviceError without a GPU.
-int run_checks(const CheckOptions& options);
+int run_checks(std::vector<CheckCase> cases, const CheckOptions& options);
 
 }  // namespace stretto::bench

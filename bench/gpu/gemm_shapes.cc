@@ -59,10 +59,10 @@ std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
   // Stages fill the 227 KiB of shared memory beside the store's staging. Odd widths fill the last
   // wave of tiles where wide ones leave SMs idle.
   constexpr Shape kShapes[] = {
-      {{128, 256, 64}, 1, 4},    {{256, 256, 64}, 2, 4}, {{128, 192, 64}, 1, 4},
+      {{128, 256, 64}, 1, 4},   {{256, 256, 64}, 2, 4}, {{128, 192, 64}, 1, 4},
       {{64, 128, 64}, 1, 4, 2}, {{256, 128, 64}, 2, 6}, {{128, 128, 64}, 1, 6},
-      {{128, 224, 64}, 1, 4},    {{128, 160, 64}, 1, 5}, {{128, 96, 64}, 1, 6},
-      {{256, 192, 64}, 2, 4},    {{256, 160, 64}, 2, 5}, {{128, 160, 64}, 1, 2, 2},
+      {{128, 224, 64}, 1, 4},   {{128, 160, 64}, 1, 5}, {{128, 96, 64}, 1, 6},
+      {{256, 192, 64}, 2, 4},   {{256, 160, 64}, 2, 5}, {{128, 160, 64}, 1, 2, 2},
       {{64, 256, 64}, 1, 2, 2},
   };
   std::vector<GemmConfig> configs;

@@ -29,7 +29,7 @@ struct Settings {
   std::string commit, driver, out;  // for the JSON
   std::uint64_t seed = std::random_device{}();
   std::string only;
-  int launches = 3;
+  int launches = 3, back_to_back = 1, world_size = 1;
   GemmShape shape{.label = "gemm", .m = 8192, .n = 8192, .k = 8192};
   std::vector<std::string> configs;
   std::string dtype = "bf16";
@@ -132,8 +132,12 @@ int run_attention_suite(const Settings& s, bool checks) {
   for (const AttentionShape& shape : checks ? attention_checks() : attention_suite()) {
     if (shape.label.find(s.only) == std::string::npos) continue;
     if (checks) {
-      runs.push_back(
-          {shape, {.tile_rows = 128, .tile_kv = 128, .num_workers = 5, .num_stages = 2}});
+      runs.push_back({shape,
+                      {.tile_rows = 128,
+                       .tile_kv = 128,
+                       .num_workers = 5,
+                       .num_stages = 2,
+                       .tickets = shape.m % 2 == 0}});
       continue;
     }
     for (const AttentionConfig& c : gpu_attention_configs(shape.desc, num_sms)) {
@@ -168,6 +172,12 @@ int run(int argc, char** argv) {
   auto* compile = app.add_subcommand("compile", "every kernel, without a GPU");
   auto* check = app.add_subcommand("check", "small cases against the plain reference");
   check->add_option("--launches", s.launches, "of each case")->check(CLI::PositiveNumber);
+  auto* catalog_check = app.add_subcommand("catalog", "every operator on several GPUs");
+  catalog_check->add_option("--ranks", s.world_size, "GPUs")->check(CLI::Range(1, 8));
+  catalog_check->add_option("--launches", s.launches, "compared")->check(CLI::PositiveNumber);
+  catalog_check->add_option("--back-to-back", s.back_to_back, "launches between comparisons")
+      ->check(CLI::PositiveNumber);
+  catalog_check->add_option("--only", s.only, "cases whose label contains this");
   auto* gemm = app.add_subcommand("gemm", "one product against cuBLASLt");
   gemm->add_option("-m,--m", s.shape.m)->check(CLI::PositiveNumber);
   gemm->add_option("-n,--n", s.shape.n)->check(CLI::PositiveNumber);
@@ -203,9 +213,16 @@ int run(int argc, char** argv) {
   }
 
   if (compile->parsed()) return run_compile(s);
-  if (check->parsed()) {
-    CheckOptions options{.only = s.only, .seed = s.seed, .launches = s.launches, .proof = s.proof};
-    return run_checks(options) == 0 ? 0 : 1;
+  if (check->parsed() || catalog_check->parsed()) {
+    CheckOptions options{.only = s.only,
+                         .seed = s.seed,
+                         .launches = s.launches,
+                         .back_to_back = s.back_to_back,
+                         .world_size = s.world_size,
+                         .proof = s.proof};
+    std::vector<CheckCase> cases =
+        check->parsed() ? check_cases() : catalog_cases(options.world_size);
+    return run_checks(std::move(cases), options) == 0 ? 0 : 1;
   }
   return run_gemms(s, gemm->parsed() ? std::vector{s.shape} : tensor_parallel_shapes(s.tp));
 }

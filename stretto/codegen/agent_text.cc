@@ -58,8 +58,12 @@ std::string AgentWriter::write() {
   int cluster = site_.role->resource.cluster_size;
   std::string tile = var_text(program_, site_.role->tile_var);
   line("const int num_tiles = {};", expr(site_.role->num_tiles));
-  line("for (int {} = worker; {} < num_tiles; {} += {}) {{", tile, tile, tile,
-       site_.role->resource.num_workers);
+  if (site_.role->resource.tickets) {
+    ticket_loop(tile);
+  } else {
+    line("for (int {} = worker; {} < num_tiles; {} += {}) {{", tile, tile, tile,
+         site_.role->resource.num_workers);
+  }
   ++depth_;
   if (cluster > 1 && !producer()) line("// a block of the cluster holds its share of the rows");
   block(agent_.body);
@@ -73,6 +77,33 @@ std::string AgentWriter::write() {
     line("}}");
   }
   return std::move(out_);
+}
+
+// The producer draws and tells the consumers; a role of one agent has its first thread do both.
+void AgentWriter::ticket_loop(const std::string& tile) {
+  bool only = site_.role->agents.size() == 1;
+  if (producer() && !alone()) refuse(site_.role->loc, "tiles by ticket with loads by threads");
+  std::string draw = fmt::format("draw_ticket(p.control + {}, {})", plan_.ticket_word,
+                                 site_.role->resource.num_workers);
+  line("TicketRing tickets{{smem + {}, 0}};", plan_.ticket_ring);
+  line("for (int {} = worker;;) {{", tile);
+  ++depth_;
+  if (alone()) {
+    line("if (tickets.count > 0) {} = {};", tile, draw);
+    line("publish_ticket(tickets, {} < num_tiles ? {} : -1);", tile, tile);
+    line("if ({} >= num_tiles) break;", tile);
+  } else {
+    if (only) {
+      line("if (team.tid == 0) {{");
+      line("  TicketRing writer = tickets;");
+      line("  {} = tickets.count > 0 ? {} : worker;", tile, draw);
+      line("  publish_ticket(writer, {} < num_tiles ? {} : -1);", tile, tile);
+      line("}}");
+    }
+    line("{} = read_ticket(tickets, team);", tile);
+    line("if ({} < 0) break;", tile);
+  }
+  --depth_;
 }
 
 void AgentWriter::refuse(const SourceLoc& loc, const std::string& what) const {
@@ -90,8 +121,8 @@ void AgentWriter::declare_pipes() {
     if (!mine) continue;
     line("u64* const full{} = reinterpret_cast<u64*>(smem + {});", g, group.barriers);
     line("u64* const empty{} = full{} + {};", g, g, group.num_slots);
-    line("u32 slot{} = 0, round{} = 0;", g, g);
-    if (pipe.consumer == site_.agent_idx) line("u32 freed{} = 0;", g);
+    line("Ring<{}> ring{};", group.num_slots, g);
+    if (pipe.consumer == site_.agent_idx) line("Ring<{}> freed{};", group.num_slots, g);
   }
 }
 

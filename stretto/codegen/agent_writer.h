@@ -40,6 +40,7 @@ class AgentWriter {
   void declare_values();
   void block(const Block& ops);
   void emit(const Op& op);
+  void ticket_loop(const std::string& tile);
   void loop(const Op& op);
   void when(const Op& op);
   void find_turns(const Block& body);

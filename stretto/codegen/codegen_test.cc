@@ -115,16 +115,16 @@ TEST(Codegen, PipelinedProductIsTmaAndWgmma) {
                                "// producer",
                                "register_budget_lower<24>();",
                                "elect_one()",
-                               "mbarrier_wait_acquire_cta(&empty0[slot0], round0 ^ 1);",
-                               "mbarrier_arrive_expect_tx(&full0[slot0], 49152);",
+                               "mbarrier_wait_acquire_cta(&empty0[ring0.slot()], ring0.round() ^ 1);",
+                               "mbarrier_arrive_expect_tx(&full0[ring0.slot()], 49152);",
                                "tma_load_3d(",
                                "tma_load_3d(",
                                "// consumer",
                                "register_budget_raise<240>();",
-                               "mbarrier_wait_acquire_cta(&full0[slot0], round0);",
+                               "mbarrier_wait_acquire_cta(&full0[ring0.slot()], ring0.round());",
                                "dot_async<256, 64",
                                "wgmma_wait<1>();",
-                               "mbarrier_arrive_release_cta(&empty0[freed0]);",
+                               "mbarrier_arrive_release_cta(&empty0[freed0.slot()]);",
                                "wgmma_wait<0>();",
                                "settle(v0);",
                                "store_tma<bf16, 256",
@@ -138,11 +138,11 @@ TEST(Codegen, RowsOfOddBytesAreFilledByThreads) {
   EXPECT_TRUE(kernel.launch.maps.empty());
   expect_lines(kernel.source,
                {"// producer", "register_budget_lower<72>();",
-                "mbarrier_wait_acquire_cta(&empty0[slot0], round0 ^ 1);",
+                "mbarrier_wait_acquire_cta(&empty0[ring0.slot()], ring0.round() ^ 1);",
                 "// by plain loads: rows that are not multiples of 16 bytes",
                 "fill_slot<1>(GemmASlot{", "fill_slot<1>(GemmBSlot{", "fence_proxy_async_shared();",
                 "named_barrier_sync(team.barrier, 128);",
-                "if (team.tid == 0) mbarrier_arrive_release_cta(&full0[slot0]);", "// consumer"});
+                "if (team.tid == 0) mbarrier_arrive_release_cta(&full0[ring0.slot()]);", "// consumer"});
   EXPECT_EQ(kernel.source.find("tma_load_3d"), std::string::npos);
   expect_clean_build(kernel);
 }
@@ -255,7 +255,7 @@ TEST(Codegen, SignalsOrderWhatTheyPassOn) {
        "wait_acquire_sys(", "named_barrier_sync(team.barrier, 256);", "fence_proxy_async_global();",
        "copy_box<4>(", "fence_acq_rel_gpu();", "tma_store_wait<0>();",
        "named_barrier_sync(team.barrier, 256);", "fence_acq_rel_sys();", "add_release_sys(",
-       "// on_end", "wait_acquire_sys(", "store_relaxed_sys(p.control, epoch + 1)"});
+       "// on_end", "wait_acquire_sys(", "store_relaxed_sys(p.control, launch + 1)"});
   expect_clean_build(kernel);
 }
 

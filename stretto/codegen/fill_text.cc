@@ -9,13 +9,14 @@ void AgentWriter::put_by_threads(const Op& op) {
   const PipeGroup& group = plan_.groups[static_cast<std::size_t>(plan.group)];
   bool first = group.pipes.front() == op.symbol, last = group.pipes.back() == op.symbol;
   int g = plan.group;
-  if (first) line("mbarrier_wait_acquire_cta(&empty{}[slot{}], round{} ^ 1);", g, g, g);
+  if (first)
+    line("mbarrier_wait_acquire_cta(&empty{}[ring{}.slot()], ring{}.round() ^ 1);", g, g, g);
   if (plan.map >= 0) {
     line("if (team.tid == 0) {{");
     ++depth_;
     std::size_t bytes = 0;
     for (int p : group.pipes) bytes += plan_.pipes[static_cast<std::size_t>(p)].bytes_arriving;
-    if (first) line("mbarrier_arrive_expect_tx(&full{}[slot{}], {});", g, g, bytes);
+    if (first) line("mbarrier_arrive_expect_tx(&full{}[ring{}.slot()], {});", g, g, bytes);
     put(op, plan);
     --depth_;
     line("}}");
@@ -23,16 +24,16 @@ void AgentWriter::put_by_threads(const Op& op) {
     const Region& r = *op.region;
     ValuePlan widest{.vec = 16};
     line("// by plain loads: {}", plan.why);
-    line("fill_slot<{}>({}{{smem + {} + slot{} * {}}}, {}, team, {});", run_width(r, widest),
+    line("fill_slot<{}>({}{{smem + {} + ring{}.slot() * {}}}, {}, team, {});", run_width(r, widest),
          plan.alias, plan.offset, g, plan.slot_bytes,
          box(r, std::string("const ") + element_text(tensor(r).dtype)), values_.num_threads);
     if (last) {
       line("fence_proxy_async_shared();");
       line("named_barrier_sync(team.barrier, {});", values_.num_threads);
-      line("if (team.tid == 0) mbarrier_arrive_release_cta(&full{}[slot{}]);", g, g);
+      line("if (team.tid == 0) mbarrier_arrive_release_cta(&full{}[ring{}.slot()]);", g, g);
     }
   }
-  if (last) line("if (++slot{} == {}) slot{} = 0, round{} ^= 1;", g, group.num_slots, g, g);
+  if (last) line("ring{}.next();", g);
 }
 
 }  // namespace stretto

@@ -13,8 +13,9 @@
 namespace stretto {
 namespace {
 
-constexpr const char* kHeaders[] = {"dot.h",    "copy.h", "global.h", "packet.h", "reduce.h",
-                                    "signal.h", "smem.h", "store.h",  "tile.h"};
+constexpr const char* kHeaders[] = {"dot.h",    "copy.h",  "global.h", "packet.h",
+                                    "reduce.h", "ring.h",  "signal.h", "ticket.h",
+                                    "smem.h",   "store.h", "tile.h"};
 
 class KernelWriter {
  public:
@@ -65,6 +66,13 @@ class KernelWriter {
         (std::max(launch_.grid, 1) + launch_.cluster - 1) / launch_.cluster * launch_.cluster;
     has_epoch_ = !program_.signals.empty() || !program_.on_start.body.empty() ||
                  !program_.on_end.body.empty();
+    int word = kControlTickets;
+    for (std::size_t r = 0; r < plans_.size(); ++r) {
+      if (!program_.roles[r].resource.tickets) continue;
+      if (word >= kNumControlWords) throw UserError("too many roles by ticket in one program");
+      plans_[r].ticket_word = word++;
+      has_epoch_ = true;
+    }
     for (const Tensor& t : program_.tensors) has_epoch_ |= t.num_slots > 1 || t.packet;
   }
 
@@ -131,7 +139,7 @@ class KernelWriter {
       out += fmt::format("  [[maybe_unused]] const int {} = int({});\n",
                          var_text(program_, static_cast<int>(i)), value);
     }
-    if (has_epoch_) out += "  const u64 epoch = load_relaxed_sys(p.control);\n";
+    if (has_epoch_) out += "  [[maybe_unused]] const u64 epoch = load_relaxed_sys(p.control);\n";
     if (launch_.cluster > 1) out += "  const int cta = int(cluster_cta_rank());\n";
     out += start_text();
     int first_block = 0;
@@ -184,8 +192,16 @@ class KernelWriter {
   }
 
   std::string barrier_setup(const Role& role, const RolePlan& plan) const {
-    if (plan.groups.empty()) return "";
+    if (plan.groups.empty() && !role.resource.tickets) return "";
     std::string out = "    if (threadIdx.x == 0) {\n";
+    if (role.resource.tickets) {
+      int warps = 0;
+      for (std::size_t a = 0; a < role.agents.size(); ++a) {
+        bool reads = role.agents.size() == 1 || role.agents[a].kind != AgentKind::kProducer;
+        if (reads) warps += plan.agents[a].num_threads / 32;
+      }
+      out += fmt::format("      ticket_ring_init(smem + {}, {});\n", plan.ticket_ring, warps);
+    }
     for (const PipeGroup& g : plan.groups) {
       const Pipe& pipe = role.pipes[static_cast<std::size_t>(g.pipes[0])];
       int warps = plan.agents[static_cast<std::size_t>(pipe.consumer)].num_threads / 32;
@@ -246,14 +262,18 @@ class KernelWriter {
   std::string end_text() {
     if (!has_epoch_) return "";
     std::string out =
-        "  __shared__ bool last;\n  __syncthreads();\n  if (threadIdx.x == 0) {\n"
+        "  __shared__ bool last;\n  const u64 launch = load_relaxed_sys(p.control);\n"
+        "  __syncthreads();\n  if (threadIdx.x == 0) {\n"
         "    fence_acq_rel_gpu();\n"
-        "    last = add_relaxed_gpu(p.control + 2, 1) + 1 == (epoch + 1) * gridDim.x;\n"
+        "    last = add_relaxed_gpu(p.control + 2, 1) + 1 == (launch + 1) * gridDim.x;\n"
         "    fence_acq_rel_gpu();\n  }\n  __syncthreads();\n";
     out += edge(program_.on_end, "on_end", "last");
-    out +=
-        "  __syncthreads();\n  if (last && threadIdx.x == 0) store_relaxed_sys(p.control, epoch + "
-        "1);\n";
+    out += "  __syncthreads();\n  if (last && threadIdx.x == 0) {\n";
+    for (const RolePlan& plan : plans_) {
+      if (plan.ticket_word < 0) continue;
+      out += fmt::format("    store_relaxed_sys(p.control + {}, 0);\n", plan.ticket_word);
+    }
+    out += "    store_relaxed_sys(p.control, launch + 1);\n  }\n";
     return out;
   }
 

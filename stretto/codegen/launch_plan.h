@@ -58,7 +58,8 @@ enum ControlWord : int {
   kControlEpoch = 0,    // launches so far
   kControlStarted = 1,  // epoch + 1 once on_start has run, where roles wait for that
   kControlDone = 2,     // blocks that have finished, over all launches
-  kNumControlWords = 8,
+  kControlTickets = 3,  // tiles dealt out in this launch, per role by ticket
+  kNumControlWords = 16,
 };
 
 }  // namespace stretto

@@ -148,35 +148,38 @@ void AgentWriter::pipe(const Op& op) {
       if (first) {
         std::size_t bytes = 0;
         for (int p : group.pipes) bytes += plan_.pipes[static_cast<std::size_t>(p)].bytes_arriving;
-        line("mbarrier_wait_{}(&empty{}[slot{}], round{} ^ 1);", order, g, g, g);
-        line("mbarrier_arrive_expect_tx(&full{}[slot{}], {});", g, g, bytes);
+        line("mbarrier_wait_{}(&empty{}[ring{}.slot()], ring{}.round() ^ 1);", order, g, g, g);
+        line("mbarrier_arrive_expect_tx(&full{}[ring{}.slot()], {});", g, g, bytes);
       }
       put(op, plan);
-      if (last) line("if (++slot{} == {}) slot{} = 0, round{} ^= 1;", g, group.num_slots, g, g);
+      if (last) line("ring{}.next();", g);
       return;
     case OpCode::kPipeGet:
       slot_pipe_[op.result] = op.symbol;
-      if (first) line("mbarrier_wait_acquire_cta(&full{}[slot{}], round{});", g, g, g);
-      line("const {} s{}{{smem + {} + slot{} * {}}};", plan.alias, op.result, plan.offset, g,
+      if (first)
+        line("mbarrier_wait_acquire_cta(&full{}[ring{}.slot()], ring{}.round());", g, g, g);
+      line("const {} s{}{{smem + {} + ring{}.slot() * {}}};", plan.alias, op.result, plan.offset, g,
            plan.slot_bytes);
       clear_past_end(op, plan);
       if (value_plan(op.result).used_elsewhere) {
         line("load_smem<L{}>(v{}, s{}, team);", op.result, op.result, op.result);
       }
-      if (last) line("if (++slot{} == {}) slot{} = 0, round{} ^= 1;", g, group.num_slots, g, g);
+      if (last) line("ring{}.next();", g);
       return;
     default:
       if (!last) return;
       // One arrival per warp: each warp's own accesses have completed.
       if (cluster > 1) {
         line(
-            "if (team.tid % 32 < {}) mbarrier_arrive_relaxed_cluster(&empty{}[freed{}], team.tid "
+            "if (team.tid % 32 < {}) mbarrier_arrive_relaxed_cluster(&empty{}[freed{}.slot()], "
+            "team.tid "
             "% 32);",
             cluster, g, g);
       } else {
-        line("if (team.tid % 32 == 0) mbarrier_arrive_release_cta(&empty{}[freed{}]);", g, g);
+        line("if (team.tid % 32 == 0) mbarrier_arrive_release_cta(&empty{}[freed{}.slot()]);", g,
+             g);
       }
-      line("if (++freed{} == {}) freed{} = 0;", g, group.num_slots, g);
+      line("freed{}.next();", g);
   }
 }
 
@@ -197,15 +200,17 @@ void AgentWriter::put(const Op& op, const PipePlan& plan) {
   std::int64_t chunk_bytes = plan.rows * plan.swizzle;
   for (std::int64_t col = 0, chunk = 0; col < pipe.type.cols; col += view.box_cols, ++chunk) {
     for (std::int64_t row = 0; row < plan.rows_loaded; row += view.box_rows) {
-      std::string to = fmt::format("smem + {} + slot{} * {} + {}", plan.offset, g, plan.slot_bytes,
-                                   chunk * chunk_bytes + row * plan.swizzle);
+      std::string to = fmt::format("smem + {} + ring{}.slot() * {} + {}", plan.offset, g,
+                                   plan.slot_bytes, chunk * chunk_bytes + row * plan.swizzle);
       if (row_in_slot != "0") to += fmt::format(" + {} * {}", row_in_slot, plan.swizzle);
       if (plan.split == Split::kMulticast) {
-        line("tma_load_3d_multicast({}, &p.maps[{}], &full{}[slot{}], {} + {}, {} + {}, {}, {});",
-             to, plan.map, g, g, x, col, y, row, z, (1 << cluster) - 1);
+        line(
+            "tma_load_3d_multicast({}, &p.maps[{}], &full{}[ring{}.slot()], {} + {}, {} + {}, {}, "
+            "{});",
+            to, plan.map, g, g, x, col, y, row, z, (1 << cluster) - 1);
       } else {
-        line("tma_load_3d({}, &p.maps[{}], &full{}[slot{}], {} + {}, {} + {}, {});", to, plan.map,
-             g, g, x, col, y, row, z);
+        line("tma_load_3d({}, &p.maps[{}], &full{}[ring{}.slot()], {} + {}, {} + {}, {});", to,
+             plan.map, g, g, x, col, y, row, z);
       }
     }
   }

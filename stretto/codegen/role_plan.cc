@@ -325,6 +325,10 @@ class RolePlanner {
     for (PipeGroup& g : plan_.groups) {
       g.barriers = take(std::size_t{16} * static_cast<std::size_t>(g.num_slots), 16);
     }
+    if (role_.resource.tickets) {
+      if (role_.resource.cluster_size > 1) fail("tiles by ticket need clusters of one block");
+      plan_.ticket_ring = take(48, 16);
+    }
     plan_.shared_bytes = round_up(next_, 128);
     if (plan_.shared_bytes > kSharedLimit) {
       fail(fmt::format("needs {} bytes of shared memory, a block has {}", plan_.shared_bytes,

@@ -55,6 +55,8 @@ struct RolePlan {
   std::map<const Op*, std::size_t> staging;
   std::size_t store_stages = 0;  // two blocks of 64 x 64 per warpgroup
   std::size_t scratch = 0;       // one float per thread
+  std::size_t ticket_ring = 0;   // of a role by ticket
+  int ticket_word = -1;          // of the control block
   std::size_t shared_bytes = 0;
 
   // Whether all threads of a producer fill slots; else one of them issues all its loads.

@@ -188,6 +188,7 @@ void Parser::role(const Token& start) {
   if (reader_.accept_word("stages")) {
     r.resource.num_stages = reader_.any_integer<int>("a number of stages");
   }
+  if (reader_.accept_word("tickets")) r.resource.tickets = true;
   if (reader_.accept_word("consumers")) {
     r.resource.num_consumers = reader_.any_integer<int>("a number of consumers");
   }

@@ -276,6 +276,7 @@ class Printer {
     add("role {} {} {}", r.name, name(r.resource.kind), r.resource.num_workers);
     if (r.resource.cluster_size != 1) add(" cluster {}", r.resource.cluster_size);
     if (r.resource.num_stages != 0) add(" stages {}", r.resource.num_stages);
+    if (r.resource.tickets) out_ += " tickets";
     if (r.resource.num_consumers != 1) add(" consumers {}", r.resource.num_consumers);
     out_ += " tiles ";
     reference('%', program_.vars, r.tile_var);

@@ -290,12 +290,22 @@ struct Resource {
   // the next multiplies (ping-pong; passes/take_turns.h).
   int num_consumers = 1;
 
+  // SMs: a worker takes the next tile when it is free, instead of every num_workers-th. Which worker
+  // has a tile then depends on timing, so the role may neither wait nor notify, nor read what it
+  // writes. The CPU deals the tiles out as without.
+  bool tickets = false;
+
   static Resource sms(int n) { return {ResourceKind::kSm, n}; }
   static Resource copy_engine(int queues = 1) { return {ResourceKind::kCopyEngine, queues}; }
   static Resource host(int threads = 1) { return {ResourceKind::kHost, threads}; }
   Resource pipelined(int stages) const {
     Resource r = *this;
     r.num_stages = stages;
+    return r;
+  }
+  Resource by_ticket(bool on = true) const {
+    Resource r = *this;
+    r.tickets = on;
     return r;
   }
   Resource in_turn(int consumers) const {

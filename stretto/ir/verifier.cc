@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <functional>
+#include <set>
 #include <unordered_set>
 #include <utility>
 
 #include "stretto/base/printable.h"
 #include "stretto/ir/limits.h"
+#include "stretto/ir/op_info.h"
 #include "stretto/ir/printer.h"
 #include "stretto/ir/text_form.h"
 #include "stretto/ir/verifier_impl.h"
@@ -196,10 +199,37 @@ class ProgramChecker {
     for (const Barrier& b : r.barriers) {
       require(b.num_arrivals >= 1, "barrier '{}' has {} arrivals", b.name, b.num_arrivals);
     }
+    if (r.resource.tickets) tickets(r);
     for (std::size_t i = 0; i < r.agents.size(); ++i) {
       at(r.loc);
       agent_header(r.agents[i]);
       BodyChecker({program_, &r, static_cast<int>(i), r.agents[i]}).check();
+    }
+  }
+
+  // Tiles of a role by ticket run in any order on any worker.
+  void tickets(const Role& r) {
+    std::set<int> read, written;
+    std::string order;  // what would order them
+    std::function<void(const Block&)> walk = [&](const Block& block) {
+      for (const Op& op : block) {
+        const OpInfo& info = op_info(op.code);
+        bool pipe = op.code == OpCode::kPipePut || op.code == OpCode::kPipeGet ||
+                    op.code == OpCode::kPipeRelease;
+        if (info.synchronises && !pipe) order = info.name;
+        bool stores = op.code == OpCode::kStore || op.code == OpCode::kStoreRows ||
+                      op.code == OpCode::kReduceStore;
+        if (op.region) (stores ? written : read).insert(op.region->tensor);
+        if (op.region2) written.insert(op.region2->tensor);
+        for (const Block& body : op.bodies) walk(body);
+      }
+    };
+    for (const Agent& a : r.agents) walk(a.body);
+    require(order.empty(), "role '{}' deals tiles by ticket and has a '{}'", r.name, order);
+    for (int t : written) {
+      require(read.count(t) == 0 || !is_index(t, program_.tensors),
+              "role '{}' deals tiles by ticket and reads '{}', which it writes", r.name,
+              program_.tensors[static_cast<std::size_t>(t)].name);
     }
   }
 
@@ -214,6 +244,8 @@ class ProgramChecker {
     require(res.num_stages == 0 || (res.num_stages >= 2 && res.num_stages <= kMaxStages),
             "role '{}' has {} stages, need 2 to {}, or 0 for one agent", r.name, res.num_stages,
             kMaxStages);
+    require(!res.tickets || res.kind == ResourceKind::kSm,
+            "role '{}' deals tiles by ticket, only SMs do", r.name);
     require(res.num_consumers >= 1 && res.num_consumers <= kMaxConsumers,
             "role '{}' has {} consumers, need 1 to {}", r.name, res.num_consumers, kMaxConsumers);
     require(res.num_consumers == 1 || res.num_stages > 0,

@@ -162,7 +162,7 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
   std::int64_t group = cfg.head_group > 0 ? cfg.head_group : split.heads_per_rank;
   Index row_tiles = ceil_div(m, Index(bm));
   p.role(
-      "attend", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages),
+      "attend", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages).by_ticket(cfg.tickets),
       p.grid(row_tiles * split.heads_per_rank, 1, 1, 1), [&](const Tile& t) {
         Index in_group = p.let("in_group", t.m % (row_tiles * group));
         Index head = p.let("head", t.m / (row_tiles * group) * group + in_group % group);

@@ -37,6 +37,8 @@ struct AttentionConfig {
   std::int64_t tile_kv = 64;    // cached tokens per step
   int num_workers = 1;
   int num_stages = 0;  // blocks of keys and of values loaded ahead; 0: none
+  bool tickets =
+      false;           // tiles to whichever worker is free: even loads where rows differ in length
   int head_group = 0;  // heads whose tiles are worked on together, divides a rank's heads; 0: all
 };
 

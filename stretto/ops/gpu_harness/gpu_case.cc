@@ -77,7 +77,8 @@ std::string run_gpu_case(GpuWorld& world, const OpCase& c, const GpuRunOptions& 
   std::vector<FirstBits> first_bits(static_cast<std::size_t>(world.size()));
   for (int i = 0; i < options.launches; ++i) {
     memory.poison_outputs();
-    instance.launch(memory.args());
+    int enqueued = repeats ? options.back_to_back : 1;
+    for (int n = 0; n < enqueued; ++n) instance.launch(memory.args());
     instance.wait();
     memory.download();
     for (int rank = 0; rank < world.size(); ++rank) {

@@ -45,6 +45,7 @@ class GpuCaseMemory {
 
 struct GpuRunOptions {
   int launches = 3;
+  int back_to_back = 1;    // launches enqueued without waiting before each comparison
   std::uint64_t seed = 0;  // named in what is returned
   bool require_proof = false;
 };
