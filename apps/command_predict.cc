@@ -1,0 +1,154 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/predicted_trace.h"
+#include "apps/program_source.h"
+#include "stretto/base/errors.h"
+#include "stretto/ir/op_info.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/predict/prediction.h"
+#include "stretto/runtime/atomic_file.h"
+
+namespace stretto {
+namespace {
+
+struct PredictCommand {
+  std::string source, machine = "h200x4", dtype = "bfloat16", target = "cuda", output;
+  std::vector<std::string> extents;
+  OpShape shape;
+  bool eager = false, json = false;
+};
+
+Program schedule_of(const PredictCommand& options, std::string& config) {
+  ProgramSource source(options.source);
+  OpShape shape = options.shape;
+  shape.dtype = parse_dtype(options.dtype);
+  shape.target = options.target == "cuda" ? Target::kCuda : Target::kCpu;
+  if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
+  config = fmt::format("{} P={}", options.source, shape.world_size);
+  if (source.op() != nullptr) config = fmt::format("{} {}", source.op()->name, to_string(shape));
+  Program program = source.program(shape);
+  if (program.level == Level::kTile) program = run_pipeline(std::move(program));
+  for (const Role& role : program.roles) {
+    config += fmt::format(", {} on {} {}", role.name, role.resource.num_workers,
+                          name(role.resource.kind));
+  }
+  return program;
+}
+
+// "m=128": the values of a launch, where they are not to be the largest.
+std::vector<std::int64_t> extents_of(const Program& program, const PredictCommand& options) {
+  std::vector<std::int64_t> values = predict::default_extents(program);
+  for (const std::string& text : options.extents) {
+    std::size_t equals = text.find('=');
+    std::int64_t value = 0;
+    const char* end = text.data() + text.size();
+    if (equals == std::string::npos ||
+        std::from_chars(text.data() + equals + 1, end, value).ptr != end ||
+        equals + 1 == text.size()) {
+      throw UserError(fmt::format("--extent '{}': need NAME=VALUE", text));
+    }
+    std::size_t i = 0;
+    bool found = false;
+    for (const Var& var : program.vars) {
+      if (var.kind != VarKind::kExtent && var.kind != VarKind::kScalar) continue;
+      if (var.name == text.substr(0, equals)) {
+        values[i] = value;
+        found = true;
+      }
+      ++i;
+    }
+    if (!found) throw UserError(fmt::format("--extent '{}': the program has no such extent", text));
+  }
+  return values;
+}
+
+nlohmann::json to_json(const predict::Prediction& p, const predict::Machine& machine,
+                       const std::string& config) {
+  nlohmann::json roles = nlohmann::json::array();
+  for (const predict::RoleSummary& r : p.roles) {
+    roles.push_back({{"name", r.name},
+                     {"workers", r.num_workers},
+                     {"busy_ms", r.busy_ms},
+                     {"wait_ms", r.wait_ms}});
+  }
+  return {{"time_ms", p.time_ms},
+          {"exposed_comm_ms", p.exposed_comm_ms},
+          {"bound_by", p.bound_by},
+          {"config", config},
+          {"machine", machine.name},
+          {"floors_ms",
+           {{"tensor", p.floors.tensor_ms},
+            {"hbm", p.floors.hbm_ms},
+            {"l2", p.floors.l2_ms},
+            {"nvlink", p.floors.link_ms},
+            {"copy_engine", p.floors.copy_ms}}},
+          {"roles", roles}};
+}
+
+void run_predict(const PredictCommand& options) {
+  if (!options.output.empty()) check_writable(options.output);
+  predict::Machine machine = predict::find_machine(options.machine);
+  std::string config;
+  Program program = schedule_of(options, config);
+  predict::Prediction p =
+      predict::predict(program, machine,
+                       {.plan = {.extents = extents_of(program, options), .eager = options.eager},
+                        .record = !options.json || !options.output.empty()});
+  if (!options.output.empty()) write_predicted_trace(p, options.output);
+  if (options.json) {
+    fmt::print("{}\n", to_json(p, machine, config).dump());
+    return;
+  }
+  fmt::print("{} on {}\n{:.4f} ms, {:.4f} ms of it exposed communication, bound by {}\n", config,
+             machine.name, p.time_ms, p.exposed_comm_ms, p.bound_by);
+  fmt::print("floors: tensor {:.4f} ms, hbm {:.4f}, l2 {:.4f}, nvlink {:.4f}, copy engine {:.4f}\n",
+             p.floors.tensor_ms, p.floors.hbm_ms, p.floors.l2_ms, p.floors.link_ms,
+             p.floors.copy_ms);
+  fmt::print("{}", predict::lane_picture(p));
+}
+
+}  // namespace
+
+void add_predict_command(CLI::App& app) {
+  auto options = std::make_shared<PredictCommand>();
+  CLI::App* command =
+      app.add_subcommand("predict", "Time and timeline of a program on GPUs, without a GPU");
+  command->add_option("program", options->source, "operator, C++ file or IR file")->required();
+  command->add_option("--machine", options->machine, "built-in machine or JSON file")
+      ->envname("STRETTO_MACHINE")
+      ->capture_default_str();
+  auto size = CLI::Range(std::int64_t{0}, std::int64_t{1} << 24);
+  command->add_option("--m", options->shape.m, "global rows; 0: the operator's default")
+      ->check(size);
+  command->add_option("--n", options->shape.n, "global columns; 0: the operator's default")
+      ->check(size);
+  command->add_option("--k", options->shape.k, "global inner size; 0: the operator's default")
+      ->check(size);
+  command->add_option("--dtype", options->dtype, "element type, PyTorch's name or short")
+      ->envname("STRETTO_DTYPE")
+      ->capture_default_str();
+  options->shape.world_size = 1;
+  command->add_option("--ranks", options->shape.world_size, "world size")
+      ->check(CLI::Range(1, 64))
+      ->envname("STRETTO_RANKS")
+      ->capture_default_str();
+  command->add_option("--extent", options->extents,
+                      "NAME=VALUE of a run-time size or scalar; else sizes are at their bounds and "
+                      "scalars 0");
+  command->add_option("--target", options->target, "whose default config to take")
+      ->check(CLI::IsMember({"cuda", "cpu"}))
+      ->capture_default_str();
+  command->add_flag("--eager", options->eager, "launched one by one, not from a graph");
+  command->add_flag("--json", options->json, "one JSON object on stdout");
+  command->add_option("-o,--output", options->output,
+                      "write the timeline, which opens in Perfetto");
+  command->callback([options] { run_predict(*options); });
+}
+
+}  // namespace stretto

@@ -1,0 +1,227 @@
+#include "stretto/predict/frame.h"
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+
+namespace stretto::predict {
+namespace {
+
+// Iterations looked at in a loop whose iterations differ.
+constexpr std::int64_t kMaxSamples = 32;
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+void add_slots(std::vector<Slots>& slots, int pipe, double count) {
+  for (Slots& s : slots) {
+    if (s.pipe == pipe) {
+      s.count += count;
+      return;
+    }
+  }
+  slots.push_back({pipe, count});
+}
+
+Box hull(const Box& a, const Box& b) {
+  Box out;
+  for (std::size_t d = 0; d < out.lo.size(); ++d) {
+    out.lo[d] = std::min(a.lo[d], b.lo[d]);
+    out.hi[d] = std::max(a.hi[d], b.hi[d]);
+  }
+  return out;
+}
+
+// The same reads one iteration later: they cover what lies between.
+bool same_reads(const std::vector<Read>& a, const std::vector<Read>& b) {
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(),
+                                            [](auto& x, auto& y) { return x.tensor == y.tensor; });
+}
+
+bool costs_nothing(const Block& block) {
+  return std::all_of(block.begin(), block.end(), [](const Op& op) {
+    return op.code == OpCode::kPipeRelease || op.code == OpCode::kAwait || op.code == OpCode::kLet;
+  });
+}
+
+// Conditions that decide about work, and inner loops, may make iterations differ.
+bool is_uniform(const Block& block) {
+  return std::all_of(block.begin(), block.end(), [](const Op& op) {
+    if (op.code == OpCode::kLoop) {
+      return op.exprs[0].is_const() && op.exprs[1].is_const() && is_uniform(op.bodies[0]);
+    }
+    return op.code != OpCode::kWhen || (costs_nothing(op.bodies[0]) && costs_nothing(op.bodies[1]));
+  });
+}
+
+}  // namespace
+
+void Frame::add(const Frame& other, double times) {
+  cost.add(other.cost, times);
+  if (!reads.empty() && same_reads(reads, other.reads)) {
+    for (std::size_t i = 0; i < reads.size(); ++i) {
+      reads[i].box = hull(reads[i].box, other.reads[i].box);
+      reads[i].bytes += other.reads[i].bytes * times;
+    }
+  } else {
+    for (const Read& r : other.reads) reads.push_back({r.tensor, r.box, r.bytes * times});
+  }
+  for (const Slots& s : other.puts) add_slots(puts, s.pipe, s.count * times);
+  for (const Slots& s : other.gets) add_slots(gets, s.pipe, s.count * times);
+  has_async_products |= other.has_async_products;
+}
+
+bool has_signals(const Block& block) {
+  return std::any_of(block.begin(), block.end(), [](const Op& op) {
+    switch (op.code) {
+      case OpCode::kNotify:
+      case OpCode::kWait:
+      case OpCode::kStorePacket:
+      case OpCode::kLoadPacket:
+        return true;
+      default:
+        return std::any_of(op.bodies.begin(), op.bodies.end(), has_signals);
+    }
+  });
+}
+
+void FrameBuilder::start_agent(EvalScope& scope, int rank, const Agent& agent) {
+  scope_ = &scope;
+  rank_ = rank;
+  agent_ = &agent;
+}
+
+Target FrameBuilder::resolve(const Region& region) const {
+  const Tensor& tensor = program_->tensors[at(region.tensor)];
+  const std::vector<std::int64_t>& shape = shapes_[at(region.tensor)];
+  Target target{.rank = rank_};
+  if (region.rank.has_value()) {
+    target.rank = static_cast<int>(scope_->value(region.rank, "rank of a region"));
+    if (target.rank < 0 || target.rank >= program_->world_size) {
+      throw Rejected("a region lies on a rank outside the world");
+    }
+  }
+  target.box.hi.fill(1);
+  double elements = 1;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    int dim = static_cast<int>(d);
+    std::int64_t lo = scope_->value(region.origin[d], "place of a region");
+    std::int64_t size = dim == region.row_dim   ? region.rows
+                        : dim == region.col_dim ? region.cols
+                                                : 1;
+    std::int64_t hi = std::min(lo + size, shape[d]);
+    if (dim == region.row_dim && region.row_end.has_value()) {
+      hi = std::min(hi, scope_->value(region.row_end, "end of a region"));
+    }
+    if (dim == region.col_dim && region.col_end.has_value()) {
+      hi = std::min(hi, scope_->value(region.col_end, "end of a region"));
+    }
+    target.box.lo[d] = std::max<std::int64_t>(lo, 0);
+    target.box.hi[d] = std::max(hi, target.box.lo[d]);
+    elements *= static_cast<double>(target.box.hi[d] - target.box.lo[d]);
+  }
+  target.bytes = elements * static_cast<double>(size_bytes(tensor.dtype)) * (tensor.packet ? 2 : 1);
+  return target;
+}
+
+void FrameBuilder::add_read(const Region& region, bool waits, Frame& frame) const {
+  Target from = resolve(region);
+  if (from.bytes == 0) return;
+  bool remote = from.rank != rank_;
+  if (waits) (remote ? frame.cost.remote_loads : frame.cost.num_loads) += 1;
+  if (remote) {
+    frame.cost.to(from.rank).read += from.bytes;
+  } else {
+    frame.cost.read += from.bytes;
+    frame.reads.push_back({region.tensor, from.box, from.bytes});
+  }
+}
+
+void FrameBuilder::add_write(const Region& region, Frame& frame) const {
+  constexpr double kTile = 128.0 * 256.0;  // Machine::tile_cost is for a tile of this size
+  Target to = resolve(region);
+  frame.cost.num_stores += static_cast<double>(region.rows * region.cols) / kTile;
+  if (to.rank != rank_) {
+    frame.cost.to(to.rank).written += to.bytes;
+  } else {
+    frame.cost.written += to.bytes;
+  }
+}
+
+void FrameBuilder::copy(const Op& op, Frame& frame) const {
+  Target from = resolve(*op.region), to = resolve(*op.region2);
+  double bytes = std::min(from.bytes, to.bytes);  // the source is masked like the destination
+  if (bytes == 0) return;
+  frame.cost.num_copies += 1;
+  if (from.rank != rank_) {
+    frame.cost.to(from.rank).read += bytes;
+  } else {
+    frame.cost.read += bytes;
+    frame.reads.push_back({op.region->tensor, from.box, bytes});
+  }
+  if (to.rank != rank_) {
+    frame.cost.to(to.rank).written += bytes;
+  } else {
+    frame.cost.written += bytes;
+  }
+}
+
+const FrameBuilder::LoopFacts& FrameBuilder::facts(const Op& loop) {
+  auto [entry, added] = facts_.try_emplace(&loop);
+  if (added) entry->second.is_uniform = predict::is_uniform(loop.bodies[0]);
+  return entry->second;
+}
+
+void FrameBuilder::fold(const Op& loop, Frame& frame) {
+  std::int64_t begin = scope_->value(loop.exprs[0], "begin of a loop");
+  std::int64_t end = scope_->value(loop.exprs[1], "end of a loop"), trips = end - begin;
+  if (trips <= 0) return;
+  std::int64_t most = facts(loop).is_uniform ? 2 : kMaxSamples;
+  std::int64_t samples = std::min(trips, most);
+  Frame sum;
+  std::int64_t counted = 0;
+  for (std::int64_t s = 0; s < samples; ++s) {  // the first, the last, and some between
+    std::int64_t i = samples == 1 ? 0 : s * (trips - 1) / (samples - 1);
+    scope_->set(loop.var, begin + i);
+    Frame once;
+    for (const Op& op : loop.bodies[0]) add(op, once);
+    if (once.moves_pipes()) once.cost.num_steps += 1;
+    std::int64_t upto = most == 2 ? (s == 0 ? std::max<std::int64_t>(trips - 1, 1) : trips)
+                                  : (s + 1) * trips / samples;
+    sum.add(once, static_cast<double>(upto - counted));
+    counted = upto;
+  }
+  frame.add(sum, 1);
+}
+
+void FrameBuilder::add(const Op& op, Frame& frame) {
+  switch (op.code) {
+    case OpCode::kLet:
+      return scope_->set(op.var, scope_->value(op.exprs[0], "value of a variable"));
+    case OpCode::kLoad:
+    case OpCode::kLoadRows:
+      return add_read(*op.region, true, frame);
+    case OpCode::kStore:
+    case OpCode::kStoreRows:
+    case OpCode::kReduceStore:
+      return add_write(*op.region, frame);
+    case OpCode::kCopy:
+      return copy(op, frame);
+    case OpCode::kPipePut:
+      add_slots(frame.puts, op.symbol, 1);
+      return add_read(*op.region, false, frame);
+    case OpCode::kPipeGet:
+      return add_slots(frame.gets, op.symbol, 1);
+    case OpCode::kLoop:
+      return fold(op, frame);
+    case OpCode::kWhen: {
+      bool taken = scope_->value(op.exprs[0], "a condition") != 0;
+      for (const Op& inner : op.bodies[taken ? 0 : 1]) add(inner, frame);
+      return;
+    }
+    default:
+      frame.has_async_products |= op.code == OpCode::kDotAsync;
+      return add_arithmetic(op, agent_->values, *machine_, frame.cost);
+  }
+}
+
+}  // namespace stretto::predict

@@ -1,0 +1,60 @@
+// The machine that a prediction is about: what its units can do when they have nothing else to do,
+// and what they take from each other. One JSON file per machine; docs/prediction.md explains the
+// fields and where the figures of the built-in machines come from. Read by plan.h and engine.h.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "stretto/base/dtype.h"
+#include "stretto/base/json.h"
+
+namespace stretto::predict {
+
+// Rate over the number of SMs that work on it, through measured points; flat outside of them but
+// proportional below the first. Bytes per second.
+struct RateCurve {
+  struct Point {
+    double sms, rate;
+  };
+  std::vector<Point> points;  // ascending in sms
+
+  double at(double sms) const;
+  double best() const;
+};
+
+// Rates in units per second, times in seconds.
+struct Machine {
+  std::string name;
+  int num_gpus = 1, num_sms = 1;
+  // Dense products of the whole GPU at the clock that its power budget sustains, by factor dtype.
+  std::map<DType, double> tensor_flops;
+  double burst = 1;       // what an SM reaches beyond its share of that while others are idle
+  double vector_ops = 0;  // elementwise operations of one SM
+  double overlap = 0;     // part of the shorter of products and elementwise work that is hidden
+  double hbm_rate = 0, l2_rate = 0, l2_bytes = 0;
+  double sm_rate = 0;       // between one SM and its GPU's memory
+  double load_latency = 0;  // of own memory
+  double link_rate = 0;     // per direction and GPU
+  double link_latency = 0;  // of a signal to another GPU
+  double remote_load_latency = 0;
+  RateCurve push, pull;        // SMs that write to and read from other GPUs
+  double copy_rate = 0;        // copy engines of one GPU together
+  double copy_latency = 0;     // from the start of a copy to its first byte
+  bool copies_on_sms = false;  // roles of the copy engine run on SMs of their own
+  double graph_launch = 0, eager_launch = 0;
+  double notify_cost = 0;  // of the agent that notifies: it waits for its writes
+  double local_signal_latency = 0;
+  double k_step_cost = 0;  // per iteration of a pipelined loop
+  double tile_cost = 0;    // per tile stored: registers to shared memory, descriptors, barriers
+  double tensor_loss = 0;  // part of the tensor rate lost per byte/s of link traffic at the GPU
+};
+
+// A built-in machine (h200x1, ...) or the path of a JSON file. UserError naming the file and field.
+Machine find_machine(const std::string& name_or_path);
+std::vector<std::string> builtin_machines();
+Machine read_machine(const Json& json, const std::string& where);
+Json to_json(const Machine& machine);
+
+}  // namespace stretto::predict

@@ -1,0 +1,44 @@
+// Packets as counters: a packet load waits for every store whose box overlaps its own. While the
+// plan is built, stores and loads are noted with the steps that stand for them; afterwards link()
+// numbers the counters. Part of the plan builder.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "stretto/predict/plan.h"
+#include "stretto/proof/instance_graph.h"
+
+namespace stretto::predict {
+
+class Packets {
+ public:
+  struct Place {
+    int tensor = -1, rank = -1;
+    auto operator<=>(const Place&) const = default;
+  };
+
+  // The step is a kNotify (kWait), whose counter is filled in by link().
+  void add_store(const Place& place, const Box& box, int agent);
+  void add_load(const Place& place, const Box& box, int agent);
+  // Steps without a counter are taken in the order in which they were noted, agent by agent.
+  void link(Plan& plan);
+
+ private:
+  struct Event {
+    Place place;
+    Box box;
+    bool is_store = false;
+  };
+  struct Stored {
+    Box box;
+    int counter = -1;
+  };
+
+  std::vector<int> sources(const Event& load, Plan& plan) const;
+
+  std::map<int, std::vector<Event>> events_;                 // by agent
+  std::map<Place, std::map<Box, std::vector<int>>> stored_;  // counters
+};
+
+}  // namespace stretto::predict

@@ -1,0 +1,90 @@
+// One launch of a program on a machine as the engine runs it: for every rank, worker and agent the
+// waits, notifies and pieces of work in program order, with what each piece takes from the machine.
+// plan_builder.h makes it, engine.h runs it.
+//
+// Loops without signals are folded into one piece of work. Pipes are folded with them: a producer
+// offers groups of slots to load, a consumer's piece of work takes a number of slots.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "stretto/ir/program.h"
+
+namespace stretto::predict {
+
+// What the workers of a GPU share. A resource is rank * kNumUnits + unit; amounts per second.
+enum Unit : int {
+  kTensor,   // fraction of the sustained rate
+  kL2,       // bytes
+  kHbm,      // bytes
+  kLinkOut,  // bytes
+  kLinkIn,   // bytes
+  kCopy,     // bytes moved by copy engines
+  kNumUnits,
+};
+const char* name(Unit unit);  // "tensor", "l2", "hbm", "nvlink", "nvlink", "copy_engine"
+
+struct Demand {
+  int resource = 0;
+  double amount = 0;
+  bool is_comm = false;  // would not be there if communication were free
+};
+
+// A piece of work of one agent.
+struct Work {
+  double latency = 0;         // before anything moves
+  double remote_latency = 0;  // the part of it that free communication would not have
+  double own = 0;             // seconds on an otherwise idle machine, without the latency
+  double own_local = 0;       // the same if communication were free
+  bool uses_tensor = false;   // multiplies: consumers of one worker take turns
+  std::vector<Demand> demands;
+};
+
+enum class StepKind : std::uint8_t { kTile, kWait, kNotify, kWork, kPut, kGet };
+
+struct Step {
+  StepKind kind = StepKind::kTile;
+  int counter = -1;         // kWait, kNotify
+  int work = -1;            // kWork, kGet; kPut: all its slots together, -1 where nothing
+  int link = -1;            // kPut, kGet
+  std::int64_t amount = 0;  // kWait: at least; kNotify: added; kPut, kGet: slots
+  std::int64_t tile = -1;   // kTile
+  double delay = 0;         // kNotify: until it is seen
+  bool is_remote = false;   // kNotify
+  const Op* op = nullptr;   // kWait, kNotify
+};
+
+enum class Stage : std::uint8_t { kStart, kRoles, kEnd };
+
+struct PlannedAgent {
+  int rank = 0;
+  Stage stage = Stage::kRoles;
+  int role = -1, worker = 0, agent = 0;
+  int tensor_turn = -1;  // the worker's turn on the tensor core, where several agents multiply
+  std::vector<Step> steps;
+};
+
+// The pipes from one agent to another of the same worker.
+struct Link {
+  double num_slots = 0;
+  double num_bytes = 0;  // of all slots
+};
+
+struct Plan {
+  const Program* program = nullptr;
+  std::vector<PlannedAgent> agents;  // rank by rank: on_start, on_end, then the roles' agents
+  std::vector<Work> works;
+  std::vector<Link> links;
+  std::vector<double> capacity;       // per resource
+  std::vector<std::string> counters;  // what waits for them, for the report of a deadlock
+  int num_tensor_turns = 0;
+  double launch = 0;       // seconds before on_start
+  double notify_cost = 0;  // seconds
+
+  int num_counters() const { return static_cast<int>(counters.size()); }
+};
+
+}  // namespace stretto::predict

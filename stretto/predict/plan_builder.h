@@ -1,0 +1,26 @@
+// Schedule-level program + machine -> plan: walks every role's tiles for every rank, worker and
+// agent once, folds what lies between signals into pieces of work, and turns costs into demands on
+// the machine's resources.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "stretto/predict/machine.h"
+#include "stretto/predict/plan.h"
+
+namespace stretto::predict {
+
+struct PlanOptions {
+  std::vector<std::int64_t> extents;  // empty: extents at their bounds, scalars zero
+  bool eager = false;                 // launched one by one instead of from a graph
+};
+
+// `program` must outlive the plan and be at schedule level. Tables hold the largest values that
+// their contracts allow. UserError where the machine is too small for the program, Rejected for
+// what no launch could do: a channel or rank out of range.
+Plan build_plan(const Program& program, const Machine& machine, const PlanOptions& options = {});
+
+std::vector<std::int64_t> default_extents(const Program& program);
+
+}  // namespace stretto::predict

@@ -1,0 +1,120 @@
+#include "stretto/predict/work_cost.h"
+
+#include <algorithm>
+
+namespace stretto::predict {
+namespace {
+
+class WorkMaker {
+ public:
+  WorkMaker(const Frame& frame, WorkKind kind, const WorkerRate& worker)
+      : cost_(frame.cost), kind_(kind), worker_(worker), m_(*worker.machine) {
+    overlaps_ = frame.has_async_products || kind == WorkKind::kGet;
+  }
+
+  Work run() {
+    for (const RemoteBytes& r : cost_.remote) {
+      remote_read_ += r.read;
+      remote_written_ += r.written;
+    }
+    bool by_engine = worker_.by_copy_engine && cost_.num_copies > 0;
+    by_engine ? engine_time() : sm_time();
+    work_.uses_tensor = cost_.tensor > 0;
+    demand(kTensor, cost_.tensor);
+    demand(kL2, cost_.read + cost_.written);
+    demand(kHbm, cost_.written);
+    for (const RemoteBytes& r : cost_.remote) remote_demands(r);
+    if (by_engine) comm(worker_.rank, kCopy, engine_bytes());
+    return std::move(work_);
+  }
+
+ private:
+  // Every byte copied is read once, here or there.
+  double engine_bytes() const { return std::max(cost_.read + remote_read_, remote_written_); }
+
+  void engine_time() {
+    work_.latency = work_.remote_latency = m_.copy_latency * cost_.num_copies;
+    work_.own = engine_bytes() / m_.copy_rate;
+  }
+
+  void sm_time() {
+    double products = cost_.tensor * m_.num_sms / (worker_.num_sms * m_.burst);
+    double elementwise = cost_.vector_ops / (m_.vector_ops * worker_.num_sms);
+    double compute = products + elementwise;
+    if (overlaps_) compute -= m_.overlap * std::min(products, elementwise);
+    compute += cost_.num_stores * m_.tile_cost;
+    if (kind_ != WorkKind::kPut) compute += cost_.num_steps * m_.k_step_cost;
+
+    double read = cost_.read / local_rate(), written = cost_.written / local_rate();
+    double pulled = remote_read_ / link_rate(m_.pull, m_.remote_load_latency);
+    double pushed = remote_written_ / link_rate(m_.push, 0);
+    bool streams = cost_.num_copies > 0 || kind_ != WorkKind::kPlain;
+    auto moved = [&](double r, double w) { return streams ? std::max(r, w) : r + w; };
+    work_.own_local = compute + moved(read, written);
+    work_.own = compute + moved(read + pulled, written + pushed);
+    double copies = cost_.num_copies;
+    work_.remote_latency = cost_.remote_loads * m_.remote_load_latency +
+                           (remote_read_ > 0 ? copies * m_.remote_load_latency : 0.0);
+    work_.latency = work_.remote_latency + cost_.num_loads * m_.load_latency;
+    if (remote_read_ == 0) work_.latency += copies * m_.load_latency;
+    if (kind_ == WorkKind::kPut) {
+      work_.remote_latency = remote_read_ > 0 ? m_.remote_load_latency : 0;
+      work_.latency = std::max(work_.remote_latency, m_.load_latency);
+    }
+  }
+
+  // Of one worker. What a pipe has in flight, over the time that one load takes (Little's law),
+  // bounds what a producer loads.
+  double local_rate() const {
+    return std::min(m_.sm_rate * worker_.num_sms, in_flight(m_.load_latency));
+  }
+  double link_rate(const RateCurve& curve, double latency) const {
+    double rate = curve.at(worker_.role_sms) / worker_.role_sms * worker_.num_sms;
+    return kind_ == WorkKind::kPut ? std::min(rate, in_flight(latency)) : rate;
+  }
+  double in_flight(double latency) const {
+    if (kind_ != WorkKind::kPut || worker_.pipe_bytes == 0 || latency == 0) return 1e30;
+    return worker_.pipe_bytes / latency;
+  }
+
+  void add(int rank, Unit unit, double amount, bool is_comm) {
+    if (amount <= 0) return;
+    int resource = rank * kNumUnits + unit;
+    for (Demand& d : work_.demands) {
+      if (d.resource == resource && d.is_comm == is_comm) {
+        d.amount += amount;
+        return;
+      }
+    }
+    work_.demands.push_back({resource, amount, is_comm});
+  }
+  void demand(Unit unit, double amount) { add(worker_.rank, unit, amount, false); }
+  void comm(int rank, Unit unit, double amount) { add(rank, unit, amount, true); }
+
+  void remote_demands(const RemoteBytes& r) {
+    comm(r.rank, kLinkOut, r.read);
+    comm(worker_.rank, kLinkIn, r.read);
+    comm(worker_.rank, kLinkOut, r.written);
+    comm(r.rank, kLinkIn, r.written);
+    comm(r.rank, kHbm, r.read + r.written);
+    // Traffic costs power and memory bandwidth, which products on both GPUs miss.
+    comm(r.rank, kTensor, (r.read + r.written) * m_.tensor_loss);
+    comm(worker_.rank, kTensor, (r.read + r.written) * m_.tensor_loss);
+  }
+
+  const Cost& cost_;
+  WorkKind kind_;
+  const WorkerRate& worker_;
+  const Machine& m_;
+  bool overlaps_ = false;
+  double remote_read_ = 0, remote_written_ = 0;
+  Work work_;
+};
+
+}  // namespace
+
+Work make_work(const Frame& frame, WorkKind kind, const WorkerRate& worker) {
+  return WorkMaker(frame, kind, worker).run();
+}
+
+}  // namespace stretto::predict
