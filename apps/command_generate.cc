@@ -21,10 +21,13 @@ struct GenerateOptions {
   bool json = false, summary = false;
 };
 
-void print_summary(const GenerateResult& result, Engine& engine) {
+void print_summary(const GenerateResult& result) {
   fmt::print(stderr, "{} tokens, {:.1f} tokens/s, prefill {:.3f} s, finished by {}\n",
              result.token_ids.size(), result.tokens_per_second(), result.prefill_seconds,
              result.finish_reason);
+}
+
+void print_roles(Engine& engine) {
   for (const auto& [role, time] : engine.world().recorder().time_per_role()) {
     fmt::print(stderr, "  {:<12} busy {:9.3f} ms, waiting for communication {:9.3f} ms\n", role,
                static_cast<double>(time.busy_ns) / 1e6, static_cast<double>(time.wait_ns) / 1e6);
@@ -36,10 +39,12 @@ void generate(GenerateOptions& options) {
   ModelFiles files = open_model(options.model);
   if (options.prompt.empty()) throw UserError("--prompt is empty");
   options.request.prompt = files.tokenizer.encode(options.prompt);
-  bool record = !options.trace.empty() || options.summary;
+  bool on_cpu = options.model.target() == Target::kCpu;
+  bool record = !options.trace.empty() || (options.summary && on_cpu);
   Engine engine(files, {.world_size = options.model.tp,
                         .dtype = activation_dtype(options.model.dtype, files.config),
-                        .record = record});
+                        .record = record,
+                        .device = options.model.target()});
   OnText stream;
   if (!options.json) {
     stream = [](const std::string& text) {
@@ -59,7 +64,8 @@ void generate(GenerateOptions& options) {
   } else {
     fmt::print("\n");
   }
-  if (options.summary) print_summary(result, engine);
+  if (options.summary) print_summary(result);
+  if (options.summary && on_cpu) print_roles(engine);
   if (!options.trace.empty()) {
     engine.world().recorder().write_trace(options.trace);
     fmt::print(stderr, "timeline: {} (open it at ui.perfetto.dev)\n", options.trace);

@@ -52,7 +52,8 @@ void score(const ScoreOptions& options) {
   ModelFiles files = open_model(options.model);
   std::vector<std::vector<int>> documents = documents_of(options, files);
   Engine engine(files, {.world_size = options.model.tp,
-                        .dtype = activation_dtype(options.model.dtype, files.config)});
+                        .dtype = activation_dtype(options.model.dtype, files.config),
+                        .device = options.model.target()});
   bool show = ::isatty(2) == 1;
   Engine::Score score = engine.score(documents, [&](std::size_t done) {
     if (show) fmt::print(stderr, "\r{}/{} documents", done, documents.size());

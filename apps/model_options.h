@@ -13,7 +13,10 @@ namespace stretto {
 
 struct ModelOptions {
   std::string model, dtype = "auto", rope_frequencies = "exact";
+  std::string device = "cpu", load_format = "auto";
   int tp = 1;
+
+  Target target() const { return device == "cuda" ? Target::kCuda : Target::kCpu; }
 };
 
 void add_model_options(CLI::App* command, ModelOptions& options);

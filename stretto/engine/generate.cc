@@ -6,7 +6,11 @@
 #include <chrono>
 
 #include "stretto/base/errors.h"
+#include "stretto/engine/host_memory.h"
 #include "stretto/engine/stop_matcher.h"
+#include "stretto/model/checkpoint/dummy_checkpoint.h"
+#include "stretto/model/gpu/gpu_model.h"
+#include "stretto/model/transformer/weights.h"
 
 namespace stretto {
 namespace {
@@ -117,11 +121,11 @@ void check(const GenerateRequest& r, std::int64_t capacity) {
 
 }  // namespace
 
-ModelFiles::ModelFiles(const std::filesystem::path& directory)
+ModelFiles::ModelFiles(const std::filesystem::path& directory, LoadFormat format)
     : config(read_config(directory)),
       generation(read_generation_config(directory, config)),
       tokenizer(Tokenizer::load(directory)),
-      checkpoint(directory) {
+      checkpoint(format == LoadFormat::kDummy ? dummy_checkpoint(config) : Checkpoint(directory)) {
   config.check_against(checkpoint);
   if (tokenizer.id_limit() > config.vocab_size) {
     throw UserError(fmt::format("{}: vocab_size is {}, the tokenizer has ids up to {}",
@@ -144,9 +148,31 @@ double GenerateResult::tokens_per_second() const {
 }
 
 Engine::Engine(const ModelFiles& files, const EngineOptions& options)
-    : files_(files),
-      options_(options),
-      world_({.size = options.world_size, .record = options.record}) {}
+    : files_(files), options_(options) {
+  if (options.device == Target::kCpu) {
+    world_ =
+        std::make_unique<World>(WorldOptions{.size = options.world_size, .record = options.record});
+    return;
+  }
+  if (options.record) throw UserError("timelines are recorded on CPU ranks only");
+  gpus_ = std::make_unique<GpuWorld>(GpuWorldOptions{.size = options.world_size});
+}
+
+void Engine::with_model(std::int64_t capacity, const std::function<void(int, Transformer&)>& use) {
+  TransformerOptions model{
+      .dtype = options_.dtype, .max_tokens = capacity, .plan_for = options_.device};
+  ModelShape shape = model_shape(files_.config, options_.world_size, model);
+  shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
+  if (gpus_) {
+    Transformer transformer(std::make_unique<GpuModel>(*gpus_, shape, files_.checkpoint));
+    return use(0, transformer);
+  }
+  check_host_memory(shape);
+  world_->run([&](Rank& rank) {
+    Transformer transformer(rank, files_.config, files_.checkpoint, model);
+    use(rank.index(), transformer);
+  });
+}
 
 std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>& requests,
                                              const OnText& on_text, const OnLogits& on_logits) {
@@ -161,13 +187,11 @@ std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>&
   }
   std::int64_t capacity = cache_capacity(longest, context);
   std::vector<GenerateResult> results;
-  world_.run([&](Rank& rank) {
-    Transformer model(rank, files_.config, files_.checkpoint,
-                      {.dtype = options_.dtype, .max_tokens = capacity});
-    bool reports = rank.index() == 0;
+  with_model(capacity, [&](int rank, Transformer& model) {
+    bool reports = rank == 0;
     for (const GenerateRequest& request : checked) {
       auto logits_seen = [&](std::int64_t step, std::span<const float> logits) {
-        if (on_logits) on_logits(rank.index(), step, logits);
+        if (on_logits) on_logits(rank, step, logits);
       };
       GenerateResult result =
           Session(model, files_, request).run(reports ? on_text : OnText(), logits_seen);
@@ -186,10 +210,8 @@ Engine::Score Engine::score(const std::vector<std::vector<int>>& documents,
                                 files_.config.max_positions));
   }
   Score score;
-  world_.run([&](Rank& rank) {
-    Transformer model(rank, files_.config, files_.checkpoint,
-                      {.dtype = options_.dtype,
-                       .max_tokens = cache_capacity(longest, files_.config.max_positions)});
+  std::int64_t capacity = cache_capacity(longest, files_.config.max_positions);
+  with_model(capacity, [&](int rank, Transformer& model) {
     double nll = 0;
     std::int64_t count = 0;
     for (std::size_t i = 0; i < documents.size(); ++i) {
@@ -198,13 +220,13 @@ Engine::Score Engine::score(const std::vector<std::vector<int>>& documents,
       model.reset();
       std::span<const int> inputs(tokens.data(), tokens.size() - 1);
       model.forward_each(inputs, [&](std::int64_t position, std::span<const float> logits) {
-        if (rank.index() != 0) return;
+        if (rank != 0) return;
         nll -= log_probability(logits, tokens[static_cast<std::size_t>(position) + 1]);
         ++count;
       });
-      if (rank.index() == 0 && progress) progress(i + 1);
+      if (rank == 0 && progress) progress(i + 1);
     }
-    if (rank.index() == 0) score = {count > 0 ? nll / static_cast<double>(count) : 0, count};
+    if (rank == 0) score = {count > 0 ? nll / static_cast<double>(count) : 0, count};
   });
   return score;
 }

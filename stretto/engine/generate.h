@@ -1,5 +1,6 @@
-// Text from a model on a world of ranks: prompt in, tokens out one by one. Every rank runs the same
-// loop and draws the same tokens from the same logits; rank 0 reports.
+// Text from a model on a world of ranks: prompt in, tokens out one by one. On CPU ranks every rank
+// runs the same loop and draws the same tokens from the same logits, and rank 0 reports; on GPUs
+// one host thread drives all ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +12,24 @@
 #include <vector>
 
 #include "stretto/engine/sampling.h"
+#include "stretto/gpu/gpu_world.h"
 #include "stretto/model/checkpoint/generation_config.h"
 #include "stretto/model/tokenizer/tokenizer.h"
 #include "stretto/model/transformer/transformer.h"
 #include "stretto/runtime/recorder.h"
+#include "stretto/runtime/world.h"
 
 namespace stretto {
 
 // A model directory, opened and checked; weights stay mapped until ranks have copied their shares.
+enum class LoadFormat : std::uint8_t {
+  kSafetensors,
+  kDummy,  // random weights for config.json, to measure with
+};
+
 struct ModelFiles {
-  explicit ModelFiles(const std::filesystem::path& directory);
+  explicit ModelFiles(const std::filesystem::path& directory,
+                      LoadFormat format = LoadFormat::kSafetensors);
 
   ModelConfig config;
   GenerationConfig generation;
@@ -51,19 +60,22 @@ struct GenerateResult {
 
 // Called on rank 0 with each piece of text that is certain.
 using OnText = std::function<void(const std::string&)>;
-// Called on every rank with the logits of each step before sampling changes them, for tests.
+// Called on every rank with the logits of each step before sampling changes them, for tests; on
+// GPUs for rank 0 alone.
 using OnLogits = std::function<void(int rank, std::int64_t step, std::span<const float> logits)>;
 
 struct EngineOptions {
   int world_size = 1;
   DType dtype = DType::kF32;
   std::int64_t max_tokens = 0;  // cache capacity; 0: the model's positions
-  bool record = false;
+  bool record = false;          // CPU ranks only
+  Target device = Target::kCpu;
 };
 
 class Engine {
  public:
-  // UserError for a world size outside 1..64.
+  // UserError for a world size outside 1..64, or record on GPUs; DeviceError where there are too
+  // few GPUs.
   Engine(const ModelFiles& files, const EngineOptions& options);
 
   // Serves the requests one after the other on one set of ranks. UserError for an empty or too long
@@ -79,12 +91,19 @@ class Engine {
   Score score(const std::vector<std::vector<int>>& documents,
               const std::function<void(std::size_t done)>& progress = {});
 
-  World& world() { return world_; }
+  // Of CPU ranks.
+  World& world() { return *world_; }
 
  private:
+  // Calls `use(rank, model)` on every rank at the same time with a model of its own, or once with
+  // one that drives all ranks. `capacity` tokens fit the cache. UserError where the model does not
+  // fit the memory.
+  void with_model(std::int64_t capacity, const std::function<void(int, Transformer&)>& use);
+
   const ModelFiles& files_;
   EngineOptions options_;
-  World world_;
+  std::unique_ptr<World> world_;    // of CPU ranks
+  std::unique_ptr<GpuWorld> gpus_;  // or of GPUs
 };
 
 }  // namespace stretto

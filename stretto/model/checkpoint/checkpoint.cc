@@ -63,6 +63,14 @@ Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(dire
   }
 }
 
+Checkpoint::Checkpoint(std::filesystem::path directory, std::unique_ptr<std::byte[]> memory,
+                       const TensorMap& views)
+    : directory_(std::move(directory)),
+      memory_(std::move(memory)),
+      views_(std::make_unique<TensorMap>(views)) {
+  for (const auto& [name, view] : *views_) tensors_.emplace(name, &view);
+}
+
 void Checkpoint::open_shards(const std::filesystem::path& index) {
   auto shard_of = parse_shard_index(read_file(index, kMaxIndexBytes), index.string());
   std::set<std::string> shards;

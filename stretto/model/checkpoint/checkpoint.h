@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,10 @@ class Checkpoint {
   // hold the same name.
   explicit Checkpoint(const std::filesystem::path& directory);
 
+  // Weights made in memory (dummy_checkpoint.h), which the views point into.
+  Checkpoint(std::filesystem::path directory, std::unique_ptr<std::byte[]> memory,
+             const TensorMap& views);
+
   const std::filesystem::path& directory() const { return directory_; }
   bool contains(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
   std::vector<std::string> names() const;  // sorted
@@ -32,6 +37,8 @@ class Checkpoint {
 
   std::filesystem::path directory_;
   std::vector<SafetensorsFile> files_;
+  std::unique_ptr<std::byte[]> memory_;
+  std::unique_ptr<TensorMap> views_;
   std::map<std::string, const TensorView*, std::less<>> tensors_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -97,6 +98,10 @@ struct ModelConfig {
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
 
+  // Every weight that this config implies, in the order of the model.
+  using VisitShape =
+      std::function<void(const std::string& name, const std::vector<std::int64_t>& shape)>;
+  void for_each_weight(const VisitShape& visit) const;
   // UserError naming tensor, expected and found shape when a weight is missing, has another shape
   // or dtype, or is there although this config does not explain it.
   void check_against(const Checkpoint& checkpoint) const;

@@ -1,9 +1,7 @@
-// ModelConfig::check_against: the list of weights that a config implies, compared with a
-// checkpoint.
+// The list of weights that a config implies, and its comparison with a checkpoint.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "stretto/base/errors.h"
@@ -14,7 +12,7 @@ namespace stretto {
 namespace {
 
 using Shape = std::vector<std::int64_t>;
-using Visit = std::function<void(const std::string& name, const Shape& shape)>;
+using Visit = ModelConfig::VisitShape;
 
 void visit_attention(const ModelConfig& c, const std::string& prefix, const Visit& visit) {
   std::int64_t q = c.num_heads * c.head_dim;
@@ -54,7 +52,16 @@ void visit_experts(const ModelConfig& c, const std::string& layer, const Visit& 
   }
 }
 
-void visit_weights(const ModelConfig& c, const Visit& visit) {
+// Tensors that older exporters wrote and that no computation needs.
+bool is_leftover(const ModelConfig& c, const std::string& name) {
+  return name.ends_with(".rotary_emb.inv_freq") ||
+         (c.tie_word_embeddings && name == "lm_head.weight");
+}
+
+}  // namespace
+
+void ModelConfig::for_each_weight(const VisitShape& visit) const {
+  const ModelConfig& c = *this;
   visit("model.embed_tokens.weight", {c.vocab_size, c.hidden_size});
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     std::string layer = fmt::format("model.layers.{}.", i);
@@ -71,19 +78,11 @@ void visit_weights(const ModelConfig& c, const Visit& visit) {
   if (!c.tie_word_embeddings) visit("lm_head.weight", {c.vocab_size, c.hidden_size});
 }
 
-// Tensors that older exporters wrote and that no computation needs.
-bool is_leftover(const ModelConfig& c, const std::string& name) {
-  return name.ends_with(".rotary_emb.inv_freq") ||
-         (c.tie_word_embeddings && name == "lm_head.weight");
-}
-
-}  // namespace
-
 void ModelConfig::check_against(const Checkpoint& checkpoint) const {
   std::string directory = checkpoint.directory().string();
   // The first missing weight ends the walk, so that its length is bounded by the tensors present.
   std::set<std::string> explained;
-  visit_weights(*this, [&](const std::string& name, const Shape& shape) {
+  for_each_weight([&](const std::string& name, const Shape& shape) {
     if (!checkpoint.contains(name)) {
       throw UserError(fmt::format("{}: tensor '{}': missing, {} implies it with shape {}",
                                   directory, name, where, to_string(shape)));

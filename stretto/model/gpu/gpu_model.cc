@@ -100,8 +100,9 @@ void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
   stream.synchronize();
 }
 
-std::unique_ptr<ForwardStep> GpuModel::make_step(std::int64_t bound) {
-  return std::make_unique<GpuForwardStep>(world_, shape_, buffers_, bound, options_);
+std::unique_ptr<ForwardStep> GpuModel::make_step(std::int64_t bound,
+                                                 const GpuModelOptions& options) {
+  return std::make_unique<GpuForwardStep>(world_, shape_, buffers_, bound, options);
 }
 
 }  // namespace stretto

@@ -32,7 +32,10 @@ class GpuModel : public ModelRunner {
   const ModelShape& shape() const override { return shape_; }
   std::size_t weight_bytes() const override { return weight_bytes_; }
   // Compiles what is not in the cache, on all processors.
-  std::unique_ptr<ForwardStep> make_step(std::int64_t bound) override;
+  std::unique_ptr<ForwardStep> make_step(std::int64_t bound) override {
+    return make_step(bound, options_);
+  }
+  std::unique_ptr<ForwardStep> make_step(std::int64_t bound, const GpuModelOptions& options);
 
  private:
   void check_memory(const std::vector<PlanBuffer>& buffers) const;

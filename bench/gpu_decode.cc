@@ -1,0 +1,308 @@
+// Decode with random weights on 1 to 8 GPUs, batch 1: how near a token comes to the time that
+// reading the weights takes.
+//   gpu_decode run     [--model NAME|DIR] [--tp 1,2,4] [--dtype bf16] [--context N]
+//   gpu_decode compile [--model NAME|DIR] [--tp 1,2,4]     every kernel of it; needs no GPU
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <random>
+
+#include "bench/gpu/compile_ahead.h"
+#include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/model/checkpoint/dummy_checkpoint.h"
+#include "stretto/model/gpu/gpu_forward_step.h"
+#include "stretto/model/transformer/transformer.h"
+
+namespace stretto::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kLlama8b = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+  "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 128000,
+  "eos_token_id": 128001})";
+constexpr const char* kLlama70b = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+  "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+  "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 128000,
+  "eos_token_id": 128001})";
+
+struct Settings {
+  std::string model = "llama-3-8b", dtype = "bf16", out, commit, driver;
+  std::vector<int> ranks = {1, 2, 4};
+  std::int64_t max_tokens = 4096, context = 512;
+  int tokens = 64, layers = 0;
+  double seconds = 240;
+  bool proof = false, stages = true;
+  bool prefill = false;  // compile those kernels, too
+};
+
+// Printed at once, so that a run that is cut short has said what it found.
+template <typename... Args>
+void say(fmt::format_string<Args...> text, Args&&... args) {
+  fmt::print(text, std::forward<Args>(args)...);
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+ModelConfig config_of(const Settings& s) {
+  ModelConfig c = s.model == "llama-3-8b"    ? parse_config(kLlama8b, s.model)
+                  : s.model == "llama-3-70b" ? parse_config(kLlama70b, s.model)
+                                             : read_config(s.model);
+  if (s.layers > 0) c.layers.resize(std::min(c.layers.size(), static_cast<std::size_t>(s.layers)));
+  return c;
+}
+
+ModelShape shape_of(const Settings& s, const ModelConfig& config, int ranks) {
+  DType dtype = parse_dtype(s.dtype);
+  ModelShape shape = model_shape(
+      config, ranks, {.dtype = dtype, .max_tokens = s.max_tokens, .plan_for = Target::kCuda});
+  // As weights.h: weight_dtype() finds it for dummy weights.
+  shape.weight_dtype = dtype == DType::kF32 ? config.dtype.value_or(DType::kF32) : dtype;
+  return shape;
+}
+
+std::vector<CompiledKernel> compile_plan(const Settings& s, const ModelShape& shape) {
+  std::vector<LabelledProgram> programs;
+  for (std::int64_t bound : step_bounds(Target::kCuda)) {
+    StepPlan plan = plan_step(shape, bound);
+    for (Program& p : plan.programs) {
+      programs.push_back(
+          {fmt::format("tp={} rows={} {}", shape.world_size, bound, p.name), std::move(p)});
+    }
+    if (!s.prefill) break;
+  }
+  return compile_ahead(programs, s.proof);
+}
+
+int run_compile(const Settings& s) {
+  ModelConfig config = config_of(s);
+  int failed = 0, dirty = 0, total = 0;
+  for (int ranks : s.ranks) {
+    for (const CompiledKernel& k : compile_plan(s, shape_of(s, config, ranks))) {
+      say("{}", k.to_string());
+      ++total;
+      failed += !k.error.empty();
+      dirty += k.error.empty() && !k.is_clean();
+    }
+  }
+  say("compile: {} kernels, {} failed, {} dirty", total, failed, dirty);
+  return failed == 0 ? 0 : 1;
+}
+
+// Bytes read and written per second by a copy within the GPU: what memory gives in practice.
+double copy_bandwidth(const GpuWorld& world) {
+  constexpr std::size_t kBytes = std::size_t{2} << 30;
+  const cuda::Device& device = world.device(0);
+  const cuda::Stream& stream = world.stream(0);
+  cuda::DeviceMemory from(device, kBytes), to(device, kBytes);
+  stream.fill_bytes(from.address(), 1, kBytes);
+  cuda::Event begin(device, cuda::Event::Timing::kOn), end(device, cuda::Event::Timing::kOn);
+  std::vector<double> ms;
+  for (int i = 0; i < 12; ++i) {
+    stream.record(begin);
+    stream.copy(to.address(), from.address(), kBytes);
+    stream.record(end);
+    stream.synchronize();
+    ms.push_back(cuda::elapsed_ms(begin, end));
+  }
+  return 2.0 * static_cast<double>(kBytes) / (median(ms) * 1e-3);
+}
+
+int best_of(const float* logits, std::int64_t vocab) {
+  return static_cast<int>(std::max_element(logits, logits + vocab) - logits);
+}
+
+struct Decode {
+  double eager_ms = 0, step_ms = 0, replay_ms = 0;  // per token
+};
+
+// Greedy steps from `context` tokens on, the cache before them being zeros: launch by launch, then
+// captured with the host choosing every token, then replayed without the host.
+Decode decode(const Settings& s, GpuModel& model, GpuForwardStep& step) {
+  std::int64_t vocab = model.shape().config->vocab_size;
+  int token = 5;
+  std::int64_t past = s.context;
+  auto one = [&](ForwardStep& on) {
+    Clock::time_point begin = Clock::now();
+    on.run({&token, 1}, past);
+    token = best_of(on.logits(0, 1), vocab);
+    return seconds_since(begin) * 1e3;
+  };
+  Decode d;
+  std::vector<double> ms;
+  {
+    GpuModelOptions plain{.graphs = false, .require_proof = s.proof};
+    std::unique_ptr<ForwardStep> eager = model.make_step(1, plain);
+    for (int i = 0; i < 8; ++i) ms.push_back(one(*eager));
+    d.eager_ms = median(ms);
+  }
+  for (int i = 0; i < 4; ++i) one(step);
+  ms.clear();
+  for (int i = 0; i < s.tokens; ++i, ++past) ms.push_back(one(step));
+  d.step_ms = median(ms);
+  ms.clear();
+  step.replay(4);
+  for (int i = 0; i < 10; ++i) {
+    constexpr int kTimes = 8;
+    Clock::time_point begin = Clock::now();
+    step.replay(kTimes);
+    ms.push_back(seconds_since(begin) * 1e3 / kTimes);
+  }
+  d.replay_ms = median(ms);
+  return d;
+}
+
+Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& checkpoint,
+             int ranks) {
+  Clock::time_point begin = Clock::now();
+  GpuWorld world({.size = ranks});
+  double copied = copy_bandwidth(world);
+  say("tp {}: {}", ranks, world.device(0).properties().to_string());
+  say("  memory: {:.2f} TB/s by a copy", copied / 1e12);
+  ModelShape shape = shape_of(s, config, ranks);
+  for (const CompiledKernel& k : compile_plan(s, shape)) {
+    if (!k.error.empty() || !k.is_clean()) say("  {}", k.to_string());
+  }
+  say("  compiled after {:.1f} s", seconds_since(begin));
+  GpuModelOptions options{.require_proof = s.proof};
+  GpuModel model(world, shape, checkpoint, options);
+  say("  {:.2f} GB of weights on each rank after {:.1f} s",
+      static_cast<double>(model.weight_bytes()) / 1e9, seconds_since(begin));
+  GpuForwardStep* step = nullptr;
+  std::unique_ptr<ForwardStep> owned = model.make_step(1);
+  step = static_cast<GpuForwardStep*>(owned.get());
+  Decode d = decode(s, model, *step);
+  // A token reads every weight but the embedding, of which it takes one row.
+  std::size_t read = 0;
+  for (const PlanBuffer& b : model_buffers(model.shape())) {
+    bool whole = b.name != "embedding" || config.tie_word_embeddings;
+    if (whole && b.name != "cos" && b.name != "sin" && !b.name.ends_with("_cache")) {
+      read += b.bytes();
+    }
+  }
+  double rate = static_cast<double>(read) / (d.replay_ms * 1e-3);
+  say("  per token: {:.3f} ms replayed, {:.3f} ms with the host choosing, {:.3f} ms launch by "
+      "launch",
+      d.replay_ms, d.step_ms, d.eager_ms);
+  say("  {:.1f} tokens/s, {:.2f} GB read per rank and token, {:.2f} TB/s, {:.1f} % of the copy",
+      1e3 / d.replay_ms, static_cast<double>(read) / 1e9, rate / 1e12, 100 * rate / copied);
+  Json out = {{"tp", ranks},
+              {"replay_ms", d.replay_ms},
+              {"step_ms", d.step_ms},
+              {"eager_ms", d.eager_ms},
+              {"bytes_read", read},
+              {"copy_bytes_per_s", copied},
+              {"of_copy", rate / copied}};
+  if (!s.stages) return out;
+  for (const GpuForwardStep::StageTime& t : step->time_stages(9)) {
+    double us = t.ms * 1e3 / t.launches;
+    say("    {:<12} {:4} launches, {:8.2f} us each, {:7.3f} ms, {:5.2f} TB/s", t.program,
+        t.launches, us, t.ms, static_cast<double>(t.weight_bytes) / (t.ms * 1e9));
+    out["stages"].push_back({{"program", t.program}, {"launches", t.launches}, {"us", us}});
+  }
+  return out;
+}
+
+int run_decode(const Settings& s) {
+  Clock::time_point begin = Clock::now();
+  ModelConfig config = config_of(s);
+  int devices = cuda::num_devices();
+  if (devices == 0) throw DeviceError("no GPU");
+  say("{} {}: random weights, {} GPUs", s.model, s.dtype, devices);
+  Checkpoint checkpoint = dummy_checkpoint(config);
+  say("weights drawn after {:.1f} s", seconds_since(begin));
+  auto now = std::chrono::system_clock::now();
+  Json out = {
+      {"model", s.model},
+      {"dtype", s.dtype},
+      {"context", s.context},
+      {"commit", s.commit},
+      {"driver", s.driver},
+      {"machine", cuda::Device(0).properties().to_string()},
+      {"date", fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)))}};
+  int failed = 0;
+  double one = 0;
+  for (int ranks : s.ranks) {
+    if (ranks > devices || seconds_since(begin) > s.seconds) {
+      say("tp {}: left out, {}", ranks, ranks > devices ? "too few GPUs" : "no time left");
+      continue;
+    }
+    try {
+      Json r = measure(s, config, checkpoint, ranks);
+      auto ms = r["replay_ms"].get<double>();
+      if (ranks == 1) one = ms;
+      if (one > 0 && ranks > 1) say("  {:.2f} times as fast as one GPU", one / ms);
+      out["runs"].push_back(r);
+    } catch (const Error& e) {
+      say("tp {}: FAILED: {}", ranks, e.what());
+      out["runs"].push_back({{"tp", ranks}, {"error", e.what()}});
+      ++failed;
+    }
+    if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
+  }
+  return failed == 0 ? 0 : 1;
+}
+
+void add_options(CLI::App* command, Settings& s) {
+  command->add_option("--model", s.model, "llama-3-8b, llama-3-70b or a directory with config.json")
+      ->capture_default_str();
+  command->add_option("--tp", s.ranks, "numbers of GPUs")->delimiter(',')->check(CLI::Range(1, 8));
+  command->add_option("--dtype", s.dtype)->capture_default_str();
+  command->add_option("--max-tokens", s.max_tokens, "capacity of the cache")
+      ->check(CLI::Range(64, 1 << 20));
+  command->add_option("--layers", s.layers, "only so many layers; 0: all");
+  command->add_flag("--proof", s.proof, "prove every program first");
+}
+
+int main_of(int argc, char** argv) {
+  CLI::App app("Decode with random weights on GPUs", "gpu_decode");
+  app.require_subcommand(1);
+  Settings s;
+  CLI::App* compile = app.add_subcommand("compile", "compile every kernel of decode");
+  add_options(compile, s);
+  compile->add_flag("--prefill", s.prefill, "kernels of longer steps, too");
+  CLI::App* run = app.add_subcommand("run", "measure decode");
+  add_options(run, s);
+  run->add_option("--context", s.context, "tokens in the cache")->check(CLI::Range(0, 1 << 20));
+  run->add_option("--tokens", s.tokens, "steps that are timed")->check(CLI::Range(1, 10000));
+  run->add_option("--seconds", s.seconds, "no further world size is begun after this");
+  run->add_flag("!--no-stages", s.stages, "leave out the table of operators");
+  run->add_option("-o", s.out, "JSON file");
+  run->add_option("--commit", s.commit);
+  run->add_option("--driver", s.driver);
+  CLI11_PARSE(app, argc, argv);
+  return compile->parsed() ? run_compile(s) : run_decode(s);
+}
+
+}  // namespace
+}  // namespace stretto::bench
+
+int main(int argc, char** argv) try {
+  return stretto::bench::main_of(argc, argv);
+} catch (const stretto::DeviceError& e) {
+  fmt::print(stderr, "gpu_decode: {}\n", e.what());
+  return 4;
+} catch (const std::exception& e) {
+  fmt::print(stderr, "gpu_decode: {}\n", e.what());
+  return 2;
+}

@@ -1,0 +1,36 @@
+#include "stretto/engine/host_memory.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+
+std::size_t available_host_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    std::size_t kib = 0;
+    if (word == "MemAvailable:" && file >> kib) return kib * 1024;
+  }
+  return std::numeric_limits<std::size_t>::max();
+}
+
+void check_host_memory(const ModelShape& shape) {
+  std::size_t needed = 0;
+  for (const PlanBuffer& b : model_buffers(shape)) needed += b.bytes();
+  needed *= static_cast<std::size_t>(shape.world_size);
+  std::size_t available = available_host_memory();
+  if (needed <= available) return;
+  auto gib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+  throw UserError(fmt::format(
+      "{}: the weights and the cache of {} tokens on {} ranks take {:.1f} GiB of memory, {:.1f} "
+      "are "
+      "available",
+      shape.config->where, shape.max_tokens, shape.world_size, gib(needed), gib(available)));
+}
+
+}  // namespace stretto

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""`stretto` with --device cuda and --load-format dummy, as users run it: python3 gpu_cli_test.py STRETTO."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+STRETTO = ""
+MODEL = "checkpoints/debian-llama-draft-1m"
+DOCUMENTS = "tests/data/score_docs.txt"
+
+
+def run(*args, **env):
+    return subprocess.run([STRETTO, *args], capture_output=True, text=True, env={**os.environ, **env}, timeout=300)
+
+
+def gpus():
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return 0
+    return listed.stdout.count("GPU ") if listed.returncode == 0 else 0
+
+
+class Device(unittest.TestCase):
+    @unittest.skipIf(gpus() > 0, "there is a GPU")
+    def test_without_a_gpu_the_device_error_comes_as_one_line_and_exit_code_4(self):
+        for command in (["generate", "--prompt", "x"], ["score", "--file", DOCUMENTS]):
+            for env in ({}, {"STRETTO_DEVICE": "cuda"}):
+                with self.subTest(command=command, env=env):
+                    device = [] if env else ["--device", "cuda"]
+                    got = run(*command, "--model", MODEL, *device, **env)
+                    self.assertEqual(got.returncode, 4, got.stderr)
+                    self.assertEqual(got.stdout, "")
+                    self.assertRegex(got.stderr, r"^stretto: device: .+\n$")
+
+    def test_an_unknown_device_is_a_user_error(self):
+        got = run("generate", "--model", MODEL, "--prompt", "x", "--device", "tpu")
+        self.assertEqual(got.returncode, 2)
+        self.assertIn("tpu", got.stderr)
+
+    def test_timelines_of_gpus_are_refused_before_anything_runs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "t.json")
+            got = run("generate", "--model", MODEL, "--prompt", "x", "--device", "cuda", "--trace", trace)
+            self.assertEqual(got.returncode, 2, got.stderr)
+            self.assertIn("CPU ranks only", got.stderr)
+
+    @unittest.skipIf(gpus() == 0, "no GPU")
+    def test_the_gpu_writes_what_the_cpu_writes(self):
+        def text(*device):
+            got = run("generate", "--model", MODEL, "--prompt", "The package", "--max-tokens", "40",
+                      "--dtype", "float32", "--json", *device)
+            self.assertEqual(got.returncode, 0, got.stderr)
+            return json.loads(got.stdout)["token_ids"]
+
+        expected = text()
+        for tp in range(1, min(gpus(), 4) + 1):
+            self.assertEqual(text("--device", "cuda", "--tp", str(tp)), expected, tp)
+
+
+class DummyWeights(unittest.TestCase):
+    def test_a_config_without_weights_runs_and_ranks_agree_on_them(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in os.listdir(MODEL):
+                if not name.endswith(".safetensors"):
+                    shutil.copy(os.path.join(MODEL, name), folder)
+            got = run("generate", "--model", folder, "--prompt", "x")
+            self.assertEqual(got.returncode, 2)
+            self.assertIn("model.safetensors", got.stderr)
+            ids = []
+            for tp in ("1", "2"):
+                got = run("generate", "--model", folder, "--prompt", "a b", "--max-tokens", "8", "--load-format",
+                          "dummy", "--dtype", "float32", "--ignore-eos", "--tp", tp, "--json")
+                self.assertEqual(got.returncode, 0, got.stderr)
+                ids.append(json.loads(got.stdout)["token_ids"])
+            self.assertEqual(len(ids[0]), 8)
+            self.assertEqual(ids[0], ids[1])
+
+    def test_a_model_larger_than_the_memory_is_refused_before_it_is_loaded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in os.listdir(MODEL):
+                if not name.endswith(".safetensors"):
+                    shutil.copy(os.path.join(MODEL, name), folder)
+            path = os.path.join(folder, "config.json")
+            with open(path, encoding="utf-8") as file:
+                config = json.load(file)
+            # 800 GB, out of tensors of a quarter of a gigabyte.
+            config.update(num_hidden_layers=1024, intermediate_size=1000000)
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(config, file)
+            got = run("generate", "--model", folder, "--prompt", "x", "--load-format", "dummy", "--tp", "2")
+            self.assertEqual(got.returncode, 2, got.stderr)
+            self.assertRegex(got.stderr, r"take [\d.]+ GiB of memory, [\d.]+ are available")
+
+
+if __name__ == "__main__":
+    STRETTO = sys.argv.pop(1)
+    unittest.main(verbosity=2)
