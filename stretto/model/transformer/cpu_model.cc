@@ -5,6 +5,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/executor/executor.h"
+#include "stretto/model/transformer/transformer.h"
 
 namespace stretto {
 namespace {
@@ -119,5 +120,11 @@ CpuModel::CpuModel(Rank& rank, const ModelShape& shape, const Checkpoint& checkp
 std::unique_ptr<ForwardStep> CpuModel::make_step(std::int64_t bound) {
   return std::make_unique<CpuForwardStep>(rank_, shape_, buffers_, bound);
 }
+
+// Here, so that who drives GPUs does not link the executor.
+Transformer::Transformer(Rank& rank, const ModelConfig& config, const Checkpoint& checkpoint,
+                         const TransformerOptions& options)
+    : Transformer(std::make_unique<CpuModel>(rank, model_shape(config, rank.size(), options),
+                                             checkpoint)) {}
 
 }  // namespace stretto

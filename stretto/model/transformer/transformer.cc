@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
-#include "stretto/model/transformer/cpu_model.h"
 
 namespace stretto {
 
@@ -25,11 +24,6 @@ Transformer::Transformer(std::unique_ptr<ModelRunner> runner) : runner_(std::mov
     if (bound >= max_tokens()) break;
   }
 }
-
-Transformer::Transformer(Rank& rank, const ModelConfig& config, const Checkpoint& checkpoint,
-                         const TransformerOptions& options)
-    : Transformer(std::make_unique<CpuModel>(rank, model_shape(config, rank.size(), options),
-                                             checkpoint)) {}
 
 // The smallest that holds the chunk.
 ForwardStep& Transformer::step_for(std::int64_t count) {
