@@ -73,7 +73,11 @@ std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
                        .num_stages = s.stages,
                        .num_consumers = s.consumers,
                        .cluster_size = s.cluster});
-    if (quick && configs.size() >= 7) break;
+    if (s.tile.bn == 128 || s.tile.bn == 256) {
+      configs.push_back(configs.back());
+      configs.back().raster = 1;
+    }
+    if (quick && configs.size() >= 9) break;
   }
   return configs;
 }

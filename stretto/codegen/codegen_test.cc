@@ -105,44 +105,46 @@ TEST(Codegen, PipelinedProductIsTmaAndWgmma) {
   EXPECT_EQ(kernel.launch.block, 384);
   EXPECT_EQ(kernel.launch.maps.size(), 3u);
   EXPECT_TRUE(kernel.launch.roles_on_sms.empty());
-  expect_lines(kernel.source, {"// gemm: 4 blocks of 384 threads",
-                               "struct Wgmma<bf16, 256>",
-                               "using GemmASlot = SmemTile<bf16, 128, 64, 128>;",
-                               "using GemmBSlot = SmemTile<bf16, 256, 64, 128>;",
-                               "__launch_bounds__(384, 1)",
-                               "mbarrier_init_fence_cluster();",
-                               "__syncthreads();",
-                               "// producer",
-                               "register_budget_lower<24>();",
-                               "elect_one()",
-                               "mbarrier_wait_acquire_cta(&empty0[ring0.slot()], ring0.round() ^ 1);",
-                               "mbarrier_arrive_expect_tx(&full0[ring0.slot()], 49152);",
-                               "tma_load_3d(",
-                               "tma_load_3d(",
-                               "// consumer",
-                               "register_budget_raise<240>();",
-                               "mbarrier_wait_acquire_cta(&full0[ring0.slot()], ring0.round());",
-                               "dot_async<256, 64",
-                               "wgmma_wait<1>();",
-                               "mbarrier_arrive_release_cta(&empty0[freed0.slot()]);",
-                               "wgmma_wait<0>();",
-                               "settle(v0);",
-                               "store_tma<bf16, 256",
-                               "(&p.maps[2]",
-                               "tma_store_wait<0>();"});
+  expect_lines(kernel.source,
+               {"// gemm: 4 blocks of 384 threads",
+                "struct Wgmma<bf16, 256>",
+                "using GemmASlot = SmemTile<bf16, 128, 64, 128>;",
+                "using GemmBSlot = SmemTile<bf16, 256, 64, 128>;",
+                "__launch_bounds__(384, 1)",
+                "mbarrier_init_fence_cluster();",
+                "__syncthreads();",
+                "// producer",
+                "register_budget_lower<24>();",
+                "elect_one()",
+                "mbarrier_wait_acquire_cta(&empty0[ring0.slot()], ring0.round() ^ 1);",
+                "mbarrier_arrive_expect_tx(&full0[ring0.slot()], 49152);",
+                "tma_load_3d(",
+                "tma_load_3d(",
+                "// consumer",
+                "register_budget_raise<240>();",
+                "mbarrier_wait_acquire_cta(&full0[ring0.slot()], ring0.round());",
+                "dot_async<256, 64",
+                "wgmma_wait<1>();",
+                "mbarrier_arrive_release_cta(&empty0[freed0.slot()]);",
+                "wgmma_wait<0>();",
+                "settle(v0);",
+                "store_tma<bf16, 256",
+                "(&p.maps[2]",
+                "tma_store_wait<0>();"});
   expect_clean_build(kernel);
 }
 
 TEST(Codegen, RowsOfOddBytesAreFilledByThreads) {
   GeneratedKernel kernel = generate(gemm({.m = 37, .n = 29, .k = 35}));
   EXPECT_TRUE(kernel.launch.maps.empty());
-  expect_lines(kernel.source,
-               {"// producer", "register_budget_lower<72>();",
-                "mbarrier_wait_acquire_cta(&empty0[ring0.slot()], ring0.round() ^ 1);",
-                "// by plain loads: rows that are not multiples of 16 bytes",
-                "fill_slot<1>(GemmASlot{", "fill_slot<1>(GemmBSlot{", "fence_proxy_async_shared();",
-                "named_barrier_sync(team.barrier, 128);",
-                "if (team.tid == 0) mbarrier_arrive_release_cta(&full0[ring0.slot()]);", "// consumer"});
+  expect_lines(
+      kernel.source,
+      {"// producer", "register_budget_lower<72>();",
+       "mbarrier_wait_acquire_cta(&empty0[ring0.slot()], ring0.round() ^ 1);",
+       "// by plain loads: rows that are not multiples of 16 bytes", "fill_slot<1>(GemmASlot{",
+       "fill_slot<1>(GemmBSlot{", "fence_proxy_async_shared();",
+       "named_barrier_sync(team.barrier, 128);",
+       "if (team.tid == 0) mbarrier_arrive_release_cta(&full0[ring0.slot()]);", "// consumer"});
   EXPECT_EQ(kernel.source.find("tma_load_3d"), std::string::npos);
   expect_clean_build(kernel);
 }
@@ -249,13 +251,13 @@ TEST(Codegen, SignalsOrderWhatTheyPassOn) {
         };
       },
       2));
-  expect_lines(
-      kernel.source,
-      {"// on_start", "add_release_sys(", "if (blockIdx.x == 0) __syncthreads();",
-       "wait_acquire_sys(", "named_barrier_sync(team.barrier, 256);", "fence_proxy_async_global();",
-       "copy_box<4>(", "fence_acq_rel_gpu();", "tma_store_wait<0>();",
-       "named_barrier_sync(team.barrier, 256);", "fence_acq_rel_sys();", "add_release_sys(",
-       "// on_end", "wait_acquire_sys(", "store_relaxed_sys(p.control, launch + 1)"});
+  expect_lines(kernel.source,
+               {"// on_start", "add_release_sys(", "if (blockIdx.x == 0) __syncthreads();",
+                "wait_acquire_sys(", "named_barrier_sync(team.barrier, 256);",
+                "fence_proxy_async_global();", "copy_box<4>(", "fence_acq_rel_gpu();",
+                "tma_store_wait<0>();", "named_barrier_sync(team.barrier, 256);",
+                "fence_acq_rel_sys();", "add_release_sys(", "// on_end", "wait_acquire_sys(",
+                "store_relaxed_sys(p.control, load_relaxed_sys(p.control) + 1)"});
   expect_clean_build(kernel);
 }
 
@@ -319,7 +321,7 @@ TEST(Codegen, StoresToPeersAndSlotsByTma) {
   ASSERT_EQ(kernel.launch.maps.size(), 6u);  // two loads, and the buffer on each rank
   for (int r = 0; r < 4; ++r)
     EXPECT_EQ(kernel.launch.maps[2 + static_cast<std::size_t>(r)].rank, r);
-  expect_lines(kernel.source, {">= 128) {", "&p.maps[2 + floor_mod((rank + 1), 4)]",
+  expect_lines(kernel.source, {">= 128) {", "&p.maps[2 + remainder_of((rank + 1), 4)]",
                                "int(epoch % 2) * 4 + rank", "} else {", "store_box<"});
   expect_clean_build(kernel);
 }

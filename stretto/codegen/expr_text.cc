@@ -12,6 +12,11 @@ namespace {
 
 constexpr std::int64_t kMaxFactor = 1024;
 
+// Named intermediates count as unknown.
+bool never_negative(const Program& program, const Expr& expr) {
+  return stretto::never_negative(program, expr, [](int) { return Expr(); });
+}
+
 std::string table_text(const Program& program, const ExprNode& node) {
   auto idx = static_cast<std::size_t>(node.value);
   std::vector<std::int64_t> shape = bound_shape(program, static_cast<int>(idx));
@@ -55,9 +60,9 @@ std::string expr_text(const Program& program, const Expr& expr) {
     case ExprOp::kMul:
       return infix("*");
     case ExprOp::kFloorDiv:
-      return call("floor_div");
+      return call(never_negative(program, n.args[0]) ? "quotient_of" : "floor_div");
     case ExprOp::kMod:
-      return call("floor_mod");
+      return call(never_negative(program, n.args[0]) ? "remainder_of" : "floor_mod");
     case ExprOp::kMin:
       return call("min");
     case ExprOp::kMax:
@@ -129,7 +134,11 @@ bool never_negative(const Program& program, const Expr& expr,
       return arg(0);  // divisors are positive
     case ExprOp::kSelect:
       return arg(1) && arg(2);
-    case ExprOp::kSub:
+    case ExprOp::kSub: {  // what is rounded up: x + c - 1
+      const ExprNode& sum = n.args[0].node();
+      return n.args[1].is_const(1) && sum.op == ExprOp::kAdd && sum.args[1].is_const() &&
+             sum.args[1].const_value() >= 1 && never_negative(program, sum.args[0], let_value);
+    }
     case ExprOp::kTable:
       return false;
     default:

@@ -17,6 +17,9 @@ constexpr const char* kHeaders[] = {"dot.h",    "copy.h",  "global.h", "packet.h
                                     "reduce.h", "ring.h",  "signal.h", "ticket.h",
                                     "smem.h",   "store.h", "tile.h"};
 
+// Stands in the text until all TMA views are known.
+constexpr const char* kPrefetch = "@prefetch@";
+
 class KernelWriter {
  public:
   explicit KernelWriter(const Program& program)
@@ -27,6 +30,14 @@ class KernelWriter {
     place_signals();
     plan_roles();
     std::string body = kernel_body();
+    // All views are known now.
+    std::string prefetch;
+    if (!launch_.maps.empty()) {
+      prefetch = fmt::format("  if (threadIdx.x < {}) tma_prefetch_map(&p.maps[threadIdx.x]);\n",
+                             launch_.maps.size());
+    }
+    body.insert(body.find(kPrefetch), prefetch);
+    body.erase(body.find(kPrefetch), std::string(kPrefetch).size());
     GeneratedKernel out;
     out.source = header() + params() + body;
     out.expanded = expand_includes(out.source);
@@ -128,6 +139,7 @@ class KernelWriter {
         "Params p) {{\n  extern __shared__ __align__(1024) u8 smem[];\n  const int rank = "
         "int(p.rank);\n",
         launch_.block, launch_.kernel);
+    out += kPrefetch;
     std::size_t next = 0, next_scalar = 0;
     for (std::size_t i = 0; i < program_.vars.size(); ++i) {
       VarKind kind = program_.vars[i].kind;
@@ -261,11 +273,12 @@ class KernelWriter {
   // The last block to finish ends the launch: on_end, then the epoch.
   std::string end_text() {
     if (!has_epoch_) return "";
+    // The epoch is read again, since few registers are left to threads that gave theirs away.
     std::string out =
-        "  __shared__ bool last;\n  const u64 launch = load_relaxed_sys(p.control);\n"
-        "  __syncthreads();\n  if (threadIdx.x == 0) {\n"
+        "  __shared__ bool last;\n  __syncthreads();\n  if (threadIdx.x == 0) {\n"
         "    fence_acq_rel_gpu();\n"
-        "    last = add_relaxed_gpu(p.control + 2, 1) + 1 == (launch + 1) * gridDim.x;\n"
+        "    u64 finished = add_relaxed_gpu(p.control + 2, 1) + 1;\n"
+        "    last = finished == (load_relaxed_sys(p.control) + 1) * gridDim.x;\n"
         "    fence_acq_rel_gpu();\n  }\n  __syncthreads();\n";
     out += edge(program_.on_end, "on_end", "last");
     out += "  __syncthreads();\n  if (last && threadIdx.x == 0) {\n";
@@ -273,7 +286,7 @@ class KernelWriter {
       if (plan.ticket_word < 0) continue;
       out += fmt::format("    store_relaxed_sys(p.control + {}, 0);\n", plan.ticket_word);
     }
-    out += "    store_relaxed_sys(p.control, launch + 1);\n  }\n";
+    out += "    store_relaxed_sys(p.control, load_relaxed_sys(p.control) + 1);\n  }\n";
     return out;
   }
 

@@ -94,4 +94,7 @@ STRETTO_DEVICE u32 pack2<f16>(float lo, float hi) {
 
 // Floored, as index expressions are; b > 0.
 STRETTO_DEVICE int floor_div(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+// The same for a >= 0.
+STRETTO_DEVICE int quotient_of(int a, int b) { return int(u32(a) / u32(b)); }
+STRETTO_DEVICE int remainder_of(int a, int b) { return int(u32(a) % u32(b)); }
 STRETTO_DEVICE int floor_mod(int a, int b) { return a - floor_div(a, b) * b; }

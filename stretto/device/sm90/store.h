@@ -37,20 +37,28 @@ STRETTO_DEVICE void store_tma(const TensorMap* map, u8* stages, const V& v, i32 
   constexpr int kBlocks = V::kR / 2, kChunks = kCols / kWidth;
   bool issuer = t.tid % 128 == 0;
   int first = int(t.tid / 128) * kBlocks * 64;
+  // Two blocks at a time where no more follow, one else, so that one is copied while the next is
+  // written.
+  constexpr int kTotal = kBlocks * kChunks, kTogether = kTotal == 2 ? 2 : 1;
 #pragma unroll
-  for (int m = 0; m < kBlocks; ++m) {
+  for (int b = 0; b < kTotal; b += kTogether) {
+    // At the beginning: whatever the last store left.
+    if (issuer && b == 0) tma_store_wait_read<0>();
+    if (issuer && b > 0) tma_store_wait_read<1>();
+    named_barrier_sync(barrier, 128);
 #pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-      Stage stage{stages + (m * kChunks + chunk) % 2 * 64 * 64 * 2};
-      bool begins = m == 0 && chunk == 0;  // whatever the last store left
-      if (issuer && begins) tma_store_wait_read<0>();
-      if (issuer && !begins) tma_store_wait_read<1>();
-      named_barrier_sync(barrier, 128);
-      stage_block<kWidth>(stage, v, m, chunk, t);
-      fence_proxy_async_shared();
-      named_barrier_sync(barrier, 128);
-      if (issuer) {
-        tma_store_3d(map, stage.data, x + chunk * kWidth, y + first + m * 64, z);
+    for (int u = 0; u < kTogether; ++u) {
+      Stage stage{stages + (b + u) % 2 * 64 * 64 * 2};
+      stage_block<kWidth>(stage, v, (b + u) / kChunks, (b + u) % kChunks, t);
+    }
+    fence_proxy_async_shared();
+    named_barrier_sync(barrier, 128);
+    if (issuer) {
+#pragma unroll
+      for (int u = 0; u < kTogether; ++u) {
+        int m = (b + u) / kChunks, chunk = (b + u) % kChunks;
+        tma_store_3d(map, stages + (b + u) % 2 * 64 * 64 * 2, x + chunk * kWidth,
+                     y + first + m * 64, z);
         tma_store_commit();
       }
     }

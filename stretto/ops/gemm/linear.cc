@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/harness/target.h"
 
 namespace stretto {
 namespace {
@@ -62,8 +63,18 @@ GpuLoop gpu_loop(const GpuLoopDesc& d) {
   constexpr std::int64_t kMaxRows = 128;  // two warpgroups of 64 rows
   constexpr std::int64_t kStageBytes = std::int64_t{192} * 1024;
   std::int64_t max_cols = d.swiglu ? 128 : 256;  // accumulators fill half the registers
-  GemmTile tile{.bm = d.m <= 64 ? 64 : kMaxRows, .bn = max_cols, .bk = 64};
-  while (tile.bn > 64 && tile.bn / 2 >= d.n) tile.bn /= 2;
+  GemmTile tile{.bm = d.m <= 64 ? 64 : kMaxRows, .bn = 64, .bk = 64};
+  // The width that keeps the SMs busiest: waves of tiles times the time of one, which is that of
+  // its columns and of kTileCost more. On an H200, 2026-11-21, widths of 96, 160 and 224 made m =
+  // 1024 up to 1.2 times faster where wide tiles left SMs idle (docs/performance.md).
+  constexpr std::int64_t kTileCost = 16;
+  auto waves = [&](std::int64_t bn) {
+    std::int64_t tiles = ceil_div(d.m, tile.bm) * ceil_div(d.n, bn);
+    return ceil_div(tiles, std::int64_t{kGpuSms}) * (bn + kTileCost);
+  };
+  for (std::int64_t bn : {96, 128, 160, 192, 224, 256}) {
+    if (bn <= max_cols && waves(bn) <= waves(tile.bn)) tile.bn = bn;
+  }
   std::int64_t slice = (tile.bm + tile.bn * (d.swiglu ? 2 : 1)) * tile.bk * 2;
   return {.tile = tile,
           .num_stages = static_cast<int>(std::min<std::int64_t>(kStageBytes / slice, 6))};
