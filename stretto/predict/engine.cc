@@ -278,7 +278,7 @@ class Engine {
     LinkState& link = links_[at(step.link)];
     double capacity = plan_.links[at(step.link)].num_slots;
     if (!link.producer_has_offered) {
-      if (link.outstanding >= capacity) return park_producer(agent, link);
+      if (link.outstanding > capacity) return park_producer(agent, link);
       offer(step, link, capacity);
     }
     link.producer_has_offered = link.outstanding > capacity;
@@ -295,7 +295,8 @@ class Engine {
     const Work& w = work(step);
     auto count = static_cast<double>(step.amount);
     Group group{.serial = ++serial_, .work = &w, .count = count, .left = count};
-    group.ahead = std::min(count, capacity - link.outstanding);
+    // A consumer that still holds all slots gives them back one by one while these are loaded.
+    group.ahead = std::min(count, capacity);
     link.outstanding += count;
     link.groups.push_back(group);
     post({.time = now_ + latency(w),
@@ -391,9 +392,7 @@ class Engine {
     link.outstanding -= state.part;
     if (link.groups.front().left == 0) link.groups.pop_front();
     double capacity = plan_.links[at(step.link)].num_slots;
-    bool free =
-        link.producer_has_offered ? link.outstanding <= capacity : link.outstanding < capacity;
-    if (link.producer >= 0 && free) {
+    if (link.producer >= 0 && link.outstanding <= capacity) {
       int producer = std::exchange(link.producer, -1);
       end_wait(producer, nullptr);
       advance(producer);

@@ -57,6 +57,11 @@ class WorkMaker {
                            (remote_read_ > 0 ? copies * m_.remote_load_latency : 0.0);
     work_.latency = work_.remote_latency + cost_.num_loads * m_.load_latency;
     if (remote_read_ == 0) work_.latency += copies * m_.load_latency;
+    bool only_moves = cost_.num_copies > 0 && remote_read_ + remote_written_ > 0;
+    if (only_moves) {  // with free communication the data is simply there
+      work_.own_local = compute;
+      work_.remote_latency = work_.latency;
+    }
     if (kind_ == WorkKind::kPut) {
       work_.remote_latency = remote_read_ > 0 ? m_.remote_load_latency : 0;
       work_.latency = std::max(work_.remote_latency, m_.load_latency);

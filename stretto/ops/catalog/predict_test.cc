@@ -1,0 +1,84 @@
+// What a user would lose: `stretto predict` for every operator on 1 to 8 GPUs. The floors are
+// computed here from the shapes alone.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "stretto/ops/catalog/catalog.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/predict/prediction.h"
+
+namespace stretto {
+namespace {
+
+predict::Prediction predict_op(const char* op, const OpShape& shape, const predict::Machine& m,
+                               std::shared_ptr<Program>& keep) {
+  keep = std::make_shared<Program>(run_pipeline(find_operator(op)->program(shape)));
+  return predict::predict(*keep, m);
+}
+
+TEST(PredictCatalog, EveryOperatorEndsAndKeepsItsFloors) {
+  predict::Machine machine = predict::find_machine("h200x8");
+  for (const OperatorInfo& op : catalog()) {
+    for (int p = 1; p <= 8; ++p) {
+      for (OpShape shape : op.shapes(p)) {
+        for (Target target : {Target::kCpu, Target::kCuda}) {
+          shape.target = target;
+          SCOPED_TRACE(testing::Message() << op.name << " P=" << p << " m=" << shape.m);
+          std::shared_ptr<Program> program;
+          predict::Prediction got = predict_op(op.name, shape, machine, program);
+          EXPECT_GE(got.time_ms, machine.graph_launch * 1e3);
+          EXPECT_LT(got.time_ms, 100);
+          EXPECT_LE(got.exposed_comm_ms, got.time_ms);
+          if (p == 1) {
+            EXPECT_EQ(got.exposed_comm_ms, 0);
+          }
+          EXPECT_GE(got.time_ms, got.floors.hbm_ms);
+          EXPECT_GE(got.time_ms, got.floors.link_ms);
+        }
+      }
+    }
+  }
+}
+
+TEST(PredictCatalog, ProductsTakeAtLeastWhatTheirShapesNeed) {
+  for (const char* op : {"gemm", "ag_gemm", "ag_gemm_push", "gemm_rs", "gemm_ar"}) {
+    for (int p : {1, 2, 4}) {
+      OpShape shape{.world_size = p,
+                    .m = 2048,
+                    .n = 4096,
+                    .k = 4096,
+                    .dtype = DType::kBF16,
+                    .target = Target::kCuda};
+      SCOPED_TRACE(testing::Message() << op << " P=" << p);
+      predict::Machine m = predict::find_machine("h200x4");
+      std::shared_ptr<Program> program;
+      double time = predict_op(op, shape, m, program).time_ms;
+      double split = op == std::string("gemm") ? 1 : p;
+      double flops = 2.0 * 2048 * 4096 * 4096 / split;
+      EXPECT_GE(time, flops / 800e12 * 1e3);
+      EXPECT_GE(time, 4096.0 * 4096 * 2 / split / 4.3e12 * 1e3);  // the weights
+      // and not more than a poor kernel: a tenth of the peak, the link at a tenth of its rate
+      EXPECT_LE(time, flops / 80e12 * 1e3 + (p > 1 ? 2048.0 * 4096 * 2 * 2 / 37e9 * 1e3 : 0) + 0.1);
+    }
+  }
+}
+
+TEST(PredictCatalog, LargestLayersAreQuick) {
+  auto begin = std::chrono::steady_clock::now();
+  OpShape shape{.world_size = 4,
+                .m = 8192,
+                .n = 57344,
+                .k = 8192,
+                .dtype = DType::kBF16,
+                .target = Target::kCuda};
+  std::shared_ptr<Program> program;
+  predict::Prediction got =
+      predict_op("ag_gemm_push", shape, predict::find_machine("h200x4"), program);
+  std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  EXPECT_EQ(got.bound_by, "tensor");
+  EXPECT_LT(seconds.count(), 10);  // 0.3 s alone on an idle core, release build
+}
+
+}  // namespace
+}  // namespace stretto
