@@ -4,6 +4,8 @@
 //   gpu_bench check [--only TEXT]     small cases against the plain reference
 //   gpu_bench gemm -m M -n N -k K     one product against cuBLASLt
 //   gpu_bench gemm-suite [--tp P]     tensor-parallel shapes of three models, and 8192^3
+//   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
+//   gpu_bench collectives --ranks P   collectives against NCCL
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -15,10 +17,13 @@
 
 #include "bench/gpu/attention_time.h"
 #include "bench/gpu/check.h"
+#include "bench/gpu/collectives.h"
 #include "bench/gpu/compile_ahead.h"
 #include "bench/gpu/gemm_compare.h"
+#include "bench/gpu/overlap.h"
 #include "stretto/base/errors.h"
 #include "stretto/runtime/cuda/cublaslt.h"
+#include "stretto/runtime/cuda/nccl.h"
 
 namespace stretto::bench {
 namespace {
@@ -66,12 +71,32 @@ std::vector<LabelledProgram> labelled(const std::vector<GemmShape>& shapes,
   return out;
 }
 
-int run_compile(const Settings& s) {
+OverlapOptions overlap_options(const Settings& s) {
+  return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
+}
+
+CollectivesOptions collectives_options(const Settings& s) {
+  return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
+}
+
+// What runs on one GPU, or on `world_size` of them.
+std::vector<LabelledProgram> all_programs(const Settings& s) {
   std::vector<LabelledProgram> programs;
-  for (const CheckCase& c : check_cases()) programs.push_back({c.label, c.program()});
-  for (LabelledProgram& p : labelled(tensor_parallel_shapes(s.tp), gemm_options(s, kHopperSms))) {
-    programs.push_back(std::move(p));
+  auto add = [&](std::vector<LabelledProgram> more) {
+    for (LabelledProgram& p : more) programs.push_back(std::move(p));
+  };
+  if (s.world_size > 1) {
+    add(overlap_programs(s.world_size, kHopperSms, overlap_options(s)));
+    add(collectives_programs(s.world_size, collectives_options(s)));
+    return programs;
   }
+  for (const CheckCase& c : check_cases()) programs.push_back({c.label, c.program()});
+  add(labelled(tensor_parallel_shapes(s.tp), gemm_options(s, kHopperSms)));
+  return programs;
+}
+
+int run_compile(const Settings& s) {
+  std::vector<LabelledProgram> programs = all_programs(s);
   std::erase_if(programs, [&](const auto& p) { return p.label.find(s.only) == std::string::npos; });
   int failed = 0, dirty = 0;
   for (const CompiledKernel& k : compile_ahead(programs, s.proof)) {
@@ -119,6 +144,51 @@ int run_gemms(const Settings& s, const std::vector<GemmShape>& shapes) {
     if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
   });
   fmt::print("{}\n", summary(results));
+  return failed == 0 ? 0 : 1;
+}
+
+// Prints a result and appends it to the JSON under `key`, which is written after every one, so that
+// a run that is cut short leaves what it measured.
+template <typename Result>
+void keep(const Settings& s, Json& out, const char* key, const Result& r) {
+  fmt::print("{}\n", r.to_string());
+  std::fflush(stdout);
+  out[key].push_back(r.to_json());
+  if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
+}
+
+int run_overlap(const Settings& s) {
+  GpuWorld world({.size = s.world_size});
+  Json out = machine(world, s);
+  out["nccl"] = cuda::nccl_description();
+  fmt::print("{}\n{}\n{}\n", out["machine"].get<std::string>(), out["cublaslt"].get<std::string>(),
+             out["nccl"].get<std::string>());
+  std::fflush(stdout);
+  OverlapOptions options = overlap_options(s);
+  compile_ahead(overlap_programs(s.world_size, world.device(0).properties().num_sms, options));
+  int failed = 0;
+  compare_overlap(world, options, [&](const OverlapResult& r) {
+    keep(s, out, "overlap", r);
+    failed += !r.error.empty();
+  });
+  fmt::print("overlap: {} failed (seed {})\n", failed, s.seed);
+  return failed == 0 ? 0 : 1;
+}
+
+int run_collectives(const Settings& s) {
+  GpuWorld world({.size = s.world_size});
+  Json out = machine(world, s);
+  out["nccl"] = cuda::nccl_description();
+  fmt::print("{}\n{}\n", out["machine"].get<std::string>(), out["nccl"].get<std::string>());
+  std::fflush(stdout);
+  CollectivesOptions options = collectives_options(s);
+  compile_ahead(collectives_programs(s.world_size, options));
+  int failed = 0;
+  compare_collectives(world, options, [&](const CollectiveResult& r) {
+    keep(s, out, "collectives", r);
+    failed += !r.error.empty();
+  });
+  fmt::print("collectives: {} failed (seed {})\n", failed, s.seed);
   return failed == 0 ? 0 : 1;
 }
 
@@ -199,6 +269,17 @@ int run(int argc, char** argv) {
     command->add_flag("--graph", s.graph, "measure in captured graphs too");
     command->add_option("-o,--out", s.out, "JSON with every sample");
   }
+  auto* overlap = app.add_subcommand("overlap", "fused operators against cuBLASLt and NCCL");
+  auto* collectives = app.add_subcommand("collectives", "collectives against NCCL");
+  compile->add_option("--ranks", s.world_size, "2 and more: of overlap and collectives")
+      ->check(CLI::Range(1, 8));
+  for (auto* command : {overlap, collectives}) {
+    command->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(2, 8));
+    command->add_flag("--quick", s.quick, "fewer shapes and configs");
+    command->add_option("--only", s.only, "shapes whose text contains this");
+    command->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
+    command->add_option("-o,--out", s.out, "JSON with every sample");
+  }
   auto* attention_check = app.add_subcommand("attention-check", "small cases against fp64");
   auto* attention_suite = app.add_subcommand("attention-suite", "large cases, checked and timed");
   for (auto* command : {attention_check, attention_suite}) {
@@ -211,6 +292,8 @@ int run(int argc, char** argv) {
   if (attention_check->parsed() || attention_suite->parsed()) {
     return run_attention_suite(s, attention_check->parsed());
   }
+  if (overlap->parsed()) return run_overlap(s);
+  if (collectives->parsed()) return run_collectives(s);
 
   if (compile->parsed()) return run_compile(s);
   if (check->parsed() || catalog_check->parsed()) {

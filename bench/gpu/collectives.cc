@@ -1,0 +1,372 @@
+#include "bench/gpu/collectives.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "bench/gpu/overlap_buffers.h"
+#include "bench/gpu/overlap_time.h"
+#include "stretto/base/errors.h"
+#include "stretto/compiler.h"
+#include "stretto/gpu/gpu_instance.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/runtime/cuda/nccl.h"
+
+namespace stretto::bench {
+namespace {
+
+constexpr DType kDType = DType::kBF16;
+constexpr int kNumSets = 3;
+constexpr int kCandidateSamples = 7;
+constexpr std::size_t kKilobyte = 1024, kMegabyte = kKilobyte * 1024;
+
+// Calls of one graph: enough that the launch of the graph does not count.
+int calls_per_graph(std::size_t bytes) { return bytes <= kMegabyte ? 24 : 6; }
+
+CollectiveShape make_shape(CollectiveKind kind, std::size_t bytes, int world_size) {
+  auto elements = static_cast<std::int64_t>(bytes / size_bytes(kDType));
+  // Eight rows at least: whole rows for every rank of up to eight.
+  std::int64_t n = std::min<std::int64_t>(elements / 8, 8192);
+  return {.kind = kind,
+          .bytes = bytes,
+          .desc = {.dtype = kDType, .m = elements / n, .n = n, .world_size = world_size}};
+}
+
+std::vector<CollectiveShape> selected(int world_size, const CollectivesOptions& options) {
+  constexpr std::size_t kSizes[] = {
+      4 * kKilobyte, 16 * kKilobyte, 64 * kKilobyte, 256 * kKilobyte, 512 * kKilobyte,
+      kMegabyte,     4 * kMegabyte,  16 * kMegabyte, 64 * kMegabyte,  256 * kMegabyte};
+  constexpr std::size_t kQuick[] = {16 * kKilobyte, kMegabyte, 64 * kMegabyte};
+  std::vector<std::size_t> sizes(std::begin(kSizes), std::end(kSizes));
+  if (options.quick) sizes.assign(std::begin(kQuick), std::end(kQuick));
+  std::vector<CollectiveShape> shapes;
+  for (std::size_t bytes : sizes) {
+    // Beyond these the bytes of one hop count more than the second hop.
+    struct Way {
+      AllReduceKind kind;
+      std::size_t at_most;
+    };
+    for (Way way :
+         {Way{AllReduceKind::kPacket, 4 * kMegabyte}, Way{AllReduceKind::kOneShot, 16 * kMegabyte},
+          Way{AllReduceKind::kTwoShot, 256 * kMegabyte}}) {
+      if (bytes > way.at_most) continue;
+      shapes.push_back(make_shape(CollectiveKind::kAllReduce, bytes, world_size));
+      shapes.back().all_reduce = way.kind;
+    }
+    shapes.push_back(make_shape(CollectiveKind::kAllGather, bytes, world_size));
+    shapes.push_back(make_shape(CollectiveKind::kReduceScatter, bytes, world_size));
+  }
+  std::erase_if(shapes, [&](const CollectiveShape& s) {
+    return s.to_string().find(options.only) == std::string::npos;
+  });
+  return shapes;
+}
+
+// The default, and others with larger or smaller tiles and more or fewer workers.
+std::vector<CollectiveConfig> configs(const CollectiveShape& s, bool quick) {
+  CollectiveConfig base = default_config(s.desc, Target::kCuda);
+  base.all_reduce = s.all_reduce;
+  std::vector<CollectiveConfig> out = {base};
+  bool one_role = s.kind != CollectiveKind::kAllReduce || s.all_reduce == AllReduceKind::kOneShot;
+  std::int64_t run_rows = s.desc.m / s.desc.world_size;
+  auto add = [&](std::int64_t elements, int most) {
+    CollectiveConfig c = base;
+    c.tile_cols = std::min<std::int64_t>(s.desc.n, elements);
+    c.tile_rows = std::clamp<std::int64_t>(elements / s.desc.n, 1, run_rows);
+    std::int64_t tiles = ceil_div(s.desc.m, c.tile_rows) * ceil_div(s.desc.n, c.tile_cols);
+    c.num_workers = gpu_workers(tiles, one_role ? most : most / 2);
+    c.num_copy_sms = c.num_workers;
+    bool known = std::any_of(out.begin(), out.end(), [&](const CollectiveConfig& other) {
+      return to_string(other) == to_string(c);
+    });
+    if (!known) out.push_back(c);
+  };
+  add(2048, kGpuSms);
+  if (quick) return out;
+  add(4096, kGpuSms);
+  add(8192, kGpuSms);
+  add(4096, kGpuSms / 2);
+  add(4096, kGpuSms / 4);
+  return out;
+}
+
+Program program(const CollectiveShape& s, const CollectiveConfig& config) {
+  switch (s.kind) {
+    case CollectiveKind::kAllGather:
+      return all_gather(s.desc, config);
+    case CollectiveKind::kReduceScatter:
+      return reduce_scatter(s.desc, config);
+    case CollectiveKind::kAllReduce:
+      return all_reduce(s.desc, config);
+  }
+  throw InternalError("collectives: unknown kind");
+}
+
+struct Candidate {
+  CollectiveTime time;
+  Program program;
+  std::unique_ptr<GpuInstance> instance;  // null after an error
+};
+
+struct Set {
+  SymmetricGpuMemory in, ours, theirs;
+};
+
+class Comparison {
+ public:
+  Comparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+             const CollectiveShape& shape, const CollectivesOptions& options)
+      : world_(world), nccl_(nccl), shape_(shape), options_(options) {
+    result_.shape = shape;
+    std::size_t part = shape.bytes / static_cast<std::size_t>(world.size());
+    std::size_t in = shape.kind == CollectiveKind::kAllGather ? part : shape.bytes;
+    std::size_t out = shape.kind == CollectiveKind::kReduceScatter ? part : shape.bytes;
+    for (int i = 0; i < kNumSets; ++i) {
+      sets_.push_back(
+          {random.allocate(in), allocate_poisoned(world, out), allocate_poisoned(world, out)});
+    }
+    world.synchronize();
+  }
+
+  CollectiveResult run() {
+    for (int set = 0; set < kNumSets; ++set) theirs(set);
+    world_.synchronize();
+    make_candidates();
+    if (Candidate* best = fastest()) {
+      result_.chosen = best->time.config;
+      result_.eager = timed(*best, 0);
+      result_.error = compare(kNumSets - 1);  // what all launches in a row have left
+      if (result_.error.empty()) time_in_graph(*best);
+    } else {
+      result_.error = "no config of ours gives the result";
+    }
+    for (const Candidate& c : candidates_) result_.configs.push_back(c.time);
+    return std::move(result_);
+  }
+
+ private:
+  void theirs(int set) const {
+    const Set& s = sets_[static_cast<std::size_t>(set)];
+    std::vector<cuda::NcclPart> parts;
+    for (int r = 0; r < world_.size(); ++r) {
+      auto at = static_cast<std::size_t>(r);
+      parts.push_back({&world_.stream(r), s.in.on[at].address(), s.theirs.on[at].address()});
+    }
+    std::size_t all = shape_.bytes / size_bytes(kDType);
+    std::size_t part = all / static_cast<std::size_t>(world_.size());
+    switch (shape_.kind) {
+      case CollectiveKind::kAllGather:
+        return nccl_.all_gather(parts, part, kDType);
+      case CollectiveKind::kReduceScatter:
+        return nccl_.reduce_scatter(parts, part, kDType);
+      case CollectiveKind::kAllReduce:
+        return nccl_.all_reduce(parts, all, kDType);
+    }
+  }
+
+  RanksCall call_of(const Candidate& c) const {
+    const Program& p = c.program;
+    std::vector<GpuLaunchArgs> args;
+    for (const Set& s : sets_) {
+      GpuLaunchArgs& of_set = args.emplace_back();
+      of_set.tensors.resize(p.tensors.size());
+      of_set.extents = {shape_.desc.m};
+      of_set.tensors[static_cast<std::size_t>(p.find_tensor("in"))] = s.in.addresses();
+      of_set.tensors[static_cast<std::size_t>(p.find_tensor("out"))] = s.ours.addresses();
+    }
+    GpuInstance* instance = c.instance.get();
+    return [=](int set) { instance->launch(args[static_cast<std::size_t>(set)]); };
+  }
+
+  void make_candidates() {
+    for (const CollectiveConfig& config : configs(shape_, options_.quick)) {
+      Candidate& c = candidates_.emplace_back();
+      c.time.config = to_string(config);
+      try {
+        c.program = program(shape_, config);
+        CompiledProgram compiled = compile(c.program, {.require_proof = false});
+        c.instance = std::make_unique<GpuInstance>(world_, compiled);
+        for (const Set& s : sets_) poison(world_, s.ours);
+        world_.synchronize();
+        call_of(c)(0);
+        c.instance->wait();
+        c.time.error = compare(0);
+      } catch (const Fault& e) {
+        c.time.error = e.what();
+        world_.synchronize();
+        world_.clear_fault();
+        for (Candidate& other : candidates_) {
+          if (other.instance) other.instance->recover();
+        }
+      } catch (const Error& e) {
+        c.time.error = e.what();
+      }
+      if (!c.time.error.empty()) c.instance.reset();
+    }
+  }
+
+  // Null where none gives the result.
+  Candidate* fastest() {
+    std::vector<RanksCall> calls;
+    std::vector<Candidate*> which;
+    for (Candidate& c : candidates_) {
+      if (!c.instance) continue;
+      calls.push_back(call_of(c));
+      which.push_back(&c);
+    }
+    if (which.empty()) return nullptr;
+    auto ms = time_ranks(world_, calls,
+                         {.num_sets = kNumSets,
+                          .warmup_ms = 20,
+                          .samples = kCandidateSamples,
+                          .calls_per_graph = calls_per_graph(shape_.bytes)});
+    for (std::size_t i = 0; i < which.size(); ++i) {
+      which[i]->time.ms = median_interval(ms[i]).median;
+    }
+    return *std::min_element(which.begin(), which.end(),
+                             [](const auto* x, const auto* y) { return x->time.ms < y->time.ms; });
+  }
+
+  CollectiveSamples timed(Candidate& c, int calls) const {
+    auto ms = time_ranks(world_, {call_of(c), [&](int set) { theirs(set); }},
+                         {.num_sets = kNumSets,
+                          .warmup_ms = 50,
+                          .samples = options_.samples,
+                          .calls_per_graph = calls});
+    c.instance->wait();
+    return {std::move(ms[0]), std::move(ms[1])};
+  }
+
+  void time_in_graph(Candidate& c) {
+    try {
+      result_.graph = timed(c, calls_per_graph(shape_.bytes));
+      result_.error = compare(kNumSets - 1);
+    } catch (const DeviceError& e) {
+      result_.error = fmt::format("in a graph: {}", e.what());
+    }
+  }
+
+  // An all-gather's bits are the same; sums of P values of magnitude 1 may be rounded at each hop.
+  std::string compare(int set) const {
+    const Set& s = sets_[static_cast<std::size_t>(set)];
+    Tolerance allowed;
+    if (shape_.kind != CollectiveKind::kAllGather) {
+      allowed = {.relative = 0x1p-7, .absolute = 0x1p-6 * world_.size()};
+    }
+    return compare_bf16(world_, s.ours, s.theirs, shape_.desc.n, allowed);
+  }
+
+  GpuWorld& world_;
+  const cuda::NcclRanks& nccl_;
+  CollectiveShape shape_;
+  const CollectivesOptions& options_;
+  std::vector<Set> sets_;
+  std::vector<Candidate> candidates_;
+  CollectiveResult result_;
+};
+
+std::string text(const CollectiveShape& s, const CollectiveSamples& t) {
+  double ours = median_interval(t.ours_ms).median, nccl = median_interval(t.nccl_ms).median;
+  MedianInterval ratio = paired_ratio(t.nccl_ms, t.ours_ms);
+  return fmt::format(
+      "ours {:9.2f} NCCL {:9.2f} us {:6.1f} {:6.1f} GB/s ratio {:.2f} [{:.2f}, {:.2f}]", ours * 1e3,
+      nccl * 1e3, s.bus_bytes() / ours * 1e-6, s.bus_bytes() / nccl * 1e-6, ratio.median, ratio.low,
+      ratio.high);
+}
+
+Json to_json(const CollectiveSamples& t) {
+  MedianInterval ratio = paired_ratio(t.nccl_ms, t.ours_ms);
+  return {{"ours_ms", t.ours_ms},
+          {"nccl_ms", t.nccl_ms},
+          {"nccl_over_ours", {{"median", ratio.median}, {"low", ratio.low}, {"high", ratio.high}}}};
+}
+
+}  // namespace
+
+std::string CollectiveShape::to_string() const {
+  std::string size = bytes < kMegabyte ? fmt::format("{} KB", bytes / kKilobyte)
+                                       : fmt::format("{} MB", bytes / kMegabyte);
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+      return "all_gather " + size;
+    case CollectiveKind::kReduceScatter:
+      return "reduce_scatter " + size;
+    case CollectiveKind::kAllReduce:
+      return fmt::format("all_reduce {} {}", name(all_reduce), size);
+  }
+  throw InternalError("collectives: unknown kind");
+}
+
+double CollectiveShape::bus_bytes() const {
+  double world = desc.world_size;
+  double times = kind == CollectiveKind::kAllReduce ? 2 : 1;
+  return static_cast<double>(bytes) * times * (world - 1) / world;
+}
+
+std::string CollectiveResult::to_string() const {
+  std::string out = fmt::format("{:26}", shape.to_string());
+  if (graph) out += " graph: " + text(shape, *graph);
+  if (eager) out += "\n" + std::string(26, ' ') + " eager: " + text(shape, *eager);
+  if (!chosen.empty()) out += " | " + chosen;
+  for (const CollectiveTime& t : configs) {
+    if (!t.error.empty()) out += fmt::format("\n  {}: {}", t.config, t.error);
+  }
+  if (!error.empty()) out += "\n  FAILED: " + error;
+  return out;
+}
+
+Json CollectiveResult::to_json() const {
+  Json out = {{"op", shape.to_string()},
+              {"ranks", shape.desc.world_size},
+              {"bytes", shape.bytes},
+              {"m", shape.desc.m},
+              {"n", shape.desc.n}};
+  for (const CollectiveTime& t : configs) {
+    Json row = {{"config", t.config}};
+    if (t.ms > 0) row["ms"] = t.ms;
+    if (!t.error.empty()) row["error"] = t.error;
+    out["configs"].push_back(row);
+  }
+  if (!error.empty()) out["error"] = error;
+  if (!chosen.empty()) out["chosen"] = chosen;
+  if (eager) out["eager"] = bench::to_json(*eager);
+  if (graph) out["graph"] = bench::to_json(*graph);
+  return out;
+}
+
+std::vector<LabelledProgram> collectives_programs(int world_size,
+                                                  const CollectivesOptions& options) {
+  std::vector<LabelledProgram> programs;
+  for (const CollectiveShape& shape : selected(world_size, options)) {
+    for (const CollectiveConfig& c : configs(shape, options.quick)) {
+      programs.push_back(
+          {fmt::format("{} {} | {}", shape.to_string(), to_string(shape.desc), to_string(c)),
+           program(shape, c)});
+    }
+  }
+  return programs;
+}
+
+void compare_collectives(GpuWorld& world, const CollectivesOptions& options,
+                         const std::function<void(const CollectiveResult&)>& done) {
+  std::vector<int> ordinals;
+  for (int r = 0; r < world.size(); ++r) ordinals.push_back(r);
+  cuda::NcclRanks nccl(ordinals);
+  RandomFill random(world, options.seed);
+  for (const CollectiveShape& shape : selected(world.size(), options)) {
+    CollectiveResult result{.shape = shape};
+    try {
+      result = Comparison(world, nccl, random, shape, options).run();
+    } catch (const Fault& e) {
+      result.error = e.what();
+      world.synchronize();
+      world.clear_fault();
+    } catch (const Error& e) {
+      result.error = e.what();
+    }
+    done(result);
+  }
+}
+
+}  // namespace stretto::bench

@@ -1,0 +1,69 @@
+// Collectives of ours against NCCL's on several GPUs, from a few kilobytes to hundreds of
+// megabytes: the best of a few configs, launched one by one and in captured graphs, call by call in
+// turn, slowest rank. The same three buffer sets are used in turn: small messages stay in the L2
+// cache, as they do between the layers of a model.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/compile_ahead.h"
+#include "stretto/base/json.h"
+#include "stretto/gpu/gpu_world.h"
+#include "stretto/ops/collectives/collectives.h"
+
+namespace stretto::bench {
+
+struct CollectivesOptions {
+  std::string only;  // those whose text contains this: "all_reduce packet 16 KB"
+  bool quick = false;
+  int samples = 40;
+  std::uint64_t seed = 0;
+};
+
+enum class CollectiveKind : std::uint8_t { kAllGather, kReduceScatter, kAllReduce };
+
+// A message of [m, n] in bf16 over all ranks: of an all-gather the result, of a reduce-scatter and
+// an all-reduce each rank's operand.
+struct CollectiveShape {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  AllReduceKind all_reduce = AllReduceKind::kTwoShot;  // of kAllReduce
+  std::size_t bytes = 0;
+  CollectiveDesc desc;
+
+  std::string to_string() const;
+  // What a ring sends through each GPU's link, the usual measure of a collective's rate.
+  double bus_bytes() const;
+};
+
+struct CollectiveTime {
+  std::string config;
+  double ms = 0;      // in a graph, median of a few; 0: not timed
+  std::string error;  // why it is out
+};
+
+struct CollectiveSamples {
+  std::vector<double> ours_ms, nccl_ms;  // per call
+};
+
+struct CollectiveResult {
+  CollectiveShape shape;
+  std::string error;  // empty where both were measured
+  std::vector<CollectiveTime> configs;
+  std::string chosen;
+  std::optional<CollectiveSamples> eager, graph;
+
+  std::string to_string() const;  // a line
+  Json to_json() const;           // every sample
+};
+
+std::vector<LabelledProgram> collectives_programs(int world_size,
+                                                  const CollectivesOptions& options);
+
+// Calls `done` after each shape. What fails for a shape is in its result.
+void compare_collectives(GpuWorld& world, const CollectivesOptions& options,
+                         const std::function<void(const CollectiveResult&)>& done);
+
+}  // namespace stretto::bench

@@ -1,0 +1,42 @@
+// What the comparison of fused operators runs: layers of tensor-parallel models, and for each the
+// programs among which the fastest is chosen.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/gemm_shapes.h"
+#include "stretto/ir/program.h"
+
+namespace stretto::bench {
+
+enum class OverlapKind : std::uint8_t { kAgGemm, kGemmRs, kGemmAr };
+const char* name(OverlapKind kind);  // "ag_gemm"
+
+// One rank's factors are a [m, k], b [n, k] of these: of kAgGemm, m/P rows of a, gathered; of
+// kGemmRs and kGemmAr, products to be summed. m is a multiple of the world size.
+struct OverlapShape {
+  OverlapKind kind = OverlapKind::kAgGemm;
+  GemmShape rank;  // of one rank's product
+  int world_size = 1;
+  bool decode = false;  // measured in captured graphs too
+
+  std::string to_string() const;  // "gemm_rs P=2 m=8192 n=4096 k=5504"
+};
+
+// The dense layers of Llama models in bf16, prefill of 8192 and 1024 rows, and the product with
+// all-reduce of 1 to 8192 rows. `quick`: a few of them.
+std::vector<OverlapShape> overlap_shapes(int world_size, bool quick);
+
+// A way to compute the shape that may turn out the fastest.
+struct OverlapCandidate {
+  std::string family;  // "pull", "push", "epilogue", "copy", "one", "two"
+  std::string config;
+  Program program;    // empty after an error
+  std::string error;  // why the operator refuses the config
+};
+std::vector<OverlapCandidate> overlap_candidates(const OverlapShape& shape, int num_sms,
+                                                 bool quick);
+
+}  // namespace stretto::bench

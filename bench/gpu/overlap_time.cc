@@ -1,0 +1,246 @@
+#include "bench/gpu/overlap_time.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+
+#include "stretto/base/errors.h"
+
+namespace stretto::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A stream's queue holds about a thousand entries; a full one would wait for a device that waits
+// for the gate. A sample takes two events, a meeting of P entries and the call's own; a graph
+// counts with two for each call in it.
+constexpr int kEntriesAhead = 400;
+constexpr int kEntriesOfCall = 6;
+// Before each batch, so that the devices are busy when the first sample begins.
+constexpr int kUntimedRounds = 2;
+
+// How long enqueueing a batch may take. Longer means that it waits for a device, which waits for
+// the gate.
+constexpr std::chrono::seconds kPatience{5};
+
+// Holds all streams back until it is opened.
+class Gate {
+ public:
+  explicit Gate(const GpuWorld& world)
+      : word_(world.device(0), sizeof(std::uint64_t)), world_(world) {}
+  ~Gate() { write(round_); }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  void close() {
+    ++round_;
+    for (int r = 0; r < world_.size(); ++r) {
+      world_.stream(r).wait_value(word_.address(), round_, cuda::WaitUntil::kAtLeast);
+    }
+    opener_ = std::jthread([this, round = round_](const std::stop_token& stop) {
+      std::mutex mutex;
+      std::unique_lock lock(mutex);
+      std::condition_variable_any never;
+      never.wait_for(lock, stop, kPatience, [] { return false; });
+      if (!stop.stop_requested()) write(round);
+    });
+  }
+  // DeviceError where the gate had to open before all was enqueued.
+  void open() {
+    opener_ = {};  // stops and joins
+    if (read() == round_) throw DeviceError("timing: a stream's queue was full");
+    write(round_);
+  }
+
+ private:
+  void write(std::uint64_t value) const {
+    *static_cast<volatile std::uint64_t*>(word_.host()) = value;
+  }
+  std::uint64_t read() const { return *static_cast<volatile std::uint64_t*>(word_.host()); }
+
+  cuda::HostMappedMemory word_;
+  const GpuWorld& world_;
+  std::uint64_t round_ = 0;
+  std::jthread opener_;
+};
+
+// An event on every rank.
+class RankEvents {
+ public:
+  RankEvents(const GpuWorld& world, cuda::Event::Timing timing) {
+    for (int r = 0; r < world.size(); ++r) events_.emplace_back(world.device(r), timing);
+  }
+  void record(const GpuWorld& world) const {
+    for (int r = 0; r < world.size(); ++r) {
+      world.stream(r).record(events_[static_cast<std::size_t>(r)]);
+    }
+  }
+  void wait_for_others(const GpuWorld& world) const {
+    for (int r = 0; r < world.size(); ++r) {
+      for (int other = 0; other < world.size(); ++other) {
+        if (other != r) world.stream(r).wait(events_[static_cast<std::size_t>(other)]);
+      }
+    }
+  }
+  double slowest_ms(const RankEvents& since) const {
+    double ms = 0;
+    for (std::size_t r = 0; r < events_.size(); ++r) {
+      ms = std::max(ms, cuda::elapsed_ms(since.events_[r], events_[r]));
+    }
+    return ms;
+  }
+
+ private:
+  std::vector<cuda::Event> events_;
+};
+
+// Sample i of contestant c.
+using Sample = std::function<void(std::size_t contestant, int i)>;
+
+// Without the gate: kernels are loaded at their first call, which may wait for everything that
+// runs, so nothing else may run then.
+void warm_up(const GpuWorld& world, std::size_t contestants, const Sample& sample, double ms) {
+  for (std::size_t c = 0; c < contestants; ++c) {
+    sample(c, 0);
+    world.synchronize();
+  }
+  Clock::time_point begin = Clock::now();
+  for (int round = 1; std::chrono::duration<double, std::milli>(Clock::now() - begin).count() < ms;
+       ++round) {
+    for (std::size_t c = 0; c < contestants; ++c) sample(c, round);
+    if (round % 4 == 0) world.synchronize();
+  }
+  world.synchronize();
+}
+
+class Sampler {
+ public:
+  Sampler(const GpuWorld& world, std::size_t contestants, const Sample& sample, int calls_per_graph)
+      : world_(world),
+        contestants_(contestants),
+        sample_(sample),
+        met_(world, cuda::Event::Timing::kOff),
+        gate_(world) {
+    int entries = kEntriesOfCall + world.size() + 2 * calls_per_graph;
+    rounds_ahead_ = std::max(kEntriesAhead / entries / static_cast<int>(contestants), 1);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(rounds_ahead_) * contestants; ++i) {
+      begin_.emplace_back(world, cuda::Event::Timing::kOn);
+      end_.emplace_back(world, cuda::Event::Timing::kOn);
+    }
+  }
+
+  std::vector<std::vector<double>> run(int samples) {
+    std::vector<std::vector<double>> ms(contestants_);
+    for (int done = 0; done < samples; done += rounds_ahead_) {
+      std::size_t count = batch(std::min(rounds_ahead_, samples - done));
+      for (std::size_t i = 0; i < count; ++i) {
+        ms[i % contestants_].push_back(end_[i].slowest_ms(begin_[i]));
+      }
+    }
+    return ms;
+  }
+
+ private:
+  // Returns how many samples it took.
+  std::size_t batch(int rounds) {
+    gate_.close();
+    for (int i = 0; i < kUntimedRounds; ++i, ++round_) {
+      for (std::size_t c = 0; c < contestants_; ++c) sample_(c, round_);
+    }
+    std::size_t next = 0;
+    for (int i = 0; i < rounds; ++i, ++round_) {
+      for (std::size_t c = 0; c < contestants_; ++c, ++next) {
+        met_.record(world_);
+        met_.wait_for_others(world_);
+        begin_[next].record(world_);
+        sample_(c, round_);
+        end_[next].record(world_);
+      }
+    }
+    gate_.open();
+    world_.synchronize();
+    return next;
+  }
+
+  const GpuWorld& world_;
+  std::size_t contestants_;
+  const Sample& sample_;
+  RankEvents met_;
+  Gate gate_;
+  int rounds_ahead_ = 1, round_ = 0;
+  std::vector<RankEvents> begin_, end_;
+};
+
+std::vector<std::vector<double>> sample_all(const GpuWorld& world, std::size_t contestants,
+                                            const Sample& sample, const RanksTimeOptions& o) {
+  warm_up(world, contestants, sample, o.warmup_ms);
+  return Sampler(world, contestants, sample, o.calls_per_graph).run(o.samples);
+}
+
+// All streams capturing. Destroyed before finish(), it drops what was captured, so that the streams
+// can be used again.
+class Capture {
+ public:
+  explicit Capture(const GpuWorld& world) : world_(world) {
+    for (int r = 0; r < world.size(); ++r) world.stream(r).begin_capture();
+  }
+  ~Capture() {
+    for (; next_ < world_.size(); ++next_) {
+      try {
+        world_.stream(next_).end_capture();
+      } catch (const Error&) {  // a capture that went wrong says so here, too
+        continue;
+      }
+    }
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  std::vector<cuda::GraphExec> finish() {  // [rank]
+    std::vector<cuda::GraphExec> graphs;
+    while (next_ < world_.size()) graphs.push_back(world_.stream(next_++).end_capture());
+    return graphs;
+  }
+
+ private:
+  const GpuWorld& world_;
+  int next_ = 0;  // first rank that still captures
+};
+
+}  // namespace
+
+std::vector<std::vector<double>> time_ranks(const GpuWorld& world,
+                                            const std::vector<RanksCall>& contestants,
+                                            const RanksTimeOptions& o) {
+  STRETTO_CHECK(!contestants.empty() && o.num_sets > 0 && o.samples > 0, "something to time");
+  auto count = static_cast<int>(contestants.size());
+  if (o.calls_per_graph == 0) {
+    Sample call = [&](std::size_t c, int i) {
+      contestants[c]((i * count + static_cast<int>(c)) % o.num_sets);
+    };
+    return sample_all(world, contestants.size(), call, o);
+  }
+  std::vector<std::vector<cuda::GraphExec>> graphs;  // [contestant][rank]
+  for (const RanksCall& call : contestants) {
+    call(0);  // loads its kernels, outside the capture
+    world.synchronize();
+    Capture capture(world);
+    for (int i = 0; i < o.calls_per_graph; ++i) call(i % o.num_sets);
+    graphs.push_back(capture.finish());
+  }
+  Sample replay = [&](std::size_t c, int) {
+    for (int r = 0; r < world.size(); ++r) {
+      graphs[c][static_cast<std::size_t>(r)].launch(world.stream(r));
+    }
+  };
+  auto ms = sample_all(world, contestants.size(), replay, o);
+  for (std::vector<double>& of_one : ms) {
+    for (double& sample : of_one) sample /= o.calls_per_graph;
+  }
+  return ms;
+}
+
+}  // namespace stretto::bench

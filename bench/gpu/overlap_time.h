@@ -1,0 +1,30 @@
+// Measuring on several GPUs at once, as gpu_time.h does on one: every call is enqueued on the
+// streams of all ranks by one thread, ahead of the devices, contestants in turn.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "stretto/gpu/gpu_world.h"
+
+namespace stretto::bench {
+
+// Enqueues one call on the stream of every rank of the world, working on buffer set `set`.
+using RanksCall = std::function<void(int set)>;
+
+struct RanksTimeOptions {
+  int num_sets = 1;  // buffer sets, used in turn
+  double warmup_ms = 100;
+  int samples = 40;         // of each contestant
+  int calls_per_graph = 0;  // above 0: contestants are captured with so many calls, a sample is one
+                            // replay, its time is per call
+};
+
+// Milliseconds per call, [contestant][sample], of the slowest rank; sample i of all were taken one
+// after the other. Before each the ranks meet, so that none begins with what another still has to
+// do.
+std::vector<std::vector<double>> time_ranks(const GpuWorld& world,
+                                            const std::vector<RanksCall>& contestants,
+                                            const RanksTimeOptions& options);
+
+}  // namespace stretto::bench

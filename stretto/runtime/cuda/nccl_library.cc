@@ -1,0 +1,99 @@
+#include "stretto/runtime/cuda/nccl_library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "stretto/base/errors.h"
+
+namespace stretto::cuda {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr const char* kSoname = "libnccl.so.2";
+
+// Of the Python packages below `nvidia`, which may be several directories.
+std::vector<fs::path> python_libraries() {
+  struct Close {
+    void operator()(FILE* pipe) const { pclose(pipe); }
+  };
+  constexpr const char* kCommand =
+      "python3 -c 'import nvidia; print(\"\\n\".join(nvidia.__path__))' 2>/dev/null";
+  std::unique_ptr<FILE, Close> pipe(popen(kCommand, "re"));
+  std::vector<fs::path> names;
+  std::string line;
+  for (int c = pipe ? std::fgetc(pipe.get()) : EOF; c != EOF; c = std::fgetc(pipe.get())) {
+    if (c != '\n') {
+      line += static_cast<char>(c);
+      continue;
+    }
+    names.push_back(fs::path(line) / "nccl/lib" / kSoname);
+    line.clear();
+  }
+  return names;
+}
+
+// Empty where the library is usable.
+std::string load(const fs::path& name, NcclLibrary& library) {
+  void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return dlerror();
+  std::string missing;
+#define STRETTO_NCCL_LOAD(member, symbol, result, parameters)                          \
+  library.member = reinterpret_cast<decltype(library.member)>(dlsym(handle, #symbol)); \
+  if (library.member == nullptr) missing = #symbol;
+  STRETTO_NCCL_FUNCTIONS(STRETTO_NCCL_LOAD)
+#undef STRETTO_NCCL_LOAD
+  if (!missing.empty()) return fmt::format("{} has no {}", name.string(), missing);
+  if (library.get_version(&library.version) != ncclSuccess) {
+    return fmt::format("{} does not tell its version", name.string());
+  }
+  Dl_info where{};
+  bool known = dladdr(reinterpret_cast<const void*>(library.get_version), &where) != 0;
+  library.path = known ? fs::path(where.dli_fname) : name;
+  return "";
+}
+
+}  // namespace
+
+NcclSearch open_nccl(const std::vector<fs::path>& names) {
+  setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/1);
+  NcclSearch search;
+  std::string tried;
+  for (const fs::path& name : names) {
+    std::string error = load(name, search.library);
+    if (error.empty()) return search;
+    tried += fmt::format("{}{}", tried.empty() ? "" : "; ", error);
+  }
+  search.error = fmt::format(
+      "no NCCL: {} (install the package libnccl2 or the Python package nvidia-nccl, or name the "
+      "file in STRETTO_NCCL)",
+      tried.empty() ? "found nowhere" : tried);
+  return search;
+}
+
+NcclSearch search_nccl() {
+  if (const char* named = std::getenv("STRETTO_NCCL"); named != nullptr && *named != '\0') {
+    return open_nccl({named});
+  }
+  std::vector<fs::path> names = {kSoname, fs::path("/usr/local/cuda/lib64") / kSoname};
+  NcclSearch search = open_nccl(names);
+  if (search.error.empty()) return search;
+  std::vector<fs::path> packaged = python_libraries();
+  return packaged.empty() ? search : open_nccl(packaged);
+}
+
+const NcclLibrary& nccl_library() {
+  static const NcclSearch search = search_nccl();
+  if (!search.error.empty()) throw DeviceError(search.error);
+  return search.library;
+}
+
+void check(ncclResult_t result, const char* what) {
+  if (result == ncclSuccess) return;
+  throw DeviceError(fmt::format("{}: {}", what, nccl_library().error_string(result)));
+}
+
+}  // namespace stretto::cuda
