@@ -56,6 +56,13 @@ int FlowPool::start(double own, const Part* parts, int num_parts, double now) {
   }
   Flow& flow = flows_[at(id)];
   flow.uses.clear();
+  // Nobody wants more of a resource than there is, else they would slow down those who want little.
+  for (int p = 0; p < num_parts; ++p) {
+    for (const Demand& d : parts[p].work->demands) {
+      if (d.is_comm && free_communication_) continue;
+      own = std::max(own, d.amount * parts[p].share / capacity_[at(d.resource)]);
+    }
+  }
   for (int p = 0; p < num_parts; ++p) {
     for (const Demand& d : parts[p].work->demands) {
       double load = d.amount * parts[p].share / own;

@@ -23,7 +23,8 @@ class FlowPool {
     const Work* work = nullptr;
     double share = 1;  // of the work's demands
   };
-  // A flow that takes `own` > 0 seconds alone. Ids are used again after the flow has ended.
+  // A flow that takes `own` > 0 seconds alone, or longer where the resources bound it. Ids are used
+  // again after the flow has ended.
   int start(double own, const Part* parts, int num_parts, double now);
   // Ends it; what was left, as a fraction.
   double cancel(int id, double now);
