@@ -59,7 +59,9 @@ struct GpuInstance::State {
         program(compiled.schedule),
         quotas(compiled.quotas),
         kernel(std::move(code.kernel)),
-        image(std::move(code.image)) {}
+        image(std::move(code.image)),
+        fault_source(w.add_fault_source([this](const DeviceFault& f) { return describe(f); })) {}
+  ~State() { world.remove_fault_source(fault_source); }
 
   void allocate();
   void zero();
@@ -68,13 +70,14 @@ struct GpuInstance::State {
   std::vector<std::byte> params(const GpuLaunchArgs& args, int rank) const;
   void check_args(const GpuLaunchArgs& args) const;
   void check_scalars(const GpuLaunchArgs& args) const;
-  [[noreturn]] void throw_fault() const;
+  FaultRecord describe(const DeviceFault& fault) const;
 
   GpuWorld& world;
   std::shared_ptr<const Program> program;
   Quotas quotas;
   GeneratedKernel kernel;
   cuda::KernelImage image;
+  int fault_source;
   std::vector<RankState> ranks;
   SymmetricGpuMemory signals;
   std::vector<SymmetricGpuMemory> buffers;  // by tensor; empty where it is not a buffer
@@ -176,7 +179,7 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int
   out.add(world.abort_word());
   out.add(world.fault_record());
   out.add(static_cast<std::uint64_t>(world.timeout().count()));
-  out.add(std::int64_t{rank});
+  out.add(std::int64_t{rank} + std::int64_t{GpuWorld::kFaultSources} * fault_source);
   for (std::int64_t v : args.extents) out.add(v);
   if (args.extents.empty()) out.add(std::int64_t{0});
   out.add(args.scalars.empty() ? CUdeviceptr{0} : args.scalars[own]);
@@ -230,23 +233,22 @@ void GpuInstance::State::check_scalars(const GpuLaunchArgs& args) const {
   }
 }
 
-void GpuInstance::State::throw_fault() const {
-  DeviceFault f = world.fault();
-  FaultRecord record{.program = program->name, .reason = "deadline"};
+FaultRecord GpuInstance::State::describe(const DeviceFault& f) const {
+  FaultRecord record{.program = program->name,
+                     .rank = f.rank,
+                     .expected = static_cast<std::int64_t>(f.expected),
+                     .seen = static_cast<std::int64_t>(f.seen),
+                     .reason = "deadline"};
   const std::vector<WaitSite>& sites = kernel.launch.sites;
-  if (f.ready != 0 && f.site >= 0 && static_cast<std::size_t>(f.site) < sites.size()) {
-    const WaitSite& site = sites[static_cast<std::size_t>(f.site)];
-    if (site.role >= 0) record.role = program->roles[static_cast<std::size_t>(site.role)].name;
-    if (site.signal >= 0) {
-      record.signal = program->signals[static_cast<std::size_t>(site.signal)].name;
-      record.channel =
-          f.counter - kernel.launch.signal_offsets[static_cast<std::size_t>(site.signal)];
-    }
-    record.rank = f.rank;
-    record.expected = static_cast<std::int64_t>(f.expected);
-    record.seen = static_cast<std::int64_t>(f.seen);
+  if (f.site < 0 || static_cast<std::size_t>(f.site) >= sites.size()) return record;
+  const WaitSite& site = sites[static_cast<std::size_t>(f.site)];
+  if (site.role >= 0) record.role = program->roles[static_cast<std::size_t>(site.role)].name;
+  if (site.signal >= 0) {
+    record.signal = program->signals[static_cast<std::size_t>(site.signal)].name;
+    record.channel =
+        f.counter - kernel.launch.signal_offsets[static_cast<std::size_t>(site.signal)];
   }
-  throw Fault(std::move(record));
+  return record;
 }
 
 GpuCode build_gpu_code(const CompiledProgram& program) {
@@ -272,7 +274,7 @@ GpuInstance::~GpuInstance() = default;
 
 void GpuInstance::launch(const GpuLaunchArgs& args) {
   State& s = *state_;
-  if (s.world.aborted()) s.throw_fault();
+  if (s.world.aborted()) s.world.throw_fault();
   s.check_args(args);
   for (int r = 0; r < s.world.size(); ++r) launch(args, r, s.world.stream(r));
 }
@@ -293,7 +295,7 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
 
 void GpuInstance::wait() {
   state_->world.synchronize();
-  if (state_->world.aborted()) state_->throw_fault();
+  if (state_->world.aborted()) state_->world.throw_fault();
 }
 
 void GpuInstance::recover() { state_->zero(); }

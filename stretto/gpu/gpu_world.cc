@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "stretto/base/env.h"
-#include "stretto/base/errors.h"
 
 namespace stretto {
 namespace {
@@ -67,6 +66,24 @@ DeviceFault GpuWorld::fault() const {
 
 bool GpuWorld::aborted() const {
   return *static_cast<const volatile std::uint64_t*>(shared_->host()) != 0;
+}
+
+int GpuWorld::add_fault_source(DescribeFault describe) {
+  fault_sources_[next_fault_source_] = std::move(describe);
+  return next_fault_source_++;
+}
+
+void GpuWorld::remove_fault_source(int id) { fault_sources_.erase(id); }
+
+void GpuWorld::throw_fault() const {
+  DeviceFault f = fault();
+  FaultRecord record{.reason = "deadline"};
+  if (f.ready != 0) {
+    auto source = fault_sources_.find(f.rank / kFaultSources);
+    f.rank %= kFaultSources;
+    if (source != fault_sources_.end()) record = source->second(f);
+  }
+  throw Fault(std::move(record));
 }
 
 void GpuWorld::clear_fault() { std::memset(shared_->host(), 0, shared_->bytes()); }

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "stretto/abi/fault_record.h"
+#include "stretto/base/errors.h"
 #include "stretto/runtime/cuda/device.h"
 #include "stretto/runtime/cuda/stream.h"
 
@@ -45,6 +48,14 @@ class GpuWorld {
   // What the first wait that gave up left; ready == 0 where none did.
   DeviceFault fault() const;
   bool aborted() const;
+
+  // Whoever launches kernels here registers, so that a fault is told in the words of the program
+  // that stalled, whoever notices it: kernels put `rank + kFaultSources * id` in DeviceFault::rank.
+  using DescribeFault = std::function<FaultRecord(const DeviceFault&)>;
+  static constexpr int kFaultSources = 256;
+  int add_fault_source(DescribeFault describe);
+  void remove_fault_source(int id);
+  [[noreturn]] void throw_fault() const;
   // After a fault, with all ranks idle: the next launches start anew. Instances zero their own
   // words.
   void clear_fault();
@@ -55,6 +66,8 @@ class GpuWorld {
   std::vector<cuda::Stream> streams_;
   std::unique_ptr<cuda::HostMappedMemory> shared_;
   std::chrono::nanoseconds timeout_;
+  std::map<int, DescribeFault> fault_sources_;
+  int next_fault_source_ = 0;
 };
 
 }  // namespace stretto
