@@ -27,13 +27,15 @@ std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t 
   return std::clamp<std::int64_t>(run_rows / rows, 1, at_most);
 }
 
-// Adds what `make` gives, or why it cannot.
+// Adds what `make` gives, or why it cannot; a config that is there already, not again.
 template <typename Desc, typename Config, typename Make>
 void add(std::vector<OverlapCandidate>& out, const char* family, const Desc& desc,
          const Config& config, const Make& make) {
+  std::string text = to_string(config);
+  if (std::any_of(out.begin(), out.end(), [&](const auto& c) { return c.config == text; })) return;
   OverlapCandidate& c = out.emplace_back();
   c.family = family;
-  c.config = to_string(config);
+  c.config = text;
   try {
     c.program = make(desc, config);
   } catch (const Error& e) {
