@@ -109,12 +109,13 @@ Program lm_head_program(const VocabDesc& d, Target target) {
   if (target == Target::kCpu) return lm_head(d, default_config(d));
   VocabConfig c = lm_head_gpu_config(d);
   if (reads_weights(d.m, d.dtype, d.weight_dtype, target)) {
-    GpuLoop loop = streaming_loop(vocab_per_rank(d), kGpuSms - c.num_queues, false);
+    GpuLoop loop = streaming_loop(vocab_per_rank(d), kGpuSms - c.num_copy_sms, false);
     c.tile_rows = loop.tile.bm;
     c.tile_vocab = loop.tile.bn;
     c.tile_k = loop.tile.bk;
     c.num_stages = loop.num_stages;
-    c.num_workers = gpu_workers(ceil_div(vocab_per_rank(d), loop.tile.bn), kGpuSms - c.num_queues);
+    c.num_workers =
+        gpu_workers(ceil_div(vocab_per_rank(d), loop.tile.bn), kGpuSms - c.num_copy_sms);
   }
   return lm_head(d, c);
 }

@@ -111,8 +111,10 @@ Program lm_head(const VocabDesc& d, const VocabConfig& cfg) {
            });
          });
   p.role(
-      "gather", Resource::copy_engine(cfg.num_queues), p.range(d.world_size * col_tiles),
-      [&](const Tile& t) {
+      "gather",
+      cfg.num_copy_sms > 0 ? Resource::sms(cfg.num_copy_sms)
+                           : Resource::copy_engine(cfg.num_queues),
+      p.range(d.world_size * col_tiles), [&](const Tile& t) {
         Index owner = p.let("owner", (p.rank() + t.index / col_tiles) % d.world_size);
         Index block = p.let("block", t.index % col_tiles);
         Index col = p.let("col", block * cfg.tile_vocab);
@@ -152,9 +154,9 @@ VocabConfig lm_head_gpu_config(const VocabDesc& d) {
                 .tile_vocab = loop.tile.bn,
                 .tile_k = loop.tile.bk,
                 .num_stages = loop.num_stages,
-                .num_queues = 2};
+                .num_copy_sms = 16};
   std::int64_t tiles = ceil_div(d.m, c.tile_rows) * ceil_div(share, c.tile_vocab);
-  c.num_workers = gpu_workers(tiles, kGpuSms - c.num_queues);
+  c.num_workers = gpu_workers(tiles, kGpuSms - c.num_copy_sms);
   return c;
 }
 

@@ -28,7 +28,8 @@ struct VocabConfig {
   std::int64_t tile_k = 0;  // lm_head: hidden columns of one step; 0: all
   int num_stages = 0;       // lm_head: steps loaded ahead; 0: none
   int num_workers = 1;      // of each role
-  int num_queues = 1;
+  int num_queues = 1;    // lm_head: copy engines that gather the logits
+  int num_copy_sms = 0;  // lm_head: SMs that gather them instead, where not 0
 };
 
 std::string to_string(const VocabDesc& desc);

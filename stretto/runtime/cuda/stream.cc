@@ -114,7 +114,9 @@ void Stream::write_value(CUdeviceptr word, std::uint64_t value) const {
 
 void Stream::begin_capture() const {
   make_current();
-  check(driver().stream_begin_capture(handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+  // Relaxed: one thread captures the streams of several ranks, and making the graph of the first
+  // must not disturb the others.
+  check(driver().stream_begin_capture(handle(), CU_STREAM_CAPTURE_MODE_RELAXED),
         "cuStreamBeginCapture");
 }
 
