@@ -5,8 +5,8 @@
 
 namespace stretto {
 
-// `source` with each include of a stretto/ header replaced by that header's text, once. InternalError
-// never; an unknown header stays as it is and the compiler names it.
+// `source` with each include of a stretto/ header replaced by that header's text, once. An unknown
+// header stays as it is and the compiler names it.
 std::string expand_includes(const std::string& source);
 
 }  // namespace stretto

@@ -290,9 +290,9 @@ struct Resource {
   // the next multiplies (ping-pong; passes/take_turns.h).
   int num_consumers = 1;
 
-  // SMs: a worker takes the next tile when it is free, instead of every num_workers-th. Which worker
-  // has a tile then depends on timing, so the role may neither wait nor notify, nor read what it
-  // writes. The CPU deals the tiles out as without.
+  // SMs: a worker takes the next tile when it is free, instead of every num_workers-th. Which
+  // worker has a tile then depends on timing, so the role may neither wait nor notify, nor read
+  // what it writes. The CPU deals the tiles out as without.
   bool tickets = false;
 
   static Resource sms(int n) { return {ResourceKind::kSm, n}; }
