@@ -58,11 +58,11 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
     std::int64_t comm_rows, channels;
   };
   constexpr Choice kChoices[] = {
-      {kWide, Gather::kPush, 4, 32, 32},   {kWide, Gather::kPull, 8, 32, 32},
-      {kWide, Gather::kPush, 8, 128, 32},  {kWide, Gather::kPush, 2, 32, 32},
-      {kWide, Gather::kPush, 4, 128, 8},   {kWide, Gather::kPush, 16, 32, 32},
+      {kWide, Gather::kPush, 16, 32, 32},  {kWide, Gather::kPull, 16, 32, 32},
+      {kWide, Gather::kPush, 8, 128, 32},  {kWide, Gather::kPush, 4, 32, 32},
+      {kWide, Gather::kPush, 4, 128, 8},   {kWide, Gather::kPull, 8, 32, 32},
       {kWide, Gather::kPull, 4, 128, 32},  {kWide, Gather::kPull, 4, 32, 32},
-      {kWide, Gather::kPull, 16, 32, 32},  {kMiddle, Gather::kPush, 4, 32, 32},
+      {kWide, Gather::kPush, 2, 32, 32},   {kMiddle, Gather::kPush, 4, 32, 32},
       {kMiddle, Gather::kPush, 8, 32, 32}, {kMiddle, Gather::kPull, 8, 32, 32},
       {kNarrow, Gather::kPush, 4, 32, 32},
   };
@@ -74,7 +74,8 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
                         .num_gather_workers = c.workers,
                         .comm_rows = std::min(c.comm_rows, run_rows),
                         .channels_per_rank = channels_of(run_rows, c.loop.tile.bm, c.channels),
-                        .num_stages = c.loop.stages};
+                        .num_stages = c.loop.stages,
+                        .raster = 8};
     add(out, c.gather == Gather::kPull ? "pull" : "push", desc, config, ag_gemm);
     if (quick && out.size() == 3) return;
   }
@@ -114,7 +115,8 @@ void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
                         .num_copy_queues = c.queues,
                         .channels_per_rank = channels_of(run_rows, c.loop.tile.bm, c.channels),
                         .num_slots = c.num_slots(),
-                        .num_stages = c.loop.stages};
+                        .num_stages = c.loop.stages,
+                        .raster = 8};
     add(out, c.scatter == Scatter::kEpilogue ? "epilogue" : "copy", desc, config, gemm_rs);
     if (quick && out.size() == 3) return;
   }

@@ -20,7 +20,8 @@ void check(const AgGemmDesc& d, const AgGemmConfig& cfg) {
                           {"num_compute_sms", cfg.num_compute_sms},
                           {"num_gather_workers", cfg.num_gather_workers},
                           {"comm_rows", cfg.comm_rows},
-                          {"channels_per_rank", cfg.channels_per_rank}});
+                          {"channels_per_rank", cfg.channels_per_rank},
+                          {"raster", cfg.raster}});
   check_dtype("ag_gemm", "a_dtype", d.a_dtype);
   check_dtype("ag_gemm", "b_dtype", d.b_dtype);
   check_dtype("ag_gemm", "c_dtype", d.c_dtype);
@@ -87,10 +88,10 @@ std::string to_string(const AgGemmDesc& d) {
 
 std::string to_string(const AgGemmConfig& cfg) {
   return fmt::format(
-      "tile={}x{}x{} compute={} gather={} workers={} comm_rows={} channels={} stages={}",
+      "tile={}x{}x{} compute={} gather={} workers={} comm_rows={} channels={} stages={} raster={}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms,
       cfg.gather == Gather::kPull ? "pull" : "push", cfg.num_gather_workers, cfg.comm_rows,
-      cfg.channels_per_rank, cfg.num_stages);
+      cfg.channels_per_rank, cfg.num_stages, cfg.raster);
 }
 
 AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
@@ -110,7 +111,8 @@ AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
             .num_gather_workers = workers,
             .comm_rows = comm_rows,
             .channels_per_rank = std::clamp<std::int64_t>(run_rows / loop.tile.bm, 1, 8),
-            .num_stages = loop.num_stages};
+            .num_stages = loop.num_stages,
+            .raster = 8};
   }
   return {.tile = default_tile(d.m, d.n, d.k),
           .gather = gather,
@@ -138,7 +140,7 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   p.on_start([&] { p.notify_all(ready); });
   push ? push_rows(p, d, cfg, gathered) : pull_rows(p, d, cfg, gathered);
   p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
-         p.grid(c, tile.bm, tile.bn).rotate_rows(p.rank()), [&](const Tile& t) {
+         p.grid(c, tile.bm, tile.bn).raster(cfg.raster).rotate_rows(p.rank()), [&](const Tile& t) {
            p.consumer_tile_wait(arrived, rows, t.row, t.row + tile.bm);
            Value acc = linear.product(tile, t.col, [&](const Index& k) {
              return full.tile({t.row, k}, tile.bm, tile.bk);

@@ -34,6 +34,7 @@ struct AgGemmConfig {
   std::int64_t comm_rows = 0;          // rows of one transfer
   std::int64_t channels_per_rank = 1;  // what a tile waits for: 1/channels of a rank's rows
   int num_stages = 0;                  // as in GemmConfig
+  std::int64_t raster = 1;             // as in GemmConfig
 };
 
 std::string to_string(const AgGemmDesc& desc);

@@ -22,7 +22,8 @@ void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
                           {"num_reduce_sms", cfg.num_reduce_sms},
                           {"num_copy_queues", cfg.num_copy_queues},
                           {"channels_per_rank", cfg.channels_per_rank},
-                          {"num_slots", cfg.num_slots}});
+                          {"num_slots", cfg.num_slots},
+                          {"raster", cfg.raster}});
   check_dtype("gemm_rs", "a_dtype", d.a_dtype);
   check_dtype("gemm_rs", "b_dtype", d.b_dtype);
   check_dtype("gemm_rs", "out_dtype", d.out_dtype);
@@ -42,7 +43,7 @@ std::string to_string(const GemmRsConfig& cfg) {
       "stages={}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.num_reduce_sms,
       cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine", cfg.num_copy_queues,
-      cfg.channels_per_rank, cfg.num_slots, cfg.num_stages);
+      cfg.channels_per_rank, cfg.num_slots, cfg.num_stages, cfg.raster);
 }
 
 GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
@@ -62,7 +63,8 @@ GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
             .num_reduce_sms = reduce,
             .num_copy_queues = kQueues,
             .channels_per_rank = std::clamp<std::int64_t>(blocks, 1, 8),
-            .num_stages = loop.num_stages};
+            .num_stages = loop.num_stages,
+            .raster = 8};
   }
   GemmTile tile = default_tile(run_rows, d.n, d.k);
   if (run_rows > 8) tile.bm = std::min(tile.bm, ceil_div(run_rows, std::int64_t{16}) * 8);

@@ -35,7 +35,8 @@ struct GemmRsConfig {
   // Copies of the slots that partial sums arrive in. 1: a rank is sent to only once it has started
   // the launch; 2: a rank may be sent to while it is still in the launch before.
   int num_slots = 2;
-  int num_stages = 0;  // as in GemmConfig
+  int num_stages = 0;       // as in GemmConfig
+  std::int64_t raster = 1;  // as in GemmConfig
 };
 
 std::string to_string(const GemmRsDesc& desc);

@@ -55,7 +55,8 @@ void PartialSums::wait_for_slot(const Index& owner) const {
 void PartialSums::store_at_owner() {
   const GemmTile& tile = cfg_.tile;
   p_.role("gemm", Resource::sms(cfg_.num_compute_sms).pipelined(cfg_.num_stages),
-          p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn), [&](const Tile& t) {
+          p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn).raster(cfg_.raster),
+          [&](const Tile& t) {
             Block b = block_of(t);
             p_.when(b.local_row < b.local_end, [&] {
               Value partial = product(b, t.col);
@@ -77,7 +78,8 @@ void PartialSums::store_here_and_copy() {
   auto computed = p_.signal("computed", d_.world_size * channels);  // by owner and channel
 
   p_.role("gemm", Resource::sms(cfg_.num_compute_sms).pipelined(cfg_.num_stages),
-          p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn), [&](const Tile& t) {
+          p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn).raster(cfg_.raster),
+          [&](const Tile& t) {
             Block b = block_of(t);
             p_.when(b.local_row < b.local_end, [&] {
               p_.store(
