@@ -18,17 +18,20 @@ bool reads_weights(std::int64_t m, DType a, DType b, Target target) {
   return target == Target::kCuda && m <= kFewRows && a == b && size_bytes(a) == 2;
 }
 
-GpuLoop streaming_loop(std::int64_t n, int num_sms, bool swiglu) {
+GpuLoop streaming_loop(std::int64_t m, std::int64_t n, int num_sms, bool swiglu) {
   constexpr std::int64_t kStep = 16, kMostCols = 128, kStageBytes = std::int64_t{192} * 1024;
   constexpr std::int64_t kMostStages = 16;
-  GemmTile tile{.bm = kFewRows, .bn = kStep, .bk = 64};
+  // Rows that are loaded; a slot has room for kFewRows all the same, which the tensor core reads.
+  GemmTile tile{.bm = std::min<std::int64_t>(ceil_div(m, std::int64_t{8}) * 8, kFewRows),
+                .bn = kStep,
+                .bk = 64};
   auto columns_of_a_worker = [&](std::int64_t bn) {
     return ceil_div(ceil_div(n, bn), std::int64_t{num_sms}) * bn;
   };
   for (std::int64_t bn = kStep; bn <= kMostCols; bn += kStep) {
     if (columns_of_a_worker(bn) <= columns_of_a_worker(tile.bn)) tile.bn = bn;
   }
-  std::int64_t slice = (tile.bm + tile.bn * (swiglu ? 2 : 1)) * tile.bk * 2;
+  std::int64_t slice = (kFewRows + tile.bn * (swiglu ? 2 : 1)) * tile.bk * 2;
   return {.tile = tile, .num_stages = static_cast<int>(std::min(kStageBytes / slice, kMostStages))};
 }
 
@@ -52,7 +55,7 @@ AttentionConfig gpu_rope_config(const AttentionDesc& d) {
 Program step_program(const GemmDesc& d, Target target) {
   GemmConfig c = config_for(d, target);
   if (reads_weights(d.m, d.a_dtype, d.b_dtype, target)) {
-    GpuLoop loop = streaming_loop(d.n, kGpuSms, d.swiglu);
+    GpuLoop loop = streaming_loop(d.m, d.n, kGpuSms, d.swiglu);
     c.tile = loop.tile;
     c.num_stages = loop.num_stages;
     c.num_compute_sms = gpu_workers(ceil_div(d.n, loop.tile.bn));
@@ -66,7 +69,7 @@ Program step_program(const GemmArDesc& d, Target target) {
       default_config(d, d.m <= kFewRows ? ReduceShots::kOne : ReduceShots::kTwo, target);
   if (reads_weights(d.m, d.a_dtype, d.b_dtype, target)) {
     constexpr int kReduceSms = 16;
-    GpuLoop loop = streaming_loop(d.n, kGpuSms - kReduceSms, false);
+    GpuLoop loop = streaming_loop(d.m, d.n, kGpuSms - kReduceSms, false);
     std::int64_t tiles = ceil_div(d.n, loop.tile.bn);
     c.tile = loop.tile;
     c.num_stages = loop.num_stages;
@@ -109,7 +112,7 @@ Program lm_head_program(const VocabDesc& d, Target target) {
   if (target == Target::kCpu) return lm_head(d, default_config(d));
   VocabConfig c = lm_head_gpu_config(d);
   if (reads_weights(d.m, d.dtype, d.weight_dtype, target)) {
-    GpuLoop loop = streaming_loop(vocab_per_rank(d), kGpuSms - c.num_copy_sms, false);
+    GpuLoop loop = streaming_loop(d.m, vocab_per_rank(d), kGpuSms - c.num_copy_sms, false);
     c.tile_rows = loop.tile.bm;
     c.tile_vocab = loop.tile.bn;
     c.tile_k = loop.tile.bk;
