@@ -15,28 +15,6 @@ std::string edge_text(KernelContext& kernel, const AgentSite& site) {
   return AgentWriter(kernel, site).write_edge();
 }
 
-const char* element_text(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "float";
-    case DType::kBF16:
-      return "bf16";
-    case DType::kF16:
-      return "f16";
-    case DType::kF8E4M3:
-      return "f8e4m3";
-    case DType::kI32:
-      return "i32";
-    case DType::kI64:
-      return "i64";
-    case DType::kU8:
-      return "u8";
-    case DType::kBool:
-      return "bool";
-  }
-  throw InternalError("unknown dtype");
-}
-
 std::string AgentWriter::write_edge() {
   line("const Team team{{threadIdx.x, 1}};");
   declare_values();

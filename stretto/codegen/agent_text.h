@@ -28,6 +28,5 @@ struct AgentSite {
 std::string agent_text(KernelContext& kernel, const AgentSite& site);
 // The body alone, once: on_start and on_end.
 std::string edge_text(KernelContext& kernel, const AgentSite& site);
-const char* element_text(DType dtype);
 
 }  // namespace stretto

@@ -33,6 +33,28 @@ std::string table_text(const Program& program, const ExprNode& node) {
 
 }  // namespace
 
+const char* element_text(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "float";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "f16";
+    case DType::kF8E4M3:
+      return "f8e4m3";
+    case DType::kI32:
+      return "i32";
+    case DType::kI64:
+      return "i64";
+    case DType::kU8:
+      return "u8";
+    case DType::kBool:
+      return "bool";
+  }
+  throw InternalError("unknown dtype");
+}
+
 std::string var_text(const Program& program, int var_idx) {
   if (var_idx == 0) return "rank";
   std::string name = program.vars[static_cast<std::size_t>(var_idx)].name;

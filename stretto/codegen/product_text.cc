@@ -18,23 +18,11 @@ std::string AgentWriter::factor(const Op& op, std::size_t operand, std::size_t& 
   int reg = op.operands[operand];
   const ValuePlan& v = value_plan(reg);
   if (v.from_slot) {
-    const Pipe* pipe = nullptr;
-    const PipePlan* plan = nullptr;
-    for (std::size_t i = 0; i < plan_.pipes.size(); ++i) {
-      if (slot_pipe_.at(v.slot_reg) == static_cast<int>(i)) {
-        pipe = &site_.role->pipes[i];
-        plan = &plan_.pipes[i];
-      }
-    }
-    if (pipe == nullptr) throw InternalError("a slot without a pipe");
-    return fmt::format("Operand<{}, {}>{{s{}}}", plan->alias, v.transposed, v.slot_reg);
+    const PipePlan& plan = plan_.pipes[static_cast<std::size_t>(slot_pipe_.at(v.slot_reg))];
+    return fmt::format("Operand<{}, {}>{{s{}}}", plan.alias, v.transposed, v.slot_reg);
   }
   std::string slot = stage_value(reg, staged);
-  const ValueType& t = type(reg);
-  std::size_t row_bytes = static_cast<std::size_t>(t.cols) * size_bytes(t.dtype);
-  std::size_t swizzle = row_bytes % 128 == 0 ? 128 : row_bytes % 64 == 0 ? 64 : 32;
-  std::size_t chunk_rows = static_cast<std::size_t>((t.rows + 7) / 8 * 8);
-  staged += ((row_bytes + swizzle - 1) / swizzle * swizzle * chunk_rows + 1023) / 1024 * 1024;
+  staged += staged_bytes(type(reg));
   return fmt::format("Operand<decltype({}), false>{{{}}}", slot, slot);
 }
 

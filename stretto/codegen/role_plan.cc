@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "stretto/base/errors.h"
+#include "stretto/codegen/expr_text.h"
 
 namespace stretto {
 namespace {
@@ -20,28 +21,6 @@ constexpr int kRegistersOfBlock = 65536;
 constexpr int kMostRegisters = 240;
 
 std::size_t round_up(std::size_t v, std::size_t step) { return (v + step - 1) / step * step; }
-
-const char* type_text(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "float";
-    case DType::kBF16:
-      return "bf16";
-    case DType::kF16:
-      return "f16";
-    case DType::kF8E4M3:
-      return "f8e4m3";
-    case DType::kI32:
-      return "i32";
-    case DType::kI64:
-      return "i64";
-    case DType::kU8:
-      return "u8";
-    case DType::kBool:
-      return "bool";
-  }
-  throw InternalError("unknown dtype");
-}
 
 void for_each_block(const Block& block, const std::function<void(const Block&)>& visit) {
   visit(block);
@@ -149,14 +128,14 @@ class RolePlanner {
       p.rows = static_cast<std::int64_t>(round_up(static_cast<std::size_t>(p.rows), step));
     }
     std::size_t row_bytes = static_cast<std::size_t>(pipe.type.cols) * size_bytes(pipe.type.dtype);
-    p.swizzle = row_bytes % 128 == 0 ? 128 : row_bytes % 64 == 0 ? 64 : 32;
+    p.swizzle = swizzle_bytes(pipe.type);
     std::size_t chunks =
         (row_bytes + static_cast<std::size_t>(p.swizzle) - 1) / static_cast<std::size_t>(p.swizzle);
     p.slot_bytes =
         round_up(chunks * static_cast<std::size_t>(p.rows) * static_cast<std::size_t>(p.swizzle),
                  kSlotAlignment);
     p.offset = take(p.slot_bytes * static_cast<std::size_t>(pipe.num_slots), kSlotAlignment);
-    p.type_text = fmt::format("SmemTile<{}, {}, {}, {}>", type_text(pipe.type.dtype), p.rows,
+    p.type_text = fmt::format("SmemTile<{}, {}, {}, {}>", element_text(pipe.type.dtype), p.rows,
                               pipe.type.cols, p.swizzle);
     p.alias = fmt::format("{}Slot", camel(role_.name + "_" + pipe.name));
     find_put(idx, p);
@@ -312,15 +291,6 @@ class RolePlanner {
     }
   }
 
- public:
-  static std::size_t staged_bytes(const ValueType& type) {
-    std::size_t row_bytes = static_cast<std::size_t>(type.cols) * size_bytes(type.dtype);
-    std::size_t swizzle = row_bytes % 128 == 0 ? 128 : row_bytes % 64 == 0 ? 64 : 32;
-    return round_up(round_up(row_bytes, swizzle) * round_up(static_cast<std::size_t>(type.rows), 8),
-                    kSlotAlignment);
-  }
-
- private:
   void place_barriers() {
     for (PipeGroup& g : plan_.groups) {
       g.barriers = take(std::size_t{16} * static_cast<std::size_t>(g.num_slots), 16);
@@ -350,6 +320,18 @@ class RolePlanner {
 };
 
 }  // namespace
+
+int swizzle_bytes(const ValueType& type) {
+  std::size_t row_bytes = static_cast<std::size_t>(type.cols) * size_bytes(type.dtype);
+  return row_bytes % 128 == 0 ? 128 : row_bytes % 64 == 0 ? 64 : 32;
+}
+
+std::size_t staged_bytes(const ValueType& type) {
+  std::size_t row_bytes = static_cast<std::size_t>(type.cols) * size_bytes(type.dtype);
+  auto swizzle = static_cast<std::size_t>(swizzle_bytes(type));
+  return round_up(round_up(row_bytes, swizzle) * round_up(static_cast<std::size_t>(type.rows), 8),
+                  kSlotAlignment);
+}
 
 std::vector<std::int64_t> row_major_strides(const Program& program, int tensor) {
   std::vector<std::int64_t> shape = bound_shape(program, tensor);

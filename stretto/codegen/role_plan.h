@@ -43,7 +43,6 @@ struct PipeGroup {
 };
 
 struct RolePlan {
-  int first_thread_of_consumer = 0;
   std::vector<AgentPlan> agents;
   std::vector<int> first_thread;  // per agent
   std::vector<int> registers;     // per agent and thread, 0: as launched (budget_registers)
@@ -76,6 +75,10 @@ void budget_registers(const Role& role, int block, RolePlan& plan);
 bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& out);
 // Why it is false, in words.
 const char* tma_refusal(const Program& program, const Region& region);
+// Of a value as a slot in shared memory: the bytes within which the 16-byte units of a row are
+// permuted, and the bytes that its staging takes.
+int swizzle_bytes(const ValueType& type);
+std::size_t staged_bytes(const ValueType& type);
 std::vector<std::int64_t> row_major_strides(const Program& program, int tensor);
 
 // The whole shared memory of a block.

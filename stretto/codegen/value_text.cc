@@ -129,10 +129,8 @@ void AgentWriter::value(const Op& op) {
 // Writes a register to shared memory and returns the slot; the caller synchronises before reading.
 std::string AgentWriter::stage_value(int reg, std::size_t offset) {
   const ValueType& t = type(reg);
-  auto row_bytes = t.cols * static_cast<std::int64_t>(size_bytes(t.dtype));
-  int swizzle = row_bytes % 128 == 0 ? 128 : row_bytes % 64 == 0 ? 64 : 32;
   std::string slot = fmt::format("SmemTile<{}, {}, {}, {}>{{smem + {}}}", element_text(t.dtype),
-                                 (t.rows + 7) / 8 * 8, t.cols, swizzle, offset);
+                                 (t.rows + 7) / 8 * 8, t.cols, swizzle_bytes(t), offset);
   line("store_smem<L{}>({}, v{}, team);", reg, slot, reg);
   return slot;
 }

@@ -37,7 +37,8 @@ STRETTO_DEVICE void store_smem(const S& smem, const V& v, const Team& t) {
     }
   }
 }
-template <class L, class V, class S>
+// kTransposed: element (r, c) of the value is element (c, r) of the slot.
+template <class L, bool kTransposed = false, class V, class S>
 STRETTO_DEVICE void load_smem(V& v, const S& smem, const Team& t) {
   constexpr int kUnit = Paired<V> ? 2 : 1;
 #pragma unroll
@@ -49,11 +50,16 @@ STRETTO_DEVICE void load_smem(V& v, const S& smem, const Team& t) {
 #pragma unroll
       for (int u = 0; u < kUnit; ++u) {
         int c = L::kTileCols == 1 ? 0 : L::col(t, j + u);
-        if (r < L::kTileRows && c < L::kTileCols) e[u] = smem.at(r, c);
+        if (r < L::kTileRows && c < L::kTileCols)
+          e[u] = kTransposed ? smem.at(c, r) : smem.at(r, c);
       }
       put_raw(v, i, j, e);
     }
   }
+}
+template <class L, class V, class S>
+STRETTO_DEVICE void load_smem_transposed(V& v, const S& smem, const Team& t) {
+  load_smem<L, true>(v, smem, t);
 }
 // Fills a whole slot from a box, zeros past its end. kRun: columns that may be read at once,
 // because strides and origin are multiples of it. Before the tensor core reads: a proxy fence in
@@ -94,23 +100,5 @@ STRETTO_DEVICE void clear_rows(const S& smem, int first, const Team& t, int thre
   for (int c = 0; c < div_up(S::kCols, S::kChunkCols); ++c) {
     auto* chunk = reinterpret_cast<Word*>(smem.data + c * S::kChunkBytes);
     for (int w = first_word + int(t.tid); w < S::kRows * kRowWords; w += threads) chunk[w] = Word{};
-  }
-}
-template <class L, class V, class S>
-STRETTO_DEVICE void load_smem_transposed(V& v, const S& smem, const Team& t) {
-  constexpr int kUnit = Paired<V> ? 2 : 1;
-#pragma unroll
-  for (int i = 0; i < V::kR; ++i) {
-    int r = L::kTileRows == 1 ? 0 : L::row(t, i);
-#pragma unroll
-    for (int j = 0; j < V::kC; j += kUnit) {
-      typename S::Element e[2] = {};
-#pragma unroll
-      for (int u = 0; u < kUnit; ++u) {
-        int c = L::kTileCols == 1 ? 0 : L::col(t, j + u);
-        if (r < L::kTileRows && c < L::kTileCols) e[u] = smem.at(c, r);
-      }
-      put_raw(v, i, j, e);
-    }
   }
 }

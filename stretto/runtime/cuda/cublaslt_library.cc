@@ -3,11 +3,10 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <cstdlib>
-#include <memory>
 
 #include "stretto/base/errors.h"
+#include "stretto/runtime/cuda/python_packages.h"
 
 namespace stretto::cuda {
 namespace {
@@ -22,27 +21,6 @@ void add_files(std::vector<fs::path>& names, const fs::path& directory) {
     std::error_code error;
     if (fs::exists(directory / soname, error)) names.push_back(directory / soname);
   }
-}
-
-// The libraries that come with Python packages: of `nvidia`, which may be several directories.
-std::vector<fs::path> python_libraries() {
-  struct Close {
-    void operator()(FILE* pipe) const { pclose(pipe); }
-  };
-  std::unique_ptr<FILE, Close> pipe(
-      popen("python3 -c 'import nvidia; print(\"\\n\".join(nvidia.__path__))' 2>/dev/null", "re"));
-  std::vector<fs::path> names;
-  if (pipe == nullptr) return names;
-  std::string line;
-  for (int c = std::fgetc(pipe.get()); c != EOF; c = std::fgetc(pipe.get())) {
-    if (c != '\n') {
-      line += static_cast<char>(c);
-      continue;
-    }
-    for (const char* folder : kWheelFolders) add_files(names, fs::path(line) / folder);
-    line.clear();
-  }
-  return names;
 }
 
 // Empty where the library is usable.
@@ -88,7 +66,10 @@ CublasLtSearch search_cublaslt() {
   add_files(names, "/usr/local/cuda/lib64");
   CublasLtSearch search = open_cublaslt(names);
   if (search.error.empty()) return search;
-  std::vector<fs::path> packaged = python_libraries();
+  std::vector<fs::path> packaged;
+  for (const fs::path& package : python_packages()) {
+    for (const char* folder : kWheelFolders) add_files(packaged, package / folder);
+  }
   return packaged.empty() ? search : open_cublaslt(packaged);
 }
 

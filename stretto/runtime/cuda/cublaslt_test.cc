@@ -6,11 +6,11 @@
 
 #include <cmath>
 #include <random>
-#include <type_traits>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/runtime/cuda/cublaslt_library.h"
+#include "stretto/runtime/cuda/signature_testing.h"
 
 // Its names are global, ours are in stretto::cuda.
 #if __has_include(<cublasLt.h>)
@@ -38,28 +38,6 @@ static_assert(offsetof(cublasLtMatmulHeuristicResult_t, state) ==
               offsetof(::cublasLtMatmulHeuristicResult_t, state));
 static_assert(offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize) ==
               offsetof(::cublasLtMatmulHeuristicResult_t, workspaceSize));
-
-// Two declarations of one parameter: the same kind of thing, as wide, as constant.
-template <typename Ours, typename Theirs>
-constexpr bool alike() {
-  if constexpr (std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>) {
-    using A = std::remove_pointer_t<Ours>;
-    using B = std::remove_pointer_t<Theirs>;
-    return std::is_const_v<A> == std::is_const_v<B> && std::is_class_v<A> == std::is_class_v<B> &&
-           std::is_void_v<A> == std::is_void_v<B> && std::is_pointer_v<A> == std::is_pointer_v<B>;
-  } else {
-    return !std::is_pointer_v<Ours> && !std::is_pointer_v<Theirs> &&
-           std::is_enum_v<Ours> == std::is_enum_v<Theirs> && sizeof(Ours) == sizeof(Theirs);
-  }
-}
-template <typename R, typename... A, typename S, typename... B>
-constexpr bool same_signature(R (*)(A...), S (*)(B...)) {
-  if constexpr (sizeof...(A) != sizeof...(B)) {
-    return false;
-  } else {
-    return alike<R, S>() && (alike<A, B>() && ...);
-  }
-}
 
 #define STRETTO_CUBLASLT_COMPARE(member, symbol, result, parameters)                        \
   static_assert(same_signature(decltype(CublasLtLibrary::member){}, decltype(&::symbol){}), \

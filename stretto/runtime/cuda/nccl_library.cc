@@ -3,38 +3,16 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <cstdlib>
-#include <memory>
 
 #include "stretto/base/errors.h"
+#include "stretto/runtime/cuda/python_packages.h"
 
 namespace stretto::cuda {
 namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSoname = "libnccl.so.2";
-
-// Of the Python packages below `nvidia`, which may be several directories.
-std::vector<fs::path> python_libraries() {
-  struct Close {
-    void operator()(FILE* pipe) const { pclose(pipe); }
-  };
-  constexpr const char* kCommand =
-      "python3 -c 'import nvidia; print(\"\\n\".join(nvidia.__path__))' 2>/dev/null";
-  std::unique_ptr<FILE, Close> pipe(popen(kCommand, "re"));
-  std::vector<fs::path> names;
-  std::string line;
-  for (int c = pipe ? std::fgetc(pipe.get()) : EOF; c != EOF; c = std::fgetc(pipe.get())) {
-    if (c != '\n') {
-      line += static_cast<char>(c);
-      continue;
-    }
-    names.push_back(fs::path(line) / "nccl/lib" / kSoname);
-    line.clear();
-  }
-  return names;
-}
 
 // Empty where the library is usable.
 std::string load(const fs::path& name, NcclLibrary& library) {
@@ -81,7 +59,10 @@ NcclSearch search_nccl() {
   std::vector<fs::path> names = {kSoname, fs::path("/usr/local/cuda/lib64") / kSoname};
   NcclSearch search = open_nccl(names);
   if (search.error.empty()) return search;
-  std::vector<fs::path> packaged = python_libraries();
+  std::vector<fs::path> packaged;
+  for (const fs::path& package : python_packages()) {
+    packaged.push_back(package / "nccl/lib" / kSoname);
+  }
   return packaged.empty() ? search : open_nccl(packaged);
 }
 

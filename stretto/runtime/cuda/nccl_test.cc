@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <functional>
 #include <random>
-#include <type_traits>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/test_seed.h"
+#include "stretto/runtime/cuda/signature_testing.h"
 
 // Its names are global, ours are in stretto::cuda.
 #if __has_include(<nccl.h>) && __has_include(<cuda_runtime.h>)
@@ -29,28 +29,6 @@ static_assert(int{stretto::cuda::ncclInt32} == int{::ncclInt32} &&
               int{stretto::cuda::ncclFloat16} == int{::ncclFloat16});
 static_assert(int{stretto::cuda::ncclFloat32} == int{::ncclFloat32} &&
               int{stretto::cuda::ncclBfloat16} == int{::ncclBfloat16});
-
-// Two declarations of one parameter: the same kind of thing, as wide, as constant.
-template <typename Ours, typename Theirs>
-constexpr bool alike() {
-  if constexpr (std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>) {
-    using A = std::remove_pointer_t<Ours>;
-    using B = std::remove_pointer_t<Theirs>;
-    return std::is_const_v<A> == std::is_const_v<B> && std::is_class_v<A> == std::is_class_v<B> &&
-           std::is_void_v<A> == std::is_void_v<B> && std::is_pointer_v<A> == std::is_pointer_v<B>;
-  } else {
-    return !std::is_pointer_v<Ours> && !std::is_pointer_v<Theirs> &&
-           std::is_enum_v<Ours> == std::is_enum_v<Theirs> && sizeof(Ours) == sizeof(Theirs);
-  }
-}
-template <typename R, typename... A, typename S, typename... B>
-constexpr bool same_signature(R (*)(A...), S (*)(B...)) {
-  if constexpr (sizeof...(A) != sizeof...(B)) {
-    return false;
-  } else {
-    return alike<R, S>() && (alike<A, B>() && ...);
-  }
-}
 
 #define STRETTO_NCCL_COMPARE(member, symbol, result, parameters) \
   static_assert(same_signature(decltype(NcclLibrary::member){}, decltype(&::symbol){}), #symbol);

@@ -3,12 +3,11 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <iterator>
-#include <memory>
 
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
+#include "stretto/runtime/cuda/python_packages.h"
 
 namespace stretto::cuda {
 namespace {
@@ -45,27 +44,6 @@ std::vector<fs::path> own_directories() {
   if (dladdr(reinterpret_cast<const void*>(&own_directories), &self) != 0) {
     fs::path object = fs::weakly_canonical(self.dli_fname, error);
     if (!error) directories.push_back(object.parent_path());
-  }
-  return directories;
-}
-
-// The directories that make up the package `nvidia` of python3, which may be several.
-std::vector<fs::path> python_packages() {
-  struct Close {
-    void operator()(FILE* pipe) const { pclose(pipe); }
-  };
-  std::unique_ptr<FILE, Close> pipe(
-      popen("python3 -c 'import nvidia; print(\"\\n\".join(nvidia.__path__))' 2>/dev/null", "re"));
-  std::vector<fs::path> directories;
-  if (pipe == nullptr) return directories;
-  std::string text;
-  char buffer[512];
-  while (std::fgets(buffer, sizeof buffer, pipe.get()) != nullptr) {
-    text += buffer;
-    if (text.back() != '\n') continue;
-    text.pop_back();
-    directories.emplace_back(text);
-    text.clear();
   }
   return directories;
 }

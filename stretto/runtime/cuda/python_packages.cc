@@ -1,0 +1,30 @@
+#include "stretto/runtime/cuda/python_packages.h"
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+namespace stretto::cuda {
+namespace fs = std::filesystem;
+
+std::vector<fs::path> python_packages() {
+  struct Close {
+    void operator()(FILE* pipe) const { pclose(pipe); }
+  };
+  std::unique_ptr<FILE, Close> pipe(
+      popen("python3 -c 'import nvidia; print(\"\\n\".join(nvidia.__path__))' 2>/dev/null", "re"));
+  std::vector<fs::path> directories;
+  if (pipe == nullptr) return directories;
+  std::string text;
+  char buffer[512];
+  while (std::fgets(buffer, sizeof buffer, pipe.get()) != nullptr) {
+    text += buffer;
+    if (text.back() != '\n') continue;
+    text.pop_back();
+    directories.emplace_back(text);
+    text.clear();
+  }
+  return directories;
+}
+
+}  // namespace stretto::cuda
