@@ -211,8 +211,16 @@ class ProgramChecker {
   void tickets(const Role& r) {
     std::set<int> read, written;
     std::string order;  // what would order them
+    std::function<void(const Expr&)> tables = [&](const Expr& expr) {
+      const ExprNode& n = expr.node();
+      if (n.op == ExprOp::kTable) read.insert(static_cast<int>(n.value));
+      for (const Expr& arg : n.args) tables(arg);
+    };
     std::function<void(const Block&)> walk = [&](const Block& block) {
       for (const Op& op : block) {
+        if (op.code == OpCode::kLet && !op.exprs.empty() && op.exprs[0].has_value()) {
+          tables(op.exprs[0]);
+        }
         const OpInfo& info = op_info(op.code);
         bool pipe = op.code == OpCode::kPipePut || op.code == OpCode::kPipeGet ||
                     op.code == OpCode::kPipeRelease;

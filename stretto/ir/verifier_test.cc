@@ -210,6 +210,9 @@ TEST(Verifier, RefusesBadDeclarations) {
       {"copy_engine 1", "copy_engine 0", "0 workers"},
       {"copy_engine 1", "copy_engine 1 cluster 2", "only SMs"},
       {"copy_engine 1", "copy_engine 1 stages 2", "only SMs are pipelined"},
+      {"copy_engine 1", "copy_engine 1 tickets", "only SMs do"},
+      {"sms 4 tiles", "sms 4 tickets tiles", "by ticket and has a '"},
+      {"sms 4 tiles", "sms 4 consumers 2 tiles", "only pipelined roles have several"},
       {"%u < 4", "%x < 4", "not a tile variable"},
       {"%u < 4", "%u < @idx[0]", "may be read in a let only"},
       {"%u < 4", "%u < -1", "-1 tiles"},
@@ -340,6 +343,31 @@ TEST(Verifier, RefusesBadSchedules) {
 }
 
 // Registers have the scope of the block that first writes them.
+// By ticket no tile comes before another, so none may depend on what another has written.
+TEST(Verifier, TicketsNeedTilesThatDoNotDependOnEachOther) {
+  const std::string text = R"(program "tickets" world 1 level tile {
+rank %rank
+tile %t
+let %x
+input @in : i32[4, 8] contract range 0, 4
+state @seen : i32[4, 8] contract range 0, 4
+role r sms 2 tickets tiles %t < 4 {
+agent main body {
+values $0: i32[1, 8]
+let %x = @in[0, 0]
+$0 = load @in[%t, 0] tile [1, 8]
+store $0 to @seen[%t, 0] tile [1, 8]
+}
+}
+}
+)";
+  EXPECT_EQ(verdict(parse(text, "good.txt", MissingLocs::kFill)), "accepted");
+  expect_refused(text,
+                 {"let %x = @in[0, 0]", "let %x = @seen[0, 0]", "reads 'seen', which it", -3});
+  expect_refused(text,
+                 {"load @in[%t, 0]", "load @seen[%t, 0]", "reads 'seen', which it writes", -4});
+}
+
 TEST(Verifier, RegistersOfABodyEndWithIt) {
   std::string text = kSchedule;
   auto with = [&](const std::string& ops) {
