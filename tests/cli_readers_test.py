@@ -1,0 +1,141 @@
+"""compile and predict: what two readers of a program say on the command line. Usage: cli_readers_test.py PATH_OF_STRETTO
+[unittest arguments], from the root of the repository."""
+
+import json
+
+import cli_case
+from cli_case import ROOT, DATA, run, CliCase
+
+COMPILE_KEYS = ["kernels", "failed", "spills", "warnings", "failures", "seconds"]
+
+
+class CompileTest(CliCase):
+    """GPU kernels are made without a GPU; what is compiled needs NVRTC."""
+
+    def need_nvrtc(self):
+        done = run("compile", "broadcast", "--ranks", 1)
+        if done.returncode == 4:
+            self.skipTest(done.stderr.decode().strip())
+
+    def test_operators_compile_cleanly(self):
+        self.need_nvrtc()
+        for op in ("ag_gemm", "all_reduce_packet", "attention"):
+            got = self.json_of("compile", op, "--target", "sm_90a", "--ranks", "2..3",
+                               keys=COMPILE_KEYS)
+            self.assertGreaterEqual(got["kernels"], 6)
+            self.assertEqual((got["failed"], got["spills"], got["warnings"], got["failures"]),
+                             (0, 0, 0, []))
+        got = self.json_of("compile", "gemm", "--ranks", 1, "--m", 33, "--n", 44, "--k", 55, "--dtype",
+                           "float16", keys=COMPILE_KEYS)
+        self.assertEqual(got["kernels"], 1)
+        progress = self.good("compile", "rms_norm", "--ranks", 2).stderr.decode()
+        self.assertRegex(progress, r"^(rms_norm .*P=2: good \(.* s\)\n)+$")
+
+    def test_program_files(self):
+        self.need_nvrtc()
+        got = self.json_of("compile", DATA / "kept_wait.cc", "--ranks", 2, keys=COMPILE_KEYS)
+        self.assertEqual((got["kernels"], got["failed"]), (1, 0))
+        file = self.tmp / "atomics.cc"
+        file.write_text('#include "stretto/lang/program_builder.h"\n'
+                        "using namespace stretto;\n"
+                        "Program stretto_program(int world_size) {\n"
+                        '  ProgramBuilder p("atomics", world_size);\n'
+                        '  auto y = p.state("y", DType::kF32, {1, 64});\n'
+                        '  p.role("add", Resource::sms(1), p.range(1), [&](const Tile&) {\n'
+                        "    p.reduce_store(y.tile({0, 0}, 1, 64), p.zeros(DType::kF32, 1, 64));\n"
+                        "  });\n  return p.finish();\n}\n")
+        done = run("compile", file, "--ranks", 2, "--json")
+        self.assertEqual(done.returncode, 2, done.stderr.decode())
+        got = json.loads(done.stdout)
+        self.assertEqual((got["kernels"], got["failed"]), (1, 1))
+        for words in ("atomics.cc:7", "role 'add'", "order of arrival"):
+            self.assertIn(words, got["failures"][0])
+
+    def test_emits_text(self):
+        text = self.good("explain", "ag_gemm", "--ranks", 2, "--emit", "cuda").stdout.decode()
+        for words in ("__global__", "// role 'gather'", "// producer", "tma_load_3d(", "dot_async<"):
+            self.assertIn(words, text)
+        self.need_nvrtc()
+        text = self.good("explain", DATA / "kept_wait.cc", "--emit", "ptx").stdout.decode()
+        self.assertIn(".target sm_90a", text)
+
+    def test_bad_use(self):
+        self.refused("compile", says="--all")
+        self.refused("compile", "no_such_operator", says=["no_such_operator", "ag_gemm"])
+        self.refused("compile", "gemm", "--target", "sm_80", says="--target")
+        self.refused("compile", "gemm", "--ranks", "9..1", says="--ranks")
+        self.refused("compile", "gemm", env={"STRETTO_NVRTC": "/nowhere/libnvrtc.so"}, code=4,
+                     says=["/nowhere/libnvrtc.so"], lines=None)
+
+
+class PredictTest(CliCase):
+    """No GPU is needed; times are the business of the unit tests."""
+
+    KEYS = ["time_ms", "exposed_comm_ms", "bound_by", "config", "machine", "floors_ms", "roles"]
+
+    def test_operator(self):
+        got = self.json_of("predict", "ag_gemm_push", "--machine", "h200x4", "--ranks", 4, "--m", 8192,
+                           "--n", 22016, "--k", 4096, "--dtype", "bf16", keys=self.KEYS)
+        self.assertEqual(got["machine"], "h200x4")
+        self.assertGreater(got["exposed_comm_ms"], 0)
+        self.assertLess(got["exposed_comm_ms"], got["time_ms"])
+        self.assertGreaterEqual(got["time_ms"], max(got["floors_ms"].values()))
+        self.assertEqual([r["name"] for r in got["roles"]], ["push", "gemm"])
+        for part in ("ag_gemm_push", "m=8192", "bf16", "P=4", "gemm on"):
+            self.assertIn(part, got["config"])
+
+    def test_text_and_timeline(self):
+        out = self.tmp / "predicted.json"
+        text = self.good("predict", ROOT / "examples/02_ag_gemm.cc", "--ranks", 2,
+                         "-o", out).stdout.decode()
+        self.assertRegex(text, r"ms of it exposed communication, bound by \w+\n")
+        self.assertRegex(text, r"(?m)^gather +x 1 +\|.{72}\|$")
+        events = json.loads(out.read_text())["traceEvents"]
+        lanes = {e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+        self.assertTrue({"gather/0", "gemm/0", "gemm/1"} <= lanes, lanes)
+        starts = [e for e in events if e["ph"] == "s"]
+        self.assertGreater(len(starts), 0)
+
+    def test_machine_file(self):
+        machine = json.loads((ROOT / "stretto/predict/machines/h200x2.json").read_text())
+        file = self.tmp / "mine.json"
+        times = []
+        for gbs in (4300, 430):
+            machine["name"] = "mine"
+            machine["memory"]["hbm_gbs"] = gbs
+            file.write_text(json.dumps(machine))
+            got = self.json_of("predict", "gemm", "--machine", file, "--m", 8, "--n", 16384, "--k", 8192,
+                               keys=self.KEYS)
+            self.assertEqual(got["machine"], "mine")
+            times.append(got["time_ms"])
+        self.assertGreater(times[1], 3 * times[0])
+        machine["memory"]["hbm_gbs"] = "much"
+        file.write_text(json.dumps(machine))
+        self.refused("predict", "gemm", "--machine", file, says=["mine.json", "hbm_gbs"])
+        file.write_text("{")
+        self.refused("predict", "gemm", "--machine", file, says=["mine.json"])
+
+    def test_extents(self):
+        times = [self.json_of("predict", "gemm", "--m", 4096, "--n", 4096, "--k", 4096, "--extent",
+                              f"m={m}", keys=self.KEYS)["time_ms"] for m in (128, 4096)]
+        self.assertGreater(times[1], 2 * times[0])
+
+    def test_bad_use(self):
+        self.refused("predict", "gemm", "--machine", "h300", says=["h300", "h200x4"])
+        self.refused("predict", "gemm", "--machine", "h200x2", "--ranks", 4, says=["h200x2", "4 GPUs"])
+        self.refused("predict", "no_such_operator", says=["no_such_operator"])
+        self.refused("predict", "gemm", "--dtype", "float33", says="float33")
+        self.refused("predict", "gemm", "--extent", "x=1", says="x=1")
+        self.refused("predict", "gemm", "--extent", "m", says="NAME=VALUE")
+        self.refused("predict", "gemm", "--extent", "m=99999999", says="m")
+        self.refused("predict", "gemm", "-o", self.tmp / "no/such/x.json", says="x.json")
+        # A launch that would wait for ever is refused, not simulated for ever.
+        text = self.good("explain", DATA / "kept_wait.cc", "--emit", "schedule-ir").stdout.decode()
+        stuck = self.tmp / "stuck.ir"
+        stuck.write_text(text.replace(">= 1", ">= 2", 1))
+        self.assertNotEqual(stuck.read_text(), text)
+        self.refused("predict", stuck, code=1, says=["never ends", ">= 2", "stays at 1"])
+
+
+if __name__ == "__main__":
+    cli_case.main(__doc__)
