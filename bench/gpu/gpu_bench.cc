@@ -6,6 +6,9 @@
 //   gpu_bench gemm-suite [--tp P]     tensor-parallel shapes of three models, and 8192^3
 //   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
 //   gpu_bench collectives --ranks P   collectives against NCCL
+//   gpu_bench predict-points -o FILE  predicted times of a list of operators; needs no GPU
+//   gpu_bench points FILE             the same measured, and how far off the predictions are
+//   gpu_bench calibrate -o FILE       what this machine can do, for predictions
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -21,6 +24,7 @@
 #include "bench/gpu/compile_ahead.h"
 #include "bench/gpu/gemm_compare.h"
 #include "bench/gpu/overlap.h"
+#include "bench/gpu/points.h"
 #include "stretto/base/errors.h"
 #include "stretto/runtime/cuda/cublaslt.h"
 #include "stretto/runtime/cuda/nccl.h"
@@ -41,6 +45,8 @@ struct Settings {
   int tp = 4;
   bool quick = false, graph = false, proof = false;
   int samples = 60;
+  std::vector<int> ranks = {1, 2};  // predict-points
+  std::string file, calibrated;     // points
 };
 
 GemmOptions gemm_options(const Settings& s, int num_sms) {
@@ -231,6 +237,54 @@ int run_attention_suite(const Settings& s, bool checks) {
   return failed == 0 ? 0 : 1;
 }
 
+std::string machine_of_ranks(int ranks) {
+  return fmt::format("h200x{}", ranks <= 1 ? 1 : ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8);
+}
+
+int run_predict_points(const Settings& s) {
+  auto now = std::chrono::system_clock::now();
+  Json out = {
+      {"commit", s.commit},
+      {"date", fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)))}};
+  std::size_t count = 0;
+  for (int ranks : s.ranks) {
+    predict::Machine machine =
+        predict::find_machine(s.calibrated.empty() ? machine_of_ranks(ranks) : s.calibrated);
+    out["machines"].push_back(machine.name);
+    for (const Point& p : predict_points(ranks, machine)) {
+      out["points"].push_back(p.to_json());
+      ++count;
+      if (!p.error.empty()) fmt::print("{}\n", p.to_string());
+    }
+  }
+  std::ofstream(s.out) << out.dump(1) << "\n";
+  fmt::print("{} points in {}\n", count, s.out);
+  return 0;
+}
+
+int run_points(const Settings& s) {
+  Json file = read_json_file(s.file), out;
+  std::vector<Point> all;
+  for (int ranks : s.world_size == 1 ? std::vector{1} : std::vector{1, s.world_size}) {
+    std::vector<Point> points = read_points(file, s.file, ranks);
+    GpuWorld world({.size = ranks});
+    if (out.is_null()) out = machine(world, s);
+    measure_points(world, points, {.only = s.only, .samples = s.samples, .seed = s.seed},
+                   [&](const Point& p) { keep(s, out, "points", p); });
+    all.insert(all.end(), points.begin(), points.end());
+  }
+  std::string text = "predicted before:\n" + summary(all);
+  if (!s.calibrated.empty()) {
+    predict_again(all, predict::find_machine(s.calibrated));
+    text += "predicted with " + s.calibrated + ":\n" + summary(all);
+    for (const Point& p : all) out["after"].push_back(p.to_json());
+  }
+  out["summary"] = text;
+  if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
+  fmt::print("{}", text);
+  return 0;
+}
+
 int run(int argc, char** argv) {
   Settings s;
   CLI::App app("checks and measurements of the GPU backend");
@@ -288,7 +342,25 @@ int run(int argc, char** argv) {
   }
   attention_suite->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   attention_suite->add_option("-o,--out", s.out, "JSON with every sample");
+  auto* predict_points = app.add_subcommand("predict-points", "predicted times, without a GPU");
+  predict_points->add_option("--ranks", s.ranks, "worlds")->delimiter(',')->capture_default_str();
+  predict_points->add_option("-o,--out", s.out, "JSON")->required();
+  auto* points = app.add_subcommand("points", "predictions against measurements");
+  points->add_option("file", s.file, "of predict-points, or of points")->required();
+  points->add_option("--ranks", s.world_size, "of the points that are measured, and those of one")
+      ->check(CLI::Range(1, 8));
+  points->add_option("--only", s.only, "points whose text contains this");
+  points->add_option("--samples", s.samples, "launches or graphs of each")
+      ->default_val(20)
+      ->check(CLI::PositiveNumber);
+  points->add_option("-o,--out", s.out, "JSON with predicted and measured times");
+  for (auto* command : {predict_points, points}) {
+    command->add_option("--machine", s.calibrated,
+                        "machine file; points: after calibration, beside the file's predictions");
+  }
   CLI11_PARSE(app, argc, argv);
+  if (predict_points->parsed()) return run_predict_points(s);
+  if (points->parsed()) return run_points(s);
   if (attention_check->parsed() || attention_suite->parsed()) {
     return run_attention_suite(s, attention_check->parsed());
   }

@@ -7,10 +7,10 @@
 #include <memory>
 
 #include "bench/gpu/overlap_buffers.h"
-#include "bench/gpu/overlap_time.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
+#include "stretto/ops/gpu_harness/ranks_time.h"
 #include "stretto/runtime/cuda/cublaslt.h"
 #include "stretto/runtime/cuda/nccl.h"
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <thread>
 
 #include "stretto/base/dtype.h"
@@ -12,9 +11,6 @@
 namespace stretto::bench {
 namespace {
 
-// The period of the values: a prime, so that no two rows are alike.
-constexpr std::size_t kPoolSize = 4000037;
-constexpr std::uint8_t kNanByte = 0xff;
 constexpr std::size_t kPieces = 8;  // of a rank's matrix, compared at the same time
 
 struct Difference {
@@ -59,49 +55,6 @@ std::vector<std::uint16_t> download(const GpuWorld& world, const SymmetricGpuMem
 }
 
 }  // namespace
-
-RandomFill::RandomFill(const GpuWorld& world, std::uint64_t seed)
-    : world_(world), pool_(world.allocate(kPoolSize * sizeof(std::uint16_t))) {
-  std::mt19937_64 bits(seed);
-  std::normal_distribution<double> normal;
-  std::vector<std::byte> host(kPoolSize * sizeof(std::uint16_t));
-  for (std::size_t i = 0; i < kPoolSize; ++i) {
-    store_element(DType::kBF16, host.data() + i * sizeof(std::uint16_t), normal(bits));
-  }
-  for (int r = 0; r < world.size(); ++r) {
-    CUdeviceptr to = pool_.on[static_cast<std::size_t>(r)].address();
-    world.stream(r).upload(to, host.data(), host.size());
-  }
-  world.synchronize();
-}
-
-SymmetricGpuMemory RandomFill::allocate(std::size_t bytes) {
-  SymmetricGpuMemory out = world_.allocate(bytes);
-  for (int r = 0; r < world_.size(); ++r) {
-    const cuda::DeviceMemory& to = out.on[static_cast<std::size_t>(r)];
-    const cuda::DeviceMemory& pool = pool_.on[static_cast<std::size_t>(r)];
-    for (std::size_t done = 0; done < bytes;) {
-      std::size_t some = std::min(bytes - done, pool.bytes() - from_);
-      world_.stream(r).copy(to.address() + done, pool.address() + from_, some);
-      done += some;
-      from_ = (from_ + some) % pool.bytes();
-    }
-  }
-  return out;
-}
-
-SymmetricGpuMemory allocate_poisoned(const GpuWorld& world, std::size_t bytes) {
-  SymmetricGpuMemory out = world.allocate(bytes);
-  poison(world, out);
-  return out;
-}
-
-void poison(const GpuWorld& world, const SymmetricGpuMemory& memory) {
-  for (int r = 0; r < world.size(); ++r) {
-    const cuda::DeviceMemory& on = memory.on[static_cast<std::size_t>(r)];
-    world.stream(r).fill_bytes(on.address(), kNanByte, on.bytes());
-  }
-}
 
 std::string compare_bf16(const GpuWorld& world, const SymmetricGpuMemory& got,
                          const SymmetricGpuMemory& want, std::int64_t n, Tolerance tolerance) {

@@ -91,11 +91,10 @@ struct ScatterChoice {
   int num_slots() const { return scatter == Scatter::kEpilogue ? 2 : 1; }
 };
 constexpr ScatterChoice kScatters[] = {
-    {kNarrow, Scatter::kEpilogue, 8, 1, 32},  {kWide, Scatter::kEpilogue, 8, 1, 32},
-    {kNarrow, Scatter::kCopyEngine, 8, 4, 8}, {kMiddle, Scatter::kEpilogue, 8, 1, 32},
-    {kNarrow, Scatter::kEpilogue, 4, 1, 32},  {kNarrow, Scatter::kEpilogue, 16, 1, 32},
-    {kNarrow, Scatter::kEpilogue, 8, 1, 4},   {kWide, Scatter::kEpilogue, 4, 1, 32},
-    {kWide, Scatter::kEpilogue, 16, 1, 32},   {kWide, Scatter::kCopyEngine, 8, 8, 8},
+    {kWide, Scatter::kEpilogue, 0, 1, 32},   {kMiddle, Scatter::kEpilogue, 0, 1, 32},
+    {kNarrow, Scatter::kEpilogue, 0, 1, 32}, {kWide, Scatter::kCopyEngine, 0, 2, 4},
+    {kNarrow, Scatter::kEpilogue, 8, 1, 32}, {kNarrow, Scatter::kEpilogue, 16, 1, 32},
+    {kWide, Scatter::kEpilogue, 0, 1, 8},    {kNarrow, Scatter::kCopyEngine, 8, 4, 8},
 };
 
 void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
@@ -137,8 +136,7 @@ void add_one_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
     Loop loop;
     int reduce;
   };
-  constexpr Choice kChoices[] = {
-      {kSmall, 4}, {kFlat, 32}, {kFlat, 64}, {kSmall, 32}, {kNarrow, 32}};
+  constexpr Choice kChoices[] = {{kSmall, 0}, {kFlat, 0}, {kNarrow, 0}, {kSmall, 4}, {kFlat, 32}};
   for (const Choice& c : kChoices) {
     std::int64_t tiles = ceil_div(s.rank.m, c.loop.tile.bm) * ceil_div(s.rank.n, c.loop.tile.bn);
     auto compute = static_cast<int>(std::min<std::int64_t>(tiles, sms - c.reduce));

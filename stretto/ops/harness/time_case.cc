@@ -13,20 +13,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Values table_values(const Program& program, std::size_t tensor_idx) {
-  const Tensor& t = program.tensors[tensor_idx];
-  std::vector<std::int64_t> vars = initial_vars(program, 0, extent_bounds(program));
-  auto count =
-      static_cast<std::size_t>(num_elements(bound_shape(program, static_cast<int>(tensor_idx))));
-  std::int64_t lo = t.contract.lo.has_value() ? eval(t.contract.lo, vars) : 0;
-  Values values(count, static_cast<double>(lo));
-  if (t.contract.kind == ContractKind::kPermutation) {
-    for (std::size_t i = 0; i < count; ++i)
-      values[i] = static_cast<double>(lo) + static_cast<double>(i);
-  }
-  return values;
-}
-
 }  // namespace
 
 std::vector<double> time_case(const OpCase& op_case, const TimeOptions& options) {
@@ -51,6 +37,20 @@ std::vector<double> time_case(const OpCase& op_case, const TimeOptions& options)
   });
   if (!options.trace.empty()) world.recorder().write_trace(options.trace);
   return slowest;
+}
+
+Values table_values(const Program& program, std::size_t tensor_idx) {
+  const Tensor& t = program.tensors[tensor_idx];
+  std::vector<std::int64_t> vars = initial_vars(program, 0, extent_bounds(program));
+  auto count =
+      static_cast<std::size_t>(num_elements(bound_shape(program, static_cast<int>(tensor_idx))));
+  std::int64_t lo = t.contract.lo.has_value() ? eval(t.contract.lo, vars) : 0;
+  Values values(count, static_cast<double>(lo));
+  if (t.contract.kind == ContractKind::kPermutation) {
+    for (std::size_t i = 0; i < count; ++i)
+      values[i] = static_cast<double>(lo) + static_cast<double>(i);
+  }
+  return values;
 }
 
 OpCase random_case(const Program& program, std::uint64_t seed) {

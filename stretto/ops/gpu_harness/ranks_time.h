@@ -7,7 +7,7 @@
 
 #include "stretto/gpu/gpu_world.h"
 
-namespace stretto::bench {
+namespace stretto {
 
 // Enqueues one call on the stream of every rank of the world, working on buffer set `set`.
 using RanksCall = std::function<void(int set)>;
@@ -27,4 +27,4 @@ std::vector<std::vector<double>> time_ranks(const GpuWorld& world,
                                             const std::vector<RanksCall>& contestants,
                                             const RanksTimeOptions& options);
 
-}  // namespace stretto::bench
+}  // namespace stretto

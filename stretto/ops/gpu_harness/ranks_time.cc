@@ -1,4 +1,4 @@
-#include "bench/gpu/overlap_time.h"
+#include "stretto/ops/gpu_harness/ranks_time.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,7 +9,7 @@
 
 #include "stretto/base/errors.h"
 
-namespace stretto::bench {
+namespace stretto {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -243,4 +243,4 @@ std::vector<std::vector<double>> time_ranks(const GpuWorld& world,
   return ms;
 }
 
-}  // namespace stretto::bench
+}  // namespace stretto

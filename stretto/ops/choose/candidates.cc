@@ -1,0 +1,132 @@
+#include "stretto/ops/choose/candidates.h"
+
+#include <fmt/format.h>
+
+#include "stretto/base/errors.h"
+#include "stretto/ops/catalog/catalog.h"
+#include "stretto/ops/choose/configs.h"
+#include "stretto/ops/gemm/gemm_case.h"
+
+namespace stretto {
+namespace {
+
+template <typename Desc, typename Config>
+void add(OpCandidates& out, const Desc& desc, const std::vector<Config>& configs,
+         Program (*make)(const Desc&, const Config&)) {
+  out.desc = to_string(desc);
+  for (const Config& config : configs) {
+    out.fused.push_back({to_string(config), [=] { return make(desc, config); }});
+  }
+}
+
+std::int64_t part(std::int64_t size, const OpShape& s) {
+  return ceil_div(size, std::int64_t{s.world_size});
+}
+
+OpCandidates of_gemm(const OpShape& s, int num_sms) {
+  GemmDesc desc{.world_size = s.world_size,
+                .m = row_bucket(s.m),
+                .n = s.n,
+                .k = s.k,
+                .a_dtype = s.dtype,
+                .b_dtype = s.dtype,
+                .c_dtype = s.dtype};
+  OpCandidates out;
+  add(out, desc, gpu_configs(desc, num_sms), gemm);
+  return out;
+}
+
+OpShape with(OpShape s, std::int64_t m, std::int64_t n, std::int64_t k) {
+  s.m = m;
+  s.n = n;
+  s.k = k;
+  return s;
+}
+
+OpCandidates of_ag_gemm(const OpShape& s, const std::vector<Gather>& gathers, int num_sms) {
+  AgGemmDesc desc{.world_size = s.world_size,
+                  .m = row_bucket(s.m),
+                  .n = part(s.n, s),
+                  .k = s.k,
+                  .a_dtype = s.dtype,
+                  .b_dtype = s.dtype,
+                  .c_dtype = s.dtype};
+  OpCandidates out;
+  for (Gather gather : gathers) add(out, desc, gpu_configs(desc, gather, num_sms), ag_gemm);
+  out.sequence = {{"all_gather", with(s, s.m, s.k, 0)}, {"gemm", with(s, s.m, desc.n, s.k)}};
+  return out;
+}
+
+OpCandidates of_gemm_rs(const OpShape& s, const std::vector<Scatter>& scatters, int num_sms) {
+  GemmRsDesc desc{.world_size = s.world_size,
+                  .m = row_bucket(s.m),
+                  .n = s.n,
+                  .k = part(s.k, s),
+                  .a_dtype = s.dtype,
+                  .b_dtype = s.dtype,
+                  .out_dtype = s.dtype};
+  OpCandidates out;
+  for (Scatter scatter : scatters) add(out, desc, gpu_configs(desc, scatter, num_sms), gemm_rs);
+  out.sequence = {{"gemm", with(s, s.m, s.n, desc.k)}, {"reduce_scatter", with(s, s.m, s.n, 0)}};
+  return out;
+}
+
+OpCandidates of_gemm_ar(const OpShape& s, const std::vector<ReduceShots>& shots, int num_sms) {
+  GemmArDesc desc{.world_size = s.world_size,
+                  .m = row_bucket(s.m),
+                  .n = s.n,
+                  .k = part(s.k, s),
+                  .a_dtype = s.dtype,
+                  .b_dtype = s.dtype,
+                  .out_dtype = s.dtype};
+  OpCandidates out;
+  for (ReduceShots kind : shots) add(out, desc, gpu_configs(desc, kind, num_sms), gemm_ar);
+  // The packet protocol where latency counts, least bytes else.
+  constexpr std::int64_t kLatencyBytes = std::int64_t{1} << 20;
+  bool small = s.m * s.n * static_cast<std::int64_t>(size_bytes(s.dtype)) <= kLatencyBytes;
+  out.sequence = {{"gemm", with(s, s.m, s.n, desc.k)},
+                  {small ? "all_reduce_packet" : "all_reduce_two_shot", with(s, s.m, s.n, 0)}};
+  return out;
+}
+
+OpCandidates of_collective(const OpShape& s, Collective collective, AllReduceKind kind) {
+  CollectiveDesc desc{.dtype = s.dtype, .m = s.m, .n = s.n, .world_size = s.world_size};
+  OpCandidates out;
+  auto make = collective == Collective::kAllGather       ? all_gather
+              : collective == Collective::kReduceScatter ? reduce_scatter
+                                                         : all_reduce;
+  add(out, desc, gpu_configs(desc, collective, kind), make);
+  return out;
+}
+
+}  // namespace
+
+OpCandidates candidates(const std::string& op, const OpShape& shape, int num_sms) {
+  const OperatorInfo* info = find_operator(op);
+  if (info == nullptr) throw UserError(fmt::format("'{}' is not an operator", op));
+  OpShape s = with_defaults(shape);
+  s.target = Target::kCuda;
+  if (op == "gemm") return of_gemm(s, num_sms);
+  if (op == "ag_gemm") return of_ag_gemm(s, {Gather::kPull, Gather::kPush}, num_sms);
+  if (op == "ag_gemm_push") return of_ag_gemm(s, {Gather::kPush}, num_sms);
+  if (op == "gemm_rs") {
+    return of_gemm_rs(s, {Scatter::kEpilogue, Scatter::kCopyEngine}, num_sms);
+  }
+  if (op == "gemm_rs_copy") return of_gemm_rs(s, {Scatter::kCopyEngine}, num_sms);
+  if (op == "gemm_ar") return of_gemm_ar(s, {ReduceShots::kOne, ReduceShots::kTwo}, num_sms);
+  if (op == "gemm_ar_two_shot") return of_gemm_ar(s, {ReduceShots::kTwo}, num_sms);
+  if (op == "all_gather") return of_collective(s, Collective::kAllGather, {});
+  if (op == "reduce_scatter") return of_collective(s, Collective::kReduceScatter, {});
+  for (AllReduceKind kind :
+       {AllReduceKind::kOneShot, AllReduceKind::kTwoShot, AllReduceKind::kPacket}) {
+    if (op == all_reduce_info(kind).name) return of_collective(s, Collective::kAllReduce, kind);
+  }
+  OpShape asked = shape;
+  asked.target = Target::kCuda;
+  OpCandidates out{.desc = fmt::format("{} P={} m={} n={} k={} {}", op, asked.world_size, asked.m,
+                                       asked.n, asked.k, short_name(asked.dtype))};
+  out.fused.push_back({"default", [info, asked] { return info->program(asked); }});
+  return out;
+}
+
+}  // namespace stretto

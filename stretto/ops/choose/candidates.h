@@ -1,0 +1,37 @@
+// What an operator of the catalog may run as at a shape: fused programs, one per config, and the
+// operators that do the same one after the other. The chooser ranks both.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct Candidate {
+  std::string config;                // names it among the operator's candidates
+  std::function<Program()> program;  // tile level; cheap
+};
+
+struct OpCandidates {
+  std::string desc;
+  std::vector<Candidate> fused;  // the operator's default first
+  // The unfused path: operators that run in sequence, each on the same ranks. Empty where the
+  // operator is a single step.
+  struct Step {
+    std::string op;
+    OpShape shape;
+  };
+  std::vector<Step> sequence;
+};
+
+// `ag_gemm`, `gemm_rs` and `gemm_ar` offer every way of gathering, scattering and reducing; the
+// catalog's other names of them, the one that they name. Sizes left open become 512. GEMM +
+// reduce-scatter and + all-reduce are taken without a residual, which their sequence would not
+// have. Operators without configs to choose from have their default alone. UserError for an
+// operator that is not in the catalog.
+OpCandidates candidates(const std::string& op, const OpShape& shape, int num_sms = kGpuSms);
+
+}  // namespace stretto

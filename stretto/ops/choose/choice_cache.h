@@ -1,0 +1,17 @@
+// Choices on disk, one small JSON file each, named by the hash of a key and holding the key. Part
+// of choose.h.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "stretto/ops/choose/choose.h"
+
+namespace stretto {
+
+// Nothing where there is none, or one that cannot be read or was made for another key.
+std::optional<Choice> read_choice(const std::string& key);
+// Does nothing where the cache cannot be written.
+void keep_choice(const std::string& key, const Choice& choice);
+
+}  // namespace stretto

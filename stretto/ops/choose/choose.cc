@@ -1,0 +1,145 @@
+#include "stretto/ops/choose/choose.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <thread>
+
+#include "stretto/base/errors.h"
+#include "stretto/compiler.h"
+#include "stretto/ir/printer.h"
+#include "stretto/ops/choose/choice_cache.h"
+#include "stretto/predict/prediction.h"
+
+namespace stretto {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// Of a program that does not pass or does not fit the machine: never.
+double predicted_ms(const Candidate& candidate, const predict::Machine& machine, bool eager) {
+  try {
+    CompiledProgram compiled = compile(candidate.program(), {.require_proof = false});
+    predict::Plan plan = predict::build_plan(*compiled.schedule, machine, {.eager = eager});
+    return predict::run_plan(plan).seconds * 1e3;
+  } catch (const UserError&) {
+    return kNever;
+  } catch (const Rejected&) {
+    return kNever;
+  }
+}
+
+double sequence_ms(const OpCandidates& candidates, const predict::Machine& machine, bool eager) {
+  double sum = 0;
+  for (const OpCandidates::Step& step : candidates.sequence) {
+    sum +=
+        rank_candidates(stretto::candidates(step.op, step.shape, machine.num_sms), machine, eager)
+            .front()
+            .predicted_ms;
+  }
+  return sum;
+}
+
+std::string sequence_text(const OpCandidates& candidates) {
+  std::vector<std::string> steps;
+  for (const OpCandidates::Step& step : candidates.sequence) steps.push_back(step.op);
+  return fmt::format("sequence of {}", fmt::join(steps, " and "));
+}
+
+std::string key_of(const std::string& op, const OpShape& s, const OpCandidates& candidates,
+                   const ChooseOptions& o) {
+  std::string key = fmt::format("{} m={} n={} k={} {} P={} eager={} fused={} measured={}:{}\n{}\n",
+                                op, s.m, s.n, s.k, short_name(s.dtype), s.world_size, o.eager,
+                                o.allow_fused, o.measure ? o.most_measured : 0, o.measured_on,
+                                predict::to_json(o.machine).dump());
+  for (const Candidate& c : candidates.fused) key += c.config + "\n";
+  return key + print(candidates.fused.front().program());
+}
+
+Choice choice_of(const RankedCandidate& ranked, const OpCandidates& candidates, double measured) {
+  return {.is_sequence = ranked.is_sequence(),
+          .config = ranked.is_sequence()
+                        ? sequence_text(candidates)
+                        : candidates.fused[static_cast<std::size_t>(ranked.index)].config,
+          .predicted_ms = ranked.predicted_ms,
+          .measured_ms = measured};
+}
+
+Choice by_measurement(const std::vector<RankedCandidate>& ranked, const OpCandidates& candidates,
+                      const ChooseOptions& options) {
+  const RankedCandidate* best = nullptr;
+  double least = kNever;
+  int measured = 0;
+  for (const RankedCandidate& r : ranked) {
+    if (!r.is_sequence() && measured >= options.most_measured) continue;
+    const Candidate* candidate =
+        r.is_sequence() ? nullptr : &candidates.fused[static_cast<std::size_t>(r.index)];
+    double ms = options.measure(candidate);
+    if (!(ms > 0)) continue;  // the next one may run
+    measured += r.is_sequence() ? 0 : 1;
+    if (ms >= least) continue;
+    least = ms;
+    best = &r;
+  }
+  if (best == nullptr) throw UserError(candidates.desc + ": no candidate runs");
+  return choice_of(*best, candidates, least);
+}
+
+}  // namespace
+
+std::vector<RankedCandidate> rank_candidates(const OpCandidates& candidates,
+                                             const predict::Machine& machine, bool eager) {
+  std::vector<RankedCandidate> ranked(candidates.fused.size());
+  std::atomic<std::size_t> next{0};
+  auto work = [&] {
+    for (std::size_t i = next++; i < ranked.size(); i = next++) {
+      ranked[i] = {static_cast<int>(i), predicted_ms(candidates.fused[i], machine, eager)};
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    std::size_t most = std::min<std::size_t>(std::thread::hardware_concurrency(), ranked.size());
+    for (std::size_t i = 1; i < most; ++i) threads.emplace_back(work);
+    work();
+  }
+  if (!candidates.sequence.empty()) {
+    ranked.push_back({RankedCandidate::kSequence, sequence_ms(candidates, machine, eager)});
+  }
+  std::erase_if(ranked, [](const RankedCandidate& r) { return r.predicted_ms == kNever; });
+  if (ranked.empty()) {
+    throw UserError(
+        fmt::format("{}: no config can be predicted on machine {}", candidates.desc, machine.name));
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& a, const auto& b) { return a.predicted_ms < b.predicted_ms; });
+  return ranked;
+}
+
+const Candidate* find_candidate(const OpCandidates& candidates, const std::string& config) {
+  for (const Candidate& c : candidates.fused) {
+    if (c.config == config) return &c;
+  }
+  return nullptr;
+}
+
+Choice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
+              const ChooseOptions& options) {
+  std::string key = key_of(op, shape, candidates, options);
+  if (options.use_cache) {
+    std::optional<Choice> kept = read_choice(key);
+    if (kept && (kept->is_sequence || find_candidate(candidates, kept->config))) return *kept;
+  }
+  std::vector<RankedCandidate> ranked = rank_candidates(candidates, options.machine, options.eager);
+  if (!options.allow_fused && !candidates.sequence.empty()) {
+    std::erase_if(ranked, [](const RankedCandidate& r) { return !r.is_sequence(); });
+  }
+  Choice choice = options.measure ? by_measurement(ranked, candidates, options)
+                                  : choice_of(ranked.front(), candidates, 0);
+  if (options.use_cache) keep_choice(key, choice);
+  return choice;
+}
+
+}  // namespace stretto

@@ -1,0 +1,59 @@
+// Picks how an operator runs at a shape: every candidate is ranked by the predicted time, the first
+// few are measured where the caller can and wants to, and the choice is kept on disk. The unfused
+// sequence is always among the candidates.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "stretto/ops/choose/candidates.h"
+#include "stretto/predict/machine.h"
+
+namespace stretto {
+
+struct RankedCandidate {
+  static constexpr int kSequence = -1;
+  int index = kSequence;  // in OpCandidates::fused
+  double predicted_ms = 0;
+  bool is_sequence() const { return index == kSequence; }
+};
+
+// Ascending in predicted time. The sequence counts with the best of each of its steps, as programs
+// of ours. A candidate that cannot be built or predicted on this machine is left out; UserError
+// where none is left.
+std::vector<RankedCandidate> rank_candidates(const OpCandidates& candidates,
+                                             const predict::Machine& machine, bool eager = false);
+
+// Milliseconds of a launch; not above 0 where it does not run. Null: the sequence.
+using MeasureCandidate = std::function<double(const Candidate*)>;
+
+struct ChooseOptions {
+  predict::Machine machine;
+  bool eager = false;        // launched one by one instead of from a graph
+  bool allow_fused = true;   // false: the sequence is the only candidate, where there is one
+  MeasureCandidate measure;  // empty: by prediction alone
+  int most_measured = 8;     // of the fused candidates, best predictions first; and the sequence
+  // Names what measure() compares with and where: "cuBLASLt 13.1 + NCCL 2.28, GPU 0: NVIDIA H200".
+  std::string measured_on;
+  bool use_cache = true;
+};
+
+struct Choice {
+  bool is_sequence = false;
+  std::string config;  // of the candidate; the steps' operators where it is the sequence
+  double predicted_ms = 0;
+  double measured_ms = 0;  // 0: by prediction alone
+  bool from_cache = false;
+};
+
+// `config` of `candidates` where its text is found, else null.
+const Candidate* find_candidate(const OpCandidates& candidates, const std::string& config);
+
+// Kept in STRETTO_CACHE_DIR/choices by machine, operator, shape, the candidates, the default
+// candidate's program and options.measured_on. A cache that cannot be read or written is not used.
+// UserError where nothing runs.
+Choice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
+              const ChooseOptions& options);
+
+}  // namespace stretto

@@ -1,0 +1,32 @@
+// The configs that an operator may run with on a Hopper GPU: what the chooser ranks, the benchmarks
+// measure and every one of which compiles. Desc comes before, candidates.h turns both into
+// programs.
+//
+// Tiles are [rows, columns, step] in elements; their stages fill the 227 KiB of shared memory
+// beside the staging of a store. Odd widths fill the last wave of tiles where wide ones leave SMs
+// idle.
+#pragma once
+
+#include <vector>
+
+#include "stretto/ops/ag_gemm/ag_gemm.h"
+#include "stretto/ops/collectives/collectives.h"
+#include "stretto/ops/gemm/gemm.h"
+#include "stretto/ops/gemm_ar/gemm_ar.h"
+#include "stretto/ops/gemm_rs/gemm_rs.h"
+
+namespace stretto {
+
+// Each begins with the operator's default config for GPUs and names no config twice. Factors that
+// are not of 16 bits have the default alone.
+std::vector<GemmConfig> gpu_configs(const GemmDesc& desc, int num_sms);
+std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& desc, Gather gather, int num_sms);
+std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& desc, Scatter scatter, int num_sms);
+std::vector<GemmArConfig> gpu_configs(const GemmArDesc& desc, ReduceShots shots, int num_sms);
+
+enum class Collective : std::uint8_t { kAllGather, kReduceScatter, kAllReduce };
+// `kind` counts for kAllReduce.
+std::vector<CollectiveConfig> gpu_configs(const CollectiveDesc& desc, Collective collective,
+                                          AllReduceKind kind);
+
+}  // namespace stretto

@@ -1,0 +1,189 @@
+#include "stretto/ops/choose/unfused.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+
+#include "stretto/base/errors.h"
+#include "stretto/ops/choose/choose.h"
+#include "stretto/runtime/cuda/cublaslt.h"
+#include "stretto/runtime/cuda/nccl.h"
+
+namespace stretto {
+namespace {
+
+constexpr int kLibraryRounds = 4;
+
+// What a step reads and writes on one rank, in elements.
+struct StepSizes {
+  std::int64_t in = 0, weights = 0, out = 0;
+};
+
+StepSizes sizes_of(const OpCandidates::Step& step) {
+  const OpShape& s = step.shape;
+  std::int64_t all = s.m * s.n;
+  if (step.op == "gemm") return {s.m * s.k, s.n * s.k, all};
+  if (step.op == "all_gather") return {all / s.world_size, 0, all};
+  if (step.op == "reduce_scatter") return {all, 0, all / s.world_size};
+  return {all, 0, all};
+}
+
+bool is_all_reduce(const std::string& op) {
+  return op.starts_with("all_reduce_") && op != "all_reduce_add_rms_norm";
+}
+
+}  // namespace
+
+std::vector<OpCandidates::Step> unfused_steps(const std::string& op, const OpShape& shape,
+                                              const OpCandidates& candidates) {
+  if (!candidates.sequence.empty()) return candidates.sequence;
+  return {{op, shape}};
+}
+
+bool vendor_has(const std::vector<OpCandidates::Step>& steps) {
+  for (const OpCandidates::Step& step : steps) {
+    const OpShape& s = step.shape;
+    bool known = step.op == "gemm" || step.op == "all_gather" || step.op == "reduce_scatter" ||
+                 is_all_reduce(step.op);
+    bool dtype = s.dtype == DType::kBF16 || s.dtype == DType::kF16 || s.dtype == DType::kF32;
+    if (!known || !dtype || s.m % s.world_size != 0) return false;
+  }
+  return true;
+}
+
+struct UnfusedOperator::State {
+  GpuWorld* world = nullptr;
+  std::vector<OpCandidates::Step> steps;
+  // [set][step]; the last entry of `data` is the result.
+  std::vector<std::vector<SymmetricGpuMemory>> data, weights;
+  std::optional<cuda::NcclRanks> nccl;
+  std::vector<std::vector<cuda::CublasLtGemm>> products;  // [step][rank], empty for others
+  std::vector<GpuProgram> programs;                       // [step], ours
+
+  const SymmetricGpuMemory& at(const std::vector<std::vector<SymmetricGpuMemory>>& all, int set,
+                               std::size_t step) const {
+    return all[static_cast<std::size_t>(set)][step];
+  }
+
+  cuda::CublasLtOperands operands(int set, std::size_t step, int rank) const {
+    auto r = static_cast<std::size_t>(rank);
+    return {.a = at(data, set, step).on[r].address(),
+            .b = at(weights, set, step).on[r].address(),
+            .c = at(data, set, step + 1).on[r].address()};
+  }
+
+  void allocate(int num_sets, RandomFill& random) {
+    for (int set = 0; set < num_sets; ++set) {
+      std::vector<SymmetricGpuMemory>&chain = data.emplace_back(),
+      &factors = weights.emplace_back();
+      for (const OpCandidates::Step& step : steps) {
+        StepSizes sizes = sizes_of(step);
+        auto bytes = [&](std::int64_t elements) {
+          return static_cast<std::size_t>(elements) * size_bytes(step.shape.dtype);
+        };
+        if (chain.empty()) chain.push_back(random.allocate(bytes(sizes.in)));
+        factors.push_back(random.allocate(bytes(std::max<std::int64_t>(sizes.weights, 1))));
+        chain.push_back(random.allocate(bytes(sizes.out)));
+      }
+    }
+    world->synchronize();
+  }
+
+  void take_libraries() {
+    int num_sets = static_cast<int>(data.size());
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      std::vector<cuda::CublasLtGemm>& of_step = products.emplace_back();
+      const OpShape& s = steps[i].shape;
+      if (steps[i].op != "gemm") {
+        if (!nccl && world->size() > 1) {
+          std::vector<int> ordinals;
+          for (int r = 0; r < world->size(); ++r) ordinals.push_back(r);
+          nccl.emplace(ordinals);
+        }
+        continue;
+      }
+      for (int r = 0; r < world->size(); ++r) {
+        cuda::CublasLtGemm& library =
+            of_step.emplace_back(world->device(r), cuda::CublasLtGemmDesc{s.m, s.n, s.k, s.dtype});
+        std::vector<cuda::CublasLtOperands> all;
+        for (int set = 0; set < num_sets; ++set) all.push_back(operands(set, i, r));
+        library.choose(world->device(r), world->stream(r), all, kLibraryRounds);
+      }
+    }
+  }
+
+  void run_library(int set, std::size_t step) const {
+    if (!products[step].empty()) {
+      for (int r = 0; r < world->size(); ++r) {
+        products[step][static_cast<std::size_t>(r)].run(world->stream(r), operands(set, step, r));
+      }
+      return;
+    }
+    if (!nccl) return;  // a collective of one rank
+    std::vector<cuda::NcclPart> parts;
+    for (int r = 0; r < world->size(); ++r) {
+      auto i = static_cast<std::size_t>(r);
+      parts.push_back({&world->stream(r), at(data, set, step).on[i].address(),
+                       at(data, set, step + 1).on[i].address()});
+    }
+    StepSizes sizes = sizes_of(steps[step]);
+    DType dtype = steps[step].shape.dtype;
+    if (steps[step].op == "all_gather") {
+      nccl->all_gather(parts, static_cast<std::size_t>(sizes.in), dtype);
+    } else if (steps[step].op == "reduce_scatter") {
+      nccl->reduce_scatter(parts, static_cast<std::size_t>(sizes.out), dtype);
+    } else {
+      nccl->all_reduce(parts, static_cast<std::size_t>(sizes.out), dtype);
+    }
+  }
+
+  void take_programs(RandomFill& random, const predict::Machine& machine) {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      OpCandidates offered = candidates(steps[i].op, steps[i].shape, machine.num_sms);
+      Choice choice = choose(steps[i].op, steps[i].shape, offered, {.machine = machine});
+      const Candidate* found = find_candidate(offered, choice.config);
+      STRETTO_CHECK(found != nullptr, "a step is a single program");
+      GpuProgram& program =
+          programs.emplace_back(*world, found->program(), static_cast<int>(data.size()), random);
+      for (int set = 0; set < program.num_sets(); ++set) {
+        bool product = steps[i].op == "gemm";
+        program.bind(product ? "a" : "in", set, at(data, set, i));
+        if (product) program.bind("b", set, at(weights, set, i));
+        program.bind(product ? "c" : "out", set, at(data, set, i + 1));
+      }
+    }
+  }
+};
+
+UnfusedOperator::UnfusedOperator(GpuWorld& world, const std::vector<OpCandidates::Step>& steps,
+                                 int num_sets, RandomFill& random, const predict::Machine* machine)
+    : state_(std::make_unique<State>()) {
+  state_->world = &world;
+  state_->steps = steps;
+  // Programs are built for rows in eights and read as many.
+  for (OpCandidates::Step& step : state_->steps)
+    step.shape.m = ceil_div(step.shape.m, std::int64_t{8}) * 8;
+  state_->allocate(num_sets, random);
+  machine == nullptr ? state_->take_libraries() : state_->take_programs(random, *machine);
+  std::vector<std::string> names;
+  for (const OpCandidates::Step& step : steps) {
+    names.push_back(machine != nullptr  ? "our " + step.op
+                    : step.op == "gemm" ? cuda::cublaslt_description()
+                                        : cuda::nccl_description());
+  }
+  description_ = fmt::format("{}", fmt::join(names, ", then "));
+}
+
+UnfusedOperator::~UnfusedOperator() = default;
+
+RanksCall UnfusedOperator::call() const {
+  const State* state = state_.get();
+  return [state](int set) {
+    for (std::size_t i = 0; i < state->steps.size(); ++i) {
+      state->programs.empty() ? state->run_library(set, i) : state->programs[i].call()(set);
+    }
+  };
+}
+
+}  // namespace stretto
