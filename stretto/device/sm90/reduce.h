@@ -88,13 +88,17 @@ STRETTO_DEVICE void reduce_rows(V& v, const A& a, const Team& t, float* scratch,
     for (int i = 0; i < A::kR; ++i) {
       if (L::row(t, i) < L::kTileRows) sum = f(sum, slot(a, i, j));
     }
+    // Threads of a warp with the same columns, then one lane of each warp, in warp order.
+#pragma unroll
+    for (int lanes = L::kColumnGroup; lanes < 32; lanes *= 2) sum = f(sum, shuffle_xor(sum, lanes));
+    constexpr u32 kStride = L::kColumnGroup < 32 ? 32 : L::kColumnGroup;
     named_barrier_sync(t.barrier, L::kThreads);
     scratch[t.tid] = sum;
     named_barrier_sync(t.barrier, L::kThreads);
-    // Threads with the same columns, in thread order.
     float total = identity(f);
-    for (u32 u = t.tid % L::kColumnGroup; u < L::kThreads; u += L::kColumnGroup) {
-      total = f(total, scratch[u]);
+#pragma unroll
+    for (u32 first = 0; first < L::kThreads; first += kStride) {
+      total = f(total, scratch[first + t.tid % kStride]);
     }
     v.put(0, j, typename V::Compute(total));
   }

@@ -18,9 +18,10 @@ constexpr std::int64_t kHeadRows = 16;
 constexpr std::int64_t kSequenceParallelFrom = 16;
 constexpr std::int64_t kSequenceParallelFromOnGpu = 128;
 
-// What rotary embedding and attention share over the layers: one program per window length.
+// What rotary embedding and attention share over the layers: one attention per window length.
 struct AttentionPart {
   std::int64_t qkv_cols = 0, q_cols = 0;
+  bool one_launch = false;  // rotary embedding, cache write and attention in one program
   std::size_t rope = 0;
   std::map<std::int64_t, std::size_t> attention;  // by window
 };
@@ -71,14 +72,17 @@ class Planner {
     AttentionPart part;
     part.q_cols = split.heads_per_rank * d.head_dim;
     part.qkv_cols = part.q_cols + 2 * split.kv_heads_per_rank * d.head_dim;
-    part.rope = add_program(rope_program(d, s_.target));
+    part.one_launch = s_.target == Target::kCuda && bound_ == 1;
+    if (!part.one_launch) part.rope = add_program(rope_program(d, s_.target));
     for (const LayerConfig& layer : c_.layers) {
       if (part.attention.contains(layer.window)) continue;
       d.window = layer.window;
-      part.attention[layer.window] = add_program(attention_program(d, s_.target));
+      part.attention[layer.window] =
+          add_program(part.one_launch ? decode_attention_program(d, s_.target)
+                                      : attention_program(d, s_.target));
     }
     local("qkv", bound_, part.qkv_cols);
-    local("q", bound_, part.q_cols);
+    if (!part.one_launch) local("q", bound_, part.q_cols);
     local("attended", bound_, part.q_cols);
     return part;
   }
@@ -86,15 +90,16 @@ class Planner {
   void add_attention(const AttentionPart& part, std::int64_t layer) {
     Binding k{"k_cache", layer_buffer(layer, "k_cache")};
     Binding v{"v_cache", layer_buffer(layer, "v_cache")};
-    std::vector<Binding> bindings = {
-        {"qkv", "qkv"}, {"cos", "cos"}, {"sin", "sin"}, {"q", "q"}, k, v};
+    std::vector<Binding> bindings = {{"qkv", "qkv"}, {"cos", "cos"}, {"sin", "sin"}, k, v};
     if (c_.traits->qk_norm) {
       bindings.push_back({"q_norm", layer_buffer(layer, "q_norm")});
       bindings.push_back({"k_norm", layer_buffer(layer, "k_norm")});
     }
-    add(part.rope, Rows::kAllAndPast, std::move(bindings));
-    add(part.attention.at(c_.layers[static_cast<std::size_t>(layer)].window), Rows::kAllAndPast,
-        {{"q", "q"}, k, v, {"out", "attended"}});
+    std::size_t attention = part.attention.at(c_.layers[static_cast<std::size_t>(layer)].window);
+    bindings.push_back(part.one_launch ? Binding{"out", "attended"} : Binding{"q", "q"});
+    add(part.one_launch ? attention : part.rope, Rows::kAllAndPast, std::move(bindings));
+    if (part.one_launch) return;
+    add(attention, Rows::kAllAndPast, {{"q", "q"}, k, v, {"out", "attended"}});
   }
 
   std::vector<Binding> qkv_bindings(std::int64_t layer) const {

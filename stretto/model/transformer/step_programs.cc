@@ -104,6 +104,10 @@ Program attention_program(const AttentionDesc& d, Target target) {
   return attention(d, target == Target::kCuda ? gpu_attention_config(d) : default_config(d));
 }
 
+Program decode_attention_program(const AttentionDesc& d, Target target) {
+  return decode_attention(d, default_decode_config(d, target));
+}
+
 Program embedding_program(const VocabDesc& d, Target target) {
   return embedding(d, target == Target::kCuda ? embedding_gpu_config(d) : default_config(d));
 }

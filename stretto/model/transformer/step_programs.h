@@ -3,6 +3,7 @@
 
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/decode_attention.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/embedding/embedding.h"
 #include "stretto/ops/gemm/gemm.h"
@@ -20,6 +21,7 @@ Program step_program(const NormDesc& desc, Target target);        // rms_norm
 Program step_program(const CollectiveDesc& desc, Target target);  // all_gather
 Program rope_program(const AttentionDesc& desc, Target target);
 Program attention_program(const AttentionDesc& desc, Target target);
+Program decode_attention_program(const AttentionDesc& desc, Target target);
 Program embedding_program(const VocabDesc& desc, Target target);
 Program lm_head_program(const VocabDesc& desc, Target target);
 

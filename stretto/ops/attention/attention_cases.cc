@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/decode_attention.h"
 
 namespace stretto {
 namespace {
@@ -145,43 +146,91 @@ OpCase rope_case(const OpShape& shape, std::uint64_t seed) {
   return std::move(a.c);
 }
 
+// What one query head of one token makes of the cache as it stands after this launch.
+Values attended(const AttentionCase& a, int rank, std::int64_t token, std::int64_t h,
+                const Values& query, const Values& keys, const Values& values) {
+  const AttentionDesc& d = a.d;
+  auto num_q = static_cast<std::int64_t>(a.split.heads_per_rank);
+  int head = std::min(rank * static_cast<int>(num_q) + static_cast<int>(h), d.num_heads - 1);
+  std::int64_t kv = head / (d.num_heads / d.num_kv_heads) - a.split.first_kv_head(rank);
+  std::int64_t last = a.past + token;
+  std::int64_t first = d.window > 0 ? std::max<std::int64_t>(0, last - d.window + 1) : 0;
+  auto at = [&](std::int64_t t, std::int64_t i) {
+    return static_cast<std::size_t>((kv * d.max_tokens + t) * d.head_dim + i);
+  };
+  Values weights, out;
+  double total = 0;
+  for (std::int64_t t = first; t <= last; ++t) {
+    double score = 0;
+    for (std::int64_t i = 0; i < d.head_dim; ++i) {
+      score += query[static_cast<std::size_t>(i)] * keys[at(t, i)];
+    }
+    weights.push_back(std::exp(score / std::sqrt(static_cast<double>(d.head_dim))));
+    total += weights.back();
+  }
+  for (std::int64_t i = 0; i < d.head_dim; ++i) {
+    double sum = 0;
+    for (std::int64_t t = first; t <= last; ++t) {
+      sum += weights[static_cast<std::size_t>(t - first)] * values[at(t, i)];
+    }
+    out.push_back(sum / total);
+  }
+  return out;
+}
+
 OpCase attention_case(const OpShape& shape, std::uint64_t seed) {
   AttentionDesc d = desc_of(shape);
   AttentionCase a(d, attention(d, shape.target == Target::kCuda ? gpu_attention(d) : config_of(d)),
                   seed);
   std::int64_t num_q = a.split.heads_per_rank;
-  int group = d.num_heads / d.num_kv_heads;
   for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
-    int rank = static_cast<int>(r);
     for (std::int64_t token = 0; token < a.m; ++token) {
       for (std::int64_t h = 0; h < num_q; ++h) {
-        int head = std::min(rank * static_cast<int>(num_q) + static_cast<int>(h), d.num_heads - 1);
-        std::int64_t kv = head / group - a.split.first_kv_head(rank);
-        std::int64_t last = a.past + token;
-        std::int64_t first = d.window > 0 ? std::max<std::int64_t>(0, last - d.window + 1) : 0;
-        auto at = [&](std::int64_t t, std::int64_t i) {
-          return static_cast<std::size_t>((kv * d.max_tokens + t) * d.head_dim + i);
-        };
-        Values weights;
-        double total = 0;
-        for (std::int64_t t = first; t <= last; ++t) {
-          double score = 0;
-          for (std::int64_t i = 0; i < d.head_dim; ++i) {
-            score += a.in(r, "q")[static_cast<std::size_t>((token * num_q + h) * d.head_dim + i)] *
-                     a.in(r, "k_cache")[at(t, i)];
-          }
-          weights.push_back(std::exp(score / std::sqrt(static_cast<double>(d.head_dim))));
-          total += weights.back();
-        }
-        for (std::int64_t i = 0; i < d.head_dim; ++i) {
-          double sum = 0;
-          for (std::int64_t t = first; t <= last; ++t) {
-            sum += weights[static_cast<std::size_t>(t - first)] * a.in(r, "v_cache")[at(t, i)];
-          }
-          a.out(r, "out")[static_cast<std::size_t>((token * num_q + h) * d.head_dim + i)] =
-              sum / total;
-        }
+        auto at = (token * num_q + h) * d.head_dim;
+        auto q = a.in(r, "q").begin() + at;
+        Values out = attended(a, static_cast<int>(r), token, h, Values(q, q + d.head_dim),
+                              a.in(r, "k_cache"), a.in(r, "v_cache"));
+        std::copy(out.begin(), out.end(), a.out(r, "out").begin() + at);
       }
+    }
+  }
+  return std::move(a.c);
+}
+
+AttentionDesc decode_desc(OpShape s) {
+  s.m = 1;
+  return desc_of(s);
+}
+
+DecodeAttentionConfig decode_config(const AttentionDesc& d, Target target) {
+  if (target == Target::kCuda) return default_decode_config(d, target);
+  return {.tile_kv = std::min<std::int64_t>(8, d.max_tokens), .splits = 3, .num_workers = 2};
+}
+
+// As the reference of attention, over a cache that holds the new token; rows are rounded as they
+// enter the cache.
+OpCase decode_attention_case(const OpShape& shape, std::uint64_t seed) {
+  AttentionDesc d = decode_desc(shape);
+  AttentionCase a(d, decode_attention(d, decode_config(d, shape.target)), seed);
+  std::int64_t num_q = a.split.heads_per_rank, num_kv = a.split.kv_heads_per_rank;
+  for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
+    Values &keys = a.out(r, "k_cache"), &values = a.out(r, "v_cache");
+    keys = a.in(r, "k_cache");
+    values = a.in(r, "v_cache");
+    if (a.m == 0) continue;
+    auto rounded_head = [&](std::int64_t head, const char* norm) {
+      return round_to(rotated(a, r, 0, head * d.head_dim, norm), d.dtype);
+    };
+    for (std::int64_t h = 0; h < num_kv; ++h) {
+      std::int64_t at = (h * d.max_tokens + a.past) * d.head_dim;
+      Values y = rounded_head(num_q + h, "k_norm");
+      std::copy(y.begin(), y.end(), keys.begin() + at);
+      auto v = a.in(r, "qkv").begin() + (num_q + num_kv + h) * d.head_dim;
+      std::copy(v, v + d.head_dim, values.begin() + at);
+    }
+    for (std::int64_t h = 0; h < num_q; ++h) {
+      Values out = attended(a, static_cast<int>(r), 0, h, rounded_head(h, "q_norm"), keys, values);
+      std::copy(out.begin(), out.end(), a.out(r, "out").begin() + h * d.head_dim);
     }
   }
   return std::move(a.c);
@@ -213,6 +262,21 @@ OperatorInfo attention_info() {
                 return attention(d, s.target == Target::kCuda ? gpu_attention(d) : config_of(d));
               },
           .make_case = attention_case,
+          .shapes = shapes,
+          .large = large()};
+}
+
+OperatorInfo decode_attention_info() {
+  return {.name = "decode_attention",
+          .summary =
+              "rotary embedding, cache write and GQA attention of one token over a cache of "
+              "n, head size k",
+          .program =
+              [](const OpShape& s) {
+                AttentionDesc d = decode_desc(s);
+                return decode_attention(d, decode_config(d, s.target));
+              },
+          .make_case = decode_attention_case,
           .shapes = shapes,
           .large = large()};
 }

@@ -2,6 +2,7 @@
 
 #include "stretto/ops/ag_gemm/ag_gemm_case.h"
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/decode_attention.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/embedding/embedding.h"
 #include "stretto/ops/gemm/gemm_case.h"
@@ -34,6 +35,7 @@ const std::vector<OperatorInfo>& catalog() {
       swiglu_info(),
       rope_info(),
       attention_info(),
+      decode_attention_info(),
       embedding_info(),
       lm_head_info(),
   };
