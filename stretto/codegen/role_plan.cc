@@ -72,7 +72,17 @@ class RolePlanner {
   }
 
   // What of the consumer's products reads a pipe: as left factor, right factor or neither.
-  void find_use(std::size_t pipe, bool& left, bool& right, bool& other, std::int64_t& dot_rows) {
+  struct PipeUse {
+    bool left = false, right = false, other = false;
+    bool transposed = false;  // as left factor
+    std::int64_t dot_rows = 0;
+    // The matrix instruction takes 64 rows, but may read the same 8 again and again.
+    bool few_rows(std::int64_t rows) const {
+      return left && !right && !other && !transposed && rows <= 8;
+    }
+  };
+  PipeUse find_use(std::size_t pipe) const {
+    PipeUse use;
     const Agent& consumer = role_.agents[static_cast<std::size_t>(role_.pipes[pipe].consumer)];
     const AgentPlan& values = plan_.agents[static_cast<std::size_t>(role_.pipes[pipe].consumer)];
     std::vector<bool> holds(consumer.values.size(), false);
@@ -92,38 +102,42 @@ class RolePlanner {
         bool product = dot_kind(consumer, op) == DotKind::kWgmma;
         for (std::size_t i = 0; i < op.operands.size(); ++i) {
           if (!held(op.operands[i]) || op.code == OpCode::kTranspose) continue;
+          auto factor = static_cast<std::size_t>(op.operands[i]);
           if (product && i == 1) {
-            left = true;
-            dot_rows = consumer.values[static_cast<std::size_t>(op.operands[i])].rows;
+            use.left = true;
+            use.transposed |= values.values[factor].transposed;
+            use.dot_rows = consumer.values[factor].rows;
           } else if (product && i == 2) {
-            right = true;
+            use.right = true;
           } else {
-            other = true;
+            use.other = true;
           }
         }
       }
     });
+    return use;
   }
 
   PipePlan plan_pipe(std::size_t idx) {
     const Pipe& pipe = role_.pipes[idx];
     PipePlan p;
-    bool left = false, right = false, other = false;
-    std::int64_t dot_rows = 0;
-    find_use(idx, left, right, other, dot_rows);
+    PipeUse use = find_use(idx);
     const AgentPlan& consumer = plan_.agents[static_cast<std::size_t>(pipe.consumer)];
     int cluster = role_.resource.cluster_size;
     p.rows_loaded = pipe.type.rows;
     p.rows = static_cast<std::int64_t>(round_up(static_cast<std::size_t>(pipe.type.rows), 8));
     if (cluster > 1) {
-      bool rows_split = left && !right && !other && pipe.type.rows == dot_rows;
-      if (!rows_split && (left || other)) fail("a cluster needs slots that one factor reads");
+      bool rows_split = use.left && !use.right && !use.other && pipe.type.rows == use.dot_rows;
+      if (!rows_split && (use.left || use.other)) {
+        fail("a cluster needs slots that one factor reads");
+      }
       if (pipe.type.rows % (cluster * 8) != 0) fail("a cluster needs rows in multiples of 8");
       p.split = rows_split ? Split::kRows : Split::kMulticast;
       p.rows_loaded = pipe.type.rows / cluster;
       if (rows_split) p.rows = p.rows_loaded;
     }
-    if (left && pipe.type.rows == dot_rows) {
+    bool whole_factor = use.left && pipe.type.rows == use.dot_rows;
+    if (whole_factor && !use.few_rows(pipe.type.rows)) {
       auto step = static_cast<std::size_t>(consumer.num_threads / 2);
       p.rows = static_cast<std::int64_t>(round_up(static_cast<std::size_t>(p.rows), step));
     }

@@ -19,11 +19,12 @@ struct Operand {
 };
 
 // Descriptor of a slot; parts of it differ in the start address alone. kAlongRows: the matrix
-// instruction's K runs along the stored rows.
-template <bool kAlongRows, class S>
+// instruction's K runs along the stored rows. kRepeated: every group of 8 rows is the slot's first.
+template <bool kAlongRows, bool kRepeated = false, class S>
 STRETTO_DEVICE u64 slot_descriptor(const S& s, int row) {
   u32 address = smem_address(s.data) + (kAlongRows ? 0 : u32(row) * S::kSwizzle);
-  return wgmma_descriptor<S::kSwizzle>(address, kAlongRows ? S::kChunkBytes : 1, 8 * S::kSwizzle);
+  return wgmma_descriptor<S::kSwizzle>(address, kAlongRows ? S::kChunkBytes : 1,
+                                       kRepeated ? 0 : 8 * S::kSwizzle);
 }
 // How far the part that starts at stored row r and column c lies behind, in units of 16 bytes.
 template <class S>
@@ -44,7 +45,8 @@ STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Team& t) {
   int first = int(t.tid / 128) * kBlocks * 64;
   using SA = typename A::Slot;
   using SB = typename B::Slot;
-  u64 base_a = slot_descriptor<kTransA>(a.slot, first);
+  constexpr bool kRepeated = !kTransA && SA::kRows == 8;  // 8 rows of a few, and copies of them
+  u64 base_a = slot_descriptor<kTransA, kRepeated>(a.slot, first);
   if (kTransA) base_a += part_offset<SA>(0, 64) * u64(first / 64);
   u64 base_b = slot_descriptor<kTransB>(b.slot, 0);
   wgmma_fence();

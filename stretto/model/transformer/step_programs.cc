@@ -13,25 +13,32 @@ auto config_for(const Desc& d, Target target) {
 // Few rows read every weight once, so that bandwidth is all that counts: columns are cut so finely
 // that every SM reads its share, and as much as shared memory holds is under way.
 constexpr std::int64_t kFewRows = 64;
+// Of the LM head that gather the logits.
+constexpr int kFewCopySms = 4;
 
 bool reads_weights(std::int64_t m, DType a, DType b, Target target) {
   return target == Target::kCuda && m <= kFewRows && a == b && size_bytes(a) == 2;
 }
 
+// Narrow tiles and many stages: what is under way of a row of weights then lies in one stretch of
+// 1 to 2 KB, which HBM gives faster than many short ones.
 GpuLoop streaming_loop(std::int64_t m, std::int64_t n, int num_sms, bool swiglu) {
-  constexpr std::int64_t kStep = 16, kMostCols = 128, kStageBytes = std::int64_t{192} * 1024;
-  constexpr std::int64_t kMostStages = 16;
-  // Rows that are loaded; a slot has room for kFewRows all the same, which the tensor core reads.
+  constexpr std::int64_t kStep = 8, kStageBytes = std::int64_t{200} * 1024, kMostStages = 24;
+  constexpr std::int64_t kLeastCols = 32;
+  const std::int64_t weights = swiglu ? 2 : 1, most_cols = 128 / weights;
+  // Rows that are loaded; past 8, a slot has room for kFewRows all the same, which the tensor core
+  // reads.
   GemmTile tile{.bm = std::min<std::int64_t>(ceil_div(m, std::int64_t{8}) * 8, kFewRows),
-                .bn = kStep,
+                .bn = kLeastCols,
                 .bk = 64};
   auto columns_of_a_worker = [&](std::int64_t bn) {
     return ceil_div(ceil_div(n, bn), std::int64_t{num_sms}) * bn;
   };
-  for (std::int64_t bn = kStep; bn <= kMostCols; bn += kStep) {
-    if (columns_of_a_worker(bn) <= columns_of_a_worker(tile.bn)) tile.bn = bn;
+  for (std::int64_t bn = kLeastCols; bn <= most_cols; bn += kStep) {
+    if (columns_of_a_worker(bn) < columns_of_a_worker(tile.bn)) tile.bn = bn;
   }
-  std::int64_t slice = (kFewRows + tile.bn * (swiglu ? 2 : 1)) * tile.bk * 2;
+  std::int64_t slot_rows = tile.bm > 8 ? kFewRows : 8;
+  std::int64_t slice = (slot_rows + tile.bn * weights) * tile.bk * 2;
   return {.tile = tile, .num_stages = static_cast<int>(std::min(kStageBytes / slice, kMostStages))};
 }
 
@@ -116,6 +123,7 @@ Program lm_head_program(const VocabDesc& d, Target target) {
   if (target == Target::kCpu) return lm_head(d, default_config(d));
   VocabConfig c = lm_head_gpu_config(d);
   if (reads_weights(d.m, d.dtype, d.weight_dtype, target)) {
+    c.num_copy_sms = kFewCopySms;
     GpuLoop loop = streaming_loop(d.m, vocab_per_rank(d), kGpuSms - c.num_copy_sms, false);
     c.tile_rows = loop.tile.bm;
     c.tile_vocab = loop.tile.bn;
