@@ -19,6 +19,8 @@ namespace {
 struct ExplainOptions {
   std::string source, after, emit = "tile-ir";
   int ranks = 2;
+  OpShape shape;  // m, n, k: 0 where not given
+  std::string dtype;
 };
 
 void check_pass(const std::string& wanted) {
@@ -51,6 +53,10 @@ void explain(const ExplainOptions& options) {
     shape.world_size = ranks;
     shape.target = Target::kCuda;
   }
+  for (std::int64_t OpShape::*size : {&OpShape::m, &OpShape::n, &OpShape::k}) {
+    if (options.shape.*size > 0) shape.*size = options.shape.*size;
+  }
+  if (!options.dtype.empty()) shape.dtype = parse_dtype(options.dtype);
   Program program = source.program(shape);
   if (options.emit == "tile-ir" && options.after.empty()) {
     fmt::print("{}", print(program));
@@ -84,6 +90,15 @@ void add_explain_command(CLI::App& app) {
       ->check(CLI::Range(1, 64))
       ->envname("STRETTO_RANKS")
       ->capture_default_str();
+  auto size = CLI::Range(std::int64_t{0}, std::int64_t{1} << 24);
+  command->add_option("--m", options->shape.m, "global rows; 0: the operator's default")
+      ->check(size);
+  command->add_option("--n", options->shape.n, "global columns; 0: the operator's default")
+      ->check(size);
+  command->add_option("--k", options->shape.k, "global inner size; 0: the operator's default")
+      ->check(size);
+  command->add_option("--dtype", options->dtype, "element type, PyTorch's name or short")
+      ->envname("STRETTO_DTYPE");
   command->callback([options] { explain(*options); });
 }
 

@@ -119,6 +119,11 @@ void AgentWriter::block(const Block& ops) {
   for (std::size_t i = 0; i < ops.size(); ++i) {
     position_ = {&ops, i};
     if (&ops[i] == turn_begin_) line("take_turn(team);");
+    if (loads_into_binary(ops, i)) {
+      load_into_binary(ops[i], ops[i + 2]);
+      i += 2;
+      continue;
+    }
     emit(ops[i]);
     if (&ops[i] == turn_end_) line("pass_turn<{}>(team);", values_.warpgroups());
   }

@@ -15,6 +15,9 @@
 
 namespace stretto {
 
+// Of the device vocabulary (device/sm90/tile.h).
+const char* functor(BinaryOp op);
+
 class AgentWriter {
  public:
   AgentWriter(KernelContext& kernel, const AgentSite& site)
@@ -55,6 +58,8 @@ class AgentWriter {
   void put(const Op& op, const PipePlan& plan);
   void put_by_threads(const Op& op);
   void clear_past_end(const Op& op, const PipePlan& plan);
+  bool loads_into_binary(const Block& ops, std::size_t load) const;
+  void load_into_binary(const Op& load, const Op& binary);
   void store(const Op& op);
   bool stores_by_tma(const Op& op, TensorMapPlan& view) const;
   void store_tma(const Op& op, const TensorMapPlan& view);

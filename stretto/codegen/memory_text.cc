@@ -11,6 +11,17 @@ bool reads(OpCode code) {
   return code == OpCode::kLoad || code == OpCode::kLoadRows || code == OpCode::kLoadPacket;
 }
 
+// How often operations name a register, as result or operand.
+int names_of(const Block& block, int reg) {
+  int names = 0;
+  for (const Op& op : block) {
+    names += (op.result == reg ? 1 : 0) +
+             static_cast<int>(std::count(op.operands.begin(), op.operands.end(), reg));
+    for (const Block& body : op.bodies) names += names_of(body, reg);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::string AgentWriter::coordinate(const Region& r, int dim) const {
@@ -184,6 +195,33 @@ void AgentWriter::memory(const Op& op) {
       refuse(op.loc,
              "reduce_store adds in the order of arrival, which gives other bits at every launch");
   }
+}
+
+// A load whose value, widened, is combined with another and read by nobody else: c = f(a, x). Then
+// no register holds it for longer than the element takes.
+bool AgentWriter::loads_into_binary(const Block& ops, std::size_t load) const {
+  if (load + 2 >= ops.size()) return false;
+  const Op &from = ops[load], &cast = ops[load + 1], &binary = ops[load + 2];
+  if (from.code != OpCode::kLoad || cast.code != OpCode::kCast || binary.code != OpCode::kBinary ||
+      cast.operands[0] != from.result || binary.operands[1] != cast.result ||
+      binary.operands[0] == cast.result) {
+    return false;
+  }
+  auto same = [&](int reg) {
+    const ValueType &a = type(reg), &b = type(from.result);
+    return a.dtype == DType::kF32 && a.rows == b.rows && a.cols == b.cols;
+  };
+  bool fits = same(binary.result) && same(binary.operands[0]) && type(from.result).rows > 1 &&
+              type(from.result).cols > 1;
+  return fits && names_of(agent_.body, from.result) == 2 && names_of(agent_.body, cast.result) == 2;
+}
+
+void AgentWriter::load_into_binary(const Op& load, const Op& binary) {
+  const Region& r = *load.region;
+  std::string from = box(r, std::string("const ") + element_text(tensor(r).dtype));
+  line("load_into<L{}, {}>(v{}, v{}, {}, team, {}());", load.result,
+       run_width(r, value_plan(load.result)), binary.result, binary.operands[0], from,
+       functor(binary.binary));
 }
 
 void AgentWriter::store(const Op& op) {

@@ -43,12 +43,6 @@ const char* functor(UnaryOp op) {
   throw InternalError("unknown unary operation");
 }
 
-const char* functor(BinaryOp op) {
-  static constexpr const char* kNames[] = {"Add", "Sub", "Mul", "Div", "Max", "Min", "Lt",
-                                           "Le",  "Eq",  "Ne",  "Gt",  "Ge",  "And", "Or"};
-  return kNames[static_cast<int>(op)];
-}
-
 std::string float_text(double v) {
   if (std::isnan(v)) return "__int_as_float(0x7fffffff)";
   if (std::isinf(v)) return v > 0 ? "__int_as_float(0x7f800000)" : "__int_as_float(0xff800000)";
@@ -58,6 +52,12 @@ std::string float_text(double v) {
 }
 
 }  // namespace
+
+const char* functor(BinaryOp op) {
+  static constexpr const char* kNames[] = {"Add", "Sub", "Mul", "Div", "Max", "Min", "Lt",
+                                           "Le",  "Eq",  "Ne",  "Gt",  "Ge",  "And", "Or"};
+  return kNames[static_cast<int>(op)];
+}
 
 void AgentWriter::value(const Op& op) {
   auto in = [&](std::size_t i) { return op.operands[i]; };

@@ -16,6 +16,9 @@ struct Box {
   STRETTO_DEVICE bool has_cols(i32 c, i32 count) const {
     return c >= first_col && c + count <= cols;
   }
+  STRETTO_DEVICE bool covers(i32 tile_rows, i32 tile_cols) const {
+    return first_row == 0 && first_col == 0 && rows >= tile_rows && cols >= tile_cols;
+  }
 };
 
 template <class T, int kCount>
@@ -32,35 +35,88 @@ STRETTO_DEVICE void put_raw(V& v, int i, int j, const T* e) {
   }
 }
 
+// Element (i, j) and the `kStep - 1` after it, as far as they exist.
+template <int kWidth, int kStep, class T>
+STRETTO_DEVICE Run<T, kStep> load_guarded(const Box<const T>& box, i32 r, i32 c) {
+  Run<T, kStep> e{};
+  const T* row = box.data + r * box.row_stride;
+#pragma unroll
+  for (int k = 0; k < kStep; k += kWidth) {
+    if (box.has_row(r) && box.has_cols(c + k, kWidth)) {
+      auto run = *reinterpret_cast<const Run<T, kWidth>*>(row + (c + k) * box.col_stride);
+#pragma unroll
+      for (int u = 0; u < kWidth; ++u) e.x[k + u] = run.x[u];
+    } else if (kWidth > 1 && box.has_row(r)) {
+#pragma unroll
+      for (int u = 0; u < kWidth; ++u) {
+        if (box.has_cols(c + k + u, 1)) e.x[k + u] = row[(c + k + u) * box.col_stride];
+      }
+    }
+  }
+  return e;
+}
+
 // kRun: columns that may be read at once, because strides and origin are multiples of it.
 template <class L, int kRun, class V, class T>
 STRETTO_DEVICE void load_box(V& v, const Box<const T>& box, const Team& t) {
   constexpr int kUnit = Paired<V> ? 2 : 1;
   constexpr int kStep = V::kC == 1 ? 1 : (kRun > kUnit ? kRun : kUnit);
   constexpr int kWidth = V::kC == 1 ? 1 : kRun;
+  // Of a tile that exists as a whole all loads are in flight at once, with no branch in between.
+  if (kWidth == kStep && L::kNoPadding && box.covers(L::kTileRows, L::kTileCols)) {
+#pragma unroll
+    for (int i = 0; i < V::kR; ++i) {
+      i32 r = L::kTileRows == 1 ? 0 : L::row(t, i);
+      const T* row = box.data + r * box.row_stride;
+#pragma unroll
+      for (int j = 0; j < V::kC; j += kStep) {
+        i32 c = L::kTileCols == 1 ? 0 : L::col(t, j);
+        auto e = *reinterpret_cast<const Run<T, kStep>*>(row + c * box.col_stride);
+#pragma unroll
+        for (int k = 0; k < kStep; k += kUnit) put_raw(v, i, j + k, e.x + k);
+      }
+    }
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
     i32 r = L::kTileRows == 1 ? 0 : L::row(t, i);
-    const T* row = box.data + r * box.row_stride;
 #pragma unroll
     for (int j = 0; j < V::kC; j += kStep) {
       i32 c = L::kTileCols == 1 ? 0 : L::col(t, j);
-      Run<T, kStep> e{};
-#pragma unroll
-      for (int k = 0; k < kStep; k += kWidth) {
-        if (box.has_row(r) && box.has_cols(c + k, kWidth)) {
-          auto run = *reinterpret_cast<const Run<T, kWidth>*>(row + (c + k) * box.col_stride);
-#pragma unroll
-          for (int u = 0; u < kWidth; ++u) e.x[k + u] = run.x[u];
-        } else if (kWidth > 1 && box.has_row(r)) {
-#pragma unroll
-          for (int u = 0; u < kWidth; ++u) {
-            if (box.has_cols(c + k + u, 1)) e.x[k + u] = row[(c + k + u) * box.col_stride];
-          }
-        }
-      }
+      auto e = load_guarded<kWidth, kStep>(box, r, c);
 #pragma unroll
       for (int k = 0; k < kStep; k += kUnit) put_raw(v, i, j + k, e.x + k);
+    }
+  }
+}
+
+// v = f(a, x) for the box's elements x, which are zero where they do not exist. Some loads are in
+// flight at a time, not all, so that x needs few registers beside v.
+template <class L, int kRun, class V, class A, class T, class F>
+STRETTO_DEVICE void load_into(V& v, const A& a, const Box<const T>& box, const Team& t, F f) {
+  constexpr int kInFlight = 32;
+  bool whole = L::kNoPadding && box.covers(L::kTileRows, L::kTileCols);
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    i32 r = L::row(t, i);
+    const T* row = box.data + r * box.row_stride;
+#pragma unroll
+    for (int j = 0; j < V::kC; j += kInFlight * kRun) {
+      Run<T, kRun> e[kInFlight];
+#pragma unroll
+      for (int n = 0; n < kInFlight; ++n) {
+        if (j + n * kRun >= V::kC) break;
+        i32 c = L::col(t, j + n * kRun);
+        e[n] = whole ? *reinterpret_cast<const Run<T, kRun>*>(row + c * box.col_stride)
+                     : load_guarded<kRun, kRun>(box, r, c);
+      }
+#pragma unroll
+      for (int n = 0; n < kInFlight * kRun; ++n) {
+        if (j + n >= V::kC) break;
+        v.put(i, j + n, f(a.at(i, j + n), to_float(e[n / kRun].x[n % kRun])));
+      }
+      asm volatile("" ::: "memory");
     }
   }
 }

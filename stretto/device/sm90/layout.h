@@ -31,6 +31,8 @@ struct MmaLayout {
   static constexpr int kVec = 2;
   static constexpr int kTileRows = kRows, kTileCols = kCols;
   static constexpr int kLanesPerRow = 4, kWarpsPerRow = 1;
+  // Every slot of every thread lies in the tile.
+  static constexpr bool kNoPadding = kRows % (64 * kWarpgroups) == 0 && kCols % 8 == 0;
 
   STRETTO_DEVICE static int row(const Team& t, int i) {
     return (int(t.tid / 128) * kBlocks + i / 2) * 64 + int(t.tid / 32 % 4) * 16 + i % 2 * 8 +
@@ -55,6 +57,8 @@ struct RowLayout {
   static constexpr int kTileRows = kRows, kTileCols = kCols;
   static constexpr int kLanesPerRow = kLanes < 32 ? kLanes : 32;
   static constexpr int kWarpsPerRow = kLanes < 32 ? 1 : kLanes / 32;
+  static constexpr bool kNoPadding =
+      (kRows == 1 || kRows % kRowsPerPass == 0) && (kCols == 1 || kCols % (kLanes * kVec) == 0);
 
   STRETTO_DEVICE static int row(const Team& t, int i) {
     return i * kRowsPerPass + int(t.tid) / kLanes;

@@ -80,10 +80,12 @@ GpuLoop gpu_loop(const GpuLoopDesc& d) {
           .num_stages = static_cast<int>(std::min<std::int64_t>(kStageBytes / slice, 6))};
 }
 
-void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes) {
+void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
+                 std::int64_t least) {
   for (const NamedSize& size : sizes) {
-    if (size.value < 1) {
-      throw UserError(fmt::format("{}: {} is {}, must be at least 1", op, size.name, size.value));
+    if (size.value < least) {
+      throw UserError(
+          fmt::format("{}: {} is {}, must be at least {}", op, size.name, size.value, least));
     }
   }
 }

@@ -63,8 +63,9 @@ struct NamedSize {
   const char* name;
   std::int64_t value;
 };
-// UserError "<op>: <name> is <value>, ..." for the first value below 1.
-void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes);
+// UserError "<op>: <name> is <value>, ..." for the first value below `least`.
+void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
+                 std::int64_t least = 1);
 // UserError unless f32, bf16 or f16.
 void check_dtype(const std::string& op, const char* field, DType dtype);
 

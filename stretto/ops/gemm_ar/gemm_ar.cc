@@ -19,10 +19,10 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
                           {"tile.bn", cfg.tile.bn},
                           {"tile.bk", cfg.tile.bk},
                           {"num_compute_sms", cfg.num_compute_sms},
-                          {"num_reduce_sms", cfg.num_reduce_sms},
                           {"channels", cfg.channels},
                           {"num_slots", cfg.num_slots},
                           {"num_copy_queues", cfg.num_copy_queues}});
+  check_sizes("gemm_ar", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
   check_dtype("gemm_ar", "a_dtype", d.a_dtype);
   check_dtype("gemm_ar", "b_dtype", d.b_dtype);
   check_dtype("gemm_ar", "out_dtype", d.out_dtype);
@@ -42,13 +42,36 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
 
   // Tiles of the largest m, in groups that share a channel, so that each launch notifies alike.
   std::int64_t num_tiles = ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn);
-  std::int64_t per_channel = ceil_div(num_tiles, cfg.channels);
+  bool in_epilogue = cfg.num_reduce_sms == 0;
+  // A tile whose epilogue waited for later ones of the same SM would wait for ever.
+  std::int64_t per_channel = in_epilogue ? 1 : ceil_div(num_tiles, cfg.channels);
   std::int64_t channels = ceil_div(num_tiles, per_channel);
   auto tiles = p.grid(d.m, d.n, tile.bm, tile.bn);
   auto arrived = p.signal("arrived", d.world_size * channels);  // by sender and group of tiles
   bool credit = cfg.num_slots == 1;
   SignalRef ready;
   if (credit) ready = p.signal("ready");
+
+  auto finish = [&](const Tile& t, Value sum) {
+    if (d.residual) {
+      sum = sum + cast(p.load(residual.tile({t.row, t.col}, tile.bm, tile.bn)), DType::kF32);
+    }
+    p.store(out.tile({t.row, t.col}, tile.bm, tile.bn), cast(sum, d.out_dtype));
+  };
+  auto await = [&](const Tile& t, const Index& source) {
+    Index channel = p.let("channel", t.index / per_channel);
+    Index count = p.let("count", min(per_channel, num_tiles - channel * per_channel));
+    p.wait(arrived[source * channels + channel], count);
+  };
+  auto sum_of = [&](const Tile& t) {
+    Value sum = p.zeros(DType::kF32, tile.bm, tile.bn);
+    p.loop(d.world_size, [&](const Index& source) {
+      await(t, source);
+      Slice partial = slots.tile({source, t.row, t.col}, tile.bm, tile.bn);
+      sum = sum + cast(p.load(partial), DType::kF32);
+    });
+    return sum;
+  };
 
   p.on_start([&] {
     if (credit) p.notify_all(ready);
@@ -70,21 +93,12 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
              p.notify(arrived[p.rank() * channels + t.index / per_channel],
                       (p.rank() + 1 + i) % d.world_size);
            });
+           if (in_epilogue) finish(t, sum_of(t));
          });
-  p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles, [&](const Tile& t) {
-    Index channel = p.let("channel", t.index / per_channel);
-    Index count = p.let("count", min(per_channel, num_tiles - channel * per_channel));
-    Value sum = p.zeros(DType::kF32, tile.bm, tile.bn);
-    p.loop(d.world_size, [&](const Index& source) {
-      p.wait(arrived[source * channels + channel], count);
-      Slice partial = slots.tile({source, t.row, t.col}, tile.bm, tile.bn);
-      sum = sum + cast(p.load(partial), DType::kF32);
-    });
-    if (d.residual) {
-      sum = sum + cast(p.load(residual.tile({t.row, t.col}, tile.bm, tile.bn)), DType::kF32);
-    }
-    p.store(out.tile({t.row, t.col}, tile.bm, tile.bn), cast(sum, d.out_dtype));
-  });
+  if (!in_epilogue) {
+    p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles,
+           [&](const Tile& t) { finish(t, sum_of(t)); });
+  }
   return p.finish();
 }
 
@@ -119,14 +133,11 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
   auto out = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);   // [m, n]
   auto gathered = p.signal("gathered");  // by owner: tiles of its sums that lie in `out`
-  TileSpace own_tiles = partials.own_tiles();
 
   p.on_start([&] { partials.announce(); });
-  partials.multiply_and_send();
-  p.role("reduce", Resource::sms(cfg.num_reduce_sms), own_tiles, [&](const Tile& t) {
+  partials.run([&](const PartialSums::OwnTile& t, Value sum) {
     Index row = p.let("row", partials.own_first_row() + t.row);
     Index end = p.let("end", partials.own_first_row() + partials.own_rows());
-    Value sum = partials.sum(t);
     if (d.residual) {
       Slice rows = residual.tile({row, t.col}, tile.bm, tile.bn).until_row(end);
       sum = sum + cast(p.load(rows), DType::kF32);
@@ -139,7 +150,8 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
     });
   });
   p.on_end([&] {
-    p.loop(d.world_size, [&](const Index& owner) { p.wait(gathered[owner], own_tiles.count()); });
+    p.loop(d.world_size,
+           [&](const Index& owner) { p.wait(gathered[owner], partials.num_own_tiles()); });
   });
   return p.finish();
 }
@@ -154,10 +166,10 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
                    .num_copy_queues = rs.num_copy_queues,
                    .num_stages = rs.num_stages};
   if (shots == ReduceShots::kTwo) return cfg;
-  std::int64_t tiles = ceil_div(d.m, cfg.tile.bm) * ceil_div(d.n, cfg.tile.bn);
-  cfg.num_reduce_sms = gpu_workers(tiles, 32);
-  cfg.num_compute_sms = gpu_workers(tiles, kGpuSms - cfg.num_reduce_sms);
-  cfg.channels = tiles;
+  // A tile and its sum in rank order fill the registers.
+  cfg.tile.bn = std::min<std::int64_t>(cfg.tile.bn, 128);
+  cfg.channels = ceil_div(d.m, cfg.tile.bm) * ceil_div(d.n, cfg.tile.bn);
+  cfg.num_compute_sms = gpu_workers(cfg.channels);
   return cfg;
 }
 

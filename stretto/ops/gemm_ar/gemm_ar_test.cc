@@ -21,13 +21,14 @@ struct Variant {
   ReduceShots shots;
   int num_slots;
   Scatter scatter;
+  int num_reduce_sms = 2;
 };
 
 GemmArConfig small(const Variant& v) {
   return {.tile = {.bm = 4, .bn = 8, .bk = 20},
           .shots = v.shots,
           .num_compute_sms = 2,
-          .num_reduce_sms = 2,
+          .num_reduce_sms = v.num_reduce_sms,
           .channels = 3,
           .num_slots = v.num_slots,
           .scatter = v.scatter,
@@ -70,7 +71,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Variant{"OneShotTwoSlots", ReduceShots::kOne, 2, Scatter::kEpilogue},
                     Variant{"TwoShotCredit", ReduceShots::kTwo, 1, Scatter::kEpilogue},
                     Variant{"TwoShotTwoSlots", ReduceShots::kTwo, 2, Scatter::kEpilogue},
-                    Variant{"TwoShotCopy", ReduceShots::kTwo, 2, Scatter::kCopyEngine}),
+                    Variant{"TwoShotCopy", ReduceShots::kTwo, 2, Scatter::kCopyEngine},
+                    Variant{"OneShotEpilogueSum", ReduceShots::kOne, 2, Scatter::kEpilogue, 0},
+                    Variant{"OneShotEpilogueCredit", ReduceShots::kOne, 1, Scatter::kEpilogue, 0},
+                    Variant{"TwoShotEpilogueSum", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0},
+                    Variant{"TwoShotEpilogueCopy", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0}),
     [](const auto& info) { return info.param.name; });
 
 // The bytes of `out` on every rank after one launch.

@@ -19,11 +19,11 @@ void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
                           {"tile.bn", cfg.tile.bn},
                           {"tile.bk", cfg.tile.bk},
                           {"num_compute_sms", cfg.num_compute_sms},
-                          {"num_reduce_sms", cfg.num_reduce_sms},
                           {"num_copy_queues", cfg.num_copy_queues},
                           {"channels_per_rank", cfg.channels_per_rank},
                           {"num_slots", cfg.num_slots},
                           {"raster", cfg.raster}});
+  check_sizes("gemm_rs", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
   check_dtype("gemm_rs", "a_dtype", d.a_dtype);
   check_dtype("gemm_rs", "b_dtype", d.b_dtype);
   check_dtype("gemm_rs", "out_dtype", d.out_dtype);
@@ -40,7 +40,7 @@ std::string to_string(const GemmRsDesc& d) {
 std::string to_string(const GemmRsConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} compute={} reduce={} scatter={} queues={} channels={} slots={} "
-      "stages={}",
+      "stages={} raster={}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.num_reduce_sms,
       cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine", cfg.num_copy_queues,
       cfg.channels_per_rank, cfg.num_slots, cfg.num_stages, cfg.raster);
@@ -52,17 +52,12 @@ GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   if (target == Target::kCuda) {
     GpuLoop loop = gpu_loop({.m = run_rows, .n = d.n, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype});
-    // The same tile is summed in fp32 by the role that reduces.
-    loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
     std::int64_t blocks = ceil_div(run_rows, loop.tile.bm);
-    std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn);
-    int reduce = gpu_workers(tiles, 16);
-    constexpr int kQueues = 2;
+    std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn) * d.world_size;
     return {.tile = loop.tile,
-            .num_compute_sms = gpu_workers(tiles * d.world_size, kGpuSms - reduce - kQueues),
-            .num_reduce_sms = reduce,
-            .num_copy_queues = kQueues,
-            .channels_per_rank = std::clamp<std::int64_t>(blocks, 1, 8),
+            .num_compute_sms = gpu_workers(tiles),
+            .num_reduce_sms = 0,
+            .channels_per_rank = std::max<std::int64_t>(blocks, 1),
             .num_stages = loop.num_stages,
             .raster = 8};
   }
@@ -82,9 +77,7 @@ Program gemm_rs(const GemmRsDesc& d, const GemmRsConfig& cfg) {
   auto out = p.output("out", d.out_dtype, {run_rows, d.n});                      // [m/P, n]
 
   p.on_start([&] { partials.announce(); });
-  partials.multiply_and_send();
-  p.role("reduce", Resource::sms(cfg.num_reduce_sms), partials.own_tiles(), [&](const Tile& t) {
-    Value sum = partials.sum(t);
+  partials.run([&](const PartialSums::OwnTile& t, Value sum) {
     if (d.residual) {
       Slice rows = residual.tile({t.row, t.col}, tile.bm, tile.bn);
       sum = sum + cast(p.load(rows.until_row(partials.own_rows())), DType::kF32);

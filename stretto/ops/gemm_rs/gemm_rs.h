@@ -28,7 +28,7 @@ enum class Scatter : std::uint8_t {
 struct GemmRsConfig {
   GemmTile tile;
   int num_compute_sms = 1;
-  int num_reduce_sms = 1;
+  int num_reduce_sms = 1;  // 0: the GEMM's SMs sum in the epilogue of the own rows, which come last
   Scatter scatter = Scatter::kEpilogue;
   int num_copy_queues = 1;             // kCopyEngine
   std::int64_t channels_per_rank = 1;  // what is sent and waited for: 1/channels of a rank's rows
@@ -45,9 +45,10 @@ GemmRsConfig default_config(const GemmRsDesc& desc, Target target = Target::kCpu
 
 // Extent m. Rank r receives the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [m, k],
 // b [n, k], each rank's own; residual [ceil(m/P), n]. Output out [ceil(m/P), n]; its rows past m
-// are zero. Partial sums are rounded to the result's dtype once, summed in fp32 in rank order and
-// rounded again. UserError naming the field of a bad desc or config.
-// After Flux (arXiv 2406.06858, section 4), with a fixed order of summation.
+// are zero. Partial sums are rounded to the result's dtype once, summed in fp32 in rank order (in
+// an epilogue, in cyclic order from the owner's own) and rounded again. UserError naming the field
+// of a bad desc or config. After Flux (arXiv 2406.06858, section 4), with a fixed order of
+// summation.
 Program gemm_rs(const GemmRsDesc& desc, const GemmRsConfig& config);
 
 }  // namespace stretto

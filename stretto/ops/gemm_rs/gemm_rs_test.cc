@@ -14,6 +14,7 @@ struct Variant {
   const char* name;
   Scatter scatter;
   int num_slots;
+  int num_reduce_sms = 2;
 };
 
 class GemmRs : public testing::TestWithParam<Variant> {
@@ -22,7 +23,7 @@ class GemmRs : public testing::TestWithParam<Variant> {
   static GemmRsConfig small() {
     return {.tile = {.bm = 4, .bn = 8, .bk = 20},
             .num_compute_sms = 2,
-            .num_reduce_sms = 2,
+            .num_reduce_sms = GetParam().num_reduce_sms,
             .scatter = GetParam().scatter,
             .num_copy_queues = 2,
             .channels_per_rank = 2,
@@ -70,7 +71,10 @@ INSTANTIATE_TEST_SUITE_P(Variants, GemmRs,
                          testing::Values(Variant{"StoreCredit", Scatter::kEpilogue, 1},
                                          Variant{"StoreTwoSlots", Scatter::kEpilogue, 2},
                                          Variant{"CopyCredit", Scatter::kCopyEngine, 1},
-                                         Variant{"CopyTwoSlots", Scatter::kCopyEngine, 2}),
+                                         Variant{"CopyTwoSlots", Scatter::kCopyEngine, 2},
+                                         Variant{"EpilogueSumCredit", Scatter::kEpilogue, 1, 0},
+                                         Variant{"EpilogueSum", Scatter::kEpilogue, 2, 0},
+                                         Variant{"CopyEpilogueSum", Scatter::kCopyEngine, 2, 0}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(GemmRsErrors, NameTheField) {

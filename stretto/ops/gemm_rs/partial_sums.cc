@@ -18,17 +18,20 @@ PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsCon
   // By sender and channel of the rows: tiles (epilogue) or transfers (copy engine) that arrived.
   arrived_ = p.signal("arrived", d.world_size * runs_.num_channels());
   if (cfg.num_slots == 1) ready_ = p.signal("ready");
+  if (!by_copy_engine()) return;
+  partial_ = p.buffer("partial", d.out_dtype, {m_, d.n});  // [m, n]
+  computed_ = p.signal("computed", d.world_size * runs_.num_channels());
 }
 
 void PartialSums::announce() const {
   if (cfg_.num_slots == 1) p_.notify_all(ready_);
 }
 
-void PartialSums::multiply_and_send() {
-  cfg_.scatter == Scatter::kEpilogue ? store_at_owner() : store_here_and_copy();
+void PartialSums::run(const Finish& finish) {
+  multiply(finish);
+  if (by_copy_engine()) send_by_copy_engine();
+  if (!sums_in_epilogue()) reduce(finish);
 }
-
-std::int64_t PartialSums::tiles_per_block() const { return ceil_div(d_.n, cfg_.tile.bn); }
 
 PartialSums::Block PartialSums::block_of(const Tile& t) const {
   Block b;
@@ -52,74 +55,91 @@ void PartialSums::wait_for_slot(const Index& owner) const {
   if (cfg_.num_slots == 1) p_.wait(ready_, owner);
 }
 
-void PartialSums::store_at_owner() {
+// Tiles of the other ranks' rows are sent, by the SM itself or by a copy engine; so are the own
+// ones, unless their sum is made here.
+void PartialSums::multiply(const Finish& finish) {
   const GemmTile& tile = cfg_.tile;
+  std::int64_t channels = runs_.num_channels();
   p_.role("gemm", Resource::sms(cfg_.num_compute_sms).pipelined(cfg_.num_stages),
           p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn).raster(cfg_.raster),
           [&](const Tile& t) {
             Block b = block_of(t);
-            p_.when(b.local_row < b.local_end, [&] {
-              Value partial = product(b, t.col);
+            auto send = [&](const Value& partial) {
+              if (by_copy_engine()) {
+                Index row = runs_.first_row(b.owner) + b.local_row;
+                Slice rows = partial_.tile({row, t.col}, tile.bm, tile.bn);
+                return p_.store(rows.until_row(b.row_end), partial);
+              }
               wait_for_slot(b.owner);
-              p_.store(slots_.tile({p_.rank(), b.local_row, t.col}, tile.bm, tile.bn)
-                           .on(b.owner)
-                           .until_row(b.local_end),
-                       partial);
+              Slice slot = slots_.tile({p_.rank(), b.local_row, t.col}, tile.bm, tile.bn);
+              p_.store(slot.on(b.owner).until_row(b.local_end), partial);
+            };
+            auto tell = [&] {
+              Index channel = runs_.channel_of(b.idx);
+              by_copy_engine() ? p_.notify(computed_[b.owner * channels + channel], p_.rank())
+                               : p_.notify(arrived_[p_.rank() * channels + channel], b.owner);
+            };
+            Index any_rows = b.local_row < b.local_end;
+            if (!sums_in_epilogue()) {
+              p_.when(any_rows, [&] { send(product(b, t.col)); });
+              return tell();
+            }
+            Index own = p_.let("own", b.owner == p_.rank());
+            p_.when(own || any_rows, [&] {
+              Value partial = product(b, t.col);
+              p_.when(
+                  own,
+                  [&] {
+                    OwnTile here{b.local_row, t.col};
+                    Value sum = copy(cast(partial, DType::kF32));
+                    p_.loop(1, d_.world_size, [&](const Index& i) {
+                      add_arrived(sum, (p_.rank() + i) % d_.world_size, b.idx, here);
+                    });
+                    finish(here, sum);
+                  },
+                  [&] { send(partial); });
             });
-            p_.notify(arrived_[p_.rank() * runs_.num_channels() + runs_.channel_of(b.idx)],
-                      b.owner);
+            p_.when(!own, tell);
           });
 }
 
-void PartialSums::store_here_and_copy() {
-  const GemmTile& tile = cfg_.tile;
+void PartialSums::send_by_copy_engine() {
   std::int64_t channels = runs_.num_channels(), rows = runs_.rows_per_channel();
-  auto partial = p_.buffer("partial", d_.out_dtype, {m_, d_.n});    // [m, n]
-  auto computed = p_.signal("computed", d_.world_size * channels);  // by owner and channel
-
-  p_.role("gemm", Resource::sms(cfg_.num_compute_sms).pipelined(cfg_.num_stages),
-          p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn).raster(cfg_.raster),
+  // Own rows come last, and stay here if their sum is made in registers.
+  std::int64_t owners = d_.world_size - (sums_in_epilogue() ? 1 : 0);
+  p_.role("scatter", Resource::copy_engine(cfg_.num_copy_queues), p_.grid(owners, channels, 1, 1),
           [&](const Tile& t) {
-            Block b = block_of(t);
-            p_.when(b.local_row < b.local_end, [&] {
-              p_.store(
-                  partial.tile({runs_.first_row(b.owner) + b.local_row, t.col}, tile.bm, tile.bn)
-                      .until_row(b.row_end),
-                  product(b, t.col));
-            });
-            p_.notify(computed[b.owner * channels + runs_.channel_of(b.idx)], p_.rank());
-          });
-
-  p_.role("scatter", Resource::copy_engine(cfg_.num_copy_queues),
-          p_.grid(d_.world_size, channels, 1, 1), [&](const Tile& t) {
             Index owner = p_.let("owner", (p_.rank() + 1 + t.m) % d_.world_size);
             Index first = runs_.first_row(owner), num_rows = runs_.num_rows(owner);
-            p_.wait(computed[owner * channels + t.n], runs_.blocks_in(t.n) * tiles_per_block());
+            p_.wait(computed_[owner * channels + t.n], runs_.blocks_in(t.n) * tiles_per_block());
             wait_for_slot(owner);
             p_.put_signal(
                 slots_.tile({p_.rank(), t.n * rows, 0}, rows, d_.n).on(owner).until_row(num_rows),
-                partial.tile({first + t.n * rows, 0}, rows, d_.n).until_row(first + num_rows),
+                partial_.tile({first + t.n * rows, 0}, rows, d_.n).until_row(first + num_rows),
                 arrived_[p_.rank() * channels + t.n], owner);
           });
 }
 
-TileSpace PartialSums::own_tiles() const {
-  return p_.grid(runs_.num_blocks() * cfg_.tile.bm, d_.n, cfg_.tile.bm, cfg_.tile.bn);
+void PartialSums::reduce(const Finish& finish) {
+  const GemmTile& tile = cfg_.tile;
+  p_.role("reduce", Resource::sms(cfg_.num_reduce_sms),
+          p_.grid(runs_.num_blocks() * tile.bm, d_.n, tile.bm, tile.bn), [&](const Tile& t) {
+            Value sum = p_.zeros(DType::kF32, tile.bm, tile.bn);
+            p_.loop(d_.world_size, [&](const Index& source) {
+              add_arrived(sum, source, t.m, {t.row, t.col});
+            });
+            finish({t.row, t.col}, sum);
+          });
 }
 
-Value PartialSums::sum(const Tile& t) const {
-  const GemmTile& tile = cfg_.tile;
-  Index channel = p_.let("channel", runs_.channel_of(t.m));
-  Index count = cfg_.scatter == Scatter::kEpilogue
-                    ? p_.let("count", runs_.blocks_in(channel) * tiles_per_block())
-                    : Index(1);
-  Value sum = p_.zeros(DType::kF32, tile.bm, tile.bn);
-  p_.loop(d_.world_size, [&](const Index& source) {
-    p_.wait(arrived_[source * runs_.num_channels() + channel], count);
-    Slice partial = slots_.tile({source, t.row, t.col}, tile.bm, tile.bn).until_row(own_rows());
-    sum = sum + cast(p_.load(partial), DType::kF32);
-  });
-  return sum;
+// sum += what `source` sent for a tile in the own run's block, once its channel is complete.
+void PartialSums::add_arrived(Value& sum, const Index& source, const Index& block,
+                              const OwnTile& t) const {
+  Index channel = runs_.channel_of(block);
+  Index count = by_copy_engine() ? Index(1) : runs_.blocks_in(channel) * tiles_per_block();
+  p_.wait(arrived_[source * runs_.num_channels() + channel], count);
+  Slice partial = slots_.tile({source, t.row, t.col}, cfg_.tile.bm, cfg_.tile.bn);
+  sum = sum + cast(p_.load(partial.until_row(own_rows())), DType::kF32);
 }
 
 }  // namespace stretto

@@ -1,9 +1,12 @@
 // The part that gemm_rs and the two-shot gemm_ar have in common: every rank multiplies its a and b
 // in blocks of rows, own rows last, each block's partial sums travel to the rank that owns its
-// rows, and the owner sums what all ranks sent. What becomes of the sums is up to the operator.
+// rows, and the owner sums what all ranks sent: in a role of its own, or while it multiplies its
+// own rows, whose products then never leave the registers. What becomes of the sums is up to the
+// operator.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "stretto/lang/program_builder.h"
@@ -20,14 +23,18 @@ class PartialSums {
 
   // To be called in on_start.
   void announce() const;
-  // Declares the role "gemm" and, with copy engines, "scatter".
-  void multiply_and_send();
 
-  // Tile space of a role that sums: the tiles of a run of rows at the largest m. A tile's rows are
-  // counted from the rank's first one.
-  TileSpace own_tiles() const;
-  // Waits for all ranks' partial sums of a tile: fp32 [bm, bn], zero in rows past own_rows().
-  Value sum(const Tile& t) const;
+  // A tile of this rank's rows, counted from its first one. Rows at or past own_rows() do not
+  // exist; the tile may lie there altogether.
+  struct OwnTile {
+    Index row, col;
+  };
+  // Declares the roles: "gemm", with copy engines "scatter", and with SMs that sum "reduce".
+  // `finish` says what happens to the sum of all ranks: fp32 [bm, bn], zero in rows that do not
+  // exist; it runs once for each of num_own_tiles() tiles.
+  void run(const std::function<void(const OwnTile& t, const Value& sum)>& finish);
+  // Of a run of rows at the largest m.
+  std::int64_t num_own_tiles() const { return runs_.num_blocks() * tiles_per_block(); }
 
   const Index& m() const { return m_; }
   const Index& run_rows() const { return runs_.run_rows(); }  // ceil(m / P)
@@ -35,18 +42,23 @@ class PartialSums {
   Index own_rows() const { return runs_.num_rows(p_.rank()); }  // 0..run_rows()
 
  private:
-  void store_at_owner();
-  void store_here_and_copy();
+  using Finish = std::function<void(const OwnTile& t, const Value& sum)>;
   // A block of some rank's rows; local_row may lie at or past local_end, then it is empty.
   struct Block {
     Index owner, idx;            // idx within the owner's run
     Index local_row, local_end;  // counted from the owner's first row
     Index row_end;               // the same end, counted in m
   };
+  void multiply(const Finish& finish);
+  void send_by_copy_engine();
+  void reduce(const Finish& finish);
+  void add_arrived(Value& sum, const Index& source, const Index& block, const OwnTile& t) const;
   Block block_of(const Tile& t) const;
   Value product(const Block& block, const Index& col) const;
   void wait_for_slot(const Index& owner) const;
-  std::int64_t tiles_per_block() const;
+  std::int64_t tiles_per_block() const { return ceil_div(d_.n, cfg_.tile.bn); }
+  bool by_copy_engine() const { return cfg_.scatter == Scatter::kCopyEngine; }
+  bool sums_in_epilogue() const { return cfg_.num_reduce_sms == 0; }
 
   ProgramBuilder& p_;
   GemmRsDesc d_;
@@ -58,6 +70,9 @@ class PartialSums {
   TensorRef slots_;
   SignalRef arrived_;
   SignalRef ready_;  // with a single slot
+  // Of the copy engine: what is to be sent, by owner and channel how many of its tiles are there.
+  TensorRef partial_;
+  SignalRef computed_;
 };
 
 }  // namespace stretto
