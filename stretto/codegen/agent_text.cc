@@ -15,6 +15,23 @@ std::string edge_text(KernelContext& kernel, const AgentSite& site) {
   return AgentWriter(kernel, site).write_edge();
 }
 
+std::string waits_text(KernelContext& kernel, const AgentSite& site, const std::string& first,
+                       const std::string& step) {
+  return AgentWriter(kernel, site).write_waits(first, step);
+}
+
+std::string AgentWriter::write_waits(const std::string& first, const std::string& step) {
+  depth_ = 2;
+  std::string tile = var_text(program_, site_.role->tile_var);
+  line("const int num_tiles = {};", expr(site_.role->num_tiles));
+  line("for (int {} = {}; {} < num_tiles; {} += {}) {{", tile, first, tile, tile, step);
+  ++depth_;
+  block(agent_.body);
+  --depth_;
+  line("}}");
+  return std::move(out_);
+}
+
 std::string AgentWriter::write_edge() {
   line("const Team team{{threadIdx.x, 1}};");
   declare_values();
@@ -167,6 +184,7 @@ void AgentWriter::emit(const Op& op) {
     case OpCode::kArrive:
     case OpCode::kBarrierSync:
       sync(op);
+      if (site_.rings && op.code == OpCode::kWait) line("ring_release_sys(bell++);");
       return;
     default:
       value(op);

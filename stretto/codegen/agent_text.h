@@ -21,11 +21,15 @@ struct AgentSite {
   const Role* role = nullptr;
   int role_idx = -1, agent_idx = -1;
   const RolePlan* plan = nullptr;
+  bool rings = false;  // a doorbell, `bell`, after every wait
 };
 
 // Declarations, the loop over tiles and the body, as the inside of the branch that the agent's
 // threads take.
 std::string agent_text(KernelContext& kernel, const AgentSite& site);
+// The agent of one thread, as the thread that begins at tile `first` and goes on by `step`.
+std::string waits_text(KernelContext& kernel, const AgentSite& site, const std::string& first,
+                       const std::string& step);
 // The body alone, once: on_start and on_end.
 std::string edge_text(KernelContext& kernel, const AgentSite& site);
 

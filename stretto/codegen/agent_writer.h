@@ -30,6 +30,7 @@ class AgentWriter {
 
   std::string write();
   std::string write_edge();
+  std::string write_waits(const std::string& first, const std::string& step);
 
  private:
   template <typename... Args>

@@ -104,7 +104,7 @@ TEST(Codegen, PipelinedProductIsTmaAndWgmma) {
   EXPECT_EQ(kernel.launch.grid, 4);
   EXPECT_EQ(kernel.launch.block, 384);
   EXPECT_EQ(kernel.launch.maps.size(), 3u);
-  EXPECT_TRUE(kernel.launch.roles_on_sms.empty());
+  EXPECT_TRUE(kernel.launch.engines.on_sms.empty());
   expect_lines(kernel.source,
                {"// gemm: 4 blocks of 384 threads",
                 "struct Wgmma<bf16, 256>",
@@ -330,20 +330,21 @@ TEST(Codegen, CopyQueuesAndHostThreadsAreStoodInFor) {
   ProgramBuilder p("sample", 1);
   auto x = p.input("x", DType::kF32, {8, 64});
   auto y = p.output("y", DType::kF32, {8, 64});
-  auto z = p.output("z", DType::kF32, {8, 64});
+  auto z = p.buffer("z", DType::kF32, {8, 64}, {.num_slots = 2});
   auto copies = [&](const TensorRef& to) {
     return [&p, x, to](const Tile& t) {
       p.copy(to.tile({t.index, 0}, 1, 64), x.tile({t.index, 0}, 1, 64));
     };
   };
-  p.role("queues", Resource::copy_engine(3), p.range(8), copies(y));
-  p.role("threads", Resource::host(2), p.range(8), copies(z));
+  p.role("queues", Resource::copy_engine(3), p.range(8), copies(z));
+  p.role("threads", Resource::host(2), p.range(8), copies(y));
   GeneratedKernel kernel = generate(p.finish());
   EXPECT_EQ(kernel.launch.grid, 5);
-  EXPECT_EQ(kernel.launch.roles_on_sms, (std::vector<int>{0, 1}));
-  expect_lines(kernel.source, {"// role 'queues' is meant for 3 copy queues",
-                               "// role 'threads' is meant for 2 host threads", "(blockIdx.x < 3)",
-                               "+= 3", "blockIdx.x >= 3 && blockIdx.x < 5", "+= 2"});
+  ASSERT_EQ(kernel.launch.engines.on_sms.size(), 2u);
+  expect_lines(kernel.source,
+               {"// role 'queues' is meant for 3 copy queues: blocks of the kernel stand in, since",
+                "the slot of 'z'", "// role 'threads' is meant for 2 host threads",
+                "(blockIdx.x < 3)", "+= 3", "blockIdx.x >= 3 && blockIdx.x < 5", "+= 2"});
   expect_clean_build(kernel);
 }
 

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
+#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_text.h"
+#include "stretto/codegen/engine_waits.h"
 #include "stretto/codegen/expr_text.h"
 #include "stretto/device/device_sources.h"
 
@@ -28,8 +31,10 @@ class KernelWriter {
   GeneratedKernel run() {
     launch_.kernel = identifier(program_.name);
     place_signals();
+    launch_.engines = plan_engines(program_, launch_.signal_offsets);
+    if (has_engines()) launch_.gate = launch_.kernel + "_gate";
     plan_roles();
-    std::string body = kernel_body();
+    std::string body = gate_kernel() + kernel_body();
     // All views are known now.
     std::string prefetch;
     if (!launch_.maps.empty()) {
@@ -63,8 +68,10 @@ class KernelWriter {
     launch_.grid = 0;
     launch_.block = 128;
     for (const Role& role : program_.roles) roles_.push_back(on_sms(role));
-    for (const Role& role : roles_) {
+    for (std::size_t i = 0; i < roles_.size(); ++i) {
+      const Role& role = roles_[i];
       plans_.push_back(plan_role(program_, role, launch_.maps));
+      if (by_engine(i)) continue;
       launch_.grid += role.resource.num_workers * role.resource.cluster_size;
       launch_.block = std::max(launch_.block, plans_.back().num_threads);
       launch_.cluster = std::max(launch_.cluster, role.resource.cluster_size);
@@ -73,6 +80,8 @@ class KernelWriter {
     for (std::size_t i = 0; i < roles_.size(); ++i) {
       budget_registers(roles_[i], launch_.block, plans_[i]);
     }
+    first_bell_block_ = launch_.grid;
+    launch_.grid += num_bell_blocks();
     launch_.grid =
         (std::max(launch_.grid, 1) + launch_.cluster - 1) / launch_.cluster * launch_.cluster;
     has_epoch_ = !program_.signals.empty() || !program_.on_start.body.empty() ||
@@ -85,13 +94,19 @@ class KernelWriter {
       has_epoch_ = true;
     }
     for (const Tensor& t : program_.tensors) has_epoch_ |= t.num_slots > 1 || t.packet;
+    has_epoch_ |= has_engines();
   }
 
-  // A block stands in for each copy queue and host thread: the same tiles in the same order.
-  Role on_sms(const Role& role) {
+  bool has_engines() const { return !launch_.engines.roles.empty(); }
+  bool by_engine(std::size_t role) const {
+    return launch_.engines.find(static_cast<int>(role)) != nullptr;
+  }
+
+  // A block stands in for each copy queue and host thread that is not to be had: the same tiles in
+  // the same order.
+  static Role on_sms(const Role& role) {
     Role out = role;
     if (role.resource.kind == ResourceKind::kSm) return out;
-    launch_.roles_on_sms.push_back(static_cast<int>(&role - program_.roles.data()));
     out.resource = Resource::sms(role.resource.num_workers);
     return out;
   }
@@ -101,14 +116,21 @@ class KernelWriter {
         fmt::format("// {}: {} blocks of {} threads", program_.name, launch_.grid, launch_.block);
     if (launch_.cluster > 1) out += fmt::format(" in clusters of {}", launch_.cluster);
     out += fmt::format(", {} bytes of shared memory\n", launch_.shared_bytes);
-    for (int idx : launch_.roles_on_sms) {
-      const Role& role = program_.roles[static_cast<std::size_t>(idx)];
+    for (const EngineRole& engine : launch_.engines.roles) {
+      const Role& role = program_.roles[static_cast<std::size_t>(engine.role)];
+      std::set<int> queues(engine.queue_of_worker.begin(), engine.queue_of_worker.end());
+      out += fmt::format("// role '{}' runs on {} queues of the copy engines{}\n", role.name,
+                         queues.size(), engine.num_bells > 0 ? ", which wait for doorbells" : "");
+    }
+    for (const RoleOnSms& on_sms : launch_.engines.on_sms) {
+      const Role& role = program_.roles[static_cast<std::size_t>(on_sms.role)];
       bool host = role.resource.kind == ResourceKind::kHost;
-      out +=
-          fmt::format("// role '{}' is meant for {} {}: blocks of the kernel stand in\n", role.name,
-                      role.resource.num_workers, host ? "host threads" : "copy queues");
+      out += fmt::format(
+          "// role '{}' is meant for {} {}: blocks of the kernel stand in, since {}\n", role.name,
+          role.resource.num_workers, host ? "host threads" : "copy queues", on_sms.why);
     }
     for (const char* h : kHeaders) out += fmt::format("#include \"stretto/device/sm90/{}\"\n", h);
+    if (launch_.engines.num_bells > 0) out += "#include \"stretto/device/sm90/doorbell.h\"\n";
     out += "\n";
     for (auto [type, n] : context_.wgmmas) out += wgmma_text(type, n) + "\n";
     for (const RolePlan& plan : plans_) {
@@ -128,18 +150,25 @@ class KernelWriter {
     return fmt::format(
         "\nstruct Params {{\n  TensorMap maps[{}];\n  u8* tensors[{}][{}];\n  u64* signals[{}];\n"
         "  const u64* quotas;\n  u64* control;\n  Watch watch;\n  i64 vars[{}];\n  const i64* "
-        "scalars;\n  i64 rank;\n}};\n\n",
+        "scalars;\n  i64 rank;\n{}}};\n\n",
         some(launch_.maps.size()), some(program_.tensors.size()), program_.world_size,
-        program_.world_size, some(vars));
+        program_.world_size, some(vars),
+        has_engines() ? "  const u64* engine_marks;\n  u64* engine_words;\n  u64* "
+                        "engine_words_for_peers;\n  u64* engine_bells;\n"
+                        "  i64 num_engine_marks;\n"
+                      : "");
   }
 
-  std::string kernel_body() {
-    std::string out = fmt::format(
+  static std::string kernel_head(const std::string& name, int threads) {
+    return fmt::format(
         "extern \"C\" __global__ void __launch_bounds__({}, 1) {}(\n    const __grid_constant__ "
         "Params p) {{\n  extern __shared__ __align__(1024) u8 smem[];\n  const int rank = "
         "int(p.rank);\n",
-        launch_.block, launch_.kernel);
-    out += kPrefetch;
+        threads, name);
+  }
+
+  std::string vars_text() const {
+    std::string out;
     std::size_t next = 0, next_scalar = 0;
     for (std::size_t i = 0; i < program_.vars.size(); ++i) {
       VarKind kind = program_.vars[i].kind;
@@ -152,10 +181,80 @@ class KernelWriter {
                          var_text(program_, static_cast<int>(i)), value);
     }
     if (has_epoch_) out += "  [[maybe_unused]] const u64 epoch = load_relaxed_sys(p.control);\n";
+    return out;
+  }
+
+  // on_start, then every wait of the engines' roles that it answers, a tile for each thread, then
+  // the words that the queues copy.
+  std::string gate_kernel() {
+    if (!has_engines()) return "";
+    std::size_t shared = std::exchange(launch_.shared_bytes, 0);
+    std::string out = kernel_head(launch_.gate, 128) + vars_text() +
+                      edge(program_.on_start, "on_start", "blockIdx.x == 0") +
+                      "  __syncthreads();\n";
+    for (const EngineRole& engine : launch_.engines.roles) {
+      const Role& role = waits_of(engine.role, WaitsOf::kGate);
+      if (role.agents[0].body.empty()) continue;
+      AgentSite site{&role, engine.role, 0, &plan_of(role)};
+      out += fmt::format("  {{  // role '{}', {}:{}\n{}  }}\n", role.name, role.loc.file,
+                         role.loc.line, waits_text(context_, site, "threadIdx.x", "blockDim.x"));
+    }
+    out +=
+        "  for (i64 i = threadIdx.x; i < p.num_engine_marks; i += blockDim.x) {\n"
+        "    u64 word = epoch * p.engine_marks[2 * i] + p.engine_marks[2 * i + 1];\n"
+        "    p.engine_words[i] = word;\n    p.engine_words_for_peers[i] = word;\n"
+        "  }\n}\n\n";
+    launch_.gate_shared_bytes = std::exchange(launch_.shared_bytes, shared);
+    return out;
+  }
+
+  const Role& waits_of(int role, WaitsOf which) {
+    const Role& source = program_.roles[static_cast<std::size_t>(role)];
+    edges_.push_back(std::make_unique<Role>(role_waits(program_, source, which)));
+    return *edges_.back();
+  }
+
+  const RolePlan& plan_of(const Role& role) {
+    edge_plans_.push_back(std::make_unique<RolePlan>(plan_role(program_, role, launch_.maps)));
+    return *edge_plans_.back();
+  }
+
+  // A warp keeps the waits of each queue that needs bells.
+  int num_bell_blocks() const {
+    int warps = 0;
+    for (const EngineRole& engine : launch_.engines.roles) {
+      if (engine.num_bells > 0) warps += static_cast<int>(engine.queue_of_worker.size());
+    }
+    return (warps + launch_.block / 32 - 1) / (launch_.block / 32);
+  }
+
+  std::string bells_text() {
+    std::string out;
+    int warp = 0, per_block = launch_.block / 32;
+    for (const EngineRole& engine : launch_.engines.roles) {
+      if (engine.num_bells == 0) continue;
+      const Role& role = waits_of(engine.role, WaitsOf::kBells);
+      AgentSite site{&role, engine.role, 0, &plan_of(role), true};
+      for (int w = 0; w < role.resource.num_workers; ++w, ++warp) {
+        out += fmt::format(
+            "  if (blockIdx.x == {} && threadIdx.x == {}) {{  // queue {} of role '{}', {}:{}\n"
+            "    u64* bell = p.engine_bells + {};\n{}  }}\n",
+            first_bell_block_ + warp / per_block, warp % per_block * 32, w, role.name,
+            role.loc.file, role.loc.line, engine.first_bell + std::int64_t{w} * engine.num_bells,
+            waits_text(context_, site, fmt::format("{}", w),
+                       fmt::format("{}", role.resource.num_workers)));
+      }
+    }
+    return out;
+  }
+
+  std::string kernel_body() {
+    std::string out = kernel_head(launch_.kernel, launch_.block) + kPrefetch + vars_text();
     if (launch_.cluster > 1) out += "  const int cta = int(cluster_cta_rank());\n";
-    out += start_text();
+    if (launch_.gate.empty()) out += start_text();
     int first_block = 0;
     for (std::size_t i = 0; i < roles_.size(); ++i) {
+      if (by_engine(i)) continue;
       const Resource& r = roles_[i].resource;
       int blocks = r.num_workers * r.cluster_size;
       std::string condition =
@@ -164,6 +263,7 @@ class KernelWriter {
       out += role_text(i, condition, first_block);
       first_block += blocks;
     }
+    out += bells_text();
     if (launch_.cluster > 1) {
       out +=
           "  // no block may leave while others still reach into its shared memory\n"
@@ -296,6 +396,8 @@ class KernelWriter {
   std::vector<Role> roles_;  // as the kernel's blocks run them
   std::vector<RolePlan> plans_;
   std::vector<std::unique_ptr<Role>> edges_;
+  std::vector<std::unique_ptr<RolePlan>> edge_plans_;
+  int first_bell_block_ = 0;
   bool has_epoch_ = false;
 };
 

@@ -12,12 +12,20 @@
 //                                                 a captured launch may then be replayed with
 //                                                 others
 //   i64 rank
+// and, where roles run on copy engines (engine_plan.h), then
+//   const u64* engine_marks                       own rank: quota and count of each of its marks
+//   u64* engine_words                             what the gate writes: a word per mark,
+//   u64* engine_words_for_peers                   twice: for the own and for other ranks' counters
+//   u64* engine_bells                             doorbells; zero but while a queue is to see them
+//   i64 num_engine_marks
+// The gate has the same parameter.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "stretto/codegen/engine_plan.h"
 #include "stretto/ir/program.h"
 
 namespace stretto {
@@ -33,9 +41,10 @@ struct TensorMapPlan {
   friend bool operator==(const TensorMapPlan&, const TensorMapPlan&) = default;
 };
 
-// A place where a kernel waits, for the record of a fault.
+// A place where a kernel waits, or checks the contract of a table, for the record of a fault.
 struct WaitSite {
   int role = -1, signal = -1;  // signal -1: a packet
+  int table = -1;              // the fault's counter is the entry, and what was seen its value
   std::string file;
   int line = 0;
 };
@@ -46,8 +55,12 @@ struct LaunchPlan {
   std::size_t shared_bytes = 0;
   std::vector<TensorMapPlan> maps;
   std::vector<WaitSite> sites;
-  // Roles meant for copy engines or the host whose copies blocks of the kernel do instead.
-  std::vector<int> roles_on_sms;
+  EnginePlan engines;
+  // A kernel of one block of 128 threads that comes before the main kernel, does on_start, waits
+  // for what other ranks announce there, and writes the engines' words. Empty: on_start is the main
+  // kernel's.
+  std::string gate;
+  std::size_t gate_shared_bytes = 0;
   // Counters of a rank: signal s starts at signal_offsets[s].
   std::vector<std::int64_t> signal_offsets;
   std::int64_t num_counters = 0;

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "stretto/base/errors.h"
+#include "stretto/codegen/table_text.h"
+#include "stretto/gpu/engine_queues.h"
 #include "stretto/runtime/cuda/module.h"
 #include "stretto/runtime/cuda/tensor_map.h"
 
@@ -50,7 +52,7 @@ class ParamBytes {
 
 struct GpuInstance::State {
   struct RankState {
-    std::unique_ptr<cuda::Kernel> kernel;
+    std::unique_ptr<cuda::Kernel> gate, kernel;  // no gate where no role runs on copy engines
     std::unique_ptr<cuda::DeviceMemory> control, quotas;
   };
 
@@ -62,6 +64,11 @@ struct GpuInstance::State {
         image(std::move(code.image)),
         fault_source(w.add_fault_source([this](const DeviceFault& f) { return describe(f); })) {}
   ~State() { world.remove_fault_source(fault_source); }
+
+  CUdeviceptr address(const GpuLaunchArgs& args, std::size_t tensor, std::size_t rank) const {
+    if (!buffers[tensor].on.empty()) return buffers[tensor].on[rank].address();
+    return args.tensors[tensor][rank];
+  }
 
   void allocate();
   void zero();
@@ -81,6 +88,7 @@ struct GpuInstance::State {
   std::vector<RankState> ranks;
   SymmetricGpuMemory signals;
   std::vector<SymmetricGpuMemory> buffers;  // by tensor; empty where it is not a buffer
+  std::unique_ptr<EngineQueues> engines;    // where roles run on copy engines
 };
 
 void GpuInstance::State::allocate() {
@@ -99,6 +107,10 @@ void GpuInstance::State::allocate() {
     cuda::Module module(device, image.cubin, p.name);
     rank.kernel = std::make_unique<cuda::Kernel>(module, kernel.launch.kernel);
     rank.kernel->set_max_dynamic_shared(kernel.launch.shared_bytes);
+    if (!kernel.launch.gate.empty()) {
+      rank.gate = std::make_unique<cuda::Kernel>(module, kernel.launch.gate);
+      rank.gate->set_max_dynamic_shared(kernel.launch.gate_shared_bytes);
+    }
     rank.control = std::make_unique<cuda::DeviceMemory>(device, kNumControlWords * 8);
     rank.quotas = std::make_unique<cuda::DeviceMemory>(device, counters * 8);
     std::vector<std::uint64_t> words;
@@ -110,11 +122,15 @@ void GpuInstance::State::allocate() {
     if (!words.empty())
       world.stream(r).upload(rank.quotas->address(), words.data(), 8 * words.size());
   }
+  if (!kernel.launch.gate.empty()) {
+    engines = std::make_unique<EngineQueues>(world, p, kernel.launch);
+  }
   zero();
 }
 
 void GpuInstance::State::zero() {
   const Program& p = *program;
+  if (engines) engines->zero();
   for (int r = 0; r < world.size(); ++r) {
     auto at = static_cast<std::size_t>(r);
     const cuda::Stream& stream = world.stream(r);
@@ -159,18 +175,14 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int
   const Program& p = *program;
   auto own = static_cast<std::size_t>(rank);
   std::vector<std::int64_t> vars = initial_vars(p, rank, args.extents);
-  auto address = [&](std::size_t t, std::size_t r) -> CUdeviceptr {
-    if (!buffers[t].on.empty()) return buffers[t].on[r].address();
-    return args.tensors[t][r];
-  };
   ParamBytes out;
   for (const TensorMapPlan& plan : kernel.launch.maps) {
     auto rank_of_map = plan.rank < 0 ? own : static_cast<std::size_t>(plan.rank);
-    out.add(map_of(plan, address(static_cast<std::size_t>(plan.tensor), rank_of_map), vars));
+    out.add(map_of(plan, address(args, static_cast<std::size_t>(plan.tensor), rank_of_map), vars));
   }
   if (kernel.launch.maps.empty()) out.add(cuda::TensorMap{});
   for (std::size_t t = 0; t < p.tensors.size(); ++t) {
-    for (std::size_t r = 0; r < ranks.size(); ++r) out.add(address(t, r));
+    for (std::size_t r = 0; r < ranks.size(); ++r) out.add(address(args, t, r));
   }
   if (p.tensors.empty()) out.add(CUdeviceptr{0});
   for (const cuda::DeviceMemory& s : signals.on) out.add(s.address());
@@ -184,6 +196,13 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int
   if (args.extents.empty()) out.add(std::int64_t{0});
   out.add(args.scalars.empty() ? CUdeviceptr{0} : args.scalars[own]);
   out.add(std::int64_t{rank});
+  if (engines) {
+    out.add(engines->marks(rank));
+    out.add(engines->words(rank));
+    out.add(engines->words_for_peers(rank));
+    out.add(engines->bells(rank));
+    out.add(engines->num_marks(rank));
+  }
   return out.finish();
 }
 
@@ -242,6 +261,10 @@ FaultRecord GpuInstance::State::describe(const DeviceFault& f) const {
   const std::vector<WaitSite>& sites = kernel.launch.sites;
   if (f.site < 0 || static_cast<std::size_t>(f.site) >= sites.size()) return record;
   const WaitSite& site = sites[static_cast<std::size_t>(f.site)];
+  if (site.table >= 0) {
+    record.reason = describe_broken_table(*program, site.table, f.counter,
+                                          static_cast<std::int64_t>(f.seen));
+  }
   if (site.role >= 0) record.role = program->roles[static_cast<std::size_t>(site.role)].name;
   if (site.signal >= 0) {
     record.signal = program->signals[static_cast<std::size_t>(site.signal)].name;
@@ -290,7 +313,19 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
                             .cluster = {static_cast<unsigned>(plan.cluster)},
                             .dynamic_shared_bytes = plan.shared_bytes,
                             .cooperative = plan.num_counters > 0};
-  s.ranks[static_cast<std::size_t>(rank)].kernel->launch(stream, config, pointers);
+  const State::RankState& own = s.ranks[static_cast<std::size_t>(rank)];
+  if (!s.engines) return own.kernel->launch(stream, config, pointers);
+  own.gate->launch(stream, {.block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
+                   pointers);
+  auto tensor = [&](int t, int r) {
+    return s.address(args, static_cast<std::size_t>(t), static_cast<std::size_t>(r));
+  };
+  auto signals = [&](int r) { return s.signals.on[static_cast<std::size_t>(r)].address(); };
+  // Before the kernel that waits for them: what is enqueued after a kernel that never ends may
+  // never start.
+  s.engines->fork(rank, args.extents, {tensor, signals}, stream);
+  own.kernel->launch(stream, config, pointers);
+  s.engines->join(rank, stream);
 }
 
 void GpuInstance::wait() {

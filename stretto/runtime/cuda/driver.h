@@ -43,6 +43,7 @@ namespace stretto::cuda {
   X(memcpy_htod_async, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void*, std::size_t, CUstream))    \
   X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2, (void*, CUdeviceptr, std::size_t, CUstream))          \
   X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, std::size_t, CUstream))    \
+  X(memcpy_2d_async, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D*, CUstream))                         \
   X(memcpy_peer_async, cuMemcpyPeerAsync,                                                          \
     (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, std::size_t, CUstream))                       \
   X(memset_d8_async, cuMemsetD8Async, (CUdeviceptr, unsigned char, std::size_t, CUstream))         \

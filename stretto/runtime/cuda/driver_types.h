@@ -72,6 +72,24 @@ inline constexpr unsigned CU_STREAM_WAIT_VALUE_EQ = 0x1;
 inline constexpr unsigned CU_STREAM_WRITE_VALUE_DEFAULT =
     0x0;  // earlier writes become visible first
 
+enum CUmemorytype : int { CU_MEMORYTYPE_UNIFIED = 4 };
+
+struct CUDA_MEMCPY2D {
+  std::size_t srcXInBytes, srcY;
+  CUmemorytype srcMemoryType;
+  const void* srcHost;
+  CUdeviceptr srcDevice;
+  struct CUarray_st* srcArray;
+  std::size_t srcPitch;
+  std::size_t dstXInBytes, dstY;
+  CUmemorytype dstMemoryType;
+  void* dstHost;
+  CUdeviceptr dstDevice;
+  struct CUarray_st* dstArray;
+  std::size_t dstPitch;
+  std::size_t WidthInBytes, Height;
+};
+
 enum CUstreamCaptureMode : int {
   CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
   CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,

@@ -105,6 +105,7 @@ SAME_VALUE(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
 SAME_VALUE(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
 SAME_VALUE(CU_FUNC_ATTRIBUTE_NUM_REGS);
 SAME_VALUE(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+SAME_VALUE(CU_MEMORYTYPE_UNIFIED);
 SAME_VALUE(CU_STREAM_CAPTURE_MODE_GLOBAL);
 SAME_VALUE(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 SAME_VALUE(CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -151,6 +152,12 @@ static_assert(offsetof(CUlaunchConfig, sharedMemBytes) ==
 static_assert(offsetof(CUlaunchConfig, hStream) == offsetof(::CUlaunchConfig, hStream));
 static_assert(offsetof(CUlaunchConfig, attrs) == offsetof(::CUlaunchConfig, attrs));
 static_assert(offsetof(CUlaunchConfig, numAttrs) == offsetof(::CUlaunchConfig, numAttrs));
+static_assert(sizeof(CUDA_MEMCPY2D) == sizeof(::CUDA_MEMCPY2D));
+static_assert(offsetof(CUDA_MEMCPY2D, srcDevice) == offsetof(::CUDA_MEMCPY2D, srcDevice));
+static_assert(offsetof(CUDA_MEMCPY2D, srcPitch) == offsetof(::CUDA_MEMCPY2D, srcPitch));
+static_assert(offsetof(CUDA_MEMCPY2D, dstMemoryType) == offsetof(::CUDA_MEMCPY2D, dstMemoryType));
+static_assert(offsetof(CUDA_MEMCPY2D, dstDevice) == offsetof(::CUDA_MEMCPY2D, dstDevice));
+static_assert(offsetof(CUDA_MEMCPY2D, Height) == offsetof(::CUDA_MEMCPY2D, Height));
 static_assert(sizeof(CUtensorMap) == sizeof(::CUtensorMap));
 
 TEST(DriverTypes, AgreeWithTheHeaders) { SUCCEED() << "compiled against CUDA " << CUDA_VERSION; }

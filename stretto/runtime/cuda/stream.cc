@@ -82,6 +82,19 @@ void Stream::copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) const {
   check(driver().memcpy_dtod_async(to, from, bytes, handle()), "cuMemcpyDtoDAsync");
 }
 
+void Stream::copy_rows(const RowsCopy& copy) const {
+  make_current();
+  CUDA_MEMCPY2D box{};
+  box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  box.srcDevice = copy.from;
+  box.srcPitch = copy.from_pitch;
+  box.dstDevice = copy.to;
+  box.dstPitch = copy.to_pitch;
+  box.WidthInBytes = copy.row_bytes;
+  box.Height = copy.rows;
+  check(driver().memcpy_2d_async(&box, handle()), "cuMemcpy2DAsync");
+}
+
 void Stream::copy_peer(CUdeviceptr to, const Device& to_device, CUdeviceptr from,
                        const Device& from_device, std::size_t bytes) const {
   make_current();

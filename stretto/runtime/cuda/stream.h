@@ -30,6 +30,13 @@ enum class WaitUntil {
   kEqual,
 };
 
+// `rows` rows of row_bytes each, a pitch apart; bytes. Pitches are at least row_bytes.
+struct RowsCopy {
+  CUdeviceptr to = 0, from = 0;
+  std::size_t to_pitch = 0, from_pitch = 0;
+  std::size_t row_bytes = 0, rows = 0;
+};
+
 class GraphExec;
 
 class Stream {
@@ -52,6 +59,7 @@ class Stream {
   void download(void* to, CUdeviceptr from, std::size_t bytes) const;
   // Within this device, or between devices with peer access: one copy engine, no SM.
   void copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) const;
+  void copy_rows(const RowsCopy& copy) const;
   void copy_peer(CUdeviceptr to, const Device& to_device, CUdeviceptr from,
                  const Device& from_device, std::size_t bytes) const;
   void fill_bytes(CUdeviceptr to, std::uint8_t value, std::size_t bytes) const;

@@ -1,0 +1,183 @@
+#include "stretto/gpu/engine_queues.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+// Lists of steps kept per rank; a launch with other extents evaluates its own.
+constexpr std::size_t kMostLists = 64;
+
+}  // namespace
+
+struct EngineQueues::Queue {
+  explicit Queue(const cuda::Device& device) : stream(device), done(device) {}
+  cuda::Stream stream;
+  cuda::Event done;
+};
+
+struct EngineQueues::Rank {
+  Rank(const cuda::Device& device, std::size_t num_marks, std::size_t num_bells)
+      : start(device),
+        marks(device, 16 * std::max<std::size_t>(num_marks, 1)),
+        words(device, 8 * std::max<std::size_t>(num_marks, 1)),
+        words_for_peers(device, words.bytes()),
+        bells(device, 8 * std::max<std::size_t>(num_bells, 1)) {}
+
+  cuda::Event start;
+  std::vector<Queue> queues;
+  cuda::DeviceMemory marks;  // quota and count of each mark
+  // What the gate writes and the queues copy into counters. Into the own ones from the host's
+  // memory, which needs a copy engine: for a copy within a device the driver might use a kernel,
+  // for which one that holds all SMs leaves no room.
+  cuda::HostMappedMemory words;
+  cuda::DeviceMemory words_for_peers;
+  cuda::DeviceMemory bells;
+  std::map<std::vector<std::int64_t>, Steps> steps;  // by extents
+};
+
+EngineQueues::EngineQueues(GpuWorld& world, const Program& program, const LaunchPlan& launch)
+    : world_(world), program_(program), launch_(launch) {
+  for (int r = 0; r < world.size(); ++r) {
+    const std::vector<EngineMark>& marks = launch.engines.marks[static_cast<std::size_t>(r)];
+    const cuda::Device& device = world.device(r);
+    Rank& rank = *ranks_.emplace_back(std::make_unique<Rank>(
+        device, marks.size(), static_cast<std::size_t>(launch.engines.num_bells)));
+    for (int q = 0; q < launch.engines.num_queues; ++q) rank.queues.emplace_back(device);
+    std::vector<std::uint64_t> pairs;
+    for (const EngineMark& m : marks) {
+      pairs.push_back(static_cast<std::uint64_t>(m.quota));
+      pairs.push_back(static_cast<std::uint64_t>(m.count));
+    }
+    if (pairs.empty()) continue;
+    world.stream(r).upload(rank.marks.address(), pairs.data(), 8 * pairs.size());
+    world.stream(r).synchronize();
+  }
+}
+
+EngineQueues::~EngineQueues() = default;
+
+CUdeviceptr EngineQueues::marks(int rank) const {
+  return ranks_[static_cast<std::size_t>(rank)]->marks.address();
+}
+CUdeviceptr EngineQueues::words(int rank) const {
+  return ranks_[static_cast<std::size_t>(rank)]->words.address();
+}
+CUdeviceptr EngineQueues::words_for_peers(int rank) const {
+  return ranks_[static_cast<std::size_t>(rank)]->words_for_peers.address();
+}
+CUdeviceptr EngineQueues::bells(int rank) const {
+  return ranks_[static_cast<std::size_t>(rank)]->bells.address();
+}
+std::int64_t EngineQueues::num_marks(int rank) const {
+  return static_cast<std::int64_t>(launch_.engines.marks[static_cast<std::size_t>(rank)].size());
+}
+
+void EngineQueues::fork(int rank, const std::vector<std::int64_t>& extents, const Addresses& at,
+                        const cuda::Stream& main) {
+  Rank& own = *ranks_[static_cast<std::size_t>(rank)];
+  const Steps& steps = steps_of(rank, extents);
+  main.record(own.start);
+  for (std::size_t q = 0; q < own.queues.size(); ++q) {
+    const Queue& queue = own.queues[q];
+    queue.stream.wait(own.start);
+    enqueue(steps[q], rank, at, queue.stream);
+    queue.stream.record(queue.done);
+  }
+}
+
+void EngineQueues::join(int rank, const cuda::Stream& main) const {
+  for (const Queue& queue : ranks_[static_cast<std::size_t>(rank)]->queues) main.wait(queue.done);
+}
+
+// Roles whose copies depend on scalars are not the engines', so only extents count.
+const EngineQueues::Steps& EngineQueues::steps_of(int rank,
+                                                  const std::vector<std::int64_t>& extents) {
+  std::map<std::vector<std::int64_t>, Steps>& known = ranks_[static_cast<std::size_t>(rank)]->steps;
+  std::vector<std::int64_t> key;
+  std::size_t next = 0;
+  for (const Var& v : program_.vars) {
+    if (v.kind == VarKind::kExtent) key.push_back(extents.at(next));
+    next += v.kind == VarKind::kExtent || v.kind == VarKind::kScalar ? 1 : 0;
+  }
+  auto at = known.find(key);
+  if (at != known.end()) return at->second;
+  if (known.size() >= kMostLists) known.clear();
+  Steps steps = engine_steps(program_, launch_.signal_offsets, launch_.engines, rank, extents);
+  return known.emplace(std::move(key), std::move(steps)).first->second;
+}
+
+void EngineQueues::enqueue(const std::vector<EngineStep>& steps, int rank, const Addresses& at,
+                           const cuda::Stream& stream) const {
+  const Rank& own = *ranks_[static_cast<std::size_t>(rank)];
+  for (const EngineStep& step : steps) {
+    switch (step.kind) {
+      case EngineStep::Kind::kAwaitBell: {
+        CUdeviceptr bell = own.bells.address() + 8 * static_cast<CUdeviceptr>(step.bell);
+        try {
+          stream.wait_value(bell, 1, cuda::WaitUntil::kEqual);
+          stream.write_value(bell, 0);
+        } catch (const DeviceError& e) {
+          throw UserError(
+              fmt::format("{}: its copy queues wait for the kernel, which the driver refuses here; "
+                          "a graph cannot have such a launch where it cannot be captured ({})",
+                          program_.name, e.what()));
+        }
+        break;
+      }
+      case EngineStep::Kind::kCopy: {
+        const EngineCopy& c = step.copy;
+        CUdeviceptr from =
+            at.tensor(c.from_tensor, c.from_rank) + static_cast<CUdeviceptr>(c.from_offset);
+        CUdeviceptr to = at.tensor(c.to_tensor, c.to_rank) + static_cast<CUdeviceptr>(c.to_offset);
+        auto size = [](std::int64_t v) { return static_cast<std::size_t>(v); };
+        if (c.rows == 1) {
+          stream.copy(to, from, size(c.row_bytes));
+        } else {
+          stream.copy_rows({.to = to,
+                            .from = from,
+                            .to_pitch = size(c.to_pitch),
+                            .from_pitch = size(c.from_pitch),
+                            .row_bytes = size(c.row_bytes),
+                            .rows = size(c.rows)});
+        }
+        break;
+      }
+      case EngineStep::Kind::kSignal: {
+        const EngineMark& m =
+            launch_.engines
+                .marks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(step.mark)];
+        CUdeviceptr counter = at.signals(m.rank) + 8 * static_cast<CUdeviceptr>(m.counter);
+        if (m.rank == rank) {
+          stream.upload(counter, static_cast<const std::uint64_t*>(own.words.host()) + step.mark,
+                        8);
+        } else {
+          stream.copy(counter,
+                      own.words_for_peers.address() + 8 * static_cast<CUdeviceptr>(step.mark), 8);
+        }
+        break;
+      }
+    }
+  }
+}
+
+void EngineQueues::drain() const {
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    for (const Queue& queue : rank->queues) queue.stream.synchronize();
+  }
+}
+
+void EngineQueues::zero() {
+  drain();
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    const cuda::DeviceMemory& bells = ranks_[r]->bells;
+    world_.stream(static_cast<int>(r)).fill_bytes(bells.address(), 0, bells.bytes());
+  }
+}
+
+}  // namespace stretto

@@ -1,0 +1,65 @@
+// The copy engines' part of a launch: a stream for each queue of each rank, and the words through
+// which kernels and queues tell each other how far they are (codegen/engine_plan.h).
+//
+// gpu_instance.h launches the gate before fork() and the main kernel after it, and calls join()
+// last.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "stretto/codegen/launch_plan.h"
+#include "stretto/gpu/gpu_world.h"
+
+namespace stretto {
+
+class EngineQueues {
+ public:
+  // Addresses of a launch.
+  struct Addresses {
+    std::function<CUdeviceptr(int tensor, int rank)> tensor;
+    std::function<CUdeviceptr(int rank)> signals;  // a rank's block of counters
+  };
+
+  // Both are kept by reference.
+  EngineQueues(GpuWorld& world, const Program& program, const LaunchPlan& launch);
+  ~EngineQueues();  // with all ranks idle
+
+  // For the kernels' parameter.
+  CUdeviceptr marks(int rank) const;
+  CUdeviceptr words(int rank) const;
+  CUdeviceptr words_for_peers(int rank) const;
+  CUdeviceptr bells(int rank) const;
+  std::int64_t num_marks(int rank) const;
+
+  // Enqueues a rank's copies behind what `main` has so far, on the queues' own streams. May be
+  // captured. One thread at a time per rank.
+  void fork(int rank, const std::vector<std::int64_t>& extents, const Addresses& at,
+            const cuda::Stream& main);
+  // `main` goes on when the copies are done.
+  void join(int rank, const cuda::Stream& main) const;
+
+  // Waits until the queues are idle.
+  void drain() const;
+  // With all ranks idle: as at creation.
+  void zero();
+
+ private:
+  struct Queue;
+  struct Rank;
+  using Steps = std::vector<std::vector<EngineStep>>;
+
+  const Steps& steps_of(int rank, const std::vector<std::int64_t>& extents);
+  void enqueue(const std::vector<EngineStep>& steps, int rank, const Addresses& at,
+               const cuda::Stream& stream) const;
+
+  GpuWorld& world_;
+  const Program& program_;
+  const LaunchPlan& launch_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,280 @@
+// Copy engines under kernels that wait for them: data before its signal in every one of thousands
+// of launches, in graphs too, and a rank that never comes. Needs two GPUs.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "stretto/base/errors.h"
+#include "stretto/gpu/gpu_instance.h"
+#include "stretto/lang/program_builder.h"
+#include "stretto/runtime/cuda/driver.h"
+#include "stretto/runtime/cuda/module.h"
+
+namespace stretto {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kRanks = 2, kRows = 512, kCols = 1024, kChunks = 4, kChunkRows = kRows / kChunks;
+constexpr std::size_t kBytes = std::size_t{kRows} * kCols * 4;
+
+enum class Way { kPull, kSend };
+
+// sum += the peer's `in`, which travels through `full` in chunks. kPull: queues wait for nobody's
+// kernel. kSend: the kernel copies `in` first, and its queues send what is copied.
+Program accumulate(Way way) {
+  ProgramBuilder p("accumulate", kRanks);
+  auto in = p.input("in", DType::kF32, {kRows, kCols}, Space::kSymmetric);
+  auto sum = p.state("sum", DType::kF32, {kRows, kCols});
+  auto full = p.buffer("full", DType::kF32, {kRows, kCols}, {.space = Space::kSymmetric});
+  auto ready = p.signal("ready");
+  auto arrived = p.signal("arrived", kChunks);
+  Index peer = 1 - p.rank();
+  p.on_start([&] { p.notify(ready, peer); });
+  auto chunk = [&](const TensorRef& x, const Index& i) {
+    return x.tile({i * kChunkRows, 0}, kChunkRows, kCols);
+  };
+  if (way == Way::kPull) {
+    auto done = p.signal("done");
+    p.role("pull", Resource::copy_engine(1), p.range(kChunks), [&](const Tile& t) {
+      p.wait(ready, peer);
+      p.copy(chunk(full, t.index), chunk(in.on(peer), t.index));
+      p.notify(arrived[t.index], p.rank());
+      p.when(t.index == kChunks - 1, [&] { p.notify(done, peer); });
+    });
+    p.on_end([&] { p.wait(done, peer); });
+  } else {
+    auto copied = p.buffer("copied", DType::kF32, {kRows, kCols});
+    auto computed = p.signal("computed", kChunks);
+    p.role("compute", Resource::sms(16), p.range(kRows / 16), [&](const Tile& t) {
+      p.loop(kCols / 256, [&](const Index& j) {
+        p.store(copied.tile({t.index * 16, j * 256}, 16, 256),
+                p.load(in.tile({t.index * 16, j * 256}, 16, 256)));
+      });
+      p.notify(computed[t.index * 16 / kChunkRows], p.rank());
+    });
+    p.role("send", Resource::copy_engine(2), p.range(kChunks), [&](const Tile& t) {
+      p.wait(ready, peer);
+      p.wait(computed[t.index], kChunkRows / 16);
+      p.copy(chunk(full.on(peer), t.index), chunk(copied, t.index));
+      p.notify(arrived[t.index], peer);
+    });
+  }
+  p.role("add", Resource::sms(64), p.range(kRows / 16), [&](const Tile& t) {
+    p.wait(arrived[t.index * 16 / kChunkRows], 1);
+    p.loop(kCols / 256, [&](const Index& j) {
+      Value old = p.load(sum.tile({t.index * 16, j * 256}, 16, 256));
+      p.store(sum.tile({t.index * 16, j * 256}, 16, 256),
+              old + p.load(full.tile({t.index * 16, j * 256}, 16, 256)));
+    });
+  });
+  return p.finish();
+}
+
+class GpuEngines : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda::has_driver() || cuda::num_devices() < kRanks) GTEST_SKIP() << "needs two GPUs";
+    world_ = std::make_unique<GpuWorld>(
+        GpuWorldOptions{.size = kRanks, .timeout = std::chrono::milliseconds(2000)});
+    in_ = world_->allocate(kBytes);
+    sum_ = world_->allocate(kBytes);
+  }
+
+  void start(Way way) {
+    instance_ = std::make_unique<GpuInstance>(*world_, compile(accumulate(way)));
+    EXPECT_NE(instance_->source().find("queues of the copy engines"), std::string::npos)
+        << instance_->source().substr(0, 1000);
+    const Program& p = instance_->program();
+    args_.tensors.resize(p.tensors.size());
+    args_.tensors[static_cast<std::size_t>(p.find_tensor("in"))] = in_.addresses();
+    args_.tensors[static_cast<std::size_t>(p.find_tensor("sum"))] = sum_.addresses();
+    clear();
+  }
+
+  void clear() {
+    for (int r = 0; r < kRanks; ++r) {
+      world_->stream(r).fill_bytes(sum_.addresses()[static_cast<std::size_t>(r)], 0, kBytes);
+    }
+    world_->synchronize();
+    expected_.assign(kRanks, 0);
+  }
+
+  // The next launch's rows: every element of a rank alike, and larger than the launch before's.
+  void next_input(int i) {
+    for (int r = 0; r < kRanks; ++r) {
+      float value = static_cast<float>(i % 100 + 1 + 100 * r);
+      world_->stream(r).fill_words(in_.addresses()[static_cast<std::size_t>(r)],
+                                   std::bit_cast<std::uint32_t>(value), kBytes / 4);
+      expected_[static_cast<std::size_t>(kRanks - 1 - r)] += value;
+    }
+  }
+
+  void expect_sums(const std::string& when) {
+    for (int r = 0; r < kRanks; ++r) {
+      auto at = static_cast<std::size_t>(r);
+      std::vector<float> sums(kBytes / 4);
+      world_->stream(r).download(sums.data(), sum_.addresses()[at], kBytes);
+      world_->stream(r).synchronize();
+      std::size_t wrong = 0;
+      for (float v : sums) wrong += v != static_cast<float>(expected_[at]) ? 1 : 0;
+      EXPECT_EQ(wrong, 0u) << when << ": rank " << r << ", sums[0] = " << sums[0] << ", expected "
+                           << expected_[at];
+    }
+  }
+
+  std::vector<cuda::GraphExec> capture() {
+    std::vector<cuda::GraphExec> graphs;
+    for (int r = 0; r < kRanks; ++r) {
+      world_->stream(r).begin_capture();
+      instance_->launch(args_, r, world_->stream(r));
+      graphs.push_back(world_->stream(r).end_capture());
+    }
+    return graphs;
+  }
+  void replay(const std::vector<cuda::GraphExec>& graphs) {
+    for (int r = 0; r < kRanks; ++r) graphs[static_cast<std::size_t>(r)].launch(world_->stream(r));
+  }
+
+  void launch_often(int launches, const std::string& when) {
+    for (int i = 0; i < launches; ++i) {
+      next_input(i);
+      instance_->launch(args_);
+    }
+    instance_->wait();
+    expect_sums(when);
+  }
+  void replay_often(const std::vector<cuda::GraphExec>& graphs, int launches,
+                    const std::string& when) {
+    for (int i = 0; i < launches; ++i) {
+      next_input(i);
+      replay(graphs);
+    }
+    instance_->wait();
+    expect_sums(when);
+  }
+
+  std::unique_ptr<GpuWorld> world_;
+  SymmetricGpuMemory in_, sum_;
+  std::unique_ptr<GpuInstance> instance_;
+  GpuLaunchArgs args_;
+  std::vector<double> expected_;  // [rank]: every element of its sums
+};
+
+// The protocol's assumption: what a queue does needs no SM. Copies within a device are measured
+// only; EngineQueues does without them where a kernel may hold all SMs.
+TEST_F(GpuEngines, CopiesGoOnWhileAKernelHoldsEverySm) {
+  cuda::KernelImage image = cuda::compile_cuda(
+      "extern \"C\" __global__ void hold(const volatile unsigned long long* word) {\n"
+      "  unsigned long long begin, now;\n"
+      "  asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(begin));\n"
+      "  do { asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(now)); }\n"
+      "  while (*word == 0 && now - begin < 2000000000ull);\n}\n",
+      "hold.cu");
+  const cuda::Device& here = world_->device(0);
+  cuda::Kernel hold(cuda::Module(here, image.cubin, "hold"), "hold");
+  auto shared = static_cast<std::size_t>(here.properties().shared_per_block_bytes);
+  hold.set_max_dynamic_shared(shared);
+  cuda::HostMappedMemory word(here, 64);
+  cuda::Stream queue(here);
+  CUdeviceptr a = in_.addresses()[0], b = sum_.addresses()[0], far = in_.addresses()[1];
+  constexpr std::size_t kMega = 1 << 20;
+  struct Case {
+    const char* name;
+    bool needed;
+    std::function<void()> copy;
+  };
+  auto* host = static_cast<std::uint64_t*>(word.host());
+  std::vector<Case> cases{{"8 bytes from the host", true, [&] { queue.upload(a, host + 4, 8); }},
+                          {"8 bytes to a peer", true, [&] { queue.copy(far, a, 8); }},
+                          {"8 bytes from a peer", true, [&] { queue.copy(a, far, 8); }},
+                          {"1 MiB from a peer", true, [&] { queue.copy(a, far, kMega); }},
+                          {"1 MiB to a peer", true, [&] { queue.copy(far, a, kMega); }},
+                          {"rows from a peer", true,
+                           [&] {
+                             queue.copy_rows({.to = a,
+                                              .from = far,
+                                              .to_pitch = 4096,
+                                              .from_pitch = 4096,
+                                              .row_bytes = 1024,
+                                              .rows = 256});
+                           }},
+                          {"8 bytes within the device", false, [&] { queue.copy(b, a, 8); }},
+                          {"1 MiB within the device", false, [&] { queue.copy(b, a, kMega); }}};
+  for (const Case& c : cases) {
+    c.copy();  // the driver's first call of a kind may allocate
+    queue.synchronize();
+    *static_cast<volatile std::uint64_t*>(host) = 0;
+    CUdeviceptr address = word.address();
+    void* args[] = {&address};
+    hold.launch(world_->stream(0),
+                {.grid = {static_cast<unsigned>(here.properties().num_sms)},
+                 .block = {1024},
+                 .dynamic_shared_bytes = shared},
+                args);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    auto begin = Clock::now();
+    c.copy();
+    while (!queue.idle() && Clock::now() - begin < std::chrono::milliseconds(500)) {
+    }
+    double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+    bool through = queue.idle();
+    *static_cast<volatile std::uint64_t*>(host) = 1;
+    world_->synchronize();
+    queue.synchronize();
+    fmt::print("{}: {}\n", c.name, through ? fmt::format("{:.1f} us", us) : "waits for an SM");
+    if (c.needed) {
+      EXPECT_TRUE(through) << c.name;
+    }
+  }
+}
+
+TEST_F(GpuEngines, DataComesBeforeItsSignalInEveryLaunch) {
+  start(Way::kPull);
+  launch_often(2000, "launched");
+  clear();
+  replay_often(capture(), 2000, "replayed");
+  launch_often(100, "launched after replays");
+}
+
+TEST_F(GpuEngines, QueuesThatWaitForTheirKernel) {
+  start(Way::kSend);
+  launch_often(2000, "launched");
+  std::vector<cuda::GraphExec> graphs;
+  try {
+    graphs = capture();
+  } catch (const Error& e) {
+    GTEST_SKIP() << "not captured: " << e.what();
+  }
+  clear();
+  replay_often(graphs, 2000, "replayed");
+}
+
+TEST_F(GpuEngines, ARankThatDoesNotComeIsNamedAndTheQueuesRecover) {
+  for (Way way : {Way::kPull, Way::kSend}) {
+    start(way);
+    launch_often(3, "before");
+    instance_->launch(args_, 0, world_->stream(0));  // rank 1 never comes
+    try {
+      instance_->wait();
+      ADD_FAILURE() << "no fault";
+    } catch (const Fault& fault) {
+      EXPECT_EQ(fault.record().rank, 0) << fault.what();
+      EXPECT_EQ(fault.record().signal, "ready") << fault.what();
+    }
+    world_->clear_fault();
+    instance_->recover();
+    clear();
+    launch_often(20, "recovered");
+  }
+}
+
+}  // namespace
+}  // namespace stretto
