@@ -85,7 +85,7 @@ RankMachine::RankMachine(ProgramCode code, const Quotas& quotas) : code_(std::mo
     mem.at.assign(static_cast<std::size_t>(p.world_size), nullptr);
     tensors.push_back(std::move(mem));
   }
-  permutation_checked_.assign(p.tensors.size(), false);
+  contract_checked_.assign(p.tensors.size(), false);
   build_agents();
 }
 
@@ -166,7 +166,7 @@ void RankMachine::begin_launch(const std::vector<std::int64_t>& extents, std::ui
     for (PipeState& pipe : worker->pipes) pipe.put = pipe.got = pipe.released = 0;
     for (BarrierState& barrier : worker->barriers) barrier.arrivals = 0;
   }
-  permutation_checked_.assign(permutation_checked_.size(), false);
+  contract_checked_.assign(contract_checked_.size(), false);
   epoch_ = epoch;
 }
 

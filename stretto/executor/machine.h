@@ -156,11 +156,11 @@ class RankMachine final : private TableReader {
   std::uint64_t epoch() const { return epoch_; }
 
   // --- set by the owner ---
-  std::vector<TensorMem> tensors;  // `at` to be filled in; shapes are this class's
+  std::vector<TensorMem> tensors;        // `at` to be filled in; shapes are this class's
   std::vector<SignalCounter*> counters;  // [world] first counter of each rank
-  const Rank* waker = nullptr;     // tells sleeping ranks that a counter or packet changed
-  Recorder* recorder = nullptr;    // null unless recording
-  const char* program_name = "";   // interned while recording
+  const Rank* waker = nullptr;           // tells sleeping ranks that a counter or packet changed
+  Recorder* recorder = nullptr;          // null unless recording
+  const char* program_name = "";         // interned while recording
   std::vector<const char*> role_names, signal_names;
   Observer* observer = nullptr;
   bool compute = true;  // false: only index arithmetic and synchronisation
@@ -191,8 +191,12 @@ class RankMachine final : private TableReader {
 
  private:
   std::int64_t read(int tensor_idx, std::span<const std::int64_t> index) override;
-  void check_contract(int tensor_idx, const Tensor& tensor, std::int64_t entry, std::int64_t value);
-  void check_permutation(int tensor_idx, const Tensor& tensor);
+  void check_contract(int tensor_idx, std::int64_t entry);
+  void check_table(int tensor_idx, int dim, std::int64_t first);
+  void check_entry(int tensor_idx, std::int64_t entry) const;
+  void check_permutation(int tensor_idx);
+  [[noreturn]] void broken_contract(int tensor_idx, std::int64_t entry,
+                                    const std::string& what) const;
   std::int64_t table_entry(int tensor_idx, std::int64_t entry) const;
 
   void build_agents();
@@ -254,7 +258,7 @@ class RankMachine final : private TableReader {
       role_spans_;                 // [role] agents of worker 0, then of worker 1, ...
   AgentState* current_ = nullptr;  // whose table read this is
   const Inst* current_inst_ = nullptr;
-  std::vector<bool> permutation_checked_;
+  std::vector<bool> contract_checked_;   // [tensor] in this launch
   std::vector<bool> seen_;               // scratch of check_permutation
   std::vector<std::byte> packet_bytes_;  // scratch of one run of packets
 };

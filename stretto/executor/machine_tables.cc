@@ -1,5 +1,6 @@
-// Table reads inside `let`: range and contract are checked where the entry is read, so that a bad
-// routing table ends the launch with its name instead of a stray access.
+// Table reads inside `let`: index and contract are checked, so that a bad routing table ends the
+// launch with its name instead of a stray access. A table that is an input is checked as a whole,
+// the first time a launch reads it, any other where it is read.
 #include <fmt/format.h>
 
 #include "stretto/base/errors.h"
@@ -38,47 +39,75 @@ std::int64_t RankMachine::read(int tensor_idx, std::span<const std::int64_t> ind
   }
   if (observer != nullptr) observer->on_access(*current_, *current_inst_, AccessKind::kRead, box);
   std::int64_t value = table_entry(tensor_idx, entry);
-  if (tensor.contract.kind != ContractKind::kNone) check_contract(tensor_idx, tensor, entry, value);
+  if (tensor.contract.kind != ContractKind::kNone) check_contract(tensor_idx, entry);
   return value;
 }
 
-void RankMachine::check_contract(int tensor_idx, const Tensor& tensor, std::int64_t entry,
-                                 std::int64_t value) {
-  const TensorCode& code = code_.tensors[static_cast<std::size_t>(tensor_idx)];
-  std::int64_t lo = code.lo.present() ? code.lo.eval(vars_) : value;
-  std::int64_t hi = code.hi.present() ? code.hi.eval(vars_) : value + 1;
-  auto fail = [&](const std::string& what) {
-    throw UserError(fmt::format("{}: table '{}' breaks its contract: entry {} is {}, {}",
-                                program().name, tensor.name, entry, value, what));
-  };
-  if (value < lo || value >= hi) fail(fmt::format("need {} <= entry < {}", lo, hi));
-  if (tensor.contract.kind == ContractKind::kAscending && entry > 0) {
-    std::int64_t before = table_entry(tensor_idx, entry - 1);
-    if (before > value) fail(fmt::format("below the entry before it, {}", before));
-  }
+void RankMachine::check_contract(int tensor_idx, std::int64_t entry) {
+  auto idx = static_cast<std::size_t>(tensor_idx);
+  const Tensor& tensor = program().tensors[idx];
   // Only inputs are complete before the first read.
-  if (tensor.contract.kind == ContractKind::kPermutation && tensor.kind == TensorKind::kInput &&
-      tensor.shape.size() == 1) {
-    check_permutation(tensor_idx, tensor);
+  if (tensor.kind != TensorKind::kInput) return check_entry(tensor_idx, entry);
+  if (contract_checked_[idx]) return;
+  contract_checked_[idx] = true;
+  check_table(tensor_idx, 0, 0);
+  if (tensor.contract.kind == ContractKind::kPermutation) check_permutation(tensor_idx);
+}
+
+// All entries of the run-time shape from dimension `dim` on, `first` being the first of them.
+void RankMachine::check_table(int tensor_idx, int dim, std::int64_t first) {
+  const TensorMem& mem = tensors[static_cast<std::size_t>(tensor_idx)];
+  if (dim == mem.num_dims) return check_entry(tensor_idx, first);
+  for (std::int64_t i = 0; i < mem.shape[dim]; ++i) {
+    check_table(tensor_idx, dim + 1, first + i * mem.stride[dim]);
   }
 }
 
-void RankMachine::check_permutation(int tensor_idx, const Tensor& tensor) {
+void RankMachine::broken_contract(int tensor_idx, std::int64_t entry,
+                                  const std::string& what) const {
+  throw UserError(fmt::format("{}: table '{}' breaks its contract: entry {} is {}, {}",
+                              program().name,
+                              program().tensors[static_cast<std::size_t>(tensor_idx)].name, entry,
+                              table_entry(tensor_idx, entry), what));
+}
+
+void RankMachine::check_entry(int tensor_idx, std::int64_t entry) const {
   auto idx = static_cast<std::size_t>(tensor_idx);
-  if (permutation_checked_[idx]) return;
-  permutation_checked_[idx] = true;
+  const TensorCode& code = code_.tensors[idx];
+  std::int64_t value = table_entry(tensor_idx, entry);
+  std::int64_t lo = code.lo.present() ? code.lo.eval(vars_) : value;
+  std::int64_t hi = code.hi.present() ? code.hi.eval(vars_) : value + 1;
+  if (value < lo || value >= hi) {
+    broken_contract(tensor_idx, entry, fmt::format("need {} <= entry < {}", lo, hi));
+  }
+  ContractKind kind = program().tensors[idx].contract.kind;
+  bool ascends = kind == ContractKind::kAscending || kind == ContractKind::kPartition;
+  if (ascends && entry > 0 && table_entry(tensor_idx, entry - 1) > value) {
+    broken_contract(
+        tensor_idx, entry,
+        fmt::format("below the entry before it, {}", table_entry(tensor_idx, entry - 1)));
+  }
+  if (kind != ContractKind::kPartition) return;
+  if (entry == 0 && value != lo) {
+    broken_contract(tensor_idx, entry, fmt::format("a partition begins with {}", lo));
+  }
+  if (entry + 1 == tensors[idx].shape[0] && value != hi - 1) {
+    broken_contract(tensor_idx, entry, fmt::format("a partition ends with {}", hi - 1));
+  }
+}
+
+// After check_table: all entries are in range.
+void RankMachine::check_permutation(int tensor_idx) {
+  auto idx = static_cast<std::size_t>(tensor_idx);
+  if (tensors[idx].num_dims != 1) return;
   std::int64_t lo = code_.tensors[idx].lo.eval(vars_);
   std::int64_t hi = code_.tensors[idx].hi.eval(vars_);
   seen_.assign(static_cast<std::size_t>(std::max<std::int64_t>(hi - lo, 0)), false);
   for (std::int64_t i = 0; i < tensors[idx].shape[0]; ++i) {
-    std::int64_t value = table_entry(tensor_idx, i);
-    bool inside = value >= lo && value < hi;
-    if (!inside || seen_[static_cast<std::size_t>(value - lo)]) {
-      throw UserError(fmt::format(
-          "{}: table '{}' breaks its contract: entry {} is {}, {}", program().name, tensor.name, i,
-          value, inside ? "which occurs before" : fmt::format("need {} <= entry < {}", lo, hi)));
-    }
-    seen_[static_cast<std::size_t>(value - lo)] = true;
+    std::vector<bool>::reference seen =
+        seen_[static_cast<std::size_t>(table_entry(tensor_idx, i) - lo)];
+    if (seen) broken_contract(tensor_idx, i, "which occurs before");
+    seen = true;
   }
 }
 

@@ -122,9 +122,9 @@ void Parser::tensor(TensorKind kind, const Token& start) {
   if (reader_.accept_word("slots")) t.num_slots = reader_.any_integer<int>("a number of slots");
   t.packet = reader_.accept_word("packet");
   if (reader_.accept_word("contract")) {
-    t.contract.kind = reader_.one_of<ContractKind>(static_cast<int>(ContractKind::kAscending) + 1,
-                                                   "none, range, permutation or ascending",
-                                                   [](ContractKind k) { return name(k); });
+    t.contract.kind = reader_.one_of<ContractKind>(
+        static_cast<int>(ContractKind::kPartition) + 1,
+        "none, range, permutation, ascending or partition", [](ContractKind k) { return name(k); });
     if (t.contract.kind != ContractKind::kNone) {
       t.contract.lo = expr();
       reader_.expect_mark(",");

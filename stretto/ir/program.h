@@ -55,13 +55,14 @@ enum class TensorKind : std::uint8_t {
 };
 enum class Space : std::uint8_t { kLocal, kSymmetric };
 
-// What the values of an integer table promise; checked where the table is read, assumed by the
-// proof.
+// What the values of an integer table promise; checked when a launch reads the table, assumed by
+// the proof.
 enum class ContractKind : std::uint8_t {
   kNone,
   kRange,        // lo <= value < hi
   kPermutation,  // kRange, and no value twice
   kAscending,    // kRange, and each value >= the one before
+  kPartition,    // kAscending, from lo to hi - 1: entries i and i + 1 bound part i of [lo, hi - 1)
 };
 struct Contract {
   ContractKind kind = ContractKind::kNone;
@@ -97,6 +98,7 @@ struct Signal {
 // `tensor` are split over the ranks in runs of `rows_per_rank`, each run into tiles of tile_rows,
 // each rank's tiles into `channels_per_rank` channels. Table-driven: low, high, rank and channel
 // are kI32 tensors of num_tiles entries, and `count` (per channel) holds how many tiles map to it;
+// `low` and `high` may be one table of num_tiles + 1 entries, a partition of the rows;
 // they say how routing groups tiles, for the program's own use. A table must not decide how often a
 // counter is notified, so the tile primitives give every tile of such a map a channel of its own.
 struct TileMap {

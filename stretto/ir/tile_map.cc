@@ -15,6 +15,12 @@ Expr num_rows(const Program& program, const TileMap& map) {
 
 }  // namespace
 
+bool rows_are_partition(const Program& program, const TileMap& map) {
+  return map.table_driven && map.low == map.high &&
+         program.tensors[static_cast<std::size_t>(map.low)].contract.kind ==
+             ContractKind::kPartition;
+}
+
 std::int64_t tiles_per_rank(const Program& program, const TileMap& map) {
   STRETTO_CHECK(!map.table_driven, "a table-driven map has no fixed number of tiles per rank");
   return ceil_div(at_bounds(program, map.rows_per_rank), map.tile_rows);
@@ -33,7 +39,10 @@ std::int64_t num_channels(const Program& program, const TileMap& map) {
 }
 
 RowRange tile_rows(const Program& program, const TileMap& map, const Expr& tile) {
-  if (map.table_driven) return {Expr::table(map.low, {tile}), Expr::table(map.high, {tile})};
+  if (map.table_driven) {
+    return {Expr::table(map.low, {tile}),
+            Expr::table(map.high, {rows_are_partition(program, map) ? tile + 1 : tile})};
+  }
   Expr per_rank = tiles_per_rank(program, map);
   Expr owner = tile / per_rank;
   Expr lo = owner * map.rows_per_rank + (tile % per_rank) * map.tile_rows;

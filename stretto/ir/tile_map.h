@@ -18,6 +18,9 @@ std::int64_t tiles_per_channel(const Program& program, const TileMap& map);
 std::int64_t num_tiles(const Program& program, const TileMap& map);
 std::int64_t num_channels(const Program& program, const TileMap& map);
 
+// Whether one table bounds all tiles: its entries t and t + 1 those of tile t.
+bool rows_are_partition(const Program& program, const TileMap& map);
+
 // Rows and owners of table-driven maps read tables: bind them with a `let` before use. Their
 // channels are the tiles.
 RowRange tile_rows(const Program& program, const TileMap& map, const Expr& tile);

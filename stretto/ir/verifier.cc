@@ -12,6 +12,7 @@
 #include "stretto/ir/op_info.h"
 #include "stretto/ir/printer.h"
 #include "stretto/ir/text_form.h"
+#include "stretto/ir/tile_map.h"
 #include "stretto/ir/verifier_impl.h"
 
 namespace stretto {
@@ -113,6 +114,8 @@ class ProgramChecker {
     require(t.dtype == DType::kI32 || t.dtype == DType::kI64,
             "tensor '{}' has a contract but holds {}, need integers", t.name, short_name(t.dtype));
     require(!t.packet, "tensor '{}' has a contract but carries packets", t.name);
+    require(c.kind != ContractKind::kPartition || t.shape.size() == 1,
+            "partition '{}' has {} dimensions, need 1", t.name, t.shape.size());
     std::vector<bool> visible =
         visible_vars(program_, {VarKind::kRank, VarKind::kExtent, VarKind::kScalar});
     for (const Expr& limit : {c.lo, c.hi}) {
@@ -155,6 +158,7 @@ class ProgramChecker {
               what, idx, program_.tensors.size());
       const Tensor& t = program_.tensors[static_cast<std::size_t>(idx)];
       std::int64_t entries = what == std::string_view("count") ? m.num_channels : m.num_tiles;
+      entries += idx == m.low && rows_are_partition(program_, m) ? 1 : 0;
       require(t.dtype == DType::kI32 && t.contract.kind != ContractKind::kNone &&
                   t.shape.size() == 1 && value_at_bounds(program_, t.shape[0]) == entries,
               "tile map '{}': {} '{}' must be an i32 tensor of {} entries with a contract", m.name,

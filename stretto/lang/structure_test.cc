@@ -256,7 +256,18 @@ TEST(Tables, PlaceSlicesAndKeepTheirContracts) {
       [&] {
         run(ContractKind::kAscending, {0, 2, 1, 3, 3});
       },
-      {"below the entry before it"});
+      {"entry 2 is 1", "below the entry before it"});
+  want = {0, 1, 20, 21, 20, 21, 30, 31, 40, 41};
+  EXPECT_EQ(run(ContractKind::kPartition, {0, 2, 2, 3, 4}), want);
+  const std::pair<Doubles, const char*> kBadPartitions[] = {
+      {{1, 2, 2, 3, 4}, "entry 0 is 1, a partition begins with 0"},
+      {{0, 2, 1, 3, 4}, "entry 2 is 1, below the entry before it"},
+      {{0, 2, 2, 3, 3}, "entry 4 is 3, a partition ends with 4"},
+      {{0, 2, 5, 3, 4}, "entry 2 is 5, need 0 <= entry < 5"},
+  };
+  for (const auto& [order, reason] : kBadPartitions) {
+    expect_user_error([&] { run(ContractKind::kPartition, order); }, {"'order'", reason});
+  }
   EXPECT_EQ(rank_runs::refusal(permute(ContractKind::kPermutation)), "");
 }
 

@@ -36,6 +36,7 @@ EvalScope::EvalScope(const Program& program, std::vector<std::int64_t> vars,
 void EvalScope::set(int var, std::int64_t value) {
   auto v = static_cast<std::size_t>(var);
   num_open_ -= open_[v] ? 1 : 0;
+  if (open_[v]) points_.erase(var);
   open_[v] = false;
   vars_[v] = value;
 }
@@ -44,6 +45,7 @@ void EvalScope::set(int var, const ValueRange& range) {
   if (range.exact()) return set(var, range.lo);
   auto v = static_cast<std::size_t>(var);
   num_open_ += open_[v] ? 0 : 1;
+  points_.erase(var);
   open_[v] = true;
   ranges_[v] = range;
 }
@@ -123,6 +125,34 @@ ValueRange EvalScope::range(const Expr& expr) {
   if (num_open_ > 0 || uses_table(expr)) return open_range(expr);
   std::int64_t v = eval(expr, vars_);
   return {v, v};
+}
+
+std::optional<TablePoint> EvalScope::table_point(const Expr& expr) {
+  if (!expr.has_value() || range(expr).exact()) return std::nullopt;
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kTable) {
+    if (n.args.size() != 1) return std::nullopt;
+    ValueRange index = range(n.args[0]);
+    if (!index.exact()) return std::nullopt;
+    return TablePoint{.table = static_cast<int>(n.value), .entry = index.lo};
+  }
+  if (n.op == ExprOp::kVar) {
+    auto it = points_.find(static_cast<int>(n.value));
+    return it == points_.end() ? std::nullopt : std::optional(it->second);
+  }
+  if (n.op != ExprOp::kAdd && n.op != ExprOp::kSub && n.op != ExprOp::kMul) return std::nullopt;
+  bool left = !range(n.args[0]).exact();
+  if (n.op == ExprOp::kSub && !left) return std::nullopt;
+  ValueRange by = range(n.args[left ? 1 : 0]);
+  std::optional<TablePoint> p = table_point(n.args[left ? 0 : 1]);
+  if (!p || !by.exact()) return std::nullopt;
+  if (n.op == ExprOp::kMul) {
+    p->scale *= by.lo;
+    p->offset *= by.lo;
+  } else {
+    p->offset += n.op == ExprOp::kAdd ? by.lo : -by.lo;
+  }
+  return p;
 }
 
 ValueRange EvalScope::open_range(const Expr& expr) {

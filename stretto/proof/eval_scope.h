@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include "stretto/ir/program.h"
@@ -15,17 +17,28 @@ struct ValueRange {
   bool exact() const { return lo == hi; }
 };
 
+// scale * entry + offset, where the entry's value is left open.
+struct TablePoint {
+  int table = -1;
+  std::int64_t entry = 0;  // of a table of one dimension
+  std::int64_t scale = 1, offset = 0;
+  friend bool operator==(const TablePoint&, const TablePoint&) = default;
+};
+
 class EvalScope {
  public:
   EvalScope(const Program& program, std::vector<std::int64_t> vars, const TableWitness* witness);
 
   void set(int var, std::int64_t value);
   void set(int var, const ValueRange& range);
+  void set_point(int var, const TablePoint& point) { points_[var] = point; }
   std::int64_t get(int var) const { return vars_[static_cast<std::size_t>(var)]; }
 
   // DependsOnTable(`what`) where the value is not known.
   std::int64_t value(const Expr& expr, const char* what);
   ValueRange range(const Expr& expr);
+  // Which entry of a table the value comes from, where it is one and not known.
+  std::optional<TablePoint> table_point(const Expr& expr);
 
  private:
   ValueRange open_range(const Expr& expr);
@@ -38,6 +51,7 @@ class EvalScope {
   std::vector<ValueRange> ranges_;
   std::vector<bool> open_;  // the variable is a range
   int num_open_ = 0;
+  std::map<int, TablePoint> points_;  // of open variables
 };
 
 }  // namespace stretto

@@ -24,6 +24,15 @@ ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& exte
     auto& shape = graph.shapes.emplace_back();
     for (const Expr& dim : tensor.shape) shape.push_back(scope.value(dim, "shape"));
   }
+  cells.resize(p.tensors.size());
+  if (witness != nullptr) return;
+  cells = table_cells(p, extents);
+  for (std::size_t t = 0; t < cells.size(); ++t) {
+    if (!cells[t]) continue;
+    graph.shapes[t][static_cast<std::size_t>(cells[t]->dim)] = cells[t]->height;
+    graph.shapes[t].push_back(cells[t]->count);
+    has_cells = true;
+  }
 }
 
 void ExpandState::reject(const Op& op, const std::string& what) const {
@@ -98,8 +107,7 @@ class Expander {
   void op(const Op& o) {
     switch (o.code) {
       case OpCode::kLet:
-        accesses_.table_reads(o, o.exprs[0]);
-        return state_.scope.set(o.var, state_.scope.range(o.exprs[0]));
+        return let(o);
       case OpCode::kLoad:
         return accesses_.access(o, AccessKind::kRead);
       case OpCode::kStore:
@@ -145,14 +153,37 @@ class Expander {
     }
   }
 
+  void let(const Op& o) {
+    accesses_.table_reads(o, o.exprs[0]);
+    std::optional<TablePoint> point;
+    if (state_.has_cells) point = state_.scope.table_point(o.exprs[0]);
+    state_.scope.set(o.var, state_.scope.range(o.exprs[0]));
+    if (point) state_.scope.set_point(o.var, *point);
+  }
+
   void when(const Op& o) {
     ValueRange condition = state_.scope.range(o.exprs[0]);
     if (condition.exact()) return block(o.bodies[condition.lo != 0 ? 0 : 1]);
     if (loops_.of(o).synchronises) throw DependsOnTable{"whether a signal is sent or waited for"};
     ++state_.may_depth;
+    std::optional<TablePoint> part = inhabited_part(o.exprs[0]);
+    if (part) state_.inhabited.push_back(*part);
     block(o.bodies[0]);
+    if (part) state_.inhabited.pop_back();
     block(o.bodies[1]);
     --state_.may_depth;
+  }
+
+  // `condition`: a partition's entry, plus something, < the next entry.
+  std::optional<TablePoint> inhabited_part(const Expr& condition) {
+    const ExprNode& n = condition.node();
+    if (!state_.has_cells || n.op != ExprOp::kLt) return std::nullopt;
+    std::optional<TablePoint> from = state_.scope.table_point(n.args[0]);
+    std::optional<TablePoint> end = state_.scope.table_point(n.args[1]);
+    if (!from || !end || from->scale != 1 || from->offset < 0) return std::nullopt;
+    const Tensor& table = program_.tensors[static_cast<std::size_t>(from->table)];
+    if (table.contract.kind != ContractKind::kPartition) return std::nullopt;
+    return *end == TablePoint{.table = from->table, .entry = from->entry + 1} ? from : std::nullopt;
   }
 
   void loop(const Op& o) {
@@ -166,7 +197,7 @@ class Expander {
       walk(o, begin.lo, end.hi);
     } else {
       state_.recorder.begin_fold(shape.ordered);
-      if (shape.affine) {
+      if (shape.affine && !state_.has_cells) {
         walk_affine(o, begin.lo, end.hi);
       } else {
         walk(o, begin.lo, end.hi);

@@ -3,10 +3,11 @@
 // that grows linearly with the loop variable becomes one box, anything else is enumerated.
 //
 // Tables. Without a witness, a value read from a table is any value of its contract: the boxes it
-// decides are unions over that range, marked `may` where they are writes, and the graph stands for
-// every table that meets the contract. Where a table decides synchronisation, a rank or what is
-// written to an output, that is too coarse: expand() throws DependsOnTable and the caller comes
-// back with witnesses, whose values are then taken as they are.
+// decides are unions over that range, marked `may` where they are writes, unless the table deals
+// out rows (table_cells.h), and the graph stands for every table that meets the contract. Where a
+// table decides synchronisation, or otherwise what is written to an output, that is too coarse:
+// expand() throws DependsOnTable and the caller comes back with witnesses, whose values are then
+// taken as they are.
 #pragma once
 
 #include <cstdint>

@@ -38,6 +38,8 @@ void AccessExpander::scattered(const Op& op) {
   Target target = resolve(region);
   target.box.origin[at(region.row_dim)] = 0;
   target.box.size[at(region.row_dim)] = state_.graph.shapes[at(region.tensor)][at(region.row_dim)];
+  span_all_parts(region.tensor, target.box);
+  target.part.reset();
   bool writes = op.code == OpCode::kStoreRows;
   if (writes && state_.program.tensors[at(region.tensor)].kind == TensorKind::kOutput) {
     state_.reject(op, fmt::format("rows of output '{}' are chosen at run time, so it cannot be "
@@ -51,7 +53,10 @@ void AccessExpander::scattered(const Op& op) {
 
 void AccessExpander::copy(const Op& op) {
   Target from = resolve(*op.region), to = resolve(*op.region2);
-  if (from.exact && to.exact) {
+  // Rows of boxes that span all parts do not correspond one to one.
+  bool rows_match = (!state_.cells[at(op.region->tensor)] || from.part) &&
+                    (!state_.cells[at(op.region2->tensor)] || to.part);
+  if (from.exact && to.exact && rows_match) {
     mask_source(from.box, op.region->row_dim, to.box, op.region2->row_dim);
     mask_source(from.box, op.region->col_dim, to.box, op.region2->col_dim);
   }
@@ -89,7 +94,7 @@ void AccessExpander::table_reads(const Op& op, const Expr& expr) {
   const ExprNode& n = expr.node();
   for (const Expr& arg : n.args) table_reads(op, arg);
   if (n.op != ExprOp::kTable) return;
-  Target target{.rank = state_.rank};
+  Target target{.rank = state_.rank, .last_rank = state_.rank};
   target.box.limit = tensor_box(static_cast<int>(n.value));
   target.box.size.fill(1);
   for (std::size_t d = 0; d < n.args.size(); ++d) {
@@ -97,6 +102,7 @@ void AccessExpander::table_reads(const Op& op, const Expr& expr) {
     target.box.origin[d] = r.lo;
     target.box.size[d] = r.hi - r.lo + 1;
   }
+  span_all_parts(static_cast<int>(n.value), target.box);
   add(op, 2, static_cast<int>(n.value), target, AccessKind::kRead);
 }
 
@@ -109,16 +115,21 @@ Box AccessExpander::tensor_box(int tensor) const {
 }
 
 AccessExpander::Target AccessExpander::resolve(const Region& region) {
-  Target target{.rank = state_.rank};
+  Target target{.rank = state_.rank, .last_rank = state_.rank};
   if (region.rank.has_value()) {
-    target.rank = static_cast<int>(state_.scope.value(region.rank, "rank of an access"));
+    ValueRange r = state_.scope.range(region.rank);
+    target.exact = r.exact();
+    target.rank = static_cast<int>(r.lo);
+    target.last_rank = static_cast<int>(r.hi);
   }
   LooseBox& box = target.box;
   box.limit = tensor_box(region.tensor);
   box.size.fill(1);
+  const auto& cells = state_.cells[at(region.tensor)];
+  bool rows_exact = true;  // in the dimension that a table deals out
   for (std::size_t d = 0; d < region.origin.size(); ++d) {
     ValueRange r = state_.scope.range(region.origin[d]);
-    target.exact &= r.exact();
+    (cells && static_cast<int>(d) == cells->dim ? rows_exact : target.exact) &= r.exact();
     box.origin[d] = r.lo;
     box.size[d] = r.hi - r.lo;
     if (static_cast<int>(d) == region.row_dim) {
@@ -129,28 +140,85 @@ AccessExpander::Target AccessExpander::resolve(const Region& region) {
       box.size[d] += 1;
     }
   }
-  if (region.row_dim >= 0) limit(target, region.row_dim, region.row_end);
-  limit(target, region.col_dim, region.col_end);
+  auto limit = [&](int dim, const Expr& end) {
+    if (!end.has_value()) return;
+    ValueRange r = state_.scope.range(end);
+    (cells && dim == cells->dim ? rows_exact : target.exact) &= r.exact();
+    box.limit.hi[at(dim)] = std::min(box.limit.hi[at(dim)], r.hi);
+  };
+  if (cells) box.limit.hi[at(cells->dim)] = cells->rows;
+  if (region.row_dim >= 0) limit(region.row_dim, region.row_end);
+  limit(region.col_dim, region.col_end);
+  if (cells) to_cells(region, rows_exact, target);
   return target;
 }
 
-void AccessExpander::limit(Target& target, int dim, const Expr& end) {
-  if (!end.has_value()) return;
-  ValueRange r = state_.scope.range(end);
-  target.exact &= r.exact();
-  target.box.limit.hi[at(dim)] = std::min(target.box.limit.hi[at(dim)], r.hi);
+void AccessExpander::to_cells(const Region& region, bool rows_exact, Target& target) {
+  const TableCells& cells = *state_.cells[at(region.tensor)];
+  auto d = at(cells.dim), part_dim = state_.program.tensors[at(region.tensor)].shape.size();
+  LooseBox& box = target.box;
+  bool is_own = target.rank == state_.rank && target.last_rank == state_.rank;
+  if (is_own) target.part = part_of(region, cells);
+  if (target.part) {
+    box.origin[d] = target.part->offset;
+    box.size[d] = cells.dim == region.row_dim ? region.rows : 1;
+    box.limit.lo[d] = 0;
+    box.limit.hi[d] = cells.height;
+    box.origin[part_dim] = target.part->entry;
+    return;
+  }
+  bool everything = box.origin[d] <= 0 && box.limit.hi[d] == cells.rows &&
+                    box.origin[d] + box.size[d] >= cells.rows;
+  bool nothing = std::min(box.origin[d] + box.size[d], box.limit.hi[d]) <=
+                 std::max(box.origin[d], std::int64_t{0});
+  span_all_parts(region.tensor, box);
+  if (nothing) box.size[d] = 0;
+  target.exact &= rows_exact && (everything || nothing);
+}
+
+std::optional<TablePoint> AccessExpander::part_of(const Region& region, const TableCells& cells) {
+  EvalScope& scope = state_.scope;
+  std::optional<TablePoint> from = scope.table_point(region.origin[at(cells.dim)]);
+  if (!from || from->table != cells.table || from->offset < 0 || from->entry < 0 ||
+      from->entry >= cells.count || cells.dim == region.col_dim) {
+    return std::nullopt;
+  }
+  bool is_row = cells.dim == region.row_dim;
+  bool ends_with_part = false;
+  if (cells.is_partition()) {
+    std::optional<TablePoint> end;
+    if (is_row) end = scope.table_point(region.row_end);
+    ends_with_part = from->scale == 1 && end &&
+                     *end == TablePoint{.table = from->table, .entry = from->entry + 1};
+  } else {
+    bool masked = is_row && region.row_end.has_value();
+    ends_with_part = from->scale == cells.block && !masked &&
+                     from->offset + (is_row ? region.rows : 1) <= cells.block;
+  }
+  return ends_with_part ? from : std::nullopt;
+}
+
+void AccessExpander::span_all_parts(int tensor, LooseBox& box) const {
+  const auto& cells = state_.cells[at(tensor)];
+  if (!cells) return;
+  auto d = at(cells->dim), part_dim = state_.program.tensors[at(tensor)].shape.size();
+  box.origin[d] = box.origin[part_dim] = box.limit.lo[d] = 0;
+  box.size[d] = box.limit.hi[d] = cells->height;
+  box.size[part_dim] = cells->count;
 }
 
 void AccessExpander::check_target(const Op& op, int tensor_idx, const Target& target,
                                   AccessKind kind) const {
   const Tensor& tensor = state_.program.tensors[at(tensor_idx)];
-  if (target.rank < 0 || target.rank >= state_.program.world_size) {
-    state_.reject(op, fmt::format("rank {} of {}, seen from rank {}", target.rank,
-                                  state_.program.world_size, state_.rank));
-  }
-  if (target.rank != state_.rank && tensor.space == Space::kLocal) {
-    state_.reject(op, fmt::format("rank {} reaches for local tensor '{}' of rank {}", state_.rank,
-                                  tensor.name, target.rank));
+  int world = state_.program.world_size;
+  for (int rank : {target.rank, target.last_rank}) {
+    if (rank < 0 || rank >= world) {
+      state_.reject(op, fmt::format("rank {} of {}, seen from rank {}", rank, world, state_.rank));
+    }
+    if (rank != state_.rank && tensor.space == Space::kLocal) {
+      state_.reject(op, fmt::format("rank {} reaches for local tensor '{}' of rank {}", state_.rank,
+                                    tensor.name, rank));
+    }
   }
   if (kind != AccessKind::kRead && tensor.kind == TensorKind::kInput) {
     state_.reject(op, fmt::format("input '{}' is written", tensor.name));
@@ -180,17 +248,25 @@ void AccessExpander::add(const Op& op, int which, int tensor, const Target& targ
                          bool packet) {
   check_target(op, tensor, target, kind);
   bool is_write = kind != AccessKind::kRead;
+  int may_depth = state_.may_depth;
+  for (const TablePoint& p : state_.inhabited) {
+    bool follows = target.part && target.part->table == p.table && target.part->entry == p.entry &&
+                   target.part->offset >= p.offset;
+    if (follows) --may_depth;
+  }
   Access a{.tensor = tensor,
            .rank = target.rank,
            .kind = kind,
-           .may = is_write && (state_.may_depth > 0 || !target.exact),
+           .may = is_write && (may_depth > 0 || !target.exact),
            .packet = packet,
            .tile = state_.tile,
            .op = &op};
   if (a.may && state_.program.tensors[at(tensor)].kind == TensorKind::kOutput) {
     throw DependsOnTable{"where an output is written"};
   }
-  state_.recorder.add({a, which, target.box});
+  for (a.rank = target.rank; a.rank <= target.last_rank; ++a.rank) {
+    state_.recorder.add({a, which, target.box});
+  }
 }
 
 }  // namespace stretto

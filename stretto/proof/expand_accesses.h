@@ -23,13 +23,17 @@ class AccessExpander {
  private:
   struct Target {
     LooseBox box;
-    int rank = 0;
-    bool exact = true;  // false: `box` is a union over a table's values
+    int rank = 0, last_rank = 0;
+    bool exact = true;               // false: `box` is a union over a table's values
+    std::optional<TablePoint> part;  // `box` lies in this part of the rows, from `offset` on
   };
 
   Box tensor_box(int tensor) const;
   Target resolve(const Region& region);
-  void limit(Target& target, int dim, const Expr& end);
+  // Brings a box to the coordinates of a tensor whose rows a table deals out.
+  void to_cells(const Region& region, bool rows_exact, Target& target);
+  std::optional<TablePoint> part_of(const Region& region, const TableCells& cells);
+  void span_all_parts(int tensor, LooseBox& box) const;
   void check_target(const Op& op, int tensor_idx, const Target& target, AccessKind kind) const;
   void widen_to_packets(const Op& op, LooseBox& box) const;
   void add(const Op& op, int which, int tensor, const Target& target, AccessKind kind,

@@ -70,6 +70,7 @@ class Prover {
   void prove_samples() {
     std::vector<std::vector<std::int64_t>> bounds = {extent_bounds(program_)};
     bool open_tables = true;  // the graph stands for every table
+    result_.stats.every_table = options_.tables == nullptr;
     std::size_t events = 1;
     try {
       events = expand_all(bounds, -1)[0].graph.num_events();
@@ -117,14 +118,14 @@ class Prover {
     }
   }
 
-  // `witness`: which of sample_tables(), -1 for none.
+  // `witness`: which of sample_tables(), -1 for none but those of the options.
   Cases expand_all(const std::vector<std::vector<std::int64_t>>& samples, int witness) {
     Cases cases;
     cases.reserve(samples.size());
     for (const auto& extents : samples) {
       context_ = describe_extents(program_, extents);
       if (witness < 0) {
-        cases.push_back({expand(program_, extents), context_});
+        cases.push_back({expand(program_, extents, options_.tables), context_});
         continue;
       }
       auto tables = sample_tables(program_, extents);
@@ -138,6 +139,7 @@ class Prover {
 
   // Every size with each witness, then launches with one witness and another in turn.
   void prove_witnesses(const std::vector<std::vector<std::int64_t>>& samples) {
+    result_.stats.every_table = false;
     int num_witnesses = static_cast<int>(sample_tables(program_, samples[0]).size());
     Cases mixed;
     for (int w = 0; w < num_witnesses && ok(); ++w) {
@@ -283,8 +285,9 @@ class Prover {
                     program_.world_size, program_.world_size == 1 ? "" : "s");
     if (result_.proved) {
       result_.report +=
-          fmt::format(" ({} cases{}, {} events per launch, {:.3f} s)", s.cases,
-                      s.every_boundary ? "" : ", boundaries thinned out", s.events, s.seconds);
+          fmt::format(" ({} cases{}{}, {} events per launch, {:.3f} s)", s.cases,
+                      s.every_boundary ? "" : ", boundaries thinned out",
+                      s.every_table ? "" : ", tables sampled", s.events, s.seconds);
     }
     int n = 0;
     for (const Finding& f : result_.findings) {

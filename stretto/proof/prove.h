@@ -12,6 +12,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/proof/check.h"
+#include "stretto/proof/expand.h"
 
 namespace stretto {
 
@@ -26,11 +27,13 @@ struct ProofOptions {
   // alternations that need a happens-before of their own.
   std::size_t max_events = 1'000'000;
   int max_findings = 4;
+  const TableWitness* tables = nullptr;  // look at these tables alone
 };
 
 struct ProofStats {
   int cases = 0;               // patterns of extents and tables
   bool every_boundary = true;  // false: boundaries were thinned out
+  bool every_table = true;     // false: tables were sampled, since some decide more than places
   std::size_t events = 0;      // of the largest launch
   std::size_t clocks = 0;      // of the largest timeline
   int components = 0, launches = 0, rounds = 0;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/tile_map.h"
 
 namespace stretto {
 namespace {
@@ -152,7 +153,13 @@ class PatternTables : public TableWitness {
     std::int64_t lo = eval(contract.lo, vars), hi = std::max(lo + 1, eval(contract.hi, vars));
     Table out(at(n));
     for (std::int64_t i = 0; i < n; ++i) out[at(i)] = one(contract.kind, lo, hi, i, n, random);
-    if (contract.kind == ContractKind::kAscending) std::sort(out.begin(), out.end());
+    if (contract.kind == ContractKind::kAscending || contract.kind == ContractKind::kPartition) {
+      std::sort(out.begin(), out.end());
+    }
+    if (contract.kind == ContractKind::kPartition && n > 0) {
+      out.front() = lo;
+      out.back() = hi - 1;
+    }
     if (contract.kind == ContractKind::kPermutation && shuffles()) {
       std::shuffle(out.begin(), out.end(), random);
     }
@@ -183,7 +190,8 @@ class PatternTables : public TableWitness {
   // Rows [low, high) ascending without overlap, and as many tiles per channel as it says.
   void agree(const Program& program, const TileMap& map, std::span<const std::int64_t> vars,
              std::map<int, Table>& tables, std::mt19937_64& random) const {
-    if (tables.count(map.low) != 0 && tables.count(map.high) != 0) {
+    if (tables.count(map.low) != 0 && tables.count(map.high) != 0 &&
+        !rows_are_partition(program, map)) {
       std::int64_t rows = eval(program.tensors[at(map.tensor)].shape[0], vars);
       Table cuts;
       for (std::int64_t i = 0; i < map.num_tiles; ++i) {

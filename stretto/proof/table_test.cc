@@ -95,6 +95,8 @@ TEST(Tables, ACorrectRoutedProgramIsProvedUnderEveryWitness) {
   ASSERT_GE(witnesses.size(), 6u);
   ProofResult r = prove(program);
   EXPECT_TRUE(r.proved) << r.report;
+  EXPECT_FALSE(r.stats.every_table);
+  EXPECT_NE(r.report.find("tables sampled"), std::string::npos) << r.report;
   // Each of the sizes 0..m under each witness.
   EXPECT_GE(r.stats.cases, static_cast<int>(witnesses.size()) * (kRows + 1)) << r.report;
 }
