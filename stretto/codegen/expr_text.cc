@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "stretto/base/errors.h"
+#include "stretto/codegen/table_text.h"
 
 namespace stretto {
 namespace {
@@ -15,20 +16,6 @@ constexpr std::int64_t kMaxFactor = 1024;
 // Named intermediates count as unknown.
 bool never_negative(const Program& program, const Expr& expr) {
   return stretto::never_negative(program, expr, [](int) { return Expr(); });
-}
-
-std::string table_text(const Program& program, const ExprNode& node) {
-  auto idx = static_cast<std::size_t>(node.value);
-  std::vector<std::int64_t> shape = bound_shape(program, static_cast<int>(idx));
-  std::string offset;
-  std::int64_t stride = 1;
-  for (std::size_t d = shape.size(); d-- > 0;) {
-    std::string term = fmt::format("i64({}) * {}", expr_text(program, node.args[d]), stride);
-    offset = offset.empty() ? term : term + " + " + offset;
-    stride *= shape[d];
-  }
-  return fmt::format("reinterpret_cast<const volatile int*>(p.tensors[{}][p.rank])[{}]", idx,
-                     offset);
 }
 
 }  // namespace
@@ -104,7 +91,7 @@ std::string expr_text(const Program& program, const Expr& expr) {
     case ExprOp::kSelect:
       return fmt::format("({} ? {} : {})", arg(0), arg(1), arg(2));
     case ExprOp::kTable:
-      return table_text(program, n);
+      return table_entry_text(program, n);
   }
   throw InternalError("unknown index operation");
 }

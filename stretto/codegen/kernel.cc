@@ -11,6 +11,7 @@
 #include "stretto/codegen/agent_text.h"
 #include "stretto/codegen/engine_waits.h"
 #include "stretto/codegen/expr_text.h"
+#include "stretto/codegen/table_text.h"
 #include "stretto/device/device_sources.h"
 
 namespace stretto {
@@ -18,7 +19,7 @@ namespace {
 
 constexpr const char* kHeaders[] = {"dot.h",    "copy.h",  "global.h", "packet.h",
                                     "reduce.h", "ring.h",  "signal.h", "ticket.h",
-                                    "smem.h",   "store.h", "tile.h"};
+                                    "smem.h",   "store.h", "table.h",  "tile.h"};
 
 // Stands in the text until all TMA views are known.
 constexpr const char* kPrefetch = "@prefetch@";
@@ -251,6 +252,7 @@ class KernelWriter {
   std::string kernel_body() {
     std::string out = kernel_head(launch_.kernel, launch_.block) + kPrefetch + vars_text();
     if (launch_.cluster > 1) out += "  const int cta = int(cluster_cta_rank());\n";
+    out += table_checks_text(program_, launch_);
     if (launch_.gate.empty()) out += start_text();
     int first_block = 0;
     for (std::size_t i = 0; i < roles_.size(); ++i) {

@@ -1,0 +1,116 @@
+#include "stretto/codegen/table_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "stretto/base/errors.h"
+#include "stretto/codegen/expr_text.h"
+#include "stretto/ir/printer.h"
+#include "stretto/ir/text_form.h"
+
+namespace stretto {
+namespace {
+
+// Entries past this are not told apart: one bit each of the shared memory of a block.
+constexpr std::int64_t kMostDistinct = std::int64_t{200} * 1024 * 8;
+
+void tables_of(const Expr& expr, std::set<int>& out) {
+  if (!expr.has_value()) return;
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kTable) out.insert(static_cast<int>(n.value));
+  for (const Expr& arg : n.args) tables_of(arg, out);
+}
+
+void tables_of(const Block& block, std::set<int>& out) {
+  for (const Op& op : block) {
+    for (const Expr& e : op.exprs) tables_of(e, out);
+    for (const Block& body : op.bodies) tables_of(body, out);
+  }
+}
+
+std::set<int> tables_of(const Program& program) {
+  std::set<int> out;
+  for (const Agent* edge : {&program.on_start, &program.on_end}) tables_of(edge->body, out);
+  for (const Role& role : program.roles) {
+    for (const Agent& agent : role.agents) tables_of(agent.body, out);
+  }
+  return out;
+}
+
+const char* entry_type(const Tensor& table) { return table.dtype == DType::kI64 ? "i64" : "i32"; }
+
+std::string contract_text(const Program& program, int tensor) {
+  const Tensor& t = program.tensors[static_cast<std::size_t>(tensor)];
+  std::vector<std::int64_t> bounds = bound_shape(program, tensor);
+  auto size = [&](std::size_t d) { return "i64(" + expr_text(program, t.shape[d]) + ")"; };
+  // Rows are all but the last dimension; those in between must be as long as their storage.
+  std::size_t last = t.shape.size() - 1;
+  std::string rows = last == 0 ? "1" : size(0);
+  for (std::size_t d = 1; d < last; ++d) {
+    if (!t.shape[d].is_const()) {
+      throw UserError(
+          fmt::format("{}: table '{}': dimension {} is not constant", program.name, t.name, d));
+    }
+    rows += fmt::format(" * {}", bounds[d]);
+  }
+  ContractKind kind = t.contract.kind;
+  bool ends = kind == ContractKind::kPartition, ascends = ends || kind == ContractKind::kAscending;
+  return fmt::format("{{{} * {}, max(i64(1), {}), {}, {}, {}, {}, {}, {}}}", rows, size(last),
+                     size(last), bounds[last], expr_text(program, t.contract.lo),
+                     expr_text(program, t.contract.hi), ascends, ends,
+                     kind == ContractKind::kPermutation);
+}
+
+}  // namespace
+
+std::string table_entry_text(const Program& program, const ExprNode& node) {
+  auto idx = static_cast<std::size_t>(node.value);
+  const Tensor& table = program.tensors[idx];
+  std::vector<std::int64_t> shape = bound_shape(program, static_cast<int>(idx));
+  std::string offset;
+  std::int64_t stride = 1;
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    std::string term = fmt::format("i64({}) * {}", expr_text(program, node.args[d]), stride);
+    offset = offset.empty() ? term : term + " + " + offset;
+    stride *= shape[d];
+  }
+  return fmt::format("int(table_entry<{}>(p.tensors[{}][p.rank], {}, {}, {}))", entry_type(table),
+                     idx, offset, expr_text(program, table.contract.lo),
+                     expr_text(program, table.contract.hi));
+}
+
+std::string table_checks_text(const Program& program, LaunchPlan& launch) {
+  std::string checks;
+  for (int idx : tables_of(program)) {
+    const Tensor& t = program.tensors[static_cast<std::size_t>(idx)];
+    if (t.kind != TensorKind::kInput || t.contract.kind == ContractKind::kNone) continue;
+    if (t.contract.kind == ContractKind::kPermutation) {
+      std::int64_t values =
+          eval(t.contract.hi - t.contract.lo, initial_vars(program, 0, extent_bounds(program)));
+      if (values > kMostDistinct) {
+        throw UserError(fmt::format("{}: permutation '{}' of {} values; on a GPU at most {}",
+                                    program.name, t.name, values, kMostDistinct));
+      }
+      launch.shared_bytes =
+          std::max(launch.shared_bytes, static_cast<std::size_t>(values + 31) / 32 * 4);
+    }
+    launch.sites.push_back({.table = idx, .file = t.loc.file, .line = t.loc.line});
+    checks += fmt::format(
+        "    check_table<{}>(p.tensors[{}][p.rank], {}, reinterpret_cast<u32*>(smem), p.watch, "
+        "{});  // '{}'\n",
+        entry_type(t), idx, contract_text(program, idx), launch.sites.size() - 1, t.name);
+  }
+  return checks.empty() ? "" : "  if (blockIdx.x == 0) {\n" + checks + "  }\n";
+}
+
+std::string describe_broken_table(const Program& program, int tensor, std::int64_t entry,
+                                  std::int64_t value) {
+  const Tensor& t = program.tensors[static_cast<std::size_t>(tensor)];
+  return fmt::format("table '{}' breaks its contract ({} {}, {}): entry {} is {}", t.name,
+                     name(t.contract.kind), print_expr(program, t.contract.lo),
+                     print_expr(program, t.contract.hi), entry, value);
+}
+
+}  // namespace stretto

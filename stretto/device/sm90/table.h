@@ -1,0 +1,43 @@
+// Tables that decide indices: their contracts are checked when a launch begins, by one block, while
+// others may be at work already. So entries are also brought into range where they are read: what
+// is wrong with a table may spoil results, which the fault says, but reaches no other memory.
+#pragma once
+
+#include "stretto/device/sm90/signal.h"
+
+template <typename T>
+STRETTO_DEVICE i64 table_entry(const u8* table, i64 entry, i64 lo, i64 hi) {
+  i64 value = reinterpret_cast<const volatile T*>(table)[entry];
+  return value < lo ? lo : value >= hi && hi > lo ? hi - 1 : value;
+}
+
+// What is promised of a table: `count` entries in rows of `row` that lie `stride` apart, each
+// lo <= entry < hi; `ends`: the first is lo and the last hi - 1.
+struct TableContract {
+  i64 count, row, stride, lo, hi;
+  bool ascends, ends, distinct;
+};
+
+// By all threads of a block. `seen`: shared memory, a bit per value where entries are distinct.
+template <typename T>
+STRETTO_DEVICE void check_table(const u8* table, const TableContract& c, u32* seen, const Watch& w,
+                                int site) {
+  const volatile T* values = reinterpret_cast<const volatile T*>(table);
+  auto entry_of = [&](i64 i) { return i / c.row * c.stride + i % c.row; };
+  if (c.distinct) {
+    for (i64 i = threadIdx.x; i < (c.hi - c.lo + 31) / 32; i += blockDim.x) seen[i] = 0;
+    __syncthreads();
+  }
+  for (i64 i = threadIdx.x; i < c.count; i += blockDim.x) {
+    i64 value = values[entry_of(i)];
+    bool broken = value < c.lo || value >= c.hi;
+    if (c.ascends && i > 0) broken |= values[entry_of(i - 1)] > value;
+    if (c.ends) broken |= (i == 0 && value != c.lo) || (i == c.count - 1 && value != c.hi - 1);
+    if (c.distinct && !broken) {
+      u32 bit = 1u << u32((value - c.lo) % 32);
+      broken = (atomicOr(seen + (value - c.lo) / 32, bit) & bit) != 0;
+    }
+    if (broken) report_fault(w, site, entry_of(i), 0, u64(value));
+  }
+  if (c.distinct) __syncthreads();
+}
