@@ -132,7 +132,12 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   TensorRef residual;
   if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
   auto out = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);   // [m, n]
-  auto gathered = p.signal("gathered");  // by owner: tiles of its sums that lie in `out`
+  bool by_copy_engine = cfg.scatter == Scatter::kCopyEngine;
+  const RowRuns& runs = partials.runs();
+  // By owner: tiles of its sums that lie in `out`, or channels of them.
+  auto gathered = p.signal("gathered");
+  SignalRef summed;  // of the copy engine: by channel, tiles that may be sent
+  if (by_copy_engine) summed = p.signal("summed", runs.num_channels());
 
   p.on_start([&] { partials.announce(); });
   partials.run([&](const PartialSums::OwnTile& t, Value sum) {
@@ -143,15 +148,34 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
       sum = sum + cast(p.load(rows), DType::kF32);
     }
     Value rounded = cast(sum, d.out_dtype);
+    Slice own = out.tile({row, t.col}, tile.bm, tile.bn).until_row(end);
+    if (by_copy_engine) {
+      p.store(own, rounded);
+      return p.notify(summed[runs.channel_of(t.block)], p.rank());
+    }
     p.loop(d.world_size, [&](const Index& i) {
       Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
-      p.store(out.tile({row, t.col}, tile.bm, tile.bn).on(peer).until_row(end), rounded);
+      p.store(own.on(peer), rounded);
       p.notify(gathered, peer);
     });
   });
+  if (by_copy_engine) {
+    p.role("gather", Resource::copy_engine(cfg.num_copy_queues),
+           p.grid(d.world_size - 1, runs.num_channels(), 1, 1), [&](const Tile& t) {
+             Index peer = p.let("peer", (p.rank() + 1 + t.m) % d.world_size);
+             Index row = p.let("row", partials.own_first_row() + t.n * runs.rows_per_channel());
+             Slice rows = out.tile({row, 0}, runs.rows_per_channel(), d.n)
+                              .until_row(partials.own_first_row() + partials.own_rows());
+             p.wait(summed[t.n], partials.tiles_in(t.n));
+             p.put_signal(rows.on(peer), rows, gathered[p.rank()], peer);
+           });
+  }
+  Index sent = by_copy_engine ? Index(runs.num_channels()) : Index(partials.num_own_tiles());
   p.on_end([&] {
-    p.loop(d.world_size,
-           [&](const Index& owner) { p.wait(gathered[owner], partials.num_own_tiles()); });
+    p.loop(d.world_size, [&](const Index& owner) {
+      Index awaited = by_copy_engine ? owner != p.rank() : Index(1);
+      p.when(awaited, [&] { p.wait(gathered[owner], sent); });
+    });
   });
   return p.finish();
 }

@@ -27,7 +27,8 @@ class GemmRs : public testing::TestWithParam<Variant> {
             .scatter = GetParam().scatter,
             .num_copy_queues = 2,
             .channels_per_rank = 2,
-            .num_slots = GetParam().num_slots};
+            .num_slots = GetParam().num_slots,
+            .raster = 4};
   }
 };
 

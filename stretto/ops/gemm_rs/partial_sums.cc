@@ -1,5 +1,7 @@
 #include "stretto/ops/gemm_rs/partial_sums.h"
 
+#include <algorithm>
+
 namespace stretto {
 
 PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsConfig& cfg)
@@ -33,6 +35,14 @@ void PartialSums::run(const Finish& finish) {
   if (!sums_in_epilogue()) reduce(finish);
 }
 
+// Row tiles that share a column must be of one owner: own tiles that came before others' would wait
+// for ranks that wait in the same way.
+std::int64_t PartialSums::raster() const {
+  std::int64_t rows = std::min(cfg_.raster, runs_.num_blocks());
+  while (runs_.num_blocks() % rows != 0) --rows;
+  return rows;
+}
+
 PartialSums::Block PartialSums::block_of(const Tile& t) const {
   Block b;
   b.owner = p_.let("owner", (p_.rank() + 1 + t.m / runs_.num_blocks()) % d_.world_size);
@@ -61,7 +71,7 @@ void PartialSums::multiply(const Finish& finish) {
   const GemmTile& tile = cfg_.tile;
   std::int64_t channels = runs_.num_channels();
   p_.role("gemm", Resource::sms(cfg_.num_compute_sms).pipelined(cfg_.num_stages),
-          p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn).raster(cfg_.raster),
+          p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn).raster(raster()),
           [&](const Tile& t) {
             Block b = block_of(t);
             auto send = [&](const Value& partial) {
@@ -90,10 +100,10 @@ void PartialSums::multiply(const Finish& finish) {
               p_.when(
                   own,
                   [&] {
-                    OwnTile here{b.local_row, t.col};
+                    OwnTile here{b.local_row, t.col, b.idx};
                     Value sum = copy(cast(partial, DType::kF32));
                     p_.loop(1, d_.world_size, [&](const Index& i) {
-                      add_arrived(sum, (p_.rank() + i) % d_.world_size, b.idx, here);
+                      add_arrived(sum, (p_.rank() + i) % d_.world_size, here);
                     });
                     finish(here, sum);
                   },
@@ -111,7 +121,7 @@ void PartialSums::send_by_copy_engine() {
           [&](const Tile& t) {
             Index owner = p_.let("owner", (p_.rank() + 1 + t.m) % d_.world_size);
             Index first = runs_.first_row(owner), num_rows = runs_.num_rows(owner);
-            p_.wait(computed_[owner * channels + t.n], runs_.blocks_in(t.n) * tiles_per_block());
+            p_.wait(computed_[owner * channels + t.n], tiles_in(t.n));
             wait_for_slot(owner);
             p_.put_signal(
                 slots_.tile({p_.rank(), t.n * rows, 0}, rows, d_.n).on(owner).until_row(num_rows),
@@ -125,18 +135,16 @@ void PartialSums::reduce(const Finish& finish) {
   p_.role("reduce", Resource::sms(cfg_.num_reduce_sms),
           p_.grid(runs_.num_blocks() * tile.bm, d_.n, tile.bm, tile.bn), [&](const Tile& t) {
             Value sum = p_.zeros(DType::kF32, tile.bm, tile.bn);
-            p_.loop(d_.world_size, [&](const Index& source) {
-              add_arrived(sum, source, t.m, {t.row, t.col});
-            });
-            finish({t.row, t.col}, sum);
+            OwnTile here{t.row, t.col, t.m};
+            p_.loop(d_.world_size, [&](const Index& source) { add_arrived(sum, source, here); });
+            finish(here, sum);
           });
 }
 
-// sum += what `source` sent for a tile in the own run's block, once its channel is complete.
-void PartialSums::add_arrived(Value& sum, const Index& source, const Index& block,
-                              const OwnTile& t) const {
-  Index channel = runs_.channel_of(block);
-  Index count = by_copy_engine() ? Index(1) : runs_.blocks_in(channel) * tiles_per_block();
+// sum += what `source` sent for the tile, once the channel of its block is complete.
+void PartialSums::add_arrived(Value& sum, const Index& source, const OwnTile& t) const {
+  Index channel = runs_.channel_of(t.block);
+  Index count = by_copy_engine() ? Index(1) : tiles_in(channel);
   p_.wait(arrived_[source * runs_.num_channels() + channel], count);
   Slice partial = slots_.tile({source, t.row, t.col}, cfg_.tile.bm, cfg_.tile.bn);
   sum = sum + cast(p_.load(partial.until_row(own_rows())), DType::kF32);

@@ -28,6 +28,7 @@ class PartialSums {
   // exist; the tile may lie there altogether.
   struct OwnTile {
     Index row, col;
+    Index block;  // of the own run
   };
   // Declares the roles: "gemm", with copy engines "scatter", and with SMs that sum "reduce".
   // `finish` says what happens to the sum of all ranks: fp32 [bm, bn], zero in rows that do not
@@ -35,6 +36,11 @@ class PartialSums {
   void run(const std::function<void(const OwnTile& t, const Value& sum)>& finish);
   // Of a run of rows at the largest m.
   std::int64_t num_own_tiles() const { return runs_.num_blocks() * tiles_per_block(); }
+  // Of a channel of a run.
+  Index tiles_in(const Index& channel) const {
+    return runs_.blocks_in(channel) * tiles_per_block();
+  }
+  const RowRuns& runs() const { return runs_; }
 
   const Index& m() const { return m_; }
   const Index& run_rows() const { return runs_.run_rows(); }  // ceil(m / P)
@@ -52,11 +58,12 @@ class PartialSums {
   void multiply(const Finish& finish);
   void send_by_copy_engine();
   void reduce(const Finish& finish);
-  void add_arrived(Value& sum, const Index& source, const Index& block, const OwnTile& t) const;
+  void add_arrived(Value& sum, const Index& source, const OwnTile& t) const;
   Block block_of(const Tile& t) const;
   Value product(const Block& block, const Index& col) const;
   void wait_for_slot(const Index& owner) const;
   std::int64_t tiles_per_block() const { return ceil_div(d_.n, cfg_.tile.bn); }
+  std::int64_t raster() const;
   bool by_copy_engine() const { return cfg_.scatter == Scatter::kCopyEngine; }
   bool sums_in_epilogue() const { return cfg_.num_reduce_sms == 0; }
 
