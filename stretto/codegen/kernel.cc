@@ -42,6 +42,9 @@ class KernelWriter {
       prefetch = fmt::format("  if (threadIdx.x < {}) tma_prefetch_map(&p.maps[threadIdx.x]);\n",
                              launch_.maps.size());
     }
+    // Nothing in memory may be looked at before what the stream holds before this launch is
+    // complete (docs/decisions/0006-launches-that-start-early.md).
+    prefetch += "  let_next_launch_start();\n  wait_for_previous_launch();\n";
     body.insert(body.find(kPrefetch), prefetch);
     body.erase(body.find(kPrefetch), std::string(kPrefetch).size());
     GeneratedKernel out;

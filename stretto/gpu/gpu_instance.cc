@@ -313,6 +313,7 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
                             .cluster = {static_cast<unsigned>(plan.cluster)},
                             .dynamic_shared_bytes = plan.shared_bytes,
                             .cooperative = plan.num_counters > 0};
+  config.programmatic_serialization = args.starts_early && !config.cooperative && !s.engines;
   const State::RankState& own = s.ranks[static_cast<std::size_t>(rank)];
   if (!s.engines) return own.kernel->launch(stream, config, pointers);
   own.gate->launch(stream, {.block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},

@@ -24,6 +24,9 @@ struct GpuLaunchArgs {
   // read them there when they start, and the scalars among `extents` count for nothing. A graph
   // that captured such a launch can be replayed with other scalars; its extents are fixed.
   std::vector<CUdeviceptr> scalars;
+  // Blocks may take their SMs while the stream's launch before, another kernel, is ending; they
+  // touch no memory until it has ended. Ignored where workers wait for each other.
+  bool starts_early = false;
 };
 
 // A program's kernel, compiled. Independent of any GPU; may be made on several threads at once.

@@ -103,6 +103,16 @@ STRETTO_DEVICE void fence_proxy_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
+// Launches of a stream that overlap at their edges (PTX ISA, griddepcontrol): once every block has
+// come here, the next launch's blocks may take what room there is.
+STRETTO_DEVICE void let_next_launch_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+// Until the launch before has ended and its writes are visible; at once where it had ended anyway.
+STRETTO_DEVICE void wait_for_previous_launch() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 // True in one lane of a fully active warp.
 STRETTO_DEVICE bool elect_one() {
   u32 elected;

@@ -58,7 +58,8 @@ GpuForwardStep::GpuForwardStep(GpuWorld& world, const ModelShape& shape,
       shape_(shape),
       model_buffers_(model_buffers),
       plan_(plan_step(shape, bound)),
-      graphs_wanted_(options.graphs && bound == 1) {
+      graphs_wanted_(options.graphs && bound == 1),
+      early_starts_(options.early_starts) {
   build_instances(options.require_proof);
   allocate();
   for (const PlanLaunch& l : plan_.launches) {
@@ -165,6 +166,7 @@ void GpuForwardStep::enqueue_logits(const cuda::Stream& stream, std::int64_t cou
 void GpuForwardStep::capture() {
   head_args_.tensors[head_tensor_] = head_input_;
   head_args_.extents = {1};
+  set_early_starts(early_starts_);
   for (int r = 0; r < world_.size(); ++r) {
     const cuda::Stream& stream = world_.stream(r);
     stream.begin_capture();
@@ -174,6 +176,13 @@ void GpuForwardStep::capture() {
     if (r == 0) enqueue_logits(stream, 1);
     graphs_.push_back(stream.end_capture());
   }
+  set_early_starts(false);
+}
+
+// Not the first launch, which follows a copy instead of a kernel.
+void GpuForwardStep::set_early_starts(bool early) {
+  for (std::size_t i = 1; i < args_.size(); ++i) args_[i].starts_early = early;
+  head_args_.starts_early = early;
 }
 
 void GpuForwardStep::run(std::span<const int> tokens, std::int64_t past) {

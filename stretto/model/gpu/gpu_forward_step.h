@@ -50,6 +50,7 @@ class GpuForwardStep : public ForwardStep {
   void enqueue_logits(const cuda::Stream& stream, std::int64_t count) const;
   void set_extents(std::int64_t count, std::int64_t past);
   void capture();
+  void set_early_starts(bool early);
   void finish();  // waits for all ranks
   double time_calls(GpuInstance& instance, const std::vector<const GpuLaunchArgs*>& calls,
                     int rounds);
@@ -58,7 +59,7 @@ class GpuForwardStep : public ForwardStep {
   const ModelShape& shape_;
   const GpuBuffers& model_buffers_;
   StepPlan plan_;
-  bool graphs_wanted_;
+  bool graphs_wanted_, early_starts_;
   std::vector<std::unique_ptr<GpuInstance>> instances_;  // by program
   std::vector<SymmetricGpuMemory> memory_;
   GpuBuffers buffers_;         // of this step

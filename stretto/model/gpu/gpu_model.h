@@ -16,6 +16,8 @@ struct GpuModelOptions {
   // Steps of one token are captured once and replayed.
   bool graphs = true;
   bool require_proof = true;
+  // Launches of a captured step overlap at their edges (GpuLaunchArgs::starts_early).
+  bool early_starts = false;
 };
 
 // Addresses of buffers on every rank, by the names of step_plan.h.
