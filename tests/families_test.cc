@@ -80,6 +80,21 @@ TEST(FamiliesTest, LlamaWithLlama3RopeAndUntiedHead) {
   compare_with_reference({.llama3 = Llama3Rope{}});
 }
 
+TEST(FamiliesTest, LlamaWithBiasesAfterEveryProjection) {
+  compare_with_reference({.qkv_bias = true, .out_bias = true, .mlp_bias = true});
+  compare_with_reference({.mlp_bias = true});
+}
+
+TEST(FamiliesTest, YarnStretchesLowFrequencies) {
+  // The four pairs turn 5.1, 1.9, 0.7 and 0.3 times: one is kept, two are blended, one stretched.
+  compare_with_reference({.yarn = YarnRope{}});
+  compare_with_reference({.yarn = YarnRope{.truncate = false}});
+}
+
+TEST(FamiliesTest, DynamicRopeIsTheDefaultWithinTheContext) {
+  compare_with_reference({.dynamic = true});
+}
+
 TEST(FamiliesTest, MistralSlidesItsWindowInEveryLayer) {
   compare_with_reference({.model_type = "mistral",
                           .architecture = "MistralForCausalLM",

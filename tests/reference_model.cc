@@ -26,6 +26,7 @@ ReferenceModel::ReferenceModel(const ReferenceConfig& config, std::uint64_t seed
       if (c_.qkv_bias) add(attention + name + ".bias", {rows}, 0.7, 0, seed);
     }
     add(attention + "o_proj.weight", {h, q}, 1.5 / std::sqrt(q), 0, seed);
+    if (c_.out_bias) add(attention + "o_proj.bias", {h}, 0.7, 0, seed);
     if (c_.qk_norm) {
       add(attention + "q_norm.weight", {c_.head_dim}, 0.3, 1.2, seed);
       add(attention + "k_norm.weight", {c_.head_dim}, 0.3, 1.2, seed);
@@ -33,6 +34,10 @@ ReferenceModel::ReferenceModel(const ReferenceConfig& config, std::uint64_t seed
     add(mlp + "gate_proj.weight", {f, h}, 1.5 / std::sqrt(h), 0, seed);
     add(mlp + "up_proj.weight", {f, h}, 1.5 / std::sqrt(h), 0, seed);
     add(mlp + "down_proj.weight", {h, f}, 1.5 / std::sqrt(f), 0, seed);
+    if (!c_.mlp_bias) continue;
+    add(mlp + "gate_proj.bias", {f}, 0.7, 0, seed);
+    add(mlp + "up_proj.bias", {f}, 0.7, 0, seed);
+    add(mlp + "down_proj.bias", {h}, 0.7, 0, seed);
   }
 }
 
@@ -87,6 +92,22 @@ ReferenceModel::Row ReferenceModel::norm(const Row& x, const std::string& weight
   return y;
 }
 
+// YaRN in terms of turns t within the original positions: frequencies with t >= beta_fast stay,
+// those with t <= beta_slow are divided by the factor. In between the share changes linearly with
+// the index of the dimension pair; truncation moves its ends outwards to whole pairs.
+double ReferenceModel::yarn_frequency(double frequency) const {
+  const YarnRope& r = *c_.yarn;
+  // The index at which the frequency theta^(-2 i / head_dim) has so many turns.
+  auto pair_of = [&](double f) { return -std::log(f) / std::log(c_.rope_theta) * c_.head_dim / 2; };
+  auto of_turns = [&](double turns) { return pair_of(turns * 2 * std::numbers::pi / r.original); };
+  double first = of_turns(r.beta_fast), last = of_turns(r.beta_slow);
+  if (r.truncate) first = std::floor(first), last = std::ceil(last);
+  first = std::max(first, 0.0), last = std::min(last, c_.head_dim - 1.0);
+  double i = std::round(pair_of(frequency));
+  double stretched = i <= first ? 0 : i >= last ? 1 : (i - first) / (last - first);
+  return frequency * (1 - stretched + stretched / r.factor);
+}
+
 // The half-split form: dimension i turns with dimension i + head_dim / 2.
 void ReferenceModel::rotate(double* head, int position) const {
   int half = c_.head_dim / 2;
@@ -102,8 +123,14 @@ void ReferenceModel::rotate(double* head, int position) const {
         frequency *= smooth + (1 - smooth) / r.factor;
       }
     }
+    double scale = 1;
+    if (c_.yarn) {
+      frequency = yarn_frequency(frequency);
+      scale = 1 + std::log(c_.yarn->factor) / 10;
+    }
     if (c_.bf16_frequencies) frequency = bf16_to_f32(f32_to_bf16(static_cast<float>(frequency)));
-    double cosine = std::cos(position * frequency), sine = std::sin(position * frequency);
+    double cosine = scale * std::cos(position * frequency);
+    double sine = scale * std::sin(position * frequency);
     double a = head[i], b = head[i + half];
     head[i] = a * cosine - b * sine;
     head[i + half] = b * cosine + a * sine;
@@ -164,13 +191,13 @@ void ReferenceModel::run_layer(std::vector<Row>& xs, int layer_idx) const {
     rotate_heads(k, position, attention + "k_norm.weight");
     keys.push_back(std::move(k));
     values.push_back(project(normed, attention + "v_proj", c_.qkv_bias));
-    Row mixed = project(attend(q, keys, values, window), attention + "o_proj", false);
+    Row mixed = project(attend(q, keys, values, window), attention + "o_proj", c_.out_bias);
     for (std::size_t i = 0; i < x.size(); ++i) x[i] += mixed[i];
     normed = norm(x, layer + "post_attention_layernorm.weight");
-    Row gate = project(normed, mlp + "gate_proj", false),
-        up = project(normed, mlp + "up_proj", false);
+    Row gate = project(normed, mlp + "gate_proj", c_.mlp_bias),
+        up = project(normed, mlp + "up_proj", c_.mlp_bias);
     for (std::size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1 + std::exp(-gate[i]));
-    Row down = project(gate, mlp + "down_proj", false);
+    Row down = project(gate, mlp + "down_proj", c_.mlp_bias);
     for (std::size_t i = 0; i < x.size(); ++i) x[i] += down[i];
   }
 }
@@ -206,6 +233,17 @@ std::string ReferenceModel::config_json() const {
                          {"high_freq_factor", c_.llama3->high}};
     j["rope_scaling"]["original_max_position_embeddings"] = static_cast<int>(c_.llama3->original);
   }
+  if (c_.yarn) {
+    j["rope_scaling"] = {{"rope_type", "yarn"},
+                         {"factor", c_.yarn->factor},
+                         {"beta_fast", c_.yarn->beta_fast},
+                         {"beta_slow", c_.yarn->beta_slow},
+                         {"truncate", c_.yarn->truncate},
+                         {"original_max_position_embeddings", c_.yarn->original}};
+  }
+  if (c_.dynamic) j["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
+  if (c_.out_bias) j["attention_bias"] = true;
+  if (c_.mlp_bias) j["mlp_bias"] = true;
   if (c_.window > 0) {
     j["sliding_window"] = c_.window;
     if (c_.model_type != "mistral") {

@@ -18,13 +18,21 @@ struct Llama3Rope {
   double factor = 8, low = 1, high = 4, original = 32;
 };
 
+struct YarnRope {
+  double factor = 4, beta_fast = 3, beta_slow = 0.5;
+  int original = 32;
+  bool truncate = true;
+};
+
 struct ReferenceConfig {
   std::string model_type = "llama", architecture = "LlamaForCausalLM";
   int vocab = 61, hidden = 40, ffn = 56, layers = 2, heads = 6, kv_heads = 2, head_dim = 8;
   int max_positions = 128;
   double eps = 1e-5, rope_theta = 50;
   std::optional<Llama3Rope> llama3;
-  bool qkv_bias = false, qk_norm = false, tied = false;
+  std::optional<YarnRope> yarn;
+  bool dynamic = false;  // a rotary type that changes nothing within max_positions
+  bool qkv_bias = false, out_bias = false, mlp_bias = false, qk_norm = false, tied = false;
   // The inverse frequencies of the rotary embedding rounded to bfloat16, as some frameworks leave
   // them when a whole model is cast.
   bool bf16_frequencies = false;
@@ -52,6 +60,7 @@ class ReferenceModel {
   const std::vector<float>& weight(const std::string& name) const;
   Row project(const Row& x, const std::string& name, bool bias) const;
   Row norm(const Row& x, const std::string& weight_name) const;
+  double yarn_frequency(double frequency) const;
   void rotate(double* head, int position) const;
   void rotate_heads(Row& x, int position, const std::string& norm_name) const;
   Row attend(const Row& q, const std::vector<Row>& keys, const std::vector<Row>& values,

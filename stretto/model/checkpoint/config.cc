@@ -136,9 +136,13 @@ RopeConfig::Type rope_type(const JsonFields& fields) {
   std::string type = fields.optional_text(field).value_or("default");
   if (type == "default") return RopeConfig::Type::kDefault;
   if (type == "linear") return RopeConfig::Type::kLinear;
+  if (type == "dynamic") return RopeConfig::Type::kDynamic;
+  if (type == "yarn") return RopeConfig::Type::kYarn;
   if (type == "llama3") return RopeConfig::Type::kLlama3;
-  fields.fail(field, fmt::format("'{}' is not supported; supported: default, linear, llama3",
-                                 printable(type)));
+  fields.fail(field,
+              fmt::format("'{}' is not supported; supported: default, linear, dynamic, yarn, "
+                          "llama3",
+                          printable(type)));
 }
 
 void read_llama3(const JsonFields& config, const JsonFields& rope, RopeConfig& out) {
@@ -153,6 +157,40 @@ void read_llama3(const JsonFields& config, const JsonFields& rope, RopeConfig& o
   out.original_max_position_embeddings = holder.integer(original, 1, kMaxPositions);
 }
 
+// What cosines and sines are multiplied by (YaRN, arXiv 2309.00071, section 3.4): as given, as the
+// ratio of two given scales (DeepSeek's spelling), or 0.1 ln(factor) + 1.
+double yarn_attention_factor(const JsonFields& rope, double factor) {
+  constexpr double kMost = 1e3;
+  auto given = rope.optional_number("attention_factor", 0, kMost);
+  auto scale = rope.optional_number("mscale", 0, kMost);
+  auto scale_all = rope.optional_number("mscale_all_dim", 0, kMost);
+  if (given) return *given;
+  double grown = factor > 1 ? 0.1 * std::log(factor) : 0.0;
+  if (scale.value_or(0) > 0 && scale_all.value_or(0) > 0) {
+    return (*scale * grown + 1) / (*scale_all * grown + 1);
+  }
+  return grown + 1;
+}
+
+// `factor` and the original positions are taken as they stand, also where their product is not
+// max_position_embeddings; releases of the reference implementation differ there.
+void read_yarn(const JsonFields& config, const JsonFields& rope, std::int64_t max_positions,
+               RopeConfig& out) {
+  out.beta_fast = rope.optional_number("beta_fast", 1e-3, 1e6).value_or(32);
+  out.beta_slow = rope.optional_number("beta_slow", 1e-3, 1e6).value_or(1);
+  if (out.beta_fast < out.beta_slow) {
+    rope.fail("beta_fast",
+              fmt::format("{} must be at least beta_slow {}", out.beta_fast, out.beta_slow));
+  }
+  if (out.theta <= 1) config.fail("rope_theta", "must be more than 1 with rope type yarn");
+  out.truncate = rope.optional_boolean("truncate").value_or(true);
+  out.attention_factor = yarn_attention_factor(rope, out.factor);
+  const char* original = "original_max_position_embeddings";
+  const JsonFields& holder = rope.has(original) ? rope : config;
+  out.original_max_position_embeddings =
+      holder.optional_integer(original, 1, kMaxPositions).value_or(max_positions);
+}
+
 void refuse_partial_rotary(const JsonFields& fields) {
   if (fields.optional_number("partial_rotary_factor", 0, 1).value_or(1.0) != 1.0) {
     fields.fail("partial_rotary_factor", "only 1 is supported");
@@ -161,7 +199,8 @@ void refuse_partial_rotary(const JsonFields& fields) {
 
 // Newer files: rope_parameters with the base inside. Older ones: rope_theta beside an optional
 // rope_scaling.
-RopeConfig read_rope(const JsonFields& config, const FamilyTraits& traits) {
+RopeConfig read_rope(const JsonFields& config, const FamilyTraits& traits,
+                     std::int64_t max_positions) {
   constexpr double kMinTheta = 1.0;
   constexpr double kMaxTheta = 1e15;
   RopeConfig rope;
@@ -183,6 +222,7 @@ RopeConfig read_rope(const JsonFields& config, const FamilyTraits& traits) {
   rope.type = rope_type(fields);
   if (rope.type != RopeConfig::Type::kDefault) rope.factor = fields.number("factor", 1e-3, 1e6);
   if (rope.type == RopeConfig::Type::kLlama3) read_llama3(config, fields, rope);
+  if (rope.type == RopeConfig::Type::kYarn) read_yarn(config, fields, max_positions, rope);
   return rope;
 }
 
@@ -339,7 +379,7 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
       fields.optional_integer("max_position_embeddings", 1, kMaxPositions).value_or(2048);
   config.rms_norm_eps = fields.optional_number("rms_norm_eps", 0, 1).value_or(1e-6);
   read_attention_sizes(fields, config);
-  config.rope = read_rope(fields, *config.traits);
+  config.rope = read_rope(fields, *config.traits, config.max_positions);
   read_windows(fields, config);
   read_moe(fields, config);
   config.qkv_bias = read_knob(config.traits->qkv_bias, fields, "attention_bias");

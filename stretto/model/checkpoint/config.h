@@ -46,15 +46,24 @@ struct FamilyTraits {
 };
 
 struct RopeConfig {
-  enum class Type { kDefault, kLinear, kLlama3 };
+  // kDynamic (NTK) changes frequencies beyond max_position_embeddings only, which no run exceeds:
+  // up to there they are those of kDefault.
+  enum class Type { kDefault, kLinear, kDynamic, kYarn, kLlama3 };
   Type type = Type::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;  // kLinear, kLlama3
+  double factor = 1.0;  // kLinear, kYarn, kLlama3
   // kLlama3 only: wavelengths (in positions) above original / low_freq_factor are stretched by
   // `factor`, those below original / high_freq_factor stay, those between are interpolated.
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
-  std::int64_t original_max_position_embeddings = 0;
+  // kYarn only: dimensions that turn more than beta_fast times within the original positions stay,
+  // those that turn less than beta_slow times are stretched by `factor`, those between are blended,
+  // from a whole dimension to a whole one where `truncate` is set. Cosines and sines are multiplied
+  // by attention_factor.
+  double beta_fast = 32.0, beta_slow = 1.0;
+  bool truncate = true;
+  double attention_factor = 1.0;
+  std::int64_t original_max_position_embeddings = 0;  // kLlama3, kYarn
   // The inverse frequencies, rescaled, are rounded to this before they meet a position.
   DType frequency_dtype = DType::kF32;
 };

@@ -163,6 +163,31 @@ TEST(Config, RotaryEmbeddingInAllSpellings) {
   }
 }
 
+TEST(Config, ReadsYarn) {
+  Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  auto rope_of = [&] {
+    return parse(with("llama", {{"rope_scaling", yarn}, {"max_position_embeddings", 5000}})).rope;
+  };
+  RopeConfig rope = rope_of();
+  EXPECT_EQ(rope.type, RopeConfig::Type::kYarn);
+  EXPECT_EQ(rope.beta_fast, 32.0);
+  EXPECT_EQ(rope.beta_slow, 1.0);
+  EXPECT_TRUE(rope.truncate);
+  EXPECT_EQ(rope.original_max_position_embeddings, 5000);
+  EXPECT_NEAR(rope.attention_factor, 1.1386294, 1e-6);
+  yarn["original_max_position_embeddings"] = 32768;
+  yarn["truncate"] = false;
+  yarn["mscale"] = 1.0;
+  yarn["mscale_all_dim"] = 0.5;
+  rope = rope_of();
+  EXPECT_EQ(rope.original_max_position_embeddings, 32768);
+  EXPECT_EQ(rope.factor, 4.0);
+  EXPECT_FALSE(rope.truncate);
+  EXPECT_NEAR(rope.attention_factor, 1.1386294 / 1.0693147, 1e-6);
+  yarn["attention_factor"] = 0.75;
+  EXPECT_EQ(rope_of().attention_factor, 0.75);
+}
+
 TEST(Config, RotaryFrequenciesAreRoundedOnlyWhenAsked) {
   ModelConfig config = parse(with("llama", {{"torch_dtype", "bfloat16"}}));
   EXPECT_EQ(config.rope.frequency_dtype, DType::kF32);
@@ -178,10 +203,15 @@ TEST(Config, RotaryFrequenciesAreRoundedOnlyWhenAsked) {
 }
 
 TEST(Config, RotaryEmbeddingThatIsNotSupportedIsNamed) {
-  refuse_llama({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}},
-               {"rope_scaling", "rope_type", "'yarn'", "llama3"});
-  refuse_llama({{"rope_scaling", {{"type", "dynamic"}, {"factor", 4}}}},
-               {"rope_scaling: type", "'dynamic'"});
+  refuse_llama({{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4}}}},
+               {"rope_scaling", "rope_type", "'longrope'", "yarn"});
+  refuse_llama({{"rope_scaling", {{"type", "ntk"}, {"factor", 4}}}},
+               {"rope_scaling: type", "'ntk'"});
+  refuse_llama({{"rope_scaling", {{"type", "yarn"}}}}, {"rope_scaling: factor", "missing"});
+  refuse_llama({{"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"beta_fast", 0.5}}}},
+               {"beta_fast", "at least beta_slow"});
+  refuse_llama({{"rope_theta", 1}, {"rope_scaling", {{"type", "yarn"}, {"factor", 4}}}},
+               {"rope_theta", "more than 1"});
   refuse_llama({{"rope_scaling", {{"type", "linear"}}}}, {"rope_scaling: factor", "missing"});
   refuse_llama({{"rope_scaling", {{"type", "linear"}, {"factor", 0}}}}, {"rope_scaling: factor"});
   refuse_llama({{"rope_scaling", "linear"}}, {"rope_scaling", "need a JSON object"});

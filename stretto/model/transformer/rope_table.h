@@ -12,8 +12,9 @@ struct RopeTable {
 };
 
 // inv_freq[i] = theta^(-2i / head_dim), rescaled: linear divides it by `factor`; llama3 (Llama 3.1)
-// divides low frequencies, keeps high ones and blends between.
-// Then rounded to rope.frequency_dtype.
+// divides low frequencies, keeps high ones and blends between, and so does yarn by its own rule;
+// dynamic is the default within the positions that a run may have. Then rounded to
+// rope.frequency_dtype. Cosines and sines are multiplied by rope.attention_factor.
 RopeTable make_rope_table(const RopeConfig& rope, std::int64_t head_dim, std::int64_t max_tokens);
 
 }  // namespace stretto

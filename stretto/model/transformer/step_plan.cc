@@ -108,6 +108,30 @@ class Planner {
     return out;
   }
 
+  std::vector<Binding> ffn_bindings(std::int64_t layer) const {
+    auto w = [layer](const char* part) { return layer_buffer(layer, part); };
+    std::vector<Binding> out = {
+        {"a", "normed"}, {"b_gate", w("gate")}, {"b_up", w("up")}, {"c", "act"}};
+    if (c_.mlp_bias) {
+      out.push_back({"bias_gate", w("gate_bias")});
+      out.push_back({"bias_up", w("up_bias")});
+    }
+    return out;
+  }
+
+  // A bias after a row-parallel GEMM is added once, to what the sum of the ranks is added to.
+  void prepare_biases(std::int64_t rows) {
+    if (!c_.out_bias && !c_.mlp_bias) return;
+    add_row_ = add_program(add_row_program(norm_desc(rows), s_.target));
+    local("biased", rows, hidden_);
+  }
+  // The buffer to add: `x` as it is, or with the bias.
+  const char* with_bias(bool has_bias, Rows rows, const char* x, const std::string& bias) {
+    if (!has_bias) return x;
+    add(add_row_, rows, {{"x", x}, {"row", bias}, {"out", "biased"}});
+    return "biased";
+  }
+
   VocabDesc vocab_desc(std::int64_t rows) const {
     return {.dtype = s_.dtype,
             .weight_dtype = s_.weight_dtype,
@@ -154,6 +178,7 @@ class Planner {
     GemmDesc ffn_desc = gemm_desc;
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
+    ffn_desc.bias = c_.mlp_bias;
     std::size_t ffn = add_program(step_program(ffn_desc, s_.target));
     auto reduced_gemm = [&](std::int64_t k) {
       if (s_.world_size == 1) {
@@ -182,18 +207,21 @@ class Planner {
     symmetric("x2", bound_, hidden_);
     local("normed", bound_, hidden_);
     local("act", bound_, ffn_);
+    prepare_biases(bound_);
     add(lookup, Rows::kAll, {{"tokens", StepPlan::kTokens}, {"table", "embedding"}, {"out", "x"}});
     for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
       auto w = [i](const char* part) { return layer_buffer(i, part); };
       add(norm, Rows::kAll, {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
       add(qkv, Rows::kAll, qkv_bindings(i));
       add_attention(part, i);
+      const char* attention_sum = with_bias(c_.out_bias, Rows::kAll, "x", w("out_bias"));
       add(out_gemm, Rows::kAll,
-          {{"a", "attended"}, {"b", w("out")}, {"residual", "x"}, {out, "x2"}});
+          {{"a", "attended"}, {"b", w("out")}, {"residual", attention_sum}, {out, "x2"}});
       add(norm, Rows::kAll, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
-      add(ffn, Rows::kAll,
-          {{"a", "normed"}, {"b_gate", w("gate")}, {"b_up", w("up")}, {"c", "act"}});
-      add(down_gemm, Rows::kAll, {{"a", "act"}, {"b", w("down")}, {"residual", "x2"}, {out, "x"}});
+      add(ffn, Rows::kAll, ffn_bindings(i));
+      const char* mlp_sum = with_bias(c_.mlp_bias, Rows::kAll, "x2", w("down_bias"));
+      add(down_gemm, Rows::kAll,
+          {{"a", "act"}, {"b", w("down")}, {"residual", mlp_sum}, {out, "x"}});
     }
     add(norm, Rows::kAll, {{"x", "x"}, {"weight", "final_norm"}, {"out", "normed"}});
     add_head("normed");
@@ -219,6 +247,7 @@ class Planner {
     AgGemmDesc ffn_desc = ag;
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
+    ffn_desc.bias = c_.mlp_bias;
     std::size_t ffn = add_program(step_program(ffn_desc, s_.target));
     GemmRsDesc rs{.world_size = s_.world_size,
                   .m = bound_,
@@ -243,19 +272,21 @@ class Planner {
     symmetric("normed", own_rows_, hidden_);
     local("act", bound_, ffn_);
     local("all_normed", bound_, hidden_);
+    prepare_biases(own_rows_);
     add(lookup, Rows::kAll, {{"tokens", StepPlan::kTokens}, {"table", "embedding"}, {"out", "x"}});
     for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
       auto w = [i](const char* part) { return layer_buffer(i, part); };
       add(norm, Rows::kOwn, {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
       add(qkv, Rows::kAll, qkv_bindings(i));
       add_attention(part, i);
+      const char* attention_sum = with_bias(c_.out_bias, Rows::kOwn, "x", w("out_bias"));
       add(out_gemm, Rows::kAll,
-          {{"a", "attended"}, {"b", w("out")}, {"residual", "x"}, {"out", "x2"}});
+          {{"a", "attended"}, {"b", w("out")}, {"residual", attention_sum}, {"out", "x2"}});
       add(norm, Rows::kOwn, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
-      add(ffn, Rows::kAll,
-          {{"a", "normed"}, {"b_gate", w("gate")}, {"b_up", w("up")}, {"c", "act"}});
+      add(ffn, Rows::kAll, ffn_bindings(i));
+      const char* mlp_sum = with_bias(c_.mlp_bias, Rows::kOwn, "x2", w("down_bias"));
       add(down_gemm, Rows::kAll,
-          {{"a", "act"}, {"b", w("down")}, {"residual", "x2"}, {"out", "x"}});
+          {{"a", "act"}, {"b", w("down")}, {"residual", mlp_sum}, {"out", "x"}});
     }
     add(norm, Rows::kOwn, {{"x", "x"}, {"weight", "final_norm"}, {"out", "normed"}});
     add(gather, Rows::kAll, {{"in", "normed"}, {"out", "all_normed"}});
@@ -265,6 +296,7 @@ class Planner {
   const ModelShape& s_;
   const ModelConfig& c_;
   std::int64_t bound_, own_rows_, hidden_, ffn_;
+  std::size_t add_row_ = 0;
   StepPlan plan_;
 };
 
@@ -289,6 +321,12 @@ void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<Plan
   weight("gate", ffn, hidden);
   weight("up", ffn, hidden);
   weight("down", hidden, ffn);
+  if (c.out_bias) weight("out_bias", 1, hidden);
+  if (c.mlp_bias) {
+    weight("gate_bias", 1, ffn);
+    weight("up_bias", 1, ffn);
+    weight("down_bias", 1, hidden);
+  }
   for (const char* cache : {"k_cache", "v_cache"}) {
     out.push_back(
         {layer_buffer(layer, cache), s.dtype, split.kv_heads_per_rank * s.max_tokens, c.head_dim});

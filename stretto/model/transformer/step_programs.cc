@@ -103,6 +103,10 @@ Program step_program(const CollectiveDesc& d, Target target) {
   return all_gather(d, config_for(d, target));
 }
 
+Program add_row_program(const NormDesc& d, Target target) {
+  return add_row(d, config_for(d, target));
+}
+
 Program rope_program(const AttentionDesc& d, Target target) {
   return rope(d, target == Target::kCuda ? gpu_rope_config(d) : default_config(d));
 }

@@ -19,6 +19,7 @@ Program step_program(const GemmRsDesc& desc, Target target);
 Program step_program(const AgGemmDesc& desc, Target target);
 Program step_program(const NormDesc& desc, Target target);        // rms_norm
 Program step_program(const CollectiveDesc& desc, Target target);  // all_gather
+Program add_row_program(const NormDesc& desc, Target target);
 Program rope_program(const AttentionDesc& desc, Target target);
 Program attention_program(const AttentionDesc& desc, Target target);
 Program decode_attention_program(const AttentionDesc& desc, Target target);

@@ -92,14 +92,7 @@ WeightLoader::WeightLoader(const Checkpoint& checkpoint, const ModelConfig& conf
     : checkpoint_(checkpoint),
       c_(config),
       spec_(spec),
-      dtype_(weight_dtype(checkpoint, spec.dtype)) {
-  if (config.out_bias || config.mlp_bias) {
-    throw UserError(fmt::format(
-        "{}: attention_bias/mlp_bias put a bias after o_proj or down_proj, which this version does "
-        "not run yet",
-        config.where));
-  }
-}
+      dtype_(weight_dtype(checkpoint, spec.dtype)) {}
 
 ModelWeights WeightLoader::outer() const {
   ModelWeights w;
@@ -185,6 +178,12 @@ LayerWeights WeightLoader::layer(std::int64_t i) const {
   w.up = row_block(mlp + "up_proj.weight", share, size, c_.hidden_size);
   std::int64_t first = std::min(spec_.rank * share, size);
   w.down = col_block(mlp + "down_proj.weight", first, std::min(share, size - first), share);
+  if (c_.out_bias) w.out_bias = whole(attention + "o_proj.bias", c_.hidden_size);
+  if (c_.mlp_bias) {
+    w.gate_bias = as_row(row_block(mlp + "gate_proj.bias", share, size, 1));
+    w.up_bias = as_row(row_block(mlp + "up_proj.bias", share, size, 1));
+    w.down_bias = whole(mlp + "down_proj.bias", c_.hidden_size);
+  }
   return w;
 }
 
@@ -205,9 +204,13 @@ void for_each_weight(const LayerWeights& w, std::int64_t layer_idx, const VisitW
                                                          {"q_norm", &w.q_norm},
                                                          {"k_norm", &w.k_norm},
                                                          {"out", &w.out},
+                                                         {"out_bias", &w.out_bias},
                                                          {"gate", &w.gate},
+                                                         {"gate_bias", &w.gate_bias},
                                                          {"up", &w.up},
-                                                         {"down", &w.down}};
+                                                         {"up_bias", &w.up_bias},
+                                                         {"down", &w.down},
+                                                         {"down_bias", &w.down_bias}};
   for (auto [name, matrix] : parts) {
     if (!matrix->empty()) visit(layer_buffer(layer_idx, name), *matrix);
   }

@@ -50,8 +50,11 @@ struct LayerWeights {
   Matrix qkv_bias;               // [1, rows of qkv], or empty
   Matrix q_norm, k_norm;         // [1, head_dim], or empty
   Matrix out;                    // [hidden, Hq * head_dim]
+  Matrix out_bias;               // [1, hidden], or empty; added once, not by every rank
   Matrix gate, up;               // [I', hidden]
+  Matrix gate_bias, up_bias;     // [1, I'], or empty
   Matrix down;                   // [hidden, I']
+  Matrix down_bias;              // as out_bias
 };
 
 struct ModelWeights {
@@ -79,11 +82,10 @@ DType weight_dtype(const Checkpoint& checkpoint, DType activations);
 // Cuts one rank's share out of a checkpoint, which must outlive it, part by part.
 class WeightLoader {
  public:
-  // UserError for what the transformer cannot run yet (mixtures of experts, biases after attention
-  // or the down projection).
   WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const ShardSpec& spec);
 
   ModelWeights outer() const;  // all but the layers
+  // UserError for what the transformer cannot run yet: mixtures of experts.
   LayerWeights layer(std::int64_t layer_idx) const;
 
  private:

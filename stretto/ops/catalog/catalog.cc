@@ -33,6 +33,7 @@ const std::vector<OperatorInfo>& catalog() {
       rms_norm_info(),
       all_reduce_add_rms_norm_info(),
       swiglu_info(),
+      add_row_info(),
       rope_info(),
       attention_info(),
       decode_attention_info(),

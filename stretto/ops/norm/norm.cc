@@ -113,6 +113,23 @@ Program swiglu(const NormDesc& d, const NormConfig& cfg) {
   return p.finish();
 }
 
+Program add_row(const NormDesc& d, const NormConfig& cfg) {
+  check(d, cfg);
+  ProgramBuilder p("add_row", d.world_size);
+  Index m = p.extent("m", d.m);
+  TensorRef x = p.input("x", d.dtype, {m, d.hidden});
+  TensorRef row = p.input("row", d.weight_dtype, {1, d.hidden});
+  TensorRef out = p.output("out", d.dtype, {m, d.hidden});
+  auto tiles = p.grid(m, 1, cfg.tile_rows, 1);
+
+  p.role("add", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
+    Value wide = cast(p.load(x.tile({t.row, 0}, cfg.tile_rows, d.hidden)), DType::kF32);
+    Value added = cast(p.load(row.tile({0, 0}, 1, d.hidden)), DType::kF32);
+    p.store(out.tile({t.row, 0}, cfg.tile_rows, d.hidden), cast(wide + added, d.dtype));
+  });
+  return p.finish();
+}
+
 std::string to_string(const NormDesc& d) {
   return fmt::format("[{}, {}] {} (weight {}) eps={} P={}", d.m, d.hidden, short_name(d.dtype),
                      short_name(d.weight_dtype), d.eps, d.world_size);

@@ -1,8 +1,8 @@
 // RMSNorm (Zhang and Sennrich, 2019) with the residual addition before it, alone and fused with the
-// all-reduce that produces what is added; and SwiGLU (Shazeer, 2020), the other elementwise step of
-// a transformer block. Rows are tokens; m is a run-time extent up to desc.m. Sums of squares are
-// fp32; the normalised value is rounded to the activation dtype before it is multiplied by the
-// weight, as the published models do.
+// all-reduce that produces what is added; and the other elementwise steps of a transformer block:
+// SwiGLU (Shazeer, 2020), and the addition of a bias to all rows. Rows are tokens; m is a run-time
+// extent up to desc.m. Sums of squares are fp32; the normalised value is rounded to the activation
+// dtype before it is multiplied by the weight, as the published models do.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +41,13 @@ Program rms_norm(const NormDesc& desc, const NormConfig& config);
 Program all_reduce_add_rms_norm(const NormDesc& desc, const NormConfig& config);
 // gate_up [m, 2 * hidden], gate first -> out [m, hidden] = silu(gate) * up
 Program swiglu(const NormDesc& desc, const NormConfig& config);
+// x [m, hidden], row [1, hidden] of weight_dtype -> out [m, hidden] = x + row, in fp32, rounded
+// once
+Program add_row(const NormDesc& desc, const NormConfig& config);
 
 OperatorInfo rms_norm_info();
 OperatorInfo all_reduce_add_rms_norm_info();
 OperatorInfo swiglu_info();
+OperatorInfo add_row_info();
 
 }  // namespace stretto

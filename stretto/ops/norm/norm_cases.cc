@@ -131,6 +131,18 @@ OpCase swiglu_case(const OpShape& s, std::uint64_t seed) {
   return std::move(nc.c);
 }
 
+OpCase add_row_case(const OpShape& s, std::uint64_t seed) {
+  NormDesc d = desc_of(s);
+  NormCase nc(d, add_row(d, config_of(d, s.target)), seed);
+  auto hidden = static_cast<std::size_t>(d.hidden);
+  for (std::size_t r = 0; r < nc.c.inputs.size(); ++r) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(nc.m) * hidden; ++i) {
+      nc.out(r, "out")[i] = nc.in(r, "x")[i] + nc.in(r, "row")[i % hidden];
+    }
+  }
+  return std::move(nc.c);
+}
+
 }  // namespace
 
 OperatorInfo rms_norm_info() {
@@ -164,6 +176,16 @@ OperatorInfo swiglu_info() {
           .program =
               [](const OpShape& s) { return swiglu(desc_of(s), config_of(desc_of(s), s.target)); },
           .make_case = swiglu_case,
+          .shapes = shapes,
+          .large = large()};
+}
+
+OperatorInfo add_row_info() {
+  return {.name = "add_row",
+          .summary = "a bias [n] added to every row of [m, n]",
+          .program =
+              [](const OpShape& s) { return add_row(desc_of(s), config_of(desc_of(s), s.target)); },
+          .make_case = add_row_case,
           .shapes = shapes,
           .large = large()};
 }
