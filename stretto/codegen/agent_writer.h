@@ -91,6 +91,7 @@ class AgentWriter {
   std::string box(const Region& r, const std::string& element, bool picked = false) const;
   std::string base(const Region& r) const;
   int run_width(const Region& r, const ValuePlan& plan) const;
+  int packet_words(const Region& r, const ValuePlan& plan) const;
   // Columns, rows and outer coordinate of a TMA access.
   std::string coordinate(const Region& r, int dim) const;
   std::string map_text(const Region& r, TensorMapPlan view);

@@ -132,6 +132,15 @@ int AgentWriter::run_width(const Region& r, const ValuePlan& plan) const {
   return static_cast<int>(width);
 }
 
+// A word holds 4 bytes of payload, and two of them are 16 bytes; slots follow each other without a
+// gap.
+int AgentWriter::packet_words(const Region& r, const ValuePlan& plan) const {
+  auto per = static_cast<int>(4 / size_bytes(tensor(r).dtype));
+  std::size_t slot_bytes =
+      storage_bytes(program_, r.tensor) / static_cast<std::size_t>(tensor(r).num_slots);
+  return slot_bytes % 16 == 0 && plan.vec >= 2 * per && run_width(r, plan) >= 2 * per ? 2 : 1;
+}
+
 std::string AgentWriter::map_text(const Region& r, TensorMapPlan view) {
   std::vector<TensorMapPlan>& maps = kernel_.launch.maps;
   auto at = std::find(maps.begin(), maps.end(), view);
@@ -184,12 +193,12 @@ void AgentWriter::memory(const Op& op) {
       return;
     }
     case OpCode::kStorePacket:
-      line("store_packets<L{}, {}>(v{}, {}, u32(epoch + 1), team);", op.operands[0], element,
-           op.operands[0], from);
+      line("store_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team);", op.operands[0], element,
+           packet_words(r, value_plan(op.operands[0])), op.operands[0], from);
       return;
     case OpCode::kLoadPacket:
-      line("load_packets<L{}, {}>(v{}, {}, u32(epoch + 1), team, p.watch, {});", op.result, element,
-           op.result, from, sync_site(op));
+      line("load_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team, p.watch, {});", op.result,
+           element, packet_words(r, value_plan(op.result)), op.result, from, sync_site(op));
       return;
     default:
       refuse(op.loc,

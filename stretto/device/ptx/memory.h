@@ -27,14 +27,21 @@ STRETTO_DEVICE u64 add_relaxed_gpu(u64* p, u64 n) {
 STRETTO_DEVICE void store_relaxed_sys(u64* p, u64 v) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
+// Two words side by side, at 16 bytes; each of them arrives whole.
+STRETTO_DEVICE void load_relaxed_sys(u64 (&v)[2], const u64* p) {
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(v[0]), "=l"(v[1])
+               : "l"(p)
+               : "memory");
+}
+STRETTO_DEVICE void store_relaxed_sys(u64* p, const u64 (&v)[2]) {
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(v[0]), "l"(v[1])
+               : "memory");
+}
 STRETTO_DEVICE void fence_acq_rel_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 STRETTO_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 STRETTO_DEVICE u64 global_timer_ns() {
   u64 t;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
   return t;
-}
-// A packet: 4 payload bytes and a 4-byte tag that arrive together.
-STRETTO_DEVICE void store_packet_relaxed_sys(u64* p, u32 payload, u32 tag) {
-  store_relaxed_sys(p, (u64(tag) << 32) | payload);
 }

@@ -3,6 +3,9 @@
 
 #include "stretto/device/sm90/global.h"
 
+// Loads of a thread that are under way at a time.
+constexpr int kCopyBatch = 8;
+
 // One run of kRun columns; what lies outside the box stays.
 template <int kRun, class T>
 STRETTO_DEVICE void copy_run(const Box<T>& to, const Box<const T>& from, i32 r, i32 c,
@@ -15,34 +18,64 @@ STRETTO_DEVICE void copy_run(const Box<T>& to, const Box<const T>& from, i32 r, 
   }
 }
 
-// Whole runs go in batches, so that every thread has several loads under way.
+// `count` units that follow each other on both sides.
+template <class Unit>
+STRETTO_DEVICE void copy_units(Unit* to, const Unit* from, u32 count, const Team& t, u32 threads) {
+  u32 step = threads * kCopyBatch, begin = t.tid;
+  for (; begin + step - threads < count; begin += step) {
+    Unit batch[kCopyBatch];
+#pragma unroll
+    for (int b = 0; b < kCopyBatch; ++b) batch[b] = from[begin + b * threads];
+#pragma unroll
+    for (int b = 0; b < kCopyBatch; ++b) to[begin + b * threads] = batch[b];
+  }
+  Unit rest[kCopyBatch - 1];
+#pragma unroll
+  for (int b = 0; b < kCopyBatch - 1; ++b) {
+    if (begin + b * threads < count) rest[b] = from[begin + b * threads];
+  }
+#pragma unroll
+  for (int b = 0; b < kCopyBatch - 1; ++b) {
+    if (begin + b * threads < count) to[begin + b * threads] = rest[b];
+  }
+}
+
+// Whole runs go in batches, so that every thread has several loads under way; rows that follow each
+// other without a gap are one long row.
 template <int kRun, class T>
 STRETTO_DEVICE void copy_box(const Box<T>& to, const Box<const T>& from, const Team& t,
                              int threads) {
-  constexpr int kBatch = 8;
+  using Unit = Run<T, kRun>;
   i32 rows = min(from.rows, to.rows), cols = min(from.cols, to.cols);
   i32 first_row = max(from.first_row, to.first_row), first_col = max(from.first_col, to.first_col);
   if (rows <= first_row || cols <= first_col) return;
+  bool one_row = rows - first_row == 1;
+  bool dense = from.row_stride == cols && to.row_stride == cols;
+  if (kRun > 1 && first_col == 0 && cols % kRun == 0 && (one_row || dense)) {
+    copy_units(reinterpret_cast<Unit*>(to.data + first_row * to.row_stride),
+               reinterpret_cast<const Unit*>(from.data + first_row * from.row_stride),
+               u32(rows - first_row) * u32(cols / kRun), t, threads);
+    return;
+  }
   u32 runs = u32(cols + kRun - 1) / kRun, total = u32(rows - first_row) * runs;
-  for (u32 begin = t.tid; begin < total; begin += threads * kBatch) {
-    Run<T, kRun> batch[kBatch];
+  for (u32 begin = t.tid; begin < total; begin += threads * kCopyBatch) {
+    Unit batch[kCopyBatch];
 #pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
+    for (int b = 0; b < kCopyBatch; ++b) {
       u32 i = begin + b * threads;
       i32 r = first_row + i32(i / runs), c = i32(i % runs) * kRun;
       if (i < total && c >= first_col && c + kRun <= cols) {
-        batch[b] = *reinterpret_cast<const Run<T, kRun>*>(from.data + r * from.row_stride +
-                                                          c * from.col_stride);
+        batch[b] =
+            *reinterpret_cast<const Unit*>(from.data + r * from.row_stride + c * from.col_stride);
       }
     }
 #pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
+    for (int b = 0; b < kCopyBatch; ++b) {
       u32 i = begin + b * threads;
       i32 r = first_row + i32(i / runs), c = i32(i % runs) * kRun;
       if (i >= total) continue;
       if (c >= first_col && c + kRun <= cols) {
-        *reinterpret_cast<Run<T, kRun>*>(to.data + r * to.row_stride + c * to.col_stride) =
-            batch[b];
+        *reinterpret_cast<Unit*>(to.data + r * to.row_stride + c * to.col_stride) = batch[b];
       } else {
         copy_run<kRun>(to, from, r, c, first_col, cols);
       }

@@ -32,37 +32,28 @@ STRETTO_DEVICE void report_fault(const Watch& w, int site, i64 counter, u64 expe
   store_relaxed_sys(w.abort, 1);
 }
 
-// One thread waits; the acquire covers the threads that it then meets at a barrier. The clock and
-// the abort word are read only after a failed poll.
+// Counts failed polls of one wait; looks at the clock and at the abort word now and then.
+struct PollClock {
+  u32 polls = 0;
+  u64 begin = 0;
+
+  // After a failed poll: whether to stop waiting, since this rank or another has given up.
+  STRETTO_DEVICE bool gives_up(const Watch& w, int site, i64 counter, u64 expected, u64 seen) {
+    if (polls++ == 0) begin = global_timer_ns();
+    if (polls % kPollsPerCheck != 0) return false;
+    if (load_relaxed_sys(w.abort) != 0) return true;
+    if (global_timer_ns() - begin <= w.timeout_ns) return false;
+    report_fault(w, site, counter, expected, seen);
+    return true;
+  }
+};
+
+// One thread waits; the acquire covers the threads that it then meets at a barrier.
 STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w, int site,
                                      i64 counter) {
-  if (load_acquire_sys(word) >= target) return;
-  u64 begin = global_timer_ns();
-  for (u32 polls = 1;; ++polls) {
+  PollClock clock;
+  for (;;) {
     u64 seen = load_acquire_sys(word);
-    if (seen >= target) return;
-    if (polls % kPollsPerCheck != 0) continue;
-    if (load_relaxed_sys(w.abort) != 0) return;
-    if (global_timer_ns() - begin > w.timeout_ns) {
-      report_fault(w, site, counter, target, seen);
-      return;
-    }
-  }
-}
-
-// The payload of a packet once it carries `tag`.
-STRETTO_DEVICE u32 wait_packet(const u64* word, u32 tag, const Watch& w, int site) {
-  u64 seen = load_relaxed_sys(word);
-  if (u32(seen >> 32) == tag) return u32(seen);
-  u64 begin = global_timer_ns();
-  for (u32 polls = 1;; ++polls) {
-    seen = load_relaxed_sys(word);
-    if (u32(seen >> 32) == tag) return u32(seen);
-    if (polls % kPollsPerCheck != 0) continue;
-    if (load_relaxed_sys(w.abort) != 0) return u32(seen);
-    if (global_timer_ns() - begin > w.timeout_ns) {
-      report_fault(w, site, -1, tag, seen >> 32);
-      return u32(seen);
-    }
+    if (seen >= target || clock.gives_up(w, site, counter, target, seen)) return;
   }
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
@@ -22,10 +23,21 @@ void check(const CollectiveDesc& d, const CollectiveConfig& c) {
   positive(c.tile_cols, "tile_cols");
   positive(c.num_workers, "num_workers");
   positive(c.num_queues, "num_queues");
+  if (c.piece_rows < 0 || c.threads < 0 || c.threads > 1024 || c.threads % 128 != 0) {
+    throw UserError(fmt::format(
+        "collective: piece_rows {}, threads {}: need 0 or more, and 0 to 1024 in steps of 128",
+        c.piece_rows, c.threads));
+  }
 }
 
 Resource copies(const CollectiveConfig& c) {
   return c.num_copy_sms > 0 ? Resource::sms(c.num_copy_sms) : Resource::copy_engine(c.num_queues);
+}
+
+Program finish(ProgramBuilder& p, const CollectiveConfig& cfg) {
+  Program program = p.finish();
+  for (Role& role : program.roles) role.agents[0].num_threads = cfg.threads;
+  return program;
 }
 
 // Waits, before the launch ends, until every rank has read `times` tiles of what this rank offers.
@@ -36,47 +48,80 @@ void wait_for_readers(ProgramBuilder& p, const SignalRef& done, const Index& tim
   });
 }
 
-// One tile of the sum over all ranks of in[row.., col..], in rank order, fp32.
-Value sum_over_ranks(ProgramBuilder& p, const SignalRef& ready, const Slice& box) {
-  Value sum = p.zeros(DType::kF32, box.region().rows, box.region().cols);
-  p.loop(p.world_size(), [&](const Index& r) {
-    p.wait(ready, r);
-    sum = sum + cast(p.load(box.on(r)), DType::kF32);
-  });
+// The rows of [m, n] in runs of ceil(m / P), one per rank, and a run in tiles whose number follows
+// from the largest m, so that every launch notifies equally often.
+struct Runs {
+  Index m, run_rows;
+  std::int64_t tiles_per_run;
+
+  Runs(const Index& rows, const CollectiveDesc& d, const CollectiveConfig& cfg)
+      : m(rows),
+        run_rows(max(ceil_div(rows, d.world_size), 1)),
+        tiles_per_run(ceil_div(ceil_div(d.m, d.world_size), cfg.tile_rows)) {}
+
+  Index first(const Index& owner) const { return owner * run_rows; }
+  Index end(const Index& owner) const { return min(m, (owner + 1) * run_rows); }
+};
+
+// fn(first row, rows) for the parts of a tile that go through registers one after the other.
+void for_pieces(ProgramBuilder& p, const CollectiveConfig& cfg,
+                const std::function<void(const Index&, std::int64_t)>& fn) {
+  std::int64_t rows = cfg.piece_rows == 0 ? cfg.tile_rows : std::min(cfg.piece_rows, cfg.tile_rows);
+  if (rows == cfg.tile_rows) return fn(0, rows);
+  p.loop(ceil_div(cfg.tile_rows, rows), [&](const Index& i) { fn(i * rows, rows); });
+}
+
+// The sum of what every rank offers, in rank order, fp32. In worlds that a node holds, all loads
+// are under way before the first addition.
+Value sum_over_ranks(ProgramBuilder& p, const std::function<Value(const Index&)>& part,
+                     std::int64_t rows, std::int64_t cols) {
+  constexpr int kTogether = 8;
+  Value sum = p.zeros(DType::kF32, rows, cols);
+  if (p.world_size() > kTogether) {
+    p.loop(p.world_size(), [&](const Index& r) { sum = sum + cast(part(r), DType::kF32); });
+    return sum;
+  }
+  std::vector<Value> parts;
+  for (int r = 0; r < p.world_size(); ++r) parts.push_back(part(r));
+  for (const Value& v : parts) sum = sum + cast(v, DType::kF32);
   return sum;
 }
 
 }  // namespace
 
+// Tiles of different owners take turns, peers first, so that every link and the own memory are
+// busy from the beginning; queue q of P queues copies from one rank.
 Program all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("all_gather", d.world_size);
   Index m = p.extent("m", d.m);
   TensorRef in = p.input("in", d.dtype, {ceil_div(m, d.world_size), d.n}, Space::kSymmetric);
   TensorRef out = p.output("out", d.dtype, {m, d.n});
-  TileMapRef rows = p.tile_map("rows", out, {.tile_rows = cfg.tile_rows});
+  Runs runs(m, d, cfg);
   SignalRef ready = p.signal("ready");  // my shard may be read
   SignalRef done = p.signal("done");    // a peer has read a tile of it
 
   p.on_start([&] { p.notify_all(ready); });
-  p.role("gather", copies(cfg), rows.tiles().rotate_from(p.rank()), [&](const Tile& t) {
-    p.wait(ready, t.owner);
-    Slice from = in.on(t.owner).tile({t.local_row, 0}, cfg.tile_rows, d.n);
-    p.rank_copy_data(from.until_row(t.local_row + t.row_end - t.row),
-                     out.tile({t.row, 0}, cfg.tile_rows, d.n).until_row(t.row_end));
-    p.notify(done, t.owner);
+  p.role("gather", copies(cfg), p.range(runs.tiles_per_run * d.world_size), [&](const Tile& t) {
+    Index owner = p.let("owner", (p.rank() + 1 + t.index % d.world_size) % d.world_size);
+    Index local = p.let("local", t.index / d.world_size * cfg.tile_rows);
+    p.wait(ready, owner);
+    p.rank_copy_data(
+        in.on(owner).tile({local, 0}, cfg.tile_rows, d.n).until_row(runs.run_rows),
+        out.tile({runs.first(owner) + local, 0}, cfg.tile_rows, d.n).until_row(runs.end(owner)));
+    p.notify(done, owner);
   });
-  wait_for_readers(p, done, rows.tiles().owned_by(p.rank()).count());
-  return p.finish();
+  wait_for_readers(p, done, runs.tiles_per_run);
+  return finish(p, cfg);
 }
 
 Program reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("reduce_scatter", d.world_size);
   Index m = p.extent("m", d.m);
-  Index rows = max(ceil_div(m, d.world_size), 1);
   TensorRef in = p.input("in", d.dtype, {m, d.n}, Space::kSymmetric);
   TensorRef out = p.output("out", d.dtype, {ceil_div(m, d.world_size), d.n});
+  Runs runs(m, d, cfg);
   SignalRef ready = p.signal("ready");
   SignalRef done = p.signal("done");
   // Sized by the bound: every launch notifies equally often.
@@ -84,73 +129,121 @@ Program reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 
   p.on_start([&] { p.notify_all(ready); });
   p.role("reduce", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
-    Slice mine = in.tile({p.rank() * rows + t.row, t.col}, cfg.tile_rows, cfg.tile_cols);
-    Value sum = sum_over_ranks(p, ready, mine.until_row((p.rank() + 1) * rows));
-    p.store(out.tile({t.row, t.col}, cfg.tile_rows, cfg.tile_cols), cast(sum, d.dtype));
+    p.wait_all(ready);
+    for_pieces(p, cfg, [&](const Index& first, std::int64_t rows) {
+      Index local = p.let("local", t.row + first);
+      Slice mine = in.tile({runs.first(p.rank()) + local, t.col}, rows, cfg.tile_cols)
+                       .until_row(runs.first(p.rank()) + min(runs.run_rows, t.row + cfg.tile_rows));
+      Value sum = sum_over_ranks(
+          p, [&](const Index& r) { return p.load(mine.on(r)); }, rows, cfg.tile_cols);
+      p.store(out.tile({local, t.col}, rows, cfg.tile_cols).until_row(t.row + cfg.tile_rows),
+              cast(sum, d.dtype));
+    });
     p.notify_all(done);
   });
   wait_for_readers(p, done, tiles.count());
-  return p.finish();
+  return finish(p, cfg);
 }
 
 namespace {
 
+// Two slots bound the run-ahead: a rank that writes slot e % 2 again, in launch e + 2, has read
+// every rank's part of launch e + 1, which each rank sent after it had finished launch e.
 Program all_reduce_one_shot(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   ProgramBuilder p("all_reduce_one_shot", d.world_size);
   Index m = p.extent("m", d.m);
-  TensorRef in = p.input("in", d.dtype, {m, d.n}, Space::kSymmetric);
+  TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {m, d.n});
-  SignalRef ready = p.signal("ready");
-  SignalRef done = p.signal("done");
+  TensorRef inbox = p.buffer("inbox", d.dtype, {d.world_size, m, d.n},
+                             {.space = Space::kSymmetric, .num_slots = 2});
+  std::int64_t row_tiles = ceil_div(d.m, cfg.tile_rows), col_tiles = ceil_div(d.n, cfg.tile_cols);
+  // By source: a rank that is a launch ahead must not stand in for one that is late.
+  std::int64_t num_tiles = row_tiles * col_tiles;
+  SignalRef arrived = p.signal("arrived", d.world_size * num_tiles);
   TileSpace tiles = p.grid(d.m, d.n, cfg.tile_rows, cfg.tile_cols);
 
-  p.on_start([&] { p.notify_all(ready); });
   p.role("reduce", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
-    Value sum = sum_over_ranks(p, ready, in.tile({t.row, t.col}, cfg.tile_rows, cfg.tile_cols));
-    p.store(out.tile({t.row, t.col}, cfg.tile_rows, cfg.tile_cols), cast(sum, d.dtype));
-    p.notify_all(done);
+    Index end = t.row + cfg.tile_rows;
+    for_pieces(p, cfg, [&](const Index& first, std::int64_t rows) {
+      Index row = p.let("row", t.row + first);
+      Value mine = p.load(in.tile({row, t.col}, rows, cfg.tile_cols).until_row(end));
+      p.loop(d.world_size, [&](const Index& i) {
+        Index peer = (p.rank() + 1 + i) % d.world_size;
+        p.store(inbox.on(peer).tile({p.rank(), row, t.col}, rows, cfg.tile_cols).until_row(end),
+                mine);
+      });
+    });
+    p.loop(d.world_size, [&](const Index& i) {
+      p.notify(arrived[p.rank() * num_tiles + t.index], (p.rank() + 1 + i) % d.world_size);
+    });
+    p.loop(d.world_size,
+           [&](const Index& source) { p.wait(arrived[source * num_tiles + t.index], 1); });
+    for_pieces(p, cfg, [&](const Index& first, std::int64_t rows) {
+      Index row = p.let("row", t.row + first);
+      Value sum = sum_over_ranks(
+          p,
+          [&](const Index& r) {
+            return p.load(inbox.tile({r, row, t.col}, rows, cfg.tile_cols).until_row(end));
+          },
+          rows, cfg.tile_cols);
+      p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), cast(sum, d.dtype));
+    });
   });
-  wait_for_readers(p, done, tiles.count());
-  return p.finish();
+  return finish(p, cfg);
 }
 
+// A launch ends after the sums of every owner have come, so every input has been read; sums are
+// written again after every rank's `ready` of the next launch.
 Program all_reduce_two_shot(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   ProgramBuilder p("all_reduce_two_shot", d.world_size);
+  std::int64_t world = d.world_size, peers = std::max<std::int64_t>(world - 1, 1);
   Index m = p.extent("m", d.m);
   TensorRef in = p.input("in", d.dtype, {m, d.n}, Space::kSymmetric);
   TensorRef out = p.output("out", d.dtype, {m, d.n});
-  TensorRef sums = p.buffer("sums", d.dtype, {m, d.n}, {.space = Space::kSymmetric});
-  TileMapRef rows = p.tile_map("rows", out, {.tile_rows = cfg.tile_rows});
+  TensorRef sums =
+      p.buffer("sums", d.dtype, {ceil_div(m, world), d.n}, {.space = Space::kSymmetric});
+  Runs runs(m, d, cfg);
+  std::int64_t col_tiles = ceil_div(d.n, cfg.tile_cols);
+  std::int64_t tiles_per_run = runs.tiles_per_run * col_tiles;
   SignalRef ready = p.signal("ready");
-  SignalRef reduced = p.signal("reduced", rows.channels());
-  SignalRef done = p.signal("done");
-  Index own_tiles = rows.tiles().owned_by(p.rank()).count();
+  SignalRef reduced = p.signal("reduced", world * tiles_per_run);
+  TileSpace tiles = p.grid(ceil_div(d.m, world), d.n, cfg.tile_rows, cfg.tile_cols);
 
   p.on_start([&] { p.notify_all(ready); });
-  p.role("reduce", Resource::sms(cfg.num_workers), rows.tiles().owned_by(p.rank()),
-         [&](const Tile& t) {
-           p.loop(ceil_div(d.n, cfg.tile_cols), [&](const Index& j) {
-             Slice box = in.tile({t.row, j * cfg.tile_cols}, cfg.tile_rows, cfg.tile_cols)
-                             .until_row(t.row_end);
-             Value sum = cast(sum_over_ranks(p, ready, box), d.dtype);
-             p.store(sums.tile({t.row, j * cfg.tile_cols}, cfg.tile_rows, cfg.tile_cols)
-                         .until_row(t.row_end),
-                     sum);
-           });
-           p.producer_tile_notify(reduced, rows, t, NotifyMode::kBroadcast);
-           p.notify_all(done);  // this tile of every rank's input has been read
-         });
-  p.role("gather", copies(cfg), rows.tiles().rotate_from(p.rank()), [&](const Tile& t) {
-    p.consumer_tile_wait(reduced, rows, t.row, t.row_end);
-    p.tile_pull_data(rows, t, sums, out);
-    p.notify(done, t.owner);
+  p.role("reduce", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
+    p.wait_all(ready);
+    for_pieces(p, cfg, [&](const Index& first, std::int64_t rows) {
+      Index local = p.let("local", t.row + first);
+      Index row = runs.first(p.rank()) + local;
+      Index end = min(runs.end(p.rank()), runs.first(p.rank()) + t.row + cfg.tile_rows);
+      Slice mine = in.tile({row, t.col}, rows, cfg.tile_cols).until_row(end);
+      Value sum =
+          cast(sum_over_ranks(
+                   p, [&](const Index& r) { return p.load(mine.on(r)); }, rows, cfg.tile_cols),
+               d.dtype);
+      p.store(sums.tile({local, t.col}, rows, cfg.tile_cols).until_row(t.row + cfg.tile_rows), sum);
+      p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), sum);
+    });
+    p.loop(world - 1, [&](const Index& i) {
+      p.notify(reduced[p.rank() * tiles_per_run + t.index], (p.rank() + 1 + i) % world);
+    });
   });
-  wait_for_readers(p, done, own_tiles * 2);
-  return p.finish();
+  if (world == 1) return finish(p, cfg);
+  p.role("gather", copies(cfg), p.range(tiles_per_run * peers), [&](const Tile& t) {
+    Index owner = p.let("owner", (p.rank() + 1 + t.index % peers) % world);
+    Index tile = p.let("tile", t.index / peers);
+    Index local = p.let("local", tile / col_tiles * cfg.tile_rows);
+    Index col = p.let("col", tile % col_tiles * cfg.tile_cols);
+    p.wait(reduced[owner * tiles_per_run + tile], 1);
+    p.rank_copy_data(sums.on(owner).tile({local, col}, cfg.tile_rows, cfg.tile_cols),
+                     out.tile({runs.first(owner) + local, col}, cfg.tile_rows, cfg.tile_cols)
+                         .until_row(runs.end(owner)));
+  });
+  return finish(p, cfg);
 }
 
-// Two slots bound the run-ahead: a rank that writes slot e % 2 again, in launch e + 2, has read
-// every rank's packets of launch e + 1, which each rank sent after it had finished launch e.
+// Slots as in the one-shot: packets of launch e + 1 stand for the signals, so there is always one,
+// even without rows.
 Program all_reduce_packet(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   ProgramBuilder p("all_reduce_packet", d.world_size);
   Index m = p.extent("m", d.m);
@@ -161,23 +254,26 @@ Program all_reduce_packet(const CollectiveDesc& d, const CollectiveConfig& cfg) 
                              {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
   std::int64_t cols = std::min(ceil_div(cfg.tile_cols, 4) * 4, n);
   TileSpace tiles = p.grid(d.m, n, cfg.tile_rows, cols);
+  Index end = max(m, 1);
 
-  p.role("push", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
-    Value mine = p.load(in.tile({t.row, t.col}, cfg.tile_rows, cols));
-    p.loop(p.world_size(), [&](const Index& i) {
-      Index peer = (p.rank() + i) % p.world_size();
-      p.store_packet(inbox.on(peer).tile({p.rank(), t.row, t.col}, cfg.tile_rows, cols), mine);
-    });
-  });
   p.role("reduce", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
+    Value mine = p.load(in.tile({t.row, t.col}, cfg.tile_rows, cols));
+    p.loop(d.world_size - 1, [&](const Index& i) {
+      Index peer = (p.rank() + 1 + i) % d.world_size;
+      p.store_packet(
+          inbox.on(peer).tile({p.rank(), t.row, t.col}, cfg.tile_rows, cols).until_row(end), mine);
+    });
     Value sum = p.zeros(DType::kF32, cfg.tile_rows, cols);
-    p.loop(p.world_size(), [&](const Index& r) {
-      sum = sum +
-            cast(p.load_packet(inbox.tile({r, t.row, t.col}, cfg.tile_rows, cols)), DType::kF32);
+    p.loop(d.world_size, [&](const Index& r) {
+      Value part = copy(mine);
+      p.when(r != p.rank(), [&] {
+        part = p.load_packet(inbox.tile({r, t.row, t.col}, cfg.tile_rows, cols).until_row(end));
+      });
+      sum = sum + cast(part, DType::kF32);
     });
     p.store(out.tile({t.row, t.col}, cfg.tile_rows, cols), cast(sum, d.dtype));
   });
-  return p.finish();
+  return finish(p, cfg);
 }
 
 // Chunk c starts at rank c + 1 and travels c + 2, ..., c, each rank adding its part; then the sums
@@ -257,21 +353,29 @@ Program all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   SignalRef ready = p.signal("ready");
   SignalRef done = p.signal("done");
   std::int64_t row_tiles = ceil_div(d.m, cfg.tile_rows);
+  std::int64_t cols = std::min(cfg.tile_cols, d.n);
 
   p.on_start([&] { p.notify_all(ready); });
   p.role("pull", Resource::sms(cfg.num_workers), p.range(d.world_size * row_tiles),
          [&](const Tile& t) {
-           Index source = p.let("source", (p.rank() + t.index / row_tiles) % d.world_size);
-           Index row = p.let("row", t.index % row_tiles * cfg.tile_rows);
+           Index source = p.let("source", (p.rank() + 1 + t.index % d.world_size) % d.world_size);
+           Index begin = p.let("begin", t.index / d.world_size * cfg.tile_rows);
+           Index end = begin + cfg.tile_rows;
            Index count = p.read(counts, {source});
            p.wait(ready, source);
-           Value rows =
-               p.load(in.on(source).tile({p.rank(), row, 0}, cfg.tile_rows, d.n).until_row(count));
-           p.store(out.tile({source, row, 0}, cfg.tile_rows, d.n), rows);
+           for_pieces(p, cfg, [&](const Index& first, std::int64_t rows) {
+             p.loop(ceil_div(d.n, cols), [&](const Index& j) {
+               Index row = p.let("row", begin + first);
+               Value piece = p.load(in.on(source)
+                                        .tile({p.rank(), row, j * cols}, rows, cols)
+                                        .until_row(min(count, end)));
+               p.store(out.tile({source, row, j * cols}, rows, cols).until_row(end), piece);
+             });
+           });
            p.notify(done, source);
          });
   wait_for_readers(p, done, row_tiles);
-  return p.finish();
+  return finish(p, cfg);
 }
 
 Program broadcast(const CollectiveDesc& d, const CollectiveConfig& cfg, int root) {
@@ -298,7 +402,7 @@ Program broadcast(const CollectiveDesc& d, const CollectiveConfig& cfg, int root
     p.when(p.rank() == root,
            [&] { p.loop(d.world_size, [&](const Index& i) { p.wait(done[i], tiles.count()); }); });
   });
-  return p.finish();
+  return finish(p, cfg);
 }
 
 const char* name(AllReduceKind kind) {
@@ -311,27 +415,81 @@ std::string to_string(const CollectiveDesc& d) {
 }
 
 std::string to_string(const CollectiveConfig& c) {
-  return fmt::format("tile {}x{}, {} workers, {} queues, {} copying SMs", c.tile_rows, c.tile_cols,
-                     c.num_workers, c.num_queues, c.num_copy_sms);
+  std::string out = fmt::format("tile {}x{}", c.tile_rows, c.tile_cols);
+  if (c.piece_rows != 0) out += fmt::format(" by {} rows", c.piece_rows);
+  out += fmt::format(", {} workers, {} queues, {} copying SMs", c.num_workers, c.num_queues,
+                     c.num_copy_sms);
+  if (c.threads != 0) out += fmt::format(", {} threads", c.threads);
+  return out;
 }
+
+namespace {
+
+constexpr std::int64_t kLeastTile = 2048, kMostTile = 128 * 1024;  // elements
+
+// Tiles of about so many elements, on at most `most` SMs.
+CollectiveConfig gpu_config(const CollectiveDesc& d, std::int64_t elements, int most) {
+  constexpr std::int64_t kPerThread = 16;  // elements in registers
+  CollectiveConfig c;
+  c.threads = elements <= kLeastTile ? 256 : 512;
+  std::int64_t piece = kPerThread * c.threads;
+  c.tile_cols = std::min({d.n, elements, piece});
+  c.tile_rows = std::clamp<std::int64_t>(elements / d.n, 1, ceil_div(d.m, d.world_size));
+  c.piece_rows = std::clamp<std::int64_t>(piece / c.tile_cols, 1, c.tile_rows);
+  std::int64_t tiles = ceil_div(d.m, c.tile_rows) * ceil_div(d.n, c.tile_cols);
+  c.num_workers = gpu_workers(tiles, most);
+  c.num_copy_sms = c.num_workers;
+  return c;
+}
+
+// H200 pairs, 2026-11-21: 32 SMs that copy fill NVLink in either direction, 16 nearly (366 and 339
+// of 393 GB/s), so half of a GPU's SMs leave room for a second role. A tile for each of 32, until
+// it is so large that its signals (2 to 3 us) no longer count.
+std::int64_t gpu_tile_elements(const CollectiveDesc& d) {
+  std::int64_t run = ceil_div(d.m, d.world_size) * d.n, elements = kLeastTile;
+  while (elements < kMostTile && elements * 32 < run) elements *= 2;
+  return elements;
+}
+
+}  // namespace
 
 CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
   CollectiveConfig c;
-  if (target == Target::kCuda) {
-    constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
-    c.tile_cols = 2048;
-    c.tile_rows = std::max<std::int64_t>(kElements / d.n, 1);
-    // Two roles at most share the GPU.
-    std::int64_t tiles = ceil_div(d.m, c.tile_rows);
-    c.num_workers = gpu_workers(tiles, kGpuSms / 2);
-    c.num_copy_sms = c.num_workers;
-  }
+  if (target == Target::kCuda) c = gpu_config(d, gpu_tile_elements(d), kGpuSms / 2);
   c.tile_rows = std::min<std::int64_t>(c.tile_rows, ceil_div(d.m, d.world_size));
   c.tile_cols = std::min(c.tile_cols, d.n);
   c.all_reduce = d.m * d.n * static_cast<std::int64_t>(size_bytes(d.dtype)) <= 64 * 1024
                      ? AllReduceKind::kOneShot
                      : AllReduceKind::kTwoShot;
   return c;
+}
+
+std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& d, int num_roles, bool copies) {
+  std::int64_t elements = gpu_tile_elements(d);
+  std::vector<CollectiveConfig> all = {default_config(d, Target::kCuda)};
+  auto add = [&](const CollectiveConfig& c) {
+    bool known = std::any_of(all.begin(), all.end(), [&](const CollectiveConfig& other) {
+      return to_string(other) == to_string(c);
+    });
+    if (!known) all.push_back(c);
+  };
+  for (std::int64_t e : {elements / 2, elements * 2, elements / 4}) {
+    if (e >= kLeastTile / 2) add(gpu_config(d, e, kGpuSms / num_roles));
+  }
+  add(gpu_config(d, elements, 32));
+  CollectiveConfig wide = all[0];
+  wide.threads = 1024;
+  add(wide);
+  if (!copies) return all;
+  for (std::int64_t chunks : {1, 4}) {
+    CollectiveConfig c = all[0];
+    c.num_copy_sms = 0;
+    c.num_queues = d.world_size;
+    // A role that reduces keeps its tiles, of which copies are as many.
+    if (num_roles == 1) c.tile_rows = ceil_div(ceil_div(d.m, d.world_size), chunks);
+    add(c);
+  }
+  return all;
 }
 
 }  // namespace stretto

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/harness/op_case.h"
@@ -23,19 +24,22 @@ struct CollectiveDesc {
 };
 
 enum class AllReduceKind : std::uint8_t {
-  kOneShot,  // every rank reads every rank's input: least latency, (P-1) times the bytes
+  kOneShot,  // every rank pushes its input to every rank: (P-1) times the bytes, one signal a tile
   kTwoShot,  // reduce-scatter, then all-gather: least bytes
-  kPacket,   // one-shot by push, data and epoch tag in one 8-byte store: no separate signal to wait
-             // for
+  kPacket,   // one-shot with data and epoch tag in one 8-byte store: twice the bytes of kOneShot,
+             // and no signal to wait for
   kRing,     // bandwidth-optimal on rings; sums in ring order and rounds at each hop
 };
 
+// A tile is what one signal covers.
 struct CollectiveConfig {
   std::int64_t tile_rows = 64;
   std::int64_t tile_cols = 512;  // of reductions; copies take whole rows
+  std::int64_t piece_rows = 0;   // rows of a tile in registers at a time; 0: all
   int num_workers = 1;           // SMs (CPU: coroutines) of each role that computes
   int num_queues = 1;            // copy engines
   int num_copy_sms = 0;          // copies by that many SMs instead of copy engines
+  int threads = 0;               // of an SM; 0: as the code generator has it
   AllReduceKind all_reduce = AllReduceKind::kTwoShot;
 };
 
@@ -43,13 +47,17 @@ std::string to_string(const CollectiveDesc& desc);
 std::string to_string(const CollectiveConfig& config);
 const char* name(AllReduceKind kind);
 CollectiveConfig default_config(const CollectiveDesc& desc, Target target = Target::kCpu);
+// On GPUs, what is worth a measurement, the default first. num_roles: 2 of the two-shot all-reduce,
+// else 1; copies: a role copies, so copy engines may. A caller sets `all_reduce`.
+std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& desc, int num_roles,
+                                             bool copies);
 
 // in [ceil(m/P), n] symmetric -> out [m, n]. Pull by copy engine.
 Program all_gather(const CollectiveDesc& desc, const CollectiveConfig& config);
 // in [m, n] symmetric -> out [ceil(m/P), n]: the sum of this rank's rows; rows past the end are
 // zero.
 Program reduce_scatter(const CollectiveDesc& desc, const CollectiveConfig& config);
-// in [m, n] (symmetric, except kPacket and kRing: local) -> out [m, n].
+// in [m, n] (symmetric for kTwoShot, else local) -> out [m, n].
 Program all_reduce(const CollectiveDesc& desc, const CollectiveConfig& config);
 // in [P, m, n] symmetric: block d goes to rank d, of which the first counts matter -> out [P, m,
 // n]: block s came from rank s, rows past recv_counts[s] zero. recv_counts [P] i32, 0..m
