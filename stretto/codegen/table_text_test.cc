@@ -1,0 +1,85 @@
+// Kernels that read tables. A user who loses this learns of a wrong routing table from memory that
+// was overwritten.
+#include "stretto/codegen/table_text.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "stretto/codegen/kernel.h"
+#include "stretto/lang/program_builder.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/runtime/cuda/nvrtc.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kParts = 5, kCols = 64;
+
+// Rows dealt out by a table: part i of `offsets`, or row order[i].
+Program dealt_out(const Contract& contract, bool is_64_bit = false) {
+  ProgramBuilder p("dealt_out", 1);
+  Index m = p.extent("m", 40);
+  Contract c = contract;
+  if (c.kind == ContractKind::kPartition) c.hi = m + 1;
+  auto table = p.table("routes", {kParts + 1}, c);
+  auto in = p.input("in", DType::kF32, {m, kCols});
+  auto out = p.state("out", DType::kF32, {m, kCols});
+  p.role("move", Resource::sms(2), p.range(kParts), [&](const Tile& t) {
+    Index row = p.read(table, {t.index}), end = p.read(table, {t.index + 1});
+    p.store(out.tile({row, 0}, 8, kCols).until_row(end), p.load(in.tile({row, 0}, 8, kCols)));
+  });
+  Program program = run_pipeline(p.finish());
+  if (is_64_bit) program.tensors[0].dtype = DType::kI64;
+  return program;
+}
+
+void expect_contains(const GeneratedKernel& kernel, const std::string& words) {
+  EXPECT_NE(kernel.source.find(words), std::string::npos) << words << "\n" << kernel.source;
+}
+
+TEST(TableText, EveryContractIsCheckedAtTheStart) {
+  struct Expected {
+    Contract contract;
+    const char* check;
+  };
+  const Expected kExpected[] = {
+      {{ContractKind::kRange, 0, 9}, ", 6, 0, 9, false, false, false}"},
+      {{ContractKind::kPermutation, 0, 6}, ", 6, 0, 6, false, false, true}"},
+      {{ContractKind::kAscending, 2, 30}, ", 6, 2, 30, true, false, false}"},
+      {{ContractKind::kPartition, 0, 0}, "_m + 1), true, true, false}"},
+  };
+  for (const auto& [contract, check] : kExpected) {
+    Program program = dealt_out(contract);
+    GeneratedKernel kernel = generate_kernel(program);
+    expect_contains(kernel, "check_table<i32>(p.tensors[0][p.rank], {1 * i64(6)");
+    expect_contains(kernel, check);
+    expect_contains(kernel, "table_entry<i32>(p.tensors[0][p.rank]");
+    ASSERT_EQ(kernel.launch.sites.size(), 1u);
+    EXPECT_EQ(kernel.launch.sites[0].table, 0);
+    if (!cuda::has_nvrtc()) continue;
+    cuda::KernelImage image =
+        cuda::compile_cuda(kernel.expanded, "dealt_out.cu", {.use_cache = false});
+    EXPECT_FALSE(image.cubin.empty()) << image.log;
+  }
+  expect_contains(generate_kernel(dealt_out({ContractKind::kRange, 0, 9}, true)), "<i64>");
+}
+
+TEST(TableText, AProgramWithoutTablesChecksNothing) {
+  ProgramBuilder p("plain", 1);
+  auto out = p.output("out", DType::kF32, {8, kCols});
+  p.role("fill", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.store(out.tile({0, 0}, 8, kCols), p.zeros(DType::kF32, 8, kCols));
+  });
+  GeneratedKernel kernel = generate_kernel(run_pipeline(p.finish()));
+  EXPECT_EQ(kernel.source.find("check_table<"), std::string::npos) << kernel.source;
+}
+
+TEST(TableText, ReportsNameTableEntryAndContract) {
+  Program program = dealt_out({ContractKind::kAscending, 2, 30});
+  EXPECT_EQ(describe_broken_table(program, 0, 3, -7),
+            "table 'routes' breaks its contract (ascending 2, 30): entry 3 is -7");
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,97 @@
+// Tables on a GPU: kept contracts give the right rows, a broken one ends the launch with the table
+// and the entry. Needs one GPU.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stretto/base/errors.h"
+#include "stretto/gpu/gpu_instance.h"
+#include "stretto/lang/program_builder.h"
+#include "stretto/runtime/cuda/driver.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kParts = 4, kRows = 24, kCols = 64;
+using Table = std::vector<std::int32_t>;
+
+// out = 2 * in, by parts of rows or, with a permutation, by blocks of them.
+Program doubled(ContractKind kind) {
+  ProgramBuilder p("doubled", 1);
+  bool parts = kind == ContractKind::kPartition;
+  auto table = parts ? p.table("offsets", {kParts + 1}, {kind, 0, kRows + 1})
+                     : p.table("order", {kParts}, {kind, 0, kParts});
+  auto in = p.input("in", DType::kF32, {kRows, kCols});
+  auto out = p.output("out", DType::kF32, {kRows, kCols});
+  p.role("double", Resource::sms(3), p.range(kParts), [&](const Tile& t) {
+    Index row = p.read(table, {t.index});
+    auto box = [&](const TensorRef& tensor) {
+      if (parts) {
+        return tensor.tile({row, 0}, kRows, kCols).until_row(p.read(table, {t.index + 1}));
+      }
+      return tensor.tile({row * (kRows / kParts), 0}, kRows / kParts, kCols);
+    };
+    p.store(box(out), p.load(box(in)) * 2.0);
+  });
+  return p.finish();
+}
+
+class GpuTables : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda::has_driver() || cuda::num_devices() < 1) GTEST_SKIP() << "needs a GPU";
+  }
+
+  // "" after right results, the fault's text otherwise.
+  static std::string run(ContractKind kind, const Table& entries) {
+    GpuWorld world({.size = 1});
+    GpuInstance instance(world, compile(doubled(kind)));
+    SymmetricGpuMemory table = world.allocate(entries.size() * 4);
+    SymmetricGpuMemory in = world.allocate(kRows * kCols * 4);
+    SymmetricGpuMemory out = world.allocate(kRows * kCols * 4);
+    std::vector<float> rows(kRows * kCols);
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i);
+    world.stream(0).upload(table.addresses()[0], entries.data(), entries.size() * 4);
+    world.stream(0).upload(in.addresses()[0], rows.data(), rows.size() * 4);
+    world.stream(0).fill_bytes(out.addresses()[0], 0xff, rows.size() * 4);
+    try {
+      instance.launch({.tensors = {table.addresses(), in.addresses(), out.addresses()}});
+      instance.wait();
+    } catch (const Fault& fault) {
+      return fault.what();
+    }
+    std::vector<float> got(rows.size());
+    world.stream(0).download(got.data(), out.addresses()[0], got.size() * 4);
+    world.stream(0).synchronize();
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], 2 * rows[i]) << i;
+    return "";
+  }
+
+  static void expect_fault(ContractKind kind, const Table& entries, const std::string& words) {
+    std::string report = run(kind, entries);
+    EXPECT_NE(report.find(words), std::string::npos) << words << "\n" << report;
+  }
+};
+
+TEST_F(GpuTables, TablesThatKeepTheirContractsAreFollowed) {
+  EXPECT_EQ(run(ContractKind::kPartition, {0, 5, 5, 20, kRows}), "");
+  EXPECT_EQ(run(ContractKind::kPartition, {0, 0, 0, 0, kRows}), "");
+  EXPECT_EQ(run(ContractKind::kPermutation, {2, 0, 3, 1}), "");
+}
+
+TEST_F(GpuTables, BrokenContractsAreNamed) {
+  const char* kOffsets = "table 'offsets' breaks its contract (partition 0, 25): ";
+  auto says = [&](const char* what) { return kOffsets + std::string(what); };
+  expect_fault(ContractKind::kPartition, {1, 5, 5, 20, kRows}, says("entry 0 is 1"));
+  expect_fault(ContractKind::kPartition, {0, 5, 4, 20, kRows}, says("entry 2 is 4"));
+  expect_fault(ContractKind::kPartition, {0, 5, 5, 20, 23}, says("entry 4 is 23"));
+  expect_fault(ContractKind::kPartition, {0, 5, 5, 20, 1 << 30}, says("entry 4 is 1073741824"));
+  expect_fault(ContractKind::kPermutation, {2, 0, 2, 1},
+               "table 'order' breaks its contract (permutation 0, 4): entry ");
+  expect_fault(ContractKind::kPermutation, {2, 0, -9, 1}, "entry 2 is -9");
+}
+
+}  // namespace
+}  // namespace stretto
