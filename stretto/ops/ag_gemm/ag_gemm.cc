@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "stretto/ops/gemm/row_runs.h"
 
@@ -21,61 +22,87 @@ void check(const AgGemmDesc& d, const AgGemmConfig& cfg) {
                           {"num_gather_workers", cfg.num_gather_workers},
                           {"comm_rows", cfg.comm_rows},
                           {"channels_per_rank", cfg.channels_per_rank},
-                          {"raster", cfg.raster}});
+                          {"raster", cfg.raster},
+                          {"num_consumers", cfg.num_consumers},
+                          {"cluster_size", cfg.cluster_size}});
   check_dtype("ag_gemm", "a_dtype", d.a_dtype);
   check_dtype("ag_gemm", "b_dtype", d.b_dtype);
   check_dtype("ag_gemm", "c_dtype", d.c_dtype);
 }
 
-// What the gather roles work on. The map's tiles are comm_rows rows of one rank.
+// What the roles work on. Transfers are blocks of comm_rows rows of one rank.
 struct Gathered {
-  TensorRef a;     // [ceil(m/P), k] this rank's rows
-  TensorRef full;  // [m, k] all rows
-  TileMapRef rows;
-  SignalRef arrived;  // per channel of `rows`: its tiles that lie in `full`
-  SignalRef ready;    // per rank: its rows may be read (pull), its `full` written (push)
+  TensorRef a;        // [ceil(m/P), k] this rank's rows
+  TensorRef full;     // [m, k] all rows but the own ones, which stay in `a`
+  RowRuns transfers;  // how the ranks' rows travel
+  SignalRef arrived;  // by owner and channel of its rows: transfers that lie in `full`
+  SignalRef ready;    // by rank: its rows may be read (pull), its `full` written (push)
 };
 
-// Zero SMs: copy engines fetch the ranks' rows, own rows first.
-void pull_rows(ProgramBuilder& p, const AgGemmDesc& d, const AgGemmConfig& cfg, const Gathered& g) {
-  auto done = p.signal("done");  // per rank: tiles of mine that it has read
-  std::int64_t tiles_per_rank = g.rows.tiles().count().const_value() / d.world_size;
+// One rank's rows of a transfer.
+struct Transfer {
+  Slice from, to;
+};
+Transfer transfer(const AgGemmDesc& d, const AgGemmConfig& cfg, const Gathered& g,
+                  const Index& owner, const Index& block) {
+  const RowRuns& runs = g.transfers;
+  Index row = block * cfg.comm_rows, first = runs.first_row(owner), end = runs.num_rows(owner);
+  return {.from = g.a.tile({row, 0}, cfg.comm_rows, d.k).until_row(end),
+          .to = g.full.tile({first + row, 0}, cfg.comm_rows, d.k).until_row(first + end)};
+}
 
-  p.role("gather", Resource::copy_engine(cfg.num_gather_workers),
-         g.rows.tiles().rotate_from(p.rank()), [&](const Tile& t) {
-           Index num_rows = t.row_end - t.row;
-           p.wait(g.ready, t.owner);
-           p.rank_copy_data(g.a.tile({t.local_row, 0}, cfg.comm_rows, d.k)
-                                .on(t.owner)
-                                .until_row(t.local_row + num_rows),
-                            g.full.tile({t.row, 0}, cfg.comm_rows, d.k).until_row(t.row_end));
-           p.producer_tile_notify(g.arrived, g.rows, t, NotifyMode::kLocal);
-           p.notify(done, t.owner);
+Index channel_of(const Gathered& g, const Index& owner, const Index& block) {
+  return owner * g.transfers.num_channels() + g.transfers.channel_of(block);
+}
+
+// Zero SMs: copy queues fetch the peers' rows, those of the next rank first. Queue q has the peers
+// q + 1, q + 1 + Q, ... after this rank, so that one queue alone counts what a peer sent.
+void pull_rows(ProgramBuilder& p, const AgGemmDesc& d, const AgGemmConfig& cfg, const Gathered& g) {
+  auto done = p.signal("done");  // per rank: it has read all of mine
+  std::int64_t peers = d.world_size - 1, blocks = g.transfers.num_blocks();
+  std::int64_t queues = std::min<std::int64_t>(cfg.num_gather_workers, peers);
+  std::int64_t rounds = ceil_div(peers, queues);
+
+  p.role("gather", Resource::copy_engine(static_cast<int>(queues)),
+         p.range(rounds * blocks * queues), [&](const Tile& t) {
+           Index offset = p.let("offset", t.index / (blocks * queues) * queues + t.index % queues);
+           Index owner = p.let("owner", (p.rank() + 1 + offset) % d.world_size);
+           Index block = p.let("block", t.index / queues % blocks);
+           p.when(offset < peers, [&] {
+             p.wait(g.ready, owner);
+             Transfer rows = transfer(d, cfg, g, owner, block);
+             p.rank_copy_data(rows.from.on(owner), rows.to);
+             p.notify(g.arrived[channel_of(g, owner, block)], p.rank());
+             p.when(block == blocks - 1, [&] { p.notify(done, owner); });
+           });
          });
   p.on_end([&] {  // the caller may overwrite its rows once every rank has read them
-    p.loop(d.world_size, [&](const Index& peer) { p.wait(done[peer], tiles_per_rank); });
+    p.loop(peers, [&](const Index& i) { p.wait(done, (p.rank() + 1 + i) % d.world_size); });
   });
 }
 
-// SMs write the own rows to every rank: first to itself, then to the rank that needs them next,
-// which is the one before this.
+// SMs write the own rows to every peer, first to the rank that needs them next, which is the one
+// before this.
 void push_rows(ProgramBuilder& p, const AgGemmDesc& d, const AgGemmConfig& cfg, const Gathered& g) {
-  RowRuns runs(g.full.dim(0),
-               {.m_bound = d.m, .world_size = d.world_size, .block_rows = cfg.comm_rows});
-  std::int64_t tiles_per_channel = ceil_div(runs.num_blocks(), cfg.channels_per_rank);
-  Index first = runs.first_row(p.rank()), num_rows = runs.num_rows(p.rank());
-
   p.role("push", Resource::sms(cfg.num_gather_workers),
-         p.grid(d.world_size, runs.num_blocks(), 1, 1), [&](const Tile& t) {
-           Index peer = p.let("peer", (p.rank() + d.world_size - t.m) % d.world_size);
-           Index local_row = p.let("local_row", t.n * cfg.comm_rows);
+         p.grid(d.world_size - 1, g.transfers.num_blocks(), 1, 1), [&](const Tile& t) {
+           Index peer = p.let("peer", (p.rank() + d.world_size - 1 - t.m) % d.world_size);
            p.wait(g.ready, peer);
-           p.put(g.full.tile({first + local_row, 0}, cfg.comm_rows, d.k)
-                     .on(peer)
-                     .until_row(first + num_rows),
-                 g.a.tile({local_row, 0}, cfg.comm_rows, d.k).until_row(num_rows));
-           p.notify(g.arrived[p.rank() * cfg.channels_per_rank + t.n / tiles_per_channel], peer);
+           Transfer rows = transfer(d, cfg, g, p.rank(), t.n);
+           p.put(rows.to.on(peer), rows.from);
+           p.notify(g.arrived[channel_of(g, p.rank(), t.n)], peer);
          });
+}
+
+// Waits for all transfers with rows of [row, row + count) of the owner's.
+void wait_for_rows(ProgramBuilder& p, const Gathered& g, const Index& owner, const Index& row,
+                   std::int64_t count) {
+  const RowRuns& runs = g.transfers;
+  std::int64_t per_channel = runs.rows_per_channel();
+  Index last = min((row + count - 1) / per_channel, Index(runs.num_channels() - 1));
+  p.loop(row / per_channel, last + 1, [&](const Index& channel) {
+    p.wait(g.arrived[owner * runs.num_channels() + channel], runs.blocks_in(channel));
+  });
 }
 
 }  // namespace
@@ -88,32 +115,55 @@ std::string to_string(const AgGemmDesc& d) {
 
 std::string to_string(const AgGemmConfig& cfg) {
   return fmt::format(
-      "tile={}x{}x{} compute={} gather={} workers={} comm_rows={} channels={} stages={} raster={}",
+      "tile={}x{}x{} compute={} gather={} workers={} comm_rows={} channels={} stages={} raster={} "
+      "consumers={} cluster={}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms,
       cfg.gather == Gather::kPull ? "pull" : "push", cfg.num_gather_workers, cfg.comm_rows,
-      cfg.channels_per_rank, cfg.num_stages, cfg.raster);
+      cfg.channels_per_rank, cfg.num_stages, cfg.raster, cfg.num_consumers, cfg.cluster_size);
 }
 
-AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
+namespace {
+
+AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
-  if (target == Target::kCuda) {
-    GpuLoop loop = gpu_loop(
-        {.m = d.m, .n = d.n, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype, .swiglu = d.swiglu});
-    std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
-    std::int64_t comm_rows =
-        std::clamp<std::int64_t>(ceil_div(run_rows, std::int64_t{4}), 1, loop.tile.bm);
-    // Copy queues are few, SMs that push are taken from the product.
-    int workers =
-        gpu_workers(ceil_div(run_rows, comm_rows) * d.world_size, gather == Gather::kPull ? 4 : 16);
-    return {.tile = loop.tile,
-            .num_compute_sms = gpu_workers(tiles, kGpuSms - workers),
-            .gather = gather,
-            .num_gather_workers = workers,
-            .comm_rows = comm_rows,
-            .channels_per_rank = std::clamp<std::int64_t>(run_rows / loop.tile.bm, 1, 8),
-            .num_stages = loop.num_stages,
-            .raster = 8};
+  bool few = run_rows <= 64;  // of one rank: tiles do not reach into the next rank's
+  GpuLoop loop = gpu_loop({.m = few ? run_rows : d.m,
+                           .n = d.n,
+                           .a_dtype = d.a_dtype,
+                           .b_dtype = d.b_dtype,
+                           .swiglu = d.swiglu});
+  const GemmTile& tile = loop.tile;
+  AgGemmConfig cfg{.tile = tile, .gather = gather, .num_stages = loop.num_stages, .raster = 8};
+  std::int64_t row_tiles = ceil_div(run_rows, tile.bm), peers = d.world_size - 1;
+  std::int64_t quarter = ceil_div(run_rows, std::int64_t{4});
+  int pushing = 0;
+  if (gather == Gather::kPull) {
+    // A transfer costs a few calls of the host and two small copies more, so there are few.
+    cfg.num_gather_workers = static_cast<int>(std::clamp<std::int64_t>(peers, 1, 3));
+    cfg.comm_rows = std::min(ceil_div(quarter, tile.bm) * tile.bm, run_rows);
+    cfg.channels_per_rank = ceil_div(run_rows, cfg.comm_rows);
+  } else {
+    cfg.comm_rows = std::clamp<std::int64_t>(quarter, 1, tile.bm);
+    cfg.channels_per_rank = std::clamp<std::int64_t>(run_rows / tile.bm, 1, 8);
+    pushing = gpu_workers(ceil_div(run_rows, cfg.comm_rows) * std::max<std::int64_t>(peers, 1), 16);
+    cfg.num_gather_workers = pushing;
   }
+  std::int64_t tiles = d.world_size * row_tiles * ceil_div(d.n, tile.bn);
+  cfg.num_compute_sms = gpu_workers(tiles, kGpuSms - pushing);
+  if (cfg.num_stages > 0 && peers > 0) {
+    // The own and the peers' rows have slots of their own.
+    std::int64_t slots = (tile.bm + tile.bn * (d.swiglu ? 2 : 1)) * cfg.num_stages;
+    std::int64_t per_stage = 2 * tile.bm + tile.bn * (d.swiglu ? 2 : 1);
+    cfg.num_stages = static_cast<int>(std::max<std::int64_t>(slots / per_stage, 2));
+  }
+  return cfg;
+}
+
+}  // namespace
+
+AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
+  if (target == Target::kCuda) return gpu_config(d, gather);
+  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   return {.tile = default_tile(d.m, d.n, d.k),
           .gather = gather,
           .comm_rows = std::clamp<std::int64_t>(ceil_div(run_rows, std::int64_t{4}), 1, 256),
@@ -123,30 +173,62 @@ AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
 Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   check(d, cfg);
   const GemmTile& tile = cfg.tile;
-  bool push = cfg.gather == Gather::kPush;
+  bool push = cfg.gather == Gather::kPush, alone = d.world_size == 1;
   ProgramBuilder p("ag_gemm", d.world_size);
   Index m = p.extent("m", d.m);
   auto a = p.input("a", d.a_dtype, {ceil_div(m, d.world_size), d.k}, Space::kSymmetric);
   Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .bias = d.bias, .swiglu = d.swiglu});
   auto c = p.output("c", d.c_dtype, {m, d.n});  // [m, n]
-  auto full = p.buffer("full", d.a_dtype, {m, d.k},
-                       {.space = push ? Space::kSymmetric : Space::kLocal});  // [m, k]
-  auto rows = p.tile_map("rows", full,
-                         {.tile_rows = cfg.comm_rows, .channels_per_rank = cfg.channels_per_rank});
-  auto arrived = p.signal("arrived", rows.channels());
-  auto ready = p.signal("ready");
-  Gathered gathered{a, full, rows, arrived, ready};
+  RowRuns runs(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = tile.bm});
+  std::optional<Gathered> g;
+  if (!alone) {
+    RowRuns transfers(m, {.m_bound = d.m,
+                          .world_size = d.world_size,
+                          .block_rows = cfg.comm_rows,
+                          .channels = cfg.channels_per_rank});
+    auto full = p.buffer("full", d.a_dtype, {m, d.k},
+                         {.space = push ? Space::kSymmetric : Space::kLocal});  // [m, k]
+    auto arrived = p.signal("arrived", d.world_size * transfers.num_channels());
+    g = Gathered{a, full, transfers, arrived, p.signal("ready")};
+    p.on_start([&] {
+      p.loop(d.world_size - 1,
+             [&](const Index& i) { p.notify(g->ready, (p.rank() + 1 + i) % d.world_size); });
+    });
+    push ? push_rows(p, d, cfg, *g) : pull_rows(p, d, cfg, *g);
+  }
 
-  p.on_start([&] { p.notify_all(ready); });
-  push ? push_rows(p, d, cfg, gathered) : pull_rows(p, d, cfg, gathered);
-  p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
-         p.grid(c, tile.bm, tile.bn).raster(cfg.raster).rotate_rows(p.rank()), [&](const Tile& t) {
-           p.consumer_tile_wait(arrived, rows, t.row, t.row + tile.bm);
-           Value acc = linear.product(tile, t.col, [&](const Index& k) {
-             return full.tile({t.row, k}, tile.bm, tile.bk);
-           });
-           p.store(c.tile({t.row, t.col}, tile.bm, tile.bn), cast(acc, d.c_dtype));
-         });
+  Resource sms = Resource::sms(cfg.num_compute_sms)
+                     .pipelined(cfg.num_stages)
+                     .in_turn(cfg.num_consumers)
+                     .clustered(cfg.cluster_size);
+  TileSpace tiles = p.grid(d.world_size * runs.num_blocks(), d.n, 1, tile.bn).raster(cfg.raster);
+  p.role("gemm", sms, tiles, [&](const Tile& t) {
+    Index owner = p.let("owner", (p.rank() + t.m / runs.num_blocks()) % d.world_size);
+    Index local_row = p.let("local_row", t.m % runs.num_blocks() * tile.bm);
+    Index local_end = p.let("local_end", runs.num_rows(owner));
+    Index first = p.let("first", runs.first_row(owner));
+    p.when(local_row < local_end, [&] {
+      std::vector<Value> sums = linear.sums(tile);
+      // Adds the product of x's rows from `row` to `end`.
+      auto multiply = [&](const TensorRef& x, const Index& row, const Index& end) {
+        linear.accumulate(sums, tile, t.col, [&](const Index& k) {
+          return x.tile({row, k}, tile.bm, tile.bk).until_row(end);
+        });
+      };
+      if (alone) {
+        multiply(a, local_row, local_end);
+      } else {
+        p.when(
+            owner == p.rank(), [&] { multiply(a, local_row, local_end); },
+            [&] {
+              wait_for_rows(p, *g, owner, local_row, tile.bm);
+              multiply(g->full, first + local_row, first + local_end);
+            });
+      }
+      p.store(c.tile({first + local_row, t.col}, tile.bm, tile.bn).until_row(first + local_end),
+              cast(linear.finish(std::move(sums), tile, t.col), d.c_dtype));
+    });
+  });
   return p.finish();
 }
 

@@ -1,6 +1,6 @@
-// c = f(all_gather(a) * b^T): the column-parallel linear layer of sequence-parallel prefill. Tiles
-// of the gathered rows are multiplied as soon as the rows they need have arrived, each rank
-// starting with its own.
+// c = f(all_gather(a) * b^T): the column-parallel linear layer of sequence-parallel prefill. Each
+// rank multiplies its own rows where they are, then those of its peers, the next rank's first, as
+// soon as they have arrived. Tiles do not cross from one rank's rows into the next rank's.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,13 @@ struct AgGemmConfig {
   GemmTile tile;
   int num_compute_sms = 1;
   Gather gather = Gather::kPull;
-  int num_gather_workers = 1;          // copy queues (kPull) or SMs (kPush)
+  int num_gather_workers = 1;          // copy queues (kPull; at most one per peer) or SMs (kPush)
   std::int64_t comm_rows = 0;          // rows of one transfer
   std::int64_t channels_per_rank = 1;  // what a tile waits for: 1/channels of a rank's rows
   int num_stages = 0;                  // as in GemmConfig
   std::int64_t raster = 1;             // as in GemmConfig
+  int num_consumers = 1;               // as in GemmConfig
+  int cluster_size = 1;                // as in GemmConfig
 };
 
 std::string to_string(const AgGemmDesc& desc);

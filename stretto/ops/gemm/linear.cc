@@ -27,21 +27,35 @@ Linear::Linear(ProgramBuilder& p, const LinearDesc& desc) : p_(&p), desc_(desc) 
 
 Value Linear::product(const GemmTile& tile, const Index& col,
                       const std::function<Slice(const Index& k)>& a) const {
+  std::vector<Value> acc = sums(tile);
+  accumulate(acc, tile, col, a);
+  return finish(std::move(acc), tile, col);
+}
+
+std::vector<Value> Linear::sums(const GemmTile& tile) const {
   std::vector<Value> acc;  // [bm, bn] each
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     acc.push_back(p_->zeros(DType::kF32, tile.bm, tile.bn));
   }
+  return acc;
+}
+
+void Linear::accumulate(std::vector<Value>& sums, const GemmTile& tile, const Index& col,
+                        const std::function<Slice(const Index& k)>& a) const {
   p_->loop(ceil_div(desc_.k, tile.bk), [&](const Index& step) {
     Index k = step * tile.bk;
     Value rows = p_->load(a(k));  // [bm, bk]
     for (std::size_t i = 0; i < weights_.size(); ++i) {
-      acc[i] = dot(acc[i], rows, p_->load(weights_[i].tile({col, k}, tile.bn, tile.bk)).T());
+      sums[i] = dot(sums[i], rows, p_->load(weights_[i].tile({col, k}, tile.bn, tile.bk)).T());
     }
   });
+}
+
+Value Linear::finish(std::vector<Value> sums, const GemmTile& tile, const Index& col) const {
   for (std::size_t i = 0; i < biases_.size(); ++i) {
-    acc[i] = acc[i] + cast(p_->load(biases_[i].tile({col}, 1, tile.bn)), DType::kF32);
+    sums[i] = sums[i] + cast(p_->load(biases_[i].tile({col}, 1, tile.bn)), DType::kF32);
   }
-  return desc_.swiglu ? silu(acc[0]) * acc[1] : std::move(acc[0]);
+  return desc_.swiglu ? silu(sums[0]) * sums[1] : std::move(sums[0]);
 }
 
 GemmTile default_tile(std::int64_t m, std::int64_t n, std::int64_t k) {

@@ -36,6 +36,13 @@ class Linear {
   Value product(const GemmTile& tile, const Index& col,
                 const std::function<Slice(const Index& k)>& a) const;
 
+  // The same in steps, for rows that lie in one of several places: sums of zero, [bm, bn] fp32, one
+  // for each weight; a main loop that adds to them; what they make.
+  std::vector<Value> sums(const GemmTile& tile) const;
+  void accumulate(std::vector<Value>& sums, const GemmTile& tile, const Index& col,
+                  const std::function<Slice(const Index& k)>& a) const;
+  Value finish(std::vector<Value> sums, const GemmTile& tile, const Index& col) const;
+
  private:
   ProgramBuilder* p_;
   LinearDesc desc_;
