@@ -10,6 +10,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/proof/mutation/gpu_shape_testing.h"
 #include "stretto/proof/mutation/run_mutants.h"
 #include "stretto/proof/prove.h"
 
@@ -41,14 +42,11 @@ void prove_one(const NamedProgram& named, Totals& totals) {
   if (!result.proved) fmt::print(stderr, "{}\n", result.report);
 }
 
-// Breaks one program of the source at every synchronisation site. Its label is the one under which
-// harmless mutants are explained (proof/mutation/explained_survivors.h).
-void mutate_one(const ProgramSource& source, int world_size, Totals& totals) {
-  std::vector<NamedProgram> programs = source.programs(world_size);
-  const NamedProgram& named = programs[programs.size() > 1 ? 1 : 0];  // a ragged shape
-  std::string label =
-      source.op() != nullptr ? fmt::format("{} P={}", source.op()->name, world_size) : named.label;
-  MutationSummary summary = run_mutants(label, spread_over_workers(lowered(named.program)));
+// Breaks one program at every synchronisation site. Its label is the one under which harmless
+// mutants are explained (proof/mutation/explained_survivors.h).
+void mutate_program(const ProgramSource& source, const std::string& label, const Program& program,
+                    Totals& totals) {
+  MutationSummary summary = run_mutants(label, program);
   fmt::print(stderr, "{}: {} mutants, {} rejected, {} unexplained\n", label, summary.mutants,
              summary.rejected, summary.unexplained());
   totals.mutants += summary.mutants;
@@ -59,6 +57,18 @@ void mutate_one(const ProgramSource& source, int world_size, Totals& totals) {
     totals.survivors.push_back(fmt::format("{}: {} at {}: {}", s.label, s.kind, s.site,
                                            s.reason.empty() ? "UNEXPLAINED" : s.reason));
   }
+}
+
+// One program of the source, and as a GPU runs it where that splits roles into agents.
+void mutate_one(const ProgramSource& source, int world_size, Totals& totals) {
+  std::vector<NamedProgram> programs = source.programs(world_size);
+  const NamedProgram& named = programs[programs.size() > 1 ? 1 : 0];  // a ragged shape
+  const OperatorInfo* op = source.op();
+  std::string label = op != nullptr ? fmt::format("{} P={}", op->name, world_size) : named.label;
+  mutate_program(source, label, spread_over_workers(lowered(named.program)), totals);
+  if (op == nullptr) return;
+  Program split = run_pipeline(op->program(gpu_shape(*op, world_size)));
+  if (is_split(split)) mutate_program(source, label + " gpu", spread_over_workers(split), totals);
 }
 
 std::vector<ProgramSource> sources_of(const ProveOptions& options) {

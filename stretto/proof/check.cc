@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "stretto/proof/access_index.h"
+#include "stretto/proof/access_paths.h"
 #include "stretto/proof/overlap.h"
 
 namespace stretto {
@@ -20,7 +21,7 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 class AccessChecker::Impl {
  public:
-  explicit Impl(int max_findings) : max_findings_(max_findings) {}
+  Impl(int max_findings, const SyncTable& table) : max_findings_(max_findings), table_(table) {}
 
   void use(const HappensBefore& order) {
     order_ = &order;
@@ -59,14 +60,44 @@ class AccessChecker::Impl {
     return {ref.agent, launch, ref.access->pos};
   }
 
-  // What a plain write leaves behind has to be made visible; reads and packets only have to be
-  // over.
-  static Strength strength_of(const Access& x) {
-    return x.kind != AccessKind::kRead && !x.packet ? Strength::kVisible : Strength::kCausal;
+  // In every way that generated code may make the two accesses.
+  bool before(const AccessRef& x, int ex, const AccessRef& y, int ey) {
+    return failing(x, ex, y, ey).empty();
   }
 
-  bool before(const AccessRef& x, int launch_x, const AccessRef& y, int launch_y) const {
-    return order_->before(place(x, launch_x), place(y, launch_y), strength_of(*x.access));
+  struct Failing {
+    Past past;
+    Path path;
+  };
+  // The first way in which x is not over before y, if any.
+  std::vector<Failing> failing(const AccessRef& x, int ex, const AccessRef& y, int ey) {
+    for (Past past : paths_.pasts(timeline_->launch(ex), x)) {
+      for (Path path : paths_.paths(timeline_->launch(ey), y)) {
+        Place from = place(x, ex), to = place(y, ey);
+        if (order_->before(from, to, past, path)) continue;
+        if (x.agent == y.agent && ex == ey && order_->fenced(from, to, past, path)) continue;
+        return {{past, path}};
+      }
+    }
+    return {};
+  }
+
+  std::string why(const AccessRef& x, int ex, const AccessRef& y, int ey) {
+    std::vector<Failing> f = failing(x, ex, y, ey);
+    if (f.empty()) return "nothing orders them";
+    auto [past, path] = f[0];
+    Place from = place(x, ex), to = place(y, ey);
+    bool in_time = x.agent == y.agent || past == Past::kOrder ||
+                   order_->before(from, to, Past::kOrder, Path::kThreads);
+    if (!in_time) return "nothing orders them";
+    std::string missing =
+        missing_steps(*order_, table_, past, path, [&, p = past, q = path](const auto& other) {
+          return other.before(from, to, p, q) || other.fenced(from, to, p, q);
+        });
+    if (!missing.empty()) return missing;
+    return past == Past::kOrder
+               ? "nothing orders them"
+               : "they come in this order, but nothing between them carries memory";
   }
 
   // --- within a launch ---
@@ -76,7 +107,22 @@ class AccessChecker::Impl {
       if (full()) return;
       if (is_new && tensor(use).kind == TensorKind::kOutput) check_output(graph, use);
       if (tensor(use).kind != TensorKind::kBuffer) check_caller(use, e);
+      check_coherence(use, e);
       check_tensor(use, e);
+    }
+  }
+
+  // The caches in question are filled once and see nothing of what comes later.
+  void check_coherence(const TensorUse& use, int e) {
+    bool may_change = !use.written.empty() || tensor(use).space == Space::kSymmetric;
+    if (table_.coherent_loads || !may_change) return;
+    for (const BoxUse& box : use.uses) {
+      for (const AccessRef& ref : box.reads) {
+        if (ref.access->packet) continue;
+        return add(
+            FindingKind::kRace, ref.access->op, nullptr,
+            fmt::format("{}\n    is not coherent: others may write the tensor", describe(ref, e)));
+      }
     }
   }
 
@@ -103,28 +149,46 @@ class AccessChecker::Impl {
   }
 
   void check_pair(const AccessRef& x, const AccessRef& y, int e) {
-    if (x.access->kind == AccessKind::kReduce && y.access->kind == AccessKind::kReduce) return;
-    if (x.agent == y.agent) {
-      const AccessRef& first = x.idx < y.idx ? x : y;
-      const AccessRef& second = x.idx < y.idx ? y : x;
-      bool reads_back = first.access->kind != AccessKind::kRead &&
-                        second.access->kind != AccessKind::kWrite && !second.access->packet;
-      if (!reads_back || is_complete(first, second, e)) return;
-      report(FindingKind::kRace, first, second, e, e,
-             "the worker reads what it wrote without worker_fence or notify and wait between");
-      return;
+    if (full()) return;
+    if (x.access->kind == AccessKind::kReduce && y.access->kind == AccessKind::kReduce) {
+      return check_reductions(x, y, e);
     }
+    if (x.agent == y.agent) return check_within_agent(x, y, e);
     if (before(x, e, y, e) || before(y, e, x, e)) return;
-    report(FindingKind::kRace, x, y, e, e, "nothing orders them");
+    bool later = order_->before(place(y, e), place(x, e), Past::kOrder, Path::kThreads);
+    std::string reason = later ? why(y, e, x, e) : why(x, e, y, e);
+    report(FindingKind::kRace, x, y, e, e, reason);
   }
 
-  // A write of the same agent is complete after a fence, or once its own notify came back.
-  bool is_complete(const AccessRef& write, const AccessRef& read, int e) const {
-    const auto& syncs = timeline_->trace(write.agent, e).syncs;
-    for (int p = write.access->pos; p < read.access->pos; ++p) {
-      if (syncs[at(p)].kind == SyncKind::kFence) return true;
-    }
-    return before(write, e, read, e);
+  void check_reductions(const AccessRef& x, const AccessRef& y, int e) {
+    if (table_.shared_reductions || rank_of(x) == rank_of(y)) return;
+    report(FindingKind::kRace, x, y, e, e,
+           "reductions of several ranks may not meet in one buffer: nothing promises that they add "
+           "up");
+  }
+
+  // What an agent does with its own writes. Threads write the same elements again in their order;
+  // TMA keeps none.
+  void check_within_agent(const AccessRef& x, const AccessRef& y, int e) {
+    const AccessRef& first = x.idx < y.idx ? x : y;
+    const AccessRef& second = x.idx < y.idx ? y : x;
+    if (first.access->kind == AccessKind::kRead || second.access->packet) return;
+    bool reads_back = second.access->kind != AccessKind::kWrite;
+    bool bulk =
+        paths_.bulk(timeline_->launch(e), first) || paths_.bulk(timeline_->launch(e), second);
+    if ((!reads_back && !bulk) || failing(first, e, second, e).empty()) return;
+    bool fenced = fence_between(first, second, e);
+    report(FindingKind::kRace, first, second, e, e,
+           fenced ? why(first, e, second, e)
+           : reads_back
+               ? "the worker reads what it wrote without worker_fence or notify and wait between"
+               : "the worker writes again what TMA may still write, without worker_fence between");
+  }
+
+  bool fence_between(const AccessRef& x, const AccessRef& y, int e) const {
+    const auto& syncs = timeline_->trace(x.agent, e).syncs;
+    return std::any_of(syncs.begin() + x.access->pos, syncs.begin() + y.access->pos,
+                       [](const Sync& s) { return s.kind == SyncKind::kFence; });
   }
 
   // --- coverage ---
@@ -149,7 +213,7 @@ class AccessChecker::Impl {
     }
   }
 
-  bool writes_before(const BoxUse& writer, const AccessRef& reader, int e) const {
+  bool writes_before(const BoxUse& writer, const AccessRef& reader, int e) {
     return std::any_of(writer.writes.begin(), writer.writes.end(), [&](const AccessRef& w) {
       if (w.access->may || w.access->kind != AccessKind::kWrite) return false;
       return w.agent == reader.agent ? w.idx < reader.idx : before(w, e, reader, e);
@@ -221,16 +285,27 @@ class AccessChecker::Impl {
   }
 
   void check_within(const TensorUse& use, const AccessRef& ref, int e) {
-    if (!order_->start_before(use.rank, e, place(ref, e), Strength::kVisible)) {
-      add(FindingKind::kReuse, ref.access->op, nullptr,
-          fmt::format("{}\n    may come before launch {} of rank {} has started: wait for a notify "
-                      "of that rank in this launch",
-                      describe(ref, e), e, use.rank));
-    } else if (!order_->before_end(place(ref, e), use.rank, e, strength_of(*ref.access))) {
-      add(FindingKind::kReuse, ref.access->op, nullptr,
-          fmt::format("{}\n    may come after launch {} of rank {} has ended: that rank must wait "
-                      "for it",
-                      describe(ref, e), e, use.rank));
+    const InstanceGraph& graph = timeline_->launch(e);
+    Place p = place(ref, e);
+    for (Path path : paths_.paths(graph, ref)) {
+      if (order_->start_before(use.rank, e, p, path)) continue;
+      std::string missing = missing_steps(
+          *order_, table_, Past::kWrite, path,
+          [&](const auto& other) { return other.start_before(use.rank, e, p, path); });
+      if (missing.empty()) missing = "wait for a notify of that rank in this launch";
+      return add(FindingKind::kReuse, ref.access->op, nullptr,
+                 fmt::format("{}\n    may come before launch {} of rank {} has started: {}",
+                             describe(ref, e), e, use.rank, missing));
+    }
+    for (Past past : paths_.pasts(graph, ref)) {
+      if (order_->before_end(p, use.rank, e, past)) continue;
+      std::string missing =
+          missing_steps(*order_, table_, past, Path::kThreads,
+                        [&](const auto& other) { return other.before_end(p, use.rank, e, past); });
+      if (missing.empty()) missing = "that rank must wait for it";
+      return add(FindingKind::kReuse, ref.access->op, nullptr,
+                 fmt::format("{}\n    may come after launch {} of rank {} has ended: {}",
+                             describe(ref, e), e, use.rank, missing));
     }
   }
 
@@ -259,8 +334,10 @@ class AccessChecker::Impl {
 
   void check_reuse(const AccessRef& x, int e, const AccessRef& y, int later) {
     if (rank_of(x) == rank_of(y) || full() || before(x, e, y, later)) return;
+    bool ordered = order_->before(place(x, e), place(y, later), Past::kOrder, Path::kThreads);
     report(FindingKind::kReuse, x, y, e, later,
-           "the later launch does not wait until the earlier one is done with the slot");
+           ordered ? why(x, e, y, later)
+                   : "the later launch does not wait until the earlier one is done with the slot");
   }
 
   // --- reports ---
@@ -280,7 +357,7 @@ class AccessChecker::Impl {
   }
 
   void report(FindingKind kind, const AccessRef& x, const AccessRef& y, int ex, int ey,
-              const char* why) {
+              const std::string& why) {
     add(kind, x.access->op, y.access->op,
         fmt::format("{}\n    {}\n    {}", describe(x, ex), describe(y, ey), why));
   }
@@ -291,6 +368,8 @@ class AccessChecker::Impl {
   }
 
   int max_findings_;
+  const SyncTable& table_;
+  AccessPaths paths_;
   const HappensBefore* order_ = nullptr;
   const Timeline* timeline_ = nullptr;
   std::map<const InstanceGraph*, std::vector<TensorUse>> indices_;
@@ -302,7 +381,8 @@ class AccessChecker::Impl {
   std::vector<Finding> findings_;
 };
 
-AccessChecker::AccessChecker(int max_findings) : impl_(std::make_unique<Impl>(max_findings)) {}
+AccessChecker::AccessChecker(int max_findings, const SyncTable& table)
+    : impl_(std::make_unique<Impl>(max_findings, table)) {}
 AccessChecker::~AccessChecker() = default;
 void AccessChecker::use(const HappensBefore& order) { impl_->use(order); }
 std::vector<Finding> AccessChecker::check(const Timeline& timeline, int period) {

@@ -38,7 +38,7 @@ class AccessChecker {
  public:
   // At most `max_findings` are reported, one per pair of source lines. The graphs of all timelines
   // have to outlive the checker.
-  explicit AccessChecker(int max_findings);
+  explicit AccessChecker(int max_findings, const SyncTable& table = sync_table());
   ~AccessChecker();
 
   // The order of the launches checked from now on: of any timeline that synchronises as they do. It

@@ -11,6 +11,15 @@ namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
+void collect_views(const Block& block, std::map<int, int>& views) {
+  for (const Op& op : block) {
+    if (op.code == OpCode::kTranspose && op.result != op.operands[0]) {
+      views[op.result] = op.operands[0];
+    }
+    for (const Block& body : op.bodies) collect_views(body, views);
+  }
+}
+
 }  // namespace
 
 SyncExpander::SyncExpander(ExpandState& state) : state_(state) {
@@ -138,11 +147,26 @@ void SyncExpander::pipe_release(const Op& op) {
   add(op, SyncKind::kNotify, empty(op.symbol), 1);
 }
 
+// A transposed slot is read where it lies.
+int SyncExpander::viewed(int reg) {
+  const Agent& agent = role_->agents[at(state_.recorder.agent().agent)];
+  auto [it, is_new] = views_.try_emplace(&agent);
+  if (is_new) collect_views(agent.body, it->second);
+  auto view = it->second.find(reg);
+  return view == it->second.end() ? reg : viewed(view->second);
+}
+
 void SyncExpander::async_dot(const Op& op) {
   std::vector<Slot> slots;
   for (int reg : op.operands) {
-    auto it = slot_of_register_.find(reg);
-    if (it != slot_of_register_.end()) slots.push_back(it->second);
+    auto it = slot_of_register_.find(viewed(reg));
+    if (it == slot_of_register_.end()) continue;
+    const auto& [pipe, ordinal] = it->second;
+    if (ordinal <= pipes_[at(pipe)].releases) {
+      state_.reject(op, fmt::format("reads a slot of pipe '{}' that was released before",
+                                    role_->pipes[at(pipe)].name));
+    }
+    slots.push_back(it->second);
   }
   dots_.push_back(std::move(slots));
 }

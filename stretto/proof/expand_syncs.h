@@ -43,6 +43,7 @@ class SyncExpander {
   int full(int pipe) const { return first_counter_ + 2 * pipe; }
   int empty(int pipe) const { return full(pipe) + 1; }
   PipeUse& pipe_use(const Op& op);
+  int viewed(int reg);
 
   ExpandState& state_;
   std::vector<int> first_of_signal_;
@@ -55,6 +56,7 @@ class SyncExpander {
 
   // The agent: asynchronous dots read the slots of their operands until awaited.
   std::map<int, Slot> slot_of_register_;
+  std::map<const Agent*, std::map<int, int>> views_;  // register -> the one it transposes
   std::deque<std::vector<Slot>> dots_;
 };
 

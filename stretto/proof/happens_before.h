@@ -7,19 +7,27 @@
 // fixpoint: each edge found can only shrink those sums. A chain of notifies that the window shows
 // no end of counts as endless, so what is derived holds for every continuation.
 //
-// Two strengths. `causal` is the order in time; `visible` is what carries memory: a packet orders
-// nothing but itself, and a pipe's edge carries the producer's own global writes only as far as its
-// last fence or notify. Every wait is an acquire and every notify a release of all before it.
+// Order in time is not all: what an agent did before a notify is over for the waiter only where the
+// lowered code takes the steps that this needs, and whoever comes after the wait has to be covered
+// by its steps too (sync_power.h). So there is one set of clocks for order in time, and one for
+// every kind of access that the rows of the table carry differently: a packet carries nothing but
+// itself, a pipe's put and release nothing that the agent wrote elsewhere, and no edge reaches
+// further than its scope.
 //
 // Memory: one component per agent that notifies, one per rank for everything else; clocks exist
 // only where a wait changed something and are shared.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "stretto/proof/sync_power.h"
 #include "stretto/proof/timeline.h"
 
 namespace stretto {
@@ -29,19 +37,24 @@ struct Place {
   int agent, launch, pos;
 };
 
-enum class Strength : std::uint8_t { kCausal, kVisible };
-
 class HappensBefore {
  public:
-  // `execution` must have finished. Keeps a reference to `timeline`.
-  HappensBefore(const Timeline& timeline, const Execution& execution);
+  // `execution` must have finished. Keeps references to both.
+  HappensBefore(const Timeline& timeline, const Execution& execution,
+                const SyncPowers& powers = powers_of(sync_table()));
 
-  // Does what is at `x` happen before what is at `y`? For the same agent: through synchronisation
-  // alone (notify to itself, or the launch's end), program order not counting.
-  bool before(const Place& x, const Place& y, Strength strength) const;
+  // Are accesses of the kind at `x` over before what is at `y` begins? For the same agent: through
+  // synchronisation alone (notify to itself, or the launch's end), program order not counting.
+  bool before(const Place& x, const Place& y, Past past, Path path) const;
   // The rank's launch start / end against a place on any rank.
-  bool start_before(int rank, int launch, const Place& y, Strength strength) const;
-  bool before_end(const Place& x, int rank, int launch, Strength strength) const;
+  bool start_before(int rank, int launch, const Place& y, Path path) const;
+  bool before_end(const Place& x, int rank, int launch, Past past) const;
+  // Accesses within an agent with nothing but its fences between them.
+  bool fenced(const Place& x, const Place& y, Past past, Path path) const;
+
+  // Rows of the table of which one alone, if it did everything, would make `holds` true.
+  using Holds = std::function<bool(const HappensBefore&)>;
+  std::vector<SyncRow> missing_rows(const Holds& holds) const;
 
   // Empty when every wait of launches [1, period] has the same necessary notifies as its twin one
   // period later; else the first that has not.
@@ -70,12 +83,14 @@ class HappensBefore {
   // For every item of a counter's chains: the first item of every chain that comes after it, found
   // when first asked for.
   class AfterTable;
-  // Clock ids per place, for one strength.
+  // Clock ids per place, for one kind of accesses.
   struct Clocks {
+    Past past = Past::kOrder;
     std::vector<std::int32_t> arena;
-    std::vector<std::vector<std::int32_t>> at_place;  // [agent][offset(launch) + pos]
-    std::vector<std::vector<std::int32_t>> at_end;    // [rank][launch]
-    std::vector<std::int32_t> stream, roles, joined;  // [rank]: the launch under way
+    std::vector<std::vector<std::int32_t>> at_place;          // [agent][offset(launch) + pos]
+    std::vector<std::vector<std::int64_t>> released;          // there: own accesses before are over
+    std::vector<std::vector<std::int32_t>> at_start, at_end;  // [rank][launch]
+    std::vector<std::int32_t> stream, roles, joined, ended;   // [rank]: the launch under way
     std::unordered_map<std::uint64_t, std::int32_t> merged;
   };
 
@@ -83,35 +98,59 @@ class HappensBefore {
   void build_chains();
   void find_multi_waits();
   void index_packets();
-  void compute_clocks(const Execution& execution, Clocks& clocks, Strength strength);
+  void survey_rows();
+  void compute_stronger();
+  void compute_clocks(Clocks& clocks, Past past);
   std::int32_t begin_agent(Clocks& clocks, const Step& step);
-  void end_agent(Clocks& clocks, const Step& step, std::int32_t clock);
-  std::int32_t acquire(Clocks& clocks, std::int32_t clock, const Step& step, int pos,
-                       Strength strength);
+  void end_agent(Clocks& clocks, const Step& step, std::int32_t clock, std::int64_t limit);
+  std::int32_t acquire(Clocks& clocks, std::int32_t clock, const Step& step, int pos);
+  std::int32_t acquire_packets(Clocks& clocks, std::int32_t clock, const Step& step, int pos);
   std::int32_t merge_item(Clocks& clocks, std::int32_t clock, int counter, const ChainItem& item,
-                          Strength strength);
+                          int waiter);
   std::int32_t merge(Clocks& clocks, std::int32_t clock, std::int32_t source, int component,
                      std::int64_t value);
   bool refine();
   bool refine(int counter, const std::vector<int>& waits);
   std::vector<int> necessary(AfterTable& table, const MultiWait& wait) const;
   int first_after(const Chain& chain, int component, std::int64_t position) const;
-  std::int64_t release_limit(int agent, int launch, int pos) const;
+
+  // What the table says.
+  const RowPower& power(SyncRow row) const { return powers_[row]; }
+  bool uses(SyncRow row) const { return rows_used_[static_cast<std::size_t>(row)]; }
+  bool carries(int agent, const Sync& s, Past past) const;
+  bool carried_by_packets(Past past) const;
+  bool edge_holds(SyncRow from, SyncRow to, Scope need) const;
+  bool edge_holds(int counter, int notifier, int waiter) const;
+  Scope scope_between(int x, int y) const;
+  bool queue(int agent) const;
+  bool clustered(int role) const;
+  // Where the slot of a kPipePut is got, since its bulk load ends there.
+  std::optional<Place> landed(const Place& put) const;
+  // What `y` may rely on: the clock of its agent after the last event that covers it.
+  std::int32_t covered_clock(const Clocks& clocks, const Place& y, Path path) const;
+  const std::vector<int>& covered(const Place& y, Path path) const;
 
   std::int64_t position(int agent, int launch, int pos) const;  // on the agent's own axis
   // Component and position that stand for "x is over".
   std::pair<int, std::int64_t> stamp(const Place& x) const;
   std::int32_t component(const Clocks& clocks, std::int32_t clock, int component) const;
   std::int32_t clock_at(const Clocks& clocks, const Place& place) const;
-  const Clocks& clocks(Strength s) const {
-    return s == Strength::kVisible && !visible_.arena.empty() ? visible_ : causal_;
+  std::size_t place_idx(const Place& place) const;
+  static std::uint64_t place_key(const Place& place);
+  const Clocks& clocks(Past past) const {
+    int which = which_[static_cast<std::size_t>(past)];
+    return which < 0 ? causal_ : stronger_[static_cast<std::size_t>(which)];
   }
 
   const Timeline& timeline_;
+  const Execution& execution_;
   const InstanceGraph& graph_;
+  SyncPowers powers_;
   int num_launches_, num_components_ = 0, num_rounds_ = 0, num_items_ = 0;
   std::size_t num_clocks_ = 0;
-  bool weak_edges_ = false;                           // pipes or packets exist
+  std::array<bool, kNumSyncRows> rows_used_{};
+  bool edges_hold_ = true;                            // every edge's scope is wide enough
+  bool plain_start_ = true;                           // on_start only notifies
   std::vector<int> component_of_;                     // per agent, -1: the rank's stream stands in
   std::vector<std::vector<std::int64_t>> sync_base_;  // [agent][launch]: places of launches before
   std::vector<std::vector<std::int64_t>> stream_base_;   // [rank][launch]
@@ -121,7 +160,12 @@ class HappensBefore {
   std::vector<std::vector<int>> waits_on_;                // [counter]: indices into multi_waits_
   std::unordered_map<std::uint64_t, int> multi_wait_at_;  // (agent, launch, pos)
   std::vector<std::unordered_map<std::uint64_t, int>> packet_load_at_;  // [launch]
-  Clocks causal_, visible_;
+  Clocks causal_;
+  std::vector<Clocks> stronger_;
+  std::array<int, kNumPasts> which_{-1, -1, -1, -1};  // per Past, into stronger_
+  // Found when first asked for.
+  mutable std::map<const InstanceGraph*, std::unordered_map<std::uint64_t, Place>> landed_;
+  mutable std::array<std::map<const AgentTrace*, std::vector<int>>, 2> covered_;  // per Path
   std::vector<std::int32_t> scratch_;
 };
 

@@ -170,7 +170,8 @@ TEST(HappensBefore, HoldsInEveryInterleaving) {
           int length_b = explorer.length(static_cast<std::size_t>(b));
           for (int j = 0; b != a && j < length_b * (kLaunches - 2); ++j) {
             bool must = least[static_cast<std::size_t>(b)] > j;
-            bool says = order.before({b, j / length_b, j % length_b}, y, Strength::kCausal);
+            bool says =
+                order.before({b, j / length_b, j % length_b}, y, Past::kOrder, Path::kThreads);
             ASSERT_TRUE(must || !says)
                 << "agent " << b << " event " << j << " is not always before "
                 << "agent " << a << " event " << i;

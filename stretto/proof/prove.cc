@@ -54,6 +54,7 @@ class Prover {
     auto begin = std::chrono::steady_clock::now();
     try {
       check_resources();
+      check_pipes();
       if (ok()) prove_samples();
     } catch (const Rejected& e) {
       add(FindingKind::kIllFormed, e.what(), context_);
@@ -118,6 +119,22 @@ class Prover {
     }
   }
 
+  // A pipe's slots are memory too, which its own synchronisation alone guards.
+  void check_pipes() {
+    std::string missing = missing_in_pipes(*options_.table);
+    if (missing.empty()) return;
+    for (const Role& role : program_.roles) {
+      for (const Pipe& pipe : role.pipes) {
+        return add(
+            FindingKind::kRace,
+            fmt::format("{}:{}: slots of pipe '{}' of role '{}', between the put and the get "
+                        "and between the get and the next put\n    {}",
+                        role.loc.file, role.loc.line, pipe.name, role.name, missing),
+            "");
+      }
+    }
+  }
+
   // `witness`: which of sample_tables(), -1 for none but those of the options.
   Cases expand_all(const std::vector<std::vector<std::int64_t>>& samples, int witness) {
     Cases cases;
@@ -164,7 +181,7 @@ class Prover {
       if (!ok()) return;
     }
     std::vector<Pattern> patterns = patterns_of(cases);
-    AccessChecker checker(options_.max_findings);
+    AccessChecker checker(options_.max_findings, *options_.table);
     for (std::size_t i = 0; i < patterns.size() && ok(); ++i) {
       bool is_first =
           std::none_of(patterns.begin(), patterns.begin() + static_cast<std::ptrdiff_t>(i),
@@ -248,7 +265,7 @@ class Prover {
     Timeline timeline = repeat(pattern);
     Execution execution = execute(timeline);
     if (!execution.finished) return add(FindingKind::kProgress, execution.stuck, pattern.where);
-    HappensBefore order(timeline, execution);
+    HappensBefore order(timeline, execution, powers_of(*options_.table));
     checker.use(order);
     for (std::size_t i = first; i < patterns.size() && ok(); ++i) {
       if (patterns[i].key != pattern.key) continue;
@@ -284,10 +301,9 @@ class Prover {
         fmt::format("{}: {} on {} rank{}", result_.proved ? "proved" : "rejected", program_.name,
                     program_.world_size, program_.world_size == 1 ? "" : "s");
     if (result_.proved) {
-      result_.report +=
-          fmt::format(" ({} cases{}{}, {} events per launch, {:.3f} s)", s.cases,
-                      s.every_boundary ? "" : ", boundaries thinned out",
-                      s.every_table ? "" : ", tables sampled", s.events, s.seconds);
+      result_.report += fmt::format(" ({} cases{}{}, {} events per launch, {:.3f} s)", s.cases,
+                                    s.every_boundary ? "" : ", boundaries thinned out",
+                                    s.every_table ? "" : ", tables sampled", s.events, s.seconds);
     }
     int n = 0;
     for (const Finding& f : result_.findings) {

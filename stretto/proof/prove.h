@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stretto/ir/program.h"
+#include "stretto/ir/sync_table.h"
 #include "stretto/proof/check.h"
 #include "stretto/proof/expand.h"
 
@@ -27,7 +28,8 @@ struct ProofOptions {
   // alternations that need a happens-before of their own.
   std::size_t max_events = 1'000'000;
   int max_findings = 4;
-  const TableWitness* tables = nullptr;  // look at these tables alone
+  const TableWitness* tables = nullptr;    // look at these tables alone
+  const SyncTable* table = &sync_table();  // what the lowered code does
 };
 
 struct ProofStats {

@@ -17,6 +17,8 @@ constexpr const char* kSwappedSources =
     "channels";
 constexpr const char* kOwnRank =
     "the iteration is the rank itself, which its own launch order covers";
+constexpr const char* kOwnPart =
+    "a rank's notify to itself is waited for by nobody: its own part never leaves its registers";
 constexpr const char* kOwnTilesFirst =
     "each worker starts with tiles of its own rank, which need no wait, and waits there for the "
     "rank that its next tiles need";
@@ -31,7 +33,7 @@ constexpr const char* kRingReady =
 const std::vector<Explanation>& explanations() {
   static const std::vector<Explanation> all = {
       {"lm_head P=*", "duplicate notify", "gather: notify 'done'", kOneArrival},
-      {"gemm_ar P=*", "duplicate notify", "gemm: notify 'arrived'", kOneArrival},
+      {"gemm_ar P=*", "duplicate notify", "gemm@(|.consumer): notify 'arrived'", kOneArrival},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_reduce_ring|all_to_"
        "all|broadcast|ag_gemm|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=*",
        "duplicate notify", "on_start: notify 'ready'", kOneArrival},
@@ -40,15 +42,15 @@ const std::vector<Explanation>& explanations() {
       {"gemm_rs_copy P=*", "duplicate notify", "scatter: notify 'arrived'", kOneArrival},
       {"embedding P=3", "duplicate notify", "sum: notify 'done'", kOneArrival},
       {"lm_head P=*", "notify too much", "gather: notify 'done'", kOneArrival},
-      {"gemm_ar P=*", "notify too much", "gemm: notify 'arrived'", kOneArrival},
+      {"gemm_ar P=*", "notify too much", "gemm@(|.consumer): notify 'arrived'", kOneArrival},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_reduce_ring|all_to_"
        "all|broadcast|ag_gemm|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=*",
        "notify too much", "on_start: notify 'ready'", kOneArrival},
       {"all_reduce_add_rms_norm P=*", "notify too much", "reduce_norm: notify 'done'", kOneArrival},
       {"gemm_rs_copy P=*", "notify too much", "scatter: notify 'arrived'", kOneArrival},
       {"embedding P=3", "notify too much", "sum: notify 'done'", kOneArrival},
-      {"gemm_ar P=*", "notify wrong rank", "gemm: notify 'arrived'", kEveryRank},
-      {"lm_head P=*", "notify wrong rank", "gemm: notify 'computed'", kEveryRank},
+      {"gemm_ar P=*", "notify wrong rank", "gemm@(|.consumer): notify 'arrived'", kEveryRank},
+      {"lm_head P=*", "notify wrong rank", "gemm@(|.consumer): notify 'computed'", kEveryRank},
       {"embedding P=*", "notify wrong rank", "lookup: notify 'looked_up'", kEveryRank},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_to_all|broadcast|"
        "ag_gemm|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=*",
@@ -80,8 +82,8 @@ const std::vector<Explanation>& explanations() {
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_to_all) P=*",
        "skip first iteration", "on_end: loop 'done'", kOwnRank},
       {"broadcast P=*", "skip last iteration", "on_end: loop 'done'", kOwnRank},
-      {"@(all_gather|all_to_all|ag_gemm) P=2", "notify wrong channel", "on_start: notify 'ready'",
-       kOwnTilesFirst},
+      {"@(all_gather|all_to_all|ag_gemm) P=2?( gpu)", "notify wrong channel",
+       "on_start: notify 'ready'", kOwnTilesFirst},
       {"ag_gemm_push P=*", "notify wrong channel", "on_start: notify 'ready'", kOwnTilesFirst},
       {"@(all_gather|ag_gemm) P=*", "wait for wrong channel", "gather: wait 'ready'",
        kOwnTilesFirst},
@@ -102,7 +104,7 @@ const std::vector<Explanation>& explanations() {
       {"all_reduce_two_shot P=*", "skip last iteration", "on_end: loop 'done'", kTwoShotDone},
       {"all_reduce_ring P=*", "drop wait", "ring: wait 'ready'", kRingReady},
       {"all_reduce_ring P=*", "wait after the access", "ring: wait 'ready'", kRingReady},
-      {"gemm_ar P=*", "access on wrong rank", "gemm: store 'slots'",
+      {"gemm_ar P=*", "access on wrong rank", "gemm@(|.consumer): store 'slots'",
        "the loop stores at every rank before it notifies any: only the order changes"},
       {"broadcast P=*", "condition always holds", "on_start: when 'ready'",
        "the others' notifies are waited for by nobody"},
@@ -120,6 +122,24 @@ const std::vector<Explanation>& explanations() {
       {"ag_gemm P=*", "wait for wrong channel", "gemm: wait 'arrived'",
        "queues copy a rank's rows in the order of their channels: the later channel implies the "
        "one left out"},
+      {"@(gemm_ar_two_shot|gemm_rs) P=* gpu", "@(duplicate notify|notify too much)",
+       "gemm.consumer: notify 'arrived'", kOneArrival},
+      {"@(gemm_rs_copy|lm_head) P=* gpu", "@(duplicate notify|notify too much)",
+       "gemm.consumer: notify 'computed'", kOneArrival},
+      {"gemm_ar_two_shot P=* gpu", "@(duplicate notify|notify too much)",
+       "gemm.consumer: notify 'gathered'", kOneArrival},
+      {"gemm_ar_two_shot P=* gpu", "notify wrong channel", "gemm.consumer: notify 'gathered'",
+       kSwappedSources},
+      {"gemm_ar_two_shot P=2 gpu", "notify wrong rank", "gemm.consumer: notify 'gathered'",
+       "the other rank hears after both stores; the own one needs no notify"},
+      {"gemm_ar_two_shot P=*", "condition always holds", "on_end: when 'gathered'",
+       "the condition holds for every owner"},
+      {"@(gemm_rs|gemm_ar_two_shot) P=* gpu", "condition always holds",
+       "gemm.consumer: when 'arrived' #3", kOwnPart},
+      {"gemm_rs_copy P=* gpu", "condition always holds", "gemm.consumer: when 'computed'",
+       kOwnPart},
+      {"gemm_rs_copy P=* gpu", "skip first iteration", "on_start: loop 'ready'", kOwnPart},
+      {"@(* gpu|piped)", "pipe of one slot", "*", "the pipe works with one slot, only slower"},
       {"piped", "condition always holds", "gemm.math: when", "the condition holds for every tile"},
       {"piped", "drop fence", "gemm.math: fence",
        "the condition holds for every tile, so the fence is never reached"},

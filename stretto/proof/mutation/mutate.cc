@@ -216,16 +216,46 @@ class Mutator {
     switch (op_->code) {
       case OpCode::kPipePut:
         drop("drop pipe put");
-        return insert_twin("duplicate pipe put");
+        insert_twin("duplicate pipe put");
+        return wrong_pipe("put into wrong pipe");
       case OpCode::kPipeGet:
-        return drop("drop pipe get");
+        drop("drop pipe get");
+        insert_twin("duplicate pipe get");
+        return wrong_pipe("get from wrong pipe");
       case OpCode::kPipeRelease:
         drop("drop pipe release");
+        insert_twin("duplicate pipe release");
+        wrong_pipe("release of wrong pipe");
+        release_unread();
         return early_release();
       case OpCode::kAwait:
+        drop("drop await");
         return edit("await too few", [](Op& o) { o.exprs[0] = o.exprs[0] + 1; });
       default:
-        return drop("drop barrier");
+        drop("drop barrier");
+        return insert_twin("duplicate barrier");
+    }
+  }
+
+  void wrong_pipe(const char* kind) {
+    std::vector<std::string> clues;
+    for (const Pipe& p : original_.roles[at(site_.role)].pipes) clues.push_back(quoted(p.name));
+    int count = static_cast<int>(clues.size());
+    if (count == 1) return;
+    edit(
+        kind, [count](Op& o) { o.symbol = (o.symbol + 1) % count; }, clues);
+  }
+
+  // Right after the slot was got.
+  void release_unread() {
+    std::size_t depth = site_.path.size() - 1, from = site_.path[depth].op;
+    const Block& ops = block(depth);
+    for (std::size_t i = 0; i < from; ++i) {
+      if (ops[i].code != OpCode::kPipeGet || ops[i].symbol != op_->symbol) continue;
+      Program copy = original_;
+      Block& b = block_at(copy, site_, depth);
+      std::rotate(b.begin() + diff(i + 1), b.begin() + diff(from), b.begin() + diff(from + 1));
+      return add("release before use", std::move(copy), {});
     }
   }
 
@@ -254,8 +284,20 @@ class Mutator {
                       std::move(copy),
                       {quoted(tensor.name)}});
     }
+    for (std::size_t r = 0; r < original_.roles.size(); ++r) {
+      for (std::size_t p = 0; p < original_.roles[r].pipes.size(); ++p) one_slot(r, p);
+    }
     clear_agent("drop on_start", &Program::on_start);
     clear_agent("drop on_end", &Program::on_end);
+  }
+
+  void one_slot(std::size_t role, std::size_t pipe) {
+    Program copy = original_;
+    Pipe& p = copy.roles[role].pipes[pipe];
+    if (p.num_slots == 1) return;
+    p.num_slots = 1;
+    std::string site = fmt::format("{}: pipe '{}'", copy.roles[role].name, p.name);
+    out_.push_back({"pipe of one slot", site, std::move(copy), {quoted(p.name), "pipe"}});
   }
 
   void clear_agent(const char* kind, Agent Program::*agent) {

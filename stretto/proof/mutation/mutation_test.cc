@@ -14,6 +14,7 @@
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/mutation/explained_survivors.h"
+#include "stretto/proof/mutation/gpu_shape_testing.h"
 #include "stretto/proof/mutation/run_mutants.h"
 
 namespace stretto {
@@ -22,6 +23,11 @@ namespace {
 // A small ragged shape with several tiles per rank.
 Program small_program(const OperatorInfo& op, int world_size) {
   return spread_over_workers(run_pipeline(op.program(op.shapes(world_size)[1])));
+}
+
+// The same as it runs on a GPU, in 16 bits where the operator has such a shape.
+Program gpu_program(const OperatorInfo& op, int world_size) {
+  return spread_over_workers(run_pipeline(op.program(gpu_shape(op, world_size))));
 }
 
 bool mentions_any(const std::string& text, const std::vector<std::string>& clues) {
@@ -110,6 +116,8 @@ TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
   for (const OperatorInfo& op : catalog()) {
     for (int world_size : {2, 3}) {
       check(fmt::format("{} P={}", op.name, world_size), small_program(op, world_size));
+      Program split = gpu_program(op, world_size);
+      if (is_split(split)) check(fmt::format("{} P={} gpu", op.name, world_size), split);
     }
   }
   check("fenced", fenced());

@@ -29,6 +29,11 @@ Program spread_over_workers(Program program) {
   return program;
 }
 
+bool is_split(const Program& program) {
+  return std::any_of(program.roles.begin(), program.roles.end(),
+                     [](const Role& role) { return role.agents.size() > 1; });
+}
+
 ProofOptions mutant_options() { return {.max_samples = 8, .max_findings = 1}; }
 
 MutationSummary run_mutants(const std::string& label, const Program& program,

@@ -39,6 +39,9 @@ MutationSummary run_mutants(const std::string& label, const Program& program,
 // program order hides what a missing wait would do.
 Program spread_over_workers(Program program);
 
+// Whether the passes have split a role of it into agents.
+bool is_split(const Program& program);
+
 // How mutants are proved: fewer samples of run-time extents than for a shipped program, since a
 // mistake in the synchronisation shows at nearly any of them.
 ProofOptions mutant_options();

@@ -1,0 +1,23 @@
+// Which of an operator's shapes is broken as a GPU runs it: mutants of lowered programs.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+// A small one, in 16 bits where the operator has such: there tiles travel by TMA. Its products take
+// more steps than a pipe has slots.
+inline OpShape gpu_shape(const OperatorInfo& op, int world_size) {
+  std::vector<OpShape> shapes = op.shapes(world_size);
+  auto half = std::find_if(shapes.begin(), shapes.end(),
+                           [](const OpShape& s) { return size_bytes(s.dtype) == 2; });
+  OpShape shape = half == shapes.end() ? shapes.back() : *half;
+  shape.target = Target::kCuda;
+  if (shape.k != 0) shape.k = 656;
+  return shape;
+}
+
+}  // namespace stretto

@@ -1,0 +1,168 @@
+// What the table of the lowered code says about the edges of happens-before (happens_before.h).
+#include <algorithm>
+
+#include "stretto/proof/happens_before.h"
+
+namespace stretto {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+void HappensBefore::survey_rows() {
+  const Program& program = *graph_.program;
+  bool any_queue = false, any_cluster = false;
+  for (std::size_t r = 0; r < program.roles.size(); ++r) {
+    any_queue |= program.roles[r].resource.kind == ResourceKind::kCopyEngine;
+    any_cluster |= clustered(static_cast<int>(r));
+  }
+  auto use = [&](SyncRow row) { rows_used_[static_cast<std::size_t>(row)] = true; };
+  use(SyncRow::kRolesDone);
+  for (const InstanceGraph* graph : timeline_.launches) {
+    for (const AgentTrace& trace : graph->agents) {
+      for (const Sync& s : trace.syncs) {
+        bool acquires = s.kind == SyncKind::kWait || s.kind == SyncKind::kPacketLoad;
+        if (!acquires) use(release_row(graph_, s));
+        if (trace.phase == Phase::kStart) plain_start_ &= s.kind == SyncKind::kNotify;
+      }
+      if (trace.phase == Phase::kStart) plain_start_ &= trace.accesses.empty();
+    }
+  }
+  if (!plain_start_) use(SyncRow::kStartDone);
+  if (uses(SyncRow::kPipeFill)) use(SyncRow::kPipePut);
+  Scope between = program.world_size > 1 || any_queue ? Scope::kSys : Scope::kGpu;
+  Scope freed = any_cluster ? Scope::kGpu : Scope::kCta;
+  auto holds = [&](SyncRow from, SyncRow to, Scope need) {
+    if (uses(from) || uses(to)) edges_hold_ &= edge_holds(from, to, need);
+  };
+  holds(SyncRow::kNotify, SyncRow::kWait, between);
+  holds(SyncRow::kPipeFill, SyncRow::kPipeGet, Scope::kCta);
+  holds(SyncRow::kPipeRelease, SyncRow::kPipeClaim, freed);
+  holds(SyncRow::kBarrierReach, SyncRow::kBarrierPass, Scope::kCta);
+  holds(SyncRow::kStorePacket, SyncRow::kLoadPacket, between);
+  holds(SyncRow::kStartDone, SyncRow::kStartDone, Scope::kGpu);
+  holds(SyncRow::kRolesDone, SyncRow::kRolesDone, Scope::kGpu);
+}
+
+bool HappensBefore::edge_holds(SyncRow from, SyncRow to, Scope need) const {
+  return power(from).release >= need && power(to).acquire >= need;
+}
+
+bool HappensBefore::edge_holds(int counter, int notifier, int waiter) const {
+  const Counter& c = graph_.counters[at(counter)];
+  switch (c.kind) {
+    case CounterKind::kSignal:
+      return edge_holds(SyncRow::kNotify, SyncRow::kWait, scope_between(notifier, waiter));
+    case CounterKind::kPipeFull:
+      return edge_holds(SyncRow::kPipeFill, SyncRow::kPipeGet, Scope::kCta);
+    case CounterKind::kPipeEmpty:
+      // The blocks of a cluster release each other's slots.
+      return edge_holds(SyncRow::kPipeRelease, SyncRow::kPipeClaim,
+                        clustered(c.role) ? Scope::kGpu : Scope::kCta);
+    case CounterKind::kBarrier:
+      return edge_holds(SyncRow::kBarrierReach, SyncRow::kBarrierPass, Scope::kCta);
+  }
+  return false;
+}
+
+Scope HappensBefore::scope_between(int x, int y) const {
+  bool far = graph_.agents[at(x)].rank != graph_.agents[at(y)].rank || queue(x) || queue(y);
+  return far ? Scope::kSys : Scope::kGpu;
+}
+
+bool HappensBefore::queue(int agent) const {
+  int role = graph_.agents[at(agent)].role;
+  return role >= 0 && graph_.program->roles[at(role)].resource.kind == ResourceKind::kCopyEngine;
+}
+
+bool HappensBefore::clustered(int role) const {
+  return role >= 0 && graph_.program->roles[at(role)].resource.cluster_size > 1;
+}
+
+// The k-th put of a pipe is got by the k-th get.
+std::optional<Place> HappensBefore::landed(const Place& put) const {
+  const InstanceGraph& graph = timeline_.launch(put.launch);
+  auto [it, is_new] = landed_.try_emplace(&graph);
+  if (is_new) {
+    std::map<std::pair<int, std::int64_t>, Place> gets;  // (counter, amount)
+    for (int a = 0; a < static_cast<int>(graph.agents.size()); ++a) {
+      const auto& syncs = graph.agents[at(a)].syncs;
+      for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
+        const Sync& s = syncs[at(pos)];
+        if (s.kind == SyncKind::kWait) gets[{s.counter, s.amount}] = {a, 0, pos + 1};
+      }
+    }
+    std::map<int, std::int64_t> puts;
+    for (int a = 0; a < static_cast<int>(graph.agents.size()); ++a) {
+      const auto& syncs = graph.agents[at(a)].syncs;
+      for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
+        const Sync& s = syncs[at(pos)];
+        if (s.kind != SyncKind::kNotify) continue;
+        if (graph.counters[at(s.counter)].kind != CounterKind::kPipeFull) continue;
+        auto get = gets.find({s.counter, ++puts[s.counter]});
+        if (get != gets.end()) it->second[place_key({a, 0, pos})] = get->second;
+      }
+    }
+  }
+  const RowPower &full = power(SyncRow::kPipePut), &got = power(SyncRow::kPipeGet);
+  bool lands = full.lands && full.release >= Scope::kCta && got.acquire >= Scope::kCta &&
+               got.covers[static_cast<std::size_t>(Path::kThreads)];
+  auto found = it->second.find(place_key({put.agent, 0, put.pos}));
+  if (!lands || found == it->second.end()) return std::nullopt;
+  return Place{found->second.agent, put.launch, found->second.pos};
+}
+
+std::int32_t HappensBefore::covered_clock(const Clocks& clocks, const Place& y, Path path) const {
+  int pos = covered(y, path)[at(y.pos)];
+  if (pos < 0) return clocks.at_start[at(graph_.agents[at(y.agent)].rank)][at(y.launch)];
+  return clock_at(clocks, {y.agent, y.launch, pos});
+}
+
+// Per place of the agent the last one, not after it, up to which everything acquired is covered; -1
+// is the start of the launch, which covers all.
+const std::vector<int>& HappensBefore::covered(const Place& y, Path path) const {
+  auto p = static_cast<std::size_t>(path);
+  const AgentTrace& trace = timeline_.trace(y.agent, y.launch);
+  auto [it, is_new] = covered_[p].try_emplace(&trace);
+  if (!is_new) return it->second;
+  std::vector<int>& out = it->second;
+  bool begins =
+      trace.phase == Phase::kStart ||
+      (trace.phase == Phase::kRoles && (plain_start_ || power(SyncRow::kStartDone).covers[p])) ||
+      (trace.phase == Phase::kEnd && power(SyncRow::kRolesDone).covers[p]);
+  int last = begins ? 0 : -1;
+  out.push_back(last);
+  for (int pos = 0; pos < static_cast<int>(trace.syncs.size()); ++pos) {
+    const Sync& s = trace.syncs[at(pos)];
+    bool fence = s.kind == SyncKind::kFence;
+    bool acquires = s.kind == SyncKind::kWait || s.kind == SyncKind::kPacketLoad;
+    if (fence && power(SyncRow::kFence).covers[p]) last = pos + 1;
+    if (acquires && power(acquire_row(graph_, s)).covers[p]) last = pos + 1;
+    out.push_back(last);
+  }
+  return out;
+}
+
+bool HappensBefore::fenced(const Place& x, const Place& y, Past past, Path path) const {
+  const RowPower& row = power(SyncRow::kFence);
+  bool enough = past < Past::kBulkLoad && row.carries[static_cast<std::size_t>(past)] &&
+                row.covers[static_cast<std::size_t>(path)] &&
+                !clustered(graph_.agents[at(x.agent)].role);
+  if (!enough || x.agent != y.agent || x.launch != y.launch) return false;
+  const auto& syncs = timeline_.trace(x.agent, x.launch).syncs;
+  return std::any_of(syncs.begin() + x.pos, syncs.begin() + y.pos,
+                     [](const Sync& s) { return s.kind == SyncKind::kFence; });
+}
+
+std::vector<SyncRow> HappensBefore::missing_rows(const Holds& holds) const {
+  std::vector<SyncRow> out;
+  for (std::size_t r = 0; r < kNumSyncRows; ++r) {
+    SyncPowers powers = powers_;
+    powers.rows[r] = kEverything;
+    if (holds(HappensBefore(timeline_, execution_, powers))) out.push_back(static_cast<SyncRow>(r));
+  }
+  return out;
+}
+
+}  // namespace stretto
