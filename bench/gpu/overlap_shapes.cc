@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/ag_gemm/ag_gemm.h"
@@ -58,18 +59,15 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
     std::int64_t comm_rows, channels;
   };
   constexpr Choice kChoices[] = {
-      {kWide, Gather::kPush, 16, 32, 32},  {kWide, Gather::kPull, 16, 32, 32},
-      {kWide, Gather::kPush, 8, 128, 32},  {kWide, Gather::kPush, 4, 32, 32},
-      {kWide, Gather::kPush, 4, 128, 8},   {kWide, Gather::kPull, 8, 32, 32},
-      {kWide, Gather::kPull, 4, 128, 32},  {kWide, Gather::kPull, 4, 32, 32},
-      {kWide, Gather::kPush, 2, 32, 32},   {kMiddle, Gather::kPush, 4, 32, 32},
-      {kMiddle, Gather::kPush, 8, 32, 32}, {kMiddle, Gather::kPull, 8, 32, 32},
-      {kNarrow, Gather::kPush, 4, 32, 32},
+      {kWide, Gather::kPull, 1, 1024, 4},   {kWide, Gather::kPush, 16, 32, 32},
+      {kWide, Gather::kPull, 1, 512, 8},    {kWide, Gather::kPull, 2, 1024, 4},
+      {kMiddle, Gather::kPull, 1, 1024, 4}, {kWide, Gather::kPush, 4, 128, 8},
+      {kWide, Gather::kPush, 8, 32, 32},    {kNarrow, Gather::kPull, 1, 1024, 4},
   };
   std::int64_t run_rows = s.rank.m / s.world_size;
   for (const Choice& c : kChoices) {
     AgGemmConfig config{.tile = c.loop.tile,
-                        .num_compute_sms = sms - c.workers,
+                        .num_compute_sms = c.gather == Gather::kPull ? sms : sms - c.workers,
                         .gather = c.gather,
                         .num_gather_workers = c.workers,
                         .comm_rows = std::min(c.comm_rows, run_rows),
@@ -87,14 +85,15 @@ struct ScatterChoice {
   Scatter scatter;
   int reduce, queues;
   std::int64_t channels;
-  int taken() const { return reduce + (scatter == Scatter::kCopyEngine ? queues : 0); }
+  // One SM rings for the copy engine.
+  int taken() const { return reduce + (scatter == Scatter::kCopyEngine ? 1 : 0); }
   int num_slots() const { return scatter == Scatter::kEpilogue ? 2 : 1; }
 };
 constexpr ScatterChoice kScatters[] = {
-    {kWide, Scatter::kEpilogue, 0, 1, 32},   {kMiddle, Scatter::kEpilogue, 0, 1, 32},
-    {kNarrow, Scatter::kEpilogue, 0, 1, 32}, {kWide, Scatter::kCopyEngine, 0, 2, 4},
-    {kNarrow, Scatter::kEpilogue, 8, 1, 32}, {kNarrow, Scatter::kEpilogue, 16, 1, 32},
-    {kWide, Scatter::kEpilogue, 0, 1, 8},    {kNarrow, Scatter::kCopyEngine, 8, 4, 8},
+    {kWide, Scatter::kCopyEngine, 0, 1, 4},   {kWide, Scatter::kEpilogue, 0, 1, 32},
+    {kWide, Scatter::kCopyEngine, 0, 1, 16},  {kMiddle, Scatter::kEpilogue, 0, 1, 32},
+    {kMiddle, Scatter::kCopyEngine, 0, 1, 8}, {kNarrow, Scatter::kEpilogue, 0, 1, 32},
+    {kWide, Scatter::kCopyEngine, 0, 1, 8},   {kNarrow, Scatter::kCopyEngine, 0, 1, 8},
 };
 
 void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
@@ -136,8 +135,12 @@ void add_one_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
     Loop loop;
     int reduce;
   };
-  constexpr Choice kChoices[] = {{kSmall, 0}, {kFlat, 0}, {kNarrow, 0}, {kSmall, 4}, {kFlat, 32}};
-  for (const Choice& c : kChoices) {
+  std::vector<Choice> choices = {{kSmall, 0}, {kFlat, 0}, {kNarrow, 0}};
+  if (s.rank.m <= kFewRows) {
+    GpuLoop loop = gpu_loop({.m = s.rank.m, .n = s.rank.n, .a_dtype = kDType, .b_dtype = kDType});
+    choices.insert(choices.begin(), {{loop.tile, loop.num_stages}, 0});
+  }
+  for (const Choice& c : choices) {
     std::int64_t tiles = ceil_div(s.rank.m, c.loop.tile.bm) * ceil_div(s.rank.n, c.loop.tile.bn);
     auto compute = static_cast<int>(std::min<std::int64_t>(tiles, sms - c.reduce));
     add(out, "one", ar_desc(s),

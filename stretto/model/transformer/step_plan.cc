@@ -152,7 +152,11 @@ class Planner {
 
   void add_head(const char* input) {
     VocabDesc d = vocab_desc(std::min(kHeadRows, bound_));
-    add_buffer({.name = StepPlan::kLogits, .dtype = DType::kF32, .rows = d.m, .cols = d.vocab});
+    add_buffer({.name = StepPlan::kLogits,
+                .dtype = DType::kF32,
+                .rows = d.m,
+                .cols = d.vocab,
+                .symmetric = true});
     plan_.head = {.program = add_program(lm_head_program(d, s_.target)),
                   .bindings = {{"x", input},
                                {"table", c_.tie_word_embeddings ? "embedding" : "lm_head"},

@@ -26,10 +26,9 @@ void check(const VocabDesc& d, const VocabConfig& c) {
     throw UserError(fmt::format("vocabulary: tile_k is {}, need 0 or more", c.tile_k));
   }
   positive(c.num_workers, "num_workers");
-  positive(c.num_queues, "num_queues");
 }
 
-void wait_for_readers(ProgramBuilder& p, const SignalRef& done, const Index& times) {
+void wait_for_all(ProgramBuilder& p, const SignalRef& done, const Index& times) {
   p.on_end([&] { p.loop(p.world_size(), [&](const Index& i) { p.wait(done[i], times); }); });
 }
 
@@ -78,7 +77,7 @@ Program embedding(const VocabDesc& d, const VocabConfig& cfg) {
     p.notify_all(done);
     p.store(out.tile({t.row, 0}, cfg.tile_rows, d.hidden), cast(sum, d.dtype));
   });
-  wait_for_readers(p, done, sums.count());
+  wait_for_all(p, done, sums.count());
   return p.finish();
 }
 
@@ -89,44 +88,37 @@ Program lm_head(const VocabDesc& d, const VocabConfig& cfg) {
   Index m = p.extent("m", d.m);
   TensorRef x = p.input("x", d.dtype, {m, d.hidden});
   TensorRef table = p.input("table", d.weight_dtype, {share, d.hidden});
-  TensorRef part = p.buffer("part", DType::kF32, {m, share}, {.space = Space::kSymmetric});
-  TensorRef logits = p.output("logits", DType::kF32, {m, d.vocab});
-  std::int64_t row_tiles = ceil_div(d.m, cfg.tile_rows),
-               col_tiles = ceil_div(share, cfg.tile_vocab);
-  SignalRef computed = p.signal("computed", d.world_size * col_tiles);  // [owner][column block]
-  SignalRef done = p.signal("done");
-
+  TensorRef logits = p.output("logits", DType::kF32, {m, d.vocab}, Space::kSymmetric);
   std::int64_t tile_k = cfg.tile_k == 0 ? d.hidden : cfg.tile_k;
-  p.role("gemm", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages),
-         p.grid(d.m, share, cfg.tile_rows, cfg.tile_vocab).columns_first(), [&](const Tile& t) {
+  TileSpace tiles = p.grid(d.m, share, cfg.tile_rows, cfg.tile_vocab);
+  bool alone = d.world_size == 1;  // nobody to wait for
+  SignalRef ready, gathered;       // by rank: its logits may be written; tiles of it that are there
+  if (!alone) {
+    ready = p.signal("ready");
+    gathered = p.signal("gathered");
+    p.on_start([&] { p.notify_all(ready); });
+  }
+
+  p.role("gemm", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages), tiles.columns_first(),
+         [&](const Tile& t) {
            Value acc = p.zeros(DType::kF32, cfg.tile_rows, cfg.tile_vocab);
            p.loop(ceil_div(d.hidden, tile_k), [&](const Index& step) {
              Index k = step * tile_k;
              acc = dot(acc, p.load(x.tile({t.row, k}, cfg.tile_rows, tile_k)),
                        p.load(table.tile({t.col, k}, cfg.tile_vocab, tile_k)).T());
            });
-           p.store(part.tile({t.row, t.col}, cfg.tile_rows, cfg.tile_vocab), acc);
-           p.loop(p.world_size(), [&](const Index& i) {
-             p.notify(computed[p.rank() * col_tiles + t.n], (p.rank() + i) % p.world_size());
+           Index first = p.let("first", p.rank() * share);
+           Index end = p.let("end", min(first + share, d.vocab));  // of this rank's columns
+           Slice columns = logits.tile({t.row, first + t.col}, cfg.tile_rows, cfg.tile_vocab);
+           if (alone) return p.store(columns.until_col(end), acc);
+           p.loop(d.world_size, [&](const Index& i) {
+             Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
+             p.wait(ready, peer);
+             p.store(columns.on(peer).until_col(end), acc);
+             p.notify(gathered, peer);
            });
          });
-  p.role(
-      "gather",
-      cfg.num_copy_sms > 0 ? Resource::sms(cfg.num_copy_sms)
-                           : Resource::copy_engine(cfg.num_queues),
-      p.range(d.world_size * col_tiles), [&](const Tile& t) {
-        Index owner = p.let("owner", (p.rank() + t.index / col_tiles) % d.world_size);
-        Index block = p.let("block", t.index % col_tiles);
-        Index col = p.let("col", block * cfg.tile_vocab);
-        p.wait(computed[owner * col_tiles + block], row_tiles);
-        Index end =
-            min((owner + 1) * share, d.vocab);  // of this owner's columns in the whole vocabulary
-        Slice to = logits.tile({0, owner * share + col}, d.m, cfg.tile_vocab).until_col(end);
-        p.rank_copy_data(
-            part.on(owner).tile({0, col}, d.m, cfg.tile_vocab).until_col(end - owner * share), to);
-        p.notify(done, owner);
-      });
-  wait_for_readers(p, done, col_tiles);
+  if (!alone) wait_for_all(p, gathered, tiles.count());
   return p.finish();
 }
 
@@ -150,14 +142,12 @@ VocabConfig embedding_gpu_config(const VocabDesc& d) {
 VocabConfig lm_head_gpu_config(const VocabDesc& d) {
   std::int64_t share = vocab_per_rank(d);
   GpuLoop loop = gpu_loop({.m = d.m, .n = share, .a_dtype = d.dtype, .b_dtype = d.weight_dtype});
-  VocabConfig c{.tile_rows = loop.tile.bm,
-                .tile_vocab = loop.tile.bn,
-                .tile_k = loop.tile.bk,
-                .num_stages = loop.num_stages,
-                .num_copy_sms = 16};
-  std::int64_t tiles = ceil_div(d.m, c.tile_rows) * ceil_div(share, c.tile_vocab);
-  c.num_workers = gpu_workers(tiles, kGpuSms - c.num_copy_sms);
-  return c;
+  std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(share, loop.tile.bn);
+  return {.tile_rows = loop.tile.bm,
+          .tile_vocab = loop.tile.bn,
+          .tile_k = loop.tile.bk,
+          .num_stages = loop.num_stages,
+          .num_workers = gpu_workers(tiles)};
 }
 
 }  // namespace stretto

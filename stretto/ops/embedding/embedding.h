@@ -28,8 +28,6 @@ struct VocabConfig {
   std::int64_t tile_k = 0;  // lm_head: hidden columns of one step; 0: all
   int num_stages = 0;       // lm_head: steps loaded ahead; 0: none
   int num_workers = 1;      // of each role
-  int num_queues = 1;    // lm_head: copy engines that gather the logits
-  int num_copy_sms = 0;  // lm_head: SMs that gather them instead, where not 0
 };
 
 std::string to_string(const VocabDesc& desc);
@@ -42,8 +40,8 @@ std::int64_t vocab_per_rank(const VocabDesc& desc);
 // hidden] when sequence-parallel: each rank looks up the tokens it holds, the others contribute
 // zeros, and the sum is exact.
 Program embedding(const VocabDesc& desc, const VocabConfig& config);
-// x [m, hidden], the same on every rank, table [V', hidden] -> logits [m, vocab] f32 on every rank:
-// each rank's columns are gathered by copy engine while later ones are computed.
+// x [m, hidden], the same on every rank, table [V', hidden] -> logits [m, vocab] f32, symmetric:
+// each rank stores its columns to every rank as it computes them.
 Program lm_head(const VocabDesc& desc, const VocabConfig& config);
 
 OperatorInfo embedding_info();

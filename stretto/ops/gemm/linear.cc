@@ -14,6 +14,28 @@ std::int64_t round_up(std::int64_t value, std::int64_t step) {
   return ceil_div(value, step) * step;
 }
 
+// Narrow tiles and many stages: what is under way of a row of weights then lies in one stretch of
+// 1 to 2 KB, which HBM gives faster than many short ones.
+GpuLoop streaming_loop(const GpuLoopDesc& d) {
+  constexpr std::int64_t kStageBytes = std::int64_t{200} * 1024, kMostStages = 24;
+  constexpr std::int64_t kLeastCols = 32, kStep = 8;
+  const std::int64_t weights = d.swiglu ? 2 : 1, most_cols = 128 / weights;
+  // Rows that are loaded; past 8, a slot has room for kFewRows all the same, which the tensor core
+  // reads.
+  GemmTile tile{.bm = std::min(round_up(std::max<std::int64_t>(d.m, 1), 8), kFewRows),
+                .bn = kLeastCols,
+                .bk = 64};
+  auto columns_of_a_worker = [&](std::int64_t bn) {
+    return ceil_div(ceil_div(d.n, bn), std::int64_t{kGpuSms}) * bn;
+  };
+  for (std::int64_t bn = kLeastCols; bn <= most_cols; bn += kStep) {
+    if (columns_of_a_worker(bn) < columns_of_a_worker(tile.bn)) tile.bn = bn;
+  }
+  std::int64_t slot_rows = tile.bm > 8 ? kFewRows : 8;
+  std::int64_t slice = (slot_rows + tile.bn * weights) * tile.bk * 2;
+  return {.tile = tile, .num_stages = static_cast<int>(std::min(kStageBytes / slice, kMostStages))};
+}
+
 }  // namespace
 
 Linear::Linear(ProgramBuilder& p, const LinearDesc& desc) : p_(&p), desc_(desc) {
@@ -74,10 +96,11 @@ GemmTile default_tile(std::int64_t m, std::int64_t n, std::int64_t k) {
 GpuLoop gpu_loop(const GpuLoopDesc& d) {
   bool matrix = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2;
   if (!matrix) return {.tile = {.bm = 64, .bn = 64, .bk = 32}, .num_stages = 2};
+  if (d.m <= kFewRows) return streaming_loop(d);
   constexpr std::int64_t kMaxRows = 128;  // two warpgroups of 64 rows
   constexpr std::int64_t kStageBytes = std::int64_t{192} * 1024;
   std::int64_t max_cols = d.swiglu ? 128 : 256;  // accumulators fill half the registers
-  GemmTile tile{.bm = d.m <= 64 ? 64 : kMaxRows, .bn = 64, .bk = 64};
+  GemmTile tile{.bm = kMaxRows, .bn = 64, .bk = 64};
   // The width that keeps the SMs busiest: waves of tiles times the time of one, which is that of
   // its columns and of kTileCost more. On an H200, 2026-11-21, widths of 96, 160 and 224 made m =
   // 1024 up to 1.2 times faster where wide tiles left SMs idle (docs/performance.md).

@@ -55,6 +55,9 @@ GemmTile default_tile(std::int64_t m, std::int64_t n, std::int64_t k);
 
 // The main loop of a GEMM on a Hopper GPU: 16-bit factors through the tensor core, with slices of
 // both loaded ahead; others by the threads' own arithmetic, on tiles that leave room in registers.
+// Up to kFewRows rows read every weight once, so that bandwidth is all that counts: columns are cut
+// so finely that every SM reads its share, and as much as shared memory holds is under way.
+inline constexpr std::int64_t kFewRows = 64;
 struct GpuLoop {
   GemmTile tile;
   int num_stages = 0;

@@ -181,20 +181,30 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
 }
 
 GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
-  GemmRsConfig rs = default_config(scattered(d), Target::kCuda);
-  GemmArConfig cfg{.tile = rs.tile,
-                   .shots = shots,
-                   .num_compute_sms = rs.num_compute_sms,
-                   .num_reduce_sms = rs.num_reduce_sms,
-                   .channels = rs.channels_per_rank,
-                   .num_copy_queues = rs.num_copy_queues,
-                   .num_stages = rs.num_stages};
-  if (shots == ReduceShots::kTwo) return cfg;
+  if (shots == ReduceShots::kTwo) {
+    GemmRsConfig rs = default_config(scattered(d), Target::kCuda);
+    // Two roles on copy engines, each of which an SM does where there is no engine for it.
+    if (rs.scatter == Scatter::kCopyEngine) rs.num_compute_sms = kGpuSms - 2;
+    return {.tile = rs.tile,
+            .shots = shots,
+            .num_compute_sms = rs.num_compute_sms,
+            .num_reduce_sms = rs.num_reduce_sms,
+            .channels = rs.channels_per_rank,
+            .num_slots = rs.num_slots,
+            .scatter = rs.scatter,
+            .num_copy_queues = rs.num_copy_queues,
+            .num_stages = rs.num_stages};
+  }
+  GpuLoop loop = gpu_loop({.m = d.m, .n = d.n, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype});
   // A tile and its sum in rank order fill the registers.
-  cfg.tile.bn = std::min<std::int64_t>(cfg.tile.bn, 128);
-  cfg.channels = ceil_div(d.m, cfg.tile.bm) * ceil_div(d.n, cfg.tile.bn);
-  cfg.num_compute_sms = gpu_workers(cfg.channels);
-  return cfg;
+  loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
+  std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
+  return {.tile = loop.tile,
+          .shots = shots,
+          .num_compute_sms = gpu_workers(tiles),
+          .num_reduce_sms = 0,
+          .channels = tiles,
+          .num_stages = loop.num_stages};
 }
 
 }  // namespace
@@ -215,10 +225,11 @@ std::string to_string(const GemmArConfig& cfg) {
       cfg.num_stages);
 }
 
-GemmArConfig default_config(const GemmArDesc& d) {
+GemmArConfig default_config(const GemmArDesc& d, Target target) {
   // One hop while the rows are few, as in a decode step. Beyond, P times the bytes cost more than
-  // the second hop.
-  return default_config(d, d.m <= 32 ? ReduceShots::kOne : ReduceShots::kTwo);
+  // the second hop: on two H200s from about 512 rows of 8192 on (docs/performance.md).
+  std::int64_t most_rows = target == Target::kCuda ? 256 : 32;
+  return default_config(d, d.m <= most_rows ? ReduceShots::kOne : ReduceShots::kTwo, target);
 }
 
 GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target target) {

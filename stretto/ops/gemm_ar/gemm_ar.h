@@ -41,7 +41,8 @@ struct GemmArConfig {
 
 std::string to_string(const GemmArDesc& desc);
 std::string to_string(const GemmArConfig& config);
-GemmArConfig default_config(const GemmArDesc& desc);  // chooses the number of shots, too
+// Chooses the number of shots, too.
+GemmArConfig default_config(const GemmArDesc& desc, Target target = Target::kCpu);
 GemmArConfig default_config(const GemmArDesc& desc, ReduceShots shots,
                             Target target = Target::kCpu);
 

@@ -54,12 +54,20 @@ GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
     GpuLoop loop = gpu_loop({.m = run_rows, .n = d.n, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype});
     std::int64_t blocks = ceil_div(run_rows, loop.tile.bm);
     std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn) * d.world_size;
-    return {.tile = loop.tile,
-            .num_compute_sms = gpu_workers(tiles),
-            .num_reduce_sms = 0,
-            .channels_per_rank = std::max<std::int64_t>(blocks, 1),
-            .num_stages = loop.num_stages,
-            .raster = 8};
+    GemmRsConfig cfg{.tile = loop.tile,
+                     .num_compute_sms = gpu_workers(tiles),
+                     .num_reduce_sms = 0,
+                     .channels_per_rank = std::max<std::int64_t>(blocks, 1),
+                     .num_stages = loop.num_stages,
+                     .raster = 8};
+    // Tiles that all SMs store at once fill the link, and the SMs wait for it; a copy engine costs
+    // one SM, which rings for it, and pays from several waves of tiles on (docs/performance.md).
+    if (tiles < 6 * kGpuSms) return cfg;
+    cfg.scatter = Scatter::kCopyEngine;
+    cfg.num_compute_sms = kGpuSms - 1;
+    cfg.channels_per_rank = std::min<std::int64_t>(blocks, 4);
+    cfg.num_slots = 1;
+    return cfg;
   }
   GemmTile tile = default_tile(run_rows, d.n, d.k);
   if (run_rows > 8) tile.bm = std::min(tile.bm, ceil_div(run_rows, std::int64_t{16}) * 8);

@@ -42,6 +42,9 @@ OperatorInfo info(const char* name, const char* summary, Scatter scatter) {
     GemmRsConfig cfg = default_config(d, target);
     cfg.scatter = scatter;
     cfg.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
+    if (target == Target::kCuda && scatter == Scatter::kCopyEngine) {
+      cfg.num_compute_sms = std::min(cfg.num_compute_sms, kGpuSms - 1);
+    }
     return cfg;
   };
   return {.name = name,
