@@ -226,6 +226,7 @@ bool AgentWriter::takes_turns(const Block& ops) {
 }
 
 void AgentWriter::loop(const Op& op) {
+  if (sync_loop(op)) return;
   std::string var = var_text(program_, op.var);
   line("#pragma unroll 1");
   line("for (int {} = {}, end_{} = {}; {} < end_{}; ++{}) {{", var, expr(op.exprs[0]), var,

@@ -12,6 +12,7 @@
 
 #include "stretto/codegen/agent_text.h"
 #include "stretto/codegen/expr_text.h"
+#include "stretto/ir/sync_table.h"
 
 namespace stretto {
 
@@ -55,6 +56,13 @@ class AgentWriter {
   void product(const Op& op);
   void pipe(const Op& op);
   void sync(const Op& op);
+  bool sync_loop(const Op& op);
+  void notify_text(const Op& op);
+  void wait_text(const Op& op);
+  void step_text(const SyncStep& step);
+  void settle_before_notify();
+  void settle_after_wait();
+  bool uses_tma() const { return !plan_.groups.empty() || plan_.store_stages != 0; }
 
   void put(const Op& op, const PipePlan& plan);
   void put_by_threads(const Op& op);

@@ -253,10 +253,9 @@ TEST(Codegen, SignalsOrderWhatTheyPassOn) {
       2));
   expect_lines(kernel.source,
                {"// on_start", "add_release_sys(", "if (blockIdx.x == 0) __syncthreads();",
-                "wait_acquire_sys(", "named_barrier_sync(team.barrier, 256);",
-                "fence_proxy_async_global();", "copy_box<4>(", "fence_acq_rel_gpu();",
-                "tma_store_wait<0>();", "named_barrier_sync(team.barrier, 256);",
-                "fence_acq_rel_sys();", "add_release_sys(", "// on_end", "wait_acquire_sys(",
+                "wait_acquire_sys(", "named_barrier_sync(team.barrier, 256);", "copy_box<4>(",
+                "fence_acq_rel_gpu();", "named_barrier_sync(team.barrier, 256);", "+= 256) {",
+                "add_release_sys(", "// on_end", "+= 128) {", "wait_acquire_sys(",
                 "store_relaxed_sys(p.control, load_relaxed_sys(p.control) + 1)"});
   expect_clean_build(kernel);
 }
@@ -297,8 +296,8 @@ TEST(Codegen, PacketsAndTables) {
         };
       },
       2));
-  expect_lines(kernel.source, {"reinterpret_cast<const volatile int*>", "store_packets<",
-                               "epoch % 2", "u32(epoch + 1)", "load_packets<"});
+  expect_lines(kernel.source, {"table_entry<i32>(", "store_packets<", "epoch % 2", "u32(epoch + 1)",
+                               "load_packets<"});
   expect_clean_build(kernel);
 }
 

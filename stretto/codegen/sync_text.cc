@@ -4,8 +4,24 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
+#include "stretto/ir/sync_table.h"
 
 namespace stretto {
+namespace {
+
+// The release or acquire of a row.
+SyncSteps::const_iterator pivot(const SyncSteps& row) {
+  return std::find_if(row.begin(), row.end(), [](const SyncStep& s) {
+    return s.kind == StepKind::kRelease || s.kind == StepKind::kAcquire;
+  });
+}
+
+const char* scope_text(const SyncStep& step) {
+  STRETTO_CHECK(step.scope >= Scope::kGpu, "no instruction for " + describe(step));
+  return step.scope == Scope::kSys ? "sys" : "gpu";
+}
+
+}  // namespace
 
 int AgentWriter::sync_site(const Op& op) {
   kernel_.launch.sites.push_back(
@@ -13,43 +29,100 @@ int AgentWriter::sync_site(const Op& op) {
   return static_cast<int>(kernel_.launch.sites.size()) - 1;
 }
 
+// The notify itself, in the scope that the table says.
+void AgentWriter::notify_text(const Op& op) {
+  line("add_release_{}(p.signals[{}] + {} + {}, {});",
+       scope_text(*pivot(sync_table()[SyncRow::kNotify])), expr(op.exprs[1]),
+       kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)], expr(op.exprs[0]),
+       expr(op.exprs[2]));
+}
+
+void AgentWriter::wait_text(const Op& op) {
+  line("const i64 counter = {} + {};",
+       kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)], expr(op.exprs[0]));
+  line(
+      "wait_acquire_{}(p.signals[rank] + counter, epoch * p.quotas[counter] + u64({}), p.watch, "
+      "{}, counter);",
+      scope_text(*pivot(sync_table()[SyncRow::kWait])), expr(op.exprs[1]), sync_site(op));
+}
+
+// A loop that does nothing but notify, or nothing but wait: each iteration in a thread of its own.
+bool AgentWriter::sync_loop(const Op& op) {
+  const Block& body = op.bodies[0];
+  if (alone() || body.empty()) return false;
+  OpCode code = body.back().code;
+  if (code != OpCode::kNotify && code != OpCode::kWait) return false;
+  bool only =
+      std::all_of(body.begin(), body.end() - 1, [](const Op& o) { return o.code == OpCode::kLet; });
+  if (!only) return false;
+  if (code == OpCode::kNotify) settle_before_notify();
+  std::string var = var_text(program_, op.var);
+  line("for (int {} = {} + int(team.tid), end_{} = {}; {} < end_{}; {} += {}) {{", var,
+       expr(op.exprs[0]), var, expr(op.exprs[1]), var, var, var, values_.num_threads);
+  ++depth_;
+  for (const Op& o : body) {
+    if (o.code == OpCode::kLet) emit(o);
+  }
+  code == OpCode::kNotify ? notify_text(body.back()) : wait_text(body.back());
+  --depth_;
+  line("}}");
+  if (code == OpCode::kWait) settle_after_wait();
+  return true;
+}
+
+// The steps of the table up to the release, and from the acquire on.
+void AgentWriter::settle_before_notify() {
+  const SyncSteps& row = sync_table()[SyncRow::kNotify];
+  for (auto step = row.begin(); step != pivot(row); ++step) step_text(*step);
+}
+
+void AgentWriter::settle_after_wait() {
+  const SyncSteps& row = sync_table()[SyncRow::kWait];
+  for (auto step = pivot(row) + 1; step != row.end(); ++step) step_text(*step);
+}
+
+// A role without TMA has nothing under way in the asynchronous proxy, and brings nothing there.
+void AgentWriter::step_text(const SyncStep& step) {
+  std::string by = alone() || step.by == Doers::kAll ? ""
+                   : step.by == Doers::kIssuers      ? "if (team.tid % 128 == 0) "
+                                                     : "if (team.tid == 0) ";
+  switch (step.kind) {
+    case StepKind::kCompleteStores:
+      if (uses_tma()) line("{}tma_store_wait<0>();", by);
+      return;
+    case StepKind::kReadStores:
+      if (uses_tma()) line("{}tma_store_wait_read<0>();", by);
+      return;
+    case StepKind::kMeet:
+      if (!alone()) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
+      return;
+    case StepKind::kFence:
+      return line("{}fence_acq_rel_{}();", by, scope_text(step));
+    case StepKind::kProxyFence:
+      if (uses_tma()) line("{}fence_proxy_async_global();", by);
+      return;
+    default:
+      throw InternalError("no text of its own: " + describe(step));
+  }
+}
+
 void AgentWriter::sync(const Op& op) {
-  auto meet = [&] {
-    if (!alone()) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
-  };
   std::string first = alone() ? "true" : "team.tid == 0";
   switch (op.code) {
-    case OpCode::kNotify: {
-      if (alone()) line("tma_store_wait<0>();");
-      if (!alone()) line("if (team.tid % 128 == 0) tma_store_wait<0>();");
-      meet();
-      line("if ({}) {{", first);
-      line("  fence_acq_rel_sys();");
-      line("  add_release_sys(p.signals[{}] + {} + {}, {});", expr(op.exprs[1]),
-           kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)], expr(op.exprs[0]),
-           expr(op.exprs[2]));
-      line("}}");
-      return;
-    }
+    case OpCode::kNotify:
     case OpCode::kWait: {
-      int site = sync_site(op);
+      bool notifies = op.code == OpCode::kNotify;
+      if (notifies) settle_before_notify();
       line("if ({}) {{", first);
-      line("  const i64 counter = {} + {};",
-           kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)], expr(op.exprs[0]));
-      line(
-          "  wait_acquire_sys(p.signals[rank] + counter, epoch * p.quotas[counter] + u64({}), "
-          "p.watch, {}, counter);",
-          expr(op.exprs[1]), site);
+      ++depth_;
+      notifies ? notify_text(op) : wait_text(op);
+      --depth_;
       line("}}");
-      meet();
-      line("fence_proxy_async_global();");
+      if (!notifies) settle_after_wait();
       return;
     }
     case OpCode::kFence:
-      if (!alone()) line("if (team.tid % 128 == 0) tma_store_wait<0>();");
-      line("fence_acq_rel_gpu();");
-      line("fence_proxy_async_global();");
-      meet();
+      for (const SyncStep& step : sync_table()[SyncRow::kFence]) step_text(step);
       return;
     default:
       if (alone()) {

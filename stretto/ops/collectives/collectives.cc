@@ -264,13 +264,13 @@ Program all_reduce_packet(const CollectiveDesc& d, const CollectiveConfig& cfg) 
           inbox.on(peer).tile({p.rank(), t.row, t.col}, cfg.tile_rows, cols).until_row(end), mine);
     });
     Value sum = p.zeros(DType::kF32, cfg.tile_rows, cols);
-    p.loop(d.world_size, [&](const Index& r) {
-      Value part = copy(mine);
-      p.when(r != p.rank(), [&] {
-        part = p.load_packet(inbox.tile({r, t.row, t.col}, cfg.tile_rows, cols).until_row(end));
-      });
-      sum = sum + cast(part, DType::kF32);
-    });
+    auto receive = [&](const Index& r) {
+      Slice from = inbox.tile({r, t.row, t.col}, cfg.tile_rows, cols).until_row(end);
+      sum = sum + cast(p.load_packet(from), DType::kF32);
+    };
+    p.loop(0, p.rank(), receive);
+    sum = sum + cast(mine, DType::kF32);
+    p.loop(p.rank() + 1, d.world_size, receive);
     p.store(out.tile({t.row, t.col}, cfg.tile_rows, cols), cast(sum, d.dtype));
   });
   return finish(p, cfg);

@@ -74,11 +74,12 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
   TensorRef sum = p.output("sum", d.dtype, {m, d.hidden});
   TensorRef out = p.output("out", d.dtype, {m, d.hidden});
   TileSpace tiles = p.grid(d.m, 1, cfg.tile_rows, 1);
+  // Whole packets, whatever the dtype; what lies past the row is zero.
+  std::int64_t width = cfg.packets ? ceil_div(d.hidden, 4) * 4 : d.hidden;
   SignalRef ready, done;
   TensorRef inbox;
   if (cfg.packets) {
-    std::int64_t columns = ceil_div(d.hidden, 4) * 4;  // whole packets, whatever the dtype
-    inbox = p.buffer("inbox", d.dtype, {d.world_size, d.m, columns},
+    inbox = p.buffer("inbox", d.dtype, {d.world_size, d.m, width},
                      {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
   } else {
     ready = p.signal("ready");
@@ -88,27 +89,28 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
 
   p.role("reduce_norm", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
     auto rows = [&](const TensorRef& tensor) {
-      return tensor.tile({t.row, 0}, cfg.tile_rows, d.hidden);
+      return tensor.tile({t.row, 0}, cfg.tile_rows, width);
     };
     auto packets = [&](const TensorRef& on, const Index& source) {
-      return on.tile({source, t.row, 0}, cfg.tile_rows, d.hidden).until_row(max(m, 1));
+      return on.tile({source, t.row, 0}, cfg.tile_rows, width).until_row(max(m, 1));
     };
-    Value total = p.zeros(DType::kF32, cfg.tile_rows, d.hidden), old, scale;
+    Value total = p.zeros(DType::kF32, cfg.tile_rows, width), old, scale;
     if (cfg.packets) {
       Value mine = p.load(rows(x));
       p.loop(d.world_size - 1, [&](const Index& i) {
         p.store_packet(packets(inbox.on((p.rank() + 1 + i) % d.world_size), p.rank()), mine);
       });
       old = p.load(rows(residual));
-      scale = p.load(weight.tile({0, 0}, 1, d.hidden));
-      p.loop(d.world_size, [&](const Index& r) {
-        Value part = copy(mine);
-        p.when(r != p.rank(), [&] { part = p.load_packet(packets(inbox, r)); });
-        total = total + cast(part, DType::kF32);
-      });
+      scale = p.load(weight.tile({0, 0}, 1, width));
+      auto receive = [&](const Index& r) {
+        total = total + cast(p.load_packet(packets(inbox, r)), DType::kF32);
+      };
+      p.loop(0, p.rank(), receive);
+      total = total + cast(mine, DType::kF32);
+      p.loop(p.rank() + 1, d.world_size, receive);
     } else {
       old = p.load(rows(residual));
-      scale = p.load(weight.tile({0, 0}, 1, d.hidden));
+      scale = p.load(weight.tile({0, 0}, 1, width));
       p.loop(p.world_size(), [&](const Index& r) {
         p.wait(ready, r);
         total = total + cast(p.load(rows(x.on(r))), DType::kF32);
