@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/gpu_measure.h"
 #include "apps/program_source.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/harness/time_case.h"
@@ -15,16 +16,23 @@ namespace stretto {
 namespace {
 
 struct MeasureOptions {
-  std::string source, dtype = "float32", output;
+  std::string source, dtype, output;
   OpShape shape;
   int samples = 20;
   bool json = false;
+  std::string device = "cpu", machine;
+  bool no_vendor = false, graph = false, measure = false;
 };
+
+DType dtype_of(const MeasureOptions& options) {
+  if (!options.dtype.empty()) return parse_dtype(options.dtype);
+  return options.device == "cuda" ? DType::kBF16 : DType::kF32;
+}
 
 OpCase make_case(const MeasureOptions& options) {
   ProgramSource source(options.source);
   OpShape shape = options.shape;
-  shape.dtype = parse_dtype(options.dtype);
+  shape.dtype = dtype_of(options);
   if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
   OpCase c = random_case(source.program(shape), 1);
   if (source.op() != nullptr) c.config = fmt::format("{} {}", source.op()->name, to_string(shape));
@@ -38,24 +46,64 @@ double percentile(const std::vector<double>& sorted, double p) {
   return sorted[below] + (position - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
-void bench(const MeasureOptions& options) {
-  OpCase c = make_case(options);
-  std::vector<double> samples = time_case(c, {.samples = options.samples});
+nlohmann::json summary_json(std::vector<double> samples) {
   std::vector<double> sorted = samples;
   std::sort(sorted.begin(), sorted.end());
-  double median = percentile(sorted, 0.5), p10 = percentile(sorted, 0.1),
-         p90 = percentile(sorted, 0.9);
-  if (options.json) {
-    nlohmann::json out = {{"median_ms", median},
-                          {"p10_ms", p10},
-                          {"p90_ms", p90},
-                          {"samples", samples},
-                          {"config", c.config}};
-    fmt::print("{}\n", out.dump());
-    return;
+  return {{"median_ms", percentile(sorted, 0.5)},
+          {"p10_ms", percentile(sorted, 0.1)},
+          {"p90_ms", percentile(sorted, 0.9)},
+          {"samples", std::move(samples)}};
+}
+
+void print_summary(const nlohmann::json& out) {
+  fmt::print("{}: median {:.4f} ms, p10 {:.4f}, p90 {:.4f}, {} samples\n",
+             out["config"].get<std::string>(), out["median_ms"].get<double>(),
+             out["p10_ms"].get<double>(), out["p90_ms"].get<double>(), out["samples"].size());
+}
+
+void bench_on_gpus(const MeasureOptions& options) {
+  ProgramSource source(options.source);
+  OpShape shape = options.shape;
+  shape.dtype = dtype_of(options);
+  shape.target = Target::kCuda;
+  if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
+  GpuMeasurement m = measure_on_gpus(source, {.shape = shape,
+                                              .samples = options.samples,
+                                              .vendor = !options.no_vendor,
+                                              .graph = options.graph,
+                                              .measure = options.measure,
+                                              .machine = options.machine});
+  nlohmann::json out = summary_json(m.samples_ms);
+  out["config"] = m.config;
+  if (m.predicted_ms > 0) out["predicted_ms"] = m.predicted_ms;
+  if (!m.sequence.empty()) {
+    out["sequence"] = summary_json(m.sequence_ms);
+    out["sequence"]["config"] = m.sequence;
+    out["chose_sequence"] = m.chose_sequence;
   }
-  fmt::print("{}: median {:.4f} ms, p10 {:.4f}, p90 {:.4f}, {} samples\n", c.config, median, p10,
-             p90, samples.size());
+  if (m.ratio) {
+    out["sequence_over_ours"] = {
+        {"median", m.ratio->median}, {"low", m.ratio->low}, {"high", m.ratio->high}};
+  }
+  if (options.json) return fmt::print("{}\n", out.dump());
+  print_summary(out);
+  if (m.sequence.empty()) return;
+  print_summary(out["sequence"]);
+  if (m.ratio) {
+    fmt::print("sequence / ours {:.3f} [{:.3f}, {:.3f}]\n", m.ratio->median, m.ratio->low,
+               m.ratio->high);
+  } else {
+    fmt::print("the sequence was chosen\n");
+  }
+}
+
+void bench(const MeasureOptions& options) {
+  if (options.device == "cuda") return bench_on_gpus(options);
+  OpCase c = make_case(options);
+  nlohmann::json out = summary_json(time_case(c, {.samples = options.samples}));
+  out["config"] = c.config;
+  if (options.json) return fmt::print("{}\n", out.dump());
+  print_summary(out);
 }
 
 void trace(const MeasureOptions& options) {
@@ -73,7 +121,9 @@ void add_shape_options(CLI::App* command, MeasureOptions& options) {
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24));
   command->add_option("--k", options.shape.k, "global inner size; 0: the operator's default")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24));
-  command->add_option("--dtype", options.dtype, "element type, PyTorch's name or short")
+  command
+      ->add_option("--dtype", options.dtype,
+                   "element type, PyTorch's name or short; default: float32, on GPUs bfloat16")
       ->envname("STRETTO_DTYPE");
   options.shape.world_size = 2;
   command->add_option("--ranks", options.shape.world_size, "world size")
@@ -86,8 +136,20 @@ void add_shape_options(CLI::App* command, MeasureOptions& options) {
 
 void add_bench_command(CLI::App& app) {
   auto options = std::make_shared<MeasureOptions>();
-  CLI::App* command = app.add_subcommand("bench", "Time an operator or program on CPU ranks");
+  CLI::App* command =
+      app.add_subcommand("bench", "Time an operator or program on CPU ranks or GPUs");
   add_shape_options(command, *options);
+  command->add_option("--device", options->device, "where")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->envname("STRETTO_DEVICE")
+      ->capture_default_str();
+  command->add_flag("--no-vendor", options->no_vendor,
+                    "cuda: compare with and choose among programs of ours only");
+  command->add_flag("--graph", options->graph, "cuda: launches replayed from captured graphs");
+  command->add_flag("--measure", options->measure,
+                    "cuda: measure what prediction finds promising, and keep the best");
+  command->add_option("--machine", options->machine,
+                      "cuda: what choices are predicted on; default: this one, as calibrated");
   command->add_option("--samples", options->samples, "timed launches")
       ->check(CLI::Range(1, 100000))
       ->envname("STRETTO_SAMPLES")

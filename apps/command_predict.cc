@@ -4,12 +4,15 @@
 #include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
 
 #include "apps/commands.h"
 #include "apps/predicted_trace.h"
 #include "apps/program_source.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
+#include "stretto/ops/choose/choose.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/predict/prediction.h"
 #include "stretto/runtime/atomic_file.h"
@@ -21,18 +24,39 @@ struct PredictCommand {
   std::string source, machine = "h200x4", dtype = "bfloat16", target = "cuda", output;
   std::vector<std::string> extents;
   OpShape shape;
-  bool eager = false, json = false;
+  bool eager = false, json = false, default_config = false;
 };
 
-Program schedule_of(const PredictCommand& options, std::string& config) {
+// The fused program that is predicted to be the fastest, and its config.
+std::pair<Program, std::string> chosen(const std::string& op, const OpShape& shape,
+                                       const predict::Machine& machine, bool eager) {
+  OpCandidates offered = candidates(op, shape, machine.num_sms);
+  offered.sequence.clear();
+  Choice choice = choose(op, shape, offered, {.machine = machine, .eager = eager});
+  return {find_candidate(offered, choice.config)->program(), choice.config};
+}
+
+Program schedule_of(const PredictCommand& options, const predict::Machine& machine,
+                    std::string& config) {
   ProgramSource source(options.source);
   OpShape shape = options.shape;
   shape.dtype = parse_dtype(options.dtype);
   shape.target = options.target == "cuda" ? Target::kCuda : Target::kCpu;
   if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
   config = fmt::format("{} P={}", options.source, shape.world_size);
-  if (source.op() != nullptr) config = fmt::format("{} {}", source.op()->name, to_string(shape));
-  Program program = source.program(shape);
+  Program program;
+  if (source.op() == nullptr) {
+    program = source.program(shape);
+  } else {
+    config = fmt::format("{} {}", source.op()->name, to_string(shape));
+    if (options.default_config || shape.target == Target::kCpu) {
+      program = source.program(shape);
+    } else {
+      std::string text;
+      std::tie(program, text) = chosen(source.op()->name, shape, machine, options.eager);
+      config += " | " + text;
+    }
+  }
   if (program.level == Level::kTile) program = run_pipeline(std::move(program));
   for (const Role& role : program.roles) {
     config += fmt::format(", {} on {} {}", role.name, role.resource.num_workers,
@@ -95,7 +119,7 @@ void run_predict(const PredictCommand& options) {
   if (!options.output.empty()) check_writable(options.output);
   predict::Machine machine = predict::find_machine(options.machine);
   std::string config;
-  Program program = schedule_of(options, config);
+  Program program = schedule_of(options, machine, config);
   predict::Prediction p =
       predict::predict(program, machine,
                        {.plan = {.extents = extents_of(program, options), .eager = options.eager},
@@ -144,6 +168,8 @@ void add_predict_command(CLI::App& app) {
   command->add_option("--target", options->target, "whose default config to take")
       ->check(CLI::IsMember({"cuda", "cpu"}))
       ->capture_default_str();
+  command->add_flag("--default-config", options->default_config,
+                    "the operator's default config instead of the one predicted to be the fastest");
   command->add_flag("--eager", options->eager, "launched one by one, not from a graph");
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->add_option("-o,--output", options->output,

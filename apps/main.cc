@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
   stretto::add_explain_command(app);
   stretto::add_compile_command(app);
   stretto::add_predict_command(app);
+  stretto::add_calibrate_command(app);
   stretto::add_trace_command(app);
   stretto::add_bench_command(app);
   try {

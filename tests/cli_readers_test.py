@@ -81,8 +81,25 @@ class PredictTest(CliCase):
         self.assertLess(got["exposed_comm_ms"], got["time_ms"])
         self.assertGreaterEqual(got["time_ms"], max(got["floors_ms"].values()))
         self.assertEqual([r["name"] for r in got["roles"]], ["push", "gemm"])
-        for part in ("ag_gemm_push", "m=8192", "bf16", "P=4", "gemm on"):
+        for part in ("ag_gemm_push", "m=8192", "bf16", "P=4", "gemm on", "gather=push"):
             self.assertIn(part, got["config"])
+
+    def test_the_chosen_config_is_at_least_as_fast_as_the_default(self):
+        shape = ("--ranks", 2, "--m", 512, "--n", 4096, "--k", 2048, "--machine", "h200x2")
+        for op in ("gemm", "ag_gemm", "gemm_rs", "gemm_ar", "all_gather", "all_reduce_two_shot"):
+            env = {"STRETTO_CACHE_DIR": str(self.tmp / "cache")}
+            chosen = self.json_of("predict", op, *shape, keys=self.KEYS, env=env)
+            default = self.json_of("predict", op, *shape, "--default-config", keys=self.KEYS, env=env)
+            self.assertIn("tile", chosen["config"])
+            # gemm_rs and gemm_ar: the catalog's default adds a residual.
+            self.assertLessEqual(chosen["time_ms"], default["time_ms"] * 1.0001, op)
+            kept = list((self.tmp / "cache/choices").glob("*.json"))
+            again = self.json_of("predict", op, *shape, keys=self.KEYS, env=env)
+            self.assertEqual(again, chosen)
+            self.assertEqual(list((self.tmp / "cache/choices").glob("*.json")), kept)
+            kept[0].write_text("{")  # a damaged one is chosen anew
+        self.assertEqual(len(kept), 6)
+        self.assertEqual(self.json_of("predict", op, *shape, keys=self.KEYS, env=env), chosen)
 
     def test_text_and_timeline(self):
         out = self.tmp / "predicted.json"

@@ -38,6 +38,41 @@ class Device(unittest.TestCase):
                     self.assertEqual(got.stdout, "")
                     self.assertRegex(got.stderr, r"^stretto: device: .+\n$")
 
+    @unittest.skipIf(gpus() > 0, "there is a GPU")
+    def test_measuring_without_a_gpu_is_exit_code_4(self):
+        with tempfile.TemporaryDirectory() as folder:
+            machine = os.path.join(folder, "machine.json")
+            for command in (["bench", "gemm", "--device", "cuda"],
+                            ["bench", "ag_gemm", "--device", "cuda", "--ranks", "2", "--no-vendor", "--graph",
+                             "--measure", "--json"],
+                            ["calibrate", "--device", "cuda", "-o", machine]):
+                with self.subTest(command=command):
+                    got = run(*command)
+                    self.assertEqual(got.returncode, 4, got.stderr)
+                    self.assertEqual(got.stdout, "")
+                    self.assertRegex(got.stderr, r"^stretto: device: .+\n$")
+            self.assertFalse(os.path.exists(machine))
+
+    def test_bad_use_of_measuring_is_told_before_a_gpu_is_looked_for(self):
+        for command, word in ((["bench", "gemm", "--device", "tpu"], "tpu"),
+                              (["bench", "no_such_operator", "--device", "cuda"], "no_such_operator"),
+                              (["calibrate", "--device", "cpu"], "cpu"),
+                              (["calibrate", "-o", "/no/such/folder/machine.json"], "machine.json")):
+            with self.subTest(command=command):
+                got = run(*command)
+                self.assertEqual(got.returncode, 2, got.stderr)
+                self.assertIn(word, got.stderr)
+
+    @unittest.skipIf(gpus() == 0, "no GPU")
+    def test_bench_times_the_gpu_and_says_what_it_was_compared_with(self):
+        got = run("bench", "gemm", "--device", "cuda", "--ranks", "1", "--m", "1024", "--n", "1024", "--k", "1024",
+                  "--samples", "5", "--json")
+        self.assertEqual(got.returncode, 0, got.stderr)
+        value = json.loads(got.stdout)
+        self.assertEqual(len(value["samples"]), 5)
+        self.assertLessEqual(value["p10_ms"], value["median_ms"])
+        self.assertLessEqual(value["median_ms"], value["p90_ms"])
+
     def test_an_unknown_device_is_a_user_error(self):
         got = run("generate", "--model", MODEL, "--prompt", "x", "--device", "tpu")
         self.assertEqual(got.returncode, 2)

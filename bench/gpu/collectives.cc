@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <memory>
 
+#include "bench/gpu/each_shape.h"
 #include "bench/gpu/overlap_buffers.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
-#include "stretto/ops/gpu_harness/ranks_time.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
-#include "stretto/runtime/cuda/nccl.h"
+#include "stretto/ops/gpu_harness/ranks_time.h"
 
 namespace stretto::bench {
 namespace {
@@ -63,31 +63,12 @@ std::vector<CollectiveShape> selected(int world_size, const CollectivesOptions& 
   return shapes;
 }
 
-// The default, and others with larger or smaller tiles and more or fewer workers.
 std::vector<CollectiveConfig> configs(const CollectiveShape& s, bool quick) {
-  CollectiveConfig base = default_config(s.desc, Target::kCuda);
-  base.all_reduce = s.all_reduce;
-  std::vector<CollectiveConfig> out = {base};
-  bool one_role = s.kind != CollectiveKind::kAllReduce || s.all_reduce == AllReduceKind::kOneShot;
-  std::int64_t run_rows = s.desc.m / s.desc.world_size;
-  auto add = [&](std::int64_t elements, int most) {
-    CollectiveConfig c = base;
-    c.tile_cols = std::min<std::int64_t>(s.desc.n, elements);
-    c.tile_rows = std::clamp<std::int64_t>(elements / s.desc.n, 1, run_rows);
-    std::int64_t tiles = ceil_div(s.desc.m, c.tile_rows) * ceil_div(s.desc.n, c.tile_cols);
-    c.num_workers = gpu_workers(tiles, one_role ? most : most / 2);
-    c.num_copy_sms = c.num_workers;
-    bool known = std::any_of(out.begin(), out.end(), [&](const CollectiveConfig& other) {
-      return to_string(other) == to_string(c);
-    });
-    if (!known) out.push_back(c);
-  };
-  add(2048, kGpuSms);
-  if (quick) return out;
-  add(4096, kGpuSms);
-  add(8192, kGpuSms);
-  add(4096, kGpuSms / 2);
-  add(4096, kGpuSms / 4);
+  bool two_roles = s.kind == CollectiveKind::kAllReduce && s.all_reduce == AllReduceKind::kTwoShot;
+  bool copies = two_roles || s.kind == CollectiveKind::kAllGather;
+  std::vector<CollectiveConfig> out = gpu_candidates(s.desc, two_roles ? 2 : 1, copies);
+  if (quick) out.resize(std::min<std::size_t>(out.size(), 2));
+  for (CollectiveConfig& c : out) c.all_reduce = s.all_reduce;
   return out;
 }
 
@@ -350,23 +331,12 @@ std::vector<LabelledProgram> collectives_programs(int world_size,
 
 void compare_collectives(GpuWorld& world, const CollectivesOptions& options,
                          const std::function<void(const CollectiveResult&)>& done) {
-  std::vector<int> ordinals;
-  for (int r = 0; r < world.size(); ++r) ordinals.push_back(r);
-  cuda::NcclRanks nccl(ordinals);
-  RandomFill random(world, options.seed);
-  for (const CollectiveShape& shape : selected(world.size(), options)) {
-    CollectiveResult result{.shape = shape};
-    try {
-      result = Comparison(world, nccl, random, shape, options).run();
-    } catch (const Fault& e) {
-      result.error = e.what();
-      world.synchronize();
-      world.clear_fault();
-    } catch (const Error& e) {
-      result.error = e.what();
-    }
-    done(result);
-  }
+  auto compare = [&](const cuda::NcclRanks& nccl, RandomFill& random,
+                     const CollectiveShape& shape) {
+    return Comparison(world, nccl, random, shape, options).run();
+  };
+  for_each_shape<CollectiveResult>(world, selected(world.size(), options), options.seed, compare,
+                                   done);
 }
 
 }  // namespace stretto::bench

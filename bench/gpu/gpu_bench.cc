@@ -26,6 +26,7 @@
 #include "bench/gpu/overlap.h"
 #include "bench/gpu/points.h"
 #include "stretto/base/errors.h"
+#include "stretto/ops/calibrate/calibrate_gpus.h"
 #include "stretto/runtime/cuda/cublaslt.h"
 #include "stretto/runtime/cuda/nccl.h"
 
@@ -285,6 +286,23 @@ int run_points(const Settings& s) {
   return 0;
 }
 
+int run_calibrate(const Settings& s) {
+  GpuWorld world({.size = s.world_size});
+  Json out = machine(world, s);
+  GpuCalibration found = calibrate_gpus(
+      world, {.name = fmt::format("{} x{}", world.device(0).properties().name, s.world_size),
+              .start = predict::find_machine(machine_of_ranks(s.world_size)),
+              .seed = s.seed,
+              .progress = [](const std::string& line) {
+                fmt::print("{}\n", line);
+                std::fflush(stdout);
+              }});
+  out.update(found.to_json());
+  std::ofstream(s.out) << out.dump(1) << "\n";
+  fmt::print("{}\n", predict::to_json(found.machine).dump(1));
+  return 0;
+}
+
 int run(int argc, char** argv) {
   Settings s;
   CLI::App app("checks and measurements of the GPU backend");
@@ -358,7 +376,11 @@ int run(int argc, char** argv) {
     command->add_option("--machine", s.calibrated,
                         "machine file; points: after calibration, beside the file's predictions");
   }
+  auto* calibrate = app.add_subcommand("calibrate", "a machine file of this machine");
+  calibrate->add_option("--ranks", s.world_size, "GPUs")->check(CLI::Range(1, 8));
+  calibrate->add_option("-o,--out", s.out, "machine file")->required();
   CLI11_PARSE(app, argc, argv);
+  if (calibrate->parsed()) return run_calibrate(s);
   if (predict_points->parsed()) return run_predict_points(s);
   if (points->parsed()) return run_points(s);
   if (attention_check->parsed() || attention_suite->parsed()) {

@@ -6,13 +6,13 @@
 #include <cmath>
 #include <memory>
 
+#include "bench/gpu/each_shape.h"
 #include "bench/gpu/overlap_buffers.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
 #include "stretto/runtime/cuda/cublaslt.h"
-#include "stretto/runtime/cuda/nccl.h"
 
 namespace stretto::bench {
 namespace {
@@ -378,23 +378,11 @@ std::vector<LabelledProgram> overlap_programs(int world_size, int num_sms,
 
 void compare_overlap(GpuWorld& world, const OverlapOptions& options,
                      const std::function<void(const OverlapResult&)>& done) {
-  std::vector<int> ordinals;
-  for (int r = 0; r < world.size(); ++r) ordinals.push_back(r);
-  cuda::NcclRanks nccl(ordinals);
-  RandomFill random(world, options.seed);
-  for (const OverlapShape& shape : selected(world.size(), options)) {
-    OverlapResult result{.shape = shape};
-    try {
-      result = Comparison(world, nccl, random, shape, options).run();
-    } catch (const Fault& e) {
-      result.error = e.what();
-      world.synchronize();
-      world.clear_fault();
-    } catch (const Error& e) {
-      result.error = e.what();
-    }
-    done(result);
-  }
+  auto compare = [&](const cuda::NcclRanks& nccl, RandomFill& random, const OverlapShape& shape) {
+    return Comparison(world, nccl, random, shape, options).run();
+  };
+  for_each_shape<OverlapResult>(world, selected(world.size(), options), options.seed, compare,
+                                done);
 }
 
 }  // namespace stretto::bench

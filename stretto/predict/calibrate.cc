@@ -3,12 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <exception>
+#include <numeric>
+#include <optional>
+#include <thread>
 
 #include "stretto/base/errors.h"
 
 namespace stretto::predict {
 namespace {
+
+// What a parameter that was zero is tried with, in its unit.
+constexpr double kFirstStep = 0.01;
 
 // A field that the machine does not have would be ignored when the file is read.
 void check_known(const Json& figures, const Json& known, const std::string& where) {
@@ -28,14 +36,45 @@ Json::json_pointer pointer(const std::string& parameter, const Json& machine) {
   return at;
 }
 
+// Predictions on as many threads as there are processors; added up in order.
 double mean_over(const Machine& machine, const std::vector<MeasuredProgram>& measured,
                  double (*distance)(double ratio)) {
-  double sum = 0;
-  for (const MeasuredProgram& m : measured) {
-    Plan plan = build_plan(*m.program, machine, m.options);
-    sum += distance(run_plan(plan).seconds * 1e3 / m.milliseconds);
+  std::vector<double> distances(measured.size());
+  std::vector<std::exception_ptr> failed(measured.size());
+  std::atomic<std::size_t> next{0};
+  auto one = [&](const MeasuredProgram& m) {
+    return distance(run_plan(build_plan(*m.program, machine, m.options)).seconds * 1e3 /
+                    m.milliseconds);
+  };
+  {
+    std::vector<std::jthread> threads;
+    std::size_t most = std::max(std::thread::hardware_concurrency(), 1U);
+    for (std::size_t t = 0; t < std::min(most, measured.size()); ++t) {
+      threads.emplace_back([&] {
+        for (std::size_t i = next++; i < measured.size(); i = next++) {
+          try {
+            distances[i] = one(measured[i]);
+          } catch (const Error&) {
+            failed[i] = std::current_exception();
+          }
+        }
+      });
+    }
   }
-  return sum / static_cast<double>(measured.size());
+  for (const std::exception_ptr& error : failed) {
+    if (error) std::rethrow_exception(error);
+  }
+  return std::accumulate(distances.begin(), distances.end(), 0.0) /
+         static_cast<double>(measured.size());
+}
+
+// Nothing where a value is out of its range: a burst below one.
+std::optional<Machine> machine_of(const Json& json, const std::string& name) {
+  try {
+    return read_machine(json, name);
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
 }
 
 double log_distance(double ratio) { return std::abs(std::log(ratio)); }
@@ -62,11 +101,19 @@ Machine with_figures(const Machine& machine, const Json& figures, const std::str
 
 const std::vector<std::string>& fitted_parameters() {
   static const std::vector<std::string> parameters = {
-      "tensor/tflops/bfloat16", "memory/sm_gbs",
-      "memory/latency_us",      "memory/l2_gbs",
-      "overhead_us/tile",       "overhead_us/notify",
-      "link/load_latency_us",   "overhead_us/local_signal",
-      "launch_us/graph",        "tensor_loss_per_gbs",
+      "tensor/tflops/bfloat16",
+      "tensor/burst",
+      "overhead_us/k_step",
+      "memory/sm_gbs",
+      "memory/sm_copy_gbs",
+      "memory/latency_us",
+      "memory/l2_gbs",
+      "overhead_us/tile",
+      "overhead_us/notify",
+      "link/load_latency_us",
+      "overhead_us/local_signal",
+      "launch_us/graph",
+      "tensor_loss_per_gbs",
       "vector_gops_per_sm",
   };
   return parameters;
@@ -84,8 +131,11 @@ Fit fit(const Machine& start, const std::vector<MeasuredProgram>& measured,
       Json::json_pointer at = pointer(parameter, json);
       for (double step : {factor, 1 / factor}) {
         Json tried = json;
-        tried[at] = json[at].get<double>() * step;
-        double got = mean_over(read_machine(tried, start.name), measured, log_distance);
+        double value = json[at].get<double>();
+        tried[at] = value > 0 ? value * step : kFirstStep;
+        std::optional<Machine> machine = machine_of(tried, start.name);
+        if (!machine) continue;
+        double got = mean_over(*machine, measured, log_distance);
         if (got >= error) continue;
         error = got;
         json = std::move(tried);

@@ -25,14 +25,14 @@ Program copies(int tiles, int cols) {
 TEST(Calibrate, FindsTheFiguresThatExplainTheTimes) {
   Machine truth = find_machine("h200x1"), start = truth;
   truth.load_latency = 1.3e-6;
-  truth.sm_rate = 40e9;
+  truth.sm_copy_rate = 25e9;
   const Program programs[] = {copies(50, 16), copies(10, 65536), copies(20, 8192)};
   std::vector<MeasuredProgram> measured;
   for (const Program& p : programs) measured.push_back({&p, {}, predict(p, truth).time_ms});
-  Fit found = fit(start, measured, {"memory/latency_us", "memory/sm_gbs"}, 20);
+  Fit found = fit(start, measured, {"memory/latency_us", "memory/sm_copy_gbs"}, 20);
   EXPECT_LT(found.error, 0.02);
   EXPECT_NEAR(found.machine.load_latency, 1.3e-6, 0.1e-6);
-  EXPECT_NEAR(found.machine.sm_rate, 40e9, 3e9);
+  EXPECT_NEAR(found.machine.sm_copy_rate, 25e9, 2e9);
 }
 
 TEST(Calibrate, IsNeverWorseThanItsStart) {

@@ -66,7 +66,7 @@ TEST(Engine, ACopyANotifyAndAWaitAddUp) {
   m.notify_cost = 13e-6;
   m.link_latency = 17e-6;
   m.load_latency = 19e-6;
-  m.sm_rate = 2e9;
+  m.sm_rate = m.sm_copy_rate = 2e9;
   double copied = 3e-6 + 11e-6 + kMegabyte / 0.5e9;
   double seen = copied + 13e-6 + 17e-6;
   double used = seen + 19e-6 + kMegabyte / 2e9;
@@ -189,7 +189,7 @@ TEST(Engine, ProductsHideLoadsButTheFirst) {
   Machine m = round_machine(1);
   m.load_latency = 1e-6;
   m.tile_cost = 8e-6;                   // an eighth of a whole tile is stored
-  double rate = 8 * kSlotBytes / 1e-6;  // what fits into the pipe, in one latency
+  double rate = 6 * kSlotBytes / 1e-6;  // all slots but the two being read, in one latency
   double first_slot = 1e-6 + kSlotBytes / rate;
   double loop = 16 * kStepFlops / 1e12, store = 1e-6;
   EXPECT_NEAR(predict(product(1), m).time_ms, (first_slot + loop + store) * 1e3, 2e-6);
@@ -229,6 +229,7 @@ TEST(Engine, FasterPartsNeverMakeItSlower) {
     double* rates[] = {&m.hbm_rate,
                        &m.l2_rate,
                        &m.sm_rate,
+                       &m.sm_copy_rate,
                        &m.link_rate,
                        &m.copy_rate,
                        &m.push.points[0].rate,

@@ -92,6 +92,7 @@ void read_memory(const JsonFields& fields, Machine& m) {
   m.l2_rate = memory.rate("l2_gbs", kGiga);
   m.l2_bytes = memory.rate("l2_mb", kMega);
   m.sm_rate = memory.rate("sm_gbs", kGiga);
+  m.sm_copy_rate = memory.rate("sm_copy_gbs", kGiga);
   m.load_latency = memory.time("latency_us");
 }
 
@@ -170,6 +171,7 @@ Json to_json(const Machine& m) {
             {"l2_gbs", m.l2_rate / kGiga},
             {"l2_mb", m.l2_bytes / kMega},
             {"sm_gbs", m.sm_rate / kGiga},
+            {"sm_copy_gbs", m.sm_copy_rate / kGiga},
             {"latency_us", m.load_latency / kMicro}}},
           {"link",
            {{"gbs", m.link_rate / kGiga},

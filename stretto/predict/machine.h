@@ -34,7 +34,8 @@ struct Machine {
   double vector_ops = 0;  // elementwise operations of one SM
   double overlap = 0;     // part of the shorter of products and elementwise work that is hidden
   double hbm_rate = 0, l2_rate = 0, l2_bytes = 0;
-  double sm_rate = 0;       // between one SM and its GPU's memory
+  double sm_rate = 0;       // between one SM and its GPU's memory, by bulk copies to its own
+  double sm_copy_rate = 0;  // of one SM that copies from there to there
   double load_latency = 0;  // of own memory
   double link_rate = 0;     // per direction and GPU
   double link_latency = 0;  // of a signal to another GPU

@@ -70,7 +70,7 @@ struct PlannedAgent {
 // The pipes from one agent to another of the same worker.
 struct Link {
   double num_slots = 0;
-  double num_bytes = 0;  // of all slots
+  double num_bytes = 0;  // of the slots that can be on their way: all but the one being read
 };
 
 struct Plan {

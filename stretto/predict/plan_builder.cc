@@ -232,7 +232,8 @@ class PlanBuilder {
       for (const Pipe& p : role_->pipes) {
         if (p.producer != pipe.producer || p.consumer != pipe.consumer) continue;
         link.num_slots += p.num_slots;
-        link.num_bytes += static_cast<double>(p.num_slots * p.type.rows * p.type.cols) *
+        auto loading = std::max<std::int64_t>(p.num_slots - 1, 1);
+        link.num_bytes += static_cast<double>(loading * p.type.rows * p.type.cols) *
                           static_cast<double>(size_bytes(p.type.dtype));
       }
       plan_.links.push_back(link);

@@ -71,7 +71,8 @@ class WorkMaker {
   // Of one worker. What a pipe has in flight, over the time that one load takes (Little's law),
   // bounds what a producer loads.
   double local_rate() const {
-    return std::min(m_.sm_rate * worker_.num_sms, in_flight(m_.load_latency));
+    double rate = cost_.num_copies > 0 ? m_.sm_copy_rate : m_.sm_rate;
+    return std::min(rate * worker_.num_sms, in_flight(m_.load_latency));
   }
   double link_rate(const RateCurve& curve, double latency) const {
     double rate = curve.at(worker_.role_sms) / worker_.role_sms * worker_.num_sms;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "stretto/base/errors.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/configs.h"
@@ -66,7 +68,10 @@ OpCandidates of_gemm_rs(const OpShape& s, const std::vector<Scatter>& scatters, 
                   .b_dtype = s.dtype,
                   .out_dtype = s.dtype};
   OpCandidates out;
-  for (Scatter scatter : scatters) add(out, desc, gpu_configs(desc, scatter, num_sms), gemm_rs);
+  std::vector<Scatter> ordered = scatters;
+  Scatter first = default_config(desc, Target::kCuda).scatter;
+  std::stable_partition(ordered.begin(), ordered.end(), [&](Scatter s) { return s == first; });
+  for (Scatter scatter : ordered) add(out, desc, gpu_configs(desc, scatter, num_sms), gemm_rs);
   out.sequence = {{"gemm", with(s, s.m, s.n, desc.k)}, {"reduce_scatter", with(s, s.m, s.n, 0)}};
   return out;
 }
@@ -99,13 +104,9 @@ OpCandidates of_collective(const OpShape& s, Collective collective, AllReduceKin
   return out;
 }
 
-}  // namespace
-
-OpCandidates candidates(const std::string& op, const OpShape& shape, int num_sms) {
-  const OperatorInfo* info = find_operator(op);
-  if (info == nullptr) throw UserError(fmt::format("'{}' is not an operator", op));
-  OpShape s = with_defaults(shape);
-  s.target = Target::kCuda;
+// `s` has all sizes, `asked` those of the caller.
+OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& asked, int num_sms) {
+  const std::string op = info.name;
   if (op == "gemm") return of_gemm(s, num_sms);
   if (op == "ag_gemm") return of_ag_gemm(s, {Gather::kPull, Gather::kPush}, num_sms);
   if (op == "ag_gemm_push") return of_ag_gemm(s, {Gather::kPush}, num_sms);
@@ -121,11 +122,21 @@ OpCandidates candidates(const std::string& op, const OpShape& shape, int num_sms
        {AllReduceKind::kOneShot, AllReduceKind::kTwoShot, AllReduceKind::kPacket}) {
     if (op == all_reduce_info(kind).name) return of_collective(s, Collective::kAllReduce, kind);
   }
-  OpShape asked = shape;
-  asked.target = Target::kCuda;
   OpCandidates out{.desc = fmt::format("{} P={} m={} n={} k={} {}", op, asked.world_size, asked.m,
                                        asked.n, asked.k, short_name(asked.dtype))};
-  out.fused.push_back({"default", [info, asked] { return info->program(asked); }});
+  out.fused.push_back({"default", [&info, asked] { return info.program(asked); }});
+  return out;
+}
+
+}  // namespace
+
+OpCandidates candidates(const std::string& op, const OpShape& shape, int num_sms) {
+  const OperatorInfo* info = find_operator(op);
+  if (info == nullptr) throw UserError(fmt::format("'{}' is not an operator", op));
+  OpShape asked = shape;
+  asked.target = Target::kCuda;
+  OpCandidates out = made(*info, with_defaults(asked), asked, num_sms);
+  out.shape = with_defaults(asked);
   return out;
 }
 

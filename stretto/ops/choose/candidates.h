@@ -17,6 +17,7 @@ struct Candidate {
 
 struct OpCandidates {
   std::string desc;
+  OpShape shape;                 // with sizes that were left open filled in
   std::vector<Candidate> fused;  // the operator's default first
   // The unfused path: operators that run in sequence, each on the same ranks. Empty where the
   // operator is a single step.

@@ -48,25 +48,23 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
   if (!is_half(d.a_dtype, d.b_dtype) || d.swiglu) return configs;
   struct Shape {
     GemmTile tile;  // of the whole cluster
-    int cluster, stages, consumers = 1;
+    int cluster, stages;
   };
   constexpr Shape kShapes[] = {
-      {{128, 256, 64}, 1, 4},   {{256, 256, 64}, 2, 4}, {{128, 192, 64}, 1, 4},
-      {{64, 128, 64}, 1, 4, 2}, {{256, 128, 64}, 2, 6}, {{128, 128, 64}, 1, 6},
-      {{128, 224, 64}, 1, 4},   {{128, 160, 64}, 1, 5}, {{128, 96, 64}, 1, 6},
-      {{256, 192, 64}, 2, 4},   {{256, 160, 64}, 2, 5}, {{128, 160, 64}, 1, 2, 2},
-      {{64, 256, 64}, 1, 2, 2}, {{64, 64, 64}, 1, 8},   {{64, 128, 64}, 1, 6},
-      {{64, 256, 64}, 1, 4},    {{64, 96, 64}, 1, 6},
+      {{128, 256, 64}, 1, 4}, {{256, 256, 64}, 2, 4}, {{128, 192, 64}, 1, 4},
+      {{256, 128, 64}, 2, 6}, {{128, 128, 64}, 1, 6}, {{128, 224, 64}, 1, 4},
+      {{128, 160, 64}, 1, 5}, {{128, 96, 64}, 1, 6},  {{256, 192, 64}, 2, 4},
+      {{256, 160, 64}, 2, 5}, {{64, 64, 64}, 1, 8},   {{64, 128, 64}, 1, 6},
+      {{64, 256, 64}, 1, 4},  {{64, 96, 64}, 1, 6},
   };
   for (const Shape& s : kShapes) {
-    bool flat = s.tile.bm == 64 && s.consumers == 1;
+    bool flat = s.tile.bm == 64;
     if (flat != (d.m <= 64)) continue;
     std::int64_t tiles = num_tiles(d.m, d.n, s.tile);
     GemmConfig config{.tile = s.tile,
                       .num_compute_sms = gpu_workers(tiles, num_sms / s.cluster),
                       .raster = 8,
                       .num_stages = s.stages,
-                      .num_consumers = s.consumers,
                       .cluster_size = s.cluster};
     add(configs, config);
     if (s.tile.bn != 128 && s.tile.bn != 256) continue;
@@ -84,13 +82,19 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
     int workers;
     std::int64_t rows, channels;
   };
-  constexpr Transfer kTransfers[] = {{16, 32, 32}, {8, 32, 32}, {8, 128, 32},
-                                     {4, 32, 32},  {4, 128, 8}, {2, 32, 32}};
+  // Copy engines take few large pieces and no SM; SMs take small ones, each of them lost to the
+  // product.
+  const std::vector<Transfer> transfers =
+      gather == Gather::kPull
+          ? std::vector<Transfer>{{2, 256, 16}, {4, 128, 32}, {2, 1024, 4}, {1, 512, 8}}
+          : std::vector<Transfer>{{16, 32, 32}, {8, 32, 32}, {8, 128, 32}, {4, 128, 8}};
+  bool takes_sms = gather == Gather::kPush;
   for (const Loop& loop : loops_for(d.m)) {
-    for (const Transfer& t : kTransfers) {
+    for (const Transfer& t : transfers) {
       AgGemmConfig config = configs.front();
       config.tile = loop.tile;
-      config.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms - t.workers);
+      config.num_compute_sms =
+          gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms - (takes_sms ? t.workers : 0));
       config.num_gather_workers = t.workers;
       config.comm_rows = std::min(t.rows, run_rows);
       config.channels_per_rank = channels_of(run_rows, loop.tile.bm, t.channels);
@@ -104,29 +108,34 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
 
 std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int num_sms) {
   GemmRsConfig base = default_config(d, Target::kCuda);
-  base.scatter = scatter;
-  base.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
-  int queues = scatter == Scatter::kCopyEngine ? std::max(base.num_copy_queues, 2) : 0;
-  base.num_copy_queues = std::max(queues, 1);
-  if (scatter == Scatter::kCopyEngine) {
-    base.num_compute_sms =
-        std::min(base.num_compute_sms, num_sms - base.num_reduce_sms - base.num_copy_queues);
+  bool engine = scatter == Scatter::kCopyEngine;
+  // One SM rings for the copy engine, which takes partial sums that are all there.
+  int ringing = engine ? 1 : 0;
+  if (base.scatter != scatter) {
+    base.scatter = scatter;
+    base.num_slots = engine ? 1 : 2;
+    base.num_compute_sms = std::min(base.num_compute_sms, num_sms - ringing);
   }
   std::vector<GemmRsConfig> configs = {base};
   if (!is_half(d.a_dtype, d.b_dtype)) return configs;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  struct Choice {
+    int reduce;
+    std::int64_t channels;
+  };
+  const std::vector<Choice> choices = engine
+                                          ? std::vector<Choice>{{0, 4}, {0, 8}, {0, 16}}
+                                          : std::vector<Choice>{{0, 32}, {0, 8}, {8, 32}, {16, 32}};
   for (const Loop& loop : loops_for(run_rows)) {
-    for (int reduce : {0, 4, 8, 16}) {
-      for (std::int64_t channels : {8, 32}) {
-        GemmRsConfig config = base;
-        config.tile = loop.tile;
-        config.num_reduce_sms = reduce;
-        std::int64_t tiles = num_tiles(run_rows, d.n, loop.tile) * d.world_size;
-        config.num_compute_sms = gpu_workers(tiles, num_sms - reduce - queues);
-        config.channels_per_rank = channels_of(run_rows, loop.tile.bm, channels);
-        config.num_stages = loop.stages;
-        add(configs, config);
-      }
+    for (const Choice& c : choices) {
+      GemmRsConfig config = base;
+      config.tile = loop.tile;
+      config.num_reduce_sms = c.reduce;
+      std::int64_t tiles = num_tiles(run_rows, d.n, loop.tile) * d.world_size;
+      config.num_compute_sms = gpu_workers(tiles, num_sms - c.reduce - ringing);
+      config.channels_per_rank = channels_of(run_rows, loop.tile.bm, c.channels);
+      config.num_stages = loop.stages;
+      add(configs, config);
     }
   }
   return configs;
@@ -137,16 +146,30 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
   if (!is_half(d.a_dtype, d.b_dtype)) return configs;
   bool one = shots == ReduceShots::kOne;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  struct Choice {
+    int reduce;
+    Scatter scatter = Scatter::kEpilogue;
+    std::int64_t channels = 32;
+  };
+  const std::vector<Choice> choices =
+      one ? std::vector<Choice>{{0}, {8}, {32}, {64}}
+          : std::vector<Choice>{
+                {0}, {8}, {16}, {0, Scatter::kCopyEngine, 4}, {0, Scatter::kCopyEngine, 16}};
   for (const Loop& loop : loops_for(one ? d.m : run_rows)) {
     std::int64_t tiles =
         one ? num_tiles(d.m, d.n, loop.tile) : num_tiles(run_rows, d.n, loop.tile) * d.world_size;
-    for (int reduce : {0, 4, 8, 16, 32, 64}) {
-      if (!one && reduce > 16) continue;
+    for (const Choice& c : choices) {
+      // A tile and its sum in rank order fill the registers.
+      if (one && c.reduce == 0 && loop.tile.bn > 128) continue;
+      bool engine = c.scatter == Scatter::kCopyEngine;
       GemmArConfig config = configs.front();
       config.tile = loop.tile;
-      config.num_reduce_sms = reduce;
-      config.num_compute_sms = gpu_workers(tiles, num_sms - reduce);
-      config.channels = one ? tiles : channels_of(run_rows, loop.tile.bm, 32);
+      config.num_reduce_sms = c.reduce;
+      config.num_compute_sms = gpu_workers(tiles, num_sms - c.reduce - (engine ? 2 : 0));
+      config.channels = one ? tiles : channels_of(run_rows, loop.tile.bm, c.channels);
+      config.scatter = c.scatter;
+      config.num_slots = engine ? 1 : 2;
+      config.num_copy_queues = 1;
       config.num_stages = loop.stages;
       add(configs, config);
     }
@@ -156,30 +179,10 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
 
 std::vector<CollectiveConfig> gpu_configs(const CollectiveDesc& d, Collective collective,
                                           AllReduceKind kind) {
-  CollectiveConfig base = default_config(d, Target::kCuda);
-  base.all_reduce = kind;
-  std::vector<CollectiveConfig> configs = {base};
-  bool one_role = collective != Collective::kAllReduce || kind == AllReduceKind::kOneShot;
-  std::int64_t run_rows = std::max<std::int64_t>(d.m / d.world_size, 1);
-  struct Choice {
-    std::int64_t elements;
-    int most;
-  };
-  for (Choice c : {Choice{2048, kGpuSms},
-                   {4096, kGpuSms},
-                   {8192, kGpuSms},
-                   {16384, kGpuSms},
-                   {4096, kGpuSms / 2},
-                   {4096, kGpuSms / 4},
-                   {8192, kGpuSms / 4}}) {
-    CollectiveConfig config = base;
-    config.tile_cols = std::min<std::int64_t>(d.n, c.elements);
-    config.tile_rows = std::clamp<std::int64_t>(c.elements / d.n, 1, run_rows);
-    std::int64_t tiles = ceil_div(d.m, config.tile_rows) * ceil_div(d.n, config.tile_cols);
-    config.num_workers = gpu_workers(tiles, one_role ? c.most : c.most / 2);
-    config.num_copy_sms = config.num_workers;
-    add(configs, config);
-  }
+  bool two_shot = collective == Collective::kAllReduce && kind == AllReduceKind::kTwoShot;
+  bool copies = two_shot || collective == Collective::kAllGather;
+  std::vector<CollectiveConfig> configs = gpu_candidates(d, two_shot ? 2 : 1, copies);
+  for (CollectiveConfig& config : configs) config.all_reduce = kind;
   return configs;
 }
 

@@ -1,0 +1,26 @@
+#include "apps/calibrated_machine.h"
+
+#include <fmt/format.h>
+
+#include "stretto/base/env.h"
+
+namespace stretto {
+
+std::filesystem::path calibration_path(int ranks) {
+  return env_cache_dir() / "machines" / fmt::format("local-x{}.json", ranks);
+}
+
+std::string builtin_machine_of(int ranks) {
+  int gpus = 1;
+  while (gpus < ranks && gpus < 8) gpus *= 2;
+  return fmt::format("h200x{}", gpus);
+}
+
+predict::Machine calibrated_machine(int ranks) {
+  std::filesystem::path path = calibration_path(ranks);
+  std::error_code error;
+  bool exists = std::filesystem::exists(path, error);
+  return predict::find_machine(exists ? path.string() : builtin_machine_of(ranks));
+}
+
+}  // namespace stretto

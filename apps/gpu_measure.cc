@@ -1,0 +1,139 @@
+#include "apps/gpu_measure.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "apps/calibrated_machine.h"
+#include "stretto/base/errors.h"
+#include "stretto/ops/choose/choose.h"
+#include "stretto/ops/choose/unfused.h"
+#include "stretto/ops/gpu_harness/gpu_program.h"
+
+namespace stretto {
+namespace {
+
+constexpr double kWarmupMs = 200;
+constexpr int kCandidateSamples = 9;
+constexpr int kCallsPerGraph = 6;
+constexpr std::uint64_t kSeed = 1;
+
+class Measurement {
+ public:
+  Measurement(GpuWorld& world, const ProgramSource& source, const GpuMeasureOptions& options)
+      : world_(world),
+        source_(source),
+        options_(options),
+        random_(world, kSeed, options.shape.dtype) {}
+
+  GpuMeasurement run() {
+    std::optional<Program> program;
+    if (source_.op() == nullptr) {
+      program = source_.program(options_.shape);
+      result_.config = fmt::format("{} P={}", program->name, world_.size());
+    } else {
+      program = chosen();
+    }
+    std::optional<GpuProgram> fused;
+    if (program) fused.emplace(world_, *program, sets_of(*program), random_, true);
+    if (unfused_ == nullptr && has_sequence_) take_unfused();
+    std::vector<RanksCall> calls;
+    if (fused) calls.push_back(fused->call());
+    if (unfused_) calls.push_back(unfused_->call());
+    auto ms = time_ranks(world_, calls,
+                         {.num_sets = num_sets_,
+                          .warmup_ms = kWarmupMs,
+                          .samples = options_.samples,
+                          .calls_per_graph = options_.graph ? kCallsPerGraph : 0});
+    if (fused) fused->instance().wait();
+    result_.samples_ms = ms.front();
+    if (unfused_) {
+      result_.sequence = unfused_->description();
+      result_.sequence_ms = ms.back();
+    }
+    if (fused && unfused_) result_.ratio = paired_ratio(result_.sequence_ms, result_.samples_ms);
+    return std::move(result_);
+  }
+
+ private:
+  int sets_of(const Program& program) {
+    num_sets_ = num_launch_sets(program, world_);
+    return num_sets_;
+  }
+
+  void take_unfused() {
+    bool vendor = options_.vendor && vendor_has(steps_);
+    unfused_ = std::make_unique<UnfusedOperator>(world_, steps_, num_sets_, random_,
+                                                 vendor ? nullptr : &machine_);
+  }
+
+  double measure(const Candidate* candidate) {
+    constexpr double kDoesNotRun = 0;
+    try {
+      ProgramTiming timing{.samples = kCandidateSamples,
+                           .calls_per_graph = options_.graph ? kCallsPerGraph : 0};
+      if (candidate != nullptr) {
+        return median_interval(time_program(world_, candidate->program(), random_, timing)).median;
+      }
+      take_unfused();
+      auto ms = time_ranks(world_, {unfused_->call()},
+                           {.num_sets = num_sets_,
+                            .warmup_ms = timing.warmup_ms,
+                            .samples = timing.samples,
+                            .calls_per_graph = timing.calls_per_graph});
+      return median_interval(std::move(ms.front())).median;
+    } catch (const Error& e) {
+      fmt::print(stderr, "{}: {}\n", candidate == nullptr ? "sequence" : candidate->config,
+                 e.what());
+      return kDoesNotRun;
+    }
+  }
+
+  // Nothing where the sequence is the best.
+  std::optional<Program> chosen() {
+    const std::string op = source_.op()->name;
+    machine_ = options_.machine.empty() ? calibrated_machine(world_.size())
+                                        : predict::find_machine(options_.machine);
+    OpCandidates offered = candidates(op, options_.shape, machine_.num_sms);
+    steps_ = unfused_steps(op, offered.shape, offered);
+    // One step of ours has nothing to be compared with but the libraries.
+    bool vendor = options_.vendor && vendor_has(steps_);
+    has_sequence_ = !offered.sequence.empty() || vendor;
+    sets_of(offered.fused.front().program());
+    ChooseOptions choosing{.machine = machine_, .eager = !options_.graph};
+    if (options_.measure) {
+      choosing.measure = [this](const Candidate* c) { return measure(c); };
+      choosing.measured_on =
+          fmt::format("{} vendor={} graph={}", world_.device(0).properties().to_string(), vendor,
+                      options_.graph);
+    }
+    Choice choice = choose(op, options_.shape, offered, choosing);
+    result_.predicted_ms = choice.predicted_ms;
+    result_.chose_sequence = choice.is_sequence;
+    result_.config = fmt::format("{} | {}", offered.desc, choice.config);
+    if (choice.is_sequence) return std::nullopt;
+    const Candidate* found = find_candidate(offered, choice.config);
+    STRETTO_CHECK(found != nullptr, "a choice is a candidate");
+    return found->program();
+  }
+
+  GpuWorld& world_;
+  const ProgramSource& source_;
+  const GpuMeasureOptions& options_;
+  RandomFill random_;
+  predict::Machine machine_;
+  std::vector<OpCandidates::Step> steps_;
+  std::unique_ptr<UnfusedOperator> unfused_;
+  bool has_sequence_ = false;
+  int num_sets_ = 1;
+  GpuMeasurement result_;
+};
+
+}  // namespace
+
+GpuMeasurement measure_on_gpus(const ProgramSource& source, const GpuMeasureOptions& options) {
+  GpuWorld world({.size = options.shape.world_size});
+  return Measurement(world, source, options).run();
+}
+
+}  // namespace stretto

@@ -1,0 +1,157 @@
+// What a user would lose: the config that the model predicts, or that was measured, to be the
+// fastest, and the unfused path where that is faster.
+#include "stretto/ops/choose/choose.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "stretto/base/test_errors.h"
+#include "stretto/compiler.h"
+#include "stretto/ops/choose/unfused.h"
+#include "stretto/predict/prediction.h"
+
+namespace stretto {
+namespace {
+
+OpShape shape(int ranks, std::int64_t m = 512) {
+  return {.world_size = ranks, .m = m, .n = 2048, .k = 1024, .dtype = DType::kBF16};
+}
+
+class ChooseTest : public testing::Test {
+ protected:
+  ChooseTest() {
+    std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    cache_ = std::filesystem::temp_directory_path() /
+             ("stretto-choose-" + name + std::to_string(::getpid()));
+    setenv("STRETTO_CACHE_DIR", cache_.c_str(), 1);
+  }
+  ~ChooseTest() override {
+    unsetenv("STRETTO_CACHE_DIR");
+    std::filesystem::remove_all(cache_);
+  }
+
+  std::filesystem::path cache_;
+  predict::Machine machine_ = predict::find_machine("h200x2");
+};
+
+double predicted_ms(const Program& program, const predict::Machine& machine) {
+  CompiledProgram compiled = compile(program, {.require_proof = false});
+  return predict::predict(*compiled.schedule, machine).time_ms;
+}
+
+TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
+  for (const char* op : {"gemm", "ag_gemm", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter",
+                         "all_reduce_one_shot", "all_reduce_two_shot", "all_reduce_packet"}) {
+    for (std::int64_t m : {8, 72, 512}) {
+      for (int ranks : {1, 2, 3}) {
+        SCOPED_TRACE(testing::Message() << op << " m=" << m << " P=" << ranks);
+        OpCandidates offered = candidates(op, shape(ranks, m));
+        std::set<std::string> names;
+        for (const Candidate& c : offered.fused) {
+          EXPECT_TRUE(names.insert(c.config).second) << c.config;
+          EXPECT_NO_THROW(c.program()) << c.config;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ChooseTest, RanksByThePredictedTime) {
+  OpCandidates offered = candidates("gemm", shape(1));
+  std::vector<RankedCandidate> ranked = rank_candidates(offered, machine_);
+  ASSERT_EQ(ranked.size(), offered.fused.size());
+  double last = 0;
+  for (const RankedCandidate& r : ranked) {
+    EXPECT_GE(r.predicted_ms, last);
+    last = r.predicted_ms;
+    const Candidate& c = offered.fused[static_cast<std::size_t>(r.index)];
+    EXPECT_EQ(r.predicted_ms, predicted_ms(c.program(), machine_)) << c.config;
+  }
+}
+
+TEST_F(ChooseTest, TheSequenceIsACandidateAndTakesWhatItsStepsTake) {
+  OpCandidates offered = candidates("ag_gemm", shape(2));
+  double steps = 0;
+  for (const OpCandidates::Step& step : offered.sequence) {
+    steps += rank_candidates(candidates(step.op, step.shape), machine_).front().predicted_ms;
+  }
+  ASSERT_EQ(offered.sequence.size(), 2U);
+  int found = 0;
+  for (const RankedCandidate& r : rank_candidates(offered, machine_)) {
+    if (!r.is_sequence()) continue;
+    ++found;
+    EXPECT_DOUBLE_EQ(r.predicted_ms, steps);
+  }
+  EXPECT_EQ(found, 1);
+}
+
+TEST_F(ChooseTest, MeasurementDecidesAndIsKept) {
+  OpCandidates offered = candidates("ag_gemm", shape(2));
+  std::vector<RankedCandidate> ranked = rank_candidates(offered, machine_);
+  std::erase_if(ranked, [](const RankedCandidate& r) { return r.is_sequence(); });
+  auto config = [&](std::size_t i) {
+    return offered.fused[static_cast<std::size_t>(ranked[i].index)].config;
+  };
+  int measured = 0;
+  double sequence_ms = 5;
+  ChooseOptions options{.machine = machine_, .measure = [&](const Candidate* c) {
+                          ++measured;
+                          if (c == nullptr) return sequence_ms;
+                          if (c->config == config(0)) return 0.0;  // does not run
+                          return c->config == config(2) ? 1.0 : 2.0;
+                        }};
+  options.most_measured = 4;
+  options.measured_on = "here";
+  Choice choice = choose("ag_gemm", shape(2), offered, options);
+  EXPECT_EQ(choice.config, config(2));
+  EXPECT_EQ(choice.measured_ms, 1.0);
+  EXPECT_FALSE(choice.from_cache);
+  EXPECT_EQ(measured, 6);  // one that does not run, four that do, and the sequence
+
+  Choice again = choose("ag_gemm", shape(2), offered, options);
+  EXPECT_TRUE(again.from_cache);
+  EXPECT_EQ(again.config, choice.config);
+  EXPECT_EQ(measured, 6);
+
+  sequence_ms = 0.5;
+  options.measured_on = "there";
+  Choice unfused = choose("ag_gemm", shape(2), offered, options);
+  EXPECT_TRUE(unfused.is_sequence);
+  EXPECT_EQ(unfused.measured_ms, 0.5);
+  EXPECT_EQ(measured, 12);
+}
+
+TEST_F(ChooseTest, AnotherMachineChoosesAnew) {
+  OpCandidates offered = candidates("gemm", shape(1));
+  choose("gemm", shape(1), offered, {.machine = machine_});
+  EXPECT_TRUE(choose("gemm", shape(1), offered, {.machine = machine_}).from_cache);
+  EXPECT_FALSE(
+      choose("gemm", shape(1, 520), candidates("gemm", shape(1, 520)), {.machine = machine_})
+          .from_cache);
+  machine_.tile_cost *= 2;
+  EXPECT_FALSE(choose("gemm", shape(1), offered, {.machine = machine_}).from_cache);
+}
+
+TEST_F(ChooseTest, NothingThatRunsIsAnError) {
+  OpCandidates offered = candidates("gemm", shape(1));
+  ChooseOptions options{.machine = machine_, .measure = [](const Candidate*) { return 0.0; }};
+  expect_user_error([&] { choose("gemm", shape(1), offered, options); }, {"gemm", "no candidate"});
+  expect_user_error([&] { candidates("no_such_operator", shape(1)); }, {"no_such_operator"});
+}
+
+TEST_F(ChooseTest, LibrariesHaveTheStepsThatRanksShareEvenly) {
+  auto has = [](const char* op, const OpShape& s) {
+    return vendor_has(unfused_steps(op, s, candidates(op, s)));
+  };
+  EXPECT_TRUE(has("ag_gemm", shape(2)));
+  EXPECT_TRUE(has("gemm", shape(1)));
+  EXPECT_FALSE(has("gemm_rs", shape(3)));  // 512 rows
+  EXPECT_FALSE(has("rms_norm", shape(2)));
+}
+
+}  // namespace
+}  // namespace stretto
