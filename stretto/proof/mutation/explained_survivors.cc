@@ -17,14 +17,11 @@ constexpr const char* kSwappedSources =
     "channels";
 constexpr const char* kOwnRank =
     "the iteration is the rank itself, which its own launch order covers";
+constexpr const char* kBothStores =
+    "the other rank hears after both stores; the own one needs no notify";
+constexpr const char* kEveryTile = "the condition holds for every tile";
 constexpr const char* kOwnPart =
     "a rank's notify to itself is waited for by nobody: its own part never leaves its registers";
-constexpr const char* kOwnTilesFirst =
-    "each worker starts with tiles of its own rank, which need no wait, and waits there for the "
-    "rank that its next tiles need";
-constexpr const char* kTwoShotDone =
-    "'done' adds nothing: a launch ends after every owner's sums have come, so every input has "
-    "been read, and 'ready' of the next launch guards the sums";
 constexpr const char* kRingReady =
     "'ready' adds nothing: a message has been all around the ring before a rank ends its launch";
 
@@ -32,7 +29,6 @@ constexpr const char* kRingReady =
 
 const std::vector<Explanation>& explanations() {
   static const std::vector<Explanation> all = {
-      {"lm_head P=*", "duplicate notify", "gather: notify 'done'", kOneArrival},
       {"gemm_ar P=*", "duplicate notify", "gemm@(|.consumer): notify 'arrived'", kOneArrival},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_reduce_ring|all_to_"
        "all|broadcast|ag_gemm|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=*",
@@ -41,7 +37,6 @@ const std::vector<Explanation>& explanations() {
        kOneArrival},
       {"gemm_rs_copy P=*", "duplicate notify", "scatter: notify 'arrived'", kOneArrival},
       {"embedding P=3", "duplicate notify", "sum: notify 'done'", kOneArrival},
-      {"lm_head P=*", "notify too much", "gather: notify 'done'", kOneArrival},
       {"gemm_ar P=*", "notify too much", "gemm@(|.consumer): notify 'arrived'", kOneArrival},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_reduce_ring|all_to_"
        "all|broadcast|ag_gemm|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=*",
@@ -50,14 +45,12 @@ const std::vector<Explanation>& explanations() {
       {"gemm_rs_copy P=*", "notify too much", "scatter: notify 'arrived'", kOneArrival},
       {"embedding P=3", "notify too much", "sum: notify 'done'", kOneArrival},
       {"gemm_ar P=*", "notify wrong rank", "gemm@(|.consumer): notify 'arrived'", kEveryRank},
-      {"lm_head P=*", "notify wrong rank", "gemm@(|.consumer): notify 'computed'", kEveryRank},
       {"embedding P=*", "notify wrong rank", "lookup: notify 'looked_up'", kEveryRank},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_to_all|broadcast|"
        "ag_gemm|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=*",
        "notify wrong rank", "on_start: notify 'ready'", kEveryRank},
       {"@(reduce_scatter|all_reduce_one_shot|all_reduce_two_shot) P=*", "notify wrong rank",
        "reduce: notify 'done'", kEveryRank},
-      {"all_reduce_two_shot P=*", "notify wrong rank", "reduce: notify 'reduced'", kEveryRank},
       {"all_reduce_add_rms_norm P=*", "notify wrong rank", "reduce_norm: notify 'done'",
        kEveryRank},
       {"embedding P=*", "notify wrong rank", "sum: notify 'done'", kEveryRank},
@@ -73,7 +66,6 @@ const std::vector<Explanation>& explanations() {
        kSwappedSources},
       {"@(reduce_scatter|all_reduce_one_shot) P=*", "notify wrong channel", "reduce: notify 'done'",
        kSwappedSources},
-      {"all_reduce_two_shot P=2", "notify wrong channel", "reduce: notify 'done'", kSwappedSources},
       {"gemm_ar_two_shot P=*", "notify wrong channel", "reduce: notify 'gathered'",
        kSwappedSources},
       {"all_reduce_add_rms_norm P=*", "notify wrong channel", "reduce_norm: notify 'done'",
@@ -82,26 +74,6 @@ const std::vector<Explanation>& explanations() {
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_to_all) P=*",
        "skip first iteration", "on_end: loop 'done'", kOwnRank},
       {"broadcast P=*", "skip last iteration", "on_end: loop 'done'", kOwnRank},
-      {"@(all_gather|all_to_all|ag_gemm) P=2?( gpu)", "notify wrong channel",
-       "on_start: notify 'ready'", kOwnTilesFirst},
-      {"ag_gemm_push P=*", "notify wrong channel", "on_start: notify 'ready'", kOwnTilesFirst},
-      {"@(all_gather|ag_gemm) P=*", "wait for wrong channel", "gather: wait 'ready'",
-       kOwnTilesFirst},
-      {"all_to_all P=*", "wait for wrong channel", "pull: wait 'ready'", kOwnTilesFirst},
-      {"ag_gemm_push P=2", "wait for wrong channel", "push: wait 'ready'", kOwnTilesFirst},
-      {"all_reduce_two_shot P=*", "drop on_end", "on_end", kTwoShotDone},
-      {"all_reduce_two_shot P=*", "drop wait", "on_end: wait 'done'", kTwoShotDone},
-      {"all_reduce_two_shot P=*", "duplicate notify", "gather: notify 'done'", kTwoShotDone},
-      {"all_reduce_two_shot P=*", "duplicate notify", "reduce: notify 'done'", kTwoShotDone},
-      {"all_reduce_two_shot P=*", "lower threshold", "on_end: wait 'done'", kTwoShotDone},
-      {"all_reduce_two_shot P=*", "notify before the access", "gather: notify 'done'",
-       kTwoShotDone},
-      {"all_reduce_two_shot P=*", "notify before the access", "reduce: notify 'done'",
-       kTwoShotDone},
-      {"all_reduce_two_shot P=*", "notify too much", "gather: notify 'done'", kTwoShotDone},
-      {"all_reduce_two_shot P=*", "notify too much", "reduce: notify 'done'", kTwoShotDone},
-      {"all_reduce_two_shot P=*", "notify wrong rank", "gather: notify 'done'", kTwoShotDone},
-      {"all_reduce_two_shot P=*", "skip last iteration", "on_end: loop 'done'", kTwoShotDone},
       {"all_reduce_ring P=*", "drop wait", "ring: wait 'ready'", kRingReady},
       {"all_reduce_ring P=*", "wait after the access", "ring: wait 'ready'", kRingReady},
       {"gemm_ar P=*", "access on wrong rank", "gemm@(|.consumer): store 'slots'",
@@ -110,28 +82,29 @@ const std::vector<Explanation>& explanations() {
        "the others' notifies are waited for by nobody"},
       {"gemm_ar_two_shot P=*", "fewer slots", "buffer 'slots'",
        "a launch ends after every owner's sums have come, so one slot is enough"},
-      {"gemm_ar_two_shot P=2", "notify wrong rank", "reduce: notify 'gathered'",
-       "the other rank hears after both stores; the own one needs no notify"},
-      {"all_reduce_packet P=*", "packet to wrong rank", "push: store_packet 'inbox'",
-       "the loop sends to every rank: only the order changes"},
-      {"all_reduce_packet P=*", "packet to wrong slot", "push: store_packet 'inbox'",
-       "every slot still has one writer and is read once: the order of the sum changes, a matter "
-       "of values"},
-      {"all_reduce_two_shot P=*", "swap signals of notifies", "reduce: notify 'reduced'",
-       "the two loops are alike: same ranks, same channels, same place"},
-      {"ag_gemm P=*", "wait for wrong channel", "gemm: wait 'arrived'",
-       "queues copy a rank's rows in the order of their channels: the later channel implies the "
-       "one left out"},
-      {"@(gemm_ar_two_shot|gemm_rs) P=* gpu", "@(duplicate notify|notify too much)",
-       "gemm.consumer: notify 'arrived'", kOneArrival},
-      {"@(gemm_rs_copy|lm_head) P=* gpu", "@(duplicate notify|notify too much)",
-       "gemm.consumer: notify 'computed'", kOneArrival},
-      {"gemm_ar_two_shot P=* gpu", "@(duplicate notify|notify too much)",
-       "gemm.consumer: notify 'gathered'", kOneArrival},
+      {"gemm_ar_two_shot P=2", "notify wrong rank", "reduce: notify 'gathered'", kBothStores},
+      {"@(reduce_scatter|all_reduce_two_shot) P=*", "notify wrong channel",
+       "on_start: notify 'ready'", kSwappedSources},
+      {"@(reduce_scatter|all_reduce_two_shot) P=*",
+       "@(wait for wrong channel|wait in wrong rotation)", "reduce: wait 'ready'", kEveryChannel},
+      {"@(reduce_scatter|all_reduce_two_shot) P=*", "skip first iteration", "reduce: loop 'ready'",
+       kOwnRank},
+      {"@(reduce_scatter|all_reduce_two_shot) P=*", "access on wrong rank", "reduce: load 'in'*",
+       "every rank is ready and hears when all parts are read: a matter of values"},
+      {"all_reduce_two_shot P=*", "@(duplicate notify|notify too much)", "reduce: notify 'reduced'",
+       kOneArrival},
+      {"all_reduce_one_shot P=*", "@(duplicate notify|notify too much)", "reduce: notify 'arrived'",
+       kOneArrival},
+      {"all_reduce_one_shot P=*", "notify wrong rank", "reduce: notify 'arrived'", kEveryRank},
+      {"all_reduce_one_shot P=*", "access on wrong rank", "reduce: store 'inbox'",
+       "the loop stores at every rank before it notifies any: only the order changes"},
+      {"all_reduce_one_shot P=*", "fewer slots", "buffer 'inbox'",
+       "workers have several tiles here, and the notify of one tile says that the one before was "
+       "read"},
       {"gemm_ar_two_shot P=* gpu", "notify wrong channel", "gemm.consumer: notify 'gathered'",
        kSwappedSources},
       {"gemm_ar_two_shot P=2 gpu", "notify wrong rank", "gemm.consumer: notify 'gathered'",
-       "the other rank hears after both stores; the own one needs no notify"},
+       kBothStores},
       {"gemm_ar_two_shot P=*", "condition always holds", "on_end: when 'gathered'",
        "the condition holds for every owner"},
       {"@(gemm_rs|gemm_ar_two_shot) P=* gpu", "condition always holds",
@@ -139,8 +112,28 @@ const std::vector<Explanation>& explanations() {
       {"gemm_rs_copy P=* gpu", "condition always holds", "gemm.consumer: when 'computed'",
        kOwnPart},
       {"gemm_rs_copy P=* gpu", "skip first iteration", "on_start: loop 'ready'", kOwnPart},
+      {"lm_head P=*", "@(duplicate notify|notify too much)", "on_start: notify 'ready'",
+       kOneArrival},
+      {"lm_head P=*", "notify wrong rank", "on_start: notify 'ready'", kEveryRank},
+      {"lm_head P=*", "notify wrong channel", "gemm@(|.consumer): notify 'gathered'",
+       kSwappedSources},
+      {"lm_head P=2*", "notify wrong rank", "gemm@(|.consumer): notify 'gathered'", kBothStores},
+      {"lm_head P=*", "wait for wrong channel", "on_end: wait 'gathered'", kEveryChannel},
+      {"ag_gemm P=*", "condition always holds", "gather: when '@(ready|done)'", kEveryTile},
+      {"ag_gemm P=*", "@(duplicate notify|notify too much)", "gather: notify 'done'", kOneArrival},
+      {"ag_gemm P=* gpu", "@(duplicate notify|notify too much)", "gather: notify 'arrived'",
+       kOneArrival},
+      {"ag_gemm P=2*", "access on wrong rank", "gather: copy 'a'",
+       "of two ranks the other one is the own: its rows may always be read, a matter of values"},
+      {"@(ag_gemm|ag_gemm_push) P=*", "condition always holds", "gemm: when 'arrived'",
+       "tiles without rows wait for what comes anyway, and write nothing"},
+      {"@(ag_gemm|ag_gemm_push) P=*", "condition always holds", "gemm: when 'arrived' #2",
+       "the own rows are multiplied instead of the peer's: a matter of values"},
+      {"ag_gemm P=*", "skip first iteration", "gemm: loop 'arrived'",
+       "a queue copies a rank's rows in the order of their channels: the later channel implies the "
+       "one left out"},
       {"@(* gpu|piped)", "pipe of one slot", "*", "the pipe works with one slot, only slower"},
-      {"piped", "condition always holds", "gemm.math: when", "the condition holds for every tile"},
+      {"piped", "condition always holds", "gemm.math: when", kEveryTile},
       {"piped", "drop fence", "gemm.math: fence",
        "the condition holds for every tile, so the fence is never reached"},
   };

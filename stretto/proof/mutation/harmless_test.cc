@@ -152,8 +152,10 @@ bool reverse_roles(Program& p) {
   return p.roles.size() > 1;
 }
 
+// Queues may count on the order of what they copy.
 bool reverse_tiles(Program& p) {
   for (Role& role : p.roles) {
+    if (role.resource.kind == ResourceKind::kCopyEngine) continue;
     int var = add_var(p, VarKind::kLet);
     Op let = make_op(OpCode::kLet, {role.num_tiles - 1 - Expr::var(role.tile_var)});
     let.var = var;

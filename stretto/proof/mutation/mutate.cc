@@ -378,7 +378,10 @@ class Mutator {
         break;
     }
     for (const Block& body : op.bodies) {
-      for (const Op& inner : body) add_symbols(inner, clues);
+      for (const Op& inner : body) {
+        clues.push_back(fmt::format("{}:{}", inner.loc.file, inner.loc.line));
+        add_symbols(inner, clues);
+      }
     }
   }
 

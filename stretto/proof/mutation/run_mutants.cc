@@ -22,9 +22,13 @@ void MutationSummary::add(const MutationSummary& other) {
 }
 
 Program spread_over_workers(Program program) {
-  for (Role& role : program.roles) {
-    bool queues = role.resource.kind == ResourceKind::kCopyEngine;
-    role.resource.num_workers = std::max(role.resource.num_workers, queues ? 2 : 3);
+  for (std::size_t r = 0; r < program.roles.size(); ++r) {
+    Resource& resource = program.roles[r].resource;
+    bool queues = resource.kind == ResourceKind::kCopyEngine;
+    int before = resource.num_workers;
+    resource.num_workers = std::max(before, queues ? 2 : 3);
+    // Some roles deal tiles out to a number of queues of their own.
+    if (queues && !prove(program, mutant_options()).proved) resource.num_workers = before;
   }
   return program;
 }

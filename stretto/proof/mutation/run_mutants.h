@@ -36,7 +36,7 @@ MutationSummary run_mutants(const std::string& label, const Program& program,
                             const AfterMutant& after = {});
 
 // The same program with several workers per role. Where one worker does all tiles of a role, its
-// program order hides what a missing wait would do.
+// program order hides what a missing wait would do. Copy queues that count on their number keep it.
 Program spread_over_workers(Program program);
 
 // Whether the passes have split a role of it into agents.
