@@ -11,7 +11,7 @@ void AgentWriter::put_by_threads(const Op& op) {
   int g = plan.group;
   if (first)
     line("mbarrier_wait_acquire_cta(&empty{}[ring{}.slot()], ring{}.round() ^ 1);", g, g, g);
-  if (plan.map >= 0) {
+  if (plan.by_tma()) {
     line("if (team.tid == 0) {{");
     ++depth_;
     std::size_t bytes = 0;

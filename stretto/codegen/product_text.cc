@@ -173,7 +173,8 @@ void AgentWriter::pipe(const Op& op) {
 
 void AgentWriter::put(const Op& op, const PipePlan& plan) {
   const Region& r = *op.region;
-  const TensorMapPlan& view = kernel_.launch.maps[static_cast<std::size_t>(plan.map)];
+  int map = plan.views.at(&op);
+  const TensorMapPlan& view = kernel_.launch.maps[static_cast<std::size_t>(map)];
   const Pipe& pipe = site_.role->pipes[static_cast<std::size_t>(op.symbol)];
   int g = plan.group;
   std::string x = coordinate(r, r.col_dim), y = coordinate(r, view.row_dim),
@@ -195,10 +196,10 @@ void AgentWriter::put(const Op& op, const PipePlan& plan) {
         line(
             "tma_load_3d_multicast({}, &p.maps[{}], &full{}[ring{}.slot()], {} + {}, {} + {}, {}, "
             "{});",
-            to, plan.map, g, g, x, col, y, row, z, (1 << cluster) - 1);
+            to, map, g, g, x, col, y, row, z, (1 << cluster) - 1);
       } else {
-        line("tma_load_3d({}, &p.maps[{}], &full{}[ring{}.slot()], {} + {}, {} + {}, {});", to,
-             plan.map, g, g, x, col, y, row, z);
+        line("tma_load_3d({}, &p.maps[{}], &full{}[ring{}.slot()], {} + {}, {} + {}, {});", to, map,
+             g, g, x, col, y, row, z);
       }
     }
   }
@@ -206,7 +207,7 @@ void AgentWriter::put(const Op& op, const PipePlan& plan) {
 
 // Rows past the end of what was put are zero; TMA knows only the tensor's own end.
 void AgentWriter::clear_past_end(const Op& op, const PipePlan& plan) {
-  if (plan.map < 0) return;  // the threads that filled the slot know the limits
+  if (!plan.by_tma()) return;  // the threads that filled the slot know the limits
   if (op.exprs.empty()) return;
   if (site_.role->resource.cluster_size > 1) {
     refuse(op.loc, "a row limit on a pipelined load of a cluster");

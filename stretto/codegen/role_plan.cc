@@ -152,8 +152,8 @@ class RolePlanner {
     p.type_text = fmt::format("SmemTile<{}, {}, {}, {}>", element_text(pipe.type.dtype), p.rows,
                               pipe.type.cols, p.swizzle);
     p.alias = fmt::format("{}Slot", camel(role_.name + "_" + pipe.name));
-    find_put(idx, p);
-    plan_view(pipe, p);
+    find_puts(idx, p);
+    plan_views(pipe, p);
     return p;
   }
 
@@ -171,19 +171,21 @@ class RolePlanner {
     return out;
   }
 
-  void find_put(std::size_t idx, PipePlan& p) const {
+  void find_puts(std::size_t idx, PipePlan& p) const {
     const Agent& producer = role_.agents[static_cast<std::size_t>(role_.pipes[idx].producer)];
     for_each_block(producer.body, [&](const Block& block) {
       for (const Op& op : block) {
-        if (op.code == OpCode::kPipePut && op.symbol == static_cast<int>(idx)) p.put = &op;
+        if (op.code == OpCode::kPipePut && op.symbol == static_cast<int>(idx)) {
+          p.puts.push_back(&op);
+        }
       }
     });
-    if (p.put == nullptr) fail(fmt::format("pipe '{}' is never filled", role_.pipes[idx].name));
+    if (p.puts.empty()) fail(fmt::format("pipe '{}' is never filled", role_.pipes[idx].name));
   }
 
   // Empty where TMA can load the pipe's tiles into slots of the plan's layout.
-  const char* tma_obstacle(const Pipe& pipe, const PipePlan& p, TensorMapPlan& view) const {
-    const Region& r = *p.put->region;
+  const char* tma_obstacle(const Pipe& pipe, const PipePlan& p, const Region& r,
+                           TensorMapPlan& view) const {
     if (r.col_end.has_value()) return "a column limit";
     if (!tensor_map_of(program_, r, view)) return tma_refusal(program_, r);
     if (view.rank >= 0) return "another rank's memory";
@@ -199,9 +201,11 @@ class RolePlanner {
     return "";
   }
 
-  void plan_view(const Pipe& pipe, PipePlan& p) {
-    TensorMapPlan view;
-    p.why = tma_obstacle(pipe, p, view);
+  void plan_views(const Pipe& pipe, PipePlan& p) {
+    std::vector<TensorMapPlan> views(p.puts.size());
+    for (std::size_t i = 0; i < views.size() && *p.why == 0; ++i) {
+      p.why = tma_obstacle(pipe, p, *p.puts[i]->region, views[i]);
+    }
     if (*p.why != 0) {
       if (role_.resource.cluster_size > 1) {
         fail(fmt::format("a cluster loads pipe '{}' by TMA, which cannot: {}", pipe.name, p.why));
@@ -212,9 +216,11 @@ class RolePlanner {
     std::int64_t rows = p.split == Split::kMulticast ? pipe.type.rows : p.rows_loaded;
     p.bytes_arriving =
         round_up(row_bytes, static_cast<std::size_t>(p.swizzle)) * static_cast<std::size_t>(rows);
-    auto at = std::find(maps_.begin(), maps_.end(), view);
-    p.map = static_cast<int>(at - maps_.begin());
-    if (at == maps_.end()) maps_.push_back(view);
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      auto at = std::find(maps_.begin(), maps_.end(), views[i]);
+      p.views[p.puts[i]] = static_cast<int>(at - maps_.begin());
+      if (at == maps_.end()) maps_.push_back(views[i]);
+    }
   }
 
   // The sequence of one operation over pipes, block by block, says which pipes always go together.
@@ -224,8 +230,8 @@ class RolePlanner {
     if (pa.num_slots != pb.num_slots || pa.producer != pb.producer || pa.consumer != pb.consumer) {
       return false;
     }
-    bool tma = plan_.pipes[static_cast<std::size_t>(a)].map >= 0;
-    if (tma != (plan_.pipes[static_cast<std::size_t>(b)].map >= 0)) return false;
+    bool tma = plan_.pipes[static_cast<std::size_t>(a)].by_tma();
+    if (tma != plan_.pipes[static_cast<std::size_t>(b)].by_tma()) return false;
     bool ok = true;
     auto adjacent = [&](const Agent& agent, OpCode code) {
       for_each_block(agent.body, [&](const Block& block) {
@@ -401,7 +407,7 @@ bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& 
 
 bool RolePlan::fills(const Role& role, int agent) const {
   for (std::size_t i = 0; i < pipes.size(); ++i) {
-    if (role.pipes[i].producer == agent && pipes[i].map < 0) return true;
+    if (role.pipes[i].producer == agent && !pipes[i].by_tma()) return true;
   }
   return false;
 }

@@ -30,9 +30,11 @@ struct PipePlan {
   std::size_t bytes_arriving = 0;  // per slot, from all blocks
   int group = -1;
   Split split = Split::kNone;
-  const Op* put = nullptr;
-  int map = -1;          // TMA view; -1: filled by the producer's threads
+  // The loads that fill it, each with its TMA view. No view: the producer's threads fill it.
+  std::vector<const Op*> puts;
+  std::map<const Op*, int> views;
   const char* why = "";  // it is not loaded by TMA
+  bool by_tma() const { return !views.empty(); }
 };
 
 // Pipes that are always put, got and released together share their barriers.

@@ -98,12 +98,17 @@ class RoleSplitter {
       const Tensor& tensor = program_.tensors[static_cast<std::size_t>(op.region->tensor)];
       ValueType type{tensor.dtype, op.region->rows, op.region->cols};
       int num_slots = survey_.is_in_loop(op) ? role_.resource.num_stages : kSlotsPerTile;
-      // Loads of one tensor in different blocks take turns in one pipe.
-      auto shared = std::find_if(pipes_of_block_.begin(), pipes_of_block_.end(), [&](auto& entry) {
+      // Loads in different blocks take turns in one pipe, of the same tensor where there is one.
+      auto fits = [&](auto& entry) {
         const Pipe& pipe = role_.pipes[static_cast<std::size_t>(entry.first)];
-        return entry.second != &block && tensor_of_.at(entry.first) == op.region->tensor &&
-               pipe.type == type && pipe.num_slots == num_slots;
+        return entry.second != &block && pipe.type == type && pipe.num_slots == num_slots;
+      };
+      auto shared = std::find_if(pipes_of_block_.begin(), pipes_of_block_.end(), [&](auto& entry) {
+        return fits(entry) && tensor_of_.at(entry.first) == op.region->tensor;
       });
+      if (shared == pipes_of_block_.end()) {
+        shared = std::find_if(pipes_of_block_.begin(), pipes_of_block_.end(), fits);
+      }
       if (shared != pipes_of_block_.end()) {
         pipe_of_[op.result] = shared->first;
         shared->second = &block;
@@ -242,13 +247,13 @@ class RoleSplitter {
       case OpCode::kLoad:
       case OpCode::kLoadRows:
       case OpCode::kPipePut:
-        return !own_input(*op.region);
+        return !survey_.own_input(*op.region);
       case OpCode::kStore:
       case OpCode::kStoreRows:
       case OpCode::kReduceStore:
         return !local_output(*op.region);
       case OpCode::kCopy:
-        return !own_input(*op.region) || !local_output(*op.region2);
+        return !survey_.own_input(*op.region) || !local_output(*op.region2);
       case OpCode::kLet:
         return survey_.reads_changing_table(op.exprs[0]);
       case OpCode::kNotify:
@@ -260,10 +265,6 @@ class RoleSplitter {
     }
   }
 
-  bool own_input(const Region& r) const {
-    bool own = !r.rank.has_value() || r.rank.same(Expr::var(0));
-    return own && tensor(r).kind == TensorKind::kInput;
-  }
   bool local_output(const Region& r) const {
     return tensor(r).kind == TensorKind::kOutput && tensor(r).space == Space::kLocal;
   }

@@ -33,7 +33,8 @@ Program grouped(int num_stages);
 // table ends, packets that order what follows, no dot.
 Program own_writes(bool fence);
 Program table_loop();
-Program packets();
+// Packets arrive before a product of inputs, or of what the sender of the packets wrote first.
+Program packets(bool inputs);
 Program no_dot();
 
 }  // namespace stretto::split_samples

@@ -156,13 +156,16 @@ Program table_loop() {
   return p.finish();
 }
 
-Program packets() {
+Program packets(bool inputs) {
   ProgramBuilder p("packets", 1);
-  auto a = p.input("a", DType::kF32, {4, 8});
+  auto a = inputs ? p.input("a", DType::kF32, {4, 8}) : p.buffer("a", DType::kF32, {4, 8}, {});
   auto box = p.buffer("box", DType::kF32, {4, 4}, {.num_slots = 2, .packet = true});
   auto c = p.output("c", DType::kF32, {4, 4});
-  p.role("gemm", Resource::sms(1).pipelined(2), p.range(1), [&](const Tile&) {
+  p.role("send", Resource::sms(1), p.range(1), [&](const Tile&) {
+    if (!inputs) p.store(a.tile({0, 0}, 4, 8), p.full(DType::kF32, 4, 8, 2));
     p.store_packet(box.tile({0, 0}, 4, 4), p.full(DType::kF32, 4, 4, 1));
+  });
+  p.role("gemm", Resource::sms(1).pipelined(2), p.range(1), [&](const Tile&) {
     Value acc = copy(p.load_packet(box.tile({0, 0}, 4, 4)));
     p.loop(1, [&](const Index&) {
       acc = dot(acc, p.load(a.tile({0, 0}, 4, 8)), p.load(a.tile({0, 0}, 4, 8)).T());

@@ -55,6 +55,7 @@ SplitSurvey::SplitSurvey(const Program& program, const Role& role)
   find_views(body);
   if (obstacle_.empty() && in_loop_.empty()) obstacle_ = "no load inside a loop feeds a dot";
   if (obstacle_.empty()) check_order();
+  if (obstacle_.empty()) check_packets();
 }
 
 void SplitSurvey::count_writes(const Block& block) {
@@ -79,8 +80,7 @@ void SplitSurvey::survey(const Block& block, const Around& around) {
             fmt::format("a table decides about the load at {}:{}", op.loc.file, op.loc.line);
       }
     } else if (op.code == OpCode::kLoadPacket) {
-      obstacle_ = fmt::format("the packets read at {}:{} order what follows them", op.loc.file,
-                              op.loc.line);
+      packet_ = &op;
     }
     if (op.bodies.empty()) continue;
     Around inside = around;
@@ -222,6 +222,22 @@ bool SplitSurvey::overlaps(const Block& block, const SlotUses& uses) const {
     if (uses_slot && !view) return false;
   }
   return true;
+}
+
+bool SplitSurvey::own_input(const Region& r) const {
+  bool own = !r.rank.has_value() || r.rank.same(Expr::var(0));
+  return own && program_.tensors[static_cast<std::size_t>(r.tensor)].kind == TensorKind::kInput;
+}
+
+// The producer knows nothing of the packets that the consumer reads.
+void SplitSurvey::check_packets() {
+  bool ordered =
+      packet_ != nullptr && !std::all_of(piped_.begin(), piped_.end(),
+                                         [&](const Op* op) { return own_input(*op->region); });
+  if (ordered) {
+    obstacle_ = fmt::format("the packets read at {}:{} order what follows them", packet_->loc.file,
+                            packet_->loc.line);
+  }
 }
 
 // The producer runs ahead of the consumer's writes, so it may read nothing of what they write.

@@ -39,6 +39,8 @@ class SplitSurvey {
   bool is_async(const Op& op) const;
   SlotUses slot_uses(const Block& block) const;
   bool reads_changing_table(const Expr& expr) const;
+  // Written by nobody during a launch.
+  bool own_input(const Region& r) const;
 
  private:
   struct Around {
@@ -56,6 +58,7 @@ class SplitSurvey {
   bool overlaps(const Block& block, const SlotUses& uses) const;
   bool depends_on_table(const Expr& expr) const;
   void check_order();
+  void check_packets();
   void check_table(const Expr& expr);
 
   const Program& program_;
@@ -66,6 +69,7 @@ class SplitSurvey {
   std::set<int> written_;        // tensors that the role writes
   std::set<int> tables_;         // tensors that its index arithmetic reads
   std::string obstacle_;
+  const Op* packet_ = nullptr;  // a load of packets
 };
 
 }  // namespace stretto

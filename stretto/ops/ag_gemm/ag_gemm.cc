@@ -150,12 +150,6 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
   }
   std::int64_t tiles = d.world_size * row_tiles * ceil_div(d.n, tile.bn);
   cfg.num_compute_sms = gpu_workers(tiles, kGpuSms - pushing);
-  if (cfg.num_stages > 0 && peers > 0) {
-    // The own and the peers' rows have slots of their own.
-    std::int64_t slots = (tile.bm + tile.bn * (d.swiglu ? 2 : 1)) * cfg.num_stages;
-    std::int64_t per_stage = 2 * tile.bm + tile.bn * (d.swiglu ? 2 : 1);
-    cfg.num_stages = static_cast<int>(std::max<std::int64_t>(slots / per_stage, 2));
-  }
   return cfg;
 }
 

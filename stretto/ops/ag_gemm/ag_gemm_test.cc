@@ -6,6 +6,7 @@
 
 #include "stretto/ops/ag_gemm/ag_gemm_case.h"
 #include "stretto/ops/gemm/case_testing.h"
+#include "stretto/passes/pipeline.h"
 
 namespace stretto {
 namespace {
@@ -77,6 +78,24 @@ TEST(AgGemmErrors, NameTheField) {
   expect_user_error([&] { ag_gemm(d, cfg); }, "comm_rows is 0");
   d.m = -1;
   expect_user_error([&] { ag_gemm(d, kSmall); }, "m is -1");
+}
+
+// Both main loops fill the same slots of shared memory.
+TEST(AgGemmPipes, OwnAndGatheredRowsTakeTurnsInOnePipe) {
+  AgGemmDesc d{.world_size = 2,
+               .m = 512,
+               .n = 256,
+               .k = 256,
+               .a_dtype = DType::kBF16,
+               .b_dtype = DType::kBF16,
+               .c_dtype = DType::kBF16};
+  Program schedule = run_pipeline(ag_gemm(d, default_config(d, Target::kCuda)));
+  const Role* role = nullptr;
+  for (const Role& r : schedule.roles) {
+    if (r.name == "gemm") role = &r;
+  }
+  ASSERT_NE(role, nullptr);
+  EXPECT_EQ(role->pipes.size(), 2U);
 }
 
 }  // namespace

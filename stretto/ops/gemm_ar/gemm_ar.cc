@@ -23,6 +23,9 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
                           {"num_slots", cfg.num_slots},
                           {"num_copy_queues", cfg.num_copy_queues}});
   check_sizes("gemm_ar", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
+  if (cfg.packets && (cfg.shots != ReduceShots::kOne || cfg.num_reduce_sms != 0)) {
+    throw UserError("gemm_ar: packets need one shot with sums in the epilogue");
+  }
   check_dtype("gemm_ar", "a_dtype", d.a_dtype);
   check_dtype("gemm_ar", "b_dtype", d.b_dtype);
   check_dtype("gemm_ar", "out_dtype", d.out_dtype);
@@ -99,6 +102,51 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
     p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles,
            [&](const Tile& t) { finish(t, sum_of(t)); });
   }
+  return p.finish();
+}
+
+// One shot whose partial sums carry their own flags: one way over the link, no signal after it, for
+// twice the bytes. Every launch exchanges at least a row, so that no rank runs two launches ahead.
+Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
+  const GemmTile& tile = cfg.tile;
+  ProgramBuilder p("gemm_ar", d.world_size);
+  Index m = p.extent("m", d.m);
+  std::int64_t n = ceil_div(d.n, 4) * 4;       // whole packets in every row, whatever the dtype
+  auto a = p.input("a", d.a_dtype, {m, d.k});  // [m, k]
+  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype});  // b [n, k]
+  TensorRef residual;
+  if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
+  auto out = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);   // [m, n]
+  auto inbox = p.buffer("inbox", d.out_dtype, {d.world_size, d.m, n},
+                        {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+  Index end = max(m, 1);
+
+  p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
+         p.grid(d.m, d.n, tile.bm, tile.bn), [&](const Tile& t) {
+           Value acc = linear.product(tile, t.col, [&](const Index& k) {
+             return a.tile({t.row, k}, tile.bm, tile.bk);
+           });
+           Value mine = cast(acc, d.out_dtype);
+           auto slot = [&](const Index& source) {
+             return inbox.tile({source, t.row, t.col}, tile.bm, tile.bn).until_row(end);
+           };
+           p.loop(1, d.world_size, [&](const Index& i) {
+             Index peer = p.let("peer", (p.rank() + i) % d.world_size);
+             p.store_packet(slot(p.rank()).on(peer), mine);
+           });
+           Value sum = p.zeros(DType::kF32, tile.bm, tile.bn);
+           auto receive = [&](const Index& source) {
+             sum = sum + cast(p.load_packet(slot(source)), DType::kF32);
+           };
+           p.loop(0, p.rank(), receive);
+           sum = sum + cast(mine, DType::kF32);
+           p.loop(p.rank() + 1, d.world_size, receive);
+           if (d.residual) {
+             Slice rows = residual.tile({t.row, t.col}, tile.bm, tile.bn);
+             sum = sum + cast(p.load(rows), DType::kF32);
+           }
+           p.store(out.tile({t.row, t.col}, tile.bm, tile.bn), cast(sum, d.out_dtype));
+         });
   return p.finish();
 }
 
@@ -180,6 +228,9 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   return p.finish();
 }
 
+// Beyond, twice the bytes take longer than a signal.
+constexpr std::int64_t kMaxPacketRows = 16;
+
 GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
   if (shots == ReduceShots::kTwo) {
     GemmRsConfig rs = default_config(scattered(d), Target::kCuda);
@@ -203,6 +254,7 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
           .shots = shots,
           .num_compute_sms = gpu_workers(tiles),
           .num_reduce_sms = 0,
+          .packets = d.m <= kMaxPacketRows,
           .channels = tiles,
           .num_stages = loop.num_stages};
 }
@@ -217,12 +269,12 @@ std::string to_string(const GemmArDesc& d) {
 
 std::string to_string(const GemmArConfig& cfg) {
   return fmt::format(
-      "tile={}x{}x{} shots={} compute={} reduce={} channels={} slots={} scatter={} queues={} "
+      "tile={}x{}x{} shots={}{} compute={} reduce={} channels={} slots={} scatter={} queues={} "
       "stages={}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.shots == ReduceShots::kOne ? 1 : 2,
-      cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels, cfg.num_slots,
-      cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine", cfg.num_copy_queues,
-      cfg.num_stages);
+      cfg.packets ? " packets" : "", cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels,
+      cfg.num_slots, cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine",
+      cfg.num_copy_queues, cfg.num_stages);
 }
 
 GemmArConfig default_config(const GemmArDesc& d, Target target) {
@@ -249,6 +301,7 @@ GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target targe
 
 Program gemm_ar(const GemmArDesc& d, const GemmArConfig& cfg) {
   check(d, cfg);
+  if (cfg.packets) return packets(d, cfg);
   return cfg.shots == ReduceShots::kOne ? one_shot(d, cfg) : two_shot(d, cfg);
 }
 

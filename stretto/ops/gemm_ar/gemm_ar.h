@@ -31,7 +31,8 @@ struct GemmArConfig {
   GemmTile tile;
   ReduceShots shots = ReduceShots::kOne;
   int num_compute_sms = 1;
-  int num_reduce_sms = 1;     // 0: each SM of the GEMM sums the tiles it computed, in its epilogue
+  int num_reduce_sms = 1;  // 0: each SM of the GEMM sums the tiles it computed, in its epilogue
+  bool packets = false;    // kOne, sums in the epilogue: flags travel with the data, for few rows
   std::int64_t channels = 1;  // groups of tiles (kOne) or of a rank's row blocks (kTwo) waited for
   int num_slots = 2;          // as in GemmRsConfig
   Scatter scatter = Scatter::kEpilogue;  // kTwo: as in GemmRsConfig

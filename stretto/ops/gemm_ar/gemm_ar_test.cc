@@ -22,6 +22,7 @@ struct Variant {
   int num_slots;
   Scatter scatter;
   int num_reduce_sms = 2;
+  bool packets = false;
 };
 
 GemmArConfig small(const Variant& v) {
@@ -29,6 +30,7 @@ GemmArConfig small(const Variant& v) {
           .shots = v.shots,
           .num_compute_sms = 2,
           .num_reduce_sms = v.num_reduce_sms,
+          .packets = v.packets,
           .channels = 3,
           .num_slots = v.num_slots,
           .scatter = v.scatter,
@@ -74,6 +76,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Variant{"TwoShotCopy", ReduceShots::kTwo, 2, Scatter::kCopyEngine},
                     Variant{"OneShotEpilogueSum", ReduceShots::kOne, 2, Scatter::kEpilogue, 0},
                     Variant{"OneShotEpilogueCredit", ReduceShots::kOne, 1, Scatter::kEpilogue, 0},
+                    Variant{"Packets", ReduceShots::kOne, 2, Scatter::kEpilogue, 0, true},
                     Variant{"TwoShotEpilogueSum", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0},
                     Variant{"TwoShotEpilogueCopy", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0}),
     [](const auto& info) { return info.param.name; });
@@ -109,8 +112,10 @@ TEST(GemmArBits, AreTheSameOnAllRanksAndForBothAlgorithms) {
     auto bits = [&](const Variant& v) { return output_bits(gemm_ar_case(d, small(v), d.m, seed)); };
     auto one = bits({"one", ReduceShots::kOne, 2, Scatter::kEpilogue});
     auto two = bits({"two", ReduceShots::kTwo, 2, Scatter::kEpilogue});
+    auto packets = bits({"packets", ReduceShots::kOne, 2, Scatter::kEpilogue, 0, true});
     for (const auto& rank_bits : one) EXPECT_TRUE(rank_bits == one[0]) << name(dtype);
     EXPECT_TRUE(one == two) << name(dtype);
+    EXPECT_TRUE(one == packets) << name(dtype);
   }
 }
 
@@ -142,6 +147,9 @@ TEST(GemmArErrors, NameTheField) {
   GemmArConfig cfg = default_config(d);
   cfg.channels = 0;
   expect_user_error([&] { gemm_ar(d, cfg); }, "channels is 0");
+  cfg = default_config(d);
+  cfg.packets = true;
+  expect_user_error([&] { gemm_ar(d, cfg); }, "packets need one shot with sums in the epilogue");
   EXPECT_EQ(default_config(d).shots, ReduceShots::kOne);
   d.m = 4096;
   EXPECT_EQ(default_config(d).shots, ReduceShots::kTwo);
