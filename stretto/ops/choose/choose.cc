@@ -19,12 +19,16 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
+double must_predict(const Candidate& candidate, const predict::Machine& machine, bool eager) {
+  CompiledProgram compiled = compile(candidate.program(), {.require_proof = false});
+  predict::Plan plan = predict::build_plan(*compiled.schedule, machine, {.eager = eager});
+  return predict::run_plan(plan).seconds * 1e3;
+}
+
 // Of a program that does not pass or does not fit the machine: never.
 double predicted_ms(const Candidate& candidate, const predict::Machine& machine, bool eager) {
   try {
-    CompiledProgram compiled = compile(candidate.program(), {.require_proof = false});
-    predict::Plan plan = predict::build_plan(*compiled.schedule, machine, {.eager = eager});
-    return predict::run_plan(plan).seconds * 1e3;
+    return must_predict(candidate, machine, eager);
   } catch (const UserError&) {
     return kNever;
   } catch (const Rejected&) {
@@ -109,9 +113,9 @@ std::vector<RankedCandidate> rank_candidates(const OpCandidates& candidates,
     ranked.push_back({RankedCandidate::kSequence, sequence_ms(candidates, machine, eager)});
   }
   std::erase_if(ranked, [](const RankedCandidate& r) { return r.predicted_ms == kNever; });
-  if (ranked.empty()) {
-    throw UserError(
-        fmt::format("{}: no config can be predicted on machine {}", candidates.desc, machine.name));
+  if (ranked.empty()) {  // the default says why
+    must_predict(candidates.fused.front(), machine, eager);
+    throw UserError(candidates.desc + ": no config can be predicted on machine " + machine.name);
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const auto& a, const auto& b) { return a.predicted_ms < b.predicted_ms; });

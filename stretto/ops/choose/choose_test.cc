@@ -140,6 +140,8 @@ TEST_F(ChooseTest, NothingThatRunsIsAnError) {
   OpCandidates offered = candidates("gemm", shape(1));
   ChooseOptions options{.machine = machine_, .measure = [](const Candidate*) { return 0.0; }};
   expect_user_error([&] { choose("gemm", shape(1), offered, options); }, {"gemm", "no candidate"});
+  expect_user_error([&] { rank_candidates(candidates("gemm", shape(4)), machine_); },
+                    {"h200x2", "4 GPUs"});
   expect_user_error([&] { candidates("no_such_operator", shape(1)); }, {"no_such_operator"});
 }
 

@@ -36,6 +36,12 @@ std::int64_t num_tiles(std::int64_t m, std::int64_t n, const GemmTile& tile) {
   return ceil_div(m, tile.bm) * ceil_div(n, tile.bn);
 }
 
+// Of a loop whose rows come from two tensors, own and gathered, with slots of their own.
+int stages_with_own_rows(const Loop& loop) {
+  std::int64_t slots = (loop.tile.bm + loop.tile.bn) * loop.stages;
+  return static_cast<int>(std::max<std::int64_t>(slots / (2 * loop.tile.bm + loop.tile.bn), 2));
+}
+
 // At most 1 / channels of a run of rows, and no more channels than blocks of rows.
 std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t at_most) {
   return std::clamp<std::int64_t>(run_rows / rows, 1, at_most);
@@ -98,7 +104,7 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
       config.num_gather_workers = t.workers;
       config.comm_rows = std::min(t.rows, run_rows);
       config.channels_per_rank = channels_of(run_rows, loop.tile.bm, t.channels);
-      config.num_stages = loop.stages;
+      config.num_stages = d.world_size > 1 ? stages_with_own_rows(loop) : loop.stages;
       config.raster = 8;
       add(configs, config);
     }
