@@ -36,12 +36,6 @@ std::int64_t num_tiles(std::int64_t m, std::int64_t n, const GemmTile& tile) {
   return ceil_div(m, tile.bm) * ceil_div(n, tile.bn);
 }
 
-// Of a loop whose rows come from two tensors, own and gathered, with slots of their own.
-int stages_with_own_rows(const Loop& loop) {
-  std::int64_t slots = (loop.tile.bm + loop.tile.bn) * loop.stages;
-  return static_cast<int>(std::max<std::int64_t>(slots / (2 * loop.tile.bm + loop.tile.bn), 2));
-}
-
 // At most 1 / channels of a run of rows, and no more channels than blocks of rows.
 std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t at_most) {
   return std::clamp<std::int64_t>(run_rows / rows, 1, at_most);
@@ -104,7 +98,7 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
       config.num_gather_workers = t.workers;
       config.comm_rows = std::min(t.rows, run_rows);
       config.channels_per_rank = channels_of(run_rows, loop.tile.bm, t.channels);
-      config.num_stages = d.world_size > 1 ? stages_with_own_rows(loop) : loop.stages;
+      config.num_stages = loop.stages;
       config.raster = 8;
       add(configs, config);
     }
@@ -156,11 +150,13 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
     int reduce;
     Scatter scatter = Scatter::kEpilogue;
     std::int64_t channels = 32;
+    bool packets = false;
   };
-  const std::vector<Choice> choices =
-      one ? std::vector<Choice>{{0}, {8}, {32}, {64}}
-          : std::vector<Choice>{
-                {0}, {8}, {16}, {0, Scatter::kCopyEngine, 4}, {0, Scatter::kCopyEngine, 16}};
+  std::vector<Choice> choices = {
+      {0}, {8}, {16}, {0, Scatter::kCopyEngine, 4}, {0, Scatter::kCopyEngine, 16}};
+  if (one) choices = {{0}, {8}, {32}, {64}};
+  // Twice the bytes: for few rows.
+  if (one && d.m <= 64) choices.push_back({.reduce = 0, .packets = true});
   for (const Loop& loop : loops_for(one ? d.m : run_rows)) {
     std::int64_t tiles =
         one ? num_tiles(d.m, d.n, loop.tile) : num_tiles(run_rows, d.n, loop.tile) * d.world_size;
@@ -174,6 +170,7 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
       config.num_compute_sms = gpu_workers(tiles, num_sms - c.reduce - (engine ? 2 : 0));
       config.channels = one ? tiles : channels_of(run_rows, loop.tile.bm, c.channels);
       config.scatter = c.scatter;
+      config.packets = c.packets;
       config.num_slots = engine ? 1 : 2;
       config.num_copy_queues = 1;
       config.num_stages = loop.stages;
