@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "stretto/base/errors.h"
 #include "stretto/executor/kernels/dot.h"
 #include "stretto/ops/gemm_rs/partial_sums.h"
 
