@@ -24,7 +24,7 @@ class WorkMaker {
     demand(kL2, cost_.read + cost_.written);
     demand(kHbm, cost_.written);
     for (const RemoteBytes& r : cost_.remote) remote_demands(r);
-    if (by_engine) comm(worker_.rank, kCopy, engine_bytes());
+    if (by_engine) add(worker_.rank, kCopy, engine_bytes(), is_remote());
     return std::move(work_);
   }
 
@@ -32,9 +32,16 @@ class WorkMaker {
   // Every byte copied is read once, here or there.
   double engine_bytes() const { return std::max(cost_.read + remote_read_, remote_written_); }
 
+  bool is_remote() const { return remote_read_ + remote_written_ > 0; }
+
   void engine_time() {
-    work_.latency = work_.remote_latency = m_.copy_latency * cost_.num_copies;
+    work_.latency = m_.copy_latency * cost_.num_copies;
     work_.own = engine_bytes() / m_.copy_rate;
+    if (is_remote()) {
+      work_.remote_latency = work_.latency;
+    } else {  // within a GPU: no communication
+      work_.own_local = work_.own;
+    }
   }
 
   void sm_time() {
