@@ -74,6 +74,8 @@ class AgentWriter {
   void store_tma(const Op& op, const TensorMapPlan& view);
   void wgmma(const Op& op);
   void simt(const Op& op);
+  void scaled(const Op& op);
+  void add_product(const Op& op, const std::string& acc);
   void await(const Op& op);
   void pin_before_await();
   // "Operand<...>{...}" of a factor, after putting a register into its staging slot.

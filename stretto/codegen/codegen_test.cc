@@ -32,13 +32,15 @@ struct GemmSample {
   int num_stages = 4;
   int cluster = 1;
   bool row_limit = false, col_limit = false;
+  DType c_dtype = DType::kF32;  // kF32: as the factors
 };
 
 Program gemm(const GemmSample& s) {
   ProgramBuilder p("gemm", 1);
   auto a = p.input("a", s.dtype, {s.m, s.k});
   auto b = p.input("b", s.dtype, {s.n, s.k});
-  auto c = p.output("c", s.dtype, {s.m, s.n});
+  DType c_dtype = s.c_dtype == DType::kF32 ? s.dtype : s.c_dtype;
+  auto c = p.output("c", c_dtype, {s.m, s.n});
   Resource sms = Resource::sms(4).pipelined(s.num_stages).clustered(s.cluster);
   p.role("gemm", sms, p.grid(c, s.bm, s.bn), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, s.bm, s.bn);
@@ -49,7 +51,7 @@ Program gemm(const GemmSample& s) {
       Value left = p.load(rows), right = p.load(b.tile({t.col, i * s.bk}, s.bn, s.bk));
       acc = dot(acc, left, right.T());
     });
-    p.store(c.tile({t.row, t.col}, s.bm, s.bn), cast(acc, s.dtype));
+    p.store(c.tile({t.row, t.col}, s.bm, s.bn), cast(acc, c_dtype));
   });
   return p.finish();
 }
@@ -431,20 +433,62 @@ TEST(CodegenRefuses, PacketsOfHalves) {
   expect_refusal(refusal([&] { generate(program); }), "work", "odd number of elements");
 }
 
-TEST(CodegenRefuses, ScaledProducts) {
-  Program program = one_role([](ProgramBuilder& p) -> Body {
-    auto a = p.input("a", DType::kF8E4M3, {64, 64});
-    auto row = p.input("row", DType::kF32, {64, 1});
-    auto col = p.input("col", DType::kF32, {1, 64});
-    auto y = p.output("y", DType::kF32, {64, 64});
-    return [=](ProgramBuilder& q, const Tile&) {
-      Value v = q.load(a.tile({0, 0}, 64, 64));
-      q.store(y.tile({0, 0}, 64, 64),
-              dot_scaled(q.zeros(DType::kF32, 64, 64), v, v.T(),
-                         {q.load(row.tile({0, 0}, 64, 1)), q.load(col.tile({0, 0}, 1, 64))}));
-    };
+// c = a * b^T of fp8 factors with scales: of rows and columns after the loop, or of blocks of 128
+// within it.
+Program scaled_gemm(std::int64_t bm, std::int64_t bn, int num_stages, int cluster) {
+  constexpr std::int64_t kSize = 512, kBlock = 128;
+  ProgramBuilder p("scaled_gemm", 1);
+  auto a = p.input("a", DType::kF8E4M3, {kSize, kSize});
+  auto b = p.input("b", DType::kF8E4M3, {kSize, kSize});
+  auto scale_a = p.input("scale_a", DType::kF32, {kSize, kSize / kBlock});
+  auto scale_b = p.input("scale_b", DType::kF32, {kSize / kBlock, kSize / kBlock});
+  auto c = p.output("c", DType::kBF16, {kSize, kSize});
+  Resource sms = Resource::sms(4).pipelined(num_stages).clustered(cluster);
+  p.role("gemm", sms, p.grid(c, bm, bn), [&](const Tile& t) {
+    Value acc = p.zeros(DType::kF32, bm, bn);
+    p.loop(kSize / kBlock, [&](const Index& i) {
+      Value of_rows = p.load(scale_a.tile({t.row, i}, bm, 1));
+      Value of_cols = broadcast(p.load(scale_b.tile({t.col / kBlock, i}, 1, 1)), 1, bn);
+      acc = dot_scaled(acc, p.load(a.tile({t.row, i * kBlock}, bm, kBlock)),
+                       p.load(b.tile({t.col, i * kBlock}, bn, kBlock)).T(), {of_rows, of_cols});
+    });
+    p.store(c.tile({t.row, t.col}, bm, bn), cast(acc, DType::kBF16));
   });
-  expect_refusal(refusal([&] { generate(program); }), "work", "scaled products");
+  return p.finish();
+}
+
+TEST(Codegen, ScaledProductsHaveAnAccumulatorOfTheirOwnInEveryIteration) {
+  for (int cluster : {1, 2}) {
+    GeneratedKernel kernel = generate(scaled_gemm(128 * cluster, 128, 6, cluster));
+    expect_lines(kernel.source, {"struct Wgmma<f8e4m3, 128>", "SmemTile<f8e4m3, 128, 128, 128>",
+                                 "load_box<", "mbarrier_wait_acquire_cta(&full0",
+                                 "dot_async<128, 128, true>(", "wgmma_wait<0>();", "&empty0[",
+                                 "Mul()", "Add()", "store_tma<bf16, 128"});
+    expect_clean_build(kernel);
+  }
+}
+
+TEST(Codegen, ScaledProductsWithoutStages) {
+  GeneratedKernel kernel = generate(scaled_gemm(32, 32, 0, 1));
+  expect_lines(kernel.source, {"fill(part, 0.f);", "dot_simt<", "map(part, part,"});
+  expect_clean_build(kernel);
+}
+
+// The tensor core takes bytes only along the summed dimension; other forms are the threads' work.
+TEST(Codegen, ProductsOfBytes) {
+  GeneratedKernel kernel = generate(
+      gemm({.dtype = DType::kF8E4M3, .bk = 128, .num_stages = 4, .c_dtype = DType::kBF16}));
+  expect_lines(kernel.source, {"SmemTile<f8e4m3, 128, 128, 128>", "SmemTile<f8e4m3, 256, 128, 128>",
+                               "&full0[ring0.slot()], 49152);", "dot_async<256, 128, false>("});
+  expect_clean_build(kernel);
+  kernel = generate(gemm({.dtype = DType::kF8E4M3,
+                          .bm = 64,
+                          .bn = 64,
+                          .bk = 48,
+                          .num_stages = 2,
+                          .c_dtype = DType::kBF16}));
+  expect_lines(kernel.source, {"dot_simt<"});
+  expect_clean_build(kernel);
 }
 
 TEST(CodegenRefuses, MoreSharedMemoryThanABlockHas) {

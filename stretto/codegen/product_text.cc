@@ -28,9 +28,7 @@ std::string AgentWriter::factor(const Op& op, std::size_t operand, std::size_t& 
 
 void AgentWriter::product(const Op& op) {
   if (op.code == OpCode::kAwait) return await(op);
-  if (op.code == OpCode::kDotScaled) {
-    refuse(op.loc, "scaled products");
-  }
+  if (op.code == OpCode::kDotScaled) return scaled(op);
   if (op.result != op.operands[0] && !zero_accumulator(op)) {
     line("assign(v{}, v{});", op.result, op.operands[0]);
   }
@@ -67,14 +65,34 @@ void AgentWriter::wgmma(const Op& op) {
 
 void AgentWriter::simt(const Op& op) {
   if (zero_accumulator(op)) line("fill(v{}, 0.f);", op.result);
+  add_product(op, fmt::format("v{}", op.result));
+}
+
+// Of a role without stages; those with stages have none left (passes/expand_scaled_products.h).
+void AgentWriter::scaled(const Op& op) {
+  if (op.result != op.operands[0]) line("assign(v{}, v{});", op.result, op.operands[0]);
+  line("{{");
+  ++depth_;
+  line("decltype(v{}) part;", op.result);
+  line("fill(part, 0.f);");
+  add_product(op, "part");
+  line("map(part, part, v{}, Mul());", op.operands[3]);
+  line("map(part, part, v{}, Mul());", op.operands[4]);
+  line("map(v{}, v{}, part, Add());", op.result, op.result);
+  --depth_;
+  line("}}");
+}
+
+// `acc` += the product, by the threads' own arithmetic.
+void AgentWriter::add_product(const Op& op, const std::string& acc) {
   bool staged_any = plan_.staging.count(&op) != 0;
   std::size_t staged = staged_any ? plan_.staging.at(&op) : 0;
   if (staged_any) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
   std::string left = factor(op, 1, staged);
   std::string right = factor(op, 2, staged);
   if (staged_any) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
-  line("dot_simt<L{}, {}>(v{}, {}, {}, team);", op.result, type(op.operands[1]).cols, op.result,
-       left, right);
+  line("dot_simt<L{}, {}>({}, {}, {}, team);", op.result, type(op.operands[1]).cols, acc, left,
+       right);
 }
 
 // The accumulator was filled with zero before in the same block, by a register of its own.

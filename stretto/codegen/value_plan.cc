@@ -142,18 +142,41 @@ class ValuePlanner {
   std::int64_t dot_rows_ = 0;
 };
 
+const Op* writer_of(const Block& block, int reg) {
+  for (const Op& op : block) {
+    if (op.result == reg) return &op;
+    for (const Block& body : op.bodies) {
+      if (const Op* found = writer_of(body, reg)) return found;
+    }
+  }
+  return nullptr;
+}
+
+// Both factors lie in slots with the summed dimension along their rows: the only form in which the
+// tensor core takes factors of 8 bits.
+bool along_k(const Agent& agent, const Op& op) {
+  auto is_slot = [&](int reg) {
+    const Op* writer = writer_of(agent.body, reg);
+    return writer != nullptr && writer->code == OpCode::kPipeGet;
+  };
+  const Op* view = writer_of(agent.body, op.operands[2]);
+  return is_slot(op.operands[1]) && view != nullptr && view->code == OpCode::kTranspose &&
+         is_slot(view->operands[0]);
+}
+
 }  // namespace
 
 DotKind dot_kind(const Agent& agent, const Op& op) {
-  if (op.code != OpCode::kDot && op.code != OpCode::kDotAsync && op.code != OpCode::kDotScaled) {
-    return DotKind::kNone;
-  }
+  if (op.code == OpCode::kDotScaled) return DotKind::kSimt;
+  if (op.code != OpCode::kDot && op.code != OpCode::kDotAsync) return DotKind::kNone;
   auto type = [&](int i) {
     return agent.values[static_cast<std::size_t>(op.operands[static_cast<std::size_t>(i)])];
   };
   ValueType a = type(1), b = type(2);
   bool halves = a.dtype == DType::kBF16 || a.dtype == DType::kF16;
-  bool matrix = a.dtype == b.dtype && halves && a.cols % 16 == 0 && b.cols % 8 == 0 &&
+  bool bytes = a.dtype == DType::kF8E4M3 && along_k(agent, op);
+  std::int64_t step = halves ? 16 : 32;
+  bool matrix = a.dtype == b.dtype && (halves || bytes) && a.cols % step == 0 && b.cols % 8 == 0 &&
                 b.cols <= 256 && a.rows > 1;
   return matrix ? DotKind::kWgmma : DotKind::kSimt;
 }

@@ -6,6 +6,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/verifier.h"
+#include "stretto/passes/expand_scaled_products.h"
 #include "stretto/passes/overlap_products.h"
 #include "stretto/passes/resolve_tile_primitives.h"
 #include "stretto/passes/split_agents.h"
@@ -16,6 +17,7 @@ namespace stretto {
 const std::vector<Pass>& schedule_pipeline() {
   static const std::vector<Pass> passes = {
       {"resolve_tile_primitives", resolve_tile_primitives},
+      {"expand_scaled_products", expand_scaled_products},
       {"split_agents", split_agents},
       {"overlap_products", overlap_products},
       {"take_turns", take_turns},
