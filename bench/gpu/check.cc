@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "bench/gpu/gemm_fp8.h"
 #include "bench/gpu/gemm_shapes.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/catalog/catalog.h"
@@ -29,14 +30,31 @@ const SmallGemm kSmall[] = {
     {{"wide", 136, 1160, 520}, 131},
 };
 
-void add_gemm(std::vector<CheckCase>& cases, const SmallGemm& small, DType dtype,
+void add_gemm(std::vector<CheckCase>& cases, const SmallGemm& small, const GemmDesc& desc,
               const GemmConfig& config) {
-  GemmDesc desc = gemm_desc(small.shape, dtype);
   cases.push_back(
       {.label = fmt::format("{} {} m={} | {}", small.shape.label, to_string(desc), small.rows,
                             to_string(config)),
        .program = [=] { return gemm(desc, config); },
        .make = [=](std::uint64_t seed) { return gemm_case(desc, config, small.rows, seed); }});
+}
+
+void add_gemm(std::vector<CheckCase>& cases, const SmallGemm& small, DType dtype,
+              const GemmConfig& config) {
+  add_gemm(cases, small, gemm_desc(small.shape, dtype), config);
+}
+
+// With TMA, and where k allows in clusters.
+void add_fp8(std::vector<CheckCase>& cases, const SmallGemm& small) {
+  for (Scaling scaling : {Scaling::kRowWise, Scaling::kBlock}) {
+    GemmDesc desc = fp8_desc({small.shape, scaling});
+    for (GemmConfig config : fp8_configs({small.shape, scaling}, 0)) {
+      if (config.cluster_size > 1 && small.shape.k % 16 != 0) continue;
+      config.num_compute_sms = kWorkers;
+      config.raster = 2;
+      add_gemm(cases, small, desc, config);
+    }
+  }
 }
 
 }  // namespace
@@ -54,6 +72,7 @@ std::vector<CheckCase> check_cases() {
         .tile = {128, 128, 64}, .num_compute_sms = kWorkers, .raster = 2, .num_stages = 3};
     add_gemm(cases, small, DType::kBF16, plain);
     add_gemm(cases, small, DType::kF16, pipelined);
+    add_fp8(cases, small);
     add_gemm(cases, small, DType::kF32, {.tile = {32, 32, 16}, .num_compute_sms = kWorkers});
   }
   return cases;

@@ -4,6 +4,7 @@
 //   gpu_bench check [--only TEXT]     small cases against the plain reference
 //   gpu_bench gemm -m M -n N -k K     one product against cuBLASLt
 //   gpu_bench gemm-suite [--tp P]     tensor-parallel shapes of three models, and 8192^3
+//   gpu_bench gemm-fp8                products of fp8 factors with scales, against cuBLASLt
 //   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
 //   gpu_bench collectives --ranks P   collectives against NCCL
 //   gpu_bench predict-points -o FILE  predicted times of a list of operators; needs no GPU
@@ -23,6 +24,7 @@
 #include "bench/gpu/collectives.h"
 #include "bench/gpu/compile_ahead.h"
 #include "bench/gpu/gemm_compare.h"
+#include "bench/gpu/gemm_fp8.h"
 #include "bench/gpu/overlap.h"
 #include "bench/gpu/points.h"
 #include "stretto/base/errors.h"
@@ -78,6 +80,14 @@ std::vector<LabelledProgram> labelled(const std::vector<GemmShape>& shapes,
   return out;
 }
 
+Fp8Options fp8_options(const Settings& s, int num_sms) {
+  Fp8Options options{.num_sms = num_sms, .samples = s.samples, .seed = s.seed};
+  for (const std::string& text : s.configs) {
+    options.configs.push_back(parse_gemm_config(text, num_sms));
+  }
+  return options;
+}
+
 OverlapOptions overlap_options(const Settings& s) {
   return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
 }
@@ -98,6 +108,7 @@ std::vector<LabelledProgram> all_programs(const Settings& s) {
     return programs;
   }
   for (const CheckCase& c : check_cases()) programs.push_back({c.label, c.program()});
+  add(fp8_programs(fp8_options(s, kHopperSms)));
   add(labelled(tensor_parallel_shapes(s.tp), gemm_options(s, kHopperSms)));
   return programs;
 }
@@ -162,6 +173,21 @@ void keep(const Settings& s, Json& out, const char* key, const Result& r) {
   std::fflush(stdout);
   out[key].push_back(r.to_json());
   if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
+}
+
+int run_fp8(const Settings& s) {
+  GpuWorld world({.size = 1});
+  Json out = machine(world, s);
+  fmt::print("{}\n{}\n", out["machine"].get<std::string>(), out["cublaslt"].get<std::string>());
+  Fp8Options options = fp8_options(s, world.device(0).properties().num_sms);
+  compile_ahead(fp8_programs(options));
+  int failed = 0;
+  compare_fp8(world, options, [&](const Fp8Result& r) {
+    keep(s, out, "gemm_fp8", r);
+    failed += !r.error.empty();
+  });
+  fmt::print("gemm-fp8: {} failed (seed {})\n", failed, s.seed);
+  return failed == 0 ? 0 : 1;
 }
 
 int run_overlap(const Settings& s) {
@@ -330,13 +356,15 @@ int run(int argc, char** argv) {
     command->add_flag("--proof", s.proof, "prove each program first");
   }
   for (auto* command : {compile, suite}) command->add_option("--tp", s.tp, "1, 2, 4 or 8");
+  auto* fp8 = app.add_subcommand("gemm-fp8", "products of fp8 factors with scales");
+  fp8->add_option("--config", s.configs, "instead of the list");
   for (auto* command : {compile, gemm, suite}) {
     command->add_flag("--quick", s.quick, "fewer configs");
     command->add_option("--config", s.configs,
                         "instead of the list: '256x256x64 stages 4 cluster 2 raster 8'");
     command->add_option("--dtype", s.dtype, "bf16 or f16");
   }
-  for (auto* command : {gemm, suite}) {
+  for (auto* command : {gemm, suite, fp8}) {
     command->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
     command->add_flag("--graph", s.graph, "measure in captured graphs too");
     command->add_option("-o,--out", s.out, "JSON with every sample");
@@ -386,6 +414,7 @@ int run(int argc, char** argv) {
   if (attention_check->parsed() || attention_suite->parsed()) {
     return run_attention_suite(s, attention_check->parsed());
   }
+  if (fp8->parsed()) return run_fp8(s);
   if (overlap->parsed()) return run_overlap(s);
   if (collectives->parsed()) return run_collectives(s);
 

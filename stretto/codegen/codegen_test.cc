@@ -7,9 +7,8 @@
 #include <regex>
 
 #include "stretto/base/errors.h"
-#include "stretto/codegen/kernel.h"
+#include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
-#include "stretto/passes/pipeline.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 
 namespace stretto {
@@ -32,15 +31,13 @@ struct GemmSample {
   int num_stages = 4;
   int cluster = 1;
   bool row_limit = false, col_limit = false;
-  DType c_dtype = DType::kF32;  // kF32: as the factors
 };
 
 Program gemm(const GemmSample& s) {
   ProgramBuilder p("gemm", 1);
   auto a = p.input("a", s.dtype, {s.m, s.k});
   auto b = p.input("b", s.dtype, {s.n, s.k});
-  DType c_dtype = s.c_dtype == DType::kF32 ? s.dtype : s.c_dtype;
-  auto c = p.output("c", c_dtype, {s.m, s.n});
+  auto c = p.output("c", s.dtype, {s.m, s.n});
   Resource sms = Resource::sms(4).pipelined(s.num_stages).clustered(s.cluster);
   p.role("gemm", sms, p.grid(c, s.bm, s.bn), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, s.bm, s.bn);
@@ -51,34 +48,9 @@ Program gemm(const GemmSample& s) {
       Value left = p.load(rows), right = p.load(b.tile({t.col, i * s.bk}, s.bn, s.bk));
       acc = dot(acc, left, right.T());
     });
-    p.store(c.tile({t.row, t.col}, s.bm, s.bn), cast(acc, c_dtype));
+    p.store(c.tile({t.row, t.col}, s.bm, s.bn), cast(acc, s.dtype));
   });
   return p.finish();
-}
-
-GeneratedKernel generate(const Program& program) { return generate_kernel(run_pipeline(program)); }
-
-// The lines stand in the text in this order; blanks do not count.
-void expect_lines(const std::string& text, const std::vector<std::string>& lines) {
-  std::size_t at = 0;
-  for (const std::string& line : lines) {
-    std::size_t found = text.find(line, at);
-    EXPECT_NE(found, std::string::npos) << "missing, or out of order: " << line << "\n" << text;
-    if (found == std::string::npos) return;
-    at = found + line.size();
-  }
-}
-
-void expect_clean_build(const GeneratedKernel& kernel) {
-  if (!cuda::has_nvrtc()) return;
-  cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, "sample.cu", {.use_cache = false});
-  std::vector<cuda::KernelReport> reports = cuda::kernel_reports(image.log);
-  ASSERT_EQ(reports.size(), 1u) << image.log;
-  EXPECT_EQ(reports[0].kernel, kernel.launch.kernel);
-  EXPECT_EQ(reports[0].spill_store_bytes + reports[0].spill_load_bytes, 0) << kernel.source;
-  EXPECT_EQ(reports[0].stack_bytes, 0) << kernel.source;
-  EXPECT_TRUE(reports[0].warnings.empty()) << reports[0].warnings[0];
-  EXPECT_LE(reports[0].registers * kernel.launch.block, 65536);
 }
 
 std::string refusal(const std::function<void()>& action) {
@@ -431,64 +403,6 @@ TEST(CodegenRefuses, PacketsOfHalves) {
     };
   });
   expect_refusal(refusal([&] { generate(program); }), "work", "odd number of elements");
-}
-
-// c = a * b^T of fp8 factors with scales: of rows and columns after the loop, or of blocks of 128
-// within it.
-Program scaled_gemm(std::int64_t bm, std::int64_t bn, int num_stages, int cluster) {
-  constexpr std::int64_t kSize = 512, kBlock = 128;
-  ProgramBuilder p("scaled_gemm", 1);
-  auto a = p.input("a", DType::kF8E4M3, {kSize, kSize});
-  auto b = p.input("b", DType::kF8E4M3, {kSize, kSize});
-  auto scale_a = p.input("scale_a", DType::kF32, {kSize, kSize / kBlock});
-  auto scale_b = p.input("scale_b", DType::kF32, {kSize / kBlock, kSize / kBlock});
-  auto c = p.output("c", DType::kBF16, {kSize, kSize});
-  Resource sms = Resource::sms(4).pipelined(num_stages).clustered(cluster);
-  p.role("gemm", sms, p.grid(c, bm, bn), [&](const Tile& t) {
-    Value acc = p.zeros(DType::kF32, bm, bn);
-    p.loop(kSize / kBlock, [&](const Index& i) {
-      Value of_rows = p.load(scale_a.tile({t.row, i}, bm, 1));
-      Value of_cols = broadcast(p.load(scale_b.tile({t.col / kBlock, i}, 1, 1)), 1, bn);
-      acc = dot_scaled(acc, p.load(a.tile({t.row, i * kBlock}, bm, kBlock)),
-                       p.load(b.tile({t.col, i * kBlock}, bn, kBlock)).T(), {of_rows, of_cols});
-    });
-    p.store(c.tile({t.row, t.col}, bm, bn), cast(acc, DType::kBF16));
-  });
-  return p.finish();
-}
-
-TEST(Codegen, ScaledProductsHaveAnAccumulatorOfTheirOwnInEveryIteration) {
-  for (int cluster : {1, 2}) {
-    GeneratedKernel kernel = generate(scaled_gemm(128 * cluster, 128, 6, cluster));
-    expect_lines(kernel.source, {"struct Wgmma<f8e4m3, 128>", "SmemTile<f8e4m3, 128, 128, 128>",
-                                 "load_box<", "mbarrier_wait_acquire_cta(&full0",
-                                 "dot_async<128, 128, true>(", "wgmma_wait<0>();", "&empty0[",
-                                 "Mul()", "Add()", "store_tma<bf16, 128"});
-    expect_clean_build(kernel);
-  }
-}
-
-TEST(Codegen, ScaledProductsWithoutStages) {
-  GeneratedKernel kernel = generate(scaled_gemm(32, 32, 0, 1));
-  expect_lines(kernel.source, {"fill(part, 0.f);", "dot_simt<", "map(part, part,"});
-  expect_clean_build(kernel);
-}
-
-// The tensor core takes bytes only along the summed dimension; other forms are the threads' work.
-TEST(Codegen, ProductsOfBytes) {
-  GeneratedKernel kernel = generate(
-      gemm({.dtype = DType::kF8E4M3, .bk = 128, .num_stages = 4, .c_dtype = DType::kBF16}));
-  expect_lines(kernel.source, {"SmemTile<f8e4m3, 128, 128, 128>", "SmemTile<f8e4m3, 256, 128, 128>",
-                               "&full0[ring0.slot()], 49152);", "dot_async<256, 128, false>("});
-  expect_clean_build(kernel);
-  kernel = generate(gemm({.dtype = DType::kF8E4M3,
-                          .bm = 64,
-                          .bn = 64,
-                          .bk = 48,
-                          .num_stages = 2,
-                          .c_dtype = DType::kBF16}));
-  expect_lines(kernel.source, {"dot_simt<"});
-  expect_clean_build(kernel);
 }
 
 TEST(CodegenRefuses, MoreSharedMemoryThanABlockHas) {

@@ -25,15 +25,19 @@ void check(const AgGemmDesc& d, const AgGemmConfig& cfg) {
                           {"raster", cfg.raster},
                           {"num_consumers", cfg.num_consumers},
                           {"cluster_size", cfg.cluster_size}});
-  check_dtype("ag_gemm", "a_dtype", d.a_dtype);
-  check_dtype("ag_gemm", "b_dtype", d.b_dtype);
+  check_factors("ag_gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
   check_dtype("ag_gemm", "c_dtype", d.c_dtype);
 }
 
 // What the roles work on. Transfers are blocks of comm_rows rows of one rank.
 struct Gathered {
-  TensorRef a;        // [ceil(m/P), k] this rank's rows
-  TensorRef full;     // [m, k] all rows but the own ones, which stay in `a`
+  // The factor, and its scales where it has them.
+  struct Part {
+    TensorRef own;   // [ceil(m/P), cols] this rank's rows
+    TensorRef full;  // [m, cols] all rows but the own ones
+    std::int64_t cols;
+  };
+  std::vector<Part> parts;
   RowRuns transfers;  // how the ranks' rows travel
   SignalRef arrived;  // by owner and channel of its rows: transfers that lie in `full`
   SignalRef ready;    // by rank: its rows may be read (pull), its `full` written (push)
@@ -43,12 +47,11 @@ struct Gathered {
 struct Transfer {
   Slice from, to;
 };
-Transfer transfer(const AgGemmDesc& d, const AgGemmConfig& cfg, const Gathered& g,
+Transfer transfer(const AgGemmConfig& cfg, const RowRuns& runs, const Gathered::Part& part,
                   const Index& owner, const Index& block) {
-  const RowRuns& runs = g.transfers;
   Index row = block * cfg.comm_rows, first = runs.first_row(owner), end = runs.num_rows(owner);
-  return {.from = g.a.tile({row, 0}, cfg.comm_rows, d.k).until_row(end),
-          .to = g.full.tile({first + row, 0}, cfg.comm_rows, d.k).until_row(first + end)};
+  return {.from = part.own.tile({row, 0}, cfg.comm_rows, part.cols).until_row(end),
+          .to = part.full.tile({first + row, 0}, cfg.comm_rows, part.cols).until_row(first + end)};
 }
 
 Index channel_of(const Gathered& g, const Index& owner, const Index& block) {
@@ -70,8 +73,10 @@ void pull_rows(ProgramBuilder& p, const AgGemmDesc& d, const AgGemmConfig& cfg, 
            Index block = p.let("block", t.index / queues % blocks);
            p.when(offset < peers, [&] {
              p.wait(g.ready, owner);
-             Transfer rows = transfer(d, cfg, g, owner, block);
-             p.rank_copy_data(rows.from.on(owner), rows.to);
+             for (const Gathered::Part& part : g.parts) {
+               Transfer rows = transfer(cfg, g.transfers, part, owner, block);
+               p.rank_copy_data(rows.from.on(owner), rows.to);
+             }
              p.notify(g.arrived[channel_of(g, owner, block)], p.rank());
              p.when(block == blocks - 1, [&] { p.notify(done, owner); });
            });
@@ -88,8 +93,10 @@ void push_rows(ProgramBuilder& p, const AgGemmDesc& d, const AgGemmConfig& cfg, 
          p.grid(d.world_size - 1, g.transfers.num_blocks(), 1, 1), [&](const Tile& t) {
            Index peer = p.let("peer", (p.rank() + d.world_size - 1 - t.m) % d.world_size);
            p.wait(g.ready, peer);
-           Transfer rows = transfer(d, cfg, g, p.rank(), t.n);
-           p.put(rows.to.on(peer), rows.from);
+           for (const Gathered::Part& part : g.parts) {
+             Transfer rows = transfer(cfg, g.transfers, part, p.rank(), t.n);
+             p.put(rows.to.on(peer), rows.from);
+           }
            p.notify(g.arrived[channel_of(g, p.rank(), t.n)], peer);
          });
 }
@@ -108,9 +115,9 @@ void wait_for_rows(ProgramBuilder& p, const Gathered& g, const Index& owner, con
 }  // namespace
 
 std::string to_string(const AgGemmDesc& d) {
-  return fmt::format("ag_gemm P={} m={} n={} k={} a={} b={} c={}{}{}", d.world_size, d.m, d.n, d.k,
-                     short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
-                     d.bias ? " bias" : "", d.swiglu ? " swiglu" : "");
+  return fmt::format("ag_gemm P={} m={} n={} k={} a={} b={} c={}{}{}{}", d.world_size, d.m, d.n,
+                     d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
+                     d.bias ? " bias" : "", d.swiglu ? " swiglu" : "", scaling_text(d.scaling));
 }
 
 std::string to_string(const AgGemmConfig& cfg) {
@@ -131,7 +138,8 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
                            .n = d.n,
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
-                           .swiglu = d.swiglu});
+                           .swiglu = d.swiglu,
+                           .scaling = d.scaling});
   const GemmTile& tile = loop.tile;
   AgGemmConfig cfg{.tile = tile, .gather = gather, .num_stages = loop.num_stages, .raster = 8};
   std::int64_t row_tiles = ceil_div(run_rows, tile.bm), peers = d.world_size - 1;
@@ -158,7 +166,7 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
 AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
   if (target == Target::kCuda) return gpu_config(d, gather);
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
-  return {.tile = default_tile(d.m, d.n, d.k),
+  return {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling),
           .gather = gather,
           .comm_rows = std::clamp<std::int64_t>(ceil_div(run_rows, std::int64_t{4}), 1, 256),
           .channels_per_rank = 2};
@@ -171,7 +179,14 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   ProgramBuilder p("ag_gemm", d.world_size);
   Index m = p.extent("m", d.m);
   auto a = p.input("a", d.a_dtype, {ceil_div(m, d.world_size), d.k}, Space::kSymmetric);
-  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .bias = d.bias, .swiglu = d.swiglu});
+  Index own_rows = ceil_div(m, d.world_size);
+  auto scale_a = scale_input(p, d.scaling, own_rows, d.k, Space::kSymmetric);  // of the own rows
+  Linear linear(p, {.n = d.n,
+                    .k = d.k,
+                    .dtype = d.b_dtype,
+                    .bias = d.bias,
+                    .swiglu = d.swiglu,
+                    .scaling = d.scaling});
   auto c = p.output("c", d.c_dtype, {m, d.n});  // [m, n]
   RowRuns runs(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = tile.bm});
   std::optional<Gathered> g;
@@ -180,10 +195,15 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
                           .world_size = d.world_size,
                           .block_rows = cfg.comm_rows,
                           .channels = cfg.channels_per_rank});
-    auto full = p.buffer("full", d.a_dtype, {m, d.k},
-                         {.space = push ? Space::kSymmetric : Space::kLocal});  // [m, k]
+    BufferOptions where{.space = push ? Space::kSymmetric : Space::kLocal};
+    auto full = p.buffer("full", d.a_dtype, {m, d.k}, where);  // [m, k]
     auto arrived = p.signal("arrived", d.world_size * transfers.num_channels());
-    g = Gathered{a, full, transfers, arrived, p.signal("ready")};
+    g = Gathered{{{a, full, d.k}}, transfers, arrived, p.signal("ready")};
+    if (d.scaling != Scaling::kNone) {
+      std::int64_t scale_cols = scale_columns(d.scaling, d.k);
+      auto full_scale = p.buffer("full_scale", DType::kF32, {m, scale_cols}, where);
+      g->parts.push_back({scale_a, full_scale, scale_cols});
+    }
     p.on_start([&] {
       p.loop(d.world_size - 1,
              [&](const Index& i) { p.notify(g->ready, (p.rank() + 1 + i) % d.world_size); });
@@ -203,20 +223,20 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
     Index first = p.let("first", runs.first_row(owner));
     p.when(local_row < local_end, [&] {
       std::vector<Value> sums = linear.sums(tile);
-      // Adds the product of x's rows from `row` to `end`.
-      auto multiply = [&](const TensorRef& x, const Index& row, const Index& end) {
-        linear.accumulate(sums, tile, t.col, [&](const Index& k) {
-          return x.tile({row, k}, tile.bm, tile.bk).until_row(end);
-        });
+      // Adds the product of x's rows from `row` to `end`, scaled by those of `scale`.
+      auto multiply = [&](const TensorRef& x, const TensorRef& scale, const Index& row,
+                          const Index& end) {
+        linear.accumulate(sums, tile, t.col, tile_rows(x, scale, tile, {.row = row, .end = end}));
       };
       if (alone) {
-        multiply(a, local_row, local_end);
+        multiply(a, scale_a, local_row, local_end);
       } else {
         p.when(
-            owner == p.rank(), [&] { multiply(a, local_row, local_end); },
+            owner == p.rank(), [&] { multiply(a, scale_a, local_row, local_end); },
             [&] {
               wait_for_rows(p, *g, owner, local_row, tile.bm);
-              multiply(g->full, first + local_row, first + local_end);
+              multiply(g->parts.front().full, g->parts.back().full, first + local_row,
+                       first + local_end);
             });
       }
       p.store(c.tile({first + local_row, t.col}, tile.bm, tile.bn).until_row(first + local_end),

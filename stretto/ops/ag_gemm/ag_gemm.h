@@ -18,7 +18,8 @@ struct AgGemmDesc {
   std::int64_t k = 0;
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool bias = false;
-  bool swiglu = false;  // silu(a * b_gate^T) * (a * b_up^T)
+  bool swiglu = false;               // silu(a * b_gate^T) * (a * b_up^T)
+  Scaling scaling = Scaling::kNone;  // of fp8 factors
 };
 
 enum class Gather : std::uint8_t {
@@ -46,10 +47,11 @@ AgGemmConfig default_config(const AgGemmDesc& desc, Target target = Target::kCpu
 
 // Extent m. Rank r has the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [ceil(m/P), k],
 // symmetric, whose rows past m are not read; b [n, k] (swiglu: b_gate and b_up), bias [n]
-// (bias_gate, bias_up), each rank's own. Output c [m, n]. UserError naming the field of a bad desc
-// or config.
-// After TileLink (arXiv 2503.20313, section 5) and Flux (arXiv 2406.06858): decoupled communication
-// and compute tiles, tile order rotated by rank.
+// (bias_gate, bias_up), each rank's own; with scaling scale_a, symmetric, of the own rows, which
+// travels with them, and scale_b (scale_b_gate, scale_b_up), in the shapes that Scaling says.
+// Output c [m, n]. UserError naming the field of a bad desc or config. After TileLink (arXiv
+// 2503.20313, section 5) and Flux (arXiv 2406.06858): decoupled communication and compute tiles,
+// tile order rotated by rank.
 Program ag_gemm(const AgGemmDesc& desc, const AgGemmConfig& config);
 
 }  // namespace stretto

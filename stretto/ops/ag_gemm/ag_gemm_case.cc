@@ -9,26 +9,32 @@ namespace stretto {
 namespace {
 
 // Rows 0..m in order: row g is row g % ceil(m/P) of rank g / ceil(m/P).
-Values gathered_rows(const OpCase& c, std::int64_t m, std::int64_t k) {
+Values gathered_rows(const OpCase& c, const ProductShape& shape) {
+  const std::int64_t m = shape.m, k = shape.k;
   Values all;
+  std::vector<Values> of_rank;
+  for (int r = 0; r < c.program.world_size; ++r) of_rank.push_back(scaled_rows(c, r, shape));
   std::int64_t per_rank = ceil_div(m, std::int64_t{c.program.world_size});
   for (std::int64_t row = 0; row < m; ++row) {
-    const Values& a = input_of(c, static_cast<int>(row / per_rank), "a");
+    const Values& a = of_rank[static_cast<std::size_t>(row / per_rank)];
     auto first = a.begin() + row % per_rank * k;
     all.insert(all.end(), first, first + k);
   }
   return all;
 }
 
-OperatorInfo info(const char* name, const char* summary, Gather gather) {
-  auto desc = [](const OpShape& s) {
+OperatorInfo info(const char* name, const char* summary, Gather gather,
+                  Scaling scaling = Scaling::kNone) {
+  auto desc = [scaling](const OpShape& s) {
+    DType factors = scaling == Scaling::kNone ? s.dtype : DType::kF8E4M3;
     return AgGemmDesc{.world_size = s.world_size,
                       .m = row_bucket(s.m),
                       .n = ceil_div(s.n, std::int64_t{s.world_size}),
                       .k = s.k,
-                      .a_dtype = s.dtype,
-                      .b_dtype = s.dtype,
-                      .c_dtype = s.dtype};
+                      .a_dtype = factors,
+                      .b_dtype = factors,
+                      .c_dtype = s.dtype,
+                      .scaling = scaling};
   };
   auto config = [gather](const AgGemmDesc& d, Target target) {
     return default_config(d, target, gather);
@@ -59,15 +65,17 @@ OpCase ag_gemm_case(const AgGemmDesc& d, const AgGemmConfig& cfg, std::int64_t m
   c.extents = {m};
   c.config = to_string(d) + " | " + to_string(cfg) + " | m=" + std::to_string(m);
   fill_inputs(c, seed);
-  Values all = gathered_rows(c, m, d.k);
+  ProductShape shape{.m = m, .n = d.n, .k = d.k, .scaling = d.scaling};
+  Values all = gathered_rows(c, shape);
   auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
   for (int rank = 0; rank < d.world_size; ++rank) {
-    Values want = linear_reference(c, rank, all, {.m = m, .n = d.n, .k = d.k});
+    Values want = linear_reference(c, rank, all, shape);
     want.resize(static_cast<std::size_t>(d.m * d.n), std::numeric_limits<double>::quiet_NaN());
     c.expected[static_cast<std::size_t>(rank)][out] = std::move(want);
   }
-  c.tolerance = sum_tolerance(d.c_dtype, d.k);
-  c.scale = d.c_dtype == DType::kF32 ? std::sqrt(static_cast<double>(d.k)) : 1;
+  bool bytes = d.a_dtype == DType::kF8E4M3;
+  c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
+  c.scale = d.c_dtype == DType::kF32 || bytes ? std::sqrt(static_cast<double>(d.k)) : 1;
   c.flops = 2.0 * static_cast<double>(m * d.n * d.k) * (d.swiglu ? 2 : 1) * d.world_size;
   std::int64_t own_rows = ceil_div(m, std::int64_t{d.world_size});
   c.comm_bytes =
@@ -85,6 +93,12 @@ OperatorInfo ag_gemm_push_info() {
   return info("ag_gemm_push",
               "c[m,n/P] = all_gather(a[m/P,k]) * b[n/P,k]^T, SMs push the own rows to the peers",
               Gather::kPush);
+}
+
+OperatorInfo ag_gemm_fp8_info() {
+  return info("ag_gemm_fp8",
+              "ag_gemm of fp8 factors with a scale for each row of both, those of a gathered too",
+              Gather::kPull, Scaling::kRowWise);
 }
 
 }  // namespace stretto

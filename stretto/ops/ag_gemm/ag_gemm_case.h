@@ -15,5 +15,6 @@ OpCase ag_gemm_case(const AgGemmDesc& desc, const AgGemmConfig& config, std::int
 // m: rows of all ranks, n: columns of c over all ranks, k: the summed dimension.
 OperatorInfo ag_gemm_info();
 OperatorInfo ag_gemm_push_info();
+OperatorInfo ag_gemm_fp8_info();
 
 }  // namespace stretto

@@ -43,6 +43,25 @@ TEST_P(AgGemm, MixedDtypesWithBias) {
   }
 }
 
+// The scales of the peers' rows travel with the rows.
+TEST_P(AgGemm, Fp8) {
+  AgGemmDesc d{.world_size = 3,
+               .m = 21,
+               .n = 17,
+               .k = 149,
+               .a_dtype = DType::kF8E4M3,
+               .b_dtype = DType::kF8E4M3,
+               .bias = true,
+               .scaling = Scaling::kRowWise};
+  expect_ag_gemm(d, small());
+  d.scaling = Scaling::kBlock;
+  AgGemmConfig cfg = small();
+  cfg.tile.bk = 64;
+  expect_ag_gemm(d, cfg);
+  cfg.num_stages = 2;
+  expect_ag_gemm(d, cfg);
+}
+
 TEST_P(AgGemm, Swiglu) {
   expect_ag_gemm({.world_size = 3,
                   .m = 21,

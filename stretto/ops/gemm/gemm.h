@@ -16,8 +16,9 @@ struct GemmDesc {
   std::int64_t n = 0, k = 0;
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool bias = false;
-  bool swiglu = false;    // silu(a * b_gate^T) * (a * b_up^T)
-  bool residual = false;  // + residual[m, n], of c's dtype
+  bool swiglu = false;               // silu(a * b_gate^T) * (a * b_up^T)
+  bool residual = false;             // + residual[m, n], of c's dtype
+  Scaling scaling = Scaling::kNone;  // of fp8 factors
 };
 
 struct GemmConfig {
@@ -34,7 +35,8 @@ std::string to_string(const GemmConfig& config);
 GemmConfig default_config(const GemmDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Inputs a [m, k]; b [n, k] (swiglu: b_gate and b_up), bias [n] (bias_gate, bias_up),
-// residual [m, n]; output c [m, n]. Accumulated in fp32, rounded once. UserError naming the field
+// residual [m, n]; with scaling, scale_a and scale_b (scale_b_gate, scale_b_up), f32, in the shapes
+// that Scaling says; output c [m, n]. Accumulated in fp32, rounded once. UserError naming the field
 // of a bad desc or config.
 Program gemm(const GemmDesc& desc, const GemmConfig& config);
 

@@ -30,6 +30,19 @@ GemmDesc swiglu_of(const OpShape& s) {
   return d;
 }
 
+GemmDesc fp8_of(const OpShape& s) {
+  GemmDesc d = desc_of(s);
+  d.a_dtype = d.b_dtype = DType::kF8E4M3;
+  d.scaling = Scaling::kRowWise;
+  return d;
+}
+
+GemmDesc fp8_block_of(const OpShape& s) {
+  GemmDesc d = fp8_of(s);
+  d.scaling = Scaling::kBlock;
+  return d;
+}
+
 OperatorInfo info(const char* name, const char* summary, GemmDesc (*desc)(const OpShape&)) {
   return {.name = name,
           .summary = summary,
@@ -80,15 +93,50 @@ void fill_inputs(OpCase& c, std::uint64_t seed) {
       if (tensor.kind != TensorKind::kInput) continue;
       auto count =
           static_cast<std::size_t>(num_elements(bound_shape(c.program, static_cast<int>(t))));
-      c.inputs[rank][t] =
-          random_values(count, tensor.dtype, seed * 4099 + rank * 64 + num_inputs++);
+      Values& values = c.inputs[rank][t];
+      values = random_values(count, tensor.dtype, seed * 4099 + rank * 64 + num_inputs++);
+      if (tensor.name.starts_with("scale_")) {  // in [0.25, 1.25), exact in f32
+        for (double& v : values) v = 0.75 + v / 2;
+        values = round_to(values, tensor.dtype);
+      }
     }
   }
 }
 
+Values scaled_rows(const OpCase& c, int rank, const ProductShape& s) {
+  Values a = input_of(c, rank, "a");
+  if (s.scaling == Scaling::kNone) return a;
+  const Values& scale = input_of(c, rank, "scale_a");
+  std::int64_t cols = scale_columns(s.scaling, s.k);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    auto row = static_cast<std::int64_t>(i) / s.k, at = static_cast<std::int64_t>(i) % s.k;
+    std::int64_t block = s.scaling == Scaling::kBlock ? at / kScaleBlock : 0;
+    a[i] *= scale[static_cast<std::size_t>(row * cols + block)];
+  }
+  return a;
+}
+
+Values scaled_weights(const OpCase& c, int rank, const std::string& suffix, const ProductShape& s) {
+  Values b = input_of(c, rank, "b" + suffix);
+  if (s.scaling == Scaling::kNone) return b;
+  const Values& scale = input_of(c, rank, "scale_b" + suffix);
+  std::int64_t cols = scale_columns(s.scaling, s.k);
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    auto row = static_cast<std::int64_t>(i) / s.k, at = static_cast<std::int64_t>(i) % s.k;
+    std::int64_t block = row / kScaleBlock * cols + at / kScaleBlock;
+    b[i] *= scale[static_cast<std::size_t>(s.scaling == Scaling::kBlock ? block : row)];
+  }
+  return b;
+}
+
+double factor_tolerance(DType factors, std::int64_t k) {
+  if (factors != DType::kF8E4M3) return 0;
+  return static_cast<double>(ceil_div(k, std::int64_t{32})) * 0x1p-13;
+}
+
 Values linear_reference(const OpCase& c, int rank, const Values& a, const ProductShape& shape) {
   auto side = [&](const std::string& suffix) {
-    Values out = product_reference(a, input_of(c, rank, "b" + suffix), shape);
+    Values out = product_reference(a, scaled_weights(c, rank, suffix, shape), shape);
     if (c.program.find_tensor("bias" + suffix) >= 0) {
       add_bias(out, input_of(c, rank, "bias" + suffix));
     }
@@ -108,7 +156,8 @@ OpCase gemm_case(const GemmDesc& d, const GemmConfig& cfg, std::int64_t m, std::
   fill_inputs(c, seed);
   auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
   for (int rank = 0; rank < d.world_size; ++rank) {
-    Values want = linear_reference(c, rank, input_of(c, rank, "a"), {.m = m, .n = d.n, .k = d.k});
+    ProductShape shape{.m = m, .n = d.n, .k = d.k, .scaling = d.scaling};
+    Values want = linear_reference(c, rank, scaled_rows(c, rank, shape), shape);
     if (d.residual) {
       const Values& residual = input_of(c, rank, "residual");
       for (std::size_t i = 0; i < want.size(); ++i) want[i] += residual[i];
@@ -116,8 +165,9 @@ OpCase gemm_case(const GemmDesc& d, const GemmConfig& cfg, std::int64_t m, std::
     want.resize(static_cast<std::size_t>(d.m * d.n), std::numeric_limits<double>::quiet_NaN());
     c.expected[static_cast<std::size_t>(rank)][out] = std::move(want);
   }
-  c.tolerance = sum_tolerance(d.c_dtype, d.k);
-  c.scale = d.c_dtype == DType::kF32 ? std::sqrt(static_cast<double>(d.k)) : 1;
+  bool bytes = d.a_dtype == DType::kF8E4M3;
+  c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
+  c.scale = d.c_dtype == DType::kF32 || bytes ? std::sqrt(static_cast<double>(d.k)) : 1;
   c.flops = 2.0 * static_cast<double>(m * d.n * d.k) * (d.swiglu ? 2 : 1) * d.world_size;
   return c;
 }
@@ -147,6 +197,18 @@ OperatorInfo gemm_info() {
 OperatorInfo gemm_swiglu_info() {
   return info("gemm_swiglu", "c[m,n] = silu(a * b_gate^T) * (a * b_up^T), bfloat16 weights [n,k]",
               swiglu_of);
+}
+
+OperatorInfo gemm_fp8_info() {
+  return info("gemm_fp8",
+              "c[m,n] = a[m,k] * b[n,k]^T of fp8 factors with a scale for each row of both",
+              fp8_of);
+}
+
+OperatorInfo gemm_fp8_block_info() {
+  return info("gemm_fp8_block",
+              "c[m,n] = a[m,k] * b[n,k]^T of fp8 factors, scales for 1 x 128 of a, 128 x 128 of b",
+              fp8_block_of);
 }
 
 }  // namespace stretto

@@ -17,18 +17,31 @@ OpCase gemm_case(const GemmDesc& desc, const GemmConfig& config, std::int64_t m,
 // m: rows, n: columns of c, k: the summed dimension.
 OperatorInfo gemm_info();
 OperatorInfo gemm_swiglu_info();
+OperatorInfo gemm_fp8_info();
+OperatorInfo gemm_fp8_block_info();
 
 // --- shared by the operators of the family ---
 
 // a [m, k] * b [n, k]^T in fp64.
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
+  Scaling scaling = Scaling::kNone;  // of the inputs that are read with it
 };
 Values product_reference(const Values& a, const Values& b, const ProductShape& shape);
 
 // Fills the inputs of every rank of `c` with random values. They depend on the seed, the rank and
 // the input's place among the inputs, so that variants of one operator get the same.
 void fill_inputs(OpCase& c, std::uint64_t seed);
+
+// Inputs a [m, k] and b + suffix [n, k] of `rank`, times their scales.
+Values scaled_rows(const OpCase& c, int rank, const ProductShape& shape);
+Values scaled_weights(const OpCase& c, int rank, const std::string& suffix,
+                      const ProductShape& shape);
+
+// What the tensor core adds to the tolerance of a sum of k products of fp8 factors, of terms of the
+// case's scale: each instruction adds 32 products and what came before, cut off 13 bits below the
+// largest of them (measured on Hopper in DeepSeek-V3, arXiv 2412.19437, section 3.5.2).
+double factor_tolerance(DType factors, std::int64_t k);
 
 // The weight side in fp64: f(a * b^T) with the biases and weights that `c` holds for `rank`.
 Values linear_reference(const OpCase& c, int rank, const Values& a, const ProductShape& shape);

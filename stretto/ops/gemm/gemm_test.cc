@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "stretto/ops/gemm/case_testing.h"
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gemm/row_runs.h"
@@ -42,6 +44,62 @@ TEST(Gemm, SwigluWithBiases) {
   d.c_dtype = DType::kF16;
   d.bias = d.swiglu = true;
   expect_gemm(d, {.tile = kSmallTile});
+}
+
+// k has a whole block of 128 and a part, n a tile that ends within a block.
+GemmDesc fp8(Scaling scaling) {
+  return {.world_size = 2,
+          .m = 37,
+          .n = 141,
+          .k = 179,
+          .a_dtype = DType::kF8E4M3,
+          .b_dtype = DType::kF8E4M3,
+          .scaling = scaling};
+}
+
+TEST(Gemm, Fp8WithoutAndWithScalesOfRows) {
+  expect_gemm(fp8(Scaling::kNone), {.tile = kSmallTile});
+  GemmDesc d = fp8(Scaling::kRowWise);
+  d.bias = d.residual = true;
+  d.c_dtype = DType::kBF16;
+  expect_gemm(d, {.tile = kSmallTile, .num_compute_sms = 2, .raster = 3});
+}
+
+TEST(Gemm, Fp8WithScalesOfBlocks) {
+  GemmDesc d = fp8(Scaling::kBlock);
+  d.bias = d.swiglu = true;
+  expect_gemm(d, {.tile = {.bm = 8, .bn = 32, .bk = 64}});
+  d.swiglu = false;
+  d.c_dtype = DType::kF16;
+  GemmTile tile{.bm = 16, .bn = 64, .bk = 128};
+  expect_gemm(d, {.tile = tile, .num_compute_sms = 2, .num_stages = 2});
+  expect_gemm(d, {.tile = tile, .num_stages = 2, .num_consumers = 2});
+  expect_gemm(d, default_config(d));
+}
+
+TEST(Gemm, ScalesAreOfFp8FactorsAndOneForATileOfWeights) {
+  GemmDesc d = fp8(Scaling::kBlock);
+  expect_user_error([&] { gemm(d, {.tile = {.bm = 8, .bn = 96, .bk = 128}}); }, "tile.bn is 96");
+  expect_user_error([&] { gemm(d, {.tile = {.bm = 8, .bn = 128, .bk = 256}}); }, "tile.bk is 256");
+  d.a_dtype = DType::kBF16;
+  expect_user_error([&] { gemm(d, {.tile = kSmallTile}); }, "b_dtype is float8_e4m3fn");
+  d.b_dtype = DType::kBF16;
+  expect_user_error([&] { gemm(d, {.tile = kSmallTile}); }, "scaling is block, needs factors of");
+}
+
+// Scales that were mixed up, or left out, must not pass as rounding.
+TEST(Gemm, ToleranceOfFp8IsLessThanAScaleMakes) {
+  OpCase c = gemm_case(fp8(Scaling::kRowWise), {.tile = kSmallTile}, 37, test_seed());
+  GemmDesc plain = fp8(Scaling::kNone);
+  ProductShape shape{.m = 37, .n = plain.n, .k = plain.k};
+  Values unscaled = product_reference(input_of(c, 0, "a"), input_of(c, 0, "b"), shape);
+  const Values& want = c.expected[0][static_cast<std::size_t>(c.program.find_tensor("c"))];
+  int apart = 0;
+  for (std::size_t i = 0; i < unscaled.size(); ++i) {
+    double allowed = c.tolerance * (std::fabs(want[i]) + c.scale);
+    apart += std::fabs(unscaled[i] - want[i]) > allowed ? 1 : 0;
+  }
+  EXPECT_GT(apart, static_cast<int>(unscaled.size()) * 9 / 10);
 }
 
 TEST(Gemm, DefaultConfigOfADecodeStep) {

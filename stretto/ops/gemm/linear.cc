@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/harness/target.h"
@@ -12,6 +13,17 @@ namespace {
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) {
   return ceil_div(value, step) * step;
+}
+
+constexpr std::int64_t kRowBytes = 128;  // of a slot: one line, permuted as a whole
+
+std::int64_t size_bytes_of(const GpuLoopDesc& d) {
+  return static_cast<std::int64_t>(size_bytes(d.a_dtype));
+}
+
+// Columns of a tile that have one scale.
+bool fits(std::int64_t bn, Scaling scaling) {
+  return scaling != Scaling::kBlock || kScaleBlock % bn == 0;
 }
 
 // Narrow tiles and many stages: what is under way of a row of weights then lies in one stretch of
@@ -24,33 +36,76 @@ GpuLoop streaming_loop(const GpuLoopDesc& d) {
   // reads.
   GemmTile tile{.bm = std::min(round_up(std::max<std::int64_t>(d.m, 1), 8), kFewRows),
                 .bn = kLeastCols,
-                .bk = 64};
+                .bk = kRowBytes / size_bytes_of(d)};
   auto columns_of_a_worker = [&](std::int64_t bn) {
     return ceil_div(ceil_div(d.n, bn), std::int64_t{kGpuSms}) * bn;
   };
   for (std::int64_t bn = kLeastCols; bn <= most_cols; bn += kStep) {
+    if (!fits(bn, d.scaling)) continue;
     if (columns_of_a_worker(bn) < columns_of_a_worker(tile.bn)) tile.bn = bn;
   }
   std::int64_t slot_rows = tile.bm > 8 ? kFewRows : 8;
-  std::int64_t slice = (slot_rows + tile.bn * weights) * tile.bk * 2;
+  std::int64_t slice = (slot_rows + tile.bn * weights) * kRowBytes;
   return {.tile = tile, .num_stages = static_cast<int>(std::min(kStageBytes / slice, kMostStages))};
 }
 
 }  // namespace
 
+const char* name(Scaling scaling) {
+  switch (scaling) {
+    case Scaling::kNone:
+      return "none";
+    case Scaling::kRowWise:
+      return "row-wise";
+    case Scaling::kBlock:
+      break;
+  }
+  return "block";
+}
+
+std::string scaling_text(Scaling scaling) {
+  return scaling == Scaling::kNone ? "" : fmt::format(" {}", name(scaling));
+}
+
+std::int64_t scale_columns(Scaling scaling, std::int64_t k) {
+  return scaling == Scaling::kBlock ? ceil_div(k, kScaleBlock) : 1;
+}
+
+TileRows tile_rows(const TensorRef& a, const TensorRef& scale, const GemmTile& tile,
+                   const RowRange& range) {
+  auto from = [range, tile](const TensorRef& x, const Index& col, std::int64_t cols) {
+    Slice rows = x.tile({range.row, col}, tile.bm, cols);
+    return range.end ? rows.until_row(*range.end) : rows;
+  };
+  return {.a = [=](const Index& k) { return from(a, k, tile.bk); },
+          .scale = [=](const Index& i) { return from(scale, i, 1); }};
+}
+
+TensorRef scale_input(ProgramBuilder& p, Scaling scaling, const Index& rows, std::int64_t k,
+                      Space space) {
+  if (scaling == Scaling::kNone) return {};
+  return p.input("scale_a", DType::kF32, {rows, scale_columns(scaling, k)}, space);
+}
+
 Linear::Linear(ProgramBuilder& p, const LinearDesc& desc) : p_(&p), desc_(desc) {
   std::vector<std::string> suffixes = {""};
   if (desc.swiglu) suffixes = {"_gate", "_up"};
+  DType bias = desc.dtype == DType::kF8E4M3 ? DType::kBF16 : desc.dtype;
   for (const std::string& suffix : suffixes) {
-    weights_.push_back(p.input("b" + suffix, desc.dtype, {desc.n, desc.k}));           // [n, k]
-    if (desc.bias) biases_.push_back(p.input("bias" + suffix, desc.dtype, {desc.n}));  // [n]
+    weights_.push_back(p.input("b" + suffix, desc.dtype, {desc.n, desc.k}));     // [n, k]
+    if (desc.bias) biases_.push_back(p.input("bias" + suffix, bias, {desc.n}));  // [n]
+    if (desc.scaling == Scaling::kRowWise) {
+      scales_.push_back(p.input("scale_b" + suffix, DType::kF32, {1, desc.n}));  // [1, n]
+    } else if (desc.scaling == Scaling::kBlock) {
+      scales_.push_back(p.input("scale_b" + suffix, DType::kF32,  // [n/128, k/128]
+                                {ceil_div(desc.n, kScaleBlock), ceil_div(desc.k, kScaleBlock)}));
+    }
   }
 }
 
-Value Linear::product(const GemmTile& tile, const Index& col,
-                      const std::function<Slice(const Index& k)>& a) const {
+Value Linear::product(const GemmTile& tile, const Index& col, const TileRows& rows) const {
   std::vector<Value> acc = sums(tile);
-  accumulate(acc, tile, col, a);
+  accumulate(acc, tile, col, rows);
   return finish(std::move(acc), tile, col);
 }
 
@@ -63,17 +118,34 @@ std::vector<Value> Linear::sums(const GemmTile& tile) const {
 }
 
 void Linear::accumulate(std::vector<Value>& sums, const GemmTile& tile, const Index& col,
-                        const std::function<Slice(const Index& k)>& a) const {
+                        const TileRows& rows) const {
+  bool block = desc_.scaling == Scaling::kBlock;
   p_->loop(ceil_div(desc_.k, tile.bk), [&](const Index& step) {
     Index k = step * tile.bk;
-    Value rows = p_->load(a(k));  // [bm, bk]
+    std::vector<DotScales> scales;  // read before the slots are waited for
+    if (block) {
+      Index at = k / kScaleBlock;
+      Value of_rows = p_->load(rows.scale(at));  // [bm, 1]
+      for (const TensorRef& scale : scales_) {
+        Value one = p_->load(scale.tile({col / kScaleBlock, at}, 1, 1));
+        scales.push_back({of_rows, broadcast(one, 1, tile.bn)});
+      }
+    }
+    Value a = p_->load(rows.a(k));  // [bm, bk]
     for (std::size_t i = 0; i < weights_.size(); ++i) {
-      sums[i] = dot(sums[i], rows, p_->load(weights_[i].tile({col, k}, tile.bn, tile.bk)).T());
+      Value b = p_->load(weights_[i].tile({col, k}, tile.bn, tile.bk)).T();
+      sums[i] = block ? dot_scaled(sums[i], a, b, scales[i]) : dot(sums[i], a, b);
     }
   });
+  if (desc_.scaling != Scaling::kRowWise) return;
+  Value of_rows = p_->load(rows.scale(0));  // [bm, 1]
+  for (Value& sum : sums) sum = sum * of_rows;
 }
 
 Value Linear::finish(std::vector<Value> sums, const GemmTile& tile, const Index& col) const {
+  for (std::size_t i = 0; i < scales_.size() && desc_.scaling == Scaling::kRowWise; ++i) {
+    sums[i] = sums[i] * p_->load(scales_[i].tile({0, col}, 1, tile.bn));
+  }
   for (std::size_t i = 0; i < biases_.size(); ++i) {
     sums[i] = sums[i] + cast(p_->load(biases_[i].tile({col}, 1, tile.bn)), DType::kF32);
   }
@@ -93,14 +165,23 @@ GemmTile default_tile(std::int64_t m, std::int64_t n, std::int64_t k) {
   return tile;
 }
 
+GemmTile scaled_tile(GemmTile tile, Scaling scaling) {
+  if (scaling != Scaling::kBlock) return tile;
+  tile.bk = kScaleBlock;
+  auto most = static_cast<std::uint64_t>(std::min(tile.bn, kScaleBlock));
+  tile.bn = static_cast<std::int64_t>(std::bit_floor(most));
+  return tile;
+}
+
 GpuLoop gpu_loop(const GpuLoopDesc& d) {
-  bool matrix = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2;
+  bool matrix = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) <= 2;
   if (!matrix) return {.tile = {.bm = 64, .bn = 64, .bk = 32}, .num_stages = 2};
   if (d.m <= kFewRows) return streaming_loop(d);
   constexpr std::int64_t kMaxRows = 128;  // two warpgroups of 64 rows
   constexpr std::int64_t kStageBytes = std::int64_t{192} * 1024;
-  std::int64_t max_cols = d.swiglu ? 128 : 256;  // accumulators fill half the registers
-  GemmTile tile{.bm = kMaxRows, .bn = 64, .bk = 64};
+  std::int64_t max_cols = d.swiglu ? 128 : 256;      // accumulators fill half the registers
+  if (d.scaling == Scaling::kBlock) max_cols = 128;  // beside the sums, a product of their size
+  GemmTile tile{.bm = kMaxRows, .bn = 64, .bk = kRowBytes / size_bytes_of(d)};
   // The width that keeps the SMs busiest: waves of tiles times the time of one, which is that of
   // its columns and of kTileCost more. On an H200, 2026-11-21, widths of 96, 160 and 224 made m =
   // 1024 up to 1.2 times faster where wide tiles left SMs idle (docs/performance.md).
@@ -110,9 +191,9 @@ GpuLoop gpu_loop(const GpuLoopDesc& d) {
     return ceil_div(tiles, std::int64_t{kGpuSms}) * (bn + kTileCost);
   };
   for (std::int64_t bn : {96, 128, 160, 192, 224, 256}) {
-    if (bn <= max_cols && waves(bn) <= waves(tile.bn)) tile.bn = bn;
+    if (bn <= max_cols && fits(bn, d.scaling) && waves(bn) <= waves(tile.bn)) tile.bn = bn;
   }
-  std::int64_t slice = (tile.bm + tile.bn * (d.swiglu ? 2 : 1)) * tile.bk * 2;
+  std::int64_t slice = (tile.bm + tile.bn * (d.swiglu ? 2 : 1)) * kRowBytes;
   return {.tile = tile,
           .num_stages = static_cast<int>(std::min<std::int64_t>(kStageBytes / slice, 6))};
 }
@@ -131,6 +212,26 @@ void check_dtype(const std::string& op, const char* field, DType dtype) {
   if (dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16) return;
   throw UserError(
       fmt::format("{}: {} is {}, must be float32, bfloat16 or float16", op, field, name(dtype)));
+}
+
+void check_factors(const std::string& op, const Factors& f) {
+  bool bytes = f.a_dtype == DType::kF8E4M3 && f.b_dtype == DType::kF8E4M3;
+  if (!bytes) {
+    check_dtype(op, "a_dtype", f.a_dtype);
+    check_dtype(op, "b_dtype", f.b_dtype);
+    if (f.scaling != Scaling::kNone) {
+      throw UserError(fmt::format("{}: scaling is {}, needs factors of {}", op, name(f.scaling),
+                                  name(DType::kF8E4M3)));
+    }
+  }
+  if (f.scaling != Scaling::kBlock) return;
+  auto check_block = [&](const char* field, std::int64_t size) {
+    if (kScaleBlock % size == 0) return;
+    throw UserError(fmt::format("{}: tile.{} is {}, must divide {} to have one scale", op, field,
+                                size, kScaleBlock));
+  };
+  check_block("bn", f.tile.bn);
+  check_block("bk", f.tile.bk);
 }
 
 }  // namespace stretto

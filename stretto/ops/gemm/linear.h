@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,28 @@
 
 namespace stretto {
 
+// How factors of 8 bits stand for numbers: by scales in f32 that their elements are multiplied by.
+enum class Scaling : std::uint8_t {
+  kNone,
+  // scale_a [m, 1] and scale_b [1, n], as torch._scaled_mm takes them. The tensor core sums over
+  // all of k by itself, with some 14 bits (torch's use_fast_accum).
+  kRowWise,
+  // scale_a [m, ceil(k/128)] and scale_b [ceil(n/128), ceil(k/128)], as in DeepSeek-V3 (arXiv
+  // 2412.19437, section 3.3): the product of every 128 of k is scaled, then added in fp32.
+  kBlock,
+};
+inline constexpr std::int64_t kScaleBlock = 128;
+const char* name(Scaling scaling);
+std::string scaling_text(Scaling scaling);  // " row-wise", or nothing
+// Columns of scale_a.
+std::int64_t scale_columns(Scaling scaling, std::int64_t k);
+
 struct LinearDesc {
   std::int64_t n = 0, k = 0;
-  DType dtype = DType::kF32;  // of weights and bias; `a` may have another
+  DType dtype = DType::kF32;  // of weights and bias (bf16 beside fp8); `a` may have another
   bool bias = false;          // + bias[n]
   bool swiglu = false;        // two weights: silu(a * b_gate^T) * (a * b_up^T)
+  Scaling scaling = Scaling::kNone;
 };
 
 // One step of the main loop: [bm, bk] * [bn, bk]^T.
@@ -26,37 +44,58 @@ struct GemmTile {
   std::int64_t bm = 0, bn = 0, bk = 0;
 };
 
+// Where the rows of a tile lie: a(k) is their [bm, bk] slice that starts at column k. With scaling,
+// scale(i) is the [bm, 1] slice of column i of scale_a.
+struct TileRows {
+  std::function<Slice(const Index& k)> a;
+  std::function<Slice(const Index& i)> scale;
+};
+
+// Rows of `a` from `row` on, with the scales that `scale` has of them, if any; rows at or past
+// `end`, where given, do not exist.
+struct RowRange {
+  Index row;
+  std::optional<Index> end;
+};
+TileRows tile_rows(const TensorRef& a, const TensorRef& scale, const GemmTile& tile,
+                   const RowRange& range);
+// Declares the input scale_a [rows, scale_columns(scaling, k)]; nothing without scaling.
+TensorRef scale_input(ProgramBuilder& p, Scaling scaling, const Index& rows, std::int64_t k,
+                      Space space = Space::kLocal);
+
 class Linear {
  public:
-  // Declares the inputs b [n, k] and bias [n], or b_gate, b_up, bias_gate and bias_up.
+  // Declares the inputs b [n, k], bias [n] and scale_b, or b_gate, b_up, bias_gate ... scale_b_up.
   Linear(ProgramBuilder& p, const LinearDesc& desc);
 
-  // Columns [col, col + bn) of f(a * b^T), fp32 [bm, bn]. a(k) is the [bm, bk] slice of the rows
-  // wanted that starts at column k.
-  Value product(const GemmTile& tile, const Index& col,
-                const std::function<Slice(const Index& k)>& a) const;
+  // Columns [col, col + bn) of f(a * b^T), fp32 [bm, bn].
+  Value product(const GemmTile& tile, const Index& col, const TileRows& rows) const;
 
   // The same in steps, for rows that lie in one of several places: sums of zero, [bm, bn] fp32, one
-  // for each weight; a main loop that adds to them; what they make.
+  // for each weight; a main loop that adds to them, once; what they make.
   std::vector<Value> sums(const GemmTile& tile) const;
   void accumulate(std::vector<Value>& sums, const GemmTile& tile, const Index& col,
-                  const std::function<Slice(const Index& k)>& a) const;
+                  const TileRows& rows) const;
   Value finish(std::vector<Value> sums, const GemmTile& tile, const Index& col) const;
 
  private:
   ProgramBuilder* p_;
   LinearDesc desc_;
-  std::vector<TensorRef> weights_, biases_;
+  std::vector<TensorRef> weights_, biases_, scales_;
 };
 
 // Tiles for a CPU rank: the whole of a decode step's rows at once, else up to 256 x 512, and
 // several tiles wherever the matrix is large enough for communication to hide behind.
 GemmTile default_tile(std::int64_t m, std::int64_t n, std::int64_t k);
 
-// The main loop of a GEMM on a Hopper GPU: 16-bit factors through the tensor core, with slices of
-// both loaded ahead; others by the threads' own arithmetic, on tiles that leave room in registers.
-// Up to kFewRows rows read every weight once, so that bandwidth is all that counts: columns are cut
-// so finely that every SM reads its share, and as much as shared memory holds is under way.
+// The nearest that block scales allow: one scale of the weights for a step.
+GemmTile scaled_tile(GemmTile tile, Scaling scaling);
+
+// The main loop of a GEMM on a Hopper GPU: factors of 16 and 8 bits through the tensor core, with
+// slices of both loaded ahead; others by the threads' own arithmetic, on tiles that leave room in
+// registers. Up to kFewRows rows read every weight once, so that bandwidth is all that counts:
+// columns are cut so finely that every SM reads its share, and as much as shared memory holds is
+// under way.
 inline constexpr std::int64_t kFewRows = 64;
 struct GpuLoop {
   GemmTile tile;
@@ -66,6 +105,7 @@ struct GpuLoopDesc {
   std::int64_t m = 0, n = 0;
   DType a_dtype = DType::kF32, b_dtype = DType::kF32;
   bool swiglu = false;  // two products of the same rows
+  Scaling scaling = Scaling::kNone;
 };
 GpuLoop gpu_loop(const GpuLoopDesc& desc);
 
@@ -78,5 +118,13 @@ void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
                  std::int64_t least = 1);
 // UserError unless f32, bf16 or f16.
 void check_dtype(const std::string& op, const char* field, DType dtype);
+// UserError unless both factors are f32, bf16 or f16 without scaling, or both e4m3; and unless
+// block scales fit the tile.
+struct Factors {
+  DType a_dtype = DType::kF32, b_dtype = DType::kF32;
+  Scaling scaling = Scaling::kNone;
+  GemmTile tile;
+};
+void check_factors(const std::string& op, const Factors& factors);
 
 }  // namespace stretto

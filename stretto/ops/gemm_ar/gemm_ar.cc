@@ -27,8 +27,7 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
   if (cfg.packets && (cfg.shots != ReduceShots::kOne || cfg.num_reduce_sms != 0)) {
     throw UserError("gemm_ar: packets need one shot with sums in the epilogue");
   }
-  check_dtype("gemm_ar", "a_dtype", d.a_dtype);
-  check_dtype("gemm_ar", "b_dtype", d.b_dtype);
+  check_factors("gemm_ar", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
   check_dtype("gemm_ar", "out_dtype", d.out_dtype);
 }
 
@@ -36,8 +35,9 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   const GemmTile& tile = cfg.tile;
   ProgramBuilder p("gemm_ar", d.world_size);
   Index m = p.extent("m", d.m);
-  auto a = p.input("a", d.a_dtype, {m, d.k});                  // [m, k]
-  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype});  // b [n, k]
+  auto a = p.input("a", d.a_dtype, {m, d.k});                                        // [m, k]
+  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling});  // b [n, k]
+  auto scale_a = scale_input(p, d.scaling, m, d.k);  // [m, 1] or [m, k/128]
   TensorRef residual;
   if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
   auto out = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);   // [m, n]
@@ -83,9 +83,7 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages), tiles,
          [&](const Tile& t) {
            p.when(t.row < m, [&] {
-             Value acc = linear.product(tile, t.col, [&](const Index& k) {
-               return a.tile({t.row, k}, tile.bm, tile.bk);
-             });
+             Value acc = linear.product(tile, t.col, tile_rows(a, scale_a, tile, {.row = t.row}));
              Value partial = cast(acc, d.out_dtype);
              p.loop(d.world_size, [&](const Index& i) {
                Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
@@ -114,7 +112,8 @@ Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
   Index m = p.extent("m", d.m);
   std::int64_t n = ceil_div(d.n, 4) * 4;       // whole packets in every row, whatever the dtype
   auto a = p.input("a", d.a_dtype, {m, d.k});  // [m, k]
-  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype});  // b [n, k]
+  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling});  // b [n, k]
+  auto scale_a = scale_input(p, d.scaling, m, d.k);  // [m, 1] or [m, k/128]
   TensorRef residual;
   if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
   auto out = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);   // [m, n]
@@ -124,9 +123,7 @@ Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
 
   p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
          p.grid(d.m, d.n, tile.bm, tile.bn), [&](const Tile& t) {
-           Value acc = linear.product(tile, t.col, [&](const Index& k) {
-             return a.tile({t.row, k}, tile.bm, tile.bk);
-           });
+           Value acc = linear.product(tile, t.col, tile_rows(a, scale_a, tile, {.row = t.row}));
            Value mine = cast(acc, d.out_dtype);
            auto slot = [&](const Index& source) {
              return inbox.tile({source, t.row, t.col}, tile.bm, tile.bn).until_row(end);
@@ -159,7 +156,8 @@ GemmRsDesc scattered(const GemmArDesc& d) {
           .k = d.k,
           .a_dtype = d.a_dtype,
           .b_dtype = d.b_dtype,
-          .out_dtype = d.out_dtype};
+          .out_dtype = d.out_dtype,
+          .scaling = d.scaling};
 }
 
 // gemm_rs whose owners send their sums to every rank. A sum exists only after every rank has sent
@@ -247,7 +245,8 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
             .num_copy_queues = rs.num_copy_queues,
             .num_stages = rs.num_stages};
   }
-  GpuLoop loop = gpu_loop({.m = d.m, .n = d.n, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype});
+  GpuLoop loop = gpu_loop(
+      {.m = d.m, .n = d.n, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype, .scaling = d.scaling});
   // A tile and its sum in rank order fill the registers.
   loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
@@ -263,9 +262,9 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
 }  // namespace
 
 std::string to_string(const GemmArDesc& d) {
-  return fmt::format("gemm_ar P={} m={} n={} k={} a={} b={} out={}{}", d.world_size, d.m, d.n, d.k,
-                     short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
-                     d.residual ? " residual" : "");
+  return fmt::format("gemm_ar P={} m={} n={} k={} a={} b={} out={}{}{}", d.world_size, d.m, d.n,
+                     d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
+                     d.residual ? " residual" : "", scaling_text(d.scaling));
 }
 
 std::string to_string(const GemmArConfig& cfg) {
@@ -288,7 +287,7 @@ GemmArConfig default_config(const GemmArDesc& d, Target target) {
 GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target target) {
   if (target == Target::kCuda) return gpu_config(d, shots);
   bool one = shots == ReduceShots::kOne;
-  GemmTile tile = default_tile(d.m, d.n, d.k);
+  GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);
   if (!one) {
     bool many_rows = tile.bm > kernels::kMaxSmallRows;
     tile = default_config(scattered(d)).tile;

@@ -8,16 +8,19 @@
 namespace stretto {
 namespace {
 
-OperatorInfo info(const char* name, const char* summary, ReduceShots shots) {
-  auto desc = [](const OpShape& s) {
+OperatorInfo info(const char* name, const char* summary, ReduceShots shots,
+                  Scaling scaling = Scaling::kNone) {
+  auto desc = [scaling](const OpShape& s) {
+    DType factors = scaling == Scaling::kNone ? s.dtype : DType::kF8E4M3;
     return GemmArDesc{.world_size = s.world_size,
                       .m = row_bucket(s.m),
                       .n = s.n,
                       .k = ceil_div(s.k, std::int64_t{s.world_size}),
-                      .a_dtype = s.dtype,
-                      .b_dtype = s.dtype,
+                      .a_dtype = factors,
+                      .b_dtype = factors,
                       .out_dtype = s.dtype,
-                      .residual = true};
+                      .residual = true,
+                      .scaling = scaling};
   };
   auto config = [shots](const GemmArDesc& d, Target target) {
     return default_config(d, shots, target);
@@ -52,7 +55,7 @@ OpCase gemm_ar_case(const GemmArDesc& d, const GemmArConfig& cfg, std::int64_t m
     auto residual = static_cast<std::size_t>(c.program.find_tensor("residual"));
     for (auto& inputs : c.inputs) inputs[residual] = c.inputs[0][residual];
   }
-  SummedProduct total = summed_product(c, m, d.n, d.k);
+  SummedProduct total = summed_product(c, {.m = m, .n = d.n, .k = d.k, .scaling = d.scaling});
   Values want = total.sum;
   for (std::size_t i = 0; d.residual && i < want.size(); ++i) {
     want[i] += input_of(c, 0, "residual")[i];
@@ -61,6 +64,7 @@ OpCase gemm_ar_case(const GemmArDesc& d, const GemmArConfig& cfg, std::int64_t m
   auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
   for (auto& expected : c.expected) expected[out] = want;
   set_sum_tolerance(c, d.out_dtype, d.k, total.largest_terms);
+  c.tolerance += factor_tolerance(d.a_dtype, d.k);
   c.flops = 2.0 * static_cast<double>(m * d.n * d.k) * d.world_size;
   double received = cfg.shots == ReduceShots::kOne ? static_cast<double>(m)
                                                    : 2.0 * static_cast<double>(m) / d.world_size;
@@ -81,6 +85,11 @@ OperatorInfo gemm_ar_two_shot_info() {
               "out[m,n] = all_reduce(a[m,k/P] * b[n,k/P]^T) + residual, two hops: owners sum their "
               "rows and send them",
               ReduceShots::kTwo);
+}
+
+OperatorInfo gemm_ar_fp8_info() {
+  return info("gemm_ar_fp8", "gemm_ar of fp8 factors with a scale for each row of both, one hop",
+              ReduceShots::kOne, Scaling::kRowWise);
 }
 
 }  // namespace stretto

@@ -15,5 +15,6 @@ OpCase gemm_ar_case(const GemmArDesc& desc, const GemmArConfig& config, std::int
 // m: rows, n: columns, k: the summed dimension over all ranks.
 OperatorInfo gemm_ar_info();
 OperatorInfo gemm_ar_two_shot_info();
+OperatorInfo gemm_ar_fp8_info();
 
 }  // namespace stretto

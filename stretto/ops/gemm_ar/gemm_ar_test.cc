@@ -53,6 +53,22 @@ TEST_P(GemmAr, RaggedRowsWithResidual) {
   }
 }
 
+// Partial sums are scaled before they leave.
+TEST_P(GemmAr, Fp8) {
+  GemmArDesc d{.world_size = 3,
+               .m = 21,
+               .n = 17,
+               .k = 149,
+               .a_dtype = DType::kF8E4M3,
+               .b_dtype = DType::kF8E4M3,
+               .scaling = Scaling::kRowWise};
+  expect_gemm_ar(d, small(GetParam()));
+  d.scaling = Scaling::kBlock;
+  GemmArConfig cfg = small(GetParam());
+  cfg.tile.bk = 64;
+  expect_gemm_ar(d, cfg);
+}
+
 TEST_P(GemmAr, MixedDtypes) {
   expect_gemm_ar({.world_size = 4,
                   .m = 11,

@@ -24,17 +24,16 @@ void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
                           {"num_slots", cfg.num_slots},
                           {"raster", cfg.raster}});
   check_sizes("gemm_rs", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
-  check_dtype("gemm_rs", "a_dtype", d.a_dtype);
-  check_dtype("gemm_rs", "b_dtype", d.b_dtype);
+  check_factors("gemm_rs", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
   check_dtype("gemm_rs", "out_dtype", d.out_dtype);
 }
 
 }  // namespace
 
 std::string to_string(const GemmRsDesc& d) {
-  return fmt::format("gemm_rs P={} m={} n={} k={} a={} b={} out={}{}", d.world_size, d.m, d.n, d.k,
-                     short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
-                     d.residual ? " residual" : "");
+  return fmt::format("gemm_rs P={} m={} n={} k={} a={} b={} out={}{}{}", d.world_size, d.m, d.n,
+                     d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
+                     d.residual ? " residual" : "", scaling_text(d.scaling));
 }
 
 std::string to_string(const GemmRsConfig& cfg) {
@@ -51,7 +50,11 @@ GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
   // into at least two blocks, so that one can travel while the other is multiplied.
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   if (target == Target::kCuda) {
-    GpuLoop loop = gpu_loop({.m = run_rows, .n = d.n, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype});
+    GpuLoop loop = gpu_loop({.m = run_rows,
+                             .n = d.n,
+                             .a_dtype = d.a_dtype,
+                             .b_dtype = d.b_dtype,
+                             .scaling = d.scaling});
     std::int64_t blocks = ceil_div(run_rows, loop.tile.bm);
     std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn) * d.world_size;
     GemmRsConfig cfg{.tile = loop.tile,
@@ -69,7 +72,7 @@ GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
     cfg.num_slots = 1;
     return cfg;
   }
-  GemmTile tile = default_tile(run_rows, d.n, d.k);
+  GemmTile tile = scaled_tile(default_tile(run_rows, d.n, d.k), d.scaling);
   if (run_rows > 8) tile.bm = std::min(tile.bm, ceil_div(run_rows, std::int64_t{16}) * 8);
   return {.tile = tile, .channels_per_rank = 2};
 }

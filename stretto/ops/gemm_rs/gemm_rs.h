@@ -17,7 +17,8 @@ struct GemmRsDesc {
   std::int64_t n = 0;
   std::int64_t k = 0;  // of this rank
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, out_dtype = DType::kF32;
-  bool residual = false;  // + residual[ceil(m/P), n], of the result's dtype
+  bool residual = false;             // + residual[ceil(m/P), n], of the result's dtype
+  Scaling scaling = Scaling::kNone;  // of fp8 factors
 };
 
 enum class Scatter : std::uint8_t {
@@ -44,11 +45,12 @@ std::string to_string(const GemmRsConfig& config);
 GemmRsConfig default_config(const GemmRsDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Rank r receives the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [m, k],
-// b [n, k], each rank's own; residual [ceil(m/P), n]. Output out [ceil(m/P), n]; its rows past m
-// are zero. Partial sums are rounded to the result's dtype once, summed in fp32 in rank order (in
-// an epilogue, in cyclic order from the owner's own) and rounded again. UserError naming the field
-// of a bad desc or config. After Flux (arXiv 2406.06858, section 4), with a fixed order of
-// summation.
+// b [n, k], with scaling scale_a and scale_b in the shapes that Scaling says, each rank's own:
+// partial sums are scaled before they leave; residual [ceil(m/P), n]. Output out [ceil(m/P), n];
+// its rows past m are zero. Partial sums are rounded to the result's dtype once, summed in fp32 in
+// rank order (in an epilogue, in cyclic order from the owner's own) and rounded again. UserError
+// naming the field of a bad desc or config. After Flux (arXiv 2406.06858, section 4), with a fixed
+// order of summation.
 Program gemm_rs(const GemmRsDesc& desc, const GemmRsConfig& config);
 
 }  // namespace stretto

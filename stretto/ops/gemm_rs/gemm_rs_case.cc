@@ -27,16 +27,19 @@ Values expected_rows(const OpCase& c, const GemmRsDesc& d, const Values& sum, in
   return rows;
 }
 
-OperatorInfo info(const char* name, const char* summary, Scatter scatter) {
-  auto desc = [](const OpShape& s) {
+OperatorInfo info(const char* name, const char* summary, Scatter scatter,
+                  Scaling scaling = Scaling::kNone) {
+  auto desc = [scaling](const OpShape& s) {
+    DType factors = scaling == Scaling::kNone ? s.dtype : DType::kF8E4M3;
     return GemmRsDesc{.world_size = s.world_size,
                       .m = row_bucket(s.m),
                       .n = s.n,
                       .k = ceil_div(s.k, std::int64_t{s.world_size}),
-                      .a_dtype = s.dtype,
-                      .b_dtype = s.dtype,
+                      .a_dtype = factors,
+                      .b_dtype = factors,
                       .out_dtype = s.dtype,
-                      .residual = true};
+                      .residual = true,
+                      .scaling = scaling};
   };
   auto config = [scatter](const GemmRsDesc& d, Target target) {
     GemmRsConfig cfg = default_config(d, target);
@@ -66,13 +69,13 @@ OperatorInfo info(const char* name, const char* summary, Scatter scatter) {
 
 }  // namespace
 
-SummedProduct summed_product(const OpCase& c, std::int64_t m, std::int64_t n, std::int64_t k) {
+SummedProduct summed_product(const OpCase& c, const ProductShape& shape) {
   SummedProduct total;
-  total.sum.assign(static_cast<std::size_t>(m * n), 0.0);
+  total.sum.assign(static_cast<std::size_t>(shape.m * shape.n), 0.0);
   Values terms(total.sum.size(), 0.0);
   for (int rank = 0; rank < c.program.world_size; ++rank) {
     Values part =
-        product_reference(input_of(c, rank, "a"), input_of(c, rank, "b"), {.m = m, .n = n, .k = k});
+        product_reference(scaled_rows(c, rank, shape), scaled_weights(c, rank, "", shape), shape);
     for (std::size_t i = 0; i < part.size(); ++i) {
       total.sum[i] += part[i];
       terms[i] += std::fabs(part[i]);
@@ -95,12 +98,13 @@ OpCase gemm_rs_case(const GemmRsDesc& d, const GemmRsConfig& cfg, std::int64_t m
   c.extents = {m};
   c.config = to_string(d) + " | " + to_string(cfg) + " | m=" + std::to_string(m);
   fill_inputs(c, seed);
-  SummedProduct total = summed_product(c, m, d.n, d.k);
+  SummedProduct total = summed_product(c, {.m = m, .n = d.n, .k = d.k, .scaling = d.scaling});
   auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
   for (int rank = 0; rank < d.world_size; ++rank) {
     c.expected[static_cast<std::size_t>(rank)][out] = expected_rows(c, d, total.sum, rank, m);
   }
   set_sum_tolerance(c, d.out_dtype, d.k, total.largest_terms);
+  c.tolerance += factor_tolerance(d.a_dtype, d.k);
   c.flops = 2.0 * static_cast<double>(m * d.n * d.k) * d.world_size;
   c.comm_bytes =
       static_cast<double>((d.world_size - 1) * ceil_div(m, std::int64_t{d.world_size}) * d.n) *
@@ -120,6 +124,11 @@ OperatorInfo gemm_rs_copy_info() {
               "out[m/P,n] = reduce_scatter(a[m,k/P] * b[n,k/P]^T) + residual, copy engines send "
               "finished rows",
               Scatter::kCopyEngine);
+}
+
+OperatorInfo gemm_rs_fp8_info() {
+  return info("gemm_rs_fp8", "gemm_rs of fp8 factors, scales for 1 x 128 of a and 128 x 128 of b",
+              Scatter::kEpilogue, Scaling::kBlock);
 }
 
 }  // namespace stretto

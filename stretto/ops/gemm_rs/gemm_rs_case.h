@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
 #include "stretto/ops/harness/op_case.h"
 
@@ -16,6 +17,7 @@ OpCase gemm_rs_case(const GemmRsDesc& desc, const GemmRsConfig& config, std::int
 // m: rows of all ranks, n: columns, k: the summed dimension over all ranks.
 OperatorInfo gemm_rs_info();
 OperatorInfo gemm_rs_copy_info();
+OperatorInfo gemm_rs_fp8_info();
 
 // Shared with gemm_ar: the sum over the ranks of a [m, k] * b [n, k]^T, in fp64, and how far from
 // it a result may lie whose partial sums were rounded to `dtype`.
@@ -23,7 +25,7 @@ struct SummedProduct {
   Values sum;                // [m, n]
   double largest_terms = 0;  // largest sum of the magnitudes of the P partial sums
 };
-SummedProduct summed_product(const OpCase& c, std::int64_t m, std::int64_t n, std::int64_t k);
+SummedProduct summed_product(const OpCase& c, const ProductShape& shape);
 void set_sum_tolerance(OpCase& c, DType dtype, std::int64_t k, double largest_terms);
 
 }  // namespace stretto

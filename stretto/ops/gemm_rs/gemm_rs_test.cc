@@ -45,6 +45,22 @@ TEST_P(GemmRs, RaggedRowsWithResidual) {
   }
 }
 
+// Partial sums are scaled before they leave.
+TEST_P(GemmRs, Fp8) {
+  GemmRsDesc d{.world_size = 3,
+               .m = 21,
+               .n = 17,
+               .k = 149,
+               .a_dtype = DType::kF8E4M3,
+               .b_dtype = DType::kF8E4M3,
+               .scaling = Scaling::kRowWise};
+  expect_gemm_rs(d, small());
+  d.scaling = Scaling::kBlock;
+  GemmRsConfig cfg = small();
+  cfg.tile.bk = 64;
+  expect_gemm_rs(d, cfg);
+}
+
 TEST_P(GemmRs, MixedDtypes) {
   expect_gemm_rs({.world_size = 4,
                   .m = 21,

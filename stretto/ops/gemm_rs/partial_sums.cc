@@ -13,8 +13,9 @@ PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsCon
                  .world_size = d.world_size,
                  .block_rows = cfg.tile.bm,
                  .channels = cfg.channels_per_rank}) {
-  a_ = p.input("a", d.a_dtype, {m_, d.k});                                 // [m, k]
-  linear_.emplace(p, LinearDesc{.n = d.n, .k = d.k, .dtype = d.b_dtype});  // b [n, k]
+  a_ = p.input("a", d.a_dtype, {m_, d.k});  // [m, k]
+  linear_.emplace(p, LinearDesc{.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling});
+  scale_a_ = scale_input(p, d.scaling, m_, d.k);  // [m, 1] or [m, k/128]
   slots_ = p.buffer("slots", d.out_dtype, {d.world_size, runs_.run_rows(), d.n},
                     {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, m/P, n]
   // By sender and channel of the rows: tiles (epilogue) or transfers (copy engine) that arrived.
@@ -55,9 +56,8 @@ PartialSums::Block PartialSums::block_of(const Tile& t) const {
 
 Value PartialSums::product(const Block& b, const Index& col) const {
   Index row = runs_.first_row(b.owner) + b.local_row;
-  Value acc = linear_->product(cfg_.tile, col, [&](const Index& k) {
-    return a_.tile({row, k}, cfg_.tile.bm, cfg_.tile.bk).until_row(b.row_end);
-  });
+  Value acc = linear_->product(cfg_.tile, col,
+                               tile_rows(a_, scale_a_, cfg_.tile, {.row = row, .end = b.row_end}));
   return cast(acc, d_.out_dtype);
 }
 

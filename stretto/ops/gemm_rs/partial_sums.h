@@ -18,7 +18,7 @@ namespace stretto {
 
 class PartialSums {
  public:
-  // Declares extent m, the inputs a and b, and the slots.
+  // Declares extent m, the inputs a and b with their scales, and the slots.
   PartialSums(ProgramBuilder& p, const GemmRsDesc& desc, const GemmRsConfig& config);
 
   // To be called in on_start.
@@ -72,7 +72,7 @@ class PartialSums {
   GemmRsConfig cfg_;
   Index m_;
   RowRuns runs_;
-  TensorRef a_;
+  TensorRef a_, scale_a_;
   std::optional<Linear> linear_;
   TensorRef slots_;
   SignalRef arrived_;

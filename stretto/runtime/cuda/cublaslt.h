@@ -13,15 +13,25 @@
 
 namespace stretto::cuda {
 
-// c[m,n] = a[m,k] * b[n,k]^T, all row-major and of one dtype: f32, bf16 or f16; summed in fp32.
+// What e4m3 factors are multiplied by, in f32.
+enum class CublasLtScales : std::uint8_t {
+  kNone,
+  kRowWise,  // scale_a [m], scale_b [n]
+  kBlock,    // scale_a [k/128, m], scale_b [n/128, k/128] with rows in multiples of four
+};
+
+// c[m,n] = a[m,k] * b[n,k]^T, all row-major and of one dtype: f32, bf16 or f16; summed in fp32. Or
+// e4m3 with scales and c in bf16.
 struct CublasLtGemmDesc {
   std::int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::kBF16;
+  CublasLtScales scales = CublasLtScales::kNone;
 };
 
 // Device addresses, aligned to 256 bytes, which the library's guesses count on.
 struct CublasLtOperands {
   CUdeviceptr a = 0, b = 0, c = 0;
+  CUdeviceptr scale_a = 0, scale_b = 0;  // where the desc has scales
 };
 
 class CublasLtGemm {

@@ -30,6 +30,22 @@ static_assert(int{CUDA_R_32F} == int{::CUDA_R_32F} && int{CUDA_R_16F} == int{::C
               int{CUDA_R_16BF} == int{::CUDA_R_16BF});
 static_assert(int{CUBLASLT_MATMUL_DESC_TRANSA} == int{::CUBLASLT_MATMUL_DESC_TRANSA});
 static_assert(int{CUBLASLT_MATMUL_DESC_TRANSB} == int{::CUBLASLT_MATMUL_DESC_TRANSB});
+static_assert(int{CUDA_R_8F_E4M3} == int{::CUDA_R_8F_E4M3});
+static_assert(int{CUBLASLT_MATMUL_DESC_A_SCALE_POINTER} ==
+                  int{::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER} &&
+              int{CUBLASLT_MATMUL_DESC_B_SCALE_POINTER} ==
+                  int{::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER});
+static_assert(int{CUBLASLT_MATMUL_DESC_FAST_ACCUM} == int{::CUBLASLT_MATMUL_DESC_FAST_ACCUM});
+#if CUBLAS_VERSION >= 120900
+static_assert(int{CUBLASLT_MATMUL_DESC_A_SCALE_MODE} == int{::CUBLASLT_MATMUL_DESC_A_SCALE_MODE} &&
+              int{CUBLASLT_MATMUL_DESC_B_SCALE_MODE} == int{::CUBLASLT_MATMUL_DESC_B_SCALE_MODE});
+static_assert(int{CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F} ==
+                  int{::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F} &&
+              int{CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F} ==
+                  int{::CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F} &&
+              int{CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F} ==
+                  int{::CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F});
+#endif
 static_assert(int{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES} ==
               int{::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES});
 static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(::cublasLtMatmulAlgo_t));

@@ -1,0 +1,83 @@
+// Products of fp8 factors as CUDA text that compiles cleanly. A user who loses this has fp8 layers
+// that run on CPU ranks and not on GPUs.
+#include <gtest/gtest.h>
+
+#include "stretto/codegen/kernel_testing.h"
+#include "stretto/lang/program_builder.h"
+
+namespace stretto {
+namespace {
+
+// c = a * b^T of fp8 factors with a scale for each row, and block of columns, of every 128 of k.
+Program scaled_gemm(std::int64_t bm, std::int64_t bn, int num_stages, int cluster) {
+  constexpr std::int64_t kSize = 512, kBlock = 128;
+  ProgramBuilder p("scaled_gemm", 1);
+  auto a = p.input("a", DType::kF8E4M3, {kSize, kSize});
+  auto b = p.input("b", DType::kF8E4M3, {kSize, kSize});
+  auto scale_a = p.input("scale_a", DType::kF32, {kSize, kSize / kBlock});
+  auto scale_b = p.input("scale_b", DType::kF32, {kSize / kBlock, kSize / kBlock});
+  auto c = p.output("c", DType::kBF16, {kSize, kSize});
+  Resource sms = Resource::sms(4).pipelined(num_stages).clustered(cluster);
+  p.role("gemm", sms, p.grid(c, bm, bn), [&](const Tile& t) {
+    Value acc = p.zeros(DType::kF32, bm, bn);
+    p.loop(kSize / kBlock, [&](const Index& i) {
+      Value of_rows = p.load(scale_a.tile({t.row, i}, bm, 1));
+      Value of_cols = broadcast(p.load(scale_b.tile({t.col / kBlock, i}, 1, 1)), 1, bn);
+      acc = dot_scaled(acc, p.load(a.tile({t.row, i * kBlock}, bm, kBlock)),
+                       p.load(b.tile({t.col, i * kBlock}, bn, kBlock)).T(), {of_rows, of_cols});
+    });
+    p.store(c.tile({t.row, t.col}, bm, bn), cast(acc, DType::kBF16));
+  });
+  return p.finish();
+}
+
+TEST(ProductText, ScaledProductsHaveAnAccumulatorOfTheirOwnInEveryIteration) {
+  for (int cluster : {1, 2}) {
+    GeneratedKernel kernel = generate(scaled_gemm(128 * cluster, 128, 6, cluster));
+    expect_lines(kernel.source,
+                 {"struct Wgmma<f8e4m3, 128>", "SmemTile<f8e4m3, 128, 128, 128>", "load_box<",
+                  "mbarrier_wait_acquire_cta(&full0", "dot_async<128, 128, true>(",
+                  "wgmma_wait<0>();", "&empty0[", "Mul()", "Add()", "store_tma<bf16, 128"});
+    expect_clean_build(kernel);
+  }
+}
+
+TEST(ProductText, ScaledProductsWithoutStages) {
+  GeneratedKernel kernel = generate(scaled_gemm(32, 32, 0, 1));
+  expect_lines(kernel.source, {"fill(part, 0.f);", "dot_simt<", "map(part, part,"});
+  expect_clean_build(kernel);
+}
+
+// c = a * b^T of fp8 factors in steps of `bk`.
+Program plain_gemm(std::int64_t bm, std::int64_t bn, std::int64_t bk, int num_stages) {
+  constexpr std::int64_t kSize = 512;
+  ProgramBuilder p("plain_gemm", 1);
+  auto a = p.input("a", DType::kF8E4M3, {kSize, kSize});
+  auto b = p.input("b", DType::kF8E4M3, {kSize, kSize});
+  auto c = p.output("c", DType::kBF16, {kSize, kSize});
+  p.role("gemm", Resource::sms(4).pipelined(num_stages), p.grid(c, bm, bn), [&](const Tile& t) {
+    Value acc = p.zeros(DType::kF32, bm, bn);
+    p.loop(ceil_div(kSize, bk), [&](const Index& i) {
+      acc = dot(acc, p.load(a.tile({t.row, i * bk}, bm, bk)),
+                p.load(b.tile({t.col, i * bk}, bn, bk)).T());
+    });
+    p.store(c.tile({t.row, t.col}, bm, bn), cast(acc, DType::kBF16));
+  });
+  return p.finish();
+}
+
+// The tensor core takes bytes only along the summed dimension, in steps of 32; other forms are the
+// threads' work.
+TEST(ProductText, Bytes) {
+  GeneratedKernel kernel = generate(plain_gemm(128, 256, 128, 4));
+  expect_lines(kernel.source, {"struct Wgmma<f8e4m3, 256>", "SmemTile<f8e4m3, 128, 128, 128>",
+                               "SmemTile<f8e4m3, 256, 128, 128>", "&full0[ring0.slot()], 49152);",
+                               "dot_async<256, 128, false>("});
+  expect_clean_build(kernel);
+  kernel = generate(plain_gemm(64, 64, 48, 2));
+  expect_lines(kernel.source, {"dot_simt<"});
+  expect_clean_build(kernel);
+}
+
+}  // namespace
+}  // namespace stretto
