@@ -120,16 +120,26 @@ std::vector<Value> Linear::sums(const GemmTile& tile) const {
 void Linear::accumulate(std::vector<Value>& sums, const GemmTile& tile, const Index& col,
                         const TileRows& rows) const {
   bool block = desc_.scaling == Scaling::kBlock;
+  auto read_scales = [&](const Index& k) {
+    Index at = k / kScaleBlock;
+    std::vector<Value> of{p_->load(rows.scale(at))};  // [bm, 1]; [1, 1] for each weight
+    for (const TensorRef& scale : scales_) {
+      of.push_back(p_->load(scale.tile({col / kScaleBlock, at}, 1, 1)));
+    }
+    return of;
+  };
+  std::vector<Value> ahead;  // scales of the next step, on their way during this one
+  if (block) ahead = read_scales(0);
   p_->loop(ceil_div(desc_.k, tile.bk), [&](const Index& step) {
     Index k = step * tile.bk;
-    std::vector<DotScales> scales;  // read before the slots are waited for
+    std::vector<DotScales> scales;
     if (block) {
-      Index at = k / kScaleBlock;
-      Value of_rows = p_->load(rows.scale(at));  // [bm, 1]
-      for (const TensorRef& scale : scales_) {
-        Value one = p_->load(scale.tile({col / kScaleBlock, at}, 1, 1));
-        scales.push_back({of_rows, broadcast(one, 1, tile.bn)});
+      Value of_rows = copy(ahead[0]);
+      for (std::size_t i = 0; i < weights_.size(); ++i) {
+        scales.push_back({of_rows, broadcast(ahead[1 + i], 1, tile.bn)});
       }
+      std::vector<Value> next = read_scales(k + tile.bk);
+      for (std::size_t i = 0; i < next.size(); ++i) ahead[i] = std::move(next[i]);
     }
     Value a = p_->load(rows.a(k));  // [bm, bk]
     for (std::size_t i = 0; i < weights_.size(); ++i) {
