@@ -23,8 +23,9 @@ Program scaled_gemm(std::int64_t bm, std::int64_t bn, int num_stages, int cluste
     p.loop(kSize / kBlock, [&](const Index& i) {
       Value of_rows = p.load(scale_a.tile({t.row, i}, bm, 1));
       Value of_cols = broadcast(p.load(scale_b.tile({t.col / kBlock, i}, 1, 1)), 1, bn);
-      acc = dot_scaled(acc, p.load(a.tile({t.row, i * kBlock}, bm, kBlock)),
-                       p.load(b.tile({t.col, i * kBlock}, bn, kBlock)).T(), {of_rows, of_cols});
+      Value rows = p.load(a.tile({t.row, i * kBlock}, bm, kBlock));
+      Value weights = p.load(b.tile({t.col, i * kBlock}, bn, kBlock)).T();
+      acc = dot_scaled(acc, rows, weights, {of_rows, of_cols});
     });
     p.store(c.tile({t.row, t.col}, bm, bn), cast(acc, DType::kBF16));
   });
@@ -58,8 +59,8 @@ Program plain_gemm(std::int64_t bm, std::int64_t bn, std::int64_t bk, int num_st
   p.role("gemm", Resource::sms(4).pipelined(num_stages), p.grid(c, bm, bn), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, bm, bn);
     p.loop(ceil_div(kSize, bk), [&](const Index& i) {
-      acc = dot(acc, p.load(a.tile({t.row, i * bk}, bm, bk)),
-                p.load(b.tile({t.col, i * bk}, bn, bk)).T());
+      Value rows = p.load(a.tile({t.row, i * bk}, bm, bk));
+      acc = dot(acc, rows, p.load(b.tile({t.col, i * bk}, bn, bk)).T());
     });
     p.store(c.tile({t.row, t.col}, bm, bn), cast(acc, DType::kBF16));
   });
