@@ -61,6 +61,7 @@ void add_fp8(std::vector<CheckCase>& cases, const SmallGemm& small) {
 
 std::vector<CheckCase> check_cases() {
   std::vector<CheckCase> cases;
+  add_fp8(cases, {{"ragged bytes", 344, 520, 336}, 339});  // rows of 16 bytes, for TMA
   for (const SmallGemm& small : kSmall) {
     for (GemmConfig config : gpu_gemm_configs(0, /*quick=*/true)) {
       config.num_compute_sms = kWorkers;
