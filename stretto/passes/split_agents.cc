@@ -92,6 +92,7 @@ class RoleSplitter {
 
  private:
   void make_pipes(const Block& block) {
+    around_.push_back(&block);
     for (const Op& op : block) {
       for (const Block& body : op.bodies) make_pipes(body);
       if (!survey_.is_piped(op)) continue;
@@ -101,7 +102,8 @@ class RoleSplitter {
       // Loads in different blocks take turns in one pipe, of the same tensor where there is one.
       auto fits = [&](auto& entry) {
         const Pipe& pipe = role_.pipes[static_cast<std::size_t>(entry.first)];
-        return entry.second != &block && pipe.type == type && pipe.num_slots == num_slots;
+        bool held = std::count(around_.begin(), around_.end(), entry.second) > 0;
+        return !held && pipe.type == type && pipe.num_slots == num_slots;
       };
       auto shared = std::find_if(pipes_of_block_.begin(), pipes_of_block_.end(), [&](auto& entry) {
         return fits(entry) && tensor_of_.at(entry.first) == op.region->tensor;
@@ -125,6 +127,7 @@ class RoleSplitter {
                              .producer = 0,
                              .consumer = 1});
     }
+    around_.pop_back();
   }
 
   std::string fresh_name(const std::string& stem) const {
@@ -285,8 +288,9 @@ class RoleSplitter {
   std::map<int, int> pipe_of_;    // by the register that the load wrote
   std::map<int, int> tensor_of_;  // by pipe
   // Every pipe with the block that used it last: two loads of one block need slots at the same
-  // time.
+  // time, and so do those of a block and of a loop inside it.
   std::vector<std::pair<int, const Block*>> pipes_of_block_;
+  std::vector<const Block*> around_;  // the block that is visited and those it lies in
 };
 
 }  // namespace

@@ -48,7 +48,9 @@ std::string missing_step(const SyncSteps& row, Past past, Path path) {
 
 bool AccessPaths::bulk(const InstanceGraph& graph, const AccessRef& ref) {
   const Op& op = *ref.access->op;
-  if (op.code != OpCode::kPipePut && op.code != OpCode::kStore) return false;
+  bool may_be =
+      op.code == OpCode::kPipePut || op.code == OpCode::kStore || op.code == OpCode::kReduceStore;
+  if (!may_be) return false;
   auto [it, is_new] = bulk_.try_emplace(&op, false);
   if (!is_new) return it->second;
   const Program& program = *graph.program;

@@ -162,8 +162,11 @@ class AccessChecker::Impl {
 
   void check_reductions(const AccessRef& x, const AccessRef& y, int e) {
     if (table_.shared_reductions || rank_of(x) == rank_of(y)) return;
+    // Threads add by atomic instructions of system scope.
+    const InstanceGraph& graph = timeline_->launch(e);
+    if (!paths_.bulk(graph, x) && !paths_.bulk(graph, y)) return;
     report(FindingKind::kRace, x, y, e, e,
-           "reductions of several ranks may not meet in one buffer: nothing promises that they add "
+           "bulk reductions of several ranks may not meet in one buffer: nothing promises that they add "
            "up");
   }
 

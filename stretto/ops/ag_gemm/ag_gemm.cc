@@ -136,6 +136,7 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
   bool few = run_rows <= 64;  // of one rank: tiles do not reach into the next rank's
   GpuLoop loop = gpu_loop({.m = few ? run_rows : d.m,
                            .n = d.n,
+                           .k = d.k,
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
                            .swiglu = d.swiglu,

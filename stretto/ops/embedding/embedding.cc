@@ -141,7 +141,8 @@ VocabConfig embedding_gpu_config(const VocabDesc& d) {
 
 VocabConfig lm_head_gpu_config(const VocabDesc& d) {
   std::int64_t share = vocab_per_rank(d);
-  GpuLoop loop = gpu_loop({.m = d.m, .n = share, .a_dtype = d.dtype, .b_dtype = d.weight_dtype});
+  GpuLoop loop = gpu_loop(
+      {.m = d.m, .n = share, .k = d.hidden, .a_dtype = d.dtype, .b_dtype = d.weight_dtype});
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(share, loop.tile.bn);
   return {.tile_rows = loop.tile.bm,
           .tile_vocab = loop.tile.bn,

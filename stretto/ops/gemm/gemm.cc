@@ -38,6 +38,7 @@ GemmConfig default_config(const GemmDesc& d, Target target) {
   if (target == Target::kCpu) return {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling)};
   GpuLoop loop = gpu_loop({.m = d.m,
                            .n = d.n,
+                           .k = d.k,
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
                            .swiglu = d.swiglu,

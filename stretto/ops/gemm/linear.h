@@ -103,6 +103,7 @@ struct GpuLoop {
 };
 struct GpuLoopDesc {
   std::int64_t m = 0, n = 0;
+  std::int64_t k = 0;  // 0: large
   DType a_dtype = DType::kF32, b_dtype = DType::kF32;
   bool swiglu = false;  // two products of the same rows
   Scaling scaling = Scaling::kNone;

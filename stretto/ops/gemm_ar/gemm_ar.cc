@@ -245,8 +245,12 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
             .num_copy_queues = rs.num_copy_queues,
             .num_stages = rs.num_stages};
   }
-  GpuLoop loop = gpu_loop(
-      {.m = d.m, .n = d.n, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype, .scaling = d.scaling});
+  GpuLoop loop = gpu_loop({.m = d.m,
+                           .n = d.n,
+                           .k = d.k,
+                           .a_dtype = d.a_dtype,
+                           .b_dtype = d.b_dtype,
+                           .scaling = d.scaling});
   // A tile and its sum in rank order fill the registers.
   loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);

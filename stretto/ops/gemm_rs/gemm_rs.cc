@@ -52,6 +52,7 @@ GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
   if (target == Target::kCuda) {
     GpuLoop loop = gpu_loop({.m = run_rows,
                              .n = d.n,
+                             .k = d.k,
                              .a_dtype = d.a_dtype,
                              .b_dtype = d.b_dtype,
                              .scaling = d.scaling});
