@@ -252,26 +252,28 @@ Program all_reduce_packet(const CollectiveDesc& d, const CollectiveConfig& cfg) 
   TensorRef out = p.output("out", d.dtype, {m, d.n});
   TensorRef inbox = p.buffer("inbox", d.dtype, {d.world_size, d.m, n},
                              {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+  // What a thread sends it holds in registers.
+  std::int64_t rows = cfg.piece_rows > 0 ? std::min(cfg.piece_rows, cfg.tile_rows) : cfg.tile_rows;
   std::int64_t cols = std::min(ceil_div(cfg.tile_cols, 4) * 4, n);
-  TileSpace tiles = p.grid(d.m, n, cfg.tile_rows, cols);
+  TileSpace tiles = p.grid(d.m, n, rows, cols);
   Index end = max(m, 1);
 
   p.role("reduce", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
-    Value mine = p.load(in.tile({t.row, t.col}, cfg.tile_rows, cols));
+    Value mine = p.load(in.tile({t.row, t.col}, rows, cols));
     p.loop(d.world_size - 1, [&](const Index& i) {
       Index peer = (p.rank() + 1 + i) % d.world_size;
-      p.store_packet(
-          inbox.on(peer).tile({p.rank(), t.row, t.col}, cfg.tile_rows, cols).until_row(end), mine);
+      p.store_packet(inbox.on(peer).tile({p.rank(), t.row, t.col}, rows, cols).until_row(end),
+                     mine);
     });
-    Value sum = p.zeros(DType::kF32, cfg.tile_rows, cols);
+    Value sum = p.zeros(DType::kF32, rows, cols);
     auto receive = [&](const Index& r) {
-      Slice from = inbox.tile({r, t.row, t.col}, cfg.tile_rows, cols).until_row(end);
+      Slice from = inbox.tile({r, t.row, t.col}, rows, cols).until_row(end);
       sum = sum + cast(p.load_packet(from), DType::kF32);
     };
     p.loop(0, p.rank(), receive);
     sum = sum + cast(mine, DType::kF32);
     p.loop(p.rank() + 1, d.world_size, receive);
-    p.store(out.tile({t.row, t.col}, cfg.tile_rows, cols), cast(sum, d.dtype));
+    p.store(out.tile({t.row, t.col}, rows, cols), cast(sum, d.dtype));
   });
   return finish(p, cfg);
 }
