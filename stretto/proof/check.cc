@@ -166,8 +166,8 @@ class AccessChecker::Impl {
     const InstanceGraph& graph = timeline_->launch(e);
     if (!paths_.bulk(graph, x) && !paths_.bulk(graph, y)) return;
     report(FindingKind::kRace, x, y, e, e,
-           "bulk reductions of several ranks may not meet in one buffer: nothing promises that they "
-           "add up");
+           "bulk reductions of several ranks may not meet in one buffer: nothing promises "
+           "that they add up");
   }
 
   // What an agent does with its own writes. Threads write the same elements again in their order;
