@@ -53,6 +53,10 @@ std::string AgentWriter::write() {
   int cluster = site_.role->resource.cluster_size;
   std::string tile = var_text(program_, site_.role->tile_var);
   line("const int num_tiles = {};", expr(site_.role->num_tiles));
+  if (!site_.early_groups.empty()) {
+    if (alone()) load_constants_ahead();
+    line("wait_for_previous_launch();");
+  }
   if (site_.role->resource.tickets) {
     ticket_loop(tile);
   } else {
@@ -99,6 +103,31 @@ void AgentWriter::ticket_loop(const std::string& tile) {
     line("if ({} < 0) break;", tile);
   }
   --depth_;
+}
+
+// The same way through tiles and loops as afterwards, up to the last slot.
+void AgentWriter::load_constants_ahead() {
+  ahead_ = true;
+  std::string tile = var_text(program_, site_.role->tile_var);
+  for (int g : site_.early_groups) {
+    line("int ahead{} = 0;  // slots whose constants are under way", g);
+  }
+  line("for (int {} = worker; {}; {} += {}) {{", tile,
+       condition(fmt::format("{} < num_tiles", tile)), tile, site_.role->resource.num_workers);
+  ++depth_;
+  block(agent_.body);
+  --depth_;
+  line("}}");
+  ahead_ = false;
+}
+
+// Of a loop: while there are slots, too, where constants are loaded ahead. The groups fill
+// together.
+std::string AgentWriter::condition(const std::string& own) const {
+  if (!ahead_) return own;
+  int g = site_.early_groups[0];
+  return fmt::format("{} && ahead{} < {}", own, g,
+                     plan_.groups[static_cast<std::size_t>(g)].num_slots);
 }
 
 void AgentWriter::refuse(const SourceLoc& loc, const std::string& what) const {
@@ -229,8 +258,8 @@ void AgentWriter::loop(const Op& op) {
   if (sync_loop(op)) return;
   std::string var = var_text(program_, op.var);
   line("#pragma unroll 1");
-  line("for (int {} = {}, end_{} = {}; {} < end_{}; ++{}) {{", var, expr(op.exprs[0]), var,
-       expr(op.exprs[1]), var, var, var);
+  line("for (int {} = {}, end_{} = {}; {}; ++{}) {{", var, expr(op.exprs[0]), var,
+       expr(op.exprs[1]), condition(fmt::format("{} < end_{}", var, var)), var);
   ++depth_;
   find_turns(op.bodies[0]);
   block(op.bodies[0]);

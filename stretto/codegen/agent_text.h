@@ -15,6 +15,7 @@ struct KernelContext {
   const Program& program;
   LaunchPlan& launch;
   std::set<std::pair<WgmmaType, int>> wgmmas;
+  std::vector<bool> constant;  // by tensor, where known (KernelOptions::constants)
 };
 
 struct AgentSite {
@@ -22,6 +23,9 @@ struct AgentSite {
   int role_idx = -1, agent_idx = -1;
   const RolePlan* plan = nullptr;
   bool rings = false;  // a doorbell, `bell`, after every wait
+  // Agents wait for the launch before, the producer once it has loaded the constants of these
+  // groups (early_loads.h); empty: they need not.
+  std::vector<int> early_groups = {};
 };
 
 // Declarations, the loop over tiles and the body, as the inside of the branch that the agent's

@@ -42,6 +42,9 @@ class AgentWriter {
   }
 
   void declare_pipes();
+  void load_constants_ahead();
+  void put_ahead(const Op& op);
+  bool begins_early(int group) const;
   void declare_values();
   void block(const Block& ops);
   void emit(const Op& op);
@@ -65,6 +68,8 @@ class AgentWriter {
   bool uses_tma() const { return !plan_.groups.empty() || plan_.store_stages != 0; }
 
   void put(const Op& op, const PipePlan& plan);
+  std::size_t bytes_of_slot(const PipeGroup& group) const;
+  std::string condition(const std::string& own) const;
   void put_by_threads(const Op& op);
   void clear_past_end(const Op& op, const PipePlan& plan);
   bool loads_into_binary(const Block& ops, std::size_t load) const;
@@ -120,6 +125,7 @@ class AgentWriter {
   const AgentPlan& values_;
   std::string out_;
   int depth_ = 3;
+  bool ahead_ = false;  // writing the loads that come before the wait for the launch before
   std::map<int, int> slot_pipe_;    // by the register that a kPipeGet wrote
   const Op* turn_begin_ = nullptr;  // of the loop that is being written
   const Op* turn_end_ = nullptr;

@@ -9,8 +9,10 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_text.h"
+#include "stretto/codegen/early_loads.h"
 #include "stretto/codegen/engine_waits.h"
 #include "stretto/codegen/expr_text.h"
+#include "stretto/codegen/residency.h"
 #include "stretto/codegen/table_text.h"
 #include "stretto/device/device_sources.h"
 
@@ -26,12 +28,16 @@ constexpr const char* kPrefetch = "@prefetch@";
 
 class KernelWriter {
  public:
-  explicit KernelWriter(const Program& program)
-      : program_(program), context_{program, launch_, {}} {}
+  KernelWriter(const Program& program, const KernelOptions& options)
+      : program_(program), context_{program, launch_, {}, {}} {
+    context_.constant.resize(program.tensors.size());
+    for (const std::string& name : options.constants) mark_constant(name);
+  }
 
   GeneratedKernel run() {
     launch_.kernel = identifier(program_.name);
     place_signals();
+    launch_.cooperative = needs_all_resident(program_, kMostWaitingBlocks);
     launch_.engines = plan_engines(program_, launch_.signal_offsets);
     if (has_engines()) launch_.gate = launch_.kernel + "_gate";
     plan_roles();
@@ -42,9 +48,10 @@ class KernelWriter {
       prefetch = fmt::format("  if (threadIdx.x < {}) tma_prefetch_map(&p.maps[threadIdx.x]);\n",
                              launch_.maps.size());
     }
-    // Nothing in memory may be looked at before what the stream holds before this launch is
-    // complete (docs/decisions/0006-launches-that-start-early.md).
-    prefetch += "  let_next_launch_start();\n  wait_for_previous_launch();\n";
+    // Nothing in memory but constants may be looked at before what the stream holds before this
+    // launch is complete (docs/decisions/0006-launches-that-start-early.md).
+    prefetch += "  let_next_launch_start();\n";
+    if (!roles_wait_) prefetch += "  wait_for_previous_launch();\n";
     body.insert(body.find(kPrefetch), prefetch);
     body.erase(body.find(kPrefetch), std::string(kPrefetch).size());
     GeneratedKernel out;
@@ -55,6 +62,26 @@ class KernelWriter {
   }
 
  private:
+  void mark_constant(const std::string& name) {
+    int t = program_.find_tensor(name);
+    bool input = t >= 0 && program_.tensors[static_cast<std::size_t>(t)].kind == TensorKind::kInput;
+    if (!input) {
+      throw UserError(
+          fmt::format("{}: '{}' is not an input that could be constant", program_.name, name));
+    }
+    context_.constant[static_cast<std::size_t>(t)] = true;
+  }
+
+  // Whether roles wait for the launch before, each where it must: no memory is read until then.
+  bool may_wait_in_roles() const {
+    bool scalars = std::any_of(program_.vars.begin(), program_.vars.end(),
+                               [](const Var& v) { return v.kind == VarKind::kScalar; });
+    bool tables =
+        std::any_of(program_.tensors.begin(), program_.tensors.end(),
+                    [](const Tensor& t) { return t.contract.kind != ContractKind::kNone; });
+    return !has_epoch_ && !has_engines() && !scalars && !tables && launch_.cluster == 1;
+  }
+
   static std::string identifier(const std::string& name) {
     std::string out = "stretto_";
     for (char c : name) out += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
@@ -99,6 +126,7 @@ class KernelWriter {
     }
     for (const Tensor& t : program_.tensors) has_epoch_ |= t.num_slots > 1 || t.packet;
     has_epoch_ |= has_engines();
+    roles_wait_ = may_wait_in_roles();
   }
 
   bool has_engines() const { return !launch_.engines.roles.empty(); }
@@ -286,6 +314,9 @@ class KernelWriter {
     out += fmt::format("    const int worker = (int(blockIdx.x) - {}) / {};\n", first_block,
                        role.resource.cluster_size);
     out += barrier_setup(role, plan);
+    std::vector<int> early;
+    if (roles_wait_) early = early_groups(role, plan, context_.constant);
+    if (roles_wait_ && early.empty()) out += "    wait_for_previous_launch();\n";
     for (std::size_t a = 0; a < role.agents.size(); ++a) {
       int first = plan.first_thread[a], threads = plan.agents[a].num_threads;
       bool last = a + 1 == role.agents.size();
@@ -298,6 +329,7 @@ class KernelWriter {
                            plan.registers[a]);
       }
       AgentSite site{&role, static_cast<int>(idx), static_cast<int>(a), &plan};
+      site.early_groups = early;
       out += agent_text(context_, site);
       if (last && plan.idle_registers != 0) {
         out += fmt::format("    }} else {{\n      register_budget_lower<{}>();\n",
@@ -404,10 +436,13 @@ class KernelWriter {
   std::vector<std::unique_ptr<RolePlan>> edge_plans_;
   int first_bell_block_ = 0;
   bool has_epoch_ = false;
+  bool roles_wait_ = false;
 };
 
 }  // namespace
 
-GeneratedKernel generate_kernel(const Program& schedule) { return KernelWriter(schedule).run(); }
+GeneratedKernel generate_kernel(const Program& schedule, const KernelOptions& options) {
+  return KernelWriter(schedule, options).run();
+}
 
 }  // namespace stretto

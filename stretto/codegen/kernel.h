@@ -1,6 +1,7 @@
 // Schedule IR to one CUDA kernel for all SM roles of a rank, and the plan for launching it.
 #pragma once
 
+#include <set>
 #include <string>
 
 #include "stretto/codegen/launch_plan.h"
@@ -14,8 +15,14 @@ struct GeneratedKernel {
   LaunchPlan launch;
 };
 
+struct KernelOptions {
+  // Inputs, by name, that nothing writes which a launch that starts early may overlap with: they
+  // are loaded before the launch before has ended. UserError for what is not an input.
+  std::set<std::string> constants;
+};
+
 // `schedule` is at schedule level and verified. UserError naming the line for a program that the
 // lowering does not cover.
-GeneratedKernel generate_kernel(const Program& schedule);
+GeneratedKernel generate_kernel(const Program& schedule, const KernelOptions& options = {});
 
 }  // namespace stretto

@@ -52,6 +52,7 @@ struct WaitSite {
 struct LaunchPlan {
   std::string kernel;
   int grid = 1, block = 128, cluster = 1;
+  bool cooperative = false;  // blocks wait for each other (residency.h)
   std::size_t shared_bytes = 0;
   std::vector<TensorMapPlan> maps;
   std::vector<WaitSite> sites;

@@ -3,6 +3,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
+#include "stretto/codegen/early_loads.h"
 
 namespace stretto {
 namespace {
@@ -143,22 +144,32 @@ void AgentWriter::await(const Op& op) {
 
 void AgentWriter::pipe(const Op& op) {
   if (op.code == OpCode::kPipePut && !alone()) return put_by_threads(op);
+  if (ahead_) return put_ahead(op);
   const PipePlan& plan = plan_.pipes[static_cast<std::size_t>(op.symbol)];
   const PipeGroup& group = plan_.groups[static_cast<std::size_t>(plan.group)];
   bool first = group.pipes.front() == op.symbol, last = group.pipes.back() == op.symbol;
   int g = plan.group;
   int cluster = site_.role->resource.cluster_size;
   std::string order = cluster > 1 ? "relaxed_cluster" : "acquire_cta";
+  std::string unless_ahead = begins_early(g) ? fmt::format("if (ahead{} == 0) ", g) : "";
   switch (op.code) {
     case OpCode::kPipePut:
       if (first) {
-        std::size_t bytes = 0;
-        for (int p : group.pipes) bytes += plan_.pipes[static_cast<std::size_t>(p)].bytes_arriving;
         line("mbarrier_wait_{}(&empty{}[ring{}.slot()], ring{}.round() ^ 1);", order, g, g, g);
-        line("mbarrier_arrive_expect_tx(&full{}[ring{}.slot()], {});", g, g, bytes);
+        line("{}mbarrier_arrive_expect_tx(&full{}[ring{}.slot()], {});", unless_ahead, g, g,
+             bytes_of_slot(group));
       }
-      put(op, plan);
+      if (begins_early(g) && is_constant(*op.region, kernel_.constant)) {
+        line("if (ahead{} == 0) {{", g);
+        ++depth_;
+        put(op, plan);
+        --depth_;
+        line("}}");
+      } else {
+        put(op, plan);
+      }
       if (last) line("ring{}.next();", g);
+      if (last && begins_early(g)) line("if (ahead{} > 0) --ahead{};", g, g);
       return;
     case OpCode::kPipeGet:
       slot_pipe_[op.result] = op.symbol;
@@ -189,12 +200,37 @@ void AgentWriter::pipe(const Op& op) {
   }
 }
 
+std::size_t AgentWriter::bytes_of_slot(const PipeGroup& group) const {
+  std::size_t bytes = 0;
+  for (int p : group.pipes) bytes += plan_.pipes[static_cast<std::size_t>(p)].bytes_arriving;
+  return bytes;
+}
+
+bool AgentWriter::begins_early(int group) const {
+  const std::vector<int>& early = site_.early_groups;
+  return std::find(early.begin(), early.end(), group) != early.end();
+}
+
+// Of a slot of the first round, which is free: what is constant. The rest of its bytes follows.
+void AgentWriter::put_ahead(const Op& op) {
+  const PipePlan& plan = plan_.pipes[static_cast<std::size_t>(op.symbol)];
+  int g = plan.group;
+  if (!begins_early(g)) return;
+  const PipeGroup& group = plan_.groups[static_cast<std::size_t>(g)];
+  if (group.pipes.front() == op.symbol) {
+    line("mbarrier_arrive_expect_tx(&full{}[ahead{}], {});", g, g, bytes_of_slot(group));
+  }
+  if (is_constant(*op.region, kernel_.constant)) put(op, plan);
+  if (group.pipes.back() == op.symbol) line("++ahead{};", g);
+}
+
 void AgentWriter::put(const Op& op, const PipePlan& plan) {
   const Region& r = *op.region;
   int map = plan.views.at(&op);
   const TensorMapPlan& view = kernel_.launch.maps[static_cast<std::size_t>(map)];
   const Pipe& pipe = site_.role->pipes[static_cast<std::size_t>(op.symbol)];
   int g = plan.group;
+  std::string slot = ahead_ ? fmt::format("ahead{}", g) : fmt::format("ring{}.slot()", g);
   std::string x = coordinate(r, r.col_dim), y = coordinate(r, view.row_dim),
               z = coordinate(r, view.outer_dim);
   int cluster = site_.role->resource.cluster_size;
@@ -207,17 +243,17 @@ void AgentWriter::put(const Op& op, const PipePlan& plan) {
   std::int64_t chunk_bytes = plan.rows * plan.swizzle;
   for (std::int64_t col = 0, chunk = 0; col < pipe.type.cols; col += view.box_cols, ++chunk) {
     for (std::int64_t row = 0; row < plan.rows_loaded; row += view.box_rows) {
-      std::string to = fmt::format("smem + {} + ring{}.slot() * {} + {}", plan.offset, g,
-                                   plan.slot_bytes, chunk * chunk_bytes + row * plan.swizzle);
+      std::string to = fmt::format("smem + {} + {} * {} + {}", plan.offset, slot, plan.slot_bytes,
+                                   chunk * chunk_bytes + row * plan.swizzle);
       if (row_in_slot != "0") to += fmt::format(" + {} * {}", row_in_slot, plan.swizzle);
       if (plan.split == Split::kMulticast) {
         line(
-            "tma_load_3d_multicast({}, &p.maps[{}], &full{}[ring{}.slot()], {} + {}, {} + {}, {}, "
+            "tma_load_3d_multicast({}, &p.maps[{}], &full{}[{}], {} + {}, {} + {}, {}, "
             "{});",
-            to, map, g, g, x, col, y, row, z, (1 << cluster) - 1);
+            to, map, g, slot, x, col, y, row, z, (1 << cluster) - 1);
       } else {
-        line("tma_load_3d({}, &p.maps[{}], &full{}[ring{}.slot()], {} + {}, {} + {}, {});", to, map,
-             g, g, x, col, y, row, z);
+        line("tma_load_3d({}, &p.maps[{}], &full{}[{}], {} + {}, {} + {}, {});", to, map, g, slot,
+             x, col, y, row, z);
       }
     }
   }

@@ -262,8 +262,8 @@ FaultRecord GpuInstance::State::describe(const DeviceFault& f) const {
   if (f.site < 0 || static_cast<std::size_t>(f.site) >= sites.size()) return record;
   const WaitSite& site = sites[static_cast<std::size_t>(f.site)];
   if (site.table >= 0) {
-    record.reason = describe_broken_table(*program, site.table, f.counter,
-                                          static_cast<std::int64_t>(f.seen));
+    record.reason =
+        describe_broken_table(*program, site.table, f.counter, static_cast<std::int64_t>(f.seen));
   }
   if (site.role >= 0) record.role = program->roles[static_cast<std::size_t>(site.role)].name;
   if (site.signal >= 0) {
@@ -274,8 +274,8 @@ FaultRecord GpuInstance::State::describe(const DeviceFault& f) const {
   return record;
 }
 
-GpuCode build_gpu_code(const CompiledProgram& program) {
-  GpuCode code{.kernel = generate_kernel(*program.schedule), .image = {}};
+GpuCode build_gpu_code(const CompiledProgram& program, const KernelOptions& options) {
+  GpuCode code{.kernel = generate_kernel(*program.schedule, options), .image = {}};
   code.image = cuda::compile_cuda(code.kernel.expanded, program.schedule->name + ".cu");
   return code;
 }
@@ -312,7 +312,7 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
                             .block = {static_cast<unsigned>(plan.block)},
                             .cluster = {static_cast<unsigned>(plan.cluster)},
                             .dynamic_shared_bytes = plan.shared_bytes,
-                            .cooperative = plan.num_counters > 0};
+                            .cooperative = plan.cooperative};
   config.programmatic_serialization = args.starts_early && !config.cooperative && !s.engines;
   const State::RankState& own = s.ranks[static_cast<std::size_t>(rank)];
   if (!s.engines) return own.kernel->launch(stream, config, pointers);

@@ -24,8 +24,10 @@ struct GpuLaunchArgs {
   // read them there when they start, and the scalars among `extents` count for nothing. A graph
   // that captured such a launch can be replayed with other scalars; its extents are fixed.
   std::vector<CUdeviceptr> scalars;
-  // Blocks may take their SMs while the stream's launch before, another kernel, is ending; they
-  // touch no memory until it has ended. Ignored where workers wait for each other.
+  // Blocks may take their SMs while the stream's launch before, another kernel, is ending; until it
+  // has ended they touch no memory but the kernel's constants (codegen/kernel.h: KernelOptions),
+  // which nothing since the last launch without this may have written. Ignored where blocks wait
+  // for each other so that all must be resident.
   bool starts_early = false;
 };
 
@@ -36,7 +38,7 @@ struct GpuCode {
 };
 // UserError for a program that has no GPU lowering; InternalError where the generated kernel does
 // not compile cleanly.
-GpuCode build_gpu_code(const CompiledProgram& program);
+GpuCode build_gpu_code(const CompiledProgram& program, const KernelOptions& options = {});
 
 class GpuInstance {
  public:

@@ -23,14 +23,16 @@ struct Built {
 };
 
 // Passes, proof and compilation of all programs on all processors.
-std::vector<Built> build_all(std::vector<Program>& programs, bool require_proof) {
+std::vector<Built> build_all(std::vector<Program>& programs,
+                             const std::vector<std::set<std::string>>& constants,
+                             bool require_proof) {
   std::vector<Built> out(programs.size());
   std::atomic<std::size_t> next{0};
   auto work = [&] {
     for (std::size_t i = next++; i < programs.size(); i = next++) {
       try {
         out[i].program = compile(std::move(programs[i]), {.require_proof = require_proof});
-        out[i].code = build_gpu_code(out[i].program);
+        out[i].code = build_gpu_code(out[i].program, {.constants = constants[i]});
       } catch (...) {
         out[i].error = std::current_exception();
       }
@@ -84,7 +86,8 @@ GpuForwardStep::~GpuForwardStep() {
 void GpuForwardStep::build_instances(bool require_proof) {
   // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
   world_.synchronize();
-  for (Built& b : build_all(plan_.programs, require_proof)) {
+  std::vector<std::set<std::string>> constants = constant_inputs(shape_, plan_);
+  for (Built& b : build_all(plan_.programs, constants, require_proof)) {
     instances_.push_back(std::make_unique<GpuInstance>(world_, b.program, std::move(b.code)));
   }
 }

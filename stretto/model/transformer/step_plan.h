@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,10 @@ struct StepPlan {
   static constexpr const char* kTokens = "tokens";
   static constexpr const char* kLogits = "logits";
 };
+
+// By program: the inputs that every launch of it finds in buffers of the model which no launch of
+// the plan writes, so weights and rotary tables, but no cache.
+std::vector<std::set<std::string>> constant_inputs(const ModelShape& shape, const StepPlan& plan);
 
 // A step of at most `bound` rows. Every weight that a launch names is among model_buffers(shape).
 StepPlan plan_step(const ModelShape& shape, std::int64_t bound);
