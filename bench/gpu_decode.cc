@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <fstream>
 #include <random>
+#include <tuple>
 
 #include "bench/gpu/compile_ahead.h"
 #include "stretto/base/errors.h"
@@ -85,9 +86,11 @@ std::vector<CompiledKernel> compile_plan(const Settings& s, const ModelShape& sh
   std::vector<LabelledProgram> programs;
   for (std::int64_t bound : step_bounds(Target::kCuda)) {
     StepPlan plan = plan_step(shape, bound);
-    for (Program& p : plan.programs) {
-      programs.push_back(
-          {fmt::format("tp={} rows={} {}", shape.world_size, bound, p.name), std::move(p)});
+    std::vector<std::set<std::string>> constants = constant_inputs(shape, plan);
+    for (std::size_t i = 0; i < plan.programs.size(); ++i) {
+      Program& p = plan.programs[i];
+      programs.push_back({fmt::format("tp={} rows={} {}", shape.world_size, bound, p.name),
+                          std::move(p), constants[i]});
     }
     if (!s.prefill) break;
   }
@@ -134,8 +137,29 @@ int best_of(const float* logits, std::int64_t vocab) {
 
 struct Decode {
   double eager_ms = 0, step_ms = 0, replay_ms = 0, early_ms = 0;  // per token
+  double greedy_ms = 0, early_greedy_ms = 0;                      // the GPU choosing
   bool early_same = false;                                        // the logits, bit by bit
+  bool greedy_same = false;                                       // the tokens
 };
+
+// Milliseconds a token of as many as `expected` holds, which the GPU chooses from `token` on; and
+// whether they are those.
+std::pair<double, bool> time_greedy(GpuForwardStep& step, int token, std::int64_t past,
+                                    const std::vector<int>& expected) {
+  std::vector<int> chosen;
+  auto count = static_cast<std::int64_t>(expected.size());
+  double ms = 0;
+  for (int round = 0; round < 2; ++round) {  // the first captures
+    chosen.clear();
+    Clock::time_point begin = Clock::now();
+    step.run_greedy(token, past, count, [&](int choice) {
+      chosen.push_back(choice);
+      return true;
+    });
+    ms = seconds_since(begin) * 1e3 / static_cast<double>(count);
+  }
+  return {ms, chosen == expected};
+}
 
 // Milliseconds of a replay of the captured step, the host enqueuing eight at a time.
 double time_replays(GpuForwardStep& step) {
@@ -152,7 +176,7 @@ double time_replays(GpuForwardStep& step) {
 
 // The same step with launches that overlap at their edges.
 void time_early(const Settings& s, GpuModel& model, GpuForwardStep& step, int token,
-                std::int64_t past, Decode& d) {
+                std::int64_t past, const std::vector<int>& chosen, Decode& d) {
   auto logits_of = [&](ForwardStep& on) {
     on.run({&token, 1}, past);
     const float* row = on.logits(0, 1);
@@ -161,7 +185,11 @@ void time_early(const Settings& s, GpuModel& model, GpuForwardStep& step, int to
   GpuModelOptions options{.require_proof = s.proof, .early_starts = true};
   std::unique_ptr<ForwardStep> early = model.make_step(1, options);
   for (int i = 0; i < 3; ++i) d.early_same = logits_of(*early) == logits_of(step);
-  d.early_ms = time_replays(static_cast<GpuForwardStep&>(*early));
+  auto& on_gpu = static_cast<GpuForwardStep&>(*early);
+  d.early_ms = time_replays(on_gpu);
+  bool same = false;
+  std::tie(d.early_greedy_ms, same) = time_greedy(on_gpu, token, past, chosen);
+  d.greedy_same &= same;
 }
 
 // Greedy steps from `context` tokens on, the cache before them being zeros: launch by launch, then
@@ -186,10 +214,16 @@ Decode decode(const Settings& s, GpuModel& model, GpuForwardStep& step) {
   }
   for (int i = 0; i < 4; ++i) one(step);
   ms.clear();
-  for (int i = 0; i < s.tokens; ++i, ++past) ms.push_back(one(step));
+  int first = token;
+  std::vector<int> chosen;
+  for (int i = 0; i < s.tokens; ++i, ++past) {
+    ms.push_back(one(step));
+    chosen.push_back(token);
+  }
   d.step_ms = median(ms);
   d.replay_ms = time_replays(step);
-  if (s.early) time_early(s, model, step, token, past, d);
+  std::tie(d.greedy_ms, d.greedy_same) = time_greedy(step, first, s.context, chosen);
+  if (s.early) time_early(s, model, step, first, s.context, chosen, d);
   return d;
 }
 
@@ -225,9 +259,11 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
   say("  per token: {:.3f} ms replayed, {:.3f} ms with the host choosing, {:.3f} ms launch by "
       "launch",
       d.replay_ms, d.step_ms, d.eager_ms);
+  say("  {:.3f} ms with the GPU choosing, {}", d.greedy_ms,
+      d.greedy_same ? "the same tokens" : "OTHER TOKENS");
   if (s.early) {
-    say("  {:.3f} ms with launches that start early, {}", d.early_ms,
-        d.early_same ? "the same logits" : "OTHER LOGITS");
+    say("  {:.3f} ms with launches that start early, {}; {:.3f} ms with the GPU choosing",
+        d.early_ms, d.early_same ? "the same logits" : "OTHER LOGITS", d.early_greedy_ms);
   }
   say("  {:.1f} tokens/s, {:.2f} GB read per rank and token, {:.2f} TB/s, {:.1f} % of the copy",
       1e3 / d.replay_ms, static_cast<double>(read) / 1e9, rate / 1e12, 100 * rate / copied);
@@ -236,6 +272,8 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
               {"step_ms", d.step_ms},
               {"eager_ms", d.eager_ms},
               {"early_ms", d.early_ms},
+              {"greedy_ms", d.greedy_ms},
+              {"early_greedy_ms", d.early_greedy_ms},
               {"bytes_read", read},
               {"copy_bytes_per_s", copied},
               {"of_copy", rate / copied}};

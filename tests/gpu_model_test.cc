@@ -75,6 +75,8 @@ void expect_golden(const Agreement& a, DType dtype) {
   EXPECT_LE(static_cast<double>(a.near_ties), most);
 }
 
+std::vector<float> to_vector(std::span<const float> row) { return {row.begin(), row.end()}; }
+
 // Rows of a text that fills several steps, sequence-parallel ones among them.
 std::vector<std::vector<float>> long_rows(Transformer& model, const std::vector<int>& tokens) {
   std::vector<std::vector<float>> rows;
@@ -197,6 +199,43 @@ TEST_P(GpuModelTest, GivesTheGoldenTokens) {
     expected = long_rows(plain, text);
   });
   EXPECT_LT(worst_difference(rows, expected), c.dtype == DType::kF32 ? 1e-3 : 0.5);
+}
+
+int best_of(std::span<const float> logits) {
+  return static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// Tokens that the GPU chooses are those that the host chooses, also after a text was ended while
+// later steps were under way.
+TEST_P(GpuModelTest, ChoosesTheTokensThatTheHostChooses) {
+  GpuCase c = GetParam();
+  if (cuda::num_devices() < c.tp) GTEST_SKIP() << "needs " << c.tp << " GPUs";
+  ModelFiles files(std::string("checkpoints/") + c.model);
+  GpuWorld world({.size = c.tp});
+  ModelShape shape = model_shape(files.config, c.tp, {.dtype = c.dtype, .plan_for = Target::kCuda});
+  for (GpuModelOptions options : {GpuModelOptions{}, GpuModelOptions{.early_starts = true},
+                                  GpuModelOptions{.graphs = false}}) {
+    Transformer model(std::make_unique<GpuModel>(world, shape, files.checkpoint, options));
+    ASSERT_TRUE(model.chooses_tokens());
+    for (std::size_t stop : {std::size_t{40}, std::size_t{1}, std::size_t{13}}) {
+      std::vector<int> prompt = golden_prompts(c.model)[0].at("ids").get<std::vector<int>>();
+      model.reset();
+      int token = best_of(model.forward(prompt));
+      std::vector<int> expected, got;
+      for (int next = token; expected.size() < stop; expected.push_back(next)) {
+        next = best_of(model.forward({&next, 1}));
+      }
+      std::vector<float> after = to_vector(model.forward({&expected.back(), 1}));
+      model.reset();
+      model.forward(prompt);
+      model.greedy(token, 40, [&](int choice) {
+        got.push_back(choice);
+        return got.size() < stop;
+      });
+      EXPECT_EQ(got, expected);
+      EXPECT_EQ(to_vector(model.forward({&got.back(), 1})), after);
+    }
+  }
 }
 
 std::vector<GpuCase> gpu_cases() {

@@ -2,6 +2,7 @@
 // cache, and a bad one is known before a device is held.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,8 @@ namespace stretto::bench {
 
 struct LabelledProgram {
   std::string label;
-  Program program;  // tile level
+  Program program;                       // tile level
+  std::set<std::string> constants = {};  // codegen/kernel.h: KernelOptions
 };
 
 struct CompiledKernel {

@@ -45,15 +45,37 @@ class Session {
     for (std::int64_t step = 0; result_.finish_reason.empty(); ++step) {
       if (on_logits) on_logits(step, logits);
       int token = choose(logits);
-      std::string piece = take(token);
-      if (on_text && !piece.empty()) on_text(piece);
-      if (result_.finish_reason.empty()) logits = model_.forward({&token, 1});
+      tell(take(token), on_text);
+      if (!result_.finish_reason.empty()) break;
+      if (!on_logits && leaves_choice()) {
+        go_on_from(token, on_text);
+      } else {
+        logits = model_.forward({&token, 1});
+      }
     }
     result_.decode_seconds = seconds_since(begin);
     return std::move(result_);
   }
 
  private:
+  bool leaves_choice() {
+    const SamplingParams& p = request_.sampling;
+    return p.temperature == 0 && p.repetition_penalty == 1 && model_.chooses_tokens();
+  }
+
+  // To the end, the model choosing.
+  void go_on_from(int token, const OnText& on_text) {
+    auto taken = static_cast<std::int64_t>(result_.token_ids.size());
+    model_.greedy(token, request_.max_tokens - taken, [&](int choice) {
+      tell(take(choice), on_text);
+      return result_.finish_reason.empty();
+    });
+  }
+
+  static void tell(const std::string& piece, const OnText& on_text) {
+    if (on_text && !piece.empty()) on_text(piece);
+  }
+
   int choose(std::span<const float> logits) {
     scratch_.assign(logits.begin(), logits.end());
     return sampler_.sample(scratch_, history_);
@@ -190,9 +212,12 @@ std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>&
   with_model(capacity, [&](int rank, Transformer& model) {
     bool reports = rank == 0;
     for (const GenerateRequest& request : checked) {
-      auto logits_seen = [&](std::int64_t step, std::span<const float> logits) {
-        if (on_logits) on_logits(rank, step, logits);
-      };
+      std::function<void(std::int64_t, std::span<const float>)> logits_seen;
+      if (on_logits) {
+        logits_seen = [&](std::int64_t step, std::span<const float> logits) {
+          on_logits(rank, step, logits);
+        };
+      }
       GenerateResult result =
           Session(model, files_, request).run(reports ? on_text : OnText(), logits_seen);
       if (reports) results.push_back(std::move(result));

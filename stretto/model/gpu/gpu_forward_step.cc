@@ -14,8 +14,6 @@
 namespace stretto {
 namespace {
 
-constexpr std::size_t kTokensOffset = 16;  // in the inputs: TMA and kernels want 16 bytes
-
 struct Built {
   CompiledProgram program;
   GpuCode code;
@@ -69,6 +67,11 @@ GpuForwardStep::GpuForwardStep(GpuWorld& world, const ModelShape& shape,
     if (l.rows == Rows::kAllAndPast) args_.back().scalars = inputs_.addresses();
   }
   head_args_ = bind(plan_.head);
+  if (plan_.choose) {
+    choose_args_ = bind(*plan_.choose);
+    choose_args_.extents = {0};
+    choose_args_.scalars = inputs_.addresses();
+  }
   const Program& head = instances_[plan_.head.program]->program();
   head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
   head_input_ = head_args_.tensors[head_tensor_];
@@ -100,6 +103,7 @@ void GpuForwardStep::allocate() {
   for (CUdeviceptr a : inputs_.addresses()) {
     buffers_[StepPlan::kTokens].push_back(a + kTokensOffset);
   }
+  if (plan_.choose) allocate_choice();
   for (const PlanBuffer& b : plan_.buffers) {
     if (b.name == StepPlan::kTokens) continue;
     memory_.push_back(world_.allocate(std::max<std::size_t>(b.bytes(), 16)));
@@ -186,6 +190,7 @@ void GpuForwardStep::capture() {
 void GpuForwardStep::set_early_starts(bool early) {
   for (std::size_t i = 1; i < args_.size(); ++i) args_[i].starts_early = early;
   head_args_.starts_early = early;
+  choose_args_.starts_early = early;
 }
 
 void GpuForwardStep::run(std::span<const int> tokens, std::int64_t past) {

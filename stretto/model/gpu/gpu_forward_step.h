@@ -25,6 +25,10 @@ class GpuForwardStep : public ForwardStep {
   // Fault where a wait of the step gave up.
   const float* logits(std::int64_t first, std::int64_t count) override;
   std::int64_t head_rows() const override { return plan_.head_rows; }
+  // Replays of a graph that ends in the choice and begins with what the one before has chosen; the
+  // host enqueues some ahead of the token that it looks at.
+  bool chooses_tokens() const override { return plan_.choose.has_value(); }
+  void run_greedy(int token, std::int64_t past, std::int64_t count, const Visit& visit) override;
 
   // For measuring. Enqueues `times` replays of the captured step of one token as it ran last, with
   // nothing of the host between them. UserError where no step was captured yet.
@@ -43,6 +47,7 @@ class GpuForwardStep : public ForwardStep {
  private:
   void build_instances(bool require_proof);
   void allocate();
+  void allocate_choice();
   GpuLaunchArgs bind(const PlanLaunch& launch) const;
   void set_inputs(std::span<const int> tokens, std::int64_t past);
   void enqueue_inputs(int rank, const cuda::Stream& stream) const;
@@ -50,10 +55,17 @@ class GpuForwardStep : public ForwardStep {
   void enqueue_logits(const cuda::Stream& stream, std::int64_t count) const;
   void set_extents(std::int64_t count, std::int64_t past);
   void capture();
+  using UseLaunch = std::function<void(GpuInstance&, const GpuLaunchArgs&)>;
+  void each_launch_to_choice(const UseLaunch& use);
+  void enqueue_next_inputs(int rank, const cuda::Stream& stream) const;
+  void capture_greedy();
+  void enqueue_greedy();
   void set_early_starts(bool early);
   void finish();  // waits for all ranks
   double time_calls(GpuInstance& instance, const std::vector<const GpuLaunchArgs*>& calls,
                     int rounds);
+
+  static constexpr std::size_t kTokensOffset = 16;  // in inputs_: kernels want 16 bytes
 
   GpuWorld& world_;
   const ModelShape& shape_;
@@ -69,10 +81,15 @@ class GpuForwardStep : public ForwardStep {
   GpuLaunchArgs head_args_;
   std::size_t head_tensor_ = 0;
   std::vector<CUdeviceptr> head_input_;
-  std::vector<cuda::GraphExec> graphs_;  // by rank; empty before the first capture
-  bool warm_ = false;                    // a full step has run once, launch by launch
-  bool busy_ = false;                    // enqueued work may still read host_inputs_
-  bool logits_enqueued_ = false;         // by the graph, for row 0
+  // Of greedy decoding: inputs of the next step as the choice leaves them, laid out as inputs_;
+  // the choices by position, rank 0's where the host sees them.
+  GpuLaunchArgs choose_args_;
+  SymmetricGpuMemory next_inputs_, history_;
+  std::unique_ptr<cuda::HostMappedMemory> host_history_;
+  std::vector<cuda::GraphExec> graphs_, greedy_graphs_;  // by rank; empty before a capture
+  bool warm_ = false;             // a full step has run once, launch by launch
+  bool busy_ = false;             // enqueued work may still read host_inputs_
+  bool logits_enqueued_ = false;  // by the graph, for row 0
 };
 
 }  // namespace stretto

@@ -42,6 +42,7 @@ std::vector<GpuForwardStep::StageTime> GpuForwardStep::time_stages(int rounds) {
     };
     for (std::size_t i = 0; i < args_.size(); ++i) add(plan_.launches[i], args_[i]);
     add(plan_.head, head_args_);
+    if (plan_.choose) add(*plan_.choose, choose_args_);
     stage.launches = static_cast<int>(calls.size());
     stage.ms = time_calls(*instances_[program], calls, rounds);
     out.push_back(stage);

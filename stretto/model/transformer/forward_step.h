@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -26,6 +27,14 @@ class ForwardStep {
   // the same bits on every rank, valid until the next call.
   virtual const float* logits(std::int64_t first, std::int64_t count) = 0;
   virtual std::int64_t head_rows() const = 0;
+
+  // Whether the machine can go from a token to the next one by itself.
+  virtual bool chooses_tokens() const { return false; }
+  // Appends `token`, the choice after it and so on, `count` tokens (past + count <= max_tokens),
+  // and calls visit(choice) with each that follows, or kNoToken (ops/greedy/greedy.h), until it
+  // returns false. More tokens than that may then stand in the cache.
+  using Visit = std::function<bool(int choice)>;
+  virtual void run_greedy(int token, std::int64_t past, std::int64_t count, const Visit& visit);
 };
 
 class ModelRunner {

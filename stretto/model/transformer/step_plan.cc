@@ -161,8 +161,19 @@ class Planner {
                   .bindings = {{"x", input},
                                {"table", c_.tie_word_embeddings ? "embedding" : "lm_head"},
                                {"logits", StepPlan::kLogits}}};
+    if (s_.target == Target::kCuda && bound_ == 1) add_choice();
     plan_.head_input = input;
     plan_.head_rows = d.m;
+  }
+
+  void add_choice() {
+    GreedyDesc d{.vocab = c_.vocab_size, .max_tokens = s_.max_tokens, .world_size = s_.world_size};
+    plan_.choose = {.program = add_program(greedy_program(d, s_.target)),
+                    .rows = Rows::kPast,
+                    .bindings = {{"logits", StepPlan::kLogits},
+                                 {"token", StepPlan::kNextToken},
+                                 {"next_past", StepPlan::kNextPast},
+                                 {"history", StepPlan::kHistory}}};
   }
 
   // Every rank holds all rows; a row-parallel GEMM ends in an all-reduce with the residual added.
@@ -409,6 +420,8 @@ std::vector<std::int64_t> launch_extents(Rows rows, std::int64_t count, std::int
       return {ceil_div(count, std::int64_t{world_size})};
     case Rows::kAllAndPast:
       return {count, past};
+    case Rows::kPast:
+      return {past};
   }
   return {};
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,6 +47,7 @@ enum class Rows : std::uint8_t {
   kAll,         // extent: the step's rows
   kOwn,         // extent: ceil(rows / P)
   kAllAndPast,  // extents: the step's rows, the tokens in the cache before it
+  kPast,        // extents: the tokens in the cache before it
 };
 
 struct Binding {
@@ -68,10 +70,16 @@ struct StepPlan {
   PlanLaunch head;
   std::string head_input;  // bound to the head's tensor "x"
   std::int64_t head_rows = 0;
+  // Of a step of one row on GPUs: the greedy choice, launched by itself after the head.
+  std::optional<PlanLaunch> choose;
 
   // Names of what comes in and goes out: token ids [bound, 1] i32, logits [head_rows, vocab] f32.
   static constexpr const char* kTokens = "tokens";
   static constexpr const char* kLogits = "logits";
+  // What the choice leaves (ops/greedy/greedy.h), in buffers that are whoever's who launches it.
+  static constexpr const char* kNextToken = "next_token";
+  static constexpr const char* kNextPast = "next_past";
+  static constexpr const char* kHistory = "history";
 };
 
 // By program: the inputs that every launch of it finds in buffers of the model which no launch of

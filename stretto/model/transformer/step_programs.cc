@@ -69,6 +69,10 @@ Program embedding_program(const VocabDesc& d, Target target) {
   return embedding(d, target == Target::kCuda ? embedding_gpu_config(d) : default_config(d));
 }
 
+Program greedy_program(const GreedyDesc& d, Target target) {
+  return greedy_token(d, config_for(d, target));
+}
+
 Program lm_head_program(const VocabDesc& d, Target target) {
   return lm_head(d, target == Target::kCuda ? lm_head_gpu_config(d) : default_config(d));
 }

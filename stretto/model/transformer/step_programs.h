@@ -9,6 +9,7 @@
 #include "stretto/ops/gemm/gemm.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
+#include "stretto/ops/greedy/greedy.h"
 #include "stretto/ops/norm/norm.h"
 
 namespace stretto {
@@ -25,5 +26,6 @@ Program attention_program(const AttentionDesc& desc, Target target);
 Program decode_attention_program(const AttentionDesc& desc, Target target);
 Program embedding_program(const VocabDesc& desc, Target target);
 Program lm_head_program(const VocabDesc& desc, Target target);
+Program greedy_program(const GreedyDesc& desc, Target target);
 
 }  // namespace stretto

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/greedy/greedy.h"
 
 namespace stretto {
 
@@ -65,6 +66,27 @@ std::span<const float> Transformer::forward(std::span<const int> tokens) {
   ForwardStep& step = append(tokens);
   const float* row = step.logits(static_cast<std::int64_t>(tokens.size()) - 1, 1);
   return {row, static_cast<std::size_t>(vocab())};
+}
+
+void ForwardStep::run_greedy(int, std::int64_t, std::int64_t, const Visit&) {
+  throw InternalError("this machine leaves the choice of tokens to the host");
+}
+
+void Transformer::greedy(int token, std::int64_t count, const ForwardStep::Visit& visit) {
+  check_tokens({&token, 1});
+  if (count < 1 || past_ + count > max_tokens()) {
+    throw UserError(
+        fmt::format("{} tokens after {} do not fit the context of {}", count, past_, max_tokens()));
+  }
+  step_for(1).run_greedy(token, past_, count, [&](int choice) {
+    if (choice == kNoToken) {
+      throw UserError(
+          "the model computed logits that are no distribution: its weights are broken or overflow "
+          "this dtype");
+    }
+    ++past_;
+    return visit(choice);
+  });
 }
 
 void Transformer::forward_each(std::span<const int> tokens, const Visit& visit) {

@@ -50,6 +50,14 @@ class Transformer {
   using Visit = std::function<void(std::int64_t, std::span<const float>)>;
   void forward_each(std::span<const int> tokens, const Visit& visit);
 
+  // Whether greedy() leaves the choice of tokens to the machine, several steps ahead of `visit`.
+  bool chooses_tokens() { return step_for(1).chooses_tokens(); }
+  // Appends `token`, then the one with the largest logit (of equals the lowest), and so on, at most
+  // `count` tokens, and calls visit(choice) after each until it returns false; the cache then ends
+  // before that choice. UserError when they do not fit, or where logits are no distribution, as
+  // engine/sampling.h says.
+  void greedy(int token, std::int64_t count, const std::function<bool(int choice)>& visit);
+
  private:
   ForwardStep& step_for(std::int64_t count);
   ForwardStep& append(std::span<const int> chunk);
