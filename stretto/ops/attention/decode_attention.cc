@@ -231,9 +231,7 @@ DecodeAttentionConfig default_decode_config(const AttentionDesc& d, Target targe
   std::int64_t blocks = heads / heads_of_a_tile(d);
   if (target == Target::kCpu) return {.tile_kv = std::min<std::int64_t>(64, d.max_tokens)};
   bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 32 == 0 && d.head_dim <= 256;
-  // Two stages are 64 KB under way on each SM, and leave room there for the blocks of the launch
-  // after, which loads its weights meanwhile.
-  DecodeAttentionConfig c{.tile_kv = matrix ? 64 : 32, .num_stages = matrix ? 2 : 0};
+  DecodeAttentionConfig c{.tile_kv = matrix ? 64 : 32, .num_stages = matrix ? 4 : 0};
   c.num_combiners = gpu_workers(heads, kGpuSms / 4);
   std::int64_t most = (kGpuSms - c.num_combiners) / blocks;
   c.splits = std::clamp<std::int64_t>(ceil_div(d.max_tokens, c.tile_kv), 1,
