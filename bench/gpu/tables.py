@@ -1,0 +1,431 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs/performance.md from bench/results/gpu-KIND[-xN]-DATE[-PART].json, between the lines
+'<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand. NAME is a kind, with -xN where a
+table is of N GPUs: gemm, attention, fp8, overlap-xN, async-tp-xN, collectives-xN, decode, points.
+
+    bench/gpu/tables.py [--check | --print NAME] [--results DIR] [DOCUMENT]
+
+A row is taken from the newest file that has it (date in the name, then the date inside); below a table stands where
+its rows come from. --check changes nothing and exits with 1 where the document is not up to date.
+"""
+
+import argparse
+import collections
+import json
+import math
+import pathlib
+import re
+import statistics
+import sys
+import textwrap
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+NAME = re.compile(r"gpu-(?P<kind>[a-z][a-z0-9]*(?:-[a-z]+)*?)(?:-x(?P<ranks>\d+))?-(?P<day>\d{4}-\d\d-\d\d)(?:-.+)?\.json")
+TABLE = re.compile(r"(?P<open><!-- table: (?P<name>[\w-]+) -->\n)(?P<text>.*?)(?P<close><!-- end -->)", re.S)
+SAME = 0.002  # a difference that the bound of an interval must exceed before somebody is called faster
+
+NOT_REACHED = "not reached"  # overlap_torch.py's word
+
+Interval = collections.namedtuple("Interval", "median low high")
+
+
+class Error(Exception):
+    """A document or a result that cannot be read."""
+
+
+class Run:
+    """A file of results."""
+
+    def __init__(self, path: pathlib.Path, name: re.Match):
+        try:
+            self.data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as e:
+            raise Error(f"{path.name}: {e}") from e
+        self.file, self.kind, self.day = path.name, name["kind"], name["day"]
+        self.ranks = int(name["ranks"] or 0)
+        self.order = (self.day, str(self.data.get("date", "")), path.name)
+
+
+class Results:
+    def __init__(self, folder: pathlib.Path):
+        matches = ((path, NAME.fullmatch(path.name)) for path in folder.glob("gpu-*.json"))
+        self.runs = sorted((Run(path, name) for path, name in matches if name), key=lambda r: r.order)
+
+    def rows(self, kinds: list, field: str, key, ranks: int = 0) -> dict:
+        """{key(row): (row, run)}, of each key the newest row, failed ones included, in the order of the newest run
+        that has the most rows; keys that it lacks stand behind those that they follow elsewhere."""
+        found, order = {}, []
+        runs = [r for r in self.runs if r.kind in kinds and (not ranks or r.ranks == ranks)]
+        for run in runs:
+            keys = list(dict.fromkeys(key(row) for row in run.data.get(field, [])))
+            for row in run.data.get(field, []):
+                if row.get("error") != NOT_REACHED:
+                    found[key(row)] = (row, run)
+            if len(keys) >= len(order):
+                order = keys + [k for k in order if k not in keys]
+            else:
+                for at, k in enumerate(keys):
+                    if k not in order:
+                        order.insert(order.index(keys[at - 1]) + 1 if at else len(order), k)
+        return {k: found[k] for k in order if k in found}
+
+
+def interval(samples: list) -> Interval:
+    """The median and its 95 % interval by ranks, as median_interval in stretto/ops/gpu_harness/gpu_time.cc."""
+    ordered, n = sorted(samples), len(samples)
+
+    def at(rank: float) -> float:
+        return ordered[int(min(max(rank, 0), n - 1))]
+
+    half = 0.98 * math.sqrt(n)
+    return Interval(at(math.floor(n / 2)), at(math.floor(n / 2 - half)), at(math.ceil(n / 2 + half)))
+
+
+def ratio(over: list, under: list) -> Interval:
+    return interval([x / y for x, y in zip(over, under, strict=True)])
+
+
+def median(samples: list) -> float:
+    return interval(samples).median
+
+
+def geometric_mean(values) -> float:
+    return statistics.geometric_mean(list(values))
+
+
+def faster(r: Interval, theirs: str) -> str:
+    """Who won, by an interval of theirs / ours."""
+    if r.low > 1 + SAME:
+        return "ours"
+    return f"**{theirs}**" if r.high < 1 - SAME else "neither"
+
+
+def times(r: Interval, digits: int = 2) -> str:
+    return f"{r.median:.{digits}f} [{r.low:.{digits}f}, {r.high:.{digits}f}]"
+
+
+def table(columns: list, rows: list) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
+
+
+def fields(config: str) -> dict:
+    return dict(word.split("=", 1) for word in config.split() if "=" in word)
+
+
+def short(config: str) -> str:
+    """The part of a config that tells apart: '128x256 pull 2', 'one-shot 64x64 epilogue'."""
+    f = fields(config)
+    words = ["x".join(f.get("tile", "?").split("x")[:2])]
+    if "shots" in f:
+        words.append({"1": "one-shot", "2": "two-shot"}.get(f["shots"], f["shots"]))
+    if "gather" in f:
+        words.append(f"{f['gather']} {f.get('workers', '')}".strip())
+    if "scatter" in f and f.get("shots") != "1":
+        words.append({"copy_engine": "copy engine"}.get(f["scatter"], f["scatter"]))
+    if f.get("reduce", "0") != "0":
+        words.append(f"{f['reduce']} SMs sum")
+    if f.get("cluster", "1") != "1":
+        words.append(f"cluster {f['cluster']}")
+    return " ".join(words)
+
+
+def sources(rows: dict) -> str:
+    """'Measured 2026-11-22 (fff244d): all.' or, of several runs, which rows; `rows` as Results.rows gives them."""
+    runs = {}
+    for row, run in rows.values():
+        runs.setdefault(run.file, run)
+    if not runs:
+        return ""
+    ordered = sorted(runs.values(), key=lambda r: r.order, reverse=True)
+    counts = collections.Counter(run.file for _, run in rows.values())
+    parts = [f"`{r.file}`" + (f" ({r.data['commit']})" if r.data.get("commit") else "") +
+             (f": {counts[r.file]} of {len(rows)} rows" if len(ordered) > 1 else "") for r in ordered]
+    return "\n" + textwrap.fill("From " + ", ".join(parts) + ".", 118, break_on_hyphens=False) + "\n"
+
+
+def mark(rows: dict, key) -> str:
+    """What stands behind the first cell of a row that is of an earlier day than the newest."""
+    return " \\*" if rows[key][1].day < max(run.day for _, run in rows.values()) else ""
+
+
+def footnote(text: str) -> str:
+    return "\n\\* from an earlier day than the others.\n" if "\\* |" in text else ""
+
+
+def failure(row: dict) -> str:
+    return "failed: " + re.sub(r"[|\s]+", " ", row["error"])[:60]
+
+
+def operator(row: dict) -> str:
+    name = {"ag_gemm": "AG+GEMM", "gemm_rs": "GEMM+RS", "gemm_ar": "GEMM+AR"}.get(row["op"], row["op"])
+    return f"{name} {row['m']}, n = {row['n']}, k = {row['k']}"
+
+
+PYTORCHS = {"async_tp": "async-TP", "one_shot": "one-shot", "two_shot": "two-shot"}
+
+
+def shape_key(row: dict) -> tuple:
+    return row["op"], row["m"], row["n"], row["k"]
+
+
+def overlap_table(results: Results, ranks: int) -> str:
+    ours = results.rows(["overlap"], "overlap", shape_key, ranks)
+    torch = results.rows(["overlap-torch"], "overlap", shape_key, ranks)
+    lines, won = [], collections.Counter()
+    for key, (row, _) in ours.items():
+        for mode in ("eager", "graph"):
+            if mode not in row:
+                continue
+            t = row[mode]
+            r = ratio(t["sequence_ms"], t["ours_ms"])
+            hidden = interval([1 - (o - g) / (s - g) if s != g else 0.0
+                               for o, g, s in zip(t["ours_ms"], t["gemm_ms"], t["sequence_ms"], strict=True)])
+            theirs = torch.get(key, ({}, None))[0].get(mode, {})
+            best = min(((median(theirs[name + "_ms"]), way) for name, way in PYTORCHS.items()
+                        if name + "_ms" in theirs), default=None)
+            won[faster(r, "sequence").strip("*")] += 1
+            lines.append([operator(row) + (", graph" if mode == "graph" else "") + mark(ours, key),
+                          f"{median(t['ours_ms']):.3f}", short(row.get("chosen", "")),
+                          *(f"{median(t[n]):.3f}" for n in ("gemm_ms", "nccl_ms", "sequence_ms")),
+                          times(r), times(hidden), f"{best[0]:.3f} {best[1]}" if best else "-",
+                          faster(r, "sequence")])
+        if "error" in row:
+            lines.append([operator(row) + mark(ours, key), failure(row), *[""] * 8])
+    text = table(["operator (m, n or k of a rank)", "ours ms", "config", "GEMM", "NCCL", "sequence",
+                  "sequence / ours", "E_overlap", "PyTorch", "faster"], lines)
+    summary = (f"\nOf {sum(won.values())} rows ours is faster than the sequence in {won['ours']}, the sequence in "
+               f"{won['sequence']}, neither in {won['neither']}.\n") if lines else ""
+    return text + summary + footnote(text) + sources(ours) + (sources(torch) if any(k in ours for k in torch) else "")
+
+
+def async_tp_table(results: Results, ranks: int) -> str:
+    rows = results.rows(["overlap-torch"], "overlap", shape_key, ranks)
+    lines = []
+    for row, _ in rows.values():
+        for mode in ("eager", "graph"):
+            t = row.get(mode, {})
+            if "sequence_ms" not in t:
+                continue
+            for name, way in PYTORCHS.items():
+                if name + "_ms" in t:
+                    r = ratio(t["sequence_ms"], t[name + "_ms"])
+                    gemm = f"{median(t['gemm_ms']):.3f}" if "gemm_ms" in t else "-"
+                    lines.append([operator(row) + (", graph" if mode == "graph" else ""), way,
+                                  f"{median(t[name + '_ms']):.3f}", gemm, f"{median(t['sequence_ms']):.3f}", times(r)])
+    return table(["operator (m, n or k of a rank)", "PyTorch's", "ms", "mm", "mm and NCCL in sequence",
+                  "sequence / PyTorch's"], lines) + sources(rows)
+
+
+def collectives_table(results: Results, ranks: int) -> str:
+    ours = results.rows(["collectives"], "collectives", lambda r: r["op"], ranks)
+    torch = results.rows(["overlap-torch"], "collectives", lambda r: r["op"], ranks)
+    lines = []
+    for op, (row, _) in ours.items():
+        if "error" in row:
+            lines.append([op.replace("_", " ") + mark(ours, op), failure(row), *[""] * 4])
+            continue
+        mode = "graph" if "graph" in row else "eager"
+        if mode not in row:
+            continue
+        t, words = row[mode], op.split()
+        r = ratio(t["nccl_ms"], t["ours_ms"])
+        theirs = torch.get(" ".join([words[0], *words[-2:]]), ({}, None))[0].get(mode, {})
+        way = words[1] + "_ms" if words[1] + "_ms" in theirs else ""
+        lines.append([op.replace("_", " ") + (", eager" if mode == "eager" else "") + mark(ours, op),
+                      f"{median(t['ours_ms']) * 1e3:.1f}", f"{median(t['nccl_ms']) * 1e3:.1f}", times(r),
+                      f"{median(theirs[way]) * 1e3:.1f}" if way else "-", faster(r, "NCCL")])
+    text = table(["collective, in a graph", "ours us", "NCCL", "NCCL / ours", "PyTorch's symmetric memory", "faster"],
+                 lines)
+    return text + footnote(text) + sources(ours) + (sources(torch) if torch else "")
+
+
+def gemm_table(results: Results, _ranks: int) -> str:
+    rows = results.rows(["gemm"], "gemm", lambda r: (r.get("label"), r["m"], r["n"], r["k"]))
+    groups, every, lines = {}, [], []
+    for row, _ in rows.values():
+        if "error" in row:
+            lines.append([f"{row['m']}, n = {row['n']}, k = {row['k']}", 1, failure(row), "", ""])
+            continue
+        r = ratio(row["eager"]["theirs_ms"], row["eager"]["ours_ms"])
+        square = row["m"] == row["n"] == row["k"]
+        tflops = 2e-9 * row["m"] * row["n"] * row["k"] / median(row["eager"]["ours_ms"])
+        groups.setdefault(f"{row['m']}^3" if square else f"{row['m']}", []).append((r.median, r, tflops, row))
+        every.append(r.median)
+    for name, group in groups.items():
+        least = min(group, key=lambda g: g[0])
+        where = f"{least[0]:.3f} ({least[3].get('label', '')} n = {least[3]['n']}, k = {least[3]['k']})"
+        if len(group) == 1:
+            lines.append([name, 1, times(least[1], 3), f"{least[0]:.3f}", f"{least[2]:.0f}"])
+        else:
+            lines.append([name, len(group), f"{geometric_mean(g[0] for g in group):.3f}", where,
+                          f"{min(g[2] for g in group):.0f} to {max(g[2] for g in group):.0f}"])
+    if len(every) > 1:
+        lines.append(["all", len(every), f"{geometric_mean(every):.3f}", f"{min(every):.3f}", ""])
+    return table(["m", "shapes", "geometric mean of theirs / ours", "least", "TFLOP/s"], lines) + sources(rows)
+
+
+def fp8_table(results: Results, _ranks: int) -> str:
+    rows = results.rows(["fp8"], "gemm_fp8", lambda r: (r.get("label"), r["scaling"], r["m"], r["n"], r["k"]))
+    lines = []
+    for key, (row, _) in rows.items():
+        cells = [f"{row['m']}, n = {row['n']}, k = {row['k']}" + mark(rows, key), row["scaling"]]
+        ours, theirs = row.get("ours_ms"), row.get("theirs_ms")
+        if "error" in row or not ours:
+            lines.append([*cells, failure({"error": row.get("error", "not timed")}), "", "", "", ""])
+            continue
+        r = ratio(theirs, ours) if theirs else None
+        tflops = 2e-9 * row["m"] * row["n"] * row["k"] / median(ours)
+        lines.append([*cells, f"{median(ours):.3f}", f"{tflops:.0f}", f"{median(theirs):.3f}" if theirs else "none",
+                      times(r, 3) if r else "-", faster(r, "cuBLASLt") if r else "-"])
+    text = table(["m, n, k", "scales", "ours ms", "TFLOP/s", "cuBLASLt", "cuBLASLt / ours", "faster"], lines)
+    return text + footnote(text) + sources(rows)
+
+
+def attention_key(row: dict) -> tuple:
+    """(head, mask, batch, sequence) of ours, which has a label, and of PyTorch's, which has fields."""
+    if "label" not in row:
+        return row["head_dim"], "causal" if row["causal"] else "full", row["batch"], row["sequence"]
+    match = re.fullmatch(r"d=(\d+) (causal|full) (\d+)x(\d+)", row["label"])
+    if not match:
+        raise Error(f"attention: unknown label '{row['label']}'")
+    return int(match[1]), match[2], int(match[3]), int(match[4])
+
+
+def best_tflops(results: Results, kinds: list, value) -> dict:
+    """{key: (TFLOP/s of the best config or layout, run)} of the newest run that has the key."""
+    best = {}
+    for run in results.runs:
+        if run.kind not in kinds:
+            continue
+        mine = {}
+        for row in run.data.get("attention", []):
+            if "error" not in row and value(row) is not None:
+                mine[attention_key(row)] = max(value(row), mine.get(attention_key(row), 0))
+        best.update({key: (tflops, run) for key, tflops in mine.items()})
+    return best
+
+
+def attention_table(results: Results, _ranks: int) -> str:
+    kinds = sorted({r.kind for r in results.runs if r.kind.startswith("attention")} - {"attention-torch"})
+    ours = best_tflops(results, kinds, lambda row: row.get("tflops"))
+    cudnn = best_tflops(results, ["attention-torch"], lambda row: row["tflops"].get("cudnn"))
+    sizes = sorted({key[2:] for key in ours}, key=lambda s: s[1])
+    newest = max((run.order for _, run in ours.values()), default=())
+    lines = []
+    for head, mask in sorted({key[:2] for key in ours}, key=lambda h: (-h[0], h[1])):
+        cells = []
+        for size in sizes:
+            key = (head, mask, *size)
+            if key not in ours:
+                cells.append("-")
+                continue
+            tflops, run = ours[key]
+            older = "" if run.order == newest else "\\*"
+            theirs = cudnn.get(key, (0, None))[0]
+            cells.append(f"{tflops:.0f}{older}" + (f" / {theirs:.0f} = {tflops / theirs:.2f}" if theirs else ""))
+        lines.append([f"{head} {mask}", *cells])
+    text = table(["head, mask: ours / cuDNN", *(f"{b} x {s}" for b, s in sizes)], lines)
+    older = "\n\\* from an older run than the others.\n" if any("*" in c for line in lines for c in line) else ""
+    used = {**{("ours", k): v for k, v in ours.items()}, **{("cudnn", k): v for k, v in cudnn.items() if k in ours}}
+    return text + older + sources(used)
+
+
+def decode_table(results: Results, _ranks: int) -> str:
+    runs = {}
+    for run in results.runs:
+        if run.kind == "decode":
+            for row in run.data.get("runs", []):
+                key = (run.data.get("model", ""), run.data.get("dtype", ""), row["tp"])
+                runs[key] = (row, run)
+    lines, alone = [], {}
+    for (model, dtype, tp), (row, _) in sorted(runs.items()):
+        replayed, early = row["replay_ms"], row.get("early_ms")
+        best = min(replayed, early or replayed)
+        if tp == 1:
+            alone[model, dtype] = best
+        one = alone.get((model, dtype))
+        lines.append([f"{model} {dtype}", tp, f"{row['eager_ms']:.2f}", f"{replayed:.2f}",
+                      f"{early:.2f}" if early else "-", f"{1e3 / best:.0f}",
+                      f"{row['bytes_read'] / row['copy_bytes_per_s'] / best * 1e3:.2f}",
+                      f"{one / best:.2f}" if one else "-"])
+    return table(["model", "GPUs", "ms a token, launch by launch", "replayed", "and launches that start early",
+                  "tokens/s", "of what a copy moves", "faster than one GPU"], lines) + sources(runs)
+
+
+def points_table(results: Results, _ranks: int) -> str:
+    rows = results.rows(["points"], "points", lambda r: (r["op"], r["ranks"], r["m"], r["n"], r["k"], r["config"]))
+    by_op = {}
+    for row, _ in rows.values():
+        if row.get("measured_ms", 0) > 0:
+            error = row["predicted_ms"] / row["measured_ms"] - 1
+            by_op.setdefault((row["op"], row["ranks"]), []).append(error)
+    lines = []
+    groups = sorted(by_op.items()) + ([("all", [e for es in by_op.values() for e in es])] if len(by_op) > 1 else [])
+    for key, errors in groups:
+        distances = sorted(map(abs, errors))
+        name, ranks = key if key != "all" else ("all", "")
+        lines.append([name, ranks, len(errors), f"{statistics.mean(distances):.2f}",
+                      f"{distances[min(len(distances) - 1, len(distances) * 9 // 10)]:.2f}",
+                      f"{statistics.mean(errors):+.2f}"])
+    return table(["operator", "GPUs", "points", "mean error", "90 % within", "bias"], lines) + sources(rows)
+
+
+MAKERS = {"overlap": overlap_table, "async-tp": async_tp_table, "collectives": collectives_table, "gemm": gemm_table,
+          "fp8": fp8_table, "attention": attention_table, "decode": decode_table, "points": points_table}
+
+
+def make(name: str, results: Results) -> str:
+    match = re.fullmatch(r"(?P<kind>[a-z][a-z0-9-]*?)(?:-x(?P<ranks>\d+))?", name)
+    if not match or match["kind"] not in MAKERS:
+        raise Error(f"no table '{name}'; there are {', '.join(MAKERS)}")
+    text = MAKERS[match["kind"]](results, int(match["ranks"] or 0))
+    return text if text.count("\n") > 2 else "Not measured yet.\n"
+
+
+def rewrite(document: str, results: Results) -> tuple:
+    """(the document with fresh tables, the names of those that changed)"""
+    names, changed = [], []
+
+    def fresh(match: re.Match) -> str:
+        text = make(match["name"], results)
+        names.append(match["name"])
+        if text != match["text"]:
+            changed.append(match["name"])
+        return match["open"] + text + match["close"]
+
+    out = TABLE.sub(fresh, document)
+    if len(names) != document.count("<!-- table:") or len(names) != document.count("<!-- end -->"):
+        raise Error("a table's first line has no '<!-- end -->', or the other way round")
+    return out, changed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("document", nargs="?", type=pathlib.Path, default=ROOT / "docs" / "performance.md")
+    parser.add_argument("--results", type=pathlib.Path, default=ROOT / "bench" / "results")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--print", metavar="NAME", help="prints one table and changes nothing")
+    options = parser.parse_args()
+    try:
+        results = Results(options.results)
+        if options.print:
+            print(make(options.print, results), end="")
+            return 0
+        before = options.document.read_text(encoding="utf-8")
+        after, changed = rewrite(before, results)
+    except (Error, OSError) as e:
+        print(f"tables: {e}", file=sys.stderr)
+        return 2
+    if options.check:
+        for name in changed:
+            print(f"tables: '{name}' is out of date; bench/gpu/tables.py writes it")
+        return 1 if changed else 0
+    if changed:
+        options.document.write_text(after, encoding="utf-8")
+    print(f"tables: {len(changed)} changed" + (f": {', '.join(changed)}" if changed else ""))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Tables from made results: the figures, which run a row is taken from, and that --check sees a stale document; and
+overlap_torch.py against ranks that hang, die or work, without a GPU."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+RANK = """
+import json, os, sys, time
+job = json.loads(sys.argv[1])
+def say(message):
+    if job["rank"] == 0:
+        print(json.dumps({"overlap_torch": message}), flush=True)
+open(os.path.join(os.environ["TEST_FOLDER"], str(os.getpid())), "w").close()
+say({"facts": {"machine": "none"}})
+for index, case in job["cases"].items():
+    say({"begin": index})
+    if case.get("m") == 16:
+        time.sleep(1000)
+    if case.get("m") == 64 and job["rank"] == 1:
+        sys.exit(7)
+    if case.get("m") == 64:
+        time.sleep(1000)
+    print("noise")
+    say({"end": index, "row": {**case, "graph": {"sequence_ms": [2.0], "one_shot_ms": [1.0]}}})
+"""
+
+
+def overlap_row(m: int, ours: list, sequence: list) -> dict:
+    return {"op": "ag_gemm", "ranks": 2, "m": m, "n": 5504, "k": 4096,
+            "chosen": "tile=128x256x64 compute=116 gather=push workers=16 comm_rows=32 channels=8 stages=4 raster=8",
+            "eager": {"ours_ms": ours, "gemm_ms": [1.0] * len(ours), "nccl_ms": [0.5] * len(ours),
+                      "sequence_ms": sequence}}
+
+
+class Tables(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.document = self.folder / "page.md"
+        self.document.write_text("before\n<!-- table: overlap-x2 -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
+
+    def result(self, name: str, **fields):
+        (self.folder / name).write_text(json.dumps(fields), encoding="utf-8")
+
+    def tables(self, *arguments: str) -> subprocess.CompletedProcess:
+        return subprocess.run([sys.executable, str(HERE / "tables.py"), "--results", str(self.folder), *arguments,
+                               str(self.document)], capture_output=True, text=True, check=False)
+
+    def row(self, start: str) -> list:
+        text = self.tables("--print", "overlap-x2").stdout
+        lines = [line for line in text.splitlines() if line.startswith("| " + start)]
+        self.assertEqual(len(lines), 1, text)
+        return [cell.strip() for cell in lines[0].strip("|").split("|")]
+
+    def test_figures(self):
+        self.result("gpu-overlap-x2-2026-01-02.json", commit="abc",
+                    overlap=[overlap_row(8192, [2.0, 2.0, 4.0], [3.0, 3.0, 6.0])])
+        self.assertEqual(self.row("AG+GEMM 8192"),
+                         ["AG+GEMM 8192, n = 5504, k = 4096", "2.000", "128x256 push 16", "1.000", "0.500", "3.000",
+                          "1.50 [1.50, 1.50]", "0.50 [0.40, 0.50]", "-", "ours"])
+
+    def test_who_won(self):
+        self.result("gpu-overlap-x2-2026-01-02.json", overlap=[
+            overlap_row(1, [2.0] * 5, [1.5] * 5), overlap_row(2, [1.5] * 5, [1.2, 1.4, 1.5, 1.6, 1.8])])
+        self.assertEqual(self.row("AG+GEMM 1,")[-1], "**sequence**")
+        self.assertEqual(self.row("AG+GEMM 2,")[-1], "neither")
+
+    def test_newest_row_of_each_shape(self):
+        self.result("gpu-overlap-x2-2026-01-02.json", overlap=[overlap_row(1, [1.0], [2.0]),
+                                                               overlap_row(2, [1.0], [2.0])])
+        self.result("gpu-overlap-x2-2026-01-03.json", overlap=[overlap_row(2, [1.25], [2.0])])
+        self.result("gpu-overlap-x4-2026-01-04.json", overlap=[overlap_row(2, [9.0], [2.0])])
+        self.result("gpu-overlap-x2-latest.json", overlap=[overlap_row(2, [8.0], [2.0])])
+        self.assertEqual(self.row("AG+GEMM 2,")[1], "1.250")
+        self.assertEqual(self.row("AG+GEMM 1,")[:2], ["AG+GEMM 1, n = 5504, k = 4096 \\*", "1.000"])
+
+    def test_a_failure_is_shown(self):
+        self.result("gpu-overlap-x2-2026-01-02.json", overlap=[overlap_row(1, [1.0], [2.0])])
+        self.result("gpu-overlap-x2-2026-01-03.json", overlap=[
+            {"op": "ag_gemm", "m": 1, "n": 5504, "k": 4096, "ranks": 2, "error": "wrong | result"}])
+        self.assertEqual(self.row("AG+GEMM 1,")[1], "failed: wrong result")
+
+    def test_pytorch_beside_ours(self):
+        self.result("gpu-overlap-x2-2026-01-02.json", overlap=[overlap_row(1, [1.0], [2.0])])
+        self.result("gpu-overlap-torch-x2-2026-01-02.json", overlap=[
+            {"op": "ag_gemm", "ranks": 2, "m": 1, "n": 5504, "k": 4096,
+             "eager": {"async_tp_ms": [1.75], "sequence_ms": [3.5], "gemm_ms": [1.0]}}])
+        self.assertEqual(self.row("AG+GEMM 1,")[8], "1.750 async-TP")
+        self.assertIn("| async-TP | 1.750 | 1.000 | 3.500 | 2.00 [2.00, 2.00] |",
+                      self.tables("--print", "async-tp-x2").stdout)
+
+    def test_check(self):
+        self.result("gpu-overlap-x2-2026-01-02.json", overlap=[overlap_row(1, [1.0], [2.0])])
+        self.assertEqual(self.tables("--check").returncode, 1)
+        self.assertIn("old", self.document.read_text(encoding="utf-8"))
+        self.assertEqual(self.tables().returncode, 0)
+        text = self.document.read_text(encoding="utf-8")
+        self.assertTrue(text.startswith("before\n<!-- table: overlap-x2 -->\n| operator"), text)
+        self.assertTrue(text.endswith("<!-- end -->\nafter\n"), text)
+        self.assertEqual(self.tables("--check").returncode, 0)
+        self.result("gpu-overlap-x2-2026-01-03.json", overlap=[overlap_row(1, [1.5], [2.0])])
+        self.assertEqual(self.tables("--check").returncode, 1)
+
+    def test_bad_documents(self):
+        for text in ("<!-- table: overlap-x2 -->\n", "<!-- table: nothing -->\n<!-- end -->\n"):
+            self.document.write_text(text, encoding="utf-8")
+            self.assertEqual(self.tables("--check").returncode, 2, text)
+
+
+class OverlapTorch(unittest.TestCase):
+    def test_hanging_and_dying_ranks_are_ended(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            program, out, pids = folder / "rank.py", folder / "out.json", folder / "pids"
+            program.write_text(RANK, encoding="utf-8")
+            pids.mkdir()
+            begin = time.monotonic()
+            done = subprocess.run(
+                [sys.executable, str(HERE / "overlap_torch.py"), "--ranks", "2", "--rank-program", str(program),
+                 "--only", "gemm_ar", "--case-seconds", "2", "--seconds", "60", "-o", str(out)],
+                env={**os.environ, "TEST_FOLDER": str(pids)}, capture_output=True, text=True, check=False, timeout=120)
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            self.assertLess(time.monotonic() - begin, 50)
+            rows = {row["m"]: row for row in json.loads(out.read_text(encoding="utf-8"))["overlap"]}
+            self.assertEqual(list(rows), [1, 16, 64, 256, 1024, 4096, 8192])
+            self.assertEqual(rows[1]["graph"]["one_shot_ms"], [1.0])
+            self.assertIn("no answer", rows[16]["error"])
+            self.assertIn("rank 1 ended with status 7", rows[64]["error"])
+            self.assertEqual(rows[8192]["graph"]["sequence_ms"], [2.0])
+            for pid in pids.iterdir():
+                self.assertFalse(pathlib.Path("/proc", pid.name).exists(), f"rank process {pid.name} is left")
+
+
+if __name__ == "__main__":
+    unittest.main()
