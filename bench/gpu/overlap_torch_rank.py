@@ -1,5 +1,6 @@
-"""One rank of overlap_torch.py, which starts it with a job as JSON and reads rank 0's messages. Every rank does the same
-calls in the same order: what differs between them (times, failures) is agreed on before it decides anything."""
+"""One rank of overlap_torch.py, which starts it with a job as JSON and reads rank 0's messages. Every rank does
+the same calls in the same order: what differs between them (times, failures) is agreed on before it decides
+anything."""
 
 import functools
 import json
@@ -182,7 +183,7 @@ def make_ag_gemm(world: World, m: int, n: int, k: int) -> Case:
         return torch.mm(gathered[i], w[i].t(), out=out)
 
     case = Case(world, {"sequence": sequence, "async_tp": async_tp}, "eager")
-    case.try_each(lambda: None, 0.125)
+    case.try_each(lambda: None, 0.0625 * world.size)
     for i in range(NUM_SETS):
         sequence(i)  # gathers what the product alone reads
     case.calls["gemm"] = gemm
@@ -207,7 +208,7 @@ def make_gemm_rs(world: World, m: int, n: int, k: int) -> Case:
         return torch.mm(a[i], w[i].t(), out=partial)
 
     case = Case(world, {"sequence": sequence, "async_tp": async_tp}, "eager")
-    case.try_each(lambda: None, 0.125)
+    case.try_each(lambda: None, 0.0625 * world.size)
     case.calls["gemm"] = gemm
     return case
 
@@ -236,7 +237,7 @@ def make_gemm_ar(world: World, m: int, n: int, k: int) -> Case:
 
     case = Case(world, {"sequence": sequence, "one_shot": one_shot, "two_shot": two_shot}, "graph",
                 GEMM_CALLS_PER_GRAPH)
-    case.try_each(lambda: None, 0.125)
+    case.try_each(lambda: None, 0.0625 * world.size)
     case.calls["gemm"] = gemm
     gemm(0)
     torch.cuda.synchronize()

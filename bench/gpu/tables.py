@@ -20,7 +20,8 @@ import sys
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-NAME = re.compile(r"gpu-(?P<kind>[a-z][a-z0-9]*(?:-[a-z]+)*?)(?:-x(?P<ranks>\d+))?-(?P<day>\d{4}-\d\d-\d\d)(?:-.+)?\.json")
+NAME = re.compile(r"gpu-(?P<kind>[a-z][a-z0-9]*(?:-[a-z]+)*?)(?:-x(?P<ranks>\d+))?"
+                  r"-(?P<day>\d{4}-\d\d-\d\d)(?:-.+)?\.json")
 TABLE = re.compile(r"(?P<open><!-- table: (?P<name>[\w-]+) -->\n)(?P<text>.*?)(?P<close><!-- end -->)", re.S)
 SAME = 0.002  # a difference that the bound of an interval must exceed before somebody is called faster
 
