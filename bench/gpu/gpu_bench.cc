@@ -5,6 +5,7 @@
 //   gpu_bench gemm -m M -n N -k K     one product against cuBLASLt
 //   gpu_bench gemm-suite [--tp P]     tensor-parallel shapes of three models, and 8192^3
 //   gpu_bench gemm-fp8                products of fp8 factors with scales, against cuBLASLt
+//   gpu_bench loops                   eight loops that no operator has, against their rooflines
 //   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
 //   gpu_bench collectives --ranks P   collectives against NCCL
 //   gpu_bench predict-points -o FILE  predicted times of a list of operators; needs no GPU
@@ -25,6 +26,7 @@
 #include "bench/gpu/compile_ahead.h"
 #include "bench/gpu/gemm_compare.h"
 #include "bench/gpu/gemm_fp8.h"
+#include "bench/gpu/loops.h"
 #include "bench/gpu/overlap.h"
 #include "bench/gpu/points.h"
 #include "stretto/base/errors.h"
@@ -109,6 +111,7 @@ std::vector<LabelledProgram> all_programs(const Settings& s) {
   }
   for (const CheckCase& c : check_cases()) programs.push_back({c.label, c.program()});
   add(fp8_programs(fp8_options(s, kHopperSms)));
+  add(loop_programs(kHopperSms));
   add(labelled(tensor_parallel_shapes(s.tp), gemm_options(s, kHopperSms)));
   return programs;
 }
@@ -187,6 +190,21 @@ int run_fp8(const Settings& s) {
     failed += !r.error.empty();
   });
   fmt::print("gemm-fp8: {} failed (seed {})\n", failed, s.seed);
+  return failed == 0 ? 0 : 1;
+}
+
+int run_loops(const Settings& s) {
+  GpuWorld world({.size = 1});
+  Json out = machine(world, s);
+  fmt::print("{}\n", out["machine"].get<std::string>());
+  compile_ahead(loop_programs(world.device(0).properties().num_sms));
+  int failed = 0;
+  measure_loops(world, {.only = s.only, .samples = s.samples, .seed = s.seed},
+                [&](const LoopResult& r) {
+                  keep(s, out, "loops", r);
+                  failed += !r.error.empty();
+                });
+  fmt::print("loops: {} failed (seed {})\n", failed, s.seed);
   return failed == 0 ? 0 : 1;
 }
 
@@ -369,6 +387,10 @@ int run(int argc, char** argv) {
     command->add_flag("--graph", s.graph, "measure in captured graphs too");
     command->add_option("-o,--out", s.out, "JSON with every sample");
   }
+  auto* loops = app.add_subcommand("loops", "loops that no operator has, against rooflines");
+  loops->add_option("--only", s.only, "loops whose name contains this");
+  loops->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
+  loops->add_option("-o,--out", s.out, "JSON with every sample");
   auto* overlap = app.add_subcommand("overlap", "fused operators against cuBLASLt and NCCL");
   auto* collectives = app.add_subcommand("collectives", "collectives against NCCL");
   compile->add_option("--ranks", s.world_size, "2 and more: of overlap and collectives")
@@ -416,6 +438,7 @@ int run(int argc, char** argv) {
   }
   if (fp8->parsed()) return run_fp8(s);
   if (overlap->parsed()) return run_overlap(s);
+  if (loops->parsed()) return run_loops(s);
   if (collectives->parsed()) return run_collectives(s);
 
   if (compile->parsed()) return run_compile(s);
