@@ -223,7 +223,7 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
     Index local_end = p.let("local_end", runs.num_rows(owner));
     Index first = p.let("first", runs.first_row(owner));
     p.when(local_row < local_end, [&] {
-      std::vector<Value> sums = linear.sums(tile);
+      Linear::Sums sums = linear.sums(tile, t.col);
       // Adds the product of x's rows from `row` to `end`, scaled by those of `scale`.
       auto multiply = [&](const TensorRef& x, const TensorRef& scale, const Index& row,
                           const Index& end) {

@@ -111,22 +111,28 @@ Linear::Linear(ProgramBuilder& p, const LinearDesc& desc) : p_(&p), desc_(desc) 
 }
 
 Value Linear::product(const GemmTile& tile, const Index& col, const TileRows& rows) const {
-  std::vector<Value> acc = sums(tile);
+  Sums acc = sums(tile, col);
   accumulate(acc, tile, col, rows);
   return finish(std::move(acc), tile, col);
 }
 
-std::vector<Value> Linear::sums(const GemmTile& tile) const {
-  std::vector<Value> acc;  // [bm, bn] each
+Linear::Sums Linear::sums(const GemmTile& tile, const Index& col) const {
+  Sums acc;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    acc.push_back(p_->zeros(DType::kF32, tile.bm, tile.bn));
+    acc.of.push_back(p_->zeros(DType::kF32, tile.bm, tile.bn));
+  }
+  if (desc_.scaling != Scaling::kRowWise) return acc;
+  for (const TensorRef& scale : scales_) {
+    acc.scales.push_back(p_->load(scale.tile({0, col}, 1, tile.bn)));
   }
   return acc;
 }
 
-void Linear::accumulate(std::vector<Value>& sums, const GemmTile& tile, const Index& col,
+void Linear::accumulate(Sums& sums, const GemmTile& tile, const Index& col,
                         const TileRows& rows) const {
   bool block = desc_.scaling == Scaling::kBlock;
+  Value of_rows;  // [bm, 1]
+  if (desc_.scaling == Scaling::kRowWise) of_rows = p_->load(rows.scale(0));
   auto read_scales = [&](const Index& k) {
     Index at = k / kScaleBlock;
     std::vector<Value> of{p_->load(rows.scale(at))};  // [bm, 1]; [1, 1] for each weight
@@ -141,9 +147,9 @@ void Linear::accumulate(std::vector<Value>& sums, const GemmTile& tile, const In
     Index k = step * tile.bk;
     std::vector<DotScales> scales;
     if (block) {
-      Value of_rows = copy(ahead[0]);
+      Value step_rows = copy(ahead[0]);
       for (std::size_t i = 0; i < weights_.size(); ++i) {
-        scales.push_back({of_rows, broadcast(ahead[1 + i], 1, tile.bn)});
+        scales.push_back({step_rows, broadcast(ahead[1 + i], 1, tile.bn)});
       }
       std::vector<Value> next = read_scales(k + tile.bk);
       for (std::size_t i = 0; i < next.size(); ++i) ahead[i] = std::move(next[i]);
@@ -151,22 +157,22 @@ void Linear::accumulate(std::vector<Value>& sums, const GemmTile& tile, const In
     Value a = p_->load(rows.a(k));  // [bm, bk]
     for (std::size_t i = 0; i < weights_.size(); ++i) {
       Value b = p_->load(weights_[i].tile({col, k}, tile.bn, tile.bk)).T();
-      sums[i] = block ? dot_scaled(sums[i], a, b, scales[i]) : dot(sums[i], a, b);
+      Value& sum = sums.of[i];
+      sum = block ? dot_scaled(sum, a, b, scales[i]) : dot(sum, a, b);
     }
   });
-  if (desc_.scaling != Scaling::kRowWise) return;
-  Value of_rows = p_->load(rows.scale(0));  // [bm, 1]
-  for (Value& sum : sums) sum = sum * of_rows;
+  if (desc_.scaling == Scaling::kRowWise) {
+    for (Value& sum : sums.of) sum = sum * of_rows;
+  }
 }
 
-Value Linear::finish(std::vector<Value> sums, const GemmTile& tile, const Index& col) const {
-  for (std::size_t i = 0; i < scales_.size() && desc_.scaling == Scaling::kRowWise; ++i) {
-    sums[i] = sums[i] * p_->load(scales_[i].tile({0, col}, 1, tile.bn));
-  }
+Value Linear::finish(Sums sums, const GemmTile& tile, const Index& col) const {
+  std::vector<Value>& of = sums.of;
+  for (std::size_t i = 0; i < sums.scales.size(); ++i) of[i] = of[i] * sums.scales[i];
   for (std::size_t i = 0; i < biases_.size(); ++i) {
-    sums[i] = sums[i] + cast(p_->load(biases_[i].tile({col}, 1, tile.bn)), DType::kF32);
+    of[i] = of[i] + cast(p_->load(biases_[i].tile({col}, 1, tile.bn)), DType::kF32);
   }
-  return desc_.swiglu ? silu(sums[0]) * sums[1] : std::move(sums[0]);
+  return desc_.swiglu ? silu(of[0]) * of[1] : std::move(of[0]);
 }
 
 GemmTile default_tile(std::int64_t m, std::int64_t n, std::int64_t k) {

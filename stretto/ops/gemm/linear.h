@@ -73,10 +73,14 @@ class Linear {
 
   // The same in steps, for rows that lie in one of several places: sums of zero, [bm, bn] fp32, one
   // for each weight; a main loop that adds to them, once; what they make.
-  std::vector<Value> sums(const GemmTile& tile) const;
-  void accumulate(std::vector<Value>& sums, const GemmTile& tile, const Index& col,
-                  const TileRows& rows) const;
-  Value finish(std::vector<Value> sums, const GemmTile& tile, const Index& col) const;
+  struct Sums {
+    std::vector<Value> of;  // by weight, fp32 [bm, bn]
+    std::vector<Value>
+        scales;  // by weight [1, bn], with scales of rows: there before the loop ends
+  };
+  Sums sums(const GemmTile& tile, const Index& col) const;
+  void accumulate(Sums& sums, const GemmTile& tile, const Index& col, const TileRows& rows) const;
+  Value finish(Sums sums, const GemmTile& tile, const Index& col) const;
 
  private:
   ProgramBuilder* p_;
