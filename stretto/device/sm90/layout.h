@@ -32,7 +32,8 @@ struct MmaLayout {
   static constexpr int kTileRows = kRows, kTileCols = kCols;
   static constexpr int kLanesPerRow = 4, kWarpsPerRow = 1;
   // Every slot of every thread lies in the tile.
-  static constexpr bool kNoPadding = kRows % (64 * kWarpgroups) == 0 && kCols % 8 == 0;
+  static constexpr bool kNoPadding =
+      (kRows == 1 || kRows % (64 * kWarpgroups) == 0) && (kCols == 1 || kCols % 8 == 0);
 
   STRETTO_DEVICE static int row(const Team& t, int i) {
     return (int(t.tid / 128) * kBlocks + i / 2) * 64 + int(t.tid / 32 % 4) * 16 + i % 2 * 8 +
