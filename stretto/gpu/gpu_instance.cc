@@ -62,7 +62,12 @@ struct GpuInstance::State {
         quotas(compiled.quotas),
         kernel(std::move(code.kernel)),
         image(std::move(code.image)),
-        fault_source(w.add_fault_source([this](const DeviceFault& f) { return describe(f); })) {}
+        fault_source(w.add_fault_source(program->name,
+                                        [this](const DeviceFault& f) { return describe(f); })) {
+    // Sites are waits for signals and packets, and the contracts of tables.
+    waits = world.size() > 1 && std::any_of(kernel.launch.sites.begin(), kernel.launch.sites.end(),
+                                            [](const WaitSite& site) { return site.table < 0; });
+  }
   ~State() { world.remove_fault_source(fault_source); }
 
   CUdeviceptr address(const GpuLaunchArgs& args, std::size_t tensor, std::size_t rank) const {
@@ -71,6 +76,7 @@ struct GpuInstance::State {
   }
 
   void allocate();
+  void check_room(const cuda::Kernel& kernel) const;
   void zero();
   cuda::TensorMap map_of(const TensorMapPlan& plan, CUdeviceptr address,
                          const std::vector<std::int64_t>& vars) const;
@@ -85,11 +91,24 @@ struct GpuInstance::State {
   GeneratedKernel kernel;
   cuda::KernelImage image;
   int fault_source;
+  bool waits = false;  // for other ranks
   std::vector<RankState> ranks;
   SymmetricGpuMemory signals;
   std::vector<SymmetricGpuMemory> buffers;  // by tensor; empty where it is not a buffer
   std::unique_ptr<EngineQueues> engines;    // where roles run on copy engines
 };
+
+// All blocks of a kernel that waits are on SMs at the same time.
+void GpuInstance::State::check_room(const cuda::Kernel& loaded) const {
+  if (!waits) return;
+  int sms = world.sms_for_waiting(), of_gpu = world.device(0).properties().num_sms;
+  // What is left to others is whole SMs.
+  int per_sm =
+      sms < of_gpu ? 1 : loaded.max_blocks_per_sm(kernel.launch.block, kernel.launch.shared_bytes);
+  if (kernel.launch.grid <= sms * per_sm) return;
+  throw UserError(fmt::format("{}: {} blocks wait for other ranks, and {} of {} SMs are to be had",
+                              program->name, kernel.launch.grid, sms, of_gpu));
+}
 
 void GpuInstance::State::allocate() {
   const Program& p = *program;
@@ -107,6 +126,7 @@ void GpuInstance::State::allocate() {
     cuda::Module module(device, image.cubin, p.name);
     rank.kernel = std::make_unique<cuda::Kernel>(module, kernel.launch.kernel);
     rank.kernel->set_max_dynamic_shared(kernel.launch.shared_bytes);
+    check_room(*rank.kernel);
     if (!kernel.launch.gate.empty()) {
       rank.gate = std::make_unique<cuda::Kernel>(module, kernel.launch.gate);
       rank.gate->set_max_dynamic_shared(kernel.launch.gate_shared_bytes);
@@ -315,6 +335,11 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
                             .cooperative = plan.cooperative};
   config.programmatic_serialization = args.starts_early && !config.cooperative && !s.engines;
   const State::RankState& own = s.ranks[static_cast<std::size_t>(rank)];
+  if (s.waits) {
+    s.world.admit(s.fault_source, rank,
+                  {.program = s.program->name, .blocks = plan.grid, .cluster = plan.cluster},
+                  stream);
+  }
   if (!s.engines) return own.kernel->launch(stream, config, pointers);
   own.gate->launch(stream, {.block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
                    pointers);

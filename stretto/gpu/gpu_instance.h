@@ -42,8 +42,8 @@ GpuCode build_gpu_code(const CompiledProgram& program, const KernelOptions& opti
 
 class GpuInstance {
  public:
-  // UserError for a program that has no GPU lowering or another world size; InternalError where the
-  // generated kernel does not compile cleanly.
+  // UserError for a program that has no GPU lowering or another world size, or that needs more SMs
+  // than the world has for it; InternalError where the generated kernel does not compile cleanly.
   GpuInstance(GpuWorld& world, const CompiledProgram& program);
   GpuInstance(GpuWorld& world, const CompiledProgram& program, GpuCode code);
   ~GpuInstance();
@@ -51,7 +51,10 @@ class GpuInstance {
   GpuInstance& operator=(const GpuInstance&) = delete;
 
   // Enqueues one launch on every rank's stream of the world. Fault when an earlier launch aborted
-  // the world. May be captured, stream by stream, between begin_capture and end_capture.
+  // the world. May be captured, stream by stream, between begin_capture and end_capture. On several
+  // streams of a rank, kernels that wait for other ranks come after those that leave no room for
+  // them; they are launched in the same order on all ranks (GpuWorld::admit says when it is a
+  // UserError).
   void launch(const GpuLaunchArgs& args);
   void launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream);
   // Waits for all ranks. Fault when a wait of this or another instance gave up.

@@ -2,16 +2,53 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "stretto/base/env.h"
+#include "stretto/gpu/issue_order.h"
 
 namespace stretto {
 namespace {
 
 constexpr int kHopper = 9;
 
+// How SmLedger sees the streams of a device.
+struct DeviceStreams {
+  using Stream = cuda::Stream;
+  using Event = cuda::Event;
+
+  static Stream keep(const Stream& s) { return s.share(); }
+  static bool same(const Stream& a, const Stream& b) { return a.handle() == b.handle(); }
+  static std::uint64_t capture_of(const Stream& s) { return s.capture_id(); }
+  Event record(const Stream& s) const {
+    Event event(*device);
+    s.record(event);
+    return event;
+  }
+  void wait(const Stream& s, const Event& event) const { s.wait(event); }
+
+  const cuda::Device* device;
+};
+
 }  // namespace
+
+struct GpuWorld::Admission {
+  Admission(const std::vector<cuda::Device>& devices, int reserved)
+      : order(static_cast<int>(devices.size())) {
+    sms = devices.front().properties().num_sms;
+    for (const cuda::Device& d : devices) sms = std::min(sms, d.properties().num_sms);
+    sms -= reserved;
+    if (reserved < 0 || sms < 1) {
+      throw UserError(fmt::format("a world with {} of {} SMs reserved", reserved, sms + reserved));
+    }
+    for (const cuda::Device& d : devices) ledgers.emplace_back(sms, DeviceStreams{&d});
+  }
+
+  int sms = 0;
+  std::vector<SmLedger<DeviceStreams>> ledgers;  // [rank]
+  IssueOrder order;
+};
 
 std::vector<CUdeviceptr> SymmetricGpuMemory::addresses() const {
   std::vector<CUdeviceptr> out;
@@ -46,7 +83,10 @@ GpuWorld::GpuWorld(const GpuWorldOptions& options)
     }
   }
   shared_ = std::make_unique<cuda::HostMappedMemory>(devices_.front(), 256);
+  admission_ = std::make_unique<Admission>(devices_, options.reserved_sms);
 }
+
+GpuWorld::~GpuWorld() = default;
 
 SymmetricGpuMemory GpuWorld::allocate(std::size_t bytes) const {
   SymmetricGpuMemory out;
@@ -68,8 +108,8 @@ bool GpuWorld::aborted() const {
   return *static_cast<const volatile std::uint64_t*>(shared_->host()) != 0;
 }
 
-int GpuWorld::add_fault_source(DescribeFault describe) {
-  fault_sources_[next_fault_source_] = std::move(describe);
+int GpuWorld::add_fault_source(std::string name, DescribeFault describe) {
+  fault_sources_[next_fault_source_] = {std::move(name), std::move(describe)};
   return next_fault_source_++;
 }
 
@@ -81,11 +121,35 @@ void GpuWorld::throw_fault() const {
   if (f.ready != 0) {
     auto source = fault_sources_.find(f.rank / kFaultSources);
     f.rank %= kFaultSources;
-    if (source != fault_sources_.end()) record = source->second(f);
+    if (source != fault_sources_.end()) record = source->second.describe(f);
   }
   throw Fault(std::move(record));
 }
 
-void GpuWorld::clear_fault() { std::memset(shared_->host(), 0, shared_->bytes()); }
+void GpuWorld::clear_fault() {
+  std::memset(shared_->host(), 0, shared_->bytes());
+  for (SmLedger<DeviceStreams>& ledger : admission_->ledgers) ledger.clear();
+  admission_->order.clear();
+}
+
+int GpuWorld::sms_for_waiting() const { return admission_->sms; }
+
+std::string GpuWorld::name_of(int fault_source) const {
+  auto source = fault_sources_.find(fault_source);
+  return fmt::format("{} (instance {})",
+                     source == fault_sources_.end() ? "a deleted program" : source->second.name,
+                     fault_source);
+}
+
+void GpuWorld::admit(int id, int rank, const SmDemand& demand, const cuda::Stream& stream) {
+  bool captured = admission_->ledgers[static_cast<std::size_t>(rank)].admit(stream, demand) != 0;
+  if (captured) return;
+  auto clash = admission_->order.launch(rank, id);
+  if (!clash) return;
+  throw UserError(
+      fmt::format("launch {} of rank {} is of {}, that of rank {} was of {}: kernels that wait for "
+                  "other ranks are launched in the same order on all of them",
+                  clash->place, rank, name_of(id), clash->rank, name_of(clash->instance)));
+}
 
 }  // namespace stretto

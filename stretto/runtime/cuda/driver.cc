@@ -8,8 +8,8 @@
 namespace stretto::cuda {
 namespace {
 
-// Cluster launch and tensor maps came with 12.0.
-constexpr int kOldestDriver = 12000;
+// Cluster launch and tensor maps came with 12.0, cuStreamGetCaptureInfo_v3 with 12.3.
+constexpr int kOldestDriver = 12030;
 
 struct OpenedDriver {
   Driver table{};

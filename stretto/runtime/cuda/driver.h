@@ -58,6 +58,9 @@ namespace stretto::cuda {
     (CUstream, CUdeviceptr, std::uint64_t, unsigned))                                              \
   X(stream_begin_capture, cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode))                \
   X(stream_end_capture, cuStreamEndCapture, (CUstream, CUgraph*))                                  \
+  X(stream_get_capture_info, cuStreamGetCaptureInfo_v3,                                            \
+    (CUstream, CUstreamCaptureStatus*, std::uint64_t*, CUgraph*, const CUgraphNode**,              \
+     const CUgraphEdgeData**, std::size_t*))                                                       \
   X(event_create, cuEventCreate, (CUevent*, unsigned))                                             \
   X(event_record, cuEventRecord, (CUevent, CUstream))                                              \
   X(event_query, cuEventQuery, (CUevent))                                                          \
@@ -91,7 +94,7 @@ struct Driver {
 };
 
 // The driver, opened and initialised at the first call; thread-safe. DeviceError where there is no
-// libcuda.so.1, where it is older than CUDA 12.0, or where it refuses to start (no device). A
+// libcuda.so.1, where it is older than CUDA 12.3, or where it refuses to start (no device). A
 // process that has called this cannot use CUDA in a child made by a plain fork().
 const Driver& driver();
 

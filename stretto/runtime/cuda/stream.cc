@@ -45,7 +45,7 @@ double elapsed_ms(const Event& from, const Event& to) {
 }
 
 Stream::Stream(const Device& device, int priority)
-    : stream_(device.context(), create_stream(device, priority)) {}
+    : stream_(std::make_shared<const Handle>(device.context(), create_stream(device, priority))) {}
 
 void Stream::synchronize() const {
   make_current();
@@ -141,6 +141,15 @@ GraphExec Stream::end_capture() const {
   CUgraphExec executable = nullptr;
   check(driver().graph_instantiate(&executable, graph, 0), "cuGraphInstantiate");
   return GraphExec(GraphExec::Handle(context(), executable));
+}
+
+std::uint64_t Stream::capture_id() const {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  std::uint64_t id = 0;
+  check(
+      driver().stream_get_capture_info(handle(), &status, &id, nullptr, nullptr, nullptr, nullptr),
+      "cuStreamGetCaptureInfo");
+  return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? id : 0;
 }
 
 void GraphExec::launch(const Stream& stream) const {

@@ -43,9 +43,14 @@ class Stream {
  public:
   // Not ordered with the null stream. Lower priority numbers go first, 0 is the lowest.
   explicit Stream(const Device& device, int priority = 0);
+  Stream(Stream&&) = default;
+  Stream& operator=(Stream&&) = default;
 
-  CUstream handle() const { return stream_.get(); }
-  const std::shared_ptr<const PrimaryContext>& context() const { return stream_.context(); }
+  // Another owner of the same stream.
+  Stream share() const { return Stream(stream_); }
+
+  CUstream handle() const { return stream_->get(); }
+  const std::shared_ptr<const PrimaryContext>& context() const { return stream_->context(); }
   void make_current() const { context()->make_current(); }
 
   void synchronize() const;  // without a deadline; DeviceError also for what earlier work did
@@ -74,9 +79,14 @@ class Stream {
   // graph. DeviceError from end_capture where something that cannot be captured came between.
   void begin_capture() const;
   GraphExec end_capture() const;
+  // Which capture is under way here, 0: none. Streams that it has spread to have the same.
+  std::uint64_t capture_id() const;
 
  private:
-  Owned<CUstream, &Driver::stream_destroy> stream_;
+  using Handle = Owned<CUstream, &Driver::stream_destroy>;
+  explicit Stream(std::shared_ptr<const Handle> stream) : stream_(std::move(stream)) {}
+
+  std::shared_ptr<const Handle> stream_;
 };
 
 // A captured graph, ready to be launched any number of times, one at a time.
