@@ -8,6 +8,7 @@
 //   gpu_bench loops                   eight loops that no operator has, against their rooflines
 //   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
 //   gpu_bench collectives --ranks P   collectives against NCCL
+//   gpu_bench watchdog --ranks P      what deadlines of waits cost
 //   gpu_bench predict-points -o FILE  predicted times of a list of operators; needs no GPU
 //   gpu_bench points FILE             the same measured, and how far off the predictions are
 //   gpu_bench calibrate -o FILE       what this machine can do, for predictions
@@ -29,6 +30,7 @@
 #include "bench/gpu/loops.h"
 #include "bench/gpu/overlap.h"
 #include "bench/gpu/points.h"
+#include "bench/gpu/watchdog.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/calibrate/calibrate_gpus.h"
 #include "stretto/runtime/cuda/cublaslt.h"
@@ -282,6 +284,14 @@ int run_attention_suite(const Settings& s, bool checks) {
   return failed == 0 ? 0 : 1;
 }
 
+int run_watchdog(const Settings& s) {
+  GpuWorld world({.size = s.world_size});
+  Json out = machine(world, s);
+  measure_watchdog(world, {.only = s.only, .samples = s.samples, .seed = s.seed},
+                   [&](const WatchdogResult& r) { keep(s, out, "watchdog", r); });
+  return 0;
+}
+
 std::string machine_of_ranks(int ranks) {
   return fmt::format("h200x{}", ranks <= 1 ? 1 : ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8);
 }
@@ -410,6 +420,11 @@ int run(int argc, char** argv) {
   }
   attention_suite->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   attention_suite->add_option("-o,--out", s.out, "JSON with every sample");
+  auto* watchdog = app.add_subcommand("watchdog", "kernels with and without deadlines of waits");
+  watchdog->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(2, 8));
+  watchdog->add_option("--only", s.only, "cases whose text contains this");
+  watchdog->add_option("--samples", s.samples)->default_val(200)->check(CLI::PositiveNumber);
+  watchdog->add_option("-o,--out", s.out, "JSON with every sample");
   auto* predict_points = app.add_subcommand("predict-points", "predicted times, without a GPU");
   predict_points->add_option("--ranks", s.ranks, "worlds")->delimiter(',')->capture_default_str();
   predict_points->add_option("-o,--out", s.out, "JSON")->required();
@@ -438,6 +453,7 @@ int run(int argc, char** argv) {
   }
   if (fp8->parsed()) return run_fp8(s);
   if (overlap->parsed()) return run_overlap(s);
+  if (watchdog->parsed()) return run_watchdog(s);
   if (loops->parsed()) return run_loops(s);
   if (collectives->parsed()) return run_collectives(s);
 

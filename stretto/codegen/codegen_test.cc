@@ -207,6 +207,26 @@ TEST(Codegen, RowsBeforeTheTensorAreMasked) {
   expect_clean_build(shifted(3));
 }
 
+// For measurements only: the text differs in one line.
+TEST(Codegen, WaitsCanBeMadeWithoutTheWatchdog) {
+  Program program = run_pipeline([] {
+    ProgramBuilder p("waits", 2);
+    auto ready = p.signal("ready");
+    p.on_start([&] { p.notify(ready, 1 - p.rank()); });
+    p.role("work", Resource::sms(1), p.range(1), [&](const Tile&) { p.wait(ready, 1 - p.rank()); });
+    return p.finish();
+  }());
+  const std::string line = "#define STRETTO_WITHOUT_WATCHDOG\n";
+  GeneratedKernel with = generate_kernel(program);
+  GeneratedKernel without = generate_kernel(program, {.watchdog = false});
+  EXPECT_EQ(with.source.find(line), std::string::npos);
+  std::size_t at = without.source.find(line);
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_LT(at, without.source.find("#include"));
+  EXPECT_EQ(without.source.erase(at, line.size()), with.source);
+  expect_clean_build(without);
+}
+
 TEST(Codegen, SignalsOrderWhatTheyPassOn) {
   GeneratedKernel kernel = generate(one_role(
       [](ProgramBuilder& p) -> Body {

@@ -29,7 +29,7 @@ constexpr const char* kPrefetch = "@prefetch@";
 class KernelWriter {
  public:
   KernelWriter(const Program& program, const KernelOptions& options)
-      : program_(program), context_{program, launch_, {}, {}} {
+      : program_(program), options_(options), context_{program, launch_, {}, {}} {
     context_.constant.resize(program.tensors.size());
     for (const std::string& name : options.constants) mark_constant(name);
   }
@@ -161,6 +161,7 @@ class KernelWriter {
           "// role '{}' is meant for {} {}: blocks of the kernel stand in, since {}\n", role.name,
           role.resource.num_workers, host ? "host threads" : "copy queues", on_sms.why);
     }
+    if (!options_.watchdog) out += "#define STRETTO_WITHOUT_WATCHDOG\n";
     for (const char* h : kHeaders) out += fmt::format("#include \"stretto/device/sm90/{}\"\n", h);
     if (launch_.engines.num_bells > 0) out += "#include \"stretto/device/sm90/doorbell.h\"\n";
     out += "\n";
@@ -428,6 +429,7 @@ class KernelWriter {
   }
 
   const Program& program_;
+  const KernelOptions& options_;
   LaunchPlan launch_;
   KernelContext context_;
   std::vector<Role> roles_;  // as the kernel's blocks run them

@@ -19,6 +19,9 @@ struct KernelOptions {
   // Inputs, by name, that nothing writes which a launch that starts early may overlap with: they
   // are loaded before the launch before has ended. UserError for what is not an input.
   std::set<std::string> constants;
+  // False: waits have no deadline and look at no abort word, so a rank that does not come hangs the
+  // others for good. For measuring what that costs, and for nothing else.
+  bool watchdog = true;
 };
 
 // `schedule` is at schedule level and verified. UserError naming the line for a program that the
