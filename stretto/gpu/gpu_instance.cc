@@ -64,9 +64,13 @@ struct GpuInstance::State {
         image(std::move(code.image)),
         fault_source(w.add_fault_source(program->name,
                                         [this](const DeviceFault& f) { return describe(f); })) {
-    // Sites are waits for signals and packets, and the contracts of tables.
-    waits = world.size() > 1 && std::any_of(kernel.launch.sites.begin(), kernel.launch.sites.end(),
-                                            [](const WaitSite& site) { return site.table < 0; });
+    // Who waits for signals of other ranks needs all blocks at a time (codegen/residency.h); what
+    // is neither a signal's site nor a table's is a packet's.
+    const std::vector<WaitSite>& sites = kernel.launch.sites;
+    waits = world.size() > 1 && (kernel.launch.cooperative ||
+                                 std::any_of(sites.begin(), sites.end(), [](const WaitSite& s) {
+                                   return s.signal < 0 && s.table < 0;
+                                 }));
   }
   ~State() { world.remove_fault_source(fault_source); }
 
