@@ -44,12 +44,12 @@ Program elementwise(const LoopShape& s, int workers) {
   auto r = p.input("r", DType::kBF16, {m, s.n});       // [m, n]
   auto out = p.output("out", DType::kBF16, {m, s.n});  // [m, n]
   p.role("map", Resource::sms(workers), p.grid(out, kRows, kCols), [&](const Tile& t) {
-    auto wide = [&](const TensorRef& tensor) {
-      return cast(p.load(tensor.tile({t.row, t.col}, kRows, kCols)), DType::kF32);
-    };
-    Value gate = wide(x), up = wide(g), rest = wide(r);
+    auto box = [&](const TensorRef& tensor) { return tensor.tile({t.row, t.col}, kRows, kCols); };
+    Value of_x = p.load(box(x)), of_g = p.load(box(g)), of_r = p.load(box(r));  // all under way
+    Value gate = cast(of_x, DType::kF32), up = cast(of_g, DType::kF32);
+    Value rest = cast(of_r, DType::kF32);
     Value sum = silu(gate) * up + rest * rsqrt(rest * rest + 1.0);
-    p.store(out.tile({t.row, t.col}, kRows, kCols), cast(sum, DType::kBF16));
+    p.store(box(out), cast(sum, DType::kBF16));
   });
   return with_threads(p.finish());
 }

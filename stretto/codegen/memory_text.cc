@@ -177,7 +177,8 @@ void AgentWriter::memory(const Op& op) {
            op.result, from);
       return;
     case OpCode::kLoadRows:
-      line("load_rows<L{}, 1>(v{}, v{}, {}, team);", op.result, op.result, op.operands[0], from);
+      line("load_rows<L{}, {}>(v{}, v{}, {}, team);", op.result,
+           run_width(r, value_plan(op.result)), op.result, op.operands[0], from);
       return;
     case OpCode::kStore:
       return store(op);

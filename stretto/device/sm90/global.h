@@ -149,22 +149,46 @@ STRETTO_DEVICE void store_box(const V& v, const Box<T>& box, const Team& t) {
 }
 
 // Rows chosen by `index` (i32 [r,1]), counted from the one that `box.data` points at; `box.rows` is
-// how many there are; a negative index reads as zero and is not written.
+// how many there are; a negative index reads as zero and is not written. kRun as in load_box.
 template <class L, int kRun, class V, class I, class T>
 STRETTO_DEVICE void load_rows(V& v, const I& index, const Box<const T>& box, const Team& t) {
+  constexpr int kUnit = Paired<V> ? 2 : 1;
+  constexpr int kStep = V::kC == 1 ? 1 : (kRun > kUnit ? kRun : kUnit);
+  constexpr int kWidth = V::kC == 1 ? 1 : kRun;
+  auto chosen = [&](int i) { return L::row(t, i) < L::kTileRows ? slot(index, i, 0) : -1; };
+  // Of whole rows all loads are in flight at once, with no branch in between.
+  if (kWidth == kStep && L::kNoPadding && box.first_col == 0 && box.cols >= L::kTileCols) {
+#pragma unroll
+    for (int i = 0; i < V::kR; ++i) {
+      i32 r = chosen(i);
+      const T* row = box.data + r * box.row_stride;
+#pragma unroll
+      for (int j = 0; j < V::kC; j += kStep) {
+        i32 c = L::kTileCols == 1 ? 0 : L::col(t, j);
+        const T* from = row + c * box.col_stride;
+        // Words as they come: taken apart, they would have to arrive first.
+        if constexpr (Paired<V>) {
+          Run<u32, kStep / 2> e{};
+          if (box.has_row(r)) e = *reinterpret_cast<const Run<u32, kStep / 2>*>(from);
+#pragma unroll
+          for (int k = 0; k < kStep / 2; ++k) v.w[i][j / 2 + k] = e.x[k];
+        } else {
+          Run<T, kStep> e{};
+          if (box.has_row(r)) e = *reinterpret_cast<const Run<T, kStep>*>(from);
+#pragma unroll
+          for (int k = 0; k < kStep; ++k) v.x[i][j + k] = e.x[k];
+        }
+      }
+    }
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    i32 r = slot(index, i, 0);
-    bool inside = r >= 0 && r < box.rows && L::row(t, i) < L::kTileRows;
 #pragma unroll
-    for (int j = 0; j < V::kC; j += (Paired<V> ? 2 : 1)) {
-      T e[2] = {};
+    for (int j = 0; j < V::kC; j += kStep) {
+      auto e = load_guarded<kWidth, kStep>(box, chosen(i), L::kTileCols == 1 ? 0 : L::col(t, j));
 #pragma unroll
-      for (int u = 0; u < (Paired<V> ? 2 : 1); ++u) {
-        i32 c = L::col(t, j + u);
-        if (inside && box.has_cols(c, 1)) e[u] = box.data[r * box.row_stride + c * box.col_stride];
-      }
-      put_raw(v, i, j, e);
+      for (int k = 0; k < kStep; k += kUnit) put_raw(v, i, j + k, e.x + k);
     }
   }
 }

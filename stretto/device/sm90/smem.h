@@ -41,11 +41,20 @@ STRETTO_DEVICE void store_smem(const S& smem, const V& v, const Team& t) {
 template <class L, bool kTransposed = false, class V, class S>
 STRETTO_DEVICE void load_smem(V& v, const S& smem, const Team& t) {
   constexpr int kUnit = Paired<V> ? 2 : 1;
+  constexpr bool kPairs = Paired<V> && !kTransposed && L::kTileCols % 2 == 0;
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
     int r = L::kTileRows == 1 ? 0 : L::row(t, i);
 #pragma unroll
     for (int j = 0; j < V::kC; j += kUnit) {
+      // Two neighbours never lie in different units.
+      if constexpr (kPairs) {
+        int c = L::col(t, j);
+        v.w[i][j / 2] = r < L::kTileRows && c < L::kTileCols
+                            ? *reinterpret_cast<const u32*>(&smem.at(r, c))
+                            : 0;
+        continue;
+      }
       typename S::Element e[2] = {};
 #pragma unroll
       for (int u = 0; u < kUnit; ++u) {
