@@ -60,21 +60,22 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
   };
   constexpr Choice kChoices[] = {
       {kWide, Gather::kPull, 1, 1024, 4},   {kWide, Gather::kPush, 16, 32, 32},
-      {kWide, Gather::kPull, 1, 512, 8},    {kWide, Gather::kPull, 2, 1024, 4},
+      {kWide, Gather::kSend, 1, 1024, 4},   {kWide, Gather::kPull, 2, 1024, 4},
       {kMiddle, Gather::kPull, 1, 1024, 4}, {kWide, Gather::kPush, 4, 128, 8},
-      {kWide, Gather::kPush, 8, 32, 32},    {kNarrow, Gather::kPull, 1, 1024, 4},
+      {kWide, Gather::kSend, 1, 512, 8},    {kMiddle, Gather::kSend, 1, 1024, 4},
+      {kNarrow, Gather::kPull, 1, 1024, 4},
   };
   std::int64_t run_rows = s.rank.m / s.world_size;
   for (const Choice& c : kChoices) {
     AgGemmConfig config{.tile = c.loop.tile,
-                        .num_compute_sms = c.gather == Gather::kPull ? sms : sms - c.workers,
+                        .num_compute_sms = c.gather != Gather::kPush ? sms : sms - c.workers,
                         .gather = c.gather,
                         .num_gather_workers = c.workers,
                         .comm_rows = std::min(c.comm_rows, run_rows),
                         .channels_per_rank = channels_of(run_rows, c.loop.tile.bm, c.channels),
                         .num_stages = c.loop.stages,
                         .raster = 8};
-    add(out, c.gather == Gather::kPull ? "pull" : "push", desc, config, ag_gemm);
+    add(out, name(c.gather), desc, config, ag_gemm);
     if (quick && out.size() == 3) return;
   }
 }

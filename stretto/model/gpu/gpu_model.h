@@ -17,7 +17,7 @@ struct GpuModelOptions {
   bool graphs = true;
   bool require_proof = true;
   // Launches of a captured step overlap at their edges (GpuLaunchArgs::starts_early).
-  bool early_starts = false;
+  bool early_starts = true;
 };
 
 // Addresses of buffers on every rank, by the names of step_plan.h.

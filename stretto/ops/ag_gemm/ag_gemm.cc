@@ -86,10 +86,13 @@ void pull_rows(ProgramBuilder& p, const AgGemmDesc& d, const AgGemmConfig& cfg, 
   });
 }
 
-// SMs write the own rows to every peer, first to the rank that needs them next, which is the one
-// before this.
+// SMs or copy queues write the own rows to every peer, first to the rank that needs them next,
+// which is the one before this.
 void push_rows(ProgramBuilder& p, const AgGemmDesc& d, const AgGemmConfig& cfg, const Gathered& g) {
-  p.role("push", Resource::sms(cfg.num_gather_workers),
+  bool by_engine = cfg.gather == Gather::kSend;
+  p.role("push",
+         by_engine ? Resource::copy_engine(cfg.num_gather_workers)
+                   : Resource::sms(cfg.num_gather_workers),
          p.grid(d.world_size - 1, g.transfers.num_blocks(), 1, 1), [&](const Tile& t) {
            Index peer = p.let("peer", (p.rank() + d.world_size - 1 - t.m) % d.world_size);
            p.wait(g.ready, peer);
@@ -120,13 +123,18 @@ std::string to_string(const AgGemmDesc& d) {
                      d.bias ? " bias" : "", d.swiglu ? " swiglu" : "", scaling_text(d.scaling));
 }
 
+const char* name(Gather gather) {
+  constexpr const char* kNames[] = {"pull", "send", "push"};
+  return kNames[static_cast<std::size_t>(gather)];
+}
+
 std::string to_string(const AgGemmConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} compute={} gather={} workers={} comm_rows={} channels={} stages={} raster={} "
       "consumers={} cluster={}",
-      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms,
-      cfg.gather == Gather::kPull ? "pull" : "push", cfg.num_gather_workers, cfg.comm_rows,
-      cfg.channels_per_rank, cfg.num_stages, cfg.raster, cfg.num_consumers, cfg.cluster_size);
+      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, name(cfg.gather),
+      cfg.num_gather_workers, cfg.comm_rows, cfg.channels_per_rank, cfg.num_stages, cfg.raster,
+      cfg.num_consumers, cfg.cluster_size);
 }
 
 namespace {
@@ -146,7 +154,7 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
   std::int64_t row_tiles = ceil_div(run_rows, tile.bm), peers = d.world_size - 1;
   std::int64_t quarter = ceil_div(run_rows, std::int64_t{4});
   int pushing = 0;
-  if (gather == Gather::kPull) {
+  if (gather != Gather::kPush) {
     // A transfer costs a few calls of the host and two small copies more, so there are few.
     cfg.num_gather_workers = static_cast<int>(std::clamp<std::int64_t>(peers, 1, 3));
     cfg.comm_rows = std::min(ceil_div(quarter, tile.bm) * tile.bm, run_rows);
@@ -176,7 +184,7 @@ AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
 Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   check(d, cfg);
   const GemmTile& tile = cfg.tile;
-  bool push = cfg.gather == Gather::kPush, alone = d.world_size == 1;
+  bool push = cfg.gather != Gather::kPull, alone = d.world_size == 1;
   ProgramBuilder p("ag_gemm", d.world_size);
   Index m = p.extent("m", d.m);
   auto a = p.input("a", d.a_dtype, {ceil_div(m, d.world_size), d.k}, Space::kSymmetric);

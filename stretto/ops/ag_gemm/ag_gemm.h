@@ -24,6 +24,7 @@ struct AgGemmDesc {
 
 enum class Gather : std::uint8_t {
   kPull,  // copy engines fetch the peers' rows into a private buffer
+  kSend,  // copy engines write the own rows into the peers' symmetric buffers
   kPush,  // SMs write the own rows into the peers' symmetric buffers
 };
 
@@ -40,6 +41,7 @@ struct AgGemmConfig {
   int cluster_size = 1;                // as in GemmConfig
 };
 
+const char* name(Gather gather);  // "pull", "send", "push"
 std::string to_string(const AgGemmDesc& desc);
 std::string to_string(const AgGemmConfig& config);
 AgGemmConfig default_config(const AgGemmDesc& desc, Target target = Target::kCpu,

@@ -85,10 +85,9 @@ TEST_P(AgGemm, FewerRowsThanRanks) {
   expect_ag_gemm({.world_size = 6, .m = 4, .n = 10, .k = 16}, small());
 }
 
-INSTANTIATE_TEST_SUITE_P(Gathers, AgGemm, testing::Values(Gather::kPull, Gather::kPush),
-                         [](const auto& info) {
-                           return info.param == Gather::kPull ? "Pull" : "Push";
-                         });
+INSTANTIATE_TEST_SUITE_P(Gathers, AgGemm,
+                         testing::Values(Gather::kPull, Gather::kSend, Gather::kPush),
+                         [](const auto& info) { return std::string(name(info.param)); });
 
 TEST(AgGemmErrors, NameTheField) {
   AgGemmDesc d{.world_size = 2, .m = 8, .n = 8, .k = 8};

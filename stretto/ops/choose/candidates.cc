@@ -108,7 +108,7 @@ OpCandidates of_collective(const OpShape& s, Collective collective, AllReduceKin
 OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& asked, int num_sms) {
   const std::string op = info.name;
   if (op == "gemm") return of_gemm(s, num_sms);
-  if (op == "ag_gemm") return of_ag_gemm(s, {Gather::kPull, Gather::kPush}, num_sms);
+  if (op == "ag_gemm") return of_ag_gemm(s, {Gather::kPull, Gather::kSend, Gather::kPush}, num_sms);
   if (op == "ag_gemm_push") return of_ag_gemm(s, {Gather::kPush}, num_sms);
   if (op == "gemm_rs") {
     return of_gemm_rs(s, {Scatter::kEpilogue, Scatter::kCopyEngine}, num_sms);

@@ -85,7 +85,7 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
   // Copy engines take few large pieces and no SM; SMs take small ones, each of them lost to the
   // product.
   const std::vector<Transfer> transfers =
-      gather == Gather::kPull
+      gather != Gather::kPush
           ? std::vector<Transfer>{{2, 256, 16}, {4, 128, 32}, {2, 1024, 4}, {1, 512, 8}}
           : std::vector<Transfer>{{16, 32, 32}, {8, 32, 32}, {8, 128, 32}, {4, 128, 8}};
   bool takes_sms = gather == Gather::kPush;

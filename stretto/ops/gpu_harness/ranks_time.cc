@@ -16,9 +16,10 @@ using Clock = std::chrono::steady_clock;
 
 // A stream's queue holds about a thousand entries; a full one would wait for a device that waits
 // for the gate. A sample takes two events, a meeting of P entries and the call's own; a graph
-// counts with two for each call in it.
+// counts with each call in it.
 constexpr int kEntriesAhead = 400;
 constexpr int kEntriesOfCall = 6;
+constexpr int kEntriesOfGraphCall = 12;  // with a copy engine's
 // Before each batch, so that the devices are busy when the first sample begins.
 constexpr int kUntimedRounds = 2;
 
@@ -124,7 +125,7 @@ class Sampler {
         sample_(sample),
         met_(world, cuda::Event::Timing::kOff),
         gate_(world) {
-    int entries = kEntriesOfCall + world.size() + 2 * calls_per_graph;
+    int entries = kEntriesOfCall + world.size() + kEntriesOfGraphCall * calls_per_graph;
     rounds_ahead_ = std::max(kEntriesAhead / entries / static_cast<int>(contestants), 1);
     for (std::size_t i = 0; i < static_cast<std::size_t>(rounds_ahead_) * contestants; ++i) {
       begin_.emplace_back(world, cuda::Event::Timing::kOn);

@@ -75,6 +75,7 @@ namespace stretto::cuda {
   X(func_set_attribute, cuFuncSetAttribute, (CUfunction, CUfunction_attribute, int))               \
   X(launch_kernel_ex, cuLaunchKernelEx, (const CUlaunchConfig*, CUfunction, void**, void**))       \
   X(graph_instantiate, cuGraphInstantiateWithFlags, (CUgraphExec*, CUgraph, unsigned long long))   \
+  X(graph_upload, cuGraphUpload, (CUgraphExec, CUstream))                                          \
   X(graph_launch, cuGraphLaunch, (CUgraphExec, CUstream))                                          \
   X(graph_exec_destroy, cuGraphExecDestroy, (CUgraphExec))                                         \
   X(graph_destroy, cuGraphDestroy, (CUgraph))                                                      \

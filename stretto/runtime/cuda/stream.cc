@@ -140,7 +140,10 @@ GraphExec Stream::end_capture() const {
   Owned<CUgraph, &Driver::graph_destroy> captured(context(), graph);
   CUgraphExec executable = nullptr;
   check(driver().graph_instantiate(&executable, graph, 0), "cuGraphInstantiate");
-  return GraphExec(GraphExec::Handle(context(), executable));
+  GraphExec::Handle graph_exec(context(), executable);
+  // Now, and not at the first launch, which other ranks' launches may have to follow at once.
+  check(driver().graph_upload(executable, handle()), "cuGraphUpload");
+  return GraphExec(std::move(graph_exec));
 }
 
 std::uint64_t Stream::capture_id() const {
