@@ -80,13 +80,9 @@ Program scaled(const LoopShape& s, int workers) {
   auto sms = Resource::sms(workers).pipelined(3);
   p.role("scale", sms, grid_of(p, c, kScaledCols), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, kRows, kScaledCols);
-    auto of_rows = [&](const Index& i) { return p.load(scale_a.tile({t.row, i}, kRows, 1)); };
-    auto of_cols = [&](const Index& i) { return p.load(scale_b.tile({i, t.col}, 1, kScaledCols)); };
-    Value next_rows = of_rows(0), next_cols = of_cols(0);  // on their way during a product
     p.loop(blocks, [&](const Index& i) {
-      DotScales scales = {copy(next_rows), copy(next_cols)};
-      next_rows = of_rows(i + 1);
-      next_cols = of_cols(i + 1);
+      DotScales scales = {p.load(scale_a.tile({t.row, i}, kRows, 1)),
+                          p.load(scale_b.tile({i, t.col}, 1, kScaledCols))};
       acc = dot_scaled(acc, p.load(a.tile({t.row, i * kBlock}, kRows, kBlock)),
                        p.load(b.tile({t.col, i * kBlock}, kScaledCols, kBlock)).T(), scales);
     });
