@@ -489,9 +489,8 @@ std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& d, int num_ro
     c.num_queues = d.world_size;
     // A role that reduces keeps its tiles, of which copies are as many.
     if (num_roles == 1) {
-      constexpr std::int64_t kMostOfTile = std::int64_t{1} << 24;  // elements, a program's limit
-      c.tile_rows = std::min(ceil_div(ceil_div(d.m, d.world_size), chunks),
-                             std::max<std::int64_t>(kMostOfTile / c.tile_cols, 1));
+      std::int64_t most = std::max<std::int64_t>((1 << 24) / c.tile_cols, 1);  // a program's limit
+      c.tile_rows = std::min(ceil_div(ceil_div(d.m, d.world_size), chunks), most);
     }
     add(c);
   }
