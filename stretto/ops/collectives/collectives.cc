@@ -63,10 +63,15 @@ struct Runs {
   Index end(const Index& owner) const { return min(m, (owner + 1) * run_rows); }
 };
 
+// Of a tile, in registers at a time.
+std::int64_t rows_held(const CollectiveConfig& cfg) {
+  return cfg.piece_rows == 0 ? cfg.tile_rows : std::min(cfg.piece_rows, cfg.tile_rows);
+}
+
 // fn(first row, rows) for the parts of a tile that go through registers one after the other.
 void for_pieces(ProgramBuilder& p, const CollectiveConfig& cfg,
                 const std::function<void(const Index&, std::int64_t)>& fn) {
-  std::int64_t rows = cfg.piece_rows == 0 ? cfg.tile_rows : std::min(cfg.piece_rows, cfg.tile_rows);
+  std::int64_t rows = rows_held(cfg);
   if (rows == cfg.tile_rows) return fn(0, rows);
   p.loop(ceil_div(cfg.tile_rows, rows), [&](const Index& i) { fn(i * rows, rows); });
 }
@@ -252,9 +257,7 @@ Program all_reduce_packet(const CollectiveDesc& d, const CollectiveConfig& cfg) 
   TensorRef out = p.output("out", d.dtype, {m, d.n});
   TensorRef inbox = p.buffer("inbox", d.dtype, {d.world_size, d.m, n},
                              {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
-  // What a thread sends it holds in registers.
-  std::int64_t rows = cfg.piece_rows > 0 ? std::min(cfg.piece_rows, cfg.tile_rows) : cfg.tile_rows;
-  std::int64_t cols = std::min(ceil_div(cfg.tile_cols, 4) * 4, n);
+  std::int64_t rows = rows_held(cfg), cols = std::min(ceil_div(cfg.tile_cols, 4) * 4, n);
   TileSpace tiles = p.grid(d.m, n, rows, cols);
   Index end = max(m, 1);
 
@@ -281,38 +284,36 @@ Program all_reduce_packet(const CollectiveDesc& d, const CollectiveConfig& cfg) 
 // Chunk c starts at rank c + 1 and travels c + 2, ..., c, each rank adding its part; then the sums
 // travel once more.
 Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
-  std::int64_t world = d.world_size;
   ProgramBuilder p("all_reduce_ring", d.world_size);
+  std::int64_t world = d.world_size, steps = 2 * world - 1;
   Index m = p.extent("m", d.m);
   TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {m, d.n});
   Index chunk_rows = max(ceil_div(m, world), 1);
-  std::int64_t max_rows = ceil_div(d.m, world);
-  std::int64_t steps = 2 * world - 1;
+  std::int64_t max_rows = ceil_div(d.m, world), rows = rows_held(cfg),
+               tiles_per_step = ceil_div(max_rows, rows);
   // hop[s]: what arrives at step s, so no step reuses another's memory.
   TensorRef hop = p.buffer("hop", d.dtype, {steps, max_rows, d.n}, {.space = Space::kSymmetric});
   SignalRef ready = p.signal("ready");  // the next rank's hop buffer is free again
   SignalRef arrived = p.signal("arrived", steps);
   Index next = (p.rank() + 1) % world, previous = (p.rank() + world - 1) % world;
-  TileSpace one = p.range(1);
-  std::int64_t tiles_per_step = ceil_div(max_rows, cfg.tile_rows);
 
   p.on_start([&] { p.notify(ready, previous); });
-  p.role("ring", Resource::sms(1), one, [&](const Tile&) {
+  p.role("ring", Resource::sms(1), p.range(1), [&](const Tile&) {
     p.wait(ready, next);
     p.loop(steps, [&](const Index& s) {
       Index chunk = p.let("chunk", (p.rank() + 2 * world - 1 - s) % world);
       p.when(s > 0, [&] { p.wait(arrived[s], tiles_per_step); });
       p.loop(tiles_per_step, [&](const Index& i) {
-        Index local = i * cfg.tile_rows;
+        Index local = i * rows;
         Index row = p.let("row", chunk * chunk_rows + local);
         auto own = [&](const TensorRef& t) {
-          return t.tile({row, 0}, cfg.tile_rows, d.n).until_row((chunk + 1) * chunk_rows);
+          return t.tile({row, 0}, rows, d.n).until_row((chunk + 1) * chunk_rows);
         };
         auto at_step = [&](const Index& step) {
-          return hop.tile({step, local, 0}, cfg.tile_rows, d.n).until_row(chunk_rows);
+          return hop.tile({step, local, 0}, rows, d.n).until_row(chunk_rows);
         };
-        Value part = p.zeros(d.dtype, cfg.tile_rows, d.n);
+        Value part = p.zeros(d.dtype, rows, d.n);
         p.when(s > 0, [&] { part = p.load(at_step(s)); });
         p.when(s < world, [&] {
           Value sum = cast(part, DType::kF32) + cast(p.load(own(in)), DType::kF32);
@@ -479,9 +480,8 @@ std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& d, int num_ro
     if (e >= kLeastTile / 2) add(gpu_config(d, e, kGpuSms / num_roles));
   }
   add(gpu_config(d, elements, 32));
-  CollectiveConfig wide = all[0];
-  wide.threads = 1024;
-  add(wide);
+  all.push_back(all[0]);
+  all.back().threads = 1024;
   if (!copies) return all;
   for (std::int64_t chunks : {1, 4}) {
     CollectiveConfig c = all[0];
