@@ -8,6 +8,7 @@
 #include "apps/commands.h"
 #include "apps/gpu_measure.h"
 #include "apps/program_source.h"
+#include "apps/traced_run.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/harness/time_case.h"
 #include "stretto/runtime/atomic_file.h"
@@ -61,12 +62,17 @@ void print_summary(const nlohmann::json& out) {
              out["p10_ms"].get<double>(), out["p90_ms"].get<double>(), out["samples"].size());
 }
 
-void bench_on_gpus(const MeasureOptions& options) {
-  ProgramSource source(options.source);
+OpShape gpu_shape(const MeasureOptions& options, const ProgramSource& source) {
   OpShape shape = options.shape;
   shape.dtype = dtype_of(options);
   shape.target = Target::kCuda;
   if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
+  return shape;
+}
+
+void bench_on_gpus(const MeasureOptions& options) {
+  ProgramSource source(options.source);
+  OpShape shape = gpu_shape(options, source);
   GpuMeasurement m = measure_on_gpus(source, {.shape = shape,
                                               .samples = options.samples,
                                               .vendor = !options.no_vendor,
@@ -108,9 +114,16 @@ void bench(const MeasureOptions& options) {
 
 void trace(const MeasureOptions& options) {
   check_writable(options.output);
-  OpCase c = make_case(options);
-  time_case(c, {.samples = options.samples, .trace = options.output});
-  fmt::print(stderr, "{}: {} launches written to {}\n", c.config, options.samples, options.output);
+  TraceOptions tracing{
+      .samples = options.samples, .machine = options.machine, .output = options.output};
+  std::string summary;
+  if (options.device == "cuda") {
+    ProgramSource source(options.source);
+    summary = trace_on_gpus(source, gpu_shape(options, source), tracing);
+  } else {
+    summary = trace_on_cpu(make_case(options), tracing);
+  }
+  fmt::print(stderr, "{}\n", summary);
 }
 
 void add_shape_options(CLI::App* command, MeasureOptions& options) {
@@ -125,6 +138,10 @@ void add_shape_options(CLI::App* command, MeasureOptions& options) {
       ->add_option("--dtype", options.dtype,
                    "element type, PyTorch's name or short; default: float32, on GPUs bfloat16")
       ->envname("STRETTO_DTYPE");
+  command->add_option("--device", options.device, "where")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->envname("STRETTO_DEVICE")
+      ->capture_default_str();
   options.shape.world_size = 2;
   command->add_option("--ranks", options.shape.world_size, "world size")
       ->check(CLI::Range(1, 64))
@@ -139,10 +156,6 @@ void add_bench_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("bench", "Time an operator or program on CPU ranks or GPUs");
   add_shape_options(command, *options);
-  command->add_option("--device", options->device, "where")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->envname("STRETTO_DEVICE")
-      ->capture_default_str();
   command->add_flag("--no-vendor", options->no_vendor,
                     "cuda: compare with and choose among programs of ours only");
   command->add_flag("--graph", options->graph, "cuda: launches replayed from captured graphs");
@@ -161,9 +174,12 @@ void add_bench_command(CLI::App& app) {
 void add_trace_command(CLI::App& app) {
   auto options = std::make_shared<MeasureOptions>();
   options->samples = 3;
-  CLI::App* command = app.add_subcommand("trace", "Record a timeline that opens in Perfetto");
+  CLI::App* command = app.add_subcommand(
+      "trace", "Record a timeline that opens in Perfetto, with the predicted one beside it");
   add_shape_options(command, *options);
   command->add_option("-o,--output", options->output, "file to write")->required();
+  command->add_option("--machine", options->machine,
+                      "of the prediction; default: h200x<ranks>, on GPUs as calibrated");
   command->add_option("--samples", options->samples, "recorded launches")
       ->check(CLI::Range(1, 1000))
       ->envname("STRETTO_SAMPLES")

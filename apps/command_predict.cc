@@ -4,15 +4,14 @@
 #include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <tuple>
 #include <utility>
 
+#include "apps/chosen_program.h"
 #include "apps/commands.h"
 #include "apps/predicted_trace.h"
 #include "apps/program_source.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
-#include "stretto/ops/choose/choose.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/predict/prediction.h"
 #include "stretto/runtime/atomic_file.h"
@@ -26,15 +25,6 @@ struct PredictCommand {
   OpShape shape;
   bool eager = false, json = false, default_config = false;
 };
-
-// The fused program that is predicted to be the fastest, and its config.
-std::pair<Program, std::string> chosen(const std::string& op, const OpShape& shape,
-                                       const predict::Machine& machine, bool eager) {
-  OpCandidates offered = candidates(op, shape, machine.num_sms);
-  offered.sequence.clear();
-  Choice choice = choose(op, shape, offered, {.machine = machine, .eager = eager});
-  return {find_candidate(offered, choice.config)->program(), choice.config};
-}
 
 Program schedule_of(const PredictCommand& options, const predict::Machine& machine,
                     std::string& config) {
@@ -52,9 +42,9 @@ Program schedule_of(const PredictCommand& options, const predict::Machine& machi
     if (options.default_config || shape.target == Target::kCpu) {
       program = source.program(shape);
     } else {
-      std::string text;
-      std::tie(program, text) = chosen(source.op()->name, shape, machine, options.eager);
-      config += " | " + text;
+      ChosenProgram chosen = chosen_program(source.op()->name, shape, machine, options.eager);
+      program = std::move(chosen.program);
+      config += " | " + chosen.config;
     }
   }
   if (program.level == Level::kTile) program = run_pipeline(std::move(program));

@@ -35,7 +35,9 @@ class Measurement {
       program = chosen();
     }
     std::optional<GpuProgram> fused;
-    if (program) fused.emplace(world_, *program, sets_of(*program), random_, true);
+    if (program)
+      fused.emplace(world_, *program, sets_of(*program), random_,
+                    GpuProgramOptions{.require_proof = true});
     if (unfused_ == nullptr && has_sequence_) take_unfused();
     std::vector<RanksCall> calls;
     if (fused) calls.push_back(fused->call());

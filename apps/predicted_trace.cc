@@ -1,26 +1,37 @@
 #include "apps/predicted_trace.h"
 
-#include <cmath>
+#include <fmt/format.h>
 
-#include "stretto/runtime/recorder.h"
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
 
 namespace stretto {
 namespace {
 
-std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
+// Where a copy of the prediction stands.
+struct Launch {
+  std::int64_t epoch = 0, begin_ns = 0;
+};
 
 class PredictedTrace {
  public:
-  explicit PredictedTrace(const predict::Prediction& p)
+  PredictedTrace(const predict::Prediction& p, const std::vector<Launch>& launches)
       : plan_(p.plan),
         program_(*p.plan.program),
-        recorder_(program_.world_size, p.run.spans.size() + p.run.notifies.size() + 1),
+        recorder_(program_.world_size,
+                  launches.size() * (p.run.spans.size() + p.run.notifies.size() + 1)),
         name_(recorder_.intern(program_.name)) {
-    for (const predict::TimedSpan& span : p.run.spans) add(span);
-    for (const predict::TimedNotify& notify : p.run.notifies) add(notify);
+    for (const Launch& launch : launches) {
+      launch_ = launch;
+      for (const predict::TimedSpan& span : p.run.spans) add(span);
+      for (const predict::TimedNotify& notify : p.run.notifies) add(notify);
+    }
   }
 
-  void write(const std::filesystem::path& path) const { recorder_.write_trace(path); }
+  const Recorder& recorder() const { return recorder_; }
 
  private:
   struct Place {
@@ -34,8 +45,24 @@ class PredictedTrace {
   }
 
   const char* role(const predict::PlannedAgent& a) {
-    if (a.role < 0) return "";
+    if (a.role < 0) return a.stage == predict::Stage::kStart ? "on_start" : "on_end";
     return recorder_.intern(program_.roles[static_cast<std::size_t>(a.role)].name);
+  }
+
+  // As the recorder's lanes of GPUs: a sole consumer has the worker's.
+  const char* line(const predict::PlannedAgent& a) {
+    if (a.role < 0) return "";
+    const std::vector<Agent>& agents = program_.roles[static_cast<std::size_t>(a.role)].agents;
+    const Agent& agent = agents[static_cast<std::size_t>(a.agent)];
+    auto consumers = std::count_if(agents.begin(), agents.end(), [](const Agent& other) {
+      return other.kind != AgentKind::kProducer;
+    });
+    bool sole = agent.kind != AgentKind::kProducer && consumers == 1;
+    return sole ? "" : recorder_.intern(agent.name);
+  }
+
+  std::int64_t time_ns(double seconds) const {
+    return launch_.begin_ns + std::llround(seconds * 1e9);
   }
 
   // Counters are numbered signal by signal, rank by rank, channel by channel.
@@ -55,9 +82,11 @@ class PredictedTrace {
            .worker = a.worker,
            .program = name_,
            .role = role(a),
+           .agent = line(a),
            .tile = span.tile,
-           .begin_ns = nanoseconds(span.begin),
-           .end_ns = nanoseconds(span.end)};
+           .epoch = launch_.epoch,
+           .begin_ns = time_ns(span.begin),
+           .end_ns = time_ns(span.end)};
     if (span.wait != nullptr) {
       s.kind = SpanKind::kWait;
       s.detail = "packet";
@@ -78,22 +107,47 @@ class PredictedTrace {
                              .worker = a.worker,
                              .program = name_,
                              .role = role(a),
+                             .agent = line(a),
                              .signal = to.signal,
                              .channel = to.channel,
-                             .time_ns = nanoseconds(notify.time)});
+                             .epoch = launch_.epoch,
+                             .time_ns = time_ns(notify.time)});
   }
 
   const predict::Plan& plan_;
   const Program& program_;
   Recorder recorder_;
   const char* name_;
+  Launch launch_;
 };
+
+// Of each launch, so that on_start begins with its first rank.
+std::vector<Launch> launches_of(const Recorder& recorder, const predict::Plan& plan) {
+  std::map<std::int64_t, std::int64_t> begins;
+  for (const Span& span : recorder.spans()) {
+    if (span.kind == SpanKind::kLaunch) begins.try_emplace(span.epoch, span.begin_ns);
+  }
+  std::vector<Launch> launches;
+  for (auto [epoch, begin_ns] : begins) {
+    launches.push_back({epoch, begin_ns - std::llround(plan.launch * 1e9)});
+  }
+  return launches;
+}
 
 }  // namespace
 
 void write_predicted_trace(const predict::Prediction& prediction,
                            const std::filesystem::path& path) {
-  PredictedTrace(prediction).write(path);
+  PredictedTrace(prediction, {Launch{}}).recorder().write_trace(path);
+}
+
+void write_both_traces(const Recorder& measured, const predict::Prediction& prediction,
+                       const std::string& machine, const Recorder::Notes& notes,
+                       const std::filesystem::path& path) {
+  PredictedTrace predicted(prediction, launches_of(measured, prediction.plan));
+  Recorder::write_trace(
+      path, {{&measured, ""}, {&predicted.recorder(), fmt::format("predicted, {},", machine)}},
+      notes);
 }
 
 }  // namespace stretto

@@ -423,6 +423,46 @@ class OtherCommandsTest(CliCase):
         self.assertEqual(list(self.tmp.iterdir()), [])
         self.refused("trace", "gemm", says="--output")
 
+    def test_trace_shows_the_prediction_beside_what_was_measured(self):
+        out = self.tmp / "both.json"
+        self.good("trace", ROOT / "examples/02_ag_gemm.cc", "--ranks", 2, "--samples", 2, "--machine", "h200x2", "-o",
+                  out)
+        trace = json.loads(out.read_text())
+        events = trace["traceEvents"]
+        ranks = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
+        self.assertEqual(sorted(ranks.values()),
+                         ["predicted, h200x2, rank 0", "predicted, h200x2, rank 1", "rank 0", "rank 1"])
+        slices = [e for e in events if e["ph"] == "X"]
+
+        def of(predicted, category):
+            return [e for e in slices if ranks[e["pid"]].startswith("predicted") == predicted and e["cat"] == category]
+
+        for predicted in (False, True):
+            arrows = {p: [e["id"] for e in events if e["ph"] == p and
+                          ranks[e["pid"]].startswith("predicted") == predicted] for p in "sf"}
+            self.assertEqual(sorted(arrows["s"]), sorted(arrows["f"]))
+            self.assertGreater(len(arrows["s"]), 0)
+        # A tile of one agent on the CPU is one of the producer and one of the consumer where it is predicted.
+        tiles = {p: {(ranks[e["pid"]][-1], e["args"]["tile"], e["args"]["epoch"]) for e in of(p, "tile")}
+                 for p in (False, True)}
+        self.assertEqual(tiles[False], tiles[True])
+        self.assertEqual(len({e["args"]["epoch"] for e in slices}), 2)
+        # The prediction of a launch begins with its first rank.
+        for epoch in {e["args"]["epoch"] for e in slices}:
+            begins = {p: min(e["ts"] for e in of(p, "tile" if p else "launch") if e["args"]["epoch"] == epoch)
+                      for p in (False, True)}
+            self.assertGreaterEqual(begins[True], begins[False])
+            self.assertLess(begins[True], begins[False] + 1000)
+        self.assertEqual(trace["otherData"]["dropped_events"], [0, 0, 0, 0])
+
+    def test_trace_without_a_prediction(self):
+        out = self.tmp / "wide.json"
+        done = self.good("trace", "all_gather", "--ranks", 9, "--samples", 1, "-o", out)
+        self.assertIn("no prediction: ", done.stderr.decode())
+        self.assertNotIn("predicted", out.read_text())
+        self.refused("trace", "all_gather", "--ranks", 9, "--machine", "h200x2", "-o", out, says="h200x2")
+        self.refused("trace", "gemm", "--machine", "abacus", "-o", out, says="abacus")
+
     def test_timelines_that_cannot_be_written_are_refused_before_the_run(self):
         bad = self.tmp / "no/such/x.json"
         # Not a line about the program, which would be rejected.

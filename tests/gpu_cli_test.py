@@ -45,6 +45,7 @@ class Device(unittest.TestCase):
             for command in (["bench", "gemm", "--device", "cuda"],
                             ["bench", "ag_gemm", "--device", "cuda", "--ranks", "2", "--no-vendor", "--graph",
                              "--measure", "--json"],
+                            ["trace", "gemm", "--device", "cuda", "-o", machine],
                             ["calibrate", "--device", "cuda", "-o", machine]):
                 with self.subTest(command=command):
                     got = run(*command)
@@ -72,6 +73,27 @@ class Device(unittest.TestCase):
         self.assertEqual(len(value["samples"]), 5)
         self.assertLessEqual(value["p10_ms"], value["median_ms"])
         self.assertLessEqual(value["median_ms"], value["p90_ms"])
+
+    @unittest.skipIf(gpus() < 2, "needs two GPUs")
+    def test_trace_shows_two_gpus_and_their_prediction(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for op in ("gemm_rs", "all_reduce_two_shot"):
+                path = os.path.join(folder, op + ".json")
+                got = run("trace", op, "--device", "cuda", "--ranks", "2", "--machine", "h200x2", "-o", path)
+                self.assertEqual(got.returncode, 0, got.stderr)
+                self.assertIn("clocks within", got.stderr)
+                with open(path, encoding="utf-8") as file:
+                    trace = json.load(file)
+                events = trace["traceEvents"]
+                ranks = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
+                self.assertEqual(len(ranks), 4, op)
+                self.assertEqual(trace["otherData"]["dropped_events"], [0, 0, 0, 0])
+                self.assertGreater(int(trace["otherData"]["clock_error_ns"]), 0)
+                tiles = {p: {(ranks[e["pid"]][-1], e["args"]["tile"], e["args"]["epoch"]) for e in events
+                             if e.get("cat") == "tile" and ranks[e["pid"]].startswith("predicted") == p}
+                         for p in (False, True)}
+                self.assertGreater(len(tiles[False]), 0, op)
+                self.assertLessEqual(tiles[False], tiles[True], op)  # copy engines' are predicted only
 
     def test_an_unknown_device_is_a_user_error(self):
         got = run("generate", "--model", MODEL, "--prompt", "x", "--device", "tpu")

@@ -65,7 +65,9 @@ std::string AgentWriter::write() {
   }
   ++depth_;
   if (cluster > 1 && !producer()) line("// a block of the cluster holds its share of the rows");
+  tile_begins();
   block(agent_.body);
+  tile_ends();
   --depth_;
   line("}}");
   if (!producer() && plan_.store_stages != 0) {

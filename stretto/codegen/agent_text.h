@@ -26,6 +26,7 @@ struct AgentSite {
   // Agents wait for the launch before, the producer once it has loaded the constants of these
   // groups (early_loads.h); empty: they need not.
   std::vector<int> early_groups = {};
+  int lane = -1;  // of the kernel's `lanes`, where it records
 };
 
 // Declarations, the loop over tiles and the body, as the inside of the branch that the agent's

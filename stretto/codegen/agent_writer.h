@@ -1,6 +1,7 @@
 // Behind agent_text.h: writes one agent, operation by operation. Split over files by kind of
 // operation: agent_text.cc control, value_text.cc values, memory_text.cc memory, product_text.cc
-// products and pipes, sync_text.cc signals.
+// products and pipes, sync_text.cc signals, record_text.cc
+// timestamps.
 #pragma once
 
 #include <fmt/format.h>
@@ -63,6 +64,11 @@ class AgentWriter {
   void notify_text(const Op& op);
   void wait_text(const Op& op);
   void step_text(const SyncStep& step);
+  // What a kernel that records does at these places, and nothing in any other.
+  void tile_begins();
+  void tile_ends();
+  bool records() const { return site_.lane >= 0; }
+  void timer_text(const char* name);
   void settle_before_notify();
   void settle_after_wait();
   bool uses_tma() const { return !plan_.groups.empty() || plan_.store_stages != 0; }

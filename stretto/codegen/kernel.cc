@@ -12,6 +12,7 @@
 #include "stretto/codegen/early_loads.h"
 #include "stretto/codegen/engine_waits.h"
 #include "stretto/codegen/expr_text.h"
+#include "stretto/codegen/record_text.h"
 #include "stretto/codegen/residency.h"
 #include "stretto/codegen/table_text.h"
 #include "stretto/device/device_sources.h"
@@ -125,9 +126,34 @@ class KernelWriter {
       has_epoch_ = true;
     }
     for (const Tensor& t : program_.tensors) has_epoch_ |= t.num_slots > 1 || t.packet;
-    has_epoch_ |= has_engines();
+    has_epoch_ |= has_engines() || options_.record;
+    if (options_.record) plan_lanes();
     roles_wait_ = may_wait_in_roles();
   }
+
+  // Of every block a lane for each agent, then on_start's and on_end's.
+  void plan_lanes() {
+    for (const Role& role : roles_) num_lanes_ = std::max(num_lanes_, int(role.agents.size()));
+    for (std::size_t i = 0; i < roles_.size(); ++i) {
+      if (by_engine(i)) continue;
+      const Resource& r = roles_[i].resource;
+      for (int block = 0; block < r.num_workers * r.cluster_size; ++block) {
+        for (int a = 0; a < num_lanes_; ++a) {
+          bool used = block % r.cluster_size == 0 && a < int(roles_[i].agents.size());
+          launch_.event_lanes.push_back(
+              {used ? int(i) : -1, used ? a : -1, block / r.cluster_size});
+        }
+      }
+    }
+    launch_.event_lanes.resize(std::size_t(launch_.grid * num_lanes_));
+    launch_.event_lanes.push_back({.agent = 0});
+    launch_.event_lanes.push_back({.agent = 1});
+  }
+
+  std::string open_lanes(bool in_cluster) const {
+    return options_.record ? open_lanes_text(num_lanes_, launch_.grid, in_cluster) : "";
+  }
+  std::string close_lanes() const { return options_.record ? close_lanes_text(num_lanes_) : ""; }
 
   bool has_engines() const { return !launch_.engines.roles.empty(); }
   bool by_engine(std::size_t role) const {
@@ -164,6 +190,7 @@ class KernelWriter {
     if (!options_.watchdog) out += "#define STRETTO_WITHOUT_WATCHDOG\n";
     for (const char* h : kHeaders) out += fmt::format("#include \"stretto/device/sm90/{}\"\n", h);
     if (launch_.engines.num_bells > 0) out += "#include \"stretto/device/sm90/doorbell.h\"\n";
+    if (options_.record) out += "#include \"stretto/device/sm90/event.h\"\n";
     out += "\n";
     for (auto [type, n] : context_.wgmmas) out += wgmma_text(type, n) + "\n";
     for (const RolePlan& plan : plans_) {
@@ -183,13 +210,14 @@ class KernelWriter {
     return fmt::format(
         "\nstruct Params {{\n  TensorMap maps[{}];\n  u8* tensors[{}][{}];\n  u64* signals[{}];\n"
         "  const u64* quotas;\n  u64* control;\n  Watch watch;\n  i64 vars[{}];\n  const i64* "
-        "scalars;\n  i64 rank;\n{}}};\n\n",
+        "scalars;\n  i64 rank;\n{}{}}};\n\n",
         some(launch_.maps.size()), some(program_.tensors.size()), program_.world_size,
         program_.world_size, some(vars),
         has_engines() ? "  const u64* engine_marks;\n  u64* engine_words;\n  u64* "
                         "engine_words_for_peers;\n  u64* engine_bells;\n"
                         "  i64 num_engine_marks;\n"
-                      : "");
+                      : "",
+        options_.record ? "  EventLog events;\n" : "");
   }
 
   static std::string kernel_head(const std::string& name, int threads) {
@@ -222,7 +250,7 @@ class KernelWriter {
   std::string gate_kernel() {
     if (!has_engines()) return "";
     std::size_t shared = std::exchange(launch_.shared_bytes, 0);
-    std::string out = kernel_head(launch_.gate, 128) + vars_text() +
+    std::string out = kernel_head(launch_.gate, 128) + vars_text() + open_lanes(false) +
                       edge(program_.on_start, "on_start", "blockIdx.x == 0") +
                       "  __syncthreads();\n";
     for (const EngineRole& engine : launch_.engines.roles) {
@@ -235,8 +263,8 @@ class KernelWriter {
     out +=
         "  for (i64 i = threadIdx.x; i < p.num_engine_marks; i += blockDim.x) {\n"
         "    u64 word = epoch * p.engine_marks[2 * i] + p.engine_marks[2 * i + 1];\n"
-        "    p.engine_words[i] = word;\n    p.engine_words_for_peers[i] = word;\n"
-        "  }\n}\n\n";
+        "    p.engine_words[i] = word;\n    p.engine_words_for_peers[i] = word;\n  }\n";
+    out += close_lanes() + "}\n\n";
     launch_.gate_shared_bytes = std::exchange(launch_.shared_bytes, shared);
     return out;
   }
@@ -284,6 +312,7 @@ class KernelWriter {
   std::string kernel_body() {
     std::string out = kernel_head(launch_.kernel, launch_.block) + kPrefetch + vars_text();
     if (launch_.cluster > 1) out += "  const int cta = int(cluster_cta_rank());\n";
+    out += open_lanes(launch_.cluster > 1);
     out += table_checks_text(program_, launch_);
     if (launch_.gate.empty()) out += start_text();
     int first_block = 0;
@@ -303,7 +332,7 @@ class KernelWriter {
           "  // no block may leave while others still reach into its shared memory\n"
           "  __syncwarp();\n  cluster_arrive_release();\n  cluster_wait_acquire();\n";
     }
-    out += end_text();
+    out += end_text() + close_lanes();
     return out + "}\n";
   }
 
@@ -331,6 +360,7 @@ class KernelWriter {
       }
       AgentSite site{&role, static_cast<int>(idx), static_cast<int>(a), &plan};
       site.early_groups = early;
+      if (options_.record) site.lane = site.agent_idx;
       out += agent_text(context_, site);
       if (last && plan.idle_registers != 0) {
         out += fmt::format("    }} else {{\n      register_budget_lower<{}>();\n",
@@ -379,6 +409,7 @@ class KernelWriter {
     RolePlan plan = plan_role(program_, *edges_.back(), launch_.maps);
     launch_.shared_bytes = std::max(launch_.shared_bytes, plan.shared_bytes);
     AgentSite site{edges_.back().get(), -1, 0, &plan};
+    if (options_.record) site.lane = num_lanes_ + (name == "on_start" ? 0 : 1);
     return fmt::format("  if ({} && threadIdx.x < 128) {{  // {}\n{}  }}\n", condition, name,
                        edge_text(context_, site));
   }
@@ -437,6 +468,7 @@ class KernelWriter {
   std::vector<std::unique_ptr<Role>> edges_;
   std::vector<std::unique_ptr<RolePlan>> edge_plans_;
   int first_bell_block_ = 0;
+  int num_lanes_ = 0;  // of a block, for its agents
   bool has_epoch_ = false;
   bool roles_wait_ = false;
 };

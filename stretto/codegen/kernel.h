@@ -22,6 +22,7 @@ struct KernelOptions {
   // False: waits have no deadline and look at no abort word, so a rank that does not come hangs the
   // others for good. For measuring what that costs, and for nothing else.
   bool watchdog = true;
+  bool record = false;  // timestamps of tiles, waits and notifies (device/sm90/event.h)
 };
 
 // `schedule` is at schedule level and verified. UserError naming the line for a program that the

@@ -18,6 +18,8 @@
 //   u64* engine_words_for_peers                   twice: for the own and for other ranks' counters
 //   u64* engine_bells                             doorbells; zero but while a queue is to see them
 //   i64 num_engine_marks
+// and, in a kernel that records, then
+//   EventLog {DeviceEvent* events; u32* counts; i64 capacity}   of the own rank's lanes; null: off
 // The gate has the same parameter.
 #pragma once
 
@@ -49,6 +51,12 @@ struct WaitSite {
   int line = 0;
 };
 
+// One thread of time in a kernel that records: an agent of a worker. Without a role: on_start
+// (agent 0), on_end (agent 1), and what no agent uses (-1).
+struct EventLanePlan {
+  int role = -1, agent = -1, worker = 0;
+};
+
 struct LaunchPlan {
   std::string kernel;
   int grid = 1, block = 128, cluster = 1;
@@ -65,6 +73,7 @@ struct LaunchPlan {
   // Counters of a rank: signal s starts at signal_offsets[s].
   std::vector<std::int64_t> signal_offsets;
   std::int64_t num_counters = 0;
+  std::vector<EventLanePlan> event_lanes;  // empty: the kernel does not record
 };
 
 // Words of the control block, per rank.

@@ -198,8 +198,12 @@ void AgentWriter::memory(const Op& op) {
            packet_words(r, value_plan(op.operands[0])), op.operands[0], from);
       return;
     case OpCode::kLoadPacket:
+      if (records()) line("{{");
+      timer_text("wait_ns");
       line("load_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team, p.watch, {});", op.result,
            element, packet_words(r, value_plan(op.result)), op.result, from, sync_site(op));
+      if (records()) line("if (team.tid == 0) record_wait(lanes[{}], -1, wait_ns);", site_.lane);
+      if (records()) line("}}");
       return;
     default:
       refuse(op.loc,

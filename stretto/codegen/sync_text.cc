@@ -31,19 +31,26 @@ int AgentWriter::sync_site(const Op& op) {
 
 // The notify itself, in the scope that the table says.
 void AgentWriter::notify_text(const Op& op) {
+  std::int64_t first = kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)];
+  timer_text("notify_ns");
   line("add_release_{}(p.signals[{}] + {} + {}, {});",
-       scope_text(*pivot(sync_table()[SyncRow::kNotify])), expr(op.exprs[1]),
-       kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)], expr(op.exprs[0]),
-       expr(op.exprs[2]));
+       scope_text(*pivot(sync_table()[SyncRow::kNotify])), expr(op.exprs[1]), first,
+       expr(op.exprs[0]), expr(op.exprs[2]));
+  if (records()) {
+    line("record_notify(lanes[{}], {} + {}, {}, notify_ns);", site_.lane, first, expr(op.exprs[0]),
+         expr(op.exprs[1]));
+  }
 }
 
 void AgentWriter::wait_text(const Op& op) {
   line("const i64 counter = {} + {};",
        kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)], expr(op.exprs[0]));
+  timer_text("wait_ns");
   line(
       "wait_acquire_{}(p.signals[rank] + counter, epoch * p.quotas[counter] + u64({}), p.watch, "
       "{}, counter);",
       scope_text(*pivot(sync_table()[SyncRow::kWait])), expr(op.exprs[1]), sync_site(op));
+  if (records()) line("record_wait(lanes[{}], counter, wait_ns);", site_.lane);
 }
 
 // A loop that does nothing but notify, or nothing but wait: each iteration in a thread of its own.

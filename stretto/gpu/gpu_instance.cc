@@ -7,6 +7,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/table_text.h"
+#include "stretto/gpu/device_events.h"
 #include "stretto/gpu/engine_queues.h"
 #include "stretto/runtime/cuda/module.h"
 #include "stretto/runtime/cuda/tensor_map.h"
@@ -100,6 +101,7 @@ struct GpuInstance::State {
   SymmetricGpuMemory signals;
   std::vector<SymmetricGpuMemory> buffers;  // by tensor; empty where it is not a buffer
   std::unique_ptr<EngineQueues> engines;    // where roles run on copy engines
+  std::unique_ptr<DeviceEvents> events;     // where the kernel records
 };
 
 // All blocks of a kernel that waits are on SMs at the same time.
@@ -148,6 +150,9 @@ void GpuInstance::State::allocate() {
   }
   if (!kernel.launch.gate.empty()) {
     engines = std::make_unique<EngineQueues>(world, p, kernel.launch);
+  }
+  if (!kernel.launch.event_lanes.empty()) {
+    events = std::make_unique<DeviceEvents>(world, kernel.launch);
   }
   zero();
 }
@@ -227,6 +232,7 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int
     out.add(engines->bells(rank));
     out.add(engines->num_marks(rank));
   }
+  if (events) out.add(events->words(rank));
   return out.finish();
 }
 
@@ -364,6 +370,16 @@ void GpuInstance::wait() {
 }
 
 void GpuInstance::recover() { state_->zero(); }
+
+void GpuInstance::set_recording(bool on) {
+  STRETTO_CHECK(state_->events != nullptr, "the kernel was not built to record");
+  state_->events->set_enabled(on);
+}
+
+std::int64_t GpuInstance::collect(Recorder& recorder) {
+  STRETTO_CHECK(state_->events != nullptr, "the kernel was not built to record");
+  return state_->events->collect(program(), recorder);
+}
 
 const Program& GpuInstance::program() const { return *state_->program; }
 const std::string& GpuInstance::source() const { return state_->kernel.source; }

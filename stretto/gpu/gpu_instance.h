@@ -12,6 +12,7 @@
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/runtime/cuda/nvrtc.h"
+#include "stretto/runtime/recorder.h"
 
 namespace stretto {
 
@@ -61,6 +62,14 @@ class GpuInstance {
   void wait();
   // With all ranks idle, after World::clear_fault: signals, epochs and packets start anew.
   void recover();
+
+  // Of an instance whose code was built to record, with all ranks idle; off at first. Launches from
+  // now on leave timestamps of their tiles, waits and notifies on the devices.
+  void set_recording(bool on);
+  // After wait(): moves them into `recorder`, in its clock. Returns by how much the clocks of two
+  // ranks may differ, in ns. Tiles end when their stores are on the way, not when they have
+  // arrived; what copy engines do is not seen.
+  std::int64_t collect(Recorder& recorder);
 
   const Program& program() const;     // at schedule level
   const std::string& source() const;  // of the kernel

@@ -84,6 +84,10 @@ void Recorder::add(const NotifyMark& mark) {
   }
 }
 
+void Recorder::add_dropped(int rank, std::int64_t num_events) {
+  state_->ranks.at(static_cast<std::size_t>(rank)).num_dropped += num_events;
+}
+
 void Recorder::clear() {
   for (RankEvents& events : state_->ranks) events = {};
 }
@@ -127,7 +131,14 @@ std::vector<Span> Recorder::spans() const {
 }
 
 void Recorder::write_trace(const std::filesystem::path& path) const {
-  write_trace_json(state_->ranks, path);
+  write_trace(path, {{this, ""}});
+}
+
+void Recorder::write_trace(const std::filesystem::path& path, const std::vector<Group>& groups,
+                           const Notes& notes) {
+  std::vector<TraceGroup> all;
+  for (const Group& g : groups) all.push_back({&g.recorder->state_->ranks, g.name});
+  write_trace_json(all, notes, path);
 }
 
 }  // namespace stretto

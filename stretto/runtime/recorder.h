@@ -1,5 +1,5 @@
 // Timestamps per role and tile, off by default, written as Chrome/Perfetto JSON: one process per
-// rank (pid = rank + 1, since viewers keep pid 0 for the idle task), one lane "role/worker" per
+// rank (pids from 1, since viewers keep pid 0 for the idle task), one lane "role/worker" per
 // worker, flow arrows from a notify to the wait that it satisfied. Executors add, world.h owns.
 #pragma once
 
@@ -21,6 +21,7 @@ struct Span {
   int worker = 0;            // lane within the rank and role
   const char* program = "";  // static or interned (Recorder::intern)
   const char* role = "";
+  const char* agent = "";   // where agents of a worker have lanes of their own
   const char* detail = "";  // kWait: signal name
   std::int64_t tile = -1;
   std::int64_t channel = -1;  // kWait
@@ -34,6 +35,7 @@ struct NotifyMark {
   int from_rank = 0, to_rank = 0, worker = 0;
   const char* program = "";
   const char* role = "";
+  const char* agent = "";
   const char* signal = "";
   std::int64_t channel = 0;
   std::int64_t epoch = 0;
@@ -56,8 +58,9 @@ class Recorder {
   // are counted, not kept, and the file says how many were dropped.
   void add(const Span& span);
   void add(const NotifyMark& mark);
-  void clear();                      // outside World::run; keeps interned names
-  std::int64_t num_dropped() const;  // outside World::run
+  void add_dropped(int rank, std::int64_t num_events);  // elsewhere, before they came here
+  void clear();                                         // outside World::run; keeps interned names
+  std::int64_t num_dropped() const;                     // outside World::run
 
   // Nanoseconds waited and busy, summed over the lanes of all ranks, per role name; call outside
   // World::run. Busy is the time in tiles and copies less the waits among it; overlapping spans of
@@ -73,6 +76,16 @@ class Recorder {
   // beside `path` and renamed, so a full disk leaves nothing behind; UserError naming the path when
   // it cannot be written. Outside World::run.
   void write_trace(const std::filesystem::path& path) const;
+
+  // Several recorders on one axis, the ranks of each as processes "NAME rank 0", ..., of an unnamed
+  // one "rank 0", ...; `notes` are kept in the file's otherData.
+  struct Group {
+    const Recorder* recorder = nullptr;
+    std::string name;
+  };
+  using Notes = std::map<std::string, std::string>;
+  static void write_trace(const std::filesystem::path& path, const std::vector<Group>& groups,
+                          const Notes& notes = {});
 
  private:
   struct State;

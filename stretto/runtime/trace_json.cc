@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -60,7 +61,7 @@ class Rows {
   std::vector<std::vector<std::int64_t>> open_ends_;  // [row], innermost last
 };
 
-using LaneKey = std::pair<std::string_view, int>;  // role, worker
+using LaneKey = std::tuple<std::string_view, int, std::string_view>;  // role, worker, agent
 
 void lay_out_lane(const LaneKey& key, std::vector<Slice>& slices, int& next_tid,
                   RankLayout& layout) {
@@ -72,7 +73,9 @@ void lay_out_lane(const LaneKey& key, std::vector<Slice>& slices, int& next_tid,
     slice.tid = next_tid + static_cast<int>(rows.place(slice.begin_ns(), slice.end_ns()));
   }
   for (std::size_t row = 0; row < rows.size(); ++row) {
-    std::string name = key.first.empty() ? "launch" : fmt::format("{}/{}", key.first, key.second);
+    auto [role, worker, agent] = key;
+    std::string name = role.empty() ? "launch" : fmt::format("{}/{}", role, worker);
+    if (!agent.empty()) name += fmt::format(" {}", agent);
     if (row > 0) name += fmt::format(" ({})", row + 1);
     layout.lanes.push_back({std::move(name), next_tid++});
   }
@@ -82,10 +85,10 @@ void lay_out_lane(const LaneKey& key, std::vector<Slice>& slices, int& next_tid,
 RankLayout lay_out(const RankEvents& events, int& next_tid) {
   std::map<LaneKey, std::vector<Slice>> lanes;
   for (const Span& span : events.spans) {
-    lanes[{span.role, span.worker}].push_back({.span = &span});
+    lanes[{span.role, span.worker, span.agent}].push_back({.span = &span});
   }
   for (const NotifyMark& mark : events.marks) {
-    lanes[{mark.role, mark.worker}].push_back({.mark = &mark});
+    lanes[{mark.role, mark.worker, mark.agent}].push_back({.mark = &mark});
   }
   RankLayout layout;
   for (auto& [key, slices] : lanes) lay_out_lane(key, slices, next_tid, layout);
@@ -162,9 +165,6 @@ const char* category(SpanKind kind) {
   return "";
 }
 
-// Viewers treat process 0 as the idle task.
-int pid_of(int rank) { return rank + 1; }
-
 class TraceWriter {
  public:
   TraceWriter(const std::filesystem::path& path, std::int64_t origin_ns)
@@ -172,11 +172,16 @@ class TraceWriter {
     buffer_ = "{\"traceEvents\":[";
   }
 
+  // Everything after this is of ranks whose processes are numbered from `first_pid`.
+  void begin_group(const std::string& name, int first_pid) {
+    process_ = name.empty() ? "rank" : escape(name) + " rank";
+    first_pid_ = first_pid;
+  }
+
   void metadata(int rank, const RankLayout& layout) {
     begin_event();
-    append(
-        "{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":\"rank {}\"}}}}",
-        pid_of(rank), rank);
+    append("{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":\"{} {}\"}}}}",
+           pid_of(rank), process_, rank);
     begin_event();
     append(
         "{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_sort_index\",\"args\":"
@@ -221,12 +226,18 @@ class TraceWriter {
     }
   }
 
-  void finish(const std::vector<RankEvents>& ranks) {
+  void finish(const std::vector<TraceGroup>& groups,
+              const std::map<std::string, std::string>& notes) {
     append("\n],\"displayTimeUnit\":\"ns\",\"otherData\":{{\"dropped_events\":[");
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      append("{}{}", r == 0 ? "" : ",", ranks[r].num_dropped);
+    const char* separator = "";
+    for (const TraceGroup& group : groups) {
+      for (const RankEvents& events : *group.ranks) {
+        append("{}{}", std::exchange(separator, ","), events.num_dropped);
+      }
     }
-    append("]}}}}\n");
+    append("]");
+    for (const auto& [key, text] : notes) append(",\"{}\":\"{}\"", escape(key), escape(text));
+    append("}}}}\n");
     file_.write(buffer_);
     file_.commit();
   }
@@ -251,6 +262,8 @@ class TraceWriter {
     std::string quoted = Json(raw).dump(-1, ' ', true, Json::error_handler_t::replace);
     return quoted.substr(1, quoted.size() - 2);
   }
+
+  int pid_of(int rank) const { return first_pid_ + rank; }
 
   // Names are interned, so that their address identifies them.
   const std::string& name(const char* raw) {
@@ -296,23 +309,23 @@ class TraceWriter {
   std::string buffer_;
   bool first_ = true;
   std::int64_t num_arrows_ = 0;
+  std::string process_;
+  int first_pid_ = 1;
   std::unordered_map<const char*, std::string> escaped_;
 };
 
-std::int64_t first_event_ns(const std::vector<RankEvents>& ranks) {
+std::int64_t first_event_ns(const std::vector<TraceGroup>& groups) {
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
-  for (const RankEvents& events : ranks) {
-    for (const Span& span : events.spans) first = std::min(first, span.begin_ns);
-    for (const NotifyMark& mark : events.marks) first = std::min(first, mark.time_ns);
+  for (const TraceGroup& group : groups) {
+    for (const RankEvents& events : *group.ranks) {
+      for (const Span& span : events.spans) first = std::min(first, span.begin_ns);
+      for (const NotifyMark& mark : events.marks) first = std::min(first, mark.time_ns);
+    }
   }
   return first;
 }
 
-}  // namespace
-
-void write_trace_json(const std::vector<RankEvents>& ranks, const std::filesystem::path& path) {
-  TraceWriter writer(path, first_event_ns(ranks));
-  int next_tid = 1000;  // no two ranks share one, and none equals a pid, which viewers would merge
+void write_group(TraceWriter& writer, const std::vector<RankEvents>& ranks, int& next_tid) {
   std::vector<RankLayout> layouts;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     layouts.push_back(lay_out(ranks[r], next_tid));
@@ -329,7 +342,22 @@ void write_trace_json(const std::vector<RankEvents>& ranks, const std::filesyste
       if (const Slice* cause = notifies.cause_of(*slice.span)) writer.arrow(*cause, slice);
     }
   }
-  writer.finish(ranks);
+}
+
+}  // namespace
+
+void write_trace_json(const std::vector<TraceGroup>& groups,
+                      const std::map<std::string, std::string>& notes,
+                      const std::filesystem::path& path) {
+  TraceWriter writer(path, first_event_ns(groups));
+  int next_pid = 1;     // viewers treat process 0 as the idle task
+  int next_tid = 1000;  // no two ranks share one, and none equals a pid, which viewers would merge
+  for (const TraceGroup& group : groups) {
+    writer.begin_group(group.name, next_pid);
+    write_group(writer, *group.ranks, next_tid);
+    next_pid += static_cast<int>(group.ranks->size());
+  }
+  writer.finish(groups, notes);
 }
 
 }  // namespace stretto

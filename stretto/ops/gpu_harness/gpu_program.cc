@@ -29,10 +29,11 @@ int num_launch_sets(const Program& program, const GpuWorld& world) {
 }
 
 GpuProgram::GpuProgram(GpuWorld& world, const Program& program, int num_sets, RandomFill& random,
-                       bool require_proof)
+                       const GpuProgramOptions& options)
     : program_(program) {
-  instance_ =
-      std::make_unique<GpuInstance>(world, compile(program, {.require_proof = require_proof}));
+  CompiledProgram compiled = compile(program, {.require_proof = options.require_proof});
+  instance_ = std::make_unique<GpuInstance>(world, compiled,
+                                            build_gpu_code(compiled, {.record = options.record}));
   std::size_t tensors = program.tensors.size();
   for (int set = 0; set < num_sets; ++set) {
     std::vector<SymmetricGpuMemory>& memory = memory_.emplace_back(tensors);

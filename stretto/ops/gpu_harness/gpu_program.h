@@ -19,11 +19,16 @@ std::size_t bytes_of_tensors(const Program& program);
 // but no more than nine, which is enough to find out.
 int num_launch_sets(const Program& program, const GpuWorld& world);
 
+struct GpuProgramOptions {
+  bool require_proof = false;
+  bool record = false;  // instance().set_recording may be called
+};
+
 class GpuProgram {
  public:
   // Compiles, allocates, fills. Errors of compile() and GpuInstance.
   GpuProgram(GpuWorld& world, const Program& program, int num_sets, RandomFill& random,
-             bool require_proof = false);
+             const GpuProgramOptions& options = {});
   GpuProgram(GpuProgram&&) = default;
 
   // From now on tensor `name` of set `set` lies in `memory`, which must outlive the program; what

@@ -25,7 +25,7 @@ std::vector<double> time_case(const OpCase& op_case, const TimeOptions& options)
     Instance instance(rank, compiled.schedule, compiled.quotas);
     for (int i = 0; i < options.warmups; ++i) instance.launch(memory.args());
     rank.barrier();
-    if (!options.trace.empty() && rank.index() == 0) world.recorder().set_enabled(true);
+    if (options.recorded && rank.index() == 0) world.recorder().set_enabled(true);
     for (double& slowest_ms : slowest) {
       rank.barrier();
       Clock::time_point begin = Clock::now();
@@ -35,7 +35,7 @@ std::vector<double> time_case(const OpCase& op_case, const TimeOptions& options)
       slowest_ms = std::max(slowest_ms, ms.count());
     }
   });
-  if (!options.trace.empty()) world.recorder().write_trace(options.trace);
+  if (options.recorded) options.recorded(world.recorder());
   return slowest;
 }
 

@@ -2,17 +2,18 @@
 // run.
 #pragma once
 
-#include <filesystem>
+#include <functional>
 #include <vector>
 
 #include "stretto/ops/harness/op_case.h"
+#include "stretto/runtime/recorder.h"
 
 namespace stretto {
 
 struct TimeOptions {
   int warmups = 3;
   int samples = 20;
-  std::filesystem::path trace;  // when set, the samples are recorded and written there
+  std::function<void(const Recorder&)> recorded;  // when set, gets what the samples did
   bool require_proof = true;
 };
 

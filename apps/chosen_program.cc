@@ -1,0 +1,18 @@
+#include "apps/chosen_program.h"
+
+#include "stretto/base/errors.h"
+#include "stretto/ops/choose/choose.h"
+
+namespace stretto {
+
+ChosenProgram chosen_program(const std::string& op, const OpShape& shape,
+                             const predict::Machine& machine, bool eager) {
+  OpCandidates offered = candidates(op, shape, machine.num_sms);
+  offered.sequence.clear();
+  Choice choice = choose(op, shape, offered, {.machine = machine, .eager = eager});
+  const Candidate* found = find_candidate(offered, choice.config);
+  STRETTO_CHECK(found != nullptr, "a choice is a candidate");
+  return {found->program(), choice.config};
+}
+
+}  // namespace stretto

@@ -1,0 +1,49 @@
+#include "stretto/codegen/record_text.h"
+
+#include <fmt/format.h>
+
+#include "stretto/codegen/agent_writer.h"
+#include "stretto/device/device_sources.h"
+
+namespace stretto {
+
+std::string open_lanes_text(int per_block, int num_blocks, bool in_cluster) {
+  return fmt::format(
+      "  __shared__ EventLane lanes[{0}];\n  if (threadIdx.x < {0}) {{\n"
+      "    const int of_block = int(blockIdx.x) * {1} + int(threadIdx.x);\n"
+      "    const int of_edge = {2} + int(threadIdx.x);\n"
+      "    open_lane(lanes[threadIdx.x], p.events, threadIdx.x < {1} ? of_block : of_edge, epoch, "
+      "{3});\n  }}\n  __syncthreads();\n",
+      per_block + 2, per_block, (num_blocks - 1) * per_block,
+      in_cluster ? fmt::format("cta == 0 || threadIdx.x >= {}", per_block) : "true");
+}
+
+std::string close_lanes_text(int per_block) {
+  return fmt::format(
+      "  __syncthreads();\n  if (threadIdx.x < {}) close_lane(lanes[threadIdx.x]);\n",
+      per_block + 2);
+}
+
+std::string clock_kernel_text() {
+  return expand_includes(
+      "#include \"stretto/device/sm90/clock.h\"\n\n"
+      "extern \"C\" __global__ void stretto_clock(u64* words, i64 num_questions, u64 timeout_ns) "
+      "{\n  answer_with_timer(words, num_questions, timeout_ns);\n}\n");
+}
+
+void AgentWriter::tile_begins() {
+  if (!records()) return;
+  line("{}record_tile_begin(lanes[{}]);", alone() ? "" : "if (team.tid == 0) ", site_.lane);
+}
+
+void AgentWriter::tile_ends() {
+  if (!records()) return;
+  line("{}record_tile_end(lanes[{}], {});", alone() ? "" : "if (team.tid == 0) ", site_.lane,
+       var_text(program_, site_.role->tile_var));
+}
+
+void AgentWriter::timer_text(const char* name) {
+  if (records()) line("const u64 {} = global_timer_ns();", name);
+}
+
+}  // namespace stretto
