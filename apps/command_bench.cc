@@ -8,6 +8,7 @@
 #include "apps/commands.h"
 #include "apps/gpu_measure.h"
 #include "apps/program_source.h"
+#include "apps/shape_options.h"
 #include "apps/traced_run.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/harness/time_case.h"
@@ -128,12 +129,7 @@ void trace(const MeasureOptions& options) {
 
 void add_shape_options(CLI::App* command, MeasureOptions& options) {
   command->add_option("program", options.source, "operator, C++ file or IR file")->required();
-  command->add_option("--m", options.shape.m, "global rows; 0: the operator's default")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24));
-  command->add_option("--n", options.shape.n, "global columns; 0: the operator's default")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24));
-  command->add_option("--k", options.shape.k, "global inner size; 0: the operator's default")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24));
+  add_size_options(command, options.shape);
   command
       ->add_option("--dtype", options.dtype,
                    "element type, PyTorch's name or short; default: float32, on GPUs bfloat16")
@@ -143,10 +139,7 @@ void add_shape_options(CLI::App* command, MeasureOptions& options) {
       ->envname("STRETTO_DEVICE")
       ->capture_default_str();
   options.shape.world_size = 2;
-  command->add_option("--ranks", options.shape.world_size, "world size")
-      ->check(CLI::Range(1, 64))
-      ->envname("STRETTO_RANKS")
-      ->capture_default_str();
+  add_ranks_option(command, options.shape.world_size);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "apps/commands.h"
 #include "apps/gpu_build.h"
 #include "apps/program_source.h"
+#include "apps/shape_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/passes/pipeline.h"
@@ -169,11 +170,7 @@ void add_compile_command(CLI::App& app) {
   command->add_option("--ranks", options->ranks, "world sizes, N or A..B")
       ->envname("STRETTO_COMPILE_RANKS")
       ->capture_default_str();
-  auto size = CLI::Range(std::int64_t{0}, std::int64_t{1} << 24);
-  command->add_option("--m", options->shape.m, "global rows; none of m, n, k: the tests' shapes")
-      ->check(size);
-  command->add_option("--n", options->shape.n, "global columns")->check(size);
-  command->add_option("--k", options->shape.k, "global inner size")->check(size);
+  add_size_options(command, options->shape);  // none of them: the tests' shapes
   command->add_option("--dtype", options->dtype, "element type where a shape is given")
       ->envname("STRETTO_DTYPE")
       ->capture_default_str();

@@ -7,6 +7,7 @@
 #include "apps/commands.h"
 #include "apps/gpu_build.h"
 #include "apps/program_source.h"
+#include "apps/shape_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/printer.h"
 #include "stretto/passes/pipeline.h"
@@ -86,17 +87,8 @@ void add_explain_command(CLI::App& app) {
   command->add_option("--emit", options->emit, "what to print")
       ->check(CLI::IsMember({"tile-ir", "schedule-ir", "instances", "cuda", "ptx"}))
       ->capture_default_str();
-  command->add_option("--ranks", options->ranks, "world size")
-      ->check(CLI::Range(1, 64))
-      ->envname("STRETTO_RANKS")
-      ->capture_default_str();
-  auto size = CLI::Range(std::int64_t{0}, std::int64_t{1} << 24);
-  command->add_option("--m", options->shape.m, "global rows; 0: the operator's default")
-      ->check(size);
-  command->add_option("--n", options->shape.n, "global columns; 0: the operator's default")
-      ->check(size);
-  command->add_option("--k", options->shape.k, "global inner size; 0: the operator's default")
-      ->check(size);
+  add_ranks_option(command, options->ranks);
+  add_size_options(command, options->shape);
   command->add_option("--dtype", options->dtype, "element type, PyTorch's name or short")
       ->envname("STRETTO_DTYPE");
   command->callback([options] { explain(*options); });

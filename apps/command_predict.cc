@@ -10,6 +10,7 @@
 #include "apps/commands.h"
 #include "apps/predicted_trace.h"
 #include "apps/program_source.h"
+#include "apps/shape_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/passes/pipeline.h"
@@ -137,21 +138,12 @@ void add_predict_command(CLI::App& app) {
   command->add_option("--machine", options->machine, "built-in machine or JSON file")
       ->envname("STRETTO_MACHINE")
       ->capture_default_str();
-  auto size = CLI::Range(std::int64_t{0}, std::int64_t{1} << 24);
-  command->add_option("--m", options->shape.m, "global rows; 0: the operator's default")
-      ->check(size);
-  command->add_option("--n", options->shape.n, "global columns; 0: the operator's default")
-      ->check(size);
-  command->add_option("--k", options->shape.k, "global inner size; 0: the operator's default")
-      ->check(size);
+  add_size_options(command, options->shape);
   command->add_option("--dtype", options->dtype, "element type, PyTorch's name or short")
       ->envname("STRETTO_DTYPE")
       ->capture_default_str();
   options->shape.world_size = 1;
-  command->add_option("--ranks", options->shape.world_size, "world size")
-      ->check(CLI::Range(1, 64))
-      ->envname("STRETTO_RANKS")
-      ->capture_default_str();
+  add_ranks_option(command, options->shape.world_size);
   command->add_option("--extent", options->extents,
                       "NAME=VALUE of a run-time size or scalar; else sizes are at their bounds and "
                       "scalars 0");

@@ -66,8 +66,7 @@ std::vector<CollectiveShape> selected(int world_size, const CollectivesOptions& 
 std::vector<CollectiveConfig> configs(const CollectiveShape& s, bool quick) {
   bool two_roles = s.kind == CollectiveKind::kAllReduce && s.all_reduce == AllReduceKind::kTwoShot;
   // Copy engines that fetch do not get on in graphs of several launches (docs/status.md).
-  constexpr bool kCopies = false;
-  std::vector<CollectiveConfig> out = gpu_candidates(s.desc, two_roles ? 2 : 1, kCopies);
+  std::vector<CollectiveConfig> out = gpu_candidates(s.desc, two_roles ? 2 : 1, false);
   if (quick) out.resize(std::min<std::size_t>(out.size(), 2));
   for (CollectiveConfig& c : out) c.all_reduce = s.all_reduce;
   return out;

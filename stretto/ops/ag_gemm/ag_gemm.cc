@@ -141,7 +141,7 @@ namespace {
 
 AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
-  bool few = run_rows <= 64;  // of one rank: tiles do not reach into the next rank's
+  bool few = run_rows <= kFewRows;  // of one rank: tiles do not reach into the next rank's
   GpuLoop loop = gpu_loop({.m = few ? run_rows : d.m,
                            .n = d.n,
                            .k = d.k,

@@ -31,16 +31,52 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
   check_dtype("gemm_ar", "out_dtype", d.out_dtype);
 }
 
+// What the programs of one hop declare alike, and what they do alike with a tile: its part of the
+// sum before the hop, the output after it.
+class OneHop {
+ public:
+  OneHop(ProgramBuilder& p, const GemmArDesc& d, const GemmTile& tile)
+      : m(p.extent("m", d.m)),
+        p_(p),
+        d_(d),
+        tile_(tile),
+        a_(p.input("a", d.a_dtype, {m, d.k})),                                       // [m, k]
+        linear_(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling}),  // b [n, k]
+        scale_a_(scale_input(p, d.scaling, m, d.k)) {                        // [m, 1] or [m, k/128]
+    if (d.residual) residual_ = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
+    out_ = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);        // [m, n]
+  }
+
+  Value partial(const Tile& t) {
+    TileRows rows = tile_rows(a_, scale_a_, tile_, {.row = t.row});
+    return cast(linear_.product(tile_, t.col, rows), d_.out_dtype);
+  }
+
+  void finish(const Tile& t, Value sum) {
+    if (d_.residual) sum = sum + cast(p_.load(slice(residual_, t)), DType::kF32);
+    p_.store(slice(out_, t), cast(sum, d_.out_dtype));
+  }
+
+  const Index m;
+
+ private:
+  Slice slice(const TensorRef& tensor, const Tile& t) const {
+    return tensor.tile({t.row, t.col}, tile_.bm, tile_.bn);
+  }
+
+  ProgramBuilder& p_;
+  const GemmArDesc& d_;
+  const GemmTile& tile_;
+  TensorRef a_;
+  Linear linear_;
+  TensorRef scale_a_, residual_, out_;
+};
+
 Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   const GemmTile& tile = cfg.tile;
   ProgramBuilder p("gemm_ar", d.world_size);
-  Index m = p.extent("m", d.m);
-  auto a = p.input("a", d.a_dtype, {m, d.k});                                        // [m, k]
-  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling});  // b [n, k]
-  auto scale_a = scale_input(p, d.scaling, m, d.k);  // [m, 1] or [m, k/128]
-  TensorRef residual;
-  if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
-  auto out = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);   // [m, n]
+  OneHop hop(p, d, tile);
+  const Index& m = hop.m;
   auto slots = p.buffer("slots", d.out_dtype, {d.world_size, m, d.n},
                         {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, m, n]
 
@@ -56,12 +92,6 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   SignalRef ready;
   if (credit) ready = p.signal("ready");
 
-  auto finish = [&](const Tile& t, Value sum) {
-    if (d.residual) {
-      sum = sum + cast(p.load(residual.tile({t.row, t.col}, tile.bm, tile.bn)), DType::kF32);
-    }
-    p.store(out.tile({t.row, t.col}, tile.bm, tile.bn), cast(sum, d.out_dtype));
-  };
   auto await = [&](const Tile& t, const Index& source) {
     Index channel = p.let("channel", t.index / per_channel);
     Index count = p.let("count", min(per_channel, num_tiles - channel * per_channel));
@@ -83,8 +113,7 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages), tiles,
          [&](const Tile& t) {
            p.when(t.row < m, [&] {
-             Value acc = linear.product(tile, t.col, tile_rows(a, scale_a, tile, {.row = t.row}));
-             Value partial = cast(acc, d.out_dtype);
+             Value partial = hop.partial(t);
              p.loop(d.world_size, [&](const Index& i) {
                Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
                if (credit) p.wait(ready, peer);
@@ -95,11 +124,11 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
              p.notify(arrived[p.rank() * channels + t.index / per_channel],
                       (p.rank() + 1 + i) % d.world_size);
            });
-           if (in_epilogue) finish(t, sum_of(t));
+           if (in_epilogue) hop.finish(t, sum_of(t));
          });
   if (!in_epilogue) {
     p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles,
-           [&](const Tile& t) { finish(t, sum_of(t)); });
+           [&](const Tile& t) { hop.finish(t, sum_of(t)); });
   }
   return p.finish();
 }
@@ -109,22 +138,15 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
 Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
   const GemmTile& tile = cfg.tile;
   ProgramBuilder p("gemm_ar", d.world_size);
-  Index m = p.extent("m", d.m);
-  std::int64_t n = ceil_div(d.n, 4) * 4;       // whole packets in every row, whatever the dtype
-  auto a = p.input("a", d.a_dtype, {m, d.k});  // [m, k]
-  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling});  // b [n, k]
-  auto scale_a = scale_input(p, d.scaling, m, d.k);  // [m, 1] or [m, k/128]
-  TensorRef residual;
-  if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
-  auto out = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);   // [m, n]
+  OneHop hop(p, d, tile);
+  std::int64_t n = ceil_div(d.n, 4) * 4;  // whole packets in every row, whatever the dtype
   auto inbox = p.buffer("inbox", d.out_dtype, {d.world_size, d.m, n},
                         {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
-  Index end = max(m, 1);
+  Index end = max(hop.m, 1);
 
   p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
          p.grid(d.m, d.n, tile.bm, tile.bn), [&](const Tile& t) {
-           Value acc = linear.product(tile, t.col, tile_rows(a, scale_a, tile, {.row = t.row}));
-           Value mine = cast(acc, d.out_dtype);
+           Value mine = hop.partial(t);
            auto slot = [&](const Index& source) {
              return inbox.tile({source, t.row, t.col}, tile.bm, tile.bn).until_row(end);
            };
@@ -139,11 +161,7 @@ Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
            p.loop(0, p.rank(), receive);
            sum = sum + cast(mine, DType::kF32);
            p.loop(p.rank() + 1, d.world_size, receive);
-           if (d.residual) {
-             Slice rows = residual.tile({t.row, t.col}, tile.bm, tile.bn);
-             sum = sum + cast(p.load(rows), DType::kF32);
-           }
-           p.store(out.tile({t.row, t.col}, tile.bm, tile.bn), cast(sum, d.out_dtype));
+           hop.finish(t, sum);
          });
   return p.finish();
 }

@@ -1,0 +1,15 @@
+// The options by which commands are told the shape of an operator.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "stretto/ops/catalog/catalog.h"
+
+namespace stretto {
+
+// --m, --n, --k: global sizes, rows or columns; 0 where not given.
+void add_size_options(CLI::App* command, OpShape& shape);
+// --ranks, 1 to 64; `ranks` holds the default.
+void add_ranks_option(CLI::App* command, int& ranks);
+
+}  // namespace stretto
