@@ -9,353 +9,23 @@
 //   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
 //   gpu_bench collectives --ranks P   collectives against NCCL
 //   gpu_bench watchdog --ranks P      what deadlines of waits cost
+//   gpu_bench graph-fetch             why copy engines that fetch hang in graphs; two GPUs
+//   gpu_bench startup --ranks P       cold and warm starts, and launches with a new m
 //   gpu_bench predict-points -o FILE  predicted times of a list of operators; needs no GPU
 //   gpu_bench points FILE             the same measured, and how far off the predictions are
 //   gpu_bench calibrate -o FILE       what this machine can do, for predictions
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <random>
 
-#include "bench/gpu/attention_time.h"
 #include "bench/gpu/check.h"
-#include "bench/gpu/collectives.h"
-#include "bench/gpu/compile_ahead.h"
-#include "bench/gpu/gemm_compare.h"
-#include "bench/gpu/gemm_fp8.h"
-#include "bench/gpu/loops.h"
-#include "bench/gpu/overlap.h"
-#include "bench/gpu/points.h"
-#include "bench/gpu/watchdog.h"
+#include "bench/gpu/gemm_shapes.h"
+#include "bench/gpu/runs.h"
 #include "stretto/base/errors.h"
-#include "stretto/ops/calibrate/calibrate_gpus.h"
-#include "stretto/runtime/cuda/cublaslt.h"
-#include "stretto/runtime/cuda/nccl.h"
 
 namespace stretto::bench {
 namespace {
-
-constexpr int kHopperSms = 132;  // of an H100 or H200, where no device says
-
-struct Settings {
-  std::string commit, driver, out;  // for the JSON
-  std::uint64_t seed = std::random_device{}();
-  std::string only;
-  int launches = 3, back_to_back = 1, world_size = 1;
-  GemmShape shape{.label = "gemm", .m = 8192, .n = 8192, .k = 8192};
-  std::vector<std::string> configs;
-  std::string dtype = "bf16";
-  int tp = 4;
-  bool quick = false, graph = false, proof = false;
-  int samples = 60;
-  std::vector<int> ranks = {1, 2};  // predict-points
-  std::string file, calibrated;     // points
-};
-
-GemmOptions gemm_options(const Settings& s, int num_sms) {
-  GemmOptions options{.dtype = parse_dtype(s.dtype),
-                      .configs = gpu_gemm_configs(num_sms, s.quick),
-                      .samples = s.samples,
-                      .graph = s.graph,
-                      .seed = s.seed};
-  if (!s.configs.empty()) options.configs.clear();
-  for (const std::string& text : s.configs) {
-    options.configs.push_back(parse_gemm_config(text, num_sms));
-  }
-  return options;
-}
-
-std::vector<LabelledProgram> labelled(const std::vector<GemmShape>& shapes,
-                                      const GemmOptions& options) {
-  std::vector<LabelledProgram> out;
-  for (Program& p : gemm_programs(shapes, options)) {
-    out.push_back({fmt::format("gemm kernel {}", out.size()), std::move(p)});
-  }
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const GemmConfig& config = options.configs[i % options.configs.size()];
-    const Program& p = out[i].program;
-    const auto shape = bound_shape(p, p.find_tensor("b"));
-    out[i].label = fmt::format("n={} k={} | {}", shape[0], shape[1], to_string(config));
-  }
-  return out;
-}
-
-Fp8Options fp8_options(const Settings& s, int num_sms) {
-  Fp8Options options{.num_sms = num_sms, .samples = s.samples, .seed = s.seed};
-  for (const std::string& text : s.configs) {
-    options.configs.push_back(parse_gemm_config(text, num_sms));
-  }
-  return options;
-}
-
-OverlapOptions overlap_options(const Settings& s) {
-  return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
-}
-
-CollectivesOptions collectives_options(const Settings& s) {
-  return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
-}
-
-// What runs on one GPU, or on `world_size` of them.
-std::vector<LabelledProgram> all_programs(const Settings& s) {
-  std::vector<LabelledProgram> programs;
-  auto add = [&](std::vector<LabelledProgram> more) {
-    for (LabelledProgram& p : more) programs.push_back(std::move(p));
-  };
-  if (s.world_size > 1) {
-    add(overlap_programs(s.world_size, kHopperSms, overlap_options(s)));
-    add(collectives_programs(s.world_size, collectives_options(s)));
-    return programs;
-  }
-  for (const CheckCase& c : check_cases()) programs.push_back({c.label, c.program()});
-  add(fp8_programs(fp8_options(s, kHopperSms)));
-  add(loop_programs(kHopperSms));
-  add(labelled(tensor_parallel_shapes(s.tp), gemm_options(s, kHopperSms)));
-  return programs;
-}
-
-int run_compile(const Settings& s) {
-  std::vector<LabelledProgram> programs = all_programs(s);
-  std::erase_if(programs, [&](const auto& p) { return p.label.find(s.only) == std::string::npos; });
-  int failed = 0, dirty = 0;
-  for (const CompiledKernel& k : compile_ahead(programs, s.proof)) {
-    fmt::print("{}\n", k.to_string());
-    failed += !k.error.empty();
-    dirty += k.error.empty() && !k.is_clean();
-  }
-  fmt::print("compile: {} kernels, {} failed, {} dirty\n", programs.size(), failed, dirty);
-  return failed == 0 ? 0 : 1;
-}
-
-Json machine(const GpuWorld& world, const Settings& s) {
-  int version = 0;
-  cuda::check(cuda::driver().driver_get_version(&version), "cuDriverGetVersion");
-  auto now = std::chrono::system_clock::now();
-  return {
-      {"machine", world.device(0).properties().to_string()},
-      {"driver", s.driver},
-      {"cuda_driver_api", version},
-      {"nvrtc", fmt::format("{}.{}", cuda::nvrtc_info().major, cuda::nvrtc_info().minor)},
-      {"cublaslt", cuda::cublaslt_description()},
-      {"date", fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)))},
-      {"commit", s.commit},
-      {"seed", s.seed}};
-}
-
-int run_gemms(const Settings& s, const std::vector<GemmShape>& shapes) {
-  GpuWorld world({.size = 1});
-  GemmOptions options = gemm_options(s, world.device(0).properties().num_sms);
-  Json out = machine(world, s);
-  fmt::print("{}\n{}\n", out["machine"].get<std::string>(), out["cublaslt"].get<std::string>());
-  compile_ahead(labelled(shapes, options));
-  fmt::print("{}\n", table_header());
-  std::fflush(stdout);
-  int failed = 0;
-  auto results = compare_gemms(world, shapes, options, [&](const GemmResult& r) {
-    fmt::print("{}\n", r.to_string());
-    for (const ConfigTime& c : r.configs) {
-      if (!c.error.empty()) fmt::print("  {}: {}\n", to_string(c.config), c.error);
-    }
-    std::fflush(stdout);
-    failed += !r.error.empty();
-    out["gemm"].push_back(r.to_json());
-    // After every shape, so that a run that is cut short leaves what it measured.
-    if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
-  });
-  fmt::print("{}\n", summary(results));
-  return failed == 0 ? 0 : 1;
-}
-
-// Prints a result and appends it to the JSON under `key`, which is written after every one, so that
-// a run that is cut short leaves what it measured.
-template <typename Result>
-void keep(const Settings& s, Json& out, const char* key, const Result& r) {
-  fmt::print("{}\n", r.to_string());
-  std::fflush(stdout);
-  out[key].push_back(r.to_json());
-  if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
-}
-
-int run_fp8(const Settings& s) {
-  GpuWorld world({.size = 1});
-  Json out = machine(world, s);
-  fmt::print("{}\n{}\n", out["machine"].get<std::string>(), out["cublaslt"].get<std::string>());
-  Fp8Options options = fp8_options(s, world.device(0).properties().num_sms);
-  compile_ahead(fp8_programs(options));
-  int failed = 0;
-  compare_fp8(world, options, [&](const Fp8Result& r) {
-    keep(s, out, "gemm_fp8", r);
-    failed += !r.error.empty();
-  });
-  fmt::print("gemm-fp8: {} failed (seed {})\n", failed, s.seed);
-  return failed == 0 ? 0 : 1;
-}
-
-int run_loops(const Settings& s) {
-  GpuWorld world({.size = 1});
-  Json out = machine(world, s);
-  fmt::print("{}\n", out["machine"].get<std::string>());
-  compile_ahead(loop_programs(world.device(0).properties().num_sms));
-  int failed = 0;
-  measure_loops(world, {.only = s.only, .samples = s.samples, .seed = s.seed},
-                [&](const LoopResult& r) {
-                  keep(s, out, "loops", r);
-                  failed += !r.error.empty();
-                });
-  fmt::print("loops: {} failed (seed {})\n", failed, s.seed);
-  return failed == 0 ? 0 : 1;
-}
-
-int run_overlap(const Settings& s) {
-  GpuWorld world({.size = s.world_size});
-  Json out = machine(world, s);
-  out["nccl"] = cuda::nccl_description();
-  fmt::print("{}\n{}\n{}\n", out["machine"].get<std::string>(), out["cublaslt"].get<std::string>(),
-             out["nccl"].get<std::string>());
-  std::fflush(stdout);
-  OverlapOptions options = overlap_options(s);
-  compile_ahead(overlap_programs(s.world_size, world.device(0).properties().num_sms, options));
-  int failed = 0;
-  compare_overlap(world, options, [&](const OverlapResult& r) {
-    keep(s, out, "overlap", r);
-    failed += !r.error.empty();
-  });
-  fmt::print("overlap: {} failed (seed {})\n", failed, s.seed);
-  return failed == 0 ? 0 : 1;
-}
-
-int run_collectives(const Settings& s) {
-  GpuWorld world({.size = s.world_size});
-  Json out = machine(world, s);
-  out["nccl"] = cuda::nccl_description();
-  fmt::print("{}\n{}\n", out["machine"].get<std::string>(), out["nccl"].get<std::string>());
-  std::fflush(stdout);
-  CollectivesOptions options = collectives_options(s);
-  compile_ahead(collectives_programs(s.world_size, options));
-  int failed = 0;
-  compare_collectives(world, options, [&](const CollectiveResult& r) {
-    keep(s, out, "collectives", r);
-    failed += !r.error.empty();
-  });
-  fmt::print("collectives: {} failed (seed {})\n", failed, s.seed);
-  return failed == 0 ? 0 : 1;
-}
-
-// The small cases, or with samples the large ones, each with every config.
-int run_attention_suite(const Settings& s, bool checks) {
-  GpuWorld world({.size = 1});
-  int num_sms = world.device(0).properties().num_sms;
-  Json out = machine(world, s);
-  std::vector<std::pair<AttentionShape, AttentionConfig>> runs;
-  std::vector<LabelledProgram> programs;
-  for (const AttentionShape& shape : checks ? attention_checks() : attention_suite()) {
-    if (shape.label.find(s.only) == std::string::npos) continue;
-    if (checks) {
-      runs.push_back({shape,
-                      {.tile_rows = 128,
-                       .tile_kv = 128,
-                       .num_workers = 5,
-                       .num_stages = 2,
-                       .tickets = shape.m % 2 == 0}});
-      continue;
-    }
-    for (const AttentionConfig& c : gpu_attention_configs(shape.desc, num_sms)) {
-      runs.push_back({shape, c});
-    }
-  }
-  for (auto& [shape, config] : runs) {
-    programs.push_back({shape.label, attention(shape.desc, config)});
-  }
-  compile_ahead(programs);
-  int failed = 0;
-  for (auto& [shape, config] : runs) {
-    AttentionResult r = run_attention(world, shape, config, checks ? 0 : s.samples, s.seed);
-    fmt::print("{}\n", r.to_string());
-    std::fflush(stdout);
-    failed += !r.error.empty();
-    out["attention"].push_back(r.to_json());
-    if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
-  }
-  fmt::print("attention: {} runs, {} failed\n", runs.size(), failed);
-  return failed == 0 ? 0 : 1;
-}
-
-int run_watchdog(const Settings& s) {
-  GpuWorld world({.size = s.world_size});
-  Json out = machine(world, s);
-  measure_watchdog(world, {.only = s.only, .samples = s.samples, .seed = s.seed},
-                   [&](const WatchdogResult& r) { keep(s, out, "watchdog", r); });
-  return 0;
-}
-
-std::string machine_of_ranks(int ranks) {
-  return fmt::format("h200x{}", ranks <= 1 ? 1 : ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8);
-}
-
-int run_predict_points(const Settings& s) {
-  auto now = std::chrono::system_clock::now();
-  Json out = {
-      {"commit", s.commit},
-      {"date", fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)))}};
-  std::size_t count = 0;
-  for (int ranks : s.ranks) {
-    predict::Machine machine =
-        predict::find_machine(s.calibrated.empty() ? machine_of_ranks(ranks) : s.calibrated);
-    out["machines"].push_back(machine.name);
-    for (const Point& p : predict_points(ranks, machine)) {
-      out["points"].push_back(p.to_json());
-      ++count;
-      if (!p.error.empty()) fmt::print("{}\n", p.to_string());
-    }
-  }
-  std::ofstream(s.out) << out.dump(1) << "\n";
-  fmt::print("{} points in {}\n", count, s.out);
-  return 0;
-}
-
-int run_points(const Settings& s) {
-  Json file = read_json_file(s.file), out;
-  std::vector<Point> all;
-  for (int ranks : s.world_size == 1 ? std::vector{1} : std::vector{1, s.world_size}) {
-    std::vector<Point> points = read_points(file, s.file, ranks);
-    GpuWorld world({.size = ranks});
-    if (out.is_null()) out = machine(world, s);
-    measure_points(world, points, {.only = s.only, .samples = s.samples, .seed = s.seed},
-                   [&](const Point& p) { keep(s, out, "points", p); });
-    all.insert(all.end(), points.begin(), points.end());
-  }
-  std::string text = "predicted before:\n" + summary(all);
-  if (!s.calibrated.empty()) {
-    predict_again(all, predict::find_machine(s.calibrated));
-    text += "predicted with " + s.calibrated + ":\n" + summary(all);
-    for (const Point& p : all) out["after"].push_back(p.to_json());
-  }
-  out["summary"] = text;
-  if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
-  fmt::print("{}", text);
-  return 0;
-}
-
-int run_calibrate(const Settings& s) {
-  GpuWorld world({.size = s.world_size});
-  Json out = machine(world, s);
-  GpuCalibration found = calibrate_gpus(
-      world, {.name = fmt::format("{} x{}", world.device(0).properties().name, s.world_size),
-              .start = predict::find_machine(machine_of_ranks(s.world_size)),
-              .seed = s.seed,
-              .progress = [](const std::string& line) {
-                fmt::print("{}\n", line);
-                std::fflush(stdout);
-              }});
-  out.update(found.to_json());
-  std::ofstream(s.out) << out.dump(1) << "\n";
-  fmt::print("{}\n", predict::to_json(found.machine).dump(1));
-  return 0;
-}
 
 int run(int argc, char** argv) {
   Settings s;
@@ -425,6 +95,13 @@ int run(int argc, char** argv) {
   watchdog->add_option("--only", s.only, "cases whose text contains this");
   watchdog->add_option("--samples", s.samples)->default_val(200)->check(CLI::PositiveNumber);
   watchdog->add_option("-o,--out", s.out, "JSON with every sample");
+  auto* graph_fetch = app.add_subcommand("graph-fetch", "copy engines that fetch, in graphs");
+  auto* startup = app.add_subcommand("startup", "cold and warm starts, and a new m");
+  startup->add_option("--ranks", s.world_size, "GPUs")->check(CLI::Range(1, 8));
+  for (auto* command : {graph_fetch, startup}) {
+    command->add_option("--only", s.only, "rows whose text contains this");
+    command->add_option("-o,--out", s.out, "JSON");
+  }
   auto* predict_points = app.add_subcommand("predict-points", "predicted times, without a GPU");
   predict_points->add_option("--ranks", s.ranks, "worlds")->delimiter(',')->capture_default_str();
   predict_points->add_option("-o,--out", s.out, "JSON")->required();
@@ -454,6 +131,8 @@ int run(int argc, char** argv) {
   if (fp8->parsed()) return run_fp8(s);
   if (overlap->parsed()) return run_overlap(s);
   if (watchdog->parsed()) return run_watchdog(s);
+  if (graph_fetch->parsed()) return run_graph_fetch(s);
+  if (startup->parsed()) return run_startup(s);
   if (loops->parsed()) return run_loops(s);
   if (collectives->parsed()) return run_collectives(s);
 

@@ -1,0 +1,44 @@
+// The subcommands of gpu_bench: each runs what its settings ask for, prints it, and writes the
+// JSON. The command line is in gpu_bench.cc.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/gemm_shapes.h"
+
+namespace stretto::bench {
+
+struct Settings {
+  std::string commit, driver, out;  // for the JSON
+  std::uint64_t seed = std::random_device{}();
+  std::string only;
+  int launches = 3, back_to_back = 1, world_size = 1;
+  GemmShape shape{.label = "gemm", .m = 8192, .n = 8192, .k = 8192};
+  std::vector<std::string> configs;
+  std::string dtype = "bf16";
+  int tp = 4;
+  bool quick = false, graph = false, proof = false;
+  int samples = 60;
+  std::vector<int> ranks = {1, 2};  // predict-points
+  std::string file, calibrated;     // points
+};
+
+// Each returns the process's exit status.
+int run_compile(const Settings& s);
+int run_gemms(const Settings& s, const std::vector<GemmShape>& shapes);
+int run_fp8(const Settings& s);
+int run_loops(const Settings& s);
+int run_overlap(const Settings& s);
+int run_collectives(const Settings& s);
+int run_attention_suite(const Settings& s, bool checks);
+int run_watchdog(const Settings& s);
+int run_graph_fetch(const Settings& s);
+int run_startup(const Settings& s);
+int run_predict_points(const Settings& s);
+int run_points(const Settings& s);
+int run_calibrate(const Settings& s);
+
+}  // namespace stretto::bench
