@@ -47,6 +47,11 @@ struct MmaLayout {
   static constexpr int kColumnGroup = 4;  // threads u and u + kColumnGroup have the same columns
 };
 
+template <class L>
+concept Fragment = requires {
+  L::kBlocks;
+};
+
 // Rows over groups of kLanes neighbouring threads, columns in runs of kVec over the group.
 template <int kRows, int kCols, int kThreads_, int kLanes, int kVec_>
 struct RowLayout {

@@ -37,24 +37,40 @@ STRETTO_DEVICE void store_smem(const S& smem, const V& v, const Team& t) {
     }
   }
 }
-// kTransposed: element (r, c) of the value is element (c, r) of the slot.
-template <class L, bool kTransposed = false, class V, class S>
-STRETTO_DEVICE void load_smem(V& v, const S& smem, const Team& t) {
+
+// Four 8x8 matrices of 16-bit elements, one per row of 16 bytes that a lane points at.
+STRETTO_DEVICE void load_matrix_x4(u32& a, u32& b, u32& c, u32& d, const u8* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(smem_address(row))
+               : "memory");
+}
+
+// Blocks of 64 rows in the fragment layout.
+template <class V, class S>
+STRETTO_DEVICE void load_fragments(V& v, const S& smem, const Team& t) {
+  int lane = int(t.tid % 32), warp = int(t.tid / 32 % 4);
+#pragma unroll
+  for (int m = 0; m < V::kR / 2; ++m) {
+    int row = (int(t.tid / 128) * (V::kR / 2) + m) * 64 + warp * 16 + lane % 16;
+#pragma unroll
+    for (int w = 0; w < V::kC / 2; w += 2) {  // a word is a pair of columns of a group of 8
+      load_matrix_x4(v.w[2 * m][w], v.w[2 * m + 1][w], v.w[2 * m][w + 1], v.w[2 * m + 1][w + 1],
+                     smem.data + S::offset(row, (w + lane / 16) * 8));
+    }
+  }
+}
+
+// Element by element, zeros outside of the tile. kTransposed: element (r, c) of the value is
+// element (c, r) of the slot.
+template <class L, bool kTransposed, class V, class S>
+STRETTO_DEVICE void load_elements(V& v, const S& smem, const Team& t) {
   constexpr int kUnit = Paired<V> ? 2 : 1;
-  constexpr bool kPairs = Paired<V> && !kTransposed && L::kTileCols % 2 == 0;
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
     int r = L::kTileRows == 1 ? 0 : L::row(t, i);
 #pragma unroll
     for (int j = 0; j < V::kC; j += kUnit) {
-      // Two neighbours never lie in different units.
-      if constexpr (kPairs) {
-        int c = L::col(t, j);
-        v.w[i][j / 2] = r < L::kTileRows && c < L::kTileCols
-                            ? *reinterpret_cast<const u32*>(&smem.at(r, c))
-                            : 0;
-        continue;
-      }
       typename S::Element e[2] = {};
 #pragma unroll
       for (int u = 0; u < kUnit; ++u) {
@@ -66,9 +82,49 @@ STRETTO_DEVICE void load_smem(V& v, const S& smem, const Team& t) {
     }
   }
 }
+
+// kRun columns at once: neighbours within 16 bytes stay neighbours in the slot.
+template <class L, int kRun, class V, class S>
+STRETTO_DEVICE void load_runs(V& v, const S& smem, const Team& t) {
+  using T = typename S::Element;
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    int r = L::kTileRows == 1 ? 0 : L::row(t, i);
+#pragma unroll
+    for (int j = 0; j < V::kC; j += kRun) {
+      int c = L::col(t, j);
+      bool inside = L::kNoPadding || (r < L::kTileRows && c < L::kTileCols);
+      if constexpr (Paired<V>) {
+        Run<u32, kRun / 2> e{};
+        if (inside) e = *reinterpret_cast<const Run<u32, kRun / 2>*>(&smem.at(r, c));
+#pragma unroll
+        for (int k = 0; k < kRun / 2; ++k) v.w[i][j / 2 + k] = e.x[k];
+      } else {
+        Run<T, kRun> e{};
+        if (inside) e = *reinterpret_cast<const Run<T, kRun>*>(&smem.at(r, c));
+#pragma unroll
+        for (int k = 0; k < kRun; ++k) v.x[i][j + k] = e.x[k];
+      }
+    }
+  }
+}
+
+template <class L, class V, class S>
+STRETTO_DEVICE void load_smem(V& v, const S& smem, const Team& t) {
+  constexpr int kMost = 16 / int(sizeof(typename S::Element));
+  constexpr int kRun = L::kVec < kMost ? L::kVec : kMost;
+  constexpr bool kWhole = L::kNoPadding && L::kTileRows > 1 && L::kTileCols % 16 == 0;
+  if constexpr (Fragment<L> && Paired<V> && kWhole) {
+    load_fragments(v, smem, t);
+  } else if constexpr (kRun > 1 && L::kTileCols % kRun == 0) {
+    load_runs<L, kRun>(v, smem, t);
+  } else {
+    load_elements<L, false>(v, smem, t);
+  }
+}
 template <class L, class V, class S>
 STRETTO_DEVICE void load_smem_transposed(V& v, const S& smem, const Team& t) {
-  load_smem<L, true>(v, smem, t);
+  load_elements<L, true>(v, smem, t);
 }
 // Fills a whole slot from a box, zeros past its end. kRun: columns that may be read at once,
 // because strides and origin are multiples of it. Before the tensor core reads: a proxy fence in
