@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "bench/gpu/each_shape.h"
@@ -10,6 +11,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
+#include "stretto/ops/gpu_harness/gpu_program.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
 
@@ -19,69 +21,16 @@ namespace {
 constexpr DType kDType = DType::kBF16;
 constexpr int kNumSets = 3;
 constexpr int kCandidateSamples = 7;
-constexpr std::size_t kKilobyte = 1024, kMegabyte = kKilobyte * 1024;
 
 // Calls of one graph: enough that the launch of the graph does not count.
-int calls_per_graph(std::size_t bytes) { return bytes <= kMegabyte ? 24 : 6; }
-
-CollectiveShape make_shape(CollectiveKind kind, std::size_t bytes, int world_size) {
-  auto elements = static_cast<std::int64_t>(bytes / size_bytes(kDType));
-  // Eight rows at least: whole rows for every rank of up to eight.
-  std::int64_t n = std::min<std::int64_t>(elements / 8, 8192);
-  return {.kind = kind,
-          .bytes = bytes,
-          .desc = {.dtype = kDType, .m = elements / n, .n = n, .world_size = world_size}};
-}
+int calls_per_graph(std::size_t bytes) { return bytes <= std::size_t{1} << 20 ? 24 : 6; }
 
 std::vector<CollectiveShape> selected(int world_size, const CollectivesOptions& options) {
-  constexpr std::size_t kSizes[] = {
-      4 * kKilobyte, 16 * kKilobyte, 64 * kKilobyte, 256 * kKilobyte, 512 * kKilobyte,
-      kMegabyte,     4 * kMegabyte,  16 * kMegabyte, 64 * kMegabyte,  256 * kMegabyte};
-  constexpr std::size_t kQuick[] = {16 * kKilobyte, kMegabyte, 64 * kMegabyte};
-  std::vector<std::size_t> sizes(std::begin(kSizes), std::end(kSizes));
-  if (options.quick) sizes.assign(std::begin(kQuick), std::end(kQuick));
-  std::vector<CollectiveShape> shapes;
-  for (std::size_t bytes : sizes) {
-    // Beyond these the bytes of one hop count more than the second hop.
-    struct Way {
-      AllReduceKind kind;
-      std::size_t at_most;
-    };
-    for (Way way :
-         {Way{AllReduceKind::kPacket, 4 * kMegabyte}, Way{AllReduceKind::kOneShot, 16 * kMegabyte},
-          Way{AllReduceKind::kTwoShot, 256 * kMegabyte}}) {
-      if (bytes > way.at_most) continue;
-      shapes.push_back(make_shape(CollectiveKind::kAllReduce, bytes, world_size));
-      shapes.back().all_reduce = way.kind;
-    }
-    shapes.push_back(make_shape(CollectiveKind::kAllGather, bytes, world_size));
-    shapes.push_back(make_shape(CollectiveKind::kReduceScatter, bytes, world_size));
-  }
+  std::vector<CollectiveShape> shapes = collective_shapes(world_size, options.quick);
   std::erase_if(shapes, [&](const CollectiveShape& s) {
     return s.to_string().find(options.only) == std::string::npos;
   });
   return shapes;
-}
-
-std::vector<CollectiveConfig> configs(const CollectiveShape& s, bool quick) {
-  bool two_roles = s.kind == CollectiveKind::kAllReduce && s.all_reduce == AllReduceKind::kTwoShot;
-  // Copy engines that fetch do not get on in graphs of several launches (docs/status.md).
-  std::vector<CollectiveConfig> out = gpu_candidates(s.desc, two_roles ? 2 : 1, false);
-  if (quick) out.resize(std::min<std::size_t>(out.size(), 2));
-  for (CollectiveConfig& c : out) c.all_reduce = s.all_reduce;
-  return out;
-}
-
-Program program(const CollectiveShape& s, const CollectiveConfig& config) {
-  switch (s.kind) {
-    case CollectiveKind::kAllGather:
-      return all_gather(s.desc, config);
-    case CollectiveKind::kReduceScatter:
-      return reduce_scatter(s.desc, config);
-    case CollectiveKind::kAllReduce:
-      return all_reduce(s.desc, config);
-  }
-  throw InternalError("collectives: unknown kind");
 }
 
 struct Candidate {
@@ -92,6 +41,7 @@ struct Candidate {
 
 struct Set {
   SymmetricGpuMemory in, ours, theirs;
+  std::map<std::string, SymmetricGpuMemory> others = {};  // by tensor
 };
 
 class Comparison {
@@ -106,7 +56,9 @@ class Comparison {
     for (int i = 0; i < kNumSets; ++i) {
       sets_.push_back(
           {random.allocate(in), allocate_poisoned(world, out), allocate_poisoned(world, out)});
+      add_others(sets_.back(), random);
     }
+    if (shape.kind == CollectiveKind::kAllReduceNorm) make_norm(random);
     world.synchronize();
   }
 
@@ -143,6 +95,48 @@ class Comparison {
         return nccl_.reduce_scatter(parts, part, kDType);
       case CollectiveKind::kAllReduce:
         return nccl_.all_reduce(parts, all, kDType);
+      case CollectiveKind::kAllToAll:
+        return nccl_.all_to_all(parts, part, kDType);
+      case CollectiveKind::kAllReduceNorm:
+        for (std::size_t r = 0; r < parts.size(); ++r) {
+          parts[r].to = s.others.at("reduced").on[r].address();
+        }
+        nccl_.all_reduce(parts, all, kDType);
+        return norm_->call()(set);
+    }
+  }
+
+  // What a kind has beside in and out.
+  void add_others(Set& s, RandomFill& random) const {
+    auto ranks = static_cast<std::size_t>(world_.size());
+    if (shape_.kind == CollectiveKind::kAllToAll) {  // all rows count
+      std::vector<std::int32_t> counts(ranks, static_cast<std::int32_t>(shape_.desc.m));
+      std::size_t bytes = counts.size() * sizeof(counts[0]);
+      SymmetricGpuMemory& memory = s.others["recv_counts"] = world_.allocate(bytes);
+      for (int r = 0; r < world_.size(); ++r) {
+        world_.stream(r).upload(memory.on[static_cast<std::size_t>(r)].address(), counts.data(),
+                                bytes);
+        world_.stream(r).synchronize();
+      }
+    } else if (shape_.kind == CollectiveKind::kAllReduceNorm) {
+      s.others["residual"] = random.allocate(shape_.bytes);
+      s.others["weight"] = random.allocate(shape_.bytes / static_cast<std::size_t>(shape_.desc.m));
+      s.others["sum"] = allocate_poisoned(world_, shape_.bytes);
+      s.others["reduced"] = allocate_poisoned(world_, shape_.bytes);
+    }
+  }
+
+  // The step after NCCL's.
+  void make_norm(RandomFill& random) {
+    NormDesc desc = norm_desc(shape_);
+    desc.add_residual = true;
+    norm_.emplace(world_, rms_norm(desc, default_config(desc, Target::kCuda)), kNumSets, random);
+    for (int i = 0; i < kNumSets; ++i) {
+      const Set& s = sets_[static_cast<std::size_t>(i)];
+      norm_->bind("x", i, s.others.at("reduced"));
+      norm_->bind("residual", i, s.others.at("residual"));
+      norm_->bind("weight", i, s.others.at("weight"));
+      norm_->bind("out", i, s.theirs);
     }
   }
 
@@ -152,20 +146,25 @@ class Comparison {
     for (const Set& s : sets_) {
       GpuLaunchArgs& of_set = args.emplace_back();
       of_set.tensors.resize(p.tensors.size());
-      of_set.extents = {shape_.desc.m};
-      of_set.tensors[static_cast<std::size_t>(p.find_tensor("in"))] = s.in.addresses();
-      of_set.tensors[static_cast<std::size_t>(p.find_tensor("out"))] = s.ours.addresses();
+      of_set.extents = extent_bounds(p);
+      auto bind = [&](const std::string& name, const SymmetricGpuMemory& memory) {
+        int tensor = p.find_tensor(name);
+        if (tensor >= 0) of_set.tensors[static_cast<std::size_t>(tensor)] = memory.addresses();
+      };
+      bind(shape_.kind == CollectiveKind::kAllReduceNorm ? "x" : "in", s.in);
+      bind("out", s.ours);
+      for (const auto& [name, memory] : s.others) bind(name, memory);
     }
     GpuInstance* instance = c.instance.get();
     return [=](int set) { instance->launch(args[static_cast<std::size_t>(set)]); };
   }
 
   void make_candidates() {
-    for (const CollectiveConfig& config : configs(shape_, options_.quick)) {
+    for (CollectiveCandidate& made : collective_candidates(shape_, options_.quick)) {
       Candidate& c = candidates_.emplace_back();
-      c.time.config = to_string(config);
+      c.time.config = std::move(made.config);
+      c.program = std::move(made.program);
       try {
-        c.program = program(shape_, config);
         CompiledProgram compiled = compile(c.program, {.require_proof = false});
         c.instance = std::make_unique<GpuInstance>(world_, compiled);
         for (const Set& s : sets_) poison(world_, s.ours);
@@ -228,13 +227,13 @@ class Comparison {
     }
   }
 
-  // An all-gather's bits are the same; sums of P values of magnitude 1 may be rounded at each hop.
+  // Bits that are copied are the same; sums of P values of magnitude 1 may be rounded at each hop.
   std::string compare(int set) const {
     const Set& s = sets_[static_cast<std::size_t>(set)];
     Tolerance allowed;
-    if (shape_.kind != CollectiveKind::kAllGather) {
-      allowed = {.relative = 0x1p-7, .absolute = 0x1p-6 * world_.size()};
-    }
+    bool copies =
+        shape_.kind == CollectiveKind::kAllGather || shape_.kind == CollectiveKind::kAllToAll;
+    if (!copies) allowed = {.relative = 0x1p-6, .absolute = 0x1p-6 * world_.size()};
     return compare_bf16(world_, s.ours, s.theirs, shape_.desc.n, allowed);
   }
 
@@ -243,6 +242,7 @@ class Comparison {
   CollectiveShape shape_;
   const CollectivesOptions& options_;
   std::vector<Set> sets_;
+  std::optional<GpuProgram> norm_;  // of kAllReduceNorm
   std::vector<Candidate> candidates_;
   CollectiveResult result_;
 };
@@ -264,26 +264,6 @@ Json to_json(const CollectiveSamples& t) {
 }
 
 }  // namespace
-
-std::string CollectiveShape::to_string() const {
-  std::string size = bytes < kMegabyte ? fmt::format("{} KB", bytes / kKilobyte)
-                                       : fmt::format("{} MB", bytes / kMegabyte);
-  switch (kind) {
-    case CollectiveKind::kAllGather:
-      return "all_gather " + size;
-    case CollectiveKind::kReduceScatter:
-      return "reduce_scatter " + size;
-    case CollectiveKind::kAllReduce:
-      return fmt::format("all_reduce {} {}", name(all_reduce), size);
-  }
-  throw InternalError("collectives: unknown kind");
-}
-
-double CollectiveShape::bus_bytes() const {
-  double world = desc.world_size;
-  double times = kind == CollectiveKind::kAllReduce ? 2 : 1;
-  return static_cast<double>(bytes) * times * (world - 1) / world;
-}
 
 std::string CollectiveResult::to_string() const {
   std::string out = fmt::format("{:26}", shape.to_string());
@@ -320,10 +300,10 @@ std::vector<LabelledProgram> collectives_programs(int world_size,
                                                   const CollectivesOptions& options) {
   std::vector<LabelledProgram> programs;
   for (const CollectiveShape& shape : selected(world_size, options)) {
-    for (const CollectiveConfig& c : configs(shape, options.quick)) {
+    for (CollectiveCandidate& c : collective_candidates(shape, options.quick)) {
       programs.push_back(
-          {fmt::format("{} {} | {}", shape.to_string(), to_string(shape.desc), to_string(c)),
-           program(shape, c)});
+          {fmt::format("{} {} | {}", shape.to_string(), to_string(shape.desc), c.config),
+           std::move(c.program)});
     }
   }
   return programs;

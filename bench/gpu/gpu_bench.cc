@@ -7,6 +7,7 @@
 //   gpu_bench gemm-fp8                products of fp8 factors with scales, against cuBLASLt
 //   gpu_bench loops                   eight loops that no operator has, against their rooflines
 //   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
+//   gpu_bench sweep --ranks P         the same from 1 to 32768 rows, the unfused path a candidate
 //   gpu_bench collectives --ranks P   collectives against NCCL
 //   gpu_bench watchdog --ranks P      what deadlines of waits cost
 //   gpu_bench graph-fetch             why copy engines that fetch hang in graphs; two GPUs
@@ -72,12 +73,14 @@ int run(int argc, char** argv) {
   loops->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   loops->add_option("-o,--out", s.out, "JSON with every sample");
   auto* overlap = app.add_subcommand("overlap", "fused operators against cuBLASLt and NCCL");
+  auto* sweep = app.add_subcommand("sweep", "fused operators from 1 to 32768 rows");
   auto* collectives = app.add_subcommand("collectives", "collectives against NCCL");
   compile->add_option("--ranks", s.world_size, "2 and more: of overlap and collectives")
       ->check(CLI::Range(1, 8));
-  for (auto* command : {overlap, collectives}) {
+  compile->add_flag("--sweep", s.sweep, "those of sweep too");
+  for (auto* command : {overlap, sweep, collectives}) {
     command->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(2, 8));
-    command->add_flag("--quick", s.quick, "fewer shapes and configs");
+    if (command != sweep) command->add_flag("--quick", s.quick, "fewer shapes and configs");
     command->add_option("--only", s.only, "shapes whose text contains this");
     command->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
     command->add_option("-o,--out", s.out, "JSON with every sample");
@@ -130,6 +133,7 @@ int run(int argc, char** argv) {
   }
   if (fp8->parsed()) return run_fp8(s);
   if (overlap->parsed()) return run_overlap(s);
+  if (sweep->parsed()) return run_sweep(s);
   if (watchdog->parsed()) return run_watchdog(s);
   if (graph_fetch->parsed()) return run_graph_fetch(s);
   if (startup->parsed()) return run_startup(s);

@@ -3,21 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "bench/gpu/each_shape.h"
-#include "bench/gpu/overlap_buffers.h"
+#include "bench/gpu/overlap_sequence.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
-#include "stretto/runtime/cuda/cublaslt.h"
 
 namespace stretto::bench {
 namespace {
 
-constexpr DType kDType = DType::kBF16;
 // Enough that the factors and results of one are out of the L2 cache when its turn comes again:
 // a set is larger than the cache.
 constexpr int kNumSets = 3;
@@ -33,35 +30,6 @@ std::vector<OverlapShape> selected(int world_size, const OverlapOptions& options
   return shapes;
 }
 
-// A tensor of a shape: what one rank holds.
-struct Extent {
-  std::int64_t rows = 0, cols = 0;
-  std::size_t bytes() const { return static_cast<std::size_t>(rows * cols) * size_bytes(kDType); }
-};
-
-struct Extents {
-  Extent a, b, out;  // the operator's
-  Extent between;    // of the sequence: the gathered rows, or the product to be summed
-};
-
-Extents extents_of(const OverlapShape& s) {
-  const GemmShape& g = s.rank;
-  Extent b{g.n, g.k}, product{g.m, g.n};
-  switch (s.kind) {
-    case OverlapKind::kAgGemm:
-      return {{g.m / s.world_size, g.k}, b, product, {g.m, g.k}};
-    case OverlapKind::kGemmRs:
-      return {{g.m, g.k}, b, {g.m / s.world_size, g.n}, product};
-    case OverlapKind::kGemmAr:
-      return {{g.m, g.k}, b, product, product};
-  }
-  throw InternalError("overlap: unknown kind");
-}
-
-struct Set {
-  SymmetricGpuMemory a, b, ours, theirs, between;
-};
-
 // A config of ours, compiled and loaded on every rank.
 struct Candidate {
   OverlapTime time;
@@ -73,20 +41,15 @@ class Comparison {
  public:
   Comparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
              const OverlapShape& shape, const OverlapOptions& options)
-      : world_(world), nccl_(nccl), shape_(shape), options_(options), sizes_(extents_of(shape)) {
+      : world_(world),
+        shape_(shape),
+        options_(options),
+        unfused_(world, nccl, random, shape, kNumSets, kLibraryRounds) {
     result_.shape = shape;
-    for (int i = 0; i < kNumSets; ++i) {
-      sets_.push_back({random.allocate(sizes_.a.bytes()), random.allocate(sizes_.b.bytes()),
-                       allocate_poisoned(world, sizes_.out.bytes()),
-                       allocate_poisoned(world, sizes_.out.bytes()),
-                       allocate_poisoned(world, sizes_.between.bytes())});
-    }
-    world.synchronize();
   }
 
   OverlapResult run() {
-    choose_library();
-    sequence(0);
+    unfused_.run(0);
     world_.synchronize();
     make_candidates();
     time_candidates();
@@ -102,77 +65,9 @@ class Comparison {
   }
 
  private:
-  cuda::CublasLtOperands operands(int set, int rank) const {
-    const Set& s = sets_[static_cast<std::size_t>(set)];
-    auto r = static_cast<std::size_t>(rank);
-    bool gathers = shape_.kind == OverlapKind::kAgGemm;
-    return {.a = (gathers ? s.between : s.a).on[r].address(),
-            .b = s.b.on[r].address(),
-            .c = (gathers ? s.theirs : s.between).on[r].address()};
-  }
-
-  void choose_library() {
-    const GemmShape& g = shape_.rank;
-    if (shape_.kind == OverlapKind::kAgGemm) {  // the product's factor
-      for (int set = 0; set < kNumSets; ++set) collective(set);
-      world_.synchronize();
-    }
-    for (int r = 0; r < world_.size(); ++r) {
-      cuda::CublasLtGemm& library =
-          library_.emplace_back(world_.device(r), cuda::CublasLtGemmDesc{g.m, g.n, g.k, kDType});
-      std::vector<cuda::CublasLtOperands> all;
-      for (int set = 0; set < kNumSets; ++set) all.push_back(operands(set, r));
-      library.choose(world_.device(r), world_.stream(r), all, kLibraryRounds);
-    }
-  }
-
-  void product(int set) const {
-    for (int r = 0; r < world_.size(); ++r) {
-      library_[static_cast<std::size_t>(r)].run(world_.stream(r), operands(set, r));
-    }
-  }
-
-  void collective(int set) const {
-    const Set& s = sets_[static_cast<std::size_t>(set)];
-    bool gathers = shape_.kind == OverlapKind::kAgGemm;
-    const SymmetricGpuMemory& from = gathers ? s.a : s.between;
-    const SymmetricGpuMemory& to = gathers ? s.between : s.theirs;
-    std::vector<cuda::NcclPart> parts;
-    for (int r = 0; r < world_.size(); ++r) {
-      auto at = static_cast<std::size_t>(r);
-      parts.push_back({&world_.stream(r), from.on[at].address(), to.on[at].address()});
-    }
-    auto elements = [](const Extent& e) { return static_cast<std::size_t>(e.rows * e.cols); };
-    if (gathers) return nccl_.all_gather(parts, elements(sizes_.a), kDType);
-    if (shape_.kind == OverlapKind::kGemmRs) {
-      return nccl_.reduce_scatter(parts, elements(sizes_.out), kDType);
-    }
-    nccl_.all_reduce(parts, elements(sizes_.out), kDType);
-  }
-
-  void sequence(int set) const {
-    bool gathers = shape_.kind == OverlapKind::kAgGemm;
-    if (gathers) collective(set);
-    product(set);
-    if (!gathers) collective(set);
-  }
-
-  GpuLaunchArgs arguments(const Program& p, int set) const {
-    const Set& s = sets_[static_cast<std::size_t>(set)];
-    GpuLaunchArgs args{.tensors = std::vector<std::vector<CUdeviceptr>>(p.tensors.size()),
-                       .extents = {shape_.rank.m}};
-    auto bind = [&](const char* tensor, const SymmetricGpuMemory& memory) {
-      args.tensors[static_cast<std::size_t>(p.find_tensor(tensor))] = memory.addresses();
-    };
-    bind("a", s.a);
-    bind("b", s.b);
-    bind(shape_.kind == OverlapKind::kAgGemm ? "c" : "out", s.ours);
-    return args;
-  }
-
   RanksCall call_of(const Candidate& c) const {
     std::vector<GpuLaunchArgs> args;
-    for (int set = 0; set < kNumSets; ++set) args.push_back(arguments(c.program, set));
+    for (int set = 0; set < kNumSets; ++set) args.push_back(unfused_.arguments(c.program, set));
     GpuInstance* instance = c.instance.get();
     return [=](int set) { instance->launch(args[static_cast<std::size_t>(set)]); };
   }
@@ -238,32 +133,19 @@ class Comparison {
     return sorted;
   }
 
-  // Terms are of magnitude 1, sums of k of them of sqrt(k). Both round the result once; where
-  // ranks' parts are summed, each of them may round to a neighbour, at some sqrt(k) times 4.
-  std::string compare(int set) const {
-    const Set& s = sets_[static_cast<std::size_t>(set)];
-    double magnitude = std::sqrt(static_cast<double>(shape_.rank.k));
-    bool sums = shape_.kind != OverlapKind::kAgGemm;
-    Tolerance allowed{
-        .relative = 0x1p-7,
-        .absolute = sums ? 0x1p-7 * 4 * magnitude * world_.size() : 0x1p-12 * magnitude};
-    return compare_bf16(world_, s.ours, s.theirs, sizes_.out.cols, allowed);
-  }
-
   bool is_right(Candidate& c) {
-    poison(world_, sets_[0].ours);
-    world_.synchronize();
+    unfused_.poison_ours(0);
     call_of(c)(0);
     c.instance->wait();
-    std::string found = compare(0);
+    std::string found = unfused_.compare(0);
     c.time.error = found;
     return found.empty();
   }
 
   OverlapSamples timed(Candidate& c, int calls_per_graph) const {
-    std::vector<RanksCall> calls = {call_of(c), [&](int set) { product(set); },
-                                    [&](int set) { collective(set); },
-                                    [&](int set) { sequence(set); }};
+    std::vector<RanksCall> calls = {call_of(c), [&](int set) { unfused_.product(set); },
+                                    [&](int set) { unfused_.collective(set); },
+                                    [&](int set) { unfused_.run(set); }};
     auto ms = time_ranks(world_, calls,
                          {.num_sets = kNumSets,
                           .warmup_ms = 200,
@@ -275,26 +157,23 @@ class Comparison {
 
   void measure(Candidate& c) {
     result_.eager = timed(c, 0);
-    sequence(kNumSets - 1);
+    unfused_.run(kNumSets - 1);
     world_.synchronize();
     // What hundreds of launches in a row have left.
-    result_.error = compare(kNumSets - 1);
+    result_.error = unfused_.compare(kNumSets - 1);
     if (!result_.error.empty() || !options_.graph || !shape_.decode) return;
     try {
       result_.graph = timed(c, kGraphCalls);
-      result_.error = compare(kNumSets - 1);
+      result_.error = unfused_.compare(kNumSets - 1);
     } catch (const DeviceError& e) {
       result_.error = fmt::format("in a graph: {}", e.what());
     }
   }
 
   GpuWorld& world_;
-  const cuda::NcclRanks& nccl_;
   OverlapShape shape_;
   const OverlapOptions& options_;
-  Extents sizes_;
-  std::vector<Set> sets_;
-  std::vector<cuda::CublasLtGemm> library_;  // [rank]
+  OverlapSequence unfused_;
   std::vector<Candidate> candidates_;
   OverlapResult result_;
 };

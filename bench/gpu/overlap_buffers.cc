@@ -2,70 +2,74 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <thread>
+#include <cstdint>
+#include <limits>
+#include <vector>
 
 #include "stretto/base/dtype.h"
+#include "stretto/runtime/cuda/module.h"
+#include "stretto/runtime/cuda/nvrtc.h"
 
 namespace stretto::bench {
 namespace {
 
-constexpr std::size_t kPieces = 8;  // of a rank's matrix, compared at the same time
-
-struct Difference {
-  std::size_t at = 0;
-  float got = 0, want = 0;
-  bool found = false;
-};
-
-Difference first_difference(const std::vector<std::uint16_t>& got,
-                            const std::vector<std::uint16_t>& want, std::size_t begin,
-                            std::size_t end, Tolerance t) {
-  for (std::size_t i = begin; i < end; ++i) {
-    float g = bf16_to_f32(got[i]), w = bf16_to_f32(want[i]);
-    if (std::fabs(g - w) <= t.relative * std::fabs(w) + t.absolute) continue;
-    return {.at = i, .got = g, .want = w, .found = true};
+// On the device: a matrix may be gigabytes. The first element that differs by more than allowed.
+constexpr const char* kFirstDifference = R"(
+__device__ float wide(unsigned short bits) { return __uint_as_float(unsigned(bits) << 16); }
+extern "C" __global__ void first_difference(
+    const unsigned short* got, const unsigned short* want, unsigned long long count,
+    float relative, float absolute, unsigned long long* first) {
+  unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
+  for (auto i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < count; i += step) {
+    float g = wide(got[i]), w = wide(want[i]);
+    if (!(fabsf(g - w) <= relative * fabsf(w) + absolute)) atomicMin(first, i);
   }
-  return {};
+}
+)";
+constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
+
+std::uint64_t first_difference(const GpuWorld& world, const cuda::KernelImage& image, int rank,
+                               const cuda::DeviceMemory& got, const cuda::DeviceMemory& want,
+                               Tolerance tolerance) {
+  const cuda::Device& device = world.device(rank);
+  const cuda::Stream& stream = world.stream(rank);
+  cuda::Kernel kernel(cuda::Module(device, image.cubin, "compare"), "first_difference");
+  cuda::DeviceMemory first(device, sizeof(std::uint64_t));
+  stream.fill_bytes(first.address(), 0xff, first.bytes());
+  CUdeviceptr a = got.address(), b = want.address(), out = first.address();
+  std::uint64_t count = got.bytes() / sizeof(std::uint16_t), found = kNone;
+  auto relative = static_cast<float>(tolerance.relative);
+  auto absolute = static_cast<float>(tolerance.absolute);
+  void* args[] = {&a, &b, &count, &relative, &absolute, &out};
+  kernel.launch(stream, {.grid = {1024}, .block = {256}}, args);
+  stream.download(&found, out, sizeof(found));
+  stream.synchronize();
+  return found;
 }
 
-Difference first_difference(const std::vector<std::uint16_t>& got,
-                            const std::vector<std::uint16_t>& want, Tolerance t) {
-  std::vector<Difference> found(kPieces);
-  std::vector<std::jthread> threads;
-  for (std::size_t p = 0; p < kPieces; ++p) {
-    threads.emplace_back([&, p] {
-      std::size_t n = got.size();
-      found[p] = first_difference(got, want, n * p / kPieces, n * (p + 1) / kPieces, t);
-    });
-  }
-  threads.clear();  // joins
-  auto first = std::find_if(found.begin(), found.end(), [](const auto& d) { return d.found; });
-  return first == found.end() ? Difference{} : *first;
-}
-
-std::vector<std::uint16_t> download(const GpuWorld& world, const SymmetricGpuMemory& memory,
-                                    int rank) {
-  const cuda::DeviceMemory& on = memory.on[static_cast<std::size_t>(rank)];
-  std::vector<std::uint16_t> host(on.bytes() / sizeof(std::uint16_t));
-  world.stream(rank).download(host.data(), on.address(), on.bytes());
+float element(const GpuWorld& world, int rank, const cuda::DeviceMemory& memory, std::uint64_t i) {
+  std::uint16_t bits = 0;
+  world.stream(rank).download(&bits, memory.address() + 2 * i, sizeof(bits));
   world.stream(rank).synchronize();
-  return host;
+  return bf16_to_f32(bits);
 }
 
 }  // namespace
 
 std::string compare_bf16(const GpuWorld& world, const SymmetricGpuMemory& got,
                          const SymmetricGpuMemory& want, std::int64_t n, Tolerance tolerance) {
+  cuda::KernelImage image = cuda::compile_cuda(kFirstDifference, "compare.cu");
   for (int r = 0; r < world.size(); ++r) {
-    Difference d = first_difference(download(world, got, r), download(world, want, r), tolerance);
-    if (!d.found) continue;
-    auto at = static_cast<std::int64_t>(d.at);
+    const cuda::DeviceMemory& ours = got.on[static_cast<std::size_t>(r)];
+    const cuda::DeviceMemory& theirs = want.on[static_cast<std::size_t>(r)];
+    std::uint64_t found = first_difference(world, image, r, ours, theirs, tolerance);
+    if (found == kNone) continue;
+    auto at = static_cast<std::int64_t>(found);
     return fmt::format(
         "rank {}: [{}, {}] is {}, the libraries have {} (allowed {:.3g} + {:.3g} of "
         "it)",
-        r, at / n, at % n, d.got, d.want, tolerance.absolute, tolerance.relative);
+        r, at / n, at % n, element(world, r, ours, found), element(world, r, theirs, found),
+        tolerance.absolute, tolerance.relative);
   }
   return "";
 }

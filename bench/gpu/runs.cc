@@ -19,6 +19,7 @@
 #include "bench/gpu/overlap.h"
 #include "bench/gpu/points.h"
 #include "bench/gpu/startup.h"
+#include "bench/gpu/sweep.h"
 #include "bench/gpu/watchdog.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/calibrate/calibrate_gpus.h"
@@ -74,6 +75,10 @@ CollectivesOptions collectives_options(const Settings& s) {
   return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
 }
 
+SweepOptions sweep_options(const Settings& s) {
+  return {.only = s.only, .samples = s.samples, .seed = s.seed};
+}
+
 // What runs on one GPU, or on `world_size` of them.
 std::vector<LabelledProgram> all_programs(const Settings& s) {
   std::vector<LabelledProgram> programs;
@@ -83,6 +88,7 @@ std::vector<LabelledProgram> all_programs(const Settings& s) {
   if (s.world_size > 1) {
     add(overlap_programs(s.world_size, kHopperSms, overlap_options(s)));
     add(collectives_programs(s.world_size, collectives_options(s)));
+    if (s.sweep) add(sweep_programs(s.world_size, kHopperSms, sweep_options(s)));
     return programs;
   }
   for (const CheckCase& c : check_cases()) programs.push_back({c.label, c.program()});
@@ -209,6 +215,26 @@ int run_overlap(const Settings& s) {
     failed += !r.error.empty();
   });
   fmt::print("overlap: {} failed (seed {})\n", failed, s.seed);
+  return failed == 0 ? 0 : 1;
+}
+
+int run_sweep(const Settings& s) {
+  GpuWorld world({.size = s.world_size});
+  Json out = machine(world, s);
+  out["nccl"] = cuda::nccl_description();
+  fmt::print("{}\n{}\n{}\n", out["machine"].get<std::string>(), out["cublaslt"].get<std::string>(),
+             out["nccl"].get<std::string>());
+  std::fflush(stdout);
+  SweepOptions options = sweep_options(s);
+  compile_ahead(sweep_programs(s.world_size, world.device(0).properties().num_sms, options));
+  int failed = 0, fused = 0, all = 0;
+  sweep_rows(world, options, [&](const SweepResult& r) {
+    keep(s, out, "sweep", r);
+    failed += !r.error.empty();
+    fused += r.error.empty() && r.winner == SweepResult::Winner::kFused;
+    ++all;
+  });
+  fmt::print("sweep: fused won {} of {}, {} failed (seed {})\n", fused, all, failed, s.seed);
   return failed == 0 ? 0 : 1;
 }
 

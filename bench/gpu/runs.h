@@ -20,7 +20,7 @@ struct Settings {
   std::vector<std::string> configs;
   std::string dtype = "bf16";
   int tp = 4;
-  bool quick = false, graph = false, proof = false;
+  bool quick = false, graph = false, proof = false, sweep = false;
   int samples = 60;
   std::vector<int> ranks = {1, 2};  // predict-points
   std::string file, calibrated;     // points
@@ -32,6 +32,7 @@ int run_gemms(const Settings& s, const std::vector<GemmShape>& shapes);
 int run_fp8(const Settings& s);
 int run_loops(const Settings& s);
 int run_overlap(const Settings& s);
+int run_sweep(const Settings& s);
 int run_collectives(const Settings& s);
 int run_attention_suite(const Settings& s, bool checks);
 int run_watchdog(const Settings& s);

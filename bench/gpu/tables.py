@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/performance.md from bench/results/gpu-KIND[-xN]-DATE[-PART].json, between the lines
 '<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand. NAME is a kind, with -xN where a
-table is of N GPUs: gemm, attention, fp8, overlap-xN, async-tp-xN, collectives-xN, decode, points.
+table is of N GPUs: gemm, attention, fp8, overlap-xN, sweep-xN, async-tp-xN, collectives-xN, startup-xN, decode, points.
 
     bench/gpu/tables.py [--check | --print NAME] [--results DIR] [DOCUMENT]
 
@@ -200,6 +200,47 @@ def overlap_table(results: Results, ranks: int) -> str:
     return text + summary + footnote(text) + sources(ours) + (sources(torch) if any(k in ours for k in torch) else "")
 
 
+def sweep_table(results: Results, ranks: int) -> str:
+    rows = results.rows(["sweep"], "sweep", shape_key, ranks)
+    lines, won, worst = [], collections.Counter(), []
+    for key, (row, _) in rows.items():
+        if "error" in row:
+            lines.append([operator(row) + mark(rows, key), failure(row), *[""] * 6])
+            continue
+        sequence = min((row["nccl_ms"], row["own_ms"]), key=median)
+        r = ratio(row["fused_ms"], sequence)
+        won[row["winner"]] += 1
+        if row["winner"] == "fused":
+            worst.append((r.high, operator(row)))
+        lines.append([operator(row) + mark(rows, key), row["mode"], f"{median(row['fused_ms']):.3f}",
+                      short(row["config"]), f"{median(row['nccl_ms']):.3f}", f"{median(row['own_ms']):.3f}", times(r, 3),
+                      row["winner"]])
+    text = table(["operator (m, n or k of a rank)", "launched", "fused ms", "config", "with NCCL", "with our collective",
+                  "fused / faster sequence", "chosen"], lines)
+    if worst:
+        high, where = max(worst)
+        text += (f"\nChosen: the fused operator in {won['fused']} of {sum(won.values())} rows, cuBLASLt and NCCL in "
+                 f"{won['NCCL']}, cuBLASLt and our collective in {won['own collective']}. Where fused is chosen, the "
+                 f"upper end of the interval is at most {high:.3f} ({where}).\n")
+    return text + footnote(text) + sources(rows)
+
+
+def startup_table(results: Results, ranks: int) -> str:
+    rows = results.rows(["startup"], "startup", lambda r: r["op"], ranks)
+    lines = []
+    for key, (row, _) in rows.items():
+        if "error" in row:
+            lines.append([key + mark(rows, key), failure(row), *[""] * 4])
+            continue
+        lines.append([key + mark(rows, key), f"{row['cold_s']:.2f}", f"{row['nvrtc_s']:.2f}",
+                      f"{median(row['warm_ms']):.1f}, at most {max(row['warm_ms']):.1f}",
+                      f"{median(row['new_m_ms']):.3f}, at most {max(row['new_m_ms']):.3f} ({len(row['new_m_ms'])})",
+                      row["compiled"]])
+    text = table(["operator", "cold start s", "of which NVRTC", "warm start ms", "host ms of a launch with a new m",
+                  "compiled meanwhile"], lines)
+    return text + footnote(text) + sources(rows)
+
+
 def async_tp_table(results: Results, ranks: int) -> str:
     rows = results.rows(["overlap-torch"], "overlap", shape_key, ranks)
     lines = []
@@ -372,8 +413,9 @@ def points_table(results: Results, _ranks: int) -> str:
     return table(["operator", "GPUs", "points", "mean error", "90 % within", "bias"], lines) + sources(rows)
 
 
-MAKERS = {"overlap": overlap_table, "async-tp": async_tp_table, "collectives": collectives_table, "gemm": gemm_table,
-          "fp8": fp8_table, "attention": attention_table, "decode": decode_table, "points": points_table}
+MAKERS = {"overlap": overlap_table, "sweep": sweep_table, "async-tp": async_tp_table, "collectives": collectives_table,
+          "startup": startup_table, "gemm": gemm_table, "fp8": fp8_table, "attention": attention_table,
+          "decode": decode_table, "points": points_table}
 
 
 def make(name: str, results: Results) -> str:

@@ -99,6 +99,27 @@ class Tables(unittest.TestCase):
         self.assertIn("| async-TP | 1.750 | 1.000 | 3.500 | 2.00 [2.00, 2.00] |",
                       self.tables("--print", "async-tp-x2").stdout)
 
+    def test_sweep(self):
+        row = {"op": "gemm_rs", "ranks": 2, "n": 4096, "k": 7168, "mode": "eager", "winner": "fused",
+               "config": "tile=128x256x64 scatter=copy_engine", "nccl_ms": [4.0] * 3}
+        self.result("gpu-sweep-x2-2026-01-02.json", sweep=[
+            {**row, "m": 1024, "fused_ms": [1.0, 1.0, 1.5], "own_ms": [2.0] * 3},
+            {**row, "m": 2048, "fused_ms": [5.0] * 3, "own_ms": [6.0] * 3, "winner": "NCCL"}])
+        text = self.tables("--print", "sweep-x2").stdout
+        self.assertIn("| GEMM+RS 1024, n = 4096, k = 7168 | eager | 1.000 | 128x256 copy engine | 4.000 | 2.000 "
+                      "| 0.500 [0.500, 0.750] | fused |", text)
+        self.assertIn("| 1.250 [1.250, 1.250] | NCCL |", text)
+        self.assertIn("the fused operator in 1 of 2 rows, cuBLASLt and NCCL in 1", text)
+        self.assertIn("0.750 (GEMM+RS 1024", text)
+
+    def test_startup(self):
+        self.result("gpu-startup-x2-2026-01-02.json", startup=[
+            {"op": "gemm", "cold_s": 1.5, "nvrtc_s": 1.25, "warm_ms": [9.0, 2.0, 1.0], "new_m_ms": [0.5] * 4,
+             "compiled": 0}, {"op": "ag_gemm", "error": "no GPU"}])
+        text = self.tables("--print", "startup-x2").stdout
+        self.assertIn("| gemm | 1.50 | 1.25 | 2.0, at most 9.0 | 0.500, at most 0.500 (4) | 0 |", text)
+        self.assertIn("| ag_gemm | failed: no GPU |", text)
+
     def test_check(self):
         self.result("gpu-overlap-x2-2026-01-02.json", overlap=[overlap_row(1, [1.0], [2.0])])
         self.assertEqual(self.tables("--check").returncode, 1)
