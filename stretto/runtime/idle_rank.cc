@@ -28,14 +28,15 @@ void relax_cpu() {
 
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 
-void futex_wait(std::atomic<std::uint32_t>* word, std::uint32_t expected,
+void futex_wait(std::atomic<std::uint32_t>* word, std::uint32_t expected, bool shared,
                 std::chrono::nanoseconds longest) {
   timespec timeout{.tv_sec = 0, .tv_nsec = longest.count()};
-  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, &timeout, nullptr, 0);
+  int operation = shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
+  syscall(SYS_futex, word, operation, expected, &timeout, nullptr, 0);
 }
 
-void futex_wake(std::atomic<std::uint32_t>* word) {
-  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+void futex_wake(std::atomic<std::uint32_t>* word, bool shared) {
+  syscall(SYS_futex, word, shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
 }
 
 }  // namespace
@@ -57,14 +58,15 @@ void IdleRank::pause(int polls) {
   armed_ = false;
   int num_sleeps = (polls - spins) / 2;
   std::chrono::nanoseconds longest = kFirstSleep * (1 << std::min(num_sleeps, 10));
-  futex_wait(&wakes_, seen_wakes_, std::min<std::chrono::nanoseconds>(longest, kLongestSleep));
+  futex_wait(&wakes_, seen_wakes_, shared_,
+             std::min<std::chrono::nanoseconds>(longest, kLongestSleep));
 }
 
 void IdleRank::wake_listener() {
   // Lowered by whoever wakes, so that a rank busy for long costs its notifiers one system call.
   if (!listening_.exchange(false, std::memory_order_seq_cst)) return;
   wakes_.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake(&wakes_);
+  futex_wake(&wakes_, shared_);
 }
 
 }  // namespace stretto

@@ -5,6 +5,8 @@
 // The rank sleeps in two steps, because it polls conditions that this class does not know: one call
 // raises `listening_`, the caller polls once more, and only the next call sleeps. A notifier that
 // adds to its counter and then looks at the flag thus either sees it or is seen by that poll.
+//
+// No state of it can be left behind by a thread that ends in the middle: at worst a wake is lost.
 #pragma once
 
 #include <atomic>
@@ -20,6 +22,9 @@ class alignas(64) IdleRank {
   // Whether ranks outnumber cores: a spinning rank would then keep the one it waits for from
   // running.
   void set_crowded(bool crowded) { crowded_ = crowded; }
+
+  // Whether other processes wake it: this object then lies in memory that they map too.
+  void set_shared(bool shared) { shared_ = shared; }
 
   // By the waiting rank's thread alone. `polls`: failed polls in a row.
   void pause(int polls);
@@ -37,6 +42,7 @@ class alignas(64) IdleRank {
   std::uint32_t seen_wakes_ = 0;  // the waiting thread's
   bool armed_ = false;            // the waiting thread's: it raised listening_ in its last call
   bool crowded_ = false;
+  bool shared_ = false;
 };
 
 }  // namespace stretto

@@ -2,10 +2,45 @@
 
 #include <fmt/format.h>
 
-#include "stretto/base/errors.h"
+#include <functional>
+#include <optional>
+
 #include "stretto/base/printable.h"
 
 namespace stretto {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::size_t slot(std::uint64_t call) { return static_cast<std::size_t>(call % 2); }
+
+CollectiveRequest request_of(const PostedRequest& posted) {
+  return {.kind = static_cast<CollectiveKind>(posted.kind),
+          .name = posted.name.get(),
+          .dtype = posted.dtype,
+          .count = posted.count,
+          .error = posted.error.get()};
+}
+
+bool is_split(const PostedRequest& posted) {
+  return posted.kind == static_cast<std::uint32_t>(CollectiveKind::kSplit);
+}
+
+// Groups may differ, as long as the members of one name the same (differing_groups).
+bool same(const PostedRequest& a, const PostedRequest& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.name_hash == b.name_hash &&
+         (a.count == b.count || is_split(a));
+}
+
+}  // namespace
+
+std::string to_string_of_group(std::uint64_t bit_per_rank) {
+  std::string text;
+  for (int r = 0; r < kMaxRanks; ++r) {
+    if ((bit_per_rank >> r & 1) != 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", r);
+  }
+  return "{" + text + "}";
+}
 
 std::string CollectiveRequest::to_string() const {
   switch (kind) {
@@ -15,89 +50,133 @@ std::string CollectiveRequest::to_string() const {
       return fmt::format("allocate '{}' [{} x {}]", printable(name), stretto::name(dtype), count);
     case CollectiveKind::kSignals:
       return fmt::format("allocate signals '{}' [{}]", printable(name), count);
+    case CollectiveKind::kSplit:
+      return fmt::format("split {}", to_string_of_group(count));
+    case CollectiveKind::kConfirm:
+      return fmt::format("finish '{}'", printable(name));
   }
   return "";
 }
 
-Rendezvous::Outcome Rendezvous::meet(int rank, CollectiveRequest request,
-                                     std::chrono::milliseconds timeout,
-                                     const std::function<int()>& act) {
-  auto deadline = std::chrono::steady_clock::now() + timeout;
-  std::unique_lock lock(mutex_);
-  if (aborted_) return {.status = Status::kAborted};
-  Seat& seat = ranks_[static_cast<std::size_t>(rank)];
-  seat.arrived = true;
-  seat.request = std::move(request);
-  std::uint64_t call = num_completed_;
-  if (++num_arrived_ == ranks_.size()) {
-    complete(act);
-    return outcome_;
+Rendezvous::Outcome Rendezvous::meet(int rank, const CollectiveRequest& request,
+                                     std::chrono::milliseconds timeout) {
+  if (control_.abort.load(std::memory_order_acquire) != 0) return {.status = Status::kAborted};
+  Clock::time_point deadline = Clock::now() + timeout;
+  Seat& own = seat(rank);
+  std::uint64_t call = own.num_arrived.load(std::memory_order_relaxed);
+  std::uint64_t own_run = own.run.load(std::memory_order_relaxed);
+  post(rank, request);
+  if (first_missing(call) < 0) {
+    wake_others(rank);
+    return verdict(call);
   }
-  auto settled = [&] {
-    return num_completed_ != call || aborted_ || first_missing(/*only_left=*/true) >= 0;
-  };
-  bool in_time = changed_.wait_until(lock, deadline, settled);
-  // A call that completed counts even when the abort came before this rank woke up: all ranks must
-  // report the same.
-  if (num_completed_ != call) return outcome_;
-  if (aborted_) return {.status = Status::kAborted};
-  return {.status = in_time ? Status::kReturned : Status::kMissing,
-          .missing = first_missing(/*only_left=*/in_time)};
+  for (int polls = 0;; ++polls) {
+    if (first_missing(call) < 0) return verdict(call);
+    Outcome none;
+    if (control_.abort.load(std::memory_order_acquire) != 0) {
+      none.status = Status::kAborted;
+    } else if (int r = first_returned(call, own_run); r >= 0) {
+      none = {.status = Status::kReturned, .missing = r};
+    } else if (Clock::now() > deadline) {
+      none = {.status = Status::kMissing, .missing = first_missing(call)};
+    }
+    // A call that all came to counts even when the abort came too: all ranks must report the same.
+    if (first_missing(call) < 0) return verdict(call);
+    if (none.status != Status::kDone) return none;
+    control_.idle[static_cast<std::size_t>(rank)].pause(polls);
+  }
 }
 
-void Rendezvous::complete(const std::function<int()>& act) {
-  outcome_ = {};
-  const CollectiveRequest& first = ranks_.front().request;
-  for (std::size_t r = 1; r < ranks_.size() && outcome_.error.empty(); ++r) {
-    if (ranks_[r].request == first) continue;
-    outcome_.error = fmt::format(
-        "collective calls differ between ranks: rank 0 called {}, rank {} "
-        "called {}",
-        first.to_string(), r, ranks_[r].request.to_string());
+void Rendezvous::post(int rank, const CollectiveRequest& request) {
+  Seat& own = seat(rank);
+  std::uint64_t call = own.num_arrived.load(std::memory_order_relaxed);
+  PostedRequest& posted = own.posted[slot(call)];
+  posted.kind = static_cast<std::uint32_t>(request.kind);
+  posted.dtype = request.dtype;
+  posted.count = request.count;
+  posted.name_hash = std::hash<std::string>()(request.name);
+  posted.name.set(request.name);
+  posted.error.set(request.error);
+  own.num_arrived.store(call + 1, std::memory_order_seq_cst);
+}
+
+// All ranks reach the same verdict, since all read the same requests.
+Rendezvous::Outcome Rendezvous::verdict(std::uint64_t call) {
+  auto posted = [&](int r) -> const PostedRequest& { return seat(r).posted[slot(call)]; };
+  auto refuse = [](std::string error) {
+    return Outcome{.status = Status::kRefused, .error = std::move(error)};
+  };
+  for (int r = 1; r < num_ranks_; ++r) {
+    if (same(posted(0), posted(r))) continue;
+    return refuse(
+        fmt::format("collective calls differ between ranks: rank 0 called {}, rank {} called {}",
+                    request_of(posted(0)).to_string(), r, request_of(posted(r)).to_string()));
   }
-  if (outcome_.error.empty()) {
-    try {
-      outcome_.id = act();
-    } catch (const std::exception& e) {
-      outcome_.error = e.what();
+  for (int r = 0; r < num_ranks_; ++r) {
+    std::string error = posted(r).error.get();
+    if (!error.empty()) return refuse(std::move(error));
+  }
+  if (!is_split(posted(0))) return {};
+  for (int r = 0; r < num_ranks_; ++r) {
+    for (int member = 0; member < num_ranks_; ++member) {
+      if ((posted(r).count >> member & 1) == 0 || posted(member).count == posted(r).count) continue;
+      return refuse(fmt::format(
+          "groups differ between their members: rank {} called {}, rank {} "
+          "called {}",
+          r, request_of(posted(r)).to_string(), member, request_of(posted(member)).to_string()));
     }
   }
-  if (!outcome_.error.empty()) outcome_.status = Status::kRefused;
-  for (Seat& seat : ranks_) seat.arrived = false;
-  num_arrived_ = 0;
-  ++num_completed_;
-  changed_.notify_all();
+  return {};
 }
 
-int Rendezvous::first_missing(bool only_left) const {
-  for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    if (!ranks_[r].arrived && (ranks_[r].left || !only_left)) return static_cast<int>(r);
+int Rendezvous::first_missing(std::uint64_t call) {
+  for (int r = 0; r < num_ranks_; ++r) {
+    if (seat(r).num_arrived.load(std::memory_order_seq_cst) <= call) return r;
   }
   return -1;
 }
 
-void Rendezvous::begin_run() {
-  std::lock_guard lock(mutex_);
-  for (Seat& seat : ranks_) seat.left = false;
+// Outside of runs ranks are missed only when they have left for ever.
+int Rendezvous::first_returned(std::uint64_t call, std::uint64_t own_run) {
+  bool in_run = own_run % 2 == 1;
+  for (int r = 0; r < num_ranks_; ++r) {
+    std::uint64_t run = seat(r).run.load(std::memory_order_acquire);
+    bool returned = run == Seat::kLeft || (in_run && run > own_run);
+    if (returned && seat(r).num_arrived.load(std::memory_order_acquire) <= call) return r;
+  }
+  return -1;
+}
+
+void Rendezvous::begin_run(int rank) { seat(rank).run.fetch_add(1, std::memory_order_release); }
+
+void Rendezvous::end_run(int rank) {
+  seat(rank).run.fetch_add(1, std::memory_order_seq_cst);
+  wake_others(rank);
 }
 
 void Rendezvous::leave(int rank) {
-  std::lock_guard lock(mutex_);
-  ranks_[static_cast<std::size_t>(rank)].left = true;
-  if (num_arrived_ > 0) changed_.notify_all();
+  seat(rank).run.store(Seat::kLeft, std::memory_order_seq_cst);
+  wake_others(rank);
 }
 
-void Rendezvous::abort() {
-  std::lock_guard lock(mutex_);
-  aborted_ = true;
-  changed_.notify_all();
+int Rendezvous::meet_to_recover(int rank, std::uint64_t step, std::chrono::milliseconds timeout) {
+  Clock::time_point deadline = Clock::now() + timeout;
+  wake_others(rank);
+  for (int polls = 0;; ++polls) {
+    int missing = -1;
+    for (int r = num_ranks_ - 1; r >= 0; --r) {
+      if (seat(r).num_recovers.load(std::memory_order_seq_cst) < step) missing = r;
+    }
+    if (missing < 0 || Clock::now() > deadline) return missing;
+    if (seat(missing).run.load(std::memory_order_acquire) == Seat::kLeft) return missing;
+    control_.idle[static_cast<std::size_t>(rank)].pause(polls);
+  }
 }
 
-void Rendezvous::reset() {
-  std::lock_guard lock(mutex_);
-  aborted_ = false;
-  num_arrived_ = 0;
-  for (Seat& seat : ranks_) seat.arrived = false;
+void Rendezvous::wake_others(int rank) {
+  for (int r = 0; r < num_ranks_; ++r) {
+    if (r != rank) control_.idle[static_cast<std::size_t>(r)].wake();
+  }
 }
 
 }  // namespace stretto

@@ -1,80 +1,79 @@
 // Where the ranks of a world meet on the host: a collective call in which every rank states what it
-// asks for, the last one to arrive checks that all asked for the same and acts once for all. Used
-// by set-up (allocation, barriers), never inside a launch. World turns an outcome into an
-// exception.
+// asks for, and every rank sees whether all asked for the same. Used by set-up (allocation,
+// barriers), never inside a launch. World turns an outcome into an exception. Lies over the control
+// block, so that ranks may be threads or processes.
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <mutex>
 #include <string>
-#include <vector>
 
 #include "stretto/base/dtype.h"
+#include "stretto/runtime/control_block.h"
 
 namespace stretto {
 
-enum class CollectiveKind : std::uint8_t { kBarrier, kBuffer, kSignals };
+enum class CollectiveKind : std::uint8_t {
+  kBarrier,
+  kBuffer,
+  kSignals,
+  kSplit,
+  kConfirm,  // that the own part of an agreed call is done, or why it is not
+};
 
 struct CollectiveRequest {
   CollectiveKind kind = CollectiveKind::kBarrier;
   std::string name;
   DType dtype = DType::kU8;
-  std::size_t count = 0;  // elements of a buffer, counters of a signal block
+  std::uint64_t count =
+      0;              // elements of a buffer, counters of a signal block, bit per rank of split
+  std::string error;  // refuses the call on every rank
 
-  bool operator==(const CollectiveRequest&) const = default;
   std::string to_string() const;  // "allocate 'full' [float32 x 4096]", on one clean line
 };
 
 class Rendezvous {
  public:
   enum class Status : std::uint8_t {
-    kDone,      // all came and agreed: `id` is what `act` returned
-    kRefused,   // all came; they disagreed or `act` refused: the same `error` on every rank
-    kAborted,   // abort() was called while waiting
+    kDone,      // all came and agreed
+    kRefused,   // all came; they disagreed or one brought an error: the same `error` on every rank
+    kAborted,   // the world was aborted before all had come
     kMissing,   // `missing` did not come within the timeout ...
     kReturned,  // ... or never will, because its body has returned
   };
   struct Outcome {
     Status status = Status::kDone;
-    int id = -1;
     std::string error;
     int missing = -1;  // the lowest such rank
   };
 
-  explicit Rendezvous(int num_ranks) : ranks_(static_cast<std::size_t>(num_ranks)) {}
+  Rendezvous(ControlBlock& control, int num_ranks) : control_(control), num_ranks_(num_ranks) {}
 
-  // Called by rank's own thread. `act` runs once per agreed call, on the last rank to arrive; an
-  // Error out of it refuses the call on all ranks.
-  Outcome meet(int rank, CollectiveRequest request, std::chrono::milliseconds timeout,
-               const std::function<int()>& act);
+  // Called by rank's own thread.
+  Outcome meet(int rank, const CollectiveRequest& request, std::chrono::milliseconds timeout);
 
-  void begin_run();      // every rank may come again
-  void leave(int rank);  // this rank comes no more in this run
-  void abort();          // waiters return kAborted, and so does every later meet() until reset()
-  void reset();          // forgets the abort and a half-finished call; no rank may be inside
+  void begin_run(int rank);
+  void end_run(int rank);  // comes no more in this run
+  void leave(int rank);    // comes no more
+
+  // One step of recovery, which meets although the world is aborted: the caller has added one to
+  // num_recovers of each of its ranks, to `step`. The lowest rank that does not come, -1: all have.
+  int meet_to_recover(int rank, std::uint64_t step, std::chrono::milliseconds timeout);
 
  private:
-  struct Seat {
-    bool arrived = false;
-    bool left = false;
-    CollectiveRequest request;
-  };
+  Seat& seat(int rank) { return control_.seats[static_cast<std::size_t>(rank)]; }
+  void post(int rank, const CollectiveRequest& request);
+  Outcome verdict(std::uint64_t call);
+  int first_missing(std::uint64_t call);
+  int first_returned(std::uint64_t call, std::uint64_t own_run);
+  void wake_others(int rank);
 
-  void complete(const std::function<int()>& act);
-  int first_missing(bool only_left) const;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Seat> ranks_;
-  std::size_t num_arrived_ = 0;
-  std::uint64_t num_completed_ = 0;
-  bool aborted_ = false;
-  // Of the last completed call. The next cannot complete before every rank has read this one.
-  Outcome outcome_;
+  ControlBlock& control_;
+  const int num_ranks_;
 };
+
+// "{0, 2}".
+std::string to_string_of_group(std::uint64_t bit_per_rank);
 
 }  // namespace stretto

@@ -1,5 +1,6 @@
-// The storage behind SymmetricBuffer and SignalBlock: one copy per rank, allocated once for all
-// ranks by the last rank to arrive at the rendezvous, freed when the last rank has released it.
+// The storage behind SymmetricBuffer and SignalBlock: one copy per rank. An allocation takes two
+// steps with a meeting of all ranks in between, so that every rank may do its part: create, then
+// attach. Two kinds: private memory of one process, shared memory of several.
 #pragma once
 
 #include <cstddef>
@@ -11,53 +12,47 @@
 #include <string>
 #include <vector>
 
-#include "stretto/base/dtype.h"
-#include "stretto/runtime/world.h"
+#include "stretto/runtime/processes/peers.h"
+#include "stretto/runtime/processes/shared_memory.h"
 
 namespace stretto {
+
+struct Allocation {
+  std::uint64_t id = 0;  // the same on all ranks
+  std::string name;
+  std::size_t count = 0, each_bytes = 1;
+  bool signals = false;
+
+  std::size_t bytes() const { return count * each_bytes; }
+};
 
 // Thread-safe.
 class SymmetricHeap {
  public:
-  explicit SymmetricHeap(int num_ranks) : num_ranks_(num_ranks) {}
+  virtual ~SymmetricHeap() = default;
 
-  // Return the id. UserError naming the request when the size overflows or memory is short.
-  int add_buffer(const std::string& name, DType dtype, std::size_t elements);
-  int add_signals(const std::string& name, std::size_t count);
+  // The part of `rank`. UserError naming the request when the size overflows or memory is short.
+  virtual void create(int rank, const Allocation& allocation) = 0;
+  // The copies of all ranks by rank, zeroed, 64-byte aligned; nullptr for a rank whose copy does
+  // not come by the deadline, or as soon as `give_up`. UserError as create().
+  virtual std::vector<std::byte*> attach(int rank, std::uint64_t id, Deadline deadline,
+                                         const std::function<bool()>& give_up) = 0;
+  // What this rank no longer uses; false where it has released it already.
+  virtual bool release(int rank, std::uint64_t id) = 0;
 
-  SymmetricBuffer buffer(int id) const;
-  SignalBlock signals(int id) const;
-
-  // Id -1 (an empty handle) is ignored; a handle that this rank has already released is a
-  // UserError.
-  void release_buffer(int id, int rank);
-  void release_signals(int id, int rank);
-
-  void zero_signals();  // outside World::run
-
- private:
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-  struct Buffer {
-    SymmetricBuffer handle;
-    std::vector<std::unique_ptr<std::byte, Free>> storage;  // [world]
-    std::uint64_t released = 0;                             // bit per rank
-  };
-  struct Signals {
-    SignalBlock handle;
-    std::vector<std::unique_ptr<SignalCounter[]>> storage;  // [world]
-    std::uint64_t released = 0;
-  };
-
-  template <typename Block>
-  void release(std::map<int, Block>& blocks, int id, int rank);
-
-  const int num_ranks_;
-  mutable std::mutex mutex_;
-  int next_id_ = 0;
-  std::map<int, Buffer> buffers_;
-  std::map<int, Signals> signals_;
+  virtual void zero_signals() = 0;  // of the ranks of this process
+  virtual void clear() = 0;         // releases everything
 };
+
+std::unique_ptr<SymmetricHeap> make_private_heap(int num_ranks);
+
+// `members[r]` is the peer that is rank r of the world `world`.
+std::unique_ptr<SymmetricHeap> make_shared_heap(std::shared_ptr<Peers> peers, std::uint64_t world,
+                                                std::vector<int> members);
+
+// Throws the UserError of an allocation that cannot be.
+[[noreturn]] void refuse_allocation(const Allocation& allocation, std::size_t num_ranks,
+                                    const std::string& reason);
+void check_allocation_size(const Allocation& allocation, std::size_t num_ranks);
 
 }  // namespace stretto

@@ -3,37 +3,21 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
-#include <map>
 #include <mutex>
-#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "stretto/base/log.h"
-#include "stretto/base/printable.h"
-#include "stretto/runtime/idle_rank.h"
-#include "stretto/runtime/recorder.h"
-#include "stretto/runtime/rendezvous.h"
-#include "stretto/runtime/symmetric_heap.h"
+#include "stretto/runtime/world_state.h"
 
 namespace stretto {
 namespace {
 
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
-
-int checked_size(const WorldOptions& options) {
-  if (options.size < 1 || options.size > World::kMaxWorldSize) {
-    throw UserError(
-        fmt::format("world size {}: need 1 to {} ranks", options.size, World::kMaxWorldSize));
-  }
-  if (options.timeout < std::chrono::milliseconds(1)) {
-    throw UserError(fmt::format("world timeout {} ms: need at least 1", options.timeout.count()));
-  }
-  return options.size;
-}
 
 // What the threads of one run leave for the caller.
 struct RunResult {
@@ -66,201 +50,127 @@ void rethrow_cause(const std::vector<std::exception_ptr>& errors) {
   if (fault) std::rethrow_exception(fault);
 }
 
-}  // namespace
+// The threads of one run.
+class Runner {
+ public:
+  Runner(World::State& state, const std::function<void(Rank&)>& body)
+      : state_(state), body_(body), result_(state.options.size) {}
 
-struct World::State {
-  explicit State(const WorldOptions& o)
-      : options(o),
-        rendezvous(checked_size(o)),
-        heap(o.size),
-        recorder(o.size),
-        idle(index(o.size)) {
-    auto cores = static_cast<int>(std::thread::hardware_concurrency());
-    for (IdleRank& rank : idle) rank.set_crowded(o.size > cores);
-    recorder.set_enabled(o.record);
+  void run() {
+    for (int r : state_.local) state_.rendezvous.begin_run(r);
+    start_threads();
+    await();
+    for (std::thread& thread : threads_) thread.join();
+    // Those that did start may have failed for the same want of memory.
+    if (start_error_) std::rethrow_exception(start_error_);
+    rethrow_cause(result_.errors);
   }
 
-  void record_fault(FaultRecord record);
-  void record_death(int rank, const char* what);
-  Fault winner() const;
-  void run_rank(Rank& rank, const std::function<void(Rank&)>& body, RunResult& result);
-  int start_threads(const std::function<void(Rank&)>& body, RunResult& result,
-                    std::vector<std::thread>& threads);
-  void await(RunResult& result, int num_started);
-  int meet(const Rank& rank, const CollectiveRequest& request, const std::function<int()>& act);
+ private:
+  void run_rank(Rank& rank);
+  void start_threads();
+  void await();
 
-  const WorldOptions options;
-  Rendezvous rendezvous;
-  SymmetricHeap heap;
-  Recorder recorder;
-  std::vector<IdleRank> idle;                // [world]
-  std::vector<std::unique_ptr<Rank>> ranks;  // [world]
-  std::atomic<bool> running{false};
-  std::atomic<bool> aborted{false};
-
-  mutable std::mutex mutex;  // of what follows
-  std::optional<FaultRecord> fault;
-  std::map<int, std::function<void()>> restarts;
-  int next_token = 0;
+  World::State& state_;
+  const std::function<void(Rank&)>& body_;
+  RunResult result_;
+  std::exception_ptr start_error_;
+  std::vector<std::thread> threads_;
 };
 
-void World::State::record_fault(FaultRecord record) {
-  {
-    std::lock_guard lock(mutex);
-    if (fault.has_value()) return;
-    fault = std::move(record);
-    aborted.store(true, std::memory_order_release);
-  }
-  rendezvous.abort();
-  for (IdleRank& rank : idle) rank.wake();
-}
-
-void World::State::record_death(int rank, const char* what) {
-  record_fault({.program = "world",
-                .role = "run",
-                .rank = rank,
-                .waited_for = rank,
-                .reason = fmt::format("rank {} died: {}", rank, printable(what, 400))});
-}
-
-Fault World::State::winner() const {
-  std::lock_guard lock(mutex);
-  STRETTO_CHECK(fault.has_value(), "a rank reports a fault that nobody recorded");
-  return Fault(*fault);
-}
-
-void World::State::run_rank(Rank& rank, const std::function<void(Rank&)>& body, RunResult& result) {
-  pthread_setname_np(pthread_self(), fmt::format("rank {}", rank.index()).c_str());
+void Runner::run_rank(Rank& rank) {
+  int r = rank.index();
+  pthread_setname_np(pthread_self(), fmt::format("rank {}", r).c_str());
   std::exception_ptr error;
+  auto fail = [&](const std::string& what) {
+    error = std::current_exception();
+    state_.fail_in_children(r, what);
+  };
   try {
-    body(rank);
+    body_(rank);
   } catch (const Fault& e) {
-    record_fault(e.record());
-    error = std::current_exception();
+    state_.record_fault(e.record());
+    fail(e.what());
   } catch (const std::exception& e) {
-    record_death(rank.index(), e.what());
-    error = std::current_exception();
+    state_.record_death(r, e.what());
+    fail(e.what());
   } catch (...) {
-    record_death(rank.index(), "unknown exception");
-    error = std::current_exception();
+    state_.record_death(r, "unknown exception");
+    fail("unknown exception");
   }
-  rendezvous.leave(rank.index());
-  std::lock_guard lock(result.mutex);
-  result.errors[index(rank.index())] = std::move(error);
-  result.finished[index(rank.index())] = true;
-  ++result.num_finished;
-  result.changed.notify_all();
+  state_.rendezvous.end_run(r);
+  std::lock_guard lock(result_.mutex);
+  result_.errors[index(r)] = std::move(error);
+  result_.finished[index(r)] = true;
+  ++result_.num_finished;
+  result_.changed.notify_all();
 }
 
-// Returns how many threads it could start; where that is too few, the world is faulted.
-int World::State::start_threads(const std::function<void(Rank&)>& body, RunResult& result,
-                                std::vector<std::thread>& threads) {
-  threads.reserve(ranks.size());
-  for (const std::unique_ptr<Rank>& rank : ranks) {
+// Where there are too few threads, the world is faulted.
+void Runner::start_threads() {
+  threads_.reserve(state_.local.size());
+  for (int r : state_.local) {
     try {
-      threads.emplace_back([&, rank = rank.get()] { run_rank(*rank, body, result); });
+      threads_.emplace_back([this, r] { run_rank(*state_.ranks[index(r)]); });
     } catch (const std::system_error& e) {
-      std::string reason = fmt::format("no thread for rank {}: {}", rank->index(), e.what());
-      record_death(rank->index(), reason.c_str());
-      result.errors[index(rank->index())] = std::make_exception_ptr(
-          UserError(fmt::format("world of {} ranks: {}", options.size, reason)));
+      std::string reason = fmt::format("no thread for rank {}: {}", r, e.what());
+      state_.record_death(r, reason);
+      start_error_ = std::make_exception_ptr(
+          UserError(fmt::format("world of {} ranks: {}", state_.options.size, reason)));
       break;
     }
   }
-  return static_cast<int>(threads.size());
+  for (std::size_t i = threads_.size(); i < state_.local.size(); ++i) {
+    state_.rendezvous.end_run(state_.local[i]);
+  }
 }
 
-void World::State::await(RunResult& result, int num_started) {
-  std::unique_lock lock(result.mutex);
-  auto all = [&] { return result.num_finished == index(num_started); };
+void Runner::await() {
+  std::unique_lock lock(result_.mutex);
+  auto all = [&] { return result_.num_finished == threads_.size(); };
   bool was_aborted = false;
-  while (!result.changed.wait_for(lock, options.timeout, all)) {
+  while (!result_.changed.wait_for(lock, state_.options.timeout, all)) {
     // The first time round the others may be about to see the fault.
-    bool stuck = std::exchange(was_aborted, aborted.load(std::memory_order_acquire));
+    bool stuck = std::exchange(was_aborted, state_.aborted());
     if (!stuck) continue;
     std::string still;
-    for (int r = 0; r < num_started; ++r) {
-      if (!result.finished[index(r)]) still += fmt::format(" {}", r);
+    for (std::size_t i = 0; i < threads_.size(); ++i) {
+      int r = state_.local[i];
+      if (!result_.finished[index(r)]) still += fmt::format(" {}", r);
     }
     log().warn("the world has faulted, but these ranks neither wait nor return:{}", still);
   }
 }
 
-int World::State::meet(const Rank& rank, const CollectiveRequest& request,
-                       const std::function<int()>& act) {
-  Rendezvous::Outcome outcome = rendezvous.meet(rank.index(), request, options.timeout, act);
-  FaultRecord record{.program = "world",
-                     .role = request.to_string(),
-                     .rank = rank.index(),
-                     .waited_for = outcome.missing};
-  switch (outcome.status) {
-    case Rendezvous::Status::kDone:
-      return outcome.id;
-    case Rendezvous::Status::kRefused:
-      throw UserError(outcome.error);
-    case Rendezvous::Status::kAborted:
-      break;
-    case Rendezvous::Status::kMissing:
-      record.reason = fmt::format("deadline: rank {} did not come within {} ms", outcome.missing,
-                                  options.timeout.count());
-      record_fault(std::move(record));
-      break;
-    case Rendezvous::Status::kReturned:
-      record.reason = fmt::format("rank {} has returned without this call", outcome.missing);
-      record_fault(std::move(record));
-      break;
-  }
-  throw winner();
-}
-
-World::World(const WorldOptions& options) : state_(std::make_unique<State>(options)) {
-  for (int r = 0; r < options.size; ++r) state_->ranks.emplace_back(new Rank(this, r));
-}
-
-World::~World() = default;
+}  // namespace
 
 int World::size() const { return state_->options.size; }
 std::chrono::milliseconds World::timeout() const { return state_->options.timeout; }
+const std::vector<int>& World::local_ranks() const { return state_->local; }
 Recorder& World::recorder() { return state_->recorder; }
+bool World::faulted() const { return state_->aborted(); }
+FaultRecord World::fault() const { return state_->fault().value_or(FaultRecord{}); }
+void World::recover() { state_->recover(); }
+
+Rank& World::rank(int rank) {
+  bool is_local = std::count(state_->local.begin(), state_->local.end(), rank) > 0;
+  if (!is_local) throw UserError(fmt::format("rank {} is not one of this process", rank));
+  return *state_->ranks[index(rank)];
+}
+
+void World::finalise() {
+  if (state_->running.load()) throw UserError("World::finalise: the world is running");
+  state_->finalise();
+}
 
 void World::run(const std::function<void(Rank&)>& body) {
-  State& s = *state_;
-  if (s.running.exchange(true)) throw UserError("World::run: the world is already running");
+  state_->require_usable();
+  if (state_->running.exchange(true)) throw UserError("World::run: the world is already running");
   struct Guard {
     std::atomic<bool>& running;
     ~Guard() { running.store(false); }
-  } guard{s.running};
-  s.rendezvous.begin_run();
-  RunResult result(s.options.size);
-  std::vector<std::thread> threads;
-  int num_started = s.start_threads(body, result, threads);
-  s.await(result, num_started);
-  for (std::thread& thread : threads) thread.join();
-  rethrow_cause(result.errors);
-}
-
-bool World::faulted() const { return state_->aborted.load(std::memory_order_acquire); }
-
-FaultRecord World::fault() const {
-  std::lock_guard lock(state_->mutex);
-  return state_->fault.value_or(FaultRecord{});
-}
-
-void World::recover() {
-  State& s = *state_;
-  if (s.running.load()) throw UserError("World::recover: the world is running");
-  s.heap.zero_signals();
-  s.rendezvous.reset();
-  // Called without the lock, since a callback may register or remove another.
-  std::map<int, std::function<void()>> restarts;
-  {
-    std::lock_guard lock(s.mutex);
-    restarts = s.restarts;
-  }
-  for (const auto& [token, restart] : restarts) restart();
-  std::lock_guard lock(s.mutex);
-  s.fault.reset();
-  s.aborted.store(false, std::memory_order_release);
+  } guard{state_->running};
+  Runner(*state_, body).run();
 }
 
 int Rank::size() const { return world_->size(); }
@@ -268,28 +178,42 @@ std::chrono::milliseconds Rank::timeout() const { return world_->timeout(); }
 Recorder& Rank::recorder() { return world_->recorder(); }
 
 SymmetricBuffer Rank::allocate(const std::string& name, DType dtype, std::size_t elements) {
-  World::State& s = *world_->state_;
-  CollectiveRequest request{CollectiveKind::kBuffer, name, dtype, elements};
-  return s.heap.buffer(
-      s.meet(*this, request, [&] { return s.heap.add_buffer(name, dtype, elements); }));
+  CollectiveRequest request{
+      .kind = CollectiveKind::kBuffer, .name = name, .dtype = dtype, .count = elements};
+  World::State::Block block = world_->state_->allocate(index_, request, size_bytes(dtype));
+  return {.name = name,
+          .dtype = dtype,
+          .bytes = elements * size_bytes(dtype),
+          .at = std::move(block.at),
+          .id = block.id};
 }
 
 SignalBlock Rank::allocate_signals(const std::string& name, std::size_t count) {
-  World::State& s = *world_->state_;
-  CollectiveRequest request{CollectiveKind::kSignals, name, DType::kI64, count};
-  return s.heap.signals(s.meet(*this, request, [&] { return s.heap.add_signals(name, count); }));
+  CollectiveRequest request{.kind = CollectiveKind::kSignals, .name = name, .count = count};
+  World::State::Block block = world_->state_->allocate(index_, request, sizeof(SignalCounter));
+  SignalBlock signals{.name = name, .count = count, .id = block.id};
+  for (std::byte* at : block.at) signals.at.push_back(reinterpret_cast<SignalCounter*>(at));
+  return signals;
 }
 
-void Rank::release(const SymmetricBuffer& buffer) {
-  world_->state_->heap.release_buffer(buffer.id, index_);
-}
+void Rank::release(const SymmetricBuffer& buffer) { world_->state_->release(index_, buffer.id); }
+void Rank::release(const SignalBlock& signals) { world_->state_->release(index_, signals.id); }
+void Rank::barrier() { world_->state_->barrier(index_); }
 
-void Rank::release(const SignalBlock& signals) {
-  world_->state_->heap.release_signals(signals.id, index_);
-}
-
-void Rank::barrier() {
-  world_->state_->meet(*this, {.kind = CollectiveKind::kBarrier}, [] { return 0; });
+std::shared_ptr<Rank> Rank::split(const std::vector<int>& group) {
+  std::uint64_t bits = 0;
+  std::string error;
+  for (int r : group) {
+    if (r < 0 || r >= size()) {
+      error = fmt::format("split: rank {} of {} names rank {}", index_, size(), r);
+      break;
+    }
+    bits |= std::uint64_t{1} << r;
+  }
+  if (error.empty() && !group.empty() && (bits >> index_ & 1) == 0) {
+    error = fmt::format("split: rank {} names a group without itself", index_);
+  }
+  return world_->state_->split(index_, bits, error);
 }
 
 int Rank::on_recover(std::function<void()> restart) {
@@ -305,21 +229,19 @@ void Rank::remove_on_recover(int token) {
   s.restarts.erase(token);
 }
 
-bool Rank::aborted() const { return world_->state_->aborted.load(std::memory_order_acquire); }
+bool Rank::aborted() const { return world_->state_->aborted(); }
 
 void Rank::raise_fault(FaultRecord record) {
-  world_->state_->record_fault(std::move(record));
+  world_->state_->record_fault(record);
   throw_fault();
 }
 
 void Rank::throw_fault() const { throw world_->state_->winner(); }
-
 void Rank::pause(int polls) const {
-  world_->state_->idle[static_cast<std::size_t>(index_)].pause(polls);
+  world_->state_->control->idle[World::State::index(index_)].pause(polls);
 }
-
 void Rank::notify_changed(int to) const {
-  world_->state_->idle[static_cast<std::size_t>(to)].wake();
+  world_->state_->control->idle[World::State::index(to)].wake();
 }
 
 }  // namespace stretto

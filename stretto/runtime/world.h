@@ -1,11 +1,15 @@
-// A world is P ranks that share symmetric memory and signals. This is the kind `threads`: one
-// process, one host thread per rank. Everything above (executor, operators, engine) is written
-// against Rank, in the style of one program run by every rank, so that a world of processes can
-// stand in its place.
+// A world is P ranks that share symmetric memory and signals, of two kinds: threads of this process
+// (WorldOptions), or one process per rank on one host (ProcessWorldOptions). Everything above
+// (executor, operators, engine) is written against Rank, in the style of one program run by every
+// rank, and does not see the kind.
 //
 // Faults: no wait is unbounded. The waiter that gives up, or the rank that dies, records a
 // FaultRecord and raises the world's abort flag; from then on every wait of every rank fails with
-// that same Fault until recover().
+// that same Fault until recover(). A process that ends without finalise() is noticed by the others,
+// also where it was killed.
+//
+// A world cannot be used in a child of fork(), nor after finalise(): UserError. One rank is used by
+// one thread at a time; a second one in a collective call gets a UserError.
 #pragma once
 
 #include <atomic>
@@ -20,6 +24,7 @@
 #include "stretto/base/dtype.h"
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
+#include "stretto/runtime/processes/meeting_point.h"
 
 namespace stretto {
 
@@ -47,7 +52,7 @@ struct alignas(64) SignalCounter {
 };
 struct SignalBlock {
   std::string name;
-  std::size_t count = 0;     // counters per rank
+  std::size_t count = 0;           // counters per rank
   std::vector<SignalCounter*> at;  // [world]
   int id = -1;
 };
@@ -58,22 +63,39 @@ struct WorldOptions {
   bool record = false;                                // recorder on from the start
 };
 
+// One rank of a world of processes. Every process constructs its World at about the same time, and
+// again for each further world.
+struct ProcessWorldOptions {
+  MeetingPoint meeting;  // rank, size, and where the processes find each other
+  std::chrono::milliseconds timeout = env_timeout();
+  bool record = false;
+};
+
 class World {
  public:
   static constexpr int kMaxWorldSize = 64;
 
   // UserError for a size outside 1..kMaxWorldSize or a timeout under 1 ms.
   explicit World(const WorldOptions& options);
-  ~World();
+  // Returns when all processes have come. Fault naming a rank that does not come within the
+  // timeout; UserError where the processes disagree about the world or cannot reach each other.
+  explicit World(const ProcessWorldOptions& options);
+  ~World();  // as finalise(); in a child of fork() it leaves the parent's world alone
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
   int size() const;
   std::chrono::milliseconds timeout() const;
+  // The ranks of this process: all, or one in a world of processes.
+  const std::vector<int>& local_ranks() const;
+  // For use outside run(), by one thread at a time. UserError where the rank is not local.
+  Rank& rank(int index);
+  Rank& local_rank() { return rank(local_ranks().front()); }
 
-  // Runs body(rank) on one thread per rank and returns when all have finished. When a rank throws,
-  // the others' waits and collective calls fail with a Fault naming it, and the world is faulted.
-  // Rethrows the exception of the lowest rank that failed by itself, else the Fault. The Rank
+  // Runs body(rank) on one thread per local rank and returns when those have finished; every
+  // process of a world runs as often. When a rank throws, the others' waits and collective calls
+  // fail with a Fault naming it, and the world is faulted. Rethrows the exception of the lowest
+  // local rank that failed by itself, else the Fault. The Rank
   // objects are the same in every run and live as long as the world. Not re-entrant (UserError).
   // A rank that neither waits nor returns cannot be taken off its thread: after a fault run() waits
   // for it and logs which ranks it waits for.
@@ -84,15 +106,22 @@ class World {
   FaultRecord fault() const;
   // Zeroes every signal, tells every registered instance to restart at epoch 0, clears the fault
   // and any half-finished collective call. Symmetric buffers keep their contents. Call it outside
-  // run() (else UserError).
+  // run() (else UserError), in a world of processes on every one of them (else Fault). A world that
+  // has lost a process stays faulted: the Fault that names it.
   void recover();
+
+  // Leaves the world and gives its memory back: handles and instances made from it are void. The
+  // others may go on, but not wait for this process.
+  void finalise();
 
   Recorder& recorder();
 
+  struct State;  // of the runtime itself
+
  private:
   friend class Rank;
-  struct State;
-  void release(int allocation_id);
+  explicit World(std::unique_ptr<State> state);
+  void make_ranks();
   std::unique_ptr<State> state_;
 };
 
@@ -114,6 +143,14 @@ class Rank {
 
   // Host-level barrier over all ranks; for set-up and tests, never part of a launch.
   void barrier();
+
+  // A world of its own for some of the ranks, renumbered in ascending order, with its own memory,
+  // signals and faults; several may be in use at once. Collective over all ranks of this world:
+  // each names the group that it belongs to, itself included, or none and gets nullptr. UserError
+  // on every rank where members of a group disagree. The handle keeps its world alive, and
+  // handle->world() is that world. A member that dies, or whose body throws in this world, faults
+  // the sub-worlds it belongs to; other ranks do not.
+  std::shared_ptr<Rank> split(const std::vector<int>& group);
 
   // Called when the world recovers, so that epochs restart with the signals. Returns a token for
   // remove_on_recover.

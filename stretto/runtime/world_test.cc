@@ -56,50 +56,6 @@ std::vector<FaultRecord> faults_of(World& world, const std::function<void(Rank&)
   return records;
 }
 
-class WorldSizes : public testing::TestWithParam<int> {};
-
-// Without this no operator gets right data from a peer at some world size.
-TEST_P(WorldSizes, EveryRankReachesEveryRanksMemoryAndSignals) {
-  std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
-  int size = GetParam();
-  std::size_t elements = 1 + seed % 1000;
-  World world({.size = size, .timeout = kNever});
-  std::atomic<int> num_bodies{0}, num_wrong{0};
-  world.run([&](Rank& rank) {
-    ++num_bodies;
-    SymmetricBuffer data = rank.allocate("data", DType::kI64, elements);
-    SignalBlock signals = rank.allocate_signals("from", static_cast<std::size_t>(size));
-    if (data.bytes != elements * 8 || rank.size() != size) ++num_wrong;
-    auto value = [&](int from, std::size_t i) {
-      return static_cast<std::int64_t>(seed) * (from + 1) + static_cast<std::int64_t>(i);
-    };
-    for (int r = 0; r < size; ++r) {
-      if (reinterpret_cast<std::uintptr_t>(data.on<std::byte>(r)) % 64 != 0) ++num_wrong;
-    }
-    auto* own = data.on<std::int64_t>(rank.index());
-    if (std::count(own, own + elements, 0) != static_cast<std::ptrdiff_t>(elements)) ++num_wrong;
-    for (std::size_t i = 0; i < elements; ++i) own[i] = value(rank.index(), i);
-    for (int to = 0; to < size; ++to) {
-      signals.at[to][rank.index()].value.fetch_add(1, std::memory_order_release);
-      rank.notify_changed(to);
-    }
-    for (int from = 0; from < size; ++from) {
-      wait_for(rank, signals.at[rank.index()][from], 1);
-      for (std::size_t i = 0; i < elements; ++i) {
-        if (data.on<std::int64_t>(from)[i] != value(from, i)) ++num_wrong;
-      }
-    }
-    rank.release(data);
-    rank.release(signals);
-  });
-  EXPECT_EQ(num_bodies, size);
-  EXPECT_EQ(num_wrong, 0);
-  EXPECT_FALSE(world.faulted());
-}
-
-INSTANTIATE_TEST_SUITE_P(Sizes, WorldSizes, testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 64));
-
 TEST(World, RefusesSizesAndTimeoutsThatMakeNoSense) {
   for (int size : {0, -1, 65, 1000}) {
     expect_user_error([&] { World world({.size = size}); }, {std::to_string(size), "1 to 64"});
@@ -132,69 +88,6 @@ TEST(World, KeepsTheSameRankObjectsOverRuns) {
   world.run([&](Rank& rank) { first[static_cast<std::size_t>(rank.index())] = &rank; });
   world.run([&](Rank& rank) { second[static_cast<std::size_t>(rank.index())] = &rank; });
   EXPECT_EQ(first, second);
-}
-
-struct Mismatch {
-  const char* what;
-  std::function<void(Rank&)> usual, odd;
-  std::vector<std::string> named;
-};
-
-// Ranks that disagree about memory would otherwise corrupt each other silently.
-TEST(Collective, DisagreementGivesTheSameErrorOnEveryRankAndTheWorldGoesOn) {
-  auto allocate = [](const char* name, DType dtype, std::size_t n) {
-    return [=](Rank& rank) { rank.allocate(name, dtype, n); };
-  };
-  auto usual = allocate("full", DType::kF32, 16);
-  auto signals = [](Rank& rank) { rank.allocate_signals("full", 16); };
-  std::vector<Mismatch> mismatches = {
-      {"size", usual, allocate("full", DType::kF32, 17), {"float32 x 16", "float32 x 17"}},
-      {"dtype", usual, allocate("full", DType::kI32, 16), {"float32 x 16", "int32 x 16"}},
-      {"name", usual, allocate("half", DType::kF32, 16), {"'full'", "'half'"}},
-      {"order", usual, [](Rank& rank) { rank.barrier(); }, {"'full'", "barrier"}},
-      {"kind", usual, signals, {"allocate 'full'", "allocate signals 'full'"}},
-      {"hostile name", usual, allocate("a\nb\xff", DType::kF32, 16), {"a\\x0ab\\xff"}},
-  };
-  std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
-  std::mt19937_64 random(seed);
-  for (const Mismatch& m : mismatches) {
-    int odd = static_cast<int>(random() % 4);
-    SCOPED_TRACE(testing::Message() << m.what << ", odd rank " << odd);
-    World world({.size = 4, .timeout = kNever});
-    std::vector<std::string> messages(4);
-    world.run([&](Rank& rank) {
-      try {
-        (rank.index() == odd ? m.odd : m.usual)(rank);
-      } catch (const UserError& e) {
-        messages[static_cast<std::size_t>(rank.index())] = e.what();
-      }
-      rank.release(rank.allocate("after", DType::kU8, 1));
-    });
-    EXPECT_EQ(std::count(messages.begin(), messages.end(), messages[0]), 4) << messages[1];
-    EXPECT_FALSE(world.faulted());
-    expect_user_error([&] { throw UserError(messages[0]); }, m.named);
-  }
-}
-
-TEST(Collective, ASizeThatOverflowsIsRefusedOnEveryRank) {
-  World world({.size = 3, .timeout = kNever});
-  std::size_t huge = std::numeric_limits<std::size_t>::max() / 2;
-  std::atomic<int> num_refused{0};
-  world.run([&](Rank& rank) {
-    try {
-      rank.allocate("huge", DType::kF32, huge);
-    } catch (const UserError& e) {
-      if (std::string(e.what()).find("'huge'") != std::string::npos) ++num_refused;
-    }
-    try {
-      rank.allocate_signals("huge", huge);
-    } catch (const UserError&) {
-      ++num_refused;
-    }
-    rank.allocate("empty is fine", DType::kF32, 0);
-  });
-  EXPECT_EQ(num_refused, 6);
 }
 
 TEST(Collective, ReleaseGivesTheMemoryBackWithTheLastRank) {
@@ -241,18 +134,6 @@ TEST(Faults, ARankThatStallsIsNamedOnEveryOtherRank) {
       EXPECT_EQ(text, world.fault().to_string());
     }
     EXPECT_TRUE(world.faulted());
-  }
-}
-
-TEST(Faults, ARankThatReturnsEarlyIsNamedWithoutWaitingForTheDeadline) {
-  World world({.size = 3, .timeout = kNever});
-  std::vector<FaultRecord> records = faults_of(world, [&](Rank& rank) {
-    if (rank.index() != 1) rank.barrier();
-  });
-  for (int r : {0, 2}) {
-    const FaultRecord& record = records[static_cast<std::size_t>(r)];
-    EXPECT_EQ(record.waited_for, 1);
-    EXPECT_NE(record.reason.find("rank 1 has returned"), std::string::npos) << record.reason;
   }
 }
 
@@ -412,24 +293,6 @@ TEST(Faults, AMachineWithoutThreadsLeftIsAUserError) {
     std::exit(0);
   };
   EXPECT_EXIT(starve(), testing::ExitedWithCode(2), "world of 64 ranks: no thread for rank");
-}
-
-// More ranks than cores is the normal case on a laptop: every round must get through.
-TEST(Waiting, ATokenRunsRoundARingOfEightRanksWithAndWithoutHints) {
-  World world({.size = 8, .timeout = kNever});
-  std::atomic<std::uint64_t> sum{0};
-  world.run([&](Rank& rank) {
-    SignalBlock token = rank.allocate_signals("token", 1);
-    int next = (rank.index() + 1) % 8;
-    for (std::uint64_t lap = 1; lap <= 40; ++lap) {
-      if (rank.index() != 0) wait_for(rank, token.at[rank.index()][0], lap);
-      token.at[next][0].value.fetch_add(1, std::memory_order_release);
-      if (lap % 2 == 0) rank.notify_changed(next);
-      if (rank.index() == 0) wait_for(rank, token.at[0][0], lap);
-      sum += lap;
-    }
-  });
-  EXPECT_EQ(sum, 8u * 820u);
 }
 
 TEST(Waiting, ARankThatWaitsLongCostsLittleProcessorTime) {

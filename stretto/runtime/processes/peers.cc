@@ -1,0 +1,229 @@
+#include "stretto/runtime/processes/peers.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+enum class MessageKind : std::uint32_t { kFarewell = 1, kMemory };
+
+struct Message {
+  MessageKind kind = MessageKind::kFarewell;
+  MemoryKey key;
+};
+
+// Room for one descriptor beside a message.
+union Control {
+  cmsghdr header;
+  std::array<char, CMSG_SPACE(sizeof(int))> bytes;
+};
+
+ssize_t send_message(int socket, Message message, int fd) {
+  iovec data{.iov_base = &message, .iov_len = sizeof message};
+  Control control{};
+  msghdr out{.msg_iov = &data, .msg_iovlen = 1};
+  if (fd >= 0) {
+    out.msg_control = &control;
+    out.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&out);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  }
+  return ::sendmsg(socket, &out, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+ssize_t receive_message(int socket, Message& message, Fd& fd) {
+  iovec data{.iov_base = &message, .iov_len = sizeof message};
+  Control control{};
+  msghdr in{
+      .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  ssize_t got = ::recvmsg(socket, &in, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  cmsghdr* header = got < 0 ? nullptr : CMSG_FIRSTHDR(&in);
+  if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
+    int value = -1;
+    std::memcpy(&value, CMSG_DATA(header), sizeof value);
+    fd = Fd(value);
+  }
+  return got;
+}
+
+int process_behind(int socket) {
+  ucred who{};
+  socklen_t length = sizeof who;
+  ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length);
+  return who.pid;
+}
+
+Fd watch_process(int pid) {
+  if (pid <= 0) return {};
+  return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+}  // namespace
+
+Peers::Peers(int rank, std::vector<Fd> sockets)
+    : rank_(rank),
+      creator_(::getpid()),
+      peers_(sockets.size()),
+      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  for (std::size_t r = 0; r < sockets.size(); ++r) {
+    if (!sockets[r]) continue;
+    peers_[r].pid = process_behind(sockets[r].get());
+    peers_[r].process = watch_process(peers_[r].pid);
+    peers_[r].socket = std::move(sockets[r]);
+  }
+  if (!stop_) throw UserError("no descriptor left for a world");
+  // Signals are for the program's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  reader_ = std::thread([this] { read_all(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Peers::~Peers() {
+  if (::getpid() != creator_) {
+    reader_.detach();  // it did not come along into this child
+    return;
+  }
+  for (Peer& peer : peers_) {
+    if (peer.socket) send_message(peer.socket.get(), {MessageKind::kFarewell}, -1);
+  }
+  std::uint64_t one = 1;
+  static_cast<void>(!::write(stop_.get(), &one, sizeof one));
+  reader_.join();
+}
+
+PeerState Peers::state(int rank) const {
+  return peers_[static_cast<std::size_t>(rank)].state.load(std::memory_order_acquire);
+}
+
+int Peers::first_gone() const {
+  for (int r = 0; r < size(); ++r) {
+    if (state(r) != PeerState::kHere) return r;
+  }
+  return -1;
+}
+
+bool Peers::send(int to, const MemoryKey& key, int fd, Deadline deadline) {
+  Peer& peer = peers_[static_cast<std::size_t>(to)];
+  while (state(to) == PeerState::kHere) {
+    if (send_message(peer.socket.get(), {MessageKind::kMemory, key}, fd) >= 0) return true;
+    if (errno == EPIPE || errno == ECONNRESET) return true;
+    if (errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS) return false;
+    pollfd ready{.fd = peer.socket.get(), .events = POLLOUT};
+    if (ms_until(deadline) == 0) return false;
+    ::poll(&ready, 1, std::min(10, ms_until(deadline)));
+  }
+  return true;
+}
+
+Fd Peers::receive(int from, const MemoryKey& key, Deadline deadline,
+                  const std::function<bool()>& give_up) {
+  constexpr std::chrono::milliseconds kLook{10};
+  std::unique_lock lock(mutex_);
+  while (true) {
+    auto found = received_.find({from, key});
+    if (found != received_.end()) {
+      Fd fd = std::move(found->second);
+      received_.erase(found);
+      return fd;
+    }
+    if (ms_until(deadline) == 0 || state(from) != PeerState::kHere || give_up()) return {};
+    changed_.wait_for(lock, kLook);
+  }
+}
+
+void Peers::discard(std::uint64_t world, std::uint64_t below) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(received_, [&](const auto& item) {
+    const MemoryKey& key = std::get<1>(item.first);
+    return key.world == world && key.id < below;
+  });
+}
+
+int Peers::watch(std::function<void(int, int)> on_death) {
+  std::lock_guard lock(mutex_);
+  for (int r = 0; r < size(); ++r) {
+    if (state(r) == PeerState::kDied) on_death(r, peers_[static_cast<std::size_t>(r)].pid);
+  }
+  watchers_.emplace(next_token_, std::move(on_death));
+  return next_token_++;
+}
+
+void Peers::unwatch(int token) {
+  std::lock_guard lock(mutex_);
+  watchers_.erase(token);
+}
+
+void Peers::read_all() {
+  pthread_setname_np(pthread_self(), "stretto peers");
+  while (true) {
+    std::vector<pollfd> ready{{.fd = stop_.get(), .events = POLLIN}};
+    for (int r = 0; r < size(); ++r) {
+      Peer& peer = peers_[static_cast<std::size_t>(r)];
+      bool here = state(r) == PeerState::kHere;
+      ready.push_back({.fd = here ? peer.socket.get() : -1, .events = POLLIN});
+      ready.push_back({.fd = here ? peer.process.get() : -1, .events = POLLIN});
+    }
+    if (::poll(ready.data(), ready.size(), -1) <= 0) continue;
+    if (ready[0].revents != 0) return;
+    for (int r = 0; r < size(); ++r) {
+      auto at = 1 + 2 * static_cast<std::size_t>(r);
+      bool ended = ready[at + 1].revents != 0;  // looked at before its last words are read
+      if (ready[at].revents != 0 || ended) read(r);
+      if (ended && state(r) == PeerState::kHere) gone(r, PeerState::kDied);
+    }
+  }
+}
+
+void Peers::read(int rank) {
+  while (state(rank) == PeerState::kHere && take_message(rank)) {
+  }
+}
+
+// False when there is nothing more to read now.
+bool Peers::take_message(int rank) {
+  Message message;
+  Fd fd;
+  ssize_t got = receive_message(peers_[static_cast<std::size_t>(rank)].socket.get(), message, fd);
+  // A peer that closes with words of ours unread resets the connection, its own last words intact.
+  if (got < 0 && (errno == EINTR || errno == ECONNRESET)) return true;
+  if (got < 0 && errno == EAGAIN) return false;
+  if (got != sizeof message) {
+    gone(rank, PeerState::kDied);
+  } else if (message.kind == MessageKind::kFarewell) {
+    gone(rank, PeerState::kLeft);
+  } else if (fd) {
+    std::lock_guard lock(mutex_);
+    received_.insert_or_assign({rank, message.key}, std::move(fd));
+    changed_.notify_all();
+  }
+  return true;
+}
+
+void Peers::gone(int rank, PeerState state) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  std::lock_guard lock(mutex_);
+  peer.state.store(state, std::memory_order_release);
+  if (state == PeerState::kDied) {
+    for (const auto& [token, on_death] : watchers_) on_death(rank, peer.pid);
+  }
+  changed_.notify_all();
+}
+
+}  // namespace stretto
