@@ -7,6 +7,11 @@
 // fixpoint: each edge found can only shrink those sums. A chain of notifies that the window shows
 // no end of counts as endless, so what is derived holds for every continuation.
 //
+// What is derived holds one period of launches later, too: program order and launch order repeat,
+// and both what a wait asks for and what can be there without a given notify grow by exactly what
+// the launches in between add, which is the same for every launch. So an order found for launch e
+// holds for e + period, and e + 2 periods, for ever.
+//
 // Order in time is not all: what an agent did before a notify is over for the waiter only where the
 // lowered code takes the steps that this needs, and whoever comes after the wait has to be covered
 // by its steps too (sync_power.h). So there is one set of clocks for order in time, and one for
@@ -55,10 +60,6 @@ class HappensBefore {
   // Rows of the table of which one alone, if it did everything, would make `holds` true.
   using Holds = std::function<bool(const HappensBefore&)>;
   std::vector<SyncRow> missing_rows(const Holds& holds) const;
-
-  // Empty when every wait of launches [1, period] has the same necessary notifies as its twin one
-  // period later; else the first that has not.
-  std::string shift_difference(int period) const;
 
   std::size_t num_clocks() const { return num_clocks_; }
   int num_components() const { return num_components_; }

@@ -1,6 +1,4 @@
 // The rule of necessity (happens_before.h): which notifies a wait cannot do without.
-#include <fmt/format.h>
-
 #include <limits>
 #include <map>
 #include <tuple>
@@ -132,28 +130,6 @@ std::vector<int> HappensBefore::necessary(AfterTable& table, const MultiWait& wa
     needed[g] = lo;
   }
   return needed;
-}
-
-std::string HappensBefore::shift_difference(int period) const {
-  for (const MultiWait& wait : multi_waits_) {
-    if (wait.launch > period) continue;
-    auto it = multi_wait_at_.find(place_key({wait.agent, wait.launch + period, wait.pos}));
-    if (it == multi_wait_at_.end()) continue;
-    const MultiWait& twin = multi_waits_[at(it->second)];
-    const auto& chains = chains_[at(wait.counter)];
-    for (std::size_t c = 0; c < chains.size(); ++c) {
-      if (wait.needed[c] == 0) continue;
-      const ChainItem& item = chains[c].items[at(wait.needed[c] - 1)];
-      std::int64_t shifted = position(item.agent, item.launch + period, item.pos);
-      bool holds =
-          twin.needed[c] > 0 && chains[c].items[at(twin.needed[c] - 1)].position >= shifted;
-      if (holds) continue;
-      const Sync& s = timeline_.trace(wait.agent, wait.launch).syncs[at(wait.pos)];
-      return fmt::format("{}: {}", describe_loc(s.op),
-                         describe_agent(timeline_.launch(wait.launch), wait.agent, s.tile));
-    }
-  }
-  return {};
 }
 
 }  // namespace stretto

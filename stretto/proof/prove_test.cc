@@ -50,6 +50,23 @@ TEST(Prove, AcceptsAPushWithSignalAndAckBetweenTwoRanks) {
   expect_proved(exchange(2, {.num_slots = 1, .ack = true, .all_to_all = false}));
 }
 
+// The own rank's notify counts 2, the neighbour's 1 and comes later. How far ahead the neighbour
+// may run shows only after some launches, and no more than the window holds.
+TEST(Prove, AcceptsACounterThatTwoRanksAddToInUnequalParts) {
+  ProgramBuilder p("unequal", 2);
+  auto y = p.output("y", DType::kF32, {1, 1});
+  auto turn = p.signal("turn", 1);
+  p.role("write", Resource::sms(1), p.range(1), [&](const Tile& t) {
+    p.store(y.tile({t.index, 0}, 1, 1), p.zeros(DType::kF32, 1, 1));
+    p.notify(turn[0], p.rank(), 2);
+  });
+  p.on_end([&] {
+    p.wait(turn[0], 2);
+    p.notify(turn[0], 1 - p.rank());
+  });
+  expect_proved(run_pipeline(p.finish()));
+}
+
 // The rest of the file: programs that would hang, read garbage or corrupt memory if accepted.
 
 TEST(Prove, RejectsReuseOfOneSlotWithoutAck) {

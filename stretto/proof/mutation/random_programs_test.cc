@@ -21,20 +21,7 @@ namespace {
 struct Tally {
   int programs = 0, clean = 0, failing = 0, undecided = 0;
   int rejected_though_clean = 0;
-  int for_another_reason = 0;  // of those: not because the proof stops short of all launches
-  std::string first_disagreement, other_disagreement;
 };
-
-// The exploration sees four launches, the proof has to speak for all. Its argument, that waits need
-// the same notifies a period later, is sufficient, not necessary, and fails for some counters that
-// several ranks add to in unequal parts. Measured 2026-11-21 in three batches of fresh or fixed
-// seeds: 6, 10 and 11 such programs in 80, 34 and 100 runs of 400 soups (about 48 clean ones each).
-// The batches differ by more than chance suggests, so the bound leaves room for the worst of them:
-// at 10 in 34, seven in one run come less than once in a million.
-constexpr int kMaxSoupStoppedShort = 6;
-// None seen in 114 runs of the others.
-constexpr int kMaxStoppedShort = 2;
-constexpr const char* kStoppedShort = "so the proof does not carry over to all launches";
 
 // What one program does dynamically, compared with what the proof says.
 class Comparison {
@@ -65,15 +52,9 @@ class Comparison {
         << "the exploration missed " << observed << "\n"
         << print(program);
     // Completeness.
-    if (proof.proved || !dynamic.failure.empty()) return;
-    ++tally.rejected_though_clean;
-    if (proof.report.find(kStoppedShort) == std::string::npos) {
-      ++tally.for_another_reason;
-      tally.other_disagreement = proof.report + "\n" + print(program);
-    }
-    if (tally.first_disagreement.empty()) {
-      tally.first_disagreement = proof.report + "\n" + print(program);
-    }
+    bool rejected_though_clean = !proof.proved && dynamic.failure.empty();
+    tally.rejected_though_clean += rejected_though_clean ? 1 : 0;
+    EXPECT_FALSE(rejected_though_clean) << proof.report << "\n" << print(program);
   }
 
   Tally tally;
@@ -107,11 +88,9 @@ class Comparison {
   std::uint64_t seed_;
 };
 
-void report_and_check(const char* what, const Tally& t, int max_stopped_short) {
+void report(const char* what, const Tally& t) {
   fmt::print("{}: {} programs, {} clean, {} failing, {} undecided; rejected though clean: {}\n",
              what, t.programs, t.clean, t.failing, t.undecided, t.rejected_though_clean);
-  EXPECT_EQ(t.for_another_reason, 0) << t.other_disagreement;
-  EXPECT_LE(t.rejected_though_clean, max_stopped_short) << t.first_disagreement;
 }
 
 TEST(RandomPrograms, ExchangesAgreeWithEveryInterleaving) {
@@ -122,7 +101,7 @@ TEST(RandomPrograms, ExchangesAgreeWithEveryInterleaving) {
     comparison.compare(sample::RandomProtocol(seed + i).exchange());
   }
   const Tally& t = comparison.tally;
-  report_and_check("exchanges", t, kMaxStoppedShort);
+  report("exchanges", t);
   EXPECT_GE(t.clean, 20);
   EXPECT_GE(t.failing, 20);
 }
@@ -135,7 +114,7 @@ TEST(RandomPrograms, SoupAgreesWithEveryInterleaving) {
     comparison.compare(sample::RandomProtocol(seed + i).soup());
   }
   const Tally& t = comparison.tally;
-  report_and_check("soup", t, kMaxSoupStoppedShort);
+  report("soup", t);
   EXPECT_GE(t.clean, 5);
   EXPECT_GE(t.failing, 100);
 }
@@ -152,7 +131,7 @@ TEST(RandomPrograms, MutantsOfExchangesAgreeWithEveryInterleaving) {
     for (int k = 0; k < 8; ++k) comparison.compare(random.pick(mutants).program);
   }
   const Tally& t = comparison.tally;
-  report_and_check("mutants", t, kMaxStoppedShort);
+  report("mutants", t);
   EXPECT_GE(t.failing, 20);
 }
 
