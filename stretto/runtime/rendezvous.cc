@@ -159,16 +159,22 @@ void Rendezvous::leave(int rank) {
   wake_others(rank);
 }
 
-int Rendezvous::meet_to_recover(int rank, std::uint64_t step, std::chrono::milliseconds timeout) {
+int Rendezvous::meet_to_recover(int rank, std::uint64_t step, std::chrono::milliseconds timeout,
+                                const std::function<int()>& first_gone) {
   Clock::time_point deadline = Clock::now() + timeout;
   wake_others(rank);
+  std::uint64_t seen = 0;  // a rank that has given up did come
   for (int polls = 0;; ++polls) {
-    int missing = -1;
+    int missing = -1, never_seen = -1;
     for (int r = num_ranks_ - 1; r >= 0; --r) {
-      if (seat(r).num_recovers.load(std::memory_order_seq_cst) < step) missing = r;
+      bool here = seat(r).num_recovers.load(std::memory_order_seq_cst) >= step;
+      if (here) seen |= std::uint64_t{1} << r;
+      if (!here) missing = r;
+      if ((seen >> r & 1) == 0) never_seen = r;
     }
+    if (missing >= 0 && never_seen >= 0) missing = never_seen;
     if (missing < 0 || Clock::now() > deadline) return missing;
-    if (seat(missing).run.load(std::memory_order_acquire) == Seat::kLeft) return missing;
+    if (int gone = first_gone(); gone >= 0) return gone;
     control_.idle[static_cast<std::size_t>(rank)].pause(polls);
   }
 }

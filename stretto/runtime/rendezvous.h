@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "stretto/base/dtype.h"
@@ -58,8 +59,10 @@ class Rendezvous {
   void leave(int rank);    // comes no more
 
   // One step of recovery, which meets although the world is aborted: the caller has added one to
-  // num_recovers of each of its ranks, to `step`. The lowest rank that does not come, -1: all have.
-  int meet_to_recover(int rank, std::uint64_t step, std::chrono::milliseconds timeout);
+  // num_recovers of each of its ranks, to `step`. The lowest rank that does not come, or the one
+  // that first_gone() names meanwhile; -1: all have come.
+  int meet_to_recover(int rank, std::uint64_t step, std::chrono::milliseconds timeout,
+                      const std::function<int()>& first_gone);
 
  private:
   Seat& seat(int rank) { return control_.seats[static_cast<std::size_t>(rank)]; }

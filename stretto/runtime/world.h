@@ -107,7 +107,7 @@ class World {
   // Zeroes every signal, tells every registered instance to restart at epoch 0, clears the fault
   // and any half-finished collective call. Symmetric buffers keep their contents. Call it outside
   // run() (else UserError), in a world of processes on every one of them (else Fault). A world that
-  // has lost a process stays faulted: the Fault that names it.
+  // has lost a process stays faulted: a Fault that names the process.
   void recover();
 
   // Leaves the world and gives its memory back: handles and instances made from it are void. The

@@ -52,16 +52,27 @@ void set_up_waiting(ControlBlock& control, int size, bool shared) {
   }
 }
 
+// As Peers::first_gone, among the members of a world.
+int first_gone(const Peers& peers, const std::vector<int>& members) {
+  int gone = peers.first_gone();
+  auto member = std::find(members.begin(), members.end(), gone);
+  return member == members.end() ? -1 : static_cast<int>(member - members.begin());
+}
+
 // The lowest rank makes the block, the others map it.
 Control share_control(const WorldOptions& options, int rank, Peers& peers,
                       const std::vector<int>& members, std::uint64_t id) {
   Deadline deadline = deadline_in(options.timeout);
   MemoryKey key{.world = id, .id = kControlId};
   auto lost = [&](int other) {
-    const char* what = peers.state(members[World::State::index(other)]) == PeerState::kHere
-                           ? "deadline: rank {} did not go on"
-                           : "rank {} ended while the world was being made";
-    return meeting_fault(rank, other, fmt::format(fmt::runtime(what), other));
+    // A process is seen to have ended a moment after its sockets are.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    int gone = first_gone(peers, members);
+    if (gone < 0) {
+      return meeting_fault(rank, other, fmt::format("deadline: rank {} did not go on", other));
+    }
+    return meeting_fault(rank, gone,
+                         fmt::format("rank {} ended while the world was being made", gone));
   };
   if (rank == 0) {
     SharedMemory memory = Control::make();
@@ -71,7 +82,8 @@ Control share_control(const WorldOptions& options, int rank, Peers& peers,
     }
     return Control(std::move(memory));
   }
-  Fd fd = peers.receive(members[0], key, deadline, [] { return false; });
+  auto give_up = [&] { return first_gone(peers, members) >= 0; };
+  Fd fd = peers.receive(members[0], key, deadline, give_up);
   if (!fd) throw lost(0);
   return Control(SharedMemory::open(std::move(fd), Control::kBytes));
 }

@@ -180,13 +180,25 @@ int World::State::first_gone() const {
   return -1;
 }
 
+void World::State::require_all_here() {
+  int gone = first_gone();
+  if (gone < 0) return;
+  FaultRecord record = world_fault(
+      "recover", local.front(), gone,
+      fmt::format("rank {} is gone: a world that has lost a process stays faulted", gone));
+  record_fault(record);
+  throw Fault(record);
+}
+
 void World::State::recover_step(const char* what) {
   std::uint64_t step = 0;
   for (int r : local) {
     step = control->seats[index(r)].num_recovers.fetch_add(1, std::memory_order_seq_cst) + 1;
   }
-  int missing = rendezvous.meet_to_recover(local.front(), step, options.timeout);
+  int missing = rendezvous.meet_to_recover(local.front(), step, options.timeout,
+                                           [this] { return first_gone(); });
   if (missing < 0) return;
+  require_all_here();
   throw Fault(world_fault("recover", local.front(), missing,
                           fmt::format("deadline: rank {} did not come {} within {} ms", missing,
                                       what, options.timeout.count())));
@@ -195,11 +207,7 @@ void World::State::recover_step(const char* what) {
 void World::State::recover() {
   require_usable();
   if (running.load()) throw UserError("World::recover: the world is running");
-  if (int gone = first_gone(); gone >= 0) {
-    record_fault(world_fault("recover", local.front(), gone,
-                             fmt::format("rank {} has left the world", gone)));
-    throw winner();
-  }
+  require_all_here();
   auto own = [&](int r) -> Seat& { return control->seats[index(r)]; };
   std::uint64_t before = own(local.front()).num_recovers.load();
   try {
@@ -227,10 +235,7 @@ void World::State::recover() {
     for (int r : local) own(r).num_recovers.store(before, std::memory_order_release);
     throw;
   }
-  int gone = first_gone();
-  if (gone < 0) return;
-  record_death(gone, "its process ended while the world recovered");
-  throw winner();
+  require_all_here();  // a death that was recorded before the fault was cleared
 }
 
 void World::State::fail_in_children(int rank, const std::string& what) {

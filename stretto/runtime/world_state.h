@@ -91,7 +91,8 @@ struct World::State {
 
  private:
   void watch_peers();
-  int first_gone() const;
+  int first_gone() const;  // the lowest rank whose process has left or died
+  void require_all_here();
   std::uint64_t next_id(int rank);
   void recover_step(const char* what);
   std::shared_ptr<World> make_child(std::uint64_t id, std::uint64_t group, int rank);

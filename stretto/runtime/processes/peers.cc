@@ -113,10 +113,15 @@ PeerState Peers::state(int rank) const {
 }
 
 int Peers::first_gone() const {
-  for (int r = 0; r < size(); ++r) {
-    if (state(r) != PeerState::kHere) return r;
+  int gone = -1;
+  for (int r = size() - 1; r >= 0; --r) {
+    if (state(r) != PeerState::kHere) gone = r;
   }
-  return -1;
+  for (int r = size() - 1; r >= 0; --r) {
+    pollfd process{.fd = peers_[static_cast<std::size_t>(r)].process.get(), .events = POLLIN};
+    if (::poll(&process, 1, 0) == 1) gone = r;
+  }
+  return gone;
 }
 
 bool Peers::send(int to, const MemoryKey& key, int fd, Deadline deadline) {

@@ -40,7 +40,8 @@ class Peers {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
   PeerState state(int rank) const;
-  // The lowest rank that has left or died, -1: none.
+  // The lowest rank whose process has ended or, where there is none, that is gone; -1: all are
+  // here. Who goes because another has died is thus not taken for the cause.
   int first_gone() const;
 
   // Passes a descriptor on. Returns whether it was sent before the deadline; a peer that is gone
