@@ -173,6 +173,17 @@ TEST(Env, TimeoutIsAWholeNumberOfMilliseconds) {
   }
 }
 
+TEST(Env, CacheSizeIsAWholeNumberOfMegabytes) {
+  for (auto [text, mb] : {std::pair{"1", 1}, {"300", 300}, {"", 2048}}) {
+    WithVariable set("STRETTO_CACHE_MB", text);
+    EXPECT_EQ(env_cache_bytes(), std::uint64_t(mb) << 20) << text;
+  }
+  for (const char* bad : {"0", "-5", "1G", "1073741825", "x"}) {
+    WithVariable set("STRETTO_CACHE_MB", bad);
+    expect_user_error(env_cache_bytes, {"STRETTO_CACHE_MB", bad});
+  }
+}
+
 TEST(Env, CacheDirectoryFollowsTheVariablesInOrder) {
   WithVariable home("HOME", "/h");
   {

@@ -10,16 +10,29 @@
 
 namespace stretto {
 
-std::chrono::milliseconds env_timeout() {
-  const char* text = std::getenv("STRETTO_TIMEOUT_MS");
-  if (text == nullptr || *text == '\0') return std::chrono::seconds(10);
-  long long ms = 0;
-  auto [end, error] = std::from_chars(text, text + std::strlen(text), ms);
-  if (error != std::errc() || *end != '\0' || ms < 1 || ms > 86'400'000) {
+namespace {
+
+// A whole number from 1 to `most`, or `otherwise` where the variable is unset or empty.
+long long whole_number(const char* variable, long long most, long long otherwise) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr || *text == '\0') return otherwise;
+  long long value = 0;
+  auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
+  if (error != std::errc() || *end != '\0' || value < 1 || value > most) {
     throw UserError(
-        fmt::format("STRETTO_TIMEOUT_MS is '{}': need a whole number from 1 to 86400000", text));
+        fmt::format("{} is '{}': need a whole number from 1 to {}", variable, text, most));
   }
-  return std::chrono::milliseconds(ms);
+  return value;
+}
+
+}  // namespace
+
+std::chrono::milliseconds env_timeout() {
+  return std::chrono::milliseconds(whole_number("STRETTO_TIMEOUT_MS", 86'400'000, 10'000));
+}
+
+std::uint64_t env_cache_bytes() {
+  return static_cast<std::uint64_t>(whole_number("STRETTO_CACHE_MB", 1 << 30, 2048)) << 20;
 }
 
 std::filesystem::path env_cache_dir() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 
 namespace stretto {
@@ -13,6 +14,9 @@ std::chrono::milliseconds env_timeout();
 // STRETTO_CACHE_DIR: where proofs and choices are kept. Default $XDG_CACHE_HOME/stretto or
 // ~/.cache/stretto.
 std::filesystem::path env_cache_dir();
+
+// STRETTO_CACHE_MB: how much compiled kernels may take there, in bytes. Default 2048 MB.
+std::uint64_t env_cache_bytes();
 
 // STRETTO_NVRTC: the library that compiles GPU kernels; empty where it is to be searched for
 // (runtime/cuda/nvrtc.h).

@@ -305,6 +305,15 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
   return queues;
 }
 
+bool fetches(const std::vector<std::vector<EngineStep>>& queues, int rank) {
+  auto from_afar = [&](const EngineStep& step) {
+    return step.kind == EngineStep::Kind::kCopy && step.copy.from_rank != rank;
+  };
+  return std::any_of(queues.begin(), queues.end(), [&](const std::vector<EngineStep>& queue) {
+    return std::any_of(queue.begin(), queue.end(), from_afar);
+  });
+}
+
 std::string to_string(const Program& schedule, const std::vector<std::int64_t>& signal_offsets,
                       const EnginePlan& plan, int rank, const EngineStep& step) {
   if (step.kind == EngineStep::Kind::kAwaitBell) return fmt::format("bell {}", step.bell);

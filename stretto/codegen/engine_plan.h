@@ -87,4 +87,7 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
                                                   const EnginePlan& plan, int rank,
                                                   const std::vector<std::int64_t>& extents);
 
+// Whether one of them copies from another rank's memory.
+bool fetches(const std::vector<std::vector<EngineStep>>& queues, int rank);
+
 }  // namespace stretto

@@ -78,6 +78,18 @@ std::int64_t EngineQueues::num_marks(int rank) const {
   return static_cast<std::int64_t>(launch_.engines.marks[static_cast<std::size_t>(rank)].size());
 }
 
+void EngineQueues::check_capture(int rank, const std::vector<std::int64_t>& extents,
+                                 const cuda::Stream& main) {
+  std::uint64_t capture = main.capture_id();
+  if (capture == 0 || !fetches(steps_of(rank, extents), rank)) return;
+  if (world_.claim_fetching_capture(rank, capture)) return;
+  throw UserError(
+      fmt::format("{}: its copy engines fetch from other ranks, which works for one launch in a "
+                  "graph, and this graph has one; capture a graph for each, or let engines send or "
+                  "SMs copy",
+                  program_.name));
+}
+
 void EngineQueues::fork(int rank, const std::vector<std::int64_t>& extents, const Addresses& at,
                         const cuda::Stream& main) {
   Rank& own = *ranks_[static_cast<std::size_t>(rank)];

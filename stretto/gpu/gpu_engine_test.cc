@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/test_errors.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
@@ -242,6 +243,19 @@ TEST_F(GpuEngines, DataComesBeforeItsSignalInEveryLaunch) {
   clear();
   replay_often(capture(), 2000, "replayed");
   launch_often(100, "launched after replays");
+}
+
+TEST_F(GpuEngines, ASecondLaunchThatFetchesIsRefusedInAGraph) {
+  start(Way::kPull);
+  for (int r = 0; r < kRanks; ++r) {
+    const cuda::Stream& stream = world_->stream(r);
+    stream.begin_capture();
+    instance_->launch(args_, r, stream);
+    expect_user_error([&] { instance_->launch(args_, r, stream); }, {"accumulate", "graph"});
+    stream.end_capture();
+  }
+  launch_often(10, "after the refusal");
+  replay_often(capture(), 10, "a graph for each");
 }
 
 TEST_F(GpuEngines, QueuesThatWaitForTheirKernel) {

@@ -55,7 +55,8 @@ class GpuInstance {
   // the world. May be captured, stream by stream, between begin_capture and end_capture. On several
   // streams of a rank, kernels that wait for other ranks come after those that leave no room for
   // them; they are launched in the same order on all ranks (GpuWorld::admit says when it is a
-  // UserError).
+  // UserError). UserError, too, for the second launch in one graph whose copy engines fetch
+  // (engine_queues.h).
   void launch(const GpuLaunchArgs& args);
   void launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream);
   // Waits for all ranks. Fault when a wait of this or another instance gave up.

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -14,6 +15,8 @@
 namespace stretto::cuda {
 namespace {
 namespace fs = std::filesystem;
+
+constexpr std::uint64_t kPlenty = std::uint64_t{1} << 30;
 
 class CubinCacheTest : public testing::Test {
  protected:
@@ -52,7 +55,7 @@ TEST_F(CubinCacheTest, GivesBackWhatWasPutIn) {
   std::uint64_t seed = test_seed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
-  CubinCache cache(directory_ / "deeper" / "still");
+  CubinCache cache(directory_ / "deeper" / "still", kPlenty);
   for (int round = 0; round < 20; ++round) {
     std::string key = random_bytes(random, random() % 2000);
     KernelImage image = random_image(random);
@@ -71,7 +74,7 @@ TEST_F(CubinCacheTest, NoDamagedEntryIsFound) {
   std::uint64_t seed = test_seed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
-  CubinCache cache(directory_);
+  CubinCache cache(directory_, kPlenty);
   std::string key = "key" + random_bytes(random, 100);
   cache.insert(key, random_image(random));
   std::string whole = read_file(cache.entry(key));
@@ -102,7 +105,7 @@ TEST_F(CubinCacheTest, NoDamagedEntryIsFound) {
 
 TEST_F(CubinCacheTest, AnotherKeysEntryIsNotFound) {
   std::mt19937_64 random(test_seed());
-  CubinCache cache(directory_);
+  CubinCache cache(directory_, kPlenty);
   cache.insert("key one", random_image(random));
   fs::copy_file(cache.entry("key one"), cache.entry("key two"));
   EXPECT_FALSE(cache.find("key two")) << "as if the two keys had one hash";
@@ -110,9 +113,42 @@ TEST_F(CubinCacheTest, AnotherKeysEntryIsNotFound) {
 
 TEST_F(CubinCacheTest, AnUnusableDirectoryIsNoError) {
   std::mt19937_64 random(test_seed());
-  CubinCache cache("/proc/nowhere");
+  CubinCache cache("/proc/nowhere", kPlenty);
   cache.insert("key", random_image(random));
   EXPECT_FALSE(cache.find("key"));
+}
+
+// What fills a disk is not found out before it is full; what is used must stay.
+TEST_F(CubinCacheTest, OverTheLimitTheLeastRecentlyUsedGo) {
+  constexpr int kEntries = 40, kFits = 10;
+  constexpr std::size_t kBytes = 10000;
+  CubinCache cache(directory_, kFits * (kBytes + 200));
+  KernelImage image{.cubin = std::string(kBytes, 'c')};
+  auto name = [](int i) { return "key " + std::to_string(i); };
+  auto age = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  auto sizes = [&] {
+    std::uintmax_t bytes = 0;
+    for (const auto& file : fs::directory_iterator(directory_)) bytes += file.file_size();
+    return bytes;
+  };
+  fs::create_directories(directory_);
+  write_file(directory_ / "not ours", std::string(50 * kBytes, 'x'));
+  for (int i = 0; i < kEntries; ++i) {
+    cache.insert(name(i), image);
+    fs::last_write_time(cache.entry(name(i)), age + std::chrono::seconds(i));
+    EXPECT_TRUE(cache.find(name(0))) << "used all the time, lost at " << i;
+    EXPECT_LE(sizes(), 50 * kBytes + kFits * (kBytes + 200));
+  }
+  EXPECT_TRUE(cache.find(name(kEntries - 1)));
+  EXPECT_TRUE(cache.find(name(kEntries - kFits / 2)));
+  EXPECT_FALSE(cache.find(name(1)));
+  EXPECT_FALSE(cache.find(name(kEntries - kFits - 1)));
+  EXPECT_TRUE(fs::exists(directory_ / "not ours"));
+
+  CubinCache tiny(directory_, 1);
+  tiny.insert("large", image);
+  EXPECT_TRUE(tiny.find("large")) << "what was just compiled stays";
+  EXPECT_FALSE(tiny.find(name(0)));
 }
 
 // Writers and readers of the same entries in several processes: whatever is found is whole.
@@ -127,7 +163,7 @@ TEST_F(CubinCacheTest, ProcessesShareADirectory) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       std::mt19937_64 random(seed + static_cast<std::uint64_t>(process));
-      CubinCache cache(directory_);
+      CubinCache cache(directory_, kPlenty);
       int found = 0;
       for (int round = 0; round < kRounds; ++round) {
         std::string key = "key " + std::to_string(random() % 3);

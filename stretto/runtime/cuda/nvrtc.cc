@@ -147,7 +147,7 @@ KernelImage compile_cuda(const std::string& source, const std::string& name,
                          const CompileOptions& options) {
   std::vector<std::string> flags = flags_of(options, options.arch);
   std::string key = cache_key(source, name, flags);
-  CubinCache cache(env_cache_dir() / "cuda");
+  CubinCache cache(env_cache_dir() / "cuda", env_cache_bytes());
   if (options.use_cache) {
     if (std::optional<KernelImage> kept = cache.find(key)) return *kept;
   }
