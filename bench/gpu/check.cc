@@ -71,6 +71,12 @@ std::vector<CheckCase> check_cases() {
     GemmConfig plain{.tile = {64, 64, 32}, .num_compute_sms = kWorkers};
     GemmConfig pipelined{
         .tile = {128, 128, 64}, .num_compute_sms = kWorkers, .raster = 2, .num_stages = 3};
+    for (std::int64_t cols : {64, 128}) {
+      GemmConfig split{.tile = {cols == 64 ? 64 : 128, cols, 64}, .num_compute_sms = kWorkers};
+      split.num_stages = 3;
+      split.split_k = 2;
+      add_gemm(cases, small, DType::kBF16, split);
+    }
     add_gemm(cases, small, DType::kBF16, plain);
     add_gemm(cases, small, DType::kF16, pipelined);
     add_fp8(cases, small);

@@ -41,6 +41,24 @@ std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t 
   return std::clamp<std::int64_t>(run_rows / rows, 1, at_most);
 }
 
+// Where tiles leave more than half of the SMs idle, the same with several SMs to a tile, each with
+// steps enough to fill its pipe.
+void add_split(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms) {
+  const std::vector<GemmConfig> whole = configs;
+  for (const GemmConfig& config : whole) {
+    // Wider ones leave no registers for what others have summed.
+    if (config.cluster_size > 1 || config.raster == 1 || config.tile.bn > 128) continue;
+    std::int64_t tiles = num_tiles(d.m, d.n, config.tile), steps = ceil_div(d.k, config.tile.bk);
+    for (int parts : {2, 3, 4, 6, 8}) {
+      if (tiles * parts > num_sms || steps < 4 * parts) break;
+      GemmConfig split = config;
+      split.split_k = parts;
+      split.num_compute_sms = gpu_workers(tiles * parts, num_sms);
+      add(configs, split);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
@@ -71,6 +89,7 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
     config.raster = 1;
     add(configs, config);
   }
+  add_split(configs, d, num_sms);
   return configs;
 }
 

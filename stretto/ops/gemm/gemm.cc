@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <functional>
+#include <utility>
+
+#include "stretto/base/errors.h"
+
 namespace stretto {
 namespace {
 
@@ -14,10 +19,85 @@ void check(const GemmDesc& d, const GemmConfig& cfg) {
                        {"tile.bn", cfg.tile.bn},
                        {"tile.bk", cfg.tile.bk},
                        {"num_compute_sms", cfg.num_compute_sms},
-                       {"raster", cfg.raster}});
+                       {"raster", cfg.raster},
+                       {"split_k", cfg.split_k}});
+  if (std::int64_t steps = ceil_div(d.k, cfg.tile.bk); cfg.split_k > steps) {
+    throw UserError(fmt::format("gemm: split_k is {}, but k has {} steps of {}", cfg.split_k, steps,
+                                cfg.tile.bk));
+  }
   check_factors("gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
   check_dtype("gemm", "c_dtype", d.c_dtype);
 }
+
+// Where a tile of c lies, and which of its steps a worker takes.
+struct Part {
+  Index idx, row, col, channel;
+  StepRange steps;
+};
+
+// Tiles by parts of k. The one that adds the others has the first steps and comes last, so that it
+// waits for tiles that were taken before it. Rows are those of the bound, m or not: each launch
+// notifies every channel.
+class Parts {
+ public:
+  Parts(ProgramBuilder& p, const GemmDesc& d, const GemmConfig& cfg, const Index& m)
+      : p_(p), d_(d), cfg_(cfg) {
+    std::int64_t others = std::int64_t{cfg.split_k - 1} * num_weights();
+    sums_ = p.buffer("sums", DType::kF32, {others, m, d.n});  // [parts - 1 of each weight, m, n]
+    summed_ = p.signal("summed", row_tiles() * col_tiles());
+  }
+
+  TileSpace tiles() const {
+    return p_.grid(row_tiles() * cfg_.split_k, d_.n, 1, cfg_.tile.bn)
+        .raster(cfg_.raster * cfg_.split_k);
+  }
+  Part part_of(const Tile& t) const {
+    Index idx = p_.let("part", cfg_.split_k - 1 - t.m % cfg_.split_k);
+    Index row_tile = p_.let("row_tile", t.m / cfg_.split_k);
+    std::int64_t steps = ceil_div(d_.k, cfg_.tile.bk);
+    auto begin = [&](const Index& part) { return part * steps / cfg_.split_k; };
+    return {.idx = idx,
+            .row = row_tile * cfg_.tile.bm,
+            .col = t.col,
+            .channel = row_tile * col_tiles() + t.n,
+            .steps = {begin(idx), begin(idx + 1)}};
+  }
+  // `finish` gets the sums of all parts.
+  void add_up(const Part& part, Linear::Sums& sums, const std::function<void()>& finish) const {
+    auto stored = [&](const Index& idx, std::size_t weight) {
+      Index at = (idx - 1) * num_weights() + static_cast<std::int64_t>(weight);
+      return sums_.tile({at, part.row, part.col}, cfg_.tile.bm, cfg_.tile.bn);
+    };
+    p_.when(
+        part.idx > 0,
+        [&] {
+          for (std::size_t i = 0; i < sums.of.size(); ++i) {
+            p_.store(stored(part.idx, i), sums.of[i]);
+          }
+          p_.notify(summed_[part.channel], p_.rank());
+        },
+        [&] {
+          p_.wait(summed_[part.channel], cfg_.split_k - 1);
+          p_.loop(1, cfg_.split_k, [&](const Index& other) {
+            for (std::size_t i = 0; i < sums.of.size(); ++i) {
+              sums.of[i] = sums.of[i] + p_.load(stored(other, i));
+            }
+          });
+          finish();
+        });
+  }
+
+ private:
+  std::int64_t num_weights() const { return d_.swiglu ? 2 : 1; }
+  std::int64_t row_tiles() const { return ceil_div(d_.m, cfg_.tile.bm); }
+  std::int64_t col_tiles() const { return ceil_div(d_.n, cfg_.tile.bn); }
+
+  ProgramBuilder& p_;
+  GemmDesc d_;
+  GemmConfig cfg_;
+  TensorRef sums_;
+  SignalRef summed_;  // by tile of c
+};
 
 }  // namespace
 
@@ -29,9 +109,10 @@ std::string to_string(const GemmDesc& d) {
 }
 
 std::string to_string(const GemmConfig& cfg) {
-  return fmt::format("tile={}x{}x{} compute={} raster={} stages={} consumers={} cluster={}",
+  return fmt::format("tile={}x{}x{} compute={} raster={} stages={} consumers={} cluster={}{}",
                      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.raster,
-                     cfg.num_stages, cfg.num_consumers, cfg.cluster_size);
+                     cfg.num_stages, cfg.num_consumers, cfg.cluster_size,
+                     cfg.split_k > 1 ? fmt::format(" split_k={}", cfg.split_k) : "");
 }
 
 GemmConfig default_config(const GemmDesc& d, Target target) {
@@ -77,12 +158,27 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
                      .pipelined(cfg.num_stages)
                      .in_turn(cfg.num_consumers)
                      .clustered(cfg.cluster_size);
-  p.role("gemm", sms, p.grid(c, tile.bm, tile.bn).raster(cfg.raster), [&](const Tile& t) {
-    Value acc = linear.product(tile, t.col, tile_rows(a, scale_a, tile, {.row = t.row}));
+  auto finish = [&](Value acc, const Index& row, const Index& col) {
     if (d.residual) {
-      acc = acc + cast(p.load(residual.tile({t.row, t.col}, tile.bm, tile.bn)), DType::kF32);
+      acc = acc + cast(p.load(residual.tile({row, col}, tile.bm, tile.bn)), DType::kF32);
     }
-    p.store(c.tile({t.row, t.col}, tile.bm, tile.bn), cast(acc, d.c_dtype));
+    p.store(c.tile({row, col}, tile.bm, tile.bn), cast(acc, d.c_dtype));
+  };
+  if (cfg.split_k == 1) {
+    p.role("gemm", sms, p.grid(c, tile.bm, tile.bn).raster(cfg.raster), [&](const Tile& t) {
+      TileRows rows = tile_rows(a, scale_a, tile, {.row = t.row});
+      finish(linear.product(tile, t.col, rows), t.row, t.col);
+    });
+    return p.finish();
+  }
+  Parts parts(p, d, cfg, m);
+  p.role("gemm", sms, parts.tiles(), [&](const Tile& t) {
+    Part part = parts.part_of(t);
+    Linear::Sums sums = linear.sums(tile, t.col);
+    TileRows rows = tile_rows(a, scale_a, tile, {.row = part.row});
+    linear.accumulate(sums, tile, t.col, rows, part.steps);
+    parts.add_up(part, sums,
+                 [&] { finish(linear.finish(std::move(sums), tile, t.col), part.row, t.col); });
   });
   return p.finish();
 }

@@ -28,6 +28,9 @@ struct GemmConfig {
   int num_stages = 0;       // slices of the main loop loaded ahead; 0: none
   int num_consumers = 1;    // agents that take tiles in turn, needs stages
   int cluster_size = 1;     // CTAs that share a tile by rows
+  // Workers that share a tile by steps of k, for products with fewer tiles than SMs. One of them
+  // adds what the others stored, in the order of k: the same bits at every launch.
+  int split_k = 1;
 };
 
 std::string to_string(const GemmDesc& desc);

@@ -1,5 +1,6 @@
 #include "stretto/ops/gemm/gemm_case.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -43,19 +44,34 @@ GemmDesc fp8_block_of(const OpShape& s) {
   return d;
 }
 
-OperatorInfo info(const char* name, const char* summary, GemmDesc (*desc)(const OpShape&)) {
+using MakeConfig = GemmConfig (*)(const GemmDesc&, Target);
+
+// Several workers to every tile, with short steps.
+GemmConfig split_config(const GemmDesc& d, Target target) {
+  GemmConfig cfg = default_config(d, target);
+  cfg.tile.bk = std::min<std::int64_t>(cfg.tile.bk, 64);
+  cfg.tile.bn = std::min<std::int64_t>(cfg.tile.bn, 128);  // beside the sums, a part of them
+  cfg.split_k = static_cast<int>(std::min<std::int64_t>(3, ceil_div(d.k, cfg.tile.bk)));
+  cfg.num_compute_sms =
+      gpu_workers(ceil_div(d.m, cfg.tile.bm) * ceil_div(d.n, cfg.tile.bn) * cfg.split_k,
+                  target == Target::kCpu ? 4 : kGpuSms);
+  return cfg;
+}
+
+OperatorInfo info(const char* name, const char* summary, GemmDesc (*desc)(const OpShape&),
+                  MakeConfig config = default_config) {
   return {.name = name,
           .summary = summary,
           .program =
-              [desc](const OpShape& shape) {
+              [desc, config](const OpShape& shape) {
                 GemmDesc d = desc(with_defaults(shape));
-                return gemm(d, default_config(d, shape.target));
+                return gemm(d, config(d, shape.target));
               },
           .make_case =
-              [desc](const OpShape& shape, std::uint64_t seed) {
+              [desc, config](const OpShape& shape, std::uint64_t seed) {
                 OpShape s = with_defaults(shape);
                 GemmDesc d = desc(s);
-                return gemm_case(d, default_config(d, s.target), s.m, seed);
+                return gemm_case(d, config(d, s.target), s.m, seed);
               },
           .shapes = gemm_shapes,
           .large = large_gemm()};
@@ -209,6 +225,18 @@ OperatorInfo gemm_fp8_block_info() {
   return info("gemm_fp8_block",
               "c[m,n] = a[m,k] * b[n,k]^T of fp8 factors, scales for 1 x 128 of a, 128 x 128 of b",
               fp8_block_of);
+}
+
+OperatorInfo gemm_split_k_info() {
+  OperatorInfo split =
+      info("gemm_split_k", "c[m,n] = a[m,k] * b[n,k]^T, k in parts that different workers sum",
+           desc_of, split_config);
+  split.shapes = [](int world_size) {
+    std::vector<OpShape> shapes = gemm_shapes(world_size);
+    for (OpShape& s : shapes) s.k += 130;  // three steps and more
+    return shapes;
+  };
+  return split;
 }
 
 }  // namespace stretto

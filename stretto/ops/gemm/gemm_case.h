@@ -19,6 +19,7 @@ OperatorInfo gemm_info();
 OperatorInfo gemm_swiglu_info();
 OperatorInfo gemm_fp8_info();
 OperatorInfo gemm_fp8_block_info();
+OperatorInfo gemm_split_k_info();
 
 // --- shared by the operators of the family ---
 

@@ -107,6 +107,32 @@ TEST(Gemm, DefaultConfigOfADecodeStep) {
   expect_gemm(d, default_config(d));
 }
 
+// The same bits at every launch, whoever comes first, with parts of k that do not divide its steps,
+// more tiles than workers, fewer rows than the bound.
+TEST(Gemm, SplitK) {
+  GemmDesc d = kRagged;
+  d.bias = d.residual = true;
+  for (int parts : {2, 3}) {
+    for (int workers : {1, 2, 5}) {
+      expect_gemm(d, {.tile = {.bm = 8, .bn = 12, .bk = 10},
+                      .num_compute_sms = workers,
+                      .raster = 2,
+                      .split_k = parts});
+    }
+  }
+  d.swiglu = true;
+  d.residual = false;
+  expect_gemm(d, {.tile = kSmallTile, .num_compute_sms = 2, .num_stages = 2, .split_k = 3});
+}
+
+TEST(Gemm, SplitKOfFp8) {
+  GemmDesc d = fp8(Scaling::kRowWise);
+  expect_gemm(d, {.tile = kSmallTile, .num_compute_sms = 3, .split_k = 4});
+  d = fp8(Scaling::kBlock);
+  GemmTile tile{.bm = 16, .bn = 64, .bk = 64};
+  expect_gemm(d, {.tile = tile, .num_compute_sms = 3, .num_stages = 2, .split_k = 2});
+}
+
 TEST(Gemm, ReferenceIsTheProductWithTheTranspose) {
   Values product = product_reference({1, 2, 3, 4}, {5, 6, 7, 8}, {.m = 2, .n = 2, .k = 2});
   EXPECT_EQ(product, (Values{17, 23, 39, 53}));
@@ -123,6 +149,8 @@ TEST(Gemm, BadDescOrConfigNamesTheField) {
                     "tile.bn is -4");
   expect_user_error([&] { gemm(kRagged, {.tile = kSmallTile, .num_compute_sms = 0}); },
                     "num_compute_sms is 0");
+  expect_user_error([&] { gemm(kRagged, {.tile = kSmallTile, .split_k = 4}); },
+                    "split_k is 4, but k has 3 steps of 20");
 }
 
 TEST(RowRuns, EveryRowHasOneOwnerAndEveryBlockOneChannel) {

@@ -128,8 +128,9 @@ Linear::Sums Linear::sums(const GemmTile& tile, const Index& col) const {
   return acc;
 }
 
-void Linear::accumulate(Sums& sums, const GemmTile& tile, const Index& col,
-                        const TileRows& rows) const {
+void Linear::accumulate(Sums& sums, const GemmTile& tile, const Index& col, const TileRows& rows,
+                        const std::optional<StepRange>& steps) const {
+  auto [begin, end] = steps.value_or(StepRange{0, ceil_div(desc_.k, tile.bk)});
   bool block = desc_.scaling == Scaling::kBlock;
   Value of_rows;  // [bm, 1]
   if (desc_.scaling == Scaling::kRowWise) of_rows = p_->load(rows.scale(0));
@@ -142,8 +143,8 @@ void Linear::accumulate(Sums& sums, const GemmTile& tile, const Index& col,
     return of;
   };
   std::vector<Value> ahead;  // scales of the next step, on their way during this one
-  if (block) ahead = read_scales(0);
-  p_->loop(ceil_div(desc_.k, tile.bk), [&](const Index& step) {
+  if (block) ahead = read_scales(begin * tile.bk);
+  p_->loop(begin, end, [&](const Index& step) {
     Index k = step * tile.bk;
     std::vector<DotScales> scales;
     if (block) {

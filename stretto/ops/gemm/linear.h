@@ -63,6 +63,11 @@ TileRows tile_rows(const TensorRef& a, const TensorRef& scale, const GemmTile& t
 TensorRef scale_input(ProgramBuilder& p, Scaling scaling, const Index& rows, std::int64_t k,
                       Space space = Space::kLocal);
 
+// Steps [begin, end) of the main loop, of ceil(k / bk).
+struct StepRange {
+  Index begin, end;
+};
+
 class Linear {
  public:
   // Declares the inputs b [n, k], bias [n] and scale_b, or b_gate, b_up, bias_gate ... scale_b_up.
@@ -71,15 +76,17 @@ class Linear {
   // Columns [col, col + bn) of f(a * b^T), fp32 [bm, bn].
   Value product(const GemmTile& tile, const Index& col, const TileRows& rows) const;
 
-  // The same in steps, for rows that lie in one of several places: sums of zero, [bm, bn] fp32, one
-  // for each weight; a main loop that adds to them, once; what they make.
+  // The same in steps, for rows that lie in one of several places or a k that is summed in parts:
+  // sums of zero, [bm, bn] fp32, one for each weight; a main loop that adds to them, once (all its
+  // steps or some); what they make.
   struct Sums {
     std::vector<Value> of;  // by weight, fp32 [bm, bn]
     std::vector<Value>
         scales;  // by weight [1, bn], with scales of rows: there before the loop ends
   };
   Sums sums(const GemmTile& tile, const Index& col) const;
-  void accumulate(Sums& sums, const GemmTile& tile, const Index& col, const TileRows& rows) const;
+  void accumulate(Sums& sums, const GemmTile& tile, const Index& col, const TileRows& rows,
+                  const std::optional<StepRange>& steps = {}) const;
   Value finish(Sums sums, const GemmTile& tile, const Index& col) const;
 
  private:

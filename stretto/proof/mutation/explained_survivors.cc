@@ -146,6 +146,8 @@ const std::vector<Explanation>& explanations() {
        "one left out"},
       {"@(* gpu|piped)", "pipe of one slot", "*", "the pipe works with one slot, only slower"},
       {"piped", "condition always holds", "gemm.math: when", kEveryTile},
+      {"gemm_split_k P=* gpu", "condition always holds", "gemm.consumer: when #2",
+       "it asks for steps of the main loop, which every part has"},
       {"piped", "drop fence", "gemm.math: fence",
        "the condition holds for every tile, so the fence is never reached"},
   };
