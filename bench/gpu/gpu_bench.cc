@@ -14,6 +14,7 @@
 //   gpu_bench startup --ranks P       cold and warm starts, and launches with a new m
 //   gpu_bench predict-points -o FILE  predicted times of a list of operators; needs no GPU
 //   gpu_bench points FILE             the same measured, and how far off the predictions are
+//   gpu_bench refit FILE --machine M  predictions against what was measured before; needs no GPU
 //   gpu_bench calibrate -o FILE       what this machine can do, for predictions
 #include <fmt/format.h>
 
@@ -121,6 +122,15 @@ int run(int argc, char** argv) {
     command->add_option("--machine", s.calibrated,
                         "machine file; points: after calibration, beside the file's predictions");
   }
+  auto* refit = app.add_subcommand("refit", "predictions against what was measured; needs no GPU");
+  refit->add_option("file", s.file, "of points")->required();
+  refit->add_option("--machine", s.calibrated, "that is predicted on, or fitted")->required();
+  refit->add_option("--fit", s.refit.parameters, "paths into the machine file")->delimiter(',');
+  refit->add_option("--rounds", s.refit.rounds, "of the fit")->check(CLI::Range(1, 100));
+  refit->add_option("--only", s.refit.only, "points whose text contains this");
+  refit->add_option("--most-rows", s.refit.most_rows, "leave out what has more");
+  refit->add_option("--ranks", s.ranks, "worlds")->delimiter(',')->capture_default_str();
+  refit->add_option("-o,--out", s.out, "machine file");
   auto* calibrate = app.add_subcommand("calibrate", "a machine file of this machine");
   calibrate->add_option("--ranks", s.world_size, "GPUs")->check(CLI::Range(1, 8));
   calibrate->add_option("-o,--out", s.out, "machine file")->required();
@@ -128,6 +138,7 @@ int run(int argc, char** argv) {
   if (calibrate->parsed()) return run_calibrate(s);
   if (predict_points->parsed()) return run_predict_points(s);
   if (points->parsed()) return run_points(s);
+  if (refit->parsed()) return run_refit(s);
   if (attention_check->parsed() || attention_suite->parsed()) {
     return run_attention_suite(s, attention_check->parsed());
   }

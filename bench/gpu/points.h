@@ -28,6 +28,8 @@ struct Point {
   Json to_json() const;
 };
 
+// Tile level. UserError where its config is not offered any more.
+Program point_program(const Point& point);
 // Every point of `world_size` ranks, predicted on `machine`.
 std::vector<Point> predict_points(int world_size, const predict::Machine& machine);
 // Of a file that holds {"points": [...]}; those of `world_size` ranks. UserError naming the field.

@@ -379,6 +379,23 @@ int run_points(const Settings& s) {
   return 0;
 }
 
+int run_refit(const Settings& s) {
+  Json file = read_json_file(s.file);
+  std::vector<Point> points;
+  for (int ranks : s.ranks) {
+    for (Point& p : read_points(file, s.file, ranks)) points.push_back(std::move(p));
+  }
+  Refit found = refit(predict::find_machine(s.calibrated), std::move(points), s.refit);
+  for (const auto* part : {&found.fitted, &found.held_out}) {
+    for (const Point& p : *part) {
+      fmt::print("{} {}\n", part == &found.fitted ? "fit " : "held", p.to_string());
+    }
+  }
+  fmt::print("fitted:\n{}held out:\n{}", summary(found.fitted), summary(found.held_out));
+  if (!s.out.empty()) std::ofstream(s.out) << predict::to_json(found.machine).dump(1) << "\n";
+  return 0;
+}
+
 int run_calibrate(const Settings& s) {
   GpuWorld world({.size = s.world_size});
   Json out = machine(world, s);

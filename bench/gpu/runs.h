@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/gpu/gemm_shapes.h"
+#include "bench/gpu/refit.h"
 
 namespace stretto::bench {
 
@@ -24,6 +25,7 @@ struct Settings {
   int samples = 60;
   std::vector<int> ranks = {1, 2};  // predict-points
   std::string file, calibrated;     // points
+  RefitOptions refit;
 };
 
 // Each returns the process's exit status.
@@ -40,6 +42,7 @@ int run_graph_fetch(const Settings& s);
 int run_startup(const Settings& s);
 int run_predict_points(const Settings& s);
 int run_points(const Settings& s);
+int run_refit(const Settings& s);
 int run_calibrate(const Settings& s);
 
 }  // namespace stretto::bench

@@ -108,12 +108,15 @@ const std::vector<std::string>& fitted_parameters() {
       "memory/sm_copy_gbs",
       "memory/latency_us",
       "memory/l2_gbs",
+      "memory/thread_bytes",
       "overhead_us/tile",
       "overhead_us/notify",
+      "overhead_us/bulk_notify",
       "link/load_latency_us",
       "overhead_us/local_signal",
       "launch_us/graph",
-      "tensor_loss_per_gbs",
+      "power_ms_per_gb/l2",
+      "power_ms_per_gb/link",
       "vector_gops_per_sm",
   };
   return parameters;

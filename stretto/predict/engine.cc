@@ -10,6 +10,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/predict/flow_pool.h"
+#include "stretto/predict/power.h"
 #include "stretto/predict/tensor_turn.h"
 #include "stretto/proof/instance_graph.h"
 
@@ -89,6 +90,7 @@ class Engine {
     while (step()) {
     }
     if (num_ended_ < unfinished_.size()) throw Rejected(who_waits());
+    stretch(run_, power_seconds(plan_, options_));
     return std::move(run_);
   }
 
@@ -245,7 +247,7 @@ class Engine {
     const std::vector<Step>& steps = plan_.agents[at(agent)].steps;
     bool is_first = state.next == 0 || steps[state.next - 1].kind != StepKind::kNotify;
     bool is_packet = step.op->code == OpCode::kStorePacket;
-    double cost = is_first && !is_packet ? plan_.notify_cost : 0;
+    double cost = is_first && !is_packet ? plan_.agents[at(agent)].notify_cost : 0;
     double delay = step.is_remote && options_.free_communication ? 0 : step.delay;
     post({.time = now_ + cost + delay,
           .kind = EventKind::kSignal,

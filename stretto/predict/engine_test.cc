@@ -140,6 +140,68 @@ TEST(Engine, WorkersShareALink) {
   EXPECT_EQ(predict(push(4), m).bound_by, "nvlink");
 }
 
+// Rank 0's only worker, of 128 threads, sums a row of its own tensor and one of rank 1's in each of
+// 8 iterations, and stores the sum at home or at rank 1.
+Program sum_rows(int cols, const std::string& to) {
+  std::string n = std::to_string(cols);
+  return read(R"(program "sum_rows" world 2 level schedule {
+  rank %rank
+  tile %t
+  loop %i
+  input @in : f32[8, )" +
+              n + R"(] symmetric
+  output @out : f32[8, )" +
+              n + R"(] symmetric
+  on_start on_start body {
+  }
+  role sum sms 1 tiles %t < 1 {
+    agent body body threads 128 {
+      values $0: f32[1, )" +
+              n + R"(], $1: f32[1, )" + n + R"(], $2: f32[1, )" + n + R"(]
+      when %rank == 0 {
+        loop %i from 0 to 8 {
+          $0 = load @in[%i, 0] tile [1, )" +
+              n + R"(]
+          $1 = load @in[%i, 0] on 1 tile [1, )" +
+              n + R"(]
+          $2 = binary add $0, $1
+          store $2 to @out[%i, 0])" +
+              to + " tile [1, " + n + R"(]
+        }
+      }
+    }
+  }
+  on_end on_end body {
+  }
+}
+)");
+}
+
+TEST(Engine, LoadsThatFollowEachOtherAreWaitedForTogether) {
+  Machine m = round_machine(2);
+  m.link_rate = 1e15;
+  m.push.points = m.pull.points = {{1, 1e15}};
+  m.store_rate = m.packet_rate = 1e15;
+  m.load_latency = 1e-6;
+  m.remote_load_latency = 3e-6;
+  m.thread_bytes = 32;  // 128 threads hold 1024 columns
+  EXPECT_NEAR(predict(sum_rows(1024, ""), m).time_ms, 8 * 3e-6 * 1e3, 1e-5);
+  // Four times as much takes four times as long, each load by itself.
+  EXPECT_NEAR(predict(sum_rows(4096, ""), m).time_ms, 8 * 4 * (3e-6 + 1e-6) * 1e3, 1e-5);
+  // 640 columns in runs of 8 leave some of 128 threads without one: guarded loads of 16 bytes.
+  EXPECT_NEAR(predict(sum_rows(640, ""), m).time_ms, 8 * 1.25 * (3e-6 + 1e-6) * 1e3, 1e-5);
+}
+
+TEST(Engine, StoresOfSeveralRunsFillLinksBadly) {
+  Machine m = round_machine(2);
+  m.pull.points = {{1, 1e15}};
+  m.store_rate = 0.25e9;  // of 1e9
+  double row = 4096 * 4;
+  EXPECT_NEAR(predict(sum_rows(4096, " on 1"), m).time_ms, 8 * row / 0.25e9 * 1e3, 1e-3);
+  m.push.points = {{1, 0.5e9}};  // one run of 16 bytes a thread: as copies
+  EXPECT_NEAR(predict(sum_rows(512, " on 1"), m).time_ms, 8 * row / 8 / 0.5e9 * 1e3, 1e-3);
+}
+
 // One worker, `tiles` tiles, each a loop of 16 products [64, 64] * [64, 64] and a store.
 Program product(int tiles) {
   return read(R"(program "product" world 1 level schedule {
@@ -196,6 +258,19 @@ TEST(Engine, ProductsHideLoadsButTheFirst) {
   // Later tiles find their slots filled while the one before was stored.
   EXPECT_NEAR(predict(product(3), m).time_ms, (first_slot + 3 * (loop + store)) * 1e3, 6e-6);
   EXPECT_EQ(predict(product(3), m).exposed_comm_ms, 0);
+}
+
+TEST(Engine, PowerBoundsWhatTheClockWouldAllow) {
+  Machine m = round_machine(1);
+  m.burst = 1.25;  // with one SM of ten at work there is power for it
+  double loop = 16 * kStepFlops / 1.25e12;
+  EXPECT_NEAR(predict(product(1), m).time_ms, loop * 1e3, 2e-6);
+  double bytes = 32 * kSlotBytes;
+  m.power.l2 = 2 * loop / (bytes + 64 * 64 * 4);
+  double asked = 2 * loop + 16 * kStepFlops / 1e13;
+  Prediction p = predict(product(1), m, {.record = true});
+  EXPECT_NEAR(p.time_ms, asked * 1e3, 1e-9);
+  EXPECT_NEAR(p.run.spans.back().end, asked, 1e-12);  // the picture is of the same launch
 }
 
 TEST(Engine, LoadsBoundALoopOfCheapProducts) {

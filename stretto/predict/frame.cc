@@ -12,6 +12,13 @@ constexpr std::int64_t kMaxSamples = 32;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
+constexpr double kRunBytes = 16;  // that a thread stores at a time
+
+double threads_of(const Agent& agent) {
+  constexpr int kThreads = 256;  // where the agent does not say
+  return agent.num_threads > 0 ? agent.num_threads : kThreads;
+}
+
 void add_slots(std::vector<Slots>& slots, int pipe, double count) {
   for (Slots& s : slots) {
     if (s.pipe == pipe) {
@@ -51,6 +58,15 @@ bool is_uniform(const Block& block) {
     }
     return op.code != OpCode::kWhen || (costs_nothing(op.bodies[0]) && costs_nothing(op.bodies[1]));
   });
+}
+
+// Rows are dealt out in runs to a power of two of threads. Where some get none, loads are guarded:
+// each is waited for before the next.
+bool leaves_threads_idle(std::int64_t cols, double threads) {
+  constexpr std::int64_t kRunCols = 8;
+  std::int64_t runs = (cols + kRunCols - 1) / kRunCols, lanes = 1;
+  while (lanes < runs && 2 * static_cast<double>(lanes) <= threads) lanes *= 2;
+  return runs % lanes != 0;
 }
 
 }  // namespace
@@ -123,11 +139,31 @@ Target FrameBuilder::resolve(const Region& region) const {
   return target;
 }
 
+// Loads that follow each other are waited for together, as far as registers hold what comes.
+void FrameBuilder::add_latency(bool remote, double bytes, std::int64_t cols, Frame& frame) const {
+  double threads = threads_of(*agent_);
+  bool guarded = leaves_threads_idle(cols, threads);
+  double rounds = bytes / (threads * (guarded ? kRunBytes : machine_->thread_bytes));
+  if (guarded || rounds > 1) {
+    rounds = std::max(rounds, 1.0);
+    (remote ? frame.cost.remote_loads : frame.cost.num_loads) += rounds;
+    return;
+  }
+  if (!frame.loads) {
+    (remote ? frame.cost.remote_loads : frame.cost.num_loads) += 1;
+  } else if (remote && !frame.loads_remote) {
+    frame.cost.num_loads -= 1;
+    frame.cost.remote_loads += 1;
+  }
+  frame.loads = true;
+  frame.loads_remote |= remote;
+}
+
 void FrameBuilder::add_read(const Region& region, bool waits, Frame& frame) const {
   Target from = resolve(region);
   if (from.bytes == 0) return;
   bool remote = from.rank != rank_;
-  if (waits) (remote ? frame.cost.remote_loads : frame.cost.num_loads) += 1;
+  if (waits) add_latency(remote, from.bytes, region.cols, frame);
   if (remote) {
     frame.cost.to(from.rank).read += from.bytes;
   } else {
@@ -139,11 +175,18 @@ void FrameBuilder::add_read(const Region& region, bool waits, Frame& frame) cons
 void FrameBuilder::add_write(const Region& region, Frame& frame) const {
   constexpr double kTile = 128.0 * 256.0;  // Machine::tile_cost is for a tile of this size
   Target to = resolve(region);
-  frame.cost.num_stores += static_cast<double>(region.rows * region.cols) / kTile;
-  if (to.rank != rank_) {
-    frame.cost.to(to.rank).written += to.bytes;
-  } else {
+  if (agent_->kind == AgentKind::kConsumer) {
+    frame.cost.num_stores += static_cast<double>(region.rows * region.cols) / kTile;
+  }
+  if (to.rank == rank_) {
     frame.cost.written += to.bytes;
+    return;
+  }
+  frame.cost.to(to.rank).written += to.bytes;
+  if (program_->tensors[at(region.tensor)].packet) {
+    frame.cost.packets += to.bytes;
+  } else if (agent_->kind == AgentKind::kBody && to.bytes > kRunBytes * threads_of(*agent_)) {
+    frame.cost.scattered += to.bytes;
   }
 }
 
@@ -194,6 +237,8 @@ void FrameBuilder::fold(const Op& loop, Frame& frame) {
 }
 
 void FrameBuilder::add(const Op& op, Frame& frame) {
+  bool is_load = op.code == OpCode::kLoad || op.code == OpCode::kLoadRows;
+  if (!is_load && op.code != OpCode::kLet) frame.loads = frame.loads_remote = false;
   switch (op.code) {
     case OpCode::kLet:
       return scope_->set(op.var, scope_->value(op.exprs[0], "value of a variable"));

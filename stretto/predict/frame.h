@@ -31,6 +31,8 @@ struct Frame {
   std::vector<Read> reads;
   std::vector<Slots> puts, gets;
   bool has_async_products = false;
+  // The last operation was a load, of another GPU: more loads are under way together with it.
+  bool loads = false, loads_remote = false;
 
   void add(const Frame& other, double times);
   bool moves_pipes() const { return !puts.empty() || !gets.empty(); }
@@ -67,6 +69,7 @@ class FrameBuilder {
 
   void fold(const Op& loop, Frame& frame);
   void copy(const Op& op, Frame& frame) const;
+  void add_latency(bool remote, double bytes, std::int64_t cols, Frame& frame) const;
   const LoopFacts& facts(const Op& loop);
 
   const Program* program_;

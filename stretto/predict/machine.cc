@@ -13,7 +13,7 @@
 namespace stretto::predict {
 namespace {
 
-constexpr double kGiga = 1e9, kMicro = 1e-6, kMega = 1e6, kTera = 1e12;
+constexpr double kGiga = 1e9, kMilli = 1e-3, kMicro = 1e-6, kMega = 1e6, kTera = 1e12;
 constexpr double kMost = 1e6;  // of any rate in its unit: keeps arithmetic finite
 constexpr std::size_t kMaxPoints = 64;
 constexpr std::size_t kMaxMachineBytes = std::size_t{1} << 20;
@@ -94,6 +94,7 @@ void read_memory(const JsonFields& fields, Machine& m) {
   m.sm_rate = memory.rate("sm_gbs", kGiga);
   m.sm_copy_rate = memory.rate("sm_copy_gbs", kGiga);
   m.load_latency = memory.time("latency_us");
+  m.thread_bytes = memory.number("thread_bytes", 1, kMost);
 }
 
 void read_links(const JsonFields& fields, Machine& m) {
@@ -102,6 +103,8 @@ void read_links(const JsonFields& fields, Machine& m) {
   m.link_latency = link.time("latency_us");
   m.remote_load_latency = link.time("load_latency_us");
   m.push = read_curve(link.fields(), "sm_push_gbs");
+  m.store_rate = link.rate("store_gbs", kGiga);
+  m.packet_rate = link.rate("packet_gbs", kGiga);
   m.pull = read_curve(link.fields(), "sm_pull_gbs");
   Section copy(fields, "copy_engine");
   m.copy_rate = copy.rate("gbs", kGiga);
@@ -118,14 +121,10 @@ const BuiltinMachine* find_builtin(std::string_view wanted) {
 
 }  // namespace
 
-double RateCurve::at(double sms) const {
-  const Point& first = points.front();
-  if (sms <= first.sms) return first.rate * sms / first.sms;
-  for (std::size_t i = 1; i < points.size(); ++i) {
-    const Point &a = points[i - 1], &b = points[i];
-    if (sms <= b.sms) return a.rate + (b.rate - a.rate) * (sms - a.sms) / (b.sms - a.sms);
-  }
-  return points.back().rate;
+double RateCurve::per_sm() const {
+  double most = 0;
+  for (const Point& p : points) most = std::max(most, p.rate / p.sms);
+  return most;
 }
 
 double RateCurve::best() const {
@@ -150,10 +149,14 @@ Machine read_machine(const Json& json, const std::string& where) {
   m.eager_launch = launch.time("eager");
   Section overhead(fields, "overhead_us");
   m.notify_cost = overhead.time("notify");
+  m.bulk_notify_cost = overhead.time("bulk_notify");
   m.local_signal_latency = overhead.time("local_signal");
   m.k_step_cost = overhead.time("k_step");
   m.tile_cost = overhead.time("tile");
-  m.tensor_loss = fields.number("tensor_loss_per_gbs", 0, 1) / kGiga;
+  Section power(fields, "power_ms_per_gb");
+  m.power.l2 = power.number("l2", 0, kMost) * kMilli / kGiga;
+  m.power.hbm = power.number("hbm", 0, kMost) * kMilli / kGiga;
+  m.power.link = power.number("link", 0, kMost) * kMilli / kGiga;
   return m;
 }
 
@@ -172,12 +175,15 @@ Json to_json(const Machine& m) {
             {"l2_mb", m.l2_bytes / kMega},
             {"sm_gbs", m.sm_rate / kGiga},
             {"sm_copy_gbs", m.sm_copy_rate / kGiga},
-            {"latency_us", m.load_latency / kMicro}}},
+            {"latency_us", m.load_latency / kMicro},
+            {"thread_bytes", m.thread_bytes}}},
           {"link",
            {{"gbs", m.link_rate / kGiga},
             {"latency_us", m.link_latency / kMicro},
             {"load_latency_us", m.remote_load_latency / kMicro},
             {"sm_push_gbs", curve_json(m.push)},
+            {"store_gbs", m.store_rate / kGiga},
+            {"packet_gbs", m.packet_rate / kGiga},
             {"sm_pull_gbs", curve_json(m.pull)}}},
           {"copy_engine",
            {{"gbs", m.copy_rate / kGiga},
@@ -186,10 +192,14 @@ Json to_json(const Machine& m) {
           {"launch_us", {{"graph", m.graph_launch / kMicro}, {"eager", m.eager_launch / kMicro}}},
           {"overhead_us",
            {{"notify", m.notify_cost / kMicro},
+            {"bulk_notify", m.bulk_notify_cost / kMicro},
             {"local_signal", m.local_signal_latency / kMicro},
             {"k_step", m.k_step_cost / kMicro},
             {"tile", m.tile_cost / kMicro}}},
-          {"tensor_loss_per_gbs", m.tensor_loss * kGiga}};
+          {"power_ms_per_gb",
+           {{"l2", m.power.l2 * kGiga / kMilli},
+            {"hbm", m.power.hbm * kGiga / kMilli},
+            {"link", m.power.link * kGiga / kMilli}}}};
 }
 
 std::vector<std::string> builtin_machines() {

@@ -12,44 +12,54 @@
 
 namespace stretto::predict {
 
-// Rate over the number of SMs that work on it, through measured points; flat outside of them but
-// proportional below the first. Bytes per second.
+// Rate over the number of SMs that work on it, as measured. Bytes per second.
 struct RateCurve {
   struct Point {
     double sms, rate;
   };
   std::vector<Point> points;  // ascending in sms
 
-  double at(double sms) const;
-  double best() const;
+  double per_sm() const;  // of one SM, before they hinder each other
+  double best() const;    // of many: what the link gives to this way of moving bytes
+};
+
+// What else takes of the power that products live on, in seconds of products at the sustained rate
+// per byte moved.
+struct PowerCosts {
+  double l2 = 0, hbm = 0, link = 0;
 };
 
 // Rates in units per second, times in seconds.
 struct Machine {
   std::string name;
   int num_gpus = 1, num_sms = 1;
-  // Dense products of the whole GPU at the clock that its power budget sustains, by factor dtype.
+  // Dense products of the whole GPU that its power budget sustains if nothing else takes power, by
+  // factor dtype.
   std::map<DType, double> tensor_flops;
-  double burst = 1;       // what an SM reaches beyond its share of that while others are idle
+  double burst = 1;  // the rate at the highest clock, over that: while the budget is not used up
+  PowerCosts power;
   double vector_ops = 0;  // elementwise operations of one SM
   double overlap = 0;     // part of the shorter of products and elementwise work that is hidden
   double hbm_rate = 0, l2_rate = 0, l2_bytes = 0;
   double sm_rate = 0;       // between one SM and its GPU's memory, by bulk copies to its own
   double sm_copy_rate = 0;  // of one SM that copies from there to there
   double load_latency = 0;  // of own memory
+  double thread_bytes = 1;  // under way to a thread's registers at most
   double link_rate = 0;     // per direction and GPU
   double link_latency = 0;  // of a signal to another GPU
   double remote_load_latency = 0;
   RateCurve push, pull;        // SMs that write to and read from other GPUs
+  double store_rate = 0;       // the same of stores from registers, several runs a thread
+  double packet_rate = 0;      // of packets
   double copy_rate = 0;        // copy engines of one GPU together
   double copy_latency = 0;     // from the start of a copy to its first byte
   bool copies_on_sms = false;  // roles of the copy engine run on SMs of their own
   double graph_launch = 0, eager_launch = 0;
-  double notify_cost = 0;  // of the agent that notifies: it waits for its writes
+  double notify_cost = 0;       // of the agent that notifies: it waits for its writes
+  double bulk_notify_cost = 0;  // the same where bulk stores of a whole tile are still under way
   double local_signal_latency = 0;
   double k_step_cost = 0;  // per iteration of a pipelined loop
   double tile_cost = 0;    // per tile stored: registers to shared memory, descriptors, barriers
-  double tensor_loss = 0;  // part of the tensor rate lost per byte/s of link traffic at the GPU
 };
 
 // A built-in machine (h200x1, ...) or the path of a JSON file. UserError naming the file and field.

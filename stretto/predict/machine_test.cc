@@ -25,15 +25,13 @@ TEST(Machine, FileTextRoundTrips) {
   Machine m = find_machine("h200x2");
   EXPECT_EQ(to_json(read_machine(to_json(m), "again")), to_json(m));
   EXPECT_DOUBLE_EQ(m.tensor_flops.at(DType::kBF16), 800e12);
-  EXPECT_DOUBLE_EQ(m.link_latency, 0.73e-6);
+  EXPECT_DOUBLE_EQ(m.link_latency, 1.1e-6);
 }
 
-TEST(Machine, CurvesInterpolateBetweenMeasuredPoints) {
-  RateCurve curve{{{4, 100}, {8, 180}, {16, 200}}};
-  EXPECT_DOUBLE_EQ(curve.at(2), 50);
-  EXPECT_DOUBLE_EQ(curve.at(4), 100);
-  EXPECT_DOUBLE_EQ(curve.at(6), 140);
-  EXPECT_DOUBLE_EQ(curve.at(64), 200);
+TEST(Machine, CurvesTellWhatOneSmAndManyReach) {
+  RateCurve curve{{{4, 100}, {8, 180}, {16, 210}, {32, 190}}};
+  EXPECT_DOUBLE_EQ(curve.per_sm(), 25);
+  EXPECT_DOUBLE_EQ(curve.best(), 210);
 }
 
 struct BadField {
@@ -53,6 +51,9 @@ TEST(Machine, ErrorsNameFileAndField) {
       {"/tensor/tflops", {{"float7", 1}}, "m.json: tensor: tflops: float7: "},
       {"/copy_engine/on_sms", 1, "m.json: copy_engine: on_sms: "},
       {"/overlap", 2, "m.json: overlap: "},
+      {"/power_ms_per_gb/link", -1, "m.json: power_ms_per_gb: link: "},
+      {"/memory/thread_bytes", 0, "m.json: memory: thread_bytes: "},
+      {"/link/packet_gbs", 0, "m.json: link: packet_gbs: "},
   };
   for (const BadField& c : cases) {
     Json json = h200();

@@ -6,6 +6,7 @@
 // offers groups of slots to load, a consumer's piece of work takes a number of slots.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -17,7 +18,7 @@ namespace stretto::predict {
 
 // What the workers of a GPU share. A resource is rank * kNumUnits + unit; amounts per second.
 enum Unit : int {
-  kTensor,   // fraction of the sustained rate
+  kTensor,   // seconds at the sustained rate
   kL2,       // bytes
   kHbm,      // bytes
   kLinkOut,  // bytes
@@ -63,7 +64,8 @@ struct PlannedAgent {
   int rank = 0;
   Stage stage = Stage::kRoles;
   int role = -1, worker = 0, agent = 0;
-  int tensor_turn = -1;  // the worker's turn on the tensor core, where several agents multiply
+  double notify_cost = 0;  // seconds
+  int tensor_turn = -1;    // the worker's turn on the tensor core, where several agents multiply
   std::vector<Step> steps;
 };
 
@@ -78,11 +80,13 @@ struct Plan {
   std::vector<PlannedAgent> agents;  // rank by rank: on_start, on_end, then the roles' agents
   std::vector<Work> works;
   std::vector<Link> links;
-  std::vector<double> capacity;       // per resource
+  std::vector<double> capacity;  // per resource
+  // Of the power budget per amount of each unit, in seconds: a launch that is repeated takes no
+  // less time than the power of its GPU asks for.
+  std::array<double, kNumUnits> power{};
   std::vector<std::string> counters;  // what waits for them, for the report of a deadlock
   int num_tensor_turns = 0;
-  double launch = 0;       // seconds before on_start
-  double notify_cost = 0;  // seconds
+  double launch = 0;  // seconds before on_start
 
   int num_counters() const { return static_cast<int>(counters.size()); }
 };

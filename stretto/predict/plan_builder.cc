@@ -57,7 +57,10 @@ class PlanBuilder {
         frames_(program, machine, shapes()) {
     plan_.program = &program;
     plan_.launch = options.eager ? machine.eager_launch : machine.graph_launch;
-    plan_.notify_cost = machine.notify_cost;
+    plan_.power[kTensor] = 1;
+    plan_.power[kL2] = machine.power.l2;
+    plan_.power[kHbm] = machine.power.hbm;
+    plan_.power[kLinkIn] = plan_.power[kLinkOut] = machine.power.link;
   }
 
   Plan run() {
@@ -104,7 +107,7 @@ class PlanBuilder {
   double capacity(int unit) const {
     switch (unit) {
       case kTensor:
-        return 1;
+        return machine_.burst;
       case kL2:
         return machine_.l2_rate;
       case kHbm:
@@ -133,8 +136,7 @@ class PlanBuilder {
     worker_ = {.machine = &machine_,
                .rank = rank,
                .by_copy_engine = engine,
-               .num_sms = static_cast<double>(engine ? 1 : resource.cluster_size),
-               .role_sms = static_cast<double>(resource.num_workers * resource.cluster_size)};
+               .num_sms = static_cast<double>(engine ? 1 : resource.cluster_size)};
     L2Model cache(machine_.l2_bytes, resource.num_workers);
     cache_ = &cache;
     auto multiplies = [](const Agent& agent) { return agent.kind == AgentKind::kConsumer; };
@@ -159,6 +161,8 @@ class PlanBuilder {
 
   void start_agent(const PlannedAgent& planned, const Agent& agent) {
     plan_.agents.push_back(planned);
+    plan_.agents.back().notify_cost =
+        agent.kind == AgentKind::kConsumer ? machine_.bulk_notify_cost : machine_.notify_cost;
     scope_ = EvalScope(program_, initial_vars(program_, planned.rank, extents_), tables_.get());
     frames_.start_agent(scope_, planned.rank, agent);
     tile_ = -1;
@@ -213,8 +217,15 @@ class PlanBuilder {
   // Work after the last slot that is taken is a piece of its own: the producer goes on meanwhile.
   void pend(const Op& o) {
     Frame frame;
+    frame.loads = after_.loads;
+    frame.loads_remote = after_.loads_remote;
     frames_.add(o, frame);
-    if (!frame.moves_pipes()) return after_.add(frame, 1);
+    if (!frame.moves_pipes()) {
+      after_.add(frame, 1);
+      after_.loads = frame.loads;
+      after_.loads_remote = frame.loads_remote;
+      return;
+    }
     int link = link_of(frame.gets.empty() ? frame.puts : frame.gets);
     if (link_ >= 0 && (link != link_ || frame.gets.empty() != before_.gets.empty())) flush();
     link_ = link;

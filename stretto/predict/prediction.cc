@@ -24,8 +24,7 @@ std::vector<double> resource_times(const Plan& plan) {
   std::vector<double> seconds(plan.capacity.size(), 0);
   for (const Work& w : plan.works) {
     for (const Demand& d : w.demands) {
-      bool is_loss = d.is_comm && d.resource % kNumUnits == kTensor;
-      if (!is_loss) seconds[at(d.resource)] += d.amount / plan.capacity[at(d.resource)];
+      seconds[at(d.resource)] += d.amount / plan.capacity[at(d.resource)];
     }
   }
   return seconds;

@@ -29,6 +29,21 @@ class WorkMaker {
   }
 
  private:
+  // The first load is waited for before anything moves. Later ones make the work longer: meanwhile
+  // others use what they share.
+  void add_latencies() {
+    bool pulls = remote_read_ > 0;
+    double remote = cost_.remote_loads + (pulls ? cost_.num_copies : 0);
+    double local = cost_.num_loads + (pulls ? 0 : cost_.num_copies);
+    double first_remote = std::min(remote, 1.0);
+    double first_local = first_remote > 0 ? 0 : std::min(local, 1.0);
+    work_.remote_latency = first_remote * m_.remote_load_latency;
+    work_.latency = work_.remote_latency + first_local * m_.load_latency;
+    double later_local = (local - first_local) * m_.load_latency;
+    work_.own_local += later_local;
+    work_.own += later_local + (remote - first_remote) * m_.remote_load_latency;
+  }
+
   // Every byte copied is read once, here or there.
   double engine_bytes() const { return std::max(cost_.read + remote_read_, remote_written_); }
 
@@ -59,11 +74,7 @@ class WorkMaker {
     auto moved = [&](double r, double w) { return streams ? std::max(r, w) : r + w; };
     work_.own_local = compute + moved(read, written);
     work_.own = compute + moved(read + pulled, written + pushed);
-    double copies = cost_.num_copies;
-    work_.remote_latency = cost_.remote_loads * m_.remote_load_latency +
-                           (remote_read_ > 0 ? copies * m_.remote_load_latency : 0.0);
-    work_.latency = work_.remote_latency + cost_.num_loads * m_.load_latency;
-    if (remote_read_ == 0) work_.latency += copies * m_.load_latency;
+    add_latencies();
     bool only_moves = cost_.num_copies > 0 && remote_read_ + remote_written_ > 0;
     if (only_moves) {  // with free communication the data is simply there
       work_.own_local = compute;
@@ -82,7 +93,7 @@ class WorkMaker {
     return std::min(rate * worker_.num_sms, in_flight(m_.load_latency));
   }
   double link_rate(const RateCurve& curve, double latency) const {
-    double rate = curve.at(worker_.role_sms) / worker_.role_sms * worker_.num_sms;
+    double rate = curve.per_sm() * worker_.num_sms;
     return kind_ == WorkKind::kPut ? std::min(rate, in_flight(latency)) : rate;
   }
   double in_flight(double latency) const {
@@ -104,15 +115,26 @@ class WorkMaker {
   void demand(Unit unit, double amount) { add(worker_.rank, unit, amount, false); }
   void comm(int rank, Unit unit, double amount) { add(rank, unit, amount, true); }
 
+  // How much more of a link's time a byte takes than at its best.
+  double share_of_link(double rate) const { return std::max(m_.link_rate / rate, 1.0); }
+  double write_share() const {
+    if (remote_written_ == 0) return 1;
+    double plain = remote_written_ - cost_.packets - cost_.scattered;
+    return (plain * share_of_link(m_.push.best()) + cost_.packets * share_of_link(m_.packet_rate) +
+            cost_.scattered * share_of_link(m_.store_rate)) /
+           remote_written_;
+  }
+
   void remote_demands(const RemoteBytes& r) {
-    comm(r.rank, kLinkOut, r.read);
-    comm(worker_.rank, kLinkIn, r.read);
-    comm(worker_.rank, kLinkOut, r.written);
-    comm(r.rank, kLinkIn, r.written);
+    // What SMs read and write does not fill a link as well as what its best users do.
+    bool engine = worker_.by_copy_engine;
+    double read = r.read * (engine ? 1 : share_of_link(m_.pull.best()));
+    double written = r.written * (engine ? 1 : write_share());
+    comm(r.rank, kLinkOut, read);
+    comm(worker_.rank, kLinkIn, read);
+    comm(worker_.rank, kLinkOut, written);
+    comm(r.rank, kLinkIn, written);
     comm(r.rank, kHbm, r.read + r.written);
-    // Traffic costs power and memory bandwidth, which products on both GPUs miss.
-    comm(r.rank, kTensor, (r.read + r.written) * m_.tensor_loss);
-    comm(worker_.rank, kTensor, (r.read + r.written) * m_.tensor_loss);
   }
 
   const Cost& cost_;

@@ -12,7 +12,6 @@ struct WorkerRate {
   int rank = 0;
   bool by_copy_engine = false;
   double num_sms = 1;     // of one worker
-  double role_sms = 1;    // of all workers of its role: they share the links
   double pipe_bytes = 0;  // in flight at most between agents; 0: no pipe
 };
 
