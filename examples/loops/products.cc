@@ -40,8 +40,7 @@ Program chained(const LoopShape& s, int workers) {
   return p.finish();
 }
 
-// c[i] = a[rows[i]] b', zero where rows[i] is negative. TMA reads no chosen rows, so the threads
-// that multiply load those of the next step while the product of this one is under way.
+// c[i] = a[rows[i]] b', zero where rows[i] is negative.
 Program gathered(const LoopShape& s, int workers) {
   ProgramBuilder p("gathered", 1);
   Index m = p.extent("m", s.m);
@@ -52,12 +51,9 @@ Program gathered(const LoopShape& s, int workers) {
   auto sms = Resource::sms(workers).pipelined(kStages);
   p.role("gather", sms, grid_of(p, c), [&](const Tile& t) {
     Value which = p.load(rows.tile({t.row, 0}, kRows, 1));
-    auto picked = [&](const Index& k) { return p.load_rows(a.tile({0, k}, kRows, kStep), which); };
     Value acc = p.zeros(DType::kF32, kRows, kCols);
-    Value ahead = picked(0);
     p.loop(ceil_div(s.k, kStep), [&](const Index& i) {
-      Value left = copy(ahead);
-      ahead = picked((i + 1) * kStep);
+      Value left = p.load_rows(a.tile({0, i * kStep}, kRows, kStep), which);
       acc = dot(acc, left, p.load(b.tile({t.col, i * kStep}, kCols, kStep)).T());
     });
     p.store(c.tile({t.row, t.col}, kRows, kCols), cast(acc, DType::kBF16));

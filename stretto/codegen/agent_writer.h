@@ -77,6 +77,7 @@ class AgentWriter {
   std::size_t bytes_of_slot(const PipeGroup& group) const;
   std::string condition(const std::string& own) const;
   void put_by_threads(const Op& op);
+  void fill(const Op& op, const PipePlan& plan);
   void clear_past_end(const Op& op, const PipePlan& plan);
   bool loads_into_binary(const Block& ops, std::size_t load) const;
   void load_into_binary(const Op& load, const Op& binary);

@@ -111,14 +111,13 @@ TEST(Codegen, PipelinedProductIsTmaAndWgmma) {
 TEST(Codegen, RowsOfOddBytesAreFilledByThreads) {
   GeneratedKernel kernel = generate(gemm({.m = 37, .n = 29, .k = 35}));
   EXPECT_TRUE(kernel.launch.maps.empty());
-  expect_lines(
-      kernel.source,
-      {"// producer", "register_budget_lower<72>();",
-       "mbarrier_wait_acquire_cta(&empty0[ring0.slot()], ring0.round() ^ 1);",
-       "// by plain loads: rows that are not multiples of 16 bytes", "fill_slot<1>(GemmASlot{",
-       "fill_slot<1>(GemmBSlot{", "fence_proxy_async_shared();",
-       "named_barrier_sync(team.barrier, 128);",
-       "if (team.tid == 0) mbarrier_arrive_release_cta(&full0[ring0.slot()]);", "// consumer"});
+  expect_lines(kernel.source,
+               {"// producer", "register_budget_lower<72>();",
+                "mbarrier_wait_acquire_cta(&empty0[ring0.slot()], ring0.round() ^ 1);",
+                "// by threads: rows that are not multiples of 16 bytes", "fill_slot<1>(GemmASlot{",
+                "mbarrier_arrive_release_cta(&full0[ring0.slot()]);", "fill_slot<1>(GemmBSlot{",
+                "mbarrier_arrive_release_cta(&full1[ring1.slot()]);", "// consumer",
+                "fence_proxy_async_shared();", "dot_async<"});
   EXPECT_EQ(kernel.source.find("tma_load_3d"), std::string::npos);
   expect_clean_build(kernel);
 }
@@ -126,8 +125,9 @@ TEST(Codegen, RowsOfOddBytesAreFilledByThreads) {
 TEST(Codegen, OneFactorByTmaTheOtherByThreads) {
   GeneratedKernel kernel = generate(gemm({.col_limit = true}));
   expect_lines(kernel.source,
-               {"// by plain loads: a column limit", "fill_slot<8>(GemmASlot{",
-                "if (team.tid == 0) {", "mbarrier_arrive_expect_tx(&full1", "tma_load_3d("});
+               {"// by threads: a column limit", "fill_slot<8>(GemmASlot{",
+                "mbarrier_arrive_after_copies(&full0[ring0.slot()]);", "if (team.tid == 0) {",
+                "mbarrier_arrive_expect_tx(&full1", "tma_load_3d("});
   expect_clean_build(kernel);
 }
 

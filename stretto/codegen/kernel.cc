@@ -385,11 +385,15 @@ class KernelWriter {
     for (const PipeGroup& g : plan.groups) {
       const Pipe& pipe = role.pipes[static_cast<std::size_t>(g.pipes[0])];
       int warps = plan.agents[static_cast<std::size_t>(pipe.consumer)].num_threads / 32;
+      // Threads that fill a slot arrive each for itself, and only in their own block.
+      bool tma = plan.pipes[static_cast<std::size_t>(g.pipes[0])].by_tma();
+      int fillers = plan.agents[static_cast<std::size_t>(pipe.producer)].num_threads;
       out += fmt::format(
           "      for (int i = 0; i < {}; ++i) {{\n        u64* bar = reinterpret_cast<u64*>(smem + "
-          "{}) + i;\n        mbarrier_init(bar, 1);\n        mbarrier_init(bar + {}, {});\n      "
+          "{}) + i;\n        mbarrier_init(bar, {});\n        mbarrier_init(bar + {}, {});\n      "
           "}}\n",
-          g.num_slots, g.barriers, g.num_slots, warps * role.resource.cluster_size);
+          g.num_slots, g.barriers, tma ? 1 : fillers, g.num_slots,
+          tma ? warps * role.resource.cluster_size : warps);
     }
     out += "      mbarrier_init_fence_cluster();\n    }\n";
     out += role.resource.cluster_size > 1

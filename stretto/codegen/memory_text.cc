@@ -292,12 +292,12 @@ void AgentWriter::store_tma(const Op& op, const TensorMapPlan& view) {
   if (site_.role->resource.cluster_size > 1) {
     y += fmt::format(" + cta * {}", values_.rows_here(type(reg)));
   }
-  line(
-      "store_tma<{}, {}, {}>({}, smem + {} + threadIdx.x / 128 * {}, {}, {}, {}, {}, team, 8 + "
-      "threadIdx.x / 128);",
-      element, r.cols, view.box_cols, map_text(r, view), plan_.store_stages,
-      2 * kStoreBlock * kStoreBlock * 2, value, coordinate(r, r.col_dim), y,
-      outer_coordinate(r, view));
+  std::string stages = fmt::format("smem + {} + threadIdx.x / 128 * {}", plan_.store_stages,
+                                   plan_.store_buffers * kStoreBlock * kStoreBlock * 2);
+  std::string buffers = plan_.store_buffers == 2 ? "" : ", 1";
+  line("store_tma<{}, {}, {}{}>({}, {}, {}, {}, {}, {}, team, 8 + threadIdx.x / 128);", element,
+       r.cols, view.box_cols, buffers, map_text(r, view), stages, value, coordinate(r, r.col_dim),
+       y, outer_coordinate(r, view));
   --depth_;
   line("}}");
 }

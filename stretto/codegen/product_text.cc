@@ -149,7 +149,7 @@ void AgentWriter::pipe(const Op& op) {
   const PipeGroup& group = plan_.groups[static_cast<std::size_t>(plan.group)];
   bool first = group.pipes.front() == op.symbol, last = group.pipes.back() == op.symbol;
   int g = plan.group;
-  int cluster = site_.role->resource.cluster_size;
+  int cluster = plan.by_tma() ? site_.role->resource.cluster_size : 1;
   std::string order = cluster > 1 ? "relaxed_cluster" : "acquire_cta";
   std::string unless_ahead = begins_early(g) ? fmt::format("if (ahead{} == 0) ", g) : "";
   switch (op.code) {
@@ -175,6 +175,8 @@ void AgentWriter::pipe(const Op& op) {
       slot_pipe_[op.result] = op.symbol;
       if (first)
         line("mbarrier_wait_acquire_cta(&full{}[ring{}.slot()], ring{}.round());", g, g, g);
+      // What threads have written, the tensor core sees after a fence.
+      if (!plan.by_tma() && plan.read_by_products) line("fence_proxy_async_shared();");
       line("const {} s{}{{smem + {} + ring{}.slot() * {}}};", plan.alias, op.result, plan.offset, g,
            plan.slot_bytes);
       clear_past_end(op, plan);

@@ -36,9 +36,12 @@ TEST(ProductText, ScaledProductsHaveAnAccumulatorOfTheirOwnInEveryIteration) {
   for (int cluster : {1, 2}) {
     GeneratedKernel kernel = generate(scaled_gemm(128 * cluster, 128, 6, cluster));
     expect_lines(kernel.source,
-                 {"struct Wgmma<f8e4m3, 128>", "SmemTile<f8e4m3, 128, 128, 128>", "load_box<",
-                  "mbarrier_wait_acquire_cta(&full0", "dot_async<128, 128, true>(",
-                  "wgmma_wait<0>();", "&empty0[", "Mul()", "Add()", "store_tma<bf16, 128"});
+                 {"struct Wgmma<f8e4m3, 128>", "SmemVector<float, 128, 1>",
+                  "SmemTile<f8e4m3, 128, 128, 128>", "// by threads: a vector",
+                  "mbarrier_arrive_after_copies(&full0[ring0.slot()]);", "// consumer",
+                  "mbarrier_wait_acquire_cta(&full2", "dot_async<128, 128, true>(",
+                  "wgmma_wait<0>();", "&empty2[", "mbarrier_wait_acquire_cta(&full0",
+                  "load_smem<", "Mul()", "Add()", "store_tma<bf16, 128, 64, 1>("});
     expect_clean_build(kernel);
   }
 }

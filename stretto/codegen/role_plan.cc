@@ -12,6 +12,8 @@ namespace stretto {
 namespace {
 
 constexpr std::size_t kSlotAlignment = 1024;
+constexpr std::size_t kVectorAlignment = 128;
+constexpr std::int64_t kChunkBytes = 128;  // of a row, that TMA loads at a time
 constexpr std::int64_t kMaxBoxRows = 256;
 // Registers of a block are 65536; a producer needs few, the rest goes to the consumers.
 constexpr int kProducerRegisters = 24;
@@ -31,8 +33,11 @@ void for_each_block(const Block& block, const std::function<void(const Block&)>&
 
 class RolePlanner {
  public:
-  RolePlanner(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps)
-      : program_(program), role_(role), maps_(maps) {}
+  RolePlanner(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps,
+              int store_buffers)
+      : program_(program), role_(role), maps_(maps) {
+    plan_.store_buffers = store_buffers;
+  }
 
   RolePlan run() {
     for (const Agent& agent : role_.agents) {
@@ -122,6 +127,8 @@ class RolePlanner {
     const Pipe& pipe = role_.pipes[idx];
     PipePlan p;
     PipeUse use = find_use(idx);
+    p.read_by_products = use.left || use.right;
+    if (!p.read_by_products && is_long_vector(pipe.type)) return plan_vector(idx, p);
     const AgentPlan& consumer = plan_.agents[static_cast<std::size_t>(pipe.consumer)];
     int cluster = role_.resource.cluster_size;
     p.rows_loaded = pipe.type.rows;
@@ -155,6 +162,30 @@ class RolePlanner {
     find_puts(idx, p);
     plan_views(pipe, p);
     return p;
+  }
+
+  // In chunks of 8 rows it would take several times its size.
+  static bool is_long_vector(const ValueType& type) {
+    auto row_bytes = static_cast<std::int64_t>(size_bytes(type.dtype)) * type.cols;
+    return type.cols == 1 || (type.rows == 1 && row_bytes > kChunkBytes);
+  }
+
+  // Each block of a cluster has the part of its own rows.
+  PipePlan plan_vector(std::size_t idx, PipePlan& p) {
+    const Pipe& pipe = role_.pipes[idx];
+    int cluster = role_.resource.cluster_size;
+    if (pipe.type.rows > 1 && pipe.type.rows % cluster != 0) fail("a cluster shares out all rows");
+    p.packed = true;
+    p.rows = p.rows_loaded = pipe.type.rows > 1 ? pipe.type.rows / cluster : 1;
+    auto elements = static_cast<std::size_t>(p.rows * pipe.type.cols);
+    p.slot_bytes = round_up(elements * size_bytes(pipe.type.dtype), kVectorAlignment);
+    p.offset = take(p.slot_bytes * static_cast<std::size_t>(pipe.num_slots), kVectorAlignment);
+    p.type_text = fmt::format("SmemVector<{}, {}, {}>", element_text(pipe.type.dtype), p.rows,
+                              pipe.type.cols);
+    p.alias = fmt::format("{}Slot", camel(role_.name + "_" + pipe.name));
+    p.why = "a vector";
+    find_puts(idx, p);
+    return std::move(p);
   }
 
   static std::string camel(const std::string& name) {
@@ -204,7 +235,8 @@ class RolePlanner {
   void plan_views(const Pipe& pipe, PipePlan& p) {
     std::vector<TensorMapPlan> views(p.puts.size());
     for (std::size_t i = 0; i < views.size() && *p.why == 0; ++i) {
-      p.why = tma_obstacle(pipe, p, *p.puts[i]->region, views[i]);
+      p.why = p.puts[i]->operands.empty() ? tma_obstacle(pipe, p, *p.puts[i]->region, views[i])
+                                          : "rows that an index picks";
     }
     if (*p.why != 0) {
       if (role_.resource.cluster_size > 1) {
@@ -230,8 +262,9 @@ class RolePlanner {
     if (pa.num_slots != pb.num_slots || pa.producer != pb.producer || pa.consumer != pb.consumer) {
       return false;
     }
-    bool tma = plan_.pipes[static_cast<std::size_t>(a)].by_tma();
-    if (tma != plan_.pipes[static_cast<std::size_t>(b)].by_tma()) return false;
+    bool by_tma = plan_.pipes[static_cast<std::size_t>(a)].by_tma() &&
+                  plan_.pipes[static_cast<std::size_t>(b)].by_tma();
+    if (!by_tma) return false;
     bool ok = true;
     auto adjacent = [&](const Agent& agent, OpCode code) {
       for_each_block(agent.body, [&](const Block& block) {
@@ -307,7 +340,8 @@ class RolePlanner {
         bool producer = role_.agents[a].kind == AgentKind::kProducer;
         if (!producer) warpgroups += static_cast<std::size_t>(plan_.agents[a].warpgroups());
       }
-      plan_.store_stages = take(2 * block * warpgroups, kSlotAlignment);
+      block *= static_cast<std::size_t>(plan_.store_buffers);
+      plan_.store_stages = take(block * warpgroups, kSlotAlignment);
     }
   }
 
@@ -320,7 +354,8 @@ class RolePlanner {
       plan_.ticket_ring = take(48, 16);
     }
     plan_.shared_bytes = round_up(next_, 128);
-    if (plan_.shared_bytes > kSharedLimit) {
+    bool once_more = plan_.store_stages != 0 && plan_.store_buffers > 1;
+    if (plan_.shared_bytes > kSharedLimit && !once_more) {
       fail(fmt::format("needs {} bytes of shared memory, a block has {}", plan_.shared_bytes,
                        kSharedLimit));
     }
@@ -444,7 +479,9 @@ void budget_registers(const Role& role, int block, RolePlan& plan) {
 }
 
 RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps) {
-  return RolePlanner(program, role, maps).run();
+  RolePlan plan = RolePlanner(program, role, maps, 2).run();
+  if (plan.shared_bytes <= kSharedLimit) return plan;
+  return RolePlanner(program, role, maps, 1).run();
 }
 
 }  // namespace stretto

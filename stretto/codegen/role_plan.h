@@ -34,6 +34,8 @@ struct PipePlan {
   std::vector<const Op*> puts;
   std::map<const Op*, int> views;
   const char* why = "";  // it is not loaded by TMA
+  bool packed = false;   // a vector without gaps (SmemVector), which no product reads
+  bool read_by_products = false;
   bool by_tma() const { return !views.empty(); }
 };
 
@@ -54,7 +56,8 @@ struct RolePlan {
   std::vector<PipeGroup> groups;
   // Where a factor or a transposed value that lives in registers is put for the product, by op.
   std::map<const Op*, std::size_t> staging;
-  std::size_t store_stages = 0;  // two blocks of 64 x 64 per warpgroup
+  std::size_t store_stages = 0;  // `store_buffers` blocks of 64 x 64 per warpgroup
+  int store_buffers = 2;         // one where two do not fit beside the slots
   std::size_t scratch = 0;       // one float per thread
   std::size_t ticket_ring = 0;   // of a role by ticket
   int ticket_word = -1;          // of the control block

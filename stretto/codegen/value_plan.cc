@@ -10,6 +10,7 @@ namespace stretto {
 namespace {
 
 constexpr int kDefaultThreads = 256;
+constexpr int kLanesOfCopiedRow = 8;  // 128 bytes, as rows of factors have
 
 std::int64_t pow2_at_least(std::int64_t v) {
   std::int64_t p = 1;
@@ -72,6 +73,12 @@ class ValuePlanner {
         return;
       case OpCode::kTranspose:
         return;  // a view, or a move through shared memory
+      case OpCode::kPipePut:
+        for (int reg : op.operands) {
+          plan(reg).used_elsewhere = true;
+          row_numbers_.push_back(reg);
+        }
+        return;
       default:
         for (int reg : op.operands) {
           plan(reg).used_elsewhere = true;
@@ -133,12 +140,14 @@ class ValuePlanner {
       p.lanes = static_cast<int>(std::clamp<std::int64_t>(
           pow2_at_least((cols[r] + vec[r] - 1) / vec[r]), 1, plan_.num_threads));
     }
+    // Neighbours copy a row, unit by unit, and all know its number.
+    for (int reg : row_numbers_) plan(reg).lanes = kLanesOfCopiedRow;
   }
 
   const Agent& agent_;
   AgentPlan plan_;
   std::vector<int> parent_;
-  std::vector<int> fragments_, left_;
+  std::vector<int> fragments_, left_, row_numbers_;
   std::int64_t dot_rows_ = 0;
 };
 

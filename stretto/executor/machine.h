@@ -229,7 +229,7 @@ class RankMachine final : private TableReader {
   void store(AgentState& a, const Inst& inst);
   ClippedTile gathered_row(const Inst& inst, const ClippedTile& t, std::int32_t picked,
                            std::int64_t i) const;
-  void load_rows(AgentState& a, const Inst& inst);
+  void load_rows(const Inst& inst, AgentState& a, Register& reg);
   void store_rows(AgentState& a, const Inst& inst);
   void reduce_store(AgentState& a, const Inst& inst);
   void copy(AgentState& a, const Inst& inst);

@@ -57,7 +57,7 @@ void RankMachine::execute_memory(AgentState& a, const Inst& inst) {
     case OpCode::kLoad:
       return load(inst, a, writable(result(a, inst)));
     case OpCode::kLoadRows:
-      return load_rows(a, inst);
+      return load_rows(inst, a, writable(result(a, inst)));
     case OpCode::kStore:
       return store(a, inst);
     case OpCode::kStoreRows:
@@ -115,10 +115,9 @@ ClippedTile RankMachine::gathered_row(const Inst& inst, const ClippedTile& t, st
 }
 
 // Without arithmetic the indices are unknown, and the accesses they choose are not simulated.
-void RankMachine::load_rows(AgentState& a, const Inst& inst) {
+void RankMachine::load_rows(const Inst& inst, AgentState& a, Register& reg) {
   if (!compute) return;
   ClippedTile t = clip(a, inst, inst.region);
-  Register& reg = writable(result(a, inst));
   const auto* picked = a.regs[static_cast<std::size_t>(inst.operands[0])].as<std::int32_t>();
   TileRef whole = tile_of(reg);
   for (std::int64_t i = 0; i < t.rows; ++i) {
@@ -193,7 +192,11 @@ bool RankMachine::pipe_put(AgentState& a, const Inst& inst) {
   a.park = Park::kNone;
   Register& slot = pipe.slots[pipe.put++ % pipe.slots.size()];
   if (observer != nullptr) observer->on_worker_edge(a, false, &slot);
-  load(inst, a, slot);
+  if (inst.op->operands.empty()) {
+    load(inst, a, slot);
+  } else {
+    load_rows(inst, a, slot);
+  }
   if (observer != nullptr) observer->on_worker_edge(a, true, &slot);
   return true;
 }

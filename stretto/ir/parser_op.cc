@@ -72,6 +72,10 @@ void Parser::piece(Op& op, const OpInfo& info, const Piece& p) {
     case Field::kRowsExpr0:
       if (reader_.accept_word("rows")) op.exprs.push_back(expr());
       return;
+    case Field::kByOperand0:
+      if (reader_.accept_word("by"))
+        op.operands.push_back(register_number("an operand such as $0"));
+      return;
     case Field::kOperand0:
     case Field::kOperand1:
       op.operands.push_back(register_number("an operand such as $0"));

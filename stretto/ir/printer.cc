@@ -340,7 +340,8 @@ class Printer {
   void piece(const Op& op, const Piece& p) {
     bool tight = p.literal == "[" || p.literal == "]" || (!out_.empty() && out_.back() == '[');
     bool absent = (p.field == Field::kFromExpr2 && op.exprs.size() <= 2) ||
-                  (p.field == Field::kRowsExpr0 && op.exprs.empty());
+                  (p.field == Field::kRowsExpr0 && op.exprs.empty()) ||
+                  (p.field == Field::kByOperand0 && op.operands.empty());
     if (!tight && !absent) out_ += ' ';
     switch (p.field) {
       case Field::kLiteral:
@@ -362,6 +363,9 @@ class Printer {
           out_ += "rows ";
           nth_expr(op, 0);
         }
+        return;
+      case Field::kByOperand0:
+        if (!op.operands.empty()) add("by ${}", op.operands[0]);
         return;
       case Field::kOperand0:
       case Field::kOperand1:

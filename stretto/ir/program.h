@@ -170,7 +170,7 @@ enum class OpCode : std::uint8_t {
   kTilePush,            // exprs: tile; region = local source tensor, region2 = destination tensor
   kTilePull,            // exprs: tile; the other way round
   // schedule level; symbol = pipe
-  kPipePut,      // region -> the pipe's next free slot, asynchronously
+  kPipePut,      // region, or rows of it that operand 0 picks -> the next free slot, asynchronously
   kPipeGet,      // result = the pipe's next full slot; exprs[0], where given: rows at or past it
                  // lie past the end of the region that was put, and are zero
   kPipeRelease,  // the oldest slot got and not yet released becomes free

@@ -20,7 +20,7 @@ SyncTable make_table() {
   // mbarriers. A put carries the loads that fill its slot, a release the reads of each warp;
   // neither carries what the agent wrote elsewhere.
   table[SyncRow::kPipePut] = {{kRelease, kFirst, Scope::kCta}, {kCompleteLoads, kFirst}};
-  table[SyncRow::kPipeFill] = {{kMeet}, {kRelease, kFirst, Scope::kCta}};
+  table[SyncRow::kPipeFill] = {{kRelease, kAll, Scope::kCta}};
   table[SyncRow::kPipeGet] = {{kAcquire, kAll, Scope::kCta}};
   table[SyncRow::kPipeRelease] = {{kRelease, kWarps, Scope::kCta}};
   table[SyncRow::kPipeClaim] = {{kAcquire, kAll, Scope::kCta}};
@@ -108,7 +108,7 @@ bool may_load_in_bulk(const Program& program, const Op& put) {
   const Region& r = *put.region;
   const Tensor& t = program.tensors[static_cast<std::size_t>(r.tensor)];
   bool own = !r.rank.has_value() || r.rank.same(Expr::var(0));
-  return own && t.num_slots == 1 && !t.packet && t.shape.size() <= 3;
+  return own && put.operands.empty() && t.num_slots == 1 && !t.packet && t.shape.size() <= 3;
 }
 
 // Bulk stores start from the fragments that products leave.

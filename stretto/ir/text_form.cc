@@ -25,7 +25,7 @@ const char* lookup(const Table& table, Enum value) {
   return table[idx];
 }
 
-constexpr std::array<std::pair<std::string_view, Field>, 22> kFields = {{
+constexpr std::array<std::pair<std::string_view, Field>, 23> kFields = {{
     {"$var", Field::kVar},         {"$e0", Field::kExpr0},          {"$e1", Field::kExpr1},
     {"$e2", Field::kExpr2},        {"$from_e2", Field::kFromExpr2}, {"$rows_e0", Field::kRowsExpr0},
     {"$o0", Field::kOperand0},     {"$o1", Field::kOperand1},       {"$operands", Field::kOperands},
@@ -33,7 +33,7 @@ constexpr std::array<std::pair<std::string_view, Field>, 22> kFields = {{
     {"$signal2", Field::kSignal2}, {"$map", Field::kMap},           {"$pipe", Field::kPipe},
     {"$barrier", Field::kBarrier}, {"$value", Field::kValue},       {"$axis", Field::kAxis},
     {"$mode", Field::kMode},       {"$unary", Field::kUnary},       {"$binary", Field::kBinary},
-    {"$reduce", Field::kReduce},
+    {"$reduce", Field::kReduce},   {"$by_o0", Field::kByOperand0},
 }};
 
 const char* syntax_line(OpCode code) {
@@ -96,7 +96,7 @@ const char* syntax_line(OpCode code) {
     case C::kTilePull:
       return "map $map tile $e0 from $region to $region2";
     case C::kPipePut:
-      return "$pipe = $region";
+      return "$pipe = $region $by_o0";
     case C::kPipeGet:
       return "$pipe $rows_e0";
     case C::kPipeRelease:

@@ -24,6 +24,7 @@ enum class Field : std::uint8_t {
   kExpr2,
   kFromExpr2,  // `from` exprs[2], where it is given
   kRowsExpr0,  // `rows` exprs[0], where it is given
+  kByOperand0,  // `by` operands[0], where it is given
   kOperand0,
   kOperand1,
   kOperands,  // all, separated by commas

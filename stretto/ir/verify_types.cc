@@ -92,6 +92,7 @@ void BodyChecker::types() {
       return type_copy();
     case OpCode::kPipePut: {
       const Pipe& p = place_.role->pipes[static_cast<std::size_t>(o.symbol)];
+      if (!o.operands.empty()) type_row_access();
       return require(region_type(*o.region) == p.type, "the region is {}, pipe '{}' carries {}",
                      describe(region_type(*o.region)), p.name, describe(p.type));
     }

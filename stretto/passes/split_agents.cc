@@ -75,6 +75,7 @@ class RoleSplitter {
     const Block& body = role_.agents[0].body;
     make_pipes(body);
     Agent producer{.name = "producer", .kind = AgentKind::kProducer};
+    collect_indices(body, producer);
     producer.body = producer_block(body, false);
     prune(program_, producer.body);
     bool producer_waits = needs_waits(producer.body);
@@ -91,6 +92,16 @@ class RoleSplitter {
   }
 
  private:
+  // Row numbers get registers of the producer's own.
+  void collect_indices(const Block& block, Agent& producer) {
+    for (const Op& op : block) {
+      for (const Block& body : op.bodies) collect_indices(body, producer);
+      if (!survey_.picks_rows(op)) continue;
+      index_of_[op.result] = static_cast<int>(producer.values.size());
+      producer.values.push_back(role_.agents[0].values[static_cast<std::size_t>(op.result)]);
+    }
+  }
+
   void make_pipes(const Block& block) {
     around_.push_back(&block);
     for (const Op& op : block) {
@@ -149,6 +160,10 @@ class RoleSplitter {
                        .region = op.region,
                        .symbol = pipe_of_.at(op.result),
                        .loc = op.loc});
+        for (int index : op.operands) out.back().operands.push_back(index_of_.at(index));
+      } else if (survey_.picks_rows(op)) {
+        out.push_back(op);
+        out.back().result = index_of_.at(op.result);
       } else if (op.code == OpCode::kLet || (op.code == OpCode::kWait && with_waits)) {
         out.push_back(op);
       } else if (!op.bodies.empty()) {
@@ -162,6 +177,17 @@ class RoleSplitter {
     return out;
   }
 
+  Op get(const Op& load) const {
+    Op op{.code = OpCode::kPipeGet,
+          .result = load.result,
+          .symbol = pipe_of_.at(load.result),
+          .loc = load.loc};
+    const Region& r = *load.region;
+    if (load.code == OpCode::kLoad && r.row_end.has_value() && r.row_dim >= 0) {
+      op.exprs = {r.row_end - r.origin[static_cast<std::size_t>(r.row_dim)]};
+    }
+    return op;
+  }
   Op release(int reg, const SourceLoc& loc) const {
     return {.code = OpCode::kPipeRelease, .symbol = pipe_of_.at(reg), .loc = loc};
   }
@@ -179,18 +205,21 @@ class RoleSplitter {
     SlotUses uses = survey_.slot_uses(block);
     bool overlapped = loop != nullptr && uses.overlaps;
     Block out;
+    std::vector<Op> later;  // vectors are got where they are read, perhaps after a product
     for (std::size_t i = 0; i < block.size(); ++i) {
       const Op& op = block[i];
-      out.push_back(op);
-      Op& copy = out.back();
-      if (survey_.is_piped(op)) {
-        copy.code = OpCode::kPipeGet;
-        if (const Region& r = *op.region; r.row_end.has_value() && r.row_dim >= 0) {
-          copy.exprs = {r.row_end - r.origin[static_cast<std::size_t>(r.row_dim)]};
-        }
-        copy.region.reset();
-        copy.symbol = pipe_of_.at(op.result);
+      if (survey_.only_picks_rows(op)) continue;
+      if (survey_.is_vector(op)) {
+        later.push_back(get(op));
+        continue;
       }
+      std::erase_if(later, [&](const Op& vector) {
+        bool read = SplitSurvey::names(op, vector.result);
+        if (read) out.push_back(vector);
+        return read;
+      });
+      out.push_back(survey_.is_piped(op) ? get(op) : op);
+      Op& copy = out.back();
       for (std::size_t b = 0; b < op.bodies.size(); ++b) {
         copy.bodies[b] = consumer_block(op.bodies[b], op.code == OpCode::kLoop ? &op : nullptr);
       }
@@ -287,6 +316,7 @@ class RoleSplitter {
   const SplitSurvey& survey_;
   std::map<int, int> pipe_of_;    // by the register that the load wrote
   std::map<int, int> tensor_of_;  // by pipe
+  std::map<int, int> index_of_;   // the producer's register, by the role's
   // Every pipe with the block that used it last: two loads of one block need slots at the same
   // time, and so do those of a block and of a loop inside it.
   std::vector<std::pair<int, const Block*>> pipes_of_block_;

@@ -13,7 +13,7 @@ namespace stretto {
 namespace {
 
 using split_samples::ag_gemm, split_samples::attention, split_samples::gemm, split_samples::grouped,
-    split_samples::residual;
+    split_samples::picked, split_samples::residual;
 
 TEST(SplitAgentsProof, SplitProgramsAreProved) {
   std::vector<Program> programs = {
@@ -25,7 +25,8 @@ TEST(SplitAgentsProof, SplitProgramsAreProved) {
       attention(2, true),
       attention(2, false),
       residual(2),
-      grouped(2)};
+      grouped(2),
+      picked(2)};
   for (int world : {1, 2, 3}) programs.push_back(ag_gemm(world, 2));
   for (Program& program : programs) {
     Program schedule = run_pipeline(std::move(program));
@@ -69,7 +70,7 @@ TEST(SplitAgentsProof, WhatIsTakenAwayIsMissed) {
            op.code == OpCode::kAwait || op.code == OpCode::kNotify;
   };
   Program programs[] = {run_pipeline(ag_gemm(2, 2)), run_pipeline(gemm({.num_stages = 2})),
-                        run_pipeline(residual(2))};
+                        run_pipeline(residual(2)), run_pipeline(picked(2))};
   for (const Program& program : programs) {
     each_without(program, is_edge, [&](const Program& edited, const std::string& deleted) {
       ++num_edits;

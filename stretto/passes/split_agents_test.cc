@@ -13,6 +13,7 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/executor/controlled.h"
 #include "stretto/executor/program_runner.h"
+#include "stretto/ir/parser.h"
 #include "stretto/ir/printer.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/passes/split_samples.h"
@@ -138,6 +139,34 @@ TEST_F(SplitAgents, OneIterationStaysInFlightWhereNothingElseTouchesTheAccumulat
   EXPECT_EQ(awaits({.num_stages = 3, .two_products = true}), (std::vector<std::int64_t>{2, 0}));
   // A copy reads the slot before the dot does: nothing may be left pending.
   EXPECT_EQ(awaits({.num_stages = 3, .keep_copies = true}), (std::vector<std::int64_t>{0}));
+}
+
+// The producer picks the rows, so the consumer does not know the index any more; and the text form
+// keeps by which register a slot is filled.
+TEST_F(SplitAgents, PickedRowsAndVectorsGoThroughPipes) {
+  auto whole = scheduled(split_samples::picked(0)), split = scheduled(split_samples::picked(3));
+  const std::vector<Agent>& agents = split->roles[0].agents;
+  ASSERT_EQ(agents.size(), 2u) << print(*split);
+  EXPECT_EQ(split->roles[0].pipes.size(), 3u) << print(*split);
+  EXPECT_EQ(count_ops(agents[0].body, OpCode::kLoad), 1);
+  EXPECT_EQ(count_ops(agents[1].body, OpCode::kLoad), 0);
+  EXPECT_EQ(print(parse(print(*split), "split")), print(*split));
+  Doubles a = numbers(12 * 8), b = numbers(4 * 8), scale = numbers(8 * 2);
+  std::map<std::string, Doubles> inputs = {
+      {"a", a}, {"b", b}, {"scale", scale}, {"rows", {3, 11, -1, 0, 3, 7, 5, -1}}};
+  Doubles want;
+  for (std::size_t i = 0; i < 8; ++i) {
+    double row = inputs["rows"][i];
+    for (std::size_t j = 0; j < 4; ++j) {
+      double sum = 0;
+      for (std::size_t l = 0; row >= 0 && l < 8; ++l) {
+        sum += a[static_cast<std::size_t>(row) * 8 + l] * b[j * 8 + l] * scale[i * 2 + l / 4];
+      }
+      want.push_back(sum);
+    }
+  }
+  EXPECT_EQ(run(whole, inputs)[0], want);
+  EXPECT_EQ(run(split, inputs)[0], want) << print(*split);
 }
 
 // take_turns: a producer and consumers that each take every other tile, also where the last turn

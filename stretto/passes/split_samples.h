@@ -29,6 +29,10 @@ Program residual(int num_stages);
 // may read it.
 Program grouped(int num_stages);
 
+// c = (a[rows] * b^T) with a scale for each row of every step: rows picked by an index and vectors
+// go through pipes, too.
+Program picked(int num_stages);
+
 // Roles that ask for stages and cannot have them: a load of what the role stores, a loop that a
 // table ends, packets that order what follows, no dot.
 Program own_writes(bool fence);

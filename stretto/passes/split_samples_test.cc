@@ -187,6 +187,28 @@ Program no_dot() {
   return p.finish();
 }
 
+Program picked(int num_stages) {
+  ProgramBuilder p("picked", 1);
+  auto a = p.input("a", DType::kF32, {12, 8});
+  auto rows = p.input("rows", DType::kI32, {8, 1});
+  auto b = p.input("b", DType::kF32, {4, 8});
+  auto scale = p.input("scale", DType::kF32, {8, 2});
+  auto c = p.output("c", DType::kF32, {8, 4});
+  p.role("gemm", Resource::sms(1).pipelined(num_stages), p.grid(c, 4, 4), [&](const Tile& t) {
+    Value which = p.load(rows.tile({t.row, 0}, 4, 1));
+    Value acc = p.zeros(DType::kF32, 4, 4);
+    p.loop(2, [&](const Index& i) {
+      Value of_rows = p.load(scale.tile({t.row, i}, 4, 1));
+      Value left = p.load_rows(a.tile({0, i * 4}, 4, 4), which);
+      Value part = p.zeros(DType::kF32, 4, 4);
+      part = dot(part, left, p.load(b.tile({0, i * 4}, 4, 4)).T());
+      acc = acc + part * of_rows;
+    });
+    p.store(c.tile({t.row, 0}, 4, 4), acc);
+  });
+  return p.finish();
+}
+
 Program grouped(int num_stages) {
   ProgramBuilder p("grouped", 1);
   auto group = p.table("group", {3}, {ContractKind::kRange, 0, 2});

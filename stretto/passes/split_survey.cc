@@ -26,7 +26,7 @@ bool is_elementwise(OpCode code) {
   }
 }
 
-bool names(const Op& op, int reg) {
+bool names_itself(const Op& op, int reg) {
   return op.result == reg || std::count(op.operands.begin(), op.operands.end(), reg) > 0;
 }
 
@@ -48,6 +48,8 @@ SplitSurvey::SplitSurvey(const Program& program, const Role& role)
     : program_(program),
       slot_of_(role.agents[0].values.size(), -1),
       num_writes_(role.agents[0].values.size(), 0),
+      num_reads_(role.agents[0].values.size(), 0),
+      writer_(role.agents[0].values.size(), nullptr),
       table_var_(program.vars.size(), false) {
   const Block& body = role.agents[0].body;
   count_writes(body);
@@ -58,9 +60,17 @@ SplitSurvey::SplitSurvey(const Program& program, const Role& role)
   if (obstacle_.empty()) check_packets();
 }
 
+bool SplitSurvey::names(const Op& op, int reg) {
+  return any_op(op, [&](const Op& inner) { return names_itself(inner, reg); });
+}
+
 void SplitSurvey::count_writes(const Block& block) {
   for (const Op& op : block) {
-    if (op.result >= 0) ++num_writes_[static_cast<std::size_t>(op.result)];
+    for (int reg : op.operands) ++num_reads_[static_cast<std::size_t>(reg)];
+    if (op.result >= 0) {
+      ++num_writes_[static_cast<std::size_t>(op.result)];
+      writer_[static_cast<std::size_t>(op.result)] = &op;
+    }
     for (const Block& body : op.bodies) count_writes(body);
   }
 }
@@ -71,8 +81,11 @@ void SplitSurvey::survey(const Block& block, const Around& around) {
     survey_writes(op);
     if (op.code == OpCode::kLet) {
       table_var_[static_cast<std::size_t>(op.var)] = depends_on_table(op.exprs[0]);
-    } else if (op.code == OpCode::kLoad && feeds_dot(block, i)) {
+    } else if ((op.code == OpCode::kLoad || has_index(op)) && feeds_dot(block, i)) {
       piped_.insert(&op);
+      if (op.code == OpCode::kLoadRows) {
+        indices_.insert(writer_[static_cast<std::size_t>(op.operands[0])]);
+      }
       if (around.loop) in_loop_.insert(&op);
       slot_of_[static_cast<std::size_t>(op.result)] = op.result;
       if (around.table) {
@@ -91,6 +104,41 @@ void SplitSurvey::survey(const Block& block, const Around& around) {
     }
     for (const Block& body : op.bodies) survey(body, inside);
   }
+  if (around.loop && !around.table) survey_vectors(block);
+}
+
+// Beside loads that go through pipes a vector would have to arrive before the product starts.
+void SplitSurvey::survey_vectors(const Block& block) {
+  auto is_piped_load = [&](const Op& op) { return is_piped(op); };
+  if (std::none_of(block.begin(), block.end(), is_piped_load)) return;
+  for (std::size_t i = 0; i < block.size(); ++i) {
+    const Op& op = block[i];
+    if (op.code != OpCode::kLoad || is_piped(op) || !own_input(*op.region)) continue;
+    auto reg = static_cast<std::size_t>(op.result);
+    bool read_here =
+        std::any_of(block.begin() + static_cast<std::ptrdiff_t>(i), block.end(), [&](const Op& o) {
+          return std::count(o.operands.begin(), o.operands.end(), op.result) > 0;
+        });
+    bool vector = op.region->rows == 1 || op.region->cols == 1;
+    if (!vector || num_writes_[reg] != 1 || !read_here) continue;
+    slot_of_[reg] = op.result;
+    for (auto* set : {&piped_, &in_loop_, &vectors_}) set->insert(&op);
+  }
+}
+
+bool SplitSurvey::has_index(const Op& op) const {
+  if (op.code != OpCode::kLoadRows) return false;
+  auto index = static_cast<std::size_t>(op.operands[0]);
+  const Op* writer = writer_[index];
+  return num_writes_[index] == 1 && writer->code == OpCode::kLoad && own_input(*writer->region);
+}
+
+bool SplitSurvey::only_picks_rows(const Op& op) const {
+  if (!picks_rows(op)) return false;
+  auto piped = std::count_if(piped_.begin(), piped_.end(), [&](const Op* load) {
+    return load->code == OpCode::kLoadRows && load->operands[0] == op.result;
+  });
+  return num_reads_[static_cast<std::size_t>(op.result)] == piped;
 }
 
 void SplitSurvey::survey_writes(const Op& op) {
@@ -213,12 +261,14 @@ bool SplitSurvey::overlaps(const Block& block, const SlotUses& uses) const {
     if (is_async(op)) continue;
     bool touches = any_op(op, [&](const Op& inner) {
       return is_async(inner) || std::any_of(accumulators.begin(), accumulators.end(),
-                                            [&](int acc) { return names(inner, acc); });
+                                            [&](int acc) { return names_itself(inner, acc); });
     });
     if (touches) return false;
     bool view = op.code == OpCode::kTranspose && slot(op.result) >= 0;
-    bool uses_slot = std::any_of(uses.slots.begin(), uses.slots.end(),
-                                 [&](const SlotUses::Slot& s) { return reads(op, s.reg); });
+    bool uses_slot =
+        std::any_of(uses.slots.begin(), uses.slots.end(), [&](const SlotUses::Slot& s) {
+          return reads(op, s.reg) && !is_vector(*writer_[static_cast<std::size_t>(s.reg)]);
+        });
     if (uses_slot && !view) return false;
   }
   return true;

@@ -31,14 +31,23 @@ class SplitSurvey {
 
   // Why the role must stay one agent; empty when it can be split.
   const std::string& obstacle() const { return obstacle_; }
-  // A load whose value, itself or after elementwise operations, is a factor of a dot.
+  // A load whose value, itself or after elementwise operations, is a factor of a dot; or a vector
+  // that is loaded beside such.
   bool is_piped(const Op& op) const { return piped_.count(&op) != 0; }
   // Of the piped loads: happens again within a tile, so that loading ahead pays.
   bool is_in_loop(const Op& op) const { return in_loop_.count(&op) != 0; }
   // A dot that reads a slot, as loaded or transposed.
   bool is_async(const Op& op) const;
   SlotUses slot_uses(const Block& block) const;
+  // The operation or one inside it reads or writes the register.
+  static bool names(const Op& op, int reg);
   bool reads_changing_table(const Expr& expr) const;
+  // The vector of row numbers by which a piped load picks its rows: the producer loads it too, and
+  // where nobody else reads it only the producer.
+  bool picks_rows(const Op& op) const { return indices_.count(&op) != 0; }
+  bool only_picks_rows(const Op& op) const;
+  // A piped vector: read wherever it is needed, not by a dot.
+  bool is_vector(const Op& op) const { return vectors_.count(&op) != 0; }
   // Written by nobody during a launch.
   bool own_input(const Region& r) const;
 
@@ -51,6 +60,8 @@ class SplitSurvey {
   void count_writes(const Block& block);
   void survey(const Block& block, const Around& around);
   void survey_writes(const Op& op);
+  void survey_vectors(const Block& block);
+  bool has_index(const Op& op) const;
   bool feeds_dot(const Block& block, std::size_t load) const;
   bool spreads_to_dot(const Op& op, std::set<int>& values) const;
   void find_views(const Block& block);
@@ -62,12 +73,14 @@ class SplitSurvey {
   void check_table(const Expr& expr);
 
   const Program& program_;
-  std::set<const Op*> piped_, in_loop_;
+  std::set<const Op*> piped_, in_loop_, vectors_, indices_;
   std::vector<int> slot_of_;     // per register: the slot it stands for, or -1
   std::vector<int> num_writes_;  // per register
-  std::vector<bool> table_var_;  // variables that follow from a table
-  std::set<int> written_;        // tensors that the role writes
-  std::set<int> tables_;         // tensors that its index arithmetic reads
+  std::vector<int> num_reads_;
+  std::vector<const Op*> writer_;  // the last
+  std::vector<bool> table_var_;    // variables that follow from a table
+  std::set<int> written_;          // tensors that the role writes
+  std::set<int> tables_;           // tensors that its index arithmetic reads
   std::string obstacle_;
   const Op* packet_ = nullptr;  // a load of packets
 };

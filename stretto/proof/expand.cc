@@ -105,6 +105,7 @@ class Expander {
   }
 
   void op(const Op& o) {
+    syncs_.use_registers(o);
     switch (o.code) {
       case OpCode::kLet:
         return let(o);
@@ -129,7 +130,11 @@ class Expander {
         return syncs_.signal(o);
       case OpCode::kPipePut:
         syncs_.begin_put(o);
-        accesses_.access(o, AccessKind::kRead);
+        if (o.operands.empty()) {
+          accesses_.access(o, AccessKind::kRead);
+        } else {
+          accesses_.scattered(o);
+        }
         return syncs_.end_put(o);
       case OpCode::kPipeGet:
         return syncs_.pipe_get(o);

@@ -156,17 +156,26 @@ int SyncExpander::viewed(int reg) {
   return view == it->second.end() ? reg : viewed(view->second);
 }
 
+void SyncExpander::read_slot(const Op& op, int reg) {
+  auto it = slot_of_register_.find(reg);
+  if (it == slot_of_register_.end()) return;
+  const auto& [pipe, ordinal] = it->second;
+  if (ordinal > pipes_[at(pipe)].releases) return;
+  state_.reject(op, fmt::format("reads a slot of pipe '{}' that was released before",
+                                role_->pipes[at(pipe)].name));
+}
+
+void SyncExpander::use_registers(const Op& op) {
+  for (int reg : op.operands) read_slot(op, reg);
+  if (op.result >= 0) slot_of_register_.erase(op.result);
+}
+
 void SyncExpander::async_dot(const Op& op) {
   std::vector<Slot> slots;
   for (int reg : op.operands) {
+    read_slot(op, viewed(reg));
     auto it = slot_of_register_.find(viewed(reg));
-    if (it == slot_of_register_.end()) continue;
-    const auto& [pipe, ordinal] = it->second;
-    if (ordinal <= pipes_[at(pipe)].releases) {
-      state_.reject(op, fmt::format("reads a slot of pipe '{}' that was released before",
-                                    role_->pipes[at(pipe)].name));
-    }
-    slots.push_back(it->second);
+    if (it != slot_of_register_.end()) slots.push_back(it->second);
   }
   dots_.push_back(std::move(slots));
 }

@@ -28,6 +28,8 @@ class SyncExpander {
   void pipe_release(const Op& op);
   void begin_put(const Op& op);
   void end_put(const Op& op);
+  // A register that holds a slot may not be read once the slot is released.
+  void use_registers(const Op& op);
   void async_dot(const Op& op);
   void await(const Op& op);
   void barrier(const Op& op);
@@ -44,6 +46,7 @@ class SyncExpander {
   int empty(int pipe) const { return full(pipe) + 1; }
   PipeUse& pipe_use(const Op& op);
   int viewed(int reg);
+  void read_slot(const Op& op, int reg);
 
   ExpandState& state_;
   std::vector<int> first_of_signal_;

@@ -3,6 +3,7 @@
 // expect. The base is aligned to 1024 bytes.
 #pragma once
 
+#include "stretto/device/ptx/copy_async.h"
 #include "stretto/device/sm90/global.h"
 
 template <class T, int kRows_, int kCols_, int kSwizzle_>
@@ -75,7 +76,7 @@ STRETTO_DEVICE void load_elements(V& v, const S& smem, const Team& t) {
 #pragma unroll
       for (int u = 0; u < kUnit; ++u) {
         int c = L::kTileCols == 1 ? 0 : L::col(t, j + u);
-        if (r < L::kTileRows && c < L::kTileCols)
+        if (L::kNoPadding || (r < L::kTileRows && c < L::kTileCols))
           e[u] = kTransposed ? smem.at(c, r) : smem.at(r, c);
       }
       put_raw(v, i, j, e);
@@ -126,32 +127,64 @@ template <class L, class V, class S>
 STRETTO_DEVICE void load_smem_transposed(V& v, const S& smem, const Team& t) {
   load_elements<L, true>(v, smem, t);
 }
+// A vector in shared memory, without gaps.
+template <class T, int kRows_, int kCols_>
+struct SmemVector {
+  using Element = T;
+  static constexpr int kRows = kRows_, kCols = kCols_, kChunkCols = kCols_;
+  u8* data;
+  STRETTO_DEVICE T& at(int r, int c) const { return reinterpret_cast<T*>(data)[r * kCols + c]; }
+};
+
+// Copies kRun elements, of which `count` exist, the rest being zero. From 4 bytes on it is
+// asynchronous: mbarrier_arrive_after_copies says when it is complete. Before the tensor core
+// reads, the reader has to fence.
+template <int kRun, class T>
+STRETTO_DEVICE void fill_run(T* to, const T* from, int count) {
+  constexpr int kBytes = kRun * int(sizeof(T));
+  count = count < 0 ? 0 : count < kRun ? count : kRun;
+  if constexpr (kBytes >= 4) {
+    copy_async<kBytes>(to, from, count * int(sizeof(T)));
+  } else {
+#pragma unroll
+    for (int u = 0; u < kRun; ++u) to[u] = u < count ? from[u] : T{};
+  }
+}
+// How many of the kRun elements from column c on exist; kRun divides where they begin.
+template <int kRun, class T>
+STRETTO_DEVICE int columns_left(const Box<const T>& box, int c) {
+  return c < box.first_col ? 0 : box.cols - c;
+}
+
 // Fills a whole slot from a box, zeros past its end. kRun: columns that may be read at once,
-// because strides and origin are multiples of it. Before the tensor core reads: a proxy fence in
-// every thread and a barrier.
+// because strides and origin are multiples of it.
 template <int kRun, class S, class T>
 STRETTO_DEVICE void fill_slot(const S& smem, const Box<const T>& box, const Team& t, int threads) {
-  constexpr int kUnit = 16 / int(sizeof(T));  // what stays together under the permutation
-  constexpr int kUnits = div_up(S::kCols, S::kChunkCols) * S::kChunkCols / kUnit;
-#pragma unroll 1
-  for (int i = int(t.tid); i < S::kRows * kUnits; i += threads) {
-    int r = i / kUnits, c = i % kUnits * kUnit;
-    const T* row = box.data + r * box.row_stride;
-    Run<T, kUnit> e{};
+  constexpr int kRuns = div_up(S::kCols, S::kChunkCols) * S::kChunkCols / kRun;
+#pragma unroll 4
+  for (int i = int(t.tid); i < S::kRows * kRuns; i += threads) {
+    int r = i / kRuns, c = i % kRuns * kRun;
+    int count = box.has_row(r) ? columns_left<kRun>(box, c) : 0;
+    const T* from = box.data + (count > 0 ? r * box.row_stride + c * box.col_stride : 0);
+    fill_run<kRun>(&smem.at(r, c), from, count);
+  }
+}
+// The same with rows that `index` picks, as in load_rows; L is its layout.
+template <class L, int kRun, class S, class I, class T>
+STRETTO_DEVICE void fill_rows(const S& smem, const I& index, const Box<const T>& box,
+                              const Team& t) {
+  constexpr int kCols = div_up(S::kCols, S::kChunkCols) * S::kChunkCols;
 #pragma unroll
-    for (int k = 0; k < kUnit; k += kRun) {
-      if (box.has_row(r) && box.has_cols(c + k, kRun)) {
-        auto run = *reinterpret_cast<const Run<T, kRun>*>(row + (c + k) * box.col_stride);
+  for (int i = 0; i < I::kR; ++i) {
+    int r = L::row(t, i);
+    if (r >= S::kRows) continue;
+    i32 picked = r < L::kTileRows ? index.x[i][0] : -1;
+    const T* row = box.data + (box.has_row(picked) ? picked * box.row_stride : 0);
 #pragma unroll
-        for (int u = 0; u < kRun; ++u) e.x[k + u] = run.x[u];
-      } else if (kRun > 1 && box.has_row(r)) {
-#pragma unroll
-        for (int u = 0; u < kRun; ++u) {
-          if (box.has_cols(c + k + u, 1)) e.x[k + u] = row[(c + k + u) * box.col_stride];
-        }
-      }
+    for (int c = int(t.tid % L::kLanesPerRow) * kRun; c < kCols; c += L::kLanesPerRow * kRun) {
+      int count = box.has_row(picked) ? columns_left<kRun>(box, c) : 0;
+      fill_run<kRun>(&smem.at(r, c), row + (count > 0 ? c * box.col_stride : 0), count);
     }
-    *reinterpret_cast<Run<T, kUnit>*>(&smem.at(r, c)) = e;
   }
 }
 // Zeroes rows [first, kRows) of a slot: what lies past the end of a run-time range.

@@ -28,9 +28,9 @@ STRETTO_DEVICE void stage_block(const S& stage, const V& v, int m, int chunk, co
 }
 
 // Rows of the tile from `y`, columns from `x`; TMA drops what lies outside the tensor. kWidth: the
-// columns of a block, 64, 32 or 16. `stages`: two buffers of this warpgroup; `barrier`: a named
-// barrier of its 128 threads.
-template <class T, int kCols, int kWidth, class V>
+// columns of a block, 64, 32 or 16. `stages`: kBuffers buffers of this warpgroup, one or two;
+// `barrier`: a named barrier of its 128 threads.
+template <class T, int kCols, int kWidth, int kBuffers = 2, class V>
 STRETTO_DEVICE void store_tma(const TensorMap* map, u8* stages, const V& v, i32 x, i32 y, i32 z,
                               const Team& t, u32 barrier) {
   using Stage = SmemTile<T, 64, kWidth, 2 * kWidth>;
@@ -39,16 +39,16 @@ STRETTO_DEVICE void store_tma(const TensorMap* map, u8* stages, const V& v, i32 
   int first = int(t.tid / 128) * kBlocks * 64;
   // Two blocks at a time where no more follow, one else, so that one is copied while the next is
   // written.
-  constexpr int kTotal = kBlocks * kChunks, kTogether = kTotal == 2 ? 2 : 1;
+  constexpr int kTotal = kBlocks * kChunks, kTogether = kTotal == 2 ? kBuffers : 1;
 #pragma unroll
   for (int b = 0; b < kTotal; b += kTogether) {
     // At the beginning: whatever the last store left.
     if (issuer && b == 0) tma_store_wait_read<0>();
-    if (issuer && b > 0) tma_store_wait_read<1>();
+    if (issuer && b > 0) tma_store_wait_read<kBuffers - 1>();
     named_barrier_sync(barrier, 128);
 #pragma unroll
     for (int u = 0; u < kTogether; ++u) {
-      Stage stage{stages + (b + u) % 2 * 64 * 64 * 2};
+      Stage stage{stages + (b + u) % kBuffers * 64 * 64 * 2};
       stage_block<kWidth>(stage, v, (b + u) / kChunks, (b + u) % kChunks, t);
     }
     fence_proxy_async_shared();
@@ -57,7 +57,7 @@ STRETTO_DEVICE void store_tma(const TensorMap* map, u8* stages, const V& v, i32 
 #pragma unroll
       for (int u = 0; u < kTogether; ++u) {
         int m = (b + u) / kChunks, chunk = (b + u) % kChunks;
-        tma_store_3d(map, stages + (b + u) % 2 * 64 * 64 * 2, x + chunk * kWidth,
+        tma_store_3d(map, stages + (b + u) % kBuffers * 64 * 64 * 2, x + chunk * kWidth,
                      y + first + m * 64, z);
         tma_store_commit();
       }

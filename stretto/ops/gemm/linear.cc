@@ -134,26 +134,15 @@ void Linear::accumulate(Sums& sums, const GemmTile& tile, const Index& col, cons
   bool block = desc_.scaling == Scaling::kBlock;
   Value of_rows;  // [bm, 1]
   if (desc_.scaling == Scaling::kRowWise) of_rows = p_->load(rows.scale(0));
-  auto read_scales = [&](const Index& k) {
-    Index at = k / kScaleBlock;
-    std::vector<Value> of{p_->load(rows.scale(at))};  // [bm, 1]; [1, 1] for each weight
-    for (const TensorRef& scale : scales_) {
-      of.push_back(p_->load(scale.tile({col / kScaleBlock, at}, 1, 1)));
-    }
-    return of;
-  };
-  std::vector<Value> ahead;  // scales of the next step, on their way during this one
-  if (block) ahead = read_scales(begin * tile.bk);
   p_->loop(begin, end, [&](const Index& step) {
-    Index k = step * tile.bk;
+    Index k = step * tile.bk, at = k / kScaleBlock;
     std::vector<DotScales> scales;
     if (block) {
-      Value step_rows = copy(ahead[0]);
-      for (std::size_t i = 0; i < weights_.size(); ++i) {
-        scales.push_back({step_rows, broadcast(ahead[1 + i], 1, tile.bn)});
+      Value of_step = p_->load(rows.scale(at));  // [bm, 1]; [1, 1] for each weight
+      for (const TensorRef& scale : scales_) {
+        Value of_weight = p_->load(scale.tile({col / kScaleBlock, at}, 1, 1));
+        scales.push_back({of_step, broadcast(of_weight, 1, tile.bn)});
       }
-      std::vector<Value> next = read_scales(k + tile.bk);
-      for (std::size_t i = 0; i < next.size(); ++i) ahead[i] = std::move(next[i]);
     }
     Value a = p_->load(rows.a(k));  // [bm, bk]
     for (std::size_t i = 0; i < weights_.size(); ++i) {
