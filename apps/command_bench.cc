@@ -7,6 +7,7 @@
 
 #include "apps/commands.h"
 #include "apps/gpu_measure.h"
+#include "apps/launcher.h"
 #include "apps/program_source.h"
 #include "apps/shape_options.h"
 #include "apps/traced_run.h"
@@ -24,6 +25,7 @@ struct MeasureOptions {
   bool json = false;
   std::string device = "cpu", machine;
   bool no_vendor = false, graph = false, measure = false;
+  LauncherOptions launcher;
 };
 
 DType dtype_of(const MeasureOptions& options) {
@@ -105,9 +107,19 @@ void bench_on_gpus(const MeasureOptions& options) {
 }
 
 void bench(const MeasureOptions& options) {
-  if (options.device == "cuda") return bench_on_gpus(options);
+  if (options.device == "cuda") {
+    if (options.launcher.processes()) {
+      throw UserError("--launcher processes: ranks on GPUs are of one process");
+    }
+    return bench_on_gpus(options);
+  }
   OpCase c = make_case(options);
-  nlohmann::json out = summary_json(time_case(c, {.samples = options.samples}));
+  int ranks = c.program.world_size;
+  if (ran_as_processes(options.launcher, ranks)) return;
+  std::shared_ptr<World> world = make_world(options.launcher, ranks);
+  std::vector<double> samples = time_case(c, {.samples = options.samples, .world = world});
+  if (world->local_ranks().front() != 0) return;
+  nlohmann::json out = summary_json(std::move(samples));
   out["config"] = c.config;
   if (options.json) return fmt::print("{}\n", out.dump());
   print_summary(out);
@@ -149,6 +161,7 @@ void add_bench_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("bench", "Time an operator or program on CPU ranks or GPUs");
   add_shape_options(command, *options);
+  add_launcher_option(command, options->launcher);
   command->add_flag("--no-vendor", options->no_vendor,
                     "cuda: compare with and choose among programs of ours only");
   command->add_flag("--graph", options->graph, "cuda: launches replayed from captured graphs");

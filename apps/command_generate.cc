@@ -41,10 +41,12 @@ void generate(GenerateOptions& options) {
   options.request.prompt = files.tokenizer.encode(options.prompt);
   bool on_cpu = options.model.target() == Target::kCpu;
   bool record = !options.trace.empty() || (options.summary && on_cpu);
-  Engine engine(files, {.world_size = options.model.tp,
-                        .dtype = activation_dtype(options.model.dtype, files.config),
-                        .record = record,
-                        .device = options.model.target()});
+  if (!options.trace.empty() && options.model.launcher.processes()) {
+    throw UserError("--trace: timelines are of ranks that are threads");
+  }
+  activation_dtype(options.model.dtype, files.config);
+  if (ran_as_processes(options.model)) return;
+  Engine engine(files, engine_options(options.model, files, record));
   OnText stream;
   if (!options.json) {
     stream = [](const std::string& text) {
@@ -52,7 +54,9 @@ void generate(GenerateOptions& options) {
       std::fflush(stdout);
     };
   }
-  GenerateResult result = engine.generate({options.request}, stream).at(0);
+  std::vector<GenerateResult> results = engine.generate({options.request}, stream);
+  if (results.empty()) return;  // of a rank other than 0
+  const GenerateResult& result = results.front();
   if (options.json) {
     nlohmann::json out = {{"prompt_token_ids", options.request.prompt},
                           {"token_ids", result.token_ids},

@@ -51,13 +51,14 @@ std::vector<std::vector<int>> documents_of(const ScoreOptions& options, const Mo
 void score(const ScoreOptions& options) {
   ModelFiles files = open_model(options.model);
   std::vector<std::vector<int>> documents = documents_of(options, files);
-  Engine engine(files, {.world_size = options.model.tp,
-                        .dtype = activation_dtype(options.model.dtype, files.config),
-                        .device = options.model.target()});
+  activation_dtype(options.model.dtype, files.config);
+  if (ran_as_processes(options.model)) return;
+  Engine engine(files, engine_options(options.model, files));
   bool show = ::isatty(2) == 1;
   Engine::Score score = engine.score(documents, [&](std::size_t done) {
     if (show) fmt::print(stderr, "\r{}/{} documents", done, documents.size());
   });
+  if (!engine.reports()) return;
   if (show) fmt::print(stderr, "\n");
   if (options.json) {
     nlohmann::json out = {{"nll_per_token", score.nll_per_token}, {"tokens", score.tokens}};

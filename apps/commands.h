@@ -9,6 +9,11 @@ class App;
 
 namespace stretto {
 
+// A command whose processes have failed and said why themselves.
+struct CommandFailed {
+  int exit_code = 1;
+};
+
 void add_generate_command(CLI::App& app);
 void add_score_command(CLI::App& app);
 void add_tokenize_command(CLI::App& app);
@@ -19,5 +24,6 @@ void add_predict_command(CLI::App& app);
 void add_calibrate_command(CLI::App& app);
 void add_trace_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
+void add_launch_command(CLI::App& app);
 
 }  // namespace stretto

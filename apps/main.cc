@@ -60,6 +60,7 @@ int main(int argc, char** argv) {
   stretto::add_calibrate_command(app);
   stretto::add_trace_command(app);
   stretto::add_bench_command(app);
+  stretto::add_launch_command(app);
   try {
     app.parse(argc, argv);
     require_command(app);
@@ -67,6 +68,8 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
+  } catch (const stretto::CommandFailed& failed) {
+    return failed.exit_code;
   } catch (const stretto::Rejected& e) {
     return fail(1, "rejected", e.what());
   } catch (const stretto::UserError& e) {

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "stretto/base/errors.h"
 #include "stretto/runtime/world.h"
 
 namespace stretto {
@@ -14,6 +15,7 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
       ->check(CLI::Range(1, World::kMaxWorldSize))
       ->envname("STRETTO_TP")
       ->capture_default_str();
+  add_launcher_option(command, options.launcher);
   command->add_option("--device", options.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->envname("STRETTO_DEVICE")
@@ -32,6 +34,22 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
                    "exact, or checkpoint-dtype: rounded as by casting the whole model")
       ->envname("STRETTO_ROPE_FREQUENCIES")
       ->capture_default_str();
+}
+
+bool ran_as_processes(const ModelOptions& options) {
+  if (options.launcher.processes() && options.target() != Target::kCpu) {
+    throw UserError("--launcher processes: ranks on GPUs are of one process");
+  }
+  return ran_as_processes(options.launcher, options.tp);
+}
+
+EngineOptions engine_options(const ModelOptions& options, const ModelFiles& files, bool record) {
+  EngineOptions engine{.world_size = options.tp,
+                       .dtype = activation_dtype(options.dtype, files.config),
+                       .record = record,
+                       .device = options.target()};
+  if (options.launcher.processes()) engine.world = make_world(options.launcher, options.tp, record);
+  return engine;
 }
 
 ModelFiles open_model(const ModelOptions& options) {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "apps/launcher.h"
 #include "stretto/engine/generate.h"
 
 namespace CLI {
@@ -15,11 +16,20 @@ struct ModelOptions {
   std::string model, dtype = "auto", rope_frequencies = "exact";
   std::string device = "cpu", load_format = "auto";
   int tp = 1;
+  LauncherOptions launcher;
 
   Target target() const { return device == "cuda" ? Target::kCuda : Target::kCpu; }
 };
 
 void add_model_options(CLI::App* command, ModelOptions& options);
+
+// True where the command has been run by processes of its own (apps/launcher.h). UserError for
+// processes on GPUs.
+bool ran_as_processes(const ModelOptions& options);
+
+// Where the model is to run; with processes, as this rank of them.
+EngineOptions engine_options(const ModelOptions& options, const ModelFiles& files,
+                             bool record = false);
 
 // The model directory, opened, checked and set up as the options ask. UserError as ModelFiles and
 // set_rope_frequencies.

@@ -172,13 +172,22 @@ double GenerateResult::tokens_per_second() const {
 Engine::Engine(const ModelFiles& files, const EngineOptions& options)
     : files_(files), options_(options) {
   if (options.device == Target::kCpu) {
-    world_ =
-        std::make_unique<World>(WorldOptions{.size = options.world_size, .record = options.record});
+    world_ = options.world;
+    if (world_ == nullptr) {
+      world_ = std::make_shared<World>(
+          WorldOptions{.size = options.world_size, .record = options.record});
+    }
+    if (world_->size() != options.world_size) {
+      throw UserError(fmt::format("the engine is for {} ranks, its world has {}",
+                                  options.world_size, world_->size()));
+    }
     return;
   }
   if (options.record) throw UserError("timelines are recorded on CPU ranks only");
   gpus_ = std::make_unique<GpuWorld>(GpuWorldOptions{.size = options.world_size});
 }
+
+bool Engine::reports() const { return world_ == nullptr || world_->local_ranks().front() == 0; }
 
 void Engine::with_model(std::int64_t capacity, const std::function<void(int, Transformer&)>& use) {
   TransformerOptions model{

@@ -70,6 +70,9 @@ struct EngineOptions {
   std::int64_t max_tokens = 0;  // cache capacity; 0: the model's positions
   bool record = false;          // CPU ranks only
   Target device = Target::kCpu;
+  // CPU ranks to run on, world_size of them; none: threads of this process. In a world of processes
+  // the process of rank 0 reports.
+  std::shared_ptr<World> world;
 };
 
 class Engine {
@@ -79,7 +82,8 @@ class Engine {
   Engine(const ModelFiles& files, const EngineOptions& options);
 
   // Serves the requests one after the other on one set of ranks. UserError for an empty or too long
-  // prompt; all requests are checked before the first one runs.
+  // prompt; all requests are checked before the first one runs. Empty where this process does not
+  // report.
   std::vector<GenerateResult> generate(const std::vector<GenerateRequest>& requests,
                                        const OnText& on_text = {}, const OnLogits& on_logits = {});
 
@@ -90,6 +94,9 @@ class Engine {
   // Mean negative log-likelihood of every token after the first of each document (token ids).
   Score score(const std::vector<std::vector<int>>& documents,
               const std::function<void(std::size_t done)>& progress = {});
+
+  // Whether results come out in this process: it has rank 0.
+  bool reports() const;
 
   // Of CPU ranks.
   World& world() { return *world_; }
@@ -102,7 +109,7 @@ class Engine {
 
   const ModelFiles& files_;
   EngineOptions options_;
-  std::unique_ptr<World> world_;    // of CPU ranks
+  std::shared_ptr<World> world_;    // of CPU ranks
   std::unique_ptr<GpuWorld> gpus_;  // or of GPUs
 };
 

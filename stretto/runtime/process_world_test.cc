@@ -249,7 +249,10 @@ TEST(ProcessWorld, RecoveryThatARankDoesNotComeToIsAFaultNamingIt) {
     return outcome_of([&] { return world.recover(), "recovered"; });
   });
   Reports reports = processes.wait();
-  for (int r : {0, 1}) EXPECT_TRUE(has(reports[r], "rank 2 did not come to recover")) << reports[r];
+  for (int r : {0, 1})
+    EXPECT_TRUE(has(reports[r], "rank 2 did not come to recover") ||
+                has(reports[r], "rank 2 is gone"))
+        << reports[r];
 }
 
 TEST(ProcessWorld, UseWhereItCannotWorkIsAUserErrorAndTheWorldGoesOn) {
@@ -352,7 +355,7 @@ TEST(ProcessWorld, ManyWorldsOneAfterTheOtherLeakNothing) {
     }
     return in_use() > bytes_before + 100'000 ? "memory grows" : "";
   });
-  EXPECT_EQ(processes.wait(), Reports(3));
+  EXPECT_EQ(processes.wait(std::chrono::seconds(soak() ? 600 : 60)), Reports(3));
 }
 
 class Environment : public testing::Test {

@@ -36,7 +36,6 @@ inline std::string outcome_of(const std::function<std::string()>& body) {
 class RankProcesses {
  public:
   using Body = std::function<std::string(const MeetingPoint&)>;
-  static constexpr std::chrono::seconds kLongest{60};
 
   // `absent` ranks are not started.
   RankProcesses(int size, const Body& body, const std::vector<int>& absent = {}) {
@@ -69,8 +68,8 @@ class RankProcesses {
   void kill(int rank, int signal = SIGKILL) { ::kill(pid(rank), signal); }
 
   // What each rank reported; "" for those absent or killed, "late" for those that had to be.
-  std::vector<std::string> wait() {
-    Deadline deadline = deadline_in(kLongest);
+  std::vector<std::string> wait(std::chrono::seconds longest = std::chrono::seconds(60)) {
+    Deadline deadline = deadline_in(longest);
     std::vector<std::string> reports;
     for (Child& child : children_) reports.push_back(child.wait(deadline));
     return reports;

@@ -108,11 +108,15 @@ void Runner::run_rank(Rank& rank) {
 
 // Where there are too few threads, the world is faulted.
 void Runner::start_threads() {
+  constexpr std::size_t kReserveBytes = std::size_t{64} << 10;
   threads_.reserve(state_.local.size());
+  // Without memory for a thread there may be none for the report either.
+  auto reserve = std::make_unique<std::byte[]>(kReserveBytes);
   for (int r : state_.local) {
     try {
       threads_.emplace_back([this, r] { run_rank(*state_.ranks[index(r)]); });
     } catch (const std::system_error& e) {
+      reserve.reset();
       std::string reason = fmt::format("no thread for rank {}: {}", r, e.what());
       state_.record_death(r, reason);
       start_error_ = std::make_exception_ptr(

@@ -52,22 +52,14 @@ void set_up_waiting(ControlBlock& control, int size, bool shared) {
   }
 }
 
-// As Peers::first_gone, among the members of a world.
-int first_gone(const Peers& peers, const std::vector<int>& members) {
-  int gone = peers.first_gone();
-  auto member = std::find(members.begin(), members.end(), gone);
-  return member == members.end() ? -1 : static_cast<int>(member - members.begin());
-}
-
 // The lowest rank makes the block, the others map it.
 Control share_control(const WorldOptions& options, int rank, Peers& peers,
                       const std::vector<int>& members, std::uint64_t id) {
   Deadline deadline = deadline_in(options.timeout);
   MemoryKey key{.world = id, .id = kControlId};
   auto lost = [&](int other) {
-    // A process is seen to have ended a moment after its sockets are.
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    int gone = first_gone(peers, members);
+    int gone = peers.first_gone(members);
+    peers.blame(members[World::State::index(gone < 0 ? other : gone)]);
     if (gone < 0) {
       return meeting_fault(rank, other, fmt::format("deadline: rank {} did not go on", other));
     }
@@ -82,7 +74,7 @@ Control share_control(const WorldOptions& options, int rank, Peers& peers,
     }
     return Control(std::move(memory));
   }
-  auto give_up = [&] { return first_gone(peers, members) >= 0; };
+  auto give_up = [&] { return peers.first_gone(members) >= 0; };
   Fd fd = peers.receive(members[0], key, deadline, give_up);
   if (!fd) throw lost(0);
   return Control(SharedMemory::open(std::move(fd), Control::kBytes));

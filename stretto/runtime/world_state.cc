@@ -24,6 +24,14 @@ class CallGuard {
   std::atomic<bool>& in_call_;
 };
 
+// The rank that is the i-th of a group.
+int rank_in(std::uint64_t group, int i) {
+  for (int r = 0; r < kMaxRanks; ++r) {
+    if ((group >> r & 1) != 0 && i-- == 0) return r;
+  }
+  return -1;
+}
+
 FaultRecord world_fault(std::string role, int rank, int waited_for, std::string reason) {
   return {.program = "world",
           .role = std::move(role),
@@ -158,7 +166,14 @@ std::shared_ptr<Rank> World::State::split(int rank, std::uint64_t group, const s
   std::uint64_t call = next_id(rank);
   std::shared_ptr<World> child;
   confirm(rank, "split", [&] {
-    if (group != 0) child = make_child(call, group, rank);
+    try {
+      if (group != 0) child = make_child(call, group, rank);
+    } catch (const Fault& fault) {
+      // It counts the ranks of the group.
+      int r = rank_in(group, fault.record().waited_for);
+      throw Fault(world_fault(request.to_string(), rank, r,
+                              fmt::format("rank {} ended or stalled in this call", r)));
+    }
   });
   if (child == nullptr) return nullptr;
   int own = std::popcount(group & ((std::uint64_t{1} << rank) - 1));
@@ -173,12 +188,7 @@ void World::State::release(int rank, int allocation_id) {
       fmt::format("symmetric allocation {}: rank {} has already released it", allocation_id, rank));
 }
 
-int World::State::first_gone() const {
-  for (std::size_t r = 0; r < members.size(); ++r) {
-    if (peers->state(members[r]) != PeerState::kHere) return static_cast<int>(r);
-  }
-  return -1;
-}
+int World::State::first_gone() const { return peers ? peers->first_gone(members) : -1; }
 
 void World::State::require_all_here() {
   int gone = first_gone();
@@ -187,6 +197,7 @@ void World::State::require_all_here() {
       "recover", local.front(), gone,
       fmt::format("rank {} is gone: a world that has lost a process stays faulted", gone));
   record_fault(record);
+  peers->blame(members[index(gone)]);
   throw Fault(record);
 }
 
@@ -199,6 +210,7 @@ void World::State::recover_step(const char* what) {
                                            [this] { return first_gone(); });
   if (missing < 0) return;
   require_all_here();
+  if (peers) peers->blame(members[index(missing)]);
   throw Fault(world_fault("recover", local.front(), missing,
                           fmt::format("deadline: rank {} did not come {} within {} ms", missing,
                                       what, options.timeout.count())));

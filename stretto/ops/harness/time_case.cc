@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
 
 #include "stretto/compiler.h"
 #include "stretto/ops/harness/case_memory.h"
@@ -13,29 +12,48 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+std::vector<double> slowest_of(const SymmetricBuffer& times, int num_ranks, std::size_t count) {
+  std::vector<double> slowest(count, 0.0);
+  for (int r = 0; r < num_ranks; ++r) {
+    const auto* ns = times.on<std::int64_t>(r);
+    for (std::size_t i = 0; i < count; ++i) {
+      slowest[i] = std::max(slowest[i], 1e-6 * static_cast<double>(ns[i]));
+    }
+  }
+  return slowest;
+}
+
 }  // namespace
 
 std::vector<double> time_case(const OpCase& op_case, const TimeOptions& options) {
   CompiledProgram compiled = compile(op_case.program, {.require_proof = options.require_proof});
-  World world({.size = op_case.program.world_size});
-  std::vector<double> slowest(static_cast<std::size_t>(options.samples), 0.0);
-  std::mutex mutex;
-  world.run([&](Rank& rank) {
+  std::shared_ptr<World> world = options.world;
+  if (world == nullptr) {
+    world = std::make_shared<World>(WorldOptions{.size = op_case.program.world_size});
+  }
+  auto num_samples = static_cast<std::size_t>(options.samples);
+  std::vector<double> slowest;  // by the lowest rank here
+  world->run([&](Rank& rank) {
+    SymmetricBuffer times = rank.allocate("times", DType::kI64, num_samples);
     CaseMemory memory(rank, op_case);
     Instance instance(rank, compiled.schedule, compiled.quotas);
     for (int i = 0; i < options.warmups; ++i) instance.launch(memory.args());
     rank.barrier();
-    if (options.recorded && rank.index() == 0) world.recorder().set_enabled(true);
-    for (double& slowest_ms : slowest) {
+    bool is_first = rank.index() == world->local_ranks().front();
+    if (options.recorded && is_first) world->recorder().set_enabled(true);
+    for (std::size_t i = 0; i < num_samples; ++i) {
       rank.barrier();
       Clock::time_point begin = Clock::now();
       instance.launch(memory.args());
-      std::chrono::duration<double, std::milli> ms = Clock::now() - begin;
-      std::lock_guard lock(mutex);
-      slowest_ms = std::max(slowest_ms, ms.count());
+      std::chrono::nanoseconds time = Clock::now() - begin;
+      times.on<std::int64_t>(rank.index())[i] = time.count();
     }
+    rank.barrier();
+    if (is_first) slowest = slowest_of(times, rank.size(), num_samples);
+    rank.barrier();
+    rank.release(times);
   });
-  if (options.recorded) options.recorded(world.recorder());
+  if (options.recorded) options.recorded(world->recorder());
   return slowest;
 }
 

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "stretto/ops/harness/op_case.h"
 #include "stretto/runtime/recorder.h"
+#include "stretto/runtime/world.h"
 
 namespace stretto {
 
@@ -15,9 +17,12 @@ struct TimeOptions {
   int samples = 20;
   std::function<void(const Recorder&)> recorded;  // when set, gets what the samples did
   bool require_proof = true;
+  // Ranks to run on, as many as the program has; none: threads of this process.
+  std::shared_ptr<World> world;
 };
 
-// Milliseconds of each sample: from a barrier to the end of the slowest rank's launch.
+// Milliseconds of each sample: from a barrier to the end of the slowest rank's launch. `recorded`
+// gets the ranks of this process.
 std::vector<double> time_case(const OpCase& op_case, const TimeOptions& options = {});
 
 // A case without a reference, for a program of the user's: random inputs, tables filled with their

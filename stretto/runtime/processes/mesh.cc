@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/runtime/processes/introduction.h"
+#include "stretto/runtime/processes/peers.h"
 #include "stretto/runtime/processes/tcp.h"
 
 namespace stretto {
@@ -78,7 +80,15 @@ int greeted_by(int socket, std::uint64_t token, Deadline deadline) {
   return greeting.token == token ? greeting.rank : -1;
 }
 
-// From every rank above the own.
+// Whether the process behind has ended without farewell.
+bool has_ended(int socket) {
+  char byte;
+  ssize_t got = ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno == ECONNRESET);
+}
+
+// From every rank above the own. A rank that does not come may have gone because another ended:
+// that one is named where it is known.
 void accept_all(const MeetingPoint& at, int listener, std::uint64_t token, Deadline deadline,
                 std::vector<Fd>& sockets) {
   auto first_missing = [&] {
@@ -86,9 +96,16 @@ void accept_all(const MeetingPoint& at, int listener, std::uint64_t token, Deadl
     while (r < at.size && sockets[static_cast<std::size_t>(r)]) ++r;
     return r;
   };
+  constexpr int kLookMs = 20;
   while (first_missing() < at.size) {
+    for (int r = 0; r < at.size; ++r) {
+      const Fd& socket = sockets[static_cast<std::size_t>(r)];
+      if (!socket || !has_ended(socket.get())) continue;
+      throw meeting_fault(at.rank, r,
+                          fmt::format("rank {} ended while the world was being made", r));
+    }
     pollfd ready{.fd = listener, .events = POLLIN};
-    int timeout = ms_until(deadline);
+    int timeout = std::min(ms_until(deadline), kLookMs);
     if (timeout == 0) {
       throw meeting_fault(at.rank, first_missing(),
                           fmt::format("deadline: rank {} came, but did not connect to rank {}",
@@ -110,12 +127,19 @@ std::vector<Fd> connect_peers(const MeetingPoint& at, std::chrono::milliseconds 
   Introduction all = introduce(at, name, timeout);
   Deadline deadline = deadline_in(timeout);
   std::vector<Fd> sockets(static_cast<std::size_t>(at.size));
-  for (int r = 0; r < at.rank; ++r) {
-    auto i = static_cast<std::size_t>(r);
-    sockets[i] =
-        connect_local(all.socket_names[i], {.token = all.token, .rank = at.rank}, r, deadline);
+  try {
+    for (int r = 0; r < at.rank; ++r) {
+      auto i = static_cast<std::size_t>(r);
+      Greeting own{.token = all.token, .rank = at.rank};
+      sockets[i] = connect_local(all.socket_names[i], own, r, deadline);
+    }
+    accept_all(at, listener.get(), all.token, deadline, sockets);
+  } catch (const Fault& fault) {
+    for (const Fd& socket : sockets) {
+      if (socket) say_farewell(socket.get(), fault.record().waited_for);
+    }
+    throw;
   }
-  accept_all(at, listener.get(), all.token, deadline, sockets);
   return sockets;
 }
 

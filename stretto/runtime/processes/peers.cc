@@ -21,7 +21,8 @@ enum class MessageKind : std::uint32_t { kFarewell = 1, kMemory };
 
 struct Message {
   MessageKind kind = MessageKind::kFarewell;
-  MemoryKey key;
+  std::int32_t blamed = -1;  // kFarewell: the rank because of which the sender goes
+  MemoryKey key;             // kMemory
 };
 
 // Room for one descriptor beside a message.
@@ -75,6 +76,10 @@ Fd watch_process(int pid) {
 
 }  // namespace
 
+void say_farewell(int socket, int blamed) {
+  send_message(socket, {.kind = MessageKind::kFarewell, .blamed = blamed}, -1);
+}
+
 Peers::Peers(int rank, std::vector<Fd> sockets)
     : rank_(rank),
       creator_(::getpid()),
@@ -100,8 +105,12 @@ Peers::~Peers() {
     reader_.detach();  // it did not come along into this child
     return;
   }
+  int blamed = blamed_.load(std::memory_order_acquire);
+  for (int r = 0; r < size() && blamed < 0; ++r) {
+    if (state(r) == PeerState::kDied) blamed = r;
+  }
   for (Peer& peer : peers_) {
-    if (peer.socket) send_message(peer.socket.get(), {MessageKind::kFarewell}, -1);
+    if (peer.socket) say_farewell(peer.socket.get(), blamed);
   }
   std::uint64_t one = 1;
   static_cast<void>(!::write(stop_.get(), &one, sizeof one));
@@ -112,22 +121,24 @@ PeerState Peers::state(int rank) const {
   return peers_[static_cast<std::size_t>(rank)].state.load(std::memory_order_acquire);
 }
 
-int Peers::first_gone() const {
-  int gone = -1;
-  for (int r = size() - 1; r >= 0; --r) {
-    if (state(r) != PeerState::kHere) gone = r;
+int Peers::first_gone(const std::vector<int>& ranks) const {
+  int left = -1, died = -1, blamed = -1;
+  int said = said_to_be_gone_.load(std::memory_order_acquire);
+  for (int i = static_cast<int>(ranks.size()) - 1; i >= 0; --i) {
+    int r = ranks[static_cast<std::size_t>(i)];
+    if (state(r) == PeerState::kLeft) left = i;
+    if (state(r) == PeerState::kDied) died = i;
+    if (r == said && r != rank_) blamed = i;
   }
-  for (int r = size() - 1; r >= 0; --r) {
-    pollfd process{.fd = peers_[static_cast<std::size_t>(r)].process.get(), .events = POLLIN};
-    if (::poll(&process, 1, 0) == 1) gone = r;
-  }
-  return gone;
+  if (died >= 0) return died;
+  return blamed >= 0 ? blamed : left;
 }
 
 bool Peers::send(int to, const MemoryKey& key, int fd, Deadline deadline) {
   Peer& peer = peers_[static_cast<std::size_t>(to)];
   while (state(to) == PeerState::kHere) {
-    if (send_message(peer.socket.get(), {MessageKind::kMemory, key}, fd) >= 0) return true;
+    if (send_message(peer.socket.get(), {.kind = MessageKind::kMemory, .key = key}, fd) >= 0)
+      return true;
     if (errno == EPIPE || errno == ECONNRESET) return true;
     if (errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS) return false;
     pollfd ready{.fd = peer.socket.get(), .events = POLLOUT};
@@ -212,6 +223,8 @@ bool Peers::take_message(int rank) {
   if (got != sizeof message) {
     gone(rank, PeerState::kDied);
   } else if (message.kind == MessageKind::kFarewell) {
+    bool is_rank = message.blamed >= 0 && message.blamed < size();
+    if (is_rank) said_to_be_gone_.store(message.blamed, std::memory_order_release);
     gone(rank, PeerState::kLeft);
   } else if (fd) {
     std::lock_guard lock(mutex_);

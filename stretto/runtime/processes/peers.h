@@ -28,6 +28,9 @@ struct MemoryKey {
   auto operator<=>(const MemoryKey&) const = default;
 };
 
+// For who goes before there are Peers, because of rank `blamed`.
+void say_farewell(int socket, int blamed);
+
 class Peers {
  public:
   // sockets[r] leads to rank r (connect_peers).
@@ -40,9 +43,14 @@ class Peers {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
   PeerState state(int rank) const;
-  // The lowest rank whose process has ended or, where there is none, that is gone; -1: all are
-  // here. Who goes because another has died is thus not taken for the cause.
-  int first_gone() const;
+  // The index of the first of these ranks that has died, else of one because of which another has
+  // left, else of one that has left; -1: all are here. Who goes because another has gone is thus
+  // not taken for the cause.
+  int first_gone(const std::vector<int>& ranks) const;
+
+  // Because of whom this process will leave, to be said in its farewell; a rank that has died need
+  // not be named.
+  void blame(int rank) { blamed_.store(rank, std::memory_order_release); }
 
   // Passes a descriptor on. Returns whether it was sent before the deadline; a peer that is gone
   // counts as sent to, since its end is reported elsewhere.
@@ -74,6 +82,7 @@ class Peers {
   const int creator_;        // process id
   std::vector<Peer> peers_;  // [world]
   Fd stop_;                  // eventfd
+  std::atomic<int> blamed_{-1}, said_to_be_gone_{-1};
 
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

@@ -1,0 +1,80 @@
+#include "apps/launcher.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "apps/commands.h"
+#include "stretto/base/errors.h"
+#include "stretto/runtime/processes/launch.h"
+
+namespace stretto {
+namespace {
+
+// This process's own command line, with the program's file in place of its name.
+std::vector<std::string> own_command() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> command;
+  for (std::string argument; std::getline(file, argument, '\0');) command.push_back(argument);
+  command.at(0) = std::filesystem::read_symlink("/proc/self/exe");
+  return command;
+}
+
+void run(const LaunchOptions& options) {
+  int code = launch_processes(options);
+  if (code != 0) throw CommandFailed{code};
+}
+
+}  // namespace
+
+void add_launcher_option(CLI::App* command, LauncherOptions& options) {
+  command
+      ->add_option("--launcher", options.launcher,
+                   "CPU ranks as threads of this process, or one process each")
+      ->check(CLI::IsMember({"threads", "processes"}))
+      ->envname("STRETTO_LAUNCHER")
+      ->capture_default_str();
+}
+
+bool ran_as_processes(const LauncherOptions& options, int ranks) {
+  if (!options.processes() || meeting_point_of_environment()) return false;
+  run({.num_processes = ranks, .command = own_command()});
+  return true;
+}
+
+std::shared_ptr<World> make_world(const LauncherOptions& options, int ranks, bool record) {
+  if (!options.processes()) {
+    return std::make_shared<World>(WorldOptions{.size = ranks, .record = record});
+  }
+  std::optional<MeetingPoint> meeting = meeting_point_of_environment();
+  if (!meeting) throw UserError("WORLD_SIZE is not set");
+  if (meeting->size != ranks) {
+    throw UserError(
+        fmt::format("the command is for {} ranks, WORLD_SIZE says {}", ranks, meeting->size));
+  }
+  return std::make_shared<World>(ProcessWorldOptions{.meeting = *meeting, .record = record});
+}
+
+void add_launch_command(CLI::App& app) {
+  auto options = std::make_shared<LaunchOptions>();
+  auto grace_ms = std::make_shared<int>(static_cast<int>(options->grace.count()));
+  CLI::App* command = app.add_subcommand(
+      "launch", "Run a command once per rank, with the environment of a world of processes");
+  command->add_option("-n,--ranks", options->num_processes, "how many processes")
+      ->check(CLI::Range(1, World::kMaxWorldSize))
+      ->envname("STRETTO_RANKS")
+      ->required();
+  command->add_option("--grace-ms", *grace_ms, "time for the others to end after one has failed")
+      ->check(CLI::Range(0, 3'600'000))
+      ->capture_default_str();
+  command->add_option("command", options->command, "after --: the command and its arguments")
+      ->required();
+  command->callback([options, grace_ms] {
+    options->grace = std::chrono::milliseconds(*grace_ms);
+    run(*options);
+  });
+}
+
+}  // namespace stretto
