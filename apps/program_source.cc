@@ -1,15 +1,10 @@
 #include "apps/program_source.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <charconv>
-#include <cstdlib>
 #include <filesystem>
-#include <functional>
 
-#include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/ir/parser.h"
@@ -21,67 +16,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxProgramBytes = std::size_t{16} << 20;
-constexpr std::size_t kMaxExpandedBytes = std::size_t{256} << 20;
 
-std::string quote(const fs::path& path) {
-  std::string text = "'";
-  for (char c : path.string()) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
-// The system's C++ compiler on `file` with more arguments; UserError with its messages.
-void run_compiler(const fs::path& file, const std::string& arguments, const fs::path& output) {
-  fs::path messages = output.string() + ".log";
-  const char* compiler = std::getenv("CXX");
-  std::string command = fmt::format("{} -std=c++20 -O0 -fPIC -I{} {} {} -o {} 2> {}",
-                                    compiler ? compiler : "c++", quote(STRETTO_INCLUDE_DIR),
-                                    arguments, quote(file), quote(output), quote(messages));
-  int status = std::system(command.c_str());
-  std::string said = fs::exists(messages) ? read_file(messages, kMaxProgramBytes) : "";
-  fs::remove(messages);
-  if (status == 0) return;
-  fs::remove(output);
-  throw UserError(fmt::format("{}: does not compile:\n{}", file.string(), said.substr(0, 4000)));
-}
-
-// Compiles the file into a shared object under the cache; returns its path. The key covers every
-// header that the file includes.
-fs::path compile_file(const fs::path& file) {
-  read_file(file, kMaxProgramBytes);  // its errors are clearer than the compiler's
-  fs::path dir = env_cache_dir() / "programs";
+// The headers of the installation that this command belongs to, else those it was built from.
+fs::path include_dir() {
   std::error_code error;
-  fs::create_directories(dir, error);
-  if (error) {
-    throw UserError(
-        fmt::format("{}: cannot be created: {} (STRETTO_CACHE_DIR chooses another place)",
-                    dir.string(), error.message()));
-  }
-  fs::path stem = dir / fmt::format("{}", ::getpid());
-  fs::path expanded = stem.string() + ".ii", made = stem.string() + ".tmp";
-  run_compiler(file, "-E", expanded);
-  std::string source = read_file(expanded, kMaxExpandedBytes);
-  fs::remove(expanded);
-  std::size_t key = std::hash<std::string>{}(source);
-  fs::path object = dir / fmt::format("{:016x}.so", key);
-  if (fs::exists(object)) return object;
-  run_compiler(file, "-shared", made);
-  fs::rename(made, object);
-  return object;
-}
-
-using BuildFunction = Program (*)(int);
-
-BuildFunction load_file(const fs::path& file) {
-  fs::path object = compile_file(file);
-  void* library = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw UserError(fmt::format("{}: {}", file.string(), dlerror()));
-  // The mangled name of stretto_program(int) in the global namespace.
-  auto build = reinterpret_cast<BuildFunction>(dlsym(library, "_Z15stretto_programi"));
-  if (build == nullptr) {
-    throw UserError(fmt::format("{}: defines no 'stretto::Program stretto_program(int world_size)'",
-                                file.string()));
-  }
-  return build;
+  fs::path installed = fs::read_symlink("/proc/self/exe", error).parent_path() / "../include";
+  return fs::exists(installed / "stretto/lang/program_builder.h", error)
+             ? installed
+             : fs::path(STRETTO_INCLUDE_DIR);
 }
 
 std::string operator_names() {
@@ -106,7 +48,7 @@ ProgramSource::ProgramSource(const std::string& text) : text_(text), op_(find_op
                                 operator_names()));
   }
   if (path.extension() == ".cc" || path.extension() == ".cpp") {
-    build_ = load_file(path);
+    file_.emplace(path, include_dir());
   } else {
     parsed_ = parse(read_file(path, kMaxProgramBytes), text);
   }
@@ -119,23 +61,12 @@ std::optional<int> ProgramSource::fixed_world_size() const {
 
 Program ProgramSource::program(const OpShape& shape) const {
   if (op_ != nullptr) return op_->program(shape);
-  if (build_ != nullptr) return call_build(shape.world_size);
+  if (file_) return file_->program(shape.world_size);
   if (parsed_->world_size != shape.world_size) {
     throw UserError(fmt::format("{}: is a program for {} ranks, {} asked for", text_,
                                 parsed_->world_size, shape.world_size));
   }
   return *parsed_;
-}
-
-// What the user's function throws is the user's, whatever its type.
-Program ProgramSource::call_build(int world_size) const {
-  try {
-    return build_(world_size);
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& e) {
-    throw UserError(fmt::format("{}: stretto_program({}): {}", text_, world_size, e.what()));
-  }
 }
 
 std::vector<NamedProgram> ProgramSource::programs(int world_size) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stretto/ir/program.h"
+#include "stretto/lang/program_file.h"
 #include "stretto/ops/harness/op_case.h"
 
 namespace stretto {
@@ -32,12 +33,10 @@ class ProgramSource {
   std::optional<int> fixed_world_size() const;
 
  private:
-  Program call_build(int world_size) const;
-
   std::string text_;
   const OperatorInfo* op_ = nullptr;
   std::optional<Program> parsed_;
-  Program (*build_)(int) = nullptr;
+  std::optional<ProgramFile> file_;
 };
 
 // "A..B" or "N"; UserError outside 1..64.

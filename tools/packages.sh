@@ -17,6 +17,13 @@ STRETTO_PACKAGES=(
 STRETTO_CHECK_PACKAGES=(
   clang libclang-rt-14-dev  # libFuzzer targets
   python3                   # tools/lint
+  python3-venv python3-dev  # the environment of the Python package's tests, and what extensions are compiled with
+)
+# Packages of PyPI in that environment, build/python.
+STRETTO_PYTHON_PACKAGES=(
+  nanobind scikit-build-core  # the extension module
+  numpy ml_dtypes             # arrays, those of bfloat16 too
+  pytest                      # its tests
 )
 # Only where NVRTC is missing and python3 has no pip of its own: tools/build fetches NVRTC's wheel with it.
 STRETTO_NVRTC_PACKAGES=(

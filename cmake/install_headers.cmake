@@ -1,0 +1,44 @@
+# Copies the public headers and whatever they include to STRETTO_INCLUDE_DIR; run by the installation.
+# Public is what a program needs that writes tile programs, proves, predicts, compiles or launches them, or that runs the
+# shipped operators and the engine.
+set(pending
+    stretto/compiler.h
+    stretto/base/env.h
+    stretto/base/errors.h
+    stretto/lang/program_builder.h
+    stretto/lang/program_file.h
+    stretto/ir/parser.h
+    stretto/ir/printer.h
+    stretto/passes/pipeline.h
+    stretto/proof/print_instances.h
+    stretto/proof/proof_cache.h
+    stretto/proof/prove.h
+    stretto/predict/prediction.h
+    stretto/runtime/recorder.h
+    stretto/runtime/world.h
+    stretto/executor/executor.h
+    stretto/gpu/gpu_instance.h
+    stretto/gpu/gpu_world.h
+    stretto/ops/catalog/catalog.h
+    stretto/ops/choose/choose.h
+    stretto/engine/generate.h)
+foreach(operator ag_gemm attention collectives embedding gemm gemm_ar gemm_rs norm)
+  list(APPEND pending stretto/ops/${operator}/${operator}.h)
+endforeach()
+
+set(public "")
+while(pending)
+  list(POP_FRONT pending header)
+  list(APPEND public ${header})
+  file(STRINGS ${STRETTO_SOURCE_DIR}/${header} includes REGEX "^#include \"stretto/")
+  foreach(line ${includes})
+    string(REGEX REPLACE "^#include \"([^\"]+)\".*" "\\1" included ${line})
+    if(NOT included IN_LIST public AND NOT included IN_LIST pending)
+      list(APPEND pending ${included})
+    endif()
+  endforeach()
+endwhile()
+foreach(header ${public})
+  get_filename_component(folder ${header} DIRECTORY)
+  file(INSTALL ${STRETTO_SOURCE_DIR}/${header} DESTINATION ${STRETTO_INCLUDE_DIR}/${folder})
+endforeach()

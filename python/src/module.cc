@@ -1,0 +1,148 @@
+// The extension module stretto._core: sessions, symmetric memory, programs and their launches. What
+// users call is in the Python files beside it.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+
+#include "executable.h"
+#include "programs.h"
+#include "stretto/runtime/recorder.h"
+
+namespace nb = nanobind;
+
+namespace stretto::python {
+namespace {
+
+// Addresses and extents of a launch without an allocation per call.
+constexpr std::size_t kMaxArgs = 32;
+
+void raise(const char* type, const Error& error, nb::object record = nb::none()) {
+  nb::object made = nb::module_::import_("stretto.errors").attr(type)(nb::str(error.what()));
+  if (!record.is_none()) made.attr("record") = record;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+}
+
+nb::dict to_dict(const FaultRecord& r) {
+  nb::dict d;
+  d["program"] = r.program;
+  d["role"] = r.role;
+  d["rank"] = r.rank;
+  d["tile"] = r.tile;
+  d["signal"] = r.signal;
+  d["channel"] = r.channel;
+  d["expected"] = r.expected;
+  d["seen"] = r.seen;
+  d["waited_for"] = r.waited_for;
+  d["reason"] = r.reason;
+  return d;
+}
+
+void translate(const std::exception_ptr& error, void*) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Fault& e) {
+    raise("Fault", e, to_dict(e.record()));
+  } catch (const UserError& e) {
+    raise("UserError", e);
+  } catch (const Rejected& e) {
+    raise("Rejected", e);
+  } catch (const DeviceError& e) {
+    raise("DeviceError", e);
+  } catch (const InternalError& e) {
+    raise("InternalError", e);
+  }
+}
+
+void launch(Executable& executable, nb::args args, const std::vector<std::int64_t>& extents) {
+  std::byte* addresses[kMaxArgs];
+  if (args.size() > kMaxArgs) throw UserError("more tensors than a program may have");
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    addresses[i] = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(args[i]));
+  }
+  nb::gil_scoped_release unlocked;
+  executable.launch({addresses, args.size()}, extents);
+}
+
+std::shared_ptr<Session> threads_session(int size, std::int64_t timeout_ms) {
+  WorldOptions options{.size = size};
+  if (timeout_ms > 0) options.timeout = std::chrono::milliseconds(timeout_ms);
+  return std::make_shared<Session>(std::make_unique<World>(options));
+}
+
+void bind_session(nb::module_& m) {
+  nb::class_<Session>(m, "Session")
+      .def_static("threads", &threads_session, nb::arg("size"), nb::arg("timeout_ms") = 0,
+                  nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("size", &Session::size)
+      .def("finalize", &Session::finalize, nb::call_guard<nb::gil_scoped_release>())
+      .def("recover", &Session::recover, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "barrier", [](Session& s, int rank) { s.rank(rank).barrier(); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "fail",
+          [](Session& s, int rank, const std::string& reason) {
+            try {
+              s.rank(rank).raise_fault({.program = "world",
+                                        .role = "run",
+                                        .rank = rank,
+                                        .waited_for = rank,
+                                        .reason = reason});
+            } catch (const Fault&) {
+            }
+          },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("is_symmetric",
+           [](Session& s, int rank, std::uintptr_t address) {
+             return s.find_memory(rank, reinterpret_cast<std::byte*>(address)) != nullptr;
+           })
+      .def("record", [](Session& s, bool on) { s.world().recorder().set_enabled(on); })
+      .def("write_trace", [](Session& s, const std::string& path) {
+        s.world().recorder().write_trace(path);
+        s.world().recorder().clear();
+      });
+}
+
+std::shared_ptr<SymmetricMemory> allocate(std::shared_ptr<Session> session, int rank,
+                                          const std::string& name, const std::string& dtype,
+                                          std::size_t elements) {
+  nb::gil_scoped_release unlocked;
+  return std::make_shared<SymmetricMemory>(std::move(session), rank, name, parse_dtype(dtype),
+                                           elements);
+}
+
+using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
+
+void bind_launches(nb::module_& m) {
+  nb::class_<SymmetricMemory>(m, "SymmetricMemory")
+      .def_static("allocate", &allocate)
+      .def("bytes", [](nb::handle self) {
+        auto& memory = nb::cast<SymmetricMemory&>(self);
+        std::size_t shape[1] = {memory.buffer().bytes};
+        return Bytes(memory.data(), 1, shape, self);
+      });
+  nb::class_<Executable>(m, "Executable")
+      .def_static(
+          "make",
+          [](std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
+             const std::vector<bool>& staged) {
+            return std::make_shared<Executable>(std::move(session), rank, compiled, staged);
+          },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("launch", &launch, nb::arg("addresses"), nb::kw_only(), nb::arg("extents"));
+}
+
+}  // namespace
+}  // namespace stretto::python
+
+NB_MODULE(_core, m) {
+  nb::register_exception_translator(stretto::python::translate);
+  stretto::python::bind_programs(m);
+  stretto::python::bind_session(m);
+  stretto::python::bind_launches(m);
+}

@@ -1,0 +1,271 @@
+#include "programs.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <filesystem>
+
+#include "stretto/base/errors.h"
+#include "stretto/compiler.h"
+#include "stretto/ir/parser.h"
+#include "stretto/ir/printer.h"
+#include "stretto/lang/program_file.h"
+#include "stretto/ops/ag_gemm/ag_gemm.h"
+#include "stretto/ops/attention/attention.h"
+#include "stretto/ops/catalog/catalog.h"
+#include "stretto/ops/collectives/collectives.h"
+#include "stretto/ops/gemm_ar/gemm_ar.h"
+#include "stretto/ops/gemm_rs/gemm_rs.h"
+#include "stretto/ops/norm/norm.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/predict/prediction.h"
+#include "stretto/proof/print_instances.h"
+#include "stretto/proof/prove.h"
+
+namespace nb = nanobind;
+
+namespace stretto::python {
+namespace {
+
+Program lowered(const Program& program) {
+  return program.level == Level::kTile ? run_pipeline(program) : program;
+}
+
+const char* name(TensorKind kind) {
+  switch (kind) {
+    case TensorKind::kInput:
+      return "input";
+    case TensorKind::kOutput:
+      return "output";
+    case TensorKind::kState:
+      return "state";
+    case TensorKind::kBuffer:
+      break;
+  }
+  return "buffer";
+}
+
+// (name, kind, dtype, bound shape, symmetric) of each tensor that a caller passes.
+nb::list tensors(const Program& program) {
+  nb::list all;
+  for (std::size_t i = 0; i < program.tensors.size(); ++i) {
+    const Tensor& t = program.tensors[i];
+    if (t.kind == TensorKind::kBuffer) continue;
+    all.append(nb::make_tuple(t.name, name(t.kind), stretto::name(t.dtype),
+                              nb::tuple(nb::cast(bound_shape(program, static_cast<int>(i)))),
+                              t.space == Space::kSymmetric));
+  }
+  return all;
+}
+
+// (name, bound) of each run-time size and scalar, in the order in which a launch takes them.
+nb::list extents(const Program& program) {
+  nb::list all;
+  for (const Var& var : program.vars) {
+    if (var.kind != VarKind::kExtent && var.kind != VarKind::kScalar) continue;
+    all.append(nb::make_tuple(var.name, var.bound));
+  }
+  return all;
+}
+
+std::string explain(const Program& program, const std::string& after, const std::string& emit) {
+  if (emit == "tile-ir" && after.empty()) return print(program);
+  Program found;
+  bool any = false;
+  std::string names;
+  if (program.level == Level::kTile) {
+    run_pipeline(program, [&](const Pass& pass, const Program& now, double) {
+      names += fmt::format(" {}", pass.name);
+      if (!after.empty() && after != pass.name) return;
+      found = now;
+      any = true;
+    });
+  } else {
+    found = program;
+    any = after.empty();
+  }
+  if (!any) throw UserError(fmt::format("after='{}': no such pass; passes:{}", after, names));
+  if (emit == "instances") return print_instances(found, extent_bounds(found));
+  if (emit != "schedule-ir" && emit != "tile-ir") {
+    throw UserError(fmt::format("emit='{}': one of tile-ir schedule-ir instances", emit));
+  }
+  return print(found);
+}
+
+nb::dict predict_program(const Program& program, const std::string& machine_name,
+                         std::vector<std::int64_t> extents, bool eager) {
+  predict::Machine machine = predict::find_machine(machine_name);
+  Program schedule = lowered(program);
+  predict::Prediction p = predict::predict(
+      schedule, machine, {.plan = {.extents = std::move(extents), .eager = eager}, .record = true});
+  nb::list roles;
+  for (const predict::RoleSummary& r : p.roles) {
+    nb::dict role;
+    role["name"] = r.name;
+    role["workers"] = r.num_workers;
+    role["busy_ms"] = r.busy_ms;
+    role["wait_ms"] = r.wait_ms;
+    roles.append(role);
+  }
+  nb::dict floors;
+  floors["tensor"] = p.floors.tensor_ms;
+  floors["hbm"] = p.floors.hbm_ms;
+  floors["l2"] = p.floors.l2_ms;
+  floors["nvlink"] = p.floors.link_ms;
+  floors["copy_engine"] = p.floors.copy_ms;
+  nb::dict d;
+  d["time_ms"] = p.time_ms;
+  d["exposed_comm_ms"] = p.exposed_comm_ms;
+  d["bound_by"] = p.bound_by;
+  d["machine"] = machine.name;
+  d["floors_ms"] = floors;
+  d["roles"] = roles;
+  d["picture"] = predict::lane_picture(p);
+  return d;
+}
+
+const OperatorInfo& operator_named(const std::string& name) {
+  const OperatorInfo* op = find_operator(name);
+  if (op != nullptr) return *op;
+  std::string names;
+  for (const OperatorInfo& info : catalog()) names += fmt::format(" {}", info.name);
+  throw UserError(fmt::format("'{}' is no operator; operators:{}", name, names));
+}
+
+// A program of the catalog; sizes that are 0 are the operator's defaults, and on GPUs without sizes
+// those of a large layer.
+Program catalog_program(const std::string& name, int ranks, std::int64_t m, std::int64_t n,
+                        std::int64_t k, const std::string& dtype, const std::string& target) {
+  const OperatorInfo& op = operator_named(name);
+  OpShape shape{.world_size = ranks, .m = m, .n = n, .k = k, .dtype = parse_dtype(dtype)};
+  if (target == "cuda") shape.target = Target::kCuda;
+  return op.program(shape);
+}
+
+// Python keeps an extension's symbols to itself; program files look for the language among the
+// global ones.
+void make_language_global() {
+  Dl_info self;
+  if (dladdr(reinterpret_cast<void*>(&make_language_global), &self) == 0 ||
+      dlopen(self.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD) == nullptr) {
+    throw InternalError("stretto: the extension module cannot share its symbols");
+  }
+}
+
+void bind_operators(nb::module_& m) {
+  m.def("operators", [] {
+    std::vector<std::string> names;
+    for (const OperatorInfo& op : catalog()) names.emplace_back(op.name);
+    return names;
+  });
+  m.def("catalog_program", &catalog_program);
+  using Size = std::int64_t;
+  using Text = const std::string&;
+  m.def("all_gather", [](int ranks, Text dtype, Size rows, Size cols) {
+    CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
+    return all_gather(desc, default_config(desc));
+  });
+  m.def("reduce_scatter", [](int ranks, Text dtype, Size rows, Size cols) {
+    CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
+    return reduce_scatter(desc, default_config(desc));
+  });
+  m.def("all_reduce", [](int ranks, Text dtype, Size rows, Size cols) {
+    CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
+    return all_reduce(desc, default_config(desc));
+  });
+  m.def("all_to_all", [](int ranks, Text dtype, Size rows, Size cols) {
+    CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
+    return all_to_all(desc, default_config(desc));
+  });
+  m.def("broadcast", [](int ranks, Text dtype, Size rows, Size cols, int root) {
+    CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
+    return broadcast(desc, default_config(desc), root);
+  });
+  m.def("ag_gemm", [](int ranks, Text dtype, Size rows, Size n, Size k) {
+    DType d = parse_dtype(dtype);
+    AgGemmDesc desc{
+        .world_size = ranks, .m = rows, .n = n, .k = k, .a_dtype = d, .b_dtype = d, .c_dtype = d};
+    return ag_gemm(desc, default_config(desc));
+  });
+  m.def("gemm_rs", [](int ranks, Text dtype, Size rows, Size n, Size k) {
+    DType d = parse_dtype(dtype);
+    GemmRsDesc desc{
+        .world_size = ranks, .m = rows, .n = n, .k = k, .a_dtype = d, .b_dtype = d, .out_dtype = d};
+    return gemm_rs(desc, default_config(desc));
+  });
+  m.def("gemm_ar", [](int ranks, Text dtype, Size rows, Size n, Size k) {
+    DType d = parse_dtype(dtype);
+    GemmArDesc desc{
+        .world_size = ranks, .m = rows, .n = n, .k = k, .a_dtype = d, .b_dtype = d, .out_dtype = d};
+    return gemm_ar(desc, default_config(desc));
+  });
+  m.def("all_reduce_add_rms_norm",
+        [](int ranks, Text dtype, Text weight_dtype, Size rows, Size hidden, double eps) {
+          NormDesc desc{.dtype = parse_dtype(dtype),
+                        .weight_dtype = parse_dtype(weight_dtype),
+                        .m = rows,
+                        .hidden = hidden,
+                        .eps = eps,
+                        .add_residual = true,
+                        .world_size = ranks};
+          return all_reduce_add_rms_norm(desc, default_config(desc));
+        });
+  m.def("attention", [](Text dtype, Size rows, Size tokens, int heads, int kv_heads, Size head_dim,
+                        bool causal, double scale, Size window) {
+    AttentionDesc desc{.dtype = parse_dtype(dtype),
+                       .m = rows,
+                       .max_tokens = tokens,
+                       .num_heads = heads,
+                       .num_kv_heads = kv_heads,
+                       .head_dim = head_dim,
+                       .window = window,
+                       .causal = causal,
+                       .scale = scale};
+    return attention(desc, default_config(desc));
+  });
+}
+
+}  // namespace
+
+void bind_programs(nb::module_& m) {
+  nb::class_<CompiledProgram>(m, "Compiled").def_prop_ro("program", [](const CompiledProgram& c) {
+    return Program(*c.schedule);
+  });
+  nb::class_<Program>(m, "Program")
+      .def_static(
+          "parse",
+          [](const std::string& text, const std::string& name) { return parse(text, name); },
+          nb::arg("text"), nb::arg("name") = "text")
+      .def_ro("name", &Program::name)
+      .def_ro("world_size", &Program::world_size)
+      .def_prop_ro("tensors", &tensors)
+      .def_prop_ro("extents", &extents)
+      .def("compile",
+           [](const Program& p) {
+             nb::gil_scoped_release unlocked;
+             return compile(p);
+           })
+      .def("prove",
+           [](const Program& p) {
+             nb::gil_scoped_release unlocked;
+             ProofResult result = prove(lowered(p));
+             if (!result.proved) throw Rejected(result.report);
+             return result.report;
+           })
+      .def("explain", &explain, nb::arg("after") = "", nb::arg("emit") = "tile-ir")
+      .def("predict", &predict_program, nb::arg("machine") = "h200x4",
+           nb::arg("extents") = std::vector<std::int64_t>{}, nb::arg("eager") = false);
+  nb::class_<ProgramFile>(m, "ProgramFile")
+      .def("__init__",
+           [](ProgramFile* self, const std::string& file, const std::string& include_dir) {
+             make_language_global();
+             new (self) ProgramFile(file, include_dir);
+           })
+      .def("program", &ProgramFile::program);
+  bind_operators(m);
+}
+
+}  // namespace stretto::python

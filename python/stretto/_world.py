@@ -1,0 +1,189 @@
+"""The world that this process belongs to, and the executables made ready for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+
+from . import _core, _route
+from .errors import UserError
+
+_compiled: Dict[Any, Any] = {}
+_compiled_lock = threading.Lock()
+
+
+class _Entry:
+    """One program of a group: compiled, with the executables made of it so far."""
+
+    __slots__ = ("compiled", "order", "symmetric", "executables")
+
+    def __init__(self, compiled, names: Sequence[str]):
+        tensors = compiled.program.tensors
+        have = [t[0] for t in tensors]
+        if sorted(have) != sorted(names):
+            raise UserError(f"{compiled.program.name}: has tensors {have}, not {list(names)}")
+        self.compiled = compiled
+        self.order = tuple(names.index(name) for name in have)
+        self.symmetric = tuple(i for i, t in enumerate(tensors) if t[4])
+        self.executables: Dict[Tuple[bool, ...], Any] = {}
+
+
+class Group:
+    """One rank of a world. Made by `init`; the operators use the current one."""
+
+    def __init__(self, session, rank: int):
+        self.session = session
+        self.rank = rank
+        self.size = session.size
+        self._entries: Dict[Any, _Entry] = {}
+        self._busy = threading.Lock()
+        self._alone: Optional[Group] = None
+
+    def __repr__(self) -> str:
+        return f"<stretto rank {self.rank} of {self.size}>"
+
+    def alone(self) -> Group:
+        """A world of this rank only, for operators that do not communicate."""
+        if self.size == 1:
+            return self
+        if self._alone is None:
+            self._alone = Group(_core.Session.threads(1), 0)
+        return self._alone
+
+    @contextlib.contextmanager
+    def used(self):
+        """Refuses a second thread: the order of collective calls would be a matter of chance."""
+        if not self._busy.acquire(blocking=False):
+            raise UserError(f"rank {self.rank}: stretto is being called from another thread")
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def launch(self, key, make: Callable[[], Any], names: Sequence[str], addresses: Sequence[int],
+               extents: Sequence[int]) -> None:
+        """Launches the program that `key` stands for, which `make` builds when it is new here. `names` says which tensor
+        each address is of. Collective."""
+        if not self._busy.acquire(blocking=False):
+            raise UserError(f"rank {self.rank}: stretto is being called from another thread")
+        try:
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._entries[key] = _Entry(_compile(key, make), names)
+            args = [addresses[i] for i in entry.order]
+            symmetric = entry.symmetric
+            staged = tuple(
+                [i in symmetric and not self.session.is_symmetric(self.rank, a)
+                 for i, a in enumerate(args)]) if symmetric else ()
+            executable = entry.executables.get(staged)
+            if executable is None:
+                executable = _core.Executable.make(
+                    self.session, self.rank, entry.compiled, list(staged) or [False] * len(args))
+                entry.executables[staged] = executable
+            executable.launch(*args, extents=extents)
+        finally:
+            self._busy.release()
+
+    def close(self) -> None:
+        self._entries.clear()
+        self.session.finalize()
+        if self._alone is not None:
+            self._alone.close()
+
+
+def _compile(key, make):
+    with _compiled_lock:
+        if key not in _compiled:
+            _compiled[key] = make().compile()
+        return _compiled[key]
+
+
+class _State:
+    """The process's group; a thread of `stretto.testing.run` has one of its own."""
+
+    def __init__(self):
+        self.group: Optional[Group] = None
+        self.was_finalized = False
+        self.forked = False
+        self.thread = threading.local()
+
+
+_state = _State()
+
+
+def _after_fork() -> None:
+    if _state.group is not None:
+        _state.forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def current() -> Group:
+    """This rank's group; UserError before `init`, after `finalize` and in a forked child."""
+    group = getattr(_state.thread, "group", None)
+    if group is not None:
+        return group
+    if _state.forked:
+        raise UserError("stretto: used in a process forked after init(); start processes with 'spawn'")
+    if _state.group is None:
+        what = "after finalize()" if _state.was_finalized else "before init()"
+        raise UserError(f"stretto: used {what}")
+    return _state.group
+
+
+def init(group: Any = None, *, timeout: Optional[float] = None) -> Group:
+    """Joins the world of this program's processes, one per rank, and returns this rank's handle.
+
+    `group`: None takes RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them, and a world of one rank where
+    they are not set. `timeout`: seconds that any wait may take before it becomes a Fault; default 10, or
+    STRETTO_TIMEOUT_MS.
+
+    Errors: UserError when called twice or on ranks that disagree; Fault naming a rank that does not come.
+    """
+    _route.load()
+    if _state.group is not None:
+        raise UserError("stretto.init(): called twice; finalize() first")
+    milliseconds = int(timeout * 1000) if timeout else 0
+    if timeout is not None and milliseconds < 1:
+        raise UserError(f"stretto.init(timeout={timeout}): need at least 0.001 s")
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if group is not None or size != 1:
+        raise UserError(f"stretto.init(): {size} ranks, but worlds of processes are not there yet")
+    _state.group = Group(_core.Session.threads(1, milliseconds), 0)
+    _state.was_finalized = False
+    return _state.group
+
+
+def finalize() -> None:
+    """Leaves the world. Symmetric arrays stay readable; operators raise UserError until the next `init`. Without a world, does
+    nothing."""
+    if _state.group is not None and not _state.forked:
+        _state.group.close()
+        _state.was_finalized = True
+    _state.group = None
+    _state.forked = False
+
+
+def recover() -> None:
+    """After a Fault, on every rank: makes the world usable again. Collective."""
+    current().session.recover()
+
+
+def rank() -> int:
+    """This rank's number, 0 to world_size() - 1."""
+    return current().rank
+
+
+def world_size() -> int:
+    """The number of ranks."""
+    return current().size
+
+
+def barrier() -> None:
+    """Returns when every rank has called it. Collective."""
+    group = current()
+    with group.used():
+        group.session.barrier(group.rank)

@@ -1,0 +1,31 @@
+"""The ways in which stretto fails, each its own type: a bad argument, a program that the proof refuses, a rank that stalled
+or died, a device that refused, a bug of stretto's."""
+
+from __future__ import annotations
+
+
+class Error(RuntimeError):
+    """What all errors of stretto derive from."""
+
+
+class UserError(Error, ValueError):
+    """A bad argument, program, file or request; the message says which one and where."""
+
+
+class Rejected(Error):
+    """The proof found a race, a deadlock or an uncovered read; the message is its report."""
+
+
+class Fault(Error):
+    """A rank stalled or died. `record` says who waited for whom: program, role, rank, tile, signal, channel, expected, seen,
+    waited_for, reason. `stretto.recover()` makes the world usable again where nobody died."""
+
+    record: dict | None = None
+
+
+class DeviceError(Error):
+    """The device or its driver refused a call."""
+
+
+class InternalError(Error):
+    """A bug of stretto's."""

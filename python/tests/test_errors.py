@@ -1,0 +1,142 @@
+"""What a user gets who asks for something impossible: an exception that says what, on every rank, and a world that still works."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import stretto
+from stretto import testing
+
+X = np.ones((4, 4), np.float32)
+
+
+@pytest.fixture
+def world():
+    stretto.init()
+    yield
+    stretto.finalize()
+
+
+def test_before_init_and_after_finalize():
+    with pytest.raises(stretto.UserError, match="before init"):
+        stretto.all_reduce(X)
+    stretto.init()
+    with pytest.raises(stretto.UserError, match="twice"):
+        stretto.init()
+    kept = stretto.symm_mem.empty(8)
+    stretto.all_reduce(X)
+    stretto.finalize()
+    with pytest.raises(stretto.UserError, match="after finalize"):
+        stretto.all_reduce(X)
+    assert kept.sum() == 0
+    stretto.finalize()
+    stretto.init()
+    stretto.finalize()
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: stretto.all_reduce(X.astype(np.float64)), "element type float64"),
+    (lambda: stretto.all_reduce([1.0]), "list: need a NumPy array"),
+    (lambda: stretto.all_reduce(X, reduce_op="max"), "reduce_op 'max'"),
+    (lambda: stretto.all_reduce(X, out=X[:2].copy()), "out is ndarray float32 \\(2, 4\\)"),
+    (lambda: stretto.all_gather(X, dim=2), "dim 2 of an array of 2"),
+    (lambda: stretto.all_gather_matmul(X, X[:3]), "shapes \\(4, 4\\) and \\(3, 4\\)"),
+    (lambda: stretto.all_gather_matmul(X, X.astype(np.float16)), "float32 and float16 differ"),
+    (lambda: stretto.all_gather_matmul(X, X, gather_dim=1), "gather_dim 1 is the one"),
+    (lambda: stretto.broadcast(X, 1), "root 1 of 1"),
+    (lambda: stretto.all_to_all(X, input_split_sizes=[3]), "input_split_sizes \\[3\\]"),
+    (lambda: stretto.symm_mem.empty(-1), "shape"),
+    (lambda: stretto.symm_mem.empty(4, dtype="complex64"), "complex64"),
+    (lambda: stretto.explain("no_such"), "no_such"),
+    (lambda: stretto.Program.parse("tile program"), "line 1|text:1|1:"),
+    (lambda: stretto.load("/nowhere.cc"), "nowhere.cc"),
+])
+def test_bad_requests(world, call, message):
+    with pytest.raises(stretto.UserError, match=message):
+        call()
+    np.testing.assert_array_equal(stretto.all_reduce(X), X)
+
+
+def test_read_only_out(world):
+    out = X.copy()
+    out.flags.writeable = False
+    with pytest.raises(stretto.UserError, match="read-only"):
+        stretto.all_reduce(X, out=out)
+
+
+def test_two_threads_of_one_rank():
+    def body():
+        group = stretto._world.current()
+        with group.used():
+            with pytest.raises(stretto.UserError, match="another thread"):
+                stretto.all_reduce(X)
+        return stretto.all_reduce(X)
+
+    np.testing.assert_array_equal(testing.run(1, body)[0], X)
+
+
+def test_after_fork(world):
+    child = os.fork()
+    if child == 0:
+        try:
+            stretto.all_reduce(X)
+            os._exit(1)
+        except stretto.UserError as error:
+            os._exit(0 if "fork" in str(error) else 2)
+    assert os.waitpid(child, 0)[1] == 0
+    stretto.all_reduce(X)
+
+
+def test_ranks_that_disagree_get_the_same_error():
+    errors = []
+
+    def body():
+        r = stretto.rank()
+        try:
+            stretto.all_gather(X[:2 + r])
+        except stretto.UserError as error:
+            errors.append(str(error))
+        return stretto.all_reduce(X)
+
+    for got in testing.run(2, body):
+        np.testing.assert_array_equal(got, 2 * X)
+    assert len(errors) == 2 and errors[0] == errors[1]
+
+
+def test_a_rank_that_does_not_come_is_named_and_the_world_recovers():
+    gate = threading.Barrier(2)
+
+    def body():
+        stretto.all_gather(X)
+        if stretto.rank() == 0:
+            with pytest.raises(stretto.Fault) as caught:
+                stretto.all_gather(X)
+            assert caught.value.record["waited_for"] == 1, caught.value.record
+        gate.wait(20)
+        stretto.recover()
+        return stretto.all_reduce(X)
+
+    for got in testing.run(2, body, timeout=1):
+        np.testing.assert_array_equal(got, 2 * X)
+
+
+def test_a_rank_that_raises_ends_the_others():
+    def body():
+        if stretto.rank() == 1:
+            raise KeyError("mine")
+        with pytest.raises(stretto.Fault, match="rank 1 died"):
+            stretto.all_reduce(X)
+
+    with pytest.raises(KeyError):
+        testing.run(2, body)
+
+
+def test_exit_without_finalize():
+    code = "import numpy, stretto; stretto.init(); x = stretto.symm_mem.empty(4); stretto.all_reduce(x)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

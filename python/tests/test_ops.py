@@ -1,0 +1,188 @@
+"""Operators on NumPy arrays against NumPy's own sums and products, on ranks that are threads."""
+
+import numpy as np
+import pytest
+
+import stretto
+from stretto import testing
+
+SIZES = [1, 2, 3]
+DTYPES = ["float32", "float16", "bfloat16"]
+TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+def numpy_dtype(name):
+    if name == "bfloat16":
+        return pytest.importorskip("ml_dtypes").bfloat16
+    return np.dtype(name)
+
+
+def parts(rng, size, shape, dtype="float32"):
+    return [rng.uniform(-1, 1, shape).astype(numpy_dtype(dtype)) for _ in range(size)]
+
+
+def near(got, want, dtype, terms=1):
+    assert got.dtype == numpy_dtype(dtype)
+    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=TOLERANCE[dtype],
+                               atol=TOLERANCE[dtype] * (1 + terms ** 0.5))
+
+
+def wide(arrays):
+    return [np.asarray(x, np.float64) for x in arrays]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_all_gather(rng, size, dim):
+    for dtype in (np.float32, np.float64, np.int16, np.uint8):
+        x = [rng.integers(0, 100, (3, 5, 7)).astype(dtype) for _ in range(size)]
+        for got in testing.run(size, lambda: stretto.all_gather(x[stretto.rank()], dim=dim)):
+            assert got.dtype == dtype
+            np.testing.assert_array_equal(got, np.concatenate(x, dim))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reductions(rng, size, dtype):
+    x = parts(rng, size, (2 * size, 3 * size, 5), dtype)
+    total = sum(wide(x))
+    got = testing.run(size, lambda: stretto.all_reduce(x[stretto.rank()]))
+    for g in got:
+        near(g, total, dtype)
+        assert g.tobytes() == got[0].tobytes()
+    for g in testing.run(size, lambda: stretto.all_reduce(x[stretto.rank()], reduce_op="avg")):
+        near(g, total / size, dtype)
+    for dim in (0, 1):
+        got = testing.run(size, lambda: stretto.reduce_scatter(x[stretto.rank()], dim=dim))
+        near(np.concatenate(got, dim), total, dtype)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_broadcast_and_in_place(rng, size):
+    x = parts(rng, size, (4, 3))
+    for root in range(size):
+        for got in testing.run(size, lambda: stretto.broadcast(x[stretto.rank()], root)):
+            np.testing.assert_array_equal(got, x[root])
+    mine = [v.copy() for v in x]
+    got = testing.run(size, lambda: stretto.all_reduce(mine[stretto.rank()], out=mine[stretto.rank()]))
+    for g, m in zip(got, mine):
+        assert g is m
+        near(m, sum(wide(x)), "float32")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_to_all(rng, size):
+    even = parts(rng, size, (2 * size, 3))
+    got = testing.run(size, lambda: stretto.all_to_all(even[stretto.rank()]))
+    for r, g in enumerate(got):
+        np.testing.assert_array_equal(g, np.concatenate([e[2 * r:2 * r + 2] for e in even]))
+    counts = rng.integers(0, 4, (size, size))  # [from, to]
+    counts[0, 0] = 0
+    x = [rng.uniform(-1, 1, (int(c.sum()), 2, 3)) for c in counts]
+    blocks = [np.split(v, np.cumsum(c)[:-1]) for v, c in zip(x, counts)]
+
+    def body():
+        r = stretto.rank()
+        return stretto.all_to_all(x[r], counts[:, r], counts[r])
+
+    for r, g in enumerate(testing.run(size, body)):
+        np.testing.assert_array_equal(g, np.concatenate([blocks[s][r] for s in range(size)]))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products(rng, size, dtype):
+    m, n, k = 5, 12, 19
+    a, weight = parts(rng, size, (m, k), dtype), parts(rng, size, (n, k), dtype)
+    whole = np.concatenate(wide(a))
+    for r, g in enumerate(testing.run(
+            size, lambda: stretto.all_gather_matmul(a[stretto.rank()], weight[stretto.rank()].T))):
+        near(g, whole @ wide(weight)[r].T, dtype, k)
+    full = parts(rng, size, (m * size, k), dtype)
+    total = sum(f @ w.T for f, w in zip(wide(full), wide(weight)))
+    got = testing.run(size, lambda: stretto.matmul_reduce_scatter(full[stretto.rank()], weight[stretto.rank()].T))
+    near(np.concatenate(got), total, dtype, k)
+    b = [np.ascontiguousarray(w.T) for w in weight]
+    for g in testing.run(size, lambda: stretto.matmul_all_reduce(full[stretto.rank()], b[stretto.rank()])):
+        near(g, total, dtype, k)
+
+
+def test_products_along_other_dimensions(rng):
+    size, a = 2, parts(rng, 2, (3, 4, 6))
+    b = parts(rng, 2, (6, 5))
+    got = testing.run(size, lambda: stretto.all_gather_matmul(
+        a[stretto.rank()], b[stretto.rank()], gather_dim=1, return_a=True))
+    for r, (gathered, c) in enumerate(got):
+        np.testing.assert_array_equal(gathered, np.concatenate(a, 1))
+        near(c, np.concatenate(wide(a), 1) @ wide(b)[r], "float32", 6)
+    out = [np.empty((3, 2, 5), np.float32) for _ in range(2)]
+    testing.run(size, lambda: stretto.matmul_reduce_scatter(
+        a[stretto.rank()], b[stretto.rank()], scatter_dim=1, reduce_op="avg", out=out[stretto.rank()]))
+    near(np.concatenate(out, 1), sum(x @ y for x, y in zip(wide(a), wide(b))) / 2, "float32", 6)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_norm(rng, size):
+    x, (residual, ) = parts(rng, size, (2, 3, 32)), parts(rng, 1, (2, 3, 32))
+    weight = rng.uniform(0.5, 1.5, 32).astype(np.float32)
+    total = sum(wide(x)) + residual
+    want = total / np.sqrt((total ** 2).mean(-1, keepdims=True) + 1e-6) * weight
+    for normed, s in testing.run(size, lambda: stretto.all_reduce_add_rms_norm(
+            x[stretto.rank()], residual, weight, eps=1e-6)):
+        near(s, total, "float32")
+        near(normed, want, "float32", 32)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(rng, causal):
+    q = rng.uniform(-1, 1, (2, 4, 5, 8)).astype(np.float32)
+    k, v = (rng.uniform(-1, 1, (2, 2, 9, 8)).astype(np.float32) for _ in range(2))
+    scores = np.einsum("bhle,bhse->bhls", q, np.repeat(k, 2, 1)).astype(np.float64) / 8 ** 0.5
+    if causal:
+        scores[..., ~np.tri(5, 9, dtype=bool)] = -np.inf
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    want = weights / weights.sum(-1, keepdims=True) @ np.repeat(v, 2, 1)
+    got, = testing.run(1, lambda: stretto.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True))
+    near(got, want, "float32")
+
+
+def test_strided_inputs_and_outputs(rng):
+    a = rng.uniform(-1, 1, (6, 8)).astype(np.float32)[::2, ::-1]
+    out = np.zeros((10, 3), np.float32)[::2].T
+    got, = testing.run(1, lambda: stretto.all_gather_matmul(
+        a, np.asfortranarray(a[:, :8].T @ np.ones((3, 5), np.float32)), out=out))
+    assert got is out
+    near(out, wide([a])[0] @ (wide([a])[0].T @ np.ones((3, 5))), "float32", 24)
+
+
+def test_symmetric_memory_is_not_copied(rng):
+    values = parts(rng, 2, (4, 6))
+
+    def body():
+        x = stretto.symm_mem.empty(4, 6)
+        assert not x.any()
+        x[...] = values[stretto.rank()]
+        first = stretto.all_gather(x)
+        x[...] += 1
+        return first, stretto.all_gather(x), stretto.all_gather(x[2:])
+
+    for first, second, tail in testing.run(2, body):
+        np.testing.assert_array_equal(first, np.concatenate(values))
+        np.testing.assert_array_equal(second, np.concatenate(values) + np.float32(1))
+        np.testing.assert_array_equal(tail, np.concatenate([v[2:] for v in values]) + np.float32(1))
+
+
+def test_dlpack_arrays(rng):
+    class Foreign:
+        def __init__(self, x):
+            self.x = x
+
+        def __dlpack__(self, **kwargs):
+            return self.x.__dlpack__(**kwargs)
+
+        def __dlpack_device__(self):
+            return self.x.__dlpack_device__()
+
+    x = rng.uniform(-1, 1, (4, 4)).astype(np.float32)
+    got, = testing.run(1, lambda: stretto.all_reduce(Foreign(x)))
+    np.testing.assert_array_equal(got, x)

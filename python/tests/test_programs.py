@@ -1,0 +1,89 @@
+"""Own programs from Python: C++ files and texts, proved before their first launch."""
+
+import json
+
+import numpy as np
+import pytest
+
+import stretto
+from stretto import testing
+
+
+def test_a_file_runs_on_ranks(root, rng):
+    ring = stretto.load(root / "examples" / "03_ring_pass.cc")
+    x = [rng.uniform(-1, 1, (16, 32)).astype(np.float32) for _ in range(3)]
+    for got in testing.run(3, lambda: ring(x[stretto.rank()])):
+        np.testing.assert_allclose(got, sum(x), rtol=1e-5, atol=1e-5)
+    assert "proved" in ring.program(3).prove()
+
+
+def test_a_text_runs_and_round_trips(root):
+    ring = stretto.load(root / "examples" / "03_ring_pass.cc").program(1)
+    again = stretto.Program.parse(str(ring))
+    assert str(again) == str(ring) and again.world_size == 1
+    x = np.ones((16, 32), np.float32)
+    out = np.empty_like(x)
+    got, = testing.run(1, lambda: again(x, out))
+    assert got is out
+    np.testing.assert_array_equal(out, x)
+
+
+def test_a_racy_program_is_rejected_with_the_report(root):
+    text = str(stretto.load(root / "examples" / "03_ring_pass.cc").program(2))
+    lines = [line for line in text.splitlines() if "wait" not in line or "arrived" not in line]
+    broken = stretto.Program.parse("\n".join(lines) + "\n")
+    with pytest.raises(stretto.Rejected, match="hop"):
+        broken.prove()
+    x = np.ones((16, 32), np.float32)
+
+    def body():
+        with pytest.raises(stretto.Rejected, match="hop"):
+            broken(x)
+        return stretto.all_reduce(x)
+
+    for got in testing.run(2, body):
+        np.testing.assert_array_equal(got, 2 * x)
+
+
+def test_wrong_arguments(root):
+    ring = stretto.load(root / "examples" / "03_ring_pass.cc")
+
+    def body():
+        for arrays, message in (((), "0 arrays given"), ((np.ones((16, 32)), ), "float64"),
+                                ((np.ones((16, 31), np.float32), ), "\\(16, 31\\)"),
+                                ((np.ones((16, 64), np.float32)[:, ::2], ), "dense")):
+            with pytest.raises(stretto.UserError, match=message):
+                ring(*arrays)
+        with pytest.raises(stretto.UserError, match="written for 2 ranks"):
+            ring.program(2)(np.ones((16, 32), np.float32))
+
+    testing.run(1, body)
+
+
+def test_compiler_messages_reach_the_user(tmp_path):
+    file = tmp_path / "bad.cc"
+    file.write_text("int x = ;\n")
+    with pytest.raises(stretto.UserError, match="does not compile"):
+        stretto.load(file)
+
+
+def test_explain_prove_predict():
+    assert "ag_gemm" in stretto.explain("ag_gemm", ranks=2, m=64, n=64, k=64)
+    assert "agent" in stretto.explain("ag_gemm", ranks=2, m=256, n=256, k=256, dtype="bfloat16", emit="schedule-ir")
+    assert "proved" in stretto.prove("all_gather", ranks=2, m=64, n=64, target="cpu")
+    p = stretto.predict("ag_gemm", "h200x2", ranks=2, m=4096, n=4096, k=4096, dtype="bfloat16")
+    assert 0 < p["exposed_comm_ms"] < p["time_ms"]
+    assert p["floors_ms"]["tensor"] < p["time_ms"]
+
+
+def test_trace(tmp_path):
+    x = np.ones((4, 4), np.float32)
+    path = tmp_path / "trace.json"
+
+    def body():
+        with stretto.trace(path):
+            stretto.all_reduce(x)
+
+    testing.run(1, body)
+    events = json.loads(path.read_text())["traceEvents"]
+    assert any(e.get("ph") == "X" for e in events)
