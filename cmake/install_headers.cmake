@@ -1,6 +1,7 @@
 # Copies the public headers and whatever they include to STRETTO_INCLUDE_DIR; run by the installation.
 # Public is what a program needs that writes tile programs, proves, predicts, compiles or launches them, or that runs the
 # shipped operators and the engine.
+cmake_policy(VERSION 3.25)
 set(pending
     stretto/compiler.h
     stretto/base/env.h

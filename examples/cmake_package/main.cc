@@ -15,14 +15,14 @@ Program twice_the_neighbour(int ranks) {
   TensorRef y = p.output("y", DType::kF32, {1, kCols});
   SignalRef ready = p.signal("ready"), done = p.signal("done");
   p.on_start([&] { p.notify_all(ready); });
-  p.role("read", Resource::sms(1), p.grid(y, {1, kCols}), [&](const Tile&) {
+  p.role("read", Resource::sms(1), p.range(1), [&](const Tile&) {
     Index from = (p.rank() + 1) % Index(ranks);
     p.wait(ready, from);
     Value row = p.load(x.on(from).tile({0, 0}, 1, kCols));
     p.store(y.tile({0, 0}, 1, kCols), row + row);
     p.notify(done, from);
   });
-  p.on_end([&] { p.wait_all(done); });
+  p.on_end([&] { p.wait(done, (p.rank() + Index(ranks - 1)) % Index(ranks)); });
   return p.finish();
 }
 

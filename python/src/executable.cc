@@ -15,13 +15,10 @@ SymmetricMemory::SymmetricMemory(std::shared_ptr<Session> session, int rank,
       rank_(session_->rank(rank)),
       buffer_(rank_.allocate(name, dtype, elements)),
       data_(buffer_.on<std::byte>(rank)) {
-  session_->add_memory(rank, data_ + buffer_.bytes, this);
+  session_->add_memory(rank, *this);
 }
 
-SymmetricMemory::~SymmetricMemory() {
-  session_->remove_memory(rank_.index(), data_ + buffer_.bytes);
-  rank_.release(buffer_);
-}
+SymmetricMemory::~SymmetricMemory() { session_->remove_memory(rank_, *this); }
 
 Executable::Executable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
                        const std::vector<bool>& staged)

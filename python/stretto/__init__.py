@@ -1,5 +1,5 @@
-"""Communication hidden behind computation: collectives and matrix products that overlap with them, for NumPy arrays and PyTorch
-tensors, and tile programs of one's own.
+"""Communication hidden behind computation: collectives and matrix products that overlap with them,
+for NumPy arrays and PyTorch tensors, and tile programs of one's own.
 
     import numpy, stretto
     stretto.init()
@@ -10,14 +10,51 @@ from . import symm_mem
 from ._trace import trace
 from ._world import barrier, finalize, init, rank, recover, world_size
 from .errors import DeviceError, Error, Fault, InternalError, Rejected, UserError
-from .ops import (all_gather, all_gather_matmul, all_reduce, all_reduce_add_rms_norm, all_to_all, broadcast,
-                  matmul_all_reduce, matmul_reduce_scatter, reduce_scatter, scaled_dot_product_attention)
+from .ops import (
+    all_gather,
+    all_gather_matmul,
+    all_reduce,
+    all_reduce_add_rms_norm,
+    all_to_all,
+    broadcast,
+    matmul_all_reduce,
+    matmul_reduce_scatter,
+    reduce_scatter,
+    scaled_dot_product_attention,
+)
 from .programs import Program, ProgramFile, explain, load, operator, predict, prove
 
 __all__ = [
-    "DeviceError", "Error", "Fault", "InternalError", "Program", "ProgramFile", "Rejected", "UserError", "all_gather",
-    "all_gather_matmul", "all_reduce", "all_reduce_add_rms_norm", "all_to_all", "barrier", "broadcast", "explain",
-    "finalize", "init", "load", "matmul_all_reduce", "matmul_reduce_scatter", "operator", "predict", "prove", "rank",
-    "recover", "reduce_scatter", "scaled_dot_product_attention", "symm_mem", "trace", "world_size"
+    "DeviceError",
+    "Error",
+    "Fault",
+    "InternalError",
+    "Program",
+    "ProgramFile",
+    "Rejected",
+    "UserError",
+    "all_gather",
+    "all_gather_matmul",
+    "all_reduce",
+    "all_reduce_add_rms_norm",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "explain",
+    "finalize",
+    "init",
+    "load",
+    "matmul_all_reduce",
+    "matmul_reduce_scatter",
+    "operator",
+    "predict",
+    "prove",
+    "rank",
+    "recover",
+    "reduce_scatter",
+    "scaled_dot_product_attention",
+    "symm_mem",
+    "trace",
+    "world_size",
 ]
 __version__ = "0.1.0"

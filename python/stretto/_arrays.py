@@ -1,4 +1,5 @@
-"""What the operators need of an array, for NumPy arrays, PyTorch tensors on the CPU, and whatever speaks DLPack."""
+"""What the operators need of an array, for NumPy arrays, PyTorch tensors on the CPU, and whatever
+speaks DLPack."""
 
 from __future__ import annotations
 
@@ -137,8 +138,10 @@ class TorchKind:
 
 
 def adopt(x: Any) -> Tuple[Any, Any]:
-    """(kind, x), where anything with DLPack has become a NumPy array that shares its memory. The one place that decides on which
-    device a call runs; UserError for what is no array, and for GPU arrays, which are not taken yet."""
+    """(kind, x), where anything with DLPack has become a NumPy array that shares its memory. The
+    one place that decides on which device a call runs; UserError for what is no array, and for GPU
+    arrays, which are not taken yet.
+    """
     if isinstance(x, np.ndarray):
         return NumpyKind, x
     torch = sys.modules.get("torch")
@@ -153,5 +156,9 @@ def adopt(x: Any) -> Tuple[Any, Any]:
         try:
             return NumpyKind, np.from_dlpack(x)
         except Exception as error:
-            raise UserError(f"{type(x).__name__}: cannot be read through DLPack: {error}") from error
-    raise UserError(f"{type(x).__name__}: need a NumPy array, a PyTorch tensor or an array with DLPack")
+            raise UserError(
+                f"{type(x).__name__}: cannot be read through DLPack: {error}"
+            ) from error
+    raise UserError(
+        f"{type(x).__name__}: need a NumPy array, a PyTorch tensor or an array with DLPack"
+    )

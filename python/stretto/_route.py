@@ -1,4 +1,5 @@
-"""Whether a call of an operator goes through torch.library (see _torch.py), which is loaded once PyTorch is."""
+"""Whether a call of an operator goes through torch.library (see _torch.py), which is loaded once
+PyTorch is."""
 
 from __future__ import annotations
 
@@ -13,4 +14,5 @@ def load() -> None:
     global layer  # pylint: disable=global-statement
     if layer is None and "torch" in sys.modules:
         from . import _torch  # pylint: disable=import-outside-toplevel
+
         layer = _torch

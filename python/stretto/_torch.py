@@ -1,5 +1,6 @@
-"""The operators in torch.library, so that torch.compile traces through them and autograd knows their gradients. Gradients are those of
-the sum of all ranks' losses: what a rank's input contributes to other ranks' results counts."""
+"""The operators in torch.library, so that torch.compile traces through them and autograd knows
+their gradients. Gradients are those of the sum of all ranks' losses: what a rank's input
+contributes to other ranks' results counts."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from ._world import current
 
 
 def wants(*arrays) -> bool:
-    """Whether a call must go through torch.library: it is being compiled, or a gradient is asked for."""
+    """Whether a call must go through torch.library: it is being compiled, or a gradient is asked
+    for."""
     if not isinstance(arrays[0], Tensor):
         return False
     if torch.compiler.is_compiling():
@@ -84,7 +86,9 @@ def _(a, b, gather_dim):
 
 @_op("matmul_reduce_scatter")
 def matmul_reduce_scatter(a: Tensor, b: Tensor, scatter_dim: int, reduce_op: str) -> Tensor:
-    return ops.matmul_reduce_scatter(a.detach(), b.detach(), scatter_dim=scatter_dim, reduce_op=reduce_op)
+    return ops.matmul_reduce_scatter(
+        a.detach(), b.detach(), scatter_dim=scatter_dim, reduce_op=reduce_op
+    )
 
 
 @matmul_reduce_scatter.register_fake
@@ -105,7 +109,8 @@ def _(a, b, replicated):
 
 @_op("copy_to_ranks")
 def copy_to_ranks(x: Tensor) -> Tensor:
-    """The same value on every rank, each of which uses it its own way: gradients are summed over the ranks."""
+    """The same value on every rank, each of which uses it its own way: gradients are summed over
+    the ranks."""
     return x.clone()
 
 
@@ -115,7 +120,9 @@ def _(x):
 
 
 @_op("all_reduce_add_rms_norm")
-def all_reduce_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tuple[Tensor, Tensor]:
+def all_reduce_add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> Tuple[Tensor, Tensor]:
     return ops.all_reduce_add_rms_norm(x.detach(), residual.detach(), weight.detach(), eps=eps)
 
 
@@ -125,10 +132,22 @@ def _(x, residual, weight, eps):
 
 
 @_op("scaled_dot_product_attention")
-def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: Optional[float],
-                                 enable_gqa: bool) -> Tensor:
-    return ops.scaled_dot_product_attention(query.detach(), key.detach(), value.detach(), is_causal=is_causal,
-                                            scale=scale, enable_gqa=enable_gqa)
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    scale: Optional[float],
+    enable_gqa: bool,
+) -> Tensor:
+    return ops.scaled_dot_product_attention(
+        query.detach(),
+        key.detach(),
+        value.detach(),
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=enable_gqa,
+    )
 
 
 @scaled_dot_product_attention.register_fake
@@ -163,7 +182,7 @@ def _keep_factors(ctx, inputs, output):
 
 def _all_gather_matmul_backward(ctx, grad):
     a, b = ctx.saved_tensors
-    dim, = ctx.options
+    (dim,) = ctx.options
     grad_a = grad_b = None
     if ctx.needs_input_grad[0]:
         grad_a = matmul_reduce_scatter(grad, b.t(), dim, "sum")
@@ -186,18 +205,25 @@ def _matmul_reduce_scatter_backward(ctx, grad):
 
 def _matmul_all_reduce_backward(ctx, grad):
     a, b = ctx.saved_tensors
-    replicated, = ctx.options
+    (replicated,) = ctx.options
     if not replicated:
         grad = all_reduce(grad, "sum")
     return grad @ b.t(), _rows(a).t() @ _rows(grad), None
 
 
-all_gather.register_autograd(lambda ctx, grad: (reduce_scatter(grad, ctx.dim, "sum"), None), setup_context=_keep_dim)
+all_gather.register_autograd(
+    lambda ctx, grad: (reduce_scatter(grad, ctx.dim, "sum"), None), setup_context=_keep_dim
+)
 reduce_scatter.register_autograd(
     lambda ctx, grad: (all_gather(_scaled(grad, _scale(ctx.reduce_op)), ctx.dim), None, None),
-    setup_context=_keep_dim_and_op)
-all_reduce.register_autograd(lambda ctx, grad: (all_reduce(grad, ctx.reduce_op), None), setup_context=_keep_op)
+    setup_context=_keep_dim_and_op,
+)
+all_reduce.register_autograd(
+    lambda ctx, grad: (all_reduce(grad, ctx.reduce_op), None), setup_context=_keep_op
+)
 copy_to_ranks.register_autograd(lambda ctx, grad: all_reduce(grad, "sum"))
 all_gather_matmul.register_autograd(_all_gather_matmul_backward, setup_context=_keep_factors)
-matmul_reduce_scatter.register_autograd(_matmul_reduce_scatter_backward, setup_context=_keep_factors)
+matmul_reduce_scatter.register_autograd(
+    _matmul_reduce_scatter_backward, setup_context=_keep_factors
+)
 matmul_all_reduce.register_autograd(_matmul_all_reduce_backward, setup_context=_keep_factors)

@@ -11,8 +11,9 @@ from ._world import current
 
 @contextlib.contextmanager
 def trace(path: Union[str, os.PathLike]):
-    """Records the launches of its block and writes them to `path` as JSON that Perfetto opens: a lane per worker, arrows from each
-    notify to the wait that it ended. UserError where the file cannot be written."""
+    """Records the launches of its block and writes them to `path` as JSON that Perfetto opens: a
+    lane per worker, arrows from each notify to the wait that it ended. UserError where the file
+    cannot be written."""
     group = current()
     group.session.record(True)
     try:

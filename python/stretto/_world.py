@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import secrets
+import socket
+import sys
 import threading
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
@@ -62,10 +66,16 @@ class Group:
         finally:
             self._busy.release()
 
-    def launch(self, key, make: Callable[[], Any], names: Sequence[str], addresses: Sequence[int],
-               extents: Sequence[int]) -> None:
-        """Launches the program that `key` stands for, which `make` builds when it is new here. `names` says which tensor
-        each address is of. Collective."""
+    def launch(
+        self,
+        key,
+        make: Callable[[], Any],
+        names: Sequence[str],
+        addresses: Sequence[int],
+        extents: Sequence[int],
+    ) -> None:
+        """Launches the program that `key` stands for, which `make` builds when it is new here.
+        `names` says which tensor each address is of. Collective."""
         if not self._busy.acquire(blocking=False):
             raise UserError(f"rank {self.rank}: stretto is being called from another thread")
         try:
@@ -74,23 +84,31 @@ class Group:
                 entry = self._entries[key] = _Entry(_compile(key, make), names)
             args = [addresses[i] for i in entry.order]
             symmetric = entry.symmetric
-            staged = tuple(
-                [i in symmetric and not self.session.is_symmetric(self.rank, a)
-                 for i, a in enumerate(args)]) if symmetric else ()
+            staged = (
+                tuple(
+                    [
+                        i in symmetric and not self.session.is_symmetric(self.rank, a)
+                        for i, a in enumerate(args)
+                    ]
+                )
+                if symmetric
+                else ()
+            )
             executable = entry.executables.get(staged)
             if executable is None:
                 executable = _core.Executable.make(
-                    self.session, self.rank, entry.compiled, list(staged) or [False] * len(args))
+                    self.session, self.rank, entry.compiled, list(staged) or [False] * len(args)
+                )
                 entry.executables[staged] = executable
             executable.launch(*args, extents=extents)
         finally:
             self._busy.release()
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
         self._entries.clear()
-        self.session.finalize()
+        self.session.finalize(at_once)
         if self._alone is not None:
-            self._alone.close()
+            self._alone.close(at_once=at_once)
 
 
 def _compile(key, make):
@@ -127,7 +145,9 @@ def current() -> Group:
     if group is not None:
         return group
     if _state.forked:
-        raise UserError("stretto: used in a process forked after init(); start processes with 'spawn'")
+        raise UserError(
+            "stretto: used in a process forked after init(); start processes with 'spawn'"
+        )
     if _state.group is None:
         what = "after finalize()" if _state.was_finalized else "before init()"
         raise UserError(f"stretto: used {what}")
@@ -137,11 +157,13 @@ def current() -> Group:
 def init(group: Any = None, *, timeout: Optional[float] = None) -> Group:
     """Joins the world of this program's processes, one per rank, and returns this rank's handle.
 
-    `group`: None takes RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them, and a world of one rank where
-    they are not set. `timeout`: seconds that any wait may take before it becomes a Fault; default 10, or
-    STRETTO_TIMEOUT_MS.
+    `group`: a torch.distributed process group, whose ranks become the world's
+    (torch.distributed.group.WORLD for all); None takes RANK, WORLD_SIZE, MASTER_ADDR and
+    MASTER_PORT as torchrun sets them, and a world of one rank where they are not set. `timeout`:
+    seconds that any wait may take before it becomes a Fault; default 10, or STRETTO_TIMEOUT_MS.
 
-    Errors: UserError when called twice or on ranks that disagree; Fault naming a rank that does not come.
+    Errors: UserError when called twice or on ranks that disagree; Fault naming a rank that does not
+    come.
     """
     _route.load()
     if _state.group is not None:
@@ -149,17 +171,52 @@ def init(group: Any = None, *, timeout: Optional[float] = None) -> Group:
     milliseconds = int(timeout * 1000) if timeout else 0
     if timeout is not None and milliseconds < 1:
         raise UserError(f"stretto.init(timeout={timeout}): need at least 0.001 s")
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if group is not None or size != 1:
-        raise UserError(f"stretto.init(): {size} ranks, but worlds of processes are not there yet")
-    _state.group = Group(_core.Session.threads(1, milliseconds), 0)
+    if group is not None:
+        session = _meet_through_torch(group, milliseconds)
+    else:
+        session = _core.Session.of_environment(milliseconds) or _core.Session.threads(
+            1, milliseconds
+        )
+    _state.group = Group(session, session.local_rank)
     _state.was_finalized = False
     return _state.group
 
 
+def _meet_through_torch(group, milliseconds: int):
+    """A world of the ranks of a torch.distributed group, which tells them where to meet."""
+    import torch.distributed as dist  # pylint: disable=import-outside-toplevel
+
+    number, size = dist.get_rank(group), dist.get_world_size(group)
+    if number < 0:
+        raise UserError("stretto.init(group): this process is not in the group")
+    with contextlib.ExitStack() as stack:
+        where, listener = [None], -1
+        if number == 0:
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=size))
+            where, listener = [(server.getsockname()[1], secrets.token_hex(8))], server.fileno()
+        dist.broadcast_object_list(where, src=dist.get_global_rank(group, 0), group=group)
+        port, job = where[0]
+        return _core.Session.processes(number, size, "127.0.0.1", port, listener, job, milliseconds)
+
+
+def _at_exit() -> None:
+    """A process that ends well leaves its worlds; one that ends with an exception tells the others,
+    whose waits then fail."""
+    group = _state.group
+    if group is None or _state.forked:
+        return
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        group.session.fail(group.rank, f"rank {group.rank} died: {type(error).__name__}: {error}")
+    group.close(at_once=True)
+
+
+atexit.register(_at_exit)
+
+
 def finalize() -> None:
-    """Leaves the world. Symmetric arrays stay readable; operators raise UserError until the next `init`. Without a world, does
-    nothing."""
+    """Leaves the world. Symmetric arrays stay readable; operators raise UserError until the next
+    `init`. Without a world, does nothing."""
     if _state.group is not None and not _state.forked:
         _state.group.close()
         _state.was_finalized = True

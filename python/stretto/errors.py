@@ -1,5 +1,5 @@
-"""The ways in which stretto fails, each its own type: a bad argument, a program that the proof refuses, a rank that stalled
-or died, a device that refused, a bug of stretto's."""
+"""The ways in which stretto fails, each its own type: a bad argument, a program that the proof
+refuses, a rank that stalled or died, a device that refused, a bug of stretto's."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class Rejected(Error):
 
 
 class Fault(Error):
-    """A rank stalled or died. `record` says who waited for whom: program, role, rank, tile, signal, channel, expected, seen,
-    waited_for, reason. `stretto.recover()` makes the world usable again where nobody died."""
+    """A rank stalled or died. `record` says who waited for whom: program, role, rank, tile, signal,
+    channel, expected, seen, waited_for, reason. `stretto.recover()` makes the world usable again
+    where nobody died."""
 
     record: dict | None = None
 

@@ -1,8 +1,10 @@
-"""Linear layers whose weights are split over the ranks, with the communication hidden behind the product.
+"""Linear layers whose weights are split over the ranks, with the communication hidden behind the
+product.
 
-Two forms. Sequence parallel (default): activations between the layers are split by tokens, the first dimension; a column-
-parallel layer gathers them, a row-parallel layer scatters its sums. Plain: activations are the same on all ranks; the row-parallel layer
-sums over the ranks, and the loss, the same on all ranks, counts once.
+Two forms. Sequence parallel (default): activations between the layers are split by tokens, the
+first dimension; a column- parallel layer gathers them, a row-parallel layer scatters its sums.
+Plain: activations are the same on all ranks; the row-parallel layer sums over the ranks, and the
+loss, the same on all ranks, counts once.
 """
 
 from __future__ import annotations
@@ -21,41 +23,74 @@ _route.load()
 
 class _ParallelLinear(nn.Module):
 
-    def __init__(self, in_features: int, out_features: int, bias: bool, sequence_parallel: bool, device, dtype,
-                 split: str):
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool,
+        sequence_parallel: bool,
+        device,
+        dtype,
+        split: str,
+    ):
         super().__init__()
         size = current().size
         sizes = {"in": in_features, "out": out_features}
         if sizes[split] % size:
-            raise UserError(f"{type(self).__name__}: {sizes[split]} features cannot be split over {size} ranks")
+            raise UserError(
+                f"{type(self).__name__}: {sizes[split]} features cannot be split over {size} ranks"
+            )
         sizes[split] //= size
         self.in_features, self.out_features = in_features, out_features
         self.sequence_parallel = sequence_parallel
-        self.weight = nn.Parameter(torch.empty(sizes["out"], sizes["in"], device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.zeros(sizes["out"], device=device, dtype=dtype)) if bias else None
+        self.weight = nn.Parameter(
+            torch.empty(sizes["out"], sizes["in"], device=device, dtype=dtype)
+        )
+        self.bias = (
+            nn.Parameter(torch.zeros(sizes["out"], device=device, dtype=dtype)) if bias else None
+        )
         nn.init.uniform_(self.weight, -1 / math.sqrt(in_features), 1 / math.sqrt(in_features))
 
     def extra_repr(self) -> str:
-        return (f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
-                f"sequence_parallel={self.sequence_parallel}")
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
+            f"sequence_parallel={self.sequence_parallel}"
+        )
 
 
 class ColumnParallelLinear(_ParallelLinear):
-    """Each rank has out_features / P columns of the result: weight [out_features / P, in_features], bias [out_features / P].
+    """Each rank has out_features / P columns of the result: weight [out_features / P, in_features],
+    bias [out_features / P].
 
-    Sequence parallel: [tokens / P, .., in_features] -> [tokens, .., out_features / P]; plain: [.., in_features] ->
-    [.., out_features / P].
+    Sequence parallel: [tokens / P, .., in_features] -> [tokens, .., out_features / P]; plain: [..,
+    in_features] -> [.., out_features / P].
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, sequence_parallel: bool = True,
-                 device=None, dtype=None):
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        sequence_parallel: bool = True,
+        device=None,
+        dtype=None,
+    ):
         super().__init__(in_features, out_features, bias, sequence_parallel, device, dtype, "out")
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, *, sequence_parallel: bool = True) -> ColumnParallelLinear:
+    def from_linear(
+        cls, linear: nn.Linear, *, sequence_parallel: bool = True
+    ) -> ColumnParallelLinear:
         """This rank's part of a whole layer."""
-        made = cls(linear.in_features, linear.out_features, linear.bias is not None,
-                   sequence_parallel=sequence_parallel, device=linear.weight.device, dtype=linear.weight.dtype)
+        made = cls(
+            linear.in_features,
+            linear.out_features,
+            linear.bias is not None,
+            sequence_parallel=sequence_parallel,
+            device=linear.weight.device,
+            dtype=linear.weight.dtype,
+        )
         group = current()
         with torch.no_grad():
             made.weight.copy_(linear.weight.chunk(group.size, 0)[group.rank])
@@ -71,21 +106,36 @@ class ColumnParallelLinear(_ParallelLinear):
 
 
 class RowParallelLinear(_ParallelLinear):
-    """Each rank has in_features / P of the inputs: weight [out_features, in_features / P]; bias [out_features] on every rank.
+    """Each rank has in_features / P of the inputs: weight [out_features, in_features / P]; bias
+    [out_features] on every rank.
 
-    Sequence parallel: [tokens, .., in_features / P] -> [tokens / P, .., out_features]; plain: [.., in_features / P] ->
-    [.., out_features] on every rank.
+    Sequence parallel: [tokens, .., in_features / P] -> [tokens / P, .., out_features]; plain: [..,
+    in_features / P] -> [.., out_features] on every rank.
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, sequence_parallel: bool = True,
-                 device=None, dtype=None):
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        sequence_parallel: bool = True,
+        device=None,
+        dtype=None,
+    ):
         super().__init__(in_features, out_features, bias, sequence_parallel, device, dtype, "in")
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, *, sequence_parallel: bool = True) -> RowParallelLinear:
         """This rank's part of a whole layer."""
-        made = cls(linear.in_features, linear.out_features, linear.bias is not None,
-                   sequence_parallel=sequence_parallel, device=linear.weight.device, dtype=linear.weight.dtype)
+        made = cls(
+            linear.in_features,
+            linear.out_features,
+            linear.bias is not None,
+            sequence_parallel=sequence_parallel,
+            device=linear.weight.device,
+            dtype=linear.weight.dtype,
+        )
         group = current()
         with torch.no_grad():
             made.weight.copy_(linear.weight.chunk(group.size, 1)[group.rank])
@@ -96,7 +146,7 @@ class RowParallelLinear(_ParallelLinear):
     def forward(self, x: Tensor) -> Tensor:
         if self.sequence_parallel:
             y = _route.layer.matmul_reduce_scatter(x, self.weight.t(), 0, "sum")
-            # Each rank adds the bias to rows of its own, so that its gradient is a sum over the ranks.
+            # Each rank adds the bias to rows of its own, so that gradients add up.
             return y if self.bias is None else y + _route.layer.copy_to_ranks(self.bias)
         y = _route.layer.matmul_all_reduce(x, self.weight.t(), True)
         return y if self.bias is None else y + self.bias

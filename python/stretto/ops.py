@@ -1,14 +1,16 @@
-"""The operators: collectives, and matrix products that overlap with them. All are collective over the ranks of `stretto.init()`:
-every rank calls them in the same order, with the same shapes and element types unless an operator says otherwise.
+"""The operators: collectives, and matrix products that overlap with them. All are collective over
+the ranks of `stretto.init()`: every rank calls them in the same order, with the same shapes and
+element types unless an operator says otherwise.
 
-Arrays are NumPy arrays, PyTorch CPU tensors or anything with DLPack; results are of the kind of the first argument. Strided
-arrays are copied. Element types: float32, bfloat16, float16; all_gather, all_to_all and broadcast move any. Arrays from
-`stretto.symm_mem.empty` are used where they are, on all ranks or on none; other arrays are copied to where peers can
-read them.
+Arrays are NumPy arrays, PyTorch CPU tensors or anything with DLPack; results are of the kind of the
+first argument. Strided arrays are copied. Element types: float32, bfloat16, float16; all_gather,
+all_to_all and broadcast move any. Arrays from `stretto.symm_mem.empty` are used where they are, on
+all ranks or on none; other arrays are copied to where peers can read them.
 
 `out`: an array to write the result to, of its shape and element type; it is returned.
 
-Errors: UserError for shapes, types and arguments that do not fit, and where ranks disagree; Fault where a rank stalls or died.
+Errors: UserError for shapes, types and arguments that do not fit, and where ranks disagree; Fault
+where a rank stalls or died.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def _same_kind(op: str, kind, *arrays) -> List[Any]:
     for x in arrays:
         other, y = adopt(x)
         if other is not kind:
-            raise UserError(f"{op}: arrays of different kinds: {type(arrays[0]).__name__}, {type(x).__name__}")
+            raise UserError(
+                f"{op}: arrays of different kinds: {type(arrays[0]).__name__}, {type(x).__name__}"
+            )
         adopted.append(y)
     return adopted
 
@@ -59,7 +63,8 @@ def _result(op: str, kind, out, shape: Sequence[int], like) -> Tuple[Any, Any]:
     if other is not kind or tuple(out.shape) != tuple(shape) or kind.dtype(out) != kind.dtype(like):
         raise UserError(
             f"{op}: out is {type(out).__name__} {other.dtype(out)} {tuple(out.shape)}, the result is "
-            f"{kind.dtype(like)} {tuple(shape)}")
+            f"{kind.dtype(like)} {tuple(shape)}"
+        )
     if not kind.writable(out):
         raise UserError(f"{op}: out is read-only")
     return out, out if kind.is_dense(out) else kind.empty(shape, like)
@@ -80,7 +85,8 @@ def _matrix(size: int) -> Tuple[int, int]:
 
 
 def _moved_as(dtype: str, shape: Sequence[int], itemsize: int) -> Tuple[str, int]:
-    """Data that is only moved, as rows of a type that programs know: its name, and elements of it per element."""
+    """Data that is only moved, as rows of a type that programs know: its name, and elements of it
+    per element."""
     if dtype in COMPUTED or dtype in ("int32", "int64", "uint8"):
         return dtype, 1
     return ("int32", itemsize // 4) if itemsize % 4 == 0 else ("uint8", itemsize)
@@ -91,7 +97,8 @@ def _itemsize(kind, x) -> int:
 
 
 def all_gather(x, *, dim: int = 0, out=None):
-    """The ranks' arrays one after the other along `dim`: [.., d, ..] -> [.., P * d, ..], of any element type."""
+    """The ranks' arrays one after the other along `dim`: [.., d, ..] -> [.., P * d, ..], of any
+    element type."""
     if _route.layer is not None and out is None and _route.layer.wants(x):
         return _route.layer.all_gather(x, dim)
     kind, x = adopt(x)
@@ -108,8 +115,13 @@ def all_gather(x, *, dim: int = 0, out=None):
     dtype, per = _moved_as(kind.dtype(x), first.shape, _itemsize(kind, x))
     rows, n = _matrix(math.prod(first.shape) * per)
     size, rows = group.size, rows * group.size
-    group.launch(("all_gather", size, dtype, rows, n), lambda: _core.all_gather(size, dtype, rows, n),
-                 ("in", "out"), (kind.address(first), kind.address(target)), (rows,))
+    group.launch(
+        ("all_gather", size, dtype, rows, n),
+        lambda: _core.all_gather(size, dtype, rows, n),
+        ("in", "out"),
+        (kind.address(first), kind.address(target)),
+        (rows,),
+    )
     if dim != 0:
         kind.assign(written, kind.move(target, 0, dim))
     return _finish(kind, result, written)
@@ -122,8 +134,8 @@ def _factor(op: str, reduce_op: str, size: int) -> float:
 
 
 def reduce_scatter(x, *, dim: int = 0, reduce_op: str = "sum", out=None):
-    """The sum (or average: "avg") over the ranks, of which each rank gets its part along `dim`: [.., P * d, ..] -> [.., d, ..].
-    Summed in float32 in rank order and rounded once."""
+    """The sum (or average: "avg") over the ranks, of which each rank gets its part along `dim`:
+    [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order and rounded once."""
     if _route.layer is not None and out is None and _route.layer.wants(x):
         return _route.layer.reduce_scatter(x, dim, reduce_op)
     kind, x = adopt(x)
@@ -134,7 +146,9 @@ def reduce_scatter(x, *, dim: int = 0, reduce_op: str = "sum", out=None):
         raise UserError("reduce_scatter: need at least one dimension")
     dim = _axis("reduce_scatter", "dim", dim, x.ndim)
     if x.shape[dim] % group.size:
-        raise UserError(f"reduce_scatter: {x.shape[dim]} along dim {dim} cannot be split over {group.size} ranks")
+        raise UserError(
+            f"reduce_scatter: {x.shape[dim]} along dim {dim} cannot be split over {group.size} ranks"
+        )
     first = kind.dense(kind.move(x, dim, 0))
     shape = (first.shape[0] // group.size,) + tuple(first.shape[1:])
     moved_shape = list(x.shape)
@@ -143,8 +157,13 @@ def reduce_scatter(x, *, dim: int = 0, reduce_op: str = "sum", out=None):
     target = written if dim == 0 else kind.empty(shape, x)
     rows, n = _matrix(math.prod(shape))
     size, rows = group.size, rows * group.size
-    group.launch(("reduce_scatter", size, dtype, rows, n), lambda: _core.reduce_scatter(size, dtype, rows, n),
-                 ("in", "out"), (kind.address(first), kind.address(target)), (rows,))
+    group.launch(
+        ("reduce_scatter", size, dtype, rows, n),
+        lambda: _core.reduce_scatter(size, dtype, rows, n),
+        ("in", "out"),
+        (kind.address(first), kind.address(target)),
+        (rows,),
+    )
     if dim != 0:
         kind.assign(written, kind.move(target, 0, dim))
     if factor != 1.0:
@@ -153,8 +172,8 @@ def reduce_scatter(x, *, dim: int = 0, reduce_op: str = "sum", out=None):
 
 
 def all_reduce(x, *, reduce_op: str = "sum", out=None):
-    """The sum (or average: "avg") over the ranks, on every rank, the same bits on all; summed in float32 in rank order. `out` may be
-    `x`."""
+    """The sum (or average: "avg") over the ranks, on every rank, the same bits on all; summed in
+    float32 in rank order. `out` may be `x`."""
     if _route.layer is not None and out is None and _route.layer.wants(x):
         return _route.layer.all_reduce(x, reduce_op)
     kind, x = adopt(x)
@@ -168,8 +187,13 @@ def all_reduce(x, *, reduce_op: str = "sum", out=None):
         target = kind.empty(x.shape, x)
     rows, n = _matrix(math.prod(x.shape))
     size = group.size
-    group.launch(("all_reduce", size, dtype, rows, n), lambda: _core.all_reduce(size, dtype, rows, n),
-                 ("in", "out"), (kind.address(dense), kind.address(target)), (rows,))
+    group.launch(
+        ("all_reduce", size, dtype, rows, n),
+        lambda: _core.all_reduce(size, dtype, rows, n),
+        ("in", "out"),
+        (kind.address(dense), kind.address(target)),
+        (rows,),
+    )
     if factor != 1.0:
         kind.scale(target, factor)
     if target is not written:
@@ -178,7 +202,8 @@ def all_reduce(x, *, reduce_op: str = "sum", out=None):
 
 
 def broadcast(x, root: int = 0, *, out=None):
-    """The array of rank `root` on every rank, of any element type. On other ranks `x` gives shape and element type only."""
+    """The array of rank `root` on every rank, of any element type. On other ranks `x` gives shape
+    and element type only."""
     kind, x = adopt(x)
     group = current()
     if not 0 <= root < group.size:
@@ -189,21 +214,31 @@ def broadcast(x, root: int = 0, *, out=None):
     dtype, per = _moved_as(kind.dtype(x), x.shape, _itemsize(kind, x))
     rows, n = _matrix(math.prod(x.shape) * per)
     size = group.size
-    group.launch(("broadcast", size, dtype, rows, n, root),
-                 lambda: _core.broadcast(size, dtype, rows, n, root), ("in", "out"),
-                 (kind.address(dense), kind.address(target)), (rows,))
+    group.launch(
+        ("broadcast", size, dtype, rows, n, root),
+        lambda: _core.broadcast(size, dtype, rows, n, root),
+        ("in", "out"),
+        (kind.address(dense), kind.address(target)),
+        (rows,),
+    )
     if target is not written:
         kind.assign(written, target)
     return _finish(kind, result, written)
 
 
-def all_to_all(x, output_split_sizes: Optional[Sequence[int]] = None,
-               input_split_sizes: Optional[Sequence[int]] = None, *, out=None):
-    """Row blocks to every rank, and from every rank: block d of `x` [m, ...] goes to rank d, and the result is the blocks
-    that came, by rank. Any element type.
+def all_to_all(
+    x,
+    output_split_sizes: Optional[Sequence[int]] = None,
+    input_split_sizes: Optional[Sequence[int]] = None,
+    *,
+    out=None,
+):
+    """Row blocks to every rank, and from every rank: block d of `x` [m, ...] goes to rank d, and
+    the result is the blocks that came, by rank. Any element type.
 
-    `input_split_sizes`: rows of each block, P numbers that add up to m; default: equal blocks. `output_split_sizes`: the rows that
-    come from each rank; checked where given. Uneven blocks cost one small all-gather more, of the sizes.
+    `input_split_sizes`: rows of each block, P numbers that add up to m; default: equal blocks.
+    `output_split_sizes`: the rows that come from each rank; checked where given. Uneven blocks cost
+    one small all-gather more, of the sizes.
     """
     kind, x = adopt(x)
     group = current()
@@ -213,11 +248,15 @@ def all_to_all(x, output_split_sizes: Optional[Sequence[int]] = None,
     even = input_split_sizes is None and output_split_sizes is None
     if input_split_sizes is None:
         if x.shape[0] % size:
-            raise UserError(f"all_to_all: {x.shape[0]} rows cannot be split evenly over {size} ranks")
+            raise UserError(
+                f"all_to_all: {x.shape[0]} rows cannot be split evenly over {size} ranks"
+            )
         input_split_sizes = [x.shape[0] // size] * size
     sent = [int(rows) for rows in input_split_sizes]
     if len(sent) != size or min(sent) < 0 or sum(sent) != x.shape[0]:
-        raise UserError(f"all_to_all: input_split_sizes {sent} of {x.shape[0]} rows and {size} ranks")
+        raise UserError(
+            f"all_to_all: input_split_sizes {sent} of {x.shape[0]} rows and {size} ranks"
+        )
     if even:
         received, most = sent, sent[0]
     else:
@@ -225,7 +264,8 @@ def all_to_all(x, output_split_sizes: Optional[Sequence[int]] = None,
         received, most = [int(rows) for rows in table[:, group.rank]], int(table.max())
     if output_split_sizes is not None and [int(r) for r in output_split_sizes] != received:
         raise UserError(
-            f"all_to_all: rank {group.rank} expects {list(output_split_sizes)} rows, the ranks send {received}")
+            f"all_to_all: rank {group.rank} expects {list(output_split_sizes)} rows, the ranks send {received}"
+        )
     width = math.prod(x.shape[1:])
     dtype, per = _moved_as(kind.dtype(x), x.shape, _itemsize(kind, x))
     n = width * per
@@ -241,16 +281,20 @@ def all_to_all(x, output_split_sizes: Optional[Sequence[int]] = None,
         landed = kind.empty((size, most) + tuple(x.shape[1:]), x)
         begin = 0
         for to, rows in enumerate(sent):
-            kind.assign(blocks[to, :rows], x[begin:begin + rows])
+            kind.assign(blocks[to, :rows], x[begin : begin + rows])
             begin += rows
-    group.launch(("all_to_all", size, dtype, most, n), lambda: _core.all_to_all(size, dtype, most, n),
-                 ("in", "recv_counts", "out"),
-                 (kind.address(blocks), counts.ctypes.data, kind.address(landed)), ())
+    group.launch(
+        ("all_to_all", size, dtype, most, n),
+        lambda: _core.all_to_all(size, dtype, most, n),
+        ("in", "recv_counts", "out"),
+        (kind.address(blocks), counts.ctypes.data, kind.address(landed)),
+        (),
+    )
     if landed is not written:
         landed = landed.reshape((size, most) + tuple(x.shape[1:]))
         begin = 0
         for source, rows in enumerate(received):
-            kind.assign(written[begin:begin + rows], landed[source, :rows])
+            kind.assign(written[begin : begin + rows], landed[source, :rows])
             begin += rows
     return _finish(kind, result, written)
 
@@ -258,20 +302,24 @@ def all_to_all(x, output_split_sizes: Optional[Sequence[int]] = None,
 def _factors(op: str, a, b):
     """a [.., K] and b [K, N] as (kind, dtype, a, b [N, K] dense)."""
     kind, a = adopt(a)
-    b, = _same_kind(op, kind, b)
+    (b,) = _same_kind(op, kind, b)
     dtype = _computed(op, kind, a, b)
     if a.ndim < 2 or b.ndim != 2 or a.shape[-1] != b.shape[0]:
-        raise UserError(f"{op}: shapes {tuple(a.shape)} and {tuple(b.shape)}; need [.., K] and [K, N]")
+        raise UserError(
+            f"{op}: shapes {tuple(a.shape)} and {tuple(b.shape)}; need [.., K] and [K, N]"
+        )
     return kind, dtype, a, kind.dense(kind.transpose(b))
 
 
 def all_gather_matmul(a_shard, b, *, gather_dim: int = 0, return_a: bool = False, out=None):
-    """all_gather(a_shard, dim=gather_dim) @ b, where each tile of the product starts as soon as its rows are there.
+    """all_gather(a_shard, dim=gather_dim) @ b, where each tile of the product starts as soon as its
+    rows are there.
 
-    `a_shard`: [.., K], this rank's part. `b`: [K, N], each rank's own; the transpose of a dense [N, K], as linear layers keep
-    their weights, costs no copy. Result: [.., N], with P times the size along `gather_dim`, which must not be
-    the last. `return_a`: returns (gathered a, result), at the price of an all_gather of its own. As
-    torch.ops.symm_mem.fused_all_gather_matmul; float32 accumulation, rounded once.
+    `a_shard`: [.., K], this rank's part. `b`: [K, N], each rank's own; the transpose of a dense [N,
+    K], as linear layers keep their weights, costs no copy. Result: [.., N], with P times the size
+    along `gather_dim`, which must not be the last. `return_a`: returns (gathered a, result), at the
+    price of an all_gather of its own. As torch.ops.symm_mem.fused_all_gather_matmul; float32
+    accumulation, rounded once.
     """
     if _route.layer is not None and out is None and _route.layer.wants(a_shard, b):
         result = _route.layer.all_gather_matmul(a_shard, b, gather_dim)
@@ -290,8 +338,13 @@ def all_gather_matmul(a_shard, b, *, gather_dim: int = 0, return_a: bool = False
     shape[dim] *= size
     result, written = _result(op, kind, out, shape, a)
     target = written if dim == 0 else kind.empty(moved, a)
-    group.launch(("ag_gemm", size, dtype, rows, n, k), lambda: _core.ag_gemm(size, dtype, rows, n, k), ("a", "b", "c"),
-                 (kind.address(first), kind.address(bt), kind.address(target)), (rows,))
+    group.launch(
+        ("ag_gemm", size, dtype, rows, n, k),
+        lambda: _core.ag_gemm(size, dtype, rows, n, k),
+        ("a", "b", "c"),
+        (kind.address(first), kind.address(bt), kind.address(target)),
+        (rows,),
+    )
     if dim != 0:
         kind.assign(written, kind.move(target, 0, dim))
     result = _finish(kind, result, written)
@@ -299,11 +352,13 @@ def all_gather_matmul(a_shard, b, *, gather_dim: int = 0, return_a: bool = False
 
 
 def matmul_reduce_scatter(a, b, *, scatter_dim: int = 0, reduce_op: str = "sum", out=None):
-    """reduce_scatter(a @ b, dim=scatter_dim), where each block of rows leaves for its owner while later ones are still multiplied.
+    """reduce_scatter(a @ b, dim=scatter_dim), where each block of rows leaves for its owner while
+    later ones are still multiplied.
 
-    `a`: [.., K] and `b`: [K, N], each rank's own. Result: [.., N] with 1/P of the size along `scatter_dim`, which must not
-    be the last. As torch.ops.symm_mem.fused_matmul_reduce_scatter: reduce_op "sum" or "avg". Partial sums are rounded to the
-    element type once, summed in float32 in rank order.
+    `a`: [.., K] and `b`: [K, N], each rank's own. Result: [.., N] with 1/P of the size along
+    `scatter_dim`, which must not be the last. As torch.ops.symm_mem.fused_matmul_reduce_scatter:
+    reduce_op "sum" or "avg". Partial sums are rounded to the element type once, summed in float32
+    in rank order.
     """
     if _route.layer is not None and out is None and _route.layer.wants(a, b):
         return _route.layer.matmul_reduce_scatter(a, b, scatter_dim, reduce_op)
@@ -315,7 +370,9 @@ def matmul_reduce_scatter(a, b, *, scatter_dim: int = 0, reduce_op: str = "sum",
     if dim == a.ndim - 1:
         raise UserError(f"{op}: scatter_dim {scatter_dim}: only dimensions of a but the last")
     if a.shape[dim] % group.size:
-        raise UserError(f"{op}: {a.shape[dim]} along scatter_dim {dim} cannot be split over {group.size} ranks")
+        raise UserError(
+            f"{op}: {a.shape[dim]} along scatter_dim {dim} cannot be split over {group.size} ranks"
+        )
     first = kind.dense(kind.move(a, dim, 0))
     n, k, size = bt.shape[0], bt.shape[1], group.size
     rows = math.prod(first.shape[:-1])
@@ -324,8 +381,13 @@ def matmul_reduce_scatter(a, b, *, scatter_dim: int = 0, reduce_op: str = "sum",
     shape[dim] //= size
     result, written = _result(op, kind, out, shape, a)
     target = written if dim == 0 else kind.empty(moved, a)
-    group.launch(("gemm_rs", size, dtype, rows, n, k), lambda: _core.gemm_rs(size, dtype, rows, n, k), ("a", "b", "out"),
-                 (kind.address(first), kind.address(bt), kind.address(target)), (rows,))
+    group.launch(
+        ("gemm_rs", size, dtype, rows, n, k),
+        lambda: _core.gemm_rs(size, dtype, rows, n, k),
+        ("a", "b", "out"),
+        (kind.address(first), kind.address(bt), kind.address(target)),
+        (rows,),
+    )
     if dim != 0:
         kind.assign(written, kind.move(target, 0, dim))
     if factor != 1.0:
@@ -334,7 +396,8 @@ def matmul_reduce_scatter(a, b, *, scatter_dim: int = 0, reduce_op: str = "sum",
 
 
 def matmul_all_reduce(a, b, *, out=None):
-    """all_reduce(a @ b): `a` [.., K] and `b` [K, N], each rank's own, -> [.., N] on every rank, the same bits on all."""
+    """all_reduce(a @ b): `a` [.., K] and `b` [K, N], each rank's own, -> [.., N] on every rank, the
+    same bits on all."""
     if _route.layer is not None and out is None and _route.layer.wants(a, b):
         return _route.layer.matmul_all_reduce(a, b, False)
     op = "matmul_all_reduce"
@@ -344,8 +407,13 @@ def matmul_all_reduce(a, b, *, out=None):
     n, k, size = bt.shape[0], bt.shape[1], group.size
     rows = math.prod(a.shape[:-1])
     result, written = _result(op, kind, out, tuple(a.shape[:-1]) + (n,), a)
-    group.launch(("gemm_ar", size, dtype, rows, n, k), lambda: _core.gemm_ar(size, dtype, rows, n, k), ("a", "b", "out"),
-                 (kind.address(a), kind.address(bt), kind.address(written)), (rows,))
+    group.launch(
+        ("gemm_ar", size, dtype, rows, n, k),
+        lambda: _core.gemm_ar(size, dtype, rows, n, k),
+        ("a", "b", "out"),
+        (kind.address(a), kind.address(bt), kind.address(written)),
+        (rows,),
+    )
     return _finish(kind, result, written)
 
 
@@ -365,35 +433,63 @@ def all_reduce_add_rms_norm(x, residual, weight, *, eps: float = 1e-5, out=None)
     hidden = x.shape[-1] if x.ndim else 0
     if tuple(residual.shape) != tuple(x.shape) or tuple(weight.shape) != (hidden,) or hidden == 0:
         raise UserError(
-            f"{op}: shapes {tuple(x.shape)}, {tuple(residual.shape)}, {tuple(weight.shape)}; need [.., H], [.., H], [H]")
+            f"{op}: shapes {tuple(x.shape)}, {tuple(residual.shape)}, {tuple(weight.shape)}; need [.., H], [.., H], [H]"
+        )
     normed, written = _result(op, kind, out[0] if out else None, x.shape, x)
     total, summed = _result(op, kind, out[1] if out else None, x.shape, x)
     x, residual, weight = kind.dense(x), kind.dense(residual), kind.dense(weight)
     size, rows = group.size, math.prod(x.shape[:-1])
-    group.launch((op, size, dtype, weight_dtype, rows, hidden, eps),
-                 lambda: _core.all_reduce_add_rms_norm(size, dtype, weight_dtype, rows, hidden, eps),
-                 ("x", "weight", "residual", "sum", "out"),
-                 (kind.address(x), kind.address(weight), kind.address(residual), kind.address(summed),
-                  kind.address(written)), (rows,))
+    group.launch(
+        (op, size, dtype, weight_dtype, rows, hidden, eps),
+        lambda: _core.all_reduce_add_rms_norm(size, dtype, weight_dtype, rows, hidden, eps),
+        ("x", "weight", "residual", "sum", "out"),
+        (
+            kind.address(x),
+            kind.address(weight),
+            kind.address(residual),
+            kind.address(summed),
+            kind.address(written),
+        ),
+        (rows,),
+    )
     return _finish(kind, normed, written), _finish(kind, total, summed)
 
 
-def scaled_dot_product_attention(query, key, value, *, is_causal: bool = False, scale: Optional[float] = None,
-                                 enable_gqa: bool = False, out=None):
-    """softmax(query @ key^T * scale) @ value of this rank's heads, as torch.nn.functional's; not collective.
+def scaled_dot_product_attention(
+    query,
+    key,
+    value,
+    *,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+    out=None,
+):
+    """softmax(query @ key^T * scale) @ value of this rank's heads, as torch.nn.functional's; not
+    collective.
 
-    `query`: [.., Hq, L, E], `key`, `value`: [.., Hkv, S, E]; Hq != Hkv (a multiple of it) needs `enable_gqa`. `is_causal`:
-    row i sees columns 0 to i, L <= S. Otherwise L <= S as well. scale: default 1 / sqrt(E). float32 softmax.
+    `query`: [.., Hq, L, E], `key`, `value`: [.., Hkv, S, E]; Hq != Hkv (a multiple of it) needs
+    `enable_gqa`. `is_causal`: row i sees columns 0 to i, L <= S. Otherwise L <= S as well. scale:
+    default 1 / sqrt(E). float32 softmax.
     """
     if _route.layer is not None and out is None and _route.layer.wants(query, key, value):
-        return _route.layer.scaled_dot_product_attention(query, key, value, is_causal, scale, enable_gqa)
+        return _route.layer.scaled_dot_product_attention(
+            query, key, value, is_causal, scale, enable_gqa
+        )
     op = "scaled_dot_product_attention"
     kind, q = adopt(query)
     k, v = _same_kind(op, kind, key, value)
     dtype = _computed(op, kind, q, k, v)
-    if q.ndim < 3 or k.ndim != q.ndim or tuple(k.shape) != tuple(v.shape) or q.shape[-1] != k.shape[-1] or (
-            tuple(q.shape[:-3]) != tuple(k.shape[:-3])):
-        raise UserError(f"{op}: shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; need [.., H, L, E], [.., H, S, E] twice")
+    if (
+        q.ndim < 3
+        or k.ndim != q.ndim
+        or tuple(k.shape) != tuple(v.shape)
+        or q.shape[-1] != k.shape[-1]
+        or (tuple(q.shape[:-3]) != tuple(k.shape[:-3]))
+    ):
+        raise UserError(
+            f"{op}: shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; need [.., H, L, E], [.., H, S, E] twice"
+        )
     heads, rows, width = q.shape[-3:]
     kv_heads, tokens = k.shape[-3:-1]
     if heads != kv_heads and (not enable_gqa or heads % kv_heads):
@@ -411,9 +507,16 @@ def scaled_dot_product_attention(query, key, value, *, is_causal: bool = False, 
     made = kind.empty(q.shape, q)
     key_of = (op, dtype, rows, tokens, heads, kv_heads, width, is_causal, scale)
     for i in range(batches):
-        group.launch(key_of,
-                     lambda: _core.attention(dtype, rows, tokens, heads, kv_heads, width, is_causal, scale, 0),
-                     ("q", "k_cache", "v_cache", "out"),
-                     (kind.address(q[i]), kind.address(k[i]), kind.address(v[i]), kind.address(made[i])), (rows, past))
-    kind.assign(written, kind.move(made.reshape(tuple(result.shape[:-3]) + (rows, heads, width)), -2, -3))
+        group.launch(
+            key_of,
+            lambda: _core.attention(
+                dtype, rows, tokens, heads, kv_heads, width, is_causal, scale, 0
+            ),
+            ("q", "k_cache", "v_cache", "out"),
+            (kind.address(q[i]), kind.address(k[i]), kind.address(v[i]), kind.address(made[i])),
+            (rows, past),
+        )
+    kind.assign(
+        written, kind.move(made.reshape(tuple(result.shape[:-3]) + (rows, heads, width)), -2, -3)
+    )
     return _finish(kind, result, written)

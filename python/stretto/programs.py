@@ -1,4 +1,5 @@
-"""Programs: of the shipped operators, of own C++ files and of texts; printed, proved, predicted and launched."""
+"""Programs: of the shipped operators, of own C++ files and of texts; printed, proved, predicted and
+launched."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Program:
 
     @staticmethod
     def parse(text: str) -> Program:
-        """A program in its text form, as `str(program)` prints it. UserError names line and column."""
+        """A program from its text form, what `str` prints. UserError names line and column."""
         return Program(_core.Program.parse(text))
 
     @property
@@ -42,16 +43,21 @@ class Program:
         return f"<stretto program {self.name} for {self.world_size} ranks>"
 
     def prove(self) -> str:
-        """The proof's report. Rejected, with the report, for a program that has a race, a deadlock or an uncovered read."""
+        """The proof's report. Rejected, with the report, for a program that has a race, a deadlock
+        or an uncovered read."""
         return self._core.prove()
 
     def explain(self, *, after: str = "", emit: str = "tile-ir") -> str:
-        """The program as the pass `after` leaves it; emit: "tile-ir", "schedule-ir" or "instances"."""
+        """As the pass `after` leaves it; emit: "tile-ir", "schedule-ir" or "instances"."""
         return self._core.explain(after, emit)
 
-    def predict(self, machine: str = "h200x4", *, eager: bool = False, **extents: int) -> Dict[str, Any]:
-        """Time and timeline on a machine, built-in or a JSON file, without a GPU: time_ms, exposed_comm_ms, bound_by, floors_ms,
-        roles, picture. `extents`: run-time sizes of the launch; default: their bounds, scalars 0."""
+    def predict(
+        self, machine: str = "h200x4", *, eager: bool = False, **extents: int
+    ) -> Dict[str, Any]:
+        """Time and timeline on a machine, built-in or a JSON file, without a GPU: time_ms,
+        exposed_comm_ms, bound_by, floors_ms, roles, picture. `extents`: run-time sizes of the
+        launch; default: their bounds, scalars 0.
+        """
         values = self._extents(extents, {v: b for v, b in self._core.extents}) if extents else []
         return self._core.predict(machine, values, eager)
 
@@ -63,10 +69,11 @@ class Program:
         return [int(given.get(name, default[name])) for name in names]
 
     def __call__(self, *arrays, **extents: int):
-        """Launches the program: collective. `arrays`: its inputs, outputs and states in the order in which it declares
-        them, each of the declared shape (run-time sizes at their bounds) and element type. `extents`: run-time sizes,
-        default: their bounds; scalars: default 0. Returns the outputs, one alone or a tuple; outputs left out at
-        the end are made. Proved before its first launch (Rejected with the report)."""
+        """Launches the program: collective. `arrays`: its inputs, outputs and states in the order
+        in which it declares them, each of the declared shape (run-time sizes at their bounds) and
+        element type. `extents`: run-time sizes, default: their bounds; scalars: default 0. Returns
+        the outputs, one alone or a tuple; outputs left out at the end are made. Proved before its
+        first launch (Rejected with the report)."""
         group = current()
         tensors = self._core.tensors
         inputs = [t for t in tensors if t[1] != "output"]
@@ -77,9 +84,12 @@ class Program:
             order = tensors
         else:
             raise UserError(
-                f"{self.name}: {len(arrays)} arrays given; need {[t[0] for t in inputs]} or {[t[0] for t in tensors]}")
+                f"{self.name}: {len(arrays)} arrays given; need {[t[0] for t in inputs]} or {[t[0] for t in tensors]}"
+            )
         if not arrays:
-            raise UserError(f"{self.name}: nothing given to tell the kind of arrays by; pass its outputs")
+            raise UserError(
+                f"{self.name}: nothing given to tell the kind of arrays by; pass its outputs"
+            )
         kind, _ = adopt(arrays[0])
         by_name = {t[0]: self._checked(kind, t, array) for t, array in zip(order, arrays)}
         for t in outputs:
@@ -87,8 +97,13 @@ class Program:
                 by_name[t[0]] = kind.from_dtype(t[2], t[3])
         names = [t[0] for t in tensors]
         defaults = {name: bound for name, bound in self._core.extents}
-        group.launch(self._key, lambda: self._core, names, [kind.address(by_name[n]) for n in names],
-                     self._extents(extents, defaults))
+        group.launch(
+            self._key,
+            lambda: self._core,
+            names,
+            [kind.address(by_name[n]) for n in names],
+            self._extents(extents, defaults),
+        )
         made = tuple(by_name[t[0]] for t in outputs)
         return made[0] if len(made) == 1 else made
 
@@ -98,8 +113,10 @@ class Program:
         if other is not kind:
             raise UserError(f"{self.name}: arrays of different kinds")
         if kind.dtype(array) != dtype or tuple(array.shape) != tuple(shape):
-            raise UserError(f"{self.name}: {what} '{name}' is {dtype} {tuple(shape)}, got "
-                            f"{kind.dtype(array)} {tuple(array.shape)}")
+            raise UserError(
+                f"{self.name}: {what} '{name}' is {dtype} {tuple(shape)}, got "
+                f"{kind.dtype(array)} {tuple(array.shape)}"
+            )
         if not kind.is_dense(array):
             raise UserError(f"{self.name}: {what} '{name}' must be dense, row by row")
         if what != "input" and not kind.writable(array):
@@ -108,8 +125,8 @@ class Program:
 
 
 class ProgramFile:
-    """A C++ file that defines `stretto::Program stretto_program(int world_size)`; made by `load`. Calling it launches the
-    program for this world's size (Program.__call__)."""
+    """A C++ file that defines `stretto::Program stretto_program(int world_size)`; made by `load`.
+    Calling it launches the program for this world's size (Program.__call__)."""
 
     def __init__(self, file):
         self._file = file
@@ -127,15 +144,24 @@ class ProgramFile:
 
 
 def load(path: Union[str, os.PathLike]) -> ProgramFile:
-    """Compiles a C++ file with a tile program with $CXX (c++), once per content, and loads it. UserError with the compiler's
-    messages."""
+    """Compiles a C++ file with a tile program with $CXX (c++), once per content, and loads it.
+    UserError with the compiler's messages."""
     return ProgramFile(_core.ProgramFile(os.fspath(path), INCLUDE_DIR))
 
 
-def operator(name: str, *, ranks: int = 2, m: int = 0, n: int = 0, k: int = 0, dtype: str = "float32",
-             target: str = "cuda") -> Program:
-    """The program of a shipped operator (the names that `stretto prove --all` lists) at a shape, with its default config for
-    `target`, "cuda" or "cpu". Sizes are those of all ranks; 0: the operator's default."""
+def operator(
+    name: str,
+    *,
+    ranks: int = 2,
+    m: int = 0,
+    n: int = 0,
+    k: int = 0,
+    dtype: str = "float32",
+    target: str = "cuda",
+) -> Program:
+    """The program of a shipped operator (the names that `stretto prove --all` lists) at a shape,
+    with its default config for `target`, "cuda" or "cpu". Sizes are those of all ranks; 0: the
+    operator's default."""
     return Program(_core.catalog_program(name, ranks, m, n, k, dtype, target))
 
 
@@ -147,17 +173,23 @@ def _program(what, **shape) -> Program:
     return operator(what, **shape)
 
 
-def explain(what: Union[str, Program, ProgramFile], *, after: str = "", emit: str = "tile-ir", **shape) -> str:
-    """A program at any stage of its way, as text. `what`: a program, a loaded file or an operator's name, whose `shape` are
-    `operator`'s arguments."""
+def explain(
+    what: Union[str, Program, ProgramFile], *, after: str = "", emit: str = "tile-ir", **shape
+) -> str:
+    """A program at any stage of its way, as text. `what`: a program, a loaded file or an operator's
+    name, whose `shape` are `operator`'s arguments."""
     return _program(what, **shape).explain(after=after, emit=emit)
 
 
 def prove(what: Union[str, Program, ProgramFile], **shape) -> str:
-    """The proof's report of a program, as `explain` takes it; Rejected with the report where it fails."""
+    """The proof's report of a program, as `explain` takes it; Rejected with the report where it
+    fails."""
     return _program(what, **shape).prove()
 
 
-def predict(what: Union[str, Program, ProgramFile], machine: str = "h200x4", **shape) -> Dict[str, Any]:
-    """What a launch would cost on a machine, as `Program.predict` says; `what` as `explain` takes it."""
+def predict(
+    what: Union[str, Program, ProgramFile], machine: str = "h200x4", **shape
+) -> Dict[str, Any]:
+    """What a launch would cost on a machine, as `Program.predict` says; `what` as `explain` takes
+    it."""
     return _program(what, **shape).predict(machine)

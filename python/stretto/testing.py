@@ -11,8 +11,8 @@ from .errors import Fault
 
 
 def run(size: int, body: Callable[[], Any], *, timeout: Optional[float] = None) -> List[Any]:
-    """Calls body() on `size` threads, each a rank of a world of its own, and returns what they returned, by rank. Where ranks
-    raised, raises the error of the lowest that failed by itself."""
+    """Calls body() on `size` threads, each a rank of a world of its own, and returns what they
+    returned, by rank. Where ranks raised, raises the error of the lowest that failed by itself."""
     session = _core.Session.threads(size, int(timeout * 1000) if timeout else 0)
     results: List[Any] = [None] * size
     errors: List[Optional[BaseException]] = [None] * size
@@ -35,7 +35,7 @@ def run(size: int, body: Callable[[], Any], *, timeout: Optional[float] = None) 
         thread.start()
     for thread in threads:
         thread.join()
-    session.finalize()
+    session.finalize(False)
     raised = [e for e in errors if e is not None]
     for error in [e for e in raised if not isinstance(e, Fault)] + raised:
         raise error

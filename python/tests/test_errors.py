@@ -1,4 +1,5 @@
-"""What a user gets who asks for something impossible: an exception that says what, on every rank, and a world that still works."""
+"""What a user gets who asks for something impossible: an exception that says what, on every rank,
+and a world that still works."""
 
 import os
 import subprocess
@@ -38,23 +39,26 @@ def test_before_init_and_after_finalize():
     stretto.finalize()
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: stretto.all_reduce(X.astype(np.float64)), "element type float64"),
-    (lambda: stretto.all_reduce([1.0]), "list: need a NumPy array"),
-    (lambda: stretto.all_reduce(X, reduce_op="max"), "reduce_op 'max'"),
-    (lambda: stretto.all_reduce(X, out=X[:2].copy()), "out is ndarray float32 \\(2, 4\\)"),
-    (lambda: stretto.all_gather(X, dim=2), "dim 2 of an array of 2"),
-    (lambda: stretto.all_gather_matmul(X, X[:3]), "shapes \\(4, 4\\) and \\(3, 4\\)"),
-    (lambda: stretto.all_gather_matmul(X, X.astype(np.float16)), "float32 and float16 differ"),
-    (lambda: stretto.all_gather_matmul(X, X, gather_dim=1), "gather_dim 1 is the one"),
-    (lambda: stretto.broadcast(X, 1), "root 1 of 1"),
-    (lambda: stretto.all_to_all(X, input_split_sizes=[3]), "input_split_sizes \\[3\\]"),
-    (lambda: stretto.symm_mem.empty(-1), "shape"),
-    (lambda: stretto.symm_mem.empty(4, dtype="complex64"), "complex64"),
-    (lambda: stretto.explain("no_such"), "no_such"),
-    (lambda: stretto.Program.parse("tile program"), "line 1|text:1|1:"),
-    (lambda: stretto.load("/nowhere.cc"), "nowhere.cc"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: stretto.all_reduce(X.astype(np.float64)), "element type float64"),
+        (lambda: stretto.all_reduce([1.0]), "list: need a NumPy array"),
+        (lambda: stretto.all_reduce(X, reduce_op="max"), "reduce_op 'max'"),
+        (lambda: stretto.all_reduce(X, out=X[:2].copy()), "out is ndarray float32 \\(2, 4\\)"),
+        (lambda: stretto.all_gather(X, dim=2), "dim 2 of an array of 2"),
+        (lambda: stretto.all_gather_matmul(X, X[:3]), "shapes \\(4, 4\\) and \\(3, 4\\)"),
+        (lambda: stretto.all_gather_matmul(X, X.astype(np.float16)), "float32 and float16 differ"),
+        (lambda: stretto.all_gather_matmul(X, X, gather_dim=1), "gather_dim 1 is the one"),
+        (lambda: stretto.broadcast(X, 1), "root 1 of 1"),
+        (lambda: stretto.all_to_all(X, input_split_sizes=[3]), "input_split_sizes \\[3\\]"),
+        (lambda: stretto.symm_mem.empty(-1), "shape"),
+        (lambda: stretto.symm_mem.empty(4, dtype="nonsense"), "'nonsense' is no element type"),
+        (lambda: stretto.explain("no_such"), "no_such"),
+        (lambda: stretto.Program.parse("tile program"), "line 1|text:1|1:"),
+        (lambda: stretto.load("/nowhere.cc"), "nowhere.cc"),
+    ],
+)
 def test_bad_requests(world, call, message):
     with pytest.raises(stretto.UserError, match=message):
         call()
@@ -97,7 +101,7 @@ def test_ranks_that_disagree_get_the_same_error():
     def body():
         r = stretto.rank()
         try:
-            stretto.all_gather(X[:2 + r])
+            stretto.all_gather(X[: 2 + r])
         except stretto.UserError as error:
             errors.append(str(error))
         return stretto.all_reduce(X)
@@ -137,6 +141,8 @@ def test_a_rank_that_raises_ends_the_others():
 
 def test_exit_without_finalize():
     code = "import numpy, stretto; stretto.init(); x = stretto.symm_mem.empty(4); stretto.all_reduce(x)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

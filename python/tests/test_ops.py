@@ -23,8 +23,12 @@ def parts(rng, size, shape, dtype="float32"):
 
 def near(got, want, dtype, terms=1):
     assert got.dtype == numpy_dtype(dtype)
-    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=TOLERANCE[dtype],
-                               atol=TOLERANCE[dtype] * (1 + terms ** 0.5))
+    np.testing.assert_allclose(
+        np.asarray(got, np.float64),
+        want,
+        rtol=TOLERANCE[dtype],
+        atol=TOLERANCE[dtype] * (1 + terms**0.5),
+    )
 
 
 def wide(arrays):
@@ -64,7 +68,9 @@ def test_broadcast_and_in_place(rng, size):
         for got in testing.run(size, lambda: stretto.broadcast(x[stretto.rank()], root)):
             np.testing.assert_array_equal(got, x[root])
     mine = [v.copy() for v in x]
-    got = testing.run(size, lambda: stretto.all_reduce(mine[stretto.rank()], out=mine[stretto.rank()]))
+    got = testing.run(
+        size, lambda: stretto.all_reduce(mine[stretto.rank()], out=mine[stretto.rank()])
+    )
     for g, m in zip(got, mine):
         assert g is m
         near(m, sum(wide(x)), "float32")
@@ -75,7 +81,7 @@ def test_all_to_all(rng, size):
     even = parts(rng, size, (2 * size, 3))
     got = testing.run(size, lambda: stretto.all_to_all(even[stretto.rank()]))
     for r, g in enumerate(got):
-        np.testing.assert_array_equal(g, np.concatenate([e[2 * r:2 * r + 2] for e in even]))
+        np.testing.assert_array_equal(g, np.concatenate([e[2 * r : 2 * r + 2] for e in even]))
     counts = rng.integers(0, 4, (size, size))  # [from, to]
     counts[0, 0] = 0
     x = [rng.uniform(-1, 1, (int(c.sum()), 2, 3)) for c in counts]
@@ -95,40 +101,60 @@ def test_products(rng, size, dtype):
     m, n, k = 5, 12, 19
     a, weight = parts(rng, size, (m, k), dtype), parts(rng, size, (n, k), dtype)
     whole = np.concatenate(wide(a))
-    for r, g in enumerate(testing.run(
-            size, lambda: stretto.all_gather_matmul(a[stretto.rank()], weight[stretto.rank()].T))):
+    for r, g in enumerate(
+        testing.run(
+            size, lambda: stretto.all_gather_matmul(a[stretto.rank()], weight[stretto.rank()].T)
+        )
+    ):
         near(g, whole @ wide(weight)[r].T, dtype, k)
     full = parts(rng, size, (m * size, k), dtype)
     total = sum(f @ w.T for f, w in zip(wide(full), wide(weight)))
-    got = testing.run(size, lambda: stretto.matmul_reduce_scatter(full[stretto.rank()], weight[stretto.rank()].T))
+    got = testing.run(
+        size, lambda: stretto.matmul_reduce_scatter(full[stretto.rank()], weight[stretto.rank()].T)
+    )
     near(np.concatenate(got), total, dtype, k)
     b = [np.ascontiguousarray(w.T) for w in weight]
-    for g in testing.run(size, lambda: stretto.matmul_all_reduce(full[stretto.rank()], b[stretto.rank()])):
+    for g in testing.run(
+        size, lambda: stretto.matmul_all_reduce(full[stretto.rank()], b[stretto.rank()])
+    ):
         near(g, total, dtype, k)
 
 
 def test_products_along_other_dimensions(rng):
     size, a = 2, parts(rng, 2, (3, 4, 6))
     b = parts(rng, 2, (6, 5))
-    got = testing.run(size, lambda: stretto.all_gather_matmul(
-        a[stretto.rank()], b[stretto.rank()], gather_dim=1, return_a=True))
+    got = testing.run(
+        size,
+        lambda: stretto.all_gather_matmul(
+            a[stretto.rank()], b[stretto.rank()], gather_dim=1, return_a=True
+        ),
+    )
     for r, (gathered, c) in enumerate(got):
         np.testing.assert_array_equal(gathered, np.concatenate(a, 1))
         near(c, np.concatenate(wide(a), 1) @ wide(b)[r], "float32", 6)
     out = [np.empty((3, 2, 5), np.float32) for _ in range(2)]
-    testing.run(size, lambda: stretto.matmul_reduce_scatter(
-        a[stretto.rank()], b[stretto.rank()], scatter_dim=1, reduce_op="avg", out=out[stretto.rank()]))
+    testing.run(
+        size,
+        lambda: stretto.matmul_reduce_scatter(
+            a[stretto.rank()],
+            b[stretto.rank()],
+            scatter_dim=1,
+            reduce_op="avg",
+            out=out[stretto.rank()],
+        ),
+    )
     near(np.concatenate(out, 1), sum(x @ y for x, y in zip(wide(a), wide(b))) / 2, "float32", 6)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_norm(rng, size):
-    x, (residual, ) = parts(rng, size, (2, 3, 32)), parts(rng, 1, (2, 3, 32))
+    x, (residual,) = parts(rng, size, (2, 3, 32)), parts(rng, 1, (2, 3, 32))
     weight = rng.uniform(0.5, 1.5, 32).astype(np.float32)
     total = sum(wide(x)) + residual
-    want = total / np.sqrt((total ** 2).mean(-1, keepdims=True) + 1e-6) * weight
-    for normed, s in testing.run(size, lambda: stretto.all_reduce_add_rms_norm(
-            x[stretto.rank()], residual, weight, eps=1e-6)):
+    want = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weight
+    for normed, s in testing.run(
+        size, lambda: stretto.all_reduce_add_rms_norm(x[stretto.rank()], residual, weight, eps=1e-6)
+    ):
         near(s, total, "float32")
         near(normed, want, "float32", 32)
 
@@ -137,20 +163,26 @@ def test_norm(rng, size):
 def test_attention(rng, causal):
     q = rng.uniform(-1, 1, (2, 4, 5, 8)).astype(np.float32)
     k, v = (rng.uniform(-1, 1, (2, 2, 9, 8)).astype(np.float32) for _ in range(2))
-    scores = np.einsum("bhle,bhse->bhls", q, np.repeat(k, 2, 1)).astype(np.float64) / 8 ** 0.5
+    scores = np.einsum("bhle,bhse->bhls", q, np.repeat(k, 2, 1)).astype(np.float64) / 8**0.5
     if causal:
         scores[..., ~np.tri(5, 9, dtype=bool)] = -np.inf
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     want = weights / weights.sum(-1, keepdims=True) @ np.repeat(v, 2, 1)
-    got, = testing.run(1, lambda: stretto.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True))
+    (got,) = testing.run(
+        1, lambda: stretto.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+    )
     near(got, want, "float32")
 
 
 def test_strided_inputs_and_outputs(rng):
     a = rng.uniform(-1, 1, (6, 8)).astype(np.float32)[::2, ::-1]
     out = np.zeros((10, 3), np.float32)[::2].T
-    got, = testing.run(1, lambda: stretto.all_gather_matmul(
-        a, np.asfortranarray(a[:, :8].T @ np.ones((3, 5), np.float32)), out=out))
+    (got,) = testing.run(
+        1,
+        lambda: stretto.all_gather_matmul(
+            a, np.asfortranarray(a[:, :8].T @ np.ones((3, 5), np.float32)), out=out
+        ),
+    )
     assert got is out
     near(out, wide([a])[0] @ (wide([a])[0].T @ np.ones((3, 5))), "float32", 24)
 
@@ -184,5 +216,5 @@ def test_dlpack_arrays(rng):
             return self.x.__dlpack_device__()
 
     x = rng.uniform(-1, 1, (4, 4)).astype(np.float32)
-    got, = testing.run(1, lambda: stretto.all_reduce(Foreign(x)))
+    (got,) = testing.run(1, lambda: stretto.all_reduce(Foreign(x)))
     np.testing.assert_array_equal(got, x)

@@ -23,7 +23,7 @@ def test_a_text_runs_and_round_trips(root):
     assert str(again) == str(ring) and again.world_size == 1
     x = np.ones((16, 32), np.float32)
     out = np.empty_like(x)
-    got, = testing.run(1, lambda: again(x, out))
+    (got,) = testing.run(1, lambda: again(x, out))
     assert got is out
     np.testing.assert_array_equal(out, x)
 
@@ -49,9 +49,12 @@ def test_wrong_arguments(root):
     ring = stretto.load(root / "examples" / "03_ring_pass.cc")
 
     def body():
-        for arrays, message in (((), "0 arrays given"), ((np.ones((16, 32)), ), "float64"),
-                                ((np.ones((16, 31), np.float32), ), "\\(16, 31\\)"),
-                                ((np.ones((16, 64), np.float32)[:, ::2], ), "dense")):
+        for arrays, message in (
+            ((), "0 arrays given"),
+            ((np.ones((16, 32)),), "float64"),
+            ((np.ones((16, 31), np.float32),), "\\(16, 31\\)"),
+            ((np.ones((16, 64), np.float32)[:, ::2],), "dense"),
+        ):
             with pytest.raises(stretto.UserError, match=message):
                 ring(*arrays)
         with pytest.raises(stretto.UserError, match="written for 2 ranks"):
@@ -69,7 +72,9 @@ def test_compiler_messages_reach_the_user(tmp_path):
 
 def test_explain_prove_predict():
     assert "ag_gemm" in stretto.explain("ag_gemm", ranks=2, m=64, n=64, k=64)
-    assert "agent" in stretto.explain("ag_gemm", ranks=2, m=256, n=256, k=256, dtype="bfloat16", emit="schedule-ir")
+    assert "agent" in stretto.explain(
+        "ag_gemm", ranks=2, m=256, n=256, k=256, dtype="bfloat16", emit="schedule-ir"
+    )
     assert "proved" in stretto.prove("all_gather", ranks=2, m=64, n=64, target="cpu")
     p = stretto.predict("ag_gemm", "h200x2", ranks=2, m=4096, n=4096, k=4096, dtype="bfloat16")
     assert 0 < p["exposed_comm_ms"] < p["time_ms"]

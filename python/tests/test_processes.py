@@ -1,0 +1,150 @@
+"""One process per rank, started as torchrun starts them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+def start(size, code, **variables):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    processes = []
+    for rank in range(size):
+        environment = {
+            **os.environ,
+            "RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "LOCAL_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
+            "STRETTO_MASTER_PORT": str(port),
+            "STRETTO_TIMEOUT_MS": "20000",
+            **variables,
+        }
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", textwrap.dedent(code)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    return processes
+
+
+def finish(processes):
+    """[(exit code, output, errors)] by rank."""
+    results = []
+    try:
+        for process in processes:
+            output, errors = process.communicate(timeout=90)
+            results.append((process.returncode, output, errors))
+    finally:
+        for process in processes:
+            process.kill()
+    return results
+
+
+def test_operators():
+    for rank, (code, output, errors) in enumerate(
+        finish(
+            start(
+                3,
+                """
+                import numpy as np, stretto
+                stretto.init()
+                r, size = stretto.rank(), stretto.world_size()
+                x = np.full((4, 6), r + 1, np.float32)
+                assert (stretto.all_reduce(x) == 6).all()
+                weight = np.ones((5, 6), np.float32)
+                c = stretto.all_gather_matmul(x, weight.T)
+                assert c.shape == (12, 5) and (c == 6 * np.repeat([1, 2, 3], 4)[:, None]).all()
+                mine = stretto.symm_mem.empty(2, 3, dtype="float64")
+                mine[...] = r
+                assert (stretto.all_gather(mine)[::2, 0] == [0, 1, 2]).all()
+                to_itself = [0] * r + [r + 1] + [0] * (2 - r)
+                rows = stretto.all_to_all(np.full((r + 1, 2), r, np.int64), None, to_itself)
+                assert rows.tolist() == [[r, r]] * (r + 1)
+                stretto.barrier()
+                stretto.finalize()
+                assert (mine == r).all()  # arrays outlive the world
+                stretto.init()
+                stretto.barrier()
+                print("good")
+                """,
+            )
+        )
+    ):
+        assert (code, output) == (0, "good\n"), f"rank {rank}: {errors}"
+
+
+def test_ranks_that_disagree():
+    errors = []
+    for code, output, said in finish(
+        start(
+            2,
+            """
+            import numpy as np, stretto
+            stretto.init()
+            try:
+                stretto.all_gather(np.ones((2 + stretto.rank(), 2), np.float32))
+            except stretto.UserError as error:
+                print(error)
+            assert (stretto.all_reduce(np.ones(4, np.float32)) == 2).all()
+            """,
+        )
+    ):
+        assert code == 0, said
+        errors.append(output)
+    assert errors[0] == errors[1] and "4" in errors[0]
+
+
+@pytest.mark.parametrize("end", ["kill", "raise"])
+def test_a_rank_that_dies_is_named(end):
+    processes = start(
+        3,
+        f"""
+        import os, sys, numpy as np, stretto
+        stretto.init()
+        x = np.ones(4, np.float32)
+        stretto.all_reduce(x)
+        print("ready", flush=True)
+        if stretto.rank() == 1:
+            sys.stdin.readline() if {end == 'kill'} else None
+            raise KeyError("mine")
+        try:
+            while True:
+                stretto.all_reduce(x)
+        except stretto.Fault as fault:
+            print("rank 1" in str(fault), flush=True)
+        """,
+    )
+    if end == "kill":
+        assert processes[1].stdout.readline() == "ready\n"
+        processes[1].send_signal(signal.SIGKILL)
+    for rank, (code, output, errors) in enumerate(finish(processes)):
+        if rank != 1:
+            assert (code, output) == (0, "ready\nTrue\n"), f"rank {rank}: {errors}"
+
+
+def test_a_rank_that_does_not_come():
+    processes = start(
+        3,
+        """
+        import stretto
+        try:
+            stretto.init(timeout=2)
+        except stretto.Fault as fault:
+            print(fault)
+        """,
+    )
+    processes[2].kill()
+    for code, output, errors in finish(processes)[:2]:
+        assert code == 0, errors
+        assert "rank 2" in output

@@ -1,0 +1,206 @@
+"""PyTorch tensors: against torch.distributed's meaning computed in one process, gradients,
+torch.compile."""
+
+import pytest
+
+import stretto
+from stretto import testing
+
+torch = pytest.importorskip("torch")
+SIZES = [1, 2, 3]
+
+
+def parts(size, *shape, dtype=torch.float32):
+    return [torch.randn(*shape).to(dtype) for _ in range(size)]
+
+
+@pytest.fixture(autouse=True)
+def seed(rng):
+    torch.manual_seed(int(rng.integers(1 << 30)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_operators(size, dtype):
+    a, w = parts(size, 4, 24, dtype=dtype), parts(size, 5, 24, dtype=dtype)
+    tolerance = (
+        {"rtol": 2e-2, "atol": 2e-1} if dtype != torch.float32 else {"rtol": 1e-5, "atol": 1e-5}
+    )
+    whole = torch.cat(a).float()
+
+    def body():
+        r = stretto.rank()
+        return (
+            stretto.all_gather(a[r]),
+            stretto.all_reduce(a[r]),
+            stretto.all_gather_matmul(a[r], w[r].t()),
+            stretto.matmul_all_reduce(a[r], w[r].t()),
+            stretto.reduce_scatter(a[r].t(), dim=1) if size == 2 else None,
+        )
+
+    for r, (gathered, total, c, ar, rs) in enumerate(testing.run(size, body)):
+        assert gathered.dtype == dtype and torch.equal(gathered, torch.cat(a))
+        torch.testing.assert_close(total.float(), sum(x.float() for x in a), **tolerance)
+        torch.testing.assert_close(c.float(), whole @ w[r].float().t(), **tolerance)
+        torch.testing.assert_close(
+            ar.float(), sum(x.float() @ y.float().t() for x, y in zip(a, w)), **tolerance
+        )
+        if rs is not None:
+            want = sum(x.float().t() for x in a)[:, 2 * r : 2 * r + 2]
+            torch.testing.assert_close(rs.float(), want, **tolerance)
+
+
+def test_symmetric_tensors():
+    def body():
+        x = stretto.symm_mem.empty(2, 3, dtype=torch.bfloat16)
+        x.fill_(stretto.rank())
+        return stretto.all_gather(x)
+
+    for got in testing.run(2, body):
+        assert got.dtype == torch.bfloat16 and got[:, 0].tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gradients_are_those_of_the_sum_of_all_losses(size, dim):
+    """The whole computation in one process, differentiated by PyTorch, is the reference."""
+    a, w = parts(size, 3, 2, 8), parts(size, 5, 8)
+    up = parts(size, *((3 * size, 2, 5) if dim == 0 else (3, 2 * size, 5)))
+    full, v = parts(size, 2 * size, 2 * size, 8), parts(size, 5, 8)
+    down = parts(size, *((2, 2 * size, 5) if dim == 0 else (2 * size, 2, 5)))
+
+    def leaves(tensors):
+        return [t.clone().requires_grad_() for t in tensors]
+
+    ra, rw, rf, rv = leaves(a), leaves(w), leaves(full), leaves(v)
+    loss = sum((torch.cat(ra, dim) @ rw[r].t() * up[r]).sum() for r in range(size))
+    scattered = sum(f @ x.t() for f, x in zip(rf, rv)).chunk(size, dim)
+    loss = loss + sum((s * d).sum() for s, d in zip(scattered, down)) / size
+    loss.backward()
+
+    def body():
+        r = stretto.rank()
+        mine = leaves([a[r], w[r], full[r], v[r]])
+        y = stretto.all_gather_matmul(mine[0], mine[1].t(), gather_dim=dim)
+        z = stretto.matmul_reduce_scatter(mine[2], mine[3].t(), scatter_dim=dim, reduce_op="avg")
+        ((y * up[r]).sum() + (z * down[r]).sum()).backward()
+        return [t.grad for t in mine]
+
+    for r, got in enumerate(testing.run(size, body)):
+        for g, want in zip(got, (ra[r].grad, rw[r].grad, rf[r].grad, rv[r].grad)):
+            torch.testing.assert_close(g, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_layers_equal_the_whole_ones(sequence_parallel):
+    size, nn = 2, torch.nn
+    first, second = nn.Linear(6, 8), nn.Linear(8, 6)
+    x = torch.randn(4, 6)
+    whole_x = x.clone().requires_grad_()
+    y = second(torch.relu(first(whole_x)))
+    y.square().sum().backward()
+
+    def body():
+        from stretto.nn import ColumnParallelLinear, RowParallelLinear
+
+        r = stretto.rank()
+        up = ColumnParallelLinear.from_linear(first, sequence_parallel=sequence_parallel)
+        down = RowParallelLinear.from_linear(second, sequence_parallel=sequence_parallel)
+        mine = (x.chunk(size)[r] if sequence_parallel else x).clone().requires_grad_()
+        out = down(torch.relu(up(mine)))
+        out.square().sum().backward()
+        return (
+            out.detach(),
+            mine.grad,
+            up.weight.grad,
+            up.bias.grad,
+            down.weight.grad,
+            down.bias.grad,
+        )
+
+    for r, (out, gx, up, up_bias, down, down_bias) in enumerate(testing.run(size, body)):
+        rows = slice(2 * r, 2 * r + 2) if sequence_parallel else slice(None)
+        for got, want in (
+            (out, y.detach()[rows]),
+            (gx, whole_x.grad[rows]),
+            (up, first.weight.grad.chunk(2, 0)[r]),
+            (up_bias, first.bias.grad.chunk(2)[r]),
+            (down, second.weight.grad.chunk(2, 1)[r]),
+            (down_bias, second.bias.grad),
+        ):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_compiled_in_one_graph():
+    a, w = torch.randn(4, 8), torch.randn(5, 8)
+
+    def block(x, y):
+        c = stretto.all_gather_matmul(x, y.t())
+        return stretto.matmul_reduce_scatter(torch.relu(c), y) + stretto.all_reduce(x)
+
+    stretto.init()
+    try:
+        want = block(a, w)
+        compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(a, w), want)
+        leaf = a.clone().requires_grad_()
+        compiled(leaf, w).sum().backward()
+        plain = a.clone().requires_grad_()
+        (torch.relu(plain @ w.t()) @ w + plain).sum().backward()
+        torch.testing.assert_close(leaf.grad, plain.grad, rtol=1e-4, atol=1e-4)
+        for op in (torch.ops.stretto.all_gather_matmul, torch.ops.stretto.matmul_reduce_scatter):
+            torch.library.opcheck(
+                op,
+                (torch.randn(4, 8, requires_grad=True), torch.randn(8, 5), 0, "sum")[
+                    : 3 if op is torch.ops.stretto.all_gather_matmul else 4
+                ],
+            )
+    finally:
+        stretto.finalize()
+
+
+def test_a_group_of_torch_distributed():
+    from test_processes import finish, start
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for rank, (code, _, errors) in enumerate(
+        finish(
+            start(
+                3,
+                """
+            import torch, torch.distributed as dist, stretto
+            dist.init_process_group("gloo")
+            r = dist.get_rank()
+            pair = dist.new_group([0, 2])
+            if r != 1:
+                stretto.init(pair)
+                assert stretto.world_size() == 2 and stretto.rank() == r // 2
+                x = torch.randn(6, 4)
+                want = x.clone()
+                dist.all_reduce(want, group=pair)
+                torch.testing.assert_close(stretto.all_reduce(x), want)
+                stretto.finalize()
+            stretto.init(dist.group.WORLD)
+            x, b = torch.randn(2, 4), torch.randn(4, 5)
+            whole = [torch.empty_like(x) for _ in range(3)]
+            dist.all_gather(whole, x)
+            torch.testing.assert_close(stretto.all_gather_matmul(x, b), torch.cat(whole) @ b)
+            stretto.finalize()
+            dist.destroy_process_group()
+            """,
+                MASTER_PORT=str(port),
+            )
+        )
+    ):
+        assert code == 0, f"rank {rank}: {errors}"
+
+
+def test_tensors_elsewhere_are_refused():
+    stretto.init()
+    try:
+        with pytest.raises(stretto.UserError, match="tensor on meta"):
+            stretto.all_reduce(torch.empty(3, device="meta"))
+    finally:
+        stretto.finalize()
