@@ -8,7 +8,6 @@ from typing import Any, Sequence, Tuple
 
 import numpy as np
 
-from . import _route
 from .errors import UserError
 
 # Element types that are computed with; data is moved in any type.
@@ -148,7 +147,10 @@ def adopt(x: Any) -> Tuple[Any, Any]:
     if torch is not None and isinstance(x, torch.Tensor):
         if x.device.type != "cpu":
             raise UserError(f"tensor on {x.device}: only CPU tensors are taken so far")
-        _route.load()
+        if x.requires_grad and torch.is_grad_enabled():
+            raise UserError(
+                "this call has no gradient (an operator without one, or out=), and a tensor requires it"
+            )
         return TorchKind, x
     if hasattr(x, "__cuda_array_interface__"):
         raise UserError(f"{type(x).__name__} on a GPU: only CPU arrays are taken so far")

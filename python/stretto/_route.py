@@ -16,3 +16,12 @@ def load() -> None:
         from . import _torch  # pylint: disable=import-outside-toplevel
 
         layer = _torch
+
+
+def wants(*arrays: Any) -> bool:
+    """Whether this call goes through torch.library (_torch.wants)."""
+    if layer is None:
+        load()
+        if layer is None:
+            return False
+    return layer.wants(*arrays)

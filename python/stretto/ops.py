@@ -99,7 +99,7 @@ def _itemsize(kind, x) -> int:
 def all_gather(x, *, dim: int = 0, out=None):
     """The ranks' arrays one after the other along `dim`: [.., d, ..] -> [.., P * d, ..], of any
     element type."""
-    if _route.layer is not None and out is None and _route.layer.wants(x):
+    if out is None and _route.wants(x):
         return _route.layer.all_gather(x, dim)
     kind, x = adopt(x)
     group = current()
@@ -136,7 +136,7 @@ def _factor(op: str, reduce_op: str, size: int) -> float:
 def reduce_scatter(x, *, dim: int = 0, reduce_op: str = "sum", out=None):
     """The sum (or average: "avg") over the ranks, of which each rank gets its part along `dim`:
     [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order and rounded once."""
-    if _route.layer is not None and out is None and _route.layer.wants(x):
+    if out is None and _route.wants(x):
         return _route.layer.reduce_scatter(x, dim, reduce_op)
     kind, x = adopt(x)
     group = current()
@@ -174,7 +174,7 @@ def reduce_scatter(x, *, dim: int = 0, reduce_op: str = "sum", out=None):
 def all_reduce(x, *, reduce_op: str = "sum", out=None):
     """The sum (or average: "avg") over the ranks, on every rank, the same bits on all; summed in
     float32 in rank order. `out` may be `x`."""
-    if _route.layer is not None and out is None and _route.layer.wants(x):
+    if out is None and _route.wants(x):
         return _route.layer.all_reduce(x, reduce_op)
     kind, x = adopt(x)
     group = current()
@@ -321,7 +321,7 @@ def all_gather_matmul(a_shard, b, *, gather_dim: int = 0, return_a: bool = False
     price of an all_gather of its own. As torch.ops.symm_mem.fused_all_gather_matmul; float32
     accumulation, rounded once.
     """
-    if _route.layer is not None and out is None and _route.layer.wants(a_shard, b):
+    if out is None and _route.wants(a_shard, b):
         result = _route.layer.all_gather_matmul(a_shard, b, gather_dim)
         return (_route.layer.all_gather(a_shard, gather_dim), result) if return_a else result
     op = "all_gather_matmul"
@@ -360,7 +360,7 @@ def matmul_reduce_scatter(a, b, *, scatter_dim: int = 0, reduce_op: str = "sum",
     reduce_op "sum" or "avg". Partial sums are rounded to the element type once, summed in float32
     in rank order.
     """
-    if _route.layer is not None and out is None and _route.layer.wants(a, b):
+    if out is None and _route.wants(a, b):
         return _route.layer.matmul_reduce_scatter(a, b, scatter_dim, reduce_op)
     op = "matmul_reduce_scatter"
     kind, dtype, a, bt = _factors(op, a, b)
@@ -398,7 +398,7 @@ def matmul_reduce_scatter(a, b, *, scatter_dim: int = 0, reduce_op: str = "sum",
 def matmul_all_reduce(a, b, *, out=None):
     """all_reduce(a @ b): `a` [.., K] and `b` [K, N], each rank's own, -> [.., N] on every rank, the
     same bits on all."""
-    if _route.layer is not None and out is None and _route.layer.wants(a, b):
+    if out is None and _route.wants(a, b):
         return _route.layer.matmul_all_reduce(a, b, False)
     op = "matmul_all_reduce"
     kind, dtype, a, bt = _factors(op, a, b)
@@ -422,7 +422,7 @@ def all_reduce_add_rms_norm(x, residual, weight, *, eps: float = 1e-5, out=None)
 
     `x`, `residual`: [.., H]; `weight`: [H], of its own element type. `out`: a pair of arrays.
     """
-    if _route.layer is not None and out is None and _route.layer.wants(x, residual, weight):
+    if out is None and _route.wants(x, residual, weight):
         return _route.layer.all_reduce_add_rms_norm(x, residual, weight, eps)
     op = "all_reduce_add_rms_norm"
     kind, x = adopt(x)
@@ -472,7 +472,7 @@ def scaled_dot_product_attention(
     `enable_gqa`. `is_causal`: row i sees columns 0 to i, L <= S. Otherwise L <= S as well. scale:
     default 1 / sqrt(E). float32 softmax.
     """
-    if _route.layer is not None and out is None and _route.layer.wants(query, key, value):
+    if out is None and _route.wants(query, key, value):
         return _route.layer.scaled_dot_product_attention(
             query, key, value, is_causal, scale, enable_gqa
         )

@@ -113,12 +113,12 @@ def test_a_rank_that_dies_is_named(end):
         import os, sys, numpy as np, stretto
         stretto.init()
         x = np.ones(4, np.float32)
-        stretto.all_reduce(x)
-        print("ready", flush=True)
-        if stretto.rank() == 1:
-            sys.stdin.readline() if {end == 'kill'} else None
-            raise KeyError("mine")
         try:
+            stretto.all_reduce(x)
+            print("ready", flush=True)
+            if stretto.rank() == 1:
+                sys.stdin.readline() if {end == 'kill'} else None
+                raise KeyError("mine")
             while True:
                 stretto.all_reduce(x)
         except stretto.Fault as fault:
@@ -130,7 +130,7 @@ def test_a_rank_that_dies_is_named(end):
         processes[1].send_signal(signal.SIGKILL)
     for rank, (code, output, errors) in enumerate(finish(processes)):
         if rank != 1:
-            assert (code, output) == (0, "ready\nTrue\n"), f"rank {rank}: {errors}"
+            assert code == 0 and output.endswith("True\n"), f"rank {rank}: {errors}"
 
 
 def test_a_rank_that_does_not_come():

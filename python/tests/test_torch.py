@@ -204,3 +204,19 @@ def test_tensors_elsewhere_are_refused():
             stretto.all_reduce(torch.empty(3, device="meta"))
     finally:
         stretto.finalize()
+
+
+def test_no_gradient_is_lost_silently():
+    x = torch.ones(2, 2, requires_grad=True)
+    stretto.init()
+    try:
+        for call in (
+            lambda: stretto.all_reduce(x, out=torch.empty(2, 2)),
+            lambda: stretto.broadcast(x),
+        ):
+            with pytest.raises(stretto.UserError, match="gradient"):
+                call()
+        with torch.no_grad():
+            assert not stretto.broadcast(x).requires_grad
+    finally:
+        stretto.finalize()
