@@ -8,6 +8,7 @@
 #include "stretto/proof/expand_state.h"
 #include "stretto/proof/expand_syncs.h"
 #include "stretto/proof/overlap.h"
+#include "stretto/proof/pipe_loops.h"
 
 namespace stretto {
 
@@ -45,9 +46,10 @@ namespace {
 class Expander {
  public:
   Expander(const Program& program, const std::vector<std::int64_t>& extents,
-           const TableWitness* witness)
+           const TableWitness* witness, PipeLoopMode pipe_loop_mode)
       : program_(program),
         witness_(witness),
+        pipe_loop_mode_(pipe_loop_mode),
         state_(program, extents, witness),
         accesses_(state_),
         syncs_(state_) {}
@@ -79,11 +81,13 @@ class Expander {
     state_.scope =
         EvalScope(program_, initial_vars(program_, state_.rank, state_.graph.extents), witness_);
     syncs_.start_agent();
+    pipe_loops_.start_agent();
   }
 
   void expand_worker(int role_idx, int worker) {
     const Role& role = program_.roles[static_cast<std::size_t>(role_idx)];
     syncs_.start_worker(role_idx, worker);
+    pipe_loops_.start_worker(role);
     for (std::size_t a = 0; a < role.agents.size(); ++a) {
       start_agent({.rank = state_.rank,
                    .phase = Phase::kRoles,
@@ -97,6 +101,7 @@ class Expander {
         block(role.agents[a].body);
       }
     }
+    if (pipe_loops_.any_left_out() && !syncs_.even()) throw UnevenPipeLoops{};
     syncs_.finish_worker();
   }
 
@@ -105,12 +110,12 @@ class Expander {
   }
 
   void op(const Op& o) {
-    syncs_.use_registers(o);
+    if (!looking_) syncs_.use_registers(o);
     switch (o.code) {
       case OpCode::kLet:
         return let(o);
       case OpCode::kLoad:
-        return accesses_.access(o, AccessKind::kRead);
+        return read(o);
       case OpCode::kStore:
         return accesses_.access(o, AccessKind::kWrite);
       case OpCode::kReduceStore:
@@ -129,24 +134,21 @@ class Expander {
       case OpCode::kWait:
         return syncs_.signal(o);
       case OpCode::kPipePut:
+        if (looking_) return read(o);
         syncs_.begin_put(o);
-        if (o.operands.empty()) {
-          accesses_.access(o, AccessKind::kRead);
-        } else {
-          accesses_.scattered(o);
-        }
+        read(o);
         return syncs_.end_put(o);
       case OpCode::kPipeGet:
-        return syncs_.pipe_get(o);
+        return looking_ ? void() : syncs_.pipe_get(o);
       case OpCode::kPipeRelease:
-        return syncs_.pipe_release(o);
+        return looking_ ? void() : syncs_.pipe_release(o);
       case OpCode::kArrive:
       case OpCode::kBarrierSync:
         return syncs_.barrier(o);
       case OpCode::kDotAsync:
-        return syncs_.async_dot(o);
+        return looking_ ? void() : syncs_.async_dot(o);
       case OpCode::kAwait:
-        return syncs_.await(o);
+        return looking_ ? void() : syncs_.await(o);
       case OpCode::kLoop:
         return loop(o);
       case OpCode::kWhen:
@@ -199,7 +201,9 @@ class Expander {
     if (end.hi <= begin.lo) return;
     state_.may_depth += open ? 1 : 0;
     if (shape.synchronises) {
-      walk(o, begin.lo, end.hi);
+      bool folds = pipe_loop_mode_ == PipeLoopMode::kFold && shape.piped && !state_.has_cells;
+      std::int64_t trips = end.hi - begin.lo;
+      walk_around(o, begin.lo, end.hi, folds ? pipe_loops_.left_out(state_.tile, trips) : 0);
     } else {
       state_.recorder.begin_fold(shape.ordered);
       if (shape.affine && !state_.has_cells) {
@@ -219,31 +223,83 @@ class Expander {
     }
   }
 
-  // Two iterations tell how every box moves.
+  // All but `left_out` iterations before the last, which counts their reads as its own.
+  void walk_around(const Op& o, std::int64_t begin, std::int64_t end, std::int64_t left_out) {
+    if (left_out == 0) return walk(o, begin, end);
+    std::int64_t counted = end - 1 - left_out;
+    for (const Expr& condition : loops_.of(o).conditions) {
+      if (holds(o, condition, counted) != holds(o, condition, end - 1)) throw UnevenPipeLoops{};
+    }
+    walk(o, begin, counted);
+    looking_ = true;
+    counted_ = look(o, counted, end);
+    looking_ = false;
+    walk(o, end - 1, end);
+    counted_.reset();
+  }
+
+  bool holds(const Op& o, const Expr& condition, std::int64_t iteration) {
+    state_.scope.set(o.var, iteration);
+    return state_.scope.value(condition, "condition") != 0;
+  }
+
   void walk_affine(const Op& o, std::int64_t begin, std::int64_t end) {
-    std::int64_t next = begin + (end - begin > 1 ? 1 : 0);
+    Look all = look(o, begin, end);
+    state_.recorder.add_affine(all.first, all.second, all.trips);
+  }
+
+  // The accesses of iterations [begin, end): two of them tell how every box moves.
+  struct Look {
     std::vector<LooseAccess> first, second;
-    state_.recorder.divert(&first);
+    std::int64_t trips = 0;
+  };
+  Look look(const Op& o, std::int64_t begin, std::int64_t end) {
+    Look out{.first = {}, .second = {}, .trips = end - begin};
+    std::int64_t next = begin + (end - begin > 1 ? 1 : 0);
+    state_.recorder.divert(&out.first);
     walk(o, begin, begin + 1);
-    state_.recorder.divert(&second);
+    state_.recorder.divert(&out.second);
     walk(o, next, next + 1);
     state_.recorder.divert(nullptr);
-    state_.recorder.add_affine(first, second, end - begin);
+    return out;
+  }
+
+  void read(const Op& o) {
+    if (!counted_) {
+      bool picked = o.code == OpCode::kPipePut && !o.operands.empty();
+      return picked ? accesses_.scattered(o) : accesses_.access(o, AccessKind::kRead);
+    }
+    Look own{.first = {}, .second = {}, .trips = counted_->trips};
+    for (std::size_t i = 0; i < counted_->first.size(); ++i) {
+      if (counted_->first[i].access.op != &o) continue;
+      own.first.push_back(counted_->first[i]);
+      own.second.push_back(counted_->second[i]);
+    }
+    state_.recorder.add_affine(own.first, own.second, own.trips);
   }
 
   const Program& program_;
   const TableWitness* witness_;
+  PipeLoopMode pipe_loop_mode_;
   ExpandState state_;
   AccessExpander accesses_;
   SyncExpander syncs_;
   LoopShapes loops_;
+  PipeLoops pipe_loops_;
+  bool looking_ = false;         // at accesses alone
+  std::optional<Look> counted_;  // to the iteration being walked
 };
 
 }  // namespace
 
 InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
-                     const TableWitness* witness) {
-  InstanceGraph graph = Expander(program, extents, witness).run();
+                     const TableWitness* witness, PipeLoopMode pipe_loops) {
+  InstanceGraph graph;
+  try {
+    graph = Expander(program, extents, witness, pipe_loops).run();
+  } catch (const UnevenPipeLoops&) {
+    graph = Expander(program, extents, witness, PipeLoopMode::kWalk).run();
+  }
   link_packets(graph);
   return graph;
 }

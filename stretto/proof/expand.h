@@ -1,6 +1,7 @@
 // Program -> instance graph: walks every role's tiles for every rank, worker and agent and writes
 // down accesses and synchronisation. Loops without synchronisation fold into boxes, exactly: a box
-// that grows linearly with the loop variable becomes one box, anything else is enumerated.
+// that grows linearly with the loop variable becomes one box, anything else is enumerated. Loops
+// that only pass slots of pipes fold too where asked for.
 //
 // Tables. Without a witness, a value read from a table is any value of its contract: the boxes it
 // decides are unions over that range, marked `may` where they are writes, unless the table deals
@@ -32,10 +33,14 @@ class TableWitness {
   virtual std::string name() const = 0;
 };
 
+// Of loops that only pass slots of pipes from agent to agent (pipe_loops.h).
+enum class PipeLoopMode { kWalk, kFold };
+
 // `program` must outlive the graph and be at schedule level, or at tile level without tile
 // primitives. Rejected for what no schedule of events could repair: a channel, rank or threshold
 // out of range, a write to an input, another rank's local tensor, unbalanced pipes.
 InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
-                     const TableWitness* witness = nullptr);
+                     const TableWitness* witness = nullptr,
+                     PipeLoopMode pipe_loops = PipeLoopMode::kWalk);
 
 }  // namespace stretto

@@ -65,6 +65,12 @@ void SyncExpander::start_worker(int role, int worker) {
   }
 }
 
+bool SyncExpander::even() const {
+  return std::all_of(pipes_.begin(), pipes_.end(), [](const PipeUse& use) {
+    return use.puts == use.gets && use.gets == use.releases;
+  });
+}
+
 void SyncExpander::finish_worker() const {
   for (std::size_t p = 0; p < pipes_.size(); ++p) {
     const PipeUse& use = pipes_[p];

@@ -19,6 +19,8 @@ class SyncExpander {
   void start_agent();
   // Numbers the counters of the worker's pipes and barriers.
   void start_worker(int role, int worker);
+  // Every pipe of the worker has had as many puts as gets and releases.
+  bool even() const;
   // Rejected where puts, gets, releases or arrivals do not come out even.
   void finish_worker() const;
 

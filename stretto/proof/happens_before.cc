@@ -40,7 +40,7 @@ HappensBefore::HappensBefore(const Timeline& timeline, const Execution& executio
 // One set of clocks for all kinds of accesses that the rows in use carry alike.
 void HappensBefore::compute_stronger() {
   std::vector<std::vector<bool>> signatures;
-  std::size_t size = causal_.arena.size();
+  num_clocks_ = causal_.vectors.size();
   for (std::size_t p = 1; p < kNumPasts; ++p) {
     auto past = static_cast<Past>(p);
     std::vector<bool> signature = {carried_by_packets(past)};
@@ -55,9 +55,8 @@ void HappensBefore::compute_stronger() {
     if (as_order || known != signatures.end()) continue;
     signatures.push_back(std::move(signature));
     compute_clocks(stronger_.emplace_back(), past);
-    size += stronger_.back().arena.size();
+    num_clocks_ += stronger_.back().vectors.size();
   }
-  num_clocks_ = size / at(num_components_);
 }
 
 // A packet is seen when it has come, and says nothing of other writes.
@@ -182,7 +181,7 @@ void HappensBefore::index_packets() {
 
 std::int32_t HappensBefore::component(const Clocks& clocks, std::int32_t clock,
                                       int component) const {
-  return clocks.arena[at(clock) * at(num_components_) + at(component)];
+  return clocks.vectors.component(clock, component);
 }
 
 std::size_t HappensBefore::place_idx(const Place& p) const {
@@ -193,33 +192,15 @@ std::int32_t HappensBefore::clock_at(const Clocks& clocks, const Place& place) c
   return clocks.at_place[at(place.agent)][place_idx(place)];
 }
 
-// The least upper bound of `clock` and `source` with `component` at least `value`; `clock` itself
-// where that adds nothing.
 std::int32_t HappensBefore::merge(Clocks& clocks, std::int32_t clock, std::int32_t source,
                                   int component, std::int64_t value) {
-  auto n = at(num_components_);
-  scratch_.resize(n);
-  const std::int32_t* a = &clocks.arena[at(clock) * n];
-  const std::int32_t* b = &clocks.arena[at(source) * n];
-  bool is_new = false;
-  for (std::size_t i = 0; i < n; ++i) {
-    scratch_[i] = std::max(a[i], b[i]);
-    is_new |= scratch_[i] != a[i];
-  }
-  auto v = static_cast<std::int32_t>(value);
-  if (component >= 0 && scratch_[at(component)] < v) {
-    scratch_[at(component)] = v;
-    is_new = true;
-  }
-  if (!is_new) return clock;
-  clocks.arena.insert(clocks.arena.end(), scratch_.begin(), scratch_.end());
-  return static_cast<std::int32_t>(clocks.arena.size() / n) - 1;
+  return clocks.vectors.merge(clock, source, component, static_cast<std::int32_t>(value));
 }
 
 void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
   auto world = at(graph_.program->world_size);
   clocks.past = past;
-  clocks.arena.assign(at(num_components_), 0);
+  clocks.vectors.reset(num_components_);
   clocks.merged.clear();
   clocks.at_place.resize(graph_.agents.size());
   clocks.released.resize(graph_.agents.size());
@@ -321,6 +302,16 @@ void HappensBefore::end_agent(Clocks& clocks, const Step& step, std::int32_t clo
   }
 }
 
+const HappensBefore::ChainItem& HappensBefore::first_to_reach(const Chain& chain,
+                                                              std::int64_t threshold) {
+  const auto& items = chain.items;
+  if (at(threshold) <= items.size() && items[at(threshold) - 1].prefix == threshold) {
+    return items[at(threshold) - 1];  // all amounts before are 1, as those of pipes are
+  }
+  return *std::lower_bound(items.begin(), items.end(), threshold,
+                           [](const ChainItem& i, std::int64_t t) { return i.prefix < t; });
+}
+
 std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const Step& step, int pos) {
   const Sync& s = timeline_.trace(step.agent, step.launch).syncs[at(pos)];
   if (s.kind == SyncKind::kPacketLoad && carried_by_packets(clocks.past)) {
@@ -331,10 +322,7 @@ std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const St
   std::int64_t threshold = counter_base_[at(step.launch)][at(s.counter)] + s.amount;
   if (chains.empty() || threshold <= 0) return clock;
   if (chains.size() == 1) {
-    const auto& items = chains[0].items;
-    auto item = std::lower_bound(items.begin(), items.end(), threshold,
-                                 [](const ChainItem& i, std::int64_t t) { return i.prefix < t; });
-    return merge_item(clocks, clock, s.counter, *item, step.agent);
+    return merge_item(clocks, clock, s.counter, first_to_reach(chains[0], threshold), step.agent);
   }
   const MultiWait& wait =
       multi_waits_[at(multi_wait_at_.at(place_key({step.agent, step.launch, pos})))];
@@ -371,6 +359,9 @@ std::int32_t HappensBefore::merge_item(Clocks& clocks, std::int32_t clock, int c
   if (clocks.past != Past::kOrder) {
     if (!edge_holds(counter, item.agent, waiter)) return clock;
     value = clocks.released[at(item.agent)][place_idx(place)];
+  }
+  if (graph_.counters[at(counter)].kind != CounterKind::kSignal) {
+    return merge(clocks, clock, clock_at(clocks, place), stamp(place).first, value);
   }
   // Workers of a rank wait for the same notifies from the same state: they share the result.
   std::uint64_t key =

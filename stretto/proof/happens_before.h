@@ -34,6 +34,7 @@
 
 #include "stretto/proof/sync_power.h"
 #include "stretto/proof/timeline.h"
+#include "stretto/proof/vector_clocks.h"
 
 namespace stretto {
 
@@ -87,7 +88,7 @@ class HappensBefore {
   // Clock ids per place, for one kind of accesses.
   struct Clocks {
     Past past = Past::kOrder;
-    std::vector<std::int32_t> arena;
+    VectorClocks vectors;
     std::vector<std::vector<std::int32_t>> at_place;          // [agent][offset(launch) + pos]
     std::vector<std::vector<std::int64_t>> released;          // there: own accesses before are over
     std::vector<std::vector<std::int32_t>> at_start, at_end;  // [rank][launch]
@@ -106,10 +107,12 @@ class HappensBefore {
   void end_agent(Clocks& clocks, const Step& step, std::int32_t clock, std::int64_t limit);
   std::int32_t acquire(Clocks& clocks, std::int32_t clock, const Step& step, int pos);
   std::int32_t acquire_packets(Clocks& clocks, std::int32_t clock, const Step& step, int pos);
+  // The notify with which the counter gets to `threshold`.
+  static const ChainItem& first_to_reach(const Chain& chain, std::int64_t threshold);
   std::int32_t merge_item(Clocks& clocks, std::int32_t clock, int counter, const ChainItem& item,
                           int waiter);
-  std::int32_t merge(Clocks& clocks, std::int32_t clock, std::int32_t source, int component,
-                     std::int64_t value);
+  static std::int32_t merge(Clocks& clocks, std::int32_t clock, std::int32_t source, int component,
+                            std::int64_t value);
   bool refine();
   bool refine(int counter, const std::vector<int>& waits);
   std::vector<int> necessary(AfterTable& table, const MultiWait& wait) const;
@@ -167,7 +170,6 @@ class HappensBefore {
   // Found when first asked for.
   mutable std::map<const InstanceGraph*, std::unordered_map<std::uint64_t, Place>> landed_;
   mutable std::array<std::map<const AgentTrace*, std::vector<int>>, 2> covered_;  // per Path
-  std::vector<std::int32_t> scratch_;
 };
 
 }  // namespace stretto

@@ -76,6 +76,47 @@ void tensors_of(const Block& block, std::set<int>& read, std::set<int>& written)
   }
 }
 
+// Reads, and passes slots; some of them on a condition.
+bool only_passes_slots(const Block& body, bool in_condition = false) {
+  return std::all_of(body.begin(), body.end(), [&](const Op& op) {
+    switch (op.code) {
+      case OpCode::kPipeGet:
+      case OpCode::kPipeRelease:
+        return true;
+      case OpCode::kPipePut:
+      case OpCode::kLoad:
+        return !in_condition;
+      case OpCode::kWhen:
+        return !in_condition && only_passes_slots(op.bodies[0], true) &&
+               only_passes_slots(op.bodies[1], true);
+      default:
+        return op.bodies.empty() && !op.region && !op_info(op.code).synchronises;
+    }
+  });
+}
+
+// Comparisons that, having one truth at two iterations, have it at all in between.
+bool is_comparison(const Expr& condition, int loop_var) {
+  const ExprNode& n = condition.node();
+  return (n.op == ExprOp::kLt || n.op == ExprOp::kLe) && is_affine(n.args[0], {loop_var}) &&
+         is_affine(n.args[1], {loop_var});
+}
+
+bool is_piped(const Op& loop, std::vector<Expr>& conditions) {
+  if (!only_passes_slots(loop.bodies[0])) return false;
+  Op plain = loop;
+  std::erase_if(plain.bodies[0], [](const Op& op) { return op.code == OpCode::kWhen; });
+  if (!is_affine_loop(plain)) return false;
+  std::set<int> own;  // values of the body, which conditions may not depend on
+  for (const Op& op : loop.bodies[0]) {
+    if (op.code == OpCode::kLet) own.insert(op.var);
+    if (op.code == OpCode::kWhen) conditions.push_back(op.exprs[0]);
+  }
+  return std::all_of(conditions.begin(), conditions.end(), [&](const Expr& c) {
+    return is_comparison(c, loop.var) && !uses_any(c, own);
+  });
+}
+
 }  // namespace
 
 bool synchronises(const Block& block) {
@@ -90,7 +131,11 @@ const LoopShape& LoopShapes::of(const Op& op) {
   if (!is_new) return it->second;
   LoopShape& shape = it->second;
   for (const Block& body : op.bodies) shape.synchronises |= synchronises(body);
-  if (op.code != OpCode::kLoop || shape.synchronises) return shape;
+  if (op.code != OpCode::kLoop) return shape;
+  if (shape.synchronises) {
+    shape.piped = is_piped(op, shape.conditions);
+    return shape;
+  }
   std::set<int> read, written;
   tensors_of(op.bodies[0], read, written);
   shape.ordered =

@@ -14,6 +14,8 @@ struct LoopShape {
   bool synchronises = false;  // walked event by event
   bool affine = false;        // every box moves linearly with the loop variable: two looks suffice
   bool ordered = false;       // reads and writes the same tensor: boxes must keep their turn
+  bool piped = false;         // affine, reads, passes slots of pipes, and nothing else
+  std::vector<Expr> conditions;  // piped: on which it passes slots, comparisons
 };
 
 // Facts about loops and conditions, found once per operation.

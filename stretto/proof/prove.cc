@@ -142,13 +142,14 @@ class Prover {
     for (const auto& extents : samples) {
       context_ = describe_extents(program_, extents);
       if (witness < 0) {
-        cases.push_back({expand(program_, extents, options_.tables), context_});
+        cases.push_back(
+            {expand(program_, extents, options_.tables, PipeLoopMode::kFold), context_});
         continue;
       }
       auto tables = sample_tables(program_, extents);
       const TableWitness& table = *tables[at(witness)];
       context_ += fmt::format("{}tables {}", context_.empty() ? "" : ", ", table.name());
-      cases.push_back({expand(program_, extents, &table), context_});
+      cases.push_back({expand(program_, extents, &table, PipeLoopMode::kFold), context_});
     }
     context_.clear();
     return cases;

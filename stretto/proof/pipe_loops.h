@@ -1,0 +1,50 @@
+// Loops over the slots of pipes, of which a few iterations stand for all.
+//
+// A worker's agents pass slots in loops that do nothing else: the producer reads into them, the
+// consumer multiplies them. Every iteration after the pipe is full does as the one before, nobody
+// outside can see which of them is under way, and nothing is written that anybody could read. So
+// the first iterations, one more than there are slots, and the last one are walked, the reads of
+// those in between are counted to the last one, and every agent leaves out as many of the loop.
+//
+// Why nothing is missed: leaving out puts, gets and releases alike leaves out edges and adds none.
+// What an agent knows of others does not change in the loop but by the pipe's own edges, of which
+// the iterations that are walked have every kind (a put that waits for a release of the same loop
+// among them); so a read is as much before and after other agents' events as one at the last
+// iteration. And a cycle of waits shows itself in the first iterations: the order in which slots
+// are passed repeats with every iteration.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+// The agents of a worker do not leave out the same: walk every iteration instead.
+struct UnevenPipeLoops {};
+
+class PipeLoops {
+ public:
+  void start_worker(const Role& role);
+  void start_agent() { next_ = 0; }
+
+  // How many iterations the agent leaves out of its next loop over slots, which it enters in `tile`
+  // for `trips` iterations: what the first agent to come there has left out, if one has.
+  // UnevenPipeLoops where that was another tile's, or more than this loop has.
+  std::int64_t left_out(std::int64_t tile, std::int64_t trips);
+  bool any_left_out() const { return any_left_out_; }
+
+ private:
+  struct Entered {
+    std::int64_t tile, left_out;
+  };
+
+  std::int64_t walked_ = 0;       // iterations at least
+  std::vector<Entered> entered_;  // of the worker, in the order of every agent
+  std::size_t next_ = 0;          // of the agent
+  bool any_left_out_ = false;
+};
+
+}  // namespace stretto

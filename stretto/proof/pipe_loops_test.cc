@@ -1,0 +1,135 @@
+// Loops of which a few iterations stand for all: as many events however long they are, and nothing
+// in the middle is overlooked.
+#include "stretto/proof/pipe_loops.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "stretto/lang/program_builder.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/proof/expand.h"
+#include "stretto/proof/prove.h"
+
+namespace stretto {
+namespace {
+
+constexpr int kSlots = 3;
+constexpr std::int64_t kStep = 16;
+
+// out = a * b^T over `trips` steps, in a producer and a consumer agent. `a` is made by another
+// role, all of it but step `forgotten`.
+Program product(std::int64_t trips, std::int64_t forgotten = -1) {
+  ProgramBuilder p("product", 1);
+  auto b = p.input("b", DType::kBF16, {16, trips * kStep});
+  auto a = p.buffer("a", DType::kBF16, {16, trips * kStep});
+  auto out = p.output("out", DType::kF32, {32, 16});
+  auto made = p.signal("made");
+  p.role("make", Resource::sms(1), p.range(trips), [&](const Tile& t) {
+    p.when(t.index != forgotten, [&] {
+      p.store(a.tile({0, t.index * kStep}, 16, kStep), p.zeros(DType::kBF16, 16, kStep));
+    });
+    p.notify(made[0], p.rank());
+  });
+  p.role("multiply", Resource::sms(1).pipelined(kSlots), p.range(2), [&](const Tile& t) {
+    p.wait(made[0], trips);
+    Value acc = p.zeros(DType::kF32, 16, 16);
+    p.loop(trips, [&](const Index& i) {
+      acc = dot(acc, p.load(a.tile({0, i * kStep}, 16, kStep)),
+                p.load(b.tile({0, i * kStep}, 16, kStep)).T());
+    });
+    p.store(out.tile({t.index * 16, 0}, 16, 16), acc);
+  });
+  return run_pipeline(p.finish());
+}
+
+// The loop over slots of the agent of role "multiply".
+Op& loop_of(Program& program, AgentKind kind) {
+  for (Agent& agent : program.roles[1].agents) {
+    if ((agent.kind == AgentKind::kProducer) != (kind == AgentKind::kProducer)) continue;
+    for (Op& op : agent.body) {
+      if (op.code == OpCode::kLoop) return op;
+    }
+  }
+  throw std::logic_error("no such loop");
+}
+
+std::size_t events(const Program& program, PipeLoopMode mode) {
+  return expand(program, {}, nullptr, mode).num_events();
+}
+
+TEST(PipeLoops, EventsDoNotGrowWithTheLoop) {
+  Program shorter = product(100), longer = product(1000);
+  std::size_t made = 900 * 2;  // role "make" is walked: a store and a notify
+  EXPECT_EQ(events(longer, PipeLoopMode::kFold), events(shorter, PipeLoopMode::kFold) + made);
+  EXPECT_GT(events(longer, PipeLoopMode::kWalk), events(shorter, PipeLoopMode::kWalk) + 2 * made);
+  ProofResult result = prove(longer);
+  EXPECT_TRUE(result.proved) << result.report;
+}
+
+// Slots that are released before the next is got, as where a product is awaited at once.
+TEST(PipeLoops, SlotsMayBeReleasedInTheirIteration) {
+  Program program = product(100);
+  for (Agent& agent : program.roles[1].agents) {
+    if (agent.kind == AgentKind::kProducer) continue;
+    std::erase_if(agent.body, [](const Op& op) { return op.code == OpCode::kPipeRelease; });
+    Block& body = loop_of(program, AgentKind::kConsumer).bodies[0];
+    auto when = std::find_if(body.begin(), body.end(),
+                             [](const Op& op) { return op.code == OpCode::kWhen; });
+    ASSERT_NE(when, body.end());
+    Block releases = when->bodies[0];
+    body.erase(when);
+    for (Op& op : body) {
+      if (op.code == OpCode::kAwait) op.exprs[0] = Expr(0);
+    }
+    body.insert(body.end(), releases.begin(), releases.end());
+  }
+  ProofResult result = prove(program);
+  EXPECT_TRUE(result.proved) << result.report;
+  EXPECT_LT(events(program, PipeLoopMode::kFold), events(program, PipeLoopMode::kWalk));
+}
+
+TEST(PipeLoops, ShortLoopsAreWalked) {
+  Program program = product(kSlots + 2);
+  EXPECT_EQ(events(program, PipeLoopMode::kFold), events(program, PipeLoopMode::kWalk));
+}
+
+TEST(PipeLoops, WhatTheMiddleReadsHasToBeThere) {
+  for (std::int64_t forgotten : {0, 1, 50, 98, 99}) {
+    ProofResult result = prove(product(100, forgotten));
+    ASSERT_FALSE(result.proved) << "step " << forgotten;
+    EXPECT_EQ(result.findings[0].kind, FindingKind::kUncovered) << result.report;
+  }
+}
+
+TEST(PipeLoops, AgentsThatLeaveOutDifferentlyAreWalked) {
+  Program one_more = product(100);
+  Op& producer = loop_of(one_more, AgentKind::kProducer);
+  producer.exprs[1] = producer.exprs[1] + 1;
+  EXPECT_FALSE(prove(one_more).proved);
+  Program late = product(100);  // a slot is released from the middle of the loop on
+  for (Op& op : loop_of(late, AgentKind::kConsumer).bodies[0]) {
+    if (op.code == OpCode::kWhen) op.exprs[0] = Expr(50) < op.exprs[0].node().args[1];
+  }
+  EXPECT_FALSE(prove(late).proved);
+}
+
+TEST(PipeLoops, ACycleOfWaitsShowsItself) {
+  Program program = product(100);
+  // The consumer keeps all slots until it has got the last.
+  for (Agent& agent : program.roles[1].agents) {
+    if (agent.kind == AgentKind::kProducer) continue;
+    auto loop = std::find_if(agent.body.begin(), agent.body.end(),
+                             [](const Op& op) { return op.code == OpCode::kLoop; });
+    Op releases = *loop;
+    std::erase_if(loop->bodies[0], [](const Op& op) { return op.code == OpCode::kWhen; });
+    std::erase_if(releases.bodies[0], [](const Op& op) { return op.code != OpCode::kWhen; });
+    agent.body.insert(loop + 1, releases);
+  }
+  ProofResult result = prove(program);
+  ASSERT_FALSE(result.proved);
+  EXPECT_EQ(result.findings[0].kind, FindingKind::kProgress) << result.report;
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,44 @@
+// Vector clocks that share what they have in common: a clock is a list of chunks of components, and
+// most clocks differ from the one they were made of in one or two chunks.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace stretto {
+
+class VectorClocks {
+ public:
+  // Clock 0 remains, with every component 0.
+  void reset(int num_components);
+
+  std::int32_t component(std::int32_t clock, int component) const {
+    return chunks_[static_cast<std::size_t>(parts(clock)[component / kChunk])]
+                  [static_cast<std::size_t>(component % kChunk)];
+  }
+
+  // The least upper bound of `clock` and `source` with `component` at least `value`; `component` -1
+  // stands for none. `clock` itself where that adds nothing.
+  std::int32_t merge(std::int32_t clock, std::int32_t source, int component, std::int32_t value);
+
+  std::size_t size() const { return num_parts_ == 0 ? 0 : part_ids_.size() / num_parts_; }
+
+ private:
+  static constexpr int kChunk = 16;
+  using Chunk = std::array<std::int32_t, kChunk>;
+
+  const std::int32_t* parts(std::int32_t clock) const {
+    return &part_ids_[static_cast<std::size_t>(clock) * num_parts_];
+  }
+  // The chunk of the larger of every two components; one of the two where it is that one.
+  std::int32_t upper_bound(std::int32_t a, std::int32_t b);
+
+  std::size_t num_parts_ = 0;           // of a clock
+  std::vector<std::int32_t> part_ids_;  // [clock][part]: into chunks_; 0 holds zeros
+  std::vector<Chunk> chunks_;
+  std::vector<std::int32_t> scratch_;
+};
+
+}  // namespace stretto
