@@ -397,11 +397,17 @@ def decode_table(results: Results, _ranks: int) -> str:
 
 def points_table(results: Results, _ranks: int) -> str:
     rows = results.rows(["points"], "points", lambda r: (r["op"], r["ranks"], r["m"], r["n"], r["k"], r["config"]))
+    newest = {}  # of each operator and number of GPUs: what the model of that day says of all of them
+    for row, run in rows.values():
+        group = (row["op"], row["ranks"])
+        if row.get("measured_ms", 0) > 0 and (group not in newest or newest[group].order < run.order):
+            newest[group] = run
+    rows = {k: (row, run) for k, (row, run) in rows.items()
+            if row.get("measured_ms", 0) > 0 and run is newest[row["op"], row["ranks"]]}
     by_op = {}
     for row, _ in rows.values():
-        if row.get("measured_ms", 0) > 0:
-            error = row["predicted_ms"] / row["measured_ms"] - 1
-            by_op.setdefault((row["op"], row["ranks"]), []).append(error)
+        error = row["predicted_ms"] / row["measured_ms"] - 1
+        by_op.setdefault((row["op"], row["ranks"]), []).append(error)
     lines = []
     groups = sorted(by_op.items()) + ([("all", [e for es in by_op.values() for e in es])] if len(by_op) > 1 else [])
     for key, errors in groups:
