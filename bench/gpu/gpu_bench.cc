@@ -10,7 +10,7 @@
 //   gpu_bench sweep --ranks P         the same from 1 to 32768 rows, the unfused path a candidate
 //   gpu_bench collectives --ranks P   collectives against NCCL
 //   gpu_bench watchdog --ranks P      what deadlines of waits cost
-//   gpu_bench graph-fetch             why copy engines that fetch hang in graphs; two GPUs
+//   gpu_bench graph-fetch             how copy engines that fetch get on in graphs; two GPUs
 //   gpu_bench startup --ranks P       cold and warm starts, and launches with a new m
 //   gpu_bench predict-points -o FILE  predicted times of a list of operators; needs no GPU
 //   gpu_bench points FILE             the same measured, and how far off the predictions are

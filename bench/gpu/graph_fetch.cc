@@ -87,7 +87,7 @@ struct Way {
 };
 
 constexpr Way kWays[] = {
-    {.text = "as it is"},
+    {.text = "as it was"},
     {.text = "without graphs", .captured = false},
     {.text = "a graph per launch", .graph_per_launch = true},
     {.text = "own signals from the peer's memory", .own = OwnSignal::kFromPeer},

@@ -1,6 +1,7 @@
-// What keeps copy engines that fetch from getting on in captured graphs: the protocol of
-// gpu/engine_queues.h with everything else left out, one thing changed at a time, and two operators
-// as they are. Two GPUs.
+// What kept copy engines that fetch from getting on in captured graphs: the protocol of
+// gpu/engine_queues.h with everything else left out, as it was when queues copied own signals from
+// the host's memory, one thing changed at a time, and three operators as they are. Two GPUs. What
+// came of it: docs/decisions/0008-own-signals-come-from-peers.md.
 #pragma once
 
 #include <functional>
@@ -17,7 +18,7 @@ struct GraphFetchOptions {
 };
 
 struct GraphFetchResult {
-  std::string way;       // what differs from "as it is"
+  std::string way;       // what differs from "as it was"
   int launches = 1;      // in one graph
   double launch_ms = 0;  // of the host: enqueueing the first replay on the first rank
   double replay_us = 0;  // per launch, of all replays; not meaningful after an error

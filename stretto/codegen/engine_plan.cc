@@ -166,6 +166,10 @@ class Planner {
                                      feeds_blocks_[role_idx]));
         return false;
       } else if (s.op->code == OpCode::kNotify && s.amount > 0) {
+        if (program_.world_size == 1) {
+          refuse(role_idx, "it notifies, and there is no other rank to copy the words from");
+          return false;
+        }
         Writer& w = writers[{s.rank, s.counter}];
         if (w.rank >= 0 && w.rank != rank) {
           refuse(role_idx, fmt::format("several ranks notify the same counter of '{}'",
@@ -303,15 +307,6 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
     }
   }
   return queues;
-}
-
-bool fetches(const std::vector<std::vector<EngineStep>>& queues, int rank) {
-  auto from_afar = [&](const EngineStep& step) {
-    return step.kind == EngineStep::Kind::kCopy && step.copy.from_rank != rank;
-  };
-  return std::any_of(queues.begin(), queues.end(), [&](const std::vector<EngineStep>& queue) {
-    return std::any_of(queue.begin(), queue.end(), from_afar);
-  });
 }
 
 std::string to_string(const Program& schedule, const std::vector<std::int64_t>& signal_offsets,

@@ -11,7 +11,8 @@
 // the
 //   own device that the queue waits for and clears;
 // - it signals by copying a word that holds what the counter reads afterwards. The gate makes these
-//   words, so a replayed graph has the present epoch's. That needs counters that one queue writes.
+//   words, so a replayed graph has the present epoch's. That needs counters that one queue writes,
+//   and two ranks: words for own counters lie in another rank's memory (gpu/engine_queues.h).
 #pragma once
 
 #include <cstdint>
@@ -86,8 +87,5 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
                                                   const std::vector<std::int64_t>& signal_offsets,
                                                   const EnginePlan& plan, int rank,
                                                   const std::vector<std::int64_t>& extents);
-
-// Whether one of them copies from another rank's memory.
-bool fetches(const std::vector<std::vector<EngineStep>>& queues, int rank);
 
 }  // namespace stretto

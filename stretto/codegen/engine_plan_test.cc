@@ -87,17 +87,6 @@ TEST(EnginePlan, RaggedRowsInTheOrderOfTheTiles) {
 
 Program send(int queues);
 
-TEST(EnginePlan, WhatFetchesIsKnown) {
-  Program fetching = gather({.world = 2}), sending = send(1);
-  auto of = [](const Program& schedule, const std::vector<std::int64_t>& extents) {
-    LaunchPlan launch = generate_kernel(schedule).launch;
-    return fetches(engine_steps(schedule, launch.signal_offsets, launch.engines, 1, extents), 1);
-  };
-  EXPECT_TRUE(of(fetching, {12}));
-  EXPECT_FALSE(of(fetching, {0})) << "nothing to copy";
-  EXPECT_FALSE(of(sending, {}));
-}
-
 TEST(EnginePlan, QueuesTakeTilesAsWorkersDo) {
   Program schedule = gather({.world = 4, .queues = 2});
   GeneratedKernel kernel = generate_kernel(schedule);
@@ -201,6 +190,8 @@ TEST(EnginePlan, SaysWhyBlocksStandIn) {
   EXPECT_EQ(refusal(gather({.scalar = true})),
             "it depends on the scalar 'shift', which the device may know alone");
   EXPECT_EQ(refusal(gather({.count_elsewhere = true})), "others notify 'done' too");
+  EXPECT_EQ(refusal(gather({.world = 1})),
+            "it notifies, and there is no other rank to copy the words from");
 }
 
 }  // namespace

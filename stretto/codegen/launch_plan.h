@@ -15,7 +15,8 @@
 // and, where roles run on copy engines (engine_plan.h), then
 //   const u64* engine_marks                       own rank: quota and count of each of its marks
 //   u64* engine_words                             what the gate writes: a word per mark,
-//   u64* engine_words_for_peers                   twice: for the own and for other ranks' counters
+//   u64* engine_words_for_peers                   twice: for own counters, in another rank's
+//                                                 memory, and for other ranks' counters, in the own
 //   u64* engine_bells                             doorbells; zero but while a queue is to see them
 //   i64 num_engine_marks
 // and, in a kernel that records, then

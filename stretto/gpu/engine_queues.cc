@@ -22,20 +22,23 @@ struct EngineQueues::Queue {
 };
 
 struct EngineQueues::Rank {
-  Rank(const cuda::Device& device, std::size_t num_marks, std::size_t num_bells)
+  Rank(const cuda::Device& device, const cuda::Device& peer, std::size_t num_marks,
+       std::size_t num_bells)
       : start(device),
         marks(device, 16 * std::max<std::size_t>(num_marks, 1)),
-        words(device, 8 * std::max<std::size_t>(num_marks, 1)),
+        words(peer, 8 * std::max<std::size_t>(num_marks, 1)),
         words_for_peers(device, words.bytes()),
         bells(device, 8 * std::max<std::size_t>(num_bells, 1)) {}
 
   cuda::Event start;
   std::vector<Queue> queues;
   cuda::DeviceMemory marks;  // quota and count of each mark
-  // What the gate writes and the queues copy into counters. Into the own ones from the host's
-  // memory, which needs a copy engine: for a copy within a device the driver might use a kernel,
-  // for which one that holds all SMs leaves no room.
-  cuda::HostMappedMemory words;
+  // What the gate writes and the queues copy into counters: into those of other ranks from the own
+  // memory, into the own ones from the next rank's. A copy within a device the driver might make
+  // with a kernel, for which one that holds all SMs leaves no room; and copies into the own memory
+  // from there or from the host's do not get on in graphs of several launches that fetch
+  // (docs/decisions/0008-own-signals-come-from-peers.md).
+  cuda::DeviceMemory words;
   cuda::DeviceMemory words_for_peers;
   cuda::DeviceMemory bells;
   std::map<std::vector<std::int64_t>, Steps> steps;  // by extents
@@ -46,8 +49,9 @@ EngineQueues::EngineQueues(GpuWorld& world, const Program& program, const Launch
   for (int r = 0; r < world.size(); ++r) {
     const std::vector<EngineMark>& marks = launch.engines.marks[static_cast<std::size_t>(r)];
     const cuda::Device& device = world.device(r);
-    Rank& rank = *ranks_.emplace_back(std::make_unique<Rank>(
-        device, marks.size(), static_cast<std::size_t>(launch.engines.num_bells)));
+    Rank& rank = *ranks_.emplace_back(
+        std::make_unique<Rank>(device, world.device((r + 1) % world.size()), marks.size(),
+                               static_cast<std::size_t>(launch.engines.num_bells)));
     for (int q = 0; q < launch.engines.num_queues; ++q) rank.queues.emplace_back(device);
     std::vector<std::uint64_t> pairs;
     for (const EngineMark& m : marks) {
@@ -76,18 +80,6 @@ CUdeviceptr EngineQueues::bells(int rank) const {
 }
 std::int64_t EngineQueues::num_marks(int rank) const {
   return static_cast<std::int64_t>(launch_.engines.marks[static_cast<std::size_t>(rank)].size());
-}
-
-void EngineQueues::check_capture(int rank, const std::vector<std::int64_t>& extents,
-                                 const cuda::Stream& main) {
-  std::uint64_t capture = main.capture_id();
-  if (capture == 0 || !fetches(steps_of(rank, extents), rank)) return;
-  if (world_.claim_fetching_capture(rank, capture)) return;
-  throw UserError(
-      fmt::format("{}: its copy engines fetch from other ranks, which works for one launch in a "
-                  "graph, and this graph has one; capture a graph for each, or let engines send or "
-                  "SMs copy",
-                  program_.name));
 }
 
 void EngineQueues::fork(int rank, const std::vector<std::int64_t>& extents, const Addresses& at,
@@ -165,13 +157,8 @@ void EngineQueues::enqueue(const std::vector<EngineStep>& steps, int rank, const
             launch_.engines
                 .marks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(step.mark)];
         CUdeviceptr counter = at.signals(m.rank) + 8 * static_cast<CUdeviceptr>(m.counter);
-        if (m.rank == rank) {
-          stream.upload(counter, static_cast<const std::uint64_t*>(own.words.host()) + step.mark,
-                        8);
-        } else {
-          stream.copy(counter,
-                      own.words_for_peers.address() + 8 * static_cast<CUdeviceptr>(step.mark), 8);
-        }
+        const cuda::DeviceMemory& words = m.rank == rank ? own.words : own.words_for_peers;
+        stream.copy(counter, words.address() + 8 * static_cast<CUdeviceptr>(step.mark), 8);
         break;
       }
     }

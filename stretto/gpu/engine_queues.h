@@ -35,11 +35,6 @@ class EngineQueues {
   CUdeviceptr bells(int rank) const;
   std::int64_t num_marks(int rank) const;
 
-  // UserError where `main` is being captured into a graph that already has a launch, of any
-  // program of this world, whose queues copy from other ranks' memory, and this would be another:
-  // such graphs do not get on (docs/status.md). Before anything of the launch is enqueued.
-  void check_capture(int rank, const std::vector<std::int64_t>& extents, const cuda::Stream& main);
-
   // Enqueues a rank's copies behind what `main` has so far, on the queues' own streams. May be
   // captured. One thread at a time per rank.
   void fork(int rank, const std::vector<std::int64_t>& extents, const Addresses& at,

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
-#include "stretto/base/test_errors.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
@@ -108,14 +107,19 @@ class GpuEngines : public ::testing::Test {
     expected_.assign(kRanks, 0);
   }
 
-  // The next launch's rows: every element of a rank alike, and larger than the launch before's.
+  // The rows of launch i, larger than those of the launch before: every element of a rank alike.
+  static float element(int i, int rank) { return static_cast<float>(i % 100 + 1 + 100 * rank); }
+  void fill(int i, int rank) const {
+    world_->stream(rank).fill_words(in_.addresses()[static_cast<std::size_t>(rank)],
+                                    std::bit_cast<std::uint32_t>(element(i, rank)), kBytes / 4);
+  }
+  void expect_one_more(int i) {
+    for (int r = 0; r < kRanks; ++r)
+      expected_[static_cast<std::size_t>(kRanks - 1 - r)] += element(i, r);
+  }
   void next_input(int i) {
-    for (int r = 0; r < kRanks; ++r) {
-      float value = static_cast<float>(i % 100 + 1 + 100 * r);
-      world_->stream(r).fill_words(in_.addresses()[static_cast<std::size_t>(r)],
-                                   std::bit_cast<std::uint32_t>(value), kBytes / 4);
-      expected_[static_cast<std::size_t>(kRanks - 1 - r)] += value;
-    }
+    for (int r = 0; r < kRanks; ++r) fill(i, r);
+    expect_one_more(i);
   }
 
   void expect_sums(const std::string& when) {
@@ -132,10 +136,13 @@ class GpuEngines : public ::testing::Test {
   }
 
   std::vector<cuda::GraphExec> capture() {
+    return capture([&](int r) { instance_->launch(args_, r, world_->stream(r)); });
+  }
+  std::vector<cuda::GraphExec> capture(const std::function<void(int rank)>& enqueue) {
     std::vector<cuda::GraphExec> graphs;
     for (int r = 0; r < kRanks; ++r) {
       world_->stream(r).begin_capture();
-      instance_->launch(args_, r, world_->stream(r));
+      enqueue(r);
       graphs.push_back(world_->stream(r).end_capture());
     }
     return graphs;
@@ -245,17 +252,25 @@ TEST_F(GpuEngines, DataComesBeforeItsSignalInEveryLaunch) {
   launch_often(100, "launched after replays");
 }
 
-TEST_F(GpuEngines, ASecondLaunchThatFetchesIsRefusedInAGraph) {
-  start(Way::kPull);
-  for (int r = 0; r < kRanks; ++r) {
-    const cuda::Stream& stream = world_->stream(r);
-    stream.begin_capture();
-    instance_->launch(args_, r, stream);
-    expect_user_error([&] { instance_->launch(args_, r, stream); }, {"accumulate", "graph"});
-    stream.end_capture();
+// What queues copy into their own rank's counters decides whether such graphs get on
+// (docs/decisions/0008-own-signals-come-from-peers.md).
+TEST_F(GpuEngines, GraphsOfSeveralLaunchesThatFetch) {
+  for (int launches : {2, 4}) {
+    start(Way::kPull);
+    std::vector<cuda::GraphExec> graphs = capture([&](int r) {
+      for (int i = 0; i < launches; ++i) {
+        fill(i, r);
+        instance_->launch(args_, r, world_->stream(r));
+      }
+    });
+    for (int n = 0; n < 600; ++n) {
+      replay(graphs);
+      for (int i = 0; i < launches; ++i) expect_one_more(i);
+    }
+    instance_->wait();
+    expect_sums(fmt::format("{} in a graph", launches));
+    launch_often(10, "launched after replays");
   }
-  launch_often(10, "after the refusal");
-  replay_often(capture(), 10, "a graph for each");
 }
 
 TEST_F(GpuEngines, QueuesThatWaitForTheirKernel) {

@@ -335,7 +335,6 @@ void GpuInstance::launch(const GpuLaunchArgs& args) {
 void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream) {
   State& s = *state_;
   if (!args.scalars.empty()) s.check_scalars(args);
-  if (s.engines) s.engines->check_capture(rank, args.extents, stream);
   std::vector<std::byte> params = s.params(args, rank);
   void* pointers[] = {params.data()};
   const LaunchPlan& plan = s.kernel.launch;

@@ -83,7 +83,6 @@ GpuWorld::GpuWorld(const GpuWorldOptions& options)
       a.enable_peer_access(b);
     }
   }
-  fetching_captures_.resize(devices_.size());
   shared_ = std::make_unique<cuda::HostMappedMemory>(devices_.front(), 256);
   admission_ = std::make_unique<Admission>(devices_, options.reserved_sms);
 }
@@ -141,10 +140,6 @@ std::string GpuWorld::name_of(int fault_source) const {
   return fmt::format("{} (instance {})",
                      source == fault_sources_.end() ? "a deleted program" : source->second.name,
                      fault_source);
-}
-
-bool GpuWorld::claim_fetching_capture(int rank, std::uint64_t capture) {
-  return std::exchange(fetching_captures_[static_cast<std::size_t>(rank)], capture) != capture;
 }
 
 void GpuWorld::admit(int id, int rank, const SmDemand& demand, const cuda::Stream& stream) {

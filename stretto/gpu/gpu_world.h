@@ -80,10 +80,6 @@ class GpuWorld {
   // of captured launches compared.
   void admit(int id, int rank, const SmDemand& demand, const cuda::Stream& stream);
 
-  // Whether this is the first launch on `rank` with copy engines that fetch in the capture with
-  // this id (Stream::capture_id). One thread at a time per rank.
-  bool claim_fetching_capture(int rank, std::uint64_t capture);
-
  private:
   struct Admission;
   struct FaultSource {
@@ -100,7 +96,6 @@ class GpuWorld {
   std::map<int, FaultSource> fault_sources_;
   int next_fault_source_ = 0;
   std::unique_ptr<Admission> admission_;
-  std::vector<std::uint64_t> fetching_captures_;  // [rank]: the latest
 };
 
 }  // namespace stretto

@@ -12,19 +12,12 @@
 namespace stretto {
 namespace {
 
-template <typename Config>
-bool engines_fetch(const Config&) {
-  return false;
-}
-bool engines_fetch(const AgGemmConfig& c) { return c.gather == Gather::kPull; }
-
 template <typename Desc, typename Config>
 void add(OpCandidates& out, const Desc& desc, const std::vector<Config>& configs,
          Program (*make)(const Desc&, const Config&)) {
   out.desc = to_string(desc);
   for (const Config& config : configs) {
-    out.fused.push_back(
-        {to_string(config), [=] { return make(desc, config); }, engines_fetch(config)});
+    out.fused.push_back({to_string(config), [=] { return make(desc, config); }});
   }
 }
 
@@ -108,12 +101,6 @@ OpCandidates of_collective(const OpShape& s, Collective collective, AllReduceKin
               : collective == Collective::kReduceScatter ? reduce_scatter
                                                          : all_reduce;
   add(out, desc, gpu_configs(desc, collective, kind), make);
-  bool copies = collective == Collective::kAllGather ||
-                (collective == Collective::kAllReduce && kind == AllReduceKind::kTwoShot);
-  std::vector<CollectiveConfig> configs = gpu_configs(desc, collective, kind);
-  for (std::size_t i = 0; copies && i < configs.size(); ++i) {
-    out.fused[i].fetches = configs[i].num_copy_sms == 0;
-  }
   return out;
 }
 

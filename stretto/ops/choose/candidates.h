@@ -13,8 +13,6 @@ namespace stretto {
 struct Candidate {
   std::string config;                // names it among the operator's candidates
   std::function<Program()> program;  // tile level; cheap
-  // Copy engines fetch from other ranks, which graphs of several launches do not take.
-  bool fetches = false;
 };
 
 struct OpCandidates {

@@ -100,9 +100,7 @@ std::vector<RankedCandidate> rank_candidates(const OpCandidates& candidates,
   std::atomic<std::size_t> next{0};
   auto work = [&] {
     for (std::size_t i = next++; i < ranked.size(); i = next++) {
-      const Candidate& c = candidates.fused[i];
-      bool runs = eager || !c.fetches;
-      ranked[i] = {static_cast<int>(i), runs ? predicted_ms(c, machine, eager) : kNever};
+      ranked[i] = {static_cast<int>(i), predicted_ms(candidates.fused[i], machine, eager)};
     }
   };
   {

@@ -20,8 +20,7 @@ struct RankedCandidate {
 };
 
 // Ascending in predicted time. The sequence counts with the best of each of its steps, as programs
-// of ours. A candidate that cannot be built or predicted on this machine is left out, and so is one
-// whose copy engines fetch unless `eager`: it cannot be launched twice in a graph. Where none is
+// of ours. A candidate that cannot be built or predicted on this machine is left out. Where none is
 // left, the error of the default.
 std::vector<RankedCandidate> rank_candidates(const OpCandidates& candidates,
                                              const predict::Machine& machine, bool eager = false);
