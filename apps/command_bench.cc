@@ -8,18 +8,23 @@
 #include "apps/commands.h"
 #include "apps/gpu_measure.h"
 #include "apps/launcher.h"
+#include "apps/like_operator.h"
 #include "apps/program_source.h"
 #include "apps/shape_options.h"
 #include "apps/traced_run.h"
 #include "stretto/base/errors.h"
+#include "stretto/ops/catalog/catalog.h"
+#include "stretto/ops/harness/run_case.h"
 #include "stretto/ops/harness/time_case.h"
 #include "stretto/runtime/atomic_file.h"
 
 namespace stretto {
 namespace {
 
+constexpr std::uint64_t kSeed = 1;
+
 struct MeasureOptions {
-  std::string source, dtype, output;
+  std::string source, dtype, output, like;
   OpShape shape;
   int samples = 20;
   bool json = false;
@@ -38,7 +43,7 @@ OpCase make_case(const MeasureOptions& options) {
   OpShape shape = options.shape;
   shape.dtype = dtype_of(options);
   if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
-  OpCase c = random_case(source.program(shape), 1);
+  OpCase c = random_case(source.program(shape), kSeed);
   if (source.op() != nullptr) c.config = fmt::format("{} {}", source.op()->name, to_string(shape));
   return c;
 }
@@ -73,10 +78,30 @@ OpShape gpu_shape(const MeasureOptions& options, const ProgramSource& source) {
   return shape;
 }
 
+// The operator that a file is said to do the work of; null where none is.
+const OperatorInfo* like_operator(const MeasureOptions& options, const ProgramSource& source) {
+  if (options.like.empty()) return nullptr;
+  if (source.op() != nullptr) {
+    throw UserError(fmt::format("--like: '{}' is an operator itself", options.source));
+  }
+  const OperatorInfo* op = find_operator(options.like);
+  if (op == nullptr) {
+    throw UserError(fmt::format("--like '{}': no such operator", options.like));
+  }
+  return op;
+}
+
+void print_checked(const MeasureOptions& options, bool checked) {
+  if (options.like.empty()) return;
+  fmt::print("results {} by the reference of {}\n", checked ? "checked" : "not checked",
+             options.like);
+}
+
 void bench_on_gpus(const MeasureOptions& options) {
   ProgramSource source(options.source);
   OpShape shape = gpu_shape(options, source);
   GpuMeasurement m = measure_on_gpus(source, {.shape = shape,
+                                              .like = like_operator(options, source),
                                               .samples = options.samples,
                                               .vendor = !options.no_vendor,
                                               .graph = options.graph,
@@ -85,6 +110,7 @@ void bench_on_gpus(const MeasureOptions& options) {
   nlohmann::json out = summary_json(m.samples_ms);
   out["config"] = m.config;
   if (m.predicted_ms > 0) out["predicted_ms"] = m.predicted_ms;
+  if (!options.like.empty()) out["checked"] = m.checked;
   if (!m.sequence.empty()) {
     out["sequence"] = summary_json(m.sequence_ms);
     out["sequence"]["config"] = m.sequence;
@@ -95,6 +121,7 @@ void bench_on_gpus(const MeasureOptions& options) {
         {"median", m.ratio->median}, {"low", m.ratio->low}, {"high", m.ratio->high}};
   }
   if (options.json) return fmt::print("{}\n", out.dump());
+  print_checked(options, m.checked);
   print_summary(out);
   if (m.sequence.empty()) return;
   print_summary(out["sequence"]);
@@ -106,6 +133,22 @@ void bench_on_gpus(const MeasureOptions& options) {
   }
 }
 
+// Runs a file's program on the inputs of the operator that it is like, on threads. False where
+// there is none or its reference takes too long; UserError where results differ from it.
+bool check_results(const MeasureOptions& options, const Program& program) {
+  ProgramSource source(options.source);
+  const OperatorInfo* op = like_operator(options, source);
+  if (op == nullptr) return false;
+  OpShape shape = options.shape;
+  shape.dtype = dtype_of(options);
+  check_like(*op, shape, program);
+  if (options.launcher.processes() || !is_checked(shape)) return false;
+  std::string difference =
+      run_case(case_like(*op, shape, program, kSeed), {.seed = kSeed, .require_proof = true});
+  if (!difference.empty()) throw UserError(difference);
+  return true;
+}
+
 void bench(const MeasureOptions& options) {
   if (options.device == "cuda") {
     if (options.launcher.processes()) {
@@ -115,13 +158,16 @@ void bench(const MeasureOptions& options) {
   }
   OpCase c = make_case(options);
   int ranks = c.program.world_size;
+  bool checked = check_results(options, c.program);
   if (ran_as_processes(options.launcher, ranks)) return;
   std::shared_ptr<World> world = make_world(options.launcher, ranks);
   std::vector<double> samples = time_case(c, {.samples = options.samples, .world = world});
   if (world->local_ranks().front() != 0) return;
   nlohmann::json out = summary_json(std::move(samples));
   out["config"] = c.config;
+  if (!options.like.empty()) out["checked"] = checked;
   if (options.json) return fmt::print("{}\n", out.dump());
+  print_checked(options, checked);
   print_summary(out);
 }
 
@@ -162,6 +208,9 @@ void add_bench_command(CLI::App& app) {
       app.add_subcommand("bench", "Time an operator or program on CPU ranks or GPUs");
   add_shape_options(command, *options);
   add_launcher_option(command, options->launcher);
+  command->add_option("--like", options->like,
+                      "the operator that a file's program does the work of: its reference checks "
+                      "the results of small shapes; cuda: its unfused path is timed beside");
   command->add_flag("--no-vendor", options->no_vendor,
                     "cuda: compare with and choose among programs of ours only");
   command->add_flag("--graph", options->graph, "cuda: launches replayed from captured graphs");

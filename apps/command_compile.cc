@@ -99,10 +99,9 @@ std::vector<ProgramSource> sources_of(const CompileCommand& options) {
 // What the tests cover and a large model's layer, or the one shape asked for.
 std::vector<NamedProgram> programs_of(const ProgramSource& source, const CompileCommand& options,
                                       int world_size) {
-  if (source.op() == nullptr) return source.programs(world_size);
   const OpShape& asked = options.shape;
   std::vector<OpShape> shapes;
-  if (asked.m + asked.n + asked.k > 0) {
+  if (has_sizes(asked) || source.op() == nullptr) {
     shapes.push_back(asked);
     shapes.back().dtype = parse_dtype(options.dtype);
   } else {
@@ -113,8 +112,10 @@ std::vector<NamedProgram> programs_of(const ProgramSource& source, const Compile
   for (OpShape& shape : shapes) {
     shape.world_size = world_size;
     shape.target = Target::kCuda;
+    std::string label = has_sizes(shape) ? to_string(shape) : fmt::format("P={}", world_size);
     programs.push_back(
-        {fmt::format("{} {}", source.op()->name, to_string(shape)), source.op()->program(shape)});
+        {fmt::format("{} {}", options.source.empty() ? source.op()->name : options.source, label),
+         source.program(shape)});
   }
   return programs;
 }

@@ -52,8 +52,8 @@ void explain(const ExplainOptions& options) {
     int ranks = shape.world_size;
     shape = source.op()->large;
     shape.world_size = ranks;
-    shape.target = Target::kCuda;
   }
+  if (gpu) shape.target = Target::kCuda;
   for (std::int64_t OpShape::*size : {&OpShape::m, &OpShape::n, &OpShape::k}) {
     if (options.shape.*size > 0) shape.*size = options.shape.*size;
   }

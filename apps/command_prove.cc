@@ -7,6 +7,7 @@
 
 #include "apps/commands.h"
 #include "apps/program_source.h"
+#include "apps/shape_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/passes/pipeline.h"
@@ -18,7 +19,8 @@ namespace stretto {
 namespace {
 
 struct ProveOptions {
-  std::string source, ranks = "1..8";
+  std::string source, ranks = "1..8", dtype = "float32", target = "cpu";
+  OpShape shape;
   bool all = false, mutants = false, json = false;
 };
 
@@ -71,6 +73,17 @@ void mutate_one(const ProgramSource& source, int world_size, Totals& totals) {
   if (is_split(split)) mutate_program(source, label + " gpu", spread_over_workers(split), totals);
 }
 
+// The tests' shapes, or the one that was asked for.
+std::vector<NamedProgram> programs_of(const ProgramSource& source, const ProveOptions& options,
+                                      int world_size) {
+  OpShape shape = options.shape;
+  shape.world_size = world_size;
+  shape.dtype = parse_dtype(options.dtype);
+  shape.target = options.target == "cuda" ? Target::kCuda : Target::kCpu;
+  if (!has_sizes(shape) && shape.target == Target::kCpu) return source.programs(world_size);
+  return {{fmt::format("{} {}", options.source, to_string(shape)), source.program(shape)}};
+}
+
 std::vector<ProgramSource> sources_of(const ProveOptions& options) {
   std::vector<ProgramSource> sources;
   if (!options.source.empty()) {
@@ -87,12 +100,16 @@ std::vector<ProgramSource> sources_of(const ProveOptions& options) {
 void run_prove(const ProveOptions& options) {
   auto begin = std::chrono::steady_clock::now();
   RankRange ranks = parse_ranks(options.ranks);
+  bool one_shape = has_sizes(options.shape) || options.target == "cuda";
+  if (one_shape && (options.source.empty() || options.mutants)) {
+    throw UserError("prove: --m, --n, --k and --target are for one program, without --mutants");
+  }
   Totals totals;
   for (const ProgramSource& source : sources_of(options)) {
     RankRange range = ranks;
     if (source.fixed_world_size()) range.first = range.last = *source.fixed_world_size();
     for (int p = range.first; p <= range.last; ++p) {
-      for (const NamedProgram& named : source.programs(p)) prove_one(named, totals);
+      for (const NamedProgram& named : programs_of(source, options, p)) prove_one(named, totals);
       // What shows at many ranks shows at two or three.
       if (options.mutants && totals.rejected == 0 && p >= 2 && p <= 3)
         mutate_one(source, p, totals);
@@ -138,6 +155,13 @@ void add_prove_command(CLI::App& app) {
                     "site; the proof must reject the result");
   command->add_option("--ranks", options->ranks, "world sizes, N or A..B")
       ->envname("STRETTO_PROVE_RANKS")
+      ->capture_default_str();
+  add_size_options(command, options->shape);  // none of them: the tests' shapes
+  command->add_option("--dtype", options->dtype, "element type where a shape or target is given")
+      ->envname("STRETTO_DTYPE")
+      ->capture_default_str();
+  command->add_option("--target", options->target, "whose default config to take")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->callback([options] { run_prove(*options); });

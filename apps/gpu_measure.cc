@@ -5,9 +5,11 @@
 #include <memory>
 
 #include "apps/calibrated_machine.h"
+#include "apps/like_operator.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/choose/choose.h"
 #include "stretto/ops/choose/unfused.h"
+#include "stretto/ops/gpu_harness/gpu_case.h"
 #include "stretto/ops/gpu_harness/gpu_program.h"
 
 namespace stretto {
@@ -31,6 +33,8 @@ class Measurement {
     if (source_.op() == nullptr) {
       program = source_.program(options_.shape);
       result_.config = fmt::format("{} P={}", program->name, world_.size());
+      sets_of(*program);
+      if (options_.like != nullptr) compare_with(*options_.like, *program);
     } else {
       program = chosen();
     }
@@ -91,16 +95,32 @@ class Measurement {
     }
   }
 
-  // Nothing where the sequence is the best.
-  std::optional<Program> chosen() {
-    const std::string op = source_.op()->name;
+  // What the operator may run as; from now on its unfused path is known.
+  OpCandidates offered_by(const std::string& op) {
     machine_ = options_.machine.empty() ? calibrated_machine(world_.size())
                                         : predict::find_machine(options_.machine);
     OpCandidates offered = candidates(op, options_.shape, machine_.num_sms);
     steps_ = unfused_steps(op, offered.shape, offered);
     // One step of ours has nothing to be compared with but the libraries.
+    has_sequence_ = !offered.sequence.empty() || (options_.vendor && vendor_has(steps_));
+    return offered;
+  }
+
+  void compare_with(const OperatorInfo& op, const Program& program) {
+    check_like(op, options_.shape, program);
+    offered_by(op.name);
+    if (!is_checked(options_.shape)) return;
+    std::string difference = run_gpu_case(world_, case_like(op, options_.shape, program, kSeed),
+                                          {.seed = kSeed, .require_proof = true});
+    if (!difference.empty()) throw UserError(difference);
+    result_.checked = true;
+  }
+
+  // Nothing where the sequence is the best.
+  std::optional<Program> chosen() {
+    const std::string op = source_.op()->name;
+    OpCandidates offered = offered_by(op);
     bool vendor = options_.vendor && vendor_has(steps_);
-    has_sequence_ = !offered.sequence.empty() || vendor;
     sets_of(offered.fused.front().program());
     ChooseOptions choosing{.machine = machine_, .eager = !options_.graph};
     if (options_.measure) {

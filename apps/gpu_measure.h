@@ -13,6 +13,7 @@ namespace stretto {
 
 struct GpuMeasureOptions {
   OpShape shape;
+  const OperatorInfo* like = nullptr;  // whose work a file's program does (like_operator.h)
   int samples = 20;
   bool vendor = true;    // cuBLASLt and NCCL may be compared with, and chosen
   bool graph = false;    // launches replayed from captured graphs
@@ -30,9 +31,10 @@ struct GpuMeasurement {
   std::vector<double> sequence_ms;
   std::optional<MedianInterval> ratio;
   bool chose_sequence = false;
+  bool checked = false;  // results of a file's program, by the reference of what it is like
 };
 
-// DeviceError without enough GPUs; UserError, Fault.
+// DeviceError without enough GPUs; UserError, also where results differ from the reference; Fault.
 GpuMeasurement measure_on_gpus(const ProgramSource& source, const GpuMeasureOptions& options);
 
 }  // namespace stretto

@@ -39,6 +39,8 @@ std::string to_string(const OpShape& shape) {
                      shape.world_size);
 }
 
+bool has_sizes(const OpShape& shape) { return shape.m > 0 || shape.n > 0 || shape.k > 0; }
+
 ProgramSource::ProgramSource(const std::string& text) : text_(text), op_(find_operator(text)) {
   if (op_ != nullptr) return;
   fs::path path(text);
@@ -61,7 +63,15 @@ std::optional<int> ProgramSource::fixed_world_size() const {
 
 Program ProgramSource::program(const OpShape& shape) const {
   if (op_ != nullptr) return op_->program(shape);
-  if (file_) return file_->program(shape.world_size);
+  if (file_) {
+    return file_->program({.world_size = shape.world_size,
+                           .m = shape.m,
+                           .n = shape.n,
+                           .k = shape.k,
+                           .dtype = shape.dtype,
+                           .num_sms = shape.target == Target::kCuda ? kGpuSms : 0});
+  }
+  if (has_sizes(shape)) throw UserError(fmt::format("{}: has sizes of its own", text_));
   if (parsed_->world_size != shape.world_size) {
     throw UserError(fmt::format("{}: is a program for {} ranks, {} asked for", text_,
                                 parsed_->world_size, shape.world_size));

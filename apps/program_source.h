@@ -1,5 +1,6 @@
 // What OP, FILE.cc and FILE.ir name on the command line: programs. A C++ file defines
 //   stretto::Program stretto_program(int world_size);
+// or stretto_program(const stretto::ProgramShape&), to be told sizes (lang/program_shape.h),
 // and is compiled with the system's C++ compiler against the installed headers, cached by content.
 #pragma once
 
@@ -24,10 +25,10 @@ class ProgramSource {
   explicit ProgramSource(const std::string& text);
 
   const OperatorInfo* op() const { return op_; }  // null for files
-  // The program at a shape; files use only shape.world_size, and an IR file must have that world
-  // size.
+  // The program at a shape. UserError for sizes given to a file that has its own; an IR file must
+  // have the shape's world size.
   Program program(const OpShape& shape) const;
-  // The shapes that tests cover at this world size; files have one.
+  // The shapes that tests cover at this world size; files have one, with their own sizes.
   std::vector<NamedProgram> programs(int world_size) const;
   // World size of an IR file, which is fixed.
   std::optional<int> fixed_world_size() const;
@@ -46,5 +47,6 @@ struct RankRange {
 RankRange parse_ranks(const std::string& text);
 
 std::string to_string(const OpShape& shape);
+bool has_sizes(const OpShape& shape);
 
 }  // namespace stretto

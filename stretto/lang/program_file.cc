@@ -66,34 +66,46 @@ fs::path compile_file(const fs::path& file, const fs::path& include_dir) {
   return object;
 }
 
-using BuildFunction = Program (*)(int);
-
-BuildFunction load_file(const fs::path& file, const fs::path& include_dir) {
-  fs::path object = compile_file(file, include_dir);
-  void* library = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw UserError(fmt::format("{}: {}", file.string(), dlerror()));
-  // The mangled name of stretto_program(int) in the global namespace.
-  auto build = reinterpret_cast<BuildFunction>(dlsym(library, "_Z15stretto_programi"));
-  if (build == nullptr) {
-    throw UserError(fmt::format("{}: defines no 'stretto::Program stretto_program(int world_size)'",
-                                file.string()));
-  }
-  return build;
+// The address of a global function by its mangled name, or null.
+template <typename Function>
+Function find_function(void* library, const char* mangled) {
+  return reinterpret_cast<Function>(dlsym(library, mangled));
 }
 
 }  // namespace
 
-ProgramFile::ProgramFile(const fs::path& file, const fs::path& include_dir)
-    : name_(file.string()), build_(load_file(file, include_dir)) {}
+ProgramFile::ProgramFile(const fs::path& file, const fs::path& include_dir) : name_(file.string()) {
+  fs::path object = compile_file(file, include_dir);
+  void* library = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw UserError(fmt::format("{}: {}", name_, dlerror()));
+  build_ = find_function<decltype(build_)>(library, "_Z15stretto_programi");
+  build_shape_ = find_function<decltype(build_shape_)>(
+      library, "_Z15stretto_programRKN7stretto12ProgramShapeE");
+  if (build_ != nullptr || build_shape_ != nullptr) return;
+  throw UserError(
+      fmt::format("{}: defines neither 'stretto::Program stretto_program(int world_size)' nor "
+                  "'stretto::Program stretto_program(const stretto::ProgramShape& shape)'",
+                  name_));
+}
+
+Program ProgramFile::call(const ProgramShape& shape) const {
+  if (build_shape_ != nullptr) return build_shape_(shape);
+  if (shape.m > 0 || shape.n > 0 || shape.k > 0) {
+    throw UserError(fmt::format(
+        "{}: has sizes of its own; to be told them, define stretto_program(const ProgramShape&)",
+        name_));
+  }
+  return build_(shape.world_size);
+}
 
 // What the user's function throws is the user's, whatever its type.
-Program ProgramFile::program(int world_size) const {
+Program ProgramFile::program(const ProgramShape& shape) const {
   try {
-    return build_(world_size);
+    return call(shape);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    throw UserError(fmt::format("{}: stretto_program({}): {}", name_, world_size, e.what()));
+    throw UserError(fmt::format("{}: stretto_program({}): {}", name_, shape.world_size, e.what()));
   }
 }
 

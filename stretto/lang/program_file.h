@@ -1,5 +1,7 @@
 // A C++ file with a tile program, compiled and loaded while the process runs:
 //   stretto::Program stretto_program(int world_size);
+// or, where sizes, dtype and machine are to be asked for from outside (program_shape.h),
+//   stretto::Program stretto_program(const stretto::ProgramShape& shape);
 // The language itself must be among the process's global symbols. Users of ProgramFile are the
 // command line and the Python package.
 #pragma once
@@ -8,6 +10,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/lang/program_shape.h"
 
 namespace stretto {
 
@@ -18,12 +21,17 @@ class ProgramFile {
   // UserError with the compiler's messages, or where the file does not define stretto_program.
   ProgramFile(const std::filesystem::path& file, const std::filesystem::path& include_dir);
 
-  // UserError for whatever the file's function throws.
-  Program program(int world_size) const;
+  // UserError for whatever the file's function throws, and for sizes where it takes none.
+  Program program(const ProgramShape& shape) const;
+  Program program(int world_size) const { return program(ProgramShape{.world_size = world_size}); }
 
  private:
+  Program call(const ProgramShape& shape) const;
+
   std::string name_;
+  // One of them is there.
   Program (*build_)(int) = nullptr;
+  Program (*build_shape_)(const ProgramShape&) = nullptr;
 };
 
 }  // namespace stretto

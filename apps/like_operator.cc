@@ -1,0 +1,63 @@
+#include "apps/like_operator.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "stretto/base/errors.h"
+#include "stretto/ops/harness/time_case.h"
+
+namespace stretto {
+namespace {
+
+bool is_callers(const Tensor& tensor) { return tensor.kind != TensorKind::kBuffer; }
+
+// "float32 [512, 96]"
+std::string layout(const Program& program, int tensor) {
+  DType dtype = program.tensors[static_cast<std::size_t>(tensor)].dtype;
+  return fmt::format("{} [{}]", name(dtype), fmt::join(bound_shape(program, tensor), ", "));
+}
+
+// Every tensor of the caller's that `a` has is alike in `b`.
+void check_tensors(const Program& a, const Program& b, const std::string& title) {
+  for (std::size_t t = 0; t < a.tensors.size(); ++t) {
+    const Tensor& tensor = a.tensors[t];
+    if (!is_callers(tensor)) continue;
+    int other = b.find_tensor(tensor.name);
+    std::string there = other < 0 ? "not there" : layout(b, other);
+    if (other >= 0 && b.tensors[static_cast<std::size_t>(other)].kind != tensor.kind) {
+      there += " of another kind";
+    }
+    std::string here = layout(a, static_cast<int>(t));
+    if (here == there) continue;
+    throw UserError(fmt::format("{}: '{}' is {} in '{}' and {} in '{}'", title, tensor.name, here,
+                                a.name, there, b.name));
+  }
+}
+
+}  // namespace
+
+void check_like(const OperatorInfo& op, const OpShape& shape, const Program& program) {
+  Program theirs = op.program(shape);
+  std::string title = fmt::format("--like {}", op.name);
+  check_tensors(theirs, program, title);
+  check_tensors(program, theirs, title);
+}
+
+OpCase case_like(const OperatorInfo& op, const OpShape& shape, const Program& program,
+                 std::uint64_t seed) {
+  check_like(op, shape, program);
+  OpCase theirs = op.make_case(shape, seed), ours = random_case(program, seed);
+  for (std::size_t t = 0; t < program.tensors.size(); ++t) {
+    if (!is_callers(program.tensors[t])) continue;
+    auto from = static_cast<std::size_t>(theirs.program.find_tensor(program.tensors[t].name));
+    for (std::size_t r = 0; r < ours.inputs.size(); ++r) {
+      ours.inputs[r][t] = theirs.inputs[r][from];
+      ours.expected[r][t] = theirs.expected[r][from];
+    }
+  }
+  ours.tolerance = theirs.tolerance;
+  ours.scale = theirs.scale;
+  return ours;
+}
+
+}  // namespace stretto
