@@ -157,7 +157,9 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
   if (gather != Gather::kPush) {
     // A transfer costs a few calls of the host and two small copies more, so there are few.
     cfg.num_gather_workers = static_cast<int>(std::clamp<std::int64_t>(peers, 1, 3));
-    cfg.comm_rows = std::min(ceil_div(quarter, tile.bm) * tile.bm, run_rows);
+    std::int64_t most = most_copied_rows(tile.bm, d.k);
+    if (most == 0) most = most_copied_rows(1, d.k);
+    cfg.comm_rows = std::min({ceil_div(quarter, tile.bm) * tile.bm, run_rows, most});
     cfg.channels_per_rank = ceil_div(run_rows, cfg.comm_rows);
   } else {
     cfg.comm_rows = std::clamp<std::int64_t>(quarter, 1, tile.bm);

@@ -89,6 +89,20 @@ INSTANTIATE_TEST_SUITE_P(Gathers, AgGemm,
                          testing::Values(Gather::kPull, Gather::kSend, Gather::kPush),
                          [](const auto& info) { return std::string(name(info.param)); });
 
+TEST(AgGemmDefaults, CopyPiecesThatAProgramMayHold) {
+  for (std::int64_t m : {4096, 32768, 65536}) {
+    for (std::int64_t width : {8192, 28672, 262144}) {
+      for (int ranks : {1, 2, 8}) {
+        AgGemmDesc d{.world_size = ranks, .m = m, .n = width, .k = width};
+        for (Gather gather : {Gather::kPull, Gather::kSend, Gather::kPush}) {
+          AgGemmConfig cfg = default_config(d, Target::kCuda, gather);
+          EXPECT_NO_THROW(ag_gemm(d, cfg)) << to_string(d) << " | " << to_string(cfg);
+        }
+      }
+    }
+  }
+}
+
 TEST(AgGemmErrors, NameTheField) {
   AgGemmDesc d{.world_size = 2, .m = 8, .n = 8, .k = 8};
   AgGemmConfig cfg = kSmall;

@@ -60,6 +60,17 @@ TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
   }
 }
 
+TEST_F(ChooseTest, CandidatesForManyRowsCopyPiecesThatAProgramMayHold) {
+  for (const char* op : {"ag_gemm", "gemm_rs", "gemm_ar", "all_gather", "all_reduce_two_shot"}) {
+    for (std::int64_t m : {32768, 65536}) {
+      OpShape large{.world_size = 2, .m = m, .n = 8192, .k = 28672, .dtype = DType::kBF16};
+      for (const Candidate& c : candidates(op, large).fused) {
+        EXPECT_NO_THROW(c.program()) << op << " m=" << m << " " << c.config;
+      }
+    }
+  }
+}
+
 TEST_F(ChooseTest, RanksByThePredictedTime) {
   OpCandidates offered = candidates("gemm", shape(1));
   std::vector<RankedCandidate> ranked = rank_candidates(offered, machine_);

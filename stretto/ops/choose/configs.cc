@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "stretto/ops/gemm/row_runs.h"
+
 namespace stretto {
 namespace {
 
@@ -39,6 +41,12 @@ std::int64_t num_tiles(std::int64_t m, std::int64_t n, const GemmTile& tile) {
 // At most 1 / channels of a run of rows, and no more channels than blocks of rows.
 std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t at_most) {
   return std::clamp<std::int64_t>(run_rows / rows, 1, at_most);
+}
+
+// The same, each of `cols` columns and moved by one copy.
+std::int64_t copied_channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t cols,
+                                std::int64_t at_most) {
+  return std::max(channels_of(run_rows, rows, at_most), least_channels(run_rows, rows, cols));
 }
 
 // Where tiles leave more than half of the SMs idle, the same with several SMs to a tile, each with
@@ -115,7 +123,7 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
       config.num_compute_sms =
           gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms - (takes_sms ? t.workers : 0));
       config.num_gather_workers = t.workers;
-      config.comm_rows = std::min(t.rows, run_rows);
+      config.comm_rows = std::min({t.rows, run_rows, most_copied_rows(1, d.k)});
       config.channels_per_rank = channels_of(run_rows, loop.tile.bm, t.channels);
       config.num_stages = loop.stages;
       config.raster = 8;
@@ -152,7 +160,9 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
       config.num_reduce_sms = c.reduce;
       std::int64_t tiles = num_tiles(run_rows, d.n, loop.tile) * d.world_size;
       config.num_compute_sms = gpu_workers(tiles, num_sms - c.reduce - ringing);
-      config.channels_per_rank = channels_of(run_rows, loop.tile.bm, c.channels);
+      config.channels_per_rank = engine
+                                     ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
+                                     : channels_of(run_rows, loop.tile.bm, c.channels);
       config.num_stages = loop.stages;
       add(configs, config);
     }
@@ -187,7 +197,9 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
       config.tile = loop.tile;
       config.num_reduce_sms = c.reduce;
       config.num_compute_sms = gpu_workers(tiles, num_sms - c.reduce - (engine ? 2 : 0));
-      config.channels = one ? tiles : channels_of(run_rows, loop.tile.bm, c.channels);
+      config.channels = one      ? tiles
+                        : engine ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
+                                 : channels_of(run_rows, loop.tile.bm, c.channels);
       config.scatter = c.scatter;
       config.packets = c.packets;
       config.num_slots = engine ? 1 : 2;

@@ -1,5 +1,7 @@
 #include "stretto/ops/gemm/row_runs.h"
 
+#include "stretto/ir/limits.h"
+
 namespace stretto {
 
 RowRuns::RowRuns(const Index& m, const RowRunsOptions& o)
@@ -16,6 +18,15 @@ Index RowRuns::num_rows(const Index& owner) const {
 
 Index RowRuns::blocks_in(const Index& channel) const {
   return min(Index(blocks_per_channel_), Index(num_blocks_) - channel * blocks_per_channel_);
+}
+
+std::int64_t most_copied_rows(std::int64_t block_rows, std::int64_t cols) {
+  return kMaxTileElements / cols / block_rows * block_rows;
+}
+
+std::int64_t least_channels(std::int64_t run_rows, std::int64_t block_rows, std::int64_t cols) {
+  std::int64_t most = most_copied_rows(block_rows, cols);
+  return most == 0 ? 0 : ceil_div(ceil_div(run_rows, block_rows) * block_rows, most);
 }
 
 }  // namespace stretto

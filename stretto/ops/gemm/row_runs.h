@@ -39,4 +39,11 @@ class RowRuns {
   std::int64_t block_rows_, num_blocks_, blocks_per_channel_, num_channels_;
 };
 
+// Rows of `cols` elements, in whole blocks, that one copy moves at most (ir/limits.h). 0 where a
+// block is too large.
+std::int64_t most_copied_rows(std::int64_t block_rows, std::int64_t cols);
+// Channels that a run of run_rows rows needs at least if each is moved by one copy; 0 where a block
+// is too large.
+std::int64_t least_channels(std::int64_t run_rows, std::int64_t block_rows, std::int64_t cols);
+
 }  // namespace stretto

@@ -158,6 +158,18 @@ TEST(GemmArBits, DoNotDependOnTheHeightOfTiles) {
   }
 }
 
+TEST(GemmArDefaults, CopyPiecesThatAProgramMayHold) {
+  for (std::int64_t m : {4096, 32768, 65536}) {
+    for (std::int64_t width : {8192, 28672, 262144}) {
+      for (int ranks : {1, 2, 8}) {
+        GemmArDesc d{.world_size = ranks, .m = m, .n = width, .k = width};
+        GemmArConfig cfg = default_config(d, Target::kCuda);
+        EXPECT_NO_THROW(gemm_ar(d, cfg)) << to_string(d) << " | " << to_string(cfg);
+      }
+    }
+  }
+}
+
 TEST(GemmArErrors, NameTheField) {
   GemmArDesc d{.world_size = 2, .m = 8, .n = 8, .k = 8};
   GemmArConfig cfg = default_config(d);

@@ -66,10 +66,11 @@ GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
                      .raster = 8};
     // Tiles that all SMs store at once fill the link, and the SMs wait for it; a copy engine costs
     // one SM, which rings for it, and pays from several waves of tiles on (docs/performance.md).
-    if (tiles < 6 * kGpuSms) return cfg;
+    std::int64_t channels = least_channels(run_rows, loop.tile.bm, d.n);
+    if (tiles < 6 * kGpuSms || channels == 0) return cfg;
     cfg.scatter = Scatter::kCopyEngine;
     cfg.num_compute_sms = kGpuSms - 1;
-    cfg.channels_per_rank = std::min<std::int64_t>(blocks, 4);
+    cfg.channels_per_rank = std::max(std::min<std::int64_t>(blocks, 4), channels);
     cfg.num_slots = 1;
     return cfg;
   }

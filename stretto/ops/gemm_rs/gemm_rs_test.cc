@@ -94,6 +94,18 @@ INSTANTIATE_TEST_SUITE_P(Variants, GemmRs,
                                          Variant{"CopyEpilogueSum", Scatter::kCopyEngine, 2, 0}),
                          [](const auto& info) { return info.param.name; });
 
+TEST(GemmRsDefaults, CopyPiecesThatAProgramMayHold) {
+  for (std::int64_t m : {4096, 32768, 65536}) {
+    for (std::int64_t width : {8192, 28672, 262144}) {
+      for (int ranks : {1, 2, 8}) {
+        GemmRsDesc d{.world_size = ranks, .m = m, .n = width, .k = width};
+        GemmRsConfig cfg = default_config(d, Target::kCuda);
+        EXPECT_NO_THROW(gemm_rs(d, cfg)) << to_string(d) << " | " << to_string(cfg);
+      }
+    }
+  }
+}
+
 TEST(GemmRsErrors, NameTheField) {
   GemmRsDesc d{.world_size = 2, .m = 8, .n = 8, .k = 8};
   GemmRsConfig cfg = default_config(d);

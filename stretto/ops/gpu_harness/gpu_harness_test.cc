@@ -9,6 +9,7 @@
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gpu_harness/gpu_case.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/gpu_harness/ranks_time.h"
 #include "stretto/ops/harness/case_data.h"
 
 namespace stretto {
@@ -78,6 +79,25 @@ TEST(TimeGpu, TellsTheLongerOfTwoFills) {
     // No device writes 128 MiB in less than 10 us, or takes a second for it.
     EXPECT_GT(median_interval(ms[0]).median, 0.01) << "graph " << graph;
     EXPECT_LT(median_interval(ms[0]).median, 1000) << "graph " << graph;
+  }
+}
+
+// Every call in turn takes more of a stream's queue than the one before: what is reckoned with, far
+// more, and more than a batch of a few calls.
+TEST(TimeRanks, CallsOfManyEntriesGoInSmallerBatches) {
+  if (cuda::num_devices() == 0) GTEST_SKIP() << "no GPU";
+  GpuWorld world({.size = 1});
+  SymmetricGpuMemory words = world.allocate(4096);
+  for (int entries : {1, 50, 250}) {
+    RanksCall call = [&](int) {
+      for (int i = 0; i < entries; ++i) world.stream(0).fill_bytes(words.on[0].address(), 0, 4096);
+    };
+    auto ms = time_ranks(world, {call, call}, {.warmup_ms = 10, .samples = 30});
+    ASSERT_EQ(ms.size(), 2u);
+    for (const std::vector<double>& of_one : ms) {
+      EXPECT_EQ(of_one.size(), 30u) << entries;
+      EXPECT_GT(median_interval(of_one).median, 0.0005 * entries) << "in ms, a fill is a kernel";
+    }
   }
 }
 

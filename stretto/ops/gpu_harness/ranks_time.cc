@@ -1,6 +1,7 @@
 #include "stretto/ops/gpu_harness/ranks_time.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -20,12 +21,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kEntriesAhead = 400;
 constexpr int kEntriesOfCall = 6;
 constexpr int kEntriesOfGraphCall = 12;  // with a copy engine's
-// Before each batch, so that the devices are busy when the first sample begins.
-constexpr int kUntimedRounds = 2;
-
-// How long enqueueing a batch may take. Longer means that it waits for a device, which waits for
-// the gate.
-constexpr std::chrono::seconds kPatience{5};
+// A call that takes longer to enqueue waits for a device, which waits for the gate.
+constexpr std::chrono::milliseconds kPatience{500};
 
 // Holds all streams back until it is opened.
 class Gate {
@@ -38,6 +35,7 @@ class Gate {
 
   void close() {
     ++round_;
+    calls_ = 0;
     for (int r = 0; r < world_.size(); ++r) {
       world_.stream(r).wait_value(word_.address(), round_, cuda::WaitUntil::kAtLeast);
     }
@@ -45,15 +43,23 @@ class Gate {
       std::mutex mutex;
       std::unique_lock lock(mutex);
       std::condition_variable_any never;
-      never.wait_for(lock, stop, kPatience, [] { return false; });
-      if (!stop.stop_requested()) write(round);
+      for (int before = -1; before != calls_;) {
+        before = calls_;
+        never.wait_for(lock, stop, kPatience, [] { return false; });
+        if (stop.stop_requested()) return;
+      }
+      blocked_at_ = calls_.load();
+      write(round);
     });
   }
-  // DeviceError where the gate had to open before all was enqueued.
-  void open() {
+  // Another call has been enqueued.
+  void passed() { ++calls_; }
+  // How many calls were enqueued while the gate was closed.
+  int open() {
     opener_ = {};  // stops and joins
-    if (read() == round_) throw DeviceError("timing: a stream's queue was full");
+    int calls = read() == round_ ? blocked_at_.load() : calls_.load();
     write(round_);
+    return calls;
   }
 
  private:
@@ -65,6 +71,7 @@ class Gate {
   cuda::HostMappedMemory word_;
   const GpuWorld& world_;
   std::uint64_t round_ = 0;
+  std::atomic<int> calls_ = 0, blocked_at_ = 0;
   std::jthread opener_;
 };
 
@@ -135,21 +142,31 @@ class Sampler {
 
   std::vector<std::vector<double>> run(int samples) {
     std::vector<std::vector<double>> ms(contestants_);
-    for (int done = 0; done < samples; done += rounds_ahead_) {
-      std::size_t count = batch(std::min(rounds_ahead_, samples - done));
-      for (std::size_t i = 0; i < count; ++i) {
+    for (int done = 0; done < samples;) {
+      int rounds = std::min(rounds_ahead_, samples - done);
+      int calls = (untimed_rounds_ + rounds) * static_cast<int>(contestants_);
+      if (int fit = batch(rounds); fit < calls) {
+        enqueue_fewer(fit);
+        continue;
+      }
+      for (std::size_t i = 0; i < static_cast<std::size_t>(rounds) * contestants_; ++i) {
         ms[i % contestants_].push_back(end_[i].slowest_ms(begin_[i]));
       }
+      done += rounds;
     }
     return ms;
   }
 
  private:
-  // Returns how many samples it took.
-  std::size_t batch(int rounds) {
+  // Returns how many of its calls were enqueued before the devices began: all, else its samples are
+  // not worth anything.
+  int batch(int rounds) {
     gate_.close();
-    for (int i = 0; i < kUntimedRounds; ++i, ++round_) {
-      for (std::size_t c = 0; c < contestants_; ++c) sample_(c, round_);
+    for (int i = 0; i < untimed_rounds_; ++i, ++round_) {
+      for (std::size_t c = 0; c < contestants_; ++c) {
+        sample_(c, round_);
+        gate_.passed();
+      }
     }
     std::size_t next = 0;
     for (int i = 0; i < rounds; ++i, ++round_) {
@@ -159,11 +176,23 @@ class Sampler {
         begin_[next].record(world_);
         sample_(c, round_);
         end_[next].record(world_);
+        gate_.passed();
       }
     }
-    gate_.open();
+    int calls = gate_.open();
     world_.synchronize();
-    return next;
+    return calls;
+  }
+
+  // After a batch of which a queue held `fit` calls: launches whose copy engines move many pieces
+  // take more entries than were reckoned with.
+  void enqueue_fewer(int fit) {
+    if (rounds_ahead_ == 1 && untimed_rounds_ == 0) {
+      throw DeviceError("timing: a stream's queue does not hold a call of each contestant");
+    }
+    int rounds = fit * 3 / 4 / static_cast<int>(contestants_);
+    if (rounds <= untimed_rounds_) untimed_rounds_ = rounds > 1 ? 1 : 0;
+    rounds_ahead_ = std::max(rounds - untimed_rounds_, 1);
   }
 
   const GpuWorld& world_;
@@ -172,6 +201,7 @@ class Sampler {
   RankEvents met_;
   Gate gate_;
   int rounds_ahead_ = 1, round_ = 0;
+  int untimed_rounds_ = 2;  // of a batch, so that the devices are busy when its first sample begins
   std::vector<RankEvents> begin_, end_;
 };
 
