@@ -264,7 +264,8 @@ void bind_programs(nb::module_& m) {
              make_language_global();
              new (self) ProgramFile(file, include_dir);
            })
-      .def("program", &ProgramFile::program);
+      .def("program",
+           [](const ProgramFile& file, int world_size) { return file.program(world_size); });
   bind_operators(m);
 }
 
