@@ -86,12 +86,30 @@ void EngineQueues::fork(int rank, const std::vector<std::int64_t>& extents, cons
                         const cuda::Stream& main) {
   Rank& own = *ranks_[static_cast<std::size_t>(rank)];
   const Steps& steps = steps_of(rank, extents);
+  if (main.capture_id() != 0) check_capture(steps, rank);
   main.record(own.start);
   for (std::size_t q = 0; q < own.queues.size(); ++q) {
     const Queue& queue = own.queues[q];
     queue.stream.wait(own.start);
     enqueue(steps[q], rank, at, queue.stream);
     queue.stream.record(queue.done);
+  }
+}
+
+// Nodes that copy within a GPU wait for kernels that wait for them.
+void EngineQueues::check_capture(const Steps& steps, int rank) const {
+  for (const std::vector<EngineStep>& queue : steps) {
+    for (const EngineStep& step : queue) {
+      const EngineCopy& c = step.copy;
+      bool within =
+          step.kind == EngineStep::Kind::kCopy && c.from_rank == rank && c.to_rank == rank;
+      if (!within) continue;
+      throw UserError(fmt::format(
+          "{}: its copy engines copy '{}' to '{}' within rank {}, which does not get on in graphs: "
+          "let SMs copy there",
+          program_.name, program_.tensors[static_cast<std::size_t>(c.from_tensor)].name,
+          program_.tensors[static_cast<std::size_t>(c.to_tensor)].name, rank));
+    }
   }
 }
 

@@ -36,7 +36,8 @@ class EngineQueues {
   std::int64_t num_marks(int rank) const;
 
   // Enqueues a rank's copies behind what `main` has so far, on the queues' own streams. May be
-  // captured. One thread at a time per rank.
+  // captured where no queue copies within its rank (else UserError, and nothing is enqueued). One
+  // thread at a time per rank.
   void fork(int rank, const std::vector<std::int64_t>& extents, const Addresses& at,
             const cuda::Stream& main);
   // `main` goes on when the copies are done.
@@ -52,6 +53,7 @@ class EngineQueues {
   struct Rank;
   using Steps = std::vector<std::vector<EngineStep>>;
 
+  void check_capture(const Steps& steps, int rank) const;
   const Steps& steps_of(int rank, const std::vector<std::int64_t>& extents);
   void enqueue(const std::vector<EngineStep>& steps, int rank, const Addresses& at,
                const cuda::Stream& stream) const;

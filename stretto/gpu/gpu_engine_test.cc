@@ -25,10 +25,11 @@ using Clock = std::chrono::steady_clock;
 constexpr int kRanks = 2, kRows = 512, kCols = 1024, kChunks = 4, kChunkRows = kRows / kChunks;
 constexpr std::size_t kBytes = std::size_t{kRows} * kCols * 4;
 
-enum class Way { kPull, kSend };
+enum class Way { kPull, kPullAndKeep, kSend };
 
 // sum += the peer's `in`, which travels through `full` in chunks. kPull: queues wait for nobody's
-// kernel. kSend: the kernel copies `in` first, and its queues send what is copied.
+// kernel. kPullAndKeep: and they copy the own `in` too. kSend: the kernel copies `in` first, and
+// its queues send what is copied.
 Program accumulate(Way way) {
   ProgramBuilder p("accumulate", kRanks);
   auto in = p.input("in", DType::kF32, {kRows, kCols}, Space::kSymmetric);
@@ -41,11 +42,14 @@ Program accumulate(Way way) {
   auto chunk = [&](const TensorRef& x, const Index& i) {
     return x.tile({i * kChunkRows, 0}, kChunkRows, kCols);
   };
-  if (way == Way::kPull) {
+  if (way != Way::kSend) {
+    TensorRef kept;
+    if (way == Way::kPullAndKeep) kept = p.buffer("kept", DType::kF32, {kRows, kCols});
     auto done = p.signal("done");
     p.role("pull", Resource::copy_engine(1), p.range(kChunks), [&](const Tile& t) {
       p.wait(ready, peer);
       p.copy(chunk(full, t.index), chunk(in.on(peer), t.index));
+      if (way == Way::kPullAndKeep) p.copy(chunk(kept, t.index), chunk(in, t.index));
       p.notify(arrived[t.index], p.rank());
       p.when(t.index == kChunks - 1, [&] { p.notify(done, peer); });
     });
@@ -271,6 +275,21 @@ TEST_F(GpuEngines, GraphsOfSeveralLaunchesThatFetch) {
     expect_sums(fmt::format("{} in a graph", launches));
     launch_often(10, "launched after replays");
   }
+}
+
+TEST_F(GpuEngines, CopiesWithinARankAreRefusedInGraphs) {
+  start(Way::kPullAndKeep);
+  launch_often(20, "launched");
+  for (int r = 0; r < kRanks; ++r) {
+    const cuda::Stream& stream = world_->stream(r);
+    stream.begin_capture();
+    EXPECT_THROW(instance_->launch(args_, r, stream), UserError);
+    stream.end_capture();
+  }
+  world_->clear_fault();  // the order of launches, of which each rank has lost one
+  instance_->recover();
+  clear();
+  launch_often(20, "launched after the refusal");
 }
 
 TEST_F(GpuEngines, QueuesThatWaitForTheirKernel) {

@@ -214,8 +214,8 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
 std::vector<CollectiveConfig> gpu_configs(const CollectiveDesc& d, Collective collective,
                                           AllReduceKind kind) {
   bool two_shot = collective == Collective::kAllReduce && kind == AllReduceKind::kTwoShot;
-  bool copies = two_shot || collective == Collective::kAllGather;
-  std::vector<CollectiveConfig> configs = gpu_candidates(d, two_shot ? 2 : 1, copies);
+  // The all-gather's engines would copy the own rows within the rank, which graphs refuse.
+  std::vector<CollectiveConfig> configs = gpu_candidates(d, two_shot ? 2 : 1, two_shot);
   for (CollectiveConfig& config : configs) config.all_reduce = kind;
   return configs;
 }
