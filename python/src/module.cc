@@ -10,6 +10,7 @@
 #include <chrono>
 
 #include "executable.h"
+#include "plan_cache.h"
 #include "programs.h"
 #include "stretto/runtime/recorder.h"
 
@@ -160,6 +161,36 @@ void bind_launches(nb::module_& m) {
           },
           nb::call_guard<nb::gil_scoped_release>())
       .def("launch", &launch, nb::arg("addresses"), nb::kw_only(), nb::arg("extents"));
+  nb::class_<PlanCache>(m, "PlanCache")
+      .def(nb::init<std::shared_ptr<Session>, int, nb::object>())
+      .def("know_torch",
+           [](PlanCache& plans, nb::object tensor, nb::object parameter,
+              nb::object is_grad_enabled) {
+             plans.reader().know_torch(std::move(tensor), std::move(parameter),
+                                       std::move(is_grad_enabled));
+           })
+      .def(
+          "replay",
+          [](PlanCache& plans, nb::handle op, std::int64_t option, nb::handle out,
+             nb::args arrays) {
+            nb::object result = plans.replay(op, option, out, std::move(arrays));
+            return result.is_valid() ? result : nb::none();
+          },
+          nb::arg("op"), nb::arg("option"), nb::arg("out").none(), nb::arg("arrays"))
+      .def(
+          "add",
+          [](PlanCache& plans, nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
+             nb::handle result, nb::object make, std::shared_ptr<Executable> executable,
+             std::vector<std::uintptr_t> addresses, std::vector<std::int64_t> extents) {
+            plans.add(std::move(op), option, out, std::move(arrays), result, std::move(make),
+                      {std::move(executable), std::move(addresses), std::move(extents)});
+          },
+          nb::arg("op"), nb::arg("option"), nb::arg("out").none(), nb::arg("arrays"), nb::kw_only(),
+          nb::arg("result"), nb::arg("make"), nb::arg("executable"), nb::arg("addresses"),
+          nb::arg("extents"))
+      .def("clear", &PlanCache::clear)
+      .def("enter", &PlanCache::enter)
+      .def("leave", &PlanCache::leave);
 }
 
 }  // namespace

@@ -3,8 +3,9 @@ speaks DLPack."""
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import Any, Sequence, Tuple
+from typing import Any, Callable, Sequence, Tuple
 
 import numpy as np
 
@@ -52,6 +53,10 @@ class NumpyKind:
     @staticmethod
     def empty(shape: Sequence[int], like: np.ndarray) -> np.ndarray:
         return np.empty(shape, like.dtype)
+
+    @staticmethod
+    def maker(x: np.ndarray) -> Callable[[], np.ndarray]:
+        return functools.partial(np.empty, x.shape, x.dtype)
 
     @staticmethod
     def transpose(x: np.ndarray) -> np.ndarray:
@@ -106,6 +111,11 @@ class TorchKind:
         return like.new_empty(tuple(shape))
 
     @staticmethod
+    def maker(x):
+        torch = sys.modules["torch"]
+        return functools.partial(torch.empty, *x.shape, dtype=x.dtype, device=x.device)
+
+    @staticmethod
     def transpose(x):
         return x.transpose(-1, -2)
 
@@ -134,6 +144,14 @@ class TorchKind:
     def from_bytes(raw: np.ndarray, dtype: str, shape: Sequence[int]):
         torch = sys.modules["torch"]
         return torch.from_numpy(raw).view(getattr(torch, dtype)).reshape(tuple(shape))
+
+
+def kind_of(x: Any) -> Any:
+    """The kind of an array that is taken as it is; else None."""
+    if isinstance(x, np.ndarray):
+        return NumpyKind
+    torch = sys.modules.get("torch")
+    return TorchKind if torch is not None and isinstance(x, torch.Tensor) else None
 
 
 def adopt(x: Any) -> Tuple[Any, Any]:

@@ -4,7 +4,7 @@ contributes to other ranks' results counts."""
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -36,110 +36,98 @@ def _resized(shape, dim: int, *, times: int = 1, parts: int = 1, last: Optional[
     return size
 
 
-def _op(name: str):
-    return torch.library.custom_op(f"stretto::{name}", mutates_args=())
-
-
 def _rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
-@_op("all_gather")
-def all_gather(x: Tensor, dim: int) -> Tensor:
-    return ops.all_gather(x.detach(), dim=dim)
+_library = torch.library.Library("stretto", "DEF")
 
 
-@all_gather.register_fake
-def _(x, dim):
-    return x.new_empty(_resized(x.shape, dim, times=current().size))
+def _define(schema: str, body: Callable, fake: Callable):
+    """An operator of torch.library: `body` computes it, `fake` its result's shape."""
+    name = schema.partition("(")[0]
+    _library.define(schema, tags=torch.Tag.pt2_compliant_tag)
+    _library.impl(name, body, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"stretto::{name}", fake, lib=_library)
+    return getattr(torch.ops.stretto, name).default
 
 
-@_op("reduce_scatter")
-def reduce_scatter(x: Tensor, dim: int, reduce_op: str) -> Tensor:
+def _is_plain(x: Tensor) -> bool:
+    return type(x) in (Tensor, torch.nn.Parameter)  # pylint: disable=unidiomatic-typecheck
+
+
+def _differentiate(op, body: Callable, keep: Callable, backward: Callable) -> None:
+    """Gives `op` its gradient. `keep(ctx, inputs)` saves what `backward(ctx, grad)` needs. Ordinary
+    tensors go to `body` at once; where somebody traces, the call goes on to them."""
+    below = torch._C._after_autograd_keyset  # pylint: disable=protected-access
+
+    def forward(inputs, keyset):
+        if keyset is None:
+            return body(*inputs)
+        with torch._C._AutoDispatchBelowAutograd():  # pylint: disable=protected-access
+            return op.redispatch(keyset & below, *inputs)
+
+    class Node(torch.autograd.Function):  # pylint: disable=abstract-method
+        @staticmethod
+        def forward(ctx, *args):
+            *inputs, keyset = args
+            keep(ctx, inputs)
+            return forward(inputs, keyset)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return *backward(ctx, grad), None
+
+    def kernel(keyset, *inputs):
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        traced = torch._C._len_torch_dispatch_stack()  # pylint: disable=protected-access
+        if not traced and all(map(_is_plain, tensors)):
+            keyset = None
+        if torch.is_grad_enabled() and any([x.requires_grad for x in tensors]):
+            return Node.apply(*inputs, keyset)
+        return forward(inputs, keyset)
+
+    name = op.name().partition("::")[2]
+    _library.impl(name, kernel, "Autograd", with_keyset=True)
+
+
+def _all_gather(x, dim):
+    return current().call(ops._all_gather, dim, None, x)
+
+
+def _reduce_scatter(x, dim, reduce_op):
     return ops.reduce_scatter(x.detach(), dim=dim, reduce_op=reduce_op)
 
 
-@reduce_scatter.register_fake
-def _(x, dim, reduce_op):
-    return x.new_empty(_resized(x.shape, dim, parts=current().size))
-
-
-@_op("all_reduce")
-def all_reduce(x: Tensor, reduce_op: str) -> Tensor:
+def _all_reduce(x, reduce_op):
+    if reduce_op == "sum":
+        return current().call(ops._all_reduce, 0, None, x)
     return ops.all_reduce(x.detach(), reduce_op=reduce_op)
 
 
-@all_reduce.register_fake
-def _(x, reduce_op):
-    return x.new_empty(x.shape)
+def _all_gather_matmul(a, b, gather_dim):
+    return current().call(ops._all_gather_matmul, gather_dim, None, a, b)
 
 
-@_op("all_gather_matmul")
-def all_gather_matmul(a: Tensor, b: Tensor, gather_dim: int) -> Tensor:
-    return ops.all_gather_matmul(a.detach(), b.detach(), gather_dim=gather_dim)
-
-
-@all_gather_matmul.register_fake
-def _(a, b, gather_dim):
-    return a.new_empty(_resized(a.shape, gather_dim, times=current().size, last=b.shape[1]))
-
-
-@_op("matmul_reduce_scatter")
-def matmul_reduce_scatter(a: Tensor, b: Tensor, scatter_dim: int, reduce_op: str) -> Tensor:
+def _matmul_reduce_scatter(a, b, scatter_dim, reduce_op):
     return ops.matmul_reduce_scatter(
         a.detach(), b.detach(), scatter_dim=scatter_dim, reduce_op=reduce_op
     )
 
 
-@matmul_reduce_scatter.register_fake
-def _(a, b, scatter_dim, reduce_op):
-    return a.new_empty(_resized(a.shape, scatter_dim, parts=current().size, last=b.shape[1]))
+def _matmul_all_reduce(a, b, replicated):
+    return current().call(ops._matmul_all_reduce, 0, None, a, b)
 
 
-@_op("matmul_all_reduce")
-def matmul_all_reduce(a: Tensor, b: Tensor, replicated: bool) -> Tensor:
-    """replicated: all ranks go on with the same result to the same loss, which counts once."""
-    return ops.matmul_all_reduce(a.detach(), b.detach())
-
-
-@matmul_all_reduce.register_fake
-def _(a, b, replicated):
-    return a.new_empty(tuple(a.shape[:-1]) + (b.shape[1],))
-
-
-@_op("copy_to_ranks")
-def copy_to_ranks(x: Tensor) -> Tensor:
-    """The same value on every rank, each of which uses it its own way: gradients are summed over
-    the ranks."""
+def _copy_to_ranks(x):
     return x.clone()
 
 
-@copy_to_ranks.register_fake
-def _(x):
-    return x.new_empty(x.shape)
-
-
-@_op("all_reduce_add_rms_norm")
-def all_reduce_add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float
-) -> Tuple[Tensor, Tensor]:
+def _all_reduce_add_rms_norm(x, residual, weight, eps):
     return ops.all_reduce_add_rms_norm(x.detach(), residual.detach(), weight.detach(), eps=eps)
 
 
-@all_reduce_add_rms_norm.register_fake
-def _(x, residual, weight, eps):
-    return x.new_empty(x.shape), x.new_empty(x.shape)
-
-
-@_op("scaled_dot_product_attention")
-def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    is_causal: bool,
-    scale: Optional[float],
-    enable_gqa: bool,
-) -> Tensor:
+def _scaled_dot_product_attention(query, key, value, is_causal, scale, enable_gqa):
     return ops.scaled_dot_product_attention(
         query.detach(),
         key.detach(),
@@ -150,9 +138,58 @@ def scaled_dot_product_attention(
     )
 
 
-@scaled_dot_product_attention.register_fake
-def _(query, key, value, is_causal, scale, enable_gqa):
-    return query.new_empty(query.shape)
+all_gather = _define(
+    "all_gather(Tensor x, int dim) -> Tensor",
+    _all_gather,
+    lambda x, dim: x.new_empty(_resized(x.shape, dim, times=current().size)),
+)
+reduce_scatter = _define(
+    "reduce_scatter(Tensor x, int dim, str reduce_op) -> Tensor",
+    _reduce_scatter,
+    lambda x, dim, _: x.new_empty(_resized(x.shape, dim, parts=current().size)),
+)
+all_reduce = _define(
+    "all_reduce(Tensor x, str reduce_op) -> Tensor",
+    _all_reduce,
+    lambda x, _: x.new_empty(x.shape),
+)
+all_gather_matmul = _define(
+    "all_gather_matmul(Tensor a, Tensor b, int gather_dim) -> Tensor",
+    _all_gather_matmul,
+    lambda a, b, dim: a.new_empty(
+        _resized(a.shape, dim, times=current().size, last=b.shape[1])
+    ),
+)
+matmul_reduce_scatter = _define(
+    "matmul_reduce_scatter(Tensor a, Tensor b, int scatter_dim, str reduce_op) -> Tensor",
+    _matmul_reduce_scatter,
+    lambda a, b, dim, _: a.new_empty(
+        _resized(a.shape, dim, parts=current().size, last=b.shape[1])
+    ),
+)
+# replicated: all ranks go on with the same result to the same loss, which counts once.
+matmul_all_reduce = _define(
+    "matmul_all_reduce(Tensor a, Tensor b, bool replicated) -> Tensor",
+    _matmul_all_reduce,
+    lambda a, b, _: a.new_empty(tuple(a.shape[:-1]) + (b.shape[1],)),
+)
+# The same value on every rank, each of which uses it its own way: gradients are summed over the
+# ranks.
+copy_to_ranks = _define(
+    "copy_to_ranks(Tensor x) -> Tensor", _copy_to_ranks, lambda x: x.new_empty(x.shape)
+)
+all_reduce_add_rms_norm = _define(
+    "all_reduce_add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps)"
+    " -> (Tensor, Tensor)",
+    _all_reduce_add_rms_norm,
+    lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape)),
+)
+scaled_dot_product_attention = _define(
+    "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, bool is_causal,"
+    " float? scale, bool enable_gqa) -> Tensor",
+    _scaled_dot_product_attention,
+    lambda query, *_: query.new_empty(query.shape),
+)
 
 
 def _scale(reduce_op: str) -> float:
@@ -163,19 +200,23 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1.0 else x * factor
 
 
-def _keep_dim(ctx, inputs, output):
+def _keep_nothing(ctx, inputs):
+    pass
+
+
+def _keep_dim(ctx, inputs):
     ctx.dim = inputs[1]
 
 
-def _keep_dim_and_op(ctx, inputs, output):
+def _keep_dim_and_op(ctx, inputs):
     ctx.dim, ctx.reduce_op = inputs[1], inputs[2]
 
 
-def _keep_op(ctx, inputs, output):
+def _keep_op(ctx, inputs):
     ctx.reduce_op = inputs[1]
 
 
-def _keep_factors(ctx, inputs, output):
+def _keep_factors(ctx, inputs):
     ctx.save_for_backward(inputs[0], inputs[1])
     ctx.options = inputs[2:]
 
@@ -211,19 +252,34 @@ def _matmul_all_reduce_backward(ctx, grad):
     return grad @ b.t(), _rows(a).t() @ _rows(grad), None
 
 
-all_gather.register_autograd(
-    lambda ctx, grad: (reduce_scatter(grad, ctx.dim, "sum"), None), setup_context=_keep_dim
-)
-reduce_scatter.register_autograd(
-    lambda ctx, grad: (all_gather(_scaled(grad, _scale(ctx.reduce_op)), ctx.dim), None, None),
-    setup_context=_keep_dim_and_op,
-)
-all_reduce.register_autograd(
-    lambda ctx, grad: (all_reduce(grad, ctx.reduce_op), None), setup_context=_keep_op
-)
-copy_to_ranks.register_autograd(lambda ctx, grad: all_reduce(grad, "sum"))
-all_gather_matmul.register_autograd(_all_gather_matmul_backward, setup_context=_keep_factors)
-matmul_reduce_scatter.register_autograd(
-    _matmul_reduce_scatter_backward, setup_context=_keep_factors
-)
-matmul_all_reduce.register_autograd(_matmul_all_reduce_backward, setup_context=_keep_factors)
+def _all_gather_backward(ctx, grad):
+    return reduce_scatter(grad, ctx.dim, "sum"), None
+
+
+def _reduce_scatter_backward(ctx, grad):
+    return all_gather(_scaled(grad, _scale(ctx.reduce_op)), ctx.dim), None, None
+
+
+def _all_reduce_backward(ctx, grad):
+    return all_reduce(grad, ctx.reduce_op), None
+
+
+def _copy_to_ranks_backward(_, grad):
+    return (all_reduce(grad, "sum"),)
+
+
+for _op, _body, _keep, _backward in (
+    (all_gather, _all_gather, _keep_dim, _all_gather_backward),
+    (reduce_scatter, _reduce_scatter, _keep_dim_and_op, _reduce_scatter_backward),
+    (all_reduce, _all_reduce, _keep_op, _all_reduce_backward),
+    (copy_to_ranks, _copy_to_ranks, _keep_nothing, _copy_to_ranks_backward),
+    (all_gather_matmul, _all_gather_matmul, _keep_factors, _all_gather_matmul_backward),
+    (
+        matmul_reduce_scatter,
+        _matmul_reduce_scatter,
+        _keep_factors,
+        _matmul_reduce_scatter_backward,
+    ),
+    (matmul_all_reduce, _matmul_all_reduce, _keep_factors, _matmul_all_reduce_backward),
+):
+    _differentiate(_op, _body, _keep, _backward)

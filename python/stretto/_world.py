@@ -11,7 +11,10 @@ import sys
 import threading
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
+import numpy as np
+
 from . import _core, _route
+from ._arrays import TorchKind, kind_of
 from .errors import UserError
 
 _compiled: Dict[Any, Any] = {}
@@ -42,7 +45,9 @@ class Group:
         self.rank = rank
         self.size = session.size
         self._entries: Dict[Any, _Entry] = {}
-        self._busy = threading.Lock()
+        self.plans = _core.PlanCache(session, rank, np.ndarray)
+        self._num_launches = 0
+        self._last_launch: Any = None
         self._alone: Optional[Group] = None
 
     def __repr__(self) -> str:
@@ -59,12 +64,44 @@ class Group:
     @contextlib.contextmanager
     def used(self):
         """Refuses a second thread: the order of collective calls would be a matter of chance."""
-        if not self._busy.acquire(blocking=False):
+        if not self.plans.enter():
             raise UserError(f"rank {self.rank}: stretto is being called from another thread")
         try:
             yield
         finally:
-            self._busy.release()
+            self.plans.leave()
+
+    def call(self, op: Callable[..., Any], option: int, out: Any, *arrays: Any) -> Any:
+        """op(*arrays, option, out). A call that is one launch over these arrays and its result as
+        they are becomes a plan, which the next call of the same layouts follows without Python."""
+        result = self.plans.replay(op, option, out, *arrays)
+        if result is not None:
+            return result
+        before = self._num_launches
+        result = op(*arrays, option, out)
+        if self._num_launches == before + 1:
+            executable, addresses, extents = self._last_launch
+            kind = kind_of(result)
+            if kind is TorchKind:
+                torch = sys.modules["torch"]
+                self.plans.know_torch(torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled)
+            if kind is not None:
+                self.plans.add(
+                    op,
+                    option,
+                    out,
+                    *arrays,
+                    result=result,
+                    make=kind.maker(result),
+                    executable=executable,
+                    addresses=addresses,
+                    extents=extents,
+                )
+        self._last_launch = None
+        return result
+
+    def is_symmetric(self, address: int) -> bool:
+        return self.session.is_symmetric(self.rank, address)
 
     def launch(
         self,
@@ -76,9 +113,7 @@ class Group:
     ) -> None:
         """Launches the program that `key` stands for, which `make` builds when it is new here.
         `names` says which tensor each address is of. Collective."""
-        if not self._busy.acquire(blocking=False):
-            raise UserError(f"rank {self.rank}: stretto is being called from another thread")
-        try:
+        with self.used():
             entry = self._entries.get(key)
             if entry is None:
                 entry = self._entries[key] = _Entry(_compile(key, make), names)
@@ -87,7 +122,7 @@ class Group:
             staged = (
                 tuple(
                     [
-                        i in symmetric and not self.session.is_symmetric(self.rank, a)
+                        i in symmetric and not self.is_symmetric(a)
                         for i, a in enumerate(args)
                     ]
                 )
@@ -101,10 +136,11 @@ class Group:
                 )
                 entry.executables[staged] = executable
             executable.launch(*args, extents=extents)
-        finally:
-            self._busy.release()
+            self._num_launches += 1
+            self._last_launch = executable, args, list(extents)
 
     def close(self, *, at_once: bool = False) -> None:
+        self.plans.clear()
         self._entries.clear()
         self.session.finalize(at_once)
         if self._alone is not None:

@@ -101,6 +101,10 @@ def all_gather(x, *, dim: int = 0, out=None):
     element type."""
     if out is None and _route.wants(x):
         return _route.layer.all_gather(x, dim)
+    return current().call(_all_gather, dim, out, x)
+
+
+def _all_gather(x, dim, out):
     kind, x = adopt(x)
     group = current()
     if x.ndim == 0:
@@ -133,15 +137,29 @@ def _factor(op: str, reduce_op: str, size: int) -> float:
     return 1.0 if reduce_op == "sum" else 1.0 / size
 
 
+def _scaled(result, factor: float):
+    if factor != 1.0:
+        kind, x = adopt(result)
+        kind.scale(x, factor)
+    return result
+
+
 def reduce_scatter(x, *, dim: int = 0, reduce_op: str = "sum", out=None):
     """The sum (or average: "avg") over the ranks, of which each rank gets its part along `dim`:
     [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order and rounded once."""
     if out is None and _route.wants(x):
         return _route.layer.reduce_scatter(x, dim, reduce_op)
+    group = current()
+    if reduce_op == "sum":
+        return group.call(_reduce_scatter, dim, out, x)
+    factor = _factor("reduce_scatter", reduce_op, group.size)
+    return _scaled(group.call(_reduce_scatter, dim, out, x), factor)
+
+
+def _reduce_scatter(x, dim, out):
     kind, x = adopt(x)
     group = current()
     dtype = _computed("reduce_scatter", kind, x)
-    factor = _factor("reduce_scatter", reduce_op, group.size)
     if x.ndim == 0:
         raise UserError("reduce_scatter: need at least one dimension")
     dim = _axis("reduce_scatter", "dim", dim, x.ndim)
@@ -166,8 +184,6 @@ def reduce_scatter(x, *, dim: int = 0, reduce_op: str = "sum", out=None):
     )
     if dim != 0:
         kind.assign(written, kind.move(target, 0, dim))
-    if factor != 1.0:
-        kind.scale(written, factor)
     return _finish(kind, result, written)
 
 
@@ -176,15 +192,28 @@ def all_reduce(x, *, reduce_op: str = "sum", out=None):
     float32 in rank order. `out` may be `x`."""
     if out is None and _route.wants(x):
         return _route.layer.all_reduce(x, reduce_op)
+    group = current()
+    if reduce_op == "sum":
+        return group.call(_all_reduce, 0, out, x)
+    factor = _factor("all_reduce", reduce_op, group.size)
+    return _scaled(group.call(_all_reduce, 0, out, x), factor)
+
+
+def _apart(kind, group, x, written):
+    """Where the launch writes a result of x's shape: `written`, unless peers read it there."""
+    address = kind.address(x)
+    if kind.address(written) != address or not group.is_symmetric(address):
+        return written
+    return kind.empty(x.shape, x)
+
+
+def _all_reduce(x, _, out):
     kind, x = adopt(x)
     group = current()
     dtype = _computed("all_reduce", kind, x)
-    factor = _factor("all_reduce", reduce_op, group.size)
     dense = kind.dense(x)
     result, written = _result("all_reduce", kind, out, x.shape, x)
-    target = written
-    if kind.address(written) == kind.address(dense):  # inputs are not outputs
-        target = kind.empty(x.shape, x)
+    target = _apart(kind, group, dense, written)
     rows, n = _matrix(math.prod(x.shape))
     size = group.size
     group.launch(
@@ -194,8 +223,6 @@ def all_reduce(x, *, reduce_op: str = "sum", out=None):
         (kind.address(dense), kind.address(target)),
         (rows,),
     )
-    if factor != 1.0:
-        kind.scale(target, factor)
     if target is not written:
         kind.assign(written, target)
     return _finish(kind, result, written)
@@ -204,13 +231,17 @@ def all_reduce(x, *, reduce_op: str = "sum", out=None):
 def broadcast(x, root: int = 0, *, out=None):
     """The array of rank `root` on every rank, of any element type. On other ranks `x` gives shape
     and element type only."""
+    return current().call(_broadcast, root, out, x)
+
+
+def _broadcast(x, root, out):
     kind, x = adopt(x)
     group = current()
     if not 0 <= root < group.size:
         raise UserError(f"broadcast: root {root} of {group.size} ranks")
     dense = kind.dense(x)
     result, written = _result("broadcast", kind, out, x.shape, x)
-    target = kind.empty(x.shape, x) if kind.address(written) == kind.address(dense) else written
+    target = _apart(kind, group, dense, written)
     dtype, per = _moved_as(kind.dtype(x), x.shape, _itemsize(kind, x))
     rows, n = _matrix(math.prod(x.shape) * per)
     size = group.size
@@ -324,8 +355,13 @@ def all_gather_matmul(a_shard, b, *, gather_dim: int = 0, return_a: bool = False
     if out is None and _route.wants(a_shard, b):
         result = _route.layer.all_gather_matmul(a_shard, b, gather_dim)
         return (_route.layer.all_gather(a_shard, gather_dim), result) if return_a else result
+    result = current().call(_all_gather_matmul, gather_dim, out, a_shard, b)
+    return (all_gather(a_shard, dim=gather_dim), result) if return_a else result
+
+
+def _all_gather_matmul(a, b, gather_dim, out):
     op = "all_gather_matmul"
-    kind, dtype, a, bt = _factors(op, a_shard, b)
+    kind, dtype, a, bt = _factors(op, a, b)
     group = current()
     dim = _axis(op, "gather_dim", gather_dim, a.ndim)
     if dim == a.ndim - 1:
@@ -347,8 +383,7 @@ def all_gather_matmul(a_shard, b, *, gather_dim: int = 0, return_a: bool = False
     )
     if dim != 0:
         kind.assign(written, kind.move(target, 0, dim))
-    result = _finish(kind, result, written)
-    return (all_gather(a, dim=dim), result) if return_a else result
+    return _finish(kind, result, written)
 
 
 def matmul_reduce_scatter(a, b, *, scatter_dim: int = 0, reduce_op: str = "sum", out=None):
@@ -362,10 +397,17 @@ def matmul_reduce_scatter(a, b, *, scatter_dim: int = 0, reduce_op: str = "sum",
     """
     if out is None and _route.wants(a, b):
         return _route.layer.matmul_reduce_scatter(a, b, scatter_dim, reduce_op)
+    group = current()
+    if reduce_op == "sum":
+        return group.call(_matmul_reduce_scatter, scatter_dim, out, a, b)
+    factor = _factor("matmul_reduce_scatter", reduce_op, group.size)
+    return _scaled(group.call(_matmul_reduce_scatter, scatter_dim, out, a, b), factor)
+
+
+def _matmul_reduce_scatter(a, b, scatter_dim, out):
     op = "matmul_reduce_scatter"
     kind, dtype, a, bt = _factors(op, a, b)
     group = current()
-    factor = _factor(op, reduce_op, group.size)
     dim = _axis(op, "scatter_dim", scatter_dim, a.ndim)
     if dim == a.ndim - 1:
         raise UserError(f"{op}: scatter_dim {scatter_dim}: only dimensions of a but the last")
@@ -390,8 +432,6 @@ def matmul_reduce_scatter(a, b, *, scatter_dim: int = 0, reduce_op: str = "sum",
     )
     if dim != 0:
         kind.assign(written, kind.move(target, 0, dim))
-    if factor != 1.0:
-        kind.scale(written, factor)
     return _finish(kind, result, written)
 
 
@@ -400,6 +440,10 @@ def matmul_all_reduce(a, b, *, out=None):
     same bits on all."""
     if out is None and _route.wants(a, b):
         return _route.layer.matmul_all_reduce(a, b, False)
+    return current().call(_matmul_all_reduce, 0, out, a, b)
+
+
+def _matmul_all_reduce(a, b, _, out):
     op = "matmul_all_reduce"
     kind, dtype, a, bt = _factors(op, a, b)
     group = current()

@@ -218,3 +218,39 @@ def test_dlpack_arrays(rng):
     x = rng.uniform(-1, 1, (4, 4)).astype(np.float32)
     (got,) = testing.run(1, lambda: stretto.all_reduce(Foreign(x)))
     np.testing.assert_array_equal(got, x)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_repeated_calls_in_any_layout_are_as_the_first(size, rng):
+    """A repeated call follows a plan made at the first of its kind: one plan must not serve calls
+    that look alike but for strides, aliases, element types or where the arrays lie."""
+    seeds = rng.integers(1 << 30, size=60)
+
+    def body():
+        symmetric = stretto.symm_mem.empty(4, 4)
+        for seed in seeds:
+            same = np.random.default_rng(seed)  # the same choices on every rank
+            dtype = same.choice([np.float32, np.float16])
+            both = [same.integers(-3, 4, (4, 4)).astype(dtype) for _ in range(size)]
+            layout, aliased, avg = same.integers(4), same.integers(3), same.integers(2)
+            x = both[stretto.rank()].copy()
+            if layout == 1:
+                x = np.asfortranarray(x)
+            elif layout == 2:
+                x = np.repeat(x, 2, 1)[:, ::2]
+            elif layout == 3:
+                symmetric[...] = x
+                x = symmetric
+            w = x if aliased == 1 else x.T if aliased == 2 else both[0][::-1].copy()
+            want_c = np.concatenate(both) @ w
+            op = "avg" if avg else "sum"
+            total = sum(both) / (size if avg else 1)
+            np.testing.assert_array_equal(stretto.all_gather(x, dim=avg), np.concatenate(both, avg))
+            np.testing.assert_array_equal(stretto.all_gather_matmul(x, w.astype(x.dtype)), want_c)
+            np.testing.assert_array_equal(stretto.all_gather_matmul(x, w.astype(x.dtype)), want_c)
+            np.testing.assert_array_equal(stretto.all_reduce(x, reduce_op=op), total)
+            out = x if aliased == 1 else np.full((4, 4), np.nan, x.dtype)
+            assert stretto.all_reduce(x, reduce_op=op, out=out) is out
+            np.testing.assert_array_equal(out, total)
+
+    testing.run(size, body)

@@ -1,0 +1,94 @@
+#include "array_view.h"
+
+#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
+#define NO_IMPORT_ARRAY
+#include <numpy/ndarraytypes.h>
+
+#include <bit>
+#include <utility>
+
+namespace nb = nanobind;
+
+namespace stretto::python {
+namespace {
+
+// DLPackExchangeAPI of dlpack.h 1.2, as the capsule "dlpack_exchange_api" holds it.
+struct ExchangeTable {
+  struct {
+    std::uint32_t major, minor;
+    const void* older;
+  } header;
+  void (*allocate)();
+  void (*export_owned)();
+  void (*import_owned)();
+  int (*read_tensor)(void* tensor, nb::dlpack::dltensor* out);  // may be null
+  void (*current_stream)();
+};
+constexpr std::uint32_t kMajorVersion = 1;
+constexpr std::int32_t kCpu = 1;
+
+static_assert(sizeof(npy_intp) == sizeof(std::int64_t));
+
+}  // namespace
+
+void ArrayReader::know_torch(nb::object tensor, nb::object parameter, nb::object is_grad_enabled) {
+  nb::object capsule = nb::getattr(tensor, "__dlpack_c_exchange_api__", nb::none());
+  if (read_tensor_ != nullptr || !PyCapsule_CheckExact(capsule.ptr())) return;
+  auto* table =
+      static_cast<const ExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (table == nullptr) nb::raise_python_error();
+  if (table->header.major != kMajorVersion || table->read_tensor == nullptr) return;
+  tensor_ = std::move(tensor);
+  parameter_ = std::move(parameter);
+  is_grad_enabled_ = std::move(is_grad_enabled);
+  requires_grad_ = nb::str("requires_grad");
+  read_tensor_ = table->read_tensor;
+}
+
+bool ArrayReader::read(nb::handle array, ArrayView* view) const {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(array.ptr()));
+  if (type == ndarray_.ptr()) return read_numpy(array.ptr(), view);
+  if (read_tensor_ == nullptr || (type != tensor_.ptr() && type != parameter_.ptr())) return false;
+  return read_torch(array.ptr(), view);
+}
+
+// Element types are singletons, but for structured ones, which then have plans of their own.
+bool ArrayReader::read_numpy(PyObject* object, ArrayView* view) const {
+  auto* array = reinterpret_cast<PyArrayObject*>(object);
+  view->kind = ArrayView::Kind::kNumpy;
+  view->data = static_cast<std::byte*>(PyArray_DATA(array));
+  view->dtype = reinterpret_cast<std::uintptr_t>(PyArray_DESCR(array));
+  view->num_dims = PyArray_NDIM(array);
+  view->shape = reinterpret_cast<const std::int64_t*>(PyArray_DIMS(array));
+  view->strides = reinterpret_cast<const std::int64_t*>(PyArray_STRIDES(array));
+  view->is_writable = (PyArray_FLAGS(array) & NPY_ARRAY_WRITEABLE) != 0;
+  return true;
+}
+
+bool ArrayReader::read_torch(PyObject* tensor, ArrayView* view) const {
+  if (wants_gradient(tensor)) return false;
+  nb::dlpack::dltensor read;
+  if (read_tensor_(tensor, &read) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  if (read.device.device_type != kCpu || read.strides == nullptr) return false;
+  static_assert(sizeof(read.dtype) == sizeof(std::uint32_t));
+  view->kind = ArrayView::Kind::kTorch;
+  view->data = static_cast<std::byte*>(read.data) + read.byte_offset;
+  view->dtype = std::bit_cast<std::uint32_t>(read.dtype);
+  view->num_dims = read.ndim;
+  view->shape = read.shape;
+  view->strides = read.strides;
+  view->is_writable = true;
+  return true;
+}
+
+bool ArrayReader::wants_gradient(PyObject* tensor) const {
+  nb::object requires_grad = nb::steal(PyObject_GetAttr(tensor, requires_grad_.ptr()));
+  if (!requires_grad.is_valid()) nb::raise_python_error();
+  if (requires_grad.ptr() == Py_False) return false;
+  return is_grad_enabled_().ptr() != Py_False;
+}
+
+}  // namespace stretto::python

@@ -1,0 +1,47 @@
+// What a launch needs of a Python array, read without running Python code: NumPy arrays by their C
+// structure, PyTorch tensors through the table of functions of DLPack 1.2 that the type shows.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace stretto::python {
+
+struct ArrayView {
+  enum class Kind : std::uint8_t { kNumpy, kTorch };
+  Kind kind = Kind::kNumpy;
+  std::byte* data = nullptr;
+  std::uint64_t dtype = 0;  // the same for the same element type of a kind
+  int num_dims = 0;
+  const std::int64_t* shape = nullptr;    // [num_dims], the array's own
+  const std::int64_t* strides = nullptr;  // [num_dims] in bytes (NumPy) or elements
+  bool is_writable = true;
+};
+
+class ArrayReader {
+ public:
+  explicit ArrayReader(nanobind::object ndarray) : ndarray_(std::move(ndarray)) {}
+
+  // Tensors are read once their classes are known. Does nothing where PyTorch has no such table.
+  void know_torch(nanobind::object tensor, nanobind::object parameter,
+                  nanobind::object is_grad_enabled);
+
+  // False, and no Python error, for what is not read this way: other types, subclasses, tensors on
+  // devices, tensors that a gradient is asked of.
+  bool read(nanobind::handle array, ArrayView* view) const;
+
+ private:
+  using ReadTensor = int (*)(void* tensor, nanobind::dlpack::dltensor* out);
+
+  bool read_numpy(PyObject* array, ArrayView* view) const;
+  bool read_torch(PyObject* tensor, ArrayView* view) const;
+  bool wants_gradient(PyObject* tensor) const;
+
+  nanobind::object ndarray_, tensor_, parameter_, is_grad_enabled_, requires_grad_;
+  ReadTensor read_tensor_ = nullptr;
+};
+
+}  // namespace stretto::python

@@ -1,0 +1,114 @@
+#include "plan_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace nb = nanobind;
+
+namespace stretto::python {
+namespace {
+
+class Entered {
+ public:
+  Entered(PlanCache& cache, int rank) : cache_(cache) {
+    if (cache.enter()) return;
+    throw UserError(fmt::format("rank {}: stretto is being called from another thread", rank));
+  }
+  ~Entered() { cache_.leave(); }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+
+ private:
+  PlanCache& cache_;
+};
+
+}  // namespace
+
+std::size_t PlanCache::Hash::operator()(std::span<const std::int64_t> words) const {
+  std::uint64_t h = words.size();
+  for (std::int64_t word : words) {
+    h = (h ^ static_cast<std::uint64_t>(word)) * 0x9e3779b97f4a7c15u;
+    h ^= h >> 32;
+  }
+  return h;
+}
+
+bool PlanCache::describe_array(const ArrayView& view, std::size_t place, Call* call) const {
+  bool fits = true;
+  auto push = [&](std::uint64_t word) { fits &= call->key.push(static_cast<std::int64_t>(word)); };
+  std::size_t first = 0;
+  while (first < place && call->views[first].data != view.data) ++first;
+  bool is_symmetric = session_->find_memory(rank_, view.data) != nullptr;
+  push(static_cast<std::uint64_t>(view.kind) | (is_symmetric ? 2u : 0u) | first << 8 |
+       static_cast<std::uint64_t>(view.num_dims) << 16);
+  push(view.dtype);
+  for (int d = 0; d < view.num_dims; ++d) {
+    if (view.shape[d] == 0) return false;
+    push(static_cast<std::uint64_t>(view.shape[d]));
+    push(static_cast<std::uint64_t>(view.strides[d]));
+  }
+  return fits;
+}
+
+bool PlanCache::describe(nb::handle op, std::int64_t option, nb::handle out, const nb::args& arrays,
+                         Call* call) const {
+  std::size_t num_arrays = arrays.size();
+  if (num_arrays >= kMaxArrays) return false;
+  call->num_arrays = num_arrays;
+  call->key.push(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(op.ptr())));
+  call->key.push(option);
+  for (std::size_t i = 0; i < num_arrays; ++i) {
+    ArrayView& view = call->views[i];
+    if (!reader_.read(arrays[i], &view) || !describe_array(view, i, call)) return false;
+  }
+  if (out.is_none()) return true;
+  ArrayView& view = call->views[num_arrays];
+  return reader_.read(out, &view) && view.is_writable && describe_array(view, num_arrays, call);
+}
+
+nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out, nb::args arrays) {
+  Call call;
+  if (!describe(op, option, out, arrays, &call)) return nb::object();
+  auto found = plans_.find(call.key.view());
+  if (found == plans_.end()) return nb::object();
+  Entered entered(*this, rank_);
+  std::shared_ptr<const Plan> plan = found->second;
+  nb::object result = nb::borrow(out);
+  if (out.is_none()) {
+    result = plan->make();
+    if (!reader_.read(result, &call.views[call.num_arrays])) return nb::object();
+  }
+  std::byte* addresses[kMaxArrays];
+  for (std::size_t i = 0; i < plan->places.size(); ++i) {
+    addresses[i] = call.views[plan->places[i]].data;
+  }
+  nb::gil_scoped_release unlocked;
+  plan->executable->launch({addresses, plan->places.size()}, plan->extents);
+  return result;
+}
+
+void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
+                    nb::handle result, nb::object make, const Made& made) {
+  Call call;
+  if (made.addresses.size() > kMaxArrays || !describe(op, option, out, arrays, &call)) return;
+  if (!reader_.read(result, &call.views[call.num_arrays])) return;
+  Plan plan{.executable = made.executable, .extents = made.extents, .make = std::move(make)};
+  for (std::uintptr_t address : made.addresses) {
+    std::size_t place = 0;
+    while (place <= call.num_arrays &&
+           reinterpret_cast<std::uintptr_t>(call.views[place].data) != address) {
+      ++place;
+    }
+    if (place > call.num_arrays) return;
+    plan.places.push_back(static_cast<std::uint8_t>(place));
+  }
+  plan.kept.push_back(std::move(op));
+  for (nb::handle array : arrays) plan.kept.push_back(nb::getattr(array, "dtype"));
+  plan.kept.push_back(nb::getattr(result, "dtype"));
+  if (plans_.size() >= kMaxPlans) plans_.clear();
+  plans_.insert_or_assign({call.key.view().begin(), call.key.view().end()},
+                          std::make_shared<const Plan>(std::move(plan)));
+}
+
+}  // namespace stretto::python

@@ -1,0 +1,103 @@
+// One rank's calls of operators that were made before: which executable, with which arrays in which
+// place. Found by what a call looks like, so that a repeated one costs no Python code. Comes after
+// executable.h; ops.py makes the first call of each kind and adds it here.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "array_view.h"
+#include "executable.h"
+
+namespace stretto::python {
+
+// A call: the operator, its option (a dimension, a root), the arrays' layouts, which of them are
+// symmetric and which are the same.
+struct CallKey {
+  static constexpr std::size_t kMaxWords = 96;
+  std::int64_t words[kMaxWords];
+  std::size_t num_words = 0;
+
+  bool push(std::int64_t word) {
+    if (num_words == kMaxWords) return false;
+    words[num_words++] = word;
+    return true;
+  }
+  std::span<const std::int64_t> view() const { return {words, num_words}; }
+};
+
+class PlanCache {
+ public:
+  static constexpr std::size_t kMaxArrays = 8;
+  static constexpr std::size_t kMaxPlans = 4096;  // then it starts afresh
+
+  PlanCache(std::shared_ptr<Session> session, int rank, nanobind::object ndarray)
+      : session_(std::move(session)), rank_(rank), reader_(std::move(ndarray)) {}
+
+  ArrayReader& reader() { return reader_; }
+
+  // Makes the call again: the result, `out` where it is given; null, and nothing done, for a call
+  // that has no plan. Errors as Executable::launch; UserError while the rank is in a call.
+  nanobind::object replay(nanobind::handle op, std::int64_t option, nanobind::handle out,
+                          nanobind::args arrays);
+
+  struct Made {
+    std::shared_ptr<Executable> executable;
+    std::vector<std::uintptr_t> addresses;  // the executable's arguments
+    std::vector<std::int64_t> extents;
+  };
+  // Keeps a call that was one launch and nothing else: each address is that of one of the arrays or
+  // of the result; otherwise there is no plan. `make` makes an array for a result, None where the
+  // caller gave `out`.
+  void add(nanobind::object op, std::int64_t option, nanobind::handle out, nanobind::args arrays,
+           nanobind::handle result, nanobind::object make, const Made& made);
+  void clear() { plans_.clear(); }
+
+  // A rank is in one call at a time. False: it is in one.
+  bool enter() { return !busy_.exchange(true, std::memory_order_acquire); }
+  void leave() { busy_.store(false, std::memory_order_release); }
+
+ private:
+  struct Plan {
+    std::shared_ptr<Executable> executable;
+    std::vector<std::uint8_t> places;  // of each argument: the array, the result behind the others
+    std::vector<std::int64_t> extents;
+    nanobind::object make;
+    std::vector<nanobind::object> kept;  // whose addresses are in the key
+  };
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::span<const std::int64_t> words) const;
+  };
+  struct Equal {
+    using is_transparent = void;
+    bool operator()(std::span<const std::int64_t> a, std::span<const std::int64_t> b) const {
+      return std::ranges::equal(a, b);
+    }
+  };
+  struct Call {
+    CallKey key;
+    ArrayView views[kMaxArrays];
+    std::size_t num_arrays = 0;  // without the result
+  };
+
+  // False for a call that cannot have a plan.
+  bool describe(nanobind::handle op, std::int64_t option, nanobind::handle out,
+                const nanobind::args& arrays, Call* call) const;
+  bool describe_array(const ArrayView& view, std::size_t place, Call* call) const;
+
+  std::shared_ptr<Session> session_;
+  int rank_;
+  ArrayReader reader_;
+  std::unordered_map<std::vector<std::int64_t>, std::shared_ptr<const Plan>, Hash, Equal> plans_;
+  std::atomic<bool> busy_{false};
+};
+
+}  // namespace stretto::python
