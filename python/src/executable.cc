@@ -1,10 +1,12 @@
 #include "executable.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "stretto/ir/printer.h"
 #include "stretto/ir/quota.h"
 
 namespace stretto::python {
@@ -42,12 +44,21 @@ Executable::Executable(std::shared_ptr<Session> session, int rank, const Compile
     args_.tensors[i].symmetric = &staging_.back().memory->buffer();
   }
   instance_ = std::make_unique<Instance>(session_->rank(rank), compiled.schedule, compiled.quotas);
+  std::vector<std::string> args;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const Tensor& t = p.tensors[tensors_[i]];
+    args.push_back(fmt::format("{}{} {} {}", by_address_[i] ? "symmetric " : "", t.name,
+                               stretto::name(t.dtype),
+                               bound_shape(p, static_cast<int>(tensors_[i]))));
+  }
+  content_ = std::hash<std::string>()(print(p) + fmt::format("{}", by_address_));
+  call_ = fmt::format("{}({}), program {:08x}", p.name, fmt::join(args, ", "), content_ >> 32);
 }
 
 Executable::~Executable() = default;
 
 void Executable::launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents) {
-  session_->rank(rank_);  // refuses a finalized session
+  Rank& rank = session_->rank(rank_);  // refuses a finalized session
   if (args.size() != tensors_.size()) {
     throw UserError(fmt::format("{}: {} tensors given, it has {}", program().name, args.size(),
                                 tensors_.size()));
@@ -67,6 +78,7 @@ void Executable::launch(std::span<std::byte* const> args, std::span<const std::i
     to.offset_bytes = static_cast<std::size_t>(args[i] - memory->data());
   }
   args_.extents.assign(extents.begin(), extents.end());
+  if (rank.size() > 1) rank.agree(call_, content_);
   for (const Staging& s : staging_) {
     if (s.copied_in && s.bytes > 0) std::memcpy(s.memory->data(), args[s.arg], s.bytes);
   }

@@ -48,7 +48,7 @@ class Executable {
 
   // Collective. Addresses in the order of `staged`, each of a dense row-major array of the
   // program's bound shape. UserError for an address outside symmetric memory that was not said to
-  // be staged.
+  // be staged, and on every rank, with nothing launched, where ranks launch different executables.
   void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents);
 
   const Program& program() const { return instance_->program(); }
@@ -68,6 +68,8 @@ class Executable {
   std::vector<Staging> staging_;
   LaunchArgs args_;
   std::unique_ptr<Instance> instance_;
+  std::string call_;  // what a launch is called before the other ranks, and what must be the same
+  std::uint64_t content_ = 0;
 };
 
 }  // namespace stretto::python

@@ -2,9 +2,11 @@
 and a world that still works."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -109,6 +111,49 @@ def test_ranks_that_disagree_get_the_same_error():
     for got in testing.run(2, body):
         np.testing.assert_array_equal(got, 2 * X)
     assert len(errors) == 2 and errors[0] == errors[1]
+
+
+X8 = np.ones((8, 8), np.float32)
+
+
+@pytest.mark.parametrize(
+    "mine, theirs, named",
+    [
+        (lambda: stretto.all_reduce(X), lambda: stretto.all_gather(X), "all_reduce.*all_gather"),
+        (lambda: stretto.all_reduce(X), lambda: stretto.all_reduce(X8), "1, 16.*1, 64"),
+        (
+            lambda: stretto.all_reduce(X),
+            lambda: stretto.all_reduce(X.astype(np.float16)),
+            "float32.*float16",
+        ),
+        (lambda: stretto.broadcast(X, 0), lambda: stretto.broadcast(X, 1), "broadcast.*broadcast"),
+        (lambda: stretto.all_reduce(X), stretto.barrier, "all_reduce.*barrier"),
+        (
+            lambda: stretto.all_gather(X),
+            lambda: stretto.all_gather(stretto._world.current().shared),
+            r"all_gather\(in.*all_gather\(symmetric in",
+        ),
+    ],
+)
+def test_ranks_that_call_differently_what_they_called_before(mine, theirs, named):
+    """Else they wait for each other until the deadline and the world is lost."""
+    errors = [None, None]
+
+    def body():
+        stretto._world.current().shared = stretto.symm_mem.empty(4, 4)
+        for call in (mine, theirs, mine, theirs):
+            call()
+        begin = time.monotonic()
+        with pytest.raises(stretto.UserError) as caught:
+            (mine, theirs)[stretto.rank()]()
+        errors[stretto.rank()] = str(caught.value)
+        assert time.monotonic() - begin < 5
+        return stretto.all_reduce(X)
+
+    for got in testing.run(2, body):
+        np.testing.assert_array_equal(got, 2 * X)
+    assert errors[0] == errors[1]
+    assert re.search(named, errors[0]), errors[0]
 
 
 def test_a_rank_that_does_not_come_is_named_and_the_world_recovers():

@@ -54,6 +54,8 @@ std::string CollectiveRequest::to_string() const {
       return fmt::format("split {}", to_string_of_group(count));
     case CollectiveKind::kConfirm:
       return fmt::format("finish '{}'", printable(name));
+    case CollectiveKind::kCall:
+      return printable(name);
   }
   return "";
 }

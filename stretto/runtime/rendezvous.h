@@ -1,7 +1,8 @@
 // Where the ranks of a world meet on the host: a collective call in which every rank states what it
 // asks for, and every rank sees whether all asked for the same. Used by set-up (allocation,
-// barriers), never inside a launch. World turns an outcome into an exception. Lies over the control
-// block, so that ranks may be threads or processes.
+// barriers) and before calls that ranks may get out of step with, never inside a launch. World
+// turns an outcome into an exception. Lies over the control block, so that ranks may be threads or
+// processes.
 #pragma once
 
 #include <chrono>
@@ -21,6 +22,7 @@ enum class CollectiveKind : std::uint8_t {
   kSignals,
   kSplit,
   kConfirm,  // that the own part of an agreed call is done, or why it is not
+  kCall,     // the next call of the layer above, by name and content
 };
 
 struct CollectiveRequest {
@@ -28,7 +30,7 @@ struct CollectiveRequest {
   std::string name;
   DType dtype = DType::kU8;
   std::uint64_t count =
-      0;              // elements of a buffer, counters of a signal block, bit per rank of split
+      0;  // elements of a buffer, counters of a signal block, bit per rank of split, hash of a call
   std::string error;  // refuses the call on every rank
 
   std::string to_string() const;  // "allocate 'full' [float32 x 4096]", on one clean line

@@ -202,7 +202,12 @@ SignalBlock Rank::allocate_signals(const std::string& name, std::size_t count) {
 
 void Rank::release(const SymmetricBuffer& buffer) { world_->state_->release(index_, buffer.id); }
 void Rank::release(const SignalBlock& signals) { world_->state_->release(index_, signals.id); }
-void Rank::barrier() { world_->state_->barrier(index_); }
+void Rank::barrier() { world_->state_->come_together(index_, {.kind = CollectiveKind::kBarrier}); }
+
+void Rank::agree(const std::string& name, std::uint64_t content) {
+  world_->state_->come_together(index_,
+                                {.kind = CollectiveKind::kCall, .name = name, .count = content});
+}
 
 std::shared_ptr<Rank> Rank::split(const std::vector<int>& group) {
   std::uint64_t bits = 0;

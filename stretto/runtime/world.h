@@ -144,6 +144,11 @@ class Rank {
   // Host-level barrier over all ranks; for set-up and tests, never part of a launch.
   void barrier();
 
+  // Collective: returns when every rank is about to make the same call, so that ranks that are out
+  // of step hear of it before they wait for each other. `name` says which call in errors, `content`
+  // is a hash of what else must be the same. Errors as allocate. About as long as a barrier.
+  void agree(const std::string& name, std::uint64_t content);
+
   // A world of its own for some of the ranks, renumbered in ascending order, with its own memory,
   // signals and faults; several may be in use at once. Collective over all ranks of this world:
   // each names the group that it belongs to, itself included, or none and gets nullptr. UserError

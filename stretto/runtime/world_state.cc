@@ -152,10 +152,10 @@ World::State::Block World::State::allocate(int rank, const CollectiveRequest& re
   return block;
 }
 
-void World::State::barrier(int rank) {
+void World::State::come_together(int rank, const CollectiveRequest& request) {
   require_usable();
   CallGuard guard(in_call[index(rank)], rank);
-  meet(rank, {.kind = CollectiveKind::kBarrier});
+  meet(rank, request);
 }
 
 std::shared_ptr<Rank> World::State::split(int rank, std::uint64_t group, const std::string& error) {

@@ -42,7 +42,7 @@ struct World::State {
   Fault winner() const;  // of an aborted world
 
   // Collective calls. UserError or Fault as Rank says.
-  void barrier(int rank);
+  void come_together(int rank, const CollectiveRequest& request);
   struct Block {
     int id = -1;
     std::vector<std::byte*> at;  // [world]
