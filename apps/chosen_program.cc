@@ -8,11 +8,16 @@ namespace stretto {
 ChosenProgram chosen_program(const std::string& op, const OpShape& shape,
                              const predict::Machine& machine, bool eager) {
   OpCandidates offered = candidates(op, shape, machine.num_sms);
+  Choice sequence;
+  if (!offered.sequence.empty()) {
+    sequence =
+        choose(op, shape, offered, {.machine = machine, .eager = eager, .allow_fused = false});
+  }
   offered.sequence.clear();
   Choice choice = choose(op, shape, offered, {.machine = machine, .eager = eager});
   const Candidate* found = find_candidate(offered, choice.config);
   STRETTO_CHECK(found != nullptr, "a choice is a candidate");
-  return {found->program(), choice.config};
+  return {found->program(), choice.config, sequence.config, sequence.predicted_ms};
 }
 
 }  // namespace stretto

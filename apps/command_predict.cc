@@ -27,15 +27,22 @@ struct PredictCommand {
   bool eager = false, json = false, default_config = false;
 };
 
-Program schedule_of(const PredictCommand& options, const predict::Machine& machine,
-                    std::string& config) {
+// What is predicted, at schedule level.
+struct Predicted {
+  Program program;
+  std::string config;
+  std::string sequence;  // the operator's steps one after the other, and their time; empty: none
+  double sequence_ms = 0;
+};
+
+Predicted schedule_of(const PredictCommand& options, const predict::Machine& machine) {
   ProgramSource source(options.source);
   OpShape shape = options.shape;
   shape.dtype = parse_dtype(options.dtype);
   shape.target = options.target == "cuda" ? Target::kCuda : Target::kCpu;
   if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
-  config = fmt::format("{} P={}", options.source, shape.world_size);
-  Program program;
+  Predicted out{.config = fmt::format("{} P={}", options.source, shape.world_size)};
+  auto& [program, config, sequence, sequence_ms] = out;
   if (source.op() == nullptr) {
     program = source.program(shape);
   } else {
@@ -46,6 +53,8 @@ Program schedule_of(const PredictCommand& options, const predict::Machine& machi
       ChosenProgram chosen = chosen_program(source.op()->name, shape, machine, options.eager);
       program = std::move(chosen.program);
       config += " | " + chosen.config;
+      sequence = std::move(chosen.sequence);
+      sequence_ms = chosen.sequence_ms;
     }
   }
   if (program.level == Level::kTile) program = run_pipeline(std::move(program));
@@ -53,7 +62,7 @@ Program schedule_of(const PredictCommand& options, const predict::Machine& machi
     config += fmt::format(", {} on {} {}", role.name, role.resource.num_workers,
                           name(role.resource.kind));
   }
-  return program;
+  return out;
 }
 
 // "m=128": the values of a launch, where they are not to be the largest.
@@ -84,7 +93,7 @@ std::vector<std::int64_t> extents_of(const Program& program, const PredictComman
 }
 
 nlohmann::json to_json(const predict::Prediction& p, const predict::Machine& machine,
-                       const std::string& config) {
+                       const Predicted& predicted) {
   nlohmann::json roles = nlohmann::json::array();
   for (const predict::RoleSummary& r : p.roles) {
     roles.push_back({{"name", r.name},
@@ -92,36 +101,41 @@ nlohmann::json to_json(const predict::Prediction& p, const predict::Machine& mac
                      {"busy_ms", r.busy_ms},
                      {"wait_ms", r.wait_ms}});
   }
-  return {{"time_ms", p.time_ms},
-          {"exposed_comm_ms", p.exposed_comm_ms},
-          {"bound_by", p.bound_by},
-          {"config", config},
-          {"machine", machine.name},
-          {"floors_ms",
-           {{"tensor", p.floors.tensor_ms},
-            {"hbm", p.floors.hbm_ms},
-            {"l2", p.floors.l2_ms},
-            {"nvlink", p.floors.link_ms},
-            {"copy_engine", p.floors.copy_ms}}},
-          {"roles", roles}};
+  nlohmann::json out = {{"time_ms", p.time_ms},
+                        {"exposed_comm_ms", p.exposed_comm_ms},
+                        {"bound_by", p.bound_by},
+                        {"config", predicted.config},
+                        {"machine", machine.name},
+                        {"floors_ms",
+                         {{"tensor", p.floors.tensor_ms},
+                          {"hbm", p.floors.hbm_ms},
+                          {"l2", p.floors.l2_ms},
+                          {"nvlink", p.floors.link_ms},
+                          {"copy_engine", p.floors.copy_ms}}},
+                        {"roles", roles}};
+  if (!predicted.sequence.empty()) out["sequence_ms"] = predicted.sequence_ms;
+  return out;
 }
 
 void run_predict(const PredictCommand& options) {
   if (!options.output.empty()) check_writable(options.output);
   predict::Machine machine = predict::find_machine(options.machine);
-  std::string config;
-  Program program = schedule_of(options, machine, config);
+  Predicted predicted = schedule_of(options, machine);
+  const Program& program = predicted.program;
   predict::Prediction p =
       predict::predict(program, machine,
                        {.plan = {.extents = extents_of(program, options), .eager = options.eager},
                         .record = !options.json || !options.output.empty()});
   if (!options.output.empty()) write_predicted_trace(p, options.output);
   if (options.json) {
-    fmt::print("{}\n", to_json(p, machine, config).dump());
+    fmt::print("{}\n", to_json(p, machine, predicted).dump());
     return;
   }
-  fmt::print("{} on {}\n{:.4f} ms, {:.4f} ms of it exposed communication, bound by {}\n", config,
-             machine.name, p.time_ms, p.exposed_comm_ms, p.bound_by);
+  fmt::print("{} on {}\n{:.4f} ms, {:.4f} ms of it exposed communication, bound by {}\n",
+             predicted.config, machine.name, p.time_ms, p.exposed_comm_ms, p.bound_by);
+  if (!predicted.sequence.empty()) {
+    fmt::print("{}: {:.4f} ms\n", predicted.sequence, predicted.sequence_ms);
+  }
   fmt::print("floors: tensor {:.4f} ms, hbm {:.4f}, l2 {:.4f}, nvlink {:.4f}, copy engine {:.4f}\n",
              p.floors.tensor_ms, p.floors.hbm_ms, p.floors.l2_ms, p.floors.link_ms,
              p.floors.copy_ms);

@@ -72,10 +72,12 @@ class PredictTest(CliCase):
     """No GPU is needed; times are the business of the unit tests."""
 
     KEYS = ["time_ms", "exposed_comm_ms", "bound_by", "config", "machine", "floors_ms", "roles"]
+    KEYS_OF_STEPS = [*KEYS, "sequence_ms"]
 
     def test_operator(self):
         got = self.json_of("predict", "ag_gemm_push", "--machine", "h200x4", "--ranks", 4, "--m", 8192,
-                           "--n", 22016, "--k", 4096, "--dtype", "bf16", keys=self.KEYS)
+                           "--n", 22016, "--k", 4096, "--dtype", "bf16", keys=self.KEYS_OF_STEPS)
+        self.assertGreater(got["sequence_ms"], got["time_ms"])  # many rows: worth fusing
         self.assertEqual(got["machine"], "h200x4")
         self.assertGreater(got["exposed_comm_ms"], 0)
         self.assertLess(got["exposed_comm_ms"], got["time_ms"])
@@ -88,17 +90,18 @@ class PredictTest(CliCase):
         shape = ("--ranks", 2, "--m", 512, "--n", 4096, "--k", 2048, "--machine", "h200x2")
         for op in ("gemm", "ag_gemm", "gemm_rs", "gemm_ar", "all_gather", "all_reduce_two_shot"):
             env = {"STRETTO_CACHE_DIR": str(self.tmp / "cache")}
-            chosen = self.json_of("predict", op, *shape, keys=self.KEYS, env=env)
+            keys = self.KEYS_OF_STEPS if op.startswith(("ag_gemm", "gemm_")) else self.KEYS
+            chosen = self.json_of("predict", op, *shape, keys=keys, env=env)
             default = self.json_of("predict", op, *shape, "--default-config", keys=self.KEYS, env=env)
             self.assertIn("tile", chosen["config"])
             # gemm_rs and gemm_ar: the catalog's default adds a residual.
             self.assertLessEqual(chosen["time_ms"], default["time_ms"] * 1.0001, op)
             kept = list((self.tmp / "cache/choices").glob("*.json"))
-            again = self.json_of("predict", op, *shape, keys=self.KEYS, env=env)
+            again = self.json_of("predict", op, *shape, keys=keys, env=env)
             self.assertEqual(again, chosen)
             self.assertEqual(list((self.tmp / "cache/choices").glob("*.json")), kept)
             kept[0].write_text("{")  # a damaged one is chosen anew
-        self.assertEqual(len(kept), 6)
+        self.assertEqual(len(kept), 6 + 3)  # and three sequences
         self.assertEqual(self.json_of("predict", op, *shape, keys=self.KEYS, env=env), chosen)
 
     def test_text_and_timeline(self):

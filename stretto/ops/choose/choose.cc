@@ -136,10 +136,9 @@ Choice choose(const std::string& op, const OpShape& shape, const OpCandidates& c
     std::optional<Choice> kept = read_choice(key);
     if (kept && (kept->is_sequence || find_candidate(candidates, kept->config))) return *kept;
   }
-  std::vector<RankedCandidate> ranked = rank_candidates(candidates, options.machine, options.eager);
-  if (!options.allow_fused && !candidates.sequence.empty()) {
-    std::erase_if(ranked, [](const RankedCandidate& r) { return !r.is_sequence(); });
-  }
+  OpCandidates offered = candidates;
+  if (!options.allow_fused && !candidates.sequence.empty()) offered.fused.clear();
+  std::vector<RankedCandidate> ranked = rank_candidates(offered, options.machine, options.eager);
   Choice choice = options.measure ? by_measurement(ranked, candidates, options)
                                   : choice_of(ranked.front(), candidates, 0);
   if (options.use_cache) keep_choice(key, choice);
