@@ -10,7 +10,7 @@ import numpy as np
 import stretto
 from stretto import _world
 
-ROUNDS, CALLS = 60, 200
+ROUNDS, CALLS = 300, 40
 
 
 def best_us(call) -> float:

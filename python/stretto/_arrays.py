@@ -113,7 +113,7 @@ class TorchKind:
     @staticmethod
     def maker(x):
         torch = sys.modules["torch"]
-        return functools.partial(torch.empty, *x.shape, dtype=x.dtype, device=x.device)
+        return functools.partial(torch.empty, *x.shape, dtype=x.dtype)
 
     @staticmethod
     def transpose(x):

@@ -52,43 +52,40 @@ def _define(schema: str, body: Callable, fake: Callable):
     return getattr(torch.ops.stretto, name).default
 
 
-def _is_plain(x: Tensor) -> bool:
-    return type(x) in (Tensor, torch.nn.Parameter)  # pylint: disable=unidiomatic-typecheck
-
-
 def _differentiate(op, body: Callable, keep: Callable, backward: Callable) -> None:
     """Gives `op` its gradient. `keep(ctx, inputs)` saves what `backward(ctx, grad)` needs. Ordinary
     tensors go to `body` at once; where somebody traces, the call goes on to them."""
-    below = torch._C._after_autograd_keyset  # pylint: disable=protected-access
+    plain = (Tensor, torch.nn.Parameter)
+    # pylint: disable=protected-access
+    num_tracing, below = torch._C._len_torch_dispatch_stack, torch._C._after_autograd_keyset
 
-    def forward(inputs, keyset):
-        if keyset is None:
-            return body(*inputs)
-        with torch._C._AutoDispatchBelowAutograd():  # pylint: disable=protected-access
+    def go_on(keyset, *inputs):
+        with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keyset & below, *inputs)
 
     class Node(torch.autograd.Function):  # pylint: disable=abstract-method
         @staticmethod
-        def forward(ctx, *args):
-            *inputs, keyset = args
+        def forward(ctx, keyset, *inputs):
             keep(ctx, inputs)
-            return forward(inputs, keyset)
+            return body(*inputs) if keyset is None else go_on(keyset, *inputs)
 
         @staticmethod
         def backward(ctx, grad):
-            return *backward(ctx, grad), None
+            return None, *backward(ctx, grad)
+
+    apply = Node.apply
 
     def kernel(keyset, *inputs):
-        tensors = [x for x in inputs if isinstance(x, Tensor)]
-        traced = torch._C._len_torch_dispatch_stack()  # pylint: disable=protected-access
-        if not traced and all(map(_is_plain, tensors)):
-            keyset = None
-        if torch.is_grad_enabled() and any([x.requires_grad for x in tensors]):
-            return Node.apply(*inputs, keyset)
-        return forward(inputs, keyset)
+        traced, asked = num_tracing(), False
+        for x in inputs:
+            if isinstance(x, Tensor):
+                traced = traced or type(x) not in plain
+                asked = asked or x.requires_grad
+        if asked and torch.is_grad_enabled():
+            return apply(keyset if traced else None, *inputs)
+        return go_on(keyset, *inputs) if traced else body(*inputs)
 
-    name = op.name().partition("::")[2]
-    _library.impl(name, kernel, "Autograd", with_keyset=True)
+    _library.impl(op.name().partition("::")[2], kernel, "Autograd", with_keyset=True)
 
 
 def _all_gather(x, dim):
@@ -225,9 +222,9 @@ def _all_gather_matmul_backward(ctx, grad):
     a, b = ctx.saved_tensors
     (dim,) = ctx.options
     grad_a = grad_b = None
-    if ctx.needs_input_grad[0]:
+    if ctx.needs_input_grad[1]:  # behind the key set
         grad_a = matmul_reduce_scatter(grad, b.t(), dim, "sum")
-    if ctx.needs_input_grad[1]:
+    if ctx.needs_input_grad[2]:
         grad_b = _rows(all_gather(a, dim)).t() @ _rows(grad)
     return grad_a, grad_b, None
 
@@ -237,9 +234,9 @@ def _matmul_reduce_scatter_backward(ctx, grad):
     dim, reduce_op = ctx.options
     grad = _scaled(grad, _scale(reduce_op))
     grad_a = grad_b = None
-    if ctx.needs_input_grad[0]:
+    if ctx.needs_input_grad[1]:  # behind the key set
         grad_a = all_gather_matmul(grad, b.t(), dim)
-    if ctx.needs_input_grad[1]:
+    if ctx.needs_input_grad[2]:
         grad_b = _rows(a).t() @ _rows(all_gather(grad, dim))
     return grad_a, grad_b, None, None
 
