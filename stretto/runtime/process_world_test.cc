@@ -187,6 +187,25 @@ TEST(ProcessWorld, AKilledRankIsAFaultOnAllOthersAndNothingIsLeftBehind) {
   EXPECT_EQ(num_entries("/proc/self/fd"), fds_before);
 }
 
+// Ranks start at different times: who comes after a death must not be told that rank 0 is missing.
+TEST(ProcessWorld, ARankThatComesAfterADeathHearsWhoDied) {
+  RankProcesses processes(4, [](const MeetingPoint& at) -> std::string {
+    if (at.rank == 3) std::this_thread::sleep_for(milliseconds(500));
+    if (at.rank == 1) {
+      std::thread([] {
+        std::this_thread::sleep_for(milliseconds(200));
+        ::_exit(0);
+      }).detach();
+    }
+    return world_at(at, kNever), "made";
+  });
+  Reports reports = processes.wait();
+  for (int r : {0, 2, 3}) {
+    const std::string& report = reports[static_cast<std::size_t>(r)];
+    EXPECT_TRUE(has(report, "Fault: ") && has(report, "rank 1 ended")) << r << ": " << report;
+  }
+}
+
 TEST(ProcessWorld, ADeathIsNoticedAlsoWhereAChildHoldsTheSockets) {
   RankProcesses processes(3, [](const MeetingPoint& at) -> std::string {
     World world = world_at(at, kNever);

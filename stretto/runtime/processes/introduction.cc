@@ -97,7 +97,8 @@ class Host {
         deadline_(deadline_in(timeout)),
         listener_(at, deadline_),
         own_(hello_of(at, socket_name)),
-        guests_(static_cast<std::size_t>(at.size)) {
+        guests_(static_cast<std::size_t>(at.size)),
+        gone_(static_cast<std::size_t>(at.size), false) {
     std::random_device random;
     answer_.token = (std::uint64_t{random()} << 32) | random();
     put(answer_.socket_names[0], socket_name);
@@ -114,7 +115,10 @@ class Host {
     for (Fd& guest : guests_) {
       if (guest) send_all(guest.get(), &answer_, sizeof answer_, deadline_in(kAnswerGrace));
     }
-    if (answer_.verdict != Verdict::kWelcome) fail(at_, answer_);
+    if (answer_.verdict != Verdict::kWelcome) {
+      tell_late_comers();
+      fail(at_, answer_);
+    }
     return introduction_of(answer_, at_.size);
   }
 
@@ -132,9 +136,17 @@ class Host {
     put(answer_.text, text);
   }
 
+  // Who comes after the verdict must hear it too, instead of finding nobody here.
+  void tell_late_comers() {
+    deadline_ = std::min(deadline_, deadline_in(kAnswerGrace));
+    while (first_missing() > 0 && poll_once()) {
+    }
+  }
+
   int first_missing() const {
     for (int r = 1; r < at_.size; ++r) {
-      if (!guests_[static_cast<std::size_t>(r)]) return r;
+      auto i = static_cast<std::size_t>(r);
+      if (!guests_[i] && !gone_[i]) return r;
     }
     return -1;
   }
@@ -163,6 +175,8 @@ class Host {
       if (ready[1 + num_strangers + r].revents != 0) {
         close_with(Verdict::kMissing, static_cast<int>(r),
                    fmt::format("rank {} ended while the world was being made", r));
+        gone_[r] = true;
+        guests_[r].reset();
       }
     }
     for (std::size_t i = num_strangers; i-- > 0;) {
@@ -210,6 +224,9 @@ class Host {
     }
     auto r = static_cast<std::size_t>(h.rank);
     answer_.socket_names[r] = h.socket_name;
+    if (answer_.verdict != Verdict::kWelcome) {
+      send_all(s.socket.get(), &answer_, sizeof answer_, deadline_in(kAnswerGrace));
+    }
     guests_[r] = std::move(s.socket);
   }
 
@@ -242,6 +259,7 @@ class Host {
   Hello own_;
   Answer answer_;
   std::vector<Fd> guests_;  // [world], [0] empty
+  std::vector<bool> gone_;  // [world]: guests that ended
   std::vector<Stranger> strangers_;
 };
 

@@ -37,6 +37,8 @@ struct Name {
   socklen_t length;
 };
 
+// So long a rank that gives up stays for those that have not connected yet.
+constexpr std::chrono::milliseconds kLateComers{1000};
 constexpr int kKind = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
 std::string fresh_name() {
@@ -119,6 +121,24 @@ void accept_all(const MeetingPoint& at, int listener, std::uint64_t token, Deadl
   }
 }
 
+// Ranks above that connect only now would take the own end for the reason.
+void tell_late_comers(const MeetingPoint& at, int listener, std::uint64_t token, int blamed,
+                      Deadline deadline, std::vector<Fd>& sockets) {
+  auto is_missing = [&](int r) { return r != blamed && !sockets[static_cast<std::size_t>(r)]; };
+  int num_missing = 0;
+  for (int r = at.rank + 1; r < at.size; ++r) num_missing += is_missing(r) ? 1 : 0;
+  while (num_missing > 0 && ms_until(deadline) > 0) {
+    pollfd ready{.fd = listener, .events = POLLIN};
+    if (::poll(&ready, 1, ms_until(deadline)) <= 0) continue;
+    Fd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    int r = socket ? greeted_by(socket.get(), token, deadline) : -1;
+    if (r <= at.rank || r >= at.size || !is_missing(r)) continue;
+    say_farewell(socket.get(), blamed);
+    sockets[static_cast<std::size_t>(r)] = std::move(socket);
+    --num_missing;
+  }
+}
+
 }  // namespace
 
 std::vector<Fd> connect_peers(const MeetingPoint& at, std::chrono::milliseconds timeout) {
@@ -138,6 +158,8 @@ std::vector<Fd> connect_peers(const MeetingPoint& at, std::chrono::milliseconds 
     for (const Fd& socket : sockets) {
       if (socket) say_farewell(socket.get(), fault.record().waited_for);
     }
+    tell_late_comers(at, listener.get(), all.token, fault.record().waited_for,
+                     std::min(deadline, deadline_in(kLateComers)), sockets);
     throw;
   }
   return sockets;
