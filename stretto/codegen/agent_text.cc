@@ -41,15 +41,43 @@ std::string AgentWriter::write_edge() {
 
 std::string AgentWriter::write() {
   declare_pipes();
-  if (alone()) {
-    line("if (threadIdx.x / 32 == {} && elect_one()) {{", plan_.first_thread[agent_idx()] / 32);
+  int first = plan_.first_thread[agent_idx()];
+  if (issues_beside()) {
+    write_issuer();
+    line("if (threadIdx.x / 32 != {}) {{", first / 32);
     ++depth_;
+    write_team(first + 32);
+    --depth_;
+    line("}}");
+  } else if (alone()) {
+    write_issuer();
   } else {
-    line("const Team team{{threadIdx.x - {}, {}}};", plan_.first_thread[agent_idx()],
-         1 + site_.agent_idx);
-    declare_values();
-    grant_first_turn();
+    write_team(first);
   }
+  return std::move(out_);
+}
+
+void AgentWriter::write_issuer() {
+  issuing_ = true;
+  line("if (threadIdx.x / 32 == {} && elect_one()) {{", plan_.first_thread[agent_idx()] / 32);
+  ++depth_;
+  write_tiles();
+  --depth_;
+  line("}}");
+  issuing_ = false;
+}
+
+void AgentWriter::write_team(int first_thread) {
+  line("const Team team{{threadIdx.x - {}, {}}};", first_thread, 1 + site_.agent_idx);
+  declare_values();
+  grant_first_turn();
+  write_tiles();
+  if (!producer() && plan_.store_stages != 0) {
+    line("if (team.tid % 128 == 0) tma_store_wait<0>();");
+  }
+}
+
+void AgentWriter::write_tiles() {
   int cluster = site_.role->resource.cluster_size;
   std::string tile = var_text(program_, site_.role->tile_var);
   line("const int num_tiles = {};", expr(site_.role->num_tiles));
@@ -70,14 +98,6 @@ std::string AgentWriter::write() {
   tile_ends();
   --depth_;
   line("}}");
-  if (!producer() && plan_.store_stages != 0) {
-    line("if (team.tid % 128 == 0) tma_store_wait<0>();");
-  }
-  if (alone()) {
-    --depth_;
-    line("}}");
-  }
-  return std::move(out_);
 }
 
 // The producer draws and tells the consumers; a role of one agent has its first thread do both.
@@ -178,6 +198,8 @@ void AgentWriter::block(const Block& ops) {
 }
 
 void AgentWriter::emit(const Op& op) {
+  // What the thread that issues loads has no use for.
+  if (issuing_ && op.result >= 0) return;
   switch (op.code) {
     case OpCode::kLet:
       line("const int {} = {};", var_text(program_, op.var), expr(op.exprs[0]));

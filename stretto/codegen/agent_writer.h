@@ -43,6 +43,9 @@ class AgentWriter {
   }
 
   void declare_pipes();
+  void write_issuer();
+  void write_team(int first_thread);
+  void write_tiles();
   void load_constants_ahead();
   void put_ahead(const Op& op);
   bool begins_early(int group) const;
@@ -67,7 +70,7 @@ class AgentWriter {
   // What a kernel that records does at these places, and nothing in any other.
   void tile_begins();
   void tile_ends();
-  bool records() const { return site_.lane >= 0; }
+  bool records() const { return site_.lane >= 0 && (issuing_ || !issues_beside()); }
   void timer_text(const char* name);
   void settle_before_notify();
   void settle_after_wait();
@@ -76,8 +79,8 @@ class AgentWriter {
   void put(const Op& op, const PipePlan& plan);
   std::size_t bytes_of_slot(const PipeGroup& group) const;
   std::string condition(const std::string& own) const;
-  void put_by_threads(const Op& op);
-  void fill(const Op& op, const PipePlan& plan);
+  void fill(const Op& op);
+  int fill_width(const Region& r) const;
   void clear_past_end(const Op& op, const PipePlan& plan);
   bool loads_into_binary(const Block& ops, std::size_t load) const;
   void load_into_binary(const Op& load, const Op& binary);
@@ -97,8 +100,15 @@ class AgentWriter {
   // UserError naming the line and the role.
   [[noreturn]] void refuse(const SourceLoc& loc, const std::string& what) const;
   bool producer() const;
-  // One thread does the agent's work.
-  bool alone() const { return producer() && !plan_.fills(*site_.role, site_.agent_idx); }
+  // One thread issues what TMA loads while others fill slots.
+  bool issues_beside() const {
+    return producer() && plan_.fills(*site_.role, site_.agent_idx) &&
+           plan_.issues(*site_.role, site_.agent_idx);
+  }
+  // One thread does the agent's work, or that part of it which is being written.
+  bool alone() const {
+    return producer() && (issuing_ || !plan_.fills(*site_.role, site_.agent_idx));
+  }
   std::size_t agent_idx() const { return static_cast<std::size_t>(site_.agent_idx); }
   std::string expr(const Expr& e) const;
   const ValueType& type(int reg) const { return agent_.values[static_cast<std::size_t>(reg)]; }
@@ -132,7 +142,8 @@ class AgentWriter {
   const AgentPlan& values_;
   std::string out_;
   int depth_ = 3;
-  bool ahead_ = false;  // writing the loads that come before the wait for the launch before
+  bool issuing_ = false;  // writing what one thread does beside the others, which fill slots
+  bool ahead_ = false;    // writing the loads that come before the wait for the launch before
   std::map<int, int> slot_pipe_;    // by the register that a kPipeGet wrote
   const Op* turn_begin_ = nullptr;  // of the loop that is being written
   const Op* turn_end_ = nullptr;

@@ -111,23 +111,27 @@ TEST(Codegen, PipelinedProductIsTmaAndWgmma) {
 TEST(Codegen, RowsOfOddBytesAreFilledByThreads) {
   GeneratedKernel kernel = generate(gemm({.m = 37, .n = 29, .k = 35}));
   EXPECT_TRUE(kernel.launch.maps.empty());
-  expect_lines(kernel.source,
-               {"// producer", "register_budget_lower<72>();",
-                "mbarrier_wait_acquire_cta(&empty0[ring0.slot()], ring0.round() ^ 1);",
-                "// by threads: rows that are not multiples of 16 bytes", "fill_slot<1>(GemmASlot{",
-                "mbarrier_arrive_release_cta(&full0[ring0.slot()]);", "fill_slot<1>(GemmBSlot{",
-                "mbarrier_arrive_release_cta(&full1[ring1.slot()]);", "// consumer",
-                "fence_proxy_async_shared();", "dot_async<"});
+  expect_lines(
+      kernel.source,
+      {"// producer", "register_budget_lower<72>();",
+       "mbarrier_wait_acquire_cta(&empty0[ring0.slot()], ring0.round() ^ 1);",
+       "// by threads: rows that are not multiples of 16 bytes",
+       "fill_slot<1, true, 128>(GemmASlot{", "mbarrier_arrive_release_cta(&full0[ring0.slot()]);",
+       "fill_slot<1, true, 128>(GemmBSlot{", "mbarrier_arrive_release_cta(&full1[ring1.slot()]);",
+       "// consumer", "fence_proxy_async_shared();", "dot_async<"});
   EXPECT_EQ(kernel.source.find("tma_load_3d"), std::string::npos);
   expect_clean_build(kernel);
 }
 
+// Each in warps of their own: what TMA loads does not wait for what threads copy.
 TEST(Codegen, OneFactorByTmaTheOtherByThreads) {
   GeneratedKernel kernel = generate(gemm({.col_limit = true}));
   expect_lines(kernel.source,
-               {"// by threads: a column limit", "fill_slot<8>(GemmASlot{",
-                "mbarrier_arrive_after_copies(&full0[ring0.slot()]);", "if (team.tid == 0) {",
-                "mbarrier_arrive_expect_tx(&full1", "tma_load_3d("});
+               {"// producer", "if (threadIdx.x / 32 == 8 && elect_one()) {",
+                "mbarrier_arrive_expect_tx(&full1", "tma_load_3d(", "if (threadIdx.x / 32 != 8) {",
+                "const Team team{threadIdx.x - 288, 1};", "// by threads: a column limit",
+                "fill_slot<8, false, 96>(GemmASlot{",
+                "mbarrier_arrive_after_copies(&full0[ring0.slot()]);", "// consumer"});
   expect_clean_build(kernel);
 }
 

@@ -348,7 +348,7 @@ class KernelWriter {
     if (roles_wait_) early = early_groups(role, plan, context_.constant);
     if (roles_wait_ && early.empty()) out += "    wait_for_previous_launch();\n";
     for (std::size_t a = 0; a < role.agents.size(); ++a) {
-      int first = plan.first_thread[a], threads = plan.agents[a].num_threads;
+      int first = plan.first_thread[a], threads = plan.threads[a];
       bool last = a + 1 == role.agents.size();
       std::string from = first == 0 ? "" : fmt::format("threadIdx.x >= {} && ", first);
       out += fmt::format("    {}if ({}threadIdx.x < {}) {{  // {}\n", a == 0 ? "" : "} else ", from,

@@ -143,9 +143,10 @@ void AgentWriter::await(const Op& op) {
 }
 
 void AgentWriter::pipe(const Op& op) {
-  if (op.code == OpCode::kPipePut && !alone()) return put_by_threads(op);
   if (ahead_) return put_ahead(op);
   const PipePlan& plan = plan_.pipes[static_cast<std::size_t>(op.symbol)];
+  if (op.code == OpCode::kPipePut && alone() != plan.by_tma()) return;  // for others to load
+  if (op.code == OpCode::kPipePut && !alone()) return fill(op);
   const PipeGroup& group = plan_.groups[static_cast<std::size_t>(plan.group)];
   bool first = group.pipes.front() == op.symbol, last = group.pipes.back() == op.symbol;
   int g = plan.group;

@@ -35,13 +35,26 @@ Program scaled_gemm(std::int64_t bm, std::int64_t bn, int num_stages, int cluste
 TEST(ProductText, ScaledProductsHaveAnAccumulatorOfTheirOwnInEveryIteration) {
   for (int cluster : {1, 2}) {
     GeneratedKernel kernel = generate(scaled_gemm(128 * cluster, 128, 6, cluster));
-    expect_lines(kernel.source,
-                 {"struct Wgmma<f8e4m3, 128>", "SmemVector<float, 128, 1>",
-                  "SmemTile<f8e4m3, 128, 128, 128>", "// by threads: a vector",
-                  "mbarrier_arrive_after_copies(&full0[ring0.slot()]);", "// consumer",
-                  "mbarrier_wait_acquire_cta(&full2", "dot_async<128, 128, true>(",
-                  "wgmma_wait<0>();", "&empty2[", "mbarrier_wait_acquire_cta(&full0",
-                  "load_smem<", "Mul()", "Add()", "store_tma<bf16, 128, 64, 1>("});
+    expect_lines(kernel.source, {"struct Wgmma<f8e4m3, 128>",
+                                 "SmemVector<float, 128, 1>",
+                                 "SmemTile<f8e4m3, 128, 128, 128>",
+                                 "tma_load_3d",
+                                 "// by threads: a vector",
+                                 "fill_slot<1, true, 96>(",
+                                 "fill_slot<1, true, 96>(",
+                                 "mbarrier_arrive_after_copies(&full0[ring0.slot()]);",
+                                 "// consumer",
+                                 "mbarrier_wait_acquire_cta(&full1",
+                                 "dot_async<128, 128, true>(",
+                                 "mbarrier_wait_acquire_cta(&full0",
+                                 "load_smem<",
+                                 "load_smem<",
+                                 "wgmma_wait<0>();",
+                                 "&empty1[",
+                                 "&empty0[",
+                                 "Mul()",
+                                 "Add()",
+                                 "store_tma<bf16, 128, 64, 1>("});
     expect_clean_build(kernel);
   }
 }

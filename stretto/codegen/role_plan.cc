@@ -15,12 +15,6 @@ constexpr std::size_t kSlotAlignment = 1024;
 constexpr std::size_t kVectorAlignment = 128;
 constexpr std::int64_t kChunkBytes = 128;  // of a row, that TMA loads at a time
 constexpr std::int64_t kMaxBoxRows = 256;
-// Registers of a block are 65536; a producer needs few, the rest goes to the consumers.
-constexpr int kProducerRegisters = 24;
-constexpr int kWaitingRegisters = 48;  // where it waits for signals, in loops over channels
-constexpr int kFillingRegisters = 72;  // where its threads load what TMA cannot
-constexpr int kRegistersOfBlock = 65536;
-constexpr int kMostRegisters = 240;
 
 std::size_t round_up(std::size_t v, std::size_t step) { return (v + step - 1) / step * step; }
 
@@ -46,6 +40,7 @@ class RolePlanner {
     place_agents();
     for (std::size_t i = 0; i < role_.pipes.size(); ++i) plan_.pipes.push_back(plan_pipe(i));
     group_pipes();
+    place_fillers();
     place_staging();
     place_barriers();
     return std::move(plan_);
@@ -57,11 +52,11 @@ class RolePlanner {
                                 role_.name, what));
   }
 
-  // Consumers first, so that their warpgroups start at thread 0; a producer is one warpgroup of
-  // which one thread works.
+  // Consumers first, so that their warpgroups start at thread 0; a producer is one warpgroup.
   void place_agents() {
     std::size_t count = role_.agents.size();
     plan_.first_thread.assign(count, 0);
+    plan_.threads.assign(count, 0);
     plan_.registers.assign(count, 0);
     int next = 0;
     for (int pass = 0; pass < 2; ++pass) {
@@ -70,10 +65,20 @@ class RolePlanner {
         if (producer != (pass == 1)) continue;
         if (producer) plan_.agents[i].num_threads = 128;
         plan_.first_thread[i] = next;
-        next += plan_.agents[i].num_threads;
+        plan_.threads[i] = plan_.agents[i].num_threads;
+        next += plan_.threads[i];
       }
     }
     plan_.num_threads = next;
+  }
+
+  // What one thread issues must not wait for what the others copy.
+  void place_fillers() {
+    for (int i = 0; i < static_cast<int>(role_.agents.size()); ++i) {
+      auto agent = static_cast<std::size_t>(i);
+      if (role_.agents[agent].kind != AgentKind::kProducer) continue;
+      if (plan_.fills(role_, i) && plan_.issues(role_, i)) plan_.agents[agent].num_threads = 96;
+    }
   }
 
   // What of the consumer's products reads a pipe: as left factor, right factor or neither.
@@ -262,9 +267,14 @@ class RolePlanner {
     if (pa.num_slots != pb.num_slots || pa.producer != pb.producer || pa.consumer != pb.consumer) {
       return false;
     }
-    bool by_tma = plan_.pipes[static_cast<std::size_t>(a)].by_tma() &&
-                  plan_.pipes[static_cast<std::size_t>(b)].by_tma();
-    if (!by_tma) return false;
+    const PipePlan& first = plan_.pipes[static_cast<std::size_t>(a)];
+    const PipePlan& second = plan_.pipes[static_cast<std::size_t>(b)];
+    // Threads that fill several slots arrive once, when their asynchronous copies are complete.
+    auto copied = [](const Pipe& pipe, const PipePlan& p) {
+      return p.packed && !p.by_tma() && size_bytes(pipe.type.dtype) >= 4;
+    };
+    bool alike = first.by_tma() ? second.by_tma() : copied(pa, first) && copied(pb, second);
+    if (!alike) return false;
     bool ok = true;
     auto adjacent = [&](const Agent& agent, OpCode code) {
       for_each_block(agent.body, [&](const Block& block) {
@@ -438,44 +448,6 @@ bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& 
     if (slot % 16 != 0 || out.outer_dim > 0) return false;
   }
   return true;
-}
-
-bool RolePlan::fills(const Role& role, int agent) const {
-  for (std::size_t i = 0; i < pipes.size(); ++i) {
-    if (role.pipes[i].producer == agent && !pipes[i].by_tma()) return true;
-  }
-  return false;
-}
-
-void budget_registers(const Role& role, int block, RolePlan& plan) {
-  if (block <= 256) return;
-  int few = 0;        // registers of the threads that need few
-  int computing = 0;  // threads
-  for (std::size_t i = 0; i < role.agents.size(); ++i) {
-    int threads = plan.agents[i].num_threads;
-    if (role.agents[i].kind == AgentKind::kProducer) {
-      bool waits = false;
-      for_each_block(role.agents[i].body, [&](const Block& ops) {
-        for (const Op& op : ops) waits |= op.code == OpCode::kWait;
-      });
-      plan.registers[i] = plan.fills(role, static_cast<int>(i)) ? kFillingRegisters
-                          : waits                               ? kWaitingRegisters
-                                                                : kProducerRegisters;
-      few += threads * plan.registers[i];
-    } else {
-      computing += threads;
-    }
-  }
-  int idle = block - plan.num_threads;
-  few += idle * kProducerRegisters;
-  if (few == 0 || computing == 0) return;
-  if (idle > 0) plan.idle_registers = kProducerRegisters;
-  int pool = kRegistersOfBlock / block / 8 * 8 * block;  // what the launch gives the block
-  int share = std::min((pool - few) / computing / 8 * 8, kMostRegisters);
-  for (std::size_t i = 0; i < role.agents.size(); ++i) {
-    if (role.agents[i].kind != AgentKind::kProducer) plan.registers[i] = share;
-    if (role.agents[i].num_registers != 0) plan.registers[i] = role.agents[i].num_registers;
-  }
 }
 
 RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps) {

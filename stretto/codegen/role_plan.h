@@ -49,6 +49,7 @@ struct PipeGroup {
 struct RolePlan {
   std::vector<AgentPlan> agents;
   std::vector<int> first_thread;  // per agent
+  std::vector<int> threads;       // per agent, of the block; a producer's are a warpgroup
   std::vector<int> registers;     // per agent and thread, 0: as launched (budget_registers)
   int idle_registers = 0;         // of the block's threads beyond the role's, 0: as launched
   int num_threads = 0;
@@ -63,8 +64,10 @@ struct RolePlan {
   int ticket_word = -1;          // of the control block
   std::size_t shared_bytes = 0;
 
-  // Whether all threads of a producer fill slots; else one of them issues all its loads.
+  // Whether threads of a producer fill slots. Those of its first warp do not where TMA loads, too:
+  // one of them issues what TMA loads, all of it where threads fill nothing.
   bool fills(const Role& role, int agent) const;
+  bool issues(const Role& role, int agent) const;
 };
 
 // Adds the views that the role needs to `maps`. UserError naming the line for what no layout fits.

@@ -119,6 +119,9 @@ void AgentWriter::sync(const Op& op) {
     case OpCode::kNotify:
     case OpCode::kWait: {
       bool notifies = op.code == OpCode::kNotify;
+      if (notifies && issues_beside()) {
+        refuse(op.loc, "a producer that notifies and has pipes of TMA and of threads");
+      }
       if (notifies) settle_before_notify();
       line("if ({}) {{", first);
       ++depth_;

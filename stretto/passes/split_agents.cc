@@ -205,7 +205,21 @@ class RoleSplitter {
     SlotUses uses = survey_.slot_uses(block);
     bool overlapped = loop != nullptr && uses.overlaps;
     Block out;
-    std::vector<Op> later;  // vectors are got where they are read, perhaps after a product
+    Block later;  // vectors, and what follows from them alone: while a product is under way
+    bool vectors_held = std::any_of(uses.slots.begin(), uses.slots.end(),
+                                    [](const SlotUses::Slot& slot) { return slot.vector; });
+    auto flush = [&] {
+      out.insert(out.end(), later.begin(), later.end());
+      later.clear();
+    };
+    // All at once, so that they can share barriers.
+    auto release_vectors = [&](std::size_t at) {
+      if (!vectors_held || overlapped || !later.empty() || at < uses.last_vector_use) return;
+      for (const SlotUses::Slot& slot : uses.slots) {
+        if (slot.vector) out.push_back(release(slot.reg, slot.loc));
+      }
+      vectors_held = false;
+    };
     for (std::size_t i = 0; i < block.size(); ++i) {
       const Op& op = block[i];
       if (survey_.only_picks_rows(op)) continue;
@@ -213,18 +227,21 @@ class RoleSplitter {
         later.push_back(get(op));
         continue;
       }
-      std::erase_if(later, [&](const Op& vector) {
-        bool read = SplitSurvey::names(op, vector.result);
-        if (read) out.push_back(vector);
-        return read;
-      });
+      if (follows_from(later, op)) {
+        later.push_back(op);
+        continue;
+      }
+      if (names_any(op, later)) flush();
       out.push_back(survey_.is_piped(op) ? get(op) : op);
       Op& copy = out.back();
       for (std::size_t b = 0; b < op.bodies.size(); ++b) {
         copy.bodies[b] = consumer_block(op.bodies[b], op.code == OpCode::kLoop ? &op : nullptr);
       }
       bool async = survey_.is_async(op);
-      if (async) copy.code = OpCode::kDotAsync;
+      if (async) {
+        copy.code = OpCode::kDotAsync;
+        flush();
+      }
       if (op.code == OpCode::kLoop) drain(op, out);
       if (overlapped) {
         if (i == uses.last_dot) release_previous(*loop, uses, op.loc, out);
@@ -232,10 +249,28 @@ class RoleSplitter {
       }
       if (async) out.push_back(await(0, op.loc));
       for (const SlotUses::Slot& slot : uses.slots) {
-        if (slot.last_use == i) out.push_back(release(slot.reg, slot.loc));
+        if (slot.last_use == i && !slot.vector) out.push_back(release(slot.reg, slot.loc));
       }
+      release_vectors(i);
     }
+    flush();
+    release_vectors(block.size());
     return out;
+  }
+
+  static bool names_any(const Op& op, const Block& others) {
+    return std::any_of(others.begin(), others.end(),
+                       [&](const Op& other) { return SplitSurvey::names(op, other.result); });
+  }
+
+  // An operation without effect that reads nothing but what the others make.
+  static bool follows_from(const Block& others, const Op& op) {
+    bool pure = op.code == OpCode::kBroadcast || op.code == OpCode::kCast ||
+                op.code == OpCode::kUnary || op.code == OpCode::kBinary;
+    return pure && std::all_of(op.operands.begin(), op.operands.end(), [&](int reg) {
+             return std::any_of(others.begin(), others.end(),
+                                [&](const Op& other) { return other.result == reg; });
+           });
   }
 
   // One iteration's dots stay in flight, so what is complete is the iteration before.

@@ -232,9 +232,12 @@ bool SplitSurvey::reads(const Op& op, int slot) const {
 SlotUses SplitSurvey::slot_uses(const Block& block) const {
   SlotUses uses;
   for (std::size_t i = 0; i < block.size(); ++i) {
-    if (is_piped(block[i])) uses.slots.push_back({block[i].result, i, block[i].loc});
+    if (is_piped(block[i])) {
+      uses.slots.push_back({block[i].result, i, block[i].loc, is_vector(block[i])});
+    }
     for (SlotUses::Slot& slot : uses.slots) {
       if (reads(block[i], slot.reg)) slot.last_use = i;
+      if (slot.vector) uses.last_vector_use = std::max(uses.last_vector_use, slot.last_use);
     }
     if (is_async(block[i])) {
       ++uses.num_dots;

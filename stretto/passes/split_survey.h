@@ -17,8 +17,10 @@ struct SlotUses {
     int reg;
     std::size_t last_use;  // index into the block of the last operation that reads it
     SourceLoc loc;
+    bool vector = false;
   };
   std::vector<Slot> slots;
+  std::size_t last_vector_use = 0;
   int num_dots = 0;          // asynchronous dots of the block itself
   std::size_t last_dot = 0;  // the last of them
   // In a loop: the dots of an iteration may be in flight during the next one.

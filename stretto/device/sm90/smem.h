@@ -136,15 +136,16 @@ struct SmemVector {
   STRETTO_DEVICE T& at(int r, int c) const { return reinterpret_cast<T*>(data)[r * kCols + c]; }
 };
 
-// Copies kRun elements, of which `count` exist, the rest being zero. From 4 bytes on it is
-// asynchronous: mbarrier_arrive_after_copies says when it is complete. Before the tensor core
-// reads, the reader has to fence.
-template <int kRun, class T>
+// Copies kRun elements, of which `count` exist, the rest being zero. kWhole: all of them or none.
+// From 4 bytes on it is asynchronous: mbarrier_arrive_after_copies says when it is complete. Before
+// the tensor core reads, the reader has to fence.
+template <int kRun, bool kWhole, class T>
 STRETTO_DEVICE void fill_run(T* to, const T* from, int count) {
   constexpr int kBytes = kRun * int(sizeof(T));
-  count = count < 0 ? 0 : count < kRun ? count : kRun;
-  if constexpr (kBytes >= 4) {
-    copy_async<kBytes>(to, from, count * int(sizeof(T)));
+  if constexpr (kBytes >= 4 && kWhole) {
+    copy_async_or_zero<kBytes>(to, from, count > 0);
+  } else if constexpr (kBytes >= 4) {
+    copy_async<kBytes>(to, from, (count < 0 ? 0 : count < kRun ? count : kRun) * int(sizeof(T)));
   } else {
 #pragma unroll
     for (int u = 0; u < kRun; ++u) to[u] = u < count ? from[u] : T{};
@@ -156,34 +157,41 @@ STRETTO_DEVICE int columns_left(const Box<const T>& box, int c) {
   return c < box.first_col ? 0 : box.cols - c;
 }
 
-// Fills a whole slot from a box, zeros past its end. kRun: columns that may be read at once,
-// because strides and origin are multiples of it.
-template <int kRun, class S, class T>
-STRETTO_DEVICE void fill_slot(const S& smem, const Box<const T>& box, const Team& t, int threads) {
+// kThreads fill a whole slot from a box, with zeros past its end. kRun: columns that may be read at
+// once, because strides and origin are multiples of it.
+template <int kRun, bool kWhole, int kThreads, class S, class T>
+STRETTO_DEVICE void fill_slot(const S& smem, const Box<const T>& box, const Team& t) {
   constexpr int kRuns = div_up(S::kCols, S::kChunkCols) * S::kChunkCols / kRun;
+  constexpr int kTotal = S::kRows * kRuns, kPasses = div_up(kTotal, kThreads);
 #pragma unroll 4
-  for (int i = int(t.tid); i < S::kRows * kRuns; i += threads) {
+  for (int pass = 0; pass < kPasses; ++pass) {
+    int i = pass * kThreads + int(t.tid);
+    if (kTotal % kThreads != 0 && i >= kTotal) continue;
     int r = i / kRuns, c = i % kRuns * kRun;
     int count = box.has_row(r) ? columns_left<kRun>(box, c) : 0;
-    const T* from = box.data + (count > 0 ? r * box.row_stride + c * box.col_stride : 0);
-    fill_run<kRun>(&smem.at(r, c), from, count);
+    i64 from = kWhole || count > 0 ? r * box.row_stride + c * box.col_stride : 0;
+    fill_run<kRun, kWhole>(&smem.at(r, c), box.data + from, count);
   }
 }
-// The same with rows that `index` picks, as in load_rows; L is its layout.
-template <class L, int kRun, class S, class I, class T>
+// The same with rows that `index` picks, as in load_rows; L is its layout. What does not change
+// from step to step stands by itself, so that the compiler takes it out of the loop over them.
+template <class L, int kRun, bool kWhole, class S, class I, class T>
 STRETTO_DEVICE void fill_rows(const S& smem, const I& index, const Box<const T>& box,
                               const Team& t) {
   constexpr int kCols = div_up(S::kCols, S::kChunkCols) * S::kChunkCols;
+  constexpr bool kEveryRow = L::kNoPadding && L::kTileRows == S::kRows;
 #pragma unroll
   for (int i = 0; i < I::kR; ++i) {
     int r = L::row(t, i);
-    if (r >= S::kRows) continue;
-    i32 picked = r < L::kTileRows ? index.x[i][0] : -1;
-    const T* row = box.data + (box.has_row(picked) ? picked * box.row_stride : 0);
+    if (!kEveryRow && r >= S::kRows) continue;
+    i32 picked = kEveryRow || r < L::kTileRows ? index.x[i][0] : -1;
+    bool exists = box.has_row(picked);
+    i64 offset = exists ? picked * box.row_stride : 0;
 #pragma unroll
     for (int c = int(t.tid % L::kLanesPerRow) * kRun; c < kCols; c += L::kLanesPerRow * kRun) {
-      int count = box.has_row(picked) ? columns_left<kRun>(box, c) : 0;
-      fill_run<kRun>(&smem.at(r, c), row + (count > 0 ? c * box.col_stride : 0), count);
+      int count = exists ? columns_left<kRun>(box, c) : 0;
+      i64 from = kWhole || count > 0 ? offset + c * box.col_stride : 0;  // unread if none exists
+      fill_run<kRun, kWhole>(&smem.at(r, c), box.data + from, count);
     }
   }
 }

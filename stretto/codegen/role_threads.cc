@@ -1,0 +1,65 @@
+// Which threads of a role's blocks load, and how the registers are shared out among them.
+#include <algorithm>
+
+#include "stretto/codegen/role_plan.h"
+
+namespace stretto {
+namespace {
+
+// Registers of a block are 65536; a producer needs few, the rest goes to the consumers.
+constexpr int kProducerRegisters = 24;
+constexpr int kWaitingRegisters = 48;  // where it waits for signals, in loops over channels
+constexpr int kFillingRegisters = 72;  // where its threads load what TMA cannot
+constexpr int kRegistersOfBlock = 65536;
+constexpr int kMostRegisters = 240;
+
+bool waits(const Block& block) {
+  return std::any_of(block.begin(), block.end(), [](const Op& op) {
+    return op.code == OpCode::kWait || std::any_of(op.bodies.begin(), op.bodies.end(), waits);
+  });
+}
+
+}  // namespace
+
+bool RolePlan::fills(const Role& role, int agent) const {
+  for (std::size_t i = 0; i < pipes.size(); ++i) {
+    if (role.pipes[i].producer == agent && !pipes[i].by_tma()) return true;
+  }
+  return false;
+}
+
+bool RolePlan::issues(const Role& role, int agent) const {
+  for (std::size_t i = 0; i < pipes.size(); ++i) {
+    if (role.pipes[i].producer == agent && pipes[i].by_tma()) return true;
+  }
+  return false;
+}
+
+void budget_registers(const Role& role, int block, RolePlan& plan) {
+  if (block <= 256) return;
+  int few = 0;        // registers of the threads that need few
+  int computing = 0;  // threads
+  for (std::size_t i = 0; i < role.agents.size(); ++i) {
+    int threads = plan.threads[i];
+    if (role.agents[i].kind == AgentKind::kProducer) {
+      plan.registers[i] = plan.fills(role, static_cast<int>(i)) ? kFillingRegisters
+                          : waits(role.agents[i].body)          ? kWaitingRegisters
+                                                                : kProducerRegisters;
+      few += threads * plan.registers[i];
+    } else {
+      computing += threads;
+    }
+  }
+  int idle = block - plan.num_threads;
+  few += idle * kProducerRegisters;
+  if (few == 0 || computing == 0) return;
+  if (idle > 0) plan.idle_registers = kProducerRegisters;
+  int pool = kRegistersOfBlock / block / 8 * 8 * block;  // what the launch gives the block
+  int share = std::min((pool - few) / computing / 8 * 8, kMostRegisters);
+  for (std::size_t i = 0; i < role.agents.size(); ++i) {
+    if (role.agents[i].kind != AgentKind::kProducer) plan.registers[i] = share;
+    if (role.agents[i].num_registers != 0) plan.registers[i] = role.agents[i].num_registers;
+  }
+}
+
+}  // namespace stretto
