@@ -71,6 +71,8 @@ int run(int argc, char** argv) {
   }
   auto* loops = app.add_subcommand("loops", "loops that no operator has, against rooflines");
   loops->add_option("--only", s.only, "loops whose name contains this");
+  loops->add_option("--size", s.size, "rows, columns and depth of those that are cubes")
+      ->check(CLI::PositiveNumber);
   loops->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   loops->add_option("-o,--out", s.out, "JSON with every sample");
   auto* overlap = app.add_subcommand("overlap", "fused operators against cuBLASLt and NCCL");

@@ -93,11 +93,27 @@ std::vector<LabelledProgram> loop_programs(int num_sms) {
   return out;
 }
 
+namespace {
+
+// The large shape as the options want it; false where it is no cube to give a size to.
+bool resize(loops::Loop& loop, std::int64_t size) {
+  loops::LoopShape& s = loop.large;
+  if (size == 0) return true;
+  if (s.m != s.n || s.n != s.k) return false;
+  double ratio = static_cast<double>(size) / static_cast<double>(s.m);
+  s = {size, size, size};
+  loop.flops *= ratio * ratio * ratio;
+  return true;
+}
+
+}  // namespace
+
 void measure_loops(GpuWorld& world, const LoopsOptions& options,
                    const std::function<void(const LoopResult&)>& done) {
   RandomFill random(world, options.seed);
   int num_sms = world.device(0).properties().num_sms;
-  for (const loops::Loop& loop : loops::all_loops()) {
+  for (loops::Loop loop : loops::all_loops()) {
+    if (!resize(loop, options.size)) continue;
     LoopResult result{.name = loop.name, .flops = loop.flops};
     if (result.name.find(options.only) == std::string::npos) continue;
     try {

@@ -28,6 +28,8 @@ struct LoopResult {
 
 struct LoopsOptions {
   std::string only;
+  std::int64_t size =
+      0;  // of the cubes among the large shapes, which only are run; 0: all as given
   int samples = 30;
   std::uint64_t seed = 0;
 };

@@ -191,7 +191,7 @@ int run_loops(const Settings& s) {
   fmt::print("{}\n", out["machine"].get<std::string>());
   compile_ahead(loop_programs(world.device(0).properties().num_sms));
   int failed = 0;
-  measure_loops(world, {.only = s.only, .samples = s.samples, .seed = s.seed},
+  measure_loops(world, {.only = s.only, .size = s.size, .samples = s.samples, .seed = s.seed},
                 [&](const LoopResult& r) {
                   keep(s, out, "loops", r);
                   failed += !r.error.empty();

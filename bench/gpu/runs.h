@@ -16,6 +16,7 @@ struct Settings {
   std::string commit, driver, out;  // for the JSON
   std::uint64_t seed = std::random_device{}();
   std::string only;
+  std::int64_t size = 0;  // of loops that are cubes
   int launches = 3, back_to_back = 1, world_size = 1;
   GemmShape shape{.label = "gemm", .m = 8192, .n = 8192, .k = 8192};
   std::vector<std::string> configs;
