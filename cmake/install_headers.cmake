@@ -26,6 +26,7 @@ set(pending
 foreach(operator ag_gemm attention collectives embedding gemm gemm_ar gemm_rs norm)
   list(APPEND pending stretto/ops/${operator}/${operator}.h)
 endforeach()
+list(APPEND pending stretto/ops/moe/route.h stretto/ops/moe/grouped_gemm.h stretto/ops/moe/combine.h)
 
 set(public "")
 while(pending)

@@ -1,9 +1,11 @@
 #include "tests/reference_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <numeric>
 #include <random>
 
 #include "stretto/base/dtype.h"
@@ -11,14 +13,13 @@
 namespace stretto {
 
 ReferenceModel::ReferenceModel(const ReferenceConfig& config, std::uint64_t seed) : c_(config) {
-  std::int64_t h = c_.hidden, f = c_.ffn, q = c_.heads * c_.head_dim,
-               kv = c_.kv_heads * c_.head_dim;
+  std::int64_t h = c_.hidden, q = c_.heads * c_.head_dim, kv = c_.kv_heads * c_.head_dim;
   add("model.embed_tokens.weight", {c_.vocab, h}, 1.0, 0, seed);
   add("model.norm.weight", {h}, 0.2, 1, seed);
   if (!c_.tied) add("lm_head.weight", {c_.vocab, h}, 2.0 / std::sqrt(h), 0, seed);
   for (int i = 0; i < c_.layers; ++i) {
     std::string layer = "model.layers." + std::to_string(i) + ".";
-    std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
+    std::string attention = layer + "self_attn.";
     add(layer + "input_layernorm.weight", {h}, 0.2, 1, seed);
     add(layer + "post_attention_layernorm.weight", {h}, 0.2, 1, seed);
     for (auto [name, rows] : {std::pair{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}}) {
@@ -31,14 +32,38 @@ ReferenceModel::ReferenceModel(const ReferenceConfig& config, std::uint64_t seed
       add(attention + "q_norm.weight", {c_.head_dim}, 0.3, 1.2, seed);
       add(attention + "k_norm.weight", {c_.head_dim}, 0.3, 1.2, seed);
     }
-    add(mlp + "gate_proj.weight", {f, h}, 1.5 / std::sqrt(h), 0, seed);
-    add(mlp + "up_proj.weight", {f, h}, 1.5 / std::sqrt(h), 0, seed);
-    add(mlp + "down_proj.weight", {h, f}, 1.5 / std::sqrt(f), 0, seed);
-    if (!c_.mlp_bias) continue;
-    add(mlp + "gate_proj.bias", {f}, 0.7, 0, seed);
-    add(mlp + "up_proj.bias", {f}, 0.7, 0, seed);
-    add(mlp + "down_proj.bias", {h}, 0.7, 0, seed);
+    if (!is_moe(i)) {
+      add_mlp(dense_names(layer), c_.ffn, seed);
+      continue;
+    }
+    add(moe_block(layer) + "gate.weight", {c_.experts, h}, 3.0 / std::sqrt(h), 0, seed);
+    for (int e = 0; e < c_.experts; ++e) add_mlp(expert_names(layer, e), c_.expert_ffn, seed);
   }
+}
+
+ReferenceModel::MlpNames ReferenceModel::dense_names(const std::string& layer) {
+  return {layer + "mlp.gate_proj", layer + "mlp.up_proj", layer + "mlp.down_proj"};
+}
+
+std::string ReferenceModel::moe_block(const std::string& layer) const {
+  return layer + (c_.model_type == "mixtral" ? "block_sparse_moe." : "mlp.");
+}
+
+ReferenceModel::MlpNames ReferenceModel::expert_names(const std::string& layer, int expert) const {
+  std::string at = moe_block(layer) + "experts." + std::to_string(expert) + ".";
+  if (c_.model_type == "mixtral") return {at + "w1", at + "w3", at + "w2"};
+  return {at + "gate_proj", at + "up_proj", at + "down_proj"};
+}
+
+void ReferenceModel::add_mlp(const MlpNames& names, std::int64_t width, std::uint64_t seed) {
+  std::int64_t h = c_.hidden;
+  add(names.gate + ".weight", {width, h}, 1.5 / std::sqrt(h), 0, seed);
+  add(names.up + ".weight", {width, h}, 1.5 / std::sqrt(h), 0, seed);
+  add(names.down + ".weight", {h, width}, 1.5 / std::sqrt(width), 0, seed);
+  if (!c_.mlp_bias) return;
+  add(names.gate + ".bias", {width}, 0.7, 0, seed);
+  add(names.up + ".bias", {width}, 0.7, 0, seed);
+  add(names.down + ".bias", {h}, 0.7, 0, seed);
 }
 
 ReferenceModel::ReferenceModel(const ReferenceConfig& config, const Checkpoint& checkpoint)
@@ -177,9 +202,40 @@ ReferenceModel::Row ReferenceModel::attend(const Row& q, const std::vector<Row>&
   return out;
 }
 
+ReferenceModel::Row ReferenceModel::mlp(const Row& x, const MlpNames& names) const {
+  Row gate = project(x, names.gate, c_.mlp_bias), up = project(x, names.up, c_.mlp_bias);
+  for (std::size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1 + std::exp(-gate[i]));
+  return project(gate, names.down, c_.mlp_bias);
+}
+
+// Softmax over all experts, then the most probable ones.
+ReferenceModel::Row ReferenceModel::mixture(const Row& x, const std::string& layer) const {
+  Row odds = project(x, moe_block(layer) + "gate", false);
+  double all = 0, chosen = 0;
+  for (double& v : odds) all += v = std::exp(v);
+  std::vector<std::size_t> order(odds.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return odds[a] > odds[b]; });
+  auto top_k = static_cast<std::size_t>(c_.top_k);
+  if (top_k < order.size()) {
+    double gap = 1 - odds[order[top_k]] / odds[order[top_k - 1]];
+    closest_choice_ = std::min(closest_choice_, gap);
+  }
+  order.resize(top_k);
+  for (std::size_t expert : order) chosen += odds[expert];
+  Row sum(x.size(), 0.0);
+  for (std::size_t expert : order) {
+    Row y = mlp(x, expert_names(layer, static_cast<int>(expert)));
+    double share = odds[expert] / (c_.normalize ? chosen : all);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += share * y[i];
+  }
+  return sum;
+}
+
 void ReferenceModel::run_layer(std::vector<Row>& xs, int layer_idx) const {
   std::string layer = "model.layers." + std::to_string(layer_idx) + ".";
-  std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
+  std::string attention = layer + "self_attn.";
   int window = layer_idx >= c_.first_sliding_layer ? c_.window : 0;
   std::vector<Row> keys, values;
   for (Row& x : xs) {
@@ -194,10 +250,7 @@ void ReferenceModel::run_layer(std::vector<Row>& xs, int layer_idx) const {
     Row mixed = project(attend(q, keys, values, window), attention + "o_proj", c_.out_bias);
     for (std::size_t i = 0; i < x.size(); ++i) x[i] += mixed[i];
     normed = norm(x, layer + "post_attention_layernorm.weight");
-    Row gate = project(normed, mlp + "gate_proj", c_.mlp_bias),
-        up = project(normed, mlp + "up_proj", c_.mlp_bias);
-    for (std::size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1 + std::exp(-gate[i]));
-    Row down = project(gate, mlp + "down_proj", c_.mlp_bias);
+    Row down = is_moe(layer_idx) ? mixture(normed, layer) : mlp(normed, dense_names(layer));
     for (std::size_t i = 0; i < x.size(); ++i) x[i] += down[i];
   }
 }
@@ -242,11 +295,20 @@ std::string ReferenceModel::config_json() const {
                          {"original_max_position_embeddings", c_.yarn->original}};
   }
   if (c_.dynamic) j["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
+  if (c_.experts > 0) {
+    j[c_.model_type == "mixtral" ? "num_local_experts" : "num_experts"] = c_.experts;
+    j["num_experts_per_tok"] = c_.top_k;
+    if (c_.model_type != "mixtral") {
+      j["moe_intermediate_size"] = c_.expert_ffn;
+      j["norm_topk_prob"] = c_.normalize;
+      j["decoder_sparse_step"] = c_.moe_step;
+    }
+  }
   if (c_.out_bias) j["attention_bias"] = true;
   if (c_.mlp_bias) j["mlp_bias"] = true;
   if (c_.window > 0) {
     j["sliding_window"] = c_.window;
-    if (c_.model_type != "mistral") {
+    if (c_.model_type != "mistral" && c_.model_type != "mixtral") {
       j["use_sliding_window"] = true;
       j["max_window_layers"] = c_.first_sliding_layer;
     }

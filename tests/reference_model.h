@@ -36,6 +36,9 @@ struct ReferenceConfig {
   // The inverse frequencies of the rotary embedding rounded to bfloat16, as some frameworks leave
   // them when a whole model is cast.
   bool bf16_frequencies = false;
+  // A mixture of experts in every moe_step-th layer; 0 experts: none.
+  int experts = 0, top_k = 2, expert_ffn = 24, moe_step = 1;
+  bool normalize = true;
   // Window of the layers from first_sliding_layer on; 0: none.
   int window = 0, first_sliding_layer = 0;
 };
@@ -51,12 +54,23 @@ class ReferenceModel {
   void write(const TemporaryDirectory& directory) const;
   // Logits after every token, [tokens][vocab].
   std::vector<std::vector<double>> logits(const std::vector<int>& tokens) const;
+  // How near any choice of experts so far was to another one: the smallest relative gap between the
+  // last chosen expert and the first that was not.
+  double closest_choice() const { return closest_choice_; }
 
  private:
   using Row = std::vector<double>;
+  struct MlpNames {
+    std::string gate, up, down;
+  };
 
   void add(const std::string& name, std::vector<std::int64_t> shape, double scale, double offset,
            std::uint64_t seed);
+  void add_mlp(const MlpNames& names, std::int64_t width, std::uint64_t seed);
+  bool is_moe(int layer) const { return c_.experts > 0 && (layer + 1) % c_.moe_step == 0; }
+  std::string moe_block(const std::string& layer) const;
+  MlpNames expert_names(const std::string& layer, int expert) const;
+  static MlpNames dense_names(const std::string& layer);
   const std::vector<float>& weight(const std::string& name) const;
   Row project(const Row& x, const std::string& name, bool bias) const;
   Row norm(const Row& x, const std::string& weight_name) const;
@@ -65,10 +79,13 @@ class ReferenceModel {
   void rotate_heads(Row& x, int position, const std::string& norm_name) const;
   Row attend(const Row& q, const std::vector<Row>& keys, const std::vector<Row>& values,
              int window) const;
+  Row mlp(const Row& x, const MlpNames& names) const;
+  Row mixture(const Row& x, const std::string& layer) const;
   void run_layer(std::vector<Row>& xs, int layer) const;
   std::string config_json() const;
 
   ReferenceConfig c_;
+  mutable double closest_choice_ = 1;
   struct Weight {
     std::vector<std::int64_t> shape;
     std::vector<float> values;

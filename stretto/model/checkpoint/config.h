@@ -75,6 +75,12 @@ struct MoeConfig {
   bool normalize_weights = true;       // the chosen experts' weights are rescaled to sum to 1
 };
 
+// How a family spells the weights of a mixture: <block>.gate, <block>.experts.<i>.<gate|up|down>.
+struct MoeNames {
+  const char *block, *gate, *up, *down;
+};
+MoeNames moe_names(Family family);
+
 struct LayerConfig {
   std::int64_t window = 0;  // keys a query sees, itself included; 0: all before it
   bool moe = false;         // this layer's MLP is a mixture of experts

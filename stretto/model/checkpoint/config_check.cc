@@ -39,16 +39,15 @@ void visit_dense_mlp(const ModelConfig& c, const std::string& prefix, const Visi
 }
 
 void visit_experts(const ModelConfig& c, const std::string& layer, const Visit& visit) {
-  bool mixtral = c.traits->family == Family::kMixtral;
-  std::string prefix = layer + (mixtral ? "block_sparse_moe." : "mlp.");
+  MoeNames names = moe_names(c.traits->family);
+  std::string prefix = layer + names.block + ".";
+  std::int64_t width = c.moe->intermediate_size;
   visit(prefix + "gate.weight", {c.moe->num_experts, c.hidden_size});
   for (std::int64_t expert = 0; expert < c.moe->num_experts; ++expert) {
     std::string at = fmt::format("{}experts.{}.", prefix, expert);
-    visit(at + (mixtral ? "w1" : "gate_proj") + ".weight",
-          {c.moe->intermediate_size, c.hidden_size});
-    visit(at + (mixtral ? "w3" : "up_proj") + ".weight", {c.moe->intermediate_size, c.hidden_size});
-    visit(at + (mixtral ? "w2" : "down_proj") + ".weight",
-          {c.hidden_size, c.moe->intermediate_size});
+    visit(at + names.gate + ".weight", {width, c.hidden_size});
+    visit(at + names.up + ".weight", {width, c.hidden_size});
+    visit(at + names.down + ".weight", {c.hidden_size, width});
   }
 }
 
@@ -59,6 +58,13 @@ bool is_leftover(const ModelConfig& c, const std::string& name) {
 }
 
 }  // namespace
+
+MoeNames moe_names(Family family) {
+  if (family == Family::kMixtral) {
+    return {.block = "block_sparse_moe", .gate = "w1", .up = "w3", .down = "w2"};
+  }
+  return {.block = "mlp", .gate = "gate_proj", .up = "up_proj", .down = "down_proj"};
+}
 
 void ModelConfig::for_each_weight(const VisitShape& visit) const {
   const ModelConfig& c = *this;

@@ -1,7 +1,5 @@
 #include "stretto/model/transformer/step_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 
@@ -24,6 +22,11 @@ struct AttentionPart {
   bool one_launch = false;  // rotary embedding, cache write and attention in one program
   std::size_t rope = 0;
   std::map<std::int64_t, std::size_t> attention;  // by window
+};
+
+// The launches of a mixture of experts, shared by all layers that have one.
+struct MoePart {
+  std::size_t route = 0, up = 0, down = 0, combine = 0;
 };
 
 class Planner {
@@ -119,6 +122,83 @@ class Planner {
     return out;
   }
 
+  bool is_moe(std::int64_t layer) const { return c_.layers[static_cast<std::size_t>(layer)].moe; }
+  bool has_dense_layers() const {
+    return !std::all_of(c_.layers.begin(), c_.layers.end(),
+                        [](const LayerConfig& layer) { return layer.moe; });
+  }
+
+  MoePart moe_part(bool sequence_parallel) {
+    if (!c_.moe) return {};
+    std::int64_t top_k = c_.moe->experts_per_token, num_experts = c_.moe->num_experts;
+    std::int64_t ffn = expert_ffn_per_rank(c_, s_.world_size), rows = bound_ * top_k;
+    GroupedDesc down{.world_size = s_.world_size,
+                     .m = bound_,
+                     .rows_per_token = top_k,
+                     .num_experts = num_experts,
+                     .n = hidden_,
+                     .k = ffn,
+                     .a_dtype = s_.dtype,
+                     .b_dtype = s_.weight_dtype,
+                     .c_dtype = s_.dtype};
+    GroupedDesc up = down;
+    up.n = ffn;
+    up.k = hidden_;
+    up.gathered = up.swiglu = true;
+    local("expert_act", rows, ffn);
+    local("expert_out", rows, hidden_);
+    add_buffer({.name = "weights", .dtype = DType::kF32, .rows = bound_, .cols = top_k});
+    add_buffer({.name = "slots", .dtype = DType::kI32, .rows = bound_, .cols = top_k});
+    add_buffer({.name = "offsets", .dtype = DType::kI32, .rows = 1, .cols = num_experts + 1});
+    add_buffer({.name = "row_tokens", .dtype = DType::kI32, .rows = rows, .cols = 1});
+    RouteDesc route{.dtype = s_.dtype,
+                    .weight_dtype = s_.weight_dtype,
+                    .m = bound_,
+                    .hidden = hidden_,
+                    .num_experts = num_experts,
+                    .top_k = top_k,
+                    .normalize = c_.moe->normalize_weights,
+                    .world_size = s_.world_size};
+    CombineDesc combine{.dtype = s_.dtype,
+                        .m = bound_,
+                        .hidden = hidden_,
+                        .top_k = top_k,
+                        .sequence_parallel = sequence_parallel,
+                        .world_size = s_.world_size};
+    return {.route = add_program(step_program(route, s_.target)),
+            .up = add_program(step_program(up, s_.target)),
+            .down = add_program(step_program(down, s_.target)),
+            .combine = add_program(step_program(combine, s_.target))};
+  }
+
+  // `tokens`: all of them, normalised; the result and x2, which is added to it, may be split by
+  // rows.
+  void add_moe(const MoePart& part, std::int64_t layer, const char* tokens) {
+    auto w = [layer](const char* name) { return layer_buffer(layer, name); };
+    add(part.route, Rows::kAll,
+        {{"x", tokens},
+         {"gate", w("router")},
+         {"weights", "weights"},
+         {"slots", "slots"},
+         {"offsets", "offsets"},
+         {"tokens", "row_tokens"}});
+    add(part.up, Rows::kAll,
+        {{"offsets", "offsets"},
+         {"tokens", "row_tokens"},
+         {"a", tokens},
+         {"b_gate", w("gate")},
+         {"b_up", w("up")},
+         {"c", "expert_act"}});
+    add(part.down, Rows::kAll,
+        {{"offsets", "offsets"}, {"a", "expert_act"}, {"b", w("down")}, {"c", "expert_out"}});
+    add(part.combine, Rows::kAll,
+        {{"y", "expert_out"},
+         {"slots", "slots"},
+         {"weights", "weights"},
+         {"residual", "x2"},
+         {"out", "x"}});
+  }
+
   // A bias after a row-parallel GEMM is added once, to what the sum of the ranks is added to.
   void prepare_biases(std::int64_t rows) {
     if (!c_.out_bias && !c_.mlp_bias) return;
@@ -194,7 +274,7 @@ class Planner {
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
     ffn_desc.bias = c_.mlp_bias;
-    std::size_t ffn = add_program(step_program(ffn_desc, s_.target));
+    std::size_t ffn = has_dense_layers() ? add_program(step_program(ffn_desc, s_.target)) : 0;
     auto reduced_gemm = [&](std::int64_t k) {
       if (s_.world_size == 1) {
         GemmDesc d = gemm_desc;
@@ -215,13 +295,14 @@ class Planner {
     };
     const char* out = s_.world_size == 1 ? "c" : "out";
     std::size_t out_gemm = reduced_gemm(part.q_cols);
-    std::size_t down_gemm = reduced_gemm(ffn_);
+    std::size_t down_gemm = has_dense_layers() ? reduced_gemm(ffn_) : 0;
+    MoePart moe = moe_part(false);
     std::size_t lookup = add_program(embedding_program(vocab_desc(bound_), s_.target));
 
     symmetric("x", bound_, hidden_);
     symmetric("x2", bound_, hidden_);
     local("normed", bound_, hidden_);
-    local("act", bound_, ffn_);
+    if (has_dense_layers()) local("act", bound_, ffn_);
     prepare_biases(bound_);
     add(lookup, Rows::kAll, {{"tokens", StepPlan::kTokens}, {"table", "embedding"}, {"out", "x"}});
     for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
@@ -233,6 +314,10 @@ class Planner {
       add(out_gemm, Rows::kAll,
           {{"a", "attended"}, {"b", w("out")}, {"residual", attention_sum}, {out, "x2"}});
       add(norm, Rows::kAll, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
+      if (is_moe(i)) {
+        add_moe(moe, i, "normed");
+        continue;
+      }
       add(ffn, Rows::kAll, ffn_bindings(i));
       const char* mlp_sum = with_bias(c_.mlp_bias, Rows::kAll, "x2", w("down_bias"));
       add(down_gemm, Rows::kAll,
@@ -263,7 +348,7 @@ class Planner {
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
     ffn_desc.bias = c_.mlp_bias;
-    std::size_t ffn = add_program(step_program(ffn_desc, s_.target));
+    std::size_t ffn = has_dense_layers() ? add_program(step_program(ffn_desc, s_.target)) : 0;
     GemmRsDesc rs{.world_size = s_.world_size,
                   .m = bound_,
                   .n = hidden_,
@@ -274,7 +359,8 @@ class Planner {
                   .residual = true};
     std::size_t out_gemm = add_program(step_program(rs, s_.target));
     rs.k = ffn_;
-    std::size_t down_gemm = add_program(step_program(rs, s_.target));
+    std::size_t down_gemm = has_dense_layers() ? add_program(step_program(rs, s_.target)) : 0;
+    MoePart moe = moe_part(true);
     VocabDesc embed = vocab_desc(bound_);
     embed.sequence_parallel = true;
     std::size_t lookup = add_program(embedding_program(embed, s_.target));
@@ -285,7 +371,7 @@ class Planner {
     local("x", own_rows_, hidden_);
     local("x2", own_rows_, hidden_);
     symmetric("normed", own_rows_, hidden_);
-    local("act", bound_, ffn_);
+    if (has_dense_layers()) local("act", bound_, ffn_);
     local("all_normed", bound_, hidden_);
     prepare_biases(own_rows_);
     add(lookup, Rows::kAll, {{"tokens", StepPlan::kTokens}, {"table", "embedding"}, {"out", "x"}});
@@ -298,6 +384,11 @@ class Planner {
       add(out_gemm, Rows::kAll,
           {{"a", "attended"}, {"b", w("out")}, {"residual", attention_sum}, {"out", "x2"}});
       add(norm, Rows::kOwn, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
+      if (is_moe(i)) {
+        add(gather, Rows::kAll, {{"in", "normed"}, {"out", "all_normed"}});
+        add_moe(moe, i, "all_normed");
+        continue;
+      }
       add(ffn, Rows::kAll, ffn_bindings(i));
       const char* mlp_sum = with_bias(c_.mlp_bias, Rows::kOwn, "x2", w("down_bias"));
       add(down_gemm, Rows::kAll,
@@ -315,62 +406,7 @@ class Planner {
   StepPlan plan_;
 };
 
-void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<PlanBuffer>& out) {
-  const ModelConfig& c = *s.config;
-  HeadSplit split = split_heads(attention_desc(c, s.world_size));
-  std::int64_t q_cols = split.heads_per_rank * c.head_dim;
-  std::int64_t qkv_rows = q_cols + 2 * split.kv_heads_per_rank * c.head_dim;
-  std::int64_t hidden = c.hidden_size, ffn = ffn_per_rank(c, s.world_size);
-  auto weight = [&](const char* part, std::int64_t rows, std::int64_t cols) {
-    out.push_back({layer_buffer(layer, part), s.weight_dtype, rows, cols});
-  };
-  weight("input_norm", 1, hidden);
-  weight("post_norm", 1, hidden);
-  weight("qkv", qkv_rows, hidden);
-  if (c.qkv_bias) weight("qkv_bias", 1, qkv_rows);
-  if (c.traits->qk_norm) {
-    weight("q_norm", 1, c.head_dim);
-    weight("k_norm", 1, c.head_dim);
-  }
-  weight("out", hidden, q_cols);
-  weight("gate", ffn, hidden);
-  weight("up", ffn, hidden);
-  weight("down", hidden, ffn);
-  if (c.out_bias) weight("out_bias", 1, hidden);
-  if (c.mlp_bias) {
-    weight("gate_bias", 1, ffn);
-    weight("up_bias", 1, ffn);
-    weight("down_bias", 1, hidden);
-  }
-  for (const char* cache : {"k_cache", "v_cache"}) {
-    out.push_back(
-        {layer_buffer(layer, cache), s.dtype, split.kv_heads_per_rank * s.max_tokens, c.head_dim});
-  }
-}
-
 }  // namespace
-
-std::size_t PlanBuffer::bytes() const {
-  return static_cast<std::size_t>(rows * cols) * size_bytes(dtype);
-}
-
-std::string layer_buffer(std::int64_t layer, const char* part) {
-  return fmt::format("layers.{}.{}", layer, part);
-}
-
-std::vector<PlanBuffer> model_buffers(const ModelShape& s) {
-  const ModelConfig& c = *s.config;
-  std::int64_t vocab = ceil_div(c.vocab_size, std::int64_t{s.world_size});
-  std::vector<PlanBuffer> out;
-  out.push_back({"embedding", s.weight_dtype, vocab, c.hidden_size});
-  if (!c.tie_word_embeddings) out.push_back({"lm_head", s.weight_dtype, vocab, c.hidden_size});
-  out.push_back({"final_norm", s.weight_dtype, 1, c.hidden_size});
-  for (const char* table : {"cos", "sin"}) {
-    out.push_back({table, DType::kF32, s.max_tokens, c.head_dim / 2});
-  }
-  for (std::int64_t i = 0; i < c.num_layers(); ++i) add_layer_buffers(s, i, out);
-  return out;
-}
 
 std::vector<std::set<std::string>> constant_inputs(const ModelShape& shape, const StepPlan& plan) {
   std::vector<PlanLaunch> launches = plan.launches;

@@ -49,6 +49,18 @@ Program step_program(const CollectiveDesc& d, Target target) {
   return all_gather(d, config_for(d, target));
 }
 
+Program step_program(const RouteDesc& d, Target target) {
+  return moe_route(d, config_for(d, target));
+}
+
+Program step_program(const GroupedDesc& d, Target target) {
+  return grouped_gemm(d, config_for(d, target));
+}
+
+Program step_program(const CombineDesc& d, Target target) {
+  return moe_combine(d, config_for(d, target));
+}
+
 Program add_row_program(const NormDesc& d, Target target) {
   return add_row(d, config_for(d, target));
 }

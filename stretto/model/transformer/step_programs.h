@@ -10,6 +10,9 @@
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
 #include "stretto/ops/greedy/greedy.h"
+#include "stretto/ops/moe/combine.h"
+#include "stretto/ops/moe/grouped_gemm.h"
+#include "stretto/ops/moe/route.h"
 #include "stretto/ops/norm/norm.h"
 
 namespace stretto {
@@ -20,6 +23,9 @@ Program step_program(const GemmRsDesc& desc, Target target);
 Program step_program(const AgGemmDesc& desc, Target target);
 Program step_program(const NormDesc& desc, Target target);        // rms_norm
 Program step_program(const CollectiveDesc& desc, Target target);  // all_gather
+Program step_program(const RouteDesc& desc, Target target);
+Program step_program(const GroupedDesc& desc, Target target);
+Program step_program(const CombineDesc& desc, Target target);
 Program add_row_program(const NormDesc& desc, Target target);
 Program rope_program(const AttentionDesc& desc, Target target);
 Program attention_program(const AttentionDesc& desc, Target target);

@@ -153,13 +153,7 @@ Matrix WeightLoader::qkv(const std::string& attention, const char* suffix,
 
 LayerWeights WeightLoader::layer(std::int64_t i) const {
   std::string prefix = fmt::format("model.layers.{}.", i);
-  if (c_.layers[static_cast<std::size_t>(i)].moe) {
-    throw UserError(
-        fmt::format("{}: layer {} is a mixture of experts, which this version does "
-                    "not run yet",
-                    c_.where, i));
-  }
-  std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+  std::string attention = prefix + "self_attn.";
   LayerWeights w;
   w.input_norm = whole(prefix + "input_layernorm.weight", c_.hidden_size);
   w.post_norm = whole(prefix + "post_attention_layernorm.weight", c_.hidden_size);
@@ -173,18 +167,49 @@ LayerWeights WeightLoader::layer(std::int64_t i) const {
   HeadRange h = heads_of(d, spec_.rank);
   w.out = col_block(attention + "o_proj.weight", h.q_first * d.head_dim, h.q_count * d.head_dim,
                     split_heads(d).heads_per_rank * d.head_dim);
+  if (c_.out_bias) w.out_bias = whole(attention + "o_proj.bias", c_.hidden_size);
+  if (c_.layers[static_cast<std::size_t>(i)].moe) {
+    experts(w, prefix);
+  } else {
+    dense_mlp(w, prefix + "mlp.");
+  }
+  return w;
+}
+
+void WeightLoader::dense_mlp(LayerWeights& w, const std::string& mlp) const {
   std::int64_t share = ffn_per_rank(c_, spec_.world_size), size = c_.intermediate_size;
   w.gate = row_block(mlp + "gate_proj.weight", share, size, c_.hidden_size);
   w.up = row_block(mlp + "up_proj.weight", share, size, c_.hidden_size);
   std::int64_t first = std::min(spec_.rank * share, size);
   w.down = col_block(mlp + "down_proj.weight", first, std::min(share, size - first), share);
-  if (c_.out_bias) w.out_bias = whole(attention + "o_proj.bias", c_.hidden_size);
   if (c_.mlp_bias) {
     w.gate_bias = as_row(row_block(mlp + "gate_proj.bias", share, size, 1));
     w.up_bias = as_row(row_block(mlp + "up_proj.bias", share, size, 1));
     w.down_bias = whole(mlp + "down_proj.bias", c_.hidden_size);
   }
-  return w;
+}
+
+// Of every expert this rank's part.
+void WeightLoader::experts(LayerWeights& w, const std::string& layer) const {
+  MoeNames names = moe_names(c_.traits->family);
+  std::string block = layer + names.block + ".";
+  std::int64_t share = expert_ffn_per_rank(c_, spec_.world_size);
+  std::int64_t size = c_.moe->intermediate_size, hidden = c_.hidden_size;
+  std::int64_t first = std::min(spec_.rank * share, size), count = std::min(share, size - first);
+  w.router = whole(block + "gate.weight", hidden);
+  w.gate = Matrix(dtype_, c_.moe->num_experts * share, hidden);
+  w.up = Matrix(dtype_, c_.moe->num_experts * share, hidden);
+  w.down = Matrix(dtype_, c_.moe->num_experts * hidden, share);
+  for (std::int64_t e = 0; e < c_.moe->num_experts; ++e) {
+    auto view = [&](const char* name) -> const TensorView& {
+      return checkpoint_.tensor(fmt::format("{}experts.{}.{}.weight", block, e, name));
+    };
+    Matrix::Cut rows{.first = first, .count = count, .to = e * share};
+    w.gate.copy_from(view(names.gate), rows);
+    w.up.copy_from(view(names.up), rows);
+    w.down.copy_from(view(names.down),
+                     {.count = hidden, .to = e * hidden, .first_col = first, .num_cols = count});
+  }
 }
 
 void for_each_weight(const ModelWeights& w, const VisitWeight& visit) {
@@ -210,7 +235,8 @@ void for_each_weight(const LayerWeights& w, std::int64_t layer_idx, const VisitW
                                                          {"up", &w.up},
                                                          {"up_bias", &w.up_bias},
                                                          {"down", &w.down},
-                                                         {"down_bias", &w.down_bias}};
+                                                         {"down_bias", &w.down_bias},
+                                                         {"router", &w.router}};
   for (auto [name, matrix] : parts) {
     if (!matrix->empty()) visit(layer_buffer(layer_idx, name), *matrix);
   }
@@ -235,6 +261,10 @@ AttentionDesc attention_desc(const ModelConfig& c, int world_size) {
 
 std::int64_t ffn_per_rank(const ModelConfig& c, int world_size) {
   return ceil_div(c.intermediate_size, static_cast<std::int64_t>(world_size));
+}
+
+std::int64_t expert_ffn_per_rank(const ModelConfig& c, int world_size) {
+  return ceil_div(c.moe->intermediate_size, static_cast<std::int64_t>(world_size));
 }
 
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config,

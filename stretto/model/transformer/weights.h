@@ -55,6 +55,9 @@ struct LayerWeights {
   Matrix gate_bias, up_bias;     // [1, I'], or empty
   Matrix down;                   // [hidden, I']
   Matrix down_bias;              // as out_bias
+  // Of a mixture of experts: gate and up are [E * I', hidden], down is [E * hidden, I'], one expert
+  // under the other.
+  Matrix router;  // [E, hidden], or empty
 };
 
 struct ModelWeights {
@@ -74,6 +77,7 @@ struct ShardSpec {
 
 AttentionDesc attention_desc(const ModelConfig& config, int world_size);
 std::int64_t ffn_per_rank(const ModelConfig& config, int world_size);
+std::int64_t expert_ffn_per_rank(const ModelConfig& config, int world_size);  // of each expert
 
 // What ranks keep the weights in: the activations' dtype, or under f32 activations the checkpoint's
 // own where all weights agree on one, which loses nothing.
@@ -85,7 +89,6 @@ class WeightLoader {
   WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const ShardSpec& spec);
 
   ModelWeights outer() const;  // all but the layers
-  // UserError for what the transformer cannot run yet: mixtures of experts.
   LayerWeights layer(std::int64_t layer_idx) const;
 
  private:
@@ -96,6 +99,8 @@ class WeightLoader {
   Matrix col_block(const std::string& name, std::int64_t first, std::int64_t count,
                    std::int64_t share) const;
   Matrix qkv(const std::string& attention, const char* suffix, std::int64_t cols) const;
+  void dense_mlp(LayerWeights& w, const std::string& mlp) const;
+  void experts(LayerWeights& w, const std::string& layer) const;
 
   const Checkpoint& checkpoint_;
   const ModelConfig& c_;

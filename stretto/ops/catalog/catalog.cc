@@ -8,6 +8,9 @@
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gemm_ar/gemm_ar_case.h"
 #include "stretto/ops/gemm_rs/gemm_rs_case.h"
+#include "stretto/ops/moe/combine.h"
+#include "stretto/ops/moe/grouped_gemm.h"
+#include "stretto/ops/moe/route.h"
 #include "stretto/ops/norm/norm.h"
 
 namespace stretto {
@@ -45,6 +48,10 @@ const std::vector<OperatorInfo>& catalog() {
       decode_attention_info(),
       embedding_info(),
       lm_head_info(),
+      moe_route_info(),
+      grouped_gemm_info(),
+      grouped_swiglu_info(),
+      moe_combine_info(),
   };
   return operators;
 }

@@ -1,0 +1,70 @@
+// The buffers that all steps of a model share (step_plan.h): their names and sizes.
+#include <fmt/format.h>
+
+#include "stretto/model/transformer/step_plan.h"
+#include "stretto/model/transformer/weights.h"
+
+namespace stretto {
+namespace {
+
+void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<PlanBuffer>& out) {
+  const ModelConfig& c = *s.config;
+  HeadSplit split = split_heads(attention_desc(c, s.world_size));
+  std::int64_t q_cols = split.heads_per_rank * c.head_dim;
+  std::int64_t qkv_rows = q_cols + 2 * split.kv_heads_per_rank * c.head_dim;
+  bool moe = c.layers[static_cast<std::size_t>(layer)].moe;
+  std::int64_t hidden = c.hidden_size, experts = moe ? c.moe->num_experts : 1;
+  std::int64_t ffn = moe ? expert_ffn_per_rank(c, s.world_size) : ffn_per_rank(c, s.world_size);
+  auto weight = [&](const char* part, std::int64_t rows, std::int64_t cols) {
+    out.push_back({layer_buffer(layer, part), s.weight_dtype, rows, cols});
+  };
+  weight("input_norm", 1, hidden);
+  weight("post_norm", 1, hidden);
+  weight("qkv", qkv_rows, hidden);
+  if (c.qkv_bias) weight("qkv_bias", 1, qkv_rows);
+  if (c.traits->qk_norm) {
+    weight("q_norm", 1, c.head_dim);
+    weight("k_norm", 1, c.head_dim);
+  }
+  weight("out", hidden, q_cols);
+  weight("gate", experts * ffn, hidden);
+  weight("up", experts * ffn, hidden);
+  weight("down", experts * hidden, ffn);
+  if (moe) weight("router", experts, hidden);
+  if (c.out_bias) weight("out_bias", 1, hidden);
+  if (c.mlp_bias && !moe) {
+    weight("gate_bias", 1, ffn);
+    weight("up_bias", 1, ffn);
+    weight("down_bias", 1, hidden);
+  }
+  for (const char* cache : {"k_cache", "v_cache"}) {
+    out.push_back(
+        {layer_buffer(layer, cache), s.dtype, split.kv_heads_per_rank * s.max_tokens, c.head_dim});
+  }
+}
+
+}  // namespace
+
+std::size_t PlanBuffer::bytes() const {
+  return static_cast<std::size_t>(rows * cols) * size_bytes(dtype);
+}
+
+std::string layer_buffer(std::int64_t layer, const char* part) {
+  return fmt::format("layers.{}.{}", layer, part);
+}
+
+std::vector<PlanBuffer> model_buffers(const ModelShape& s) {
+  const ModelConfig& c = *s.config;
+  std::int64_t vocab = ceil_div(c.vocab_size, std::int64_t{s.world_size});
+  std::vector<PlanBuffer> out;
+  out.push_back({"embedding", s.weight_dtype, vocab, c.hidden_size});
+  if (!c.tie_word_embeddings) out.push_back({"lm_head", s.weight_dtype, vocab, c.hidden_size});
+  out.push_back({"final_norm", s.weight_dtype, 1, c.hidden_size});
+  for (const char* table : {"cos", "sin"}) {
+    out.push_back({table, DType::kF32, s.max_tokens, c.head_dim / 2});
+  }
+  for (std::int64_t i = 0; i < c.num_layers(); ++i) add_layer_buffers(s, i, out);
+  return out;
+}
+
+}  // namespace stretto

@@ -1,0 +1,99 @@
+#include "stretto/ops/moe/combine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/lang/program_builder.h"
+#include "stretto/ops/gemm/linear.h"
+
+namespace stretto {
+namespace {
+
+void check(const CombineDesc& d, const CombineConfig& c) {
+  check_sizes("moe_combine", {{"m", d.m},
+                              {"hidden", d.hidden},
+                              {"top_k", d.top_k},
+                              {"world_size", d.world_size},
+                              {"tile_rows", c.tile_rows},
+                              {"num_workers", c.num_workers}});
+  check_dtype("moe_combine", "dtype", d.dtype);
+}
+
+}  // namespace
+
+std::string to_string(const CombineDesc& d) {
+  return fmt::format("m={} hidden={} top {}{} {} P={}", d.m, d.hidden, d.top_k,
+                     d.sequence_parallel ? " sequence-parallel" : "", short_name(d.dtype),
+                     d.world_size);
+}
+
+CombineConfig default_config(const CombineDesc& d, Target target) {
+  if (target == Target::kCpu) return {.tile_rows = std::min<std::int64_t>(16, d.m)};
+  constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
+  CombineConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.hidden, 1, d.m)};
+  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows), kGpuSms / 2);
+  return c;
+}
+
+Program moe_combine(const CombineDesc& d, const CombineConfig& cfg) {
+  check(d, cfg);
+  bool alone = d.world_size == 1;
+  ProgramBuilder p("moe_combine", d.world_size);
+  Index m = p.extent("m", d.m);
+  Index rows = m * d.top_k;
+  Index own_rows = max(ceil_div(m, d.world_size), 1);
+  TensorRef y = p.input("y", d.dtype, {rows, d.hidden});
+  TensorRef slots = p.table("slots", {m, d.top_k}, {ContractKind::kRange, 0, rows});
+  TensorRef weights = p.input("weights", DType::kF32, {m, d.top_k});
+  Index out_rows = d.sequence_parallel ? ceil_div(m, d.world_size) : m;
+  TensorRef residual = p.input("residual", d.dtype, {out_rows, d.hidden});
+  TensorRef out = p.output("out", d.dtype, {out_rows, d.hidden});
+  auto finish = [&](const Index& row, const Value& sum) {
+    Value old = p.load(residual.tile({row, 0}, cfg.tile_rows, d.hidden));
+    p.store(out.tile({row, 0}, cfg.tile_rows, d.hidden),
+            cast(sum + cast(old, DType::kF32), d.dtype));
+  };
+  TensorRef parts;
+  SignalRef combined, done;  // by rank: tiles of its parts that are there; of mine that it has read
+  if (!alone) {
+    parts = p.buffer("parts", d.dtype, {m, d.hidden}, {.space = Space::kSymmetric});
+    combined = p.signal("combined");
+    done = p.signal("done");
+  }
+
+  TileSpace tiles = p.grid(d.m, 1, cfg.tile_rows, 1);
+  p.role("combine", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
+    Value exists = p.iota_rows(t.row, cfg.tile_rows) < p.splat(DType::kI32, m);
+    Value sum = p.zeros(DType::kF32, cfg.tile_rows, d.hidden);
+    p.loop(d.top_k, [&](const Index& j) {
+      Value slot = p.load(slots.tile({t.row, j}, cfg.tile_rows, 1));
+      Value row = where(exists, slot, p.splat(DType::kI32, -1));
+      Value part = p.load_rows(y.tile({0, 0}, cfg.tile_rows, d.hidden), row);
+      sum = sum + cast(part, DType::kF32) * p.load(weights.tile({t.row, j}, cfg.tile_rows, 1));
+    });
+    if (alone) return finish(t.row, sum);
+    p.store(parts.tile({t.row, 0}, cfg.tile_rows, d.hidden), cast(sum, d.dtype));
+    p.notify_all(combined);
+  });
+  if (alone) return p.finish();
+
+  TileSpace sums =
+      p.grid(d.sequence_parallel ? ceil_div(d.m, d.world_size) : d.m, 1, cfg.tile_rows, 1);
+  p.role("sum", Resource::sms(cfg.num_workers), sums, [&](const Tile& t) {
+    Index row = d.sequence_parallel ? p.rank() * own_rows + t.row : t.row;
+    Index end = d.sequence_parallel ? min((p.rank() + 1) * own_rows, m) : m;
+    Value sum = p.zeros(DType::kF32, cfg.tile_rows, d.hidden);
+    p.loop(d.world_size, [&](const Index& r) {
+      p.wait(combined[r], tiles.count());
+      sum = sum + cast(p.load(parts.on(r).tile({row, 0}, cfg.tile_rows, d.hidden).until_row(end)),
+                       DType::kF32);
+    });
+    p.notify_all(done);
+    finish(t.row, sum);
+  });
+  p.on_end([&] { p.loop(d.world_size, [&](const Index& r) { p.wait(done[r], sums.count()); }); });
+  return p.finish();
+}
+
+}  // namespace stretto

@@ -1,0 +1,41 @@
+// The last step of a mixture of experts: each token's results, weighted and added up, over the
+// ranks too, where each holds a part of every expert.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct CombineDesc {
+  DType dtype = DType::kF32;
+  std::int64_t m = 1;  // most tokens; each launch has 0 <= m <= this
+  std::int64_t hidden = 1;
+  std::int64_t top_k = 1;          // experts of a token
+  bool sequence_parallel = false;  // a rank keeps its ceil(m / P) tokens only
+  int world_size = 1;
+};
+
+struct CombineConfig {
+  std::int64_t tile_rows = 16;
+  int num_workers = 1;  // of each role
+};
+
+std::string to_string(const CombineDesc& desc);
+CombineConfig default_config(const CombineDesc& desc, Target target = Target::kCpu);
+
+// Extent m; R = m * top_k. Inputs y [R, hidden], each rank's own part of a sum over ranks; slots
+// [m, top_k] i32 in 0..R-1 and weights [m, top_k] f32, the same on every rank (route.h); residual,
+// of the result's shape. Output out [m, hidden], or [ceil(m / P), hidden] when sequence-parallel:
+// the sum of weights * y[slots], plus residual. A rank's weighted sum is fp32, rounded once to
+// travel, summed in fp32 in rank order and rounded again. UserError naming the field of a bad desc
+// or config.
+Program moe_combine(const CombineDesc& desc, const CombineConfig& config);
+
+// m: tokens with three experts each, n: hidden size; odd m: sequence-parallel.
+OperatorInfo moe_combine_info();
+
+}  // namespace stretto

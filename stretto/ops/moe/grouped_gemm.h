@@ -1,0 +1,45 @@
+// c = f(a * b[expert of the row]^T): one product per expert, over the rows that a table deals out
+// to it. How many rows an expert has, none or all of them, is known at the launch only. Every rank
+// by itself, with its part of every expert's weights.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct GroupedDesc {
+  int world_size = 1;
+  std::int64_t m = 1;               // most tokens; each launch has 0 <= m <= this
+  std::int64_t rows_per_token = 1;  // experts of a token: R = m * rows_per_token rows
+  std::int64_t num_experts = 1;
+  std::int64_t n = 1, k = 1;
+  DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
+  bool gathered = false;  // rows of a are those of tokens, chosen by a table
+  bool swiglu = false;    // silu(a * b_gate^T) * (a * b_up^T)
+};
+
+struct GroupedConfig {
+  GemmTile tile;
+  int num_compute_sms = 1;
+  int num_stages = 0;  // slices of the main loop loaded ahead; 0: none
+};
+
+std::string to_string(const GroupedDesc& desc);
+GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kCpu);
+
+// Extent m. Inputs offsets [num_experts + 1] i32, a partition of the R rows; a [R, k], or gathered
+// a [m, k] with tokens [R, 1] i32 in 0..m-1 (route.h gives both tables); b [num_experts, n, k]
+// (swiglu: b_gate and b_up). Output c [R, n]. Accumulated in fp32, rounded once. UserError naming
+// the field of a bad desc or config; at a launch, the table and entry that break their contract.
+Program grouped_gemm(const GroupedDesc& desc, const GroupedConfig& config);
+
+// m: tokens with two rows each, n: columns of c, k: the summed dimension; 5 experts (large: 32).
+OperatorInfo grouped_gemm_info();
+OperatorInfo grouped_swiglu_info();  // gathered
+
+}  // namespace stretto

@@ -1,0 +1,78 @@
+// What routing may bring to a mixture of experts beyond the random cases of the catalog's tests:
+// scores that are no numbers, tables that break their promise, sizes that make no sense. If these
+// fail, one bad token or table corrupts the results of others.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "stretto/base/test_errors.h"
+#include "stretto/base/test_seed.h"
+#include "stretto/ops/harness/run_case.h"
+#include "stretto/ops/moe/combine.h"
+#include "stretto/ops/moe/grouped_gemm.h"
+#include "stretto/ops/moe/route.h"
+
+namespace stretto {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+Values& tensor_of(std::vector<std::vector<Values>>& all, const OpCase& c, const char* name) {
+  return all[0][static_cast<std::size_t>(c.program.find_tensor(name))];
+}
+
+TEST(MoeRoute, TokensWithoutNumbersAreRoutedAllTheSame) {
+  constexpr std::int64_t kTokens = 11, kTopK = 3, kExperts = 7;
+  OpCase c = moe_route_info().make_case({.m = kTokens, .n = kExperts, .k = 19}, 0);
+  Values& x = tensor_of(c.inputs, c, "x");
+  std::fill(x.begin(), x.end(), kNan);
+  // All of them to the first experts, each once.
+  Values& weights = tensor_of(c.expected, c, "weights");
+  std::fill(weights.begin(), weights.end(), kNan);  // not compared
+  Values& offsets = tensor_of(c.expected, c, "offsets");
+  for (std::int64_t e = 0; e <= kExperts; ++e) {
+    offsets[static_cast<std::size_t>(e)] = static_cast<double>(std::min(e, kTopK) * kTokens);
+  }
+  for (std::int64_t t = 0; t < kTokens; ++t) {
+    for (std::int64_t j = 0; j < kTopK; ++j) {
+      std::int64_t slot = j * kTokens + t;
+      tensor_of(c.expected, c, "slots")[static_cast<std::size_t>(t * kTopK + j)] =
+          static_cast<double>(slot);
+      tensor_of(c.expected, c, "tokens")[static_cast<std::size_t>(slot)] = static_cast<double>(t);
+    }
+  }
+  c.tolerance = 0;
+  EXPECT_EQ(run_case(c, {.launches = 1}), "");
+}
+
+TEST(GroupedGemm, ATableThatIsNoPartitionEndsTheLaunchWithItsName) {
+  struct Broken {
+    std::size_t entry;
+    double value;
+    const char* says;
+  };
+  constexpr std::int64_t kTokens = 9;
+  for (const Broken& b : {Broken{0, 1, "entry 0"}, Broken{5, 17, "entry 5"},
+                          Broken{2, -1, "entry 2"}, Broken{3, 1e6, "entry 3"}}) {
+    OpCase c = grouped_gemm_info().make_case({.m = kTokens, .n = 29, .k = 51}, test_seed() / 3 * 3);
+    tensor_of(c.inputs, c, "offsets")[b.entry] = b.value;
+    expect_user_error([&] { run_case(c, {.launches = 1}); }, {"'offsets'", b.says});
+  }
+}
+
+TEST(Moe, RefusesSizesThatMakeNoSense) {
+  RouteDesc route{.m = 4, .hidden = 8, .num_experts = 4, .top_k = 5};
+  expect_user_error([&] { moe_route(route, default_config(route)); }, {"top_k is 5"});
+  route.top_k = 2;
+  route.m = std::int64_t{1} << 24;
+  expect_user_error([&] { moe_route(route, default_config(route)); }, {"16777216"});
+  GroupedDesc grouped{.m = 4, .num_experts = 0};
+  GroupedConfig config{.tile = {.bm = 4, .bn = 4, .bk = 4}};
+  expect_user_error([&] { grouped_gemm(grouped, config); }, {"num_experts is 0"});
+  CombineDesc combine{.dtype = DType::kI32};
+  expect_user_error([&] { moe_combine(combine, {}); }, {"dtype"});
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,188 @@
+#include "stretto/ops/moe/route.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+#include "stretto/lang/program_builder.h"
+#include "stretto/ops/gemm/linear.h"
+
+namespace stretto {
+namespace {
+
+constexpr double kLowest = -1e30;  // below every score; NaN counts as this
+constexpr double kTaken = -3e38;
+
+void check(const RouteDesc& d, const RouteConfig& c) {
+  check_sizes("moe_route", {{"m", d.m},
+                            {"hidden", d.hidden},
+                            {"num_experts", d.num_experts},
+                            {"top_k", d.top_k},
+                            {"world_size", d.world_size},
+                            {"tile_rows", c.tile_rows},
+                            {"count_rows", c.count_rows},
+                            {"tile_slots", c.tile_slots},
+                            {"num_workers", c.num_workers}});
+  check_sizes("moe_route", {{"tile_k", c.tile_k}}, 0);
+  check_dtype("moe_route", "dtype", d.dtype);
+  check_dtype("moe_route", "weight_dtype", d.weight_dtype);
+  if (d.top_k > d.num_experts) {
+    throw UserError(fmt::format("moe_route: top_k is {}, of {} experts", d.top_k, d.num_experts));
+  }
+  constexpr std::int64_t kMostRows = std::int64_t{1} << 24;  // counted exactly in f32
+  if (d.m > kMostRows / d.top_k) {
+    throw UserError(fmt::format("moe_route: m is {} with {} experts each, at most {} rows", d.m,
+                                d.top_k, kMostRows));
+  }
+}
+
+// The roles of the program. Choosing takes tiles of tokens; placing has one worker, since a token's
+// row depends on all tokens before it; looking up takes tiles of rows.
+class Router {
+ public:
+  Router(ProgramBuilder& p, const RouteDesc& d, const RouteConfig& cfg)
+      : p_(p), d_(d), cfg_(cfg), m_(p.extent("m", d.m)) {
+    x_ = p.input("x", d.dtype, {m_, d.hidden});
+    gate_ = p.input("gate", d.weight_dtype, {d.num_experts, d.hidden});
+    chosen_ = p.buffer("chosen", DType::kF32, {m_, d.num_experts});  // 1: an expert of the token
+    experts_ = p.buffer("experts", DType::kI32, {m_, d.top_k});
+    columns_ = p.buffer("columns", DType::kI32, {d.top_k, m_});  // slots, transposed
+    weights_ = p.output("weights", DType::kF32, {m_, d.top_k});
+    slots_ = p.output("slots", DType::kI32, {m_, d.top_k});
+    offsets_ = p.output("offsets", DType::kI32, {d.num_experts + 1});
+    tokens_ = p.output("tokens", DType::kI32, {m_ * d.top_k, 1});
+    routed_ = p.signal("routed", 1);
+    placed_ = p.signal("placed", 1);
+  }
+
+  TileSpace token_tiles() const { return p_.grid(d_.m, 1, cfg_.tile_rows, 1); }
+  TileSpace slot_tiles() const { return p_.grid(d_.m * d_.top_k, 1, cfg_.tile_slots, 1); }
+
+  void choose(const Tile& t) {
+    Value scores = logits(t.row);  // [tile_rows, num_experts]
+    Value odds = exp(scores - row_max(scores));
+    Value probability = odds / row_sum(odds);
+    Value left = where(scores > number(kLowest), scores, number(kLowest));
+    Value mask = p_.zeros(DType::kF32, cfg_.tile_rows, d_.num_experts);
+    Value weight = p_.zeros(DType::kF32, cfg_.tile_rows, d_.top_k);
+    Value expert = p_.zeros(DType::kI32, cfg_.tile_rows, d_.top_k);
+    p_.loop(d_.top_k, [&](const Index& j) {
+      Value best = row_argmax(left);          // [tile_rows, 1]
+      Value here = expert_numbers() == best;  // [tile_rows, num_experts]
+      Value column = p_.iota_cols(0, d_.top_k) == p_.splat(DType::kI32, j);
+      weight = where(column, row_sum(where(here, probability, number(0))), weight);
+      expert = where(column, best, expert);
+      mask = where(here, number(1), mask);
+      left = where(here, number(kTaken), left);
+    });
+    if (d_.normalize) weight = weight / row_sum(weight);
+    p_.store(weights_.tile({t.row, 0}, cfg_.tile_rows, d_.top_k), weight);
+    p_.store(experts_.tile({t.row, 0}, cfg_.tile_rows, d_.top_k), expert);
+    p_.store(chosen_.tile({t.row, 0}, cfg_.tile_rows, d_.num_experts), mask);
+    p_.notify(routed_[0], p_.rank());
+  }
+
+  // Counts are sums of products with triangles of ones, exact in f32.
+  void place() {
+    p_.wait(routed_[0], ceil_div(d_.m, cfg_.tile_rows));
+    Value counts = p_.zeros(DType::kF32, 1, d_.num_experts);
+    p_.loop(chunks(), [&](const Index& i) { counts = counts + col_sum(load_chosen(i)); });
+    Value before = p_.iota_rows(0, d_.num_experts) < expert_numbers();
+    Value next = p_.zeros(DType::kF32, 1, d_.num_experts);  // free row of each expert
+    next = dot(next, counts, cast(before, DType::kF32));
+    p_.store(offsets_.tile({0}, 1, 1), p_.zeros(DType::kI32, 1, 1));
+    p_.store(offsets_.tile({1}, 1, d_.num_experts), cast(next + counts, DType::kI32));
+    p_.loop(chunks(), [&](const Index& i) {
+      Value chosen = load_chosen(i);
+      Value earlier = p_.iota_cols(0, cfg_.count_rows) < p_.iota_rows(0, cfg_.count_rows);
+      Value slot = p_.zeros(DType::kF32, cfg_.count_rows, d_.num_experts);
+      slot = dot(slot, cast(earlier, DType::kF32), chosen) + next;
+      p_.loop(d_.top_k, [&](const Index& j) {
+        Value expert = p_.load(experts_.tile({i * cfg_.count_rows, j}, cfg_.count_rows, 1));
+        Value own = cast(row_sum(where(expert_numbers() == expert, slot, number(0))), DType::kI32);
+        p_.store(slots_.tile({i * cfg_.count_rows, j}, cfg_.count_rows, 1), own);
+        p_.store(columns_.tile({j, i * cfg_.count_rows}, 1, cfg_.count_rows), own.T());
+      });
+      next = next + col_sum(chosen);
+    });
+    p_.notify(placed_[0], p_.rank());
+  }
+
+  // The inverse of `slots`, by comparing: rows chosen at run time could not be shown to be written
+  // once.
+  void look_up(const Tile& t) {
+    p_.wait(placed_[0]);
+    Value position = p_.iota_rows(t.row, cfg_.tile_slots);
+    Value token = p_.zeros(DType::kF32, cfg_.tile_slots, 1);
+    p_.loop(chunks(), [&](const Index& i) {
+      Value candidate = p_.iota_cols(i * cfg_.count_rows, cfg_.count_rows);
+      p_.loop(d_.top_k, [&](const Index& j) {
+        Value slot = p_.load(columns_.tile({j, i * cfg_.count_rows}, 1, cfg_.count_rows));
+        Value hit = slot == position && candidate < p_.splat(DType::kI32, m_);
+        token = token + row_sum(where(hit, cast(candidate, DType::kF32), number(0)));
+      });
+    });
+    p_.store(tokens_.tile({t.row, 0}, cfg_.tile_slots, 1), cast(token, DType::kI32));
+  }
+
+ private:
+  Value number(double value) const { return p_.full(DType::kF32, 1, 1, value); }
+  Value expert_numbers() const { return p_.iota_cols(0, d_.num_experts); }
+  Index chunks() const { return ceil_div(m_, cfg_.count_rows); }
+  Value load_chosen(const Index& i) const {
+    return p_.load(chosen_.tile({i * cfg_.count_rows, 0}, cfg_.count_rows, d_.num_experts));
+  }
+
+  Value logits(const Index& row) const {
+    std::int64_t tile_k = cfg_.tile_k == 0 ? d_.hidden : cfg_.tile_k;
+    Value sum = p_.zeros(DType::kF32, cfg_.tile_rows, d_.num_experts);
+    p_.loop(ceil_div(d_.hidden, tile_k), [&](const Index& step) {
+      Index k = step * tile_k;
+      sum = dot(sum, p_.load(x_.tile({row, k}, cfg_.tile_rows, tile_k)),
+                p_.load(gate_.tile({0, k}, d_.num_experts, tile_k)).T());
+    });
+    return sum;
+  }
+
+  ProgramBuilder& p_;
+  const RouteDesc& d_;
+  const RouteConfig& cfg_;
+  Index m_;
+  TensorRef x_, gate_, chosen_, experts_, columns_, weights_, slots_, offsets_, tokens_;
+  SignalRef routed_, placed_;
+};
+
+}  // namespace
+
+std::string to_string(const RouteDesc& d) {
+  return fmt::format("m={} hidden={} top {} of {} experts{} {} (gate {}) P={}", d.m, d.hidden,
+                     d.top_k, d.num_experts, d.normalize ? " normalised" : "", short_name(d.dtype),
+                     short_name(d.weight_dtype), d.world_size);
+}
+
+RouteConfig default_config(const RouteDesc& d, Target target) {
+  if (target == Target::kCpu) {
+    return {.tile_rows = std::min<std::int64_t>(64, d.m),
+            .count_rows = std::min<std::int64_t>(64, d.m),
+            .tile_slots = std::min<std::int64_t>(64, d.m * d.top_k)};
+  }
+  RouteConfig c{.tile_rows = 16, .tile_k = 32, .count_rows = 32, .tile_slots = 32};
+  std::int64_t tiles = std::max(ceil_div(d.m, c.tile_rows), ceil_div(d.m * d.top_k, c.tile_slots));
+  c.num_workers = gpu_workers(tiles, kGpuSms / 2 - 1);
+  return c;
+}
+
+Program moe_route(const RouteDesc& d, const RouteConfig& cfg) {
+  check(d, cfg);
+  ProgramBuilder p("moe_route", d.world_size);
+  Router router(p, d, cfg);
+  p.role("choose", Resource::sms(cfg.num_workers), router.token_tiles(),
+         [&](const Tile& t) { router.choose(t); });
+  p.role("place", Resource::sms(1), p.range(1), [&](const Tile&) { router.place(); });
+  p.role("look_up", Resource::sms(cfg.num_workers), router.slot_tiles(),
+         [&](const Tile& t) { router.look_up(t); });
+  return p.finish();
+}
+
+}  // namespace stretto
