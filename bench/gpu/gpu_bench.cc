@@ -11,6 +11,7 @@
 //   gpu_bench collectives --ranks P   collectives against NCCL
 //   gpu_bench watchdog --ranks P      what deadlines of waits cost
 //   gpu_bench graph-fetch             how copy engines that fetch get on in graphs; two GPUs
+//   gpu_bench processes --ranks P     GPUs of a world of processes: results, and a killed rank
 //   gpu_bench startup --ranks P       cold and warm starts, and launches with a new m
 //   gpu_bench predict-points -o FILE  predicted times of a list of operators; needs no GPU
 //   gpu_bench points FILE             the same measured, and how far off the predictions are
@@ -23,6 +24,7 @@
 
 #include "bench/gpu/check.h"
 #include "bench/gpu/gemm_shapes.h"
+#include "bench/gpu/processes.h"
 #include "bench/gpu/runs.h"
 #include "stretto/base/errors.h"
 
@@ -101,6 +103,13 @@ int run(int argc, char** argv) {
   watchdog->add_option("--only", s.only, "cases whose text contains this");
   watchdog->add_option("--samples", s.samples)->default_val(200)->check(CLI::PositiveNumber);
   watchdog->add_option("-o,--out", s.out, "JSON with every sample");
+  ProcessesOptions of_processes;
+  auto* processes = app.add_subcommand("processes", "one process per GPU; kills one at the end");
+  processes->add_option("--ranks", of_processes.ranks, "processes")->check(CLI::Range(2, 8));
+  processes->add_flag("--one-device", of_processes.one_device, "all on GPU 0, taking turns");
+  processes->add_option("--only", of_processes.only, "cases whose label contains this");
+  processes->add_option("--part", of_processes.part, "of one rank, as the command starts itself");
+  processes->add_option("--report", of_processes.report, "descriptor: where it says it went well");
   auto* graph_fetch = app.add_subcommand("graph-fetch", "copy engines that fetch, in graphs");
   auto* startup = app.add_subcommand("startup", "cold and warm starts, and a new m");
   startup->add_option("--ranks", s.world_size, "GPUs")->check(CLI::Range(1, 8));
@@ -148,6 +157,10 @@ int run(int argc, char** argv) {
   if (overlap->parsed()) return run_overlap(s);
   if (sweep->parsed()) return run_sweep(s);
   if (watchdog->parsed()) return run_watchdog(s);
+  if (processes->parsed()) {
+    of_processes.seed = s.seed;
+    return run_processes(of_processes);
+  }
   if (graph_fetch->parsed()) return run_graph_fetch(s);
   if (startup->parsed()) return run_startup(s);
   if (loops->parsed()) return run_loops(s);

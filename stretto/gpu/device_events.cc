@@ -136,7 +136,7 @@ DeviceEvents::DeviceEvents(const GpuWorld& world, const LaunchPlan& launch)
       launch_(launch),
       capacity_(std::max<std::size_t>(kMaxEventsOfRank / launch.event_lanes.size(), 1)) {
   std::size_t lanes = launch.event_lanes.size();
-  for (int r = 0; r < world.size(); ++r) {
+  for (int r : world.local_ranks()) {
     const cuda::Device& device = world.device(r);
     ranks_.push_back({.clock = DeviceClock(device),
                       .first = {},
@@ -147,8 +147,8 @@ DeviceEvents::DeviceEvents(const GpuWorld& world, const LaunchPlan& launch)
 }
 
 void DeviceEvents::clear() {
-  for (int r = 0; r < world_.size(); ++r) {
-    const cuda::DeviceMemory& counts = ranks_[static_cast<std::size_t>(r)].counts;
+  for (int r : world_.local_ranks()) {
+    const cuda::DeviceMemory& counts = ranks_[world_.local_index(r)].counts;
     world_.stream(r).fill_bytes(counts.address(), 0, counts.bytes());
   }
   world_.synchronize();
@@ -158,21 +158,21 @@ void DeviceEvents::set_enabled(bool on) {
   enabled_ = on;
   if (!on) return;
   clear();
-  for (int r = 0; r < world_.size(); ++r) {
-    RankState& rank = ranks_[static_cast<std::size_t>(r)];
+  for (int r : world_.local_ranks()) {
+    RankState& rank = ranks_[world_.local_index(r)];
     rank.first = rank.clock.read(world_.stream(r));
   }
 }
 
 DeviceEvents::Words DeviceEvents::words(int rank) const {
-  const RankState& of_rank = ranks_[static_cast<std::size_t>(rank)];
+  const RankState& of_rank = ranks_[world_.local_index(rank)];
   return {.events = enabled_ ? of_rank.events.address() : 0,
           .counts = of_rank.counts.address(),
           .capacity = static_cast<std::int64_t>(capacity_)};
 }
 
 std::vector<LaneEvents> DeviceEvents::download(int rank) const {
-  const RankState& of_rank = ranks_[static_cast<std::size_t>(rank)];
+  const RankState& of_rank = ranks_[world_.local_index(rank)];
   const cuda::Stream& stream = world_.stream(rank);
   std::vector<std::uint32_t> counts(launch_.event_lanes.size());
   stream.download(counts.data(), of_rank.counts.address(), of_rank.counts.bytes());
@@ -192,8 +192,8 @@ std::vector<LaneEvents> DeviceEvents::download(int rank) const {
 
 std::int64_t DeviceEvents::collect(const Program& program, Recorder& recorder) {
   std::vector<std::int64_t> errors;
-  for (int r = 0; r < world_.size(); ++r) {
-    RankState& rank = ranks_[static_cast<std::size_t>(r)];
+  for (int r : world_.local_ranks()) {
+    RankState& rank = ranks_[world_.local_index(r)];
     ClockReading last = rank.clock.read(world_.stream(r));
     add_events(program, launch_, r, download(r), rank.first, last, recorder);
     errors.push_back(std::max(rank.first.error_ns, last.error_ns));

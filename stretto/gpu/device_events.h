@@ -42,7 +42,7 @@ class DeviceEvents {
   };
   Words words(int rank) const;
   // With all ranks idle: moves what was recorded since it was switched on, or last collected.
-  // Returns how far clocks of two ranks may be apart, in ns.
+  // Returns how far clocks of two ranks of this process may be apart, in ns.
   std::int64_t collect(const Program& program, Recorder& recorder);
 
  private:
@@ -59,7 +59,7 @@ class DeviceEvents {
   const LaunchPlan& launch_;
   std::size_t capacity_;  // events of a lane
   bool enabled_ = false;
-  std::vector<RankState> ranks_;
+  std::vector<RankState> ranks_;  // [world.local_ranks()]
 };
 
 }  // namespace stretto

@@ -22,36 +22,42 @@ struct EngineQueues::Queue {
 };
 
 struct EngineQueues::Rank {
-  Rank(const cuda::Device& device, const cuda::Device& peer, std::size_t num_marks,
-       std::size_t num_bells)
+  Rank(const cuda::Device& device, std::size_t num_marks, std::size_t num_bells)
       : start(device),
         marks(device, 16 * std::max<std::size_t>(num_marks, 1)),
-        words(peer, 8 * std::max<std::size_t>(num_marks, 1)),
-        words_for_peers(device, words.bytes()),
+        words_for_peers(device, 8 * std::max<std::size_t>(num_marks, 1)),
         bells(device, 8 * std::max<std::size_t>(num_bells, 1)) {}
 
   cuda::Event start;
   std::vector<Queue> queues;
-  cuda::DeviceMemory marks;  // quota and count of each mark
-  // What the gate writes and the queues copy into counters: into those of other ranks from the own
-  // memory, into the own ones from the next rank's. A copy within a device the driver might make
-  // with a kernel, for which one that holds all SMs leaves no room; and copies into the own memory
-  // from there or from the host's do not get on in graphs of several launches that fetch
-  // (docs/decisions/0008-own-signals-come-from-peers.md).
-  cuda::DeviceMemory words;
-  cuda::DeviceMemory words_for_peers;
+  cuda::DeviceMemory marks;            // quota and count of each mark
+  cuda::DeviceMemory words_for_peers;  // as words_, for the counters of other ranks
   cuda::DeviceMemory bells;
   std::map<std::vector<std::int64_t>, Steps> steps;  // by extents
 };
 
+namespace {
+
+std::size_t most_marks(const LaunchPlan& launch) {
+  std::size_t most = 1;
+  for (const std::vector<EngineMark>& of_rank : launch.engines.marks) {
+    most = std::max(most, of_rank.size());
+  }
+  return most;
+}
+
+}  // namespace
+
 EngineQueues::EngineQueues(GpuWorld& world, const Program& program, const LaunchPlan& launch)
-    : world_(world), program_(program), launch_(launch) {
-  for (int r = 0; r < world.size(); ++r) {
+    : world_(world),
+      program_(program),
+      launch_(launch),
+      words_(world.allocate(8 * most_marks(launch))) {
+  for (int r : world.local_ranks()) {
     const std::vector<EngineMark>& marks = launch.engines.marks[static_cast<std::size_t>(r)];
     const cuda::Device& device = world.device(r);
-    Rank& rank = *ranks_.emplace_back(
-        std::make_unique<Rank>(device, world.device((r + 1) % world.size()), marks.size(),
-                               static_cast<std::size_t>(launch.engines.num_bells)));
+    Rank& rank = *ranks_.emplace_back(std::make_unique<Rank>(
+        device, marks.size(), static_cast<std::size_t>(launch.engines.num_bells)));
     for (int q = 0; q < launch.engines.num_queues; ++q) rank.queues.emplace_back(device);
     std::vector<std::uint64_t> pairs;
     for (const EngineMark& m : marks) {
@@ -66,25 +72,21 @@ EngineQueues::EngineQueues(GpuWorld& world, const Program& program, const Launch
 
 EngineQueues::~EngineQueues() = default;
 
-CUdeviceptr EngineQueues::marks(int rank) const {
-  return ranks_[static_cast<std::size_t>(rank)]->marks.address();
-}
+CUdeviceptr EngineQueues::marks(int rank) const { return local(rank).marks.address(); }
 CUdeviceptr EngineQueues::words(int rank) const {
-  return ranks_[static_cast<std::size_t>(rank)]->words.address();
+  return words_.on[static_cast<std::size_t>((rank + 1) % world_.size())].address();
 }
 CUdeviceptr EngineQueues::words_for_peers(int rank) const {
-  return ranks_[static_cast<std::size_t>(rank)]->words_for_peers.address();
+  return local(rank).words_for_peers.address();
 }
-CUdeviceptr EngineQueues::bells(int rank) const {
-  return ranks_[static_cast<std::size_t>(rank)]->bells.address();
-}
+CUdeviceptr EngineQueues::bells(int rank) const { return local(rank).bells.address(); }
 std::int64_t EngineQueues::num_marks(int rank) const {
   return static_cast<std::int64_t>(launch_.engines.marks[static_cast<std::size_t>(rank)].size());
 }
 
 void EngineQueues::fork(int rank, const std::vector<std::int64_t>& extents, const Addresses& at,
                         const cuda::Stream& main) {
-  Rank& own = *ranks_[static_cast<std::size_t>(rank)];
+  Rank& own = local(rank);
   const Steps& steps = steps_of(rank, extents);
   if (main.capture_id() != 0) check_capture(steps, rank);
   main.record(own.start);
@@ -114,13 +116,13 @@ void EngineQueues::check_capture(const Steps& steps, int rank) const {
 }
 
 void EngineQueues::join(int rank, const cuda::Stream& main) const {
-  for (const Queue& queue : ranks_[static_cast<std::size_t>(rank)]->queues) main.wait(queue.done);
+  for (const Queue& queue : local(rank).queues) main.wait(queue.done);
 }
 
 // Roles whose copies depend on scalars are not the engines', so only extents count.
 const EngineQueues::Steps& EngineQueues::steps_of(int rank,
                                                   const std::vector<std::int64_t>& extents) {
-  std::map<std::vector<std::int64_t>, Steps>& known = ranks_[static_cast<std::size_t>(rank)]->steps;
+  std::map<std::vector<std::int64_t>, Steps>& known = local(rank).steps;
   std::vector<std::int64_t> key;
   std::size_t next = 0;
   for (const Var& v : program_.vars) {
@@ -136,7 +138,7 @@ const EngineQueues::Steps& EngineQueues::steps_of(int rank,
 
 void EngineQueues::enqueue(const std::vector<EngineStep>& steps, int rank, const Addresses& at,
                            const cuda::Stream& stream) const {
-  const Rank& own = *ranks_[static_cast<std::size_t>(rank)];
+  const Rank& own = local(rank);
   for (const EngineStep& step : steps) {
     switch (step.kind) {
       case EngineStep::Kind::kAwaitBell: {
@@ -175,8 +177,8 @@ void EngineQueues::enqueue(const std::vector<EngineStep>& steps, int rank, const
             launch_.engines
                 .marks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(step.mark)];
         CUdeviceptr counter = at.signals(m.rank) + 8 * static_cast<CUdeviceptr>(m.counter);
-        const cuda::DeviceMemory& words = m.rank == rank ? own.words : own.words_for_peers;
-        stream.copy(counter, words.address() + 8 * static_cast<CUdeviceptr>(step.mark), 8);
+        CUdeviceptr from = m.rank == rank ? words(rank) : words_for_peers(rank);
+        stream.copy(counter, from + 8 * static_cast<CUdeviceptr>(step.mark), 8);
         break;
       }
     }
@@ -191,9 +193,9 @@ void EngineQueues::drain() const {
 
 void EngineQueues::zero() {
   drain();
-  for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    const cuda::DeviceMemory& bells = ranks_[r]->bells;
-    world_.stream(static_cast<int>(r)).fill_bytes(bells.address(), 0, bells.bytes());
+  for (int r : world_.local_ranks()) {
+    const cuda::DeviceMemory& bells = local(r).bells;
+    world_.stream(r).fill_bytes(bells.address(), 0, bells.bytes());
   }
 }
 

@@ -54,6 +54,7 @@ class EngineQueues {
   using Steps = std::vector<std::vector<EngineStep>>;
 
   void check_capture(const Steps& steps, int rank) const;
+  Rank& local(int rank) const { return *ranks_[world_.local_index(rank)]; }
   const Steps& steps_of(int rank, const std::vector<std::int64_t>& extents);
   void enqueue(const std::vector<EngineStep>& steps, int rank, const Addresses& at,
                const cuda::Stream& stream) const;
@@ -61,7 +62,13 @@ class EngineQueues {
   GpuWorld& world_;
   const Program& program_;
   const LaunchPlan& launch_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  // What the gate of a rank writes and its queues copy into its own counters, in the memory of the
+  // next rank: a copy within a device the driver might make with a kernel, for which one that holds
+  // all SMs leaves no room; and copies into the own memory from there or from the host's do not get
+  // on in graphs of several launches that fetch
+  // (docs/decisions/0008-own-signals-come-from-peers.md).
+  SymmetricGpuMemory words_;
+  std::vector<std::unique_ptr<Rank>> ranks_;  // [world.local_ranks()]
 };
 
 }  // namespace stretto

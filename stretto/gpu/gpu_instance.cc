@@ -80,6 +80,7 @@ struct GpuInstance::State {
     return args.tensors[tensor][rank];
   }
 
+  const RankState& local(int rank) const { return ranks[world.local_index(rank)]; }
   void allocate();
   void check_room(const cuda::Kernel& kernel) const;
   void zero();
@@ -96,8 +97,8 @@ struct GpuInstance::State {
   GeneratedKernel kernel;
   cuda::KernelImage image;
   int fault_source;
-  bool waits = false;  // for other ranks
-  std::vector<RankState> ranks;
+  bool waits = false;            // for other ranks
+  std::vector<RankState> ranks;  // [world.local_ranks()]
   SymmetricGpuMemory signals;
   std::vector<SymmetricGpuMemory> buffers;  // by tensor; empty where it is not a buffer
   std::unique_ptr<EngineQueues> engines;    // where roles run on copy engines
@@ -107,7 +108,8 @@ struct GpuInstance::State {
 // All blocks of a kernel that waits are on SMs at the same time.
 void GpuInstance::State::check_room(const cuda::Kernel& loaded) const {
   if (!waits) return;
-  int sms = world.sms_for_waiting(), of_gpu = world.device(0).properties().num_sms;
+  int sms = world.sms_for_waiting(),
+      of_gpu = world.device(world.local_ranks().front()).properties().num_sms;
   // What is left to others is whole SMs.
   int per_sm =
       sms < of_gpu ? 1 : loaded.max_blocks_per_sm(kernel.launch.block, kernel.launch.shared_bytes);
@@ -126,7 +128,7 @@ void GpuInstance::State::allocate() {
     if (p.tensors[t].kind != TensorKind::kBuffer) continue;
     buffers[t] = world.allocate(std::max<std::size_t>(storage_bytes(p, static_cast<int>(t)), 16));
   }
-  for (int r = 0; r < world.size(); ++r) {
+  for (int r : world.local_ranks()) {
     RankState& rank = ranks.emplace_back();
     const cuda::Device& device = world.device(r);
     cuda::Module module(device, image.cubin, p.name);
@@ -160,11 +162,12 @@ void GpuInstance::State::allocate() {
 void GpuInstance::State::zero() {
   const Program& p = *program;
   if (engines) engines->zero();
-  for (int r = 0; r < world.size(); ++r) {
+  for (int r : world.local_ranks()) {
     auto at = static_cast<std::size_t>(r);
     const cuda::Stream& stream = world.stream(r);
+    const cuda::DeviceMemory& control = *local(r).control;
     stream.fill_bytes(signals.on[at].address(), 0, signals.on[at].bytes());
-    stream.fill_bytes(ranks[at].control->address(), 0, ranks[at].control->bytes());
+    stream.fill_bytes(control.address(), 0, control.bytes());
     for (std::size_t t = 0; t < buffers.size(); ++t) {
       if (buffers[t].on.empty()) continue;
       // Poison, so that a read of what nobody wrote shows; packets carry no tag.
@@ -172,7 +175,7 @@ void GpuInstance::State::zero() {
       stream.fill_bytes(buffers[t].on[at].address(), fill, buffers[t].on[at].bytes());
     }
   }
-  world.synchronize();
+  world.meet();
 }
 
 cuda::TensorMap GpuInstance::State::map_of(const TensorMapPlan& plan, CUdeviceptr address,
@@ -211,12 +214,12 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int
   }
   if (kernel.launch.maps.empty()) out.add(cuda::TensorMap{});
   for (std::size_t t = 0; t < p.tensors.size(); ++t) {
-    for (std::size_t r = 0; r < ranks.size(); ++r) out.add(address(args, t, r));
+    for (std::size_t r = 0; r < signals.on.size(); ++r) out.add(address(args, t, r));
   }
   if (p.tensors.empty()) out.add(CUdeviceptr{0});
   for (const cuda::DeviceMemory& s : signals.on) out.add(s.address());
-  out.add(ranks[own].quotas->address());
-  out.add(ranks[own].control->address());
+  out.add(local(rank).quotas->address());
+  out.add(local(rank).control->address());
   out.add(world.abort_word());
   out.add(world.fault_record());
   out.add(static_cast<std::uint64_t>(world.timeout().count()));
@@ -244,9 +247,9 @@ void GpuInstance::State::check_args(const GpuLaunchArgs& args) const {
   }
   for (std::size_t t = 0; t < p.tensors.size(); ++t) {
     if (p.tensors[t].kind == TensorKind::kBuffer) continue;
-    if (args.tensors[t].size() != ranks.size()) {
+    if (args.tensors[t].size() != signals.on.size()) {
       throw UserError(fmt::format("{}: tensor '{}' has {} addresses for {} ranks", p.name,
-                                  p.tensors[t].name, args.tensors[t].size(), ranks.size()));
+                                  p.tensors[t].name, args.tensors[t].size(), signals.on.size()));
     }
     for (CUdeviceptr at : args.tensors[t]) {
       if (at % 16 == 0) continue;
@@ -260,9 +263,9 @@ void GpuInstance::State::check_args(const GpuLaunchArgs& args) const {
 // knows.
 void GpuInstance::State::check_scalars(const GpuLaunchArgs& args) const {
   const Program& p = *program;
-  if (args.scalars.size() != ranks.size()) {
+  if (args.scalars.size() != signals.on.size()) {
     throw UserError(fmt::format("{}: scalars at {} addresses for {} ranks", p.name,
-                                args.scalars.size(), ranks.size()));
+                                args.scalars.size(), signals.on.size()));
   }
   std::vector<std::int64_t> low = initial_vars(p, 0, args.extents), high = low;
   for (std::size_t i = 0; i < p.vars.size(); ++i) {
@@ -329,7 +332,7 @@ void GpuInstance::launch(const GpuLaunchArgs& args) {
   State& s = *state_;
   if (s.world.aborted()) s.world.throw_fault();
   s.check_args(args);
-  for (int r = 0; r < s.world.size(); ++r) launch(args, r, s.world.stream(r));
+  for (int r : s.world.local_ranks()) launch(args, r, s.world.stream(r));
 }
 
 void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream) {
@@ -344,7 +347,7 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
                             .dynamic_shared_bytes = plan.shared_bytes,
                             .cooperative = plan.cooperative};
   config.programmatic_serialization = args.starts_early && !config.cooperative && !s.engines;
-  const State::RankState& own = s.ranks[static_cast<std::size_t>(rank)];
+  const State::RankState& own = s.local(rank);
   if (s.waits) {
     s.world.admit(s.fault_source, rank,
                   {.program = s.program->name, .blocks = plan.grid, .cluster = plan.cluster},

@@ -1,5 +1,5 @@
-// A program made ready to run on the GPUs of a world: one kernel, generated and compiled once,
-// loaded on every rank, with its own signals, buffers and epochs.
+// A program made ready to run on the GPUs of a world: one kernel, generated and compiled once in a
+// process, loaded on every local rank, with its own signals, buffers and epochs.
 //
 // Before: compiler.h made and proved the schedule. The CPU's counterpart is executor/executor.h.
 #pragma once
@@ -17,7 +17,9 @@
 namespace stretto {
 
 // What a launch works on. Every rank's address of every tensor that is the caller's: inputs,
-// outputs, state; entries of buffers are ignored. Addresses are aligned to 16 bytes.
+// outputs, state; entries of buffers are ignored. Addresses are aligned to 16 bytes. In a world of
+// processes those of other ranks are as this process sees them, and count only for tensors that
+// the program reaches on other ranks.
 struct GpuLaunchArgs {
   std::vector<std::vector<CUdeviceptr>> tensors;  // [tensor][rank]
   std::vector<std::int64_t> extents;  // kExtent and kScalar variables in declaration order
@@ -45,21 +47,22 @@ class GpuInstance {
  public:
   // UserError for a program that has no GPU lowering or another world size, or that needs more SMs
   // than the world has for it; InternalError where the generated kernel does not compile cleanly.
+  // Collective in a world of processes, as recover() is.
   GpuInstance(GpuWorld& world, const CompiledProgram& program);
   GpuInstance(GpuWorld& world, const CompiledProgram& program, GpuCode code);
   ~GpuInstance();
   GpuInstance(const GpuInstance&) = delete;
   GpuInstance& operator=(const GpuInstance&) = delete;
 
-  // Enqueues one launch on every rank's stream of the world. Fault when an earlier launch aborted
-  // the world. May be captured, stream by stream, between begin_capture and end_capture. On several
-  // streams of a rank, kernels that wait for other ranks come after those that leave no room for
-  // them; they are launched in the same order on all ranks (GpuWorld::admit says when it is a
-  // UserError). UserError, too, for the second launch in one graph whose copy engines fetch
+  // Enqueues one launch on every local rank's stream of the world. Fault when an earlier launch
+  // aborted the world. May be captured, stream by stream, between begin_capture and end_capture. On
+  // several streams of a rank, kernels that wait for other ranks come after those that leave no
+  // room for them; they are launched in the same order on all ranks (GpuWorld::admit says when it
+  // is a UserError). UserError, too, for the second launch in one graph whose copy engines fetch
   // (engine_queues.h).
   void launch(const GpuLaunchArgs& args);
   void launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream);
-  // Waits for all ranks. Fault when a wait of this or another instance gave up.
+  // Waits for all local ranks. Fault when a wait of this or another instance gave up.
   void wait();
   // With all ranks idle, after World::clear_fault: signals, epochs and packets start anew.
   void recover();

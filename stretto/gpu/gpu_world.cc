@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "stretto/base/env.h"
+#include "stretto/gpu/gpu_processes.h"
 #include "stretto/gpu/issue_order.h"
 
 namespace stretto {
@@ -57,21 +59,23 @@ std::vector<CUdeviceptr> SymmetricGpuMemory::addresses() const {
   return out;
 }
 
+void GpuWorld::add_device(int ordinal) {
+  devices_.emplace_back(ordinal);
+  const cuda::DeviceProperties& p = devices_.back().properties();
+  if (p.cc_major == kHopper) return;
+  throw DeviceError(
+      fmt::format("GPU {} ({}) has compute capability {}.{}, kernels are made for 9.0", ordinal,
+                  p.name, p.cc_major, p.cc_minor));
+}
+
 GpuWorld::GpuWorld(const GpuWorldOptions& options)
-    : timeout_(options.timeout.count() > 0 ? options.timeout : env_timeout()) {
+    : size_(options.size), timeout_(options.timeout.count() > 0 ? options.timeout : env_timeout()) {
   if (options.size < 1) {
     throw UserError(fmt::format("a world of {} ranks, need at least 1", options.size));
   }
-  for (int r = 0; r < options.size; ++r) {
-    devices_.emplace_back(r);
-    const cuda::DeviceProperties& p = devices_.back().properties();
-    if (p.cc_major != kHopper) {
-      throw DeviceError(
-          fmt::format("GPU {} ({}) has compute capability {}.{}, kernels are made "
-                      "for 9.0",
-                      r, p.name, p.cc_major, p.cc_minor));
-    }
-  }
+  local_ranks_.resize(static_cast<std::size_t>(size_));
+  std::iota(local_ranks_.begin(), local_ranks_.end(), 0);
+  for (int r : local_ranks_) add_device(r);
   for (const cuda::Device& a : devices_) {
     streams_.emplace_back(a);
     for (const cuda::Device& b : devices_) {
@@ -83,30 +87,68 @@ GpuWorld::GpuWorld(const GpuWorldOptions& options)
       a.enable_peer_access(b);
     }
   }
-  shared_ = std::make_unique<cuda::HostMappedMemory>(devices_.front(), 256);
+  own_words_ = std::make_unique<cuda::HostMappedMemory>(devices_.front(), kSharedBytes);
+  shared_ = static_cast<std::byte*>(own_words_->host());
+  shared_address_ = own_words_->address();
   admission_ = std::make_unique<Admission>(devices_, options.reserved_sms);
+}
+
+GpuWorld::GpuWorld(Rank& rank, const GpuProcessOptions& options)
+    : size_(rank.size()),
+      local_ranks_{rank.index()},
+      timeout_(options.timeout.count() > 0 ? options.timeout : rank.timeout()) {
+  processes_ = std::make_unique<Processes>(rank, kSharedBytes);
+  shared_ = processes_->words();
+  processes_->watch([this] { raise_abort(); });
+  GpuSeats seats(rank);
+  seats.agree([&] {
+    add_device(options.device >= 0 ? options.device : local_rank_of_environment(rank.index()));
+    streams_.emplace_back(devices_.front());
+    admission_ = std::make_unique<Admission>(devices_, options.reserved_sms);
+    processes_->show_to(devices_.front());
+    return devices_.front().properties().pci;
+  });
+  if (!options.share_devices) seats.require_own_devices();
+  shared_address_ = processes_->address();
 }
 
 GpuWorld::~GpuWorld() = default;
 
+std::size_t GpuWorld::local_index(int rank) const {
+  int index = rank - local_ranks_.front();
+  STRETTO_CHECK(index >= 0 && index < static_cast<int>(local_ranks_.size()),
+                fmt::format("rank {} is not one of this process", rank));
+  return static_cast<std::size_t>(index);
+}
+
 SymmetricGpuMemory GpuWorld::allocate(std::size_t bytes) const {
+  if (processes_) return processes_->allocate(devices_.front(), bytes);
   SymmetricGpuMemory out;
   for (const cuda::Device& d : devices_) out.on.emplace_back(d, bytes);
   return out;
 }
 
 void GpuWorld::synchronize() const {
+  if (processes_) processes_->await(streams_.front(), [this] { raise_abort(); });
   for (const cuda::Stream& s : streams_) s.synchronize();
 }
 
+void GpuWorld::meet() const {
+  synchronize();
+  if (processes_) processes_->rank().barrier();
+}
+
+void GpuWorld::raise_abort() const { *reinterpret_cast<volatile std::uint64_t*>(shared_) = 1; }
+
 DeviceFault GpuWorld::fault() const {
   DeviceFault out;
-  std::memcpy(&out, static_cast<const std::byte*>(shared_->host()) + kFaultOffset, sizeof(out));
+  std::memcpy(&out, shared_ + kFaultOffset, sizeof(out));
   return out;
 }
 
 bool GpuWorld::aborted() const {
-  return *static_cast<const volatile std::uint64_t*>(shared_->host()) != 0;
+  if (processes_ && processes_->rank().aborted()) return true;
+  return *reinterpret_cast<const volatile std::uint64_t*>(shared_) != 0;
 }
 
 int GpuWorld::add_fault_source(std::string name, DescribeFault describe) {
@@ -117,6 +159,7 @@ int GpuWorld::add_fault_source(std::string name, DescribeFault describe) {
 void GpuWorld::remove_fault_source(int id) { fault_sources_.erase(id); }
 
 void GpuWorld::throw_fault() const {
+  if (processes_ && processes_->rank().aborted()) processes_->rank().throw_fault();
   DeviceFault f = fault();
   FaultRecord record{.reason = "deadline"};
   if (f.ready != 0) {
@@ -124,11 +167,15 @@ void GpuWorld::throw_fault() const {
     f.rank %= kFaultSources;
     if (source != fault_sources_.end()) record = source->second.describe(f);
   }
+  if (processes_) processes_->rank().raise_fault(std::move(record));
   throw Fault(std::move(record));
 }
 
 void GpuWorld::clear_fault() {
-  std::memset(shared_->host(), 0, shared_->bytes());
+  // By one process, while no other launches.
+  if (processes_) processes_->rank().barrier();
+  if (local_ranks_.front() == 0) std::memset(shared_, 0, kSharedBytes);
+  if (processes_) processes_->rank().barrier();
   for (SmLedger<DeviceStreams>& ledger : admission_->ledgers) ledger.clear();
   admission_->order.clear();
 }
@@ -143,14 +190,16 @@ std::string GpuWorld::name_of(int fault_source) const {
 }
 
 void GpuWorld::admit(int id, int rank, const SmDemand& demand, const cuda::Stream& stream) {
-  bool captured = admission_->ledgers[static_cast<std::size_t>(rank)].admit(stream, demand) != 0;
+  std::size_t local = local_index(rank);
+  bool captured = admission_->ledgers[local].admit(stream, demand) != 0;
   if (captured) return;
-  auto clash = admission_->order.launch(rank, id);
+  auto clash = admission_->order.launch(static_cast<int>(local), id);
   if (!clash) return;
   throw UserError(
       fmt::format("launch {} of rank {} is of {}, that of rank {} was of {}: kernels that wait for "
                   "other ranks are launched in the same order on all of them",
-                  clash->place, rank, name_of(id), clash->rank, name_of(clash->instance)));
+                  clash->place, rank, name_of(id),
+                  local_ranks_[static_cast<std::size_t>(clash->rank)], name_of(clash->instance)));
 }
 
 }  // namespace stretto

@@ -1,6 +1,9 @@
-// Ranks as GPUs of one process: one device and one stream per rank, memory that every rank can
-// address, the words through which a stalled wait is noticed everywhere, and the ledger of SMs by
-// which kernels that wait for each other across ranks never wait for SMs as well.
+// Ranks as GPUs: one device and one stream per rank, memory that every rank can address, the words
+// through which a stalled wait is noticed everywhere, and the ledger of SMs by which kernels that
+// wait for each other across ranks never wait for SMs as well. Either all ranks are of this
+// process, or one is, over a world of processes (runtime/world.h); who uses a GpuWorld loops over
+// local_ranks() and sees no other difference, but that what is called collective below is called by
+// all processes, in the same order.
 #pragma once
 
 #include <chrono>
@@ -15,6 +18,7 @@
 #include "stretto/gpu/sm_ledger.h"
 #include "stretto/runtime/cuda/device.h"
 #include "stretto/runtime/cuda/stream.h"
+#include "stretto/runtime/world.h"
 
 namespace stretto {
 
@@ -28,7 +32,14 @@ struct GpuWorldOptions {
   int reserved_sms = 0;
 };
 
-// Memory of the same size on every rank.
+struct GpuProcessOptions {
+  int device = -1;             // of this process; -1: LOCAL_RANK, or else the rank
+  bool share_devices = false;  // two ranks may be on one GPU: their kernels then take turns
+  std::chrono::milliseconds timeout{0};  // 0: the ranks' world's
+  int reserved_sms = 0;                  // as above
+};
+
+// Memory of the same size on every rank, at the addresses at which this process sees it.
 struct SymmetricGpuMemory {
   std::vector<cuda::DeviceMemory> on;  // [rank]
   std::vector<CUdeviceptr> addresses() const;
@@ -40,21 +51,33 @@ class GpuWorld {
   // address each other's memory.
   // UserError where reserved_sms leaves nothing.
   explicit GpuWorld(const GpuWorldOptions& options);
+  // The GPU of one rank of a world of processes, collective. `rank` outlives this. Whoever waits on
+  // a GPU for a process that has died hears of it at once. DeviceError as above, UserError where
+  // two ranks share a GPU and may not: both on every rank. UserError for a world of threads.
+  GpuWorld(Rank& rank, const GpuProcessOptions& options);
   ~GpuWorld();
   GpuWorld(const GpuWorld&) = delete;
   GpuWorld& operator=(const GpuWorld&) = delete;
 
-  int size() const { return static_cast<int>(devices_.size()); }
-  const cuda::Device& device(int rank) const { return devices_[static_cast<std::size_t>(rank)]; }
-  const cuda::Stream& stream(int rank) const { return streams_[static_cast<std::size_t>(rank)]; }
+  int size() const { return size_; }
+  // Ascending and without gaps. Only these have a device and a stream here.
+  const std::vector<int>& local_ranks() const { return local_ranks_; }
+  std::size_t local_index(int rank) const;  // in local_ranks(); InternalError for others
+  const cuda::Device& device(int rank) const { return devices_[local_index(rank)]; }
+  const cuda::Stream& stream(int rank) const { return streams_[local_index(rank)]; }
   std::chrono::nanoseconds timeout() const { return timeout_; }
 
+  // Collective: UserError on every rank where sizes differ or one has no memory.
   SymmetricGpuMemory allocate(std::size_t bytes) const;
+  // Until the local streams are idle.
   void synchronize() const;
+  // Until those of all ranks are, and what they have written can be read: collective. Fault where a
+  // process does not come.
+  void meet() const;
 
   // As kernels see them. The abort word and the fault record are shared by all ranks.
-  CUdeviceptr abort_word() const { return shared_->address(); }
-  CUdeviceptr fault_record() const { return shared_->address() + kFaultOffset; }
+  CUdeviceptr abort_word() const { return shared_address_; }
+  CUdeviceptr fault_record() const { return shared_address_ + kFaultOffset; }
   // What the first wait that gave up left; ready == 0 where none did.
   DeviceFault fault() const;
   bool aborted() const;
@@ -67,7 +90,7 @@ class GpuWorld {
   void remove_fault_source(int id);
   [[noreturn]] void throw_fault() const;
   // After a fault, with all ranks idle: the next launches start anew, in whatever order. Instances
-  // zero their own words.
+  // zero their own words. Collective, and after World::recover() of a world of processes.
   void clear_fault();
 
   // SMs of each GPU that kernels which wait for other ranks may take.
@@ -77,21 +100,31 @@ class GpuWorld {
   // UserError where another rank has launched something else in its place (what it launched may
   // then be launched here), or where a capture cannot express the order. Replays of graphs are not
   // seen: those of one rank belong on one stream, or are ordered by their caller. Nor is the order
-  // of captured launches compared.
+  // of captured launches compared, or that of ranks of different processes: those wait for each
+  // other until the deadline.
   void admit(int id, int rank, const SmDemand& demand, const cuda::Stream& stream);
 
  private:
   struct Admission;
+  struct Processes;
   struct FaultSource {
     std::string name;
     DescribeFault describe;
   };
   std::string name_of(int fault_source) const;
+  void add_device(int ordinal);
+  void raise_abort() const;
 
   static constexpr std::size_t kFaultOffset = 64;
-  std::vector<cuda::Device> devices_;
+  static constexpr std::size_t kSharedBytes = 256;
+  int size_;
+  std::vector<int> local_ranks_;
+  std::vector<cuda::Device> devices_;  // [local_ranks()], as what follows
   std::vector<cuda::Stream> streams_;
-  std::unique_ptr<cuda::HostMappedMemory> shared_;
+  std::unique_ptr<cuda::HostMappedMemory> own_words_;  // in one process
+  std::unique_ptr<Processes> processes_;               // in a world of processes
+  std::byte* shared_ = nullptr;  // the abort word and the fault record, in host memory
+  CUdeviceptr shared_address_ = 0;
   std::chrono::nanoseconds timeout_;
   std::map<int, FaultSource> fault_sources_;
   int next_fault_source_ = 0;

@@ -19,6 +19,10 @@ namespace {
 
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
+void require_processes(const Peers* peers, const char* call) {
+  if (peers == nullptr) throw UserError(fmt::format("{}: not in a world of processes", call));
+}
+
 // What the threads of one run leave for the caller.
 struct RunResult {
   explicit RunResult(int size) : finished(index(size)), errors(index(size)) {}
@@ -223,6 +227,28 @@ std::shared_ptr<Rank> Rank::split(const std::vector<int>& group) {
     error = fmt::format("split: rank {} names a group without itself", index_);
   }
   return world_->state_->split(index_, bits, error);
+}
+
+void Rank::exchange_memory(const std::string& name, std::size_t bytes,
+                           const std::function<Fd()>& make,
+                           const std::function<void(int, Fd)>& open) {
+  require_processes(world_->state_->peers.get(), "exchange_memory");
+  CollectiveRequest request{.kind = CollectiveKind::kBuffer, .name = name, .count = bytes};
+  world_->state_->exchange(index_, request, make, open);
+}
+
+int Rank::watch_deaths(std::function<void(int)> on_death) {
+  World::State& s = *world_->state_;
+  require_processes(s.peers.get(), "watch_deaths");
+  return s.peers->watch([members = s.members, on_death = std::move(on_death)](int peer, int) {
+    auto member = std::find(members.begin(), members.end(), peer);
+    if (member != members.end()) on_death(static_cast<int>(member - members.begin()));
+  });
+}
+
+void Rank::unwatch_deaths(int token) {
+  World::State& s = *world_->state_;
+  if (s.peers) s.peers->unwatch(token);
 }
 
 int Rank::on_recover(std::function<void()> restart) {

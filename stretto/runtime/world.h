@@ -24,6 +24,7 @@
 #include "stretto/base/dtype.h"
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
+#include "stretto/runtime/processes/fd.h"
 #include "stretto/runtime/processes/meeting_point.h"
 
 namespace stretto {
@@ -176,6 +177,17 @@ class Rank {
   // Call after each store that rank `to` may be waiting for (a signal, a packet): wakes it if it
   // sleeps in pause(). Without it the rank notices within 1 ms.
   void notify_changed(int to) const;
+
+  // --- for memory that is not the world's own, in a world of processes (UserError in others) ---
+  // Collective, checked and refused on every rank as allocate() is: make() gives a descriptor of
+  // `bytes` of this rank's memory, which is passed to all; open(r, memory) takes that of every
+  // other rank r. What either throws is the UserError of every rank.
+  void exchange_memory(const std::string& name, std::size_t bytes, const std::function<Fd()>& make,
+                       const std::function<void(int, Fd)>& open);
+  // Calls on_death(r) once for every rank r whose process has ended or ends without leaving, after
+  // the fault has been recorded, on any thread, until unwatch_deaths(token) has returned.
+  int watch_deaths(std::function<void(int)> on_death);
+  void unwatch_deaths(int token);
 
   World& world() { return *world_; }
   Recorder& recorder();

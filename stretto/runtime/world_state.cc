@@ -152,6 +152,36 @@ World::State::Block World::State::allocate(int rank, const CollectiveRequest& re
   return block;
 }
 
+void World::State::exchange(int rank, const CollectiveRequest& request,
+                            const std::function<Fd()>& make,
+                            const std::function<void(int, Fd)>& open) {
+  require_usable();
+  CallGuard guard(in_call[index(rank)], rank);
+  meet(rank, request);
+  MemoryKey key{.world = id, .id = next_id(rank)};
+  std::vector<Fd> memory(index(options.size));
+  confirm(rank, request.name, [&] { memory[index(rank)] = make(); });
+  confirm(rank, request.name, [&] {
+    Deadline deadline = deadline_in(options.timeout);
+    for (int r = 0; r < options.size; ++r) {
+      if (r != rank) peers->send(members[index(r)], key, memory[index(rank)].get(), deadline);
+    }
+    // All are taken before one is opened, so that none is left where that fails.
+    for (int r = 0; r < options.size; ++r) {
+      if (r == rank) continue;
+      memory[index(r)] =
+          peers->receive(members[index(r)], key, deadline, [this] { return aborted(); });
+      if (memory[index(r)]) continue;
+      record_fault(world_fault(request.to_string(), rank, r,
+                               fmt::format("deadline: the memory of rank {} did not come", r)));
+      throw winner();
+    }
+    for (int r = 0; r < options.size; ++r) {
+      if (r != rank) open(r, std::move(memory[index(r)]));
+    }
+  });
+}
+
 void World::State::come_together(int rank, const CollectiveRequest& request) {
   require_usable();
   CallGuard guard(in_call[index(rank)], rank);

@@ -49,6 +49,8 @@ struct World::State {
   };
   Block allocate(int rank, const CollectiveRequest& request, std::size_t each_bytes);
   void release(int rank, int id);
+  void exchange(int rank, const CollectiveRequest& request, const std::function<Fd()>& make,
+                const std::function<void(int, Fd)>& open);
   std::shared_ptr<Rank> split(int rank, std::uint64_t group, const std::string& error);
   void recover();
   void finalise();

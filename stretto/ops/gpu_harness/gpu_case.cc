@@ -16,39 +16,44 @@ GpuCaseMemory::GpuCaseMemory(const GpuWorld& world, const OpCase& op_case)
   for (std::size_t t = 0; t < storage_.size(); ++t) {
     if (case_.program.tensors[t].kind != TensorKind::kBuffer) allocate(t);
   }
-  world_.synchronize();
+  world_.meet();
 }
 
 void GpuCaseMemory::allocate(std::size_t t) {
   Storage& s = storage_[t];
   std::size_t bytes = storage_bytes(case_.program, static_cast<int>(t));
   s.memory = world_.allocate(bytes + 2 * kGuardBytes);
-  for (int rank = 0; rank < world_.size(); ++rank) {
-    std::vector<std::byte>& host = s.host.emplace_back(bytes + 2 * kGuardBytes, kGuard);
+  s.host.resize(s.memory.on.size());
+  for (CUdeviceptr address : s.memory.addresses()) {
+    args_.tensors[t].push_back(address + kGuardBytes);
+  }
+  for (int rank : world_.local_ranks()) {
+    auto at = static_cast<std::size_t>(rank);
+    std::vector<std::byte>& host = s.host[at];
+    host.assign(bytes + 2 * kGuardBytes, kGuard);
     std::vector<std::byte> initial = initial_bytes(case_, rank, t);
     std::copy(initial.begin(), initial.end(), host.begin() + kGuardBytes);
-    CUdeviceptr address = s.memory.on[static_cast<std::size_t>(rank)].address();
-    world_.stream(rank).upload(address, host.data(), host.size());
-    args_.tensors[t].push_back(address + kGuardBytes);
+    world_.stream(rank).upload(s.memory.on[at].address(), host.data(), host.size());
   }
 }
 
 void GpuCaseMemory::poison_outputs() {
   for (std::size_t t = 0; t < storage_.size(); ++t) {
     if (case_.program.tensors[t].kind != TensorKind::kOutput) continue;
-    for (int rank = 0; rank < world_.size(); ++rank) {
+    for (int rank : world_.local_ranks()) {
       world_.stream(rank).fill_bytes(args_.tensors[t][static_cast<std::size_t>(rank)], kPoison,
                                      view(rank, t).size());
     }
   }
-  world_.synchronize();
+  world_.meet();
 }
 
 void GpuCaseMemory::download() {
   for (Storage& s : storage_) {
-    for (std::size_t r = 0; r < s.host.size(); ++r) {
-      world_.stream(static_cast<int>(r))
-          .download(s.host[r].data(), s.memory.on[r].address(), s.host[r].size());
+    if (s.host.empty()) continue;
+    for (int rank : world_.local_ranks()) {
+      auto r = static_cast<std::size_t>(rank);
+      world_.stream(rank).download(s.host[r].data(), s.memory.on[r].address(), s.host[r].size());
     }
   }
   world_.synchronize();
@@ -81,7 +86,7 @@ std::string run_gpu_case(GpuWorld& world, const OpCase& c, const GpuRunOptions& 
     for (int n = 0; n < enqueued; ++n) instance.launch(memory.args());
     instance.wait();
     memory.download();
-    for (int rank = 0; rank < world.size(); ++rank) {
+    for (int rank : world.local_ranks()) {
       TensorBytes left = [&](std::size_t t) { return memory.view(rank, t); };
       std::string found;
       if (repeats || i == 0) found = compare_case(c, rank, i, left);

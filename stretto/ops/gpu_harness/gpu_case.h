@@ -15,7 +15,8 @@
 namespace stretto {
 
 // The caller's tensors of an OpCase on every rank, with what they hold at first. Symmetric and
-// local ones are alike here: any rank can address either.
+// local ones are alike here: any rank can address either. In a world of processes every one makes
+// it, and has the bytes of its own ranks; what waits for all ranks is collective.
 class GpuCaseMemory {
  public:
   GpuCaseMemory(const GpuWorld& world, const OpCase& op_case);
@@ -50,8 +51,8 @@ struct GpuRunOptions {
   bool require_proof = false;
 };
 
-// "" when every launch gave the expected values, the same bits each time; else what differed first,
-// with the seed. Errors of compilation and Fault are thrown.
+// "" when every launch gave the expected values on the local ranks, the same bits each time; else
+// what differed first, with the seed. Errors of compilation and Fault are thrown.
 std::string run_gpu_case(GpuWorld& world, const OpCase& op_case, const GpuRunOptions& options = {});
 
 }  // namespace stretto

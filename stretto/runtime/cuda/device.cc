@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <utility>
+
+#include "stretto/runtime/cuda/shared_device_memory.h"
 
 namespace stretto::cuda {
 namespace {
@@ -50,6 +53,15 @@ CUdeviceptr allocate(const Device& device, std::size_t bytes) {
   check(driver().mem_alloc(&address, bytes),
         fmt::format("allocating {} bytes on GPU {}", bytes, device.properties().ordinal));
   return address;
+}
+
+void* register_pages(const Device& device, void* pages, std::size_t bytes) {
+  ContextScope scope(*device.context());
+  check(driver().mem_host_register(pages, bytes,
+                                   CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
+        fmt::format("letting GPU {} address {} bytes of the host's memory",
+                    device.properties().ordinal, bytes));
+  return pages;
 }
 
 void* allocate_host(const Device& device, std::size_t bytes) {
@@ -115,12 +127,25 @@ void Device::synchronize() const {
 DeviceMemory::DeviceMemory(const Device& device, std::size_t bytes)
     : memory_(device.context(), allocate(device, bytes)), bytes_(bytes) {}
 
+DeviceMemory::DeviceMemory(std::shared_ptr<const SharedDeviceMemory> shared)
+    : memory_(nullptr, 0), shared_(std::move(shared)), bytes_(shared_->bytes()) {}
+
+CUdeviceptr DeviceMemory::address() const {
+  return shared_ == nullptr ? memory_.get() : shared_->address();
+}
+
 HostMappedMemory::HostMappedMemory(const Device& device, std::size_t bytes)
     : memory_(device.context(), allocate_host(device, bytes)), bytes_(bytes) {
   if (bytes == 0) return;
   ContextScope scope(*device.context());
   check(driver().mem_host_get_device_pointer(&address_, memory_.get(), 0),
         "cuMemHostGetDevicePointer");
+}
+
+RegisteredHostMemory::RegisteredHostMemory(const Device& device, void* pages, std::size_t bytes)
+    : pages_(device.context(), register_pages(device, pages, bytes)) {
+  ContextScope scope(*device.context());
+  check(driver().mem_host_get_device_pointer(&address_, pages, 0), "cuMemHostGetDevicePointer");
 }
 
 }  // namespace stretto::cuda

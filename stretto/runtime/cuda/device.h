@@ -63,16 +63,21 @@ class Device {
   DeviceProperties properties_;
 };
 
+class SharedDeviceMemory;
+
 // Uninitialised memory of one device, aligned to at least 256 bytes. No bytes: a null address.
 class DeviceMemory {
  public:
   DeviceMemory(const Device& device, std::size_t bytes);
+  // Memory that processes share (shared_device_memory.h), of this device or another's.
+  explicit DeviceMemory(std::shared_ptr<const SharedDeviceMemory> shared);
 
-  CUdeviceptr address() const { return memory_.get(); }
+  CUdeviceptr address() const;
   std::size_t bytes() const { return bytes_; }
 
  private:
   Owned<CUdeviceptr, &Driver::mem_free> memory_;
+  std::shared_ptr<const SharedDeviceMemory> shared_;  // instead
   std::size_t bytes_;
 };
 
@@ -89,6 +94,18 @@ class HostMappedMemory {
   Owned<void*, &Driver::mem_free_host> memory_;
   CUdeviceptr address_ = 0;
   std::size_t bytes_;
+};
+
+// Makes whole pages of this process, which stay its own, such memory for as long as this lives.
+class RegisteredHostMemory {
+ public:
+  RegisteredHostMemory(const Device& device, void* pages, std::size_t bytes);
+
+  CUdeviceptr address() const { return address_; }  // as kernels see it
+
+ private:
+  Owned<void*, &Driver::mem_host_unregister> pages_;
+  CUdeviceptr address_ = 0;
 };
 
 }  // namespace stretto::cuda

@@ -40,6 +40,25 @@ namespace stretto::cuda {
   X(mem_host_alloc, cuMemHostAlloc, (void**, std::size_t, unsigned))                               \
   X(mem_free_host, cuMemFreeHost, (void*))                                                         \
   X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, (CUdeviceptr*, void*, unsigned))    \
+  X(mem_host_register, cuMemHostRegister_v2, (void*, std::size_t, unsigned))                       \
+  X(mem_host_unregister, cuMemHostUnregister, (void*))                                             \
+  X(mem_get_allocation_granularity, cuMemGetAllocationGranularity,                                 \
+    (std::size_t*, const CUmemAllocationProp*, CUmemAllocationGranularity_flags))                  \
+  X(mem_create, cuMemCreate,                                                                       \
+    (CUmemGenericAllocationHandle*, std::size_t, const CUmemAllocationProp*, unsigned long long))  \
+  X(mem_release, cuMemRelease, (CUmemGenericAllocationHandle))                                     \
+  X(mem_export_to_shareable_handle, cuMemExportToShareableHandle,                                  \
+    (void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))          \
+  X(mem_import_from_shareable_handle, cuMemImportFromShareableHandle,                              \
+    (CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType))                             \
+  X(mem_address_reserve, cuMemAddressReserve,                                                      \
+    (CUdeviceptr*, std::size_t, std::size_t, CUdeviceptr, unsigned long long))                     \
+  X(mem_address_free, cuMemAddressFree, (CUdeviceptr, std::size_t))                                \
+  X(mem_map, cuMemMap,                                                                             \
+    (CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long))     \
+  X(mem_unmap, cuMemUnmap, (CUdeviceptr, std::size_t))                                             \
+  X(mem_set_access, cuMemSetAccess,                                                                \
+    (CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t))                               \
   X(memcpy_htod_async, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void*, std::size_t, CUstream))    \
   X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2, (void*, CUdeviceptr, std::size_t, CUstream))          \
   X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, std::size_t, CUstream))    \

@@ -66,6 +66,8 @@ enum CUfunction_attribute : int {
 
 inline constexpr unsigned CU_MEMHOSTALLOC_PORTABLE = 0x1;
 inline constexpr unsigned CU_MEMHOSTALLOC_DEVICEMAP = 0x2;
+inline constexpr unsigned CU_MEMHOSTREGISTER_PORTABLE = 0x1;
+inline constexpr unsigned CU_MEMHOSTREGISTER_DEVICEMAP = 0x2;
 inline constexpr unsigned CU_STREAM_NON_BLOCKING = 0x1;
 inline constexpr unsigned CU_EVENT_DEFAULT = 0x0;
 inline constexpr unsigned CU_EVENT_DISABLE_TIMING = 0x2;
@@ -75,6 +77,38 @@ inline constexpr unsigned CU_STREAM_WRITE_VALUE_DEFAULT =
     0x0;  // earlier writes become visible first
 
 enum CUmemorytype : int { CU_MEMORYTYPE_UNIFIED = 4 };
+
+// Memory apart from the addresses at which it is mapped.
+using CUmemGenericAllocationHandle = unsigned long long;
+
+enum CUmemAllocationType : int { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
+enum CUmemAllocationHandleType : int { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+enum CUmemLocationType : int { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum CUmemAccess_flags : int { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
+enum CUmemAllocationGranularity_flags : int { CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0 };
+
+struct CUmemLocation {
+  CUmemLocationType type;
+  int id;  // the device
+};
+
+struct CUmemAllocationProp {
+  CUmemAllocationType type;
+  CUmemAllocationHandleType requestedHandleTypes;
+  CUmemLocation location;
+  void* win32HandleMetaData;
+  struct {
+    unsigned char compressionType;
+    unsigned char gpuDirectRDMACapable;
+    unsigned short usage;
+    unsigned char reserved[4];
+  } allocFlags;
+};
+
+struct CUmemAccessDesc {
+  CUmemLocation location;
+  CUmemAccess_flags flags;
+};
 
 struct CUDA_MEMCPY2D {
   std::size_t srcXInBytes, srcY;

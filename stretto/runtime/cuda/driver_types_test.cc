@@ -10,6 +10,8 @@
 namespace stretto::cuda {
 constexpr unsigned kOurPortable = CU_MEMHOSTALLOC_PORTABLE;
 constexpr unsigned kOurDeviceMap = CU_MEMHOSTALLOC_DEVICEMAP;
+constexpr unsigned kOurRegisterPortable = CU_MEMHOSTREGISTER_PORTABLE;
+constexpr unsigned kOurRegisterDeviceMap = CU_MEMHOSTREGISTER_DEVICEMAP;
 }  // namespace stretto::cuda
 
 // After our headers: cuda.h makes macros of versioned names and of some flags.
@@ -106,6 +108,11 @@ SAME_VALUE(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
 SAME_VALUE(CU_FUNC_ATTRIBUTE_NUM_REGS);
 SAME_VALUE(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 SAME_VALUE(CU_MEMORYTYPE_UNIFIED);
+SAME_VALUE(CU_MEM_ALLOCATION_TYPE_PINNED);
+SAME_VALUE(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+SAME_VALUE(CU_MEM_LOCATION_TYPE_DEVICE);
+SAME_VALUE(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+SAME_VALUE(CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 SAME_VALUE(CU_STREAM_CAPTURE_MODE_GLOBAL);
 SAME_VALUE(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 SAME_VALUE(CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -144,6 +151,20 @@ static_assert(kSame<cuda::CU_STREAM_WRITE_VALUE_DEFAULT, ::CU_STREAM_WRITE_VALUE
 
 static_assert(kOurPortable == CU_MEMHOSTALLOC_PORTABLE);
 static_assert(kOurDeviceMap == CU_MEMHOSTALLOC_DEVICEMAP);
+static_assert(kOurRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
+static_assert(kOurRegisterDeviceMap == CU_MEMHOSTREGISTER_DEVICEMAP);
+
+static_assert(sizeof(CUmemAllocationProp) == sizeof(::CUmemAllocationProp));
+static_assert(offsetof(CUmemAllocationProp, requestedHandleTypes) ==
+              offsetof(::CUmemAllocationProp, requestedHandleTypes));
+static_assert(offsetof(CUmemAllocationProp, location) == offsetof(::CUmemAllocationProp, location));
+static_assert(offsetof(CUmemAllocationProp, win32HandleMetaData) ==
+              offsetof(::CUmemAllocationProp, win32HandleMetaData));
+static_assert(offsetof(CUmemAllocationProp, allocFlags) ==
+              offsetof(::CUmemAllocationProp, allocFlags));
+static_assert(sizeof(CUmemAccessDesc) == sizeof(::CUmemAccessDesc));
+static_assert(offsetof(CUmemAccessDesc, flags) == offsetof(::CUmemAccessDesc, flags));
+static_assert(offsetof(CUmemLocation, id) == offsetof(::CUmemLocation, id));
 
 static_assert(sizeof(CUlaunchAttributeValue) == sizeof(::CUlaunchAttributeValue));
 static_assert(sizeof(CUlaunchAttribute) == sizeof(::CUlaunchAttribute));
