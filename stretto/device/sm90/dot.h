@@ -124,20 +124,21 @@ STRETTO_DEVICE void pass_turn(const Team& t) {
   named_barrier_arrive(kTurnBarrier + (t.tid / 128 + 1) % kWarpgroups, 256);
 }
 
-// The plain form: every thread sums its own elements over k in order, in fp32.
+// The plain form: every thread sums its own elements over k in order, in fp32. A row or a column
+// that is the only one is every thread's.
 template <class L, int kK, class Acc, class A, class B>
 STRETTO_DEVICE void dot_simt(Acc& acc, const A& a, const B& b, const Team& t) {
   for (int k = 0; k < kK; ++k) {
     float bk[Acc::kC];
 #pragma unroll
     for (int j = 0; j < Acc::kC; ++j) {
-      int c = L::col(t, j);
+      int c = L::kTileCols == 1 ? 0 : L::col(t, j);
       bool in = c < L::kTileCols;
       bk[j] = !in ? 0.f : to_float(B::kTransposed ? b.slot.at(c, k) : b.slot.at(k, c));
     }
 #pragma unroll
     for (int i = 0; i < Acc::kR; ++i) {
-      int r = L::row(t, i);
+      int r = L::kTileRows == 1 ? 0 : L::row(t, i);
       bool in = r < L::kTileRows;
       float ak = !in ? 0.f : to_float(A::kTransposed ? a.slot.at(k, r) : a.slot.at(r, k));
 #pragma unroll
