@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <random>
+#include <string_view>
 
 #include "stretto/base/test_seed.h"
 #include "stretto/executor/controlled.h"
@@ -40,11 +41,11 @@ int count_ops(const Block& block, OpCode code) {
   return n;
 }
 
-const Role& role_named(const Program& program, const std::string& name) {
+const Role& role_named(const Program& program, std::string_view name) {
   for (const Role& role : program.roles) {
     if (role.name == name) return role;
   }
-  throw InternalError("no role " + name);
+  throw InternalError("no role " + std::string(name));
 }
 
 // Whole numbers, so that sums are exact in any order.

@@ -9,7 +9,7 @@ namespace stretto::tokenization {
 namespace {
 
 int parse_sequence(const JsonNode& field) {
-  const std::string& name = field.at("id").text();
+  const std::string name = field.at("id").text();
   if (name != "A" && name != "B") field.at("id").fail("need 'A' or 'B'");
   return name == "A" ? 0 : 1;
 }

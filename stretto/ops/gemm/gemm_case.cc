@@ -79,9 +79,9 @@ OperatorInfo info(const char* name, const char* summary, GemmDesc (*desc)(const 
 
 }  // namespace
 
-const Values& input_of(const OpCase& c, int rank, const std::string& tensor) {
-  int idx = c.program.find_tensor(tensor);
-  STRETTO_CHECK(idx >= 0, "no tensor " + tensor);
+const Values& input_of(const OpCase& c, int rank, std::string_view tensor) {
+  int idx = c.program.find_tensor(std::string(tensor));
+  STRETTO_CHECK(idx >= 0, "no tensor " + std::string(tensor));
   return c.inputs[static_cast<std::size_t>(rank)][static_cast<std::size_t>(idx)];
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "stretto/ops/gemm/gemm.h"
@@ -56,6 +57,6 @@ std::vector<OpShape> gemm_shapes(int world_size);
 // The projections of an 8 B model.
 OpShape large_gemm();
 
-const Values& input_of(const OpCase& c, int rank, const std::string& tensor);
+const Values& input_of(const OpCase& c, int rank, std::string_view tensor);
 
 }  // namespace stretto
