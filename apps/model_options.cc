@@ -15,6 +15,13 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
       ->check(CLI::Range(1, World::kMaxWorldSize))
       ->envname("STRETTO_TP")
       ->capture_default_str();
+  command
+      ->add_option("--ep", options.ep,
+                   "groups of ranks over which whole experts are spread; divides --tp. 1: every "
+                   "rank has a part of every expert")
+      ->check(CLI::Range(1, World::kMaxWorldSize))
+      ->envname("STRETTO_EP")
+      ->capture_default_str();
   add_launcher_option(command, options.launcher);
   command->add_option("--device", options.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
@@ -47,7 +54,8 @@ EngineOptions engine_options(const ModelOptions& options, const ModelFiles& file
   EngineOptions engine{.world_size = options.tp,
                        .dtype = activation_dtype(options.dtype, files.config),
                        .record = record,
-                       .device = options.target()};
+                       .device = options.target(),
+                       .expert_groups = options.ep};
   if (options.launcher.processes()) engine.world = make_world(options.launcher, options.tp, record);
   return engine;
 }
@@ -56,6 +64,7 @@ ModelFiles open_model(const ModelOptions& options) {
   ModelFiles files(options.model,
                    options.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kSafetensors);
   set_rope_frequencies(files.config, options.rope_frequencies);
+  check_expert_groups(files.config, options.tp, options.ep);
   return files;
 }
 

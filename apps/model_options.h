@@ -15,7 +15,7 @@ namespace stretto {
 struct ModelOptions {
   std::string model, dtype = "auto", rope_frequencies = "exact";
   std::string device = "cpu", load_format = "auto";
-  int tp = 1;
+  int tp = 1, ep = 1;
   LauncherOptions launcher;
 
   Target target() const { return device == "cuda" ? Target::kCuda : Target::kCpu; }
@@ -31,8 +31,8 @@ bool ran_as_processes(const ModelOptions& options);
 EngineOptions engine_options(const ModelOptions& options, const ModelFiles& files,
                              bool record = false);
 
-// The model directory, opened, checked and set up as the options ask. UserError as ModelFiles and
-// set_rope_frequencies.
+// The model directory, opened, checked and set up as the options ask. UserError as ModelFiles,
+// set_rope_frequencies and check_expert_groups.
 ModelFiles open_model(const ModelOptions& options);
 
 }  // namespace stretto

@@ -46,6 +46,7 @@ struct Settings {
   double seconds = 240;
   bool proof = false, stages = true, early = true;
   bool prefill = false;  // compile those kernels, too
+  bool whole_experts = false;
 };
 
 // Printed at once, so that a run that is cut short has said what it found.
@@ -75,8 +76,11 @@ ModelConfig config_of(const Settings& s) {
 
 ModelShape shape_of(const Settings& s, const ModelConfig& config, int ranks) {
   DType dtype = parse_dtype(s.dtype);
-  ModelShape shape = model_shape(
-      config, ranks, {.dtype = dtype, .max_tokens = s.max_tokens, .plan_for = Target::kCuda});
+  ModelShape shape = model_shape(config, ranks,
+                                 {.dtype = dtype,
+                                  .max_tokens = s.max_tokens,
+                                  .plan_for = Target::kCuda,
+                                  .expert_groups = s.whole_experts ? ranks : 1});
   // As weights.h: weight_dtype() finds it for dummy weights.
   shape.weight_dtype = dtype == DType::kF32 ? config.dtype.value_or(DType::kF32) : dtype;
   return shape;
@@ -331,6 +335,7 @@ void add_options(CLI::App* command, Settings& s) {
   command->add_option("--model", s.model, "llama-3-8b, llama-3-70b or a directory with config.json")
       ->capture_default_str();
   command->add_option("--tp", s.ranks, "numbers of GPUs")->delimiter(',')->check(CLI::Range(1, 8));
+  command->add_flag("--ep", s.whole_experts, "whole experts spread over the GPUs");
   command->add_option("--dtype", s.dtype)->capture_default_str();
   command->add_option("--max-tokens", s.max_tokens, "capacity of the cache")
       ->check(CLI::Range(64, 1 << 20));

@@ -34,7 +34,7 @@ class GenerateTest(CliCase):
         model = ROOT / "checkpoints/debian-qwen3moe-18m"
         golden = json.loads((model / "golden.json").read_text())["prompts"][0]
         got = self.json_of("generate", "--model", model, "--prompt", golden["text"], "--tp", 3,
-                           "--max-tokens", 64, "--dtype", "float32", "--rope-frequencies",
+                           "--ep", 3, "--max-tokens", 64, "--dtype", "float32", "--rope-frequencies",
                            "checkpoint-dtype", keys=GENERATE_KEYS)
         self.assertEqual(got["token_ids"], golden["greedy_ids"])
 
@@ -103,6 +103,9 @@ class GenerateTest(CliCase):
         self.refused(*base, "word " * 1100, says=["1102 tokens", "1024"])
         for tp in (0, 65, 1000, -1, "two"):
             self.refused(*base, "a", "--tp", tp, says="--tp")
+        self.refused(*base, "a", "--tp", 2, "--ep", 2, says="no experts")
+        self.refused("generate", "--model", ROOT / "checkpoints/debian-qwen3moe-18m", "--prompt", "a",
+                     "--tp", 4, "--ep", 3, says=["3 groups of experts", "4 ranks"])
         self.refused(*base, "a", "--max-tokens", 0, says="max-tokens")
         self.refused(*base, "a", "--dtype", "int9", says=["int9", "bfloat16"])
         self.refused(*base, "a", "--dtype", "int32", says="int32")

@@ -103,7 +103,7 @@ class GoldenSteps {
 
 struct GoldenCase {
   const char* model;
-  int tp;
+  int tp, expert_groups;
   const char* rope_frequencies;
 };
 
@@ -112,18 +112,20 @@ std::vector<GoldenCase> golden_cases() {
   for (const char* model : {kLlama8m, kDraft1m}) {
     for (int tp : {1, 2, 3, 4, 8}) {
       for (const char* frequencies : {"exact", "checkpoint-dtype"})
-        cases.push_back({model, tp, frequencies});
+        cases.push_back({model, tp, 1, frequencies});
     }
   }
   // With exact frequencies a token meets other experts and one text takes another turn; the loops
   // below say the same.
-  for (int tp : {1, 2, 3, 4, 8}) cases.push_back({kMoe18m, tp, "checkpoint-dtype"});
+  for (auto [tp, groups] : {std::pair{1, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 2}, {4, 4}, {8, 8}}) {
+    cases.push_back({kMoe18m, tp, groups, "checkpoint-dtype"});
+  }
   return cases;
 }
 
 std::string case_name(const testing::TestParamInfo<GoldenCase>& info) {
-  std::string name = std::string(info.param.model) + "_tp" + std::to_string(info.param.tp) + "_" +
-                     info.param.rope_frequencies;
+  std::string name = std::string(info.param.model) + "_tp" + std::to_string(info.param.tp) + "_ep" +
+                     std::to_string(info.param.expert_groups) + "_" + info.param.rope_frequencies;
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return name;
 }
@@ -153,13 +155,13 @@ void expect_golden_text(const ModelFiles& files, const Json& prompt, const Gener
 class GoldenTest : public testing::TestWithParam<GoldenCase> {};
 
 TEST_P(GoldenTest, GreedyTextAndLogProbabilitiesAreThoseOfTheReference) {
-  auto [model, tp, rope_frequencies] = GetParam();
+  auto [model, tp, expert_groups, rope_frequencies] = GetParam();
   ModelFiles files(directory_of(model));
   set_rope_frequencies(files.config, rope_frequencies);
   Json prompts = golden_of(model).at("prompts");
   LogitsDigest digest(tp);
   GoldenSteps steps(prompts);
-  Engine engine(files, {.world_size = tp, .dtype = DType::kF32});
+  Engine engine(files, {.world_size = tp, .dtype = DType::kF32, .expert_groups = expert_groups});
   auto results = engine.generate(golden_requests(files, prompts), {},
                                  [&](int rank, std::int64_t step, std::span<const float> row) {
                                    digest.add(rank, row);

@@ -116,10 +116,11 @@ struct GpuCase {
   const char* model;
   int tp;
   DType dtype;
+  int expert_groups = 1;
 };
 
 void PrintTo(const GpuCase& c, std::ostream* out) {
-  *out << c.model << " tp " << c.tp << " " << name(c.dtype);
+  *out << c.model << " tp " << c.tp << " ep " << c.expert_groups << " " << name(c.dtype);
 }
 
 constexpr const char* kLlama8m = "debian-llama-8m";
@@ -148,7 +149,10 @@ TEST_P(GpuPlanTest, GivesTheGoldenTokensOnCpuRanks) {
   Agreement agreement;
   World world({.size = c.tp});
   world.run([&](Rank& rank) {
-    TransformerOptions options{.dtype = c.dtype, .max_tokens = 256, .plan_for = Target::kCuda};
+    TransformerOptions options{.dtype = c.dtype,
+                               .max_tokens = 256,
+                               .plan_for = Target::kCuda,
+                               .expert_groups = c.expert_groups};
     Transformer model(rank, files.config, files.checkpoint, options);
     Agreement mine = run_golden(model, some, c.dtype);
     auto rows = long_rows(model, text);
@@ -168,8 +172,12 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuPlanTest,
                          testing::Values(GpuCase{kDraft1m, 1, DType::kF32},
                                          GpuCase{kDraft1m, 4, DType::kF32},
                                          GpuCase{kLlama8m, 2, DType::kF32},
-                                         GpuCase{kMoe18m, 2, DType::kF32},
+                                         GpuCase{kMoe18m, 2, DType::kF32, 2},
                                          GpuCase{kDraft1m, 2, DType::kBF16}));
+
+TransformerOptions options_of(const GpuCase& c) {
+  return {.dtype = c.dtype, .plan_for = Target::kCuda, .expert_groups = c.expert_groups};
+}
 
 class GpuModelTest : public testing::TestWithParam<GpuCase> {};
 
@@ -179,7 +187,7 @@ TEST_P(GpuModelTest, GivesTheGoldenTokens) {
   ModelFiles files = files_of(c.model);
   Json prompts = golden_prompts(c.model);
   std::vector<int> text = long_text(c.model, kLongText);
-  TransformerOptions options{.dtype = c.dtype, .plan_for = Target::kCuda};
+  TransformerOptions options = options_of(c);
   GpuWorld world({.size = c.tp});
   ModelShape shape = model_shape(files.config, c.tp, options);
   std::vector<std::vector<float>> rows;
@@ -222,7 +230,7 @@ TEST_P(GpuModelTest, ChoosesTheTokensThatTheHostChooses) {
   if (cuda::num_devices() < c.tp) GTEST_SKIP() << "needs " << c.tp << " GPUs";
   ModelFiles files = files_of(c.model);
   GpuWorld world({.size = c.tp});
-  ModelShape shape = model_shape(files.config, c.tp, {.dtype = c.dtype, .plan_for = Target::kCuda});
+  ModelShape shape = model_shape(files.config, c.tp, options_of(c));
   for (GpuModelOptions options : {GpuModelOptions{}, GpuModelOptions{.early_starts = true},
                                   GpuModelOptions{.graphs = false}}) {
     Transformer model(std::make_unique<GpuModel>(world, shape, files.checkpoint, options));
@@ -255,6 +263,7 @@ std::vector<GpuCase> gpu_cases() {
       for (const char* model : {kDraft1m, kLlama8m}) cases.push_back({model, tp, dtype});
       // In 16 bits, tokens between two experts go the other way.
       if (dtype == DType::kF32) cases.push_back({kMoe18m, tp, dtype});
+      if (dtype == DType::kF32 && tp > 1) cases.push_back({kMoe18m, tp, dtype, tp});
     }
   }
   return cases;

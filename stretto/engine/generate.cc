@@ -190,8 +190,10 @@ Engine::Engine(const ModelFiles& files, const EngineOptions& options)
 bool Engine::reports() const { return world_ == nullptr || world_->local_ranks().front() == 0; }
 
 void Engine::with_model(std::int64_t capacity, const std::function<void(int, Transformer&)>& use) {
-  TransformerOptions model{
-      .dtype = options_.dtype, .max_tokens = capacity, .plan_for = options_.device};
+  TransformerOptions model{.dtype = options_.dtype,
+                           .max_tokens = capacity,
+                           .plan_for = options_.device,
+                           .expert_groups = options_.expert_groups};
   ModelShape shape = model_shape(files_.config, options_.world_size, model);
   shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
   if (gpus_) {

@@ -73,6 +73,7 @@ struct EngineOptions {
   // CPU ranks to run on, world_size of them; none: threads of this process. In a world of processes
   // the process of rank 0 reports.
   std::shared_ptr<World> world;
+  int expert_groups = 1;  // transformer.h
 };
 
 class Engine {

@@ -82,7 +82,10 @@ void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
     sum += bytes;
   };
   WeightLoader loader(checkpoint, config,
-                      {.rank = rank, .world_size = world_.size(), .dtype = shape_.dtype});
+                      {.rank = rank,
+                       .world_size = world_.size(),
+                       .dtype = shape_.dtype,
+                       .expert_groups = shape_.expert_groups});
   {
     ModelWeights outer = loader.outer();
     for_each_weight(outer, upload);

@@ -104,7 +104,10 @@ CpuModel::CpuModel(Rank& rank, const ModelShape& shape, const Checkpoint& checkp
   const ModelConfig& config = *shape_.config;
   shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
   weights_ = load_weights(checkpoint, config,
-                          {.rank = rank.index(), .world_size = rank.size(), .dtype = shape_.dtype});
+                          {.rank = rank.index(),
+                           .world_size = rank.size(),
+                           .dtype = shape_.dtype,
+                           .expert_groups = shape_.expert_groups});
   rope_ = make_rope_table(config.rope, config.head_dim, shape_.max_tokens);
   for_each_weight(weights_,
                   [&](const std::string& name, const Matrix& m) { buffers_[name] = m.data(); });

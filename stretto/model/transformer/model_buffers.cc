@@ -13,8 +13,12 @@ void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<Plan
   std::int64_t q_cols = split.heads_per_rank * c.head_dim;
   std::int64_t qkv_rows = q_cols + 2 * split.kv_heads_per_rank * c.head_dim;
   bool moe = c.layers[static_cast<std::size_t>(layer)].moe;
-  std::int64_t hidden = c.hidden_size, experts = moe ? c.moe->num_experts : 1;
-  std::int64_t ffn = moe ? expert_ffn_per_rank(c, s.world_size) : ffn_per_rank(c, s.world_size);
+  std::int64_t hidden = c.hidden_size, experts = 1, ffn = ffn_per_rank(c, s.world_size);
+  if (moe) {
+    ExpertSplit split = expert_split(c, s.world_size, s.expert_groups);
+    experts = split.share();
+    ffn = expert_ffn_per_rank(c, split);
+  }
   auto weight = [&](const char* part, std::int64_t rows, std::int64_t cols) {
     out.push_back({layer_buffer(layer, part), s.weight_dtype, rows, cols});
   };
@@ -30,7 +34,7 @@ void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<Plan
   weight("gate", experts * ffn, hidden);
   weight("up", experts * ffn, hidden);
   weight("down", experts * hidden, ffn);
-  if (moe) weight("router", experts, hidden);
+  if (moe) weight("router", c.moe->num_experts, hidden);
   if (c.out_bias) weight("out_bias", 1, hidden);
   if (c.mlp_bias && !moe) {
     weight("gate_bias", 1, ffn);

@@ -131,11 +131,13 @@ class Planner {
   MoePart moe_part(bool sequence_parallel) {
     if (!c_.moe) return {};
     std::int64_t top_k = c_.moe->experts_per_token, num_experts = c_.moe->num_experts;
-    std::int64_t ffn = expert_ffn_per_rank(c_, s_.world_size), rows = bound_ * top_k;
+    std::int64_t ffn = expert_ffn_per_rank(c_, expert_split(c_, s_.world_size, s_.expert_groups));
+    std::int64_t rows = bound_ * top_k;
     GroupedDesc down{.world_size = s_.world_size,
                      .m = bound_,
                      .rows_per_token = top_k,
                      .num_experts = num_experts,
+                     .expert_groups = s_.expert_groups,
                      .n = hidden_,
                      .k = ffn,
                      .a_dtype = s_.dtype,
@@ -163,6 +165,8 @@ class Planner {
                         .m = bound_,
                         .hidden = hidden_,
                         .top_k = top_k,
+                        .num_experts = num_experts,
+                        .expert_groups = s_.expert_groups,
                         .sequence_parallel = sequence_parallel,
                         .world_size = s_.world_size};
     return {.route = add_program(step_program(route, s_.target)),
@@ -191,12 +195,13 @@ class Planner {
          {"c", "expert_act"}});
     add(part.down, Rows::kAll,
         {{"offsets", "offsets"}, {"a", "expert_act"}, {"b", w("down")}, {"c", "expert_out"}});
-    add(part.combine, Rows::kAll,
-        {{"y", "expert_out"},
-         {"slots", "slots"},
-         {"weights", "weights"},
-         {"residual", "x2"},
-         {"out", "x"}});
+    std::vector<Binding> combined = {{"y", "expert_out"},
+                                     {"slots", "slots"},
+                                     {"weights", "weights"},
+                                     {"residual", "x2"},
+                                     {"out", "x"}};
+    if (s_.expert_groups > 1) combined.push_back({"offsets", "offsets"});
+    add(part.combine, Rows::kAll, std::move(combined));
   }
 
   // A bias after a row-parallel GEMM is added once, to what the sum of the ranks is added to.

@@ -26,6 +26,7 @@ struct ModelShape {
   DType weight_dtype = DType::kF32;  // weights.h: weight_dtype()
   std::int64_t max_tokens = 0;       // capacity of the cache
   Target target = Target::kCpu;
+  int expert_groups = 1;  // of ranks, in a mixture of experts: ops/moe/expert_split.h
 };
 
 // One rank's [rows, cols], dense, the same shape on every rank.

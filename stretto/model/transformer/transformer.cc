@@ -5,18 +5,27 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/model/transformer/weights.h"
 #include "stretto/ops/greedy/greedy.h"
 
 namespace stretto {
 
+void check_expert_groups(const ModelConfig& config, int world_size, int groups) {
+  if (groups == 1) return;
+  if (!config.moe) throw UserError(fmt::format("{}: has no experts to spread", config.where));
+  check_split(config.where, expert_split(config, world_size, groups));
+}
+
 ModelShape model_shape(const ModelConfig& config, int world_size,
                        const TransformerOptions& options) {
+  check_expert_groups(config, world_size, options.expert_groups);
   return {.config = &config,
           .world_size = world_size,
           .dtype = options.dtype,
           .max_tokens = options.max_tokens > 0 ? std::min(options.max_tokens, config.max_positions)
                                                : config.max_positions,
-          .target = options.plan_for};
+          .target = options.plan_for,
+          .expert_groups = options.expert_groups};
 }
 
 Transformer::Transformer(std::unique_ptr<ModelRunner> runner) : runner_(std::move(runner)) {

@@ -21,9 +21,14 @@ struct TransformerOptions {
   std::int64_t max_tokens = 0;  // cache capacity; 0: the model's positions
   // Whose configs the steps use. CPU ranks can run the plan of a GPU, which tests do.
   Target plan_for = Target::kCpu;
+  int expert_groups = 1;  // of ranks: a mixture's experts are spread over this many
 };
 
+// UserError where the experts of the model, if it has any, cannot be spread over so many groups.
+void check_expert_groups(const ModelConfig& config, int world_size, int groups);
+
 // What the options make of a config on `world_size` ranks; weight_dtype is left to the runner.
+// UserError as check_expert_groups.
 ModelShape model_shape(const ModelConfig& config, int world_size,
                        const TransformerOptions& options);
 

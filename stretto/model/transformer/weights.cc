@@ -189,26 +189,29 @@ void WeightLoader::dense_mlp(LayerWeights& w, const std::string& mlp) const {
   }
 }
 
-// Of every expert this rank's part.
+// Of every expert of the rank's group this rank's part.
 void WeightLoader::experts(LayerWeights& w, const std::string& layer) const {
   MoeNames names = moe_names(c_.traits->family);
   std::string block = layer + names.block + ".";
-  std::int64_t share = expert_ffn_per_rank(c_, spec_.world_size);
+  ExpertSplit split = expert_split(c_, spec_.world_size, spec_.expert_groups);
+  std::int64_t share = expert_ffn_per_rank(c_, split), part = spec_.rank % split.ranks_per_group();
   std::int64_t size = c_.moe->intermediate_size, hidden = c_.hidden_size;
-  std::int64_t first = std::min(spec_.rank * share, size), count = std::min(share, size - first);
+  std::int64_t first = std::min(part * share, size), count = std::min(share, size - first);
   w.router = whole(block + "gate.weight", hidden);
-  w.gate = Matrix(dtype_, c_.moe->num_experts * share, hidden);
-  w.up = Matrix(dtype_, c_.moe->num_experts * share, hidden);
-  w.down = Matrix(dtype_, c_.moe->num_experts * hidden, share);
-  for (std::int64_t e = 0; e < c_.moe->num_experts; ++e) {
+  w.gate = Matrix(dtype_, split.share() * share, hidden);
+  w.up = Matrix(dtype_, split.share() * share, hidden);
+  w.down = Matrix(dtype_, split.share() * hidden, share);
+  std::int64_t first_expert = split.first(spec_.rank);
+  for (std::int64_t e = first_expert; e < split.end(spec_.rank); ++e) {
+    std::int64_t own = e - first_expert;
     auto view = [&](const char* name) -> const TensorView& {
       return checkpoint_.tensor(fmt::format("{}experts.{}.{}.weight", block, e, name));
     };
-    Matrix::Cut rows{.first = first, .count = count, .to = e * share};
+    Matrix::Cut rows{.first = first, .count = count, .to = own * share};
     w.gate.copy_from(view(names.gate), rows);
     w.up.copy_from(view(names.up), rows);
     w.down.copy_from(view(names.down),
-                     {.count = hidden, .to = e * hidden, .first_col = first, .num_cols = count});
+                     {.count = hidden, .to = own * hidden, .first_col = first, .num_cols = count});
   }
 }
 
@@ -263,8 +266,12 @@ std::int64_t ffn_per_rank(const ModelConfig& c, int world_size) {
   return ceil_div(c.intermediate_size, static_cast<std::int64_t>(world_size));
 }
 
-std::int64_t expert_ffn_per_rank(const ModelConfig& c, int world_size) {
-  return ceil_div(c.moe->intermediate_size, static_cast<std::int64_t>(world_size));
+ExpertSplit expert_split(const ModelConfig& c, int world_size, int groups) {
+  return {.num_experts = c.moe->num_experts, .world_size = world_size, .groups = groups};
+}
+
+std::int64_t expert_ffn_per_rank(const ModelConfig& c, const ExpertSplit& split) {
+  return ceil_div(c.moe->intermediate_size, std::int64_t{split.ranks_per_group()});
 }
 
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config,

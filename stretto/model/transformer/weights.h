@@ -11,6 +11,7 @@
 
 #include "stretto/model/checkpoint/config.h"
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/moe/expert_split.h"
 
 namespace stretto {
 
@@ -55,8 +56,8 @@ struct LayerWeights {
   Matrix gate_bias, up_bias;     // [1, I'], or empty
   Matrix down;                   // [hidden, I']
   Matrix down_bias;              // as out_bias
-  // Of a mixture of experts: gate and up are [E * I', hidden], down is [E * hidden, I'], one expert
-  // under the other.
+  // Of a mixture of experts: gate and up are [E' * I', hidden], down is [E' * hidden, I'], one of
+  // the rank's experts under the other.
   Matrix router;  // [E, hidden], or empty
 };
 
@@ -73,11 +74,13 @@ struct ModelWeights {
 struct ShardSpec {
   int rank = 0, world_size = 1;
   DType dtype = DType::kF32;  // activations; 16-bit weights stay 16-bit under f32 activations
+  int expert_groups = 1;      // ops/moe/expert_split.h
 };
 
 AttentionDesc attention_desc(const ModelConfig& config, int world_size);
 std::int64_t ffn_per_rank(const ModelConfig& config, int world_size);
-std::int64_t expert_ffn_per_rank(const ModelConfig& config, int world_size);  // of each expert
+ExpertSplit expert_split(const ModelConfig& config, int world_size, int groups);
+std::int64_t expert_ffn_per_rank(const ModelConfig& config, const ExpertSplit& split);
 
 // What ranks keep the weights in: the activations' dtype, or under f32 activations the checkpoint's
 // own where all weights agree on one, which loses nothing.

@@ -17,15 +17,24 @@ void check(const CombineDesc& d, const CombineConfig& c) {
                               {"world_size", d.world_size},
                               {"tile_rows", c.tile_rows},
                               {"num_workers", c.num_workers}});
+  check_sizes("moe_combine", {{"num_experts", d.num_experts}});
+  check_split("moe_combine", split_of(d));
   check_dtype("moe_combine", "dtype", d.dtype);
 }
 
 }  // namespace
 
+ExpertSplit split_of(const CombineDesc& d) {
+  return {.num_experts = d.num_experts, .world_size = d.world_size, .groups = d.expert_groups};
+}
+
 std::string to_string(const CombineDesc& d) {
-  return fmt::format("m={} hidden={} top {}{} {} P={}", d.m, d.hidden, d.top_k,
-                     d.sequence_parallel ? " sequence-parallel" : "", short_name(d.dtype),
-                     d.world_size);
+  return fmt::format(
+      "m={} hidden={} top {}{}{} {} P={}", d.m, d.hidden, d.top_k,
+      d.expert_groups > 1
+          ? fmt::format(" of {} experts in {} groups", d.num_experts, d.expert_groups)
+          : "",
+      d.sequence_parallel ? " sequence-parallel" : "", short_name(d.dtype), d.world_size);
 }
 
 CombineConfig default_config(const CombineDesc& d, Target target) {
@@ -39,12 +48,17 @@ CombineConfig default_config(const CombineDesc& d, Target target) {
 Program moe_combine(const CombineDesc& d, const CombineConfig& cfg) {
   check(d, cfg);
   bool alone = d.world_size == 1;
+  ExpertSplit split = split_of(d);
   ProgramBuilder p("moe_combine", d.world_size);
   Index m = p.extent("m", d.m);
   Index rows = m * d.top_k;
   Index own_rows = max(ceil_div(m, d.world_size), 1);
   TensorRef y = p.input("y", d.dtype, {rows, d.hidden});
   TensorRef slots = p.table("slots", {m, d.top_k}, {ContractKind::kRange, 0, rows});
+  TensorRef offsets;
+  if (d.expert_groups > 1) {
+    offsets = p.table("offsets", {d.num_experts + 1}, {ContractKind::kPartition, 0, rows + 1});
+  }
   TensorRef weights = p.input("weights", DType::kF32, {m, d.top_k});
   Index out_rows = d.sequence_parallel ? ceil_div(m, d.world_size) : m;
   TensorRef residual = p.input("residual", d.dtype, {out_rows, d.hidden});
@@ -65,10 +79,16 @@ Program moe_combine(const CombineDesc& d, const CombineConfig& cfg) {
   TileSpace tiles = p.grid(d.m, 1, cfg.tile_rows, 1);
   p.role("combine", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
     Value exists = p.iota_rows(t.row, cfg.tile_rows) < p.splat(DType::kI32, m);
+    Value begin, end;  // of the own experts' rows
+    if (d.expert_groups > 1) {
+      begin = p.splat(DType::kI32, p.read(offsets, {split.first(p.rank())}));
+      end = p.splat(DType::kI32, p.read(offsets, {split.end(p.rank())}));
+    }
     Value sum = p.zeros(DType::kF32, cfg.tile_rows, d.hidden);
     p.loop(d.top_k, [&](const Index& j) {
       Value slot = p.load(slots.tile({t.row, j}, cfg.tile_rows, 1));
-      Value row = where(exists, slot, p.splat(DType::kI32, -1));
+      Value used = d.expert_groups > 1 ? exists && slot >= begin && slot < end : exists;
+      Value row = where(used, slot, p.splat(DType::kI32, -1));
       Value part = p.load_rows(y.tile({0, 0}, cfg.tile_rows, d.hidden), row);
       sum = sum + cast(part, DType::kF32) * p.load(weights.tile({t.row, j}, cfg.tile_rows, 1));
     });

@@ -7,6 +7,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/moe/expert_split.h"
 
 namespace stretto {
 
@@ -15,9 +16,13 @@ struct CombineDesc {
   std::int64_t m = 1;  // most tokens; each launch has 0 <= m <= this
   std::int64_t hidden = 1;
   std::int64_t top_k = 1;          // experts of a token
+  std::int64_t num_experts = 1;    // used with several groups only
+  int expert_groups = 1;           // expert_split.h
   bool sequence_parallel = false;  // a rank keeps its ceil(m / P) tokens only
   int world_size = 1;
 };
+
+ExpertSplit split_of(const CombineDesc& desc);
 
 struct CombineConfig {
   std::int64_t tile_rows = 16;
@@ -27,7 +32,9 @@ struct CombineConfig {
 std::string to_string(const CombineDesc& desc);
 CombineConfig default_config(const CombineDesc& desc, Target target = Target::kCpu);
 
-// Extent m; R = m * top_k. Inputs y [R, hidden], each rank's own part of a sum over ranks; slots
+// Extent m; R = m * top_k. Inputs y [R, hidden], each rank's own part of a sum over ranks; with
+// several expert groups also offsets [num_experts + 1] i32, a partition of R (route.h): a rank
+// reads the rows of its own experts only; slots
 // [m, top_k] i32 in 0..R-1 and weights [m, top_k] f32, the same on every rank (route.h); residual,
 // of the result's shape. Output out [m, hidden], or [ceil(m / P), hidden] when sequence-parallel:
 // the sum of weights * y[slots], plus residual. A rank's weighted sum is fp32, rounded once to

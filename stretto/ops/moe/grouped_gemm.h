@@ -1,6 +1,6 @@
 // c = f(a * b[expert of the row]^T): one product per expert, over the rows that a table deals out
 // to it. How many rows an expert has, none or all of them, is known at the launch only. Every rank
-// by itself, with its part of every expert's weights.
+// by itself, with its part of every expert's weights, or with the experts of its group.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "stretto/ir/program.h"
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/moe/expert_split.h"
 
 namespace stretto {
 
@@ -17,11 +18,14 @@ struct GroupedDesc {
   std::int64_t m = 1;               // most tokens; each launch has 0 <= m <= this
   std::int64_t rows_per_token = 1;  // experts of a token: R = m * rows_per_token rows
   std::int64_t num_experts = 1;
+  int expert_groups = 1;  // expert_split.h
   std::int64_t n = 1, k = 1;
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool gathered = false;  // rows of a are those of tokens, chosen by a table
   bool swiglu = false;    // silu(a * b_gate^T) * (a * b_up^T)
 };
+
+ExpertSplit split_of(const GroupedDesc& desc);
 
 struct GroupedConfig {
   GemmTile tile;
@@ -34,8 +38,10 @@ GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kC
 
 // Extent m. Inputs offsets [num_experts + 1] i32, a partition of the R rows; a [R, k], or gathered
 // a [m, k] with tokens [R, 1] i32 in 0..m-1 (route.h gives both tables); b [num_experts, n, k]
-// (swiglu: b_gate and b_up). Output c [R, n]. Accumulated in fp32, rounded once. UserError naming
-// the field of a bad desc or config; at a launch, the table and entry that break their contract.
+// (swiglu: b_gate and b_up). Output c [R, n]. With several expert groups b has the weights of the
+// own group's experts only, [ceil(num_experts / groups), n, k], and c is state: rows of other
+// experts stay as they are. Accumulated in fp32, rounded once. UserError naming the field of a bad
+// desc or config; at a launch, the table and entry that break their contract.
 Program grouped_gemm(const GroupedDesc& desc, const GroupedConfig& config);
 
 // m: tokens with two rows each, n: columns of c, k: the summed dimension; 5 experts (large: 32).

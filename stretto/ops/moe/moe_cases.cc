@@ -38,6 +38,9 @@ struct MoeCase {
           c.inputs[r][t] = random_values(count, tensor.dtype, seed * 131 + 64 * r + t);
         } else if (tensor.kind == TensorKind::kOutput) {
           c.expected[r][t].assign(count, kNone);
+        } else if (tensor.kind == TensorKind::kState) {
+          c.inputs[r][t] = random_values(count, tensor.dtype, seed * 131 + 64 * r + t);
+          c.expected[r][t] = c.inputs[r][t];
         }
       }
     }
@@ -50,6 +53,12 @@ struct MoeCase {
     return c.expected[r][at(c.program.find_tensor(name))];
   }
 };
+
+// A rank with experts of its own, where half the ranks could have parts of each: by size.
+int groups_of(const OpShape& s) {
+  if (s.m == 16 || s.m == 6) return s.world_size;
+  return s.m == 9 && s.world_size % 2 == 0 ? s.world_size / 2 : 1;
+}
 
 // --- moe_route ---
 
@@ -145,6 +154,7 @@ GroupedDesc grouped_desc(const OpShape& s) {
           .m = s.m > 0 ? s.m : 64,
           .rows_per_token = 2,
           .num_experts = s.m > 1000 ? 32 : 5,
+          .expert_groups = groups_of(s),
           .n = s.n > 0 ? s.n : 128,
           .k = s.k > 0 ? s.k : 128,
           .a_dtype = s.dtype,
@@ -182,14 +192,16 @@ Values random_offsets(std::int64_t parts, std::int64_t rows, std::uint64_t seed)
 
 void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r) {
   const Values& offsets = mc.in(r, "offsets");
-  for (std::int64_t e = 0; e < d.num_experts; ++e) {
+  ExpertSplit split = split_of(d);
+  auto rank = static_cast<int>(r);
+  for (std::int64_t e = split.first(rank); e < split.end(rank); ++e) {
     for (auto row = static_cast<std::int64_t>(offsets[at(e)]);
          row < static_cast<std::int64_t>(offsets[at(e + 1)]); ++row) {
       auto from = d.gathered ? static_cast<std::int64_t>(mc.in(r, "tokens")[at(row)]) : row;
       for (std::int64_t col = 0; col < d.n; ++col) {
         auto sum = [&](const char* name) {
           const double* x = mc.in(r, "a").data() + from * d.k;
-          const double* b = mc.in(r, name).data() + (e * d.n + col) * d.k;
+          const double* b = mc.in(r, name).data() + ((e - split.first(rank)) * d.n + col) * d.k;
           return std::inner_product(x, x + d.k, b, 0.0);
         };
         double value = 0;
@@ -211,7 +223,8 @@ OpCase grouped_case(const GroupedDesc& d, Target target, std::uint64_t seed) {
   mc.c.tolerance = sum_tolerance(d.c_dtype, d.k);
   mc.c.scale = std::sqrt(static_cast<double>(d.k));
   std::int64_t rows = mc.m * d.rows_per_token;
-  mc.c.flops = 2.0 * static_cast<double>(rows * d.n * d.k) * (d.swiglu ? 2 : 1) * d.world_size;
+  mc.c.flops = 2.0 * static_cast<double>(rows * d.n * d.k) * (d.swiglu ? 2 : 1) *
+               split_of(d).ranks_per_group();
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     mc.in(r, "offsets") = random_offsets(d.num_experts, rows, seed + r);
     if (d.gathered) {
@@ -251,6 +264,8 @@ CombineDesc combine_desc(const OpShape& s) {
           .m = s.m > 0 ? s.m : 64,
           .hidden = s.n > 0 ? s.n : 128,
           .top_k = 3,
+          .num_experts = 5,
+          .expert_groups = groups_of(s),
           .sequence_parallel = s.m % 2 == 1,
           .world_size = s.world_size};
 }
@@ -272,11 +287,17 @@ OpCase combine_case(const OpShape& s, std::uint64_t seed) {
   std::shuffle(slots.begin(), slots.end(), std::mt19937_64(seed));
   slots.resize(at(d.m * d.top_k), 0.0);
   Values weights = mc.in(0, "weights"), sums(at(mc.m * d.hidden), 0.0);
+  Values offsets = random_offsets(d.num_experts, mc.m * d.top_k, seed);
+  ExpertSplit split = split_of(d);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     mc.in(r, "slots") = slots;
     mc.in(r, "weights") = weights;
+    if (d.expert_groups > 1) mc.in(r, "offsets") = offsets;
+    double first = offsets[at(split.first(static_cast<int>(r)))];
+    double end = offsets[at(split.end(static_cast<int>(r)))];
     for (std::int64_t i = 0; i < mc.m * d.top_k * d.hidden; ++i) {
       std::int64_t pair = i / d.hidden, col = i % d.hidden;
+      if (slots[at(pair)] < first || slots[at(pair)] >= end) continue;
       sums[at(pair / d.top_k * d.hidden + col)] +=
           weights[at(pair)] *
           mc.in(r, "y")[at(static_cast<std::int64_t>(slots[at(pair)]) * d.hidden + col)];
