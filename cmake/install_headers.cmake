@@ -22,6 +22,7 @@ set(pending
     stretto/gpu/gpu_world.h
     stretto/ops/catalog/catalog.h
     stretto/ops/choose/choose.h
+    stretto/model/transformer/step_programs.h
     stretto/engine/generate.h)
 foreach(operator ag_gemm attention collectives embedding gemm gemm_ar gemm_rs norm)
   list(APPEND pending stretto/ops/${operator}/${operator}.h)

@@ -44,11 +44,11 @@ def refuse_multicast(rank: int):
 class World:
     """This rank's device, group and symmetric buffers."""
 
-    def __init__(self, rank: int, size: int, port: int):
+    def __init__(self, rank: int, size: int, init_method: str):
         self.rank, self.size = rank, size
         self.device = torch.device("cuda", rank)
         torch.cuda.set_device(self.device)
-        dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size,
+        dist.init_process_group("nccl", init_method=init_method, rank=rank, world_size=size,
                                 timeout=timedelta(seconds=60), device_id=self.device)
         dist.barrier(device_ids=[rank])
         refuse_multicast(rank)
@@ -294,7 +294,7 @@ def main():
     limit.daemon = True
     limit.start()
     rank = job["rank"]
-    world = World(rank, job["world"], job["port"])
+    world = World(rank, job["world"], f"tcp://127.0.0.1:{job['port']}")
     torch.manual_seed(job["seed"] + rank)
     say(rank, {"facts": {"machine": torch.cuda.get_device_name(rank), "torch": torch.__version__,
                          "cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}})

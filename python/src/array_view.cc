@@ -22,10 +22,10 @@ struct ExchangeTable {
   void (*export_owned)();
   void (*import_owned)();
   int (*read_tensor)(void* tensor, nb::dlpack::dltensor* out);  // may be null
-  void (*current_stream)();
+  int (*current_stream)(int device_type, std::int32_t device, void** out);
 };
 constexpr std::uint32_t kMajorVersion = 1;
-constexpr std::int32_t kCpu = 1;
+constexpr std::int32_t kCpu = 1, kCuda = 2;
 
 static_assert(sizeof(npy_intp) == sizeof(std::int64_t));
 
@@ -43,6 +43,7 @@ void ArrayReader::know_torch(nb::object tensor, nb::object parameter, nb::object
   is_grad_enabled_ = std::move(is_grad_enabled);
   requires_grad_ = nb::str("requires_grad");
   read_tensor_ = table->read_tensor;
+  read_stream_ = table->current_stream;
 }
 
 bool ArrayReader::read(nb::handle array, ArrayView* view) const {
@@ -61,6 +62,7 @@ bool ArrayReader::read_numpy(PyObject* object, ArrayView* view) const {
   view->num_dims = PyArray_NDIM(array);
   view->shape = reinterpret_cast<const std::int64_t*>(PyArray_DIMS(array));
   view->strides = reinterpret_cast<const std::int64_t*>(PyArray_STRIDES(array));
+  view->device = -1;
   view->is_writable = (PyArray_FLAGS(array) & NPY_ARRAY_WRITEABLE) != 0;
   return true;
 }
@@ -72,7 +74,8 @@ bool ArrayReader::read_torch(PyObject* tensor, ArrayView* view) const {
     PyErr_Clear();
     return false;
   }
-  if (read.device.device_type != kCpu || read.strides == nullptr) return false;
+  bool on_gpu = read.device.device_type == kCuda;
+  if ((read.device.device_type != kCpu && !on_gpu) || read.strides == nullptr) return false;
   static_assert(sizeof(read.dtype) == sizeof(std::uint32_t));
   view->kind = ArrayView::Kind::kTorch;
   view->data = static_cast<std::byte*>(read.data) + read.byte_offset;
@@ -81,6 +84,17 @@ bool ArrayReader::read_torch(PyObject* tensor, ArrayView* view) const {
   view->shape = read.shape;
   view->strides = read.strides;
   view->is_writable = true;
+  view->device = on_gpu ? read.device.device_id : -1;
+  return true;
+}
+
+bool ArrayReader::current_stream(int device, std::uintptr_t* stream) const {
+  void* handle = nullptr;
+  if (read_stream_ == nullptr || read_stream_(kCuda, device, &handle) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  *stream = reinterpret_cast<std::uintptr_t>(handle);
   return true;
 }
 

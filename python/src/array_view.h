@@ -19,6 +19,7 @@ struct ArrayView {
   const std::int64_t* shape = nullptr;    // [num_dims], the array's own
   const std::int64_t* strides = nullptr;  // [num_dims] in bytes (NumPy) or elements
   bool is_writable = true;
+  int device = -1;  // the GPU; -1: the host
 };
 
 class ArrayReader {
@@ -30,11 +31,14 @@ class ArrayReader {
                   nanobind::object is_grad_enabled);
 
   // False, and no Python error, for what is not read this way: other types, subclasses, tensors on
-  // devices, tensors that a gradient is asked of.
+  // devices that are no GPUs, tensors that a gradient is asked of.
   bool read(nanobind::handle array, ArrayView* view) const;
+  // PyTorch's current stream on a GPU; false where it does not tell.
+  bool current_stream(int device, std::uintptr_t* stream) const;
 
  private:
   using ReadTensor = int (*)(void* tensor, nanobind::dlpack::dltensor* out);
+  using ReadStream = int (*)(int device_type, std::int32_t device, void** out);
 
   bool read_numpy(PyObject* array, ArrayView* view) const;
   bool read_torch(PyObject* tensor, ArrayView* view) const;
@@ -42,6 +46,7 @@ class ArrayReader {
 
   nanobind::object ndarray_, tensor_, parameter_, is_grad_enabled_, requires_grad_;
   ReadTensor read_tensor_ = nullptr;
+  ReadStream read_stream_ = nullptr;
 };
 
 }  // namespace stretto::python

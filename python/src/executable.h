@@ -1,10 +1,9 @@
 // A compiled program made ready to run on one rank of a session, with the staging memory of the
-// tensors that other ranks address but the caller keeps elsewhere. The one place that knows on
-// which kind of device a launch runs.
+// tensors that other ranks address but the caller keeps elsewhere. cpu_executable.cc and
+// gpu_executable.cc are the two places that know on what it runs.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,48 +11,44 @@
 
 #include "session.h"
 #include "stretto/compiler.h"
-#include "stretto/executor/executor.h"
+#include "symmetric_memory.h"
 
 namespace stretto::python {
-
-// One rank's share of memory at the same offset on every rank; freed with the last owner.
-class SymmetricMemory {
- public:
-  // Collective; errors as Rank::allocate.
-  SymmetricMemory(std::shared_ptr<Session> session, int rank, const std::string& name, DType dtype,
-                  std::size_t elements);
-  ~SymmetricMemory();
-  SymmetricMemory(const SymmetricMemory&) = delete;
-  SymmetricMemory& operator=(const SymmetricMemory&) = delete;
-
-  const SymmetricBuffer& buffer() const { return buffer_; }
-  std::byte* data() const { return data_; }
-
- private:
-  std::shared_ptr<Session> session_;
-  Rank& rank_;
-  SymmetricBuffer buffer_;
-  std::byte* data_ = nullptr;
-};
 
 class Executable {
  public:
   // Collective. `staged` has an entry for each tensor that is no buffer, in the program's order:
   // whether a symmetric tensor lives in ordinary memory and is copied. Every rank passes the same.
-  Executable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-             const std::vector<bool>& staged);
-  ~Executable();
+  // On GPUs after Session::open_gpu(), and never while a stream is being captured.
+  static std::shared_ptr<Executable> make(std::shared_ptr<Session> session, int rank,
+                                          const CompiledProgram& compiled,
+                                          const std::vector<bool>& staged, Place place);
+  virtual ~Executable() = default;
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
   // Collective. Addresses in the order of `staged`, each of a dense row-major array of the
-  // program's bound shape. UserError for an address outside symmetric memory that was not said to
-  // be staged, and on every rank, with nothing launched, where ranks launch different executables.
-  void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents);
+  // program's bound shape. On the host, returns when the results are there; on GPUs enqueues on
+  // `stream` (a handle of CUDA's runtime) and returns. UserError for an address outside symmetric
+  // memory that was not said to be staged. Where ranks launch different executables: UserError on
+  // every rank, with nothing launched; on GPUs a Fault (GpuSide::announce).
+  virtual void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
+                      std::uintptr_t stream) = 0;
+  const Program& program() const { return *schedule_; }
 
-  const Program& program() const { return instance_->program(); }
+ protected:
+  Executable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
+             const std::vector<bool>& staged, Place place);
 
- private:
+  enum class Passing {
+    kOwn,        // only this rank addresses it
+    kSymmetric,  // others too, where it is
+    kStaged,     // others too, a copy
+  };
+  struct Argument {
+    std::size_t tensor;  // in the program
+    Passing passing;
+  };
   struct Staging {
     std::size_t arg;
     bool copied_in, copied_out;
@@ -61,15 +56,23 @@ class Executable {
     std::unique_ptr<SymmetricMemory> memory;
   };
 
-  std::shared_ptr<Session> session_;
-  int rank_;
-  std::vector<std::size_t> tensors_;  // of each argument: its tensor in the program
-  std::vector<bool> by_address_;      // of each argument: symmetric, not staged
+  Session& session() const { return *session_; }
+  int rank() const { return rank_; }
+  void check_count(std::size_t num_args) const;
+  // Of a tensor that is passed by address.
+  const SymmetricMemory& memory_of(std::size_t arg, const std::byte* address) const;
+  void make_staging();  // collective
+
+  std::vector<Argument> arguments_;
   std::vector<Staging> staging_;
-  LaunchArgs args_;
-  std::unique_ptr<Instance> instance_;
   std::string call_;  // what a launch is called before the other ranks, and what must be the same
   std::uint64_t content_ = 0;
+
+ private:
+  std::shared_ptr<Session> session_;
+  int rank_;
+  std::shared_ptr<const Program> schedule_;
+  Place place_;
 };
 
 }  // namespace stretto::python

@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "executable.h"
@@ -59,14 +60,15 @@ void translate(const std::exception_ptr& error, void*) {
   }
 }
 
-void launch(Executable& executable, nb::args args, const std::vector<std::int64_t>& extents) {
+void launch(Executable& executable, nb::args args, const std::vector<std::int64_t>& extents,
+            std::uintptr_t stream) {
   std::byte* addresses[kMaxArgs];
   if (args.size() > kMaxArgs) throw UserError("more tensors than a program may have");
   for (std::size_t i = 0; i < args.size(); ++i) {
     addresses[i] = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(args[i]));
   }
   nb::gil_scoped_release unlocked;
-  executable.launch({addresses, args.size()}, extents);
+  executable.launch({addresses, args.size()}, extents, stream);
 }
 
 std::shared_ptr<Session> meet(MeetingPoint meeting, std::int64_t timeout_ms) {
@@ -111,18 +113,16 @@ void bind_session(nb::module_& m) {
           "barrier", [](Session& s, int rank) { s.rank(rank).barrier(); },
           nb::call_guard<nb::gil_scoped_release>())
       .def(
-          "fail",
-          [](Session& s, int rank, const std::string& reason) {
-            try {
-              s.rank(rank).raise_fault({.program = "world",
-                                        .role = "run",
-                                        .rank = rank,
-                                        .waited_for = rank,
-                                        .reason = reason});
-            } catch (const Fault&) {
-            }
-          },
+          "fail", [](Session& s, int rank, const std::string& reason) { s.fail(rank, reason); },
           nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "open_gpu",
+          [](Session& s, int device, bool share_devices) {
+            s.open_gpu({.device = device, .share_devices = share_devices});
+          },
+          nb::arg("device"), nb::arg("share_devices") = false,
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("check", &Session::check)
       .def("is_symmetric",
            [](Session& s, int rank, std::uintptr_t address) {
              return s.find_memory(rank, reinterpret_cast<std::byte*>(address)) != nullptr;
@@ -135,32 +135,43 @@ void bind_session(nb::module_& m) {
 }
 
 std::shared_ptr<SymmetricMemory> allocate(std::shared_ptr<Session> session, int rank,
-                                          const std::string& name, const std::string& dtype,
-                                          std::size_t elements) {
+                                          const std::string& name, bool on_gpu, std::size_t bytes) {
   nb::gil_scoped_release unlocked;
-  return std::make_shared<SymmetricMemory>(std::move(session), rank, name, parse_dtype(dtype),
-                                           elements);
+  return std::make_shared<SymmetricMemory>(std::move(session), rank, name,
+                                           on_gpu ? Place::kGpu : Place::kHost, bytes);
 }
 
 using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
+using DlpackBytes = nb::ndarray<std::uint8_t, nb::ndim<1>>;
 
 void bind_launches(nb::module_& m) {
   nb::class_<SymmetricMemory>(m, "SymmetricMemory")
       .def_static("allocate", &allocate)
-      .def("bytes", [](nb::handle self) {
+      .def("bytes",
+           [](nb::handle self) {
+             auto& memory = nb::cast<SymmetricMemory&>(self);
+             std::size_t shape[1] = {memory.bytes()};
+             return Bytes(memory.data(), 1, shape, self);
+           })
+      .def("dlpack", [](nb::handle self) {  // an object with __dlpack__, also on GPUs
         auto& memory = nb::cast<SymmetricMemory&>(self);
-        std::size_t shape[1] = {memory.buffer().bytes};
-        return Bytes(memory.data(), 1, shape, self);
+        std::size_t shape[1] = {memory.bytes()};
+        bool on_gpu = memory.is_on_gpu();
+        return DlpackBytes(memory.data(), 1, shape, self, nullptr, nb::dtype<std::uint8_t>(),
+                           on_gpu ? nb::device::cuda::value : nb::device::cpu::value,
+                           std::max(memory.device(), 0));
       });
   nb::class_<Executable>(m, "Executable")
       .def_static(
           "make",
           [](std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-             const std::vector<bool>& staged) {
-            return std::make_shared<Executable>(std::move(session), rank, compiled, staged);
+             const std::vector<bool>& staged, bool on_gpu) {
+            return Executable::make(std::move(session), rank, compiled, staged,
+                                    on_gpu ? Place::kGpu : Place::kHost);
           },
           nb::call_guard<nb::gil_scoped_release>())
-      .def("launch", &launch, nb::arg("addresses"), nb::kw_only(), nb::arg("extents"));
+      .def("launch", &launch, nb::arg("addresses"), nb::kw_only(), nb::arg("extents"),
+           nb::arg("stream") = 0);
   nb::class_<PlanCache>(m, "PlanCache")
       .def(nb::init<std::shared_ptr<Session>, int, nb::object>())
       .def("know_torch",

@@ -40,8 +40,11 @@ bool PlanCache::describe_array(const ArrayView& view, std::size_t place, Call* c
   std::size_t first = 0;
   while (first < place && call->views[first].data != view.data) ++first;
   bool is_symmetric = session_->find_memory(rank_, view.data) != nullptr;
+  // Kernels take whole 16 bytes; what is not so aligned is copied, which is more than one launch.
+  if (view.device >= 0 && reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0) return false;
   push(static_cast<std::uint64_t>(view.kind) | (is_symmetric ? 2u : 0u) | first << 8 |
-       static_cast<std::uint64_t>(view.num_dims) << 16);
+       static_cast<std::uint64_t>(view.num_dims) << 16 |
+       static_cast<std::uint64_t>(view.device + 1) << 32);
   push(view.dtype);
   for (int d = 0; d < view.num_dims; ++d) {
     if (view.shape[d] == 0) return false;
@@ -79,12 +82,15 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
     result = plan->make();
     if (!reader_.read(result, &call.views[call.num_arrays])) return nb::object();
   }
+  std::uintptr_t stream = 0;
+  int device = call.views[0].device;
+  if (device >= 0 && !reader_.current_stream(device, &stream)) return nb::object();
   std::byte* addresses[kMaxArrays];
   for (std::size_t i = 0; i < plan->places.size(); ++i) {
     addresses[i] = call.views[plan->places[i]].data;
   }
   nb::gil_scoped_release unlocked;
-  plan->executable->launch({addresses, plan->places.size()}, plan->extents);
+  plan->executable->launch({addresses, plan->places.size()}, plan->extents, stream);
   return result;
 }
 

@@ -10,11 +10,12 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
+#include "stretto/gpu/gpu_instance.h"
 #include "stretto/ir/parser.h"
 #include "stretto/ir/printer.h"
 #include "stretto/lang/program_file.h"
+#include "stretto/model/transformer/step_programs.h"
 #include "stretto/ops/ag_gemm/ag_gemm.h"
-#include "stretto/ops/attention/attention.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
@@ -164,57 +165,59 @@ void bind_operators(nb::module_& m) {
   m.def("catalog_program", &catalog_program);
   using Size = std::int64_t;
   using Text = const std::string&;
-  m.def("all_gather", [](int ranks, Text dtype, Size rows, Size cols) {
+  // All take as their last argument whether the program is for GPUs.
+  auto target = [](bool gpu) { return gpu ? Target::kCuda : Target::kCpu; };
+  m.def("all_gather", [=](int ranks, Text dtype, Size rows, Size cols, bool gpu) {
     CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
-    return all_gather(desc, default_config(desc));
+    return all_gather(desc, default_config(desc, target(gpu)));
   });
-  m.def("reduce_scatter", [](int ranks, Text dtype, Size rows, Size cols) {
+  m.def("reduce_scatter", [=](int ranks, Text dtype, Size rows, Size cols, bool gpu) {
     CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
-    return reduce_scatter(desc, default_config(desc));
+    return reduce_scatter(desc, default_config(desc, target(gpu)));
   });
-  m.def("all_reduce", [](int ranks, Text dtype, Size rows, Size cols) {
+  m.def("all_reduce", [=](int ranks, Text dtype, Size rows, Size cols, bool gpu) {
     CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
-    return all_reduce(desc, default_config(desc));
+    return all_reduce(desc, default_config(desc, target(gpu)));
   });
-  m.def("all_to_all", [](int ranks, Text dtype, Size rows, Size cols) {
+  m.def("all_to_all", [=](int ranks, Text dtype, Size rows, Size cols, bool gpu) {
     CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
-    return all_to_all(desc, default_config(desc));
+    return all_to_all(desc, default_config(desc, target(gpu)));
   });
-  m.def("broadcast", [](int ranks, Text dtype, Size rows, Size cols, int root) {
+  m.def("broadcast", [=](int ranks, Text dtype, Size rows, Size cols, int root, bool gpu) {
     CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
-    return broadcast(desc, default_config(desc), root);
+    return broadcast(desc, default_config(desc, target(gpu)), root);
   });
-  m.def("ag_gemm", [](int ranks, Text dtype, Size rows, Size n, Size k) {
+  m.def("ag_gemm", [=](int ranks, Text dtype, Size rows, Size n, Size k, bool gpu) {
     DType d = parse_dtype(dtype);
     AgGemmDesc desc{
         .world_size = ranks, .m = rows, .n = n, .k = k, .a_dtype = d, .b_dtype = d, .c_dtype = d};
-    return ag_gemm(desc, default_config(desc));
+    return ag_gemm(desc, default_config(desc, target(gpu)));
   });
-  m.def("gemm_rs", [](int ranks, Text dtype, Size rows, Size n, Size k) {
+  m.def("gemm_rs", [=](int ranks, Text dtype, Size rows, Size n, Size k, bool gpu) {
     DType d = parse_dtype(dtype);
     GemmRsDesc desc{
         .world_size = ranks, .m = rows, .n = n, .k = k, .a_dtype = d, .b_dtype = d, .out_dtype = d};
-    return gemm_rs(desc, default_config(desc));
+    return gemm_rs(desc, default_config(desc, target(gpu)));
   });
-  m.def("gemm_ar", [](int ranks, Text dtype, Size rows, Size n, Size k) {
+  m.def("gemm_ar", [=](int ranks, Text dtype, Size rows, Size n, Size k, bool gpu) {
     DType d = parse_dtype(dtype);
     GemmArDesc desc{
         .world_size = ranks, .m = rows, .n = n, .k = k, .a_dtype = d, .b_dtype = d, .out_dtype = d};
-    return gemm_ar(desc, default_config(desc));
+    return gemm_ar(desc, default_config(desc, target(gpu)));
   });
-  m.def("all_reduce_add_rms_norm",
-        [](int ranks, Text dtype, Text weight_dtype, Size rows, Size hidden, double eps) {
-          NormDesc desc{.dtype = parse_dtype(dtype),
-                        .weight_dtype = parse_dtype(weight_dtype),
-                        .m = rows,
-                        .hidden = hidden,
-                        .eps = eps,
-                        .add_residual = true,
-                        .world_size = ranks};
-          return all_reduce_add_rms_norm(desc, default_config(desc));
-        });
-  m.def("attention", [](Text dtype, Size rows, Size tokens, int heads, int kv_heads, Size head_dim,
-                        bool causal, double scale, Size window) {
+  m.def("all_reduce_add_rms_norm", [=](int ranks, Text dtype, Text weight_dtype, Size rows,
+                                       Size hidden, double eps, bool gpu) {
+    NormDesc desc{.dtype = parse_dtype(dtype),
+                  .weight_dtype = parse_dtype(weight_dtype),
+                  .m = rows,
+                  .hidden = hidden,
+                  .eps = eps,
+                  .add_residual = true,
+                  .world_size = ranks};
+    return all_reduce_add_rms_norm(desc, default_config(desc, target(gpu)));
+  });
+  m.def("attention", [=](Text dtype, Size rows, Size tokens, int heads, int kv_heads, Size head_dim,
+                         bool causal, double scale, Size window, bool gpu) {
     AttentionDesc desc{.dtype = parse_dtype(dtype),
                        .m = rows,
                        .max_tokens = tokens,
@@ -224,16 +227,20 @@ void bind_operators(nb::module_& m) {
                        .window = window,
                        .causal = causal,
                        .scale = scale};
-    return attention(desc, default_config(desc));
+    return attention_program(desc, target(gpu));
   });
 }
 
 }  // namespace
 
 void bind_programs(nb::module_& m) {
-  nb::class_<CompiledProgram>(m, "Compiled").def_prop_ro("program", [](const CompiledProgram& c) {
-    return Program(*c.schedule);
-  });
+  nb::class_<CompiledProgram>(m, "Compiled")
+      .def_prop_ro("program", [](const CompiledProgram& c) { return Program(*c.schedule); })
+      // Needs no GPU. Seconds; the kernel is in the cache then.
+      .def("compile_for_gpu", [](const CompiledProgram& c) {
+        nb::gil_scoped_release unlocked;
+        return build_gpu_code(c).image.compile_seconds;
+      });
   nb::class_<Program>(m, "Program")
       .def_static(
           "parse",

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <utility>
 
-#include "executable.h"
+#include "gpu_executable.h"
 
 namespace stretto::python {
 
@@ -17,6 +18,52 @@ Rank& Session::rank(int index) {
   return world_->rank(index);
 }
 
+void Session::open_gpu(const GpuSide::Options& options) {
+  std::lock_guard lock(mutex_);
+  if (finalized_) throw UserError("stretto: used after finalize()");
+  if (!gpu_) gpu_ = std::make_unique<GpuSide>(*world_, options);
+  if (gpu_->ordinal() == options.device) return;
+  throw UserError(fmt::format("rank {}: arrays on GPU {}, and this rank is on GPU {}", local_rank(),
+                              options.device, gpu_->ordinal()));
+}
+
+GpuSide& Session::gpu() {
+  std::lock_guard lock(mutex_);
+  if (finalized_) throw UserError("stretto: used after finalize()");
+  STRETTO_CHECK(gpu_ != nullptr, "no GPU has been opened");
+  return *gpu_;
+}
+
+void Session::add_executable(GpuExecutable& executable) {
+  std::lock_guard lock(mutex_);
+  executables_.push_back(&executable);
+}
+
+void Session::remove_executable(GpuExecutable& executable) noexcept {
+  std::lock_guard lock(mutex_);
+  std::erase(executables_, &executable);
+}
+
+void Session::retire(SymmetricGpuMemory memory) noexcept {
+  std::lock_guard lock(mutex_);
+  if (gpu_) gpu_->retire(std::move(memory));
+}
+
+void Session::check() {
+  std::lock_guard lock(mutex_);
+  if (gpu_ && gpu_->world().aborted()) gpu_->world().throw_fault();
+}
+
+void Session::fail(int rank, const std::string& reason) {
+  try {
+    this->rank(rank).raise_fault(
+        {.program = "world", .role = "run", .rank = rank, .waited_for = rank, .reason = reason});
+  } catch (const Fault&) {
+  }
+  std::lock_guard lock(mutex_);
+  if (gpu_) gpu_->world().abort();
+}
+
 const SymmetricMemory* Session::find_memory(int rank, const std::byte* address) {
   std::lock_guard lock(mutex_);
   const auto& memories = memories_[static_cast<std::size_t>(rank)];
@@ -27,21 +74,19 @@ const SymmetricMemory* Session::find_memory(int rank, const std::byte* address) 
 
 void Session::add_memory(int rank, const SymmetricMemory& memory) {
   std::lock_guard lock(mutex_);
-  memories_[static_cast<std::size_t>(rank)].emplace(memory.data() + memory.buffer().bytes, &memory);
-  ++num_memories_;
+  memories_[static_cast<std::size_t>(rank)].emplace(memory.data() + memory.bytes(), &memory);
+  if (!memory.is_on_gpu()) ++num_memories_;
 }
 
 void Session::remove_memory(Rank& rank, const SymmetricMemory& memory) noexcept {
   std::lock_guard lock(mutex_);
-  memories_[static_cast<std::size_t>(rank.index())].erase(memory.data() + memory.buffer().bytes);
+  memories_[static_cast<std::size_t>(rank.index())].erase(memory.data() + memory.bytes());
+  if (memory.is_on_gpu()) return;
   --num_memories_;
   if (left_) return;
   try {
     rank.release(memory.buffer());
-    if (finalized_ && num_memories_ == 0) {
-      left_ = true;
-      world_->finalise();
-    }
+    if (finalized_ && num_memories_ == 0) leave();
   } catch (const std::exception&) {  // a forked child: the memory is its parent's
   }
 }
@@ -49,7 +94,13 @@ void Session::remove_memory(Rank& rank, const SymmetricMemory& memory) noexcept 
 void Session::finalize(bool at_once) {
   std::lock_guard lock(mutex_);
   finalized_ = true;
+  for (GpuExecutable* executable : executables_) executable->close();
+  gpu_.reset();
   if (left_ || (num_memories_ > 0 && !at_once)) return;
+  leave();
+}
+
+void Session::leave() {
   left_ = true;
   world_->finalise();
 }
@@ -67,6 +118,8 @@ void Session::recover() {
   }
   num_recovering_ = 0;
   world_->recover();
+  if (gpu_) gpu_->recover();
+  for (GpuExecutable* executable : executables_) executable->recover();
   ++num_recoveries_;
   changed_.notify_all();
 }

@@ -1,5 +1,5 @@
-// A world between init and finalize of a Python process: its ranks here, and what symmetric memory
-// of theirs is in use. Comes before executable.h.
+// A world between init and finalize of a Python process: its ranks here, what symmetric memory of
+// theirs is in use, and the GPU where calls have arrays on one. Comes before executable.h.
 #pragma once
 
 #include <condition_variable>
@@ -10,10 +10,12 @@
 #include <mutex>
 #include <vector>
 
+#include "gpu_side.h"
 #include "stretto/runtime/world.h"
 
 namespace stretto::python {
 
+class GpuExecutable;
 class SymmetricMemory;
 
 class Session {
@@ -25,6 +27,21 @@ class Session {
   Rank& rank(int index);
   int size() const { return world_->size(); }
   int local_rank() const { return world_->local_ranks().front(); }
+
+  // Makes the GPU side, where there is none; collective then, with the errors of GpuSide. UserError
+  // where it is on another GPU.
+  void open_gpu(const GpuSide::Options& options);
+  // UserError once finalized, InternalError before open_gpu().
+  GpuSide& gpu();
+  // Instances that start anew when the world recovers, in the same order on every rank.
+  void add_executable(GpuExecutable& executable);
+  void remove_executable(GpuExecutable& executable) noexcept;
+  // Gives back memory of the GPU that work under way may still touch.
+  void retire(SymmetricGpuMemory memory) noexcept;
+  // Throws the Fault of an earlier launch on a GPU, where there has been one.
+  void check();
+  // Every wait of every rank fails with this fault from now on.
+  void fail(int rank, const std::string& reason);
 
   // Which memory of the rank holds the address; null where it is ordinary memory.
   const SymmetricMemory* find_memory(int rank, const std::byte* address);
@@ -40,8 +57,12 @@ class Session {
   void recover();
 
  private:
+  void leave();
+
   std::unique_ptr<World> world_;
   std::mutex mutex_;  // of what follows
+  std::unique_ptr<GpuSide> gpu_;
+  std::vector<GpuExecutable*> executables_;
   std::condition_variable changed_;
   std::vector<std::map<const std::byte*, const SymmetricMemory*>> memories_;  // [world] by end
   int num_memories_ = 0;

@@ -1,5 +1,9 @@
-"""What the operators need of an array, for NumPy arrays, PyTorch tensors on the CPU, and whatever
-speaks DLPack."""
+"""What the operators need of an array, for NumPy and CuPy arrays, PyTorch tensors on the CPU and on
+GPUs, and whatever speaks DLPack on the CPU.
+
+A kind is a class of static functions over one sort of array. `on_gpu` says where a call with such
+arrays runs; kinds on GPUs also tell an array's device and the stream that the caller's work is on.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from .errors import UserError
 
 # Element types that are computed with; data is moved in any type.
 COMPUTED = ("float32", "bfloat16", "float16")
+# GPUs take whole units of so many bytes, which address and rows begin at.
+ALIGNMENT = 16
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -32,63 +38,125 @@ def numpy_dtype(name: str) -> np.dtype:
 class NumpyKind:
     """Arrays of NumPy."""
 
-    array = np.ndarray
+    on_gpu = False
+    module: Any = np
 
     @staticmethod
-    def address(x: np.ndarray) -> int:
+    def address(x) -> int:
         return x.__array_interface__["data"][0] if x.size else 64
 
     @staticmethod
-    def dtype(x: np.ndarray) -> str:
+    def dtype(x) -> str:
         return x.dtype.name
 
     @staticmethod
-    def is_dense(x: np.ndarray) -> bool:
+    def itemsize(x) -> int:
+        return x.dtype.itemsize
+
+    @staticmethod
+    def is_dense(x) -> bool:
         return x.flags.c_contiguous
 
-    @staticmethod
-    def dense(x: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(x)
+    @classmethod
+    def dense(cls, x):
+        return cls.module.ascontiguousarray(x)
+
+    @classmethod
+    def empty(cls, shape: Sequence[int], like):
+        return cls.module.empty(shape, like.dtype)
+
+    @classmethod
+    def maker(cls, x) -> Callable[[], Any]:
+        return functools.partial(cls.module.empty, x.shape, x.dtype)
 
     @staticmethod
-    def empty(shape: Sequence[int], like: np.ndarray) -> np.ndarray:
-        return np.empty(shape, like.dtype)
+    def ints(values: Sequence[int], like) -> Any:  # pylint: disable=unused-argument
+        """int32, where `like` is."""
+        return np.array(values, np.int32)
+
+    @classmethod
+    def transpose(cls, x):
+        return cls.module.swapaxes(x, -1, -2)
+
+    @classmethod
+    def move(cls, x, source: int, to: int):
+        return cls.module.moveaxis(x, source, to)
 
     @staticmethod
-    def maker(x: np.ndarray) -> Callable[[], np.ndarray]:
-        return functools.partial(np.empty, x.shape, x.dtype)
-
-    @staticmethod
-    def transpose(x: np.ndarray) -> np.ndarray:
-        return np.swapaxes(x, -1, -2)
-
-    @staticmethod
-    def move(x: np.ndarray, source: int, to: int) -> np.ndarray:
-        return np.moveaxis(x, source, to)
-
-    @staticmethod
-    def assign(out: np.ndarray, x: np.ndarray) -> None:
+    def assign(out, x) -> None:
         out[...] = x
 
-    @staticmethod
-    def scale(x: np.ndarray, factor: float) -> None:
-        np.multiply(x, x.dtype.type(factor), out=x)
+    @classmethod
+    def scale(cls, x, factor: float) -> None:
+        cls.module.multiply(x, x.dtype.type(factor), out=x)
 
     @staticmethod
-    def writable(x: np.ndarray) -> bool:
+    def writable(x) -> bool:
         return x.flags.writeable
 
-    @staticmethod
-    def from_dtype(dtype: str, shape: Sequence[int]) -> np.ndarray:
-        return np.empty(shape, numpy_dtype(dtype))
+    @classmethod
+    def from_dtype(cls, dtype: str, shape: Sequence[int], like):  # pylint: disable=unused-argument
+        return cls.module.empty(shape, numpy_dtype(dtype))
 
     @staticmethod
-    def from_bytes(raw: np.ndarray, dtype: str, shape: Sequence[int]) -> np.ndarray:
+    def from_memory(memory, dtype: str, shape: Sequence[int], size_bytes: int):
+        """Of symmetric memory."""
+        return memory.bytes()[:size_bytes].view(numpy_dtype(dtype)).reshape(shape)
+
+
+class CupyKind(NumpyKind):
+    """Arrays of CuPy, on the GPU that is CuPy's current device."""
+
+    on_gpu = True
+
+    @staticmethod
+    def address(x) -> int:
+        return x.data.ptr or 64
+
+    @staticmethod
+    def is_dense(x) -> bool:
+        return x.flags.c_contiguous and x.data.ptr % ALIGNMENT == 0
+
+    @classmethod
+    def dense(cls, x):
+        x = cls.module.ascontiguousarray(x)
+        return x if x.data.ptr % ALIGNMENT == 0 else x.copy()
+
+    @classmethod
+    def ints(cls, values, like):
+        return cls.module.array(values, np.int32)
+
+    @staticmethod
+    def writable(x) -> bool:
+        return True
+
+    @classmethod
+    def from_memory(cls, memory, dtype, shape, size_bytes):
+        raw = cls.module.from_dlpack(memory.dlpack())[:size_bytes]
         return raw.view(numpy_dtype(dtype)).reshape(shape)
+
+    @staticmethod
+    def device(x) -> int:
+        return x.device.id
+
+    @classmethod
+    def current_device(cls) -> int:
+        return cls.module.cuda.runtime.getDevice()
+
+    @classmethod
+    def stream(cls, device: int) -> int:
+        with cls.module.cuda.Device(device):
+            return cls.module.cuda.get_current_stream().ptr
+
+    @classmethod
+    def is_capturing(cls) -> bool:
+        return cls.module.cuda.get_current_stream().is_capturing()
 
 
 class TorchKind:
     """Tensors of PyTorch on the CPU."""
+
+    on_gpu = False
 
     @staticmethod
     def address(x) -> int:
@@ -97,6 +165,10 @@ class TorchKind:
     @staticmethod
     def dtype(x) -> str:
         return str(x.dtype)[6:]
+
+    @staticmethod
+    def itemsize(x) -> int:
+        return x.element_size()
 
     @staticmethod
     def is_dense(x) -> bool:
@@ -116,6 +188,11 @@ class TorchKind:
         return functools.partial(torch.empty, *x.shape, dtype=x.dtype)
 
     @staticmethod
+    def ints(values, like):
+        torch = sys.modules["torch"]
+        return torch.tensor(values, dtype=torch.int32, device=like.device)
+
+    @staticmethod
     def transpose(x):
         return x.transpose(-1, -2)
 
@@ -132,18 +209,84 @@ class TorchKind:
         x.mul_(factor)
 
     @staticmethod
-    def writable(x) -> bool:
+    def writable(x) -> bool:  # pylint: disable=unused-argument
         return True
 
     @staticmethod
-    def from_dtype(dtype: str, shape: Sequence[int]):
+    def from_dtype(dtype: str, shape: Sequence[int], like):
         torch = sys.modules["torch"]
-        return torch.empty(tuple(shape), dtype=getattr(torch, dtype))
+        return torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=like.device)
 
     @staticmethod
-    def from_bytes(raw: np.ndarray, dtype: str, shape: Sequence[int]):
+    def from_memory(memory, dtype: str, shape: Sequence[int], size_bytes: int):
         torch = sys.modules["torch"]
-        return torch.from_numpy(raw).view(getattr(torch, dtype)).reshape(tuple(shape))
+        raw = torch.from_numpy(memory.bytes()[:size_bytes])
+        return raw.view(getattr(torch, dtype)).reshape(tuple(shape))
+
+
+class TorchGpuKind(TorchKind):
+    """Tensors of PyTorch on a GPU."""
+
+    on_gpu = True
+
+    @staticmethod
+    def is_dense(x) -> bool:
+        return x.is_contiguous() and x.data_ptr() % ALIGNMENT == 0
+
+    @staticmethod
+    def dense(x):
+        x = x.detach().contiguous()
+        return x if x.data_ptr() % ALIGNMENT == 0 else x.clone()
+
+    @staticmethod
+    def maker(x):
+        torch = sys.modules["torch"]
+        return functools.partial(torch.empty, *x.shape, dtype=x.dtype, device=x.device)
+
+    @staticmethod
+    def from_memory(memory, dtype: str, shape: Sequence[int], size_bytes: int):
+        torch = sys.modules["torch"]
+        raw = torch.from_dlpack(memory.dlpack().__dlpack__())[:size_bytes]
+        return raw.view(getattr(torch, dtype)).reshape(tuple(shape))
+
+    @staticmethod
+    def device(x) -> int:
+        return x.device.index
+
+    @staticmethod
+    def current_device() -> int:
+        return sys.modules["torch"].cuda.current_device()
+
+    @staticmethod
+    def stream(device: int) -> int:
+        return sys.modules["torch"].cuda.current_stream(device).cuda_stream
+
+    @staticmethod
+    def is_capturing() -> bool:
+        return sys.modules["torch"].cuda.is_current_stream_capturing()
+
+
+def torch_kind(device_type: str) -> Any:
+    """The kind of tensors on devices of that type; UserError where stretto does not compute."""
+    if device_type == "cpu":
+        return TorchKind
+    if device_type == "cuda":
+        return TorchGpuKind
+    raise UserError(f"tensor on {device_type}: only CPUs and NVIDIA GPUs are computed on")
+
+
+def kind_of_numpy(device_type: str) -> Any:
+    """The kind of NumPy's dtypes on devices of that type."""
+    if device_type == "cpu":
+        return NumpyKind
+    if device_type != "cuda":
+        raise UserError(f"device '{device_type}': one of cpu, cuda")
+    try:
+        import cupy  # pylint: disable=import-outside-toplevel
+    except ImportError as error:
+        raise UserError("arrays on GPUs need CuPy, or a dtype of PyTorch") from error
+    CupyKind.module = cupy
+    return CupyKind
 
 
 def kind_of(x: Any) -> Any:
@@ -151,27 +294,38 @@ def kind_of(x: Any) -> Any:
     if isinstance(x, np.ndarray):
         return NumpyKind
     torch = sys.modules.get("torch")
-    return TorchKind if torch is not None and isinstance(x, torch.Tensor) else None
+    if torch is not None and isinstance(x, torch.Tensor):
+        return torch_kind(x.device.type)
+    return _cupy_kind(x)
+
+
+def _cupy_kind(x: Any) -> Any:
+    cupy = sys.modules.get("cupy")
+    if cupy is None or not isinstance(x, cupy.ndarray):
+        return None
+    CupyKind.module = cupy
+    return CupyKind
 
 
 def adopt(x: Any) -> Tuple[Any, Any]:
-    """(kind, x), where anything with DLPack has become a NumPy array that shares its memory. The
-    one place that decides on which device a call runs; UserError for what is no array, and for GPU
-    arrays, which are not taken yet.
+    """(kind, x), where anything with DLPack on the CPU has become a NumPy array that shares its
+    memory. The one place that decides on which device a call runs. UserError for what is no array,
+    and for tensors whose gradient this call would lose.
     """
-    if isinstance(x, np.ndarray):
-        return NumpyKind, x
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        if x.device.type != "cpu":
-            raise UserError(f"tensor on {x.device}: only CPU tensors are taken so far")
-        if x.requires_grad and torch.is_grad_enabled():
-            raise UserError(
-                "this call has no gradient (an operator without one, or out=), and a tensor requires it"
-            )
-        return TorchKind, x
+    kind = kind_of(x)
+    if kind is not None:
+        if issubclass(kind, TorchKind) and x.requires_grad:
+            if sys.modules["torch"].is_grad_enabled():
+                raise UserError(
+                    "this call has no gradient (an operator without one, or out=), and a tensor "
+                    "requires it"
+                )
+        return kind, x
     if hasattr(x, "__cuda_array_interface__"):
-        raise UserError(f"{type(x).__name__} on a GPU: only CPU arrays are taken so far")
+        raise UserError(
+            f"{type(x).__name__} on a GPU: pass it as a PyTorch tensor or a CuPy array, which "
+            "share its memory (torch.as_tensor, cupy.asarray)"
+        )
     if hasattr(x, "__dlpack__"):
         try:
             return NumpyKind, np.from_dlpack(x)
@@ -180,5 +334,6 @@ def adopt(x: Any) -> Tuple[Any, Any]:
                 f"{type(x).__name__}: cannot be read through DLPack: {error}"
             ) from error
     raise UserError(
-        f"{type(x).__name__}: need a NumPy array, a PyTorch tensor or an array with DLPack"
+        f"{type(x).__name__}: need a NumPy array, a CuPy array, a PyTorch tensor or an "
+        "array with DLPack"
     )

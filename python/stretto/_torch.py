@@ -9,7 +9,7 @@ from typing import Callable, Optional, Tuple
 import torch
 from torch import Tensor
 
-from . import ops
+from . import collectives, matmul, ops
 from ._world import current
 
 
@@ -89,7 +89,7 @@ def _differentiate(op, body: Callable, keep: Callable, backward: Callable) -> No
 
 
 def _all_gather(x, dim):
-    return current().call(ops._all_gather, dim, None, x)
+    return current().call(collectives._all_gather, dim, None, x)
 
 
 def _reduce_scatter(x, dim, reduce_op):
@@ -98,12 +98,12 @@ def _reduce_scatter(x, dim, reduce_op):
 
 def _all_reduce(x, reduce_op):
     if reduce_op == "sum":
-        return current().call(ops._all_reduce, 0, None, x)
+        return current().call(collectives._all_reduce, 0, None, x)
     return ops.all_reduce(x.detach(), reduce_op=reduce_op)
 
 
 def _all_gather_matmul(a, b, gather_dim):
-    return current().call(ops._all_gather_matmul, gather_dim, None, a, b)
+    return current().call(matmul._all_gather_matmul, gather_dim, None, a, b)
 
 
 def _matmul_reduce_scatter(a, b, scatter_dim, reduce_op):
@@ -113,7 +113,7 @@ def _matmul_reduce_scatter(a, b, scatter_dim, reduce_op):
 
 
 def _matmul_all_reduce(a, b, replicated):
-    return current().call(ops._matmul_all_reduce, 0, None, a, b)
+    return current().call(matmul._matmul_all_reduce, 0, None, a, b)
 
 
 def _copy_to_ranks(x):

@@ -40,15 +40,18 @@ class _Entry:
 class Group:
     """One rank of a world. Made by `init`; the operators use the current one."""
 
-    def __init__(self, session, rank: int):
+    def __init__(self, session, rank: int, share_gpus: bool = False):
         self.session = session
         self.rank = rank
         self.size = session.size
-        self._entries: Dict[Any, _Entry] = {}
         self.plans = _core.PlanCache(session, rank, np.ndarray)
+        self._entries: Dict[Any, _Entry] = {}
+        self._constants: Dict[Any, Any] = {}
         self._num_launches = 0
         self._last_launch: Any = None
         self._alone: Optional[Group] = None
+        self._share_gpus = share_gpus
+        self._gpu: Optional[int] = None
 
     def __repr__(self) -> str:
         return f"<stretto rank {self.rank} of {self.size}>"
@@ -82,7 +85,7 @@ class Group:
         if self._num_launches == before + 1:
             executable, addresses, extents = self._last_launch
             kind = kind_of(result)
-            if kind is TorchKind:
+            if kind is not None and issubclass(kind, TorchKind):
                 torch = sys.modules["torch"]
                 self.plans.know_torch(torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled)
             if kind is not None:
@@ -103,45 +106,72 @@ class Group:
     def is_symmetric(self, address: int) -> bool:
         return self.session.is_symmetric(self.rank, address)
 
+    def open_gpu(self, device: int) -> None:
+        """Makes this rank's GPU ready, at its first use collectively. UserError for another one."""
+        if device != self._gpu:
+            self.session.open_gpu(device, self._share_gpus)
+            self._gpu = device
+
+    def constant(self, kind, values: Sequence[int], like: Any) -> Any:
+        """int32 values where `like` is; on GPUs kept, since they are copied there."""
+        if not kind.on_gpu:
+            return kind.ints(values, like)
+        key = (kind, tuple(values))
+        if key not in self._constants:
+            self._constants[key] = kind.ints(values, like)
+        return self._constants[key]
+
     def launch(
         self,
+        kind: Any,
         key,
-        make: Callable[[], Any],
+        make: Callable[[bool], Any],
         names: Sequence[str],
-        addresses: Sequence[int],
+        arrays: Sequence[Any],
         extents: Sequence[int],
     ) -> None:
-        """Launches the program that `key` stands for, which `make` builds when it is new here.
-        `names` says which tensor each address is of. Collective."""
+        """Launches the program that `key` stands for, which make(on_gpu) builds when it is new
+        here. `arrays`, dense, are those of the tensors of these `names`; on GPUs the launch is
+        enqueued on the current stream. Collective."""
+        addresses = [kind.address(x) for x in arrays]
         with self.used():
-            entry = self._entries.get(key)
+            stream = 0
+            if kind.on_gpu:
+                device = kind.device(arrays[0])
+                self.open_gpu(device)
+                stream = kind.stream(device)
+            entry = self._entries.get((kind.on_gpu, key))
             if entry is None:
-                entry = self._entries[key] = _Entry(_compile(key, make), names)
+                entry = _Entry(_compile((kind.on_gpu, key), lambda: make(kind.on_gpu)), names)
+                self._entries[kind.on_gpu, key] = entry
             args = [addresses[i] for i in entry.order]
             symmetric = entry.symmetric
-            staged = (
-                tuple(
-                    [
-                        i in symmetric and not self.is_symmetric(a)
-                        for i, a in enumerate(args)
-                    ]
-                )
-                if symmetric
-                else ()
-            )
+            staged = tuple(
+                i in symmetric and not self.is_symmetric(a) for i, a in enumerate(args)
+            ) if symmetric else ()
             executable = entry.executables.get(staged)
             if executable is None:
-                executable = _core.Executable.make(
-                    self.session, self.rank, entry.compiled, list(staged) or [False] * len(args)
-                )
+                executable = self._make_executable(kind, entry, staged or (False,) * len(args))
                 entry.executables[staged] = executable
-            executable.launch(*args, extents=extents)
+            executable.launch(*args, extents=extents, stream=stream)
             self._num_launches += 1
             self._last_launch = executable, args, list(extents)
+
+    def _make_executable(self, kind, entry: _Entry, staged: Tuple[bool, ...]) -> Any:
+        if kind.on_gpu and kind.is_capturing():
+            raise UserError(
+                f"{entry.compiled.program.name}: the first call of its shape and layout loads "
+                "kernels and makes memory, which a graph cannot capture; call it once before"
+            )
+        return _core.Executable.make(
+            self.session, self.rank, entry.compiled, list(staged), kind.on_gpu
+        )
 
     def close(self, *, at_once: bool = False) -> None:
         self.plans.clear()
         self._entries.clear()
+        self._constants.clear()
+        self._last_launch = None
         self.session.finalize(at_once)
         if self._alone is not None:
             self._alone.close(at_once=at_once)
@@ -190,13 +220,19 @@ def current() -> Group:
     return _state.group
 
 
-def init(group: Any = None, *, timeout: Optional[float] = None) -> Group:
+def init(
+    group: Any = None, *, timeout: Optional[float] = None, share_gpus: bool = False
+) -> Group:
     """Joins the world of this program's processes, one per rank, and returns this rank's handle.
 
     `group`: a torch.distributed process group, whose ranks become the world's
     (torch.distributed.group.WORLD for all); None takes RANK, WORLD_SIZE, MASTER_ADDR and
     MASTER_PORT as torchrun sets them, and a world of one rank where they are not set. `timeout`:
     seconds that any wait may take before it becomes a Fault; default 10, or STRETTO_TIMEOUT_MS.
+    `share_gpus`: two ranks may have their tensors on one GPU, where their kernels take turns, which
+    is slow: for tests.
+
+    A rank's GPU is that of the first arrays that it passes; it is made ready then.
 
     Errors: UserError when called twice or on ranks that disagree; Fault naming a rank that does not
     come.
@@ -213,7 +249,7 @@ def init(group: Any = None, *, timeout: Optional[float] = None) -> Group:
         session = _core.Session.of_environment(milliseconds) or _core.Session.threads(
             1, milliseconds
         )
-    _state.group = Group(session, session.local_rank)
+    _state.group = Group(session, session.local_rank, share_gpus)
     _state.was_finalized = False
     return _state.group
 
@@ -261,8 +297,12 @@ def finalize() -> None:
 
 
 def recover() -> None:
-    """After a Fault, on every rank: makes the world usable again. Collective."""
-    current().session.recover()
+    """After a Fault, on every rank: makes the world usable again. Collective. Waits until this
+    rank's GPU is idle."""
+    group = current()
+    group.session.recover()
+    if group._alone is not None:  # pylint: disable=protected-access
+        group._alone.session.recover()  # pylint: disable=protected-access
 
 
 def rank() -> int:
@@ -276,7 +316,9 @@ def world_size() -> int:
 
 
 def barrier() -> None:
-    """Returns when every rank has called it. Collective."""
+    """Returns when every rank has called it; does not wait for GPUs. Fault where an earlier call on
+    a GPU has failed. Collective."""
     group = current()
     with group.used():
+        group.session.check()
         group.session.barrier(group.rank)

@@ -2,7 +2,7 @@
 product.
 
 Two forms. Sequence parallel (default): activations between the layers are split by tokens, the
-first dimension; a column- parallel layer gathers them, a row-parallel layer scatters its sums.
+first dimension; a column-parallel layer gathers them, a row-parallel layer scatters its sums.
 Plain: activations are the same on all ranks; the row-parallel layer sums over the ranks, and the
 loss, the same on all ranks, counts once.
 """
@@ -22,49 +22,9 @@ _route.load()
 
 
 class _ParallelLinear(nn.Module):
+    """A linear layer of which each rank has 1/P of the outputs or of the inputs."""
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool,
-        sequence_parallel: bool,
-        device,
-        dtype,
-        split: str,
-    ):
-        super().__init__()
-        size = current().size
-        sizes = {"in": in_features, "out": out_features}
-        if sizes[split] % size:
-            raise UserError(
-                f"{type(self).__name__}: {sizes[split]} features cannot be split over {size} ranks"
-            )
-        sizes[split] //= size
-        self.in_features, self.out_features = in_features, out_features
-        self.sequence_parallel = sequence_parallel
-        self.weight = nn.Parameter(
-            torch.empty(sizes["out"], sizes["in"], device=device, dtype=dtype)
-        )
-        self.bias = (
-            nn.Parameter(torch.zeros(sizes["out"], device=device, dtype=dtype)) if bias else None
-        )
-        nn.init.uniform_(self.weight, -1 / math.sqrt(in_features), 1 / math.sqrt(in_features))
-
-    def extra_repr(self) -> str:
-        return (
-            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
-            f"sequence_parallel={self.sequence_parallel}"
-        )
-
-
-class ColumnParallelLinear(_ParallelLinear):
-    """Each rank has out_features / P columns of the result: weight [out_features / P, in_features],
-    bias [out_features / P].
-
-    Sequence parallel: [tokens / P, .., in_features] -> [tokens, .., out_features / P]; plain: [..,
-    in_features] -> [.., out_features / P].
-    """
+    split = ""  # "out" or "in", of the class
 
     def __init__(
         self,
@@ -76,12 +36,31 @@ class ColumnParallelLinear(_ParallelLinear):
         device=None,
         dtype=None,
     ):
-        super().__init__(in_features, out_features, bias, sequence_parallel, device, dtype, "out")
+        super().__init__()
+        sizes = {
+            "in": self._part(in_features) if self.split == "in" else in_features,
+            "out": self._part(out_features) if self.split == "out" else out_features,
+        }
+        self.in_features, self.out_features = in_features, out_features
+        self.sequence_parallel = sequence_parallel
+        self.weight = nn.Parameter(
+            torch.empty(sizes["out"], sizes["in"], device=device, dtype=dtype)
+        )
+        self.bias = (
+            nn.Parameter(torch.zeros(sizes["out"], device=device, dtype=dtype)) if bias else None
+        )
+        nn.init.uniform_(self.weight, -1 / math.sqrt(in_features), 1 / math.sqrt(in_features))
+
+    def _part(self, features: int) -> int:
+        size = current().size
+        if features % size:
+            raise UserError(
+                f"{type(self).__name__}: {features} features cannot be split over {size} ranks"
+            )
+        return features // size
 
     @classmethod
-    def from_linear(
-        cls, linear: nn.Linear, *, sequence_parallel: bool = True
-    ) -> ColumnParallelLinear:
+    def from_linear(cls, linear: nn.Linear, *, sequence_parallel: bool = True):
         """This rank's part of a whole layer."""
         made = cls(
             linear.in_features,
@@ -91,12 +70,30 @@ class ColumnParallelLinear(_ParallelLinear):
             device=linear.weight.device,
             dtype=linear.weight.dtype,
         )
-        group = current()
+        group, columns = current(), cls.split == "out"
         with torch.no_grad():
-            made.weight.copy_(linear.weight.chunk(group.size, 0)[group.rank])
+            made.weight.copy_(linear.weight.chunk(group.size, 0 if columns else 1)[group.rank])
             if linear.bias is not None:
-                made.bias.copy_(linear.bias.chunk(group.size, 0)[group.rank])
+                bias = linear.bias
+                made.bias.copy_(bias.chunk(group.size)[group.rank] if columns else bias)
         return made
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, sequence_parallel={self.sequence_parallel}"
+        )
+
+
+class ColumnParallelLinear(_ParallelLinear):
+    """Each rank has out_features / P columns of the result: weight [out_features / P, in_features],
+    bias [out_features / P].
+
+    Sequence parallel: [tokens / P, .., in_features] -> [tokens, .., out_features / P]; plain: [..,
+    in_features] -> [.., out_features / P].
+    """
+
+    split = "out"
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.sequence_parallel:
@@ -113,35 +110,7 @@ class RowParallelLinear(_ParallelLinear):
     in_features / P] -> [.., out_features] on every rank.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        sequence_parallel: bool = True,
-        device=None,
-        dtype=None,
-    ):
-        super().__init__(in_features, out_features, bias, sequence_parallel, device, dtype, "in")
-
-    @classmethod
-    def from_linear(cls, linear: nn.Linear, *, sequence_parallel: bool = True) -> RowParallelLinear:
-        """This rank's part of a whole layer."""
-        made = cls(
-            linear.in_features,
-            linear.out_features,
-            linear.bias is not None,
-            sequence_parallel=sequence_parallel,
-            device=linear.weight.device,
-            dtype=linear.weight.dtype,
-        )
-        group = current()
-        with torch.no_grad():
-            made.weight.copy_(linear.weight.chunk(group.size, 1)[group.rank])
-            if linear.bias is not None:
-                made.bias.copy_(linear.bias)
-        return made
+    split = "in"
 
     def forward(self, x: Tensor) -> Tensor:
         if self.sequence_parallel:

@@ -84,24 +84,26 @@ class Program:
             order = tensors
         else:
             raise UserError(
-                f"{self.name}: {len(arrays)} arrays given; need {[t[0] for t in inputs]} or {[t[0] for t in tensors]}"
+                f"{self.name}: {len(arrays)} arrays given; need {[t[0] for t in inputs]} or "
+                f"{[t[0] for t in tensors]}"
             )
         if not arrays:
             raise UserError(
                 f"{self.name}: nothing given to tell the kind of arrays by; pass its outputs"
             )
-        kind, _ = adopt(arrays[0])
+        kind, like = adopt(arrays[0])
         by_name = {t[0]: self._checked(kind, t, array) for t, array in zip(order, arrays)}
         for t in outputs:
             if t[0] not in by_name:
-                by_name[t[0]] = kind.from_dtype(t[2], t[3])
+                by_name[t[0]] = kind.from_dtype(t[2], t[3], like)
         names = [t[0] for t in tensors]
         defaults = {name: bound for name, bound in self._core.extents}
         group.launch(
+            kind,
             self._key,
-            lambda: self._core,
+            lambda on_gpu: self._core,
             names,
-            [kind.address(by_name[n]) for n in names],
+            [by_name[n] for n in names],
             self._extents(extents, defaults),
         )
         made = tuple(by_name[t[0]] for t in outputs)

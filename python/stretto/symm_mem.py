@@ -6,15 +6,22 @@ import math
 from typing import Any, Sequence, Union
 
 from . import _core
-from ._arrays import NumpyKind, TorchKind, numpy_dtype
+from ._arrays import kind_of_numpy, numpy_dtype, torch_kind
 from ._world import current
 from .errors import UserError
 
 
-def empty(*size: Union[int, Sequence[int]], dtype: Any = "float32", name: str = "symmetric"):
-    """An array of zeros in symmetric memory. Collective: the same size, element type and name on
-    every rank, else UserError on every rank. `dtype`: a name ("bfloat16"), a NumPy dtype, or a
-    PyTorch dtype, which makes it a PyTorch tensor.
+def empty(
+    *size: Union[int, Sequence[int]],
+    dtype: Any = "float32",
+    device: Any = None,
+    name: str = "symmetric",
+):
+    """An array of zeros in symmetric memory. Collective: the same size, element type, device and
+    name on every rank, else UserError on every rank. `dtype`: a name ("bfloat16"), a NumPy dtype,
+    or a PyTorch dtype, which makes it a PyTorch tensor. `device`: None or "cpu"; "cuda" for the
+    rank's GPU, "cuda:1" or a torch.device for a certain one. With a NumPy dtype or a name it is a
+    CuPy array there.
 
     The memory is freed with the last array that shows it. Passed to an operator, it must be this
     array on every rank.
@@ -22,18 +29,19 @@ def empty(*size: Union[int, Sequence[int]], dtype: Any = "float32", name: str = 
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
     if any(n < 0 for n in shape):
         raise UserError(f"symm_mem.empty: shape {shape}")
-    kind, text = NumpyKind, getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(
-        dtype
-    )
+    device_type, _, number = str(device or "cpu").partition(":")
     if str(dtype).startswith("torch."):
-        kind, text = TorchKind, str(dtype)[6:]
-        size_bytes = dtype.itemsize * math.prod(shape)
+        kind, text, itemsize = torch_kind(device_type), str(dtype)[6:], dtype.itemsize
     else:
-        size_bytes = numpy_dtype(text).itemsize * math.prod(shape)
+        kind = kind_of_numpy(device_type)
+        text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+        itemsize = numpy_dtype(text).itemsize
+    size_bytes = itemsize * math.prod(shape)
     group = current()
     with group.used():
+        if kind.on_gpu:
+            group.open_gpu(int(number) if number else kind.current_device())
         memory = _core.SymmetricMemory.allocate(
-            group.session, group.rank, f"{name} of {text}", "uint8", max(1, size_bytes)
+            group.session, group.rank, f"{name} of {text}", kind.on_gpu, max(1, size_bytes)
         )
-    raw = memory.bytes()[:size_bytes]
-    return kind.from_bytes(raw, text, shape)
+    return kind.from_memory(memory, text, shape, size_bytes)

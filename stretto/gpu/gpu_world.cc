@@ -99,7 +99,7 @@ GpuWorld::GpuWorld(Rank& rank, const GpuProcessOptions& options)
       timeout_(options.timeout.count() > 0 ? options.timeout : rank.timeout()) {
   processes_ = std::make_unique<Processes>(rank, kSharedBytes);
   shared_ = processes_->words();
-  processes_->watch([this] { raise_abort(); });
+  processes_->watch([this] { abort(); });
   GpuSeats seats(rank);
   seats.agree([&] {
     add_device(options.device >= 0 ? options.device : local_rank_of_environment(rank.index()));
@@ -129,7 +129,7 @@ SymmetricGpuMemory GpuWorld::allocate(std::size_t bytes) const {
 }
 
 void GpuWorld::synchronize() const {
-  if (processes_) processes_->await(streams_.front(), [this] { raise_abort(); });
+  if (processes_) processes_->await(streams_.front(), [this] { abort(); });
   for (const cuda::Stream& s : streams_) s.synchronize();
 }
 
@@ -138,7 +138,7 @@ void GpuWorld::meet() const {
   if (processes_) processes_->rank().barrier();
 }
 
-void GpuWorld::raise_abort() const { *reinterpret_cast<volatile std::uint64_t*>(shared_) = 1; }
+void GpuWorld::abort() const { *reinterpret_cast<volatile std::uint64_t*>(shared_) = 1; }
 
 DeviceFault GpuWorld::fault() const {
   DeviceFault out;

@@ -81,6 +81,8 @@ class GpuWorld {
   // What the first wait that gave up left; ready == 0 where none did.
   DeviceFault fault() const;
   bool aborted() const;
+  // Ends the waits of kernels on every rank.
+  void abort() const;
 
   // Whoever launches kernels here registers, so that a fault is told in the words of the program
   // that stalled, whoever notices it: kernels put `rank + kFaultSources * id` in DeviceFault::rank.
@@ -113,7 +115,6 @@ class GpuWorld {
   };
   std::string name_of(int fault_source) const;
   void add_device(int ordinal);
-  void raise_abort() const;
 
   static constexpr std::size_t kFaultOffset = 64;
   static constexpr std::size_t kSharedBytes = 256;

@@ -35,6 +35,8 @@ class Owned {
   }
 
   Handle get() const { return handle_; }
+  // Whose it is from now on, is another's business.
+  Handle release() { return std::exchange(handle_, Handle{}); }
   const std::shared_ptr<const PrimaryContext>& context() const { return context_; }
 
  private:

@@ -47,6 +47,14 @@ double elapsed_ms(const Event& from, const Event& to) {
 Stream::Stream(const Device& device, int priority)
     : stream_(std::make_shared<const Handle>(device.context(), create_stream(device, priority))) {}
 
+Stream Stream::borrow(const Device& device, CUstream handle) {
+  auto leave_alone = [](Handle* borrowed) {
+    borrowed->release();
+    delete borrowed;
+  };
+  return Stream(std::shared_ptr<Handle>(new Handle(device.context(), handle), leave_alone));
+}
+
 void Stream::synchronize() const {
   make_current();
   check(driver().stream_synchronize(handle()), "work of a stream (cuStreamSynchronize)");

@@ -45,6 +45,9 @@ class Stream {
   explicit Stream(const Device& device, int priority = 0);
   Stream(Stream&&) = default;
   Stream& operator=(Stream&&) = default;
+  // A stream that somebody else made on the device and keeps for as long as this is used; null: the
+  // null stream.
+  static Stream borrow(const Device& device, CUstream handle);
 
   // Another owner of the same stream.
   Stream share() const { return Stream(stream_); }

@@ -1,0 +1,43 @@
+#include "cpu_executable.h"
+
+#include <cstring>
+#include <utility>
+
+namespace stretto::python {
+
+CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank,
+                             const CompiledProgram& compiled, const std::vector<bool>& staged)
+    : Executable(std::move(session), rank, compiled, staged, Place::kHost),
+      instance_((make_staging(), this->session().rank(rank)), compiled.schedule, compiled.quotas) {
+  args_.tensors.resize(program().tensors.size());
+  for (const Staging& s : staging_) {
+    args_.tensors[arguments_[s.arg].tensor].symmetric = &s.memory->buffer();
+  }
+}
+
+void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
+                           std::uintptr_t) {
+  Rank& own = session().rank(rank());  // refuses a finalized session
+  check_count(args.size());
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    TensorArg& to = args_.tensors[arguments_[i].tensor];
+    if (arguments_[i].passing != Passing::kSymmetric) {
+      to.data = args[i];
+      continue;
+    }
+    const SymmetricMemory& memory = memory_of(i, args[i]);
+    to.symmetric = &memory.buffer();
+    to.offset_bytes = static_cast<std::size_t>(args[i] - memory.data());
+  }
+  args_.extents.assign(extents.begin(), extents.end());
+  if (own.size() > 1) own.agree(call_, content_);
+  for (const Staging& s : staging_) {
+    if (s.copied_in && s.bytes > 0) std::memcpy(s.memory->data(), args[s.arg], s.bytes);
+  }
+  instance_.launch(args_);
+  for (const Staging& s : staging_) {
+    if (s.copied_out && s.bytes > 0) std::memcpy(args[s.arg], s.memory->data(), s.bytes);
+  }
+}
+
+}  // namespace stretto::python

@@ -1,0 +1,22 @@
+// Programs that run on the ranks' CPUs.
+#pragma once
+
+#include "executable.h"
+#include "stretto/executor/executor.h"
+
+namespace stretto::python {
+
+class CpuExecutable final : public Executable {
+ public:
+  CpuExecutable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
+                const std::vector<bool>& staged);
+
+  void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
+              std::uintptr_t stream) override;
+
+ private:
+  LaunchArgs args_;
+  Instance instance_;
+};
+
+}  // namespace stretto::python

@@ -1,0 +1,84 @@
+#include "gpu_executable.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace stretto::python {
+
+// The kernel first: compiling takes seconds, more on one rank than on another.
+GpuExecutable::GpuExecutable(std::shared_ptr<Session> session, int rank,
+                             const CompiledProgram& compiled, const std::vector<bool>& staged)
+    : Executable(std::move(session), rank, compiled, staged, Place::kGpu),
+      gpu_(this->session().gpu()) {
+  GpuCode code = build_gpu_code(compiled);
+  GpuSide& gpu = gpu_;
+  cuda::ContextScope scope(*gpu.device().context());
+  gpu.announce(call_, content_, GpuSide::Then::kAgree);
+  gpu.agree(call_, content_);
+  make_staging();
+  instance_.emplace(gpu.world(), compiled, std::move(code));
+  const Program& p = program();
+  auto size = static_cast<std::size_t>(gpu.world().size());
+  args_.tensors.resize(p.tensors.size());
+  for (const Argument& arg : arguments_) args_.tensors[arg.tensor].resize(size);
+  for (const Staging& s : staging_) {
+    std::vector<CUdeviceptr>& on = args_.tensors[arguments_[s.arg].tensor];
+    for (std::size_t r = 0; r < size; ++r) on[r] = s.memory->on_gpu_of(static_cast<int>(r));
+  }
+  this->session().add_executable(*this);
+}
+
+GpuExecutable::~GpuExecutable() {
+  session().remove_executable(*this);
+  close();
+}
+
+void GpuExecutable::close() noexcept {
+  if (!instance_) return;
+  try {
+    gpu_.synchronize();
+  } catch (const Error&) {  // has been told elsewhere
+  }
+  instance_.reset();
+}
+
+void GpuExecutable::launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
+                           std::uintptr_t stream) {
+  GpuSide& gpu = session().gpu();  // refuses a finalized session
+  if (gpu.world().aborted()) gpu.world().throw_fault();
+  check_count(args.size());
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    auto address = reinterpret_cast<CUdeviceptr>(args[i]);
+    if (address % 16 != 0) {
+      throw UserError(fmt::format("{}: tensor '{}' is not aligned to 16 bytes", program().name,
+                                  program().tensors[arguments_[i].tensor].name));
+    }
+    std::vector<CUdeviceptr>& on = args_.tensors[arguments_[i].tensor];
+    if (arguments_[i].passing == Passing::kOwn) std::fill(on.begin(), on.end(), address);
+    if (arguments_[i].passing != Passing::kSymmetric) continue;
+    const SymmetricMemory& memory = memory_of(i, args[i]);
+    auto offset = static_cast<CUdeviceptr>(args[i] - memory.data());
+    for (std::size_t r = 0; r < on.size(); ++r) {
+      on[r] = memory.on_gpu_of(static_cast<int>(r)) + offset;
+    }
+  }
+  args_.extents.assign(extents.begin(), extents.end());
+  const cuda::Stream& on = gpu.stream(stream);
+  cuda::ContextScope scope(*gpu.device().context());
+  gpu.announce(call_, content_, GpuSide::Then::kLaunch);
+  for (const Staging& s : staging_) {
+    if (!s.copied_in || s.bytes == 0) continue;
+    on.copy(reinterpret_cast<CUdeviceptr>(s.memory->data()),
+            reinterpret_cast<CUdeviceptr>(args[s.arg]), s.bytes);
+  }
+  instance_->launch(args_, rank(), on);
+  for (const Staging& s : staging_) {
+    if (!s.copied_out || s.bytes == 0) continue;
+    on.copy(reinterpret_cast<CUdeviceptr>(args[s.arg]),
+            reinterpret_cast<CUdeviceptr>(s.memory->data()), s.bytes);
+  }
+}
+
+}  // namespace stretto::python

@@ -1,0 +1,31 @@
+// Programs that run on the ranks' GPUs, on the streams of their callers.
+#pragma once
+
+#include <optional>
+
+#include "executable.h"
+#include "stretto/gpu/gpu_instance.h"
+
+namespace stretto::python {
+
+class GpuExecutable final : public Executable {
+ public:
+  GpuExecutable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
+                const std::vector<bool>& staged);
+  ~GpuExecutable() override;
+
+  // May be captured into a graph.
+  void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
+              std::uintptr_t stream) override;
+  // After the GPU side has recovered. Collective.
+  void recover() { instance_->recover(); }
+  // Before the GPU side goes; launches are refused by then.
+  void close() noexcept;
+
+ private:
+  GpuSide& gpu_;
+  GpuLaunchArgs args_;
+  std::optional<GpuInstance> instance_;
+};
+
+}  // namespace stretto::python

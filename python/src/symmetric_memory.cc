@@ -1,0 +1,30 @@
+#include "symmetric_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace stretto::python {
+
+SymmetricMemory::SymmetricMemory(std::shared_ptr<Session> session, int rank,
+                                 const std::string& name, Place place, std::size_t bytes)
+    : session_(std::move(session)),
+      rank_(session_->rank(rank)),
+      bytes_(std::max<std::size_t>(bytes, 1)) {
+  if (place == Place::kHost) {
+    buffer_ = rank_.allocate(name, DType::kU8, bytes_);
+    data_ = buffer_.on<std::byte>(rank);
+  } else {
+    GpuSide& gpu = session_->gpu();
+    on_gpus_ = gpu.allocate(name, bytes_);
+    device_ = gpu.ordinal();
+    data_ = reinterpret_cast<std::byte*>(on_gpu_of(rank));
+  }
+  session_->add_memory(rank, *this);
+}
+
+SymmetricMemory::~SymmetricMemory() {
+  session_->remove_memory(rank_, *this);
+  if (is_on_gpu()) session_->retire(std::move(on_gpus_));
+}
+
+}  // namespace stretto::python

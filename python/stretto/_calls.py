@@ -1,0 +1,165 @@
+"""What the operators' modules share: checks of arguments, results, and arrays as rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, List, NamedTuple, Sequence, Tuple
+
+from ._arrays import COMPUTED, adopt
+from .errors import UserError
+
+
+def computed_dtype(op: str, kind, *arrays) -> str:
+    """The element type of them all, one that is computed with."""
+    dtype = kind.dtype(arrays[0])
+    if dtype not in COMPUTED:
+        raise UserError(f"{op}: element type {dtype}; need one of {', '.join(COMPUTED)}")
+    for x in arrays[1:]:
+        if kind.dtype(x) != dtype:
+            raise UserError(f"{op}: element types {dtype} and {kind.dtype(x)} differ")
+    return dtype
+
+
+def same_kind(op: str, kind, *arrays) -> List[Any]:
+    """The arrays adopted, all of `kind`."""
+    adopted = []
+    for x in arrays:
+        other, y = adopt(x)
+        if other is not kind:
+            raise UserError(
+                f"{op}: arrays of different kinds: {type(arrays[0]).__name__}, {type(x).__name__}"
+                f"{' on a GPU' if other.on_gpu else ''}"
+            )
+        adopted.append(y)
+    return adopted
+
+
+def axis(op: str, name: str, dim: int, num_dims: int) -> int:
+    """`dim` counted from the front."""
+    if not -num_dims <= dim < num_dims:
+        raise UserError(f"{op}: {name} {dim} of an array of {num_dims} dimensions")
+    return dim % num_dims
+
+
+def factor_of(op: str, reduce_op: str, size: int) -> float:
+    """What a sum is multiplied with."""
+    if reduce_op not in ("sum", "avg"):
+        raise UserError(f"{op}: reduce_op '{reduce_op}': one of sum, avg")
+    return 1.0 if reduce_op == "sum" else 1.0 / size
+
+
+def scaled(result, factor: float):
+    """`result`, multiplied in place."""
+    if factor != 1.0:
+        kind, x = adopt(result)
+        kind.scale(x, factor)
+    return result
+
+
+def make_result(op: str, kind, out, shape: Sequence[int], like) -> Tuple[Any, Any]:
+    """(what the caller gets, what the launch writes, dense)."""
+    if out is None:
+        made = kind.empty(shape, like)
+        return made, made
+    other, out = adopt(out)
+    if other is not kind or tuple(out.shape) != tuple(shape) or kind.dtype(out) != kind.dtype(like):
+        raise UserError(
+            f"{op}: out is {type(out).__name__} {other.dtype(out)} {tuple(out.shape)}, the result "
+            f"is {kind.dtype(like)} {tuple(shape)}"
+        )
+    if not kind.writable(out):
+        raise UserError(f"{op}: out is read-only")
+    return out, out if kind.is_dense(out) else kind.empty(shape, like)
+
+
+def finish(kind, out, written):
+    """What the caller gets, once `written` is."""
+    if out is not written:
+        kind.assign(out, written)
+    return out
+
+
+class AlongDim(NamedTuple):
+    """An array whose dimension `dim` is the one that ranks gather or scatter: the launch works on
+    it with that dimension first."""
+
+    kind: Any
+    dim: int
+    result: Any  # what the caller gets
+    written: Any  # dense, of the same shape
+    target: Any  # what the launch writes: `dim` first
+
+    def finish(self):
+        """The result, once the launch has written."""
+        if self.dim != 0:
+            self.kind.assign(self.written, self.kind.move(self.target, 0, self.dim))
+        return finish(self.kind, self.result, self.written)
+
+
+def result_along(op: str, kind, out, shape: Sequence[int], dim: int, like) -> AlongDim:
+    """For a result of that shape."""
+    result, written = make_result(op, kind, out, shape, like)
+    first = (shape[dim], *shape[:dim], *shape[dim + 1 :])
+    target = written if dim == 0 else kind.empty(first, like)
+    return AlongDim(kind, dim, result, written, target)
+
+
+class Rows(NamedTuple):
+    """An array as equal runs of rows, where its shape does not matter to a program."""
+
+    array: Any
+    dtype: str  # of the program, which may move elements as others
+    rows: int  # of a run
+    columns: int
+    elements: int  # of a run, in the array's own type
+    is_padded: bool
+
+    def target(self, kind, written, runs: int):
+        """What a launch writes that has `runs` such runs as its result."""
+        return kind.empty((runs, self.elements), written) if self.is_padded else written
+
+    def finish(self, kind, written, target, runs: int) -> None:
+        """Takes the result out of target()."""
+        if self.is_padded:
+            run = math.prod(written.shape) // runs
+            kind.assign(written.reshape((runs, run)), target[:, :run])
+
+
+# GPUs move rows of whole 16 bytes; these let them have columns enough for every thread.
+_GPU_RUN_BYTES = 256
+_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "int64": 8, "uint8": 1}
+
+
+def moved_as(kind, x) -> str:
+    """The element type as which programs move x's elements, several or parts of one at a time."""
+    dtype = kind.dtype(x)
+    if dtype in COMPUTED or (not kind.on_gpu and dtype in _SIZES):
+        return dtype
+    return "float32" if kind.on_gpu else "int32" if kind.itemsize(x) % 4 == 0 else "uint8"
+
+
+def columns_as(dtype: str, kind, x, columns: int) -> int:
+    """How many elements of `dtype` that many of x's are."""
+    return columns * kind.itemsize(x) // _SIZES[dtype]
+
+
+def padded(kind, x, columns: int, unit_bytes: int) -> int:
+    """At least `columns`, so that on GPUs so many elements are whole units."""
+    if not kind.on_gpu:
+        return columns
+    unit = unit_bytes // math.gcd(kind.itemsize(x), unit_bytes)
+    return -(-columns // unit) * unit
+
+
+def as_rows(kind, x, runs: int = 1, *, moved: bool = False) -> Rows:
+    """`x`, dense, as `runs` runs. `moved`: of any element type, since it is not computed with.
+    On GPUs runs are padded where they have to be."""
+    run = math.prod(x.shape) // runs
+    wide, array = padded(kind, x, run, _GPU_RUN_BYTES), x
+    dtype = moved_as(kind, x) if moved else kind.dtype(x)
+    if wide != run:
+        array = kind.empty((runs, wide), x)
+        kind.assign(array[:, :run], x.reshape((runs, run)))
+    size = columns_as(dtype, kind, x, wide)
+    columns = next((c for c in (1024, 512, 256, 128, 64) if size % c == 0), size)
+    return Rows(array, dtype, size // columns if size else 0, columns, wide, wide != run)

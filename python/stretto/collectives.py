@@ -1,0 +1,242 @@
+"""Collectives; see ops.py for what all operators have in common."""
+
+from __future__ import annotations
+
+import math
+from typing import Optional, Sequence
+
+import numpy as np
+
+from . import _core, _route
+from ._arrays import ALIGNMENT, adopt
+from ._calls import (
+    as_rows,
+    axis,
+    columns_as,
+    computed_dtype,
+    factor_of,
+    finish,
+    make_result,
+    moved_as,
+    padded,
+    result_along,
+    scaled,
+)
+from ._world import current
+from .errors import UserError
+
+
+def all_gather(x, *, dim: int = 0, out=None):
+    """The ranks' arrays one after the other along `dim`: [.., d, ..] -> [.., P * d, ..], of any
+    element type."""
+    if out is None and _route.wants(x):
+        return _route.layer.all_gather(x, dim)
+    return current().call(_all_gather, dim, out, x)
+
+
+def _all_gather(x, dim, out):
+    op = "all_gather"
+    kind, x = adopt(x)
+    group = current()
+    if x.ndim == 0:
+        raise UserError(f"{op}: need at least one dimension")
+    dim = axis(op, "dim", dim, x.ndim)
+    shape = list(x.shape)
+    shape[dim] *= group.size
+    made = result_along(op, kind, out, shape, dim, x)
+    rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), moved=True)
+    target = rows.target(kind, made.target, group.size)
+    _launch(op, group, kind, rows, group.size, rows.array, target)
+    rows.finish(kind, made.target, target, group.size)
+    return made.finish()
+
+
+def _launch(op, group, kind, rows, runs, source, target) -> None:
+    """A collective over the `runs` runs that its longer array has."""
+    size, dtype, m, n = group.size, rows.dtype, rows.rows * runs, rows.columns
+    program = getattr(_core, op)
+    group.launch(
+        kind,
+        (op, size, dtype, m, n),
+        lambda on_gpu: program(size, dtype, m, n, on_gpu),
+        ("in", "out"),
+        (source, target),
+        (m,),
+    )
+
+
+def reduce_scatter(x, *, dim: int = 0, reduce_op: str = "sum", out=None):
+    """The sum (or average: "avg") over the ranks, of which each rank gets its part along `dim`:
+    [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order and rounded once."""
+    if out is None and _route.wants(x):
+        return _route.layer.reduce_scatter(x, dim, reduce_op)
+    group = current()
+    if reduce_op == "sum":
+        return group.call(_reduce_scatter, dim, out, x)
+    factor = factor_of("reduce_scatter", reduce_op, group.size)
+    return scaled(group.call(_reduce_scatter, dim, out, x), factor)
+
+
+def _reduce_scatter(x, dim, out):
+    op = "reduce_scatter"
+    kind, x = adopt(x)
+    group = current()
+    computed_dtype(op, kind, x)
+    if x.ndim == 0:
+        raise UserError(f"{op}: need at least one dimension")
+    dim = axis(op, "dim", dim, x.ndim)
+    if x.shape[dim] % group.size:
+        raise UserError(
+            f"{op}: {x.shape[dim]} along dim {dim} cannot be split over {group.size} ranks"
+        )
+    shape = list(x.shape)
+    shape[dim] //= group.size
+    made = result_along(op, kind, out, shape, dim, x)
+    rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), group.size)
+    target = rows.target(kind, made.target, 1)
+    _launch(op, group, kind, rows, group.size, rows.array, target)
+    rows.finish(kind, made.target, target, 1)
+    return made.finish()
+
+
+def all_reduce(x, *, reduce_op: str = "sum", out=None):
+    """The sum (or average: "avg") over the ranks, on every rank, the same bits on all; summed in
+    float32 in rank order. `out` may be `x`."""
+    if out is None and _route.wants(x):
+        return _route.layer.all_reduce(x, reduce_op)
+    group = current()
+    if reduce_op == "sum":
+        return group.call(_all_reduce, 0, out, x)
+    factor = factor_of("all_reduce", reduce_op, group.size)
+    return scaled(group.call(_all_reduce, 0, out, x), factor)
+
+
+def _launch_whole(group, kind, rows, x, written, launch) -> None:
+    """launch(source, target) of a collective whose result has x's shape: the target is `written`,
+    unless peers read `x` there."""
+    address = kind.address(x)
+    target = rows.target(kind, written, 1)
+    apart = kind.address(target) == address and group.is_symmetric(address)
+    landed = kind.empty(x.shape, x) if apart else target
+    launch(rows.array, landed)
+    if apart:
+        kind.assign(written, landed)
+    rows.finish(kind, written, landed, 1)
+
+
+def _all_reduce(x, _, out):
+    op = "all_reduce"
+    kind, x = adopt(x)
+    group = current()
+    computed_dtype(op, kind, x)
+    dense = kind.dense(x)
+    result, written = make_result(op, kind, out, x.shape, x)
+    rows = as_rows(kind, dense)
+    _launch_whole(
+        group, kind, rows, dense, written, lambda a, b: _launch(op, group, kind, rows, 1, a, b)
+    )
+    return finish(kind, result, written)
+
+
+def broadcast(x, root: int = 0, *, out=None):
+    """The array of rank `root` on every rank, of any element type. On other ranks `x` gives shape
+    and element type only."""
+    return current().call(_broadcast, root, out, x)
+
+
+def _broadcast(x, root, out):
+    op = "broadcast"
+    kind, x = adopt(x)
+    group = current()
+    if not 0 <= root < group.size:
+        raise UserError(f"{op}: root {root} of {group.size} ranks")
+    dense = kind.dense(x)
+    result, written = make_result(op, kind, out, x.shape, x)
+    rows = as_rows(kind, dense, moved=True)
+    size, dtype, m, n = group.size, rows.dtype, rows.rows, rows.columns
+
+    def launch(source, target):
+        group.launch(
+            kind,
+            (op, size, dtype, m, n, root),
+            lambda on_gpu: _core.broadcast(size, dtype, m, n, root, on_gpu),
+            ("in", "out"),
+            (source, target),
+            (m,),
+        )
+
+    _launch_whole(group, kind, rows, dense, written, launch)
+    return finish(kind, result, written)
+
+
+def all_to_all(
+    x,
+    output_split_sizes: Optional[Sequence[int]] = None,
+    input_split_sizes: Optional[Sequence[int]] = None,
+    *,
+    out=None,
+):
+    """Row blocks to every rank, and from every rank: block d of `x` [m, ...] goes to rank d, and
+    the result is the blocks that came, by rank. Any element type.
+
+    `input_split_sizes`: rows of each block, P numbers that add up to m; default: equal blocks.
+    `output_split_sizes`: the rows that come from each rank; checked where given. Uneven blocks cost
+    one small all-gather of the sizes more, over which the hosts wait for each other; no graph
+    captures it.
+    """
+    kind, x = adopt(x)
+    group = current()
+    size = group.size
+    if x.ndim == 0:
+        raise UserError("all_to_all: need at least one dimension")
+    even = input_split_sizes is None and output_split_sizes is None
+    if input_split_sizes is None:
+        if x.shape[0] % size:
+            raise UserError(
+                f"all_to_all: {x.shape[0]} rows cannot be split evenly over {size} ranks"
+            )
+        input_split_sizes = [x.shape[0] // size] * size
+    sent = [int(rows) for rows in input_split_sizes]
+    if len(sent) != size or min(sent) < 0 or sum(sent) != x.shape[0]:
+        raise UserError(
+            f"all_to_all: input_split_sizes {sent} of {x.shape[0]} rows and {size} ranks"
+        )
+    if even:
+        received, most = sent, sent[0]
+    else:
+        table = all_gather(np.array([sent], np.int32))  # [from, to]
+        received, most = [int(rows) for rows in table[:, group.rank]], int(table.max())
+    if output_split_sizes is not None and [int(r) for r in output_split_sizes] != received:
+        raise UserError(
+            f"all_to_all: rank {group.rank} expects {list(output_split_sizes)} rows, the ranks "
+            f"send {received}"
+        )
+    width = math.prod(x.shape[1:])
+    shape = (sum(received),) + tuple(x.shape[1:])
+    result, written = make_result("all_to_all", kind, out, shape, x)
+    if most == 0 or width == 0:
+        return finish(kind, result, written)
+    wide, dtype = padded(kind, x, width, ALIGNMENT), moved_as(kind, x)
+    if even and wide == width and kind.is_dense(x):
+        blocks, landed = x, written
+    else:
+        blocks, landed = kind.empty((size, most, wide), x), kind.empty((size, most, wide), x)
+        flat, begin = x.reshape((x.shape[0], width)), 0
+        for to, rows in enumerate(sent):
+            kind.assign(blocks[to, :rows, :width], flat[begin : begin + rows])
+            begin += rows
+    n = columns_as(dtype, kind, x, wide)
+    group.launch(
+        kind,
+        ("all_to_all", size, dtype, most, n),
+        lambda on_gpu: _core.all_to_all(size, dtype, most, n, on_gpu),
+        ("in", "recv_counts", "out"),
+        (blocks, group.constant(kind, received, x), landed),
+        (),
+    )
+    if landed is not written:
+        flat, begin = written.reshape((shape[0], width)), 0
+        for source, rows in enumerate(received):
+            kind.assign(flat[begin : begin + rows], landed[source, :rows, :width])
+            begin += rows
+    return finish(kind, result, written)

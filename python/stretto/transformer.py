@@ -1,0 +1,118 @@
+"""Operators of transformer layers that are no linear layers; see ops.py for what all operators have
+in common."""
+
+from __future__ import annotations
+
+import math
+from typing import Optional
+
+from . import _core, _route
+from ._arrays import adopt
+from ._calls import computed_dtype, finish, make_result, same_kind
+from ._world import current
+from .errors import UserError
+
+
+def all_reduce_add_rms_norm(x, residual, weight, *, eps: float = 1e-5, out=None):
+    """(rms_norm(s) * weight, s) with s = all_reduce(x) + residual, the same bits on every rank.
+
+    `x`, `residual`: [.., H]; `weight`: [H], of its own element type. `out`: a pair of arrays.
+    """
+    if out is None and _route.wants(x, residual, weight):
+        return _route.layer.all_reduce_add_rms_norm(x, residual, weight, eps)
+    op = "all_reduce_add_rms_norm"
+    kind, x = adopt(x)
+    residual, weight = same_kind(op, kind, residual, weight)
+    group = current()
+    dtype = computed_dtype(op, kind, x, residual)
+    weight_dtype = computed_dtype(op, kind, weight)
+    hidden = x.shape[-1] if x.ndim else 0
+    if tuple(residual.shape) != tuple(x.shape) or tuple(weight.shape) != (hidden,) or hidden == 0:
+        raise UserError(
+            f"{op}: shapes {tuple(x.shape)}, {tuple(residual.shape)}, {tuple(weight.shape)}; "
+            "need [.., H], [.., H], [H]"
+        )
+    normed, written = make_result(op, kind, out[0] if out else None, x.shape, x)
+    total, summed = make_result(op, kind, out[1] if out else None, x.shape, x)
+    x, residual, weight = kind.dense(x), kind.dense(residual), kind.dense(weight)
+    size, rows = group.size, math.prod(x.shape[:-1])
+    group.launch(
+        kind,
+        (op, size, dtype, weight_dtype, rows, hidden, eps),
+        lambda on_gpu: _core.all_reduce_add_rms_norm(
+            size, dtype, weight_dtype, rows, hidden, eps, on_gpu
+        ),
+        ("x", "weight", "residual", "sum", "out"),
+        (x, weight, residual, summed, written),
+        (rows,),
+    )
+    return finish(kind, normed, written), finish(kind, total, summed)
+
+
+def scaled_dot_product_attention(
+    query,
+    key,
+    value,
+    *,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+    out=None,
+):
+    """softmax(query @ key^T * scale) @ value of this rank's heads, as torch.nn.functional's; not
+    collective.
+
+    `query`: [.., Hq, L, E], `key`, `value`: [.., Hkv, S, E]; Hq != Hkv (a multiple of it) needs
+    `enable_gqa`. `is_causal`: row i sees columns 0 to i, L <= S. Otherwise L <= S as well. scale:
+    default 1 / sqrt(E). float32 softmax.
+    """
+    if out is None and _route.wants(query, key, value):
+        return _route.layer.scaled_dot_product_attention(
+            query, key, value, is_causal, scale, enable_gqa
+        )
+    op = "scaled_dot_product_attention"
+    kind, q = adopt(query)
+    k, v = same_kind(op, kind, key, value)
+    dtype = computed_dtype(op, kind, q, k, v)
+    if (
+        q.ndim < 3
+        or k.ndim != q.ndim
+        or tuple(k.shape) != tuple(v.shape)
+        or q.shape[-1] != k.shape[-1]
+        or (tuple(q.shape[:-3]) != tuple(k.shape[:-3]))
+    ):
+        raise UserError(
+            f"{op}: shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; "
+            "need [.., H, L, E], [.., H, S, E] twice"
+        )
+    heads, rows, width = q.shape[-3:]
+    kv_heads, tokens = k.shape[-3:-1]
+    if heads != kv_heads and (not enable_gqa or heads % kv_heads):
+        raise UserError(f"{op}: {heads} and {kv_heads} heads (enable_gqa={enable_gqa})")
+    if rows > tokens:
+        raise UserError(f"{op}: {rows} rows over {tokens} keys; need L <= S")
+    group = current().alone()
+    result, written = make_result(op, kind, out, q.shape, q)
+    scale = 1.0 / math.sqrt(width) if scale is None else float(scale)
+    past = 0 if is_causal else tokens - rows
+    k, v = kind.dense(k), kind.dense(v)
+    batches = math.prod(q.shape[:-3])
+    q = kind.dense(kind.move(q, -3, -2)).reshape((batches, rows, heads, width))
+    k, v = k.reshape((batches,) + tuple(k.shape[-3:])), v.reshape((batches,) + tuple(v.shape[-3:]))
+    made = kind.empty(q.shape, q)
+    key_of = (op, dtype, rows, tokens, heads, kv_heads, width, is_causal, scale)
+    for i in range(batches):
+        group.launch(
+            kind,
+            key_of,
+            lambda on_gpu: _core.attention(
+                dtype, rows, tokens, heads, kv_heads, width, is_causal, scale, 0, on_gpu
+            ),
+            ("q", "k_cache", "v_cache", "out"),
+            (q[i], k[i], v[i], made[i]),
+            (rows, past),
+        )
+    kind.assign(
+        written, kind.move(made.reshape(tuple(result.shape[:-3]) + (rows, heads, width)), -2, -3)
+    )
+    return finish(kind, result, written)

@@ -1,0 +1,392 @@
+"""The operators on GPUs, against the same in PyTorch over what torch.distributed gathers. One process
+per rank:
+
+    torchrun --standalone --nproc-per-node 2 python/tests/gpu_torch.py
+    STRETTO_TEST_SHARE_GPU=1 torchrun --standalone --nproc-per-node 2 ...    two ranks on one GPU
+
+Every rank runs all tests in the same order. Skipped without CUDA.
+"""
+
+import os
+import sys
+import unittest
+
+import torch
+import torch.distributed as dist
+
+import stretto
+
+RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+SHARE = os.environ.get("STRETTO_TEST_SHARE_GPU") == "1"
+SEED = int(os.environ.get("STRETTO_TEST_SEED") or 0)  # set by the script for all ranks
+HAS_CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda", 0 if SHARE else int(os.environ.get("LOCAL_RANK", "0")))
+TOLERANCE = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (2e-2, 6e-2), torch.float16: (4e-3, 2e-2)}
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def setUpModule():
+    if not HAS_CUDA:
+        raise unittest.SkipTest("no CUDA")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.cuda.set_device(DEVICE)
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo" if SHARE else "cpu:gloo,cuda:nccl")
+    stretto.init(share_gpus=SHARE)
+    torch.manual_seed(SEED * 64 + RANK)
+
+
+def tearDownModule():
+    stretto.finalize()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def from_all(x):
+    """Every rank's x, by torch.distributed."""
+    x = x.detach().contiguous()
+    if SIZE == 1:
+        return [x]
+    source = x.cpu() if SHARE else x
+    all_of = [torch.empty_like(source) for _ in range(SIZE)]
+    dist.all_gather(all_of, source)
+    return [y.to(x.device) for y in all_of]
+
+
+def total(x):
+    return sum(y.float() for y in from_all(x))
+
+
+def randn(*shape, dtype=torch.bfloat16, scale=1.0):
+    return (torch.randn(*shape, device=DEVICE) * scale).to(dtype)
+
+
+class GpuTest(unittest.TestCase):
+    def same(self, got, want, dtype=None):
+        rtol, atol = TOLERANCE[dtype or got.dtype]
+        torch.testing.assert_close(got.float(), want.float(), rtol=rtol, atol=atol)
+
+
+class Collectives(GpuTest):
+    def test_all_gather(self):
+        for dtype in (*DTYPES, torch.int64, torch.uint8, torch.bool):
+            for shape in ((64, 256), (3, 5), (7,), (2, 3, 130)):
+                x = (randn(*shape, dtype=torch.float32) * 50).to(dtype)
+                got = stretto.all_gather(x)
+                self.assertEqual((got.dtype, got.device), (dtype, DEVICE))
+                self.assertTrue(torch.equal(got, torch.cat(from_all(x))), (dtype, shape))
+        x = randn(4, 6, 32)
+        self.assertTrue(torch.equal(stretto.all_gather(x, dim=1), torch.cat(from_all(x), 1)))
+
+    def test_all_reduce(self):
+        for dtype in DTYPES:
+            for shape in ((1024, 1024), (16, 64), (5, 3), (300, 1000)):
+                x = randn(*shape, dtype=dtype)
+                self.same(stretto.all_reduce(x), total(x))
+        x = randn(100, 100)
+        want = total(x)
+        self.assertIs(stretto.all_reduce(x, out=x), x)
+        self.same(x, want)
+        x = randn(8, 64)
+        self.same(stretto.all_reduce(x, reduce_op="avg"), total(x) / SIZE)
+
+    def test_reduce_scatter(self):
+        for dtype in DTYPES:
+            for shape in ((64 * SIZE, 256), (3 * SIZE, 5)):
+                x = randn(*shape, dtype=dtype)
+                self.same(stretto.reduce_scatter(x), total(x).chunk(SIZE)[RANK])
+        x = randn(4, 2 * SIZE, 64)
+        self.same(stretto.reduce_scatter(x, dim=1), total(x).chunk(SIZE, 1)[RANK])
+
+    def test_broadcast(self):
+        for root in range(SIZE):
+            x = randn(33, 77)
+            self.assertTrue(torch.equal(stretto.broadcast(x, root), from_all(x)[root]))
+
+    def test_all_to_all(self):
+        x = randn(6 * SIZE, 96)
+        want = torch.cat([y.chunk(SIZE)[RANK] for y in from_all(x)])
+        self.assertTrue(torch.equal(stretto.all_to_all(x), want))
+        x = randn(6 * SIZE, 5)
+        want = torch.cat([y.chunk(SIZE)[RANK] for y in from_all(x)])
+        self.assertTrue(torch.equal(stretto.all_to_all(x), want))
+        sent = [(RANK + to) % 3 for to in range(SIZE)]
+        x = torch.full((sum(sent), 40), float(RANK), device=DEVICE)
+        got = stretto.all_to_all(x, None, sent)
+        want = [float(r) for r in range(SIZE) for _ in range((r + RANK) % 3)]
+        self.assertEqual(got[:, 0].tolist(), want)
+
+    def test_add_norm(self):
+        for shape in ((32, 1024), (2, 5, 256)):
+            x, residual, weight = randn(*shape), randn(*shape), randn(shape[-1])
+            normed, summed = stretto.all_reduce_add_rms_norm(x, residual, weight, eps=1e-5)
+            want = total(x) + residual.float()
+            self.same(summed, want)
+            self.same(normed, torch.nn.functional.rms_norm(want, shape[-1:], weight.float(), 1e-5))
+
+    def test_attention(self):
+        attention = torch.nn.functional.scaled_dot_product_attention
+        for heads, kv_heads, rows, tokens, width, causal in (
+            (8, 8, 256, 256, 128, True),
+            (8, 2, 100, 100, 64, True),
+            (4, 4, 64, 192, 128, False),
+        ):
+            q, k, v = (randn(2, h, n, width) for h, n in
+                       ((heads, rows), (kv_heads, tokens), (kv_heads, tokens)))
+            gqa = heads != kv_heads
+            got = stretto.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa)
+            want = attention(q, k, v, is_causal=causal, enable_gqa=gqa)
+            self.same(got, want)
+
+
+class Products(GpuTest):
+    def factors(self, m, n, k, dtype, dims=2):
+        a = randn(*((m,) if dims == 2 else (m // 4, 4)), k, dtype=dtype)
+        return a, randn(n, k, dtype=dtype, scale=k**-0.5)
+
+    def test_all_gather_matmul(self):
+        for dtype in DTYPES:
+            for m, n, k in ((512, 512, 256), (96, 128, 64), (7, 64, 128)):
+                a, w = self.factors(m, n, k, dtype)
+                want = torch.cat(from_all(a)).float() @ w.float().t()
+                self.same(stretto.all_gather_matmul(a, w.t()), want)
+        a, w = self.factors(64, 128, 64, torch.bfloat16, dims=3)
+        gathered, c = stretto.all_gather_matmul(a, w.t(), gather_dim=1, return_a=True)
+        want = torch.cat(from_all(a), 1)
+        self.assertTrue(torch.equal(gathered, want))
+        self.same(c, want.float() @ w.float().t())
+
+    def test_matmul_reduce_scatter(self):
+        for dtype in DTYPES:
+            for m, n, k in ((512, 512, 256), (48, 128, 64)):
+                a, w = self.factors(m * SIZE, n, k, dtype)
+                want = total(a.float() @ w.float().t()).chunk(SIZE)[RANK]
+                self.same(stretto.matmul_reduce_scatter(a, w.t()), want)
+        a, w = self.factors(64, 128, 64, torch.bfloat16, dims=3)
+        if 4 % SIZE == 0:
+            got = stretto.matmul_reduce_scatter(a, w.t(), scatter_dim=1, reduce_op="avg")
+            self.same(got, total(a.float() @ w.float().t()).chunk(SIZE, 1)[RANK] / SIZE)
+
+    def test_matmul_all_reduce(self):
+        for dtype in DTYPES:
+            for m, n, k in ((1, 512, 256), (64, 512, 256), (1024, 512, 256)):
+                a, w = self.factors(m, n, k, dtype)
+                self.same(stretto.matmul_all_reduce(a, w.t()), total(a.float() @ w.float().t()))
+
+    def test_torch_can_use_a_weight_that_is_not_transposed(self):
+        a, b = randn(64, 64), randn(64, 128, scale=0.125)
+        want = torch.cat(from_all(a)).float() @ b.float()
+        self.same(stretto.all_gather_matmul(a, b), want)
+
+
+class Memory(GpuTest):
+    def test_symmetric_tensors(self):
+        x = stretto.symm_mem.empty(32, 64, dtype=torch.bfloat16, device="cuda")
+        self.assertEqual((x.device, x.abs().sum().item()), (DEVICE, 0))
+        for i in range(5):
+            x.fill_(RANK + i)
+            got = stretto.all_gather(x)
+            self.assertEqual(got[::32, 0].tolist(), [r + i for r in range(SIZE)])
+        w = randn(64, 64)
+        x.copy_(randn(32, 64))
+        self.same(stretto.all_gather_matmul(x, w.t()), torch.cat(from_all(x)).float() @ w.float().t())
+        self.same(stretto.all_gather(x[16:]), torch.cat(from_all(x[16:])))
+
+    def test_strided_and_misaligned(self):
+        x = randn(65, 66)
+        for view in (x[:, 1:33], x[1:].t(), x.reshape(-1)[1 : 1 + 1024].view(16, 64)):
+            self.same(stretto.all_reduce(view), total(view))
+            self.same(stretto.all_reduce(view), total(view))  # now the call is known
+        out = torch.zeros(65, 66, device=DEVICE, dtype=torch.bfloat16)
+        stretto.all_reduce(x[:, :32], out=out[:, 1:33])
+        self.same(out[:, 1:33], total(x[:, :32]))
+
+    def test_repeated_calls_see_new_values(self):
+        x, out = torch.empty(64, 64, device=DEVICE), torch.empty(64, 64, device=DEVICE)
+        for i in range(200):
+            x.fill_(float(i + RANK))
+            stretto.all_reduce(x, out=out)
+            if i % 50 == 0:
+                self.assertEqual(out[3, 3].item(), sum(i + r for r in range(SIZE)))
+        self.assertEqual(out[3, 3].item(), sum(199 + r for r in range(SIZE)))
+
+    def test_wrong_device(self):
+        if torch.cuda.device_count() < 2:
+            self.skipTest("one GPU")
+        other = torch.ones(4, 64, device=torch.device("cuda", 1 - DEVICE.index))
+        with self.assertRaisesRegex(stretto.UserError, "this rank is on GPU"):
+            stretto.all_reduce(other)
+        x = randn(4, 64)
+        self.same(stretto.all_reduce(x), total(x))
+        self.assertEqual(torch.cuda.current_device(), DEVICE.index)
+
+    def test_arrays_of_two_devices(self):
+        with self.assertRaisesRegex(stretto.UserError, "different kinds"):
+            stretto.all_gather_matmul(randn(8, 64), torch.ones(64, 64, dtype=torch.bfloat16))
+
+    def test_cupy(self):
+        try:
+            import cupy
+        except ImportError:
+            self.skipTest("no CuPy")
+        with cupy.cuda.Device(DEVICE.index):
+            x = cupy.full((32, 64), RANK + 1, cupy.float32)
+            got = stretto.all_reduce(x)
+            self.assertIsInstance(got, cupy.ndarray)
+            self.assertEqual(float(got[5, 5]), SIZE * (SIZE + 1) / 2)
+            mine = stretto.symm_mem.empty(32, 64, dtype="float32", device="cuda")
+            mine[...] = RANK
+            self.assertEqual(float(stretto.all_gather(mine)[-1, 0]), SIZE - 1)
+
+    def test_the_cpu_still_works(self):
+        self.same(stretto.all_reduce(torch.ones(4, 4)), torch.full((4, 4), float(SIZE)))
+
+
+class Streams(GpuTest):
+    def test_work_is_on_the_current_stream(self):
+        x, big = torch.zeros(64, 64, device=DEVICE), randn(4096, 4096)
+        stretto.all_reduce(x)
+        side = torch.cuda.Stream()
+        for i in range(3):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(20):
+                    big @ big  # keeps the stream busy until x is written
+                x.fill_(float(RANK + i))
+                got = stretto.all_reduce(x)
+            torch.cuda.current_stream().wait_stream(side)
+            self.assertEqual(got[0, 0].item(), sum(r + i for r in range(SIZE)))
+
+    def test_the_host_does_not_wait(self):
+        x, big = torch.zeros(64, 64, device=DEVICE), randn(8192, 8192)
+        stretto.all_reduce(x)
+        torch.cuda.synchronize()
+        for _ in range(100):
+            big @ big  # over 100 ms
+        done = torch.cuda.Event()
+        got = stretto.all_reduce(x)
+        done.record()
+        self.assertFalse(done.query())
+        self.assertEqual(got.sum().item(), 0)
+
+    def test_graphs(self):
+        a, w = randn(128, 256), randn(256, 256, scale=1 / 16)
+        down = randn(128, 256, scale=1 / 16)
+
+        def block(x):
+            c = stretto.all_gather_matmul(x, w.t())
+            return stretto.all_reduce(stretto.matmul_all_reduce(c, down.t()))
+
+        for _ in range(2):
+            block(a)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = block(a)
+        for _ in range(5):
+            a.copy_(randn(128, 256))
+            want = block(a)
+            graph.replay()
+            self.same(y, want)
+
+    def test_a_first_call_is_not_captured(self):
+        x = randn(24, 64)
+        graph = torch.cuda.CUDAGraph()
+        with self.assertRaisesRegex(stretto.UserError, "call it once before"):
+            with torch.cuda.graph(graph):
+                stretto.broadcast(x)
+
+
+class Gradients(GpuTest):
+    def test_products(self):
+        a, w = randn(64, 128), randn(96, 128, scale=0.1)
+        up = randn(64 * SIZE, 96)
+        leaf, weight = (t.clone().requires_grad_() for t in (a, w))
+        y = stretto.all_gather_matmul(leaf, weight.t())
+        (y * up).sum().backward()
+        whole = torch.cat(from_all(a)).float()
+        self.same(weight.grad, up.float().t() @ whole)
+        want = total(up.float() @ w.float()).chunk(SIZE)[RANK]
+        self.same(leaf.grad, want)
+
+        leaf, weight = y.detach().clone().requires_grad_(), randn(128, 96, scale=0.1).requires_grad_()
+        z = stretto.matmul_reduce_scatter(leaf, weight.t())
+        back = randn(*z.shape)
+        (z * back).sum().backward()
+        gathered = torch.cat(from_all(back)).float()
+        self.same(leaf.grad, gathered @ weight.detach().float())
+        self.same(weight.grad, gathered.t() @ leaf.detach().float())
+
+    def test_layers(self):
+        from torch import nn
+
+        from stretto.nn import ColumnParallelLinear, RowParallelLinear
+
+        torch.manual_seed(SEED)  # the same whole layers on every rank
+        first, second = nn.Linear(64, 128), nn.Linear(128, 64)
+        x = torch.randn(32 * SIZE, 64)
+        first, second, x = first.to(DEVICE), second.to(DEVICE), x.to(DEVICE)
+        torch.manual_seed(SEED * 64 + RANK)
+        whole = x.clone().requires_grad_()
+        want = second(torch.relu(first(whole)))
+        want.square().sum().backward()
+        up, down = ColumnParallelLinear.from_linear(first), RowParallelLinear.from_linear(second)
+        mine = x.chunk(SIZE)[RANK].clone().requires_grad_()
+        got = down(torch.relu(up(mine)))
+        got.square().sum().backward()
+        loose = torch.bfloat16  # other orders of sums in float32, tf32 in kernels
+        self.same(got, want.chunk(SIZE)[RANK], loose)
+        self.same(mine.grad, whole.grad.chunk(SIZE)[RANK], loose)
+        self.same(up.weight.grad, first.weight.grad.chunk(SIZE)[RANK], loose)
+        self.same(down.bias.grad, second.bias.grad, loose)
+
+    def test_compiled_in_one_graph(self):
+        a, w = randn(64, 64), randn(64, 64, scale=0.1)
+
+        def block(x, y):
+            return stretto.matmul_reduce_scatter(torch.relu(stretto.all_gather_matmul(x, y.t())), y)
+
+        want = block(a, w)
+        compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+        self.same(compiled(a, w), want)
+
+
+class Disagreements(GpuTest):
+    def setUp(self):
+        if SIZE == 1:
+            self.skipTest("one rank")
+
+    def test_first_calls(self):
+        with self.assertRaises(stretto.UserError) as raised:
+            stretto.all_reduce(randn(32 + 32 * RANK, 64))
+        texts = [None] * SIZE
+        dist.all_gather_object(texts, str(raised.exception))
+        self.assertEqual(len(set(texts)), 1, texts)
+        x = randn(32, 64)
+        self.same(stretto.all_reduce(x), total(x))
+
+    def test_z_repeated_calls(self):
+        """Last: afterwards the world has recovered from a fault."""
+        x, y = randn(128, 64), randn(16, 64)
+        for _ in range(2):
+            stretto.all_reduce(x)
+            stretto.all_gather(y)
+        torch.cuda.synchronize()
+        dist.barrier()
+        with self.assertRaises(stretto.Fault) as raised:
+            stretto.all_reduce(x) if RANK == 0 else stretto.all_gather(y)
+            for _ in range(1000):
+                torch.cuda.synchronize()
+                stretto.barrier()
+        self.assertIn("another call", str(raised.exception))
+        torch.cuda.synchronize()
+        stretto.recover()
+        for _ in range(3):
+            self.same(stretto.all_reduce(x), total(x))
+            self.assertTrue(torch.equal(stretto.all_gather(y), torch.cat(from_all(y))))
+
+
+if __name__ == "__main__":
+    if RANK != 0:  # one report is enough, and others' failures
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+    unittest.main(verbosity=1 if RANK else 2)
