@@ -295,9 +295,11 @@ void AgentWriter::loop(const Op& op) {
 void AgentWriter::when(const Op& op) {
   line("if ({}) {{", expr(op.exprs[0]));
   ++depth_;
+  const std::vector<int> under_way = in_flight_;
   block(op.bodies[0]);
   --depth_;
   if (op.bodies.size() > 1 && !op.bodies[1].empty()) {
+    in_flight_ = under_way;
     line("}} else {{");
     ++depth_;
     block(op.bodies[1]);

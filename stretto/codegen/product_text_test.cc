@@ -32,7 +32,7 @@ Program scaled_gemm(std::int64_t bm, std::int64_t bn, int num_stages, int cluste
   return p.finish();
 }
 
-TEST(ProductText, ScaledProductsHaveAnAccumulatorOfTheirOwnInEveryIteration) {
+TEST(ProductText, ScaledProductsHaveAnAccumulatorOfTheirOwnAndTheNextIsIssuedBeforeItIsRead) {
   for (int cluster : {1, 2}) {
     GeneratedKernel kernel = generate(scaled_gemm(128 * cluster, 128, 6, cluster));
     expect_lines(kernel.source, {"struct Wgmma<f8e4m3, 128>",
@@ -46,13 +46,18 @@ TEST(ProductText, ScaledProductsHaveAnAccumulatorOfTheirOwnInEveryIteration) {
                                  "// consumer",
                                  "mbarrier_wait_acquire_cta(&full1",
                                  "dot_async<128, 128, true>(",
+                                 "mbarrier_wait_acquire_cta(&full1",
+                                 "dot_async<128, 128, true>(",
+                                 "wgmma_wait<1>();",
+                                 "&empty1[",
                                  "mbarrier_wait_acquire_cta(&full0",
                                  "load_smem<",
                                  "load_smem<",
-                                 "wgmma_wait<0>();",
-                                 "&empty1[",
-                                 "&empty0[",
                                  "Mul()",
+                                 "Add()",
+                                 "&empty0[",
+                                 "dot_async<128, 128, true>(",
+                                 "wgmma_wait<0>();",
                                  "Add()",
                                  "store_tma<bf16, 128, 64, 1>("});
     expect_clean_build(kernel);

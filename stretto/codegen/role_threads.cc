@@ -10,6 +10,7 @@ namespace {
 constexpr int kProducerRegisters = 24;
 constexpr int kWaitingRegisters = 48;  // where it waits for signals, in loops over channels
 constexpr int kFillingRegisters = 72;  // where its threads load what TMA cannot
+constexpr int kCopyingRegisters = 40;  // where that is vectors alone
 constexpr int kRegistersOfBlock = 65536;
 constexpr int kMostRegisters = 240;
 
@@ -35,6 +36,25 @@ bool RolePlan::issues(const Role& role, int agent) const {
   return false;
 }
 
+namespace {
+
+bool fills_vectors_alone(const RolePlan& plan, const Role& role, int agent) {
+  for (std::size_t i = 0; i < plan.pipes.size(); ++i) {
+    const PipePlan& pipe = plan.pipes[i];
+    if (role.pipes[i].producer == agent && !pipe.by_tma() && !pipe.packed) return false;
+  }
+  return true;
+}
+
+// Of a producer's threads.
+int few_registers(const Role& role, int agent, const RolePlan& plan) {
+  bool signals = waits(role.agents[static_cast<std::size_t>(agent)].body);
+  if (!plan.fills(role, agent)) return signals ? kWaitingRegisters : kProducerRegisters;
+  return !signals && fills_vectors_alone(plan, role, agent) ? kCopyingRegisters : kFillingRegisters;
+}
+
+}  // namespace
+
 void budget_registers(const Role& role, int block, RolePlan& plan) {
   if (block <= 256) return;
   int few = 0;        // registers of the threads that need few
@@ -42,9 +62,7 @@ void budget_registers(const Role& role, int block, RolePlan& plan) {
   for (std::size_t i = 0; i < role.agents.size(); ++i) {
     int threads = plan.threads[i];
     if (role.agents[i].kind == AgentKind::kProducer) {
-      plan.registers[i] = plan.fills(role, static_cast<int>(i)) ? kFillingRegisters
-                          : waits(role.agents[i].body)          ? kWaitingRegisters
-                                                                : kProducerRegisters;
+      plan.registers[i] = few_registers(role, static_cast<int>(i), plan);
       few += threads * plan.registers[i];
     } else {
       computing += threads;

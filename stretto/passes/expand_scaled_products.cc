@@ -34,7 +34,7 @@ class Expander {
   void append_parts(const Op& op, Block& out) {
     auto in = [&](std::size_t i) { return op.operands[i]; };
     int zero = register_like(op.result), part = register_like(op.result),
-        scale = register_like(op.result);
+        scale = register_like(op.result), scaled = register_like(op.result);
     auto binary = [&](BinaryOp what, int result, int a, int b) {
       out.push_back({.code = OpCode::kBinary,
                      .result = result,
@@ -46,8 +46,9 @@ class Expander {
     out.push_back(
         {.code = OpCode::kDot, .result = part, .operands = {zero, in(1), in(2)}, .loc = op.loc});
     binary(BinaryOp::kMul, scale, in(3), in(4));
-    binary(BinaryOp::kMul, part, part, scale);
-    binary(BinaryOp::kAdd, op.result, in(0), part);
+    // Not in place: the next product into `part` would read what was written there.
+    binary(BinaryOp::kMul, scaled, part, scale);
+    binary(BinaryOp::kAdd, op.result, in(0), scaled);
   }
 
   Agent& agent_;

@@ -6,53 +6,11 @@
 #include <set>
 #include <vector>
 
+#include "stretto/passes/register_uses.h"
 #include "stretto/passes/substitute_vars.h"
 
 namespace stretto {
 namespace {
-
-// Registers that an operation, or one inside it, reads and writes.
-struct Uses {
-  std::set<int> reads, writes;
-  bool touches(const Uses& later) const {  // their order matters
-    auto meet = [](const std::set<int>& a, const std::set<int>& b) {
-      return std::any_of(a.begin(), a.end(), [&](int reg) { return b.count(reg) != 0; });
-    };
-    return meet(writes, later.reads) || meet(writes, later.writes) || meet(reads, later.writes);
-  }
-};
-
-void add_uses(const Op& op, Uses& uses) {
-  uses.reads.insert(op.operands.begin(), op.operands.end());
-  if (op.result >= 0) uses.writes.insert(op.result);
-  for (const Block& body : op.bodies) {
-    for (const Op& inner : body) add_uses(inner, uses);
-  }
-}
-
-// Nothing but values: may stand anywhere between the operations it depends on.
-bool is_pure(const Op& op) {
-  switch (op.code) {
-    case OpCode::kFill:
-    case OpCode::kIota:
-    case OpCode::kSplat:
-    case OpCode::kUnary:
-    case OpCode::kBinary:
-    case OpCode::kWhere:
-    case OpCode::kCast:
-    case OpCode::kTranspose:
-    case OpCode::kBroadcast:
-    case OpCode::kReduce:
-    case OpCode::kCopyValue:
-      return true;
-    case OpCode::kWhen:
-      return std::all_of(op.bodies.begin(), op.bodies.end(), [](const Block& body) {
-        return std::all_of(body.begin(), body.end(), is_pure);
-      });
-    default:
-      return false;
-  }
-}
 
 // The body of a loop, taken apart.
 struct Parts {
@@ -62,8 +20,6 @@ struct Parts {
   Block second;       // its slots and the product
   Block second_free;  // releases of its slots
 };
-
-bool is_await_all(const Op& op) { return op.code == OpCode::kAwait && op.exprs[0].is_const(0); }
 
 class LoopParts {
  public:
@@ -102,9 +58,7 @@ class LoopParts {
       bool view = op.code == OpCode::kTranspose && slots.count(op.operands[0]) != 0;
       if (op.code == OpCode::kPipeGet || view) slots.insert(op.result);
       if (view || op.code == OpCode::kDotAsync) continue;
-      Uses uses;
-      add_uses(op, uses);
-      for (int reg : uses.reads) {
+      for (int reg : uses_of(op).reads) {
         if (slots.count(reg) != 0) return false;
       }
     }
@@ -163,16 +117,12 @@ class LoopParts {
   }
 
   const Block& body_;
-  std::vector<Uses> uses_;  // by operation
+  std::vector<RegisterUses> uses_;  // by operation
   Parts parts_;
   std::size_t first_ = 0, second_ = 0;
   std::vector<std::size_t> early_at_, late_at_, second_at_;
   std::map<int, bool> is_slot_;  // registers of the second product that are slots
 };
-
-Op await(std::int64_t keep, const SourceLoc& loc) {
-  return {.code = OpCode::kAwait, .exprs = {keep}, .loc = loc};
-}
 
 // With the loop's counter replaced.
 Block at(Block block, const Op& loop, const Expr& counter, std::size_t num_vars) {

@@ -10,6 +10,7 @@
 #include "stretto/passes/overlap_products.h"
 #include "stretto/passes/resolve_tile_primitives.h"
 #include "stretto/passes/split_agents.h"
+#include "stretto/passes/stagger_products.h"
 #include "stretto/passes/take_turns.h"
 
 namespace stretto {
@@ -20,6 +21,7 @@ const std::vector<Pass>& schedule_pipeline() {
       {"expand_scaled_products", expand_scaled_products},
       {"split_agents", split_agents},
       {"overlap_products", overlap_products},
+      {"stagger_products", stagger_products},
       {"take_turns", take_turns},
   };
   return passes;

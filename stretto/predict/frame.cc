@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/proof/loop_fold.h"
 
 namespace stretto::predict {
 namespace {
@@ -227,7 +228,9 @@ void FrameBuilder::fold(const Op& loop, Frame& frame) {
     scope_->set(loop.var, begin + i);
     Frame once;
     for (const Op& op : loop.bodies[0]) add(op, once);
-    if (once.moves_pipes()) once.cost.num_steps += 1;
+    if (once.moves_pipes()) {
+      once.cost.num_steps += static_cast<double>(slots_of_iteration(loop.bodies[0]));
+    }
     std::int64_t upto = most == 2 ? (s == 0 ? std::max<std::int64_t>(trips - 1, 1) : trips)
                                   : (s + 1) * trips / samples;
     sum.add(once, static_cast<double>(upto - counted));

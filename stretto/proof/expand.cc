@@ -203,7 +203,8 @@ class Expander {
     if (shape.synchronises) {
       bool folds = pipe_loop_mode_ == PipeLoopMode::kFold && shape.piped && !state_.has_cells;
       std::int64_t trips = end.hi - begin.lo;
-      walk_around(o, begin.lo, end.hi, folds ? pipe_loops_.left_out(state_.tile, trips) : 0);
+      std::int64_t left_out = folds ? pipe_loops_.left_out(state_.tile, trips, shape.slots) : 0;
+      walk_around(o, begin.lo, end.hi, left_out);
     } else {
       state_.recorder.begin_fold(shape.ordered);
       if (shape.affine && !state_.has_cells) {

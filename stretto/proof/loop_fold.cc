@@ -1,6 +1,7 @@
 #include "stretto/proof/loop_fold.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "stretto/ir/op_info.h"
@@ -126,6 +127,16 @@ bool synchronises(const Block& block) {
   });
 }
 
+std::int64_t slots_of_iteration(const Block& body) {
+  std::map<int, std::int64_t> passed;
+  std::int64_t most = 1;
+  for (const Op& op : body) {
+    bool passes = op.code == OpCode::kPipePut || op.code == OpCode::kPipeGet;
+    if (passes) most = std::max(most, ++passed[op.symbol]);
+  }
+  return most;
+}
+
 const LoopShape& LoopShapes::of(const Op& op) {
   auto [it, is_new] = shapes_.try_emplace(&op);
   if (!is_new) return it->second;
@@ -134,6 +145,7 @@ const LoopShape& LoopShapes::of(const Op& op) {
   if (op.code != OpCode::kLoop) return shape;
   if (shape.synchronises) {
     shape.piped = is_piped(op, shape.conditions);
+    shape.slots = slots_of_iteration(op.bodies[0]);
     return shape;
   }
   std::set<int> read, written;

@@ -16,6 +16,7 @@ struct LoopShape {
   bool ordered = false;       // reads and writes the same tensor: boxes must keep their turn
   bool piped = false;         // affine, reads, passes slots of pipes, and nothing else
   std::vector<Expr> conditions;  // piped: on which it passes slots, comparisons
+  std::int64_t slots = 1;        // piped: of a pipe, that an iteration puts or gets
 };
 
 // Facts about loops and conditions, found once per operation.
@@ -28,6 +29,10 @@ class LoopShapes {
 };
 
 bool synchronises(const Block& block);
+
+// That one iteration puts or gets of the pipe which it moves most. Others follow, or the agents of
+// a worker are found not to leave out the same (pipe_loops.h).
+std::int64_t slots_of_iteration(const Block& body);
 
 // A box before masking, as the loop meets it: `origin` moves, `size` and `limit` do not.
 struct LooseBox {

@@ -2,27 +2,45 @@
 
 #include <algorithm>
 
+#include "stretto/proof/loop_fold.h"
+
 namespace stretto {
+
+namespace {
+
+std::int64_t most_slots(const Block& block) {
+  std::int64_t most = 1;
+  for (const Op& op : block) {
+    if (op.code == OpCode::kLoop) most = std::max(most, slots_of_iteration(op.bodies[0]));
+    for (const Block& body : op.bodies) most = std::max(most, most_slots(body));
+  }
+  return most;
+}
+
+}  // namespace
 
 void PipeLoops::start_worker(const Role& role) {
   std::int64_t slots = 0;
   for (const Pipe& pipe : role.pipes) slots = std::max<std::int64_t>(slots, pipe.num_slots);
-  walked_ = slots + 2;
+  step_ = 1;
+  for (const Agent& agent : role.agents) step_ = std::max(step_, most_slots(agent.body));
+  walked_ = slots + 2 * step_;
   entered_.clear();
   any_left_out_ = false;
 }
 
-std::int64_t PipeLoops::left_out(std::int64_t tile, std::int64_t trips) {
+std::int64_t PipeLoops::left_out(std::int64_t tile, std::int64_t trips, std::int64_t slots) {
+  std::int64_t passed = trips * slots;
   if (next_ == entered_.size()) {
-    entered_.push_back({tile, std::max<std::int64_t>(trips - walked_, 0)});
+    entered_.push_back({tile, std::max<std::int64_t>(passed - walked_, 0) / step_ * step_});
   }
   const Entered& e = entered_[next_++];
   any_left_out_ |= e.left_out > 0;
-  // One iteration of another agent may stand before or after its loop (overlap_products.h).
-  if (e.left_out > 0 && (e.tile != tile || trips - e.left_out < walked_ - 1)) {
-    throw UnevenPipeLoops{};
-  }
-  return e.left_out;
+  // An iteration of another agent may stand before or after its loop (overlap_products.h,
+  // stagger_products.h).
+  bool same = e.tile == tile && passed - e.left_out >= walked_ - step_ && e.left_out % slots == 0;
+  if (e.left_out > 0 && !same) throw UnevenPipeLoops{};
+  return e.left_out / slots;
 }
 
 }  // namespace stretto

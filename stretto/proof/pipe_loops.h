@@ -31,17 +31,19 @@ class PipeLoops {
   void start_agent() { next_ = 0; }
 
   // How many iterations the agent leaves out of its next loop over slots, which it enters in `tile`
-  // for `trips` iterations: what the first agent to come there has left out, if one has.
-  // UnevenPipeLoops where that was another tile's, or more than this loop has.
-  std::int64_t left_out(std::int64_t tile, std::int64_t trips);
+  // for `trips` iterations of so many `slots` each (stagger_products.h): as many slots as the first
+  // agent to come there has left out, if one has. UnevenPipeLoops where that was another tile's,
+  // or more than this loop has, or where no iteration ends.
+  std::int64_t left_out(std::int64_t tile, std::int64_t trips, std::int64_t slots = 1);
   bool any_left_out() const { return any_left_out_; }
 
  private:
   struct Entered {
-    std::int64_t tile, left_out;
+    std::int64_t tile, left_out;  // slots
   };
 
-  std::int64_t walked_ = 0;       // iterations at least
+  std::int64_t walked_ = 0;       // slots at least
+  std::int64_t step_ = 1;         // the most slots that an iteration of any agent passes
   std::vector<Entered> entered_;  // of the worker, in the order of every agent
   std::size_t next_ = 0;          // of the agent
   bool any_left_out_ = false;

@@ -135,7 +135,7 @@ void Linear::accumulate(Sums& sums, const GemmTile& tile, const Index& col, cons
   Value of_rows;  // [bm, 1]
   if (desc_.scaling == Scaling::kRowWise) of_rows = p_->load(rows.scale(0));
   p_->loop(begin, end, [&](const Index& step) {
-    Index k = step * tile.bk, at = k / kScaleBlock;
+    Index k = step * tile.bk, at = tile.bk == kScaleBlock ? step : k / kScaleBlock;
     std::vector<DotScales> scales;
     if (block) {
       Value of_step = p_->load(rows.scale(at));  // [bm, 1]; [1, 1] for each weight

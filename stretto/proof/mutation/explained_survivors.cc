@@ -22,8 +22,6 @@ constexpr const char* kBothStores =
 constexpr const char* kEveryTile = "the condition holds for every tile";
 constexpr const char* kOwnPart =
     "a rank's notify to itself is waited for by nobody: its own part never leaves its registers";
-constexpr const char* kReadBeforeAwait =
-    "the vector is read into registers before the await, which is for the product";
 constexpr const char* kRingReady =
     "'ready' adds nothing: a message has been all around the ring before a rank ends its launch";
 
@@ -31,8 +29,6 @@ constexpr const char* kRingReady =
 
 const std::vector<Explanation>& explanations() {
   static const std::vector<Explanation> all = {
-      {"@(gemm_fp8_block|gemm_rs_fp8) P=*", "release before await",
-       "gemm.consumer: pipe_release 'scale_b'", kReadBeforeAwait},
       {"@(gemm_ar|gemm_ar_fp8) P=*", "duplicate notify", "gemm@(|.consumer): notify 'arrived'",
        kOneArrival},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_reduce_ring|all_to_"

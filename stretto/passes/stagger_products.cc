@@ -1,0 +1,307 @@
+#include "stretto/passes/stagger_products.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "stretto/passes/register_uses.h"
+#include "stretto/passes/substitute_vars.h"
+
+namespace stretto {
+namespace {
+
+// Of a thread, for what two iterations hold; some 24 more are addresses and scales.
+constexpr std::int64_t kMostRegisters = 192;
+constexpr int kLeastSlots = 3;  // one that is multiplied, the next, and one that is being loaded
+
+// What of an iteration comes before its product is issued, the product being last, and after.
+struct Parts {
+  Block before, after;
+  std::set<int> own;    // registers that an iteration writes before it reads them
+  std::set<int> slots;  // those of them that stand for slots
+};
+
+class LoopParts {
+ public:
+  LoopParts(const Role& role, const Agent& agent, const Block& body)
+      : role_(role), agent_(agent), body_(body) {}
+
+  // Nothing where the loop does not have the form, or an order would change that matters.
+  std::optional<Parts> take() {
+    if (!divide() || !has_slots() || !find_own() || !order_holds() || !fits()) return std::nullopt;
+    return std::move(parts_);
+  }
+
+ private:
+  const ValueType& type(int reg) const { return agent_.values[static_cast<std::size_t>(reg)]; }
+  const Op& dot() const { return parts_.before.back(); }
+
+  // Slots of factors are released as soon as the product is complete, others at the end, so that
+  // what they hold may be read when it is needed.
+  bool divide() {
+    bool issued = false, awaited = false;
+    Block of_factors, others;
+    for (const Op& op : body_) {
+      if (op.code == OpCode::kDotAsync) {
+        if (std::exchange(issued, true)) return false;
+        parts_.before.push_back(op);
+      } else if (is_await_all(op)) {
+        if (!issued || std::exchange(awaited, true)) return false;
+      } else if (op.code == OpCode::kPipeRelease && issued && gets(parts_.before, op.symbol)) {
+        if (!awaited) return false;
+        of_factors.push_back(op);
+      } else if (op.code == OpCode::kPipeRelease && issued) {
+        others.push_back(op);
+      } else if (op.code == OpCode::kPipeGet || op.code == OpCode::kPipeRelease || is_pure(op)) {
+        (issued ? parts_.after : parts_.before).push_back(op);
+      } else {
+        return false;
+      }
+    }
+    parts_.after.insert(parts_.after.begin(), of_factors.begin(), of_factors.end());
+    parts_.after.insert(parts_.after.end(), others.begin(), others.end());
+    return awaited && size_bytes(type(dot().operands[1]).dtype) <= 2;
+  }
+
+  static bool gets(const Block& block, int pipe) {
+    return std::any_of(block.begin(), block.end(), [&](const Op& op) {
+      return op.code == OpCode::kPipeGet && op.symbol == pipe;
+    });
+  }
+
+  // Two iterations hold slots of a pipe that is got before the product.
+  bool has_slots() const {
+    return std::all_of(role_.pipes.begin(), role_.pipes.end(), [&](const Pipe& pipe) {
+      auto idx = static_cast<int>(&pipe - role_.pipes.data());
+      bool before = gets(parts_.before, idx), after = gets(parts_.after, idx);
+      return !(before && after) && (!before || pipe.num_slots >= kLeastSlots);
+    });
+  }
+
+  // False where something outside of the loop looks at such a register.
+  bool find_own() {
+    std::set<int> seen;
+    for (const Block* part : {&parts_.before, &parts_.after}) {
+      for (const Op& op : *part) {
+        RegisterUses uses = uses_of(op);
+        bool first = op.result >= 0 && seen.count(op.result) == 0 && op.bodies.empty() &&
+                     uses.reads.count(op.result) == 0;
+        if (first) parts_.own.insert(op.result);
+        if (op.result >= 0 && is_slot(op.result)) parts_.slots.insert(op.result);
+        seen.insert(uses.reads.begin(), uses.reads.end());
+        seen.insert(uses.writes.begin(), uses.writes.end());
+      }
+    }
+    RegisterUses outside;
+    add_outside(agent_.body, outside);
+    return std::none_of(parts_.own.begin(), parts_.own.end(), [&](int reg) {
+      return outside.reads.count(reg) != 0 || outside.writes.count(reg) != 0;
+    });
+  }
+
+  void add_outside(const Block& block, RegisterUses& uses) const {
+    if (&block == &body_) return;
+    for (const Op& op : block) {
+      uses.reads.insert(op.operands.begin(), op.operands.end());
+      if (op.result >= 0) uses.writes.insert(op.result);
+      for (const Block& inner : op.bodies) add_outside(inner, uses);
+    }
+  }
+
+  // What comes before the next product passes what comes after this one, and meets the product
+  // itself, which reads its factors until it is complete.
+  bool order_holds() const {
+    RegisterUses before, after, product = uses_of(dot());
+    for (std::size_t i = 0; i + 1 < parts_.before.size(); ++i) add_uses(parts_.before[i], before);
+    for (const Op& op : parts_.after) add_uses(op, after);
+    for (RegisterUses* uses : {&before, &after, &product}) {
+      for (auto* regs : {&uses->reads, &uses->writes}) {
+        std::erase_if(*regs, [&](int reg) { return parts_.own.count(reg) != 0; });
+      }
+    }
+    return !before.touches(after) && !before.touches(product) && !product.touches(before) &&
+           !product.touches(after) && !after.touches(product);
+  }
+
+  // Accumulators, sums, and two of what an iteration passes to its product or from it.
+  bool fits() const {
+    std::int64_t cells = 0;
+    std::set<int> tiles = {dot().result, dot().operands[0], dot().operands[1]};
+    for (const Op& op : parts_.after) {
+      if (op.result >= 0 && parts_.own.count(op.result) == 0) tiles.insert(op.result);
+    }
+    for (int reg : tiles) {
+      bool zero = reg == dot().operands[0] && reg != dot().result;
+      if (zero || is_slot(reg)) continue;
+      std::int64_t copies = parts_.own.count(reg) != 0 ? 2 : 1;
+      cells += copies * registers_of(type(reg));
+    }
+    return cells <= kMostRegisters;
+  }
+
+  bool is_slot(int reg) const {
+    return std::any_of(body_.begin(), body_.end(), [&](const Op& op) {
+      bool view = op.code == OpCode::kTranspose && op.result == reg;
+      return (op.code == OpCode::kPipeGet && op.result == reg) ||
+             (view && is_slot(op.operands[0]));
+    });
+  }
+
+  // As value_plan deals tiles out: 64 rows to a warpgroup, of which there are up to three.
+  std::int64_t registers_of(const ValueType& tile) const {
+    std::int64_t rows = std::max<std::int64_t>(tile.rows / role_.resource.cluster_size, 64);
+    std::int64_t warpgroups = rows > 128 && rows % 192 == 0 ? 3 : rows > 64 ? 2 : 1;
+    if (role_.resource.num_consumers > 1) warpgroups = 1;
+    std::int64_t bytes = rows * tile.cols * static_cast<std::int64_t>(size_bytes(tile.dtype));
+    return ceil_div(bytes, 4 * 128 * warpgroups);
+  }
+
+  const Role& role_;
+  const Agent& agent_;
+  const Block& body_;
+  Parts parts_;
+};
+
+// Products that are issued one after the other before the last is awaited. The assembler gives up
+// where one is still under way when the next round of a loop begins, unless nobody but products
+// reads it; so every round ends with none, and is made long.
+constexpr std::int64_t kMostTogether = 8, kLeastTogether = 4;
+
+// How many of so many iterations a round takes.
+std::int64_t together(const Expr& trips) {
+  if (!trips.is_const()) return kMostTogether;
+  if (trips.const_value() < kMostTogether) return trips.const_value();
+  for (std::int64_t n = kMostTogether; n >= kLeastTogether; --n) {
+    if (trips.const_value() % n == 0) return n;
+  }
+  return kMostTogether;
+}
+
+class Staggerer {
+ public:
+  Staggerer(Program& program, const Role& role, Agent& agent)
+      : program_(program), role_(role), agent_(agent) {}
+
+  void run() { stagger(agent_.body); }
+
+ private:
+  void stagger(Block& block) {
+    Block out;
+    for (Op& op : block) {
+      std::optional<Parts> parts;
+      if (op.code == OpCode::kLoop && together(op.exprs[1] - op.exprs[0]) > 1) {
+        parts = LoopParts(role_, agent_, op.bodies[0]).take();
+      }
+      if (parts) {
+        append_pipelined(op, *parts, out);
+        continue;
+      }
+      for (Block& body : op.bodies) stagger(body);
+      out.push_back(std::move(op));
+    }
+    block = std::move(out);
+  }
+
+  // Registers of iteration `n` of a round: values alternate, slots have a name each.
+  void choose_registers(const Parts& parts, std::int64_t n) {
+    now_.clear();
+    for (int reg : parts.own) {
+      std::int64_t set = parts.slots.count(reg) != 0 ? n : n % 2;
+      if (set == 0) continue;
+      auto [entry, added] = copies_.try_emplace({reg, set}, static_cast<int>(agent_.values.size()));
+      if (added) agent_.values.push_back(ValueType(agent_.values[static_cast<std::size_t>(reg)]));
+      now_[reg] = entry->second;
+    }
+  }
+
+  // `part` of iteration `n` of the round that begins with iteration `first`.
+  void append(Block& out, const Parts& parts, const Block& part, const Op& loop, const Expr& first,
+              std::int64_t n) {
+    choose_registers(parts, n);
+    Block copy = part;
+    std::vector<Expr> replacement(program_.vars.size());
+    replacement[static_cast<std::size_t>(loop.var)] = first + n;
+    substitute_vars(copy, replacement);
+    rename(copy);
+    out.insert(out.end(), copy.begin(), copy.end());
+  }
+
+  void rename(Block& block) const {
+    auto now = [&](int& reg) {
+      auto found = now_.find(reg);
+      if (found != now_.end()) reg = found->second;
+    };
+    for (Op& op : block) {
+      if (op.result >= 0) now(op.result);
+      for (int& reg : op.operands) now(reg);
+      for (Block& body : op.bodies) rename(body);
+    }
+  }
+
+  void append_round(Block& out, const Parts& parts, const Op& loop, const Expr& first,
+                    std::int64_t num) {
+    for (std::int64_t n = 0; n < num; ++n) {
+      append(out, parts, parts.before, loop, first, n);
+      if (n == 0) continue;
+      out.push_back(await(1, loop.loc));
+      append(out, parts, parts.after, loop, first, n - 1);
+    }
+    out.push_back(await(0, loop.loc));
+    append(out, parts, parts.after, loop, first, num - 1);
+  }
+
+  void append_pipelined(const Op& loop, const Parts& parts, Block& out) {
+    copies_.clear();
+    const Expr &begin = loop.exprs[0], trips = loop.exprs[1] - begin;
+    const std::int64_t num = together(trips);
+    Expr rounds = max(trips, 0) / num;
+    Op round = loop;
+    round.exprs = {0, rounds};
+    round.bodies[0].clear();
+    append_round(round.bodies[0], parts, loop, begin + Expr::var(loop.var) * num, num);
+    out.push_back(std::move(round));
+    Expr left = begin + rounds * num;
+    if (!trips.is_const()) {
+      out.push_back(rest(loop, left));
+    } else if (trips.const_value() % num != 0) {
+      append_round(out, parts, loop, left, trips.const_value() % num);
+    }
+  }
+
+  // The loop from `begin` on, as it was.
+  Op rest(const Op& loop, const Expr& begin) {
+    Op out = loop;
+    out.exprs[0] = begin;
+    Var var = program_.vars[static_cast<std::size_t>(loop.var)];
+    var.name += "_rest";
+    out.var = static_cast<int>(program_.vars.size());
+    program_.vars.push_back(std::move(var));
+    std::vector<Expr> replacement(program_.vars.size());
+    replacement[static_cast<std::size_t>(loop.var)] = Expr::var(out.var);
+    substitute_vars(out.bodies[0], replacement);
+    return out;
+  }
+
+  Program& program_;
+  const Role& role_;
+  Agent& agent_;
+  std::map<std::pair<int, std::int64_t>, int> copies_;  // by register and set
+  std::map<int, int> now_;  // of the iteration that is being written, by the loop's register
+};
+
+}  // namespace
+
+Program stagger_products(Program program) {
+  for (Role& role : program.roles) {
+    for (Agent& agent : role.agents) {
+      if (agent.kind != AgentKind::kConsumer) continue;
+      Staggerer(program, role, agent).run();
+    }
+  }
+  return program;
+}
+
+}  // namespace stretto

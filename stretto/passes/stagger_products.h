@@ -1,0 +1,22 @@
+// Software pipelining of loops with one product that the threads have work for: a factor that they
+// make in registers, or a result of the iteration's own that they take further. The product of the
+// next iteration is issued before that of this one is awaited, so that the tensor core goes on
+// while the threads compute.
+//
+//   make(i); dot(i); use(i)   becomes   make(i + 1); dot(i + 1); await dot(i); use(i)
+//
+// Two iterations are under way at a time, so the loop takes several in a round: registers that an
+// iteration writes before it reads them have a second set for every other one, while sums that pass
+// from one to the next stay where they are. What is left of the loop after whole rounds follows as
+// it was. It stands after split_agents, which made products asynchronous and keeps those in flight
+// that need no such registers, and after overlap_products, which has loops with two products.
+#pragma once
+
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+// Products of 32-bit factors stay, as do loops whose registers would not hold two iterations.
+Program stagger_products(Program program);
+
+}  // namespace stretto

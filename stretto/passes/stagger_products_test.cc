@@ -1,0 +1,155 @@
+// Products that are issued before the last one is awaited: the same bits as one after the other,
+// for every number of iterations, and nothing that the proof would let pass when it is taken away.
+// A user who loses this gets sums with products missing or counted twice.
+#include "stretto/passes/stagger_products.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "stretto/base/test_seed.h"
+#include "stretto/executor/program_runner.h"
+#include "stretto/ir/printer.h"
+#include "stretto/lang/program_builder.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/proof/prove.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kRows = 8, kCols = 8, kStep = 8, kMostSteps = 21;
+
+enum class Work { kScale, kWeigh, kPeak };
+
+// c = a * b^T in steps, `steps` of them where it is not 0, else as many as a launch says. Scaled
+// after each product, or a factor weighed before it; or with what is left of the sum after each
+// step kept as well, which has to stay one after the other.
+Program product(Work work, int num_stages, std::int64_t steps, int tiles = 2) {
+  ProgramBuilder p("product", 1);
+  Index count = steps != 0 ? Index(steps) : p.extent("steps", kMostSteps);
+  auto a = p.input("a", DType::kBF16, {kRows * tiles, kMostSteps * kStep});
+  auto b = p.input("b", DType::kBF16, {kCols, kMostSteps * kStep});
+  auto u = p.input("u", DType::kF32, {kRows * tiles, kMostSteps});
+  auto w = p.input("w", DType::kBF16, {1, kMostSteps * kStep});
+  auto c = p.output("c", DType::kF32, {kRows * tiles, kCols});
+  p.role("multiply", Resource::sms(1).pipelined(num_stages), p.grid(c, kRows, kCols),
+         [&](const Tile& t) {
+           Value acc = p.zeros(DType::kF32, kRows, kCols), peak = p.zeros(DType::kF32, kRows, 1);
+           p.loop(count, [&](const Index& i) {
+             Value rows = p.load(a.tile({t.row, i * kStep}, kRows, kStep));
+             Value cols = p.load(b.tile({0, i * kStep}, kCols, kStep)).T();
+             if (work == Work::kScale) {
+               Value scale = p.load(u.tile({t.row, i}, kRows, 1));
+               acc = acc + dot(p.zeros(DType::kF32, kRows, kCols), rows, cols) * scale;
+             } else {
+               Value weight = p.load(w.tile({0, i * kStep}, 1, kStep));
+               acc = dot(acc, rows * weight, cols);
+             }
+             if (work == Work::kPeak) peak = maximum(peak, row_max(acc));
+           });
+           p.store(c.tile({t.row, 0}, kRows, kCols), work == Work::kPeak ? acc + peak : acc);
+         });
+  return p.finish();
+}
+
+std::shared_ptr<const Program> scheduled(Program program) {
+  return std::make_shared<const Program>(run_pipeline(std::move(program)));
+}
+
+bool overlaps(const Program& program) {
+  std::function<bool(const Block&)> any = [&](const Block& block) {
+    for (const Op& op : block) {
+      if (op.code == OpCode::kAwait && op.exprs[0].is_const(1)) return true;
+      for (const Block& body : op.bodies) {
+        if (any(body)) return true;
+      }
+    }
+    return false;
+  };
+  return any(program.roles[0].agents.back().body);
+}
+
+class StaggerProducts : public testing::Test {
+ protected:
+  // Whole ones, so that sums are exact in any order.
+  Doubles numbers(std::int64_t n) {
+    Doubles v(static_cast<std::size_t>(n));
+    for (double& x : v) x = static_cast<double>(random_() % 9) - 4;
+    return v;
+  }
+  Doubles run(const std::shared_ptr<const Program>& program,
+              const std::map<std::string, Doubles>& inputs, std::int64_t steps) {
+    Doubles c;
+    World world({.size = 1});
+    run_program(world, program, [&](Rank&, Instance& instance, RankArguments& arguments) {
+      for (const auto& [name, values] : inputs) arguments.set(name, values);
+      if (program->find_var("steps") >= 0) arguments.args.extents = {steps};
+      for (int e = 0; e < 2; ++e) instance.launch(arguments.args);
+      c = arguments.get("c");
+    });
+    return c;
+  }
+
+  std::uint64_t seed_ = test_seed();
+  std::mt19937_64 random_{seed_};
+  testing::ScopedTrace trace_{__FILE__, __LINE__, "STRETTO_SEED=" + std::to_string(seed_)};
+};
+
+TEST_F(StaggerProducts, TheBitsAreThoseOfOneAfterTheOther) {
+  std::map<std::string, Doubles> inputs = {{"a", numbers(2 * kRows * kMostSteps * kStep)},
+                                           {"b", numbers(kCols * kMostSteps * kStep)},
+                                           {"u", numbers(2 * kRows * kMostSteps)},
+                                           {"w", numbers(kMostSteps * kStep)}};
+  for (Work work : {Work::kScale, Work::kWeigh, Work::kPeak}) {
+    auto whole = scheduled(product(work, 0, 0)), split = scheduled(product(work, 3, 0));
+    EXPECT_EQ(overlaps(*split), work != Work::kPeak) << print(*split);
+    for (std::int64_t steps = 0; steps <= kMostSteps; ++steps) {
+      Doubles want = run(whole, inputs, steps);
+      EXPECT_EQ(run(split, inputs, steps), want) << print(*split);
+      if (steps == 0) continue;
+      auto known = scheduled(product(work, 3, steps));
+      EXPECT_EQ(overlaps(*known), work != Work::kPeak && steps > 1) << print(*known);
+      EXPECT_EQ(run(known, inputs, steps), want) << print(*known);
+    }
+  }
+}
+
+TEST_F(StaggerProducts, NeedsASlotMore) {
+  EXPECT_FALSE(overlaps(*scheduled(product(Work::kScale, 2, 8))));
+  EXPECT_TRUE(overlaps(*scheduled(product(Work::kScale, 3, 8))));
+}
+
+TEST_F(StaggerProducts, IsProvedAndMissesWhatIsTakenAway) {
+  for (Work work : {Work::kScale, Work::kWeigh}) {
+    for (std::int64_t steps : {std::int64_t{0}, std::int64_t{13}, kMostSteps}) {
+      ProofResult whole = prove(*scheduled(product(work, 3, steps)));
+      EXPECT_TRUE(whole.proved) << whole.report;
+    }
+    const Program program = *scheduled(product(work, 3, 19));
+    int deleted = 0;
+    for (bool any = true; any; ++deleted) {
+      Program edited = program;
+      int seen = 0;
+      std::string what;
+      std::function<void(Block&)> visit = [&](Block& block) {
+        for (std::size_t i = 0; i < block.size() && what.empty(); ++i) {
+          bool edge = block[i].code == OpCode::kPipeRelease || block[i].code == OpCode::kAwait;
+          if (edge && seen++ == deleted) {
+            what = print_op(program, nullptr, block[i]);
+            block.erase(block.begin() + static_cast<std::ptrdiff_t>(i));
+            return;
+          }
+          for (Block& body : block[i].bodies) visit(body);
+        }
+      };
+      visit(edited.roles[0].agents.back().body);
+      any = !what.empty();
+      EXPECT_NE(prove(edited).proved, any) << "without " << what << " (" << deleted << ")";
+    }
+    EXPECT_GT(deleted, 30);
+  }
+}
+
+}  // namespace
+}  // namespace stretto
