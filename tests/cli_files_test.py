@@ -1,11 +1,14 @@
-"""Program files that take their sizes from the command line, and that do the work of an operator. Usage:
-cli_files_test.py PATH_OF_STRETTO [unittest arguments], from the root of the repository."""
+"""What is proved from the command line, and program files: those that take their sizes from there, and those that
+do the work of an operator. Usage: cli_files_test.py PATH_OF_STRETTO [unittest arguments], from the root of the
+repository."""
 
 import json
 
 import cli_case
 from cli_case import DATA, ROOT, run, CliCase
 
+PROVE_KEYS = ["programs", "proved", "rejected", "mutants", "mutants_rejected", "survivors",
+              "seconds"]
 PROGRAM = ROOT / "examples/demo_ag_gemm/ag_gemm.cc"
 SIZES = ["--m", 104, "--n", 90, "--k", 50]
 TELLS_SHAPE = """#include <stdexcept>
@@ -17,6 +20,89 @@ stretto::Program stretto_program(const stretto::ProgramShape& s) {
   throw std::runtime_error(told + " " + stretto::name(s.dtype));
 }
 """
+
+
+class ProveTest(CliCase):
+    def test_operator(self):
+        got = self.json_of("prove", "ag_gemm", "--ranks", "2..3", keys=PROVE_KEYS)
+        self.assertGreater(got["programs"], 1)
+        self.assertEqual((got["proved"], got["rejected"]), (got["programs"], 0))
+        self.assertEqual((got["mutants"], got["survivors"]), (0, []))
+        progress = self.good("prove", "ag_gemm", "--ranks", 2, "--json").stderr.decode()
+        self.assertRegex(progress, r"^(ag_gemm .*P=2.*: proved \(.* s\)\n)+$")
+        same = self.json_of("prove", "ag_gemm", keys=PROVE_KEYS, env={"STRETTO_PROVE_RANKS": "2"})
+        self.assertLess(same["programs"], got["programs"])
+
+    def test_deleted_wait_is_rejected_at_both_lines(self):
+        source = (DATA / "broken_wait.cc").read_text().splitlines()
+        put = next(i for i, line in enumerate(source, 1) if "p.put_signal" in line)
+        load = next(i for i, line in enumerate(source, 1) if "inbox.tile" in line and "load" in line)
+        done = run("prove", DATA / "broken_wait.cc", "--ranks", "2..3", "--json")
+        self.assertEqual(done.returncode, 1, done.stderr.decode())
+        got = json.loads(done.stdout)
+        self.assertEqual(sorted(got), sorted(PROVE_KEYS))
+        self.assertEqual((got["programs"], got["proved"], got["rejected"]), (2, 0, 2))
+        for line in (put, load):
+            self.assertIn(f"broken_wait.cc:{line}", done.stderr.decode())
+        self.refused("bench", DATA / "broken_wait.cc", code=1, lines=None, says="broken_wait.cc")
+
+    def test_kept_wait_is_proved_and_runs(self):
+        kept = DATA / "kept_wait.cc"
+        got = self.json_of("prove", kept, "--ranks", "1..3", keys=PROVE_KEYS)
+        self.assertEqual(got["proved"], 3)
+        out = self.tmp / "timeline.json"
+        self.good("trace", kept, "--ranks", 3, "-o", out)
+        self.assertTrue(json.loads(out.read_text())["traceEvents"])
+        mutated = self.json_of("prove", kept, "--ranks", "2", "--mutants", keys=PROVE_KEYS)
+        self.assertGreater(mutated["mutants"], 0)
+        self.assertEqual(mutated["mutants"], mutated["mutants_rejected"] + len(mutated["survivors"]))
+
+    def test_ir_text_goes_round(self):
+        for emit in ("tile-ir", "schedule-ir"):
+            text = self.good("explain", "gemm_rs", "--ranks", 3, "--emit", emit).stdout
+            file = self.tmp / f"{emit}.ir"
+            file.write_bytes(text)
+            got = self.json_of("prove", file, keys=PROVE_KEYS)
+            self.assertEqual((got["programs"], got["proved"]), (1, 1))
+            again = self.good("explain", file, "--emit", emit).stdout
+            self.assertEqual(again, text)
+
+    def test_bad_program_files(self):
+        def refuse(name, text, *says, lines=1):
+            file = self.tmp / name
+            file.write_text(text)
+            return self.refused("prove", file, "--ranks", "2", says=[name, *says], lines=lines)
+
+        refuse("junk.ir", "progrm x", ":1:1")
+        refuse("empty.ir", "")
+        refuse("nothing.cc", "int x;\n", "stretto_program")
+        refuse("wrong.cc", "int x = y;\n", "does not compile", "wrong.cc:1", lines=None)
+        refuse("throws.cc", '#include "stretto/lang/program_builder.h"\n#include <stdexcept>\n'
+               "stretto::Program stretto_program(int) { throw std::runtime_error(\"out of ideas\"); }\n",
+               "out of ideas")
+        refuse("misused.cc", '#include "stretto/lang/program_builder.h"\n'
+               "stretto::Program stretto_program(int world_size) {\n"
+               '  stretto::ProgramBuilder p("misused", world_size);\n'
+               '  p.input("a", stretto::DType::kF32, {4, 4}); p.signal("s", -3);\n'
+               "  return p.finish();\n}\n", "misused.cc:4")
+        self.refused("prove", self.tmp, says=str(self.tmp))
+        self.refused("prove", "no_such_operator", says=["no_such_operator", "ag_gemm"])
+        self.refused("prove", DATA / "kept_wait.cc", env={"STRETTO_CACHE_DIR": "/proc/nowhere"},
+                     says="STRETTO_CACHE_DIR")
+
+    def test_headers_of_a_program_are_not_forgotten(self):
+        file, header = self.tmp / "program.cc", self.tmp / "wait.h"
+        file.write_text((DATA / "broken_wait.cc").read_text().replace(
+            "// The wait", '#include "wait.h"\n    // The wait'))
+        header.write_text("p.wait(sent, left);\n")
+        self.good("prove", file, "--ranks", 2)
+        header.write_text("\n")
+        self.assertEqual(run("prove", file, "--ranks", 2).returncode, 1)
+
+    def test_bad_ranks(self):
+        for ranks in ("0", "65", "3..2", "a..b", "1..", "", "-1", "1..99999999999"):
+            self.refused("prove", "gemm", "--ranks=" + ranks, says="--ranks")
+        self.refused("prove", says="--all")
 
 
 class SizesTest(CliCase):
