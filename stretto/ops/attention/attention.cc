@@ -4,18 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/attention/online_softmax.h"
 
 namespace stretto {
 namespace {
-
-// Finite, so that a row whose whole block is masked gives exp(0) of weights that a later block
-// scales to zero; a power of two, so that its product with the scale is exact and their difference
-// 0.
-constexpr double kMasked = -0x1p100;
 
 void check(const AttentionDesc& d, const AttentionConfig& c) {
   auto need = [](bool ok, const char* field, std::int64_t value, const char* what) {
@@ -53,6 +48,10 @@ Value norm_head(const AttentionDesc& d, const Value& lo, const Value& hi) {
 }
 
 }  // namespace
+
+double score_scale(const AttentionDesc& d) {
+  return d.scale > 0 ? d.scale : 1 / std::sqrt(static_cast<double>(d.head_dim));
+}
 
 int HeadSplit::first_head(int rank) const { return std::min(rank * heads_per_rank, num_heads); }
 int HeadSplit::num_heads_of(int rank) const {
@@ -144,7 +143,6 @@ Program rope(const AttentionDesc& d, const AttentionConfig& cfg) {
 Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
   check(d, cfg);
   HeadSplit split = split_heads(d);
-  double scale = d.scale > 0 ? d.scale : 1 / std::sqrt(static_cast<double>(d.head_dim));
   std::int64_t bm = cfg.tile_rows, bn = cfg.tile_kv;
   ProgramBuilder p("attention", d.world_size);
   Index m = p.extent("m", d.m);
@@ -155,6 +153,8 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
   TensorRef v_cache =
       p.state("v_cache", d.dtype, {split.kv_heads_per_rank, d.max_tokens, d.head_dim});
   TensorRef out = p.output("out", d.dtype, {m, split.heads_per_rank * d.head_dim});
+  TensorRef lse;
+  if (d.lse) lse = p.output("lse", DType::kF32, {split.heads_per_rank, m});
 
   // One tile: a block of query rows of one head. Long rows first, so that no worker is left with
   // one at the end; the heads of a group before the next group, so that their keys stay in the
@@ -177,10 +177,8 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
             d.window > 0 ? begin_block : p.let("full", (d.causal ? past + first + 1 : end) / bn);
         Value query = p.load(q.tile({first, head * d.head_dim}, bm, d.head_dim));
         Value row = p.iota_rows(past + first, bm);  // [bm, 1] position of each query
-        Value peak = p.full(DType::kF32, bm, 1, kMasked);
-        Value weight = p.zeros(DType::kF32, bm, 1);
-        Value acc = p.zeros(DType::kF32, bm, d.head_dim);
-        double log2_scale = scale * std::numbers::log2e;
+        OnlineSoftmax softmax(
+            p, {.dtype = d.dtype, .rows = bm, .head_dim = d.head_dim, .scale = score_scale(d)});
         p.loop(begin / bn, ceil_div(end, bn), [&](const Index& j) {
           auto block = [&](const TensorRef& cache) {
             return cache.tile({kv, j * bn, 0}, bn, d.head_dim).until_row(end);
@@ -191,25 +189,23 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
             Value col = p.iota_cols(j * bn, bn);
             Value seen = d.causal ? col <= row : col < p.splat(DType::kI32, end);
             if (d.window > 0) seen = seen && (col > row - d.window);
-            scores = where(seen, scores, p.full(DType::kF32, 1, 1, kMasked));
+            scores = where(seen, scores, p.full(DType::kF32, 1, 1, kMaskedScore));
           });
-          Value new_peak = maximum(peak, row_max(scores));
-          Value scaled_peak = new_peak * log2_scale;
-          Value shrink = exp2(peak * log2_scale - scaled_peak);
-          Value probabilities = exp2(scores * log2_scale - scaled_peak);
-          weight = weight * shrink + row_sum(probabilities);
-          acc = dot(acc * shrink, cast(probabilities, d.dtype), p.load(block(v_cache)));
-          peak = new_peak;
+          softmax.add(scores, block(v_cache));
         });
-        p.store(out.tile({first, head * d.head_dim}, bm, d.head_dim), cast(acc / weight, d.dtype));
+        p.store(out.tile({first, head * d.head_dim}, bm, d.head_dim),
+                cast(softmax.mean(), d.dtype));
+        if (d.lse) {
+          p.store(lse.tile({head, first}, bm, 1).rows_along(1).cols_along(0), softmax.lse());
+        }
       });
   return p.finish();
 }
 
 std::string to_string(const AttentionDesc& d) {
-  return fmt::format("m={} cache={} heads={}/{} dim={} window={}{} {} P={}", d.m, d.max_tokens,
+  return fmt::format("m={} cache={} heads={}/{} dim={} window={}{}{} {} P={}", d.m, d.max_tokens,
                      d.num_heads, d.num_kv_heads, d.head_dim, d.window, d.causal ? "" : " full",
-                     short_name(d.dtype), d.world_size);
+                     d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
 }
 
 AttentionConfig default_config(const AttentionDesc& d) {

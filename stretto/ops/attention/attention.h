@@ -27,6 +27,7 @@ struct AttentionDesc {
       0;                   // sliding window: the last `window` tokens, the own one included; 0: all
   bool causal = true;      // false: every token sees all past + m; not together with a window
   double scale = 0;        // 0: 1 / sqrt(head_dim)
+  bool lse = false;        // attention() also returns the logarithm of each row's sum of weights
   bool head_norm = false;  // RMSNorm of each query and key head before rotation (Qwen3)
   double norm_eps = 1e-6;
   int world_size = 1;
@@ -54,6 +55,8 @@ struct HeadSplit {
 };
 HeadSplit split_heads(const AttentionDesc& desc);
 
+double score_scale(const AttentionDesc& desc);  // what scores are multiplied by
+
 std::string to_string(const AttentionDesc& desc);
 AttentionConfig default_config(const AttentionDesc& desc);
 
@@ -64,7 +67,8 @@ AttentionConfig default_config(const AttentionDesc& desc);
 // With head_norm also q_norm, k_norm [1, head_dim].
 Program rope(const AttentionDesc& desc, const AttentionConfig& config);
 // q [m, Hq * head_dim], k_cache, v_cache [Hkv, max_tokens, head_dim] -> out [m, Hq * head_dim].
-// Softmax online over blocks of the cache (FlashAttention, Dao et al. 2022, algorithm 1), fp32.
+// Softmax online over blocks of the cache (online_softmax.h). With lse also lse [Hq, m] f32: of each
+// row, the natural logarithm of the sum of exp(scale * score).
 Program attention(const AttentionDesc& desc, const AttentionConfig& config);
 
 OperatorInfo rope_info();

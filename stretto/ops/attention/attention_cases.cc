@@ -23,15 +23,21 @@ AttentionDesc desc_of(const OpShape& s) {
   d.num_kv_heads = 3;
   d.window = d.max_tokens % 2 == 1 ? d.max_tokens / 3 + 1 : 0;  // odd caches test the window
   d.head_norm = d.head_dim % 4 == 2;
+  d.lse = d.m % 2 == 1;
   return d;
 }
 
-// Tiles for two warpgroups where the tensor core takes the head size.
+// Tiles for two warpgroups where the tensor core takes the head size. Of keys and values as many
+// rows as shared memory holds twice beside two tiles of queries, and registers beside the sums.
 AttentionConfig gpu_attention(const AttentionDesc& d) {
   bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 16 == 0 && d.head_dim <= 256;
   std::int64_t heads = split_heads(d).heads_per_rank;
-  AttentionConfig c{.tile_rows = matrix ? 128 : 16, .tile_kv = matrix ? 128 : 32};
-  if (matrix) c.num_stages = 2;
+  AttentionConfig c{.tile_rows = 16, .tile_kv = 32};
+  if (matrix) {
+    c.tile_rows = 128;
+    c.tile_kv = d.head_dim <= 128 ? 128 : d.head_dim <= 192 ? 64 : 32;
+    c.num_stages = 2;
+  }
   std::int64_t tiles = ceil_div(d.m, c.tile_rows) * heads;
   c.num_workers = gpu_workers(tiles);
   return c;
@@ -146,8 +152,13 @@ OpCase rope_case(const OpShape& shape, std::uint64_t seed) {
   return std::move(a.c);
 }
 
+struct Attended {
+  Values out;
+  double lse;
+};
+
 // What one query head of one token makes of the cache as it stands after this launch.
-Values attended(const AttentionCase& a, int rank, std::int64_t token, std::int64_t h,
+Attended attended(const AttentionCase& a, int rank, std::int64_t token, std::int64_t h,
                 const Values& query, const Values& keys, const Values& values) {
   const AttentionDesc& d = a.d;
   auto num_q = static_cast<std::int64_t>(a.split.heads_per_rank);
@@ -175,7 +186,7 @@ Values attended(const AttentionCase& a, int rank, std::int64_t token, std::int64
     }
     out.push_back(sum / total);
   }
-  return out;
+  return {std::move(out), std::log(total)};
 }
 
 OpCase attention_case(const OpShape& shape, std::uint64_t seed) {
@@ -188,9 +199,10 @@ OpCase attention_case(const OpShape& shape, std::uint64_t seed) {
       for (std::int64_t h = 0; h < num_q; ++h) {
         auto at = (token * num_q + h) * d.head_dim;
         auto q = a.in(r, "q").begin() + at;
-        Values out = attended(a, static_cast<int>(r), token, h, Values(q, q + d.head_dim),
-                              a.in(r, "k_cache"), a.in(r, "v_cache"));
-        std::copy(out.begin(), out.end(), a.out(r, "out").begin() + at);
+        Attended want = attended(a, static_cast<int>(r), token, h, Values(q, q + d.head_dim),
+                                 a.in(r, "k_cache"), a.in(r, "v_cache"));
+        std::copy(want.out.begin(), want.out.end(), a.out(r, "out").begin() + at);
+        if (d.lse) a.out(r, "lse")[static_cast<std::size_t>(h * d.m + token)] = want.lse;
       }
     }
   }
@@ -229,7 +241,8 @@ OpCase decode_attention_case(const OpShape& shape, std::uint64_t seed) {
       std::copy(v, v + d.head_dim, values.begin() + at);
     }
     for (std::int64_t h = 0; h < num_q; ++h) {
-      Values out = attended(a, static_cast<int>(r), 0, h, rounded_head(h, "q_norm"), keys, values);
+      Values out =
+          attended(a, static_cast<int>(r), 0, h, rounded_head(h, "q_norm"), keys, values).out;
       std::copy(out.begin(), out.end(), a.out(r, "out").begin() + h * d.head_dim);
     }
   }

@@ -3,17 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numbers>
 #include <numeric>
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/attention/online_softmax.h"
 
 namespace stretto {
 namespace {
-
-constexpr double kMasked = -0x1p100;  // as attention.cc says
 
 // Query heads of a tile: they share a KV head on every rank, and there are no padding heads among
 // real ones.
@@ -136,11 +134,9 @@ class DecodeAttention {
     Index from = p_.let("from", first_step + min(run * per_run, steps));
     Index to = p_.let("to", first_step + min((run + 1) * per_run, steps));
 
-    double scale = log2_scale();
     Halves query = rotated(head, rows_, head + heads_, q_norm_);
-    Value peak = p_.full(DType::kF32, rows_, 1, kMasked);
-    Value weight = p_.zeros(DType::kF32, rows_, 1);
-    Value acc = p_.zeros(DType::kF32, rows_, d_.head_dim);
+    OnlineSoftmax softmax(
+        p_, {.dtype = d_.dtype, .rows = rows_, .head_dim = d_.head_dim, .scale = score_scale(d_)});
     p_.loop(from, to, [&](const Index& j) {
       auto block_of = [&](const TensorRef& cache, std::int64_t col, std::int64_t cols) {
         return cache.tile({kv, j * bn, col}, bn, cols).until_row(past_);
@@ -151,22 +147,15 @@ class DecodeAttention {
       Value col = p_.iota_cols(j * bn, bn);
       Value seen = col < p_.splat(DType::kI32, past_);
       if (d_.window > 0) seen = seen && !(col < p_.splat(DType::kI32, begin));
-      scores = where(seen, scores, p_.full(DType::kF32, 1, 1, kMasked));
-      Value new_peak = maximum(peak, row_max(scores));
-      Value scaled_peak = new_peak * scale;
-      Value shrink = exp2(peak * scale - scaled_peak);
-      Value probabilities = exp2(scores * scale - scaled_peak);
-      weight = weight * shrink + row_sum(probabilities);
-      acc = dot(acc * shrink, cast(probabilities, d_.dtype),
-                p_.load(block_of(v_cache_, 0, d_.head_dim)));
-      peak = new_peak;
+      scores = where(seen, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
+      softmax.add(scores, block_of(v_cache_, 0, d_.head_dim));
     });
     auto part = [&](const TensorRef& buffer, std::int64_t cols) {
       return buffer.tile({head, run, 0}, rows_, cols).rows_along(0).until_row(head + heads_);
     };
-    p_.store(part(sums_, d_.head_dim), acc);
-    p_.store(part(peaks_, 1), peak * scale);
-    p_.store(part(weights_, 1), weight);
+    p_.store(part(sums_, d_.head_dim), softmax.sum());
+    p_.store(part(peaks_, 1), softmax.log2_peak());
+    p_.store(part(weights_, 1), softmax.weight());
   }
 
   void append(const Index& kv, const Halves& key, const Value& value) {
@@ -186,7 +175,7 @@ class DecodeAttention {
       return rotated(num_q_ + kv_head, 1, num_q_ + kv_head + 1, k_norm_);
     };
     auto wide = [](const Value& v) { return cast(v, DType::kF32); };
-    Value own_peak = p_.full(DType::kF32, 1, 1, kMasked);
+    Value own_peak = p_.full(DType::kF32, 1, 1, kMaskedScore);
     Value own = p_.zeros(DType::kF32, 1, d_.head_dim);
     p_.when(m_ > 0, [&] {
       Halves query = rotated(head, 1, head + 1, q_norm_), key = new_key(kv);
@@ -209,10 +198,7 @@ class DecodeAttention {
     });
   }
 
-  double log2_scale() const {
-    double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
-    return scale * std::numbers::log2e;
-  }
+  double log2_scale() const { return score_scale(d_) * std::numbers::log2e; }
 
   const AttentionDesc d_;
   const DecodeAttentionConfig cfg_;

@@ -1,0 +1,31 @@
+#include "stretto/ops/attention/online_softmax.h"
+
+#include <numbers>
+
+namespace stretto {
+
+OnlineSoftmax::OnlineSoftmax(ProgramBuilder& p, const Options& o)
+    : p_(p),
+      options_(o),
+      peak_(p.full(DType::kF32, o.rows, 1, kMaskedScore)),
+      weight_(p.zeros(DType::kF32, o.rows, 1)),
+      sum_(p.zeros(DType::kF32, o.rows, o.head_dim)) {}
+
+void OnlineSoftmax::add(const Value& scores, const Slice& values) {
+  double log2_scale = options_.scale * std::numbers::log2e;
+  Value new_peak = maximum(peak_, row_max(scores));
+  Value scaled_peak = new_peak * log2_scale;
+  Value shrink = exp2(peak_ * log2_scale - scaled_peak);
+  Value weights = exp2(scores * log2_scale - scaled_peak);
+  weight_ = weight_ * shrink + row_sum(weights);
+  sum_ = dot(sum_ * shrink, cast(weights, options_.dtype), p_.load(values));
+  peak_ = new_peak;
+}
+
+Value OnlineSoftmax::log2_peak() const { return peak_ * (options_.scale * std::numbers::log2e); }
+
+Value OnlineSoftmax::mean() const { return sum_ / weight_; }
+
+Value OnlineSoftmax::lse() const { return peak_ * options_.scale + log(weight_); }
+
+}  // namespace stretto

@@ -1,0 +1,44 @@
+// Softmax over keys, and the sum of values that it weighs, block by block of keys: the inner part
+// of every attention program (FlashAttention, Dao et al. 2022, algorithm 1). Sums are fp32; weights
+// are rounded to the dtype of the values before they multiply them.
+#pragma once
+
+#include <cstdint>
+
+#include "stretto/lang/program_builder.h"
+
+namespace stretto {
+
+// The score of a key that a query does not see. Finite, so that a row whose whole block is masked
+// gives exp(0) of weights that a later block scales to zero; a power of two, so that its product
+// with the scale is exact and their difference 0.
+inline constexpr double kMaskedScore = -0x1p100;
+
+class OnlineSoftmax {
+ public:
+  struct Options {
+    DType dtype = DType::kF32;  // of the values
+    std::int64_t rows = 1;      // queries
+    std::int64_t head_dim = 1;
+    double scale = 1;  // of scores
+  };
+  // Variables of the block in which it is made.
+  OnlineSoftmax(ProgramBuilder& p, const Options& options);
+
+  // Scores of the queries and a block of keys [rows, n], and the values of these keys
+  // [n, head_dim].
+  void add(const Value& scores, const Slice& values);
+
+  const Value& sum() const { return sum_; }        // [rows, head_dim], not divided by
+  const Value& weight() const { return weight_; }  // [rows, 1]
+  Value log2_peak() const;  // [rows, 1]: both are in units of two to this power
+  Value mean() const;       // [rows, head_dim]: the attention of the keys so far
+  Value lse() const;        // [rows, 1]: log of the sum of exp(scale * score)
+
+ private:
+  ProgramBuilder& p_;
+  Options options_;
+  Value peak_, weight_, sum_;
+};
+
+}  // namespace stretto
