@@ -55,6 +55,15 @@ struct HeadSplit {
 };
 HeadSplit split_heads(const AttentionDesc& desc);
 
+// Tiles of a GPU program: two warpgroups with whole loads ahead where the tensor core takes the
+// head size. Of keys and values as many rows as shared memory holds twice beside two tiles of
+// queries, and registers beside the sums.
+struct AttentionTile {
+  std::int64_t rows = 16, kv = 32;  // queries; keys and values
+  int num_stages = 0;
+};
+AttentionTile gpu_attention_tile(DType dtype, std::int64_t head_dim);
+
 double score_scale(const AttentionDesc& desc);  // what scores are multiplied by
 
 std::string to_string(const AttentionDesc& desc);
@@ -67,8 +76,8 @@ AttentionConfig default_config(const AttentionDesc& desc);
 // With head_norm also q_norm, k_norm [1, head_dim].
 Program rope(const AttentionDesc& desc, const AttentionConfig& config);
 // q [m, Hq * head_dim], k_cache, v_cache [Hkv, max_tokens, head_dim] -> out [m, Hq * head_dim].
-// Softmax online over blocks of the cache (online_softmax.h). With lse also lse [Hq, m] f32: of each
-// row, the natural logarithm of the sum of exp(scale * score).
+// Softmax online over blocks of the cache (online_softmax.h). With lse also lse [Hq, m] f32: of
+// each row, the natural logarithm of the sum of exp(scale * score).
 Program attention(const AttentionDesc& desc, const AttentionConfig& config);
 
 OperatorInfo rope_info();

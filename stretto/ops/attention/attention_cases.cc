@@ -27,19 +27,11 @@ AttentionDesc desc_of(const OpShape& s) {
   return d;
 }
 
-// Tiles for two warpgroups where the tensor core takes the head size. Of keys and values as many
-// rows as shared memory holds twice beside two tiles of queries, and registers beside the sums.
 AttentionConfig gpu_attention(const AttentionDesc& d) {
-  bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 16 == 0 && d.head_dim <= 256;
+  AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
+  AttentionConfig c{.tile_rows = tile.rows, .tile_kv = tile.kv, .num_stages = tile.num_stages};
   std::int64_t heads = split_heads(d).heads_per_rank;
-  AttentionConfig c{.tile_rows = 16, .tile_kv = 32};
-  if (matrix) {
-    c.tile_rows = 128;
-    c.tile_kv = d.head_dim <= 128 ? 128 : d.head_dim <= 192 ? 64 : 32;
-    c.num_stages = 2;
-  }
-  std::int64_t tiles = ceil_div(d.m, c.tile_rows) * heads;
-  c.num_workers = gpu_workers(tiles);
+  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows) * heads);
   return c;
 }
 
@@ -159,7 +151,7 @@ struct Attended {
 
 // What one query head of one token makes of the cache as it stands after this launch.
 Attended attended(const AttentionCase& a, int rank, std::int64_t token, std::int64_t h,
-                const Values& query, const Values& keys, const Values& values) {
+                  const Values& query, const Values& keys, const Values& values) {
   const AttentionDesc& d = a.d;
   auto num_q = static_cast<std::int64_t>(a.split.heads_per_rank);
   int head = std::min(rank * static_cast<int>(num_q) + static_cast<int>(h), d.num_heads - 1);

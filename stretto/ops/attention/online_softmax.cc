@@ -22,6 +22,18 @@ void OnlineSoftmax::add(const Value& scores, const Slice& values) {
   peak_ = new_peak;
 }
 
+void OnlineSoftmax::load(const State& state) {
+  sum_ = p_.load(state.sum);
+  weight_ = p_.load(state.weight);
+  peak_ = p_.load(state.peak);
+}
+
+void OnlineSoftmax::store(const State& state) const {
+  p_.store(state.sum, sum_);
+  p_.store(state.weight, weight_);
+  p_.store(state.peak, peak_);
+}
+
 Value OnlineSoftmax::log2_peak() const { return peak_ * (options_.scale * std::numbers::log2e); }
 
 Value OnlineSoftmax::mean() const { return sum_ / weight_; }

@@ -29,6 +29,13 @@ class OnlineSoftmax {
   // [n, head_dim].
   void add(const Value& scores, const Slice& values);
 
+  // Goes on with what another left in memory: its sum(), weight() and peak().
+  struct State {
+    Slice sum, weight, peak;  // f32 [rows, head_dim], [rows, 1], [rows, 1]
+  };
+  void load(const State& state);
+  void store(const State& state) const;
+
   const Value& sum() const { return sum_; }        // [rows, head_dim], not divided by
   const Value& weight() const { return weight_; }  // [rows, 1]
   Value log2_peak() const;  // [rows, 1]: both are in units of two to this power

@@ -3,6 +3,7 @@
 #include "stretto/ops/ag_gemm/ag_gemm_case.h"
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/decode_attention.h"
+#include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/embedding/embedding.h"
 #include "stretto/ops/gemm/gemm_case.h"
@@ -46,6 +47,8 @@ const std::vector<OperatorInfo>& catalog() {
       rope_info(),
       attention_info(),
       decode_attention_info(),
+      sequence_attention_info(),
+      ring_attention_info(),
       embedding_info(),
       lm_head_info(),
       moe_route_info(),

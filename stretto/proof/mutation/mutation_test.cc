@@ -120,6 +120,8 @@ TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
       if (is_split(split)) check(fmt::format("{} P={} gpu", op.name, world_size), split);
     }
   }
+  // The ring's slots are used again from four ranks on.
+  check("ring_attention P=4", small_program(*find_operator("ring_attention"), 4));
   check("fenced", fenced());
   check("piped", sample::schedule_program());
 

@@ -1,0 +1,125 @@
+#include "stretto/ops/attention/sequence_attention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/sequence_tiles.h"
+
+namespace stretto {
+namespace {
+
+// Keys and values of all ranks but the own ones, chunk by chunk.
+struct Gathered {
+  TensorRef k, v;     // [2 P c, num_kv_heads * head_dim]
+  SignalRef arrived;  // by chunk: copies that lie there
+};
+
+// Queue q has the peers q + 1, q + 1 + Q, ... after this rank.
+void gather(ProgramBuilder& p, const SequenceAttentionConfig& cfg, const SequenceTiles& tiles,
+            const Gathered& g) {
+  SignalRef ready = p.signal("ready"), done = p.signal("done");
+  std::int64_t world = p.world_size(), peers = world - 1, copies = tiles.num_copies();
+  std::int64_t queues = std::min<std::int64_t>(cfg.num_queues, peers);
+  p.on_start(
+      [&] { p.loop(peers, [&](const Index& i) { p.notify(ready, (p.rank() + 1 + i) % world); }); });
+  p.role("gather", Resource::copy_engine(static_cast<int>(queues)),
+         p.range(ceil_div(peers, queues) * 2 * copies * queues), [&](const Tile& t) {
+           Index copy = p.let("copy", t.index / queues % copies);
+           Index half = p.let("half", t.index / (queues * copies) % 2);
+           Index offset =
+               p.let("offset", t.index / (queues * copies * 2) * queues + t.index % queues);
+           Index owner = p.let("owner", (p.rank() + 1 + offset) % world);
+           Index chunk = p.let("chunk", tiles.zigzag().chunk_of(owner, half));
+           const Index& rows = tiles.zigzag().chunk_rows();
+           Index first = copy * cfg.comm_rows, end = tiles.zigzag().num_tokens(chunk);
+           auto fetch = [&](const TensorRef& from, const TensorRef& to) {
+             auto part = [&](const TensorRef& tensor, const Index& row) {
+               return tensor.tile({row + first, 0}, cfg.comm_rows, tiles.kv_cols())
+                   .until_row(row + end);
+             };
+             p.rank_copy_data(part(from, half * rows).on(owner), part(to, chunk * rows));
+           };
+           p.when(offset < peers, [&] {
+             p.wait(ready, owner);
+             fetch(tiles.k(), g.k);
+             fetch(tiles.v(), g.v);
+             p.notify(g.arrived[chunk], p.rank());
+             p.when(half * copies + copy == 2 * copies - 1, [&] { p.notify(done, owner); });
+           });
+         });
+  p.on_end([&] {  // the caller may overwrite its rows once every rank has read them
+    p.loop(peers, [&](const Index& i) { p.wait(done, (p.rank() + 1 + i) % world); });
+  });
+}
+
+}  // namespace
+
+Program sequence_attention(const SequenceAttentionDesc& d, const SequenceAttentionConfig& cfg) {
+  ProgramBuilder p("sequence_attention", d.world_size);
+  SequenceTiles tiles(p, "sequence_attention", d, cfg);
+  const Zigzag& zigzag = tiles.zigzag();
+  Gathered g;
+  bool alone = d.world_size == 1;
+  if (!alone) {
+    Index rows = zigzag.chunk_rows() * (2 * d.world_size);
+    g.k = p.buffer("k_full", d.dtype, {rows, tiles.kv_cols()});
+    g.v = p.buffer("v_full", d.dtype, {rows, tiles.kv_cols()});
+    g.arrived = p.signal("arrived", std::int64_t{2} * d.world_size);
+    gather(p, cfg, tiles, g);
+  }
+  p.role(
+      "attend", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages),
+      p.range(tiles.num_queries()), [&](const Tile& t) {
+        SequenceTiles::Queries q = tiles.queries(t.index);
+        p.when(q.any(), [&] {
+          Value query = tiles.load(q);
+          OnlineSoftmax softmax = tiles.softmax();
+          p.loop(2, [&](const Index& half) {
+            Index chunk = p.let("chunk", zigzag.chunk_of(p.rank(), half));
+            Index seen = p.let("seen", tiles.seen(q, chunk));
+            tiles.attend(softmax, query, q,
+                         {tiles.k(), tiles.v(), half * zigzag.chunk_rows(), chunk, seen});
+          });
+          auto attend_to_peers = [&](const Index& i) {
+            Index owner = p.let("owner", (p.rank() + i / 2) % d.world_size);
+            Index chunk = p.let("chunk", zigzag.chunk_of(owner, i % 2));
+            Index seen = p.let("seen", tiles.seen(q, chunk));
+            p.when(seen > 0, [&] {
+              p.wait(g.arrived[chunk], tiles.num_copies());
+              tiles.attend(softmax, query, q, {g.k, g.v, zigzag.first_token(chunk), chunk, seen});
+            });
+          };
+          if (!alone) p.loop(2, 2 * d.world_size, attend_to_peers);
+          tiles.store(q, softmax);
+        });
+      });
+  return p.finish();
+}
+
+std::string to_string(const SequenceAttentionDesc& d) {
+  return fmt::format("m={} heads={}/{} dim={}{}{} {} P={}", d.m, d.num_heads, d.num_kv_heads,
+                     d.head_dim, d.causal ? "" : " full", d.lse ? " lse" : "", short_name(d.dtype),
+                     d.world_size);
+}
+
+SequenceAttentionConfig default_config(const SequenceAttentionDesc& d, Target target) {
+  std::int64_t chunk = ceil_div(d.m, std::int64_t{2} * d.world_size);
+  if (target == Target::kCpu) {
+    return {.tile_rows = std::min<std::int64_t>(32, chunk),
+            .tile_kv = std::min<std::int64_t>(64, chunk),
+            .comm_rows = std::min<std::int64_t>(256, chunk)};
+  }
+  AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
+  SequenceAttentionConfig c{
+      .tile_rows = tile.rows, .tile_kv = tile.kv, .num_stages = tile.num_stages};
+  // A copy costs a few calls of the host, so there are few.
+  std::int64_t cols = d.num_kv_heads * d.head_dim;
+  c.comm_rows = std::min(chunk, std::max<std::int64_t>((std::int64_t{1} << 24) / cols, 1));
+  c.num_queues = std::clamp(d.world_size - 1, 1, 3);
+  c.num_workers = gpu_workers(ceil_div(chunk, c.tile_rows) * 2 * d.num_heads);
+  return c;
+}
+
+}  // namespace stretto

@@ -1,0 +1,61 @@
+// Attention of one long sequence whose tokens are spread over the ranks, all heads on every rank:
+// each rank has the queries, keys and values of its own tokens and makes their output. The keys and
+// values of the others come either all at once into a buffer of the rank (sequence_attention) or
+// from rank to rank through two slots (ring_attention); tiles begin with the own ones, which need
+// nobody, and wait for each further part where they come to it.
+//
+// Placement is zigzag, so that causal attention is the same work everywhere: of 2 P chunks of
+// c = ceil(m / 2P) tokens rank r has chunk r in its rows 0 .. c and chunk 2P - 1 - r in c .. 2c.
+// Rows of tokens past m are padding, at the end of a chunk.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct SequenceAttentionDesc {
+  DType dtype = DType::kF32;
+  std::int64_t m = 1;    // bound of the tokens of all ranks; a launch has 0 <= m <= this
+  int num_heads = 1;     // of queries
+  int num_kv_heads = 1;  // divides num_heads
+  std::int64_t head_dim = 2;
+  bool causal = true;
+  double scale = 0;  // 0: 1 / sqrt(head_dim)
+  bool lse = false;  // also the logarithm of each row's sum of weights
+  int world_size = 1;
+};
+
+struct SequenceAttentionConfig {
+  std::int64_t tile_rows = 32;  // queries
+  std::int64_t tile_kv = 64;    // keys and values per step
+  std::int64_t comm_rows = 64;  // tokens of one copy
+  int num_workers = 1;
+  int num_queues = 1;  // copy queues that gather, at most one per peer; the ring has one
+  int num_stages = 0;  // blocks of keys and of values loaded ahead; 0: none
+  int head_group = 0;  // heads whose tiles are worked on together, divides num_heads; 0: all
+};
+
+std::string to_string(const SequenceAttentionDesc& desc);
+SequenceAttentionConfig default_config(const SequenceAttentionDesc& desc, Target target);
+SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& desc, Target target);
+
+// Extent m. Inputs q [2c, num_heads * head_dim]; k, v [2c, num_kv_heads * head_dim], symmetric ->
+// out [2c, num_heads * head_dim]; with lse also lse [num_heads, 2c] f32. Copy engines fetch the
+// peers' keys and values, those of the next rank first. UserError naming the field of a bad desc or
+// config. After Megatron's context parallelism (all-gathered keys and values).
+Program sequence_attention(const SequenceAttentionDesc& desc,
+                           const SequenceAttentionConfig& config);
+// The same tensors. Keys and values travel P - 1 steps around the ring through two slots of every
+// rank; a slot is written again once all workers and the next copy have read it. Sums stay in
+// memory between steps, in fp32. Every rank takes the parts in the order r, r - 1, ... (Ring
+// attention, Liu et al. 2023; zigzag after ring-flash-attention).
+Program ring_attention(const SequenceAttentionDesc& desc, const SequenceAttentionConfig& config);
+
+OperatorInfo sequence_attention_info();
+OperatorInfo ring_attention_info();
+
+}  // namespace stretto

@@ -1,0 +1,145 @@
+#include "stretto/ops/attention/sequence_tiles.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+void check(const char* op, const SequenceAttentionDesc& d, const SequenceAttentionConfig& c) {
+  auto need = [&](bool ok, const char* field, std::int64_t value, const char* what) {
+    if (!ok) throw UserError(fmt::format("{}: {} is {}, need {}", op, field, value, what));
+  };
+  need(d.m >= 1, "m", d.m, "at least 1");
+  need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");
+  need(d.num_heads >= 1 && d.num_heads % d.num_kv_heads == 0, "num_heads", d.num_heads,
+       "a positive multiple of num_kv_heads");
+  need(d.head_dim >= 1, "head_dim", d.head_dim, "at least 1");
+  need(d.world_size >= 1, "world_size", d.world_size, "at least 1");
+  need(c.tile_rows >= 1, "tile_rows", c.tile_rows, "at least 1");
+  need(c.tile_kv >= 1, "tile_kv", c.tile_kv, "at least 1");
+  need(c.comm_rows >= 1, "comm_rows", c.comm_rows, "at least 1");
+  need(c.num_workers >= 1, "num_workers", c.num_workers, "at least 1");
+  need(c.num_queues >= 1, "num_queues", c.num_queues, "at least 1");
+  need(c.head_group >= 0 && (c.head_group == 0 || d.num_heads % c.head_group == 0), "head_group",
+       c.head_group, "a divisor of num_heads");
+}
+
+Index extent(ProgramBuilder& p, const char* op, const SequenceAttentionDesc& d,
+             const SequenceAttentionConfig& cfg) {
+  check(op, d, cfg);
+  return p.extent("m", d.m);
+}
+
+}  // namespace
+
+Zigzag::Zigzag(const Index& m, const SequenceAttentionDesc& d)
+    : m_(m),
+      chunk_rows_(ceil_div(m, 2 * d.world_size)),
+      world_size_(d.world_size),
+      most_chunk_rows_(ceil_div(d.m, std::int64_t{2} * d.world_size)) {}
+
+Index Zigzag::chunk_of(const Index& owner, const Index& half) const {
+  return owner + half * (2 * world_size_ - 1 - 2 * owner);
+}
+
+Index Zigzag::num_tokens(const Index& chunk) const {
+  return max(min(m_ - first_token(chunk), chunk_rows_), 0);
+}
+
+SequenceTiles::SequenceTiles(ProgramBuilder& p, const char* op, const SequenceAttentionDesc& d,
+                             const SequenceAttentionConfig& cfg)
+    : p_(p),
+      d_(d),
+      cfg_(cfg),
+      zigzag_(extent(p, op, d, cfg), d),
+      row_tiles_(ceil_div(zigzag_.most_chunk_rows(), cfg.tile_rows)),
+      num_copies_(ceil_div(zigzag_.most_chunk_rows(), cfg.comm_rows)) {
+  Index rows = zigzag_.chunk_rows() * 2;
+  q_ = p.input("q", d.dtype, {rows, d.num_heads * d.head_dim});
+  k_ = p.input("k", d.dtype, {rows, kv_cols()}, Space::kSymmetric);
+  v_ = p.input("v", d.dtype, {rows, kv_cols()}, Space::kSymmetric);
+  out_ = p.output("out", d.dtype, {rows, d.num_heads * d.head_dim});
+  if (d.lse) lse_ = p.output("lse", DType::kF32, {d.num_heads, rows});
+}
+
+SequenceTiles::Queries SequenceTiles::queries(const Index& tile) const {
+  std::int64_t group = cfg_.head_group > 0 ? cfg_.head_group : d_.num_heads;
+  std::int64_t per_group = 2 * row_tiles_ * group;
+  bool one_group = group == d_.num_heads;
+  Index in_group = one_group ? tile : p_.let("in_group", tile % per_group);
+  Index from_end = p_.let("from_end", in_group / group);  // of the rank's tiles of rows
+  Index half = p_.let("half", 1 - from_end / row_tiles_);
+  Index local = p_.let("local", (row_tiles_ - 1 - from_end % row_tiles_) * cfg_.tile_rows);
+  Index chunk = p_.let("chunk", zigzag_.chunk_of(p_.rank(), half));
+  const Index& rows = zigzag_.chunk_rows();
+  Queries q;
+  Index first_head = one_group ? Index(0) : tile / per_group * group;
+  q.head = p_.let("head", first_head + in_group % group);
+  q.kv_head = p_.let("kv_head", q.head / (d_.num_heads / d_.num_kv_heads));
+  q.row = p_.let("row", half * rows + local);
+  q.row_end = p_.let("row_end", half * rows + rows);
+  q.token = p_.let("token", zigzag_.first_token(chunk) + local);
+  q.token_end = p_.let("token_end", zigzag_.first_token(chunk) + rows);
+  return q;
+}
+
+Index SequenceTiles::seen(const Queries& tile, const Index& chunk) const {
+  Index tokens = zigzag_.num_tokens(chunk);
+  if (!d_.causal) return tokens;
+  Index end = min(tile.token + cfg_.tile_rows, tile.token_end);  // of the tile
+  return max(min(end - zigzag_.first_token(chunk), tokens), 0);
+}
+
+void SequenceTiles::attend(OnlineSoftmax& softmax, const Value& query, const Queries& tile,
+                           const Keys& keys) const {
+  std::int64_t bn = cfg_.tile_kv;
+  Index first = p_.let("first_key", zigzag_.first_token(keys.chunk));
+  // The first block of which a row does not see all.
+  Index full = d_.causal ? max(min(tile.token + 1 - first, keys.seen), 0) : keys.seen;
+  Index full_blocks = p_.let("full_blocks", full / bn);
+  Index row = p_.let("key_row", keys.row), end = p_.let("key_end", keys.row + keys.seen);
+  p_.loop(ceil_div(keys.seen, bn), [&](const Index& j) {
+    auto block = [&](const TensorRef& tensor) {
+      return tensor.tile({row + j * bn, tile.kv_head * d_.head_dim}, bn, d_.head_dim)
+          .until_row(end);
+    };
+    Value scores = dot(p_.zeros(DType::kF32, cfg_.tile_rows, bn), query,
+                       p_.load(block(keys.k)).T());  // [tile_rows, bn]
+    p_.when(j >= full_blocks, [&] {
+      Value token = p_.iota_cols(first + j * bn, bn);
+      Value sees = token < p_.splat(DType::kI32, first + keys.seen);
+      if (d_.causal) sees = sees && token <= p_.iota_rows(tile.token, cfg_.tile_rows);
+      scores = where(sees, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
+    });
+    softmax.add(scores, block(keys.v));
+  });
+}
+
+// Rows past the end of a chunk are another's; nobody stores what comes of them.
+Value SequenceTiles::load(const Queries& tile) const {
+  return p_.load(q_.tile({tile.row, tile.head * d_.head_dim}, cfg_.tile_rows, d_.head_dim));
+}
+
+OnlineSoftmax SequenceTiles::softmax() const {
+  double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
+  return {p_, {.dtype = d_.dtype, .rows = cfg_.tile_rows, .head_dim = d_.head_dim, .scale = scale}};
+}
+
+void SequenceTiles::store(const Queries& tile, const OnlineSoftmax& softmax) const {
+  Slice rows = out_.tile({tile.row, tile.head * d_.head_dim}, cfg_.tile_rows, d_.head_dim);
+  p_.store(rows.until_row(tile.row_end), cast(softmax.mean(), d_.dtype));
+  if (!d_.lse) return;
+  Slice column = lse_.tile({tile.head, tile.row}, cfg_.tile_rows, 1).rows_along(1).cols_along(0);
+  p_.store(column.until_row(tile.row_end), softmax.lse());
+}
+
+Slice SequenceTiles::rows_of(const TensorRef& tensor, const Queries& tile,
+                             std::int64_t cols) const {
+  return tensor.tile({tile.head, tile.row, 0}, cfg_.tile_rows, cols).until_row(tile.row_end);
+}
+
+}  // namespace stretto
