@@ -243,7 +243,7 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
     if (!k.error.empty() || !k.is_clean()) say("  {}", k.to_string());
   }
   say("  compiled after {:.1f} s", seconds_since(begin));
-  GpuModelOptions options{.require_proof = s.proof};
+  GpuModelOptions options{.require_proof = s.proof, .early_starts = !s.early};
   GpuModel model(world, shape, checkpoint, options);
   say("  {:.2f} GB of weights on each rank after {:.1f} s",
       static_cast<double>(model.weight_bytes()) / 1e9, seconds_since(begin));
@@ -259,7 +259,8 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
       read += b.bytes();
     }
   }
-  double rate = static_cast<double>(read) / (d.replay_ms * 1e-3);
+  double best_ms = s.early ? std::min(d.early_ms, d.replay_ms) : d.replay_ms;
+  double rate = static_cast<double>(read) / (best_ms * 1e-3);
   say("  per token: {:.3f} ms replayed, {:.3f} ms with the host choosing, {:.3f} ms launch by "
       "launch",
       d.replay_ms, d.step_ms, d.eager_ms);
@@ -270,23 +271,35 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
         d.early_ms, d.early_same ? "the same logits" : "OTHER LOGITS", d.early_greedy_ms);
   }
   say("  {:.1f} tokens/s, {:.2f} GB read per rank and token, {:.2f} TB/s, {:.1f} % of the copy",
-      1e3 / d.replay_ms, static_cast<double>(read) / 1e9, rate / 1e12, 100 * rate / copied);
+      1e3 / best_ms, static_cast<double>(read) / 1e9, rate / 1e12, 100 * rate / copied);
   Json out = {{"tp", ranks},
               {"replay_ms", d.replay_ms},
               {"step_ms", d.step_ms},
               {"eager_ms", d.eager_ms},
               {"early_ms", d.early_ms},
+              {"best_ms", best_ms},
               {"greedy_ms", d.greedy_ms},
               {"early_greedy_ms", d.early_greedy_ms},
               {"bytes_read", read},
               {"copy_bytes_per_s", copied},
               {"of_copy", rate / copied}};
   if (!s.stages) return out;
+  std::unique_ptr<ForwardStep> staged;
+  if (s.early) {
+    staged = model.make_step(1, {.require_proof = s.proof});
+    int token = 5;
+    staged->run({&token, 1}, s.context);
+    static_cast<void>(staged->logits(0, 1));
+    step = static_cast<GpuForwardStep*>(staged.get());
+  }
   for (const GpuForwardStep::StageTime& t : step->time_stages(9)) {
-    double us = t.ms * 1e3 / t.launches;
-    say("    {:<12} {:4} launches, {:8.2f} us each, {:7.3f} ms, {:5.2f} TB/s", t.program,
-        t.launches, us, t.ms, static_cast<double>(t.weight_bytes) / (t.ms * 1e9));
-    out["stages"].push_back({{"program", t.program}, {"launches", t.launches}, {"us", us}});
+    double us = t.ms * 1e3 / t.launches, of_step_us = t.of_step_ms * 1e3 / t.launches;
+    say("    {:<16} {:4} launches, {:8.2f} us each, {:7.3f} ms, {:5.2f} TB/s; of the step {:8.2f} "
+        "us each, {:7.3f} ms",
+        t.program, t.launches, us, t.ms, static_cast<double>(t.weight_bytes) / (t.ms * 1e9),
+        of_step_us, t.of_step_ms);
+    out["stages"].push_back(
+        {{"program", t.program}, {"launches", t.launches}, {"us", us}, {"of_step_us", of_step_us}});
   }
   return out;
 }
@@ -317,7 +330,7 @@ int run_decode(const Settings& s) {
     }
     try {
       Json r = measure(s, config, checkpoint, ranks);
-      auto ms = r["replay_ms"].get<double>();
+      auto ms = r["best_ms"].get<double>();
       if (ranks == 1) one = ms;
       if (one > 0 && ranks > 1) say("  {:.2f} times as fast as one GPU", one / ms);
       out["runs"].push_back(r);

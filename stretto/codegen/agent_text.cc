@@ -85,6 +85,7 @@ void AgentWriter::write_tiles() {
     if (alone()) load_constants_ahead();
     line("wait_for_previous_launch();");
   }
+  std::size_t waited = out_.size();
   if (site_.role->resource.tickets) {
     ticket_loop(tile);
   } else {
@@ -98,6 +99,13 @@ void AgentWriter::write_tiles() {
   tile_ends();
   --depth_;
   line("}}");
+  if (!site_.early_groups.empty()) declare_epoch(waited);
+}
+
+// Where the text from `at` on has a use for it: most producers have none.
+void AgentWriter::declare_epoch(std::size_t at) {
+  if (kernel_.epoch.empty() || out_.find("epoch", at) == std::string::npos) return;
+  out_.insert(at, std::string(2 * static_cast<std::size_t>(depth_), ' ') + kernel_.epoch + "\n");
 }
 
 // The producer draws and tells the consumers; a role of one agent has its first thread do both.

@@ -16,6 +16,8 @@ struct KernelContext {
   LaunchPlan& launch;
   std::set<std::pair<WgmmaType, int>> wgmmas;
   std::vector<bool> constant;  // by tensor, where known (KernelOptions::constants)
+  // What declares the epoch, where agents that wait for the launch before read it for themselves.
+  std::string epoch = "";
 };
 
 struct AgentSite {

@@ -47,6 +47,7 @@ class AgentWriter {
   void write_team(int first_thread);
   void write_tiles();
   void load_constants_ahead();
+  void declare_epoch(std::size_t at);
   void put_ahead(const Op& op);
   bool begins_early(int group) const;
   void declare_values();

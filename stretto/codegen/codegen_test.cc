@@ -254,7 +254,24 @@ TEST(Codegen, SignalsOrderWhatTheyPassOn) {
                 "wait_acquire_sys(", "named_barrier_sync(team.barrier, 256);", "copy_box<4>(",
                 "fence_acq_rel_gpu();", "named_barrier_sync(team.barrier, 256);", "+= 256) {",
                 "add_release_sys(", "// on_end", "+= 128) {", "wait_acquire_sys(",
-                "store_relaxed_sys(p.control, load_relaxed_sys(p.control) + 1)"});
+                "count_relaxed_gpu(p.control + 16 + blockIdx.x, 1)"});
+  EXPECT_EQ(kernel.launch.num_control_words, 16 + kernel.launch.grid);
+  expect_clean_build(kernel);
+}
+
+// What on_end announces to other ranks holds for all blocks, so that the last of them announces it.
+TEST(Codegen, AnOnEndThatNotifiesComesAfterAllBlocks) {
+  ProgramBuilder p("sample", 2);
+  auto y = p.output("y", DType::kF32, {2, 256});
+  auto done = p.signal("done");
+  p.role("work", Resource::sms(2), p.range(2), [&](const Tile& t) {
+    p.store(y.tile({t.index, 0}, 1, 256), p.zeros(DType::kF32, 1, 256));
+  });
+  p.on_end([&] { p.notify_all(done); });
+  GeneratedKernel kernel = generate(p.finish());
+  expect_lines(kernel.source, {"epoch = load_relaxed_sys(p.control);", "// role 'work'",
+                               "last = finished ==", "if (last && threadIdx.x < 128) {  // on_end",
+                               "store_relaxed_sys(p.control, load_relaxed_sys(p.control) + 1)"});
   expect_clean_build(kernel);
 }
 

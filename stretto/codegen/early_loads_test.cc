@@ -83,6 +83,35 @@ TEST(EarlyLoads, WeightsComeBeforeTheWaitAndTheRestOfTheSlotAfterIt) {
   }
 }
 
+// A kernel of few rows that exchanges packets: its weights come early, its epoch does not.
+TEST(EarlyLoads, TheEpochIsReadAfterTheWait) {
+  ProgramBuilder p("product", 2);
+  auto a = p.input("a", DType::kBF16, {8, 512});
+  auto b = p.input("b", DType::kBF16, {64, 512});
+  auto c = p.output("c", DType::kBF16, {8, 64});
+  auto inbox = p.buffer("inbox", DType::kBF16, {8, 64},
+                        {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+  p.role("gemm", Resource::sms(2).pipelined(kStages), p.grid(c, 8, 32), [&](const Tile& t) {
+    Value acc = p.zeros(DType::kF32, 8, 32);
+    p.loop(8, [&](const Index& i) {
+      acc =
+          dot(acc, p.load(a.tile({0, i * 64}, 8, 64)), p.load(b.tile({t.col, i * 64}, 32, 64)).T());
+    });
+    auto part = [&](const TensorRef& box) { return box.tile({0, t.col}, 8, 32); };
+    p.store_packet(part(inbox.on(1 - p.rank())), cast(acc, DType::kBF16));
+    p.store(part(c), p.load_packet(part(inbox)));
+  });
+  std::string text = text_of(p.finish(), {"b"});
+  auto [before, after] = around_wait(text);
+  EXPECT_EQ(count(before, "tma_load_3d("), 1u) << text;
+  EXPECT_EQ(count(text, "u64 epoch = "), 1u) << text;
+  std::string consumer = text.substr(text.find("// consumer"));
+  std::size_t epoch = consumer.find("u64 epoch = load_relaxed_sys(p.control + 16 + blockIdx.x);");
+  ASSERT_NE(epoch, std::string::npos) << text;
+  EXPECT_LT(consumer.find("wait_for_previous_launch();"), epoch) << text;
+  EXPECT_EQ(count(text, "p.control"), 2u) << text;  // and where the block counts its launch
+}
+
 TEST(EarlyLoads, NothingIsReadBeforeTheWaitWithoutConstants) {
   std::string text = text_of(product(false));
   EXPECT_EQ(count(text, "ahead"), 0u);

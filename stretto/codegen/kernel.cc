@@ -9,6 +9,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_text.h"
+#include "stretto/codegen/barrier_text.h"
 #include "stretto/codegen/early_loads.h"
 #include "stretto/codegen/engine_waits.h"
 #include "stretto/codegen/expr_text.h"
@@ -74,13 +75,26 @@ class KernelWriter {
   }
 
   // Whether roles wait for the launch before, each where it must: no memory is read until then.
+  // The epoch is memory, too: roles read it once they have waited.
   bool may_wait_in_roles() const {
     bool scalars = std::any_of(program_.vars.begin(), program_.vars.end(),
                                [](const Var& v) { return v.kind == VarKind::kScalar; });
     bool tables =
         std::any_of(program_.tensors.begin(), program_.tensors.end(),
                     [](const Tensor& t) { return t.contract.kind != ContractKind::kNone; });
-    return !has_epoch_ && !has_engines() && !scalars && !tables && launch_.cluster == 1;
+    bool edges = !program_.on_start.body.empty() || !program_.on_end.body.empty();
+    return !edges && !options_.record && !has_engines() && !scalars && !tables &&
+           launch_.cluster == 1;
+  }
+
+  // Each block has a word for its launches so far, of which it alone knows when it may count on.
+  // Else one word stands for all, and the last block to finish counts: where on_end announces to
+  // other ranks that this rank is done, where tickets are put back, and where another kernel, the
+  // gate, reads the epoch.
+  bool may_count_by_block() const {
+    return has_epoch_ && !has_engines() && only<OpCode::kWait>(program_.on_end.body) &&
+           std::none_of(plans_.begin(), plans_.end(),
+                        [](const RolePlan& plan) { return plan.ticket_word >= 0; });
   }
 
   static std::string identifier(const std::string& name) {
@@ -129,6 +143,9 @@ class KernelWriter {
     has_epoch_ |= has_engines() || options_.record;
     if (options_.record) plan_lanes();
     roles_wait_ = may_wait_in_roles();
+    counts_by_block_ = may_count_by_block();
+    if (has_epoch_) launch_.num_control_words = kNumControlWords + launch_.grid;
+    if (has_epoch_ && roles_wait_) context_.epoch = epoch_text();
   }
 
   // Of every block a lane for each agent, then on_start's and on_end's.
@@ -241,8 +258,16 @@ class KernelWriter {
       out += fmt::format("  [[maybe_unused]] const int {} = int({});\n",
                          var_text(program_, static_cast<int>(i)), value);
     }
-    if (has_epoch_) out += "  [[maybe_unused]] const u64 epoch = load_relaxed_sys(p.control);\n";
+    if (has_epoch_ && !roles_wait_) out += "  " + epoch_text() + "\n";
     return out;
+  }
+
+  std::string epoch_word() const {
+    return counts_by_block_ ? fmt::format("p.control + {} + blockIdx.x", int{kNumControlWords})
+                            : "p.control";
+  }
+  std::string epoch_text() const {
+    return fmt::format("[[maybe_unused]] const u64 epoch = load_relaxed_sys({});", epoch_word());
   }
 
   // on_start, then every wait of the engines' roles that it answers, a tile for each thread, then
@@ -343,10 +368,13 @@ class KernelWriter {
                                   role.loc.file, role.loc.line);
     out += fmt::format("    const int worker = (int(blockIdx.x) - {}) / {};\n", first_block,
                        role.resource.cluster_size);
-    out += barrier_setup(role, plan);
+    out += barrier_setup_text(role, plan);
     std::vector<int> early;
     if (roles_wait_) early = early_groups(role, plan, context_.constant);
-    if (roles_wait_ && early.empty()) out += "    wait_for_previous_launch();\n";
+    if (roles_wait_ && early.empty()) {
+      out += "    wait_for_previous_launch();\n";
+      if (has_epoch_) out += "    " + context_.epoch + "\n";
+    }
     for (std::size_t a = 0; a < role.agents.size(); ++a) {
       int first = plan.first_thread[a], threads = plan.threads[a];
       bool last = a + 1 == role.agents.size();
@@ -371,37 +399,6 @@ class KernelWriter {
     return out + "  }\n";
   }
 
-  std::string barrier_setup(const Role& role, const RolePlan& plan) const {
-    if (plan.groups.empty() && !role.resource.tickets) return "";
-    std::string out = "    if (threadIdx.x == 0) {\n";
-    if (role.resource.tickets) {
-      int warps = 0;
-      for (std::size_t a = 0; a < role.agents.size(); ++a) {
-        bool reads = role.agents.size() == 1 || role.agents[a].kind != AgentKind::kProducer;
-        if (reads) warps += plan.agents[a].num_threads / 32;
-      }
-      out += fmt::format("      ticket_ring_init(smem + {}, {});\n", plan.ticket_ring, warps);
-    }
-    for (const PipeGroup& g : plan.groups) {
-      const Pipe& pipe = role.pipes[static_cast<std::size_t>(g.pipes[0])];
-      int warps = plan.agents[static_cast<std::size_t>(pipe.consumer)].num_threads / 32;
-      // Threads that fill a slot arrive each for itself, and only in their own block.
-      bool tma = plan.pipes[static_cast<std::size_t>(g.pipes[0])].by_tma();
-      int fillers = plan.agents[static_cast<std::size_t>(pipe.producer)].num_threads;
-      out += fmt::format(
-          "      for (int i = 0; i < {}; ++i) {{\n        u64* bar = reinterpret_cast<u64*>(smem + "
-          "{}) + i;\n        mbarrier_init(bar, {});\n        mbarrier_init(bar + {}, {});\n      "
-          "}}\n",
-          g.num_slots, g.barriers, tma ? 1 : fillers, g.num_slots,
-          tma ? warps * role.resource.cluster_size : warps);
-    }
-    out += "      mbarrier_init_fence_cluster();\n    }\n";
-    out += role.resource.cluster_size > 1
-               ? "    cluster_arrive_release();\n    cluster_wait_acquire();\n"
-               : "    __syncthreads();\n";
-    return out;
-  }
-
   // on_start and on_end run once per rank, by 128 threads.
   std::string edge(const Agent& agent, const std::string& name, const std::string& condition) {
     if (agent.body.empty()) return "";
@@ -423,7 +420,7 @@ class KernelWriter {
   std::string start_text() {
     if (program_.on_start.body.empty()) return "";
     std::string out = edge(program_.on_start, "on_start", "blockIdx.x == 0");
-    if (only_notifies(program_.on_start.body)) {
+    if (only<OpCode::kNotify>(program_.on_start.body)) {
       return out + "  if (blockIdx.x == 0) __syncthreads();  // before its barrier is used again\n";
     }
     launch_.sites.push_back({.file = program_.loc.file, .line = program_.loc.line});
@@ -436,16 +433,26 @@ class KernelWriter {
                      int{kControlStarted}, int{kControlStarted}, launch_.sites.size() - 1);
   }
 
-  static bool only_notifies(const Block& block) {
+  template <OpCode kCode>
+  static bool only(const Block& block) {
     return std::all_of(block.begin(), block.end(), [](const Op& op) {
-      bool plain = op.code == OpCode::kNotify || op.code == OpCode::kLet || !op.bodies.empty();
-      return plain && std::all_of(op.bodies.begin(), op.bodies.end(), only_notifies);
+      bool plain = op.code == kCode || op.code == OpCode::kLet || !op.bodies.empty();
+      return plain && std::all_of(op.bodies.begin(), op.bodies.end(), only<kCode>);
     });
+  }
+
+  // An on_end that only waits needs no other block: the first does, once its role has ended. On an
+  // otherwise idle GPU, a count of all blocks costs the end of a launch some 2 us: a fence, an
+  // atomic addition and a load, each there and back to L2.
+  std::string end_of_block_text() {
+    return "  __syncthreads();\n" + edge(program_.on_end, "on_end", "blockIdx.x == 0") +
+           fmt::format("  if (threadIdx.x == 0) count_relaxed_gpu({}, 1);\n", epoch_word());
   }
 
   // The last block to finish ends the launch: on_end, then the epoch.
   std::string end_text() {
     if (!has_epoch_) return "";
+    if (counts_by_block_) return end_of_block_text();
     // The epoch is read again, since few registers are left to threads that gave theirs away.
     std::string out =
         "  __shared__ bool last;\n  __syncthreads();\n  if (threadIdx.x == 0) {\n"
@@ -474,7 +481,7 @@ class KernelWriter {
   int first_bell_block_ = 0;
   int num_lanes_ = 0;  // of a block, for its agents
   bool has_epoch_ = false;
-  bool roles_wait_ = false;
+  bool roles_wait_ = false, counts_by_block_ = false;
 };
 
 }  // namespace

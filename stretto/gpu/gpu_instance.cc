@@ -139,7 +139,8 @@ void GpuInstance::State::allocate() {
       rank.gate = std::make_unique<cuda::Kernel>(module, kernel.launch.gate);
       rank.gate->set_max_dynamic_shared(kernel.launch.gate_shared_bytes);
     }
-    rank.control = std::make_unique<cuda::DeviceMemory>(device, kNumControlWords * 8);
+    rank.control = std::make_unique<cuda::DeviceMemory>(
+        device, static_cast<std::size_t>(kernel.launch.num_control_words) * 8);
     rank.quotas = std::make_unique<cuda::DeviceMemory>(device, counters * 8);
     std::vector<std::uint64_t> words;
     for (std::size_t s = 0; s < p.signals.size(); ++s) {

@@ -24,6 +24,9 @@ STRETTO_DEVICE u64 add_relaxed_gpu(u64* p, u64 n) {
                : "memory");
   return old;
 }
+STRETTO_DEVICE void count_relaxed_gpu(u64* p, u64 n) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(n) : "memory");
+}
 STRETTO_DEVICE void store_relaxed_sys(u64* p, u64 v) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }

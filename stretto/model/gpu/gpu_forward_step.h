@@ -34,12 +34,13 @@ class GpuForwardStep : public ForwardStep {
   // nothing of the host between them. UserError where no step was captured yet.
   void replay(int times);
   // Milliseconds on the device for one round of the launches of each program over all layers, the
-  // slowest rank's, median of `rounds`, in the order of the plan. The cache keeps what the last run
-  // left.
+  // slowest rank's, median of `rounds`, in the order of the plan, each after the other's end; and
+  // by how much a captured step, early starts included, is shorter without them (0 for the first
+  // launch's, which stays). The cache keeps what the last run left.
   struct StageTime {
     std::string program;
     int launches = 0;
-    double ms = 0;
+    double ms = 0, of_step_ms = 0;
     std::size_t weight_bytes = 0;  // read by a rank in these launches
   };
   std::vector<StageTime> time_stages(int rounds);
@@ -62,8 +63,11 @@ class GpuForwardStep : public ForwardStep {
   void enqueue_greedy();
   void set_early_starts(bool early);
   void finish();  // waits for all ranks
-  double time_calls(GpuInstance& instance, const std::vector<const GpuLaunchArgs*>& calls,
-                    int rounds);
+  struct Call {
+    std::size_t program = 0;
+    const GpuLaunchArgs* args = nullptr;
+  };
+  double time_calls(const std::vector<Call>& calls, int rounds);
 
   static constexpr std::size_t kTokensOffset = 16;  // in inputs_: kernels want 16 bytes
 

@@ -1,5 +1,8 @@
 // GpuForwardStep::time_stages.
 #include <algorithm>
+#include <functional>
+#include <iterator>
+#include <map>
 
 #include "stretto/model/gpu/gpu_forward_step.h"
 
@@ -26,37 +29,54 @@ std::vector<GpuForwardStep::StageTime> GpuForwardStep::time_stages(int rounds) {
   for (const PlanBuffer& b : model_buffers(shape_)) {
     if (is_weight(b.name)) bytes[b.name] = b.bytes();
   }
+  std::vector<Call> step;  // as the plan orders them
+  std::map<std::size_t, StageTime> stages;
+  auto add = [&](const PlanLaunch& launch, const GpuLaunchArgs& args) {
+    step.push_back({launch.program, &args});
+    StageTime& stage = stages[launch.program];
+    stage.program = instances_[launch.program]->program().name;
+    ++stage.launches;
+    // Of an embedding a few rows are read.
+    if (stage.program == "embedding") return;
+    for (const Binding& b : launch.bindings) {
+      auto found = bytes.find(b.buffer);
+      if (found != bytes.end()) stage.weight_bytes += found->second;
+    }
+  };
+  for (std::size_t i = 0; i < args_.size(); ++i) add(plan_.launches[i], args_[i]);
+  add(plan_.head, head_args_);
+  if (plan_.choose) add(*plan_.choose, choose_args_);
+
+  auto time_those = [&](const std::function<bool(std::size_t)>& wanted) {
+    std::vector<Call> calls;
+    std::copy_if(step.begin(), step.end(), std::back_inserter(calls),
+                 [&](const Call& call) { return wanted(call.program); });
+    return time_calls(calls, rounds);
+  };
+  for (auto& [program, stage] : stages) {
+    stage.ms = time_those([only = program](std::size_t p) { return p == only; });
+  }
+  set_early_starts(early_starts_);
+  double all = time_those([](std::size_t) { return true; });
   std::vector<StageTime> out;
-  for (std::size_t program = 0; program < instances_.size(); ++program) {
-    StageTime stage{.program = instances_[program]->program().name};
-    std::vector<const GpuLaunchArgs*> calls;
-    auto add = [&](const PlanLaunch& launch, const GpuLaunchArgs& args) {
-      if (launch.program != program) return;
-      calls.push_back(&args);
-      for (const Binding& b : launch.bindings) {
-        auto found = bytes.find(b.buffer);
-        // Of an embedding a few rows are read.
-        bool whole = stage.program != "embedding" && found != bytes.end();
-        if (whole) stage.weight_bytes += found->second;
-      }
-    };
-    for (std::size_t i = 0; i < args_.size(); ++i) add(plan_.launches[i], args_[i]);
-    add(plan_.head, head_args_);
-    if (plan_.choose) add(*plan_.choose, choose_args_);
-    stage.launches = static_cast<int>(calls.size());
-    stage.ms = time_calls(*instances_[program], calls, rounds);
+  for (auto& [program, stage] : stages) {
+    // The first launch stays, as in the step: what follows it may start early.
+    if (program != step.front().program) {
+      stage.of_step_ms =
+          all - time_those([left_out = program](std::size_t p) { return p != left_out; });
+    }
     out.push_back(stage);
   }
+  set_early_starts(false);
   return out;
 }
 
-double GpuForwardStep::time_calls(GpuInstance& instance,
-                                  const std::vector<const GpuLaunchArgs*>& calls, int rounds) {
+double GpuForwardStep::time_calls(const std::vector<Call>& calls, int rounds) {
   std::vector<cuda::GraphExec> graphs;
   std::vector<std::pair<cuda::Event, cuda::Event>> events;
   for (int r = 0; r < world_.size(); ++r) {
     world_.stream(r).begin_capture();
-    for (const GpuLaunchArgs* args : calls) instance.launch(*args, r, world_.stream(r));
+    for (const Call& c : calls) instances_[c.program]->launch(*c.args, r, world_.stream(r));
     graphs.push_back(world_.stream(r).end_capture());
     const cuda::Device& device = world_.device(r);
     events.emplace_back(cuda::Event(device, cuda::Event::Timing::kOn),

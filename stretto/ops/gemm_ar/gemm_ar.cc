@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/executor/kernels/dot.h"
@@ -52,8 +54,13 @@ class OneHop {
     return cast(linear_.product(tile_, t.col, rows), d_.out_dtype);
   }
 
-  void finish(const Tile& t, Value sum) {
-    if (d_.residual) sum = sum + cast(p_.load(slice(residual_, t)), DType::kF32);
+  // What the sum is added to; no value without.
+  std::optional<Value> residual(const Tile& t) {
+    if (!d_.residual) return {};
+    return p_.load(slice(residual_, t));
+  }
+  void finish(const Tile& t, Value sum, const std::optional<Value>& residual) {
+    if (residual) sum = sum + cast(*residual, DType::kF32);
     p_.store(slice(out_, t), cast(sum, d_.out_dtype));
   }
 
@@ -107,6 +114,11 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
     return sum;
   };
 
+  auto finish = [&](const Tile& t) {
+    Value sum = sum_of(t);
+    hop.finish(t, std::move(sum), hop.residual(t));  // after the sum: both fill the registers
+  };
+
   p.on_start([&] {
     if (credit) p.notify_all(ready);
   });
@@ -124,11 +136,10 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
              p.notify(arrived[p.rank() * channels + t.index / per_channel],
                       (p.rank() + 1 + i) % d.world_size);
            });
-           if (in_epilogue) hop.finish(t, sum_of(t));
+           if (in_epilogue) finish(t);
          });
   if (!in_epilogue) {
-    p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles,
-           [&](const Tile& t) { hop.finish(t, sum_of(t)); });
+    p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles, finish);
   }
   return p.finish();
 }
@@ -146,6 +157,8 @@ Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
 
   p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
          p.grid(d.m, d.n, tile.bm, tile.bn), [&](const Tile& t) {
+           // On its way while the product goes on: few rows leave room for it.
+           std::optional<Value> residual = hop.residual(t);
            Value mine = hop.partial(t);
            auto slot = [&](const Index& source) {
              return inbox.tile({source, t.row, t.col}, tile.bm, tile.bn).until_row(end);
@@ -161,7 +174,7 @@ Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
            p.loop(0, p.rank(), receive);
            sum = sum + cast(mine, DType::kF32);
            p.loop(p.rank() + 1, d.world_size, receive);
-           hop.finish(t, sum);
+           hop.finish(t, std::move(sum), residual);
          });
   return p.finish();
 }

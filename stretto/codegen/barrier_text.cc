@@ -1,0 +1,38 @@
+#include "stretto/codegen/barrier_text.h"
+
+#include <fmt/format.h>
+
+namespace stretto {
+
+std::string barrier_setup_text(const Role& role, const RolePlan& plan) {
+  if (plan.groups.empty() && !role.resource.tickets) return "";
+  std::string out = "    if (threadIdx.x == 0) {\n";
+  if (role.resource.tickets) {
+    int warps = 0;
+    for (std::size_t a = 0; a < role.agents.size(); ++a) {
+      bool reads = role.agents.size() == 1 || role.agents[a].kind != AgentKind::kProducer;
+      if (reads) warps += plan.agents[a].num_threads / 32;
+    }
+    out += fmt::format("      ticket_ring_init(smem + {}, {});\n", plan.ticket_ring, warps);
+  }
+  for (const PipeGroup& g : plan.groups) {
+    const Pipe& pipe = role.pipes[static_cast<std::size_t>(g.pipes[0])];
+    int warps = plan.agents[static_cast<std::size_t>(pipe.consumer)].num_threads / 32;
+    // Threads that fill a slot arrive each for itself, and only in their own block.
+    bool tma = plan.pipes[static_cast<std::size_t>(g.pipes[0])].by_tma();
+    int fillers = plan.agents[static_cast<std::size_t>(pipe.producer)].num_threads;
+    out += fmt::format(
+        "      for (int i = 0; i < {}; ++i) {{\n        u64* bar = reinterpret_cast<u64*>(smem + "
+        "{}) + i;\n        mbarrier_init(bar, {});\n        mbarrier_init(bar + {}, {});\n      "
+        "}}\n",
+        g.num_slots, g.barriers, tma ? 1 : fillers, g.num_slots,
+        tma ? warps * role.resource.cluster_size : warps);
+  }
+  out += "      mbarrier_init_fence_cluster();\n    }\n";
+  out += role.resource.cluster_size > 1
+             ? "    cluster_arrive_release();\n    cluster_wait_acquire();\n"
+             : "    __syncthreads();\n";
+  return out;
+}
+
+}  // namespace stretto
