@@ -1,5 +1,5 @@
-"""compile and predict: what two readers of a program say on the command line. Usage: cli_readers_test.py PATH_OF_STRETTO
-[unittest arguments], from the root of the repository."""
+"""compile and predict: what two readers of a program say on the command line. Usage: cli_readers_test.py
+PATH_OF_STRETTO [unittest arguments], from the root of the repository."""
 
 import json
 

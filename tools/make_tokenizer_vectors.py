@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the test data of stretto's tokenizer: small trained tokenizers and what the Hugging Face library makes of texts.
+"""Writes test data of the tokenizer: small trained tokenizers and what the Hugging Face library makes of texts.
 
     tools/make_tokenizer_vectors.py [DIR]     (pip install tokenizers; DIR defaults to the committed test data)
 

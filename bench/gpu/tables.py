@@ -213,10 +213,10 @@ def sweep_table(results: Results, ranks: int) -> str:
         if row["winner"] == "fused":
             worst.append((r.high, operator(row)))
         lines.append([operator(row) + mark(rows, key), row["mode"], f"{median(row['fused_ms']):.3f}",
-                      short(row["config"]), f"{median(row['nccl_ms']):.3f}", f"{median(row['own_ms']):.3f}", times(r, 3),
-                      row["winner"]])
-    text = table(["operator (m, n or k of a rank)", "launched", "fused ms", "config", "with NCCL", "with our collective",
-                  "fused / faster sequence", "chosen"], lines)
+                      short(row["config"]), f"{median(row['nccl_ms']):.3f}", f"{median(row['own_ms']):.3f}",
+                      times(r, 3), row["winner"]])
+    text = table(["operator (m, n or k of a rank)", "launched", "fused ms", "config", "with NCCL",
+                  "with our collective", "fused / faster sequence", "chosen"], lines)
     if worst:
         high, where = max(worst)
         text += (f"\nChosen: the fused operator in {won['fused']} of {sum(won.values())} rows, cuBLASLt and NCCL in "
