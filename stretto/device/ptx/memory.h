@@ -48,3 +48,5 @@ STRETTO_DEVICE u64 global_timer_ns() {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
   return t;
 }
+// At most twice as long.
+STRETTO_DEVICE void pause_ns(u32 ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns)); }

@@ -21,8 +21,13 @@ constexpr bool kWatched = false;
 constexpr bool kWatched = true;
 #endif
 
-// The abort word lies in host memory, so it is looked at now and then only.
-constexpr u32 kPollsPerCheck = 256;
+// A wait polls without pause for some 20 us, then pauses between polls. The abort word lies in host
+// memory, and blocks that read it often keep the copy engines from getting on, so that what the
+// blocks wait for does not come (docs/decisions/0009-waits-leave-host-memory-alone.md).
+constexpr u32 kTightPolls = 64;
+constexpr u32 kPauseNs = 100;
+constexpr u64 kFirstLookNs = 200'000;   // since the first poll
+constexpr u64 kNextLookNs = 5'000'000;  // since the look before
 
 // `site` indexes the launch plan's list of waits.
 STRETTO_DEVICE void report_fault(const Watch& w, int site, i64 counter, u64 expected, u64 seen) {
@@ -42,15 +47,22 @@ STRETTO_DEVICE void report_fault(const Watch& w, int site, i64 counter, u64 expe
 // Counts failed polls of one wait; looks at the clock and at the abort word now and then.
 struct PollClock {
   u32 polls = 0;
-  u64 begin = 0;
+  u64 begin = 0, next_look = 0;
 
   // After a failed poll: whether to stop waiting, since this rank or another has given up.
   STRETTO_DEVICE bool gives_up(const Watch& w, int site, i64 counter, u64 expected, u64 seen) {
     if (!kWatched) return false;
-    if (polls++ == 0) begin = global_timer_ns();
-    if (polls % kPollsPerCheck != 0) return false;
+    if (polls < kTightPolls) {
+      if (polls++ == 0) begin = global_timer_ns();
+      next_look = begin + kFirstLookNs;
+      return false;
+    }
+    pause_ns(kPauseNs);
+    u64 now = global_timer_ns();
+    if (now < next_look) return false;
+    next_look = now + kNextLookNs;
     if (load_relaxed_sys(w.abort) != 0) return true;
-    if (global_timer_ns() - begin <= w.timeout_ns) return false;
+    if (now - begin <= w.timeout_ns) return false;
     report_fault(w, site, counter, expected, seen);
     return true;
   }
