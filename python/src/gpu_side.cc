@@ -100,6 +100,7 @@ void GpuSide::announce(const std::string& call, std::uint64_t content, Then then
 }
 
 void GpuSide::recover() {
+  if (own_) own_->recover();
   synchronize();
   num_calls_ = 0;
   for (std::size_t i = 0; i < kCallsKept; ++i) calls_.on<Call>(host_->index())[i].store(0);

@@ -153,7 +153,12 @@ void bind_launches(nb::module_& m) {
              std::size_t shape[1] = {memory.bytes()};
              return Bytes(memory.data(), 1, shape, self);
            })
-      .def("dlpack", [](nb::handle self) {  // an object with __dlpack__, also on GPUs
+      .def_prop_ro("address",
+                   [](const SymmetricMemory& memory) {
+                     return reinterpret_cast<std::uintptr_t>(memory.data());
+                   })
+      .def_prop_ro("device", &SymmetricMemory::device)
+      .def("dlpack", [](nb::handle self) {  // a capsule, also of memory on a GPU
         auto& memory = nb::cast<SymmetricMemory&>(self);
         std::size_t shape[1] = {memory.bytes()};
         bool on_gpu = memory.is_on_gpu();

@@ -132,8 +132,9 @@ class CupyKind(NumpyKind):
 
     @classmethod
     def from_memory(cls, memory, dtype, shape, size_bytes):
-        raw = cls.module.from_dlpack(memory.dlpack())[:size_bytes]
-        return raw.view(numpy_dtype(dtype)).reshape(shape)
+        cuda = cls.module.cuda
+        raw = cuda.UnownedMemory(memory.address, max(size_bytes, 1), memory, memory.device)
+        return cls.module.ndarray(shape, numpy_dtype(dtype), cuda.MemoryPointer(raw, 0))
 
     @staticmethod
     def device(x) -> int:
@@ -246,7 +247,7 @@ class TorchGpuKind(TorchKind):
     @staticmethod
     def from_memory(memory, dtype: str, shape: Sequence[int], size_bytes: int):
         torch = sys.modules["torch"]
-        raw = torch.from_dlpack(memory.dlpack().__dlpack__())[:size_bytes]
+        raw = torch.from_dlpack(memory.dlpack())[:size_bytes]
         return raw.view(getattr(torch, dtype)).reshape(tuple(shape))
 
     @staticmethod
