@@ -31,7 +31,7 @@ bool fits(std::int64_t bn, Scaling scaling) {
 // columns were the best of 64 to 512 for tiles of 32 and 48 columns.
 GpuLoop streaming_loop(const GpuLoopDesc& d) {
   constexpr std::int64_t kStageBytes = std::int64_t{200} * 1024, kMostStages = 24;
-  constexpr std::int64_t kLeastCols = 16, kCols = 32, kStep = 8;
+  constexpr std::int64_t kLeastCols = 32, kStep = 8;
   const std::int64_t weights = d.swiglu ? 2 : 1, most_cols = 128 / weights;
   const std::int64_t line = kRowBytes / size_bytes_of(d);
   // A scale of a block holds for a step of the block's columns.
@@ -39,14 +39,19 @@ GpuLoop streaming_loop(const GpuLoopDesc& d) {
   // Rows that are loaded; past 8, a slot has room for kFewRows all the same, which the tensor core
   // reads.
   GemmTile tile{.bm = std::min(round_up(std::max<std::int64_t>(d.m, 1), 8), kFewRows),
-                .bn = kCols,
+                .bn = kLeastCols,
                 .bk = most};
   auto columns_of_a_worker = [&](std::int64_t bn) {
     return ceil_div(ceil_div(d.n, bn), std::int64_t{kGpuSms}) * bn;
   };
-  for (std::int64_t bn = kLeastCols; bn <= most_cols; bn += kStep) {
-    if (!fits(bn, d.scaling)) continue;
+  auto try_columns = [&](std::int64_t bn) {
+    if (!fits(bn, d.scaling)) return;
     if (columns_of_a_worker(bn) < columns_of_a_worker(tile.bn)) tile.bn = bn;
+  };
+  for (std::int64_t bn = kLeastCols; bn <= most_cols; bn += kStep) try_columns(bn);
+  // Narrower ones where SMs would be left without a tile.
+  for (std::int64_t bn : {24, 16}) {
+    if (ceil_div(d.n, bn) <= kGpuSms) try_columns(bn);
   }
   std::int64_t slot_rows = tile.bm > 8 ? kFewRows : 8;
   auto stages = [&] {
