@@ -7,7 +7,7 @@ import json
 import cli_case
 from cli_case import DATA, ROOT, run, CliCase
 
-PROVE_KEYS = ["programs", "proved", "rejected", "mutants", "mutants_rejected", "survivors",
+PROVE_KEYS = ["programs", "proved", "rejected", "tables_sampled", "mutants", "mutants_rejected", "survivors",
               "seconds"]
 PROGRAM = ROOT / "examples/demo_ag_gemm/ag_gemm.cc"
 SIZES = ["--m", 104, "--n", 90, "--k", 50]
@@ -130,8 +130,7 @@ class SizesTest(CliCase):
         self.assertEqual(done.stdout.decode().split(" (")[0], "2 programs: 2 proved, 0 rejected")
         self.assertIn("m=104 n=90 k=50 bf16 P=3: proved", done.stderr.decode())
         got = self.json_of("prove", "gemm", "--ranks", 1, *SIZES,
-                           keys=["programs", "proved", "rejected", "mutants", "mutants_rejected", "survivors",
-                                 "seconds"])
+                           keys=PROVE_KEYS)
         self.assertEqual((got["programs"], got["proved"]), (1, 1))
         self.refused("prove", "--all", *SIZES, says="one program")
         self.refused("prove", PROGRAM, "--mutants", "--target", "cuda", says="--mutants")

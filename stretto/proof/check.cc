@@ -53,6 +53,7 @@ class AccessChecker::Impl {
   const Tensor& tensor(const TensorUse& use) const {
     return timeline_->launch(0).program->tensors[at(use.tensor)];
   }
+  TableChoices& choices() const { return *timeline_->launch(0).choices; }
   int rank_of(const AccessRef& ref) const {
     return timeline_->launch(0).agents[at(ref.agent)].rank;
   }
@@ -74,8 +75,10 @@ class AccessChecker::Impl {
     for (Past past : paths_.pasts(timeline_->launch(ex), x)) {
       for (Path path : paths_.paths(timeline_->launch(ey), y)) {
         Place from = place(x, ex), to = place(y, ey);
-        if (order_->before(from, to, past, path)) continue;
-        if (x.agent == y.agent && ex == ey && order_->fenced(from, to, past, path)) continue;
+        int choice = y.access->choice;
+        if (order_->before(from, to, past, path, choice)) continue;
+        if (x.agent == y.agent && ex == ey && order_->fenced(from, to, past, path, choice))
+          continue;
         return {{past, path}};
       }
     }
@@ -88,11 +91,12 @@ class AccessChecker::Impl {
     auto [past, path] = f[0];
     Place from = place(x, ex), to = place(y, ey);
     bool in_time = x.agent == y.agent || past == Past::kOrder ||
-                   order_->before(from, to, Past::kOrder, Path::kThreads);
+                   order_->before(from, to, Past::kOrder, Path::kThreads, y.access->choice);
     if (!in_time) return "nothing orders them";
     std::string missing =
         missing_steps(*order_, table_, past, path, [&, p = past, q = path](const auto& other) {
-          return other.before(from, to, p, q) || other.fenced(from, to, p, q);
+          return other.before(from, to, p, q, y.access->choice) ||
+                 other.fenced(from, to, p, q, y.access->choice);
         });
     if (!missing.empty()) return missing;
     return past == Past::kOrder
@@ -153,9 +157,11 @@ class AccessChecker::Impl {
     if (x.access->kind == AccessKind::kReduce && y.access->kind == AccessKind::kReduce) {
       return check_reductions(x, y, e);
     }
+    if (rank_of(x) == rank_of(y) && choices().exclusive(x.access->choice, y.access->choice)) return;
     if (x.agent == y.agent) return check_within_agent(x, y, e);
     if (before(x, e, y, e) || before(y, e, x, e)) return;
-    bool later = order_->before(place(y, e), place(x, e), Past::kOrder, Path::kThreads);
+    bool later =
+        order_->before(place(y, e), place(x, e), Past::kOrder, Path::kThreads, x.access->choice);
     std::string reason = later ? why(y, e, x, e) : why(x, e, y, e);
     report(FindingKind::kRace, x, y, e, e, reason);
   }
@@ -218,9 +224,16 @@ class AccessChecker::Impl {
 
   bool writes_before(const BoxUse& writer, const AccessRef& reader, int e) {
     return std::any_of(writer.writes.begin(), writer.writes.end(), [&](const AccessRef& w) {
-      if (w.access->may || w.access->kind != AccessKind::kWrite) return false;
+      if (w.access->kind != AccessKind::kWrite || !happens_with(w, reader)) return false;
       return w.agent == reader.agent ? w.idx < reader.idx : before(w, e, reader, e);
     });
+  }
+
+  // Whenever the reader reads, the writer writes all of its box.
+  bool happens_with(const AccessRef& writer, const AccessRef& reader) const {
+    if (!writer.access->may) return true;
+    return writer.access->sure && rank_of(writer) == rank_of(reader) &&
+           choices().implies(reader.access->choice, writer.access->choice);
   }
 
   static std::vector<Box> boxes_of(const TensorUse& use, const std::vector<std::size_t>& idx) {
@@ -238,7 +251,8 @@ class AccessChecker::Impl {
     Box hole = uncovered(use.uses[u].box, boxes_of(use, earlier)).front();
     add(FindingKind::kUncovered, reader.access->op, nullptr,
         fmt::format("{}\n    nothing has written {} before, in this launch", describe(reader, e),
-                    range(use, hole)));
+                    range(use, hole)),
+        {chosen(reader, 0)});
   }
 
   // --- outputs ---
@@ -291,14 +305,16 @@ class AccessChecker::Impl {
     const InstanceGraph& graph = timeline_->launch(e);
     Place p = place(ref, e);
     for (Path path : paths_.paths(graph, ref)) {
-      if (order_->start_before(use.rank, e, p, path)) continue;
+      int choice = ref.access->choice;
+      if (order_->start_before(use.rank, e, p, path, choice)) continue;
       std::string missing = missing_steps(
           *order_, table_, Past::kWrite, path,
-          [&](const auto& other) { return other.start_before(use.rank, e, p, path); });
+          [&](const auto& other) { return other.start_before(use.rank, e, p, path, choice); });
       if (missing.empty()) missing = "wait for a notify of that rank in this launch";
       return add(FindingKind::kReuse, ref.access->op, nullptr,
                  fmt::format("{}\n    may come before launch {} of rank {} has started: {}",
-                             describe(ref, e), e, use.rank, missing));
+                             describe(ref, e), e, use.rank, missing),
+                 {chosen(ref, 0)});
     }
     for (Past past : paths_.pasts(graph, ref)) {
       if (order_->before_end(p, use.rank, e, past)) continue;
@@ -308,7 +324,8 @@ class AccessChecker::Impl {
       if (missing.empty()) missing = "that rank must wait for it";
       return add(FindingKind::kReuse, ref.access->op, nullptr,
                  fmt::format("{}\n    may come after launch {} of rank {} has ended: {}",
-                             describe(ref, e), e, use.rank, missing));
+                             describe(ref, e), e, use.rank, missing),
+                 {chosen(ref, 0)});
     }
   }
 
@@ -337,7 +354,8 @@ class AccessChecker::Impl {
 
   void check_reuse(const AccessRef& x, int e, const AccessRef& y, int later) {
     if (rank_of(x) == rank_of(y) || full() || before(x, e, y, later)) return;
-    bool ordered = order_->before(place(x, e), place(y, later), Past::kOrder, Path::kThreads);
+    bool ordered = order_->before(place(x, e), place(y, later), Past::kOrder, Path::kThreads,
+                                  y.access->choice);
     report(FindingKind::kReuse, x, y, e, later,
            ordered ? why(x, e, y, later)
                    : "the later launch does not wait until the earlier one is done with the slot");
@@ -354,20 +372,30 @@ class AccessChecker::Impl {
 
   std::string describe(const AccessRef& ref, int e) const {
     const InstanceGraph& graph = timeline_->launch(e);
-    return fmt::format("{}: {} by {}, launch {}", describe_loc(ref.access->op),
+    std::string where;
+    if (ref.access->choice != TableChoices::kAlways) {
+      where = ", where " + choices().describe(*graph.program, ref.access->choice);
+    }
+    return fmt::format("{}: {} by {}, launch {}{}", describe_loc(ref.access->op),
                        describe_access(graph, *ref.access),
-                       describe_agent(graph, ref.agent, ref.access->tile), e);
+                       describe_agent(graph, ref.agent, ref.access->tile), e, where);
   }
 
   void report(FindingKind kind, const AccessRef& x, const AccessRef& y, int ex, int ey,
               const std::string& why) {
     add(kind, x.access->op, y.access->op,
-        fmt::format("{}\n    {}\n    {}", describe(x, ex), describe(y, ey), why));
+        fmt::format("{}\n    {}\n    {}", describe(x, ex), describe(y, ey), why),
+        {chosen(x, 0), chosen(y, (ey - ex) % 2)});
   }
 
-  void add(FindingKind kind, const Op* x, const Op* y, std::string text) {
+  ChosenCase chosen(const AccessRef& ref, int launch) const {
+    return {.rank = rank_of(ref), .launch = launch, .choice = ref.access->choice};
+  }
+
+  void add(FindingKind kind, const Op* x, const Op* y, std::string text,
+           std::vector<ChosenCase> cases = {}) {
     if (full() || !reported_.insert({kind, std::min(x, y), std::max(x, y)}).second) return;
-    findings_.push_back({kind, std::move(text)});
+    findings_.push_back({kind, std::move(text), std::move(cases)});
   }
 
   int max_findings_;

@@ -26,9 +26,17 @@ enum class FindingKind : std::uint8_t {
 };
 const char* name(FindingKind kind);
 
+// What is so of a rank's tables in one of two launches.
+struct ChosenCase {
+  int rank = 0, launch = 0;
+  int choice = TableChoices::kAlways;
+};
+
 struct Finding {
   FindingKind kind = FindingKind::kRace;
   std::string text;  // several lines, without a trailing newline
+  // Where it is found for some tables only: for which, of two launches in turn.
+  std::vector<ChosenCase> cases = {};
 };
 
 // Checks timelines that share instance graphs. Cases of one program mostly differ in their accesses

@@ -1,5 +1,7 @@
 #include "stretto/proof/eval_scope.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "stretto/base/errors.h"
@@ -19,6 +21,13 @@ class WitnessReader : public TableReader {
   int rank_;
 };
 
+const char* word(ExprOp op) {
+  constexpr const char* kWords[] = {"const", "var", "add", "sub",   "mul",     "div",
+                                    "mod",   "min", "max", "less",  "at_most", "equal",
+                                    "and",   "or",  "not", "select"};
+  return kWords[static_cast<std::size_t>(op)];
+}
+
 std::int64_t point(ExprOp op, std::int64_t a, std::int64_t b) {
   return Expr::make(op, {Expr(a), Expr(b)}).const_value();
 }
@@ -36,7 +45,10 @@ EvalScope::EvalScope(const Program& program, std::vector<std::int64_t> vars,
 void EvalScope::set(int var, std::int64_t value) {
   auto v = static_cast<std::size_t>(var);
   num_open_ -= open_[v] ? 1 : 0;
-  if (open_[v]) points_.erase(var);
+  if (open_[v]) {
+    points_.erase(var);
+    definitions_.erase(var);
+  }
   open_[v] = false;
   vars_[v] = value;
 }
@@ -46,6 +58,7 @@ void EvalScope::set(int var, const ValueRange& range) {
   auto v = static_cast<std::size_t>(var);
   num_open_ += open_[v] ? 0 : 1;
   points_.erase(var);
+  definitions_.erase(var);
   open_[v] = true;
   ranges_[v] = range;
 }
@@ -64,6 +77,17 @@ ValueRange EvalScope::table_range(const ExprNode& node) {
     for (const Expr& arg : node.args) index.push_back(value(arg, "index of a table"));
     std::int64_t v = WitnessReader(*witness_, static_cast<int>(vars_[0])).read(tensor_idx, index);
     return {v, v};
+  }
+  if (!supposed_.empty()) {
+    TableEntry entry{.table = tensor_idx, .index = {}};
+    bool exact = true;
+    for (const Expr& arg : node.args) {
+      ValueRange r = range(arg);
+      exact &= r.exact();
+      entry.index.push_back(r.lo);
+    }
+    auto it = supposed_.find(entry);
+    if (exact && it != supposed_.end()) return {it->second, it->second};
   }
   const Contract& contract = program_->tensors[static_cast<std::size_t>(tensor_idx)].contract;
   if (contract.kind == ContractKind::kNone) {
@@ -113,7 +137,10 @@ ValueRange EvalScope::binary_range(ExprOp op, const ValueRange& a, const ValueRa
       if (a.hi < b.lo || b.hi < a.lo) return {0, 0};
       return {0, 1};
     case ExprOp::kAnd:
+      if ((a.exact() && a.lo == 0) || (b.exact() && b.lo == 0)) return {0, 0};
+      return {0, 1};
     case ExprOp::kOr:
+      if ((a.exact() && a.lo != 0) || (b.exact() && b.lo != 0)) return {1, 1};
       return {0, 1};
     default:
       break;
@@ -162,6 +189,10 @@ ValueRange EvalScope::open_range(const Expr& expr) {
       return {n.value, n.value};
     case ExprOp::kVar: {
       auto v = static_cast<std::size_t>(n.value);
+      if (open_[v] && !supposed_.empty()) {
+        auto it = definitions_.find(static_cast<int>(n.value));
+        if (it != definitions_.end()) return open_range(it->second);
+      }
       return open_[v] ? ranges_[v] : ValueRange{vars_[v], vars_[v]};
     }
     case ExprOp::kTable:
@@ -178,8 +209,68 @@ ValueRange EvalScope::open_range(const Expr& expr) {
       return {std::min(a.lo, b.lo), std::max(a.hi, b.hi)};
     }
     default:
+      if (n.op == ExprOp::kLt || n.op == ExprOp::kLe) {
+        if (std::optional<bool> known = ascends(n)) return {*known, *known};
+      }
       return binary_range(n.op, open_range(n.args[0]), open_range(n.args[1]));
   }
+}
+
+// Entry i plus c is at most entry j plus d where i <= j and c <= d.
+std::optional<bool> EvalScope::ascends(const ExprNode& node) {
+  if (witness_ != nullptr) return std::nullopt;
+  std::optional<TablePoint> a = table_point(node.args[0]), b = table_point(node.args[1]);
+  if (!a || !b || a->table != b->table || a->scale != b->scale || a->scale <= 0) {
+    return std::nullopt;
+  }
+  const Tensor& table = program_->tensors[static_cast<std::size_t>(a->table)];
+  bool ascending = table.contract.kind == ContractKind::kAscending ||
+                   table.contract.kind == ContractKind::kPartition;
+  if (table.kind != TensorKind::kInput || (!ascending && a->entry != b->entry)) return std::nullopt;
+  bool a_first = a->entry <= b->entry && a->offset <= b->offset;
+  bool b_first = b->entry <= a->entry && b->offset <= a->offset;
+  if (node.op == ExprOp::kLt) return b_first ? std::optional(false) : std::nullopt;
+  return a_first ? std::optional(true) : std::nullopt;
+}
+
+std::optional<TableEntry> EvalScope::open_entry(const Expr& expr, const std::vector<bool>& tables) {
+  if (!expr.has_value() || range(expr).exact()) return std::nullopt;
+  const ExprNode& n = expr.node();
+  for (const Expr& arg : n.args) {
+    if (auto entry = open_entry(arg, tables)) return entry;
+  }
+  if (n.op == ExprOp::kVar) {
+    auto it = definitions_.find(static_cast<int>(n.value));
+    return it == definitions_.end() ? std::nullopt : open_entry(it->second, tables);
+  }
+  if (n.op != ExprOp::kTable || !tables[static_cast<std::size_t>(n.value)]) return std::nullopt;
+  TableEntry entry{.table = static_cast<int>(n.value), .index = {}};
+  for (const Expr& arg : n.args) {
+    ValueRange index = range(arg);
+    if (!index.exact()) return std::nullopt;
+    entry.index.push_back(index.lo);
+  }
+  return entry;
+}
+
+std::optional<std::string> EvalScope::text(const Expr& expr) {
+  ValueRange r = range(expr);
+  if (r.exact()) return std::to_string(r.lo);
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kVar) {
+    auto it = definitions_.find(static_cast<int>(n.value));
+    return it == definitions_.end() ? std::nullopt : text(it->second);
+  }
+  std::string args;
+  for (const Expr& arg : n.args) {
+    std::optional<std::string> one = text(arg);
+    if (!one) return std::nullopt;
+    args += (args.empty() ? "" : ", ") + *one;
+  }
+  if (n.op != ExprOp::kTable) return fmt::format("{}({})", word(n.op), args);
+  const Tensor& table = program_->tensors[static_cast<std::size_t>(n.value)];
+  if (table.kind != TensorKind::kInput) return std::nullopt;
+  return fmt::format("'{}'[{}]", table.name, args);
 }
 
 }  // namespace stretto

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/ir/program.h"
@@ -25,6 +27,13 @@ struct TablePoint {
   friend bool operator==(const TablePoint&, const TablePoint&) = default;
 };
 
+// An entry of a table.
+struct TableEntry {
+  int table = -1;
+  std::vector<std::int64_t> index;
+  friend auto operator<=>(const TableEntry&, const TableEntry&) = default;
+};
+
 class EvalScope {
  public:
   EvalScope(const Program& program, std::vector<std::int64_t> vars, const TableWitness* witness);
@@ -32,6 +41,9 @@ class EvalScope {
   void set(int var, std::int64_t value);
   void set(int var, const ValueRange& range);
   void set_point(int var, const TablePoint& point) { points_[var] = point; }
+  // What an open variable was computed from, for when entries of tables get a value.
+  void set_definition(int var, const Expr& expr) { definitions_[var] = expr; }
+  bool is_open(int var) const { return open_[static_cast<std::size_t>(var)]; }
   std::int64_t get(int var) const { return vars_[static_cast<std::size_t>(var)]; }
 
   // DependsOnTable(`what`) where the value is not known.
@@ -40,10 +52,21 @@ class EvalScope {
   // Which entry of a table the value comes from, where it is one and not known.
   std::optional<TablePoint> table_point(const Expr& expr);
 
+  // Supposes that an entry has this value, until forgotten.
+  void suppose(const TableEntry& entry, std::int64_t value) { supposed_[entry] = value; }
+  void forget(const TableEntry& entry) { supposed_.erase(entry); }
+  // An entry of one of these tables that the value depends on and that is open.
+  std::optional<TableEntry> open_entry(const Expr& expr, const std::vector<bool>& tables);
+  // What the value depends on, spelled out: two values of a launch with the same text are equal.
+  // Absent where a table that the launch may change is read.
+  std::optional<std::string> text(const Expr& expr);
+
  private:
   ValueRange open_range(const Expr& expr);
   ValueRange table_range(const ExprNode& node);
   ValueRange binary_range(ExprOp op, const ValueRange& a, const ValueRange& b);
+  // Of comparisons between entries of a table that ascends.
+  std::optional<bool> ascends(const ExprNode& node);
 
   const Program* program_;
   const TableWitness* witness_;
@@ -52,6 +75,8 @@ class EvalScope {
   std::vector<bool> open_;  // the variable is a range
   int num_open_ = 0;
   std::map<int, TablePoint> points_;  // of open variables
+  std::map<int, Expr> definitions_;
+  std::map<TableEntry, std::int64_t> supposed_;
 };
 
 }  // namespace stretto

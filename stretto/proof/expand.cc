@@ -13,9 +13,10 @@
 namespace stretto {
 
 ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& extents,
-                         const TableWitness* witness)
+                         const TableWitness* witness, std::shared_ptr<TableChoices> choices)
     : program(p), scope(p, initial_vars(p, 0, extents), witness), recorder(graph) {
   graph.program = &p;
+  graph.choices = choices ? std::move(choices) : std::make_shared<TableChoices>();
   graph.extents = extents;
   for (const Tensor& tensor : p.tensors) {
     if (tensor.shape.size() > kMaxDims) {
@@ -27,6 +28,7 @@ ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& exte
   }
   cells.resize(p.tensors.size());
   if (witness != nullptr) return;
+  deciding = deciding_tables(p);
   cells = table_cells(p, extents);
   for (std::size_t t = 0; t < cells.size(); ++t) {
     if (!cells[t]) continue;
@@ -36,6 +38,14 @@ ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& exte
   }
 }
 
+TableFact inhabited_from(const TablePoint& part) {
+  return {.kind = FactKind::kInhabited,
+          .table = part.table,
+          .entry = {part.entry},
+          .value = part.offset,
+          .condition = ""};
+}
+
 void ExpandState::reject(const Op& op, const std::string& what) const {
   throw Rejected(fmt::format("{}: {} of {}: {}", describe_loc(&op), op_info(op.code).name,
                              program.name, what));
@@ -43,14 +53,18 @@ void ExpandState::reject(const Op& op, const std::string& what) const {
 
 namespace {
 
+// Of the entries that one operation goes by.
+constexpr std::int64_t kMaxCases = 256;
+
 class Expander {
  public:
   Expander(const Program& program, const std::vector<std::int64_t>& extents,
-           const TableWitness* witness, PipeLoopMode pipe_loop_mode)
+           const TableWitness* witness, PipeLoopMode pipe_loop_mode,
+           std::shared_ptr<TableChoices> choices)
       : program_(program),
         witness_(witness),
         pipe_loop_mode_(pipe_loop_mode),
-        state_(program, extents, witness),
+        state_(program, extents, witness, std::move(choices)),
         accesses_(state_),
         syncs_(state_) {}
 
@@ -117,22 +131,26 @@ class Expander {
       case OpCode::kLoad:
         return read(o);
       case OpCode::kStore:
-        return accesses_.access(o, AccessKind::kWrite);
+        return each_choice(o.region, [&] { accesses_.access(o, AccessKind::kWrite); });
       case OpCode::kReduceStore:
-        return accesses_.access(o, AccessKind::kReduce);
+        return each_choice(o.region, [&] { accesses_.access(o, AccessKind::kReduce); });
       case OpCode::kLoadRows:
       case OpCode::kStoreRows:
-        return accesses_.scattered(o);
+        return each_choice(o.region, [&] { accesses_.scattered(o); });
       case OpCode::kCopy:
-        return accesses_.copy(o);
+        each_choice(o.region, [&] { accesses_.copy_from(o); });
+        return each_choice(o.region2, [&] { accesses_.copy_to(o); });
       case OpCode::kStorePacket:
       case OpCode::kLoadPacket:
         return accesses_.packet(o);
       case OpCode::kFence:
-        return state_.recorder.add_sync({.kind = SyncKind::kFence, .tile = state_.tile, .op = &o});
+        return state_.recorder.add_sync(
+            {.kind = SyncKind::kFence, .choice = state_.choice(), .tile = state_.tile, .op = &o});
       case OpCode::kNotify:
-      case OpCode::kWait:
         return syncs_.signal(o);
+      case OpCode::kWait:
+        // What it says of the rank that it waits for is for reports.
+        return each_choice(o, 2, [&] { syncs_.signal(o); });
       case OpCode::kPipePut:
         if (looking_) return read(o);
         syncs_.begin_put(o);
@@ -150,9 +168,9 @@ class Expander {
       case OpCode::kAwait:
         return looking_ ? void() : syncs_.await(o);
       case OpCode::kLoop:
-        return loop(o);
+        return each_choice(o, 2, [&] { loop(o); });
       case OpCode::kWhen:
-        return when(o);
+        return each_choice(o, 1, [&] { when(o); });
       default:
         if (op_info(o.code).synchronises || !op_info(o.code).schedule_level) {
           state_.reject(o, "tile primitives must be resolved before the proof");
@@ -166,19 +184,96 @@ class Expander {
     if (state_.has_cells) point = state_.scope.table_point(o.exprs[0]);
     state_.scope.set(o.var, state_.scope.range(o.exprs[0]));
     if (point) state_.scope.set_point(o.var, *point);
+    if (state_.scope.is_open(o.var)) state_.scope.set_definition(o.var, o.exprs[0]);
+  }
+
+  // Once for each value of the deciding entries that a region goes by, or the first expressions of
+  // an operation.
+  template <typename Expand>
+  void each_choice(const std::optional<Region>& region, const Expand& expand_it) {
+    if (!state_.deciding.any) return expand_it();
+    std::vector<const Expr*> exprs = {&region->rank, &region->row_end, &region->col_end};
+    for (const Expr& e : region->origin) exprs.push_back(&e);
+    each_choice(exprs, expand_it);
+  }
+  template <typename Expand>
+  void each_choice(const Op& o, std::size_t num_exprs, const Expand& expand_it) {
+    if (!state_.deciding.any) return expand_it();
+    std::vector<const Expr*> exprs;
+    for (std::size_t i = 0; i < num_exprs; ++i) exprs.push_back(&o.exprs[i]);
+    each_choice(exprs, expand_it);
+  }
+
+  template <typename Expand>
+  void each_choice(const std::vector<const Expr*>& exprs, const Expand& expand_it) {
+    std::optional<TableEntry> entry;
+    for (std::size_t i = 0; i < exprs.size() && !entry; ++i) {
+      entry = state_.scope.open_entry(*exprs[i], state_.deciding.by_entry);
+    }
+    if (!entry) return expand_it();
+    ValueRange values = state_.scope.range(
+        Expr::table(entry->table, std::vector<Expr>(entry->index.begin(), entry->index.end())));
+    std::int64_t around = num_cases_;
+    num_cases_ *= values.hi - values.lo + 1;
+    if (num_cases_ > kMaxCases) throw DependsOnTable{"too much of what is waited for"};
+    ++state_.may_depth;
+    for (std::int64_t v = values.lo; v <= values.hi; ++v) {
+      state_.scope.suppose(*entry, v);
+      state_.facts.push_back(state_.graph.choices->fact(
+          {.table = entry->table, .entry = entry->index, .value = v, .condition = ""}));
+      each_choice(exprs, expand_it);
+      state_.facts.pop_back();
+    }
+    state_.scope.forget(*entry);
+    --state_.may_depth;
+    num_cases_ = around;
   }
 
   void when(const Op& o) {
     ValueRange condition = state_.scope.range(o.exprs[0]);
     if (condition.exact()) return block(o.bodies[condition.lo != 0 ? 0 : 1]);
-    if (loops_.of(o).synchronises) throw DependsOnTable{"whether a signal is sent or waited for"};
+    std::vector<int> so, not_so;
+    bool told = state_.deciding.any && facts_of(o.exprs[0], so) &&
+                (o.bodies[1].empty() || fact_of(!o.exprs[0], not_so));
+    if (loops_.of(o).synchronises && !told) {
+      throw DependsOnTable{"whether a signal is sent or waited for"};
+    }
     ++state_.may_depth;
+    state_.untold_depth += told ? 0 : 1;
     std::optional<TablePoint> part = inhabited_part(o.exprs[0]);
     if (part) state_.inhabited.push_back(*part);
-    block(o.bodies[0]);
+    under(so, o.bodies[0]);
     if (part) state_.inhabited.pop_back();
-    block(o.bodies[1]);
+    under(not_so, o.bodies[1]);
+    state_.untold_depth -= told ? 0 : 1;
     --state_.may_depth;
+  }
+
+  void under(const std::vector<int>& facts, const Block& body) {
+    std::size_t before = state_.facts.size();
+    state_.facts.insert(state_.facts.end(), facts.begin(), facts.end());
+    block(body);
+    state_.facts.resize(before);
+  }
+
+  // The facts that make up a condition; false where they would not tell all of it.
+  bool facts_of(const Expr& condition, std::vector<int>& facts) {
+    const ExprNode& n = condition.node();
+    if (n.op != ExprOp::kAnd) return fact_of(condition, facts);
+    return facts_of(n.args[0], facts) && facts_of(n.args[1], facts);
+  }
+
+  bool fact_of(const Expr& condition, std::vector<int>& facts) {
+    if (state_.scope.range(condition).exact()) return true;
+    TableChoices& choices = *state_.graph.choices;
+    if (std::optional<TablePoint> part = inhabited_part(condition)) {
+      facts.push_back(choices.fact(inhabited_from(*part)));
+      return true;
+    }
+    std::optional<std::string> text = state_.scope.text(condition);
+    if (!text) return false;
+    facts.push_back(choices.fact({.kind = FactKind::kCondition, .entry = {}, .condition = *text}));
+    return true;
   }
 
   // `condition`: a partition's entry, plus something, < the next entry.
@@ -200,6 +295,7 @@ class Expander {
     if (open && shape.synchronises) throw DependsOnTable{"how often a loop synchronises"};
     if (end.hi <= begin.lo) return;
     state_.may_depth += open ? 1 : 0;
+    state_.untold_depth += open ? 1 : 0;
     if (shape.synchronises) {
       bool folds = pipe_loop_mode_ == PipeLoopMode::kFold && shape.piped && !state_.has_cells;
       std::int64_t trips = end.hi - begin.lo;
@@ -215,6 +311,7 @@ class Expander {
       state_.recorder.end_fold();
     }
     state_.may_depth -= open ? 1 : 0;
+    state_.untold_depth -= open ? 1 : 0;
   }
 
   void walk(const Op& o, std::int64_t begin, std::int64_t end) {
@@ -268,7 +365,9 @@ class Expander {
   void read(const Op& o) {
     if (!counted_) {
       bool picked = o.code == OpCode::kPipePut && !o.operands.empty();
-      return picked ? accesses_.scattered(o) : accesses_.access(o, AccessKind::kRead);
+      return each_choice(o.region, [&] {
+        picked ? accesses_.scattered(o) : accesses_.access(o, AccessKind::kRead);
+      });
     }
     Look own{.first = {}, .second = {}, .trips = counted_->trips};
     for (std::size_t i = 0; i < counted_->first.size(); ++i) {
@@ -288,18 +387,20 @@ class Expander {
   LoopShapes loops_;
   PipeLoops pipe_loops_;
   bool looking_ = false;         // at accesses alone
+  std::int64_t num_cases_ = 1;   // of the deciding entries in hand
   std::optional<Look> counted_;  // to the iteration being walked
 };
 
 }  // namespace
 
 InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
-                     const TableWitness* witness, PipeLoopMode pipe_loops) {
+                     const TableWitness* witness, PipeLoopMode pipe_loops,
+                     std::shared_ptr<TableChoices> choices) {
   InstanceGraph graph;
   try {
-    graph = Expander(program, extents, witness, pipe_loops).run();
+    graph = Expander(program, extents, witness, pipe_loops, choices).run();
   } catch (const UnevenPipeLoops&) {
-    graph = Expander(program, extents, witness, PipeLoopMode::kWalk).run();
+    graph = Expander(program, extents, witness, PipeLoopMode::kWalk, choices).run();
   }
   link_packets(graph);
   return graph;

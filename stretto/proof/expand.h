@@ -6,12 +6,14 @@
 // Tables. Without a witness, a value read from a table is any value of its contract: the boxes it
 // decides are unions over that range, marked `may` where they are writes, unless the table deals
 // out rows (table_cells.h), and the graph stands for every table that meets the contract. Where a
-// table decides synchronisation, or otherwise what is written to an output, that is too coarse:
-// expand() throws DependsOnTable and the caller comes back with witnesses, whose values are then
-// taken as they are.
+// table decides what is waited for, the graph holds the waits and accesses of every value, each
+// with its choice (table_choices.h). Where a table decides who is notified, or otherwise what is
+// written to an output, expand() throws DependsOnTable and the caller comes back with witnesses,
+// whose values are then taken as they are.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,9 +40,11 @@ enum class PipeLoopMode { kWalk, kFold };
 
 // `program` must outlive the graph and be at schedule level, or at tile level without tile
 // primitives. Rejected for what no schedule of events could repair: a channel, rank or threshold
-// out of range, a write to an input, another rank's local tensor, unbalanced pipes.
+// out of range, a write to an input, another rank's local tensor, unbalanced pipes. `choices`:
+// shared by graphs that are compared with each other.
 InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
                      const TableWitness* witness = nullptr,
-                     PipeLoopMode pipe_loops = PipeLoopMode::kWalk);
+                     PipeLoopMode pipe_loops = PipeLoopMode::kWalk,
+                     std::shared_ptr<TableChoices> choices = nullptr);
 
 }  // namespace stretto

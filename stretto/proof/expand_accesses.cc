@@ -47,11 +47,13 @@ void AccessExpander::scattered(const Op& op) {
                                   state_.program.tensors[at(region.tensor)].name));
   }
   state_.may_depth += writes ? 1 : 0;
+  state_.untold_depth += writes ? 1 : 0;
   add(op, 0, region.tensor, target, writes ? AccessKind::kWrite : AccessKind::kRead);
   state_.may_depth -= writes ? 1 : 0;
+  state_.untold_depth -= writes ? 1 : 0;
 }
 
-void AccessExpander::copy(const Op& op) {
+void AccessExpander::copy_from(const Op& op) {
   Target from = resolve(*op.region), to = resolve(*op.region2);
   // Rows of boxes that span all parts do not correspond one to one.
   bool rows_match = (!state_.cells[at(op.region->tensor)] || from.part) &&
@@ -66,7 +68,11 @@ void AccessExpander::copy(const Op& op) {
   }
   if (is_empty(clip(to.box))) return;
   add(op, 0, op.region->tensor, from, AccessKind::kRead);
-  add(op, 1, op.region2->tensor, to, AccessKind::kWrite);
+}
+
+void AccessExpander::copy_to(const Op& op) {
+  Target to = resolve(*op.region2);
+  if (!is_empty(clip(to.box))) add(op, 1, op.region2->tensor, to, AccessKind::kWrite);
 }
 
 // A store releases its packets after writing; a load reads after the tags have come.
@@ -259,14 +265,26 @@ void AccessExpander::add(const Op& op, int which, int tensor, const Target& targ
            .kind = kind,
            .may = is_write && (may_depth > 0 || !target.exact),
            .packet = packet,
+           .choice = choice_of(tensor, target),
            .tile = state_.tile,
            .op = &op};
+  a.sure = a.may && target.exact && state_.untold_depth == 0;
   if (a.may && state_.program.tensors[at(tensor)].kind == TensorKind::kOutput) {
     throw DependsOnTable{"where an output is written"};
   }
   for (a.rank = target.rank; a.rank <= target.last_rank; ++a.rank) {
     state_.recorder.add({a, which, target.box});
   }
+}
+
+// Of a part of the rows nothing is touched unless it has them.
+int AccessExpander::choice_of(int tensor, const Target& target) const {
+  const auto& cells = state_.cells[at(tensor)];
+  bool in_part = state_.deciding.any && target.part && cells && cells->is_partition();
+  if (!in_part) return state_.choice();
+  std::vector<int> facts = state_.facts;
+  facts.push_back(state_.graph.choices->fact(inhabited_from(*target.part)));
+  return state_.graph.choices->choice(std::move(facts));
 }
 
 }  // namespace stretto

@@ -14,7 +14,9 @@ class AccessExpander {
   void access(const Op& op, AccessKind kind);
   // kLoadRows, kStoreRows: any row of the tensor.
   void scattered(const Op& op);
-  void copy(const Op& op);
+  // kCopy, in two halves.
+  void copy_from(const Op& op);
+  void copy_to(const Op& op);
   // kStorePacket, kLoadPacket.
   void packet(const Op& op);
   // The tables that an index expression reads.
@@ -36,6 +38,7 @@ class AccessExpander {
   void span_all_parts(int tensor, LooseBox& box) const;
   void check_target(const Op& op, int tensor_idx, const Target& target, AccessKind kind) const;
   void widen_to_packets(const Op& op, LooseBox& box) const;
+  int choice_of(int tensor, const Target& target) const;
   void add(const Op& op, int which, int tensor, const Target& target, AccessKind kind,
            bool packet = false);
 

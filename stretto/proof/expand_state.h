@@ -3,15 +3,20 @@
 // (expand_accesses.h) and synchronisation (expand_syncs.h).
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "stretto/proof/deciding_tables.h"
 #include "stretto/proof/eval_scope.h"
 #include "stretto/proof/table_cells.h"
 #include "stretto/proof/trace_recorder.h"
 
 namespace stretto {
+
+// That the part at a partition's entry has rows from the offset on.
+TableFact inhabited_from(const TablePoint& part);
 
 struct ExpandState {
   const Program& program;
@@ -26,11 +31,19 @@ struct ExpandState {
   // Parts of a partition that have rows from `offset` on, where the program is now: each counts in
   // may_depth, and what is done to those rows happens whenever there are any.
   std::vector<TablePoint> inhabited;
+  DecidingTables deciding;
+  // What is so where the program is now, for some tables only, where any decides what is waited
+  // for; and how many of the reasons for may_depth these facts do not tell.
+  std::vector<int> facts;
+  int untold_depth = 0;
 
   ExpandState(const Program& program, const std::vector<std::int64_t>& extents,
-              const TableWitness* witness);
+              const TableWitness* witness, std::shared_ptr<TableChoices> choices);
   ExpandState(const ExpandState&) = delete;
 
+  int choice() const {
+    return facts.empty() ? TableChoices::kAlways : graph.choices->choice(facts);
+  }
   [[noreturn]] void reject(const Op& op, const std::string& what) const;
 };
 

@@ -93,12 +93,19 @@ void SyncExpander::finish_worker() const {
 }
 
 void SyncExpander::add(const Op& op, SyncKind kind, int counter, std::int64_t amount) {
-  state_.recorder.add_sync(
-      {.kind = kind, .counter = counter, .amount = amount, .tile = state_.tile, .op = &op});
+  state_.recorder.add_sync({.kind = kind,
+                            .counter = counter,
+                            .amount = amount,
+                            .choice = state_.choice(),
+                            .tile = state_.tile,
+                            .op = &op});
 }
 
 void SyncExpander::signal(const Op& op) {
-  if (state_.may_depth > 0) throw DependsOnTable{"whether a signal is sent or waited for"};
+  bool is_wait = op.code == OpCode::kWait;
+  if (state_.may_depth > 0 && (!is_wait || state_.untold_depth > 0)) {
+    throw DependsOnTable{is_wait ? "whether a signal is waited for" : "who is notified"};
+  }
   const Signal& s = state_.program.signals[at(op.symbol)];
   EvalScope& scope = state_.scope;
   std::int64_t channel = scope.value(op.exprs[0], "channel of a signal");
@@ -106,7 +113,6 @@ void SyncExpander::signal(const Op& op) {
     state_.reject(op, fmt::format("channel {} of '{}', which has {}, on rank {}", channel, s.name,
                                   s.num_channels, state_.rank));
   }
-  bool is_wait = op.code == OpCode::kWait;
   std::int64_t rank = is_wait ? state_.rank : scope.value(op.exprs[1], "rank that is notified");
   if (rank < 0 || rank >= state_.program.world_size) {
     state_.reject(

@@ -202,6 +202,7 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
   clocks.past = past;
   clocks.vectors.reset(num_components_);
   clocks.merged.clear();
+  clocks.of_choice.clear();
   clocks.at_place.resize(graph_.agents.size());
   clocks.released.resize(graph_.agents.size());
   for (std::size_t a = 0; a < graph_.agents.size(); ++a) {
@@ -225,9 +226,11 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
     }
     std::int32_t clock = places[at(first + step.begin)];
     for (int pos = step.begin; pos < step.end; ++pos) {
-      clock = acquire(clocks, clock, step, pos);
+      const Sync& s = timeline_.trace(step.agent, step.launch).syncs[at(pos)];
+      bool always = s.choice == TableChoices::kAlways;
+      if (always) clock = acquire(clocks, clock, step, pos);
       places[at(first + pos + 1)] = clock;
-      if (carries(step.agent, timeline_.trace(step.agent, step.launch).syncs[at(pos)], past)) {
+      if (always && carries(step.agent, s, past)) {
         limit = position(step.agent, step.launch, pos) + 1;
       }
       clocks.released[at(step.agent)][at(first + pos)] = limit;
@@ -312,7 +315,8 @@ const HappensBefore::ChainItem& HappensBefore::first_to_reach(const Chain& chain
                            [](const ChainItem& i, std::int64_t t) { return i.prefix < t; });
 }
 
-std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const Step& step, int pos) {
+std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const Step& step,
+                                    int pos) const {
   const Sync& s = timeline_.trace(step.agent, step.launch).syncs[at(pos)];
   if (s.kind == SyncKind::kPacketLoad && carried_by_packets(clocks.past)) {
     return acquire_packets(clocks, clock, step, pos);
@@ -335,7 +339,7 @@ std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const St
 }
 
 std::int32_t HappensBefore::acquire_packets(Clocks& clocks, std::int32_t clock, const Step& step,
-                                            int pos) {
+                                            int pos) const {
   const auto& loads = packet_load_at_[at(step.launch)];
   auto it = loads.find(place_key({step.agent, 0, pos}));
   if (it == loads.end()) return clock;
@@ -353,7 +357,7 @@ std::int32_t HappensBefore::acquire_packets(Clocks& clocks, std::int32_t clock, 
 }
 
 std::int32_t HappensBefore::merge_item(Clocks& clocks, std::int32_t clock, int counter,
-                                       const ChainItem& item, int waiter) {
+                                       const ChainItem& item, int waiter) const {
   Place place{item.agent, item.launch, item.pos};
   std::int64_t value = item.position + 1;
   if (clocks.past != Past::kOrder) {
@@ -373,22 +377,24 @@ std::int32_t HappensBefore::merge_item(Clocks& clocks, std::int32_t clock, int c
 
 // --- queries ---
 
-bool HappensBefore::before(const Place& x, const Place& y, Past past, Path path) const {
+bool HappensBefore::before(const Place& x, const Place& y, Past past, Path path, int choice) const {
   if (past == Past::kBulkLoad) {
     std::optional<Place> got = landed(x);
     if (!got.has_value()) return false;
     if (got->agent == y.agent && got->launch == y.launch) return got->pos <= y.pos;
-    return before(*got, y, Past::kRead, path);
+    return before(*got, y, Past::kRead, path, choice);
   }
-  const Clocks& c = clocks(past);
+  Clocks& c = clocks(past);
   auto [component, position] = stamp(x);
-  std::int32_t clock = past == Past::kOrder ? clock_at(c, y) : covered_clock(c, y, path);
+  std::int32_t clock =
+      past == Past::kOrder ? clock_in_choice(c, y, choice) : covered_clock(c, y, path, choice);
   return this->component(c, clock, component) > position;
 }
 
-bool HappensBefore::start_before(int rank, int launch, const Place& y, Path path) const {
-  const Clocks& c = clocks(Past::kWrite);
-  return component(c, covered_clock(c, y, path), rank) > stream_base_[at(rank)][at(launch)];
+bool HappensBefore::start_before(int rank, int launch, const Place& y, Path path,
+                                 int choice) const {
+  Clocks& c = clocks(Past::kWrite);
+  return component(c, covered_clock(c, y, path, choice), rank) > stream_base_[at(rank)][at(launch)];
 }
 
 bool HappensBefore::before_end(const Place& x, int rank, int launch, Past past) const {

@@ -19,6 +19,11 @@
 // itself, a pipe's put and release nothing that the agent wrote elsewhere, and no edge reaches
 // further than its scope.
 //
+// Where tables decide what is waited for, an agent's waits of some choices are there
+// (table_choices.h) but take no part in the order: what is derived holds for every table. Only
+// whoever comes after such a wait of its own agent, in a case that has the wait's facts, may rely
+// on it. Notifies are the same for all tables.
+//
 // Memory: one component per agent that notifies, one per rank for everything else; clocks exist
 // only where a wait changed something and are shared.
 #pragma once
@@ -29,6 +34,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -51,12 +57,16 @@ class HappensBefore {
 
   // Are accesses of the kind at `x` over before what is at `y` begins? For the same agent: through
   // synchronisation alone (notify to itself, or the launch's end), program order not counting.
-  bool before(const Place& x, const Place& y, Past past, Path path) const;
+  // `choice`: that of what is at `y`, and for start_before too.
+  bool before(const Place& x, const Place& y, Past past, Path path,
+              int choice = TableChoices::kAlways) const;
   // The rank's launch start / end against a place on any rank.
-  bool start_before(int rank, int launch, const Place& y, Path path) const;
+  bool start_before(int rank, int launch, const Place& y, Path path,
+                    int choice = TableChoices::kAlways) const;
   bool before_end(const Place& x, int rank, int launch, Past past) const;
   // Accesses within an agent with nothing but its fences between them.
-  bool fenced(const Place& x, const Place& y, Past past, Path path) const;
+  bool fenced(const Place& x, const Place& y, Past past, Path path,
+              int choice = TableChoices::kAlways) const;
 
   // Rows of the table of which one alone, if it did everything, would make `holds` true.
   using Holds = std::function<bool(const HappensBefore&)>;
@@ -94,6 +104,7 @@ class HappensBefore {
     std::vector<std::vector<std::int32_t>> at_start, at_end;  // [rank][launch]
     std::vector<std::int32_t> stream, roles, joined, ended;   // [rank]: the launch under way
     std::unordered_map<std::uint64_t, std::int32_t> merged;
+    std::map<std::tuple<int, int, int, int>, std::int32_t> of_choice;  // agent, launch, pos, choice
   };
 
   void number_components();
@@ -105,12 +116,12 @@ class HappensBefore {
   void compute_clocks(Clocks& clocks, Past past);
   std::int32_t begin_agent(Clocks& clocks, const Step& step);
   void end_agent(Clocks& clocks, const Step& step, std::int32_t clock, std::int64_t limit);
-  std::int32_t acquire(Clocks& clocks, std::int32_t clock, const Step& step, int pos);
-  std::int32_t acquire_packets(Clocks& clocks, std::int32_t clock, const Step& step, int pos);
+  std::int32_t acquire(Clocks& clocks, std::int32_t clock, const Step& step, int pos) const;
+  std::int32_t acquire_packets(Clocks& clocks, std::int32_t clock, const Step& step, int pos) const;
   // The notify with which the counter gets to `threshold`.
   static const ChainItem& first_to_reach(const Chain& chain, std::int64_t threshold);
   std::int32_t merge_item(Clocks& clocks, std::int32_t clock, int counter, const ChainItem& item,
-                          int waiter);
+                          int waiter) const;
   static std::int32_t merge(Clocks& clocks, std::int32_t clock, std::int32_t source, int component,
                             std::int64_t value);
   bool refine();
@@ -131,8 +142,12 @@ class HappensBefore {
   // Where the slot of a kPipePut is got, since its bulk load ends there.
   std::optional<Place> landed(const Place& put) const;
   // What `y` may rely on: the clock of its agent after the last event that covers it.
-  std::int32_t covered_clock(const Clocks& clocks, const Place& y, Path path) const;
+  std::int32_t covered_clock(Clocks& clocks, const Place& y, Path path, int choice) const;
   const std::vector<int>& covered(const Place& y, Path path) const;
+  bool covers(const Sync& s, Path path) const;
+  // Waits of some choices (choice_clocks.cc).
+  const std::vector<int>& waits_of(const Place& y, int choice) const;
+  std::int32_t clock_in_choice(Clocks& clocks, const Place& y, int choice) const;
 
   std::int64_t position(int agent, int launch, int pos) const;  // on the agent's own axis
   // Component and position that stand for "x is over".
@@ -141,7 +156,7 @@ class HappensBefore {
   std::int32_t clock_at(const Clocks& clocks, const Place& place) const;
   std::size_t place_idx(const Place& place) const;
   static std::uint64_t place_key(const Place& place);
-  const Clocks& clocks(Past past) const {
+  Clocks& clocks(Past past) const {
     int which = which_[static_cast<std::size_t>(past)];
     return which < 0 ? causal_ : stronger_[static_cast<std::size_t>(which)];
   }
@@ -164,12 +179,14 @@ class HappensBefore {
   std::vector<std::vector<int>> waits_on_;                // [counter]: indices into multi_waits_
   std::unordered_map<std::uint64_t, int> multi_wait_at_;  // (agent, launch, pos)
   std::vector<std::unordered_map<std::uint64_t, int>> packet_load_at_;  // [launch]
-  Clocks causal_;
-  std::vector<Clocks> stronger_;
+  // Clocks of choices are added when first asked for.
+  mutable Clocks causal_;
+  mutable std::vector<Clocks> stronger_;
   std::array<int, kNumPasts> which_{-1, -1, -1, -1};  // per Past, into stronger_
   // Found when first asked for.
   mutable std::map<const InstanceGraph*, std::unordered_map<std::uint64_t, Place>> landed_;
   mutable std::array<std::map<const AgentTrace*, std::vector<int>>, 2> covered_;  // per Path
+  mutable std::map<const AgentTrace*, std::map<int, std::vector<int>>> waits_of_choice_;
 };
 
 }  // namespace stretto

@@ -9,10 +9,12 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "stretto/ir/program.h"
+#include "stretto/proof/table_choices.h"
 
 namespace stretto {
 
@@ -37,7 +39,9 @@ struct Access {
   int pos = 0;    // synchronisation events of the agent before it
   AccessKind kind = AccessKind::kRead;
   bool may = false;     // happens for some tables only: has to be ordered, covers nothing
+  bool sure = false;    // `may`, but whenever its choice holds, and with the whole box
   bool packet = false;  // ordered by its tag
+  int choice = TableChoices::kAlways;
   std::int64_t tile = -1;
   const Op* op = nullptr;
 };
@@ -49,6 +53,7 @@ struct Sync {
   int counter = -1;         // kNotify, kWait
   int access = -1;          // packets: index into AgentTrace::accesses, -1 where all is masked
   std::int64_t amount = 0;  // kNotify: added; kWait: at_least, relative to the launch's base
+  int choice = TableChoices::kAlways;  // waits and fences: of what happens for some tables only
   std::int64_t tile = -1;
   const Op* op = nullptr;
 };
@@ -95,6 +100,7 @@ struct InstanceGraph {
   std::vector<std::int64_t> quota;  // per counter: what this launch adds
   std::vector<Box> boxes;           // interned
   std::vector<PacketLoad> packet_loads;
+  std::shared_ptr<TableChoices> choices;  // what the choices of syncs and accesses mean
 
   std::size_t num_events() const;
 };

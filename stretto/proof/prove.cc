@@ -6,6 +6,7 @@
 #include <chrono>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/proof/expand.h"
@@ -75,8 +76,9 @@ class Prover {
     std::size_t events = 1;
     try {
       events = expand_all(bounds, -1)[0].graph.num_events();
-    } catch (const DependsOnTable&) {
+    } catch (const DependsOnTable& reason) {
       open_tables = false;
+      result_.stats.sampled_because = "a table decides " + reason.what;
       events = expand_all(bounds, 0)[0].graph.num_events();
     }
     std::size_t affordable =
@@ -88,16 +90,66 @@ class Prover {
     result_.stats.every_boundary = complete;
     if (!open_tables) return prove_witnesses(samples);
     try {
-      prove_cases(expand_all(samples, -1));
-    } catch (const DependsOnTable&) {
+      Cases cases = expand_all(samples, -1);
+      prove_cases(cases);
+      if (!ok() && has_choices(cases)) prove_in_doubt(samples);
+    } catch (const DependsOnTable& reason) {
+      result_.stats.sampled_because = "a table decides " + reason.what;
       prove_witnesses(samples);
     }
   }
 
+  static bool has_choices(const Cases& cases) {
+    for (const Case& one : cases) {
+      for (const AgentTrace& agent : one.graph.agents) {
+        for (const Sync& s : agent.syncs) {
+          if (s.choice != TableChoices::kAlways) return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  // What was found may come of taking each entry by itself. If it is so for some table, then for
+  // one that has what the findings say; otherwise nothing is known of tables that were not looked
+  // at.
+  void prove_in_doubt(const std::vector<std::vector<std::int64_t>>& samples) {
+    std::vector<Finding> doubts = std::exchange(result_.findings, {});
+    for (const Finding& doubt : doubts) {
+      for (bool shuffled : {false, true}) {
+        if (!doubt.cases.empty() && ok()) prove_with(doubt, samples, shuffled);
+      }
+    }
+    if (ok()) prove_witnesses(samples);
+    result_.stats.sampled_because =
+        fmt::format("no table was found for which this happens, nor that there is none: {}: {}",
+                    name(doubts[0].kind), doubts[0].text);
+  }
+
+  // Tables of the finding, or of its two launches in turn.
+  void prove_with(const Finding& doubt, const std::vector<std::vector<std::int64_t>>& samples,
+                  bool shuffled) {
+    Cases cases;
+    for (const auto& extents : samples) {
+      for (int launch : {0, 1}) {
+        std::vector<RankChoice> wanted;
+        for (const ChosenCase& c : doubt.cases) {
+          if (c.launch == launch) wanted.push_back({c.rank, choices_->facts(c.choice)});
+        }
+        if (wanted.empty()) continue;
+        auto tables = table_with(program_, extents, wanted, shuffled);
+        if (tables != nullptr) cases.push_back(expand_with(extents, *tables));
+      }
+    }
+    context_.clear();
+    if (!cases.empty()) prove_cases(cases);
+  }
+
   bool ok() const { return result_.findings.empty(); }
 
-  void add(FindingKind kind, const std::string& text, const std::string& where) {
-    result_.findings.push_back({kind, where.empty() ? text : text + "\n    with " + where});
+  void add(FindingKind kind, const std::string& text, const std::string& where,
+           const std::vector<ChosenCase>& cases = {}) {
+    result_.findings.push_back({kind, where.empty() ? text : text + "\n    with " + where, cases});
   }
 
   void check_resources() {
@@ -143,16 +195,20 @@ class Prover {
       context_ = describe_extents(program_, extents);
       if (witness < 0) {
         cases.push_back(
-            {expand(program_, extents, options_.tables, PipeLoopMode::kFold), context_});
+            {expand(program_, extents, options_.tables, PipeLoopMode::kFold, choices_), context_});
         continue;
       }
       auto tables = sample_tables(program_, extents);
-      const TableWitness& table = *tables[at(witness)];
-      context_ += fmt::format("{}tables {}", context_.empty() ? "" : ", ", table.name());
-      cases.push_back({expand(program_, extents, &table, PipeLoopMode::kFold), context_});
+      cases.push_back(expand_with(extents, *tables[at(witness)]));
     }
     context_.clear();
     return cases;
+  }
+
+  Case expand_with(const std::vector<std::int64_t>& extents, const TableWitness& table) {
+    std::string sizes = describe_extents(program_, extents);
+    context_ = fmt::format("{}{}tables {}", sizes, sizes.empty() ? "" : ", ", table.name());
+    return {expand(program_, extents, &table, PipeLoopMode::kFold), context_};
   }
 
   // Every size with each witness, then launches with one witness and another in turn.
@@ -245,7 +301,7 @@ class Prover {
             fmt::format("{}: {} waits for {} to reach {}, but a launch adds only {}",
                         describe_loc(s.op), describe_agent(graph, static_cast<int>(a), s.tile),
                         describe_counter(graph, s.counter), s.amount, graph.quota[at(s.counter)]),
-            one.where);
+            one.where, {{.rank = graph.agents[a].rank, .choice = s.choice}});
       }
     }
   }
@@ -266,14 +322,20 @@ class Prover {
     const Pattern& pattern = patterns[first];
     Timeline timeline = repeat(pattern);
     Execution execution = execute(timeline);
-    if (!execution.finished) return add(FindingKind::kProgress, execution.stuck, pattern.where);
+    if (!execution.finished) {
+      std::vector<ChosenCase> where;
+      for (auto [rank, choice] : execution.stuck_choices) {
+        where.push_back({.rank = rank, .choice = choice});
+      }
+      return add(FindingKind::kProgress, execution.stuck, pattern.where, where);
+    }
     HappensBefore order(timeline, execution, powers_of(*options_.table));
     checker.use(order);
     for (std::size_t i = first; i < patterns.size() && ok(); ++i) {
       if (patterns[i].key != pattern.key) continue;
       note(*patterns[i].graphs[0], timeline, order);
       for (Finding& f : checker.check(repeat(patterns[i]), pattern.period)) {
-        add(f.kind, f.text, patterns[i].where);
+        add(f.kind, f.text, patterns[i].where, f.cases);
       }
     }
   }
@@ -309,6 +371,7 @@ class Prover {
   const ProofOptions& options_;
   ProofResult result_;
   std::string context_;
+  std::shared_ptr<TableChoices> choices_ = std::make_shared<TableChoices>();
 };
 
 }  // namespace

@@ -35,9 +35,10 @@ struct ProofOptions {
 struct ProofStats {
   int cases = 0;               // patterns of extents and tables
   bool every_boundary = true;  // false: boundaries were thinned out
-  bool every_table = true;     // false: tables were sampled, since some decide more than places
-  std::size_t events = 0;      // of the largest launch
-  std::size_t clocks = 0;      // of the largest timeline
+  bool every_table = true;     // false: tables were sampled
+  std::string sampled_because;
+  std::size_t events = 0;  // of the largest launch
+  std::size_t clocks = 0;  // of the largest timeline
   int components = 0, launches = 0, rounds = 0;
   double seconds = 0;
 };

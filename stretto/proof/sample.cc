@@ -1,9 +1,13 @@
 #include "stretto/proof/sample.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/tile_map.h"
@@ -143,7 +147,42 @@ class PatternTables : public TableWitness {
     }
     return values_[at(rank)].at(tensor_idx)[at(linear)];
   }
-  std::string name() const override { return pattern_name(pattern_); }
+  std::string name() const override {
+    return wanted_.empty() ? pattern_name(pattern_) : "with " + wanted_;
+  }
+
+  // False where the table cannot be made so.
+  bool make_so(const Program& program, int rank, const TableFact& fact) {
+    if (fact.kind == FactKind::kCondition) return false;
+    const Contract& contract = program.tensors[at(fact.table)].contract;
+    Table& table = values_[at(rank)].at(fact.table);
+    auto [it, is_new] = made_.try_emplace({rank, fact.table, fact.entry}, fact.value);
+    if (!is_new) return it->second == fact.value;
+    std::string name = program.tensors[at(fact.table)].name;
+    if (fact.kind == FactKind::kInhabited) {
+      // All rows in one part.
+      if (contract.kind != ContractKind::kPartition || table.empty()) return false;
+      std::int64_t lo = table.front(), hi = table.back();
+      for (std::int64_t i = 0; i < static_cast<std::int64_t>(table.size()); ++i) {
+        table[at(i)] = i <= fact.entry[0] ? lo : hi;
+      }
+      table.back() = hi;
+      wanted_ += fmt::format("{}all rows in part {} of '{}' of rank {}",
+                             wanted_.empty() ? "" : ", ", fact.entry[0], name, rank);
+      return hi - lo > fact.value;
+    }
+    std::int64_t linear = 0;
+    const auto& shape = shapes_.at(fact.table);
+    for (std::size_t d = 0; d < shape.size(); ++d) linear = linear * shape[d] + fact.entry[d];
+    if (contract.kind == ContractKind::kPermutation) {
+      auto other = std::find(table.begin(), table.end(), fact.value);
+      if (other != table.end()) *other = table[at(linear)];
+    }
+    table[at(linear)] = fact.value;
+    wanted_ += fmt::format("{}'{}'[{}] = {} on rank {}", wanted_.empty() ? "" : ", ", name,
+                           fmt::join(fact.entry, ", "), fact.value, rank);
+    return true;
+  }
 
  private:
   using Table = std::vector<std::int64_t>;
@@ -214,6 +253,8 @@ class PatternTables : public TableWitness {
   Pattern pattern_;
   std::map<int, std::vector<std::int64_t>> shapes_;
   std::vector<std::map<int, Table>> values_;  // per rank
+  std::map<std::tuple<int, int, std::vector<std::int64_t>>, std::int64_t> made_;
+  std::string wanted_;
 };
 
 }  // namespace
@@ -280,6 +321,19 @@ std::vector<std::unique_ptr<TableWitness>> sample_tables(const Program& program,
     out.push_back(std::make_unique<PatternTables>(program, extents, p));
   }
   return out;
+}
+
+std::unique_ptr<TableWitness> table_with(const Program& program,
+                                         const std::vector<std::int64_t>& extents,
+                                         const std::vector<RankChoice>& wanted, bool shuffled) {
+  auto tables = std::make_unique<PatternTables>(program, extents,
+                                                shuffled ? Pattern::kRandomPerRank : Pattern::kLow);
+  for (const RankChoice& one : wanted) {
+    for (const TableFact& fact : one.facts) {
+      if (!tables->make_so(program, one.rank, fact)) return nullptr;
+    }
+  }
+  return tables;
 }
 
 }  // namespace stretto

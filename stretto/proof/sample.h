@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "stretto/proof/expand.h"
+#include "stretto/proof/table_choices.h"
 
 namespace stretto {
 
@@ -25,5 +26,15 @@ ExtentSamples sample_extents(const Program& program, int max_samples);
 // each other: ascending rows, counts that count.
 std::vector<std::unique_ptr<TableWitness>> sample_tables(const Program& program,
                                                          const std::vector<std::int64_t>& extents);
+
+// As one of those, but with what each choice asks of its rank's tables: nullptr where they
+// contradict each other, or ask for what is not known how to make.
+struct RankChoice {
+  int rank = 0;
+  std::vector<TableFact> facts;
+};
+std::unique_ptr<TableWitness> table_with(const Program& program,
+                                         const std::vector<std::int64_t>& extents,
+                                         const std::vector<RankChoice>& wanted, bool shuffled);
 
 }  // namespace stretto

@@ -113,10 +113,22 @@ std::optional<Place> HappensBefore::landed(const Place& put) const {
   return Place{found->second.agent, put.launch, found->second.pos};
 }
 
-std::int32_t HappensBefore::covered_clock(const Clocks& clocks, const Place& y, Path path) const {
+std::int32_t HappensBefore::covered_clock(Clocks& clocks, const Place& y, Path path,
+                                          int choice) const {
   int pos = covered(y, path)[at(y.pos)];
+  const auto& syncs = timeline_.trace(y.agent, y.launch).syncs;
+  for (int w : waits_of(y, choice)) {
+    if (w >= pos && w < y.pos && covers(syncs[at(w)], path)) pos = w + 1;
+  }
   if (pos < 0) return clocks.at_start[at(graph_.agents[at(y.agent)].rank)][at(y.launch)];
-  return clock_at(clocks, {y.agent, y.launch, pos});
+  return clock_in_choice(clocks, {y.agent, y.launch, pos}, choice);
+}
+
+bool HappensBefore::covers(const Sync& s, Path path) const {
+  bool acquires = s.kind == SyncKind::kWait || s.kind == SyncKind::kPacketLoad;
+  if (!acquires && s.kind != SyncKind::kFence) return false;
+  SyncRow row = acquires ? acquire_row(graph_, s) : SyncRow::kFence;
+  return power(row).covers[static_cast<std::size_t>(path)];
 }
 
 // Per place of the agent the last one, not after it, up to which everything acquired is covered; -1
@@ -135,24 +147,22 @@ const std::vector<int>& HappensBefore::covered(const Place& y, Path path) const 
   out.push_back(last);
   for (int pos = 0; pos < static_cast<int>(trace.syncs.size()); ++pos) {
     const Sync& s = trace.syncs[at(pos)];
-    bool fence = s.kind == SyncKind::kFence;
-    bool acquires = s.kind == SyncKind::kWait || s.kind == SyncKind::kPacketLoad;
-    if (fence && power(SyncRow::kFence).covers[p]) last = pos + 1;
-    if (acquires && power(acquire_row(graph_, s)).covers[p]) last = pos + 1;
+    if (s.choice == TableChoices::kAlways && covers(s, path)) last = pos + 1;
     out.push_back(last);
   }
   return out;
 }
 
-bool HappensBefore::fenced(const Place& x, const Place& y, Past past, Path path) const {
+bool HappensBefore::fenced(const Place& x, const Place& y, Past past, Path path, int choice) const {
   const RowPower& row = power(SyncRow::kFence);
   bool enough = past < Past::kBulkLoad && row.carries[static_cast<std::size_t>(past)] &&
                 row.covers[static_cast<std::size_t>(path)] &&
                 !clustered(graph_.agents[at(x.agent)].role);
   if (!enough || x.agent != y.agent || x.launch != y.launch) return false;
   const auto& syncs = timeline_.trace(x.agent, x.launch).syncs;
-  return std::any_of(syncs.begin() + x.pos, syncs.begin() + y.pos,
-                     [](const Sync& s) { return s.kind == SyncKind::kFence; });
+  return std::any_of(syncs.begin() + x.pos, syncs.begin() + y.pos, [&](const Sync& s) {
+    return s.kind == SyncKind::kFence && graph_.choices->implies(choice, s.choice);
+  });
 }
 
 std::vector<SyncRow> HappensBefore::missing_rows(const Holds& holds) const {

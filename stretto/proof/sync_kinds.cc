@@ -6,7 +6,7 @@ namespace stretto {
 namespace {
 
 bool alike(const Sync& a, const Sync& b) {
-  return a.kind == b.kind && a.counter == b.counter && a.amount == b.amount;
+  return a.kind == b.kind && a.counter == b.counter && a.amount == b.amount && a.choice == b.choice;
 }
 
 bool alike(const AgentTrace& a, const AgentTrace& b) {

@@ -155,6 +155,7 @@ class Runner {
     for (auto& [agent, b] : blocked) {
       if (b.suppliers.empty()) {
         out_.stuck = describe(agent, *b.sync) + "\n    nobody is left to bring it there";
+        note_choice(agent, *b.sync);
         return;
       }
     }
@@ -237,9 +238,16 @@ class Runner {
     std::string text = "a cycle of waits:";
     for (int a : path) {
       auto it = blocked.find(a);
-      if (it != blocked.end()) text += "\n    " + describe(a, *it->second.sync);
+      if (it == blocked.end()) continue;
+      text += "\n    " + describe(a, *it->second.sync);
+      note_choice(a, *it->second.sync);
     }
     return text;
+  }
+
+  void note_choice(int agent, const Sync& s) {
+    if (s.choice == TableChoices::kAlways) return;
+    out_.stuck_choices.emplace_back(graph_.agents[at(agent)].rank, s.choice);
   }
 
   std::string describe(int agent, const Sync& s) const {
@@ -248,9 +256,13 @@ class Runner {
     if (s.kind == SyncKind::kPacketLoad) {
       return fmt::format("{}: {} in launch {} waits for packets", describe_loc(s.op), who, e);
     }
-    return fmt::format("{}: {} in launch {} waits for {} to reach {}; it stays at {}",
+    std::string where;
+    if (s.choice != TableChoices::kAlways) {
+      where = ", where " + graph_.choices->describe(*graph_.program, s.choice);
+    }
+    return fmt::format("{}: {} in launch {} waits for {} to reach {}{}; it stays at {}",
                        describe_loc(s.op), who, e, describe_counter(graph_, s.counter), s.amount,
-                       value_[at(s.counter)] - base_[at(e)][at(s.counter)]);
+                       where, value_[at(s.counter)] - base_[at(e)][at(s.counter)]);
   }
 
   const Timeline& timeline_;

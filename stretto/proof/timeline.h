@@ -3,11 +3,13 @@
 //
 // Waits are `>=` on monotone counters and agents never choose, so if one execution finishes, all
 // do, and if one gets stuck, all get stuck in the same place: running every agent as far as it
-// gets, in any order, decides progress. The order found is a linear extension of happens-before.
+// gets, in any order, decides progress. Waits that happen for some tables only are taken as if they
+// always did: fewer waits get stuck less. The order found is a linear extension of happens-before.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/proof/instance_graph.h"
@@ -42,6 +44,7 @@ struct Execution {
   bool finished = false;
   std::vector<Step> steps;
   std::string stuck;  // not finished: the cycle of waits, or the threshold that is never reached
+  std::vector<std::pair<int, int>> stuck_choices;  // of those waits: rank and choice
 };
 
 Execution execute(const Timeline& timeline);

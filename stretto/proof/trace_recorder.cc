@@ -65,15 +65,24 @@ void TraceRecorder::place(const Access& a, int which, const Box& box) {
   if (is_empty(box)) return;
   if (fold_depth_ == 0 || ordered_) return append(a, box);
   for (Pending& p : pending_) {
-    if (p.access.op != a.op || p.which != which) continue;
+    if (p.access.op != a.op || p.which != which || !in_one_case(p.access, a)) continue;
     bool same = p.access.tensor == a.tensor && p.access.rank == a.rank && p.access.may == a.may;
-    if (same && extend_box(p.box, box, a.kind == AccessKind::kWrite && !a.may)) return;
+    if (same && extend_box(p.box, box, a.kind == AccessKind::kWrite && !a.may)) {
+      p.access.choice = graph_.choices->common(p.access.choice, a.choice);
+      return;
+    }
     append(p.access, p.box);
     p.access = a;
     p.box = box;
     return;
   }
   pending_.push_back({a, which, box});
+}
+
+// Whether one box may stand for both: then in the wider of the two cases.
+bool TraceRecorder::in_one_case(const Access& a, const Access& b) const {
+  if (a.choice == b.choice) return a.sure == b.sure;
+  return !a.sure && !b.sure && graph_.choices->values(a.choice) == graph_.choices->values(b.choice);
 }
 
 void TraceRecorder::append(Access a, const Box& box) {

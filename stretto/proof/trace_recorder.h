@@ -53,6 +53,7 @@ class TraceRecorder {
 
   void place(const Access& access, int which, const Box& box);
   void append(Access access, const Box& box);
+  bool in_one_case(const Access& a, const Access& b) const;
 
   InstanceGraph& graph_;
   std::unordered_map<Box, int, BoxHash> box_ids_;

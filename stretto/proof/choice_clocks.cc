@@ -1,0 +1,44 @@
+// Waits that happen for some tables only, and who may rely on them (happens_before.h).
+#include <algorithm>
+
+#include "stretto/proof/happens_before.h"
+
+namespace stretto {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+// Positions of the agent's waits and fences that happen for some tables only, but whenever the
+// choice does.
+const std::vector<int>& HappensBefore::waits_of(const Place& y, int choice) const {
+  static const std::vector<int> kNone;
+  if (choice == TableChoices::kAlways) return kNone;
+  const AgentTrace& trace = timeline_.trace(y.agent, y.launch);
+  auto [it, is_new] = waits_of_choice_[&trace].try_emplace(choice);
+  if (!is_new) return it->second;
+  for (int pos = 0; pos < static_cast<int>(trace.syncs.size()); ++pos) {
+    const Sync& s = trace.syncs[at(pos)];
+    bool some = s.choice != TableChoices::kAlways && s.kind != SyncKind::kNotify;
+    if (some && graph_.choices->implies(choice, s.choice)) it->second.push_back(pos);
+  }
+  return it->second;
+}
+
+// The clock of the agent at the place, with what those waits before it have acquired.
+std::int32_t HappensBefore::clock_in_choice(Clocks& clocks, const Place& y, int choice) const {
+  std::int32_t clock = clock_at(clocks, y);
+  const std::vector<int>& waits = waits_of(y, choice);
+  auto end = std::lower_bound(waits.begin(), waits.end(), y.pos);
+  if (end == waits.begin()) return clock;
+  auto [it, is_new] = clocks.of_choice.try_emplace({y.agent, y.launch, y.pos, choice}, clock);
+  if (!is_new) return it->second;
+  for (auto w = waits.begin(); w != end; ++w) {
+    clock = acquire(clocks, clock, {y.agent, y.launch, *w, *w + 1}, *w);
+  }
+  it->second = clock;
+  return clock;
+}
+
+}  // namespace stretto

@@ -1,0 +1,77 @@
+#include "stretto/proof/deciding_tables.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "stretto/proof/loop_fold.h"
+
+namespace stretto {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+class Flow {
+ public:
+  explicit Flow(const Program& program) : decides(program.tensors.size(), false) {
+    for (const Agent* edge : {&program.on_start, &program.on_end}) block(edge->body);
+    for (const Role& role : program.roles) {
+      for (const Agent& agent : role.agents) block(agent.body);
+    }
+    for (std::size_t t = 0; t < decides.size(); ++t) {
+      const Tensor& tensor = program.tensors[t];
+      bool free = tensor.contract.kind == ContractKind::kRange ||
+                  tensor.contract.kind == ContractKind::kPermutation;
+      any |= decides[t];
+      decides[t] = decides[t] && free && tensor.kind == TensorKind::kInput;
+    }
+  }
+
+  std::vector<bool> decides;  // per tensor
+  bool any = false;
+
+ private:
+  void block(const Block& ops) {
+    for (const Op& op : ops) {
+      if (op.code == OpCode::kLet) tables_of_[op.var] = tables_in(op.exprs[0]);
+      bool around = !op.bodies.empty() && any_synchronises(op);
+      if (around || op.code == OpCode::kWait) {
+        for (const Expr& e : op.exprs) {
+          for (int t : tables_in(e)) decides[at(t)] = true;
+        }
+      }
+      for (const Block& body : op.bodies) block(body);
+    }
+  }
+
+  static bool any_synchronises(const Op& op) {
+    for (const Block& body : op.bodies) {
+      if (synchronises(body)) return true;
+    }
+    return false;
+  }
+
+  std::set<int> tables_in(const Expr& expr) const {
+    std::set<int> out;
+    if (!expr.has_value()) return out;
+    const ExprNode& n = expr.node();
+    if (n.op == ExprOp::kTable) out.insert(static_cast<int>(n.value));
+    if (n.op == ExprOp::kVar) {
+      auto it = tables_of_.find(static_cast<int>(n.value));
+      if (it != tables_of_.end()) return it->second;
+    }
+    for (const Expr& arg : n.args) out.merge(tables_in(arg));
+    return out;
+  }
+
+  std::map<int, std::set<int>> tables_of_;  // per variable of a let
+};
+
+}  // namespace
+
+DecidingTables deciding_tables(const Program& program) {
+  Flow flow(program);
+  return {.any = flow.any, .by_entry = std::move(flow.decides)};
+}
+
+}  // namespace stretto

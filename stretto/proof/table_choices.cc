@@ -1,0 +1,120 @@
+#include "stretto/proof/table_choices.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace stretto {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+int TableChoices::fact(const TableFact& fact) {
+  auto [it, is_new] = fact_ids_.try_emplace(fact, static_cast<int>(facts_.size()));
+  if (is_new) facts_.push_back(fact);
+  return it->second;
+}
+
+int TableChoices::choice(std::vector<int> facts) {
+  if (facts.empty()) return kAlways;
+  std::sort(facts.begin(), facts.end());
+  facts.erase(std::unique(facts.begin(), facts.end()), facts.end());
+  auto [it, is_new] = choice_ids_.try_emplace(facts, static_cast<int>(choices_.size()));
+  if (is_new) choices_.push_back(std::move(facts));
+  return it->second;
+}
+
+std::vector<TableFact> TableChoices::facts(int choice) const {
+  std::vector<TableFact> out;
+  if (choice == kAlways) return out;
+  for (int f : of(choice)) out.push_back(facts_[at(f)]);
+  return out;
+}
+
+bool TableChoices::implies(int strong, int weak) {
+  if (weak == kAlways || strong == weak) return true;
+  if (strong == kAlways) return false;
+  auto [it, is_new] = implied_.try_emplace({strong, weak}, false);
+  if (is_new) {
+    const auto& needed = of(weak);
+    it->second =
+        std::all_of(needed.begin(), needed.end(), [&](int f) { return implies_fact(strong, f); });
+  }
+  return it->second;
+}
+
+// A part with more rows than some has more than fewer.
+bool TableChoices::implies_fact(int strong, int fact) const {
+  const TableFact& needed = facts_[at(fact)];
+  return std::any_of(of(strong).begin(), of(strong).end(), [&](int f) {
+    const TableFact& known = facts_[at(f)];
+    if (f == fact) return true;
+    return needed.kind == FactKind::kInhabited && known.kind == FactKind::kInhabited &&
+           known.table == needed.table && known.entry == needed.entry &&
+           known.value >= needed.value;
+  });
+}
+
+bool TableChoices::exclusive(int a, int b) const {
+  if (a == b || a == kAlways || b == kAlways) return false;
+  for (int x : of(a)) {
+    const TableFact& f = facts_[at(x)];
+    if (f.kind != FactKind::kValue) continue;
+    for (int y : of(b)) {
+      const TableFact& g = facts_[at(y)];
+      if (g.kind == FactKind::kValue && g.table == f.table && g.entry == f.entry &&
+          g.value != f.value) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+int TableChoices::common(int a, int b) {
+  if (a == b) return a;
+  if (a == kAlways || b == kAlways) return kAlways;
+  std::vector<int> both;
+  for (int f : of(a)) {
+    if (implies_fact(b, f)) both.push_back(f);
+  }
+  for (int f : of(b)) {
+    if (implies_fact(a, f)) both.push_back(f);
+  }
+  return choice(std::move(both));
+}
+
+int TableChoices::values(int choice_idx) {
+  if (choice_idx == kAlways) return kAlways;
+  std::vector<int> out;
+  for (int f : of(choice_idx)) {
+    if (facts_[at(f)].kind == FactKind::kValue) out.push_back(f);
+  }
+  return choice(std::move(out));
+}
+
+std::string TableChoices::describe(const Program& program, int choice) const {
+  std::string text;
+  for (const TableFact& f : facts(choice)) {
+    if (!text.empty()) text += " and ";
+    std::string name = f.table < 0 ? "" : program.tensors[at(f.table)].name;
+    switch (f.kind) {
+      case FactKind::kValue:
+        text += fmt::format("'{}'[{}] = {}", name, fmt::join(f.entry, ", "), f.value);
+        break;
+      case FactKind::kInhabited:
+        text += fmt::format("part {} of '{}' has more than {} rows", fmt::join(f.entry, ", "), name,
+                            f.value);
+        break;
+      case FactKind::kCondition:
+        text += f.condition;
+        break;
+    }
+  }
+  return text;
+}
+
+}  // namespace stretto

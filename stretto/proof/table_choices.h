@@ -1,0 +1,66 @@
+// What an event needs of the tables of its rank in order to happen. Where a table decides which
+// signal is waited for, the graph holds the waits of every value that the contract allows, and
+// every such wait, and every access made in the same case, says in which case it happens: its
+// choice, a set of facts about entries of the rank's own tables. Tables that are inputs stay as
+// they are for a launch, so within a rank and a launch a fact is true everywhere or nowhere.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+enum class FactKind : std::uint8_t {
+  kValue,      // an entry has this value
+  kInhabited,  // part `entry` of a partition has more than `value` rows
+  kCondition,  // anything else, known by its text alone
+};
+
+struct TableFact {
+  FactKind kind = FactKind::kValue;
+  int table = -1;
+  std::vector<std::int64_t> entry;
+  std::int64_t value = 0;
+  std::string condition;
+  friend auto operator<=>(const TableFact&, const TableFact&) = default;
+};
+
+// Facts and sets of facts, numbered; the numbers are comparable between all graphs that share this.
+class TableChoices {
+ public:
+  static constexpr int kAlways = -1;  // the choice without facts
+
+  int fact(const TableFact& fact);
+  int choice(std::vector<int> facts);
+  std::vector<TableFact> facts(int choice) const;
+
+  // Whatever happens under `strong` has the facts of `weak`, too.
+  bool implies(int strong, int weak);
+  // No table has the facts of both.
+  bool exclusive(int a, int b) const;
+  // The facts of either that the other implies, too.
+  int common(int a, int b);
+  // The values of entries alone.
+  int values(int choice);
+
+  std::string describe(const Program& program, int choice) const;
+
+ private:
+  const std::vector<int>& of(int choice) const {
+    return choices_[static_cast<std::size_t>(choice)];
+  }
+  bool implies_fact(int strong, int fact) const;
+
+  std::vector<TableFact> facts_;
+  std::map<TableFact, int> fact_ids_;
+  std::vector<std::vector<int>> choices_;
+  std::map<std::vector<int>, int> choice_ids_;
+  std::map<std::pair<int, int>, bool> implied_;
+};
+
+}  // namespace stretto
