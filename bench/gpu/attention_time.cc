@@ -197,7 +197,7 @@ std::vector<AttentionShape> attention_suite() {
 
 std::vector<AttentionShape> attention_checks() {
   std::vector<AttentionShape> shapes;
-  for (std::int64_t head_dim : {64, 128}) {
+  for (std::int64_t head_dim : {64, 96, 128, 192, 256}) {
     for (bool causal : {true, false}) {
       AttentionDesc d = square(700, 6, head_dim, causal);
       d.num_kv_heads = 3;
@@ -233,7 +233,8 @@ std::vector<AttentionConfig> gpu_attention_configs(const AttentionDesc& d, int n
       if (small) {
         add(192, 128, group, 3, tickets);
       } else {
-        add(128, 128, group, 2, tickets);
+        AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
+        add(tile.rows, tile.kv, group, tile.num_stages, tickets);
       }
     }
   }

@@ -98,6 +98,11 @@ int run(int argc, char** argv) {
   }
   attention_suite->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   attention_suite->add_option("-o,--out", s.out, "JSON with every sample");
+  auto* attention_ranks = app.add_subcommand("attention-ranks", "attention over several GPUs");
+  attention_ranks->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(2, 8));
+  attention_ranks->add_option("--only", s.only, "rows whose label contains this");
+  attention_ranks->add_option("--samples", s.samples)->default_val(20)->check(CLI::PositiveNumber);
+  attention_ranks->add_option("-o,--out", s.out, "JSON with every sample");
   auto* watchdog = app.add_subcommand("watchdog", "kernels with and without deadlines of waits");
   watchdog->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(2, 8));
   watchdog->add_option("--only", s.only, "cases whose text contains this");
@@ -153,6 +158,7 @@ int run(int argc, char** argv) {
   if (attention_check->parsed() || attention_suite->parsed()) {
     return run_attention_suite(s, attention_check->parsed());
   }
+  if (attention_ranks->parsed()) return run_attention_ranks(s);
   if (fp8->parsed()) return run_fp8(s);
   if (overlap->parsed()) return run_overlap(s);
   if (sweep->parsed()) return run_sweep(s);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "bench/gpu/attention_ranks.h"
 #include "bench/gpu/attention_time.h"
 #include "bench/gpu/check.h"
 #include "bench/gpu/collectives.h"
@@ -291,6 +292,24 @@ int run_attention_suite(const Settings& s, bool checks) {
     if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
   }
   fmt::print("attention: {} runs, {} failed\n", runs.size(), failed);
+  return failed == 0 ? 0 : 1;
+}
+
+int run_attention_ranks(const Settings& s) {
+  Json out;
+  {
+    GpuWorld world({.size = 1});
+    out = machine(world, s);
+  }
+  fmt::print("{}\n", out["machine"].get<std::string>());
+  int failed = 0;
+  measure_attention_ranks(
+      {.world_size = s.world_size, .only = s.only, .samples = s.samples, .seed = s.seed},
+      [&](const AttentionRanksResult& r) {
+        keep(s, out, "attention_ranks", r);
+        failed += !r.error.empty();
+      });
+  fmt::print("attention-ranks: {} failed (seed {})\n", failed, s.seed);
   return failed == 0 ? 0 : 1;
 }
 

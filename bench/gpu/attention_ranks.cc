@@ -1,0 +1,102 @@
+#include "bench/gpu/attention_ranks.h"
+
+#include <fmt/format.h>
+
+#include "stretto/base/errors.h"
+#include "stretto/gpu/gpu_world.h"
+#include "stretto/ops/gpu_harness/gpu_program.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
+
+namespace stretto::bench {
+namespace {
+
+struct Row {
+  AttentionRanksResult result;
+  std::function<Program(int world_size)> program;
+};
+
+// 32 heads of 128 with 8 of keys, as in Llama 3 8B.
+Row sequence_row(std::int64_t m, bool ring) {
+  auto program = [=](int world_size) {
+    SequenceAttentionDesc d{.dtype = DType::kBF16,
+                            .m = m,
+                            .num_heads = 32,
+                            .num_kv_heads = 8,
+                            .head_dim = 128,
+                            .world_size = world_size};
+    return ring ? ring_attention(d, default_ring_config(d, Target::kCuda))
+                : sequence_attention(d, default_config(d, Target::kCuda));
+  };
+  Row row{.program = program};
+  row.result.label = fmt::format("{} m={}", ring ? "ring" : "gathered", m);
+  row.result.flops = 2.0 * 32 * 128 * static_cast<double>(m) * static_cast<double>(m);
+  return row;
+}
+
+std::vector<Row> rows() {
+  std::vector<Row> all;
+  for (bool ring : {false, true}) {
+    for (std::int64_t m : {8192, 16384, 32768, 65536}) all.push_back(sequence_row(m, ring));
+  }
+  return all;
+}
+
+double median(const std::vector<double>& ms) { return median_interval(ms).median; }
+
+std::vector<double> measured(GpuWorld& world, Row& row, RandomFill& random,
+                             const AttentionRanksOptions& options) {
+  if (!row.result.error.empty()) return {};
+  try {
+    return time_program(world, row.program(world.size()), random, {.samples = options.samples});
+  } catch (const Error& e) {
+    row.result.error = fmt::format("on {} GPUs: {}", world.size(), e.what());
+  }
+  return {};
+}
+
+}  // namespace
+
+double AttentionRanksResult::efficiency() const { return median(one) / (world_size * median(all)); }
+
+std::string AttentionRanksResult::to_string() const {
+  if (!error.empty()) return fmt::format("{:24} FAILED: {}", label, error);
+  auto rate = [&](const std::vector<double>& ms) {
+    return flops > 0 ? fmt::format("{:5.0f} TFLOP/s", flops / median(ms) * 1e-9)
+                     : fmt::format("{:5.0f} GB/s", bytes / median(ms) * 1e-6);
+  };
+  return fmt::format("{:24} one {:9.4f} ms {} | {} GPUs {:9.4f} ms {} | {:.3f} of 1/{}", label,
+                     median(one), rate(one), world_size, median(all), rate(all), efficiency(),
+                     world_size);
+}
+
+Json AttentionRanksResult::to_json() const {
+  Json out = {{"label", label}, {"ranks", world_size}};
+  if (!error.empty()) {
+    out["error"] = error;
+    return out;
+  }
+  out.update({{"efficiency", efficiency()}, {"one_ms", one}, {"all_ms", all}});
+  return out;
+}
+
+void measure_attention_ranks(const AttentionRanksOptions& options,
+                             const std::function<void(const AttentionRanksResult&)>& done) {
+  std::vector<Row> all = rows();
+  std::erase_if(all, [&](const Row& row) {
+    return row.result.label.find(options.only) == std::string::npos;
+  });
+  {
+    GpuWorld one({.size = 1});
+    RandomFill random(one, options.seed);
+    for (Row& row : all) row.result.one = measured(one, row, random, options);
+  }
+  GpuWorld world({.size = options.world_size});
+  RandomFill random(world, options.seed);
+  for (Row& row : all) {
+    row.result.world_size = options.world_size;
+    row.result.all = measured(world, row, random, options);
+    done(row.result);
+  }
+}
+
+}  // namespace stretto::bench

@@ -1,0 +1,38 @@
+// Attention spread over several GPUs against one GPU that does all of it: what is left of 1 / P is
+// what communication, waiting and shorter rows cost.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "stretto/base/json.h"
+#include "stretto/ops/attention/sequence_attention.h"
+
+namespace stretto::bench {
+
+struct AttentionRanksOptions {
+  int world_size = 2;
+  std::string only;  // rows whose label contains this
+  int samples = 20;
+  std::uint64_t seed = 0;
+};
+
+struct AttentionRanksResult {
+  std::string label;
+  double flops = 0, bytes = 0;   // of all ranks: of the tensor cores, read from memory
+  std::vector<double> one, all;  // milliseconds on one GPU, on all (the slowest)
+  int world_size = 1;
+  std::string error;
+
+  double efficiency() const;  // one / (P * all), of medians
+  std::string to_string() const;
+  Json to_json() const;
+};
+
+// Calls `done` for each row, once it is measured on all GPUs; rows on one GPU come first.
+void measure_attention_ranks(const AttentionRanksOptions& options,
+                             const std::function<void(const AttentionRanksResult&)>& done);
+
+}  // namespace stretto::bench
