@@ -12,6 +12,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
+#include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gpu_harness/random_fill.h"
 #include "stretto/runtime/cuda/cublaslt.h"
 
@@ -141,7 +142,7 @@ class Fp8Comparison {
       : world_(world), options_(options), buffers_(world, shape, options.seed) {
     result_.shape = shape;
     std::vector<GemmConfig> configs =
-        options.configs.empty() ? fp8_configs(shape, options.num_sms) : options.configs;
+        options.configs.empty() ? gpu_configs(fp8_desc(shape), options.num_sms) : options.configs;
     for (const GemmConfig& config : configs) {
       result_.configs.push_back({.config = config});
       Candidate& c = candidates_.emplace_back();
@@ -268,40 +269,6 @@ GemmDesc fp8_desc(const Fp8Shape& s) {
   return d;
 }
 
-std::vector<GemmConfig> fp8_configs(const Fp8Shape& shape, int num_sms) {
-  struct Choice {
-    GemmTile tile;  // of the whole cluster
-    int cluster, stages, consumers, raster;
-  };
-  // With two consumers one multiplies while the other stores.
-  constexpr Choice kRows[] = {{{256, 256, 128}, 2, 4, 1, 8},  {{256, 256, 128}, 2, 4, 1, 1},
-                              {{256, 256, 128}, 2, 4, 1, 16}, {{128, 256, 128}, 1, 4, 1, 8},
-                              {{256, 192, 128}, 2, 4, 1, 8},  {{256, 128, 128}, 2, 6, 1, 8},
-                              {{256, 128, 128}, 2, 3, 2, 8},  {{256, 128, 128}, 2, 3, 2, 16},
-                              {{128, 256, 128}, 2, 2, 2, 16}, {{128, 192, 128}, 2, 3, 2, 16},
-                              {{128, 128, 128}, 2, 4, 2, 16}};
-  constexpr Choice kBlocks[] = {{{256, 128, 128}, 2, 6, 1, 8}, {{256, 128, 128}, 2, 6, 1, 16},
-                                {{256, 128, 128}, 2, 6, 1, 1}, {{256, 128, 128}, 2, 5, 1, 4},
-                                {{128, 128, 128}, 1, 6, 1, 8}, {{128, 128, 128}, 1, 6, 1, 16},
-                                {{128, 128, 128}, 2, 4, 2, 16}};
-  std::vector<GemmConfig> configs = {default_config(fp8_desc(shape), Target::kCuda)};
-  auto add = [&](const Choice& c) {
-    configs.push_back({.tile = c.tile,
-                       .num_compute_sms = num_sms / c.cluster,
-                       .raster = c.raster,
-                       .num_stages = c.stages,
-                       .num_consumers = c.consumers,
-                       .cluster_size = c.cluster});
-    if (to_string(configs.back()) == to_string(configs.front())) configs.pop_back();
-  };
-  if (shape.scaling == Scaling::kBlock) {
-    for (const Choice& c : kBlocks) add(c);
-  } else {
-    for (const Choice& c : kRows) add(c);
-  }
-  return configs;
-}
-
 double Fp8Result::tflops(double ms) const {
   const GemmShape& s = shape.shape;
   return 2e-9 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) / ms;
@@ -353,7 +320,7 @@ std::vector<LabelledProgram> fp8_programs(const Fp8Options& options) {
   std::vector<LabelledProgram> programs;
   for (const Fp8Shape& s : fp8_shapes()) {
     for (const GemmConfig& c :
-         options.configs.empty() ? fp8_configs(s, options.num_sms) : options.configs) {
+         options.configs.empty() ? gpu_configs(fp8_desc(s), options.num_sms) : options.configs) {
       try {
         programs.push_back(
             {fmt::format("fp8 {} {} | {}", s.shape.label, name(s.scaling), stretto::to_string(c)),

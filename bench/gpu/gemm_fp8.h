@@ -49,7 +49,4 @@ void compare_fp8(GpuWorld& world, const Fp8Options& options,
                  const std::function<void(const Fp8Result&)>& done);
 std::vector<LabelledProgram> fp8_programs(const Fp8Options& options);
 
-// Configs that compete for a shape: clusters of two blocks that share the weights, among others.
-std::vector<GemmConfig> fp8_configs(const Fp8Shape& shape, int num_sms);
-
 }  // namespace stretto::bench

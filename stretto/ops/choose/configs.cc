@@ -67,11 +67,41 @@ void add_split(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
   }
 }
 
+// Factors of 8 bits: pairs of blocks that share the weights, and single ones, which leave fewer
+// SMs idle at the end. Tiles with scales of blocks hold a sum and two products.
+void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms) {
+  struct Choice {
+    GemmTile tile;  // of the whole cluster
+    int cluster, stages, raster;
+  };
+  const std::vector<Choice> rows = {{{256, 256, 128}, 2, 4, 8},  {{256, 256, 128}, 2, 4, 16},
+                                    {{256, 224, 128}, 2, 4, 8},  {{256, 192, 128}, 2, 4, 8},
+                                    {{256, 192, 128}, 2, 4, 16}, {{256, 160, 128}, 2, 5, 8},
+                                    {{256, 128, 128}, 2, 6, 8},  {{128, 256, 128}, 1, 4, 8},
+                                    {{128, 192, 128}, 1, 4, 8},  {{128, 160, 128}, 1, 5, 8},
+                                    {{128, 128, 128}, 1, 6, 8},  {{128, 96, 128}, 1, 6, 8}};
+  const std::vector<Choice> blocks = {{{256, 128, 128}, 2, 6, 8}, {{256, 128, 128}, 2, 6, 1},
+                                      {{256, 128, 128}, 2, 6, 4}, {{256, 128, 128}, 2, 6, 16},
+                                      {{256, 64, 128}, 2, 6, 8},  {{128, 128, 128}, 1, 6, 8},
+                                      {{128, 128, 128}, 1, 6, 1}, {{128, 64, 128}, 1, 6, 8}};
+  for (const Choice& c : d.scaling == Scaling::kBlock ? blocks : rows) {
+    // Clusters load by TMA alone, which takes rows of whole 16 bytes.
+    if (c.cluster > 1 && (d.k % 16 != 0 || d.m < c.tile.bm)) continue;
+    add(configs, {.tile = c.tile,
+                  .num_compute_sms = gpu_workers(num_tiles(d.m, d.n, c.tile), num_sms / c.cluster),
+                  .raster = c.raster,
+                  .num_stages = c.stages,
+                  .cluster_size = c.cluster});
+  }
+}
+
 }  // namespace
 
 std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
   std::vector<GemmConfig> configs = {default_config(d, Target::kCuda)};
-  if (!is_half(d.a_dtype, d.b_dtype) || d.swiglu) return configs;
+  if (d.swiglu) return configs;
+  if (d.a_dtype == DType::kF8E4M3 && d.m > kFewRows) add_bytes(configs, d, num_sms);
+  if (!is_half(d.a_dtype, d.b_dtype)) return configs;
   struct Shape {
     GemmTile tile;  // of the whole cluster
     int cluster, stages;
