@@ -25,14 +25,16 @@ std::int64_t part(std::int64_t size, const OpShape& s) {
   return ceil_div(size, std::int64_t{s.world_size});
 }
 
-OpCandidates of_gemm(const OpShape& s, int num_sms) {
+OpCandidates of_gemm(const OpShape& s, Scaling scaling, int num_sms) {
+  DType factors = scaling == Scaling::kNone ? s.dtype : DType::kF8E4M3;
   GemmDesc desc{.world_size = s.world_size,
                 .m = row_bucket(s.m),
                 .n = s.n,
                 .k = s.k,
-                .a_dtype = s.dtype,
-                .b_dtype = s.dtype,
-                .c_dtype = s.dtype};
+                .a_dtype = factors,
+                .b_dtype = factors,
+                .c_dtype = s.dtype,
+                .scaling = scaling};
   OpCandidates out;
   add(out, desc, gpu_configs(desc, num_sms), gemm);
   return out;
@@ -107,7 +109,9 @@ OpCandidates of_collective(const OpShape& s, Collective collective, AllReduceKin
 // `s` has all sizes, `asked` those of the caller.
 OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& asked, int num_sms) {
   const std::string op = info.name;
-  if (op == "gemm") return of_gemm(s, num_sms);
+  if (op == "gemm") return of_gemm(s, Scaling::kNone, num_sms);
+  if (op == "gemm_fp8") return of_gemm(s, Scaling::kRowWise, num_sms);
+  if (op == "gemm_fp8_block") return of_gemm(s, Scaling::kBlock, num_sms);
   if (op == "ag_gemm") return of_ag_gemm(s, {Gather::kPull, Gather::kSend, Gather::kPush}, num_sms);
   if (op == "ag_gemm_push") return of_ag_gemm(s, {Gather::kPush}, num_sms);
   if (op == "gemm_rs") {

@@ -44,8 +44,9 @@ double predicted_ms(const Program& program, const predict::Machine& machine) {
 }
 
 TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
-  for (const char* op : {"gemm", "ag_gemm", "gemm_rs", "gemm_ar", "all_gather", "reduce_scatter",
-                         "all_reduce_one_shot", "all_reduce_two_shot", "all_reduce_packet"}) {
+  for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar",
+                         "all_gather", "reduce_scatter", "all_reduce_one_shot",
+                         "all_reduce_two_shot", "all_reduce_packet"}) {
     for (std::int64_t m : {8, 72, 512}) {
       for (int ranks : {1, 2, 3}) {
         SCOPED_TRACE(testing::Message() << op << " m=" << m << " P=" << ranks);
@@ -55,6 +56,8 @@ TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
           EXPECT_TRUE(names.insert(c.config).second) << c.config;
           EXPECT_NO_THROW(c.program()) << c.config;
         }
+        bool product = std::string(op).find("gemm") == 0;
+        EXPECT_TRUE(!product || m <= 64 || names.size() > 3);
       }
     }
   }
