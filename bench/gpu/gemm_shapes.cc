@@ -54,16 +54,23 @@ GemmDesc gemm_desc(const GemmShape& shape, DType dtype) {
 std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
   struct Shape {
     GemmTile tile;  // of the whole cluster
-    int cluster, stages, consumers = 1;
+    int cluster, stages, consumers = 1, stagger = 0, store_slots = 0;
   };
   // Stages fill the 227 KiB of shared memory beside the store's staging. Odd widths fill the last
-  // wave of tiles where wide ones leave SMs idle.
+  // wave of tiles where wide ones leave SMs idle. A stagger of two steps of 256 columns is as long
+  // as the store of a tile, by estimate.
   constexpr Shape kShapes[] = {
-      {{128, 256, 64}, 1, 4},   {{256, 256, 64}, 2, 4}, {{128, 192, 64}, 1, 4},
-      {{64, 128, 64}, 1, 4, 2}, {{256, 128, 64}, 2, 6}, {{128, 128, 64}, 1, 6},
-      {{128, 224, 64}, 1, 4},   {{128, 160, 64}, 1, 5}, {{128, 96, 64}, 1, 6},
-      {{256, 192, 64}, 2, 4},   {{256, 160, 64}, 2, 5}, {{128, 160, 64}, 1, 2, 2},
-      {{64, 256, 64}, 1, 2, 2},
+      {{128, 256, 64}, 1, 4},          {{256, 256, 64}, 2, 4},
+      {{128, 192, 64}, 1, 4},          {{128, 256, 64}, 1, 4, 1, 2},
+      {{128, 128, 64}, 1, 6, 1, 3},    {{256, 128, 64}, 2, 6},
+      {{128, 128, 64}, 1, 6},          {{128, 224, 64}, 1, 4},
+      {{128, 160, 64}, 1, 5},          {{128, 96, 64}, 1, 6},
+      {{256, 192, 64}, 2, 4},          {{256, 160, 64}, 2, 5},
+      {{256, 256, 64}, 2, 4, 1, 2},    {{128, 192, 64}, 1, 4, 1, 2},
+      {{128, 224, 64}, 1, 4, 1, 2},    {{128, 160, 64}, 1, 5, 1, 2},
+      {{256, 192, 64}, 2, 4, 1, 2},    {{256, 160, 64}, 2, 5, 1, 2},
+      {{256, 128, 64}, 2, 6, 1, 3},    {{128, 256, 64}, 1, 3, 1, 0, 4},
+      {{128, 128, 64}, 1, 6, 1, 3, 2}, {{128, 192, 64}, 1, 4, 1, 2, 4},
   };
   std::vector<GemmConfig> configs;
   for (const Shape& s : kShapes) {
@@ -72,7 +79,9 @@ std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
                        .raster = 8,
                        .num_stages = s.stages,
                        .num_consumers = s.consumers,
-                       .cluster_size = s.cluster});
+                       .cluster_size = s.cluster,
+                       .stagger = s.stagger,
+                       .store_slots = s.store_slots});
     if (s.tile.bn == 128 || s.tile.bn == 256) {
       configs.push_back(configs.back());
       configs.back().raster = 1;
@@ -98,6 +107,10 @@ GemmConfig parse_gemm_config(const std::string& text, int num_sms) {
       in >> config.raster;
     } else if (word == "consumers") {
       in >> config.num_consumers;
+    } else if (word == "stagger") {
+      in >> config.stagger;
+    } else if (word == "store_slots") {
+      in >> config.store_slots;
     } else if (word == "workers") {
       in >> workers;
     } else {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
 
@@ -82,7 +84,7 @@ void AgentWriter::write_tiles() {
   std::string tile = var_text(program_, site_.role->tile_var);
   line("const int num_tiles = {};", expr(site_.role->num_tiles));
   if (!site_.early_groups.empty()) {
-    if (alone()) load_constants_ahead();
+    if (producer() && alone()) load_constants_ahead();
     line("wait_for_previous_launch();");
   }
   std::size_t waited = out_.size();
@@ -99,6 +101,7 @@ void AgentWriter::write_tiles() {
   tile_ends();
   --depth_;
   line("}}");
+  if (drains_alone()) line("tma_store_wait<0>();");
   if (!site_.early_groups.empty()) declare_epoch(waited);
 }
 
@@ -207,7 +210,7 @@ void AgentWriter::block(const Block& ops) {
 
 void AgentWriter::emit(const Op& op) {
   // What the thread that issues loads has no use for.
-  if (issuing_ && op.result >= 0) return;
+  if (issuing_ && op.result >= 0 && !drains_alone()) return;
   switch (op.code) {
     case OpCode::kLet:
       line("const int {} = {};", var_text(program_, op.var), expr(op.exprs[0]));
@@ -235,6 +238,7 @@ void AgentWriter::emit(const Op& op) {
       product(op);
       return;
     case OpCode::kPipePut:
+    case OpCode::kPipeFill:
     case OpCode::kPipeGet:
     case OpCode::kPipeRelease:
       pipe(op);
@@ -281,23 +285,47 @@ bool AgentWriter::takes_turns(const Block& ops) {
     }
     if (op.code != OpCode::kLoop) continue;
     find_turns(op.bodies[0]);
-    if (turn_begin_ != nullptr) return true;
+    if (turn_begin_ != nullptr || staggered(op)) return true;
   }
   return false;
+}
+
+// Whether the warpgroups end this loop one after another. Until its turn, a warpgroup holds no more
+// than the slots of its last steps, which are fewer than there are, so those before it get on.
+bool AgentWriter::staggered(const Op& loop) const {
+  bool asked = site_.role != nullptr && site_.role->resource.stagger > 0;
+  if (!asked || values_.warpgroups() < 2) return false;
+  const Block& body = loop.bodies[0];
+  bool multiplies = std::any_of(body.begin(), body.end(),
+                                [](const Op& op) { return op.code == OpCode::kDotAsync; });
+  if (!multiplies) return false;
+  bool in_turn = std::any_of(body.begin(), body.end(), [](const Op& op) { return op.stage != 0; });
+  if (in_turn) refuse(loop.loc, "a stagger of two products that overlap");
+  return true;
 }
 
 void AgentWriter::loop(const Op& op) {
   if (sync_loop(op)) return;
   std::string var = var_text(program_, op.var);
+  bool in_stagger = staggered(op);
+  if (in_stagger) {
+    line("const int alone_{} = max({}, {} - {});  // from here on in turn", var, expr(op.exprs[0]),
+         expr(op.exprs[1]), site_.role->resource.stagger);
+  }
   line("#pragma unroll 1");
   line("for (int {} = {}, end_{} = {}; {}; ++{}) {{", var, expr(op.exprs[0]), var,
        expr(op.exprs[1]), condition(fmt::format("{} < end_{}", var, var)), var);
   ++depth_;
+  if (in_stagger) line("if ({} == alone_{}) take_turn(team);", var, var);
   find_turns(op.bodies[0]);
   block(op.bodies[0]);
   turn_begin_ = turn_end_ = nullptr;
   --depth_;
   line("}}");
+  if (!in_stagger) return;
+  Expr any = op.exprs[0] < op.exprs[1];
+  line("{}pass_turn<{}>(team);", any.is_const(1) ? "" : fmt::format("if ({}) ", expr(any)),
+       values_.warpgroups());
 }
 
 void AgentWriter::when(const Op& op) {

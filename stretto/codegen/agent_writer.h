@@ -1,7 +1,7 @@
 // Behind agent_text.h: writes one agent, operation by operation. Split over files by kind of
 // operation: agent_text.cc control, value_text.cc values, memory_text.cc memory, product_text.cc
-// products and pipes, sync_text.cc signals, record_text.cc
-// timestamps.
+// products and pipes, drain_text.cc pipes filled from registers, sync_text.cc signals,
+// record_text.cc timestamps.
 #pragma once
 
 #include <fmt/format.h>
@@ -59,6 +59,7 @@ class AgentWriter {
   void find_turns(const Block& body);
   void grant_first_turn();
   bool takes_turns(const Block& ops);
+  bool staggered(const Op& loop) const;
   void value(const Op& op);
   void memory(const Op& op);
   void product(const Op& op);
@@ -81,6 +82,9 @@ class AgentWriter {
   std::size_t bytes_of_slot(const PipeGroup& group) const;
   std::string condition(const std::string& own) const;
   void fill(const Op& op);
+  void fill_from_registers(const Op& op);
+  void drain_store(const Op& op, TensorMapPlan view);
+  void drain_release(const PipePlan& plan);
   int fill_width(const Region& r) const;
   void clear_past_end(const Op& op, const PipePlan& plan);
   bool loads_into_binary(const Block& ops, std::size_t load) const;
@@ -108,7 +112,11 @@ class AgentWriter {
   }
   // One thread does the agent's work, or that part of it which is being written.
   bool alone() const {
-    return producer() && (issuing_ || !plan_.fills(*site_.role, site_.agent_idx));
+    bool issues = producer() && (issuing_ || !plan_.fills(*site_.role, site_.agent_idx));
+    return issues || drains_alone();
+  }
+  bool drains_alone() const {
+    return site_.role != nullptr && plan_.drains(*site_.role, site_.agent_idx);
   }
   std::size_t agent_idx() const { return static_cast<std::size_t>(site_.agent_idx); }
   std::string expr(const Expr& e) const;

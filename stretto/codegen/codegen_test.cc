@@ -30,6 +30,7 @@ struct GemmSample {
   std::int64_t bm = 128, bn = 256, bk = 64;
   int num_stages = 4;
   int cluster = 1;
+  int stagger = 0;
   bool row_limit = false, col_limit = false;
 };
 
@@ -38,7 +39,7 @@ Program gemm(const GemmSample& s) {
   auto a = p.input("a", s.dtype, {s.m, s.k});
   auto b = p.input("b", s.dtype, {s.n, s.k});
   auto c = p.output("c", s.dtype, {s.m, s.n});
-  Resource sms = Resource::sms(4).pipelined(s.num_stages).clustered(s.cluster);
+  Resource sms = Resource::sms(4).pipelined(s.num_stages).clustered(s.cluster).staggered(s.stagger);
   p.role("gemm", sms, p.grid(c, s.bm, s.bn), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, s.bm, s.bn);
     p.loop(ceil_div(s.k, s.bk), [&](const Index& i) {
@@ -71,6 +72,20 @@ void expect_refusal(const std::string& said, const std::string& role, const std:
 
 TEST(Codegen, SaysWhereThereIsNoCompiler) {
   if (!cuda::has_nvrtc()) GTEST_SKIP() << "no NVRTC: texts are checked, but not compiled";
+}
+
+// Each warpgroup's last steps are a turn, so that one stores while the next multiplies. One
+// warpgroup has nobody to wait for.
+TEST(Codegen, StaggeredWarpgroupsEndTheirLoopsInTurn) {
+  GeneratedKernel kernel = generate(gemm({.stagger = 2}));
+  expect_lines(kernel.source,
+               {"if (team.tid / 128 == 1) pass_turn<2>(team);", "const int num_tiles",
+                "= max(0, 16 - 2);", "for (int", "== alone_", "take_turn(team);",
+                "mbarrier_wait_acquire_cta(&full0", "dot_async<256, 64", "wgmma_wait<1>();",
+                "pass_turn<2>(team);", "wgmma_wait<0>();", "store_tma<bf16, 256"});
+  expect_clean_build(kernel);
+  GeneratedKernel one = generate(gemm({.bm = 64, .stagger = 2}));
+  EXPECT_EQ(one.source.find("take_turn"), std::string::npos);
 }
 
 TEST(Codegen, PipelinedProductIsTmaAndWgmma) {

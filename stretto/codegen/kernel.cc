@@ -375,21 +375,26 @@ class KernelWriter {
       out += "    wait_for_previous_launch();\n";
       if (has_epoch_) out += "    " + context_.epoch + "\n";
     }
-    for (std::size_t a = 0; a < role.agents.size(); ++a) {
+    for (std::size_t a : plan.branches()) {
       int first = plan.first_thread[a], threads = plan.threads[a];
-      bool last = a + 1 == role.agents.size();
+      bool last = a == plan.branches().back();
       std::string from = first == 0 ? "" : fmt::format("threadIdx.x >= {} && ", first);
       out += fmt::format("    {}if ({}threadIdx.x < {}) {{  // {}\n", a == 0 ? "" : "} else ", from,
                          first + threads, role.agents[a].name);
       if (plan.registers[a] != 0) {
-        bool producer = role.agents[a].kind == AgentKind::kProducer;
-        out += fmt::format("      register_budget_{}<{}>();\n", producer ? "lower" : "raise",
+        AgentKind kind = role.agents[a].kind;
+        bool moves = kind == AgentKind::kProducer || kind == AgentKind::kDrain;
+        out += fmt::format("      register_budget_{}<{}>();\n", moves ? "lower" : "raise",
                            plan.registers[a]);
       }
-      AgentSite site{&role, static_cast<int>(idx), static_cast<int>(a), &plan};
-      site.early_groups = early;
-      if (options_.record) site.lane = site.agent_idx;
-      out += agent_text(context_, site);
+      for (std::size_t other = 0; other < role.agents.size(); ++other) {
+        if (other != a && plan.host[other] != static_cast<int>(a)) continue;
+        AgentSite site{&role, static_cast<int>(idx), static_cast<int>(other), &plan};
+        site.early_groups = early;
+        if (options_.record) site.lane = site.agent_idx;
+        if (other != a) out += fmt::format("      // {}\n", role.agents[other].name);
+        out += agent_text(context_, site);
+      }
       if (last && plan.idle_registers != 0) {
         out += fmt::format("    }} else {{\n      register_budget_lower<{}>();\n",
                            plan.idle_registers);

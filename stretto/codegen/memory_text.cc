@@ -241,6 +241,7 @@ void AgentWriter::load_into_binary(const Op& load, const Op& binary) {
 void AgentWriter::store(const Op& op) {
   const Region& r = *op.region;
   int reg = op.operands[0];
+  if (drains_alone()) return drain_store(op, plan_.drained.at(&op));
   std::string plain =
       fmt::format("store_box<L{}, {}>(v{}, {}, team);", reg, run_width(r, value_plan(reg)), reg,
                   box(r, element_text(tensor(r).dtype)));

@@ -147,6 +147,8 @@ void AgentWriter::pipe(const Op& op) {
   const PipePlan& plan = plan_.pipes[static_cast<std::size_t>(op.symbol)];
   if (op.code == OpCode::kPipePut && alone() != plan.by_tma()) return;  // for others to load
   if (op.code == OpCode::kPipePut && !alone()) return fill(op);
+  if (op.code == OpCode::kPipeFill) return fill_from_registers(op);
+  if (op.code == OpCode::kPipeRelease && drains_alone()) return drain_release(plan);
   const PipeGroup& group = plan_.groups[static_cast<std::size_t>(plan.group)];
   bool first = group.pipes.front() == op.symbol, last = group.pipes.back() == op.symbol;
   int g = plan.group;
@@ -181,7 +183,7 @@ void AgentWriter::pipe(const Op& op) {
       line("const {} s{}{{smem + {} + ring{}.slot() * {}}};", plan.alias, op.result, plan.offset, g,
            plan.slot_bytes);
       clear_past_end(op, plan);
-      if (value_plan(op.result).used_elsewhere) {
+      if (value_plan(op.result).used_elsewhere && !alone()) {
         line("load_smem<L{}>(v{}, s{}, team);", op.result, op.result, op.result);
       }
       if (last) line("ring{}.next();", g);

@@ -14,7 +14,6 @@ namespace {
 constexpr std::size_t kSlotAlignment = 1024;
 constexpr std::size_t kVectorAlignment = 128;
 constexpr std::int64_t kChunkBytes = 128;  // of a row, that TMA loads at a time
-constexpr std::int64_t kMaxBoxRows = 256;
 
 std::size_t round_up(std::size_t v, std::size_t step) { return (v + step - 1) / step * step; }
 
@@ -40,6 +39,7 @@ class RolePlanner {
     place_agents();
     for (std::size_t i = 0; i < role_.pipes.size(); ++i) plan_.pipes.push_back(plan_pipe(i));
     group_pipes();
+    place_drains(program_, role_, plan_);
     place_fillers();
     place_staging();
     place_barriers();
@@ -52,18 +52,20 @@ class RolePlanner {
                                 role_.name, what));
   }
 
-  // Consumers first, so that their warpgroups start at thread 0; a producer is one warpgroup.
+  // Consumers first, so that their warpgroups start at thread 0; producers and drains are one each.
   void place_agents() {
     std::size_t count = role_.agents.size();
     plan_.first_thread.assign(count, 0);
     plan_.threads.assign(count, 0);
     plan_.registers.assign(count, 0);
+    plan_.host.assign(count, -1);
     int next = 0;
     for (int pass = 0; pass < 2; ++pass) {
       for (std::size_t i = 0; i < count; ++i) {
-        bool producer = role_.agents[i].kind == AgentKind::kProducer;
-        if (producer != (pass == 1)) continue;
-        if (producer) plan_.agents[i].num_threads = 128;
+        AgentKind kind = role_.agents[i].kind;
+        bool moves = kind == AgentKind::kProducer || kind == AgentKind::kDrain;
+        if (moves != (pass == 1)) continue;
+        if (moves) plan_.agents[i].num_threads = 128;
         plan_.first_thread[i] = next;
         plan_.threads[i] = plan_.agents[i].num_threads;
         next += plan_.threads[i];
@@ -131,6 +133,9 @@ class RolePlanner {
   PipePlan plan_pipe(std::size_t idx) {
     const Pipe& pipe = role_.pipes[idx];
     PipePlan p;
+    bool loaded =
+        role_.agents[static_cast<std::size_t>(pipe.producer)].kind == AgentKind::kProducer;
+    if (!loaded) return plan_filled(idx, p);
     PipeUse use = find_use(idx);
     p.read_by_products = use.left || use.right;
     if (!p.read_by_products && is_long_vector(pipe.type)) return plan_vector(idx, p);
@@ -190,6 +195,24 @@ class RolePlanner {
     p.alias = fmt::format("{}Slot", camel(role_.name + "_" + pipe.name));
     p.why = "a vector";
     find_puts(idx, p);
+    return std::move(p);
+  }
+
+  // Each block of a cluster fills its own rows.
+  PipePlan plan_filled(std::size_t idx, PipePlan& p) {
+    const Pipe& pipe = role_.pipes[idx];
+    int cluster = role_.resource.cluster_size;
+    if (pipe.type.rows % cluster != 0) fail("a cluster shares out all rows");
+    p.filled = true;
+    p.why = "registers";
+    p.rows_loaded = pipe.type.rows / cluster;
+    p.rows = static_cast<std::int64_t>(round_up(static_cast<std::size_t>(p.rows_loaded), 8));
+    p.swizzle = swizzle_bytes(pipe.type);
+    p.slot_bytes = staged_bytes({.dtype = pipe.type.dtype, .rows = p.rows, .cols = pipe.type.cols});
+    p.offset = take(p.slot_bytes * static_cast<std::size_t>(pipe.num_slots), kSlotAlignment);
+    p.type_text = fmt::format("SmemTile<{}, {}, {}, {}>", element_text(pipe.type.dtype), p.rows,
+                              pipe.type.cols, p.swizzle);
+    p.alias = fmt::format("{}Slot", camel(role_.name + "_" + pipe.name));
     return std::move(p);
   }
 

@@ -34,6 +34,7 @@ struct PipePlan {
   std::vector<const Op*> puts;
   std::map<const Op*, int> views;
   const char* why = "";  // it is not loaded by TMA
+  bool filled = false;   // from registers, by the agent at its beginning
   bool packed = false;   // a vector without gaps (SmemVector), which no product reads
   bool read_by_products = false;
   bool by_tma() const { return !views.empty(); }
@@ -62,16 +63,36 @@ struct RolePlan {
   std::size_t scratch = 0;       // one float per thread
   std::size_t ticket_ring = 0;   // of a role by ticket
   int ticket_word = -1;          // of the control block
+  std::vector<int> host;         // per agent: in whose warpgroup its warp lies; -1: it has its own
+  // Stores of drains that one thread makes by TMA, from the slots, each with its view.
+  std::map<const Op*, TensorMapPlan> drained;
   std::size_t shared_bytes = 0;
 
   // Whether threads of a producer fill slots. Those of its first warp do not where TMA loads, too:
   // one of them issues what TMA loads, all of it where threads fill nothing.
   bool fills(const Role& role, int agent) const;
   bool issues(const Role& role, int agent) const;
+  // Agents with warpgroups of their own.
+  std::vector<std::size_t> branches() const {
+    std::vector<std::size_t> out;
+    for (std::size_t a = 0; a < host.size(); ++a) {
+      if (host[a] < 0) out.push_back(a);
+    }
+    return out;
+  }
+  // Whether one thread of a drain does all of its work.
+  bool drains(const Role& role, int agent) const {
+    return role.agents[static_cast<std::size_t>(agent)].kind == AgentKind::kDrain &&
+           !drained.empty();
+  }
 };
 
 // Adds the views that the role needs to `maps`. UserError naming the line for what no layout fits.
 RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps);
+
+// Which stores of drains TMA can make; the one thread that does them all lies in a warp beside the
+// producer's. After the pipes.
+void place_drains(const Program& program, const Role& role, RolePlan& plan);
 
 // Moves registers from the threads that need few to those that compute, for a role in blocks of
 // `block` threads, which may be more than its own. Blocks of up to 256 threads need none of this.
@@ -91,6 +112,7 @@ std::vector<std::int64_t> row_major_strides(const Program& program, int tensor);
 
 // The whole shared memory of a block.
 inline constexpr std::size_t kSharedLimit = 227 * 1024;
+inline constexpr std::int64_t kMaxBoxRows = 256;  // that TMA moves at a time
 inline constexpr int kStoreBlock = 64;  // rows and columns of a block that one TMA store writes
 
 }  // namespace stretto

@@ -9,7 +9,7 @@ namespace {
 // Registers of a block are 65536; a producer needs few, the rest goes to the consumers.
 constexpr int kProducerRegisters = 24;
 constexpr int kWaitingRegisters = 48;  // where it waits for signals, in loops over channels
-constexpr int kFillingRegisters = 72;  // where its threads load what TMA cannot
+constexpr int kFillingRegisters = 72;  // where its threads load, or store, what TMA cannot
 constexpr int kCopyingRegisters = 40;  // where that is vectors alone
 constexpr int kRegistersOfBlock = 65536;
 constexpr int kMostRegisters = 240;
@@ -46,9 +46,11 @@ bool fills_vectors_alone(const RolePlan& plan, const Role& role, int agent) {
   return true;
 }
 
-// Of a producer's threads.
+// Of a producer's or drain's threads.
 int few_registers(const Role& role, int agent, const RolePlan& plan) {
-  bool signals = waits(role.agents[static_cast<std::size_t>(agent)].body);
+  const Agent& ir = role.agents[static_cast<std::size_t>(agent)];
+  if (ir.kind == AgentKind::kDrain && !plan.drains(role, agent)) return kFillingRegisters;
+  bool signals = waits(ir.body);
   if (!plan.fills(role, agent)) return signals ? kWaitingRegisters : kProducerRegisters;
   return !signals && fills_vectors_alone(plan, role, agent) ? kCopyingRegisters : kFillingRegisters;
 }
@@ -60,14 +62,19 @@ void budget_registers(const Role& role, int block, RolePlan& plan) {
   int few = 0;        // registers of the threads that need few
   int computing = 0;  // threads
   for (std::size_t i = 0; i < role.agents.size(); ++i) {
-    int threads = plan.threads[i];
-    if (role.agents[i].kind == AgentKind::kProducer) {
+    AgentKind kind = role.agents[i].kind;
+    if (kind == AgentKind::kProducer || kind == AgentKind::kDrain) {
       plan.registers[i] = few_registers(role, static_cast<int>(i), plan);
-      few += threads * plan.registers[i];
     } else {
-      computing += threads;
+      computing += plan.threads[i];
     }
   }
+  for (std::size_t i = 0; i < role.agents.size(); ++i) {
+    if (plan.host[i] < 0) continue;
+    int& shared = plan.registers[static_cast<std::size_t>(plan.host[i])];
+    shared = std::max(shared, plan.registers[i]);
+  }
+  for (std::size_t i = 0; i < role.agents.size(); ++i) few += plan.threads[i] * plan.registers[i];
   int idle = block - plan.num_threads;
   few += idle * kProducerRegisters;
   if (few == 0 || computing == 0) return;
@@ -75,7 +82,7 @@ void budget_registers(const Role& role, int block, RolePlan& plan) {
   int pool = kRegistersOfBlock / block / 8 * 8 * block;  // what the launch gives the block
   int share = std::min((pool - few) / computing / 8 * 8, kMostRegisters);
   for (std::size_t i = 0; i < role.agents.size(); ++i) {
-    if (role.agents[i].kind != AgentKind::kProducer) plan.registers[i] = share;
+    if (plan.registers[i] == 0) plan.registers[i] = share;
     if (role.agents[i].num_registers != 0) plan.registers[i] = role.agents[i].num_registers;
   }
 }

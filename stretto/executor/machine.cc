@@ -276,6 +276,7 @@ bool RankMachine::execute(AgentState& a, const Inst& inst) {
     case OpCode::kNotify:
     case OpCode::kWait:
     case OpCode::kPipePut:
+    case OpCode::kPipeFill:
     case OpCode::kPipeGet:
     case OpCode::kPipeRelease:
     case OpCode::kArrive:

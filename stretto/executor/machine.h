@@ -243,6 +243,7 @@ class RankMachine final : private TableReader {
   bool wait(AgentState& a, const Inst& inst);
   void notify(AgentState& a, const Inst& inst);
   bool pipe_put(AgentState& a, const Inst& inst);
+  bool pipe_fill(AgentState& a, const Inst& inst);
   bool pipe_get(AgentState& a, const Inst& inst);
   bool barrier_sync(AgentState& a, const Inst& inst);
   void call_hook(const AgentState& a, bool is_wait);

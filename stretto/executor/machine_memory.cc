@@ -201,6 +201,20 @@ bool RankMachine::pipe_put(AgentState& a, const Inst& inst) {
   return true;
 }
 
+bool RankMachine::pipe_fill(AgentState& a, const Inst& inst) {
+  PipeState& pipe = a.shared->pipes[static_cast<std::size_t>(inst.symbol)];
+  if (pipe.put - pipe.released == pipe.slots.size()) return park(a, Park::kPipeFull);
+  a.park = Park::kNone;
+  Register& slot = pipe.slots[pipe.put++ % pipe.slots.size()];
+  if (observer != nullptr) observer->on_worker_edge(a, false, &slot);
+  if (compute) {
+    TileRef value = tile_of(a.regs[static_cast<std::size_t>(inst.operands[0])]);
+    copy_tile(tile_of(slot), sub_tile(value, 0, expr(a, inst, 0), slot.rows, slot.cols));
+  }
+  if (observer != nullptr) observer->on_worker_edge(a, true, &slot);
+  return true;
+}
+
 void RankMachine::dot(AgentState& a, const Inst& inst) {
   const DotCode& code = a.code->dots[static_cast<std::size_t>(inst.dot)];
   std::int64_t turns = 1;

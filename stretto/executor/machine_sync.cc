@@ -18,6 +18,8 @@ bool RankMachine::execute_sync(AgentState& a, const Inst& inst) {
       return load_packet(a, inst);
     case OpCode::kPipePut:
       return pipe_put(a, inst);
+    case OpCode::kPipeFill:
+      return pipe_fill(a, inst);
     case OpCode::kPipeGet:
       return pipe_get(a, inst);
     case OpCode::kPipeRelease: {

@@ -47,6 +47,7 @@ constexpr std::array kOps = {
     OpInfo{C::kTilePush, "tile_push_data", false, 0, 0, 1, 1, 2, 0, true, false, false},
     OpInfo{C::kTilePull, "tile_pull_data", false, 0, 0, 1, 1, 2, 0, true, false, false},
     OpInfo{C::kPipePut, "pipe_put", false, 0, 1, 0, 0, 1, 0, false, true, true},
+    OpInfo{C::kPipeFill, "pipe_fill", false, 1, 1, 1, 1, 0, 0, false, true, true},
     OpInfo{C::kPipeGet, "pipe_get", true, 0, 0, 0, 1, 0, 0, false, true, true},
     OpInfo{C::kPipeRelease, "pipe_release", false, 0, 0, 0, 0, 0, 0, false, true, true},
     OpInfo{C::kDotAsync, "dot_async", true, 3, 3, 0, 0, 0, 0, false, true, false},

@@ -192,6 +192,12 @@ void Parser::role(const Token& start) {
   if (reader_.accept_word("consumers")) {
     r.resource.num_consumers = reader_.any_integer<int>("a number of consumers");
   }
+  if (reader_.accept_word("store_slots")) {
+    r.resource.store_slots = reader_.any_integer<int>("a number of slots");
+  }
+  if (reader_.accept_word("stagger")) {
+    r.resource.stagger = reader_.any_integer<int>("a number of steps");
+  }
   reader_.expect_word("tiles");
   r.tile_var = resolve(vars_, TokenKind::kVar, "a variable");
   reader_.expect_mark("<");

@@ -278,6 +278,8 @@ class Printer {
     if (r.resource.num_stages != 0) add(" stages {}", r.resource.num_stages);
     if (r.resource.tickets) out_ += " tickets";
     if (r.resource.num_consumers != 1) add(" consumers {}", r.resource.num_consumers);
+    if (r.resource.store_slots != 0) add(" store_slots {}", r.resource.store_slots);
+    if (r.resource.stagger != 0) add(" stagger {}", r.resource.stagger);
     out_ += " tiles ";
     reference('%', program_.vars, r.tile_var);
     out_ += " < ";

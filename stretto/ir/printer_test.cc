@@ -127,6 +127,16 @@ TEST(Printer, EveryRoleAndOperationFieldShows) {
              p.roles[0].resource.num_stages = 2;
              p.roles[0].resource.num_consumers = 2;
            }},
+          {"resource.stagger",
+           [](Program& p) {
+             p.roles[0].resource.num_stages = 3;
+             p.roles[0].resource.stagger = 2;
+           }},
+          {"resource.store_slots",
+           [](Program& p) {
+             p.roles[0].resource.num_stages = 2;
+             p.roles[0].resource.store_slots = 2;
+           }},
           {"resource.stages", [](Program& p) { p.roles[0].resource.num_stages = 4; }},
           {"role.tile_var", [](Program& p) { p.roles[0].tile_var = 2; }},
           {"role.num_tiles", [](Program& p) { p.roles[0].num_tiles = 5; }},

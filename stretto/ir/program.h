@@ -170,9 +170,11 @@ enum class OpCode : std::uint8_t {
   kTilePush,            // exprs: tile; region = local source tensor, region2 = destination tensor
   kTilePull,            // exprs: tile; the other way round
   // schedule level; symbol = pipe
-  kPipePut,      // region, or rows of it that operand 0 picks -> the next free slot, asynchronously
-  kPipeGet,      // result = the pipe's next full slot; exprs[0], where given: rows at or past it
-                 // lie past the end of the region that was put, and are zero
+  kPipePut,   // region, or rows of it that operand 0 picks -> the next free slot, asynchronously
+  kPipeFill,  // the columns of operand 0 from exprs[0] on, as many as a slot has -> the next free
+              // slot
+  kPipeGet,   // result = the pipe's next full slot; exprs[0], where given: rows at or past it
+              // lie past the end of the region that was put, and are zero
   kPipeRelease,  // the oldest slot got and not yet released becomes free
   kDotAsync,     // like kDot, completes at a later kAwait
   kAwait,        // exprs[0]: all but that many of the agent's kDotAsync have completed
@@ -292,6 +294,15 @@ struct Resource {
   // the next multiplies (ping-pong; passes/take_turns.h).
   int num_consumers = 1;
 
+  // Pipelined SMs whose computing agent has several warpgroups: they end their main loop one after
+  // another, the last so many steps alone, so that one stores its rows while the next multiplies;
+  // 0: at the same time. Less than the stages, since all that while the others' slots stay full.
+  int stagger = 0;
+
+  // Pipelined SMs: 0 has the computing agent store, from 1 on an agent of its own does, through a
+  // pipe of so many slots (passes/drain_stores.h).
+  int store_slots = 0;
+
   // SMs: a worker takes the next tile when it is free, instead of every num_workers-th. Which
   // worker has a tile then depends on timing, so the role may neither wait nor notify, nor read
   // what it writes. The CPU deals the tiles out as without.
@@ -313,6 +324,16 @@ struct Resource {
   Resource in_turn(int consumers) const {
     Resource r = *this;
     r.num_consumers = consumers;
+    return r;
+  }
+  Resource staggered(int steps) const {
+    Resource r = *this;
+    r.stagger = steps;
+    return r;
+  }
+  Resource draining(int slots) const {
+    Resource r = *this;
+    r.store_slots = slots;
     return r;
   }
   // Workers of `size` CTAs each, which share a tile by rows.

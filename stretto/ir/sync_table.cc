@@ -21,6 +21,8 @@ SyncTable make_table() {
   // neither carries what the agent wrote elsewhere.
   table[SyncRow::kPipePut] = {{kRelease, kFirst, Scope::kCta}, {kCompleteLoads, kFirst}};
   table[SyncRow::kPipeFill] = {{kRelease, kAll, Scope::kCta}};
+  table[SyncRow::kPipeStage] = {{kProxyFence, kAll}, {kMeet}, {kRelease, kWarps, Scope::kCta}};
+  table[SyncRow::kPipeDrain] = {{kReadStores, kFirst}, {kRelease, kFirst, Scope::kCta}};
   table[SyncRow::kPipeGet] = {{kAcquire, kAll, Scope::kCta}};
   table[SyncRow::kPipeRelease] = {{kRelease, kWarps, Scope::kCta}};
   table[SyncRow::kPipeClaim] = {{kAcquire, kAll, Scope::kCta}};
@@ -72,9 +74,10 @@ const SyncTable& sync_table() {
 
 const char* name(SyncRow row) {
   static constexpr std::array<const char*, kNumSyncRows> names = {
-      "notify",       "wait",         "worker_fence",    "pipe put",        "pipe fill",
-      "pipe get",     "pipe release", "pipe claim",      "barrier arrive",  "barrier wait",
-      "packet store", "packet load",  "end of on_start", "end of the roles"};
+      "notify",       "wait",        "worker_fence",    "pipe put",
+      "pipe fill",    "pipe stage",  "pipe get",        "pipe release",
+      "pipe drain",   "pipe claim",  "barrier arrive",  "barrier wait",
+      "packet store", "packet load", "end of on_start", "end of the roles"};
   return names[static_cast<std::size_t>(row)];
 }
 
@@ -111,10 +114,11 @@ bool may_load_in_bulk(const Program& program, const Op& put) {
   return own && put.operands.empty() && t.num_slots == 1 && !t.packet && t.shape.size() <= 3;
 }
 
-// Bulk stores start from the fragments that products leave.
+// Bulk stores start from the fragments that products leave, or from slots.
 bool may_store_in_bulk(const Program& program, const Agent& agent, const Op& store) {
   const Tensor& t = program.tensors[static_cast<std::size_t>(store.region->tensor)];
-  return size_bytes(t.dtype) == 2 && !t.packet && has_dot(agent.body);
+  bool starts = agent.kind == AgentKind::kDrain || has_dot(agent.body);
+  return size_bytes(t.dtype) == 2 && !t.packet && starts;
 }
 
 }  // namespace stretto

@@ -22,12 +22,13 @@ enum class StepKind : std::uint8_t {
   kCompleteStores,  // bulk stores of the issuing thread are written, not merely read
   kReadStores,      // ... merely read: never enough (mutants of the table)
   kCompleteLoads,   // bulk loads of this put arrive at the barrier that the getter waits for
-  kMeet,            // barrier of the agent's threads, of the block's at the ends of a kernel
-  kFence,           // fence.acq_rel: this thread's writes before, its reads after
-  kRelease,         // the word that others poll: after this thread's accesses, and after those
-                    // of threads that it met
-  kAcquire,         // the poll
-  kProxyFence,      // fence.proxy.async: bulk accesses of this thread come after
+  kMeet,        // barrier of the agent's threads, of the block's at the ends of a kernel; of each
+                // warp where every warp releases
+  kFence,       // fence.acq_rel: this thread's writes before, its reads after
+  kRelease,     // the word that others poll: after this thread's accesses, and after those
+                // of threads that it met
+  kAcquire,     // the poll
+  kProxyFence,  // fence.proxy.async: bulk accesses of this thread come after
 };
 
 // In the order of inclusion.
@@ -55,8 +56,10 @@ enum class SyncRow : std::uint8_t {
   kFence,         // worker_fence
   kPipePut,       // a slot filled by TMA becomes full
   kPipeFill,      // a slot filled by threads does
+  kPipeStage,     // a slot filled from registers does, which TMA may store from
   kPipeGet,       // a full slot is waited for
   kPipeRelease,   // a slot read becomes free
+  kPipeDrain,     // a slot stored by TMA does
   kPipeClaim,     // a free slot is waited for
   kBarrierReach,  // arrive, and the first half of barrier_sync
   kBarrierPass,   // its second half
@@ -65,7 +68,7 @@ enum class SyncRow : std::uint8_t {
   kStartDone,  // on_start before the roles, where it does more than notify
   kRolesDone,  // the roles before on_end
 };
-inline constexpr std::size_t kNumSyncRows = 14;
+inline constexpr std::size_t kNumSyncRows = 16;
 const char* name(SyncRow row);
 
 struct SyncTable {

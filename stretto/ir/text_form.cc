@@ -97,6 +97,8 @@ const char* syntax_line(OpCode code) {
       return "map $map tile $e0 from $region to $region2";
     case C::kPipePut:
       return "$pipe = $region $by_o0";
+    case C::kPipeFill:
+      return "$pipe = $o0 col $e0";
     case C::kPipeGet:
       return "$pipe $rows_e0";
     case C::kPipeRelease:

@@ -226,8 +226,8 @@ class ProgramChecker {
           tables(op.exprs[0]);
         }
         const OpInfo& info = op_info(op.code);
-        bool pipe = op.code == OpCode::kPipePut || op.code == OpCode::kPipeGet ||
-                    op.code == OpCode::kPipeRelease;
+        bool pipe = op.code == OpCode::kPipePut || op.code == OpCode::kPipeFill ||
+                    op.code == OpCode::kPipeGet || op.code == OpCode::kPipeRelease;
         if (info.synchronises && !pipe) order = info.name;
         bool stores = op.code == OpCode::kStore || op.code == OpCode::kStoreRows ||
                       op.code == OpCode::kReduceStore;
@@ -263,6 +263,16 @@ class ProgramChecker {
     require(res.num_consumers == 1 || res.num_stages > 0,
             "role '{}' has {} consumers, only pipelined roles have several", r.name,
             res.num_consumers);
+    require(res.stagger == 0 || (res.stagger > 0 && res.stagger < res.num_stages),
+            "role '{}' has a stagger of {} steps, need 0 to one less than its {} stages", r.name,
+            res.stagger, res.num_stages);
+    bool drains = res.num_stages > 0 && !res.tickets && res.num_consumers == 1;
+    require(res.store_slots >= 0 && res.store_slots <= kMaxStages,
+            "role '{}' has {} slots for stores, need 0 to {}", r.name, res.store_slots, kMaxStages);
+    require(res.store_slots == 0 || drains,
+            "role '{}' has {} slots for stores, only pipelined roles with one consumer and without "
+            "tickets have them",
+            r.name, res.store_slots);
     require(res.num_stages == 0 || res.kind == ResourceKind::kSm,
             "role '{}' has {} stages, only SMs are pipelined", r.name, res.num_stages);
   }

@@ -81,6 +81,7 @@ class BodyChecker {
   // verify_types.cc
   void types();
   void type_dot();
+  void type_fill();
   void type_unary();
   void type_binary();
   void type_where();

@@ -216,6 +216,8 @@ TEST(Verifier, RefusesBadDeclarations) {
       {"copy_engine 1", "copy_engine 1 tickets", "only SMs do"},
       {"sms 4 tiles", "sms 4 tickets tiles", "by ticket and has a '"},
       {"sms 4 tiles", "sms 4 consumers 2 tiles", "only pipelined roles have several"},
+      {"sms 4 tiles", "sms 4 stages 4 stagger 4 tiles", "one less than its 4 stages"},
+      {"sms 4 tiles", "sms 4 store_slots 2 tiles", "only pipelined roles with one consumer"},
       {"%u < 4", "%x < 4", "not a tile variable"},
       {"%u < 4", "%u < @idx[0]", "may be read in a let only"},
       {"%u < 4", "%u < -1", "-1 tiles"},

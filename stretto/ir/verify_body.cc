@@ -253,7 +253,7 @@ void BodyChecker::map_channels() {
 
 void BodyChecker::pipe_end() {
   const Pipe& p = place_.role->pipes[static_cast<std::size_t>(op_->symbol)];
-  bool put = op_->code == OpCode::kPipePut;
+  bool put = op_->code == OpCode::kPipePut || op_->code == OpCode::kPipeFill;
   require(place_.agent_idx == (put ? p.producer : p.consumer),
           "agent '{}' is not the {} of pipe '{}'", place_.agent.name, put ? "producer" : "consumer",
           p.name);

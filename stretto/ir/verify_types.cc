@@ -96,11 +96,24 @@ void BodyChecker::types() {
       return require(region_type(*o.region) == p.type, "the region is {}, pipe '{}' carries {}",
                      describe(region_type(*o.region)), p.name, describe(p.type));
     }
+    case OpCode::kPipeFill:
+      return type_fill();
     case OpCode::kPipeGet:
       return need_result(place_.role->pipes[static_cast<std::size_t>(o.symbol)].type);
     default:
       return;
   }
+}
+
+void BodyChecker::type_fill() {
+  const Pipe& p = place_.role->pipes[static_cast<std::size_t>(op_->symbol)];
+  const ValueType& value = operand(0);
+  const Expr& col = op_->exprs[0];
+  bool inside = col.is_const() && col.const_value() >= 0 && p.type.cols <= value.cols &&
+                col.const_value() <= value.cols - p.type.cols;
+  require(inside && value.dtype == p.type.dtype && value.rows == p.type.rows,
+          "the value is {}, no columns of it are pipe '{}''s {}", describe(value), p.name,
+          describe(p.type));
 }
 
 void BodyChecker::type_dot() {

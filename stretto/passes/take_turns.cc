@@ -12,8 +12,7 @@ constexpr int kThreads = 128;  // of a consumer: one warpgroup
 
 void use_pipes(Block& block, int offset) {
   for (Op& op : block) {
-    if (op.code == OpCode::kPipePut || op.code == OpCode::kPipeGet ||
-        op.code == OpCode::kPipeRelease) {
+    if (op.code >= OpCode::kPipePut && op.code <= OpCode::kPipeRelease) {
       op.symbol += offset;
     }
     for (Block& body : op.bodies) use_pipes(body, offset);

@@ -13,7 +13,10 @@ constexpr std::int64_t kMaxSamples = 32;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-constexpr double kRunBytes = 16;  // that a thread stores at a time
+constexpr double kRunBytes = 16;               // that a thread stores at a time
+constexpr double kStoredTile = 128.0 * 256.0;  // Machine::tile_cost is for a tile of this size
+
+double area(const ValueType& type) { return static_cast<double>(type.rows * type.cols); }
 
 double threads_of(const Agent& agent) {
   constexpr int kThreads = 256;  // where the agent does not say
@@ -174,10 +177,9 @@ void FrameBuilder::add_read(const Region& region, bool waits, Frame& frame) cons
 }
 
 void FrameBuilder::add_write(const Region& region, Frame& frame) const {
-  constexpr double kTile = 128.0 * 256.0;  // Machine::tile_cost is for a tile of this size
   Target to = resolve(region);
   if (agent_->kind == AgentKind::kConsumer) {
-    frame.cost.num_stores += static_cast<double>(region.rows * region.cols) / kTile;
+    frame.cost.num_stores += static_cast<double>(region.rows * region.cols) / kStoredTile;
   }
   if (to.rank == rank_) {
     frame.cost.written += to.bytes;
@@ -257,6 +259,11 @@ void FrameBuilder::add(const Op& op, Frame& frame) {
     case OpCode::kPipePut:
       add_slots(frame.puts, op.symbol, 1);
       return add_read(*op.region, false, frame);
+    case OpCode::kPipeFill:  // what a store costs who computes comes with the first columns
+      if (op.exprs[0].is_const(0)) {
+        frame.cost.num_stores += area(agent_->values[at(op.operands[0])]) / kStoredTile;
+      }
+      return add_slots(frame.puts, op.symbol, 1);
     case OpCode::kPipeGet:
       return add_slots(frame.gets, op.symbol, 1);
     case OpCode::kLoop:

@@ -60,7 +60,8 @@ std::string lane_picture(const Prediction& p, int width) {
   for (const TimedSpan& span : p.run.spans) {
     const PlannedAgent& agent = p.plan.agents[at(span.agent)];
     if (agent.rank != rank || agent.stage != Stage::kRoles) continue;
-    if (roles[at(agent.role)].agents[at(agent.agent)].kind == AgentKind::kProducer) continue;
+    AgentKind kind = roles[at(agent.role)].agents[at(agent.agent)].kind;
+    if (kind == AgentKind::kProducer || kind == AgentKind::kDrain) continue;
     lanes[at(agent.role)].add(span.begin, span.end, span.wait == nullptr ? 1 : -1);
   }
   std::size_t longest = 0;

@@ -161,8 +161,8 @@ class PlanBuilder {
 
   void start_agent(const PlannedAgent& planned, const Agent& agent) {
     plan_.agents.push_back(planned);
-    plan_.agents.back().notify_cost =
-        agent.kind == AgentKind::kConsumer ? machine_.bulk_notify_cost : machine_.notify_cost;
+    bool bulk = agent.kind == AgentKind::kConsumer || agent.kind == AgentKind::kDrain;
+    plan_.agents.back().notify_cost = bulk ? machine_.bulk_notify_cost : machine_.notify_cost;
     scope_ = EvalScope(program_, initial_vars(program_, planned.rank, extents_), tables_.get());
     frames_.start_agent(scope_, planned.rank, agent);
     tile_ = -1;

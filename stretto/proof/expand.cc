@@ -156,6 +156,8 @@ class Expander {
         syncs_.begin_put(o);
         read(o);
         return syncs_.end_put(o);
+      case OpCode::kPipeFill:
+        return looking_ ? void() : syncs_.pipe_fill(o);
       case OpCode::kPipeGet:
         return looking_ ? void() : syncs_.pipe_get(o);
       case OpCode::kPipeRelease:

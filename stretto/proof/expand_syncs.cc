@@ -137,6 +137,11 @@ void SyncExpander::begin_put(const Op& op) {
 
 void SyncExpander::end_put(const Op& op) { add(op, SyncKind::kNotify, full(op.symbol), 1); }
 
+void SyncExpander::pipe_fill(const Op& op) {
+  begin_put(op);
+  end_put(op);
+}
+
 void SyncExpander::pipe_get(const Op& op) {
   std::int64_t gets = ++pipe_use(op).gets;
   add(op, SyncKind::kWait, full(op.symbol), gets);

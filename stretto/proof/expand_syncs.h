@@ -25,11 +25,12 @@ class SyncExpander {
   void finish_worker() const;
 
   void signal(const Op& op);
-  // kPipeGet and kPipeRelease; a kPipePut begins before its read and ends after it.
+  // A kPipePut begins before its read and ends after it; a kPipeFill reads no memory.
   void pipe_get(const Op& op);
   void pipe_release(const Op& op);
   void begin_put(const Op& op);
   void end_put(const Op& op);
+  void pipe_fill(const Op& op);
   // A register that holds a slot may not be read once the slot is released.
   void use_registers(const Op& op);
   void async_dot(const Op& op);

@@ -116,6 +116,28 @@ SyncPowers powers_of(const SyncTable& table) {
   return powers;
 }
 
+namespace {
+
+// Every thread's writes are TMA's to read before one of its warp says so.
+std::string missing_to_stage(const SyncSteps& row) {
+  std::string missing = missing_to_carry(row, Past::kWrite);
+  Found meet = find(row.begin(), row.end(), StepKind::kMeet);
+  Found fence = find(row.begin(), meet, StepKind::kProxyFence);
+  bool fenced = fence != meet && fence->by == Doers::kAll;
+  return missing.empty() && !fenced ? lacks(StepKind::kProxyFence, Doers::kAll) : missing;
+}
+
+std::string missing_to_drain(const SyncSteps& row) {
+  Found release = find(row.begin(), row.end(), StepKind::kRelease);
+  if (release == row.end()) return lacks(StepKind::kRelease, Doers::kFirst, Scope::kCta);
+  bool read = std::any_of(row.begin(), release, [](const SyncStep& s) {
+    return s.kind == StepKind::kReadStores || s.kind == StepKind::kCompleteStores;
+  });
+  return read ? "" : lacks(StepKind::kReadStores, Doers::kFirst);
+}
+
+}  // namespace
+
 std::string missing_in_pipes(const SyncTable& table) {
   SyncPowers powers = powers_of(table);
   auto lack = [](SyncRow row, const std::string& what) {
@@ -129,10 +151,13 @@ std::string missing_in_pipes(const SyncTable& table) {
   add(lack(SyncRow::kPipeGet, missing_to_cover(table[SyncRow::kPipeGet], Path::kThreads)));
   add(lack(SyncRow::kPipeRelease, missing_to_carry(table[SyncRow::kPipeRelease], Past::kRead)));
   add(lack(SyncRow::kPipeClaim, missing_to_cover(table[SyncRow::kPipeClaim], Path::kThreads)));
+  add(lack(SyncRow::kPipeStage, missing_to_stage(table[SyncRow::kPipeStage])));
+  add(lack(SyncRow::kPipeDrain, missing_to_drain(table[SyncRow::kPipeDrain])));
   if (!powers[SyncRow::kPipePut].lands) {
     add(lack(SyncRow::kPipePut, describe({StepKind::kCompleteLoads})));
   }
-  for (SyncRow row : {SyncRow::kPipePut, SyncRow::kPipeFill, SyncRow::kPipeRelease}) {
+  for (SyncRow row : {SyncRow::kPipePut, SyncRow::kPipeFill, SyncRow::kPipeStage,
+                      SyncRow::kPipeRelease, SyncRow::kPipeDrain}) {
     if (powers[row].release < Scope::kCta) add(lack(row, "a scope of the block"));
   }
   for (SyncRow row : {SyncRow::kPipeGet, SyncRow::kPipeClaim}) {

@@ -64,3 +64,35 @@ STRETTO_DEVICE void store_tma(const TensorMap* map, u8* stages, const V& v, i32 
     }
   }
 }
+
+// Columns [kCol, kCol + S::kCols) of a register tile to a slot; the reader comes after a barrier,
+// and a proxy fence where it is TMA.
+template <class L, int kCol, class V, class S>
+STRETTO_DEVICE void fill_columns(const S& slot, const V& v, const Team& t) {
+  using T = typename S::Element;
+  constexpr bool kWhole = L::kNoPadding && kCol % 16 == 0 && S::kCols % 16 == 0;
+  if constexpr (Fragment<L> && Paired<V> && kWhole) {
+    int lane = int(t.tid % 32), warp = int(t.tid / 32 % 4);
+#pragma unroll
+    for (int m = 0; m < V::kR / 2; ++m) {
+      int row = (int(t.tid / 128) * (V::kR / 2) + m) * 64 + warp * 16 + lane % 16;
+#pragma unroll
+      for (int j = 0; j < S::kCols / 8; j += 2) {  // groups of 8 columns: one word of each row slot
+        int word = kCol / 8 + j;
+        store_matrix_x4(slot.data + S::offset(row, (j + lane / 16) * 8), v.w[2 * m][word],
+                        v.w[2 * m + 1][word], v.w[2 * m][word + 1], v.w[2 * m + 1][word + 1]);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < V::kR; ++i) {
+      int r = L::kTileRows == 1 ? 0 : L::row(t, i);
+#pragma unroll
+      for (int j = 0; j < V::kC; ++j) {
+        int c = (L::kTileCols == 1 ? 0 : L::col(t, j)) - kCol;
+        bool inside = r < L::kTileRows && c >= 0 && c < S::kCols;
+        if (inside) slot.at(r, c) = from_float<T>(to_float(v.at(i, j)));
+      }
+    }
+  }
+}

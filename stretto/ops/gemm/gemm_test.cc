@@ -38,6 +38,14 @@ TEST(Gemm, ResidualIsAddedBeforeTheOnlyRounding) {
   expect_gemm(d, {.tile = kSmallTile});
 }
 
+// By an agent of its own, and the warpgroups of a block staggered, which CPU ranks know nothing of.
+TEST(Gemm, ADrainStores) {
+  GemmDesc d = kRagged;
+  d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
+  GemmTile tile{.bm = 8, .bn = 32, .bk = 20};
+  expect_gemm(d, {.tile = tile, .num_stages = 3, .stagger = 2, .store_slots = 2});
+}
+
 TEST(Gemm, SwigluWithBiases) {
   GemmDesc d = kRagged;
   d.b_dtype = DType::kF16;

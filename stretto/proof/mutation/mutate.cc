@@ -53,6 +53,7 @@ class Mutator {
       case OpCode::kFence:
         return drop("drop fence");
       case OpCode::kPipePut:
+      case OpCode::kPipeFill:
       case OpCode::kPipeGet:
       case OpCode::kPipeRelease:
       case OpCode::kArrive:
@@ -218,6 +219,10 @@ class Mutator {
         drop("drop pipe put");
         insert_twin("duplicate pipe put");
         return wrong_pipe("put into wrong pipe");
+      case OpCode::kPipeFill:
+        drop("drop pipe fill");
+        insert_twin("duplicate pipe fill");
+        return wrong_pipe("fill of wrong pipe");
       case OpCode::kPipeGet:
         drop("drop pipe get");
         insert_twin("duplicate pipe get");
@@ -352,6 +357,7 @@ class Mutator {
         for (const std::string& c : clues_of_signal(op.symbol)) clues.push_back(c);
         break;
       case OpCode::kPipePut:
+      case OpCode::kPipeFill:
       case OpCode::kPipeGet:
       case OpCode::kPipeRelease:
         clues.push_back(quoted(role->pipes[at(op.symbol)].name));

@@ -42,6 +42,7 @@ std::string object(const Program& program, const Site& site, const Op& op) {
     case OpCode::kWait:
       return program.signals[at(op.symbol)].name;
     case OpCode::kPipePut:
+    case OpCode::kPipeFill:
     case OpCode::kPipeGet:
     case OpCode::kPipeRelease:
       return role->pipes[at(op.symbol)].name;

@@ -178,6 +178,10 @@ const std::vector<Harmless>& harmless() {
        "the two fences of a thread come in either order"},
       {"worker_fence: one later fence.proxy.async by every thread",
        "the thread that issues what follows may fence instead of the one that wrote"},
+      {"pipe stage: by one thread release.cta by every warp",
+       "after a barrier of all threads one could arrive for all"},
+      {"pipe stage: by each release.cta by every warp",
+       "after a barrier of all threads one could arrive for all"},
       {"pipe put: one later release.cta by one thread",
        "the slot is full when both the arrival and the bytes have come"},
   };

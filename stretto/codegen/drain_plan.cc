@@ -1,0 +1,66 @@
+// Where drains run: the agents that store the slots of pipes which others fill from registers.
+#include <algorithm>
+
+#include "stretto/codegen/role_plan.h"
+
+namespace stretto {
+namespace {
+
+// A store of a whole slot, which is one chunk of columns.
+bool by_tma(const Program& program, const Op& store, const PipePlan& slot, TensorMapPlan& view) {
+  const Region& r = *store.region;
+  bool limits = r.row_end.has_value() || r.col_end.has_value();
+  if (limits || !tensor_map_of(program, r, view)) return false;
+  const Tensor& tensor = program.tensors[static_cast<std::size_t>(r.tensor)];
+  view.box_cols = r.cols;
+  view.box_rows = std::min(slot.rows_loaded, kMaxBoxRows);
+  view.swizzle_bytes = slot.swizzle;
+  auto bytes = r.cols * static_cast<std::int64_t>(size_bytes(tensor.dtype));
+  return bytes == slot.swizzle && slot.rows_loaded % view.box_rows == 0;
+}
+
+// False where threads have to store some of it.
+bool plan_stores(const Program& program, const Block& block, std::map<int, const PipePlan*>& held,
+                 RolePlan& plan) {
+  bool all = true;
+  for (const Op& op : block) {
+    for (const Block& body : op.bodies) all &= plan_stores(program, body, held, plan);
+    if (op.code == OpCode::kPipeGet) {
+      held[op.result] = &plan.pipes[static_cast<std::size_t>(op.symbol)];
+    }
+    if (op.code != OpCode::kStore) continue;
+    auto slot = held.find(op.operands[0]);
+    TensorMapPlan view;
+    all &= slot != held.end() && by_tma(program, op, *slot->second, view);
+    plan.drained[&op] = view;
+  }
+  return all;
+}
+
+}  // namespace
+
+// A product of 256 columns leaves no registers for a fourth warpgroup.
+void place_drains(const Program& program, const Role& role, RolePlan& plan) {
+  bool all = true;
+  for (const Agent& agent : role.agents) {
+    std::map<int, const PipePlan*> held;  // by register
+    if (agent.kind == AgentKind::kDrain) all &= plan_stores(program, agent.body, held, plan);
+  }
+  if (!all) plan.drained.clear();
+  auto count = static_cast<int>(role.agents.size());
+  int warp = 1;
+  for (int i = 0; i < count; ++i) {
+    auto agent = static_cast<std::size_t>(i);
+    if (!plan.drains(role, i) || warp == 4) continue;
+    for (int p = 0; p < count; ++p) {
+      bool producer = role.agents[static_cast<std::size_t>(p)].kind == AgentKind::kProducer;
+      if (!producer || plan.fills(role, p) || plan.host[agent] >= 0) continue;
+      plan.host[agent] = p;
+      plan.first_thread[agent] = plan.first_thread[static_cast<std::size_t>(p)] + 32 * warp++;
+      plan.threads[agent] = 0;
+      plan.num_threads -= 128;
+    }
+  }
+}
+
+}  // namespace stretto

@@ -1,0 +1,108 @@
+// Warpgroups that end their loops in turn, and agents that store for others, change when a product
+// is stored and not a bit of it. Needs one GPU.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "stretto/base/test_seed.h"
+#include "stretto/gpu/gpu_instance.h"
+#include "stretto/lang/program_builder.h"
+#include "stretto/runtime/cuda/driver.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kM = 700, kLaunches = 5;
+using Bits = std::vector<std::uint16_t>;
+
+struct Sample {
+  std::int64_t n = 776, k = 1024;  // 509 columns: nothing for TMA
+  std::int64_t bm = 128, bn = 256;
+  int stages = 4, stagger = 0, slots = 0, cluster = 1;
+};
+
+// Some tiles a worker, ragged in rows and columns.
+Program product(const Sample& s) {
+  ProgramBuilder p("product", 1);
+  auto a = p.input("a", DType::kBF16, {kM, s.k});
+  auto b = p.input("b", DType::kBF16, {s.n, s.k});
+  auto c = p.output("c", DType::kBF16, {kM, s.n});
+  Resource sms =
+      Resource::sms(3).pipelined(s.stages).staggered(s.stagger).draining(s.slots).clustered(
+          s.cluster);
+  p.role("multiply", sms, p.grid(c, s.bm, s.bn), [&](const Tile& t) {
+    Value acc = p.zeros(DType::kF32, s.bm, s.bn);
+    p.loop(ceil_div(s.k, 64), [&](const Index& i) {
+      acc = dot(acc, p.load(a.tile({t.row, i * 64}, s.bm, 64)),
+                p.load(b.tile({t.col, i * 64}, s.bn, 64)).T());
+    });
+    p.store(c.tile({t.row, t.col}, s.bm, s.bn), cast(acc, DType::kBF16));
+  });
+  return p.finish();
+}
+
+class GpuStores : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda::has_driver() || cuda::num_devices() < 1) GTEST_SKIP() << "needs a GPU";
+  }
+
+  // bf16 numbers between 1 and 2, and their negatives.
+  Bits numbers(std::int64_t count) {
+    Bits out(static_cast<std::size_t>(count));
+    for (std::uint16_t& x : out) {
+      auto r = static_cast<std::uint32_t>(random_());
+      x = static_cast<std::uint16_t>(0x3f80 | (r & 0x7f) | (r & 0x80) << 8);
+    }
+    return out;
+  }
+
+  static Bits run(const Sample& s, const Bits& a, const Bits& b) {
+    GpuWorld world({.size = 1});
+    GpuInstance instance(world, compile(product(s)));
+    SymmetricGpuMemory left = world.allocate(a.size() * 2), right = world.allocate(b.size() * 2);
+    Bits c(static_cast<std::size_t>(kM * s.n));
+    SymmetricGpuMemory out = world.allocate(c.size() * 2);
+    world.stream(0).upload(left.addresses()[0], a.data(), a.size() * 2);
+    world.stream(0).upload(right.addresses()[0], b.data(), b.size() * 2);
+    for (int e = 0; e < kLaunches; ++e) {
+      world.stream(0).fill_bytes(out.addresses()[0], 0xff, c.size() * 2);
+      instance.launch({.tensors = {left.addresses(), right.addresses(), out.addresses()}});
+      instance.wait();
+    }
+    world.stream(0).download(c.data(), out.addresses()[0], c.size() * 2);
+    world.stream(0).synchronize();
+    return c;
+  }
+
+  void expect_same(Sample s) {
+    Bits a = numbers(kM * s.k), b = numbers(s.n * s.k);
+    Bits got = run(s, a, b);
+    s.stagger = s.slots = 0;
+    EXPECT_EQ(got, run(s, a, b)) << "n " << s.n << " k " << s.k;
+  }
+
+  std::uint64_t seed_ = test_seed();
+  std::mt19937_64 random_{seed_};
+  testing::ScopedTrace trace_{__FILE__, __LINE__, "STRETTO_SEED=" + std::to_string(seed_)};
+};
+
+TEST_F(GpuStores, StaggeredWarpgroupsGiveTheSameBits) {
+  for (std::int64_t k : {64, 192, 1024}) expect_same({.k = k, .stagger = 3});
+  expect_same({.bm = 256, .bn = 128, .stages = 6, .stagger = 4, .cluster = 2});
+}
+
+TEST_F(GpuStores, DrainsGiveTheSameBits) {
+  for (std::int64_t k : {64, 1024}) expect_same({.k = k, .slots = 2});
+  expect_same({.bm = 256, .bn = 192, .slots = 3, .cluster = 2});
+  expect_same({.n = 509, .bn = 128, .slots = 2});
+}
+
+TEST_F(GpuStores, BothTogetherGiveTheSameBits) {
+  for (int slots : {1, 3, 4}) expect_same({.bn = 192, .stagger = 2, .slots = slots});
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,222 @@
+#include "stretto/passes/drain_stores.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "stretto/base/log.h"
+#include "stretto/passes/prune.h"
+
+namespace stretto {
+namespace {
+
+// Of a slot's row: what shared memory is swizzled by, so that threads and TMA meet no conflicts.
+constexpr std::int64_t kRowBytes[] = {128, 64, 32};
+
+Swizzle swizzle_of(std::int64_t row_bytes) {
+  return row_bytes == 128 ? Swizzle::k128B : row_bytes == 64 ? Swizzle::k64B : Swizzle::k32B;
+}
+
+class StoreDrainer {
+ public:
+  StoreDrainer(Program& program, Role& role) : program_(program), role_(role) {
+    survey(consumer().body);
+    if (stored_.empty()) obstacle_ = "it stores nothing";
+    for (int t : loaded_) {
+      if (stored_.count(t) != 0) obstacle_ = "it reads what it stores";
+    }
+  }
+
+  const std::string& obstacle() const { return obstacle_; }
+
+  void run() {
+    Agent drain{.name = "drain", .kind = AgentKind::kDrain};
+    drain.body = drain_block(consumer().body, drain);
+    prune(program_, drain.body);
+    consumer().body = consumer_block(consumer().body);
+    prune(program_, consumer().body);
+    for (Pipe& pipe : role_.pipes) {
+      if (pipe.consumer < 0) pipe.consumer = static_cast<int>(role_.agents.size());
+    }
+    role_.agents.push_back(std::move(drain));
+  }
+
+ private:
+  Agent& consumer() const { return role_.agents[1]; }
+  const ValueType& type(const Op& store) const {
+    return consumer().values[static_cast<std::size_t>(store.operands[0])];
+  }
+
+  void survey(const Block& block) {
+    bool stores = false;
+    for (const Op& op : block) {
+      for (const Block& body : op.bodies) survey(body);
+      switch (op.code) {
+        case OpCode::kStore:
+          survey_store(op);
+          stores = true;
+          break;
+        case OpCode::kLoad:
+        case OpCode::kLoadRows:
+          loaded_.insert(op.region->tensor);
+          break;
+        case OpCode::kNotify:
+          if (!stores) obstacle_ = "it notifies of something other than stores";
+          break;
+        case OpCode::kStoreRows:
+        case OpCode::kReduceStore:
+        case OpCode::kCopy:
+        case OpCode::kStorePacket:
+        case OpCode::kLoadPacket:
+        case OpCode::kFence:
+        case OpCode::kArrive:
+        case OpCode::kBarrierSync:
+          obstacle_ = "its stores are not all that others see of it";
+          break;
+        default:
+          break;
+      }
+    }
+  }
+
+  void survey_store(const Op& op) {
+    const Region& r = *op.region;
+    const Tensor& tensor = program_.tensors[static_cast<std::size_t>(r.tensor)];
+    bool plain = !r.row_end.has_value() && !r.col_end.has_value() && !tensor.packet;
+    bool fits = type(op).dtype == tensor.dtype && is_float(tensor.dtype) && slot_cols(op) > 0;
+    if (!plain || !fits) obstacle_ = "a store does not come in slots";
+    stored_.insert(r.tensor);
+  }
+
+  // Of a slot: as many as make a whole row of it. 0: none do.
+  std::int64_t slot_cols(const Op& store) const {
+    auto size = static_cast<std::int64_t>(size_bytes(type(store).dtype));
+    for (std::int64_t bytes : kRowBytes) {
+      if (type(store).cols * size % bytes == 0) return bytes / size;
+    }
+    return 0;
+  }
+
+  // Stores of one type share a pipe.
+  int pipe_of(const Op& store) {
+    ValueType slot{type(store).dtype, type(store).rows, slot_cols(store)};
+    auto count = static_cast<int>(role_.pipes.size());
+    for (int i = 0; i < count; ++i) {
+      const Pipe& pipe = role_.pipes[static_cast<std::size_t>(i)];
+      if (pipe.producer == 1 && pipe.type == slot) return i;
+    }
+    auto row_bytes = slot.cols * static_cast<std::int64_t>(size_bytes(slot.dtype));
+    role_.pipes.push_back({.name = fresh_name(),
+                           .type = slot,
+                           .num_slots = role_.resource.store_slots,
+                           .swizzle = swizzle_of(row_bytes),
+                           .producer = 1,
+                           .consumer = -1});
+    return count;
+  }
+
+  std::string fresh_name() const {
+    std::string candidate = "stores";
+    auto taken = [&](const Pipe& pipe) { return pipe.name == candidate; };
+    for (int i = 1; std::any_of(role_.pipes.begin(), role_.pipes.end(), taken); ++i) {
+      candidate = fmt::format("stores_{}", i);
+    }
+    return candidate;
+  }
+
+  // Stores and notifies, with the waits, control and index arithmetic around them.
+  Block drain_block(const Block& block, Agent& drain) {
+    Block out;
+    for (const Op& op : block) {
+      if (op.code == OpCode::kStore) {
+        store_slots(op, drain, out);
+      } else if (op.code == OpCode::kLet || op.code == OpCode::kWait ||
+                 op.code == OpCode::kNotify) {
+        out.push_back(op);
+      } else if (!op.bodies.empty()) {
+        Op control = op;
+        for (std::size_t b = 0; b < op.bodies.size(); ++b) {
+          control.bodies[b] = drain_block(op.bodies[b], drain);
+        }
+        out.push_back(std::move(control));
+      }
+    }
+    return out;
+  }
+
+  void store_slots(const Op& store, Agent& drain, Block& out) {
+    int pipe = pipe_of(store);
+    ValueType slot = role_.pipes[static_cast<std::size_t>(pipe)].type;
+    auto reg = static_cast<int>(drain.values.size());
+    drain.values.push_back(slot);
+    auto var = static_cast<int>(program_.vars.size());
+    program_.vars.push_back({fmt::format("{}_part_{}", role_.name, var), VarKind::kLoop});
+    Op part = store;
+    part.operands = {reg};
+    part.region->cols = slot.cols;
+    Expr& origin = part.region->origin[static_cast<std::size_t>(part.region->col_dim)];
+    origin = origin + Expr::var(var) * slot.cols;
+    Op loop{.code = OpCode::kLoop,
+            .exprs = {0, type(store).cols / slot.cols},
+            .var = var,
+            .loc = store.loc};
+    loop.bodies = {{{.code = OpCode::kPipeGet, .result = reg, .symbol = pipe, .loc = store.loc},
+                    std::move(part),
+                    {.code = OpCode::kPipeRelease, .symbol = pipe, .loc = store.loc}}};
+    out.push_back(std::move(loop));
+  }
+
+  Block consumer_block(const Block& block) {
+    Block out;
+    for (const Op& op : block) {
+      if (op.code == OpCode::kNotify) continue;
+      if (op.code == OpCode::kStore) {
+        int pipe = pipe_of(op);
+        std::int64_t cols = role_.pipes[static_cast<std::size_t>(pipe)].type.cols;
+        for (std::int64_t col = 0; col < type(op).cols; col += cols) {
+          out.push_back({.code = OpCode::kPipeFill,
+                         .operands = op.operands,
+                         .exprs = {col},
+                         .symbol = pipe,
+                         .loc = op.loc});
+        }
+        continue;
+      }
+      out.push_back(op);
+      for (Block& body : out.back().bodies) body = consumer_block(body);
+    }
+    return out;
+  }
+
+  Program& program_;
+  Role& role_;
+  std::string obstacle_;
+  std::set<int> stored_, loaded_;
+};
+
+bool is_split(const Role& role) {
+  return role.agents.size() == 2 && role.agents[0].kind == AgentKind::kProducer &&
+         role.agents[1].kind == AgentKind::kConsumer;
+}
+
+}  // namespace
+
+Program drain_stores(Program program) {
+  for (Role& role : program.roles) {
+    if (role.resource.store_slots == 0) continue;
+    std::string obstacle = "it was not split";
+    if (is_split(role)) {
+      StoreDrainer drainer(program, role);
+      obstacle = drainer.obstacle();
+      if (obstacle.empty()) drainer.run();
+    }
+    if (!obstacle.empty()) {
+      log().debug("{}: role '{}' has no drain: {}", program.name, role.name, obstacle);
+    }
+  }
+  return program;
+}
+
+}  // namespace stretto
