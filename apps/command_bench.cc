@@ -152,7 +152,7 @@ bool check_results(const MeasureOptions& options, const Program& program) {
 void bench(const MeasureOptions& options) {
   if (options.device == "cuda") {
     if (options.launcher.processes()) {
-      throw UserError("--launcher processes: ranks on GPUs are of one process");
+      throw UserError("bench --launcher processes: GPUs are timed from one process");
     }
     return bench_on_gpus(options);
   }

@@ -32,7 +32,7 @@ void run(const LaunchOptions& options) {
 void add_launcher_option(CLI::App* command, LauncherOptions& options) {
   command
       ->add_option("--launcher", options.launcher,
-                   "CPU ranks as threads of this process, or one process each")
+                   "ranks as threads of this process (GPUs: driven by it), or one process each")
       ->check(CLI::IsMember({"threads", "processes"}))
       ->envname("STRETTO_LAUNCHER")
       ->capture_default_str();

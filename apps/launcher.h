@@ -1,4 +1,4 @@
-// Commands that run on CPU ranks may run one process per rank: `--launcher processes`. Such a
+// Commands that run on several ranks may run one process per rank: `--launcher processes`. Such a
 // command starts itself again, once per rank, unless torchrun or `stretto launch` has done so.
 #pragma once
 
@@ -24,7 +24,7 @@ void add_launcher_option(CLI::App* command, LauncherOptions& options);
 // CommandFailed otherwise. False where the command is to go on here.
 bool ran_as_processes(const LauncherOptions& options, int ranks);
 
-// The world of `ranks` CPU ranks to run on. UserError where WORLD_SIZE says another number.
+// The world of `ranks` ranks to run on. UserError where WORLD_SIZE says another number.
 std::shared_ptr<World> make_world(const LauncherOptions& options, int ranks, bool record = false);
 
 }  // namespace stretto

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include "stretto/base/errors.h"
 #include "stretto/runtime/world.h"
 
 namespace stretto {
@@ -44,9 +43,6 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
 }
 
 bool ran_as_processes(const ModelOptions& options) {
-  if (options.launcher.processes() && options.target() != Target::kCpu) {
-    throw UserError("--launcher processes: ranks on GPUs are of one process");
-  }
   return ran_as_processes(options.launcher, options.tp);
 }
 

@@ -23,8 +23,7 @@ struct ModelOptions {
 
 void add_model_options(CLI::App* command, ModelOptions& options);
 
-// True where the command has been run by processes of its own (apps/launcher.h). UserError for
-// processes on GPUs.
+// True where the command has been run by processes of its own (apps/launcher.h).
 bool ran_as_processes(const ModelOptions& options);
 
 // Where the model is to run; with processes, as this rank of them.

@@ -40,7 +40,7 @@ class LauncherTest(CliCase):
         generate = ["generate", "--model", MODEL, "--prompt", PROMPT, "--tp", 2, "--launcher"]
         self.refused(*generate, "fibres", says=["--launcher", "fibres"])
         self.refused(*generate, "processes", "--trace", self.tmp / "t.json", says="--trace")
-        self.refused(*generate, "processes", "--device", "cuda", says="GPUs are of one process")
+        self.refused("bench", "gemm_ar", "--device", "cuda", "--launcher", "processes", says="from one process")
         self.refused(*generate, "processes", "--dtype", "float64", says="float64")
         self.refused(*generate, "processes", env={"RANK": "0", "WORLD_SIZE": "1"},
                      says=["2 ranks", "WORLD_SIZE says 1"])

@@ -170,21 +170,23 @@ double GenerateResult::tokens_per_second() const {
 }
 
 Engine::Engine(const ModelFiles& files, const EngineOptions& options)
-    : files_(files), options_(options) {
-  if (options.device == Target::kCpu) {
-    world_ = options.world;
-    if (world_ == nullptr) {
-      world_ = std::make_shared<World>(
-          WorldOptions{.size = options.world_size, .record = options.record});
-    }
-    if (world_->size() != options.world_size) {
-      throw UserError(fmt::format("the engine is for {} ranks, its world has {}",
-                                  options.world_size, world_->size()));
-    }
-    return;
+    : files_(files), options_(options), world_(options.world) {
+  bool on_cpu = options.device == Target::kCpu;
+  if (on_cpu && world_ == nullptr) {
+    world_ =
+        std::make_shared<World>(WorldOptions{.size = options.world_size, .record = options.record});
   }
+  if (world_ != nullptr && world_->size() != options.world_size) {
+    throw UserError(fmt::format("the engine is for {} ranks, its world has {}", options.world_size,
+                                world_->size()));
+  }
+  if (on_cpu) return;
   if (options.record) throw UserError("timelines are recorded on CPU ranks only");
-  gpus_ = std::make_unique<GpuWorld>(GpuWorldOptions{.size = options.world_size});
+  if (world_ != nullptr) {
+    gpus_ = std::make_unique<GpuWorld>(world_->local_rank(), GpuProcessOptions{});
+  } else {
+    gpus_ = std::make_unique<GpuWorld>(GpuWorldOptions{.size = options.world_size});
+  }
 }
 
 bool Engine::reports() const { return world_ == nullptr || world_->local_ranks().front() == 0; }
@@ -198,7 +200,7 @@ void Engine::with_model(std::int64_t capacity, const std::function<void(int, Tra
   shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
   if (gpus_) {
     Transformer transformer(std::make_unique<GpuModel>(*gpus_, shape, files_.checkpoint));
-    return use(0, transformer);
+    return use(gpus_->local_ranks().front(), transformer);
   }
   check_host_memory(shape);
   world_->run([&](Rank& rank) {

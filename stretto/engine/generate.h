@@ -1,6 +1,6 @@
 // Text from a model on a world of ranks: prompt in, tokens out one by one. On CPU ranks every rank
 // runs the same loop and draws the same tokens from the same logits, and rank 0 reports; on GPUs
-// one host thread drives all ranks.
+// one host thread does so for all ranks of its process.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ struct GenerateResult {
 // Called on rank 0 with each piece of text that is certain.
 using OnText = std::function<void(const std::string&)>;
 // Called on every rank with the logits of each step before sampling changes them, for tests; on
-// GPUs for rank 0 alone.
+// GPUs for the first rank of each process.
 using OnLogits = std::function<void(int rank, std::int64_t step, std::span<const float> logits)>;
 
 struct EngineOptions {
@@ -70,8 +70,8 @@ struct EngineOptions {
   std::int64_t max_tokens = 0;  // cache capacity; 0: the model's positions
   bool record = false;          // CPU ranks only
   Target device = Target::kCpu;
-  // CPU ranks to run on, world_size of them; none: threads of this process. In a world of processes
-  // the process of rank 0 reports.
+  // Ranks to run on, world_size of them; none: threads of this process, or its GPUs. On GPUs, a
+  // world of processes. There the process of rank 0 reports.
   std::shared_ptr<World> world;
   int expert_groups = 1;  // transformer.h
 };
@@ -99,7 +99,7 @@ class Engine {
   // Whether results come out in this process: it has rank 0.
   bool reports() const;
 
-  // Of CPU ranks.
+  // Of CPU ranks, or of processes.
   World& world() { return *world_; }
 
  private:
@@ -110,8 +110,8 @@ class Engine {
 
   const ModelFiles& files_;
   EngineOptions options_;
-  std::shared_ptr<World> world_;    // of CPU ranks
-  std::unique_ptr<GpuWorld> gpus_;  // or of GPUs
+  std::shared_ptr<World> world_;    // of CPU ranks, or of the processes of GPUs
+  std::unique_ptr<GpuWorld> gpus_;  // on GPUs
 };
 
 }  // namespace stretto

@@ -99,7 +99,8 @@ void GpuForwardStep::allocate() {
   auto tokens_bytes = static_cast<std::size_t>(plan_.bound) * sizeof(std::int32_t);
   std::size_t input_bytes = kTokensOffset + tokens_bytes;
   inputs_ = world_.allocate(input_bytes);
-  host_inputs_ = std::make_unique<cuda::HostMappedMemory>(world_.device(0), input_bytes);
+  host_inputs_ = std::make_unique<cuda::HostMappedMemory>(
+      world_.device(world_.local_ranks().front()), input_bytes);
   for (CUdeviceptr a : inputs_.addresses()) {
     buffers_[StepPlan::kTokens].push_back(a + kTokensOffset);
   }
@@ -108,15 +109,16 @@ void GpuForwardStep::allocate() {
     if (b.name == StepPlan::kTokens) continue;
     memory_.push_back(world_.allocate(std::max<std::size_t>(b.bytes(), 16)));
     buffers_[b.name] = memory_.back().addresses();
-    for (int r = 0; r < world_.size(); ++r) {
+    for (int r : world_.local_ranks()) {
       const cuda::DeviceMemory& m = memory_.back().on[static_cast<std::size_t>(r)];
       world_.stream(r).fill_bytes(m.address(), 0, m.bytes());
     }
     if (b.name == StepPlan::kLogits) {
-      host_logits_ = std::make_unique<cuda::HostMappedMemory>(world_.device(0), b.bytes());
+      host_logits_ = std::make_unique<cuda::HostMappedMemory>(
+          world_.device(world_.local_ranks().front()), b.bytes());
     }
   }
-  world_.synchronize();
+  world_.meet();
 }
 
 GpuLaunchArgs GpuForwardStep::bind(const PlanLaunch& launch) const {
@@ -165,7 +167,8 @@ void GpuForwardStep::enqueue_step(int rank, const cuda::Stream& stream) {
 
 void GpuForwardStep::enqueue_logits(const cuda::Stream& stream, std::int64_t count) const {
   auto vocab = static_cast<std::size_t>(shape_.config->vocab_size);
-  stream.download(host_logits_->host(), buffers_.at(StepPlan::kLogits)[0],
+  auto first = static_cast<std::size_t>(world_.local_ranks().front());
+  stream.download(host_logits_->host(), buffers_.at(StepPlan::kLogits)[first],
                   static_cast<std::size_t>(count) * vocab * sizeof(float));
 }
 
@@ -174,13 +177,13 @@ void GpuForwardStep::capture() {
   head_args_.tensors[head_tensor_] = head_input_;
   head_args_.extents = {1};
   set_early_starts(early_starts_);
-  for (int r = 0; r < world_.size(); ++r) {
+  for (int r : world_.local_ranks()) {
     const cuda::Stream& stream = world_.stream(r);
     stream.begin_capture();
     enqueue_inputs(r, stream);
     enqueue_step(r, stream);
     instances_[plan_.head.program]->launch(head_args_, r, stream);
-    if (r == 0) enqueue_logits(stream, 1);
+    if (r == world_.local_ranks().front()) enqueue_logits(stream, 1);
     graphs_.push_back(stream.end_capture());
   }
   set_early_starts(false);
@@ -202,13 +205,13 @@ void GpuForwardStep::run(std::span<const int> tokens, std::int64_t past) {
   // The first step runs launch by launch, so that an error names its launch.
   if (graphs_wanted_ && warm_) {
     if (graphs_.empty()) capture();
-    for (int r = 0; r < world_.size(); ++r) {
-      graphs_[static_cast<std::size_t>(r)].launch(world_.stream(r));
+    for (int r : world_.local_ranks()) {
+      graphs_[world_.local_index(r)].launch(world_.stream(r));
     }
     logits_enqueued_ = true;
     return;
   }
-  for (int r = 0; r < world_.size(); ++r) enqueue_inputs(r, world_.stream(r));
+  for (int r : world_.local_ranks()) enqueue_inputs(r, world_.stream(r));
   // Launch by launch on all ranks: a rank far ahead of the others would fill its queue.
   for (std::size_t i = 0; i < args_.size(); ++i) {
     instances_[plan_.launches[i].program]->launch(args_[i]);
@@ -228,7 +231,7 @@ const float* GpuForwardStep::logits(std::int64_t first, std::int64_t count) {
     }
     head_args_.extents = {count};
     instances_[plan_.head.program]->launch(head_args_);
-    enqueue_logits(world_.stream(0), count);
+    enqueue_logits(world_.stream(world_.local_ranks().front()), count);
   }
   finish();
   return static_cast<const float*>(host_logits_->host());
@@ -237,8 +240,8 @@ const float* GpuForwardStep::logits(std::int64_t first, std::int64_t count) {
 void GpuForwardStep::replay(int times) {
   if (graphs_.empty()) throw UserError("no step was captured that could be replayed");
   for (int i = 0; i < times; ++i) {
-    for (int r = 0; r < world_.size(); ++r) {
-      graphs_[static_cast<std::size_t>(r)].launch(world_.stream(r));
+    for (int r : world_.local_ranks()) {
+      graphs_[world_.local_index(r)].launch(world_.stream(r));
     }
   }
   busy_ = true;

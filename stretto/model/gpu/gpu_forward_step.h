@@ -1,5 +1,6 @@
 // One plan on the GPUs of a world: a kernel per program, activations on every rank, and launches
-// that are enqueued on the ranks' streams; the host waits once per step, for the logits.
+// that are enqueued on the local ranks' streams; the host waits once per step, for the logits,
+// which every rank has.
 //
 // A step that fills its bound (decode: one token) runs as one captured graph per rank, from the
 // token ids to the logits. What changes between replays, the tokens and how many came before them,
@@ -86,11 +87,11 @@ class GpuForwardStep : public ForwardStep {
   std::size_t head_tensor_ = 0;
   std::vector<CUdeviceptr> head_input_;
   // Of greedy decoding: inputs of the next step as the choice leaves them, laid out as inputs_;
-  // the choices by position, rank 0's where the host sees them.
+  // the choices by position, the first local rank's where the host sees them.
   GpuLaunchArgs choose_args_;
   SymmetricGpuMemory next_inputs_, history_;
   std::unique_ptr<cuda::HostMappedMemory> host_history_;
-  std::vector<cuda::GraphExec> graphs_, greedy_graphs_;  // by rank; empty before a capture
+  std::vector<cuda::GraphExec> graphs_, greedy_graphs_;  // by local rank; empty before a capture
   bool warm_ = false;             // a full step has run once, launch by launch
   bool busy_ = false;             // enqueued work may still read host_inputs_
   bool logits_enqueued_ = false;  // by the graph, for row 0

@@ -32,16 +32,16 @@ GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& c
     memory_.push_back(world_.allocate(b.bytes()));
     buffers_[b.name] = memory_.back().addresses();
     bytes_[b.name] = b.bytes();
-    for (int r = 0; r < world_.size(); ++r) {
+    for (int r : world_.local_ranks()) {
       CUdeviceptr address = buffers_[b.name][static_cast<std::size_t>(r)];
       world_.stream(r).fill_bytes(address, 0, b.bytes());
     }
   }
-  world_.synchronize();
+  world_.meet();
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_.size()));
   {
     std::vector<std::jthread> ranks;
-    for (int r = 0; r < world_.size(); ++r) {
+    for (int r : world_.local_ranks()) {
       ranks.emplace_back([&, r] {
         try {
           upload_weights(r, checkpoint);
@@ -59,7 +59,7 @@ GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& c
 void GpuModel::check_memory(const std::vector<PlanBuffer>& buffers) const {
   std::size_t needed = 0;
   for (const PlanBuffer& b : buffers) needed += b.bytes();
-  for (int r = 0; r < world_.size(); ++r) {
+  for (int r : world_.local_ranks()) {
     cuda::MemoryInfo memory = world_.device(r).memory();
     if (needed + kReserveBytes <= memory.free_bytes) continue;
     throw UserError(fmt::format(
@@ -96,7 +96,7 @@ void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
     for_each_weight(layer, i, upload);
     stream.synchronize();
   }
-  if (rank == 0) weight_bytes_ = sum;
+  if (rank == world_.local_ranks().front()) weight_bytes_ = sum;
   RopeTable rope = make_rope_table(config.rope, config.head_dim, shape_.max_tokens);
   upload("cos", rope.cos);
   upload("sin", rope.sin);

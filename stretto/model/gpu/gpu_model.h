@@ -1,6 +1,7 @@
 // A model on all GPUs of a world: each rank's share of the weights and of the KV cache in that
 // GPU's memory, and steps whose programs run as kernels there. One object on one host thread drives
-// all ranks; transformer/cpu_model.h is its counterpart on CPU ranks.
+// all ranks of this process, and is made and called in the same order in every process;
+// transformer/cpu_model.h is its counterpart on CPU ranks.
 #pragma once
 
 #include <map>

@@ -18,13 +18,15 @@ void GpuForwardStep::allocate_choice() {
   std::size_t bytes = static_cast<std::size_t>(shape_.max_tokens) * sizeof(std::int32_t);
   next_inputs_ = world_.allocate(inputs_.on[0].bytes());
   history_ = world_.allocate(bytes);
-  host_history_ = std::make_unique<cuda::HostMappedMemory>(world_.device(0), bytes);
+  host_history_ =
+      std::make_unique<cuda::HostMappedMemory>(world_.device(world_.local_ranks().front()), bytes);
   for (CUdeviceptr a : next_inputs_.addresses()) {
     buffers_[StepPlan::kNextPast].push_back(a);
     buffers_[StepPlan::kNextToken].push_back(a + kTokensOffset);
   }
   buffers_[StepPlan::kHistory] = history_.addresses();
-  buffers_[StepPlan::kHistory][0] = host_history_->address();
+  auto first = static_cast<std::size_t>(world_.local_ranks().front());
+  buffers_[StepPlan::kHistory][first] = host_history_->address();
 }
 
 // In order, head and choice included.
@@ -45,7 +47,7 @@ void GpuForwardStep::enqueue_next_inputs(int rank, const cuda::Stream& stream) c
 
 void GpuForwardStep::capture_greedy() {
   set_early_starts(early_starts_);
-  for (int r = 0; r < world_.size(); ++r) {
+  for (int r : world_.local_ranks()) {
     const cuda::Stream& stream = world_.stream(r);
     stream.begin_capture();
     enqueue_next_inputs(r, stream);
@@ -61,12 +63,12 @@ void GpuForwardStep::capture_greedy() {
 void GpuForwardStep::enqueue_greedy() {
   if (graphs_wanted_ && warm_) {
     if (greedy_graphs_.empty()) capture_greedy();
-    for (int r = 0; r < world_.size(); ++r) {
-      greedy_graphs_[static_cast<std::size_t>(r)].launch(world_.stream(r));
+    for (int r : world_.local_ranks()) {
+      greedy_graphs_[world_.local_index(r)].launch(world_.stream(r));
     }
     return;
   }
-  for (int r = 0; r < world_.size(); ++r) enqueue_next_inputs(r, world_.stream(r));
+  for (int r : world_.local_ranks()) enqueue_next_inputs(r, world_.stream(r));
   each_launch_to_choice(
       [](GpuInstance& instance, const GpuLaunchArgs& args) { instance.launch(args); });
   warm_ = true;
@@ -79,12 +81,13 @@ void GpuForwardStep::run_greedy(int token, std::int64_t past, std::int64_t count
   set_inputs({&token, 1}, past);
   set_extents(1, past);
   logits_enqueued_ = false;
-  for (int r = 0; r < world_.size(); ++r) {
+  for (int r : world_.local_ranks()) {
     const cuda::DeviceMemory& next = next_inputs_.on[static_cast<std::size_t>(r)];
     world_.stream(r).upload(next.address(), host_inputs_->host(), host_inputs_->bytes());
   }
   std::vector<cuda::Event> chosen;  // in turn
-  for (std::int64_t i = 0; i <= kAhead; ++i) chosen.emplace_back(world_.device(0));
+  for (std::int64_t i = 0; i <= kAhead; ++i)
+    chosen.emplace_back(world_.device(world_.local_ranks().front()));
   auto event_of = [&](std::int64_t step) -> const cuda::Event& {
     return chosen[static_cast<std::size_t>(step % (kAhead + 1))];
   };
@@ -94,7 +97,7 @@ void GpuForwardStep::run_greedy(int token, std::int64_t past, std::int64_t count
   for (std::int64_t step = 0; step < count && more; ++step) {
     for (; enqueued < count && enqueued <= step + kAhead; ++enqueued) {
       enqueue_greedy();
-      world_.stream(0).record(event_of(enqueued));
+      world_.stream(world_.local_ranks().front()).record(event_of(enqueued));
     }
     event_of(step).synchronize();
     if (world_.aborted()) break;

@@ -74,7 +74,7 @@ std::vector<GpuForwardStep::StageTime> GpuForwardStep::time_stages(int rounds) {
 double GpuForwardStep::time_calls(const std::vector<Call>& calls, int rounds) {
   std::vector<cuda::GraphExec> graphs;
   std::vector<std::pair<cuda::Event, cuda::Event>> events;
-  for (int r = 0; r < world_.size(); ++r) {
+  for (int r : world_.local_ranks()) {
     world_.stream(r).begin_capture();
     for (const Call& c : calls) instances_[c.program]->launch(*c.args, r, world_.stream(r));
     graphs.push_back(world_.stream(r).end_capture());
@@ -85,7 +85,7 @@ double GpuForwardStep::time_calls(const std::vector<Call>& calls, int rounds) {
   std::vector<double> ms;
   constexpr int kWarmup = 2;
   for (int i = 0; i < rounds + kWarmup; ++i) {
-    for (int r = 0; r < world_.size(); ++r) {
+    for (int r : world_.local_ranks()) {
       auto at = static_cast<std::size_t>(r);
       const cuda::Stream& stream = world_.stream(r);
       stream.record(events[at].first);

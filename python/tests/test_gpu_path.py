@@ -1,0 +1,111 @@
+"""The way of tensors on GPUs, up to the launch: programs for GPUs, runs padded and misaligned tensors
+copied as they are there. CPU ranks run the programs."""
+
+import pytest
+
+import stretto
+from stretto import _arrays, _core, _world, testing
+
+torch = pytest.importorskip("torch")
+SIZE = 2
+
+
+class HostAsGpu(_arrays.TorchGpuKind):
+    """CPU tensors, taken for a GPU's."""
+
+    @staticmethod
+    def device(x):
+        return 0
+
+    @staticmethod
+    def stream(device):
+        return 0
+
+    @staticmethod
+    def is_capturing():
+        return False
+
+
+@pytest.fixture(autouse=True)
+def host_as_gpu(monkeypatch, rng):
+    def make(group, kind, entry, staged):
+        assert kind is HostAsGpu
+        return _core.Executable.make(
+            group.session, group.rank, entry.compiled, list(staged), False
+        )
+
+    monkeypatch.setattr(_arrays, "torch_kind", lambda device_type: HostAsGpu)
+    monkeypatch.setattr(_world.Group, "open_gpu", lambda group, device: None)
+    monkeypatch.setattr(_world.Group, "_make_executable", make)
+    torch.manual_seed(int(rng.integers(1 << 30)))
+
+
+def aligned(*shape, dtype=torch.float32):
+    """As a GPU's allocator gives them."""
+    x = (torch.randn(*shape) * 50).to(dtype)
+    assert x.data_ptr() % _arrays.ALIGNMENT == 0
+    return x
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize("shape", [(3, 5), (7,), (2, 64)])
+def test_moved(dtype, shape):
+    xs = [aligned(*shape, dtype=dtype) for _ in range(SIZE)]
+
+    def body():
+        x = xs[stretto.rank()]
+        twice = x.repeat(SIZE, *[1] * (x.dim() - 1))
+        return stretto.all_gather(x), stretto.broadcast(x, 1), stretto.all_to_all(twice)
+
+    for gathered, sent, exchanged in testing.run(SIZE, body):
+        assert gathered.dtype == dtype and torch.equal(gathered, torch.cat(xs))
+        assert torch.equal(sent, xs[1]) and torch.equal(exchanged, torch.cat(xs))
+
+
+def test_sums_and_products():
+    xs = [aligned(6, 5) for _ in range(SIZE)]
+    a, w = [aligned(4, 24) for _ in range(SIZE)], [aligned(8, 24) for _ in range(SIZE)]
+
+    def body():
+        r = stretto.rank()
+        out = torch.zeros(6, 6)
+        stretto.all_reduce(xs[r], out=out[:, 1:])
+        return (
+            out[:, 1:],
+            stretto.reduce_scatter(xs[r]),
+            stretto.all_gather_matmul(a[r], w[r].t()),
+            stretto.matmul_all_reduce(a[r], w[r].t()),
+        )
+
+    total, product = sum(xs), sum(x @ y.t() for x, y in zip(a, w))
+    for r, (all_sum, part, c, ar) in enumerate(testing.run(SIZE, body)):
+        torch.testing.assert_close(all_sum, total)
+        torch.testing.assert_close(part, total.chunk(SIZE)[r])
+        torch.testing.assert_close(c, torch.cat(a) @ w[r].t(), rtol=1e-4, atol=1e-2)
+        torch.testing.assert_close(ar, product, rtol=1e-4, atol=1e-2)
+
+
+def test_misaligned_tensors_are_copied():
+    xs = [aligned(129) for _ in range(SIZE)]
+
+    def body():
+        view = xs[stretto.rank()][1:]
+        assert view.data_ptr() % _arrays.ALIGNMENT != 0
+        return [stretto.all_reduce(view) for _ in range(2)]
+
+    for sums in testing.run(SIZE, body):
+        for got in sums:
+            torch.testing.assert_close(got, sum(xs)[1:])
+
+
+def test_no_first_call_in_a_graph(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(_arrays, "torch_kind", lambda device_type: HostAsGpu)
+    monkeypatch.setattr(_world.Group, "open_gpu", lambda group, device: None)
+    monkeypatch.setattr(HostAsGpu, "is_capturing", staticmethod(lambda: True))
+    stretto.init()
+    try:
+        with pytest.raises(stretto.UserError, match="call it once before"):
+            stretto.all_reduce(aligned(4, 64))
+    finally:
+        stretto.finalize()
