@@ -34,8 +34,10 @@ class StoreDrainer {
   void run() {
     Agent drain{.name = "drain", .kind = AgentKind::kDrain};
     drain.body = drain_block(consumer().body, drain);
+    if (!public_) drop_waits(drain.body);
     prune(program_, drain.body);
     consumer().body = consumer_block(consumer().body);
+    if (public_ && loaded_.empty() && !reads_tables_) drop_waits(consumer().body);
     prune(program_, consumer().body);
     for (Pipe& pipe : role_.pipes) {
       if (pipe.consumer < 0) pipe.consumer = static_cast<int>(role_.agents.size());
@@ -49,10 +51,18 @@ class StoreDrainer {
     return consumer().values[static_cast<std::size_t>(store.operands[0])];
   }
 
+  static void drop_waits(Block& block) {
+    std::erase_if(block, [](const Op& op) { return op.code == OpCode::kWait; });
+    for (Op& op : block) {
+      for (Block& body : op.bodies) drop_waits(body);
+    }
+  }
+
   void survey(const Block& block) {
     bool stores = false;
     for (const Op& op : block) {
       for (const Block& body : op.bodies) survey(body);
+      for (const Expr& e : op.exprs) reads_tables_ |= reads_table(e);
       switch (op.code) {
         case OpCode::kStore:
           survey_store(op);
@@ -64,6 +74,7 @@ class StoreDrainer {
           break;
         case OpCode::kNotify:
           if (!stores) obstacle_ = "it notifies of something other than stores";
+          public_ = true;
           break;
         case OpCode::kStoreRows:
         case OpCode::kReduceStore:
@@ -88,6 +99,12 @@ class StoreDrainer {
     bool fits = type(op).dtype == tensor.dtype && is_float(tensor.dtype) && slot_cols(op) > 0;
     if (!plain || !fits) obstacle_ = "a store does not come in slots";
     stored_.insert(r.tensor);
+    public_ |= tensor.kind != TensorKind::kOutput || tensor.space != Space::kLocal;
+  }
+
+  static bool reads_table(const Expr& e) {
+    const ExprNode& n = e.node();
+    return n.op == ExprOp::kTable || std::any_of(n.args.begin(), n.args.end(), reads_table);
   }
 
   // Of a slot: as many as make a whole row of it. 0: none do.
@@ -194,6 +211,9 @@ class StoreDrainer {
   Role& role_;
   std::string obstacle_;
   std::set<int> stored_, loaded_;
+  bool public_ =
+      false;  // others than the caller may see the stores, so what it waits for orders them
+  bool reads_tables_ = false;
 };
 
 bool is_split(const Role& role) {

@@ -111,6 +111,34 @@ Program fenced() {
   return run_pipeline(p.finish());
 }
 
+// Products that an agent of its own stores at a peer, which hands them on.
+Program drained() {
+  ProgramBuilder p("drained", 2);
+  auto a = p.input("a", DType::kBF16, {13, 64});
+  auto b = p.input("b", DType::kBF16, {140, 64});
+  auto got = p.buffer("got", DType::kBF16, {13, 140}, {.space = Space::kSymmetric});
+  auto c = p.output("c", DType::kBF16, {13, 140});
+  auto ready = p.signal("ready", 1), arrived = p.signal("arrived", 4);
+  Index other = 1 - p.rank();
+  p.on_start([&] { p.notify(ready[0], other); });
+  Resource sms = Resource::sms(2).pipelined(2).draining(2);
+  p.role("multiply", sms, p.grid(c, 8, 128), [&](const Tile& t) {
+    Value acc = p.zeros(DType::kF32, 8, 128);
+    p.loop(4, [&](const Index& i) {
+      acc = dot(acc, p.load(a.tile({t.row, i * 16}, 8, 16)),
+                p.load(b.tile({t.col, i * 16}, 128, 16)).T());
+    });
+    p.wait(ready[0], 1);
+    p.store(got.tile({t.row, t.col}, 8, 128).on(other), cast(acc, DType::kBF16));
+    p.notify(arrived[t.index], other);
+  });
+  p.role("hand_on", Resource::sms(1), p.grid(c, 8, 128), [&](const Tile& t) {
+    p.wait(arrived[t.index], 1);
+    p.store(c.tile({t.row, t.col}, 8, 128), p.load(got.tile({t.row, t.col}, 8, 128)));
+  });
+  return run_pipeline(p.finish());
+}
+
 TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
   SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed_));
   for (const OperatorInfo& op : catalog()) {
@@ -123,6 +151,7 @@ TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
   // The ring's slots are used again from four ranks on.
   check("ring_attention P=4", small_program(*find_operator("ring_attention"), 4));
   check("fenced", fenced());
+  check("drained", drained());
   check("piped", sample::schedule_program());
 
   EXPECT_GE(total_.mutants, 300);
