@@ -27,7 +27,8 @@ set(pending
 foreach(operator ag_gemm attention collectives embedding gemm gemm_ar gemm_rs norm)
   list(APPEND pending stretto/ops/${operator}/${operator}.h)
 endforeach()
-list(APPEND pending stretto/ops/moe/route.h stretto/ops/moe/grouped_gemm.h stretto/ops/moe/combine.h)
+list(APPEND pending stretto/ops/moe/route.h stretto/ops/moe/grouped_gemm.h stretto/ops/moe/combine.h
+     stretto/ops/moe/ep_dispatch.h stretto/ops/moe/ep_place.h stretto/ops/moe/ep_combine.h)
 
 set(public "")
 while(pending)

@@ -26,6 +26,7 @@ void tables_of(const Expr& expr, std::set<int>& out) {
 void tables_of(const Block& block, std::set<int>& out) {
   for (const Op& op : block) {
     for (const Expr& e : op.exprs) tables_of(e, out);
+    if (op.region) out.insert(op.region->tensor);  // rows are picked by tiles of tables
     for (const Block& body : op.bodies) tables_of(body, out);
   }
 }

@@ -65,6 +65,18 @@ TEST(TableText, EveryContractIsCheckedAtTheStart) {
   expect_contains(generate_kernel(dealt_out({ContractKind::kRange, 0, 9}, true)), "<i64>");
 }
 
+TEST(TableText, ATableWhoseTilesPickRowsIsChecked) {
+  ProgramBuilder p("gather", 1);
+  auto table = p.table("routes", {8, 1}, {ContractKind::kRange, -1, 40});
+  auto in = p.input("in", DType::kF32, {40, kCols});
+  auto out = p.output("out", DType::kF32, {8, kCols});
+  p.role("move", Resource::sms(1), p.range(1), [&](const Tile&) {
+    Value rows = p.load(table.tile({0, 0}, 8, 1));
+    p.store(out.tile({0, 0}, 8, kCols), p.load_rows(in.tile({0, 0}, 8, kCols), rows));
+  });
+  expect_contains(generate_kernel(run_pipeline(p.finish())), ", -1, 40, false, false, false}");
+}
+
 TEST(TableText, AProgramWithoutTablesChecksNothing) {
   ProgramBuilder p("plain", 1);
   auto out = p.output("out", DType::kF32, {8, kCols});

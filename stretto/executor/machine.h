@@ -192,6 +192,7 @@ class RankMachine final : private TableReader {
  private:
   std::int64_t read(int tensor_idx, std::span<const std::int64_t> index) override;
   void check_contract(int tensor_idx, std::int64_t entry);
+  void check_contract_of_tile(int tensor_idx);  // nothing but for tables
   void check_table(int tensor_idx, int dim, std::int64_t first);
   void check_entry(int tensor_idx, std::int64_t entry) const;
   void check_permutation(int tensor_idx);

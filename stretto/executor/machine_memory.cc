@@ -77,6 +77,7 @@ void RankMachine::load(const Inst& inst, AgentState& a, Register& reg) {
   ClippedTile t = clip(a, inst, inst.region);
   observe(a, inst, AccessKind::kRead, t);
   if (!compute) return;
+  if (t.rank == rank()) check_contract_of_tile(t.tensor_idx);
   bool partial = t.num_rows() < t.rows || t.num_cols() < t.cols;
   if (partial) zero_tile(tile_of(reg));
   if (!t.empty()) copy_tile(valid_part(reg, t), memory_tile(t));

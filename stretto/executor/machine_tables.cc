@@ -1,6 +1,6 @@
 // Table reads inside `let`: index and contract are checked, so that a bad routing table ends the
 // launch with its name instead of a stray access. A table that is an input is checked as a whole,
-// the first time a launch reads it, any other where it is read.
+// the first time a launch reads it, tiles of it included; any other where it is read.
 #include <fmt/format.h>
 
 #include "stretto/base/errors.h"
@@ -41,6 +41,12 @@ std::int64_t RankMachine::read(int tensor_idx, std::span<const std::int64_t> ind
   std::int64_t value = table_entry(tensor_idx, entry);
   if (tensor.contract.kind != ContractKind::kNone) check_contract(tensor_idx, entry);
   return value;
+}
+
+void RankMachine::check_contract_of_tile(int tensor_idx) {
+  const Tensor& tensor = program().tensors[static_cast<std::size_t>(tensor_idx)];
+  bool table = tensor.kind == TensorKind::kInput && tensor.contract.kind != ContractKind::kNone;
+  if (table) check_contract(tensor_idx, 0);
 }
 
 void RankMachine::check_contract(int tensor_idx, std::int64_t entry) {

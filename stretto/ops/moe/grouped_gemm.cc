@@ -74,7 +74,8 @@ Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
   ProgramBuilder p(d.swiglu ? "grouped_swiglu" : "grouped_gemm", d.world_size);
   Index m = p.extent("m", d.m);
   Index rows = m * d.rows_per_token;
-  auto offsets = p.table("offsets", {d.num_experts + 1}, {ContractKind::kPartition, 0, rows + 1});
+  auto offsets = p.table("offsets", {d.num_experts + (d.spare_rows ? 2 : 1)},
+                         {ContractKind::kPartition, 0, rows + 1});
   TensorRef tokens;
   if (d.gathered) tokens = p.table("tokens", {rows, 1}, {ContractKind::kRange, 0, m});
   auto a = p.input("a", d.a_dtype, {d.gathered ? m : rows, d.k});
@@ -83,8 +84,8 @@ Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
   for (const char* name : d.swiglu ? std::vector{"b_gate", "b_up"} : std::vector{"b"}) {
     weights.push_back(p.input(name, d.b_dtype, {split.share(), d.n, d.k}));
   }
-  auto c = d.expert_groups > 1 ? p.state("c", d.c_dtype, {rows, d.n})
-                               : p.output("c", d.c_dtype, {rows, d.n});
+  auto c = d.expert_groups > 1 || d.spare_rows ? p.state("c", d.c_dtype, {rows, d.n})
+                                               : p.output("c", d.c_dtype, {rows, d.n});
   std::int64_t col_tiles = ceil_div(d.n, bn);
 
   // A tile is a column of one expert's product: its weights are read again for each bm rows.

@@ -18,7 +18,8 @@ struct GroupedDesc {
   std::int64_t m = 1;               // most tokens; each launch has 0 <= m <= this
   std::int64_t rows_per_token = 1;  // experts of a token: R = m * rows_per_token rows
   std::int64_t num_experts = 1;
-  int expert_groups = 1;  // expert_split.h
+  int expert_groups = 1;    // expert_split.h
+  bool spare_rows = false;  // the table's last part belongs to no expert
   std::int64_t n = 1, k = 1;
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool gathered = false;  // rows of a are those of tokens, chosen by a table
@@ -40,8 +41,10 @@ GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kC
 // a [m, k] with tokens [R, 1] i32 in 0..m-1 (route.h gives both tables); b [num_experts, n, k]
 // (swiglu: b_gate and b_up). Output c [R, n]. With several expert groups b has the weights of the
 // own group's experts only, [ceil(num_experts / groups), n, k], and c is state: rows of other
-// experts stay as they are. Accumulated in fp32, rounded once. UserError naming the field of a bad
-// desc or config; at a launch, the table and entry that break their contract.
+// experts stay as they are. With
+// spare rows offsets has one entry more, and rows of the last part stay likewise. Accumulated in
+// fp32, rounded once. UserError naming the field of a bad desc or config; at a launch, the table
+// and entry that break their contract.
 Program grouped_gemm(const GroupedDesc& desc, const GroupedConfig& config);
 
 // m: tokens with two rows each, n: columns of c, k: the summed dimension; 5 experts (large: 32).

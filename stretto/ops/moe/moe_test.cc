@@ -1,6 +1,7 @@
 // What routing may bring to a mixture of experts beyond the random cases of the catalog's tests:
 // scores that are no numbers, tables that break their promise, sizes that make no sense. If these
 // fail, one bad token or table corrupts the results of others.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,8 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/ops/harness/run_case.h"
 #include "stretto/ops/moe/combine.h"
+#include "stretto/ops/moe/ep_combine.h"
+#include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/route.h"
 
@@ -61,6 +64,22 @@ TEST(GroupedGemm, ATableThatIsNoPartitionEndsTheLaunchWithItsName) {
   }
 }
 
+TEST(ExpertParallel, ATableThatNamesAnExpertOrRowThatIsNotThereEndsTheLaunchWithItsName) {
+  auto breaks = [](const OperatorInfo& op, const char* table, std::size_t entry, double value) {
+    OpCase c = op.make_case({.world_size = 2, .m = 12, .n = 8, .k = 8}, test_seed() / 3 * 3);
+    tensor_of(c.inputs, c, table)[entry] = value;
+    expect_user_error([&] { run_case(c, {.launches = 1}); },
+                      {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
+  };
+  breaks(ep_dispatch_info(), "experts", 4, 5);
+  breaks(ep_dispatch_info(), "experts", 0, -1);
+  breaks(ep_place_info(), "recv_experts", 7, 5);
+  breaks(ep_combine_info(), "slots", 3, 36);
+  breaks(ep_combine_info(), "positions", 2, -2);
+  breaks(moe_combine_info(), "slots", 5, 36);
+  breaks(grouped_swiglu_info(), "tokens", 3, 12);
+}
+
 TEST(Moe, RefusesSizesThatMakeNoSense) {
   RouteDesc route{.m = 4, .hidden = 8, .num_experts = 4, .top_k = 5};
   expect_user_error([&] { moe_route(route, default_config(route)); }, {"top_k is 5"});
@@ -70,6 +89,8 @@ TEST(Moe, RefusesSizesThatMakeNoSense) {
   GroupedDesc grouped{.m = 4, .num_experts = 0};
   GroupedConfig config{.tile = {.bm = 4, .bn = 4, .bk = 4}};
   expect_user_error([&] { grouped_gemm(grouped, config); }, {"num_experts is 0"});
+  EpDesc ep{.m = 4, .world_size = 4, .expert_groups = 3};
+  expect_user_error([&] { ep_dispatch(ep, {}); }, {"3 groups", "4 ranks"});
   CombineDesc combine{.dtype = DType::kI32};
   expect_user_error([&] { moe_combine(combine, {}); }, {"dtype"});
 }

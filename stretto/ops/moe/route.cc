@@ -7,6 +7,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/moe/placing.h"
 
 namespace stretto {
 namespace {
@@ -45,14 +46,31 @@ class Router {
       : p_(p), d_(d), cfg_(cfg), m_(p.extent("m", d.m)) {
     x_ = p.input("x", d.dtype, {m_, d.hidden});
     gate_ = p.input("gate", d.weight_dtype, {d.num_experts, d.hidden});
+    weights_ = p.output("weights", DType::kF32, {m_, d.top_k});
+    if (!d.tables) {
+      experts_ = p.output("experts", DType::kI32, {m_, d.top_k});
+      return;
+    }
+    routed_ = p.signal("routed", 1);
     chosen_ = p.buffer("chosen", DType::kF32, {m_, d.num_experts});  // 1: an expert of the token
     experts_ = p.buffer("experts", DType::kI32, {m_, d.top_k});
-    columns_ = p.buffer("columns", DType::kI32, {d.top_k, m_});  // slots, transposed
-    weights_ = p.output("weights", DType::kF32, {m_, d.top_k});
-    slots_ = p.output("slots", DType::kI32, {m_, d.top_k});
-    offsets_ = p.output("offsets", DType::kI32, {d.num_experts + 1});
-    tokens_ = p.output("tokens", DType::kI32, {m_ * d.top_k, 1});
-    routed_ = p.signal("routed", 1);
+    placing_ = {.tokens = m_,
+                .top_k = d.top_k,
+                .num_experts = d.num_experts,
+                .count_rows = cfg.count_rows,
+                .tile_slots = cfg.tile_slots,
+                .chosen =
+                    [this](const Index& first) {
+                      return p_.load(chosen_.tile({first, 0}, cfg_.count_rows, d_.num_experts));
+                    },
+                .expert =
+                    [this](const Index& first, const Index& j) {
+                      return p_.load(experts_.tile({first, j}, cfg_.count_rows, 1));
+                    },
+                .columns = p.buffer("columns", DType::kI32, {d.top_k, m_}),
+                .slots = p.output("slots", DType::kI32, {m_, d.top_k}),
+                .offsets = p.output("offsets", DType::kI32, {d.num_experts + 1}),
+                .row_tokens = p.output("tokens", DType::kI32, {m_ * d.top_k, 1})};
     placed_ = p.signal("placed", 1);
   }
 
@@ -79,60 +97,25 @@ class Router {
     if (d_.normalize) weight = weight / row_sum(weight);
     p_.store(weights_.tile({t.row, 0}, cfg_.tile_rows, d_.top_k), weight);
     p_.store(experts_.tile({t.row, 0}, cfg_.tile_rows, d_.top_k), expert);
+    if (!d_.tables) return;
     p_.store(chosen_.tile({t.row, 0}, cfg_.tile_rows, d_.num_experts), mask);
     p_.notify(routed_[0], p_.rank());
   }
 
-  // Counts are sums of products with triangles of ones, exact in f32.
   void place() {
     p_.wait(routed_[0], ceil_div(d_.m, cfg_.tile_rows));
-    Value counts = p_.zeros(DType::kF32, 1, d_.num_experts);
-    p_.loop(chunks(), [&](const Index& i) { counts = counts + col_sum(load_chosen(i)); });
-    Value before = p_.iota_rows(0, d_.num_experts) < expert_numbers();
-    Value next = p_.zeros(DType::kF32, 1, d_.num_experts);  // free row of each expert
-    next = dot(next, counts, cast(before, DType::kF32));
-    p_.store(offsets_.tile({0}, 1, 1), p_.zeros(DType::kI32, 1, 1));
-    p_.store(offsets_.tile({1}, 1, d_.num_experts), cast(next + counts, DType::kI32));
-    p_.loop(chunks(), [&](const Index& i) {
-      Value chosen = load_chosen(i);
-      Value earlier = p_.iota_cols(0, cfg_.count_rows) < p_.iota_rows(0, cfg_.count_rows);
-      Value slot = p_.zeros(DType::kF32, cfg_.count_rows, d_.num_experts);
-      slot = dot(slot, cast(earlier, DType::kF32), chosen) + next;
-      p_.loop(d_.top_k, [&](const Index& j) {
-        Value expert = p_.load(experts_.tile({i * cfg_.count_rows, j}, cfg_.count_rows, 1));
-        Value own = cast(row_sum(where(expert_numbers() == expert, slot, number(0))), DType::kI32);
-        p_.store(slots_.tile({i * cfg_.count_rows, j}, cfg_.count_rows, 1), own);
-        p_.store(columns_.tile({j, i * cfg_.count_rows}, 1, cfg_.count_rows), own.T());
-      });
-      next = next + col_sum(chosen);
-    });
+    place_rows(p_, placing_);
     p_.notify(placed_[0], p_.rank());
   }
 
-  // The inverse of `slots`, by comparing: rows chosen at run time could not be shown to be written
-  // once.
   void look_up(const Tile& t) {
     p_.wait(placed_[0]);
-    Value position = p_.iota_rows(t.row, cfg_.tile_slots);
-    Value token = p_.zeros(DType::kF32, cfg_.tile_slots, 1);
-    p_.loop(chunks(), [&](const Index& i) {
-      Value candidate = p_.iota_cols(i * cfg_.count_rows, cfg_.count_rows);
-      p_.loop(d_.top_k, [&](const Index& j) {
-        Value slot = p_.load(columns_.tile({j, i * cfg_.count_rows}, 1, cfg_.count_rows));
-        Value hit = slot == position && candidate < p_.splat(DType::kI32, m_);
-        token = token + row_sum(where(hit, cast(candidate, DType::kF32), number(0)));
-      });
-    });
-    p_.store(tokens_.tile({t.row, 0}, cfg_.tile_slots, 1), cast(token, DType::kI32));
+    look_up_tokens(p_, placing_, t);
   }
 
  private:
   Value number(double value) const { return p_.full(DType::kF32, 1, 1, value); }
   Value expert_numbers() const { return p_.iota_cols(0, d_.num_experts); }
-  Index chunks() const { return ceil_div(m_, cfg_.count_rows); }
-  Value load_chosen(const Index& i) const {
-    return p_.load(chosen_.tile({i * cfg_.count_rows, 0}, cfg_.count_rows, d_.num_experts));
-  }
 
   Value logits(const Index& row) const {
     std::int64_t tile_k = cfg_.tile_k == 0 ? d_.hidden : cfg_.tile_k;
@@ -149,16 +132,18 @@ class Router {
   const RouteDesc& d_;
   const RouteConfig& cfg_;
   Index m_;
-  TensorRef x_, gate_, chosen_, experts_, columns_, weights_, slots_, offsets_, tokens_;
+  TensorRef x_, gate_, chosen_, experts_, weights_;
+  Placing placing_;
   SignalRef routed_, placed_;
 };
 
 }  // namespace
 
 std::string to_string(const RouteDesc& d) {
-  return fmt::format("m={} hidden={} top {} of {} experts{} {} (gate {}) P={}", d.m, d.hidden,
-                     d.top_k, d.num_experts, d.normalize ? " normalised" : "", short_name(d.dtype),
-                     short_name(d.weight_dtype), d.world_size);
+  return fmt::format("m={} hidden={} top {} of {} experts{}{} {} (gate {}) P={}", d.m, d.hidden,
+                     d.top_k, d.num_experts, d.normalize ? " normalised" : "",
+                     d.tables ? "" : ", no tables", short_name(d.dtype), short_name(d.weight_dtype),
+                     d.world_size);
 }
 
 RouteConfig default_config(const RouteDesc& d, Target target) {
@@ -179,6 +164,7 @@ Program moe_route(const RouteDesc& d, const RouteConfig& cfg) {
   Router router(p, d, cfg);
   p.role("choose", Resource::sms(cfg.num_workers), router.token_tiles(),
          [&](const Tile& t) { router.choose(t); });
+  if (!d.tables) return p.finish();
   p.role("place", Resource::sms(1), p.range(1), [&](const Tile&) { router.place(); });
   p.role("look_up", Resource::sms(cfg.num_workers), router.slot_tiles(),
          [&](const Tile& t) { router.look_up(t); });

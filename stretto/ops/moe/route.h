@@ -21,6 +21,7 @@ struct RouteDesc {
   std::int64_t num_experts = 1;
   std::int64_t top_k = 1;  // experts of a token
   bool normalize = true;   // the weights of a token's experts are divided by their sum
+  bool tables = true;      // false: only weights and experts
   int world_size = 1;
 };
 
@@ -40,6 +41,7 @@ RouteConfig default_config(const RouteDesc& desc, Target target = Target::kCpu);
 //   slots [m, top_k] i32     the row that the token has in the sorted order: a permutation of
 //   0..R-1 offsets [num_experts + 1] i32   the first row of each expert, then R: a partition tokens
 //   [R, 1] i32        the token of each row
+// or, without tables, weights and experts [m, top_k] i32, for other ranks to place (ep_dispatch.h).
 // Of equal probabilities the lower expert comes first. Tokens whose probabilities are no numbers
 // are routed all the same, with weights that are none. UserError naming the field of a bad desc or
 // config.

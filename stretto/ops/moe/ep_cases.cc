@@ -1,0 +1,267 @@
+// References of expert parallelism: whom each token goes to, counted one by one, and the sums that
+// come back, in fp64.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "stretto/ops/moe/ep_combine.h"
+#include "stretto/ops/moe/ep_place.h"
+#include "stretto/ops/moe/moe_case.h"
+
+namespace stretto {
+namespace {
+
+EpDesc desc_of(const OpShape& s) {
+  EpDesc d{.dtype = s.dtype,
+           .m = s.m > 0 ? s.m : 64,
+           .hidden = s.n > 0 ? s.n : 128,
+           .num_experts = s.m > 1000 ? 32 : 5,
+           .top_k = 3,
+           .world_size = s.world_size,
+           .expert_groups = s.world_size};
+  if (s.m == 9 && s.world_size % 2 == 0) d.expert_groups = s.world_size / 2;
+  return d;
+}
+
+DispatchConfig dispatch_config(const EpDesc& d, Target target) {
+  DispatchConfig c = default_dispatch_config(d, target);
+  if (target == Target::kCuda) return c;
+  c.tile_rows = std::min<std::int64_t>(c.tile_rows, 2);
+  c.count_rows = std::min<std::int64_t>(c.count_rows, 2);
+  c.tile_slots = std::min<std::int64_t>(c.tile_slots, 4);
+  return c;
+}
+
+EpCombineConfig combine_config(const EpDesc& d, Target target) {
+  EpCombineConfig c = default_combine_config(d, target);
+  if (target == Target::kCpu) c.tile_rows = std::min<std::int64_t>(c.tile_rows, 2);
+  return c;
+}
+
+// Where the tokens of a launch go.
+struct Routes {
+  std::vector<std::vector<std::int64_t>> experts;            // by rank: [rows of the rank * top_k]
+  std::vector<std::vector<std::vector<std::int64_t>>> sent;  // by source, by destination: tokens
+
+  bool has(const EpDesc& d, std::size_t from, std::int64_t token, int to) const {
+    ExpertSplit split = split_of(d);
+    for (std::int64_t j = 0; j < d.top_k; ++j) {
+      std::int64_t e = experts[from][at(token * d.top_k + j)];
+      if (e >= split.first(to) && e < split.end(to)) return true;
+    }
+    return false;
+  }
+};
+
+// By seed: at random, all to one expert, all to one rank.
+Routes routes_of(const EpDesc& d, std::int64_t m, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  ExpertSplit split = split_of(d);
+  std::int64_t first = 0, end = d.num_experts;
+  if (seed % 4 == 1) {
+    first = static_cast<std::int64_t>(seed / 4) % d.num_experts;
+    end = first + 1;
+  } else if (seed % 4 == 2) {
+    first = split.first(0), end = split.end(0);
+  }
+  std::int64_t share = ceil_div(m, std::int64_t{d.world_size});
+  Routes routes;
+  for (std::size_t r = 0; r < at(d.world_size); ++r) {
+    std::int64_t count =
+        std::clamp<std::int64_t>(m - static_cast<std::int64_t>(r) * share, 0, share);
+    auto& experts = routes.experts.emplace_back(at(count * d.top_k));
+    for (auto& e : experts) e = std::uniform_int_distribution<std::int64_t>(first, end - 1)(random);
+    auto& sent = routes.sent.emplace_back(at(d.world_size));
+    for (int to = 0; to < d.world_size; ++to) {
+      for (std::int64_t t = 0; t < count; ++t) {
+        if (routes.has(d, r, t, to)) sent[at(to)].push_back(t);
+      }
+    }
+  }
+  return routes;
+}
+
+void set_positions(const EpDesc& d, const std::vector<std::vector<std::int64_t>>& sent,
+                   Values& positions) {
+  positions.assign(at(d.rows_per_rank() * d.world_size), -1);
+  for (std::size_t to = 0; to < sent.size(); ++to) {
+    for (std::size_t i = 0; i < sent[to].size(); ++i) {
+      positions[at(sent[to][i]) * sent.size() + to] = static_cast<double>(i);
+    }
+  }
+}
+
+OpCase dispatch_case(const OpShape& s, std::uint64_t seed) {
+  EpDesc d = desc_of(s);
+  MoeCase mc(ep_dispatch(d, dispatch_config(d, s.target)), d.m, seed);
+  mc.c.config = fmt::format("ep_dispatch {} m={}", to_string(d), mc.m);
+  Routes routes = routes_of(d, mc.m, seed);
+  std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    std::fill(mc.in(r, "experts").begin(), mc.in(r, "experts").end(), 0.0);
+    std::copy(routes.experts[r].begin(), routes.experts[r].end(), mc.in(r, "experts").begin());
+    set_positions(d, routes.sent[r], mc.out(r, "positions"));
+  }
+  auto copy_row = [](const Values& from, std::size_t a, Values& to, std::size_t b, std::size_t n) {
+    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(a * n), n,
+                to.begin() + static_cast<std::ptrdiff_t>(b * n));
+  };
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    std::fill(mc.out(r, "recv").begin(), mc.out(r, "recv").end(), 0.0);
+    std::fill(mc.out(r, "recv_experts").begin(), mc.out(r, "recv_experts").end(), -1.0);
+    std::fill(mc.out(r, "recv_weights").begin(), mc.out(r, "recv_weights").end(), 0.0);
+    for (std::size_t from = 0; from < mc.c.inputs.size(); ++from) {
+      const auto& tokens = routes.sent[from][r];
+      mc.out(r, "counts")[from] = static_cast<double>(tokens.size());
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        std::size_t row = from * rows + i, token = at(tokens[i]);
+        copy_row(mc.in(from, "x"), token, mc.out(r, "recv"), row, hidden);
+        copy_row(mc.in(from, "experts"), token, mc.out(r, "recv_experts"), row, top_k);
+        copy_row(mc.in(from, "weights"), token, mc.out(r, "recv_weights"), row, top_k);
+      }
+    }
+  }
+  mc.c.comm_bytes = static_cast<double>(d.received_rows() - d.rows_per_rank()) *
+                    static_cast<double>(d.hidden) * static_cast<double>(size_bytes(d.dtype));
+  return std::move(mc.c);
+}
+
+PlaceConfig place_config(const EpDesc& d, Target target) {
+  PlaceConfig c = default_place_config(d, target);
+  if (target == Target::kCuda) return c;
+  c.count_rows = std::min<std::int64_t>(c.count_rows, 4);
+  c.tile_slots = std::min<std::int64_t>(c.tile_slots, 8);
+  c.num_workers = 2;
+  return c;
+}
+
+// Tokens with three different experts, or none, by seed all with the same three.
+OpCase place_case(const OpShape& s, std::uint64_t seed) {
+  EpDesc d = desc_of(s);
+  MoeCase mc(ep_place(d, place_config(d, s.target)), d.m, seed);
+  mc.c.extents = {};
+  mc.c.config = fmt::format("ep_place {}", to_string(d));
+  ExpertSplit split = split_of(d);
+  std::mt19937_64 random(seed);
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    Values& experts = mc.in(r, "recv_experts");
+    std::vector<double> order(at(d.num_experts));
+    std::iota(order.begin(), order.end(), 0.0);
+    for (std::int64_t t = 0; t < d.received_rows(); ++t) {
+      if (seed % 3 != 1) std::shuffle(order.begin(), order.end(), random);
+      bool none = seed % 3 != 1 && random() % 4 == 0;
+      for (std::int64_t j = 0; j < d.top_k; ++j) {
+        experts[at(t * d.top_k + j)] = none ? -1 : order[at(j)];
+      }
+    }
+    auto rank = static_cast<int>(r);
+    Values &slots = mc.out(r, "slots"), &offsets = mc.out(r, "offsets");
+    std::fill(slots.begin(), slots.end(), -1.0);
+    std::fill(mc.out(r, "tokens").begin(), mc.out(r, "tokens").end(), 0.0);
+    double row = 0;
+    for (std::int64_t own = 0; own < split.share(); ++own) {
+      offsets[at(own)] = row;
+      if (split.first(rank) + own >= split.end(rank)) continue;
+      for (std::size_t pair = 0; pair < experts.size(); ++pair) {
+        if (experts[pair] != static_cast<double>(split.first(rank) + own)) continue;
+        mc.out(r, "tokens")[static_cast<std::size_t>(row)] =
+            static_cast<double>(pair / at(d.top_k));
+        slots[pair] = row++;
+      }
+    }
+    offsets[at(split.share())] = row;
+    offsets[at(split.share() + 1)] = static_cast<double>(experts.size());
+  }
+  return std::move(mc.c);
+}
+
+// Results lie where a shuffle puts them; rows of other ranks' experts have none.
+OpCase combine_case(const OpShape& s, std::uint64_t seed) {
+  EpDesc d = desc_of(s);
+  MoeCase mc(ep_combine(d, combine_config(d, s.target)), d.m, seed);
+  mc.c.config = fmt::format("ep_combine {} m={}", to_string(d), mc.m);
+  mc.c.tolerance = sum_tolerance(d.dtype, d.top_k * d.world_size) * 2;
+  mc.c.scale = static_cast<double>(d.world_size);
+  Routes routes = routes_of(d, mc.m, seed);
+  ExpertSplit split = split_of(d);
+  std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
+  std::int64_t share = ceil_div(mc.m, std::int64_t{d.world_size});
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    set_positions(d, routes.sent[r], mc.in(r, "positions"));
+    const Values& residual = mc.in(r, "residual");
+    std::copy_n(residual.begin(), at(share) * hidden, mc.out(r, "out").begin());
+  }
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    Values& slots = mc.in(r, "slots");
+    std::vector<std::size_t> places(slots.size());
+    std::iota(places.begin(), places.end(), std::size_t{0});
+    std::shuffle(places.begin(), places.end(), std::mt19937_64(seed + r));
+    std::fill(slots.begin(), slots.end(), -1.0);
+    for (std::size_t from = 0; from < mc.c.inputs.size(); ++from) {
+      const auto& tokens = routes.sent[from][r];
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        for (std::size_t j = 0; j < top_k; ++j) {
+          std::int64_t expert = routes.experts[from][at(tokens[i]) * top_k + j];
+          if (expert < split.first(static_cast<int>(r)) || expert >= split.end(static_cast<int>(r)))
+            continue;
+          std::size_t pair = (from * rows + i) * top_k + j;
+          slots[pair] = static_cast<double>(places[pair]);
+          for (std::size_t c = 0; c < hidden; ++c) {
+            mc.out(from, "out")[at(tokens[i]) * hidden + c] +=
+                mc.in(r, "recv_weights")[pair] * mc.in(r, "y")[places[pair] * hidden + c];
+          }
+        }
+      }
+    }
+  }
+  return std::move(mc.c);
+}
+
+std::vector<OpShape> shapes(int world_size) {
+  return {{.world_size = world_size, .m = 21, .n = 18, .dtype = DType::kF32},
+          {.world_size = world_size, .m = 9, .n = 16, .dtype = DType::kBF16},
+          {.world_size = world_size, .m = 1, .n = 8, .dtype = DType::kF16}};
+}
+
+}  // namespace
+
+OperatorInfo ep_dispatch_info() {
+  return {.name = "ep_dispatch",
+          .summary = "m tokens of size n to the ranks that have their 3 experts, once each",
+          .program =
+              [](const OpShape& s) {
+                return ep_dispatch(desc_of(s), dispatch_config(desc_of(s), s.target));
+              },
+          .make_case = dispatch_case,
+          .shapes = shapes,
+          .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16}};
+}
+
+OperatorInfo ep_place_info() {
+  return {
+      .name = "ep_place",
+      .summary = "rows of the own experts for m tokens that were received",
+      .program =
+          [](const OpShape& s) { return ep_place(desc_of(s), place_config(desc_of(s), s.target)); },
+      .make_case = place_case,
+      .shapes = [](int world_size) -> std::vector<OpShape> {
+        return {{.world_size = world_size, .m = 21}, {.world_size = world_size, .m = 9}};
+      },
+      .large = {.m = 2048}};
+}
+
+OperatorInfo ep_combine_info() {
+  return {.name = "ep_combine",
+          .summary = "weighted sums of experts' results back to the ranks of m tokens of size n",
+          .program =
+              [](const OpShape& s) {
+                return ep_combine(desc_of(s), combine_config(desc_of(s), s.target));
+              },
+          .make_case = combine_case,
+          .shapes = shapes,
+          .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16}};
+}
+
+}  // namespace stretto

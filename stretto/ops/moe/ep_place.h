@@ -1,0 +1,29 @@
+// Rows of the own experts: the tables by which grouped products (grouped_gemm.h, with spare rows)
+// find the tokens that ep_dispatch.h brought, and ep_combine.h their results. Every rank by itself.
+#pragma once
+
+#include "stretto/ops/moe/ep_dispatch.h"
+
+namespace stretto {
+
+struct PlaceConfig {
+  std::int64_t count_rows = 64;  // tokens counted at a time
+  std::int64_t tile_slots = 64;  // rows whose token is looked up at a time
+  int num_workers = 1;           // of looking up
+};
+
+PlaceConfig default_place_config(const EpDesc& desc, Target target = Target::kCpu);
+
+// Input recv_experts [P * S, top_k] i32 in -1..num_experts-1, a token's experts all different. With
+// E = ceil(num_experts / groups) own experts and R = P * S * top_k rows, outputs
+//   slots [P * S, top_k] i32   the row of a token and one of its experts; -1 where that is
+//   elsewhere offsets [E + 2] i32        the first row of each own expert, the end of the last, R:
+//   a partition tokens [R, 1] i32          the token of each row, 0 of rows without one
+// Rows are sorted by expert, within an expert by token. UserError naming the field of a bad desc or
+// config; at a launch, the table and entry that break their contract.
+Program ep_place(const EpDesc& desc, const PlaceConfig& config);
+
+// m: tokens of all ranks with three of 5 experts each.
+OperatorInfo ep_place_info();
+
+}  // namespace stretto
