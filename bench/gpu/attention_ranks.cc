@@ -4,6 +4,8 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/gpu/gpu_world.h"
+#include "stretto/ops/attention/flash_decode.h"
+#include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/gpu_harness/gpu_program.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
 
@@ -33,8 +35,25 @@ Row sequence_row(std::int64_t m, bool ring) {
   return row;
 }
 
+// One query token over a cache of n.
+Row decode_row(std::int64_t n) {
+  Row row{.program = [=](int world_size) {
+    FlashDecodeDesc d{.dtype = DType::kBF16,
+                      .max_tokens = n,
+                      .num_heads = 32,
+                      .num_kv_heads = 8,
+                      .head_dim = 128,
+                      .world_size = world_size};
+    return flash_decode(d, default_config(d, Target::kCuda));
+  }};
+  row.result.label = fmt::format("decode tokens={}", n);
+  row.result.bytes = 2.0 * 2 * 8 * 128 * static_cast<double>(n);
+  return row;
+}
+
 std::vector<Row> rows() {
   std::vector<Row> all;
+  for (std::int64_t n : {65536, 262144, 1048576}) all.push_back(decode_row(n));
   for (bool ring : {false, true}) {
     for (std::int64_t m : {8192, 16384, 32768, 65536}) all.push_back(sequence_row(m, ring));
   }

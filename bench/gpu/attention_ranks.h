@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "stretto/base/json.h"
-#include "stretto/ops/attention/sequence_attention.h"
 
 namespace stretto::bench {
 

@@ -138,7 +138,8 @@ int AgentWriter::packet_words(const Region& r, const ValuePlan& plan) const {
   auto per = static_cast<int>(4 / size_bytes(tensor(r).dtype));
   std::size_t slot_bytes =
       storage_bytes(program_, r.tensor) / static_cast<std::size_t>(tensor(r).num_slots);
-  return slot_bytes % 16 == 0 && plan.vec >= 2 * per && run_width(r, plan) >= 2 * per ? 2 : 1;
+  bool pairs = plan.vec >= 2 * per && r.cols >= 2 * per && run_width(r, plan) >= 2 * per;
+  return slot_bytes % 16 == 0 && pairs ? 2 : 1;
 }
 
 std::string AgentWriter::map_text(const Region& r, TensorMapPlan view) {

@@ -3,6 +3,7 @@
 #include "stretto/ops/ag_gemm/ag_gemm_case.h"
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/decode_attention.h"
+#include "stretto/ops/attention/flash_decode.h"
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/embedding/embedding.h"
@@ -52,6 +53,7 @@ const std::vector<OperatorInfo>& catalog() {
       decode_attention_info(),
       sequence_attention_info(),
       ring_attention_info(),
+      flash_decode_info(),
       embedding_info(),
       lm_head_info(),
       moe_route_info(),

@@ -1,0 +1,224 @@
+#include "stretto/ops/attention/flash_decode.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "stretto/base/errors.h"
+#include "stretto/lang/program_builder.h"
+#include "stretto/ops/attention/online_softmax.h"
+
+namespace stretto {
+namespace {
+
+void check(const FlashDecodeDesc& d, const FlashDecodeConfig& c) {
+  auto need = [](bool ok, const char* field, std::int64_t value, const char* what) {
+    if (!ok) throw UserError(fmt::format("flash_decode: {} is {}, need {}", field, value, what));
+  };
+  need(d.m >= 1, "m", d.m, "at least 1");
+  need(d.max_tokens >= 1, "max_tokens", d.max_tokens, "at least 1");
+  need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");
+  need(d.num_heads >= 1 && d.num_heads % d.num_kv_heads == 0, "num_heads", d.num_heads,
+       "a positive multiple of num_kv_heads");
+  need(d.head_dim >= 1, "head_dim", d.head_dim, "at least 1");
+  need(d.world_size >= 1, "world_size", d.world_size, "at least 1");
+  need(c.tile_kv >= 1, "tile_kv", c.tile_kv, "at least 1");
+  need(d.block >= 1 && d.block % c.tile_kv == 0, "block", d.block, "a multiple of tile_kv");
+  need(c.splits >= 1, "splits", c.splits, "at least 1");
+  need(c.num_workers >= 1, "num_workers", c.num_workers, "at least 1");
+  need(c.num_combiners >= 1, "num_combiners", c.num_combiners, "at least 1");
+}
+
+class FlashDecode {
+ public:
+  FlashDecode(const FlashDecodeDesc& d, const FlashDecodeConfig& cfg)
+      : d_(d),
+        cfg_(cfg),
+        group_(d.num_heads / d.num_kv_heads),
+        most_rows_(d.m * group_),
+        p_("flash_decode", d.world_size),
+        m_(p_.extent("m", d.m)),
+        tokens_(p_.scalar("tokens", d.max_tokens)),
+        rows_(m_ * group_) {
+    q_ = p_.input("q", d.dtype, {d.num_kv_heads, rows_, d.head_dim});
+    seen_ = p_.input("seen", DType::kI32, {rows_, 1});
+    std::vector<Index> cache = {d.num_kv_heads, d.tokens_per_rank(), d.head_dim};
+    k_cache_ = p_.input("k_cache", d.dtype, cache);
+    v_cache_ = p_.input("v_cache", d.dtype, cache);
+    out_ = p_.output("out", d.dtype, {d.num_kv_heads, rows_, d.head_dim});
+    auto of_runs = [&](const char* name, std::int64_t cols) {
+      return p_.buffer(name, DType::kF32, {d.num_kv_heads, most_rows_, cfg.splits, cols});
+    };
+    sums_ = of_runs("sums", d.head_dim);
+    peaks_ = of_runs("peaks", 1);  // in powers of two
+    weights_ = of_runs("weights", 1);
+    finished_ = p_.signal("finished", d.num_kv_heads);
+    if (d.world_size == 1) return;
+    // Two slots bound the run-ahead, as in the all-reduce by packets: a rank that writes a slot
+    // again has received every rank's packets of the launch between.
+    inbox_ =
+        p_.buffer("inbox", DType::kF32, {d.world_size, d.num_kv_heads * most_rows_, d.head_dim + 2},
+                  {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+  }
+
+  Program run() {
+    // The first runs before the later ones, which short contexts leave empty.
+    p_.role("attend", Resource::sms(cfg_.num_workers).pipelined(cfg_.num_stages),
+            p_.range(cfg_.splits * d_.num_kv_heads), [&](const Tile& t) {
+              Index kv = p_.let("kv", t.index % d_.num_kv_heads);
+              p_.when(m_ > 0, [&] { attend(kv, p_.let("run", t.index / d_.num_kv_heads)); });
+              p_.notify(finished_[kv], p_.rank());
+            });
+    p_.role("combine", Resource::sms(cfg_.num_combiners), p_.range(most_rows_ * d_.num_kv_heads),
+            [&](const Tile& t) {
+              combine(p_.let("kv", t.index % d_.num_kv_heads),
+                      p_.let("row", t.index / d_.num_kv_heads));
+            });
+    return p_.finish();
+  }
+
+ private:
+  // Unnormalised, with the power of two that it is in units of. [n, head_dim], [n, 1], [n, 1].
+  struct Part {
+    Value sum, weight, peak;
+  };
+
+  // Tokens of this rank's cache that come before `tokens`.
+  Index own_tokens() const {
+    std::int64_t round = d_.block * d_.world_size;
+    Index rest = tokens_ % round - p_.rank() * d_.block;
+    return tokens_ / round * d_.block + max(min(rest, d_.block), 0);
+  }
+  // Of the token in a row of this rank's cache.
+  Index position(const Index& row) const {
+    return (row / d_.block * d_.world_size + p_.rank()) * d_.block + row % d_.block;
+  }
+
+  void attend(const Index& kv, const Index& run) {
+    std::int64_t bn = cfg_.tile_kv, tile_rows = std::max<std::int64_t>(most_rows_, 2);
+    Index own = p_.let("own", own_tokens());
+    Index steps = p_.let("steps", ceil_div(own, bn));
+    Index per_run = p_.let("per_run", ceil_div(steps, cfg_.splits));
+    Value query = p_.load(q_.tile({kv, 0, 0}, tile_rows, d_.head_dim));
+    Value sees = p_.load(seen_.tile({0, 0}, tile_rows, 1));
+    double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
+    OnlineSoftmax softmax(
+        p_, {.dtype = d_.dtype, .rows = tile_rows, .head_dim = d_.head_dim, .scale = scale});
+    p_.loop(min(run * per_run, steps), min((run + 1) * per_run, steps), [&](const Index& j) {
+      auto block = [&](const TensorRef& cache) {
+        return cache.tile({kv, j * bn, 0}, bn, d_.head_dim).until_row(own);
+      };
+      Value scores = dot(p_.zeros(DType::kF32, tile_rows, bn), query,
+                         p_.load(block(k_cache_)).T());  // [rows, tile_kv]
+      Value token = p_.iota_cols(position(j * bn), bn);
+      scores = where(token < sees && token < p_.splat(DType::kI32, tokens_), scores,
+                     p_.full(DType::kF32, 1, 1, kMaskedScore));
+      softmax.add(scores, block(v_cache_));
+    });
+    auto part = [&](const TensorRef& buffer, std::int64_t cols) {
+      return buffer.tile({kv, 0, run, 0}, tile_rows, cols).rows_along(1).until_row(rows_);
+    };
+    p_.store(part(sums_, d_.head_dim), softmax.sum());
+    p_.store(part(peaks_, 1), softmax.log2_peak());
+    p_.store(part(weights_, 1), softmax.weight());
+  }
+
+  // The parts of several runs or ranks as one.
+  static Part together(const Part& parts) {
+    Value peak = col_max(parts.peak);
+    Value scale = exp2(parts.peak - peak);
+    return {col_sum(parts.sum * scale), col_sum(parts.weight * scale), peak};
+  }
+
+  // One row of a KV head. Without any there is still one to send, since packets of the launch
+  // stand for signals.
+  void combine(const Index& kv, const Index& row) {
+    p_.wait(finished_[kv], cfg_.splits);
+    Index exists = p_.let("exists", row < rows_);
+    auto runs = [&](const TensorRef& buffer, std::int64_t cols) {
+      return p_.load(buffer.tile({kv, row, 0, 0}, cfg_.splits, cols));
+    };
+    auto runs_together = [&] {
+      return together({runs(sums_, d_.head_dim), runs(weights_, 1), runs(peaks_, 1)});
+    };
+    auto store = [&](const Part& all) {
+      p_.store(out_.tile({kv, row, 0}, 1, d_.head_dim), cast(all.sum / all.weight, d_.dtype));
+    };
+    if (d_.world_size == 1) return p_.when(exists, [&] { store(runs_together()); });
+    p_.when(exists || kv + row == 0, [&] {
+      Part own{p_.zeros(DType::kF32, 1, d_.head_dim), p_.zeros(DType::kF32, 1, 1),
+               p_.full(DType::kF32, 1, 1, kMaskedScore)};
+      p_.when(exists, [&] { own = runs_together(); });
+      send(own, kv, row);
+      p_.when(
+          exists, [&] { store(together(received(kv, row))); }, [&] { received(kv, row); });
+    });
+  }
+
+  Slice parts_of(const Index& sender, const Index& kv, const Index& row, std::int64_t num,
+                 std::int64_t col, std::int64_t cols) const {
+    return inbox_.tile({sender, row * d_.num_kv_heads + kv, col}, num, cols).rows_along(0);
+  }
+
+  void send(const Part& own, const Index& kv, const Index& row) {
+    std::int64_t cols = d_.head_dim;
+    p_.loop(d_.world_size, [&](const Index& i) {
+      Index peer = p_.let("peer", (p_.rank() + 1 + i) % d_.world_size);
+      p_.store_packet(parts_of(p_.rank(), kv, row, 1, 0, cols).on(peer), own.sum);
+      p_.store_packet(parts_of(p_.rank(), kv, row, 1, cols, 1).on(peer), own.weight);
+      p_.store_packet(parts_of(p_.rank(), kv, row, 1, cols + 1, 1).on(peer), own.peak);
+    });
+  }
+
+  Part received(const Index& kv, const Index& row) {
+    std::int64_t cols = d_.head_dim, num = d_.world_size;
+    return {p_.load_packet(parts_of(0, kv, row, num, 0, cols)),
+            p_.load_packet(parts_of(0, kv, row, num, cols, 1)),
+            p_.load_packet(parts_of(0, kv, row, num, cols + 1, 1))};
+  }
+
+  const FlashDecodeDesc d_;
+  const FlashDecodeConfig cfg_;
+  const std::int64_t group_, most_rows_;  // of a KV head
+  ProgramBuilder p_;
+  Index m_, tokens_, rows_;
+  TensorRef q_, seen_, k_cache_, v_cache_, out_, sums_, peaks_, weights_, inbox_;
+  SignalRef finished_;
+};
+
+}  // namespace
+
+std::int64_t FlashDecodeDesc::tokens_per_rank() const {
+  return ceil_div(ceil_div(max_tokens, block), std::int64_t{world_size}) * block;
+}
+
+std::string to_string(const FlashDecodeDesc& d) {
+  return fmt::format("m={} tokens={} by {} heads={}/{} dim={} {} P={}", d.m, d.max_tokens, d.block,
+                     d.num_heads, d.num_kv_heads, d.head_dim, short_name(d.dtype), d.world_size);
+}
+
+FlashDecodeConfig default_config(const FlashDecodeDesc& d, Target target) {
+  FlashDecodeConfig c{.tile_kv = d.block};
+  if (target == Target::kCpu) return c;
+  bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 32 == 0 && d.head_dim <= 256;
+  std::int64_t most = matrix ? 64 : 32;
+  while (c.tile_kv > most && c.tile_kv % 2 == 0) c.tile_kv /= 2;
+  c.num_stages = matrix ? 4 : 0;
+  // Few: a row takes microseconds, reading the cache takes what SMs there are.
+  constexpr int kMostCombiners = 12;
+  std::int64_t rows = d.m * d.num_heads;
+  c.num_combiners = gpu_workers(rows, kMostCombiners);
+  std::int64_t room = (kGpuSms - c.num_combiners) / d.num_kv_heads;
+  c.splits = std::clamp<std::int64_t>(ceil_div(d.tokens_per_rank(), c.tile_kv), 1,
+                                      std::max<std::int64_t>(room, 1));
+  c.num_workers = gpu_workers(c.splits * d.num_kv_heads, kGpuSms - c.num_combiners);
+  return c;
+}
+
+Program flash_decode(const FlashDecodeDesc& d, const FlashDecodeConfig& cfg) {
+  check(d, cfg);
+  return FlashDecode(d, cfg).run();
+}
+
+}  // namespace stretto

@@ -1,0 +1,53 @@
+// Attention of few query rows over a cache whose tokens are spread over the ranks, so that a long
+// context is read at the bandwidth of all of them (distributed flash decoding).
+//
+// Tokens lie in blocks: block b is on rank b % P, there the (b / P)-th, so that every rank has as
+// many as another, to within a block, at every length. A rank cuts its tokens into runs that
+// different workers read at the same time (split-KV, Dao et al., Flash-Decoding, 2023), adds their
+// sums up in the order of the runs, and sends one sum per query row to every rank as packets; each
+// adds those up in the order of the ranks. So every rank has all rows, with the same bits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct FlashDecodeDesc {
+  DType dtype = DType::kF32;
+  std::int64_t m = 1;           // bound of the query tokens; a launch has 0 <= m <= this
+  std::int64_t max_tokens = 1;  // of all ranks
+  std::int64_t block = 64;      // tokens that lie on a rank together
+  int num_heads = 1;
+  int num_kv_heads = 1;  // divides num_heads
+  std::int64_t head_dim = 2;
+  double scale = 0;  // 0: 1 / sqrt(head_dim)
+  int world_size = 1;
+
+  std::int64_t tokens_per_rank() const;  // rows of a rank's cache
+};
+
+struct FlashDecodeConfig {
+  std::int64_t tile_kv = 64;  // tokens per step, divides desc.block
+  std::int64_t splits = 1;    // runs of a rank's tokens
+  int num_workers = 1;        // that read runs
+  int num_combiners = 1;      // that add them up, a row at a time
+  int num_stages = 0;         // blocks of keys and of values loaded ahead; 0: none
+};
+
+std::string to_string(const FlashDecodeDesc& desc);
+FlashDecodeConfig default_config(const FlashDecodeDesc& desc, Target target);
+
+// Extent m, scalar tokens (1 .. max_tokens; of the cache, new ones included). With G = num_heads /
+// num_kv_heads, row i * G + g of a KV head is query token i and head g of the group. Inputs, q and
+// seen the same on every rank: q [num_kv_heads, m * G, head_dim]; seen [m * G, 1] i32, how many of
+// the first tokens each row sees; k_cache, v_cache [num_kv_heads, tokens_per_rank, head_dim] ->
+// out as q. Rows that see nothing are not numbers. UserError naming a bad field.
+Program flash_decode(const FlashDecodeDesc& desc, const FlashDecodeConfig& config);
+
+OperatorInfo flash_decode_info();
+
+}  // namespace stretto

@@ -1,0 +1,117 @@
+// Plain fp64 reference of attention over a cache that is spread over the ranks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "stretto/ops/attention/flash_decode.h"
+
+namespace stretto {
+namespace {
+
+constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
+
+// m: query tokens; n: tokens of the cache; k: head size.
+FlashDecodeDesc desc_of(const OpShape& s) {
+  FlashDecodeDesc d{.dtype = s.dtype, .world_size = s.world_size};
+  d.m = s.m > 0 ? s.m : 1;
+  d.max_tokens = s.n > 0 ? s.n : 512;
+  d.head_dim = s.k > 0 ? s.k : 32;
+  bool small = d.max_tokens < 64;
+  d.block = small ? 4 : 64;
+  d.num_heads = small ? 4 : 32;
+  d.num_kv_heads = small ? 2 : 8;
+  return d;
+}
+
+FlashDecodeConfig config_of(const FlashDecodeDesc& d, Target target) {
+  FlashDecodeConfig c = default_config(d, target);
+  if (target == Target::kCuda || d.block > 4) return c;
+  return {.tile_kv = 2, .splits = 2, .num_workers = 2, .num_combiners = 2};
+}
+
+std::vector<OpShape> shapes(int world_size) {
+  return {{.world_size = world_size, .m = 2, .n = 27, .k = 4},
+          {.world_size = world_size, .m = 1, .n = 33, .k = 32, .dtype = DType::kBF16}};
+}
+
+OpCase flash_decode_case(const OpShape& shape, std::uint64_t seed) {
+  FlashDecodeDesc d = desc_of(shape);
+  std::int64_t group = d.num_heads / d.num_kv_heads;
+  OpCase c;
+  c.program = flash_decode(d, config_of(d, shape.target));
+  std::int64_t m = seed % 3 == 2 ? d.m / 2 : d.m;
+  std::int64_t tokens = d.max_tokens - static_cast<std::int64_t>(seed % 5) * (d.max_tokens / 6);
+  c.extents = {m, tokens};
+  c.config = fmt::format("flash_decode {} m={} tokens={}", to_string(d), m, tokens);
+  c.inputs = no_values(c.program);
+  c.expected = no_values(c.program);
+  c.tolerance = sum_tolerance(d.dtype, d.max_tokens) * 4;
+  auto idx = [&](const char* name) {
+    return static_cast<std::size_t>(c.program.find_tensor(name));
+  };
+  auto size = [&](std::size_t t) {
+    return static_cast<std::size_t>(num_elements(bound_shape(c.program, static_cast<int>(t))));
+  };
+  Values seen(size(idx("seen")));  // the last token sees all, each one before one less
+  for (std::size_t row = 0; row < seen.size(); ++row) {
+    auto later = static_cast<double>(m - 1) - static_cast<double>(row) / static_cast<double>(group);
+    seen[row] = std::max(1.0, static_cast<double>(tokens) - std::ceil(later));
+  }
+  Values q = random_values(size(idx("q")), d.dtype, seed * 131);
+  Values out(q.size(), kUnchecked);
+  for (std::size_t r = 0; r < c.inputs.size(); ++r) {
+    c.inputs[r][idx("q")] = q;
+    c.inputs[r][idx("seen")] = seen;
+    for (const char* cache : {"k_cache", "v_cache"}) {
+      c.inputs[r][idx(cache)] =
+          random_values(size(idx(cache)), d.dtype, seed * 131 + idx(cache) + 1000 * r);
+    }
+  }
+  auto cached = [&](const char* cache, std::int64_t kv, std::int64_t token, std::int64_t i) {
+    std::int64_t block = token / d.block;
+    std::int64_t row = block / d.world_size * d.block + token % d.block;
+    const Values& values = c.inputs[static_cast<std::size_t>(block % d.world_size)][idx(cache)];
+    return values[static_cast<std::size_t>((kv * d.tokens_per_rank() + row) * d.head_dim + i)];
+  };
+  for (std::int64_t kv = 0; kv < d.num_kv_heads; ++kv) {
+    for (std::int64_t row = 0; row < m * group; ++row) {
+      auto at = static_cast<std::size_t>((kv * d.m * group + row) * d.head_dim);
+      Values sum(static_cast<std::size_t>(d.head_dim));
+      double total = 0;
+      for (std::int64_t t = 0; t < seen[static_cast<std::size_t>(row)]; ++t) {
+        double score = 0;
+        for (std::int64_t i = 0; i < d.head_dim; ++i) {
+          score += q[at + static_cast<std::size_t>(i)] * cached("k_cache", kv, t, i);
+        }
+        double weight = std::exp(score / std::sqrt(static_cast<double>(d.head_dim)));
+        total += weight;
+        for (std::int64_t i = 0; i < d.head_dim; ++i) {
+          sum[static_cast<std::size_t>(i)] += weight * cached("v_cache", kv, t, i);
+        }
+      }
+      for (std::size_t i = 0; i < sum.size(); ++i) out[at + i] = sum[i] / total;
+    }
+  }
+  for (auto& expected : c.expected) expected[idx("out")] = out;
+  return c;
+}
+
+}  // namespace
+
+OperatorInfo flash_decode_info() {
+  return {
+      .name = "flash_decode",
+      .summary = "GQA attention of m tokens over a cache of n spread over the ranks, head size k",
+      .program =
+          [](const OpShape& s) {
+            FlashDecodeDesc d = desc_of(s);
+            return flash_decode(d, config_of(d, s.target));
+          },
+      .make_case = flash_decode_case,
+      .shapes = shapes,
+      .large = {.m = 1, .n = 262144, .k = 128, .dtype = DType::kBF16}};
+}
+
+}  // namespace stretto
