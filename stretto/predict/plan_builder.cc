@@ -226,6 +226,13 @@ class PlanBuilder {
       after_.loads_remote = frame.loads_remote;
       return;
     }
+    if (o.code == OpCode::kPipeFill && !frame.cost.is_zero()) {  // busy until the slot is full
+      Frame busy;
+      busy.cost = frame.cost;
+      after_.add(busy, 1);
+      flush();
+      frame.cost = {};
+    }
     int link = link_of(frame.gets.empty() ? frame.puts : frame.gets);
     if (link_ >= 0 && (link != link_ || frame.gets.empty() != before_.gets.empty())) flush();
     link_ = link;
