@@ -63,7 +63,29 @@ class AccessChecker::Impl {
 
   // In every way that generated code may make the two accesses.
   bool before(const AccessRef& x, int ex, const AccessRef& y, int ey) {
-    return failing(x, ex, y, ey).empty();
+    return failing(x, ex, y, ey, y.access->choice).empty();
+  }
+
+  bool waits_by_table(const InstanceGraph& graph) {
+    auto [it, is_new] = waits_by_table_.try_emplace(&graph, false);
+    for (std::size_t a = 0; is_new && a < graph.agents.size(); ++a) {
+      const auto& syncs = graph.agents[a].syncs;
+      it->second |= std::any_of(syncs.begin(), syncs.end(),
+                                [](const Sync& s) { return s.choice != TableChoices::kAlways; });
+    }
+    return it->second;
+  }
+
+  // Whichever value an entry has that y's agent has waited by, in the case of that value.
+  bool before_in_each_case(const AccessRef& x, int ex, const AccessRef& y, int ey) {
+    if (!waits_by_table(timeline_->launch(ey))) return false;
+    for (int fact : order_->entries_waited_for(place(y, ey))) {
+      std::vector<int> cases = choices().cases(y.access->choice, fact);
+      bool each = std::all_of(cases.begin(), cases.end(),
+                              [&](int choice) { return failing(x, ex, y, ey, choice).empty(); });
+      if (each && !cases.empty()) return true;
+    }
+    return false;
   }
 
   struct Failing {
@@ -71,11 +93,10 @@ class AccessChecker::Impl {
     Path path;
   };
   // The first way in which x is not over before y, if any.
-  std::vector<Failing> failing(const AccessRef& x, int ex, const AccessRef& y, int ey) {
+  std::vector<Failing> failing(const AccessRef& x, int ex, const AccessRef& y, int ey, int choice) {
     for (Past past : paths_.pasts(timeline_->launch(ex), x)) {
       for (Path path : paths_.paths(timeline_->launch(ey), y)) {
         Place from = place(x, ex), to = place(y, ey);
-        int choice = y.access->choice;
         if (order_->before(from, to, past, path, choice)) continue;
         if (x.agent == y.agent && ex == ey && order_->fenced(from, to, past, path, choice))
           continue;
@@ -86,7 +107,7 @@ class AccessChecker::Impl {
   }
 
   std::string why(const AccessRef& x, int ex, const AccessRef& y, int ey) {
-    std::vector<Failing> f = failing(x, ex, y, ey);
+    std::vector<Failing> f = failing(x, ex, y, ey, y.access->choice);
     if (f.empty()) return "nothing orders them";
     auto [past, path] = f[0];
     Place from = place(x, ex), to = place(y, ey);
@@ -160,6 +181,7 @@ class AccessChecker::Impl {
     if (rank_of(x) == rank_of(y) && choices().exclusive(x.access->choice, y.access->choice)) return;
     if (x.agent == y.agent) return check_within_agent(x, y, e);
     if (before(x, e, y, e) || before(y, e, x, e)) return;
+    if (before_in_each_case(x, e, y, e) || before_in_each_case(y, e, x, e)) return;
     bool later =
         order_->before(place(y, e), place(x, e), Past::kOrder, Path::kThreads, x.access->choice);
     std::string reason = later ? why(y, e, x, e) : why(x, e, y, e);
@@ -185,7 +207,7 @@ class AccessChecker::Impl {
     bool reads_back = second.access->kind != AccessKind::kWrite;
     bool bulk =
         paths_.bulk(timeline_->launch(e), first) || paths_.bulk(timeline_->launch(e), second);
-    if ((!reads_back && !bulk) || failing(first, e, second, e).empty()) return;
+    if ((!reads_back && !bulk) || before(first, e, second, e)) return;
     bool fenced = fence_between(first, second, e);
     report(FindingKind::kRace, first, second, e, e,
            fenced ? why(first, e, second, e)
@@ -225,7 +247,8 @@ class AccessChecker::Impl {
   bool writes_before(const BoxUse& writer, const AccessRef& reader, int e) {
     return std::any_of(writer.writes.begin(), writer.writes.end(), [&](const AccessRef& w) {
       if (w.access->kind != AccessKind::kWrite || !happens_with(w, reader)) return false;
-      return w.agent == reader.agent ? w.idx < reader.idx : before(w, e, reader, e);
+      if (w.agent == reader.agent) return w.idx < reader.idx;
+      return before(w, e, reader, e) || before_in_each_case(w, e, reader, e);
     });
   }
 
@@ -405,6 +428,7 @@ class AccessChecker::Impl {
   const Timeline* timeline_ = nullptr;
   std::map<const InstanceGraph*, std::vector<TensorUse>> indices_;
   std::set<const InstanceGraph*> outputs_checked_;
+  std::map<const InstanceGraph*, bool> waits_by_table_;
   // Under the present order: launch number and graph, and the same for two launches.
   std::set<std::pair<const InstanceGraph*, int>> launches_checked_;
   std::set<std::tuple<const InstanceGraph*, const InstanceGraph*, int, int>> reuse_checked_;

@@ -41,4 +41,20 @@ std::int32_t HappensBefore::clock_in_choice(Clocks& clocks, const Place& y, int 
   return clock;
 }
 
+std::vector<int> HappensBefore::entries_waited_for(const Place& y) const {
+  std::map<std::pair<int, std::vector<std::int64_t>>, int> first;
+  const AgentTrace& trace = timeline_.trace(y.agent, y.launch);
+  for (int pos = 0; pos < y.pos; ++pos) {
+    const Sync& s = trace.syncs[at(pos)];
+    if (s.choice == TableChoices::kAlways) continue;
+    for (int f : graph_.choices->facts_in(s.choice)) {
+      const TableFact& fact = graph_.choices->fact_at(f);
+      if (fact.kind == FactKind::kValue) first.try_emplace({fact.table, fact.entry}, f);
+    }
+  }
+  std::vector<int> out;
+  for (const auto& [entry, f] : first) out.push_back(f);
+  return out;
+}
+
 }  // namespace stretto

@@ -215,14 +215,16 @@ class Expander {
     if (!entry) return expand_it();
     ValueRange values = state_.scope.range(
         Expr::table(entry->table, std::vector<Expr>(entry->index.begin(), entry->index.end())));
+    TableFact fact{.table = entry->table, .entry = entry->index, .condition = ""};
+    state_.graph.choices->bound(fact, values.lo, values.hi);
     std::int64_t around = num_cases_;
     num_cases_ *= values.hi - values.lo + 1;
     if (num_cases_ > kMaxCases) throw DependsOnTable{"too much of what is waited for"};
     ++state_.may_depth;
     for (std::int64_t v = values.lo; v <= values.hi; ++v) {
       state_.scope.suppose(*entry, v);
-      state_.facts.push_back(state_.graph.choices->fact(
-          {.table = entry->table, .entry = entry->index, .value = v, .condition = ""}));
+      fact.value = v;
+      state_.facts.push_back(state_.graph.choices->fact(fact));
       each_choice(exprs, expand_it);
       state_.facts.pop_back();
     }

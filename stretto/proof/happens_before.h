@@ -68,6 +68,9 @@ class HappensBefore {
   bool fenced(const Place& x, const Place& y, Past past, Path path,
               int choice = TableChoices::kAlways) const;
 
+  // Facts of one value each that waits before `y` go by, one for each entry.
+  std::vector<int> entries_waited_for(const Place& y) const;
+
   // Rows of the table of which one alone, if it did everything, would make `holds` true.
   using Holds = std::function<bool(const HappensBefore&)>;
   std::vector<SyncRow> missing_rows(const Holds& holds) const;

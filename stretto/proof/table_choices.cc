@@ -34,6 +34,29 @@ std::vector<TableFact> TableChoices::facts(int choice) const {
   return out;
 }
 
+void TableChoices::bound(const TableFact& entry, std::int64_t lo, std::int64_t hi) {
+  bounds_[{entry.table, entry.entry}] = {lo, hi};
+}
+
+std::vector<int> TableChoices::cases(int choice_idx, int fact_idx) {
+  TableFact one = facts_[at(fact_idx)];
+  auto bounds = bounds_.find({one.table, one.entry});
+  if (one.kind != FactKind::kValue || bounds == bounds_.end()) return {};
+  std::vector<int> known, out;
+  if (choice_idx != kAlways) known = of(choice_idx);
+  for (int f : known) {
+    const TableFact& k = facts_[at(f)];
+    if (k.kind == FactKind::kValue && k.table == one.table && k.entry == one.entry) return {};
+  }
+  auto [lo, hi] = bounds->second;
+  for (one.value = lo; one.value <= hi; ++one.value) {
+    known.push_back(fact(one));
+    out.push_back(choice(known));
+    known.pop_back();
+  }
+  return out;
+}
+
 bool TableChoices::implies(int strong, int weak) {
   if (weak == kAlways || strong == weak) return true;
   if (strong == kAlways) return false;

@@ -37,6 +37,13 @@ class TableChoices {
 
   int fact(const TableFact& fact);
   int choice(std::vector<int> facts);
+  // That an entry has one of the values from `lo` to `hi`, whatever the table.
+  void bound(const TableFact& entry, std::int64_t lo, std::int64_t hi);
+  // The choice with one more fact, for each value of the entry that `fact` is about; empty where
+  // its bounds are not known, or the choice tells its value.
+  std::vector<int> cases(int choice, int fact);
+  const std::vector<int>& facts_in(int choice) const { return of(choice); }
+  const TableFact& fact_at(int fact) const { return facts_[static_cast<std::size_t>(fact)]; }
   std::vector<TableFact> facts(int choice) const;
 
   // Whatever happens under `strong` has the facts of `weak`, too.
@@ -61,6 +68,8 @@ class TableChoices {
   std::vector<std::vector<int>> choices_;
   std::map<std::vector<int>, int> choice_ids_;
   std::map<std::pair<int, int>, bool> implied_;
+  std::map<std::pair<int, std::vector<std::int64_t>>, std::pair<std::int64_t, std::int64_t>>
+      bounds_;
 };
 
 }  // namespace stretto
