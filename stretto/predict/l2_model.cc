@@ -16,22 +16,21 @@ std::uint64_t key_of(const Read& read) {
 
 }  // namespace
 
-void L2Model::add(std::int64_t tile, int work, const std::vector<Read>& reads,
-                  const Program& program) {
+void L2Model::add(const Reader& reader, const std::vector<Read>& reads, const Program& program) {
   for (const Read& read : reads) {
     DType dtype = program.tensors[static_cast<std::size_t>(read.tensor)].dtype;
     double footprint =
         static_cast<double>(volume(read.box)) * static_cast<double>(size_bytes(dtype));
-    touches_.push_back({.wave = std::max<std::int64_t>(tile, 0) / num_workers_,
-                        .work = work,
+    touches_.push_back({.wave = std::max<std::int64_t>(reader.tile, 0) / num_workers_,
+                        .waited = reader.waited,
+                        .work = reader.work,
                         .key = key_of(read),
                         .footprint = std::min(footprint, read.bytes),
                         .bytes = read.bytes});
   }
 }
 
-double L2Model::fetch(const std::unordered_map<std::uint64_t, double>& boxes,
-                      const std::vector<std::uint64_t>& order) {
+double L2Model::fetch(const Boxes& boxes, const std::vector<std::uint64_t>& order) {
   double wave_bytes = 0, missed = 0;
   for (std::uint64_t key : order) {
     double bytes = boxes.at(key);
@@ -55,21 +54,34 @@ double L2Model::fetch(const std::unordered_map<std::uint64_t, double>& boxes,
   return missed;
 }
 
+double L2Model::read_again(const Boxes& boxes, const Boxes& ahead) const {
+  double bytes = 0, again = 0;
+  for (const auto& [key, size] : ahead) {
+    bytes += size;
+    auto it = boxes.find(key);
+    if (it != boxes.end()) again += std::min(size, it->second);
+  }
+  return 2 * bytes > bytes_ ? again : 0;
+}
+
 void L2Model::charge(int resource, std::vector<Work>& works) {
   std::stable_sort(touches_.begin(), touches_.end(),
                    [](const Touch& a, const Touch& b) { return a.wave < b.wave; });
   for (std::size_t begin = 0; begin < touches_.size();) {
     std::size_t end = begin;
-    std::unordered_map<std::uint64_t, double> boxes;
+    Boxes boxes, ahead, behind;
     std::vector<std::uint64_t> order;
     double read = 0;
     for (; end < touches_.size() && touches_[end].wave == touches_[begin].wave; ++end) {
       auto [entry, added] = boxes.try_emplace(touches_[end].key, 0);
       if (added) order.push_back(touches_[end].key);
       entry->second = std::max(entry->second, touches_[end].footprint);
+      double& of_group = (touches_[end].waited ? behind : ahead)[touches_[end].key];
+      of_group = std::max(of_group, touches_[end].footprint);
       read += touches_[end].bytes;
     }
-    double share = read > 0 ? std::min(fetch(boxes, order) / read, 1.0) : 0;
+    double fetched = fetch(boxes, order) + read_again(behind, ahead);
+    double share = read > 0 ? std::min(fetched / read, 1.0) : 0;
     for (; begin < end; ++begin) {
       const Touch& t = touches_[begin];
       if (share == 0) continue;

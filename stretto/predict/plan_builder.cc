@@ -166,6 +166,7 @@ class PlanBuilder {
     scope_ = EvalScope(program_, initial_vars(program_, planned.rank, extents_), tables_.get());
     frames_.start_agent(scope_, planned.rank, agent);
     tile_ = -1;
+    waited_ = false;
   }
 
   void plan_tiles(const Agent& agent, int worker) {
@@ -173,6 +174,7 @@ class PlanBuilder {
     std::vector<Step>& steps = plan_.agents.back().steps;
     for (tile_ = worker; tile_ < num_tiles; tile_ += role_->resource.num_workers) {
       scope_.set(role_->tile_var, tile_);
+      waited_ = false;
       steps.push_back({.kind = StepKind::kTile, .tile = tile_});
       block(agent.body);
       flush();
@@ -289,7 +291,7 @@ class PlanBuilder {
     if (kind == WorkKind::kPut) rate.pipe_bytes = plan_.links[at(link_)].num_bytes;
     int work = static_cast<int>(plan_.works.size());
     plan_.works.push_back(make_work(frame, kind, rate));
-    cache_->add(tile_, work, frame.reads, program_);
+    cache_->add({tile_, work, waited_}, frame.reads, program_);
     return work;
   }
 
@@ -306,6 +308,7 @@ class PlanBuilder {
     std::int64_t amount = scope_.value(o.exprs[is_wait ? 1 : 2], "amount of a signal");
     if (amount <= 0) return;
     bool remote = rank != worker_.rank;
+    waited_ |= is_wait;
     steps().push_back({.kind = is_wait ? StepKind::kWait : StepKind::kNotify,
                        .counter = first_counter_[at(o.symbol)] +
                                   static_cast<int>(rank * s.num_channels + channel),
@@ -355,6 +358,7 @@ class PlanBuilder {
   L2Model* cache_ = nullptr;
   std::map<std::pair<int, int>, int> link_of_pair_;
   std::int64_t tile_ = -1;
+  bool waited_ = false;  // for a signal, in this tile
 
   // What has been met since the last step: up to the last pipe operation, and after it.
   Frame before_, after_;
