@@ -128,15 +128,21 @@ class Explorer {
   std::set<State> seen_;
 };
 
-TEST(HappensBefore, HoldsInEveryInterleaving) {
-  std::uint64_t seed = fresh_seed();
-  SCOPED_TRACE(seed);
-  std::mt19937_64 random(seed);
+// What the random graphs are of.
+Program one_agent_per_role() {
   Program program;
   program.world_size = kRanks;
   program.signals.push_back({.name = "s", .num_channels = kCounters});
   program.roles.resize(kRoles);
   for (Role& role : program.roles) role.agents.resize(1);
+  return program;
+}
+
+TEST(HappensBefore, HoldsInEveryInterleaving) {
+  std::uint64_t seed = fresh_seed();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  Program program = one_agent_per_role();
   int finished = 0, stuck = 0, claimed = 0, cross_rank = 0, missed = 0;
   for (int round = 0; round < 400 && finished < 40; ++round) {
     InstanceGraph graph = random_graph(program, random);
@@ -221,11 +227,7 @@ TEST(HappensBefore, HoldsForEveryLaterPeriod) {
   std::uint64_t seed = fresh_seed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
-  Program program;
-  program.world_size = kRanks;
-  program.signals.push_back({.name = "s", .num_channels = kCounters});
-  program.roles.resize(kRoles);
-  for (Role& role : program.roles) role.agents.resize(1);
+  Program program = one_agent_per_role();
   constexpr int kPeriod = 2, kWindow = 3 * kPeriod + 1;
   int finished = 0, cross_rank = 0;
   for (int round = 0; round < 400 && finished < 60; ++round) {
