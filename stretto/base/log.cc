@@ -1,6 +1,7 @@
 #include "stretto/base/log.h"
 
 #include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include <cstdlib>
 
@@ -27,5 +28,8 @@ spdlog::logger& log() {
   }();
   return *logger;
 }
+
+void log_warning(std::string_view message) { log().warn(message); }
+void log_debug(std::string_view message) { log().debug(message); }
 
 }  // namespace stretto

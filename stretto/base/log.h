@@ -2,11 +2,19 @@
 // off); default warn.
 #pragma once
 
-#include <spdlog/spdlog.h>
+#include <string_view>
+
+namespace spdlog {
+class logger;
+}
 
 namespace stretto {
 
-// Thread-safe; created at first use.
+// Thread-safe; created at first use. <spdlog/spdlog.h> is left to the few who change where it goes:
+// it would have every file that logs compile the whole of fmt.
 spdlog::logger& log();
+
+void log_warning(std::string_view message);
+void log_debug(std::string_view message);
 
 }  // namespace stretto

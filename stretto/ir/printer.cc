@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <utility>
 
 #include "stretto/ir/limits.h"
@@ -12,7 +11,7 @@
 namespace stretto {
 namespace {
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (char c : text) {
     if (c == '"' || c == '\\') {
@@ -85,7 +84,7 @@ class Printer {
   std::string take() { return std::move(out_); }
 
   void program() {
-    add("program {} world {} level {}", quoted(program_.name), program_.world_size,
+    add("program {} world {} level {}", in_quotes(program_.name), program_.world_size,
         name(program_.level));
     loc(program_.loc);
     open();
@@ -165,7 +164,7 @@ class Printer {
  private:
   template <typename... Args>
   void add(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
+    out_ += fmt::format(format, std::forward<Args>(args)...);
   }
   void line() { out_ += '\n' + std::string(static_cast<std::size_t>(2 * indent_), ' '); }
   void open() {
@@ -179,7 +178,7 @@ class Printer {
   }
 
   void loc(const SourceLoc& l) {
-    if (!l.file.empty() || l.line != 0) add(" loc({}:{})", quoted(l.file), l.line);
+    if (!l.file.empty() || l.line != 0) add(" loc({}:{})", in_quotes(l.file), l.line);
   }
 
   // sigil 0: a bare name.

@@ -233,7 +233,7 @@ Program drain_stores(Program program) {
       if (obstacle.empty()) drainer.run();
     }
     if (!obstacle.empty()) {
-      log().debug("{}: role '{}' has no drain: {}", program.name, role.name, obstacle);
+      log_debug(fmt::format("{}: role '{}' has no drain: {}", program.name, role.name, obstacle));
     }
   }
   return program;

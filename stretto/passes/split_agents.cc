@@ -324,7 +324,8 @@ Program split_agents(Program program) {
     if (survey.obstacle().empty()) {
       RoleSplitter(program, role, survey).run();
     } else {
-      log().debug("{}: role '{}' stays one agent: {}", program.name, role.name, survey.obstacle());
+      log_debug(fmt::format("{}: role '{}' stays one agent: {}", program.name, role.name,
+                            survey.obstacle()));
     }
   }
   return program;

@@ -89,7 +89,8 @@ Program take_turns(Program program) {
     if (is_split(role)) {
       divide(program, role);
     } else {
-      log().debug("{}: role '{}' has one consumer: it was not split", program.name, role.name);
+      log_debug(
+          fmt::format("{}: role '{}' has one consumer: it was not split", program.name, role.name));
     }
   }
   return program;

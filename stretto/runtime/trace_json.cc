@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <compare>
 #include <cstring>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <string>
@@ -247,7 +246,7 @@ class TraceWriter {
 
   template <typename... Args>
   void append(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(buffer_), format, std::forward<Args>(args)...);
+    buffer_ += fmt::format(format, std::forward<Args>(args)...);
   }
 
   void begin_event() {

@@ -146,7 +146,8 @@ void Runner::await() {
       int r = state_.local[i];
       if (!result_.finished[index(r)]) still += fmt::format(" {}", r);
     }
-    log().warn("the world has faulted, but these ranks neither wait nor return:{}", still);
+    log_warning(
+        fmt::format("the world has faulted, but these ranks neither wait nor return:{}", still));
   }
 }
 

@@ -37,7 +37,7 @@ ContextScope::~ContextScope() {
 
 void log_refusal(CUresult result, const char* what) {
   if (result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED) return;
-  log().warn("{}: {}", what, error_text(result));
+  log_warning(fmt::format("{}: {}", what, error_text(result)));
 }
 
 }  // namespace stretto::cuda

@@ -85,7 +85,7 @@ void CubinCache::insert(const std::string& key, const KernelImage& image) const 
     file.commit();
     make_room(entry(key));
   } catch (const UserError& e) {
-    log().warn("compiled kernels are not kept: {}", e.what());
+    log_warning(fmt::format("compiled kernels are not kept: {}", e.what()));
   }
 }
 
