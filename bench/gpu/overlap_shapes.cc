@@ -6,9 +6,6 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
-#include "stretto/ops/ag_gemm/ag_gemm.h"
-#include "stretto/ops/gemm_ar/gemm_ar.h"
-#include "stretto/ops/gemm_rs/gemm_rs.h"
 
 namespace stretto::bench {
 namespace {
@@ -45,13 +42,7 @@ void add(std::vector<OverlapCandidate>& out, const char* family, const Desc& des
 }
 
 void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
-  AgGemmDesc desc{.world_size = s.world_size,
-                  .m = s.rank.m,
-                  .n = s.rank.n,
-                  .k = s.rank.k,
-                  .a_dtype = kDType,
-                  .b_dtype = kDType,
-                  .c_dtype = kDType};
+  AgGemmDesc desc = ag_gemm_desc(s);
   struct Choice {
     Loop loop;
     Gather gather;
@@ -98,13 +89,7 @@ constexpr ScatterChoice kScatters[] = {
 };
 
 void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
-  GemmRsDesc desc{.world_size = s.world_size,
-                  .m = s.rank.m,
-                  .n = s.rank.n,
-                  .k = s.rank.k,
-                  .a_dtype = kDType,
-                  .b_dtype = kDType,
-                  .out_dtype = kDType};
+  GemmRsDesc desc = gemm_rs_desc(s);
   std::int64_t run_rows = s.rank.m / s.world_size;
   for (const ScatterChoice& c : kScatters) {
     GemmRsConfig config{.tile = c.loop.tile,
@@ -121,16 +106,6 @@ void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
   }
 }
 
-GemmArDesc ar_desc(const OverlapShape& s) {
-  return {.world_size = s.world_size,
-          .m = s.rank.m,
-          .n = s.rank.n,
-          .k = s.rank.k,
-          .a_dtype = kDType,
-          .b_dtype = kDType,
-          .out_dtype = kDType};
-}
-
 void add_one_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
   struct Choice {
     Loop loop;
@@ -144,7 +119,7 @@ void add_one_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
   for (const Choice& c : choices) {
     std::int64_t tiles = ceil_div(s.rank.m, c.loop.tile.bm) * ceil_div(s.rank.n, c.loop.tile.bn);
     auto compute = static_cast<int>(std::min<std::int64_t>(tiles, sms - c.reduce));
-    add(out, "one", ar_desc(s),
+    add(out, "one", gemm_ar_desc(s),
         GemmArConfig{.tile = c.loop.tile,
                      .shots = ReduceShots::kOne,
                      .num_compute_sms = compute,
@@ -161,7 +136,7 @@ void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
   std::size_t before = out.size();
   for (ScatterChoice c : kScatters) {
     if (run_rows <= 64) c.loop = c.loop.tile.bn == 128 ? kFlat : kSmall;
-    add(out, "two", ar_desc(s),
+    add(out, "two", gemm_ar_desc(s),
         GemmArConfig{.tile = c.loop.tile,
                      .shots = ReduceShots::kTwo,
                      .num_compute_sms = sms - c.taken(),
@@ -188,6 +163,36 @@ const char* name(OverlapKind kind) {
 
 std::string OverlapShape::to_string() const {
   return fmt::format("{} P={} m={} n={} k={}", name(kind), world_size, rank.m, rank.n, rank.k);
+}
+
+AgGemmDesc ag_gemm_desc(const OverlapShape& shape) {
+  return {.world_size = shape.world_size,
+          .m = shape.rank.m,
+          .n = shape.rank.n,
+          .k = shape.rank.k,
+          .a_dtype = kDType,
+          .b_dtype = kDType,
+          .c_dtype = kDType};
+}
+
+GemmRsDesc gemm_rs_desc(const OverlapShape& shape) {
+  return {.world_size = shape.world_size,
+          .m = shape.rank.m,
+          .n = shape.rank.n,
+          .k = shape.rank.k,
+          .a_dtype = kDType,
+          .b_dtype = kDType,
+          .out_dtype = kDType};
+}
+
+GemmArDesc gemm_ar_desc(const OverlapShape& shape) {
+  return {.world_size = shape.world_size,
+          .m = shape.rank.m,
+          .n = shape.rank.n,
+          .k = shape.rank.k,
+          .a_dtype = kDType,
+          .b_dtype = kDType,
+          .out_dtype = kDType};
 }
 
 std::vector<OverlapShape> overlap_shapes(int world_size, bool quick) {

@@ -8,6 +8,9 @@
 
 #include "bench/gpu/gemm_shapes.h"
 #include "stretto/ir/program.h"
+#include "stretto/ops/ag_gemm/ag_gemm.h"
+#include "stretto/ops/gemm_ar/gemm_ar.h"
+#include "stretto/ops/gemm_rs/gemm_rs.h"
 
 namespace stretto::bench {
 
@@ -24,6 +27,11 @@ struct OverlapShape {
 
   std::string to_string() const;  // "gemm_rs P=2 m=8192 n=4096 k=5504"
 };
+
+// The operator that a shape of its kind asks for, in bf16.
+AgGemmDesc ag_gemm_desc(const OverlapShape& shape);
+GemmRsDesc gemm_rs_desc(const OverlapShape& shape);
+GemmArDesc gemm_ar_desc(const OverlapShape& shape);
 
 // The dense layers of Llama models in bf16, prefill of 8192 and 1024 rows, and the product with
 // all-reduce of 1 to 8192 rows. `quick`: a few of them.

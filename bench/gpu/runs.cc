@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
+#include <string_view>
 
 #include "bench/gpu/attention_ranks.h"
 #include "bench/gpu/attention_time.h"
@@ -131,136 +133,124 @@ Json machine(const GpuWorld& world, const Settings& s) {
       {"seed", s.seed}};
 }
 
+// What a subcommand finds: printed and counted as it comes, and written after every result, so
+// that a run that is cut short leaves what it measured.
+class Report {
+ public:
+  // Of the world's machine; `compared` are keys of what is printed with it: "cublaslt", "nccl".
+  Report(const GpuWorld& world, const Settings& s, const std::vector<const char*>& compared = {})
+      : settings_(s), json_(machine(world, s)) {
+    fmt::print("{}\n", json_["machine"].get<std::string>());
+    for (const char* key : compared) {
+      if (std::string_view(key) == "nccl") json_[key] = cuda::nccl_description();
+      fmt::print("{}\n", json_[key].get<std::string>());
+    }
+    std::fflush(stdout);
+  }
+
+  // Appends to the JSON's list `key`.
+  template <typename Result>
+  void keep(const char* key, const Result& r) {
+    fmt::print("{}\n", r.to_string());
+    std::fflush(stdout);
+    if constexpr (requires { r.error.empty(); }) failed_ += !r.error.empty();
+    json_[key].push_back(r.to_json());
+    write();
+  }
+  void write() const {
+    if (!settings_.out.empty()) std::ofstream(settings_.out) << json_.dump(1) << "\n";
+  }
+  Json& json() { return json_; }  // for what stands beside the lists
+
+  // The last line, "NAME: FOUND, 0 failed (seed 1)", and the process's exit status.
+  int finish(const char* name, const std::string& found = "") const {
+    fmt::print("{}: {}{}{} failed (seed {})\n", name, found, found.empty() ? "" : ", ", failed_,
+               settings_.seed);
+    return status();
+  }
+  int status() const { return failed_ == 0 ? 0 : 1; }
+
+ private:
+  const Settings& settings_;
+  Json json_;
+  int failed_ = 0;
+};
+
 }  // namespace
 
 int run_gemms(const Settings& s, const std::vector<GemmShape>& shapes) {
   GpuWorld world({.size = 1});
   GemmOptions options = gemm_options(s, world.device(0).properties().num_sms);
-  Json out = machine(world, s);
-  fmt::print("{}\n{}\n", out["machine"].get<std::string>(), out["cublaslt"].get<std::string>());
+  Report report(world, s, {"cublaslt"});
   compile_ahead(labelled(shapes, options));
   fmt::print("{}\n", table_header());
   std::fflush(stdout);
-  int failed = 0;
   auto results = compare_gemms(world, shapes, options, [&](const GemmResult& r) {
-    fmt::print("{}\n", r.to_string());
+    report.keep("gemm", r);
     for (const ConfigTime& c : r.configs) {
       if (!c.error.empty()) fmt::print("  {}: {}\n", to_string(c.config), c.error);
     }
-    std::fflush(stdout);
-    failed += !r.error.empty();
-    out["gemm"].push_back(r.to_json());
-    // After every shape, so that a run that is cut short leaves what it measured.
-    if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
   });
   fmt::print("{}\n", summary(results));
-  return failed == 0 ? 0 : 1;
+  return report.status();
 }
-
-namespace {
-
-// Prints a result and appends it to the JSON under `key`, which is written after every one, so that
-// a run that is cut short leaves what it measured.
-template <typename Result>
-void keep(const Settings& s, Json& out, const char* key, const Result& r) {
-  fmt::print("{}\n", r.to_string());
-  std::fflush(stdout);
-  out[key].push_back(r.to_json());
-  if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
-}
-
-}  // namespace
 
 int run_fp8(const Settings& s) {
   GpuWorld world({.size = 1});
-  Json out = machine(world, s);
-  fmt::print("{}\n{}\n", out["machine"].get<std::string>(), out["cublaslt"].get<std::string>());
+  Report report(world, s, {"cublaslt"});
   Fp8Options options = fp8_options(s, world.device(0).properties().num_sms);
   compile_ahead(fp8_programs(options));
-  int failed = 0;
-  compare_fp8(world, options, [&](const Fp8Result& r) {
-    keep(s, out, "gemm_fp8", r);
-    failed += !r.error.empty();
-  });
-  fmt::print("gemm-fp8: {} failed (seed {})\n", failed, s.seed);
-  return failed == 0 ? 0 : 1;
+  compare_fp8(world, options, [&](const Fp8Result& r) { report.keep("gemm_fp8", r); });
+  return report.finish("gemm-fp8");
 }
 
 int run_loops(const Settings& s) {
   GpuWorld world({.size = 1});
-  Json out = machine(world, s);
-  fmt::print("{}\n", out["machine"].get<std::string>());
+  Report report(world, s);
   compile_ahead(loop_programs(world.device(0).properties().num_sms));
-  int failed = 0;
   measure_loops(world, {.only = s.only, .size = s.size, .samples = s.samples, .seed = s.seed},
-                [&](const LoopResult& r) {
-                  keep(s, out, "loops", r);
-                  failed += !r.error.empty();
-                });
-  fmt::print("loops: {} failed (seed {})\n", failed, s.seed);
-  return failed == 0 ? 0 : 1;
+                [&](const LoopResult& r) { report.keep("loops", r); });
+  return report.finish("loops");
 }
 
 int run_overlap(const Settings& s) {
   GpuWorld world({.size = s.world_size});
-  Json out = machine(world, s);
-  out["nccl"] = cuda::nccl_description();
-  fmt::print("{}\n{}\n{}\n", out["machine"].get<std::string>(), out["cublaslt"].get<std::string>(),
-             out["nccl"].get<std::string>());
-  std::fflush(stdout);
+  Report report(world, s, {"cublaslt", "nccl"});
   OverlapOptions options = overlap_options(s);
   compile_ahead(overlap_programs(s.world_size, world.device(0).properties().num_sms, options));
-  int failed = 0;
-  compare_overlap(world, options, [&](const OverlapResult& r) {
-    keep(s, out, "overlap", r);
-    failed += !r.error.empty();
-  });
-  fmt::print("overlap: {} failed (seed {})\n", failed, s.seed);
-  return failed == 0 ? 0 : 1;
+  compare_overlap(world, options, [&](const OverlapResult& r) { report.keep("overlap", r); });
+  return report.finish("overlap");
 }
 
 int run_sweep(const Settings& s) {
   GpuWorld world({.size = s.world_size});
-  Json out = machine(world, s);
-  out["nccl"] = cuda::nccl_description();
-  fmt::print("{}\n{}\n{}\n", out["machine"].get<std::string>(), out["cublaslt"].get<std::string>(),
-             out["nccl"].get<std::string>());
-  std::fflush(stdout);
+  Report report(world, s, {"cublaslt", "nccl"});
   SweepOptions options = sweep_options(s);
   compile_ahead(sweep_programs(s.world_size, world.device(0).properties().num_sms, options));
-  int failed = 0, fused = 0, all = 0;
+  int fused = 0, all = 0;
   sweep_rows(world, options, [&](const SweepResult& r) {
-    keep(s, out, "sweep", r);
-    failed += !r.error.empty();
+    report.keep("sweep", r);
     fused += r.error.empty() && r.winner == SweepResult::Winner::kFused;
     ++all;
   });
-  fmt::print("sweep: fused won {} of {}, {} failed (seed {})\n", fused, all, failed, s.seed);
-  return failed == 0 ? 0 : 1;
+  return report.finish("sweep", fmt::format("fused won {} of {}", fused, all));
 }
 
 int run_collectives(const Settings& s) {
   GpuWorld world({.size = s.world_size});
-  Json out = machine(world, s);
-  out["nccl"] = cuda::nccl_description();
-  fmt::print("{}\n{}\n", out["machine"].get<std::string>(), out["nccl"].get<std::string>());
-  std::fflush(stdout);
+  Report report(world, s, {"nccl"});
   CollectivesOptions options = collectives_options(s);
   compile_ahead(collectives_programs(s.world_size, options));
-  int failed = 0;
-  compare_collectives(world, options, [&](const CollectiveResult& r) {
-    keep(s, out, "collectives", r);
-    failed += !r.error.empty();
-  });
-  fmt::print("collectives: {} failed (seed {})\n", failed, s.seed);
-  return failed == 0 ? 0 : 1;
+  compare_collectives(world, options,
+                      [&](const CollectiveResult& r) { report.keep("collectives", r); });
+  return report.finish("collectives");
 }
 
 // The small cases, or with samples the large ones, each with every config.
 int run_attention_suite(const Settings& s, bool checks) {
   GpuWorld world({.size = 1});
   int num_sms = world.device(0).properties().num_sms;
-  Json out = machine(world, s);
+  Report report(world, s);
   std::vector<std::pair<AttentionShape, AttentionConfig>> runs;
   std::vector<LabelledProgram> programs;
   for (const AttentionShape& shape : checks ? attention_checks() : attention_suite()) {
@@ -282,68 +272,45 @@ int run_attention_suite(const Settings& s, bool checks) {
     programs.push_back({shape.label, attention(shape.desc, config)});
   }
   compile_ahead(programs);
-  int failed = 0;
   for (auto& [shape, config] : runs) {
-    AttentionResult r = run_attention(world, shape, config, checks ? 0 : s.samples, s.seed);
-    fmt::print("{}\n", r.to_string());
-    std::fflush(stdout);
-    failed += !r.error.empty();
-    out["attention"].push_back(r.to_json());
-    if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
+    report.keep("attention", run_attention(world, shape, config, checks ? 0 : s.samples, s.seed));
   }
-  fmt::print("attention: {} runs, {} failed\n", runs.size(), failed);
-  return failed == 0 ? 0 : 1;
+  return report.finish("attention", fmt::format("{} runs", runs.size()));
 }
 
 int run_attention_ranks(const Settings& s) {
-  Json out;
-  {
-    GpuWorld world({.size = 1});
-    out = machine(world, s);
-  }
-  fmt::print("{}\n", out["machine"].get<std::string>());
-  int failed = 0;
+  Report report(GpuWorld({.size = 1}), s);  // the measurements make worlds of their own
   measure_attention_ranks(
       {.world_size = s.world_size, .only = s.only, .samples = s.samples, .seed = s.seed},
-      [&](const AttentionRanksResult& r) {
-        keep(s, out, "attention_ranks", r);
-        failed += !r.error.empty();
-      });
-  fmt::print("attention-ranks: {} failed (seed {})\n", failed, s.seed);
-  return failed == 0 ? 0 : 1;
+      [&](const AttentionRanksResult& r) { report.keep("attention_ranks", r); });
+  return report.finish("attention-ranks");
 }
 
 int run_watchdog(const Settings& s) {
   GpuWorld world({.size = s.world_size});
-  Json out = machine(world, s);
+  Report report(world, s);
   measure_watchdog(world, {.only = s.only, .samples = s.samples, .seed = s.seed},
-                   [&](const WatchdogResult& r) { keep(s, out, "watchdog", r); });
+                   [&](const WatchdogResult& r) { report.keep("watchdog", r); });
   return 0;
 }
 
 int run_graph_fetch(const Settings& s) {
   GpuWorld world({.size = 2, .timeout = std::chrono::milliseconds(500)});
-  Json out = machine(world, s);
+  Report report(world, s);
   const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  out["connections"] = connections == nullptr ? "default" : connections;
-  fmt::print("{}, CUDA_DEVICE_MAX_CONNECTIONS {}\n", out["machine"].get<std::string>(),
-             out["connections"].get<std::string>());
+  report.json()["connections"] = connections == nullptr ? "default" : connections;
+  fmt::print("CUDA_DEVICE_MAX_CONNECTIONS {}\n", report.json()["connections"].get<std::string>());
   try_graph_fetch(world, {.only = s.only},
-                  [&](const GraphFetchResult& r) { keep(s, out, "graph_fetch", r); });
+                  [&](const GraphFetchResult& r) { report.keep("graph_fetch", r); });
   return 0;
 }
 
 int run_startup(const Settings& s) {
   GpuWorld world({.size = s.world_size});
-  Json out = machine(world, s);
-  fmt::print("{}\n", out["machine"].get<std::string>());
-  int failed = 0;
-  measure_startup(world, {.only = s.only, .seed = s.seed}, [&](const StartupResult& r) {
-    keep(s, out, "startup", r);
-    failed += !r.error.empty();
-  });
-  fmt::print("startup: {} failed (seed {})\n", failed, s.seed);
-  return failed == 0 ? 0 : 1;
+  Report report(world, s);
+  measure_startup(world, {.only = s.only, .seed = s.seed},
+                  [&](const StartupResult& r) { report.keep("startup", r); });
+  return report.finish("startup");
 }
 
 namespace {
@@ -376,24 +343,25 @@ int run_predict_points(const Settings& s) {
 }
 
 int run_points(const Settings& s) {
-  Json file = read_json_file(s.file), out;
+  Json file = read_json_file(s.file);
+  std::optional<Report> report;
   std::vector<Point> all;
   for (int ranks : s.world_size == 1 ? std::vector{1} : std::vector{1, s.world_size}) {
     std::vector<Point> points = read_points(file, s.file, ranks);
     GpuWorld world({.size = ranks});
-    if (out.is_null()) out = machine(world, s);
+    if (!report) report.emplace(world, s);
     measure_points(world, points, {.only = s.only, .samples = s.samples, .seed = s.seed},
-                   [&](const Point& p) { keep(s, out, "points", p); });
+                   [&](const Point& p) { report->keep("points", p); });
     all.insert(all.end(), points.begin(), points.end());
   }
   std::string text = "predicted before:\n" + summary(all);
   if (!s.calibrated.empty()) {
     predict_again(all, predict::find_machine(s.calibrated));
     text += "predicted with " + s.calibrated + ":\n" + summary(all);
-    for (const Point& p : all) out["after"].push_back(p.to_json());
+    for (const Point& p : all) report->json()["after"].push_back(p.to_json());
   }
-  out["summary"] = text;
-  if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
+  report->json()["summary"] = text;
+  report->write();
   fmt::print("{}", text);
   return 0;
 }

@@ -10,16 +10,15 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <utility>
 
+#include "bench/gpu/overlap_shapes.h"
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
-#include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/gemm/gemm.h"
-#include "stretto/ops/gemm_ar/gemm_ar.h"
-#include "stretto/ops/gemm_rs/gemm_rs.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
 #include "stretto/ops/gpu_harness/random_fill.h"
 
@@ -83,7 +82,9 @@ struct Operator {
 
 std::vector<Operator> operators(int ranks) {
   std::vector<Operator> out;
-  auto add = [&](const char* op, const Program& program) { out.push_back({op, program}); };
+  auto add = [&](std::string op, Program program) {
+    out.push_back({std::move(op), std::move(program)});
+  };
   GemmDesc product{.world_size = ranks,
                    .m = kMaxRows,
                    .n = kHidden,
@@ -93,34 +94,17 @@ std::vector<Operator> operators(int ranks) {
                    .c_dtype = kDType};
   add("gemm", gemm(product, default_config(product, Target::kCuda)));
   if (ranks == 1) return out;
+  auto shape = [&](OverlapKind kind, std::int64_t n, std::int64_t k) {
+    return OverlapShape{.kind = kind, .rank = {.m = kMaxRows, .n = n, .k = k}, .world_size = ranks};
+  };
+  AgGemmDesc gathered = ag_gemm_desc(shape(OverlapKind::kAgGemm, 2 * kWide / ranks, kHidden));
   for (Gather gather : {Gather::kPull, Gather::kSend, Gather::kPush}) {
-    AgGemmDesc desc{.world_size = ranks,
-                    .m = kMaxRows,
-                    .n = 2 * kWide / ranks,
-                    .k = kHidden,
-                    .a_dtype = kDType,
-                    .b_dtype = kDType,
-                    .c_dtype = kDType};
-    add(gather == Gather::kPull   ? "ag_gemm pull"
-        : gather == Gather::kSend ? "ag_gemm send"
-                                  : "ag_gemm push",
-        ag_gemm(desc, default_config(desc, Target::kCuda, gather)));
+    add(fmt::format("ag_gemm {}", name(gather)),
+        ag_gemm(gathered, default_config(gathered, Target::kCuda, gather)));
   }
-  GemmRsDesc scattered{.world_size = ranks,
-                       .m = kMaxRows,
-                       .n = kHidden,
-                       .k = kWide / ranks,
-                       .a_dtype = kDType,
-                       .b_dtype = kDType,
-                       .out_dtype = kDType};
+  GemmRsDesc scattered = gemm_rs_desc(shape(OverlapKind::kGemmRs, kHidden, kWide / ranks));
   add("gemm_rs", gemm_rs(scattered, default_config(scattered, Target::kCuda)));
-  GemmArDesc reduced{.world_size = ranks,
-                     .m = kMaxRows,
-                     .n = kHidden,
-                     .k = kWide / ranks,
-                     .a_dtype = kDType,
-                     .b_dtype = kDType,
-                     .out_dtype = kDType};
+  GemmArDesc reduced = gemm_ar_desc(shape(OverlapKind::kGemmAr, kHidden, kWide / ranks));
   add("gemm_ar two-shot",
       gemm_ar(reduced, default_config(reduced, ReduceShots::kTwo, Target::kCuda)));
   CollectiveDesc sum{.dtype = kDType, .m = kMaxRows, .n = kHidden, .world_size = ranks};

@@ -72,38 +72,26 @@ void add(std::vector<OverlapCandidate>& out, const char* family, const Desc& des
 // The first configs of every way that the chooser knows. Engines that fetch are no way in graphs.
 std::vector<OverlapCandidate> few_rows(const OverlapShape& s, int sms) {
   std::vector<OverlapCandidate> out;
-  const GemmShape& g = s.rank;
-  if (s.kind == OverlapKind::kAgGemm) {
-    AgGemmDesc desc{.world_size = s.world_size,
-                    .m = g.m,
-                    .n = g.n,
-                    .k = g.k,
-                    .a_dtype = kDType,
-                    .b_dtype = kDType,
-                    .c_dtype = kDType};
-    for (Gather gather : {Gather::kPush, Gather::kSend}) {
-      add(out, name(gather), desc, gpu_configs(desc, gather, sms), ag_gemm);
+  switch (s.kind) {
+    case OverlapKind::kAgGemm: {
+      AgGemmDesc desc = ag_gemm_desc(s);
+      for (Gather gather : {Gather::kPush, Gather::kSend}) {
+        add(out, name(gather), desc, gpu_configs(desc, gather, sms), ag_gemm);
+      }
+      break;
     }
-  } else if (s.kind == OverlapKind::kGemmRs) {
-    GemmRsDesc desc{.world_size = s.world_size,
-                    .m = g.m,
-                    .n = g.n,
-                    .k = g.k,
-                    .a_dtype = kDType,
-                    .b_dtype = kDType,
-                    .out_dtype = kDType};
-    add(out, "epilogue", desc, gpu_configs(desc, Scatter::kEpilogue, sms), gemm_rs);
-    add(out, "copy", desc, gpu_configs(desc, Scatter::kCopyEngine, sms), gemm_rs);
-  } else {
-    GemmArDesc desc{.world_size = s.world_size,
-                    .m = g.m,
-                    .n = g.n,
-                    .k = g.k,
-                    .a_dtype = kDType,
-                    .b_dtype = kDType,
-                    .out_dtype = kDType};
-    add(out, "one", desc, gpu_configs(desc, ReduceShots::kOne, sms), gemm_ar);
-    add(out, "two", desc, gpu_configs(desc, ReduceShots::kTwo, sms), gemm_ar);
+    case OverlapKind::kGemmRs: {
+      GemmRsDesc desc = gemm_rs_desc(s);
+      add(out, "epilogue", desc, gpu_configs(desc, Scatter::kEpilogue, sms), gemm_rs);
+      add(out, "copy", desc, gpu_configs(desc, Scatter::kCopyEngine, sms), gemm_rs);
+      break;
+    }
+    case OverlapKind::kGemmAr: {
+      GemmArDesc desc = gemm_ar_desc(s);
+      add(out, "one", desc, gpu_configs(desc, ReduceShots::kOne, sms), gemm_ar);
+      add(out, "two", desc, gpu_configs(desc, ReduceShots::kTwo, sms), gemm_ar);
+      break;
+    }
   }
   return out;
 }
