@@ -446,9 +446,9 @@ class KernelWriter {
     });
   }
 
-  // An on_end that only waits needs no other block: the first does, once its role has ended. On an
-  // otherwise idle GPU, a count of all blocks costs the end of a launch some 2 us: a fence, an
-  // atomic addition and a load, each there and back to L2.
+  // An on_end that only waits needs no other block: the first does, once its role has ended. A
+  // count of all blocks is a fence, an atomic addition and a load, each there and back to L2: on
+  // H200s, 2026-11-22, decode_attention took 7.4 us with it and 6.0 without.
   std::string end_of_block_text() {
     return "  __syncthreads();\n" + edge(program_.on_end, "on_end", "blockIdx.x == 0") +
            fmt::format("  if (threadIdx.x == 0) count_relaxed_gpu({}, 1);\n", epoch_word());
