@@ -11,8 +11,8 @@ constexpr int kStages = 4;
 constexpr std::int64_t kRaster = 8;
 
 // A grid of [m, n] whose tiles are stored from an accumulator in float.
-TileSpace grid_of(ProgramBuilder& p, const TensorRef& c, std::int64_t cols = kCols) {
-  return p.grid(c, kRows, cols).raster(kRaster);
+TileSpace grid_of(ProgramBuilder& p, const TensorRef& c) {
+  return p.grid(c, kRows, kCols).raster(kRaster);
 }
 
 }  // namespace
@@ -62,9 +62,12 @@ Program gathered(const LoopShape& s, int workers) {
 }
 
 // c = sum over blocks of 128 along k of (a b') with a scale for each row and each column of the
-// block.
+// block. Beside the sum there are two products of its size, so tiles are small; pairs of blocks
+// share the columns' factor, since so small tiles need more bandwidth from L2 than there is.
 Program scaled(const LoopShape& s, int workers) {
   constexpr std::int64_t kBlock = 128, kScaledCols = 128;
+  constexpr int kPair = 2;
+  constexpr std::int64_t kScaledRows = kPair * kRows;
   std::int64_t blocks = ceil_div(s.k, kBlock);
   ProgramBuilder p("scaled", 1);
   Index m = p.extent("m", s.m);
@@ -73,16 +76,17 @@ Program scaled(const LoopShape& s, int workers) {
   auto scale_a = p.input("scale_a", DType::kF32, {m, blocks});    // [m, blocks]
   auto scale_b = p.input("scale_b", DType::kF32, {blocks, s.n});  // [blocks, n]
   auto c = p.output("c", DType::kBF16, {m, s.n});                 // [m, n]
-  auto sms = Resource::sms(workers).pipelined(3);
-  p.role("scale", sms, grid_of(p, c, kScaledCols), [&](const Tile& t) {
-    Value acc = p.zeros(DType::kF32, kRows, kScaledCols);
+  auto sms = Resource::sms((workers + 1) / kPair).pipelined(3).clustered(kPair);
+  auto tiles = p.grid(c, kScaledRows, kScaledCols).raster(kRaster);
+  p.role("scale", sms, tiles, [&](const Tile& t) {
+    Value acc = p.zeros(DType::kF32, kScaledRows, kScaledCols);
     p.loop(blocks, [&](const Index& i) {
-      DotScales scales = {p.load(scale_a.tile({t.row, i}, kRows, 1)),
+      DotScales scales = {p.load(scale_a.tile({t.row, i}, kScaledRows, 1)),
                           p.load(scale_b.tile({i, t.col}, 1, kScaledCols))};
-      acc = dot_scaled(acc, p.load(a.tile({t.row, i * kBlock}, kRows, kBlock)),
+      acc = dot_scaled(acc, p.load(a.tile({t.row, i * kBlock}, kScaledRows, kBlock)),
                        p.load(b.tile({t.col, i * kBlock}, kScaledCols, kBlock)).T(), scales);
     });
-    p.store(c.tile({t.row, t.col}, kRows, kScaledCols), cast(acc, DType::kBF16));
+    p.store(c.tile({t.row, t.col}, kScaledRows, kScaledCols), cast(acc, DType::kBF16));
   });
   return p.finish();
 }
