@@ -155,7 +155,7 @@ void GpuForwardStep::enqueue_inputs(int rank, const cuda::Stream& stream) const 
 
 void GpuForwardStep::set_extents(std::int64_t count, std::int64_t past) {
   for (std::size_t i = 0; i < args_.size(); ++i) {
-    args_[i].extents = launch_extents(plan_.launches[i].rows, count, past, shape_.world_size);
+    args_[i].extents = launch_extents(plan_.launches[i], count, past, shape_.world_size);
   }
 }
 

@@ -40,7 +40,7 @@ class CpuForwardStep : public ForwardStep {
     std::memcpy(tokens_, tokens.data(), tokens.size_bytes());
     for (std::size_t i = 0; i < args_.size(); ++i) {
       const PlanLaunch& l = plan_.launches[i];
-      args_[i].extents = launch_extents(l.rows, count, past, shape_.world_size);
+      args_[i].extents = launch_extents(l, count, past, shape_.world_size);
       instances_[l.program]->launch(args_[i]);
     }
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "stretto/model/transformer/moe_plan.h"
 #include "stretto/model/transformer/step_programs.h"
 #include "stretto/model/transformer/weights.h"
 
@@ -22,11 +23,6 @@ struct AttentionPart {
   bool one_launch = false;  // rotary embedding, cache write and attention in one program
   std::size_t rope = 0;
   std::map<std::int64_t, std::size_t> attention;  // by window
-};
-
-// The launches of a mixture of experts, shared by all layers that have one.
-struct MoePart {
-  std::size_t route = 0, up = 0, down = 0, combine = 0;
 };
 
 class Planner {
@@ -62,7 +58,7 @@ class Planner {
     add_buffer({.name = name, .dtype = s_.dtype, .rows = rows, .cols = cols, .symmetric = true});
   }
   void add(std::size_t program, Rows rows, std::vector<Binding> bindings) {
-    plan_.launches.push_back({program, rows, std::move(bindings)});
+    plan_.launches.push_back({program, rows, std::move(bindings), {}});
   }
 
   AttentionPart attention_part() {
@@ -128,80 +124,9 @@ class Planner {
                         [](const LayerConfig& layer) { return layer.moe; });
   }
 
-  MoePart moe_part(bool sequence_parallel) {
-    if (!c_.moe) return {};
-    std::int64_t top_k = c_.moe->experts_per_token, num_experts = c_.moe->num_experts;
-    std::int64_t ffn = expert_ffn_per_rank(c_, expert_split(c_, s_.world_size, s_.expert_groups));
-    std::int64_t rows = bound_ * top_k;
-    GroupedDesc down{.world_size = s_.world_size,
-                     .m = bound_,
-                     .rows_per_token = top_k,
-                     .num_experts = num_experts,
-                     .expert_groups = s_.expert_groups,
-                     .n = hidden_,
-                     .k = ffn,
-                     .a_dtype = s_.dtype,
-                     .b_dtype = s_.weight_dtype,
-                     .c_dtype = s_.dtype};
-    GroupedDesc up = down;
-    up.n = ffn;
-    up.k = hidden_;
-    up.gathered = up.swiglu = true;
-    local("expert_act", rows, ffn);
-    local("expert_out", rows, hidden_);
-    add_buffer({.name = "weights", .dtype = DType::kF32, .rows = bound_, .cols = top_k});
-    add_buffer({.name = "slots", .dtype = DType::kI32, .rows = bound_, .cols = top_k});
-    add_buffer({.name = "offsets", .dtype = DType::kI32, .rows = 1, .cols = num_experts + 1});
-    add_buffer({.name = "row_tokens", .dtype = DType::kI32, .rows = rows, .cols = 1});
-    RouteDesc route{.dtype = s_.dtype,
-                    .weight_dtype = s_.weight_dtype,
-                    .m = bound_,
-                    .hidden = hidden_,
-                    .num_experts = num_experts,
-                    .top_k = top_k,
-                    .normalize = c_.moe->normalize_weights,
-                    .world_size = s_.world_size};
-    CombineDesc combine{.dtype = s_.dtype,
-                        .m = bound_,
-                        .hidden = hidden_,
-                        .top_k = top_k,
-                        .num_experts = num_experts,
-                        .expert_groups = s_.expert_groups,
-                        .sequence_parallel = sequence_parallel,
-                        .world_size = s_.world_size};
-    return {.route = add_program(step_program(route, s_.target)),
-            .up = add_program(step_program(up, s_.target)),
-            .down = add_program(step_program(down, s_.target)),
-            .combine = add_program(step_program(combine, s_.target))};
-  }
-
-  // `tokens`: all of them, normalised; the result and x2, which is added to it, may be split by
-  // rows.
-  void add_moe(const MoePart& part, std::int64_t layer, const char* tokens) {
-    auto w = [layer](const char* name) { return layer_buffer(layer, name); };
-    add(part.route, Rows::kAll,
-        {{"x", tokens},
-         {"gate", w("router")},
-         {"weights", "weights"},
-         {"slots", "slots"},
-         {"offsets", "offsets"},
-         {"tokens", "row_tokens"}});
-    add(part.up, Rows::kAll,
-        {{"offsets", "offsets"},
-         {"tokens", "row_tokens"},
-         {"a", tokens},
-         {"b_gate", w("gate")},
-         {"b_up", w("up")},
-         {"c", "expert_act"}});
-    add(part.down, Rows::kAll,
-        {{"offsets", "offsets"}, {"a", "expert_act"}, {"b", w("down")}, {"c", "expert_out"}});
-    std::vector<Binding> combined = {{"y", "expert_out"},
-                                     {"slots", "slots"},
-                                     {"weights", "weights"},
-                                     {"residual", "x2"},
-                                     {"out", "x"}};
-    if (s_.expert_groups > 1) combined.push_back({"offsets", "offsets"});
-    add(part.combine, Rows::kAll, std::move(combined));
+  std::optional<MoePlan> moe_plan(bool sequence_parallel) {
+    if (!c_.moe) return std::nullopt;
+    return std::optional<MoePlan>(std::in_place, s_, sequence_parallel, plan_);
   }
 
   // A bias after a row-parallel GEMM is added once, to what the sum of the ranks is added to.
@@ -301,7 +226,7 @@ class Planner {
     const char* out = s_.world_size == 1 ? "c" : "out";
     std::size_t out_gemm = reduced_gemm(part.q_cols);
     std::size_t down_gemm = has_dense_layers() ? reduced_gemm(ffn_) : 0;
-    MoePart moe = moe_part(false);
+    std::optional<MoePlan> moe = moe_plan(false);
     std::size_t lookup = add_program(embedding_program(vocab_desc(bound_), s_.target));
 
     symmetric("x", bound_, hidden_);
@@ -320,7 +245,7 @@ class Planner {
           {{"a", "attended"}, {"b", w("out")}, {"residual", attention_sum}, {out, "x2"}});
       add(norm, Rows::kAll, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
       if (is_moe(i)) {
-        add_moe(moe, i, "normed");
+        moe->add(i, "normed");
         continue;
       }
       add(ffn, Rows::kAll, ffn_bindings(i));
@@ -365,7 +290,7 @@ class Planner {
     std::size_t out_gemm = add_program(step_program(rs, s_.target));
     rs.k = ffn_;
     std::size_t down_gemm = has_dense_layers() ? add_program(step_program(rs, s_.target)) : 0;
-    MoePart moe = moe_part(true);
+    std::optional<MoePlan> moe = moe_plan(true);
     VocabDesc embed = vocab_desc(bound_);
     embed.sequence_parallel = true;
     std::size_t lookup = add_program(embedding_program(embed, s_.target));
@@ -390,8 +315,9 @@ class Planner {
           {{"a", "attended"}, {"b", w("out")}, {"residual", attention_sum}, {"out", "x2"}});
       add(norm, Rows::kOwn, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
       if (is_moe(i)) {
-        add(gather, Rows::kAll, {{"in", "normed"}, {"out", "all_normed"}});
-        add_moe(moe, i, "all_normed");
+        bool own = moe->takes_own_rows();
+        if (!own) add(gather, Rows::kAll, {{"in", "normed"}, {"out", "all_normed"}});
+        moe->add(i, own ? "normed" : "all_normed");
         continue;
       }
       add(ffn, Rows::kAll, ffn_bindings(i));
@@ -452,9 +378,9 @@ std::vector<std::int64_t> step_bounds(Target target) {
   return {1, 16, 64, 256};
 }
 
-std::vector<std::int64_t> launch_extents(Rows rows, std::int64_t count, std::int64_t past,
-                                         int world_size) {
-  switch (rows) {
+std::vector<std::int64_t> launch_extents(const PlanLaunch& launch, std::int64_t count,
+                                         std::int64_t past, int world_size) {
+  switch (launch.rows) {
     case Rows::kAll:
       return {count};
     case Rows::kOwn:
@@ -463,6 +389,8 @@ std::vector<std::int64_t> launch_extents(Rows rows, std::int64_t count, std::int
       return {count, past};
     case Rows::kPast:
       return {past};
+    case Rows::kFixed:
+      return launch.fixed;
   }
   return {};
 }

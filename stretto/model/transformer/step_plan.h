@@ -49,6 +49,7 @@ enum class Rows : std::uint8_t {
   kOwn,         // extent: ceil(rows / P)
   kAllAndPast,  // extents: the step's rows, the tokens in the cache before it
   kPast,        // extents: the tokens in the cache before it
+  kFixed,       // extents: PlanLaunch::fixed
 };
 
 struct Binding {
@@ -60,6 +61,7 @@ struct PlanLaunch {
   std::size_t program = 0;
   Rows rows = Rows::kAll;
   std::vector<Binding> bindings;
+  std::vector<std::int64_t> fixed;  // of Rows::kFixed
 };
 
 struct StepPlan {
@@ -95,7 +97,7 @@ StepPlan plan_step(const ModelShape& shape, std::int64_t bound);
 std::vector<std::int64_t> step_bounds(Target target);
 
 // Run-time extents of a launch, as Program declares them.
-std::vector<std::int64_t> launch_extents(Rows rows, std::int64_t count, std::int64_t past,
-                                         int world_size);
+std::vector<std::int64_t> launch_extents(const PlanLaunch& launch, std::int64_t count,
+                                         std::int64_t past, int world_size);
 
 }  // namespace stretto

@@ -61,6 +61,18 @@ Program step_program(const CombineDesc& d, Target target) {
   return moe_combine(d, config_for(d, target));
 }
 
+Program dispatch_program(const EpDesc& d, Target target) {
+  return ep_dispatch(d, default_dispatch_config(d, target));
+}
+
+Program place_program(const EpDesc& d, Target target) {
+  return ep_place(d, default_place_config(d, target));
+}
+
+Program combine_program(const EpDesc& d, Target target) {
+  return ep_combine(d, default_combine_config(d, target));
+}
+
 Program add_row_program(const NormDesc& d, Target target) {
   return add_row(d, config_for(d, target));
 }

@@ -11,6 +11,9 @@
 #include "stretto/ops/gemm_rs/gemm_rs.h"
 #include "stretto/ops/greedy/greedy.h"
 #include "stretto/ops/moe/combine.h"
+#include "stretto/ops/moe/ep_combine.h"
+#include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/route.h"
 #include "stretto/ops/norm/norm.h"
@@ -26,6 +29,9 @@ Program step_program(const CollectiveDesc& desc, Target target);  // all_gather
 Program step_program(const RouteDesc& desc, Target target);
 Program step_program(const GroupedDesc& desc, Target target);
 Program step_program(const CombineDesc& desc, Target target);
+Program dispatch_program(const EpDesc& desc, Target target);
+Program place_program(const EpDesc& desc, Target target);
+Program combine_program(const EpDesc& desc, Target target);
 Program add_row_program(const NormDesc& desc, Target target);
 Program rope_program(const AttentionDesc& desc, Target target);
 Program attention_program(const AttentionDesc& desc, Target target);

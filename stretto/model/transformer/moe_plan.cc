@@ -1,0 +1,179 @@
+#include "stretto/model/transformer/moe_plan.h"
+
+#include "stretto/model/transformer/step_programs.h"
+#include "stretto/model/transformer/weights.h"
+
+namespace stretto {
+
+MoePlan::MoePlan(const ModelShape& shape, bool sequence_parallel, StepPlan& plan)
+    : s_(shape),
+      c_(*shape.config),
+      plan_(plan),
+      sequence_parallel_(sequence_parallel),
+      exchange_(sequence_parallel && shape.expert_groups > 1) {
+  exchange_ ? prepare_exchange() : prepare_sums();
+}
+
+void MoePlan::local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols,
+                    bool symmetric) {
+  plan_.buffers.push_back(
+      {.name = name, .dtype = dtype, .rows = rows, .cols = cols, .symmetric = symmetric});
+}
+
+std::size_t MoePlan::add_program(Program program) {
+  plan_.programs.push_back(std::move(program));
+  return plan_.programs.size() - 1;
+}
+
+void MoePlan::launch(std::size_t program, Rows rows, std::vector<Binding> bindings,
+                     std::vector<std::int64_t> fixed) {
+  plan_.launches.push_back({program, rows, std::move(bindings), std::move(fixed)});
+}
+
+GroupedDesc MoePlan::down_desc(std::int64_t m, std::int64_t num_experts, int groups) const {
+  ExpertSplit split = expert_split(c_, s_.world_size, s_.expert_groups);
+  return {.world_size = s_.world_size,
+          .m = m,
+          .rows_per_token = c_.moe->experts_per_token,
+          .num_experts = num_experts,
+          .expert_groups = groups,
+          .n = c_.hidden_size,
+          .k = expert_ffn_per_rank(c_, split),
+          .a_dtype = s_.dtype,
+          .b_dtype = s_.weight_dtype,
+          .c_dtype = s_.dtype};
+}
+
+void MoePlan::prepare_sums() {
+  std::int64_t top_k = c_.moe->experts_per_token, num_experts = c_.moe->num_experts;
+  std::int64_t bound = plan_.bound, rows = bound * top_k;
+  GroupedDesc down = down_desc(bound, num_experts, s_.expert_groups), up = down;
+  up.n = down.k;
+  up.k = down.n;
+  up.gathered = up.swiglu = true;
+  local("expert_act", s_.dtype, rows, down.k);
+  local("expert_out", s_.dtype, rows, c_.hidden_size);
+  local("weights", DType::kF32, bound, top_k);
+  local("slots", DType::kI32, bound, top_k);
+  local("offsets", DType::kI32, 1, num_experts + 1);
+  local("row_tokens", DType::kI32, rows, 1);
+  RouteDesc route{.dtype = s_.dtype,
+                  .weight_dtype = s_.weight_dtype,
+                  .m = bound,
+                  .hidden = c_.hidden_size,
+                  .num_experts = num_experts,
+                  .top_k = top_k,
+                  .normalize = c_.moe->normalize_weights,
+                  .world_size = s_.world_size};
+  CombineDesc combine{.dtype = s_.dtype,
+                      .m = bound,
+                      .hidden = c_.hidden_size,
+                      .top_k = top_k,
+                      .num_experts = num_experts,
+                      .expert_groups = s_.expert_groups,
+                      .sequence_parallel = sequence_parallel_,
+                      .world_size = s_.world_size};
+  route_ = add_program(step_program(route, s_.target));
+  up_ = add_program(step_program(up, s_.target));
+  down_ = add_program(step_program(down, s_.target));
+  combine_ = add_program(step_program(combine, s_.target));
+}
+
+void MoePlan::prepare_exchange() {
+  ep_ = {.dtype = s_.dtype,
+         .m = plan_.bound,
+         .hidden = c_.hidden_size,
+         .num_experts = c_.moe->num_experts,
+         .top_k = c_.moe->experts_per_token,
+         .world_size = s_.world_size,
+         .expert_groups = s_.expert_groups};
+  std::int64_t own = ep_.rows_per_rank(), received = ep_.received_rows(), top_k = ep_.top_k;
+  std::int64_t share = split_of(ep_).share();
+  GroupedDesc down = down_desc(received, share, 1);
+  down.spare_rows = true;
+  GroupedDesc up = down;
+  up.n = down.k;
+  up.k = down.n;
+  up.gathered = up.swiglu = true;
+  local("weights", DType::kF32, own, top_k, true);
+  local("experts", DType::kI32, own, top_k);
+  local("recv", s_.dtype, received, c_.hidden_size);
+  local("recv_experts", DType::kI32, received, top_k);
+  local("recv_weights", DType::kF32, received, top_k);
+  local("recv_counts", DType::kI32, s_.world_size, 1);
+  local("positions", DType::kI32, own, s_.world_size);
+  local("slots", DType::kI32, received, top_k);
+  local("offsets", DType::kI32, 1, share + 2);
+  local("row_tokens", DType::kI32, received * top_k, 1);
+  local("expert_act", s_.dtype, received * top_k, down.k);
+  local("expert_out", s_.dtype, received * top_k, c_.hidden_size);
+  RouteDesc route{.dtype = s_.dtype,
+                  .weight_dtype = s_.weight_dtype,
+                  .m = own,
+                  .hidden = c_.hidden_size,
+                  .num_experts = ep_.num_experts,
+                  .top_k = top_k,
+                  .normalize = c_.moe->normalize_weights,
+                  .tables = false,
+                  .world_size = s_.world_size};
+  route_ = add_program(step_program(route, s_.target));
+  dispatch_ = add_program(dispatch_program(ep_, s_.target));
+  place_ = add_program(place_program(ep_, s_.target));
+  up_ = add_program(step_program(up, s_.target));
+  down_ = add_program(step_program(down, s_.target));
+  combine_ = add_program(combine_program(ep_, s_.target));
+}
+
+void MoePlan::add_products(std::int64_t layer, const char* tokens, Rows rows,
+                           const std::vector<std::int64_t>& fixed) {
+  auto w = [layer](const char* name) { return layer_buffer(layer, name); };
+  launch(up_, rows,
+         {{"offsets", "offsets"},
+          {"tokens", "row_tokens"},
+          {"a", tokens},
+          {"b_gate", w("gate")},
+          {"b_up", w("up")},
+          {"c", "expert_act"}},
+         fixed);
+  launch(down_, rows,
+         {{"offsets", "offsets"}, {"a", "expert_act"}, {"b", w("down")}, {"c", "expert_out"}},
+         fixed);
+}
+
+void MoePlan::add(std::int64_t layer, const char* tokens) {
+  std::vector<Binding> route = {
+      {"x", tokens}, {"gate", layer_buffer(layer, "router")}, {"weights", "weights"}};
+  std::vector<Binding> combined = {
+      {"y", "expert_out"}, {"slots", "slots"}, {"residual", "x2"}, {"out", "x"}};
+  if (exchange_) {
+    route.push_back({"experts", "experts"});
+    launch(route_, Rows::kOwn, std::move(route));
+    launch(dispatch_, Rows::kAll,
+           {{"x", tokens},
+            {"experts", "experts"},
+            {"weights", "weights"},
+            {"recv", "recv"},
+            {"recv_experts", "recv_experts"},
+            {"recv_weights", "recv_weights"},
+            {"counts", "recv_counts"},
+            {"positions", "positions"}});
+    launch(place_, Rows::kFixed,
+           {{"recv_experts", "recv_experts"},
+            {"slots", "slots"},
+            {"offsets", "offsets"},
+            {"tokens", "row_tokens"}});
+    add_products(layer, "recv", Rows::kFixed, {ep_.received_rows()});
+    combined.push_back({"recv_weights", "recv_weights"});
+    combined.push_back({"positions", "positions"});
+  } else {
+    route.insert(route.end(),
+                 {{"slots", "slots"}, {"offsets", "offsets"}, {"tokens", "row_tokens"}});
+    launch(route_, Rows::kAll, std::move(route));
+    add_products(layer, tokens, Rows::kAll, {});
+    combined.push_back({"weights", "weights"});
+    if (s_.expert_groups > 1) combined.push_back({"offsets", "offsets"});
+  }
+  launch(combine_, Rows::kAll, std::move(combined));
+}
+
+}  // namespace stretto

@@ -1,0 +1,48 @@
+// The launches of a mixture of experts within a step (step_plan.h), shared by all layers that have
+// one. Ranks that hold all tokens multiply those of their experts, and sums over the ranks bring
+// the results together. Where tokens are split over the ranks and whole experts too, each token
+// goes to the ranks that have its experts, and comes back as one row of each.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "stretto/model/transformer/step_plan.h"
+#include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/moe/grouped_gemm.h"
+
+namespace stretto {
+
+class MoePlan {
+ public:
+  // Adds programs and buffers to the plan; `shape` and `plan` must outlive it. Sequence-parallel: a
+  // rank has ceil(bound / P) rows of "x2" and "x", else all of them.
+  MoePlan(const ModelShape& shape, bool sequence_parallel, StepPlan& plan);
+
+  // Whether layers want the rank's own rows, else all of them.
+  bool takes_own_rows() const { return exchange_; }
+  // x = x2 + the layer's experts of `tokens`, normalised rows.
+  void add(std::int64_t layer, const char* tokens);
+
+ private:
+  void prepare_sums();
+  void prepare_exchange();
+  void local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols,
+             bool symmetric = false);
+  std::size_t add_program(Program program);
+  void launch(std::size_t program, Rows rows, std::vector<Binding> bindings,
+              std::vector<std::int64_t> fixed = {});
+  // Products of `m` tokens with `num_experts` experts of `groups`.
+  GroupedDesc down_desc(std::int64_t m, std::int64_t num_experts, int groups) const;
+  void add_products(std::int64_t layer, const char* tokens, Rows rows,
+                    const std::vector<std::int64_t>& fixed);
+
+  const ModelShape& s_;
+  const ModelConfig& c_;
+  StepPlan& plan_;
+  bool sequence_parallel_, exchange_;
+  EpDesc ep_;  // of the exchange
+  std::size_t route_ = 0, dispatch_ = 0, place_ = 0, up_ = 0, down_ = 0, combine_ = 0;
+};
+
+}  // namespace stretto
