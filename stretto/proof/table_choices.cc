@@ -34,8 +34,10 @@ std::vector<TableFact> TableChoices::facts(int choice) const {
   return out;
 }
 
+// Bounds differ from size to size; the widest hold at all of them.
 void TableChoices::bound(const TableFact& entry, std::int64_t lo, std::int64_t hi) {
-  bounds_[{entry.table, entry.entry}] = {lo, hi};
+  auto [it, is_new] = bounds_.try_emplace({entry.table, entry.entry}, lo, hi);
+  it->second = {std::min(it->second.first, lo), std::max(it->second.second, hi)};
 }
 
 std::vector<int> TableChoices::cases(int choice_idx, int fact_idx) {

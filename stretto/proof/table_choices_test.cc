@@ -289,6 +289,32 @@ TEST(TableChoices, TablesMayChangeFromLaunchToLaunch) {
   EXPECT_EQ(prove(push(false)).proved, holds_for_all(push(false)));
 }
 
+// A read that goes by no entry, after a wait by an entry that has more values at larger sizes: the
+// last of them is a channel that says nothing of the read.
+TEST(TableChoices, EveryValueOfTheLargestSizeIsACase) {
+  auto late = [](std::int64_t bound) {
+    ProgramBuilder p("late", kWorld);
+    Index m = p.extent("m", bound);
+    auto which = p.table("which", {1}, {ContractKind::kRange, 0, m});
+    auto in = p.input("in", DType::kF32, {1, kCols});
+    auto box = p.buffer("box", DType::kF32, {1, kCols});
+    auto out = p.output("out", DType::kF32, {1, kCols});
+    auto here = p.signal("here", 3);
+    p.role("fill", Resource::sms(1), p.range(1), [&](const Tile&) {
+      p.notify(here[2], p.rank());
+      p.store(box.tile({0, 0}, 1, kCols), p.load(in.tile({0, 0}, 1, kCols)));
+      p.loop(2, [&](const Index& c) { p.notify(here[c], p.rank()); });
+    });
+    p.role("use", Resource::sms(1), p.range(1), [&](const Tile&) {
+      p.wait(here[p.read(which, {0})]);
+      p.store(out.tile({0, 0}, 1, kCols), p.load(box.tile({0, 0}, 1, kCols)));
+    });
+    return run_pipeline(p.finish());
+  };
+  expect_proved_for_every_table(late(2));
+  EXPECT_FALSE(prove(late(3)).proved);
+}
+
 // --- agreement with all tables, of programs drawn by lot ---
 
 class RandomRouting {
