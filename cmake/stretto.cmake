@@ -17,13 +17,24 @@ endif()
 include_directories(${PROJECT_SOURCE_DIR})
 include(GNUInstallDirs)
 
-# stretto_installed(TARGET): a library of the package (cmake/package.cmake). What links it may be a shared object, such as
-# the Python extension.
+# stretto_compiled_quickly(TARGET): tests, whose work is done in the libraries that they call.
+function(stretto_compiled_quickly target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
+# stretto_position_independent(TARGET): what links the library may be a shared object, such as the Python extension.
+function(stretto_position_independent target)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE -fno-semantic-interposition)
+endfunction()
+
+include(cmake/precompiled.cmake)
+
+# stretto_installed(TARGET): a library of the package (cmake/package.cmake).
 function(stretto_installed target)
   get_target_property(type ${target} TYPE)
   if(NOT type STREQUAL "INTERFACE_LIBRARY")
-    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-    target_compile_options(${target} PRIVATE -fno-semantic-interposition)
+    stretto_position_independent(${target})
   endif()
   if(NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/stretto(/|$)")
     return()  # of an example
@@ -50,6 +61,9 @@ function(stretto_library name)
     add_library(stretto_${name} STATIC ${sources})
     target_link_libraries(stretto_${name} PUBLIC ${ARG_DEPS})
     stretto_installed(stretto_${name})
+    if(ARG_DEPS)
+      stretto_precompiled(stretto_${name} libraries)
+    endif()
   else()
     add_library(stretto_${name} INTERFACE)
     target_link_libraries(stretto_${name} INTERFACE ${ARG_DEPS})
@@ -62,6 +76,8 @@ function(stretto_library name)
   if(tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE ${self} ${ARG_TEST_DEPS} GTest::gtest GTest::gtest_main)
+    stretto_compiled_quickly(${name}_test)
+    stretto_precompiled(${name}_test tests)
     add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   endif()
   foreach(bench ${benches})

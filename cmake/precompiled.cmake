@@ -1,0 +1,37 @@
+# Headers of the standard library and of other projects, read once per build instead of once per file. Every file still
+# includes what it uses, and builds through a launcher such as ccache, which knows objects by their whole text, go without.
+
+if(CMAKE_CXX_COMPILER_LAUNCHER OR STRETTO_LIBRARIES_ONLY)
+  set(precompile OFF)
+else()
+  set(precompile ON)
+endif()
+option(STRETTO_PRECOMPILE "precompile the headers of other projects" ${precompile})
+
+# stretto_precompiled_set(NAME HEADERS header... LINKS library...): one set, for targets with the same flags.
+function(stretto_precompiled_set name)
+  cmake_parse_arguments(ARG "" "" "HEADERS;LINKS" ${ARGN})
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled/${name}.cc CONTENT "")
+  add_library(precompiled_${name} OBJECT ${CMAKE_BINARY_DIR}/precompiled/${name}.cc)
+  target_link_libraries(precompiled_${name} PRIVATE fmt::fmt spdlog::spdlog ${ARG_LINKS})
+  target_precompile_headers(precompiled_${name} PRIVATE ${ARG_HEADERS})
+endfunction()
+
+# stretto_precompiled(TARGET NAME): the target's files begin with that set.
+function(stretto_precompiled target name)
+  if(STRETTO_PRECOMPILE)
+    target_precompile_headers(${target} REUSE_FROM precompiled_${name})
+  endif()
+endfunction()
+
+if(STRETTO_PRECOMPILE)
+  set(usual <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstring> <filesystem> <functional> <limits> <map>
+    <memory> <mutex> <numeric> <optional> <random> <set> <span> <string> <string_view> <thread> <unordered_map> <utility>
+    <vector> <fmt/format.h>)
+  stretto_precompiled_set(libraries HEADERS ${usual})
+  stretto_position_independent(precompiled_libraries)
+  stretto_precompiled_set(tests HEADERS ${usual} <gtest/gtest.h> LINKS GTest::gtest)
+  stretto_compiled_quickly(precompiled_tests)
+  stretto_precompiled_set(commands HEADERS ${usual} <CLI/CLI.hpp> <nlohmann/json.hpp>
+    LINKS CLI11::CLI11 nlohmann_json::nlohmann_json)
+endif()
