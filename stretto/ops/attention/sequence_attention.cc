@@ -12,45 +12,46 @@ namespace {
 
 // Keys and values of all ranks but the own ones, chunk by chunk.
 struct Gathered {
-  TensorRef k, v;     // [2 P c, num_kv_heads * head_dim]
+  TensorRef k, v;     // [2 P c, num_kv_heads * head_dim], symmetric
   SignalRef arrived;  // by chunk: copies that lie there
 };
 
-// Queue q has the peers q + 1, q + 1 + Q, ... after this rank.
-void gather(ProgramBuilder& p, const SequenceAttentionConfig& cfg, const SequenceTiles& tiles,
-            const Gathered& g) {
-  SignalRef ready = p.signal("ready"), done = p.signal("done");
-  std::int64_t world = p.world_size(), peers = world - 1, copies = tiles.num_copies();
-  std::int64_t queues = std::min<std::int64_t>(cfg.num_queues, peers);
-  p.on_start(
-      [&] { p.loop(peers, [&](const Index& i) { p.notify(ready, (p.rank() + 1 + i) % world); }); });
-  p.role("gather", Resource::copy_engine(static_cast<int>(queues)),
-         p.range(ceil_div(peers, queues) * 2 * copies * queues), [&](const Tile& t) {
-           Index copy = p.let("copy", t.index / queues % copies);
-           Index half = p.let("half", t.index / (queues * copies) % 2);
-           Index offset =
-               p.let("offset", t.index / (queues * copies * 2) * queues + t.index % queues);
-           Index owner = p.let("owner", (p.rank() + 1 + offset) % world);
-           Index chunk = p.let("chunk", tiles.zigzag().chunk_of(owner, half));
+// Every rank sends its rows, first to the rank that needs them next, which is the one before it.
+// Sent, since engines that fetch take half a millisecond longer among four H200s (2026-11-22,
+// gpu_bench overlap and attention-ranks).
+void send(ProgramBuilder& p, const SequenceAttentionConfig& cfg, const SequenceTiles& tiles,
+          const Gathered& g) {
+  SignalRef ready = p.signal("ready");  // a rank's `full` may be written
+  std::int64_t world = p.world_size(), per_peer = 2 * tiles.num_copies();
+  p.on_start([&] {
+    p.loop(world - 1, [&](const Index& i) { p.notify(ready, (p.rank() + 1 + i) % world); });
+  });
+  p.role("send", Resource::copy_engine(cfg.num_queues), p.range((world - 1) * per_peer),
+         [&](const Tile& t) {
+           Index peer = p.let("peer", (p.rank() + world - 1 - t.index / per_peer) % world);
+           Index half = p.let("half", t.index % per_peer / tiles.num_copies());
+           Index copy = p.let("copy", t.index % tiles.num_copies());
+           Index chunk = p.let("chunk", tiles.zigzag().chunk_of(p.rank(), half));
            const Index& rows = tiles.zigzag().chunk_rows();
            Index first = copy * cfg.comm_rows, end = tiles.zigzag().num_tokens(chunk);
-           auto fetch = [&](const TensorRef& from, const TensorRef& to) {
+           auto put = [&](const TensorRef& to, const TensorRef& from) {
              auto part = [&](const TensorRef& tensor, const Index& row) {
                return tensor.tile({row + first, 0}, cfg.comm_rows, tiles.kv_cols())
                    .until_row(row + end);
              };
-             p.rank_copy_data(part(from, half * rows).on(owner), part(to, chunk * rows));
+             p.put(part(to, chunk * rows).on(peer), part(from, half * rows));
            };
-           p.when(offset < peers, [&] {
-             p.wait(ready, owner);
-             fetch(tiles.k(), g.k);
-             fetch(tiles.v(), g.v);
-             p.notify(g.arrived[chunk], p.rank());
-             p.when(half * copies + copy == 2 * copies - 1, [&] { p.notify(done, owner); });
-           });
+           p.wait(ready, peer);
+           put(g.k, tiles.k());
+           put(g.v, tiles.v());
+           p.notify(g.arrived[chunk], peer);
          });
-  p.on_end([&] {  // the caller may overwrite its rows once every rank has read them
-    p.loop(peers, [&](const Index& i) { p.wait(done, (p.rank() + 1 + i) % world); });
+  // What no row of this rank sees arrives, too, and must not do so in a later launch.
+  p.on_end([&] {
+    p.loop(2, 2 * world, [&](const Index& i) {
+      Index chunk = tiles.zigzag().chunk_of((p.rank() + i / 2) % world, i % 2);
+      p.wait(g.arrived[chunk], tiles.num_copies());
+    });
   });
 }
 
@@ -64,10 +65,11 @@ Program sequence_attention(const SequenceAttentionDesc& d, const SequenceAttenti
   bool alone = d.world_size == 1;
   if (!alone) {
     Index rows = zigzag.chunk_rows() * (2 * d.world_size);
-    g.k = p.buffer("k_full", d.dtype, {rows, tiles.kv_cols()});
-    g.v = p.buffer("v_full", d.dtype, {rows, tiles.kv_cols()});
+    BufferOptions symmetric{.space = Space::kSymmetric};
+    g.k = p.buffer("k_full", d.dtype, {rows, tiles.kv_cols()}, symmetric);
+    g.v = p.buffer("v_full", d.dtype, {rows, tiles.kv_cols()}, symmetric);
     g.arrived = p.signal("arrived", std::int64_t{2} * d.world_size);
-    gather(p, cfg, tiles, g);
+    send(p, cfg, tiles, g);
   }
   p.role(
       "attend", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages),
@@ -117,7 +119,6 @@ SequenceAttentionConfig default_config(const SequenceAttentionDesc& d, Target ta
   // A copy costs a few calls of the host, so there are few.
   std::int64_t cols = d.num_kv_heads * d.head_dim;
   c.comm_rows = std::min(chunk, std::max<std::int64_t>((std::int64_t{1} << 24) / cols, 1));
-  c.num_queues = std::clamp(d.world_size - 1, 1, 3);
   c.num_workers = gpu_workers(ceil_div(chunk, c.tile_rows) * 2 * d.num_heads);
   return c;
 }

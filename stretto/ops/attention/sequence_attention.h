@@ -34,7 +34,7 @@ struct SequenceAttentionConfig {
   std::int64_t tile_kv = 64;    // keys and values per step
   std::int64_t comm_rows = 64;  // tokens of one copy
   int num_workers = 1;
-  int num_queues = 1;  // copy queues that gather, at most one per peer; the ring has one
+  int num_queues = 1;  // copy queues that send; the ring has one
   int num_stages = 0;  // blocks of keys and of values loaded ahead; 0: none
   int head_group = 0;  // heads whose tiles are worked on together, divides num_heads; 0: all
 };
@@ -43,10 +43,11 @@ std::string to_string(const SequenceAttentionDesc& desc);
 SequenceAttentionConfig default_config(const SequenceAttentionDesc& desc, Target target);
 SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& desc, Target target);
 
-// Extent m. Inputs q [2c, num_heads * head_dim]; k, v [2c, num_kv_heads * head_dim], symmetric ->
-// out [2c, num_heads * head_dim]; with lse also lse [num_heads, 2c] f32. Copy engines fetch the
-// peers' keys and values, those of the next rank first. UserError naming the field of a bad desc or
-// config. After Megatron's context parallelism (all-gathered keys and values).
+// Extent m. Inputs q [2c, num_heads * head_dim]; k, v [2c, num_kv_heads * head_dim] -> out
+// [2c, num_heads * head_dim]; with lse also lse [num_heads, 2c] f32. Copy engines send the own keys
+// and values to every rank, first to the one before this, which needs them next. UserError naming
+// the field of a bad desc or config. After Megatron's context parallelism (all-gathered keys and
+// values).
 Program sequence_attention(const SequenceAttentionDesc& desc,
                            const SequenceAttentionConfig& config);
 // The same tensors. Keys and values travel P - 1 steps around the ring through two slots of every

@@ -156,7 +156,7 @@ OperatorInfo info(const char* name, const char* summary, Make make, Default defa
 OperatorInfo sequence_attention_info() {
   return info("sequence_attention",
               "causal GQA attention of m tokens spread over the ranks, n heads of size k; copy "
-              "engines gather keys and values",
+              "engines send keys and values",
               sequence_attention, default_config);
 }
 

@@ -60,8 +60,8 @@ SequenceTiles::SequenceTiles(ProgramBuilder& p, const char* op, const SequenceAt
       num_copies_(ceil_div(zigzag_.most_chunk_rows(), cfg.comm_rows)) {
   Index rows = zigzag_.chunk_rows() * 2;
   q_ = p.input("q", d.dtype, {rows, d.num_heads * d.head_dim});
-  k_ = p.input("k", d.dtype, {rows, kv_cols()}, Space::kSymmetric);
-  v_ = p.input("v", d.dtype, {rows, kv_cols()}, Space::kSymmetric);
+  k_ = p.input("k", d.dtype, {rows, kv_cols()});
+  v_ = p.input("v", d.dtype, {rows, kv_cols()});
   out_ = p.output("out", d.dtype, {rows, d.num_heads * d.head_dim});
   if (d.lse) lse_ = p.output("lse", DType::kF32, {d.num_heads, rows});
 }
