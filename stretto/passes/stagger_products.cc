@@ -262,10 +262,6 @@ class Staggerer {
     round.exprs = {0, rounds};
     round.bodies[0].clear();
     append_round(round.bodies[0], parts, loop, begin + Expr::var(loop.var) * num, num);
-    int issued = 0;
-    for (Op& op : round.bodies[0]) {
-      if (op.code == OpCode::kDotAsync) op.stage = issued++;
-    }
     out.push_back(std::move(round));
     Expr left = begin + rounds * num;
     if (!trips.is_const()) {

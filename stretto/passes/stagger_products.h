@@ -8,10 +8,8 @@
 // Two iterations are under way at a time, so the loop takes several in a round: registers that an
 // iteration writes before it reads them have a second set for every other one, while sums that pass
 // from one to the next stay where they are. What is left of the loop after whole rounds follows as
-// it was. The products of a round carry its iterations as stages, since the warpgroups of an agent
-// issue them in turn. It stands after split_agents, which made products asynchronous and keeps
-// those in flight that need no such registers, and after overlap_products, which has loops with two
-// products.
+// it was. It stands after split_agents, which made products asynchronous and keeps those in flight
+// that need no such registers, and after overlap_products, which has loops with two products.
 #pragma once
 
 #include "stretto/ir/program.h"
