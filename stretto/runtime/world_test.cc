@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <limits>
 #include <random>
 #include <stdexcept>
@@ -281,8 +284,18 @@ TEST(Faults, ARankThatNeitherWaitsNorReturnsIsLogged) {
 TEST(Faults, AMachineWithoutThreadsLeftIsAUserError) {
   if (kSanitized) GTEST_SKIP() << "sanitizers reserve more address space than the limit";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
+  // Three stacks fit and half of one is left, so that only threads are short of memory.
   auto starve = [] {
-    rlimit limit{.rlim_cur = rlim_t{200} << 20, .rlim_max = RLIM_INFINITY};
+    constexpr std::size_t kStack = std::size_t{64} << 20;
+    mallopt(M_ARENA_MAX, 1);  // one for each thread would take as much
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, kStack);
+    pthread_setattr_default_np(&attributes);
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    auto used = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    rlimit limit{.rlim_cur = used + kStack * 7 / 2, .rlim_max = RLIM_INFINITY};
     setrlimit(RLIMIT_AS, &limit);
     World world({.size = 64, .timeout = kNever});
     try {
