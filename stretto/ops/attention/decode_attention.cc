@@ -1,13 +1,11 @@
 #include "stretto/ops/attention/decode_attention.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numbers>
 #include <numeric>
 
-#include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/online_softmax.h"
 
 namespace stretto {
@@ -20,10 +18,7 @@ std::int64_t heads_of_a_tile(const AttentionDesc& d) {
 }
 
 void check(const AttentionDesc& d, const DecodeAttentionConfig& c) {
-  auto need = [](bool ok, const char* field, std::int64_t value, const char* what) {
-    if (!ok)
-      throw UserError(fmt::format("decode_attention: {} is {}, need {}", field, value, what));
-  };
+  FieldCheck need{"decode_attention"};
   need(d.m == 1, "m", d.m, "1");
   need(d.causal, "causal", 0, "true");
   need(d.max_tokens >= 1, "max_tokens", d.max_tokens, "at least 1");

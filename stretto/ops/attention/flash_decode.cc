@@ -7,15 +7,14 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/online_softmax.h"
 
 namespace stretto {
 namespace {
 
 void check(const FlashDecodeDesc& d, const FlashDecodeConfig& c) {
-  auto need = [](bool ok, const char* field, std::int64_t value, const char* what) {
-    if (!ok) throw UserError(fmt::format("flash_decode: {} is {}, need {}", field, value, what));
-  };
+  FieldCheck need{"flash_decode"};
   need(d.m >= 1, "m", d.m, "at least 1");
   need(d.max_tokens >= 1, "max_tokens", d.max_tokens, "at least 1");
   need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");

@@ -1,18 +1,14 @@
 #include "stretto/ops/attention/sequence_tiles.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 
-#include "stretto/base/errors.h"
+#include "stretto/ops/attention/field_check.h"
 
 namespace stretto {
 namespace {
 
 void check(const char* op, const SequenceAttentionDesc& d, const SequenceAttentionConfig& c) {
-  auto need = [&](bool ok, const char* field, std::int64_t value, const char* what) {
-    if (!ok) throw UserError(fmt::format("{}: {} is {}, need {}", op, field, value, what));
-  };
+  FieldCheck need{op};
   need(d.m >= 1, "m", d.m, "at least 1");
   need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");
   need(d.num_heads >= 1 && d.num_heads % d.num_kv_heads == 0, "num_heads", d.num_heads,

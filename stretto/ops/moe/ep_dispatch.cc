@@ -7,6 +7,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/moe/placing.h"
 
 namespace stretto {
 namespace {
@@ -23,7 +24,6 @@ void check(const EpDesc& d, const DispatchConfig& c) {
                               {"num_workers", c.num_workers}});
   check_dtype("ep_dispatch", "dtype", d.dtype);
   check_split("ep_dispatch", split_of(d));
-  constexpr std::int64_t kMostRows = std::int64_t{1} << 24;  // counted exactly in f32
   if (d.rows_per_rank() > kMostRows) {
     throw UserError(fmt::format("ep_dispatch: m is {}, at most {} on each of {} ranks", d.m,
                                 kMostRows, d.world_size));

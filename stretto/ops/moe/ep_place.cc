@@ -20,7 +20,6 @@ void check(const EpDesc& d, const PlaceConfig& c) {
                            {"tile_slots", c.tile_slots},
                            {"num_workers", c.num_workers}});
   check_split("ep_place", split_of(d));
-  constexpr std::int64_t kMostRows = std::int64_t{1} << 24;  // counted exactly in f32
   if (d.received_rows() > kMostRows / d.top_k) {
     throw UserError(fmt::format("ep_place: m is {} with {} experts each, at most {} rows", d.m,
                                 d.top_k, kMostRows));

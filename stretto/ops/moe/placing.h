@@ -9,6 +9,9 @@
 
 namespace stretto {
 
+// Rows are counted in f32, exactly up to here.
+inline constexpr std::int64_t kMostRows = std::int64_t{1} << 24;
+
 struct Placing {
   Index tokens;                  // how many there are
   std::int64_t top_k = 1;        // experts of a token

@@ -31,7 +31,6 @@ void check(const RouteDesc& d, const RouteConfig& c) {
   if (d.top_k > d.num_experts) {
     throw UserError(fmt::format("moe_route: top_k is {}, of {} experts", d.top_k, d.num_experts));
   }
-  constexpr std::int64_t kMostRows = std::int64_t{1} << 24;  // counted exactly in f32
   if (d.m > kMostRows / d.top_k) {
     throw UserError(fmt::format("moe_route: m is {} with {} experts each, at most {} rows", d.m,
                                 d.top_k, kMostRows));
