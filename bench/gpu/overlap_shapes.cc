@@ -18,7 +18,7 @@ struct Loop {
   int stages;
 };
 constexpr Loop kWide{{128, 256, 64}, 4}, kMiddle{{128, 192, 64}, 4}, kNarrow{{128, 128, 64}, 6},
-    kSmall{{64, 64, 64}, 8}, kFlat{{64, 128, 64}, 6};
+    kOddWide{{128, 224, 64}, 4}, kSmall{{64, 64, 64}, 8}, kFlat{{64, 128, 64}, 6};
 
 // At most 1 / channels of a run of rows, and no more channels than blocks of rows.
 std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t at_most) {
@@ -54,7 +54,10 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
       {kWide, Gather::kSend, 1, 1024, 4},   {kWide, Gather::kPull, 2, 1024, 4},
       {kMiddle, Gather::kPull, 1, 1024, 4}, {kWide, Gather::kPush, 4, 128, 8},
       {kWide, Gather::kSend, 1, 512, 8},    {kMiddle, Gather::kSend, 1, 1024, 4},
-      {kNarrow, Gather::kPull, 1, 1024, 4},
+      {kNarrow, Gather::kPull, 1, 1024, 4}, {kOddWide, Gather::kSend, 1, 1024, 4},
+      {kNarrow, Gather::kSend, 1, 1024, 4}, {kWide, Gather::kSend, 1, 2048, 2},
+      {kWide, Gather::kSend, 3, 1024, 4},   {kOddWide, Gather::kSend, 3, 128, 8},
+      {kNarrow, Gather::kPush, 4, 64, 8},
   };
   std::int64_t run_rows = s.rank.m / s.world_size;
   for (const Choice& c : kChoices) {
@@ -82,10 +85,22 @@ struct ScatterChoice {
   int num_slots() const { return scatter == Scatter::kEpilogue ? 2 : 1; }
 };
 constexpr ScatterChoice kScatters[] = {
-    {kWide, Scatter::kCopyEngine, 0, 1, 4},   {kWide, Scatter::kEpilogue, 0, 1, 32},
-    {kWide, Scatter::kCopyEngine, 0, 1, 16},  {kMiddle, Scatter::kEpilogue, 0, 1, 32},
-    {kMiddle, Scatter::kCopyEngine, 0, 1, 8}, {kNarrow, Scatter::kEpilogue, 0, 1, 32},
-    {kWide, Scatter::kCopyEngine, 0, 1, 8},   {kNarrow, Scatter::kCopyEngine, 0, 1, 8},
+    {kWide, Scatter::kCopyEngine, 0, 1, 4},
+    {kWide, Scatter::kEpilogue, 0, 1, 32},
+    {kWide, Scatter::kCopyEngine, 0, 1, 16},
+    {kMiddle, Scatter::kEpilogue, 0, 1, 32},
+    {kMiddle, Scatter::kCopyEngine, 0, 1, 8},
+    {kNarrow, Scatter::kEpilogue, 0, 1, 32},
+    {kWide, Scatter::kCopyEngine, 0, 1, 8},
+    {kNarrow, Scatter::kCopyEngine, 0, 1, 8},
+    // A piece costs an engine some 9 us beside its bytes on four H200s (decision 0009's table): few
+    // large ones, or queues that take turns at the waiting.
+    {kWide, Scatter::kCopyEngine, 0, 1, 2},
+    {kWide, Scatter::kCopyEngine, 0, 3, 4},
+    {kWide, Scatter::kCopyEngine, 0, 2, 2},
+    {kWide, Scatter::kCopyEngine, 0, 1, 1},
+    {kNarrow, Scatter::kCopyEngine, 0, 3, 2},
+    {kNarrow, Scatter::kCopyEngine, 0, 1, 1},
 };
 
 void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
