@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include <algorithm>
+
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
 
@@ -197,14 +199,17 @@ void AgentWriter::declare_values() {
 void AgentWriter::block(const Block& ops) {
   for (std::size_t i = 0; i < ops.size(); ++i) {
     position_ = {&ops, i};
-    if (&ops[i] == turn_begin_) line("take_turn(team);");
+    auto issues = [&](std::size_t at) {
+      return at < ops.size() && ops[at].code == OpCode::kDotAsync && &ops == turns_in_;
+    };
+    if (issues(i) && !issues(i - 1)) line("take_turn(team);");
     if (loads_into_binary(ops, i)) {
       load_into_binary(ops[i], ops[i + 2]);
       i += 2;
       continue;
     }
     emit(ops[i]);
-    if (&ops[i] == turn_end_) line("pass_turn<{}>(team);", values_.warpgroups());
+    if (issues(i) && !issues(i + 1)) line("pass_turn<{}>(team);", values_.warpgroups());
   }
 }
 
@@ -256,19 +261,16 @@ void AgentWriter::emit(const Op& op) {
   }
 }
 
-// The warpgroups of an agent issue the two products of an iteration in turn, so that one computes
-// while another multiplies.
+// The warpgroups of an agent issue the products of a software pipeline in turn, one or several that
+// follow each other, so that one computes while another multiplies. The tensor core takes no more
+// than it is about to work on: without turns, all issue at once and then all compute.
 void AgentWriter::find_turns(const Block& body) {
-  turn_begin_ = turn_end_ = nullptr;
+  turns_in_ = nullptr;
   if (values_.warpgroups() < 2) return;
-  bool staged = false;
-  for (const Op& op : body) {
-    if (op.code != OpCode::kDotAsync) continue;
-    staged |= op.stage != 0;
-    if (turn_begin_ == nullptr) turn_begin_ = &op;
-    turn_end_ = &op;
-  }
-  if (!staged) turn_begin_ = turn_end_ = nullptr;
+  bool staged = std::any_of(body.begin(), body.end(), [](const Op& op) {
+    return op.code == OpCode::kDotAsync && op.stage != 0;
+  });
+  if (staged) turns_in_ = &body;
 }
 
 // The first turn of all is the first warpgroup's.
@@ -285,7 +287,7 @@ bool AgentWriter::takes_turns(const Block& ops) {
     }
     if (op.code != OpCode::kLoop) continue;
     find_turns(op.bodies[0]);
-    if (turn_begin_ != nullptr || staggered(op)) return true;
+    if (turns_in_ != nullptr || staggered(op)) return true;
   }
   return false;
 }
@@ -319,7 +321,7 @@ void AgentWriter::loop(const Op& op) {
   if (in_stagger) line("if ({} == alone_{}) take_turn(team);", var, var);
   find_turns(op.bodies[0]);
   block(op.bodies[0]);
-  turn_begin_ = turn_end_ = nullptr;
+  turns_in_ = nullptr;
   --depth_;
   line("}}");
   if (!in_stagger) return;

@@ -154,8 +154,7 @@ class AgentWriter {
   bool issuing_ = false;  // writing what one thread does beside the others, which fill slots
   bool ahead_ = false;    // writing the loads that come before the wait for the launch before
   std::map<int, int> slot_pipe_;    // by the register that a kPipeGet wrote
-  const Op* turn_begin_ = nullptr;  // of the loop that is being written
-  const Op* turn_end_ = nullptr;
+  const Block* turns_in_ = nullptr;  // body of the loop that is being written
   std::vector<int> in_flight_;  // accumulators of products under way, oldest first
   std::pair<const Block*, std::size_t> position_{nullptr, 0};
 };

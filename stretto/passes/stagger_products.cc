@@ -262,12 +262,21 @@ class Staggerer {
     round.exprs = {0, rounds};
     round.bodies[0].clear();
     append_round(round.bodies[0], parts, loop, begin + Expr::var(loop.var) * num, num);
+    if (parts.own.count(parts.before.back().result) == 0) number_stages(round.bodies[0]);
     out.push_back(std::move(round));
     Expr left = begin + rounds * num;
     if (!trips.is_const()) {
       out.push_back(rest(loop, left));
     } else if (trips.const_value() % num != 0) {
       append_round(out, parts, loop, left, trips.const_value() % num);
+    }
+  }
+
+  // What the generated code takes as a pipeline whose products warpgroups issue in turn.
+  static void number_stages(Block& round) {
+    int issued = 0;
+    for (Op& op : round) {
+      if (op.code == OpCode::kDotAsync) op.stage = issued++;
     }
   }
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <random>
 
@@ -70,6 +71,17 @@ bool overlaps(const Program& program) {
   return any(program.roles[0].agents.back().body);
 }
 
+// Warpgroups issue its products in turn.
+bool takes_turns(const Program& program) {
+  std::function<bool(const Block&)> any = [&](const Block& block) {
+    return std::any_of(block.begin(), block.end(), [&](const Op& op) {
+      return (op.code == OpCode::kDotAsync && op.stage != 0) ||
+             std::any_of(op.bodies.begin(), op.bodies.end(), any);
+    });
+  };
+  return any(program.roles[0].agents.back().body);
+}
+
 class StaggerProducts : public testing::Test {
  protected:
   // Whole ones, so that sums are exact in any order.
@@ -113,6 +125,11 @@ TEST_F(StaggerProducts, TheBitsAreThoseOfOneAfterTheOther) {
       EXPECT_EQ(run(known, inputs, steps), want) << print(*known);
     }
   }
+}
+
+TEST_F(StaggerProducts, TurnsAreTakenWhereProductsAddToTheSameSums) {
+  EXPECT_FALSE(takes_turns(*scheduled(product(Work::kScale, 3, 16))));
+  EXPECT_TRUE(takes_turns(*scheduled(product(Work::kWeigh, 3, 16))));
 }
 
 TEST_F(StaggerProducts, NeedsASlotMore) {
