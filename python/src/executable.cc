@@ -15,9 +15,10 @@ namespace stretto::python {
 
 std::shared_ptr<Executable> Executable::make(std::shared_ptr<Session> session, int rank,
                                              const CompiledProgram& compiled,
-                                             const std::vector<bool>& staged, Place place) {
+                                             const std::vector<bool>& staged, Place place,
+                                             bool records) {
   if (place == Place::kGpu) {
-    return std::make_shared<GpuExecutable>(std::move(session), rank, compiled, staged);
+    return std::make_shared<GpuExecutable>(std::move(session), rank, compiled, staged, records);
   }
   return std::make_shared<CpuExecutable>(std::move(session), rank, compiled, staged);
 }

@@ -19,10 +19,12 @@ class Executable {
  public:
   // Collective. `staged` has an entry for each tensor that is no buffer, in the program's order:
   // whether a symmetric tensor lives in ordinary memory and is copied. Every rank passes the same.
-  // On GPUs after Session::open_gpu(), and never while a stream is being captured.
+  // On GPUs after Session::open_gpu(), and never while a stream is being captured; `records`: with
+  // a kernel that Session::record() sees, as one on CPUs always is.
   static std::shared_ptr<Executable> make(std::shared_ptr<Session> session, int rank,
                                           const CompiledProgram& compiled,
-                                          const std::vector<bool>& staged, Place place);
+                                          const std::vector<bool>& staged, Place place,
+                                          bool records);
   virtual ~Executable() = default;
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;

@@ -9,10 +9,12 @@ namespace stretto::python {
 
 // The kernel first: compiling takes seconds, more on one rank than on another.
 GpuExecutable::GpuExecutable(std::shared_ptr<Session> session, int rank,
-                             const CompiledProgram& compiled, const std::vector<bool>& staged)
+                             const CompiledProgram& compiled, const std::vector<bool>& staged,
+                             bool records)
     : Executable(std::move(session), rank, compiled, staged, Place::kGpu),
-      gpu_(this->session().gpu()) {
-  GpuCode code = build_gpu_code(compiled);
+      gpu_(this->session().gpu()),
+      records_(records) {
+  GpuCode code = build_gpu_code(compiled, {.record = records});
   GpuSide& gpu = gpu_;
   cuda::ContextScope scope(*gpu.device().context());
   gpu.announce(call_, content_, GpuSide::Then::kAgree);
@@ -27,12 +29,19 @@ GpuExecutable::GpuExecutable(std::shared_ptr<Session> session, int rank,
     std::vector<CUdeviceptr>& on = args_.tensors[arguments_[s.arg].tensor];
     for (std::size_t r = 0; r < size; ++r) on[r] = s.memory->on_gpu_of(static_cast<int>(r));
   }
+  if (records_) instance_->set_recording(true);
   this->session().add_executable(*this);
 }
 
 GpuExecutable::~GpuExecutable() {
   session().remove_executable(*this);
   close();
+}
+
+void GpuExecutable::record(bool on, Recorder& recorder) {
+  if (!records_) return;
+  if (!on) instance_->collect(recorder);
+  instance_->set_recording(on);
 }
 
 void GpuExecutable::close() noexcept {

@@ -10,8 +10,9 @@ namespace stretto::python {
 
 class GpuExecutable final : public Executable {
  public:
+  // One that records does so from the start.
   GpuExecutable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-                const std::vector<bool>& staged);
+                const std::vector<bool>& staged, bool records);
   ~GpuExecutable() override;
 
   // May be captured into a graph.
@@ -19,12 +20,16 @@ class GpuExecutable final : public Executable {
               std::uintptr_t stream) override;
   // After the GPU side has recovered. Collective.
   void recover() { instance_->recover(); }
+  // With the GPU idle: begins to record, or moves what was recorded to `recorder` and ends. Nothing
+  // happens where the kernel does not record.
+  void record(bool on, Recorder& recorder);
   // Before the GPU side goes; launches are refused by then.
   void close() noexcept;
 
  private:
   GpuSide& gpu_;
   GpuLaunchArgs args_;
+  bool records_;
   std::optional<GpuInstance> instance_;
 };
 

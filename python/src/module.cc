@@ -127,11 +127,8 @@ void bind_session(nb::module_& m) {
            [](Session& s, int rank, std::uintptr_t address) {
              return s.find_memory(rank, reinterpret_cast<std::byte*>(address)) != nullptr;
            })
-      .def("record", [](Session& s, bool on) { s.world().recorder().set_enabled(on); })
-      .def("write_trace", [](Session& s, const std::string& path) {
-        s.world().recorder().write_trace(path);
-        s.world().recorder().clear();
-      });
+      .def("record", &Session::record, nb::call_guard<nb::gil_scoped_release>())
+      .def("write_trace", &Session::write_trace, nb::arg("path"), nb::arg("alone").none());
 }
 
 std::shared_ptr<SymmetricMemory> allocate(std::shared_ptr<Session> session, int rank,
@@ -170,10 +167,12 @@ void bind_launches(nb::module_& m) {
       .def_static(
           "make",
           [](std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-             const std::vector<bool>& staged, bool on_gpu) {
+             const std::vector<bool>& staged, bool on_gpu, bool records) {
             return Executable::make(std::move(session), rank, compiled, staged,
-                                    on_gpu ? Place::kGpu : Place::kHost);
+                                    on_gpu ? Place::kGpu : Place::kHost, records);
           },
+          nb::arg("session"), nb::arg("rank"), nb::arg("compiled"), nb::arg("staged"),
+          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"),
           nb::call_guard<nb::gil_scoped_release>())
       .def("launch", &launch, nb::arg("addresses"), nb::kw_only(), nb::arg("extents"),
            nb::arg("stream") = 0);

@@ -49,6 +49,26 @@ void Session::retire(SymmetricGpuMemory memory) noexcept {
   if (gpu_) gpu_->retire(std::move(memory));
 }
 
+void Session::record(bool on) {
+  std::lock_guard lock(mutex_);
+  if (finalized_) throw UserError("stretto: used after finalize()");
+  world_->recorder().set_enabled(on);
+  if (!gpu_) return;
+  gpu_->synchronize();
+  for (GpuExecutable* executable : executables_) executable->record(on, world_->recorder());
+}
+
+void Session::write_trace(const std::string& path, Session* alone) {
+  std::vector<Recorder::Group> parts = {{&world_->recorder(), ""}};
+  if (alone != nullptr) {
+    parts.push_back({&alone->world().recorder(), fmt::format("alone on rank {},", local_rank())});
+  }
+  Recorder::write_trace(path, parts);
+  for (Session* session : {this, alone}) {
+    if (session != nullptr) session->world().recorder().clear();
+  }
+}
+
 void Session::check() {
   std::lock_guard lock(mutex_);
   if (gpu_ && gpu_->world().aborted()) gpu_->world().throw_fault();

@@ -38,6 +38,12 @@ class Session {
   void remove_executable(GpuExecutable& executable) noexcept;
   // Gives back memory of the GPU that work under way may still touch.
   void retire(SymmetricGpuMemory memory) noexcept;
+  // What launches do from now on, or until now, on GPUs once they are idle: those of executables
+  // that record. UserError once finalized.
+  void record(bool on);
+  // What was recorded, which is forgotten; that of `alone`, a world of this rank only, beside it.
+  // UserError where the file cannot be written.
+  void write_trace(const std::string& path, Session* alone);
   // Throws the Fault of an earlier launch on a GPU, where there has been one.
   void check();
   // Every wait of every rank fails with this fault from now on.

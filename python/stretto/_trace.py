@@ -12,12 +12,14 @@ from ._world import current
 @contextlib.contextmanager
 def trace(path: Union[str, os.PathLike]):
     """Records the launches of its block and writes them to `path` as JSON that Perfetto opens: a
-    lane per worker, arrows from each notify to the wait that it ended. UserError where the file
-    cannot be written."""
+    lane per worker, arrows from each notify to the wait that it ended. On GPUs used by all ranks or
+    by none: calls take kernels that record, compiled at the first call of each shape (so not while
+    a graph is captured), and the host waits for the GPU at both ends; what copy engines do is not
+    seen, nor are graphs captured before. UserError where the file cannot be written."""
     group = current()
-    group.session.record(True)
+    group.record(True)
     try:
         yield
     finally:
-        group.session.record(False)
-    group.session.write_trace(os.fspath(path))
+        group.record(False)
+    group.write_trace(os.fspath(path))

@@ -34,7 +34,7 @@ class _Entry:
         self.compiled = compiled
         self.order = tuple(names.index(name) for name in have)
         self.symmetric = tuple(i for i, t in enumerate(tensors) if t[4])
-        self.executables: Dict[Tuple[bool, ...], Any] = {}
+        self.executables: Dict[Tuple[Tuple[bool, ...], bool], Any] = {}
 
 
 class Group:
@@ -49,6 +49,7 @@ class Group:
         self._constants: Dict[Any, Any] = {}
         self._num_launches = 0
         self._last_launch: Any = None
+        self._records = False
         self._alone: Optional[Group] = None
         self._share_gpus = share_gpus
         self._gpu: Optional[int] = None
@@ -62,7 +63,21 @@ class Group:
             return self
         if self._alone is None:
             self._alone = Group(_core.Session.threads(1), 0)
+            if self._records:
+                self._alone.record(True)
         return self._alone
+
+    def record(self, on: bool) -> None:
+        """From now on, or until now, what launches do is recorded, on GPUs by kernels of their own,
+        compiled when they are first called for. Waits for the GPU."""
+        self._records = on
+        self.session.record(on)
+        if self._alone is not None:
+            self._alone.record(on)
+
+    def write_trace(self, path: str) -> None:
+        """What was recorded, here and in the world of this rank only."""
+        self.session.write_trace(path, self._alone.session if self._alone is not None else None)
 
     @contextlib.contextmanager
     def used(self):
@@ -77,6 +92,8 @@ class Group:
     def call(self, op: Callable[..., Any], option: int, out: Any, *arrays: Any) -> Any:
         """op(*arrays, option, out). A call that is one launch over these arrays and its result as
         they are becomes a plan, which the next call of the same layouts follows without Python."""
+        if self._records:
+            return op(*arrays, option, out)
         result = self.plans.replay(op, option, out, *arrays)
         if result is not None:
             return result
@@ -149,22 +166,26 @@ class Group:
             staged = tuple(
                 i in symmetric and not self.is_symmetric(a) for i, a in enumerate(args)
             ) if symmetric else ()
-            executable = entry.executables.get(staged)
+            records = self._records and kind.on_gpu
+            executable = entry.executables.get((staged, records))
             if executable is None:
-                executable = self._make_executable(kind, entry, staged or (False,) * len(args))
-                entry.executables[staged] = executable
+                staged_args = staged or (False,) * len(args)
+                executable = self._make_executable(kind, entry, staged_args, records)
+                entry.executables[staged, records] = executable
             executable.launch(*args, extents=extents, stream=stream)
             self._num_launches += 1
             self._last_launch = executable, args, list(extents)
 
-    def _make_executable(self, kind, entry: _Entry, staged: Tuple[bool, ...]) -> Any:
+    def _make_executable(
+        self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool
+    ) -> Any:
         if kind.on_gpu and kind.is_capturing():
             raise UserError(
                 f"{entry.compiled.program.name}: the first call of its shape and layout loads "
                 "kernels and makes memory, which a graph cannot capture; call it once before"
             )
         return _core.Executable.make(
-            self.session, self.rank, entry.compiled, list(staged), kind.on_gpu
+            self.session, self.rank, entry.compiled, list(staged), kind.on_gpu, records=records
         )
 
     def close(self, *, at_once: bool = False) -> None:

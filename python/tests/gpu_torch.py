@@ -7,8 +7,10 @@ per rank:
 Every rank runs all tests in the same order. Skipped without CUDA.
 """
 
+import json
 import os
 import sys
+import tempfile
 import unittest
 
 import torch
@@ -288,6 +290,23 @@ class Streams(GpuTest):
             want = block(a)
             graph.replay()
             self.same(y, want)
+
+    def test_trace(self):
+        x, q = randn(32, 64), randn(1, 4, 64, 64)
+        want = stretto.all_reduce(x)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.json")
+            for _ in range(2):  # the second time with kernels that are there
+                with stretto.trace(path):
+                    self.same(stretto.all_reduce(x), want)
+                    stretto.scaled_dot_product_attention(q, q, q)
+                with open(path) as file:
+                    events = json.load(file)["traceEvents"]
+                launches = [e for e in events if e.get("cat") == "launch"]
+                programs = sorted(e["args"]["program"] for e in launches)
+                self.assertEqual([p.split("_")[0] for p in programs], ["all", "attention"], programs)
+                self.assertTrue(any(e.get("cat") == "tile" and e["dur"] > 0 for e in events))
+        self.same(stretto.all_reduce(x), want)
 
     def test_a_first_call_is_not_captured(self):
         x = randn(24, 64)
