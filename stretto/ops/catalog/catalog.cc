@@ -10,11 +10,13 @@
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gemm_ar/gemm_ar_case.h"
 #include "stretto/ops/gemm_rs/gemm_rs_case.h"
+#include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_dispatch.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/grouped_gemm.h"
+#include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/route.h"
 #include "stretto/ops/norm/norm.h"
 
@@ -60,6 +62,8 @@ const std::vector<OperatorInfo>& catalog() {
       grouped_gemm_info(),
       grouped_swiglu_info(),
       moe_combine_info(),
+      ag_grouped_gemm_info(),
+      grouped_gemm_rs_info(),
       ep_dispatch_info(),
       ep_place_info(),
       ep_combine_info(),

@@ -1,0 +1,183 @@
+#include "stretto/ops/moe/ag_grouped_gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "stretto/lang/program_builder.h"
+#include "stretto/ops/gemm/row_runs.h"
+
+namespace stretto {
+namespace {
+
+void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
+  check_sizes("ag_grouped_gemm", {{"world_size", d.world_size},
+                                  {"m", d.m},
+                                  {"top_k", d.top_k},
+                                  {"num_experts", d.num_experts},
+                                  {"n", d.n},
+                                  {"k", d.k},
+                                  {"tile.bm", c.tile.bm},
+                                  {"tile.bn", c.tile.bn},
+                                  {"tile.bk", c.tile.bk},
+                                  {"num_compute_sms", c.num_compute_sms},
+                                  {"raster", c.raster},
+                                  {"num_copy_queues", c.num_copy_queues},
+                                  {"comm_rows", c.comm_rows}});
+  check_dtype("ag_grouped_gemm", "a_dtype", d.a_dtype);
+  check_dtype("ag_grouped_gemm", "b_dtype", d.b_dtype);
+  check_dtype("ag_grouped_gemm", "c_dtype", d.c_dtype);
+}
+
+std::int64_t rows_per_rank(const AgGroupedDesc& d) {
+  return ceil_div(d.m, std::int64_t{d.world_size});
+}
+
+class AgGrouped {
+ public:
+  AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedConfig& cfg)
+      : p_(p), d_(d), cfg_(cfg), num_tiles_(tiles_of(d, cfg).num_tiles()) {
+    share_ = ceil_div(p.extent("m", d.m), d.world_size);
+    Index rows = share_ * d.world_size;
+    std::int64_t c_rows = num_tiles_ * cfg.tile.bm;
+    experts_ = p.table("tile_experts", {num_tiles_}, {ContractKind::kRange, 0, d.num_experts});
+    needs_ = p.table("tile_needs", {num_tiles_}, {ContractKind::kRange, 0, d.world_size + 1});
+    tokens_ = p.table("row_tokens", {c_rows, 1}, {ContractKind::kRange, -1, rows});
+    a_ = p.state("a", d.a_dtype, {rows, d.k}, Space::kSymmetric);
+    for (const char* name : d.swiglu ? std::vector{"b_gate", "b_up"} : std::vector{"b"}) {
+      weights_.push_back(p.input(name, d.b_dtype, {d.num_experts, d.n, d.k}));
+    }
+    c_ = p.output("c", d.c_dtype, {c_rows, d.n});
+    if (d.world_size == 1) return;
+    ready_ = p.signal("ready");
+    arrived_ = p.signal("arrived", d.world_size);  // by position: transfers that are there
+  }
+
+  std::int64_t transfers() const { return ceil_div(rows_per_rank(d_), cfg_.comm_rows); }
+
+  // May be written by the others from now on.
+  void announce() {
+    p_.loop(d_.world_size - 1,
+            [&](const Index& i) { p_.notify(ready_, (p_.rank() + 1 + i) % d_.world_size); });
+  }
+
+  // The own rows to every peer, first to the one that needs them next.
+  void send(const Tile& t) {
+    Index position = p_.let("position", t.m + 1);  // of this rank, at the peer
+    Index peer = p_.let("peer", (p_.rank() + d_.world_size - position) % d_.world_size);
+    p_.wait(ready_, peer);
+    Index row = t.n * cfg_.comm_rows;
+    p_.put(rows(position * share_ + row).until_row((position + 1) * share_).on(peer),
+           rows(row).until_row(share_));
+    p_.notify(arrived_[position], peer);
+  }
+
+  void multiply(const Tile& t) {
+    const auto& [bm, bn, bk] = cfg_.tile;
+    Index expert = p_.read(experts_, {t.m}), needs = p_.read(needs_, {t.m});
+    if (d_.world_size > 1) {
+      p_.loop(1, d_.world_size, [&](const Index& position) {
+        p_.when(position < needs, [&] { p_.wait(arrived_[position], transfers()); });
+      });
+    }
+    Value picked = p_.load(tokens_.tile({t.m * bm, 0}, bm, 1));
+    std::vector<Value> sums;
+    for (std::size_t w = 0; w < weights_.size(); ++w) {
+      sums.push_back(p_.zeros(DType::kF32, bm, bn));
+    }
+    p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
+      Index k = step * bk;
+      Value x = p_.load_rows(a_.tile({0, k}, bm, bk).until_row(needs * share_), picked);
+      for (std::size_t w = 0; w < weights_.size(); ++w) {
+        sums[w] = dot(sums[w], x, p_.load(weights_[w].tile({expert, t.col, k}, bn, bk)).T());
+      }
+    });
+    Value out = d_.swiglu ? silu(sums[0]) * sums[1] : sums[0];
+    p_.store(c_.tile({t.m * bm, t.col}, bm, bn), cast(out, d_.c_dtype));
+  }
+
+  // Others write the own `a` until all of it is there.
+  void wait_for_all() {
+    p_.loop(1, d_.world_size, [&](const Index& i) { p_.wait(arrived_[i], transfers()); });
+  }
+
+  TileSpace tiles() const { return p_.grid(num_tiles_, d_.n, 1, cfg_.tile.bn).raster(cfg_.raster); }
+
+ private:
+  Slice rows(const Index& first) const { return a_.tile({first, 0}, cfg_.comm_rows, d_.k); }
+
+  ProgramBuilder& p_;
+  const AgGroupedDesc& d_;
+  const AgGroupedConfig& cfg_;
+  std::int64_t num_tiles_;
+  Index share_;  // tokens of a rank
+  TensorRef experts_, needs_, tokens_, a_, c_;
+  std::vector<TensorRef> weights_;
+  SignalRef ready_, arrived_;
+};
+
+}  // namespace
+
+ExpertTiles tiles_of(const AgGroupedDesc& d, const AgGroupedConfig& c) {
+  return {.world_size = d.world_size,
+          .m = d.m,
+          .top_k = d.top_k,
+          .num_experts = d.num_experts,
+          .tile_rows = c.tile.bm};
+}
+
+std::string to_string(const AgGroupedDesc& d) {
+  return fmt::format("ag_grouped_gemm P={} m={} top {} of {} experts n={} k={} a={} b={} c={}{}",
+                     d.world_size, d.m, d.top_k, d.num_experts, d.n, d.k, short_name(d.a_dtype),
+                     short_name(d.b_dtype), short_name(d.c_dtype), d.swiglu ? " swiglu" : "");
+}
+
+std::string to_string(const AgGroupedConfig& c) {
+  return fmt::format("tile={}x{}x{} compute={} stages={} raster={} queues={} comm_rows={}",
+                     c.tile.bm, c.tile.bn, c.tile.bk, c.num_compute_sms, c.num_stages, c.raster,
+                     c.num_copy_queues, c.comm_rows);
+}
+
+AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
+  std::int64_t share = rows_per_rank(d);
+  std::int64_t mean_rows = ceil_div(d.m * d.top_k, d.num_experts);  // of an expert
+  if (target == Target::kCpu) {
+    GemmTile tile = default_tile(d.m, d.n, d.k);
+    tile.bm = std::clamp<std::int64_t>(ceil_div(mean_rows, std::int64_t{16}) * 16, 16, 128);
+    tile.bm = std::min(tile.bm, d.m * d.top_k);
+    return {.tile = tile,
+            .comm_rows = std::clamp<std::int64_t>(ceil_div(share, std::int64_t{2}), 1, 256)};
+  }
+  GpuLoop loop = gpu_loop({.m = std::max(kFewRows + 1, d.m * d.top_k),
+                           .n = d.n,
+                           .k = d.k,
+                           .a_dtype = d.a_dtype,
+                           .b_dtype = d.b_dtype,
+                           .swiglu = d.swiglu});
+  if (mean_rows <= 64) loop.tile.bm = 64;
+  AgGroupedConfig c{.tile = loop.tile, .num_stages = loop.num_stages, .raster = 4};
+  c.num_compute_sms = gpu_workers(tiles_of(d, c).num_tiles() * ceil_div(d.n, c.tile.bn));
+  c.num_copy_queues = std::clamp(d.world_size - 1, 1, 3);
+  std::int64_t most = std::max<std::int64_t>(most_copied_rows(1, d.k), 1);
+  c.comm_rows = std::min(share, most);
+  return c;
+}
+
+Program ag_grouped_gemm(const AgGroupedDesc& d, const AgGroupedConfig& cfg) {
+  check(d, cfg);
+  ProgramBuilder p("ag_grouped_gemm", d.world_size);
+  AgGrouped op(p, d, cfg);
+  bool alone = d.world_size == 1;
+  if (!alone) {
+    p.on_start([&] { op.announce(); });
+    p.role("send", Resource::copy_engine(cfg.num_copy_queues),
+           p.grid(d.world_size - 1, op.transfers(), 1, 1), [&](const Tile& t) { op.send(t); });
+  }
+  p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages), op.tiles(),
+         [&](const Tile& t) { op.multiply(t); });
+  if (!alone) p.on_end([&] { op.wait_for_all(); });
+  return p.finish();
+}
+
+}  // namespace stretto

@@ -1,0 +1,54 @@
+// c = f(all_gather(a)[tokens] * b[expert of the tile]^T): the first layer of a mixture of experts
+// whose every rank holds a part of every expert. Copy engines send each rank's tokens to the others
+// while it multiplies its own; a tile waits for the ranks whose rows it reads and no others.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/moe/expert_tiles.h"
+
+namespace stretto {
+
+struct AgGroupedDesc {
+  int world_size = 1;
+  std::int64_t m = 1;  // most tokens of all ranks; each launch has 0 <= m <= this
+  std::int64_t top_k = 1;
+  std::int64_t num_experts = 1;
+  std::int64_t n = 1, k = 1;  // columns on this rank, hidden size
+  DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
+  bool swiglu = false;  // silu(a * b_gate^T) * (a * b_up^T)
+};
+
+struct AgGroupedConfig {
+  GemmTile tile;  // bm: tile_rows of the tables
+  int num_compute_sms = 1;
+  int num_stages = 0;          // slices of the main loop loaded ahead; 0: none
+  std::int64_t raster = 1;     // row tiles that share a column before moving on
+  int num_copy_queues = 1;     // of sending
+  std::int64_t comm_rows = 1;  // rows of one transfer
+};
+
+ExpertTiles tiles_of(const AgGroupedDesc& desc, const AgGroupedConfig& config);
+std::string to_string(const AgGroupedDesc& desc);
+std::string to_string(const AgGroupedConfig& config);
+AgGroupedConfig default_config(const AgGroupedDesc& desc, Target target = Target::kCpu);
+
+// Extent m; S = ceil(m / P), T and R the tiles and rows of tiles_of. Symmetric state a [P * S, k]:
+// rows 0..S-1 hold the own tokens, a launch fills those from i * S on with the tokens of rank
+// (rank + i) % P. Tables of the own rank (expert_tiles.h): tile_experts [T] i32 in 0..E-1,
+// tile_needs [T] i32 in 0..P, row_tokens [R, 1] i32 in -1..P*S-1; tokens of ranks past what the
+// tile needs read as zero. Input b [num_experts, n, k] (swiglu: b_gate and b_up), each rank's own.
+// Output c [R, n]; rows without a token are those of a token of zeros. Accumulated in fp32, rounded
+// once. UserError naming the field of a bad desc or config; at a launch, the table and entry that
+// break their contract. After COMET (arXiv 2502.19811, section 3): layer 0 decomposed along tokens.
+Program ag_grouped_gemm(const AgGroupedDesc& desc, const AgGroupedConfig& config);
+
+// m: tokens of all ranks with two of 5 experts each, n: columns of c, k: hidden size; even m:
+// swiglu.
+OperatorInfo ag_grouped_gemm_info();
+
+}  // namespace stretto

@@ -1,0 +1,70 @@
+#include "stretto/ops/moe/expert_tiles.h"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include "stretto/ir/expr.h"
+
+namespace stretto {
+namespace {
+
+struct Row {
+  std::int64_t expert, position, token, pair;
+};
+
+struct PlannedTile {
+  std::int64_t expert, needs;
+  std::vector<Row> rows;
+};
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+std::int64_t ExpertTiles::num_tiles() const {
+  std::int64_t rows = m * top_k, with_rows = std::min(num_experts, rows);
+  return (rows + with_rows * (tile_rows - 1)) / tile_rows;
+}
+
+TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
+                       const std::vector<std::int32_t>& chosen, int stages) {
+  std::int64_t share = ceil_div(m, std::int64_t{t.world_size});
+  std::vector<Row> rows;
+  for (std::int64_t pair = 0; pair < m * t.top_k; ++pair) {
+    std::int64_t token = pair / t.top_k;
+    std::int64_t position = (token / share + t.world_size - rank) % t.world_size;
+    rows.push_back({chosen[at(pair)], position, position * share + token % share, pair});
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
+    return std::tie(a.expert, a.token) < std::tie(b.expert, b.token);
+  });
+  std::vector<PlannedTile> planned;
+  for (const Row& row : rows) {
+    bool fits = !planned.empty() && planned.back().expert == row.expert &&
+                planned.back().rows.size() < at(t.tile_rows);
+    if (!fits) planned.push_back({.expert = row.expert, .needs = 0, .rows = {}});
+    planned.back().needs = row.position + 1;
+    planned.back().rows.push_back(row);
+  }
+  auto stage = [&](const PlannedTile& p) { return (p.needs - 1) * stages / t.world_size; };
+  std::stable_sort(planned.begin(), planned.end(),
+                   [&](const PlannedTile& a, const PlannedTile& b) { return stage(a) < stage(b); });
+  TileTables out;
+  out.experts.assign(at(t.num_tiles()), 0);
+  out.needs.assign(at(t.num_tiles()), 0);
+  out.tokens.assign(at(t.num_rows()), -1);
+  out.slots.assign(at(m * t.top_k), 0);
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    out.experts.at(i) = static_cast<std::int32_t>(planned[i].expert);
+    out.needs.at(i) = static_cast<std::int32_t>(planned[i].needs);
+    std::size_t next = i * at(t.tile_rows);
+    for (const Row& row : planned[i].rows) {
+      out.slots[at(row.pair)] = static_cast<std::int32_t>(next);
+      out.tokens[next++] = static_cast<std::int32_t>(row.token);
+    }
+  }
+  return out;
+}
+
+}  // namespace stretto

@@ -1,0 +1,42 @@
+// Rows of a mixture of experts in tiles of one expert each, for layers whose every rank holds a
+// part of every expert: how many there can be, and the tables by which ag_grouped_gemm.h and
+// grouped_gemm_rs.h find their way. Rows of an expert are sorted by the rank that their token comes
+// from, the own rank first, so that a tile needs the rows of few ranks; tiles are sorted by how
+// many they need, so that those of the own rows are done while others travel.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace stretto {
+
+struct ExpertTiles {
+  int world_size = 1;
+  std::int64_t m = 1;  // most tokens of all ranks; rank r has those from r * ceil(m / P) on
+  std::int64_t top_k = 1;
+  std::int64_t num_experts = 1;
+  std::int64_t tile_rows = 1;
+
+  // Whatever the routing: every expert with rows may have a tile that is not full.
+  std::int64_t num_tiles() const;
+  std::int64_t num_rows() const { return num_tiles() * tile_rows; }
+};
+
+// Of one rank.
+struct TileTables {
+  std::vector<std::int32_t> experts;  // [num_tiles] of each tile; 0 of tiles without rows
+  // [num_tiles] ranks whose rows a tile reads, counted from the own one on, the ones between
+  // included: 1..P; 0 of tiles without rows.
+  std::vector<std::int32_t> needs;
+  // [num_rows] the token of each row, as it lies in ag_grouped_gemm's `a`; -1 of rows without one.
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> slots;  // [m, top_k] the row of a token and one of its experts
+};
+
+// A launch of m tokens, whose experts are `chosen` [m, top_k]. Tiles are sorted by needs in
+// `stages` classes of nearly as many ranks each (1: not at all), within a class by expert: fewer
+// classes read weights less often.
+TileTables tile_tables(const ExpertTiles& tiles, int rank, std::int64_t m,
+                       const std::vector<std::int32_t>& chosen, int stages);
+
+}  // namespace stretto

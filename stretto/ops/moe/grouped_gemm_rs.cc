@@ -1,0 +1,258 @@
+#include "stretto/ops/moe/grouped_gemm_rs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "stretto/base/errors.h"
+#include "stretto/lang/program_builder.h"
+
+namespace stretto {
+namespace {
+
+std::int64_t rows_per_rank(const GroupedRsDesc& d) {
+  return ceil_div(d.m, std::int64_t{d.world_size});
+}
+
+void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
+  check_sizes("grouped_gemm_rs", {{"world_size", d.world_size},
+                                  {"m", d.m},
+                                  {"top_k", d.top_k},
+                                  {"num_experts", d.num_experts},
+                                  {"n", d.n},
+                                  {"k", d.k},
+                                  {"tile.bm", c.tile.bm},
+                                  {"tile.bn", c.tile.bn},
+                                  {"tile.bk", c.tile.bk},
+                                  {"num_compute_sms", c.num_compute_sms},
+                                  {"raster", c.raster},
+                                  {"block_tiles", c.block_tiles},
+                                  {"num_reduce_sms", c.num_reduce_sms},
+                                  {"reduce_rows", c.reduce_rows},
+                                  {"reduce_cols", c.reduce_cols},
+                                  {"reduce_rounds", c.reduce_rounds}});
+  check_dtype("grouped_gemm_rs", "a_dtype", d.a_dtype);
+  check_dtype("grouped_gemm_rs", "b_dtype", d.b_dtype);
+  check_dtype("grouped_gemm_rs", "out_dtype", d.out_dtype);
+  if (c.tile.bn * c.block_tiles % c.reduce_cols != 0) {
+    throw UserError(fmt::format("grouped_gemm_rs: reduce_cols is {}, must divide a block of {}",
+                                c.reduce_cols, c.tile.bn * c.block_tiles));
+  }
+}
+
+class GroupedRs {
+ public:
+  GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsConfig& cfg)
+      : p_(p), d_(d), cfg_(cfg), num_tiles_(tiles_of(d, cfg).num_tiles()), m_(p.extent("m", d.m)) {
+    share_ = ceil_div(m_, d.world_size);
+    std::int64_t rows = num_tiles_ * cfg.tile.bm;
+    experts_ = p.table("tile_experts", {num_tiles_}, {ContractKind::kRange, 0, d.num_experts});
+    slots_ = p.table("slots", {m_, d.top_k}, {ContractKind::kRange, 0, rows});
+    weights_ = p.input("weights", DType::kF32, {m_, d.top_k});
+    a_ = p.input("a", d.a_dtype, {rows, d.k});
+    b_ = p.input("b", d.b_dtype, {d.num_experts, d.n, d.k});
+    if (d.residual) residual_ = p.input("residual", d.out_dtype, {share_, d.n});
+    out_ = p.output("out", d.out_dtype, {share_, d.n});
+    products_ = p.buffer("products", d.out_dtype, {rows, d.n});
+    computed_ = p.signal("computed", num_blocks());  // tiles of a block of columns
+    if (d.world_size == 1) return;
+    parts_ =
+        p.buffer("parts", d.out_dtype, {d.world_size, share_, d.n}, {.space = Space::kSymmetric});
+    ready_ = p.signal("ready");
+    arrived_ = p.signal("arrived", d.world_size * num_blocks());  // by sender and block
+  }
+
+  // My parts may be written.
+  void announce() {
+    p_.loop(d_.world_size - 1,
+            [&](const Index& i) { p_.notify(ready_, (p_.rank() + 1 + i) % d_.world_size); });
+  }
+
+  TileSpace product_tiles() const {
+    return p_.grid(num_blocks() * num_tiles_, block_cols(), 1, cfg_.tile.bn).raster(cfg_.raster);
+  }
+
+  void multiply(const Tile& t) {
+    const auto& [bm, bn, bk] = cfg_.tile;
+    Index tile = p_.let("tile", t.m % num_tiles_), block = p_.let("block", t.m / num_tiles_);
+    Index col = p_.let("col", block * block_cols() + t.col);
+    Index expert = p_.read(experts_, {tile});
+    Value sum = p_.zeros(DType::kF32, bm, bn);
+    p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
+      Value x = p_.load(a_.tile({tile * bm, step * bk}, bm, bk));
+      sum = dot(sum, x, p_.load(b_.tile({expert, col, step * bk}, bn, bk)).T());
+    });
+    p_.store(products_.tile({tile * bm, col}, bm, bn), cast(sum, d_.out_dtype));
+    p_.notify(computed_[block], p_.rank());
+  }
+
+  // By block of columns, within a block by owner, the next rank's tokens first and the own last:
+  // whoever waits for others has sent all that they wait for.
+  TileSpace sums() const {
+    return p_.grid(num_blocks() * d_.world_size, row_groups() * block_cols(), 1, cfg_.reduce_cols);
+  }
+
+  void reduce(const Tile& t) {
+    Index block = p_.let("block", t.m / d_.world_size);
+    Index owner = p_.let("owner", (p_.rank() + 1 + t.m) % d_.world_size);
+    std::int64_t per_group = block_cols() / cfg_.reduce_cols;
+    Place at{.owner = owner,
+             .first = p_.let("first", t.n / per_group * (cfg_.reduce_rows * cfg_.reduce_rounds)),
+             .col = p_.let("col", block * block_cols() + t.n % per_group * cfg_.reduce_cols)};
+    p_.wait(computed_[block], num_tiles_ * cfg_.block_tiles);
+    if (d_.world_size == 1) return keep(at, block);
+    p_.when(
+        owner == p_.rank(), [&] { keep(at, block); },
+        [&] {
+          p_.wait(ready_, owner);
+          rounds(at, [&](const Index& row) {
+            p_.store(rows(parts_, p_.rank(), row, at.col).on(owner).until_row(share_),
+                     cast(own_sum(owner, row, at.col), d_.out_dtype));
+          });
+          p_.notify(arrived_[p_.rank() * num_blocks() + block], owner);
+        });
+  }
+
+ private:
+  struct Place {
+    Index owner, first, col;
+  };
+
+  std::int64_t block_cols() const { return cfg_.tile.bn * cfg_.block_tiles; }
+  std::int64_t num_blocks() const { return ceil_div(d_.n, block_cols()); }
+  std::int64_t row_groups() const {
+    return ceil_div(rows_per_rank(d_), cfg_.reduce_rows * cfg_.reduce_rounds);
+  }
+
+  template <typename Round>
+  void rounds(const Place& at, const Round& round) {
+    if (cfg_.reduce_rounds == 1) return round(at.first);
+    p_.loop(cfg_.reduce_rounds,
+            [&](const Index& i) { round(p_.let("row", at.first + i * cfg_.reduce_rows)); });
+  }
+
+  Slice rows(const TensorRef& parts, const Index& source, const Index& row,
+             const Index& col) const {
+    return parts.tile({source, row, col}, cfg_.reduce_rows, cfg_.reduce_cols);
+  }
+
+  // Of this rank's products, for tokens of the owner from `row` on; zero of tokens that do not
+  // exist. All rows are under way before the first addition.
+  Value own_sum(const Index& owner, const Index& row, const Index& col) {
+    std::int64_t count = cfg_.reduce_rows;
+    Index token = p_.let("token", owner * share_ + row);
+    Index end = p_.let("end", min((owner + 1) * share_, m_));
+    Value exists = p_.iota_rows(token, count) < p_.splat(DType::kI32, end);
+    std::vector<Value> parts, weights;
+    for (std::int64_t j = 0; j < d_.top_k; ++j) {
+      Value slot = p_.load(slots_.tile({token, j}, count, 1).until_row(end));
+      slot = where(exists, slot, p_.splat(DType::kI32, -1));
+      parts.push_back(p_.load_rows(products_.tile({0, col}, count, cfg_.reduce_cols), slot));
+      weights.push_back(p_.load(weights_.tile({token, j}, count, 1).until_row(end)));
+    }
+    Value sum = p_.zeros(DType::kF32, count, cfg_.reduce_cols);
+    for (std::size_t j = 0; j < parts.size(); ++j) {
+      sum = sum + cast(parts[j], DType::kF32) * weights[j];
+    }
+    return sum;
+  }
+
+  void wait_for_others(const Index& block) {
+    std::int64_t tiles = row_groups() * block_cols() / cfg_.reduce_cols;
+    p_.loop(1, d_.world_size, [&](const Index& i) {
+      p_.wait(arrived_[(p_.rank() + i) % d_.world_size * num_blocks() + block], tiles);
+    });
+  }
+
+  // The own tokens: all ranks' sums.
+  void keep(const Place& at, const Index& block) {
+    if (d_.world_size > 1) wait_for_others(block);
+    rounds(at, [&](const Index& row) {
+      Value sum = own_sum(at.owner, row, at.col);
+      for (int i = 1; i < d_.world_size; ++i) {
+        Index source = (p_.rank() + i) % d_.world_size;
+        Value part = p_.load(rows(parts_, source, row, at.col).until_row(share_));
+        sum = sum + cast(part, DType::kF32);
+      }
+      auto tile = [&](const TensorRef& x) {
+        return x.tile({row, at.col}, cfg_.reduce_rows, cfg_.reduce_cols);
+      };
+      if (d_.residual) sum = sum + cast(p_.load(tile(residual_)), DType::kF32);
+      p_.store(tile(out_), cast(sum, d_.out_dtype));
+    });
+  }
+
+  ProgramBuilder& p_;
+  const GroupedRsDesc& d_;
+  const GroupedRsConfig& cfg_;
+  std::int64_t num_tiles_;
+  Index m_, share_;  // tokens of all ranks, of each
+  TensorRef experts_, slots_, weights_, a_, b_, residual_, out_, products_, parts_;
+  SignalRef computed_, ready_, arrived_;
+};
+
+}  // namespace
+
+ExpertTiles tiles_of(const GroupedRsDesc& d, const GroupedRsConfig& c) {
+  return {.world_size = d.world_size,
+          .m = d.m,
+          .top_k = d.top_k,
+          .num_experts = d.num_experts,
+          .tile_rows = c.tile.bm};
+}
+
+std::string to_string(const GroupedRsDesc& d) {
+  return fmt::format("grouped_gemm_rs P={} m={} top {} of {} experts n={} k={} a={} b={} out={}{}",
+                     d.world_size, d.m, d.top_k, d.num_experts, d.n, d.k, short_name(d.a_dtype),
+                     short_name(d.b_dtype), short_name(d.out_dtype), d.residual ? " residual" : "");
+}
+
+std::string to_string(const GroupedRsConfig& c) {
+  return fmt::format("tile={}x{}x{} compute={} stages={} raster={} block={} reduce={} of {}x{}x{}",
+                     c.tile.bm, c.tile.bn, c.tile.bk, c.num_compute_sms, c.num_stages, c.raster,
+                     c.tile.bn * c.block_tiles, c.num_reduce_sms, c.reduce_rounds, c.reduce_rows,
+                     c.reduce_cols);
+}
+
+GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
+  std::int64_t share = rows_per_rank(d);
+  std::int64_t mean_rows = ceil_div(d.m * d.top_k, d.num_experts);  // of an expert
+  if (target == Target::kCpu) {
+    GemmTile tile = default_tile(d.m, d.n, d.k);
+    tile.bm = std::clamp<std::int64_t>(ceil_div(mean_rows, std::int64_t{16}) * 16, 16, 128);
+    tile.bm = std::min(tile.bm, d.m * d.top_k);
+    return {.tile = tile, .reduce_rows = std::min<std::int64_t>(16, share), .reduce_cols = tile.bn};
+  }
+  GpuLoop loop = gpu_loop({.m = std::max(kFewRows + 1, d.m * d.top_k),
+                           .n = d.n,
+                           .k = d.k,
+                           .a_dtype = d.a_dtype,
+                           .b_dtype = d.b_dtype});
+  if (mean_rows <= 64) loop.tile.bm = 64;
+  GroupedRsConfig c{.tile = loop.tile, .num_stages = loop.num_stages, .raster = 4};
+  std::int64_t col_tiles = ceil_div(d.n, c.tile.bn);
+  c.block_tiles = ceil_div(col_tiles, std::int64_t{4});
+  constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
+  c.reduce_cols = c.tile.bn;
+  c.reduce_rows = std::clamp<std::int64_t>(kElements / c.reduce_cols, 1, share);
+  c.reduce_rounds = std::clamp<std::int64_t>(share / c.reduce_rows, 1, 4);
+  std::int64_t tiles = tiles_of(d, c).num_tiles() * col_tiles;
+  c.num_reduce_sms = tiles < kGpuSms ? 8 : 20;
+  c.num_compute_sms = gpu_workers(tiles, kGpuSms - c.num_reduce_sms);
+  return c;
+}
+
+Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
+  check(d, cfg);
+  ProgramBuilder p("grouped_gemm_rs", d.world_size);
+  GroupedRs op(p, d, cfg);
+  if (d.world_size > 1) p.on_start([&] { op.announce(); });
+  p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages), op.product_tiles(),
+         [&](const Tile& t) { op.multiply(t); });
+  p.role("reduce", Resource::sms(cfg.num_reduce_sms), op.sums(),
+         [&](const Tile& t) { op.reduce(t); });
+  return p.finish();
+}
+
+}  // namespace stretto

@@ -1,0 +1,216 @@
+// Plain fp64 references of the layers of a mixture of experts whose every rank holds a part of
+// every expert: one product per token and expert. The tables come from expert_tiles.h; where each
+// token and expert is looked for is taken from them, that every one is there is checked.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "stretto/base/errors.h"
+#include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/grouped_gemm_rs.h"
+#include "stretto/ops/moe/moe_case.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kExperts = 5, kTopK = 2;
+
+// The experts of every token: by seed at random, all the same ones, two experts for all but one.
+std::vector<std::int32_t> chosen_experts(std::int64_t m, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::int64_t first = 0, count = kExperts;
+  if (seed % 4 == 1) first = static_cast<std::int64_t>(seed / 4) % kExperts, count = 1;
+  if (seed % 4 == 2) first = static_cast<std::int64_t>(seed / 4) % (kExperts - 1), count = 2;
+  std::vector<std::int32_t> chosen(at(m * kTopK));
+  for (auto& e : chosen) {
+    e = static_cast<std::int32_t>(
+        first + std::uniform_int_distribution<std::int64_t>(0, count - 1)(random));
+  }
+  return chosen;
+}
+
+Values as_values(const std::vector<std::int32_t>& from, std::size_t count) {
+  Values out(from.begin(), from.end());
+  out.resize(count, 0.0);
+  return out;
+}
+
+double product(const double* x, const double* y, std::int64_t k) {
+  return std::inner_product(x, x + k, y, 0.0);
+}
+
+// --- ag_grouped_gemm ---
+
+AgGroupedDesc ag_desc(const OpShape& s) {
+  AgGroupedDesc d{.world_size = s.world_size,
+                  .m = s.m > 0 ? s.m : 64,
+                  .top_k = kTopK,
+                  .num_experts = kExperts,
+                  .n = s.n > 0 ? s.n : 128,
+                  .k = s.k > 0 ? s.k : 128,
+                  .a_dtype = s.dtype,
+                  .b_dtype = s.dtype,
+                  .c_dtype = s.dtype};
+  d.swiglu = d.m % 2 == 0;
+  return d;
+}
+
+AgGroupedConfig ag_config(const AgGroupedDesc& d, Target target) {
+  AgGroupedConfig c = default_config(d, target);
+  if (target == Target::kCpu && d.m <= 64) {
+    c.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
+    c.num_compute_sms = 2;
+    c.comm_rows = std::min<std::int64_t>(c.comm_rows, 2);
+  }
+  return c;
+}
+
+OpCase ag_case(const OpShape& s, std::uint64_t seed) {
+  AgGroupedDesc d = ag_desc(s);
+  AgGroupedConfig cfg = ag_config(d, s.target);
+  MoeCase mc(ag_grouped_gemm(d, cfg), d.m, seed);
+  mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
+  mc.c.tolerance = sum_tolerance(d.c_dtype, d.k);
+  mc.c.scale = std::sqrt(static_cast<double>(d.k));
+  mc.c.flops =
+      2.0 * static_cast<double>(mc.m * kTopK * d.n * d.k) * (d.swiglu ? 2 : 1) * d.world_size;
+  ExpertTiles tiles = tiles_of(d, cfg);
+  std::vector<std::int32_t> chosen = chosen_experts(mc.m, seed);
+  std::size_t ranks = mc.c.inputs.size(), k = at(d.k);
+  std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
+  mc.c.comm_bytes = static_cast<double>((ranks - 1) * share * k * size_bytes(d.a_dtype));
+  for (std::size_t r = 0; r < ranks; ++r) {
+    Values& gathered = mc.out(r, "a");
+    for (std::size_t i = 1; i < ranks; ++i) {
+      const Values& from = mc.in((r + i) % ranks, "a");
+      std::copy_n(from.begin(), share * k,
+                  gathered.begin() + static_cast<std::ptrdiff_t>(i * share * k));
+    }
+  }
+  for (std::size_t r = 0; r < ranks; ++r) {
+    TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen,
+                                    1 + static_cast<int>(seed % at(d.world_size)));
+    mc.in(r, "tile_experts") = as_values(tables.experts, tables.experts.size());
+    mc.in(r, "tile_needs") = as_values(tables.needs, tables.needs.size());
+    mc.in(r, "row_tokens") = as_values(tables.tokens, tables.tokens.size());
+    Values& c = mc.out(r, "c");
+    std::fill(c.begin(), c.end(), 0.0);
+    for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
+      std::size_t token = pair / at(kTopK);
+      const double* x = mc.in(token / share, "a").data() + token % share * k;
+      auto sum = [&](const char* name, std::int64_t col) {
+        return product(x, mc.in(r, name).data() + at((chosen[pair] * d.n + col) * d.k), d.k);
+      };
+      for (std::int64_t col = 0; col < d.n; ++col) {
+        double value = d.swiglu ? sum("b_gate", col) : sum("b", col);
+        if (d.swiglu) value = value / (1 + std::exp(-value)) * sum("b_up", col);
+        c.at(at(tables.slots[pair] * d.n + col)) = value;
+      }
+    }
+  }
+  return std::move(mc.c);
+}
+
+// --- grouped_gemm_rs ---
+
+GroupedRsDesc rs_desc(const OpShape& s) {
+  GroupedRsDesc d{.world_size = s.world_size,
+                  .m = s.m > 0 ? s.m : 64,
+                  .top_k = kTopK,
+                  .num_experts = kExperts,
+                  .n = s.n > 0 ? s.n : 128,
+                  .k = s.k > 0 ? s.k : 128,
+                  .a_dtype = s.dtype,
+                  .b_dtype = s.dtype,
+                  .out_dtype = s.dtype};
+  d.residual = d.m % 2 == 0;
+  return d;
+}
+
+GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
+  GroupedRsConfig c = default_config(d, target);
+  if (target == Target::kCpu && d.m <= 64) {
+    c.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
+    c.num_compute_sms = c.num_reduce_sms = 2;
+    c.reduce_rows = 1;
+    c.reduce_rounds = 2;
+  }
+  return c;
+}
+
+OpCase rs_case(const OpShape& s, std::uint64_t seed) {
+  GroupedRsDesc d = rs_desc(s);
+  GroupedRsConfig cfg = rs_config(d, s.target);
+  MoeCase mc(grouped_gemm_rs(d, cfg), d.m, seed);
+  mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
+  mc.c.tolerance = sum_tolerance(d.out_dtype, d.k) * 2;
+  mc.c.scale = std::sqrt(static_cast<double>(d.k)) * d.world_size;
+  mc.c.flops = 2.0 * static_cast<double>(mc.m * kTopK * d.n * d.k) * d.world_size;
+  ExpertTiles tiles = tiles_of(d, cfg);
+  std::vector<std::int32_t> chosen = chosen_experts(mc.m, seed);
+  std::size_t ranks = mc.c.inputs.size(), n = at(d.n);
+  std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
+  mc.c.comm_bytes = static_cast<double>((ranks - 1) * share * n * size_bytes(d.out_dtype));
+  Values weights = mc.in(0, "weights"), sums(ranks * share * n, 0.0);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    mc.in(r, "weights") = weights;
+    TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen, 1);
+    mc.in(r, "tile_experts") = as_values(tables.experts, tables.experts.size());
+    mc.in(r, "slots") = as_values(tables.slots, mc.in(r, "slots").size());
+    for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
+      const double* x = mc.in(r, "a").data() + at(tables.slots[pair] * d.k);
+      for (std::size_t col = 0; col < n; ++col) {
+        const double* w = mc.in(r, "b").data() + (at(chosen[pair]) * n + col) * at(d.k);
+        sums[pair / at(kTopK) * n + col] += weights[pair] * product(x, w, d.k);
+      }
+    }
+  }
+  for (std::size_t r = 0; r < ranks; ++r) {
+    auto first = sums.begin() + static_cast<std::ptrdiff_t>(r * share * n);
+    std::copy_n(first, share * n, mc.out(r, "out").begin());
+    if (!d.residual) continue;
+    for (std::size_t i = 0; i < share * n; ++i) {
+      mc.out(r, "out")[i] += mc.in(r, "residual")[i];
+    }
+  }
+  return std::move(mc.c);
+}
+
+}  // namespace
+
+OperatorInfo ag_grouped_gemm_info() {
+  return {.name = "ag_grouped_gemm",
+          .summary = "m gathered tokens of size k times weights [n, k] of their 2 experts",
+          .program =
+              [](const OpShape& s) {
+                AgGroupedDesc d = ag_desc(s);
+                return ag_grouped_gemm(d, ag_config(d, s.target));
+              },
+          .make_case = ag_case,
+          .shapes = [](int world_size) -> std::vector<OpShape> {
+            return {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
+                    {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16}};
+          },
+          .large = {.m = 4096, .n = 3584, .k = 4096, .dtype = DType::kBF16}};
+}
+
+OperatorInfo grouped_gemm_rs_info() {
+  return {.name = "grouped_gemm_rs",
+          .summary = "weighted sums of m tokens' 2 products of size n, over the ranks",
+          .program =
+              [](const OpShape& s) {
+                GroupedRsDesc d = rs_desc(s);
+                return grouped_gemm_rs(d, rs_config(d, s.target));
+              },
+          .make_case = rs_case,
+          .shapes = [](int world_size) -> std::vector<OpShape> {
+            return {{.world_size = world_size, .m = 9, .n = 21, .k = 19, .dtype = DType::kF32},
+                    {.world_size = world_size, .m = 6, .n = 24, .k = 32, .dtype = DType::kBF16}};
+          },
+          .large = {.m = 4096, .n = 4096, .k = 3584, .dtype = DType::kBF16}};
+}
+
+}  // namespace stretto
