@@ -74,6 +74,10 @@ void AgentWriter::write_issuer() {
 void AgentWriter::write_team(int first_thread) {
   line("const Team team{{threadIdx.x - {}, {}}};", first_thread, 1 + site_.agent_idx);
   declare_values();
+  if (apart()) {
+    line("Meeting<{}> meeting{{reinterpret_cast<u32*>(smem + {})}};", values_.warpgroups(),
+         plan_.meeting);
+  }
   grant_first_turn();
   write_tiles();
   if (!producer() && plan_.store_stages != 0) {

@@ -69,6 +69,8 @@ class AgentWriter {
   void notify_text(const Op& op);
   void wait_text(const Op& op);
   void step_text(const SyncStep& step);
+  void notify_apart(const Op& op);
+  void wait_apart(const Op& op);
   // What a kernel that records does at these places, and nothing in any other.
   void tile_begins();
   void tile_ends();
@@ -115,6 +117,11 @@ class AgentWriter {
     bool issues = producer() && (issuing_ || !plan_.fills(*site_.role, site_.agent_idx));
     return issues || drains_alone();
   }
+  // Its warpgroups are apart by part of a tile, and none waits for another at a wait or a notify.
+  // Events are recorded by one thread of an agent, which then stands for all.
+  bool apart() const {
+    return plan_.meeting != 0 && !producer() && !alone() && values_.warpgroups() > 1 && !records();
+  }
   bool drains_alone() const {
     return site_.role != nullptr && plan_.drains(*site_.role, site_.agent_idx);
   }
@@ -153,9 +160,9 @@ class AgentWriter {
   int depth_ = 3;
   bool issuing_ = false;  // writing what one thread does beside the others, which fill slots
   bool ahead_ = false;    // writing the loads that come before the wait for the launch before
-  std::map<int, int> slot_pipe_;    // by the register that a kPipeGet wrote
+  std::map<int, int> slot_pipe_;     // by the register that a kPipeGet wrote
   const Block* turns_in_ = nullptr;  // body of the loop that is being written
-  std::vector<int> in_flight_;  // accumulators of products under way, oldest first
+  std::vector<int> in_flight_;       // accumulators of products under way, oldest first
   std::pair<const Block*, std::size_t> position_{nullptr, 0};
 };
 

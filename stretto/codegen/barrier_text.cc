@@ -15,6 +15,9 @@ std::string barrier_setup_text(const Role& role, const RolePlan& plan) {
     }
     out += fmt::format("      ticket_ring_init(smem + {}, {});\n", plan.ticket_ring, warps);
   }
+  if (plan.meeting != 0) {
+    out += fmt::format("      *reinterpret_cast<uint4*>(smem + {}) = uint4{{}};\n", plan.meeting);
+  }
   for (const PipeGroup& g : plan.groups) {
     const Pipe& pipe = role.pipes[static_cast<std::size_t>(g.pipes[0])];
     int warps = plan.agents[static_cast<std::size_t>(pipe.consumer)].num_threads / 32;

@@ -21,9 +21,9 @@
 namespace stretto {
 namespace {
 
-constexpr const char* kHeaders[] = {"dot.h",    "copy.h",  "global.h", "packet.h",
-                                    "reduce.h", "ring.h",  "signal.h", "ticket.h",
-                                    "smem.h",   "store.h", "table.h",  "tile.h"};
+constexpr const char* kHeaders[] = {"dot.h",    "copy.h",  "global.h", "meeting.h", "packet.h",
+                                    "reduce.h", "ring.h",  "signal.h", "ticket.h",  "smem.h",
+                                    "store.h",  "table.h", "tile.h"};
 
 // Stands in the text until all TMA views are known.
 constexpr const char* kPrefetch = "@prefetch@";

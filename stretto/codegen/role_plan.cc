@@ -386,6 +386,7 @@ class RolePlanner {
       if (role_.resource.cluster_size > 1) fail("tiles by ticket need clusters of one block");
       plan_.ticket_ring = take(48, 16);
     }
+    if (role_.resource.stagger > 0) plan_.meeting = take(16, 16);
     plan_.shared_bytes = round_up(next_, 128);
     bool once_more = plan_.store_stages != 0 && plan_.store_buffers > 1;
     if (plan_.shared_bytes > kSharedLimit && !once_more) {

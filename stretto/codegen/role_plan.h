@@ -63,6 +63,9 @@ struct RolePlan {
   std::size_t scratch = 0;       // one float per thread
   std::size_t ticket_ring = 0;   // of a role by ticket
   int ticket_word = -1;          // of the control block
+  // Where the warpgroups of a staggered role say to how many notifies they have come; 0: it has
+  // none.
+  std::size_t meeting = 0;
   std::vector<int> host;         // per agent: in whose warpgroup its warp lies; -1: it has its own
   // Stores of drains that one thread makes by TMA, from the slots, each with its view.
   std::map<const Op*, TensorMapPlan> drained;

@@ -1,6 +1,7 @@
 // Signals, fences and named barriers.
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
@@ -113,12 +114,48 @@ void AgentWriter::step_text(const SyncStep& step) {
   }
 }
 
+// A notify of warpgroups that are apart: the last to come does what one thread does.
+void AgentWriter::notify_apart(const Op& op) {
+  bool met = false;
+  for (const SyncStep& step : sync_table()[SyncRow::kNotify]) {
+    if (step.kind == StepKind::kRelease) {
+      notify_text(op);
+    } else if (step.kind != StepKind::kMeet) {
+      step_text(step);
+    } else if (!std::exchange(met, true)) {
+      line("if (meeting.come(team)) {{");
+      ++depth_;
+    }
+  }
+  STRETTO_CHECK(met, "a notify whose threads do not meet");
+  --depth_;
+  line("}}");
+}
+
+// A wait of theirs: each waits for itself.
+void AgentWriter::wait_apart(const Op& op) {
+  for (const SyncStep& step : sync_table()[SyncRow::kWait]) {
+    if (step.kind == StepKind::kAcquire) {
+      line("if (team.tid % 128 == 0) {{");
+      ++depth_;
+      wait_text(op);
+      --depth_;
+      line("}}");
+    } else if (step.kind == StepKind::kMeet) {
+      line("meet_in_warpgroup();");
+    } else {
+      step_text(step);
+    }
+  }
+}
+
 void AgentWriter::sync(const Op& op) {
   std::string first = alone() ? "true" : "team.tid == 0";
   switch (op.code) {
     case OpCode::kNotify:
     case OpCode::kWait: {
       bool notifies = op.code == OpCode::kNotify;
+      if (apart()) return notifies ? notify_apart(op) : wait_apart(op);
       if (notifies && issues_beside()) {
         refuse(op.loc, "a producer that notifies and has pipes of TMA and of threads");
       }

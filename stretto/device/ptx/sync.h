@@ -73,6 +73,20 @@ STRETTO_DEVICE void named_barrier_arrive(u32 id, u32 threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Words in shared memory.
+STRETTO_DEVICE void store_release_cta(u32* word, u32 value) {
+  asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(smem_address(word)), "r"(value)
+               : "memory");
+}
+STRETTO_DEVICE u32 load_acquire_cta(const u32* word) {
+  u32 value;
+  asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
+               : "=r"(value)
+               : "r"(smem_address(word))
+               : "memory");
+  return value;
+}
+
 STRETTO_DEVICE void cluster_arrive_release() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
