@@ -8,6 +8,7 @@
 //   gpu_bench loops                   eight loops that no operator has, against their rooflines
 //   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
 //   gpu_bench sweep --ranks P         the same from 1 to 32768 rows, the unfused path a candidate
+//   gpu_bench moe --ranks P           fused layers of a mixture of experts, against a sequence
 //   gpu_bench collectives --ranks P   collectives against NCCL
 //   gpu_bench watchdog --ranks P      what deadlines of waits cost
 //   gpu_bench graph-fetch             how copy engines that fetch get on in graphs; two GPUs
@@ -78,12 +79,13 @@ int run(int argc, char** argv) {
   loops->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   loops->add_option("-o,--out", s.out, "JSON with every sample");
   auto* overlap = app.add_subcommand("overlap", "fused operators against cuBLASLt and NCCL");
+  auto* moe = app.add_subcommand("moe", "fused layers of mixtures of experts, against a sequence");
   auto* sweep = app.add_subcommand("sweep", "fused operators from 1 to 32768 rows");
   auto* collectives = app.add_subcommand("collectives", "collectives against NCCL");
-  compile->add_option("--ranks", s.world_size, "2 and more: of overlap and collectives")
+  compile->add_option("--ranks", s.world_size, "2 and more: of overlap, moe and collectives")
       ->check(CLI::Range(1, 8));
   compile->add_flag("--sweep", s.sweep, "those of sweep too");
-  for (auto* command : {overlap, sweep, collectives}) {
+  for (auto* command : {overlap, moe, sweep, collectives}) {
     command->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(2, 8));
     if (command != sweep) command->add_flag("--quick", s.quick, "fewer shapes and configs");
     command->add_option("--only", s.only, "shapes whose text contains this");
@@ -161,6 +163,7 @@ int run(int argc, char** argv) {
   if (attention_ranks->parsed()) return run_attention_ranks(s);
   if (fp8->parsed()) return run_fp8(s);
   if (overlap->parsed()) return run_overlap(s);
+  if (moe->parsed()) return run_moe(s);
   if (sweep->parsed()) return run_sweep(s);
   if (watchdog->parsed()) return run_watchdog(s);
   if (processes->parsed()) {

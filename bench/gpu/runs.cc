@@ -19,6 +19,7 @@
 #include "bench/gpu/gemm_fp8.h"
 #include "bench/gpu/graph_fetch.h"
 #include "bench/gpu/loops.h"
+#include "bench/gpu/moe.h"
 #include "bench/gpu/overlap.h"
 #include "bench/gpu/points.h"
 #include "bench/gpu/startup.h"
@@ -78,6 +79,10 @@ CollectivesOptions collectives_options(const Settings& s) {
   return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
 }
 
+MoeOptions moe_options(const Settings& s) {
+  return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
+}
+
 SweepOptions sweep_options(const Settings& s) {
   return {.only = s.only, .samples = s.samples, .seed = s.seed};
 }
@@ -90,6 +95,7 @@ std::vector<LabelledProgram> all_programs(const Settings& s) {
   };
   if (s.world_size > 1) {
     add(overlap_programs(s.world_size, kHopperSms, overlap_options(s)));
+    add(moe_programs(s.world_size, kHopperSms, moe_options(s)));
     add(collectives_programs(s.world_size, collectives_options(s)));
     if (s.sweep) add(sweep_programs(s.world_size, kHopperSms, sweep_options(s)));
     return programs;
@@ -220,6 +226,15 @@ int run_overlap(const Settings& s) {
   compile_ahead(overlap_programs(s.world_size, world.device(0).properties().num_sms, options));
   compare_overlap(world, options, [&](const OverlapResult& r) { report.keep("overlap", r); });
   return report.finish("overlap");
+}
+
+int run_moe(const Settings& s) {
+  GpuWorld world({.size = s.world_size});
+  Report report(world, s, {"nccl"});
+  MoeOptions options = moe_options(s);
+  compile_ahead(moe_programs(s.world_size, world.device(0).properties().num_sms, options));
+  compare_moe(world, options, [&](const MoeResult& r) { report.keep("moe", r); });
+  return report.finish("moe");
 }
 
 int run_sweep(const Settings& s) {

@@ -35,6 +35,7 @@ int run_gemms(const Settings& s, const std::vector<GemmShape>& shapes);
 int run_fp8(const Settings& s);
 int run_loops(const Settings& s);
 int run_overlap(const Settings& s);
+int run_moe(const Settings& s);
 int run_sweep(const Settings& s);
 int run_collectives(const Settings& s);
 int run_attention_suite(const Settings& s, bool checks);

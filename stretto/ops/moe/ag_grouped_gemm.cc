@@ -44,16 +44,18 @@ class AgGrouped {
     experts_ = p.table("tile_experts", {num_tiles_}, {ContractKind::kRange, 0, d.num_experts});
     needs_ = p.table("tile_needs", {num_tiles_}, {ContractKind::kRange, 0, d.world_size + 1});
     tokens_ = p.table("row_tokens", {c_rows, 1}, {ContractKind::kRange, -1, rows});
-    a_ = p.state("a", d.a_dtype, {rows, d.k}, Space::kSymmetric);
+    a_ = d.gathers ? p.state("a", d.a_dtype, {rows, d.k}, Space::kSymmetric)
+                   : p.input("a", d.a_dtype, {rows, d.k});
     for (const char* name : d.swiglu ? std::vector{"b_gate", "b_up"} : std::vector{"b"}) {
       weights_.push_back(p.input(name, d.b_dtype, {d.num_experts, d.n, d.k}));
     }
     c_ = p.output("c", d.c_dtype, {c_rows, d.n});
-    if (d.world_size == 1) return;
+    if (!sends()) return;
     ready_ = p.signal("ready");
     arrived_ = p.signal("arrived", d.world_size);  // by position: transfers that are there
   }
 
+  bool sends() const { return d_.gathers && d_.world_size > 1; }
   std::int64_t transfers() const { return ceil_div(rows_per_rank(d_), cfg_.comm_rows); }
 
   // May be written by the others from now on.
@@ -76,7 +78,7 @@ class AgGrouped {
   void multiply(const Tile& t) {
     const auto& [bm, bn, bk] = cfg_.tile;
     Index expert = p_.read(experts_, {t.m}), needs = p_.read(needs_, {t.m});
-    if (d_.world_size > 1) {
+    if (sends()) {
       p_.loop(1, d_.world_size, [&](const Index& position) {
         p_.when(position < needs, [&] { p_.wait(arrived_[position], transfers()); });
       });
@@ -128,9 +130,10 @@ ExpertTiles tiles_of(const AgGroupedDesc& d, const AgGroupedConfig& c) {
 }
 
 std::string to_string(const AgGroupedDesc& d) {
-  return fmt::format("ag_grouped_gemm P={} m={} top {} of {} experts n={} k={} a={} b={} c={}{}",
+  return fmt::format("ag_grouped_gemm P={} m={} top {} of {} experts n={} k={} a={} b={} c={}{}{}",
                      d.world_size, d.m, d.top_k, d.num_experts, d.n, d.k, short_name(d.a_dtype),
-                     short_name(d.b_dtype), short_name(d.c_dtype), d.swiglu ? " swiglu" : "");
+                     short_name(d.b_dtype), short_name(d.c_dtype), d.swiglu ? " swiglu" : "",
+                     d.gathers ? "" : " all tokens there");
 }
 
 std::string to_string(const AgGroupedConfig& c) {
@@ -168,15 +171,14 @@ Program ag_grouped_gemm(const AgGroupedDesc& d, const AgGroupedConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("ag_grouped_gemm", d.world_size);
   AgGrouped op(p, d, cfg);
-  bool alone = d.world_size == 1;
-  if (!alone) {
+  if (op.sends()) {
     p.on_start([&] { op.announce(); });
     p.role("send", Resource::copy_engine(cfg.num_copy_queues),
            p.grid(d.world_size - 1, op.transfers(), 1, 1), [&](const Tile& t) { op.send(t); });
   }
   p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages), op.tiles(),
          [&](const Tile& t) { op.multiply(t); });
-  if (!alone) p.on_end([&] { op.wait_for_all(); });
+  if (op.sends()) p.on_end([&] { op.wait_for_all(); });
   return p.finish();
 }
 

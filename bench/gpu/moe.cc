@@ -1,0 +1,470 @@
+#include "bench/gpu/moe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "bench/gpu/each_shape.h"
+#include "bench/gpu/overlap_buffers.h"
+#include "stretto/base/errors.h"
+#include "stretto/compiler.h"
+#include "stretto/gpu/gpu_instance.h"
+#include "stretto/ops/gpu_harness/ranks_time.h"
+
+namespace stretto::bench {
+namespace {
+
+constexpr DType kDType = DType::kBF16;
+constexpr int kCandidateSamples = 9;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+std::size_t bf16_bytes(std::int64_t rows, std::int64_t cols) { return at(rows * cols * 2); }
+
+std::vector<MoeShape> selected(int world_size, const MoeOptions& options) {
+  std::vector<MoeShape> shapes = moe_shapes(world_size, options.quick);
+  std::erase_if(shapes, [&](const MoeShape& s) {
+    return s.to_string().find(options.only) == std::string::npos;
+  });
+  return shapes;
+}
+
+// Every token has top_k different experts, any as likely as any other.
+std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::int32_t> order(at(s.num_experts)), chosen;
+  for (std::size_t e = 0; e < order.size(); ++e) order[e] = static_cast<std::int32_t>(e);
+  for (std::int64_t t = 0; t < s.m; ++t) {
+    std::shuffle(order.begin(), order.end(), random);
+    chosen.insert(chosen.end(), order.begin(), order.begin() + s.top_k);
+  }
+  return chosen;
+}
+
+using Tensors = std::map<std::string, const SymmetricGpuMemory*>;
+
+// A program on every rank, bound to memory of the comparison.
+class Loaded {
+ public:
+  Loaded(GpuWorld& world, const Program& program, const Tensors& tensors) {
+    instance_ = std::make_unique<GpuInstance>(world, compile(program, {.require_proof = false}));
+    args_.extents = extent_bounds(program);
+    for (const Tensor& t : program.tensors) {
+      auto it = tensors.find(t.name);
+      args_.tensors.push_back(it == tensors.end() || t.kind == TensorKind::kBuffer
+                                  ? std::vector<CUdeviceptr>{}
+                                  : it->second->addresses());
+    }
+  }
+  void launch() const { instance_->launch(args_); }
+  void wait() const { instance_->wait(); }
+
+ private:
+  std::unique_ptr<GpuInstance> instance_;
+  GpuLaunchArgs args_;
+};
+
+class Comparison {
+ public:
+  Comparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+             const MoeShape& shape, const MoeOptions& options)
+      : world_(world),
+        nccl_(nccl),
+        random_(random),
+        shape_(shape),
+        options_(options),
+        chosen_(random_experts(shape, options.seed)),
+        share_(shape.m / shape.world_size) {
+    result_.shape = shape;
+  }
+  virtual ~Comparison() = default;
+  Comparison(const Comparison&) = delete;
+
+  MoeResult run() {
+    std::size_t count = num_candidates();
+    Best fused = fastest("fused", count, [&](std::size_t i) { return fused_at(i); });
+    Best product = fastest("product", count, [&](std::size_t i) { return product_at(i); });
+    if (!fused.program || !product.program) {
+      result_.error = "no config of ours runs";
+      return std::move(result_);
+    }
+    result_.chosen = fused.config;
+    prepare(fused.index, product.index);
+    auto sequence = [&] {
+      if (!shape_.second) collective();
+      product.program->launch();
+      if (shape_.second) sum(), collective();
+    };
+    std::vector<RanksCall> calls = {[&](int) { fused.program->launch(); },
+                                    [&](int) { product.program->launch(); },
+                                    [&](int) { collective(); }, [&](int) { sequence(); }};
+    auto ms = time_ranks(world_, calls, {.warmup_ms = 200, .samples = options_.samples});
+    fused.program->wait();
+    result_.samples =
+        OverlapSamples{std::move(ms[0]), std::move(ms[1]), std::move(ms[2]), std::move(ms[3])};
+    fused.program->launch();
+    sequence();
+    world_.synchronize();
+    result_.error = difference();
+    return std::move(result_);
+  }
+
+ protected:
+  struct Made {
+    std::string config;
+    std::unique_ptr<Loaded> program;
+  };
+
+  virtual std::size_t num_candidates() const = 0;
+  virtual Made fused_at(std::size_t i) = 0;
+  virtual Made product_at(std::size_t i) = 0;
+  // Of the candidates that were chosen.
+  virtual void prepare(std::size_t fused, std::size_t product) = 0;
+  virtual void sum() {}
+  virtual void collective() = 0;
+  virtual std::string difference() = 0;  // "" where both give the same
+
+  std::vector<cuda::NcclPart> parts(const SymmetricGpuMemory& from,
+                                    const SymmetricGpuMemory& to) const {
+    std::vector<cuda::NcclPart> out;
+    for (int r = 0; r < world_.size(); ++r) {
+      out.push_back({&world_.stream(r), from.on[at(r)].address(), to.on[at(r)].address()});
+    }
+    return out;
+  }
+
+  SymmetricGpuMemory upload(const std::vector<std::vector<std::int32_t>>& of_rank) const {
+    std::size_t bytes = of_rank[0].size() * sizeof(std::int32_t);
+    SymmetricGpuMemory memory = world_.allocate(bytes);
+    for (int r = 0; r < world_.size(); ++r) {
+      world_.stream(r).upload(memory.on[at(r)].address(), of_rank[at(r)].data(), bytes);
+    }
+    world_.synchronize();
+    return memory;
+  }
+
+  std::vector<TileTables> tables(const ExpertTiles& tiles, int stages) const {
+    std::vector<TileTables> out;
+    for (int r = 0; r < world_.size(); ++r) {
+      out.push_back(tile_tables(tiles, r, shape_.m, chosen_, stages));
+    }
+    return out;
+  }
+
+  GpuWorld& world_;
+  const cuda::NcclRanks& nccl_;
+  RandomFill& random_;
+  MoeShape shape_;
+  const MoeOptions& options_;
+  std::vector<std::int32_t> chosen_;
+  std::int64_t share_;  // tokens of a rank
+  MoeResult result_;
+
+ private:
+  struct Best {
+    std::string config;
+    std::size_t index = 0;
+    std::unique_ptr<Loaded> program;
+  };
+
+  template <typename Make>
+  Best fastest(const char* family, std::size_t count, const Make& make) {
+    Best best;
+    double least = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      OverlapTime time{.family = family, .config = "", .ms = 0, .error = ""};
+      try {
+        Made made = make(i);
+        time.config = made.config;
+        auto ms = time_ranks(world_, {[&](int) { made.program->launch(); }},
+                             {.warmup_ms = 20, .samples = kCandidateSamples});
+        made.program->wait();
+        time.ms = median_interval(ms[0]).median;
+        if (!best.program || time.ms < least) {
+          best = {made.config, i, std::move(made.program)};
+          least = time.ms;
+        }
+      } catch (const Fault& e) {
+        time.error = e.what();
+        world_.synchronize();
+        world_.clear_fault();
+      } catch (const Error& e) {
+        time.error = e.what();
+      }
+      result_.configs.push_back(time);
+    }
+    return best;
+  }
+};
+
+// Of the first layer, tables of a candidate on the device.
+struct FirstTables {
+  std::vector<TileTables> host;
+  SymmetricGpuMemory experts, needs, tokens, c;
+};
+
+class FirstLayer : public Comparison {
+ public:
+  FirstLayer(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+             const MoeShape& shape, const MoeOptions& options)
+      : Comparison(world, nccl, random, shape, options),
+        candidates_(first_layer_candidates(shape, world.device(0).properties().num_sms)),
+        x_(random.allocate(bf16_bytes(share_, shape.hidden))),
+        all_(random.allocate(bf16_bytes(shape.m, shape.hidden))),
+        a_(random.allocate(bf16_bytes(shape.m, shape.hidden))),
+        fused_(candidates_.size()),
+        alone_(candidates_.size()) {
+    AgGroupedDesc d = first_layer(shape);
+    for (SymmetricGpuMemory* b : {&gate_, &up_}) {
+      *b = random.allocate(bf16_bytes(d.num_experts * d.n, d.k));
+    }
+    for (int r = 0; r < world.size(); ++r) {
+      world.stream(r).copy(a_.on[at(r)].address(), x_.on[at(r)].address(),
+                           bf16_bytes(share_, shape.hidden));
+    }
+    collective();
+    world.synchronize();
+  }
+
+ protected:
+  std::size_t num_candidates() const override { return candidates_.size(); }
+
+  Made fused_at(std::size_t i) override { return make(i, true); }
+  Made product_at(std::size_t i) override { return make(i, false); }
+
+  void prepare(std::size_t fused, std::size_t product) override {
+    chosen_fused_ = &fused_[fused];
+    chosen_alone_ = &alone_[product];
+  }
+  void collective() override {
+    nccl_.all_gather(parts(x_, all_), at(share_ * shape_.hidden), kDType);
+  }
+
+  // Rows of tokens and experts drawn by lot, which lie in other places of the two results.
+  std::string difference() override {
+    constexpr int kRows = 200;
+    std::mt19937_64 random(options_.seed);
+    std::size_t cols = at(first_layer(shape_).n);
+    double allowed = 0x1p-6 * std::sqrt(static_cast<double>(shape_.hidden));
+    std::vector<std::uint16_t> ours(cols), theirs(cols);
+    for (int i = 0; i < kRows; ++i) {
+      auto r = at(static_cast<std::int64_t>(random() % at(world_.size())));
+      std::size_t pair = random() % chosen_.size();
+      row(*chosen_fused_, r, pair, ours);
+      row(*chosen_alone_, r, pair, theirs);
+      for (std::size_t c = 0; c < cols; ++c) {
+        float got = bf16_to_f32(ours[c]), want = bf16_to_f32(theirs[c]);
+        if (std::abs(got - want) <= 0x1p-6 * std::abs(want) + allowed) continue;
+        return fmt::format("rank {}: pair {} column {} is {}, in sequence {}", r, pair, c, got,
+                           want);
+      }
+    }
+    return "";
+  }
+
+ private:
+  Made make(std::size_t i, bool fused) {
+    FirstLayerCandidate candidate = candidates_[i];
+    AgGroupedDesc d = first_layer(shape_);
+    d.gathers = fused;
+    if (!fused) candidate.stages = 1;
+    FirstTables& t = (fused ? fused_ : alone_)[i];
+    t.host = tables(tiles_of(d, candidate.config), candidate.stages);
+    std::vector<std::vector<std::int32_t>> experts, needs, tokens;
+    for (int r = 0; r < world_.size(); ++r) {
+      TileTables& of = t.host[at(r)];
+      if (!fused) in_global_order(of, r);
+      experts.push_back(of.experts);
+      needs.push_back(of.needs);
+      tokens.push_back(of.tokens);
+    }
+    t.experts = upload(experts);
+    t.needs = upload(needs);
+    t.tokens = upload(tokens);
+    t.c = allocate_poisoned(world_, bf16_bytes(static_cast<std::int64_t>(tokens[0].size()), d.n));
+    Tensors tensors = {{"tile_experts", &t.experts},
+                       {"tile_needs", &t.needs},
+                       {"row_tokens", &t.tokens},
+                       {"a", fused ? &a_ : &all_},
+                       {"b_gate", &gate_},
+                       {"b_up", &up_},
+                       {"c", &t.c}};
+    return {fmt::format("{} classes={}", to_string(candidate.config), candidate.stages),
+            std::make_unique<Loaded>(world_, ag_grouped_gemm(d, candidate.config), tensors)};
+  }
+
+  // Of the tokens of all ranks as NCCL gathers them.
+  void in_global_order(TileTables& t, int rank) const {
+    for (std::int32_t& token : t.tokens) {
+      if (token < 0) continue;
+      std::int64_t owner = (token / share_ + rank) % world_.size();
+      token = static_cast<std::int32_t>(owner * share_ + token % share_);
+    }
+    for (std::int32_t& n : t.needs) n = n > 0 ? world_.size() : 0;
+  }
+
+  void row(const FirstTables& t, std::size_t rank, std::size_t pair,
+           std::vector<std::uint16_t>& out) const {
+    auto at_row = static_cast<std::size_t>(t.host[rank].slots[pair]) * out.size();
+    const cuda::Stream& stream = world_.stream(static_cast<int>(rank));
+    stream.download(out.data(), t.c.on[rank].address() + 2 * at_row, 2 * out.size());
+    stream.synchronize();
+  }
+
+  std::vector<FirstLayerCandidate> candidates_;
+  SymmetricGpuMemory x_, all_, a_, gate_, up_;
+  std::vector<FirstTables> fused_, alone_;
+  const FirstTables *chosen_fused_ = nullptr, *chosen_alone_ = nullptr;
+};
+
+class SecondLayer : public Comparison {
+ public:
+  SecondLayer(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+              const MoeShape& shape, const MoeOptions& options)
+      : Comparison(world, nccl, random, shape, options),
+        candidates_(second_layer_candidates(shape, world.device(0).properties().num_sms)),
+        desc_(second_layer(shape)),
+        b_(random.allocate(bf16_bytes(desc_.num_experts * desc_.n, desc_.k))),
+        partial_(allocate_poisoned(world, bf16_bytes(shape.m, shape.hidden))),
+        ours_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
+        theirs_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))) {
+    ExpertTiles tiles = tiles_of(desc_, candidates_[0]);  // all have the same
+    std::vector<std::vector<std::int32_t>> experts, slots;
+    for (const TileTables& of : tables(tiles, 1)) {
+      experts.push_back(of.experts);
+      slots.push_back(of.slots);
+    }
+    experts_ = upload(experts);
+    slots_ = upload(slots);
+    a_ = random.allocate(bf16_bytes(tiles.num_rows(), desc_.k));
+    products_ = allocate_poisoned(world, bf16_bytes(tiles.num_rows(), desc_.n));
+    std::vector<float> half(at(shape.m * shape.top_k), 1.0F / static_cast<float>(shape.top_k));
+    weights_ = world.allocate(half.size() * sizeof(float));
+    for (int r = 0; r < world.size(); ++r) {
+      world.stream(r).upload(weights_.on[at(r)].address(), half.data(),
+                             half.size() * sizeof(float));
+    }
+    world.synchronize();
+  }
+
+ protected:
+  std::size_t num_candidates() const override { return candidates_.size(); }
+
+  Made fused_at(std::size_t i) override {
+    const GroupedRsConfig& config = candidates_[i];
+    Tensors tensors = {{"tile_experts", &experts_},
+                       {"slots", &slots_},
+                       {"weights", &weights_},
+                       {"a", &a_},
+                       {"b", &b_},
+                       {"out", &ours_}};
+    return {to_string(config),
+            std::make_unique<Loaded>(world_, grouped_gemm_rs(desc_, config), tensors)};
+  }
+  Made product_at(std::size_t i) override {
+    const GroupedRsConfig& config = candidates_[i];
+    Tensors tensors = {
+        {"tile_experts", &experts_}, {"a", &a_}, {"b", &b_}, {"products", &products_}};
+    return {to_string(config),
+            std::make_unique<Loaded>(world_, tile_products(desc_, config), tensors)};
+  }
+  void prepare(std::size_t, std::size_t product) override {
+    Tensors tensors = {{"slots", &slots_},
+                       {"weights", &weights_},
+                       {"products", &products_},
+                       {"partial", &partial_}};
+    sum_ = std::make_unique<Loaded>(world_, weighted_sums(desc_, candidates_[product]), tensors);
+  }
+  void sum() override { sum_->launch(); }
+  void collective() override {
+    nccl_.reduce_scatter(parts(partial_, theirs_), at(share_ * shape_.hidden), kDType);
+  }
+  std::string difference() override {
+    double magnitude = std::sqrt(static_cast<double>(desc_.k));
+    return compare_bf16(world_, ours_, theirs_, shape_.hidden,
+                        {.relative = 0x1p-6, .absolute = 0x1p-6 * magnitude * world_.size()});
+  }
+
+ private:
+  std::vector<GroupedRsConfig> candidates_;
+  GroupedRsDesc desc_;
+  SymmetricGpuMemory b_, partial_, ours_, theirs_, experts_, slots_, a_, products_, weights_;
+  std::unique_ptr<Loaded> sum_;
+};
+
+}  // namespace
+
+std::string MoeResult::to_string() const {
+  std::string out = shape.to_string();
+  if (samples) {
+    auto rate = [&](const std::vector<double>& ms) {
+      return shape.flops() / median_interval(ms).median * 1e-9;
+    };
+    out += fmt::format("\n  {}\n  TFLOP/s: ours {:.0f} gemm {:.0f} sequence {:.0f}",
+                       samples->to_string(), rate(samples->ours), rate(samples->gemm),
+                       rate(samples->sequence));
+  }
+  if (!chosen.empty()) out += "\n  chosen: " + chosen;
+  for (const OverlapTime& t : configs) {
+    if (t.ms > 0) out += fmt::format("\n    {:9.4f} {:8} {}", t.ms, t.family, t.config);
+    if (!t.error.empty()) out += fmt::format("\n    {} {}: {}", t.family, t.config, t.error);
+  }
+  if (!error.empty()) out += "\n  FAILED: " + error;
+  return out;
+}
+
+Json MoeResult::to_json() const {
+  Json out = {{"layer", shape.second ? 2 : 1},
+              {"model", shape.model},
+              {"ranks", shape.world_size},
+              {"m", shape.m},
+              {"flops", shape.flops()}};
+  for (const OverlapTime& t : configs) {
+    Json row = {{"family", t.family}, {"config", t.config}};
+    if (t.ms > 0) row["ms"] = t.ms;
+    if (!t.error.empty()) row["error"] = t.error;
+    out["configs"].push_back(row);
+  }
+  if (!error.empty()) out["error"] = error;
+  if (!chosen.empty()) out["chosen"] = chosen;
+  if (samples) out["eager"] = samples->to_json();
+  return out;
+}
+
+std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const MoeOptions& options) {
+  std::vector<LabelledProgram> out;
+  auto add = [&](const MoeShape& s, const std::string& config, Program program) {
+    out.push_back({fmt::format("{} | {} {}", s.to_string(), program.name, config), program});
+  };
+  for (const MoeShape& s : selected(world_size, options)) {
+    if (s.second) {
+      for (const GroupedRsConfig& c : second_layer_candidates(s, num_sms)) {
+        add(s, to_string(c), grouped_gemm_rs(second_layer(s), c));
+        add(s, to_string(c), tile_products(second_layer(s), c));
+      }
+      add(s, "", weighted_sums(second_layer(s), second_layer_candidates(s, num_sms)[0]));
+      continue;
+    }
+    for (const FirstLayerCandidate& c : first_layer_candidates(s, num_sms)) {
+      AgGroupedDesc d = first_layer(s);
+      add(s, to_string(c.config), ag_grouped_gemm(d, c.config));
+      d.gathers = false;
+      add(s, to_string(c.config), ag_grouped_gemm(d, c.config));
+    }
+  }
+  return out;
+}
+
+void compare_moe(GpuWorld& world, const MoeOptions& options,
+                 const std::function<void(const MoeResult&)>& done) {
+  auto compare = [&](const cuda::NcclRanks& nccl, RandomFill& random, const MoeShape& shape) {
+    if (shape.second) return SecondLayer(world, nccl, random, shape, options).run();
+    return FirstLayer(world, nccl, random, shape, options).run();
+  };
+  for_each_shape<MoeResult>(world, selected(world.size(), options), options.seed, compare, done);
+}
+
+}  // namespace stretto::bench

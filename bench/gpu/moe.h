@@ -1,0 +1,43 @@
+// Fused layers of a mixture of experts on several GPUs against the same products, the collective of
+// NCCL and the weighted sum one after the other, call by call in turn, slowest rank. Tables are
+// made beforehand, for both.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/compile_ahead.h"
+#include "bench/gpu/moe_shapes.h"
+#include "bench/gpu/overlap.h"
+
+namespace stretto::bench {
+
+struct MoeOptions {
+  std::string only;  // shapes whose text contains this
+  bool quick = false;
+  int samples = 40;
+  std::uint64_t seed = 0;
+};
+
+struct MoeResult {
+  MoeShape shape;
+  std::string error;
+  std::vector<OverlapTime> configs;  // families "fused" and "product"
+  std::string chosen;
+  // `sequence`: of the first layer NCCL's all-gather and the product; of the second the product,
+  // the weighted sum and NCCL's reduce-scatter.
+  std::optional<OverlapSamples> samples;
+
+  std::string to_string() const;
+  Json to_json() const;
+};
+
+std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const MoeOptions& options);
+
+// Calls `done` after each shape. What fails for a shape is in its result.
+void compare_moe(GpuWorld& world, const MoeOptions& options,
+                 const std::function<void(const MoeResult&)>& done);
+
+}  // namespace stretto::bench

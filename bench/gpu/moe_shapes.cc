@@ -1,0 +1,171 @@
+#include "bench/gpu/moe_shapes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/lang/program_builder.h"
+
+namespace stretto::bench {
+namespace {
+
+constexpr DType kDType = DType::kBF16;
+
+struct Model {
+  const char* name;
+  std::int64_t hidden, ffn, num_experts, top_k;
+};
+constexpr Model kModels[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
+                             {"qwen2-moe", 2048, 1408, 60, 4},
+                             {"phi-3.5-moe", 4096, 6400, 16, 2}};
+
+}  // namespace
+
+double MoeShape::flops() const {
+  double products = second ? 1 : 2;
+  return 2.0 * products * static_cast<double>(m * top_k * hidden) *
+         static_cast<double>(ffn / world_size);
+}
+
+std::string MoeShape::to_string() const {
+  return fmt::format("moe-{} {} P={} m={}", second ? 2 : 1, model, world_size, m);
+}
+
+AgGroupedDesc first_layer(const MoeShape& s) {
+  return {.world_size = s.world_size,
+          .m = s.m,
+          .top_k = s.top_k,
+          .num_experts = s.num_experts,
+          .n = s.ffn / s.world_size,
+          .k = s.hidden,
+          .a_dtype = kDType,
+          .b_dtype = kDType,
+          .c_dtype = kDType,
+          .swiglu = true};
+}
+
+GroupedRsDesc second_layer(const MoeShape& s) {
+  return {.world_size = s.world_size,
+          .m = s.m,
+          .top_k = s.top_k,
+          .num_experts = s.num_experts,
+          .n = s.hidden,
+          .k = s.ffn / s.world_size,
+          .a_dtype = kDType,
+          .b_dtype = kDType,
+          .out_dtype = kDType};
+}
+
+std::vector<MoeShape> moe_shapes(int world_size, bool quick) {
+  std::vector<MoeShape> shapes;
+  for (const Model& model : kModels) {
+    for (std::int64_t m : {4096, 2048, 8192, 16384}) {
+      for (bool second : {false, true}) {
+        shapes.push_back({model.name, model.hidden, model.ffn, model.num_experts, model.top_k, m,
+                          world_size, second});
+      }
+      if (quick) break;
+    }
+  }
+  return shapes;
+}
+
+std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int num_sms) {
+  struct Choice {
+    std::int64_t bm, bn;
+    int stages;  // of the main loop
+    std::int64_t raster;
+    int classes;  // of the tables; 0: one per rank
+  };
+  constexpr Choice kChoices[] = {{128, 128, 4, 4, 0}, {128, 128, 4, 8, 0}, {128, 128, 4, 4, 2},
+                                 {128, 128, 4, 8, 1}, {64, 128, 4, 8, 0},  {128, 88, 4, 8, 0}};
+  FirstLayerCandidate base{default_config(first_layer(s), Target::kCuda), s.world_size};
+  std::vector<FirstLayerCandidate> out;
+  for (const Choice& c : kChoices) {
+    FirstLayerCandidate& made = out.emplace_back(base);
+    made.config.tile = {.bm = c.bm, .bn = c.bn, .bk = 64};
+    made.config.num_stages = c.stages;
+    made.config.raster = c.raster;
+    made.config.num_compute_sms = num_sms;
+    if (c.classes > 0) made.stages = c.classes;
+  }
+  return out;
+}
+
+std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_sms) {
+  struct Choice {
+    std::int64_t bm, bn;
+    int stages;
+    std::int64_t raster, blocks;  // of columns
+    int reduce;
+    std::int64_t rows, cols, rounds;
+  };
+  constexpr Choice kChoices[] = {
+      {128, 256, 4, 4, 4, 16, 16, 256, 4}, {128, 256, 4, 4, 4, 32, 16, 256, 4},
+      {128, 256, 4, 8, 2, 24, 16, 256, 4}, {128, 256, 4, 4, 8, 24, 16, 256, 4},
+      {128, 128, 6, 8, 4, 32, 32, 128, 4}, {128, 256, 4, 4, 4, 24, 32, 256, 2},
+      {128, 256, 4, 4, 4, 48, 16, 256, 4},
+  };
+  std::vector<GroupedRsConfig> out;
+  for (const Choice& c : kChoices) {
+    std::int64_t col_tiles = ceil_div(s.hidden, c.bn);
+    out.push_back({.tile = {.bm = c.bm, .bn = c.bn, .bk = 64},
+                   .num_compute_sms = num_sms - c.reduce,
+                   .num_stages = c.stages,
+                   .raster = c.raster,
+                   .block_tiles = std::max<std::int64_t>(col_tiles / c.blocks, 1),
+                   .num_reduce_sms = c.reduce,
+                   .reduce_rows = c.rows,
+                   .reduce_cols = c.cols,
+                   .reduce_rounds = c.rounds});
+  }
+  return out;
+}
+
+Program tile_products(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
+  const auto& [bm, bn, bk] = cfg.tile;
+  ExpertTiles tiles = tiles_of(d, cfg);
+  ProgramBuilder p("tile_products", d.world_size);
+  auto experts =
+      p.table("tile_experts", {tiles.num_tiles()}, {ContractKind::kRange, 0, d.num_experts});
+  auto a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k});
+  auto b = p.input("b", d.b_dtype, {d.num_experts, d.n, d.k});
+  auto products = p.output("products", d.out_dtype, {tiles.num_rows(), d.n});
+  p.role("gemm", Resource::sms(kGpuSms).pipelined(cfg.num_stages),
+         p.grid(tiles.num_tiles(), d.n, 1, bn).raster(cfg.raster), [&](const Tile& t) {
+           Index expert = p.read(experts, {t.m});
+           Value sum = p.zeros(DType::kF32, bm, bn);
+           p.loop(ceil_div(d.k, bk), [&](const Index& step) {
+             Value x = p.load(a.tile({t.m * bm, step * bk}, bm, bk));
+             sum = dot(sum, x, p.load(b.tile({expert, t.col, step * bk}, bn, bk)).T());
+           });
+           p.store(products.tile({t.m * bm, t.col}, bm, bn), cast(sum, d.out_dtype));
+         });
+  return p.finish();
+}
+
+Program weighted_sums(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
+  constexpr std::int64_t kRows = 16, kCols = 256;
+  std::int64_t rows = tiles_of(d, cfg).num_rows();
+  ProgramBuilder p("weighted_sums", d.world_size);
+  auto slots = p.table("slots", {d.m, d.top_k}, {ContractKind::kRange, 0, rows});
+  auto weights = p.input("weights", DType::kF32, {d.m, d.top_k});
+  auto products = p.input("products", d.out_dtype, {rows, d.n});
+  auto partial = p.output("partial", d.out_dtype, {d.m, d.n});
+  p.role("sum", Resource::sms(kGpuSms), p.grid(d.m, d.n, kRows, kCols), [&](const Tile& t) {
+    Value sum = p.zeros(DType::kF32, kRows, kCols);
+    std::vector<Value> parts, factors;
+    for (std::int64_t j = 0; j < d.top_k; ++j) {
+      Value slot = p.load(slots.tile({t.row, j}, kRows, 1));
+      parts.push_back(p.load_rows(products.tile({0, t.col}, kRows, kCols), slot));
+      factors.push_back(p.load(weights.tile({t.row, j}, kRows, 1)));
+    }
+    for (std::size_t j = 0; j < parts.size(); ++j) {
+      sum = sum + cast(parts[j], DType::kF32) * factors[j];
+    }
+    p.store(partial.tile({t.row, t.col}, kRows, kCols), cast(sum, d.out_dtype));
+  });
+  return p.finish();
+}
+
+}  // namespace stretto::bench

@@ -1,0 +1,46 @@
+// What the comparison of a mixture of experts' fused layers runs: layers of three models with every
+// expert split over the ranks, and for each the configs among which the fastest is chosen.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/grouped_gemm_rs.h"
+
+namespace stretto::bench {
+
+struct MoeShape {
+  const char* model = "";
+  std::int64_t hidden = 0, ffn = 0;  // ffn: of an expert, all ranks
+  std::int64_t num_experts = 0, top_k = 0;
+  std::int64_t m = 0;  // tokens of all ranks
+  int world_size = 1;
+  bool second = false;  // the second layer
+
+  double flops() const;           // of one rank
+  std::string to_string() const;  // "moe-1 mixtral-8x7b P=2 m=4096"
+};
+
+AgGroupedDesc first_layer(const MoeShape& shape);
+GroupedRsDesc second_layer(const MoeShape& shape);
+
+// Mixtral 8x7B, Qwen2-MoE and Phi-3.5-MoE with 2048 to 16384 tokens.
+// `quick`: one number of tokens.
+std::vector<MoeShape> moe_shapes(int world_size, bool quick);
+
+// `stages`: of the tables (expert_tiles.h).
+struct FirstLayerCandidate {
+  AgGroupedConfig config;
+  int stages = 1;
+};
+std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& shape, int num_sms);
+std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& shape, int num_sms);
+
+// The unfused path beside our product of a layer: products of rows in tiles (TMA loads them), and
+// the weighted sum of every token's, which leaves a part of [m, hidden] for the reduce-scatter.
+Program tile_products(const GroupedRsDesc& desc, const GroupedRsConfig& config);
+Program weighted_sums(const GroupedRsDesc& desc, const GroupedRsConfig& config);
+
+}  // namespace stretto::bench
