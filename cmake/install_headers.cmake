@@ -28,7 +28,8 @@ foreach(operator ag_gemm attention collectives embedding gemm gemm_ar gemm_rs no
   list(APPEND pending stretto/ops/${operator}/${operator}.h)
 endforeach()
 list(APPEND pending stretto/ops/moe/route.h stretto/ops/moe/grouped_gemm.h stretto/ops/moe/combine.h
-     stretto/ops/moe/ep_dispatch.h stretto/ops/moe/ep_place.h stretto/ops/moe/ep_combine.h)
+     stretto/ops/moe/ep_dispatch.h stretto/ops/moe/ep_place.h stretto/ops/moe/ep_combine.h
+     stretto/ops/moe/ep_send.h stretto/ops/moe/ep_return.h)
 
 set(public "")
 while(pending)

@@ -63,8 +63,8 @@ void MoePlan::prepare_sums() {
                   .hidden = c_.hidden_size,
                   .num_experts = num_experts,
                   .top_k = top_k,
-                  .normalize = c_.moe->normalize_weights,
-                  .world_size = s_.world_size};
+                  .world_size = s_.world_size,
+                  .norm_topk_prob = c_.moe->normalize_weights};
   CombineDesc combine{.dtype = s_.dtype,
                       .m = bound,
                       .hidden = c_.hidden_size,
@@ -113,9 +113,9 @@ void MoePlan::prepare_exchange() {
                   .hidden = c_.hidden_size,
                   .num_experts = ep_.num_experts,
                   .top_k = top_k,
-                  .normalize = c_.moe->normalize_weights,
                   .tables = false,
-                  .world_size = s_.world_size};
+                  .world_size = s_.world_size,
+                  .norm_topk_prob = c_.moe->normalize_weights};
   route_ = add_program(step_program(route, s_.target));
   dispatch_ = add_program(dispatch_program(ep_, s_.target));
   place_ = add_program(place_program(ep_, s_.target));

@@ -15,6 +15,8 @@
 #include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_dispatch.h"
 #include "stretto/ops/moe/ep_place.h"
+#include "stretto/ops/moe/ep_return.h"
+#include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/route.h"
@@ -59,14 +61,18 @@ const std::vector<OperatorInfo>& catalog() {
       embedding_info(),
       lm_head_info(),
       moe_route_info(),
+      moe_route_limited_info(),
       grouped_gemm_info(),
       grouped_swiglu_info(),
+      grouped_gemm_masked_info(),
       moe_combine_info(),
       ag_grouped_gemm_info(),
       grouped_gemm_rs_info(),
       ep_dispatch_info(),
       ep_place_info(),
       ep_combine_info(),
+      ep_send_info(),
+      ep_return_info(),
   };
   return operators;
 }

@@ -8,6 +8,8 @@
 
 #include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_place.h"
+#include "stretto/ops/moe/ep_return.h"
+#include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/moe_case.h"
 
 namespace stretto {
@@ -83,14 +85,41 @@ Routes routes_of(const EpDesc& d, std::int64_t m, std::uint64_t seed) {
   return routes;
 }
 
-void set_positions(const EpDesc& d, const std::vector<std::vector<std::int64_t>>& sent,
+// Where the tokens of a rank lie in its block at another: one after the other, or each in its row.
+enum class Rows { kListed, kOwn };
+
+std::size_t row_of(Rows rows, std::size_t i, std::int64_t token) {
+  return rows == Rows::kListed ? i : at(token);
+}
+
+void set_positions(const EpDesc& d, const std::vector<std::vector<std::int64_t>>& sent, Rows rows,
                    Values& positions) {
   positions.assign(at(d.rows_per_rank() * d.world_size), -1);
   for (std::size_t to = 0; to < sent.size(); ++to) {
     for (std::size_t i = 0; i < sent[to].size(); ++i) {
-      positions[at(sent[to][i]) * sent.size() + to] = static_cast<double>(i);
+      positions[at(sent[to][i]) * sent.size() + to] =
+          static_cast<double>(row_of(rows, i, sent[to][i]));
     }
   }
+}
+
+void copy_row(const Values& from, std::size_t a, Values& to, std::size_t b, std::size_t n) {
+  std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(a * n), n,
+              to.begin() + static_cast<std::ptrdiff_t>(b * n));
+}
+
+// Experts that `routes` says, and where tokens lie at others.
+void set_experts(const EpDesc& d, const Routes& routes, Rows rows, MoeCase& mc) {
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    std::fill(mc.in(r, "experts").begin(), mc.in(r, "experts").end(), 0.0);
+    std::copy(routes.experts[r].begin(), routes.experts[r].end(), mc.in(r, "experts").begin());
+    set_positions(d, routes.sent[r], rows, mc.out(r, "positions"));
+  }
+}
+
+double received_bytes(const EpDesc& d) {
+  return static_cast<double>(d.received_rows() - d.rows_per_rank()) *
+         static_cast<double>(d.hidden) * static_cast<double>(size_bytes(d.dtype));
 }
 
 OpCase dispatch_case(const OpShape& s, std::uint64_t seed) {
@@ -99,15 +128,7 @@ OpCase dispatch_case(const OpShape& s, std::uint64_t seed) {
   mc.c.config = fmt::format("ep_dispatch {} m={}", to_string(d), mc.m);
   Routes routes = routes_of(d, mc.m, seed);
   std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
-  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
-    std::fill(mc.in(r, "experts").begin(), mc.in(r, "experts").end(), 0.0);
-    std::copy(routes.experts[r].begin(), routes.experts[r].end(), mc.in(r, "experts").begin());
-    set_positions(d, routes.sent[r], mc.out(r, "positions"));
-  }
-  auto copy_row = [](const Values& from, std::size_t a, Values& to, std::size_t b, std::size_t n) {
-    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(a * n), n,
-                to.begin() + static_cast<std::ptrdiff_t>(b * n));
-  };
+  set_experts(d, routes, Rows::kListed, mc);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     std::fill(mc.out(r, "recv").begin(), mc.out(r, "recv").end(), 0.0);
     std::fill(mc.out(r, "recv_experts").begin(), mc.out(r, "recv_experts").end(), -1.0);
@@ -123,8 +144,38 @@ OpCase dispatch_case(const OpShape& s, std::uint64_t seed) {
       }
     }
   }
-  mc.c.comm_bytes = static_cast<double>(d.received_rows() - d.rows_per_rank()) *
-                    static_cast<double>(d.hidden) * static_cast<double>(size_bytes(d.dtype));
+  mc.c.comm_bytes = received_bytes(d);
+  return std::move(mc.c);
+}
+
+SendConfig send_config(const EpDesc& d, Target target) {
+  SendConfig c = default_send_config(d, target);
+  if (target == Target::kCpu) c.num_workers = 2;
+  return c;
+}
+
+OpCase send_case(const OpShape& s, std::uint64_t seed) {
+  EpDesc d = desc_of(s);
+  MoeCase mc(ep_send(d, send_config(d, s.target)), d.m, seed);
+  mc.c.config = fmt::format("ep_send {} m={}", to_string(d), mc.m);
+  Routes routes = routes_of(d, mc.m, seed);
+  std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
+  set_experts(d, routes, Rows::kOwn, mc);
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    std::fill(mc.out(r, "recv_experts").begin(), mc.out(r, "recv_experts").end(), -1.0);
+    std::fill(mc.out(r, "recv_weights").begin(), mc.out(r, "recv_weights").end(), 0.0);
+    for (std::size_t from = 0; from < mc.c.inputs.size(); ++from) {
+      for (std::size_t token = 0; token < routes.experts[from].size() / top_k; ++token) {
+        std::size_t row = from * rows + token;
+        copy_row(mc.in(from, "experts"), token, mc.out(r, "recv_experts"), row, top_k);
+        copy_row(mc.in(from, "weights"), token, mc.out(r, "recv_weights"), row, top_k);
+      }
+      for (std::int64_t token : routes.sent[from][r]) {
+        copy_row(mc.in(from, "x"), at(token), mc.out(r, "recv"), from * rows + at(token), hidden);
+      }
+    }
+  }
+  mc.c.comm_bytes = received_bytes(d);
   return std::move(mc.c);
 }
 
@@ -178,10 +229,7 @@ OpCase place_case(const OpShape& s, std::uint64_t seed) {
 }
 
 // Results lie where a shuffle puts them; rows of other ranks' experts have none.
-OpCase combine_case(const OpShape& s, std::uint64_t seed) {
-  EpDesc d = desc_of(s);
-  MoeCase mc(ep_combine(d, combine_config(d, s.target)), d.m, seed);
-  mc.c.config = fmt::format("ep_combine {} m={}", to_string(d), mc.m);
+void expect_sums(const EpDesc& d, Rows places_of, std::uint64_t seed, MoeCase& mc) {
   mc.c.tolerance = sum_tolerance(d.dtype, d.top_k * d.world_size) * 2;
   mc.c.scale = static_cast<double>(d.world_size);
   Routes routes = routes_of(d, mc.m, seed);
@@ -189,7 +237,7 @@ OpCase combine_case(const OpShape& s, std::uint64_t seed) {
   std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
   std::int64_t share = ceil_div(mc.m, std::int64_t{d.world_size});
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
-    set_positions(d, routes.sent[r], mc.in(r, "positions"));
+    set_positions(d, routes.sent[r], places_of, mc.in(r, "positions"));
     const Values& residual = mc.in(r, "residual");
     std::copy_n(residual.begin(), at(share) * hidden, mc.out(r, "out").begin());
   }
@@ -206,7 +254,7 @@ OpCase combine_case(const OpShape& s, std::uint64_t seed) {
           std::int64_t expert = routes.experts[from][at(tokens[i]) * top_k + j];
           if (expert < split.first(static_cast<int>(r)) || expert >= split.end(static_cast<int>(r)))
             continue;
-          std::size_t pair = (from * rows + i) * top_k + j;
+          std::size_t pair = (from * rows + row_of(places_of, i, tokens[i])) * top_k + j;
           slots[pair] = static_cast<double>(places[pair]);
           for (std::size_t c = 0; c < hidden; ++c) {
             mc.out(from, "out")[at(tokens[i]) * hidden + c] +=
@@ -216,6 +264,30 @@ OpCase combine_case(const OpShape& s, std::uint64_t seed) {
       }
     }
   }
+}
+
+OpCase combine_case(const OpShape& s, std::uint64_t seed) {
+  EpDesc d = desc_of(s);
+  MoeCase mc(ep_combine(d, combine_config(d, s.target)), d.m, seed);
+  mc.c.config = fmt::format("ep_combine {} m={}", to_string(d), mc.m);
+  expect_sums(d, Rows::kListed, seed, mc);
+  return std::move(mc.c);
+}
+
+ReturnConfig return_config(const EpDesc& d, Target target) {
+  ReturnConfig c = default_return_config(d, target);
+  if (target == Target::kCpu) c.num_workers = 2;
+  return c;
+}
+
+OpCase return_case(const OpShape& s, std::uint64_t seed) {
+  EpDesc d = desc_of(s);
+  MoeCase mc(ep_return(d, return_config(d, s.target)), d.m, seed);
+  mc.c.config = fmt::format("ep_return {} m={}", to_string(d), mc.m);
+  expect_sums(d, Rows::kOwn, seed, mc);
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    std::fill(mc.out(r, "parts").begin(), mc.out(r, "parts").end(), kNone);
+  }
   return std::move(mc.c);
 }
 
@@ -223,6 +295,14 @@ std::vector<OpShape> shapes(int world_size) {
   return {{.world_size = world_size, .m = 21, .n = 18, .dtype = DType::kF32},
           {.world_size = world_size, .m = 9, .n = 16, .dtype = DType::kBF16},
           {.world_size = world_size, .m = 1, .n = 8, .dtype = DType::kF16}};
+}
+
+// A decode step of 128 tokens on each of four ranks.
+OpShape large_step() { return {.m = 512, .n = 7168, .dtype = DType::kBF16}; }
+
+std::vector<OpShape> short_shapes(int world_size) {
+  return {{.world_size = world_size, .m = 21, .n = 18, .dtype = DType::kF32},
+          {.world_size = world_size, .m = 9, .n = 16, .dtype = DType::kBF16}};
 }
 
 }  // namespace
@@ -237,6 +317,29 @@ OperatorInfo ep_dispatch_info() {
           .make_case = dispatch_case,
           .shapes = shapes,
           .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16}};
+}
+
+OperatorInfo ep_send_info() {
+  return {
+      .name = "ep_send",
+      .summary = "m tokens of size n, stored at the ranks that have their 3 experts, once each",
+      .program =
+          [](const OpShape& s) { return ep_send(desc_of(s), send_config(desc_of(s), s.target)); },
+      .make_case = send_case,
+      .shapes = short_shapes,
+      .large = large_step()};
+}
+
+OperatorInfo ep_return_info() {
+  return {.name = "ep_return",
+          .summary = "weighted sums of experts' results, stored at the ranks of m tokens of size n",
+          .program =
+              [](const OpShape& s) {
+                return ep_return(desc_of(s), return_config(desc_of(s), s.target));
+              },
+          .make_case = return_case,
+          .shapes = short_shapes,
+          .large = large_step()};
 }
 
 OperatorInfo ep_place_info() {

@@ -68,6 +68,7 @@ Program ep_place(const EpDesc& d, const PlaceConfig& cfg) {
                   .some_elsewhere = true,
                   .chosen = chosen,
                   .expert = own_number,
+                  .counts = p.buffer("counts", DType::kF32, {own, 1}),
                   .columns = p.buffer("columns", DType::kI32, {d.top_k, rows}),
                   .slots = p.output("slots", DType::kI32, {rows, d.top_k}),
                   .offsets = p.output("offsets", DType::kI32, {own + 2}),

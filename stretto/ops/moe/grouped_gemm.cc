@@ -11,6 +11,8 @@
 namespace stretto {
 namespace {
 
+bool masked(const GroupedDesc& d) { return d.layout == RowLayout::kMasked; }
+
 void check(const GroupedDesc& d, const GroupedConfig& c) {
   check_sizes("grouped_gemm", {{"world_size", d.world_size},
                                {"m", d.m},
@@ -23,15 +25,106 @@ void check(const GroupedDesc& d, const GroupedConfig& c) {
                                {"tile.bk", c.tile.bk},
                                {"num_compute_sms", c.num_compute_sms}});
   check_split("grouped_gemm", split_of(d));
-  check_dtype("grouped_gemm", "a_dtype", d.a_dtype);
-  check_dtype("grouped_gemm", "b_dtype", d.b_dtype);
+  check_factors("grouped_gemm", {d.a_dtype, d.b_dtype, d.scaling, c.tile});
   check_dtype("grouped_gemm", "c_dtype", d.c_dtype);
+  if (d.scaling == Scaling::kRowWise) {
+    throw UserError("grouped_gemm: scaling is row-wise, must be none or block");
+  }
+  if (!masked(d)) return;
+  if (d.gathered || d.spare_rows || d.rows_per_token != 1) {
+    throw UserError(
+        "grouped_gemm: layout is masked, with gathered or spare rows or several of a token");
+  }
 }
 
 std::int64_t rows_of(const GroupedDesc& d) { return d.m * d.rows_per_token; }
 
 // Rows that an expert has if all get the same.
-std::int64_t mean_rows(const GroupedDesc& d) { return ceil_div(rows_of(d), d.num_experts); }
+std::int64_t mean_rows(const GroupedDesc& d) {
+  return masked(d) ? d.m : ceil_div(rows_of(d), d.num_experts);
+}
+
+// The rows [first, end) of an expert.
+struct Rows {
+  Index first, end;
+};
+
+// The inputs of the products, and what a tile of one expert's computes.
+class Products {
+ public:
+  Products(ProgramBuilder& p, const GroupedDesc& d, const GemmTile& tile)
+      : p_(p), d_(d), tile_(tile), split_(split_of(d)), m_(p.extent("m", d.m)) {
+    Index rows = all_rows();
+    if (masked(d)) {
+      counts_ = p.table("counts", {split_.share()}, {ContractKind::kRange, 0, m_ + 1});
+    } else {
+      counts_ = p.table("offsets", {d.num_experts + (d.spare_rows ? 2 : 1)},
+                        {ContractKind::kPartition, 0, rows + 1});
+    }
+    if (d.gathered) tokens_ = p.table("tokens", {rows, 1}, {ContractKind::kRange, 0, m_});
+    Index rows_of_a = d.gathered ? m_ : rows;
+    a_ = p.input("a", d.a_dtype, {rows_of_a, d.k});
+    scale_a_ = scale_input(p, d.scaling, rows_of_a, d.k);
+    for (const char* suffix : d.swiglu ? std::vector{"_gate", "_up"} : std::vector{""}) {
+      weights_.push_back(p.input(fmt::format("b{}", suffix), d.b_dtype,
+                                 {split_.share(), d.n, d.k}));  // [share, n, k]
+      if (d.scaling == Scaling::kNone) continue;
+      scales_.push_back(p.input(fmt::format("scale_b{}", suffix), DType::kF32,
+                                {split_.share(), ceil_div(d.n, kScaleBlock),
+                                 ceil_div(d.k, kScaleBlock)}));  // [share, n/128, k/128]
+    }
+  }
+
+  Index most_rows() const { return masked(d_) ? m_ : all_rows(); }  // of an expert
+  Index all_rows() const { return masked(d_) ? m_ * split_.share() : m_ * d_.rows_per_token; }
+
+  Rows rows_of(const Index& own, const Index& expert) const {
+    if (!masked(d_)) return {p_.read(counts_, {expert}), p_.read(counts_, {expert + 1})};
+    Index first = p_.let("first", own * m_);
+    return {first, first + p_.read(counts_, {own})};
+  }
+
+  // Rows from `row` on, columns from `col` on: f32 [bm, bn].
+  Value tile(const Index& own, const Index& row, const Index& end, const Index& col) const {
+    const auto& [bm, bn, bk] = tile_;
+    Value picked;
+    if (d_.gathered) picked = p_.load(tokens_.tile({row, 0}, bm, 1).until_row(end));
+    auto rows = [&](const TensorRef& x, const Index& first, std::int64_t cols) {
+      return d_.gathered ? p_.load_rows(x.tile({0, first}, bm, cols), picked)
+                         : p_.load(x.tile({row, first}, bm, cols).until_row(end));
+    };
+    std::vector<Value> sums;
+    for (std::size_t w = 0; w < weights_.size(); ++w) {
+      sums.push_back(p_.zeros(DType::kF32, bm, bn));
+    }
+    p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
+      Index k = step * bk, block = bk == kScaleBlock ? step : k / kScaleBlock;
+      std::vector<DotScales> scales;
+      if (!scales_.empty()) {
+        Value of_rows = rows(scale_a_, block, 1);
+        for (const TensorRef& scale : scales_) {
+          Value of_weight = p_.load(scale.tile({own, col / kScaleBlock, block}, 1, 1));
+          scales.push_back({of_rows, broadcast(of_weight, 1, bn)});
+        }
+      }
+      Value x = rows(a_, k, bk);
+      for (std::size_t w = 0; w < weights_.size(); ++w) {
+        Value b = p_.load(weights_[w].tile({own, col, k}, bn, bk)).T();
+        sums[w] = scales.empty() ? dot(sums[w], x, b) : dot_scaled(sums[w], x, b, scales[w]);
+      }
+    });
+    return d_.swiglu ? silu(sums[0]) * sums[1] : std::move(sums[0]);
+  }
+
+ private:
+  ProgramBuilder& p_;
+  const GroupedDesc& d_;
+  GemmTile tile_;
+  ExpertSplit split_;
+  Index m_;
+  TensorRef counts_, tokens_, a_, scale_a_;
+  std::vector<TensorRef> weights_, scales_;
+};
 
 }  // namespace
 
@@ -40,16 +133,17 @@ ExpertSplit split_of(const GroupedDesc& d) {
 }
 
 std::string to_string(const GroupedDesc& d) {
-  return fmt::format("P={} m={} rows={} experts={}{} n={} k={} a={} b={} c={}{}{}", d.world_size,
-                     d.m, rows_of(d), d.num_experts,
+  return fmt::format("P={} m={} rows={} experts={}{} n={} k={} a={} b={} c={}{}{}{}{}",
+                     d.world_size, d.m, rows_of(d), d.num_experts,
                      d.expert_groups > 1 ? fmt::format(" in {} groups", d.expert_groups) : "", d.n,
                      d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
-                     d.gathered ? " gathered" : "", d.swiglu ? " swiglu" : "");
+                     d.gathered ? " gathered" : "", d.swiglu ? " swiglu" : "",
+                     masked(d) ? " masked" : "", scaling_text(d.scaling));
 }
 
 GroupedConfig default_config(const GroupedDesc& d, Target target) {
   if (target == Target::kCpu) {
-    GemmTile tile = default_tile(d.m, d.n, d.k);
+    GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);
     constexpr std::int64_t kMaxRows = 128;
     std::int64_t rows =
         std::clamp<std::int64_t>(ceil_div(mean_rows(d), std::int64_t{16}) * 16, 16, kMaxRows);
@@ -61,7 +155,8 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
                            .k = d.k,
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
-                           .swiglu = d.swiglu});
+                           .swiglu = d.swiglu,
+                           .scaling = d.scaling});
   // Bounds of a part beside the sums: half the columns of a dense product keep to the registers.
   if (loop.tile.bm > 64) loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, d.swiglu ? 64 : 128);
   std::int64_t tiles = split_of(d).share() * ceil_div(d.n, loop.tile.bn);
@@ -70,46 +165,25 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
 
 Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
   check(d, cfg);
-  const auto& [bm, bn, bk] = cfg.tile;
-  ProgramBuilder p(d.swiglu ? "grouped_swiglu" : "grouped_gemm", d.world_size);
-  Index m = p.extent("m", d.m);
-  Index rows = m * d.rows_per_token;
-  auto offsets = p.table("offsets", {d.num_experts + (d.spare_rows ? 2 : 1)},
-                         {ContractKind::kPartition, 0, rows + 1});
-  TensorRef tokens;
-  if (d.gathered) tokens = p.table("tokens", {rows, 1}, {ContractKind::kRange, 0, m});
-  auto a = p.input("a", d.a_dtype, {d.gathered ? m : rows, d.k});
+  const std::int64_t bm = cfg.tile.bm, bn = cfg.tile.bn;
+  std::string name = d.swiglu ? "grouped_swiglu" : "grouped_gemm";
+  if (masked(d)) name += "_masked";
+  ProgramBuilder p(name, d.world_size);
+  Products products(p, d, cfg.tile);
+  bool some_stay = d.expert_groups > 1 || d.spare_rows || masked(d);
+  Index rows = products.all_rows();
+  auto c = some_stay ? p.state("c", d.c_dtype, {rows, d.n}) : p.output("c", d.c_dtype, {rows, d.n});
   ExpertSplit split = split_of(d);
-  std::vector<TensorRef> weights;  // [share, n, k]
-  for (const char* name : d.swiglu ? std::vector{"b_gate", "b_up"} : std::vector{"b"}) {
-    weights.push_back(p.input(name, d.b_dtype, {split.share(), d.n, d.k}));
-  }
-  auto c = d.expert_groups > 1 || d.spare_rows ? p.state("c", d.c_dtype, {rows, d.n})
-                                               : p.output("c", d.c_dtype, {rows, d.n});
   std::int64_t col_tiles = ceil_div(d.n, bn);
 
   // A tile is a column of one expert's product: its weights are read again for each bm rows.
   Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
   auto multiply = [&](const Index& own, const Index& expert, const Index& col) {
-    Index first = p.read(offsets, {expert}), end = p.read(offsets, {expert + 1});
-    p.loop(ceil_div(rows, bm), [&](const Index& i) {
+    auto [first, end] = products.rows_of(own, expert);
+    p.loop(ceil_div(products.most_rows(), bm), [&](const Index& i) {
       Index row = p.let("row", first + i * bm);
       p.when(row < end, [&] {
-        Value picked;
-        if (d.gathered) picked = p.load(tokens.tile({row, 0}, bm, 1).until_row(end));
-        std::vector<Value> sums;
-        for (std::size_t w = 0; w < weights.size(); ++w) {
-          sums.push_back(p.zeros(DType::kF32, bm, bn));
-        }
-        p.loop(ceil_div(d.k, bk), [&](const Index& step) {
-          Index k = step * bk;
-          Value x = d.gathered ? p.load_rows(a.tile({0, k}, bm, bk), picked)
-                               : p.load(a.tile({row, k}, bm, bk).until_row(end));
-          for (std::size_t w = 0; w < weights.size(); ++w) {
-            sums[w] = dot(sums[w], x, p.load(weights[w].tile({own, col, k}, bn, bk)).T());
-          }
-        });
-        Value out = d.swiglu ? silu(sums[0]) * sums[1] : sums[0];
+        Value out = products.tile(own, row, end, col);
         p.store(c.tile({row, col}, bm, bn).until_row(end), cast(out, d.c_dtype));
       });
     });

@@ -1,6 +1,7 @@
 // c = f(a * b[expert of the row]^T): one product per expert, over the rows that a table deals out
-// to it. How many rows an expert has, none or all of them, is known at the launch only. Every rank
-// by itself, with its part of every expert's weights, or with the experts of its group.
+// to it, or over the first ones of a block of its own. How many rows an expert has, none or all of
+// them, is known at the launch only. Every rank by itself, with its part of every expert's weights,
+// or with the experts of its group.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,14 @@
 
 namespace stretto {
 
+enum class RowLayout : std::uint8_t {
+  kContiguous,  // the rows of an expert follow those of the one before
+  kMasked,      // each expert has m rows, of which a table says how many are used
+};
+
 struct GroupedDesc {
   int world_size = 1;
-  std::int64_t m = 1;               // most tokens; each launch has 0 <= m <= this
+  std::int64_t m = 1;  // most tokens (or rows of an expert); a launch has 0 <= m <= this
   std::int64_t rows_per_token = 1;  // experts of a token: R = m * rows_per_token rows
   std::int64_t num_experts = 1;
   int expert_groups = 1;    // expert_split.h
@@ -24,6 +30,8 @@ struct GroupedDesc {
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool gathered = false;  // rows of a are those of tokens, chosen by a table
   bool swiglu = false;    // silu(a * b_gate^T) * (a * b_up^T)
+  RowLayout layout = RowLayout::kContiguous;
+  Scaling scaling = Scaling::kNone;  // kBlock: of e4m3 factors
 };
 
 ExpertSplit split_of(const GroupedDesc& desc);
@@ -42,13 +50,19 @@ GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kC
 // (swiglu: b_gate and b_up). Output c [R, n]. With several expert groups b has the weights of the
 // own group's experts only, [ceil(num_experts / groups), n, k], and c is state: rows of other
 // experts stay as they are. With
-// spare rows offsets has one entry more, and rows of the last part stay likewise. Accumulated in
-// fp32, rounded once. UserError naming the field of a bad desc or config; at a launch, the table
-// and entry that break their contract.
+// spare rows offsets has one entry more, and rows of the last part stay likewise. With block scales
+// also scale_a, of a row for every row of a, [.., ceil(k/128)], and scale_b [.., ceil(n/128),
+// ceil(k/128)] (swiglu: scale_b_gate and scale_b_up), of the experts of b; f32.
+// Masked, with E experts here: counts [E] i32 in 0..m in place of offsets; a [E * m, k], not
+// gathered; c [E * m, n] is state, of which row e * m + i is written where i < counts[e].
+// Accumulated in fp32, rounded once. UserError naming the field of a bad desc or config; at a
+// launch, the table and entry that break their contract.
 Program grouped_gemm(const GroupedDesc& desc, const GroupedConfig& config);
 
-// m: tokens with two rows each, n: columns of c, k: the summed dimension; 5 experts (large: 32).
+// m: tokens with two rows each, n: columns of c, k: the summed dimension; 5 experts (large: 32). Of
+// fp8 factors c is bfloat16.
 OperatorInfo grouped_gemm_info();
-OperatorInfo grouped_swiglu_info();  // gathered
+OperatorInfo grouped_swiglu_info();       // gathered
+OperatorInfo grouped_gemm_masked_info();  // m: most rows of an expert
 
 }  // namespace stretto

@@ -1,5 +1,4 @@
-// Plain fp64 references of a mixture of experts: routing by sorting, one product per row, one sum
-// per token.
+// Plain fp64 references of a mixture of experts: one product per row, one sum per token.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,10 +6,10 @@
 #include <numeric>
 #include <random>
 
+#include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/moe_case.h"
-#include "stretto/ops/moe/route.h"
 
 namespace stretto {
 namespace {
@@ -21,96 +20,10 @@ int groups_of(const OpShape& s) {
   return s.m == 9 && s.world_size % 2 == 0 ? s.world_size / 2 : 1;
 }
 
-// --- moe_route ---
-
-RouteDesc route_desc(const OpShape& s) {
-  RouteDesc d{.dtype = s.dtype,
-              .weight_dtype = s.dtype,
-              .m = s.m > 0 ? s.m : 64,
-              .hidden = s.k > 0 ? s.k : 128,
-              .num_experts = s.n > 0 ? s.n : 16,
-              .normalize = s.m % 2 == 1,
-              .world_size = s.world_size};
-  d.top_k = std::min<std::int64_t>(d.num_experts, 3);
-  return d;
-}
-
-RouteConfig route_config(const RouteDesc& d, Target target) {
-  RouteConfig c = default_config(d, target);
-  if (target == Target::kCuda) return c;
-  c.tile_rows = std::min<std::int64_t>(c.tile_rows, 4);
-  c.count_rows = std::min<std::int64_t>(c.count_rows, 4);
-  c.tile_slots = std::min<std::int64_t>(c.tile_slots, 8);
-  c.num_workers = 2;
-  return c;
-}
-
-// Probabilities of one token, and the experts by falling score.
-struct Choice {
-  Values probability;
-  std::vector<std::int64_t> order;
-};
-
-Choice choose(const RouteDesc& d, const double* x, const Values& gate) {
-  Choice out{.probability = Values(at(d.num_experts), 0.0)};
-  for (std::int64_t e = 0; e < d.num_experts; ++e) {
-    for (std::int64_t i = 0; i < d.hidden; ++i) {
-      out.probability[at(e)] += x[i] * gate[at(e * d.hidden + i)];
-    }
-  }
-  out.order.resize(at(d.num_experts));
-  std::iota(out.order.begin(), out.order.end(), 0);
-  std::stable_sort(out.order.begin(), out.order.end(), [&](std::int64_t a, std::int64_t b) {
-    return out.probability[at(a)] > out.probability[at(b)];
-  });
-  double peak = out.probability[at(out.order[0])], sum = 0;
-  for (double& p : out.probability) sum += p = std::exp(p - peak);
-  for (double& p : out.probability) p /= sum;
-  return out;
-}
-
-void expect_route(const RouteDesc& d, MoeCase& mc, std::size_t r) {
-  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> of(at(d.num_experts));
-  for (std::int64_t t = 0; t < mc.m; ++t) {
-    Choice choice = choose(d, mc.in(r, "x").data() + t * d.hidden, mc.in(r, "gate"));
-    double sum = 0;
-    for (std::int64_t j = 0; j < d.top_k; ++j) sum += choice.probability[at(choice.order[at(j)])];
-    for (std::int64_t j = 0; j < d.top_k; ++j) {
-      std::int64_t expert = choice.order[at(j)];
-      mc.out(r, "weights")[at(t * d.top_k + j)] =
-          choice.probability[at(expert)] / (d.normalize ? sum : 1);
-      of[at(expert)].emplace_back(t, j);
-    }
-  }
-  double row = 0;
-  for (std::int64_t e = 0; e < d.num_experts; ++e) {
-    mc.out(r, "offsets")[at(e)] = row;
-    for (auto [t, j] : of[at(e)]) {
-      mc.out(r, "tokens")[static_cast<std::size_t>(row)] = static_cast<double>(t);
-      mc.out(r, "slots")[at(t * d.top_k + j)] = row++;
-    }
-  }
-  mc.out(r, "offsets")[at(d.num_experts)] = row;
-}
-
-OpCase route_case(const OpShape& s, std::uint64_t seed) {
-  RouteDesc d = route_desc(s);
-  MoeCase mc(moe_route(d, route_config(d, s.target)), d.m, seed);
-  mc.c.config = fmt::format("moe_route {} m={}", to_string(d), mc.m);
-  mc.c.tolerance = sum_tolerance(DType::kF32, d.hidden) * 3;
-  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
-    // In quarters, so that scores are exact and some of them equal.
-    for (const char* name : {"x", "gate"}) {
-      for (double& v : mc.in(r, name)) v = std::round(v * 4) / 4;
-    }
-    expect_route(d, mc, r);
-  }
-  return std::move(mc.c);
-}
-
 // --- grouped_gemm ---
 
 GroupedDesc grouped_desc(const OpShape& s) {
+  bool bytes = s.dtype == DType::kF8E4M3;
   return {.world_size = s.world_size,
           .m = s.m > 0 ? s.m : 64,
           .rows_per_token = 2,
@@ -120,13 +33,21 @@ GroupedDesc grouped_desc(const OpShape& s) {
           .k = s.k > 0 ? s.k : 128,
           .a_dtype = s.dtype,
           .b_dtype = s.dtype,
-          .c_dtype = s.dtype};
+          .c_dtype = bytes ? DType::kBF16 : s.dtype,
+          .scaling = bytes ? Scaling::kBlock : Scaling::kNone};
 }
 
 GroupedDesc swiglu_desc(const OpShape& s) {
   GroupedDesc d = grouped_desc(s);
   d.gathered = d.swiglu = true;
   d.spare_rows = s.m == 9;
+  return d;
+}
+
+GroupedDesc masked_desc(const OpShape& s) {
+  GroupedDesc d = grouped_desc(s);
+  d.layout = RowLayout::kMasked;
+  d.rows_per_token = 1;
   return d;
 }
 
@@ -152,27 +73,59 @@ Values random_offsets(std::int64_t parts, std::int64_t rows, std::uint64_t seed)
   return cuts;
 }
 
+// Counts of [0, capacity]; by seed: at random, none but one, all of them.
+Values random_counts(std::int64_t experts, std::int64_t capacity, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Values counts(at(experts));
+  for (std::size_t e = 0; e < counts.size(); ++e) {
+    std::int64_t count = std::uniform_int_distribution<std::int64_t>(0, capacity)(random);
+    if (seed % 4 == 0) count = e == seed / 4 % counts.size() ? capacity : 0;
+    if (seed % 4 == 1) count = capacity;
+    counts[e] = static_cast<double>(count);
+  }
+  return counts;
+}
+
+// Input `name` [rows, columns, k] of a rank, times the scale of every 128 of k and `block` columns.
+Values scaled_values(const GroupedDesc& d, MoeCase& mc, std::size_t r, const std::string& name,
+                     std::int64_t columns, std::int64_t block) {
+  Values values = mc.in(r, name);
+  if (d.scaling == Scaling::kNone) return values;
+  const Values& scales = mc.in(r, "scale_" + name);
+  std::int64_t blocks = ceil_div(columns, block), blocks_of_k = ceil_div(d.k, kScaleBlock);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    auto flat = static_cast<std::int64_t>(i);
+    std::int64_t outer = flat / d.k / columns, column = flat / d.k % columns;
+    std::int64_t scale = (outer * blocks + column / block) * blocks_of_k + flat % d.k / kScaleBlock;
+    values[i] *= scales[at(scale)];
+  }
+  return values;
+}
+
 void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r) {
-  const Values& offsets = mc.in(r, "offsets");
+  bool masked = d.layout == RowLayout::kMasked;
+  const Values& table = mc.in(r, masked ? "counts" : "offsets");
   ExpertSplit split = split_of(d);
   auto rank = static_cast<int>(r);
+  Values a = scaled_values(d, mc, r, "a", 1, 1);
+  std::vector<Values> weights;
+  for (const char* name : d.swiglu ? std::vector{"b_gate", "b_up"} : std::vector{"b"}) {
+    weights.push_back(scaled_values(d, mc, r, name, d.n, kScaleBlock));
+  }
   for (std::int64_t e = split.first(rank); e < split.end(rank); ++e) {
-    for (auto row = static_cast<std::int64_t>(offsets[at(e)]);
-         row < static_cast<std::int64_t>(offsets[at(e + 1)]); ++row) {
+    std::int64_t own = e - split.first(rank);
+    std::int64_t first = masked ? own * mc.m : static_cast<std::int64_t>(table[at(e)]);
+    auto end = masked ? first + static_cast<std::int64_t>(table[at(own)])
+                      : static_cast<std::int64_t>(table[at(e + 1)]);
+    for (std::int64_t row = first; row < end; ++row) {
       auto from = d.gathered ? static_cast<std::int64_t>(mc.in(r, "tokens")[at(row)]) : row;
       for (std::int64_t col = 0; col < d.n; ++col) {
-        auto sum = [&](const char* name) {
-          const double* x = mc.in(r, "a").data() + from * d.k;
-          const double* b = mc.in(r, name).data() + ((e - split.first(rank)) * d.n + col) * d.k;
-          return std::inner_product(x, x + d.k, b, 0.0);
+        auto sum = [&](const Values& b) {
+          const double* x = a.data() + from * d.k;
+          return std::inner_product(x, x + d.k, b.data() + (own * d.n + col) * d.k, 0.0);
         };
-        double value = 0;
-        if (d.swiglu) {
-          double gate = sum("b_gate");
-          value = gate / (1 + std::exp(-gate)) * sum("b_up");
-        } else {
-          value = sum("b");
-        }
+        double value = sum(weights[0]);
+        if (d.swiglu) value = value / (1 + std::exp(-value)) * sum(weights[1]);
         mc.out(r, "c")[at(row * d.n + col)] = value;
       }
     }
@@ -182,13 +135,19 @@ void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r) {
 OpCase grouped_case(const GroupedDesc& d, Target target, std::uint64_t seed) {
   MoeCase mc(grouped_gemm(d, grouped_config(d, target)), d.m, seed);
   mc.c.config = fmt::format("{} {} m={}", mc.c.program.name, to_string(d), mc.m);
-  mc.c.tolerance = sum_tolerance(d.c_dtype, d.k);
+  mc.c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
   mc.c.scale = std::sqrt(static_cast<double>(d.k));
   std::int64_t rows = mc.m * d.rows_per_token;
-  mc.c.flops = 2.0 * static_cast<double>(rows * d.n * d.k) * (d.swiglu ? 2 : 1) *
-               split_of(d).ranks_per_group();
+  double used = static_cast<double>(rows) * split_of(d).ranks_per_group();
+  if (d.layout == RowLayout::kMasked) used = 0;
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
-    mc.in(r, "offsets") = random_offsets(d.num_experts + (d.spare_rows ? 1 : 0), rows, seed + r);
+    if (d.layout == RowLayout::kMasked) {
+      Values& counts = mc.in(r, "counts");
+      counts = random_counts(split_of(d).share(), mc.m, seed + r);
+      used = std::accumulate(counts.begin(), counts.end(), used);
+    } else {
+      mc.in(r, "offsets") = random_offsets(d.num_experts + (d.spare_rows ? 1 : 0), rows, seed + r);
+    }
     if (d.gathered) {
       Values& tokens = mc.in(r, "tokens");
       tokens = random_values(tokens.size(), DType::kF32, seed * 7 + r);
@@ -198,6 +157,7 @@ OpCase grouped_case(const GroupedDesc& d, Target target, std::uint64_t seed) {
     }
     expect_products(d, mc, r);
   }
+  mc.c.flops = 2 * used * static_cast<double>(d.n * d.k) * (d.swiglu ? 2 : 1);
   return std::move(mc.c);
 }
 
@@ -214,7 +174,7 @@ OperatorInfo grouped_info(const char* name, const char* summary,
           .shapes = [](int world_size) -> std::vector<OpShape> {
             return {{.world_size = world_size, .m = 9, .n = 29, .k = 51, .dtype = DType::kF32},
                     {.world_size = world_size, .m = 16, .n = 32, .k = 64, .dtype = DType::kBF16},
-                    {.world_size = world_size, .m = 1, .n = 19, .k = 70, .dtype = DType::kF16}};
+                    {.world_size = world_size, .m = 3, .n = 19, .k = 150, .dtype = DType::kF8E4M3}};
           },
           .large = {.m = 4096, .n = 1408, .k = 2048, .dtype = DType::kBF16}};
 }
@@ -279,23 +239,6 @@ OpCase combine_case(const OpShape& s, std::uint64_t seed) {
 
 }  // namespace
 
-OperatorInfo moe_route_info() {
-  return {
-      .name = "moe_route",
-      .summary = "top 3 of n experts for m tokens of hidden size k, and the tables of their rows",
-      .program =
-          [](const OpShape& s) {
-            return moe_route(route_desc(s), route_config(route_desc(s), s.target));
-          },
-      .make_case = route_case,
-      .shapes = [](int world_size) -> std::vector<OpShape> {
-        return {{.world_size = world_size, .m = 11, .n = 7, .k = 19, .dtype = DType::kF32},
-                {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
-                {.world_size = world_size, .m = 1, .n = 2, .k = 8, .dtype = DType::kF16}};
-      },
-      .large = {.m = 512, .n = 128, .k = 2048, .dtype = DType::kBF16}};
-}
-
 OperatorInfo grouped_gemm_info() {
   return grouped_info("grouped_gemm", "rows [2m, k] times the weights [n, k] of their experts",
                       grouped_desc);
@@ -305,6 +248,17 @@ OperatorInfo grouped_swiglu_info() {
   return grouped_info("grouped_swiglu",
                       "rows of m tokens, gathered, times both weights [n, k] of their experts",
                       swiglu_desc);
+}
+
+OperatorInfo grouped_gemm_masked_info() {
+  OperatorInfo op = grouped_info(
+      "grouped_gemm_masked", "up to m rows of each expert times its weights [n, k]", masked_desc);
+  op.shapes = [](int world_size) -> std::vector<OpShape> {
+    return {{.world_size = world_size, .m = 6, .n = 19, .k = 150, .dtype = DType::kF8E4M3},
+            {.world_size = world_size, .m = 9, .n = 37, .k = 70, .dtype = DType::kF16}};
+  };
+  op.large = {.m = 128, .n = 1408, .k = 2048, .dtype = DType::kBF16};
+  return op;
 }
 
 OperatorInfo moe_combine_info() {

@@ -13,8 +13,10 @@
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_place.h"
+#include "stretto/ops/moe/ep_return.h"
+#include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/grouped_gemm.h"
-#include "stretto/ops/moe/route.h"
+#include "stretto/ops/moe/route_case.h"
 
 namespace stretto {
 namespace {
@@ -49,6 +51,40 @@ TEST(MoeRoute, TokensWithoutNumbersAreRoutedAllTheSame) {
   EXPECT_EQ(run_case(c, {.launches = 1}), "");
 }
 
+// What models ask for besides the catalog's two: DeepSeek-V2 in full, sigmoid as it is, a bias
+// alone.
+TEST(MoeRoute, EveryWayToChooseGivesWhatItsReferenceSays) {
+  RouteDesc plain{.m = 9, .hidden = 16, .num_experts = 12, .top_k = 3, .norm_topk_prob = false};
+  RouteDesc best = plain, sums = plain, sigmoid = plain, biased = plain;
+  best.n_group = 4, best.topk_group = 2, best.group_score = GroupScore::kBest;
+  best.routed_scaling_factor = 16;
+  sums.n_group = 3, sums.topk_group = 1, sums.scoring_func = Scoring::kSigmoid;
+  sigmoid.scoring_func = Scoring::kSigmoid, sigmoid.norm_topk_prob = true;
+  biased.bias = true, biased.n_group = biased.topk_group = 2;
+  for (const RouteDesc& d : {best, sums, sigmoid, biased}) {
+    EXPECT_EQ(run_case(route_case(d, Target::kCpu, test_seed() / 3 * 3), {.launches = 1}), "");
+  }
+}
+
+TEST(MoeRoute, EqualScoresGoToTheFirstExpertsOfTheFirstGroups) {
+  OpCase c = moe_route_limited_info().make_case({.m = 4, .n = 16, .k = 8}, 0);
+  for (const char* name : {"x", "bias"}) {
+    Values& values = tensor_of(c.inputs, c, name);
+    std::fill(values.begin(), values.end(), 0.0);
+  }
+  for (double& weight : tensor_of(c.expected, c, "weights")) weight = 2.5 / 3;
+  Values &offsets = tensor_of(c.expected, c, "offsets"), &slots = tensor_of(c.expected, c, "slots");
+  for (std::size_t e = 0; e < offsets.size(); ++e) {
+    offsets[e] = 4 * static_cast<double>(std::min<std::size_t>(e, 3));
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    std::size_t slot = i % 3 * 4 + i / 3;
+    slots[i] = static_cast<double>(slot);
+    tensor_of(c.expected, c, "tokens")[slot] = static_cast<double>(i / 3);
+  }
+  EXPECT_EQ(run_case(c, {.launches = 1}), "");
+}
+
 TEST(GroupedGemm, ATableThatIsNoPartitionEndsTheLaunchWithItsName) {
   struct Broken {
     std::size_t entry;
@@ -78,17 +114,32 @@ TEST(ExpertParallel, ATableThatNamesAnExpertOrRowThatIsNotThereEndsTheLaunchWith
   breaks(ep_combine_info(), "positions", 2, -2);
   breaks(moe_combine_info(), "slots", 5, 36);
   breaks(grouped_swiglu_info(), "tokens", 3, 12);
+  breaks(grouped_gemm_masked_info(), "counts", 3, 13);  // more rows than there is room for
+  breaks(ep_send_info(), "experts", 4, 5);
+  breaks(ep_return_info(), "slots", 3, 36);
+  breaks(ep_return_info(), "positions", 2, -2);
 }
 
 TEST(Moe, RefusesSizesThatMakeNoSense) {
   RouteDesc route{.m = 4, .hidden = 8, .num_experts = 4, .top_k = 5};
   expect_user_error([&] { moe_route(route, default_config(route)); }, {"top_k is 5"});
   route.top_k = 2;
+  route.n_group = 3;
+  expect_user_error([&] { moe_route(route, default_config(route)); }, {"n_group 3", "4 experts"});
+  route.n_group = 4;
+  expect_user_error([&] { moe_route(route, default_config(route)); }, {"top_k is 2", "1 of 4"});
+  route.topk_group = 2;
+  expect_user_error([&] { moe_route(route, default_config(route)); }, {"n_group is 4", "second"});
+  route.n_group = route.topk_group = 1;
   route.m = std::int64_t{1} << 24;
   expect_user_error([&] { moe_route(route, default_config(route)); }, {"16777216"});
   GroupedDesc grouped{.m = 4, .num_experts = 0};
   GroupedConfig config{.tile = {.bm = 4, .bn = 4, .bk = 4}};
   expect_user_error([&] { grouped_gemm(grouped, config); }, {"num_experts is 0"});
+  grouped = {.m = 4, .gathered = true, .layout = RowLayout::kMasked};
+  expect_user_error([&] { grouped_gemm(grouped, config); }, {"layout is masked"});
+  grouped = {.m = 4, .scaling = Scaling::kBlock};
+  expect_user_error([&] { grouped_gemm(grouped, config); }, {"scaling is block", "float8_e4m3"});
   EpDesc ep{.m = 4, .world_size = 4, .expert_groups = 3};
   expect_user_error([&] { ep_dispatch(ep, {}); }, {"3 groups", "4 ranks"});
   CombineDesc combine{.dtype = DType::kI32};

@@ -13,9 +13,16 @@ void place_rows(ProgramBuilder& p, const Placing& g) {
   Index chunks = ceil_div(g.tokens, g.count_rows);
   Value counts = p.zeros(DType::kF32, 1, g.num_experts);
   p.loop(chunks, [&](const Index& i) { counts = counts + col_sum(g.chosen(i * g.count_rows)); });
-  Value before = p.iota_rows(0, g.num_experts) < p.iota_cols(0, g.num_experts);
-  Value next = p.zeros(DType::kF32, 1, g.num_experts);  // free row of each expert
-  next = dot(next, counts, cast(before, DType::kF32));
+  // Free row of each expert: what those before it take, some of them at a time.
+  constexpr std::int64_t kSome = 32;
+  p.store(g.counts.tile({0, 0}, g.num_experts, 1), counts.T());
+  p.worker_fence();
+  Value next = p.zeros(DType::kF32, 1, g.num_experts);
+  p.loop(ceil_div(g.num_experts, kSome), [&](const Index& i) {
+    Value before = p.iota_rows(i * kSome, kSome) < expert_numbers;
+    Value some = p.load(g.counts.tile({i * kSome, 0}, kSome, 1));
+    next = next + col_sum(where(before, some, number(p, 0)));
+  });
   p.store(g.offsets.tile({0}, 1, 1), p.zeros(DType::kI32, 1, 1));
   p.store(g.offsets.tile({1}, 1, g.num_experts), cast(next + counts, DType::kI32));
   p.loop(chunks, [&](const Index& i) {

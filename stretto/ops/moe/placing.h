@@ -23,6 +23,7 @@ struct Placing {
   // expert; i32 [count_rows, 1], the j-th expert of each.
   std::function<Value(const Index& first)> chosen;
   std::function<Value(const Index& first, const Index& j)> expert;
+  TensorRef counts;      // buffer f32 [num_experts, 1]
   TensorRef columns;     // buffer i32 [top_k, tokens]: slots, transposed
   TensorRef slots;       // i32 [tokens, top_k]: the row of a token and one of its experts, or -1
   TensorRef offsets;     // i32 [num_experts + 1]: the first row of each expert, then the end

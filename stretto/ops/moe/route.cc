@@ -15,6 +15,11 @@ namespace {
 constexpr double kLowest = -1e30;  // below every score; NaN counts as this
 constexpr double kTaken = -3e38;
 
+constexpr double kLeastSum = 1e-20;  // that weights are divided by, where all scores may be 0
+
+bool limited(const RouteDesc& d) { return d.topk_group < d.n_group; }
+std::int64_t experts_of_group(const RouteDesc& d) { return d.num_experts / d.n_group; }
+
 void check(const RouteDesc& d, const RouteConfig& c) {
   check_sizes("moe_route", {{"m", d.m},
                             {"hidden", d.hidden},
@@ -25,11 +30,24 @@ void check(const RouteDesc& d, const RouteConfig& c) {
                             {"count_rows", c.count_rows},
                             {"tile_slots", c.tile_slots},
                             {"num_workers", c.num_workers}});
-  check_sizes("moe_route", {{"tile_k", c.tile_k}}, 0);
+  check_sizes("moe_route", {{"tile_k", c.tile_k}, {"tile_experts", c.tile_experts}}, 0);
   check_dtype("moe_route", "dtype", d.dtype);
   check_dtype("moe_route", "weight_dtype", d.weight_dtype);
   if (d.top_k > d.num_experts) {
     throw UserError(fmt::format("moe_route: top_k is {}, of {} experts", d.top_k, d.num_experts));
+  }
+  check_sizes("moe_route", {{"n_group", d.n_group}, {"topk_group", d.topk_group}});
+  if (d.num_experts % d.n_group != 0 || d.topk_group > d.n_group) {
+    throw UserError(fmt::format("moe_route: topk_group is {} of n_group {}, for {} experts",
+                                d.topk_group, d.n_group, d.num_experts));
+  }
+  if (std::int64_t most = d.topk_group * experts_of_group(d); d.top_k > most) {
+    throw UserError(fmt::format("moe_route: top_k is {}, but {} of {} groups have {} experts",
+                                d.top_k, d.topk_group, d.n_group, most));
+  }
+  if (limited(d) && d.group_score == GroupScore::kBestTwo && experts_of_group(d) < 2) {
+    throw UserError(fmt::format("moe_route: n_group is {}, which leaves {} experts no second best",
+                                d.n_group, d.num_experts));
   }
   if (d.m > kMostRows / d.top_k) {
     throw UserError(fmt::format("moe_route: m is {} with {} experts each, at most {} rows", d.m,
@@ -45,6 +63,8 @@ class Router {
       : p_(p), d_(d), cfg_(cfg), m_(p.extent("m", d.m)) {
     x_ = p.input("x", d.dtype, {m_, d.hidden});
     gate_ = p.input("gate", d.weight_dtype, {d.num_experts, d.hidden});
+    if (d.bias) bias_ = p.input("bias", DType::kF32, {1, d.num_experts});
+    logits_ = p.buffer("logits", DType::kF32, {m_, d.num_experts});
     weights_ = p.output("weights", DType::kF32, {m_, d.top_k});
     if (!d.tables) {
       experts_ = p.output("experts", DType::kI32, {m_, d.top_k});
@@ -66,6 +86,7 @@ class Router {
                     [this](const Index& first, const Index& j) {
                       return p_.load(experts_.tile({first, j}, cfg_.count_rows, 1));
                     },
+                .counts = p.buffer("counts", DType::kF32, {d.num_experts, 1}),
                 .columns = p.buffer("columns", DType::kI32, {d.top_k, m_}),
                 .slots = p.output("slots", DType::kI32, {m_, d.top_k}),
                 .offsets = p.output("offsets", DType::kI32, {d.num_experts + 1}),
@@ -77,23 +98,37 @@ class Router {
   TileSpace slot_tiles() const { return p_.grid(d_.m * d_.top_k, 1, cfg_.tile_slots, 1); }
 
   void choose(const Tile& t) {
-    Value scores = logits(t.row);  // [tile_rows, num_experts]
-    Value odds = exp(scores - row_max(scores));
-    Value probability = odds / row_sum(odds);
-    Value left = where(scores > number(kLowest), scores, number(kLowest));
+    // Through memory, so that what follows is spread over threads by rows: where tensor cores leave
+    // their sums, a tile of few rows takes as many registers as one of 64.
+    std::int64_t cols = cfg_.tile_experts == 0 ? d_.num_experts : cfg_.tile_experts;
+    p_.loop(ceil_div(d_.num_experts, cols), [&](const Index& i) {
+      p_.store(logits_.tile({t.row, i * cols}, cfg_.tile_rows, cols),
+               logits(t.row, i * cols, cols));
+    });
+    p_.worker_fence();
+    // [tile_rows, num_experts]
+    Value logit = p_.load(logits_.tile({t.row, 0}, cfg_.tile_rows, d_.num_experts));
+    Value score = scores(logit);
+    Value left = numbers(choosing_by(logit, score));
+    if (limited(d_)) left = where(allowed(left), left, number(kTaken));
     Value mask = p_.zeros(DType::kF32, cfg_.tile_rows, d_.num_experts);
     Value weight = p_.zeros(DType::kF32, cfg_.tile_rows, d_.top_k);
     Value expert = p_.zeros(DType::kI32, cfg_.tile_rows, d_.top_k);
     p_.loop(d_.top_k, [&](const Index& j) {
-      Value best = row_argmax(left);          // [tile_rows, 1]
-      Value here = expert_numbers() == best;  // [tile_rows, num_experts]
+      Value best = row_argmax(left);         // [tile_rows, 1]
+      Value own = expert_numbers() == best;  // [tile_rows, num_experts]
       Value column = p_.iota_cols(0, d_.top_k) == p_.splat(DType::kI32, j);
-      weight = where(column, row_sum(where(here, probability, number(0))), weight);
+      weight = where(column, row_sum(where(own, score, number(0))), weight);
       expert = where(column, best, expert);
-      mask = where(here, number(1), mask);
-      left = where(here, number(kTaken), left);
+      mask = where(own, number(1), mask);
+      left = where(own, number(kTaken), left);
     });
-    if (d_.normalize) weight = weight / row_sum(weight);
+    if (d_.norm_topk_prob) {
+      Value sum = row_sum(weight);
+      if (d_.scoring_func == Scoring::kSigmoid) sum = sum + kLeastSum;
+      weight = weight / sum;
+    }
+    if (d_.routed_scaling_factor != 1) weight = weight * d_.routed_scaling_factor;
     p_.store(weights_.tile({t.row, 0}, cfg_.tile_rows, d_.top_k), weight);
     p_.store(experts_.tile({t.row, 0}, cfg_.tile_rows, d_.top_k), expert);
     if (!d_.tables) return;
@@ -116,13 +151,57 @@ class Router {
   Value number(double value) const { return p_.full(DType::kF32, 1, 1, value); }
   Value expert_numbers() const { return p_.iota_cols(0, d_.num_experts); }
 
-  Value logits(const Index& row) const {
+  Value numbers(const Value& v) const { return where(v > number(kLowest), v, number(kLowest)); }
+
+  Value scores(const Value& logit) const {
+    if (d_.scoring_func == Scoring::kSigmoid) return sigmoid(logit);
+    Value odds = exp(logit - row_max(logit));
+    return odds / row_sum(odds);
+  }
+
+  // What experts are compared by. Logits, which scores grow with, unless something is added to
+  // scores: rounding makes scores equal whose logits are not.
+  Value choosing_by(const Value& logit, const Value& score) const {
+    if (d_.bias) return score + p_.load(bias_.tile({0, 0}, 1, d_.num_experts));
+    bool added = limited(d_) && d_.group_score == GroupScore::kBestTwo;
+    return added ? score : logit;
+  }
+
+  Value in_group(const Value& first) const {
+    Value end = first + p_.full(DType::kI32, 1, 1, static_cast<double>(experts_of_group(d_)));
+    return expert_numbers() >= first && expert_numbers() < end;
+  }
+
+  // Whether an expert's group is among the token's best: bool [tile_rows, num_experts].
+  Value allowed(const Value& by) const {
+    Value groups = p_.zeros(DType::kF32, cfg_.tile_rows, d_.n_group);
+    p_.loop(d_.n_group, [&](const Index& g) {
+      Value own =
+          where(in_group(p_.splat(DType::kI32, g * experts_of_group(d_))), by, number(kLowest));
+      Value best = row_max(own);
+      if (d_.group_score == GroupScore::kBestTwo) {
+        Value others = where(expert_numbers() == row_argmax(own), number(kLowest), own);
+        best = best + row_max(others);
+      }
+      groups = where(p_.iota_cols(0, d_.n_group) == p_.splat(DType::kI32, g), best, groups);
+    });
+    Value chosen = p_.zeros(DType::kF32, cfg_.tile_rows, d_.num_experts);
+    p_.loop(d_.topk_group, [&](const Index&) {
+      Value best = row_argmax(groups);  // [tile_rows, 1]
+      Value first = best * p_.full(DType::kI32, 1, 1, static_cast<double>(experts_of_group(d_)));
+      chosen = where(in_group(first), number(1), chosen);
+      groups = where(p_.iota_cols(0, d_.n_group) == best, number(kTaken), groups);
+    });
+    return chosen > number(0);
+  }
+
+  Value logits(const Index& row, const Index& col, std::int64_t cols) const {
     std::int64_t tile_k = cfg_.tile_k == 0 ? d_.hidden : cfg_.tile_k;
-    Value sum = p_.zeros(DType::kF32, cfg_.tile_rows, d_.num_experts);
+    Value sum = p_.zeros(DType::kF32, cfg_.tile_rows, cols);
     p_.loop(ceil_div(d_.hidden, tile_k), [&](const Index& step) {
       Index k = step * tile_k;
       sum = dot(sum, p_.load(x_.tile({row, k}, cfg_.tile_rows, tile_k)),
-                p_.load(gate_.tile({0, k}, d_.num_experts, tile_k)).T());
+                p_.load(gate_.tile({col, k}, cols, tile_k)).T());
     });
     return sum;
   }
@@ -131,7 +210,7 @@ class Router {
   const RouteDesc& d_;
   const RouteConfig& cfg_;
   Index m_;
-  TensorRef x_, gate_, chosen_, experts_, weights_;
+  TensorRef x_, gate_, bias_, logits_, chosen_, experts_, weights_;
   Placing placing_;
   SignalRef routed_, placed_;
 };
@@ -139,10 +218,18 @@ class Router {
 }  // namespace
 
 std::string to_string(const RouteDesc& d) {
-  return fmt::format("m={} hidden={} top {} of {} experts{}{} {} (gate {}) P={}", d.m, d.hidden,
-                     d.top_k, d.num_experts, d.normalize ? " normalised" : "",
-                     d.tables ? "" : ", no tables", short_name(d.dtype), short_name(d.weight_dtype),
-                     d.world_size);
+  std::string groups;
+  if (limited(d)) {
+    groups = fmt::format(" in {} of {} groups by {}", d.topk_group, d.n_group,
+                         d.group_score == GroupScore::kBestTwo ? "two" : "one");
+  }
+  std::string scale;
+  if (d.routed_scaling_factor != 1) scale = fmt::format(" times {}", d.routed_scaling_factor);
+  return fmt::format("m={} hidden={} top {} of {} experts{}{}{}{}{}{} {} (gate {}) P={}", d.m,
+                     d.hidden, d.top_k, d.num_experts, groups,
+                     d.scoring_func == Scoring::kSigmoid ? " sigmoid" : "", d.bias ? " biased" : "",
+                     d.norm_topk_prob ? " normalised" : "", scale, d.tables ? "" : ", no tables",
+                     short_name(d.dtype), short_name(d.weight_dtype), d.world_size);
 }
 
 RouteConfig default_config(const RouteDesc& d, Target target) {
@@ -151,7 +238,8 @@ RouteConfig default_config(const RouteDesc& d, Target target) {
             .count_rows = std::min<std::int64_t>(64, d.m),
             .tile_slots = std::min<std::int64_t>(64, d.m * d.top_k)};
   }
-  RouteConfig c{.tile_rows = 16, .tile_k = 32, .count_rows = 32, .tile_slots = 32};
+  // Groups beside the scores: half the tokens keep to the registers.
+  RouteConfig c{.tile_rows = limited(d) ? 8 : 16, .tile_k = 32, .count_rows = 32, .tile_slots = 32};
   std::int64_t tiles = std::max(ceil_div(d.m, c.tile_rows), ceil_div(d.m * d.top_k, c.tile_slots));
   c.num_workers = gpu_workers(tiles, kGpuSms / 2 - 1);
   return c;

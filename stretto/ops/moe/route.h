@@ -1,8 +1,8 @@
-// Where the tokens of a mixture of experts go: the top-k of a softmax over the experts, and the
-// tables by which grouped products (grouped_gemm.h) and the weighted sum of their results
-// (combine.h) find their rows. Rows of a token and one of its experts are sorted by expert, within
-// an expert by token: counted, so the order is the same at every launch. Every rank computes all of
-// it for all tokens.
+// Where the tokens of a mixture of experts go: the top-k of their scores, softmax or sigmoid,
+// within limits of groups and with a bias where asked, and the tables by which grouped products
+// (grouped_gemm.h) and the weighted sum of their results (combine.h) find their rows. Rows of a
+// token and one of its experts are sorted by expert, within an expert by token: counted, so the
+// order is the same at every launch. Every rank computes all of it for all tokens.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,15 @@
 
 namespace stretto {
 
+enum class Scoring : std::uint8_t { kSoftmax, kSigmoid };
+
+// What decides which groups of experts a token may go to.
+enum class GroupScore : std::uint8_t {
+  kBestTwo,  // the sum of the two best scores in it (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)
+  kBest,     // the best one (DeepSeek-V2, arXiv 2405.04434, section 2.2.2)
+};
+
+// Names from scoring_func on are those of config.json.
 struct RouteDesc {
   DType dtype = DType::kF32;         // of x
   DType weight_dtype = DType::kF32;  // of gate
@@ -20,34 +29,44 @@ struct RouteDesc {
   std::int64_t hidden = 1;
   std::int64_t num_experts = 1;
   std::int64_t top_k = 1;  // experts of a token
-  bool normalize = true;   // the weights of a token's experts are divided by their sum
   bool tables = true;      // false: only weights and experts
   int world_size = 1;
+  Scoring scoring_func = Scoring::kSoftmax;
+  bool bias = false;  // added to scores to choose by, not to weights (e_score_correction_bias)
+  std::int64_t n_group = 1;     // groups of consecutive experts, equally many
+  std::int64_t topk_group = 1;  // a token's experts are in this many of them
+  GroupScore group_score = GroupScore::kBestTwo;
+  bool norm_topk_prob = true;        // the weights of a token's experts are divided by their sum
+  double routed_scaling_factor = 1;  // what weights are multiplied by in the end
 };
 
 struct RouteConfig {
-  std::int64_t tile_rows = 16;   // tokens whose experts are chosen at a time
-  std::int64_t tile_k = 0;       // hidden columns of one step; 0: all
-  std::int64_t count_rows = 64;  // tokens counted at a time
-  std::int64_t tile_slots = 64;  // rows of the sorted order whose token is looked up at a time
-  int num_workers = 1;           // of choosing and of looking up
+  std::int64_t tile_rows = 16;    // tokens whose experts are chosen at a time
+  std::int64_t tile_experts = 0;  // whose scores are computed at a time; 0: all
+  std::int64_t tile_k = 0;        // hidden columns of one step; 0: all
+  std::int64_t count_rows = 64;   // tokens counted at a time
+  std::int64_t tile_slots = 64;   // rows of the sorted order whose token is looked up at a time
+  int num_workers = 1;            // of choosing and of looking up
 };
 
 std::string to_string(const RouteDesc& desc);
 RouteConfig default_config(const RouteDesc& desc, Target target = Target::kCpu);
 
-// Extent m; R = m * top_k. Inputs x [m, hidden], gate [num_experts, hidden]. Outputs
-//   weights [m, top_k] f32   of each token's experts, the most probable first
-//   slots [m, top_k] i32     the row that the token has in the sorted order: a permutation of
-//   0..R-1 offsets [num_experts + 1] i32   the first row of each expert, then R: a partition tokens
-//   [R, 1] i32        the token of each row
+// Extent m; R = m * top_k. Inputs x [m, hidden], gate [num_experts, hidden], and where asked bias
+// [1, num_experts] f32. Outputs
+//   weights [m, top_k] f32   of each token's experts, the one with the best score (and bias) first
+//   slots [m, top_k] i32   its rows in the sorted order: a permutation of 0..R-1
+//   offsets [num_experts + 1] i32   the first row of each expert, then R: a partition
+//   tokens [R, 1] i32   the token of each row
 // or, without tables, weights and experts [m, top_k] i32, for other ranks to place (ep_dispatch.h).
-// Of equal probabilities the lower expert comes first. Tokens whose probabilities are no numbers
-// are routed all the same, with weights that are none. UserError naming the field of a bad desc or
-// config.
+// Of equal scores the lower expert comes first, of equal groups the lower one. Tokens whose scores
+// are no numbers are routed all the same, with weights that are none. UserError naming the field of
+// a bad desc or config.
 Program moe_route(const RouteDesc& desc, const RouteConfig& config);
 
 // m: tokens, n: experts, k: hidden size.
 OperatorInfo moe_route_info();
+// As in DeepSeek-V3: sigmoid, a bias, half of 4 groups (large: of 8), weights times 2.5.
+OperatorInfo moe_route_limited_info();
 
 }  // namespace stretto

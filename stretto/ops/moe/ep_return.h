@@ -1,0 +1,28 @@
+// The way back of ep_send.h, in one hop: what ep_combine.h does, but whoever has weighed a row
+// stores it at the rank that has the token.
+#pragma once
+
+#include "stretto/ops/moe/ep_dispatch.h"
+
+namespace stretto {
+
+struct ReturnConfig {
+  int num_workers = 1;  // of each role; they take a token at a time
+};
+
+ReturnConfig default_return_config(const EpDesc& desc, Target target = Target::kCpu);
+
+// Extent m. Inputs y [P * S * top_k, hidden], results of the own experts; slots [P * S, top_k] i32,
+// the row in y of a token and its expert, or -1 where that is another rank's (ep_place.h);
+// recv_weights and positions as ep_send leaves them; residual [ceil(m / P), hidden]. Symmetric
+// state parts [P, S, hidden]: weighted sums of the own tokens, by rank; what it holds before and
+// after does not matter. Output out [ceil(m / P), hidden]: the sum over the ranks that a token went
+// to, plus residual. Sums are fp32, rounded once to travel, added in rank order and rounded again.
+// UserError naming the field of a bad desc or config; at a launch, the table and entry that break
+// their contract.
+Program ep_return(const EpDesc& desc, const ReturnConfig& config);
+
+// m: tokens of all ranks with three of 5 experts each, n: hidden size.
+OperatorInfo ep_return_info();
+
+}  // namespace stretto

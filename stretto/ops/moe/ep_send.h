@@ -1,0 +1,31 @@
+// Dispatch for short steps: what ep_dispatch.h does, in one hop. Whoever has a token stores it at
+// every rank that has experts of it, once, in the row that the token has in any case: nothing is
+// counted, listed or fetched. Rows of tokens that go elsewhere are left alone, so memory is that of
+// all tokens, and ep_place.h passes them over.
+#pragma once
+
+#include "stretto/ops/moe/ep_dispatch.h"
+
+namespace stretto {
+
+struct SendConfig {
+  int num_workers = 1;  // each takes a token at a time
+};
+
+SendConfig default_send_config(const EpDesc& desc, Target target = Target::kCpu);
+
+// Extent m. Inputs, of the own tokens: x [ceil(m / P), hidden]; experts [ceil(m / P), top_k] i32 in
+// 0..num_experts-1; weights [ceil(m / P), top_k] f32. With row s * S + t of token t of rank s:
+// recv [P * S, hidden]           symmetric state: rows of tokens with an expert here are replaced
+// recv_experts [P * S, top_k]    symmetric i32, the experts of all tokens; -1 past the tokens
+// recv_weights [P * S, top_k]    symmetric f32, their weights; 0 past the tokens
+// positions [S, P] i32           t where token t goes to a rank, or -1
+// What ep_place.h, grouped products and ep_return.h (or ep_combine.h) read; all ranks are given the
+// same symmetric tensors. UserError naming the field of a bad desc or config; at a launch, the
+// table and entry that break their contract.
+Program ep_send(const EpDesc& desc, const SendConfig& config);
+
+// m: tokens of all ranks with three of 5 experts each, n: hidden size.
+OperatorInfo ep_send_info();
+
+}  // namespace stretto

@@ -1,0 +1,12 @@
+// The case of a router, for the catalog and for tests of what the catalog's sizes do not ask for.
+#pragma once
+
+#include "stretto/ops/moe/moe_case.h"
+#include "stretto/ops/moe/route.h"
+
+namespace stretto {
+
+// Scores are exact and some of them equal where nothing is added to them, else clearly apart.
+OpCase route_case(const RouteDesc& desc, Target target, std::uint64_t seed);
+
+}  // namespace stretto

@@ -1,0 +1,221 @@
+// The fp64 reference of routing: by sorting, group by group and token by token.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "stretto/ops/moe/route_case.h"
+
+namespace stretto {
+namespace {
+
+RouteDesc desc_of(const OpShape& s) {
+  RouteDesc d{.dtype = s.dtype,
+              .weight_dtype = s.dtype,
+              .m = s.m > 0 ? s.m : 64,
+              .hidden = s.k > 0 ? s.k : 128,
+              .num_experts = s.n > 0 ? s.n : 16,
+              .world_size = s.world_size,
+              .norm_topk_prob = s.m % 2 == 1};
+  d.top_k = std::min<std::int64_t>(d.num_experts, 3);
+  return d;
+}
+
+RouteDesc limited_desc(const OpShape& s) {
+  RouteDesc d = desc_of(s);
+  d.num_experts = std::max<std::int64_t>(d.num_experts / 8, 1) * 8;
+  d.scoring_func = Scoring::kSigmoid;
+  d.bias = true;
+  d.n_group = d.num_experts > 100 ? 8 : 4;
+  d.topk_group = d.n_group / 2;
+  d.norm_topk_prob = true;
+  d.routed_scaling_factor = 2.5;
+  return d;
+}
+
+RouteConfig config_of(const RouteDesc& d, Target target) {
+  RouteConfig c = default_config(d, target);
+  if (target == Target::kCuda) return c;
+  c.tile_rows = std::min<std::int64_t>(c.tile_rows, 4);
+  c.count_rows = std::min<std::int64_t>(c.count_rows, 4);
+  c.tile_slots = std::min<std::int64_t>(c.tile_slots, 8);
+  c.num_workers = 2;
+  return c;
+}
+
+// The first `count` of the indices of `values`, best first, equal ones in order.
+std::vector<std::size_t> best_of(const Values& values, std::size_t count) {
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return values[a] > values[b]; });
+  order.resize(count);
+  return order;
+}
+
+// Whether rounding to f32 may order values otherwise, or make some equal.
+bool nearly_equal(Values values) {
+  constexpr double kApart = 1e-5;
+  std::sort(values.begin(), values.end());
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    if (values[i] - values[i - 1] < kApart) return true;
+  }
+  return false;
+}
+
+// Groups are compared by sums of scores that may be equal without a bias.
+bool by_sums(const RouteDesc& d) {
+  return d.n_group > 1 && d.group_score == GroupScore::kBestTwo && !d.bias;
+}
+
+// Logits are exact then, and some of them equal.
+void round_to_quarters(Values& values) {
+  for (double& v : values) v = std::round(v * 4) / 4;
+}
+
+// Of one token: its experts, best first, and their weights.
+struct Choice {
+  std::vector<std::size_t> experts;
+  Values weights;
+  bool uncertain = false;
+};
+
+Choice choose(const RouteDesc& d, const double* x, const Values& gate, const Values& bias) {
+  Values logits(at(d.num_experts));
+  for (std::size_t e = 0; e < logits.size(); ++e) {
+    logits[e] = std::inner_product(x, x + d.hidden, gate.data() + e * at(d.hidden), 0.0);
+  }
+  Values scores = logits;
+  double peak = *std::max_element(logits.begin(), logits.end()), all = 0;
+  for (double& s : scores) all += s = std::exp(s - peak);
+  for (double& s : scores) s /= all;
+  if (d.scoring_func == Scoring::kSigmoid) {
+    std::transform(logits.begin(), logits.end(), scores.begin(),
+                   [](double l) { return 1 / (1 + std::exp(-l)); });
+  }
+  Values by = scores;
+  if (d.bias) std::transform(by.begin(), by.end(), bias.begin(), by.begin(), std::plus<>());
+  Choice out;
+  bool sums = d.n_group > 1 && d.group_score == GroupScore::kBestTwo;
+  if (!d.bias && !sums) by = logits;  // the same order
+  if (d.bias || sums) out.uncertain = nearly_equal(by);
+  if (d.n_group > 1) {
+    std::size_t size = by.size() / at(d.n_group);
+    Values groups;
+    for (std::size_t first = 0; first < by.size(); first += size) {
+      Values own(by.begin() + static_cast<std::ptrdiff_t>(first),
+                 by.begin() + static_cast<std::ptrdiff_t>(first + size));
+      std::sort(own.rbegin(), own.rend());
+      groups.push_back(sums ? own[0] + own[1] : own[0]);
+    }
+    if (sums) out.uncertain = out.uncertain || nearly_equal(groups);
+    std::vector<std::size_t> open = best_of(groups, at(d.topk_group));
+    for (std::size_t e = 0; e < by.size(); ++e) {
+      bool is_open = std::find(open.begin(), open.end(), e / size) != open.end();
+      if (!is_open) by[e] = -std::numeric_limits<double>::infinity();
+    }
+  }
+  out.experts = best_of(by, at(d.top_k));
+  double sum = 0;
+  for (std::size_t e : out.experts) sum += scores[e];
+  for (std::size_t e : out.experts) {
+    out.weights.push_back(scores[e] / (d.norm_topk_prob ? sum : 1) * d.routed_scaling_factor);
+  }
+  return out;
+}
+
+std::vector<Choice> choose_all(const RouteDesc& d, MoeCase& mc, std::size_t r) {
+  std::vector<Choice> choices;
+  for (std::int64_t t = 0; t < mc.m; ++t) {
+    choices.push_back(choose(d, mc.in(r, "x").data() + t * d.hidden, mc.in(r, "gate"),
+                             d.bias ? mc.in(r, "bias") : Values{}));
+  }
+  return choices;
+}
+
+void expect_route(const RouteDesc& d, MoeCase& mc, std::size_t r,
+                  const std::vector<Choice>& choices) {
+  std::vector<std::vector<std::size_t>> of(at(d.num_experts));  // (token, place), flat
+  for (std::size_t t = 0; t < choices.size(); ++t) {
+    for (std::size_t j = 0; j < at(d.top_k); ++j) {
+      std::size_t flat = t * at(d.top_k) + j;
+      mc.out(r, "weights")[flat] = choices[t].weights[j];
+      of[choices[t].experts[j]].push_back(flat);
+    }
+  }
+  std::size_t row = 0;
+  for (std::size_t e = 0; e < of.size(); ++e) {
+    mc.out(r, "offsets")[e] = static_cast<double>(row);
+    for (std::size_t flat : of[e]) {
+      mc.out(r, "tokens")[row] = static_cast<double>(flat / at(d.top_k));
+      mc.out(r, "slots")[flat] = static_cast<double>(row++);
+    }
+  }
+  mc.out(r, "offsets")[of.size()] = static_cast<double>(row);
+}
+
+OperatorInfo info(const char* name, const char* summary, RouteDesc (*desc)(const OpShape&),
+                  std::vector<OpShape> shapes) {
+  return {.name = name,
+          .summary = summary,
+          .program =
+              [desc](const OpShape& s) { return moe_route(desc(s), config_of(desc(s), s.target)); },
+          .make_case = [desc](const OpShape& s,
+                              std::uint64_t seed) { return route_case(desc(s), s.target, seed); },
+          .shapes =
+              [shapes](int world_size) {
+                std::vector<OpShape> at_size = shapes;
+                for (OpShape& s : at_size) s.world_size = world_size;
+                return at_size;
+              },
+          .large = {.m = 512, .n = 128, .k = 2048, .dtype = DType::kBF16}};
+}
+
+}  // namespace
+
+OpCase route_case(const RouteDesc& d, Target target, std::uint64_t seed) {
+  MoeCase mc(moe_route(d, config_of(d, target)), d.m, seed);
+  mc.c.config = fmt::format("moe_route {} m={}", to_string(d), mc.m);
+  mc.c.tolerance = sum_tolerance(DType::kF32, d.hidden) * 3;
+  mc.c.scale = d.routed_scaling_factor;
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    std::vector<Choice> choices;
+    for (std::uint64_t i = 0;; ++i) {
+      for (const char* name : {"x", "gate"}) {
+        if (!by_sums(d)) round_to_quarters(mc.in(r, name));
+      }
+      choices = choose_all(d, mc, r);
+      bool uncertain = std::any_of(choices.begin(), choices.end(),
+                                   [](const Choice& choice) { return choice.uncertain; });
+      constexpr std::uint64_t kMostTries = 100;
+      if (!uncertain || i == kMostTries) break;
+      std::uint64_t draw = (seed * 977 + r) * 1024 + 4 * i;
+      Values &x = mc.in(r, "x"), &gate = mc.in(r, "gate");
+      x = random_values(x.size(), d.dtype, draw);
+      gate = random_values(gate.size(), d.weight_dtype, draw + 1);
+      if (d.bias) mc.in(r, "bias") = random_values(at(d.num_experts), DType::kF32, draw + 2);
+    }
+    expect_route(d, mc, r, choices);
+  }
+  return std::move(mc.c);
+}
+
+OperatorInfo moe_route_info() {
+  return info("moe_route", "top 3 of n experts for m tokens of hidden size k, and their rows",
+              desc_of,
+              {{.m = 11, .n = 7, .k = 19, .dtype = DType::kF32},
+               {.m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
+               {.m = 1, .n = 2, .k = 8, .dtype = DType::kF16}});
+}
+
+OperatorInfo moe_route_limited_info() {
+  return info("moe_route_limited",
+              "top 3 of n experts by sigmoid and bias within the best groups, m tokens of size k",
+              limited_desc,
+              {{.m = 1, .n = 8, .k = 8, .dtype = DType::kF16},
+               {.m = 7, .n = 16, .k = 32, .dtype = DType::kBF16}});
+}
+
+}  // namespace stretto
