@@ -146,6 +146,13 @@ Program catalog_program(const std::string& name, int ranks, std::int64_t m, std:
   return op.program(shape);
 }
 
+Scaling parse_scaling(const std::string& text) {
+  for (Scaling scaling : {Scaling::kNone, Scaling::kRowWise, Scaling::kBlock}) {
+    if (text == stretto::name(scaling)) return scaling;
+  }
+  throw InternalError(fmt::format("'{}' is no way to scale", text));
+}
+
 // Python keeps an extension's symbols to itself; program files look for the language among the
 // global ones.
 void make_language_global() {
@@ -187,24 +194,31 @@ void bind_operators(nb::module_& m) {
     CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
     return broadcast(desc, default_config(desc, target(gpu)), root);
   });
-  m.def("ag_gemm", [=](int ranks, Text dtype, Size rows, Size n, Size k, bool gpu) {
-    DType d = parse_dtype(dtype);
-    AgGemmDesc desc{
-        .world_size = ranks, .m = rows, .n = n, .k = k, .a_dtype = d, .b_dtype = d, .c_dtype = d};
-    return ag_gemm(desc, default_config(desc, target(gpu)));
-  });
-  m.def("gemm_rs", [=](int ranks, Text dtype, Size rows, Size n, Size k, bool gpu) {
-    DType d = parse_dtype(dtype);
-    GemmRsDesc desc{
-        .world_size = ranks, .m = rows, .n = n, .k = k, .a_dtype = d, .b_dtype = d, .out_dtype = d};
-    return gemm_rs(desc, default_config(desc, target(gpu)));
-  });
-  m.def("gemm_ar", [=](int ranks, Text dtype, Size rows, Size n, Size k, bool gpu) {
-    DType d = parse_dtype(dtype);
-    GemmArDesc desc{
-        .world_size = ranks, .m = rows, .n = n, .k = k, .a_dtype = d, .b_dtype = d, .out_dtype = d};
-    return gemm_ar(desc, default_config(desc, target(gpu)));
-  });
+  // Of products: dtype and scaling of the factors, dtype of the result.
+  m.def("ag_gemm",
+        [=](int ranks, Text dtype, Text scaling, Text result, Size rows, Size n, Size k, bool gpu) {
+          AgGemmDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
+          desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
+          desc.c_dtype = parse_dtype(result);
+          desc.scaling = parse_scaling(scaling);
+          return ag_gemm(desc, default_config(desc, target(gpu)));
+        });
+  m.def("gemm_rs",
+        [=](int ranks, Text dtype, Text scaling, Text result, Size rows, Size n, Size k, bool gpu) {
+          GemmRsDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
+          desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
+          desc.out_dtype = parse_dtype(result);
+          desc.scaling = parse_scaling(scaling);
+          return gemm_rs(desc, default_config(desc, target(gpu)));
+        });
+  m.def("gemm_ar",
+        [=](int ranks, Text dtype, Text scaling, Text result, Size rows, Size n, Size k, bool gpu) {
+          GemmArDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
+          desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
+          desc.out_dtype = parse_dtype(result);
+          desc.scaling = parse_scaling(scaling);
+          return gemm_ar(desc, default_config(desc, target(gpu)));
+        });
   m.def("all_reduce_add_rms_norm", [=](int ranks, Text dtype, Text weight_dtype, Size rows,
                                        Size hidden, double eps, bool gpu) {
     NormDesc desc{.dtype = parse_dtype(dtype),

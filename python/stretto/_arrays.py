@@ -35,6 +35,14 @@ def numpy_dtype(name: str) -> np.dtype:
         raise UserError(f"'{name}' is no element type") from error
 
 
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype of NumPy or PyTorch; a name as it is."""
+    text = str(dtype)
+    if isinstance(dtype, str) or text.startswith("torch."):
+        return text.rpartition(".")[2]
+    return np.dtype(dtype).name
+
+
 class NumpyKind:
     """Arrays of NumPy."""
 

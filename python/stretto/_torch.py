@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import collectives, matmul, ops
 from ._world import current
+from .errors import UserError
 
 
 def wants(*arrays) -> bool:
@@ -52,40 +53,61 @@ def _define(schema: str, body: Callable, fake: Callable):
     return getattr(torch.ops.stretto, name).default
 
 
-def _differentiate(op, body: Callable, keep: Callable, backward: Callable) -> None:
-    """Gives `op` its gradient. `keep(ctx, inputs)` saves what `backward(ctx, grad)` needs. Ordinary
-    tensors go to `body` at once; where somebody traces, the call goes on to them."""
-    plain = (Tensor, torch.nn.Parameter)
-    # pylint: disable=protected-access
-    num_tracing, below = torch._C._len_torch_dispatch_stack, torch._C._after_autograd_keyset
+_PLAIN = (Tensor, torch.nn.Parameter)
 
-    def go_on(keyset, *inputs):
-        with torch._C._AutoDispatchBelowAutograd():
-            return op.redispatch(keyset & below, *inputs)
+
+def _go_on(op, keyset, inputs):
+    """To whoever traces the call."""
+    # pylint: disable=protected-access
+    with torch._C._AutoDispatchBelowAutograd():
+        return op.redispatch(keyset & torch._C._after_autograd_keyset, *inputs)
+
+
+def _register(op, body: Callable, with_gradient: Callable) -> None:
+    """What autograd calls: with_gradient(keyset, inputs), the key set None where nobody traces, if
+    a gradient is asked for. Ordinary tensors go to `body` at once."""
+    num_tracing = torch._C._len_torch_dispatch_stack  # pylint: disable=protected-access
+
+    def kernel(keyset, *inputs):
+        traced, asked = num_tracing(), False
+        for x in inputs:
+            if isinstance(x, Tensor):
+                traced = traced or type(x) not in _PLAIN
+                asked = asked or x.requires_grad
+        if asked and torch.is_grad_enabled():
+            return with_gradient(keyset if traced else None, inputs)
+        return _go_on(op, keyset, inputs) if traced else body(*inputs)
+
+    _library.impl(op.name().partition("::")[2], kernel, "Autograd", with_keyset=True)
+
+
+def _differentiate(op, body: Callable, keep: Callable, backward: Callable) -> None:
+    """Gives `op` its gradient. `keep(ctx, inputs)` saves what `backward(ctx, grad)` needs."""
 
     class Node(torch.autograd.Function):  # pylint: disable=abstract-method
         @staticmethod
         def forward(ctx, keyset, *inputs):
             keep(ctx, inputs)
-            return body(*inputs) if keyset is None else go_on(keyset, *inputs)
+            return body(*inputs) if keyset is None else _go_on(op, keyset, inputs)
 
         @staticmethod
         def backward(ctx, grad):
             return None, *backward(ctx, grad)
 
     apply = Node.apply
+    _register(op, body, lambda keyset, inputs: apply(keyset, *inputs))
 
-    def kernel(keyset, *inputs):
-        traced, asked = num_tracing(), False
-        for x in inputs:
-            if isinstance(x, Tensor):
-                traced = traced or type(x) not in plain
-                asked = asked or x.requires_grad
-        if asked and torch.is_grad_enabled():
-            return apply(keyset if traced else None, *inputs)
-        return go_on(keyset, *inputs) if traced else body(*inputs)
 
-    _library.impl(op.name().partition("::")[2], kernel, "Autograd", with_keyset=True)
+def _refuse_gradients(op, body: Callable, name: str) -> None:
+    """For an operator that has none."""
+
+    def refuse(keyset, inputs):
+        raise UserError(
+            f"{name}: has no gradient, and a tensor requires it; call it under torch.no_grad(), or "
+            "on x.detach()"
+        )
+
+    _register(op, body, refuse)
 
 
 def _all_gather(x, dim):
@@ -114,6 +136,28 @@ def _matmul_reduce_scatter(a, b, scatter_dim, reduce_op):
 
 def _matmul_all_reduce(a, b, replicated):
     return current().call(matmul._matmul_all_reduce, 0, None, a, b)
+
+
+def _all_gather_scaled_matmul(a, b, scale_a, scale_b, gather_dim, out_dtype):
+    op = matmul.scaled_op("all_gather_matmul", out_dtype)
+    return current().call(op, gather_dim, None, a, b, scale_a, scale_b)
+
+
+def _scaled_matmul_reduce_scatter(a, b, scale_a, scale_b, scatter_dim, reduce_op, out_dtype):
+    return ops.matmul_reduce_scatter(
+        a.detach(),
+        b.detach(),
+        scatter_dim=scatter_dim,
+        reduce_op=reduce_op,
+        scale_a=scale_a.detach(),
+        scale_b=scale_b.detach(),
+        out_dtype=out_dtype,
+    )
+
+
+def _scaled_matmul_all_reduce(a, b, scale_a, scale_b, out_dtype):
+    op = matmul.scaled_op("matmul_all_reduce", out_dtype)
+    return current().call(op, 0, None, a, b, scale_a, scale_b)
 
 
 def _copy_to_ranks(x):
@@ -169,6 +213,32 @@ matmul_all_reduce = _define(
     "matmul_all_reduce(Tensor a, Tensor b, bool replicated) -> Tensor",
     _matmul_all_reduce,
     lambda a, b, _: a.new_empty(tuple(a.shape[:-1]) + (b.shape[1],)),
+)
+all_gather_scaled_matmul = _define(
+    "all_gather_scaled_matmul(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, int gather_dim,"
+    " str out_dtype) -> Tensor",
+    _all_gather_scaled_matmul,
+    lambda a, b, scale_a, scale_b, dim, out_dtype: a.new_empty(
+        _resized(a.shape, dim, times=current().size, last=b.shape[1]),
+        dtype=getattr(torch, out_dtype),
+    ),
+)
+scaled_matmul_reduce_scatter = _define(
+    "scaled_matmul_reduce_scatter(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b,"
+    " int scatter_dim, str reduce_op, str out_dtype) -> Tensor",
+    _scaled_matmul_reduce_scatter,
+    lambda a, b, scale_a, scale_b, dim, _, out_dtype: a.new_empty(
+        _resized(a.shape, dim, parts=current().size, last=b.shape[1]),
+        dtype=getattr(torch, out_dtype),
+    ),
+)
+scaled_matmul_all_reduce = _define(
+    "scaled_matmul_all_reduce(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, str out_dtype)"
+    " -> Tensor",
+    _scaled_matmul_all_reduce,
+    lambda a, b, scale_a, scale_b, out_dtype: a.new_empty(
+        tuple(a.shape[:-1]) + (b.shape[1],), dtype=getattr(torch, out_dtype)
+    ),
 )
 # The same value on every rank, each of which uses it its own way: gradients are summed over the
 # ranks.
@@ -280,3 +350,19 @@ for _op, _body, _keep, _backward in (
     (matmul_all_reduce, _matmul_all_reduce, _keep_factors, _matmul_all_reduce_backward),
 ):
     _differentiate(_op, _body, _keep, _backward)
+for _op, _body, _name in (
+    (all_gather_scaled_matmul, _all_gather_scaled_matmul, "all_gather_matmul with scales"),
+    (
+        scaled_matmul_reduce_scatter,
+        _scaled_matmul_reduce_scatter,
+        "matmul_reduce_scatter with scales",
+    ),
+    (scaled_matmul_all_reduce, _scaled_matmul_all_reduce, "matmul_all_reduce with scales"),
+    (all_reduce_add_rms_norm, _all_reduce_add_rms_norm, "all_reduce_add_rms_norm"),
+    (
+        scaled_dot_product_attention,
+        _scaled_dot_product_attention,
+        "scaled_dot_product_attention",
+    ),
+):
+    _refuse_gradients(_op, _body, _name)

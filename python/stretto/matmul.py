@@ -3,11 +3,12 @@ common."""
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 from . import _core, _route
-from ._arrays import adopt
+from ._arrays import COMPUTED, adopt, dtype_name
 from ._calls import (
     axis,
     computed_dtype,
@@ -22,58 +23,161 @@ from ._world import current
 from .collectives import all_gather
 from .errors import UserError
 
+_FP8 = "float8_e4m3fn"
+_BLOCK = 128  # elements that have one scale
+
+
+class _Scales(NamedTuple):
+    form: str  # as stretto/ops/gemm/linear.h names it
+    a: Any  # [.., 1] or [.., K / 128]
+    b: Any  # [1, N] or [N / 128, K / 128], dense
+
 
 class _Product(NamedTuple):
     """a [.., K] times b [K, N], of a rank of `group`."""
 
+    op: str
     group: Any
     kind: Any
     dtype: str
     a: Any
     bt: Any  # [N, K], dense
+    like: Any  # an array of the result's element type
+    scales: Optional[_Scales] = None
 
     @property
     def columns(self) -> int:
         return self.bt.shape[0]
 
-    def launch(self, program: str, rows: int, a, result: str, target) -> None:
+    def rows_of(self, x, dim: int):
+        """a, or its scales, dense and with `dim` first."""
+        return self.kind.dense(self.kind.move(x, dim, 0))
+
+    def launch(self, program: str, rows: int, dim: int, result: str, target) -> None:
         """`program` of _core over `rows` of all ranks, whose output is called `result`."""
-        size, (n, k) = self.group.size, self.bt.shape
-        make = getattr(_core, program)
+        kind, size, (n, k) = self.kind, self.group.size, self.bt.shape
+        names, arrays = ("a", "b", result), (self.rows_of(self.a, dim), self.bt, target)
+        form = "none"
+        if self.scales is not None:
+            form, scale_a, scale_b = self.scales
+            names += ("scale_a", "scale_b")
+            arrays += (self.rows_of(scale_a, dim), scale_b)
+        make, of_result = getattr(_core, program), kind.dtype(self.like)
         self.group.launch(
-            self.kind,
-            (program, size, self.dtype, rows, n, k),
-            lambda on_gpu: make(size, self.dtype, rows, n, k, on_gpu),
-            ("a", "b", result),
-            (a, self.bt, target),
+            kind,
+            (program, size, self.dtype, form, of_result, rows, n, k),
+            lambda on_gpu: make(size, self.dtype, form, of_result, rows, n, k, on_gpu),
+            names,
+            arrays,
             (rows,),
         )
 
 
-def _product(op: str, a, b) -> _Product:
+def _factors(op: str, a, b) -> Tuple[Any, Any, Any]:
+    """(kind, a, b)."""
     kind, a = adopt(a)
     (b,) = same_kind(op, kind, b)
-    dtype = computed_dtype(op, kind, a, b)
     if a.ndim < 2 or b.ndim != 2 or a.shape[-1] != b.shape[0]:
         raise UserError(
             f"{op}: shapes {tuple(a.shape)} and {tuple(b.shape)}; need [.., K] and [K, N]"
         )
-    return _Product(current(), kind, dtype, a, kind.dense(kind.transpose(b)))
+    return kind, a, b
 
 
-def _launch_along(op: str, program: str, names: tuple, p: _Product, dim: int, shape, out):
+def _product(op: str, a, b) -> _Product:
+    kind, a, b = _factors(op, a, b)
+    if kind.dtype(a) == _FP8:
+        raise UserError(f"{op}: factors of {_FP8} need scale_a and scale_b")
+    dtype = computed_dtype(op, kind, a, b)
+    return _Product(op, current(), kind, dtype, a, kind.dense(kind.transpose(b)), a)
+
+
+def _filled(kind, scale, shape):
+    """One scale for all."""
+    made = kind.empty(shape, scale)
+    kind.assign(made, scale.reshape(()))
+    return made
+
+
+def _scales(op: str, kind, a, b, scale_a, scale_b) -> _Scales:
+    lead, (k, n) = tuple(a.shape[:-1]), b.shape
+    shapes = tuple(scale_a.shape), tuple(scale_b.shape)
+    blocks = -(-k // _BLOCK), -(-n // _BLOCK)
+    if shapes == (lead + (1,), (1, n)):
+        return _Scales("row-wise", scale_a, kind.dense(scale_b))
+    if shapes == (lead + (blocks[0],), blocks):
+        return _Scales("block", scale_a, kind.dense(kind.transpose(scale_b)))
+    if math.prod(shapes[0]) == 1 and math.prod(shapes[1]) == 1:
+        return _Scales(
+            "row-wise", _filled(kind, scale_a, lead + (1,)), _filled(kind, scale_b, (1, n))
+        )
+    raise UserError(
+        f"{op}: scales {shapes[0]} and {shapes[1]}; need one number each, {lead + (1,)} and "
+        f"{(1, n)} for rows, or {lead + (blocks[0],)} and {blocks} for blocks of {_BLOCK}"
+    )
+
+
+def _scaled_product(op: str, a, b, scale_a, scale_b, out_dtype: str) -> _Product:
+    kind, a, b = _factors(op, a, b)
+    scale_a, scale_b = same_kind(op, kind, scale_a, scale_b)
+    for x, want in ((a, _FP8), (b, _FP8), (scale_a, "float32"), (scale_b, "float32")):
+        if kind.dtype(x) != want:
+            raise UserError(
+                f"{op}: with scales, factors are {_FP8} and scales float32, not {kind.dtype(x)}"
+            )
+    scales = _scales(op, kind, a, b, scale_a, scale_b)
+    bt, like = kind.dense(kind.transpose(b)), kind.from_dtype(out_dtype, (0,), a)
+    return _Product(op, current(), kind, _FP8, a, bt, like, scales)
+
+
+def result_dtype(op: str, scale_a, scale_b, out_dtype, out) -> Optional[str]:
+    """The result's element type by name; None for a product without scales."""
+    if scale_a is None and scale_b is None:
+        if out_dtype is not None:
+            raise UserError(f"{op}: out_dtype is for factors with scale_a and scale_b")
+        return None
+    if scale_a is None or scale_b is None:
+        raise UserError(f"{op}: scale_a and scale_b go together")
+    if out_dtype is None:
+        out_dtype = "bfloat16" if out is None else out.dtype
+    name = dtype_name(out_dtype)
+    if name not in COMPUTED:
+        raise UserError(f"{op}: out_dtype {name}; need one of {', '.join(COMPUTED)}")
+    return name
+
+
+@functools.lru_cache(maxsize=None)
+def scaled_op(op: str, out_dtype: str):
+    """The operator of that name for factors with scales; the same object each time."""
+    body = _BODIES[op]
+
+    def call(a, b, scale_a, scale_b, option, out):
+        return body(_scaled_product(op, a, b, scale_a, scale_b, out_dtype), option, out)
+
+    return call
+
+
+def _launch_along(program: str, names: tuple, p: _Product, dim: int, shape, out):
     """A product whose ranks gather or scatter along `dim`, with a result of that shape. `names`:
     of the output, and which of a and the result has the rows of all ranks."""
-    kind = p.kind
-    made = result_along(op, kind, out, shape, dim, p.a)
-    first = kind.dense(kind.move(p.a, dim, 0))
+    made = result_along(p.op, p.kind, out, shape, dim, p.like)
     result, whole = names
-    rows = math.prod((first if whole == "a" else made.target).shape[:-1])
-    p.launch(program, rows, first, result, made.target)
+    rows = math.prod((p.a if whole == "a" else made.target).shape[:-1])
+    p.launch(program, rows, dim, result, made.target)
     return made.finish()
 
 
-def all_gather_matmul(a_shard, b, *, gather_dim: int = 0, return_a: bool = False, out=None):
+def all_gather_matmul(
+    a_shard,
+    b,
+    *,
+    gather_dim: int = 0,
+    return_a: bool = False,
+    scale_a=None,
+    scale_b=None,
+    out_dtype=None,
+    out=None,
+):
     """all_gather(a_shard, dim=gather_dim) @ b, where each tile of the product starts as soon as its
     rows are there.
 
@@ -82,70 +186,119 @@ def all_gather_matmul(a_shard, b, *, gather_dim: int = 0, return_a: bool = False
     along `gather_dim`, which must not be the last. `return_a`: returns (gathered a, result), at the
     price of an all_gather of its own. As torch.ops.symm_mem.fused_all_gather_matmul; float32
     accumulation, rounded once.
+
+    `scale_a`, `scale_b`: float32, which make factors of float8_e4m3fn stand for numbers, each
+    rank's own, as torch._scaled_mm takes them: one number each; of rows, [.., 1] and [1, N]; or of
+    blocks of 128 along K and N, [.., ceil(K/128)] and [ceil(K/128), ceil(N/128)], of which the
+    latter costs no copy where it is the transpose of a dense array. The result is of `out_dtype`, a
+    dtype or its name, default that of `out`, or bfloat16. Products with scales have no gradient.
     """
-    if out is None and _route.wants(a_shard, b):
-        result = _route.layer.all_gather_matmul(a_shard, b, gather_dim)
-        return (_route.layer.all_gather(a_shard, gather_dim), result) if return_a else result
-    result = current().call(_all_gather_matmul, gather_dim, out, a_shard, b)
-    return (all_gather(a_shard, dim=gather_dim), result) if return_a else result
+    op = "all_gather_matmul"
+    result = result_dtype(op, scale_a, scale_b, out_dtype, out)
+    if result is not None:
+        arrays = (a_shard, b, scale_a, scale_b)
+        if out is None and _route.wants(*arrays):
+            c = _route.layer.all_gather_scaled_matmul(*arrays, gather_dim, result)
+        else:
+            c = current().call(scaled_op(op, result), gather_dim, out, *arrays)
+    elif out is None and _route.wants(a_shard, b):
+        c = _route.layer.all_gather_matmul(a_shard, b, gather_dim)
+    else:
+        c = current().call(_all_gather_matmul, gather_dim, out, a_shard, b)
+    return (all_gather(a_shard, dim=gather_dim), c) if return_a else c
 
 
 def _all_gather_matmul(a, b, gather_dim, out):
-    op = "all_gather_matmul"
-    p = _product(op, a, b)
-    dim = axis(op, "gather_dim", gather_dim, p.a.ndim)
+    return _gathered(_product("all_gather_matmul", a, b), gather_dim, out)
+
+
+def _gathered(p, gather_dim, out):
+    dim = axis(p.op, "gather_dim", gather_dim, p.a.ndim)
     if dim == p.a.ndim - 1:
-        raise UserError(f"{op}: gather_dim {gather_dim} is the one that is summed over")
+        raise UserError(f"{p.op}: gather_dim {gather_dim} is the one that is summed over")
     shape = list(p.a.shape[:-1]) + [p.columns]
     shape[dim] *= p.group.size
-    return _launch_along(op, "ag_gemm", ("c", "result"), p, dim, shape, out)
+    return _launch_along("ag_gemm", ("c", "result"), p, dim, shape, out)
 
 
-def matmul_reduce_scatter(a, b, *, scatter_dim: int = 0, reduce_op: str = "sum", out=None):
+def matmul_reduce_scatter(
+    a,
+    b,
+    *,
+    scatter_dim: int = 0,
+    reduce_op: str = "sum",
+    scale_a=None,
+    scale_b=None,
+    out_dtype=None,
+    out=None,
+):
     """reduce_scatter(a @ b, dim=scatter_dim), where each block of rows leaves for its owner while
     later ones are still multiplied.
 
     `a`: [.., K] and `b`: [K, N], each rank's own. Result: [.., N] with 1/P of the size along
     `scatter_dim`, which must not be the last. As torch.ops.symm_mem.fused_matmul_reduce_scatter:
     reduce_op "sum" or "avg". Partial sums are rounded to the element type once, summed in float32
-    in rank order.
+    in rank order. Scales as in `all_gather_matmul`; partial sums are scaled before they leave.
     """
-    if out is None and _route.wants(a, b):
-        return _route.layer.matmul_reduce_scatter(a, b, scatter_dim, reduce_op)
-    group = current()
+    op = "matmul_reduce_scatter"
+    result = result_dtype(op, scale_a, scale_b, out_dtype, out)
+    arrays = (a, b) if result is None else (a, b, scale_a, scale_b)
+    if out is None and _route.wants(*arrays):
+        if result is None:
+            return _route.layer.matmul_reduce_scatter(a, b, scatter_dim, reduce_op)
+        return _route.layer.scaled_matmul_reduce_scatter(*arrays, scatter_dim, reduce_op, result)
+    group, body = current(), _matmul_reduce_scatter if result is None else scaled_op(op, result)
     if reduce_op == "sum":
-        return group.call(_matmul_reduce_scatter, scatter_dim, out, a, b)
-    factor = factor_of("matmul_reduce_scatter", reduce_op, group.size)
-    return scaled(group.call(_matmul_reduce_scatter, scatter_dim, out, a, b), factor)
+        return group.call(body, scatter_dim, out, *arrays)
+    factor = factor_of(op, reduce_op, group.size)
+    return scaled(group.call(body, scatter_dim, out, *arrays), factor)
 
 
 def _matmul_reduce_scatter(a, b, scatter_dim, out):
-    op = "matmul_reduce_scatter"
-    p = _product(op, a, b)
-    dim, size = axis(op, "scatter_dim", scatter_dim, p.a.ndim), p.group.size
+    return _scattered(_product("matmul_reduce_scatter", a, b), scatter_dim, out)
+
+
+def _scattered(p, scatter_dim, out):
+    dim, size = axis(p.op, "scatter_dim", scatter_dim, p.a.ndim), p.group.size
     if dim == p.a.ndim - 1:
-        raise UserError(f"{op}: scatter_dim {scatter_dim}: only dimensions of a but the last")
+        raise UserError(f"{p.op}: scatter_dim {scatter_dim}: only dimensions of a but the last")
     if p.a.shape[dim] % size:
         raise UserError(
-            f"{op}: {p.a.shape[dim]} along scatter_dim {dim} cannot be split over {size} ranks"
+            f"{p.op}: {p.a.shape[dim]} along scatter_dim {dim} cannot be split over {size} ranks"
         )
     shape = list(p.a.shape[:-1]) + [p.columns]
     shape[dim] //= size
-    return _launch_along(op, "gemm_rs", ("out", "a"), p, dim, shape, out)
+    return _launch_along("gemm_rs", ("out", "a"), p, dim, shape, out)
 
 
-def matmul_all_reduce(a, b, *, out=None):
+def matmul_all_reduce(a, b, *, scale_a=None, scale_b=None, out_dtype=None, out=None):
     """all_reduce(a @ b): `a` [.., K] and `b` [K, N], each rank's own, -> [.., N] on every rank, the
-    same bits on all."""
+    same bits on all. Scales as in `matmul_reduce_scatter`."""
+    op = "matmul_all_reduce"
+    result = result_dtype(op, scale_a, scale_b, out_dtype, out)
+    if result is not None:
+        arrays = (a, b, scale_a, scale_b)
+        if out is None and _route.wants(*arrays):
+            return _route.layer.scaled_matmul_all_reduce(*arrays, result)
+        return current().call(scaled_op(op, result), 0, out, *arrays)
     if out is None and _route.wants(a, b):
         return _route.layer.matmul_all_reduce(a, b, False)
     return current().call(_matmul_all_reduce, 0, out, a, b)
 
 
 def _matmul_all_reduce(a, b, _, out):
-    op = "matmul_all_reduce"
-    p = _product(op, a, b)
-    kind, a = p.kind, p.kind.dense(p.a)
-    result, written = make_result(op, kind, out, tuple(a.shape[:-1]) + (p.columns,), a)
-    p.launch("gemm_ar", math.prod(a.shape[:-1]), a, "out", written)
-    return finish(kind, result, written)
+    return _reduced(_product("matmul_all_reduce", a, b), 0, out)
+
+
+def _reduced(p, _, out):
+    shape = tuple(p.a.shape[:-1]) + (p.columns,)
+    result, written = make_result(p.op, p.kind, out, shape, p.like)
+    p.launch("gemm_ar", math.prod(shape[:-1]), 0, "out", written)
+    return finish(p.kind, result, written)
+
+
+_BODIES = {
+    "all_gather_matmul": _gathered,
+    "matmul_reduce_scatter": _scattered,
+    "matmul_all_reduce": _reduced,
+}

@@ -181,6 +181,25 @@ class Products(GpuTest):
         self.same(stretto.all_gather_matmul(a, b), want)
 
 
+    def test_scales(self):
+        fp8, m, n, k = torch.float8_e4m3fn, 128, 256, 512
+        a, w = randn(m, k).to(fp8), randn(n, k, scale=k**-0.5 * 8).to(fp8)
+        rows = torch.rand(m, 1, device=DEVICE) / 8, torch.rand(1, n, device=DEVICE)
+        blocks = torch.rand(m, k // 128, device=DEVICE) / 8, torch.rand(k // 128, n // 128, device=DEVICE)
+        for scale_a, scale_b in (rows, blocks):
+            x = a.float() * scale_a.repeat_interleave(k // scale_a.shape[1], 1)
+            y = w.t().float() * scale_b.repeat_interleave(k // scale_b.shape[0], 0).repeat_interleave(
+                n // scale_b.shape[1], 1
+            )
+            scales = {"scale_a": scale_a, "scale_b": scale_b}
+            for _ in range(2):
+                got = stretto.all_gather_matmul(a, w.t(), **scales)
+                self.same(got, torch.cat(from_all(x)) @ y)
+                got = stretto.matmul_reduce_scatter(a, w.t(), **scales)
+                self.same(got, total(x @ y).chunk(SIZE)[RANK])
+                self.same(stretto.matmul_all_reduce(a, w.t(), **scales), total(x @ y))
+
+
 class Memory(GpuTest):
     def test_symmetric_tensors(self):
         x = stretto.symm_mem.empty(32, 64, dtype=torch.bfloat16, device="cuda")

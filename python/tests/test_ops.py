@@ -146,6 +146,69 @@ def test_products_along_other_dimensions(rng):
     near(np.concatenate(out, 1), sum(x @ y for x, y in zip(wide(a), wide(b))) / 2, "float32", 6)
 
 
+def quantized(rng, rows, columns, blocks):
+    """(e4m3 factor, scales that it is multiplied with, repeated `blocks` times, float64 values)."""
+    fp8 = pytest.importorskip("ml_dtypes").float8_e4m3fn
+    x = rng.uniform(-4, 4, (rows, columns)).astype(fp8)
+    shape = [-(-n // b) for n, b in zip(x.shape, blocks)]
+    scale = rng.uniform(0.1, 2, shape).astype(np.float32)
+    spread = scale.repeat(blocks[0], 0)[:rows].repeat(blocks[1], 1)[:, :columns]
+    return x, scale, x.astype(np.float64) * spread
+
+
+@pytest.mark.parametrize("form", ["one", "rows", "blocks"])
+def test_products_with_scales(rng, form):
+    """Scales in the forms of torch._scaled_mm, different on every rank and row."""
+    size, m, n, k = 2, 6, 136, 160
+    forms = {"one": ((m, k), (n, k)), "rows": ((1, k), (1, k)), "blocks": ((1, 128), (128, 128))}
+    of_a, of_b = forms[form]
+    a, scale_a, wide_a = zip(*(quantized(rng, m, k, of_a) for _ in range(size)))
+    w, scale_w, wide_w = zip(*(quantized(rng, n, k, of_b) for _ in range(size)))
+
+    def body():
+        r = stretto.rank()
+        scales = {"scale_a": scale_a[r], "scale_b": scale_w[r].T}
+        out = np.empty((m // size, n), np.float32)
+        assert stretto.matmul_reduce_scatter(a[r], w[r].T, **scales, out=out) is out
+        gathered, c = stretto.all_gather_matmul(
+            a[r], w[r].T, return_a=True, out_dtype=np.float32, **scales
+        )
+        return c, out, stretto.matmul_all_reduce(a[r], w[r].T, **scales), gathered
+
+    whole, total = np.concatenate(wide_a), sum(x @ y.T for x, y in zip(wide_a, wide_w))
+    near_sum = {"rtol": 1e-5, "atol": 1e-6 * 64 * k}  # terms are up to 64
+    for r, (c, part, everywhere, gathered) in enumerate(testing.run(size, body)):
+        np.testing.assert_allclose(c, whole @ wide_w[r].T, **near_sum)
+        np.testing.assert_allclose(part, np.split(total, size)[r], **near_sum)
+        near(everywhere, total, "bfloat16", 64 * k)
+        np.testing.assert_array_equal(gathered, np.concatenate(a))
+
+
+def test_scales_that_do_not_fit(rng):
+    a, scale_a, _ = quantized(rng, 4, 160, (1, 160))
+    w, scale_w, _ = quantized(rng, 8, 160, (1, 160))
+    plain = np.ones((4, 160), np.float32)
+
+    def product(a=a, scale_a=scale_a, **options):
+        return stretto.matmul_reduce_scatter(a, w.T, scale_a=scale_a, scale_b=scale_w.T, **options)
+
+    stretto.init()
+    try:
+        for match, call in (
+            ("go together", lambda: stretto.all_gather_matmul(a, w.T, scale_a=scale_a)),
+            ("need scale_a", lambda: stretto.matmul_all_reduce(a, w.T)),
+            ("is for factors with", lambda: stretto.matmul_all_reduce(a, w.T, out_dtype="float16")),
+            ("out_dtype int32", lambda: product(out_dtype=np.int32)),
+            ("factors are float8_e4m3fn", lambda: product(a=plain)),
+            ("scales float32, not float64", lambda: product(scale_a=scale_a.astype(float))),
+            (r"\(4, 2\) and \(2, 1\) for blocks", lambda: product(scale_a=scale_a[:3])),
+        ):
+            with pytest.raises(stretto.UserError, match=match):
+                call()
+    finally:
+        stretto.finalize()
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_norm(rng, size):
     x, (residual,) = parts(rng, size, (2, 3, 32)), parts(rng, 1, (2, 3, 32))

@@ -197,6 +197,32 @@ def test_a_group_of_torch_distributed():
         assert code == 0, f"rank {rank}: {errors}"
 
 
+def test_products_with_scales_are_as_torch_has_them():
+    a, w = (torch.randn(n, 32).to(torch.float8_e4m3fn) for n in (16, 48))
+    scale_a, scale_b = torch.rand(16, 1), torch.rand(1, 48)
+    scales = {"scale_a": scale_a, "scale_b": scale_b}
+    want = torch._scaled_mm(a, w.t(), scale_a, scale_b, out_dtype=torch.bfloat16)
+
+    def all_of(x, y):
+        return (
+            stretto.all_gather_matmul(x, y.t(), **scales),
+            stretto.matmul_reduce_scatter(x, y.t(), out_dtype=torch.bfloat16, **scales),
+            stretto.matmul_all_reduce(x, y.t(), **scales),
+        )
+
+    stretto.init()
+    try:
+        compiled = torch.compile(all_of, fullgraph=True, backend="aot_eager")
+        for got in (*all_of(a, w), *compiled(a, w)):
+            torch.testing.assert_close(got, want)
+        scale_a.requires_grad_()
+        for call in (all_of, compiled):
+            with pytest.raises(Exception, match="has no gradient"):
+                call(a, w)
+    finally:
+        stretto.finalize()
+
+
 def test_tensors_elsewhere_are_refused():
     stretto.init()
     try:
@@ -213,10 +239,12 @@ def test_no_gradient_is_lost_silently():
         for call in (
             lambda: stretto.all_reduce(x, out=torch.empty(2, 2)),
             lambda: stretto.broadcast(x),
+            lambda: stretto.all_reduce_add_rms_norm(x, x, torch.ones(2)),
+            lambda: stretto.scaled_dot_product_attention(x[None], x[None], x[None]),
         ):
             with pytest.raises(stretto.UserError, match="gradient"):
                 call()
-        with torch.no_grad():
-            assert not stretto.broadcast(x).requires_grad
+            with torch.no_grad():
+                call()
     finally:
         stretto.finalize()
