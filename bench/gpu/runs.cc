@@ -271,11 +271,12 @@ int run_attention_suite(const Settings& s, bool checks) {
   for (const AttentionShape& shape : checks ? attention_checks() : attention_suite()) {
     if (shape.label.find(s.only) == std::string::npos) continue;
     if (checks) {
+      AttentionTile tile = gpu_attention_tile(shape.desc.dtype, shape.desc.head_dim);
       runs.push_back({shape,
-                      {.tile_rows = 128,
-                       .tile_kv = 128,
+                      {.tile_rows = tile.rows,
+                       .tile_kv = tile.kv,
                        .num_workers = 5,
-                       .num_stages = 2,
+                       .num_stages = tile.num_stages,
                        .tickets = shape.m % 2 == 0}});
       continue;
     }

@@ -199,6 +199,9 @@ void AgentWriter::memory(const Op& op) {
            packet_words(r, value_plan(op.operands[0])), op.operands[0], from);
       return;
     case OpCode::kLoadPacket:
+      if (r.cols * static_cast<std::int64_t>(size_bytes(tensor(r).dtype)) < 4) {
+        refuse(op.loc, "a packet has 4 bytes, a column of the tile fewer");
+      }
       if (records()) line("{{");
       timer_text("wait_ns");
       line("load_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team, p.watch, {});", op.result,

@@ -83,7 +83,8 @@ STRETTO_DEVICE void load_packets(V& v, const Box<u64>& box, u32 tag, const Team&
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
         int at = first + b, i = at / (V::kC / kStep), j = at % (V::kC / kStep) * kStep;
-        i32 r = L::kTileRows == 1 ? 0 : L::row(t, i), c = L::col(t, j);
+        // A tile of one column has it in every thread of a row.
+        i32 r = L::kTileRows == 1 ? 0 : L::row(t, i), c = L::kTileCols == 1 ? 0 : L::col(t, j);
         const u64* from = box.data + r * box.row_stride + c / kPer;
 #pragma unroll
         for (int k = 0; k < kWords; ++k) words[b][k] = packet_word(0, tag);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
@@ -29,6 +30,8 @@ void check(const FlashDecodeDesc& d, const FlashDecodeConfig& c) {
   need(c.num_combiners >= 1, "num_combiners", c.num_combiners, "at least 1");
 }
 
+constexpr std::int64_t kMostAtOnce = 4;
+
 class FlashDecode {
  public:
   FlashDecode(const FlashDecodeDesc& d, const FlashDecodeConfig& cfg)
@@ -36,6 +39,8 @@ class FlashDecode {
         cfg_(cfg),
         group_(d.num_heads / d.num_kv_heads),
         most_rows_(d.m * group_),
+        all_rows_(most_rows_ * d.num_kv_heads),
+        at_once_(std::min(ceil_div(all_rows_, std::int64_t{cfg.num_combiners}), kMostAtOnce)),
         p_("flash_decode", d.world_size),
         m_(p_.extent("m", d.m)),
         tokens_(p_.scalar("tokens", d.max_tokens)),
@@ -69,11 +74,8 @@ class FlashDecode {
               p_.when(m_ > 0, [&] { attend(kv, p_.let("run", t.index / d_.num_kv_heads)); });
               p_.notify(finished_[kv], p_.rank());
             });
-    p_.role("combine", Resource::sms(cfg_.num_combiners), p_.range(most_rows_ * d_.num_kv_heads),
-            [&](const Tile& t) {
-              combine(p_.let("kv", t.index % d_.num_kv_heads),
-                      p_.let("row", t.index / d_.num_kv_heads));
-            });
+    p_.role("combine", Resource::sms(cfg_.num_combiners), p_.range(ceil_div(all_rows_, at_once_)),
+            [&](const Tile& t) { combine(t.index); });
     return p_.finish();
   }
 
@@ -130,56 +132,81 @@ class FlashDecode {
     return {col_sum(parts.sum * scale), col_sum(parts.weight * scale), peak};
   }
 
-  // One row of a KV head. Without any there is still one to send, since packets of the launch
-  // stand for signals.
-  void combine(const Index& kv, const Index& row) {
-    p_.wait(finished_[kv], cfg_.splits);
-    Index exists = p_.let("exists", row < rows_);
+  struct Row {
+    Index kv, row, exists;  // rows past m * group do not
+  };
+  Row row_of(const Index& idx) {
+    Row r{.kv = p_.let("kv", idx % d_.num_kv_heads), .row = p_.let("row", idx / d_.num_kv_heads)};
+    r.exists = p_.let("exists", r.row < rows_);
+    return r;
+  }
+
+  Part runs_of(const Row& r) {
     auto runs = [&](const TensorRef& buffer, std::int64_t cols) {
-      return p_.load(buffer.tile({kv, row, 0, 0}, cfg_.splits, cols));
+      Slice all = buffer.tile({r.kv, r.row, 0, 0}, cfg_.splits, cols);
+      return p_.load(all.until_row(r.exists * cfg_.splits));
     };
-    auto runs_together = [&] {
-      return together({runs(sums_, d_.head_dim), runs(weights_, 1), runs(peaks_, 1)});
-    };
-    auto store = [&](const Part& all) {
-      p_.store(out_.tile({kv, row, 0}, 1, d_.head_dim), cast(all.sum / all.weight, d_.dtype));
-    };
-    if (d_.world_size == 1) return p_.when(exists, [&] { store(runs_together()); });
-    p_.when(exists || kv + row == 0, [&] {
-      Part own{p_.zeros(DType::kF32, 1, d_.head_dim), p_.zeros(DType::kF32, 1, 1),
-               p_.full(DType::kF32, 1, 1, kMaskedScore)};
-      p_.when(exists, [&] { own = runs_together(); });
-      send(own, kv, row);
-      p_.when(
-          exists, [&] { store(together(received(kv, row))); }, [&] { received(kv, row); });
-    });
+    return {runs(sums_, d_.head_dim), runs(weights_, 1), runs(peaks_, 1)};
   }
 
-  Slice parts_of(const Index& sender, const Index& kv, const Index& row, std::int64_t num,
-                 std::int64_t col, std::int64_t cols) const {
-    return inbox_.tile({sender, row * d_.num_kv_heads + kv, col}, num, cols).rows_along(0);
+  // A few rows at a time: all are read before the first is added up, and all are sent before the
+  // first is waited for. Without any there is still one to send, since packets of the launch stand
+  // for signals.
+  void combine(const Index& tile) {
+    std::vector<Row> rows;
+    for (std::int64_t i = 0; i < at_once_; ++i) {
+      rows.push_back(row_of(tile + i * ceil_div(all_rows_, at_once_)));
+    }
+    for (const Row& r : rows) p_.wait(finished_[r.kv], cfg_.splits);
+    std::vector<Part> runs, own;
+    for (const Row& r : rows) runs.push_back(runs_of(r));
+    for (const Part& parts : runs) own.push_back(together(parts));
+    if (d_.world_size == 1) {
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        p_.when(rows[i].exists, [&] { store(own[i], rows[i]); });
+      }
+      return;
+    }
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      p_.when(i == 0 ? rows[i].exists || tile == 0 : rows[i].exists,
+              [&] { send(own[i], rows[i]); });
+    }
+    for (const Row& r : rows) {
+      p_.when(r.exists, [&] { store(together(received(r)), r); });
+    }
+    p_.when(rows[0].exists == 0 && tile == 0, [&] { received(rows[0]); });
   }
 
-  void send(const Part& own, const Index& kv, const Index& row) {
+  void store(const Part& all, const Row& r) {
+    p_.store(out_.tile({r.kv, r.row, 0}, 1, d_.head_dim), cast(all.sum / all.weight, d_.dtype));
+  }
+
+  Slice parts_of(const Index& sender, const Row& r, std::int64_t num, std::int64_t col,
+                 std::int64_t cols) const {
+    return inbox_.tile({sender, r.row * d_.num_kv_heads + r.kv, col}, num, cols).rows_along(0);
+  }
+
+  void send(const Part& own, const Row& r) {
     std::int64_t cols = d_.head_dim;
     p_.loop(d_.world_size, [&](const Index& i) {
       Index peer = p_.let("peer", (p_.rank() + 1 + i) % d_.world_size);
-      p_.store_packet(parts_of(p_.rank(), kv, row, 1, 0, cols).on(peer), own.sum);
-      p_.store_packet(parts_of(p_.rank(), kv, row, 1, cols, 1).on(peer), own.weight);
-      p_.store_packet(parts_of(p_.rank(), kv, row, 1, cols + 1, 1).on(peer), own.peak);
+      p_.store_packet(parts_of(p_.rank(), r, 1, 0, cols).on(peer), own.sum);
+      p_.store_packet(parts_of(p_.rank(), r, 1, cols, 1).on(peer), own.weight);
+      p_.store_packet(parts_of(p_.rank(), r, 1, cols + 1, 1).on(peer), own.peak);
     });
   }
 
-  Part received(const Index& kv, const Index& row) {
+  Part received(const Row& r) {
     std::int64_t cols = d_.head_dim, num = d_.world_size;
-    return {p_.load_packet(parts_of(0, kv, row, num, 0, cols)),
-            p_.load_packet(parts_of(0, kv, row, num, cols, 1)),
-            p_.load_packet(parts_of(0, kv, row, num, cols + 1, 1))};
+    return {p_.load_packet(parts_of(0, r, num, 0, cols)),
+            p_.load_packet(parts_of(0, r, num, cols, 1)),
+            p_.load_packet(parts_of(0, r, num, cols + 1, 1))};
   }
 
   const FlashDecodeDesc d_;
   const FlashDecodeConfig cfg_;
-  const std::int64_t group_, most_rows_;  // of a KV head
+  const std::int64_t group_, most_rows_;   // of a KV head
+  const std::int64_t all_rows_, at_once_;  // that a combiner adds up
   ProgramBuilder p_;
   Index m_, tokens_, rows_;
   TensorRef q_, seen_, k_cache_, v_cache_, out_, sums_, peaks_, weights_, inbox_;

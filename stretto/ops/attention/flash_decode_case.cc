@@ -28,7 +28,7 @@ FlashDecodeDesc desc_of(const OpShape& s) {
 FlashDecodeConfig config_of(const FlashDecodeDesc& d, Target target) {
   FlashDecodeConfig c = default_config(d, target);
   if (target == Target::kCuda || d.block > 4) return c;
-  return {.tile_kv = 2, .splits = 2, .num_workers = 2, .num_combiners = 2};
+  return {.tile_kv = 2, .splits = 2, .num_workers = 2, .num_combiners = 4};
 }
 
 std::vector<OpShape> shapes(int world_size) {

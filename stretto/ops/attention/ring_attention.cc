@@ -164,7 +164,10 @@ SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& d, Targ
   c.num_queues = 1;
   // On a GPU the loop over steps needs registers of its own, and a block waits for what the queue
   // waits for.
-  if (target == Target::kCuda) c.tile_kv = std::min<std::int64_t>(c.tile_kv, 96);
+  if (target == Target::kCuda) {
+    c.tile_kv = std::min<std::int64_t>(c.tile_kv, 96);
+    c.head_group = heads_in_l2(d, ceil_div(d.m, std::int64_t{d.world_size}));
+  }
   c.num_workers = std::min(c.num_workers, kGpuSms - 1);
   return c;
 }

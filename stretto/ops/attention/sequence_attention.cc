@@ -106,6 +106,14 @@ std::string to_string(const SequenceAttentionDesc& d) {
                      d.world_size);
 }
 
+int heads_in_l2(const SequenceAttentionDesc& d, std::int64_t tokens) {
+  constexpr std::int64_t kKeptBytes = std::int64_t{24} << 20;
+  std::int64_t bytes = tokens * d.head_dim * 2 * static_cast<std::int64_t>(size_bytes(d.dtype));
+  std::int64_t kv_heads = std::clamp<std::int64_t>(kKeptBytes / bytes, 1, d.num_kv_heads);
+  while (d.num_kv_heads % kv_heads != 0) --kv_heads;
+  return static_cast<int>(kv_heads) * (d.num_heads / d.num_kv_heads);
+}
+
 SequenceAttentionConfig default_config(const SequenceAttentionDesc& d, Target target) {
   std::int64_t chunk = ceil_div(d.m, std::int64_t{2} * d.world_size);
   if (target == Target::kCpu) {
@@ -116,6 +124,7 @@ SequenceAttentionConfig default_config(const SequenceAttentionDesc& d, Target ta
   AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
   SequenceAttentionConfig c{
       .tile_rows = tile.rows, .tile_kv = tile.kv, .num_stages = tile.num_stages};
+  c.head_group = heads_in_l2(d, d.m);
   // A copy costs a few calls of the host, so there are few.
   std::int64_t cols = d.num_kv_heads * d.head_dim;
   c.comm_rows = std::min(chunk, std::max<std::int64_t>((std::int64_t{1} << 24) / cols, 1));

@@ -42,6 +42,10 @@ struct SequenceAttentionConfig {
 std::string to_string(const SequenceAttentionDesc& desc);
 SequenceAttentionConfig default_config(const SequenceAttentionDesc& desc, Target target);
 SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& desc, Target target);
+// Heads to work on together so that the keys and values of `tokens` of them stay in a GPU's L2
+// cache (config.head_group): one H200 that read all heads' at a time fell from 622 TFLOP/s at 16k
+// tokens to 534 at 64k (2026-11-22, gpu_bench attention-ranks).
+int heads_in_l2(const SequenceAttentionDesc& desc, std::int64_t tokens);
 
 // Extent m. Inputs q [2c, num_heads * head_dim]; k, v [2c, num_kv_heads * head_dim] -> out
 // [2c, num_heads * head_dim]; with lse also lse [num_heads, 2c] f32. Copy engines send the own keys
