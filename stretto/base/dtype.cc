@@ -17,10 +17,11 @@ struct DTypeInfo {
   std::size_t bytes;
 };
 
-constexpr std::array<DTypeInfo, 8> kInfo = {{{"float32", "f32", 4},
+constexpr std::array<DTypeInfo, 9> kInfo = {{{"float32", "f32", 4},
                                              {"float16", "f16", 2},
                                              {"bfloat16", "bf16", 2},
                                              {"float8_e4m3fn", "f8e4m3", 1},
+                                             {"float64", "f64", 8},
                                              {"int32", "i32", 4},
                                              {"int64", "i64", 8},
                                              {"uint8", "u8", 1},
@@ -130,6 +131,8 @@ double load_element(DType dtype, const void* address) {
       return bf16_to_f32(read(std::uint16_t{}));
     case DType::kF8E4M3:
       return f8e4m3_to_f32(read(std::uint8_t{}));
+    case DType::kF64:
+      return read(double{});
     case DType::kI32:
       return read(std::int32_t{});
     case DType::kI64:
@@ -152,6 +155,8 @@ void store_element(DType dtype, void* address, double value) {
       return write(f32_to_bf16(narrow_to_odd(value)));
     case DType::kF8E4M3:
       return write(f32_to_f8e4m3(narrow_to_odd(value)));
+    case DType::kF64:
+      return write(value);
     case DType::kI32:
       return write(saturate<std::int32_t>(value));
     case DType::kI64:

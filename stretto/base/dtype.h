@@ -11,14 +11,17 @@
 
 namespace stretto {
 
-enum class DType : std::uint8_t { kF32, kF16, kBF16, kF8E4M3, kI32, kI64, kU8, kBool };
+enum class DType : std::uint8_t { kF32, kF16, kBF16, kF8E4M3, kF64, kI32, kI64, kU8, kBool };
 
 std::size_t size_bytes(DType dtype);
 const char* name(DType dtype);        // "float32"
 const char* short_name(DType dtype);  // "f32"
 // Accepts both spellings; throws UserError naming the accepted ones.
 DType parse_dtype(std::string_view text);
-inline bool is_float(DType d) { return d <= DType::kF8E4M3; }
+inline bool is_float(DType d) { return d <= DType::kF64; }
+// In what floats of `d` are computed with and added up: double for doubles, else f32
+// (docs/decisions/0010-doubles-on-cpu-ranks.md).
+inline DType sum_dtype(DType d) { return d == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 // bfloat16: the upper half of a float32; conversion rounds to nearest even.
 inline float bf16_to_f32(std::uint16_t v) {

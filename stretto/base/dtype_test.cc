@@ -168,16 +168,16 @@ INSTANTIATE_TEST_SUITE_P(All, SmallFloat, testing::Values(kF16, kBF16, kE4M3),
                          [](const auto& info) { return info.param.name; });
 
 TEST(DType, BothSpellingsAreAcceptedAndOthersAreListed) {
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kI32,
-                      DType::kI64, DType::kU8, DType::kBool}) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF64,
+                      DType::kI32, DType::kI64, DType::kU8, DType::kBool}) {
     EXPECT_EQ(parse_dtype(name(dtype)), dtype);
     EXPECT_EQ(parse_dtype(short_name(dtype)), dtype);
   }
   try {
-    parse_dtype("float64");
-    FAIL() << "float64 was accepted";
+    parse_dtype("float128");
+    FAIL() << "float128 was accepted";
   } catch (const UserError& e) {
-    EXPECT_NE(std::string(e.what()).find("'float64'"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("'float128'"), std::string::npos) << e.what();
     EXPECT_NE(std::string(e.what()).find("bfloat16 (bf16)"), std::string::npos) << e.what();
   }
 }
@@ -199,6 +199,7 @@ TEST(DType, IntegersTruncateAndSaturateInsteadOfBeingUndefined) {
   EXPECT_EQ(stored(DType::kU8, NAN), 0);
   EXPECT_EQ(stored(DType::kBool, 0.25), 1);
   EXPECT_EQ(stored(DType::kF32, 0.1), static_cast<double>(0.1f));
+  EXPECT_EQ(stored(DType::kF64, 0.1), 0.1);
 }
 
 }  // namespace

@@ -477,6 +477,18 @@ TEST(CodegenRefuses, ClustersThatCannotShare) {
                  "slots that one factor reads|shared memory");
 }
 
+TEST(CodegenRefuses, Doubles) {
+  for (DType memory : {DType::kF32, DType::kF64}) {
+    Program program = one_role([=](ProgramBuilder& p) -> Body {
+      auto y = p.output("y", memory, {2, 64});
+      return [=](ProgramBuilder& q, const Tile& t) {
+        q.store(y.tile({t.index, 0}, 1, 64), q.zeros(DType::kF64, 1, 64));
+      };
+    });
+    EXPECT_NE(refusal([&] { generate(program); }).find("float64, which CPU"), std::string::npos);
+  }
+}
+
 TEST(CodegenRefuses, APipeThatIsNeverFilled) {
   Program program = run_pipeline(gemm({}));
   program.roles[0].agents[0].body.clear();

@@ -30,6 +30,8 @@ const char* element_text(DType dtype) {
       return "f16";
     case DType::kF8E4M3:
       return "f8e4m3";
+    case DType::kF64:
+      return "double";
     case DType::kI32:
       return "i32";
     case DType::kI64:
@@ -40,6 +42,26 @@ const char* element_text(DType dtype) {
       return "bool";
   }
   throw InternalError("unknown dtype");
+}
+
+void refuse_doubles(const Program& program) {
+  constexpr const char* kWhere = "which CPU ranks compute with and GPUs do not";
+  for (const Tensor& t : program.tensors) {
+    if (t.dtype != DType::kF64) continue;
+    throw UserError(fmt::format("{}: tensor '{}' is float64, {}", program.name, t.name, kWhere));
+  }
+  auto check = [&](const Agent& agent) {
+    for (const ValueType& v : agent.values) {
+      if (v.dtype != DType::kF64) continue;
+      throw UserError(
+          fmt::format("{}: '{}' has values of float64, {}", program.name, agent.name, kWhere));
+    }
+  };
+  for (const Role& role : program.roles) {
+    for (const Agent& agent : role.agents) check(agent);
+  }
+  check(program.on_start);
+  check(program.on_end);
 }
 
 std::string var_text(const Program& program, int var_idx) {

@@ -492,6 +492,7 @@ class KernelWriter {
 }  // namespace
 
 GeneratedKernel generate_kernel(const Program& schedule, const KernelOptions& options) {
+  refuse_doubles(schedule);
   return KernelWriter(schedule, options).run();
 }
 

@@ -42,9 +42,7 @@ bool is_dot_factor(const Op& op, int reg) {
 }
 
 // fp8 has to be widened first.
-bool dot_reads_in_place(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
-}
+bool dot_reads_in_place(DType dtype) { return is_float(dtype) && dtype != DType::kF8E4M3; }
 
 }  // namespace
 

@@ -22,9 +22,8 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Floats are held as f32.
 std::size_t register_bytes(const ValueType& type) {
-  std::size_t element = is_float(type.dtype) ? sizeof(float) : size_bytes(type.dtype);
+  std::size_t element = size_bytes(kernels::register_dtype(type.dtype));
   return aligned(static_cast<std::size_t>(type.rows * type.cols) * element);
 }
 

@@ -50,7 +50,8 @@ struct ClippedTile {
   std::int64_t num_cols() const { return c1 - c0; }
 };
 
-// A register. Floats are held as f32, booleans and u8 as bytes, integers as they are.
+// A register. Doubles are held as they are, other floats as f32, booleans and u8 as bytes, integers
+// as they are.
 struct Register {
   DType dtype = DType::kF32;
   std::int64_t rows = 1, cols = 1;

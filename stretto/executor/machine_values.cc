@@ -11,7 +11,7 @@ namespace {
 
 // A square tile that replaces itself.
 void transpose_in_place(const Register& reg) {
-  std::size_t bytes = is_float(reg.dtype) ? sizeof(float) : size_bytes(reg.dtype);
+  std::size_t bytes = size_bytes(kernels::register_dtype(reg.dtype));
   auto* data = reg.as<std::byte>();
   auto n = static_cast<std::size_t>(reg.rows);
   for (std::size_t r = 0; r < n; ++r) {
@@ -20,6 +20,19 @@ void transpose_in_place(const Register& reg) {
       std::swap_ranges(one, one + bytes, data + (c * n + r) * bytes);
     }
   }
+}
+
+bool is_narrow(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF8E4M3;
+}
+
+// A cast to a narrow float from what f32 may not hold: rounded once, not to f32 first.
+void cast_to_narrow(DType dtype, const TileRef& to, const TileRef& from) {
+  AlignedBytes bytes =
+      allocate_aligned(static_cast<std::size_t>(to.rows * to.cols) * size_bytes(dtype));
+  TileRef narrow{dtype, to.rows, to.cols, bytes.get(), to.cols, 1};
+  kernels::cast(narrow, from);
+  kernels::cast(to, narrow);
 }
 
 // The kernels list their operations in the IR's order.
@@ -74,6 +87,11 @@ void RankMachine::execute_value(AgentState& a, const Inst& inst) {
       kernels::where(to, in(0), in(1), in(2));
       break;
     case OpCode::kCast:
+      if (is_narrow(out.dtype) && in(0).dtype != DType::kF32) {
+        return cast_to_narrow(out.dtype, to, in(0));
+      }
+      kernels::cast(to, in(0));
+      break;
     case OpCode::kCopyValue:
     case OpCode::kBroadcast:
       kernels::cast(to, in(0));
@@ -91,9 +109,7 @@ void RankMachine::execute_value(AgentState& a, const Inst& inst) {
     default:
       throw InternalError("executor: an operation without an implementation");
   }
-  if (out.dtype == DType::kBF16 || out.dtype == DType::kF16 || out.dtype == DType::kF8E4M3) {
-    kernels::round_tile(to, out.dtype);
-  }
+  if (is_narrow(out.dtype)) kernels::round_tile(to, out.dtype);
 }
 
 }  // namespace stretto

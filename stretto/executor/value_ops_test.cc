@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "stretto/base/errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/executor/program_runner.h"
 #include "stretto/lang/program_builder.h"
@@ -227,6 +228,80 @@ TEST_F(ValueOps, TransposeInPlace) {
   Doubles in = randoms(36), want(36);
   for (std::size_t i = 0; i < 36; ++i) want[i % 6 * 6 + i / 6] = in[i];
   expect_near(run_once(at_schedule_level(p.finish()), {{"x", in}})["y"], want, 0, "y");
+}
+
+// Products, sums and functions of doubles lose nothing to f32 on the way, and what is cast to a
+// narrow float is rounded once, whether a register or memory takes it.
+TEST_F(ValueOps, DoublesStayDoubles) {
+  SCOPED_TRACE(trace());
+  ProgramBuilder p("doubles", 1);
+  auto x = p.input("x", DType::kF64, {kRows, kCols});
+  auto product = p.output("product", DType::kF64, {kRows, kRows});
+  auto normed = p.output("normed", DType::kF64, {kRows, kCols});
+  auto rounded = p.output("rounded", DType::kF32, {kRows, kCols});
+  auto stored = p.output("stored", DType::kBF16, {kRows, kCols});
+  p.role("r", Resource::host(), p.range(1), [&](const Tile&) {
+    Value v = p.load(x.tile({0, 0}, kRows, kCols));
+    Value acc = p.zeros(DType::kF64, kRows, kRows);
+    p.loop(2, [&](const Index&) {
+      acc =
+          dot(acc, p.load(x.tile({0, 0}, kRows, kCols)), p.load(x.tile({0, 0}, kRows, kCols)).T());
+    });
+    p.store(product.tile({0, 0}, kRows, kRows), acc);
+    p.store(normed.tile({0, 0}, kRows, kCols), silu(v) / row_sum(v * v) + 0.1);
+    p.store(rounded.tile({0, 0}, kRows, kCols), cast(cast(v, DType::kBF16), DType::kF32));
+    p.store(stored.tile({0, 0}, kRows, kCols), cast(v, DType::kBF16));
+  });
+  Doubles in(kRows * kCols), want_product(kRows * kRows), want_normed(in.size());
+  Doubles want_rounded(in.size());
+  for (double& v : in) v = uniform(-2, 2);
+  in[3] = 1 + 0x1p-8 + 0x1p-40;  // f32 makes it a tie between bf16s, which goes to 1
+  for (std::size_t r = 0; r < kRows; ++r) {
+    double squares = 0;
+    for (std::size_t c = 0; c < kCols; ++c) squares += in[r * kCols + c] * in[r * kCols + c];
+    for (std::size_t c = 0; c < kCols; ++c) {
+      double v = in[r * kCols + c];
+      want_normed[r * kCols + c] = v / (1 + std::exp(-v)) / squares + 0.1;
+      std::uint16_t bits = 0;
+      store_element(DType::kBF16, &bits, v);
+      want_rounded[r * kCols + c] = load_element(DType::kBF16, &bits);
+    }
+    for (std::size_t other = 0; other < kRows; ++other) {
+      for (std::size_t c = 0; c < kCols; ++c) {
+        want_product[r * kRows + other] += 2 * in[r * kCols + c] * in[other * kCols + c];
+      }
+    }
+  }
+  auto out = run_once(at_schedule_level(p.finish()), {{"x", in}});
+  expect_near(out["product"], want_product, 1e-14, "product");
+  expect_near(out["normed"], want_normed, 1e-14, "normed");
+  expect_near(out["rounded"], want_rounded, 0, "rounded");
+  expect_near(out["stored"], want_rounded, 0, "stored");
+}
+
+TEST_F(ValueOps, ProductsOfDoublesTakeNothingElse) {
+  auto refusal = [](DType acc, DType a, DType b, bool scaled) -> std::string {
+    ProgramBuilder p("mixed", 1);
+    auto y = p.output("y", acc, {4, 4});
+    p.role("r", Resource::host(), p.range(1), [&](const Tile&) {
+      Value sum = p.zeros(acc, 4, 4), left = p.zeros(a, 4, 4), right = p.zeros(b, 4, 4);
+      DotScales scales{p.zeros(DType::kF32, 4, 1), p.zeros(DType::kF32, 1, 4)};
+      sum = scaled ? dot_scaled(sum, left, right, scales) : dot(sum, left, right);
+      p.store(y.tile({0, 0}, 4, 4), sum);
+    });
+    try {
+      p.finish();
+    } catch (const UserError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  constexpr DType k32 = DType::kF32, k64 = DType::kF64;
+  EXPECT_EQ(refusal(k64, k64, k64, false), "accepted");
+  EXPECT_NE(refusal(k64, k64, k32, false).find("need both in f64 or neither"), std::string::npos);
+  EXPECT_NE(refusal(k32, k64, k64, false).find("the accumulator is f32[4, 4]"), std::string::npos);
+  EXPECT_NE(refusal(k64, k32, k32, false).find("the accumulator is f64[4, 4]"), std::string::npos);
+  EXPECT_NE(refusal(k64, k64, k64, true).find("factors with scales are f64"), std::string::npos);
 }
 
 TEST_F(ValueOps, RegistersOfSmallFloatsAreRoundedWhenWritten) {

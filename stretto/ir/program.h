@@ -136,7 +136,7 @@ enum class OpCode : std::uint8_t {
   kLoad,       // region
   kLoadRows,   // rows of region's tensor chosen by operand 0 (i32 [rows,1]); negative index: a row
                // of zeros
-  kDot,        // operands acc, a, b: acc + a * b, fp32 accumulation
+  kDot,        // operands acc, a, b: acc + a * b, accumulated in f32, factors in f64 in f64
   kDotScaled,  // operands acc, a, b, scale_a [rows,1], scale_b [1,cols]: acc + (a * b) * scale_a *
                // scale_b
   kUnary,      // unary
@@ -243,8 +243,8 @@ struct Op {
 };
 
 // A register: a 2-D tile of fixed shape. Registers are variables, not single assignments: a loop
-// that accumulates writes the same register again. Floats other than f32 are rounded when the
-// register is written.
+// that accumulates writes the same register again. Floats of 16 and 8 bits are held in f32 and
+// rounded when the register is written.
 struct ValueType {
   DType dtype = DType::kF32;
   std::int64_t rows = 1, cols = 1;

@@ -243,7 +243,7 @@ class RandomProgram {
     return Expr::make(pick(kOps), {a, b});
   }
 
-  DType dtype() { return static_cast<DType>(below(8)); }
+  DType dtype() { return static_cast<DType>(below(9)); }
 
   void tensor() {
     Tensor t;

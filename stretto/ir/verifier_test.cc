@@ -294,7 +294,7 @@ TEST(Verifier, RefusesBadOperations) {
       {"copy_value $0", "copy_value $4", "the result is f32[8, 1]"},
       {"$10 = cast $1", "$0 = cast $1", "the result is f32[8, 32]"},
       {"$2 = transpose $1", "$1 = transpose $1", "the result is bf16[32, 8]"},
-      {"reduce sum $0 axis 0", "reduce sum $1 axis 0", "need f32 or i32"},
+      {"reduce sum $0 axis 0", "reduce sum $1 axis 0", "need f32, f64 or i32"},
       {"$7 = reduce argmax", "$4 = reduce argmax", "the result is i32[8, 1]"},
       {"copy @a[0, 0] on 1 - %rank tile [8, 32] to", "copy @a[0, 0] tile [4, 32] to",
        "copy of bf16[4, 32] to bf16[8, 32]"},

@@ -124,10 +124,14 @@ void BodyChecker::type_dot() {
           describe(b));
   require(op_->result != op_->operands[1] && op_->result != op_->operands[2],
           "register ${} is a factor and the result", op_->result);
-  ValueType product{DType::kF32, a.rows, b.cols};
+  bool doubles = a.dtype == DType::kF64;
+  require(doubles == (b.dtype == DType::kF64), "factors are {} and {}, need both in f64 or neither",
+          describe(a), describe(b));
+  ValueType product{sum_dtype(a.dtype), a.rows, b.cols};
   require(acc == product, "the accumulator is {}, the product {}", describe(acc),
           describe(product));
   if (op_->code == OpCode::kDotScaled) {
+    require(!doubles, "factors with scales are {}, need floats of 32 bits or fewer", describe(a));
     ValueType scale_a{DType::kF32, a.rows, 1}, scale_b{DType::kF32, 1, b.cols};
     require(operand(3) == scale_a && operand(4) == scale_b, "scales are {} and {}, need {} and {}",
             describe(operand(3)), describe(operand(4)), describe(scale_a), describe(scale_b));
@@ -164,8 +168,9 @@ void BodyChecker::type_where() {
 void BodyChecker::type_reduce() {
   const ValueType& v = operand(0);
   require(op_->axis == 0 || op_->axis == 1, "axis {}, need 0 or 1", op_->axis);
-  require(v.dtype == DType::kF32 || v.dtype == DType::kI32, "{} of {}, need f32 or i32",
-          name(op_->reduce), describe(v));
+  bool wide = v.dtype == DType::kF32 || v.dtype == DType::kF64;
+  require(wide || v.dtype == DType::kI32, "{} of {}, need f32, f64 or i32", name(op_->reduce),
+          describe(v));
   DType dtype = op_->reduce == ReduceOp::kArgMax ? DType::kI32 : v.dtype;
   need_result(op_->axis == 1 ? ValueType{dtype, v.rows, 1} : ValueType{dtype, 1, v.cols});
 }

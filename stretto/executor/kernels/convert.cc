@@ -132,6 +132,8 @@ void encode_float(DType dtype, void* dst, const float* src, std::int64_t n) {
       return of(std::uint16_t{}, [](float v) STRETTO_INLINED { return encode_bf16(v); });
     case DType::kF8E4M3:
       return of(std::uint8_t{}, [](float v) STRETTO_INLINED { return encode_f8e4m3(v); });
+    case DType::kF64:
+      throw InternalError("convert: doubles take another way");
     case DType::kI32:
       return of(std::int32_t{}, [](float v) STRETTO_INLINED { return to_i32(v); });
     case DType::kI64:
@@ -182,6 +184,17 @@ void from_integer(DType dtype, void* dst, const void* src, std::int64_t n) {
   }
 }
 
+// Doubles are for checking what other floats compute: one element at a time will do.
+void convert_double(DType dst_dtype, void* dst, DType src_dtype, const void* src, std::int64_t n) {
+  auto* to = static_cast<std::byte*>(dst);
+  const auto* from = static_cast<const std::byte*>(src);
+  for (std::int64_t i = 0; i < n; ++i) {
+    store_element(dst_dtype, to, load_element(src_dtype, from));
+    to += size_bytes(dst_dtype);
+    from += size_bytes(src_dtype);
+  }
+}
+
 }  // namespace
 
 void convert(DType dst_dtype, void* dst, DType src_dtype, const void* src, std::int64_t count) {
@@ -190,6 +203,8 @@ void convert(DType dst_dtype, void* dst, DType src_dtype, const void* src, std::
       std::memcpy(dst, src, static_cast<std::size_t>(count) * size_bytes(src_dtype));
     return;
   }
+  if (dst_dtype == DType::kF64 || src_dtype == DType::kF64)
+    return convert_double(dst_dtype, dst, src_dtype, src, count);
   if (src_dtype == DType::kI32) return from_integer<std::int32_t>(dst_dtype, dst, src, count);
   if (src_dtype == DType::kI64) return from_integer<std::int64_t>(dst_dtype, dst, src, count);
   if (!is_float(src_dtype)) return from_integer<std::uint8_t>(dst_dtype, dst, src, count);

@@ -27,6 +27,8 @@ Scratch& thread_scratch() {
 
 bool is_matrix_float(DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; }
 
+bool is_double(const DotArgs& args) { return args.a.dtype == DType::kF64; }
+
 // A copy in f32 with contiguous columns, for operands that the kernels do not read where they lie.
 ConstTileRef rewritten(const ConstTileRef& t, std::vector<float>& scratch) {
   scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(t.rows * t.cols)));
@@ -90,6 +92,33 @@ void dot_small(const DotArgs& args, bool by_rows) {
   by_rows ? portable::dot_weight_rows(s) : portable::dot_weight_columns(s);
 }
 
+// Each element is its row times its column added up in ascending k, rounded after every product and
+// every sum.
+void dot_double(const DotArgs& args) {
+  thread_local std::vector<double> rows;
+  ConstTileRef b = args.b;  // [k, n]
+  if (b.col_stride != 1 && b.cols > 1) {
+    rows.resize(std::max(rows.size(), static_cast<std::size_t>(b.rows * b.cols)));
+    cast(TileRef{DType::kF64, b.rows, b.cols, rows.data(), b.cols, 1}, b);
+    b = {DType::kF64, b.rows, b.cols, rows.data(), b.cols};
+  }
+  if (!args.accumulate) fill(args.acc, 0);
+  for (std::int64_t r = 0; r < args.a.rows; ++r) {
+    double* acc = args.acc.row<double>(r);
+    const double* x = args.a.row<double>(r);
+    std::int64_t n = b.cols, k = b.rows;
+    std::ptrdiff_t step = args.a.col_stride;
+    run_vectorised([=]() STRETTO_INLINED {
+      for (std::int64_t i = 0; i < k; ++i) {
+        const double factor = x[i * step];
+        const double* y = b.row<double>(i);
+        STRETTO_INDEPENDENT
+        for (std::int64_t c = 0; c < n; ++c) acc[c] += factor * y[c];
+      }
+    });
+  }
+}
+
 bool has_unit_stride(const ConstTileRef& t) {
   bool by_columns = t.row_stride == 1 || t.rows == 1;
   bool by_rows = t.col_stride == 1 || t.cols == 1;
@@ -98,9 +127,14 @@ bool has_unit_stride(const ConstTileRef& t) {
 }
 
 void check(const DotArgs& args) {
-  STRETTO_CHECK(args.acc.dtype == DType::kF32, "dot: the accumulator is not f32");
-  STRETTO_CHECK(is_matrix_float(args.a.dtype) && is_matrix_float(args.b.dtype),
-                "dot: an operand is neither f32, bf16 nor f16");
+  if (is_double(args)) {
+    STRETTO_CHECK(args.acc.dtype == DType::kF64 && args.b.dtype == DType::kF64,
+                  "dot: some are f64, others not");
+  } else {
+    STRETTO_CHECK(args.acc.dtype == DType::kF32, "dot: the accumulator is not f32");
+    STRETTO_CHECK(is_matrix_float(args.a.dtype) && is_matrix_float(args.b.dtype),
+                  "dot: an operand is neither f32, bf16 nor f16");
+  }
   STRETTO_CHECK(
       args.a.rows == args.acc.rows && args.b.cols == args.acc.cols && args.a.cols == args.b.rows,
       "dot: shapes do not fit");
@@ -123,6 +157,7 @@ void dot(const DotArgs& args) {
     if (!args.accumulate) fill(args.acc, 0);
     return;
   }
+  if (is_double(args)) return dot_double(args);
   bool stored_by_k = b.row_stride == 1 || b.rows == 1;
   bool stored_by_n = b.col_stride == 1 || b.cols == 1;
   std::int64_t rows = std::max(args.tile_rows, a.rows);

@@ -4,7 +4,8 @@
 //
 // Tiles of few rows (decode) run on a kernel that reads 16-bit weights in place (dot_small.h), the
 // rest on one that packs its operands as f32 (dot_tiles.h), or on oneDNN where the processor
-// multiplies bf16 itself. Why: docs/decisions/0002-cpu-matrix-kernels.md.
+// multiplies bf16 itself; doubles, which are for checking, on a plain loop. Why:
+// docs/decisions/0002-cpu-matrix-kernels.md.
 #pragma once
 
 #include "stretto/executor/kernels/tile_ref.h"
@@ -12,9 +13,9 @@
 namespace stretto::kernels {
 
 struct DotArgs {
-  TileRef acc;      // f32 [m, n], col_stride 1
-  ConstTileRef a;   // f32, bf16 or f16 [m, k]
-  ConstTileRef b;   // f32, bf16 or f16 [k, n]
+  TileRef acc;      // f32 [m, n], col_stride 1; f64 where a and b are
+  ConstTileRef a;   // f32, bf16 or f16 [m, k], or f64
+  ConstTileRef b;   // f32, bf16 or f16 [k, n], or f64
   bool accumulate;  // acc += a * b; otherwise acc = a * b, whatever acc held
   // Rows that the whole tile could have, of which these are what is left at an edge; 0: these are
   // all. It, not the number of rows, chooses the kernel.

@@ -29,7 +29,8 @@ void expect_product(const Case& c, Random& random) {
                << " b=" << name(c.b_type) << " a_layout=" << static_cast<int>(c.a_layout)
                << " b_layout=" << static_cast<int>(c.b_layout) << " accumulate=" << c.accumulate);
   GuardedTile a(c.a_type, c.m, c.k, c.a_layout), b(c.b_type, c.k, c.n, c.b_layout);
-  GuardedTile acc(DType::kF32, c.m, c.n), before(DType::kF32, c.m, c.n);
+  DType wide = sum_dtype(c.a_type);
+  GuardedTile acc(wide, c.m, c.n), before(wide, c.m, c.n);
   a.fill_random(random, -1, 1);
   b.fill_random(random, -1, 1);
   before.fill_random(random, -1, 1);
@@ -47,7 +48,8 @@ void expect_product(const Case& c, Random& random) {
         size += std::fabs(term);
       }
       // Rounding of k sums of f32, far above what is seen and far below a lost term's mean size.
-      ASSERT_NEAR(acc.get(r, col), sum, 2e-6 * size + 1e-30) << "at " << r << "," << col;
+      double step = wide == DType::kF64 ? 1e-14 : 2e-6;
+      ASSERT_NEAR(acc.get(r, col), sum, step * size + 1e-30) << "at " << r << "," << col;
     }
   }
   acc.expect_guards_intact();
@@ -67,6 +69,11 @@ TEST(Dot, EveryDTypeAndLayout) {
             bool add = random.integer(0, 1) == 1;
             expect_product({33, 21, 19, a, b, a_layout, b_layout, add}, random);
             expect_product({random.integer(1, 8), 37, 43, a, b, a_layout, b_layout, !add}, random);
+            if (a != b) continue;
+            DType wide = DType::kF64;
+            expect_product({random.integer(0, 33), random.integer(0, 37), random.integer(0, 43),
+                            wide, wide, a_layout, b_layout, add},
+                           random);
           }
         }
       }
@@ -228,6 +235,9 @@ TEST(Dot, RefusesWhatItCannotMultiply) {
   EXPECT_THROW(dot({acc.ref(), wrong.cref(), b.cref(), false}), InternalError);
   EXPECT_THROW(dot({acc.ref(), ints.cref(), b.cref(), false}), InternalError);
   EXPECT_THROW(dot({narrow.ref(), a.cref(), b.cref(), false}), InternalError);
+  GuardedTile wide(DType::kF64, 4, 5), wide_b(DType::kF64, 5, 6);
+  EXPECT_THROW(dot({acc.ref(), wide.cref(), b.cref(), false}), InternalError);
+  EXPECT_THROW(dot({acc.ref(), wide.cref(), wide_b.cref(), false}), InternalError);
 }
 
 }  // namespace

@@ -62,37 +62,40 @@ void trigonometric(TileRef out, ConstTileRef a, std::int32_t quarter_turns) {
   });
 }
 
+template <typename T>
 void unary_float(Unary op, const TileRef& out, const ConstTileRef& a) {
-  auto with = [&](auto one) { map1<float, float>(out, a, one); };
+  auto with = [&](auto one) { map1<T, T>(out, a, one); };
   switch (op) {
     case Unary::kNeg:
-      return with([](float v) STRETTO_INLINED { return -v; });
+      return with([](T v) STRETTO_INLINED { return -v; });
     case Unary::kAbs:
-      return with([](float v) STRETTO_INLINED { return std::fabs(v); });
+      return with([](T v) STRETTO_INLINED { return std::fabs(v); });
     case Unary::kExp:
-      return with([](float v) STRETTO_INLINED { return math::exp(v); });
+      return with([](T v) STRETTO_INLINED { return math::exp(v); });
     case Unary::kExp2:
-      return with([](float v) STRETTO_INLINED { return math::exp2(v); });
+      return with([](T v) STRETTO_INLINED { return math::exp2(v); });
     case Unary::kLog:
-      return with([](float v) STRETTO_INLINED { return math::log(v); });
+      return with([](T v) STRETTO_INLINED { return math::log(v); });
     case Unary::kSqrt:
-      return with([](float v) STRETTO_INLINED { return std::sqrt(v); });
+      return with([](T v) STRETTO_INLINED { return std::sqrt(v); });
     case Unary::kRsqrt:
-      return with([](float v) STRETTO_INLINED { return 1.0f / std::sqrt(v); });
+      return with([](T v) STRETTO_INLINED { return T{1} / std::sqrt(v); });
     case Unary::kRecip:
-      return with([](float v) STRETTO_INLINED { return 1.0f / v; });
+      return with([](T v) STRETTO_INLINED { return T{1} / v; });
     case Unary::kTanh:
-      return with([](float v) STRETTO_INLINED { return math::tanh(v); });
+      return with([](T v) STRETTO_INLINED { return math::tanh(v); });
     case Unary::kSigmoid:
-      return with([](float v) STRETTO_INLINED { return math::sigmoid(v); });
+      return with([](T v) STRETTO_INLINED { return math::sigmoid(v); });
     case Unary::kSilu:
-      return with([](float v) STRETTO_INLINED { return math::silu(v); });
+      return with([](T v) STRETTO_INLINED { return math::silu(v); });
     case Unary::kSin:
-      return trigonometric(out, a, 0);
+      if constexpr (std::is_same_v<T, float>) return trigonometric(out, a, 0);
+      return with([](T v) STRETTO_INLINED { return std::sin(v); });
     case Unary::kCos:
-      return trigonometric(out, a, 1);
+      if constexpr (std::is_same_v<T, float>) return trigonometric(out, a, 1);
+      return with([](T v) STRETTO_INLINED { return std::cos(v); });
     case Unary::kFloor:
-      return with([](float v) STRETTO_INLINED { return std::floor(v); });
+      return with([](T v) STRETTO_INLINED { return std::floor(v); });
     case Unary::kNot:
       break;
   }
@@ -266,7 +269,9 @@ void unary(Unary op, const TileRef& out, const ConstTileRef& a) {
   STRETTO_CHECK(out.dtype == a.dtype, "unary: output and operand differ in dtype");
   switch (a.dtype) {
     case DType::kF32:
-      return unary_float(op, out, a);
+      return unary_float<float>(op, out, a);
+    case DType::kF64:
+      return unary_float<double>(op, out, a);
     case DType::kI32:
       return unary_integer<std::int32_t>(op, out, a);
     case DType::kI64:
@@ -287,6 +292,8 @@ void binary(Binary op, const TileRef& out, const ConstTileRef& a, const ConstTil
   switch (a.dtype) {
     case DType::kF32:
       return binary_of<float>(op, out, a, b);
+    case DType::kF64:
+      return binary_of<double>(op, out, a, b);
     case DType::kI32:
       return binary_of<std::int32_t>(op, out, a, b);
     case DType::kI64:

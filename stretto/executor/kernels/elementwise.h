@@ -51,13 +51,14 @@ const char* name(Binary op);    // "add"
 bool is_comparison(Binary op);  // its output is bool
 
 // out = op(a). All operations take f32 (exp, exp2, log, sigmoid, tanh, sin, cos: relative error
-// below 4e-7); neg, abs and floor also i32 and i64 (they wrap; floor is the identity); not takes
-// bool and gives bool.
+// below 4e-7) and f64 (the C library's); neg, abs and floor also i32 and i64 (they wrap; floor is
+// the identity); not takes bool and gives bool.
 void unary(Unary op, const TileRef& out, const ConstTileRef& a);
 
-// out = a op b. Both operands have one dtype: f32, i32, i64, u8 or bool. Integers wrap; integer
-// division truncates, and by zero gives 0. max and min of floats prefer the number to the NaN.
-// and, or: bits of integers and bools. Comparisons give bool, everything else the operands' dtype.
+// out = a op b. Both operands have one dtype: f32, f64, i32, i64, u8 or bool. Integers wrap;
+// integer division truncates, and by zero gives 0. max and min of floats prefer the number to the
+// NaN. and, or: bits of integers and bools. Comparisons give bool, everything else the operands'
+// dtype.
 void binary(Binary op, const TileRef& out, const ConstTileRef& a, const ConstTileRef& b);
 
 // out = condition (bool) ? a : b, the latter of out's dtype.
@@ -70,7 +71,7 @@ void fill(const TileRef& out, double value);
 // i32 or i64: first + row index (axis 0) or column index (axis 1).
 void iota(const TileRef& out, std::int64_t first, int axis);
 
-// out = a converted to out's dtype, any of the eight on either side, with broadcasting: also the
+// out = a converted to out's dtype, any on either side, with broadcasting: also the
 // copy and the broadcast of registers. Rules in convert.h.
 void cast(const TileRef& out, const ConstTileRef& a);
 

@@ -122,6 +122,30 @@ TEST(Elementwise, UnaryFloatsAreAccurateAndEqualOnEveryInstructionSet) {
   }
 }
 
+TEST(Elementwise, UnaryDoublesAreExactToTheLastBits) {
+  Random random;
+  std::vector<double> x = {0, -0.0, 1, -1, 0.6, -745, 709.7, 1e-310, 1e300, kInf, -kInf, NAN};
+  for (int i = 0; i < 500; ++i) {
+    x.push_back(random.uniform(-750, 750));
+    x.push_back(random.uniform(-2, 2));
+  }
+  auto n = static_cast<std::int64_t>(x.size());
+  std::vector<double> y(x.size());
+  for (int i = 0; i <= static_cast<int>(Unary::kFloor); ++i) {
+    auto op = static_cast<Unary>(i);
+    unary(op, {DType::kF64, 1, n, y.data(), n, 1}, {DType::kF64, 1, n, x.data(), n});
+    for (std::size_t j = 0; j < x.size(); ++j) {
+      double want = exact(op, x[j]);
+      if (!std::isfinite(want)) {
+        ASSERT_TRUE(same(y[j], want)) << name(op) << "(" << x[j] << ") gives " << y[j];
+      } else {
+        // sigmoid and silu of large negative numbers are written with e^x instead of e^-x.
+        ASSERT_NEAR(y[j], want, 1e-15 * std::fabs(want) + 1e-300) << name(op) << "(" << x[j] << ")";
+      }
+    }
+  }
+}
+
 TEST(Elementwise, UnaryIntegersAndBool) {
   GuardedTile a(DType::kI32, 1, 3), out(DType::kI32, 1, 3);
   a.set(0, 0, -5), a.set(0, 1, 7), a.set(0, 2, -2147483648.0);
@@ -187,7 +211,9 @@ void expect_binary(Binary op, DType dtype, Random& random) {
   auto draw = [&](std::int64_t, std::int64_t) {
     double v = random.uniform(low, high);
     if (dtype == DType::kBool) return std::floor(v);
-    return is_f32 && random.integer(0, 20) == 0 ? NAN : (random.integer(0, 3) ? v : std::floor(v));
+    return is_float(dtype) && random.integer(0, 20) == 0
+               ? NAN
+               : (random.integer(0, 3) ? v : std::floor(v));
   };
   a.fill_by(draw);
   b.fill_by(draw);
@@ -198,7 +224,7 @@ void expect_binary(Binary op, DType dtype, Random& random) {
     for (std::int64_t c = 0; c < cols; ++c) {
       double x = a.get(a.rows() == 1 ? 0 : r, a.cols() == 1 ? 0 : c);
       double y = b.get(b.rows() == 1 ? 0 : r, b.cols() == 1 ? 0 : c);
-      double want = exact(op, x, y, !is_f32);
+      double want = exact(op, x, y, !is_float(dtype));
       if (is_f32) want = static_cast<float>(want);
       if (dtype == DType::kU8 && !is_comparison(op)) want = std::fmod(want + 256, 256);
       ASSERT_TRUE(same(out.get(r, c), want))
@@ -212,9 +238,10 @@ TEST(Elementwise, BinaryWithEveryBroadcastAndLayout) {
   Random random;
   for (int i = 0; i <= static_cast<int>(Binary::kOr); ++i) {
     auto op = static_cast<Binary>(i);
-    for (DType dtype : {DType::kF32, DType::kI32, DType::kI64, DType::kU8, DType::kBool}) {
+    for (DType dtype :
+         {DType::kF32, DType::kF64, DType::kI32, DType::kI64, DType::kU8, DType::kBool}) {
       bool logical = op == Binary::kAnd || op == Binary::kOr;
-      if (logical && dtype == DType::kF32) continue;
+      if (logical && is_float(dtype)) continue;
       if (dtype == DType::kBool && !logical && !is_comparison(op)) continue;
       SCOPED_TRACE(::testing::Message() << name(op) << " of " << name(dtype));
       for (int repeat = 0; repeat < 8; ++repeat) {

@@ -144,8 +144,9 @@ void reduce(const TileRef& out, const ConstTileRef& a, bool by_rows) {
     by_rows ? reduce_rows<Op<T>, T>(out, a) : reduce_columns<Op<T>, T>(out, a);
   };
   if (a.dtype == DType::kF32) return run(float{});
+  if (a.dtype == DType::kF64) return run(double{});
   if (a.dtype == DType::kI32) return run(std::int32_t{});
-  STRETTO_CHECK(a.dtype == DType::kI64, "reduce: neither f32, i32 nor i64");
+  STRETTO_CHECK(a.dtype == DType::kI64, "reduce: neither f32, f64, i32 nor i64");
   run(std::int64_t{});
 }
 
@@ -162,8 +163,9 @@ void row_argmax(const TileRef& out, const ConstTileRef& a) {
   STRETTO_CHECK(out.dtype == DType::kI32, "row_argmax: the output is not i32");
   STRETTO_CHECK(out.rows == a.rows && out.cols == 1, "row_argmax: output of a wrong shape");
   if (a.dtype == DType::kF32) return argmax_rows<float>(out, a);
+  if (a.dtype == DType::kF64) return argmax_rows<double>(out, a);
   if (a.dtype == DType::kI32) return argmax_rows<std::int32_t>(out, a);
-  STRETTO_CHECK(a.dtype == DType::kI64, "row_argmax: neither f32, i32 nor i64");
+  STRETTO_CHECK(a.dtype == DType::kI64, "row_argmax: neither f32, f64, i32 nor i64");
   argmax_rows<std::int64_t>(out, a);
 }
 

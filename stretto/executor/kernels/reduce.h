@@ -1,5 +1,5 @@
-// Reductions of register tiles along rows or columns. Dtypes f32, i32 and i64; the output has the
-// operand's dtype (argmax: i32). A wrong dtype or shape is an InternalError.
+// Reductions of register tiles along rows or columns. Dtypes f32, f64, i32 and i64; the output has
+// the operand's dtype (argmax: i32). A wrong dtype or shape is an InternalError.
 //
 // Order of float sums, on every instruction set: a row is summed in 16 lanes, lane j taking the
 // columns j, j+16, j+32, ... in ascending order; then lane j += lane j+8, j+4, j+2, j+1. A column

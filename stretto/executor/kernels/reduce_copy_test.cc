@@ -60,10 +60,10 @@ std::vector<NamedReduction> reductions() {
 void expect_reduction(const NamedReduction& reduction, DType dtype, bool by_rows, Random& random) {
   std::int64_t rows = random.integer(1, 40), cols = random.integer(1, 300);
   GuardedTile a(dtype, rows, cols, kLayouts[random.integer(0, 2)]);
-  bool with_nan = dtype == DType::kF32 && reduction.rows != Reduction{row_sum};
+  bool with_nan = is_float(dtype) && reduction.rows != Reduction{row_sum};
   a.fill_by([&](std::int64_t r, std::int64_t) {
     if (with_nan && (r == 0 || random.integer(0, 9) == 0)) return double{NAN};
-    return std::floor(random.uniform(-20, 20)) / (dtype == DType::kF32 ? 3 : 1);
+    return std::floor(random.uniform(-20, 20)) / (is_float(dtype) ? 3 : 1);
   });
   bool index = reduction.rows == Reduction{row_argmax};
   GuardedTile out(index ? DType::kI32 : dtype, by_rows ? rows : 1, by_rows ? 1 : cols);
@@ -73,9 +73,10 @@ void expect_reduction(const NamedReduction& reduction, DType dtype, bool by_rows
     for (std::int64_t j = 0; j < (by_rows ? cols : rows); ++j)
       line.push_back(by_rows ? a.get(i, j) : a.get(j, i));
     double want = reduction.exact(line), got = by_rows ? out.get(i, 0) : out.get(0, i);
-    bool rounded = dtype == DType::kF32 && reduction.rows == Reduction{row_sum};
+    bool rounded = is_float(dtype) && reduction.rows == Reduction{row_sum};
+    double step = dtype == DType::kF64 ? 1e-15 : 1e-6;
     if (rounded)
-      ASSERT_NEAR(got, want, 1e-6 * 20 * static_cast<double>(line.size())) << i;
+      ASSERT_NEAR(got, want, step * 20 * static_cast<double>(line.size())) << i;
     else
       ASSERT_TRUE(same(got, want)) << i << ": " << got << " instead of " << want;
   }
@@ -85,7 +86,7 @@ void expect_reduction(const NamedReduction& reduction, DType dtype, bool by_rows
 TEST(Reduce, EveryReductionDTypeAndLayout) {
   Random random;
   for (const NamedReduction& reduction : reductions())
-    for (DType dtype : {DType::kF32, DType::kI32, DType::kI64})
+    for (DType dtype : {DType::kF32, DType::kF64, DType::kI32, DType::kI64})
       for (bool by_rows : {true, false})
         for (int repeat = 0; repeat < 6; ++repeat) {
           SCOPED_TRACE(::testing::Message()

@@ -2,8 +2,9 @@
 // takes. The executor makes the views; kernels never own memory.
 //
 // Strides count elements. An ordinary tile has col_stride 1; a transposed one has row_stride 1.
-// Kernels that compute (elementwise.h, reduce.h) work on register dtypes: f32 for every float,
-// i32, i64, u8 and bool (one byte, 0 or 1). Memory dtypes appear in copy.h, in cast and in dot.
+// Kernels that compute (elementwise.h, reduce.h) work on register dtypes: f64 for doubles, f32 for
+// every other float, i32, i64, u8 and bool (one byte, 0 or 1). Memory dtypes appear in copy.h, in
+// cast and in dot.
 #pragma once
 
 #include <cstddef>
@@ -54,6 +55,6 @@ inline ConstTileRef transposed(const ConstTileRef& t) {
 }
 
 // The dtype in which a register holds values of `dtype`.
-inline DType register_dtype(DType dtype) { return is_float(dtype) ? DType::kF32 : dtype; }
+inline DType register_dtype(DType dtype) { return is_float(dtype) ? sum_dtype(dtype) : dtype; }
 
 }  // namespace stretto::kernels

@@ -1,6 +1,6 @@
-// Branch-free elementary functions of one float, written so that a loop of them becomes vector
-// instructions, and without FMA, so that every instruction set gives the same bits. Internal to
-// the kernels.
+// Elementary functions of one float or double. Those of a float take no branches, written so that a
+// loop of them becomes vector instructions, and without FMA, so that every instruction set gives
+// the same bits. Internal to the kernels.
 //
 // Each states its largest relative error against the exact value over all inputs; the test measures
 // it. Polynomials are Taylor series, whose truncation at these intervals is below a float's step,
@@ -135,6 +135,20 @@ STRETTO_INLINED inline float sin_shifted(float x, std::int32_t quarter_turns) {
   std::int32_t quadrant = static_cast<std::int32_t>(n) + quarter_turns;
   double y = (quadrant & 1) != 0 ? cosine : sine;
   return static_cast<float>((quadrant & 2) != 0 ? -y : y);
+}
+
+STRETTO_INLINED inline double exp(double x) { return std::exp(x); }
+STRETTO_INLINED inline double exp2(double x) { return std::exp2(x); }
+STRETTO_INLINED inline double log(double x) { return std::log(x); }
+STRETTO_INLINED inline double tanh(double x) { return std::tanh(x); }
+STRETTO_INLINED inline double sigmoid(double x) {
+  double e = std::exp(-std::fabs(x));
+  return (x < 0 ? e : 1) / (1 + e);
+}
+STRETTO_INLINED inline double silu(double x) {
+  double e = std::exp(-std::fabs(x));
+  double y = (x < 0 ? x * e : x) / (1 + e);
+  return x == -std::numeric_limits<double>::infinity() ? -0.0 : y;
 }
 
 }  // namespace stretto::kernels::math

@@ -26,7 +26,7 @@ void check(const AgGemmDesc& d, const AgGemmConfig& cfg) {
                           {"num_consumers", cfg.num_consumers},
                           {"cluster_size", cfg.cluster_size}});
   check_factors("ag_gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
-  check_dtype("ag_gemm", "c_dtype", d.c_dtype);
+  check_result("ag_gemm", "c_dtype", d.c_dtype, d.a_dtype);
 }
 
 // What the roles work on. Transfers are blocks of comm_rows rows of one rank.

@@ -43,6 +43,18 @@ TEST_P(AgGemm, MixedDtypesWithBias) {
   }
 }
 
+TEST_P(AgGemm, Doubles) {
+  expect_ag_gemm({.world_size = 3,
+                  .m = 21,
+                  .n = 17,
+                  .k = 51,
+                  .a_dtype = DType::kF64,
+                  .b_dtype = DType::kF64,
+                  .c_dtype = DType::kF64,
+                  .bias = true},
+                 small());
+}
+
 // The scales of the peers' rows travel with the rows.
 TEST_P(AgGemm, Fp8) {
   AgGemmDesc d{.world_size = 3,

@@ -76,19 +76,19 @@ void for_pieces(ProgramBuilder& p, const CollectiveConfig& cfg,
   p.loop(ceil_div(cfg.tile_rows, rows), [&](const Index& i) { fn(i * rows, rows); });
 }
 
-// The sum of what every rank offers, in rank order, fp32. In worlds that a node holds, all loads
-// are under way before the first addition.
+// The sum of what every rank offers, of `type`, in rank order. In worlds that a node holds, all
+// loads are under way before the first addition.
 Value sum_over_ranks(ProgramBuilder& p, const std::function<Value(const Index&)>& part,
-                     std::int64_t rows, std::int64_t cols) {
+                     const ValueType& type) {
   constexpr int kTogether = 8;
-  Value sum = p.zeros(DType::kF32, rows, cols);
+  Value sum = p.zeros(sum_dtype(type.dtype), type.rows, type.cols);
   if (p.world_size() > kTogether) {
-    p.loop(p.world_size(), [&](const Index& r) { sum = sum + cast(part(r), DType::kF32); });
+    p.loop(p.world_size(), [&](const Index& r) { sum = sum + cast(part(r), sum.dtype()); });
     return sum;
   }
   std::vector<Value> parts;
   for (int r = 0; r < p.world_size(); ++r) parts.push_back(part(r));
-  for (const Value& v : parts) sum = sum + cast(v, DType::kF32);
+  for (const Value& v : parts) sum = sum + cast(v, sum.dtype());
   return sum;
 }
 
@@ -139,8 +139,8 @@ Program reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg) {
       Index local = p.let("local", t.row + first);
       Slice mine = in.tile({runs.first(p.rank()) + local, t.col}, rows, cfg.tile_cols)
                        .until_row(runs.first(p.rank()) + min(runs.run_rows, t.row + cfg.tile_rows));
-      Value sum = sum_over_ranks(
-          p, [&](const Index& r) { return p.load(mine.on(r)); }, rows, cfg.tile_cols);
+      auto part = [&](const Index& r) { return p.load(mine.on(r)); };
+      Value sum = sum_over_ranks(p, part, {d.dtype, rows, cfg.tile_cols});
       p.store(out.tile({local, t.col}, rows, cfg.tile_cols).until_row(t.row + cfg.tile_rows),
               cast(sum, d.dtype));
     });
@@ -185,12 +185,10 @@ Program all_reduce_one_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
            [&](const Index& source) { p.wait(arrived[source * num_tiles + t.index], 1); });
     for_pieces(p, cfg, [&](const Index& first, std::int64_t rows) {
       Index row = p.let("row", t.row + first);
-      Value sum = sum_over_ranks(
-          p,
-          [&](const Index& r) {
-            return p.load(inbox.tile({r, row, t.col}, rows, cfg.tile_cols).until_row(end));
-          },
-          rows, cfg.tile_cols);
+      auto part = [&](const Index& r) {
+        return p.load(inbox.tile({r, row, t.col}, rows, cfg.tile_cols).until_row(end));
+      };
+      Value sum = sum_over_ranks(p, part, {d.dtype, rows, cfg.tile_cols});
       p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), cast(sum, d.dtype));
     });
   });
@@ -222,10 +220,8 @@ Program all_reduce_two_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
       Index row = runs.first(p.rank()) + local;
       Index end = min(runs.end(p.rank()), runs.first(p.rank()) + t.row + cfg.tile_rows);
       Slice mine = in.tile({row, t.col}, rows, cfg.tile_cols).until_row(end);
-      Value sum =
-          cast(sum_over_ranks(
-                   p, [&](const Index& r) { return p.load(mine.on(r)); }, rows, cfg.tile_cols),
-               d.dtype);
+      auto part = [&](const Index& r) { return p.load(mine.on(r)); };
+      Value sum = cast(sum_over_ranks(p, part, {d.dtype, rows, cfg.tile_cols}), d.dtype);
       p.store(sums.tile({local, t.col}, rows, cfg.tile_cols).until_row(t.row + cfg.tile_rows), sum);
       p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), sum);
     });
@@ -268,13 +264,13 @@ Program all_reduce_packet(const CollectiveDesc& d, const CollectiveConfig& cfg) 
       p.store_packet(inbox.on(peer).tile({p.rank(), t.row, t.col}, rows, cols).until_row(end),
                      mine);
     });
-    Value sum = p.zeros(DType::kF32, rows, cols);
+    Value sum = p.zeros(sum_dtype(d.dtype), rows, cols);
     auto receive = [&](const Index& r) {
       Slice from = inbox.tile({r, t.row, t.col}, rows, cols).until_row(end);
-      sum = sum + cast(p.load_packet(from), DType::kF32);
+      sum = sum + cast(p.load_packet(from), sum.dtype());
     };
     p.loop(0, p.rank(), receive);
-    sum = sum + cast(mine, DType::kF32);
+    sum = sum + cast(mine, sum.dtype());
     p.loop(p.rank() + 1, d.world_size, receive);
     p.store(out.tile({t.row, t.col}, rows, cols), cast(sum, d.dtype));
   });
@@ -297,6 +293,7 @@ Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   SignalRef ready = p.signal("ready");  // the next rank's hop buffer is free again
   SignalRef arrived = p.signal("arrived", steps);
   Index next = (p.rank() + 1) % world, previous = (p.rank() + world - 1) % world;
+  DType wide = sum_dtype(d.dtype);
 
   p.on_start([&] { p.notify(ready, previous); });
   p.role("ring", Resource::sms(1), p.range(1), [&](const Tile&) {
@@ -316,7 +313,7 @@ Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
         Value part = p.zeros(d.dtype, rows, d.n);
         p.when(s > 0, [&] { part = p.load(at_step(s)); });
         p.when(s < world, [&] {
-          Value sum = cast(part, DType::kF32) + cast(p.load(own(in)), DType::kF32);
+          Value sum = cast(part, wide) + cast(p.load(own(in)), wide);
           part = cast(sum, d.dtype);
         });
         p.when(s >= world - 1, [&] { p.store(own(out), part); });

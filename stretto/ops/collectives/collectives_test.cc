@@ -8,6 +8,7 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/harness/case_memory.h"
+#include "stretto/ops/harness/run_case.h"
 
 namespace stretto {
 namespace {
@@ -54,7 +55,7 @@ std::vector<std::vector<std::byte>> bits_of(AllReduceKind kind, const OpShape& s
 TEST(Collectives, AllReduceHasTheSameBitsByEveryRouteOnEveryRank) {
   std::uint64_t seed = test_seed() % 100'000 * 3;  // a full extent
   SCOPED_TRACE(seed);
-  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
     for (int world = 1; world <= 8; ++world) {
       OpShape shape{.world_size = world, .m = 13, .n = 21, .dtype = dtype};
       auto one_shot = bits_of(AllReduceKind::kOneShot, shape, seed);
@@ -62,6 +63,23 @@ TEST(Collectives, AllReduceHasTheSameBitsByEveryRouteOnEveryRank) {
       EXPECT_EQ(bits_of(AllReduceKind::kTwoShot, shape, seed), one_shot);
       EXPECT_EQ(bits_of(AllReduceKind::kPacket, shape, seed), one_shot);
     }
+  }
+}
+
+// Of doubles, to the last bits of a double.
+TEST(Collectives, Doubles) {
+  std::uint64_t seed = test_seed() % 100'000;
+  std::vector<OperatorInfo> all = {all_gather_info(), reduce_scatter_info(), all_to_all_info(),
+                                   broadcast_info()};
+  for (AllReduceKind kind : {AllReduceKind::kOneShot, AllReduceKind::kTwoShot,
+                             AllReduceKind::kPacket, AllReduceKind::kRing}) {
+    all.push_back(all_reduce_info(kind));
+  }
+  for (const OperatorInfo& info : all) {
+    OpCase c = info.make_case({.world_size = 3, .m = 13, .n = 21, .dtype = DType::kF64}, seed);
+    EXPECT_LT(c.tolerance, 1e-14);
+    EXPECT_EQ(run_case(c, {.launches = 2, .require_proof = true}), "")
+        << c.config << " seed " << seed;
   }
 }
 

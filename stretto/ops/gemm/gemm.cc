@@ -26,7 +26,7 @@ void check(const GemmDesc& d, const GemmConfig& cfg) {
                                 cfg.tile.bk));
   }
   check_factors("gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
-  check_dtype("gemm", "c_dtype", d.c_dtype);
+  check_result("gemm", "c_dtype", d.c_dtype, d.a_dtype);
 }
 
 // Where a tile of c lies, and which of its steps a worker takes.
@@ -43,7 +43,8 @@ class Parts {
   Parts(ProgramBuilder& p, const GemmDesc& d, const GemmConfig& cfg, const Index& m)
       : p_(p), d_(d), cfg_(cfg) {
     std::int64_t others = std::int64_t{cfg.split_k - 1} * num_weights();
-    sums_ = p.buffer("sums", DType::kF32, {others, m, d.n});  // [parts - 1 of each weight, m, n]
+    // [parts - 1 of each weight, m, n]
+    sums_ = p.buffer("sums", sum_dtype(d.b_dtype), {others, m, d.n});
     summed_ = p.signal("summed", row_tiles() * col_tiles());
   }
 
@@ -164,7 +165,7 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
                      .clustered(cfg.cluster_size);
   auto finish = [&](Value acc, const Index& row, const Index& col) {
     if (d.residual) {
-      acc = acc + cast(p.load(residual.tile({row, col}, tile.bm, tile.bn)), DType::kF32);
+      acc = acc + cast(p.load(residual.tile({row, col}, tile.bm, tile.bn)), acc.dtype());
     }
     p.store(c.tile({row, col}, tile.bm, tile.bn), cast(acc, d.c_dtype));
   };

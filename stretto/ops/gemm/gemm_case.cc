@@ -183,7 +183,7 @@ OpCase gemm_case(const GemmDesc& d, const GemmConfig& cfg, std::int64_t m, std::
   }
   bool bytes = d.a_dtype == DType::kF8E4M3;
   c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
-  c.scale = d.c_dtype == DType::kF32 || bytes ? std::sqrt(static_cast<double>(d.k)) : 1;
+  c.scale = d.c_dtype == sum_dtype(d.c_dtype) || bytes ? std::sqrt(static_cast<double>(d.k)) : 1;
   c.flops = 2.0 * static_cast<double>(m * d.n * d.k) * (d.swiglu ? 2 : 1) * d.world_size;
   return c;
 }

@@ -46,6 +46,23 @@ TEST(Gemm, ADrainStores) {
   expect_gemm(d, {.tile = tile, .num_stages = 3, .stagger = 2, .store_slots = 2});
 }
 
+// What a check of gradients rests on: nothing on the way is rounded to f32.
+TEST(Gemm, Doubles) {
+  GemmDesc d = kRagged;
+  d.a_dtype = d.b_dtype = d.c_dtype = DType::kF64;
+  d.bias = d.residual = true;
+  EXPECT_LT(gemm_case(d, {.tile = kSmallTile}, d.m, 1).tolerance, 1e-13);
+  expect_gemm(d, {.tile = kSmallTile, .num_stages = 2, .split_k = 2});
+  d.residual = false;
+  d.swiglu = true;
+  expect_gemm(d, default_config(d));
+  d.b_dtype = DType::kF32;
+  expect_user_error([&] { gemm(d, {.tile = kSmallTile}); }, "a_dtype is float64");
+  d.b_dtype = DType::kF64;
+  d.c_dtype = DType::kF32;
+  expect_user_error([&] { gemm(d, {.tile = kSmallTile}); }, "c_dtype is float32, must be float64");
+}
+
 TEST(Gemm, SwigluWithBiases) {
   GemmDesc d = kRagged;
   d.b_dtype = DType::kF16;

@@ -124,7 +124,7 @@ Value Linear::product(const GemmTile& tile, const Index& col, const TileRows& ro
 Linear::Sums Linear::sums(const GemmTile& tile, const Index& col) const {
   Sums acc;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    acc.of.push_back(p_->zeros(DType::kF32, tile.bm, tile.bn));
+    acc.of.push_back(p_->zeros(sum_dtype(desc_.dtype), tile.bm, tile.bn));
   }
   if (desc_.scaling != Scaling::kRowWise) return acc;
   for (const TensorRef& scale : scales_) {
@@ -165,7 +165,7 @@ Value Linear::finish(Sums sums, const GemmTile& tile, const Index& col) const {
   std::vector<Value>& of = sums.of;
   for (std::size_t i = 0; i < sums.scales.size(); ++i) of[i] = of[i] * sums.scales[i];
   for (std::size_t i = 0; i < biases_.size(); ++i) {
-    of[i] = of[i] + cast(p_->load(biases_[i].tile({col}, 1, tile.bn)), DType::kF32);
+    of[i] = of[i] + cast(p_->load(biases_[i].tile({col}, 1, tile.bn)), of[i].dtype());
   }
   return desc_.swiglu ? silu(of[0]) * of[1] : std::move(of[0]);
 }
@@ -232,11 +232,19 @@ void check_dtype(const std::string& op, const char* field, DType dtype) {
       fmt::format("{}: {} is {}, must be float32, bfloat16 or float16", op, field, name(dtype)));
 }
 
+void check_result(const std::string& op, const char* field, DType dtype, DType factors) {
+  if (factors != DType::kF64) return check_dtype(op, field, dtype);
+  if (dtype == DType::kF64) return;
+  throw UserError(
+      fmt::format("{}: {} is {}, must be float64 as the factors are", op, field, name(dtype)));
+}
+
 void check_factors(const std::string& op, const Factors& f) {
   bool bytes = f.a_dtype == DType::kF8E4M3 && f.b_dtype == DType::kF8E4M3;
+  bool doubles = f.a_dtype == DType::kF64 && f.b_dtype == DType::kF64;
   if (!bytes) {
-    check_dtype(op, "a_dtype", f.a_dtype);
-    check_dtype(op, "b_dtype", f.b_dtype);
+    if (!doubles) check_dtype(op, "a_dtype", f.a_dtype);
+    if (!doubles) check_dtype(op, "b_dtype", f.b_dtype);
     if (f.scaling != Scaling::kNone) {
       throw UserError(fmt::format("{}: scaling is {}, needs factors of {}", op, name(f.scaling),
                                   name(DType::kF8E4M3)));

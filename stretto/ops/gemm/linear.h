@@ -73,14 +73,14 @@ class Linear {
   // Declares the inputs b [n, k], bias [n] and scale_b, or b_gate, b_up, bias_gate ... scale_b_up.
   Linear(ProgramBuilder& p, const LinearDesc& desc);
 
-  // Columns [col, col + bn) of f(a * b^T), fp32 [bm, bn].
+  // Columns [col, col + bn) of f(a * b^T), f32 [bm, bn]; f64 where the factors are.
   Value product(const GemmTile& tile, const Index& col, const TileRows& rows) const;
 
   // The same in steps, for rows that lie in one of several places or a k that is summed in parts:
-  // sums of zero, [bm, bn] fp32, one for each weight; a main loop that adds to them, once (all its
+  // sums of zero, [bm, bn], one for each weight; a main loop that adds to them, once (all its
   // steps or some); what they make.
   struct Sums {
-    std::vector<Value> of;  // by weight, fp32 [bm, bn]
+    std::vector<Value> of;  // by weight, f32 or f64 [bm, bn]
     std::vector<Value>
         scales;  // by weight [1, bn], with scales of rows: there before the loop ends
   };
@@ -130,8 +130,10 @@ void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
                  std::int64_t least = 1);
 // UserError unless f32, bf16 or f16.
 void check_dtype(const std::string& op, const char* field, DType dtype);
-// UserError unless both factors are f32, bf16 or f16 without scaling, or both e4m3; and unless
-// block scales fit the tile.
+// UserError unless f32, bf16 or f16, or f64 of factors in f64.
+void check_result(const std::string& op, const char* field, DType dtype, DType factors);
+// UserError unless both factors are f32, bf16 or f16 without scaling, both f64, or both e4m3; and
+// unless block scales fit the tile.
 struct Factors {
   DType a_dtype = DType::kF32, b_dtype = DType::kF32;
   Scaling scaling = Scaling::kNone;

@@ -30,7 +30,7 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
     throw UserError("gemm_ar: packets need one shot with sums in the epilogue");
   }
   check_factors("gemm_ar", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
-  check_dtype("gemm_ar", "out_dtype", d.out_dtype);
+  check_result("gemm_ar", "out_dtype", d.out_dtype, d.a_dtype);
 }
 
 // What the programs of one hop declare alike, and what they do alike with a tile: its part of the
@@ -60,7 +60,7 @@ class OneHop {
     return p_.load(slice(residual_, t));
   }
   void finish(const Tile& t, Value sum, const std::optional<Value>& residual) {
-    if (residual) sum = sum + cast(*residual, DType::kF32);
+    if (residual) sum = sum + cast(*residual, sum.dtype());
     p_.store(slice(out_, t), cast(sum, d_.out_dtype));
   }
 
@@ -105,11 +105,11 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
     p.wait(arrived[source * channels + channel], count);
   };
   auto sum_of = [&](const Tile& t) {
-    Value sum = p.zeros(DType::kF32, tile.bm, tile.bn);
+    Value sum = p.zeros(sum_dtype(d.out_dtype), tile.bm, tile.bn);
     p.loop(d.world_size, [&](const Index& source) {
       await(t, source);
       Slice partial = slots.tile({source, t.row, t.col}, tile.bm, tile.bn);
-      sum = sum + cast(p.load(partial), DType::kF32);
+      sum = sum + cast(p.load(partial), sum.dtype());
     });
     return sum;
   };
@@ -167,12 +167,12 @@ Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
              Index peer = p.let("peer", (p.rank() + i) % d.world_size);
              p.store_packet(slot(p.rank()).on(peer), mine);
            });
-           Value sum = p.zeros(DType::kF32, tile.bm, tile.bn);
+           Value sum = p.zeros(sum_dtype(d.out_dtype), tile.bm, tile.bn);
            auto receive = [&](const Index& source) {
-             sum = sum + cast(p.load_packet(slot(source)), DType::kF32);
+             sum = sum + cast(p.load_packet(slot(source)), sum.dtype());
            };
            p.loop(0, p.rank(), receive);
-           sum = sum + cast(mine, DType::kF32);
+           sum = sum + cast(mine, sum.dtype());
            p.loop(p.rank() + 1, d.world_size, receive);
            hop.finish(t, std::move(sum), residual);
          });
@@ -223,7 +223,7 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
     Index end = p.let("end", partials.own_first_row() + partials.own_rows());
     if (d.residual) {
       Slice rows = residual.tile({row, t.col}, tile.bm, tile.bn).until_row(end);
-      sum = sum + cast(p.load(rows), DType::kF32);
+      sum = sum + cast(p.load(rows), sum.dtype());
     }
     Value rounded = cast(sum, d.out_dtype);
     Slice own = out.tile({row, t.col}, tile.bm, tile.bn).until_row(end);

@@ -53,6 +53,18 @@ TEST_P(GemmAr, RaggedRowsWithResidual) {
   }
 }
 
+TEST_P(GemmAr, Doubles) {
+  expect_gemm_ar({.world_size = 3,
+                  .m = 21,
+                  .n = 17,
+                  .k = 17,
+                  .a_dtype = DType::kF64,
+                  .b_dtype = DType::kF64,
+                  .out_dtype = DType::kF64,
+                  .residual = true},
+                 small(GetParam()));
+}
+
 // Partial sums are scaled before they leave.
 TEST_P(GemmAr, Fp8) {
   GemmArDesc d{.world_size = 3,

@@ -25,7 +25,7 @@ void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
                           {"raster", cfg.raster}});
   check_sizes("gemm_rs", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
   check_factors("gemm_rs", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
-  check_dtype("gemm_rs", "out_dtype", d.out_dtype);
+  check_result("gemm_rs", "out_dtype", d.out_dtype, d.a_dtype);
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ Program gemm_rs(const GemmRsDesc& d, const GemmRsConfig& cfg) {
   partials.run([&](const PartialSums::OwnTile& t, Value sum) {
     if (d.residual) {
       Slice rows = residual.tile({t.row, t.col}, tile.bm, tile.bn);
-      sum = sum + cast(p.load(rows.until_row(partials.own_rows())), DType::kF32);
+      sum = sum + cast(p.load(rows.until_row(partials.own_rows())), sum.dtype());
     }
     p.store(out.tile({t.row, t.col}, tile.bm, tile.bn), cast(sum, d.out_dtype));
   });

@@ -87,8 +87,8 @@ SummedProduct summed_product(const OpCase& c, const ProductShape& shape) {
 
 void set_sum_tolerance(OpCase& c, DType dtype, std::int64_t k, double largest_terms) {
   c.tolerance = sum_tolerance(dtype, k * c.program.world_size);
-  c.scale = dtype == DType::kF32 ? std::sqrt(static_cast<double>(k * c.program.world_size))
-                                 : largest_terms;  // each partial sum was rounded by its own
+  c.scale = dtype == sum_dtype(dtype) ? std::sqrt(static_cast<double>(k * c.program.world_size))
+                                      : largest_terms;  // each partial sum was rounded by its own
 }
 
 OpCase gemm_rs_case(const GemmRsDesc& d, const GemmRsConfig& cfg, std::int64_t m,

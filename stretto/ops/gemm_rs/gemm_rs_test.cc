@@ -45,6 +45,18 @@ TEST_P(GemmRs, RaggedRowsWithResidual) {
   }
 }
 
+TEST_P(GemmRs, Doubles) {
+  expect_gemm_rs({.world_size = 3,
+                  .m = 21,
+                  .n = 17,
+                  .k = 51,
+                  .a_dtype = DType::kF64,
+                  .b_dtype = DType::kF64,
+                  .out_dtype = DType::kF64,
+                  .residual = true},
+                 small());
+}
+
 // Partial sums are scaled before they leave.
 TEST_P(GemmRs, Fp8) {
   GemmRsDesc d{.world_size = 3,

@@ -101,7 +101,7 @@ void PartialSums::multiply(const Finish& finish) {
                   own,
                   [&] {
                     OwnTile here{b.local_row, t.col, b.idx};
-                    Value sum = copy(cast(partial, DType::kF32));
+                    Value sum = copy(cast(partial, sum_dtype(d_.out_dtype)));
                     p_.loop(1, d_.world_size, [&](const Index& i) {
                       add_arrived(sum, (p_.rank() + i) % d_.world_size, here);
                     });
@@ -134,7 +134,7 @@ void PartialSums::reduce(const Finish& finish) {
   const GemmTile& tile = cfg_.tile;
   p_.role("reduce", Resource::sms(cfg_.num_reduce_sms),
           p_.grid(runs_.num_blocks() * tile.bm, d_.n, tile.bm, tile.bn), [&](const Tile& t) {
-            Value sum = p_.zeros(DType::kF32, tile.bm, tile.bn);
+            Value sum = p_.zeros(sum_dtype(d_.out_dtype), tile.bm, tile.bn);
             OwnTile here{t.row, t.col, t.m};
             p_.loop(d_.world_size, [&](const Index& source) { add_arrived(sum, source, here); });
             finish(here, sum);
@@ -147,7 +147,7 @@ void PartialSums::add_arrived(Value& sum, const Index& source, const OwnTile& t)
   Index count = by_copy_engine() ? Index(1) : tiles_in(channel);
   p_.wait(arrived_[source * runs_.num_channels() + channel], count);
   Slice partial = slots_.tile({source, t.row, t.col}, cfg_.tile.bm, cfg_.tile.bn);
-  sum = sum + cast(p_.load(partial.until_row(own_rows())), DType::kF32);
+  sum = sum + cast(p_.load(partial.until_row(own_rows())), sum.dtype());
 }
 
 }  // namespace stretto

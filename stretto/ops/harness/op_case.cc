@@ -33,6 +33,8 @@ double sum_tolerance(DType dtype, std::int64_t terms) {
       return fp32 + 0x1p-11;
     case DType::kF8E4M3:
       return fp32 + 0x1p-4;
+    case DType::kF64:
+      return fp32 * 0x1p-29;
     default:
       return fp32;
   }

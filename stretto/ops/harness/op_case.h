@@ -64,7 +64,8 @@ struct OperatorInfo {
 // Random values in [-1, 1) rounded to `dtype`; the sequence depends on the seed alone.
 Values random_values(std::size_t count, DType dtype, std::uint64_t seed);
 Values round_to(const Values& values, DType dtype);
-// Default tolerance of a sum of `terms` products in fp32 with the result rounded to `dtype`.
+// Default tolerance of a sum of `terms` products in fp32, for kF64 in double, with the result
+// rounded to `dtype`.
 double sum_tolerance(DType dtype, std::int64_t terms);
 // [world][tensors] of empty vectors.
 std::vector<std::vector<Values>> no_values(const Program& program);

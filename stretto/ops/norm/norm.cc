@@ -24,10 +24,11 @@ void check(const NormDesc& d, const NormConfig& c) {
 
 // x [rows, hidden], weight [1, hidden] -> x / rms(x) * weight
 Value normalise(const NormDesc& d, const Value& x, const Value& weight) {
-  Value wide = cast(x, DType::kF32);
-  Value mean_square = row_sum(wide * wide) / static_cast<double>(d.hidden);
-  Value normed = cast(wide * rsqrt(mean_square + d.eps), d.dtype);
-  return cast(cast(normed, DType::kF32) * cast(weight, DType::kF32), d.dtype);
+  DType wide = sum_dtype(d.dtype);
+  Value v = cast(x, wide);
+  Value mean_square = row_sum(v * v) / static_cast<double>(d.hidden);
+  Value normed = cast(v * rsqrt(mean_square + d.eps), d.dtype);
+  return cast(cast(normed, wide) * cast(weight, wide), d.dtype);
 }
 
 }  // namespace
@@ -36,6 +37,7 @@ Program rms_norm(const NormDesc& d, const NormConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("rms_norm", d.world_size);
   Index m = p.extent("m", d.m);
+  DType wide = sum_dtype(d.dtype);
   TensorRef x = p.input("x", d.dtype, {m, d.hidden});
   TensorRef weight = p.input("weight", d.weight_dtype, {1, d.hidden});
   TensorRef residual, sum;
@@ -53,7 +55,7 @@ Program rms_norm(const NormDesc& d, const NormConfig& cfg) {
            };
            Value v = p.load(rows(x));
            if (d.add_residual) {
-             v = cast(cast(v, DType::kF32) + cast(p.load(rows(residual)), DType::kF32), d.dtype);
+             v = cast(cast(v, wide) + cast(p.load(rows(residual)), wide), d.dtype);
              p.store(rows(sum), v);
            }
            p.store(rows(out), normalise(d, v, p.load(weight.tile({0, 0}, 1, d.hidden))));
@@ -67,6 +69,7 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("all_reduce_add_rms_norm", d.world_size);
   Index m = p.extent("m", d.m);
+  DType wide = sum_dtype(d.dtype);
   TensorRef x =
       p.input("x", d.dtype, {m, d.hidden}, cfg.packets ? Space::kLocal : Space::kSymmetric);
   TensorRef weight = p.input("weight", d.weight_dtype, {1, d.hidden});
@@ -94,7 +97,7 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
     auto packets = [&](const TensorRef& on, const Index& source) {
       return on.tile({source, t.row, 0}, cfg.tile_rows, width).until_row(max(m, 1));
     };
-    Value total = p.zeros(DType::kF32, cfg.tile_rows, width), old, scale;
+    Value total = p.zeros(wide, cfg.tile_rows, width), old, scale;
     if (cfg.packets) {
       Value mine = p.load(rows(x));
       p.loop(d.world_size - 1, [&](const Index& i) {
@@ -103,22 +106,22 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
       old = p.load(rows(residual));
       scale = p.load(weight.tile({0, 0}, 1, width));
       auto receive = [&](const Index& r) {
-        total = total + cast(p.load_packet(packets(inbox, r)), DType::kF32);
+        total = total + cast(p.load_packet(packets(inbox, r)), wide);
       };
       p.loop(0, p.rank(), receive);
-      total = total + cast(mine, DType::kF32);
+      total = total + cast(mine, wide);
       p.loop(p.rank() + 1, d.world_size, receive);
     } else {
       old = p.load(rows(residual));
       scale = p.load(weight.tile({0, 0}, 1, width));
       p.loop(p.world_size(), [&](const Index& r) {
         p.wait(ready, r);
-        total = total + cast(p.load(rows(x.on(r))), DType::kF32);
+        total = total + cast(p.load(rows(x.on(r))), wide);
       });
       p.notify_all(done);
     }
-    Value reduced = cast(cast(total, d.dtype), DType::kF32);
-    Value v = cast(reduced + cast(old, DType::kF32), d.dtype);
+    Value reduced = cast(cast(total, d.dtype), wide);
+    Value v = cast(reduced + cast(old, wide), d.dtype);
     p.store(rows(sum), v);
     p.store(rows(out), normalise(d, v, scale));
   });
@@ -135,16 +138,16 @@ Program swiglu(const NormDesc& d, const NormConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("swiglu", d.world_size);
   Index m = p.extent("m", d.m);
+  DType wide = sum_dtype(d.dtype);
   TensorRef gate_up = p.input("gate_up", d.dtype, {m, 2 * d.hidden});
   TensorRef out = p.output("out", d.dtype, {m, d.hidden});
 
-  p.role(
-      "swiglu", Resource::sms(cfg.num_workers), p.grid(m, 1, cfg.tile_rows, 1), [&](const Tile& t) {
-        Value gate = cast(p.load(gate_up.tile({t.row, 0}, cfg.tile_rows, d.hidden)), DType::kF32);
-        Value up =
-            cast(p.load(gate_up.tile({t.row, d.hidden}, cfg.tile_rows, d.hidden)), DType::kF32);
-        p.store(out.tile({t.row, 0}, cfg.tile_rows, d.hidden), cast(silu(gate) * up, d.dtype));
-      });
+  p.role("swiglu", Resource::sms(cfg.num_workers), p.grid(m, 1, cfg.tile_rows, 1),
+         [&](const Tile& t) {
+           Value gate = cast(p.load(gate_up.tile({t.row, 0}, cfg.tile_rows, d.hidden)), wide);
+           Value up = cast(p.load(gate_up.tile({t.row, d.hidden}, cfg.tile_rows, d.hidden)), wide);
+           p.store(out.tile({t.row, 0}, cfg.tile_rows, d.hidden), cast(silu(gate) * up, d.dtype));
+         });
   return p.finish();
 }
 
@@ -152,15 +155,16 @@ Program add_row(const NormDesc& d, const NormConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("add_row", d.world_size);
   Index m = p.extent("m", d.m);
+  DType wide = sum_dtype(d.dtype);
   TensorRef x = p.input("x", d.dtype, {m, d.hidden});
   TensorRef row = p.input("row", d.weight_dtype, {1, d.hidden});
   TensorRef out = p.output("out", d.dtype, {m, d.hidden});
   auto tiles = p.grid(m, 1, cfg.tile_rows, 1);
 
   p.role("add", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
-    Value wide = cast(p.load(x.tile({t.row, 0}, cfg.tile_rows, d.hidden)), DType::kF32);
-    Value added = cast(p.load(row.tile({0, 0}, 1, d.hidden)), DType::kF32);
-    p.store(out.tile({t.row, 0}, cfg.tile_rows, d.hidden), cast(wide + added, d.dtype));
+    Value old = cast(p.load(x.tile({t.row, 0}, cfg.tile_rows, d.hidden)), wide);
+    Value added = cast(p.load(row.tile({0, 0}, 1, d.hidden)), wide);
+    p.store(out.tile({t.row, 0}, cfg.tile_rows, d.hidden), cast(old + added, d.dtype));
   });
   return p.finish();
 }

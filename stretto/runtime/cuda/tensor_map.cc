@@ -25,6 +25,8 @@ CUtensorMapDataType data_type(DType dtype) {
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DType::kBF16:
       return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DType::kF64:
+      return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
     case DType::kI32:
       return CU_TENSOR_MAP_DATA_TYPE_INT32;
     case DType::kI64:
