@@ -8,6 +8,7 @@
 
 #include <filesystem>
 
+#include "chosen.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
@@ -194,31 +195,35 @@ void bind_operators(nb::module_& m) {
     CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
     return broadcast(desc, default_config(desc, target(gpu)), root);
   });
-  // Of products: dtype and scaling of the factors, dtype of the result.
-  m.def("ag_gemm",
-        [=](int ranks, Text dtype, Text scaling, Text result, Size rows, Size n, Size k, bool gpu) {
-          AgGemmDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
-          desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
-          desc.c_dtype = parse_dtype(result);
-          desc.scaling = parse_scaling(scaling);
-          return ag_gemm(desc, default_config(desc, target(gpu)));
-        });
-  m.def("gemm_rs",
-        [=](int ranks, Text dtype, Text scaling, Text result, Size rows, Size n, Size k, bool gpu) {
-          GemmRsDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
-          desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
-          desc.out_dtype = parse_dtype(result);
-          desc.scaling = parse_scaling(scaling);
-          return gemm_rs(desc, default_config(desc, target(gpu)));
-        });
-  m.def("gemm_ar",
-        [=](int ranks, Text dtype, Text scaling, Text result, Size rows, Size n, Size k, bool gpu) {
-          GemmArDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
-          desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
-          desc.out_dtype = parse_dtype(result);
-          desc.scaling = parse_scaling(scaling);
-          return gemm_ar(desc, default_config(desc, target(gpu)));
-        });
+  // Of products: dtype and scaling of the factors, dtype of the result; whether configs are chosen.
+  auto made = [](auto desc, auto make, bool gpu, bool choose) {
+    if (gpu && choose) return chosen_program(desc);
+    return make(desc, default_config(desc, gpu ? Target::kCuda : Target::kCpu));
+  };
+  m.def("ag_gemm", [=](int ranks, Text dtype, Text scaling, Text result, Size rows, Size n, Size k,
+                       bool choose, bool gpu) {
+    AgGemmDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
+    desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
+    desc.c_dtype = parse_dtype(result);
+    desc.scaling = parse_scaling(scaling);
+    return made(desc, ag_gemm, gpu, choose);
+  });
+  m.def("gemm_rs", [=](int ranks, Text dtype, Text scaling, Text result, Size rows, Size n, Size k,
+                       bool choose, bool gpu) {
+    GemmRsDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
+    desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
+    desc.out_dtype = parse_dtype(result);
+    desc.scaling = parse_scaling(scaling);
+    return made(desc, gemm_rs, gpu, choose);
+  });
+  m.def("gemm_ar", [=](int ranks, Text dtype, Text scaling, Text result, Size rows, Size n, Size k,
+                       bool choose, bool gpu) {
+    GemmArDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
+    desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
+    desc.out_dtype = parse_dtype(result);
+    desc.scaling = parse_scaling(scaling);
+    return made(desc, gemm_ar, gpu, choose);
+  });
   m.def("all_reduce_add_rms_norm", [=](int ranks, Text dtype, Text weight_dtype, Size rows,
                                        Size hidden, double eps, bool gpu) {
     NormDesc desc{.dtype = parse_dtype(dtype),

@@ -40,10 +40,13 @@ class _Entry:
 class Group:
     """One rank of a world. Made by `init`; the operators use the current one."""
 
-    def __init__(self, session, rank: int, share_gpus: bool = False):
+    def __init__(
+        self, session, rank: int, share_gpus: bool = False, choose_configs: bool = True
+    ):
         self.session = session
         self.rank = rank
         self.size = session.size
+        self.choose_configs = choose_configs  # of products on GPUs
         self.plans = _core.PlanCache(session, rank, np.ndarray)
         self._entries: Dict[Any, _Entry] = {}
         self._constants: Dict[Any, Any] = {}
@@ -242,7 +245,11 @@ def current() -> Group:
 
 
 def init(
-    group: Any = None, *, timeout: Optional[float] = None, share_gpus: bool = False
+    group: Any = None,
+    *,
+    timeout: Optional[float] = None,
+    share_gpus: bool = False,
+    choose_configs: bool = True,
 ) -> Group:
     """Joins the world of this program's processes, one per rank, and returns this rank's handle.
 
@@ -251,7 +258,9 @@ def init(
     MASTER_PORT as torchrun sets them, and a world of one rank where they are not set. `timeout`:
     seconds that any wait may take before it becomes a Fault; default 10, or STRETTO_TIMEOUT_MS.
     `share_gpus`: two ranks may have their tensors on one GPU, where their kernels take turns, which
-    is slow: for tests.
+    is slow: for tests. `choose_configs`: products on GPUs take the config that prediction ranks
+    first, which the first call of a shape on a machine looks for, some seconds of all cores; False:
+    a default by rules. The same on every rank.
 
     A rank's GPU is that of the first arrays that it passes; it is made ready then.
 
@@ -270,7 +279,7 @@ def init(
         session = _core.Session.of_environment(milliseconds) or _core.Session.threads(
             1, milliseconds
         )
-    _state.group = Group(session, session.local_rank, share_gpus)
+    _state.group = Group(session, session.local_rank, share_gpus, choose_configs)
     _state.was_finalized = False
     return _state.group
 

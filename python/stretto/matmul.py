@@ -63,10 +63,11 @@ class _Product(NamedTuple):
             names += ("scale_a", "scale_b")
             arrays += (self.rows_of(scale_a, dim), scale_b)
         make, of_result = getattr(_core, program), kind.dtype(self.like)
+        desc = size, self.dtype, form, of_result, rows, n, k, self.group.choose_configs
         self.group.launch(
             kind,
-            (program, size, self.dtype, form, of_result, rows, n, k),
-            lambda on_gpu: make(size, self.dtype, form, of_result, rows, n, k, on_gpu),
+            (program, *desc),
+            lambda on_gpu: make(*desc, on_gpu),
             names,
             arrays,
             (rows,),
