@@ -112,6 +112,10 @@ std::vector<CollectiveCandidate> collective_candidates(const CollectiveShape& s,
   CollectiveDesc rows = s.desc;
   if (s.kind == CollectiveKind::kAllToAll) rows.m *= s.desc.world_size;
   std::vector<CollectiveConfig> configs = gpu_candidates(rows, two_roles ? 2 : 1, kCopies);
+  bool pushes = s.kind != CollectiveKind::kAllReduce || two_roles;
+  if (pushes && !quick) {
+    for (const CollectiveConfig& c : gpu_push_candidates(rows)) configs.push_back(c);
+  }
   if (quick) configs.resize(std::min<std::size_t>(configs.size(), 2));
   std::vector<CollectiveCandidate> out;
   for (CollectiveConfig& c : configs) {

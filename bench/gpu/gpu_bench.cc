@@ -92,6 +92,9 @@ int run(int argc, char** argv) {
     command->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
     command->add_option("-o,--out", s.out, "JSON with every sample");
   }
+  overlap->add_option("--config", s.configs,
+                      "instead of the list: 'scatter=copy_engine channels=2 stagger=2'");
+  overlap->add_option("--machine", s.calibrated, "predict each config on it; needs no GPU");
   auto* attention_check = app.add_subcommand("attention-check", "small cases against fp64");
   auto* attention_suite = app.add_subcommand("attention-suite", "large cases, checked and timed");
   for (auto* command : {attention_check, attention_suite}) {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "bench/gpu/each_shape.h"
+#include "bench/gpu/overlap_config.h"
 #include "bench/gpu/overlap_sequence.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
@@ -28,6 +29,15 @@ std::vector<OverlapShape> selected(int world_size, const OverlapOptions& options
     return s.to_string().find(options.only) == std::string::npos;
   });
   return shapes;
+}
+
+std::vector<OverlapCandidate> candidates_of(const OverlapShape& shape, int num_sms,
+                                            const OverlapOptions& options) {
+  std::vector<OverlapCandidate> out;
+  for (const std::string& text : options.configs) {
+    out.push_back(parse_overlap_config(shape, num_sms, text));
+  }
+  return out.empty() ? overlap_candidates(shape, num_sms, options.quick) : std::move(out);
 }
 
 // A config of ours, compiled and loaded on every rank.
@@ -83,7 +93,7 @@ class Comparison {
 
   void make_candidates() {
     int sms = world_.device(0).properties().num_sms;
-    for (OverlapCandidate& made : overlap_candidates(shape_, sms, options_.quick)) {
+    for (OverlapCandidate& made : candidates_of(shape_, sms, options_)) {
       Candidate& c = candidates_.emplace_back();
       c.time = {.family = made.family, .config = made.config, .ms = 0, .error = made.error};
       if (!made.error.empty()) continue;
@@ -247,7 +257,7 @@ std::vector<LabelledProgram> overlap_programs(int world_size, int num_sms,
                                               const OverlapOptions& options) {
   std::vector<LabelledProgram> programs;
   for (const OverlapShape& shape : selected(world_size, options)) {
-    for (OverlapCandidate& c : overlap_candidates(shape, num_sms, options.quick)) {
+    for (OverlapCandidate& c : candidates_of(shape, num_sms, options)) {
       if (!c.error.empty()) continue;
       programs.push_back({shape.to_string() + " | " + c.config, std::move(c.program)});
     }

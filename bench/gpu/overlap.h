@@ -17,7 +17,8 @@
 namespace stretto::bench {
 
 struct OverlapOptions {
-  std::string only;  // shapes whose text contains this
+  std::string only;                  // shapes whose text contains this
+  std::vector<std::string> configs;  // instead of the list (overlap_config.h)
   bool quick = false;
   bool graph = true;  // what decodes, in captured graphs too
   int samples = 40;

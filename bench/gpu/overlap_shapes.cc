@@ -15,10 +15,11 @@ constexpr DType kDType = DType::kBF16;
 // A main loop: stages fill the shared memory beside the store's staging.
 struct Loop {
   GemmTile tile;
-  int stages;
+  int stages, stagger = 0;
 };
 constexpr Loop kWide{{128, 256, 64}, 4}, kMiddle{{128, 192, 64}, 4}, kNarrow{{128, 128, 64}, 6},
-    kOddWide{{128, 224, 64}, 4}, kSmall{{64, 64, 64}, 8}, kFlat{{64, 128, 64}, 6};
+    kOddWide{{128, 224, 64}, 4}, kSmall{{64, 64, 64}, 8}, kFlat{{64, 128, 64}, 6},
+    kWideApart{{128, 256, 64}, 4, 2}, kNarrowApart{{128, 128, 64}, 6, 3};
 
 // At most 1 / channels of a run of rows, and no more channels than blocks of rows.
 std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t at_most) {
@@ -50,14 +51,16 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
     std::int64_t comm_rows, channels;
   };
   constexpr Choice kChoices[] = {
-      {kWide, Gather::kPull, 1, 1024, 4},   {kWide, Gather::kPush, 16, 32, 32},
-      {kWide, Gather::kSend, 1, 1024, 4},   {kWide, Gather::kPull, 2, 1024, 4},
-      {kMiddle, Gather::kPull, 1, 1024, 4}, {kWide, Gather::kPush, 4, 128, 8},
-      {kWide, Gather::kSend, 1, 512, 8},    {kMiddle, Gather::kSend, 1, 1024, 4},
-      {kNarrow, Gather::kPull, 1, 1024, 4}, {kOddWide, Gather::kSend, 1, 1024, 4},
-      {kNarrow, Gather::kSend, 1, 1024, 4}, {kWide, Gather::kSend, 1, 2048, 2},
-      {kWide, Gather::kSend, 3, 1024, 4},   {kOddWide, Gather::kSend, 3, 128, 8},
-      {kNarrow, Gather::kPush, 4, 64, 8},
+      {kWide, Gather::kPull, 1, 1024, 4},        {kWide, Gather::kPush, 16, 32, 32},
+      {kWide, Gather::kSend, 1, 1024, 4},        {kWide, Gather::kPull, 2, 1024, 4},
+      {kMiddle, Gather::kPull, 1, 1024, 4},      {kWide, Gather::kPush, 4, 128, 8},
+      {kWide, Gather::kSend, 1, 512, 8},         {kMiddle, Gather::kSend, 1, 1024, 4},
+      {kNarrow, Gather::kPull, 1, 1024, 4},      {kOddWide, Gather::kSend, 1, 1024, 4},
+      {kNarrow, Gather::kSend, 1, 1024, 4},      {kWide, Gather::kSend, 1, 2048, 2},
+      {kWide, Gather::kSend, 3, 1024, 4},        {kOddWide, Gather::kSend, 3, 128, 8},
+      {kNarrow, Gather::kPush, 4, 64, 8},        {kWideApart, Gather::kSend, 1, 1024, 4},
+      {kNarrowApart, Gather::kSend, 1, 1024, 4}, {kWideApart, Gather::kPush, 4, 128, 8},
+      {kWideApart, Gather::kPull, 1, 1024, 4},
   };
   std::int64_t run_rows = s.rank.m / s.world_size;
   for (const Choice& c : kChoices) {
@@ -68,7 +71,8 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
                         .comm_rows = std::min(c.comm_rows, run_rows),
                         .channels_per_rank = channels_of(run_rows, c.loop.tile.bm, c.channels),
                         .num_stages = c.loop.stages,
-                        .raster = 8};
+                        .raster = 8,
+                        .stagger = c.loop.stagger};
     add(out, name(c.gather), desc, config, ag_gemm);
     if (quick && out.size() == 3) return;
   }
@@ -101,6 +105,10 @@ constexpr ScatterChoice kScatters[] = {
     {kWide, Scatter::kCopyEngine, 0, 1, 1},
     {kNarrow, Scatter::kCopyEngine, 0, 3, 2},
     {kNarrow, Scatter::kCopyEngine, 0, 1, 1},
+    {kWideApart, Scatter::kCopyEngine, 0, 1, 2},
+    {kNarrowApart, Scatter::kCopyEngine, 0, 1, 2},
+    {kWideApart, Scatter::kEpilogue, 0, 1, 32},
+    {kNarrowApart, Scatter::kEpilogue, 0, 1, 32},
 };
 
 void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
@@ -115,7 +123,8 @@ void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
                         .channels_per_rank = channels_of(run_rows, c.loop.tile.bm, c.channels),
                         .num_slots = c.num_slots(),
                         .num_stages = c.loop.stages,
-                        .raster = 8};
+                        .raster = 8,
+                        .stagger = c.loop.stagger};
     add(out, c.scatter == Scatter::kEpilogue ? "epilogue" : "copy", desc, config, gemm_rs);
     if (quick && out.size() == 3) return;
   }
@@ -160,7 +169,8 @@ void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
                      .num_slots = c.num_slots(),
                      .scatter = c.scatter,
                      .num_copy_queues = c.queues,
-                     .num_stages = c.loop.stages},
+                     .num_stages = c.loop.stages,
+                     .stagger = c.loop.stagger},
         gemm_ar);
     if (quick && out.size() == before + 2) return;
   }

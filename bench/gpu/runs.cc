@@ -26,7 +26,9 @@
 #include "bench/gpu/sweep.h"
 #include "bench/gpu/watchdog.h"
 #include "stretto/base/errors.h"
+#include "stretto/compiler.h"
 #include "stretto/ops/calibrate/calibrate_gpus.h"
+#include "stretto/predict/prediction.h"
 #include "stretto/runtime/cuda/cublaslt.h"
 #include "stretto/runtime/cuda/nccl.h"
 
@@ -72,7 +74,8 @@ Fp8Options fp8_options(const Settings& s, int num_sms) {
 }
 
 OverlapOptions overlap_options(const Settings& s) {
-  return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
+  return {
+      .only = s.only, .configs = s.configs, .quick = s.quick, .samples = s.samples, .seed = s.seed};
 }
 
 CollectivesOptions collectives_options(const Settings& s) {
@@ -210,6 +213,22 @@ int run_fp8(const Settings& s) {
   return report.finish("gemm-fp8");
 }
 
+namespace {
+
+int predict_overlap(const Settings& s) {
+  predict::Machine machine = predict::find_machine(s.calibrated);
+  for (LabelledProgram& p : overlap_programs(s.world_size, kHopperSms, overlap_options(s))) {
+    CompiledProgram compiled = compile(std::move(p.program), {.require_proof = false});
+    predict::Prediction got = predict::predict(*compiled.schedule, machine);
+    fmt::print("{:9.4f} ms, {:7.4f} exposed, {:11} {}\n", got.time_ms, got.exposed_comm_ms,
+               got.bound_by, p.label);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+
 int run_loops(const Settings& s) {
   GpuWorld world({.size = 1});
   Report report(world, s);
@@ -220,6 +239,7 @@ int run_loops(const Settings& s) {
 }
 
 int run_overlap(const Settings& s) {
+  if (!s.calibrated.empty()) return predict_overlap(s);
   GpuWorld world({.size = s.world_size});
   Report report(world, s, {"cublaslt", "nccl"});
   OverlapOptions options = overlap_options(s);

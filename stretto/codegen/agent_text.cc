@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include <algorithm>
-
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
 
@@ -89,9 +87,9 @@ void AgentWriter::write_tiles() {
   int cluster = site_.role->resource.cluster_size;
   std::string tile = var_text(program_, site_.role->tile_var);
   line("const int num_tiles = {};", expr(site_.role->num_tiles));
-  if (!site_.early_groups.empty()) {
+  if (!site_.early.groups.empty()) {
     if (producer() && alone()) load_constants_ahead();
-    line("wait_for_previous_launch();");
+    if (!site_.early.launched) line("wait_for_previous_launch();");
   }
   std::size_t waited = out_.size();
   if (site_.role->resource.tickets) {
@@ -108,7 +106,7 @@ void AgentWriter::write_tiles() {
   --depth_;
   line("}}");
   if (drains_alone()) line("tma_store_wait<0>();");
-  if (!site_.early_groups.empty()) declare_epoch(waited);
+  if (!site_.early.groups.empty() && !site_.early.launched) declare_epoch(waited);
 }
 
 // Where the text from `at` on has a use for it: most producers have none.
@@ -148,7 +146,7 @@ void AgentWriter::ticket_loop(const std::string& tile) {
 void AgentWriter::load_constants_ahead() {
   ahead_ = true;
   std::string tile = var_text(program_, site_.role->tile_var);
-  for (int g : site_.early_groups) {
+  for (int g : site_.early.groups) {
     line("int ahead{} = 0;  // slots whose constants are under way", g);
   }
   line("for (int {} = worker; {}; {} += {}) {{", tile,
@@ -164,7 +162,7 @@ void AgentWriter::load_constants_ahead() {
 // together.
 std::string AgentWriter::condition(const std::string& own) const {
   if (!ahead_) return own;
-  int g = site_.early_groups[0];
+  int g = site_.early.groups[0];
   return fmt::format("{} && ahead{} < {}", own, g,
                      plan_.groups[static_cast<std::size_t>(g)].num_slots);
 }
@@ -220,6 +218,7 @@ void AgentWriter::block(const Block& ops) {
 void AgentWriter::emit(const Op& op) {
   // What the thread that issues loads has no use for.
   if (issuing_ && op.result >= 0 && !drains_alone()) return;
+  if (ahead_ && op.code == OpCode::kWait) return;  // for what is no constant
   switch (op.code) {
     case OpCode::kLet:
       line("const int {} = {};", var_text(program_, op.var), expr(op.exprs[0]));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/codegen/early_loads.h"
 #include "stretto/codegen/role_plan.h"
 #include "stretto/device/wgmma_text.h"
 
@@ -25,9 +26,7 @@ struct AgentSite {
   int role_idx = -1, agent_idx = -1;
   const RolePlan* plan = nullptr;
   bool rings = false;  // a doorbell, `bell`, after every wait
-  // Agents wait for the launch before, the producer once it has loaded the constants of these
-  // groups (early_loads.h); empty: they need not.
-  std::vector<int> early_groups = {};
+  EarlyLoads early = {};
   int lane = -1;  // of the kernel's `lanes`, where it records
 };
 

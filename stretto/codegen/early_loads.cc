@@ -1,6 +1,7 @@
 #include "stretto/codegen/early_loads.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace stretto {
 namespace {
@@ -11,11 +12,11 @@ bool reads_table(const Expr& e) {
   return n.op == ExprOp::kTable || std::any_of(n.args.begin(), n.args.end(), reads_table);
 }
 
-// Nothing of it looks at memory but the puts.
+// Nothing of it looks at memory but the puts, and the waits, which come later.
 bool only_control(const Block& block) {
   return std::all_of(block.begin(), block.end(), [](const Op& op) {
     bool control = op.code == OpCode::kPipePut || op.code == OpCode::kLet ||
-                   op.code == OpCode::kLoop || op.code == OpCode::kWhen;
+                   op.code == OpCode::kLoop || op.code == OpCode::kWhen || op.code == OpCode::kWait;
     return control && std::none_of(op.exprs.begin(), op.exprs.end(), reads_table) &&
            std::all_of(op.bodies.begin(), op.bodies.end(), only_control);
   });
@@ -31,6 +32,34 @@ void collect_puts(const Block& block, int pipe, std::vector<Put>& out) {
     if (op.code == OpCode::kPipePut && op.symbol == pipe) out.push_back({&op, &block});
     for (const Block& body : op.bodies) collect_puts(body, pipe, out);
   }
+}
+
+enum class FirstOp : std::uint8_t { kNeither, kWait, kPut };
+FirstOp first_op(const Block& block) {
+  for (const Op& op : block) {
+    if (op.code == OpCode::kWait) return FirstOp::kWait;
+    if (op.code == OpCode::kPipePut) return FirstOp::kPut;
+    for (const Block& body : op.bodies) {
+      if (FirstOp found = first_op(body); found != FirstOp::kNeither) return found;
+    }
+  }
+  return FirstOp::kNeither;
+}
+
+// Inputs of this rank alone, which no launch writes.
+std::vector<bool> own_inputs(const Program& program) {
+  std::vector<bool> inputs;
+  for (const Tensor& t : program.tensors) {
+    inputs.push_back(t.kind == TensorKind::kInput && t.space == Space::kLocal);
+  }
+  return inputs;
+}
+
+// Whether the role's producer waits for a signal before it puts anything.
+bool waits_before_puts(const Role& role) {
+  return std::any_of(role.agents.begin(), role.agents.end(), [](const Agent& agent) {
+    return agent.kind == AgentKind::kProducer && first_op(agent.body) == FirstOp::kWait;
+  });
 }
 
 int slots_of(const RolePlan& plan, int group) {
@@ -73,6 +102,16 @@ std::vector<int> early_groups(const Role& role, const RolePlan& plan,
     out.push_back(static_cast<int>(g));
   }
   return out;
+}
+
+EarlyLoads early_loads(const Program& program, const Role& role, const RolePlan& plan,
+                       const std::vector<bool>& constant) {
+  std::vector<int> groups = early_groups(role, plan, constant);
+  if (!groups.empty()) return {std::move(groups), constant, false};
+  if (!waits_before_puts(role)) return {};
+  std::vector<bool> inputs = own_inputs(program);
+  groups = early_groups(role, plan, inputs);
+  return {std::move(groups), std::move(inputs), true};
 }
 
 }  // namespace stretto

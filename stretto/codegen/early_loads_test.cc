@@ -112,6 +112,37 @@ TEST(EarlyLoads, TheEpochIsReadAfterTheWait) {
   EXPECT_EQ(count(text, "p.control"), 2u) << text;  // and where the block counts its launch
 }
 
+// A product of rows that another rank sends: meanwhile its weights are on their way.
+TEST(EarlyLoads, InputsComeBeforeTheRoleWaitsForOtherRanks) {
+  ProgramBuilder p("product", 2);
+  auto a = p.input("a", DType::kBF16, {64, 512});
+  auto b = p.input("b", DType::kBF16, {256, 512});
+  auto full = p.buffer("full", DType::kBF16, {64, 512}, {.space = Space::kSymmetric});
+  auto c = p.output("c", DType::kBF16, {64, 256});
+  auto arrived = p.signal("arrived", 1);
+  p.role("push", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.put(full.on(1 - p.rank()).tile({0, 0}, 64, 512), a.tile({0, 0}, 64, 512));
+    p.notify(arrived[0], 1 - p.rank());
+  });
+  p.role("gemm", Resource::sms(3).pipelined(kStages), p.grid(c, 64, 64), [&](const Tile& t) {
+    p.wait(arrived[0], 1);
+    Value acc = p.zeros(DType::kF32, 64, 64);
+    p.loop(8, [&](const Index& i) {
+      acc = dot(acc, p.load(full.tile({t.row, i * 64}, 64, 64)),
+                p.load(b.tile({t.col, i * 64}, 64, 64)).T());
+    });
+    p.store(c.tile({t.row, t.col}, 64, 64), cast(acc, DType::kBF16));
+  });
+  std::string text = text_of(p.finish());
+  std::size_t producer = text.find("// producer"), wait = text.find("wait_acquire_sys(", producer);
+  ASSERT_NE(wait, std::string::npos) << text;
+  std::string before = text.substr(producer, wait - producer);
+  EXPECT_EQ(count(before, "tma_load_3d("), 1u) << text;
+  EXPECT_EQ(count(before, "mbarrier_arrive_expect_tx(&full0[ahead0], "), 1u);
+  EXPECT_EQ(count(text, "wait_for_previous_launch();\n"), 2u) << text;  // each role
+  EXPECT_LT(text.rfind("wait_for_previous_launch();\n"), producer) << text;
+}
+
 TEST(EarlyLoads, NothingIsReadBeforeTheWaitWithoutConstants) {
   std::string text = text_of(product(false));
   EXPECT_EQ(count(text, "ahead"), 0u);

@@ -369,9 +369,9 @@ class KernelWriter {
     out += fmt::format("    const int worker = (int(blockIdx.x) - {}) / {};\n", first_block,
                        role.resource.cluster_size);
     out += barrier_setup_text(role, plan);
-    std::vector<int> early;
-    if (roles_wait_) early = early_groups(role, plan, context_.constant);
-    if (roles_wait_ && early.empty()) {
+    EarlyLoads early =
+        early_loads(program_, role, plan, roles_wait_ ? context_.constant : std::vector<bool>());
+    if (roles_wait_ && early.launched) {
       out += "    wait_for_previous_launch();\n";
       if (has_epoch_) out += "    " + context_.epoch + "\n";
     }
@@ -390,7 +390,7 @@ class KernelWriter {
       for (std::size_t other = 0; other < role.agents.size(); ++other) {
         if (other != a && plan.host[other] != static_cast<int>(a)) continue;
         AgentSite site{&role, static_cast<int>(idx), static_cast<int>(other), &plan};
-        site.early_groups = early;
+        site.early = early;
         if (options_.record) site.lane = site.agent_idx;
         if (other != a) out += fmt::format("      // {}\n", role.agents[other].name);
         out += agent_text(context_, site);

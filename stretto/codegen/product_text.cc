@@ -162,7 +162,7 @@ void AgentWriter::pipe(const Op& op) {
         line("{}mbarrier_arrive_expect_tx(&full{}[ring{}.slot()], {});", unless_ahead, g, g,
              bytes_of_slot(group));
       }
-      if (begins_early(g) && is_constant(*op.region, kernel_.constant)) {
+      if (begins_early(g) && is_constant(*op.region, site_.early.tensors)) {
         line("if (ahead{} == 0) {{", g);
         ++depth_;
         put(op, plan);
@@ -212,7 +212,7 @@ std::size_t AgentWriter::bytes_of_slot(const PipeGroup& group) const {
 }
 
 bool AgentWriter::begins_early(int group) const {
-  const std::vector<int>& early = site_.early_groups;
+  const std::vector<int>& early = site_.early.groups;
   return std::find(early.begin(), early.end(), group) != early.end();
 }
 
@@ -225,7 +225,7 @@ void AgentWriter::put_ahead(const Op& op) {
   if (group.pipes.front() == op.symbol) {
     line("mbarrier_arrive_expect_tx(&full{}[ahead{}], {});", g, g, bytes_of_slot(group));
   }
-  if (is_constant(*op.region, kernel_.constant)) put(op, plan);
+  if (is_constant(*op.region, site_.early.tensors)) put(op, plan);
   if (group.pipes.back() == op.symbol) line("++ahead{};", g);
 }
 
@@ -272,10 +272,13 @@ void AgentWriter::clear_past_end(const Op& op, const PipePlan& plan) {
     refuse(op.loc, "a row limit on a pipelined load of a cluster");
   }
   std::string limit = expr(op.exprs[0]);
+  // Either of two warpgroups apart clears what it is going to read, the second once more.
   line("if ({} < {}) {{", limit, type(op.result).rows);
-  line("  clear_rows(s{}, max({}, 0), team, {});", op.result, limit, values_.num_threads);
+  line("  clear_rows(s{}, max({}, 0), {}, {});", op.result, limit,
+       apart() ? "Team{team.tid % 128, 0}" : "team", apart() ? 128 : values_.num_threads);
   line("  fence_proxy_async_shared();");
-  line("  named_barrier_sync(team.barrier, {});", values_.num_threads);
+  apart() ? line("  meet_in_warpgroup();")
+          : line("  named_barrier_sync(team.barrier, {});", values_.num_threads);
   line("}}");
 }
 

@@ -9,8 +9,9 @@
 namespace stretto {
 namespace {
 
-// Tiles go to the next rank, and what came from the one before is added.
-Program exchanged(int stagger) {
+// Tiles go to the next rank, and what came from the one before is added; the rows of `a` may end
+// before the tiles do.
+Program exchanged(int stagger, bool row_limit = false) {
   ProgramBuilder p("exchanged", 2);
   auto a = p.input("a", DType::kBF16, {256, 1024});
   auto b = p.input("b", DType::kBF16, {512, 1024});
@@ -22,8 +23,9 @@ Program exchanged(int stagger) {
          [&](const Tile& t) {
            Value acc = p.zeros(DType::kF32, 128, 256);
            p.loop(16, [&](const Index& i) {
-             acc = dot(acc, p.load(a.tile({t.row, i * 64}, 128, 64)),
-                       p.load(b.tile({t.col, i * 64}, 256, 64)).T());
+             Slice rows = a.tile({t.row, i * 64}, 128, 64);
+             if (row_limit) rows = rows.until_row(253);
+             acc = dot(acc, p.load(rows), p.load(b.tile({t.col, i * 64}, 256, 64)).T());
            });
            Index channel = t.m * 2 + t.n, next = 1 - p.rank();
            p.store(slots.tile({t.row, t.col}, 128, 256).on(next), cast(acc, DType::kBF16));
@@ -44,6 +46,18 @@ TEST(StaggerText, TheLastWarpgroupNotifiesAndEachWaitsForItself) {
                 "if (team.tid % 128 == 0) tma_store_wait<0>();", "if (meeting.come(team)) {",
                 "add_release_sys(", "}", "if (team.tid % 128 == 0) {", "wait_acquire_sys(", "}",
                 "meet_in_warpgroup();", "fence_proxy_async_global();", "load_into<"});
+  std::size_t loop = kernel.source.find("take_turn(team);");
+  EXPECT_EQ(kernel.source.find("named_barrier_sync(team.barrier", loop), std::string::npos)
+      << kernel.source;
+  expect_clean_build(kernel);
+}
+
+// In the loop the other warpgroup may be waiting for its turn, and would never come to a barrier.
+TEST(StaggerText, EachClearsTheRowsThatDoNotExistForItself) {
+  GeneratedKernel kernel = generate(exchanged(2, true));
+  expect_lines(kernel.source,
+               {"take_turn(team);", "clear_rows(", "Team{team.tid % 128, 0}, 128);",
+                "fence_proxy_async_shared();", "meet_in_warpgroup();", "dot_async<"});
   std::size_t loop = kernel.source.find("take_turn(team);");
   EXPECT_EQ(kernel.source.find("named_barrier_sync(team.barrier", loop), std::string::npos)
       << kernel.source;

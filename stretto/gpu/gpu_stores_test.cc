@@ -21,6 +21,8 @@ struct Sample {
   std::int64_t n = 776, k = 1024;  // 509 columns: nothing for TMA
   std::int64_t bm = 128, bn = 256;
   int stages = 4, stagger = 0, slots = 0, cluster = 1;
+  // Rows of a end before the matrix does; tiles are told to a role that copies them at once.
+  bool limit = false, tells = false;
 };
 
 // Some tiles a worker, ragged in rows and columns.
@@ -29,16 +31,32 @@ Program product(const Sample& s) {
   auto a = p.input("a", DType::kBF16, {kM, s.k});
   auto b = p.input("b", DType::kBF16, {s.n, s.k});
   auto c = p.output("c", DType::kBF16, {kM, s.n});
+  std::int64_t row_tiles = ceil_div(kM, s.bm), col_tiles = ceil_div(s.n, s.bn);
+  SignalRef begun, stored;
+  if (s.tells) {
+    begun = p.signal("begun");
+    stored = p.signal("stored", row_tiles * col_tiles);
+    p.on_start([&] { p.notify(begun, 0); });
+  }
   Resource sms =
       Resource::sms(3).pipelined(s.stages).staggered(s.stagger).draining(s.slots).clustered(
           s.cluster);
   p.role("multiply", sms, p.grid(c, s.bm, s.bn), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, s.bm, s.bn);
     p.loop(ceil_div(s.k, 64), [&](const Index& i) {
-      acc = dot(acc, p.load(a.tile({t.row, i * 64}, s.bm, 64)),
-                p.load(b.tile({t.col, i * 64}, s.bn, 64)).T());
+      Slice rows = a.tile({t.row, i * 64}, s.bm, 64);
+      if (s.limit) rows = rows.until_row(kM - 5);
+      acc = dot(acc, p.load(rows), p.load(b.tile({t.col, i * 64}, s.bn, 64)).T());
     });
+    if (s.tells) p.wait(begun, 0);
     p.store(c.tile({t.row, t.col}, s.bm, s.bn), cast(acc, DType::kBF16));
+    if (s.tells) p.notify(stored[t.index], 0);
+  });
+  if (!s.tells) return p.finish();
+  auto copied = p.output("copied", DType::kBF16, {kM, s.n});
+  p.role("copy", Resource::sms(2), p.grid(c, s.bm, s.bn), [&](const Tile& t) {
+    p.wait(stored[t.index], 1);
+    p.store(copied.tile({t.row, t.col}, s.bm, s.bn), p.load(c.tile({t.row, t.col}, s.bm, s.bn)));
   });
   return p.finish();
 }
@@ -64,15 +82,19 @@ class GpuStores : public ::testing::Test {
     GpuInstance instance(world, compile(product(s)));
     SymmetricGpuMemory left = world.allocate(a.size() * 2), right = world.allocate(b.size() * 2);
     Bits c(static_cast<std::size_t>(kM * s.n));
-    SymmetricGpuMemory out = world.allocate(c.size() * 2);
+    SymmetricGpuMemory out = world.allocate(c.size() * 2), copied = world.allocate(c.size() * 2);
+    GpuLaunchArgs args{.tensors = {left.addresses(), right.addresses(), out.addresses()}};
+    if (s.tells) args.tensors.push_back(copied.addresses());
+    const SymmetricGpuMemory& result = s.tells ? copied : out;
     world.stream(0).upload(left.addresses()[0], a.data(), a.size() * 2);
     world.stream(0).upload(right.addresses()[0], b.data(), b.size() * 2);
     for (int e = 0; e < kLaunches; ++e) {
       world.stream(0).fill_bytes(out.addresses()[0], 0xff, c.size() * 2);
-      instance.launch({.tensors = {left.addresses(), right.addresses(), out.addresses()}});
+      world.stream(0).fill_bytes(copied.addresses()[0], 0xff, c.size() * 2);
+      instance.launch(args);
       instance.wait();
     }
-    world.stream(0).download(c.data(), out.addresses()[0], c.size() * 2);
+    world.stream(0).download(c.data(), result.addresses()[0], c.size() * 2);
     world.stream(0).synchronize();
     return c;
   }
@@ -81,6 +103,7 @@ class GpuStores : public ::testing::Test {
     Bits a = numbers(kM * s.k), b = numbers(s.n * s.k);
     Bits got = run(s, a, b);
     s.stagger = s.slots = 0;
+    s.tells = false;
     EXPECT_EQ(got, run(s, a, b)) << "n " << s.n << " k " << s.k;
   }
 
@@ -92,6 +115,14 @@ class GpuStores : public ::testing::Test {
 TEST_F(GpuStores, StaggeredWarpgroupsGiveTheSameBits) {
   for (std::int64_t k : {64, 192, 1024}) expect_same({.k = k, .stagger = 3});
   expect_same({.bm = 256, .bn = 128, .stages = 6, .stagger = 4, .cluster = 2});
+}
+
+// They wait and notify without waiting for each other.
+TEST_F(GpuStores, StaggeredWarpgroupsTellWhatBothHaveStored) {
+  for (std::int64_t k : {64, 192, 1024}) {
+    expect_same({.k = k, .stagger = 3, .limit = true, .tells = true});
+  }
+  expect_same({.bn = 128, .stages = 6, .stagger = 3, .tells = true});
 }
 
 TEST_F(GpuStores, DrainsGiveTheSameBits) {

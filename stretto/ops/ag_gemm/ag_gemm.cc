@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "stretto/base/errors.h"
 #include "stretto/ops/gemm/row_runs.h"
 
 namespace stretto {
@@ -25,6 +26,9 @@ void check(const AgGemmDesc& d, const AgGemmConfig& cfg) {
                           {"raster", cfg.raster},
                           {"num_consumers", cfg.num_consumers},
                           {"cluster_size", cfg.cluster_size}});
+  if (cfg.across && cfg.gather != Gather::kPush) {
+    throw UserError("ag_gemm: tiles across the ranks' rows need gather = push");
+  }
   check_factors("ag_gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
   check_result("ag_gemm", "c_dtype", d.c_dtype, d.a_dtype);
 }
@@ -131,15 +135,42 @@ const char* name(Gather gather) {
 std::string to_string(const AgGemmConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} compute={} gather={} workers={} comm_rows={} channels={} stages={} raster={} "
-      "consumers={} cluster={}",
+      "consumers={} cluster={}{}{}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, name(cfg.gather),
       cfg.num_gather_workers, cfg.comm_rows, cfg.channels_per_rank, cfg.num_stages, cfg.raster,
-      cfg.num_consumers, cfg.cluster_size);
+      cfg.num_consumers, cfg.cluster_size, stagger_text(cfg.stagger), cfg.across ? " across" : "");
 }
 
 namespace {
 
+// As many SMs push as few rows need to arrive in some microseconds, each a block to one rank.
+AgGemmConfig gpu_config_across(const AgGemmDesc& d) {
+  constexpr std::int64_t kBytesOfWorker = std::int64_t{64} * 1024, kMost = 16;
+  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size}), world = d.world_size;
+  std::int64_t bytes = run_rows * d.k * static_cast<std::int64_t>(size_bytes(d.a_dtype)) * world;
+  std::int64_t blocks =
+      std::max<std::int64_t>(std::min(ceil_div(bytes, kBytesOfWorker), kMost) / world, 1);
+  AgGemmConfig cfg{.gather = Gather::kPush, .raster = 8, .across = true};
+  cfg.comm_rows = ceil_div(run_rows, blocks);
+  cfg.num_gather_workers = gpu_workers(ceil_div(run_rows, cfg.comm_rows) * world, kMost);
+  int left = kGpuSms - cfg.num_gather_workers;
+  GpuLoop loop = gpu_loop({.m = d.m,
+                           .n = d.n,
+                           .k = d.k,
+                           .a_dtype = d.a_dtype,
+                           .b_dtype = d.b_dtype,
+                           .swiglu = d.swiglu,
+                           .scaling = d.scaling,
+                           .num_sms = left});
+  cfg.tile = loop.tile;
+  cfg.num_stages = loop.num_stages;
+  cfg.num_compute_sms = gpu_workers(ceil_div(d.m, cfg.tile.bm) * ceil_div(d.n, cfg.tile.bn), left);
+  return cfg;
+}
+
 AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
+  bool few_of_all = d.world_size > 1 && d.m <= kMostRowsAcross;
+  if (gather == Gather::kPush && few_of_all) return gpu_config_across(d);
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   bool few = run_rows <= kFewRows;  // of one rank: tiles do not reach into the next rank's
   GpuLoop loop = gpu_loop({.m = few ? run_rows : d.m,
@@ -183,8 +214,79 @@ AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
           .channels_per_rank = 2};
 }
 
+namespace {
+
+LinearDesc linear_desc(const AgGemmDesc& d) {
+  return {.n = d.n,
+          .k = d.k,
+          .dtype = d.b_dtype,
+          .bias = d.bias,
+          .swiglu = d.swiglu,
+          .scaling = d.scaling};
+}
+
+Resource compute_sms(const AgGemmConfig& cfg) {
+  return Resource::sms(cfg.num_compute_sms)
+      .pipelined(cfg.num_stages)
+      .in_turn(cfg.num_consumers)
+      .staggered(cfg.stagger)
+      .clustered(cfg.cluster_size);
+}
+
+// Every rank writes its rows to every rank, and every tile waits for all of them, whether they have
+// rows or not. So a rank that begins the launch after the next knows that all have ended this one,
+// and two slots need no leave to be written.
+Program across_ranks(const AgGemmDesc& d, const AgGemmConfig& cfg) {
+  const GemmTile& tile = cfg.tile;
+  ProgramBuilder p("ag_gemm", d.world_size);
+  Index m = p.extent("m", d.m), own_rows = ceil_div(m, d.world_size);
+  auto a = p.input("a", d.a_dtype, {own_rows, d.k}, Space::kSymmetric);
+  auto scale_a = scale_input(p, d.scaling, own_rows, d.k, Space::kSymmetric);  // of the own rows
+  Linear linear(p, linear_desc(d));
+  auto c = p.output("c", d.c_dtype, {m, d.n});  // [m, n]
+  BufferOptions where{.space = Space::kSymmetric, .num_slots = 2};
+  auto full = p.buffer("full", d.a_dtype, {m, d.k}, where);  // [m, k]
+  std::vector<Gathered::Part> parts = {{a, full, d.k}};
+  if (d.scaling != Scaling::kNone) {
+    std::int64_t cols = scale_columns(d.scaling, d.k);
+    parts.push_back({scale_a, p.buffer("full_scale", DType::kF32, {m, cols}, where), cols});
+  }
+  RowRuns runs(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = cfg.comm_rows});
+  auto arrived = p.signal("arrived");  // by owner: blocks of its rows
+
+  p.role("push", Resource::sms(cfg.num_gather_workers),
+         p.grid(d.world_size, runs.num_blocks(), 1, 1), [&](const Tile& t) {
+           Index peer = p.let("peer", (p.rank() + d.world_size - 1 - t.m) % d.world_size);
+           for (const Gathered::Part& part : parts) {
+             Transfer rows = transfer(cfg, runs, part, p.rank(), t.n);
+             p.put(rows.to.on(peer), rows.from);
+           }
+           p.notify(arrived, peer);
+         });
+  TileSpace tiles = p.grid(d.m, d.n, tile.bm, tile.bn).raster(cfg.raster);  // all wait, rows or not
+  p.role("gemm", compute_sms(cfg), tiles, [&](const Tile& t) {
+    p.loop(d.world_size, [&](const Index& owner) { p.wait(arrived[owner], runs.num_blocks()); });
+    p.when(t.row < m, [&] {
+      TileRows rows = tile_rows(full, parts.back().full, tile, {.row = t.row});
+      p.store(c.tile({t.row, t.col}, tile.bm, tile.bn),
+              cast(linear.product(tile, t.col, rows), d.c_dtype));
+    });
+  });
+  return p.finish();
+}
+
+}  // namespace
+
+// On four H200s engines that fetch take twice as long as those that send (gpu_bench overlap,
+// 2026-11-22); on two they are alike.
+AgGemmConfig default_config(const AgGemmDesc& d, Target target) {
+  if (target == Target::kCpu) return default_config(d, target, Gather::kPull);
+  return default_config(d, target, d.m <= kMostRowsAcross ? Gather::kPush : Gather::kSend);
+}
+
 Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   check(d, cfg);
+  if (cfg.across && d.world_size > 1) return across_ranks(d, cfg);
   const GemmTile& tile = cfg.tile;
   bool push = cfg.gather != Gather::kPull, alone = d.world_size == 1;
   ProgramBuilder p("ag_gemm", d.world_size);
@@ -192,12 +294,7 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   auto a = p.input("a", d.a_dtype, {ceil_div(m, d.world_size), d.k}, Space::kSymmetric);
   Index own_rows = ceil_div(m, d.world_size);
   auto scale_a = scale_input(p, d.scaling, own_rows, d.k, Space::kSymmetric);  // of the own rows
-  Linear linear(p, {.n = d.n,
-                    .k = d.k,
-                    .dtype = d.b_dtype,
-                    .bias = d.bias,
-                    .swiglu = d.swiglu,
-                    .scaling = d.scaling});
+  Linear linear(p, linear_desc(d));
   auto c = p.output("c", d.c_dtype, {m, d.n});  // [m, n]
   RowRuns runs(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = tile.bm});
   std::optional<Gathered> g;
@@ -222,12 +319,8 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
     push ? push_rows(p, d, cfg, *g) : pull_rows(p, d, cfg, *g);
   }
 
-  Resource sms = Resource::sms(cfg.num_compute_sms)
-                     .pipelined(cfg.num_stages)
-                     .in_turn(cfg.num_consumers)
-                     .clustered(cfg.cluster_size);
   TileSpace tiles = p.grid(d.world_size * runs.num_blocks(), d.n, 1, tile.bn).raster(cfg.raster);
-  p.role("gemm", sms, tiles, [&](const Tile& t) {
+  p.role("gemm", compute_sms(cfg), tiles, [&](const Tile& t) {
     Index owner = p.let("owner", (p.rank() + t.m / runs.num_blocks()) % d.world_size);
     Index local_row = p.let("local_row", t.m % runs.num_blocks() * tile.bm);
     Index local_end = p.let("local_end", runs.num_rows(owner));

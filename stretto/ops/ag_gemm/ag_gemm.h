@@ -39,13 +39,18 @@ struct AgGemmConfig {
   std::int64_t raster = 1;             // as in GemmConfig
   int num_consumers = 1;               // as in GemmConfig
   int cluster_size = 1;                // as in GemmConfig
+  int stagger = 0;                     // as in GemmConfig
+  // kPush: tiles reach across the rows of all ranks, of which the own ones are sent to this rank,
+  // too, so that few rows read the weights once. Every tile waits for all ranks.
+  bool across = false;
 };
 
 const char* name(Gather gather);  // "pull", "send", "push"
 std::string to_string(const AgGemmDesc& desc);
 std::string to_string(const AgGemmConfig& config);
-AgGemmConfig default_config(const AgGemmDesc& desc, Target target = Target::kCpu,
-                            Gather gather = Gather::kPull);
+AgGemmConfig default_config(const AgGemmDesc& desc, Target target, Gather gather);
+// Chooses how rows are gathered, too.
+AgGemmConfig default_config(const AgGemmDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Rank r has the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [ceil(m/P), k],
 // symmetric, whose rows past m are not read; b [n, k] (swiglu: b_gate and b_up), bias [n]

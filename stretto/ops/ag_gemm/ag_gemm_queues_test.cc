@@ -154,8 +154,8 @@ TEST(AgGemmQueues, TheDefaultLeavesEverySmToTheProduct) {
                  .a_dtype = DType::kBF16,
                  .b_dtype = DType::kBF16,
                  .c_dtype = DType::kBF16};
-    CompiledProgram compiled =
-        compile(ag_gemm(d, default_config(d, Target::kCuda)), {.require_proof = false});
+    CompiledProgram compiled = compile(ag_gemm(d, default_config(d, Target::kCuda, Gather::kPull)),
+                                       {.require_proof = false});
     GeneratedKernel kernel = generate_kernel(*compiled.schedule);
     ASSERT_TRUE(kernel.launch.engines.on_sms.empty());
     EXPECT_EQ(kernel.launch.grid, kGpuSms);

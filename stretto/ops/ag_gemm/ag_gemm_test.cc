@@ -19,11 +19,18 @@ constexpr AgGemmConfig kSmall{.tile = {.bm = 4, .bn = 8, .bk = 20},
                               .comm_rows = 3,
                               .channels_per_rank = 2};
 
-class AgGemm : public testing::TestWithParam<Gather> {
+struct Way {
+  const char* name;
+  Gather gather;
+  bool across = false;
+};
+
+class AgGemm : public testing::TestWithParam<Way> {
  protected:
   static AgGemmConfig small() {
     AgGemmConfig cfg = kSmall;
-    cfg.gather = GetParam();
+    cfg.gather = GetParam().gather;
+    cfg.across = GetParam().across;
     return cfg;
   }
 };
@@ -98,8 +105,10 @@ TEST_P(AgGemm, FewerRowsThanRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gathers, AgGemm,
-                         testing::Values(Gather::kPull, Gather::kSend, Gather::kPush),
-                         [](const auto& info) { return std::string(name(info.param)); });
+                         testing::Values(Way{"pull", Gather::kPull}, Way{"send", Gather::kSend},
+                                         Way{"push", Gather::kPush},
+                                         Way{"across", Gather::kPush, true}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(AgGemmDefaults, CopyPiecesThatAProgramMayHold) {
   for (std::int64_t m : {4096, 32768, 65536}) {
@@ -120,6 +129,9 @@ TEST(AgGemmErrors, NameTheField) {
   AgGemmConfig cfg = kSmall;
   cfg.comm_rows = 0;
   expect_user_error([&] { ag_gemm(d, cfg); }, "comm_rows is 0");
+  cfg = kSmall;
+  cfg.across = true;
+  expect_user_error([&] { ag_gemm(d, cfg); }, "need gather = push");
   d.m = -1;
   expect_user_error([&] { ag_gemm(d, kSmall); }, "m is -1");
 }

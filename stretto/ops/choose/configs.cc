@@ -74,12 +74,11 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
     GemmTile tile;  // of the whole cluster
     int cluster, stages, raster;
   };
-  const std::vector<Choice> rows = {{{256, 256, 128}, 2, 4, 8},  {{256, 256, 128}, 2, 4, 16},
-                                    {{256, 224, 128}, 2, 4, 8},  {{256, 192, 128}, 2, 4, 8},
-                                    {{256, 192, 128}, 2, 4, 16}, {{256, 160, 128}, 2, 5, 8},
-                                    {{256, 128, 128}, 2, 6, 8},  {{128, 256, 128}, 1, 4, 8},
-                                    {{128, 192, 128}, 1, 4, 8},  {{128, 160, 128}, 1, 5, 8},
-                                    {{128, 128, 128}, 1, 6, 8},  {{128, 96, 128}, 1, 6, 8}};
+  const std::vector<Choice> rows = {
+      {{256, 256, 128}, 2, 4, 8}, {{256, 256, 128}, 2, 4, 16}, {{256, 224, 128}, 2, 4, 8},
+      {{256, 192, 128}, 2, 4, 8}, {{256, 192, 128}, 2, 4, 16}, {{256, 160, 128}, 2, 5, 8},
+      {{256, 128, 128}, 2, 6, 8}, {{128, 256, 128}, 1, 4, 8},  {{128, 192, 128}, 1, 4, 8},
+      {{128, 160, 128}, 1, 5, 8}, {{128, 128, 128}, 1, 6, 8},  {{128, 96, 128}, 1, 6, 8}};
   const std::vector<Choice> blocks = {{{256, 128, 128}, 2, 6, 8}, {{256, 128, 128}, 2, 6, 1},
                                       {{256, 128, 128}, 2, 6, 4}, {{256, 128, 128}, 2, 6, 16},
                                       {{256, 64, 128}, 2, 6, 8},  {{128, 128, 128}, 1, 6, 8},
@@ -146,9 +145,21 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
           ? std::vector<Transfer>{{2, 256, 16}, {4, 128, 32}, {2, 1024, 4}, {1, 512, 8}}
           : std::vector<Transfer>{{16, 32, 32}, {8, 32, 32}, {8, 128, 32}, {4, 128, 8}};
   bool takes_sms = gather == Gather::kPush;
+  const AgGemmConfig first = configs.front();
+  if (first.across) {
+    for (const Loop& loop : loops_for(d.m)) {
+      AgGemmConfig config = first;
+      config.tile = loop.tile;
+      config.num_compute_sms =
+          gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms - first.num_gather_workers);
+      config.num_stages = loop.stages;
+      add(configs, config);
+    }
+  }
   for (const Loop& loop : loops_for(d.m)) {
     for (const Transfer& t : transfers) {
-      AgGemmConfig config = configs.front();
+      AgGemmConfig config = first;
+      config.across = false;
       config.tile = loop.tile;
       config.num_compute_sms =
           gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms - (takes_sms ? t.workers : 0));
@@ -164,7 +175,8 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
 }
 
 std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int num_sms) {
-  GemmRsConfig base = default_config(d, Target::kCuda);
+  std::vector<GemmRsConfig> configs = {default_config(d, Target::kCuda)};
+  GemmRsConfig base = gpu_config_of_runs(d);
   bool engine = scatter == Scatter::kCopyEngine;
   // One SM rings for the copy engine, which takes partial sums that are all there.
   int ringing = engine ? 1 : 0;
@@ -173,9 +185,21 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
     base.num_slots = engine ? 1 : 2;
     base.num_compute_sms = std::min(base.num_compute_sms, num_sms - ringing);
   }
-  std::vector<GemmRsConfig> configs = {base};
+  if (configs[0].scatter != scatter) configs.clear();
+  add(configs, base);
   if (!is_half(d.a_dtype, d.b_dtype)) return configs;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  if (configs[0].across) {
+    for (const Loop& loop : loops_for(d.m)) {
+      if (loop.tile.bn > 128) continue;  // a tile and its sum fill the registers
+      GemmRsConfig config = configs[0];
+      config.tile = loop.tile;
+      config.num_compute_sms =
+          gpu_workers(num_tiles(run_rows * d.world_size, d.n, loop.tile), num_sms);
+      config.num_stages = loop.stages;
+      add(configs, config);
+    }
+  }
   struct Choice {
     int reduce;
     std::int64_t channels;
@@ -246,6 +270,9 @@ std::vector<CollectiveConfig> gpu_configs(const CollectiveDesc& d, Collective co
   bool two_shot = collective == Collective::kAllReduce && kind == AllReduceKind::kTwoShot;
   // The all-gather's engines would copy the own rows within the rank, which graphs refuse.
   std::vector<CollectiveConfig> configs = gpu_candidates(d, two_shot ? 2 : 1, two_shot);
+  if (collective != Collective::kAllReduce || two_shot) {
+    for (const CollectiveConfig& config : gpu_push_candidates(d)) configs.push_back(config);
+  }
   for (CollectiveConfig& config : configs) config.all_reduce = kind;
   return configs;
 }

@@ -7,37 +7,20 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/collectives/pieces.h"
 
 namespace stretto {
-namespace {
 
-void check(const CollectiveDesc& d, const CollectiveConfig& c) {
-  auto positive = [](std::int64_t value, const char* field) {
-    if (value < 1)
-      throw UserError(fmt::format("collective: {} is {}, need at least 1", field, value));
-  };
-  positive(d.m, "m");
-  positive(d.n, "n");
-  positive(d.world_size, "world_size");
-  positive(c.tile_rows, "tile_rows");
-  positive(c.tile_cols, "tile_cols");
-  positive(c.num_workers, "num_workers");
-  positive(c.num_queues, "num_queues");
-  if (c.piece_rows < 0 || c.threads < 0 || c.threads > 1024 || c.threads % 128 != 0) {
-    throw UserError(fmt::format(
-        "collective: piece_rows {}, threads {}: need 0 or more, and 0 to 1024 in steps of 128",
-        c.piece_rows, c.threads));
-  }
-}
+using collective::finish;
+using collective::for_pieces;
+using collective::rows_held;
+using collective::Runs;
+using collective::sum_over_ranks;
+
+namespace {
 
 Resource copies(const CollectiveConfig& c) {
   return c.num_copy_sms > 0 ? Resource::sms(c.num_copy_sms) : Resource::copy_engine(c.num_queues);
-}
-
-Program finish(ProgramBuilder& p, const CollectiveConfig& cfg) {
-  Program program = p.finish();
-  for (Role& role : program.roles) role.agents[0].num_threads = cfg.threads;
-  return program;
 }
 
 // Waits, before the launch ends, until every rank has read `times` tiles of what this rank offers.
@@ -48,56 +31,13 @@ void wait_for_readers(ProgramBuilder& p, const SignalRef& done, const Index& tim
   });
 }
 
-// The rows of [m, n] in runs of ceil(m / P), one per rank, and a run in tiles whose number follows
-// from the largest m, so that every launch notifies equally often.
-struct Runs {
-  Index m, run_rows;
-  std::int64_t tiles_per_run;
-
-  Runs(const Index& rows, const CollectiveDesc& d, const CollectiveConfig& cfg)
-      : m(rows),
-        run_rows(max(ceil_div(rows, d.world_size), 1)),
-        tiles_per_run(ceil_div(ceil_div(d.m, d.world_size), cfg.tile_rows)) {}
-
-  Index first(const Index& owner) const { return owner * run_rows; }
-  Index end(const Index& owner) const { return min(m, (owner + 1) * run_rows); }
-};
-
-// Of a tile, in registers at a time.
-std::int64_t rows_held(const CollectiveConfig& cfg) {
-  return cfg.piece_rows == 0 ? cfg.tile_rows : std::min(cfg.piece_rows, cfg.tile_rows);
-}
-
-// fn(first row, rows) for the parts of a tile that go through registers one after the other.
-void for_pieces(ProgramBuilder& p, const CollectiveConfig& cfg,
-                const std::function<void(const Index&, std::int64_t)>& fn) {
-  std::int64_t rows = rows_held(cfg);
-  if (rows == cfg.tile_rows) return fn(0, rows);
-  p.loop(ceil_div(cfg.tile_rows, rows), [&](const Index& i) { fn(i * rows, rows); });
-}
-
-// The sum of what every rank offers, of `type`, in rank order. In worlds that a node holds, all
-// loads are under way before the first addition.
-Value sum_over_ranks(ProgramBuilder& p, const std::function<Value(const Index&)>& part,
-                     const ValueType& type) {
-  constexpr int kTogether = 8;
-  Value sum = p.zeros(sum_dtype(type.dtype), type.rows, type.cols);
-  if (p.world_size() > kTogether) {
-    p.loop(p.world_size(), [&](const Index& r) { sum = sum + cast(part(r), sum.dtype()); });
-    return sum;
-  }
-  std::vector<Value> parts;
-  for (int r = 0; r < p.world_size(); ++r) parts.push_back(part(r));
-  for (const Value& v : parts) sum = sum + cast(v, sum.dtype());
-  return sum;
-}
-
 }  // namespace
 
 // Tiles of different owners take turns, peers first, so that every link and the own memory are
 // busy from the beginning; queue q of P queues copies from one rank.
 Program all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
-  check(d, cfg);
+  collective::check(d, cfg);
+  if (cfg.push && d.world_size > 1) return collective::push_all_gather(d, cfg);
   ProgramBuilder p("all_gather", d.world_size);
   Index m = p.extent("m", d.m);
   TensorRef in = p.input("in", d.dtype, {ceil_div(m, d.world_size), d.n}, Space::kSymmetric);
@@ -121,7 +61,8 @@ Program all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 }
 
 Program reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg) {
-  check(d, cfg);
+  collective::check(d, cfg);
+  if (cfg.push && d.world_size > 1) return collective::push_reduce_scatter(d, cfg);
   ProgramBuilder p("reduce_scatter", d.world_size);
   Index m = p.extent("m", d.m);
   TensorRef in = p.input("in", d.dtype, {m, d.n}, Space::kSymmetric);
@@ -330,12 +271,13 @@ Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 }  // namespace
 
 Program all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
-  check(d, cfg);
+  collective::check(d, cfg);
   switch (cfg.all_reduce) {
     case AllReduceKind::kOneShot:
       return all_reduce_one_shot(d, cfg);
     case AllReduceKind::kTwoShot:
-      return all_reduce_two_shot(d, cfg);
+      return cfg.push && d.world_size > 1 ? collective::push_all_reduce(d, cfg)
+                                          : all_reduce_two_shot(d, cfg);
     case AllReduceKind::kPacket:
       return all_reduce_packet(d, cfg);
     case AllReduceKind::kRing:
@@ -345,7 +287,8 @@ Program all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 }
 
 Program all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
-  check(d, cfg);
+  collective::check(d, cfg);
+  if (cfg.push && d.world_size > 1) return collective::push_all_to_all(d, cfg);
   ProgramBuilder p("all_to_all", d.world_size);
   TensorRef in = p.input("in", d.dtype, {d.world_size, d.m, d.n}, Space::kSymmetric);
   TensorRef counts = p.table("recv_counts", {d.world_size}, {ContractKind::kRange, 0, d.m + 1});
@@ -379,7 +322,7 @@ Program all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 }
 
 Program broadcast(const CollectiveDesc& d, const CollectiveConfig& cfg, int root) {
-  check(d, cfg);
+  collective::check(d, cfg);
   if (root < 0 || root >= d.world_size) {
     throw UserError(fmt::format("broadcast: root is {}, need 0..{}", root, d.world_size - 1));
   }
@@ -420,6 +363,7 @@ std::string to_string(const CollectiveConfig& c) {
   out += fmt::format(", {} workers, {} queues, {} copying SMs", c.num_workers, c.num_queues,
                      c.num_copy_sms);
   if (c.threads != 0) out += fmt::format(", {} threads", c.threads);
+  if (c.push) out += ", push";
   return out;
 }
 
@@ -439,6 +383,23 @@ CollectiveConfig gpu_config(const CollectiveDesc& d, std::int64_t elements, int 
   std::int64_t tiles = ceil_div(d.m, c.tile_rows) * ceil_div(d.n, c.tile_cols);
   c.num_workers = gpu_workers(tiles, most);
   c.num_copy_sms = c.num_workers;
+  return c;
+}
+
+// A tile in registers at once, 16 bytes of it in each thread.
+CollectiveConfig push_config(const CollectiveDesc& d, std::int64_t elements) {
+  CollectiveConfig c;
+  std::int64_t of_thread = 16 / static_cast<std::int64_t>(size_bytes(d.dtype));
+  c.threads = static_cast<int>(std::clamp<std::int64_t>(elements / of_thread / 128, 1, 8) * 128);
+  std::int64_t piece = of_thread * c.threads;
+  c.tile_cols = std::min({d.n, elements, piece});
+  c.tile_rows = std::clamp<std::int64_t>(elements / c.tile_cols, 1, ceil_div(d.m, d.world_size));
+  c.piece_rows = std::clamp<std::int64_t>(piece / c.tile_cols, 1, c.tile_rows);
+  std::int64_t tiles =
+      ceil_div(ceil_div(d.m, d.world_size), c.tile_rows) * ceil_div(d.n, c.tile_cols);
+  c.num_workers = gpu_workers(tiles);
+  c.num_copy_sms = c.num_workers;
+  c.push = true;
   return c;
 }
 
@@ -462,6 +423,16 @@ CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
                      ? AllReduceKind::kOneShot
                      : AllReduceKind::kTwoShot;
   return c;
+}
+
+std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& d) {
+  constexpr std::int64_t kLeast = 1024, kMost = 16 * 1024, kMostTiles = std::int64_t{4} * kGpuSms;
+  std::int64_t run = ceil_div(d.m, d.world_size) * d.n;
+  std::vector<CollectiveConfig> all;
+  for (std::int64_t e = kLeast; e <= kMost && all.size() < 4; e *= 2) {
+    if (ceil_div(run, e) <= kMostTiles) all.push_back(push_config(d, e));
+  }
+  return all;
 }
 
 std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& d, int num_roles, bool copies) {

@@ -41,6 +41,10 @@ struct CollectiveConfig {
   int num_copy_sms = 0;          // copies by that many SMs instead of copy engines
   int threads = 0;               // of an SM; 0: as the code generator has it
   AllReduceKind all_reduce = AllReduceKind::kTwoShot;
+  // Gather, scatter, all-to-all and kTwoShot: each rank writes what others need into two slots of
+  // their memory, instead of reading from theirs once they say that it may. Nobody is asked, and
+  // nobody waits to be read: two hops of a signal less, for a copy more. For small messages.
+  bool push = false;
 };
 
 std::string to_string(const CollectiveDesc& desc);
@@ -51,6 +55,8 @@ CollectiveConfig default_config(const CollectiveDesc& desc, Target target = Targ
 // else 1; copies: a role copies, so copy engines may. A caller sets `all_reduce`.
 std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& desc, int num_roles,
                                              bool copies);
+// Those that push, for gather, scatter, all-to-all and kTwoShot; none where messages are large.
+std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& desc);
 
 // in [ceil(m/P), n] symmetric -> out [m, n]. Pull by copy engine.
 Program all_gather(const CollectiveDesc& desc, const CollectiveConfig& config);

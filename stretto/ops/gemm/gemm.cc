@@ -112,8 +112,7 @@ std::string to_string(const GemmDesc& d) {
 std::string to_string(const GemmConfig& cfg) {
   return fmt::format("tile={}x{}x{} compute={} raster={} stages={} consumers={} cluster={}{}{}{}",
                      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.raster,
-                     cfg.num_stages, cfg.num_consumers, cfg.cluster_size,
-                     cfg.stagger > 0 ? fmt::format(" stagger={}", cfg.stagger) : "",
+                     cfg.num_stages, cfg.num_consumers, cfg.cluster_size, stagger_text(cfg.stagger),
                      cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
                      cfg.split_k > 1 ? fmt::format(" split_k={}", cfg.split_k) : "");
 }

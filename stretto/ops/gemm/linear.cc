@@ -42,7 +42,7 @@ GpuLoop streaming_loop(const GpuLoopDesc& d) {
                 .bn = kLeastCols,
                 .bk = most};
   auto columns_of_a_worker = [&](std::int64_t bn) {
-    return ceil_div(ceil_div(d.n, bn), std::int64_t{kGpuSms}) * bn;
+    return ceil_div(ceil_div(d.n, bn), std::int64_t{d.num_sms}) * bn;
   };
   auto try_columns = [&](std::int64_t bn) {
     if (!fits(bn, d.scaling)) return;
@@ -51,7 +51,7 @@ GpuLoop streaming_loop(const GpuLoopDesc& d) {
   for (std::int64_t bn = kLeastCols; bn <= most_cols; bn += kStep) try_columns(bn);
   // Narrower ones where SMs would be left without a tile.
   for (std::int64_t bn : {24, 16}) {
-    if (ceil_div(d.n, bn) <= kGpuSms) try_columns(bn);
+    if (ceil_div(d.n, bn) <= d.num_sms) try_columns(bn);
   }
   std::int64_t slot_rows = tile.bm > 8 ? kFewRows : 8;
   auto stages = [&] {
@@ -206,7 +206,7 @@ GpuLoop gpu_loop(const GpuLoopDesc& d) {
   constexpr std::int64_t kTileCost = 16;
   auto waves = [&](std::int64_t bn) {
     std::int64_t tiles = ceil_div(d.m, tile.bm) * ceil_div(d.n, bn);
-    return ceil_div(tiles, std::int64_t{kGpuSms}) * (bn + kTileCost);
+    return ceil_div(tiles, std::int64_t{d.num_sms}) * (bn + kTileCost);
   };
   for (std::int64_t bn : {96, 128, 160, 192, 224, 256}) {
     if (bn <= max_cols && fits(bn, d.scaling) && waves(bn) <= waves(tile.bn)) tile.bn = bn;
@@ -215,6 +215,8 @@ GpuLoop gpu_loop(const GpuLoopDesc& d) {
   return {.tile = tile,
           .num_stages = static_cast<int>(std::min<std::int64_t>(kStageBytes / slice, 6))};
 }
+
+std::string stagger_text(int steps) { return steps > 0 ? fmt::format(" stagger={}", steps) : ""; }
 
 void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
                  std::int64_t least) {

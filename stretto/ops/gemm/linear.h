@@ -118,13 +118,20 @@ struct GpuLoopDesc {
   DType a_dtype = DType::kF32, b_dtype = DType::kF32;
   bool swiglu = false;  // two products of the same rows
   Scaling scaling = Scaling::kNone;
+  int num_sms = kGpuSms;  // that multiply
 };
+// Up to so many rows of all ranks, tiles that reach across the ranks' rows are the default of
+// operators that gather or scatter rows: tiles of each rank's rows read all weights once more.
+inline constexpr std::int64_t kMostRowsAcross = 256;
 GpuLoop gpu_loop(const GpuLoopDesc& desc);
 
 struct NamedSize {
   const char* name;
   std::int64_t value;
 };
+// " stagger=2" at the end of a config's text, or nothing.
+std::string stagger_text(int steps);
+
 // UserError "<op>: <name> is <value>, ..." for the first value below `least`.
 void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
                  std::int64_t least = 1);

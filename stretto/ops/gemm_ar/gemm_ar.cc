@@ -24,7 +24,8 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
                           {"num_compute_sms", cfg.num_compute_sms},
                           {"channels", cfg.channels},
                           {"num_slots", cfg.num_slots},
-                          {"num_copy_queues", cfg.num_copy_queues}});
+                          {"num_copy_queues", cfg.num_copy_queues},
+                          {"raster", cfg.raster}});
   check_sizes("gemm_ar", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
   if (cfg.packets && (cfg.shots != ReduceShots::kOne || cfg.num_reduce_sms != 0)) {
     throw UserError("gemm_ar: packets need one shot with sums in the epilogue");
@@ -122,22 +123,23 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   p.on_start([&] {
     if (credit) p.notify_all(ready);
   });
-  p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages), tiles,
-         [&](const Tile& t) {
-           p.when(t.row < m, [&] {
-             Value partial = hop.partial(t);
-             p.loop(d.world_size, [&](const Index& i) {
-               Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
-               if (credit) p.wait(ready, peer);
-               p.store(slots.tile({p.rank(), t.row, t.col}, tile.bm, tile.bn).on(peer), partial);
-             });
-           });
-           p.loop(d.world_size, [&](const Index& i) {
-             p.notify(arrived[p.rank() * channels + t.index / per_channel],
-                      (p.rank() + 1 + i) % d.world_size);
-           });
-           if (in_epilogue) finish(t);
-         });
+  Resource sms =
+      Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).staggered(cfg.stagger);
+  p.role("gemm", sms, tiles, [&](const Tile& t) {
+    p.when(t.row < m, [&] {
+      Value partial = hop.partial(t);
+      p.loop(d.world_size, [&](const Index& i) {
+        Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
+        if (credit) p.wait(ready, peer);
+        p.store(slots.tile({p.rank(), t.row, t.col}, tile.bm, tile.bn).on(peer), partial);
+      });
+    });
+    p.loop(d.world_size, [&](const Index& i) {
+      p.notify(arrived[p.rank() * channels + t.index / per_channel],
+               (p.rank() + 1 + i) % d.world_size);
+    });
+    if (in_epilogue) finish(t);
+  });
   if (!in_epilogue) {
     p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles, finish);
   }
@@ -155,27 +157,28 @@ Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
                         {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
   Index end = max(hop.m, 1);
 
-  p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
-         p.grid(d.m, d.n, tile.bm, tile.bn), [&](const Tile& t) {
-           // On its way while the product goes on: few rows leave room for it.
-           std::optional<Value> residual = hop.residual(t);
-           Value mine = hop.partial(t);
-           auto slot = [&](const Index& source) {
-             return inbox.tile({source, t.row, t.col}, tile.bm, tile.bn).until_row(end);
-           };
-           p.loop(1, d.world_size, [&](const Index& i) {
-             Index peer = p.let("peer", (p.rank() + i) % d.world_size);
-             p.store_packet(slot(p.rank()).on(peer), mine);
-           });
-           Value sum = p.zeros(sum_dtype(d.out_dtype), tile.bm, tile.bn);
-           auto receive = [&](const Index& source) {
-             sum = sum + cast(p.load_packet(slot(source)), sum.dtype());
-           };
-           p.loop(0, p.rank(), receive);
-           sum = sum + cast(mine, sum.dtype());
-           p.loop(p.rank() + 1, d.world_size, receive);
-           hop.finish(t, std::move(sum), residual);
-         });
+  Resource sms =
+      Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).staggered(cfg.stagger);
+  p.role("gemm", sms, p.grid(d.m, d.n, tile.bm, tile.bn), [&](const Tile& t) {
+    // On its way while the product goes on: few rows leave room for it.
+    std::optional<Value> residual = hop.residual(t);
+    Value mine = hop.partial(t);
+    auto slot = [&](const Index& source) {
+      return inbox.tile({source, t.row, t.col}, tile.bm, tile.bn).until_row(end);
+    };
+    p.loop(1, d.world_size, [&](const Index& i) {
+      Index peer = p.let("peer", (p.rank() + i) % d.world_size);
+      p.store_packet(slot(p.rank()).on(peer), mine);
+    });
+    Value sum = p.zeros(sum_dtype(d.out_dtype), tile.bm, tile.bn);
+    auto receive = [&](const Index& source) {
+      sum = sum + cast(p.load_packet(slot(source)), sum.dtype());
+    };
+    p.loop(0, p.rank(), receive);
+    sum = sum + cast(mine, sum.dtype());
+    p.loop(p.rank() + 1, d.world_size, receive);
+    hop.finish(t, std::move(sum), residual);
+  });
   return p.finish();
 }
 
@@ -205,7 +208,9 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
                         .num_copy_queues = cfg.num_copy_queues,
                         .channels_per_rank = cfg.channels,
                         .num_slots = cfg.num_slots,
-                        .num_stages = cfg.num_stages});  // m; a [m, k], b [n, k]
+                        .num_stages = cfg.num_stages,
+                        .raster = cfg.raster,
+                        .stagger = cfg.stagger});  // m; a [m, k], b [n, k]
   const Index& m = partials.m();
   TensorRef residual;
   if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
@@ -263,7 +268,7 @@ constexpr std::int64_t kMaxPacketRows = 16;
 
 GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
   if (shots == ReduceShots::kTwo) {
-    GemmRsConfig rs = default_config(scattered(d), Target::kCuda);
+    GemmRsConfig rs = gpu_config_of_runs(scattered(d));
     // Two roles on copy engines, each of which an SM does where there is no engine for it.
     if (rs.scatter == Scatter::kCopyEngine) rs.num_compute_sms = kGpuSms - 2;
     return {.tile = rs.tile,
@@ -305,11 +310,12 @@ std::string to_string(const GemmArDesc& d) {
 std::string to_string(const GemmArConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} shots={}{} compute={} reduce={} channels={} slots={} scatter={} queues={} "
-      "stages={}",
+      "stages={}{}{}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.shots == ReduceShots::kOne ? 1 : 2,
       cfg.packets ? " packets" : "", cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels,
       cfg.num_slots, cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine",
-      cfg.num_copy_queues, cfg.num_stages);
+      cfg.num_copy_queues, cfg.num_stages,
+      cfg.raster > 1 ? fmt::format(" raster={}", cfg.raster) : "", stagger_text(cfg.stagger));
 }
 
 GemmArConfig default_config(const GemmArDesc& d, Target target) {

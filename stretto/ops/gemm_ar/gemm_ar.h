@@ -39,6 +39,8 @@ struct GemmArConfig {
   Scatter scatter = Scatter::kEpilogue;  // kTwo: as in GemmRsConfig
   int num_copy_queues = 1;               // kTwo, kCopyEngine
   int num_stages = 0;                    // as in GemmConfig
+  std::int64_t raster = 1;               // kTwo: as in GemmConfig
+  int stagger = 0;                       // as in GemmConfig
 };
 
 std::string to_string(const GemmArDesc& desc);

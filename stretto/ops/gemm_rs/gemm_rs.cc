@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/gemm/row_runs.h"
 #include "stretto/ops/gemm_rs/partial_sums.h"
 
 namespace stretto {
@@ -24,6 +26,12 @@ void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
                           {"num_slots", cfg.num_slots},
                           {"raster", cfg.raster}});
   check_sizes("gemm_rs", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
+  bool alone = cfg.scatter == Scatter::kEpilogue && cfg.num_reduce_sms == 0 && cfg.num_slots == 2;
+  if (cfg.across && !alone) {
+    throw UserError(
+        "gemm_rs: tiles across the ranks' rows are scattered and summed in the epilogue, through "
+        "two slots");
+  }
   check_factors("gemm_rs", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
   check_result("gemm_rs", "out_dtype", d.out_dtype, d.a_dtype);
 }
@@ -39,48 +47,153 @@ std::string to_string(const GemmRsDesc& d) {
 std::string to_string(const GemmRsConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} compute={} reduce={} scatter={} queues={} channels={} slots={} "
-      "stages={} raster={}",
+      "stages={} raster={}{}{}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.num_reduce_sms,
       cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine", cfg.num_copy_queues,
-      cfg.channels_per_rank, cfg.num_slots, cfg.num_stages, cfg.raster);
+      cfg.channels_per_rank, cfg.num_slots, cfg.num_stages, cfg.raster, stagger_text(cfg.stagger),
+      cfg.across ? " across" : "");
+}
+
+namespace {
+
+GemmRsConfig gpu_config_across(const GemmRsDesc& d, std::int64_t rows) {
+  GpuLoop loop = gpu_loop({.m = rows,
+                           .n = d.n,
+                           .k = d.k,
+                           .a_dtype = d.a_dtype,
+                           .b_dtype = d.b_dtype,
+                           .scaling = d.scaling});
+  // A tile and its sum fill the registers.
+  loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
+  std::int64_t tiles = ceil_div(rows, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
+  return {.tile = loop.tile,
+          .num_compute_sms = gpu_workers(tiles),
+          .num_reduce_sms = 0,
+          .num_stages = loop.num_stages,
+          .raster = 8,
+          .across = true};
+}
+
+}  // namespace
+
+GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
+  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  GpuLoop loop = gpu_loop({.m = run_rows,
+                           .n = d.n,
+                           .k = d.k,
+                           .a_dtype = d.a_dtype,
+                           .b_dtype = d.b_dtype,
+                           .scaling = d.scaling});
+  std::int64_t blocks = ceil_div(run_rows, loop.tile.bm);
+  std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn) * d.world_size;
+  GemmRsConfig cfg{.tile = loop.tile,
+                   .num_compute_sms = gpu_workers(tiles),
+                   .num_reduce_sms = 0,
+                   .channels_per_rank = std::max<std::int64_t>(blocks, 1),
+                   .num_stages = loop.num_stages,
+                   .raster = 8};
+  // Tiles that all SMs store at once fill the link, and the SMs wait for it; a copy engine costs
+  // one SM, which rings for it, and pays from several waves of tiles on (docs/performance.md).
+  std::int64_t channels = least_channels(run_rows, loop.tile.bm, d.n);
+  if (tiles < 6 * kGpuSms || channels == 0) return cfg;
+  cfg.scatter = Scatter::kCopyEngine;
+  cfg.num_compute_sms = kGpuSms - 1;
+  // A piece costs an engine some 9 us beside its bytes, whose link takes 20 us for so many: on four
+  // H200s, 2026-11-22, 8192 x 4096 in two pieces a rank took 0.36 ms, in four 0.41 (gpu_bench
+  // overlap), 8192 x 8192 in four 1.57 and in two 1.61.
+  constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20, kMostPieces = 4;
+  std::int64_t bytes = run_rows * d.n * static_cast<std::int64_t>(size_bytes(d.out_dtype));
+  std::int64_t pieces = std::clamp<std::int64_t>(bytes / kPieceBytes, 1, kMostPieces);
+  cfg.channels_per_rank = std::max(std::min(blocks, pieces), channels);
+  cfg.num_slots = 1;
+  return cfg;
 }
 
 GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
-  // Tiles do not cross from one rank's rows into the next rank's: they are cut from a run of rows,
-  // into at least two blocks, so that one can travel while the other is multiplied.
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   if (target == Target::kCuda) {
-    GpuLoop loop = gpu_loop({.m = run_rows,
-                             .n = d.n,
-                             .k = d.k,
-                             .a_dtype = d.a_dtype,
-                             .b_dtype = d.b_dtype,
-                             .scaling = d.scaling});
-    std::int64_t blocks = ceil_div(run_rows, loop.tile.bm);
-    std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn) * d.world_size;
-    GemmRsConfig cfg{.tile = loop.tile,
-                     .num_compute_sms = gpu_workers(tiles),
-                     .num_reduce_sms = 0,
-                     .channels_per_rank = std::max<std::int64_t>(blocks, 1),
-                     .num_stages = loop.num_stages,
-                     .raster = 8};
-    // Tiles that all SMs store at once fill the link, and the SMs wait for it; a copy engine costs
-    // one SM, which rings for it, and pays from several waves of tiles on (docs/performance.md).
-    std::int64_t channels = least_channels(run_rows, loop.tile.bm, d.n);
-    if (tiles < 6 * kGpuSms || channels == 0) return cfg;
-    cfg.scatter = Scatter::kCopyEngine;
-    cfg.num_compute_sms = kGpuSms - 1;
-    cfg.channels_per_rank = std::max(std::min<std::int64_t>(blocks, 4), channels);
-    cfg.num_slots = 1;
-    return cfg;
+    bool across = d.world_size > 1 && d.m <= kMostRowsAcross;
+    return across ? gpu_config_across(d, run_rows * d.world_size) : gpu_config_of_runs(d);
   }
+  // Tiles do not cross from one rank's rows into the next rank's: they are cut from a run of rows,
+  // into at least two blocks, so that one can travel while the other is multiplied.
   GemmTile tile = scaled_tile(default_tile(run_rows, d.n, d.k), d.scaling);
   if (run_rows > 8) tile.bm = std::min(tile.bm, ceil_div(run_rows, std::int64_t{16}) * 8);
   return {.tile = tile, .channels_per_rank = 2};
 }
 
+namespace {
+
+// Of every tile each rank gets its own rows from all others and adds them to what it has of them in
+// registers. All wait for each other in every tile, so two slots are enough (gemm_rs.h).
+Program across_ranks(const GemmRsDesc& d, const GemmRsConfig& cfg) {
+  const GemmTile& tile = cfg.tile;
+  ProgramBuilder p("gemm_rs", d.world_size);
+  Index m = p.extent("m", d.m);
+  RowRuns runs(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = tile.bm});
+  auto a = p.input("a", d.a_dtype, {m, d.k});  // [m, k]
+  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling});
+  auto scale_a = scale_input(p, d.scaling, m, d.k);  // [m, 1] or [m, k/128]
+  TensorRef residual;
+  if (d.residual) residual = p.input("residual", d.out_dtype, {runs.run_rows(), d.n});  // [m/P, n]
+  auto out = p.output("out", d.out_dtype, {runs.run_rows(), d.n});                      // [m/P, n]
+  auto slots = p.buffer("slots", d.out_dtype, {d.world_size, runs.run_rows(), d.n},
+                        {.space = Space::kSymmetric, .num_slots = 2});  // [P, m/P, n]
+  // Rows past m are padding of the last ranks, zero as everything past m is.
+  std::int64_t rows = ceil_div(d.m, std::int64_t{d.world_size}) * d.world_size;
+  std::int64_t num_tiles = ceil_div(rows, tile.bm) * ceil_div(d.n, tile.bn);
+  auto arrived = p.signal("arrived", d.world_size * num_tiles);  // by sender and tile
+
+  Resource sms =
+      Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).staggered(cfg.stagger);
+  p.role("gemm", sms, p.grid(rows, d.n, tile.bm, tile.bn).raster(cfg.raster), [&](const Tile& t) {
+    // The rows of `owner` within the tile, of what `of_rank` has of them.
+    auto part = [&](const TensorRef& x, const Index& of_rank, const Index& owner) {
+      Index row = p.let("row", t.row - runs.first_row(owner));
+      return x.tile({of_rank, row, t.col}, tile.bm, tile.bn).until_row(runs.num_rows(owner));
+    };
+    Value product = linear.product(tile, t.col, tile_rows(a, scale_a, tile, {.row = t.row}));
+    Value partial = cast(product, d.out_dtype);
+    p.loop(1, d.world_size, [&](const Index& i) {
+      Index owner = p.let("owner", (p.rank() + i) % d.world_size);
+      p.store(part(slots, p.rank(), owner).on(owner), partial);
+    });
+    p.loop(1, d.world_size, [&](const Index& i) {
+      p.notify(arrived[p.rank() * num_tiles + t.index], (p.rank() + i) % d.world_size);
+    });
+    Value sum = copy(cast(partial, sum_dtype(d.out_dtype)));
+    p.loop(1, d.world_size, [&](const Index& i) {
+      p.wait(arrived[(p.rank() + i) % d.world_size * num_tiles + t.index], 1);
+    });
+    auto arrived_part = [&](const Index& i) {
+      return p.load(part(slots, (p.rank() + i) % d.world_size, p.rank()));
+    };
+    auto add = [&](const Value& part) { sum = sum + cast(part, sum.dtype()); };
+    // All under way before the first addition, where registers hold them.
+    constexpr std::int64_t kMostElements = 4096;
+    constexpr int kMostRanks = 8;
+    if (tile.bm * tile.bn <= kMostElements && d.world_size <= kMostRanks) {
+      std::vector<Value> parts;
+      for (int i = 1; i < d.world_size; ++i) parts.push_back(arrived_part(i));
+      for (const Value& part : parts) add(part);
+    } else {
+      p.loop(1, d.world_size, [&](const Index& i) { add(arrived_part(i)); });
+    }
+    Index row = p.let("own_row", t.row - runs.first_row(p.rank()));
+    if (d.residual) {
+      Slice own = residual.tile({row, t.col}, tile.bm, tile.bn);
+      sum = sum + cast(p.load(own.until_row(runs.num_rows(p.rank()))), sum.dtype());
+    }
+    p.store(out.tile({row, t.col}, tile.bm, tile.bn), cast(sum, d.out_dtype));
+  });
+  return p.finish();
+}
+
+}  // namespace
+
 Program gemm_rs(const GemmRsDesc& d, const GemmRsConfig& cfg) {
   check(d, cfg);
+  if (cfg.across && d.world_size > 1) return across_ranks(d, cfg);
   const GemmTile& tile = cfg.tile;
   ProgramBuilder p("gemm_rs", d.world_size);
   PartialSums partials(p, d, cfg);  // m; a [m, k], b [n, k]

@@ -38,11 +38,17 @@ struct GemmRsConfig {
   int num_slots = 2;
   int num_stages = 0;       // as in GemmConfig
   std::int64_t raster = 1;  // as in GemmConfig
+  int stagger = 0;          // as in GemmConfig
+  // kEpilogue, sums in the epilogue, two slots: tiles reach across the rows of all ranks, so that
+  // few rows read the weights once; each rank gets its rows of every tile.
+  bool across = false;
 };
 
 std::string to_string(const GemmRsDesc& desc);
 std::string to_string(const GemmRsConfig& config);
 GemmRsConfig default_config(const GemmRsDesc& desc, Target target = Target::kCpu);
+// The default for GPUs among those whose tiles keep to the rows of one rank, however few.
+GemmRsConfig gpu_config_of_runs(const GemmRsDesc& desc);
 
 // Extent m. Rank r receives the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [m, k],
 // b [n, k], with scaling scale_a and scale_b in the shapes that Scaling says, each rank's own:

@@ -15,6 +15,7 @@ struct Variant {
   Scatter scatter;
   int num_slots;
   int num_reduce_sms = 2;
+  bool across = false;
 };
 
 class GemmRs : public testing::TestWithParam<Variant> {
@@ -28,7 +29,8 @@ class GemmRs : public testing::TestWithParam<Variant> {
             .num_copy_queues = 2,
             .channels_per_rank = 2,
             .num_slots = GetParam().num_slots,
-            .raster = 4};
+            .raster = 4,
+            .across = GetParam().across};
   }
 };
 
@@ -103,6 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, GemmRs,
                                          Variant{"CopyTwoSlots", Scatter::kCopyEngine, 2},
                                          Variant{"EpilogueSumCredit", Scatter::kEpilogue, 1, 0},
                                          Variant{"EpilogueSum", Scatter::kEpilogue, 2, 0},
+                                         Variant{"AcrossRanks", Scatter::kEpilogue, 2, 0, true},
                                          Variant{"CopyEpilogueSum", Scatter::kCopyEngine, 2, 0}),
                          [](const auto& info) { return info.param.name; });
 
@@ -123,6 +126,9 @@ TEST(GemmRsErrors, NameTheField) {
   GemmRsConfig cfg = default_config(d);
   cfg.num_slots = 0;
   expect_user_error([&] { gemm_rs(d, cfg); }, "num_slots is 0");
+  cfg.num_slots = 1;
+  cfg.across = true;
+  expect_user_error([&] { gemm_rs(d, cfg); }, "through two slots");
   d.out_dtype = DType::kF8E4M3;
   expect_user_error([&] { gemm_rs(d, default_config(d)); }, "out_dtype is");
 }

@@ -70,7 +70,9 @@ void PartialSums::wait_for_slot(const Index& owner) const {
 void PartialSums::multiply(const Finish& finish) {
   const GemmTile& tile = cfg_.tile;
   std::int64_t channels = runs_.num_channels();
-  p_.role("gemm", Resource::sms(cfg_.num_compute_sms).pipelined(cfg_.num_stages),
+  Resource sms =
+      Resource::sms(cfg_.num_compute_sms).pipelined(cfg_.num_stages).staggered(cfg_.stagger);
+  p_.role("gemm", sms,
           p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn).raster(raster()),
           [&](const Tile& t) {
             Block b = block_of(t);

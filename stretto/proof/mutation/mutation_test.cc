@@ -12,6 +12,7 @@
 #include "stretto/ir/sample_programs.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/catalog/catalog.h"
+#include "stretto/ops/collectives/collectives.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/mutation/explained_survivors.h"
 #include "stretto/proof/mutation/gpu_shape_testing.h"
@@ -150,6 +151,12 @@ TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
   }
   // The ring's slots are used again from four ranks on.
   check("ring_attention P=4", small_program(*find_operator("ring_attention"), 4));
+  for (int world_size : {2, 3}) {
+    CollectiveDesc d{.dtype = DType::kBF16, .m = 37, .n = 29, .world_size = world_size};
+    CollectiveConfig pushing{.tile_rows = 3, .tile_cols = 16, .push = true};
+    check(fmt::format("push_all_reduce P={}", world_size),
+          spread_over_workers(run_pipeline(all_reduce(d, pushing))));
+  }
   check("fenced", fenced());
   check("drained", drained());
   check("piped", sample::schedule_program());

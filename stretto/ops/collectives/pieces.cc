@@ -1,0 +1,67 @@
+#include "stretto/ops/collectives/pieces.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "stretto/base/errors.h"
+
+namespace stretto::collective {
+
+void check(const CollectiveDesc& d, const CollectiveConfig& c) {
+  auto positive = [](std::int64_t value, const char* field) {
+    if (value < 1)
+      throw UserError(fmt::format("collective: {} is {}, need at least 1", field, value));
+  };
+  positive(d.m, "m");
+  positive(d.n, "n");
+  positive(d.world_size, "world_size");
+  positive(c.tile_rows, "tile_rows");
+  positive(c.tile_cols, "tile_cols");
+  positive(c.num_workers, "num_workers");
+  positive(c.num_queues, "num_queues");
+  if (c.piece_rows < 0 || c.threads < 0 || c.threads > 1024 || c.threads % 128 != 0) {
+    throw UserError(fmt::format(
+        "collective: piece_rows {}, threads {}: need 0 or more, and 0 to 1024 in steps of 128",
+        c.piece_rows, c.threads));
+  }
+}
+
+Program finish(ProgramBuilder& p, const CollectiveConfig& cfg) {
+  Program program = p.finish();
+  for (Role& role : program.roles) role.agents[0].num_threads = cfg.threads;
+  return program;
+}
+
+Runs::Runs(const Index& rows, const CollectiveDesc& d, const CollectiveConfig& cfg)
+    : m(rows),
+      run_rows(max(ceil_div(rows, d.world_size), 1)),
+      tiles_per_run(ceil_div(ceil_div(d.m, d.world_size), cfg.tile_rows)) {}
+
+std::int64_t rows_held(const CollectiveConfig& cfg) {
+  return cfg.piece_rows == 0 ? cfg.tile_rows : std::min(cfg.piece_rows, cfg.tile_rows);
+}
+
+void for_pieces(ProgramBuilder& p, const CollectiveConfig& cfg,
+                const std::function<void(const Index&, std::int64_t)>& fn) {
+  std::int64_t rows = rows_held(cfg);
+  if (rows == cfg.tile_rows) return fn(0, rows);
+  p.loop(ceil_div(cfg.tile_rows, rows), [&](const Index& i) { fn(i * rows, rows); });
+}
+
+Value sum_over_ranks(ProgramBuilder& p, const std::function<Value(const Index&)>& part,
+                     const ValueType& type) {
+  constexpr int kTogether = 8;
+  Value sum = p.zeros(sum_dtype(type.dtype), type.rows, type.cols);
+  if (p.world_size() > kTogether) {
+    p.loop(p.world_size(), [&](const Index& r) { sum = sum + cast(part(r), sum.dtype()); });
+    return sum;
+  }
+  std::vector<Value> parts;
+  for (int r = 0; r < p.world_size(); ++r) parts.push_back(part(r));
+  for (const Value& v : parts) sum = sum + cast(v, sum.dtype());
+  return sum;
+}
+
+}  // namespace stretto::collective

@@ -1,0 +1,50 @@
+// What the programs of the collectives share: how rows are cut into runs and tiles, and tiles into
+// pieces that fit into registers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "stretto/lang/program_builder.h"
+#include "stretto/ops/collectives/collectives.h"
+
+namespace stretto::collective {
+
+// UserError naming the field of a bad desc or config.
+void check(const CollectiveDesc& d, const CollectiveConfig& c);
+
+// The program, its roles with as many threads as the config says.
+Program finish(ProgramBuilder& p, const CollectiveConfig& cfg);
+
+// The rows of [m, n] in runs of ceil(m / P), one per rank, and a run in tiles whose number follows
+// from the largest m, so that every launch notifies equally often.
+struct Runs {
+  Index m, run_rows;
+  std::int64_t tiles_per_run;
+
+  Runs(const Index& rows, const CollectiveDesc& d, const CollectiveConfig& cfg);
+
+  Index first(const Index& owner) const { return owner * run_rows; }
+  Index end(const Index& owner) const { return min(m, (owner + 1) * run_rows); }
+};
+
+// Of a tile, in registers at a time.
+std::int64_t rows_held(const CollectiveConfig& cfg);
+
+// fn(first row, rows) for the parts of a tile that go through registers one after the other.
+void for_pieces(ProgramBuilder& p, const CollectiveConfig& cfg,
+                const std::function<void(const Index&, std::int64_t)>& fn);
+
+// The sum of what every rank offers, of `type`, in rank order. In worlds that a node holds, all
+// loads are under way before the first addition.
+Value sum_over_ranks(ProgramBuilder& p, const std::function<Value(const Index&)>& part,
+                     const ValueType& type);
+
+// The forms in which senders write into slots of the receivers' memory (CollectiveConfig::push),
+// for worlds of several ranks.
+Program push_all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg);
+Program push_reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg);
+Program push_all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg);
+Program push_all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg);
+
+}  // namespace stretto::collective
