@@ -234,7 +234,7 @@ class Memory(GpuTest):
     def test_wrong_device(self):
         if torch.cuda.device_count() < 2:
             self.skipTest("one GPU")
-        other = torch.ones(4, 64, device=torch.device("cuda", 1 - DEVICE.index))
+        other = torch.ones(4, 64, device=torch.device("cuda", (DEVICE.index + 1) % torch.cuda.device_count()))
         with self.assertRaisesRegex(stretto.UserError, "this rank is on GPU"):
             stretto.all_reduce(other)
         x = randn(4, 64)
