@@ -31,6 +31,15 @@ static_assert(sizeof(npy_intp) == sizeof(std::int64_t));
 
 }  // namespace
 
+std::size_t ArrayView::last_offset_bytes() const {
+  std::int64_t bytes = 0;
+  for (int d = 0; d < num_dims; ++d) {
+    if (shape[d] == 0 || strides[d] < 0) return 0;
+    bytes += (shape[d] - 1) * strides[d] * stride_bytes;
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
 void ArrayReader::know_torch(nb::object tensor, nb::object parameter, nb::object is_grad_enabled) {
   nb::object capsule = nb::getattr(tensor, "__dlpack_c_exchange_api__", nb::none());
   if (read_tensor_ != nullptr || !PyCapsule_CheckExact(capsule.ptr())) return;
@@ -59,6 +68,7 @@ bool ArrayReader::read_numpy(PyObject* object, ArrayView* view) const {
   view->kind = ArrayView::Kind::kNumpy;
   view->data = static_cast<std::byte*>(PyArray_DATA(array));
   view->dtype = reinterpret_cast<std::uintptr_t>(PyArray_DESCR(array));
+  view->stride_bytes = 1;
   view->num_dims = PyArray_NDIM(array);
   view->shape = reinterpret_cast<const std::int64_t*>(PyArray_DIMS(array));
   view->strides = reinterpret_cast<const std::int64_t*>(PyArray_STRIDES(array));
@@ -80,6 +90,7 @@ bool ArrayReader::read_torch(PyObject* tensor, ArrayView* view) const {
   view->kind = ArrayView::Kind::kTorch;
   view->data = static_cast<std::byte*>(read.data) + read.byte_offset;
   view->dtype = std::bit_cast<std::uint32_t>(read.dtype);
+  view->stride_bytes = (read.dtype.bits * read.dtype.lanes + 7) / 8;
   view->num_dims = read.ndim;
   view->shape = read.shape;
   view->strides = read.strides;

@@ -18,8 +18,12 @@ struct ArrayView {
   int num_dims = 0;
   const std::int64_t* shape = nullptr;    // [num_dims], the array's own
   const std::int64_t* strides = nullptr;  // [num_dims] in bytes (NumPy) or elements
+  std::int64_t stride_bytes = 1;          // of one in strides
   bool is_writable = true;
   int device = -1;  // the GPU; -1: the host
+
+  // Where the last element begins; 0 where there is none, or a stride is negative.
+  std::size_t last_offset_bytes() const;
 };
 
 class ArrayReader {

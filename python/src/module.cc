@@ -5,10 +5,12 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <chrono>
+#include <tuple>
 
 #include "executable.h"
 #include "plan_cache.h"
@@ -138,6 +140,8 @@ std::shared_ptr<SymmetricMemory> allocate(std::shared_ptr<Session> session, int 
                                            on_gpu ? Place::kGpu : Place::kHost, bytes);
 }
 
+using Launched =
+    std::tuple<std::shared_ptr<Executable>, std::vector<std::uintptr_t>, std::vector<std::int64_t>>;
 using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 using DlpackBytes = nb::ndarray<std::uint8_t, nb::ndim<1>>;
 
@@ -195,14 +199,15 @@ void bind_launches(nb::module_& m) {
       .def(
           "add",
           [](PlanCache& plans, nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
-             nb::handle result, nb::object make, std::shared_ptr<Executable> executable,
-             std::vector<std::uintptr_t> addresses, std::vector<std::int64_t> extents) {
-            plans.add(std::move(op), option, out, std::move(arrays), result, std::move(make),
-                      {std::move(executable), std::move(addresses), std::move(extents)});
+             nb::handle result, nb::object make, const std::vector<Launched>& launches) {
+            std::vector<PlanCache::Made> made;
+            for (const auto& [executable, addresses, extents] : launches) {
+              made.push_back({executable, addresses, extents});
+            }
+            plans.add(std::move(op), option, out, std::move(arrays), result, std::move(make), made);
           },
           nb::arg("op"), nb::arg("option"), nb::arg("out").none(), nb::arg("arrays"), nb::kw_only(),
-          nb::arg("result"), nb::arg("make"), nb::arg("executable"), nb::arg("addresses"),
-          nb::arg("extents"))
+          nb::arg("result"), nb::arg("make"), nb::arg("launches"))
       .def("clear", &PlanCache::clear)
       .def("enter", &PlanCache::enter)
       .def("leave", &PlanCache::leave);

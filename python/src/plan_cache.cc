@@ -54,6 +54,18 @@ bool PlanCache::describe_array(const ArrayView& view, std::size_t place, Call* c
   return fits;
 }
 
+bool PlanCache::read_results(nb::handle result, Call* call) const {
+  call->num_views = call->num_arrays;
+  auto read = [&](nb::handle array) {
+    return call->num_views < kMaxArrays && reader_.read(array, &call->views[call->num_views++]);
+  };
+  if (!PyTuple_CheckExact(result.ptr())) return read(result);
+  for (nb::handle each : nb::borrow<nb::tuple>(result)) {
+    if (!read(each)) return false;
+  }
+  return true;
+}
+
 bool PlanCache::describe(nb::handle op, std::int64_t option, nb::handle out, const nb::args& arrays,
                          Call* call) const {
   std::size_t num_arrays = arrays.size();
@@ -66,8 +78,11 @@ bool PlanCache::describe(nb::handle op, std::int64_t option, nb::handle out, con
     if (!reader_.read(arrays[i], &view) || !describe_array(view, i, call)) return false;
   }
   if (out.is_none()) return true;
-  ArrayView& view = call->views[num_arrays];
-  return reader_.read(out, &view) && view.is_writable && describe_array(view, num_arrays, call);
+  if (!read_results(out, call)) return false;
+  for (std::size_t i = num_arrays; i < call->num_views; ++i) {
+    if (!call->views[i].is_writable || !describe_array(call->views[i], i, call)) return false;
+  }
+  return true;
 }
 
 nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out, nb::args arrays) {
@@ -80,38 +95,58 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   nb::object result = nb::borrow(out);
   if (out.is_none()) {
     result = plan->make();
-    if (!reader_.read(result, &call.views[call.num_arrays])) return nb::object();
+    if (!read_results(result, &call)) return nb::object();
   }
   std::uintptr_t stream = 0;
   int device = call.views[0].device;
   if (device >= 0 && !reader_.current_stream(device, &stream)) return nb::object();
-  std::byte* addresses[kMaxArrays];
-  for (std::size_t i = 0; i < plan->places.size(); ++i) {
-    addresses[i] = call.views[plan->places[i]].data;
-  }
   nb::gil_scoped_release unlocked;
-  plan->executable->launch({addresses, plan->places.size()}, plan->extents, stream);
+  for (const Launch& launch : plan->launches) {
+    std::byte* addresses[kMaxArrays];
+    for (std::size_t i = 0; i < launch.arguments.size(); ++i) {
+      const Launch::Argument& argument = launch.arguments[i];
+      addresses[i] = call.views[argument.array].data + argument.offset_bytes;
+    }
+    launch.executable->launch({addresses, launch.arguments.size()}, launch.extents, stream);
+  }
   return result;
 }
 
-void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
-                    nb::handle result, nb::object make, const Made& made) {
-  Call call;
-  if (made.addresses.size() > kMaxArrays || !describe(op, option, out, arrays, &call)) return;
-  if (!reader_.read(result, &call.views[call.num_arrays])) return;
-  Plan plan{.executable = made.executable, .extents = made.extents, .make = std::move(make)};
-  for (std::uintptr_t address : made.addresses) {
-    std::size_t place = 0;
-    while (place <= call.num_arrays &&
-           reinterpret_cast<std::uintptr_t>(call.views[place].data) != address) {
-      ++place;
+// The array that begins there, or else one that goes on there.
+bool PlanCache::find(std::uintptr_t address, const Call& call, Launch::Argument* found) {
+  bool within = false;
+  for (std::size_t i = 0; i < call.num_views; ++i) {
+    auto begin = reinterpret_cast<std::uintptr_t>(call.views[i].data);
+    if (address == begin) {
+      *found = {i, 0};
+      return true;
     }
-    if (place > call.num_arrays) return;
-    plan.places.push_back(static_cast<std::uint8_t>(place));
+    if (within || address < begin || address - begin > call.views[i].last_offset_bytes()) continue;
+    *found = {i, address - begin};
+    within = true;
+  }
+  return within;
+}
+
+void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
+                    nb::handle result, nb::object make, const std::vector<Made>& launches) {
+  Call call;
+  if (!describe(op, option, out, arrays, &call) || !read_results(result, &call)) return;
+  Plan plan{.launches = {}, .make = std::move(make), .kept = {}};
+  for (const Made& made : launches) {
+    if (made.addresses.size() > kMaxArrays) return;
+    Launch& launch = plan.launches.emplace_back();
+    launch.executable = made.executable;
+    launch.extents = made.extents;
+    for (std::uintptr_t address : made.addresses) {
+      if (!find(address, call, &launch.arguments.emplace_back())) return;
+    }
   }
   plan.kept.push_back(std::move(op));
   for (nb::handle array : arrays) plan.kept.push_back(nb::getattr(array, "dtype"));
-  plan.kept.push_back(nb::getattr(result, "dtype"));
+  nb::object results =
+      PyTuple_CheckExact(result.ptr()) ? nb::borrow(result) : nb::object(nb::make_tuple(result));
+  for (nb::handle each : results) plan.kept.push_back(nb::getattr(each, "dtype"));
   if (plans_.size() >= kMaxPlans) plans_.clear();
   plans_.insert_or_assign({call.key.view().begin(), call.key.view().end()},
                           std::make_shared<const Plan>(std::move(plan)));

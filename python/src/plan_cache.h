@@ -43,8 +43,9 @@ class PlanCache {
 
   ArrayReader& reader() { return reader_; }
 
-  // Makes the call again: the result, `out` where it is given; null, and nothing done, for a call
-  // that has no plan. Errors as Executable::launch; UserError while the rank is in a call.
+  // Makes the call again: the result, `out` where it is given, a tuple where there are several;
+  // null, and nothing done, for a call that has no plan. Errors as Executable::launch; UserError
+  // while the rank is in a call.
   nanobind::object replay(nanobind::handle op, std::int64_t option, nanobind::handle out,
                           nanobind::args arrays);
 
@@ -53,11 +54,11 @@ class PlanCache {
     std::vector<std::uintptr_t> addresses;  // the executable's arguments
     std::vector<std::int64_t> extents;
   };
-  // Keeps a call that was one launch and nothing else: each address is that of one of the arrays or
-  // of the result; otherwise there is no plan. `make` makes an array for a result, None where the
-  // caller gave `out`.
+  // Keeps a call that was these launches and nothing else: each address lies in one of the arrays
+  // or of the results; otherwise there is no plan. `make` makes arrays for the results, None where
+  // the caller gave `out`.
   void add(nanobind::object op, std::int64_t option, nanobind::handle out, nanobind::args arrays,
-           nanobind::handle result, nanobind::object make, const Made& made);
+           nanobind::handle result, nanobind::object make, const std::vector<Made>& launches);
   void clear() { plans_.clear(); }
 
   // A rank is in one call at a time. False: it is in one.
@@ -65,10 +66,16 @@ class PlanCache {
   void leave() { busy_.store(false, std::memory_order_release); }
 
  private:
-  struct Plan {
+  struct Launch {
+    struct Argument {
+      std::size_t array, offset_bytes;  // the results behind the others
+    };
     std::shared_ptr<Executable> executable;
-    std::vector<std::uint8_t> places;  // of each argument: the array, the result behind the others
+    std::vector<Argument> arguments;
     std::vector<std::int64_t> extents;
+  };
+  struct Plan {
+    std::vector<Launch> launches;
     nanobind::object make;
     std::vector<nanobind::object> kept;  // whose addresses are in the key
   };
@@ -85,13 +92,17 @@ class PlanCache {
   struct Call {
     CallKey key;
     ArrayView views[kMaxArrays];
-    std::size_t num_arrays = 0;  // without the result
+    std::size_t num_arrays = 0;  // without the results
+    std::size_t num_views = 0;   // with them
   };
 
   // False for a call that cannot have a plan.
   bool describe(nanobind::handle op, std::int64_t option, nanobind::handle out,
                 const nanobind::args& arrays, Call* call) const;
   bool describe_array(const ArrayView& view, std::size_t place, Call* call) const;
+  // Reads a result, or the several of a tuple, behind the arrays.
+  bool read_results(nanobind::handle result, Call* call) const;
+  static bool find(std::uintptr_t address, const Call& call, Launch::Argument* found);
 
   std::shared_ptr<Session> session_;
   int rank_;

@@ -75,7 +75,13 @@ class NumpyKind:
 
     @classmethod
     def maker(cls, x) -> Callable[[], Any]:
-        return functools.partial(cls.module.empty, x.shape, x.dtype)
+        """Makes arrays like x, which is dense but for the order of its dimensions."""
+        if x.flags.c_contiguous:
+            return functools.partial(cls.module.empty, x.shape, x.dtype)
+        order = sorted(range(x.ndim), key=lambda d: -x.strides[d])
+        shape, back = [x.shape[d] for d in order], [order.index(d) for d in range(x.ndim)]
+        dtype = x.dtype
+        return lambda: cls.module.empty(shape, dtype).transpose(back)
 
     @staticmethod
     def ints(values: Sequence[int], like) -> Any:  # pylint: disable=unused-argument
@@ -194,6 +200,8 @@ class TorchKind:
     @staticmethod
     def maker(x):
         torch = sys.modules["torch"]
+        if not x.is_contiguous():
+            return functools.partial(torch.empty_strided, tuple(x.shape), x.stride(), dtype=x.dtype)
         return functools.partial(torch.empty, *x.shape, dtype=x.dtype)
 
     @staticmethod
@@ -249,8 +257,7 @@ class TorchGpuKind(TorchKind):
 
     @staticmethod
     def maker(x):
-        torch = sys.modules["torch"]
-        return functools.partial(torch.empty, *x.shape, dtype=x.dtype, device=x.device)
+        return functools.partial(TorchKind.maker(x), device=x.device)
 
     @staticmethod
     def from_memory(memory, dtype: str, shape: Sequence[int], size_bytes: int):

@@ -255,7 +255,7 @@ scaled_dot_product_attention = _define(
     "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, bool is_causal,"
     " float? scale, bool enable_gqa) -> Tensor",
     _scaled_dot_product_attention,
-    lambda query, *_: query.new_empty(query.shape),
+    lambda query, *_: query.new_empty(query.transpose(-3, -2).shape).transpose(-3, -2),
 )
 
 

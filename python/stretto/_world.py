@@ -9,7 +9,7 @@ import secrets
 import socket
 import sys
 import threading
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -50,8 +50,7 @@ class Group:
         self.plans = _core.PlanCache(session, rank, np.ndarray)
         self._entries: Dict[Any, _Entry] = {}
         self._constants: Dict[Any, Any] = {}
-        self._num_launches = 0
-        self._last_launch: Any = None
+        self._launches: Optional[List[Any]] = None  # of the call under way
         self._records = False
         self._alone: Optional[Group] = None
         self._share_gpus = share_gpus
@@ -93,35 +92,40 @@ class Group:
             self.plans.leave()
 
     def call(self, op: Callable[..., Any], option: int, out: Any, *arrays: Any) -> Any:
-        """op(*arrays, option, out). A call that is one launch over these arrays and its result as
-        they are becomes a plan, which the next call of the same layouts follows without Python."""
+        """op(*arrays, option, out), `out` a tuple where there are several results. A call that is
+        nothing but launches over these arrays and its results as they are becomes a plan, which the
+        next call of the same layouts follows without Python. Operators do not call each other this
+        way."""
         if self._records:
             return op(*arrays, option, out)
         result = self.plans.replay(op, option, out, *arrays)
         if result is not None:
             return result
-        before = self._num_launches
-        result = op(*arrays, option, out)
-        if self._num_launches == before + 1:
-            executable, addresses, extents = self._last_launch
-            kind = kind_of(result)
-            if kind is not None and issubclass(kind, TorchKind):
+        self._launches = launches = []
+        try:
+            result = op(*arrays, option, out)
+        finally:
+            self._launches = None
+        if launches:
+            self._add_plan(op, option, out, arrays, result, launches)
+        return result
+
+    def _add_plan(self, op, option, out, arrays, result, launches) -> None:
+        makers = []
+        for x in result if isinstance(result, tuple) else (result,):
+            kind = kind_of(x)
+            if kind is None:
+                return
+            if issubclass(kind, TorchKind):
                 torch = sys.modules["torch"]
                 self.plans.know_torch(torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled)
-            if kind is not None:
-                self.plans.add(
-                    op,
-                    option,
-                    out,
-                    *arrays,
-                    result=result,
-                    make=kind.maker(result),
-                    executable=executable,
-                    addresses=addresses,
-                    extents=extents,
-                )
-        self._last_launch = None
-        return result
+            makers.append(kind.maker(x))
+
+        def all_of():
+            return tuple(make() for make in makers)
+
+        make = all_of if isinstance(result, tuple) else makers[0]
+        self.plans.add(op, option, out, *arrays, result=result, make=make, launches=launches)
 
     def is_symmetric(self, address: int) -> bool:
         return self.session.is_symmetric(self.rank, address)
@@ -176,8 +180,8 @@ class Group:
                 executable = self._make_executable(kind, entry, staged_args, records)
                 entry.executables[staged, records] = executable
             executable.launch(*args, extents=extents, stream=stream)
-            self._num_launches += 1
-            self._last_launch = executable, args, list(extents)
+            if self._launches is not None:
+                self._launches.append((executable, args, list(extents)))
 
     def _make_executable(
         self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool
@@ -195,7 +199,6 @@ class Group:
         self.plans.clear()
         self._entries.clear()
         self._constants.clear()
-        self._last_launch = None
         self.session.finalize(at_once)
         if self._alone is not None:
             self._alone.close(at_once=at_once)

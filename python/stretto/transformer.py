@@ -3,6 +3,7 @@ in common."""
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Optional
 
@@ -20,6 +21,17 @@ def all_reduce_add_rms_norm(x, residual, weight, *, eps: float = 1e-5, out=None)
     """
     if out is None and _route.wants(x, residual, weight):
         return _route.layer.all_reduce_add_rms_norm(x, residual, weight, eps)
+    out = tuple(out) if out else None
+    return current().call(_add_rms_norm(float(eps)), 0, out, x, residual, weight)
+
+
+@functools.lru_cache(maxsize=None)
+def _add_rms_norm(eps: float):
+    """The operator for one `eps`; the same object each time."""
+    return functools.partial(_all_reduce_add_rms_norm, eps)
+
+
+def _all_reduce_add_rms_norm(eps, x, residual, weight, _, out):
     op = "all_reduce_add_rms_norm"
     kind, x = adopt(x)
     residual, weight = same_kind(op, kind, residual, weight)
@@ -64,12 +76,24 @@ def scaled_dot_product_attention(
 
     `query`: [.., Hq, L, E], `key`, `value`: [.., Hkv, S, E]; Hq != Hkv (a multiple of it) needs
     `enable_gqa`. `is_causal`: row i sees columns 0 to i, L <= S. Otherwise L <= S as well. scale:
-    default 1 / sqrt(E). float32 softmax.
+    default 1 / sqrt(E). float32 softmax. The result lies in memory as [.., L, Hq, E]; a query that
+    does so too, and dense keys and values, are not copied.
     """
     if out is None and _route.wants(query, key, value):
         return _route.layer.scaled_dot_product_attention(
             query, key, value, is_causal, scale, enable_gqa
         )
+    op = _attention(is_causal, None if scale is None else float(scale), enable_gqa)
+    return current().alone().call(op, 0, out, query, key, value)
+
+
+@functools.lru_cache(maxsize=256)
+def _attention(is_causal: bool, scale: Optional[float], enable_gqa: bool):
+    """The operator with these options; the same object each time."""
+    return functools.partial(_scaled_dot_product_attention, is_causal, scale, enable_gqa)
+
+
+def _scaled_dot_product_attention(is_causal, scale, enable_gqa, query, key, value, _, out):
     op = "scaled_dot_product_attention"
     kind, q = adopt(query)
     k, v = same_kind(op, kind, key, value)
@@ -92,14 +116,14 @@ def scaled_dot_product_attention(
     if rows > tokens:
         raise UserError(f"{op}: {rows} rows over {tokens} keys; need L <= S")
     group = current().alone()
-    result, written = make_result(op, kind, out, q.shape, q)
     scale = 1.0 / math.sqrt(width) if scale is None else float(scale)
     past = 0 if is_causal else tokens - rows
     k, v = kind.dense(k), kind.dense(v)
     batches = math.prod(q.shape[:-3])
+    made, finished = _rows_first(op, kind, out, q)
     q = kind.dense(kind.move(q, -3, -2)).reshape((batches, rows, heads, width))
-    k, v = k.reshape((batches,) + tuple(k.shape[-3:])), v.reshape((batches,) + tuple(v.shape[-3:]))
-    made = kind.empty(q.shape, q)
+    k, v = (x.reshape((batches,) + tuple(x.shape[-3:])) for x in (k, v))
+    written = made.reshape((batches, rows, heads, width))
     key_of = (op, dtype, rows, tokens, heads, kv_heads, width, is_causal, scale)
     for i in range(batches):
         group.launch(
@@ -109,10 +133,23 @@ def scaled_dot_product_attention(
                 dtype, rows, tokens, heads, kv_heads, width, is_causal, scale, 0, on_gpu
             ),
             ("q", "k_cache", "v_cache", "out"),
-            (q[i], k[i], v[i], made[i]),
+            (q[i], k[i], v[i], written[i]),
             (rows, past),
         )
-    kind.assign(
-        written, kind.move(made.reshape(tuple(result.shape[:-3]) + (rows, heads, width)), -2, -3)
-    )
-    return finish(kind, result, written)
+    return finished()
+
+
+def _rows_first(op: str, kind, out, q):
+    """(what launches write, [.., L, H, E] and dense; a function that gives the caller's result,
+    [.., H, L, E], once it is there)."""
+    lead, (heads, rows, width) = tuple(q.shape[:-3]), q.shape[-3:]
+    if out is not None:
+        out, _ = make_result(op, kind, out, q.shape, q)
+        target = kind.move(out, -3, -2)
+        if kind.is_dense(target):
+            return target, lambda: out
+    made = kind.empty(lead + (rows, heads, width), q)
+    result = kind.move(made, -2, -3)
+    if out is None:
+        return made, lambda: result
+    return made, lambda: finish(kind, out, result)

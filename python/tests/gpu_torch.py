@@ -120,11 +120,13 @@ class Collectives(GpuTest):
 
     def test_add_norm(self):
         for shape in ((32, 1024), (2, 5, 256)):
-            x, residual, weight = randn(*shape), randn(*shape), randn(shape[-1])
-            normed, summed = stretto.all_reduce_add_rms_norm(x, residual, weight, eps=1e-5)
-            want = total(x) + residual.float()
-            self.same(summed, want)
-            self.same(normed, torch.nn.functional.rms_norm(want, shape[-1:], weight.float(), 1e-5))
+            for _ in range(3):
+                x, residual, weight = randn(*shape), randn(*shape), randn(shape[-1])
+                normed, summed = stretto.all_reduce_add_rms_norm(x, residual, weight, eps=1e-5)
+                want = total(x) + residual.float()
+                self.same(summed, want)
+                want = torch.nn.functional.rms_norm(want, shape[-1:], weight.float(), 1e-5)
+                self.same(normed, want)
 
     def test_attention(self):
         attention = torch.nn.functional.scaled_dot_product_attention
@@ -133,12 +135,12 @@ class Collectives(GpuTest):
             (8, 2, 100, 100, 64, True),
             (4, 4, 64, 192, 128, False),
         ):
-            q, k, v = (randn(2, h, n, width) for h, n in
-                       ((heads, rows), (kv_heads, tokens), (kv_heads, tokens)))
             gqa = heads != kv_heads
-            got = stretto.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa)
-            want = attention(q, k, v, is_causal=causal, enable_gqa=gqa)
-            self.same(got, want)
+            for _ in range(3):
+                q = randn(2, rows, heads, width).transpose(1, 2)
+                k, v = (randn(2, kv_heads, tokens, width) for _ in range(2))
+                got = stretto.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa)
+                self.same(got, attention(q, k, v, is_causal=causal, enable_gqa=gqa))
 
 
 class Products(GpuTest):

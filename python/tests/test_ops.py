@@ -237,6 +237,45 @@ def test_attention(rng, causal):
     near(got, want, "float32")
 
 
+def test_repeated_calls_of_several_launches_or_results(rng):
+    """Two batches are two launches over parts of the arrays."""
+
+    def fresh(*shape):
+        return rng.uniform(-1, 1, shape).astype(np.float32)
+
+    def attend(q, k, v):
+        scores = np.einsum("bhle,bhse->bhls", q, k).astype(np.float64)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return weights / weights.sum(-1, keepdims=True) @ v
+
+    stretto.init()
+    plans = stretto._world.current().plans
+    try:
+        weight, place, pair = fresh(32), np.empty((2, 5, 3, 8), np.float32).swapaxes(1, 2), None
+        for i in range(4):
+            q, k, v = fresh(2, 5, 3, 8).swapaxes(1, 2), fresh(2, 3, 5, 8), fresh(2, 3, 5, 8)
+            out = place if i % 2 else None
+            got = stretto.scaled_dot_product_attention(q, k, v, scale=1, out=out)
+            near(got, attend(q, k, v), "float32")
+            assert got.swapaxes(1, 2).flags.c_contiguous and (out is None or got is out)
+            x, residual = fresh(4, 32), fresh(4, 32)
+            normed, total = stretto.all_reduce_add_rms_norm(x, residual, weight, out=pair)
+            near(total, wide([x])[0] + residual, "float32")
+            want = total / np.sqrt((wide([total])[0] ** 2).mean(-1, keepdims=True) + 1e-5) * weight
+            near(normed, want, "float32")
+            pair = (normed, total) if i % 2 else None
+            known = [
+                plans.replay(op, 0, None, *arrays) is not None
+                for op, arrays in (
+                    (stretto.transformer._attention(False, 1.0, False), (q, k, v)),
+                    (stretto.transformer._add_rms_norm(1e-5), (x, residual, weight)),
+                )
+            ]
+            assert known == [True, True]
+    finally:
+        stretto.finalize()
+
+
 def test_strided_inputs_and_outputs(rng):
     a = rng.uniform(-1, 1, (6, 8)).astype(np.float32)[::2, ::-1]
     out = np.zeros((10, 3), np.float32)[::2].T

@@ -223,6 +223,19 @@ def test_products_with_scales_are_as_torch_has_them():
         stretto.finalize()
 
 
+def test_layout_of_attention():
+    q, k, v = (torch.randn(1, 3, n, 8) for n in (4, 5, 5))
+    stretto.init()
+    try:
+        got = stretto.scaled_dot_product_attention(q, k, v)
+        torch.testing.assert_close(got, torch.nn.functional.scaled_dot_product_attention(q, k, v))
+        op = torch.ops.stretto.scaled_dot_product_attention
+        args = (q, k, v, False, None, False)
+        torch.library.opcheck(op, args, test_utils="test_faketensor")
+    finally:
+        stretto.finalize()
+
+
 def test_tensors_elsewhere_are_refused():
     stretto.init()
     try:
