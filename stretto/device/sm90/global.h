@@ -56,9 +56,89 @@ STRETTO_DEVICE Run<T, kStep> load_guarded(const Box<const T>& box, i32 r, i32 c)
   return e;
 }
 
+// Pairs of 16-bit elements that lie as the tensor core has them: of 32 columns, four neighbouring
+// threads share each eight, two columns a thread. They read eight columns each, 16 bytes instead of
+// four times 4, and exchange pairs.
+template <class L, int kRun, class T>
+constexpr bool kQuadsShare = Fragment<L>&& kRun == 2 &&
+                             sizeof(T) == 2 && L::kTileRows > 1 && L::kTileCols % 32 == 0;
+
+template <class L, class T>
+STRETTO_DEVICE bool quads_read(const Box<const T>& box) {
+  bool aligned =
+      ((reinterpret_cast<u64>(box.data) | u64(box.row_stride * i64(sizeof(T)))) & 15) == 0;
+  return L::kNoPadding && aligned && box.col_stride == 1 && box.covers(L::kTileRows, L::kTileCols);
+}
+
+// Thread q of four has the words of eight columns; afterwards word q of each of the four eights.
+STRETTO_DEVICE void exchange_in_quad(u32 (&w)[4], u32 lane) {
+  bool odd = (lane & 1) != 0, high = (lane & 2) != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    u32 got = __shfl_xor_sync(0xffffffffu, odd ? w[i] : w[i + 1], 1);
+    w[i] = odd ? got : w[i];
+    w[i + 1] = odd ? w[i + 1] : got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    u32 got = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i + 2], 2);
+    w[i] = high ? got : w[i];
+    w[i + 2] = high ? w[i + 2] : got;
+  }
+}
+
+// Four pairs, as the pairs that a thread of the quad has of 32 columns: those of its row from
+// column c on, where they do not exist or cannot be read so zero or one by one.
+template <class T>
+STRETTO_DEVICE uint4 read_pairs(const Box<const T>& box, i32 r, i32 c, u32 lane) {
+  u32 w[4];
+#pragma unroll
+  for (int m = 0; m < 4; ++m) {
+    Run<T, 2> e = load_guarded<2, 2>(box, r, c + 8 * m + 2 * int(lane % 4));
+    w[m] = u32(e.x[0].bits) | (u32(e.x[1].bits) << 16);
+  }
+  return {w[0], w[1], w[2], w[3]};
+}
+
+// put(i, j, pair) for the pairs of the thread's rows and columns, `kInFlight` reads at a time. One
+// loop for both ways to read: two of them would hold a tile in registers twice.
+template <class L, int kRowSlots, int kColSlots, int kInFlight, class T, class F>
+STRETTO_DEVICE void each_pair(const Box<const T>& box, const Team& t, F put) {
+  constexpr int kReads = kColSlots / 8, kAll = kRowSlots * kReads;
+  bool quads = quads_read<L>(box);
+#pragma unroll
+  for (int first = 0; first < kAll; first += kInFlight) {
+    uint4 read[kInFlight];
+#pragma unroll
+    for (int n = 0; n < kInFlight; ++n) {
+      if (first + n >= kAll) break;
+      i32 r = L::row(t, (first + n) / kReads), c = (first + n) % kReads * 32;
+      read[n] = quads ? *reinterpret_cast<const uint4*>(box.data + r * box.row_stride + c +
+                                                        int(t.tid % 4) * 8)
+                      : read_pairs(box, r, c, t.tid);
+    }
+#pragma unroll
+    for (int n = 0; n < kInFlight; ++n) {
+      if (first + n >= kAll) break;
+      u32 w[4] = {read[n].x, read[n].y, read[n].z, read[n].w};
+      if (quads) exchange_in_quad(w, t.tid);
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        put((first + n) / kReads, (first + n) % kReads * 8 + 2 * m, w[m]);
+      }
+    }
+    asm volatile("" ::: "memory");
+  }
+}
+
 // kRun: columns that may be read at once, because strides and origin are multiples of it.
 template <class L, int kRun, class V, class T>
 STRETTO_DEVICE void load_box(V& v, const Box<const T>& box, const Team& t) {
+  if constexpr (kQuadsShare<L, kRun, T> && Paired<V>) {
+    constexpr int kAll = V::kR * V::kC / 8;
+    return each_pair<L, V::kR, V::kC, kAll>(box, t,
+                                            [&](int i, int j, u32 pair) { v.w[i][j / 2] = pair; });
+  }
   constexpr int kUnit = Paired<V> ? 2 : 1;
   constexpr int kStep = V::kC == 1 ? 1 : (kRun > kUnit ? kRun : kUnit);
   constexpr int kWidth = V::kC == 1 ? 1 : kRun;
@@ -96,6 +176,15 @@ STRETTO_DEVICE void load_box(V& v, const Box<const T>& box, const Team& t) {
 template <class L, int kRun, class V, class A, class T, class F>
 STRETTO_DEVICE void load_into(V& v, const A& a, const Box<const T>& box, const Team& t, F f) {
   constexpr int kInFlight = 32;
+  if constexpr (kQuadsShare<L, kRun, T>) {
+    return each_pair<L, V::kR, V::kC, kInFlight / 2>(box, t, [&](int i, int j, u32 pair) {
+      Run<T, 2> e;
+      e.x[0].bits = u16(pair);
+      e.x[1].bits = u16(pair >> 16);
+      v.put(i, j, f(a.at(i, j), to_float(e.x[0])));
+      v.put(i, j + 1, f(a.at(i, j + 1), to_float(e.x[1])));
+    });
+  }
   bool whole = L::kNoPadding && box.covers(L::kTileRows, L::kTileCols);
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
