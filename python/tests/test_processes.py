@@ -38,12 +38,12 @@ def start(size, code, **variables):
     return processes
 
 
-def finish(processes):
+def finish(processes, seconds=90):
     """[(exit code, output, errors)] by rank."""
     results = []
     try:
         for process in processes:
-            output, errors = process.communicate(timeout=90)
+            output, errors = process.communicate(timeout=seconds)
             results.append((process.returncode, output, errors))
     finally:
         for process in processes:
@@ -148,3 +148,35 @@ def test_a_rank_that_does_not_come():
     for code, output, errors in finish(processes)[:2]:
         assert code == 0, errors
         assert "rank 2" in output
+
+
+def test_many_worlds_one_after_the_other_leak_nothing():
+    """STRETTO_SOAK=1: a thousand."""
+    soak = "STRETTO_SOAK" in os.environ
+    code = """
+    import gc, os, weakref, numpy as np, stretto
+    x, groups = np.ones((4, 6), np.float32), []
+
+    def cycle():
+        groups.append(weakref.ref(stretto.init()))
+        size = stretto.world_size()
+        mine = stretto.symm_mem.empty(4, 6)
+        assert (stretto.all_reduce(x) == size).all() and not stretto.all_gather(mine).any()
+        stretto.all_reduce_add_rms_norm(x, x, x[0])
+        stretto.finalize()
+
+    def state():
+        gc.collect()
+        maps = open("/proc/self/maps", encoding="utf-8").read().count("stretto ")
+        alive = sum(g() is not None for g in groups)
+        return maps, alive, len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    for _ in range(3):
+        cycle()
+    before = state()
+    for _ in range(1000 if "STRETTO_SOAK" in os.environ else 30):
+        cycle()
+    assert state() == before and before[:2] == (0, 0), (before, state())
+    """
+    for rank, (code_of_rank, _, errors) in enumerate(finish(start(2, code), 600 if soak else 90)):
+        assert code_of_rank == 0, f"rank {rank}: {errors}"
