@@ -261,11 +261,12 @@ TEST_F(SplitAgents, AWaitStaysWhereTheConsumerReadsOnItsOwn) {
 }
 
 TEST_F(SplitAgents, WhatCannotKeepItsOrderStaysWhole) {
-  const std::pair<Program, const char*> kCases[] = {{own_writes(true), "reads 'x' and writes it"},
-                                                    {own_writes(false), "reads 'x' and writes it"},
-                                                    {table_loop(), "a table decides"},
-                                                    {packets(false), "the packets read at"},
-                                                    {no_dot(), "feeds a dot"}};
+  const std::pair<Program, const char*> kCases[] = {
+      {own_writes(true), "reads 'x' and writes it"},
+      {own_writes(false), "reads 'x' and writes it"},
+      {table_loop(true), "a table that launches change"},
+      {packets(false), "the packets read at"},
+      {no_dot(), "feeds a dot"}};
   for (const auto& [program, reason] : kCases) {
     Program whole = run_pipeline(program);
     const Role& role = whole.roles.back();
@@ -291,6 +292,20 @@ TEST_F(SplitAgents, ATableMayChooseWhatIsLoaded) {
   std::map<std::string, Doubles> inputs = {
       {"group", {1, 0, 1}}, {"a", numbers(96)}, {"b", numbers(64)}};
   EXPECT_EQ(run(split, inputs), run(whole, inputs));
+}
+
+TEST_F(SplitAgents, ATableMayDecideHowOftenIsLoaded) {
+  auto split = scheduled(table_loop(false));
+  ASSERT_EQ(split->roles[0].agents.size(), 2u);
+  Doubles a = numbers(64);
+  for (std::size_t n : {0, 1, 2}) {
+    Doubles c = run(split, {{"steps", {static_cast<double>(n)}}, {"a", a}})[0];
+    for (std::size_t i = 0; i < 16; ++i) {
+      double sum = 0;
+      for (std::size_t l = 0; l < 8 * n; ++l) sum += a[i / 4 * 16 + l] * a[i % 4 * 16 + l];
+      EXPECT_EQ(c[i], sum) << n;
+    }
+  }
 }
 
 TEST_F(SplitAgents, IsDoneOnceAndOnlyWhereAsked) {

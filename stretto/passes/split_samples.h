@@ -33,10 +33,12 @@ Program grouped(int num_stages);
 // go through pipes, too.
 Program picked(int num_stages);
 
+// c = a[.., 0:8n] * a[.., 0:8n]^T, n from a table.
+Program table_loop(bool changes);
+
 // Roles that ask for stages and cannot have them: a load of what the role stores, a loop that a
-// table ends, packets that order what follows, no dot.
+// table ends which launches change (above), packets that order what follows, no dot.
 Program own_writes(bool fence);
-Program table_loop();
 // Packets arrive before a product of inputs, or of what the sender of the packets wrote first.
 Program packets(bool inputs);
 Program no_dot();

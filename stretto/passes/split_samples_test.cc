@@ -140,7 +140,7 @@ Program own_writes(bool fence) {
   return p.finish();
 }
 
-Program table_loop() {
+Program table_loop(bool changes) {
   ProgramBuilder p("table_loop", 1);
   auto steps = p.table("steps", {1}, {ContractKind::kRange, 0, 3});
   auto a = p.input("a", DType::kF32, {4, 16});
@@ -153,7 +153,9 @@ Program table_loop() {
     });
     p.store(c.tile({0, 0}, 4, 4), acc);
   });
-  return p.finish();
+  Program program = p.finish();
+  if (changes) program.tensors[static_cast<std::size_t>(steps.idx())].kind = TensorKind::kState;
+  return program;
 }
 
 Program packets(bool inputs) {

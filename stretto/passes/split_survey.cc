@@ -80,7 +80,7 @@ void SplitSurvey::survey(const Block& block, const Around& around) {
     const Op& op = block[i];
     survey_writes(op);
     if (op.code == OpCode::kLet) {
-      table_var_[static_cast<std::size_t>(op.var)] = depends_on_table(op.exprs[0]);
+      table_var_[static_cast<std::size_t>(op.var)] = depends_on_changing_table(op.exprs[0]);
     } else if ((op.code == OpCode::kLoad || has_index(op)) && feeds_dot(block, i)) {
       piped_.insert(&op);
       if (op.code == OpCode::kLoadRows) {
@@ -89,15 +89,15 @@ void SplitSurvey::survey(const Block& block, const Around& around) {
       if (around.loop) in_loop_.insert(&op);
       slot_of_[static_cast<std::size_t>(op.result)] = op.result;
       if (around.table) {
-        obstacle_ =
-            fmt::format("a table decides about the load at {}:{}", op.loc.file, op.loc.line);
+        obstacle_ = fmt::format("a table that launches change decides about the load at {}:{}",
+                                op.loc.file, op.loc.line);
       }
     } else if (op.code == OpCode::kLoadPacket) {
       packet_ = &op;
     }
     if (op.bodies.empty()) continue;
     Around inside = around;
-    for (const Expr& e : op.exprs) inside.table |= depends_on_table(e);
+    for (const Expr& e : op.exprs) inside.table |= depends_on_changing_table(e);
     if (op.code == OpCode::kLoop) {
       inside.loop = true;
       table_var_[static_cast<std::size_t>(op.var)] = inside.table;
@@ -164,12 +164,12 @@ void SplitSurvey::check_table(const Expr& expr) {
   for (const Expr& arg : n.args) check_table(arg);
 }
 
-bool SplitSurvey::depends_on_table(const Expr& expr) const {
+bool SplitSurvey::depends_on_changing_table(const Expr& expr) const {
   const ExprNode& n = expr.node();
-  if (n.op == ExprOp::kTable) return true;
   if (n.op == ExprOp::kVar) return table_var_[static_cast<std::size_t>(n.value)];
-  return std::any_of(n.args.begin(), n.args.end(),
-                     [&](const Expr& arg) { return depends_on_table(arg); });
+  return reads_changing_table(expr) ||
+         std::any_of(n.args.begin(), n.args.end(),
+                     [&](const Expr& arg) { return depends_on_changing_table(arg); });
 }
 
 bool SplitSurvey::reads_changing_table(const Expr& expr) const {

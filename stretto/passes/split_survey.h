@@ -56,7 +56,7 @@ class SplitSurvey {
  private:
   struct Around {
     bool loop = false;
-    bool table = false;  // a table decides whether or how often the block runs
+    bool table = false;  // a table that launches change decides whether or how often it runs
   };
 
   void count_writes(const Block& block);
@@ -69,7 +69,7 @@ class SplitSurvey {
   void find_views(const Block& block);
   bool reads(const Op& op, int slot) const;
   bool overlaps(const Block& block, const SlotUses& uses) const;
-  bool depends_on_table(const Expr& expr) const;
+  bool depends_on_changing_table(const Expr& expr) const;
   void check_order();
   void check_packets();
   void check_table(const Expr& expr);
@@ -80,7 +80,7 @@ class SplitSurvey {
   std::vector<int> num_writes_;  // per register
   std::vector<int> num_reads_;
   std::vector<const Op*> writer_;  // the last
-  std::vector<bool> table_var_;    // variables that follow from a table
+  std::vector<bool> table_var_;    // variables that follow from a table that launches change
   std::set<int> written_;          // tensors that the role writes
   std::set<int> tables_;           // tensors that its index arithmetic reads
   std::string obstacle_;

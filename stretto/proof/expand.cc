@@ -184,7 +184,11 @@ class Expander {
     accesses_.table_reads(o, o.exprs[0]);
     std::optional<TablePoint> point;
     if (state_.has_cells) point = state_.scope.table_point(o.exprs[0]);
-    state_.scope.set(o.var, state_.scope.range(o.exprs[0]));
+    try {
+      state_.scope.set(o.var, state_.scope.range(o.exprs[0]));
+    } catch (const Rejected& e) {  // of an entry that is not there
+      throw Rejected(fmt::format("{}: {}", describe_loc(&o), e.what()));
+    }
     if (point) state_.scope.set_point(o.var, *point);
     if (state_.scope.is_open(o.var)) state_.scope.set_definition(o.var, o.exprs[0]);
   }

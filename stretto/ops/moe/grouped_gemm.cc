@@ -157,10 +157,12 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
                            .b_dtype = d.b_dtype,
                            .swiglu = d.swiglu,
                            .scaling = d.scaling});
-  // Bounds of a part beside the sums: half the columns of a dense product keep to the registers.
-  if (loop.tile.bm > 64) loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, d.swiglu ? 64 : 128);
+  if (loop.tile.bm > 64 && mean_rows(d) <= 64) loop.tile.bm = 64;
   std::int64_t tiles = split_of(d).share() * ceil_div(d.n, loop.tile.bn);
-  return {.tile = loop.tile, .num_compute_sms = gpu_workers(tiles), .num_stages = loop.num_stages};
+  return {.tile = loop.tile,
+          .num_compute_sms = gpu_workers(tiles),
+          .num_stages = loop.num_stages,
+          .tickets = d.m > kFewRows && !d.gathered};
 }
 
 Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
@@ -177,7 +179,8 @@ Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
   std::int64_t col_tiles = ceil_div(d.n, bn);
 
   // A tile is a column of one expert's product: its weights are read again for each bm rows.
-  Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
+  Resource sms =
+      Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).by_ticket(cfg.tickets);
   auto multiply = [&](const Index& own, const Index& expert, const Index& col) {
     auto [first, end] = products.rows_of(own, expert);
     p.loop(ceil_div(products.most_rows(), bm), [&](const Index& i) {

@@ -40,6 +40,9 @@ struct GroupedConfig {
   GemmTile tile;
   int num_compute_sms = 1;
   int num_stages = 0;  // slices of the main loop loaded ahead; 0: none
+  // Columns of experts go to whoever is free, since experts have unlike rows; not with gathered
+  // rows.
+  bool tickets = false;
 };
 
 std::string to_string(const GroupedDesc& desc);
