@@ -8,6 +8,7 @@
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/gpu_harness/gpu_program.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/ulysses/ulysses.h"
 
 namespace stretto::bench {
 namespace {
@@ -18,20 +19,46 @@ struct Row {
 };
 
 // 32 heads of 128 with 8 of keys, as in Llama 3 8B.
-Row sequence_row(std::int64_t m, bool ring) {
-  auto program = [=](int world_size) {
+enum class Form { kGathered, kRing, kTokenRing };
+
+Program sequence_program(const SequenceAttentionDesc& d, Form form) {
+  switch (form) {
+    case Form::kGathered:
+      return sequence_attention(d, default_config(d, Target::kCuda));
+    case Form::kRing:
+      return ring_attention(d, default_ring_config(d, Target::kCuda));
+    case Form::kTokenRing:
+      break;
+  }
+  return token_ring(d, default_token_ring_config(d, Target::kCuda));
+}
+
+Row sequence_row(std::int64_t m, Form form) {
+  constexpr const char* kNames[] = {"gathered", "ring", "token ring"};
+  Row row{.program = [=](int world_size) {
     SequenceAttentionDesc d{.dtype = DType::kBF16,
                             .m = m,
                             .num_heads = 32,
                             .num_kv_heads = 8,
                             .head_dim = 128,
                             .world_size = world_size};
-    return ring ? ring_attention(d, default_ring_config(d, Target::kCuda))
-                : sequence_attention(d, default_config(d, Target::kCuda));
-  };
-  Row row{.program = program};
-  row.result.label = fmt::format("{} m={}", ring ? "ring" : "gathered", m);
+    return sequence_program(d, form);
+  }};
+  row.result.label = fmt::format("{} m={}", kNames[static_cast<int>(form)], m);
   row.result.flops = 2.0 * 32 * 128 * static_cast<double>(m) * static_cast<double>(m);
+  return row;
+}
+
+// The projections of the same model around attention with spread heads.
+Row projection_row(std::int64_t m, bool queries) {
+  std::int64_t hidden = 4096, n = queries ? hidden * 3 / 2 : hidden;
+  Row row{.program = [=](int world_size) {
+    UlyssesDesc d{.world_size = world_size, .m = m, .n = n, .k = hidden, .dtype = DType::kBF16};
+    return queries ? gemm_a2a(d, default_gemm_a2a_config(d, Target::kCuda))
+                   : a2a_gemm(d, default_a2a_gemm_config(d, Target::kCuda));
+  }};
+  row.result.label = fmt::format("{} m={}", queries ? "gemm_a2a" : "a2a_gemm", m);
+  row.result.flops = 2.0 * static_cast<double>(m * n) * static_cast<double>(hidden);
   return row;
 }
 
@@ -54,8 +81,11 @@ Row decode_row(std::int64_t n) {
 std::vector<Row> rows() {
   std::vector<Row> all;
   for (std::int64_t n : {65536, 262144, 1048576}) all.push_back(decode_row(n));
-  for (bool ring : {false, true}) {
-    for (std::int64_t m : {8192, 16384, 32768, 65536}) all.push_back(sequence_row(m, ring));
+  for (Form form : {Form::kGathered, Form::kRing, Form::kTokenRing}) {
+    for (std::int64_t m : {8192, 16384, 32768, 65536}) all.push_back(sequence_row(m, form));
+  }
+  for (bool queries : {true, false}) {
+    for (std::int64_t m : {8192, 32768}) all.push_back(projection_row(m, queries));
   }
   return all;
 }

@@ -11,12 +11,25 @@ constexpr int kProducerRegisters = 24;
 constexpr int kWaitingRegisters = 48;  // where it waits for signals, in loops over channels
 constexpr int kFillingRegisters = 80;  // where its threads load, or store, what TMA cannot
 constexpr int kCopyingRegisters = 40;  // where that is vectors alone
+constexpr int kReadingRegisters = 40;  // where tables decide what TMA loads, and how often
 constexpr int kRegistersOfBlock = 65536;
 constexpr int kMostRegisters = 240;
 
 bool waits(const Block& block) {
   return std::any_of(block.begin(), block.end(), [](const Op& op) {
     return op.code == OpCode::kWait || std::any_of(op.bodies.begin(), op.bodies.end(), waits);
+  });
+}
+
+bool reads_table(const Expr& e) {
+  const ExprNode& n = e.node();
+  return n.op == ExprOp::kTable || std::any_of(n.args.begin(), n.args.end(), reads_table);
+}
+
+bool reads_tables(const Block& block) {
+  return std::any_of(block.begin(), block.end(), [](const Op& op) {
+    return (op.code == OpCode::kLet && reads_table(op.exprs[0])) ||
+           std::any_of(op.bodies.begin(), op.bodies.end(), reads_tables);
   });
 }
 
@@ -51,7 +64,10 @@ int few_registers(const Role& role, int agent, const RolePlan& plan) {
   const Agent& ir = role.agents[static_cast<std::size_t>(agent)];
   if (ir.kind == AgentKind::kDrain && !plan.drains(role, agent)) return kFillingRegisters;
   bool signals = waits(ir.body);
-  if (!plan.fills(role, agent)) return signals ? kWaitingRegisters : kProducerRegisters;
+  if (!plan.fills(role, agent)) {
+    if (signals) return kWaitingRegisters;
+    return reads_tables(ir.body) ? kReadingRegisters : kProducerRegisters;
+  }
   return !signals && fills_vectors_alone(plan, role, agent) ? kCopyingRegisters : kFillingRegisters;
 }
 

@@ -28,6 +28,18 @@ void OnlineSoftmax::load(const State& state) {
   peak_ = p_.load(state.peak);
 }
 
+void OnlineSoftmax::merge(const State& state) {
+  double log2_scale = options_.scale * std::numbers::log2e;
+  Value peak = p_.load(state.peak);
+  Value new_peak = maximum(peak_, peak);
+  Value scaled_peak = new_peak * log2_scale;
+  Value shrink = exp2(peak_ * log2_scale - scaled_peak);
+  Value other = exp2(peak * log2_scale - scaled_peak);
+  weight_ = weight_ * shrink + p_.load(state.weight) * other;
+  sum_ = sum_ * shrink + p_.load(state.sum) * other;
+  peak_ = new_peak;
+}
+
 void OnlineSoftmax::store(const State& state) const {
   p_.store(state.sum, sum_);
   p_.store(state.weight, weight_);

@@ -34,6 +34,8 @@ class OnlineSoftmax {
     Slice sum, weight, peak;  // f32 [rows, head_dim], [rows, 1], [rows, 1]
   };
   void load(const State& state);
+  // Adds what another made of other keys.
+  void merge(const State& state);
   void store(const State& state) const;
 
   const Value& sum() const { return sum_; }        // [rows, head_dim], not divided by

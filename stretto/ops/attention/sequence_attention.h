@@ -42,6 +42,7 @@ struct SequenceAttentionConfig {
 std::string to_string(const SequenceAttentionDesc& desc);
 SequenceAttentionConfig default_config(const SequenceAttentionDesc& desc, Target target);
 SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& desc, Target target);
+SequenceAttentionConfig default_token_ring_config(const SequenceAttentionDesc& desc, Target target);
 // Heads to work on together so that the keys and values of `tokens` of them stay in a GPU's L2
 // cache (config.head_group): one H200 that read all heads' at a time fell from 622 TFLOP/s at 16k
 // tokens to 534 at 64k (2026-11-22, gpu_bench attention-ranks).
@@ -59,8 +60,15 @@ Program sequence_attention(const SequenceAttentionDesc& desc,
 // memory between steps, in fp32. Every rank takes the parts in the order r, r - 1, ... (Ring
 // attention, Liu et al. 2023; zigzag after ring-flash-attention).
 Program ring_attention(const SequenceAttentionDesc& desc, const SequenceAttentionConfig& config);
+// The same tensors. Queries go to one rank after another, each of which adds up what its keys and
+// values make of them and stores sums, weights and peaks with the rank whose queries they are, so
+// that both directions of the links are used; that rank puts the parts together in the order r,
+// r + 1, ... Less to send than keys and values only where there are as many heads of them and few
+// tokens; sums go in fp32. (TokenRing, Wang et al. 2024.)
+Program token_ring(const SequenceAttentionDesc& desc, const SequenceAttentionConfig& config);
 
 OperatorInfo sequence_attention_info();
 OperatorInfo ring_attention_info();
+OperatorInfo token_ring_info();
 
 }  // namespace stretto

@@ -168,4 +168,11 @@ OperatorInfo ring_attention_info() {
               ring_attention, default_ring_config);
 }
 
+OperatorInfo token_ring_info() {
+  return info("token_ring",
+              "causal GQA attention of m tokens spread over the ranks, n heads of size k; queries "
+              "go from rank to rank, sums come back",
+              token_ring, default_token_ring_config);
+}
+
 }  // namespace stretto

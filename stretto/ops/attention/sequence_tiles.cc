@@ -62,7 +62,7 @@ SequenceTiles::SequenceTiles(ProgramBuilder& p, const char* op, const SequenceAt
   if (d.lse) lse_ = p.output("lse", DType::kF32, {d.num_heads, rows});
 }
 
-SequenceTiles::Queries SequenceTiles::queries(const Index& tile) const {
+SequenceTiles::Queries SequenceTiles::queries(const Index& tile, const Index& owner) const {
   std::int64_t group = cfg_.head_group > 0 ? cfg_.head_group : d_.num_heads;
   std::int64_t per_group = 2 * row_tiles_ * group;
   bool one_group = group == d_.num_heads;
@@ -70,7 +70,7 @@ SequenceTiles::Queries SequenceTiles::queries(const Index& tile) const {
   Index from_end = p_.let("from_end", in_group / group);  // of the rank's tiles of rows
   Index half = p_.let("half", 1 - from_end / row_tiles_);
   Index local = p_.let("local", (row_tiles_ - 1 - from_end % row_tiles_) * cfg_.tile_rows);
-  Index chunk = p_.let("chunk", zigzag_.chunk_of(p_.rank(), half));
+  Index chunk = p_.let("chunk", zigzag_.chunk_of(owner, half));
   const Index& rows = zigzag_.chunk_rows();
   Queries q;
   Index first_head = one_group ? Index(0) : tile / per_group * group;
@@ -118,6 +118,12 @@ void SequenceTiles::attend(OnlineSoftmax& softmax, const Value& query, const Que
 // Rows past the end of a chunk are another's; nobody stores what comes of them.
 Value SequenceTiles::load(const Queries& tile) const {
   return p_.load(q_.tile({tile.row, tile.head * d_.head_dim}, cfg_.tile_rows, d_.head_dim));
+}
+
+Value SequenceTiles::load(const Queries& tile, const TensorRef& q, const Index& row) const {
+  Index end = row + tile.row + (min(tile.token_end, zigzag_.num_tokens()) - tile.token);
+  return p_.load(q.tile({row + tile.row, tile.head * d_.head_dim}, cfg_.tile_rows, d_.head_dim)
+                     .until_row(end));
 }
 
 OnlineSoftmax SequenceTiles::softmax() const {

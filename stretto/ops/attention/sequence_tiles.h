@@ -16,6 +16,7 @@ class Zigzag {
   Zigzag(const Index& m, const SequenceAttentionDesc& desc);
 
   const Index& chunk_rows() const { return chunk_rows_; }            // padding included
+  const Index& num_tokens() const { return m_; }                     // of all ranks
   std::int64_t most_chunk_rows() const { return most_chunk_rows_; }  // at the bound of m
   Index chunk_of(const Index& owner, const Index& half) const;       // half: 0 or 1
   Index first_token(const Index& chunk) const { return chunk * chunk_rows_; }
@@ -34,7 +35,9 @@ class SequenceTiles {
 
   const Zigzag& zigzag() const { return zigzag_; }
   std::int64_t num_copies() const { return num_copies_; }  // that move a chunk of k or v
+  std::int64_t q_cols() const { return d_.num_heads * d_.head_dim; }
   std::int64_t kv_cols() const { return d_.num_kv_heads * d_.head_dim; }
+  const TensorRef& q() const { return q_; }
   const TensorRef& k() const { return k_; }
   const TensorRef& v() const { return v_; }
 
@@ -48,7 +51,8 @@ class SequenceTiles {
   std::int64_t num_queries() const { return 2 * row_tiles_ * d_.num_heads; }
   // Long rows come first, so that no worker is left with one at the end, and heads of a group
   // before the next group, so that their keys stay in the cache.
-  Queries queries(const Index& tile) const;
+  Queries queries(const Index& tile) const { return queries(tile, p_.rank()); }
+  Queries queries(const Index& tile, const Index& owner) const;  // in the rows of another rank
 
   // Of a chunk, its tokens that the tile sees.
   Index seen(const Queries& tile, const Index& chunk) const;
@@ -63,6 +67,8 @@ class SequenceTiles {
               const Keys& keys) const;
 
   Value load(const Queries& tile) const;  // [tile_rows, head_dim]
+  // From a tensor where the rows of the owner begin at `row`, tokens only.
+  Value load(const Queries& tile, const TensorRef& q, const Index& row) const;
   OnlineSoftmax softmax() const;
   void store(const Queries& tile, const OnlineSoftmax& softmax) const;
   // The tile's rows of a tensor [num_heads, rows, cols].

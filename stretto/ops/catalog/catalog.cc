@@ -4,6 +4,7 @@
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/decode_attention.h"
 #include "stretto/ops/attention/flash_decode.h"
+#include "stretto/ops/attention/packed_attention.h"
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/embedding/embedding.h"
@@ -21,6 +22,7 @@
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/route.h"
 #include "stretto/ops/norm/norm.h"
+#include "stretto/ops/ulysses/ulysses.h"
 
 namespace stretto {
 
@@ -55,9 +57,14 @@ const std::vector<OperatorInfo>& catalog() {
       rope_info(),
       attention_info(),
       decode_attention_info(),
+      packed_attention_info(),
+      paged_attention_info(),
       sequence_attention_info(),
       ring_attention_info(),
+      token_ring_info(),
       flash_decode_info(),
+      gemm_a2a_info(),
+      a2a_gemm_info(),
       embedding_info(),
       lm_head_info(),
       moe_route_info(),

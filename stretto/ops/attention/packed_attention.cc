@@ -1,0 +1,188 @@
+#include "stretto/ops/attention/packed_attention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "stretto/base/errors.h"
+#include "stretto/lang/program_builder.h"
+#include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/field_check.h"
+#include "stretto/ops/attention/online_softmax.h"
+
+namespace stretto {
+namespace {
+
+void check(const char* op, const PackedAttentionDesc& d, const PackedAttentionConfig& c) {
+  FieldCheck need{op};
+  need(d.m >= 1, "m", d.m, "at least 1");
+  need(d.sequences >= 1, "sequences", d.sequences, "at least 1");
+  need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");
+  need(d.num_heads >= 1 && d.num_heads % d.num_kv_heads == 0, "num_heads", d.num_heads,
+       "a positive multiple of num_kv_heads");
+  need(d.head_dim >= 1, "head_dim", d.head_dim, "at least 1");
+  need(d.world_size >= 1, "world_size", d.world_size, "at least 1");
+  need(c.tile_rows >= 1, "tile_rows", c.tile_rows, "at least 1");
+  need(c.tile_kv >= 1, "tile_kv", c.tile_kv, "at least 1");
+  need(c.blocks >= 1, "blocks", c.blocks, "at least 1");
+  need(c.num_workers >= 1, "num_workers", c.num_workers, "at least 1");
+}
+
+void check_pages(const PackedAttentionDesc& d, const PackedAttentionConfig& c) {
+  FieldCheck need{"paged_attention"};
+  need(d.page >= 1 && d.page % c.tile_kv == 0, "page", d.page, "a multiple of tile_kv");
+  need(d.num_pages >= 1, "num_pages", d.num_pages, "at least 1");
+  need(d.max_tokens >= 1, "max_tokens", d.max_tokens, "at least 1");
+}
+
+class PackedAttention {
+ public:
+  PackedAttention(const char* name, const PackedAttentionDesc& d, const PackedAttentionConfig& cfg)
+      : d_(d), cfg_(cfg), p_(name, d.world_size), m_(p_.extent("m", d.m)) {
+    starts_ = p_.table("starts", {d.sequences + 1}, {ContractKind::kPartition, 0, m_ + 1});
+    q_ = p_.input("q", d.dtype, {m_, d.num_heads * d.head_dim});
+    if (paged()) {
+      pages_ = p_.table("pages", {d.sequences, d.pages_per_sequence()},
+                        {ContractKind::kRange, 0, d.num_pages});
+      tokens_ = p_.table("tokens", {d.sequences}, {ContractKind::kRange, 0, d.max_tokens + 1});
+    }
+    std::vector<Index> keys = {m_, d.num_kv_heads * d.head_dim};
+    if (paged()) keys = {d.num_pages * d.num_kv_heads, d.page, d.head_dim};
+    k_ = p_.input(paged() ? "k_pages" : "k", d.dtype, keys);
+    v_ = p_.input(paged() ? "v_pages" : "v", d.dtype, keys);
+    out_ = p_.output("out", d.dtype, {m_, d.num_heads * d.head_dim});
+    if (d.lse) lse_ = p_.output("lse", DType::kF32, {d.num_heads, m_});
+  }
+
+  Program run() {
+    Resource sms =
+        Resource::sms(cfg_.num_workers).pipelined(cfg_.num_stages).by_ticket(cfg_.tickets);
+    // Heads together, so that their keys stay in the cache; late rows, which are long, first.
+    p_.role("attend", sms, p_.range(d_.sequences * cfg_.blocks * d_.num_heads), [&](const Tile& t) {
+      Index head = p_.let("head", t.index % d_.num_heads);
+      Index first = p_.let("first", cfg_.blocks - 1 - t.index / d_.num_heads % cfg_.blocks);
+      Sequence s = sequence(p_.let("sequence", t.index / (d_.num_heads * cfg_.blocks)));
+      p_.loop(ceil_div(s.end - s.start, cfg_.tile_rows * cfg_.blocks), [&](const Index& i) {
+        Index row = p_.let("row", s.start + (first + i * cfg_.blocks) * cfg_.tile_rows);
+        p_.when(row < s.end, [&] { attend(s, head, row); });
+      });
+    });
+    return p_.finish();
+  }
+
+ private:
+  struct Sequence {
+    Index idx;
+    Index start, end;  // rows
+    Index tokens;      // keys
+    Index past;        // tokens before the first row's
+  };
+
+  bool paged() const { return d_.page > 0; }
+
+  Sequence sequence(const Index& idx) {
+    Sequence s{.idx = idx};
+    s.start = p_.read(starts_, {idx});
+    s.end = p_.read(starts_, {idx + 1});
+    s.tokens = paged() ? p_.read(tokens_, {idx}) : p_.let("tokens", s.end - s.start);
+    s.past = paged() ? p_.let("past", s.tokens - (s.end - s.start)) : Index(0);
+    return s;
+  }
+
+  // Keys or values j * tile_kv .. of the first `seen` of a sequence.
+  Slice block(const TensorRef& tensor, const Sequence& s, const Index& kv, const Index& j,
+              const Index& page, const Index& seen) const {
+    std::int64_t bn = cfg_.tile_kv;
+    if (!paged()) {
+      return tensor.tile({s.start + j * bn, kv * d_.head_dim}, bn, d_.head_dim)
+          .until_row(s.start + seen);
+    }
+    Index row = j * bn % d_.page;
+    return tensor.tile({page * d_.num_kv_heads + kv, row, 0}, bn, d_.head_dim)
+        .until_row(seen - (j * bn - row));
+  }
+
+  // Queries [row, row + tile_rows) of a sequence.
+  void attend(const Sequence& s, const Index& head, const Index& row) {
+    std::int64_t bm = cfg_.tile_rows, bn = cfg_.tile_kv;
+    Index kv = p_.let("kv", head / (d_.num_heads / d_.num_kv_heads));
+    Index token = p_.let("token", s.past + (row - s.start));  // of the first row
+    Index seen = s.tokens, full = s.tokens;                   // by the last row; by all
+    if (d_.causal) {
+      seen = p_.let("seen", max(min(token + bm, s.tokens), 0));
+      full = p_.let("full", max(min(token + 1, s.tokens), 0));
+    }
+    // Rows past the end of a sequence are another's; nobody stores what comes of them.
+    Value query = p_.load(q_.tile({row, head * d_.head_dim}, bm, d_.head_dim));
+    double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
+    OnlineSoftmax softmax(p_,
+                          {.dtype = d_.dtype, .rows = bm, .head_dim = d_.head_dim, .scale = scale});
+    p_.loop(ceil_div(seen, bn), [&](const Index& j) {
+      Index page = paged() ? p_.read(pages_, {s.idx, j * bn / d_.page}) : Index(0);
+      Value scores = dot(p_.zeros(DType::kF32, bm, bn), query,
+                         p_.load(block(k_, s, kv, j, page, seen)).T());  // [bm, bn]
+      p_.when(j >= full / bn, [&] {
+        Value col = p_.iota_cols(j * bn, bn);
+        Value sees = col < p_.splat(DType::kI32, seen);
+        if (d_.causal) sees = sees && col <= p_.iota_rows(token, bm);
+        scores = where(sees, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
+      });
+      softmax.add(scores, block(v_, s, kv, j, page, seen));
+    });
+    p_.store(out_.tile({row, head * d_.head_dim}, bm, d_.head_dim).until_row(s.end),
+             cast(softmax.mean(), d_.dtype));
+    if (!d_.lse) return;
+    Slice column = lse_.tile({head, row}, bm, 1).rows_along(1).cols_along(0);
+    p_.store(column.until_row(s.end), softmax.lse());
+  }
+
+  const PackedAttentionDesc d_;
+  const PackedAttentionConfig cfg_;
+  ProgramBuilder p_;
+  Index m_;
+  TensorRef starts_, pages_, tokens_, q_, k_, v_, out_, lse_;
+};
+
+}  // namespace
+
+std::int64_t PackedAttentionDesc::pages_per_sequence() const { return ceil_div(max_tokens, page); }
+
+std::string to_string(const PackedAttentionDesc& d) {
+  std::string pages =
+      d.page > 0 ? fmt::format(" tokens={} pages={}x{}", d.max_tokens, d.num_pages, d.page) : "";
+  return fmt::format("m={} sequences={}{} heads={}/{} dim={}{}{} {} P={}", d.m, d.sequences, pages,
+                     d.num_heads, d.num_kv_heads, d.head_dim, d.causal ? "" : " full",
+                     d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
+}
+
+PackedAttentionConfig default_config(const PackedAttentionDesc& d, Target target) {
+  std::int64_t mean = ceil_div(d.m, d.sequences), most_kv = d.page > 0 ? d.page : d.m;
+  PackedAttentionConfig c{.tile_rows = std::min<std::int64_t>(32, d.m),
+                          .tile_kv = std::min<std::int64_t>(64, most_kv)};
+  if (target == Target::kCuda) {
+    AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
+    c = {.tile_rows = tile.rows, .tile_kv = tile.kv, .num_stages = tile.num_stages};
+    c.tickets = true;
+  }
+  while (d.page % c.tile_kv != 0) --c.tile_kv;
+  // A sequence may be longer than others by a few times before its tiles take turns.
+  constexpr std::int64_t kLonger = 4;
+  c.blocks = std::min(ceil_div(mean, c.tile_rows) * kLonger, ceil_div(d.m, c.tile_rows));
+  if (target == Target::kCuda) c.num_workers = gpu_workers(d.sequences * c.blocks * d.num_heads);
+  return c;
+}
+
+Program packed_attention(const PackedAttentionDesc& d, const PackedAttentionConfig& cfg) {
+  check("packed_attention", d, cfg);
+  FieldCheck{"packed_attention"}(d.page == 0, "page", d.page, "0");
+  return PackedAttention("packed_attention", d, cfg).run();
+}
+
+Program paged_attention(const PackedAttentionDesc& d, const PackedAttentionConfig& cfg) {
+  check("paged_attention", d, cfg);
+  check_pages(d, cfg);
+  return PackedAttention("paged_attention", d, cfg).run();
+}
+
+}  // namespace stretto

@@ -1,0 +1,61 @@
+// Causal or full attention of several sequences at once, one after another in the rows of one
+// tensor, each of a length of its own, none at all among them. Their keys and values lie like the
+// queries (packed_attention), or in a cache of pages that tables hand out to the sequences
+// (paged_attention: prompts that go on with what is cached, and decoding of a batch).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct PackedAttentionDesc {
+  DType dtype = DType::kF32;
+  std::int64_t m = 1;           // bound of the query tokens of all sequences
+  std::int64_t sequences = 1;   // some may be empty
+  std::int64_t page = 0;        // tokens of a page of the cache; 0: keys lie like queries
+  std::int64_t num_pages = 0;   // of the cache
+  std::int64_t max_tokens = 0;  // of a sequence in the cache, those of this launch included
+  int num_heads = 1;            // of this rank
+  int num_kv_heads = 1;         // of this rank; divides num_heads
+  std::int64_t head_dim = 2;
+  bool causal = true;
+  double scale = 0;  // 0: 1 / sqrt(head_dim)
+  bool lse = false;  // also the logarithm of each row's sum of weights
+  int world_size = 1;
+
+  std::int64_t pages_per_sequence() const;  // columns of the table of pages
+};
+
+struct PackedAttentionConfig {
+  std::int64_t tile_rows = 32;  // queries
+  std::int64_t tile_kv = 64;    // keys and values per step; divides the page
+  std::int64_t blocks = 1;      // tiles of rows of a sequence; longer ones take turns in them
+  int num_workers = 1;
+  int num_stages = 0;    // blocks of keys and of values loaded ahead; 0: none
+  bool tickets = false;  // tiles to whichever worker is free
+};
+
+std::string to_string(const PackedAttentionDesc& desc);
+PackedAttentionConfig default_config(const PackedAttentionDesc& desc, Target target);
+
+// Extent m. Table starts [sequences + 1], a partition of [0, m): sequence s has the rows starts[s]
+// .. starts[s + 1] of q [m, num_heads * head_dim] -> out as q; with lse also lse [num_heads, m]
+// f32. k, v [m, num_kv_heads * head_dim]. UserError naming a bad field. The interface is that of
+// FlashAttention's varlen functions (cu_seqlens).
+Program packed_attention(const PackedAttentionDesc& desc, const PackedAttentionConfig& config);
+// The same with k_pages, v_pages [num_pages * num_kv_heads, page, head_dim]: token t of sequence s
+// is row t % page of page pages[s, t / page], KV head h of page i is entry i * num_kv_heads + h.
+// Tables pages [sequences, pages_per_sequence] and tokens [sequences], how many a sequence has in
+// the cache, those of its queries included and last. Rows that see nothing are not numbers. An
+// entry that names no page is a Fault with its table and place. After PagedAttention (Kwon et al.
+// 2023).
+Program paged_attention(const PackedAttentionDesc& desc, const PackedAttentionConfig& config);
+
+OperatorInfo packed_attention_info();
+OperatorInfo paged_attention_info();
+
+}  // namespace stretto

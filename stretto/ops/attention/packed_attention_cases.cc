@@ -1,0 +1,194 @@
+// Plain fp64 reference of attention of several sequences in the rows of one tensor.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "stretto/ops/attention/packed_attention.h"
+
+namespace stretto {
+namespace {
+
+constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
+
+// m: query tokens of all sequences; n: sequences, or with pages tokens of one in the cache; k: head
+// size.
+PackedAttentionDesc desc_of(const OpShape& s, bool paged) {
+  PackedAttentionDesc d{.dtype = s.dtype, .world_size = s.world_size};
+  d.m = s.m > 0 ? s.m : 64;
+  d.head_dim = s.k > 0 ? s.k : 32;
+  bool large = d.m > 1000;
+  d.num_heads = large ? 32 : 4;
+  d.num_kv_heads = large ? 8 : 2;
+  d.sequences = paged ? (large ? 16 : 4) : (s.n > 0 ? s.n : 4);
+  d.lse = d.m % 2 == 1;
+  d.causal = d.m % 5 != 0;  // tens test that all see all
+  if (!paged) return d;
+  d.max_tokens = s.n > 0 ? s.n : 128;
+  d.page = large ? 128 : 4;
+  d.num_pages = ceil_div(d.max_tokens, d.page) * 3;
+  return d;
+}
+
+PackedAttentionConfig config_of(const PackedAttentionDesc& d, Target target) {
+  PackedAttentionConfig c = default_config(d, target);
+  if (target == Target::kCuda) return c;
+  c.tile_rows = std::min<std::int64_t>(2, c.tile_rows);
+  c.tile_kv = d.page > 0 ? 2 : 3;
+  c.blocks = 2;
+  c.num_workers = 2;
+  return c;
+}
+
+Program program_of(const OpShape& s, bool paged) {
+  PackedAttentionDesc d = desc_of(s, paged);
+  return (paged ? paged_attention : packed_attention)(d, config_of(d, s.target));
+}
+
+// Inputs of one rank, and what comes of them.
+class Reference {
+ public:
+  Reference(OpCase& c, std::size_t rank, const PackedAttentionDesc& d, std::int64_t m,
+            std::uint64_t seed)
+      : c_(c), r_(rank), d_(d), m_(m), random_(seed * 977 + rank) {
+    for (std::size_t t = 0; t < c.program.tensors.size(); ++t) {
+      const Tensor& tensor = c.program.tensors[t];
+      auto count = at(num_elements(bound_shape(c.program, static_cast<int>(t))));
+      if (tensor.kind == TensorKind::kOutput) c.expected[r_][t].assign(count, kUnchecked);
+      if (tensor.kind == TensorKind::kInput) {
+        c.inputs[r_][t] = random_values(count, tensor.dtype, seed * 131 + 7 * t + 1000 * rank);
+      }
+    }
+    cut(seed);
+    if (d.page > 0) fill_cache();
+  }
+
+  void run() {
+    for (std::int64_t s = 0; s < d_.sequences; ++s) {
+      auto first = static_cast<std::int64_t>(in("starts")[at(s)]);
+      auto end = static_cast<std::int64_t>(in("starts")[at(s + 1)]);
+      std::int64_t tokens =
+          d_.page > 0 ? static_cast<std::int64_t>(in("tokens")[at(s)]) : end - first;
+      for (std::int64_t row = first; row < end; ++row) {
+        std::int64_t seen = d_.causal ? tokens - (end - row) + 1 : tokens;
+        for (std::int64_t head = 0; head < d_.num_heads; ++head) attend(s, first, row, head, seen);
+      }
+    }
+  }
+
+ private:
+  static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+  Values& in(const char* name) { return c_.inputs[r_][at(c_.program.find_tensor(name))]; }
+  Values& out(const char* name) { return c_.expected[r_][at(c_.program.find_tensor(name))]; }
+  std::int64_t below(std::int64_t end) {
+    return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(end));
+  }
+
+  // The rows by seed: cut at random, a sequence of one token and the rest, all in the last one. In
+  // a cache a sequence has as many rows as tokens at most.
+  void cut(std::uint64_t seed) {
+    Values starts(at(d_.sequences + 1));
+    for (double& start : starts) {
+      start = static_cast<double>(seed % 3 == 0   ? below(m_ + 1)
+                                  : seed % 3 == 1 ? std::min<std::int64_t>(m_, 1)
+                                                  : 0);
+    }
+    starts.front() = 0;
+    starts.back() = static_cast<double>(m_);
+    std::sort(starts.begin(), starts.end());
+    in("starts") = starts;
+  }
+
+  void fill_cache() {
+    for (double& page : in("pages")) page = static_cast<double>(below(d_.num_pages));
+    for (std::int64_t s = 0; s < d_.sequences; ++s) {
+      auto rows = static_cast<std::int64_t>(in("starts")[at(s + 1)] - in("starts")[at(s)]);
+      in("tokens")[at(s)] = static_cast<double>(rows + below(d_.max_tokens - rows + 1));
+    }
+  }
+
+  // Where a token's key or value lies.
+  std::size_t place(std::int64_t s, std::int64_t first, std::int64_t kv, std::int64_t token) {
+    if (d_.page == 0) return at(((first + token) * d_.num_kv_heads + kv) * d_.head_dim);
+    double page = in("pages")[at(s * d_.pages_per_sequence() + token / d_.page)];
+    std::int64_t entry = static_cast<std::int64_t>(page) * d_.num_kv_heads + kv;
+    return at((entry * d_.page + token % d_.page) * d_.head_dim);
+  }
+
+  void attend(std::int64_t s, std::int64_t first, std::int64_t row, std::int64_t head,
+              std::int64_t seen) {
+    const Values &q = in("q"), &k = in(d_.page > 0 ? "k_pages" : "k"),
+                 &v = in(d_.page > 0 ? "v_pages" : "v");
+    std::int64_t kv = head / (d_.num_heads / d_.num_kv_heads);
+    std::size_t query = at((row * d_.num_heads + head) * d_.head_dim), dim = at(d_.head_dim);
+    Values sum(dim);
+    double total = 0;
+    for (std::int64_t t = 0; t < seen; ++t) {
+      std::size_t from = place(s, first, kv, t);
+      double score = 0;
+      for (std::size_t i = 0; i < dim; ++i) score += q[query + i] * k[from + i];
+      double weight = std::exp(score / std::sqrt(static_cast<double>(d_.head_dim)));
+      total += weight;
+      for (std::size_t i = 0; i < dim; ++i) sum[i] += weight * v[from + i];
+    }
+    for (std::size_t i = 0; i < dim; ++i) out("out")[query + i] = sum[i] / total;
+    if (d_.lse) out("lse")[at(head * d_.m + row)] = std::log(total);
+  }
+
+  OpCase& c_;
+  std::size_t r_;
+  const PackedAttentionDesc& d_;
+  std::int64_t m_;
+  std::mt19937_64 random_;
+};
+
+OpCase make_case(const OpShape& s, std::uint64_t seed, bool paged) {
+  PackedAttentionDesc d = desc_of(s, paged);
+  OpCase c;
+  c.program = program_of(s, paged);
+  std::int64_t m = seed % 4 == 3 ? d.m / 2 : d.m;
+  c.extents = {m};
+  c.config = fmt::format("{} {} m={}", c.program.name, to_string(d), m);
+  c.inputs = no_values(c.program);
+  c.expected = no_values(c.program);
+  c.tolerance = sum_tolerance(d.dtype, std::max(d.m, d.max_tokens)) * 4;
+  for (std::size_t r = 0; r < c.inputs.size(); ++r) Reference(c, r, d, m, seed).run();
+  return c;
+}
+
+OperatorInfo info(const char* name, const char* summary, bool paged) {
+  return {
+      .name = name,
+      .summary = summary,
+      .program = [=](const OpShape& s) { return program_of(s, paged); },
+      .make_case = [=](const OpShape& s, std::uint64_t seed) { return make_case(s, seed, paged); },
+      // Ranks have nothing to do with each other.
+      .shapes = [=](int world_size) -> std::vector<OpShape> {
+        OpShape small{.world_size = world_size, .m = 10, .n = paged ? 13 : 3, .k = 4};
+        OpShape odd{.world_size = world_size, .m = 11, .n = paged ? 14 : 4, .k = 16};
+        odd.dtype = DType::kBF16;
+        if (world_size > 2) odd.m = 7, odd.k = 4;
+        return {small, odd};
+      },
+      .large = {.m = 16384, .n = paged ? 4096 : 16, .k = 128, .dtype = DType::kBF16}};
+}
+
+}  // namespace
+
+OperatorInfo packed_attention_info() {
+  return info("packed_attention",
+              "causal GQA attention of n sequences of different lengths, m tokens in all, head "
+              "size k",
+              false);
+}
+
+OperatorInfo paged_attention_info() {
+  return info("paged_attention",
+              "causal GQA attention of sequences with m new tokens in all over pages of a cache, "
+              "up to n tokens a sequence, head size k",
+              true);
+}
+
+}  // namespace stretto

@@ -1,0 +1,61 @@
+// What callers may hand to attention of several sequences beyond the catalog's random cases:
+// lengths of none and one, tables that break their promise, sizes that make no sense. If these
+// fail, one bad entry makes a sequence read another's keys.
+#include "stretto/ops/attention/packed_attention.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "stretto/base/test_errors.h"
+#include "stretto/base/test_seed.h"
+#include "stretto/ops/harness/run_case.h"
+
+namespace stretto {
+namespace {
+
+Values& tensor_of(std::vector<std::vector<Values>>& all, const OpCase& c, const char* name) {
+  return all[0][static_cast<std::size_t>(c.program.find_tensor(name))];
+}
+
+TEST(PackedAttention, SequencesOfNoneAndOneTokenGiveTheirOwnValue) {
+  constexpr std::size_t kDim = 4, kHeads = 4, kKvHeads = 2;
+  OpCase c = packed_attention_info().make_case({.m = 4, .n = 5, .k = kDim}, test_seed() / 12 * 12);
+  tensor_of(c.inputs, c, "starts") = {0, 1, 1, 2, 3, 4};  // the second one is empty
+  const Values& v = tensor_of(c.inputs, c, "v");
+  Values& out = tensor_of(c.expected, c, "out");
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    std::size_t row = i / (kHeads * kDim), head = i / kDim % kHeads;
+    out[i] = v[(row * kKvHeads + head / (kHeads / kKvHeads)) * kDim + i % kDim];
+  }
+  EXPECT_EQ(run_case(c, {.launches = 2}), "");
+}
+
+TEST(PackedAttention, ATableThatBreaksItsPromiseEndsTheLaunchWithItsName) {
+  auto breaks = [](const OperatorInfo& op, const char* table, std::size_t entry, double value) {
+    OpCase c = op.make_case({.m = 10, .n = 13, .k = 4}, test_seed() / 12 * 12);
+    tensor_of(c.inputs, c, table)[entry] = value;
+    expect_user_error([&] { run_case(c, {.launches = 1}); },
+                      {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
+  };
+  breaks(packed_attention_info(), "starts", 0, 1);
+  breaks(packed_attention_info(), "starts", 13, 11);
+  breaks(packed_attention_info(), "starts", 3, -1);
+  breaks(paged_attention_info(), "pages", 5, 12);
+  breaks(paged_attention_info(), "pages", 0, -1);
+  breaks(paged_attention_info(), "tokens", 2, 14);
+}
+
+TEST(PackedAttention, RefusesSizesThatMakeNoSense) {
+  PackedAttentionDesc d{.m = 4, .sequences = 0};
+  expect_user_error([&] { packed_attention(d, {}); }, {"sequences is 0"});
+  d = {.m = 4, .page = 4};
+  expect_user_error([&] { packed_attention(d, {.tile_kv = 4}); }, {"page is 4"});
+  d.max_tokens = 8;
+  expect_user_error([&] { paged_attention(d, {.tile_kv = 3}); }, {"page is 4", "tile_kv"});
+  expect_user_error([&] { paged_attention(d, {.tile_kv = 4}); }, {"num_pages is 0"});
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,135 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+#include "stretto/ops/gemm/row_runs.h"
+#include "stretto/ops/ulysses/ulysses.h"
+
+namespace stretto {
+namespace {
+
+void check(const UlyssesDesc& d, const UlyssesConfig& cfg) {
+  check_sizes("a2a_gemm", {{"world_size", d.world_size},
+                           {"m", d.m},
+                           {"n", d.n},
+                           {"k", d.k},
+                           {"tile.bm", cfg.tile.bm},
+                           {"tile.bn", cfg.tile.bn},
+                           {"tile.bk", cfg.tile.bk},
+                           {"num_compute_sms", cfg.num_compute_sms},
+                           {"comm_rows", cfg.comm_rows},
+                           {"num_queues", cfg.num_queues},
+                           {"raster", cfg.raster}});
+  check_dtype("a2a_gemm", "dtype", d.dtype);
+  if (cfg.comm_rows % cfg.tile.bm != 0) {
+    throw UserError(fmt::format("a2a_gemm: comm_rows is {}, need a multiple of tile.bm, {}",
+                                cfg.comm_rows, cfg.tile.bm));
+  }
+  if (d.k % (d.world_size * cfg.tile.bk) != 0) {
+    throw UserError(
+        fmt::format("a2a_gemm: k is {}, need a multiple of tile.bk, {}, on each of {} "
+                    "ranks",
+                    d.k, cfg.tile.bk, d.world_size));
+  }
+}
+
+// The longest step that divides a rank's columns.
+std::int64_t step_of(const UlyssesDesc& d, std::int64_t bk) {
+  while (d.k / d.world_size % bk != 0) bk /= 2;
+  return std::max<std::int64_t>(bk, 1);
+}
+
+}  // namespace
+
+UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& d, Target target) {
+  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  std::int64_t quarter = ceil_div(run_rows, std::int64_t{4});
+  UlyssesConfig cfg{.tile = default_tile(run_rows, d.n, d.k / d.world_size)};
+  if (target == Target::kCuda) {
+    GpuLoop loop =
+        gpu_loop({.m = run_rows, .n = d.n, .k = d.k, .a_dtype = d.dtype, .b_dtype = d.dtype});
+    std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
+    cfg = {.tile = loop.tile,
+           .num_compute_sms = gpu_workers(tiles),
+           .num_stages = loop.num_stages,
+           .raster = 8,
+           .num_queues = std::clamp(d.world_size - 1, 1, 3)};
+  }
+  cfg.tile.bk = step_of(d, cfg.tile.bk);
+  cfg.comm_rows = ceil_div(quarter, cfg.tile.bm) * cfg.tile.bm;
+  return cfg;
+}
+
+Program a2a_gemm(const UlyssesDesc& d, const UlyssesConfig& cfg) {
+  check(d, cfg);
+  const GemmTile& tile = cfg.tile;
+  const std::int64_t world = d.world_size, cols = d.k / world;
+  ProgramBuilder p("a2a_gemm", d.world_size);
+  Index m = p.extent("m", d.m);
+  RowRuns runs(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = tile.bm});
+  RowRuns copies(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = cfg.comm_rows});
+  const Index& run_rows = runs.run_rows();
+  auto a = p.input("a", d.dtype, {m, cols});  // [m, k/P]
+  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.dtype, .bias = d.bias});
+  auto c = p.output("c", d.dtype, {run_rows, d.n});  // [m/P, n]
+  TensorRef full;     // [P * m/P, k/P]: the own tokens of each rank's heads
+  SignalRef ready;    // `full` may be written
+  SignalRef arrived;  // by source and copy
+  if (world > 1) {
+    full = p.buffer("full", d.dtype, {run_rows * world, cols}, {.space = Space::kSymmetric});
+    ready = p.signal("ready");
+    arrived = p.signal("arrived", world * copies.num_blocks());
+    p.on_start([&] {
+      p.loop(world - 1, [&](const Index& i) { p.notify(ready, (p.rank() + 1 + i) % world); });
+    });
+    // The first rows of every rank before the next ones; to the rank before this one first, which
+    // needs them next.
+    p.role("send", Resource::copy_engine(cfg.num_queues),
+           p.range(copies.num_blocks() * (world - 1)), [&](const Tile& t) {
+             Index block = p.let("block", t.index / (world - 1));
+             Index peer = p.let("peer", (p.rank() + world - 1 - t.index % (world - 1)) % world);
+             Index rows = copies.num_rows(peer);
+             auto part = [&](const TensorRef& tensor, const Index& first) {
+               return tensor.tile({first + block * cfg.comm_rows, 0}, cfg.comm_rows, cols)
+                   .until_row(first + rows);
+             };
+             p.wait(ready, peer);
+             p.put(part(full, p.rank() * run_rows).on(peer), part(a, runs.first_row(peer)));
+             p.notify(arrived[p.rank() * copies.num_blocks() + block], peer);
+           });
+  }
+
+  TileSpace tiles = p.grid(runs.num_blocks(), d.n, 1, tile.bn).raster(cfg.raster);
+  Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
+  p.role("gemm", sms, tiles, [&](const Tile& t) {
+    Index row = p.let("row", t.m * tile.bm);
+    Index end = p.let("end", runs.num_rows(p.rank()));
+    p.when(row < run_rows, [&] {  // padding is written, too: the bias
+      Linear::Sums sums = linear.sums(tile, t.col);
+      auto add = [&](const Index& source, const TensorRef& x, const Index& first) {
+        std::int64_t steps = cols / tile.bk;
+        TileRows rows{.a =
+                          [&](const Index& k) {
+                            return x.tile({first + row, k - source * cols}, tile.bm, tile.bk)
+                                .until_row(first + end);
+                          },
+                      .scale = {}};
+        linear.accumulate(sums, tile, t.col, rows, StepRange{source * steps, (source + 1) * steps});
+      };
+      add(p.rank(), a, runs.first_row(p.rank()));
+      if (world > 1) {
+        p.loop(1, world, [&](const Index& i) {
+          Index source = p.let("source", (p.rank() + i) % world);
+          p.wait(arrived[source * copies.num_blocks() + row / cfg.comm_rows], 1);
+          add(source, full, source * run_rows);
+        });
+      }
+      p.store(c.tile({row, t.col}, tile.bm, tile.bn),
+              cast(linear.finish(std::move(sums), tile, t.col), d.dtype));
+    });
+  });
+  return p.finish();
+}
+
+}  // namespace stretto

@@ -1,0 +1,93 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+#include "stretto/ops/gemm/row_runs.h"
+#include "stretto/ops/ulysses/ulysses.h"
+
+namespace stretto {
+namespace {
+
+void check(const UlyssesDesc& d, const UlyssesConfig& cfg) {
+  check_sizes("gemm_a2a", {{"world_size", d.world_size},
+                           {"m", d.m},
+                           {"n", d.n},
+                           {"k", d.k},
+                           {"tile.bm", cfg.tile.bm},
+                           {"tile.bn", cfg.tile.bn},
+                           {"tile.bk", cfg.tile.bk},
+                           {"num_compute_sms", cfg.num_compute_sms},
+                           {"raster", cfg.raster}});
+  check_dtype("gemm_a2a", "dtype", d.dtype);
+  if (d.n % d.world_size != 0) {
+    throw UserError(
+        fmt::format("gemm_a2a: n is {}, need a multiple of {} ranks", d.n, d.world_size));
+  }
+}
+
+}  // namespace
+
+std::string to_string(const UlyssesDesc& d) {
+  return fmt::format("m={} n={} k={} {}{} P={}", d.m, d.n, d.k, short_name(d.dtype),
+                     d.bias ? " bias" : "", d.world_size);
+}
+
+UlyssesConfig default_gemm_a2a_config(const UlyssesDesc& d, Target target) {
+  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size}), cols = d.n / d.world_size;
+  if (target == Target::kCpu) return {.tile = default_tile(run_rows, cols, d.k)};
+  GpuLoop loop =
+      gpu_loop({.m = run_rows, .n = cols, .k = d.k, .a_dtype = d.dtype, .b_dtype = d.dtype});
+  std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(cols, loop.tile.bn);
+  return {.tile = loop.tile,
+          .num_compute_sms = gpu_workers(tiles * d.world_size),
+          .num_stages = loop.num_stages,
+          .raster = 8};
+}
+
+Program gemm_a2a(const UlyssesDesc& d, const UlyssesConfig& cfg) {
+  check(d, cfg);
+  const GemmTile& tile = cfg.tile;
+  std::int64_t cols = d.n / d.world_size;
+  ProgramBuilder p("gemm_a2a", d.world_size);
+  Index m = p.extent("m", d.m);
+  RowRuns runs(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = tile.bm});
+  auto a = p.input("a", d.dtype, {runs.run_rows(), d.k});  // [m/P, k]
+  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.dtype, .bias = d.bias});
+  auto c = p.output("c", d.dtype, {m, cols}, Space::kSymmetric);  // [m, n/P]
+  auto ready = p.signal("ready");                                 // c may be written
+  auto stored = p.signal("stored");                               // tiles of c, by who made them
+  std::int64_t peers = std::max(d.world_size - 1, 1);
+  p.on_start([&] {
+    p.loop(d.world_size - 1,
+           [&](const Index& i) { p.notify(ready, (p.rank() + 1 + i) % d.world_size); });
+  });
+
+  TileSpace tiles = p.grid(d.world_size * runs.num_blocks(), cols, 1, tile.bn).raster(cfg.raster);
+  Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
+  p.role("gemm", sms, tiles, [&](const Tile& t) {
+    Index offset = p.let("offset", t.m / runs.num_blocks());
+    Index owner = p.let("owner", (p.rank() + 1 + offset) % d.world_size);
+    Index row = p.let("row", t.m % runs.num_blocks() * tile.bm);
+    Index end = p.let("end", runs.num_rows(p.rank()));
+    p.when(row < end, [&] {
+      TileRows rows = tile_rows(a, {}, tile, {.row = row, .end = end});
+      Value sum = linear.product(tile, owner * cols + t.col, rows);
+      Index first = p.let("first", runs.first_row(p.rank()));
+      p.when(offset < d.world_size - 1, [&] { p.wait(ready, owner); });
+      p.store(c.on(owner).tile({first + row, t.col}, tile.bm, tile.bn).until_row(first + end),
+              cast(sum, d.dtype));
+    });
+    p.when(offset < d.world_size - 1, [&] { p.notify(stored, owner); });
+  });
+  if (d.world_size == 1) return p.finish();
+  p.on_end([&] {
+    p.loop(peers, [&](const Index& i) {
+      p.wait(stored[(p.rank() + 1 + i) % d.world_size],
+             runs.num_blocks() * ceil_div(cols, tile.bn));
+    });
+  });
+  return p.finish();
+}
+
+}  // namespace stretto

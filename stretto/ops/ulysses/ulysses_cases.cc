@@ -1,0 +1,150 @@
+// Plain fp64 references of the products around attention with spread heads.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "stretto/ops/gemm/gemm_case.h"
+#include "stretto/ops/ulysses/ulysses.h"
+
+namespace stretto {
+namespace {
+
+constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
+
+// m: tokens of all ranks; n, k: of the weights, rounded up to what the ranks share alike.
+UlyssesDesc desc_of(const OpShape& shape) {
+  OpShape s = with_defaults(shape);
+  std::int64_t world = s.world_size;
+  bool small = s.n < 64;
+  return {.world_size = s.world_size,
+          .m = s.m,
+          .n = ceil_div(s.n, world) * world,
+          .k = ceil_div(s.k, world * (small ? 4 : 64)) * world * (small ? 4 : 64),
+          .dtype = s.dtype,
+          .bias = s.m % 2 == 1};
+}
+
+using Default = UlyssesConfig (*)(const UlyssesDesc&, Target);
+using Make = Program (*)(const UlyssesDesc&, const UlyssesConfig&);
+
+UlyssesConfig config_of(const UlyssesDesc& d, Target target, Default default_of) {
+  UlyssesConfig c = default_of(d, target);
+  if (target == Target::kCuda || d.n >= 64) return c;
+  c.tile = {.bm = 2, .bn = 3, .bk = 4};
+  c.comm_rows = 4;
+  c.num_compute_sms = c.num_queues = 2;
+  return c;
+}
+
+std::vector<OpShape> shapes(int world_size) {
+  return {{.world_size = world_size, .m = 4 * world_size + 3, .n = 5 * world_size, .k = 9},
+          {.world_size = world_size, .m = 10, .n = 16, .k = 16, .dtype = DType::kBF16}};
+}
+
+// Rows of `a` and weights of `rank`, in fp64.
+Values product(const OpCase& c, const UlyssesDesc& d, int rank, const Values& a,
+               std::int64_t rows) {
+  return linear_reference(c, rank, a, {.m = rows, .n = d.n, .k = d.k});
+}
+
+struct UlyssesCase {
+  OpCase c;
+  UlyssesDesc d;
+  std::int64_t m, run;  // tokens of all ranks, and of one
+
+  UlyssesCase(const OpShape& s, std::uint64_t seed, Make make, Default default_of) : d(desc_of(s)) {
+    c.program = make(d, config_of(d, s.target, default_of));
+    m = seed % 3 == 2 ? d.m / 2 : d.m;
+    run = ceil_div(m, std::int64_t{d.world_size});
+    c.extents = {m};
+    c.config = fmt::format("{} {} m={}", c.program.name, to_string(d), m);
+    c.inputs = no_values(c.program);
+    c.expected = no_values(c.program);
+    c.tolerance = sum_tolerance(d.dtype, d.k);
+    c.scale = static_cast<double>(d.k);
+    fill_inputs(c, seed);
+    for (int r = 0; r < d.world_size; ++r) {
+      auto count = num_elements(bound_shape(c.program, c.program.find_tensor("c")));
+      out(r).assign(at(count), kUnchecked);
+    }
+  }
+
+  static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+  Values& out(int rank) { return c.expected[at(rank)][at(c.program.find_tensor("c"))]; }
+  std::int64_t first(int rank) const { return std::min(rank * run, m); }
+  std::int64_t rows(int rank) const { return std::min((rank + 1) * run, m) - first(rank); }
+};
+
+OpCase gemm_a2a_case(const OpShape& s, std::uint64_t seed) {
+  UlyssesCase u(s, seed, gemm_a2a, default_gemm_a2a_config);
+  std::int64_t cols = u.d.n / u.d.world_size;
+  for (int source = 0; source < u.d.world_size; ++source) {
+    Values a = input_of(u.c, source, "a");
+    a.resize(UlyssesCase::at(u.rows(source) * u.d.k));
+    Values made = product(u.c, u.d, source, a, u.rows(source));
+    for (std::int64_t row = 0; row < u.rows(source); ++row) {
+      for (std::int64_t col = 0; col < u.d.n; ++col) {
+        auto to = static_cast<int>(col / cols);
+        u.out(to)[UlyssesCase::at((u.first(source) + row) * cols + col % cols)] =
+            made[UlyssesCase::at(row * u.d.n + col)];
+      }
+    }
+  }
+  return std::move(u.c);
+}
+
+OpCase a2a_gemm_case(const OpShape& s, std::uint64_t seed) {
+  UlyssesCase u(s, seed, a2a_gemm, default_a2a_gemm_config);
+  std::int64_t cols = u.d.k / u.d.world_size;
+  for (int rank = 0; rank < u.d.world_size; ++rank) {
+    Values a(UlyssesCase::at(u.rows(rank) * u.d.k));
+    for (std::int64_t row = 0; row < u.rows(rank); ++row) {
+      for (std::int64_t col = 0; col < u.d.k; ++col) {
+        a[UlyssesCase::at(row * u.d.k + col)] =
+            input_of(u.c, static_cast<int>(col / cols),
+                     "a")[UlyssesCase::at((u.first(rank) + row) * cols + col % cols)];
+      }
+    }
+    Values made = product(u.c, u.d, rank, a, u.rows(rank));
+    std::copy(made.begin(), made.end(), u.out(rank).begin());
+    // Padding up to ceil(m/P) holds nothing that is compared.
+  }
+  return std::move(u.c);
+}
+
+OpShape large() { return {.m = 16384, .n = 6144, .k = 4096, .dtype = DType::kBF16}; }
+
+}  // namespace
+
+OperatorInfo gemm_a2a_info() {
+  return {.name = "gemm_a2a",
+          .summary =
+              "m tokens spread over the ranks times n weights, whose columns go to the ranks "
+              "of their heads; k summed",
+          .program =
+              [](const OpShape& s) {
+                UlyssesDesc d = desc_of(s);
+                return gemm_a2a(d, config_of(d, s.target, default_gemm_a2a_config));
+              },
+          .make_case = gemm_a2a_case,
+          .shapes = shapes,
+          .large = large()};
+}
+
+OperatorInfo a2a_gemm_info() {
+  return {.name = "a2a_gemm",
+          .summary =
+              "m tokens, k columns of heads spread over the ranks, exchanged so that each "
+              "rank has its tokens, times n weights",
+          .program =
+              [](const OpShape& s) {
+                UlyssesDesc d = desc_of(s);
+                return a2a_gemm(d, config_of(d, s.target, default_a2a_gemm_config));
+              },
+          .make_case = a2a_gemm_case,
+          .shapes = shapes,
+          .large = large()};
+}
+
+}  // namespace stretto
