@@ -122,6 +122,7 @@ OverlapCandidate gemm_rs_of(const OverlapShape& s, int sms, Fields& fields) {
   fields.take("stages", c.num_stages);
   fields.take("raster", c.raster);
   fields.take("stagger", c.stagger);
+  fields.take("store_slots", c.store_slots);
   fields.end();
   return made(engine ? "copy" : "epilogue", desc, c, gemm_rs);
 }

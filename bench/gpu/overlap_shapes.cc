@@ -15,11 +15,12 @@ constexpr DType kDType = DType::kBF16;
 // A main loop: stages fill the shared memory beside the store's staging.
 struct Loop {
   GemmTile tile;
-  int stages, stagger = 0;
+  int stages, stagger = 0, store_slots = 0;
 };
 constexpr Loop kWide{{128, 256, 64}, 4}, kMiddle{{128, 192, 64}, 4}, kNarrow{{128, 128, 64}, 6},
     kOddWide{{128, 224, 64}, 4}, kSmall{{64, 64, 64}, 8}, kFlat{{64, 128, 64}, 6},
-    kWideApart{{128, 256, 64}, 4, 2}, kNarrowApart{{128, 128, 64}, 6, 3};
+    kWideApart{{128, 256, 64}, 4, 2}, kNarrowApart{{128, 128, 64}, 6, 3},
+    kDrained{{128, 256, 64}, 3, 0, 4};
 
 // At most 1 / channels of a run of rows, and no more channels than blocks of rows.
 std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t at_most) {
@@ -88,27 +89,16 @@ struct ScatterChoice {
   int taken() const { return reduce + (scatter == Scatter::kCopyEngine ? 1 : 0); }
   int num_slots() const { return scatter == Scatter::kEpilogue ? 2 : 1; }
 };
+// A piece costs an engine some 9 us beside its bytes on four H200s (decision 0009's table): few
+// large ones, or queues that take turns at the waiting.
 constexpr ScatterChoice kScatters[] = {
-    {kWide, Scatter::kCopyEngine, 0, 1, 4},
-    {kWide, Scatter::kEpilogue, 0, 1, 32},
-    {kWide, Scatter::kCopyEngine, 0, 1, 16},
-    {kMiddle, Scatter::kEpilogue, 0, 1, 32},
-    {kMiddle, Scatter::kCopyEngine, 0, 1, 8},
-    {kNarrow, Scatter::kEpilogue, 0, 1, 32},
-    {kWide, Scatter::kCopyEngine, 0, 1, 8},
-    {kNarrow, Scatter::kCopyEngine, 0, 1, 8},
-    // A piece costs an engine some 9 us beside its bytes on four H200s (decision 0009's table): few
-    // large ones, or queues that take turns at the waiting.
-    {kWide, Scatter::kCopyEngine, 0, 1, 2},
-    {kWide, Scatter::kCopyEngine, 0, 3, 4},
-    {kWide, Scatter::kCopyEngine, 0, 2, 2},
-    {kWide, Scatter::kCopyEngine, 0, 1, 1},
-    {kNarrow, Scatter::kCopyEngine, 0, 3, 2},
-    {kNarrow, Scatter::kCopyEngine, 0, 1, 1},
-    {kWideApart, Scatter::kCopyEngine, 0, 1, 2},
-    {kNarrowApart, Scatter::kCopyEngine, 0, 1, 2},
-    {kWideApart, Scatter::kEpilogue, 0, 1, 32},
-    {kNarrowApart, Scatter::kEpilogue, 0, 1, 32},
+    {kWide, Scatter::kCopyEngine, 0, 1, 4},        {kWide, Scatter::kEpilogue, 0, 1, 32},
+    {kWide, Scatter::kCopyEngine, 0, 1, 2},        {kNarrow, Scatter::kEpilogue, 0, 1, 32},
+    {kNarrow, Scatter::kCopyEngine, 0, 1, 2},      {kMiddle, Scatter::kEpilogue, 0, 1, 32},
+    {kWide, Scatter::kCopyEngine, 0, 1, 8},        {kWide, Scatter::kCopyEngine, 0, 3, 4},
+    {kNarrow, Scatter::kCopyEngine, 0, 1, 1},      {kWideApart, Scatter::kCopyEngine, 0, 1, 2},
+    {kNarrowApart, Scatter::kCopyEngine, 0, 1, 2}, {kWideApart, Scatter::kEpilogue, 0, 1, 32},
+    {kNarrowApart, Scatter::kEpilogue, 0, 1, 32},  {kDrained, Scatter::kCopyEngine, 0, 1, 2},
 };
 
 void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
@@ -124,7 +114,8 @@ void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
                         .num_slots = c.num_slots(),
                         .num_stages = c.loop.stages,
                         .raster = 8,
-                        .stagger = c.loop.stagger};
+                        .stagger = c.loop.stagger,
+                        .store_slots = c.loop.store_slots};
     add(out, c.scatter == Scatter::kEpilogue ? "epilogue" : "copy", desc, config, gemm_rs);
     if (quick && out.size() == 3) return;
   }
@@ -159,6 +150,7 @@ void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
   std::int64_t run_rows = s.rank.m / s.world_size;
   std::size_t before = out.size();
   for (ScatterChoice c : kScatters) {
+    if (c.loop.store_slots > 0) continue;
     if (run_rows <= 64) c.loop = c.loop.tile.bn == 128 ? kFlat : kSmall;
     add(out, "two", gemm_ar_desc(s),
         GemmArConfig{.tile = c.loop.tile,

@@ -59,21 +59,19 @@ class StoreDrainer {
   }
 
   void survey(const Block& block) {
-    bool stores = false;
     for (const Op& op : block) {
       for (const Block& body : op.bodies) survey(body);
       for (const Expr& e : op.exprs) reads_tables_ |= reads_table(e);
       switch (op.code) {
         case OpCode::kStore:
           survey_store(op);
-          stores = true;
           break;
         case OpCode::kLoad:
         case OpCode::kLoadRows:
           loaded_.insert(op.region->tensor);
           break;
         case OpCode::kNotify:
-          if (!stores) obstacle_ = "it notifies of something other than stores";
+          if (stored_.empty()) obstacle_ = "it notifies of something other than stores";
           public_ = true;
           break;
         case OpCode::kStoreRows:

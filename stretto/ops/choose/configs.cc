@@ -55,7 +55,8 @@ void add_split(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
   const std::vector<GemmConfig> whole = configs;
   for (const GemmConfig& config : whole) {
     // Wider ones leave no registers for what others have summed.
-    if (config.cluster_size > 1 || config.raster == 1 || config.tile.bn > 128) continue;
+    bool other = config.cluster_size > 1 || config.raster == 1 || config.stagger > 0;
+    if (other || config.tile.bn > 128) continue;
     std::int64_t tiles = num_tiles(d.m, d.n, config.tile), steps = ceil_div(d.k, config.tile.bk);
     for (int parts : {2, 3, 4, 6, 8}) {
       if (tiles * parts > num_sms || steps < 4 * parts) break;
@@ -121,10 +122,16 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
                       .raster = 8,
                       .num_stages = s.stages,
                       .cluster_size = s.cluster};
-    add(configs, config);
-    if (s.tile.bn != 128 && s.tile.bn != 256) continue;
-    config.raster = 1;
-    add(configs, config);
+    GemmTile of_block = s.tile;
+    of_block.bm /= s.cluster;
+    for (int stagger : {0, paying_stagger(of_block, tiles, num_sms / s.cluster)}) {
+      config.stagger = stagger;
+      config.raster = 8;
+      add(configs, config);
+      if (s.tile.bn != 128 && s.tile.bn != 256) continue;
+      config.raster = 1;
+      add(configs, config);
+    }
   }
   add_split(configs, d, num_sms);
   return configs;

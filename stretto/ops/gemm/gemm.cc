@@ -131,12 +131,15 @@ GemmConfig default_config(const GemmDesc& d, Target target) {
   bool bytes = d.a_dtype == DType::kF8E4M3 && d.k % 16 == 0;
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
   int cluster = bytes && d.m > loop.tile.bm && tiles >= kGpuSms ? 2 : 1;
+  bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
+  int stagger = halves ? paying_stagger(loop.tile, tiles) : 0;
   loop.tile.bm *= cluster;
   return {.tile = loop.tile,
           .num_compute_sms = gpu_workers(tiles / cluster, kGpuSms / cluster),
           .raster = 8,
           .num_stages = loop.num_stages,
-          .cluster_size = cluster};
+          .cluster_size = cluster,
+          .stagger = stagger};
 }
 
 Program gemm(const GemmDesc& d, const GemmConfig& cfg) {

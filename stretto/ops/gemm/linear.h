@@ -120,6 +120,10 @@ struct GpuLoopDesc {
   Scaling scaling = Scaling::kNone;
   int num_sms = kGpuSms;  // that multiply
 };
+// The stagger (GemmConfig) that was measured to pay for a block's tile of factors of 16 bits, 0 for
+// none: where SMs have several tiles each, so that a store has a next tile to hide behind.
+int paying_stagger(const GemmTile& tile, std::int64_t num_tiles, int num_sms = kGpuSms);
+
 // Up to so many rows of all ranks, tiles that reach across the ranks' rows are the default of
 // operators that gather or scatter rows: tiles of each rank's rows read all weights once more.
 inline constexpr std::int64_t kMostRowsAcross = 256;

@@ -236,11 +236,13 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
       p.store(own, rounded);
       return p.notify(summed[runs.channel_of(t.block)], p.rank());
     }
+    // All stores are under way before the first notify waits for them.
     p.loop(d.world_size, [&](const Index& i) {
       Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
       p.store(own.on(peer), rounded);
-      p.notify(gathered, peer);
     });
+    p.loop(d.world_size,
+           [&](const Index& i) { p.notify(gathered, (p.rank() + 1 + i) % d.world_size); });
   });
   if (by_copy_engine) {
     p.role("gather", Resource::copy_engine(cfg.num_copy_queues),

@@ -47,10 +47,11 @@ std::string to_string(const GemmRsDesc& d) {
 std::string to_string(const GemmRsConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} compute={} reduce={} scatter={} queues={} channels={} slots={} "
-      "stages={} raster={}{}{}",
+      "stages={} raster={}{}{}{}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.num_reduce_sms,
       cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine", cfg.num_copy_queues,
       cfg.channels_per_rank, cfg.num_slots, cfg.num_stages, cfg.raster, stagger_text(cfg.stagger),
+      cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
       cfg.across ? " across" : "");
 }
 

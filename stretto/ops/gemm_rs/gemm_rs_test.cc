@@ -6,6 +6,7 @@
 
 #include "stretto/ops/gemm/case_testing.h"
 #include "stretto/ops/gemm_rs/gemm_rs_case.h"
+#include "stretto/passes/pipeline.h"
 
 namespace stretto {
 namespace {
@@ -16,6 +17,7 @@ struct Variant {
   int num_slots;
   int num_reduce_sms = 2;
   bool across = false;
+  int store_slots = 0;
 };
 
 class GemmRs : public testing::TestWithParam<Variant> {
@@ -29,7 +31,9 @@ class GemmRs : public testing::TestWithParam<Variant> {
             .num_copy_queues = 2,
             .channels_per_rank = 2,
             .num_slots = GetParam().num_slots,
+            .num_stages = GetParam().store_slots > 0 ? 3 : 0,
             .raster = 4,
+            .store_slots = GetParam().store_slots,
             .across = GetParam().across};
   }
 };
@@ -106,8 +110,25 @@ INSTANTIATE_TEST_SUITE_P(Variants, GemmRs,
                                          Variant{"EpilogueSumCredit", Scatter::kEpilogue, 1, 0},
                                          Variant{"EpilogueSum", Scatter::kEpilogue, 2, 0},
                                          Variant{"AcrossRanks", Scatter::kEpilogue, 2, 0, true},
-                                         Variant{"CopyEpilogueSum", Scatter::kCopyEngine, 2, 0}),
+                                         Variant{"CopyEpilogueSum", Scatter::kCopyEngine, 2, 0},
+                                         Variant{"CopyDrained", Scatter::kCopyEngine, 1, 0, false,
+                                                 2}),
                          [](const auto& info) { return info.param.name; });
+
+TEST(GemmRsPipes, AnAgentOfItsOwnStoresAndNotifies) {
+  GemmRsDesc d{.world_size = 2, .m = 512, .n = 256, .k = 256, .residual = true};
+  d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
+  GemmRsConfig cfg{.tile = {.bm = 128, .bn = 256, .bk = 64},
+                   .num_reduce_sms = 0,
+                   .scatter = Scatter::kCopyEngine,
+                   .num_stages = 3,
+                   .store_slots = 4};
+  Program schedule = run_pipeline(gemm_rs(d, cfg));
+  const Role& role = schedule.roles.front();
+  ASSERT_EQ(role.name, "gemm");
+  ASSERT_EQ(role.agents.size(), 3U);
+  EXPECT_EQ(role.agents[2].kind, AgentKind::kDrain);
+}
 
 TEST(GemmRsDefaults, CopyPiecesThatAProgramMayHold) {
   for (std::int64_t m : {4096, 32768, 65536}) {

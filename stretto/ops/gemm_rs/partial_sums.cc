@@ -16,13 +16,15 @@ PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsCon
   a_ = p.input("a", d.a_dtype, {m_, d.k});  // [m, k]
   linear_.emplace(p, LinearDesc{.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling});
   scale_a_ = scale_input(p, d.scaling, m_, d.k);  // [m, 1] or [m, k/128]
-  slots_ = p.buffer("slots", d.out_dtype, {d.world_size, runs_.run_rows(), d.n},
-                    {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, m/P, n]
+  // Rows of a run; in whole blocks where an agent stores, which takes whole tiles.
+  Index rows = cfg.store_slots > 0 ? Index(runs_.num_blocks() * cfg.tile.bm) : runs_.run_rows();
+  slots_ = p.buffer("slots", d.out_dtype, {d.world_size, rows, d.n},
+                    {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, rows, n]
   // By sender and channel of the rows: tiles (epilogue) or transfers (copy engine) that arrived.
   arrived_ = p.signal("arrived", d.world_size * runs_.num_channels());
   if (cfg.num_slots == 1) ready_ = p.signal("ready");
   if (!by_copy_engine()) return;
-  partial_ = p.buffer("partial", d.out_dtype, {m_, d.n});  // [m, n]
+  partial_ = p.buffer("partial", d.out_dtype, {d.world_size, rows, d.n});  // [P, rows, n]
   computed_ = p.signal("computed", d.world_size * runs_.num_channels());
 }
 
@@ -70,21 +72,23 @@ void PartialSums::wait_for_slot(const Index& owner) const {
 void PartialSums::multiply(const Finish& finish) {
   const GemmTile& tile = cfg_.tile;
   std::int64_t channels = runs_.num_channels();
-  Resource sms =
-      Resource::sms(cfg_.num_compute_sms).pipelined(cfg_.num_stages).staggered(cfg_.stagger);
+  Resource sms = Resource::sms(cfg_.num_compute_sms)
+                     .pipelined(cfg_.num_stages)
+                     .staggered(cfg_.stagger)
+                     .draining(cfg_.store_slots);
   p_.role("gemm", sms,
           p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn).raster(raster()),
           [&](const Tile& t) {
             Block b = block_of(t);
             auto send = [&](const Value& partial) {
+              auto store = [&](const Slice& rows) {
+                p_.store(cfg_.store_slots > 0 ? rows : rows.until_row(b.local_end), partial);
+              };
               if (by_copy_engine()) {
-                Index row = runs_.first_row(b.owner) + b.local_row;
-                Slice rows = partial_.tile({row, t.col}, tile.bm, tile.bn);
-                return p_.store(rows.until_row(b.row_end), partial);
+                return store(partial_.tile({b.owner, b.local_row, t.col}, tile.bm, tile.bn));
               }
               wait_for_slot(b.owner);
-              Slice slot = slots_.tile({p_.rank(), b.local_row, t.col}, tile.bm, tile.bn);
-              p_.store(slot.on(b.owner).until_row(b.local_end), partial);
+              store(slots_.on(b.owner).tile({p_.rank(), b.local_row, t.col}, tile.bm, tile.bn));
             };
             auto tell = [&] {
               Index channel = runs_.channel_of(b.idx);
@@ -122,12 +126,12 @@ void PartialSums::send_by_copy_engine() {
   p_.role("scatter", Resource::copy_engine(cfg_.num_copy_queues), p_.grid(owners, channels, 1, 1),
           [&](const Tile& t) {
             Index owner = p_.let("owner", (p_.rank() + 1 + t.m) % d_.world_size);
-            Index first = runs_.first_row(owner), num_rows = runs_.num_rows(owner);
+            Index num_rows = runs_.num_rows(owner);
             p_.wait(computed_[owner * channels + t.n], tiles_in(t.n));
             wait_for_slot(owner);
             p_.put_signal(
                 slots_.tile({p_.rank(), t.n * rows, 0}, rows, d_.n).on(owner).until_row(num_rows),
-                partial_.tile({first + t.n * rows, 0}, rows, d_.n).until_row(first + num_rows),
+                partial_.tile({owner, t.n * rows, 0}, rows, d_.n).until_row(num_rows),
                 arrived_[p_.rank() * channels + t.n], owner);
           });
 }
