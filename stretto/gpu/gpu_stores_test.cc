@@ -2,6 +2,7 @@
 // is stored and not a bit of it. Needs one GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -23,6 +24,7 @@ struct Sample {
   int stages = 4, stagger = 0, slots = 0, cluster = 1;
   // Rows of a end before the matrix does; tiles are told to a role that copies them at once.
   bool limit = false, tells = false;
+  bool adds = false;  // rows of memory
 };
 
 // Some tiles a worker, ragged in rows and columns.
@@ -30,6 +32,8 @@ Program product(const Sample& s) {
   ProgramBuilder p("product", 1);
   auto a = p.input("a", DType::kBF16, {kM, s.k});
   auto b = p.input("b", DType::kBF16, {s.n, s.k});
+  TensorRef added;
+  if (s.adds) added = p.input("added", DType::kBF16, {kM, s.n});
   auto c = p.output("c", DType::kBF16, {kM, s.n});
   std::int64_t row_tiles = ceil_div(kM, s.bm), col_tiles = ceil_div(s.n, s.bn);
   SignalRef begun, stored;
@@ -49,6 +53,10 @@ Program product(const Sample& s) {
       acc = dot(acc, p.load(rows), p.load(b.tile({t.col, i * 64}, s.bn, 64)).T());
     });
     if (s.tells) p.wait(begun, 0);
+    if (s.adds) {
+      Slice rows = added.tile({t.row, t.col}, s.bm, s.bn).until_row(kM - 5);
+      acc = acc + cast(p.load(rows), DType::kF32);
+    }
     p.store(c.tile({t.row, t.col}, s.bm, s.bn), cast(acc, DType::kBF16));
     if (s.tells) p.notify(stored[t.index], 0);
   });
@@ -77,13 +85,19 @@ class GpuStores : public ::testing::Test {
     return out;
   }
 
-  static Bits run(const Sample& s, const Bits& a, const Bits& b) {
+  static Bits run(const Sample& s, const Bits& a, const Bits& b, const Bits& added = {}) {
     GpuWorld world({.size = 1});
     GpuInstance instance(world, compile(product(s)));
     SymmetricGpuMemory left = world.allocate(a.size() * 2), right = world.allocate(b.size() * 2);
     Bits c(static_cast<std::size_t>(kM * s.n));
     SymmetricGpuMemory out = world.allocate(c.size() * 2), copied = world.allocate(c.size() * 2);
-    GpuLaunchArgs args{.tensors = {left.addresses(), right.addresses(), out.addresses()}};
+    SymmetricGpuMemory rows = world.allocate(std::max<std::size_t>(added.size(), 1) * 2);
+    GpuLaunchArgs args{.tensors = {left.addresses(), right.addresses()}};
+    if (s.adds) {
+      world.stream(0).upload(rows.addresses()[0], added.data(), added.size() * 2);
+      args.tensors.push_back(rows.addresses());
+    }
+    args.tensors.push_back(out.addresses());
     if (s.tells) args.tensors.push_back(copied.addresses());
     const SymmetricGpuMemory& result = s.tells ? copied : out;
     world.stream(0).upload(left.addresses()[0], a.data(), a.size() * 2);
@@ -123,6 +137,18 @@ TEST_F(GpuStores, StaggeredWarpgroupsTellWhatBothHaveStored) {
     expect_same({.k = k, .stagger = 3, .limit = true, .tells = true});
   }
   expect_same({.bn = 128, .stages = 6, .stagger = 3, .tells = true});
+}
+
+// Nothing but what is added, whose elements four lanes load together and deal out.
+TEST_F(GpuStores, RowsOfMemoryAreAddedWhereTheyBelong) {
+  Sample s{.k = 64, .adds = true};
+  for (std::int64_t n : {776, 800}) {  // tiles whole and ragged
+    s.n = n;
+    Bits none(static_cast<std::size_t>(kM * s.k)), b = numbers(s.n * s.k), rows = numbers(kM * s.n);
+    Bits want = rows;
+    std::fill(want.end() - 5 * s.n, want.end(), std::uint16_t{0});
+    EXPECT_EQ(run(s, none, b, rows), want) << n;
+  }
 }
 
 TEST_F(GpuStores, DrainsGiveTheSameBits) {

@@ -16,15 +16,15 @@ PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsCon
   a_ = p.input("a", d.a_dtype, {m_, d.k});  // [m, k]
   linear_.emplace(p, LinearDesc{.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling});
   scale_a_ = scale_input(p, d.scaling, m_, d.k);  // [m, 1] or [m, k/128]
-  // Rows of a run; in whole blocks where an agent stores, which takes whole tiles.
-  Index rows = cfg.store_slots > 0 ? Index(runs_.num_blocks() * cfg.tile.bm) : runs_.run_rows();
-  slots_ = p.buffer("slots", d.out_dtype, {d.world_size, rows, d.n},
-                    {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, rows, n]
+  slots_ = p.buffer("slots", d.out_dtype, {d.world_size, runs_.run_rows(), d.n},
+                    {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, m/P, n]
   // By sender and channel of the rows: tiles (epilogue) or transfers (copy engine) that arrived.
   arrived_ = p.signal("arrived", d.world_size * runs_.num_channels());
   if (cfg.num_slots == 1) ready_ = p.signal("ready");
   if (!by_copy_engine()) return;
-  partial_ = p.buffer("partial", d.out_dtype, {d.world_size, rows, d.n});  // [P, rows, n]
+  // Whole blocks of rows, so that tiles are stored as a whole: [P, rows, n].
+  Index rows = runs_.num_blocks() * cfg.tile.bm;
+  partial_ = p.buffer("partial", d.out_dtype, {d.world_size, rows, d.n});
   computed_ = p.signal("computed", d.world_size * runs_.num_channels());
 }
 
@@ -81,14 +81,13 @@ void PartialSums::multiply(const Finish& finish) {
           [&](const Tile& t) {
             Block b = block_of(t);
             auto send = [&](const Value& partial) {
-              auto store = [&](const Slice& rows) {
-                p_.store(cfg_.store_slots > 0 ? rows : rows.until_row(b.local_end), partial);
-              };
               if (by_copy_engine()) {
-                return store(partial_.tile({b.owner, b.local_row, t.col}, tile.bm, tile.bn));
+                return p_.store(partial_.tile({b.owner, b.local_row, t.col}, tile.bm, tile.bn),
+                                partial);
               }
               wait_for_slot(b.owner);
-              store(slots_.on(b.owner).tile({p_.rank(), b.local_row, t.col}, tile.bm, tile.bn));
+              Slice slot = slots_.tile({p_.rank(), b.local_row, t.col}, tile.bm, tile.bn);
+              p_.store(slot.on(b.owner).until_row(b.local_end), partial);
             };
             auto tell = [&] {
               Index channel = runs_.channel_of(b.idx);
