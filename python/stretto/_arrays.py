@@ -15,7 +15,8 @@ import numpy as np
 
 from .errors import UserError
 
-# Element types that are computed with; data is moved in any type.
+# Element types that are computed with; data is moved in any type. Doubles on CPUs only, and not in
+# every operator.
 COMPUTED = ("float32", "bfloat16", "float16")
 # GPUs take whole units of so many bytes, which address and rows begin at.
 ALIGNMENT = 16

@@ -9,11 +9,12 @@ from ._arrays import COMPUTED, adopt
 from .errors import UserError
 
 
-def computed_dtype(op: str, kind, *arrays) -> str:
-    """The element type of them all, one that is computed with."""
+def computed_dtype(op: str, kind, *arrays, doubles: bool = True) -> str:
+    """The element type of them all, one that is computed with. `doubles`: float64 on CPUs."""
     dtype = kind.dtype(arrays[0])
-    if dtype not in COMPUTED:
-        raise UserError(f"{op}: element type {dtype}; need one of {', '.join(COMPUTED)}")
+    known = COMPUTED + (("float64",) if doubles and not kind.on_gpu else ())
+    if dtype not in known:
+        raise UserError(f"{op}: element type {dtype}; need one of {', '.join(known)}")
     for x in arrays[1:]:
         if kind.dtype(x) != dtype:
             raise UserError(f"{op}: element types {dtype} and {kind.dtype(x)} differ")
@@ -127,7 +128,15 @@ class Rows(NamedTuple):
 
 # GPUs move rows of whole 16 bytes; these let them have columns enough for every thread.
 _GPU_RUN_BYTES = 256
-_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "int64": 8, "uint8": 1}
+_SIZES = {
+    "float64": 8,
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int64": 8,
+    "int32": 4,
+    "uint8": 1,
+}
 
 
 def moved_as(kind, x) -> str:

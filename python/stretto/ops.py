@@ -4,9 +4,10 @@ element types unless an operator says otherwise.
 
 Arrays are NumPy or CuPy arrays, PyTorch tensors on the CPU or on GPUs, or anything on the CPU with
 DLPack; results are of the kind of the first argument, on its device. Strided arrays are copied.
-Element types: float32, bfloat16, float16, in products float8_e4m3fn with scales; all_gather,
-all_to_all and broadcast move any. Arrays from `stretto.symm_mem.empty` are used where they are, on
-all ranks or on none; other arrays are copied to where peers can read them.
+Element types: float32, bfloat16, float16; on CPUs float64, which is added up in float64, but for
+attention; in products float8_e4m3fn with scales; all_gather, all_to_all and broadcast move any.
+Arrays from `stretto.symm_mem.empty` are used where they are, on all ranks or on none; other arrays
+are copied to where peers can read them.
 
 On GPUs a call enqueues its work on the current stream and returns; graphs capture it once it has
 been made with these shapes before. What goes wrong there is told by a later call.

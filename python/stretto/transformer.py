@@ -97,7 +97,7 @@ def _scaled_dot_product_attention(is_causal, scale, enable_gqa, query, key, valu
     op = "scaled_dot_product_attention"
     kind, q = adopt(query)
     k, v = same_kind(op, kind, key, value)
-    dtype = computed_dtype(op, kind, q, k, v)
+    dtype = computed_dtype(op, kind, q, k, v, doubles=False)
     if (
         q.ndim < 3
         or k.ndim != q.ndim

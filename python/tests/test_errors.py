@@ -44,7 +44,10 @@ def test_before_init_and_after_finalize():
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: stretto.all_reduce(X.astype(np.float64)), "element type float64"),
+        (lambda: stretto.all_reduce(X.astype(np.int64)), "element type int64; .* float64"),
+        (lambda: stretto.scaled_dot_product_attention(*[np.ones((1, 2, 4))] * 3), "type float64"),
+        (lambda: stretto.prove("attention", m=4, n=4, dtype="float64"), "dtype is float64"),
+        (lambda: stretto.prove("embedding", m=4, n=4, dtype="float64"), "dtype is float64"),
         (lambda: stretto.all_reduce([1.0]), "list: need a NumPy array"),
         (lambda: stretto.all_reduce(X, reduce_op="max"), "reduce_op 'max'"),
         (lambda: stretto.all_reduce(X, out=X[:2].copy()), "out is ndarray float32 \\(2, 4\\)"),

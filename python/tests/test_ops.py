@@ -7,8 +7,8 @@ import stretto
 from stretto import testing
 
 SIZES = [1, 2, 3]
-DTYPES = ["float32", "float16", "bfloat16"]
-TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
+DTYPES = ["float64", "float32", "float16", "bfloat16"]
+TOLERANCE = {"float64": 1e-14, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 def numpy_dtype(name):
@@ -210,16 +210,18 @@ def test_scales_that_do_not_fit(rng):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_norm(rng, size):
-    x, (residual,) = parts(rng, size, (2, 3, 32)), parts(rng, 1, (2, 3, 32))
-    weight = rng.uniform(0.5, 1.5, 32).astype(np.float32)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_norm(rng, size, dtype):
+    x = parts(rng, size, (2, 3, 32), dtype)
+    (residual,) = parts(rng, 1, (2, 3, 32), dtype)
+    weight = rng.uniform(0.5, 1.5, 32).astype(dtype)
     total = sum(wide(x)) + residual
     want = total / np.sqrt((total**2).mean(-1, keepdims=True) + 1e-6) * weight
     for normed, s in testing.run(
         size, lambda: stretto.all_reduce_add_rms_norm(x[stretto.rank()], residual, weight, eps=1e-6)
     ):
-        near(s, total, "float32")
-        near(normed, want, "float32", 32)
+        near(s, total, dtype)
+        near(normed, want, dtype, 32)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -26,6 +26,8 @@ bool is_narrow(DType dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF8E4M3;
 }
 
+bool fits_f32(DType dtype) { return dtype == DType::kF32 || size_bytes(dtype) == 1; }
+
 // A cast to a narrow float from what f32 may not hold: rounded once, not to f32 first.
 void cast_to_narrow(DType dtype, const TileRef& to, const TileRef& from) {
   AlignedBytes bytes =
@@ -87,7 +89,7 @@ void RankMachine::execute_value(AgentState& a, const Inst& inst) {
       kernels::where(to, in(0), in(1), in(2));
       break;
     case OpCode::kCast:
-      if (is_narrow(out.dtype) && in(0).dtype != DType::kF32) {
+      if (is_narrow(out.dtype) && !fits_f32(in(0).dtype)) {
         return cast_to_narrow(out.dtype, to, in(0));
       }
       kernels::cast(to, in(0));

@@ -15,6 +15,7 @@ namespace {
 
 void check(const AttentionDesc& d, const AttentionConfig& c) {
   FieldCheck need{"attention"};
+  need.not_double("dtype", d.dtype);
   need(d.m >= 1, "m", d.m, "at least 1");
   need(d.max_tokens >= d.m, "max_tokens", d.max_tokens, "at least m");
   need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "stretto/base/dtype.h"
 #include "stretto/base/errors.h"
 
 namespace stretto {
@@ -14,6 +15,11 @@ struct FieldCheck {
   // UserError naming operator, field and value, unless `ok`; `what` ends "need ...".
   void operator()(bool ok, const char* field, std::int64_t value, const char* what) const {
     if (!ok) throw UserError(fmt::format("{}: {} is {}, need {}", op, field, value, what));
+  }
+  // UserError for doubles: attention computes in f32.
+  void not_double(const char* field, DType dtype) const {
+    if (dtype != DType::kF64) return;
+    throw UserError(fmt::format("{}: {} is {}, need a narrower float", op, field, name(dtype)));
   }
 };
 

@@ -16,6 +16,7 @@ namespace {
 
 void check(const FlashDecodeDesc& d, const FlashDecodeConfig& c) {
   FieldCheck need{"flash_decode"};
+  need.not_double("dtype", d.dtype);
   need(d.m >= 1, "m", d.m, "at least 1");
   need(d.max_tokens >= 1, "max_tokens", d.max_tokens, "at least 1");
   need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");

@@ -16,6 +16,7 @@ namespace {
 
 void check(const char* op, const PackedAttentionDesc& d, const PackedAttentionConfig& c) {
   FieldCheck need{op};
+  need.not_double("dtype", d.dtype);
   need(d.m >= 1, "m", d.m, "at least 1");
   need(d.sequences >= 1, "sequences", d.sequences, "at least 1");
   need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");

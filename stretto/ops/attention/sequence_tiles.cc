@@ -9,6 +9,7 @@ namespace {
 
 void check(const char* op, const SequenceAttentionDesc& d, const SequenceAttentionConfig& c) {
   FieldCheck need{op};
+  need.not_double("dtype", d.dtype);
   need(d.m >= 1, "m", d.m, "at least 1");
   need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");
   need(d.num_heads >= 1 && d.num_heads % d.num_kv_heads == 0, "num_heads", d.num_heads,

@@ -26,6 +26,8 @@ void check(const VocabDesc& d, const VocabConfig& c) {
     throw UserError(fmt::format("vocabulary: tile_k is {}, need 0 or more", c.tile_k));
   }
   positive(c.num_workers, "num_workers");
+  check_dtype("vocabulary", "dtype", d.dtype);
+  check_dtype("vocabulary", "weight_dtype", d.weight_dtype);
 }
 
 void wait_for_all(ProgramBuilder& p, const SignalRef& done, const Index& times) {
