@@ -275,11 +275,15 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
 std::vector<CollectiveConfig> gpu_configs(const CollectiveDesc& d, Collective collective,
                                           AllReduceKind kind) {
   bool two_shot = collective == Collective::kAllReduce && kind == AllReduceKind::kTwoShot;
+  bool may_push = collective != Collective::kAllReduce || two_shot;
+  std::vector<CollectiveConfig> configs;
+  if (may_push) configs.push_back(default_config(d, Target::kCuda));
+  auto add_all = [&](const std::vector<CollectiveConfig>& more) {
+    for (const CollectiveConfig& config : more) add(configs, config);
+  };
   // The all-gather's engines would copy the own rows within the rank, which graphs refuse.
-  std::vector<CollectiveConfig> configs = gpu_candidates(d, two_shot ? 2 : 1, two_shot);
-  if (collective != Collective::kAllReduce || two_shot) {
-    for (const CollectiveConfig& config : gpu_push_candidates(d)) configs.push_back(config);
-  }
+  add_all(gpu_candidates(d, two_shot ? 2 : 1, two_shot));
+  if (may_push) add_all(gpu_push_candidates(d));
   for (CollectiveConfig& config : configs) config.all_reduce = kind;
   return configs;
 }

@@ -412,16 +412,39 @@ std::int64_t gpu_tile_elements(const CollectiveDesc& d) {
   return elements;
 }
 
+CollectiveConfig within(const CollectiveDesc& d, CollectiveConfig c) {
+  c.tile_rows = std::min<std::int64_t>(c.tile_rows, ceil_div(d.m, d.world_size));
+  c.tile_cols = std::min(c.tile_cols, d.n);
+  return c;
+}
+
+// The default where nobody pushes.
+CollectiveConfig fetch_config(const CollectiveDesc& d) {
+  return gpu_config(d, gpu_tile_elements(d), kGpuSms / 2);
+}
+
+// A tile for each SM, as far as tiles are worth a signal.
+std::int64_t push_tile_elements(const CollectiveDesc& d) {
+  std::int64_t run = ceil_div(d.m, d.world_size) * d.n, elements = kLeastTile / 2;
+  while (elements < 16 * kLeastTile && elements * kGpuSms < run) elements *= 2;
+  return elements;
+}
+
 }  // namespace
 
 CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
-  CollectiveConfig c;
-  if (target == Target::kCuda) c = gpu_config(d, gpu_tile_elements(d), kGpuSms / 2);
-  c.tile_rows = std::min<std::int64_t>(c.tile_rows, ceil_div(d.m, d.world_size));
-  c.tile_cols = std::min(c.tile_cols, d.n);
-  c.all_reduce = d.m * d.n * static_cast<std::int64_t>(size_bytes(d.dtype)) <= 64 * 1024
-                     ? AllReduceKind::kOneShot
-                     : AllReduceKind::kTwoShot;
+  CollectiveConfig c = within(d, target == Target::kCuda ? fetch_config(d) : CollectiveConfig());
+  constexpr std::int64_t kMostOneShot = std::int64_t{64} * 1024;
+  std::int64_t bytes = d.m * d.n * static_cast<std::int64_t>(size_bytes(d.dtype));
+  AllReduceKind kind = bytes <= kMostOneShot ? AllReduceKind::kOneShot : AllReduceKind::kTwoShot;
+  // On four H200s, 2026-11-22 (gpu_bench collectives), pushing took 0.73 to 0.88 of the time up to
+  // 1 MB and 0.80 to 1.03 at 4 MB, and more than the rest from 16 MB on.
+  constexpr std::int64_t kMostPushed = std::int64_t{4} << 20;
+  if (target == Target::kCuda && d.world_size > 1 && bytes <= kMostPushed) {
+    if (kind == AllReduceKind::kTwoShot) c = push_config(d, push_tile_elements(d));
+    c.push = true;
+  }
+  c.all_reduce = kind;
   return c;
 }
 
@@ -437,7 +460,7 @@ std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& d) {
 
 std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& d, int num_roles, bool copies) {
   std::int64_t elements = gpu_tile_elements(d);
-  std::vector<CollectiveConfig> all = {default_config(d, Target::kCuda)};
+  std::vector<CollectiveConfig> all = {within(d, fetch_config(d))};
   auto add = [&](const CollectiveConfig& c) {
     bool known = std::any_of(all.begin(), all.end(), [&](const CollectiveConfig& other) {
       return to_string(other) == to_string(c);

@@ -51,8 +51,8 @@ std::string to_string(const CollectiveDesc& desc);
 std::string to_string(const CollectiveConfig& config);
 const char* name(AllReduceKind kind);
 CollectiveConfig default_config(const CollectiveDesc& desc, Target target = Target::kCpu);
-// On GPUs, what is worth a measurement, the default first. num_roles: 2 of the two-shot all-reduce,
-// else 1; copies: a role copies, so copy engines may. A caller sets `all_reduce`.
+// On GPUs, what is worth a measurement among those that do not push. num_roles: 2 of the two-shot
+// all-reduce, else 1; copies: a role copies, so copy engines may. A caller sets `all_reduce`.
 std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& desc, int num_roles,
                                              bool copies);
 // Those that push, for gather, scatter, all-to-all and kTwoShot; none where messages are large.
