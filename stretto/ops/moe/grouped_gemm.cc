@@ -23,6 +23,7 @@ void check(const GroupedDesc& d, const GroupedConfig& c) {
                                {"tile.bm", c.tile.bm},
                                {"tile.bn", c.tile.bn},
                                {"tile.bk", c.tile.bk},
+                               {"row_parts", c.row_parts},
                                {"num_compute_sms", c.num_compute_sms}});
   check_split("grouped_gemm", split_of(d));
   check_factors("grouped_gemm", {d.a_dtype, d.b_dtype, d.scaling, c.tile});
@@ -158,8 +159,12 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
                            .swiglu = d.swiglu,
                            .scaling = d.scaling});
   if (loop.tile.bm > 64 && mean_rows(d) <= 64) loop.tile.bm = 64;
-  std::int64_t tiles = split_of(d).share() * ceil_div(d.n, loop.tile.bn);
+  // As many as an expert has tiles of rows if all get the same: one with more has more workers.
+  constexpr std::int64_t kMostParts = 4;
+  std::int64_t parts = std::min(ceil_div(mean_rows(d), loop.tile.bm), kMostParts);
+  std::int64_t tiles = split_of(d).share() * parts * ceil_div(d.n, loop.tile.bn);
   return {.tile = loop.tile,
+          .row_parts = parts,
           .num_compute_sms = gpu_workers(tiles),
           .num_stages = loop.num_stages,
           .tickets = d.m > kFewRows && !d.gathered};
@@ -176,28 +181,30 @@ Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
   Index rows = products.all_rows();
   auto c = some_stay ? p.state("c", d.c_dtype, {rows, d.n}) : p.output("c", d.c_dtype, {rows, d.n});
   ExpertSplit split = split_of(d);
-  std::int64_t col_tiles = ceil_div(d.n, bn);
+  std::int64_t col_tiles = ceil_div(d.n, bn), parts = cfg.row_parts;
 
-  // A tile is a column of one expert's product: its weights are read again for each bm rows.
+  // A tile is a column of one expert's product, or every parts-th bm rows of it: weights are read
+  // again for each bm rows.
   Resource sms =
       Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).by_ticket(cfg.tickets);
-  auto multiply = [&](const Index& own, const Index& expert, const Index& col) {
+  auto multiply = [&](const Index& own, const Index& expert, const Index& part, const Index& col) {
     auto [first, end] = products.rows_of(own, expert);
-    p.loop(ceil_div(products.most_rows(), bm), [&](const Index& i) {
-      Index row = p.let("row", first + i * bm);
+    p.loop(ceil_div(products.most_rows(), bm * parts), [&](const Index& i) {
+      Index row = p.let("row", first + (i * parts + part) * bm);
       p.when(row < end, [&] {
         Value out = products.tile(own, row, end, col);
         p.store(c.tile({row, col}, bm, bn).until_row(end), cast(out, d.c_dtype));
       });
     });
   };
-  p.role("gemm", sms, p.range(split.share() * col_tiles), [&](const Tile& t) {
-    Index own = p.let("own", t.index / col_tiles);
+  p.role("gemm", sms, p.range(split.share() * parts * col_tiles), [&](const Tile& t) {
+    Index own = p.let("own", t.index / (parts * col_tiles));
+    Index part = p.let("part", t.index / col_tiles % parts);
     Index expert = p.let("expert", split.first(p.rank()) + own);
     Index col = p.let("col", t.index % col_tiles * bn);
     bool all_exist = split.share() * split.groups == split.num_experts;
-    if (all_exist) return multiply(own, expert, col);
-    p.when(expert < split.num_experts, [&] { multiply(own, expert, col); });
+    if (all_exist) return multiply(own, expert, part, col);
+    p.when(expert < split.num_experts, [&] { multiply(own, expert, part, col); });
   });
   return p.finish();
 }

@@ -38,6 +38,7 @@ ExpertSplit split_of(const GroupedDesc& desc);
 
 struct GroupedConfig {
   GemmTile tile;
+  std::int64_t row_parts = 1;  // workers that share an expert's column, by tiles of rows in turn
   int num_compute_sms = 1;
   int num_stages = 0;  // slices of the main loop loaded ahead; 0: none
   // Columns of experts go to whoever is free, since experts have unlike rows; not with gathered

@@ -53,7 +53,9 @@ GroupedDesc masked_desc(const OpShape& s) {
 
 GroupedConfig grouped_config(const GroupedDesc& d, Target target) {
   GroupedConfig c = default_config(d, target);
-  if (target == Target::kCpu && d.m <= 64) c.tile.bm = 4, c.num_compute_sms = 2;
+  if (target == Target::kCpu && d.m <= 64) {
+    c.tile.bm = 4, c.row_parts = 2, c.num_compute_sms = 2;
+  }
   return c;
 }
 

@@ -238,8 +238,13 @@ RouteConfig default_config(const RouteDesc& d, Target target) {
             .count_rows = std::min<std::int64_t>(64, d.m),
             .tile_slots = std::min<std::int64_t>(64, d.m * d.top_k)};
   }
-  // Groups beside the scores: half the tokens keep to the registers.
-  RouteConfig c{.tile_rows = limited(d) ? 8 : 16, .tile_k = 32, .count_rows = 32, .tile_slots = 32};
+  // What tiles of scores and of counts hold keeps to the registers.
+  constexpr std::int64_t kMostExperts = 128;
+  RouteConfig c{.tile_rows = 16,
+                .tile_experts = std::min(d.num_experts, kMostExperts),
+                .tile_k = 32,
+                .count_rows = d.num_experts > kMostExperts ? 16 : 32,
+                .tile_slots = 32};
   std::int64_t tiles = std::max(ceil_div(d.m, c.tile_rows), ceil_div(d.m * d.top_k, c.tile_slots));
   c.num_workers = gpu_workers(tiles, kGpuSms / 2 - 1);
   return c;
