@@ -22,11 +22,16 @@ set(pending
     stretto/gpu/gpu_world.h
     stretto/ops/catalog/catalog.h
     stretto/ops/choose/choose.h
+    stretto/ops/choose/configs.h
     stretto/model/transformer/step_programs.h
     stretto/engine/generate.h)
 foreach(operator ag_gemm attention collectives embedding gemm gemm_ar gemm_rs norm)
   list(APPEND pending stretto/ops/${operator}/${operator}.h)
 endforeach()
+foreach(form decode_attention flash_decode packed_attention sequence_attention)
+  list(APPEND pending stretto/ops/attention/${form}.h)
+endforeach()
+list(APPEND pending stretto/ops/ulysses/ulysses.h)
 list(APPEND pending stretto/ops/moe/route.h stretto/ops/moe/grouped_gemm.h stretto/ops/moe/combine.h
      stretto/ops/moe/ep_dispatch.h stretto/ops/moe/ep_place.h stretto/ops/moe/ep_combine.h
      stretto/ops/moe/ep_send.h stretto/ops/moe/ep_return.h)

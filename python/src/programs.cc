@@ -8,6 +8,7 @@
 
 #include <filesystem>
 
+#include "attention_programs.h"
 #include "chosen.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
@@ -293,6 +294,7 @@ void bind_programs(nb::module_& m) {
       .def("program",
            [](const ProgramFile& file, int world_size) { return file.program(world_size); });
   bind_operators(m);
+  bind_attention(m);
 }
 
 }  // namespace stretto::python

@@ -9,6 +9,7 @@ for NumPy arrays and PyTorch tensors, and tile programs of one's own.
 from . import symm_mem
 from ._trace import trace
 from ._world import barrier, finalize, init, rank, recover, world_size
+from .attention import zigzag
 from .errors import DeviceError, Error, Fault, InternalError, Rejected, UserError
 from .ops import (
     all_gather,
@@ -17,10 +18,13 @@ from .ops import (
     all_reduce_add_rms_norm,
     all_to_all,
     broadcast,
+    flash_decode,
     matmul_all_reduce,
     matmul_reduce_scatter,
     reduce_scatter,
+    ring_attention,
     scaled_dot_product_attention,
+    sequence_attention,
 )
 from .programs import Program, ProgramFile, explain, load, operator, predict, prove
 
@@ -42,6 +46,7 @@ __all__ = [
     "broadcast",
     "explain",
     "finalize",
+    "flash_decode",
     "init",
     "load",
     "matmul_all_reduce",
@@ -52,9 +57,12 @@ __all__ = [
     "rank",
     "recover",
     "reduce_scatter",
+    "ring_attention",
     "scaled_dot_product_attention",
+    "sequence_attention",
     "symm_mem",
     "trace",
     "world_size",
+    "zigzag",
 ]
 __version__ = "0.1.0"

@@ -9,7 +9,7 @@ from typing import Callable, Optional, Tuple
 import torch
 from torch import Tensor
 
-from . import collectives, matmul, ops
+from . import attention, collectives, matmul, ops
 from ._world import current
 from .errors import UserError
 
@@ -179,6 +179,17 @@ def _scaled_dot_product_attention(query, key, value, is_causal, scale, enable_gq
     )
 
 
+def _sequence_attention(query, key, value, form, tokens, is_causal, scale):
+    arrays = query.detach(), key.detach(), value.detach()
+    op = "sequence_attention" if form == "gathered" else "ring_attention"
+    return attention._spread(form, op, *arrays, tokens, is_causal, scale, None)
+
+
+def _flash_decode(query, key_cache, value_cache, tokens, block, scale):
+    arrays = query.detach(), key_cache.detach(), value_cache.detach()
+    return attention.flash_decode(*arrays, tokens, block=block, scale=scale)
+
+
 all_gather = _define(
     "all_gather(Tensor x, int dim) -> Tensor",
     _all_gather,
@@ -256,6 +267,18 @@ scaled_dot_product_attention = _define(
     " float? scale, bool enable_gqa) -> Tensor",
     _scaled_dot_product_attention,
     lambda query, *_: query.new_empty(query.transpose(-3, -2).shape).transpose(-3, -2),
+)
+sequence_attention = _define(
+    "sequence_attention(Tensor query, Tensor key, Tensor value, str form, int? tokens,"
+    " bool is_causal, float? scale) -> Tensor",
+    _sequence_attention,
+    lambda query, *_: query.new_empty(query.shape),
+)
+flash_decode = _define(
+    "flash_decode(Tensor query, Tensor key_cache, Tensor value_cache, int tokens, int block,"
+    " float? scale) -> Tensor",
+    _flash_decode,
+    lambda query, *_: query.new_empty(query.shape),
 )
 
 
@@ -364,5 +387,7 @@ for _op, _body, _name in (
         _scaled_dot_product_attention,
         "scaled_dot_product_attention",
     ),
+    (sequence_attention, _sequence_attention, "sequence_attention"),
+    (flash_decode, _flash_decode, "flash_decode"),
 ):
     _refuse_gradients(_op, _body, _name)

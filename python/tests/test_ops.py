@@ -278,6 +278,52 @@ def test_repeated_calls_of_several_launches_or_results(rng):
         stretto.finalize()
 
 
+def softmax_attention(q, k, v, seen):
+    """[L, Hq, E] over [S, Hkv, E], in float64; row i sees the first seen[i] keys."""
+    k, v = (np.repeat(x.astype(np.float64), q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = np.einsum("lhe,she->hls", q, k) / q.shape[-1] ** 0.5
+    scores[:, np.arange(len(k)) >= np.asarray(seen)[:, None]] = -np.inf
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("hls,she->lhe", weights / weights.sum(-1, keepdims=True), v)
+
+
+@pytest.mark.parametrize("form", ["sequence", "ring", "token_ring"])
+def test_attention_of_a_sequence_over_the_ranks(rng, form):
+    size, tokens = 3, 16  # of 6 chunks of 3 the last has one token
+    q, k, v = (rng.uniform(-1, 1, (18, h, 8)).astype(np.float32) for h in (4, 2, 2))
+
+    def body():
+        own = stretto.zigzag(tokens)
+        call = stretto.sequence_attention if form == "sequence" else stretto.ring_attention
+        options = {"queries_travel": True} if form == "token_ring" else {}
+        with pytest.raises(stretto.UserError, match="rows of 7 tokens"):
+            call(q[own], k[own], v[own], tokens=7)
+        return own, call(q[own], k[own], v[own], tokens=tokens, **options)
+
+    want = softmax_attention(q, k[:tokens], v[:tokens], np.arange(18) + 1)
+    for own, got in testing.run(size, body):
+        rows = [i for i, token in enumerate(own) if token < tokens]
+        near(got[rows], want[[own[i] for i in rows]], "float32")
+
+
+def test_decoding_over_a_cache_on_all_ranks(rng):
+    size, tokens, length, block = 2, 13, 2, 4
+    q = rng.uniform(-1, 1, (length, 4, 8)).astype(np.float32)
+    k, v = (rng.uniform(-1, 1, (16, 2, 8)).astype(np.float32) for _ in range(2))
+    want = softmax_attention(q, k, v, [tokens - 1, tokens])
+
+    def body():
+        mine = np.arange(16) // block % size == stretto.rank()
+        caches = [np.ascontiguousarray(x[mine].swapaxes(0, 1)) for x in (k, v)]
+        with pytest.raises(stretto.UserError, match="17 tokens"):
+            stretto.flash_decode(q, *caches, 17, block=block)
+        return stretto.flash_decode(q, *caches, tokens, block=block)
+
+    first, second = testing.run(size, body)
+    near(first, want, "float32")
+    np.testing.assert_array_equal(first, second)
+
+
 def test_strided_inputs_and_outputs(rng):
     a = rng.uniform(-1, 1, (6, 8)).astype(np.float32)[::2, ::-1]
     out = np.zeros((10, 3), np.float32)[::2].T

@@ -336,6 +336,8 @@ def test_no_gradient_is_lost_silently():
             lambda: stretto.broadcast(x),
             lambda: stretto.all_reduce_add_rms_norm(x, x, torch.ones(2)),
             lambda: stretto.scaled_dot_product_attention(x[None], x[None], x[None]),
+            lambda: stretto.sequence_attention(x[:, None], x[:, None], x[:, None]),
+            lambda: stretto.flash_decode(x[None], x[None], x[None], 1, block=2),
         ):
             with pytest.raises(stretto.UserError, match="gradient"):
                 call()

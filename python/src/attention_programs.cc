@@ -1,0 +1,52 @@
+#include "attention_programs.h"
+
+#include <nanobind/stl/string.h>
+
+#include "stretto/base/errors.h"
+#include "stretto/ops/attention/flash_decode.h"
+#include "stretto/ops/attention/sequence_attention.h"
+
+namespace nb = nanobind;
+
+namespace stretto::python {
+namespace {
+
+Target target(bool gpu) { return gpu ? Target::kCuda : Target::kCpu; }
+
+}  // namespace
+
+// Sizes in the order of the Python side, python/stretto/attention.py.
+void bind_attention(nb::module_& m) {
+  m.def("sequence_attention",
+        [](const std::string& form, int ranks, const std::string& dtype, std::int64_t tokens,
+           int heads, int kv_heads, std::int64_t head_dim, bool causal, double scale, bool gpu) {
+          SequenceAttentionDesc d{.dtype = parse_dtype(dtype),
+                                  .m = tokens,
+                                  .num_heads = heads,
+                                  .num_kv_heads = kv_heads,
+                                  .head_dim = head_dim,
+                                  .causal = causal,
+                                  .scale = scale,
+                                  .world_size = ranks};
+          if (form == "gathered") return sequence_attention(d, default_config(d, target(gpu)));
+          if (form == "ring") return ring_attention(d, default_ring_config(d, target(gpu)));
+          return token_ring(d, default_token_ring_config(d, target(gpu)));
+        });
+  m.def("flash_decode",
+        [](int ranks, const std::string& dtype, std::int64_t rows, std::int64_t tokens,
+           std::int64_t block, int heads, int kv_heads, std::int64_t head_dim, double scale,
+           bool gpu) {
+          FlashDecodeDesc d{.dtype = parse_dtype(dtype),
+                            .m = rows,
+                            .max_tokens = tokens,
+                            .block = block,
+                            .num_heads = heads,
+                            .num_kv_heads = kv_heads,
+                            .head_dim = head_dim,
+                            .scale = scale,
+                            .world_size = ranks};
+          return flash_decode(d, default_config(d, target(gpu)));
+        });
+}
+
+}  // namespace stretto::python
