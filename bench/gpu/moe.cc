@@ -203,7 +203,7 @@ class Comparison {
 // Of the first layer, tables of a candidate on the device.
 struct FirstTables {
   std::vector<TileTables> host;
-  SymmetricGpuMemory experts, needs, tokens, c;
+  SymmetricGpuMemory used, experts, needs, tokens, c;
 };
 
 class FirstLayer : public Comparison {
@@ -273,19 +273,22 @@ class FirstLayer : public Comparison {
     if (!fused) candidate.stages = 1;
     FirstTables& t = (fused ? fused_ : alone_)[i];
     t.host = tables(tiles_of(d, candidate.config), candidate.stages);
-    std::vector<std::vector<std::int32_t>> experts, needs, tokens;
+    std::vector<std::vector<std::int32_t>> used, experts, needs, tokens;
     for (int r = 0; r < world_.size(); ++r) {
       TileTables& of = t.host[at(r)];
       if (!fused) in_global_order(of, r);
+      used.push_back({of.used});
       experts.push_back(of.experts);
       needs.push_back(of.needs);
       tokens.push_back(of.tokens);
     }
+    t.used = upload(used);
     t.experts = upload(experts);
     t.needs = upload(needs);
     t.tokens = upload(tokens);
     t.c = allocate_poisoned(world_, bf16_bytes(static_cast<std::int64_t>(tokens[0].size()), d.n));
-    Tensors tensors = {{"tile_experts", &t.experts},
+    Tensors tensors = {{"tiles_used", &t.used},
+                       {"tile_experts", &t.experts},
                        {"tile_needs", &t.needs},
                        {"row_tokens", &t.tokens},
                        {"a", fused ? &a_ : &all_},
@@ -332,11 +335,13 @@ class SecondLayer : public Comparison {
         ours_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
         theirs_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))) {
     ExpertTiles tiles = tiles_of(desc_, candidates_[0]);  // all have the same
-    std::vector<std::vector<std::int32_t>> experts, slots;
+    std::vector<std::vector<std::int32_t>> used, experts, slots;
     for (const TileTables& of : tables(tiles, 1)) {
+      used.push_back({of.used});
       experts.push_back(of.experts);
       slots.push_back(of.slots);
     }
+    used_ = upload(used);
     experts_ = upload(experts);
     slots_ = upload(slots);
     a_ = random.allocate(bf16_bytes(tiles.num_rows(), desc_.k));
@@ -355,7 +360,8 @@ class SecondLayer : public Comparison {
 
   Made fused_at(std::size_t i) override {
     const GroupedRsConfig& config = candidates_[i];
-    Tensors tensors = {{"tile_experts", &experts_},
+    Tensors tensors = {{"tiles_used", &used_},
+                       {"tile_experts", &experts_},
                        {"slots", &slots_},
                        {"weights", &weights_},
                        {"a", &a_},
@@ -366,8 +372,11 @@ class SecondLayer : public Comparison {
   }
   Made product_at(std::size_t i) override {
     const GroupedRsConfig& config = candidates_[i];
-    Tensors tensors = {
-        {"tile_experts", &experts_}, {"a", &a_}, {"b", &b_}, {"products", &products_}};
+    Tensors tensors = {{"tiles_used", &used_},
+                       {"tile_experts", &experts_},
+                       {"a", &a_},
+                       {"b", &b_},
+                       {"products", &products_}};
     return {to_string(config),
             std::make_unique<Loaded>(world_, tile_products(desc_, config), tensors)};
   }
@@ -391,7 +400,7 @@ class SecondLayer : public Comparison {
  private:
   std::vector<GroupedRsConfig> candidates_;
   GroupedRsDesc desc_;
-  SymmetricGpuMemory b_, partial_, ours_, theirs_, experts_, slots_, a_, products_, weights_;
+  SymmetricGpuMemory b_, partial_, ours_, theirs_, used_, experts_, slots_, a_, products_, weights_;
   std::unique_ptr<Loaded> sum_;
 };
 

@@ -72,19 +72,19 @@ std::vector<MoeShape> moe_shapes(int world_size, bool quick) {
 
 std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int num_sms) {
   struct Choice {
-    std::int64_t bm, bn;
-    int stages;  // of the main loop
-    std::int64_t raster;
+    std::int64_t bm, bn, raster;
     int classes;  // of the tables; 0: one per rank
+    int queues;
   };
-  constexpr Choice kChoices[] = {{128, 128, 4, 4, 0}, {128, 128, 4, 8, 0}, {128, 128, 4, 4, 2},
-                                 {128, 128, 4, 8, 1}, {64, 128, 4, 8, 0},  {128, 88, 4, 8, 0}};
+  constexpr Choice kChoices[] = {{128, 128, 4, 0, 1}, {128, 128, 8, 0, 1}, {128, 128, 4, 0, 3},
+                                 {128, 128, 4, 2, 1}, {128, 128, 8, 2, 1}, {128, 128, 8, 1, 3}};
   FirstLayerCandidate base{default_config(first_layer(s), Target::kCuda), s.world_size};
   std::vector<FirstLayerCandidate> out;
   for (const Choice& c : kChoices) {
     FirstLayerCandidate& made = out.emplace_back(base);
     made.config.tile = {.bm = c.bm, .bn = c.bn, .bk = 64};
-    made.config.num_stages = c.stages;
+    made.config.num_stages = 4;
+    made.config.num_copy_queues = c.queues;
     made.config.raster = c.raster;
     made.config.num_compute_sms = num_sms;
     if (c.classes > 0) made.stages = c.classes;
@@ -101,10 +101,9 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
     std::int64_t rows, cols, rounds;
   };
   constexpr Choice kChoices[] = {
-      {128, 256, 4, 4, 4, 16, 16, 256, 4}, {128, 256, 4, 4, 4, 32, 16, 256, 4},
-      {128, 256, 4, 8, 2, 24, 16, 256, 4}, {128, 256, 4, 4, 8, 24, 16, 256, 4},
-      {128, 128, 6, 8, 4, 32, 32, 128, 4}, {128, 256, 4, 4, 4, 24, 32, 256, 2},
-      {128, 256, 4, 4, 4, 48, 16, 256, 4},
+      {128, 256, 4, 4, 4, 0, 16, 256, 4}, {128, 256, 4, 4, 8, 0, 16, 256, 4},
+      {128, 256, 4, 4, 2, 0, 16, 256, 4}, {128, 256, 4, 4, 4, 0, 32, 256, 1},
+      {128, 256, 4, 8, 8, 0, 16, 256, 1}, {128, 256, 4, 4, 4, 32, 16, 256, 4},
   };
   std::vector<GroupedRsConfig> out;
   for (const Choice& c : kChoices) {
@@ -126,6 +125,7 @@ Program tile_products(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   const auto& [bm, bn, bk] = cfg.tile;
   ExpertTiles tiles = tiles_of(d, cfg);
   ProgramBuilder p("tile_products", d.world_size);
+  auto used = p.table("tiles_used", {1}, {ContractKind::kAscending, 0, tiles.num_tiles() + 1});
   auto experts =
       p.table("tile_experts", {tiles.num_tiles()}, {ContractKind::kRange, 0, d.num_experts});
   auto a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k});
@@ -133,11 +133,13 @@ Program tile_products(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   auto products = p.output("products", d.out_dtype, {tiles.num_rows(), d.n});
   p.role("gemm", Resource::sms(kGpuSms).pipelined(cfg.num_stages),
          p.grid(tiles.num_tiles(), d.n, 1, bn).raster(cfg.raster), [&](const Tile& t) {
-           Index expert = p.read(experts, {t.m});
+           Index count = p.read(used, {0}), expert = p.read(experts, {t.m});
            Value sum = p.zeros(DType::kF32, bm, bn);
-           p.loop(ceil_div(d.k, bk), [&](const Index& step) {
-             Value x = p.load(a.tile({t.m * bm, step * bk}, bm, bk));
-             sum = dot(sum, x, p.load(b.tile({expert, t.col, step * bk}, bn, bk)).T());
+           p.when(t.m < count, [&] {
+             p.loop(ceil_div(d.k, bk), [&](const Index& step) {
+               Value x = p.load(a.tile({t.m * bm, step * bk}, bm, bk));
+               sum = dot(sum, x, p.load(b.tile({expert, t.col, step * bk}, bn, bk)).T());
+             });
            });
            p.store(products.tile({t.m * bm, t.col}, bm, bn), cast(sum, d.out_dtype));
          });

@@ -29,7 +29,9 @@ const char* word(ExprOp op) {
 }
 
 std::int64_t point(ExprOp op, std::int64_t a, std::int64_t b) {
-  return Expr::make(op, {Expr(a), Expr(b)}).const_value();
+  Expr value = Expr::make(op, {Expr(a), Expr(b)});
+  if (!value.is_const()) throw Rejected(fmt::format("{} of {} by zero", word(op), a));
+  return value.const_value();
 }
 
 }  // namespace

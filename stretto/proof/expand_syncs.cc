@@ -74,7 +74,11 @@ bool SyncExpander::even() const {
 void SyncExpander::finish_worker() const {
   for (std::size_t p = 0; p < pipes_.size(); ++p) {
     const PipeUse& use = pipes_[p];
-    if (use.puts == use.gets && use.gets == use.releases) continue;
+    if (use.puts == use.gets && use.gets == use.releases) {
+      bool alike = use.put_choices == use.get_choices && use.get_choices == use.release_choices;
+      if (!alike) throw DependsOnTable{"which slots of a pipe an agent passes"};
+      continue;
+    }
     throw Rejected(
         fmt::format("{}:{}: pipe '{}' of role '{}' (rank {}, worker {}): {} puts, {} gets, {} "
                     "releases per launch; they must be equal",
@@ -93,12 +97,13 @@ void SyncExpander::finish_worker() const {
 }
 
 void SyncExpander::add(const Op& op, SyncKind kind, int counter, std::int64_t amount) {
-  state_.recorder.add_sync({.kind = kind,
-                            .counter = counter,
-                            .amount = amount,
-                            .choice = state_.choice(),
-                            .tile = state_.tile,
-                            .op = &op});
+  add(op, {.kind = kind, .counter = counter, .amount = amount, .choice = state_.choice()});
+}
+
+void SyncExpander::add(const Op& op, Sync sync) {
+  sync.tile = state_.tile;
+  sync.op = &op;
+  state_.recorder.add_sync(sync);
 }
 
 void SyncExpander::signal(const Op& op) {
@@ -126,13 +131,31 @@ void SyncExpander::signal(const Op& op) {
 }
 
 SyncExpander::PipeUse& SyncExpander::pipe_use(const Op& op) {
-  if (state_.may_depth > 0) throw DependsOnTable{"whether a pipe moves"};
+  if (state_.untold_depth > 0) throw DependsOnTable{"whether a pipe moves"};
   return pipes_[at(op.symbol)];
 }
 
+void SyncExpander::note_choice(std::vector<int>& choices) const {
+  if (state_.deciding.any) choices.push_back(state_.choice());
+}
+
+// Of an event that nobody may rely on.
+int SyncExpander::no_choice() const {
+  TableFact fact{.kind = FactKind::kCondition, .entry = {}, .condition = "a slot is free"};
+  return state_.graph.choices->choice({state_.graph.choices->fact(fact)});
+}
+
 void SyncExpander::begin_put(const Op& op) {
-  std::int64_t released = ++pipe_use(op).puts - role_->pipes[at(op.symbol)].num_slots;
-  if (released > 0) add(op, SyncKind::kWait, empty(op.symbol), released);
+  PipeUse& use = pipe_use(op);
+  note_choice(use.put_choices);
+  use.some |= state_.choice() != TableChoices::kAlways;
+  std::int64_t released = ++use.puts - role_->pipes[at(op.symbol)].num_slots;
+  if (released <= 0) return;
+  // Where slots are passed for some tables only, the one that must be free may be an earlier one
+  // than counting all of them says (table_choices.h).
+  int choice = use.some ? no_choice() : TableChoices::kAlways;
+  add(op,
+      {.kind = SyncKind::kWait, .counter = empty(op.symbol), .amount = released, .choice = choice});
 }
 
 void SyncExpander::end_put(const Op& op) { add(op, SyncKind::kNotify, full(op.symbol), 1); }
@@ -143,13 +166,16 @@ void SyncExpander::pipe_fill(const Op& op) {
 }
 
 void SyncExpander::pipe_get(const Op& op) {
-  std::int64_t gets = ++pipe_use(op).gets;
+  PipeUse& use = pipe_use(op);
+  note_choice(use.get_choices);
+  std::int64_t gets = ++use.gets;
   add(op, SyncKind::kWait, full(op.symbol), gets);
   slot_of_register_[op.result] = {op.symbol, gets};
 }
 
 void SyncExpander::pipe_release(const Op& op) {
   PipeUse& use = pipe_use(op);
+  note_choice(use.release_choices);
   const std::string& name = role_->pipes[at(op.symbol)].name;
   if (++use.releases > use.gets) {
     state_.reject(op, fmt::format("releases a slot of pipe '{}' that was not got", name));

@@ -21,7 +21,8 @@ class SyncExpander {
   void start_worker(int role, int worker);
   // Every pipe of the worker has had as many puts as gets and releases.
   bool even() const;
-  // Rejected where puts, gets, releases or arrivals do not come out even.
+  // Rejected where puts, gets, releases or arrivals do not come out even. DependsOnTable where the
+  // agents do not pass a slot for the same tables.
   void finish_worker() const;
 
   void signal(const Op& op);
@@ -40,14 +41,20 @@ class SyncExpander {
  private:
   struct PipeUse {
     std::int64_t puts = 0, gets = 0, releases = 0;
+    // Where tables decide whether slots are passed: the choice of every event, in order.
+    std::vector<int> put_choices, get_choices, release_choices;
+    bool some = false;  // a slot has been put for some tables only
   };
   using Slot = std::pair<int, std::int64_t>;  // pipe, ordinal
 
   int add_counter(const Counter& counter);
   void add(const Op& op, SyncKind kind, int counter, std::int64_t amount);
+  void add(const Op& op, Sync sync);
   int full(int pipe) const { return first_counter_ + 2 * pipe; }
   int empty(int pipe) const { return full(pipe) + 1; }
   PipeUse& pipe_use(const Op& op);
+  void note_choice(std::vector<int>& choices) const;
+  int no_choice() const;
   int viewed(int reg);
   void read_slot(const Op& op, int reg);
 

@@ -132,7 +132,8 @@ TEST(TableChoices, TilesOfExpertsThatWaitForOneSourceAreProvedForEveryTable) {
 }
 
 // Slots of pipes, whose producer waits by table; the consumer knows of it by the slot.
-Program product(std::int64_t waits_for, std::int64_t steps) {
+// With `some`, of as many tiles as a table says.
+Program product(std::int64_t waits_for, std::int64_t steps, bool some = false) {
   constexpr std::int64_t kStep = 2;
   ProgramBuilder p("product", kWorld);
   auto source = p.table("source", {kTiles}, {ContractKind::kRange, 0, kWorld});
@@ -140,6 +141,8 @@ Program product(std::int64_t waits_for, std::int64_t steps) {
   auto w = p.input("w", DType::kF32, {kCols, steps * kStep});
   auto full = p.buffer("full", DType::kF32, {kWorld, kRows, steps * kStep});
   auto out = p.output("out", DType::kF32, {kTiles, kRows, kCols});
+  TensorRef used;
+  if (some) used = p.table("used", {1}, {ContractKind::kAscending, 0, kTiles + 1});
   auto arrived = p.signal("arrived", kWorld);
   auto ready = p.signal("ready"), done = p.signal("done");
   p.on_start([&] { p.notify_all(ready); });
@@ -152,12 +155,15 @@ Program product(std::int64_t waits_for, std::int64_t steps) {
   });
   p.role("gemm", Resource::sms(1).pipelined(2), p.range(kTiles), [&](const Tile& t) {
     Index owner = p.read(source, {t.index});
-    p.wait(arrived[p.read(source, {(t.index + waits_for) % kTiles})]);
     Value sum = p.zeros(DType::kF32, kRows, kCols);
-    p.loop(steps, [&](const Index& k) {
-      sum = dot(sum, p.load(full.tile({owner, 0, k * kStep}, kRows, kStep)),
-                p.load(w.tile({0, k * kStep}, kCols, kStep)).T());
-    });
+    auto multiply = [&] {
+      p.wait(arrived[p.read(source, {(t.index + waits_for) % kTiles})]);
+      p.loop(steps, [&](const Index& k) {
+        sum = dot(sum, p.load(full.tile({owner, 0, k * kStep}, kRows, kStep)),
+                  p.load(w.tile({0, k * kStep}, kCols, kStep)).T());
+      });
+    };
+    some ? p.when(t.index < p.read(used, {0}), multiply) : multiply();
     p.store(out.tile({t.index, 0, 0}, kRows, kCols), sum);
   });
   p.on_end([&] { p.wait_all(done); });
@@ -172,6 +178,25 @@ TEST(TableChoices, SlotsFilledAfterAWaitByTableAreProvedForEveryTable) {
     EXPECT_TRUE(holds_for_all(right));
     EXPECT_FALSE(prove(wrong).proved);
   }
+}
+
+TEST(TableChoices, SlotsOfSomeTilesOnlyAreProvedForEveryTable) {
+  for (std::int64_t steps : {3, 9}) {
+    Program right = product(0, steps, true), wrong = product(1, steps, true);
+    ASSERT_EQ(right.roles[1].agents.size(), 2u) << "meant to be split";
+    expect_proved_for_every_table(right);
+    EXPECT_FALSE(prove(wrong).proved);
+  }
+  EXPECT_TRUE(holds_for_all(product(0, 3, true)));
+  // One tile that the producer leaves out and the consumer does not.
+  Program uneven = product(0, 3, true);
+  for (Op& op : uneven.roles[1].agents[1].body) {
+    if (op.code == OpCode::kWhen)
+      op.exprs[0] = op.exprs[0] || Expr::var(uneven.roles[1].tile_var) == 1;
+  }
+  ProofResult r = prove(uneven);
+  ASSERT_FALSE(r.proved) << r.report;
+  EXPECT_NE(r.report.find("they must be equal"), std::string::npos) << r.report;
 }
 
 constexpr std::int64_t kChannels = 16;

@@ -41,6 +41,7 @@ class AgGrouped {
     share_ = ceil_div(p.extent("m", d.m), d.world_size);
     Index rows = share_ * d.world_size;
     std::int64_t c_rows = num_tiles_ * cfg.tile.bm;
+    used_ = p.table("tiles_used", {1}, {ContractKind::kAscending, 0, num_tiles_ + 1});
     experts_ = p.table("tile_experts", {num_tiles_}, {ContractKind::kRange, 0, d.num_experts});
     needs_ = p.table("tile_needs", {num_tiles_}, {ContractKind::kRange, 0, d.world_size + 1});
     tokens_ = p.table("row_tokens", {c_rows, 1}, {ContractKind::kRange, -1, rows});
@@ -77,23 +78,22 @@ class AgGrouped {
 
   void multiply(const Tile& t) {
     const auto& [bm, bn, bk] = cfg_.tile;
-    Index expert = p_.read(experts_, {t.m}), needs = p_.read(needs_, {t.m});
-    if (sends()) {
-      p_.loop(1, d_.world_size, [&](const Index& position) {
-        p_.when(position < needs, [&] { p_.wait(arrived_[position], transfers()); });
-      });
-    }
-    Value picked = p_.load(tokens_.tile({t.m * bm, 0}, bm, 1));
+    Index used = p_.read(used_, {0}), expert = p_.read(experts_, {t.m});
     std::vector<Value> sums;
     for (std::size_t w = 0; w < weights_.size(); ++w) {
       sums.push_back(p_.zeros(DType::kF32, bm, bn));
     }
-    p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
-      Index k = step * bk;
-      Value x = p_.load_rows(a_.tile({0, k}, bm, bk).until_row(needs * share_), picked);
-      for (std::size_t w = 0; w < weights_.size(); ++w) {
-        sums[w] = dot(sums[w], x, p_.load(weights_[w].tile({expert, t.col, k}, bn, bk)).T());
-      }
+    p_.when(t.m < used, [&] {
+      Index needs = p_.read(needs_, {t.m});
+      if (sends()) wait_for(needs);
+      Value picked = p_.load(tokens_.tile({t.m * bm, 0}, bm, 1));
+      p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
+        Index k = step * bk;
+        Value x = p_.load_rows(a_.tile({0, k}, bm, bk).until_row(needs * share_), picked);
+        for (std::size_t w = 0; w < weights_.size(); ++w) {
+          sums[w] = dot(sums[w], x, p_.load(weights_[w].tile({expert, t.col, k}, bn, bk)).T());
+        }
+      });
     });
     Value out = d_.swiglu ? silu(sums[0]) * sums[1] : sums[0];
     p_.store(c_.tile({t.m * bm, t.col}, bm, bn), cast(out, d_.c_dtype));
@@ -107,6 +107,12 @@ class AgGrouped {
   TileSpace tiles() const { return p_.grid(num_tiles_, d_.n, 1, cfg_.tile.bn).raster(cfg_.raster); }
 
  private:
+  // The tokens of so many ranks, the own one among them.
+  void wait_for(const Index& needs) {
+    p_.loop(1, d_.world_size, [&](const Index& position) {
+      p_.when(position < needs, [&] { p_.wait(arrived_[position], transfers()); });
+    });
+  }
   Slice rows(const Index& first) const { return a_.tile({first, 0}, cfg_.comm_rows, d_.k); }
 
   ProgramBuilder& p_;
@@ -114,7 +120,7 @@ class AgGrouped {
   const AgGroupedConfig& cfg_;
   std::int64_t num_tiles_;
   Index share_;  // tokens of a rank
-  TensorRef experts_, needs_, tokens_, a_, c_;
+  TensorRef used_, experts_, needs_, tokens_, a_, c_;
   std::vector<TensorRef> weights_;
   SignalRef ready_, arrived_;
 };

@@ -51,6 +51,7 @@ TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
   std::stable_sort(planned.begin(), planned.end(),
                    [&](const PlannedTile& a, const PlannedTile& b) { return stage(a) < stage(b); });
   TileTables out;
+  out.used = static_cast<std::int32_t>(planned.size());
   out.experts.assign(at(t.num_tiles()), 0);
   out.needs.assign(at(t.num_tiles()), 0);
   out.tokens.assign(at(t.num_rows()), -1);

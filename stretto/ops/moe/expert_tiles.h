@@ -24,6 +24,7 @@ struct ExpertTiles {
 
 // Of one rank.
 struct TileTables {
+  std::int32_t used = 0;              // tiles with rows, which come first
   std::vector<std::int32_t> experts;  // [num_tiles] of each tile; 0 of tiles without rows
   // [num_tiles] ranks whose rows a tile reads, counted from the own one on, the ones between
   // included: 1..P; 0 of tiles without rows.

@@ -28,10 +28,10 @@ void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
                                   {"num_compute_sms", c.num_compute_sms},
                                   {"raster", c.raster},
                                   {"block_tiles", c.block_tiles},
-                                  {"num_reduce_sms", c.num_reduce_sms},
                                   {"reduce_rows", c.reduce_rows},
                                   {"reduce_cols", c.reduce_cols},
                                   {"reduce_rounds", c.reduce_rounds}});
+  check_sizes("grouped_gemm_rs", {{"num_reduce_sms", c.num_reduce_sms}}, 0);
   check_dtype("grouped_gemm_rs", "a_dtype", d.a_dtype);
   check_dtype("grouped_gemm_rs", "b_dtype", d.b_dtype);
   check_dtype("grouped_gemm_rs", "out_dtype", d.out_dtype);
@@ -47,6 +47,7 @@ class GroupedRs {
       : p_(p), d_(d), cfg_(cfg), num_tiles_(tiles_of(d, cfg).num_tiles()), m_(p.extent("m", d.m)) {
     share_ = ceil_div(m_, d.world_size);
     std::int64_t rows = num_tiles_ * cfg.tile.bm;
+    used_ = p.table("tiles_used", {1}, {ContractKind::kAscending, 0, num_tiles_ + 1});
     experts_ = p.table("tile_experts", {num_tiles_}, {ContractKind::kRange, 0, d.num_experts});
     slots_ = p.table("slots", {m_, d.top_k}, {ContractKind::kRange, 0, rows});
     weights_ = p.input("weights", DType::kF32, {m_, d.top_k});
@@ -74,55 +75,80 @@ class GroupedRs {
   }
 
   void multiply(const Tile& t) {
-    const auto& [bm, bn, bk] = cfg_.tile;
-    Index tile = p_.let("tile", t.m % num_tiles_), block = p_.let("block", t.m / num_tiles_);
-    Index col = p_.let("col", block * block_cols() + t.col);
-    Index expert = p_.read(experts_, {tile});
-    Value sum = p_.zeros(DType::kF32, bm, bn);
-    p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
-      Value x = p_.load(a_.tile({tile * bm, step * bk}, bm, bk));
-      sum = dot(sum, x, p_.load(b_.tile({expert, col, step * bk}, bn, bk)).T());
-    });
-    p_.store(products_.tile({tile * bm, col}, bm, bn), cast(sum, d_.out_dtype));
-    p_.notify(computed_[block], p_.rank());
+    multiply(p_.let("tile", t.m % num_tiles_), p_.let("block", t.m / num_tiles_), t.col);
   }
 
   // By block of columns, within a block by owner, the next rank's tokens first and the own last:
   // whoever waits for others has sent all that they wait for.
-  TileSpace sums() const {
-    return p_.grid(num_blocks() * d_.world_size, row_groups() * block_cols(), 1, cfg_.reduce_cols);
-  }
-
+  TileSpace sums() const { return p_.grid(num_blocks() * d_.world_size, sums_of_owner(), 1, 1); }
   void reduce(const Tile& t) {
     Index block = p_.let("block", t.m / d_.world_size);
+    if (d_.world_size == 1) return keep(block, t.n);
     Index owner = p_.let("owner", (p_.rank() + 1 + t.m) % d_.world_size);
-    std::int64_t per_group = block_cols() / cfg_.reduce_cols;
-    Place at{.owner = owner,
-             .first = p_.let("first", t.n / per_group * (cfg_.reduce_rows * cfg_.reduce_rounds)),
-             .col = p_.let("col", block * block_cols() + t.n % per_group * cfg_.reduce_cols)};
-    p_.wait(computed_[block], num_tiles_ * cfg_.block_tiles);
-    if (d_.world_size == 1) return keep(at, block);
     p_.when(
-        owner == p_.rank(), [&] { keep(at, block); },
-        [&] {
-          p_.wait(ready_, owner);
-          rounds(at, [&](const Index& row) {
-            p_.store(rows(parts_, p_.rank(), row, at.col).on(owner).until_row(share_),
-                     cast(own_sum(owner, row, at.col), d_.out_dtype));
-          });
-          p_.notify(arrived_[p_.rank() * num_blocks() + block], owner);
-        });
+        owner == p_.rank(), [&] { keep(block, t.n); }, [&] { send(block, owner, t.n); });
+  }
+
+  // All of it by the same workers, in phases: the products of a block, the sums of the block before
+  // for other ranks, and the own ones of the block before that, for which theirs have come.
+  TileSpace phases() const { return p_.range((num_blocks() + 2) * tiles_of_phase()); }
+  void phase(const Tile& t) {
+    std::int64_t products = products_of_block(), sent = (d_.world_size - 1) * sums_of_owner();
+    Index phase = p_.let("phase", t.index / tiles_of_phase());
+    Index i = p_.let("i", t.index % tiles_of_phase());
+    p_.when(i < products && phase < num_blocks(), [&] {
+      std::int64_t group = cfg_.raster * cfg_.block_tiles;  // row tiles that share a column
+      Index first = p_.let("first_tile", i / group * cfg_.raster);
+      Index rows = p_.let("rows", max(min(num_tiles_ - first, Index(cfg_.raster)), 1));
+      multiply(p_.let("tile", first + i % group % rows), phase, i % group / rows * cfg_.tile.bn);
+    });
+    if (d_.world_size > 1) {
+      Index s = p_.let("s", i - products);
+      p_.when(s >= 0 && s < sent && phase >= 1 && phase <= num_blocks(), [&] {
+        Index owner = p_.let("owner", (p_.rank() + 1 + s / sums_of_owner()) % d_.world_size);
+        send(p_.let("block", phase - 1), owner, s % sums_of_owner());
+      });
+    }
+    Index k = p_.let("k", i - (products + sent));
+    p_.when(k >= 0 && phase >= 2, [&] { keep(p_.let("block", phase - 2), k); });
   }
 
  private:
   struct Place {
-    Index owner, first, col;
+    Index first, col;  // token of the owner, column
   };
 
   std::int64_t block_cols() const { return cfg_.tile.bn * cfg_.block_tiles; }
   std::int64_t num_blocks() const { return ceil_div(d_.n, block_cols()); }
   std::int64_t row_groups() const {
     return ceil_div(rows_per_rank(d_), cfg_.reduce_rows * cfg_.reduce_rounds);
+  }
+  std::int64_t products_of_block() const { return num_tiles_ * cfg_.block_tiles; }
+  std::int64_t sums_of_owner() const { return row_groups() * (block_cols() / cfg_.reduce_cols); }
+  std::int64_t tiles_of_phase() const {
+    return products_of_block() + d_.world_size * sums_of_owner();
+  }
+
+  void multiply(const Index& tile, const Index& block, const Index& col_in_block) {
+    const auto& [bm, bn, bk] = cfg_.tile;
+    Index col = p_.let("col", block * block_cols() + col_in_block);
+    Index used = p_.read(used_, {0}), expert = p_.read(experts_, {tile});
+    Value sum = p_.zeros(DType::kF32, bm, bn);
+    p_.when(tile < used, [&] {
+      p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
+        Value x = p_.load(a_.tile({tile * bm, step * bk}, bm, bk));
+        sum = dot(sum, x, p_.load(b_.tile({expert, col, step * bk}, bn, bk)).T());
+      });
+    });
+    p_.store(products_.tile({tile * bm, col}, bm, bn), cast(sum, d_.out_dtype));
+    p_.notify(computed_[block], p_.rank());
+  }
+
+  // The i-th group of tokens and columns of a block.
+  Place place(const Index& block, const Index& i) {
+    std::int64_t per_group = block_cols() / cfg_.reduce_cols;
+    return {.first = p_.let("first", i / per_group * (cfg_.reduce_rows * cfg_.reduce_rounds)),
+            .col = p_.let("sum_col", block * block_cols() + i % per_group * cfg_.reduce_cols)};
   }
 
   template <typename Round>
@@ -132,48 +158,28 @@ class GroupedRs {
             [&](const Index& i) { round(p_.let("row", at.first + i * cfg_.reduce_rows)); });
   }
 
-  Slice rows(const TensorRef& parts, const Index& source, const Index& row,
-             const Index& col) const {
-    return parts.tile({source, row, col}, cfg_.reduce_rows, cfg_.reduce_cols);
-  }
-
-  // Of this rank's products, for tokens of the owner from `row` on; zero of tokens that do not
-  // exist. All rows are under way before the first addition.
-  Value own_sum(const Index& owner, const Index& row, const Index& col) {
-    std::int64_t count = cfg_.reduce_rows;
-    Index token = p_.let("token", owner * share_ + row);
-    Index end = p_.let("end", min((owner + 1) * share_, m_));
-    Value exists = p_.iota_rows(token, count) < p_.splat(DType::kI32, end);
-    std::vector<Value> parts, weights;
-    for (std::int64_t j = 0; j < d_.top_k; ++j) {
-      Value slot = p_.load(slots_.tile({token, j}, count, 1).until_row(end));
-      slot = where(exists, slot, p_.splat(DType::kI32, -1));
-      parts.push_back(p_.load_rows(products_.tile({0, col}, count, cfg_.reduce_cols), slot));
-      weights.push_back(p_.load(weights_.tile({token, j}, count, 1).until_row(end)));
-    }
-    Value sum = p_.zeros(DType::kF32, count, cfg_.reduce_cols);
-    for (std::size_t j = 0; j < parts.size(); ++j) {
-      sum = sum + cast(parts[j], DType::kF32) * weights[j];
-    }
-    return sum;
-  }
-
-  void wait_for_others(const Index& block) {
-    std::int64_t tiles = row_groups() * block_cols() / cfg_.reduce_cols;
-    p_.loop(1, d_.world_size, [&](const Index& i) {
-      p_.wait(arrived_[(p_.rank() + i) % d_.world_size * num_blocks() + block], tiles);
+  // Sums for another rank's tokens.
+  void send(const Index& block, const Index& owner, const Index& i) {
+    Place at = place(block, i);
+    p_.wait(computed_[block], products_of_block());
+    p_.wait(ready_, owner);
+    rounds(at, [&](const Index& row) {
+      p_.store(part(p_.rank(), row, at.col).on(owner).until_row(share_),
+               cast(own_sum(owner, row, at.col), d_.out_dtype));
     });
+    p_.notify(arrived_[p_.rank() * num_blocks() + block], owner);
   }
 
   // The own tokens: all ranks' sums.
-  void keep(const Place& at, const Index& block) {
+  void keep(const Index& block, const Index& i) {
+    Place at = place(block, i);
+    p_.wait(computed_[block], products_of_block());
     if (d_.world_size > 1) wait_for_others(block);
     rounds(at, [&](const Index& row) {
-      Value sum = own_sum(at.owner, row, at.col);
-      for (int i = 1; i < d_.world_size; ++i) {
-        Index source = (p_.rank() + i) % d_.world_size;
-        Value part = p_.load(rows(parts_, source, row, at.col).until_row(share_));
-        sum = sum + cast(part, DType::kF32);
+      Value sum = own_sum(p_.rank(), row, at.col);
+      for (int r = 1; r < d_.world_size; ++r) {
+        Index source = (p_.rank() + r) % d_.world_size;
+        sum = sum + cast(p_.load(part(source, row, at.col).until_row(share_)), DType::kF32);
       }
       auto tile = [&](const TensorRef& x) {
         return x.tile({row, at.col}, cfg_.reduce_rows, cfg_.reduce_cols);
@@ -183,12 +189,46 @@ class GroupedRs {
     });
   }
 
+  void wait_for_others(const Index& block) {
+    p_.loop(1, d_.world_size, [&](const Index& i) {
+      Index source = (p_.rank() + i) % d_.world_size;
+      p_.wait(arrived_[source * num_blocks() + block], sums_of_owner());
+    });
+  }
+
+  Slice part(const Index& source, const Index& row, const Index& col) const {
+    return parts_.tile({source, row, col}, cfg_.reduce_rows, cfg_.reduce_cols);
+  }
+
+  // Of this rank's products, for tokens of the owner from `row` on; zero of tokens that do not
+  // exist. All rows are under way before the first addition.
+  Value own_sum(const Index& owner, const Index& row, const Index& col) {
+    std::int64_t count = cfg_.reduce_rows;
+    Index token = p_.let("token", owner * share_ + row);
+    Index end = p_.let("end", min((owner + 1) * share_, m_));
+    Value exists = p_.iota_rows(token, count) < p_.splat(DType::kI32, end);
+    std::vector<Value> slots, parts, weights;
+    for (std::int64_t j = 0; j < d_.top_k; ++j) {
+      Value slot = p_.load(slots_.tile({token, j}, count, 1).until_row(end));
+      slots.push_back(where(exists, slot, p_.splat(DType::kI32, -1)));
+      weights.push_back(p_.load(weights_.tile({token, j}, count, 1).until_row(end)));
+    }
+    for (const Value& slot : slots) {
+      parts.push_back(p_.load_rows(products_.tile({0, col}, count, cfg_.reduce_cols), slot));
+    }
+    Value sum = p_.zeros(DType::kF32, count, cfg_.reduce_cols);
+    for (std::size_t j = 0; j < parts.size(); ++j) {
+      sum = sum + cast(parts[j], DType::kF32) * weights[j];
+    }
+    return sum;
+  }
+
   ProgramBuilder& p_;
   const GroupedRsDesc& d_;
   const GroupedRsConfig& cfg_;
   std::int64_t num_tiles_;
   Index m_, share_;  // tokens of all ranks, of each
-  TensorRef experts_, slots_, weights_, a_, b_, residual_, out_, products_, parts_;
+  TensorRef used_, experts_, slots_, weights_, a_, b_, residual_, out_, products_, parts_;
   SignalRef computed_, ready_, arrived_;
 };
 
@@ -238,8 +278,8 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   c.reduce_rows = std::clamp<std::int64_t>(kElements / c.reduce_cols, 1, share);
   c.reduce_rounds = std::clamp<std::int64_t>(share / c.reduce_rows, 1, 4);
   std::int64_t tiles = tiles_of(d, c).num_tiles() * col_tiles;
-  c.num_reduce_sms = tiles < kGpuSms ? 8 : 20;
-  c.num_compute_sms = gpu_workers(tiles, kGpuSms - c.num_reduce_sms);
+  c.num_reduce_sms = 0;
+  c.num_compute_sms = gpu_workers(tiles);
   return c;
 }
 
@@ -248,8 +288,12 @@ Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   ProgramBuilder p("grouped_gemm_rs", d.world_size);
   GroupedRs op(p, d, cfg);
   if (d.world_size > 1) p.on_start([&] { op.announce(); });
-  p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages), op.product_tiles(),
-         [&](const Tile& t) { op.multiply(t); });
+  Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
+  if (cfg.num_reduce_sms == 0) {
+    p.role("gemm", sms, op.phases(), [&](const Tile& t) { op.phase(t); });
+    return p.finish();
+  }
+  p.role("gemm", sms, op.product_tiles(), [&](const Tile& t) { op.multiply(t); });
   p.role("reduce", Resource::sms(cfg.num_reduce_sms), op.sums(),
          [&](const Tile& t) { op.reduce(t); });
   return p.finish();

@@ -1,7 +1,7 @@
 // out = reduce_scatter(weighted sums over each token's experts of a * b[expert]^T): the second
 // layer of a mixture of experts whose every rank holds a part of every expert. Products are made in
 // blocks of columns over all experts, since a token's rows lie far apart; a block that is done is
-// summed and sent while the next is multiplied.
+// summed and sent while the next is multiplied, by SMs of their own or by those that multiply.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ struct GroupedRsDesc {
 struct GroupedRsConfig {
   GemmTile tile;  // bm: tile_rows of the tables
   int num_compute_sms = 1;
-  int num_stages = 0;            // slices of the main loop loaded ahead; 0: none
-  std::int64_t raster = 1;       // row tiles that share a column before moving on
-  std::int64_t block_tiles = 1;  // column tiles of a block
-  int num_reduce_sms = 1;
+  int num_stages = 0;              // slices of the main loop loaded ahead; 0: none
+  std::int64_t raster = 1;         // row tiles that share a column before moving on
+  std::int64_t block_tiles = 1;    // column tiles of a block
+  int num_reduce_sms = 1;          // 0: those that multiply sum the block before as well
   std::int64_t reduce_rows = 1;    // tokens summed at a time
   std::int64_t reduce_cols = 1;    // their columns; divides those of a block
   std::int64_t reduce_rounds = 1;  // of reduce_rows tokens, that are sent together
@@ -43,12 +43,13 @@ GroupedRsConfig default_config(const GroupedRsDesc& desc, Target target = Target
 
 // Extent m; S = ceil(m / P), T and R the tiles and rows of tiles_of. Inputs a [R, k] and b
 // [num_experts, n, k], the own part of a sum over ranks; tables of the own rank (expert_tiles.h)
-// tile_experts [T] i32 in 0..E-1 and slots [m, top_k] i32 in 0..R-1; weights [m, top_k] f32, the
-// same on every rank; residual [S, n], of the own tokens. Output out [S, n]. A rank's products are
-// rounded to out_dtype, its weighted sum of them is fp32, rounded once to travel; the own sum, not
-// rounded, and those of the next ranks on are added in fp32 and rounded. UserError naming the field
-// of a bad desc or config; at a launch, the table and entry that break their contract. After COMET
-// (arXiv 2502.19811, section 3): layer 1 decomposed along columns.
+// tiles_used [1] i32 in 0..T, tile_experts [T] i32 in 0..E-1, slots [m, top_k] i32 in 0..R-1;
+// weights [m, top_k] f32, the same on every rank; residual [S, n], of the own tokens. Output out
+// [S, n]. A rank's products are rounded to out_dtype, its weighted sum of them is fp32, rounded
+// once to travel; the own sum, not rounded, and those of the next ranks on are added in fp32 and
+// rounded. UserError naming the field of a bad desc or config; at a launch, the table and entry
+// that break their contract. After COMET (arXiv 2502.19811, section 3): layer 1 decomposed along
+// columns.
 Program grouped_gemm_rs(const GroupedRsDesc& desc, const GroupedRsConfig& config);
 
 // m: tokens of all ranks with two of 5 experts each, n: hidden size, k: the summed dimension.

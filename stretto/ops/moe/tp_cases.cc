@@ -93,6 +93,7 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
   for (std::size_t r = 0; r < ranks; ++r) {
     TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen,
                                     1 + static_cast<int>(seed % at(d.world_size)));
+    mc.in(r, "tiles_used") = {static_cast<double>(tables.used)};
     mc.in(r, "tile_experts") = as_values(tables.experts, tables.experts.size());
     mc.in(r, "tile_needs") = as_values(tables.needs, tables.needs.size());
     mc.in(r, "row_tokens") = as_values(tables.tokens, tables.tokens.size());
@@ -134,7 +135,9 @@ GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
   GroupedRsConfig c = default_config(d, target);
   if (target == Target::kCpu && d.m <= 64) {
     c.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
-    c.num_compute_sms = c.num_reduce_sms = 2;
+    c.num_compute_sms = 2;
+    // A worker for every tile, which may come in any order, or those who multiply.
+    c.num_reduce_sms = d.m % 2 == 0 ? 2 * d.world_size : 0;
     c.reduce_rows = 1;
     c.reduce_rounds = 2;
   }
@@ -158,6 +161,7 @@ OpCase rs_case(const OpShape& s, std::uint64_t seed) {
   for (std::size_t r = 0; r < ranks; ++r) {
     mc.in(r, "weights") = weights;
     TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen, 1);
+    mc.in(r, "tiles_used") = {static_cast<double>(tables.used)};
     mc.in(r, "tile_experts") = as_values(tables.experts, tables.experts.size());
     mc.in(r, "slots") = as_values(tables.slots, mc.in(r, "slots").size());
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
