@@ -91,7 +91,7 @@ class AgentWriter {
   void clear_past_end(const Op& op, const PipePlan& plan);
   bool loads_into_binary(const Block& ops, std::size_t load) const;
   void load_into_binary(const Op& load, const Op& binary);
-  bool loads_quads(const Op& load) const;
+  int quads_in_flight(const Op& load) const;
   void store(const Op& op);
   bool stores_by_tma(const Op& op, TensorMapPlan& view) const;
   void store_tma(const Op& op, const TensorMapPlan& view);

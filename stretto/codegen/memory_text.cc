@@ -237,26 +237,19 @@ bool AgentWriter::loads_into_binary(const Block& ops, std::size_t load) const {
 void AgentWriter::load_into_binary(const Op& load, const Op& binary) {
   const Region& r = *load.region;
   std::string from = box(r, std::string("const ") + element_text(tensor(r).dtype));
-  const ValuePlan& plan = value_plan(load.result);
-  if (loads_quads(load)) {
-    return line("load_quads_into<L{}>(v{}, v{}, {}, team, {}());", load.result, binary.result,
-                binary.operands[0], from, functor(binary.binary));
-  }
-  line("load_into<L{}, {}>(v{}, v{}, {}, team, {}());", load.result, run_width(r, plan),
-       binary.result, binary.operands[0], from, functor(binary.binary));
+  line("load_into<L{}, {}, {}>(v{}, v{}, {}, team, {}());", load.result,
+       run_width(r, value_plan(load.result)), quads_in_flight(load), binary.result,
+       binary.operands[0], from, functor(binary.binary));
 }
 
-// Whether four lanes may load 64 bytes of a row together. Beside tiles that fill half of a thread's
-// registers, and their stores, the assembler spills a few words (CUDA 13.1) unless the rows lie in
-// one of several slots, for no reason that the text shows.
-bool AgentWriter::loads_quads(const Op& load) const {
-  const ValueType& v = type(load.result);
-  bool halves = size_bytes(v.dtype) == 2 && v.cols % 32 == 0 && !load.region->col_end.has_value();
+// None where the assembler would spill (CUDA 13.1): beside a tile that fills half of a thread's
+// registers, unless another agent stores it.
+int AgentWriter::quads_in_flight(const Op& load) const {
   constexpr std::int64_t kMostBeside = 96;
-  bool fits = v.rows * v.cols <= kMostBeside * values_.num_threads ||
-              tensor(*load.region).num_slots > 1 || site_.role->resource.store_slots > 0;
-  return halves && fits && value_plan(load.result).fragment &&
-         run_width(*load.region, ValuePlan{.vec = 8}) == 8;
+  constexpr int kMany = 16;
+  const ValueType& v = type(load.result);
+  bool drains = site_.role != nullptr && site_.role->resource.store_slots > 0;
+  return drains || v.rows * v.cols <= kMostBeside * values_.num_threads ? kMany : 0;
 }
 
 void AgentWriter::store(const Op& op) {

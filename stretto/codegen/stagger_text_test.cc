@@ -45,7 +45,7 @@ TEST(StaggerText, TheLastWarpgroupNotifiesAndEachWaitsForItself) {
                 "Meeting<2> meeting{", "pass_turn<2>(team);", "store_tma<bf16, 256",
                 "if (team.tid % 128 == 0) tma_store_wait<0>();", "if (meeting.come(team)) {",
                 "add_release_sys(", "}", "if (team.tid % 128 == 0) {", "wait_acquire_sys(", "}",
-                "meet_in_warpgroup();", "fence_proxy_async_global();", "load_quads_into<"});
+                "meet_in_warpgroup();", "fence_proxy_async_global();", "load_into<"});
   std::size_t loop = kernel.source.find("take_turn(team);");
   EXPECT_EQ(kernel.source.find("named_barrier_sync(team.barrier", loop), std::string::npos)
       << kernel.source;

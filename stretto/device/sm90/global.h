@@ -171,28 +171,14 @@ STRETTO_DEVICE void load_box(V& v, const Box<const T>& box, const Team& t) {
   }
 }
 
-// Word w of lane q and word q of lane w change places, among four neighbouring lanes.
-STRETTO_DEVICE void transpose_quad(u32 (&w)[4], u32 lane) {
-#pragma unroll
-  for (u32 bit = 1; bit <= 2; bit *= 2) {
-    bool up = (lane & bit) != 0;
-#pragma unroll
-    for (u32 u = 0; u < 4; ++u) {
-      if (u & bit) continue;
-      u32 other = __shfl_xor_sync(0xffffffffu, up ? w[u] : w[u + bit], bit);
-      w[u] = up ? other : w[u];
-      w[u + bit] = up ? w[u + bit] : other;
-    }
-  }
-}
-
 // v = f(a, x) for the box's elements x, which are zero where they do not exist. Some loads are in
 // flight at a time, not all, so that x needs few registers beside v.
-template <class L, int kRun, class V, class A, class T, class F>
+// kQuads: reads of quads in flight, 0 where there are no registers for them.
+template <class L, int kRun, int kQuads, class V, class A, class T, class F>
 STRETTO_DEVICE void load_into(V& v, const A& a, const Box<const T>& box, const Team& t, F f) {
   constexpr int kInFlight = 32;
-  if constexpr (kQuadsShare<L, kRun, T>) {
-    return each_pair<L, V::kR, V::kC, kInFlight / 2>(box, t, [&](int i, int j, u32 pair) {
+  if constexpr (kQuads > 0 && kQuadsShare<L, kRun, T>) {
+    return each_pair<L, V::kR, V::kC, kQuads>(box, t, [&](int i, int j, u32 pair) {
       Run<T, 2> e;
       e.x[0].bits = u16(pair);
       e.x[1].bits = u16(pair >> 16);
@@ -219,44 +205,6 @@ STRETTO_DEVICE void load_into(V& v, const A& a, const Box<const T>& box, const T
       for (int n = 0; n < kInFlight * kRun; ++n) {
         if (j + n >= V::kC) break;
         v.put(i, j + n, f(a.at(i, j + n), to_float(e[n / kRun].x[n % kRun])));
-      }
-      asm volatile("" ::: "memory");
-    }
-  }
-}
-
-// load_into for fragments of 16 bits: four lanes load 64 bytes of a row in runs of 16 and deal the
-// pairs out, which takes a quarter of the loads and half of the memory sectors that pairs take.
-// Columns lie side by side, and a run exists as a whole or not at all.
-template <class L, class V, class A, class T, class F>
-STRETTO_DEVICE void load_quads_into(V& v, const A& a, const Box<const T>& box, const Team& t, F f) {
-  static_assert(sizeof(T) == 2 && V::kC % 8 == 0);
-  constexpr int kInFlight = V::kR * V::kC > 96 ? 4 : 8;  // as registers beside v allow
-#pragma unroll
-  for (int i = 0; i < V::kR; ++i) {
-    i32 r = L::row(t, i), first = int(t.tid % 4) * 8;
-    const T* row = box.data + r * box.row_stride + first;
-#pragma unroll
-    for (int j = 0; j < V::kC; j += kInFlight * 8) {
-      uint4 e[kInFlight];
-#pragma unroll
-      for (int n = 0; n < kInFlight; ++n) {
-        if (j + n * 8 >= V::kC) break;
-        bool exists = box.has_row(r) && box.has_cols(first + (j + n * 8) * 4, 8);
-        e[n] = exists ? *reinterpret_cast<const uint4*>(row + (j + n * 8) * 4) : uint4{};
-      }
-#pragma unroll
-      for (int n = 0; n < kInFlight; ++n) {
-        if (j + n * 8 >= V::kC) break;
-        u32 w[4] = {e[n].x, e[n].y, e[n].z, e[n].w};
-        transpose_quad(w, t.tid % 4);
-#pragma unroll
-        for (int p = 0; p < 4; ++p) {
-          auto pair = *reinterpret_cast<const Run<T, 2>*>(&w[p]);
-          int at = j + n * 8 + 2 * p;
-          v.put(i, at, f(a.at(i, at), to_float(pair.x[0])));
-          v.put(i, at + 1, f(a.at(i, at + 1), to_float(pair.x[1])));
-        }
       }
       asm volatile("" ::: "memory");
     }

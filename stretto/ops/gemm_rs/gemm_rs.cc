@@ -107,6 +107,13 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
   std::int64_t pieces = std::clamp<std::int64_t>(bytes / kPieceBytes, 1, kMostPieces);
   cfg.channels_per_rank = std::max(std::min(blocks, pieces), channels);
   cfg.num_slots = 1;
+  // An agent that stores, in the place of a stage: 8192 x 4096 in 0.345 instead of 0.363 ms.
+  bool halves =
+      d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
+  if (halves && loop.tile.bn == 256) {
+    cfg.num_stages = 3;
+    cfg.store_slots = 4;
+  }
   return cfg;
 }
 
