@@ -196,17 +196,6 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
   add(configs, base);
   if (!is_half(d.a_dtype, d.b_dtype)) return configs;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
-  if (configs[0].across) {
-    for (const Loop& loop : loops_for(d.m)) {
-      if (loop.tile.bn > 128) continue;  // a tile and its sum fill the registers
-      GemmRsConfig config = configs[0];
-      config.tile = loop.tile;
-      config.num_compute_sms =
-          gpu_workers(num_tiles(run_rows * d.world_size, d.n, loop.tile), num_sms);
-      config.num_stages = loop.stages;
-      add(configs, config);
-    }
-  }
   struct Choice {
     int reduce;
     std::int64_t channels;

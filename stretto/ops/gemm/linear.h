@@ -126,7 +126,7 @@ int paying_stagger(const GemmTile& tile, std::int64_t num_tiles, int num_sms = k
 
 // Up to so many rows of all ranks, tiles that reach across the ranks' rows are the default of
 // operators that gather or scatter rows: tiles of each rank's rows read all weights once more.
-inline constexpr std::int64_t kMostRowsAcross = 256;
+inline constexpr std::int64_t kMostRowsAcross = 64;
 GpuLoop gpu_loop(const GpuLoopDesc& desc);
 
 struct NamedSize {
