@@ -1,15 +1,21 @@
 // Where drains run: the agents that store the slots of pipes which others fill from registers.
 #include <algorithm>
 
+#include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/role_plan.h"
 
 namespace stretto {
 namespace {
 
-// A store of a whole slot, which is one chunk of columns.
-bool by_tma(const Program& program, const Op& store, const PipePlan& slot, TensorMapPlan& view) {
+// A store of a whole slot, which is one chunk of columns, and begins within the tensor: no store
+// may begin before it.
+bool by_tma(const Program& program, const Agent& agent, const Op& store, const PipePlan& slot,
+            TensorMapPlan& view) {
   const Region& r = *store.region;
-  bool limits = r.row_end.has_value() || r.col_end.has_value();
+  bool limits = r.row_end.has_value() || r.col_end.has_value() ||
+                !std::all_of(r.origin.begin(), r.origin.end(), [&](const Expr& at) {
+                  return never_negative(program, at, agent.body);
+                });
   if (limits || !tensor_map_of(program, r, view)) return false;
   const Tensor& tensor = program.tensors[static_cast<std::size_t>(r.tensor)];
   view.box_cols = r.cols;
@@ -20,18 +26,18 @@ bool by_tma(const Program& program, const Op& store, const PipePlan& slot, Tenso
 }
 
 // False where threads have to store some of it.
-bool plan_stores(const Program& program, const Block& block, std::map<int, const PipePlan*>& held,
-                 RolePlan& plan) {
+bool plan_stores(const Program& program, const Agent& agent, const Block& block,
+                 std::map<int, const PipePlan*>& held, RolePlan& plan) {
   bool all = true;
   for (const Op& op : block) {
-    for (const Block& body : op.bodies) all &= plan_stores(program, body, held, plan);
+    for (const Block& body : op.bodies) all &= plan_stores(program, agent, body, held, plan);
     if (op.code == OpCode::kPipeGet) {
       held[op.result] = &plan.pipes[static_cast<std::size_t>(op.symbol)];
     }
     if (op.code != OpCode::kStore) continue;
     auto slot = held.find(op.operands[0]);
     TensorMapPlan view;
-    all &= slot != held.end() && by_tma(program, op, *slot->second, view);
+    all &= slot != held.end() && by_tma(program, agent, op, *slot->second, view);
     plan.drained[&op] = view;
   }
   return all;
@@ -44,7 +50,7 @@ void place_drains(const Program& program, const Role& role, RolePlan& plan) {
   bool all = true;
   for (const Agent& agent : role.agents) {
     std::map<int, const PipePlan*> held;  // by register
-    if (agent.kind == AgentKind::kDrain) all &= plan_stores(program, agent.body, held, plan);
+    if (agent.kind == AgentKind::kDrain) all &= plan_stores(program, agent, agent.body, held, plan);
   }
   if (!all) plan.drained.clear();
   auto count = static_cast<int>(role.agents.size());

@@ -177,4 +177,19 @@ bool never_negative(const Program& program, const Expr& expr,
   }
 }
 
+bool never_negative(const Program& program, const Expr& expr, const Block& body) {
+  std::function<Expr(const Block&, int)> find = [&](const Block& block, int var) -> Expr {
+    for (const Op& op : block) {
+      if (op.var == var && (op.code == OpCode::kLet || op.code == OpCode::kLoop)) {
+        return op.exprs[0];
+      }
+      for (const Block& inner : op.bodies) {
+        if (Expr found = find(inner, var); found.has_value()) return found;
+      }
+    }
+    return {};
+  };
+  return never_negative(program, expr, [&](int var) { return find(body, var); });
+}
+
 }  // namespace stretto

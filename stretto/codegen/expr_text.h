@@ -23,5 +23,7 @@ std::int64_t known_factor(const Expr& expr);
 // named intermediate, or an absent one.
 bool never_negative(const Program& program, const Expr& expr,
                     const std::function<Expr(int)>& let_value);
+// The same with the named intermediates and the loops of an agent's body.
+bool never_negative(const Program& program, const Expr& expr, const Block& body);
 
 }  // namespace stretto

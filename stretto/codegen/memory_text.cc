@@ -1,6 +1,7 @@
 // Loads, stores and copies of regions.
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <functional>
 
 #include "stretto/codegen/agent_writer.h"
 
@@ -97,18 +98,7 @@ std::string AgentWriter::box(const Region& r, const std::string& element, bool p
 
 // A loop counter is no less than where its loop begins.
 bool AgentWriter::never_negative(const Expr& e) const {
-  std::function<Expr(const Block&, int)> find = [&](const Block& block, int var) -> Expr {
-    for (const Op& op : block) {
-      if (op.var == var && (op.code == OpCode::kLet || op.code == OpCode::kLoop)) {
-        return op.exprs[0];
-      }
-      for (const Block& body : op.bodies) {
-        if (Expr found = find(body, var); found.has_value()) return found;
-      }
-    }
-    return {};
-  };
-  return stretto::never_negative(program_, e, [&](int var) { return find(agent_.body, var); });
+  return stretto::never_negative(program_, e, agent_.body);
 }
 
 int AgentWriter::run_width(const Region& r, const ValuePlan& plan) const {
@@ -261,9 +251,18 @@ void AgentWriter::store(const Op& op) {
                   box(r, element_text(tensor(r).dtype)));
   TensorMapPlan view;
   if (!stores_by_tma(op, view)) return line("{}", plain);
-  if (!r.row_end.has_value()) return store_tma(op, view);
-  // TMA knows the end of the tensor only.
-  line("if ({} - {} >= {}) {{", expr(r.row_end), coordinate(r, r.row_dim), r.rows);
+  // TMA knows the end of the tensor only, and no store may begin before it (CUDA C++ Programming
+  // Guide, section on tensor memory access): an illegal instruction, where a load reads zeros.
+  std::vector<std::string> terms;
+  if (r.row_end.has_value()) {
+    terms.push_back(
+        fmt::format("{} - {} >= {}", expr(r.row_end), coordinate(r, r.row_dim), r.rows));
+  }
+  for (const Expr& at : r.origin) {
+    if (!never_negative(at)) terms.push_back(fmt::format("{} >= 0", expr(at)));
+  }
+  if (terms.empty()) return store_tma(op, view);
+  line("if ({}) {{", fmt::join(terms, " && "));
   ++depth_;
   store_tma(op, view);
   --depth_;

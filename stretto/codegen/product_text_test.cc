@@ -101,5 +101,32 @@ TEST(ProductText, Bytes) {
   expect_clean_build(kernel);
 }
 
+// A bulk store may not begin before its tensor, which on GPUs is an illegal instruction; a load
+// may.
+TEST(ProductText, StoresThatMayBeginBeforeTheTensorLookFirst) {
+  for (int drains : {0, 2}) {
+    ProgramBuilder p("shifted", 1);
+    auto a = p.input("a", DType::kBF16, {128, 256}), b = p.input("b", DType::kBF16, {128, 256});
+    auto c = p.output("c", DType::kBF16, {112, 128});
+    Resource sms = Resource::sms(2).pipelined(3).draining(drains);
+    p.role("gemm", sms, p.grid(128, 128, 64, 128), [&](const Tile& t) {
+      Value acc = p.zeros(DType::kF32, 64, 128);
+      p.loop(4, [&](const Index& i) {
+        acc = dot(acc, p.load(a.tile({t.row, i * 64}, 64, 64)),
+                  p.load(b.tile({t.col, i * 64}, 128, 64)).T());
+      });
+      p.store(c.tile({t.row - 16, t.col}, 64, 128), cast(acc, DType::kBF16));
+    });
+    GeneratedKernel kernel = generate(p.finish());
+    if (drains == 0) {
+      expect_lines(kernel.source, {"if (((", " - 16) >= 0) {", "store_tma<bf16, 128", "} else {",
+                                   "store_box<", "max(0, -"});
+    } else {
+      EXPECT_EQ(kernel.source.find("tma_store_3d"), std::string::npos) << kernel.source;
+    }
+    expect_clean_build(kernel);
+  }
+}
+
 }  // namespace
 }  // namespace stretto
