@@ -34,4 +34,5 @@ if(STRETTO_PRECOMPILE)
   stretto_compiled_quickly(precompiled_tests)
   stretto_precompiled_set(commands HEADERS ${usual} <CLI/CLI.hpp> <nlohmann/json.hpp>
     LINKS CLI11::CLI11 nlohmann_json::nlohmann_json)
+  stretto_compiled_quickly(precompiled_commands)
 endif()

@@ -17,7 +17,7 @@ endif()
 include_directories(${PROJECT_SOURCE_DIR})
 include(GNUInstallDirs)
 
-# stretto_compiled_quickly(TARGET): tests, whose work is done in the libraries that they call.
+# stretto_compiled_quickly(TARGET): tests, commands and benchmarks, whose work is done in the libraries that they call.
 function(stretto_compiled_quickly target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
