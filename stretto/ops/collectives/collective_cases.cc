@@ -23,10 +23,10 @@ CollectiveDesc desc_of(const OpShape& shape) {
 // Small tiles for small shapes, so that tests have many of them.
 CollectiveConfig config_of(const CollectiveDesc& d, Target target) {
   CollectiveConfig c = default_config(d, target);
-  if (d.m * d.n < 100'000)
-    c.tile_rows = std::max<std::int64_t>(1, std::min<std::int64_t>(3, c.tile_rows));
-  if (d.m * d.n < 100'000) c.tile_cols = std::min<std::int64_t>(16, c.tile_cols);
-  c.push = d.m * d.n < 1000 && d.m % 2 == 0;  // both ways by some of the small shapes
+  if (d.m * d.n >= 100'000) return c;
+  c.tile_rows = std::max<std::int64_t>(1, std::min<std::int64_t>(3, c.tile_rows));
+  c.tile_cols = std::min<std::int64_t>(16, c.tile_cols);
+  c.push = d.m * d.n < 1000 && d.m % 2 == 0;  // both ways by some of them
   return c;
 }
 
