@@ -51,9 +51,12 @@ void GpuSide::synchronize() const {
 }
 
 void GpuSide::free_retired() {
-  if (retired_.empty()) return;
-  synchronize();
-  retired_.clear();
+  std::vector<SymmetricGpuMemory> unused;
+  {
+    std::lock_guard lock(retiring_);
+    unused.swap(retired_);
+  }
+  if (!unused.empty()) synchronize();
 }
 
 SymmetricGpuMemory GpuSide::allocate(const std::string& name, std::size_t bytes) {
@@ -67,7 +70,10 @@ SymmetricGpuMemory GpuSide::allocate(const std::string& name, std::size_t bytes)
   return memory;
 }
 
-void GpuSide::retire(SymmetricGpuMemory memory) { retired_.push_back(std::move(memory)); }
+void GpuSide::retire(SymmetricGpuMemory memory) {
+  std::lock_guard lock(retiring_);
+  retired_.push_back(std::move(memory));
+}
 
 const cuda::Stream& GpuSide::stream(std::uintptr_t handle) {
   auto wanted = reinterpret_cast<cuda::CUstream>(handle);

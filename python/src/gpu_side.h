@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,7 +37,8 @@ class GpuSide {
   // Zeroed memory of the same size on every rank. Collective; UserError on every rank where they
   // name or size it differently.
   SymmetricGpuMemory allocate(const std::string& name, std::size_t bytes);
-  // Gives memory back that work under way may still touch: when next there is a good moment.
+  // Gives memory back that work under way may still touch: when next there is a good moment. From
+  // any thread, such as one that collects a tensor.
   void retire(SymmetricGpuMemory memory);
 
   void synchronize() const;  // until this GPU is idle
@@ -65,6 +67,7 @@ class GpuSide {
   SymmetricBuffer calls_;  // [kCallsKept] of each rank, the latest
   std::uint64_t num_calls_ = 0;
   std::unique_ptr<GpuWorld> gpus_;
+  std::mutex retiring_;  // of what follows
   std::vector<SymmetricGpuMemory> retired_;
   std::optional<cuda::Stream> stream_;  // the last that a call was on
 };
