@@ -314,6 +314,15 @@ GpuCode build_gpu_code(const CompiledProgram& program, const KernelOptions& opti
   return code;
 }
 
+bool has_gpu_lowering(const CompiledProgram& program) {
+  try {
+    generate_kernel(*program.schedule);
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 GpuInstance::GpuInstance(GpuWorld& world, const CompiledProgram& program)
     : GpuInstance(world, program, build_gpu_code(program)) {}
 

@@ -42,6 +42,8 @@ struct GpuCode {
 // UserError for a program that has no GPU lowering; InternalError where the generated kernel does
 // not compile cleanly.
 GpuCode build_gpu_code(const CompiledProgram& program, const KernelOptions& options = {});
+// Whether there is a GPU lowering, and a block holds what it takes. Compiles nothing.
+bool has_gpu_lowering(const CompiledProgram& program);
 
 class GpuInstance {
  public:

@@ -10,6 +10,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
+#include "stretto/gpu/gpu_instance.h"
 #include "stretto/ir/printer.h"
 #include "stretto/ops/choose/choice_cache.h"
 #include "stretto/predict/prediction.h"
@@ -70,6 +71,18 @@ Choice choice_of(const RankedCandidate& ranked, const OpCandidates& candidates, 
                         : candidates.fused[static_cast<std::size_t>(ranked.index)].config,
           .predicted_ms = ranked.predicted_ms,
           .measured_ms = measured};
+}
+
+// The first that a GPU can hold: predictions ask for time alone.
+Choice by_prediction(const std::vector<RankedCandidate>& ranked, const OpCandidates& candidates) {
+  for (const RankedCandidate& r : ranked) {
+    if (r.is_sequence()) return choice_of(r, candidates, 0);
+    const Candidate& candidate = candidates.fused[static_cast<std::size_t>(r.index)];
+    if (has_gpu_lowering(compile(candidate.program(), {.require_proof = false}))) {
+      return choice_of(r, candidates, 0);
+    }
+  }
+  throw UserError(candidates.desc + ": no candidate fits a GPU");
 }
 
 Choice by_measurement(const std::vector<RankedCandidate>& ranked, const OpCandidates& candidates,
@@ -140,7 +153,7 @@ Choice choose(const std::string& op, const OpShape& shape, const OpCandidates& c
   if (!options.allow_fused && !candidates.sequence.empty()) offered.fused.clear();
   std::vector<RankedCandidate> ranked = rank_candidates(offered, options.machine, options.eager);
   Choice choice = options.measure ? by_measurement(ranked, candidates, options)
-                                  : choice_of(ranked.front(), candidates, 0);
+                                  : by_prediction(ranked, candidates);
   if (options.use_cache) keep_choice(key, choice);
   return choice;
 }

@@ -32,7 +32,7 @@ struct ChooseOptions {
   predict::Machine machine;
   bool eager = false;        // launched one by one instead of from a graph
   bool allow_fused = true;   // false: the sequence is the only candidate, where there is one
-  MeasureCandidate measure;  // empty: by prediction alone
+  MeasureCandidate measure;  // empty: by prediction alone, the first that a GPU has room for
   int most_measured = 8;     // of the fused candidates, best predictions first; and the sequence
   // Names what measure() compares with and where: "cuBLASLt 13.1 + NCCL 2.28, GPU 0: NVIDIA H200".
   std::string measured_on;

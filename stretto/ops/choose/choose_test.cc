@@ -10,8 +10,10 @@
 #include <set>
 
 #include "stretto/base/test_errors.h"
+#include "stretto/codegen/kernel.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/choose/unfused.h"
+#include "stretto/ops/gemm/gemm.h"
 #include "stretto/predict/prediction.h"
 
 namespace stretto {
@@ -44,9 +46,9 @@ double predicted_ms(const Program& program, const predict::Machine& machine) {
 }
 
 TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
-  for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar",
-                         "all_gather", "reduce_scatter", "all_reduce_one_shot",
-                         "all_reduce_two_shot", "all_reduce_packet"}) {
+  for (const char* op :
+       {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar", "all_gather",
+        "reduce_scatter", "all_reduce_one_shot", "all_reduce_two_shot", "all_reduce_packet"}) {
     for (std::int64_t m : {8, 72, 512}) {
       for (int ranks : {1, 2, 3}) {
         SCOPED_TRACE(testing::Message() << op << " m=" << m << " P=" << ranks);
@@ -72,6 +74,45 @@ TEST_F(ChooseTest, CandidatesForManyRowsCopyPiecesThatAProgramMayHold) {
       }
     }
   }
+}
+
+// What no GPU holds costs the caller of a chosen program an error at its first launch.
+TEST_F(ChooseTest, EveryCandidateFitsAnSm) {
+  struct Size {
+    std::int64_t m, n, k;
+    int ranks;
+  };
+  constexpr Size kSizes[] = {{1, 4096, 4096, 4},     {16, 1000, 520, 2},    {40, 14336, 4096, 1},
+                             {72, 2056, 520, 4},     {1000, 2056, 4096, 2}, {2048, 4096, 4096, 4},
+                             {4096, 8192, 8192, 1},  {8192, 4096, 3584, 4}, {8192, 22016, 4096, 1},
+                             {4096, 7168, 18432, 2}, {8200, 4104, 3584, 1}, {8191, 4104, 4096, 2}};
+  for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar"}) {
+    for (const Size& size : kSizes) {
+      OpShape s{
+          .world_size = size.ranks, .m = size.m, .n = size.n, .k = size.k, .dtype = DType::kBF16};
+      for (const Candidate& c : candidates(op, s).fused) {
+        CompiledProgram compiled = compile(c.program(), {.require_proof = false});
+        EXPECT_NO_THROW(generate_kernel(*compiled.schedule))
+            << op << " m=" << s.m << " n=" << s.n << " P=" << s.world_size << " " << c.config;
+      }
+    }
+  }
+}
+
+TEST_F(ChooseTest, WhatNoGpuHoldsIsNotChosen) {
+  GemmDesc desc{.m = 1024, .n = 2048, .k = 1024};
+  desc.a_dtype = desc.b_dtype = desc.c_dtype = DType::kBF16;
+  GemmConfig large{.tile = {128, 256, 64}, .num_compute_sms = 64, .num_stages = 6};
+  GemmConfig small{.tile = {64, 64, 64}, .num_compute_sms = 8, .num_stages = 4};
+  OpCandidates offered{.desc = to_string(desc)};
+  for (const GemmConfig& config : {large, small}) {
+    offered.fused.push_back({to_string(config), [=] { return gemm(desc, config); }});
+  }
+  ASSERT_EQ(rank_candidates(offered, machine_).front().index, 0);
+  EXPECT_EQ(choose("gemm", shape(1), offered, {.machine = machine_}).config, to_string(small));
+  offered.fused.pop_back();
+  expect_user_error([&] { choose("gemm", shape(1), offered, {.machine = machine_}); },
+                    {"gemm", "no candidate fits"});
 }
 
 TEST_F(ChooseTest, RanksByThePredictedTime) {

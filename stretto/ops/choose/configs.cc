@@ -214,6 +214,12 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
                                      ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
                                      : channels_of(run_rows, loop.tile.bm, c.channels);
       config.num_stages = loop.stages;
+      config.store_slots = 0;
+      add(configs, config);
+      // An agent that stores, in the place of a stage, where the default has one.
+      if (base.store_slots == 0 || loop.tile.bn != base.tile.bn) continue;
+      config.num_stages = base.num_stages;
+      config.store_slots = base.store_slots;
       add(configs, config);
     }
   }
