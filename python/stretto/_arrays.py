@@ -89,6 +89,10 @@ class NumpyKind:
         """int32, where `like` is."""
         return np.array(values, np.int32)
 
+    @staticmethod
+    def cast(x, dtype: str):
+        return x.astype(numpy_dtype(dtype))
+
     @classmethod
     def transpose(cls, x):
         return cls.module.swapaxes(x, -1, -2)
@@ -209,6 +213,10 @@ class TorchKind:
     def ints(values, like):
         torch = sys.modules["torch"]
         return torch.tensor(values, dtype=torch.int32, device=like.device)
+
+    @staticmethod
+    def cast(x, dtype: str):
+        return x.to(getattr(sys.modules["torch"], dtype))
 
     @staticmethod
     def transpose(x):

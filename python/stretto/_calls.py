@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 from ._arrays import COMPUTED, adopt
 from .errors import UserError
@@ -33,6 +34,22 @@ def same_kind(op: str, kind, *arrays) -> List[Any]:
             )
         adopted.append(y)
     return adopted
+
+
+def int_table(op: str, kind, name: str, x, shape: Sequence[int]):
+    """`x`, numbers of that shape, as dense int32."""
+    (x,) = same_kind(op, kind, x)
+    if kind.dtype(x) not in ("int32", "int64") or tuple(x.shape) != tuple(shape):
+        raise UserError(
+            f"{op}: {name} is {kind.dtype(x)} {tuple(x.shape)}; need int32 {tuple(shape)}"
+        )
+    return kind.dense(x if kind.dtype(x) == "int32" else kind.cast(x, "int32"))
+
+
+@functools.lru_cache(maxsize=1024)
+def with_options(body: Callable[..., Any], *options: Any) -> Callable[..., Any]:
+    """body with its first arguments, for Group.call; the same object each time."""
+    return functools.partial(body, *options)
 
 
 def axis(op: str, name: str, dim: int, num_dims: int) -> int:

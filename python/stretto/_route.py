@@ -1,21 +1,22 @@
-"""Whether a call of an operator goes through torch.library (see _torch.py), which is loaded once
-PyTorch is."""
+"""Whether a call of an operator goes through torch.library (see _torch.py and _torch_forward.py),
+which are loaded once PyTorch is."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-layer: Any = None
+layer: Any = None  # _torch
+forward: Any = None  # _torch_forward
 
 
 def load() -> None:
     """Called where PyTorch may have been imported since the last time."""
-    global layer  # pylint: disable=global-statement
+    global layer, forward  # pylint: disable=global-statement
     if layer is None and "torch" in sys.modules:
-        from . import _torch  # pylint: disable=import-outside-toplevel
+        from . import _torch, _torch_forward  # pylint: disable=import-outside-toplevel
 
-        layer = _torch
+        layer, forward = _torch, _torch_forward
 
 
 def wants(*arrays: Any) -> bool:

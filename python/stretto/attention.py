@@ -1,5 +1,6 @@
-"""Attention of a sequence that is spread over the ranks, and decoding over a cache that is; see
-ops.py for what all operators have in common. They have no gradient."""
+"""Attention of a sequence that is spread over the ranks, decoding over a cache that is, and attention
+of several sequences in one array or over a cache of pages; see ops.py for what all operators have in
+common. They have no gradient."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import List, Optional
 
 from . import _core, _route
 from ._arrays import adopt
-from ._calls import computed_dtype, finish, make_result, same_kind
+from ._calls import computed_dtype, finish, int_table, make_result, same_kind, with_options
 from ._world import current
 from .errors import UserError
 
@@ -26,6 +27,33 @@ def zigzag(tokens: int, *, rank: Optional[int] = None) -> List[int]:
         raise UserError(f"zigzag: {tokens} tokens, rank {own} of {group.size}")
     rows = -(-tokens // chunks)
     return [chunk * rows + i for chunk in (own, chunks - 1 - own) for i in range(rows)]
+
+
+def _heads(op: str, query, key, value, layout: str):
+    """(kind, dtype, q, k, v): queries [rows, Hq, E]; keys and values of `layout`, whose "rows" are
+    the queries' own."""
+    kind, q = adopt(query)
+    k, v = same_kind(op, kind, key, value)
+    dtype = computed_dtype(op, kind, q, k, v, doubles=False)
+    names = layout.split(", ")
+    if (
+        q.ndim != 3
+        or k.ndim != len(names)
+        or tuple(k.shape) != tuple(v.shape)
+        or q.shape[2] != k.shape[-1]
+        or ("rows" in names and q.shape[0] != k.shape[names.index("rows")])
+        or min(tuple(q.shape) + tuple(k.shape)) < 1
+        or q.shape[1] % k.shape[names.index("Hkv")]
+    ):
+        raise UserError(
+            f"{op}: shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; need "
+            f"[rows, Hq, E] and [{layout}] twice, Hq a multiple of Hkv"
+        )
+    return kind, dtype, q, k, v
+
+
+def _scale_of(scale: Optional[float], width: int) -> float:
+    return 1.0 / math.sqrt(width) if scale is None else float(scale)
 
 
 def sequence_attention(
@@ -69,23 +97,8 @@ def ring_attention(
 def _spread(form, op, query, key, value, tokens, is_causal, scale, out):
     if out is None and _route.wants(query, key, value):
         return _route.layer.sequence_attention(query, key, value, form, tokens, is_causal, scale)
-    kind, q = adopt(query)
-    k, v = same_kind(op, kind, key, value)
-    dtype = computed_dtype(op, kind, q, k, v, doubles=False)
+    kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
     group = current()
-    if (
-        q.ndim != 3
-        or k.ndim != 3
-        or tuple(k.shape) != tuple(v.shape)
-        or q.shape[0] != k.shape[0]
-        or q.shape[2] != k.shape[2]
-        or min(tuple(q.shape) + tuple(k.shape)) < 1
-        or q.shape[1] % k.shape[1]
-    ):
-        raise UserError(
-            f"{op}: shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; need "
-            "[rows, Hq, E] and [rows, Hkv, E] twice, Hq a multiple of Hkv"
-        )
     rows, heads, width = q.shape
     kv_heads = k.shape[1]
     tokens = rows * group.size if tokens is None else int(tokens)
@@ -95,7 +108,7 @@ def _spread(form, op, query, key, value, tokens, is_causal, scale, out):
             "a chunk (zigzag)"
         )
     result, written = make_result(op, kind, out, q.shape, q)
-    scale = 1.0 / math.sqrt(width) if scale is None else float(scale)
+    scale = _scale_of(scale, width)
     q, k, v = kind.dense(q), kind.dense(k), kind.dense(v)
     group.launch(
         kind,
@@ -129,22 +142,8 @@ def flash_decode(
     if out is None and _route.wants(query, key_cache, value_cache):
         return _route.layer.flash_decode(query, key_cache, value_cache, tokens, block, scale)
     op = "flash_decode"
-    kind, q = adopt(query)
-    k, v = same_kind(op, kind, key_cache, value_cache)
-    dtype = computed_dtype(op, kind, q, k, v, doubles=False)
+    kind, dtype, q, k, v = _heads(op, query, key_cache, value_cache, "Hkv, cached, E")
     group = current()
-    if (
-        q.ndim != 3
-        or k.ndim != 3
-        or tuple(k.shape) != tuple(v.shape)
-        or q.shape[2] != k.shape[2]
-        or min(tuple(q.shape) + tuple(k.shape)) < 1
-        or q.shape[1] % k.shape[0]
-    ):
-        raise UserError(
-            f"{op}: shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; need "
-            "[L, Hq, E] and [Hkv, rows, E] twice, Hq a multiple of Hkv"
-        )
     length, heads, width = q.shape
     kv_heads, rows = k.shape[:2]
     most = rows * group.size
@@ -154,7 +153,7 @@ def flash_decode(
             f"{rows} rows on {group.size} ranks"
         )
     result, written = make_result(op, kind, out, q.shape, q)
-    scale = 1.0 / math.sqrt(width) if scale is None else float(scale)
+    scale = _scale_of(scale, width)
     of_group = heads // kv_heads
     grouped = kind.move(q.reshape((length, kv_heads, of_group, width)), 1, 0)
     q = kind.dense(grouped).reshape((kv_heads, length * of_group, width))
@@ -172,4 +171,128 @@ def flash_decode(
     )
     made = kind.move(made.reshape((kv_heads, length, of_group, width)), 0, 1)
     kind.assign(written, made.reshape(tuple(result.shape)))
+    return finish(kind, result, written)
+
+
+def packed_attention(
+    query,
+    key,
+    value,
+    cu_seqlens,
+    *,
+    is_causal: bool = True,
+    scale: Optional[float] = None,
+    return_lse: bool = False,
+    out=None,
+):
+    """Attention of several sequences that lie one after another in one array, each of its own
+    length, which may be 0; not collective.
+
+    `query`: [rows, Hq, E]; `key`, `value`: [rows, Hkv, E], Hkv a divisor of Hq. `cu_seqlens`: int32
+    (int64 is converted) [sequences + 1], the first row of each sequence, then `rows`, on the
+    arrays' device: lengths are read there, not by the host. `is_causal`: a token sees those of its
+    sequence up to itself, else all of them. scale: default 1 / sqrt(E). float32 softmax.
+    Result [rows, Hq, E]; `return_lse`: (result, float32 [Hq, rows], the logarithm of each row's sum
+    of weights), `out` a pair then.
+
+    Errors: UserError for shapes and types that do not fit; for a `cu_seqlens` that does not begin
+    with 0, end with `rows` and ascend in between, UserError on CPUs, on GPUs a Fault that a later
+    call raises.
+    """
+    arrays = (query, key, value, cu_seqlens)
+    if out is None and _route.wants(*arrays):
+        made = _route.forward.packed_attention(*arrays, is_causal, scale, return_lse)
+        return made if return_lse else made[0]
+    op = with_options(_packed, is_causal, None if scale is None else float(scale), return_lse)
+    return current().alone().call(op, 0, tuple(out) if return_lse and out else out, *arrays)
+
+
+def _packed(is_causal, scale, return_lse, query, key, value, cu_seqlens, _, out):
+    op = "packed_attention"
+    kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
+    rows, heads, width = q.shape
+    starts = _starts(op, kind, cu_seqlens)
+    made, first = [], out[0] if return_lse and out else out
+    made.append(make_result(op, kind, first, q.shape, q))
+    if return_lse:
+        like = kind.from_dtype("float32", (0,), q)
+        made.append(make_result(op, kind, out[1] if out else None, (heads, rows), like))
+    names = ("starts", "q", "k", "v", "out", "lse")[: 4 + len(made)]
+    of_pages = 0, 0, 0
+    key_of = dtype, rows, starts.shape[0] - 1, *of_pages, heads, k.shape[1], width
+    key_of += is_causal, _scale_of(scale, width), return_lse
+    current().alone().launch(
+        kind,
+        (op, *key_of),
+        lambda on_gpu: _core.packed_attention(*key_of, on_gpu),
+        names,
+        (starts, kind.dense(q), kind.dense(k), kind.dense(v), *(written for _, written in made)),
+        (rows,),
+    )
+    results = tuple(finish(kind, *pair) for pair in made)
+    return results if return_lse else results[0]
+
+
+def _starts(op: str, kind, cu_seqlens):
+    (given,) = same_kind(op, kind, cu_seqlens)
+    if given.ndim != 1 or given.shape[0] < 2:
+        raise UserError(f"{op}: cu_seqlens {tuple(given.shape)}; need [sequences + 1]")
+    return int_table(op, kind, "cu_seqlens", given, given.shape)
+
+
+def paged_attention(
+    query,
+    key_pages,
+    value_pages,
+    cu_seqlens,
+    block_table,
+    cache_tokens,
+    *,
+    is_causal: bool = True,
+    scale: Optional[float] = None,
+    out=None,
+):
+    """Attention of the last tokens of several sequences over a cache of pages, which a table hands
+    out to them; prompts that go on with what is cached, and decoding of a batch. Not collective.
+
+    `query`, `cu_seqlens`: as packed_attention(), the tokens of this step, none of some sequences
+    among them. `key_pages`, `value_pages`: [pages, Hkv, page, E]; token t of sequence s is row
+    t % page of page block_table[s, t // page]. `block_table`: [sequences, most pages of one];
+    `cache_tokens`: [sequences], how many tokens of each the cache holds, those of `query` included
+    and last; int32 (int64 is converted), on the arrays' device. Entries of the table past a
+    sequence's pages must be numbers of pages as well, such as 0. scale: default 1 / sqrt(E).
+    Result [rows, Hq, E]; rows that see nothing are not numbers.
+
+    Errors: as packed_attention(), for an entry that names no page likewise.
+    """
+    arrays = (query, key_pages, value_pages, cu_seqlens, block_table, cache_tokens)
+    if out is None and _route.wants(*arrays):
+        return _route.forward.paged_attention(*arrays, is_causal, scale)
+    op = with_options(_paged, is_causal, None if scale is None else float(scale))
+    return current().alone().call(op, 0, out, *arrays)
+
+
+def _paged(is_causal, scale, query, key, value, cu_seqlens, block_table, cache_tokens, _, out):
+    op = "paged_attention"
+    kind, dtype, q, k, v = _heads(op, query, key, value, "pages, Hkv, page, E")
+    rows, heads, width = q.shape
+    num_pages, kv_heads, page, _ = k.shape
+    starts = _starts(op, kind, cu_seqlens)
+    (table,) = same_kind(op, kind, block_table)
+    if table.ndim != 2 or table.shape[1] < 1:
+        raise UserError(f"{op}: block_table {tuple(table.shape)}; need [sequences, pages]")
+    sequences, most = starts.shape[0] - 1, table.shape[1]
+    pages = int_table(op, kind, "block_table", table, (sequences, most))
+    tokens = int_table(op, kind, "cache_tokens", cache_tokens, (sequences,))
+    result, written = make_result(op, kind, out, q.shape, q)
+    key_of = dtype, rows, sequences, page, num_pages, most * page, heads, kv_heads, width
+    key_of += is_causal, _scale_of(scale, width), False
+    current().alone().launch(
+        kind,
+        (op, *key_of),
+        lambda on_gpu: _core.packed_attention(*key_of, on_gpu),
+        ("starts", "q", "pages", "tokens", "k_pages", "v_pages", "out"),
+        (starts, kind.dense(q), pages, tokens, kind.dense(k), kind.dense(v), written),
+        (rows,),
+    )
     return finish(kind, result, written)

@@ -18,10 +18,17 @@ Errors: UserError for shapes, types and arguments that do not fit, and where ran
 where a rank stalls or died, and where ranks on GPUs repeat different calls.
 """
 
-from .attention import flash_decode, ring_attention, sequence_attention
+from .attention import (
+    flash_decode,
+    packed_attention,
+    paged_attention,
+    ring_attention,
+    sequence_attention,
+)
 from .collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
 from .matmul import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 from .transformer import all_reduce_add_rms_norm, scaled_dot_product_attention
+from .ulysses import all_to_all_matmul, matmul_all_to_all
 
 __all__ = [
     "all_gather",
@@ -29,10 +36,14 @@ __all__ = [
     "all_reduce",
     "all_reduce_add_rms_norm",
     "all_to_all",
+    "all_to_all_matmul",
     "broadcast",
     "flash_decode",
     "matmul_all_reduce",
+    "matmul_all_to_all",
     "matmul_reduce_scatter",
+    "packed_attention",
+    "paged_attention",
     "reduce_scatter",
     "ring_attention",
     "scaled_dot_product_attention",

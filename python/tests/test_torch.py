@@ -318,6 +318,62 @@ def test_layout_of_attention():
         stretto.finalize()
 
 
+def forward_cases():
+    """name: (function of tensors, the tensors, arguments of its operator in torch.library)."""
+    q, k = torch.randn(6, 4, 8), torch.randn(6, 2, 8)
+    pages, starts = torch.randn(5, 2, 4, 8), torch.tensor([0, 2, 6], dtype=torch.int32)
+    table, tokens = torch.tensor([[3, 0], [1, 4]]), torch.tensor([5, 4])
+    a, w, bias = torch.randn(4, 6), torch.randn(8, 6), torch.randn(8)
+    paged = (pages, starts, table, tokens)
+    return {
+        "packed_attention": (
+            lambda *x: stretto.packed_attention(*x, return_lse=True),
+            (q, k, k, starts),
+            [(q, k, k, starts, True, None, lse) for lse in (False, True)],
+        ),
+        "paged_attention": (
+            stretto.paged_attention,
+            (q, pages, *paged),
+            [(q, pages, *paged, True, None)],
+        ),
+        "matmul_all_to_all": (
+            lambda x, y, z: stretto.matmul_all_to_all(x, y.T, bias=z),
+            (a, w, bias),
+            [(a, w.t(), z) for z in (None, bias)],
+        ),
+        "all_to_all_matmul": (
+            lambda x, y: stretto.all_to_all_matmul(x, y.T),
+            (a, w),
+            [(a, w.t(), z) for z in (None, bias)],
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", forward_cases())
+def test_operators_without_a_gradient(name):
+    """Against the same call with NumPy arrays, which test_attention.py compares with NumPy; compiled
+    in one graph; and what autograd is told."""
+    call, tensors, arguments = forward_cases()[name]
+    stretto.init()
+    try:
+        want, got = call(*(x.numpy() for x in tensors)), call(*tensors)
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")(*tensors)
+        if not isinstance(want, tuple):
+            want, got, compiled = (want,), (got,), (compiled,)
+        for x, y, z in zip(want, got, compiled):
+            assert torch.equal(torch.from_numpy(x), y) and torch.equal(y, z)
+        leaf = tensors[0].clone().requires_grad_()
+        with pytest.raises(stretto.UserError, match="has no gradient"):
+            call(leaf, *tensors[1:])
+        with torch.no_grad():
+            call(leaf, *tensors[1:])
+        op, checks = getattr(torch.ops.stretto, name), ("test_schema", "test_faketensor")
+        for given in arguments:
+            torch.library.opcheck(op, given, test_utils=checks)
+    finally:
+        stretto.finalize()
+
+
 def test_tensors_elsewhere_are_refused():
     stretto.init()
     try:

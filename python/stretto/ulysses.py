@@ -1,0 +1,95 @@
+"""The linear layers around attention whose heads are spread over the ranks while tokens are spread
+elsewhere (Ulysses); see ops.py for what all operators have in common. They have no gradient."""
+
+from __future__ import annotations
+
+from . import _core, _route
+from ._arrays import adopt
+from ._calls import computed_dtype, finish, make_result, same_kind
+from ._world import current
+from .errors import UserError
+
+
+def matmul_all_to_all(a, b, *, bias=None, out=None):
+    """all_gather(a) @ b + bias for the own heads' columns of b, where tiles of the other ranks' go
+    there as they are done: the product before attention with spread heads.
+
+    `a`: [m / P, K], this rank's tokens. `b`: [K, N] and `bias`: [N], the same on every rank; of P
+    equal parts of the columns the r-th is for the heads of rank r. The transpose of a dense [N, K]
+    costs no copy. Result [m, N / P]: all tokens, by rank. float32 accumulation, rounded once.
+    """
+    arrays = (a, b) if bias is None else (a, b, bias)
+    if out is None and _route.wants(*arrays):
+        return _route.forward.matmul_all_to_all(a, b, bias)
+    return current().call(_matmul_all_to_all, 0, out, *arrays)
+
+
+def _matmul_all_to_all(*arguments):
+    *arrays, _, out = arguments
+    op, size = "matmul_all_to_all", current().size
+    kind, dtype, a, bt, bias = _factors(op, arrays, 1)
+    if bt.shape[0] % size:
+        raise UserError(f"{op}: {bt.shape[0]} columns cannot be split over {size} ranks")
+    result = (a.shape[0] * size, bt.shape[0] // size)
+    return _launch(op, "gemm_a2a", kind, dtype, (a, bt, *bias), result[0], out, result)
+
+
+def all_to_all_matmul(a, b, *, bias=None, out=None):
+    """all_to_all(a) @ b + bias, where rows are multiplied as they come: the product after attention
+    with spread heads.
+
+    `a`: [m, K / P], all tokens, by rank, of this rank's heads. `b`: [K, N] and `bias`: [N], the same
+    on every rank; of P equal parts of b's rows the r-th is for the heads of rank r. The transpose
+    of a dense [N, K] costs no copy. Result [m / P, N], this rank's tokens. float32 accumulation,
+    rounded once.
+    """
+    arrays = (a, b) if bias is None else (a, b, bias)
+    if out is None and _route.wants(*arrays):
+        return _route.forward.all_to_all_matmul(a, b, bias)
+    return current().call(_all_to_all_matmul, 0, out, *arrays)
+
+
+def _all_to_all_matmul(*arguments):
+    *arrays, _, out = arguments
+    op, size = "all_to_all_matmul", current().size
+    kind, dtype, a, bt, bias = _factors(op, arrays, size)
+    rows = a.shape[0]
+    if rows % size:
+        raise UserError(f"{op}: {rows} rows cannot be split over {size} ranks")
+    result = (rows // size, bt.shape[0])
+    return _launch(op, "a2a_gemm", kind, dtype, (a, bt, *bias), rows, out, result)
+
+
+def _factors(op: str, arrays, parts: int):
+    """(kind, dtype, a, b transposed and dense, [bias] or nothing); a has one of so many parts of
+    the columns."""
+    kind, a = adopt(arrays[0])
+    b, *bias = same_kind(op, kind, *arrays[1:])
+    dtype = computed_dtype(op, kind, a, b, *bias, doubles=False)
+    shapes = [tuple(x.shape) for x in (a, b, *bias)]
+    if (
+        a.ndim != 2
+        or b.ndim != 2
+        or a.shape[1] * parts != b.shape[0]
+        or min(shapes[0] + shapes[1]) < 1
+        or (bias and shapes[2] != (b.shape[1],))
+    ):
+        of_a = "[rows, K]" if parts == 1 else f"[rows, K / {parts}]"
+        raise UserError(f"{op}: shapes {shapes}; need {of_a}, [K, N] and, where given, bias [N]")
+    return kind, dtype, a, kind.dense(kind.transpose(b)), bias
+
+
+def _launch(op: str, program: str, kind, dtype: str, arrays, rows: int, out, shape):
+    """`program` over `rows` tokens of all ranks."""
+    group, (a, bt, *bias) = current(), arrays
+    result, written = make_result(op, kind, out, shape, a)
+    desc = group.size, dtype, rows, *bt.shape, bool(bias)
+    group.launch(
+        kind,
+        (program, *desc),
+        lambda on_gpu: getattr(_core, program)(*desc, on_gpu),
+        ("a", "b", "bias", "c") if bias else ("a", "b", "c"),
+        (kind.dense(a), bt, *(kind.dense(x) for x in bias), written),
+        (rows,),
+    )
+    return finish(kind, result, written)

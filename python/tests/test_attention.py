@@ -1,0 +1,154 @@
+"""Attention of several sequences, over pages, and the products around spread heads, on NumPy arrays
+against plain softmax and products in float64."""
+
+import numpy as np
+import pytest
+
+import stretto
+from stretto import testing
+from test_ops import near, numpy_dtype, parts, softmax_attention, wide
+
+
+def lengths_to_starts(lengths):
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def poisoned(shape, dtype="float32"):
+    return np.full(shape, np.nan, numpy_dtype(dtype))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_packed_sequences(rng, causal, dtype):
+    for lengths in ([5, 0, 1, 9], rng.integers(0, 40, 6) + [1, 0, 0, 0, 0, 0]):
+        starts, rows = lengths_to_starts(lengths), int(np.sum(lengths))
+        (q,) = parts(rng, 1, (rows, 4, 16), dtype)
+        k, v = parts(rng, 2, (rows, 2, 16), dtype)
+        want = np.concatenate(
+            [
+                softmax_attention(
+                    q[a:b], k[a:b], v[a:b], np.arange(b - a) + 1 if causal else [b - a] * (b - a)
+                )
+                for a, b in zip(starts, starts[1:])
+                if a < b
+            ]
+        )
+
+        def body():
+            out = poisoned((rows, 4, 16), dtype)
+            options = {"is_causal": causal}
+            assert stretto.packed_attention(q, k, v, starts, out=out, **options) is out
+            return out, stretto.packed_attention(q, k, v, starts.astype(np.int64), **options)
+
+        for got in testing.run(1, body)[0]:
+            near(got, want, dtype)
+
+
+def test_weights_of_packed_rows(rng):
+    """The sum of weights of each row, with a scale of one's own."""
+    q, k, v = (rng.uniform(-1, 1, (7, 2, 8)).astype(np.float32) for _ in range(3))
+    (pair,) = testing.run(
+        1,
+        lambda: stretto.packed_attention(
+            q, k, v, np.array([0, 3, 7], np.int32), scale=0.7, return_lse=True
+        ),
+    )
+    for row in range(7):
+        first = 0 if row < 3 else 3
+        scores = 0.7 * np.einsum("he,she->hs", *wide([q[row], k[first : row + 1]]))
+        near(pair[1][:, row], np.log(np.exp(scores).sum(1)), "float32")
+        weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+        near(pair[0][row], np.einsum("hs,she->he", weights, wide([v])[0][first : row + 1]), "float32")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sequences_in_pages(rng, causal):
+    """Prompts that go on, a decoding step and a sequence without queries share one cache."""
+    page, heads, kv_heads, width = 4, 4, 2, 8
+    new, tokens = [3, 1, 0, 5], [7, 9, 2, 5]
+    most, num_pages = 3, 12
+    starts = lengths_to_starts(new)
+    (q,) = parts(rng, 1, (sum(new), heads, width))
+    k_pages, v_pages = poisoned((num_pages, kv_heads, page, width)), None
+    v_pages = k_pages.copy()
+    free, table, want = list(rng.permutation(num_pages)), np.zeros((4, most), np.int32), []
+    for s, (length, total) in enumerate(zip(new, tokens)):
+        k, v = parts(rng, 2, (total, kv_heads, width))
+        for first in range(0, total, page):
+            table[s, first // page] = at = free.pop()
+            for pages, x in ((k_pages, k), (v_pages, v)):
+                part = x[first : first + page]
+                pages[at, :, : len(part)] = part.swapaxes(0, 1)
+        seen = total - length + 1 + np.arange(length) if causal else [total] * length
+        want.append(softmax_attention(q[starts[s] : starts[s + 1]], k, v, seen))
+
+    def body():
+        out = poisoned(q.shape)
+        call = (q, k_pages, v_pages, starts, table, np.array(tokens, np.int32))
+        assert stretto.paged_attention(*call, is_causal=causal, out=out) is out
+        table[1, 0] += 100
+        with pytest.raises(stretto.UserError, match="'pages'.*entry 3"):
+            stretto.paged_attention(*call)
+        with pytest.raises(stretto.UserError, match=r"cache_tokens is int32 \(3,\)"):
+            stretto.paged_attention(*call[:5], call[5][:3])
+        return out
+
+    near(testing.run(1, body)[0], np.concatenate(want), "float32")
+
+
+def test_packed_calls_that_do_not_fit(rng):
+    q, k = np.zeros((4, 4, 8), np.float32), np.zeros((4, 3, 8), np.float32)
+
+    def body():
+        for match, call in (
+            ("Hq a multiple of Hkv", lambda: stretto.packed_attention(q, k, k, np.array([0, 4]))),
+            ("cu_seqlens is float32", lambda: stretto.packed_attention(q, q, q, q[0, 0])),
+            (r"need \[sequences", lambda: stretto.packed_attention(q, q, q, np.array([4]))),
+            ("'starts'.*entry 1", lambda: stretto.packed_attention(q, q, q, np.array([0, 3]))),
+            ("float64", lambda: stretto.packed_attention(*[q.astype(float)] * 3, np.array([0, 4]))),
+        ):
+            with pytest.raises(stretto.UserError, match=match):
+                call()
+
+    testing.run(1, body)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_around_spread_heads(rng, size, dtype, biased):
+    """What goes out of the first product comes in to the second: together they are the whole ones."""
+    rows, n, k = 5, 4 * size, 6 * size
+    a, (weight,) = parts(rng, size, (rows, k), dtype), parts(rng, 1, (n, k), dtype)
+    (bias,) = parts(rng, 1, (n,), dtype)
+    spread = parts(rng, size, (rows * size, k // size), dtype)
+    extra = {"bias": bias} if biased else {}
+
+    def body():
+        r = stretto.rank()
+        out = poisoned((rows, n), dtype)
+        assert stretto.all_to_all_matmul(spread[r], weight.T, out=out, **extra) is out
+        return stretto.matmul_all_to_all(a[r], weight.T, **extra), out
+
+    added = wide([bias])[0] if biased else 0
+    whole = np.concatenate(wide(a)) @ wide([weight])[0].T + added
+    back = np.concatenate(wide(spread), 1) @ wide([weight])[0].T + added
+    for r, (out, home) in enumerate(testing.run(size, body)):
+        near(out, np.split(whole, size, 1)[r], dtype, k)
+        near(home, np.split(back, size)[r], dtype, k)
+
+
+def test_products_around_spread_heads_that_do_not_fit(rng):
+    a, b = np.ones((2, 6), np.float32), np.ones((6, 3), np.float32)
+
+    def body():
+        for match, call in (
+            ("3 columns cannot be split", lambda: stretto.matmul_all_to_all(a, b)),
+            (r"\[rows, K / 2\]", lambda: stretto.all_to_all_matmul(a, b)),
+            (r"bias \[N\]", lambda: stretto.matmul_all_to_all(a, b.T @ b, bias=a[0])),
+            ("1 rows cannot be split", lambda: stretto.all_to_all_matmul(a[:1, :3], b)),
+        ):
+            with pytest.raises(stretto.UserError, match=match):
+                call()
+
+    testing.run(2, body)
