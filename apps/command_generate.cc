@@ -16,10 +16,29 @@ namespace {
 
 struct GenerateOptions {
   ModelOptions model;
-  std::string prompt, trace;
+  std::vector<std::string> prompts;
+  std::string trace;
   GenerateRequest request;
   bool json = false, summary = false;
 };
+
+nlohmann::json to_json(const GenerateRequest& request, const GenerateResult& result) {
+  return {{"prompt_token_ids", request.prompt},
+          {"token_ids", result.token_ids},
+          {"text", result.text},
+          {"finish_reason", result.finish_reason},
+          {"tokens_per_second", result.tokens_per_second()},
+          {"prefill_seconds", result.prefill_seconds}};
+}
+
+// One object, or with several prompts {"results": [...]} in their order.
+void print_json(const std::vector<GenerateRequest>& requests,
+                const std::vector<GenerateResult>& results) {
+  nlohmann::json out = nlohmann::json::array();
+  for (std::size_t i = 0; i < results.size(); ++i) out.push_back(to_json(requests[i], results[i]));
+  out = results.size() == 1 ? out.front() : nlohmann::json{{"results", out}};
+  fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
 
 void print_summary(const GenerateResult& result) {
   fmt::print(stderr, "{} tokens, {:.1f} tokens/s, prefill {:.3f} s, finished by {}\n",
@@ -37,10 +56,15 @@ void print_roles(Engine& engine) {
 void generate(GenerateOptions& options) {
   if (!options.trace.empty()) check_writable(options.trace);
   ModelFiles files = open_model(options.model);
-  if (options.prompt.empty()) throw UserError("--prompt is empty");
-  options.request.prompt = files.tokenizer.encode(options.prompt);
-  bool on_cpu = options.model.target() == Target::kCpu;
-  bool record = !options.trace.empty() || (options.summary && on_cpu);
+  std::vector<GenerateRequest> requests;
+  for (const std::string& prompt : options.prompts) {
+    if (prompt.empty()) throw UserError("--prompt is empty");
+    requests.push_back(options.request);
+    requests.back().prompt = files.tokenizer.encode(prompt);
+  }
+  bool show_roles =
+      options.summary && options.model.target() == Target::kCpu && options.model.dp == 1;
+  bool record = !options.trace.empty() || show_roles;
   if (!options.trace.empty() && options.model.launcher.processes()) {
     throw UserError("--trace: timelines are of ranks that are threads");
   }
@@ -48,28 +72,22 @@ void generate(GenerateOptions& options) {
   if (ran_as_processes(options.model)) return;
   Engine engine(files, engine_options(options.model, files, record));
   OnText stream;
-  if (!options.json) {
+  bool streams = !options.json && requests.size() == 1;
+  if (streams) {
     stream = [](const std::string& text) {
       fmt::print("{}", text);
       std::fflush(stdout);
     };
   }
-  std::vector<GenerateResult> results = engine.generate({options.request}, stream);
+  std::vector<GenerateResult> results = engine.generate(requests, stream);
   if (results.empty()) return;  // of a rank other than 0
-  const GenerateResult& result = results.front();
-  if (options.json) {
-    nlohmann::json out = {{"prompt_token_ids", options.request.prompt},
-                          {"token_ids", result.token_ids},
-                          {"text", result.text},
-                          {"finish_reason", result.finish_reason},
-                          {"tokens_per_second", result.tokens_per_second()},
-                          {"prefill_seconds", result.prefill_seconds}};
-    fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  } else {
-    fmt::print("\n");
+  if (options.json) print_json(requests, results);
+  if (streams) fmt::print("\n");
+  for (const GenerateResult& result : results) {
+    if (!options.json && !streams) fmt::print("{}\n", result.text);
+    if (options.summary) print_summary(result);
   }
-  if (options.summary) print_summary(result);
-  if (options.summary && on_cpu) print_roles(engine);
+  if (show_roles) print_roles(engine);
   if (!options.trace.empty()) {
     engine.world().recorder().write_trace(options.trace);
     fmt::print(stderr, "timeline: {} (open it at ui.perfetto.dev)\n", options.trace);
@@ -97,9 +115,13 @@ void add_sampling(CLI::App* command, SamplingParams& sampling) {
 
 void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
-  CLI::App* command = app.add_subcommand("generate", "Continue a prompt with a model");
+  CLI::App* command = app.add_subcommand("generate", "Continue prompts with a model");
   add_model_options(command, options->model);
-  command->add_option("--prompt", options->prompt, "text to continue")->required();
+  command
+      ->add_option("--prompt", options->prompts,
+                   "text to continue; may be repeated: texts are then printed once all are there")
+      ->allow_extra_args(false)
+      ->required();
   command->add_option("--max-tokens", options->request.max_tokens, "most tokens to generate")
       ->envname("STRETTO_MAX_TOKENS")
       ->capture_default_str();

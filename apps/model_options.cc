@@ -1,7 +1,10 @@
 #include "apps/model_options.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 
+#include "stretto/base/errors.h"
 #include "stretto/runtime/world.h"
 
 namespace stretto {
@@ -10,14 +13,21 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
   command->add_option("--model", options.model, "Hugging Face model directory")
       ->required()
       ->envname("STRETTO_MODEL");
-  command->add_option("--tp", options.tp, "tensor-parallel ranks")
+  command->add_option("--tp", options.tp, "tensor-parallel ranks, of each data-parallel group")
       ->check(CLI::Range(1, World::kMaxWorldSize))
       ->envname("STRETTO_TP")
       ->capture_default_str();
   command
+      ->add_option("--dp", options.dp,
+                   "data-parallel groups of --tp ranks each, over which prompts or documents are "
+                   "dealt out; --dp x --tp ranks in all")
+      ->check(CLI::Range(1, World::kMaxWorldSize))
+      ->envname("STRETTO_DP")
+      ->capture_default_str();
+  command
       ->add_option("--ep", options.ep,
-                   "groups of ranks over which whole experts are spread; divides --tp. 1: every "
-                   "rank has a part of every expert")
+                   "groups of all ranks over which whole experts are spread; divides --dp x --tp. "
+                   "1: every rank has a part of every expert, in each data-parallel group")
       ->check(CLI::Range(1, World::kMaxWorldSize))
       ->envname("STRETTO_EP")
       ->capture_default_str();
@@ -43,16 +53,19 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
 }
 
 bool ran_as_processes(const ModelOptions& options) {
-  return ran_as_processes(options.launcher, options.tp);
+  return ran_as_processes(options.launcher, options.num_ranks());
 }
 
 EngineOptions engine_options(const ModelOptions& options, const ModelFiles& files, bool record) {
-  EngineOptions engine{.world_size = options.tp,
+  EngineOptions engine{.world_size = options.num_ranks(),
                        .dtype = activation_dtype(options.dtype, files.config),
                        .record = record,
                        .device = options.target(),
-                       .expert_groups = options.ep};
-  if (options.launcher.processes()) engine.world = make_world(options.launcher, options.tp, record);
+                       .expert_groups = options.ep,
+                       .data_groups = options.dp};
+  if (options.launcher.processes()) {
+    engine.world = make_world(options.launcher, options.num_ranks(), record);
+  }
   return engine;
 }
 
@@ -60,7 +73,14 @@ ModelFiles open_model(const ModelOptions& options) {
   ModelFiles files(options.model,
                    options.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kSafetensors);
   set_rope_frequencies(files.config, options.rope_frequencies);
-  check_expert_groups(files.config, options.tp, options.ep);
+  if (options.num_ranks() > World::kMaxWorldSize) {
+    throw UserError(fmt::format("--dp {} x --tp {}: {} ranks, at most {}", options.dp, options.tp,
+                                options.num_ranks(), World::kMaxWorldSize));
+  }
+  if (options.dp > 1 && options.target() == Target::kCuda) {
+    throw UserError(fmt::format("--dp {}: data-parallel groups run on CPU ranks only", options.dp));
+  }
+  check_groups(files.config, options.num_ranks(), options.dp, options.ep);
   return files;
 }
 

@@ -15,8 +15,10 @@ namespace stretto {
 struct ModelOptions {
   std::string model, dtype = "auto", rope_frequencies = "exact";
   std::string device = "cpu", load_format = "auto";
-  int tp = 1, ep = 1;
+  int tp = 1, ep = 1, dp = 1;
   LauncherOptions launcher;
+
+  int num_ranks() const { return dp * tp; }
 
   Target target() const { return device == "cuda" ? Target::kCuda : Target::kCpu; }
 };
@@ -31,7 +33,7 @@ EngineOptions engine_options(const ModelOptions& options, const ModelFiles& file
                              bool record = false);
 
 // The model directory, opened, checked and set up as the options ask. UserError as ModelFiles,
-// set_rope_frequencies and check_expert_groups.
+// set_rope_frequencies and check_groups.
 ModelFiles open_model(const ModelOptions& options);
 
 }  // namespace stretto

@@ -182,7 +182,7 @@ double time_replays(GpuForwardStep& step) {
 void time_early(const Settings& s, GpuModel& model, GpuForwardStep& step, int token,
                 std::int64_t past, const std::vector<int>& chosen, Decode& d) {
   auto logits_of = [&](ForwardStep& on) {
-    on.run({&token, 1}, past);
+    on.run({&token, 1}, past, 1);
     const float* row = on.logits(0, 1);
     return std::vector<float>(row, row + model.shape().config->vocab_size);
   };
@@ -204,7 +204,7 @@ Decode decode(const Settings& s, GpuModel& model, GpuForwardStep& step) {
   std::int64_t past = s.context;
   auto one = [&](ForwardStep& on) {
     Clock::time_point begin = Clock::now();
-    on.run({&token, 1}, past);
+    on.run({&token, 1}, past, 1);
     token = best_of(on.logits(0, 1), vocab);
     return seconds_since(begin) * 1e3;
   };
@@ -288,7 +288,7 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
   if (s.early) {
     staged = model.make_step(1, {.require_proof = s.proof});
     int token = 5;
-    staged->run({&token, 1}, s.context);
+    staged->run({&token, 1}, s.context, 1);
     static_cast<void>(staged->logits(0, 1));
     step = static_cast<GpuForwardStep*>(staged.get());
   }

@@ -38,6 +38,19 @@ class GenerateTest(CliCase):
                            "checkpoint-dtype", keys=GENERATE_KEYS)
         self.assertEqual(got["token_ids"], golden["greedy_ids"])
 
+    def test_prompts_dealt_out_over_data_parallel_groups(self):
+        """One group serves two prompts, one serves one, and one only helps with the experts."""
+        model = ROOT / "checkpoints/debian-qwen3moe-18m"
+        golden = json.loads((model / "golden.json").read_text())["prompts"]
+        base = ["generate", "--model", model, "--max-tokens", 8, "--dtype", "float32",
+                "--rope-frequencies", "checkpoint-dtype"]
+        prompts = [part for g in golden[:3] for part in ("--prompt", g["text"])]
+        got = self.json_of(*base, *prompts, "--dp", 2, "--tp", 2, "--ep", 4, keys=["results"])
+        self.assertEqual([r["token_ids"] for r in got["results"]],
+                         [g["greedy_ids"][:8] for g in golden[:3]])
+        done = self.good(*base, *prompts[:4], "--dp", 3, "--ep", 3, "--launcher", "processes")
+        self.assertEqual(done.stdout.decode(), "".join(r["text"] + "\n" for r in got["results"][:2]))
+
     def test_streams_the_same_text(self):
         text = self.generate("--max-tokens", 12)["text"]
         done = self.good("generate", "--model", MODEL, "--prompt", PROMPT, "--max-tokens", 12)
@@ -106,6 +119,10 @@ class GenerateTest(CliCase):
         self.refused(*base, "a", "--tp", 2, "--ep", 2, says="no experts")
         self.refused("generate", "--model", ROOT / "checkpoints/debian-qwen3moe-18m", "--prompt", "a",
                      "--tp", 4, "--ep", 3, says=["3 groups of experts", "4 ranks"])
+        self.refused(*base, "a", "--dp", 9, "--tp", 8, says=["--dp 9", "72 ranks", "64"])
+        self.refused(*base, "a", "--dp", 2, "--ep", 2, says="no experts")
+        self.refused(*base, "a", "--dp", 2, "--device", "cuda", says=["--dp 2", "CPU"])
+        self.refused(*base, "a", "--dp", 2, "--trace", self.tmp / "t", says="one data-parallel group")
         self.refused(*base, "a", "--max-tokens", 0, says="max-tokens")
         self.refused(*base, "a", "--dtype", "int9", says=["int9", "bfloat16"])
         self.refused(*base, "a", "--dtype", "int32", says="int32")

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
 #include "stretto/engine/host_memory.h"
 #include "stretto/engine/stop_matcher.h"
 #include "stretto/model/checkpoint/dummy_checkpoint.h"
@@ -141,6 +142,46 @@ void check(const GenerateRequest& r, std::int64_t capacity) {
   }
 }
 
+// What every rank hands in, at rank 0 and by rank; elsewhere empty. Collective.
+std::vector<Json> gather(Rank& rank, const Json& value) {
+  std::vector<std::uint8_t> bytes = Json::to_cbor(value);
+  SymmetricBuffer sizes = rank.allocate("sizes of results", DType::kI64, 1);
+  *sizes.on<std::int64_t>(rank.index()) = static_cast<std::int64_t>(bytes.size());
+  rank.barrier();
+  std::int64_t most = 0;
+  for (int r = 0; r < rank.size(); ++r) most = std::max(most, *sizes.on<std::int64_t>(r));
+  SymmetricBuffer results = rank.allocate("results", DType::kU8, static_cast<std::size_t>(most));
+  std::copy(bytes.begin(), bytes.end(), results.on<std::uint8_t>(rank.index()));
+  rank.barrier();
+  std::vector<Json> all;
+  for (int r = 0; rank.index() == 0 && r < rank.size(); ++r) {
+    const auto* begin = results.on<std::uint8_t>(r);
+    all.push_back(Json::from_cbor(begin, begin + *sizes.on<std::int64_t>(r)));
+  }
+  rank.barrier();
+  rank.release(results);
+  rank.release(sizes);
+  return all;
+}
+
+// The text as bytes: one that was cut off need not be UTF-8.
+Json to_json(const GenerateResult& r) {
+  return {{"token_ids", r.token_ids},
+          {"text", std::vector<std::uint8_t>(r.text.begin(), r.text.end())},
+          {"finish_reason", r.finish_reason},
+          {"prefill_seconds", r.prefill_seconds},
+          {"decode_seconds", r.decode_seconds}};
+}
+
+GenerateResult result_of(const Json& json) {
+  auto text = json.at("text").get<std::vector<std::uint8_t>>();
+  return {.token_ids = json.at("token_ids").get<std::vector<int>>(),
+          .text = {text.begin(), text.end()},
+          .finish_reason = json.at("finish_reason").get<std::string>(),
+          .prefill_seconds = json.at("prefill_seconds").get<double>(),
+          .decode_seconds = json.at("decode_seconds").get<double>()};
+}
+
 }  // namespace
 
 ModelFiles::ModelFiles(const std::filesystem::path& directory, LoadFormat format)
@@ -172,6 +213,9 @@ double GenerateResult::tokens_per_second() const {
 Engine::Engine(const ModelFiles& files, const EngineOptions& options)
     : files_(files), options_(options), world_(options.world) {
   bool on_cpu = options.device == Target::kCpu;
+  if (options.record && options.data_groups > 1) {
+    throw UserError("timelines are of one data-parallel group");
+  }
   if (on_cpu && world_ == nullptr) {
     world_ =
         std::make_shared<World>(WorldOptions{.size = options.world_size, .record = options.record});
@@ -182,6 +226,7 @@ Engine::Engine(const ModelFiles& files, const EngineOptions& options)
   }
   if (on_cpu) return;
   if (options.record) throw UserError("timelines are recorded on CPU ranks only");
+  if (options.data_groups > 1) throw UserError("data-parallel groups run on CPU ranks only");
   if (world_ != nullptr) {
     gpus_ = std::make_unique<GpuWorld>(world_->local_rank(), GpuProcessOptions{});
   } else {
@@ -191,22 +236,39 @@ Engine::Engine(const ModelFiles& files, const EngineOptions& options)
 
 bool Engine::reports() const { return world_ == nullptr || world_->local_ranks().front() == 0; }
 
-void Engine::with_model(std::int64_t capacity, const std::function<void(int, Transformer&)>& use) {
+void Engine::with_model(std::int64_t capacity, const UseModel& use) {
   TransformerOptions model{.dtype = options_.dtype,
                            .max_tokens = capacity,
                            .plan_for = options_.device,
-                           .expert_groups = options_.expert_groups};
+                           .expert_groups = options_.expert_groups,
+                           .data_groups = options_.data_groups};
   ModelShape shape = model_shape(files_.config, options_.world_size, model);
   shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
   if (gpus_) {
     Transformer transformer(std::make_unique<GpuModel>(*gpus_, shape, files_.checkpoint));
-    return use(gpus_->local_ranks().front(), transformer);
+    int rank = gpus_->local_ranks().front();
+    return use({.rank = rank, .leads = rank == 0}, transformer);
   }
   check_host_memory(shape);
   world_->run([&](Rank& rank) {
     Transformer transformer(rank, files_.config, files_.checkpoint, model);
-    use(rank.index(), transformer);
+    use({.rank = rank.index(),
+         .group = rank.index() / shape.world_size,
+         .leads = rank.index() % shape.world_size == 0,
+         .cpu_rank = &rank},
+        transformer);
   });
+}
+
+GenerateResult Engine::serve(const Seat& seat, Transformer& model, const GenerateRequest& request,
+                             const OnText& on_text, const OnLogits& on_logits) const {
+  std::function<void(std::int64_t, std::span<const float>)> logits_seen;
+  if (on_logits) {
+    logits_seen = [&](std::int64_t step, std::span<const float> logits) {
+      on_logits(seat.rank, step, logits);
+    };
+  }
+  return Session(model, files_, request).run(seat.rank == 0 ? on_text : OnText(), logits_seen);
 }
 
 std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>& requests,
@@ -221,19 +283,24 @@ std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>&
     longest = std::max(longest, prompt + r.max_tokens - 1);
   }
   std::int64_t capacity = cache_capacity(longest, context);
+  auto groups = static_cast<std::size_t>(options_.data_groups);
   std::vector<GenerateResult> results;
-  with_model(capacity, [&](int rank, Transformer& model) {
-    bool reports = rank == 0;
-    for (const GenerateRequest& request : checked) {
-      std::function<void(std::int64_t, std::span<const float>)> logits_seen;
-      if (on_logits) {
-        logits_seen = [&](std::int64_t step, std::span<const float> logits) {
-          on_logits(rank, step, logits);
-        };
-      }
-      GenerateResult result =
-          Session(model, files_, request).run(reports ? on_text : OnText(), logits_seen);
-      if (reports) results.push_back(std::move(result));
+  with_model(capacity, [&](const Seat& seat, Transformer& model) {
+    std::vector<GenerateResult> own;
+    for (auto i = static_cast<std::size_t>(seat.group); i < checked.size(); i += groups) {
+      own.push_back(serve(seat, model, checked[i], on_text, on_logits));
+    }
+    while (model.step_with_others()) continue;
+    if (groups == 1) {
+      if (seat.leads) results = std::move(own);
+      return;
+    }
+    Json mine = Json::array();
+    for (const GenerateResult& r : own) mine.push_back(to_json(r));
+    std::vector<Json> all = gather(*seat.cpu_rank, mine);
+    for (std::size_t i = 0; seat.rank == 0 && i < checked.size(); ++i) {
+      std::size_t leader = i % groups * (all.size() / groups);
+      results.push_back(result_of(all[leader].at(i / groups)));
     }
   });
   return results;
@@ -249,22 +316,33 @@ Engine::Score Engine::score(const std::vector<std::vector<int>>& documents,
   }
   Score score;
   std::int64_t capacity = cache_capacity(longest, files_.config.max_positions);
-  with_model(capacity, [&](int rank, Transformer& model) {
+  auto groups = static_cast<std::size_t>(options_.data_groups);
+  with_model(capacity, [&](const Seat& seat, Transformer& model) {
     double nll = 0;
     std::int64_t count = 0;
-    for (std::size_t i = 0; i < documents.size(); ++i) {
+    for (auto i = static_cast<std::size_t>(seat.group); i < documents.size(); i += groups) {
       const std::vector<int>& tokens = documents[i];
       if (tokens.size() < 2) continue;
       model.reset();
       std::span<const int> inputs(tokens.data(), tokens.size() - 1);
       model.forward_each(inputs, [&](std::int64_t position, std::span<const float> logits) {
-        if (rank != 0) return;
+        if (!seat.leads) return;
         nll -= log_probability(logits, tokens[static_cast<std::size_t>(position) + 1]);
         ++count;
       });
-      if (rank == 0 && progress) progress(i + 1);
+      if (seat.rank == 0 && progress) progress(i + 1);
     }
-    if (rank == 0) score = {count > 0 ? nll / static_cast<double>(count) : 0, count};
+    while (model.step_with_others()) continue;
+    if (groups > 1) {
+      std::vector<Json> all = gather(*seat.cpu_rank, {nll, count});
+      nll = 0;
+      count = 0;
+      for (const Json& of_rank : all) {
+        nll += of_rank.at(0).get<double>();
+        count += of_rank.at(1).get<std::int64_t>();
+      }
+    }
+    if (seat.rank == 0) score = {count > 0 ? nll / static_cast<double>(count) : 0, count};
   });
   return score;
 }

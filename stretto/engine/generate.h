@@ -58,7 +58,7 @@ struct GenerateResult {
   double tokens_per_second() const;  // of decode
 };
 
-// Called on rank 0 with each piece of text that is certain.
+// Called on rank 0 with each piece of text that is certain, of the requests that it serves.
 using OnText = std::function<void(const std::string&)>;
 // Called on every rank with the logits of each step before sampling changes them, for tests; on
 // GPUs for the first rank of each process.
@@ -73,18 +73,19 @@ struct EngineOptions {
   // Ranks to run on, world_size of them; none: threads of this process, or its GPUs. On GPUs, a
   // world of processes. There the process of rank 0 reports.
   std::shared_ptr<World> world;
-  int expert_groups = 1;  // transformer.h
+  int expert_groups = 1, data_groups = 1;  // transformer.h; several of the latter: CPU ranks only
 };
 
 class Engine {
  public:
-  // UserError for a world size outside 1..64, or record on GPUs; DeviceError where there are too
-  // few GPUs.
+  // UserError for a world size outside 1..64, or record or data groups on GPUs; DeviceError where
+  // there are too few GPUs.
   Engine(const ModelFiles& files, const EngineOptions& options);
 
-  // Serves the requests one after the other on one set of ranks. UserError for an empty or too long
-  // prompt; all requests are checked before the first one runs. Empty where this process does not
-  // report.
+  // Serves the requests one after the other on one set of ranks, or dealt out over D data groups:
+  // group g has the requests g, g + D and so on. UserError for an empty or too long prompt; all
+  // requests are checked before the first one runs. Results in the order of the requests, empty
+  // where this process does not report.
   std::vector<GenerateResult> generate(const std::vector<GenerateRequest>& requests,
                                        const OnText& on_text = {}, const OnLogits& on_logits = {});
 
@@ -92,7 +93,8 @@ class Engine {
     double nll_per_token = 0;
     std::int64_t tokens = 0;  // predicted
   };
-  // Mean negative log-likelihood of every token after the first of each document (token ids).
+  // Mean negative log-likelihood of every token after the first of each document (token ids), which
+  // are dealt out as requests are.
   Score score(const std::vector<std::vector<int>>& documents,
               const std::function<void(std::size_t done)>& progress = {});
 
@@ -103,10 +105,20 @@ class Engine {
   World& world() { return *world_; }
 
  private:
-  // Calls `use(rank, model)` on every rank at the same time with a model of its own, or once with
-  // one that drives all ranks. `capacity` tokens fit the cache. UserError where the model does not
-  // fit the memory.
-  void with_model(std::int64_t capacity, const std::function<void(int, Transformer&)>& use);
+  // Who runs a model: a rank, or on GPUs the first one of those that it drives.
+  struct Seat {
+    int rank = 0;
+    int group = 0;             // of the data groups
+    bool leads = true;         // first rank of its group, so that rank 0 does
+    Rank* cpu_rank = nullptr;  // null on GPUs
+  };
+  using UseModel = std::function<void(const Seat&, Transformer&)>;
+  // Calls `use` on every rank at the same time with a model of its own, or once with one that
+  // drives all ranks; then makes the steps that other data groups still need. `capacity` tokens fit
+  // the cache. UserError where the model does not fit the memory.
+  void with_model(std::int64_t capacity, const UseModel& use);
+  GenerateResult serve(const Seat& seat, Transformer& model, const GenerateRequest& request,
+                       const OnText& on_text, const OnLogits& on_logits) const;
 
   const ModelFiles& files_;
   EngineOptions options_;

@@ -22,7 +22,7 @@ std::size_t available_host_memory() {
 void check_host_memory(const ModelShape& shape) {
   std::size_t needed = 0;
   for (const PlanBuffer& b : model_buffers(shape)) needed += b.bytes();
-  needed *= static_cast<std::size_t>(shape.world_size);
+  needed *= static_cast<std::size_t>(shape.all_ranks());
   std::size_t available = available_host_memory();
   if (needed <= available) return;
   auto gib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
@@ -30,7 +30,7 @@ void check_host_memory(const ModelShape& shape) {
       "{}: the weights and the cache of {} tokens on {} ranks take {:.1f} GiB of memory, {:.1f} "
       "are "
       "available",
-      shape.config->where, shape.max_tokens, shape.world_size, gib(needed), gib(available)));
+      shape.config->where, shape.max_tokens, shape.all_ranks(), gib(needed), gib(available)));
 }
 
 }  // namespace stretto

@@ -155,7 +155,8 @@ void GpuForwardStep::enqueue_inputs(int rank, const cuda::Stream& stream) const 
 
 void GpuForwardStep::set_extents(std::int64_t count, std::int64_t past) {
   for (std::size_t i = 0; i < args_.size(); ++i) {
-    args_[i].extents = launch_extents(plan_.launches[i], count, past, shape_.world_size);
+    args_[i].extents =
+        launch_extents(plan_.launches[i], {.count = count, .past = past, .most = count}, shape_);
   }
 }
 
@@ -196,10 +197,11 @@ void GpuForwardStep::set_early_starts(bool early) {
   choose_args_.starts_early = early;
 }
 
-void GpuForwardStep::run(std::span<const int> tokens, std::int64_t past) {
+void GpuForwardStep::run(std::span<const int> tokens, std::int64_t past, std::int64_t most) {
   auto count = static_cast<std::int64_t>(tokens.size());
-  STRETTO_CHECK(count >= 1 && count <= plan_.bound && past + count <= shape_.max_tokens,
-                "a step outside its bucket or the cache");
+  STRETTO_CHECK(
+      most == count && count >= 1 && count <= plan_.bound && past + count <= shape_.max_tokens,
+      "a step outside its bucket or the cache");
   set_inputs(tokens, past);
   set_extents(count, past);
   // The first step runs launch by launch, so that an error names its launch.

@@ -22,7 +22,7 @@ class GpuForwardStep : public ForwardStep {
                  std::int64_t bound, const GpuModelOptions& options);
   ~GpuForwardStep() override;
 
-  void run(std::span<const int> tokens, std::int64_t past) override;
+  void run(std::span<const int> tokens, std::int64_t past, std::int64_t most) override;
   // Fault where a wait of the step gave up.
   const float* logits(std::int64_t first, std::int64_t count) override;
   std::int64_t head_rows() const override { return plan_.head_rows; }

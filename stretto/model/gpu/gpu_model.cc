@@ -81,11 +81,7 @@ void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
     stream.upload(buffers_.at(name)[static_cast<std::size_t>(rank)], m.data(), bytes);
     sum += bytes;
   };
-  WeightLoader loader(checkpoint, config,
-                      {.rank = rank,
-                       .world_size = world_.size(),
-                       .dtype = shape_.dtype,
-                       .expert_groups = shape_.expert_groups});
+  WeightLoader loader(checkpoint, config, shard_spec(shape_, rank));
   {
     ModelWeights outer = loader.outer();
     for_each_weight(outer, upload);

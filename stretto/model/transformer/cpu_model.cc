@@ -1,6 +1,8 @@
 #include "stretto/model/transformer/cpu_model.h"
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
@@ -12,12 +14,15 @@ namespace {
 
 class CpuForwardStep : public ForwardStep {
  public:
-  CpuForwardStep(Rank& rank, const ModelShape& shape,
+  CpuForwardStep(const CpuModel::Worlds& worlds, const ModelShape& shape,
                  const std::map<std::string, std::byte*>& model_buffers, std::int64_t bound)
-      : rank_(rank), shape_(shape), plan_(plan_step(shape, bound)) {
+      : worlds_(worlds), shape_(shape), plan_(plan_step(shape, bound)) {
     for (Program& program : plan_.programs) {
+      bool of_group = program.world_size == shape_.world_size;
       CompiledProgram compiled = compile(std::move(program));
-      instances_.push_back(std::make_unique<Instance>(rank_, compiled.schedule, compiled.quotas));
+      instances_.push_back(std::make_unique<Instance>(of_group ? worlds_.group : worlds_.all,
+                                                      compiled.schedule, compiled.quotas));
+      of_group_.push_back(of_group);
     }
     for (const auto& [name, data] : model_buffers) buffers_[name] = {.data = data};
     for (const PlanBuffer& b : plan_.buffers) buffers_[b.name] = allocate(b);
@@ -30,17 +35,19 @@ class CpuForwardStep : public ForwardStep {
 
   ~CpuForwardStep() override {
     instances_.clear();
-    for (auto& buffer : symmetric_) rank_.release(*buffer);
+    for (Symmetric& s : symmetric_) s.world.release(*s.buffer);
   }
 
-  void run(std::span<const int> tokens, std::int64_t past) override {
-    auto count = static_cast<std::int64_t>(tokens.size());
-    STRETTO_CHECK(count >= 1 && count <= plan_.bound && past + count <= shape_.max_tokens,
+  void run(std::span<const int> tokens, std::int64_t past, std::int64_t most) override {
+    StepRows rows{.count = static_cast<std::int64_t>(tokens.size()), .past = past, .most = most};
+    STRETTO_CHECK(rows.count <= most && most >= 1 && most <= plan_.bound &&
+                      past + rows.count <= shape_.max_tokens,
                   "a step outside its bucket or the cache");
-    std::memcpy(tokens_, tokens.data(), tokens.size_bytes());
+    if (rows.count > 0) std::memcpy(tokens_, tokens.data(), tokens.size_bytes());
     for (std::size_t i = 0; i < args_.size(); ++i) {
       const PlanLaunch& l = plan_.launches[i];
-      args_[i].extents = launch_extents(l, count, past, shape_.world_size);
+      if (rows.count == 0 && of_group_[l.program]) continue;
+      args_[i].extents = launch_extents(l, rows, shape_);
       instances_[l.program]->launch(args_[i]);
     }
   }
@@ -65,10 +72,11 @@ class CpuForwardStep : public ForwardStep {
       activations_.emplace_back(b.dtype, b.rows, b.cols);
       return {.data = activations_.back().data()};
     }
-    symmetric_.push_back(std::make_unique<SymmetricBuffer>(
-        rank_.allocate(b.name, b.dtype, static_cast<std::size_t>(b.rows * b.cols))));
-    SymmetricBuffer& s = *symmetric_.back();
-    return {.data = s.at[static_cast<std::size_t>(rank_.index())], .symmetric = &s};
+    Rank& world = b.across_groups ? worlds_.all : worlds_.group;
+    symmetric_.push_back({world, std::make_unique<SymmetricBuffer>(world.allocate(
+                                     b.name, b.dtype, static_cast<std::size_t>(b.rows * b.cols)))});
+    SymmetricBuffer& s = *symmetric_.back().buffer;
+    return {.data = s.at[static_cast<std::size_t>(world.index())], .symmetric = &s};
   }
 
   LaunchArgs bind(const PlanLaunch& launch) const {
@@ -83,13 +91,19 @@ class CpuForwardStep : public ForwardStep {
     return args;
   }
 
-  Rank& rank_;
+  struct Symmetric {
+    Rank& world;
+    std::unique_ptr<SymmetricBuffer> buffer;
+  };
+
+  CpuModel::Worlds worlds_;
   const ModelShape& shape_;
   StepPlan plan_;
   std::vector<std::unique_ptr<Instance>> instances_;  // by program
+  std::vector<bool> of_group_;                        // by program: runs on the data group's ranks
   std::map<std::string, TensorArg> buffers_;
   std::vector<Matrix> activations_;
-  std::vector<std::unique_ptr<SymmetricBuffer>> symmetric_;
+  std::vector<Symmetric> symmetric_;
   std::vector<LaunchArgs> args_;  // by launch
   LaunchArgs head_args_;
   std::size_t head_tensor_ = 0;
@@ -103,11 +117,13 @@ CpuModel::CpuModel(Rank& rank, const ModelShape& shape, const Checkpoint& checkp
     : rank_(rank), shape_(shape) {
   const ModelConfig& config = *shape_.config;
   shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
-  weights_ = load_weights(checkpoint, config,
-                          {.rank = rank.index(),
-                           .world_size = rank.size(),
-                           .dtype = shape_.dtype,
-                           .expert_groups = shape_.expert_groups});
+  if (shape_.data_groups > 1) {
+    std::vector<int> group(static_cast<std::size_t>(shape_.world_size));
+    std::iota(group.begin(), group.end(), rank.index() / shape_.world_size * shape_.world_size);
+    group_ = rank.split(group);
+    rows_ = rank.allocate("rows of a step", DType::kI32, 2);
+  }
+  weights_ = load_weights(checkpoint, config, shard_spec(shape_, rank.index()));
   rope_ = make_rope_table(config.rope, config.head_dim, shape_.max_tokens);
   for_each_weight(weights_,
                   [&](const std::string& name, const Matrix& m) { buffers_[name] = m.data(); });
@@ -120,8 +136,21 @@ CpuModel::CpuModel(Rank& rank, const ModelShape& shape, const Checkpoint& checkp
   }
 }
 
+CpuModel::~CpuModel() { rank_.release(rows_); }
+
 std::unique_ptr<ForwardStep> CpuModel::make_step(std::int64_t bound) {
-  return std::make_unique<CpuForwardStep>(rank_, shape_, buffers_, bound);
+  Worlds worlds{rank_, group_ ? *group_ : rank_};
+  return std::make_unique<CpuForwardStep>(worlds, shape_, buffers_, bound);
+}
+
+std::int64_t CpuModel::most_rows(std::int64_t count) {
+  if (!group_) return count;
+  std::size_t turn = num_steps_++ % 2;
+  rows_.on<std::int32_t>(rank_.index())[turn] = static_cast<std::int32_t>(count);
+  rank_.barrier();
+  std::int32_t most = 0;
+  for (int r = 0; r < rank_.size(); ++r) most = std::max(most, rows_.on<std::int32_t>(r)[turn]);
+  return most;
 }
 
 // Here, so that who drives GPUs does not link the executor.

@@ -1,8 +1,9 @@
 // A model on one rank of a CPU world: weights cut to the rank's share, a KV cache, and steps whose
-// programs the executor interprets.
+// programs the executor interprets. A data group of ranks is a world of its own.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 
 #include "stretto/model/transformer/forward_step.h"
@@ -17,19 +18,31 @@ class CpuModel : public ModelRunner {
   // Collective. `shape.config` must outlive the model, `checkpoint` is read here only.
   // shape.weight_dtype is taken from the checkpoint.
   CpuModel(Rank& rank, const ModelShape& shape, const Checkpoint& checkpoint);
+  ~CpuModel() override;
 
   const ModelShape& shape() const override { return shape_; }
   std::size_t weight_bytes() const override { return weights_.bytes(); }
   // Collective: every rank makes the same steps in the same order.
   std::unique_ptr<ForwardStep> make_step(std::int64_t bound) override;
+  std::int64_t most_rows(std::int64_t count) override;
+
+  // This rank in a world: of all ranks, or of those of its data group.
+  struct Worlds {
+    Rank& all;
+    Rank& group;
+  };
 
  private:
   Rank& rank_;
+  std::shared_ptr<Rank> group_;  // null: one group
   ModelShape shape_;
   ModelWeights weights_;
   RopeTable rope_;
   std::vector<Matrix> caches_;
   std::map<std::string, std::byte*> buffers_;  // by the plan's names
+  // Of each rank its count of an odd and of an even step, so that one meeting a step is enough.
+  SymmetricBuffer rows_;
+  std::size_t num_steps_ = 0;
 };
 
 }  // namespace stretto

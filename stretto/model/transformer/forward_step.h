@@ -21,8 +21,10 @@ class ForwardStep {
   ForwardStep(const ForwardStep&) = delete;
   ForwardStep& operator=(const ForwardStep&) = delete;
 
-  // Appends tokens (0 < count <= bound, past + count <= max_tokens) to the cache.
-  virtual void run(std::span<const int> tokens, std::int64_t past) = 0;
+  // Appends tokens (0 < count <= most <= bound, past + count <= max_tokens) to the cache. `most`:
+  // of any data group, ModelRunner::most_rows(); without tokens only what other groups need is
+  // done.
+  virtual void run(std::span<const int> tokens, std::int64_t past, std::int64_t most) = 0;
   // Logits of rows [first, first + count) of the last run, count <= head_rows(); [count, vocab],
   // the same bits on every rank, valid until the next call.
   virtual const float* logits(std::int64_t first, std::int64_t count) = 0;
@@ -47,6 +49,9 @@ class ModelRunner {
   virtual const ModelShape& shape() const = 0;
   virtual std::size_t weight_bytes() const = 0;  // of one rank
   virtual std::unique_ptr<ForwardStep> make_step(std::int64_t bound) = 0;
+  // The largest `count` of all data groups, each of which calls it before a step: collective over
+  // all ranks, those of a group with the same count.
+  virtual std::int64_t most_rows(std::int64_t count) { return count; }
 };
 
 }  // namespace stretto

@@ -15,7 +15,7 @@ void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<Plan
   bool moe = c.layers[static_cast<std::size_t>(layer)].moe;
   std::int64_t hidden = c.hidden_size, experts = 1, ffn = ffn_per_rank(c, s.world_size);
   if (moe) {
-    ExpertSplit split = expert_split(c, s.world_size, s.expert_groups);
+    ExpertSplit split = expert_split(c, s.expert_ranks(), s.expert_groups);
     experts = split.share();
     ffn = expert_ffn_per_rank(c, split);
   }

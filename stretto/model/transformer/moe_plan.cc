@@ -16,8 +16,12 @@ MoePlan::MoePlan(const ModelShape& shape, bool sequence_parallel, StepPlan& plan
 
 void MoePlan::local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols,
                     bool symmetric) {
-  plan_.buffers.push_back(
-      {.name = name, .dtype = dtype, .rows = rows, .cols = cols, .symmetric = symmetric});
+  plan_.buffers.push_back({.name = name,
+                           .dtype = dtype,
+                           .rows = rows,
+                           .cols = cols,
+                           .symmetric = symmetric,
+                           .across_groups = symmetric && s_.shares_experts()});
 }
 
 std::size_t MoePlan::add_program(Program program) {
@@ -31,8 +35,8 @@ void MoePlan::launch(std::size_t program, Rows rows, std::vector<Binding> bindin
 }
 
 GroupedDesc MoePlan::down_desc(std::int64_t m, std::int64_t num_experts, int groups) const {
-  ExpertSplit split = expert_split(c_, s_.world_size, s_.expert_groups);
-  return {.world_size = s_.world_size,
+  ExpertSplit split = expert_split(c_, s_.expert_ranks(), s_.expert_groups);
+  return {.world_size = s_.expert_ranks(),
           .m = m,
           .rows_per_token = c_.moe->experts_per_token,
           .num_experts = num_experts,
@@ -85,8 +89,11 @@ void MoePlan::prepare_exchange() {
          .hidden = c_.hidden_size,
          .num_experts = c_.moe->num_experts,
          .top_k = c_.moe->experts_per_token,
-         .world_size = s_.world_size,
+         .world_size = s_.expert_ranks(),
          .expert_groups = s_.expert_groups};
+  if (s_.shares_experts()) {
+    ep_.m = ceil_div(plan_.bound, std::int64_t{s_.world_size}) * s_.all_ranks();
+  }
   std::int64_t own = ep_.rows_per_rank(), received = ep_.received_rows(), top_k = ep_.top_k;
   std::int64_t share = split_of(ep_).share();
   GroupedDesc down = down_desc(received, share, 1);
@@ -100,8 +107,8 @@ void MoePlan::prepare_exchange() {
   local("recv", s_.dtype, received, c_.hidden_size);
   local("recv_experts", DType::kI32, received, top_k);
   local("recv_weights", DType::kF32, received, top_k);
-  local("recv_counts", DType::kI32, s_.world_size, 1);
-  local("positions", DType::kI32, own, s_.world_size);
+  local("recv_counts", DType::kI32, ep_.world_size, 1);
+  local("positions", DType::kI32, own, ep_.world_size);
   local("slots", DType::kI32, received, top_k);
   local("offsets", DType::kI32, 1, share + 2);
   local("row_tokens", DType::kI32, received * top_k, 1);
@@ -114,7 +121,7 @@ void MoePlan::prepare_exchange() {
                   .num_experts = ep_.num_experts,
                   .top_k = top_k,
                   .tables = false,
-                  .world_size = s_.world_size,
+                  .world_size = ep_.world_size,
                   .norm_topk_prob = c_.moe->normalize_weights};
   route_ = add_program(step_program(route, s_.target));
   dispatch_ = add_program(dispatch_program(ep_, s_.target));
@@ -145,10 +152,11 @@ void MoePlan::add(std::int64_t layer, const char* tokens) {
       {"x", tokens}, {"gate", layer_buffer(layer, "router")}, {"weights", "weights"}};
   std::vector<Binding> combined = {
       {"y", "expert_out"}, {"slots", "slots"}, {"residual", "x2"}, {"out", "x"}};
+  Rows all = s_.shares_experts() ? Rows::kOfAllRanks : Rows::kAll;
   if (exchange_) {
     route.push_back({"experts", "experts"});
-    launch(route_, Rows::kOwn, std::move(route));
-    launch(dispatch_, Rows::kAll,
+    launch(route_, s_.shares_experts() ? Rows::kMostOwn : Rows::kOwn, std::move(route));
+    launch(dispatch_, all,
            {{"x", tokens},
             {"experts", "experts"},
             {"weights", "weights"},
@@ -173,7 +181,7 @@ void MoePlan::add(std::int64_t layer, const char* tokens) {
     combined.push_back({"weights", "weights"});
     if (s_.expert_groups > 1) combined.push_back({"offsets", "offsets"});
   }
-  launch(combine_, Rows::kAll, std::move(combined));
+  launch(combine_, all, std::move(combined));
 }
 
 }  // namespace stretto

@@ -1,7 +1,9 @@
 // The launches of a mixture of experts within a step (step_plan.h), shared by all layers that have
 // one. Ranks that hold all tokens multiply those of their experts, and sums over the ranks bring
 // the results together. Where tokens are split over the ranks and whole experts too, each token
-// goes to the ranks that have its experts, and comes back as one row of each.
+// goes to the ranks that have its experts, and comes back as one row of each. With several data
+// groups these are ranks of all groups: then every rank sends as many rows as any rank of a step
+// has, and those that its group does not have are computed and not looked at.
 #pragma once
 
 #include <cstdint>

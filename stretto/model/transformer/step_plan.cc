@@ -41,7 +41,8 @@ class Planner {
     std::int64_t from =
         s_.target == Target::kCuda ? kSequenceParallelFromOnGpu : kSequenceParallelFrom;
     add_buffer({.name = StepPlan::kTokens, .dtype = DType::kI32, .rows = bound_, .cols = 1});
-    s_.world_size > 1 && bound_ >= from ? sequence_parallel() : replicated();
+    bool split_rows = s_.world_size > 1 && bound_ >= from;
+    split_rows || s_.shares_experts() ? sequence_parallel() : replicated();
     return std::move(plan_);
   }
 
@@ -291,6 +292,18 @@ class Planner {
     rs.k = ffn_;
     std::size_t down_gemm = has_dense_layers() ? add_program(step_program(rs, s_.target)) : 0;
     std::optional<MoePlan> moe = moe_plan(true);
+    std::size_t moe_norm = norm;
+    const char* moe_normed = "normed";
+    if (s_.shares_experts()) {
+      moe_norm = add_program(step_program(norm_desc(own_rows_), s_.target));
+      moe_normed = "shared_normed";
+      add_buffer({.name = moe_normed,
+                  .dtype = s_.dtype,
+                  .rows = own_rows_,
+                  .cols = hidden_,
+                  .symmetric = true,
+                  .across_groups = true});
+    }
     VocabDesc embed = vocab_desc(bound_);
     embed.sequence_parallel = true;
     std::size_t lookup = add_program(embedding_program(embed, s_.target));
@@ -313,11 +326,13 @@ class Planner {
       const char* attention_sum = with_bias(c_.out_bias, Rows::kOwn, "x", w("out_bias"));
       add(out_gemm, Rows::kAll,
           {{"a", "attended"}, {"b", w("out")}, {"residual", attention_sum}, {"out", "x2"}});
-      add(norm, Rows::kOwn, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
+      const char* normed = is_moe(i) ? moe_normed : "normed";
+      add(is_moe(i) ? moe_norm : norm, Rows::kOwn,
+          {{"x", "x2"}, {"weight", w("post_norm")}, {"out", normed}});
       if (is_moe(i)) {
         bool own = moe->takes_own_rows();
-        if (!own) add(gather, Rows::kAll, {{"in", "normed"}, {"out", "all_normed"}});
-        moe->add(i, own ? "normed" : "all_normed");
+        if (!own) add(gather, Rows::kAll, {{"in", normed}, {"out", "all_normed"}});
+        moe->add(i, own ? normed : "all_normed");
         continue;
       }
       add(ffn, Rows::kAll, ffn_bindings(i));
@@ -378,19 +393,24 @@ std::vector<std::int64_t> step_bounds(Target target) {
   return {1, 16, 64, 256};
 }
 
-std::vector<std::int64_t> launch_extents(const PlanLaunch& launch, std::int64_t count,
-                                         std::int64_t past, int world_size) {
+std::vector<std::int64_t> launch_extents(const PlanLaunch& launch, const StepRows& rows,
+                                         const ModelShape& shape) {
+  std::int64_t ranks = shape.world_size;
   switch (launch.rows) {
     case Rows::kAll:
-      return {count};
+      return {rows.count};
     case Rows::kOwn:
-      return {ceil_div(count, std::int64_t{world_size})};
+      return {ceil_div(rows.count, ranks)};
     case Rows::kAllAndPast:
-      return {count, past};
+      return {rows.count, rows.past};
     case Rows::kPast:
-      return {past};
+      return {rows.past};
     case Rows::kFixed:
       return launch.fixed;
+    case Rows::kMostOwn:
+      return {ceil_div(rows.most, ranks)};
+    case Rows::kOfAllRanks:
+      return {ceil_div(rows.most, ranks) * shape.all_ranks()};
   }
   return {};
 }

@@ -21,12 +21,20 @@ namespace stretto {
 // What all steps of a model have in common.
 struct ModelShape {
   const ModelConfig* config = nullptr;
-  int world_size = 1;
+  int world_size = 1;                // tensor-parallel ranks
   DType dtype = DType::kF32;         // activations and cache
   DType weight_dtype = DType::kF32;  // weights.h: weight_dtype()
   std::int64_t max_tokens = 0;       // capacity of the cache
   Target target = Target::kCpu;
-  int expert_groups = 1;  // of ranks, in a mixture of experts: ops/moe/expert_split.h
+  // Of ranks, in a mixture of experts: ops/moe/expert_split.h. Several are groups of all_ranks().
+  int expert_groups = 1;
+  int data_groups = 1;  // of world_size consecutive ranks, each with tokens of its own
+
+  int all_ranks() const { return world_size * data_groups; }
+  // Whether tokens of different data groups meet at the experts.
+  bool shares_experts() const { return data_groups > 1 && expert_groups > 1; }
+  // Ranks that have all of a mixture's experts together.
+  int expert_ranks() const { return expert_groups > 1 ? all_ranks() : world_size; }
 };
 
 // One rank's [rows, cols], dense, the same shape on every rank.
@@ -34,7 +42,8 @@ struct PlanBuffer {
   std::string name;
   DType dtype = DType::kF32;
   std::int64_t rows = 0, cols = 0;
-  bool symmetric = false;  // other ranks address it
+  bool symmetric = false;      // other ranks address it
+  bool across_groups = false;  // and if so, those of other data groups too
 
   std::size_t bytes() const;
 };
@@ -50,6 +59,16 @@ enum class Rows : std::uint8_t {
   kAllAndPast,  // extents: the step's rows, the tokens in the cache before it
   kPast,        // extents: the tokens in the cache before it
   kFixed,       // extents: PlanLaunch::fixed
+  // Where data groups meet, the rows of the group that has most count for all of them.
+  kMostOwn,    // extent: ceil(most / P)
+  kOfAllRanks  // extent: as many on each rank
+};
+
+// What a group's step has to do.
+struct StepRows {
+  std::int64_t count = 0;  // rows; 0: only take part in what other groups do
+  std::int64_t past = 0;   // tokens in the cache before them
+  std::int64_t most = 0;   // of any data group in this step
 };
 
 struct Binding {
@@ -65,8 +84,10 @@ struct PlanLaunch {
 };
 
 struct StepPlan {
-  std::int64_t bound = 0;           // most rows
-  std::vector<Program> programs;    // tile level; a launch names one, many launches share one
+  std::int64_t bound = 0;  // most rows
+  // Tile level; a launch names one, many launches share one. Where there are several data groups,
+  // those for all ranks run on all of them at once, those for world_size on a group with rows.
+  std::vector<Program> programs;
   std::vector<PlanBuffer> buffers;  // of this step alone
   std::vector<PlanLaunch> launches;
   // The LM head, launched by itself for up to `head_rows` rows of `head_input`, extent: those rows.
@@ -97,7 +118,7 @@ StepPlan plan_step(const ModelShape& shape, std::int64_t bound);
 std::vector<std::int64_t> step_bounds(Target target);
 
 // Run-time extents of a launch, as Program declares them.
-std::vector<std::int64_t> launch_extents(const PlanLaunch& launch, std::int64_t count,
-                                         std::int64_t past, int world_size);
+std::vector<std::int64_t> launch_extents(const PlanLaunch& launch, const StepRows& rows,
+                                         const ModelShape& shape);
 
 }  // namespace stretto

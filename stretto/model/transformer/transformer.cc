@@ -10,22 +10,27 @@
 
 namespace stretto {
 
-void check_expert_groups(const ModelConfig& config, int world_size, int groups) {
-  if (groups == 1) return;
+void check_groups(const ModelConfig& config, int num_ranks, int data_groups, int expert_groups) {
+  if (data_groups < 1 || num_ranks % data_groups != 0) {
+    throw UserError(fmt::format("{}: {} data-parallel groups do not divide {} ranks", config.where,
+                                data_groups, num_ranks));
+  }
+  if (expert_groups == 1) return;
   if (!config.moe) throw UserError(fmt::format("{}: has no experts to spread", config.where));
-  check_split(config.where, expert_split(config, world_size, groups));
+  check_split(config.where, expert_split(config, num_ranks, expert_groups));
 }
 
-ModelShape model_shape(const ModelConfig& config, int world_size,
+ModelShape model_shape(const ModelConfig& config, int num_ranks,
                        const TransformerOptions& options) {
-  check_expert_groups(config, world_size, options.expert_groups);
+  check_groups(config, num_ranks, options.data_groups, options.expert_groups);
   return {.config = &config,
-          .world_size = world_size,
+          .world_size = num_ranks / options.data_groups,
           .dtype = options.dtype,
           .max_tokens = options.max_tokens > 0 ? std::min(options.max_tokens, config.max_positions)
                                                : config.max_positions,
           .target = options.plan_for,
-          .expert_groups = options.expert_groups};
+          .expert_groups = options.expert_groups,
+          .data_groups = options.data_groups};
 }
 
 Transformer::Transformer(std::unique_ptr<ModelRunner> runner) : runner_(std::move(runner)) {
@@ -59,10 +64,17 @@ void Transformer::check_tokens(std::span<const int> tokens) const {
 
 ForwardStep& Transformer::append(std::span<const int> chunk) {
   auto count = static_cast<std::int64_t>(chunk.size());
-  ForwardStep& step = step_for(count);
-  step.run(chunk, past_);
+  std::int64_t most = runner_->most_rows(count);
+  ForwardStep& step = step_for(most);
+  step.run(chunk, past_, most);
   past_ += count;
   return step;
+}
+
+bool Transformer::step_with_others() {
+  std::int64_t most = runner_->most_rows(0);
+  if (most > 0) step_for(most).run({}, past_, most);
+  return most > 0;
 }
 
 std::span<const float> Transformer::forward(std::span<const int> tokens) {

@@ -22,15 +22,18 @@ struct TransformerOptions {
   // Whose configs the steps use. CPU ranks can run the plan of a GPU, which tests do.
   Target plan_for = Target::kCpu;
   int expert_groups = 1;  // of ranks: a mixture's experts are spread over this many
+  // Groups of as many consecutive ranks, tensor-parallel each, with tokens of their own. They make
+  // their steps together (step_with_others), those with experts of several groups in one exchange.
+  int data_groups = 1;
 };
 
-// UserError where the experts of the model, if it has any, cannot be spread over so many groups.
-void check_expert_groups(const ModelConfig& config, int world_size, int groups);
+// UserError where `num_ranks` ranks are no whole number for each data group, or the experts of the
+// model, if it has any, cannot be spread over so many groups.
+void check_groups(const ModelConfig& config, int num_ranks, int data_groups, int expert_groups);
 
-// What the options make of a config on `world_size` ranks; weight_dtype is left to the runner.
-// UserError as check_expert_groups.
-ModelShape model_shape(const ModelConfig& config, int world_size,
-                       const TransformerOptions& options);
+// What the options make of a config on `num_ranks` ranks; weight_dtype is left to the runner.
+// UserError as check_groups.
+ModelShape model_shape(const ModelConfig& config, int num_ranks, const TransformerOptions& options);
 
 class Transformer {
  public:
@@ -55,8 +58,15 @@ class Transformer {
   using Visit = std::function<void(std::int64_t, std::span<const float>)>;
   void forward_each(std::span<const int> tokens, const Visit& visit);
 
+  // One step of the other data groups, in which this one has no tokens; false where none has any,
+  // and then in all groups at once. A group that is done calls it until then. Collective.
+  bool step_with_others();
+
   // Whether greedy() leaves the choice of tokens to the machine, several steps ahead of `visit`.
-  bool chooses_tokens() { return step_for(1).chooses_tokens(); }
+  // Not with other data groups, which every step waits for.
+  bool chooses_tokens() {
+    return runner_->shape().data_groups == 1 && step_for(1).chooses_tokens();
+  }
   // Appends `token`, then the one with the largest logit (of equals the lowest), and so on, at most
   // `count` tokens, and calls visit(choice) after each until it returns false; the cache then ends
   // before that choice. UserError when they do not fit, or where logits are no distribution, as

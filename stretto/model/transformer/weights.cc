@@ -8,7 +8,6 @@
 #include <new>
 
 #include "stretto/base/errors.h"
-#include "stretto/model/transformer/step_plan.h"
 
 namespace stretto {
 namespace {
@@ -85,6 +84,15 @@ DType weight_dtype(const Checkpoint& checkpoint, DType activations) {
     if (checkpoint.tensor(name).dtype != first) return DType::kF32;
   }
   return first;
+}
+
+ShardSpec shard_spec(const ModelShape& s, int rank) {
+  return {.rank = rank % s.world_size,
+          .world_size = s.world_size,
+          .dtype = s.dtype,
+          .expert_rank = rank % s.expert_ranks(),
+          .expert_ranks = s.expert_ranks(),
+          .expert_groups = s.expert_groups};
 }
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config,
@@ -193,16 +201,17 @@ void WeightLoader::dense_mlp(LayerWeights& w, const std::string& mlp) const {
 void WeightLoader::experts(LayerWeights& w, const std::string& layer) const {
   MoeNames names = moe_names(c_.traits->family);
   std::string block = layer + names.block + ".";
-  ExpertSplit split = expert_split(c_, spec_.world_size, spec_.expert_groups);
-  std::int64_t share = expert_ffn_per_rank(c_, split), part = spec_.rank % split.ranks_per_group();
+  ExpertSplit split = expert_split(c_, spec_.expert_ranks, spec_.expert_groups);
+  std::int64_t share = expert_ffn_per_rank(c_, split);
+  std::int64_t part = spec_.expert_rank % split.ranks_per_group();
   std::int64_t size = c_.moe->intermediate_size, hidden = c_.hidden_size;
   std::int64_t first = std::min(part * share, size), count = std::min(share, size - first);
   w.router = whole(block + "gate.weight", hidden);
   w.gate = Matrix(dtype_, split.share() * share, hidden);
   w.up = Matrix(dtype_, split.share() * share, hidden);
   w.down = Matrix(dtype_, split.share() * hidden, share);
-  std::int64_t first_expert = split.first(spec_.rank);
-  for (std::int64_t e = first_expert; e < split.end(spec_.rank); ++e) {
+  std::int64_t first_expert = split.first(spec_.expert_rank);
+  for (std::int64_t e = first_expert; e < split.end(spec_.expert_rank); ++e) {
     std::int64_t own = e - first_expert;
     auto view = [&](const char* name) -> const TensorView& {
       return checkpoint_.tensor(fmt::format("{}experts.{}.{}.weight", block, e, name));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stretto/model/checkpoint/config.h"
+#include "stretto/model/transformer/step_plan.h"
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/moe/expert_split.h"
 
@@ -74,8 +75,11 @@ struct ModelWeights {
 struct ShardSpec {
   int rank = 0, world_size = 1;
   DType dtype = DType::kF32;  // activations; 16-bit weights stay 16-bit under f32 activations
-  int expert_groups = 1;      // ops/moe/expert_split.h
+  // Of the ranks that have the experts together (ops/moe/expert_split.h).
+  int expert_rank = 0, expert_ranks = 1, expert_groups = 1;
 };
+// Of one of shape.all_ranks() ranks.
+ShardSpec shard_spec(const ModelShape& shape, int rank);
 
 AttentionDesc attention_desc(const ModelConfig& config, int world_size);
 std::int64_t ffn_per_rank(const ModelConfig& config, int world_size);
