@@ -98,12 +98,13 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
     int stages;
     std::int64_t raster, blocks;  // of columns
     int reduce;
-    std::int64_t rows, cols, rounds;
+    std::int64_t parts, cols, rounds;  // parts: rows of products under way
   };
   constexpr Choice kChoices[] = {
-      {128, 256, 4, 4, 4, 0, 16, 256, 4}, {128, 256, 4, 4, 8, 0, 16, 256, 4},
-      {128, 256, 4, 4, 2, 0, 16, 256, 4}, {128, 256, 4, 4, 4, 0, 32, 256, 1},
-      {128, 256, 4, 8, 8, 0, 16, 256, 1}, {128, 256, 4, 4, 4, 32, 16, 256, 4},
+      {128, 256, 4, 4, 4, 0, 64, 256, 2},   {128, 256, 4, 4, 8, 0, 64, 256, 2},
+      {128, 256, 4, 4, 8, 0, 64, 256, 4},   {128, 256, 4, 8, 8, 0, 32, 256, 4},
+      {128, 256, 4, 4, 8, 16, 64, 256, 2},  {128, 256, 4, 4, 8, 28, 64, 256, 2},
+      {128, 256, 4, 4, 16, 16, 64, 256, 2},
   };
   std::vector<GroupedRsConfig> out;
   for (const Choice& c : kChoices) {
@@ -114,7 +115,7 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
                    .raster = c.raster,
                    .block_tiles = std::max<std::int64_t>(col_tiles / c.blocks, 1),
                    .num_reduce_sms = c.reduce,
-                   .reduce_rows = c.rows,
+                   .reduce_rows = c.parts / s.top_k,
                    .reduce_cols = c.cols,
                    .reduce_rounds = c.rounds});
   }

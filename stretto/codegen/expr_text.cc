@@ -13,6 +13,13 @@ namespace {
 
 constexpr std::int64_t kMaxFactor = 1024;
 
+void for_each_let(const Block& block, int var, const std::function<void(const Expr&)>& visit) {
+  for (const Op& op : block) {
+    if (op.code == OpCode::kLet && op.var == var) visit(op.exprs[0]);
+    for (const Block& inner : op.bodies) for_each_let(inner, var, visit);
+  }
+}
+
 // Named intermediates count as unknown.
 bool never_negative(const Program& program, const Expr& expr) {
   return stretto::never_negative(program, expr, [](int) { return Expr(); });
@@ -118,9 +125,9 @@ std::string expr_text(const Program& program, const Expr& expr) {
   throw InternalError("unknown index operation");
 }
 
-std::int64_t known_factor(const Expr& expr) {
+std::int64_t known_factor(const Expr& expr, const Block& body) {
   const ExprNode& n = expr.node();
-  auto factor = [&](std::size_t i) { return known_factor(n.args[i]); };
+  auto factor = [&](std::size_t i) { return known_factor(n.args[i], body); };
   switch (n.op) {
     case ExprOp::kConst: {
       if (n.value == 0) return kMaxFactor;
@@ -136,6 +143,14 @@ std::int64_t known_factor(const Expr& expr) {
       return std::min(kMaxFactor, factor(0) * factor(1));
     case ExprOp::kSelect:
       return std::min(factor(1), factor(2));
+    case ExprOp::kVar: {  // a named intermediate, which copies of a loop may name once more
+      std::int64_t least = 0;
+      for_each_let(body, static_cast<int>(n.value), [&](const Expr& value) {
+        std::int64_t f = known_factor(value, body);
+        least = least == 0 ? f : std::min(least, f);
+      });
+      return std::max<std::int64_t>(least, 1);
+    }
     default:
       return 1;
   }

@@ -16,8 +16,9 @@ void refuse_doubles(const Program& program);
 std::string var_text(const Program& program, int var_idx);
 // An `int` expression; tables are read through `tables[tensor]` accessors named table_<tensor>.
 std::string expr_text(const Program& program, const Expr& expr);
-// The largest power of two, up to 1024, that divides the expression's every value.
-std::int64_t known_factor(const Expr& expr);
+// The largest power of two, up to 1024, of which its structure shows that it divides the
+// expression's every value; named intermediates are those of an agent's body.
+std::int64_t known_factor(const Expr& expr, const Block& body);
 
 // Whether its structure shows that the expression is >= 0. `let_value` gives the expression of a
 // named intermediate, or an absent one.

@@ -111,7 +111,7 @@ int AgentWriter::run_width(const Region& r, const ValuePlan& plan) const {
   auto divides = [&](std::int64_t w) {
     if (tensor(r).num_slots > 1 && slot_bytes % (w * size) != 0) return false;
     for (std::size_t d = 0; d < strides.size(); ++d) {
-      std::int64_t step = strides[d] * known_factor(r.origin[d]);
+      std::int64_t step = strides[d] * known_factor(r.origin[d], agent_.body);
       bool column = static_cast<int>(d) == r.col_dim;
       if (!column && strides[d] % w != 0) return false;
       if (column && step % w != 0) return false;

@@ -151,9 +151,17 @@ STRETTO_DEVICE void load_box(V& v, const Box<const T>& box, const Team& t) {
 #pragma unroll
       for (int j = 0; j < V::kC; j += kStep) {
         i32 c = L::kTileCols == 1 ? 0 : L::col(t, j);
-        auto e = *reinterpret_cast<const Run<T, kStep>*>(row + c * box.col_stride);
+        const T* from = row + c * box.col_stride;
+        // Words as they come: taken apart, they would have to arrive first.
+        if constexpr (Paired<V>) {
+          auto e = *reinterpret_cast<const Run<u32, kStep / 2>*>(from);
 #pragma unroll
-        for (int k = 0; k < kStep; k += kUnit) put_raw(v, i, j + k, e.x + k);
+          for (int k = 0; k < kStep / 2; ++k) v.w[i][j / 2 + k] = e.x[k];
+        } else {
+          auto e = *reinterpret_cast<const Run<T, kStep>*>(from);
+#pragma unroll
+          for (int k = 0; k < kStep; ++k) v.x[i][j + k] = e.x[k];
+        }
       }
     }
     return;

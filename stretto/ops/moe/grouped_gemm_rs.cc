@@ -91,26 +91,34 @@ class GroupedRs {
 
   // All of it by the same workers, in phases: the products of a block, the sums of the block before
   // for other ranks, and the own ones of the block before that, for which theirs have come.
+  // Products come first, one for every worker, so that those of the block before are done; sums are
+  // spread evenly among the others, so that some send while most multiply.
   TileSpace phases() const { return p_.range((num_blocks() + 2) * tiles_of_phase()); }
   void phase(const Tile& t) {
     std::int64_t products = products_of_block(), sent = (d_.world_size - 1) * sums_of_owner();
+    std::int64_t alone = std::min<std::int64_t>(products, cfg_.num_compute_sms);
+    std::int64_t sums = sent + sums_of_owner(), mixed = tiles_of_phase() - alone;
     Index phase = p_.let("phase", t.index / tiles_of_phase());
     Index i = p_.let("i", t.index % tiles_of_phase());
-    p_.when(i < products && phase < num_blocks(), [&] {
+    Index after = p_.let("after", max(i - alone, 0));  // those alone
+    Index s = p_.let("s", after * sums / mixed);       // sums before this tile
+    Index is_sum = p_.let("is_sum", i >= alone && s < (after + 1) * sums / mixed);
+    p_.when(!is_sum && phase < num_blocks(), [&] {
+      Index product = p_.let("product", max(i - s, 0));
       std::int64_t group = cfg_.raster * cfg_.block_tiles;  // row tiles that share a column
-      Index first = p_.let("first_tile", i / group * cfg_.raster);
+      Index first = p_.let("first_tile", product / group * cfg_.raster);
       Index rows = p_.let("rows", max(min(num_tiles_ - first, Index(cfg_.raster)), 1));
-      multiply(p_.let("tile", first + i % group % rows), phase, i % group / rows * cfg_.tile.bn);
+      Index in_group = product % group;
+      multiply(p_.let("tile", first + in_group % rows), phase, in_group / rows * cfg_.tile.bn);
     });
     if (d_.world_size > 1) {
-      Index s = p_.let("s", i - products);
-      p_.when(s >= 0 && s < sent && phase >= 1 && phase <= num_blocks(), [&] {
+      p_.when(is_sum && s < sent && phase >= 1 && phase <= num_blocks(), [&] {
         Index owner = p_.let("owner", (p_.rank() + 1 + s / sums_of_owner()) % d_.world_size);
-        send(p_.let("block", phase - 1), owner, s % sums_of_owner());
+        send(p_.let("block", max(phase - 1, 0)), owner, s % sums_of_owner());
       });
     }
-    Index k = p_.let("k", i - (products + sent));
-    p_.when(k >= 0 && phase >= 2, [&] { keep(p_.let("block", phase - 2), k); });
+    p_.when(is_sum && s >= sent && phase >= 2,
+            [&] { keep(p_.let("block", max(phase - 2, 0)), p_.let("k", max(s - sent, 0))); });
   }
 
  private:
@@ -176,15 +184,17 @@ class GroupedRs {
     p_.wait(computed_[block], products_of_block());
     if (d_.world_size > 1) wait_for_others(block);
     rounds(at, [&](const Index& row) {
-      Value sum = own_sum(p_.rank(), row, at.col);
-      for (int r = 1; r < d_.world_size; ++r) {
-        Index source = (p_.rank() + r) % d_.world_size;
-        sum = sum + cast(p_.load(part(source, row, at.col).until_row(share_)), DType::kF32);
-      }
       auto tile = [&](const TensorRef& x) {
         return x.tile({row, at.col}, cfg_.reduce_rows, cfg_.reduce_cols);
       };
-      if (d_.residual) sum = sum + cast(p_.load(tile(residual_)), DType::kF32);
+      std::vector<Value> others;  // under way before the own rows are known
+      for (int r = 1; r < d_.world_size; ++r) {
+        Index source = (p_.rank() + r) % d_.world_size;
+        others.push_back(p_.load(part(source, row, at.col).until_row(share_)));
+      }
+      if (d_.residual) others.push_back(p_.load(tile(residual_)));
+      Value sum = own_sum(p_.rank(), row, at.col);
+      for (const Value& other : others) sum = sum + cast(other, DType::kF32);
       p_.store(tile(out_), cast(sum, d_.out_dtype));
     });
   }
@@ -273,9 +283,9 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   GroupedRsConfig c{.tile = loop.tile, .num_stages = loop.num_stages, .raster = 4};
   std::int64_t col_tiles = ceil_div(d.n, c.tile.bn);
   c.block_tiles = ceil_div(col_tiles, std::int64_t{4});
-  constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
+  constexpr std::int64_t kElements = 16384;  // of products under way at a time, 64 a thread
   c.reduce_cols = c.tile.bn;
-  c.reduce_rows = std::clamp<std::int64_t>(kElements / c.reduce_cols, 1, share);
+  c.reduce_rows = std::clamp<std::int64_t>(kElements / (c.reduce_cols * d.top_k), 1, share);
   c.reduce_rounds = std::clamp<std::int64_t>(share / c.reduce_rows, 1, 4);
   std::int64_t tiles = tiles_of(d, c).num_tiles() * col_tiles;
   c.num_reduce_sms = 0;
