@@ -223,9 +223,11 @@ const std::vector<Explanation>& explanations() {
        "both sides take the two blocks in order: who has waited for the later one may read both"},
       {"grouped_gemm_rs P=* gpu", "wait after the access", "gemm.consumer: wait '@(arrived|ready)'",
        "what comes next is a read of the own tables"},
-      {"grouped_gemm_rs P=3 gpu", "@(drop wait|lower threshold|wait after the access)",
+      {"grouped_gemm_rs P=* gpu", "@(drop wait|lower threshold|wait after the access)",
        "gemm.consumer: wait 'computed' #2",
-       "who keeps the own sums of a block has sent others of it before"},
+       "who keeps the own sums of a block reads others' first, and of three ranks and more has "
+       "sent "
+       "some before"},
       {"flash_decode P=*", "packet to wrong rank", "combine: store_packet 'inbox'@(| #2| #3)",
        kEveryRank},
       {"flash_decode P=*", "packet to wrong slot", "combine: store_packet 'inbox'@(| #2| #3)",
