@@ -211,23 +211,6 @@ TEST(Codegen, PickedRowsSeeTheWholeTensor) {
   expect_clean_build(kernel);
 }
 
-// A name for an index is no reason to move elements one by one.
-TEST(Codegen, NamedColumnsAreMovedInWholeRuns) {
-  auto named = [](std::int64_t step) {
-    return generate(one_role([step](ProgramBuilder& p) -> Body {
-      auto x = p.input("x", DType::kBF16, {8, 256});
-      auto y = p.output("y", DType::kBF16, {8, 256});
-      return [=](ProgramBuilder& q, const Tile& t) {
-        Index block = q.let("block", t.index * 2), col = q.let("col", block * step + 64);
-        q.store(y.tile({0, col}, 8, 64), q.load(x.tile({0, col}, 8, 64)));
-      };
-    }));
-  };
-  expect_lines(named(4).source, {"load_box<L0, 8>(", "store_box<L0, 8>("});
-  expect_lines(named(1).source, {"load_box<L0, 2>(", "store_box<L0, 2>("});
-  expect_clean_build(named(4));
-}
-
 TEST(Codegen, RowsBeforeTheTensorAreMasked) {
   auto shifted = [](std::int64_t by) {
     return generate(one_role([by](ProgramBuilder& p) -> Body {

@@ -1,0 +1,28 @@
+// Loads and stores of regions as text. A user who loses this has kernels that move two bytes at a
+// time, to the other ranks as well.
+#include "stretto/codegen/kernel_testing.h"
+#include "stretto/lang/program_builder.h"
+
+namespace stretto {
+namespace {
+
+GeneratedKernel named_columns(std::int64_t step) {
+  ProgramBuilder p("named_columns", 1);
+  auto x = p.input("x", DType::kBF16, {8, 256});
+  auto y = p.output("y", DType::kBF16, {8, 256});
+  p.role("work", Resource::sms(1), p.range(2), [&](const Tile& t) {
+    Index block = p.let("block", t.index * 2), col = p.let("col", block * step + 64);
+    p.store(y.tile({0, col}, 8, 64), p.load(x.tile({0, col}, 8, 64)));
+  });
+  return generate(p.finish());
+}
+
+// A name for an index is no reason to move elements one by one.
+TEST(MemoryText, NamedColumnsAreMovedInWholeRuns) {
+  expect_lines(named_columns(4).source, {"load_box<L0, 8>(", "store_box<L0, 8>("});
+  expect_lines(named_columns(1).source, {"load_box<L0, 2>(", "store_box<L0, 2>("});
+  expect_clean_build(named_columns(4));
+}
+
+}  // namespace
+}  // namespace stretto
