@@ -1,6 +1,6 @@
 // Fused operators against the vendor's libraries on several GPUs: the best of a few configs of
-// ours, cuBLASLt's unsplit product of each rank alone, the collective of NCCL alone, and the two in
-// sequence, call by call in turn, slowest rank.
+// ours, cuBLASLt's unsplit product of each rank alone, the collective of NCCL alone, the two in
+// sequence, and the product while engines move as many bytes, call by call in turn, slowest rank.
 #pragma once
 
 #include <functional>
@@ -28,13 +28,19 @@ struct OverlapOptions {
 // Milliseconds of the slowest rank, sample by sample.
 struct OverlapSamples {
   std::vector<double> ours, gemm, collective, sequence;
+  std::vector<double> busy;  // the product beside equal traffic; may be empty
 
   MedianInterval speedup() const { return paired_ratio(sequence, ours); }
   // 1 - (ours - gemm) / (sequence - gemm), sample by sample: the part of the time that the sequence
   // spends beside the product and ours does not.
-  MedianInterval hidden() const;
+  MedianInterval hidden() const { return hidden(ours); }
+  // The same of the product beside equal traffic: what contention leaves of an overlap.
+  MedianInterval hidden_at_most() const { return hidden(busy); }
   std::string to_string() const;
   Json to_json() const;
+
+ private:
+  MedianInterval hidden(const std::vector<double>& together) const;
 };
 
 struct OverlapTime {

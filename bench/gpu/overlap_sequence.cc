@@ -1,5 +1,6 @@
 #include "bench/gpu/overlap_sequence.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "bench/gpu/overlap_buffers.h"
@@ -38,8 +39,27 @@ OverlapSequence::OverlapSequence(GpuWorld& world, const cuda::NcclRanks& nccl, R
                      allocate_poisoned(world, sizes_.out.bytes()),
                      allocate_poisoned(world, sizes_.between.bytes())});
   }
+  for (int r = 0; r < world.size(); ++r) {
+    engines_.emplace_back(world.device(r));
+    begun_.emplace_back(world.device(r));
+    sent_.emplace_back(world.device(r));
+  }
+  traffic_ = world.allocate(bytes_to_each_peer() * static_cast<std::size_t>(world.size()));
   world.synchronize();
   choose_library(library_rounds);
+}
+
+std::size_t OverlapSequence::bytes_to_each_peer() const {
+  auto size = static_cast<std::size_t>(world_.size());
+  switch (shape_.kind) {
+    case OverlapKind::kAgGemm:
+      return sizes_.a.bytes();
+    case OverlapKind::kGemmRs:
+      return sizes_.out.bytes();
+    case OverlapKind::kGemmAr:
+      return 2 * ceil_div(sizes_.out.bytes(), size);
+  }
+  throw InternalError("overlap: unknown kind");
 }
 
 cuda::CublasLtOperands OverlapSequence::operands(int set, int rank) const {
@@ -91,6 +111,28 @@ void OverlapSequence::run(int set) const {
   if (gathers()) collective(set);
   product(set);
   if (!gathers()) collective(set);
+}
+
+void OverlapSequence::product_beside_traffic(int set) const {
+  const Set& s = at(set);
+  const SymmetricGpuMemory& from = gathers() ? s.a : s.between;
+  std::size_t bytes = bytes_to_each_peer();
+  for (int r = 0; r < world_.size(); ++r) {
+    auto rank = static_cast<std::size_t>(r);
+    const cuda::Stream& engine = engines_[rank];
+    world_.stream(r).record(begun_[rank]);
+    engine.wait(begun_[rank]);
+    for (int i = 1; i < world_.size(); ++i) {
+      auto peer = static_cast<std::size_t>((r + i) % world_.size());
+      CUdeviceptr to = traffic_.on[peer].address() + rank * bytes;
+      engine.copy(to, from.on[rank].address(), std::min(bytes, from.on[rank].bytes()));
+    }
+    engine.record(sent_[rank]);
+  }
+  product(set);
+  for (int r = 0; r < world_.size(); ++r) {
+    world_.stream(r).wait(sent_[static_cast<std::size_t>(r)]);
+  }
 }
 
 void OverlapSequence::load_own_collective() {

@@ -12,6 +12,7 @@
 #include "stretto/ops/gpu_harness/random_fill.h"
 #include "stretto/runtime/cuda/cublaslt.h"
 #include "stretto/runtime/cuda/nccl.h"
+#include "stretto/runtime/cuda/stream.h"
 
 namespace stretto::bench {
 
@@ -26,6 +27,9 @@ class OverlapSequence {
   void product(int set) const;     // cuBLASLt alone
   void collective(int set) const;  // NCCL alone
   void run(int set) const;         // both
+  // cuBLASLt while copy engines send every peer what the collective would: what is left of an
+  // overlap without any dependence between the two. Ends with the later of both.
+  void product_beside_traffic(int set) const;
 
   // Our collective instead of NCCL's from now on available: all_gather, reduce_scatter or
   // all_reduce in its default config, without copy engines. Errors of compile() and GpuInstance.
@@ -59,6 +63,7 @@ class OverlapSequence {
   const Set& at(int set) const { return sets_[static_cast<std::size_t>(set)]; }
   cuda::CublasLtOperands operands(int set, int rank) const;
   void choose_library(int rounds);
+  std::size_t bytes_to_each_peer() const;  // of the collective, both halves of an all-reduce
 
   GpuWorld& world_;
   const cuda::NcclRanks& nccl_;
@@ -66,6 +71,10 @@ class OverlapSequence {
   Extents sizes_;
   std::vector<Set> sets_;
   std::vector<cuda::CublasLtGemm> library_;  // [rank]
+  // [rank]: an engine's stream, when it may begin and has ended; where peers' bytes arrive.
+  std::vector<cuda::Stream> engines_;
+  std::vector<cuda::Event> begun_, sent_;
+  SymmetricGpuMemory traffic_;
   std::unique_ptr<GpuInstance> own_;
   std::vector<GpuLaunchArgs> own_args_;  // [set]
 };

@@ -188,13 +188,14 @@ def overlap_table(results: Results, ranks: int) -> str:
             won[faster(r, "sequence").strip("*")] += 1
             lines.append([operator(row) + (", graph" if mode == "graph" else "") + mark(ours, key),
                           f"{median(t['ours_ms']):.3f}", short(row.get("chosen", "")),
-                          *(f"{median(t[n]):.3f}" for n in ("gemm_ms", "nccl_ms", "sequence_ms")),
+                          *(f"{median(t[n]):.3f}" if n in t else "-"
+                            for n in ("gemm_ms", "gemm_beside_traffic_ms", "nccl_ms", "sequence_ms")),
                           times(r), times(hidden), f"{best[0]:.3f} {best[1]}" if best else "-",
                           faster(r, "sequence")])
         if "error" in row:
-            lines.append([operator(row) + mark(ours, key), failure(row), *[""] * 8])
-    text = table(["operator (m, n or k of a rank)", "ours ms", "config", "GEMM", "NCCL", "sequence",
-                  "sequence / ours", "E_overlap", "PyTorch", "faster"], lines)
+            lines.append([operator(row) + mark(ours, key), failure(row), *[""] * 9])
+    text = table(["operator (m, n or k of a rank)", "ours ms", "config", "GEMM", "GEMM beside traffic", "NCCL",
+                  "sequence", "sequence / ours", "E_overlap", "PyTorch", "faster"], lines)
     summary = (f"\nOf {sum(won.values())} rows ours is faster than the sequence in {won['ours']}, the sequence in "
                f"{won['sequence']}, neither in {won['neither']}.\n") if lines else ""
     return text + summary + footnote(text) + sources(ours) + (sources(torch) if any(k in ours for k in torch) else "")
