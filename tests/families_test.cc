@@ -24,12 +24,13 @@ using Logits = std::vector<std::vector<float>>;
 // Prefill in one step that is sequence-parallel on several ranks, a few single tokens, a short
 // step, and one more long step that begins in the middle of the cache.
 Logits run_engine(const ModelConfig& config, const Checkpoint& checkpoint,
-                  const std::vector<int>& tokens, int tp) {
+                  const std::vector<int>& tokens, int tp, int expert_groups) {
   Logits all(tokens.size(),
              std::vector<float>(static_cast<std::size_t>(config.vocab_size), kPoison));
   World world({.size = tp});
   world.run([&](Rank& rank) {
-    Transformer model(rank, config, checkpoint, {.dtype = DType::kF32});
+    Transformer model(rank, config, checkpoint,
+                      {.dtype = DType::kF32, .expert_groups = expert_groups});
     auto keep = [&](std::int64_t position, std::span<const float> logits) {
       if (rank.index() != 0) return;
       std::copy(logits.begin(), logits.end(), all[static_cast<std::size_t>(position)].begin());
@@ -52,8 +53,9 @@ void compare_with_reference(const ReferenceModel& reference, const std::vector<i
   Checkpoint checkpoint(directory.path());
   parsed.check_against(checkpoint);
   for (int tp : {1, 2, 3, 5}) {
-    SCOPED_TRACE("tp " + std::to_string(tp));
-    Logits got = run_engine(parsed, checkpoint, tokens, tp);
+    int expert_groups = parsed.moe && tp > 2 ? tp : 1;
+    SCOPED_TRACE("tp " + std::to_string(tp) + " ep " + std::to_string(expert_groups));
+    Logits got = run_engine(parsed, checkpoint, tokens, tp, expert_groups);
     double worst = 0;
     std::size_t worst_position = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -173,7 +175,25 @@ TEST(FamiliesTest, Qwen3MoeMixesDenseLayersIn) {
   for (bool normalize : {true, false}) {
     config.normalize = normalize;
     compare_with_reference(config);
+    config.moe_step = 1;
+    config.dense_layers = {0, 2};
   }
+}
+
+TEST(FamiliesTest, ExpertsAreChosenAsTheConfigAsks) {
+  compare_with_reference({.model_type = "qwen3_moe",
+                          .architecture = "Qwen3MoeForCausalLM",
+                          .heads = 4,
+                          .kv_heads = 2,
+                          .qk_norm = true,
+                          .experts = 12,
+                          .top_k = 3,
+                          .expert_ffn = 7,
+                          .sigmoid = true,
+                          .choice_bias = true,
+                          .n_group = 4,
+                          .topk_group = 2,
+                          .scaling = 2.5});
 }
 
 }  // namespace

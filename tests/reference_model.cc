@@ -37,6 +37,9 @@ ReferenceModel::ReferenceModel(const ReferenceConfig& config, std::uint64_t seed
       continue;
     }
     add(moe_block(layer) + "gate.weight", {c_.experts, h}, 3.0 / std::sqrt(h), 0, seed);
+    if (c_.choice_bias) {
+      add(moe_block(layer) + "gate.e_score_correction_bias", {c_.experts}, 0.5, 0, seed);
+    }
     for (int e = 0; e < c_.experts; ++e) add_mlp(expert_names(layer, e), c_.expert_ffn, seed);
   }
 }
@@ -209,25 +212,59 @@ ReferenceModel::Row ReferenceModel::mlp(const Row& x, const MlpNames& names) con
 }
 
 // Softmax over all experts, then the most probable ones.
-ReferenceModel::Row ReferenceModel::mixture(const Row& x, const std::string& layer) const {
-  Row odds = project(x, moe_block(layer) + "gate", false);
-  double all = 0, chosen = 0;
-  for (double& v : odds) all += v = std::exp(v);
-  std::vector<std::size_t> order(odds.size());
+bool ReferenceModel::is_moe(int layer) const {
+  bool dense = std::count(c_.dense_layers.begin(), c_.dense_layers.end(), layer) > 0;
+  return c_.experts > 0 && !dense && (layer + 1) % c_.moe_step == 0;
+}
+
+// The largest ones, in order; remembers how near the next one was.
+std::vector<std::size_t> ReferenceModel::best(const Row& scores, int count) const {
+  std::vector<std::size_t> order(scores.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return odds[a] > odds[b]; });
-  auto top_k = static_cast<std::size_t>(c_.top_k);
-  if (top_k < order.size()) {
-    double gap = 1 - odds[order[top_k]] / odds[order[top_k - 1]];
-    closest_choice_ = std::min(closest_choice_, gap);
+                   [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+  auto kept = static_cast<std::size_t>(count);
+  if (kept < order.size()) {
+    double last = scores[order[kept - 1]], next = scores[order[kept]];
+    closest_choice_ = std::min(closest_choice_, (last - next) / std::abs(last));
   }
-  order.resize(top_k);
-  for (std::size_t expert : order) chosen += odds[expert];
+  order.resize(kept);
+  return order;
+}
+
+// Experts outside the groups whose best two are largest together become the worst of all.
+void ReferenceModel::forbid_groups(Row& scores) const {
+  std::size_t width = scores.size() / static_cast<std::size_t>(c_.n_group);
+  Row of_group;
+  for (std::size_t first = 0; first < scores.size(); first += width) {
+    auto begin = scores.begin() + static_cast<std::ptrdiff_t>(first);
+    Row sorted(begin, begin + static_cast<std::ptrdiff_t>(width));
+    std::sort(sorted.rbegin(), sorted.rend());
+    of_group.push_back(sorted[0] + sorted[1]);
+  }
+  std::vector<std::size_t> allowed = best(of_group, c_.topk_group);
+  for (std::size_t e = 0; e < scores.size(); ++e) {
+    if (std::count(allowed.begin(), allowed.end(), e / width) == 0) scores[e] = -1e9;
+  }
+}
+
+ReferenceModel::Row ReferenceModel::mixture(const Row& x, const std::string& layer) const {
+  Row scores = project(x, moe_block(layer) + "gate", false);
+  double all = 0, chosen = 0;
+  for (double& v : scores) all += v = std::exp(v);
+  for (double& v : scores) v = c_.sigmoid ? v / (1 + v) : v / all;
+  Row by = scores;
+  if (c_.choice_bias) {
+    const auto& bias = weight(moe_block(layer) + "gate.e_score_correction_bias");
+    for (std::size_t e = 0; e < by.size(); ++e) by[e] += bias[e];
+  }
+  if (c_.topk_group < c_.n_group) forbid_groups(by);
+  std::vector<std::size_t> experts = best(by, c_.top_k);
+  for (std::size_t expert : experts) chosen += scores[expert];
   Row sum(x.size(), 0.0);
-  for (std::size_t expert : order) {
+  for (std::size_t expert : experts) {
     Row y = mlp(x, expert_names(layer, static_cast<int>(expert)));
-    double share = odds[expert] / (c_.normalize ? chosen : all);
+    double share = c_.scaling * scores[expert] / (c_.normalize ? chosen : 1);
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += share * y[i];
   }
   return sum;
@@ -302,7 +339,13 @@ std::string ReferenceModel::config_json() const {
       j["moe_intermediate_size"] = c_.expert_ffn;
       j["norm_topk_prob"] = c_.normalize;
       j["decoder_sparse_step"] = c_.moe_step;
+      j["mlp_only_layers"] = c_.dense_layers;
     }
+    if (c_.sigmoid) j["scoring_func"] = "sigmoid";
+    if (c_.choice_bias) j["topk_method"] = "noaux_tc";
+    if (c_.n_group > 1) j["n_group"] = c_.n_group;
+    if (c_.n_group > 1) j["topk_group"] = c_.topk_group;
+    if (c_.scaling != 1) j["routed_scaling_factor"] = c_.scaling;
   }
   if (c_.out_bias) j["attention_bias"] = true;
   if (c_.mlp_bias) j["mlp_bias"] = true;

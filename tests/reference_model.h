@@ -38,7 +38,13 @@ struct ReferenceConfig {
   bool bf16_frequencies = false;
   // A mixture of experts in every moe_step-th layer; 0 experts: none.
   int experts = 0, top_k = 2, expert_ffn = 24, moe_step = 1;
+  std::vector<int> dense_layers;  // without one all the same
   bool normalize = true;
+  // Routing as DeepSeek asks for it: sigmoid instead of softmax, a bias to choose by, experts
+  // within topk_group of n_group groups, by their best two, and weights multiplied in the end.
+  bool sigmoid = false, choice_bias = false;
+  int n_group = 1, topk_group = 1;
+  double scaling = 1;
   // Window of the layers from first_sliding_layer on; 0: none.
   int window = 0, first_sliding_layer = 0;
 };
@@ -67,7 +73,7 @@ class ReferenceModel {
   void add(const std::string& name, std::vector<std::int64_t> shape, double scale, double offset,
            std::uint64_t seed);
   void add_mlp(const MlpNames& names, std::int64_t width, std::uint64_t seed);
-  bool is_moe(int layer) const { return c_.experts > 0 && (layer + 1) % c_.moe_step == 0; }
+  bool is_moe(int layer) const;
   std::string moe_block(const std::string& layer) const;
   MlpNames expert_names(const std::string& layer, int expert) const;
   static MlpNames dense_names(const std::string& layer);
@@ -80,6 +86,8 @@ class ReferenceModel {
   Row attend(const Row& q, const std::vector<Row>& keys, const std::vector<Row>& values,
              int window) const;
   Row mlp(const Row& x, const MlpNames& names) const;
+  std::vector<std::size_t> best(const Row& scores, int count) const;
+  void forbid_groups(Row& scores) const;
   Row mixture(const Row& x, const std::string& layer) const;
   void run_layer(std::vector<Row>& xs, int layer) const;
   std::string config_json() const;

@@ -73,6 +73,12 @@ struct MoeConfig {
   std::int64_t experts_per_token = 0;
   std::int64_t intermediate_size = 0;  // of one expert
   bool normalize_weights = true;       // the chosen experts' weights are rescaled to sum to 1
+  // Where config.json asks for routing as DeepSeek does (ops/moe/route.h has the papers).
+  bool sigmoid_scores = false;  // else softmax
+  bool choice_bias = false;     // a weight, added to scores to choose by
+  std::int64_t num_groups = 1, groups_per_token = 1;
+  bool groups_by_best_two = false;  // else by the best expert of each
+  double weight_scale = 1;
 };
 
 // How a family spells the weights of a mixture: <block>.gate, <block>.experts.<i>.<gate|up|down>.
@@ -80,6 +86,8 @@ struct MoeNames {
   const char *block, *gate, *up, *down;
 };
 MoeNames moe_names(Family family);
+// What MoeConfig::choice_bias adds, <block>.gate.e_score_correction_bias, is kept in float32.
+bool is_choice_bias(std::string_view weight_name);
 
 struct LayerConfig {
   std::int64_t window = 0;  // keys a query sees, itself included; 0: all before it

@@ -14,6 +14,8 @@ namespace {
 using Shape = std::vector<std::int64_t>;
 using Visit = ModelConfig::VisitShape;
 
+constexpr const char* kChoiceBias = "gate.e_score_correction_bias";
+
 void visit_attention(const ModelConfig& c, const std::string& prefix, const Visit& visit) {
   std::int64_t q = c.num_heads * c.head_dim;
   std::int64_t kv = c.num_kv_heads * c.head_dim;
@@ -43,6 +45,7 @@ void visit_experts(const ModelConfig& c, const std::string& layer, const Visit& 
   std::string prefix = layer + names.block + ".";
   std::int64_t width = c.moe->intermediate_size;
   visit(prefix + "gate.weight", {c.moe->num_experts, c.hidden_size});
+  if (c.moe->choice_bias) visit(prefix + kChoiceBias, {c.moe->num_experts});
   for (std::int64_t expert = 0; expert < c.moe->num_experts; ++expert) {
     std::string at = fmt::format("{}experts.{}.", prefix, expert);
     visit(at + names.gate + ".weight", {width, c.hidden_size});
@@ -65,6 +68,8 @@ MoeNames moe_names(Family family) {
   }
   return {.block = "mlp", .gate = "gate_proj", .up = "up_proj", .down = "down_proj"};
 }
+
+bool is_choice_bias(std::string_view weight_name) { return weight_name.ends_with(kChoiceBias); }
 
 void ModelConfig::for_each_weight(const VisitShape& visit) const {
   const ModelConfig& c = *this;

@@ -136,6 +136,53 @@ TEST(Config, MixturesOfExpertsInBothSpellings) {
       {"num_experts_per_tok", "from 1 to 2"});
 }
 
+TEST(Config, RoutingIsReadOrRefusedButNeverIgnored) {
+  Json base = {{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 6}};
+  auto moe_of = [&](const Json& changes) {
+    Json config = base;
+    config.update(changes);
+    return *parse(with("qwen3_moe", config)).moe;
+  };
+  MoeConfig plain = moe_of({{"router_aux_loss_coef", 0.1}, {"n_shared_experts", 0}});
+  EXPECT_FALSE(plain.sigmoid_scores || plain.choice_bias || plain.normalize_weights);
+  EXPECT_EQ(plain.num_groups, 1);
+  EXPECT_EQ(plain.weight_scale, 1);
+  Json deepseek = {
+      {"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}, {"n_group", 4},
+      {"topk_group", 2},           {"norm_topk_prob", true},    {"routed_scaling_factor", 2.5}};
+  MoeConfig full = moe_of(deepseek);
+  EXPECT_TRUE(full.sigmoid_scores && full.choice_bias && full.groups_by_best_two);
+  EXPECT_TRUE(full.normalize_weights);
+  EXPECT_EQ(full.num_groups, 4);
+  EXPECT_EQ(full.groups_per_token, 2);
+  EXPECT_EQ(full.weight_scale, 2.5);
+  deepseek["topk_method"] = "group_limited_greedy";
+  full = moe_of(deepseek);
+  EXPECT_FALSE(full.choice_bias || full.groups_by_best_two);
+  auto refuse = [&](const Json& changes, const std::vector<std::string>& parts) {
+    SCOPED_TRACE(changes.dump());
+    expect_user_error([&] { moe_of(changes); }, parts);
+  };
+  refuse({{"scoring_func", "tanh"}}, {"scoring_func", "'tanh'", "softmax, sigmoid"});
+  refuse({{"topk_method", "other"}}, {"topk_method", "'other'", "noaux_tc"});
+  refuse({{"n_group", 4}, {"topk_group", 2}}, {"topk_method", "greedy", "2 of n_group 4"});
+  Json limited = {{"topk_method", "noaux_tc"}, {"n_group", 3}, {"topk_group", 2}};
+  refuse(limited, {"n_group", "3 groups", "8 experts"});
+  limited["n_group"] = 8;
+  refuse(limited, {"n_group", "8 groups", "8 experts"});
+  limited["n_group"] = 4;
+  limited["topk_group"] = 1;
+  limited["num_experts_per_tok"] = 3;
+  refuse(limited, {"topk_group", "2 experts", "num_experts_per_tok is 3"});
+  limited["topk_group"] = 5;
+  refuse(limited, {"topk_group", "from 1 to 4"});
+  refuse({{"routed_scaling_factor", -1}}, {"routed_scaling_factor"});
+  for (const char* field : {"n_shared_experts", "first_k_dense_replace", "moe_layer_freq",
+                            "router_bias", "shared_expert_intermediate_size"}) {
+    refuse({{field, 2}}, {field, "not supported"});
+  }
+}
+
 TEST(Config, RotaryEmbeddingInAllSpellings) {
   EXPECT_EQ(parse(base_config("llama")).rope.theta, 1e4);
   EXPECT_EQ(parse(with("llama", {{"rope_theta", 500000}})).rope.theta, 5e5);

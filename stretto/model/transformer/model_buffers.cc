@@ -35,6 +35,9 @@ void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<Plan
   weight("up", experts * ffn, hidden);
   weight("down", experts * hidden, ffn);
   if (moe) weight("router", c.moe->num_experts, hidden);
+  if (moe && c.moe->choice_bias) {
+    out.push_back({layer_buffer(layer, "router_bias"), DType::kF32, 1, c.moe->num_experts});
+  }
   if (c.out_bias) weight("out_bias", 1, hidden);
   if (c.mlp_bias && !moe) {
     weight("gate_bias", 1, ffn);

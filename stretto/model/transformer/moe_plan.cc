@@ -48,6 +48,25 @@ GroupedDesc MoePlan::down_desc(std::int64_t m, std::int64_t num_experts, int gro
           .c_dtype = s_.dtype};
 }
 
+RouteDesc MoePlan::route_desc(std::int64_t m, bool tables) const {
+  const MoeConfig& moe = *c_.moe;
+  return {.dtype = s_.dtype,
+          .weight_dtype = s_.weight_dtype,
+          .m = m,
+          .hidden = c_.hidden_size,
+          .num_experts = moe.num_experts,
+          .top_k = moe.experts_per_token,
+          .tables = tables,
+          .world_size = s_.expert_ranks(),
+          .scoring_func = moe.sigmoid_scores ? Scoring::kSigmoid : Scoring::kSoftmax,
+          .bias = moe.choice_bias,
+          .n_group = moe.num_groups,
+          .topk_group = moe.groups_per_token,
+          .group_score = moe.groups_by_best_two ? GroupScore::kBestTwo : GroupScore::kBest,
+          .norm_topk_prob = moe.normalize_weights,
+          .routed_scaling_factor = moe.weight_scale};
+}
+
 void MoePlan::prepare_sums() {
   std::int64_t top_k = c_.moe->experts_per_token, num_experts = c_.moe->num_experts;
   std::int64_t bound = plan_.bound, rows = bound * top_k;
@@ -61,14 +80,6 @@ void MoePlan::prepare_sums() {
   local("slots", DType::kI32, bound, top_k);
   local("offsets", DType::kI32, 1, num_experts + 1);
   local("row_tokens", DType::kI32, rows, 1);
-  RouteDesc route{.dtype = s_.dtype,
-                  .weight_dtype = s_.weight_dtype,
-                  .m = bound,
-                  .hidden = c_.hidden_size,
-                  .num_experts = num_experts,
-                  .top_k = top_k,
-                  .world_size = s_.world_size,
-                  .norm_topk_prob = c_.moe->normalize_weights};
   CombineDesc combine{.dtype = s_.dtype,
                       .m = bound,
                       .hidden = c_.hidden_size,
@@ -77,7 +88,7 @@ void MoePlan::prepare_sums() {
                       .expert_groups = s_.expert_groups,
                       .sequence_parallel = sequence_parallel_,
                       .world_size = s_.world_size};
-  route_ = add_program(step_program(route, s_.target));
+  route_ = add_program(step_program(route_desc(bound, true), s_.target));
   up_ = add_program(step_program(up, s_.target));
   down_ = add_program(step_program(down, s_.target));
   combine_ = add_program(step_program(combine, s_.target));
@@ -114,16 +125,7 @@ void MoePlan::prepare_exchange() {
   local("row_tokens", DType::kI32, received * top_k, 1);
   local("expert_act", s_.dtype, received * top_k, down.k);
   local("expert_out", s_.dtype, received * top_k, c_.hidden_size);
-  RouteDesc route{.dtype = s_.dtype,
-                  .weight_dtype = s_.weight_dtype,
-                  .m = own,
-                  .hidden = c_.hidden_size,
-                  .num_experts = ep_.num_experts,
-                  .top_k = top_k,
-                  .tables = false,
-                  .world_size = ep_.world_size,
-                  .norm_topk_prob = c_.moe->normalize_weights};
-  route_ = add_program(step_program(route, s_.target));
+  route_ = add_program(step_program(route_desc(own, false), s_.target));
   dispatch_ = add_program(dispatch_program(ep_, s_.target));
   place_ = add_program(place_program(ep_, s_.target));
   up_ = add_program(step_program(up, s_.target));
@@ -150,6 +152,7 @@ void MoePlan::add_products(std::int64_t layer, const char* tokens, Rows rows,
 void MoePlan::add(std::int64_t layer, const char* tokens) {
   std::vector<Binding> route = {
       {"x", tokens}, {"gate", layer_buffer(layer, "router")}, {"weights", "weights"}};
+  if (c_.moe->choice_bias) route.push_back({"bias", layer_buffer(layer, "router_bias")});
   std::vector<Binding> combined = {
       {"y", "expert_out"}, {"slots", "slots"}, {"residual", "x2"}, {"out", "x"}};
   Rows all = s_.shares_experts() ? Rows::kOfAllRanks : Rows::kAll;

@@ -12,6 +12,7 @@
 #include "stretto/model/transformer/step_plan.h"
 #include "stretto/ops/moe/ep_dispatch.h"
 #include "stretto/ops/moe/grouped_gemm.h"
+#include "stretto/ops/moe/route.h"
 
 namespace stretto {
 
@@ -34,6 +35,7 @@ class MoePlan {
   std::size_t add_program(Program program);
   void launch(std::size_t program, Rows rows, std::vector<Binding> bindings,
               std::vector<std::int64_t> fixed = {});
+  RouteDesc route_desc(std::int64_t m, bool tables) const;
   // Products of `m` tokens with `num_experts` experts of `groups`.
   GroupedDesc down_desc(std::int64_t m, std::int64_t num_experts, int groups) const;
   void add_products(std::int64_t layer, const char* tokens, Rows rows,

@@ -81,7 +81,7 @@ DType weight_dtype(const Checkpoint& checkpoint, DType activations) {
   if (activations != DType::kF32) return activations;
   DType first = checkpoint.tensor("model.embed_tokens.weight").dtype;
   for (const std::string& name : checkpoint.names()) {
-    if (checkpoint.tensor(name).dtype != first) return DType::kF32;
+    if (!is_choice_bias(name) && checkpoint.tensor(name).dtype != first) return DType::kF32;
   }
   return first;
 }
@@ -207,6 +207,13 @@ void WeightLoader::experts(LayerWeights& w, const std::string& layer) const {
   std::int64_t size = c_.moe->intermediate_size, hidden = c_.hidden_size;
   std::int64_t first = std::min(part * share, size), count = std::min(share, size - first);
   w.router = whole(block + "gate.weight", hidden);
+  if (c_.moe->choice_bias) {
+    w.router_bias = Matrix(DType::kF32, 1, c_.moe->num_experts);
+    Matrix column(DType::kF32, c_.moe->num_experts, 1);
+    column.copy_from(checkpoint_.tensor(block + "gate.e_score_correction_bias"),
+                     {.count = column.rows()});
+    w.router_bias = as_row(column);
+  }
   w.gate = Matrix(dtype_, split.share() * share, hidden);
   w.up = Matrix(dtype_, split.share() * share, hidden);
   w.down = Matrix(dtype_, split.share() * hidden, share);
@@ -248,7 +255,8 @@ void for_each_weight(const LayerWeights& w, std::int64_t layer_idx, const VisitW
                                                          {"up_bias", &w.up_bias},
                                                          {"down", &w.down},
                                                          {"down_bias", &w.down_bias},
-                                                         {"router", &w.router}};
+                                                         {"router", &w.router},
+                                                         {"router_bias", &w.router_bias}};
   for (auto [name, matrix] : parts) {
     if (!matrix->empty()) visit(layer_buffer(layer_idx, name), *matrix);
   }

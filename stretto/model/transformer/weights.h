@@ -59,7 +59,8 @@ struct LayerWeights {
   Matrix down_bias;              // as out_bias
   // Of a mixture of experts: gate and up are [E' * I', hidden], down is [E' * hidden, I'], one of
   // the rank's experts under the other.
-  Matrix router;  // [E, hidden], or empty
+  Matrix router;       // [E, hidden], or empty
+  Matrix router_bias;  // [1, E] f32, or empty
 };
 
 struct ModelWeights {
