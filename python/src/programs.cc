@@ -10,6 +10,7 @@
 
 #include "attention_programs.h"
 #include "chosen.h"
+#include "expert_programs.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
@@ -295,6 +296,7 @@ void bind_programs(nb::module_& m) {
            [](const ProgramFile& file, int world_size) { return file.program(world_size); });
   bind_operators(m);
   bind_attention(m);
+  bind_experts(m);
 }
 
 }  // namespace stretto::python

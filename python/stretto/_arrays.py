@@ -75,6 +75,10 @@ class NumpyKind:
         return cls.module.empty(shape, like.dtype)
 
     @classmethod
+    def zeros(cls, shape: Sequence[int], like):
+        return cls.module.zeros(shape, like.dtype)
+
+    @classmethod
     def maker(cls, x) -> Callable[[], Any]:
         """Makes arrays like x, which is dense but for the order of its dimensions."""
         if x.flags.c_contiguous:
@@ -201,6 +205,10 @@ class TorchKind:
     @staticmethod
     def empty(shape, like):
         return like.new_empty(tuple(shape))
+
+    @staticmethod
+    def zeros(shape, like):
+        return like.new_zeros(tuple(shape))
 
     @staticmethod
     def maker(x):

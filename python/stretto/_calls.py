@@ -46,6 +46,29 @@ def int_table(op: str, kind, name: str, x, shape: Sequence[int]):
     return kind.dense(x if kind.dtype(x) == "int32" else kind.cast(x, "int32"))
 
 
+def float_array(op: str, kind, name: str, x, shape: Sequence[int]):
+    """`x`, float32 of that shape, dense."""
+    (x,) = same_kind(op, kind, x)
+    if kind.dtype(x) != "float32" or tuple(x.shape) != tuple(shape):
+        raise UserError(
+            f"{op}: {name} is {kind.dtype(x)} {tuple(x.shape)}; need float32 {tuple(shape)}"
+        )
+    return kind.dense(x)
+
+
+def residual_or_zeros(op: str, kind, residual, result):
+    """What is added to `result`, of its shape and element type, dense."""
+    if residual is None:
+        return kind.zeros(result.shape, result)
+    (x,) = same_kind(op, kind, residual)
+    if kind.dtype(x) != kind.dtype(result) or tuple(x.shape) != tuple(result.shape):
+        raise UserError(
+            f"{op}: residual is {kind.dtype(x)} {tuple(x.shape)}, the result "
+            f"{kind.dtype(result)} {tuple(result.shape)}"
+        )
+    return kind.dense(x)
+
+
 @functools.lru_cache(maxsize=1024)
 def with_options(body: Callable[..., Any], *options: Any) -> Callable[..., Any]:
     """body with its first arguments, for Group.call; the same object each time."""

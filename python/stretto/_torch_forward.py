@@ -9,7 +9,7 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-from . import attention, ulysses
+from . import attention, moe, ulysses
 from ._torch import _define, _refuse_gradients
 from ._world import current
 
@@ -62,4 +62,93 @@ all_to_all_matmul = _forward(
     "all_to_all_matmul(Tensor a, Tensor b, Tensor? bias) -> Tensor",
     lambda a, b, bias: ulysses.all_to_all_matmul(a, b, bias=bias),
     lambda a, b, _: a.new_empty((a.shape[0] // current().size, b.shape[1])),
+)
+
+
+def _route_with(tables: bool):
+    def body(x, gate, top_k, bias, scoring, n_group, topk_group, group_score, norm, scale):
+        made = moe.moe_route(
+            x,
+            gate,
+            top_k,
+            bias=bias,
+            scoring_func=scoring,
+            n_group=n_group,
+            topk_group=topk_group,
+            group_score=group_score,
+            norm_topk_prob=norm,
+            routed_scaling_factor=scale,
+            tables=tables,
+        )
+        return tuple(made)
+
+    return body
+
+
+_ROUTE_ARGUMENTS = (
+    "Tensor x, Tensor gate, int top_k, Tensor? bias, str scoring_func, int n_group, int topk_group,"
+    " str group_score, bool norm_topk_prob, float routed_scaling_factor"
+)
+
+
+def _numbers(like, *shape, dtype=torch.int32):
+    return like.new_empty(shape, dtype=dtype)
+
+
+def _route_weights(x, top_k):
+    return _numbers(x, x.shape[0], top_k, dtype=torch.float32)
+
+
+moe_route = _forward(
+    f"moe_route({_ROUTE_ARGUMENTS}) -> (Tensor, Tensor)",
+    _route_with(False),
+    lambda x, gate, top_k, *_: (_route_weights(x, top_k), _numbers(x, x.shape[0], top_k)),
+)
+moe_route_tables = _forward(
+    f"moe_route_tables({_ROUTE_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    _route_with(True),
+    lambda x, gate, top_k, *_: (
+        _route_weights(x, top_k),
+        _numbers(x, x.shape[0], top_k),
+        _numbers(x, gate.shape[0] + 1),
+        _numbers(x, x.shape[0] * top_k),
+    ),
+)
+
+
+def _grouped_matmul(a, b, offsets, counts, tokens, up, scale_a, scale_b, scale_up, out_dtype):
+    return moe.grouped_matmul(
+        a,
+        b,
+        offsets,
+        counts=counts,
+        tokens=tokens,
+        up=up,
+        scale_a=scale_a,
+        scale_b=scale_b,
+        scale_up=scale_up,
+        out_dtype=out_dtype,
+    )
+
+
+def _grouped_fake(a, b, offsets, _counts, tokens, *_, out_dtype):
+    dtype = a.dtype if out_dtype is None else getattr(torch, out_dtype)
+    return a.new_empty(moe.grouped_shape(a.shape, b.shape, offsets, tokens), dtype=dtype)
+
+
+grouped_matmul = _forward(
+    "grouped_matmul(Tensor a, Tensor b, Tensor? offsets, Tensor? counts, Tensor? tokens,"
+    " Tensor? up, Tensor? scale_a, Tensor? scale_b, Tensor? scale_up, str? out_dtype) -> Tensor",
+    _grouped_matmul,
+    lambda *inputs: _grouped_fake(*inputs[:-1], out_dtype=inputs[-1]),
+)
+moe_combine = _forward(
+    "moe_combine(Tensor y, Tensor slots, Tensor weights, Tensor? residual, bool scatter)"
+    " -> Tensor",
+    lambda y, slots, weights, residual, scatter: moe.moe_combine(
+        y, slots, weights, residual=residual, scatter=scatter
+    ),
+    lambda y, slots, _weights, _residual, scatter: y.new_empty(
+        (slots.shape[0] // (current().size if scatter else 1), y.shape[1])
+    ),
 )

@@ -27,6 +27,7 @@ from .attention import (
 )
 from .collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
 from .matmul import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
+from .moe import grouped_matmul, moe_combine, moe_route
 from .transformer import all_reduce_add_rms_norm, scaled_dot_product_attention
 from .ulysses import all_to_all_matmul, matmul_all_to_all
 
@@ -39,9 +40,12 @@ __all__ = [
     "all_to_all_matmul",
     "broadcast",
     "flash_decode",
+    "grouped_matmul",
     "matmul_all_reduce",
     "matmul_all_to_all",
     "matmul_reduce_scatter",
+    "moe_combine",
+    "moe_route",
     "packed_attention",
     "paged_attention",
     "reduce_scatter",

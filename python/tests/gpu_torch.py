@@ -4,69 +4,32 @@ per rank:
     torchrun --standalone --nproc-per-node 2 python/tests/gpu_torch.py
     STRETTO_TEST_SHARE_GPU=1 torchrun --standalone --nproc-per-node 2 ...    two ranks on one GPU
 
-Every rank runs all tests in the same order. Skipped without CUDA.
+Every rank runs all tests in the same order. Skipped without CUDA. Attention and mixtures of experts:
+gpu_torch_layers.py.
 """
 
 import json
 import os
-import sys
 import tempfile
-import unittest
 
 import torch
 import torch.distributed as dist
 
 import stretto
-
-RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-SHARE = os.environ.get("STRETTO_TEST_SHARE_GPU") == "1"
-SEED = int(os.environ.get("STRETTO_TEST_SEED") or 0)  # set by the script for all ranks
-HAS_CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda", 0 if SHARE else int(os.environ.get("LOCAL_RANK", "0")))
-TOLERANCE = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (2e-2, 6e-2), torch.float16: (4e-3, 2e-2)}
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-
-
-def setUpModule():
-    if not HAS_CUDA:
-        raise unittest.SkipTest("no CUDA")
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.cuda.set_device(DEVICE)
-    if "RANK" in os.environ:
-        dist.init_process_group("gloo" if SHARE else "cpu:gloo,cuda:nccl")
-    stretto.init(share_gpus=SHARE)
-    torch.manual_seed(SEED * 64 + RANK)
-
-
-def tearDownModule():
-    stretto.finalize()
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def from_all(x):
-    """Every rank's x, by torch.distributed."""
-    x = x.detach().contiguous()
-    if SIZE == 1:
-        return [x]
-    source = x.cpu() if SHARE else x
-    all_of = [torch.empty_like(source) for _ in range(SIZE)]
-    dist.all_gather(all_of, source)
-    return [y.to(x.device) for y in all_of]
-
-
-def total(x):
-    return sum(y.float() for y in from_all(x))
-
-
-def randn(*shape, dtype=torch.bfloat16, scale=1.0):
-    return (torch.randn(*shape, device=DEVICE) * scale).to(dtype)
-
-
-class GpuTest(unittest.TestCase):
-    def same(self, got, want, dtype=None):
-        rtol, atol = TOLERANCE[dtype or got.dtype]
-        torch.testing.assert_close(got.float(), want.float(), rtol=rtol, atol=atol)
+from gpu_testing import (  # setUpModule, tearDownModule: for unittest
+    DEVICE,
+    DTYPES,
+    RANK,
+    SEED,
+    SIZE,
+    GpuTest,
+    from_all,
+    main,
+    randn,
+    setUpModule,
+    tearDownModule,
+    total,
+)
 
 
 class Collectives(GpuTest):
@@ -200,68 +163,6 @@ class Products(GpuTest):
                 got = stretto.matmul_reduce_scatter(a, w.t(), **scales)
                 self.same(got, total(x @ y).chunk(SIZE)[RANK])
                 self.same(stretto.matmul_all_reduce(a, w.t(), **scales), total(x @ y))
-
-
-class Heads(GpuTest):
-    """Attention of several sequences, and the products around heads that are spread."""
-
-    def attended(self, q, k, v, past):
-        """[L, Hq, E] over [S, Hkv, E]: row i sees past + i + 1 keys."""
-        scores = torch.einsum(
-            "lhe,she->hls", q.float(), k.float().repeat_interleave(q.shape[1] // k.shape[1], 1)
-        ) / (q.shape[2] ** 0.5)
-        seen = past + 1 + torch.arange(len(q), device=DEVICE)[:, None]
-        scores.masked_fill_(torch.arange(len(k), device=DEVICE) >= seen, float("-inf"))
-        values = v.float().repeat_interleave(q.shape[1] // v.shape[1], 1)
-        return torch.einsum("hls,she->lhe", scores.softmax(-1), values), scores.logsumexp(-1)
-
-    def test_packed(self):
-        for dtype in (torch.bfloat16, torch.float16):
-            for lengths, heads, kv_heads, width in (
-                ((100, 0, 1, 300), 8, 2, 128),
-                ((64, 64, 37), 4, 4, 64),
-            ):
-                starts = torch.tensor((0, *lengths), device=DEVICE).cumsum(0).int()
-                q, k, v = (
-                    randn(sum(lengths), h, width, dtype=dtype) for h in (heads, kv_heads, kv_heads)
-                )
-                for _ in range(2):
-                    got, lse = stretto.packed_attention(q, k, v, starts, return_lse=True)
-                    begin = 0
-                    for rows in filter(None, lengths):
-                        part = slice(begin, begin + rows)
-                        want, weights = self.attended(q[part], k[part], v[part], 0)
-                        self.same(got[part], want)
-                        self.same(lse[:, part], weights, torch.bfloat16)
-                        begin += rows
-
-    def test_paged(self):
-        heads, kv_heads, width, page = 8, 2, 128, 64
-        for new, tokens in (((1, 1, 1, 1), (200, 1, 64, 65)), ((70, 0, 1, 130), (170, 5, 40, 130))):
-            starts = torch.tensor((0, *new), device=DEVICE).cumsum(0).int()
-            cached = torch.tensor(tokens, device=DEVICE, dtype=torch.int32)
-            table = torch.randperm(4 * 4, device=DEVICE).reshape(4, 4).int()
-            k, v = (randn(16, kv_heads, page, width) for _ in range(2))
-            q = randn(sum(new), heads, width)
-            for _ in range(2):
-                got = stretto.paged_attention(q, k, v, starts, table, cached)
-                begin = 0
-                for s, (rows, total) in enumerate(zip(new, tokens)):
-                    own = [x[table[s].long()].transpose(1, 2).flatten(0, 1)[:total] for x in (k, v)]
-                    part = slice(begin, begin + rows)
-                    if rows > 0:
-                        self.same(got[part], self.attended(q[part], *own, total - rows)[0])
-                    begin += rows
-
-    def test_products_around_spread_heads(self):
-        rows, n, k = 96, 64 * SIZE, 128 * SIZE
-        a, spread = randn(rows, k), randn(rows * SIZE, k // SIZE)
-        w = from_all(randn(n, k, scale=k**-0.5))[0]
-        whole = torch.cat(from_all(a)).float() @ w.float().t()
-        home = torch.cat(from_all(spread), 1).float() @ w.float().t()
-        for _ in range(3):
-            self.same(stretto.matmul_all_to_all(a, w.t()), whole.chunk(SIZE, 1)[RANK])
-            self.same(stretto.all_to_all_matmul(spread, w.t()), home.chunk(SIZE)[RANK])
 
 
 class Memory(GpuTest):
@@ -489,6 +390,4 @@ class Disagreements(GpuTest):
 
 
 if __name__ == "__main__":
-    if RANK != 0:  # one report is enough, and others' failures
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")
-    unittest.main(verbosity=1 if RANK else 2)
+    main()

@@ -346,13 +346,49 @@ def forward_cases():
             (a, w),
             [(a, w.t(), z) for z in (None, bias)],
         ),
+        **expert_cases(),
+    }
+
+
+def expert_cases():
+    x, gate, bias, offsets = torch.randn(6, 8), torch.randn(4, 8), torch.rand(4), (0, 2, 2, 9, 12)
+    b, up = (torch.randn(4, 5, 8).transpose(1, 2) for _ in range(2))
+    tokens, table = torch.randint(6, (12,)), torch.tensor(offsets, dtype=torch.int32)
+    options = "softmax", 1, 1, "best", True, 1.0
+    y, slots, weights = torch.randn(12, 8), torch.randperm(12).reshape(6, 2), torch.rand(6, 2)
+    counted = (torch.randn(4, 3, 8), b, None, torch.tensor([0, 3, 3, 3]))
+    return {
+        "moe_route": (
+            lambda *z: stretto.moe_route(z[0], z[1], 2, bias=z[2]),
+            (x, gate, bias),
+            [(x, gate, 2, z, *options) for z in (None, bias)],
+        ),
+        "moe_route_tables": (
+            lambda *z: tuple(stretto.moe_route(*z, 2, tables=True)),
+            (x, gate),
+            [(x, gate, 2, None, *options)],
+        ),
+        "grouped_matmul": (
+            lambda *z: stretto.grouped_matmul(*z[:3], tokens=z[3], up=z[4]),
+            (x, b, table, tokens, up),
+            [
+                (x, b, table, None, tokens, up, *[None] * 4),
+                (y, b, table, *[None] * 7),
+                (*counted, *[None] * 6),
+            ],
+        ),
+        "moe_combine": (
+            lambda *z: stretto.moe_combine(*z[:3], residual=z[3]),
+            (y, slots, weights, x),
+            [(y, slots, weights, z, True) for z in (None, x)],
+        ),
     }
 
 
 @pytest.mark.parametrize("name", forward_cases())
 def test_operators_without_a_gradient(name):
-    """Against the same call with NumPy arrays, which test_attention.py compares with NumPy; compiled
-    in one graph; and what autograd is told."""
+    """Against the same call with NumPy arrays, which other files compare with NumPy; compiled in one
+    graph; and what autograd is told."""
     call, tensors, arguments = forward_cases()[name]
     stretto.init()
     try:

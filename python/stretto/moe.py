@@ -1,0 +1,310 @@
+"""Mixtures of experts on one rank: routing, products of the experts' rows, weighted sums of their
+results (those over the ranks, too); see ops.py for what all operators have in common. They have no
+gradient. Across ranks: expert_layers.py and expert_parallel.py."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+from . import _core, _route
+from ._arrays import adopt
+from ._calls import (
+    computed_dtype,
+    residual_or_zeros,
+    finish,
+    float_array,
+    int_table,
+    make_result,
+    same_kind,
+    with_options,
+)
+from ._world import current
+from .errors import UserError
+from .matmul import result_dtype
+
+_FP8 = "float8_e4m3fn"
+_BLOCK = 128  # elements that have one scale
+
+
+class Routing(NamedTuple):
+    """Tokens' experts, and the tables by which grouped products find their rows: m tokens with
+    top_k experts each are m * top_k rows, sorted by expert, within an expert by token."""
+
+    weights: object  # float32 [m, top_k], of each token's experts, the best first
+    slots: object  # int32 [m, top_k], their rows
+    offsets: object  # int32 [experts + 1], the first row of each expert, then all rows
+    tokens: object  # int32 [m * top_k], the token of each row
+
+
+def moe_route(
+    x,
+    gate,
+    top_k: int,
+    *,
+    bias=None,
+    scoring_func: str = "softmax",
+    n_group: int = 1,
+    topk_group: int = 1,
+    group_score: str = "best_two",
+    norm_topk_prob: bool = True,
+    routed_scaling_factor: float = 1.0,
+    tables: bool = False,
+):
+    """The experts of each token: the top_k of scoring_func(x @ gate^T), "softmax" or "sigmoid"; not
+    collective. Names are those of config.json.
+
+    `x`: [m, H]; `gate`: [E, H], of its own element type; `bias`: float32 [E], added to scores to
+    choose by, not to weights. `topk_group` of `n_group` groups of consecutive experts are left to
+    choose from, those with the best `group_score`: "best_two", the sum of the two best scores in it
+    (DeepSeek-V3), or "best" (DeepSeek-V2). `norm_topk_prob`: weights are divided by their sum;
+    `routed_scaling_factor`: and multiplied by this. Scores are float32; of equal ones the lower
+    expert comes first.
+
+    Returns (weights float32 [m, top_k], experts int32 [m, top_k]), the best expert first; or, with
+    `tables`, a Routing, made on the arrays' device without the host, the same at every call.
+    """
+    options = scoring_func, n_group, topk_group, group_score, norm_topk_prob
+    options += (float(routed_scaling_factor),)
+    arrays = (x, gate) if bias is None else (x, gate, bias)
+    if _route.wants(*arrays):
+        op = _route.forward.moe_route_tables if tables else _route.forward.moe_route
+        made = op(x, gate, top_k, bias, *options)
+    else:
+        op = with_options(_moe_route, top_k, *options, tables)
+        made = current().alone().call(op, 0, None, *arrays)
+    return Routing(*made) if tables else made
+
+
+def _moe_route(top_k, scoring, n_group, topk_group, group_score, norm, scale, tables, *arguments):
+    op = "moe_route"
+    *arrays, _, _ = arguments
+    kind, x = adopt(arrays[0])
+    gate, *bias = same_kind(op, kind, *arrays[1:])
+    dtype = computed_dtype(op, kind, x, doubles=False)
+    gate_dtype = computed_dtype(op, kind, gate, doubles=False)
+    if x.ndim != 2 or gate.ndim != 2 or x.shape[1] != gate.shape[1] or min(x.shape) < 1:
+        raise UserError(
+            f"{op}: shapes {tuple(x.shape)} and {tuple(gate.shape)}; need [m, H] and [E, H]"
+        )
+    for name, value, known in (
+        ("scoring_func", scoring, ("softmax", "sigmoid")),
+        ("group_score", group_score, ("best_two", "best")),
+    ):
+        if value not in known:
+            raise UserError(f"{op}: {name} '{value}': one of {', '.join(known)}")
+    (m, hidden), experts = x.shape, gate.shape[0]
+    bias = [float_array(op, kind, "bias", b, (experts,)) for b in bias]
+    shapes = [("weights", "float32", (m, top_k))]
+    if tables:
+        shapes += [("slots", "int32", (m, top_k)), ("offsets", "int32", (experts + 1,))]
+        shapes.append(("tokens", "int32", (m * top_k,)))
+    else:
+        shapes.append(("experts", "int32", (m, top_k)))
+    desc = dtype, gate_dtype, m, hidden, experts, top_k, tables, scoring == "sigmoid", bool(bias)
+    desc += n_group, topk_group, group_score == "best_two", norm, scale
+    made = [kind.from_dtype(d, shape, x) for _, d, shape in shapes]
+    current().alone().launch(
+        kind,
+        (op, *desc),
+        lambda on_gpu: _core.moe_route(*desc, on_gpu),
+        ("x", "gate", *("bias" for _ in bias), *(name for name, _, _ in shapes)),
+        (kind.dense(x), kind.dense(gate), *bias, *made),
+        (m,),
+    )
+    return tuple(made)
+
+
+def grouped_matmul(
+    a,
+    b,
+    offsets=None,
+    *,
+    counts=None,
+    tokens=None,
+    up=None,
+    scale_a=None,
+    scale_b=None,
+    scale_up=None,
+    out_dtype=None,
+    out=None,
+):
+    """One product per expert, of as many rows as a table on the device says, none or all; not
+    collective.
+
+    `b`: [E, K, N]; the transpose of a dense [E, N, K] costs no copy. `up`: as b, makes the result
+    silu(a @ b) * (a @ up). float32 accumulation, rounded once.
+
+    `offsets`: int32 [E + 1], row r of `a` [R, K] belongs to expert e where offsets[e] <= r <
+    offsets[e + 1] (torch._grouped_mm's offs with a 0 in front); the last entry is R. Or [E + 2], as
+    ep_dispatch() makes it: rows of the last part belong to no expert, and the result's hold
+    nothing. With `tokens`, int32 [R], rows are gathered: `a` is [m, K], R a multiple of m, and row
+    r that of token tokens[r]. Result [R, N].
+
+    `counts`, instead of `offsets`: int32 [E], of `a` [E, M, K] the first counts[e] rows of each
+    expert count; result [E, M, N], whose other rows hold nothing (those of `out` stay).
+
+    `scale_a` [.., ceil(K / 128)], `scale_b` (and `scale_up`) [E, ceil(K / 128), ceil(N / 128)],
+    float32: factors are float8_e4m3fn and stand for numbers, a scale for every 128 of K and of N.
+    The result is of `out_dtype`, default that of `out`, or bfloat16.
+
+    Errors: UserError for shapes and types that do not fit; a table that does not keep its promise
+    is a UserError on CPUs, on GPUs a Fault that a later call raises.
+    """
+    result = result_dtype("grouped_matmul", scale_a, scale_b, out_dtype, out)
+    given = {
+        "a": a,
+        "b": b,
+        "offsets": offsets,
+        "counts": counts,
+        "tokens": tokens,
+        "up": up,
+        "scale_a": scale_a,
+        "scale_b": scale_b,
+        "scale_up": scale_up,
+    }
+    if out is None and _route.wants(*given.values()):
+        return _route.forward.grouped_matmul(*given.values(), result)
+    given = {name: x for name, x in given.items() if x is not None}
+    op = with_options(_grouped_matmul, tuple(given), result)
+    return current().alone().call(op, 0, out, *given.values())
+
+
+def grouped_shape(a_shape, b_shape, table, tokens) -> tuple:
+    """Of the result; `table`: offsets, None where there are counts."""
+    if table is None:
+        return (*a_shape[:2], b_shape[2])
+    return (a_shape[0] if tokens is None else tokens.shape[0], b_shape[2])
+
+
+class _Rows(NamedTuple):
+    """Which rows the experts have."""
+
+    m: int  # rows of `a`, with counts those of an expert
+    per_row: int  # rows of the result for each
+    spare: bool  # some belong to no expert
+    tables: dict  # of the program
+
+
+def _rows(op, kind, given, a, experts: int) -> _Rows:
+    m = a.shape[-2]
+    if "counts" in given:
+        return _Rows(
+            m, 1, False, {"counts": int_table(op, kind, "counts", given["counts"], (experts,))}
+        )
+    (offsets,) = same_kind(op, kind, given["offsets"])
+    spare = tuple(offsets.shape) == (experts + 2,)
+    parts = experts + 1 + int(spare)
+    tables = {"offsets": int_table(op, kind, "offsets", offsets, (parts,))}
+    if "tokens" not in given:
+        return _Rows(m, 1, spare, tables)
+    (tokens,) = same_kind(op, kind, given["tokens"])
+    rows = tokens.shape[0] if tokens.ndim == 1 else 0
+    if rows == 0 or rows % m:
+        raise UserError(f"{op}: tokens is {tuple(tokens.shape)}, need a multiple of {m} rows")
+    tables["tokens"] = int_table(op, kind, "tokens", tokens, (rows,))
+    return _Rows(m, rows // m, spare, tables)
+
+
+def _factors(op, kind, given, a, shape, scaled: bool):
+    """(element type, the program's inputs); `shape` [E, K, N] of each weight."""
+    scale_shape = shape[0], *(-(-n // _BLOCK) for n in shape[1:])
+    inputs, weights = {"a": kind.dense(a)}, {"b": "b"}
+    if "up" in given:
+        weights = {"b": "b_gate", "up": "b_up"}
+    for name, of_program in weights.items():
+        (x,) = same_kind(op, kind, given[name])
+        if tuple(x.shape) != shape:
+            raise UserError(f"{op}: {name} is {tuple(x.shape)}, need {shape}")
+        inputs[of_program] = kind.dense(kind.transpose(x))
+        if scaled:
+            name = f"scale_{name}"
+            x = float_array(op, kind, name, given[name], scale_shape)
+            inputs[f"scale_{of_program}"] = kind.dense(kind.transpose(x))
+    factors = [inputs[x] for x in ("a", *weights.values())]
+    if not scaled:
+        return computed_dtype(op, kind, *factors, doubles=False), inputs
+    for x in factors:
+        if kind.dtype(x) != _FP8:
+            raise UserError(f"{op}: with scales, factors are {_FP8}, not {kind.dtype(x)}")
+    of_rows = (*a.shape[:-1], scale_shape[1])
+    inputs["scale_a"] = float_array(op, kind, "scale_a", given["scale_a"], of_rows)
+    return _FP8, inputs
+
+
+def _grouped_matmul(names, result, *arguments):
+    op = "grouped_matmul"
+    *arrays, _, out = arguments
+    given = dict(zip(names, arrays))
+    kind, a = adopt(given["a"])
+    (b,) = same_kind(op, kind, given["b"])
+    masked, scaled = "counts" in given, result is not None
+    if ("offsets" in given) == masked or (masked and "tokens" in given):
+        raise UserError(f"{op}: need offsets, or counts without tokens")
+    if ("scale_up" in given) != (scaled and "up" in given):
+        raise UserError(f"{op}: scale_up goes with up and scale_b")
+    shapes = tuple(a.shape), tuple(b.shape)
+    fit = b.ndim == 3 and a.ndim == (3 if masked else 2) and shapes[0][-1] == shapes[1][1]
+    if not fit or min(shapes[0] + shapes[1]) < 1 or (masked and shapes[0][0] != shapes[1][0]):
+        need = "[E, M, K]" if masked else "[rows, K]"
+        raise UserError(f"{op}: shapes {shapes[0]} and {shapes[1]}; need {need} and [E, K, N]")
+    rows = _rows(op, kind, given, a, shapes[1][0])
+    dtype, inputs = _factors(op, kind, given, a, shapes[1], scaled)
+    like = kind.from_dtype(result, (0,), a) if scaled else a
+    shape = grouped_shape(*shapes, given.get("offsets"), given.get("tokens"))
+    made, written = make_result(op, kind, out, shape, like)
+    if made is not written and (masked or rows.spare):
+        kind.assign(written, made)  # whose other rows stay
+    experts, k, n = shapes[1]
+    desc = dtype, scaled, kind.dtype(like), rows.m, rows.per_row, experts, rows.spare, n, k
+    desc += "tokens" in given, "up" in given, masked
+    current().alone().launch(
+        kind,
+        (op, *desc),
+        lambda on_gpu: _core.grouped_gemm(*desc, on_gpu),
+        (*rows.tables, *inputs, "c"),
+        (*rows.tables.values(), *inputs.values(), written),
+        (rows.m,),
+    )
+    return finish(kind, made, written)
+
+
+def moe_combine(y, slots, weights, *, residual=None, scatter: bool = False, out=None):
+    """The sum over each token's experts of weights * y[slots], over the ranks, too, plus residual:
+    the last step where every rank has a part of every expert.
+
+    `y`: [m * top_k, H], this rank's part of a sum over the ranks; `slots`: int32, `weights`:
+    float32, [m, top_k], the same on every rank (moe_route). Result [m, H], the same bits on every
+    rank; `scatter`: [m / P, H], the tokens of this rank. `residual`: of the result's shape. A
+    rank's sum is float32, rounded once to travel, added in rank order and rounded again.
+    """
+    if out is None and _route.wants(y, slots, weights, residual):
+        return _route.forward.moe_combine(y, slots, weights, residual, scatter)
+    op, (kind, y), group = "moe_combine", adopt(y), current()
+    dtype = computed_dtype(op, kind, y, doubles=False)
+    (slots,) = same_kind(op, kind, slots)
+    if y.ndim != 2 or slots.ndim != 2 or y.shape[0] != slots.shape[0] * slots.shape[1]:
+        raise UserError(
+            f"{op}: shapes {tuple(y.shape)} and {tuple(slots.shape)}; need [m * top_k, H] and "
+            "[m, top_k]"
+        )
+    (m, top_k), hidden = slots.shape, y.shape[1]
+    if min(m, top_k, hidden) < 1 or (scatter and m % group.size):
+        raise UserError(f"{op}: {m} tokens of size {hidden} on {group.size} ranks")
+    result, written = make_result(op, kind, out, (m // group.size if scatter else m, hidden), y)
+    group.launch(
+        kind,
+        (op, group.size, dtype, m, hidden, top_k, scatter),
+        lambda on_gpu: _core.moe_combine(
+            group.size, dtype, m, hidden, top_k, scatter, on_gpu
+        ),
+        ("y", "slots", "weights", "residual", "out"),
+        (
+            kind.dense(y),
+            int_table(op, kind, "slots", slots, (m, top_k)),
+            float_array(op, kind, "weights", weights, (m, top_k)),
+            residual_or_zeros(op, kind, residual, result),
+            written,
+        ),
+        (m,),
+    )
+    return finish(kind, result, written)

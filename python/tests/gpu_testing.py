@@ -1,0 +1,67 @@
+"""What the tests on GPUs have in common: the ranks of torchrun, random tensors, comparisons."""
+
+import os
+import sys
+import unittest
+
+import torch
+import torch.distributed as dist
+
+import stretto
+
+RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+SHARE = os.environ.get("STRETTO_TEST_SHARE_GPU") == "1"
+SEED = int(os.environ.get("STRETTO_TEST_SEED") or 0)  # set by the script for all ranks
+HAS_CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda", 0 if SHARE else int(os.environ.get("LOCAL_RANK", "0")))
+TOLERANCE = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (2e-2, 6e-2), torch.float16: (4e-3, 2e-2)}
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def setUpModule():
+    if not HAS_CUDA:
+        raise unittest.SkipTest("no CUDA")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.cuda.set_device(DEVICE)
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo" if SHARE else "cpu:gloo,cuda:nccl")
+    stretto.init(share_gpus=SHARE)
+    torch.manual_seed(SEED * 64 + RANK)
+
+
+def tearDownModule():
+    stretto.finalize()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def from_all(x):
+    """Every rank's x, by torch.distributed."""
+    x = x.detach().contiguous()
+    if SIZE == 1:
+        return [x]
+    source = x.cpu() if SHARE else x
+    all_of = [torch.empty_like(source) for _ in range(SIZE)]
+    dist.all_gather(all_of, source)
+    return [y.to(x.device) for y in all_of]
+
+
+def total(x):
+    return sum(y.float() for y in from_all(x))
+
+
+def randn(*shape, dtype=torch.bfloat16, scale=1.0):
+    return (torch.randn(*shape, device=DEVICE) * scale).to(dtype)
+
+
+class GpuTest(unittest.TestCase):
+    def same(self, got, want, dtype=None):
+        rtol, atol = TOLERANCE[dtype or got.dtype]
+        torch.testing.assert_close(got.float(), want.float(), rtol=rtol, atol=atol)
+
+
+def main():
+    """Runs the tests of the file that is the program."""
+    if RANK != 0:  # one report is enough, and others' failures
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+    unittest.main(verbosity=1 if RANK else 2)

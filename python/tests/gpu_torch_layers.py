@@ -1,0 +1,157 @@
+"""Attention and mixtures of experts on GPUs, against the same in PyTorch. One process per rank, as
+gpu_torch.py:
+
+    torchrun --standalone --nproc-per-node 2 python/tests/gpu_torch_layers.py
+"""
+
+import torch
+
+import stretto
+from gpu_testing import (  # setUpModule, tearDownModule: for unittest
+    DEVICE,
+    RANK,
+    SIZE,
+    GpuTest,
+    from_all,
+    main,
+    randn,
+    setUpModule,
+    tearDownModule,
+    total,
+)
+
+
+class Heads(GpuTest):
+    """Attention of several sequences, and the products around heads that are spread."""
+
+    def attended(self, q, k, v, past):
+        """[L, Hq, E] over [S, Hkv, E]: row i sees past + i + 1 keys."""
+        scores = torch.einsum(
+            "lhe,she->hls", q.float(), k.float().repeat_interleave(q.shape[1] // k.shape[1], 1)
+        ) / (q.shape[2] ** 0.5)
+        seen = past + 1 + torch.arange(len(q), device=DEVICE)[:, None]
+        scores.masked_fill_(torch.arange(len(k), device=DEVICE) >= seen, float("-inf"))
+        values = v.float().repeat_interleave(q.shape[1] // v.shape[1], 1)
+        return torch.einsum("hls,she->lhe", scores.softmax(-1), values), scores.logsumexp(-1)
+
+    def test_packed(self):
+        for dtype in (torch.bfloat16, torch.float16):
+            for lengths, heads, kv_heads, width in (
+                ((100, 0, 1, 300), 8, 2, 128),
+                ((64, 64, 37), 4, 4, 64),
+            ):
+                starts = torch.tensor((0, *lengths), device=DEVICE).cumsum(0).int()
+                q, k, v = (
+                    randn(sum(lengths), h, width, dtype=dtype) for h in (heads, kv_heads, kv_heads)
+                )
+                for _ in range(2):
+                    got, lse = stretto.packed_attention(q, k, v, starts, return_lse=True)
+                    begin = 0
+                    for rows in filter(None, lengths):
+                        part = slice(begin, begin + rows)
+                        want, weights = self.attended(q[part], k[part], v[part], 0)
+                        self.same(got[part], want)
+                        self.same(lse[:, part], weights, torch.bfloat16)
+                        begin += rows
+
+    def test_paged(self):
+        heads, kv_heads, width, page = 8, 2, 128, 64
+        for new, tokens in (((1, 1, 1, 1), (200, 1, 64, 65)), ((70, 0, 1, 130), (170, 5, 40, 130))):
+            starts = torch.tensor((0, *new), device=DEVICE).cumsum(0).int()
+            cached = torch.tensor(tokens, device=DEVICE, dtype=torch.int32)
+            table = torch.randperm(4 * 4, device=DEVICE).reshape(4, 4).int()
+            k, v = (randn(16, kv_heads, page, width) for _ in range(2))
+            q = randn(sum(new), heads, width)
+            for _ in range(2):
+                got = stretto.paged_attention(q, k, v, starts, table, cached)
+                begin = 0
+                for s, (rows, total) in enumerate(zip(new, tokens)):
+                    own = [x[table[s].long()].transpose(1, 2).flatten(0, 1)[:total] for x in (k, v)]
+                    part = slice(begin, begin + rows)
+                    if rows > 0:
+                        self.same(got[part], self.attended(q[part], *own, total - rows)[0])
+                    begin += rows
+
+    def test_products_around_spread_heads(self):
+        rows, n, k = 96, 64 * SIZE, 128 * SIZE
+        a, spread = randn(rows, k), randn(rows * SIZE, k // SIZE)
+        w = from_all(randn(n, k, scale=k**-0.5))[0]
+        whole = torch.cat(from_all(a)).float() @ w.float().t()
+        home = torch.cat(from_all(spread), 1).float() @ w.float().t()
+        for _ in range(3):
+            self.same(stretto.matmul_all_to_all(a, w.t()), whole.chunk(SIZE, 1)[RANK])
+            self.same(stretto.all_to_all_matmul(spread, w.t()), home.chunk(SIZE)[RANK])
+
+
+class Experts(GpuTest):
+    """Mixtures of experts, against one product for each expert."""
+
+    HIDDEN, FFN, EXPERTS, TOP_K = 256, 128, 8, 2
+
+    def weights(self, scale=1.0):
+        return randn(self.EXPERTS, self.FFN, self.HIDDEN, scale=scale * self.HIDDEN**-0.5).mT
+
+    def routed(self, x, gate):
+        scores = (x.float() @ gate.float().t()).softmax(-1)
+        weights, experts = scores.topk(self.TOP_K, -1)
+        return weights / weights.sum(-1, keepdim=True), experts
+
+    def gated(self, x, gate, up):
+        """[E, rows, FFN], of every expert."""
+        x = x.float()
+        return torch.nn.functional.silu(x @ gate.float()) * (x @ up.float())
+
+    def test_route(self):
+        for m in (1, 100, 513):
+            x, gate = randn(m, self.HIDDEN), randn(self.EXPERTS, self.HIDDEN, scale=0.1)
+            want, numbers = self.routed(x, gate)
+            for _ in range(2):
+                weights, experts = stretto.moe_route(x, gate, self.TOP_K)
+                tables = stretto.moe_route(x, gate, self.TOP_K, tables=True)
+            self.assertTrue(torch.equal(experts.long(), numbers))
+            self.same(weights, want)
+            order = numbers.flatten().argsort(stable=True)
+            self.assertTrue(torch.equal(tables.tokens.long(), order // self.TOP_K))
+            self.assertEqual(tables.offsets[-1].item(), m * self.TOP_K)
+            self.assertTrue(torch.equal(tables.weights, weights))
+
+    def test_layer(self):
+        """From routing to the sum over the ranks, each with its columns of every expert."""
+        gate = from_all(randn(self.EXPERTS, self.HIDDEN, scale=0.1))[0]
+        w_gate, w_up, w_down = self.weights(), self.weights(), self.weights().mT * 2
+        for m in (5, 200):
+            x = from_all(randn(m, self.HIDDEN))[0]
+            for _ in range(2):
+                r = stretto.moe_route(x, gate, self.TOP_K, tables=True)
+                h = stretto.grouped_matmul(x, w_gate, r.offsets, tokens=r.tokens, up=w_up)
+                y = stretto.grouped_matmul(h, w_down, r.offsets)
+                got = stretto.moe_combine(y, r.slots, r.weights, residual=x)
+            weights, experts = self.routed(x, gate)
+            products = self.gated(x, w_gate, w_up) @ w_down.float()  # [E, m, HIDDEN]
+            token = torch.arange(m, device=DEVICE)
+            own = sum(weights[:, [j]] * products[experts[:, j], token] for j in range(self.TOP_K))
+            self.same(got, x.float() + total(own))
+
+    def test_counted_rows_and_scales(self):
+        fp8, rows, k, n = torch.float8_e4m3fn, 96, 512, 256
+        counts = torch.tensor([rows, 0, 1, 65] * 2, device=DEVICE)
+        a, b = randn(8, rows, k), randn(8, n, k, scale=k**-0.5)
+        got = stretto.grouped_matmul(a, b.mT, counts=counts)
+        for e, count in enumerate(counts.tolist()):
+            self.same(got[e, :count], a[e, :count].float() @ b[e].float().t())
+        a8, b8 = a.flatten(0, 1).to(fp8), (b * 8).to(fp8)
+        scale_a = torch.rand(8 * rows, k // 128, device=DEVICE) / 8
+        scale_b = torch.rand(8, n // 128, k // 128, device=DEVICE)
+        offsets = torch.tensor((0, 0, 100, 101, 300, 300, 500, 600, 8 * rows), device=DEVICE)
+        x = a8.float() * scale_a.repeat_interleave(128, 1)
+        w = b8.float() * scale_b.repeat_interleave(128, 1).repeat_interleave(128, 2)
+        for _ in range(2):
+            scales = {"scale_a": scale_a, "scale_b": scale_b.mT}
+            got = stretto.grouped_matmul(a8, b8.mT, offsets, **scales)
+        for e in range(8):
+            part = slice(int(offsets[e]), int(offsets[e + 1]))
+            self.same(got[part], x[part] @ w[e].t())
+
+
+if __name__ == "__main__":
+    main()

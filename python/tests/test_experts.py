@@ -1,0 +1,205 @@
+"""Mixtures of experts on NumPy arrays, on ranks that are threads, against the same computed token by
+token in float64."""
+
+import numpy as np
+import pytest
+
+import stretto
+from stretto import testing
+from test_ops import near, parts, quantized, wide
+
+
+def poisoned(shape, dtype=np.float32):
+    return np.full(shape, np.nan, dtype)
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def route(x, gate, top_k, bias=None, sigmoid=False, groups=None, score="best_two", norm=True):
+    """(weights, experts) of each token by sorting, in float64; groups: (n_group, topk_group)."""
+    logits = x.astype(np.float64) @ gate.astype(np.float64).T
+    odds = np.exp(logits - logits.max(1, keepdims=True))
+    scores = 1 / (1 + np.exp(-logits)) if sigmoid else odds / odds.sum(1, keepdims=True)
+    by = scores + (0 if bias is None else bias)
+    if groups is not None:
+        grouped = by.reshape(len(x), groups[0], -1)
+        count = 2 if score == "best_two" else 1
+        best = np.sort(grouped, -1)[:, :, -count:].sum(-1)
+        kept = best >= np.sort(best, -1)[:, [-groups[1]]]
+        by = np.where(kept[:, :, None], grouped, -np.inf).reshape(by.shape)
+    experts = np.argsort(-by, 1, kind="stable")[:, :top_k]
+    weights = np.take_along_axis(scores, experts, 1)
+    return weights / (weights.sum(1, keepdims=True) if norm else 1), experts
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm": False},
+        {"sigmoid": True, "bias": True, "groups": (4, 2)},
+        {"groups": (4, 3), "score": "best"},
+    ],
+)
+def test_routing(rng, options):
+    m, hidden, experts, top_k = 37, 24, 8, 3
+    (x,), (gate,) = parts(rng, 1, (m, hidden)), parts(rng, 1, (experts, hidden))
+    bias = rng.uniform(-1, 1, experts).astype(np.float32) if "bias" in options else None
+    weights, chosen = route(x, gate, top_k, **{**options, "bias": bias})
+    n_group, topk_group = options.get("groups", (1, 1))
+    given = {
+        "bias": bias,
+        "scoring_func": "sigmoid" if "sigmoid" in options else "softmax",
+        "n_group": n_group,
+        "topk_group": topk_group,
+        "group_score": options.get("score", "best_two"),
+        "norm_topk_prob": options.get("norm", True),
+        "routed_scaling_factor": 2.5,
+    }
+
+    def body():
+        return (
+            stretto.moe_route(x, gate, top_k, **given),
+            stretto.moe_route(x, gate, top_k, tables=True, **given),
+        )
+
+    ((got, numbers), routing), *_ = testing.run(1, body)
+    np.testing.assert_array_equal(numbers, chosen)
+    near(got, 2.5 * weights, "float32")
+    np.testing.assert_array_equal(routing.weights, got)
+    order = np.argsort(chosen.reshape(-1), kind="stable")
+    np.testing.assert_array_equal(routing.tokens, order // top_k)
+    np.testing.assert_array_equal(routing.slots.reshape(-1)[order], np.arange(m * top_k))
+    counts = np.bincount(chosen.reshape(-1), minlength=experts)
+    np.testing.assert_array_equal(routing.offsets, np.concatenate([[0], np.cumsum(counts)]))
+
+
+def cut(rng, parts_of, rows):
+    """The first row of each part, some without rows, then all rows."""
+    return np.sort(np.concatenate([[0], rng.integers(0, rows + 1, parts_of - 1), [rows]]))
+
+
+def expected_rows(a, weights, offsets, up=None):
+    out = np.full((len(a), weights[0].shape[1]), np.nan)
+    for e, weight in enumerate(weights):
+        rows = slice(offsets[e], offsets[e + 1])
+        out[rows] = a[rows] @ weight if up is None else silu(a[rows] @ weight) * (a[rows] @ up[e])
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize("gated", [False, True])
+def test_grouped_products(rng, dtype, gathered, gated):
+    """Experts with many rows, few and none, and rows of none."""
+    m, experts, k, n = 11, 5, 24, 19
+    a, up_a = parts(rng, 2, (m, k), dtype)
+    b, up = (w.swapaxes(1, 2) for w in parts(rng, 2, (experts, n, k), dtype))
+    tokens = rng.integers(0, m, 2 * m).astype(np.int32) if gathered else None
+    rows = 2 * m if gathered else m
+    picked = wide([a])[0][tokens if gathered else slice(None)]
+    extra = {"tokens": tokens, "up": up if gated else None}
+    for spare in (False, True):
+        offsets = cut(rng, experts + spare, rows).astype(np.int32)
+        want = expected_rows(picked, wide([b])[0], offsets, wide([up])[0] if gated else None)
+        used = offsets[experts]
+
+        def body():
+            out = poisoned((rows, n), b.dtype)
+            assert stretto.grouped_matmul(a, b, offsets, out=out, **extra) is out
+            return out, stretto.grouped_matmul(a, b, offsets, **extra)
+
+        for got in testing.run(1, body)[0]:
+            near(got[:used], want[:used], dtype, k)
+
+
+def test_grouped_products_of_counted_rows(rng):
+    experts, most, k, n = 4, 6, 10, 7
+    a, (b,) = parts(rng, 1, (experts, most, k))[0], parts(rng, 1, (experts, k, n))
+    counts = np.array([0, most, 3, 1], np.int64)
+
+    def body():
+        out = poisoned((experts, most, n))
+        return stretto.grouped_matmul(a, b, counts=counts, out=out)
+
+    (got,) = testing.run(1, body)
+    for e, count in enumerate(counts):
+        near(got[e, :count], wide([a])[0][e, :count] @ wide([b])[0][e], "float32", k)
+        assert np.isnan(got[e, count:]).all()
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_grouped_products_with_scales(rng, gated):
+    experts, rows, n, k = 3, 9, 136, 160
+    a, scale_a, wide_a = quantized(rng, rows, k, (1, 128))
+    made = [[quantized(rng, n, k, (128, 128)) for _ in range(experts)] for _ in range(2)]
+    (b, scale_b, wide_b), (up, scale_up, wide_up) = (
+        [np.stack(part).swapaxes(1, 2) for part in zip(*of_one)] for of_one in made
+    )
+    offsets = cut(rng, experts, rows)
+    extra = {"up": up, "scale_up": scale_up} if gated else {}
+
+    def body():
+        scales = {"scale_a": scale_a, "scale_b": scale_b}
+        return stretto.grouped_matmul(a, b, offsets, out_dtype="float32", **scales, **extra)
+
+    want = expected_rows(wide_a, wide_b, offsets, wide_up if gated else None)
+    # Terms are up to 64, and the second factor up to their sum.
+    size = 64 * k * (np.abs(wide_up).max() * 4 * k if gated else 1)
+    np.testing.assert_allclose(testing.run(1, body)[0], want, rtol=1e-5, atol=1e-6 * size)
+
+
+def test_grouped_products_that_do_not_fit(rng):
+    a, b = np.ones((6, 4), np.float32), np.ones((2, 4, 3), np.float32)
+    offsets, tokens = np.array([0, 2, 6]), np.zeros(9, np.int32)
+    scale = {"scale_a": np.ones((6, 1), np.float32), "scale_b": np.ones((2, 1, 1), np.float32)}
+
+    def body():
+        for match, call in (
+            ("need offsets, or counts", lambda: stretto.grouped_matmul(a, b)),
+            (r"need \[E, M, K\]", lambda: stretto.grouped_matmul(a, b, counts=offsets[:2])),
+            (r"need int32 \(3,\)", lambda: stretto.grouped_matmul(a, b, offsets[:2])),
+            ("multiple of 6 rows", lambda: stretto.grouped_matmul(a, b, offsets, tokens=tokens)),
+            (r"up is \(1, 4, 3\)", lambda: stretto.grouped_matmul(a, b, offsets, up=b[:1])),
+            ("scale_up goes with", lambda: stretto.grouped_matmul(a, b, offsets, scale_up=b)),
+            ("factors are float8_e4m3fn", lambda: stretto.grouped_matmul(a, b, offsets, **scale)),
+            ("'offsets'.*entry 2", lambda: stretto.grouped_matmul(a, b, np.array([0, 2, 5]))),
+            ("'best_three'", lambda: stretto.moe_route(a, a, 2, group_score="best_three")),
+            ("top_k is 9", lambda: stretto.moe_route(a, a, 9)),
+            (r"bias is float64", lambda: stretto.moe_route(a, a, 2, bias=np.ones(6))),
+        ):
+            with pytest.raises(stretto.UserError, match=match):
+                call()
+
+    testing.run(1, body)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("scatter", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weighted_sums_over_the_ranks(rng, size, scatter, dtype):
+    m, top_k, hidden = 4 * size, 3, 20
+    y = parts(rng, size, (m * top_k, hidden), dtype)
+    slots = rng.permutation(m * top_k).reshape(m, top_k).astype(np.int32)
+    weights = rng.uniform(0, 1, (m, top_k)).astype(np.float32)
+    (residual,) = parts(rng, 1, (m, hidden), dtype)
+    plain = np.einsum("mk,mkh->mh", weights.astype(np.float64), sum(wide(y))[slots])
+    added = plain + wide([residual])[0]
+
+    def body():
+        r, own = stretto.rank(), slice(None)
+        if scatter:
+            own = slice(4 * r, 4 * r + 4)
+        options = {"scatter": scatter}
+        return (
+            stretto.moe_combine(y[r], slots, weights, residual=residual[own], **options),
+            stretto.moe_combine(y[r], slots, weights, **options),
+            added[own],
+            plain[own],
+        )
+
+    for first, second, want, without in testing.run(size, body):
+        near(first, want, dtype, size * top_k)
+        near(second, without, dtype, size * top_k)
