@@ -6,18 +6,12 @@
 namespace stretto {
 namespace {
 
-bool reads_table(const Expr& e) {
-  if (!e.has_value()) return false;
-  const ExprNode& n = e.node();
-  return n.op == ExprOp::kTable || std::any_of(n.args.begin(), n.args.end(), reads_table);
-}
-
 // Nothing of it looks at memory but the puts, and the waits, which come later.
 bool only_control(const Block& block) {
   return std::all_of(block.begin(), block.end(), [](const Op& op) {
     bool control = op.code == OpCode::kPipePut || op.code == OpCode::kLet ||
                    op.code == OpCode::kLoop || op.code == OpCode::kWhen || op.code == OpCode::kWait;
-    return control && std::none_of(op.exprs.begin(), op.exprs.end(), reads_table) &&
+    return control && std::none_of(op.exprs.begin(), op.exprs.end(), uses_table) &&
            std::all_of(op.bodies.begin(), op.bodies.end(), only_control);
   });
 }

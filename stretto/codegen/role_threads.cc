@@ -21,14 +21,9 @@ bool waits(const Block& block) {
   });
 }
 
-bool reads_table(const Expr& e) {
-  const ExprNode& n = e.node();
-  return n.op == ExprOp::kTable || std::any_of(n.args.begin(), n.args.end(), reads_table);
-}
-
 bool reads_tables(const Block& block) {
   return std::any_of(block.begin(), block.end(), [](const Op& op) {
-    return (op.code == OpCode::kLet && reads_table(op.exprs[0])) ||
+    return (op.code == OpCode::kLet && uses_table(op.exprs[0])) ||
            std::any_of(op.bodies.begin(), op.bodies.end(), reads_tables);
   });
 }

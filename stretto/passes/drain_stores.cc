@@ -61,7 +61,7 @@ class StoreDrainer {
   void survey(const Block& block) {
     for (const Op& op : block) {
       for (const Block& body : op.bodies) survey(body);
-      for (const Expr& e : op.exprs) reads_tables_ |= reads_table(e);
+      for (const Expr& e : op.exprs) reads_tables_ |= uses_table(e);
       switch (op.code) {
         case OpCode::kStore:
           survey_store(op);
@@ -98,11 +98,6 @@ class StoreDrainer {
     if (!plain || !fits) obstacle_ = "a store does not come in slots";
     stored_.insert(r.tensor);
     public_ |= tensor.kind != TensorKind::kOutput || tensor.space != Space::kLocal;
-  }
-
-  static bool reads_table(const Expr& e) {
-    const ExprNode& n = e.node();
-    return n.op == ExprOp::kTable || std::any_of(n.args.begin(), n.args.end(), reads_table);
   }
 
   // Of a slot: as many as make a whole row of it. 0: none do.

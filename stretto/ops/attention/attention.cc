@@ -16,21 +16,18 @@ namespace {
 void check(const AttentionDesc& d, const AttentionConfig& c) {
   FieldCheck need{"attention"};
   need.not_double("dtype", d.dtype);
-  need(d.m >= 1, "m", d.m, "at least 1");
+  need.at_least_one({{"m", d.m}});
   need(d.max_tokens >= d.m, "max_tokens", d.max_tokens, "at least m");
-  need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");
-  need(d.num_heads >= 1 && d.num_heads % d.num_kv_heads == 0, "num_heads", d.num_heads,
-       "a positive multiple of num_kv_heads");
+  need.heads(d.num_heads, d.num_kv_heads);
   need(d.head_dim >= 2 && d.head_dim % 2 == 0, "head_dim", d.head_dim, "an even number");
   need(d.window >= 0, "window", d.window, "0 or more");
   need(d.causal || d.window == 0, "window", d.window, "0 where attention is not causal");
-  need(d.world_size >= 1, "world_size", d.world_size, "at least 1");
-  need(c.tile_rows >= 1, "tile_rows", c.tile_rows, "at least 1");
-  need(c.tile_kv >= 1, "tile_kv", c.tile_kv, "at least 1");
+  need.at_least_one(
+      {{"world_size", d.world_size}, {"tile_rows", c.tile_rows}, {"tile_kv", c.tile_kv}});
   int heads = (d.num_heads + d.world_size - 1) / d.world_size;
   need(c.head_group >= 0 && (c.head_group == 0 || heads % c.head_group == 0), "head_group",
        c.head_group, "a divisor of the heads of a rank");
-  need(c.num_workers >= 1, "num_workers", c.num_workers, "at least 1");
+  need.at_least_one({{"num_workers", c.num_workers}});
 }
 
 // This rank's KV head for its local query head.

@@ -22,17 +22,15 @@ void check(const AttentionDesc& d, const DecodeAttentionConfig& c) {
   need.not_double("dtype", d.dtype);
   need(d.m == 1, "m", d.m, "1");
   need(d.causal, "causal", 0, "true");
-  need(d.max_tokens >= 1, "max_tokens", d.max_tokens, "at least 1");
-  need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");
-  need(d.num_heads >= 1 && d.num_heads % d.num_kv_heads == 0, "num_heads", d.num_heads,
-       "a positive multiple of num_kv_heads");
+  need.at_least_one({{"max_tokens", d.max_tokens}});
+  need.heads(d.num_heads, d.num_kv_heads);
   need(d.head_dim >= 2 && d.head_dim % 2 == 0, "head_dim", d.head_dim, "an even number");
   need(d.window >= 0, "window", d.window, "0 or more");
-  need(d.world_size >= 1, "world_size", d.world_size, "at least 1");
-  need(c.tile_kv >= 1, "tile_kv", c.tile_kv, "at least 1");
-  need(c.splits >= 1, "splits", c.splits, "at least 1");
-  need(c.num_workers >= 1, "num_workers", c.num_workers, "at least 1");
-  need(c.num_combiners >= 1, "num_combiners", c.num_combiners, "at least 1");
+  need.at_least_one({{"world_size", d.world_size},
+                     {"tile_kv", c.tile_kv},
+                     {"splits", c.splits},
+                     {"num_workers", c.num_workers},
+                     {"num_combiners", c.num_combiners}});
 }
 
 struct Halves {

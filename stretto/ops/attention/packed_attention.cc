@@ -17,24 +17,20 @@ namespace {
 void check(const char* op, const PackedAttentionDesc& d, const PackedAttentionConfig& c) {
   FieldCheck need{op};
   need.not_double("dtype", d.dtype);
-  need(d.m >= 1, "m", d.m, "at least 1");
-  need(d.sequences >= 1, "sequences", d.sequences, "at least 1");
-  need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");
-  need(d.num_heads >= 1 && d.num_heads % d.num_kv_heads == 0, "num_heads", d.num_heads,
-       "a positive multiple of num_kv_heads");
-  need(d.head_dim >= 1, "head_dim", d.head_dim, "at least 1");
-  need(d.world_size >= 1, "world_size", d.world_size, "at least 1");
-  need(c.tile_rows >= 1, "tile_rows", c.tile_rows, "at least 1");
-  need(c.tile_kv >= 1, "tile_kv", c.tile_kv, "at least 1");
-  need(c.blocks >= 1, "blocks", c.blocks, "at least 1");
-  need(c.num_workers >= 1, "num_workers", c.num_workers, "at least 1");
+  need.at_least_one({{"m", d.m}, {"sequences", d.sequences}});
+  need.heads(d.num_heads, d.num_kv_heads);
+  need.at_least_one({{"head_dim", d.head_dim},
+                     {"world_size", d.world_size},
+                     {"tile_rows", c.tile_rows},
+                     {"tile_kv", c.tile_kv},
+                     {"blocks", c.blocks},
+                     {"num_workers", c.num_workers}});
 }
 
 void check_pages(const PackedAttentionDesc& d, const PackedAttentionConfig& c) {
   FieldCheck need{"paged_attention"};
   need(d.page >= 1 && d.page % c.tile_kv == 0, "page", d.page, "a multiple of tile_kv");
-  need(d.num_pages >= 1, "num_pages", d.num_pages, "at least 1");
-  need(d.max_tokens >= 1, "max_tokens", d.max_tokens, "at least 1");
+  need.at_least_one({{"num_pages", d.num_pages}, {"max_tokens", d.max_tokens}});
 }
 
 class PackedAttention {

@@ -10,17 +10,15 @@ namespace {
 void check(const char* op, const SequenceAttentionDesc& d, const SequenceAttentionConfig& c) {
   FieldCheck need{op};
   need.not_double("dtype", d.dtype);
-  need(d.m >= 1, "m", d.m, "at least 1");
-  need(d.num_kv_heads >= 1, "num_kv_heads", d.num_kv_heads, "at least 1");
-  need(d.num_heads >= 1 && d.num_heads % d.num_kv_heads == 0, "num_heads", d.num_heads,
-       "a positive multiple of num_kv_heads");
-  need(d.head_dim >= 1, "head_dim", d.head_dim, "at least 1");
-  need(d.world_size >= 1, "world_size", d.world_size, "at least 1");
-  need(c.tile_rows >= 1, "tile_rows", c.tile_rows, "at least 1");
-  need(c.tile_kv >= 1, "tile_kv", c.tile_kv, "at least 1");
-  need(c.comm_rows >= 1, "comm_rows", c.comm_rows, "at least 1");
-  need(c.num_workers >= 1, "num_workers", c.num_workers, "at least 1");
-  need(c.num_queues >= 1, "num_queues", c.num_queues, "at least 1");
+  need.at_least_one({{"m", d.m}});
+  need.heads(d.num_heads, d.num_kv_heads);
+  need.at_least_one({{"head_dim", d.head_dim},
+                     {"world_size", d.world_size},
+                     {"tile_rows", c.tile_rows},
+                     {"tile_kv", c.tile_kv},
+                     {"comm_rows", c.comm_rows},
+                     {"num_workers", c.num_workers},
+                     {"num_queues", c.num_queues}});
   need(c.head_group >= 0 && (c.head_group == 0 || d.num_heads % c.head_group == 0), "head_group",
        c.head_group, "a divisor of num_heads");
 }
