@@ -205,17 +205,36 @@ def run_mlp(world: World, samples: int) -> dict:
         gate, up = y.chunk(2, -1)
         return nn.functional.silu(gate) * up
 
-    def ours(_):
-        return torch.autograd.grad(down(gated(gate_up(x))), leaves, back)
+    def columns_nccl(rows):
+        return linear(GatherNccl.apply(rows), gate_up.weight)
 
-    def sequence(_):
-        hidden = gated(linear(GatherNccl.apply(x), gate_up.weight))
-        return torch.autograd.grad(ScatterNccl.apply(linear(hidden, down.weight)), leaves, back)
+    def rows_nccl(hidden):
+        return ScatterNccl.apply(linear(hidden, down.weight))
 
+    whole = {
+        "sequence": lambda: rows_nccl(gated(columns_nccl(x))),
+        "ours": lambda: down(gated(gate_up(x))),
+    }
+    grads = {name: lambda _, block=block: torch.autograd.grad(block(), leaves, back) for name, block in whole.items()}
     worst = 0.0
-    for got, want in zip(ours(0), sequence(0)):
+    for got, want in zip(grads["ours"](0), grads["sequence"](0)):
         worst = max(worst, ((got.float() - want.float()).norm() / want.float().norm()).item())
-    case = Case(world, {"sequence": sequence, "ours": ours}, "eager")
+    # What it is made of: the block forward, and each layer by itself, forward and backward.
+    wide, hidden = world.randn(TOKENS, 2 * FFN // world.size), world.randn(TOKENS, FFN // world.size)
+    hidden.requires_grad_()
+    layers = {
+        "sequence columns": (columns_nccl, x, gate_up.weight, wide),
+        "ours columns": (gate_up, x, gate_up.weight, wide),
+        "sequence rows": (rows_nccl, hidden, down.weight, back),
+        "ours rows": (down, hidden, down.weight, back),
+    }
+    calls = dict(grads)
+    calls.update({f"{name} forward": lambda _, block=block: block() for name, block in whole.items()})
+    for name, (layer, of, weight, grad) in layers.items():
+        calls[f"{name} forward"] = lambda _, layer=layer, of=of: layer(of)
+        calls[name] = lambda _, layer=layer, leaves=(of, weight), grad=grad: torch.autograd.grad(
+            layer(leaves[0]), leaves, grad)
+    case = Case(world, calls, "eager")
     return {"tokens": TOKENS, "hidden": HIDDEN, "ffn": FFN, "worst_gradient_error": world.slowest([worst])[0],
             **case.time(samples)}
 
@@ -265,6 +284,8 @@ def main():
     show(f"MLP block {TOKENS} x {HIDDEN} x {FFN}, forward and backward: sequence {medians['sequence']:.3f} ms, ours "
          f"{medians['ours']:.3f} ms, {medians['sequence'] / medians['ours']:.3f} times as fast, gradients differ by "
          f"{result['mlp']['worst_gradient_error']:.4f}")
+    for what in ("forward", "columns forward", "columns", "rows forward", "rows"):
+        show(f"  {what:<34}sequence {medians[f'sequence {what}']:.3f}  ours {medians[f'ours {what}']:.3f} ms")
     keep()
     products = [c for c in make_cases(size) if "bytes" not in c]
     for case in products:

@@ -197,33 +197,38 @@ void bind_operators(nb::module_& m) {
     CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
     return broadcast(desc, default_config(desc, target(gpu)), root);
   });
-  // Of products: dtype and scaling of the factors, dtype of the result; whether configs are chosen.
+  // Of products: dtype and scaling of the factors, whether b is [k, n], dtype of the result;
+  // whether configs are chosen.
   auto made = [](auto desc, auto make, bool gpu, bool choose) {
     if (gpu && choose) return chosen_program(desc);
     return make(desc, default_config(desc, gpu ? Target::kCuda : Target::kCpu));
   };
-  m.def("ag_gemm", [=](int ranks, Text dtype, Text scaling, Text result, Size rows, Size n, Size k,
-                       bool choose, bool gpu) {
+  m.def("ag_gemm", [=](int ranks, Text dtype, Text scaling, bool b_kn, Text result, Size rows,
+                       Size n, Size k, bool choose, bool gathered, bool gpu) {
     AgGemmDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
     desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
     desc.c_dtype = parse_dtype(result);
     desc.scaling = parse_scaling(scaling);
+    desc.b_kn = b_kn;
+    desc.gathered = gathered;
     return made(desc, ag_gemm, gpu, choose);
   });
-  m.def("gemm_rs", [=](int ranks, Text dtype, Text scaling, Text result, Size rows, Size n, Size k,
-                       bool choose, bool gpu) {
+  m.def("gemm_rs", [=](int ranks, Text dtype, Text scaling, bool b_kn, Text result, Size rows,
+                       Size n, Size k, bool choose, bool gpu) {
     GemmRsDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
     desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
     desc.out_dtype = parse_dtype(result);
     desc.scaling = parse_scaling(scaling);
+    desc.b_kn = b_kn;
     return made(desc, gemm_rs, gpu, choose);
   });
-  m.def("gemm_ar", [=](int ranks, Text dtype, Text scaling, Text result, Size rows, Size n, Size k,
-                       bool choose, bool gpu) {
+  m.def("gemm_ar", [=](int ranks, Text dtype, Text scaling, bool b_kn, Text result, Size rows,
+                       Size n, Size k, bool choose, bool gpu) {
     GemmArDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
     desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
     desc.out_dtype = parse_dtype(result);
     desc.scaling = parse_scaling(scaling);
+    desc.b_kn = b_kn;
     return made(desc, gemm_ar, gpu, choose);
   });
   m.def("all_reduce_add_rms_norm", [=](int ranks, Text dtype, Text weight_dtype, Size rows,

@@ -81,8 +81,9 @@ def _register(op, body: Callable, with_gradient: Callable) -> None:
     _library.impl(op.name().partition("::")[2], kernel, "Autograd", with_keyset=True)
 
 
-def _differentiate(op, body: Callable, keep: Callable, backward: Callable) -> None:
-    """Gives `op` its gradient. `keep(ctx, inputs)` saves what `backward(ctx, grad)` needs."""
+def _node(op, body: Callable, keep: Callable, backward: Callable) -> Callable:
+    """`op` with its gradient, of (keyset, *inputs). `keep(ctx, inputs)` saves what `backward(ctx,
+    grad)` needs."""
 
     class Node(torch.autograd.Function):  # pylint: disable=abstract-method
         @staticmethod
@@ -94,8 +95,43 @@ def _differentiate(op, body: Callable, keep: Callable, backward: Callable) -> No
         def backward(ctx, grad):
             return None, *backward(ctx, grad)
 
-    apply = Node.apply
-    _register(op, body, lambda keyset, inputs: apply(keyset, *inputs))
+    return Node.apply
+
+
+class _GatherMatmul(torch.autograd.Function):  # pylint: disable=abstract-method
+    """(gathered a, product). What the weights' gradient takes is gathered once, forward."""
+
+    @staticmethod
+    def forward(ctx, keyset, *inputs):
+        # pylint: disable=arguments-differ
+        if keyset is None:
+            both = _all_gather_and_matmul(*inputs)
+        else:
+            both = _go_on(all_gather_and_matmul, keyset, inputs)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(both[0], inputs[1])
+        ctx.dim = inputs[2]
+        return both
+
+    @staticmethod
+    def backward(ctx, grad_gathered, grad):
+        # pylint: disable=arguments-differ
+        gathered, b = ctx.saved_tensors
+        grad_a = grad_b = None
+        if ctx.needs_input_grad[1]:  # behind the key set
+            if grad is not None:
+                grad_a = matmul_reduce_scatter(grad, b.t(), ctx.dim, "sum")
+            if grad_gathered is not None:
+                more = reduce_scatter(grad_gathered, ctx.dim, "sum")
+                grad_a = more if grad_a is None else grad_a + more
+        if ctx.needs_input_grad[2] and grad is not None:
+            grad_b = _weight_gradient(gathered, grad, b)
+        return None, grad_a, grad_b, None
+
+
+def _differentiate(op, body: Callable, node: Callable) -> None:
+    """Gives `op` the gradient that node(keyset, *inputs) has."""
+    _register(op, body, lambda keyset, inputs: node(keyset, *inputs))
 
 
 def _refuse_gradients(op, body: Callable, name: str) -> None:
@@ -126,6 +162,10 @@ def _all_reduce(x, reduce_op):
 
 def _all_gather_matmul(a, b, gather_dim):
     return current().call(matmul._all_gather_matmul, gather_dim, None, a, b)
+
+
+def _all_gather_and_matmul(a, b, gather_dim):
+    return current().call(matmul._all_gather_and_matmul, gather_dim, None, a, b)
 
 
 def _matmul_reduce_scatter(a, b, scatter_dim, reduce_op):
@@ -210,6 +250,14 @@ all_gather_matmul = _define(
     _all_gather_matmul,
     lambda a, b, dim: a.new_empty(
         _resized(a.shape, dim, times=current().size, last=b.shape[1])
+    ),
+)
+all_gather_and_matmul = _define(
+    "all_gather_and_matmul(Tensor a, Tensor b, int gather_dim) -> (Tensor, Tensor)",
+    _all_gather_and_matmul,
+    lambda a, b, dim: (
+        a.new_empty(_resized(a.shape, dim, times=current().size)),
+        a.new_empty(_resized(a.shape, dim, times=current().size, last=b.shape[1])),
     ),
 )
 matmul_reduce_scatter = _define(
@@ -311,26 +359,41 @@ def _keep_factors(ctx, inputs):
     ctx.options = inputs[2:]
 
 
+def _weight_gradient(a, grad, b):
+    """a^T @ grad, in memory as `b` is."""
+    a, grad = _rows(a), _rows(grad)
+    return (grad.t() @ a).t() if b.t().is_contiguous() else a.t() @ grad
+
+
 def _all_gather_matmul_backward(ctx, grad):
-    a, b = ctx.saved_tensors
+    """Where the weights have none."""
     (dim,) = ctx.options
-    grad_a = grad_b = None
-    if ctx.needs_input_grad[1]:  # behind the key set
-        grad_a = matmul_reduce_scatter(grad, b.t(), dim, "sum")
-    if ctx.needs_input_grad[2]:
-        grad_b = _rows(all_gather(a, dim)).t() @ _rows(grad)
-    return grad_a, grad_b, None
+    return matmul_reduce_scatter(grad, ctx.saved_tensors[1].t(), dim, "sum"), None, None
+
+
+def _gather_matmul_node(of_rows: Callable) -> Callable:
+    """With the gathered rows kept where the weights have a gradient."""
+
+    def node(keyset, *inputs):
+        if inputs[1].requires_grad:
+            return _GatherMatmul.apply(keyset, *inputs)[1]
+        return of_rows(keyset, *inputs)
+
+    return node
 
 
 def _matmul_reduce_scatter_backward(ctx, grad):
     a, b = ctx.saved_tensors
     dim, reduce_op = ctx.options
     grad = _scaled(grad, _scale(reduce_op))
-    grad_a = grad_b = None
-    if ctx.needs_input_grad[1]:  # behind the key set
+    of_a, of_b = ctx.needs_input_grad[1:3]  # behind the key set
+    grad_a = grad_b = gathered = None
+    if of_a and of_b:
+        gathered, grad_a = all_gather_and_matmul(grad, b.t(), dim)
+    elif of_a:
         grad_a = all_gather_matmul(grad, b.t(), dim)
-    if ctx.needs_input_grad[2]:
-        grad_b = _rows(a).t() @ _rows(all_gather(grad, dim))
+    if of_b:
+        grad_b = _weight_gradient(a, all_gather(grad, dim) if gathered is None else gathered, b)
     return grad_a, grad_b, None, None
 
 
@@ -339,7 +402,7 @@ def _matmul_all_reduce_backward(ctx, grad):
     (replicated,) = ctx.options
     if not replicated:
         grad = all_reduce(grad, "sum")
-    return grad @ b.t(), _rows(a).t() @ _rows(grad), None
+    return grad @ b.t(), _weight_gradient(a, grad, b), None
 
 
 def _all_gather_backward(ctx, grad):
@@ -363,7 +426,6 @@ for _op, _body, _keep, _backward in (
     (reduce_scatter, _reduce_scatter, _keep_dim_and_op, _reduce_scatter_backward),
     (all_reduce, _all_reduce, _keep_op, _all_reduce_backward),
     (copy_to_ranks, _copy_to_ranks, _keep_nothing, _copy_to_ranks_backward),
-    (all_gather_matmul, _all_gather_matmul, _keep_factors, _all_gather_matmul_backward),
     (
         matmul_reduce_scatter,
         _matmul_reduce_scatter,
@@ -372,7 +434,15 @@ for _op, _body, _keep, _backward in (
     ),
     (matmul_all_reduce, _matmul_all_reduce, _keep_factors, _matmul_all_reduce_backward),
 ):
-    _differentiate(_op, _body, _keep, _backward)
+    _differentiate(_op, _body, _node(_op, _body, _keep, _backward))
+_differentiate(all_gather_and_matmul, _all_gather_and_matmul, _GatherMatmul.apply)
+_differentiate(
+    all_gather_matmul,
+    _all_gather_matmul,
+    _gather_matmul_node(
+        _node(all_gather_matmul, _all_gather_matmul, _keep_factors, _all_gather_matmul_backward)
+    ),
+)
 for _op, _body, _name in (
     (all_gather_scaled_matmul, _all_gather_scaled_matmul, "all_gather_matmul with scales"),
     (

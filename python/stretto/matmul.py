@@ -41,29 +41,35 @@ class _Product(NamedTuple):
     kind: Any
     dtype: str
     a: Any
-    bt: Any  # [N, K], dense
+    weights: Any  # dense, [N, K], or [K, N] with b_kn
+    b_kn: bool
     like: Any  # an array of the result's element type
     scales: Optional[_Scales] = None
 
     @property
     def columns(self) -> int:
-        return self.bt.shape[0]
+        return self.weights.shape[1 if self.b_kn else 0]
 
     def rows_of(self, x, dim: int):
         """a, or its scales, dense and with `dim` first."""
         return self.kind.dense(self.kind.move(x, dim, 0))
 
-    def launch(self, program: str, rows: int, dim: int, result: str, target) -> None:
-        """`program` of _core over `rows` of all ranks, whose output is called `result`."""
-        kind, size, (n, k) = self.kind, self.group.size, self.bt.shape
-        names, arrays = ("a", "b", result), (self.rows_of(self.a, dim), self.bt, target)
+    def launch(self, program: str, rows: int, dim: int, outputs: dict, *form_of_program) -> None:
+        """`program` of _core over `rows` of all ranks, with these arrays as its outputs."""
+        kind, size, n, k = self.kind, self.group.size, self.columns, self.a.shape[-1]
+        names, arrays = ("a", "b", *outputs), (
+            self.rows_of(self.a, dim),
+            self.weights,
+            *outputs.values(),
+        )
         form = "none"
         if self.scales is not None:
             form, scale_a, scale_b = self.scales
             names += ("scale_a", "scale_b")
             arrays += (self.rows_of(scale_a, dim), scale_b)
         make, of_result = getattr(_core, program), kind.dtype(self.like)
-        desc = size, self.dtype, form, of_result, rows, n, k, self.group.choose_configs
+        factors = self.dtype, form, self.b_kn
+        desc = size, *factors, of_result, rows, n, k, self.group.choose_configs, *form_of_program
         self.group.launch(
             kind,
             (program, *desc),
@@ -89,8 +95,9 @@ def _product(op: str, a, b) -> _Product:
     kind, a, b = _factors(op, a, b)
     if kind.dtype(a) == _FP8:
         raise UserError(f"{op}: factors of {_FP8} need scale_a and scale_b")
-    dtype = computed_dtype(op, kind, a, b)
-    return _Product(op, current(), kind, dtype, a, kind.dense(kind.transpose(b)), a)
+    dtype, bt = computed_dtype(op, kind, a, b), kind.transpose(b)
+    b_kn = kind.is_dense(b) and not kind.is_dense(bt)
+    return _Product(op, current(), kind, dtype, a, kind.dense(b if b_kn else bt), b_kn, a)
 
 
 def _filled(kind, scale, shape):
@@ -128,7 +135,7 @@ def _scaled_product(op: str, a, b, scale_a, scale_b, out_dtype: str) -> _Product
             )
     scales = _scales(op, kind, a, b, scale_a, scale_b)
     bt, like = kind.dense(kind.transpose(b)), kind.from_dtype(out_dtype, (0,), a)
-    return _Product(op, current(), kind, _FP8, a, bt, like, scales)
+    return _Product(op, current(), kind, _FP8, a, bt, False, like, scales)
 
 
 def result_dtype(op: str, scale_a, scale_b, out_dtype, out) -> Optional[str]:
@@ -158,16 +165,6 @@ def scaled_op(op: str, out_dtype: str):
     return call
 
 
-def _launch_along(program: str, names: tuple, p: _Product, dim: int, shape, out):
-    """A product whose ranks gather or scatter along `dim`, with a result of that shape. `names`:
-    of the output, and which of a and the result has the rows of all ranks."""
-    made = result_along(p.op, p.kind, out, shape, dim, p.like)
-    result, whole = names
-    rows = math.prod((p.a if whole == "a" else made.target).shape[:-1])
-    p.launch(program, rows, dim, result, made.target)
-    return made.finish()
-
-
 def all_gather_matmul(
     a_shard,
     b,
@@ -182,10 +179,10 @@ def all_gather_matmul(
     """all_gather(a_shard, dim=gather_dim) @ b, where each tile of the product starts as soon as its
     rows are there.
 
-    `a_shard`: [.., K], this rank's part. `b`: [K, N], each rank's own; the transpose of a dense [N,
-    K], as linear layers keep their weights, costs no copy. Result: [.., N], with P times the size
-    along `gather_dim`, which must not be the last. `return_a`: returns (gathered a, result), at the
-    price of an all_gather of its own. As torch.ops.symm_mem.fused_all_gather_matmul; float32
+    `a_shard`: [.., K], this rank's part. `b`: [K, N], each rank's own, dense or the transpose of a
+    dense [N, K], as linear layers keep their weights. Result: [.., N], with P times the size along
+    `gather_dim`, which must not be the last. `return_a`: returns (gathered a, result), at the price
+    of a copy; with scales, of an all_gather. As torch.ops.symm_mem.fused_all_gather_matmul; float32
     accumulation, rounded once.
 
     `scale_a`, `scale_b`: float32, which make factors of float8_e4m3fn stand for numbers, each
@@ -203,7 +200,10 @@ def all_gather_matmul(
         else:
             c = current().call(scaled_op(op, result), gather_dim, out, *arrays)
     elif out is None and _route.wants(a_shard, b):
-        c = _route.layer.all_gather_matmul(a_shard, b, gather_dim)
+        name = "all_gather_and_matmul" if return_a else "all_gather_matmul"
+        return getattr(_route.layer, name)(a_shard, b, gather_dim)
+    elif return_a and out is None:
+        return current().call(_all_gather_and_matmul, gather_dim, None, a_shard, b)
     else:
         c = current().call(_all_gather_matmul, gather_dim, out, a_shard, b)
     return (all_gather(a_shard, dim=gather_dim), c) if return_a else c
@@ -213,13 +213,24 @@ def _all_gather_matmul(a, b, gather_dim, out):
     return _gathered(_product("all_gather_matmul", a, b), gather_dim, out)
 
 
-def _gathered(p, gather_dim, out):
+def _all_gather_and_matmul(a, b, gather_dim, _):
+    """(gathered a, result)."""
+    return _gathered(_product("all_gather_matmul", a, b), gather_dim, None, return_a=True)
+
+
+def _gathered(p, gather_dim, out, return_a: bool = False):
     dim = axis(p.op, "gather_dim", gather_dim, p.a.ndim)
     if dim == p.a.ndim - 1:
         raise UserError(f"{p.op}: gather_dim {gather_dim} is the one that is summed over")
-    shape = list(p.a.shape[:-1]) + [p.columns]
-    shape[dim] *= p.group.size
-    return _launch_along("ag_gemm", ("c", "result"), p, dim, shape, out)
+    lead = list(p.a.shape[:-1])
+    lead[dim] *= p.group.size
+    made = result_along(p.op, p.kind, out, lead + [p.columns], dim, p.like)
+    outputs, whole = {"c": made.target}, None
+    if return_a:
+        whole = result_along(p.op, p.kind, None, lead + [p.a.shape[-1]], dim, p.a)
+        outputs["gathered"] = whole.target
+    p.launch("ag_gemm", math.prod(lead), dim, outputs, return_a)
+    return (whole.finish(), made.finish()) if return_a else made.finish()
 
 
 def matmul_reduce_scatter(
@@ -269,7 +280,9 @@ def _scattered(p, scatter_dim, out):
         )
     shape = list(p.a.shape[:-1]) + [p.columns]
     shape[dim] //= size
-    return _launch_along("gemm_rs", ("out", "a"), p, dim, shape, out)
+    made = result_along(p.op, p.kind, out, shape, dim, p.like)
+    p.launch("gemm_rs", math.prod(p.a.shape[:-1]), dim, {"out": made.target})
+    return made.finish()
 
 
 def matmul_all_reduce(a, b, *, scale_a=None, scale_b=None, out_dtype=None, out=None):
@@ -294,7 +307,7 @@ def _matmul_all_reduce(a, b, _, out):
 def _reduced(p, _, out):
     shape = tuple(p.a.shape[:-1]) + (p.columns,)
     result, written = make_result(p.op, p.kind, out, shape, p.like)
-    p.launch("gemm_ar", math.prod(shape[:-1]), 0, "out", written)
+    p.launch("gemm_ar", math.prod(shape[:-1]), 0, {"out": written})
     return finish(p.kind, result, written)
 
 

@@ -26,10 +26,11 @@ void check(const AgGemmDesc& d, const AgGemmConfig& cfg) {
                           {"raster", cfg.raster},
                           {"num_consumers", cfg.num_consumers},
                           {"cluster_size", cfg.cluster_size}});
-  if (cfg.across && cfg.gather != Gather::kPush) {
-    throw UserError("ag_gemm: tiles across the ranks' rows need gather = push");
+  if (cfg.across && (cfg.gather != Gather::kPush || d.gathered)) {
+    throw UserError(
+        "ag_gemm: tiles across the ranks' rows need gather = push, and gathered = false");
   }
-  check_factors("ag_gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
+  check_factors("ag_gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
   check_result("ag_gemm", "c_dtype", d.c_dtype, d.a_dtype);
 }
 
@@ -108,6 +109,19 @@ void push_rows(ProgramBuilder& p, const AgGemmDesc& d, const AgGemmConfig& cfg, 
          });
 }
 
+// SMs copy the own rows to where the peers' arrive: an engine's copy within a GPU the driver may
+// make a kernel, for which this one leaves no room.
+void keep_rows(ProgramBuilder& p, const AgGemmDesc& d, const Index& m, const Gathered::Part& part) {
+  std::int64_t rows = std::clamp<std::int64_t>(most_copied_rows(1, d.k), 1, 32);
+  RowRuns runs(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = rows});
+  p.role("keep", Resource::sms(keeping_sms(d)), p.range(runs.num_blocks()), [&](const Tile& t) {
+    Index row = p.let("row", t.index * rows), end = runs.num_rows(p.rank());
+    Index to = runs.first_row(p.rank()) + row;
+    p.rank_copy_data(part.own.tile({row, 0}, rows, d.k).until_row(end),
+                     part.full.tile({to, 0}, rows, d.k).until_row(runs.first_row(p.rank()) + end));
+  });
+}
+
 // Waits for all transfers with rows of [row, row + count) of the owner's.
 void wait_for_rows(ProgramBuilder& p, const Gathered& g, const Index& owner, const Index& row,
                    std::int64_t count) {
@@ -122,9 +136,10 @@ void wait_for_rows(ProgramBuilder& p, const Gathered& g, const Index& owner, con
 }  // namespace
 
 std::string to_string(const AgGemmDesc& d) {
-  return fmt::format("ag_gemm P={} m={} n={} k={} a={} b={} c={}{}{}{}", d.world_size, d.m, d.n,
+  return fmt::format("ag_gemm P={} m={} n={} k={} a={} b={} c={}{}{}{}{}{}", d.world_size, d.m, d.n,
                      d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
-                     d.bias ? " bias" : "", d.swiglu ? " swiglu" : "", scaling_text(d.scaling));
+                     d.bias ? " bias" : "", d.swiglu ? " swiglu" : "", scaling_text(d.scaling),
+                     weights_text(d.b_kn), d.gathered ? " gathered" : "");
 }
 
 const char* name(Gather gather) {
@@ -169,7 +184,7 @@ AgGemmConfig gpu_config_across(const AgGemmDesc& d) {
 }
 
 AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
-  bool few_of_all = d.world_size > 1 && d.m <= kMostRowsAcross;
+  bool few_of_all = d.world_size > 1 && d.m <= kMostRowsAcross && !d.gathered;
   if (gather == Gather::kPush && few_of_all) return gpu_config_across(d);
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   bool few = run_rows <= kFewRows;  // of one rank: tiles do not reach into the next rank's
@@ -199,11 +214,13 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
     cfg.num_gather_workers = pushing;
   }
   std::int64_t tiles = d.world_size * row_tiles * ceil_div(d.n, tile.bn);
-  cfg.num_compute_sms = gpu_workers(tiles, kGpuSms - pushing);
+  cfg.num_compute_sms = gpu_workers(tiles, kGpuSms - pushing - keeping_sms(d));
   return cfg;
 }
 
 }  // namespace
+
+int keeping_sms(const AgGemmDesc& d) { return d.gathered ? 4 : 0; }
 
 AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
   if (target == Target::kCuda) return gpu_config(d, gather);
@@ -222,7 +239,8 @@ LinearDesc linear_desc(const AgGemmDesc& d) {
           .dtype = d.b_dtype,
           .bias = d.bias,
           .swiglu = d.swiglu,
-          .scaling = d.scaling};
+          .scaling = d.scaling,
+          .b_kn = d.b_kn};
 }
 
 Resource compute_sms(const AgGemmConfig& cfg) {
@@ -295,7 +313,10 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   Index own_rows = ceil_div(m, d.world_size);
   auto scale_a = scale_input(p, d.scaling, own_rows, d.k, Space::kSymmetric);  // of the own rows
   Linear linear(p, linear_desc(d));
-  auto c = p.output("c", d.c_dtype, {m, d.n});  // [m, n]
+  auto c = p.output("c", d.c_dtype, {m, d.n});                             // [m, n]
+  const Space space = push && !alone ? Space::kSymmetric : Space::kLocal;  // of peers' rows
+  TensorRef gathered;
+  if (d.gathered) gathered = p.output("gathered", d.a_dtype, {m, d.k}, space);  // [m, k]
   RowRuns runs(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = tile.bm});
   std::optional<Gathered> g;
   if (!alone) {
@@ -303,8 +324,8 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
                           .world_size = d.world_size,
                           .block_rows = cfg.comm_rows,
                           .channels = cfg.channels_per_rank});
-    BufferOptions where{.space = push ? Space::kSymmetric : Space::kLocal};
-    auto full = p.buffer("full", d.a_dtype, {m, d.k}, where);  // [m, k]
+    BufferOptions where{.space = space};
+    auto full = d.gathered ? gathered : p.buffer("full", d.a_dtype, {m, d.k}, where);  // [m, k]
     auto arrived = p.signal("arrived", d.world_size * transfers.num_channels());
     g = Gathered{{{a, full, d.k}}, transfers, arrived, p.signal("ready")};
     if (d.scaling != Scaling::kNone) {
@@ -318,6 +339,7 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
     });
     push ? push_rows(p, d, cfg, *g) : pull_rows(p, d, cfg, *g);
   }
+  if (d.gathered) keep_rows(p, d, m, {a, gathered, d.k});
 
   TileSpace tiles = p.grid(d.world_size * runs.num_blocks(), d.n, 1, tile.bn).raster(cfg.raster);
   p.role("gemm", compute_sms(cfg), tiles, [&](const Tile& t) {

@@ -20,6 +20,8 @@ struct AgGemmDesc {
   bool bias = false;
   bool swiglu = false;               // silu(a * b_gate^T) * (a * b_up^T)
   Scaling scaling = Scaling::kNone;  // of fp8 factors
+  bool b_kn = false;                 // b [k, n] instead of [n, k]
+  bool gathered = false;             // all_gather(a) is an output, too
 };
 
 enum class Gather : std::uint8_t {
@@ -49,16 +51,18 @@ const char* name(Gather gather);  // "pull", "send", "push"
 std::string to_string(const AgGemmDesc& desc);
 std::string to_string(const AgGemmConfig& config);
 AgGemmConfig default_config(const AgGemmDesc& desc, Target target, Gather gather);
+// SMs that copy the own rows into the output `gathered`, beside those of the config.
+int keeping_sms(const AgGemmDesc& desc);
 // Chooses how rows are gathered, too.
 AgGemmConfig default_config(const AgGemmDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Rank r has the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [ceil(m/P), k],
-// symmetric, whose rows past m are not read; b [n, k] (swiglu: b_gate and b_up), bias [n]
+// symmetric, whose rows past m are not read; b [n, k] or [k, n] (swiglu: b_gate, b_up), bias [n]
 // (bias_gate, bias_up), each rank's own; with scaling scale_a, symmetric, of the own rows, which
 // travels with them, and scale_b (scale_b_gate, scale_b_up), in the shapes that Scaling says.
-// Output c [m, n]. UserError naming the field of a bad desc or config. After TileLink (arXiv
-// 2503.20313, section 5) and Flux (arXiv 2406.06858): decoupled communication and compute tiles,
-// tile order rotated by rank.
+// Outputs c [m, n] and gathered [m, k], symmetric where peers write it. UserError naming the field
+// of a bad desc or config. After TileLink (arXiv 2503.20313, section 5) and Flux (arXiv
+// 2406.06858): decoupled communication and compute tiles, tile order rotated by rank.
 Program ag_gemm(const AgGemmDesc& desc, const AgGemmConfig& config);
 
 }  // namespace stretto

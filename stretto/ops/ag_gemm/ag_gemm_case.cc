@@ -23,18 +23,18 @@ Values gathered_rows(const OpCase& c, const ProductShape& shape) {
   return all;
 }
 
+// `form` has what a shape does not say.
 OperatorInfo info(const char* name, const char* summary, Gather gather,
-                  Scaling scaling = Scaling::kNone) {
-  auto desc = [scaling](const OpShape& s) {
-    DType factors = scaling == Scaling::kNone ? s.dtype : DType::kF8E4M3;
-    return AgGemmDesc{.world_size = s.world_size,
-                      .m = row_bucket(s.m),
-                      .n = ceil_div(s.n, std::int64_t{s.world_size}),
-                      .k = s.k,
-                      .a_dtype = factors,
-                      .b_dtype = factors,
-                      .c_dtype = s.dtype,
-                      .scaling = scaling};
+                  const AgGemmDesc& form = {}) {
+  auto desc = [form](const OpShape& s) {
+    AgGemmDesc d = form;
+    d.world_size = s.world_size;
+    d.m = row_bucket(s.m);
+    d.n = ceil_div(s.n, std::int64_t{s.world_size});
+    d.k = s.k;
+    d.a_dtype = d.b_dtype = form.scaling == Scaling::kNone ? s.dtype : DType::kF8E4M3;
+    d.c_dtype = s.dtype;
+    return d;
   };
   auto config = [gather](const AgGemmDesc& d, Target target) {
     return default_config(d, target, gather);
@@ -65,13 +65,19 @@ OpCase ag_gemm_case(const AgGemmDesc& d, const AgGemmConfig& cfg, std::int64_t m
   c.extents = {m};
   c.config = to_string(d) + " | " + to_string(cfg) + " | m=" + std::to_string(m);
   fill_inputs(c, seed);
-  ProductShape shape{.m = m, .n = d.n, .k = d.k, .scaling = d.scaling};
+  ProductShape shape{.m = m, .n = d.n, .k = d.k, .scaling = d.scaling, .b_kn = d.b_kn};
   Values all = gathered_rows(c, shape);
+  Values unscaled = gathered_rows(c, {.m = m, .k = d.k});
+  unscaled.resize(static_cast<std::size_t>(d.m * d.k), std::numeric_limits<double>::quiet_NaN());
   auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
   for (int rank = 0; rank < d.world_size; ++rank) {
     Values want = linear_reference(c, rank, all, shape);
     want.resize(static_cast<std::size_t>(d.m * d.n), std::numeric_limits<double>::quiet_NaN());
-    c.expected[static_cast<std::size_t>(rank)][out] = std::move(want);
+    std::vector<Values>& expected = c.expected[static_cast<std::size_t>(rank)];
+    expected[out] = std::move(want);
+    if (d.gathered) {
+      expected[static_cast<std::size_t>(c.program.find_tensor("gathered"))] = unscaled;
+    }
   }
   bool bytes = d.a_dtype == DType::kF8E4M3;
   c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
@@ -98,7 +104,13 @@ OperatorInfo ag_gemm_push_info() {
 OperatorInfo ag_gemm_fp8_info() {
   return info("ag_gemm_fp8",
               "ag_gemm of fp8 factors with a scale for each row of both, those of a gathered too",
-              Gather::kPull, Scaling::kRowWise);
+              Gather::kPull, {.scaling = Scaling::kRowWise});
+}
+
+OperatorInfo ag_gemm_gathered_info() {
+  return info("ag_gemm_gathered",
+              "ag_gemm of weights [k,n/P] that gives the gathered a[m,k], too: what gradients take",
+              Gather::kSend, {.b_kn = true, .gathered = true});
 }
 
 }  // namespace stretto

@@ -94,6 +94,32 @@ TEST_P(AgGemm, Swiglu) {
                  small());
 }
 
+TEST_P(AgGemm, WeightsByRowsOfK) {
+  for (int stages : {0, 2}) {
+    AgGemmConfig cfg = small();
+    cfg.num_stages = stages;
+    expect_ag_gemm({.world_size = 3, .m = 21, .n = 17, .k = 51, .bias = true, .b_kn = true}, cfg);
+  }
+}
+
+// What a weight's gradient is made of, without a second all-gather.
+TEST_P(AgGemm, GivesTheGatheredRows) {
+  if (GetParam().across) GTEST_SKIP() << "refused";
+  for (int world : {1, 2, 5}) {
+    AgGemmDesc d{.world_size = world, .m = 41, .n = 17, .k = 21, .gathered = true};
+    expect_ag_gemm(d, small());
+  }
+  expect_ag_gemm({.world_size = 3,
+                  .m = 21,
+                  .n = 9,
+                  .k = 149,
+                  .a_dtype = DType::kF8E4M3,
+                  .b_dtype = DType::kF8E4M3,
+                  .scaling = Scaling::kRowWise,
+                  .gathered = true},
+                 small());
+}
+
 TEST_P(AgGemm, MoreChannelsThanTransfers) {
   AgGemmConfig cfg = small();
   cfg.channels_per_rank = 7;
@@ -132,7 +158,13 @@ TEST(AgGemmErrors, NameTheField) {
   cfg = kSmall;
   cfg.across = true;
   expect_user_error([&] { ag_gemm(d, cfg); }, "need gather = push");
-  d.m = -1;
+  d.gathered = true;
+  cfg.gather = Gather::kPush;
+  expect_user_error([&] { ag_gemm(d, cfg); }, "gathered = false");
+  d = {.world_size = 2, .m = 8, .n = 8, .k = 8, .a_dtype = DType::kF8E4M3, .b_kn = true};
+  d.b_dtype = DType::kF8E4M3;
+  expect_user_error([&] { ag_gemm(d, kSmall); }, "b_kn");
+  d = {.world_size = 2, .m = -1, .n = 8, .k = 8};
   expect_user_error([&] { ag_gemm(d, kSmall); }, "m is -1");
 }
 

@@ -44,6 +44,7 @@ const std::vector<OperatorInfo>& catalog() {
       ag_gemm_info(),
       ag_gemm_push_info(),
       ag_gemm_fp8_info(),
+      ag_gemm_gathered_info(),
       gemm_rs_info(),
       gemm_rs_copy_info(),
       gemm_rs_fp8_info(),

@@ -168,8 +168,8 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
       AgGemmConfig config = first;
       config.across = false;
       config.tile = loop.tile;
-      config.num_compute_sms =
-          gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms - (takes_sms ? t.workers : 0));
+      config.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile),
+                                           num_sms - (takes_sms ? t.workers : 0) - keeping_sms(d));
       config.num_gather_workers = t.workers;
       config.comm_rows = std::min({t.rows, run_rows, most_copied_rows(1, d.k)});
       config.channels_per_rank = channels_of(run_rows, loop.tile.bm, t.channels);

@@ -134,6 +134,13 @@ Values scaled_rows(const OpCase& c, int rank, const ProductShape& s) {
 
 Values scaled_weights(const OpCase& c, int rank, const std::string& suffix, const ProductShape& s) {
   Values b = input_of(c, rank, "b" + suffix);
+  if (s.b_kn) {
+    const Values kn = b;
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      auto n = static_cast<std::int64_t>(i) / s.k, k = static_cast<std::int64_t>(i) % s.k;
+      b[i] = kn[static_cast<std::size_t>(k * s.n + n)];
+    }
+  }
   if (s.scaling == Scaling::kNone) return b;
   const Values& scale = input_of(c, rank, "scale_b" + suffix);
   std::int64_t cols = scale_columns(s.scaling, s.k);

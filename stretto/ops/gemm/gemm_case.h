@@ -27,7 +27,9 @@ OperatorInfo gemm_split_k_info();
 // a [m, k] * b [n, k]^T in fp64.
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
-  Scaling scaling = Scaling::kNone;  // of the inputs that are read with it
+  // Of the inputs that are read with it.
+  Scaling scaling = Scaling::kNone;
+  bool b_kn = false;  // as in LinearDesc
 };
 Values product_reference(const Values& a, const Values& b, const ProductShape& shape);
 
@@ -35,7 +37,7 @@ Values product_reference(const Values& a, const Values& b, const ProductShape& s
 // the input's place among the inputs, so that variants of one operator get the same.
 void fill_inputs(OpCase& c, std::uint64_t seed);
 
-// Inputs a [m, k] and b + suffix [n, k] of `rank`, times their scales.
+// Inputs a [m, k] and b + suffix of `rank`, the latter as [n, k], times their scales.
 Values scaled_rows(const OpCase& c, int rank, const ProductShape& shape);
 Values scaled_weights(const OpCase& c, int rank, const std::string& suffix,
                       const ProductShape& shape);

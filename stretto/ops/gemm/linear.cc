@@ -79,6 +79,8 @@ std::string scaling_text(Scaling scaling) {
   return scaling == Scaling::kNone ? "" : fmt::format(" {}", name(scaling));
 }
 
+std::string weights_text(bool b_kn) { return b_kn ? " b[k,n]" : ""; }
+
 std::int64_t scale_columns(Scaling scaling, std::int64_t k) {
   return scaling == Scaling::kBlock ? ceil_div(k, kScaleBlock) : 1;
 }
@@ -104,7 +106,9 @@ Linear::Linear(ProgramBuilder& p, const LinearDesc& desc) : p_(&p), desc_(desc) 
   if (desc.swiglu) suffixes = {"_gate", "_up"};
   DType bias = desc.dtype == DType::kF8E4M3 ? DType::kBF16 : desc.dtype;
   for (const std::string& suffix : suffixes) {
-    weights_.push_back(p.input("b" + suffix, desc.dtype, {desc.n, desc.k}));     // [n, k]
+    std::vector<Index> shape = {desc.n, desc.k};  // [n, k], or [k, n]
+    if (desc.b_kn) std::swap(shape[0], shape[1]);
+    weights_.push_back(p.input("b" + suffix, desc.dtype, shape));
     if (desc.bias) biases_.push_back(p.input("bias" + suffix, bias, {desc.n}));  // [n]
     if (desc.scaling == Scaling::kRowWise) {
       scales_.push_back(p.input("scale_b" + suffix, DType::kF32, {1, desc.n}));  // [1, n]
@@ -151,7 +155,9 @@ void Linear::accumulate(Sums& sums, const GemmTile& tile, const Index& col, cons
     }
     Value a = p_->load(rows.a(k));  // [bm, bk]
     for (std::size_t i = 0; i < weights_.size(); ++i) {
-      Value b = p_->load(weights_[i].tile({col, k}, tile.bn, tile.bk)).T();
+      const TensorRef& w = weights_[i];
+      Value b = desc_.b_kn ? p_->load(w.tile({k, col}, tile.bk, tile.bn))
+                           : p_->load(w.tile({col, k}, tile.bn, tile.bk)).T();
       Value& sum = sums.of[i];
       sum = block ? dot_scaled(sum, a, b, scales[i]) : dot(sum, a, b);
     }
@@ -268,6 +274,9 @@ void check_factors(const std::string& op, const Factors& f) {
       throw UserError(fmt::format("{}: scaling is {}, needs factors of {}", op, name(f.scaling),
                                   name(DType::kF8E4M3)));
     }
+  }
+  if (bytes && f.b_kn) {
+    throw UserError(fmt::format("{}: b_kn: weights of {} are [n, k]", op, name(f.b_dtype)));
   }
   if (f.scaling != Scaling::kBlock) return;
   auto check_block = [&](const char* field, std::int64_t size) {

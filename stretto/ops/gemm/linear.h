@@ -28,6 +28,7 @@ enum class Scaling : std::uint8_t {
 inline constexpr std::int64_t kScaleBlock = 128;
 const char* name(Scaling scaling);
 std::string scaling_text(Scaling scaling);  // " row-wise", or nothing
+std::string weights_text(bool b_kn);        // " b[k,n]", or nothing
 // Columns of scale_a.
 std::int64_t scale_columns(Scaling scaling, std::int64_t k);
 
@@ -37,6 +38,7 @@ struct LinearDesc {
   bool bias = false;          // + bias[n]
   bool swiglu = false;        // two weights: silu(a * b_gate^T) * (a * b_up^T)
   Scaling scaling = Scaling::kNone;
+  bool b_kn = false;  // weights [k, n] instead of [n, k], without scaling
 };
 
 // One step of the main loop: [bm, bk] * [bn, bk]^T.
@@ -70,7 +72,8 @@ struct StepRange {
 
 class Linear {
  public:
-  // Declares the inputs b [n, k], bias [n] and scale_b, or b_gate, b_up, bias_gate ... scale_b_up.
+  // Declares the inputs b [n, k] or [k, n], bias [n] and scale_b, or b_gate, b_up, bias_gate ...
+  // scale_b_up.
   Linear(ProgramBuilder& p, const LinearDesc& desc);
 
   // Columns [col, col + bn) of f(a * b^T), f32 [bm, bn]; f64 where the factors are.
@@ -144,11 +147,12 @@ void check_dtype(const std::string& op, const char* field, DType dtype);
 // UserError unless f32, bf16 or f16, or f64 of factors in f64.
 void check_result(const std::string& op, const char* field, DType dtype, DType factors);
 // UserError unless both factors are f32, bf16 or f16 without scaling, both f64, or both e4m3; and
-// unless block scales fit the tile.
+// unless block scales fit the tile, and fp8 weights are [n, k].
 struct Factors {
   DType a_dtype = DType::kF32, b_dtype = DType::kF32;
   Scaling scaling = Scaling::kNone;
   GemmTile tile;
+  bool b_kn = false;
 };
 void check_factors(const std::string& op, const Factors& factors);
 

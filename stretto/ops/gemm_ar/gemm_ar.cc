@@ -30,7 +30,7 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
   if (cfg.packets && (cfg.shots != ReduceShots::kOne || cfg.num_reduce_sms != 0)) {
     throw UserError("gemm_ar: packets need one shot with sums in the epilogue");
   }
-  check_factors("gemm_ar", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
+  check_factors("gemm_ar", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
   check_result("gemm_ar", "out_dtype", d.out_dtype, d.a_dtype);
 }
 
@@ -43,8 +43,8 @@ class OneHop {
         p_(p),
         d_(d),
         tile_(tile),
-        a_(p.input("a", d.a_dtype, {m, d.k})),                                       // [m, k]
-        linear_(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling}),  // b [n, k]
+        a_(p.input("a", d.a_dtype, {m, d.k})),  // [m, k]
+        linear_(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling, .b_kn = d.b_kn}),
         scale_a_(scale_input(p, d.scaling, m, d.k)) {                        // [m, 1] or [m, k/128]
     if (d.residual) residual_ = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
     out_ = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);        // [m, n]
@@ -191,7 +191,8 @@ GemmRsDesc scattered(const GemmArDesc& d) {
           .a_dtype = d.a_dtype,
           .b_dtype = d.b_dtype,
           .out_dtype = d.out_dtype,
-          .scaling = d.scaling};
+          .scaling = d.scaling,
+          .b_kn = d.b_kn};
 }
 
 // gemm_rs whose owners send their sums to every rank. A sum exists only after every rank has sent
@@ -304,9 +305,9 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
 }  // namespace
 
 std::string to_string(const GemmArDesc& d) {
-  return fmt::format("gemm_ar P={} m={} n={} k={} a={} b={} out={}{}{}", d.world_size, d.m, d.n,
+  return fmt::format("gemm_ar P={} m={} n={} k={} a={} b={} out={}{}{}{}", d.world_size, d.m, d.n,
                      d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
-                     d.residual ? " residual" : "", scaling_text(d.scaling));
+                     d.residual ? " residual" : "", scaling_text(d.scaling), weights_text(d.b_kn));
 }
 
 std::string to_string(const GemmArConfig& cfg) {

@@ -21,6 +21,7 @@ struct GemmArDesc {
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, out_dtype = DType::kF32;
   bool residual = false;  // + residual[m, n], of the result's dtype, the same on every rank
   Scaling scaling = Scaling::kNone;  // of fp8 factors
+  bool b_kn = false;                 // b [k, n] instead of [n, k]
 };
 
 enum class ReduceShots : std::uint8_t {
@@ -50,11 +51,11 @@ GemmArConfig default_config(const GemmArDesc& desc, Target target = Target::kCpu
 GemmArConfig default_config(const GemmArDesc& desc, ReduceShots shots,
                             Target target = Target::kCpu);
 
-// Extent m. Inputs a [m, k] and b [n, k], each rank's own; with scaling scale_a and scale_b, each
-// rank's own, in the shapes that Scaling says: partial sums are scaled before they leave; residual
-// [m, n]. Output out [m, n],
-// symmetric. Partial sums are rounded to the result's dtype once, summed in fp32 in rank order and
-// rounded again. UserError naming the field of a bad desc or config.
+// Extent m. Inputs a [m, k] and b [n, k] or [k, n], each rank's own; with scaling scale_a and
+// scale_b, each rank's own, in the shapes that Scaling says: partial sums are scaled before they
+// leave; residual [m, n]. Output out [m, n], symmetric. Partial sums are rounded to the result's
+// dtype once, summed in fp32 in rank order and rounded again. UserError naming the field of a bad
+// desc or config.
 Program gemm_ar(const GemmArDesc& desc, const GemmArConfig& config);
 
 }  // namespace stretto

@@ -55,7 +55,8 @@ OpCase gemm_ar_case(const GemmArDesc& d, const GemmArConfig& cfg, std::int64_t m
     auto residual = static_cast<std::size_t>(c.program.find_tensor("residual"));
     for (auto& inputs : c.inputs) inputs[residual] = c.inputs[0][residual];
   }
-  SummedProduct total = summed_product(c, {.m = m, .n = d.n, .k = d.k, .scaling = d.scaling});
+  SummedProduct total =
+      summed_product(c, {.m = m, .n = d.n, .k = d.k, .scaling = d.scaling, .b_kn = d.b_kn});
   Values want = total.sum;
   for (std::size_t i = 0; d.residual && i < want.size(); ++i) {
     want[i] += input_of(c, 0, "residual")[i];

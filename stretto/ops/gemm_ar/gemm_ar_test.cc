@@ -65,6 +65,10 @@ TEST_P(GemmAr, Doubles) {
                  small(GetParam()));
 }
 
+TEST_P(GemmAr, WeightsByRowsOfK) {
+  expect_gemm_ar({.world_size = 3, .m = 21, .n = 17, .k = 51, .b_kn = true}, small(GetParam()));
+}
+
 // Partial sums are scaled before they leave.
 TEST_P(GemmAr, Fp8) {
   GemmArDesc d{.world_size = 3,

@@ -32,16 +32,16 @@ void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
         "gemm_rs: tiles across the ranks' rows are scattered and summed in the epilogue, through "
         "two slots");
   }
-  check_factors("gemm_rs", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
+  check_factors("gemm_rs", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
   check_result("gemm_rs", "out_dtype", d.out_dtype, d.a_dtype);
 }
 
 }  // namespace
 
 std::string to_string(const GemmRsDesc& d) {
-  return fmt::format("gemm_rs P={} m={} n={} k={} a={} b={} out={}{}{}", d.world_size, d.m, d.n,
+  return fmt::format("gemm_rs P={} m={} n={} k={} a={} b={} out={}{}{}{}", d.world_size, d.m, d.n,
                      d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
-                     d.residual ? " residual" : "", scaling_text(d.scaling));
+                     d.residual ? " residual" : "", scaling_text(d.scaling), weights_text(d.b_kn));
 }
 
 std::string to_string(const GemmRsConfig& cfg) {
@@ -142,7 +142,7 @@ Program across_ranks(const GemmRsDesc& d, const GemmRsConfig& cfg) {
   Index m = p.extent("m", d.m);
   RowRuns runs(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = tile.bm});
   auto a = p.input("a", d.a_dtype, {m, d.k});  // [m, k]
-  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling});
+  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling, .b_kn = d.b_kn});
   auto scale_a = scale_input(p, d.scaling, m, d.k);  // [m, 1] or [m, k/128]
   TensorRef residual;
   if (d.residual) residual = p.input("residual", d.out_dtype, {runs.run_rows(), d.n});  // [m/P, n]

@@ -19,6 +19,7 @@ struct GemmRsDesc {
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, out_dtype = DType::kF32;
   bool residual = false;             // + residual[ceil(m/P), n], of the result's dtype
   Scaling scaling = Scaling::kNone;  // of fp8 factors
+  bool b_kn = false;                 // b [k, n] instead of [n, k]
 };
 
 enum class Scatter : std::uint8_t {
@@ -54,10 +55,10 @@ GemmRsConfig default_config(const GemmRsDesc& desc, Target target = Target::kCpu
 GemmRsConfig gpu_config_of_runs(const GemmRsDesc& desc);
 
 // Extent m. Rank r receives the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [m, k],
-// b [n, k], with scaling scale_a and scale_b in the shapes that Scaling says, each rank's own:
-// partial sums are scaled before they leave; residual [ceil(m/P), n]. Output out [ceil(m/P), n];
-// its rows past m are zero. Partial sums are rounded to the result's dtype once, summed in fp32 in
-// rank order (in an epilogue, in cyclic order from the owner's own) and rounded again. UserError
+// b [n, k] or [k, n], with scaling scale_a and scale_b in the shapes that Scaling says, each rank's
+// own: partial sums are scaled before they leave; residual [ceil(m/P), n]. Output out [ceil(m/P),
+// n]; its rows past m are zero. Partial sums are rounded to the result's dtype once, summed in fp32
+// in rank order (in an epilogue, in cyclic order from the owner's own) and rounded again. UserError
 // naming the field of a bad desc or config. After Flux (arXiv 2406.06858, section 4), with a fixed
 // order of summation.
 Program gemm_rs(const GemmRsDesc& desc, const GemmRsConfig& config);

@@ -97,7 +97,8 @@ OpCase gemm_rs_case(const GemmRsDesc& d, const GemmRsConfig& cfg, std::int64_t m
   c.extents = {m};
   c.config = to_string(d) + " | " + to_string(cfg) + " | m=" + std::to_string(m);
   fill_inputs(c, seed);
-  SummedProduct total = summed_product(c, {.m = m, .n = d.n, .k = d.k, .scaling = d.scaling});
+  SummedProduct total =
+      summed_product(c, {.m = m, .n = d.n, .k = d.k, .scaling = d.scaling, .b_kn = d.b_kn});
   auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
   for (int rank = 0; rank < d.world_size; ++rank) {
     c.expected[static_cast<std::size_t>(rank)][out] = expected_rows(c, d, total.sum, rank, m);

@@ -63,6 +63,10 @@ TEST_P(GemmRs, Doubles) {
                  small());
 }
 
+TEST_P(GemmRs, WeightsByRowsOfK) {
+  expect_gemm_rs({.world_size = 3, .m = 21, .n = 17, .k = 51, .b_kn = true}, small());
+}
+
 // Partial sums are scaled before they leave.
 TEST_P(GemmRs, Fp8) {
   GemmRsDesc d{.world_size = 3,

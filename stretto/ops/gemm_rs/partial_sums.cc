@@ -14,7 +14,8 @@ PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsCon
                  .block_rows = cfg.tile.bm,
                  .channels = cfg.channels_per_rank}) {
   a_ = p.input("a", d.a_dtype, {m_, d.k});  // [m, k]
-  linear_.emplace(p, LinearDesc{.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling});
+  linear_.emplace(
+      p, LinearDesc{.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling, .b_kn = d.b_kn});
   scale_a_ = scale_input(p, d.scaling, m_, d.k);  // [m, 1] or [m, k/128]
   slots_ = p.buffer("slots", d.out_dtype, {d.world_size, runs_.run_rows(), d.n},
                     {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, m/P, n]
