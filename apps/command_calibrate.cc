@@ -3,10 +3,10 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "apps/calibrated_machine.h"
 #include "apps/commands.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/calibrate/calibrate_gpus.h"
+#include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/runtime/atomic_file.h"
 
 namespace stretto {

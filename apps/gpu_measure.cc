@@ -4,9 +4,9 @@
 
 #include <memory>
 
-#include "apps/calibrated_machine.h"
 #include "apps/like_operator.h"
 #include "stretto/base/errors.h"
+#include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/ops/choose/choose.h"
 #include "stretto/ops/choose/unfused.h"
 #include "stretto/ops/gpu_harness/gpu_case.h"

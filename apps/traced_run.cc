@@ -5,10 +5,10 @@
 #include <optional>
 #include <utility>
 
-#include "apps/calibrated_machine.h"
 #include "apps/chosen_program.h"
 #include "apps/predicted_trace.h"
 #include "stretto/base/errors.h"
+#include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/ops/gpu_harness/gpu_program.h"
 #include "stretto/ops/harness/time_case.h"
 #include "stretto/passes/pipeline.h"

@@ -19,6 +19,7 @@
 #include "stretto/model/checkpoint/dummy_checkpoint.h"
 #include "stretto/model/gpu/gpu_forward_step.h"
 #include "stretto/model/transformer/transformer.h"
+#include "stretto/ops/choose/calibrated_machine.h"
 
 namespace stretto::bench {
 namespace {
@@ -46,6 +47,7 @@ struct Settings {
   double seconds = 240;
   bool proof = false, stages = true, early = true;
   bool prefill = false;  // compile those kernels, too
+  bool prompt = false;   // time the longest step
   bool whole_experts = false;
 };
 
@@ -74,7 +76,9 @@ ModelConfig config_of(const Settings& s) {
   return c;
 }
 
-ModelShape shape_of(const Settings& s, const ModelConfig& config, int ranks) {
+// `machine`, where products of long steps are chosen for one, must outlive the shape.
+ModelShape shape_of(const Settings& s, const ModelConfig& config, int ranks,
+                    const predict::Machine* machine) {
   DType dtype = parse_dtype(s.dtype);
   ModelShape shape = model_shape(config, ranks,
                                  {.dtype = dtype,
@@ -83,6 +87,7 @@ ModelShape shape_of(const Settings& s, const ModelConfig& config, int ranks) {
                                   .expert_groups = s.whole_experts ? ranks : 1});
   // As weights.h: weight_dtype() finds it for dummy weights.
   shape.weight_dtype = dtype == DType::kF32 ? config.dtype.value_or(DType::kF32) : dtype;
+  shape.machine = machine;
   return shape;
 }
 
@@ -105,7 +110,8 @@ int run_compile(const Settings& s) {
   ModelConfig config = config_of(s);
   int failed = 0, dirty = 0, total = 0;
   for (int ranks : s.ranks) {
-    for (const CompiledKernel& k : compile_plan(s, shape_of(s, config, ranks))) {
+    predict::Machine machine = calibrated_machine(ranks);
+    for (const CompiledKernel& k : compile_plan(s, shape_of(s, config, ranks, &machine))) {
       say("{}", k.to_string());
       ++total;
       failed += !k.error.empty();
@@ -231,6 +237,44 @@ Decode decode(const Settings& s, GpuModel& model, GpuForwardStep& step) {
   return d;
 }
 
+// Milliseconds of the longest step from an empty cache to its last row's logits, with chosen
+// configs of products and with the default ones in turn, and of its programs with each.
+Json time_prompt(const Settings& s, GpuModel& model) {
+  constexpr int kRounds = 15;
+  std::int64_t rows = step_bounds(Target::kCuda).back();
+  std::vector<int> tokens(static_cast<std::size_t>(rows));
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int>(i % 97);
+  Json out;
+  std::vector<float> logits[2];
+  for (bool choose : {true, false}) {
+    std::unique_ptr<ForwardStep> step =
+        model.make_step(rows, {.require_proof = s.proof, .choose = choose});
+    std::vector<double> ms;
+    for (int i = 0; i < kRounds; ++i) {
+      Clock::time_point begin = Clock::now();
+      step->run(tokens, 0, rows);
+      const float* row = step->logits(rows - 1, 1);
+      ms.push_back(seconds_since(begin) * 1e3);
+      logits[choose].assign(row, row + model.shape().config->vocab_size);
+    }
+    const char* which = choose ? "chosen" : "default";
+    say("  {} rows with {} configs: {:.3f} ms", rows, which, median(ms));
+    out[which]["ms"] = median(ms);
+    for (const auto& t : static_cast<GpuForwardStep&>(*step).time_stages(9)) {
+      double us = t.ms * 1e3 / t.launches;
+      say("    {:<16} {:4} launches, {:8.2f} us each", t.program, t.launches, us);
+      out[which]["stages"].push_back(
+          {{"program", t.program}, {"launches", t.launches}, {"us", us}});
+    }
+  }
+  double worst = 0;
+  for (std::size_t i = 0; i < logits[0].size(); ++i) {
+    worst = std::max<double>(worst, std::abs(logits[0][i] - logits[1][i]));
+  }
+  say("  largest difference of logits {:.4f}", worst);
+  return out;
+}
+
 Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& checkpoint,
              int ranks) {
   Clock::time_point begin = Clock::now();
@@ -238,7 +282,8 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
   double copied = copy_bandwidth(world);
   say("tp {}: {}", ranks, world.device(0).properties().to_string());
   say("  memory: {:.2f} TB/s by a copy", copied / 1e12);
-  ModelShape shape = shape_of(s, config, ranks);
+  predict::Machine machine = calibrated_machine(ranks);
+  ModelShape shape = shape_of(s, config, ranks, &machine);
   for (const CompiledKernel& k : compile_plan(s, shape)) {
     if (!k.error.empty() || !k.is_clean()) say("  {}", k.to_string());
   }
@@ -283,6 +328,7 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
               {"bytes_read", read},
               {"copy_bytes_per_s", copied},
               {"of_copy", rate / copied}};
+  if (s.prompt) out["prompt"] = time_prompt(s, model);
   if (!s.stages) return out;
   std::unique_ptr<ForwardStep> staged;
   if (s.early) {
@@ -369,6 +415,7 @@ int main_of(int argc, char** argv) {
   run->add_option("--tokens", s.tokens, "steps that are timed")->check(CLI::Range(1, 10000));
   run->add_option("--seconds", s.seconds, "no further world size is begun after this");
   run->add_flag("!--no-stages", s.stages, "leave out the table of operators");
+  run->add_flag("--prompt", s.prompt, "time the longest step of a prompt, too");
   run->add_flag("!--no-early", s.early, "leave out launches that start early");
   run->add_option("-o", s.out, "JSON file");
   run->add_option("--commit", s.commit);

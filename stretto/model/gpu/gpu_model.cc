@@ -26,6 +26,9 @@ GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& c
   STRETTO_CHECK(shape.world_size == world.size(), "a model cut for another number of GPUs");
   shape_.target = Target::kCuda;
   shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
+  machine_ = calibrated_machine(world.size());
+  chosen_shape_ = shape_;
+  if (world.size() <= machine_.num_gpus) chosen_shape_.machine = &machine_;
   std::vector<PlanBuffer> buffers = model_buffers(shape_);
   check_memory(buffers);
   for (const PlanBuffer& b : buffers) {
@@ -101,7 +104,8 @@ void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
 
 std::unique_ptr<ForwardStep> GpuModel::make_step(std::int64_t bound,
                                                  const GpuModelOptions& options) {
-  return std::make_unique<GpuForwardStep>(world_, shape_, buffers_, bound, options);
+  const ModelShape& shape = options.choose ? chosen_shape_ : shape_;
+  return std::make_unique<GpuForwardStep>(world_, shape, buffers_, bound, options);
 }
 
 }  // namespace stretto

@@ -10,6 +10,7 @@
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/model/checkpoint/checkpoint.h"
 #include "stretto/model/transformer/forward_step.h"
+#include "stretto/ops/choose/calibrated_machine.h"
 
 namespace stretto {
 
@@ -19,6 +20,8 @@ struct GpuModelOptions {
   bool require_proof = true;
   // Launches of a captured step overlap at their edges (GpuLaunchArgs::starts_early).
   bool early_starts = true;
+  // Products of long prompts take the configs that are predicted to be the fastest on this machine.
+  bool choose = true;
 };
 
 // Addresses of buffers on every rank, by the names of step_plan.h.
@@ -47,6 +50,8 @@ class GpuModel : public ModelRunner {
   GpuWorld& world_;
   ModelShape shape_;
   GpuModelOptions options_;
+  predict::Machine machine_;
+  ModelShape chosen_shape_;  // with the machine
   std::vector<SymmetricGpuMemory> memory_;
   GpuBuffers buffers_;
   std::map<std::string, std::size_t> bytes_;

@@ -6,6 +6,7 @@
 #include "stretto/model/transformer/moe_plan.h"
 #include "stretto/model/transformer/step_programs.h"
 #include "stretto/model/transformer/weights.h"
+#include "stretto/ops/choose/fastest.h"
 
 namespace stretto {
 namespace {
@@ -47,6 +48,12 @@ class Planner {
   }
 
  private:
+  template <typename Desc>
+  Program product(const Desc& d) const {
+    bool chosen = s_.machine != nullptr && d.m > kMostRowsOfDefaults;
+    return chosen ? fastest_program(d, *s_.machine) : step_program(d, s_.target);
+  }
+
   std::size_t add_program(Program program) {
     plan_.programs.push_back(std::move(program));
     return plan_.programs.size() - 1;
@@ -200,19 +207,19 @@ class Planner {
     GemmDesc qkv_desc = gemm_desc;
     qkv_desc.n = part.qkv_cols;
     qkv_desc.bias = c_.qkv_bias;
-    std::size_t qkv = add_program(step_program(qkv_desc, s_.target));
+    std::size_t qkv = add_program(product(qkv_desc));
     GemmDesc ffn_desc = gemm_desc;
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
     ffn_desc.bias = c_.mlp_bias;
-    std::size_t ffn = has_dense_layers() ? add_program(step_program(ffn_desc, s_.target)) : 0;
+    std::size_t ffn = has_dense_layers() ? add_program(product(ffn_desc)) : 0;
     auto reduced_gemm = [&](std::int64_t k) {
       if (s_.world_size == 1) {
         GemmDesc d = gemm_desc;
         d.n = hidden_;
         d.k = k;
         d.residual = true;
-        return add_program(step_program(d, s_.target));
+        return add_program(product(d));
       }
       GemmArDesc d{.world_size = s_.world_size,
                    .m = bound_,
@@ -274,12 +281,12 @@ class Planner {
     AgGemmDesc qkv_desc = ag;
     qkv_desc.n = part.qkv_cols;
     qkv_desc.bias = c_.qkv_bias;
-    std::size_t qkv = add_program(step_program(qkv_desc, s_.target));
+    std::size_t qkv = add_program(product(qkv_desc));
     AgGemmDesc ffn_desc = ag;
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
     ffn_desc.bias = c_.mlp_bias;
-    std::size_t ffn = has_dense_layers() ? add_program(step_program(ffn_desc, s_.target)) : 0;
+    std::size_t ffn = has_dense_layers() ? add_program(product(ffn_desc)) : 0;
     GemmRsDesc rs{.world_size = s_.world_size,
                   .m = bound_,
                   .n = hidden_,
@@ -288,9 +295,9 @@ class Planner {
                   .b_dtype = s_.weight_dtype,
                   .out_dtype = s_.dtype,
                   .residual = true};
-    std::size_t out_gemm = add_program(step_program(rs, s_.target));
+    std::size_t out_gemm = add_program(product(rs));
     rs.k = ffn_;
-    std::size_t down_gemm = has_dense_layers() ? add_program(step_program(rs, s_.target)) : 0;
+    std::size_t down_gemm = has_dense_layers() ? add_program(product(rs)) : 0;
     std::optional<MoePlan> moe = moe_plan(true);
     std::size_t moe_norm = norm;
     const char* moe_normed = "normed";

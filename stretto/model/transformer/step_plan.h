@@ -18,6 +18,14 @@
 
 namespace stretto {
 
+namespace predict {
+struct Machine;
+}
+
+// Products of more rows than this take the config that is predicted to be the fastest, where a
+// machine is known; fewer rows those that were measured.
+constexpr std::int64_t kMostRowsOfDefaults = 256;
+
 // What all steps of a model have in common.
 struct ModelShape {
   const ModelConfig* config = nullptr;
@@ -29,6 +37,7 @@ struct ModelShape {
   // Of ranks, in a mixture of experts: ops/moe/expert_split.h. Several are groups of all_ranks().
   int expert_groups = 1;
   int data_groups = 1;  // of world_size consecutive ranks, each with tokens of its own
+  const predict::Machine* machine = nullptr;  // that products are chosen for; null: default configs
 
   int all_ranks() const { return world_size * data_groups; }
   // Whether tokens of different data groups meet at the experts.

@@ -12,6 +12,8 @@
 #include "stretto/base/test_errors.h"
 #include "stretto/codegen/kernel.h"
 #include "stretto/compiler.h"
+#include "stretto/ir/printer.h"
+#include "stretto/ops/choose/fastest.h"
 #include "stretto/ops/choose/unfused.h"
 #include "stretto/ops/gemm/gemm.h"
 #include "stretto/predict/prediction.h"
@@ -189,6 +191,42 @@ TEST_F(ChooseTest, AnotherMachineChoosesAnew) {
           .from_cache);
   machine_.tile_cost *= 2;
   EXPECT_FALSE(choose("gemm", shape(1), offered, {.machine = machine_}).from_cache);
+}
+
+// What a caller passes.
+std::set<std::string> arguments_of(const Program& program) {
+  std::set<std::string> names;
+  for (const Tensor& t : program.tensors) {
+    bool symmetric = t.space == Space::kSymmetric;
+    if (t.kind != TensorKind::kBuffer) names.insert(t.name + (symmetric ? ", symmetric" : ""));
+  }
+  return names;
+}
+
+template <typename Desc>
+void expect_fastest(const Desc& desc, const Program& by_default, const predict::Machine& machine) {
+  SCOPED_TRACE(to_string(desc));
+  Program fastest = fastest_program(desc, machine);
+  EXPECT_EQ(print(fastest_program(desc, machine)), print(fastest));  // out of the cache
+  EXPECT_LE(predicted_ms(fastest, machine), predicted_ms(by_default, machine));
+  EXPECT_EQ(arguments_of(fastest), arguments_of(by_default));
+}
+
+TEST_F(ChooseTest, ModelsTakeTheFastestProductsOfTheirDescs) {
+  GemmDesc one{.m = 512, .n = 2048, .k = 1024, .residual = true};
+  one.a_dtype = one.b_dtype = one.c_dtype = DType::kBF16;
+  expect_fastest(one, gemm(one, default_config(one, Target::kCuda)), machine_);
+  AgGemmDesc gathered{.world_size = 2, .m = 512, .n = 1536, .k = 1024, .bias = true};
+  gathered.a_dtype = gathered.b_dtype = gathered.c_dtype = DType::kBF16;
+  expect_fastest(gathered, ag_gemm(gathered, default_config(gathered, Target::kCuda)), machine_);
+  GemmRsDesc scattered{.world_size = 2, .m = 512, .n = 1024, .k = 2048, .residual = true};
+  scattered.a_dtype = scattered.b_dtype = scattered.out_dtype = DType::kBF16;
+  expect_fastest(scattered, gemm_rs(scattered, default_config(scattered, Target::kCuda)), machine_);
+  // Products that have their default alone need no machine.
+  gathered.world_size = 4;
+  expect_user_error([&] { fastest_program(gathered, machine_); }, {"h200x2", "4 GPUs"});
+  gathered.swiglu = true;
+  EXPECT_NO_THROW(fastest_program(gathered, machine_));
 }
 
 TEST_F(ChooseTest, NothingThatRunsIsAnError) {

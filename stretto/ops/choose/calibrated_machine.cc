@@ -1,4 +1,4 @@
-#include "apps/calibrated_machine.h"
+#include "stretto/ops/choose/calibrated_machine.h"
 
 #include <fmt/format.h>
 
