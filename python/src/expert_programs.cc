@@ -91,7 +91,7 @@ void bind_split(nb::module_& m) {
   m.def("ag_grouped_gemm", [=](int ranks, Text dtype, Size rows, Size top_k, Size experts, Size n,
                                Size k, bool swiglu, Size tile_rows, bool gpu) {
     AgGroupedDesc d = first(ranks, dtype, rows, top_k, experts);
-    d.n = n, d.k = k, d.swiglu = swiglu;
+    d.n = n, d.k = k, d.swiglu = swiglu, d.gathers = ranks > 1;
     AgGroupedConfig config = default_config(d, target(gpu));
     config.tile.bm = tile_rows;
     return ag_grouped_gemm(d, config);

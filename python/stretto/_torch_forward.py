@@ -9,7 +9,7 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-from . import attention, moe, ulysses
+from . import attention, expert_layers, expert_parallel, moe, ulysses
 from ._torch import _define, _refuse_gradients
 from ._world import current
 
@@ -151,4 +151,73 @@ moe_combine = _forward(
     lambda y, slots, _weights, _residual, scatter: y.new_empty(
         (slots.shape[0] // (current().size if scatter else 1), y.shape[1])
     ),
+)
+
+
+def _all_gather_grouped_matmul(a_shard, b, experts, up):
+    made, tiles = expert_layers.all_gather_grouped_matmul(a_shard, b, experts, up=up)
+    return made, *tiles
+
+
+def _all_gather_grouped_fake(a, b, experts, _up):
+    (m, top_k), dtype = experts.shape, str(a.dtype)[6:]
+    sizes = int(m), int(top_k), int(b.shape[0])
+    rows, tiles = expert_layers.tiles_of(dtype, *sizes, a.device.type == "cuda")
+    shapes = (1,), (tiles,), (tiles,), (tiles * rows,), (m, top_k)
+    return a.new_empty((tiles * rows, b.shape[2])), *(_numbers(a, *shape) for shape in shapes)
+
+
+all_gather_grouped_matmul = _forward(
+    "all_gather_grouped_matmul(Tensor a_shard, Tensor b, Tensor experts, Tensor? up)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _all_gather_grouped_matmul,
+    _all_gather_grouped_fake,
+)
+
+
+def _grouped_matmul_reduce_scatter(y, b, used, experts, slots, weights, residual):
+    tiles = expert_layers.ExpertTiles(used, experts, None, None, slots)
+    return expert_layers.grouped_matmul_reduce_scatter(y, b, tiles, weights, residual=residual)
+
+
+grouped_matmul_reduce_scatter = _forward(
+    "grouped_matmul_reduce_scatter(Tensor y, Tensor b, Tensor tiles_used, Tensor tile_experts,"
+    " Tensor slots, Tensor weights, Tensor? residual) -> Tensor",
+    _grouped_matmul_reduce_scatter,
+    lambda y, b, _used, _experts, slots, *_: y.new_empty(
+        (slots.shape[0] // current().size, b.shape[2])
+    ),
+)
+
+
+def _ep_dispatch_fake(x, experts, _weights, num_experts, _one_hop):
+    size, top_k = current().size, experts.shape[1]
+    rows = size * x.shape[0]
+    return (
+        x.new_empty((rows, x.shape[1])),
+        _numbers(x, rows, top_k, dtype=torch.float32),
+        _numbers(x, -(-num_experts // size) + 2),
+        _numbers(x, rows * top_k),
+        _numbers(x, rows, top_k),
+        _numbers(x, x.shape[0], size),
+    )
+
+
+ep_dispatch = _forward(
+    "ep_dispatch(Tensor x, Tensor experts, Tensor weights, int num_experts, bool one_hop)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    lambda x, experts, weights, num_experts, one_hop: tuple(
+        expert_parallel.ep_dispatch(x, experts, weights, num_experts, one_hop=one_hop)
+    )[:-1],
+    _ep_dispatch_fake,
+)
+ep_combine = _forward(
+    "ep_combine(Tensor y, Tensor slots, Tensor weights, Tensor positions, Tensor? residual,"
+    " bool one_hop) -> Tensor",
+    lambda y, slots, weights, positions, residual, one_hop: expert_parallel.ep_combine(
+        y,
+        expert_parallel.Dispatched(None, weights, None, None, slots, positions, one_hop),
+        residual=residual,
+    ),
+    lambda y, _slots, _weights, positions, *_: y.new_empty((positions.shape[0], y.shape[1])),
 )

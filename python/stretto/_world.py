@@ -50,6 +50,7 @@ class Group:
         self.plans = _core.PlanCache(session, rank, np.ndarray)
         self._entries: Dict[Any, _Entry] = {}
         self._constants: Dict[Any, Any] = {}
+        self.workspaces: Dict[Any, Any] = {}  # symm_mem.workspace
         self._launches: Optional[List[Any]] = None  # of the call under way
         self._records = False
         self._alone: Optional[Group] = None
@@ -199,6 +200,7 @@ class Group:
         self.plans.clear()
         self._entries.clear()
         self._constants.clear()
+        self.workspaces.clear()
         self.session.finalize(at_once)
         if self._alone is not None:
             self._alone.close(at_once=at_once)

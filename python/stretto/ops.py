@@ -26,6 +26,8 @@ from .attention import (
     sequence_attention,
 )
 from .collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
+from .expert_layers import all_gather_grouped_matmul, grouped_matmul_reduce_scatter
+from .expert_parallel import ep_combine, ep_dispatch
 from .matmul import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 from .moe import grouped_matmul, moe_combine, moe_route
 from .transformer import all_reduce_add_rms_norm, scaled_dot_product_attention
@@ -33,14 +35,18 @@ from .ulysses import all_to_all_matmul, matmul_all_to_all
 
 __all__ = [
     "all_gather",
+    "all_gather_grouped_matmul",
     "all_gather_matmul",
     "all_reduce",
     "all_reduce_add_rms_norm",
     "all_to_all",
     "all_to_all_matmul",
     "broadcast",
+    "ep_combine",
+    "ep_dispatch",
     "flash_decode",
     "grouped_matmul",
+    "grouped_matmul_reduce_scatter",
     "matmul_all_reduce",
     "matmul_all_to_all",
     "matmul_reduce_scatter",

@@ -36,12 +36,34 @@ def empty(
         kind = kind_of_numpy(device_type)
         text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
         itemsize = numpy_dtype(text).itemsize
-    size_bytes = itemsize * math.prod(shape)
     group = current()
+    device = (int(number) if number else kind.current_device()) if kind.on_gpu else 0
+    return _allocate(group, kind, device, name, text, shape, itemsize)
+
+
+def _allocate(group, kind, device: int, name: str, dtype: str, shape, itemsize: int):
+    size_bytes = itemsize * math.prod(shape)
     with group.used():
         if kind.on_gpu:
-            group.open_gpu(int(number) if number else kind.current_device())
+            group.open_gpu(device)
         memory = _core.SymmetricMemory.allocate(
-            group.session, group.rank, f"{name} of {text}", kind.on_gpu, max(1, size_bytes)
+            group.session, group.rank, f"{name} of {dtype}", kind.on_gpu, max(1, size_bytes)
         )
-    return kind.from_memory(memory, text, shape, size_bytes)
+    return kind.from_memory(memory, dtype, shape, size_bytes)
+
+
+def workspace(group, kind, name: str, shape: Sequence[int], like):
+    """What peers write for an operator of that name: for a shape and an element type the same array
+    at every call, made at the first one, collectively."""
+    key = kind, name, kind.dtype(like), tuple(shape)
+    if key not in group.workspaces:
+        if kind.on_gpu and kind.is_capturing():
+            raise UserError(
+                f"{name}: the first call of its shape makes memory, which a graph cannot capture; "
+                "call it once before"
+            )
+        device = kind.device(like) if kind.on_gpu else 0
+        group.workspaces[key] = _allocate(
+            group, kind, device, name, kind.dtype(like), tuple(shape), kind.itemsize(like)
+        )
+    return group.workspaces[key]

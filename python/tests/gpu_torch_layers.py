@@ -152,6 +152,80 @@ class Experts(GpuTest):
             part = slice(int(offsets[e]), int(offsets[e + 1]))
             self.same(got[part], x[part] @ w[e].t())
 
+    def chosen(self, m):
+        """Weights and experts of the tokens of all ranks, the same on each."""
+        weights, experts = torch.rand(m, self.EXPERTS, device=DEVICE).topk(self.TOP_K, -1)
+        return from_all(weights)[0], from_all(experts)[0]
+
+    def test_both_layers_over_the_ranks(self):
+        w_gate, w_up, w_down = self.weights(), self.weights(), self.weights().mT * 2
+        for rows in (24, 300):
+            x, residual = randn(rows, self.HIDDEN), randn(rows, self.HIDDEN)
+            whole, m = torch.cat(from_all(x)), rows * SIZE
+            token = torch.arange(m, device=DEVICE)
+            for i in range(3):  # other experts each time, the same kernels and memory
+                weights, experts = self.chosen(m)
+                y, tiles = stretto.all_gather_grouped_matmul(x, w_gate, experts, up=w_up)
+                inner = self.gated(whole, w_gate, w_up)  # [E, m, FFN]
+                want = inner[experts, token[:, None]].to(y.dtype)
+                self.same(y[tiles.slots.long()], want)
+                added = residual if i % 2 else None
+                got = stretto.grouped_matmul_reduce_scatter(y, w_down, tiles, weights, residual=added)
+                products = inner @ w_down.float()
+                own = (products[experts, token[:, None]] * weights[:, :, None]).sum(1)
+                sums = total(own).chunk(SIZE)[RANK]
+                self.same(got, sums if added is None else sums + added.float())
+
+    def test_tokens_to_their_experts_and_back(self):
+        share = -(-self.EXPERTS // SIZE)
+        w_gate, w_up, w_down = self.weights(), self.weights(), self.weights().mT * 2
+        everyone = [torch.cat([w[:share] for w in from_all(v)]) for v in (w_gate, w_up, w_down)]
+        for one_hop, rows in ((True, 7), (True, 64), (False, 64), (False, 200)):
+            token = torch.arange(rows, device=DEVICE)
+            for _ in range(3):
+                x, residual = randn(rows, self.HIDDEN), randn(rows, self.HIDDEN)
+                weights, experts = torch.rand(rows, self.EXPERTS, device=DEVICE).topk(self.TOP_K, -1)
+                d = stretto.ep_dispatch(x, experts, weights, self.EXPERTS, one_hop=one_hop)
+                h = stretto.grouped_matmul(
+                    d.x, w_gate[:share], d.offsets, tokens=d.tokens, up=w_up[:share]
+                )
+                y = stretto.grouped_matmul(h, w_down[:share], d.offsets)
+                got = stretto.ep_combine(y, d, residual=residual)
+                inner = self.gated(x, *everyone[:2]) @ everyone[2].float()
+                own = (inner[experts, token[:, None]] * weights[:, :, None]).sum(1)
+                self.same(got, own + residual.float())
+
+    def test_graph(self):
+        """A whole layer of both kinds, replayed with other tokens and experts."""
+        w_gate, w_up, w_down = self.weights(), self.weights(), self.weights().mT * 2
+        rows = 32
+        x, gate = randn(rows, self.HIDDEN), from_all(randn(self.EXPERTS, self.HIDDEN))[0]
+        share = -(-self.EXPERTS // SIZE)
+
+        def layers():
+            weights, experts = stretto.moe_route(x, gate, self.TOP_K)
+            d = stretto.ep_dispatch(x, experts, weights, self.EXPERTS, one_hop=True)
+            h = stretto.grouped_matmul(
+                d.x, w_gate[:share], d.offsets, tokens=d.tokens, up=w_up[:share]
+            )
+            back = stretto.ep_combine(stretto.grouped_matmul(h, w_down[:share], d.offsets), d)
+            weights, experts = stretto.all_gather(weights), stretto.all_gather(experts)
+            y, tiles = stretto.all_gather_grouped_matmul(x, w_gate, experts, up=w_up)
+            return back, stretto.grouped_matmul_reduce_scatter(y, w_down, tiles, weights)
+
+        for _ in range(2):
+            layers()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            made = layers()
+        for _ in range(5):
+            x.copy_(randn(rows, self.HIDDEN))
+            want = layers()
+            graph.replay()
+            for got, same in zip(made, want):
+                self.assertTrue(torch.equal(got, same))
+
 
 if __name__ == "__main__":
     main()

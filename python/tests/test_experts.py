@@ -203,3 +203,191 @@ def test_weighted_sums_over_the_ranks(rng, size, scatter, dtype):
     for first, second, want, without in testing.run(size, body):
         near(first, want, dtype, size * top_k)
         near(second, without, dtype, size * top_k)
+
+
+def choices(rng, pattern, m, top_k, experts):
+    """The experts of each token."""
+    if pattern == "one":
+        return np.full((m, top_k), experts - 2)
+    if pattern == "two":
+        return rng.integers(1, 3, (m, top_k))
+    return np.argsort(rng.uniform(0, 1, (m, experts)), 1)[:, :top_k]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("pattern", ["random", "one", "two"])
+def test_tables_of_both_layers_are_those_of_the_library(rng, size, pattern):
+    """Every token and expert has a row of its own, in a tile of that expert which waits for the
+    token's rank; own tokens first."""
+    m, top_k, experts = 13 * size, 2, 5
+    chosen = choices(rng, pattern, m, top_k, experts)
+
+    def body():
+        x, w = np.zeros((13, 8), np.float32), np.zeros((experts, 8, 4), np.float32)
+        made, tiles = stretto.all_gather_grouped_matmul(x, w, chosen)
+        assert len(made) == len(tiles.tokens)
+        return tiles
+
+    for rank, tiles in enumerate(testing.run(size, body)):
+        rows = len(tiles.tokens) // len(tiles.experts)
+        slots = tiles.slots.reshape(-1)
+        assert len(set(slots)) == m * top_k
+        np.testing.assert_array_equal(tiles.experts[slots // rows], chosen.reshape(-1))
+        token = np.arange(m * top_k) // top_k
+        place = (token // 13 - rank) % size * 13 + token % 13
+        np.testing.assert_array_equal(tiles.tokens[slots], place)
+        assert np.all(np.delete(tiles.tokens, slots) == -1)
+        needs = np.zeros(len(tiles.experts), int)
+        np.maximum.at(needs, slots // rows, place // 13 + 1)
+        np.testing.assert_array_equal(tiles.needs, needs)
+        counts = np.bincount(chosen.reshape(-1), minlength=experts)
+        (used,) = tiles.used
+        assert used == sum(-(-count // rows) for count in counts)
+        assert np.all(np.diff(tiles.needs[:used]) >= 0) and not tiles.needs[used:].any()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("pattern", ["random", "one", "two"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_both_layers_over_the_ranks(rng, size, pattern, dtype):
+    """Each rank with its columns of every expert; the second time with what comes on top."""
+    rows, hidden, ffn, top_k, experts = 7, 24, 16, 3, 5
+    m = rows * size
+    x, residual = parts(rng, size, (rows, hidden), dtype), parts(rng, size, (rows, hidden), dtype)
+    gate, up = (parts(rng, size, (experts, ffn, hidden), dtype) for _ in range(2))
+    down = parts(rng, size, (experts, hidden, ffn), dtype)
+    chosen = choices(rng, pattern, m, top_k, experts)
+    weights = rng.uniform(0, 1, (m, top_k)).astype(np.float32)
+    whole, want = np.concatenate(wide(x)), np.zeros((m, hidden))
+    first = []
+    for of_rank in zip(*map(wide, (gate, up, down))):
+        g, u, d = (w.swapaxes(1, 2) for w in of_rank)
+        inner = [silu(row @ g[e]) * (row @ u[e]) for row, all_of in zip(whole, chosen) for e in all_of]
+        first.append(np.array(inner))
+        second = np.array([y @ d[e] for y, e in zip(inner, chosen.reshape(-1))])
+        want += np.einsum("mk,mkh->mh", weights, second.reshape(m, top_k, hidden))
+
+    def body():
+        r, results = stretto.rank(), []
+        for added in (None, residual[r]):
+            w = [v[r].swapaxes(1, 2) for v in (gate, up, down)]
+            y, tiles = stretto.all_gather_grouped_matmul(x[r], w[0], chosen, up=w[1])
+            out = poisoned((rows, hidden), x[r].dtype)
+            options = {"residual": added, "out": out}
+            got = stretto.grouped_matmul_reduce_scatter(y, w[2], tiles, weights, **options)
+            assert got is out
+            results.append(out)
+        return y[tiles.slots.reshape(-1)], *results
+
+    for r, (inner, plain, added) in enumerate(testing.run(size, body)):
+        terms = ffn * hidden * top_k * size
+        near(inner, first[r], dtype, hidden)
+        near(plain, np.split(want, size)[r], dtype, terms)
+        near(added, np.split(want, size)[r] + wide(residual)[r], dtype, terms)
+
+
+def test_layers_that_do_not_fit(rng):
+    x, w, experts = np.ones((3, 4), np.float32), np.ones((2, 4, 5), np.float32), np.zeros((6, 1), int)
+
+    def body():
+        y, tiles = stretto.all_gather_grouped_matmul(x, w, experts)
+        weights, back = np.ones((6, 1), np.float32), np.ones((2, 5, 4), np.float32)
+        layer = stretto.grouped_matmul_reduce_scatter
+        for match, call in (
+            (r"\[m / 2, K\]", lambda: stretto.all_gather_grouped_matmul(x, w, experts[:3])),
+            (r"\[m / 2, K\]", lambda: stretto.all_gather_grouped_matmul(x, w, experts, up=w[:1])),
+            ("experts is float32", lambda: stretto.all_gather_grouped_matmul(x, w, weights)),
+            ("are not those of 6 tokens", lambda: layer(y[:4], back, tiles, weights)),
+            (r"weights is float32 \(3, 1\)", lambda: layer(y, back, tiles, weights[:3])),
+            ("'tile_experts'.*entry 0", lambda: stretto.all_gather_grouped_matmul(x, w, experts + 2)),
+            ("'tile_experts'.*entry 0", lambda: stretto.all_gather_grouped_matmul(x, w, experts - 1)),
+        ):
+            with pytest.raises(stretto.UserError, match=match):
+                call()
+
+    testing.run(2, body)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("one_hop", [False, True])
+@pytest.mark.parametrize("pattern", ["random", "one", "rank"])
+def test_tokens_to_their_experts_and_back(rng, size, one_hop, pattern):
+    """Experts that multiply by a matrix of their own; of 7 experts the last rank has fewer."""
+    rows, hidden, experts, top_k = 5, 16, 7, 3
+    share = -(-experts // size)
+    x, residual = parts(rng, size, (rows, hidden)), parts(rng, size, (rows, hidden))
+    order = np.argsort(rng.uniform(0, 1, (size, rows, experts)), 2)
+    if pattern == "one":
+        order[...] = rng.permutation(experts)
+    elif pattern == "rank":
+        order = np.argsort(order + experts * (order >= max(share, top_k)), 2, kind="stable")
+    chosen = order[:, :, :top_k]
+    weights = rng.uniform(0, 1, (size, rows, top_k)).astype(np.float32)
+    matrices = rng.uniform(-1, 1, (share * size, hidden, hidden)).astype(np.float32)
+
+    def body():
+        r, results = stretto.rank(), []
+        own = matrices[r * share : (r + 1) * share]
+        for added in (None, residual[r]):
+            d = stretto.ep_dispatch(x[r], chosen[r], weights[r], experts, one_hop=one_hop)
+            y = poisoned((len(d.tokens), hidden))
+            stretto.grouped_matmul(d.x, own, d.offsets, tokens=d.tokens, out=y)
+            out = poisoned((rows, hidden))
+            assert stretto.ep_combine(y, d, residual=added, out=out) is out
+            results.append(out)
+        return d, *results
+
+    all_of = testing.run(size, body)
+    for r, (d, plain, added) in enumerate(all_of):
+        products = np.einsum("ti,tkij->tkj", wide(x)[r], matrices.astype(np.float64)[chosen[r]])
+        want = np.einsum("tk,tkj->tj", weights[r], products)
+        near(plain, want, "float32", hidden * top_k)
+        near(added, want + wide(residual)[r], "float32", hidden * top_k)
+        for to in range(size):
+            has = ((chosen[r] >= to * share) & (chosen[r] < (to + 1) * share)).any(1)
+            np.testing.assert_array_equal(d.positions[:, to] >= 0, has)
+            block = all_of[to][0].x.reshape(size, rows, hidden)[r]
+            np.testing.assert_array_equal(block[d.positions[has, to]], x[r][has])
+        counts = np.bincount(chosen.reshape(-1), minlength=share * size)[r * share : (r + 1) * share]
+        np.testing.assert_array_equal(np.diff(d.offsets)[:-1], counts)
+        assert d.offsets[-1] == size * rows * top_k
+
+
+def test_dispatch_into_symmetric_memory(rng):
+    size, rows, hidden, top_k = 2, 3, 8, 2
+    x = parts(rng, size, (rows, hidden))
+    chosen = np.array([[0, 3], [1, 2], [0, 1]])
+    weights = np.ones((rows, top_k), np.float32)
+
+    def body():
+        shapes = ((size * rows, hidden), "float32"), *(((size * rows, top_k), t) for t in ("float32", "int32"))
+        out = tuple(stretto.symm_mem.empty(*shape, dtype=dtype) for shape, dtype in shapes)
+        for _ in range(2):
+            d = stretto.ep_dispatch(x[stretto.rank()], chosen, weights, 4, one_hop=True, out=out)
+            assert d.x is out[0] and d.weights is out[1]
+        return out
+
+    for rank, (came, _, experts) in enumerate(testing.run(size, body)):
+        np.testing.assert_array_equal(experts, np.concatenate([chosen] * size))
+        here = np.tile(((chosen // 2) == rank).any(1), size)
+        np.testing.assert_array_equal(came[here], np.concatenate(x)[here])
+
+
+def test_expert_parallel_calls_that_do_not_fit(rng):
+    x, chosen, weights = np.ones((3, 4), np.float32), np.array([[0, 1]] * 3), np.ones((3, 2), np.float32)
+
+    def body():
+        d = stretto.ep_dispatch(x, chosen, weights, 4)
+        y = np.zeros((12, 4), np.float32)
+        for match, call in (
+            (r"need \[S, H\]", lambda: stretto.ep_dispatch(x, chosen[0], weights, 4)),
+            ("2 of 1 experts", lambda: stretto.ep_dispatch(x, chosen, weights, 1)),
+            (r"weights is float32 \(2, 2\)", lambda: stretto.ep_dispatch(x, chosen, weights[:2], 4)),
+            ("'experts'.*entry 0", lambda: stretto.ep_dispatch(x, chosen + 4, weights, 4)),
+            ("need 12 rows", lambda: stretto.ep_combine(y[:11], d)),
+            ("residual is float32", lambda: stretto.ep_combine(y, d, residual=x[:2])),
+        ):
+            with pytest.raises(stretto.UserError, match=match):
+                call()
+
+    testing.run(2, body)

@@ -167,7 +167,7 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
           .row_parts = parts,
           .num_compute_sms = gpu_workers(tiles),
           .num_stages = loop.num_stages,
-          .tickets = d.m > kFewRows && !d.gathered};
+          .tickets = d.m > kFewRows && !d.gathered && d.scaling == Scaling::kNone};
 }
 
 Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {

@@ -42,7 +42,7 @@ struct GroupedConfig {
   int num_compute_sms = 1;
   int num_stages = 0;  // slices of the main loop loaded ahead; 0: none
   // Columns of experts go to whoever is free, since experts have unlike rows; not with gathered
-  // rows.
+  // rows or scales.
   bool tickets = false;
 };
 

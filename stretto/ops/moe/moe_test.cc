@@ -9,6 +9,7 @@
 
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
+#include "stretto/codegen/kernel.h"
 #include "stretto/ops/harness/run_case.h"
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_combine.h"
@@ -17,6 +18,7 @@
 #include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/route_case.h"
+#include "stretto/passes/pipeline.h"
 
 namespace stretto {
 namespace {
@@ -144,6 +146,24 @@ TEST(Moe, RefusesSizesThatMakeNoSense) {
   expect_user_error([&] { ep_dispatch(ep, {}); }, {"3 groups", "4 ranks"});
   CombineDesc combine{.dtype = DType::kI32};
   expect_user_error([&] { moe_combine(combine, {}); }, {"dtype"});
+}
+
+// Callers pick rows, scales and gates as they like; the catalog's shapes are some of them.
+TEST(GroupedGemm, EveryFormHasAKernelByDefault) {
+  for (std::int64_t m : {8, 256}) {
+    for (int form = 0; form < 16; ++form) {
+      GroupedDesc d{.m = m, .num_experts = 8, .n = 256, .k = 512, .swiglu = (form & 1) != 0};
+      bool scaled = (form & 2) != 0;
+      d.a_dtype = d.b_dtype = scaled ? DType::kF8E4M3 : DType::kBF16;
+      d.c_dtype = DType::kBF16;
+      if (scaled) d.scaling = Scaling::kBlock;
+      if ((form & 4) != 0) d.gathered = true, d.rows_per_token = 2;
+      if ((form & 8) != 0 && !d.gathered) d.layout = RowLayout::kMasked;
+      EXPECT_NO_THROW(
+          generate_kernel(run_pipeline(grouped_gemm(d, default_config(d, Target::kCuda)))))
+          << to_string(d);
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,217 @@
+"""Both layers of a mixture of experts whose every rank has a part of every expert, over all ranks'
+tokens: products that begin with the own tokens while the others' come, and weighted sums that leave
+while the next columns are multiplied; see ops.py for what all operators have in common. They have
+no gradient."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple, Tuple
+
+from . import _core, _route
+from ._arrays import TorchKind, adopt
+from ._calls import (
+    computed_dtype,
+    finish,
+    float_array,
+    int_table,
+    make_result,
+    residual_or_zeros,
+    same_kind,
+)
+from ._world import current
+from .errors import UserError
+from .symm_mem import workspace
+
+
+class ExpertTiles(NamedTuple):
+    """In which rows of a rank's products its tokens are: tiles of one expert each, sorted by how
+    many ranks' tokens they need. Made by all_gather_grouped_matmul(), on the arrays' device."""
+
+    used: object  # int32 [1], tiles with rows, which come first
+    experts: object  # int32 [tiles], of each
+    needs: object  # int32 [tiles], ranks whose tokens it has, from the own one on
+    tokens: object  # int32 [rows], the token of each row, from the own ones on; or -1
+    slots: object  # int32 [m, top_k], the row of a token and one of its experts
+
+
+def all_gather_grouped_matmul(a_shard, b, experts, *, up=None) -> Tuple[object, ExpertTiles]:
+    """(products, tiles): all tokens, each times the weights of its experts; tiles of tokens that are
+    there are multiplied while copy engines bring the others'.
+
+    `a_shard`: [m / P, K], this rank's tokens. `b`: [E, K, N], this rank's columns of every expert;
+    the transpose of a dense [E, N, K] costs no copy. `up`: as b, makes the result silu(a @ b) * (a
+    @ up). `experts`: int32 (int64 is converted) [m, top_k], those of all tokens, by rank, on the
+    arrays' device, where tables are made of them: nothing waits for the host. Where each rank
+    routes its own: all_gather(experts).
+
+    Products: [rows, N], a place for every tile there could be; tiles.slots says where a token's
+    are, other rows hold nothing of use. float32 accumulation, rounded once. What
+    grouped_matmul_reduce_scatter() takes.
+
+    Errors: UserError for shapes and types that do not fit; an expert that does not exist is a
+    UserError on CPUs, on GPUs a Fault that a later call raises.
+    """
+    if _route.wants(a_shard, b, experts, up):
+        made, *tiles = _route.forward.all_gather_grouped_matmul(a_shard, b, experts, up)
+        return made, ExpertTiles(*tiles)
+    op, group = "all_gather_grouped_matmul", current()
+    kind, a = adopt(a_shard)
+    weights = same_kind(op, kind, b, *([] if up is None else [up]))
+    (experts,) = same_kind(op, kind, experts)
+    dtype = computed_dtype(op, kind, a, *weights, doubles=False)
+    shapes = [tuple(x.shape) for x in (a, *weights, experts)]
+    m = shapes[-1][0] if experts.ndim == 2 else 0
+    if (
+        a.ndim != 2
+        or weights[0].ndim != 3
+        or shapes[0][1] != shapes[1][1]
+        or shapes[1:-2] != shapes[2:-1]
+        or m != shapes[0][0] * group.size
+        or min(sum(shapes, ())) < 1
+    ):
+        raise UserError(
+            f"{op}: shapes {', '.join(map(str, shapes))}; need [m / {group.size}, K], [E, K, N] "
+            "once or twice, [m, top_k]"
+        )
+    top_k, (num_experts, k, n) = shapes[-1][1], shapes[1]
+    tile_rows, num_tiles = tiles_of(dtype, m, top_k, num_experts, kind.on_gpu)
+    chosen = int_table(op, kind, "experts", experts, (m, top_k))
+    tiles = _tables(kind, chosen, num_experts, tile_rows, num_tiles)
+    gathered = kind.dense(a)
+    if group.size > 1:
+        gathered = workspace(group, kind, op, (m, k), a)
+        kind.assign(gathered[: a.shape[0]], a)
+    made = kind.empty((num_tiles * tile_rows, n), a)
+    names = ("b",) if up is None else ("b_gate", "b_up")
+    desc = group.size, dtype, m, top_k, num_experts, n, k, up is not None, tile_rows
+    group.launch(
+        kind,
+        (op, *desc),
+        lambda on_gpu: _core.ag_grouped_gemm(*desc, on_gpu),
+        ("a", *names, "tiles_used", "tile_experts", "tile_needs", "row_tokens", "c"),
+        (gathered, *(kind.dense(kind.transpose(x)) for x in weights), *tiles[:4], made),
+        (m,),
+    )
+    return made, tiles
+
+
+def tiles_of(dtype: str, m: int, top_k: int, num_experts: int, on_gpu: bool) -> Tuple[int, int]:
+    """(rows of a tile, the most tiles) of `m` tokens of all ranks."""
+    return _core.expert_tiles(current().size, dtype, m, top_k, num_experts, on_gpu)
+
+
+def grouped_matmul_reduce_scatter(y, b, tiles: ExpertTiles, weights, *, residual=None, out=None):
+    """reduce_scatter of the weighted sums over each token's experts of y @ b: the second layer.
+    Columns that are summed leave while others are multiplied.
+
+    `y`: [rows, K], what all_gather_grouped_matmul() made with these `tiles`, K this rank's columns
+    of it. `b`: [E, K, N], this rank's part of every expert; the transpose of a dense [E, N, K]
+    costs no copy. `weights`: float32 [m, top_k], of all tokens' experts, the same on every rank.
+    `residual`: [m / P, N], what is added to the tokens of this rank. Result [m / P, N]. Products
+    are rounded to the element type, a rank's weighted sums are float32, rounded once to travel and
+    added, from the own ones on, in float32.
+    """
+    if out is None and _route.wants(y, b, weights, residual):
+        op = _route.forward.grouped_matmul_reduce_scatter
+        return op(y, b, tiles.used, tiles.experts, tiles.slots, weights, residual)
+    op, group = "grouped_matmul_reduce_scatter", current()
+    kind, y = adopt(y)
+    (b,) = same_kind(op, kind, b)
+    dtype = computed_dtype(op, kind, y, b, doubles=False)
+    used, experts, slots = same_kind(op, kind, tiles.used, tiles.experts, tiles.slots)
+    if y.ndim != 2 or b.ndim != 3 or y.shape[1] != b.shape[1] or min(b.shape) < 1:
+        raise UserError(
+            f"{op}: shapes {tuple(y.shape)} and {tuple(b.shape)}; need [rows, K] and [E, K, N]"
+        )
+    (m, top_k), (num_experts, k, n), num_tiles = slots.shape, b.shape, experts.shape[0]
+    tile_rows = y.shape[0] // num_tiles
+    if (tile_rows, num_tiles) != tiles_of(dtype, m, top_k, num_experts, kind.on_gpu):
+        raise UserError(
+            f"{op}: {y.shape[0]} rows in {num_tiles} tiles are not those of {m} tokens with "
+            f"{top_k} of {num_experts} experts"
+        )
+    added = () if residual is None else (residual,)
+    made, written = make_result(op, kind, out, (m // group.size, n), y)
+    added = tuple(residual_or_zeros(op, kind, x, made) for x in added)
+    desc = group.size, dtype, m, top_k, num_experts, n, k, bool(added), tile_rows
+    weights = float_array(op, kind, "weights", weights, (m, top_k))
+    names = ("a", "b", "tiles_used", "tile_experts", "slots", "weights")
+    arrays = (kind.dense(y), kind.dense(kind.transpose(b)), used, experts, slots, weights)
+    group.launch(
+        kind,
+        (op, *desc),
+        lambda on_gpu: _core.grouped_gemm_rs(*desc, on_gpu),
+        (*names, *("residual" for _ in added), "out"),
+        (*arrays, *added, written),
+        (m,),
+    )
+    return finish(kind, made, written)
+
+
+class _Numbers:
+    """int64 numbers where an array of `kind` is, in the words of NumPy, CuPy and PyTorch alike."""
+
+    def __init__(self, kind, like):
+        self._torch = issubclass(kind, TorchKind)
+        self.of = sys.modules["torch"] if self._torch else kind.module
+        self._where = {"device": like.device} if self._torch else {}
+
+    def up_to(self, count: int):
+        return self.of.arange(count, dtype=self.of.int64, **self._where)
+
+    def first_at_least(self, ascending, values):
+        """For each value, how many entries are smaller."""
+        return self.of.searchsorted(ascending, values)
+
+
+def _tables(kind, chosen, num_experts: int, tile_rows: int, num_tiles: int) -> ExpertTiles:
+    """What stretto/ops/moe/expert_tiles.h computes one by one, for the tokens of all ranks with
+    their experts `chosen` [m, top_k], without the host: every shape is known beforehand."""
+    group, (m, top_k) = current(), chosen.shape
+    size, share = group.size, m // group.size
+    made = _Numbers(kind, chosen)
+    where = made.of.where
+    wanted = kind.cast(chosen, "int64").reshape(-1)
+    expert = wanted.clip(0, num_experts - 1)
+    pair = made.up_to(m * top_k)
+    position = (pair // top_k // share + size - group.rank) % size  # of the rank, from the own one
+    token = position * share + pair // top_k % share
+    order = ((expert * m + token) * top_k + pair % top_k).argsort()  # by expert, then token
+    first = made.first_at_least(expert[order], made.up_to(num_experts + 1))
+    first, end = first[:-1], first[1:]  # of each expert, in that order
+    tiles_end = ((end - first + tile_rows - 1) // tile_rows).cumsum(0)
+    tiles_first = tiles_end - (end - first + tile_rows - 1) // tile_rows
+
+    tile = made.up_to(num_tiles)
+    used = tiles_end[-1:]
+    own = made.first_at_least(tiles_end, tile + 1).clip(0, num_experts - 1)  # expert of a tile
+    row = first[own] + (tile - tiles_first[own]) * tile_rows
+    last = where(row + tile_rows < end[own], row + tile_rows, end[own]) - 1
+    needs = where(tile < used, position[order][last.clip(0, m * top_k - 1)] + 1, 0)
+    # Tiles of few ranks first, those without rows last.
+    place = (where(tile < used, needs, size + 1) * num_tiles + tile).argsort()
+    back = made.up_to(num_tiles)
+    back[place] = tile
+
+    rows = row[place].reshape(-1, 1) + made.up_to(tile_rows)
+    exists = (rows < end[own][place].reshape(-1, 1)) & (place < used).reshape(-1, 1)
+    tokens = where(exists, token[order][rows.clip(0, m * top_k - 1)], -1)
+    sorted_expert = expert[order]
+    within = pair - first[sorted_expert]
+    slots = made.up_to(m * top_k)
+    slots[order] = (
+        back[tiles_first[sorted_expert] + within // tile_rows] * tile_rows + within % tile_rows
+    )
+    # An expert that does not exist is told by the launch, as the expert of the first tile.
+    lowest, highest = wanted.min(), wanted.max()
+    wrong = where(lowest < 0, lowest, highest)
+    is_wrong = (lowest < 0) | (highest >= num_experts)
+    experts = where((tile == 0) & is_wrong, wrong, own[place])
+    return ExpertTiles(
+        kind.cast(used, "int32"),
+        kind.cast(experts, "int32"),
+        kind.cast(needs[place], "int32"),
+        kind.cast(tokens.reshape(-1), "int32"),
+        kind.cast(slots.reshape(m, top_k), "int32"),
+    )

@@ -1,0 +1,162 @@
+"""Whole experts spread over the ranks: tokens to the ranks that have their experts, and the sums of
+the results back; see ops.py for what all operators have in common. They have no gradient.
+
+Of E experts rank r has those from r * ceil(E / P) on, ceil(E / P) of them or what is left.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from . import _core, _route
+from ._arrays import adopt
+from ._calls import (
+    computed_dtype,
+    finish,
+    float_array,
+    int_table,
+    make_result,
+    residual_or_zeros,
+    same_kind,
+)
+from ._world import current
+from .errors import UserError
+from .symm_mem import workspace
+
+
+class Dispatched(NamedTuple):
+    """Tokens that a rank was sent, in a block of rows for every rank, and the tables by which
+    grouped_matmul() takes them to the own experts and ep_combine() back. S = m / P tokens of a
+    rank, R = P * S * top_k."""
+
+    x: object  # [P * S, H]
+    weights: object  # float32 [P * S, top_k]
+    offsets: object  # int32 [own experts + 2], the first row of each in 0..R, the end, R
+    tokens: object  # int32 [R], the row of x that a row is of
+    slots: object  # int32 [P * S, top_k], the row of a token and one of its experts, or -1
+    positions: object  # int32 [S, P], where the own tokens are in the block of each rank, or -1
+    one_hop: bool
+
+
+def ep_dispatch(
+    x, experts, weights, num_experts: int, *, one_hop: bool = False, out=None
+) -> Dispatched:
+    """Sends every token to the ranks that have its experts, once to each.
+
+    `x`: [S, H], this rank's tokens; `experts`: int32 (int64 is converted), `weights`: float32,
+    [S, top_k], theirs, all different (moe_route). The memory is that of all tokens at every rank, so
+    that no routing overflows, and nothing waits for the host. Then
+
+        h = grouped_matmul(d.x, gate, d.offsets, tokens=d.tokens, up=up)    # the own experts'
+        y = ep_combine(grouped_matmul(h, down, d.offsets), d)
+
+    `one_hop`: for steps of few tokens: each is stored at its ranks, in a row that it has in any
+    case, where else lists are made and fetched by. `out`: what becomes `x` and `weights` of the
+    result, and int32 [P * S, top_k] for the experts; in symmetric memory, one hop copies nothing.
+
+    Errors: UserError for shapes and types that do not fit; an expert that does not exist is a
+    UserError on CPUs, on GPUs a Fault that a later call raises.
+    """
+    if out is None and _route.wants(x, experts, weights):
+        made = _route.forward.ep_dispatch(x, experts, weights, num_experts, one_hop)
+        return Dispatched(*made, one_hop)
+    op, group = "ep_dispatch", current()
+    kind, x = adopt(x)
+    dtype = computed_dtype(op, kind, x, doubles=False)
+    (experts,) = same_kind(op, kind, experts)
+    if x.ndim != 2 or experts.ndim != 2 or min(*x.shape, *experts.shape, num_experts) < 1:
+        raise UserError(
+            f"{op}: shapes {tuple(x.shape)} and {tuple(experts.shape)}; need [S, H] and [S, top_k]"
+        )
+    (rows, hidden), top_k = x.shape, experts.shape[1]
+    if not 1 <= top_k <= num_experts:
+        raise UserError(f"{op}: {top_k} of {num_experts} experts")
+    launch = _Launch(group, kind, dtype, rows, hidden, num_experts, top_k)
+    experts = int_table(op, kind, "experts", experts, (rows, top_k))
+    weights = float_array(op, kind, "weights", weights, (rows, top_k))
+    numbers, shares = (kind.from_dtype(d, (0,), x) for d in ("int32", "float32"))
+    everywhere = group.size * rows
+    recv, recv_weights, recv_experts = (
+        make_result(op, kind, given, (everywhere, columns), like)
+        for given, columns, like in zip(
+            out or (None,) * 3, (hidden, top_k, top_k), (x, shares, numbers)
+        )
+    )
+    positions = kind.empty((rows, group.size), numbers)
+    tables = {
+        "x": kind.dense(x),
+        "experts": experts,
+        "weights": weights,
+        "recv": recv[1],
+        "recv_experts": recv_experts[1],
+        "recv_weights": recv_weights[1],
+        "positions": positions,
+    }
+    if not one_hop:
+        tables["counts"] = kind.empty((group.size, 1), numbers)
+    launch("ep_send" if one_hop else "ep_dispatch", tables)
+    placed = {
+        "recv_experts": recv_experts[1],
+        "slots": kind.empty((everywhere, top_k), numbers),
+        "offsets": kind.empty((-(-num_experts // group.size) + 2,), numbers),
+        "tokens": kind.empty((everywhere * top_k,), numbers),
+    }
+    launch("ep_place", placed, ())
+    finish(kind, *recv_experts)
+    received = finish(kind, *recv), finish(kind, *recv_weights)
+    return Dispatched(
+        *received, placed["offsets"], placed["tokens"], placed["slots"], positions, one_hop
+    )
+
+
+class _Launch:
+    """Launches programs of expert parallelism of one shape."""
+
+    def __init__(self, group, kind, dtype, rows, hidden, num_experts, top_k):
+        self.group, self.kind, self.rows = group, kind, rows * group.size
+        self.desc = group.size, dtype, self.rows, hidden, num_experts, top_k
+
+    def __call__(self, program: str, arrays: dict, extents=None) -> None:
+        self.group.launch(
+            self.kind,
+            (program, *self.desc),
+            lambda on_gpu: _core.expert_parallel(program, *self.desc, on_gpu),
+            tuple(arrays),
+            tuple(arrays.values()),
+            (self.rows,) if extents is None else extents,
+        )
+
+
+def ep_combine(y, dispatched: Dispatched, *, residual=None, out=None):
+    """The way back of ep_dispatch(): what the experts made of each token, weighted and added up,
+    where the token came from.
+
+    `y`: [R, H], results in the rows of `dispatched`, such as grouped_matmul() leaves them. Result
+    [S, H], plus `residual`. A rank's sum over its experts is float32, rounded once to travel, added
+    in rank order and rounded again. In one hop where the dispatch was.
+    """
+    tables = dispatched.slots, dispatched.weights, dispatched.positions
+    if out is None and _route.wants(y, *tables, residual):
+        return _route.forward.ep_combine(y, *tables, residual, dispatched.one_hop)
+    op, group = "ep_combine", current()
+    kind, y = adopt(y)
+    dtype = computed_dtype(op, kind, y, doubles=False)
+    slots, weights, positions = same_kind(op, kind, *tables)
+    (everywhere, top_k), rows = slots.shape, positions.shape[0]
+    if y.ndim != 2 or y.shape[0] != everywhere * top_k or y.shape[1] < 1:
+        raise UserError(f"{op}: y is {tuple(y.shape)}, need {everywhere * top_k} rows")
+    result, written = make_result(op, kind, out, (rows, y.shape[1]), y)
+    # The experts are in the tables; their number is not asked for again.
+    launch = _Launch(group, kind, dtype, rows, y.shape[1], group.size * top_k, top_k)
+    arrays = {
+        "y": kind.dense(y),
+        "slots": slots,
+        "recv_weights": weights,
+        "positions": positions,
+        "residual": residual_or_zeros(op, kind, residual, result),
+        "out": written,
+    }
+    if dispatched.one_hop:
+        arrays["parts"] = workspace(group, kind, op, (group.size, rows, y.shape[1]), y)
+    launch("ep_return" if dispatched.one_hop else "ep_combine", arrays)
+    return finish(kind, result, written)

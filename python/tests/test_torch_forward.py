@@ -1,0 +1,160 @@
+"""Operators without a gradient in PyTorch: equal to the same calls with NumPy arrays, which
+test_attention.py and test_experts.py compare with NumPy; compiled in one graph; and what autograd is
+told. On one rank."""
+
+import pytest
+
+import stretto
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def seed(rng):
+    torch.manual_seed(int(rng.integers(1 << 30)))
+
+
+def forward_cases():
+    """name: (function of tensors, the tensors, arguments of its operator in torch.library)."""
+    q, k = torch.randn(6, 4, 8), torch.randn(6, 2, 8)
+    pages, starts = torch.randn(5, 2, 4, 8), torch.tensor([0, 2, 6], dtype=torch.int32)
+    table, tokens = torch.tensor([[3, 0], [1, 4]]), torch.tensor([5, 4])
+    a, w, bias = torch.randn(4, 6), torch.randn(8, 6), torch.randn(8)
+    paged = (pages, starts, table, tokens)
+    return {
+        "packed_attention": (
+            lambda *x: stretto.packed_attention(*x, return_lse=True),
+            (q, k, k, starts),
+            [(q, k, k, starts, True, None, lse) for lse in (False, True)],
+        ),
+        "paged_attention": (
+            stretto.paged_attention,
+            (q, pages, *paged),
+            [(q, pages, *paged, True, None)],
+        ),
+        "matmul_all_to_all": (
+            lambda x, y, z: stretto.matmul_all_to_all(x, y.T, bias=z),
+            (a, w, bias),
+            [(a, w.t(), z) for z in (None, bias)],
+        ),
+        "all_to_all_matmul": (
+            lambda x, y: stretto.all_to_all_matmul(x, y.T),
+            (a, w),
+            [(a, w.t(), z) for z in (None, bias)],
+        ),
+        **expert_cases(),
+        **expert_layer_cases(),
+    }
+
+
+def expert_cases():
+    x, gate, bias, offsets = torch.randn(6, 8), torch.randn(4, 8), torch.rand(4), (0, 2, 2, 9, 12)
+    b, up = (torch.randn(4, 5, 8).transpose(1, 2) for _ in range(2))
+    tokens, table = torch.randint(6, (12,)), torch.tensor(offsets, dtype=torch.int32)
+    options = "softmax", 1, 1, "best", True, 1.0
+    y, slots, weights = torch.randn(12, 8), torch.randperm(12).reshape(6, 2), torch.rand(6, 2)
+    counted = (torch.randn(4, 3, 8), b, None, torch.tensor([0, 3, 3, 3]))
+    return {
+        "moe_route": (
+            lambda *z: stretto.moe_route(z[0], z[1], 2, bias=z[2]),
+            (x, gate, bias),
+            [(x, gate, 2, z, *options) for z in (None, bias)],
+        ),
+        "moe_route_tables": (
+            lambda *z: tuple(stretto.moe_route(*z, 2, tables=True)),
+            (x, gate),
+            [(x, gate, 2, None, *options)],
+        ),
+        "grouped_matmul": (
+            lambda *z: stretto.grouped_matmul(*z[:3], tokens=z[3], up=z[4]),
+            (x, b, table, tokens, up),
+            [
+                (x, b, table, None, tokens, up, *[None] * 4),
+                (y, b, table, *[None] * 7),
+                (*counted, *[None] * 6),
+            ],
+        ),
+        "moe_combine": (
+            lambda *z: stretto.moe_combine(*z[:3], residual=z[3]),
+            (y, slots, weights, x),
+            [(y, slots, weights, z, True) for z in (None, x)],
+        ),
+    }
+
+
+def expert_layer_cases():
+    x, weights = torch.randn(6, 8), torch.rand(6, 2)
+    experts = torch.argsort(torch.rand(6, 4), 1)[:, :2]
+    b, up, down = (torch.randn(4, 8, 8).transpose(1, 2) for _ in range(3))
+
+    def second(y, w, *rest):
+        tiles = stretto.expert_layers.ExpertTiles(rest[0], rest[1], None, None, rest[2])
+        return stretto.grouped_matmul_reduce_scatter(y, w, tiles, *rest[3:])
+
+    def back(y, *tables):
+        d = stretto.expert_parallel.Dispatched(None, tables[1], None, None, tables[0], tables[2], True)
+        return stretto.ep_combine(y, d)
+
+    stretto.init()
+    made, tiles = stretto.all_gather_grouped_matmul(x, b, experts, up=up)
+    there = stretto.ep_dispatch(x, experts, weights, 4)
+    stretto.finalize()
+    y = torch.randn(12, 8)
+    tiles, tables = (tiles.used, tiles.experts, tiles.slots), (there.slots, there.weights, there.positions)
+    return {
+        "all_gather_grouped_matmul": (
+            lambda *z: stretto.all_gather_grouped_matmul(*z[:3], up=z[3])[0],
+            (x, b, experts, up),
+            [(x, b, experts, z) for z in (None, up)],
+        ),
+        "grouped_matmul_reduce_scatter": (
+            second,
+            (made, down, *tiles, weights),
+            [(made, down, *tiles, weights, z) for z in (None, x)],
+        ),
+        "ep_dispatch": (
+            lambda *z: tuple(stretto.ep_dispatch(*z, 4, one_hop=False))[:-1],
+            (x, experts, weights),
+            [(x, experts, weights, 4, hops) for hops in (False, True)],
+        ),
+        "ep_combine": (back, (y, *tables), [(y, *tables, z, False) for z in (None, x)]),
+    }
+
+
+FORWARD = [
+    "packed_attention",
+    "paged_attention",
+    "matmul_all_to_all",
+    "all_to_all_matmul",
+    "moe_route",
+    "moe_route_tables",
+    "grouped_matmul",
+    "moe_combine",
+    "all_gather_grouped_matmul",
+    "grouped_matmul_reduce_scatter",
+    "ep_dispatch",
+    "ep_combine",
+]
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_operators_without_a_gradient(name):
+    call, tensors, arguments = forward_cases()[name]
+    stretto.init()
+    try:
+        want, got = call(*(x.numpy() for x in tensors)), call(*tensors)
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")(*tensors)
+        if not isinstance(want, tuple):
+            want, got, compiled = (want,), (got,), (compiled,)
+        for x, y, z in zip(want, got, compiled):
+            assert torch.equal(torch.from_numpy(x), y) and torch.equal(y, z)
+        leaf = tensors[0].clone().requires_grad_()
+        with pytest.raises(stretto.UserError, match="has no gradient"):
+            call(leaf, *tensors[1:])
+        with torch.no_grad():
+            call(leaf, *tensors[1:])
+        op, checks = getattr(torch.ops.stretto, name), ("test_schema", "test_faketensor")
+        for given in arguments:
+            torch.library.opcheck(op, given, test_utils=checks)
+    finally:
+        stretto.finalize()
