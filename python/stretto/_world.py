@@ -50,7 +50,7 @@ class Group:
         self.plans = _core.PlanCache(session, rank, np.ndarray)
         self._entries: Dict[Any, _Entry] = {}
         self._constants: Dict[Any, Any] = {}
-        self.workspaces: Dict[Any, Any] = {}  # symm_mem.workspace
+        self._kept: Dict[Any, Any] = {}
         self._launches: Optional[List[Any]] = None  # of the call under way
         self._records = False
         self._alone: Optional[Group] = None
@@ -146,6 +146,17 @@ class Group:
             self._constants[key] = kind.ints(values, like)
         return self._constants[key]
 
+    def keep(self, kind: Any, key: Any, make: Callable[[], Any]) -> Any:
+        """What make() made when it was first asked for with this key."""
+        if key not in self._kept:
+            if kind.on_gpu and kind.is_capturing():
+                raise UserError(
+                    "the first call of its shape makes memory, which a graph cannot capture; call "
+                    "it once before"
+                )
+            self._kept[key] = make()
+        return self._kept[key]
+
     def launch(
         self,
         kind: Any,
@@ -200,7 +211,7 @@ class Group:
         self.plans.clear()
         self._entries.clear()
         self._constants.clear()
-        self.workspaces.clear()
+        self._kept.clear()
         self.session.finalize(at_once)
         if self._alone is not None:
             self._alone.close(at_once=at_once)

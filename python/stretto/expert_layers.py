@@ -149,69 +149,71 @@ def grouped_matmul_reduce_scatter(y, b, tiles: ExpertTiles, weights, *, residual
     return finish(kind, made, written)
 
 
-class _Numbers:
-    """int64 numbers where an array of `kind` is, in the words of NumPy, CuPy and PyTorch alike."""
+class _Fixed(NamedTuple):
+    """What a shape alone says of the tables, int64 on the arrays' device."""
 
-    def __init__(self, kind, like):
-        self._torch = issubclass(kind, TorchKind)
-        self.of = sys.modules["torch"] if self._torch else kind.module
-        self._where = {"device": like.device} if self._torch else {}
+    first_keys: object  # [E + 1] of an expert's rows
+    pair_keys: object  # [m * top_k] of a token and one of its experts, in that expert's rows
+    pairs: object  # [m * top_k] 0, 1, ..
+    tiles: object  # [tiles] 0, 1, ..
+    no_tokens: object  # [rows] -1
 
-    def up_to(self, count: int):
-        return self.of.arange(count, dtype=self.of.int64, **self._where)
 
-    def first_at_least(self, ascending, values):
-        """For each value, how many entries are smaller."""
-        return self.of.searchsorted(ascending, values)
+def _fixed(kind, like, m: int, top_k: int, num_experts: int, num_tiles: int, tile_rows: int):
+    module = sys.modules["torch"] if issubclass(kind, TorchKind) else kind.module
+    where = {"device": like.device} if issubclass(kind, TorchKind) else {}
+
+    def up_to(count: int):
+        return module.arange(count, dtype=module.int64, **where)
+
+    group, share, pair = current(), m // current().size, up_to(m * top_k)
+    token = pair // top_k
+    position = (token // share + group.size - group.rank) % group.size  # from the own rank on
+    pair_keys = (position * share + token % share) * top_k + pair % top_k
+    no_tokens = up_to(num_tiles * tile_rows) * 0 - 1
+    return _Fixed(
+        up_to(num_experts + 1) * (m * top_k), pair_keys, pair, up_to(num_tiles), no_tokens
+    )
 
 
 def _tables(kind, chosen, num_experts: int, tile_rows: int, num_tiles: int) -> ExpertTiles:
     """What stretto/ops/moe/expert_tiles.h computes one by one, for the tokens of all ranks with
-    their experts `chosen` [m, top_k], without the host: every shape is known beforehand."""
+    their experts `chosen` [m, top_k]; in the words that NumPy, CuPy and PyTorch have in common, and
+    without the host: every shape is known beforehand."""
     group, (m, top_k) = current(), chosen.shape
-    size, share = group.size, m // group.size
-    made = _Numbers(kind, chosen)
-    where = made.of.where
+    pairs, sizes = m * top_k, (m, top_k, num_experts, num_tiles, tile_rows)
+    fixed = group.keep(kind, (_fixed, kind, sizes), lambda: _fixed(kind, chosen, *sizes))
+    module = sys.modules["torch"] if issubclass(kind, TorchKind) else kind.module
+    where, tile = module.where, fixed.tiles
     wanted = kind.cast(chosen, "int64").reshape(-1)
-    expert = wanted.clip(0, num_experts - 1)
-    pair = made.up_to(m * top_k)
-    position = (pair // top_k // share + size - group.rank) % size  # of the rank, from the own one
-    token = position * share + pair // top_k % share
-    order = ((expert * m + token) * top_k + pair % top_k).argsort()  # by expert, then token
-    first = made.first_at_least(expert[order], made.up_to(num_experts + 1))
+    keys = wanted.clip(0, num_experts - 1) * pairs + fixed.pair_keys
+    order = keys.argsort()  # by expert, then by token, the own rank's first
+    keys = keys[order]
+    first = module.searchsorted(keys, fixed.first_keys)
     first, end = first[:-1], first[1:]  # of each expert, in that order
-    tiles_end = ((end - first + tile_rows - 1) // tile_rows).cumsum(0)
-    tiles_first = tiles_end - (end - first + tile_rows - 1) // tile_rows
+    tiles = (end - first + tile_rows - 1) // tile_rows
+    tiles_end = tiles.cumsum(0)
+    shift = (tiles_end - tiles) * tile_rows - first  # from that order to rows of tiles
+    row = fixed.pairs + shift[keys // pairs]
 
-    tile = made.up_to(num_tiles)
     used = tiles_end[-1:]
-    own = made.first_at_least(tiles_end, tile + 1).clip(0, num_experts - 1)  # expert of a tile
-    row = first[own] + (tile - tiles_first[own]) * tile_rows
-    last = where(row + tile_rows < end[own], row + tile_rows, end[own]) - 1
-    needs = where(tile < used, position[order][last.clip(0, m * top_k - 1)] + 1, 0)
+    expert = module.searchsorted(tiles_end, tile + 1).clip(0, num_experts - 1)
+    last = module.minimum((tile + 1) * tile_rows - shift[expert], end[expert]) - 1
+    token = keys % pairs // top_k
+    has_rows = tile < used
+    needs = where(has_rows, token[last.clip(0, pairs - 1)] // (m // group.size) + 1, 0)
     # Tiles of few ranks first, those without rows last.
-    place = (where(tile < used, needs, size + 1) * num_tiles + tile).argsort()
-    back = made.up_to(num_tiles)
-    back[place] = tile
-
-    rows = row[place].reshape(-1, 1) + made.up_to(tile_rows)
-    exists = (rows < end[own][place].reshape(-1, 1)) & (place < used).reshape(-1, 1)
-    tokens = where(exists, token[order][rows.clip(0, m * top_k - 1)], -1)
-    sorted_expert = expert[order]
-    within = pair - first[sorted_expert]
-    slots = made.up_to(m * top_k)
-    slots[order] = (
-        back[tiles_first[sorted_expert] + within // tile_rows] * tile_rows + within % tile_rows
-    )
+    place = (where(has_rows, needs, group.size + 1) * num_tiles + tile).argsort()
+    moved = place.argsort() - tile  # by so many tiles
+    row = row + moved[row // tile_rows] * tile_rows
+    tokens, slots = fixed.no_tokens + 0, fixed.pairs + 0
+    tokens[row] = token
+    slots[order] = row
     # An expert that does not exist is told by the launch, as the expert of the first tile.
     lowest, highest = wanted.min(), wanted.max()
     wrong = where(lowest < 0, lowest, highest)
-    is_wrong = (lowest < 0) | (highest >= num_experts)
-    experts = where((tile == 0) & is_wrong, wrong, own[place])
+    is_wrong = (tile == 0) & ((lowest < 0) | (highest >= num_experts))
+    tables = used, where(is_wrong, wrong, expert[place]), needs[place], tokens
     return ExpertTiles(
-        kind.cast(used, "int32"),
-        kind.cast(experts, "int32"),
-        kind.cast(needs[place], "int32"),
-        kind.cast(tokens.reshape(-1), "int32"),
-        kind.cast(slots.reshape(m, top_k), "int32"),
+        *(kind.cast(x, "int32") for x in tables), kind.cast(slots.reshape(m, top_k), "int32")
     )

@@ -55,15 +55,10 @@ def _allocate(group, kind, device: int, name: str, dtype: str, shape, itemsize: 
 def workspace(group, kind, name: str, shape: Sequence[int], like):
     """What peers write for an operator of that name: for a shape and an element type the same array
     at every call, made at the first one, collectively."""
-    key = kind, name, kind.dtype(like), tuple(shape)
-    if key not in group.workspaces:
-        if kind.on_gpu and kind.is_capturing():
-            raise UserError(
-                f"{name}: the first call of its shape makes memory, which a graph cannot capture; "
-                "call it once before"
-            )
-        device = kind.device(like) if kind.on_gpu else 0
-        group.workspaces[key] = _allocate(
-            group, kind, device, name, kind.dtype(like), tuple(shape), kind.itemsize(like)
-        )
-    return group.workspaces[key]
+    dtype, shape = kind.dtype(like), tuple(shape)
+    device = kind.device(like) if kind.on_gpu else 0
+    return group.keep(
+        kind,
+        (kind, name, dtype, shape),
+        lambda: _allocate(group, kind, device, name, dtype, shape, kind.itemsize(like)),
+    )
