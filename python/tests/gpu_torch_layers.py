@@ -72,6 +72,31 @@ class Heads(GpuTest):
                         self.same(got[part], self.attended(q[part], *own, total - rows)[0])
                     begin += rows
 
+    def test_a_sequence_over_the_ranks(self):
+        q, k, v = (randn(128, heads, 128) for heads in (8, 2, 2))
+        tokens, own = 128 * SIZE, torch.tensor(stretto.zigzag(128 * SIZE), device=DEVICE)
+        order = torch.cat([torch.tensor(stretto.zigzag(tokens, rank=r)) for r in range(SIZE)])
+        whole = [torch.cat(from_all(x))[order.argsort().to(DEVICE)] for x in (q, k, v)]
+        want = self.attended(*whole, 0)[0][own]
+        for _ in range(3):
+            self.same(stretto.sequence_attention(q, k, v), want)
+            self.same(stretto.ring_attention(q, k, v), want)
+            self.same(stretto.ring_attention(q, k, v, queries_travel=True), want)
+
+    def test_decoding_over_a_cache_on_all_ranks(self):
+        block, rows = 64, 256
+        k, v = (randn(2, rows, 128) for _ in range(2))
+        # [tokens, heads, size]: block b is the b // P-th of rank b % P.
+        whole = [
+            torch.stack([y.unflatten(1, (-1, block)) for y in from_all(x)], 2).flatten(1, 3)
+            for x in (k, v)
+        ]
+        for length, tokens in ((1, 100), (2, rows * SIZE - 5), (1, rows * SIZE)):
+            q = from_all(randn(length, 8, 128))[0]
+            want = self.attended(q, *(x.transpose(0, 1)[:tokens] for x in whole), tokens - length)[0]
+            for _ in range(2):
+                self.same(stretto.flash_decode(q, k, v, tokens, block=block), want)
+
     def test_products_around_spread_heads(self):
         rows, n, k = 96, 64 * SIZE, 128 * SIZE
         a, spread = randn(rows, k), randn(rows * SIZE, k // SIZE)

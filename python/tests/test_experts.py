@@ -391,3 +391,31 @@ def test_expert_parallel_calls_that_do_not_fit(rng):
                 call()
 
     testing.run(2, body)
+
+
+def test_repeated_calls_take_the_quick_way(rng):
+    """Calls that are one launch over their arrays follow a plan, which must see other values."""
+    a, b = parts(rng, 1, (6, 8))[0], parts(rng, 1, (3, 8, 4))[0]
+    names = ("a", "b", "offsets")
+    product = stretto._calls.with_options(stretto.moe._grouped_matmul, names, None)
+    route = stretto._calls.with_options(
+        stretto.moe._moe_route, 2, "softmax", 1, 1, "best_two", True, 1.0, False
+    )
+    weight = np.ascontiguousarray(b.swapaxes(1, 2)).swapaxes(1, 2)
+
+    def body():
+        plans = stretto._world.current().alone().plans
+        for _ in range(4):
+            x = rng.uniform(-1, 1, a.shape).astype(np.float32)
+            offsets = np.sort(np.concatenate([[0, 6], rng.integers(0, 7, 2)])).astype(np.int32)
+            want = expected_rows(wide([x])[0], wide([b])[0], offsets)
+            near(stretto.grouped_matmul(x, weight, offsets), want, "float32", 8)
+            _, experts = stretto.moe_route(x, a[:4], 2)
+            np.testing.assert_array_equal(experts, route_experts(x, a[:4]))
+        assert plans.replay(product, 0, None, x, weight, offsets) is not None
+        assert plans.replay(route, 0, None, x, a[:4]) is not None
+
+    def route_experts(x, gate):
+        return np.argsort(-(wide([x])[0] @ wide([gate])[0].T), 1, kind="stable")[:, :2]
+
+    testing.run(1, body)
