@@ -1,0 +1,187 @@
+"""One rank of bench/gpu/pytorch_suite layers-bench, under torchrun: mixtures of experts and attention through the
+Python package against the same in PyTorch and NCCL, eager and in graphs. Rank 0 writes JSON with every sample and
+prints medians."""
+
+import argparse
+import functools
+import json
+import os
+import statistics
+
+import torch
+import torch.distributed as dist
+from overlap_torch_rank import NUM_SETS, Case, World
+
+import stretto
+from stretto import expert_layers
+
+BF16 = torch.bfloat16
+# name: hidden, columns of an expert, experts, experts of a token
+MODELS = {"mixtral-8x7b": (4096, 14336, 8, 2), "qwen2-moe": (2048, 1408, 60, 4), "phi-3.5-moe": (4096, 6400, 16, 2)}
+
+
+def weights(world: World, experts: int, rows: int, columns: int) -> torch.Tensor:
+    """[experts, columns, rows], the transpose of a dense tensor."""
+    return world.randn(experts * rows, columns, columns**-0.5).view(experts, rows, columns).mT
+
+
+class Layer:
+    """A mixture of experts over the ranks: `m` tokens of all, this rank's columns of every expert."""
+
+    def __init__(self, world: World, model: str, m: int):
+        self.hidden, ffn, self.experts, self.top_k = MODELS[model]
+        self.world, self.m, columns = world, m, ffn // world.size
+        self.x = [world.randn(m // world.size, self.hidden) for _ in range(NUM_SETS)]
+        self.gate, self.up = (weights(world, self.experts, columns, self.hidden) for _ in range(2))
+        self.down = weights(world, self.experts, self.hidden, columns)
+        scores = torch.rand(m, self.experts, device=world.device)
+        dist.broadcast(scores, 0)
+        self.weights, self.chosen = scores.topk(self.top_k, -1)
+        self.chosen = self.chosen.int()
+        self.gathered = torch.empty(m, self.hidden, device=world.device, dtype=BF16)
+        self.out = torch.empty(m // world.size, self.hidden, device=world.device, dtype=BF16)
+
+    def sequence(self, i):
+        dist.all_gather_into_tensor(self.gathered, self.x[i])
+        order = self.chosen.flatten().argsort()
+        ends = torch.searchsorted(self.chosen.flatten()[order], self.numbers(), right=True).int()
+        rows = self.gathered[order // self.top_k]
+        inner = torch.nn.functional.silu(torch._grouped_mm(rows, self.gate, ends))
+        inner *= torch._grouped_mm(rows, self.up, ends)
+        y = torch._grouped_mm(inner, self.down, ends)
+        back = torch.empty_like(y)
+        back[order] = y
+        sums = (back.view(self.m, self.top_k, -1) * self.weights[:, :, None]).sum(1).to(BF16)
+        dist.reduce_scatter_tensor(self.out, sums)
+        return self.out
+
+    def numbers(self):
+        return torch.arange(self.experts, device=self.world.device, dtype=torch.int32)
+
+    def first(self, i):
+        return stretto.all_gather_grouped_matmul(self.x[i], self.gate, self.chosen, up=self.up)
+
+    def tables(self, _):
+        rows, tiles = expert_layers.tiles_of("bfloat16", self.m, self.top_k, self.experts, True)
+        return expert_layers._tables(stretto._arrays.TorchGpuKind, self.chosen, self.experts, rows, tiles).slots
+
+    def ours(self, i):
+        y, tiles = self.first(i)
+        return stretto.grouped_matmul_reduce_scatter(y, self.down, tiles, self.weights)
+
+    def calls(self) -> dict:
+        return {"sequence": self.sequence, "ours": self.ours}
+
+    def parts(self) -> dict:
+        """Of ours, not compared with anything."""
+        y, tiles = self.first(0)
+        second = functools.partial(stretto.grouped_matmul_reduce_scatter, y, self.down, tiles, self.weights)
+        return {"tables": self.tables, "tables and first": lambda i: self.first(i)[0], "second": lambda i: second()}
+
+
+def exchange_calls(world: World, rows: int, hidden: int, experts: int, top_k: int) -> dict:
+    """Dispatch and combine of a step of decoding, in one hop; the copy that PyTorch would make at least."""
+    x = world.randn(rows, hidden)
+    shares, chosen = torch.rand(rows, experts, device=world.device).topk(top_k, -1)
+    everywhere = rows * world.size
+    out = tuple(
+        stretto.symm_mem.empty(everywhere, columns, dtype=dtype, device=world.device)
+        for columns, dtype in ((hidden, BF16), (top_k, torch.float32), (top_k, torch.int32)))
+    chosen = chosen.int()
+    sent = x.repeat(world.size, 1)
+    arrived = torch.empty_like(sent)
+    d = stretto.ep_dispatch(x, chosen, shares, experts, one_hop=True, out=out)
+    y = world.randn(everywhere * top_k, hidden)
+    return {
+        "all_to_all of all tokens": lambda i: dist.all_to_all_single(arrived, sent),
+        "dispatch": lambda i: stretto.ep_dispatch(x, chosen, shares, experts, one_hop=True, out=out).x,
+        "combine": lambda i: stretto.ep_combine(y, d),
+    }
+
+
+def packed_calls(world: World, sequences: int, length: int, heads: int, kv_heads: int) -> dict:
+    rows = sequences * length
+    q, k, v = (world.randn(rows, h * 128).view(rows, h, 128) for h in (heads, kv_heads, kv_heads))
+    starts = torch.arange(0, rows + 1, length, device=world.device, dtype=torch.int32)
+    batched = [x.view(sequences, length, -1, 128).transpose(1, 2).contiguous() for x in (q, k, v)]
+
+    def padded(_):
+        out = torch.nn.functional.scaled_dot_product_attention(*batched, is_causal=True, enable_gqa=True)
+        return out.transpose(1, 2).reshape(rows, heads, 128)
+
+    return {"sdpa": padded, "packed": lambda i: stretto.packed_attention(q, k, v, starts)}
+
+
+def paged_calls(world: World, sequences: int, tokens: int, heads: int, kv_heads: int) -> dict:
+    """A step of decoding: bytes of the cache over time is the measure."""
+    page, pages = 64, sequences * (tokens // 64)
+    k, v = (world.randn(pages * kv_heads * page, 128).view(pages, kv_heads, page, 128) for _ in range(2))
+    q = world.randn(sequences, heads * 128).view(sequences, heads, 128)
+    table = torch.randperm(pages, device=world.device).view(sequences, -1).int()
+    starts = torch.arange(sequences + 1, device=world.device, dtype=torch.int32)
+    cached = torch.full((sequences,), tokens, device=world.device, dtype=torch.int32)
+    return {"paged": lambda i: stretto.paged_attention(q, k, v, starts, table, cached)}
+
+
+def cases(world: World):
+    """(text, calls, whether they are compared with the first)."""
+    for model, m in (("qwen2-moe", 8192), ("qwen2-moe", 2048), ("mixtral-8x7b", 4096), ("phi-3.5-moe", 4096)):
+        layer = Layer(world, model, m)
+        yield f"layer {model} m={m}", layer.calls(), True
+        yield f"layer {model} m={m}, parts", layer.parts(), False
+    for rows in (16, 128):
+        yield f"exchange {rows} tokens a rank", exchange_calls(world, rows, 7168, 256, 8), False
+    yield "attention 4 x 4096", packed_calls(world, 4, 4096, 32, 8), True
+    yield "decoding 64 x 4096", paged_calls(world, 64, 4096, 32, 8), False
+
+
+def unseen(call, i):
+    """The call, whose result nobody compares."""
+    call(i)
+
+
+def run(world: World, text: str, calls: dict, compared: bool, samples: int) -> dict:
+    if not compared:
+        calls = {name: functools.partial(unseen, call) for name, call in calls.items()}
+    eager, row = Case(world, dict(calls), "eager"), {"case": text}
+    eager.try_each(lambda: None, 0.0625 * world.size)
+    row["eager"] = eager.time(samples)
+    graph = Case(world, dict(eager.calls), "graph", NUM_SETS)
+    graph.capture()
+    row["graph"] = graph.time(samples)
+    row["errors"] = {**eager.errors, **{f"graph {name}": why for name, why in graph.errors.items()}}
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-o", "--out")
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--only", default="", help="cases whose text contains this")
+    options = parser.parse_args()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    world, rows = World(rank, size, "env://"), []
+    torch.manual_seed(int(os.environ.get("STRETTO_TEST_SEED", "1")) * 64 + rank)
+    stretto.init(timeout=60)
+    for text, calls, compared in cases(world):
+        if options.only not in text:
+            continue
+        rows.append(run(world, text, calls, compared, options.samples))
+        if rank != 0:
+            continue
+        for mode in ("eager", "graph"):
+            ms = {name[:-3]: statistics.median(values) for name, values in rows[-1][mode].items()}
+            times = "".join(f"  {name} {value:.4f}" for name, value in ms.items())
+            print(f"{text:<36}{mode:<6}{times} ms", flush=True)
+        for name, why in rows[-1]["errors"].items():
+            print(f"{text}: {name}: {why}", flush=True)
+        if options.out:
+            with open(options.out, "w", encoding="utf-8") as file:
+                json.dump({"machine": torch.cuda.get_device_name(rank), "ranks": size, "rows": rows}, file, indent=1)
+    dist.barrier(device_ids=[rank])
+    stretto.finalize()
+    os._exit(0)  # taking a group down that graphs have used may hang
+
+
+if __name__ == "__main__":
+    main()
