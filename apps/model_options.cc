@@ -77,8 +77,9 @@ ModelFiles open_model(const ModelOptions& options) {
     throw UserError(fmt::format("--dp {} x --tp {}: {} ranks, at most {}", options.dp, options.tp,
                                 options.num_ranks(), World::kMaxWorldSize));
   }
-  if (options.dp > 1 && options.target() == Target::kCuda) {
-    throw UserError(fmt::format("--dp {}: data-parallel groups run on CPU ranks only", options.dp));
+  if (options.dp > 1 && options.target() == Target::kCuda && !options.launcher.processes()) {
+    throw UserError(
+        fmt::format("--dp {}: data-parallel groups on GPUs need --launcher processes", options.dp));
   }
   check_groups(files.config, options.num_ranks(), options.dp, options.ep);
   return files;

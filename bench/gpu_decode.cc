@@ -49,6 +49,7 @@ struct Settings {
   bool prefill = false;  // compile those kernels, too
   bool prompt = false;   // time the longest step
   bool whole_experts = false;
+  int data_groups = 1;  // of as many GPUs as `ranks` says each; compiled alone
 };
 
 // Printed at once, so that a run that is cut short has said what it found.
@@ -80,11 +81,13 @@ ModelConfig config_of(const Settings& s) {
 ModelShape shape_of(const Settings& s, const ModelConfig& config, int ranks,
                     const predict::Machine* machine) {
   DType dtype = parse_dtype(s.dtype);
-  ModelShape shape = model_shape(config, ranks,
+  int all = ranks * s.data_groups;
+  ModelShape shape = model_shape(config, all,
                                  {.dtype = dtype,
                                   .max_tokens = s.max_tokens,
                                   .plan_for = Target::kCuda,
-                                  .expert_groups = s.whole_experts ? ranks : 1});
+                                  .expert_groups = s.whole_experts ? all : 1,
+                                  .data_groups = s.data_groups});
   // As weights.h: weight_dtype() finds it for dummy weights.
   shape.weight_dtype = dtype == DType::kF32 ? config.dtype.value_or(DType::kF32) : dtype;
   shape.machine = machine;
@@ -408,6 +411,7 @@ int main_of(int argc, char** argv) {
   Settings s;
   CLI::App* compile = app.add_subcommand("compile", "compile every kernel of decode");
   add_options(compile, s);
+  compile->add_option("--dp", s.data_groups, "data groups")->check(CLI::Range(1, 8));
   compile->add_flag("--prefill", s.prefill, "kernels of longer steps, too");
   CLI::App* run = app.add_subcommand("run", "measure decode");
   add_options(run, s);

@@ -121,7 +121,7 @@ class GenerateTest(CliCase):
                      "--tp", 4, "--ep", 3, says=["3 groups of experts", "4 ranks"])
         self.refused(*base, "a", "--dp", 9, "--tp", 8, says=["--dp 9", "72 ranks", "64"])
         self.refused(*base, "a", "--dp", 2, "--ep", 2, says="no experts")
-        self.refused(*base, "a", "--dp", 2, "--device", "cuda", says=["--dp 2", "CPU"])
+        self.refused(*base, "a", "--dp", 2, "--device", "cuda", says=["--dp 2", "--launcher processes"])
         self.refused(*base, "a", "--dp", 2, "--trace", self.tmp / "t", says="one data-parallel group")
         self.refused(*base, "a", "--max-tokens", 0, says="max-tokens")
         self.refused(*base, "a", "--dtype", "int9", says=["int9", "bfloat16"])

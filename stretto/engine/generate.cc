@@ -226,12 +226,24 @@ Engine::Engine(const ModelFiles& files, const EngineOptions& options)
   }
   if (on_cpu) return;
   if (options.record) throw UserError("timelines are recorded on CPU ranks only");
-  if (options.data_groups > 1) throw UserError("data-parallel groups run on CPU ranks only");
+  if (options.data_groups > 1 && world_ == nullptr) {
+    throw UserError("data-parallel groups on GPUs need a process per GPU");
+  }
   if (world_ != nullptr) {
     gpus_ = std::make_unique<GpuWorld>(world_->local_rank(), GpuProcessOptions{});
+    if (options.data_groups > 1) join_group();
   } else {
     gpus_ = std::make_unique<GpuWorld>(GpuWorldOptions{.size = options.world_size});
   }
+}
+
+void Engine::join_group() {
+  Rank& rank = world_->local_rank();
+  ModelShape shape{.world_size = options_.world_size / options_.data_groups,
+                   .data_groups = options_.data_groups};
+  group_rank_ = rank.split(ranks_of_group(shape, rank.index()));
+  int device = gpus_->device(rank.index()).properties().ordinal;
+  group_gpus_ = std::make_unique<GpuWorld>(*group_rank_, GpuProcessOptions{.device = device});
 }
 
 bool Engine::reports() const { return world_ == nullptr || world_->local_ranks().front() == 0; }
@@ -244,19 +256,23 @@ void Engine::with_model(std::int64_t capacity, const UseModel& use) {
                            .data_groups = options_.data_groups};
   ModelShape shape = model_shape(files_.config, options_.world_size, model);
   shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
+  auto seat_of = [&](int rank, Rank* host) {
+    return Seat{.rank = rank,
+                .group = rank / shape.world_size,
+                .leads = rank % shape.world_size == 0,
+                .host = host};
+  };
   if (gpus_) {
-    Transformer transformer(std::make_unique<GpuModel>(*gpus_, shape, files_.checkpoint));
-    int rank = gpus_->local_ranks().front();
-    return use({.rank = rank, .leads = rank == 0}, transformer);
+    GpuModelOptions options;
+    Rank* host = world_ ? &world_->local_rank() : nullptr;
+    if (group_gpus_) options.data_group.emplace(GpuDataGroup{*group_gpus_, *host});
+    Transformer transformer(std::make_unique<GpuModel>(*gpus_, shape, files_.checkpoint, options));
+    return use(seat_of(gpus_->local_ranks().front(), host), transformer);
   }
   check_host_memory(shape);
   world_->run([&](Rank& rank) {
     Transformer transformer(rank, files_.config, files_.checkpoint, model);
-    use({.rank = rank.index(),
-         .group = rank.index() / shape.world_size,
-         .leads = rank.index() % shape.world_size == 0,
-         .cpu_rank = &rank},
-        transformer);
+    use(seat_of(rank.index(), &rank), transformer);
   });
 }
 
@@ -297,7 +313,7 @@ std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>&
     }
     Json mine = Json::array();
     for (const GenerateResult& r : own) mine.push_back(to_json(r));
-    std::vector<Json> all = gather(*seat.cpu_rank, mine);
+    std::vector<Json> all = gather(*seat.host, mine);
     for (std::size_t i = 0; seat.rank == 0 && i < checked.size(); ++i) {
       std::size_t leader = i % groups * (all.size() / groups);
       results.push_back(result_of(all[leader].at(i / groups)));
@@ -334,7 +350,7 @@ Engine::Score Engine::score(const std::vector<std::vector<int>>& documents,
     }
     while (model.step_with_others()) continue;
     if (groups > 1) {
-      std::vector<Json> all = gather(*seat.cpu_rank, {nll, count});
+      std::vector<Json> all = gather(*seat.host, {nll, count});
       nll = 0;
       count = 0;
       for (const Json& of_rank : all) {

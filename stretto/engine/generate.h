@@ -73,13 +73,14 @@ struct EngineOptions {
   // Ranks to run on, world_size of them; none: threads of this process, or its GPUs. On GPUs, a
   // world of processes. There the process of rank 0 reports.
   std::shared_ptr<World> world;
-  int expert_groups = 1, data_groups = 1;  // transformer.h; several of the latter: CPU ranks only
+  int expert_groups = 1;  // transformer.h
+  int data_groups = 1;    // transformer.h; several on GPUs: those of processes
 };
 
 class Engine {
  public:
-  // UserError for a world size outside 1..64, or record or data groups on GPUs; DeviceError where
-  // there are too few GPUs.
+  // UserError for a world size outside 1..64, record on GPUs, or data groups on those of one
+  // process; DeviceError where there are too few GPUs.
   Engine(const ModelFiles& files, const EngineOptions& options);
 
   // Serves the requests one after the other on one set of ranks, or dealt out over D data groups:
@@ -108,10 +109,11 @@ class Engine {
   // Who runs a model: a rank, or on GPUs the first one of those that it drives.
   struct Seat {
     int rank = 0;
-    int group = 0;             // of the data groups
-    bool leads = true;         // first rank of its group, so that rank 0 does
-    Rank* cpu_rank = nullptr;  // null on GPUs
+    int group = 0;         // of the data groups
+    bool leads = true;     // first rank of its group, so that rank 0 does
+    Rank* host = nullptr;  // null where one process drives all GPUs
   };
+  void join_group();  // of GPUs
   using UseModel = std::function<void(const Seat&, Transformer&)>;
   // Calls `use` on every rank at the same time with a model of its own, or once with one that
   // drives all ranks; then makes the steps that other data groups still need. `capacity` tokens fit
@@ -124,6 +126,9 @@ class Engine {
   EngineOptions options_;
   std::shared_ptr<World> world_;    // of CPU ranks, or of the processes of GPUs
   std::unique_ptr<GpuWorld> gpus_;  // on GPUs
+  // Those of the own data group, where there are several.
+  std::shared_ptr<Rank> group_rank_;
+  std::unique_ptr<GpuWorld> group_gpus_;
 };
 
 }  // namespace stretto

@@ -55,26 +55,55 @@ GpuForwardStep::GpuForwardStep(GpuWorld& world, const ModelShape& shape,
                                const GpuBuffers& model_buffers, std::int64_t bound,
                                const GpuModelOptions& options)
     : world_(world),
+      group_(options.data_group ? options.data_group->world : world),
       shape_(shape),
       model_buffers_(model_buffers),
       plan_(plan_step(shape, bound)),
-      graphs_wanted_(options.graphs && bound == 1),
+      // A group's step may be without rows, which a graph could not say.
+      graphs_wanted_(options.graphs && bound == 1 && shape.data_groups == 1),
       early_starts_(options.early_starts) {
   build_instances(options.require_proof);
   allocate();
   for (const PlanLaunch& l : plan_.launches) {
     args_.push_back(bind(l));
-    if (l.rows == Rows::kAllAndPast) args_.back().scalars = inputs_.addresses();
+    if (l.rows == Rows::kAllAndPast) {
+      args_.back().scalars = addresses_for(l.program, inputs_.addresses());
+    }
   }
   head_args_ = bind(plan_.head);
   if (plan_.choose) {
     choose_args_ = bind(*plan_.choose);
     choose_args_.extents = {0};
-    choose_args_.scalars = inputs_.addresses();
+    choose_args_.scalars = addresses_for(plan_.choose->program, inputs_.addresses());
   }
   const Program& head = instances_[plan_.head.program]->program();
   head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
   head_input_ = head_args_.tensors[head_tensor_];
+}
+
+int GpuForwardStep::rank_for(std::size_t program, int rank) const {
+  return of_group_[program] ? rank % shape_.world_size : rank;
+}
+
+std::vector<CUdeviceptr> GpuForwardStep::addresses_for(
+    std::size_t program, const std::vector<CUdeviceptr>& of_all) const {
+  if (!of_group_[program]) return of_all;
+  std::vector<CUdeviceptr> out;
+  for (int r : ranks_of_group(shape_, world_.local_ranks().front())) {
+    out.push_back(of_all[static_cast<std::size_t>(r)]);
+  }
+  return out;
+}
+
+void GpuForwardStep::launch(std::size_t program, const GpuLaunchArgs& args, int rank,
+                            const cuda::Stream& stream) {
+  instances_[program]->launch(args, rank_for(program, rank), stream);
+}
+
+void GpuForwardStep::launch(std::size_t program, const GpuLaunchArgs& args) {
+  if (!of_group_[program]) return instances_[program]->launch(args);
+  if (group_.aborted()) group_.throw_fault();
+  for (int r : world_.local_ranks()) launch(program, args, r, world_.stream(r));
 }
 
 // Memory and code may go only once nothing runs that uses them.
@@ -91,7 +120,10 @@ void GpuForwardStep::build_instances(bool require_proof) {
   world_.synchronize();
   std::vector<std::set<std::string>> constants = constant_inputs(shape_, plan_);
   for (Built& b : build_all(plan_.programs, constants, require_proof)) {
-    instances_.push_back(std::make_unique<GpuInstance>(world_, b.program, std::move(b.code)));
+    bool of_group = shape_.data_groups > 1 && b.program.schedule->world_size == shape_.world_size;
+    GpuWorld& world = of_group ? group_ : world_;
+    instances_.push_back(std::make_unique<GpuInstance>(world, b.program, std::move(b.code)));
+    of_group_.push_back(of_group);
   }
 }
 
@@ -129,14 +161,17 @@ GpuLaunchArgs GpuForwardStep::bind(const PlanLaunch& launch) const {
     int t = program.find_tensor(b.tensor);
     STRETTO_CHECK(t >= 0, program.name + " has no tensor " + b.tensor);
     auto own = buffers_.find(b.buffer);
-    args.tensors[static_cast<std::size_t>(t)] =
-        own != buffers_.end() ? own->second : model_buffers_.at(b.buffer);
+    args.tensors[static_cast<std::size_t>(t)] = addresses_for(
+        launch.program, own != buffers_.end() ? own->second : model_buffers_.at(b.buffer));
   }
   return args;
 }
 
 void GpuForwardStep::finish() {
-  instances_.front()->wait();
+  world_.synchronize();
+  for (GpuWorld* world : {&group_, &world_}) {
+    if (world->aborted()) world->throw_fault();
+  }
   busy_ = false;
 }
 
@@ -144,7 +179,7 @@ void GpuForwardStep::set_inputs(std::span<const int> tokens, std::int64_t past) 
   if (busy_) finish();
   auto* host = static_cast<std::byte*>(host_inputs_->host());
   std::memcpy(host, &past, sizeof(past));
-  std::memcpy(host + kTokensOffset, tokens.data(), tokens.size_bytes());
+  if (!tokens.empty()) std::memcpy(host + kTokensOffset, tokens.data(), tokens.size_bytes());
   busy_ = true;
 }
 
@@ -153,16 +188,15 @@ void GpuForwardStep::enqueue_inputs(int rank, const cuda::Stream& stream) const 
                 host_inputs_->bytes());
 }
 
-void GpuForwardStep::set_extents(std::int64_t count, std::int64_t past) {
+void GpuForwardStep::set_extents(const StepRows& rows) {
   for (std::size_t i = 0; i < args_.size(); ++i) {
-    args_[i].extents =
-        launch_extents(plan_.launches[i], {.count = count, .past = past, .most = count}, shape_);
+    args_[i].extents = launch_extents(plan_.launches[i], rows, shape_);
   }
 }
 
 void GpuForwardStep::enqueue_step(int rank, const cuda::Stream& stream) {
   for (std::size_t i = 0; i < args_.size(); ++i) {
-    instances_[plan_.launches[i].program]->launch(args_[i], rank, stream);
+    launch(plan_.launches[i].program, args_[i], rank, stream);
   }
 }
 
@@ -183,7 +217,7 @@ void GpuForwardStep::capture() {
     stream.begin_capture();
     enqueue_inputs(r, stream);
     enqueue_step(r, stream);
-    instances_[plan_.head.program]->launch(head_args_, r, stream);
+    launch(plan_.head.program, head_args_, r, stream);
     if (r == world_.local_ranks().front()) enqueue_logits(stream, 1);
     graphs_.push_back(stream.end_capture());
   }
@@ -200,10 +234,10 @@ void GpuForwardStep::set_early_starts(bool early) {
 void GpuForwardStep::run(std::span<const int> tokens, std::int64_t past, std::int64_t most) {
   auto count = static_cast<std::int64_t>(tokens.size());
   STRETTO_CHECK(
-      most == count && count >= 1 && count <= plan_.bound && past + count <= shape_.max_tokens,
+      count <= most && most >= 1 && most <= plan_.bound && past + count <= shape_.max_tokens,
       "a step outside its bucket or the cache");
   set_inputs(tokens, past);
-  set_extents(count, past);
+  set_extents({.count = count, .past = past, .most = most});
   // The first step runs launch by launch, so that an error names its launch.
   if (graphs_wanted_ && warm_) {
     if (graphs_.empty()) capture();
@@ -216,7 +250,8 @@ void GpuForwardStep::run(std::span<const int> tokens, std::int64_t past, std::in
   for (int r : world_.local_ranks()) enqueue_inputs(r, world_.stream(r));
   // Launch by launch on all ranks: a rank far ahead of the others would fill its queue.
   for (std::size_t i = 0; i < args_.size(); ++i) {
-    instances_[plan_.launches[i].program]->launch(args_[i]);
+    std::size_t program = plan_.launches[i].program;
+    if (count > 0 || !of_group_[program]) launch(program, args_[i]);
   }
   warm_ = true;
   logits_enqueued_ = false;
@@ -232,7 +267,7 @@ const float* GpuForwardStep::logits(std::int64_t first, std::int64_t count) {
           head_input_[r] + static_cast<CUdeviceptr>(first * row_bytes);
     }
     head_args_.extents = {count};
-    instances_[plan_.head.program]->launch(head_args_);
+    launch(plan_.head.program, head_args_);
     enqueue_logits(world_.stream(world_.local_ranks().front()), count);
   }
   finish();

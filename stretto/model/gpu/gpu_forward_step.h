@@ -48,6 +48,12 @@ class GpuForwardStep : public ForwardStep {
 
  private:
   void build_instances(bool require_proof);
+  // The same number of a rank, and the addresses of ranks, in the world that a program runs in.
+  int rank_for(std::size_t program, int rank) const;
+  std::vector<CUdeviceptr> addresses_for(std::size_t program,
+                                         const std::vector<CUdeviceptr>& of_all) const;
+  void launch(std::size_t program, const GpuLaunchArgs& args, int rank, const cuda::Stream& stream);
+  void launch(std::size_t program, const GpuLaunchArgs& args);  // on all local ranks
   void allocate();
   void allocate_choice();
   GpuLaunchArgs bind(const PlanLaunch& launch) const;
@@ -55,9 +61,9 @@ class GpuForwardStep : public ForwardStep {
   void enqueue_inputs(int rank, const cuda::Stream& stream) const;
   void enqueue_step(int rank, const cuda::Stream& stream);
   void enqueue_logits(const cuda::Stream& stream, std::int64_t count) const;
-  void set_extents(std::int64_t count, std::int64_t past);
+  void set_extents(const StepRows& rows);
   void capture();
-  using UseLaunch = std::function<void(GpuInstance&, const GpuLaunchArgs&)>;
+  using UseLaunch = std::function<void(std::size_t program, const GpuLaunchArgs&)>;
   void each_launch_to_choice(const UseLaunch& use);
   void enqueue_next_inputs(int rank, const cuda::Stream& stream) const;
   void capture_greedy();
@@ -72,12 +78,14 @@ class GpuForwardStep : public ForwardStep {
 
   static constexpr std::size_t kTokensOffset = 16;  // in inputs_: kernels want 16 bytes
 
-  GpuWorld& world_;
+  GpuWorld& world_;  // of all data groups, whose streams everything runs on
+  GpuWorld& group_;  // of the own one
   const ModelShape& shape_;
   const GpuBuffers& model_buffers_;
   StepPlan plan_;
   bool graphs_wanted_, early_starts_;
   std::vector<std::unique_ptr<GpuInstance>> instances_;  // by program
+  std::vector<bool> of_group_;  // by program, where there are several data groups: runs in group_
   std::vector<SymmetricGpuMemory> memory_;
   GpuBuffers buffers_;         // of this step
   SymmetricGpuMemory inputs_;  // [past i64][tokens i32[bound]] on every rank

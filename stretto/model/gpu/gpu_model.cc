@@ -23,12 +23,15 @@ double gib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& checkpoint,
                    const GpuModelOptions& options)
     : world_(world), shape_(shape), options_(options) {
-  STRETTO_CHECK(shape.world_size == world.size(), "a model cut for another number of GPUs");
+  STRETTO_CHECK(shape.all_ranks() == world.size(), "a model cut for another number of GPUs");
+  STRETTO_CHECK((shape.data_groups > 1) == options.data_group.has_value(),
+                "data groups are worlds, too");
+  if (options.data_group) meeting_.emplace(options.data_group->rank);
   shape_.target = Target::kCuda;
   shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
-  machine_ = calibrated_machine(world.size());
+  machine_ = calibrated_machine(shape_.world_size);
   chosen_shape_ = shape_;
-  if (world.size() <= machine_.num_gpus) chosen_shape_.machine = &machine_;
+  if (shape_.world_size <= machine_.num_gpus) chosen_shape_.machine = &machine_;
   std::vector<PlanBuffer> buffers = model_buffers(shape_);
   check_memory(buffers);
   for (const PlanBuffer& b : buffers) {

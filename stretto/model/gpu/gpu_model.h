@@ -5,14 +5,24 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/model/checkpoint/checkpoint.h"
 #include "stretto/model/transformer/forward_step.h"
+#include "stretto/model/transformer/group_meeting.h"
 #include "stretto/ops/choose/calibrated_machine.h"
 
 namespace stretto {
+
+// Where there are several data groups, all GPUs are of a world of processes, and those of a group
+// are a world, too; launches of both go onto the stream of the former.
+struct GpuDataGroup {
+  GpuWorld& world;
+  Rank& rank;  // of the processes of all groups
+};
 
 struct GpuModelOptions {
   // Steps of one token are captured once and replayed.
@@ -22,6 +32,7 @@ struct GpuModelOptions {
   bool early_starts = true;
   // Products of long prompts take the configs that are predicted to be the fastest on this machine.
   bool choose = true;
+  std::optional<GpuDataGroup> data_group;  // where shape.data_groups is more than one
 };
 
 // Addresses of buffers on every rank, by the names of step_plan.h.
@@ -42,6 +53,9 @@ class GpuModel : public ModelRunner {
     return make_step(bound, options_);
   }
   std::unique_ptr<ForwardStep> make_step(std::int64_t bound, const GpuModelOptions& options);
+  std::int64_t most_rows(std::int64_t count) override {
+    return meeting_ ? meeting_->most(count) : count;
+  }
 
  private:
   void check_memory(const std::vector<PlanBuffer>& buffers) const;
@@ -52,6 +66,7 @@ class GpuModel : public ModelRunner {
   GpuModelOptions options_;
   predict::Machine machine_;
   ModelShape chosen_shape_;  // with the machine
+  std::optional<GroupMeeting> meeting_;
   std::vector<SymmetricGpuMemory> memory_;
   GpuBuffers buffers_;
   std::map<std::string, std::size_t> bytes_;

@@ -34,10 +34,10 @@ void GpuForwardStep::each_launch_to_choice(const UseLaunch& use) {
   head_args_.tensors[head_tensor_] = head_input_;
   head_args_.extents = {1};
   for (std::size_t i = 0; i < args_.size(); ++i) {
-    use(*instances_[plan_.launches[i].program], args_[i]);
+    use(plan_.launches[i].program, args_[i]);
   }
-  use(*instances_[plan_.head.program], head_args_);
-  use(*instances_[plan_.choose->program], choose_args_);
+  use(plan_.head.program, head_args_);
+  use(plan_.choose->program, choose_args_);
 }
 
 void GpuForwardStep::enqueue_next_inputs(int rank, const cuda::Stream& stream) const {
@@ -51,9 +51,8 @@ void GpuForwardStep::capture_greedy() {
     const cuda::Stream& stream = world_.stream(r);
     stream.begin_capture();
     enqueue_next_inputs(r, stream);
-    each_launch_to_choice([&](GpuInstance& instance, const GpuLaunchArgs& args) {
-      instance.launch(args, r, stream);
-    });
+    each_launch_to_choice(
+        [&](std::size_t program, const GpuLaunchArgs& args) { launch(program, args, r, stream); });
     greedy_graphs_.push_back(stream.end_capture());
   }
   set_early_starts(false);
@@ -70,7 +69,7 @@ void GpuForwardStep::enqueue_greedy() {
   }
   for (int r : world_.local_ranks()) enqueue_next_inputs(r, world_.stream(r));
   each_launch_to_choice(
-      [](GpuInstance& instance, const GpuLaunchArgs& args) { instance.launch(args); });
+      [&](std::size_t program, const GpuLaunchArgs& args) { launch(program, args); });
   warm_ = true;
 }
 
@@ -79,7 +78,7 @@ void GpuForwardStep::run_greedy(int token, std::int64_t past, std::int64_t count
   STRETTO_CHECK(plan_.choose && count >= 1 && past + count <= shape_.max_tokens,
                 "greedy steps outside the cache");
   set_inputs({&token, 1}, past);
-  set_extents(1, past);
+  set_extents({.count = 1, .past = past, .most = 1});
   logits_enqueued_ = false;
   for (int r : world_.local_ranks()) {
     const cuda::DeviceMemory& next = next_inputs_.on[static_cast<std::size_t>(r)];

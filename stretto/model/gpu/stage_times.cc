@@ -22,7 +22,7 @@ double median(std::vector<double> v) {
 
 std::vector<GpuForwardStep::StageTime> GpuForwardStep::time_stages(int rounds) {
   finish();
-  set_extents(plan_.bound, 0);
+  set_extents({.count = plan_.bound, .past = 0, .most = plan_.bound});
   head_args_.tensors[head_tensor_] = head_input_;
   head_args_.extents = {plan_.head_rows};
   std::map<std::string, std::size_t> bytes;
@@ -76,7 +76,7 @@ double GpuForwardStep::time_calls(const std::vector<Call>& calls, int rounds) {
   std::vector<std::pair<cuda::Event, cuda::Event>> events;
   for (int r : world_.local_ranks()) {
     world_.stream(r).begin_capture();
-    for (const Call& c : calls) instances_[c.program]->launch(*c.args, r, world_.stream(r));
+    for (const Call& c : calls) launch(c.program, *c.args, r, world_.stream(r));
     graphs.push_back(world_.stream(r).end_capture());
     const cuda::Device& device = world_.device(r);
     events.emplace_back(cuda::Event(device, cuda::Event::Timing::kOn),

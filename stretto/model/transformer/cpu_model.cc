@@ -1,8 +1,6 @@
 #include "stretto/model/transformer/cpu_model.h"
 
-#include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
@@ -118,10 +116,8 @@ CpuModel::CpuModel(Rank& rank, const ModelShape& shape, const Checkpoint& checkp
   const ModelConfig& config = *shape_.config;
   shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
   if (shape_.data_groups > 1) {
-    std::vector<int> group(static_cast<std::size_t>(shape_.world_size));
-    std::iota(group.begin(), group.end(), rank.index() / shape_.world_size * shape_.world_size);
-    group_ = rank.split(group);
-    rows_ = rank.allocate("rows of a step", DType::kI32, 2);
+    group_ = rank.split(ranks_of_group(shape_, rank.index()));
+    meeting_.emplace(rank);
   }
   weights_ = load_weights(checkpoint, config, shard_spec(shape_, rank.index()));
   rope_ = make_rope_table(config.rope, config.head_dim, shape_.max_tokens);
@@ -136,21 +132,9 @@ CpuModel::CpuModel(Rank& rank, const ModelShape& shape, const Checkpoint& checkp
   }
 }
 
-CpuModel::~CpuModel() { rank_.release(rows_); }
-
 std::unique_ptr<ForwardStep> CpuModel::make_step(std::int64_t bound) {
   Worlds worlds{rank_, group_ ? *group_ : rank_};
   return std::make_unique<CpuForwardStep>(worlds, shape_, buffers_, bound);
-}
-
-std::int64_t CpuModel::most_rows(std::int64_t count) {
-  if (!group_) return count;
-  std::size_t turn = num_steps_++ % 2;
-  rows_.on<std::int32_t>(rank_.index())[turn] = static_cast<std::int32_t>(count);
-  rank_.barrier();
-  std::int32_t most = 0;
-  for (int r = 0; r < rank_.size(); ++r) most = std::max(most, rows_.on<std::int32_t>(r)[turn]);
-  return most;
 }
 
 // Here, so that who drives GPUs does not link the executor.

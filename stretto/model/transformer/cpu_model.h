@@ -4,9 +4,11 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "stretto/model/transformer/forward_step.h"
+#include "stretto/model/transformer/group_meeting.h"
 #include "stretto/model/transformer/rope_table.h"
 #include "stretto/model/transformer/weights.h"
 #include "stretto/runtime/world.h"
@@ -18,13 +20,14 @@ class CpuModel : public ModelRunner {
   // Collective. `shape.config` must outlive the model, `checkpoint` is read here only.
   // shape.weight_dtype is taken from the checkpoint.
   CpuModel(Rank& rank, const ModelShape& shape, const Checkpoint& checkpoint);
-  ~CpuModel() override;
 
   const ModelShape& shape() const override { return shape_; }
   std::size_t weight_bytes() const override { return weights_.bytes(); }
   // Collective: every rank makes the same steps in the same order.
   std::unique_ptr<ForwardStep> make_step(std::int64_t bound) override;
-  std::int64_t most_rows(std::int64_t count) override;
+  std::int64_t most_rows(std::int64_t count) override {
+    return meeting_ ? meeting_->most(count) : count;
+  }
 
   // This rank in a world: of all ranks, or of those of its data group.
   struct Worlds {
@@ -40,9 +43,7 @@ class CpuModel : public ModelRunner {
   RopeTable rope_;
   std::vector<Matrix> caches_;
   std::map<std::string, std::byte*> buffers_;  // by the plan's names
-  // Of each rank its count of an odd and of an even step, so that one meeting a step is enough.
-  SymmetricBuffer rows_;
-  std::size_t num_steps_ = 0;
+  std::optional<GroupMeeting> meeting_;        // where there are several groups
 };
 
 }  // namespace stretto

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "stretto/model/transformer/moe_plan.h"
 #include "stretto/model/transformer/step_programs.h"
@@ -360,6 +361,12 @@ class Planner {
 };
 
 }  // namespace
+
+std::vector<int> ranks_of_group(const ModelShape& shape, int rank) {
+  std::vector<int> ranks(static_cast<std::size_t>(shape.world_size));
+  std::iota(ranks.begin(), ranks.end(), rank / shape.world_size * shape.world_size);
+  return ranks;
+}
 
 std::vector<std::set<std::string>> constant_inputs(const ModelShape& shape, const StepPlan& plan) {
   std::vector<PlanLaunch> launches = plan.launches;

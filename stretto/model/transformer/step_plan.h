@@ -46,6 +46,9 @@ struct ModelShape {
   int expert_ranks() const { return expert_groups > 1 ? all_ranks() : world_size; }
 };
 
+// Those of the data group that one of shape.all_ranks() is in.
+std::vector<int> ranks_of_group(const ModelShape& shape, int rank);
+
 // One rank's [rows, cols], dense, the same shape on every rank.
 struct PlanBuffer {
   std::string name;
