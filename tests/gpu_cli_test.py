@@ -119,6 +119,20 @@ class Device(unittest.TestCase):
         for tp in range(1, min(gpus(), 4) + 1):
             self.assertEqual(text("--device", "cuda", "--tp", str(tp)), expected, tp)
 
+    @unittest.skipIf(gpus() < 2, "needs two GPUs")
+    def test_data_parallel_groups_share_experts(self):
+        model = "checkpoints/debian-qwen3moe-18m"
+        with open(os.path.join(model, "golden.json"), encoding="utf-8") as file:
+            golden = json.load(file)["prompts"][:3]
+        prompts = [part for g in golden for part in ("--prompt", g["text"])]
+        for dp, tp in ((2, 1), (2, 2)) if gpus() >= 4 else ((2, 1),):
+            got = run("generate", "--model", model, *prompts, "--max-tokens", "12", "--dtype", "float32",
+                      "--rope-frequencies", "checkpoint-dtype", "--device", "cuda", "--launcher", "processes",
+                      "--dp", str(dp), "--tp", str(tp), "--ep", str(dp * tp), "--json")
+            self.assertEqual(got.returncode, 0, got.stderr)
+            self.assertEqual([r["token_ids"] for r in json.loads(got.stdout)["results"]],
+                             [g["greedy_ids"][:12] for g in golden], (dp, tp))
+
 
 class DummyWeights(unittest.TestCase):
     def test_a_config_without_weights_runs_and_ranks_agree_on_them(self):
