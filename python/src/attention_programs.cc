@@ -21,7 +21,8 @@ Target target(bool gpu) { return gpu ? Target::kCuda : Target::kCpu; }
 void bind_attention(nb::module_& m) {
   m.def("sequence_attention",
         [](const std::string& form, int ranks, const std::string& dtype, std::int64_t tokens,
-           int heads, int kv_heads, std::int64_t head_dim, bool causal, double scale, bool gpu) {
+           int heads, int kv_heads, std::int64_t head_dim, bool causal, double scale, bool lse,
+           bool gpu) {
           SequenceAttentionDesc d{.dtype = parse_dtype(dtype),
                                   .m = tokens,
                                   .num_heads = heads,
@@ -29,6 +30,7 @@ void bind_attention(nb::module_& m) {
                                   .head_dim = head_dim,
                                   .causal = causal,
                                   .scale = scale,
+                                  .lse = lse,
                                   .world_size = ranks};
           if (form == "gathered") return sequence_attention(d, default_config(d, target(gpu)));
           if (form == "ring") return ring_attention(d, default_ring_config(d, target(gpu)));

@@ -243,7 +243,7 @@ void bind_operators(nb::module_& m) {
     return all_reduce_add_rms_norm(desc, default_config(desc, target(gpu)));
   });
   m.def("attention", [=](Text dtype, Size rows, Size tokens, int heads, int kv_heads, Size head_dim,
-                         bool causal, double scale, Size window, bool gpu) {
+                         bool causal, double scale, Size window, bool lse, bool gpu) {
     AttentionDesc desc{.dtype = parse_dtype(dtype),
                        .m = rows,
                        .max_tokens = tokens,
@@ -252,7 +252,8 @@ void bind_operators(nb::module_& m) {
                        .head_dim = head_dim,
                        .window = window,
                        .causal = causal,
-                       .scale = scale};
+                       .scale = scale,
+                       .lse = lse};
     return attention_program(desc, target(gpu));
   });
 }

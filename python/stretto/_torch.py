@@ -208,23 +208,6 @@ def _all_reduce_add_rms_norm(x, residual, weight, eps):
     return ops.all_reduce_add_rms_norm(x.detach(), residual.detach(), weight.detach(), eps=eps)
 
 
-def _scaled_dot_product_attention(query, key, value, is_causal, scale, enable_gqa):
-    return ops.scaled_dot_product_attention(
-        query.detach(),
-        key.detach(),
-        value.detach(),
-        is_causal=is_causal,
-        scale=scale,
-        enable_gqa=enable_gqa,
-    )
-
-
-def _sequence_attention(query, key, value, form, tokens, is_causal, scale):
-    arrays = query.detach(), key.detach(), value.detach()
-    op = "sequence_attention" if form == "gathered" else "ring_attention"
-    return attention._spread(form, op, *arrays, tokens, is_causal, scale, None)
-
-
 def _flash_decode(query, key_cache, value_cache, tokens, block, scale):
     arrays = query.detach(), key_cache.detach(), value_cache.detach()
     return attention.flash_decode(*arrays, tokens, block=block, scale=scale)
@@ -309,18 +292,6 @@ all_reduce_add_rms_norm = _define(
     " -> (Tensor, Tensor)",
     _all_reduce_add_rms_norm,
     lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape)),
-)
-scaled_dot_product_attention = _define(
-    "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, bool is_causal,"
-    " float? scale, bool enable_gqa) -> Tensor",
-    _scaled_dot_product_attention,
-    lambda query, *_: query.new_empty(query.transpose(-3, -2).shape).transpose(-3, -2),
-)
-sequence_attention = _define(
-    "sequence_attention(Tensor query, Tensor key, Tensor value, str form, int? tokens,"
-    " bool is_causal, float? scale) -> Tensor",
-    _sequence_attention,
-    lambda query, *_: query.new_empty(query.shape),
 )
 flash_decode = _define(
     "flash_decode(Tensor query, Tensor key_cache, Tensor value_cache, int tokens, int block,"
@@ -452,12 +423,6 @@ for _op, _body, _name in (
     ),
     (scaled_matmul_all_reduce, _scaled_matmul_all_reduce, "matmul_all_reduce with scales"),
     (all_reduce_add_rms_norm, _all_reduce_add_rms_norm, "all_reduce_add_rms_norm"),
-    (
-        scaled_dot_product_attention,
-        _scaled_dot_product_attention,
-        "scaled_dot_product_attention",
-    ),
-    (sequence_attention, _sequence_attention, "sequence_attention"),
     (flash_decode, _flash_decode, "flash_decode"),
 ):
     _refuse_gradients(_op, _body, _name)

@@ -9,7 +9,7 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-from . import attention, expert_layers, expert_parallel, moe, ulysses
+from . import attention, expert_layers, expert_parallel, moe, transformer, ulysses
 from ._torch import _define, _refuse_gradients
 from ._world import current
 
@@ -24,26 +24,74 @@ def _forward(schema: str, body: Callable, fake: Callable):
     return op
 
 
-def _packed_attention(query, key, value, cu_seqlens, is_causal, scale, return_lse):
-    options = {"is_causal": is_causal, "scale": scale, "return_lse": return_lse}
-    made = attention.packed_attention(query, key, value, cu_seqlens, **options)
-    return made if return_lse else (made, _no_lse(query))
+def _and_lse(call: Callable) -> Callable:
+    """For bodies whose last input says whether logarithms are asked for, as call() is told: the
+    second result is empty where they are not."""
+
+    def body(query, *inputs):
+        made = call(query, *inputs)
+        return made if inputs[-1] else (made, _no_lse(query))
+
+    return body
 
 
 def _no_lse(query):
     return query.new_empty(0, dtype=torch.float32)
 
 
-def _packed_fake(query, _key, _value, _cu_seqlens, _is_causal, _scale, return_lse):
+def _rows_and_lse(query, *inputs):
+    """Of queries [rows, heads, size]."""
     lse = query.new_empty((query.shape[1], query.shape[0]), dtype=torch.float32)
-    return query.new_empty(query.shape), lse if return_lse else _no_lse(query)
+    return query.new_empty(query.shape), lse if inputs[-1] else _no_lse(query)
 
 
+def _heads_and_lse(query, *inputs):
+    """Of queries [.., heads, rows, size]; the result lies in memory with rows first."""
+    made = query.new_empty(query.transpose(-3, -2).shape).transpose(-3, -2)
+    lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
+    return made, lse if inputs[-1] else _no_lse(query)
+
+
+def _sequence_attention(query, key, value, form, tokens, is_causal, scale, return_lse):
+    op = "sequence_attention" if form == "gathered" else "ring_attention"
+    options = tokens, is_causal, scale, return_lse
+    return attention._spread(form, op, query, key, value, *options, None)
+
+
+scaled_dot_product_attention = _forward(
+    "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, bool is_causal,"
+    " float? scale, bool enable_gqa, int window, bool return_lse) -> (Tensor, Tensor)",
+    _and_lse(
+        lambda q, k, v, is_causal, scale, gqa, window, lse: (
+            transformer.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                is_causal=is_causal,
+                scale=scale,
+                enable_gqa=gqa,
+                window=window,
+                return_lse=lse,
+            )
+        )
+    ),
+    _heads_and_lse,
+)
+sequence_attention = _forward(
+    "sequence_attention(Tensor query, Tensor key, Tensor value, str form, int? tokens,"
+    " bool is_causal, float? scale, bool return_lse) -> (Tensor, Tensor)",
+    _and_lse(_sequence_attention),
+    _rows_and_lse,
+)
 packed_attention = _forward(
     "packed_attention(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens, bool is_causal,"
     " float? scale, bool return_lse) -> (Tensor, Tensor)",
-    _packed_attention,
-    _packed_fake,
+    _and_lse(
+        lambda q, k, v, starts, is_causal, scale, lse: attention.packed_attention(
+            q, k, v, starts, is_causal=is_causal, scale=scale, return_lse=lse
+        )
+    ),
+    _rows_and_lse,
 )
 paged_attention = _forward(
     "paged_attention(Tensor query, Tensor key_pages, Tensor value_pages, Tensor cu_seqlens,"

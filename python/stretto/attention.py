@@ -64,17 +64,19 @@ def sequence_attention(
     tokens: Optional[int] = None,
     is_causal: bool = True,
     scale: Optional[float] = None,
+    return_lse: bool = False,
     out=None,
 ):
     """Attention of one sequence whose tokens lie over the ranks as zigzag() says.
 
     `query`: [2c, Hq, E]; `key`, `value`: [2c, Hkv, E], Hkv a divisor of Hq; this rank's tokens.
     `tokens` of all ranks: default all rows are tokens. scale: default 1 / sqrt(E). float32 softmax.
-    Result [2c, Hq, E]; rows of padding hold nothing. Every rank gets all keys and values, by copy
-    engines on GPUs, while it begins with its own.
+    Result [2c, Hq, E]; rows of padding hold nothing. `return_lse`: (result, float32 [Hq, 2c], the
+    logarithm of each row's sum of weights), `out` a pair then. Every rank gets all keys and values,
+    by copy engines on GPUs, while it begins with its own.
     """
     op = "sequence_attention"
-    return _spread("gathered", op, query, key, value, tokens, is_causal, scale, out)
+    return _spread("gathered", op, query, key, value, tokens, is_causal, scale, return_lse, out)
 
 
 def ring_attention(
@@ -86,17 +88,21 @@ def ring_attention(
     is_causal: bool = True,
     scale: Optional[float] = None,
     queries_travel: bool = False,
+    return_lse: bool = False,
     out=None,
 ):
     """The same as sequence_attention(), with less memory: keys and values travel from rank to rank,
     through two places. `queries_travel`: queries do, and sums come back (TokenRing)."""
     form = "token_ring" if queries_travel else "ring"
-    return _spread(form, "ring_attention", query, key, value, tokens, is_causal, scale, out)
+    op = "ring_attention"
+    return _spread(form, op, query, key, value, tokens, is_causal, scale, return_lse, out)
 
 
-def _spread(form, op, query, key, value, tokens, is_causal, scale, out):
+def _spread(form, op, query, key, value, tokens, is_causal, scale, return_lse, out):
     if out is None and _route.wants(query, key, value):
-        return _route.layer.sequence_attention(query, key, value, form, tokens, is_causal, scale)
+        options = form, tokens, is_causal, scale, return_lse
+        made = _route.forward.sequence_attention(query, key, value, *options)
+        return made if return_lse else made[0]
     kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
     group = current()
     rows, heads, width = q.shape
@@ -107,20 +113,29 @@ def _spread(form, op, query, key, value, tokens, is_causal, scale, out):
             f"{op}: {rows} rows of {tokens} tokens on {group.size} ranks; need twice the tokens of "
             "a chunk (zigzag)"
         )
-    result, written = make_result(op, kind, out, q.shape, q)
-    scale = _scale_of(scale, width)
-    q, k, v = kind.dense(q), kind.dense(k), kind.dense(v)
+    made = _results(op, kind, out, q, return_lse)
+    desc = group.size, dtype, tokens, heads, kv_heads, width, is_causal, _scale_of(scale, width)
+    desc += (return_lse,)
     group.launch(
         kind,
-        (op, form, group.size, dtype, tokens, heads, kv_heads, width, is_causal, scale),
-        lambda on_gpu: _core.sequence_attention(
-            form, group.size, dtype, tokens, heads, kv_heads, width, is_causal, scale, on_gpu
-        ),
-        ("q", "k", "v", "out"),
-        (q, k, v, written),
+        (op, form, *desc),
+        lambda on_gpu: _core.sequence_attention(form, *desc, on_gpu),
+        ("q", "k", "v", "out", "lse")[: 3 + len(made)],
+        (kind.dense(q), kind.dense(k), kind.dense(v), *(written for _, written in made)),
         (tokens,),
     )
-    return finish(kind, result, written)
+    results = tuple(finish(kind, *pair) for pair in made)
+    return results if return_lse else results[0]
+
+
+def _results(op: str, kind, out, q, return_lse: bool):
+    """[(what the caller gets, what the launch writes)] of attention and, where asked, of its
+    logarithms [heads, rows]."""
+    if not return_lse:
+        return [make_result(op, kind, out, q.shape, q)]
+    attended, lse = out or (None, None)
+    like, shape = kind.from_dtype("float32", (0,), q), (q.shape[1], q.shape[0])
+    return [make_result(op, kind, attended, q.shape, q), make_result(op, kind, lse, shape, like)]
 
 
 def flash_decode(
@@ -212,11 +227,7 @@ def _packed(is_causal, scale, return_lse, query, key, value, cu_seqlens, _, out)
     kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
     rows, heads, width = q.shape
     starts = _starts(op, kind, cu_seqlens)
-    made, first = [], out[0] if return_lse and out else out
-    made.append(make_result(op, kind, first, q.shape, q))
-    if return_lse:
-        like = kind.from_dtype("float32", (0,), q)
-        made.append(make_result(op, kind, out[1] if out else None, (heads, rows), like))
+    made = _results(op, kind, out, q, return_lse)
     names = ("starts", "q", "k", "v", "out", "lse")[: 4 + len(made)]
     of_pages = 0, 0, 0
     key_of = dtype, rows, starts.shape[0] - 1, *of_pages, heads, k.shape[1], width

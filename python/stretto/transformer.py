@@ -3,13 +3,12 @@ in common."""
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Optional
 
 from . import _core, _route
 from ._arrays import adopt
-from ._calls import computed_dtype, finish, make_result, same_kind
+from ._calls import computed_dtype, finish, make_result, same_kind, with_options
 from ._world import current
 from .errors import UserError
 
@@ -22,13 +21,8 @@ def all_reduce_add_rms_norm(x, residual, weight, *, eps: float = 1e-5, out=None)
     if out is None and _route.wants(x, residual, weight):
         return _route.layer.all_reduce_add_rms_norm(x, residual, weight, eps)
     out = tuple(out) if out else None
-    return current().call(_add_rms_norm(float(eps)), 0, out, x, residual, weight)
-
-
-@functools.lru_cache(maxsize=None)
-def _add_rms_norm(eps: float):
-    """The operator for one `eps`; the same object each time."""
-    return functools.partial(_all_reduce_add_rms_norm, eps)
+    op = with_options(_all_reduce_add_rms_norm, float(eps))
+    return current().call(op, 0, out, x, residual, weight)
 
 
 def _all_reduce_add_rms_norm(eps, x, residual, weight, _, out):
@@ -69,6 +63,8 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: Optional[float] = None,
     enable_gqa: bool = False,
+    window: int = 0,
+    return_lse: bool = False,
     out=None,
 ):
     """softmax(query @ key^T * scale) @ value of this rank's heads, as torch.nn.functional's; not
@@ -76,24 +72,23 @@ def scaled_dot_product_attention(
 
     `query`: [.., Hq, L, E], `key`, `value`: [.., Hkv, S, E]; Hq != Hkv (a multiple of it) needs
     `enable_gqa`. `is_causal`: row i sees columns 0 to i, L <= S. Otherwise L <= S as well. scale:
-    default 1 / sqrt(E). float32 softmax. The result lies in memory as [.., L, Hq, E]; a query that
-    does so too, and dense keys and values, are not copied.
+    default 1 / sqrt(E). float32 softmax. `window`: with `is_causal`, row i sees the last so many
+    columns up to i; 0: all. The result lies in memory as [.., L, Hq, E]; a query that does so too,
+    and dense keys and values, are not copied. `return_lse`: (result, float32 [.., Hq, L], the
+    logarithm of each row's sum of weights), `out` a pair then.
     """
+    options = is_causal, None if scale is None else float(scale), enable_gqa, window, return_lse
     if out is None and _route.wants(query, key, value):
-        return _route.layer.scaled_dot_product_attention(
-            query, key, value, is_causal, scale, enable_gqa
-        )
-    op = _attention(is_causal, None if scale is None else float(scale), enable_gqa)
+        made = _route.forward.scaled_dot_product_attention(query, key, value, *options)
+        return made if return_lse else made[0]
+    op = with_options(_scaled_dot_product_attention, *options)
+    out = tuple(out) if return_lse and out else out
     return current().alone().call(op, 0, out, query, key, value)
 
 
-@functools.lru_cache(maxsize=256)
-def _attention(is_causal: bool, scale: Optional[float], enable_gqa: bool):
-    """The operator with these options; the same object each time."""
-    return functools.partial(_scaled_dot_product_attention, is_causal, scale, enable_gqa)
-
-
-def _scaled_dot_product_attention(is_causal, scale, enable_gqa, query, key, value, _, out):
+def _scaled_dot_product_attention(
+    is_causal, scale, enable_gqa, window, return_lse, query, key, value, _, out
+):
     op = "scaled_dot_product_attention"
     kind, q = adopt(query)
     k, v = same_kind(op, kind, key, value)
@@ -120,23 +115,26 @@ def _scaled_dot_product_attention(is_causal, scale, enable_gqa, query, key, valu
     past = 0 if is_causal else tokens - rows
     k, v = kind.dense(k), kind.dense(v)
     batches = math.prod(q.shape[:-3])
-    made, finished = _rows_first(op, kind, out, q)
+    made, finished = _rows_first(op, kind, out[0] if return_lse and out else out, q)
+    lse = ()
+    if return_lse:
+        like = kind.from_dtype("float32", (0,), q)
+        lse = make_result(op, kind, out[1] if out else None, tuple(q.shape[:-1]), like)
+    of_batches = [x.reshape((batches, heads, rows)) for x in lse[1:]]  # what launches write
     q = kind.dense(kind.move(q, -3, -2)).reshape((batches, rows, heads, width))
     k, v = (x.reshape((batches,) + tuple(x.shape[-3:])) for x in (k, v))
     written = made.reshape((batches, rows, heads, width))
-    key_of = (op, dtype, rows, tokens, heads, kv_heads, width, is_causal, scale)
+    desc = dtype, rows, tokens, heads, kv_heads, width, is_causal, scale, window, return_lse
     for i in range(batches):
         group.launch(
             kind,
-            key_of,
-            lambda on_gpu: _core.attention(
-                dtype, rows, tokens, heads, kv_heads, width, is_causal, scale, 0, on_gpu
-            ),
-            ("q", "k_cache", "v_cache", "out"),
-            (q[i], k[i], v[i], written[i]),
+            (op, *desc),
+            lambda on_gpu: _core.attention(*desc, on_gpu),
+            ("q", "k_cache", "v_cache", "out", *("lse" for _ in of_batches)),
+            (q[i], k[i], v[i], written[i], *(x[i] for x in of_batches)),
             (rows, past),
         )
-    return finished()
+    return (finished(), finish(kind, *lse)) if return_lse else finished()
 
 
 def _rows_first(op: str, kind, out, q):

@@ -239,6 +239,27 @@ def test_attention(rng, causal):
     near(got, want, "float32")
 
 
+@pytest.mark.parametrize("window", [0, 3])
+def test_weights_of_attention(rng, window):
+    """Logarithms of the sums of weights, of rows that see all before them or the last few."""
+    q, k, v = (rng.uniform(-1, 1, (2, 3, 7, 8)).astype(np.float32) for _ in range(3))
+    scores = np.einsum("bhle,bhse->bhls", *wide([q, k])) / 8**0.5
+    row, col = np.arange(7)[:, None], np.arange(7)
+    scores[..., (col > row) | ((window > 0) & (col <= row - window))] = -np.inf
+    sums = np.exp(scores).sum(-1)
+
+    def body():
+        options = {"is_causal": True, "window": window, "return_lse": True}
+        out = np.empty((2, 3, 7, 8), np.float32), np.empty((2, 3, 7), np.float32)
+        got = stretto.scaled_dot_product_attention(q, k, v, out=out, **options)
+        assert got[0] is out[0] and got[1] is out[1]
+        return got, stretto.scaled_dot_product_attention(q, k, v, **options)
+
+    for attended, lse in testing.run(1, body)[0]:
+        near(lse, np.log(sums), "float32")
+        near(attended, np.exp(scores) / sums[..., None] @ wide([v])[0], "float32")
+
+
 def test_repeated_calls_of_several_launches_or_results(rng):
     """Two batches are two launches over parts of the arrays."""
 
@@ -250,6 +271,9 @@ def test_repeated_calls_of_several_launches_or_results(rng):
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         return weights / weights.sum(-1, keepdims=True) @ v
 
+    with_options, ops = stretto._calls.with_options, stretto.transformer
+    attention = with_options(ops._scaled_dot_product_attention, False, 1.0, False, 0, False)
+    norm = with_options(ops._all_reduce_add_rms_norm, 1e-5)
     stretto.init()
     plans = stretto._world.current().plans
     try:
@@ -269,8 +293,8 @@ def test_repeated_calls_of_several_launches_or_results(rng):
             known = [
                 plans.replay(op, 0, None, *arrays) is not None
                 for op, arrays in (
-                    (stretto.transformer._attention(False, 1.0, False), (q, k, v)),
-                    (stretto.transformer._add_rms_norm(1e-5), (x, residual, weight)),
+                    (attention, (q, k, v)),
+                    (norm, (x, residual, weight)),
                 )
             ]
             assert known == [True, True]
@@ -298,12 +322,19 @@ def test_attention_of_a_sequence_over_the_ranks(rng, form):
         options = {"queries_travel": True} if form == "token_ring" else {}
         with pytest.raises(stretto.UserError, match="rows of 7 tokens"):
             call(q[own], k[own], v[own], tokens=7)
-        return own, call(q[own], k[own], v[own], tokens=tokens, **options)
+        alone = call(q[own], k[own], v[own], tokens=tokens, **options)
+        both = call(q[own], k[own], v[own], tokens=tokens, return_lse=True, **options)
+        return own, alone, *both
 
     want = softmax_attention(q, k[:tokens], v[:tokens], np.arange(18) + 1)
-    for own, got in testing.run(size, body):
+    scores = np.einsum("lhe,she->hls", *wide([q, np.repeat(k[:tokens], 2, 1)])) / 8**0.5
+    sums = np.where(np.arange(tokens) <= np.arange(18)[:, None], np.exp(scores), 0).sum(-1)
+    for own, got, again, lse in testing.run(size, body):
         rows = [i for i, token in enumerate(own) if token < tokens]
-        near(got[rows], want[[own[i] for i in rows]], "float32")
+        there = [own[i] for i in rows]
+        near(got[rows], want[there], "float32")
+        near(again[rows], want[there], "float32")
+        near(lse[:, rows], np.log(sums)[:, there], "float32")
 
 
 def test_decoding_over_a_cache_on_all_ranks(rng):

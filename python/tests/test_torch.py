@@ -312,8 +312,9 @@ def test_layout_of_attention():
         got = stretto.scaled_dot_product_attention(q, k, v)
         torch.testing.assert_close(got, torch.nn.functional.scaled_dot_product_attention(q, k, v))
         op = torch.ops.stretto.scaled_dot_product_attention
-        args = (q, k, v, False, None, False)
-        torch.library.opcheck(op, args, test_utils="test_faketensor")
+        for lse in (False, True):
+            args = (q, k, v, False, None, False, 0, lse)
+            torch.library.opcheck(op, args, test_utils="test_faketensor")
     finally:
         stretto.finalize()
 

@@ -14,6 +14,9 @@ def seed(rng):
     torch.manual_seed(int(rng.integers(1 << 30)))
 
 
+FORMS = [("gathered", False), ("ring", True), ("token_ring", False)]
+
+
 def forward_cases():
     """name: (function of tensors, the tensors, arguments of its operator in torch.library)."""
     q, k = torch.randn(6, 4, 8), torch.randn(6, 2, 8)
@@ -26,6 +29,11 @@ def forward_cases():
             lambda *x: stretto.packed_attention(*x, return_lse=True),
             (q, k, k, starts),
             [(q, k, k, starts, True, None, lse) for lse in (False, True)],
+        ),
+        "sequence_attention": (
+            lambda *x: stretto.sequence_attention(*x, return_lse=True),
+            (q, k, k),
+            [(q, k, k, form, None, True, None, lse) for form, lse in FORMS],
         ),
         "paged_attention": (
             stretto.paged_attention,
@@ -122,6 +130,7 @@ def expert_layer_cases():
 
 
 FORWARD = [
+    "sequence_attention",
     "packed_attention",
     "paged_attention",
     "matmul_all_to_all",
