@@ -69,6 +69,14 @@ def residual_or_zeros(op: str, kind, residual, result):
     return kind.dense(x)
 
 
+def bound_of(rows: int) -> int:
+    """What a program is made for that serves so many rows, of arrays whose rows alone are counted
+    at run time: one of four sizes in every octave, so that a new number of rows seldom is a new
+    program."""
+    step = 1 << max((rows - 1).bit_length() - 3, 0)
+    return -(-rows // step) * step
+
+
 @functools.lru_cache(maxsize=1024)
 def with_options(body: Callable[..., Any], *options: Any) -> Callable[..., Any]:
     """body with its first arguments, for Group.call; the same object each time."""

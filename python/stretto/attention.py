@@ -9,7 +9,15 @@ from typing import List, Optional
 
 from . import _core, _route
 from ._arrays import adopt
-from ._calls import computed_dtype, finish, int_table, make_result, same_kind, with_options
+from ._calls import (
+    bound_of,
+    computed_dtype,
+    finish,
+    int_table,
+    make_result,
+    same_kind,
+    with_options,
+)
 from ._world import current
 from .errors import UserError
 
@@ -230,7 +238,8 @@ def _packed(is_causal, scale, return_lse, query, key, value, cu_seqlens, _, out)
     made = _results(op, kind, out, q, return_lse)
     names = ("starts", "q", "k", "v", "out", "lse")[: 4 + len(made)]
     of_pages = 0, 0, 0
-    key_of = dtype, rows, starts.shape[0] - 1, *of_pages, heads, k.shape[1], width
+    bound = rows if return_lse else bound_of(rows)  # logarithms lie in columns
+    key_of = dtype, bound, starts.shape[0] - 1, *of_pages, heads, k.shape[1], width
     key_of += is_causal, _scale_of(scale, width), return_lse
     current().alone().launch(
         kind,
@@ -296,7 +305,7 @@ def _paged(is_causal, scale, query, key, value, cu_seqlens, block_table, cache_t
     pages = int_table(op, kind, "block_table", table, (sequences, most))
     tokens = int_table(op, kind, "cache_tokens", cache_tokens, (sequences,))
     result, written = make_result(op, kind, out, q.shape, q)
-    key_of = dtype, rows, sequences, page, num_pages, most * page, heads, kv_heads, width
+    key_of = dtype, bound_of(rows), sequences, page, num_pages, most * page, heads, kv_heads, width
     key_of += is_causal, _scale_of(scale, width), False
     current().alone().launch(
         kind,

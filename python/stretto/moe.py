@@ -9,6 +9,7 @@ from typing import NamedTuple, Optional
 from . import _core, _route
 from ._arrays import adopt
 from ._calls import (
+    bound_of,
     computed_dtype,
     residual_or_zeros,
     finish,
@@ -100,7 +101,8 @@ def _moe_route(top_k, scoring, n_group, topk_group, group_score, norm, scale, ta
         shapes.append(("tokens", "int32", (m * top_k,)))
     else:
         shapes.append(("experts", "int32", (m, top_k)))
-    desc = dtype, gate_dtype, m, hidden, experts, top_k, tables, scoring == "sigmoid", bool(bias)
+    of_gate = gate_dtype, bound_of(m), hidden, experts
+    desc = dtype, *of_gate, top_k, tables, scoring == "sigmoid", bool(bias)
     desc += n_group, topk_group, group_score == "best_two", norm, scale
     made = [kind.from_dtype(d, shape, x) for _, d, shape in shapes]
     current().alone().launch(
@@ -255,8 +257,8 @@ def _grouped_matmul(names, result, *arguments):
     if made is not written and (masked or rows.spare):
         kind.assign(written, made)  # whose other rows stay
     experts, k, n = shapes[1]
-    desc = dtype, scaled, kind.dtype(like), rows.m, rows.per_row, experts, rows.spare, n, k
-    desc += "tokens" in given, "up" in given, masked
+    desc = dtype, scaled, kind.dtype(like), bound_of(rows.m), rows.per_row, experts, rows.spare
+    desc += n, k, "tokens" in given, "up" in given, masked
     current().alone().launch(
         kind,
         (op, *desc),
@@ -291,12 +293,11 @@ def moe_combine(y, slots, weights, *, residual=None, scatter: bool = False, out=
     if min(m, top_k, hidden) < 1 or (scatter and m % group.size):
         raise UserError(f"{op}: {m} tokens of size {hidden} on {group.size} ranks")
     result, written = make_result(op, kind, out, (m // group.size if scatter else m, hidden), y)
+    desc = group.size, dtype, bound_of(m), hidden, top_k, scatter
     group.launch(
         kind,
-        (op, group.size, dtype, m, hidden, top_k, scatter),
-        lambda on_gpu: _core.moe_combine(
-            group.size, dtype, m, hidden, top_k, scatter, on_gpu
-        ),
+        (op, *desc),
+        lambda on_gpu: _core.moe_combine(*desc, on_gpu),
         ("y", "slots", "weights", "residual", "out"),
         (
             kind.dense(y),

@@ -100,6 +100,24 @@ def test_sequences_in_pages(rng, causal):
     near(testing.run(1, body)[0], np.concatenate(want), "float32")
 
 
+def test_many_numbers_of_rows_have_one_program(rng):
+    """Else every step of a server compiles."""
+
+    def body():
+        for rows in (100, 97, 112, 105):
+            q, k = parts(rng, 2, (rows, 2, 8))
+            starts = np.array([0, rows // 3, rows], np.int32)
+            got = stretto.packed_attention(q, k, k, starts)
+            for a, b in ((0, rows // 3), (rows // 3, rows)):
+                near(got[a:b], softmax_attention(q[a:b], k[a:b], k[a:b], np.arange(b - a) + 1), "float32")
+        return len(stretto._world.current().alone()._entries)
+
+    assert testing.run(1, body) == [1]
+    sizes = [stretto._calls.bound_of(rows) for rows in range(1, 5000)]
+    assert all(rows <= bound <= rows * 1.25 for rows, bound in enumerate(sizes, 1))
+    assert len(set(sizes)) < 48
+
+
 def test_packed_calls_that_do_not_fit(rng):
     q, k = np.zeros((4, 4, 8), np.float32), np.zeros((4, 3, 8), np.float32)
 
