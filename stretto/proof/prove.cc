@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <exception>
 #include <numeric>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "stretto/base/errors.h"
@@ -20,6 +23,9 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // Of run-time sizes, however large the program is.
 constexpr std::size_t kMinCases = 16;
+// Programs of fewer events a launch are proved sooner than threads start; more threads would take
+// more memory than some machines have, a gigabyte each where a program is large.
+constexpr std::size_t kFewEvents = 20'000, kMostThreads = 16;
 
 // One combination of extents and tables.
 struct Case {
@@ -147,9 +153,13 @@ class Prover {
 
   bool ok() const { return result_.findings.empty(); }
 
+  static Finding finding(FindingKind kind, const std::string& text, const std::string& where,
+                         const std::vector<ChosenCase>& cases = {}) {
+    return {kind, where.empty() ? text : text + "\n    with " + where, cases};
+  }
   void add(FindingKind kind, const std::string& text, const std::string& where,
            const std::vector<ChosenCase>& cases = {}) {
-    result_.findings.push_back({kind, where.empty() ? text : text + "\n    with " + where, cases});
+    result_.findings.push_back(finding(kind, text, where, cases));
   }
 
   void check_resources() {
@@ -238,12 +248,52 @@ class Prover {
       if (!ok()) return;
     }
     std::vector<Pattern> patterns = patterns_of(cases);
-    AccessChecker checker(options_.max_findings, *options_.table);
-    for (std::size_t i = 0; i < patterns.size() && ok(); ++i) {
-      bool is_first =
-          std::none_of(patterns.begin(), patterns.begin() + static_cast<std::ptrdiff_t>(i),
-                       [&](const Pattern& p) { return p.key == patterns[i].key; });
-      if (is_first) prove_alike(patterns, i, checker);
+    prove_groups(groups_of(patterns), cases[0].graph.num_events());
+  }
+
+  // Patterns with one key: they share a happens-before.
+  using Group = std::vector<const Pattern*>;
+  static std::vector<Group> groups_of(const std::vector<Pattern>& patterns) {
+    std::vector<Group> groups;
+    for (const Pattern& p : patterns) {
+      auto group = std::find_if(groups.begin(), groups.end(),
+                                [&](const Group& g) { return g[0]->key == p.key; });
+      if (group == groups.end()) group = groups.insert(groups.end(), Group{});
+      group->push_back(&p);
+    }
+    return groups;
+  }
+
+  std::size_t num_threads(std::size_t events) const {
+    if (options_.threads > 0) return at(options_.threads);
+    if (events < kFewEvents) return 1;
+    return std::min<std::size_t>(kMostThreads, std::thread::hardware_concurrency());
+  }
+
+  // Groups of large programs side by side. The verdict is that of one after the other: what the
+  // first group with a finding says.
+  void prove_groups(const std::vector<Group>& groups, std::size_t events) {
+    std::vector<Verdict> verdicts(groups.size());
+    std::atomic<std::size_t> next{0}, last{groups.size()};  // groups from `last` on do not matter
+    auto work = [&] {
+      AccessChecker checker(options_.max_findings, *options_.table);
+      for (std::size_t i = next++; i < last; i = next++) {
+        verdicts[i] = prove_alike(groups[i], checker);
+        if (verdicts[i].findings.empty() && verdicts[i].error == nullptr) continue;
+        for (std::size_t seen = last; i + 1 < seen && !last.compare_exchange_weak(seen, i + 1);) {
+        }
+      }
+    };
+    {
+      std::vector<std::jthread> helpers;
+      std::size_t most = std::min(groups.size(), num_threads(events));
+      for (std::size_t i = 1; i < most; ++i) helpers.emplace_back(work);
+      work();
+    }
+    for (std::size_t i = 0; i < last; ++i) {
+      if (verdicts[i].error != nullptr) std::rethrow_exception(verdicts[i].error);
+      note(verdicts[i].stats);
+      for (Finding& f : verdicts[i].findings) result_.findings.push_back(std::move(f));
     }
   }
 
@@ -316,10 +366,25 @@ class Prover {
     return timeline;
   }
 
-  // All patterns with the key of the first: they share its happens-before.
-  void prove_alike(const std::vector<Pattern>& patterns, std::size_t first,
-                   AccessChecker& checker) {
-    const Pattern& pattern = patterns[first];
+  // Of a group.
+  struct Verdict {
+    std::vector<Finding> findings;
+    ProofStats stats;
+    std::exception_ptr error;
+  };
+
+  Verdict prove_alike(const Group& group, AccessChecker& checker) const {
+    Verdict verdict;
+    try {
+      prove_alike(group, checker, verdict);
+    } catch (...) {
+      verdict.error = std::current_exception();
+    }
+    return verdict;
+  }
+
+  void prove_alike(const Group& group, AccessChecker& checker, Verdict& verdict) const {
+    const Pattern& pattern = *group[0];
     Timeline timeline = repeat(pattern);
     Execution execution = execute(timeline);
     if (!execution.finished) {
@@ -327,27 +392,34 @@ class Prover {
       for (auto [rank, choice] : execution.stuck_choices) {
         where.push_back({.rank = rank, .choice = choice});
       }
-      return add(FindingKind::kProgress, execution.stuck, pattern.where, where);
+      verdict.findings.push_back(
+          finding(FindingKind::kProgress, execution.stuck, pattern.where, where));
+      return;
     }
     HappensBefore order(timeline, execution, powers_of(*options_.table));
     checker.use(order);
-    for (std::size_t i = first; i < patterns.size() && ok(); ++i) {
-      if (patterns[i].key != pattern.key) continue;
-      note(*patterns[i].graphs[0], timeline, order);
-      for (Finding& f : checker.check(repeat(patterns[i]), pattern.period)) {
-        add(f.kind, f.text, patterns[i].where, f.cases);
+    for (const Pattern* p : group) {
+      if (!verdict.findings.empty()) return;
+      ++verdict.stats.cases;
+      verdict.stats.events = std::max(verdict.stats.events, p->graphs[0]->num_events());
+      for (const Finding& f : checker.check(repeat(*p), pattern.period)) {
+        verdict.findings.push_back(finding(f.kind, f.text, p->where, f.cases));
       }
     }
+    verdict.stats.clocks = order.num_clocks();
+    verdict.stats.components = order.num_components();
+    verdict.stats.launches = timeline.num_launches();
+    verdict.stats.rounds = order.num_rounds();
   }
 
-  void note(const InstanceGraph& graph, const Timeline& timeline, const HappensBefore& order) {
+  void note(const ProofStats& group) {
     ProofStats& s = result_.stats;
-    ++s.cases;
-    s.events = std::max(s.events, graph.num_events());
-    s.clocks = std::max(s.clocks, order.num_clocks());
-    s.components = std::max(s.components, order.num_components());
-    s.launches = std::max(s.launches, timeline.num_launches());
-    s.rounds = std::max(s.rounds, order.num_rounds());
+    s.cases += group.cases;
+    s.events = std::max(s.events, group.events);
+    s.clocks = std::max(s.clocks, group.clocks);
+    s.components = std::max(s.components, group.components);
+    s.launches = std::max(s.launches, group.launches);
+    s.rounds = std::max(s.rounds, group.rounds);
   }
 
   void finish() {

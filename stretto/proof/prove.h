@@ -28,6 +28,9 @@ struct ProofOptions {
   // alternations that need a happens-before of their own.
   std::size_t max_events = 1'000'000;
   int max_findings = 4;
+  // Run-time sizes that order their events differently, side by side; the verdict does not depend
+  // on it. 0: one per core up to 16, and one for small programs.
+  int threads = 0;
   const TableWitness* tables = nullptr;    // look at these tables alone
   const SyncTable* table = &sync_table();  // what the lowered code does
 };

@@ -243,35 +243,36 @@ TEST(Prove, RejectsABroadcastWhoseRootWaitsForNobody) {
   expect_rejected(broadcast(false), FindingKind::kReuse, "has ended");
 }
 
+// Rows that change ranks; a launch without any waits for its neighbour only where `wait_always`.
+Program ragged(bool wait_always) {
+  ProgramBuilder p("ragged", 2);
+  Index m = p.extent("m", 4);
+  auto in = p.input("in", DType::kF32, {m, 4});
+  auto inbox = p.buffer("inbox", DType::kF32, {m, 4}, {.space = Space::kSymmetric, .num_slots = 2});
+  auto out = p.output("out", DType::kF32, {m, 4});
+  auto sent = p.signal("sent", 1);
+  p.role("push", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.store(inbox.on(1 - p.rank()).tile({0, 0}, 4, 4), p.load(in.tile({0, 0}, 4, 4)));
+    p.notify(sent[0], 1 - p.rank());
+  });
+  p.role("take", Resource::sms(1), p.range(1), [&](const Tile&) {
+    auto take = [&] {
+      p.wait(sent[0]);
+      p.store(out.tile({0, 0}, 4, 4), p.load(inbox.tile({0, 0}, 4, 4)));
+    };
+    if (wait_always) {
+      take();
+    } else {
+      p.when(m > 0, take);
+    }
+  });
+  return run_pipeline(p.finish());
+}
+
 // A launch with m = 0 that skips its waits would let a rank run ahead of a reader of the slot.
 TEST(Prove, RejectsRunAheadThroughLaunchesOfAnotherSize) {
-  auto exchange_if = [](bool wait_always) {
-    ProgramBuilder p("ragged", 2);
-    Index m = p.extent("m", 4);
-    auto in = p.input("in", DType::kF32, {m, 4});
-    auto inbox =
-        p.buffer("inbox", DType::kF32, {m, 4}, {.space = Space::kSymmetric, .num_slots = 2});
-    auto out = p.output("out", DType::kF32, {m, 4});
-    auto sent = p.signal("sent", 1);
-    p.role("push", Resource::sms(1), p.range(1), [&](const Tile&) {
-      p.store(inbox.on(1 - p.rank()).tile({0, 0}, 4, 4), p.load(in.tile({0, 0}, 4, 4)));
-      p.notify(sent[0], 1 - p.rank());
-    });
-    p.role("take", Resource::sms(1), p.range(1), [&](const Tile&) {
-      auto take = [&] {
-        p.wait(sent[0]);
-        p.store(out.tile({0, 0}, 4, 4), p.load(inbox.tile({0, 0}, 4, 4)));
-      };
-      if (wait_always) {
-        take();
-      } else {
-        p.when(m > 0, take);
-      }
-    });
-    return run_pipeline(p.finish());
-  };
-  expect_proved(exchange_if(true));
-  expect_rejected(exchange_if(false), FindingKind::kReuse, "in turn");
+  expect_proved(ragged(true));
+  expect_rejected(ragged(false), FindingKind::kReuse, "in turn");
 }
 
 TEST(Prove, RejectsQuotasThatDependOnTheSize) {
@@ -377,6 +378,22 @@ TEST(Prove, APipeIsNoFlagForGlobalMemory) {
   Block& producer = program.roles[0].agents[1].body;
   producer.insert(producer.begin(), store);
   expect_rejected(program, FindingKind::kRace, "worker_fence");
+}
+
+// Would fail if a verdict were that of whichever size was looked at first.
+TEST(Prove, ThreadsDoNotChangeTheVerdict) {
+  for (const Program& program : {ragged(true), ragged(false)}) {
+    ProofResult alone = prove(program, {.threads = 1});
+    for (int i = 0; i < 5; ++i) {
+      ProofResult together = prove(program, {.threads = 4});
+      ASSERT_EQ(together.findings.size(), alone.findings.size()) << together.report;
+      for (std::size_t f = 0; f < alone.findings.size(); ++f) {
+        EXPECT_EQ(together.findings[f].text, alone.findings[f].text);
+      }
+      EXPECT_EQ(together.stats.cases, alone.stats.cases);
+      EXPECT_EQ(together.stats.clocks, alone.stats.clocks);
+    }
+  }
 }
 
 TEST(Prove, AFailedProofNamesBothAccesses) {
