@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/performance.md from bench/results/gpu-KIND[-xN]-DATE[-PART].json, between the lines
 '<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand. NAME is a kind, with -xN where a
-table is of N GPUs: gemm, attention, fp8, overlap-xN, sweep-xN, async-tp-xN, collectives-xN, startup-xN, decode, points.
+table is of N GPUs: gemm, attention, fp8, overlap-xN, moe-xN, sweep-xN, async-tp-xN, collectives-xN, startup-xN, decode, points.
 
     bench/gpu/tables.py [--check | --print NAME] [--results DIR] [DOCUMENT]
 
@@ -420,7 +420,23 @@ def points_table(results: Results, _ranks: int) -> str:
     return table(["operator", "GPUs", "points", "mean error", "90 % within", "bias"], lines) + sources(rows)
 
 
-MAKERS = {"overlap": overlap_table, "sweep": sweep_table, "async-tp": async_tp_table, "collectives": collectives_table,
+def moe_table(results: Results, ranks: int) -> str:
+    rows = results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks)
+    lines = []
+    for key, (row, _) in sorted(rows.items()):
+        name = f"{row['model']}, layer {row['layer']}, {row['m']} tokens" + mark(rows, key)
+        if "eager" not in row:
+            lines.append([name, failure(row), *[""] * 6])
+            continue
+        t = row["eager"]
+        r = ratio(t["sequence_ms"], t["ours_ms"])
+        lines.append([name, *(f"{median(t[n]):.3f}" for n in ("ours_ms", "gemm_ms", "nccl_ms", "sequence_ms")), times(r),
+                      f"{row['flops'] / median(t['ours_ms']) / 1e9:.0f}", faster(r, "sequence")])
+    text = table(["layer", "ours ms", "products alone", "NCCL", "sequence", "sequence / ours", "TFLOP/s", "faster"], lines)
+    return text + footnote(text) + sources(rows)
+
+
+MAKERS = {"overlap": overlap_table, "moe": moe_table, "sweep": sweep_table, "async-tp": async_tp_table, "collectives": collectives_table,
           "startup": startup_table, "gemm": gemm_table, "fp8": fp8_table, "attention": attention_table,
           "decode": decode_table, "points": points_table}
 
