@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/performance.md from bench/results/gpu-KIND[-xN]-DATE[-PART].json, between the lines
 '<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand. NAME is a kind, with -xN where a
-table is of N GPUs: gemm, attention, fp8, overlap-xN, moe-xN, sweep-xN, async-tp-xN, collectives-xN, startup-xN, decode, points.
+table is of N GPUs: gemm, attention, fp8, overlap-xN, moe-xN, sweep-xN, async-tp-xN, collectives-xN, startup-xN, decode,
+points.
 
     bench/gpu/tables.py [--check | --print NAME] [--results DIR] [DOCUMENT]
 
