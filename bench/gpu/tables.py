@@ -431,8 +431,8 @@ def moe_table(results: Results, ranks: int) -> str:
             continue
         t = row["eager"]
         r = ratio(t["sequence_ms"], t["ours_ms"])
-        lines.append([name, *(f"{median(t[n]):.3f}" for n in ("ours_ms", "gemm_ms", "nccl_ms", "sequence_ms")), times(r),
-                      f"{row['flops'] / median(t['ours_ms']) / 1e9:.0f}", faster(r, "sequence")])
+        lines.append([name, *(f"{median(t[n]):.3f}" for n in ("ours_ms", "gemm_ms", "nccl_ms", "sequence_ms")),
+                      times(r), f"{row['flops'] / median(t['ours_ms']) / 1e9:.0f}", faster(r, "sequence")])
     text = table(["layer", "ours ms", "products alone", "NCCL", "sequence", "sequence / ours", "TFLOP/s", "faster"],
                  lines)
     return text + footnote(text) + sources(rows)
