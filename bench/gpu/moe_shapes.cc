@@ -98,26 +98,27 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
     int stages;
     std::int64_t raster, blocks;  // of columns
     int reduce;
-    std::int64_t parts, cols, rounds;  // parts: rows of products under way
+    std::int64_t parts;  // rows of products under way
+    int turns;           // of summing, of a worker and block
   };
   constexpr Choice kChoices[] = {
-      {128, 256, 4, 4, 4, 0, 64, 256, 2},   {128, 256, 4, 4, 8, 0, 64, 256, 2},
-      {128, 256, 4, 4, 8, 0, 64, 256, 4},   {128, 256, 4, 8, 8, 0, 32, 256, 4},
-      {128, 256, 4, 4, 8, 16, 64, 256, 2},  {128, 256, 4, 4, 8, 28, 64, 256, 2},
-      {128, 256, 4, 4, 16, 16, 64, 256, 2},
+      {128, 256, 4, 4, 4, 0, 64, 1},  {128, 256, 4, 4, 8, 0, 64, 1}, {128, 256, 4, 4, 4, 0, 64, 2},
+      {128, 256, 4, 4, 2, 0, 64, 2},  {128, 256, 4, 8, 4, 0, 32, 1}, {128, 256, 4, 8, 8, 0, 64, 1},
+      {128, 256, 4, 4, 8, 28, 64, 1},
   };
   std::vector<GroupedRsConfig> out;
   for (const Choice& c : kChoices) {
     std::int64_t col_tiles = ceil_div(s.hidden, c.bn);
-    out.push_back({.tile = {.bm = c.bm, .bn = c.bn, .bk = 64},
-                   .num_compute_sms = num_sms - c.reduce,
-                   .num_stages = c.stages,
-                   .raster = c.raster,
-                   .block_tiles = std::max<std::int64_t>(col_tiles / c.blocks, 1),
-                   .num_reduce_sms = c.reduce,
-                   .reduce_rows = c.parts / s.top_k,
-                   .reduce_cols = c.cols,
-                   .reduce_rounds = c.rounds});
+    GroupedRsConfig& made = out.emplace_back();
+    made = {.tile = {.bm = c.bm, .bn = c.bn, .bk = 64},
+            .num_compute_sms = num_sms - c.reduce,
+            .num_stages = c.stages,
+            .raster = c.raster,
+            .block_tiles = std::max<std::int64_t>(col_tiles / c.blocks, 1),
+            .num_reduce_sms = c.reduce,
+            .reduce_rows = c.parts / s.top_k,
+            .reduce_cols = c.bn};
+    made.reduce_rounds = rounds_of_turns(second_layer(s), made, c.turns);
   }
   return out;
 }

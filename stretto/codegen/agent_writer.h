@@ -148,6 +148,7 @@ class AgentWriter {
   bool never_negative(const Expr& e) const;
   bool zero_accumulator(const Op& op) const;
   int sync_site(const Op& op);
+  int waits_to_come() const;
   int barrier_id(const Op& op) const;
   int barrier_threads(int barrier) const;
 

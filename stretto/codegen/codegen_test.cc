@@ -128,7 +128,7 @@ TEST(Codegen, RowsOfOddBytesAreFilledByThreads) {
   EXPECT_TRUE(kernel.launch.maps.empty());
   expect_lines(
       kernel.source,
-      {"// producer", "register_budget_lower<80>();",
+      {"// producer", "register_budget_lower<72>();",
        "mbarrier_wait_acquire_cta(&empty0[ring0.slot()], ring0.round() ^ 1);",
        "// by threads: rows that are not multiples of 16 bytes",
        "fill_slot<1, true, 128>(GemmASlot{", "mbarrier_arrive_release_cta(&full0[ring0.slot()]);",

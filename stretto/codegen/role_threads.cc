@@ -9,7 +9,7 @@ namespace {
 // Registers of a block are 65536; a producer needs few, the rest goes to the consumers.
 constexpr int kProducerRegisters = 24;
 constexpr int kWaitingRegisters = 48;  // where it waits for signals, in loops over channels
-constexpr int kFillingRegisters = 80;  // where its threads load, or store, what TMA cannot
+constexpr int kFillingRegisters = 72;  // where its threads load, or store, what TMA cannot
 constexpr int kCopyingRegisters = 40;  // where that is vectors alone
 constexpr int kReadingRegisters = 40;  // where tables decide what TMA loads, and how often
 constexpr int kRegistersOfBlock = 65536;

@@ -17,6 +17,13 @@ SyncSteps::const_iterator pivot(const SyncSteps& row) {
   });
 }
 
+// Lets, and an operation of the code at the end.
+bool only_syncs(const Block& body, OpCode code) {
+  auto is_let = [](const Op& op) { return op.code == OpCode::kLet; };
+  return !body.empty() && body.back().code == code &&
+         std::all_of(body.begin(), body.end() - 1, is_let);
+}
+
 const char* scope_text(const SyncStep& step) {
   STRETTO_CHECK(step.scope >= Scope::kGpu, "no instruction for " + describe(step));
   return step.scope == Scope::kSys ? "sys" : "gpu";
@@ -54,15 +61,27 @@ void AgentWriter::wait_text(const Op& op) {
   if (records()) line("record_wait(lanes[{}], counter, wait_ns);", site_.lane);
 }
 
+// Of the waits that follow each other, those that come after the one being written: each is made
+// by a thread of another warp, and all threads meet after the last.
+int AgentWriter::waits_to_come() const {
+  const auto& [ops, at] = position_;
+  int count = 0;
+  for (std::size_t i = at + 1; i < ops->size(); ++i) {
+    const Op& op = (*ops)[i];
+    bool waits = op.code == OpCode::kWait ||
+                 (op.code == OpCode::kLoop && only_syncs(op.bodies[0], OpCode::kWait));
+    if (!waits) break;
+    ++count;
+  }
+  return alone() || records() || site_.rings ? 0 : std::min(count, values_.num_threads / 32 - 1);
+}
+
 // A loop that does nothing but notify, or nothing but wait: each iteration in a thread of its own.
 bool AgentWriter::sync_loop(const Op& op) {
   const Block& body = op.bodies[0];
   if (alone() || body.empty()) return false;
   OpCode code = body.back().code;
-  if (code != OpCode::kNotify && code != OpCode::kWait) return false;
-  bool only =
-      std::all_of(body.begin(), body.end() - 1, [](const Op& o) { return o.code == OpCode::kLet; });
-  if (!only) return false;
+  if (!only_syncs(body, OpCode::kNotify) && !only_syncs(body, OpCode::kWait)) return false;
   if (code == OpCode::kNotify) settle_before_notify();
   std::string var = var_text(program_, op.var);
   line("for (int {} = {} + int(team.tid), end_{} = {}; {} < end_{}; {} += {}) {{", var,
@@ -160,12 +179,13 @@ void AgentWriter::sync(const Op& op) {
         refuse(op.loc, "a producer that notifies and has pipes of TMA and of threads");
       }
       if (notifies) settle_before_notify();
-      line("if ({}) {{", first);
+      int later = notifies ? 0 : waits_to_come();
+      line("if ({}) {{", later > 0 ? fmt::format("team.tid == {}", 32 * later) : first);
       ++depth_;
       notifies ? notify_text(op) : wait_text(op);
       --depth_;
       line("}}");
-      if (!notifies) settle_after_wait();
+      if (!notifies && later == 0) settle_after_wait();
       return;
     }
     case OpCode::kFence:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -38,6 +39,7 @@ class RoleSplitter {
     bool producer_waits = needs_waits(producer.body);
     if (producer_waits) {
       producer.body = producer_block(body, true);
+      drop_last_waits(producer.body, false);
       prune(program_, producer.body);
     }
     Agent consumer{.name = "consumer", .kind = AgentKind::kConsumer};
@@ -294,6 +296,29 @@ class RoleSplitter {
   }
   const Tensor& tensor(const Region& r) const {
     return program_.tensors[static_cast<std::size_t>(r.tensor)];
+  }
+
+  // Waits after which, within the tile, nothing is put: they would hold up what is loaded ahead.
+  // `puts`: something is put after the block. Whether something is from its beginning on.
+  static bool drop_last_waits(Block& block, bool puts) {
+    Block kept;
+    for (auto op = block.rbegin(); op != block.rend(); ++op) {
+      if (op->code == OpCode::kWait && !puts) continue;
+      bool again = op->code == OpCode::kLoop && puts_any(op->bodies[0]);
+      bool before = puts || op->code == OpCode::kPipePut;
+      for (Block& body : op->bodies) before |= drop_last_waits(body, puts || again);
+      puts = before;
+      kept.push_back(std::move(*op));
+    }
+    block.assign(std::make_move_iterator(kept.rbegin()), std::make_move_iterator(kept.rend()));
+    return puts;
+  }
+
+  static bool puts_any(const Block& block) {
+    return std::any_of(block.begin(), block.end(), [](const Op& op) {
+      return op.code == OpCode::kPipePut ||
+             std::any_of(op.bodies.begin(), op.bodies.end(), puts_any);
+    });
   }
 
   static void drop_waits(Block& block) {

@@ -16,7 +16,8 @@
 namespace stretto {
 
 // A role that cannot be split without changing the order of its own writes and reads stays one
-// agent; the log says why at debug level.
+// agent; the log says why at debug level. What it writes, hands on by a signal and waits for before
+// it reads is in order. The producer makes the waits after which a tile loads something.
 Program split_agents(Program program);
 
 }  // namespace stretto

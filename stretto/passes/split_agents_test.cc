@@ -24,8 +24,8 @@ namespace stretto {
 namespace {
 
 using split_samples::ag_gemm, split_samples::attention, split_samples::gemm, split_samples::grouped,
-    split_samples::no_dot, split_samples::own_writes, split_samples::packets,
-    split_samples::residual, split_samples::table_loop;
+    split_samples::handed_on, split_samples::no_dot, split_samples::own_writes,
+    split_samples::packets, split_samples::residual, split_samples::table_loop;
 using split_samples::GemmOptions, split_samples::kK, split_samples::kM, split_samples::kN;
 
 std::shared_ptr<const Program> scheduled(Program program) {
@@ -258,6 +258,16 @@ TEST_F(SplitAgents, AWaitStaysWhereTheConsumerReadsOnItsOwn) {
   for (std::int64_t steps : {2, 1, 0}) {
     EXPECT_EQ(run(split, inputs, {steps}), run(whole, inputs, {steps}));
   }
+}
+
+// What a role makes and multiplies by itself is ordered by the signal by which it hands it on.
+TEST_F(SplitAgents, RowsThatTheRoleHandsOnAreLoadedAhead) {
+  auto whole = scheduled(handed_on(0)), split = scheduled(handed_on(2));
+  const Role& role = split->roles[0];
+  ASSERT_EQ(role.agents.size(), 2u) << SplitSurvey(*whole, whole->roles[0]).obstacle();
+  EXPECT_EQ(count_ops(role.agents[0].body, OpCode::kWait), 1) << "the last orders no load";
+  std::map<std::string, Doubles> inputs = {{"x", numbers(128)}, {"b", numbers(128)}};
+  EXPECT_EQ(run(split, inputs), run(whole, inputs));
 }
 
 TEST_F(SplitAgents, WhatCannotKeepItsOrderStaysWhole) {

@@ -33,6 +33,10 @@ Program grouped(int num_stages);
 // go through pipes, too.
 Program picked(int num_stages);
 
+// c = (2 * x) * b summed over its tiles: the first tiles double the rows of x and hand them on, the
+// last multiply them; at the end every tile waits once more, which orders nothing.
+Program handed_on(int num_stages);
+
 // c = a[.., 0:8n] * a[.., 0:8n]^T, n from a table.
 Program table_loop(bool changes);
 

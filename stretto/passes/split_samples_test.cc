@@ -140,6 +140,37 @@ Program own_writes(bool fence) {
   return p.finish();
 }
 
+Program handed_on(int num_stages) {
+  constexpr std::int64_t kRows = 8, kTiles = 2;
+  ProgramBuilder p("handed_on", 1);
+  auto x = p.input("x", DType::kF32, {kRows * kTiles, 8});
+  auto b = p.input("b", DType::kF32, {16, 8});
+  auto made = p.buffer("made", DType::kF32, {kRows * kTiles, 8});
+  auto c = p.output("c", DType::kF32, {kRows * kTiles, 8});
+  auto done = p.signal("done", kTiles);
+  p.role("both", Resource::sms(2).pipelined(num_stages), p.range(2 * kTiles), [&](const Tile& t) {
+    p.when(
+        t.index < kTiles,
+        [&] {
+          Value row = p.load(x.tile({t.index * kRows, 0}, kRows, 8));
+          p.store(made.tile({t.index * kRows, 0}, kRows, 8), row + row);
+          p.notify(done[t.index], p.rank());
+        },
+        [&] {
+          Index tile = p.let("later", max(t.index - kTiles, 0));
+          p.wait(done[tile], 1);
+          Value acc = p.zeros(DType::kF32, kRows, 8);
+          p.loop(2, [&](const Index& i) {
+            Value rows = p.load(made.tile({tile * kRows, 0}, kRows, 8));
+            acc = dot(acc, rows, p.load(b.tile({i * 8, 0}, 8, 8)));
+          });
+          p.store(c.tile({tile * kRows, 0}, kRows, 8), acc);
+          p.wait(done[tile], 1);
+        });
+  });
+  return p.finish();
+}
+
 Program table_loop(bool changes) {
   ProgramBuilder p("table_loop", 1);
   auto steps = p.table("steps", {1}, {ContractKind::kRange, 0, 3});

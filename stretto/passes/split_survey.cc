@@ -66,6 +66,7 @@ bool SplitSurvey::names(const Op& op, int reg) {
 
 void SplitSurvey::count_writes(const Block& block) {
   for (const Op& op : block) {
+    if (op.code == OpCode::kNotify) notified_.insert(op.symbol);
     for (int reg : op.operands) ++num_reads_[static_cast<std::size_t>(reg)];
     if (op.result >= 0) {
       ++num_writes_[static_cast<std::size_t>(op.result)];
@@ -75,14 +76,16 @@ void SplitSurvey::count_writes(const Block& block) {
   }
 }
 
-void SplitSurvey::survey(const Block& block, const Around& around) {
+void SplitSurvey::survey(const Block& block, Around around) {
   for (std::size_t i = 0; i < block.size(); ++i) {
     const Op& op = block[i];
     survey_writes(op);
+    if (op.code == OpCode::kWait) around.waits |= notified_.count(op.symbol) != 0;
     if (op.code == OpCode::kLet) {
       table_var_[static_cast<std::size_t>(op.var)] = depends_on_changing_table(op.exprs[0]);
     } else if ((op.code == OpCode::kLoad || has_index(op)) && feeds_dot(block, i)) {
       piped_.insert(&op);
+      if (around.waits) handed_on_.insert(&op);
       if (op.code == OpCode::kLoadRows) {
         indices_.insert(writer_[static_cast<std::size_t>(op.operands[0])]);
       }
@@ -293,13 +296,15 @@ void SplitSurvey::check_packets() {
   }
 }
 
-// The producer runs ahead of the consumer's writes, so it may read nothing of what they write.
+// The producer runs ahead of the consumer's writes, so it may read nothing of what they write,
+// unless it waits for a signal by which the role itself hands on what it has written.
 void SplitSurvey::check_order() {
   auto reason = [&](int tensor) {
     return fmt::format("it reads '{}' and writes it too",
                        program_.tensors[static_cast<std::size_t>(tensor)].name);
   };
   for (const Op* op : piped_) {
+    if (handed_on_.count(op) != 0) continue;
     if (written_.count(op->region->tensor) != 0) obstacle_ = reason(op->region->tensor);
   }
   for (int table : tables_) {

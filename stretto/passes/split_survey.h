@@ -57,10 +57,11 @@ class SplitSurvey {
   struct Around {
     bool loop = false;
     bool table = false;  // a table that launches change decides whether or how often it runs
+    bool waits = false;  // for a signal that the role notifies
   };
 
   void count_writes(const Block& block);
-  void survey(const Block& block, const Around& around);
+  void survey(const Block& block, Around around);
   void survey_writes(const Op& op);
   void survey_vectors(const Block& block);
   bool has_index(const Op& op) const;
@@ -75,7 +76,8 @@ class SplitSurvey {
   void check_table(const Expr& expr);
 
   const Program& program_;
-  std::set<const Op*> piped_, in_loop_, vectors_, indices_;
+  std::set<const Op*> piped_, in_loop_, vectors_, indices_, handed_on_;
+  std::set<int> notified_;
   std::vector<int> slot_of_;     // per register: the slot it stands for, or -1
   std::vector<int> num_writes_;  // per register
   std::vector<int> num_reads_;

@@ -145,8 +145,7 @@ class LoopParts {
   bool is_slot(int reg) const {
     return std::any_of(body_.begin(), body_.end(), [&](const Op& op) {
       bool view = op.code == OpCode::kTranspose && op.result == reg;
-      return (op.code == OpCode::kPipeGet && op.result == reg) ||
-             (view && is_slot(op.operands[0]));
+      return (op.code == OpCode::kPipeGet && op.result == reg) || (view && is_slot(op.operands[0]));
     });
   }
 

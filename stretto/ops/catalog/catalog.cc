@@ -20,6 +20,7 @@
 #include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
+#include "stretto/ops/moe/moe_layer.h"
 #include "stretto/ops/moe/route.h"
 #include "stretto/ops/norm/norm.h"
 #include "stretto/ops/ulysses/ulysses.h"
@@ -76,6 +77,7 @@ const std::vector<OperatorInfo>& catalog() {
       moe_combine_info(),
       ag_grouped_gemm_info(),
       grouped_gemm_rs_info(),
+      moe_layer_info(),
       ep_dispatch_info(),
       ep_place_info(),
       ep_combine_info(),

@@ -3,13 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <vector>
 
-#include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/row_runs.h"
+#include "stretto/ops/moe/fused_layers.h"
 
 namespace stretto {
 namespace {
+
+std::int64_t rows_per_rank(const AgGroupedDesc& d) {
+  return ceil_div(d.m, std::int64_t{d.world_size});
+}
+
+}  // namespace
 
 void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
   check_sizes("ag_grouped_gemm", {{"world_size", d.world_size},
@@ -30,102 +35,97 @@ void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
   check_dtype("ag_grouped_gemm", "c_dtype", d.c_dtype);
 }
 
-std::int64_t rows_per_rank(const AgGroupedDesc& d) {
-  return ceil_div(d.m, std::int64_t{d.world_size});
+TileTableRefs declare_tile_tables(ProgramBuilder& p, const ExpertTiles& tiles) {
+  std::int64_t count = tiles.num_tiles();
+  return {
+      .used = p.table("tiles_used", {1}, {ContractKind::kAscending, 0, count + 1}),
+      .experts = p.table("tile_experts", {count}, {ContractKind::kRange, 0, tiles.num_experts})};
 }
 
-class AgGrouped {
- public:
-  AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedConfig& cfg)
-      : p_(p), d_(d), cfg_(cfg), num_tiles_(tiles_of(d, cfg).num_tiles()) {
-    share_ = ceil_div(p.extent("m", d.m), d.world_size);
-    Index rows = share_ * d.world_size;
-    std::int64_t c_rows = num_tiles_ * cfg.tile.bm;
-    used_ = p.table("tiles_used", {1}, {ContractKind::kAscending, 0, num_tiles_ + 1});
-    experts_ = p.table("tile_experts", {num_tiles_}, {ContractKind::kRange, 0, d.num_experts});
-    needs_ = p.table("tile_needs", {num_tiles_}, {ContractKind::kRange, 0, d.world_size + 1});
-    tokens_ = p.table("row_tokens", {c_rows, 1}, {ContractKind::kRange, -1, rows});
-    a_ = d.gathers ? p.state("a", d.a_dtype, {rows, d.k}, Space::kSymmetric)
-                   : p.input("a", d.a_dtype, {rows, d.k});
-    for (const char* name : d.swiglu ? std::vector{"b_gate", "b_up"} : std::vector{"b"}) {
-      weights_.push_back(p.input(name, d.b_dtype, {d.num_experts, d.n, d.k}));
-    }
-    c_ = p.output("c", d.c_dtype, {c_rows, d.n});
-    if (!sends()) return;
-    ready_ = p.signal("ready");
-    arrived_ = p.signal("arrived", d.world_size);  // by position: transfers that are there
+TilePlace place_in_raster(ProgramBuilder& p, const Index& index, std::int64_t num_rows,
+                          std::int64_t num_cols, std::int64_t raster) {
+  std::int64_t group = raster * num_cols;
+  Index first = p.let("first_tile", index / group * raster), in_group = index % group;
+  Index rows = p.let("rows", max(min(num_rows - first, Index(raster)), 1));
+  return {.row = p.let("tile", first + in_group % rows), .col = p.let("col_tile", in_group / rows)};
+}
+
+AgGrouped::AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedConfig& cfg,
+                     const Index& m, const TileTableRefs& tables)
+    : p_(p),
+      d_(d),
+      cfg_(cfg),
+      num_tiles_(tiles_of(d, cfg).num_tiles()),
+      share_(ceil_div(m, d.world_size)),
+      tables_(tables) {
+  Index rows = share_ * d.world_size;
+  needs_ = p.table("tile_needs", {num_tiles_}, {ContractKind::kRange, 0, d.world_size + 1});
+  tokens_ = p.table("row_tokens", {num_tiles_ * cfg.tile.bm, 1}, {ContractKind::kRange, -1, rows});
+  a_ = d.gathers ? p.state("a", d.a_dtype, {rows, d.k}, Space::kSymmetric)
+                 : p.input("a", d.a_dtype, {rows, d.k});
+  for (const char* name : d.swiglu ? std::vector{"b_gate", "b_up"} : std::vector{"b"}) {
+    weights_.push_back(p.input(name, d.b_dtype, {d.num_experts, d.n, d.k}));
   }
+  if (!sends()) return;
+  ready_ = p.signal("ready");
+  arrived_ = p.signal("arrived", d.world_size);  // by position: transfers that are there
+}
 
-  bool sends() const { return d_.gathers && d_.world_size > 1; }
-  std::int64_t transfers() const { return ceil_div(rows_per_rank(d_), cfg_.comm_rows); }
+std::int64_t AgGrouped::transfers() const { return ceil_div(rows_per_rank(d_), cfg_.comm_rows); }
 
-  // May be written by the others from now on.
-  void announce() {
-    p_.loop(d_.world_size - 1,
-            [&](const Index& i) { p_.notify(ready_, (p_.rank() + 1 + i) % d_.world_size); });
+void AgGrouped::announce() {
+  p_.loop(d_.world_size - 1,
+          [&](const Index& i) { p_.notify(ready_, (p_.rank() + 1 + i) % d_.world_size); });
+}
+
+void AgGrouped::add_sending() {
+  p_.role("send", Resource::copy_engine(cfg_.num_copy_queues),
+          p_.grid(d_.world_size - 1, transfers(), 1, 1), [&](const Tile& t) { send(t); });
+}
+
+void AgGrouped::send(const Tile& t) {
+  Index position = p_.let("position", t.m + 1);  // of this rank, at the peer
+  Index peer = p_.let("peer", (p_.rank() + d_.world_size - position) % d_.world_size);
+  p_.wait(ready_, peer);
+  Index row = t.n * cfg_.comm_rows;
+  p_.put(rows(position * share_ + row).until_row((position + 1) * share_).on(peer),
+         rows(row).until_row(share_));
+  p_.notify(arrived_[position], peer);
+}
+
+void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
+  const auto& [bm, bn, bk] = cfg_.tile;
+  Index used = p_.read(tables_.used, {0}), expert = p_.read(tables_.experts, {tile});
+  Index col = col_tile * bn;
+  std::vector<Value> sums;
+  for (std::size_t w = 0; w < weights_.size(); ++w) {
+    sums.push_back(p_.zeros(DType::kF32, bm, bn));
   }
-
-  // The own rows to every peer, first to the one that needs them next.
-  void send(const Tile& t) {
-    Index position = p_.let("position", t.m + 1);  // of this rank, at the peer
-    Index peer = p_.let("peer", (p_.rank() + d_.world_size - position) % d_.world_size);
-    p_.wait(ready_, peer);
-    Index row = t.n * cfg_.comm_rows;
-    p_.put(rows(position * share_ + row).until_row((position + 1) * share_).on(peer),
-           rows(row).until_row(share_));
-    p_.notify(arrived_[position], peer);
-  }
-
-  void multiply(const Tile& t) {
-    const auto& [bm, bn, bk] = cfg_.tile;
-    Index used = p_.read(used_, {0}), expert = p_.read(experts_, {t.m});
-    std::vector<Value> sums;
-    for (std::size_t w = 0; w < weights_.size(); ++w) {
-      sums.push_back(p_.zeros(DType::kF32, bm, bn));
-    }
-    p_.when(t.m < used, [&] {
-      Index needs = p_.read(needs_, {t.m});
-      if (sends()) wait_for(needs);
-      Value picked = p_.load(tokens_.tile({t.m * bm, 0}, bm, 1));
-      p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
-        Index k = step * bk;
-        Value x = p_.load_rows(a_.tile({0, k}, bm, bk).until_row(needs * share_), picked);
-        for (std::size_t w = 0; w < weights_.size(); ++w) {
-          sums[w] = dot(sums[w], x, p_.load(weights_[w].tile({expert, t.col, k}, bn, bk)).T());
-        }
-      });
+  p_.when(tile < used, [&] {
+    Index needs = p_.read(needs_, {tile});
+    if (sends()) wait_for(needs);
+    Value picked = p_.load(tokens_.tile({tile * bm, 0}, bm, 1));
+    p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
+      Index k = step * bk;
+      Value x = p_.load_rows(a_.tile({0, k}, bm, bk).until_row(needs * share_), picked);
+      for (std::size_t w = 0; w < weights_.size(); ++w) {
+        sums[w] = dot(sums[w], x, p_.load(weights_[w].tile({expert, col, k}, bn, bk)).T());
+      }
     });
-    Value out = d_.swiglu ? silu(sums[0]) * sums[1] : sums[0];
-    p_.store(c_.tile({t.m * bm, t.col}, bm, bn), cast(out, d_.c_dtype));
-  }
+  });
+  Value out = d_.swiglu ? silu(sums[0]) * sums[1] : sums[0];
+  p_.store(c_.tile({tile * bm, col}, bm, bn), cast(out, d_.c_dtype));
+}
 
-  // Others write the own `a` until all of it is there.
-  void wait_for_all() {
-    p_.loop(1, d_.world_size, [&](const Index& i) { p_.wait(arrived_[i], transfers()); });
-  }
+void AgGrouped::wait_for_all() {
+  p_.loop(1, d_.world_size, [&](const Index& i) { p_.wait(arrived_[i], transfers()); });
+}
 
-  TileSpace tiles() const { return p_.grid(num_tiles_, d_.n, 1, cfg_.tile.bn).raster(cfg_.raster); }
-
- private:
-  // The tokens of so many ranks, the own one among them.
-  void wait_for(const Index& needs) {
-    p_.loop(1, d_.world_size, [&](const Index& position) {
-      p_.when(position < needs, [&] { p_.wait(arrived_[position], transfers()); });
-    });
-  }
-  Slice rows(const Index& first) const { return a_.tile({first, 0}, cfg_.comm_rows, d_.k); }
-
-  ProgramBuilder& p_;
-  const AgGroupedDesc& d_;
-  const AgGroupedConfig& cfg_;
-  std::int64_t num_tiles_;
-  Index share_;  // tokens of a rank
-  TensorRef used_, experts_, needs_, tokens_, a_, c_;
-  std::vector<TensorRef> weights_;
-  SignalRef ready_, arrived_;
-};
-
-}  // namespace
+void AgGrouped::wait_for(const Index& needs) {
+  p_.loop(1, d_.world_size, [&](const Index& position) {
+    p_.when(position < needs, [&] { p_.wait(arrived_[position], transfers()); });
+  });
+}
 
 ExpertTiles tiles_of(const AgGroupedDesc& d, const AgGroupedConfig& c) {
   return {.world_size = d.world_size,
@@ -176,14 +176,16 @@ AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
 Program ag_grouped_gemm(const AgGroupedDesc& d, const AgGroupedConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("ag_grouped_gemm", d.world_size);
-  AgGrouped op(p, d, cfg);
+  ExpertTiles tiles = tiles_of(d, cfg);
+  AgGrouped op(p, d, cfg, p.extent("m", d.m), declare_tile_tables(p, tiles));
+  op.store_to(p.output("c", d.c_dtype, {tiles.num_rows(), d.n}));
   if (op.sends()) {
     p.on_start([&] { op.announce(); });
-    p.role("send", Resource::copy_engine(cfg.num_copy_queues),
-           p.grid(d.world_size - 1, op.transfers(), 1, 1), [&](const Tile& t) { op.send(t); });
+    op.add_sending();
   }
-  p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages), op.tiles(),
-         [&](const Tile& t) { op.multiply(t); });
+  p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
+         p.grid(tiles.num_tiles(), d.n, 1, cfg.tile.bn).raster(cfg.raster),
+         [&](const Tile& t) { op.multiply(t.m, t.n); });
   if (op.sends()) p.on_end([&] { op.wait_for_all(); });
   return p.finish();
 }

@@ -29,6 +29,7 @@ struct GroupedRsConfig {
   int num_compute_sms = 1;
   int num_stages = 0;              // slices of the main loop loaded ahead; 0: none
   std::int64_t raster = 1;         // row tiles that share a column before moving on
+  int num_products = 1;            // side by side, that share out the columns of a tile
   std::int64_t block_tiles = 1;    // column tiles of a block
   int num_reduce_sms = 1;          // 0: those that multiply sum the block before as well
   std::int64_t reduce_rows = 1;    // tokens summed at a time
@@ -37,6 +38,8 @@ struct GroupedRsConfig {
 };
 
 ExpertTiles tiles_of(const GroupedRsDesc& desc, const GroupedRsConfig& config);
+// The reduce_rounds with which every worker sums so many times per block.
+std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& config, int turns);
 std::string to_string(const GroupedRsDesc& desc);
 std::string to_string(const GroupedRsConfig& config);
 GroupedRsConfig default_config(const GroupedRsDesc& desc, Target target = Target::kCpu);

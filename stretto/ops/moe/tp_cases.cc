@@ -12,6 +12,7 @@
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_case.h"
+#include "stretto/ops/moe/moe_layer.h"
 
 namespace stretto {
 namespace {
@@ -41,6 +42,40 @@ Values as_values(const std::vector<std::int32_t>& from, std::size_t count) {
 double product(const double* x, const double* y, std::int64_t k) {
   return std::inner_product(x, x + k, y, 0.0);
 }
+
+void set_tile_tables(MoeCase& mc, std::size_t rank, const TileTables& tables) {
+  mc.in(rank, "tiles_used") = {static_cast<double>(tables.used)};
+  mc.in(rank, "tile_experts") = as_values(tables.experts, tables.experts.size());
+}
+
+void set_token_tables(MoeCase& mc, std::size_t rank, const TileTables& tables) {
+  mc.in(rank, "tile_needs") = as_values(tables.needs, tables.needs.size());
+  mc.in(rank, "row_tokens") = as_values(tables.tokens, tables.tokens.size());
+}
+
+// The tokens of the next ranks, of `count` elements each, behind the own ones.
+void expect_gathered(MoeCase& mc, std::size_t count) {
+  std::size_t ranks = mc.c.inputs.size();
+  for (std::size_t r = 0; r < ranks; ++r) {
+    Values& gathered = mc.out(r, "a");
+    for (std::size_t i = 1; i < ranks; ++i) {
+      const Values& from = mc.in((r + i) % ranks, "a");
+      std::copy_n(from.begin(), count, gathered.begin() + static_cast<std::ptrdiff_t>(i * count));
+    }
+  }
+}
+
+// Every rank its `count` elements of the sums, and the residual where there is one.
+void expect_sums(MoeCase& mc, const Values& sums, std::size_t count, bool residual) {
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    auto first = sums.begin() + static_cast<std::ptrdiff_t>(r * count);
+    std::copy_n(first, count, mc.out(r, "out").begin());
+    if (!residual) continue;
+    for (std::size_t i = 0; i < count; ++i) mc.out(r, "out")[i] += mc.in(r, "residual")[i];
+  }
+}
+
+double swish(double x) { return x / (1 + std::exp(-x)); }
 
 // --- ag_grouped_gemm ---
 
@@ -82,21 +117,12 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
   std::size_t ranks = mc.c.inputs.size(), k = at(d.k);
   std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
   mc.c.comm_bytes = static_cast<double>((ranks - 1) * share * k * size_bytes(d.a_dtype));
-  for (std::size_t r = 0; r < ranks; ++r) {
-    Values& gathered = mc.out(r, "a");
-    for (std::size_t i = 1; i < ranks; ++i) {
-      const Values& from = mc.in((r + i) % ranks, "a");
-      std::copy_n(from.begin(), share * k,
-                  gathered.begin() + static_cast<std::ptrdiff_t>(i * share * k));
-    }
-  }
+  expect_gathered(mc, share * k);
   for (std::size_t r = 0; r < ranks; ++r) {
     TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen,
                                     1 + static_cast<int>(seed % at(d.world_size)));
-    mc.in(r, "tiles_used") = {static_cast<double>(tables.used)};
-    mc.in(r, "tile_experts") = as_values(tables.experts, tables.experts.size());
-    mc.in(r, "tile_needs") = as_values(tables.needs, tables.needs.size());
-    mc.in(r, "row_tokens") = as_values(tables.tokens, tables.tokens.size());
+    set_tile_tables(mc, r, tables);
+    set_token_tables(mc, r, tables);
     Values& c = mc.out(r, "c");
     std::fill(c.begin(), c.end(), 0.0);
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
@@ -107,7 +133,7 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
       };
       for (std::int64_t col = 0; col < d.n; ++col) {
         double value = d.swiglu ? sum("b_gate", col) : sum("b", col);
-        if (d.swiglu) value = value / (1 + std::exp(-value)) * sum("b_up", col);
+        if (d.swiglu) value = swish(value) * sum("b_up", col);
         c.at(at(tables.slots[pair] * d.n + col)) = value;
       }
     }
@@ -161,8 +187,7 @@ OpCase rs_case(const OpShape& s, std::uint64_t seed) {
   for (std::size_t r = 0; r < ranks; ++r) {
     mc.in(r, "weights") = weights;
     TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen, 1);
-    mc.in(r, "tiles_used") = {static_cast<double>(tables.used)};
-    mc.in(r, "tile_experts") = as_values(tables.experts, tables.experts.size());
+    set_tile_tables(mc, r, tables);
     mc.in(r, "slots") = as_values(tables.slots, mc.in(r, "slots").size());
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
       const double* x = mc.in(r, "a").data() + at(tables.slots[pair] * d.k);
@@ -172,14 +197,74 @@ OpCase rs_case(const OpShape& s, std::uint64_t seed) {
       }
     }
   }
+  expect_sums(mc, sums, share * n, d.residual);
+  return std::move(mc.c);
+}
+
+// --- moe_layer ---
+
+MoeLayerDesc layer_desc(const OpShape& s) {
+  MoeLayerDesc d{.world_size = s.world_size,
+                 .m = s.m > 0 ? s.m : 64,
+                 .top_k = kTopK,
+                 .num_experts = kExperts,
+                 .hidden = s.k > 0 ? s.k : 128,
+                 .ffn = s.n > 0 ? s.n : 128,
+                 .dtype = s.dtype};
+  d.residual = d.m % 2 == 0;
+  return d;
+}
+
+MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
+  MoeLayerConfig c = default_config(d, target);
+  if (target == Target::kCpu && d.m <= 64) {
+    c.first.tile.bm = c.second.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
+    c.first.num_compute_sms = c.second.num_compute_sms = 2;
+    c.first.comm_rows = std::min<std::int64_t>(c.first.comm_rows, 2);
+    c.second.reduce_rows = 1;
+    c.second.reduce_rounds = 2;
+  }
+  return c;
+}
+
+OpCase layer_case(const OpShape& s, std::uint64_t seed) {
+  MoeLayerDesc d = layer_desc(s);
+  MoeLayerConfig cfg = layer_config(d, s.target);
+  MoeCase mc(moe_layer(d, cfg), d.m, seed);
+  mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
+  mc.c.tolerance = sum_tolerance(d.dtype, d.ffn) + 2 * sum_tolerance(d.dtype, d.hidden);
+  double ffn = static_cast<double>(d.ffn), hidden = static_cast<double>(d.hidden);
+  mc.c.scale = hidden / 6 * std::sqrt(ffn) * d.world_size;
+  mc.c.flops = 6.0 * static_cast<double>(mc.m * kTopK) * hidden * ffn * d.world_size;
+  std::vector<std::int32_t> chosen = chosen_experts(mc.m, seed);
+  std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden), n = at(d.ffn);
+  std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
+  mc.c.comm_bytes = static_cast<double>(2 * (ranks - 1) * share * k * size_bytes(d.dtype));
+  expect_gathered(mc, share * k);
+  Values weights = mc.in(0, "weights"), sums(ranks * share * k, 0.0), between(n);
   for (std::size_t r = 0; r < ranks; ++r) {
-    auto first = sums.begin() + static_cast<std::ptrdiff_t>(r * share * n);
-    std::copy_n(first, share * n, mc.out(r, "out").begin());
-    if (!d.residual) continue;
-    for (std::size_t i = 0; i < share * n; ++i) {
-      mc.out(r, "out")[i] += mc.in(r, "residual")[i];
+    mc.in(r, "weights") = weights;
+    TileTables tables = tile_tables(tiles_of(d, cfg), static_cast<int>(r), mc.m, chosen,
+                                    1 + static_cast<int>(seed % at(d.world_size)));
+    set_tile_tables(mc, r, tables);
+    set_token_tables(mc, r, tables);
+    mc.in(r, "slots") = as_values(tables.slots, mc.in(r, "slots").size());
+    for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
+      std::size_t token = pair / at(kTopK), expert = at(chosen[pair]);
+      const double* x = mc.in(token / share, "a").data() + token % share * k;
+      for (std::size_t col = 0; col < n; ++col) {
+        auto sum = [&](const char* name) {
+          return product(x, mc.in(r, name).data() + (expert * n + col) * k, d.hidden);
+        };
+        between[col] = swish(sum("b_gate")) * sum("b_up");
+      }
+      for (std::size_t col = 0; col < k; ++col) {
+        const double* w = mc.in(r, "b").data() + (expert * k + col) * n;
+        sums[token * k + col] += weights[pair] * product(between.data(), w, d.ffn);
+      }
     }
   }
+  expect_sums(mc, sums, share * k, d.residual);
   return std::move(mc.c);
 }
 
@@ -215,6 +300,22 @@ OperatorInfo grouped_gemm_rs_info() {
                     {.world_size = world_size, .m = 6, .n = 24, .k = 32, .dtype = DType::kBF16}};
           },
           .large = {.m = 4096, .n = 4096, .k = 3584, .dtype = DType::kBF16}};
+}
+
+OperatorInfo moe_layer_info() {
+  return {.name = "moe_layer",
+          .summary = "m tokens of size k through their 2 experts of inner size n, over the ranks",
+          .program =
+              [](const OpShape& s) {
+                MoeLayerDesc d = layer_desc(s);
+                return moe_layer(d, layer_config(d, s.target));
+              },
+          .make_case = layer_case,
+          .shapes = [](int world_size) -> std::vector<OpShape> {
+            return {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
+                    {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16}};
+          },
+          .large = {.m = 8192, .n = 1792, .k = 4096, .dtype = DType::kBF16}};
 }
 
 }  // namespace stretto

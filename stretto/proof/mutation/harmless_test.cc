@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
 #include "stretto/ir/verifier.h"
 #include "stretto/ops/catalog/catalog.h"
@@ -152,10 +153,25 @@ bool reverse_roles(Program& p) {
   return p.roles.size() > 1;
 }
 
-// Queues may count on the order of what they copy.
+// A tile of the role waits for others of this rank.
+bool waits_for_itself(Role& role) {
+  std::set<int> notified, waited;
+  for (Agent& agent : role.agents) {
+    for_each_block(agent.body, [&](Block& block) {
+      for (const Op& op : block) {
+        if (op.code == OpCode::kNotify && op.exprs[1].same(Expr::var(0)))
+          notified.insert(op.symbol);
+        if (op.code == OpCode::kWait) waited.insert(op.symbol);
+      }
+    });
+  }
+  return std::any_of(waited.begin(), waited.end(), [&](int s) { return notified.count(s) != 0; });
+}
+
+// Queues may count on the order of what they copy, and so may who waits for earlier tiles.
 bool reverse_tiles(Program& p) {
   for (Role& role : p.roles) {
-    if (role.resource.kind == ResourceKind::kCopyEngine) continue;
+    if (role.resource.kind == ResourceKind::kCopyEngine || waits_for_itself(role)) continue;
     int var = add_var(p, VarKind::kLet);
     Op let = make_op(OpCode::kLet, {role.num_tiles - 1 - Expr::var(role.tile_var)});
     let.var = var;

@@ -1,0 +1,155 @@
+// The two fused layers of a mixture of experts whose every rank holds a part of every expert, as
+// parts of programs: ag_grouped_gemm.cc and grouped_gemm_rs.cc make one program of each,
+// moe_layer.cc one of both.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "stretto/lang/program_builder.h"
+#include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/grouped_gemm_rs.h"
+
+namespace stretto {
+
+// UserError naming the field.
+void check(const AgGroupedDesc& d, const AgGroupedConfig& c);
+void check(const GroupedRsDesc& d, const GroupedRsConfig& c);
+
+// Of the own rank's rows (expert_tiles.h).
+struct TileTableRefs {
+  TensorRef used, experts;
+};
+TileTableRefs declare_tile_tables(ProgramBuilder& p, const ExpertTiles& tiles);
+
+// The index-th tile of rows and columns where `raster` tiles of rows share a column of tiles before
+// moving on.
+struct TilePlace {
+  Index row, col;
+};
+TilePlace place_in_raster(ProgramBuilder& p, const Index& index, std::int64_t num_rows,
+                          std::int64_t num_cols, std::int64_t raster);
+
+class AgGrouped {
+ public:
+  // m: tokens of all ranks in this launch. The products are stored to `c` [R, n].
+  AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedConfig& cfg, const Index& m,
+            const TileTableRefs& tables);
+  void store_to(const TensorRef& c) { c_ = c; }
+
+  bool sends() const { return d_.gathers && d_.world_size > 1; }
+  std::int64_t num_tiles() const { return num_tiles_; }
+  std::int64_t col_tiles() const { return ceil_div(d_.n, cfg_.tile.bn); }
+
+  // May be written by the others from now on.
+  void announce();
+  // A role of copy engines: the own rows to every peer, first to the one that needs them next.
+  void add_sending();
+  // A tile of rows and one of columns.
+  void multiply(const Index& tile, const Index& col_tile);
+  // Others write the own `a` until all of it is there.
+  void wait_for_all();
+
+ private:
+  std::int64_t transfers() const;
+  void send(const Tile& t);
+  // The tokens of so many ranks, the own one among them.
+  void wait_for(const Index& needs);
+  Slice rows(const Index& first) const { return a_.tile({first, 0}, cfg_.comm_rows, d_.k); }
+
+  ProgramBuilder& p_;
+  const AgGroupedDesc& d_;
+  const AgGroupedConfig& cfg_;
+  std::int64_t num_tiles_;
+  Index share_;  // tokens of a rank
+  TileTableRefs tables_;
+  TensorRef needs_, tokens_, a_, c_;
+  std::vector<TensorRef> weights_;
+  SignalRef ready_, arrived_;
+};
+
+class GroupedRs {
+ public:
+  // The rows that are multiplied. Where the same launch makes them, `made` counts the tiles of each
+  // tile of rows, of which there are `tiles_of_row`.
+  struct Rows {
+    TensorRef a;
+    SignalRef made;
+    std::int64_t tiles_of_row = 0;
+  };
+  GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsConfig& cfg, const Index& m,
+            const TileTableRefs& tables);
+  void multiply_rows(const Rows& rows) { rows_ = rows; }
+
+  // My parts may be written.
+  void announce();
+
+  TileSpace product_tiles() const {
+    return p_.grid(num_blocks() * num_tiles_, block_cols(), 1, cfg_.tile.bn).raster(cfg_.raster);
+  }
+  void multiply(const Tile& t);
+
+  // By block of columns, within a block by owner, the next rank's tokens first and the own last:
+  // whoever waits for others has sent all that they wait for.
+  TileSpace sums() const { return p_.grid(num_blocks() * d_.world_size, sums_of_owner(), 1, 1); }
+  void reduce(const Tile& t);
+
+  // All of it by the same workers, in phases: the products of a block, the sums of the block before
+  // for other ranks, and the own ones of the block before that, for which theirs have come. In a
+  // phase every worker has as many turns of each kind and begins with a product, so that those of
+  // the block before are done; the sums come at another turn of each worker, so that some send
+  // while most multiply.
+  std::int64_t phase_tiles() const;
+  void phase(const Index& index);
+
+ private:
+  struct Place {
+    Index first, col;  // token of the owner, column
+  };
+
+  std::int64_t block_cols() const { return cfg_.tile.bn * cfg_.block_tiles; }
+  std::int64_t num_blocks() const { return ceil_div(d_.n, block_cols()); }
+  std::int64_t row_groups() const;
+  std::int64_t products_of_block() const { return num_tiles_ * cfg_.block_tiles; }
+  std::int64_t sums_of_owner() const { return row_groups() * (block_cols() / cfg_.reduce_cols); }
+  // A worker's turns.
+  struct Phase {
+    std::int64_t products, sums;
+    std::int64_t tiles() const { return products + sums; }
+  };
+  Phase shape_of_phase() const;
+
+  void multiply(const Index& tile, const Index& block, const Index& col_in_block);
+  // The i-th group of tokens and columns of a block.
+  Place place(const Index& block, const Index& i);
+  // Sums for another rank's tokens.
+  void send(const Index& block, const Index& owner, const Index& i);
+  // The own tokens: all ranks' sums.
+  void keep(const Index& block, const Index& i);
+  void wait_for_others(const Index& block);
+  Slice part(const Index& source, const Index& row, const Index& col) const {
+    return parts_.tile({source, row, col}, cfg_.reduce_rows, cfg_.reduce_cols);
+  }
+  // Of this rank's products, for tokens of the owner from `row` on; zero of tokens that do not
+  // exist. All rows are under way before the first addition.
+  Value own_sum(const Index& owner, const Index& row, const Index& col);
+
+  template <typename Round>
+  void rounds(const Place& at, const Round& round) {
+    if (cfg_.reduce_rounds == 1) return round(at.first);
+    p_.loop(cfg_.reduce_rounds,
+            [&](const Index& i) { round(p_.let("row", at.first + i * cfg_.reduce_rows)); });
+  }
+
+  ProgramBuilder& p_;
+  const GroupedRsDesc& d_;
+  const GroupedRsConfig& cfg_;
+  std::int64_t num_tiles_;
+  Index m_, share_;  // tokens of all ranks, of each
+  TileTableRefs tables_;
+  Rows rows_;
+  TensorRef slots_, weights_, b_, residual_, out_, products_, parts_;
+  SignalRef computed_, free_, summed_;
+};
+
+}  // namespace stretto

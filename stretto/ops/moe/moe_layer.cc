@@ -1,0 +1,129 @@
+#include "stretto/ops/moe/moe_layer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+#include "stretto/ops/moe/fused_layers.h"
+
+namespace stretto {
+namespace {
+
+void check(const MoeLayerConfig& c) {
+  auto same = [](const char* field, std::int64_t first, std::int64_t second) {
+    if (first == second) return;
+    throw UserError(fmt::format("moe_layer: {} is {} in the first layer and {} in the second",
+                                field, first, second));
+  };
+  same("tile.bm", c.first.tile.bm, c.second.tile.bm);
+  same("num_compute_sms", c.first.num_compute_sms, c.second.num_compute_sms);
+  same("num_stages", c.first.num_stages, c.second.num_stages);
+  if (c.second.num_reduce_sms != 0) {
+    throw UserError(fmt::format("moe_layer: num_reduce_sms is {}, must be 0: who multiplies sums",
+                                c.second.num_reduce_sms));
+  }
+}
+
+}  // namespace
+
+AgGroupedDesc first_layer(const MoeLayerDesc& d) {
+  return {.world_size = d.world_size,
+          .m = d.m,
+          .top_k = d.top_k,
+          .num_experts = d.num_experts,
+          .n = d.ffn,
+          .k = d.hidden,
+          .a_dtype = d.dtype,
+          .b_dtype = d.dtype,
+          .c_dtype = d.dtype,
+          .swiglu = true};
+}
+
+GroupedRsDesc second_layer(const MoeLayerDesc& d) {
+  return {.world_size = d.world_size,
+          .m = d.m,
+          .top_k = d.top_k,
+          .num_experts = d.num_experts,
+          .n = d.hidden,
+          .k = d.ffn,
+          .a_dtype = d.dtype,
+          .b_dtype = d.dtype,
+          .out_dtype = d.dtype,
+          .residual = d.residual};
+}
+
+ExpertTiles tiles_of(const MoeLayerDesc& d, const MoeLayerConfig& c) {
+  return tiles_of(first_layer(d), c.first);
+}
+
+std::string to_string(const MoeLayerDesc& d) {
+  return fmt::format("moe_layer P={} m={} top {} of {} experts hidden={} ffn={} {}{}", d.world_size,
+                     d.m, d.top_k, d.num_experts, d.hidden, d.ffn, short_name(d.dtype),
+                     d.residual ? " residual" : "");
+}
+
+std::string to_string(const MoeLayerConfig& c) {
+  return fmt::format("first: {} | second: {}", to_string(c.first), to_string(c.second));
+}
+
+MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
+  MoeLayerConfig c{default_config(first_layer(d), target), default_config(second_layer(d), target)};
+  AgGroupedConfig& first = c.first;
+  GroupedRsConfig& second = c.second;
+  second.tile.bm = first.tile.bm = std::min(first.tile.bm, second.tile.bm);
+  if (target == Target::kCuda && first.tile.bk == second.tile.bk) {
+    // Slices of both layers that are alike go through the same pipes.
+    second.num_products = 2;
+    second.tile.bn = second.reduce_cols = 2 * first.tile.bn;
+    // Half of what the second layer by itself has under way: the first one's threads that gather
+    // rows have taken registers.
+    second.reduce_rows = std::max<std::int64_t>(second.reduce_rows / 2, 1);
+    second.block_tiles = ceil_div(ceil_div(d.hidden, second.tile.bn), std::int64_t{4});
+  }
+  first.num_compute_sms = second.num_compute_sms =
+      std::max(first.num_compute_sms, second.num_compute_sms);
+  first.num_stages = second.num_stages = std::min(first.num_stages, second.num_stages);
+  second.reduce_rounds = rounds_of_turns(second_layer(d), second, 1);
+  second.num_reduce_sms = 0;
+  return c;
+}
+
+Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
+  AgGroupedDesc first_desc = first_layer(d);
+  GroupedRsDesc second_desc = second_layer(d);
+  check(first_desc, cfg.first);
+  check(second_desc, cfg.second);
+  check(cfg);
+  ProgramBuilder p("moe_layer", d.world_size);
+  ExpertTiles tiles = tiles_of(d, cfg);
+  Index m = p.extent("m", d.m);
+  TileTableRefs tables = declare_tile_tables(p, tiles);
+  AgGrouped first(p, first_desc, cfg.first, m, tables);
+  GroupedRs second(p, second_desc, cfg.second, m, tables);
+  TensorRef between = p.buffer("between", d.dtype, {tiles.num_rows(), d.ffn});
+  SignalRef made = p.signal("made", tiles.num_tiles());  // by tile of rows: its tiles
+  first.store_to(between);
+  second.multiply_rows({.a = between, .made = made, .tiles_of_row = first.col_tiles()});
+  if (first.sends()) {
+    p.on_start([&] { first.announce(), second.announce(); });
+    first.add_sending();
+  }
+  std::int64_t firsts = tiles.num_tiles() * first.col_tiles();
+  p.role("layer", Resource::sms(cfg.first.num_compute_sms).pipelined(cfg.first.num_stages),
+         p.range(firsts + second.phase_tiles()), [&](const Tile& t) {
+           p.when(
+               t.index < firsts,
+               [&] {
+                 TilePlace at = place_in_raster(p, t.index, tiles.num_tiles(), first.col_tiles(),
+                                                cfg.first.raster);
+                 first.multiply(at.row, at.col);
+                 p.notify(made[at.row], p.rank());
+               },
+               [&] { second.phase(p.let("second", max(t.index - firsts, 0))); });
+         });
+  if (first.sends()) p.on_end([&] { first.wait_for_all(); });
+  return p.finish();
+}
+
+}  // namespace stretto
