@@ -46,8 +46,8 @@ struct Settings {
   int tokens = 64, layers = 0;
   double seconds = 240;
   bool proof = false, stages = true, early = true;
-  bool prefill = false;  // compile those kernels, too
-  bool prompt = false;   // time the longest step
+  bool prefill = false;     // compile those kernels, too
+  std::int64_t prompt = 0;  // rows of a step of a prompt to time, too; 0: none
   bool whole_experts = false;
   int data_groups = 1;  // of as many GPUs as `ranks` says each; compiled alone
 };
@@ -97,6 +97,7 @@ ModelShape shape_of(const Settings& s, const ModelConfig& config, int ranks,
 std::vector<CompiledKernel> compile_plan(const Settings& s, const ModelShape& shape) {
   std::vector<LabelledProgram> programs;
   for (std::int64_t bound : step_bounds(Target::kCuda)) {
+    bound = std::min(bound, shape.max_tokens);
     StepPlan plan = plan_step(shape, bound);
     std::vector<std::set<std::string>> constants = constant_inputs(shape, plan);
     for (std::size_t i = 0; i < plan.programs.size(); ++i) {
@@ -104,7 +105,7 @@ std::vector<CompiledKernel> compile_plan(const Settings& s, const ModelShape& sh
       programs.push_back({fmt::format("tp={} rows={} {}", shape.world_size, bound, p.name),
                           std::move(p), constants[i]});
     }
-    if (!s.prefill) break;
+    if (!s.prefill || bound == shape.max_tokens) break;
   }
   return compile_ahead(programs, s.proof);
 }
@@ -240,18 +241,20 @@ Decode decode(const Settings& s, GpuModel& model, GpuForwardStep& step) {
   return d;
 }
 
-// Milliseconds of the longest step from an empty cache to its last row's logits, with chosen
+// Milliseconds of a step of a prompt from an empty cache to its last row's logits, with chosen
 // configs of products and with the default ones in turn, and of its programs with each.
 Json time_prompt(const Settings& s, GpuModel& model) {
   constexpr int kRounds = 15;
-  std::int64_t rows = step_bounds(Target::kCuda).back();
+  std::int64_t rows = s.prompt;
+  std::vector<std::int64_t> bounds = step_bounds(Target::kCuda);
+  std::int64_t bound = *std::lower_bound(bounds.begin(), bounds.end() - 1, rows);
   std::vector<int> tokens(static_cast<std::size_t>(rows));
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int>(i % 97);
   Json out;
   std::vector<float> logits[2];
   for (bool choose : {true, false}) {
     std::unique_ptr<ForwardStep> step =
-        model.make_step(rows, {.require_proof = s.proof, .choose = choose});
+        model.make_step(bound, {.require_proof = s.proof, .choose = choose});
     std::vector<double> ms;
     for (int i = 0; i < kRounds; ++i) {
       Clock::time_point begin = Clock::now();
@@ -331,7 +334,7 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
               {"bytes_read", read},
               {"copy_bytes_per_s", copied},
               {"of_copy", rate / copied}};
-  if (s.prompt) out["prompt"] = time_prompt(s, model);
+  if (s.prompt > 0) out["prompt"] = time_prompt(s, model);
   if (!s.stages) return out;
   std::unique_ptr<ForwardStep> staged;
   if (s.early) {
@@ -419,7 +422,8 @@ int main_of(int argc, char** argv) {
   run->add_option("--tokens", s.tokens, "steps that are timed")->check(CLI::Range(1, 10000));
   run->add_option("--seconds", s.seconds, "no further world size is begun after this");
   run->add_flag("!--no-stages", s.stages, "leave out the table of operators");
-  run->add_flag("--prompt", s.prompt, "time the longest step of a prompt, too");
+  run->add_option("--prompt", s.prompt, "time a step of so many rows of a prompt, too")
+      ->check(CLI::Range(std::int64_t{1}, step_bounds(Target::kCuda).back()));
   run->add_flag("!--no-early", s.early, "leave out launches that start early");
   run->add_option("-o", s.out, "JSON file");
   run->add_option("--commit", s.commit);

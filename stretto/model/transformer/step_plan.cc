@@ -403,7 +403,7 @@ StepPlan plan_step(const ModelShape& shape, std::int64_t bound) {
 }
 
 std::vector<std::int64_t> step_bounds(Target target) {
-  if (target == Target::kCuda) return {1, 64, 512};
+  if (target == Target::kCuda) return {1, 64, 512, 2048};
   return {1, 16, 64, 256};
 }
 
