@@ -218,14 +218,17 @@ TEST_F(ChooseTest, ModelsTakeTheFastestProductsOfTheirDescs) {
   expect_fastest(one, gemm(one, default_config(one, Target::kCuda)), machine_);
   AgGemmDesc gathered{.world_size = 2, .m = 512, .n = 1536, .k = 1024, .bias = true};
   gathered.a_dtype = gathered.b_dtype = gathered.c_dtype = DType::kBF16;
-  expect_fastest(gathered, ag_gemm(gathered, default_config(gathered, Target::kCuda)), machine_);
+  for (bool swiglu : {true, false}) {
+    gathered.swiglu = swiglu;
+    expect_fastest(gathered, ag_gemm(gathered, default_config(gathered, Target::kCuda)), machine_);
+  }
   GemmRsDesc scattered{.world_size = 2, .m = 512, .n = 1024, .k = 2048, .residual = true};
   scattered.a_dtype = scattered.b_dtype = scattered.out_dtype = DType::kBF16;
   expect_fastest(scattered, gemm_rs(scattered, default_config(scattered, Target::kCuda)), machine_);
   // Products that have their default alone need no machine.
   gathered.world_size = 4;
   expect_user_error([&] { fastest_program(gathered, machine_); }, {"h200x2", "4 GPUs"});
-  gathered.swiglu = true;
+  gathered.a_dtype = gathered.b_dtype = gathered.c_dtype = DType::kF32;
   EXPECT_NO_THROW(fastest_program(gathered, machine_));
 }
 

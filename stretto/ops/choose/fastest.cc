@@ -41,7 +41,8 @@ Program fastest_program(const GemmDesc& desc, const predict::Machine& machine) {
 Program fastest_program(const AgGemmDesc& desc, const predict::Machine& machine) {
   Gather first = default_config(desc, Target::kCuda).gather;
   std::vector<AgGemmConfig> configs = gpu_configs(desc, first, machine.num_sms);
-  if (configs.size() == 1) return ag_gemm(desc, configs.front());
+  // SwiGLU's have one config of each kind.
+  if (configs.size() == 1 && size_bytes(desc.a_dtype) != 2) return ag_gemm(desc, configs.front());
   for (Gather gather : {Gather::kPull, Gather::kSend, Gather::kPush}) {
     if (gather != first) append(configs, gpu_configs(desc, gather, machine.num_sms));
   }
