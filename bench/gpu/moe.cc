@@ -2,27 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
-#include <map>
-#include <memory>
-#include <random>
 
-#include "bench/gpu/each_shape.h"
-#include "bench/gpu/overlap_buffers.h"
-#include "stretto/base/errors.h"
-#include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
-#include "stretto/ops/gpu_harness/ranks_time.h"
+#include "bench/gpu/moe_comparison.h"
 
 namespace stretto::bench {
 namespace {
-
-constexpr DType kDType = DType::kBF16;
-constexpr int kCandidateSamples = 9;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-std::size_t bf16_bytes(std::int64_t rows, std::int64_t cols) { return at(rows * cols * 2); }
 
 std::vector<MoeShape> selected(int world_size, const MoeOptions& options) {
   std::vector<MoeShape> shapes = moe_shapes(world_size, options.quick);
@@ -31,174 +16,6 @@ std::vector<MoeShape> selected(int world_size, const MoeOptions& options) {
   });
   return shapes;
 }
-
-// Every token has top_k different experts, any as likely as any other.
-std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::int32_t> order(at(s.num_experts)), chosen;
-  for (std::size_t e = 0; e < order.size(); ++e) order[e] = static_cast<std::int32_t>(e);
-  for (std::int64_t t = 0; t < s.m; ++t) {
-    std::shuffle(order.begin(), order.end(), random);
-    chosen.insert(chosen.end(), order.begin(), order.begin() + s.top_k);
-  }
-  return chosen;
-}
-
-using Tensors = std::map<std::string, const SymmetricGpuMemory*>;
-
-// A program on every rank, bound to memory of the comparison.
-class Loaded {
- public:
-  Loaded(GpuWorld& world, const Program& program, const Tensors& tensors) {
-    instance_ = std::make_unique<GpuInstance>(world, compile(program, {.require_proof = false}));
-    args_.extents = extent_bounds(program);
-    for (const Tensor& t : program.tensors) {
-      auto it = tensors.find(t.name);
-      args_.tensors.push_back(it == tensors.end() || t.kind == TensorKind::kBuffer
-                                  ? std::vector<CUdeviceptr>{}
-                                  : it->second->addresses());
-    }
-  }
-  void launch() const { instance_->launch(args_); }
-  void wait() const { instance_->wait(); }
-
- private:
-  std::unique_ptr<GpuInstance> instance_;
-  GpuLaunchArgs args_;
-};
-
-class Comparison {
- public:
-  Comparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
-             const MoeShape& shape, const MoeOptions& options)
-      : world_(world),
-        nccl_(nccl),
-        random_(random),
-        shape_(shape),
-        options_(options),
-        chosen_(random_experts(shape, options.seed)),
-        share_(shape.m / shape.world_size) {
-    result_.shape = shape;
-  }
-  virtual ~Comparison() = default;
-  Comparison(const Comparison&) = delete;
-
-  MoeResult run() {
-    std::size_t count = num_candidates();
-    Best fused = fastest("fused", count, [&](std::size_t i) { return fused_at(i); });
-    Best product = fastest("product", count, [&](std::size_t i) { return product_at(i); });
-    if (!fused.program || !product.program) {
-      result_.error = "no config of ours runs";
-      return std::move(result_);
-    }
-    result_.chosen = fused.config;
-    prepare(fused.index, product.index);
-    auto sequence = [&] {
-      if (!shape_.second) collective();
-      product.program->launch();
-      if (shape_.second) sum(), collective();
-    };
-    std::vector<RanksCall> calls = {[&](int) { fused.program->launch(); },
-                                    [&](int) { product.program->launch(); },
-                                    [&](int) { collective(); }, [&](int) { sequence(); }};
-    auto ms = time_ranks(world_, calls, {.warmup_ms = 200, .samples = options_.samples});
-    fused.program->wait();
-    result_.samples =
-        OverlapSamples{std::move(ms[0]), std::move(ms[1]), std::move(ms[2]), std::move(ms[3])};
-    fused.program->launch();
-    sequence();
-    world_.synchronize();
-    result_.error = difference();
-    return std::move(result_);
-  }
-
- protected:
-  struct Made {
-    std::string config;
-    std::unique_ptr<Loaded> program;
-  };
-
-  virtual std::size_t num_candidates() const = 0;
-  virtual Made fused_at(std::size_t i) = 0;
-  virtual Made product_at(std::size_t i) = 0;
-  // Of the candidates that were chosen.
-  virtual void prepare(std::size_t fused, std::size_t product) = 0;
-  virtual void sum() {}
-  virtual void collective() = 0;
-  virtual std::string difference() = 0;  // "" where both give the same
-
-  std::vector<cuda::NcclPart> parts(const SymmetricGpuMemory& from,
-                                    const SymmetricGpuMemory& to) const {
-    std::vector<cuda::NcclPart> out;
-    for (int r = 0; r < world_.size(); ++r) {
-      out.push_back({&world_.stream(r), from.on[at(r)].address(), to.on[at(r)].address()});
-    }
-    return out;
-  }
-
-  SymmetricGpuMemory upload(const std::vector<std::vector<std::int32_t>>& of_rank) const {
-    std::size_t bytes = of_rank[0].size() * sizeof(std::int32_t);
-    SymmetricGpuMemory memory = world_.allocate(bytes);
-    for (int r = 0; r < world_.size(); ++r) {
-      world_.stream(r).upload(memory.on[at(r)].address(), of_rank[at(r)].data(), bytes);
-    }
-    world_.synchronize();
-    return memory;
-  }
-
-  std::vector<TileTables> tables(const ExpertTiles& tiles, int stages) const {
-    std::vector<TileTables> out;
-    for (int r = 0; r < world_.size(); ++r) {
-      out.push_back(tile_tables(tiles, r, shape_.m, chosen_, stages));
-    }
-    return out;
-  }
-
-  GpuWorld& world_;
-  const cuda::NcclRanks& nccl_;
-  RandomFill& random_;
-  MoeShape shape_;
-  const MoeOptions& options_;
-  std::vector<std::int32_t> chosen_;
-  std::int64_t share_;  // tokens of a rank
-  MoeResult result_;
-
- private:
-  struct Best {
-    std::string config;
-    std::size_t index = 0;
-    std::unique_ptr<Loaded> program;
-  };
-
-  template <typename Make>
-  Best fastest(const char* family, std::size_t count, const Make& make) {
-    Best best;
-    double least = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      OverlapTime time{.family = family, .config = "", .ms = 0, .error = ""};
-      try {
-        Made made = make(i);
-        time.config = made.config;
-        auto ms = time_ranks(world_, {[&](int) { made.program->launch(); }},
-                             {.warmup_ms = 20, .samples = kCandidateSamples});
-        made.program->wait();
-        time.ms = median_interval(ms[0]).median;
-        if (!best.program || time.ms < least) {
-          best = {made.config, i, std::move(made.program)};
-          least = time.ms;
-        }
-      } catch (const Fault& e) {
-        time.error = e.what();
-        world_.synchronize();
-        world_.clear_fault();
-      } catch (const Error& e) {
-        time.error = e.what();
-      }
-      result_.configs.push_back(time);
-    }
-    return best;
-  }
-};
 
 // Of the first layer, tables of a candidate on the device.
 struct FirstTables {
@@ -239,8 +56,9 @@ class FirstLayer : public Comparison {
     chosen_fused_ = &fused_[fused];
     chosen_alone_ = &alone_[product];
   }
+  void before_products() override { collective(); }
   void collective() override {
-    nccl_.all_gather(parts(x_, all_), at(share_ * shape_.hidden), kDType);
+    nccl_.all_gather(parts(x_, all_), at(share_ * shape_.hidden), kMoeDType);
   }
 
   // Rows of tokens and experts drawn by lot, which lie in other places of the two results.
@@ -297,16 +115,6 @@ class FirstLayer : public Comparison {
                        {"c", &t.c}};
     return {fmt::format("{} classes={}", to_string(candidate.config), candidate.stages),
             std::make_unique<Loaded>(world_, ag_grouped_gemm(d, candidate.config), tensors)};
-  }
-
-  // Of the tokens of all ranks as NCCL gathers them.
-  void in_global_order(TileTables& t, int rank) const {
-    for (std::int32_t& token : t.tokens) {
-      if (token < 0) continue;
-      std::int64_t owner = (token / share_ + rank) % world_.size();
-      token = static_cast<std::int32_t>(owner * share_ + token % share_);
-    }
-    for (std::int32_t& n : t.needs) n = n > 0 ? world_.size() : 0;
   }
 
   void row(const FirstTables& t, std::size_t rank, std::size_t pair,
@@ -387,9 +195,12 @@ class SecondLayer : public Comparison {
                        {"partial", &partial_}};
     sum_ = std::make_unique<Loaded>(world_, weighted_sums(desc_, candidates_[product]), tensors);
   }
-  void sum() override { sum_->launch(); }
+  void after_products() override {
+    sum_->launch();
+    collective();
+  }
   void collective() override {
-    nccl_.reduce_scatter(parts(partial_, theirs_), at(share_ * shape_.hidden), kDType);
+    nccl_.reduce_scatter(parts(partial_, theirs_), at(share_ * shape_.hidden), kMoeDType);
   }
   std::string difference() override {
     double magnitude = std::sqrt(static_cast<double>(desc_.k));
@@ -426,7 +237,7 @@ std::string MoeResult::to_string() const {
 }
 
 Json MoeResult::to_json() const {
-  Json out = {{"layer", shape.second ? 2 : 1},
+  Json out = {{"layer", shape.layer},
               {"model", shape.model},
               {"ranks", shape.world_size},
               {"m", shape.m},
@@ -449,7 +260,18 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
     out.push_back({fmt::format("{} | {} {}", s.to_string(), program.name, config), program});
   };
   for (const MoeShape& s : selected(world_size, options)) {
-    if (s.second) {
+    if (s.layer == 0) {
+      for (const WholeLayerCandidate& c : whole_layer_candidates(s, num_sms)) {
+        AgGroupedDesc alone = first_layer(s);
+        alone.gathers = false;
+        add(s, to_string(c.config), moe_layer(whole_layer(s), c.config));
+        add(s, to_string(c.config.first), ag_grouped_gemm(alone, c.config.first));
+        add(s, to_string(c.alone), tile_products(second_layer(s), c.alone));
+      }
+      add(s, "", weighted_sums(second_layer(s), second_layer_candidates(s, num_sms)[0]));
+      continue;
+    }
+    if (s.layer == 2) {
       for (const GroupedRsConfig& c : second_layer_candidates(s, num_sms)) {
         add(s, to_string(c), grouped_gemm_rs(second_layer(s), c));
         add(s, to_string(c), tile_products(second_layer(s), c));
@@ -470,7 +292,8 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
 void compare_moe(GpuWorld& world, const MoeOptions& options,
                  const std::function<void(const MoeResult&)>& done) {
   auto compare = [&](const cuda::NcclRanks& nccl, RandomFill& random, const MoeShape& shape) {
-    if (shape.second) return SecondLayer(world, nccl, random, shape, options).run();
+    if (shape.layer == 0) return compare_whole_layer(world, nccl, random, shape, options);
+    if (shape.layer == 2) return SecondLayer(world, nccl, random, shape, options).run();
     return FirstLayer(world, nccl, random, shape, options).run();
   };
   for_each_shape<MoeResult>(world, selected(world.size(), options), options.seed, compare, done);

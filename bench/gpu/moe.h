@@ -1,6 +1,6 @@
-// Fused layers of a mixture of experts on several GPUs against the same products, the collective of
-// NCCL and the weighted sum one after the other, call by call in turn, slowest rank. Tables are
-// made beforehand, for both.
+// Fused layers of a mixture of experts, by themselves and both in one launch, on several GPUs
+// against the same products, the collective of NCCL and the weighted sum one after the other, call
+// by call in turn, slowest rank. Tables are made beforehand, for both.
 #pragma once
 
 #include <functional>
@@ -27,7 +27,7 @@ struct MoeResult {
   std::vector<OverlapTime> configs;  // families "fused" and "product"
   std::string chosen;
   // `sequence`: of the first layer NCCL's all-gather and the product; of the second the product,
-  // the weighted sum and NCCL's reduce-scatter.
+  // the weighted sum and NCCL's reduce-scatter; of both in one launch all five.
   std::optional<OverlapSamples> samples;
 
   std::string to_string() const;

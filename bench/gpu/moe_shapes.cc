@@ -18,17 +18,19 @@ struct Model {
 constexpr Model kModels[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
                              {"qwen2-moe", 2048, 1408, 60, 4},
                              {"phi-3.5-moe", 4096, 6400, 16, 2}};
+constexpr Model kWholeModels[] = {{"32-experts", 4096, 8192, 32, 2},
+                                  {"128-experts", 4096, 1536, 128, 8}};
 
 }  // namespace
 
 double MoeShape::flops() const {
-  double products = second ? 1 : 2;
+  double products = layer == 0 ? 3 : layer == 2 ? 1 : 2;
   return 2.0 * products * static_cast<double>(m * top_k * hidden) *
          static_cast<double>(ffn / world_size);
 }
 
 std::string MoeShape::to_string() const {
-  return fmt::format("moe-{} {} P={} m={}", second ? 2 : 1, model, world_size, m);
+  return fmt::format("moe-{} {} P={} m={}", layer, model, world_size, m);
 }
 
 AgGroupedDesc first_layer(const MoeShape& s) {
@@ -56,14 +58,31 @@ GroupedRsDesc second_layer(const MoeShape& s) {
           .out_dtype = kDType};
 }
 
+MoeLayerDesc whole_layer(const MoeShape& s) {
+  return {.world_size = s.world_size,
+          .m = s.m,
+          .top_k = s.top_k,
+          .num_experts = s.num_experts,
+          .hidden = s.hidden,
+          .ffn = s.ffn / s.world_size,
+          .dtype = kDType};
+}
+
 std::vector<MoeShape> moe_shapes(int world_size, bool quick) {
   std::vector<MoeShape> shapes;
   for (const Model& model : kModels) {
     for (std::int64_t m : {4096, 2048, 8192, 16384}) {
-      for (bool second : {false, true}) {
+      for (int layer : {1, 2}) {
         shapes.push_back({model.name, model.hidden, model.ffn, model.num_experts, model.top_k, m,
-                          world_size, second});
+                          world_size, layer});
       }
+      if (quick) break;
+    }
+  }
+  for (const Model& model : kWholeModels) {
+    for (std::int64_t m : {8192, 4096, 16384}) {
+      shapes.push_back(
+          {model.name, model.hidden, model.ffn, model.num_experts, model.top_k, m, world_size, 0});
       if (quick) break;
     }
   }
@@ -119,6 +138,35 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
             .reduce_rows = c.parts / s.top_k,
             .reduce_cols = c.bn};
     made.reduce_rounds = rounds_of_turns(second_layer(s), made, c.turns);
+  }
+  return out;
+}
+
+std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int num_sms) {
+  struct Choice {
+    std::int64_t raster, blocks;
+    int classes, turns;
+  };
+  constexpr Choice kChoices[] = {{8, 4, 0, 1}, {4, 4, 2, 1}, {8, 8, 0, 1}, {8, 2, 2, 2}};
+  constexpr std::int64_t kParts = 32;  // rows of products under way
+  std::vector<WholeLayerCandidate> out;
+  for (const Choice& c : kChoices) {
+    WholeLayerCandidate& made = out.emplace_back(WholeLayerCandidate{
+        default_config(whole_layer(s), Target::kCuda), c.classes > 0 ? c.classes : s.world_size,
+        second_layer_candidates(s, num_sms)[0]});
+    auto& [first, second] = made.config;
+    first.tile = {.bm = 128, .bn = 128, .bk = 64};
+    second.tile = {.bm = 128, .bn = 256, .bk = 64};
+    first.num_stages = second.num_stages = 4;
+    first.num_compute_sms = second.num_compute_sms = num_sms;
+    first.num_copy_queues = 1;
+    first.raster = second.raster = c.raster;
+    second.num_products = 2;
+    second.block_tiles =
+        std::max<std::int64_t>(ceil_div(s.hidden, std::int64_t{256}) / c.blocks, 1);
+    second.reduce_rows = kParts / s.top_k;
+    second.reduce_cols = second.tile.bn;
+    second.reduce_rounds = rounds_of_turns(second_layer(s), second, c.turns);
   }
   return out;
 }

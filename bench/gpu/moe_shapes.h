@@ -8,6 +8,7 @@
 
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
+#include "stretto/ops/moe/moe_layer.h"
 
 namespace stretto::bench {
 
@@ -17,7 +18,7 @@ struct MoeShape {
   std::int64_t num_experts = 0, top_k = 0;
   std::int64_t m = 0;  // tokens of all ranks
   int world_size = 1;
-  bool second = false;  // the second layer
+  int layer = 1;  // 1, 2; 0: both in one launch
 
   double flops() const;           // of one rank
   std::string to_string() const;  // "moe-1 mixtral-8x7b P=2 m=4096"
@@ -25,9 +26,10 @@ struct MoeShape {
 
 AgGroupedDesc first_layer(const MoeShape& shape);
 GroupedRsDesc second_layer(const MoeShape& shape);
+MoeLayerDesc whole_layer(const MoeShape& shape);
 
-// Mixtral 8x7B, Qwen2-MoE and Phi-3.5-MoE with 2048 to 16384 tokens.
-// `quick`: one number of tokens.
+// Mixtral 8x7B, Qwen2-MoE and Phi-3.5-MoE with 2048 to 16384 tokens, each layer; two sizes of 32
+// and 128 experts with 4096 to 16384, both layers in one launch. `quick`: one number of tokens.
 std::vector<MoeShape> moe_shapes(int world_size, bool quick);
 
 // `stages`: of the tables (expert_tiles.h).
@@ -37,6 +39,12 @@ struct FirstLayerCandidate {
 };
 std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& shape, int num_sms);
 std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& shape, int num_sms);
+struct WholeLayerCandidate {
+  MoeLayerConfig config;
+  int stages = 1;
+  GroupedRsConfig alone;  // of the second layer's products in the sequence
+};
+std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& shape, int num_sms);
 
 // The unfused path beside our product of a layer: products of rows in tiles (TMA loads them), and
 // the weighted sum of every token's, which leaves a part of [m, hidden] for the reduce-scatter.

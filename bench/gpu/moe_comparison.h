@@ -1,0 +1,220 @@
+// One comparison of moe.h: what the first layer, the second and both in one launch have in common.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/each_shape.h"
+#include "bench/gpu/moe.h"
+#include "bench/gpu/overlap_buffers.h"
+#include "stretto/base/errors.h"
+#include "stretto/compiler.h"
+#include "stretto/gpu/gpu_instance.h"
+#include "stretto/ops/gpu_harness/ranks_time.h"
+
+namespace stretto::bench {
+
+inline constexpr DType kMoeDType = DType::kBF16;
+inline constexpr int kCandidateSamples = 9;
+
+inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+inline std::size_t bf16_bytes(std::int64_t rows, std::int64_t cols) { return at(rows * cols * 2); }
+
+// Every token has top_k different experts, any as likely as any other.
+inline std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::int32_t> order(at(s.num_experts)), chosen;
+  for (std::size_t e = 0; e < order.size(); ++e) order[e] = static_cast<std::int32_t>(e);
+  for (std::int64_t t = 0; t < s.m; ++t) {
+    std::shuffle(order.begin(), order.end(), random);
+    chosen.insert(chosen.end(), order.begin(), order.begin() + s.top_k);
+  }
+  return chosen;
+}
+
+using Tensors = std::map<std::string, const SymmetricGpuMemory*>;
+
+// A program on every rank, bound to memory of the comparison.
+class Loaded {
+ public:
+  Loaded(GpuWorld& world, const Program& program, const Tensors& tensors) {
+    instance_ = std::make_unique<GpuInstance>(world, compile(program, {.require_proof = false}));
+    args_.extents = extent_bounds(program);
+    for (const Tensor& t : program.tensors) {
+      auto it = tensors.find(t.name);
+      args_.tensors.push_back(it == tensors.end() || t.kind == TensorKind::kBuffer
+                                  ? std::vector<CUdeviceptr>{}
+                                  : it->second->addresses());
+    }
+  }
+  // Launched after this one.
+  void then(std::unique_ptr<Loaded> next) { next_ = std::move(next); }
+  void launch() const {
+    instance_->launch(args_);
+    if (next_) next_->launch();
+  }
+  void wait() const {
+    instance_->wait();
+    if (next_) next_->wait();
+  }
+
+ private:
+  std::unique_ptr<GpuInstance> instance_;
+  GpuLaunchArgs args_;
+  std::unique_ptr<Loaded> next_;
+};
+
+class Comparison {
+ public:
+  Comparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+             const MoeShape& shape, const MoeOptions& options)
+      : world_(world),
+        nccl_(nccl),
+        random_(random),
+        shape_(shape),
+        options_(options),
+        chosen_(random_experts(shape, options.seed)),
+        share_(shape.m / shape.world_size) {
+    result_.shape = shape;
+  }
+  virtual ~Comparison() = default;
+  Comparison(const Comparison&) = delete;
+
+  MoeResult run() {
+    std::size_t count = num_candidates();
+    Best fused = fastest("fused", count, [&](std::size_t i) { return fused_at(i); });
+    Best product = fastest("product", count, [&](std::size_t i) { return product_at(i); });
+    if (!fused.program || !product.program) {
+      result_.error = "no config of ours runs";
+      return std::move(result_);
+    }
+    result_.chosen = fused.config;
+    prepare(fused.index, product.index);
+    auto sequence = [&] {
+      before_products();
+      product.program->launch();
+      after_products();
+    };
+    std::vector<RanksCall> calls = {[&](int) { fused.program->launch(); },
+                                    [&](int) { product.program->launch(); },
+                                    [&](int) { collective(); }, [&](int) { sequence(); }};
+    auto ms = time_ranks(world_, calls, {.warmup_ms = 200, .samples = options_.samples});
+    fused.program->wait();
+    result_.samples =
+        OverlapSamples{std::move(ms[0]), std::move(ms[1]), std::move(ms[2]), std::move(ms[3])};
+    fused.program->launch();
+    sequence();
+    world_.synchronize();
+    result_.error = difference();
+    return std::move(result_);
+  }
+
+ protected:
+  struct Made {
+    std::string config;
+    std::unique_ptr<Loaded> program;
+  };
+
+  virtual std::size_t num_candidates() const = 0;
+  virtual Made fused_at(std::size_t i) = 0;
+  virtual Made product_at(std::size_t i) = 0;
+  // Of the candidates that were chosen.
+  virtual void prepare(std::size_t fused, std::size_t product) = 0;
+  // Of the sequence.
+  virtual void before_products() {}
+  virtual void after_products() {}
+  virtual void collective() = 0;         // all of it that NCCL does
+  virtual std::string difference() = 0;  // "" where both give the same
+
+  std::vector<cuda::NcclPart> parts(const SymmetricGpuMemory& from,
+                                    const SymmetricGpuMemory& to) const {
+    std::vector<cuda::NcclPart> out;
+    for (int r = 0; r < world_.size(); ++r) {
+      out.push_back({&world_.stream(r), from.on[at(r)].address(), to.on[at(r)].address()});
+    }
+    return out;
+  }
+
+  SymmetricGpuMemory upload(const std::vector<std::vector<std::int32_t>>& of_rank) const {
+    std::size_t bytes = of_rank[0].size() * sizeof(std::int32_t);
+    SymmetricGpuMemory memory = world_.allocate(bytes);
+    for (int r = 0; r < world_.size(); ++r) {
+      world_.stream(r).upload(memory.on[at(r)].address(), of_rank[at(r)].data(), bytes);
+    }
+    world_.synchronize();
+    return memory;
+  }
+
+  std::vector<TileTables> tables(const ExpertTiles& tiles, int stages) const {
+    std::vector<TileTables> out;
+    for (int r = 0; r < world_.size(); ++r) {
+      out.push_back(tile_tables(tiles, r, shape_.m, chosen_, stages));
+    }
+    return out;
+  }
+
+  // Of the tokens of all ranks as NCCL gathers them.
+  void in_global_order(TileTables& t, int rank) const {
+    for (std::int32_t& token : t.tokens) {
+      if (token < 0) continue;
+      std::int64_t owner = (token / share_ + rank) % world_.size();
+      token = static_cast<std::int32_t>(owner * share_ + token % share_);
+    }
+    for (std::int32_t& n : t.needs) n = n > 0 ? world_.size() : 0;
+  }
+
+  GpuWorld& world_;
+  const cuda::NcclRanks& nccl_;
+  RandomFill& random_;
+  MoeShape shape_;
+  const MoeOptions& options_;
+  std::vector<std::int32_t> chosen_;
+  std::int64_t share_;  // tokens of a rank
+  MoeResult result_;
+
+ private:
+  struct Best {
+    std::string config;
+    std::size_t index = 0;
+    std::unique_ptr<Loaded> program;
+  };
+
+  template <typename Make>
+  Best fastest(const char* family, std::size_t count, const Make& make) {
+    Best best;
+    double least = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      OverlapTime time{.family = family, .config = "", .ms = 0, .error = ""};
+      try {
+        Made made = make(i);
+        time.config = made.config;
+        auto ms = time_ranks(world_, {[&](int) { made.program->launch(); }},
+                             {.warmup_ms = 20, .samples = kCandidateSamples});
+        made.program->wait();
+        time.ms = median_interval(ms[0]).median;
+        if (!best.program || time.ms < least) {
+          best = {made.config, i, std::move(made.program)};
+          least = time.ms;
+        }
+      } catch (const Fault& e) {
+        time.error = e.what();
+        world_.synchronize();
+        world_.clear_fault();
+      } catch (const Error& e) {
+        time.error = e.what();
+      }
+      result_.configs.push_back(time);
+    }
+    return best;
+  }
+};
+
+// Both layers in one launch.
+MoeResult compare_whole_layer(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+                              const MoeShape& shape, const MoeOptions& options);
+
+}  // namespace stretto::bench

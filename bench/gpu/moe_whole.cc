@@ -1,0 +1,157 @@
+// A whole mixture of experts in one launch against NCCL's all-gather, the products of both layers,
+// the weighted sum and NCCL's reduce-scatter.
+#include <cmath>
+
+#include "bench/gpu/moe_comparison.h"
+
+namespace stretto::bench {
+namespace {
+
+// Tables of a rank's tiles on the devices.
+struct WholeTables {
+  SymmetricGpuMemory used, experts, needs, tokens, slots;
+};
+
+class WholeLayer : public Comparison {
+ public:
+  WholeLayer(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+             const MoeShape& shape, const MoeOptions& options)
+      : Comparison(world, nccl, random, shape, options),
+        candidates_(whole_layer_candidates(shape, world.device(0).properties().num_sms)),
+        desc_(whole_layer(shape)),
+        tiles_(tiles_of(desc_, candidates_[0].config)),  // all have the same
+        x_(random.allocate(bf16_bytes(share_, shape.hidden))),
+        a_(random.allocate(bf16_bytes(shape.m, shape.hidden))),
+        all_(random.allocate(bf16_bytes(shape.m, shape.hidden))),
+        between_(allocate_poisoned(world, bf16_bytes(tiles_.num_rows(), desc_.ffn))),
+        products_(allocate_poisoned(world, bf16_bytes(tiles_.num_rows(), shape.hidden))),
+        partial_(allocate_poisoned(world, bf16_bytes(shape.m, shape.hidden))),
+        ours_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
+        theirs_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
+        alone_(upload_tables(1, true)),
+        fused_(candidates_.size()) {
+    for (SymmetricGpuMemory* b : {&gate_, &up_, &down_}) {
+      *b = random.allocate(bf16_bytes(desc_.num_experts * desc_.ffn, desc_.hidden));
+    }
+    std::vector<float> weights(at(shape.m * shape.top_k), 1.0F / static_cast<float>(shape.top_k));
+    std::size_t bytes = weights.size() * sizeof(float);
+    weights_ = world.allocate(bytes);
+    for (int r = 0; r < world.size(); ++r) {
+      world.stream(r).upload(weights_.on[at(r)].address(), weights.data(), bytes);
+      world.stream(r).copy(a_.on[at(r)].address(), x_.on[at(r)].address(),
+                           bf16_bytes(share_, shape.hidden));
+    }
+    gather();
+    world.synchronize();
+  }
+
+ protected:
+  std::size_t num_candidates() const override { return candidates_.size(); }
+
+  Made fused_at(std::size_t i) override {
+    const WholeLayerCandidate& candidate = candidates_[i];
+    WholeTables& t = fused_[i];
+    t = upload_tables(candidate.stages, false);
+    Tensors tensors = {{"tiles_used", &t.used},
+                       {"tile_experts", &t.experts},
+                       {"tile_needs", &t.needs},
+                       {"row_tokens", &t.tokens},
+                       {"slots", &t.slots},
+                       {"weights", &weights_},
+                       {"a", &a_},
+                       {"b_gate", &gate_},
+                       {"b_up", &up_},
+                       {"b", &down_},
+                       {"out", &ours_}};
+    return {fmt::format("{} classes={}", to_string(candidate.config), candidate.stages),
+            std::make_unique<Loaded>(world_, moe_layer(desc_, candidate.config), tensors)};
+  }
+
+  Made product_at(std::size_t i) override {
+    const WholeLayerCandidate& candidate = candidates_[i];
+    AgGroupedDesc d = first_layer(shape_);
+    d.gathers = false;
+    Tensors first = {{"tiles_used", &alone_.used},
+                     {"tile_experts", &alone_.experts},
+                     {"tile_needs", &alone_.needs},
+                     {"row_tokens", &alone_.tokens},
+                     {"a", &all_},
+                     {"b_gate", &gate_},
+                     {"b_up", &up_},
+                     {"c", &between_}};
+    Tensors second = {{"tiles_used", &alone_.used},
+                      {"tile_experts", &alone_.experts},
+                      {"a", &between_},
+                      {"b", &down_},
+                      {"products", &products_}};
+    auto both = std::make_unique<Loaded>(world_, ag_grouped_gemm(d, candidate.config.first), first);
+    both->then(std::make_unique<Loaded>(
+        world_, tile_products(second_layer(shape_), candidate.alone), second));
+    return {to_string(candidate.config.first) + " | " + to_string(candidate.alone),
+            std::move(both)};
+  }
+
+  void prepare(std::size_t, std::size_t product) override {
+    Tensors tensors = {{"slots", &alone_.slots},
+                       {"weights", &weights_},
+                       {"products", &products_},
+                       {"partial", &partial_}};
+    Program sums = weighted_sums(second_layer(shape_), candidates_[product].alone);
+    sum_ = std::make_unique<Loaded>(world_, sums, tensors);
+  }
+
+  void before_products() override { gather(); }
+  void after_products() override {
+    sum_->launch();
+    scatter();
+  }
+  void collective() override {
+    gather();
+    scatter();
+  }
+
+  std::string difference() override {
+    double hidden = static_cast<double>(desc_.hidden), ffn = static_cast<double>(desc_.ffn);
+    double magnitude = hidden / 6 * std::sqrt(ffn) * world_.size();
+    return compare_bf16(world_, ours_, theirs_, shape_.hidden,
+                        {.relative = 0x1p-6, .absolute = 0x1p-9 * magnitude});
+  }
+
+ private:
+  WholeTables upload_tables(int stages, bool global) const {
+    std::vector<std::vector<std::int32_t>> used, experts, needs, tokens, slots;
+    std::vector<TileTables> of_rank = tables(tiles_, stages);
+    for (int r = 0; r < world_.size(); ++r) {
+      TileTables& t = of_rank[at(r)];
+      if (global) in_global_order(t, r);
+      used.push_back({t.used});
+      experts.push_back(t.experts);
+      needs.push_back(t.needs);
+      tokens.push_back(t.tokens);
+      slots.push_back(t.slots);
+    }
+    return {upload(used), upload(experts), upload(needs), upload(tokens), upload(slots)};
+  }
+  void gather() { nccl_.all_gather(parts(x_, all_), at(share_ * shape_.hidden), kMoeDType); }
+  void scatter() {
+    nccl_.reduce_scatter(parts(partial_, theirs_), at(share_ * shape_.hidden), kMoeDType);
+  }
+
+  std::vector<WholeLayerCandidate> candidates_;
+  MoeLayerDesc desc_;
+  ExpertTiles tiles_;
+  SymmetricGpuMemory x_, a_, all_, between_, products_, partial_, ours_, theirs_;
+  SymmetricGpuMemory gate_, up_, down_, weights_;
+  WholeTables alone_;
+  std::vector<WholeTables> fused_;
+  std::unique_ptr<Loaded> sum_;
+};
+
+}  // namespace
+
+MoeResult compare_whole_layer(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+                              const MoeShape& shape, const MoeOptions& options) {
+  return WholeLayer(world, nccl, random, shape, options).run();
+}
+
+}  // namespace stretto::bench
