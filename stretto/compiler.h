@@ -11,13 +11,17 @@ namespace stretto {
 
 struct CompileOptions {
   bool require_proof =
-      true;         // Rejected with the report unless the program is proved (cached on disk)
+      true;  // Rejected with the report unless the program is proved (cached on disk)
+  // For launches that have every extent at its bound, which is all that is proved then: a large
+  // product takes a second instead of a minute.
+  bool bounds_only = false;
   AfterPass after;  // called after each pass
 };
 
 struct CompiledProgram {
   std::shared_ptr<const Program> schedule;
   Quotas quotas;
+  bool bounds_only = false;  // as in CompileOptions: whoever launches it sees to it
 };
 
 // UserError for a bad program, Rejected for one that cannot be proved.

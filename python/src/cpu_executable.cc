@@ -18,7 +18,7 @@ CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank,
 void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
                            std::uintptr_t) {
   Rank& own = session().rank(rank());  // refuses a finalized session
-  check_count(args.size());
+  check(args.size(), extents);
   for (std::size_t i = 0; i < args.size(); ++i) {
     TensorArg& to = args_.tensors[arguments_[i].tensor];
     if (arguments_[i].passing != Passing::kSymmetric) {

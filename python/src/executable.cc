@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -27,6 +28,7 @@ Executable::Executable(std::shared_ptr<Session> session, int rank, const Compile
                        const std::vector<bool>& staged, Place place)
     : session_(std::move(session)), rank_(rank), schedule_(compiled.schedule), place_(place) {
   const Program& p = *schedule_;
+  if (compiled.bounds_only) bounds_ = extent_bounds(p);
   if (staged.size() > p.tensors.size()) throw UserError(p.name + ": more tensors than it has");
   std::vector<std::string> texts;
   std::vector<bool> by_address;
@@ -58,10 +60,15 @@ void Executable::make_staging() {
   }
 }
 
-void Executable::check_count(std::size_t num_args) const {
-  if (num_args == arguments_.size()) return;
-  throw UserError(
-      fmt::format("{}: {} tensors given, it has {}", schedule_->name, num_args, arguments_.size()));
+void Executable::check(std::size_t num_args, std::span<const std::int64_t> extents) const {
+  if (num_args != arguments_.size()) {
+    throw UserError(fmt::format("{}: {} tensors given, it has {}", schedule_->name, num_args,
+                                arguments_.size()));
+  }
+  if (!bounds_.empty() && !std::ranges::equal(extents, bounds_)) {
+    throw UserError(
+        fmt::format("{}: sizes {} given, proved for {} alone", schedule_->name, extents, bounds_));
+  }
 }
 
 const SymmetricMemory& Executable::memory_of(std::size_t arg, const std::byte* address) const {

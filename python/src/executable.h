@@ -60,7 +60,7 @@ class Executable {
 
   Session& session() const { return *session_; }
   int rank() const { return rank_; }
-  void check_count(std::size_t num_args) const;
+  void check(std::size_t num_args, std::span<const std::int64_t> extents) const;
   // Of a tensor that is passed by address.
   const SymmetricMemory& memory_of(std::size_t arg, const std::byte* address) const;
   void make_staging();  // collective
@@ -71,6 +71,7 @@ class Executable {
   std::uint64_t content_ = 0;
 
  private:
+  std::vector<std::int64_t> bounds_;  // of a program that was compiled for them alone
   std::shared_ptr<Session> session_;
   int rank_;
   std::shared_ptr<const Program> schedule_;

@@ -57,7 +57,7 @@ void GpuExecutable::launch(std::span<std::byte* const> args, std::span<const std
                            std::uintptr_t stream) {
   GpuSide& gpu = session().gpu();  // refuses a finalized session
   if (gpu.world().aborted()) gpu.world().throw_fault();
-  check_count(args.size());
+  check(args.size(), extents);
   for (std::size_t i = 0; i < args.size(); ++i) {
     auto address = reinterpret_cast<CUdeviceptr>(args[i]);
     if (address % 16 != 0) {

@@ -277,11 +277,13 @@ void bind_programs(nb::module_& m) {
       .def_ro("world_size", &Program::world_size)
       .def_prop_ro("tensors", &tensors)
       .def_prop_ro("extents", &extents)
-      .def("compile",
-           [](const Program& p) {
-             nb::gil_scoped_release unlocked;
-             return compile(p);
-           })
+      .def(
+          "compile",
+          [](const Program& p, bool bounds_only) {
+            nb::gil_scoped_release unlocked;
+            return compile(p, {.bounds_only = bounds_only});
+          },
+          nb::arg("bounds_only") = false)
       .def("prove",
            [](const Program& p) {
              nb::gil_scoped_release unlocked;

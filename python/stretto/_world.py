@@ -40,6 +40,8 @@ class _Entry:
 class Group:
     """One rank of a world. Made by `init`; the operators use the current one."""
 
+    _MOST_CONSTANTS = 1024
+
     def __init__(
         self, session, rank: int, share_gpus: bool = False, choose_configs: bool = True
     ):
@@ -138,11 +140,11 @@ class Group:
             self._gpu = device
 
     def constant(self, kind, values: Sequence[int], like: Any) -> Any:
-        """int32 values where `like` is; on GPUs kept, since they are copied there."""
-        if not kind.on_gpu:
-            return kind.ints(values, like)
+        """int32 values where `like` is, the same array each time."""
         key = (kind, tuple(values))
         if key not in self._constants:
+            if len(self._constants) == self._MOST_CONSTANTS:
+                self._constants.clear()
             self._constants[key] = kind.ints(values, like)
         return self._constants[key]
 
@@ -165,10 +167,13 @@ class Group:
         names: Sequence[str],
         arrays: Sequence[Any],
         extents: Sequence[int],
+        *,
+        at_bounds: bool = False,
     ) -> None:
         """Launches the program that `key` stands for, which make(on_gpu) builds when it is new
         here. `arrays`, dense, are those of the tensors of these `names`; on GPUs the launch is
-        enqueued on the current stream. Collective."""
+        enqueued on the current stream. `at_bounds`: launches under this key have no other extents,
+        the largest that the program may have. Collective."""
         addresses = [kind.address(x) for x in arrays]
         with self.used():
             stream = 0
@@ -178,8 +183,9 @@ class Group:
                 stream = kind.stream(device)
             entry = self._entries.get((kind.on_gpu, key))
             if entry is None:
-                entry = _Entry(_compile((kind.on_gpu, key), lambda: make(kind.on_gpu)), names)
-                self._entries[kind.on_gpu, key] = entry
+                name = kind.on_gpu, key
+                entry = _Entry(_compile(name, lambda: make(kind.on_gpu), at_bounds), names)
+                self._entries[name] = entry
             args = [addresses[i] for i in entry.order]
             symmetric = entry.symmetric
             staged = tuple(
@@ -217,10 +223,10 @@ class Group:
             self._alone.close(at_once=at_once)
 
 
-def _compile(key, make):
+def _compile(key, make, at_bounds):
     with _compiled_lock:
         if key not in _compiled:
-            _compiled[key] = make().compile()
+            _compiled[key] = make().compile(bounds_only=at_bounds)
         return _compiled[key]
 
 

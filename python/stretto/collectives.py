@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Optional, Sequence
+from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -196,27 +196,50 @@ def all_to_all(
                 f"all_to_all: {x.shape[0]} rows cannot be split evenly over {size} ranks"
             )
         input_split_sizes = [x.shape[0] // size] * size
+    if even:
+        counts = group.constant(kind, input_split_sizes, x)
+        return group.call(_all_to_all_even, x.shape[0] // size, out, x, counts)
     sent = [int(rows) for rows in input_split_sizes]
     if len(sent) != size or min(sent) < 0 or sum(sent) != x.shape[0]:
         raise UserError(
             f"all_to_all: input_split_sizes {sent} of {x.shape[0]} rows and {size} ranks"
         )
-    if even:
-        received, most = sent, sent[0]
-    else:
-        table = all_gather(np.array([sent], np.int32))  # [from, to]
-        received, most = [int(rows) for rows in table[:, group.rank]], int(table.max())
+    table = all_gather(np.array([sent], np.int32))  # [from, to]
+    received, most = [int(rows) for rows in table[:, group.rank]], int(table.max())
     if output_split_sizes is not None and [int(r) for r in output_split_sizes] != received:
         raise UserError(
             f"all_to_all: rank {group.rank} expects {list(output_split_sizes)} rows, the ranks "
             f"send {received}"
         )
+    counts = group.constant(kind, received, x)
+    return _exchange(kind, x, counts, _Blocks(sent, received, most), out)
+
+
+class _Blocks(NamedTuple):
+    """Rows of the blocks that this rank sends and receives, and of the largest of all ranks'."""
+
+    sent: Sequence[int]
+    received: Sequence[int]
+    most: int
+
+
+def _all_to_all_even(x, counts, rows, out):
+    kind, x = adopt(x)
+    blocks = [rows] * current().size
+    return _exchange(kind, x, counts, _Blocks(blocks, blocks, rows), out)
+
+
+def _exchange(kind, x, counts, blocks_of, out):
+    """`counts`: blocks_of.received as an array."""
+    group = current()
+    size, (sent, received, most) = group.size, blocks_of
     width = math.prod(x.shape[1:])
     shape = (sum(received),) + tuple(x.shape[1:])
     result, written = make_result("all_to_all", kind, out, shape, x)
     if most == 0 or width == 0:
         return finish(kind, result, written)
     wide, dtype = padded(kind, x, width, ALIGNMENT), moved_as(kind, x)
+    even = all(rows == most for rows in (*sent, *received))
     if even and wide == width and kind.is_dense(x):
         blocks, landed = x, written
     else:
@@ -231,7 +254,7 @@ def all_to_all(
         ("all_to_all", size, dtype, most, n),
         lambda on_gpu: _core.all_to_all(size, dtype, most, n, on_gpu),
         ("in", "recv_counts", "out"),
-        (blocks, group.constant(kind, received, x), landed),
+        (blocks, counts, landed),
         (),
     )
     if landed is not written:

@@ -77,6 +77,7 @@ class _Product(NamedTuple):
             names,
             arrays,
             (rows,),
+            at_bounds=True,
         )
 
 

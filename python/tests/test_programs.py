@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import stretto
-from stretto import testing
+from stretto import _core, testing
 
 
 def test_a_file_runs_on_ranks(root, rng):
@@ -43,6 +43,30 @@ def test_a_racy_program_is_rejected_with_the_report(root):
 
     for got in testing.run(2, body):
         np.testing.assert_array_equal(got, 2 * x)
+
+
+def test_what_is_proved_for_one_size_has_no_other():
+    stretto.init()
+    try:
+        group = stretto._world.current()
+        program = _core.all_reduce(1, "float32", 4, 8, False)
+        for bounds_only in (False, True):
+            compiled = program.compile(bounds_only=bounds_only)
+            staged = [False] * len(program.tensors)
+            executable = _core.Executable.make(
+                group.session, 0, compiled, staged, False, records=False
+            )
+            x, out = np.ones((4, 8), np.float32), np.zeros((4, 8), np.float32)
+            addresses = [{"in": x, "out": out}[t[0]].ctypes.data for t in program.tensors]
+            executable.launch(*addresses, extents=[4])
+            np.testing.assert_array_equal(out, x)
+            if bounds_only:
+                with pytest.raises(stretto.UserError, match="proved for"):
+                    executable.launch(*addresses, extents=[3])
+            else:
+                executable.launch(*addresses, extents=[3])
+    finally:
+        stretto.finalize()
 
 
 def test_wrong_arguments(root):

@@ -17,9 +17,9 @@ namespace {
 constexpr int kProofVersion = 5;
 
 std::string key_text(const Program& program, const ProofOptions& o) {
-  return fmt::format("proof {} workers {} queues {} samples {} events {}\n{}", kProofVersion,
+  return fmt::format("proof {} workers {} queues {} samples {} events {}{}\n{}", kProofVersion,
                      o.max_workers_per_rank, o.max_copy_queues, o.max_samples, o.max_events,
-                     print(program));
+                     o.bounds_only ? " bounds only" : "", print(program));
 }
 
 // A truncated or damaged entry does not match; neither does another key's.

@@ -42,6 +42,9 @@ TEST_F(ProofCacheTest, KeepsVerdictsApart) {
   EXPECT_TRUE(cache.contains(good, {}));
   EXPECT_FALSE(cache.contains(other, {}));
   EXPECT_FALSE(cache.contains(good, {.max_samples = 7}));
+  cache.insert(other, {.bounds_only = true});
+  EXPECT_TRUE(cache.contains(other, {.bounds_only = true}));
+  EXPECT_FALSE(cache.contains(other, {})) << "of the largest sizes alone";
   Program edited = good;
   ASSERT_TRUE(edit(edited, is_wait(edited, "sent"), Edit::kThresholdMinus));
   EXPECT_FALSE(cache.contains(edited, {}));

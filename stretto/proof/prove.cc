@@ -93,6 +93,7 @@ class Prover {
         at(options_.max_samples) * (bounds[0].size() > 1 ? 2 * bounds[0].size() : 1);
     auto [samples, complete] =
         sample_extents(program_, static_cast<int>(std::min(affordable, wanted)));
+    if (options_.bounds_only) samples = bounds;
     result_.stats.every_boundary = complete;
     if (!open_tables) return prove_witnesses(samples);
     try {

@@ -27,6 +27,7 @@ struct ProofOptions {
   // at least 16, and so many that their launches' events add up to this; on top half as many
   // alternations that need a happens-before of their own.
   std::size_t max_events = 1'000'000;
+  bool bounds_only = false;  // launches have every extent at its bound: the only case
   int max_findings = 4;
   // Run-time sizes that order their events differently, side by side; the verdict does not depend
   // on it. 0: one per core up to 16, and one for small programs.

@@ -56,7 +56,10 @@ OpCandidates of_ag_gemm(const OpShape& s, const std::vector<Gather>& gathers, in
                   .b_dtype = s.dtype,
                   .c_dtype = s.dtype};
   OpCandidates out;
-  for (Gather gather : gathers) add(out, desc, gpu_configs(desc, gather, num_sms), ag_gemm);
+  std::vector<Gather> ordered = gathers;
+  Gather first = default_config(desc, Target::kCuda).gather;
+  std::stable_partition(ordered.begin(), ordered.end(), [&](Gather g) { return g == first; });
+  for (Gather gather : ordered) add(out, desc, gpu_configs(desc, gather, num_sms), ag_gemm);
   out.sequence = {{"all_gather", with(s, s.m, s.k, 0)}, {"gemm", with(s, s.m, desc.n, s.k)}};
   return out;
 }

@@ -32,7 +32,7 @@ struct ChooseOptions {
   predict::Machine machine;
   bool eager = false;        // launched one by one instead of from a graph
   bool allow_fused = true;   // false: the sequence is the only candidate, where there is one
-  MeasureCandidate measure;  // empty: by prediction alone, the first that a GPU has room for
+  MeasureCandidate measure;  // empty: by prediction alone
   int most_measured = 8;     // of the fused candidates, best predictions first; and the sequence
   // Names what measure() compares with and where: "cuBLASLt 13.1 + NCCL 2.28, GPU 0: NVIDIA H200".
   std::string measured_on;
@@ -50,6 +50,7 @@ struct Choice {
 // `config` of `candidates` where its text is found, else null.
 const Candidate* find_candidate(const OpCandidates& candidates, const std::string& config);
 
+// Without a measurement the default unless another is predicted to be faster by a tenth and more.
 // Kept in STRETTO_CACHE_DIR/choices by machine, operator, shape, the candidates, the default
 // candidate's program and options.measured_on. A cache that cannot be read or written is not used.
 // UserError where nothing runs.

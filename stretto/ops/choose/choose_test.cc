@@ -110,7 +110,7 @@ TEST_F(ChooseTest, WhatNoGpuHoldsIsNotChosen) {
   for (const GemmConfig& config : {large, small}) {
     offered.fused.push_back({to_string(config), [=] { return gemm(desc, config); }});
   }
-  ASSERT_EQ(rank_candidates(offered, machine_).front().index, 0);
+  EXPECT_EQ(rank_candidates(offered, machine_).front().index, 0);
   EXPECT_EQ(choose("gemm", shape(1), offered, {.machine = machine_}).config, to_string(small));
   offered.fused.pop_back();
   expect_user_error([&] { choose("gemm", shape(1), offered, {.machine = machine_}); },
@@ -180,6 +180,32 @@ TEST_F(ChooseTest, MeasurementDecidesAndIsKept) {
   EXPECT_TRUE(unfused.is_sequence);
   EXPECT_EQ(unfused.measured_ms, 0.5);
   EXPECT_EQ(measured, 12);
+}
+
+// Rules that come of measurements give way to a prediction only where it is sure.
+TEST_F(ChooseTest, TheDefaultStaysUnlessAnotherIsPredictedToBeMuchFaster) {
+  for (const char* op : {"gemm_rs", "ag_gemm", "gemm_ar"}) {
+    OpCandidates offered = candidates(op, shape(2, 4096));
+    std::vector<RankedCandidate> ranked = rank_candidates(offered, machine_);
+    auto of_default = std::ranges::find(ranked, 0, &RankedCandidate::index);
+    auto of_sequence = std::ranges::find_if(ranked, &RankedCandidate::is_sequence);
+    bool sure =
+        of_sequence < of_default || ranked.front().predicted_ms < 0.9 * of_default->predicted_ms;
+    const RankedCandidate& best = sure ? ranked.front() : *of_default;
+    Choice choice = choose(op, shape(2, 4096), offered, {.machine = machine_});
+    EXPECT_EQ(choice.is_sequence, best.is_sequence()) << op;
+    EXPECT_EQ(choice.predicted_ms, best.predicted_ms) << op;
+  }
+  // Of one SM a product takes much longer.
+  GemmDesc desc{.m = 1024, .n = 2048, .k = 1024};
+  desc.a_dtype = desc.b_dtype = desc.c_dtype = DType::kBF16;
+  OpCandidates offered{.desc = to_string(desc)};
+  for (int sms : {1, 64, 60}) {
+    GemmConfig config{.tile = {128, 128, 64}, .num_compute_sms = sms, .num_stages = 4};
+    offered.fused.push_back({to_string(config), [=] { return gemm(desc, config); }});
+  }
+  auto chosen = [&] { return choose("gemm", shape(1), offered, {.machine = machine_}).config; };
+  EXPECT_NE(chosen(), offered.fused[0].config);
 }
 
 TEST_F(ChooseTest, AnotherMachineChoosesAnew) {

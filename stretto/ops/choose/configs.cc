@@ -188,8 +188,7 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
   // One SM rings for the copy engine, which takes partial sums that are all there.
   int ringing = engine ? 1 : 0;
   if (base.scatter != scatter) {
-    base.scatter = scatter;
-    base.num_slots = engine ? 1 : 2;
+    base = with_scatter(base, scatter);
     base.num_compute_sms = std::min(base.num_compute_sms, num_sms - ringing);
   }
   if (configs[0].scatter != scatter) configs.clear();

@@ -77,6 +77,16 @@ GemmRsConfig gpu_config_across(const GemmRsDesc& d, std::int64_t rows) {
 
 }  // namespace
 
+GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
+  cfg.scatter = scatter;
+  cfg.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
+  if (scatter == Scatter::kEpilogue && cfg.store_slots > 0) {
+    cfg.store_slots = 0;
+    ++cfg.num_stages;  // in whose place they were
+  }
+  return cfg;
+}
+
 GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   GpuLoop loop = gpu_loop({.m = run_rows,

@@ -51,6 +51,8 @@ struct GemmRsConfig {
 std::string to_string(const GemmRsDesc& desc);
 std::string to_string(const GemmRsConfig& config);
 GemmRsConfig default_config(const GemmRsDesc& desc, Target target = Target::kCpu);
+// The same tiles sent the other way, without what only one way has.
+GemmRsConfig with_scatter(GemmRsConfig config, Scatter scatter);
 // The default for GPUs among those whose tiles keep to the rows of one rank, however few.
 GemmRsConfig gpu_config_of_runs(const GemmRsDesc& desc);
 

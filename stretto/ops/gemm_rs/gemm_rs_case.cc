@@ -44,8 +44,7 @@ OperatorInfo info(const char* name, const char* summary, Scatter scatter,
   auto config = [scatter](const GemmRsDesc& d, Target target) {
     bool engine = target == Target::kCuda && scatter == Scatter::kCopyEngine;
     GemmRsConfig cfg = engine ? gpu_config_of_runs(d) : default_config(d, target);
-    cfg.scatter = scatter;
-    cfg.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
+    cfg = with_scatter(cfg, scatter);
     if (engine) cfg.num_compute_sms = std::min(cfg.num_compute_sms, kGpuSms - 1);
     return cfg;
   };
