@@ -425,7 +425,7 @@ def moe_table(results: Results, ranks: int) -> str:
     rows = results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks)
     lines = []
     for key, (row, _) in sorted(rows.items()):
-        name = f"{row['model']}, layer {row['layer']}, {row['m']} tokens" + mark(rows, key)
+        name = f"{row['model']}, layer {row['layer'] or '1 and 2'}, {row['m']} tokens" + mark(rows, key)
         if "eager" not in row:
             lines.append([name, failure(row), *[""] * 6])
             continue
@@ -438,9 +438,9 @@ def moe_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
-MAKERS = {"overlap": overlap_table, "moe": moe_table, "sweep": sweep_table, "async-tp": async_tp_table, "collectives": collectives_table,
-          "startup": startup_table, "gemm": gemm_table, "fp8": fp8_table, "attention": attention_table,
-          "decode": decode_table, "points": points_table}
+MAKERS = {"overlap": overlap_table, "moe": moe_table, "sweep": sweep_table, "async-tp": async_tp_table,
+          "collectives": collectives_table, "startup": startup_table, "gemm": gemm_table, "fp8": fp8_table,
+          "attention": attention_table, "decode": decode_table, "points": points_table}
 
 
 def make(name: str, results: Results) -> str:
