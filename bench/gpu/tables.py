@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/performance.md from bench/results/gpu-KIND[-xN]-DATE[-PART].json, between the lines
 '<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand. NAME is a kind, with -xN where a
-table is of N GPUs: gemm, attention, fp8, overlap-xN, moe-xN, sweep-xN, async-tp-xN, collectives-xN, startup-xN, decode,
-points.
+table is of N GPUs: gemm, attention, fp8, overlap-xN, moe-xN, pytorch-xN, sweep-xN, async-tp-xN, collectives-xN,
+startup-xN, decode, points.
 
     bench/gpu/tables.py [--check | --print NAME] [--results DIR] [DOCUMENT]
 
@@ -12,157 +12,17 @@ its rows come from. --check changes nothing and exits with 1 where the document 
 
 import argparse
 import collections
-import json
-import math
 import pathlib
 import re
 import statistics
 import sys
-import textwrap
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-NAME = re.compile(r"gpu-(?P<kind>[a-z][a-z0-9]*(?:-[a-z]+)*?)(?:-x(?P<ranks>\d+))?"
-                  r"-(?P<day>\d{4}-\d\d-\d\d)(?:-.+)?\.json")
+from results import (
+    Error, ROOT, Results, failure, faster, fields, footnote, geometric_mean, interval, mark, median, operator,
+    ratio, short, sources, table, times,
+)
+
 TABLE = re.compile(r"(?P<open><!-- table: (?P<name>[\w-]+) -->\n)(?P<text>.*?)(?P<close><!-- end -->)", re.S)
-SAME = 0.002  # a difference that the bound of an interval must exceed before somebody is called faster
-
-NOT_REACHED = "not reached"  # overlap_torch.py's word
-
-Interval = collections.namedtuple("Interval", "median low high")
-
-
-class Error(Exception):
-    """A document or a result that cannot be read."""
-
-
-class Run:
-    """A file of results."""
-
-    def __init__(self, path: pathlib.Path, name: re.Match):
-        try:
-            self.data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as e:
-            raise Error(f"{path.name}: {e}") from e
-        self.file, self.kind, self.day = path.name, name["kind"], name["day"]
-        self.ranks = int(name["ranks"] or 0)
-        self.order = (self.day, str(self.data.get("date", "")), path.name)
-
-
-class Results:
-    def __init__(self, folder: pathlib.Path):
-        matches = ((path, NAME.fullmatch(path.name)) for path in folder.glob("gpu-*.json"))
-        self.runs = sorted((Run(path, name) for path, name in matches if name), key=lambda r: r.order)
-
-    def rows(self, kinds: list, field: str, key, ranks: int = 0) -> dict:
-        """{key(row): (row, run)}, of each key the newest row, failed ones included, in the order of the newest run
-        that has the most rows; keys that it lacks stand behind those that they follow elsewhere."""
-        found, order = {}, []
-        runs = [r for r in self.runs if r.kind in kinds and (not ranks or r.ranks == ranks)]
-        for run in runs:
-            keys = list(dict.fromkeys(key(row) for row in run.data.get(field, [])))
-            for row in run.data.get(field, []):
-                if row.get("error") != NOT_REACHED:
-                    found[key(row)] = (row, run)
-            if len(keys) >= len(order):
-                order = keys + [k for k in order if k not in keys]
-            else:
-                for at, k in enumerate(keys):
-                    if k not in order:
-                        order.insert(order.index(keys[at - 1]) + 1 if at else len(order), k)
-        return {k: found[k] for k in order if k in found}
-
-
-def interval(samples: list) -> Interval:
-    """The median and its 95 % interval by ranks, as median_interval in stretto/ops/gpu_harness/gpu_time.cc."""
-    ordered, n = sorted(samples), len(samples)
-
-    def at(rank: float) -> float:
-        return ordered[int(min(max(rank, 0), n - 1))]
-
-    half = 0.98 * math.sqrt(n)
-    return Interval(at(math.floor(n / 2)), at(math.floor(n / 2 - half)), at(math.ceil(n / 2 + half)))
-
-
-def ratio(over: list, under: list) -> Interval:
-    return interval([x / y for x, y in zip(over, under, strict=True)])
-
-
-def median(samples: list) -> float:
-    return interval(samples).median
-
-
-def geometric_mean(values) -> float:
-    return statistics.geometric_mean(list(values))
-
-
-def faster(r: Interval, theirs: str) -> str:
-    """Who won, by an interval of theirs / ours."""
-    if r.low > 1 + SAME:
-        return "ours"
-    return f"**{theirs}**" if r.high < 1 - SAME else "neither"
-
-
-def times(r: Interval, digits: int = 2) -> str:
-    return f"{r.median:.{digits}f} [{r.low:.{digits}f}, {r.high:.{digits}f}]"
-
-
-def table(columns: list, rows: list) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
-
-
-def fields(config: str) -> dict:
-    return dict(word.split("=", 1) for word in config.split() if "=" in word)
-
-
-def short(config: str) -> str:
-    """The part of a config that tells apart: '128x256 pull 2', 'one-shot 64x64 epilogue'."""
-    f = fields(config)
-    words = ["x".join(f.get("tile", "?").split("x")[:2])]
-    if "shots" in f:
-        words.append({"1": "one-shot", "2": "two-shot"}.get(f["shots"], f["shots"]))
-    if "gather" in f:
-        words.append(f"{f['gather']} {f.get('workers', '')}".strip())
-    if "scatter" in f and f.get("shots") != "1":
-        words.append({"copy_engine": "copy engine"}.get(f["scatter"], f["scatter"]))
-    if f.get("reduce", "0") != "0":
-        words.append(f"{f['reduce']} SMs sum")
-    if f.get("cluster", "1") != "1":
-        words.append(f"cluster {f['cluster']}")
-    return " ".join(words)
-
-
-def sources(rows: dict) -> str:
-    """'Measured 2026-11-22 (fff244d): all.' or, of several runs, which rows; `rows` as Results.rows gives them."""
-    runs = {}
-    for row, run in rows.values():
-        runs.setdefault(run.file, run)
-    if not runs:
-        return ""
-    ordered = sorted(runs.values(), key=lambda r: r.order, reverse=True)
-    counts = collections.Counter(run.file for _, run in rows.values())
-    parts = [f"`{r.file}`" + (f" ({r.data['commit']})" if r.data.get("commit") else "") +
-             (f": {counts[r.file]} of {len(rows)} rows" if len(ordered) > 1 else "") for r in ordered]
-    return "\n" + textwrap.fill("From " + ", ".join(parts) + ".", 118, break_on_hyphens=False) + "\n"
-
-
-def mark(rows: dict, key) -> str:
-    """What stands behind the first cell of a row that is of an earlier day than the newest."""
-    return " \\*" if rows[key][1].day < max(run.day for _, run in rows.values()) else ""
-
-
-def footnote(text: str) -> str:
-    return "\n\\* from an earlier day than the others.\n" if "\\* |" in text else ""
-
-
-def failure(row: dict) -> str:
-    return "failed: " + re.sub(r"[|\s]+", " ", row["error"])[:60]
-
-
-def operator(row: dict) -> str:
-    name = {"ag_gemm": "AG+GEMM", "gemm_rs": "GEMM+RS", "gemm_ar": "GEMM+AR"}.get(row["op"], row["op"])
-    return f"{name} {row['m']}, n = {row['n']}, k = {row['k']}"
-
 
 PYTORCHS = {"async_tp": "async-TP", "one_shot": "one-shot", "two_shot": "two-shot"}
 
@@ -438,9 +298,29 @@ def moe_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
-MAKERS = {"overlap": overlap_table, "moe": moe_table, "sweep": sweep_table, "async-tp": async_tp_table,
-          "collectives": collectives_table, "startup": startup_table, "gemm": gemm_table, "fp8": fp8_table,
-          "attention": attention_table, "decode": decode_table, "points": points_table}
+def pytorch_table(results: Results, ranks: int) -> str:
+    products = results.rows(["pytorch"], "products", shape_key, ranks)
+    lines = []
+    for key, (row, _) in products.items():
+        for mode in ("eager", "graph"):
+            t = {name[:-3]: values for name, values in row.get(mode, {}).items()}
+            ours = "symmetric" if "symmetric" in t else "staged"
+            if ours not in t:
+                continue
+            r = ratio(t["sequence"], t[ours])
+            lines.append([operator(row) + (", graph" if mode == "graph" else "") + mark(products, key),
+                          *(f"{median(t[n]):.3f}" if n in t else "-"
+                            for n in ("staged", "symmetric", "async_tp", "sequence")),
+                          times(r), faster(r, "sequence")])
+    text = table(["call (m, n or k of a rank)", "ours ms", "symmetric input", "async-TP", "sequence", "sequence / ours",
+                  "faster"], lines)
+    return text + footnote(text) + sources(products)
+
+
+MAKERS = {"overlap": overlap_table, "moe": moe_table, "pytorch": pytorch_table, "sweep": sweep_table,
+          "async-tp": async_tp_table, "collectives": collectives_table,
+          "startup": startup_table, "gemm": gemm_table, "fp8": fp8_table, "attention": attention_table,
+          "decode": decode_table, "points": points_table}
 
 
 def make(name: str, results: Results) -> str:
