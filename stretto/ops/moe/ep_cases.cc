@@ -184,7 +184,9 @@ PlaceConfig place_config(const EpDesc& d, Target target) {
   if (target == Target::kCuda) return c;
   c.count_rows = std::min<std::int64_t>(c.count_rows, 4);
   c.tile_slots = std::min<std::int64_t>(c.tile_slots, 8);
-  c.num_workers = 2;
+  // A worker for every tile, which may come in any order.
+  c.num_workers = static_cast<int>(2 * ceil_div(d.received_rows(), c.count_rows) +
+                                   ceil_div(d.received_rows() * d.top_k, c.tile_slots));
   return c;
 }
 

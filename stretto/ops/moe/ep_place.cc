@@ -35,7 +35,7 @@ PlaceConfig default_place_config(const EpDesc& d, Target target) {
             .tile_slots = std::min<std::int64_t>(64, rows * d.top_k)};
   }
   PlaceConfig c{.count_rows = 32, .tile_slots = 32};
-  c.num_workers = gpu_workers(ceil_div(rows * d.top_k, c.tile_slots), kGpuSms - 1);
+  c.num_workers = gpu_workers(ceil_div(rows * d.top_k, c.tile_slots));
   return c;
 }
 
@@ -60,31 +60,26 @@ Program ep_place(const EpDesc& d, const PlaceConfig& cfg) {
     });
     return mask;
   };
-  Placing placing{.tokens = rows,
-                  .top_k = d.top_k,
-                  .num_experts = own,
-                  .count_rows = cfg.count_rows,
-                  .tile_slots = cfg.tile_slots,
-                  .some_elsewhere = true,
-                  .chosen = chosen,
-                  .expert = own_number,
-                  .counts = p.buffer("counts", DType::kF32, {own, 1}),
-                  .columns = p.buffer("columns", DType::kI32, {d.top_k, rows}),
-                  .slots = p.output("slots", DType::kI32, {rows, d.top_k}),
-                  .offsets = p.output("offsets", DType::kI32, {own + 2}),
-                  .row_tokens = p.output("tokens", DType::kI32, {rows * d.top_k, 1})};
-  SignalRef placed = p.signal("placed", 1);
-  p.role("place", Resource::sms(1), p.range(1), [&](const Tile&) {
-    place_rows(p, placing);
-    Value end = p.full(DType::kI32, 1, 1, static_cast<double>(rows * d.top_k));
-    p.store(placing.offsets.tile({own + 1}, 1, 1), end);
-    p.notify(placed[0], p.rank());
+  TensorRef offsets = p.output("offsets", DType::kI32, {own + 2});
+  Placing placing(p, {.tokens = rows,
+                      .most_tokens = rows,
+                      .top_k = d.top_k,
+                      .num_experts = own,
+                      .count_rows = cfg.count_rows,
+                      .tile_slots = cfg.tile_slots,
+                      .some_elsewhere = true,
+                      .chosen = chosen,
+                      .expert = own_number,
+                      .slots = p.output("slots", DType::kI32, {rows, d.top_k}),
+                      .offsets = offsets,
+                      .row_tokens = p.output("tokens", DType::kI32, {rows * d.top_k, 1})});
+  p.role("place", Resource::sms(cfg.num_workers), placing.tiles(), [&](const Tile& t) {
+    placing.place(t, [] {});
+    p.when(t.index == 0, [&] {
+      Value end = p.full(DType::kI32, 1, 1, static_cast<double>(rows * d.top_k));
+      p.store(offsets.tile({own + 1}, 1, 1), end);
+    });
   });
-  p.role("look_up", Resource::sms(cfg.num_workers), p.grid(rows * d.top_k, 1, cfg.tile_slots, 1),
-         [&](const Tile& t) {
-           p.wait(placed[0]);
-           look_up_tokens(p, placing, t);
-         });
   return p.finish();
 }
 

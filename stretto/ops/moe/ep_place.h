@@ -9,7 +9,7 @@ namespace stretto {
 struct PlaceConfig {
   std::int64_t count_rows = 64;  // tokens counted at a time
   std::int64_t tile_slots = 64;  // rows whose token is looked up at a time
-  int num_workers = 1;           // of looking up
+  int num_workers = 1;
 };
 
 PlaceConfig default_place_config(const EpDesc& desc, Target target = Target::kCpu);

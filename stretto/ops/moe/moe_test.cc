@@ -68,6 +68,15 @@ TEST(MoeRoute, EveryWayToChooseGivesWhatItsReferenceSays) {
   }
 }
 
+// Blocks of tokens are counted 32 at a time, as experts are.
+TEST(MoeRoute, ManyBlocksAndExpertsAreSortedAsFewAre) {
+  RouteDesc few{.m = 149, .hidden = 8, .num_experts = 3, .top_k = 2}, many = few;
+  many.num_experts = 71;
+  for (const RouteDesc& d : {few, many}) {
+    EXPECT_EQ(run_case(route_case(d, Target::kCpu, test_seed() / 3 * 3), {.launches = 2}), "");
+  }
+}
+
 TEST(MoeRoute, EqualScoresGoToTheFirstExpertsOfTheFirstGroups) {
   OpCase c = moe_route_limited_info().make_case({.m = 4, .n = 16, .k = 8}, 0);
   for (const char* name : {"x", "bias"}) {

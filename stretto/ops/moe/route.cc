@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
@@ -55,8 +56,7 @@ void check(const RouteDesc& d, const RouteConfig& c) {
   }
 }
 
-// The roles of the program. Choosing takes tiles of tokens; placing has one worker, since a token's
-// row depends on all tokens before it; looking up takes tiles of rows.
+// The roles of the program: choosing, by tiles of tokens, and placing.
 class Router {
  public:
   Router(ProgramBuilder& p, const RouteDesc& d, const RouteConfig& cfg)
@@ -73,29 +73,29 @@ class Router {
     routed_ = p.signal("routed", 1);
     chosen_ = p.buffer("chosen", DType::kF32, {m_, d.num_experts});  // 1: an expert of the token
     experts_ = p.buffer("experts", DType::kI32, {m_, d.top_k});
-    placing_ = {.tokens = m_,
-                .top_k = d.top_k,
-                .num_experts = d.num_experts,
-                .count_rows = cfg.count_rows,
-                .tile_slots = cfg.tile_slots,
-                .chosen =
-                    [this](const Index& first) {
-                      return p_.load(chosen_.tile({first, 0}, cfg_.count_rows, d_.num_experts));
-                    },
-                .expert =
-                    [this](const Index& first, const Index& j) {
-                      return p_.load(experts_.tile({first, j}, cfg_.count_rows, 1));
-                    },
-                .counts = p.buffer("counts", DType::kF32, {d.num_experts, 1}),
-                .columns = p.buffer("columns", DType::kI32, {d.top_k, m_}),
-                .slots = p.output("slots", DType::kI32, {m_, d.top_k}),
-                .offsets = p.output("offsets", DType::kI32, {d.num_experts + 1}),
-                .row_tokens = p.output("tokens", DType::kI32, {m_ * d.top_k, 1})};
-    placed_ = p.signal("placed", 1);
+    placing_.emplace(
+        p,
+        PlacingDesc{.tokens = m_,
+                    .most_tokens = d.m,
+                    .top_k = d.top_k,
+                    .num_experts = d.num_experts,
+                    .count_rows = cfg.count_rows,
+                    .tile_slots = cfg.tile_slots,
+                    .chosen =
+                        [this](const Index& first) {
+                          return p_.load(chosen_.tile({first, 0}, cfg_.count_rows, d_.num_experts));
+                        },
+                    .expert =
+                        [this](const Index& first, const Index& j) {
+                          return p_.load(experts_.tile({first, j}, cfg_.count_rows, 1));
+                        },
+                    .slots = p.output("slots", DType::kI32, {m_, d.top_k}),
+                    .offsets = p.output("offsets", DType::kI32, {d.num_experts + 1}),
+                    .row_tokens = p.output("tokens", DType::kI32, {m_ * d.top_k, 1})});
   }
 
   TileSpace token_tiles() const { return p_.grid(d_.m, 1, cfg_.tile_rows, 1); }
-  TileSpace slot_tiles() const { return p_.grid(d_.m * d_.top_k, 1, cfg_.tile_slots, 1); }
+  TileSpace placing_tiles() const { return placing_->tiles(); }
 
   void choose(const Tile& t) {
     // Through memory, so that what follows is spread over threads by rows: where tensor cores leave
@@ -136,15 +136,8 @@ class Router {
     p_.notify(routed_[0], p_.rank());
   }
 
-  void place() {
-    p_.wait(routed_[0], ceil_div(d_.m, cfg_.tile_rows));
-    place_rows(p_, placing_);
-    p_.notify(placed_[0], p_.rank());
-  }
-
-  void look_up(const Tile& t) {
-    p_.wait(placed_[0]);
-    look_up_tokens(p_, placing_, t);
+  void place(const Tile& t) {
+    placing_->place(t, [&] { p_.wait(routed_[0], ceil_div(d_.m, cfg_.tile_rows)); });
   }
 
  private:
@@ -211,8 +204,8 @@ class Router {
   const RouteConfig& cfg_;
   Index m_;
   TensorRef x_, gate_, bias_, logits_, chosen_, experts_, weights_;
-  Placing placing_;
-  SignalRef routed_, placed_;
+  std::optional<Placing> placing_;
+  SignalRef routed_;
 };
 
 }  // namespace
@@ -246,7 +239,7 @@ RouteConfig default_config(const RouteDesc& d, Target target) {
                 .count_rows = d.num_experts > kMostExperts ? 16 : 32,
                 .tile_slots = 32};
   std::int64_t tiles = std::max(ceil_div(d.m, c.tile_rows), ceil_div(d.m * d.top_k, c.tile_slots));
-  c.num_workers = gpu_workers(tiles, kGpuSms / 2 - 1);
+  c.num_workers = gpu_workers(tiles, kGpuSms / 2);
   return c;
 }
 
@@ -257,9 +250,8 @@ Program moe_route(const RouteDesc& d, const RouteConfig& cfg) {
   p.role("choose", Resource::sms(cfg.num_workers), router.token_tiles(),
          [&](const Tile& t) { router.choose(t); });
   if (!d.tables) return p.finish();
-  p.role("place", Resource::sms(1), p.range(1), [&](const Tile&) { router.place(); });
-  p.role("look_up", Resource::sms(cfg.num_workers), router.slot_tiles(),
-         [&](const Tile& t) { router.look_up(t); });
+  p.role("place", Resource::sms(cfg.num_workers), router.placing_tiles(),
+         [&](const Tile& t) { router.place(t); });
   return p.finish();
 }
 

@@ -46,7 +46,7 @@ struct RouteConfig {
   std::int64_t tile_k = 0;        // hidden columns of one step; 0: all
   std::int64_t count_rows = 64;   // tokens counted at a time
   std::int64_t tile_slots = 64;   // rows of the sorted order whose token is looked up at a time
-  int num_workers = 1;            // of choosing and of looking up
+  int num_workers = 1;            // of choosing and of placing
 };
 
 std::string to_string(const RouteDesc& desc);

@@ -41,7 +41,9 @@ RouteConfig config_of(const RouteDesc& d, Target target) {
   c.tile_rows = std::min<std::int64_t>(c.tile_rows, 4);
   c.count_rows = std::min<std::int64_t>(c.count_rows, 4);
   c.tile_slots = std::min<std::int64_t>(c.tile_slots, 8);
-  c.num_workers = 2;
+  // A worker for every tile of placing, which may come in any order.
+  c.num_workers =
+      static_cast<int>(2 * ceil_div(d.m, c.count_rows) + ceil_div(d.m * d.top_k, c.tile_slots));
   return c;
 }
 
