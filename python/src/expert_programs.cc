@@ -13,6 +13,7 @@
 #include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
+#include "stretto/ops/moe/moe_layer.h"
 #include "stretto/ops/moe/route.h"
 
 namespace nb = nanobind;
@@ -109,6 +110,20 @@ void bind_split(nb::module_& m) {
     GroupedRsConfig config = default_config(d, target(gpu));
     config.tile.bm = tile_rows;
     return grouped_gemm_rs(d, config);
+  });
+  m.def("moe_layer", [](int ranks, Text dtype, Size rows, Size top_k, Size experts, Size hidden,
+                        Size ffn, bool residual, Size tile_rows, bool gpu) {
+    MoeLayerDesc d{.world_size = ranks,
+                   .m = rows,
+                   .top_k = top_k,
+                   .num_experts = experts,
+                   .hidden = hidden,
+                   .ffn = ffn,
+                   .dtype = parse_dtype(dtype),
+                   .residual = residual};
+    MoeLayerConfig config = default_config(d, target(gpu));
+    config.first.tile.bm = config.second.tile.bm = tile_rows;
+    return moe_layer(d, config);
   });
 }
 

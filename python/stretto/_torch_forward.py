@@ -237,6 +237,15 @@ grouped_matmul_reduce_scatter = _forward(
     ),
 )
 
+moe_layer = _forward(
+    "moe_layer(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor experts, Tensor weights,"
+    " Tensor? residual) -> Tensor",
+    lambda x, gate, up, down, experts, weights, residual: expert_layers.moe_layer(
+        x, gate, up, down, experts, weights, residual=residual
+    ),
+    lambda x, *_: x.new_empty(x.shape),
+)
+
 
 def _ep_dispatch_fake(x, experts, _weights, num_experts, _one_hop):
     size, top_k = current().size, experts.shape[1]

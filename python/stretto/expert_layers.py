@@ -149,6 +149,63 @@ def grouped_matmul_reduce_scatter(y, b, tiles: ExpertTiles, weights, *, residual
     return finish(kind, made, written)
 
 
+def moe_layer(x, gate, up, down, experts, weights, *, residual=None, out=None):
+    """A whole mixture of experts in one launch: what all_gather_grouped_matmul() with `gate` and
+    `up` and grouped_matmul_reduce_scatter() with `down` give one after the other.
+
+    `x`: [m / P, H], this rank's tokens. `gate`, `up`: [E, H, F] and `down`: [E, F, H], this rank's
+    part of every expert; transposes of dense [E, F, H] and [E, H, F] cost no copy. `experts`: int32
+    (int64 is converted) and `weights`: float32, [m, top_k], those of all tokens, by rank.
+    `residual`: [m / P, H]. Result [m / P, H]. What lies between the products is rounded to the
+    element type. Errors as of the two.
+    """
+    if out is None and _route.wants(x, gate, up, down, experts, weights, residual):
+        return _route.forward.moe_layer(x, gate, up, down, experts, weights, residual)
+    op, group = "moe_layer", current()
+    kind, x = adopt(x)
+    gate, up, down, experts = same_kind(op, kind, gate, up, down, experts)
+    dtype = computed_dtype(op, kind, x, gate, up, down, doubles=False)
+    shapes = [tuple(y.shape) for y in (x, gate, up, down, experts)]
+    if (
+        [len(shape) for shape in shapes] != [2, 3, 3, 3, 2]
+        or shapes[0] != (shapes[4][0] // group.size, shapes[1][1])
+        or shapes[4][0] % group.size
+        or shapes[1] != shapes[2]
+        or shapes[3] != (shapes[1][0], shapes[1][2], shapes[1][1])
+        or min(sum(shapes, ())) < 1
+    ):
+        raise UserError(
+            f"{op}: shapes {', '.join(map(str, shapes))}; need [m / {group.size}, H], [E, H, F] "
+            "twice, [E, F, H], [m, top_k]"
+        )
+    (num_experts, hidden, ffn), (m, top_k) = shapes[1], shapes[4]
+    tile_rows, num_tiles = tiles_of(dtype, m, top_k, num_experts, kind.on_gpu)
+    chosen = int_table(op, kind, "experts", experts, (m, top_k))
+    tiles = _tables(kind, chosen, num_experts, tile_rows, num_tiles)
+    gathered = workspace(group, kind, op, (m, hidden), x)
+    kind.assign(gathered[: x.shape[0]], x)
+    made, written = make_result(op, kind, out, x.shape, x)
+    added = () if residual is None else (residual_or_zeros(op, kind, residual, made),)
+    desc = group.size, dtype, m, top_k, num_experts, hidden, ffn, bool(added), tile_rows
+    tables = ("tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots")
+    group.launch(
+        kind,
+        (op, *desc),
+        lambda on_gpu: _core.moe_layer(*desc, on_gpu),
+        ("a", "b_gate", "b_up", "b", *tables, "weights", *("residual" for _ in added), "out"),
+        (
+            gathered,
+            *(kind.dense(kind.transpose(w)) for w in (gate, up, down)),
+            *tiles,
+            float_array(op, kind, "weights", weights, (m, top_k)),
+            *added,
+            written,
+        ),
+        (m,),
+    )
+    return finish(kind, made, written)
+
+
 class _Fixed(NamedTuple):
     """What a shape alone says of the tables, int64 on the arrays' device."""
 

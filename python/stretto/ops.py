@@ -26,7 +26,11 @@ from .attention import (
     sequence_attention,
 )
 from .collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
-from .expert_layers import all_gather_grouped_matmul, grouped_matmul_reduce_scatter
+from .expert_layers import (
+    all_gather_grouped_matmul,
+    grouped_matmul_reduce_scatter,
+    moe_layer,
+)
 from .expert_parallel import ep_combine, ep_dispatch
 from .matmul import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 from .moe import grouped_matmul, moe_combine, moe_route
@@ -51,6 +55,7 @@ __all__ = [
     "matmul_all_to_all",
     "matmul_reduce_scatter",
     "moe_combine",
+    "moe_layer",
     "moe_route",
     "packed_attention",
     "paged_attention",

@@ -200,6 +200,8 @@ class Experts(GpuTest):
                 own = (products[experts, token[:, None]] * weights[:, :, None]).sum(1)
                 sums = total(own).chunk(SIZE)[RANK]
                 self.same(got, sums if added is None else sums + added.float())
+                layer = w_gate, w_up, w_down, experts, weights
+                self.same(stretto.moe_layer(x, *layer, residual=added), got)
 
     def test_tokens_to_their_experts_and_back(self):
         share = -(-self.EXPERTS // SIZE)

@@ -250,7 +250,8 @@ def test_tables_of_both_layers_are_those_of_the_library(rng, size, pattern):
 @pytest.mark.parametrize("pattern", ["random", "one", "two"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_both_layers_over_the_ranks(rng, size, pattern, dtype):
-    """Each rank with its columns of every expert; the second time with what comes on top."""
+    """Each rank with its columns of every expert, layer by layer and at once; the second time with
+    what comes on top."""
     rows, hidden, ffn, top_k, experts = 7, 24, 16, 3, 5
     m = rows * size
     x, residual = parts(rng, size, (rows, hidden), dtype), parts(rng, size, (rows, hidden), dtype)
@@ -276,6 +277,12 @@ def test_both_layers_over_the_ranks(rng, size, pattern, dtype):
             options = {"residual": added, "out": out}
             got = stretto.grouped_matmul_reduce_scatter(y, w[2], tiles, weights, **options)
             assert got is out
+            whole = poisoned((rows, hidden), x[r].dtype)
+            at_once = stretto.moe_layer(
+                x[r], *w, chosen, weights, residual=added, out=whole
+            )
+            assert at_once is whole
+            near(whole, wide([out])[0], dtype, hidden * ffn * top_k * size)
             results.append(out)
         return y[tiles.slots.reshape(-1)], *results
 
@@ -297,6 +304,7 @@ def test_layers_that_do_not_fit(rng):
             (r"\[m / 2, K\]", lambda: stretto.all_gather_grouped_matmul(x, w, experts[:3])),
             (r"\[m / 2, K\]", lambda: stretto.all_gather_grouped_matmul(x, w, experts, up=w[:1])),
             ("experts is float32", lambda: stretto.all_gather_grouped_matmul(x, w, weights)),
+            (r"\[E, F, H\]", lambda: stretto.moe_layer(x, w, w, w, experts, weights)),
             ("are not those of 6 tokens", lambda: layer(y[:4], back, tiles, weights)),
             (r"weights is float32 \(3, 1\)", lambda: layer(y, back, tiles, weights[:3])),
             ("'tile_experts'.*entry 0", lambda: stretto.all_gather_grouped_matmul(x, w, experts + 2)),

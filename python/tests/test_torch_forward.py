@@ -120,6 +120,11 @@ def expert_layer_cases():
             (made, down, *tiles, weights),
             [(made, down, *tiles, weights, z) for z in (None, x)],
         ),
+        "moe_layer": (
+            lambda *z: stretto.moe_layer(*z[:6], residual=z[6]),
+            (x, b, up, down, experts, weights, x),
+            [(x, b, up, down, experts, weights, z) for z in (None, x)],
+        ),
         "ep_dispatch": (
             lambda *z: tuple(stretto.ep_dispatch(*z, 4, one_hop=False))[:-1],
             (x, experts, weights),
@@ -141,6 +146,7 @@ FORWARD = [
     "moe_combine",
     "all_gather_grouped_matmul",
     "grouped_matmul_reduce_scatter",
+    "moe_layer",
     "ep_dispatch",
     "ep_combine",
 ]
