@@ -118,12 +118,12 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
     std::int64_t raster, blocks;  // of columns
     int reduce;
     std::int64_t parts;  // rows of products under way
-    int turns;           // of summing, of a worker and block
+    int turns;           // of summing, of a worker and block; 0: as many as come of four rounds
   };
   constexpr Choice kChoices[] = {
       {128, 256, 4, 4, 4, 0, 64, 1},  {128, 256, 4, 4, 8, 0, 64, 1}, {128, 256, 4, 4, 4, 0, 64, 2},
       {128, 256, 4, 4, 2, 0, 64, 2},  {128, 256, 4, 8, 4, 0, 32, 1}, {128, 256, 4, 8, 8, 0, 64, 1},
-      {128, 256, 4, 4, 8, 28, 64, 1},
+      {128, 256, 4, 4, 8, 28, 64, 1}, {128, 256, 4, 4, 8, 0, 64, 0}, {128, 256, 4, 8, 8, 0, 32, 0},
   };
   std::vector<GroupedRsConfig> out;
   for (const Choice& c : kChoices) {
@@ -137,7 +137,8 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
             .num_reduce_sms = c.reduce,
             .reduce_rows = c.parts / s.top_k,
             .reduce_cols = c.bn};
-    made.reduce_rounds = rounds_of_turns(second_layer(s), made, c.turns);
+    made.reduce_rounds =
+        c.turns > 0 ? rounds_of_turns(second_layer(s), made, c.turns) : std::int64_t{4};
   }
   return out;
 }
