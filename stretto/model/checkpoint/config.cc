@@ -284,7 +284,9 @@ void refuse_unknown_moe_fields(const Json& object, const JsonFields& fields) {
                                          "router_jitter_noise",  "experts_implementation"};
   constexpr std::string_view kWords[] = {"expert", "moe",     "rout",   "topk",
                                          "scor",   "n_group", "sparse", "first_k_dense"};
-  for (const auto& [key, value] : object.items()) {
+  for (const auto& item : object.items()) {
+    const std::string& key = item.key();
+    const Json& value = item.value();
     bool about = std::any_of(std::begin(kWords), std::end(kWords), [&](std::string_view word) {
       return key.find(word) != std::string::npos;
     });
