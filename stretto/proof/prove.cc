@@ -79,31 +79,36 @@ class Prover {
     std::vector<std::vector<std::int64_t>> bounds = {extent_bounds(program_)};
     bool open_tables = true;  // the graph stands for every table
     result_.stats.every_table = options_.tables == nullptr;
-    std::size_t events = 1;
+    Cases cases;  // the largest, until it is known how many are affordable
     try {
-      events = expand_all(bounds, -1)[0].graph.num_events();
+      cases = expand_all(bounds, -1);
     } catch (const DependsOnTable& reason) {
       open_tables = false;
       result_.stats.sampled_because = "a table decides " + reason.what;
-      events = expand_all(bounds, 0)[0].graph.num_events();
+      cases = expand_all(bounds, 0);
     }
-    std::size_t affordable =
-        std::max(kMinCases, options_.max_events / std::max<std::size_t>(1, events));
-    std::size_t wanted =
-        at(options_.max_samples) * (bounds[0].size() > 1 ? 2 * bounds[0].size() : 1);
-    auto [samples, complete] =
-        sample_extents(program_, static_cast<int>(std::min(affordable, wanted)));
-    if (options_.bounds_only) samples = bounds;
-    result_.stats.every_boundary = complete;
+    auto samples =
+        options_.bounds_only ? bounds : sampled(bounds[0].size(), cases[0].graph.num_events());
     if (!open_tables) return prove_witnesses(samples);
     try {
-      Cases cases = expand_all(samples, -1);
+      if (!options_.bounds_only) cases = expand_all(samples, -1);
       prove_cases(cases);
       if (!ok() && has_choices(cases)) prove_in_doubt(samples);
     } catch (const DependsOnTable& reason) {
       result_.stats.sampled_because = "a table decides " + reason.what;
       prove_witnesses(samples);
     }
+  }
+
+  // Run-time sizes, as many as launches of so many events allow.
+  std::vector<std::vector<std::int64_t>> sampled(std::size_t num_extents, std::size_t events) {
+    std::size_t affordable =
+        std::max(kMinCases, options_.max_events / std::max<std::size_t>(1, events));
+    std::size_t wanted = at(options_.max_samples) * (num_extents > 1 ? 2 * num_extents : 1);
+    auto [samples, complete] =
+        sample_extents(program_, static_cast<int>(std::min(affordable, wanted)));
+    result_.stats.every_boundary = complete;
+    return samples;
   }
 
   static bool has_choices(const Cases& cases) {
