@@ -17,10 +17,11 @@ std::vector<MoeShape> selected(int world_size, const MoeOptions& options) {
   return shapes;
 }
 
-// Of the first layer, tables of a candidate on the device.
+// Of a candidate for the first layer: tables, and what it makes.
 struct FirstTables {
   std::vector<TileTables> host;
-  SymmetricGpuMemory used, experts, needs, tokens, c;
+  DeviceTables device;
+  SymmetricGpuMemory c;
 };
 
 class FirstLayer : public Comparison {
@@ -38,10 +39,7 @@ class FirstLayer : public Comparison {
     for (SymmetricGpuMemory* b : {&gate_, &up_}) {
       *b = random.allocate(bf16_bytes(d.num_experts * d.n, d.k));
     }
-    for (int r = 0; r < world.size(); ++r) {
-      world.stream(r).copy(a_.on[at(r)].address(), x_.on[at(r)].address(),
-                           bf16_bytes(share_, shape.hidden));
-    }
+    copy_own_tokens(x_, a_);
     collective();
     world.synchronize();
   }
@@ -91,24 +89,14 @@ class FirstLayer : public Comparison {
     if (!fused) candidate.stages = 1;
     FirstTables& t = (fused ? fused_ : alone_)[i];
     t.host = tables(tiles_of(d, candidate.config), candidate.stages);
-    std::vector<std::vector<std::int32_t>> used, experts, needs, tokens;
-    for (int r = 0; r < world_.size(); ++r) {
-      TileTables& of = t.host[at(r)];
-      if (!fused) in_global_order(of, r);
-      used.push_back({of.used});
-      experts.push_back(of.experts);
-      needs.push_back(of.needs);
-      tokens.push_back(of.tokens);
-    }
-    t.used = upload(used);
-    t.experts = upload(experts);
-    t.needs = upload(needs);
-    t.tokens = upload(tokens);
-    t.c = allocate_poisoned(world_, bf16_bytes(static_cast<std::int64_t>(tokens[0].size()), d.n));
-    Tensors tensors = {{"tiles_used", &t.used},
-                       {"tile_experts", &t.experts},
-                       {"tile_needs", &t.needs},
-                       {"row_tokens", &t.tokens},
+    for (int r = 0; !fused && r < world_.size(); ++r) in_global_order(t.host[at(r)], r);
+    t.device = on_devices(t.host);
+    t.c = allocate_poisoned(world_,
+                            bf16_bytes(static_cast<std::int64_t>(t.host[0].tokens.size()), d.n));
+    Tensors tensors = {{"tiles_used", &t.device.used},
+                       {"tile_experts", &t.device.experts},
+                       {"tile_needs", &t.device.needs},
+                       {"row_tokens", &t.device.tokens},
                        {"a", fused ? &a_ : &all_},
                        {"b_gate", &gate_},
                        {"b_up", &up_},
@@ -141,25 +129,12 @@ class SecondLayer : public Comparison {
         b_(random.allocate(bf16_bytes(desc_.num_experts * desc_.n, desc_.k))),
         partial_(allocate_poisoned(world, bf16_bytes(shape.m, shape.hidden))),
         ours_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
-        theirs_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))) {
+        theirs_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
+        weights_(equal_weights()) {
     ExpertTiles tiles = tiles_of(desc_, candidates_[0]);  // all have the same
-    std::vector<std::vector<std::int32_t>> used, experts, slots;
-    for (const TileTables& of : tables(tiles, 1)) {
-      used.push_back({of.used});
-      experts.push_back(of.experts);
-      slots.push_back(of.slots);
-    }
-    used_ = upload(used);
-    experts_ = upload(experts);
-    slots_ = upload(slots);
+    tables_ = on_devices(tables(tiles, 1));
     a_ = random.allocate(bf16_bytes(tiles.num_rows(), desc_.k));
     products_ = allocate_poisoned(world, bf16_bytes(tiles.num_rows(), desc_.n));
-    std::vector<float> half(at(shape.m * shape.top_k), 1.0F / static_cast<float>(shape.top_k));
-    weights_ = world.allocate(half.size() * sizeof(float));
-    for (int r = 0; r < world.size(); ++r) {
-      world.stream(r).upload(weights_.on[at(r)].address(), half.data(),
-                             half.size() * sizeof(float));
-    }
     world.synchronize();
   }
 
@@ -168,9 +143,9 @@ class SecondLayer : public Comparison {
 
   Made fused_at(std::size_t i) override {
     const GroupedRsConfig& config = candidates_[i];
-    Tensors tensors = {{"tiles_used", &used_},
-                       {"tile_experts", &experts_},
-                       {"slots", &slots_},
+    Tensors tensors = {{"tiles_used", &tables_.used},
+                       {"tile_experts", &tables_.experts},
+                       {"slots", &tables_.slots},
                        {"weights", &weights_},
                        {"a", &a_},
                        {"b", &b_},
@@ -180,8 +155,8 @@ class SecondLayer : public Comparison {
   }
   Made product_at(std::size_t i) override {
     const GroupedRsConfig& config = candidates_[i];
-    Tensors tensors = {{"tiles_used", &used_},
-                       {"tile_experts", &experts_},
+    Tensors tensors = {{"tiles_used", &tables_.used},
+                       {"tile_experts", &tables_.experts},
                        {"a", &a_},
                        {"b", &b_},
                        {"products", &products_}};
@@ -189,7 +164,7 @@ class SecondLayer : public Comparison {
             std::make_unique<Loaded>(world_, tile_products(desc_, config), tensors)};
   }
   void prepare(std::size_t, std::size_t product) override {
-    Tensors tensors = {{"slots", &slots_},
+    Tensors tensors = {{"slots", &tables_.slots},
                        {"weights", &weights_},
                        {"products", &products_},
                        {"partial", &partial_}};
@@ -211,7 +186,8 @@ class SecondLayer : public Comparison {
  private:
   std::vector<GroupedRsConfig> candidates_;
   GroupedRsDesc desc_;
-  SymmetricGpuMemory b_, partial_, ours_, theirs_, used_, experts_, slots_, a_, products_, weights_;
+  SymmetricGpuMemory b_, partial_, ours_, theirs_, weights_, a_, products_;
+  DeviceTables tables_;
   std::unique_ptr<Loaded> sum_;
 };
 

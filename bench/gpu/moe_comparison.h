@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,11 @@ inline std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t
 }
 
 using Tensors = std::map<std::string, const SymmetricGpuMemory*>;
+
+// Tables of every rank's tiles (expert_tiles.h), where programs read them.
+struct DeviceTables {
+  SymmetricGpuMemory used, experts, needs, tokens, slots;
+};
 
 // A program on every rank, bound to memory of the comparison.
 class Loaded {
@@ -139,22 +145,50 @@ class Comparison {
     return out;
   }
 
-  SymmetricGpuMemory upload(const std::vector<std::vector<std::int32_t>>& of_rank) const {
-    std::size_t bytes = of_rank[0].size() * sizeof(std::int32_t);
-    SymmetricGpuMemory memory = world_.allocate(bytes);
-    for (int r = 0; r < world_.size(); ++r) {
-      world_.stream(r).upload(memory.on[at(r)].address(), of_rank[at(r)].data(), bytes);
-    }
-    world_.synchronize();
-    return memory;
-  }
-
   std::vector<TileTables> tables(const ExpertTiles& tiles, int stages) const {
     std::vector<TileTables> out;
     for (int r = 0; r < world_.size(); ++r) {
       out.push_back(tile_tables(tiles, r, shape_.m, chosen_, stages));
     }
     return out;
+  }
+
+  DeviceTables on_devices(const std::vector<TileTables>& of_rank) const {
+    DeviceTables out;
+    auto upload = [&](SymmetricGpuMemory& to, auto&& of) {
+      std::size_t bytes = of(of_rank[0]).size() * sizeof(std::int32_t);
+      to = world_.allocate(bytes);
+      for (int r = 0; r < world_.size(); ++r) {
+        world_.stream(r).upload(to.on[at(r)].address(), of(of_rank[at(r)]).data(), bytes);
+      }
+    };
+    upload(out.used, [](const TileTables& t) { return std::span(&t.used, 1); });
+    upload(out.experts, [](const TileTables& t) { return std::span(t.experts); });
+    upload(out.needs, [](const TileTables& t) { return std::span(t.needs); });
+    upload(out.tokens, [](const TileTables& t) { return std::span(t.tokens); });
+    upload(out.slots, [](const TileTables& t) { return std::span(t.slots); });
+    world_.synchronize();
+    return out;
+  }
+
+  // 1 / top_k of all pairs of token and expert.
+  SymmetricGpuMemory equal_weights() const {
+    std::vector<float> weights(chosen_.size(), 1.0F / static_cast<float>(shape_.top_k));
+    std::size_t bytes = weights.size() * sizeof(float);
+    SymmetricGpuMemory memory = world_.allocate(bytes);
+    for (int r = 0; r < world_.size(); ++r) {
+      world_.stream(r).upload(memory.on[at(r)].address(), weights.data(), bytes);
+    }
+    world_.synchronize();
+    return memory;
+  }
+
+  // The own tokens are the first of all that a fused layer reads.
+  void copy_own_tokens(const SymmetricGpuMemory& x, const SymmetricGpuMemory& a) const {
+    for (int r = 0; r < world_.size(); ++r) {
+      world_.stream(r).copy(a.on[at(r)].address(), x.on[at(r)].address(),
+                            bf16_bytes(share_, shape_.hidden));
+    }
   }
 
   // Of the tokens of all ranks as NCCL gathers them.

@@ -33,31 +33,6 @@ std::string MoeShape::to_string() const {
   return fmt::format("moe-{} {} P={} m={}", layer, model, world_size, m);
 }
 
-AgGroupedDesc first_layer(const MoeShape& s) {
-  return {.world_size = s.world_size,
-          .m = s.m,
-          .top_k = s.top_k,
-          .num_experts = s.num_experts,
-          .n = s.ffn / s.world_size,
-          .k = s.hidden,
-          .a_dtype = kDType,
-          .b_dtype = kDType,
-          .c_dtype = kDType,
-          .swiglu = true};
-}
-
-GroupedRsDesc second_layer(const MoeShape& s) {
-  return {.world_size = s.world_size,
-          .m = s.m,
-          .top_k = s.top_k,
-          .num_experts = s.num_experts,
-          .n = s.hidden,
-          .k = s.ffn / s.world_size,
-          .a_dtype = kDType,
-          .b_dtype = kDType,
-          .out_dtype = kDType};
-}
-
 MoeLayerDesc whole_layer(const MoeShape& s) {
   return {.world_size = s.world_size,
           .m = s.m,
@@ -67,6 +42,9 @@ MoeLayerDesc whole_layer(const MoeShape& s) {
           .ffn = s.ffn / s.world_size,
           .dtype = kDType};
 }
+
+AgGroupedDesc first_layer(const MoeShape& s) { return first_layer(whole_layer(s)); }
+GroupedRsDesc second_layer(const MoeShape& s) { return second_layer(whole_layer(s)); }
 
 std::vector<MoeShape> moe_shapes(int world_size, bool quick) {
   std::vector<MoeShape> shapes;

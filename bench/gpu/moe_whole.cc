@@ -7,11 +7,6 @@
 namespace stretto::bench {
 namespace {
 
-// Tables of a rank's tiles on the devices.
-struct WholeTables {
-  SymmetricGpuMemory used, experts, needs, tokens, slots;
-};
-
 class WholeLayer : public Comparison {
  public:
   WholeLayer(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
@@ -28,19 +23,13 @@ class WholeLayer : public Comparison {
         partial_(allocate_poisoned(world, bf16_bytes(shape.m, shape.hidden))),
         ours_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
         theirs_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
+        weights_(equal_weights()),
         alone_(upload_tables(1, true)),
         fused_(candidates_.size()) {
     for (SymmetricGpuMemory* b : {&gate_, &up_, &down_}) {
       *b = random.allocate(bf16_bytes(desc_.num_experts * desc_.ffn, desc_.hidden));
     }
-    std::vector<float> weights(at(shape.m * shape.top_k), 1.0F / static_cast<float>(shape.top_k));
-    std::size_t bytes = weights.size() * sizeof(float);
-    weights_ = world.allocate(bytes);
-    for (int r = 0; r < world.size(); ++r) {
-      world.stream(r).upload(weights_.on[at(r)].address(), weights.data(), bytes);
-      world.stream(r).copy(a_.on[at(r)].address(), x_.on[at(r)].address(),
-                           bf16_bytes(share_, shape.hidden));
-    }
+    copy_own_tokens(x_, a_);
     gather();
     world.synchronize();
   }
@@ -50,7 +39,7 @@ class WholeLayer : public Comparison {
 
   Made fused_at(std::size_t i) override {
     const WholeLayerCandidate& candidate = candidates_[i];
-    WholeTables& t = fused_[i];
+    DeviceTables& t = fused_[i];
     t = upload_tables(candidate.stages, false);
     Tensors tensors = {{"tiles_used", &t.used},
                        {"tile_experts", &t.experts},
@@ -118,19 +107,10 @@ class WholeLayer : public Comparison {
   }
 
  private:
-  WholeTables upload_tables(int stages, bool global) const {
-    std::vector<std::vector<std::int32_t>> used, experts, needs, tokens, slots;
+  DeviceTables upload_tables(int stages, bool global) const {
     std::vector<TileTables> of_rank = tables(tiles_, stages);
-    for (int r = 0; r < world_.size(); ++r) {
-      TileTables& t = of_rank[at(r)];
-      if (global) in_global_order(t, r);
-      used.push_back({t.used});
-      experts.push_back(t.experts);
-      needs.push_back(t.needs);
-      tokens.push_back(t.tokens);
-      slots.push_back(t.slots);
-    }
-    return {upload(used), upload(experts), upload(needs), upload(tokens), upload(slots)};
+    for (int r = 0; global && r < world_.size(); ++r) in_global_order(of_rank[at(r)], r);
+    return on_devices(of_rank);
   }
   void gather() { nccl_.all_gather(parts(x_, all_), at(share_ * shape_.hidden), kMoeDType); }
   void scatter() {
@@ -142,8 +122,8 @@ class WholeLayer : public Comparison {
   ExpertTiles tiles_;
   SymmetricGpuMemory x_, a_, all_, between_, products_, partial_, ours_, theirs_;
   SymmetricGpuMemory gate_, up_, down_, weights_;
-  WholeTables alone_;
-  std::vector<WholeTables> fused_;
+  DeviceTables alone_;
+  std::vector<DeviceTables> fused_;
   std::unique_ptr<Loaded> sum_;
 };
 
