@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include "programs.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/attention/flash_decode.h"
 #include "stretto/ops/attention/packed_attention.h"
@@ -11,11 +12,7 @@
 namespace nb = nanobind;
 
 namespace stretto::python {
-namespace {
-
-Target target(bool gpu) { return gpu ? Target::kCuda : Target::kCpu; }
-
-}  // namespace
+namespace {}  // namespace
 
 // Sizes in the order of the Python side, python/stretto/attention.py.
 void bind_attention(nb::module_& m) {

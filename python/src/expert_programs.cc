@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
+#include "programs.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
@@ -23,8 +24,6 @@ namespace {
 
 using Size = std::int64_t;
 using Text = const std::string&;
-
-Target target(bool gpu) { return gpu ? Target::kCuda : Target::kCpu; }
 
 // Of one rank by itself.
 void bind_local(nb::module_& m) {

@@ -176,7 +176,6 @@ void bind_operators(nb::module_& m) {
   using Size = std::int64_t;
   using Text = const std::string&;
   // All take as their last argument whether the program is for GPUs.
-  auto target = [](bool gpu) { return gpu ? Target::kCuda : Target::kCpu; };
   m.def("all_gather", [=](int ranks, Text dtype, Size rows, Size cols, bool gpu) {
     CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
     return all_gather(desc, default_config(desc, target(gpu)));
@@ -201,7 +200,7 @@ void bind_operators(nb::module_& m) {
   // whether configs are chosen.
   auto made = [](auto desc, auto make, bool gpu, bool choose) {
     if (gpu && choose) return chosen_program(desc);
-    return make(desc, default_config(desc, gpu ? Target::kCuda : Target::kCpu));
+    return make(desc, default_config(desc, target(gpu)));
   };
   m.def("ag_gemm", [=](int ranks, Text dtype, Text scaling, bool b_kn, Text result, Size rows,
                        Size n, Size k, bool choose, bool gathered, bool gpu) {

@@ -4,7 +4,11 @@
 
 #include <nanobind/nanobind.h>
 
+#include "stretto/ops/harness/target.h"
+
 namespace stretto::python {
+
+inline Target target(bool gpu) { return gpu ? Target::kCuda : Target::kCpu; }
 
 void bind_programs(nanobind::module_& m);
 

@@ -12,15 +12,6 @@
 namespace stretto {
 namespace {
 
-template <typename Desc, typename Config>
-void add(OpCandidates& out, const Desc& desc, const std::vector<Config>& configs,
-         Program (*make)(const Desc&, const Config&)) {
-  out.desc = to_string(desc);
-  for (const Config& config : configs) {
-    out.fused.push_back({to_string(config), [=] { return make(desc, config); }});
-  }
-}
-
 std::int64_t part(std::int64_t size, const OpShape& s) {
   return ceil_div(size, std::int64_t{s.world_size});
 }
@@ -36,7 +27,7 @@ OpCandidates of_gemm(const OpShape& s, Scaling scaling, int num_sms) {
                 .c_dtype = s.dtype,
                 .scaling = scaling};
   OpCandidates out;
-  add(out, desc, gpu_configs(desc, num_sms), gemm);
+  add_configs(out, desc, gpu_configs(desc, num_sms), gemm);
   return out;
 }
 
@@ -59,7 +50,7 @@ OpCandidates of_ag_gemm(const OpShape& s, const std::vector<Gather>& gathers, in
   std::vector<Gather> ordered = gathers;
   Gather first = default_config(desc, Target::kCuda).gather;
   std::stable_partition(ordered.begin(), ordered.end(), [&](Gather g) { return g == first; });
-  for (Gather gather : ordered) add(out, desc, gpu_configs(desc, gather, num_sms), ag_gemm);
+  for (Gather gather : ordered) add_configs(out, desc, gpu_configs(desc, gather, num_sms), ag_gemm);
   out.sequence = {{"all_gather", with(s, s.m, s.k, 0)}, {"gemm", with(s, s.m, desc.n, s.k)}};
   return out;
 }
@@ -76,7 +67,8 @@ OpCandidates of_gemm_rs(const OpShape& s, const std::vector<Scatter>& scatters, 
   std::vector<Scatter> ordered = scatters;
   Scatter first = default_config(desc, Target::kCuda).scatter;
   std::stable_partition(ordered.begin(), ordered.end(), [&](Scatter s) { return s == first; });
-  for (Scatter scatter : ordered) add(out, desc, gpu_configs(desc, scatter, num_sms), gemm_rs);
+  for (Scatter scatter : ordered)
+    add_configs(out, desc, gpu_configs(desc, scatter, num_sms), gemm_rs);
   out.sequence = {{"gemm", with(s, s.m, s.n, desc.k)}, {"reduce_scatter", with(s, s.m, s.n, 0)}};
   return out;
 }
@@ -90,7 +82,7 @@ OpCandidates of_gemm_ar(const OpShape& s, const std::vector<ReduceShots>& shots,
                   .b_dtype = s.dtype,
                   .out_dtype = s.dtype};
   OpCandidates out;
-  for (ReduceShots kind : shots) add(out, desc, gpu_configs(desc, kind, num_sms), gemm_ar);
+  for (ReduceShots kind : shots) add_configs(out, desc, gpu_configs(desc, kind, num_sms), gemm_ar);
   // The packet protocol where latency counts, least bytes else.
   constexpr std::int64_t kLatencyBytes = std::int64_t{1} << 20;
   bool small = s.m * s.n * static_cast<std::int64_t>(size_bytes(s.dtype)) <= kLatencyBytes;
@@ -105,7 +97,7 @@ OpCandidates of_collective(const OpShape& s, Collective collective, AllReduceKin
   auto make = collective == Collective::kAllGather       ? all_gather
               : collective == Collective::kReduceScatter ? reduce_scatter
                                                          : all_reduce;
-  add(out, desc, gpu_configs(desc, collective, kind), make);
+  add_configs(out, desc, gpu_configs(desc, collective, kind), make);
   return out;
 }
 

@@ -2,6 +2,7 @@
 // operators that do the same one after the other. The chooser ranks both.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -27,6 +28,19 @@ struct OpCandidates {
   };
   std::vector<Step> sequence;
 };
+
+// Offers a program of `desc` in each of these configs that is not offered yet.
+template <typename Desc, typename Config>
+void add_configs(OpCandidates& out, const Desc& desc, const std::vector<Config>& configs,
+                 Program (*make)(const Desc&, const Config&)) {
+  out.desc = to_string(desc);
+  for (const Config& config : configs) {
+    std::string text = to_string(config);
+    bool known = std::any_of(out.fused.begin(), out.fused.end(),
+                             [&](const Candidate& c) { return c.config == text; });
+    if (!known) out.fused.push_back({text, [=] { return make(desc, config); }});
+  }
+}
 
 // `ag_gemm`, `gemm_rs` and `gemm_ar` offer every way of gathering, scattering and reducing; the
 // catalog's other names of them, the one that they name. Sizes left open become 512. GEMM +

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/errors.h"
 #include "stretto/ops/choose/candidates.h"
 #include "stretto/predict/machine.h"
 
@@ -56,5 +57,21 @@ const Candidate* find_candidate(const OpCandidates& candidates, const std::strin
 // UserError where nothing runs.
 Choice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
               const ChooseOptions& options);
+
+// The program that is chosen for a product of this desc, of candidates without a sequence.
+template <typename Desc>
+Program choose_program(const std::string& op, const Desc& desc, const OpCandidates& candidates,
+                       const ChooseOptions& options) {
+  OpShape shape{.world_size = desc.world_size,
+                .m = desc.m,
+                .n = desc.n,
+                .k = desc.k,
+                .dtype = desc.a_dtype,
+                .target = Target::kCuda};
+  const Candidate* found =
+      find_candidate(candidates, choose(op, shape, candidates, options).config);
+  STRETTO_CHECK(found != nullptr, "a choice is a candidate");
+  return found->program();
+}
 
 }  // namespace stretto
