@@ -10,6 +10,7 @@
 //   gpu_bench sweep --ranks P         the same from 1 to 32768 rows, the unfused path a candidate
 //   gpu_bench moe --ranks P           fused layers of a mixture of experts, against a sequence
 //   gpu_bench collectives --ranks P   collectives against NCCL
+//   gpu_bench exchange --ranks P      dispatch and combine against NCCL's all-to-all
 //   gpu_bench watchdog --ranks P      what deadlines of waits cost
 //   gpu_bench graph-fetch             how copy engines that fetch get on in graphs; two GPUs
 //   gpu_bench processes --ranks P     GPUs of a world of processes: results, and a killed rank
@@ -82,10 +83,11 @@ int run(int argc, char** argv) {
   auto* moe = app.add_subcommand("moe", "fused layers of mixtures of experts, against a sequence");
   auto* sweep = app.add_subcommand("sweep", "fused operators from 1 to 32768 rows");
   auto* collectives = app.add_subcommand("collectives", "collectives against NCCL");
-  compile->add_option("--ranks", s.world_size, "2 and more: of overlap, moe and collectives")
+  auto* exchange = app.add_subcommand("exchange", "dispatch and combine against NCCL");
+  compile->add_option("--ranks", s.world_size, "2 and more: of overlap, moe, collectives, exchange")
       ->check(CLI::Range(1, 8));
   compile->add_flag("--sweep", s.sweep, "those of sweep too");
-  for (auto* command : {overlap, moe, sweep, collectives}) {
+  for (auto* command : {overlap, moe, sweep, collectives, exchange}) {
     command->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(2, 8));
     if (command != sweep) command->add_flag("--quick", s.quick, "fewer shapes and configs");
     command->add_option("--only", s.only, "shapes whose text contains this");
@@ -177,6 +179,7 @@ int run(int argc, char** argv) {
   if (startup->parsed()) return run_startup(s);
   if (loops->parsed()) return run_loops(s);
   if (collectives->parsed()) return run_collectives(s);
+  if (exchange->parsed()) return run_exchange(s);
 
   if (compile->parsed()) return run_compile(s);
   if (check->parsed() || catalog_check->parsed()) {

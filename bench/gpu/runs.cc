@@ -15,6 +15,7 @@
 #include "bench/gpu/check.h"
 #include "bench/gpu/collectives.h"
 #include "bench/gpu/compile_ahead.h"
+#include "bench/gpu/exchange.h"
 #include "bench/gpu/gemm_compare.h"
 #include "bench/gpu/gemm_fp8.h"
 #include "bench/gpu/graph_fetch.h"
@@ -82,6 +83,10 @@ CollectivesOptions collectives_options(const Settings& s) {
   return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
 }
 
+ExchangeOptions exchange_options(const Settings& s) {
+  return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
+}
+
 MoeOptions moe_options(const Settings& s) {
   return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
 }
@@ -100,6 +105,7 @@ std::vector<LabelledProgram> all_programs(const Settings& s) {
     add(overlap_programs(s.world_size, kHopperSms, overlap_options(s)));
     add(moe_programs(s.world_size, kHopperSms, moe_options(s)));
     add(collectives_programs(s.world_size, collectives_options(s)));
+    add(exchange_programs(s.world_size, exchange_options(s)));
     if (s.sweep) add(sweep_programs(s.world_size, kHopperSms, sweep_options(s)));
     return programs;
   }
@@ -279,6 +285,15 @@ int run_collectives(const Settings& s) {
   compare_collectives(world, options,
                       [&](const CollectiveResult& r) { report.keep("collectives", r); });
   return report.finish("collectives");
+}
+
+int run_exchange(const Settings& s) {
+  GpuWorld world({.size = s.world_size});
+  Report report(world, s, {"nccl"});
+  ExchangeOptions options = exchange_options(s);
+  compile_ahead(exchange_programs(s.world_size, options));
+  compare_exchange(world, options, [&](const ExchangeResult& r) { report.keep("exchange", r); });
+  return report.finish("exchange");
 }
 
 // The small cases, or with samples the large ones, each with every config.

@@ -38,6 +38,7 @@ int run_overlap(const Settings& s);
 int run_moe(const Settings& s);
 int run_sweep(const Settings& s);
 int run_collectives(const Settings& s);
+int run_exchange(const Settings& s);
 int run_attention_suite(const Settings& s, bool checks);
 int run_attention_ranks(const Settings& s);
 int run_watchdog(const Settings& s);

@@ -2,7 +2,7 @@
 """Writes the tables of docs/performance.md from bench/results/gpu-KIND[-xN]-DATE[-PART].json, between the lines
 '<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand. NAME is a kind, with -xN where a
 table is of N GPUs: gemm, attention, fp8, overlap-xN, moe-xN, pytorch-xN, sweep-xN, async-tp-xN, collectives-xN,
-startup-xN, decode, points.
+exchange-xN, startup-xN, decode, points.
 
     bench/gpu/tables.py [--check | --print NAME] [--results DIR] [DOCUMENT]
 
@@ -298,6 +298,24 @@ def moe_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
+def exchange_table(results: Results, ranks: int) -> str:
+    rows = results.rows(["exchange"], "exchange", lambda r: (r["op"], r["way"], r["dtype"], r["tokens"]), ranks)
+    lines = []
+    for key, (row, _) in rows.items():
+        name = f"{row['op']} {row['dtype']}, {row['way']}, {row['tokens']} tokens a rank" + mark(rows, key)
+        if "error" in row:
+            lines.append([name, failure(row), *[""] * 6])
+            continue
+        t = row["graph"]
+        r = ratio(t["nccl_ms"], t["ours_ms"])
+        rates = (f"{row['bytes'] / median(t[n]) * 1e-6:.0f}" for n in ("ours_ms", "nccl_ms"))
+        lines.append([name, *(f"{median(t[n]) * 1e3:.1f}" for n in ("ours_ms", "nccl_ms")), *rates, times(r),
+                      row.get("chosen", ""), faster(r, "NCCL")])
+    text = table(["exchange, in a graph", "ours us", "NCCL", "ours GB/s of a rank", "NCCL", "NCCL / ours", "config",
+                  "faster"], lines)
+    return text + footnote(text) + sources(rows)
+
+
 def pytorch_table(results: Results, ranks: int) -> str:
     products = results.rows(["pytorch"], "products", shape_key, ranks)
     lines = []
@@ -318,7 +336,7 @@ def pytorch_table(results: Results, ranks: int) -> str:
 
 
 MAKERS = {"overlap": overlap_table, "moe": moe_table, "pytorch": pytorch_table, "sweep": sweep_table,
-          "async-tp": async_tp_table, "collectives": collectives_table,
+          "async-tp": async_tp_table, "collectives": collectives_table, "exchange": exchange_table,
           "startup": startup_table, "gemm": gemm_table, "fp8": fp8_table, "attention": attention_table,
           "decode": decode_table, "points": points_table}
 

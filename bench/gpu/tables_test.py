@@ -112,6 +112,17 @@ class Tables(unittest.TestCase):
         self.assertIn("the fused operator in 1 of 2 rows, cuBLASLt and NCCL in 1", text)
         self.assertIn("0.750 (GEMM+RS 1024", text)
 
+    def test_exchange(self):
+        row = {"op": "dispatch", "way": "one-hop", "dtype": "bf16", "ranks": 2, "tokens": 128, "bytes": 2e6,
+               "chosen": "128 workers", "graph": {"ours_ms": [0.02] * 3, "nccl_ms": [0.04] * 3}}
+        self.result("gpu-exchange-x2-2026-01-02.json", exchange=[row, {**row, "op": "combine", "graph": {
+            "ours_ms": [0.04] * 3, "nccl_ms": [0.02] * 3}}, {**row, "tokens": 4096, "graph": {}, "error": "late"}])
+        text = self.tables("--print", "exchange-x2").stdout
+        self.assertIn("| dispatch bf16, one-hop, 128 tokens a rank | 20.0 | 40.0 | 100 | 50 | 2.00 [2.00, 2.00] "
+                      "| 128 workers | ours |", text)
+        self.assertIn("| 0.50 [0.50, 0.50] | 128 workers | **NCCL** |", text)
+        self.assertIn("4096 tokens a rank | failed: late |", text)
+
     def test_startup(self):
         self.result("gpu-startup-x2-2026-01-02.json", startup=[
             {"op": "gemm", "cold_s": 1.5, "nvrtc_s": 1.25, "warm_ms": [9.0, 2.0, 1.0], "new_m_ms": [0.5] * 4,

@@ -1,0 +1,411 @@
+#include "bench/gpu/exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "bench/gpu/each_shape.h"
+#include "bench/gpu/exchange_routing.h"
+#include "stretto/base/errors.h"
+#include "stretto/ops/gpu_harness/gpu_program.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/moe/ep_combine.h"
+#include "stretto/ops/moe/ep_return.h"
+#include "stretto/ops/moe/ep_send.h"
+
+namespace stretto::bench {
+namespace {
+
+constexpr DType kDType = DType::kBF16;
+constexpr int kCandidateSamples = 9;
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+std::vector<ExchangeShape> selected(int world_size, const ExchangeOptions& options) {
+  std::vector<ExchangeShape> shapes;
+  for (std::int64_t tokens : {128, 4096}) {
+    for (ExchangeKind kind : {ExchangeKind::kDispatch, ExchangeKind::kCombine}) {
+      shapes.push_back({.kind = kind,
+                        .one_hop = tokens == 128,
+                        .desc = {.dtype = kDType,
+                                 .m = tokens * world_size,
+                                 .hidden = 7168,
+                                 .num_experts = 256,
+                                 .top_k = 8,
+                                 .world_size = world_size,
+                                 .expert_groups = world_size}});
+    }
+  }
+  std::erase_if(shapes, [&](const ExchangeShape& s) {
+    return s.to_string().find(options.only) == std::string::npos;
+  });
+  return shapes;
+}
+
+struct Candidate {
+  ExchangeTime time;
+  Program program;
+};
+
+std::vector<Candidate> one_hop_candidates(const ExchangeShape& s) {
+  std::vector<Candidate> out;
+  SendConfig send = default_send_config(s.desc, Target::kCuda);
+  ReturnConfig back = default_return_config(s.desc, Target::kCuda);
+  for (int parts : {1, 2, 4}) {
+    SendConfig fewer{.num_workers = std::max(send.num_workers / parts, 1)};
+    ReturnConfig fewer_back{.num_workers = std::max(back.num_workers / parts, 1)};
+    if (s.kind == ExchangeKind::kDispatch) {
+      out.push_back({{.config = fmt::format("{} workers", fewer.num_workers), .ms = 0, .error = ""},
+                     ep_send(s.desc, fewer)});
+    } else {
+      out.push_back({{.config = fmt::format("{} workers a role", fewer_back.num_workers),
+                      .ms = 0,
+                      .error = ""},
+                     ep_return(s.desc, fewer_back)});
+    }
+  }
+  return out;
+}
+
+std::vector<Candidate> listed_candidates(const ExchangeShape& s) {
+  std::vector<Candidate> out;
+  bool there = s.kind == ExchangeKind::kDispatch;
+  for (std::int64_t rows : {1, 2, 4}) {
+    if (!there && rows > 2) continue;  // sums of four rows do not fit into registers
+    DispatchConfig dispatch = default_dispatch_config(s.desc, Target::kCuda);
+    EpCombineConfig combine = default_combine_config(s.desc, Target::kCuda);
+    dispatch.tile_rows = combine.tile_rows = rows;
+    std::string config = fmt::format("{} rows a tile, {} workers a role", rows,
+                                     there ? dispatch.num_workers : combine.num_workers);
+    out.push_back({{.config = config, .ms = 0, .error = ""},
+                   there ? ep_dispatch(s.desc, dispatch) : ep_combine(s.desc, combine)});
+  }
+  return out;
+}
+
+std::vector<Candidate> candidates_of(const ExchangeShape& s, bool quick) {
+  std::vector<Candidate> out = s.one_hop ? one_hop_candidates(s) : listed_candidates(s);
+  if (quick) out.resize(1);
+  return out;
+}
+
+// What one launch works on; by tensor, as the operators name them.
+using Set = std::map<std::string, SymmetricGpuMemory>;
+
+class Comparison {
+ public:
+  Comparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+             const ExchangeShape& shape, const ExchangeOptions& options)
+      : world_(world),
+        nccl_(nccl),
+        random_(random),
+        shape_(shape),
+        options_(options),
+        routing_(shape.desc, !shape.one_hop, options.seed),
+        row_bytes_(at(shape.desc.hidden) * size_bytes(shape.desc.dtype)) {
+    result_.shape = shape;
+    result_.bytes = static_cast<double>(routing_.most_received()) * static_cast<double>(row_bytes_);
+    auto block = at(std::llround(routing_.mean_block() * static_cast<double>(row_bytes_)));
+    nccl_count_ = block / size_bytes(kDType);
+    for (int i = 0; i < num_sets(); ++i) sets_.push_back(make_set());
+    world.synchronize();
+  }
+
+  ExchangeResult run() {
+    std::vector<Candidate> candidates = candidates_of(shape_, options_.quick);
+    std::unique_ptr<GpuProgram> best;
+    for (Candidate& c : candidates) {
+      std::unique_ptr<GpuProgram> made = checked(c);
+      if (!made) continue;
+      c.time.ms =
+          median_interval(timed(*made, calls_per_graph(), kCandidateSamples).ours_ms).median;
+      if (best && c.time.ms >= best_ms_) continue;
+      best = std::move(made);
+      best_ms_ = c.time.ms;
+      result_.chosen = c.time.config;
+    }
+    for (const Candidate& c : candidates) result_.configs.push_back(c.time);
+    if (!best) {
+      result_.error = "no config of ours gives the result";
+      return std::move(result_);
+    }
+    result_.graph = timed(*best, calls_per_graph(), options_.samples);
+    result_.eager = timed(*best, 0, options_.samples);
+    result_.error = difference(num_sets() - 1);  // what all launches in a row have left
+    return std::move(result_);
+  }
+
+ private:
+  // A decode step's tokens stay in the L2 cache, large ones do not.
+  int num_sets() const { return shape_.one_hop ? 3 : 1; }
+  // Enough that the launch of the graph does not count.
+  int calls_per_graph() const { return shape_.one_hop ? 24 : 4; }
+
+  template <typename T>
+  SymmetricGpuMemory upload(const std::vector<std::vector<T>>& of_rank) const {
+    std::size_t bytes = of_rank[0].size() * sizeof(T);
+    SymmetricGpuMemory memory = world_.allocate(bytes);
+    for (int r = 0; r < world_.size(); ++r) {
+      world_.stream(r).upload(memory.on[at(r)].address(), of_rank[at(r)].data(), bytes);
+    }
+    world_.synchronize();
+    return memory;
+  }
+
+  Set make_set() {
+    const EpDesc& d = shape_.desc;
+    std::size_t own = at(d.rows_per_rank()), all = at(d.received_rows()), top_k = at(d.top_k);
+    std::size_t word = sizeof(std::int32_t);
+    Set s;
+    if (shape_.kind == ExchangeKind::kDispatch) {
+      s["x"] = random_.allocate(own * row_bytes_);
+      s["experts"] = upload(routing_.experts);
+      s["weights"] = upload(routing_.weights);
+      s["recv"] = allocate_poisoned(world_, all * row_bytes_);
+      s["recv_experts"] = allocate_poisoned(world_, all * top_k * word);
+      s["recv_weights"] = allocate_poisoned(world_, all * top_k * word);
+      s["counts"] = allocate_poisoned(world_, at(d.world_size) * word);
+      s["positions"] = allocate_poisoned(world_, own * at(d.world_size) * word);
+    } else {
+      s["y"] = random_.allocate(all * top_k * row_bytes_);
+      s["slots"] = upload(routing_.slots);
+      s["recv_weights"] = upload(routing_.recv_weights);
+      s["positions"] = upload(routing_.positions);
+      s["residual"] = random_.allocate(own * row_bytes_);
+      s["parts"] = allocate_poisoned(world_, all * row_bytes_);
+      s["out"] = allocate_poisoned(world_, own * row_bytes_);
+    }
+    s["nccl in"] = random_.allocate(at(world_.size()) * nccl_count_ * size_bytes(kDType));
+    s["nccl out"] = random_.allocate(at(world_.size()) * nccl_count_ * size_bytes(kDType));
+    return s;
+  }
+
+  void all_to_all(int set) const {
+    const Set& s = sets_[at(set)];
+    std::vector<cuda::NcclPart> parts;
+    for (int r = 0; r < world_.size(); ++r) {
+      parts.push_back({&world_.stream(r), s.at("nccl in").on[at(r)].address(),
+                       s.at("nccl out").on[at(r)].address()});
+    }
+    nccl_.all_to_all(parts, nccl_count_, kDType);
+  }
+
+  // Null where the program does not give the result; why is in the candidate.
+  std::unique_ptr<GpuProgram> checked(Candidate& c) {
+    try {
+      auto made = std::make_unique<GpuProgram>(world_, c.program, num_sets(), random_);
+      for (int set = 0; set < num_sets(); ++set) {
+        for (const auto& [name, memory] : sets_[at(set)]) made->bind(name, set, memory);
+      }
+      const char* result = shape_.kind == ExchangeKind::kDispatch ? "recv" : "out";
+      for (const Set& s : sets_) poison(world_, s.at(result));
+      world_.synchronize();
+      made->call()(0);
+      made->instance().wait();
+      c.time.error = difference(0);
+      if (c.time.error.empty()) return made;
+    } catch (const Fault& e) {
+      c.time.error = e.what();
+      world_.synchronize();
+      world_.clear_fault();
+    } catch (const Error& e) {
+      c.time.error = e.what();
+    }
+    return nullptr;
+  }
+
+  ExchangeSamples timed(const GpuProgram& program, int calls, int samples) const {
+    auto ms = time_ranks(
+        world_, {program.call(), [&](int set) { all_to_all(set); }},
+        {.num_sets = num_sets(), .warmup_ms = 50, .samples = samples, .calls_per_graph = calls});
+    program.instance().wait();
+    return {std::move(ms[0]), std::move(ms[1])};
+  }
+
+  template <typename T>
+  std::vector<T> download(int set, const std::string& name, int rank, std::size_t first,
+                          std::size_t count) const {
+    std::vector<T> host(count);
+    const cuda::Stream& stream = world_.stream(rank);
+    CUdeviceptr from = sets_[at(set)].at(name).on[at(rank)].address() + first * sizeof(T);
+    stream.download(host.data(), from, count * sizeof(T));
+    stream.synchronize();
+    return host;
+  }
+
+  std::string difference(int set) const {
+    for (int r = 0; r < world_.size(); ++r) {
+      std::string found = shape_.kind == ExchangeKind::kDispatch ? received_difference(set, r)
+                                                                 : sums_difference(set, r);
+      if (!found.empty()) return fmt::format("rank {}: {}", r, found);
+    }
+    return "";
+  }
+
+  // Every token that a rank was sent, bit by bit, and where the own ones are said to be.
+  std::string received_difference(int set, int rank) const {
+    const EpDesc& d = shape_.desc;
+    std::size_t own = at(d.rows_per_rank()), top_k = at(d.top_k), hidden = at(d.hidden);
+    auto positions = download<std::int32_t>(set, "positions", rank, 0, own * at(d.world_size));
+    if (positions != routing_.positions[at(rank)]) return "positions are not those of the routing";
+    auto recv = download<std::uint16_t>(set, "recv", rank, 0, at(d.received_rows()) * hidden);
+    auto experts =
+        download<std::int32_t>(set, "recv_experts", rank, 0, at(d.received_rows()) * top_k);
+    auto weights = download<float>(set, "recv_weights", rank, 0, at(d.received_rows()) * top_k);
+    for (int from = 0; from < d.world_size; ++from) {
+      auto x = download<std::uint16_t>(set, "x", from, 0, own * hidden);
+      const auto& tokens = routing_.sent(from, rank);
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        std::size_t token = at(tokens[i]), row = at(routing_.row(from, rank, i));
+        auto same = [&](const auto& got, const auto& want, std::size_t n) {
+          return std::memcmp(&got[row * n], &want[token * n], n * sizeof(got[0])) == 0;
+        };
+        if (same(recv, x, hidden) && same(experts, routing_.experts[at(from)], top_k) &&
+            same(weights, routing_.weights[at(from)], top_k)) {
+          continue;
+        }
+        return fmt::format("row {} is not token {} of rank {}", row, token, from);
+      }
+    }
+    return "";
+  }
+
+  // Tokens drawn by lot against sums in fp64.
+  std::string sums_difference(int set, int rank) const {
+    constexpr int kTokens = 48;
+    std::mt19937_64 random(options_.seed);
+    std::size_t hidden = at(shape_.desc.hidden);
+    for (int i = 0; i < kTokens; ++i) {
+      std::size_t token = random() % at(shape_.desc.rows_per_rank());
+      std::vector<double> want = sum_of(set, rank, token);
+      auto got = download<std::uint16_t>(set, "out", rank, token * hidden, hidden);
+      for (std::size_t c = 0; c < hidden; ++c) {
+        // Rounded once at each rank, and once here.
+        double allowed = 0x1p-8 * (std::abs(want[c]) + 4 * world_.size());
+        double value = bf16_to_f32(got[c]);
+        if (std::abs(value - want[c]) <= allowed) continue;
+        return fmt::format("token {} column {} is {}, must be {}", token, c, value, want[c]);
+      }
+    }
+    return "";
+  }
+
+  std::vector<double> sum_of(int set, int rank, std::size_t token) const {
+    const EpDesc& d = shape_.desc;
+    std::size_t hidden = at(d.hidden), top_k = at(d.top_k);
+    std::vector<double> sum(hidden);
+    auto add = [&](double weight, int from, const char* tensor, std::size_t row) {
+      auto values = download<std::uint16_t>(set, tensor, from, row * hidden, hidden);
+      for (std::size_t c = 0; c < hidden; ++c) sum[c] += weight * bf16_to_f32(values[c]);
+    };
+    add(1, rank, "residual", token);
+    for (int by = 0; by < d.world_size; ++by) {
+      auto position = routing_.positions[at(rank)][token * at(d.world_size) + at(by)];
+      if (position < 0) continue;
+      std::size_t row = at(rank * d.rows_per_rank() + position);
+      for (std::size_t j = 0; j < top_k; ++j) {
+        std::int32_t slot = routing_.slots[at(by)][row * top_k + j];
+        if (slot >= 0) add(routing_.recv_weights[at(by)][row * top_k + j], by, "y", at(slot));
+      }
+    }
+    return sum;
+  }
+
+  GpuWorld& world_;
+  const cuda::NcclRanks& nccl_;
+  RandomFill& random_;
+  ExchangeShape shape_;
+  const ExchangeOptions& options_;
+  ExchangeRouting routing_;
+  std::size_t row_bytes_, nccl_count_ = 0;  // count: elements of a block
+  std::vector<Set> sets_;
+  double best_ms_ = 0;
+  ExchangeResult result_;
+};
+
+std::string text(double bytes, const ExchangeSamples& t) {
+  double ours = median_interval(t.ours_ms).median, nccl = median_interval(t.nccl_ms).median;
+  MedianInterval ratio = paired_ratio(t.nccl_ms, t.ours_ms);
+  return fmt::format(
+      "ours {:9.2f} NCCL {:9.2f} us {:6.1f} {:6.1f} GB/s ratio {:.2f} [{:.2f}, {:.2f}]", ours * 1e3,
+      nccl * 1e3, bytes / ours * 1e-6, bytes / nccl * 1e-6, ratio.median, ratio.low, ratio.high);
+}
+
+Json samples_json(const ExchangeSamples& t) {
+  MedianInterval ratio = paired_ratio(t.nccl_ms, t.ours_ms);
+  return {{"ours_ms", t.ours_ms},
+          {"nccl_ms", t.nccl_ms},
+          {"nccl_over_ours", {{"median", ratio.median}, {"low", ratio.low}, {"high", ratio.high}}}};
+}
+
+}  // namespace
+
+std::string ExchangeShape::to_string() const {
+  return fmt::format("{} {} {} P={} tokens={}",
+                     kind == ExchangeKind::kDispatch ? "dispatch" : "combine",
+                     one_hop ? "one-hop" : "listed", short_name(desc.dtype), desc.world_size,
+                     desc.rows_per_rank());
+}
+
+std::string ExchangeResult::to_string() const {
+  std::string out = shape.to_string();
+  if (graph) out += "\n  graph: " + text(bytes, *graph);
+  if (eager) out += "\n  eager: " + text(bytes, *eager);
+  if (!chosen.empty()) out += "\n  chosen: " + chosen;
+  for (const ExchangeTime& t : configs) {
+    if (t.ms > 0) out += fmt::format("\n    {:9.4f} {}", t.ms, t.config);
+    if (!t.error.empty()) out += fmt::format("\n    {}: {}", t.config, t.error);
+  }
+  if (!error.empty()) out += "\n  FAILED: " + error;
+  return out;
+}
+
+Json ExchangeResult::to_json() const {
+  Json out = {{"op", shape.kind == ExchangeKind::kDispatch ? "dispatch" : "combine"},
+              {"way", shape.one_hop ? "one-hop" : "listed"},
+              {"dtype", short_name(shape.desc.dtype)},
+              {"ranks", shape.desc.world_size},
+              {"tokens", shape.desc.rows_per_rank()},
+              {"hidden", shape.desc.hidden},
+              {"top_k", shape.desc.top_k},
+              {"experts", shape.desc.num_experts},
+              {"bytes", bytes}};
+  for (const ExchangeTime& t : configs) {
+    Json row = {{"config", t.config}};
+    if (t.ms > 0) row["ms"] = t.ms;
+    if (!t.error.empty()) row["error"] = t.error;
+    out["configs"].push_back(row);
+  }
+  if (!error.empty()) out["error"] = error;
+  if (!chosen.empty()) out["chosen"] = chosen;
+  if (eager) out["eager"] = samples_json(*eager);
+  if (graph) out["graph"] = samples_json(*graph);
+  return out;
+}
+
+std::vector<LabelledProgram> exchange_programs(int world_size, const ExchangeOptions& options) {
+  std::vector<LabelledProgram> programs;
+  for (const ExchangeShape& s : selected(world_size, options)) {
+    for (Candidate& c : candidates_of(s, options.quick)) {
+      programs.push_back(
+          {fmt::format("{} | {}", s.to_string(), c.time.config), std::move(c.program)});
+    }
+  }
+  return programs;
+}
+
+void compare_exchange(GpuWorld& world, const ExchangeOptions& options,
+                      const std::function<void(const ExchangeResult&)>& done) {
+  auto compare = [&](const cuda::NcclRanks& nccl, RandomFill& random, const ExchangeShape& shape) {
+    return Comparison(world, nccl, random, shape, options).run();
+  };
+  for_each_shape<ExchangeResult>(world, selected(world.size(), options), options.seed, compare,
+                                 done);
+}
+
+}  // namespace stretto::bench
