@@ -125,9 +125,11 @@ class AttentionRun {
     return "";
   }
 
-  std::vector<double> time(int samples) {
+  std::vector<double> time(const AttentionOptions& options) {
     return time_gpu(world_.device(0), world_.stream(0), {[&](int set) { launch(set); }},
-                    {.num_sets = static_cast<int>(buffers_.size()), .samples = samples})[0];
+                    {.num_sets = static_cast<int>(buffers_.size()),
+                     .samples = options.samples,
+                     .profile = options.profile})[0];
   }
 
  private:
@@ -227,7 +229,7 @@ std::vector<AttentionConfig> gpu_attention_configs(const AttentionDesc& d, int n
                        .head_group = group});
   };
   bool small = d.head_dim <= 64;
-  for (int group : {16, 4}) {
+  for (int group : {4, 16}) {
     for (bool tickets : {true, false}) {
       if (!tickets && d.causal) continue;
       if (small) {
@@ -274,7 +276,7 @@ Json AttentionResult::to_json() const {
 }
 
 AttentionResult run_attention(GpuWorld& world, const AttentionShape& shape,
-                              const AttentionConfig& config, int samples, std::uint64_t seed) {
+                              const AttentionConfig& config, const AttentionOptions& options) {
   AttentionResult result{.shape = shape, .config = config};
   try {
     AttentionRun run(world, shape, config);
@@ -282,9 +284,9 @@ AttentionResult run_attention(GpuWorld& world, const AttentionShape& shape,
     auto bytes = static_cast<std::size_t>(2 * d.head_dim * d.num_heads * (d.m + d.max_tokens)) *
                  size_bytes(d.dtype);
     auto l2 = static_cast<std::size_t>(world.device(0).properties().l2_bytes);
-    run.fill(seed, samples > 0 ? num_buffer_sets(bytes, l2) : 1);
-    result.error = run.check(seed);
-    if (result.error.empty() && samples > 0) result.ms = run.time(samples);
+    run.fill(options.seed, options.samples > 0 ? num_buffer_sets(bytes, l2) : 1);
+    result.error = run.check(options.seed);
+    if (result.error.empty() && options.samples > 0) result.ms = run.time(options);
   } catch (const Error& e) {
     result.error = e.what();
   }

@@ -35,8 +35,12 @@ struct AttentionResult {
   Json to_json() const;
 };
 
-// `samples` 0: checks only.
+struct AttentionOptions {
+  int samples = 0;       // 0: checks only
+  bool profile = false;  // GpuTimeOptions::profile
+  std::uint64_t seed = 0;
+};
 AttentionResult run_attention(GpuWorld& world, const AttentionShape& shape,
-                              const AttentionConfig& config, int samples, std::uint64_t seed);
+                              const AttentionConfig& config, const AttentionOptions& options);
 
 }  // namespace stretto::bench

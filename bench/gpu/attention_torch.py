@@ -4,6 +4,7 @@ bfloat16, 16 heads, causal and full, timed in turn call by call with events, buf
 -o writes JSON with every sample.
 
     bench/gpu/attention_torch.py [-o FILE] [--samples N] [--driver VERSION]
+    bench/gpu/attention_torch.py --profile    one call of cuDNN for each head and mask, between marks for ncu
 """
 
 import argparse
@@ -78,12 +79,32 @@ def check(sets: list, causal: bool) -> float:
     return (results[0] - results[1]).abs().max().item()
 
 
+def profile() -> int:
+    """One call of cuDNN for each head and mask at the longest sequence, each after one that is not looked at."""
+    batch, sequence = SHAPES[-1]
+    for head_dim in HEAD_DIMS:
+        q, k, v = make_sets(batch, sequence, head_dim, "bhsd")[0]
+        for causal in [True, False]:
+            with sdpa_kernel([BACKENDS["cudnn"]]):
+                scaled_dot_product_attention(q, k, v, is_causal=causal)
+                torch.cuda.synchronize()
+                torch.cuda.profiler.start()
+                scaled_dot_product_attention(q, k, v, is_causal=causal)
+                torch.cuda.synchronize()
+                torch.cuda.profiler.stop()
+            print(f"head {head_dim} {'causal' if causal else 'full'}, {batch} x {sequence}, {HEADS} heads")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--out")
     parser.add_argument("--samples", type=int, default=30)
     parser.add_argument("--driver", default="")
+    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
+    if options.profile:
+        return profile()
     result = {
         "machine": torch.cuda.get_device_name(0),
         "driver": options.driver,

@@ -158,7 +158,7 @@ class Fp8Comparison {
 
   Fp8Result run() {
     open_library();
-    time_candidates();
+    if (!options_.profile) time_candidates();
     for (std::size_t i : by_time()) {
       buffers_.poison_ours(0);
       call_of(i)(0);
@@ -225,9 +225,11 @@ class Fp8Comparison {
   std::vector<std::size_t> by_time() const {
     std::vector<std::size_t> order;
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      if (result_.configs[i].ms > 0) order.push_back(i);
+      if (result_.configs[i].ms > 0 || (options_.profile && candidates_[i].instance)) {
+        order.push_back(i);
+      }
     }
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return result_.configs[a].ms < result_.configs[b].ms;
     });
     return order;
@@ -241,7 +243,9 @@ class Fp8Comparison {
           [&](int set) { library_->run(world_.stream(0), theirs[static_cast<std::size_t>(set)]); });
     }
     auto ms = time_gpu(world_.device(0), world_.stream(0), calls,
-                       {.num_sets = buffers_.num_sets(), .samples = options_.samples});
+                       {.num_sets = buffers_.num_sets(),
+                        .samples = options_.samples,
+                        .profile = options_.profile});
     result_.samples.ours_ms = std::move(ms[0]);
     if (library_) result_.samples.theirs_ms = std::move(ms[1]);
   }
@@ -316,9 +320,19 @@ Json Fp8Result::to_json() const {
   return out;
 }
 
+namespace {
+
+bool wanted(const Fp8Shape& s, const Fp8Options& options) {
+  return fmt::format("{} {}", s.shape.label, name(s.scaling)).find(options.only) !=
+         std::string::npos;
+}
+
+}  // namespace
+
 std::vector<LabelledProgram> fp8_programs(const Fp8Options& options) {
   std::vector<LabelledProgram> programs;
   for (const Fp8Shape& s : fp8_shapes()) {
+    if (!wanted(s, options)) continue;
     for (const GemmConfig& c :
          options.configs.empty() ? gpu_configs(fp8_desc(s), options.num_sms) : options.configs) {
       try {
@@ -336,6 +350,7 @@ std::vector<LabelledProgram> fp8_programs(const Fp8Options& options) {
 void compare_fp8(GpuWorld& world, const Fp8Options& options,
                  const std::function<void(const Fp8Result&)>& done) {
   for (const Fp8Shape& shape : fp8_shapes()) {
+    if (!wanted(shape, options)) continue;
     Fp8Result result;
     try {
       result = Fp8Comparison(world, shape, options).run();

@@ -24,9 +24,11 @@ std::vector<Fp8Shape> fp8_shapes();
 GemmDesc fp8_desc(const Fp8Shape& shape);  // c in bfloat16
 
 struct Fp8Options {
+  std::string only;                 // shapes whose "LABEL SCALING" contains this
   std::vector<GemmConfig> configs;  // instead of those made for the scaling
   int num_sms = 0;
   int samples = 60;
+  bool profile = false;  // GpuTimeOptions::profile, of the first config that is right
   std::uint64_t seed = 0;
 };
 

@@ -62,6 +62,7 @@ int run(int argc, char** argv) {
   for (auto* command : {compile, suite}) command->add_option("--tp", s.tp, "1, 2, 4 or 8");
   auto* fp8 = app.add_subcommand("gemm-fp8", "products of fp8 factors with scales");
   fp8->add_option("--config", s.configs, "instead of the list");
+  fp8->add_option("--only", s.only, "shapes whose label and scaling contain this");
   for (auto* command : {compile, gemm, suite}) {
     command->add_flag("--quick", s.quick, "fewer configs");
     command->add_option("--config", s.configs,
@@ -105,6 +106,9 @@ int run(int argc, char** argv) {
   }
   attention_suite->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   attention_suite->add_option("-o,--out", s.out, "JSON with every sample");
+  for (auto* command : {fp8, loops, attention_suite}) {
+    command->add_flag("--profile", s.profile, "one launch of each between marks for ncu, no times");
+  }
   auto* attention_ranks = app.add_subcommand("attention-ranks", "attention over several GPUs");
   attention_ranks->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(2, 8));
   attention_ranks->add_option("--only", s.only, "rows whose label contains this");

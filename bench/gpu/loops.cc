@@ -50,7 +50,9 @@ std::vector<double> time_loop(GpuWorld& world, const Program& program, RandomFil
   std::vector<SymmetricGpuMemory> rows;
   pick_rows(world, ready, program, rows, options.seed);
   auto ms = time_gpu(world.device(0), world.stream(0), {ready.call()},
-                     {.num_sets = ready.num_sets(), .samples = options.samples});
+                     {.num_sets = ready.num_sets(),
+                      .samples = options.samples,
+                      .profile = options.profile});
   ready.instance().wait();
   return std::move(ms.front());
 }

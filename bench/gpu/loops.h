@@ -31,6 +31,7 @@ struct LoopsOptions {
   std::int64_t size =
       0;  // of the cubes among the large shapes, which only are run; 0: all as given
   int samples = 30;
+  bool profile = false;  // GpuTimeOptions::profile
   std::uint64_t seed = 0;
 };
 

@@ -67,7 +67,11 @@ std::vector<LabelledProgram> labelled(const std::vector<GemmShape>& shapes,
 }
 
 Fp8Options fp8_options(const Settings& s, int num_sms) {
-  Fp8Options options{.num_sms = num_sms, .samples = s.samples, .seed = s.seed};
+  Fp8Options options{.only = s.only,
+                     .num_sms = num_sms,
+                     .samples = s.samples,
+                     .profile = s.profile,
+                     .seed = s.seed};
   for (const std::string& text : s.configs) {
     options.configs.push_back(parse_gemm_config(text, num_sms));
   }
@@ -110,7 +114,9 @@ std::vector<LabelledProgram> all_programs(const Settings& s) {
     return programs;
   }
   for (const CheckCase& c : check_cases()) programs.push_back({c.label, c.program()});
-  add(fp8_programs(fp8_options(s, kHopperSms)));
+  Fp8Options fp8 = fp8_options(s, kHopperSms);
+  fp8.only.clear();  // applies to the labels of all
+  add(fp8_programs(fp8));
   add(loop_programs(kHopperSms));
   add(labelled(tensor_parallel_shapes(s.tp), gemm_options(s, kHopperSms)));
   return programs;
@@ -239,7 +245,12 @@ int run_loops(const Settings& s) {
   GpuWorld world({.size = 1});
   Report report(world, s);
   compile_ahead(loop_programs(world.device(0).properties().num_sms));
-  measure_loops(world, {.only = s.only, .size = s.size, .samples = s.samples, .seed = s.seed},
+  measure_loops(world,
+                {.only = s.only,
+                 .size = s.size,
+                 .samples = s.samples,
+                 .profile = s.profile,
+                 .seed = s.seed},
                 [&](const LoopResult& r) { report.keep("loops", r); });
   return report.finish("loops");
 }
@@ -317,6 +328,7 @@ int run_attention_suite(const Settings& s, bool checks) {
     }
     for (const AttentionConfig& c : gpu_attention_configs(shape.desc, num_sms)) {
       runs.push_back({shape, c});
+      if (s.profile) break;  // the first config
     }
   }
   for (auto& [shape, config] : runs) {
@@ -324,7 +336,10 @@ int run_attention_suite(const Settings& s, bool checks) {
   }
   compile_ahead(programs);
   for (auto& [shape, config] : runs) {
-    report.keep("attention", run_attention(world, shape, config, checks ? 0 : s.samples, s.seed));
+    report.keep("attention", run_attention(world, shape, config,
+                                           {.samples = checks ? 0 : s.samples,
+                                            .profile = s.profile,
+                                            .seed = s.seed}));
   }
   return report.finish("attention", fmt::format("{} runs", runs.size()));
 }

@@ -22,7 +22,7 @@ struct Settings {
   std::vector<std::string> configs;
   std::string dtype = "bf16";
   int tp = 4;
-  bool quick = false, graph = false, proof = false, sweep = false;
+  bool quick = false, graph = false, proof = false, sweep = false, profile = false;
   int samples = 60;
   std::vector<int> ranks = {1, 2};  // predict-points
   std::string file, calibrated;     // points

@@ -22,6 +22,9 @@ struct GpuTimeOptions {
   // Each contestant is captured with one call per set, and a sample is one replay: its time is per
   // call.
   bool graph = false;
+  // Nothing is timed: each contestant is called once, and once more between marks that profilers
+  // wait for (ncu --profile-from-start off). Its one sample is what the profiler left of the time.
+  bool profile = false;
 };
 
 // How many sets of `bytes_per_set` take more than twice the L2 cache; odd, so that two contestants

@@ -102,6 +102,8 @@ namespace stretto::cuda {
     (int*, CUfunction, int, std::size_t))                                                          \
   X(occupancy_max_active_clusters, cuOccupancyMaxActiveClusters,                                   \
     (int*, CUfunction, const CUlaunchConfig*))                                                     \
+  X(profiler_start, cuProfilerStart, ())                                                           \
+  X(profiler_stop, cuProfilerStop, ())                                                             \
   X(tensor_map_encode_tiled, cuTensorMapEncodeTiled,                                               \
     (CUtensorMap*, CUtensorMapDataType, std::uint32_t, void*, const std::uint64_t*,                \
      const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, CUtensorMapInterleave,      \

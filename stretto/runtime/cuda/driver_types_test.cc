@@ -17,6 +17,7 @@ constexpr unsigned kOurRegisterDeviceMap = CU_MEMHOSTREGISTER_DEVICEMAP;
 // After our headers: cuda.h makes macros of versioned names and of some flags.
 #if __has_include(<cuda.h>) && __has_include(<nvrtc.h>)
 #include <cuda.h>
+#include <cudaProfiler.h>
 #include <nvrtc.h>
 #define STRETTO_HAS_CUDA_HEADERS 1
 #endif
