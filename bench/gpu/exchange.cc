@@ -12,6 +12,7 @@
 #include "bench/gpu/each_shape.h"
 #include "bench/gpu/exchange_routing.h"
 #include "stretto/base/errors.h"
+#include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/gpu_harness/gpu_program.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
 #include "stretto/ops/moe/ep_combine.h"
@@ -26,6 +27,8 @@ constexpr int kCandidateSamples = 9;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
+const char* payload(const ExchangeShape& s) { return s.fp8 ? "e4m3" : short_name(s.desc.dtype); }
+
 std::vector<ExchangeShape> selected(int world_size, const ExchangeOptions& options) {
   std::vector<ExchangeShape> shapes;
   for (std::int64_t tokens : {128, 4096}) {
@@ -39,6 +42,9 @@ std::vector<ExchangeShape> selected(int world_size, const ExchangeOptions& optio
                                  .top_k = 8,
                                  .world_size = world_size,
                                  .expert_groups = world_size}});
+      if (!shapes.back().one_hop || kind != ExchangeKind::kDispatch) continue;
+      shapes.push_back(shapes.back());
+      shapes.back().fp8 = true;
     }
   }
   std::erase_if(shapes, [&](const ExchangeShape& s) {
@@ -61,7 +67,7 @@ std::vector<Candidate> one_hop_candidates(const ExchangeShape& s) {
     ReturnConfig fewer_back{.num_workers = std::max(back.num_workers / parts, 1)};
     if (s.kind == ExchangeKind::kDispatch) {
       out.push_back({{.config = fmt::format("{} workers", fewer.num_workers), .ms = 0, .error = ""},
-                     ep_send(s.desc, fewer)});
+                     s.fp8 ? ep_send_fp8(s.desc, fewer) : ep_send(s.desc, fewer)});
     } else {
       out.push_back({{.config = fmt::format("{} workers a role", fewer_back.num_workers),
                       .ms = 0,
@@ -109,8 +115,9 @@ class Comparison {
         routing_(shape.desc, !shape.one_hop, options.seed),
         row_bytes_(at(shape.desc.hidden) * size_bytes(shape.desc.dtype)) {
     result_.shape = shape;
-    result_.bytes = static_cast<double>(routing_.most_received()) * static_cast<double>(row_bytes_);
-    auto block = at(std::llround(routing_.mean_block() * static_cast<double>(row_bytes_)));
+    auto token_bytes = static_cast<double>(shape.token_bytes());
+    result_.bytes = static_cast<double>(routing_.most_received()) * token_bytes;
+    auto block = at(std::llround(routing_.mean_block() * token_bytes));
     nccl_count_ = block / size_bytes(kDType);
     for (int i = 0; i < num_sets(); ++i) sets_.push_back(make_set());
     world.synchronize();
@@ -166,7 +173,8 @@ class Comparison {
       s["x"] = random_.allocate(own * row_bytes_);
       s["experts"] = upload(routing_.experts);
       s["weights"] = upload(routing_.weights);
-      s["recv"] = allocate_poisoned(world_, all * row_bytes_);
+      s["recv"] = allocate_poisoned(world_, all * (shape_.fp8 ? at(d.hidden) : row_bytes_));
+      s["recv_scales"] = allocate_poisoned(world_, all * at(d.hidden / kScaleBlock) * word);
       s["recv_experts"] = allocate_poisoned(world_, all * top_k * word);
       s["recv_weights"] = allocate_poisoned(world_, all * top_k * word);
       s["counts"] = allocate_poisoned(world_, at(d.world_size) * word);
@@ -250,29 +258,65 @@ class Comparison {
   // Every token that a rank was sent, bit by bit, and where the own ones are said to be.
   std::string received_difference(int set, int rank) const {
     const EpDesc& d = shape_.desc;
-    std::size_t own = at(d.rows_per_rank()), top_k = at(d.top_k), hidden = at(d.hidden);
+    std::size_t own = at(d.rows_per_rank()), top_k = at(d.top_k);
     auto positions = download<std::int32_t>(set, "positions", rank, 0, own * at(d.world_size));
     if (positions != routing_.positions[at(rank)]) return "positions are not those of the routing";
-    auto recv = download<std::uint16_t>(set, "recv", rank, 0, at(d.received_rows()) * hidden);
     auto experts =
         download<std::int32_t>(set, "recv_experts", rank, 0, at(d.received_rows()) * top_k);
     auto weights = download<float>(set, "recv_weights", rank, 0, at(d.received_rows()) * top_k);
     for (int from = 0; from < d.world_size; ++from) {
-      auto x = download<std::uint16_t>(set, "x", from, 0, own * hidden);
       const auto& tokens = routing_.sent(from, rank);
+      std::string found = rows_difference(set, rank, from);
+      if (!found.empty()) return found;
       for (std::size_t i = 0; i < tokens.size(); ++i) {
         std::size_t token = at(tokens[i]), row = at(routing_.row(from, rank, i));
         auto same = [&](const auto& got, const auto& want, std::size_t n) {
           return std::memcmp(&got[row * n], &want[token * n], n * sizeof(got[0])) == 0;
         };
-        if (same(recv, x, hidden) && same(experts, routing_.experts[at(from)], top_k) &&
+        if (same(experts, routing_.experts[at(from)], top_k) &&
             same(weights, routing_.weights[at(from)], top_k)) {
           continue;
         }
-        return fmt::format("row {} is not token {} of rank {}", row, token, from);
+        return fmt::format("row {} has not the experts of token {} of rank {}", row, token, from);
       }
     }
     return "";
+  }
+
+  // What came from one rank: bit by bit, or, of e4m3, within half a step.
+  std::string rows_difference(int set, int rank, int from) const {
+    std::size_t own = at(shape_.desc.rows_per_rank()), hidden = at(shape_.desc.hidden);
+    std::size_t blocks = hidden / kScaleBlock, first = at(from) * own;
+    auto x = download<std::uint16_t>(set, "x", from, 0, own * hidden);
+    std::vector<std::uint16_t> recv;
+    std::vector<std::uint8_t> steps;
+    std::vector<float> scales;
+    if (shape_.fp8) {
+      steps = download<std::uint8_t>(set, "recv", rank, first * hidden, own * hidden);
+      scales = download<float>(set, "recv_scales", rank, first * blocks, own * blocks);
+    } else {
+      recv = download<std::uint16_t>(set, "recv", rank, first * hidden, own * hidden);
+    }
+    const auto& tokens = routing_.sent(from, rank);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      std::size_t token = at(tokens[i]), row = at(routing_.row(from, rank, i)) - first;
+      for (std::size_t c = 0; c < hidden; ++c) {
+        std::uint16_t want = x[token * hidden + c];
+        std::size_t at_c = row * hidden + c;
+        bool same = shape_.fp8
+                        ? is_rounded(bf16_to_f32(want), steps[at_c], scales[at_c / kScaleBlock])
+                        : recv[at_c] == want;
+        if (same) continue;
+        return fmt::format("row {} of rank {} column {} is not token {}'s", row, from, c, token);
+      }
+    }
+    return "";
+  }
+
+  static bool is_rounded(float x, std::uint8_t steps, float scale) {
+    float got = f8e4m3_to_f32(steps) * scale,
+          most = std::max(std::abs(x) * 0x1p-4F, scale * 0x1p-10F);
+    return std::abs(got - x) <= most * 1.001F && std::abs(x) <= scale * 448.001F;
   }
 
   // Tokens drawn by lot against sums in fp64.
@@ -345,11 +389,15 @@ Json samples_json(const ExchangeSamples& t) {
 
 }  // namespace
 
+std::int64_t ExchangeShape::token_bytes() const {
+  if (!fp8) return desc.hidden * static_cast<std::int64_t>(size_bytes(desc.dtype));
+  return desc.hidden + desc.hidden / kScaleBlock * static_cast<std::int64_t>(sizeof(float));
+}
+
 std::string ExchangeShape::to_string() const {
-  return fmt::format("{} {} {} P={} tokens={}",
-                     kind == ExchangeKind::kDispatch ? "dispatch" : "combine",
-                     one_hop ? "one-hop" : "listed", short_name(desc.dtype), desc.world_size,
-                     desc.rows_per_rank());
+  return fmt::format(
+      "{} {} {} P={} tokens={}", kind == ExchangeKind::kDispatch ? "dispatch" : "combine",
+      one_hop ? "one-hop" : "listed", payload(*this), desc.world_size, desc.rows_per_rank());
 }
 
 std::string ExchangeResult::to_string() const {
@@ -368,7 +416,7 @@ std::string ExchangeResult::to_string() const {
 Json ExchangeResult::to_json() const {
   Json out = {{"op", shape.kind == ExchangeKind::kDispatch ? "dispatch" : "combine"},
               {"way", shape.one_hop ? "one-hop" : "listed"},
-              {"dtype", short_name(shape.desc.dtype)},
+              {"dtype", payload(shape)},
               {"ranks", shape.desc.world_size},
               {"tokens", shape.desc.rows_per_rank()},
               {"hidden", shape.desc.hidden},

@@ -1,8 +1,8 @@
 // Dispatch and combine of expert parallelism on several GPUs, as a model with 256 experts of size
-// 7168 asks for them: 128 tokens of a rank in one hop (ep_send.h, ep_return.h), 4096 by lists
-// (ep_dispatch.h, ep_combine.h). Checked against what the host counts and sums, then timed in
-// captured graphs and launch by launch, call by call in turn with NCCL's all-to-all of equal bytes,
-// slowest rank.
+// 7168 asks for them: 128 tokens of a rank in one hop (ep_send.h, also in e4m3, ep_return.h), 4096
+// by lists (ep_dispatch.h, ep_combine.h). Checked against what the host counts and sums, then timed
+// in captured graphs and launch by launch, call by call in turn with NCCL's all-to-all of equal
+// bytes, slowest rank.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,11 @@ enum class ExchangeKind : std::uint8_t { kDispatch, kCombine };
 struct ExchangeShape {
   ExchangeKind kind = ExchangeKind::kDispatch;
   bool one_hop = true;  // for short steps; else by lists
+  bool fp8 = false;     // tokens travel as e4m3 with scales; of a dispatch in one hop
   EpDesc desc;
 
-  std::string to_string() const;  // "dispatch one-hop bf16 P=2 tokens=128"
+  std::int64_t token_bytes() const;  // that travel, of one token
+  std::string to_string() const;     // "dispatch one-hop bf16 P=2 tokens=128"
 };
 
 struct ExchangeTime {

@@ -82,6 +82,7 @@ const std::vector<OperatorInfo>& catalog() {
       ep_place_info(),
       ep_combine_info(),
       ep_send_info(),
+      ep_send_fp8_info(),
       ep_return_info(),
   };
   return operators;

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 
+#include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
@@ -154,12 +156,9 @@ SendConfig send_config(const EpDesc& d, Target target) {
   return c;
 }
 
-OpCase send_case(const OpShape& s, std::uint64_t seed) {
-  EpDesc d = desc_of(s);
-  MoeCase mc(ep_send(d, send_config(d, s.target)), d.m, seed);
-  mc.c.config = fmt::format("ep_send {} m={}", to_string(d), mc.m);
-  Routes routes = routes_of(d, mc.m, seed);
-  std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
+// Experts and weights of all tokens, at every rank.
+void expect_sent(const EpDesc& d, const Routes& routes, MoeCase& mc) {
+  std::size_t rows = at(d.rows_per_rank()), top_k = at(d.top_k);
   set_experts(d, routes, Rows::kOwn, mc);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     std::fill(mc.out(r, "recv_experts").begin(), mc.out(r, "recv_experts").end(), -1.0);
@@ -170,12 +169,67 @@ OpCase send_case(const OpShape& s, std::uint64_t seed) {
         copy_row(mc.in(from, "experts"), token, mc.out(r, "recv_experts"), row, top_k);
         copy_row(mc.in(from, "weights"), token, mc.out(r, "recv_weights"), row, top_k);
       }
-      for (std::int64_t token : routes.sent[from][r]) {
-        copy_row(mc.in(from, "x"), at(token), mc.out(r, "recv"), from * rows + at(token), hidden);
-      }
     }
   }
   mc.c.comm_bytes = received_bytes(d);
+}
+
+OpCase send_case(const OpShape& s, std::uint64_t seed) {
+  EpDesc d = desc_of(s);
+  MoeCase mc(ep_send(d, send_config(d, s.target)), d.m, seed);
+  mc.c.config = fmt::format("ep_send {} m={}", to_string(d), mc.m);
+  Routes routes = routes_of(d, mc.m, seed);
+  expect_sent(d, routes, mc);
+  std::size_t rows = at(d.rows_per_rank());
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    for (std::size_t from = 0; from < mc.c.inputs.size(); ++from) {
+      for (std::int64_t token : routes.sent[from][r]) {
+        copy_row(mc.in(from, "x"), at(token), mc.out(r, "recv"), from * rows + at(token),
+                 at(d.hidden));
+      }
+    }
+  }
+  return std::move(mc.c);
+}
+
+// Blocks whose largest magnitude is 448 times a power of two, the others e4m3 values times the
+// same: quotients are exact, however a device divides. Returns the scales [rows, blocks].
+Values make_exact(Values& x, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Values scales;
+  for (std::size_t block = 0; block < x.size(); block += kScaleBlock) {
+    double scale = std::ldexp(1.0, static_cast<int>(random() % 9) - 6);
+    std::size_t largest = block + random() % kScaleBlock;
+    for (std::size_t i = block; i < block + kScaleBlock; ++i) {
+      double value = std::ldexp(static_cast<double>(random() % 31) - 15, 4);  // of e4m3
+      x[i] = scale * (i == largest ? 448 : value);
+    }
+    scales.push_back(scale);
+  }
+  return scales;
+}
+
+OpCase send_fp8_case(const OpShape& s, std::uint64_t seed) {
+  EpDesc d = desc_of(s);
+  MoeCase mc(ep_send_fp8(d, send_config(d, s.target)), d.m, seed);
+  mc.c.config = fmt::format("ep_send_fp8 {} m={}", to_string(d), mc.m);
+  mc.c.tolerance = 0x1p-20;  // of scales; a step of e4m3 and of tables is much larger
+  mc.c.scale = 0;
+  Routes routes = routes_of(d, mc.m, seed);
+  expect_sent(d, routes, mc);
+  std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), blocks = hidden / kScaleBlock;
+  for (std::size_t from = 0; from < mc.c.inputs.size(); ++from) {
+    Values& x = mc.in(from, "x");
+    Values scales = make_exact(x, seed + from), steps = x;
+    for (std::size_t i = 0; i < x.size(); ++i) steps[i] /= scales[i / kScaleBlock];
+    for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+      for (std::int64_t token : routes.sent[from][r]) {
+        std::size_t row = from * rows + at(token);
+        copy_row(steps, at(token), mc.out(r, "recv"), row, hidden);
+        copy_row(scales, at(token), mc.out(r, "recv_scales"), row, blocks);
+      }
+    }
+  }
   return std::move(mc.c);
 }
 
@@ -330,6 +384,21 @@ OperatorInfo ep_send_info() {
       .make_case = send_case,
       .shapes = short_shapes,
       .large = large_step()};
+}
+
+OperatorInfo ep_send_fp8_info() {
+  return {.name = "ep_send_fp8",
+          .summary = "the same in e4m3 with scales of blocks",
+          .program =
+              [](const OpShape& s) {
+                return ep_send_fp8(desc_of(s), send_config(desc_of(s), s.target));
+              },
+          .make_case = send_fp8_case,
+          .shapes = [](int world_size) -> std::vector<OpShape> {
+            return {{.world_size = world_size, .m = 21, .n = 256, .dtype = DType::kF32},
+                    {.world_size = world_size, .m = 9, .n = 128, .dtype = DType::kBF16}};
+          },
+          .large = large_step()};
 }
 
 OperatorInfo ep_return_info() {

@@ -25,7 +25,17 @@ SendConfig default_send_config(const EpDesc& desc, Target target = Target::kCpu)
 // table and entry that break their contract.
 Program ep_send(const EpDesc& desc, const SendConfig& config);
 
+// The same, but tokens travel as e4m3, a scale for every 128 elements of a token (DeepEP's
+// low-latency dispatch): x [ceil(m / P), B, 128] with B = hidden / 128; in place of recv
+// recv [P * S, B, 128]           e4m3, each block over its scale, rounded to nearest
+// recv_scales [P * S, B, 1]      symmetric f32 state: the block's largest magnitude / 448, of a
+//   magnitude below 1e-4 (zeros among them) as of 1e-4
+// which grouped products with block scales read as they are. UserError also where 128 does not
+// divide hidden.
+Program ep_send_fp8(const EpDesc& desc, const SendConfig& config);
+
 // m: tokens of all ranks with three of 5 experts each, n: hidden size.
 OperatorInfo ep_send_info();
+OperatorInfo ep_send_fp8_info();
 
 }  // namespace stretto
