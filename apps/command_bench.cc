@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -91,26 +92,44 @@ const OperatorInfo* like_operator(const MeasureOptions& options, const ProgramSo
   return op;
 }
 
-void print_checked(const MeasureOptions& options, bool checked) {
-  if (options.like.empty()) return;
-  fmt::print("results {} by the reference of {}\n", checked ? "checked" : "not checked",
-             options.like);
+// The operator by whose reference results are checked; null: of a file that is like none.
+const OperatorInfo* reference_of(const MeasureOptions& options, const ProgramSource& source) {
+  const OperatorInfo* like = like_operator(options, source);
+  return like != nullptr ? like : source.op();
 }
+
+void print_checked(const OperatorInfo* reference, bool checked) {
+  if (reference == nullptr) return;
+  fmt::print("results {} by the reference of {}\n", checked ? "checked" : "not checked",
+             reference->name);
+}
+
+// Other ranks may be compiling.
+constexpr std::chrono::milliseconds kHostTimeout{60'000};
 
 void bench_on_gpus(const MeasureOptions& options) {
   ProgramSource source(options.source);
   OpShape shape = gpu_shape(options, source);
+  const OperatorInfo* reference = reference_of(options, source);
+  if (ran_as_processes(options.launcher, shape.world_size, Target::kCuda)) return;
+  std::shared_ptr<World> host;
+  if (options.launcher.processes()) {
+    host = make_world(options.launcher, shape.world_size,
+                      {.timeout = std::max(env_timeout(), kHostTimeout)});
+  }
   GpuMeasurement m = measure_on_gpus(source, {.shape = shape,
                                               .like = like_operator(options, source),
                                               .samples = options.samples,
                                               .vendor = !options.no_vendor,
                                               .graph = options.graph,
                                               .measure = options.measure,
+                                              .host = host,
                                               .machine = options.machine});
+  if (host != nullptr && host->local_rank().index() != 0) return;
   nlohmann::json out = summary_json(m.samples_ms);
   out["config"] = m.config;
   if (m.predicted_ms > 0) out["predicted_ms"] = m.predicted_ms;
-  if (!options.like.empty()) out["checked"] = m.checked;
+  if (reference != nullptr) out["checked"] = m.checked;
   if (!m.sequence.empty()) {
     out["sequence"] = summary_json(m.sequence_ms);
     out["sequence"]["config"] = m.sequence;
@@ -121,7 +140,7 @@ void bench_on_gpus(const MeasureOptions& options) {
         {"median", m.ratio->median}, {"low", m.ratio->low}, {"high", m.ratio->high}};
   }
   if (options.json) return fmt::print("{}\n", out.dump());
-  print_checked(options, m.checked);
+  print_checked(reference, m.checked);
   print_summary(out);
   if (m.sequence.empty()) return;
   print_summary(out["sequence"]);
@@ -133,41 +152,36 @@ void bench_on_gpus(const MeasureOptions& options) {
   }
 }
 
-// Runs a file's program on the inputs of the operator that it is like, on threads. False where
-// there is none or its reference takes too long; UserError where results differ from it.
-bool check_results(const MeasureOptions& options, const Program& program) {
-  ProgramSource source(options.source);
-  const OperatorInfo* op = like_operator(options, source);
-  if (op == nullptr) return false;
-  OpShape shape = options.shape;
-  shape.dtype = dtype_of(options);
-  check_like(*op, shape, program);
-  if (options.launcher.processes() || !is_checked(shape)) return false;
-  std::string difference =
-      run_case(case_like(*op, shape, program, kSeed), {.seed = kSeed, .require_proof = true});
+// Runs a program on the inputs of the operator whose work it does. False where the operator's
+// reference takes too long; UserError where results differ from it.
+bool check_results(const OperatorInfo& op, const OpShape& shape, const Program& program,
+                   const std::shared_ptr<World>& world) {
+  if (!is_checked(shape)) return false;
+  std::string difference = run_case(case_like(op, shape, program, kSeed),
+                                    {.seed = kSeed, .require_proof = true, .world = world});
   if (!difference.empty()) throw UserError(difference);
   return true;
 }
 
 void bench(const MeasureOptions& options) {
-  if (options.device == "cuda") {
-    if (options.launcher.processes()) {
-      throw UserError("bench --launcher processes: GPUs are timed from one process");
-    }
-    return bench_on_gpus(options);
-  }
+  if (options.device == "cuda") return bench_on_gpus(options);
   OpCase c = make_case(options);
   int ranks = c.program.world_size;
-  bool checked = check_results(options, c.program);
-  if (ran_as_processes(options.launcher, ranks)) return;
+  ProgramSource source(options.source);
+  const OperatorInfo* reference = reference_of(options, source);
+  OpShape shape = options.shape;
+  shape.dtype = dtype_of(options);
+  if (reference != nullptr) check_like(*reference, shape, c.program);
+  if (ran_as_processes(options.launcher, ranks, Target::kCpu)) return;
   std::shared_ptr<World> world = make_world(options.launcher, ranks);
+  bool checked = reference != nullptr && check_results(*reference, shape, c.program, world);
   std::vector<double> samples = time_case(c, {.samples = options.samples, .world = world});
   if (world->local_ranks().front() != 0) return;
   nlohmann::json out = summary_json(std::move(samples));
   out["config"] = c.config;
-  if (!options.like.empty()) out["checked"] = checked;
+  if (reference != nullptr) out["checked"] = checked;
   if (options.json) return fmt::print("{}\n", out.dump());
-  print_checked(options, checked);
+  print_checked(reference, checked);
   print_summary(out);
 }
 

@@ -89,8 +89,12 @@ class Measurement {
                             .calls_per_graph = timing.calls_per_graph});
       return median_interval(std::move(ms.front())).median;
     } catch (const Error& e) {
-      fmt::print(stderr, "{}: {}\n", candidate == nullptr ? "sequence" : candidate->config,
-                 e.what());
+      // A fault of processes is that of all ranks, one of which may have died.
+      if (options_.host != nullptr && dynamic_cast<const Fault*>(&e) != nullptr) throw;
+      if (is_first()) {
+        fmt::print(stderr, "{}: {}\n", candidate == nullptr ? "sequence" : candidate->config,
+                   e.what());
+      }
       return kDoesNotRun;
     }
   }
@@ -109,12 +113,18 @@ class Measurement {
   void compare_with(const OperatorInfo& op, const Program& program) {
     check_like(op, options_.shape, program);
     offered_by(op.name);
-    if (!is_checked(options_.shape)) return;
-    std::string difference = run_gpu_case(world_, case_like(op, options_.shape, program, kSeed),
+    check_results(op, options_.shape, program);
+  }
+
+  void check_results(const OperatorInfo& op, const OpShape& shape, const Program& program) {
+    if (!is_checked(shape)) return;
+    std::string difference = run_gpu_case(world_, case_like(op, shape, program, kSeed),
                                           {.seed = kSeed, .require_proof = true});
     if (!difference.empty()) throw UserError(difference);
     result_.checked = true;
   }
+
+  bool is_first() const { return world_.local_ranks().front() == 0; }
 
   // Nothing where the sequence is the best.
   std::optional<Program> chosen() {
@@ -125,9 +135,10 @@ class Measurement {
     ChooseOptions choosing{.machine = machine_, .eager = !options_.graph};
     if (options_.measure) {
       choosing.measure = [this](const Candidate* c) { return measure(c); };
-      choosing.measured_on =
-          fmt::format("{} vendor={} graph={}", world_.device(0).properties().to_string(), vendor,
-                      options_.graph);
+      // Nothing in which the ranks' processes differ: they keep one choice.
+      choosing.measured_on = fmt::format(
+          "{} vendor={} graph={} {}", world_.device(world_.local_ranks().front()).properties().name,
+          vendor, options_.graph, options_.host == nullptr ? "threads" : "processes");
     }
     Choice choice = choose(op, options_.shape, offered, choosing);
     result_.predicted_ms = choice.predicted_ms;
@@ -136,7 +147,13 @@ class Measurement {
     if (choice.is_sequence) return std::nullopt;
     const Candidate* found = find_candidate(offered, choice.config);
     STRETTO_CHECK(found != nullptr, "a choice is a candidate");
-    return found->program();
+    Program program = found->program();
+    // Programs of some configs are for more rows than were asked for: their operator's case does
+    // not fit them.
+    if (difference_from(*source_.op(), offered.shape, program).empty()) {
+      check_results(*source_.op(), offered.shape, program);
+    }
+    return program;
   }
 
   GpuWorld& world_;
@@ -154,7 +171,11 @@ class Measurement {
 }  // namespace
 
 GpuMeasurement measure_on_gpus(const ProgramSource& source, const GpuMeasureOptions& options) {
-  GpuWorld world({.size = options.shape.world_size});
+  if (options.host == nullptr) {
+    GpuWorld world({.size = options.shape.world_size});
+    return Measurement(world, source, options).run();
+  }
+  GpuWorld world(options.host->local_rank(), {.timeout = env_timeout()});
   return Measurement(world, source, options).run();
 }
 

@@ -2,12 +2,14 @@
 // that the chooser picks, beside the unfused path.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/program_source.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/runtime/world.h"
 
 namespace stretto {
 
@@ -15,10 +17,11 @@ struct GpuMeasureOptions {
   OpShape shape;
   const OperatorInfo* like = nullptr;  // whose work a file's program does (like_operator.h)
   int samples = 20;
-  bool vendor = true;    // cuBLASLt and NCCL may be compared with, and chosen
-  bool graph = false;    // launches replayed from captured graphs
-  bool measure = false;  // the chooser measures what prediction finds promising
-  std::string machine;   // of the chooser; empty: as this machine was calibrated, or a built-in one
+  bool vendor = true;           // cuBLASLt and NCCL may be compared with, and chosen
+  bool graph = false;           // launches replayed from captured graphs
+  bool measure = false;         // the chooser measures what prediction finds promising
+  std::shared_ptr<World> host;  // of processes, each of which measures; none: all GPUs from here
+  std::string machine;  // of the chooser; empty: as this machine was calibrated, or a built-in one
 };
 
 struct GpuMeasurement {
@@ -31,7 +34,7 @@ struct GpuMeasurement {
   std::vector<double> sequence_ms;
   std::optional<MedianInterval> ratio;
   bool chose_sequence = false;
-  bool checked = false;  // results of a file's program, by the reference of what it is like
+  bool checked = false;  // results, by the reference of the operator or of what a file is like
 };
 
 // DeviceError without enough GPUs; UserError, also where results differ from the reference; Fault.

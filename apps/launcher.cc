@@ -8,6 +8,7 @@
 
 #include "apps/commands.h"
 #include "stretto/base/errors.h"
+#include "stretto/runtime/cuda/driver.h"
 #include "stretto/runtime/processes/launch.h"
 
 namespace stretto {
@@ -20,6 +21,15 @@ std::vector<std::string> own_command() {
   for (std::string argument; std::getline(file, argument, '\0');) command.push_back(argument);
   command.at(0) = std::filesystem::read_symlink("/proc/self/exe");
   return command;
+}
+
+// So that the error comes once, not from every process.
+void require_gpus(int ranks) {
+  cuda::driver();
+  if (int found = cuda::num_devices(); found < ranks) {
+    throw DeviceError(fmt::format("{} ranks, each a process with its own GPU: this machine has {}",
+                                  ranks, found));
+  }
 }
 
 void run(const LaunchOptions& options) {
@@ -38,15 +48,18 @@ void add_launcher_option(CLI::App* command, LauncherOptions& options) {
       ->capture_default_str();
 }
 
-bool ran_as_processes(const LauncherOptions& options, int ranks) {
+bool ran_as_processes(const LauncherOptions& options, int ranks, Target target) {
   if (!options.processes() || meeting_point_of_environment()) return false;
+  if (target == Target::kCuda) require_gpus(ranks);
   run({.num_processes = ranks, .command = own_command()});
   return true;
 }
 
-std::shared_ptr<World> make_world(const LauncherOptions& options, int ranks, bool record) {
+std::shared_ptr<World> make_world(const LauncherOptions& options, int ranks,
+                                  const OwnWorldOptions& world) {
   if (!options.processes()) {
-    return std::make_shared<World>(WorldOptions{.size = ranks, .record = record});
+    return std::make_shared<World>(
+        WorldOptions{.size = ranks, .timeout = world.timeout, .record = world.record});
   }
   std::optional<MeetingPoint> meeting = meeting_point_of_environment();
   if (!meeting) throw UserError("WORLD_SIZE is not set");
@@ -54,7 +67,8 @@ std::shared_ptr<World> make_world(const LauncherOptions& options, int ranks, boo
     throw UserError(
         fmt::format("the command is for {} ranks, WORLD_SIZE says {}", ranks, meeting->size));
   }
-  return std::make_shared<World>(ProcessWorldOptions{.meeting = *meeting, .record = record});
+  return std::make_shared<World>(
+      ProcessWorldOptions{.meeting = *meeting, .timeout = world.timeout, .record = world.record});
 }
 
 void add_launch_command(CLI::App& app) {

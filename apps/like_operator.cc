@@ -17,8 +17,28 @@ std::string layout(const Program& program, int tensor) {
   return fmt::format("{} [{}]", name(dtype), fmt::join(bound_shape(program, tensor), ", "));
 }
 
-// Every tensor of the caller's that `a` has is alike in `b`.
-void check_tensors(const Program& a, const Program& b, const std::string& title) {
+bool is_told(const Var& var) {
+  return var.kind == VarKind::kExtent || var.kind == VarKind::kScalar;
+}
+
+// `to`, a value for each run-time size and scalar of `program`, takes those that have the same name
+// in `from`.
+void take_extents(const OpCase& from, const Program& program, std::vector<std::int64_t>& to) {
+  std::size_t next = 0;
+  for (const Var& var : program.vars) {
+    if (!is_told(var)) continue;
+    std::size_t theirs = 0;
+    for (const Var& other : from.program.vars) {
+      if (!is_told(other)) continue;
+      if (other.name == var.name) to.at(next) = from.extents.at(theirs);
+      ++theirs;
+    }
+    ++next;
+  }
+}
+
+// "" where every tensor of the caller's that `a` has is alike in `b`.
+std::string difference_of_tensors(const Program& a, const Program& b) {
   for (std::size_t t = 0; t < a.tensors.size(); ++t) {
     const Tensor& tensor = a.tensors[t];
     if (!is_callers(tensor)) continue;
@@ -29,18 +49,23 @@ void check_tensors(const Program& a, const Program& b, const std::string& title)
     }
     std::string here = layout(a, static_cast<int>(t));
     if (here == there) continue;
-    throw UserError(fmt::format("{}: '{}' is {} in '{}' and {} in '{}'", title, tensor.name, here,
-                                a.name, there, b.name));
+    return fmt::format("'{}' is {} in '{}' and {} in '{}'", tensor.name, here, a.name, there,
+                       b.name);
   }
+  return "";
 }
 
 }  // namespace
 
-void check_like(const OperatorInfo& op, const OpShape& shape, const Program& program) {
+std::string difference_from(const OperatorInfo& op, const OpShape& shape, const Program& program) {
   Program theirs = op.program(shape);
-  std::string title = fmt::format("--like {}", op.name);
-  check_tensors(theirs, program, title);
-  check_tensors(program, theirs, title);
+  std::string difference = difference_of_tensors(theirs, program);
+  return difference.empty() ? difference_of_tensors(program, theirs) : difference;
+}
+
+void check_like(const OperatorInfo& op, const OpShape& shape, const Program& program) {
+  std::string difference = difference_from(op, shape, program);
+  if (!difference.empty()) throw UserError(fmt::format("--like {}: {}", op.name, difference));
 }
 
 OpCase case_like(const OperatorInfo& op, const OpShape& shape, const Program& program,
@@ -55,6 +80,7 @@ OpCase case_like(const OperatorInfo& op, const OpShape& shape, const Program& pr
       ours.expected[r][t] = theirs.expected[r][from];
     }
   }
+  take_extents(theirs, program, ours.extents);
   ours.tolerance = theirs.tolerance;
   ours.scale = theirs.scale;
   return ours;

@@ -4,10 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "stretto/ops/harness/op_case.h"
 
 namespace stretto {
+
+// What in the caller's tensors differs between `program` and the operator at `shape`; "": nothing.
+std::string difference_from(const OperatorInfo& op, const OpShape& shape, const Program& program);
 
 // Whether the reference of a product of this shape takes no longer than about a second.
 inline bool is_checked(const OpShape& shape) {
@@ -16,8 +20,7 @@ inline bool is_checked(const OpShape& shape) {
   return size(shape.m) * size(shape.n) * size(shape.k) <= kMostProducts;
 }
 
-// UserError naming the tensor of the caller's in which `program` and the operator at `shape`
-// differ.
+// UserError with that difference.
 void check_like(const OperatorInfo& op, const OpShape& shape, const Program& program);
 
 // `program` with the inputs that the operator's case at `shape` has, and what it expects of them.

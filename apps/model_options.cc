@@ -53,7 +53,7 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
 }
 
 bool ran_as_processes(const ModelOptions& options) {
-  return ran_as_processes(options.launcher, options.num_ranks());
+  return ran_as_processes(options.launcher, options.num_ranks(), options.target());
 }
 
 EngineOptions engine_options(const ModelOptions& options, const ModelFiles& files, bool record) {
@@ -64,7 +64,7 @@ EngineOptions engine_options(const ModelOptions& options, const ModelFiles& file
                        .expert_groups = options.ep,
                        .data_groups = options.dp};
   if (options.launcher.processes()) {
-    engine.world = make_world(options.launcher, options.num_ranks(), record);
+    engine.world = make_world(options.launcher, options.num_ranks(), {.record = record});
   }
   return engine;
 }

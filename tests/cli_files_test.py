@@ -154,6 +154,10 @@ class LikeTest(CliCase):
         wrong.write_text(text.replace("p.loop(ceil_div(k, bk)", "p.loop(ceil_div(k - 1, bk) * (k - 2) / k"))
         self.good("prove", wrong, "--ranks", 3, *SIZES)
         self.refused(*self.bench(wrong, "--like", "ag_gemm"), says=["ag_gemm", "rank"])
+        done = run(*self.bench(wrong, "--like", "ag_gemm", "--launcher", "processes"))
+        self.assertEqual((done.returncode, done.stdout), (2, b""), done.stderr.decode())
+        self.assertIn(b"expected", done.stderr)
+        self.assertNotIn(b"fault", done.stderr)  # nobody is left waiting
 
     def test_bad_use(self):
         self.refused(*self.bench(PROGRAM, "--like", "no_such"), says="no_such")

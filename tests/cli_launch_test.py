@@ -35,12 +35,12 @@ class LauncherTest(CliCase):
                                    "--samples", 5, "--launcher", "processes", "--json").stdout)
         self.assertEqual(len(got["samples"]), 5)
         self.assertGreater(min(got["samples"]), 0)
+        self.assertTrue(got["checked"])
 
     def test_refusals_come_once(self):
         generate = ["generate", "--model", MODEL, "--prompt", PROMPT, "--tp", 2, "--launcher"]
         self.refused(*generate, "fibres", says=["--launcher", "fibres"])
         self.refused(*generate, "processes", "--trace", self.tmp / "t.json", says="--trace")
-        self.refused("bench", "gemm_ar", "--device", "cuda", "--launcher", "processes", says="from one process")
         self.refused(*generate, "processes", "--dtype", "float64", says="float64")
         self.refused(*generate, "processes", env={"RANK": "0", "WORLD_SIZE": "1"},
                      says=["2 ranks", "WORLD_SIZE says 1"])

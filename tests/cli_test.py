@@ -339,7 +339,8 @@ class OtherCommandsTest(CliCase):
     def test_bench(self):
         got = self.json_of("bench", "all_gather", "--m", 33, "--n", 20, "--dtype", "bf16", "--ranks",
                            3, "--samples", 5,
-                           keys=["median_ms", "p10_ms", "p90_ms", "samples", "config"])
+                           keys=["median_ms", "p10_ms", "p90_ms", "samples", "config", "checked"])
+        self.assertTrue(got["checked"])
         self.assertEqual(len(got["samples"]), 5)
         self.assertLessEqual(got["p10_ms"], got["median_ms"])
         self.assertLessEqual(got["median_ms"], got["p90_ms"])

@@ -45,6 +45,7 @@ class Device(unittest.TestCase):
             for command in (["bench", "gemm", "--device", "cuda"],
                             ["bench", "ag_gemm", "--device", "cuda", "--ranks", "2", "--no-vendor", "--graph",
                              "--measure", "--json"],
+                            ["bench", "gemm_ar", "--device", "cuda", "--launcher", "processes"],
                             ["trace", "gemm", "--device", "cuda", "-o", machine],
                             ["calibrate", "--device", "cuda", "-o", machine]):
                 with self.subTest(command=command):

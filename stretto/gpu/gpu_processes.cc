@@ -77,6 +77,18 @@ void GpuSeats::require_own_devices() const {
   }
 }
 
+std::vector<std::vector<std::byte>> exchange_bytes(Rank& rank, std::span<const std::byte> own) {
+  SymmetricBuffer all = rank.allocate("what ranks tell each other", DType::kU8, own.size());
+  std::copy(own.begin(), own.end(), all.on<std::byte>(rank.index()));
+  rank.barrier();
+  std::vector<std::vector<std::byte>> out;
+  for (int r = 0; r < rank.size(); ++r) {
+    out.emplace_back(all.on<std::byte>(r), all.on<std::byte>(r) + own.size());
+  }
+  rank.release(all);
+  return out;
+}
+
 // Whole pages, so that what the driver locks holds nothing else.
 GpuWorld::Processes::Processes(Rank& rank, std::size_t bytes)
     : rank_(rank),
@@ -125,6 +137,24 @@ SymmetricGpuMemory GpuWorld::Processes::allocate(const cuda::Device& device,
   SymmetricGpuMemory out;
   for (std::shared_ptr<const Shared>& on_rank : all) out.on.emplace_back(std::move(on_rank));
   return out;
+}
+
+void GpuWorld::Processes::meet_on(const cuda::Stream& stream, CUdeviceptr words) {
+  auto word = [&](int rank) { return words + 8 * static_cast<CUdeviceptr>(rank); };
+  ++num_meetings_;
+  stream.write_value(word(rank_.index()), num_meetings_);
+  for (int r = 0; r < rank_.size(); ++r) {
+    if (r != rank_.index()) {
+      stream.wait_value(word(r), num_meetings_, cuda::WaitUntil::kAtLeast);
+    }
+  }
+}
+
+void GpuWorld::Processes::end_meetings(std::byte* words) const {
+  constexpr std::uint64_t kPastAll = std::uint64_t{1} << 62;  // comparisons are cyclic
+  for (int r = 0; r < rank_.size(); ++r) {
+    reinterpret_cast<volatile std::uint64_t*>(words)[r] = kPastAll;
+  }
 }
 
 }  // namespace stretto

@@ -5,9 +5,12 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/runtime/cuda/device.h"
@@ -45,6 +48,9 @@ class GpuSeats {
   SymmetricBuffer seats_;
 };
 
+// What every rank passes, in their order. Collective; UserError where sizes differ.
+std::vector<std::vector<std::byte>> exchange_bytes(Rank& rank, std::span<const std::byte> own);
+
 struct GpuWorld::Processes {
  public:
   Processes(Rank& rank, std::size_t bytes);  // collective
@@ -64,11 +70,19 @@ struct GpuWorld::Processes {
   void await(const cuda::Stream& stream, const std::function<void()>& abort) const;
   SymmetricGpuMemory allocate(const cuda::Device& device, std::size_t bytes) const;
 
+  // `words`: how many meetings the stream of each rank has come to. They lie in host memory, on
+  // which the driver promises that streams of several devices wait.
+  void meet_on(const cuda::Stream& stream, CUdeviceptr words);
+  // Lets every stream past its meetings, also those to come.
+  void end_meetings(std::byte* words) const;
+  void begin_meetings() { num_meetings_ = 0; }  // once the words are zero again
+
  private:
   Rank& rank_;
   SymmetricBuffer page_;  // of rank 0, on every rank
   std::optional<cuda::RegisteredHostMemory> registered_;
   int watch_ = -1;
+  std::uint64_t num_meetings_ = 0;
 };
 
 }  // namespace stretto

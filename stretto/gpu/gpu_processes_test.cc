@@ -68,6 +68,23 @@ TEST(GpuSeats, TwoRanksOnOneGpuAreRefusedOnAll) {
   EXPECT_EQ(reports, Reports(kRanks, "no error"));
 }
 
+TEST(GpuProcesses, WhatRanksTellEachOtherComesInTheirOrder) {
+  Reports reports = heard([](Rank& rank) {
+    for (std::size_t bytes : {1u, 128u, 70'000u}) {
+      std::vector<std::byte> own(bytes, static_cast<std::byte>(rank.index() + 1));
+      std::vector<std::vector<std::byte>> all = exchange_bytes(rank, own);
+      for (int r = 0; r < rank.size(); ++r) {
+        std::vector<std::byte> expected(bytes, static_cast<std::byte>(r + 1));
+        if (all.at(static_cast<std::size_t>(r)) != expected) throw UserError("other bytes came");
+      }
+    }
+    expect_user_error(
+        [&] { exchange_bytes(rank, std::vector<std::byte>(rank.index() == 1 ? 2 : 1)); },
+        {"what ranks tell each other"});
+  });
+  EXPECT_EQ(reports, Reports(kRanks, "no error"));
+}
+
 TEST(GpuProcesses, ALocalRankThatIsNoNumberIsAUserError) {
   ::setenv("LOCAL_RANK", "5", 1);
   EXPECT_EQ(local_rank_of_environment(2), 5);

@@ -78,6 +78,7 @@ GpuWorld::GpuWorld(const GpuWorldOptions& options)
   for (int r : local_ranks_) add_device(r);
   for (const cuda::Device& a : devices_) {
     streams_.emplace_back(a);
+    met_.emplace_back(a);
     for (const cuda::Device& b : devices_) {
       if (&a == &b) continue;
       if (!a.can_access(b) || !a.has_native_atomics(b)) {
@@ -138,7 +139,27 @@ void GpuWorld::meet() const {
   if (processes_) processes_->rank().barrier();
 }
 
-void GpuWorld::abort() const { *reinterpret_cast<volatile std::uint64_t*>(shared_) = 1; }
+void GpuWorld::meet_on_streams() const {
+  if (processes_) {
+    return processes_->meet_on(streams_.front(), shared_address_ + kMeetingsOffset);
+  }
+  for (std::size_t r = 0; r < streams_.size(); ++r) streams_[r].record(met_[r]);
+  for (std::size_t r = 0; r < streams_.size(); ++r) {
+    for (std::size_t other = 0; other < met_.size(); ++other) {
+      if (other != r) streams_[r].wait(met_[other]);
+    }
+  }
+}
+
+std::vector<std::vector<std::byte>> GpuWorld::exchange(std::span<const std::byte> own) const {
+  if (processes_) return exchange_bytes(processes_->rank(), own);
+  return {{own.begin(), own.end()}};
+}
+
+void GpuWorld::abort() const {
+  *reinterpret_cast<volatile std::uint64_t*>(shared_) = 1;
+  if (processes_) processes_->end_meetings(shared_ + kMeetingsOffset);
+}
 
 DeviceFault GpuWorld::fault() const {
   DeviceFault out;
@@ -175,6 +196,7 @@ void GpuWorld::clear_fault() {
   // By one process, while no other launches.
   if (processes_) processes_->rank().barrier();
   if (local_ranks_.front() == 0) std::memset(shared_, 0, kSharedBytes);
+  if (processes_) processes_->begin_meetings();
   if (processes_) processes_->rank().barrier();
   for (SmLedger<DeviceStreams>& ledger : admission_->ledgers) ledger.clear();
   admission_->order.clear();

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,13 @@ class GpuWorld {
   // Until those of all ranks are, and what they have written can be read: collective. Fault where a
   // process does not come.
   void meet() const;
+  // Enqueues a meeting on the local streams: what comes after it begins once the streams of all
+  // ranks have got there, within a microsecond or two. Collective, and never captured. Streams get
+  // past it, too, when the world is aborted.
+  void meet_on_streams() const;
+  // What every process passes, in the order of their ranks, all of the same size: collective. In
+  // one process what it passes itself.
+  std::vector<std::vector<std::byte>> exchange(std::span<const std::byte> own) const;
 
   // As kernels see them. The abort word and the fault record are shared by all ranks.
   CUdeviceptr abort_word() const { return shared_address_; }
@@ -116,15 +124,18 @@ class GpuWorld {
   std::string name_of(int fault_source) const;
   void add_device(int ordinal);
 
-  static constexpr std::size_t kFaultOffset = 64;
-  static constexpr std::size_t kSharedBytes = 256;
+  static constexpr std::size_t kFaultOffset = 64, kMeetingsOffset = 256;
+  static constexpr std::size_t kSharedBytes = kMeetingsOffset + 8 * World::kMaxWorldSize;
   int size_;
   std::vector<int> local_ranks_;
   std::vector<cuda::Device> devices_;  // [local_ranks()], as what follows
   std::vector<cuda::Stream> streams_;
+  std::vector<cuda::Event> met_;
   std::unique_ptr<cuda::HostMappedMemory> own_words_;  // in one process
   std::unique_ptr<Processes> processes_;               // in a world of processes
-  std::byte* shared_ = nullptr;  // the abort word and the fault record, in host memory
+  // In host memory: the abort word, the fault record, and how many meetings each rank's stream has
+  // come to in a world of processes.
+  std::byte* shared_ = nullptr;
   CUdeviceptr shared_address_ = 0;
   std::chrono::nanoseconds timeout_;
   std::map<int, FaultSource> fault_sources_;

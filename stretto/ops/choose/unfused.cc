@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cstring>
 #include <optional>
+#include <span>
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/choose/choose.h"
@@ -58,7 +61,7 @@ struct UnfusedOperator::State {
   // [set][step]; the last entry of `data` is the result.
   std::vector<std::vector<SymmetricGpuMemory>> data, weights;
   std::optional<cuda::NcclRanks> nccl;
-  std::vector<std::vector<cuda::CublasLtGemm>> products;  // [step][rank], empty for others
+  std::vector<std::vector<cuda::CublasLtGemm>> products;  // [step][local rank], empty for others
   std::vector<GpuProgram> programs;                       // [step], ours
 
   const SymmetricGpuMemory& at(const std::vector<std::vector<SymmetricGpuMemory>>& all, int set,
@@ -96,14 +99,10 @@ struct UnfusedOperator::State {
       std::vector<cuda::CublasLtGemm>& of_step = products.emplace_back();
       const OpShape& s = steps[i].shape;
       if (steps[i].op != "gemm") {
-        if (!nccl && world->size() > 1) {
-          std::vector<int> ordinals;
-          for (int r = 0; r < world->size(); ++r) ordinals.push_back(r);
-          nccl.emplace(ordinals);
-        }
+        if (!nccl && world->size() > 1) take_nccl();
         continue;
       }
-      for (int r = 0; r < world->size(); ++r) {
+      for (int r : world->local_ranks()) {
         cuda::CublasLtGemm& library =
             of_step.emplace_back(world->device(r), cuda::CublasLtGemmDesc{s.m, s.n, s.k, s.dtype});
         std::vector<cuda::CublasLtOperands> all;
@@ -113,16 +112,29 @@ struct UnfusedOperator::State {
     }
   }
 
+  void take_nccl() {
+    const std::vector<int>& local = world->local_ranks();
+    if (static_cast<int>(local.size()) == world->size()) {
+      nccl.emplace(local);  // rank i is GPU i
+      return;
+    }
+    cuda::ncclUniqueId id{};
+    if (local.front() == 0) id = cuda::nccl_meeting();
+    std::vector<std::byte> of_first = world->exchange(std::as_bytes(std::span(&id, 1))).front();
+    std::memcpy(&id, of_first.data(), sizeof(id));
+    nccl.emplace(world->device(local.front()), local.front(), world->size(), id);
+  }
+
   void run_library(int set, std::size_t step) const {
     if (!products[step].empty()) {
-      for (int r = 0; r < world->size(); ++r) {
-        products[step][static_cast<std::size_t>(r)].run(world->stream(r), operands(set, step, r));
+      for (int r : world->local_ranks()) {
+        products[step][world->local_index(r)].run(world->stream(r), operands(set, step, r));
       }
       return;
     }
     if (!nccl) return;  // a collective of one rank
     std::vector<cuda::NcclPart> parts;
-    for (int r = 0; r < world->size(); ++r) {
+    for (int r : world->local_ranks()) {
       auto i = static_cast<std::size_t>(r);
       parts.push_back({&world->stream(r), at(data, set, step).on[i].address(),
                        at(data, set, step + 1).on[i].address()});

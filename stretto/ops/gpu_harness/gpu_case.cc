@@ -74,6 +74,21 @@ std::string GpuCaseMemory::check_guards(int rank) const {
   return "";
 }
 
+namespace {
+
+// `own`, or else which other process has found something.
+std::string found_anywhere(const GpuWorld& world, const std::string& own) {
+  const auto well = static_cast<std::byte>(own.empty() ? 1 : 0);
+  std::vector<std::vector<std::byte>> all = world.exchange({&well, 1});
+  if (!own.empty()) return own;
+  for (std::size_t process = 0; process < all.size(); ++process) {
+    if (all[process].front() != std::byte{1}) return fmt::format("rank {}: it says what", process);
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string run_gpu_case(GpuWorld& world, const OpCase& c, const GpuRunOptions& options) {
   CompiledProgram compiled = compile(c.program, {.require_proof = options.require_proof});
   GpuInstance instance(world, compiled);
@@ -86,6 +101,7 @@ std::string run_gpu_case(GpuWorld& world, const OpCase& c, const GpuRunOptions& 
     for (int n = 0; n < enqueued; ++n) instance.launch(memory.args());
     instance.wait();
     memory.download();
+    std::string differs;
     for (int rank : world.local_ranks()) {
       TensorBytes left = [&](std::size_t t) { return memory.view(rank, t); };
       std::string found;
@@ -94,10 +110,11 @@ std::string run_gpu_case(GpuWorld& world, const OpCase& c, const GpuRunOptions& 
       if (found.empty() && repeats) {
         found = first_bits[static_cast<std::size_t>(rank)].check(c, left);
       }
-      if (found.empty()) continue;
-      return fmt::format("{} (seed {}): launch {}: rank {}: {}", c.config, options.seed, i, rank,
-                         found);
+      if (differs.empty() && !found.empty()) differs = fmt::format("rank {}: {}", rank, found);
     }
+    differs = found_anywhere(world, differs);
+    if (differs.empty()) continue;
+    return fmt::format("{} (seed {}): launch {}: {}", c.config, options.seed, i, differs);
   }
   return "";
 }

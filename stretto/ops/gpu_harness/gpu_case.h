@@ -51,8 +51,9 @@ struct GpuRunOptions {
   bool require_proof = false;
 };
 
-// "" when every launch gave the expected values on the local ranks, the same bits each time; else
-// what differed first, with the seed. Errors of compilation and Fault are thrown.
+// "" when every launch gave the expected values on all ranks, the same bits each time; else what
+// differed first, with the seed, or on which rank of another process. Errors of compilation and
+// Fault are thrown.
 std::string run_gpu_case(GpuWorld& world, const OpCase& op_case, const GpuRunOptions& options = {});
 
 }  // namespace stretto

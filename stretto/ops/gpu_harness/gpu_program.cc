@@ -24,7 +24,8 @@ std::size_t bytes_of_tensors(const Program& program) {
 }
 
 int num_launch_sets(const Program& program, const GpuWorld& world) {
-  auto l2 = static_cast<std::size_t>(world.device(0).properties().l2_bytes);
+  auto l2 =
+      static_cast<std::size_t>(world.device(world.local_ranks().front()).properties().l2_bytes);
   return std::min(num_buffer_sets(bytes_of_tensors(program), l2), kMostSets);
 }
 
@@ -46,7 +47,7 @@ GpuProgram::GpuProgram(GpuWorld& world, const Program& program, int num_sets, Ra
       args.tensors[t] = memory[t].addresses();
     }
   }
-  world.synchronize();
+  world.meet();
 }
 
 SymmetricGpuMemory GpuProgram::fill(const GpuWorld& world, int tensor, RandomFill& random) const {
@@ -61,7 +62,7 @@ SymmetricGpuMemory GpuProgram::fill(const GpuWorld& world, int tensor, RandomFil
   for (std::size_t i = 0; i < values.size(); ++i) {
     store_element(t.dtype, host.data() + i * step, values[i]);
   }
-  for (int r = 0; r < world.size(); ++r) {
+  for (int r : world.local_ranks()) {
     const cuda::DeviceMemory& on = memory.on[static_cast<std::size_t>(r)];
     world.stream(r).upload(on.address(), host.data(), bytes);
     world.stream(r).synchronize();

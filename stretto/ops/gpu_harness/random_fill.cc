@@ -21,7 +21,7 @@ RandomFill::RandomFill(const GpuWorld& world, std::uint64_t seed, DType dtype)
   for (std::size_t i = 0; i < kPoolSize; ++i) {
     store_element(dtype, host.data() + i * size_bytes(dtype), normal(bits));
   }
-  for (int r = 0; r < world.size(); ++r) {
+  for (int r : world.local_ranks()) {
     CUdeviceptr to = pool_.on[static_cast<std::size_t>(r)].address();
     world.stream(r).upload(to, host.data(), host.size());
   }
@@ -31,11 +31,12 @@ RandomFill::RandomFill(const GpuWorld& world, std::uint64_t seed, DType dtype)
 SymmetricGpuMemory RandomFill::allocate(std::size_t bytes) {
   SymmetricGpuMemory out = world_.allocate(bytes);
   for (int r = 0; r < world_.size(); ++r) {
+    bool is_local = std::ranges::binary_search(world_.local_ranks(), r);
     const cuda::DeviceMemory& to = out.on[static_cast<std::size_t>(r)];
     const cuda::DeviceMemory& pool = pool_.on[static_cast<std::size_t>(r)];
     for (std::size_t done = 0; done < bytes;) {
       std::size_t some = std::min(bytes - done, pool.bytes() - from_);
-      world_.stream(r).copy(to.address() + done, pool.address() + from_, some);
+      if (is_local) world_.stream(r).copy(to.address() + done, pool.address() + from_, some);
       done += some;
       from_ = (from_ + some) % pool.bytes();
     }
@@ -50,7 +51,7 @@ SymmetricGpuMemory allocate_poisoned(const GpuWorld& world, std::size_t bytes) {
 }
 
 void poison(const GpuWorld& world, const SymmetricGpuMemory& memory) {
-  for (int r = 0; r < world.size(); ++r) {
+  for (int r : world.local_ranks()) {
     const cuda::DeviceMemory& on = memory.on[static_cast<std::size_t>(r)];
     world.stream(r).fill_bytes(on.address(), kNanByte, on.bytes());
   }

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
+#include <span>
 #include <stop_token>
 #include <thread>
 
@@ -21,14 +23,31 @@ using Clock = std::chrono::steady_clock;
 constexpr int kEntriesAhead = 400;
 constexpr int kEntriesOfCall = 6;
 constexpr int kEntriesOfGraphCall = 12;  // with a copy engine's
+constexpr int kRoundsOfWarmUp = 4;       // enqueued before the host waits for them
 // A call that takes longer to enqueue waits for a device, which waits for the gate.
 constexpr std::chrono::milliseconds kPatience{500};
 
-// Holds all streams back until it is opened.
+// Of the processes' values, one by one. In one process its own.
+std::vector<double> greatest(const GpuWorld& world, std::vector<double> own) {
+  for (const std::vector<std::byte>& other : world.exchange(std::as_bytes(std::span(own)))) {
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      double value = 0;
+      std::memcpy(&value, other.data() + i * sizeof(value), sizeof(value));
+      own[i] = std::max(own[i], value);
+    }
+  }
+  return own;
+}
+
+double greatest(const GpuWorld& world, double own) {
+  return greatest(world, std::vector<double>{own}).front();
+}
+
+// Holds all local streams back until it is opened.
 class Gate {
  public:
   explicit Gate(const GpuWorld& world)
-      : word_(world.device(0), sizeof(std::uint64_t)), world_(world) {}
+      : word_(world.device(world.local_ranks().front()), sizeof(std::uint64_t)), world_(world) {}
   ~Gate() { write(round_); }
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
@@ -36,7 +55,7 @@ class Gate {
   void close() {
     ++round_;
     calls_ = 0;
-    for (int r = 0; r < world_.size(); ++r) {
+    for (int r : world_.local_ranks()) {
       world_.stream(r).wait_value(word_.address(), round_, cuda::WaitUntil::kAtLeast);
     }
     opener_ = std::jthread([this, round = round_](const std::stop_token& stop) {
@@ -75,23 +94,16 @@ class Gate {
   std::jthread opener_;
 };
 
-// An event on every rank.
+// An event on every local rank.
 class RankEvents {
  public:
-  RankEvents(const GpuWorld& world, cuda::Event::Timing timing) {
-    for (int r = 0; r < world.size(); ++r) events_.emplace_back(world.device(r), timing);
+  explicit RankEvents(const GpuWorld& world) {
+    for (int r : world.local_ranks()) {
+      events_.emplace_back(world.device(r), cuda::Event::Timing::kOn);
+    }
   }
   void record(const GpuWorld& world) const {
-    for (int r = 0; r < world.size(); ++r) {
-      world.stream(r).record(events_[static_cast<std::size_t>(r)]);
-    }
-  }
-  void wait_for_others(const GpuWorld& world) const {
-    for (int r = 0; r < world.size(); ++r) {
-      for (int other = 0; other < world.size(); ++other) {
-        if (other != r) world.stream(r).wait(events_[static_cast<std::size_t>(other)]);
-      }
-    }
+    for (int r : world.local_ranks()) world.stream(r).record(events_[world.local_index(r)]);
   }
   double slowest_ms(const RankEvents& since) const {
     double ms = 0;
@@ -116,27 +128,26 @@ void warm_up(const GpuWorld& world, std::size_t contestants, const Sample& sampl
     world.synchronize();
   }
   Clock::time_point begin = Clock::now();
-  for (int round = 1; std::chrono::duration<double, std::milli>(Clock::now() - begin).count() < ms;
-       ++round) {
-    for (std::size_t c = 0; c < contestants; ++c) sample(c, round);
-    if (round % 4 == 0) world.synchronize();
+  auto spent_ms = [&] {
+    return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+  };
+  for (int round = 1; greatest(world, spent_ms()) < ms;) {
+    for (int end = round + kRoundsOfWarmUp; round < end; ++round) {
+      for (std::size_t c = 0; c < contestants; ++c) sample(c, round);
+    }
+    world.synchronize();
   }
-  world.synchronize();
 }
 
 class Sampler {
  public:
   Sampler(const GpuWorld& world, std::size_t contestants, const Sample& sample, int calls_per_graph)
-      : world_(world),
-        contestants_(contestants),
-        sample_(sample),
-        met_(world, cuda::Event::Timing::kOff),
-        gate_(world) {
+      : world_(world), contestants_(contestants), sample_(sample), gate_(world) {
     int entries = kEntriesOfCall + world.size() + kEntriesOfGraphCall * calls_per_graph;
     rounds_ahead_ = std::max(kEntriesAhead / entries / static_cast<int>(contestants), 1);
     for (std::size_t i = 0; i < static_cast<std::size_t>(rounds_ahead_) * contestants; ++i) {
-      begin_.emplace_back(world, cuda::Event::Timing::kOn);
-      end_.emplace_back(world, cuda::Event::Timing::kOn);
+      begin_.emplace_back(world);
+      end_.emplace_back(world);
     }
   }
 
@@ -154,12 +165,13 @@ class Sampler {
       }
       done += rounds;
     }
+    for (std::vector<double>& of_one : ms) of_one = greatest(world_, std::move(of_one));
     return ms;
   }
 
  private:
-  // Returns how many of its calls were enqueued before the devices began: all, else its samples are
-  // not worth anything.
+  // Returns how many of its calls every process had enqueued before the devices began: all, else
+  // its samples are not worth anything.
   int batch(int rounds) {
     gate_.close();
     for (int i = 0; i < untimed_rounds_; ++i, ++round_) {
@@ -171,17 +183,17 @@ class Sampler {
     std::size_t next = 0;
     for (int i = 0; i < rounds; ++i, ++round_) {
       for (std::size_t c = 0; c < contestants_; ++c, ++next) {
-        met_.record(world_);
-        met_.wait_for_others(world_);
+        world_.meet_on_streams();
         begin_[next].record(world_);
         sample_(c, round_);
         end_[next].record(world_);
         gate_.passed();
       }
     }
+    greatest(world_, 0);  // the gates open together
     int calls = gate_.open();
     world_.synchronize();
-    return calls;
+    return -static_cast<int>(greatest(world_, -calls));
   }
 
   // After a batch of which a queue held `fit` calls: launches whose copy engines move many pieces
@@ -198,7 +210,6 @@ class Sampler {
   const GpuWorld& world_;
   std::size_t contestants_;
   const Sample& sample_;
-  RankEvents met_;
   Gate gate_;
   int rounds_ahead_ = 1, round_ = 0;
   int untimed_rounds_ = 2;  // of a batch, so that the devices are busy when its first sample begins
@@ -216,12 +227,12 @@ std::vector<std::vector<double>> sample_all(const GpuWorld& world, std::size_t c
 class Capture {
  public:
   explicit Capture(const GpuWorld& world) : world_(world) {
-    for (int r = 0; r < world.size(); ++r) world.stream(r).begin_capture();
+    for (int r : world.local_ranks()) world.stream(r).begin_capture();
   }
   ~Capture() {
-    for (; next_ < world_.size(); ++next_) {
+    for (; next_ < ranks().size(); ++next_) {
       try {
-        world_.stream(next_).end_capture();
+        world_.stream(ranks()[next_]).end_capture();
       } catch (const Error&) {  // a capture that went wrong says so here, too
         continue;
       }
@@ -230,15 +241,19 @@ class Capture {
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
-  std::vector<cuda::GraphExec> finish() {  // [rank]
+  std::vector<cuda::GraphExec> finish() {  // [local_ranks()]
     std::vector<cuda::GraphExec> graphs;
-    while (next_ < world_.size()) graphs.push_back(world_.stream(next_++).end_capture());
+    while (next_ < ranks().size()) {
+      graphs.push_back(world_.stream(ranks()[next_++]).end_capture());
+    }
     return graphs;
   }
 
  private:
+  const std::vector<int>& ranks() const { return world_.local_ranks(); }
+
   const GpuWorld& world_;
-  int next_ = 0;  // first rank that still captures
+  std::size_t next_ = 0;  // first of ranks() that still captures
 };
 
 }  // namespace
@@ -254,7 +269,7 @@ std::vector<std::vector<double>> time_ranks(const GpuWorld& world,
     };
     return sample_all(world, contestants.size(), call, o);
   }
-  std::vector<std::vector<cuda::GraphExec>> graphs;  // [contestant][rank]
+  std::vector<std::vector<cuda::GraphExec>> graphs;  // [contestant][local_ranks()]
   for (const RanksCall& call : contestants) {
     call(0);  // loads its kernels, outside the capture
     world.synchronize();
@@ -263,8 +278,8 @@ std::vector<std::vector<double>> time_ranks(const GpuWorld& world,
     graphs.push_back(capture.finish());
   }
   Sample replay = [&](std::size_t c, int) {
-    for (int r = 0; r < world.size(); ++r) {
-      graphs[c][static_cast<std::size_t>(r)].launch(world.stream(r));
+    for (int r : world.local_ranks()) {
+      graphs[c][world.local_index(r)].launch(world.stream(r));
     }
   };
   auto ms = sample_all(world, contestants.size(), replay, o);

@@ -1,5 +1,6 @@
 // Measuring on several GPUs at once, as gpu_time.h does on one: every call is enqueued on the
-// streams of all ranks by one thread, ahead of the devices, contestants in turn.
+// streams of all ranks by one thread, in a world of processes of each, ahead of the devices,
+// contestants in turn.
 #pragma once
 
 #include <functional>
@@ -9,7 +10,7 @@
 
 namespace stretto {
 
-// Enqueues one call on the stream of every rank of the world, working on buffer set `set`.
+// Enqueues one call on the stream of every local rank of the world, working on buffer set `set`.
 using RanksCall = std::function<void(int set)>;
 
 struct RanksTimeOptions {
@@ -22,7 +23,7 @@ struct RanksTimeOptions {
 
 // Milliseconds per call, [contestant][sample], of the slowest rank; sample i of all were taken one
 // after the other. Before each the ranks meet, so that none begins with what another still has to
-// do.
+// do. Collective in a world of processes, each of which gets the same times.
 std::vector<std::vector<double>> time_ranks(const GpuWorld& world,
                                             const std::vector<RanksCall>& contestants,
                                             const RanksTimeOptions& options);

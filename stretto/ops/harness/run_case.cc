@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -49,15 +50,34 @@ std::string run_rank(Rank& rank, const OpCase& c, const CompiledProgram& compile
   return found;
 }
 
+// `own`, or else which rank of another process has found something.
+std::string found_anywhere(Rank& rank, const std::string& own, const std::vector<int>& local) {
+  SymmetricBuffer found = rank.allocate("results that differ", DType::kU8, 1);
+  *found.on<std::uint8_t>(rank.index()) = own.empty() ? 0 : 1;
+  rank.barrier();
+  std::string text = own;
+  for (int r = 0; r < rank.size() && text.empty(); ++r) {
+    bool is_local = std::ranges::find(local, r) != local.end();
+    if (!is_local && *found.on<std::uint8_t>(r) != 0)
+      text = fmt::format("rank {}: it says what", r);
+  }
+  rank.release(found);
+  return text;
+}
+
 }  // namespace
 
 std::string run_case(const OpCase& op_case, const RunOptions& options) {
   CompiledProgram compiled = compile(op_case.program, {.require_proof = options.require_proof});
-  World world({.size = op_case.program.world_size});
+  std::shared_ptr<World> world = options.world;
+  if (world == nullptr) {
+    world = std::make_shared<World>(WorldOptions{.size = op_case.program.world_size});
+  }
   std::mutex mutex;
   std::string difference;
-  world.run([&](Rank& rank) {
+  world->run([&](Rank& rank) {
     std::string found = run_rank(rank, op_case, compiled, options);
+    found = found_anywhere(rank, found, world->local_ranks());
     std::lock_guard lock(mutex);
     if (difference.empty() && !found.empty()) {
       difference = fmt::format("{} (seed {}): {}", op_case.config, options.seed, found);

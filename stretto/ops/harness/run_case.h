@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "stretto/ops/harness/op_case.h"
+#include "stretto/runtime/world.h"
 
 namespace stretto {
 
@@ -15,10 +17,13 @@ struct RunOptions {
   double delay_probability = 0;  // that a synchronisation point sleeps
   int max_delay_us = 200;
   bool require_proof = false;
+  // Ranks to run on, as many as the program has; none: threads of this process.
+  std::shared_ptr<World> world;
 };
 
 // "" when every launch gave the expected values, the same bits each time; else what differed first,
-// with the seed. For state tensors only the first launch is compared.
+// with the seed, or on which rank of another process. For state tensors only the first launch is
+// compared.
 std::string run_case(const OpCase& op_case, const RunOptions& options = {});
 
 }  // namespace stretto

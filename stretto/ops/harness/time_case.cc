@@ -68,6 +68,13 @@ Values table_values(const Program& program, std::size_t tensor_idx) {
     for (std::size_t i = 0; i < count; ++i)
       values[i] = static_cast<double>(lo) + static_cast<double>(i);
   }
+  if (t.contract.kind == ContractKind::kPartition) {
+    std::int64_t span = eval(t.contract.hi, vars) - 1 - lo;
+    auto parts = static_cast<std::int64_t>(count) - 1;
+    for (std::int64_t i = 0; i <= parts; ++i) {
+      values[static_cast<std::size_t>(i)] = static_cast<double>(lo + span * i / parts);
+    }
+  }
   return values;
 }
 

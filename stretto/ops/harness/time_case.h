@@ -26,7 +26,7 @@ struct TimeOptions {
 std::vector<double> time_case(const OpCase& op_case, const TimeOptions& options = {});
 
 // A case without a reference, for a program of the user's: random inputs, tables filled with their
-// smallest permitted values, extents at their bounds.
+// smallest permitted values (partitions: into even parts), extents at their bounds.
 OpCase random_case(const Program& program, std::uint64_t seed);
 // What such a case holds in a table of integers.
 Values table_values(const Program& program, std::size_t tensor_idx);

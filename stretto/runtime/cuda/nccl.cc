@@ -28,8 +28,16 @@ void* target(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 }  // namespace
 
 NcclRanks::NcclRanks(const std::vector<int>& ordinals)
-    : nccl_(nccl_library()), comms_(ordinals.size(), nullptr) {
-  check(nccl_.comm_init_all(comms_.data(), size(), ordinals.data()), "ncclCommInitAll");
+    : nccl_(nccl_library()),
+      size_(static_cast<int>(ordinals.size())),
+      comms_(ordinals.size(), nullptr) {
+  check(nccl_.comm_init_all(comms_.data(), size_, ordinals.data()), "ncclCommInitAll");
+}
+
+NcclRanks::NcclRanks(const Device& device, int rank, int size, const ncclUniqueId& meeting)
+    : nccl_(nccl_library()), size_(size), comms_(1, nullptr) {
+  device.make_current();
+  check(nccl_.comm_init_rank(comms_.data(), size_, meeting, rank), "ncclCommInitRank");
 }
 
 NcclRanks::~NcclRanks() {
@@ -41,7 +49,7 @@ NcclRanks::~NcclRanks() {
 
 template <typename Enqueue>
 void NcclRanks::grouped(const std::vector<NcclPart>& parts, const Enqueue& enqueue) const {
-  STRETTO_CHECK(parts.size() == comms_.size(), "a part for every rank");
+  STRETTO_CHECK(parts.size() == comms_.size(), "a part for every rank of this process");
   check(nccl_.group_start(), "ncclGroupStart");
   for (std::size_t r = 0; r < parts.size(); ++r) {
     parts[r].stream->make_current();
@@ -88,6 +96,12 @@ void NcclRanks::all_to_all(const std::vector<NcclPart>& parts, std::size_t count
       check(nccl_.receive(target(p.to + at), count, type, peer, comm, stream), "ncclRecv");
     }
   });
+}
+
+ncclUniqueId nccl_meeting() {
+  ncclUniqueId id{};
+  check(nccl_library().get_unique_id(&id), "ncclGetUniqueId");
+  return id;
 }
 
 std::string nccl_description() {

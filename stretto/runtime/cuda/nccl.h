@@ -1,5 +1,5 @@
 // NVIDIA's collectives, found at run time: what ours are measured against, and a candidate where a
-// program may use the vendor's. One process drives all GPUs.
+// program may use the vendor's. One process drives all GPUs, or each its own.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stretto/base/dtype.h"
+#include "stretto/runtime/cuda/device.h"
 #include "stretto/runtime/cuda/nccl_library.h"
 #include "stretto/runtime/cuda/stream.h"
 
@@ -18,18 +19,22 @@ struct NcclPart {
   CUdeviceptr from = 0, to = 0;
 };
 
-// Rank i is GPU ordinals[i]. Every call names the parts of all ranks in their order, only enqueues,
-// and may be captured where all its streams are being captured. The first call of a kind connects
+// One process's ranks. Every call names the parts of all of them in their order, only enqueues, and
+// may be captured where all its streams are being captured. The first call of a kind connects
 // the GPUs and may wait for what runs on them. DeviceError where the library refuses; UserError for
 // a dtype other than f32, bf16, f16 and i32.
 class NcclRanks {
  public:
+  // All ranks: rank i is GPU ordinals[i].
   explicit NcclRanks(const std::vector<int>& ordinals);
+  // Rank `rank` of `size`, on `device`; each process has one. Collective: `meeting` is what one of
+  // them got of nccl_meeting().
+  NcclRanks(const Device& device, int rank, int size, const ncclUniqueId& meeting);
   ~NcclRanks();
   NcclRanks(const NcclRanks&) = delete;
   NcclRanks& operator=(const NcclRanks&) = delete;
 
-  int size() const { return static_cast<int>(comms_.size()); }
+  int size() const { return size_; }
 
   // from [count], to [P, count].
   void all_gather(const std::vector<NcclPart>& parts, std::size_t count, DType dtype) const;
@@ -45,8 +50,12 @@ class NcclRanks {
   void grouped(const std::vector<NcclPart>& parts, const Enqueue& enqueue) const;
 
   const NcclLibrary& nccl_;
-  std::vector<ncclComm_t> comms_;
+  int size_;
+  std::vector<ncclComm_t> comms_;  // of this process's ranks
 };
+
+// Where processes find each other.
+ncclUniqueId nccl_meeting();
 
 // "NCCL 2.28.9 (path)".
 std::string nccl_description();

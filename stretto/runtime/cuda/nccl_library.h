@@ -14,27 +14,32 @@ namespace stretto::cuda {
 
 using ncclComm_t = struct ncclComm*;
 
+struct ncclUniqueId {
+  char internal[128];
+};
 enum ncclResult_t : int { ncclSuccess = 0 };
 enum ncclRedOp_t : int { ncclSum = 0 };
 enum ncclDataType_t : int { ncclInt32 = 2, ncclFloat16 = 6, ncclFloat32 = 7, ncclBfloat16 = 9 };
 
 // member of NcclLibrary, symbol, result, parameter types.
-#define STRETTO_NCCL_FUNCTIONS(X)                                                         \
-  X(get_version, ncclGetVersion, ncclResult_t, (int*))                                    \
-  X(error_string, ncclGetErrorString, const char*, (ncclResult_t))                        \
-  X(comm_init_all, ncclCommInitAll, ncclResult_t, (ncclComm_t*, int, const int*))         \
-  X(comm_destroy, ncclCommDestroy, ncclResult_t, (ncclComm_t))                            \
-  X(group_start, ncclGroupStart, ncclResult_t, ())                                        \
-  X(group_end, ncclGroupEnd, ncclResult_t, ())                                            \
-  X(all_gather, ncclAllGather, ncclResult_t,                                              \
-    (const void*, void*, std::size_t, ncclDataType_t, ncclComm_t, CUstream))              \
-  X(reduce_scatter, ncclReduceScatter, ncclResult_t,                                      \
-    (const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, CUstream)) \
-  X(all_reduce, ncclAllReduce, ncclResult_t,                                              \
-    (const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, CUstream)) \
-  X(send, ncclSend, ncclResult_t,                                                         \
-    (const void*, std::size_t, ncclDataType_t, int, ncclComm_t, CUstream))                \
-  X(receive, ncclRecv, ncclResult_t,                                                      \
+#define STRETTO_NCCL_FUNCTIONS(X)                                                          \
+  X(get_version, ncclGetVersion, ncclResult_t, (int*))                                     \
+  X(error_string, ncclGetErrorString, const char*, (ncclResult_t))                         \
+  X(comm_init_all, ncclCommInitAll, ncclResult_t, (ncclComm_t*, int, const int*))          \
+  X(get_unique_id, ncclGetUniqueId, ncclResult_t, (ncclUniqueId*))                         \
+  X(comm_init_rank, ncclCommInitRank, ncclResult_t, (ncclComm_t*, int, ncclUniqueId, int)) \
+  X(comm_destroy, ncclCommDestroy, ncclResult_t, (ncclComm_t))                             \
+  X(group_start, ncclGroupStart, ncclResult_t, ())                                         \
+  X(group_end, ncclGroupEnd, ncclResult_t, ())                                             \
+  X(all_gather, ncclAllGather, ncclResult_t,                                               \
+    (const void*, void*, std::size_t, ncclDataType_t, ncclComm_t, CUstream))               \
+  X(reduce_scatter, ncclReduceScatter, ncclResult_t,                                       \
+    (const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, CUstream))  \
+  X(all_reduce, ncclAllReduce, ncclResult_t,                                               \
+    (const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, CUstream))  \
+  X(send, ncclSend, ncclResult_t,                                                          \
+    (const void*, std::size_t, ncclDataType_t, int, ncclComm_t, CUstream))                 \
+  X(receive, ncclRecv, ncclResult_t,                                                       \
     (void*, std::size_t, ncclDataType_t, int, ncclComm_t, CUstream))
 
 struct NcclLibrary {

@@ -30,6 +30,8 @@ static_assert(int{stretto::cuda::ncclInt32} == int{::ncclInt32} &&
 static_assert(int{stretto::cuda::ncclFloat32} == int{::ncclFloat32} &&
               int{stretto::cuda::ncclBfloat16} == int{::ncclBfloat16});
 
+static_assert(sizeof(stretto::cuda::ncclUniqueId) == sizeof(::ncclUniqueId));
+
 #define STRETTO_NCCL_COMPARE(member, symbol, result, parameters) \
   static_assert(same_signature(decltype(NcclLibrary::member){}, decltype(&::symbol){}), #symbol);
 STRETTO_NCCL_FUNCTIONS(STRETTO_NCCL_COMPARE)
