@@ -93,7 +93,9 @@ void AgentWriter::value(const Op& op) {
       line("assign(v{}, v{});", op.result, in(0));
       return;
     case OpCode::kReduce: {
-      std::string scratch = fmt::format("reinterpret_cast<float*>(smem + {})", plan_.scratch);
+      std::string scratch =
+          fmt::format("reinterpret_cast<{}*>(smem + {})",
+                      type(in(0)).dtype == DType::kI32 ? "i32" : "float", plan_.scratch);
       if (op.reduce == ReduceOp::kArgMax) {
         line("arg_max_columns<L{}>(v{}, v{}, team, {});", in(0), op.result, in(0), scratch);
         return;

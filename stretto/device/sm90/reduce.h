@@ -6,21 +6,25 @@
 
 struct ArgMax {};
 
-// What a reduction starts from.
-STRETTO_DEVICE float identity(Add) { return 0.f; }
-STRETTO_DEVICE float identity(Max) { return __int_as_float(0xff800000); }
-STRETTO_DEVICE float identity(Min) { return __int_as_float(0x7f800000); }
+// What a reduction starts from; the second argument is of the type that it computes in.
+STRETTO_DEVICE float identity(Add, float) { return 0.f; }
+STRETTO_DEVICE float identity(Max, float) { return __int_as_float(0xff800000); }
+STRETTO_DEVICE float identity(Min, float) { return __int_as_float(0x7f800000); }
+STRETTO_DEVICE i32 identity(Add, i32) { return 0; }
+STRETTO_DEVICE i32 identity(Max, i32) { return -0x7fffffff - 1; }
+STRETTO_DEVICE i32 identity(Min, i32) { return 0x7fffffff; }
 
-// Adds up `v` over the warps that share a row, through `scratch` (one float per warp of the team).
-template <class L, class F>
-STRETTO_DEVICE float across_warps(float v, const Team& t, float* scratch, F f) {
+// Adds up `v` over the warps that share a row, through `scratch` (one element per warp of the
+// team).
+template <class L, class F, class T>
+STRETTO_DEVICE T across_warps(T v, const Team& t, T* scratch, F f) {
   if constexpr (L::kWarpsPerRow == 1) return v;
   named_barrier_sync(t.barrier, L::kThreads);
   u32 warp = t.tid / 32;
   if (t.tid % 32 == 0) scratch[warp] = v;
   named_barrier_sync(t.barrier, L::kThreads);
   u32 first = warp / L::kWarpsPerRow * L::kWarpsPerRow;
-  float out = scratch[first];
+  T out = scratch[first];
 #pragma unroll
   for (int w = 1; w < L::kWarpsPerRow; ++w) out = f(out, scratch[first + w]);
   return out;
@@ -28,10 +32,12 @@ STRETTO_DEVICE float across_warps(float v, const Team& t, float* scratch, F f) {
 
 // [r,c] -> [r,1].
 template <class L, class F, class V, class A>
-STRETTO_DEVICE void reduce_columns(V& v, const A& a, const Team& t, float* scratch, F f) {
+STRETTO_DEVICE void reduce_columns(V& v, const A& a, const Team& t, typename V::Compute* scratch,
+                                   F f) {
+  using T = typename V::Compute;
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    float sum = identity(f);
+    T sum = identity(f, T());
 #pragma unroll
     for (int j = 0; j < A::kC; ++j) {
       bool inside = L::kTileCols % (L::kColSlots * L::kLanesPerRow * L::kWarpsPerRow) == 0 ||
@@ -42,18 +48,18 @@ STRETTO_DEVICE void reduce_columns(V& v, const A& a, const Team& t, float* scrat
     for (int lanes = L::kLanesPerRow / 2; lanes > 0; lanes /= 2) {
       sum = f(sum, shuffle_xor(sum, lanes));
     }
-    sum = across_warps<L>(sum, t, scratch, f);
-    v.put(i, 0, typename V::Compute(sum));
+    v.put(i, 0, across_warps<L>(sum, t, scratch, f));
   }
 }
 
 // [r,c] -> i32 [r,1]: the lowest column of the largest value.
 template <class L, class V, class A>
-STRETTO_DEVICE void arg_max_columns(V& v, const A& a, const Team& t, float* scratch) {
+STRETTO_DEVICE void arg_max_columns(V& v, const A& a, const Team& t, typename A::Compute* scratch) {
+  using T = typename A::Compute;
   constexpr i32 kNone = 0x7fffffff;
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    float best = identity(Max());
+    T best = identity(Max(), T());
 #pragma unroll
     for (int j = 0; j < A::kC; ++j) {
       if (L::col(t, j) < L::kTileCols) best = Max()(best, slot(a, i, j));
@@ -74,16 +80,18 @@ STRETTO_DEVICE void arg_max_columns(V& v, const A& a, const Team& t, float* scra
       where = Min()(where, shuffle_xor(where, lanes));
     }
     // Column numbers are exact in float.
-    v.put(i, 0, i32(across_warps<L>(float(where), t, scratch, Min())));
+    v.put(i, 0, i32(across_warps<L>(T(where), t, scratch, Min())));
   }
 }
 
-// [r,c] -> [1,c], through `scratch` (kThreads floats).
+// [r,c] -> [1,c], through `scratch` (kThreads elements).
 template <class L, class F, class V, class A>
-STRETTO_DEVICE void reduce_rows(V& v, const A& a, const Team& t, float* scratch, F f) {
+STRETTO_DEVICE void reduce_rows(V& v, const A& a, const Team& t, typename V::Compute* scratch,
+                                F f) {
+  using T = typename V::Compute;
 #pragma unroll
   for (int j = 0; j < V::kC; ++j) {
-    float sum = identity(f);
+    T sum = identity(f, T());
 #pragma unroll
     for (int i = 0; i < A::kR; ++i) {
       if (L::row(t, i) < L::kTileRows) sum = f(sum, slot(a, i, j));
@@ -95,11 +103,11 @@ STRETTO_DEVICE void reduce_rows(V& v, const A& a, const Team& t, float* scratch,
     named_barrier_sync(t.barrier, L::kThreads);
     scratch[t.tid] = sum;
     named_barrier_sync(t.barrier, L::kThreads);
-    float total = identity(f);
+    T total = identity(f, T());
 #pragma unroll
     for (u32 first = 0; first < L::kThreads; first += kStride) {
       total = f(total, scratch[first + t.tid % kStride]);
     }
-    v.put(0, j, typename V::Compute(total));
+    v.put(0, j, total);
   }
 }

@@ -18,6 +18,7 @@
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
+#include "stretto/ops/moe/expert_tables.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
@@ -75,6 +76,7 @@ const std::vector<OperatorInfo>& catalog() {
       grouped_swiglu_info(),
       grouped_gemm_masked_info(),
       moe_combine_info(),
+      expert_tables_info(),
       ag_grouped_gemm_info(),
       grouped_gemm_rs_info(),
       moe_layer_info(),

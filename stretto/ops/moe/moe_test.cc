@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <random>
 
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
@@ -16,6 +17,7 @@
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
+#include "stretto/ops/moe/expert_tables_case.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/route_case.h"
 #include "stretto/passes/pipeline.h"
@@ -96,6 +98,31 @@ TEST(MoeRoute, EqualScoresGoToTheFirstExpertsOfTheFirstGroups) {
   EXPECT_EQ(run_case(c, {.launches = 1}), "");
 }
 
+// Any number of choices, ranks, classes, tokens and rows of a tile: rows that are missing or twice
+// there are tokens that are lost or counted twice.
+TEST(ExpertTables, AreThoseThatSortingGives) {
+  for (std::uint64_t i = 0; i < 24; ++i) {
+    std::mt19937_64 random(test_seed() * 24 + i);
+    auto up_to = [&](std::int64_t n) { return 1 + static_cast<std::int64_t>(random() % at(n)); };
+    ExpertTablesDesc d{.tiles = {.world_size = 1 + static_cast<int>(i % 4),
+                                 .m = up_to(i % 3 == 0 ? 300 : 20),
+                                 .top_k = 1 + static_cast<std::int64_t>(i % 8),
+                                 .num_experts = up_to(i % 5 == 0 ? 90 : 7),
+                                 .tile_rows = up_to(9)}};
+    d.stages = static_cast<int>(up_to(d.tiles.world_size));
+    ExpertTablesConfig c{.block_tokens = up_to(16),
+                         .sort_rows = up_to(40),
+                         .count_blocks = up_to(8),
+                         .sum_experts = up_to(16),
+                         .tile_rows = up_to(64),
+                         .num_workers = static_cast<int>(up_to(4))};
+    std::int64_t m = i % 4 == 3 ? static_cast<std::int64_t>(random() % at(d.tiles.m)) : d.tiles.m;
+    OpCase made = expert_tables_case(
+        d, c, m, chosen_experts(m * d.tiles.top_k, d.tiles.num_experts, random()));
+    EXPECT_EQ(run_case(made, {.launches = 2}), "") << made.config;
+  }
+}
+
 TEST(GroupedGemm, ATableThatIsNoPartitionEndsTheLaunchWithItsName) {
   struct Broken {
     std::size_t entry;
@@ -123,6 +150,8 @@ TEST(ExpertParallel, ATableThatNamesAnExpertOrRowThatIsNotThereEndsTheLaunchWith
   breaks(ep_place_info(), "recv_experts", 7, 5);
   breaks(ep_combine_info(), "slots", 3, 36);
   breaks(ep_combine_info(), "positions", 2, -2);
+  breaks(expert_tables_info(), "experts", 4, 8);
+  breaks(expert_tables_info(), "experts", 0, -1);
   breaks(moe_combine_info(), "slots", 5, 36);
   breaks(grouped_swiglu_info(), "tokens", 3, 12);
   breaks(grouped_gemm_masked_info(), "counts", 3, 13);  // more rows than there is room for
@@ -153,6 +182,10 @@ TEST(Moe, RefusesSizesThatMakeNoSense) {
   expect_user_error([&] { grouped_gemm(grouped, config); }, {"scaling is block", "float8_e4m3"});
   EpDesc ep{.m = 4, .world_size = 4, .expert_groups = 3};
   expect_user_error([&] { ep_dispatch(ep, {}); }, {"3 groups", "4 ranks"});
+  ExpertTablesDesc tables{.stages = 2};
+  expect_user_error([&] { expert_tables(tables, {}); }, {"stages is 2"});
+  tables = {.tiles = {.m = 1 << 20, .top_k = 1 << 12}};
+  expect_user_error([&] { expert_tables(tables, {}); }, {"too many to number"});
   CombineDesc combine{.dtype = DType::kI32};
   expect_user_error([&] { moe_combine(combine, {}); }, {"dtype"});
 }

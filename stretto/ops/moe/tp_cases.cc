@@ -6,32 +6,17 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <random>
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/expert_tables_case.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
-#include "stretto/ops/moe/moe_case.h"
 #include "stretto/ops/moe/moe_layer.h"
 
 namespace stretto {
 namespace {
 
 constexpr std::int64_t kExperts = 5, kTopK = 2;
-
-// The experts of every token: by seed at random, all the same ones, two experts for all but one.
-std::vector<std::int32_t> chosen_experts(std::int64_t m, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::int64_t first = 0, count = kExperts;
-  if (seed % 4 == 1) first = static_cast<std::int64_t>(seed / 4) % kExperts, count = 1;
-  if (seed % 4 == 2) first = static_cast<std::int64_t>(seed / 4) % (kExperts - 1), count = 2;
-  std::vector<std::int32_t> chosen(at(m * kTopK));
-  for (auto& e : chosen) {
-    e = static_cast<std::int32_t>(
-        first + std::uniform_int_distribution<std::int64_t>(0, count - 1)(random));
-  }
-  return chosen;
-}
 
 Values as_values(const std::vector<std::int32_t>& from, std::size_t count) {
   Values out(from.begin(), from.end());
@@ -113,7 +98,7 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
   mc.c.flops =
       2.0 * static_cast<double>(mc.m * kTopK * d.n * d.k) * (d.swiglu ? 2 : 1) * d.world_size;
   ExpertTiles tiles = tiles_of(d, cfg);
-  std::vector<std::int32_t> chosen = chosen_experts(mc.m, seed);
+  std::vector<std::int32_t> chosen = chosen_experts(mc.m * kTopK, kExperts, seed);
   std::size_t ranks = mc.c.inputs.size(), k = at(d.k);
   std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
   mc.c.comm_bytes = static_cast<double>((ranks - 1) * share * k * size_bytes(d.a_dtype));
@@ -179,7 +164,7 @@ OpCase rs_case(const OpShape& s, std::uint64_t seed) {
   mc.c.scale = std::sqrt(static_cast<double>(d.k)) * d.world_size;
   mc.c.flops = 2.0 * static_cast<double>(mc.m * kTopK * d.n * d.k) * d.world_size;
   ExpertTiles tiles = tiles_of(d, cfg);
-  std::vector<std::int32_t> chosen = chosen_experts(mc.m, seed);
+  std::vector<std::int32_t> chosen = chosen_experts(mc.m * kTopK, kExperts, seed);
   std::size_t ranks = mc.c.inputs.size(), n = at(d.n);
   std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
   mc.c.comm_bytes = static_cast<double>((ranks - 1) * share * n * size_bytes(d.out_dtype));
@@ -236,7 +221,7 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   double ffn = static_cast<double>(d.ffn), hidden = static_cast<double>(d.hidden);
   mc.c.scale = hidden / 6 * std::sqrt(ffn) * d.world_size;
   mc.c.flops = 6.0 * static_cast<double>(mc.m * kTopK) * hidden * ffn * d.world_size;
-  std::vector<std::int32_t> chosen = chosen_experts(mc.m, seed);
+  std::vector<std::int32_t> chosen = chosen_experts(mc.m * kTopK, kExperts, seed);
   std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden), n = at(d.ffn);
   std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
   mc.c.comm_bytes = static_cast<double>(2 * (ranks - 1) * share * k * size_bytes(d.dtype));

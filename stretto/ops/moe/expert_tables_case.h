@@ -1,0 +1,20 @@
+// The case of tables of fused layers, for the catalog and for tests of what the catalog's sizes do
+// not ask for.
+#pragma once
+
+#include <vector>
+
+#include "stretto/ops/moe/expert_tables.h"
+#include "stretto/ops/moe/moe_case.h"
+
+namespace stretto {
+
+// Of a launch of `m` tokens whose experts are `chosen` [m, top_k].
+OpCase expert_tables_case(const ExpertTablesDesc& desc, const ExpertTablesConfig& config,
+                          std::int64_t m, const std::vector<std::int32_t>& chosen);
+
+// The experts of so many pairs: by seed at random, all the same one, two experts for all but one.
+std::vector<std::int32_t> chosen_experts(std::int64_t pairs, std::int64_t num_experts,
+                                         std::uint64_t seed);
+
+}  // namespace stretto

@@ -1,0 +1,90 @@
+// Tables of fused layers are those that expert_tiles.h makes by sorting.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+#include "stretto/ops/moe/expert_tables_case.h"
+
+namespace stretto {
+namespace {
+
+ExpertTablesDesc desc_of(const OpShape& s) {
+  ExpertTablesDesc d{.tiles = {.world_size = s.world_size,
+                               .m = s.m > 0 ? s.m : 64,
+                               .top_k = s.k > 0 ? s.k : 2,
+                               .num_experts = s.n > 0 ? s.n : 5},
+                     .stages = s.world_size};
+  bool few = d.tiles.m <= 64;
+  d.tiles.tile_rows = few ? std::min<std::int64_t>(4, d.tiles.m * d.tiles.top_k) : 128;
+  return d;
+}
+
+ExpertTablesConfig config_of(const ExpertTablesDesc& d, Target target) {
+  ExpertTablesConfig c = default_config(d, target);
+  if (target == Target::kCuda || d.tiles.m > 64) return c;
+  c.block_tokens = std::min<std::int64_t>(c.block_tokens, 3);
+  c.sort_rows = c.count_blocks = c.sum_experts = 4;
+  c.tile_rows = 8;
+  c.num_workers = 3;
+  return c;
+}
+
+Values as_values(const std::vector<std::int32_t>& from) { return {from.begin(), from.end()}; }
+
+}  // namespace
+
+std::vector<std::int32_t> chosen_experts(std::int64_t pairs, std::int64_t num_experts,
+                                         std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  auto experts = static_cast<std::uint64_t>(num_experts);
+  std::uint64_t first = 0, count = experts;
+  if (seed % 4 == 1) first = seed / 4 % experts, count = 1;
+  if (seed % 4 == 2 && experts > 1) first = seed / 4 % (experts - 1), count = 2;
+  std::vector<std::int32_t> chosen(at(pairs));
+  std::uniform_int_distribution<std::uint64_t> among(first, first + count - 1);
+  for (auto& e : chosen) e = static_cast<std::int32_t>(among(random));
+  return chosen;
+}
+
+OpCase expert_tables_case(const ExpertTablesDesc& d, const ExpertTablesConfig& config,
+                          std::int64_t m, const std::vector<std::int32_t>& chosen) {
+  MoeCase mc(expert_tables(d, config), d.tiles.m, 0);
+  mc.m = m;
+  mc.c.extents = {m};
+  mc.c.config = fmt::format("{} m={}", to_string(d), m);
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    std::copy(chosen.begin(), chosen.end(), mc.in(r, "experts").begin());
+    TileTables tables = tile_tables(d.tiles, static_cast<int>(r), m, chosen, d.stages);
+    mc.out(r, "tiles_used") = {static_cast<double>(tables.used)};
+    mc.out(r, "tile_experts") = as_values(tables.experts);
+    mc.out(r, "tile_needs") = as_values(tables.needs);
+    mc.out(r, "row_tokens") = as_values(tables.tokens);
+    std::copy(tables.slots.begin(), tables.slots.end(), mc.out(r, "slots").begin());
+  }
+  return std::move(mc.c);
+}
+
+OperatorInfo expert_tables_info() {
+  auto make_case = [](const OpShape& s, std::uint64_t seed) {
+    ExpertTablesDesc d = desc_of(s);
+    std::int64_t m = seed % 3 == 2 ? d.tiles.m / 2 : d.tiles.m;
+    return expert_tables_case(d, config_of(d, s.target), m,
+                              chosen_experts(m * d.tiles.top_k, d.tiles.num_experts, seed));
+  };
+  return {.name = "expert_tables",
+          .summary = "tiles of one expert each for m tokens with k of n experts",
+          .program =
+              [](const OpShape& s) {
+                return expert_tables(desc_of(s), config_of(desc_of(s), s.target));
+              },
+          .make_case = make_case,
+          .shapes = [](int world_size) -> std::vector<OpShape> {
+            return {{.world_size = world_size, .m = 19, .n = 5, .k = 2},
+                    {.world_size = world_size, .m = 7, .n = 11, .k = 3},
+                    {.world_size = world_size, .m = 1, .n = 1, .k = 1}};
+          },
+          .large = {.m = 8192, .n = 60, .k = 4}};
+}
+
+}  // namespace stretto
