@@ -273,7 +273,19 @@ void AgentWriter::find_turns(const Block& body) {
   bool staged = std::any_of(body.begin(), body.end(), [](const Op& op) {
     return op.code == OpCode::kDotAsync && op.stage != 0;
   });
-  if (staged) turns_in_ = &body;
+  if (staged && multiplies_apart(body)) turns_in_ = &body;
+}
+
+// Whether there are products, none of which needs all warpgroups at a barrier: those by threads and
+// those whose factors are put into shared memory first do, and would wait for each other's turns.
+bool AgentWriter::multiplies_apart(const Block& body) const {
+  bool any = false;
+  for (const Op& op : body) {
+    if (op.code != OpCode::kDotAsync) continue;
+    any = true;
+    if (dot_kind(agent_, op) != DotKind::kWgmma || plan_.staging.contains(&op)) return false;
+  }
+  return any;
 }
 
 // The first turn of all is the first warpgroup's.
@@ -301,9 +313,7 @@ bool AgentWriter::staggered(const Op& loop) const {
   bool asked = site_.role != nullptr && site_.role->resource.stagger > 0;
   if (!asked || values_.warpgroups() < 2) return false;
   const Block& body = loop.bodies[0];
-  bool multiplies = std::any_of(body.begin(), body.end(),
-                                [](const Op& op) { return op.code == OpCode::kDotAsync; });
-  if (!multiplies) return false;
+  if (!multiplies_apart(body)) return false;
   bool in_turn = std::any_of(body.begin(), body.end(), [](const Op& op) { return op.stage != 0; });
   if (in_turn) refuse(loop.loc, "a stagger of two products that overlap");
   return true;

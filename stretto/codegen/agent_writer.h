@@ -59,6 +59,7 @@ class AgentWriter {
   void find_turns(const Block& body);
   void grant_first_turn();
   bool takes_turns(const Block& ops);
+  bool multiplies_apart(const Block& body) const;
   bool staggered(const Op& loop) const;
   void value(const Op& op);
   void memory(const Op& op);

@@ -64,6 +64,36 @@ TEST(StaggerText, EachClearsTheRowsThatDoNotExistForItself) {
   expect_clean_build(kernel);
 }
 
+// Two products of a loop, the second of what the first one makes.
+Program chained(std::int64_t keys) {
+  ProgramBuilder p("chained", 1);
+  auto q = p.input("q", DType::kBF16, {128, 64});
+  auto k = p.input("k", DType::kBF16, {16 * keys, 64});
+  auto v = p.input("v", DType::kBF16, {16 * keys, 64});
+  auto out = p.output("out", DType::kBF16, {128, 64});
+  p.role("chain", Resource::sms(1).pipelined(2), p.grid(out, 128, 64), [&](const Tile&) {
+    Value rows = p.load(q.tile({0, 0}, 128, 64));
+    Value acc = p.zeros(DType::kF32, 128, 64);
+    p.loop(16, [&](const Index& i) {
+      Value scores = p.zeros(DType::kF32, 128, keys);
+      scores = dot(scores, rows, p.load(k.tile({i * keys, 0}, keys, 64)).T());
+      acc = dot(acc, cast(exp2(scores), DType::kBF16), p.load(v.tile({i * keys, 0}, keys, 64)));
+    });
+    p.store(out.tile({0, 0}, 128, 64), cast(acc, DType::kBF16));
+  });
+  return p.finish();
+}
+
+// Products by threads put a factor into shared memory between two barriers of all warpgroups, of
+// which one would wait for its turn (paged attention with pages of four did not end).
+TEST(StaggerText, ProductsThatMeetAtBarriersHaveNoTurns) {
+  EXPECT_NE(generate(chained(64)).source.find("take_turn(team);"), std::string::npos);
+  GeneratedKernel few = generate(chained(4));
+  EXPECT_NE(few.source.find("dot_simt<"), std::string::npos) << few.source;
+  EXPECT_EQ(few.source.find("take_turn(team);"), std::string::npos) << few.source;
+  expect_clean_build(few);
+}
+
 TEST(StaggerText, WithoutAStaggerTheyMeetAtABarrier) {
   GeneratedKernel kernel = generate(exchanged(0));
   EXPECT_EQ(kernel.source.find("Meeting<"), std::string::npos);
