@@ -63,16 +63,17 @@ std::vector<Candidate> one_hop_candidates(const ExchangeShape& s) {
   SendConfig send = default_send_config(s.desc, Target::kCuda);
   ReturnConfig back = default_return_config(s.desc, Target::kCuda);
   for (int parts : {1, 2, 4}) {
-    SendConfig fewer{.num_workers = std::max(send.num_workers / parts, 1)};
-    ReturnConfig fewer_back{.num_workers = std::max(back.num_workers / parts, 1)};
+    SendConfig fewer = send;
+    ReturnConfig fewer_back = back;
+    fewer.num_workers = std::max(send.num_workers / parts, 1);
+    fewer_back.num_workers = std::max(back.num_workers / parts, 1);
     if (s.kind == ExchangeKind::kDispatch) {
       out.push_back({{.config = fmt::format("{} workers", fewer.num_workers), .ms = 0, .error = ""},
                      s.fp8 ? ep_send_fp8(s.desc, fewer) : ep_send(s.desc, fewer)});
     } else {
-      out.push_back({{.config = fmt::format("{} workers a role", fewer_back.num_workers),
-                      .ms = 0,
-                      .error = ""},
-                     ep_return(s.desc, fewer_back)});
+      out.push_back(
+          {{.config = fmt::format("{} workers", fewer_back.num_workers), .ms = 0, .error = ""},
+           ep_return(s.desc, fewer_back)});
     }
   }
   return out;
@@ -86,7 +87,7 @@ std::vector<Candidate> listed_candidates(const ExchangeShape& s) {
     DispatchConfig dispatch = default_dispatch_config(s.desc, Target::kCuda);
     EpCombineConfig combine = default_combine_config(s.desc, Target::kCuda);
     dispatch.tile_rows = combine.tile_rows = rows;
-    std::string config = fmt::format("{} rows a tile, {} workers a role", rows,
+    std::string config = fmt::format("{} rows a tile, {} workers", rows,
                                      there ? dispatch.num_workers : combine.num_workers);
     out.push_back({{.config = config, .ms = 0, .error = ""},
                    there ? ep_dispatch(s.desc, dispatch) : ep_combine(s.desc, combine)});

@@ -97,7 +97,9 @@ int run(int argc, char** argv) {
   }
   overlap->add_option("--config", s.configs,
                       "instead of the list: 'scatter=copy_engine channels=2 stagger=2'");
-  overlap->add_option("--machine", s.calibrated, "predict each config on it; needs no GPU");
+  for (auto* command : {overlap, exchange}) {
+    command->add_option("--machine", s.calibrated, "predict each config on it; needs no GPU");
+  }
   auto* attention_check = app.add_subcommand("attention-check", "small cases against fp64");
   auto* attention_suite = app.add_subcommand("attention-suite", "large cases, checked and timed");
   for (auto* command : {attention_check, attention_suite}) {

@@ -227,9 +227,9 @@ int run_fp8(const Settings& s) {
 
 namespace {
 
-int predict_overlap(const Settings& s) {
+int predict_each(const Settings& s, std::vector<LabelledProgram> programs) {
   predict::Machine machine = predict::find_machine(s.calibrated);
-  for (LabelledProgram& p : overlap_programs(s.world_size, kHopperSms, overlap_options(s))) {
+  for (LabelledProgram& p : programs) {
     CompiledProgram compiled = compile(std::move(p.program), {.require_proof = false});
     predict::Prediction got = predict::predict(*compiled.schedule, machine);
     fmt::print("{:9.4f} ms, {:7.4f} exposed, {:11} {}\n", got.time_ms, got.exposed_comm_ms,
@@ -245,18 +245,17 @@ int run_loops(const Settings& s) {
   GpuWorld world({.size = 1});
   Report report(world, s);
   compile_ahead(loop_programs(world.device(0).properties().num_sms));
-  measure_loops(world,
-                {.only = s.only,
-                 .size = s.size,
-                 .samples = s.samples,
-                 .profile = s.profile,
-                 .seed = s.seed},
-                [&](const LoopResult& r) { report.keep("loops", r); });
+  measure_loops(
+      world,
+      {.only = s.only, .size = s.size, .samples = s.samples, .profile = s.profile, .seed = s.seed},
+      [&](const LoopResult& r) { report.keep("loops", r); });
   return report.finish("loops");
 }
 
 int run_overlap(const Settings& s) {
-  if (!s.calibrated.empty()) return predict_overlap(s);
+  if (!s.calibrated.empty()) {
+    return predict_each(s, overlap_programs(s.world_size, kHopperSms, overlap_options(s)));
+  }
   GpuWorld world({.size = s.world_size});
   Report report(world, s, {"cublaslt", "nccl"});
   OverlapOptions options = overlap_options(s);
@@ -299,6 +298,8 @@ int run_collectives(const Settings& s) {
 }
 
 int run_exchange(const Settings& s) {
+  if (!s.calibrated.empty())
+    return predict_each(s, exchange_programs(s.world_size, exchange_options(s)));
   GpuWorld world({.size = s.world_size});
   Report report(world, s, {"nccl"});
   ExchangeOptions options = exchange_options(s);
@@ -336,10 +337,10 @@ int run_attention_suite(const Settings& s, bool checks) {
   }
   compile_ahead(programs);
   for (auto& [shape, config] : runs) {
-    report.keep("attention", run_attention(world, shape, config,
-                                           {.samples = checks ? 0 : s.samples,
-                                            .profile = s.profile,
-                                            .seed = s.seed}));
+    report.keep(
+        "attention",
+        run_attention(world, shape, config,
+                      {.samples = checks ? 0 : s.samples, .profile = s.profile, .seed = s.seed}));
   }
   return report.finish("attention", fmt::format("{} runs", runs.size()));
 }

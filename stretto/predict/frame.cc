@@ -64,13 +64,13 @@ bool is_uniform(const Block& block) {
   });
 }
 
-// Rows are dealt out in runs to a power of two of threads. Where some get none, loads are guarded:
-// each is waited for before the next.
+// Rows are dealt out in runs to a power of two of threads, or to all. Where some get none, loads
+// are guarded: each is waited for before the next.
 bool leaves_threads_idle(std::int64_t cols, double threads) {
   constexpr std::int64_t kRunCols = 8;
   std::int64_t runs = (cols + kRunCols - 1) / kRunCols, lanes = 1;
-  while (lanes < runs && 2 * static_cast<double>(lanes) <= threads) lanes *= 2;
-  return runs % lanes != 0;
+  while (lanes < runs) lanes *= 2;
+  return runs % std::min(lanes, static_cast<std::int64_t>(threads)) != 0;
 }
 
 }  // namespace

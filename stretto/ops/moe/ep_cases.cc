@@ -40,7 +40,9 @@ DispatchConfig dispatch_config(const EpDesc& d, Target target) {
 
 EpCombineConfig combine_config(const EpDesc& d, Target target) {
   EpCombineConfig c = default_combine_config(d, target);
-  if (target == Target::kCpu) c.tile_rows = std::min<std::int64_t>(c.tile_rows, 2);
+  if (target == Target::kCuda) return c;
+  c.tile_rows = std::min<std::int64_t>(c.tile_rows, 2);
+  c.channels = 3;
   return c;
 }
 

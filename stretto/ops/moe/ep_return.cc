@@ -23,7 +23,7 @@ void check(const EpDesc& d, const ReturnConfig& c) {
 
 ReturnConfig default_return_config(const EpDesc& d, Target target) {
   if (target == Target::kCpu) return {};
-  return {.num_workers = gpu_workers(d.received_rows(), kGpuSms / 2)};
+  return {.num_workers = gpu_workers(d.received_rows()), .threads = row_threads(d.hidden)};
 }
 
 Program ep_return(const EpDesc& d, const ReturnConfig& cfg) {
@@ -44,38 +44,52 @@ Program ep_return(const EpDesc& d, const ReturnConfig& cfg) {
   SignalRef returned = p.signal("returned");  // by rank: a row is there, or is none of that rank's
 
   p.on_start([&] { p.notify_all(ready); });
-  p.role("weigh", Resource::sms(cfg.num_workers), p.range(ranks * rows), [&](const Tile& t) {
-    Index of = p.let("of", (p.rank() + 1 + t.index) % ranks);
-    Index token = p.let("token", t.index / ranks);
+  // Weighing comes first, so that a worker that takes tiles in order never waits for itself.
+  auto weigh = [&](const Index& tile) {
+    Index of = p.let("of", (p.rank() + 1 + tile) % ranks);
+    Index token = p.let("token", tile / ranks);
     Index row = p.let("row", of * rows + token);
     Index any = 0;
-    Value sum = p.zeros(DType::kF32, 1, d.hidden);
+    std::vector<Index> picked;
+    std::vector<Value> shares, results;  // all are on their way before the first is used
     for (std::int64_t j = 0; j < d.top_k; ++j) {
-      Index slot = p.read(slots, {row, j});
+      picked.push_back(p.read(slots, {row, j}));
+      shares.push_back(p.load(weights.tile({row, j}, 1, 1)));
+    }
+    for (const Index& slot : picked) {
       any = any || slot >= 0;
-      Slice result = y.tile({max(slot, 0), 0}, 1, d.hidden).until_row(slot + 1);
-      sum = sum + cast(p.load(result), DType::kF32) * p.load(weights.tile({row, j}, 1, 1));
+      results.push_back(p.load(y.tile({max(slot, 0), 0}, 1, d.hidden).until_row(slot + 1)));
+    }
+    Value sum = p.zeros(DType::kF32, 1, d.hidden);
+    for (std::size_t j = 0; j < results.size(); ++j) {
+      sum = sum + cast(results[j], DType::kF32) * shares[j];
     }
     p.wait(ready, of);
     p.when(any, [&] {
       p.store(parts.on(of).tile({p.rank(), token, 0}, 1, d.hidden), cast(sum, d.dtype));
     });
     p.notify(returned, of);
-  });
-  p.role("sum", Resource::sms(cfg.num_workers), p.range(rows), [&](const Tile& t) {
-    Index token = t.index;
+  };
+  auto add_up = [&](const Index& token) {
     p.loop(ranks, [&](const Index& r) { p.wait(returned[r], rows); });
     Value sum = p.zeros(DType::kF32, 1, d.hidden);
-    auto add = [&](const Index& r) {
+    p.loop(ranks, [&](const Index& r) {
       Index came = p.let("came", p.read(positions, {token, r}) >= 0);
       Slice part = parts.tile({r, token, 0}, 1, d.hidden).until_row(token + came);
       sum = sum + cast(p.load(part), DType::kF32);
-    };
-    p.loop(ranks, add);
+    });
     Value old = p.load(residual.tile({token, 0}, 1, d.hidden));
     p.store(out.tile({token, 0}, 1, d.hidden), cast(sum + cast(old, DType::kF32), d.dtype));
-  });
-  return p.finish();
+  };
+  p.role("combine", Resource::sms(cfg.num_workers), p.range((ranks + 1) * rows),
+         [&](const Tile& t) {
+           p.when(
+               t.index < ranks * rows, [&] { weigh(t.index); },
+               [&] { add_up(p.let("own", t.index - ranks * rows)); });
+         });
+  Program program = p.finish();
+  program.roles[0].agents[0].num_threads = cfg.threads;
+  return program;
 }
 
 }  // namespace stretto

@@ -7,7 +7,8 @@
 namespace stretto {
 
 struct ReturnConfig {
-  int num_workers = 1;  // of each role; they take a token at a time
+  int num_workers = 1;  // each weighs or sums a token at a time
+  int threads = 0;      // of a worker's GPU block; 0: by the resource
 };
 
 ReturnConfig default_return_config(const EpDesc& desc, Target target = Target::kCpu);

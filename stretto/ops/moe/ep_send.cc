@@ -131,14 +131,16 @@ Program send(const char* name, const EpDesc& d, const SendConfig& cfg) {
     p.notify_all(sent);
   });
   p.on_end([&] { p.loop(ranks, [&](const Index& from) { p.wait(sent[from], rows); }); });
-  return p.finish();
+  Program program = p.finish();
+  program.roles[0].agents[0].num_threads = cfg.threads;
+  return program;
 }
 
 }  // namespace
 
 SendConfig default_send_config(const EpDesc& d, Target target) {
   if (target == Target::kCpu) return {};
-  return {.num_workers = gpu_workers(d.rows_per_rank())};
+  return {.num_workers = gpu_workers(d.rows_per_rank()), .threads = row_threads(d.hidden)};
 }
 
 Program ep_send(const EpDesc& d, const SendConfig& cfg) {

@@ -10,6 +10,7 @@ namespace stretto {
 
 struct SendConfig {
   int num_workers = 1;  // each takes a token at a time
+  int threads = 0;      // of a worker's GPU block; 0: by the resource
 };
 
 SendConfig default_send_config(const EpDesc& desc, Target target = Target::kCpu);
