@@ -12,6 +12,7 @@
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
+#include "stretto/ops/moe/expert_tables.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
@@ -88,6 +89,16 @@ void bind_split(nb::module_& m) {
     ExpertTiles tiles = tiles_of(d, default_config(d, target(gpu)));
     return nb::make_tuple(tiles.tile_rows, tiles.num_tiles());
   });
+  m.def("expert_tables",
+        [](int ranks, Size rows, Size top_k, Size experts, Size tile_rows, bool gpu) {
+          ExpertTablesDesc d{.tiles = {.world_size = ranks,
+                                       .m = rows,
+                                       .top_k = top_k,
+                                       .num_experts = experts,
+                                       .tile_rows = tile_rows},
+                             .stages = ranks};
+          return expert_tables(d, default_config(d, target(gpu)));
+        });
   m.def("ag_grouped_gemm", [=](int ranks, Text dtype, Size rows, Size top_k, Size experts, Size n,
                                Size k, bool swiglu, Size tile_rows, bool gpu) {
     AgGroupedDesc d = first(ranks, dtype, rows, top_k, experts);

@@ -5,11 +5,10 @@ no gradient."""
 
 from __future__ import annotations
 
-import sys
 from typing import NamedTuple, Tuple
 
 from . import _core, _route
-from ._arrays import TorchKind, adopt
+from ._arrays import adopt
 from ._calls import (
     computed_dtype,
     finish,
@@ -206,78 +205,19 @@ def moe_layer(x, gate, up, down, experts, weights, *, residual=None, out=None):
     return finish(kind, made, written)
 
 
-class _Fixed(NamedTuple):
-    """What a shape alone says of the tables, int64 on the arrays' device."""
-
-    first_keys: object  # [E + 1] of an expert's rows
-    pair_keys: object  # [m * top_k] of a token and one of its experts, among that expert's rows
-    pairs: object  # [m * top_k] 0, 1, ..
-    tokens: object  # [m * top_k] the token of each, from the own rank's on
-    tiles: object  # [tiles] 0, 1, ..
-    next_tiles: object  # [tiles] 1, 2, ..
-    tile_ends: object  # [tiles] the first row behind each
-    no_tokens: object  # [rows] -1
-
-
-def _fixed(kind, like, m: int, top_k: int, num_experts: int, num_tiles: int, tile_rows: int):
-    module = sys.modules["torch"] if issubclass(kind, TorchKind) else kind.module
-    where = {"device": like.device} if issubclass(kind, TorchKind) else {}
-
-    def up_to(count: int):
-        return module.arange(count, dtype=module.int64, **where)
-
-    group, share, pair, tile = current(), m // current().size, up_to(m * top_k), up_to(num_tiles)
-    token = pair // top_k
-    position = (token // share + group.size - group.rank) % group.size  # from the own rank on
-    token = position * share + token % share
-    return _Fixed(
-        first_keys=up_to(num_experts + 1) * (m * top_k),
-        pair_keys=token * top_k + pair % top_k,
-        pairs=pair,
-        tokens=token,
-        tiles=tile,
-        next_tiles=tile + 1,
-        tile_ends=(tile + 1) * tile_rows,
-        no_tokens=up_to(num_tiles * tile_rows) * 0 - 1,
-    )
-
-
 def _tables(kind, chosen, num_experts: int, tile_rows: int, num_tiles: int) -> ExpertTiles:
-    """What stretto/ops/moe/expert_tiles.h computes one by one, for the tokens of all ranks with
-    their experts `chosen` [m, top_k]; in the words that NumPy, CuPy and PyTorch have in common, and
-    without the host: every shape is known beforehand. An operation is a kernel on GPUs."""
+    """For the tokens of all ranks with their experts `chosen` [m, top_k]: one launch, without the
+    host."""
     group, (m, top_k) = current(), chosen.shape
-    pairs, sizes = m * top_k, (m, top_k, num_experts, num_tiles, tile_rows)
-    fixed = group.keep(kind, (_fixed, kind, sizes), lambda: _fixed(kind, chosen, *sizes))
-    module = sys.modules["torch"] if issubclass(kind, TorchKind) else kind.module
-    wanted = kind.cast(chosen, "int64").reshape(-1)
-    keys = wanted.clip(0, num_experts - 1) * pairs + fixed.pair_keys
-    order = keys.argsort()  # by expert, then by token, the own rank's first
-    keys, token = keys[order], fixed.tokens[order]
-    first = module.searchsorted(keys, fixed.first_keys)
-    first, end = first[:-1], first[1:]  # of each expert, in that order
-    tiles = (end - first + tile_rows - 1) // tile_rows
-    tiles_end = tiles.cumsum(0)
-    shift = (tiles_end - tiles) * tile_rows - first  # from that order to rows of tiles
-    row = fixed.pairs + shift[keys // pairs]
-
-    used = tiles_end[-1:]
-    expert = module.searchsorted(tiles_end, fixed.next_tiles).clip(0, num_experts - 1)
-    last = (module.minimum(fixed.tile_ends - shift[expert], end[expert]) - 1).clip(0, pairs - 1)
-    needs = (token[last] // (m // group.size) + 1) * (fixed.tiles < used)
-    # Tiles of few ranks first, those without rows last.
-    place = ((needs - 1) % (group.size + 1) * num_tiles + fixed.tiles).argsort()
-    moved = place.argsort() - fixed.tiles  # by so many tiles
-    row = row + moved[row // tile_rows] * tile_rows
-    tokens, slots = fixed.no_tokens + 0, fixed.pairs + 0
-    tokens[row] = token
-    slots[order] = row
-    # An expert that does not exist is told by the launch, as the expert of the first tile; one
-    # below 0 as the largest number.
-    highest = (wanted & 0x7FFFFFFF).max()
-    expert = expert[place]
-    expert[:1] = module.maximum(expert[:1], highest * (highest >= num_experts))
-    return ExpertTiles(
-        *(kind.cast(x, "int32") for x in (used, expert, needs[place], tokens)),
-        kind.cast(slots.reshape(m, top_k), "int32"),
+    shapes = (1,), (num_tiles,), (num_tiles,), (num_tiles * tile_rows,), (m, top_k)
+    made = ExpertTiles(*(kind.empty(shape, chosen) for shape in shapes))
+    desc = group.size, m, top_k, num_experts, tile_rows
+    group.launch(
+        kind,
+        ("expert_tables", *desc),
+        lambda on_gpu: _core.expert_tables(*desc, on_gpu),
+        ("experts", "tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots"),
+        (chosen, *made),
+        (m,),
     )
+    return made

@@ -307,8 +307,8 @@ def test_layers_that_do_not_fit(rng):
             (r"\[E, F, H\]", lambda: stretto.moe_layer(x, w, w, w, experts, weights)),
             ("are not those of 6 tokens", lambda: layer(y[:4], back, tiles, weights)),
             (r"weights is float32 \(3, 1\)", lambda: layer(y, back, tiles, weights[:3])),
-            ("'tile_experts'.*entry 0", lambda: stretto.all_gather_grouped_matmul(x, w, experts + 2)),
-            ("'tile_experts'.*entry 0", lambda: stretto.all_gather_grouped_matmul(x, w, experts - 1)),
+            ("'experts'.*entry 0", lambda: stretto.all_gather_grouped_matmul(x, w, experts + 2)),
+            ("'experts'.*entry 0", lambda: stretto.all_gather_grouped_matmul(x, w, experts - 1)),
         ):
             with pytest.raises(stretto.UserError, match=match):
                 call()

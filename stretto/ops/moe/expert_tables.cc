@@ -87,7 +87,7 @@ class TableMaker {
     Value used;                 // [1, 1] tiles of all
   };
   // Columns of plan_.
-  enum Column : std::uint8_t { kBelow, kStep, kThrough, kShift };
+  enum Column : std::uint8_t { kTiles, kBelow, kStep, kThrough, kShift };
 
   std::int64_t num_blocks() const { return groups_ * group_; }
   std::int64_t pairs_of_block() const { return cfg_.block_tokens * tiles_.top_k; }
@@ -109,7 +109,8 @@ class TableMaker {
   void describe_tiles(const Index& block, const Plan& plan);
   std::int64_t column(Column which) const {
     std::int64_t stages = d_.stages, ranks = tiles_.world_size;
-    return std::array{std::int64_t{0}, stages, 2 * stages, 2 * stages + ranks}.at(which);
+    return std::array{std::int64_t{0}, stages, 2 * stages, 3 * stages, 3 * stages + ranks}.at(
+        which);
   }
   void keep(const Index& block, std::int64_t col, const Value& of_experts);
   Value picked(const Index& block, Column which, std::int64_t cols, const Value& experts) const;
@@ -127,7 +128,7 @@ class TableMaker {
   TensorRef below_;      // [blocks, E] and of those below it
   TensorRef positions_;  // [blocks * N, 1] of N pairs of a block, where each is in its order
   TensorRef sorted_;     // [blocks * N, 1] the tokens in that order
-  TensorRef plan_;       // [blocks, E, 2 * stages + P + 1] what a block knows of every expert
+  TensorRef plan_;       // [blocks, E, 3 * stages + P + 1] what a block knows of every expert
   TensorRef first_;      // [E, groups] rows of an expert before the blocks of a group
   TensorRef begins_;     // [groups * E, blocks of a group] before each of its blocks
   TensorRef shifts_;     // likewise, from a block's order to an expert's rows
@@ -160,7 +161,7 @@ TableMaker::TableMaker(ProgramBuilder& p, const ExpertTablesDesc& d, const Exper
   below_ = buffer("below", {blocks, experts});
   positions_ = buffer("positions", {blocks * pairs_of_block(), 1});
   sorted_ = buffer("sorted", {blocks * pairs_of_block(), 1});
-  plan_ = buffer("plan", {blocks, experts, 2 * d.stages + tiles_.world_size + 1});
+  plan_ = buffer("plan", {blocks, experts, 3 * d.stages + tiles_.world_size + 1});
   first_ = buffer("first", {experts, groups_});
   begins_ = buffer("begins", {groups_ * experts, group_});
   shifts_ = buffer("shifts", {groups_ * experts, group_});
@@ -268,7 +269,7 @@ TableMaker::Plan TableMaker::plan(const Index& block, const Totals& totals) {
   for (int s = 0; s < d_.stages; ++s) {
     below.push_back(tiles_through(totals, s));
     std::size_t last = below.size() - 1;
-    keep(block, column(kStep) + s, below[last] - below[last - 1]);
+    keep(block, column(kTiles) + s, below[last] - below[last - 1]);
   }
   p_.worker_fence();
   std::vector<Value> before = sums_before(block);
@@ -277,7 +278,6 @@ TableMaker::Plan TableMaker::plan(const Index& block, const Totals& totals) {
     out.begins.push_back(out.used + before[at]);
     out.used = out.used + row_sum(below[at + 1] - below[at]);
   }
-  p_.worker_fence();
   // From an expert's tile to its place: the steps of the classes up to its own are added.
   for (int s = 0; s < d_.stages; ++s) {
     auto at = static_cast<std::size_t>(s);
@@ -298,7 +298,7 @@ std::vector<Value> TableMaker::sums_before(const Index& block) {
   std::vector<Value> sums;
   for (int s = 0; s < d_.stages; ++s) sums.push_back(zeros(1, experts));
   p_.loop(ceil_div(experts, rows), [&](const Index& i) {
-    Value some = p_.load(plan_.tile({block, i * rows, column(kStep)}, rows, d_.stages));
+    Value some = p_.load(plan_.tile({block, i * rows, column(kTiles)}, rows, d_.stages));
     Value before = p_.iota_rows(i * rows, rows) < p_.iota_cols(0, experts);
     for (std::size_t s = 0; s < sums.size(); ++s) {
       Value own = p_.iota_cols(0, d_.stages) == number(static_cast<std::int64_t>(s));
