@@ -20,7 +20,7 @@ std::vector<MoeShape> selected(int world_size, const MoeOptions& options) {
 // Of a candidate for the first layer: tables, and what it makes.
 struct FirstTables {
   std::vector<TileTables> host;
-  DeviceTables device;
+  DeviceTables device;  // empty where a program made them
   SymmetricGpuMemory c;
 };
 
@@ -88,21 +88,24 @@ class FirstLayer : public Comparison {
     d.gathers = fused;
     if (!fused) candidate.stages = 1;
     FirstTables& t = (fused ? fused_ : alone_)[i];
-    t.host = tables(tiles_of(d, candidate.config), candidate.stages);
+    ExpertTiles tiles = tiles_of(d, candidate.config);
+    t.host = tables(tiles, candidate.stages);
+    const MadeTables* made = fused ? &made_tables(tiles, candidate.stages) : nullptr;
     for (int r = 0; !fused && r < world_.size(); ++r) in_global_order(t.host[at(r)], r);
-    t.device = on_devices(t.host);
+    if (!fused) t.device = on_devices(t.host);
+    const DeviceTables& device = fused ? made->tables : t.device;
     t.c = allocate_poisoned(world_,
                             bf16_bytes(static_cast<std::int64_t>(t.host[0].tokens.size()), d.n));
-    Tensors tensors = {{"tiles_used", &t.device.used},
-                       {"tile_experts", &t.device.experts},
-                       {"tile_needs", &t.device.needs},
-                       {"row_tokens", &t.device.tokens},
+    Tensors tensors = {{"tiles_used", &device.used},
+                       {"tile_experts", &device.experts},
+                       {"tile_needs", &device.needs},
+                       {"row_tokens", &device.tokens},
                        {"a", fused ? &a_ : &all_},
                        {"b_gate", &gate_},
                        {"b_up", &up_},
                        {"c", &t.c}};
     return {fmt::format("{} classes={}", to_string(candidate.config), candidate.stages),
-            std::make_unique<Loaded>(world_, ag_grouped_gemm(d, candidate.config), tensors)};
+            std::make_unique<Loaded>(world_, ag_grouped_gemm(d, candidate.config), tensors), made};
   }
 
   void row(const FirstTables& t, std::size_t rank, std::size_t pair,
@@ -132,7 +135,7 @@ class SecondLayer : public Comparison {
         theirs_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
         weights_(equal_weights()) {
     ExpertTiles tiles = tiles_of(desc_, candidates_[0]);  // all have the same
-    tables_ = on_devices(tables(tiles, 1));
+    made_ = &made_tables(tiles, 1);
     a_ = random.allocate(bf16_bytes(tiles.num_rows(), desc_.k));
     products_ = allocate_poisoned(world, bf16_bytes(tiles.num_rows(), desc_.n));
     world.synchronize();
@@ -143,20 +146,20 @@ class SecondLayer : public Comparison {
 
   Made fused_at(std::size_t i) override {
     const GroupedRsConfig& config = candidates_[i];
-    Tensors tensors = {{"tiles_used", &tables_.used},
-                       {"tile_experts", &tables_.experts},
-                       {"slots", &tables_.slots},
+    Tensors tensors = {{"tiles_used", &made_->tables.used},
+                       {"tile_experts", &made_->tables.experts},
+                       {"slots", &made_->tables.slots},
                        {"weights", &weights_},
                        {"a", &a_},
                        {"b", &b_},
                        {"out", &ours_}};
     return {to_string(config),
-            std::make_unique<Loaded>(world_, grouped_gemm_rs(desc_, config), tensors)};
+            std::make_unique<Loaded>(world_, grouped_gemm_rs(desc_, config), tensors), made_};
   }
   Made product_at(std::size_t i) override {
     const GroupedRsConfig& config = candidates_[i];
-    Tensors tensors = {{"tiles_used", &tables_.used},
-                       {"tile_experts", &tables_.experts},
+    Tensors tensors = {{"tiles_used", &made_->tables.used},
+                       {"tile_experts", &made_->tables.experts},
                        {"a", &a_},
                        {"b", &b_},
                        {"products", &products_}};
@@ -164,7 +167,7 @@ class SecondLayer : public Comparison {
             std::make_unique<Loaded>(world_, tile_products(desc_, config), tensors)};
   }
   void prepare(std::size_t, std::size_t product) override {
-    Tensors tensors = {{"slots", &tables_.slots},
+    Tensors tensors = {{"slots", &made_->tables.slots},
                        {"weights", &weights_},
                        {"products", &products_},
                        {"partial", &partial_}};
@@ -187,7 +190,7 @@ class SecondLayer : public Comparison {
   std::vector<GroupedRsConfig> candidates_;
   GroupedRsDesc desc_;
   SymmetricGpuMemory b_, partial_, ours_, theirs_, weights_, a_, products_;
-  DeviceTables tables_;
+  const MadeTables* made_ = nullptr;
   std::unique_ptr<Loaded> sum_;
 };
 
@@ -202,6 +205,8 @@ std::string MoeResult::to_string() const {
     out += fmt::format("\n  {}\n  TFLOP/s: ours {:.0f} gemm {:.0f} sequence {:.0f}",
                        samples->to_string(), rate(samples->ours), rate(samples->gemm),
                        rate(samples->sequence));
+    out += fmt::format("\n  tables {:.4f} ms, with them {:.4f}", median_interval(tables_ms).median,
+                       median_interval(with_tables_ms).median);
   }
   if (!chosen.empty()) out += "\n  chosen: " + chosen;
   for (const OverlapTime& t : configs) {
@@ -226,7 +231,11 @@ Json MoeResult::to_json() const {
   }
   if (!error.empty()) out["error"] = error;
   if (!chosen.empty()) out["chosen"] = chosen;
-  if (samples) out["eager"] = samples->to_json();
+  if (samples) {
+    out["eager"] = samples->to_json();
+    out["eager"]["tables_ms"] = tables_ms;
+    out["eager"]["with_tables_ms"] = with_tables_ms;
+  }
   return out;
 }
 
@@ -235,11 +244,19 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
   auto add = [&](const MoeShape& s, const std::string& config, Program program) {
     out.push_back({fmt::format("{} | {} {}", s.to_string(), program.name, config), program});
   };
+  // Of several candidates the same.
+  auto add_tables = [&](const ExpertTiles& tiles, int stages) {
+    ExpertTablesDesc d{.tiles = tiles, .stages = stages};
+    LabelledProgram made{to_string(d), expert_tables(d, default_config(d, Target::kCuda))};
+    auto same = [&](const LabelledProgram& p) { return p.label == made.label; };
+    if (std::none_of(out.begin(), out.end(), same)) out.push_back(std::move(made));
+  };
   for (const MoeShape& s : selected(world_size, options)) {
     if (s.layer == 0) {
       for (const WholeLayerCandidate& c : whole_layer_candidates(s, num_sms)) {
         AgGroupedDesc alone = first_layer(s);
         alone.gathers = false;
+        add_tables(tiles_of(whole_layer(s), c.config), c.stages);
         add(s, to_string(c.config), moe_layer(whole_layer(s), c.config));
         add(s, to_string(c.config.first), ag_grouped_gemm(alone, c.config.first));
         add(s, to_string(c.alone), tile_products(second_layer(s), c.alone));
@@ -249,6 +266,7 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
     }
     if (s.layer == 2) {
       for (const GroupedRsConfig& c : second_layer_candidates(s, num_sms)) {
+        add_tables(tiles_of(second_layer(s), c), 1);
         add(s, to_string(c), grouped_gemm_rs(second_layer(s), c));
         add(s, to_string(c), tile_products(second_layer(s), c));
       }
@@ -257,6 +275,7 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
     }
     for (const FirstLayerCandidate& c : first_layer_candidates(s, num_sms)) {
       AgGroupedDesc d = first_layer(s);
+      add_tables(tiles_of(d, c.config), c.stages);
       add(s, to_string(c.config), ag_grouped_gemm(d, c.config));
       d.gathers = false;
       add(s, to_string(c.config), ag_grouped_gemm(d, c.config));

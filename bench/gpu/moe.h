@@ -1,6 +1,7 @@
 // Fused layers of a mixture of experts, by themselves and both in one launch, on several GPUs
 // against the same products, the collective of NCCL and the weighted sum one after the other, call
-// by call in turn, slowest rank. Tables are made beforehand, for both.
+// by call in turn, slowest rank. Tables are made beforehand, for both; what making them on the
+// devices takes is measured by itself and together with the fused layer.
 #pragma once
 
 #include <functional>
@@ -29,6 +30,7 @@ struct MoeResult {
   // `sequence`: of the first layer NCCL's all-gather and the product; of the second the product,
   // the weighted sum and NCCL's reduce-scatter; of both in one launch all five.
   std::optional<OverlapSamples> samples;
+  std::vector<double> tables_ms, with_tables_ms;  // of the tables; of them and the fused layer
 
   std::string to_string() const;
   Json to_json() const;

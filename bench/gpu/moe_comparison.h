@@ -1,12 +1,15 @@
 // One comparison of moe.h: what the first layer, the second and both in one launch have in common.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <memory>
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/gpu/each_shape.h"
@@ -16,6 +19,7 @@
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
+#include "stretto/ops/moe/expert_tables.h"
 
 namespace stretto::bench {
 
@@ -43,6 +47,16 @@ using Tensors = std::map<std::string, const SymmetricGpuMemory*>;
 struct DeviceTables {
   SymmetricGpuMemory used, experts, needs, tokens, slots;
 };
+
+// visit(memory, part): each of them and what part(tables) of a rank's it holds.
+template <typename Visit>
+void each_table(DeviceTables& to, const Visit& visit) {
+  visit(to.used, [](const TileTables& t) { return std::span(&t.used, 1); });
+  visit(to.experts, [](const TileTables& t) { return std::span(t.experts); });
+  visit(to.needs, [](const TileTables& t) { return std::span(t.needs); });
+  visit(to.tokens, [](const TileTables& t) { return std::span(t.tokens); });
+  visit(to.slots, [](const TileTables& t) { return std::span(t.slots); });
+}
 
 // A program on every rank, bound to memory of the comparison.
 class Loaded {
@@ -74,6 +88,12 @@ class Loaded {
   std::unique_ptr<Loaded> next_;
 };
 
+// Tables and the program that makes them (expert_tables.h).
+struct MadeTables {
+  DeviceTables tables;
+  std::unique_ptr<Loaded> program;
+};
+
 class Comparison {
  public:
   Comparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
@@ -84,8 +104,14 @@ class Comparison {
         shape_(shape),
         options_(options),
         chosen_(random_experts(shape, options.seed)),
-        share_(shape.m / shape.world_size) {
+        share_(shape.m / shape.world_size),
+        experts_(world.allocate(chosen_.size() * sizeof(std::int32_t))) {
     result_.shape = shape;
+    for (int r = 0; r < world.size(); ++r) {
+      world.stream(r).upload(experts_.on[at(r)].address(), chosen_.data(),
+                             chosen_.size() * sizeof(std::int32_t));
+    }
+    world.synchronize();
   }
   virtual ~Comparison() = default;
   Comparison(const Comparison&) = delete;
@@ -107,11 +133,19 @@ class Comparison {
     };
     std::vector<RanksCall> calls = {[&](int) { fused.program->launch(); },
                                     [&](int) { product.program->launch(); },
-                                    [&](int) { collective(); }, [&](int) { sequence(); }};
+                                    [&](int) { collective(); },
+                                    [&](int) { sequence(); },
+                                    [&](int) { fused.tables->program->launch(); },
+                                    [&](int) {
+                                      fused.tables->program->launch();
+                                      fused.program->launch();
+                                    }};
     auto ms = time_ranks(world_, calls, {.warmup_ms = 200, .samples = options_.samples});
     fused.program->wait();
     result_.samples =
         OverlapSamples{std::move(ms[0]), std::move(ms[1]), std::move(ms[2]), std::move(ms[3])};
+    result_.tables_ms = std::move(ms[4]);
+    result_.with_tables_ms = std::move(ms[5]);
     fused.program->launch();
     sequence();
     world_.synchronize();
@@ -123,6 +157,7 @@ class Comparison {
   struct Made {
     std::string config;
     std::unique_ptr<Loaded> program;
+    const MadeTables* tables = nullptr;  // of what is fused
   };
 
   virtual std::size_t num_candidates() const = 0;
@@ -155,19 +190,41 @@ class Comparison {
 
   DeviceTables on_devices(const std::vector<TileTables>& of_rank) const {
     DeviceTables out;
-    auto upload = [&](SymmetricGpuMemory& to, auto&& of) {
-      std::size_t bytes = of(of_rank[0]).size() * sizeof(std::int32_t);
+    each_table(out, [&](SymmetricGpuMemory& to, auto&& part) {
+      std::size_t bytes = part(of_rank[0]).size_bytes();
       to = world_.allocate(bytes);
       for (int r = 0; r < world_.size(); ++r) {
-        world_.stream(r).upload(to.on[at(r)].address(), of(of_rank[at(r)]).data(), bytes);
+        world_.stream(r).upload(to.on[at(r)].address(), part(of_rank[at(r)]).data(), bytes);
       }
-    };
-    upload(out.used, [](const TileTables& t) { return std::span(&t.used, 1); });
-    upload(out.experts, [](const TileTables& t) { return std::span(t.experts); });
-    upload(out.needs, [](const TileTables& t) { return std::span(t.needs); });
-    upload(out.tokens, [](const TileTables& t) { return std::span(t.tokens); });
-    upload(out.slots, [](const TileTables& t) { return std::span(t.slots); });
+    });
     world_.synchronize();
+    return out;
+  }
+
+  // By the program, once for all candidates that have the same. InternalError where they are not
+  // what the host makes.
+  const MadeTables& made_tables(const ExpertTiles& tiles, int stages) {
+    MadeTables& out = made_by_program_[{tiles.tile_rows, stages}];
+    if (out.program) return out;
+    std::vector<TileTables> want = tables(tiles, stages);
+    each_table(out.tables, [&](SymmetricGpuMemory& to, auto&& part) {
+      to = allocate_poisoned(world_, part(want[0]).size_bytes());
+    });
+    ExpertTablesDesc d{.tiles = tiles, .stages = stages};
+    Program program = expert_tables(d, default_config(d, Target::kCuda));
+    auto loaded = std::make_unique<Loaded>(world_, program,
+                                           Tensors{{"experts", &experts_},
+                                                   {"tiles_used", &out.tables.used},
+                                                   {"tile_experts", &out.tables.experts},
+                                                   {"tile_needs", &out.tables.needs},
+                                                   {"row_tokens", &out.tables.tokens},
+                                                   {"slots", &out.tables.slots}});
+    loaded->launch();
+    loaded->wait();
+    each_table(out.tables, [&](const SymmetricGpuMemory& got, auto&& part) {
+      for (int r = 0; r < world_.size(); ++r) expect_on(r, got, part(want[at(r)]));
+    });
+    out.program = std::move(loaded);
     return out;
   }
 
@@ -215,7 +272,20 @@ class Comparison {
     std::string config;
     std::size_t index = 0;
     std::unique_ptr<Loaded> program;
+    const MadeTables* tables = nullptr;
   };
+
+  void expect_on(int rank, const SymmetricGpuMemory& memory,
+                 std::span<const std::int32_t> want) const {
+    std::vector<std::int32_t> got(want.size());
+    const cuda::Stream& stream = world_.stream(rank);
+    stream.download(got.data(), memory.on[at(rank)].address(), want.size_bytes());
+    stream.synchronize();
+    auto [g, w] = std::mismatch(got.begin(), got.end(), want.begin());
+    if (g == got.end()) return;
+    throw InternalError(fmt::format("expert_tables: rank {}: entry {} of {} is {}, not {}", rank,
+                                    g - got.begin(), got.size(), *g, *w));
+  }
 
   template <typename Make>
   Best fastest(const char* family, std::size_t count, const Make& make) {
@@ -231,7 +301,7 @@ class Comparison {
         made.program->wait();
         time.ms = median_interval(ms[0]).median;
         if (!best.program || time.ms < least) {
-          best = {made.config, i, std::move(made.program)};
+          best = {made.config, i, std::move(made.program), made.tables};
           least = time.ms;
         }
       } catch (const Fault& e) {
@@ -245,6 +315,10 @@ class Comparison {
     }
     return best;
   }
+
+  SymmetricGpuMemory experts_;  // chosen_
+  std::map<std::pair<std::int64_t, int>, MadeTables>
+      made_by_program_;  // by rows of a tile and stages
 };
 
 // Both layers in one launch.

@@ -24,8 +24,7 @@ class WholeLayer : public Comparison {
         ours_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
         theirs_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
         weights_(equal_weights()),
-        alone_(upload_tables(1, true)),
-        fused_(candidates_.size()) {
+        alone_(upload_tables_in_global_order()) {
     for (SymmetricGpuMemory* b : {&gate_, &up_, &down_}) {
       *b = random.allocate(bf16_bytes(desc_.num_experts * desc_.ffn, desc_.hidden));
     }
@@ -39,8 +38,8 @@ class WholeLayer : public Comparison {
 
   Made fused_at(std::size_t i) override {
     const WholeLayerCandidate& candidate = candidates_[i];
-    DeviceTables& t = fused_[i];
-    t = upload_tables(candidate.stages, false);
+    const MadeTables& made = made_tables(tiles_, candidate.stages);
+    const DeviceTables& t = made.tables;
     Tensors tensors = {{"tiles_used", &t.used},
                        {"tile_experts", &t.experts},
                        {"tile_needs", &t.needs},
@@ -53,7 +52,7 @@ class WholeLayer : public Comparison {
                        {"b", &down_},
                        {"out", &ours_}};
     return {fmt::format("{} classes={}", to_string(candidate.config), candidate.stages),
-            std::make_unique<Loaded>(world_, moe_layer(desc_, candidate.config), tensors)};
+            std::make_unique<Loaded>(world_, moe_layer(desc_, candidate.config), tensors), &made};
   }
 
   Made product_at(std::size_t i) override {
@@ -107,9 +106,9 @@ class WholeLayer : public Comparison {
   }
 
  private:
-  DeviceTables upload_tables(int stages, bool global) const {
-    std::vector<TileTables> of_rank = tables(tiles_, stages);
-    for (int r = 0; global && r < world_.size(); ++r) in_global_order(of_rank[at(r)], r);
+  DeviceTables upload_tables_in_global_order() const {
+    std::vector<TileTables> of_rank = tables(tiles_, 1);
+    for (int r = 0; r < world_.size(); ++r) in_global_order(of_rank[at(r)], r);
     return on_devices(of_rank);
   }
   void gather() { nccl_.all_gather(parts(x_, all_), at(share_ * shape_.hidden), kMoeDType); }
@@ -123,7 +122,6 @@ class WholeLayer : public Comparison {
   SymmetricGpuMemory x_, a_, all_, between_, products_, partial_, ours_, theirs_;
   SymmetricGpuMemory gate_, up_, down_, weights_;
   DeviceTables alone_;
-  std::vector<DeviceTables> fused_;
   std::unique_ptr<Loaded> sum_;
 };
 

@@ -287,14 +287,15 @@ def moe_table(results: Results, ranks: int) -> str:
     for key, (row, _) in sorted(rows.items()):
         name = f"{row['model']}, layer {row['layer'] or '1 and 2'}, {row['m']} tokens" + mark(rows, key)
         if "eager" not in row:
-            lines.append([name, failure(row), *[""] * 6])
+            lines.append([name, failure(row), *[""] * 8])
             continue
         t = row["eager"]
         r = ratio(t["sequence_ms"], t["ours_ms"])
+        made = [f"{median(t[n]):.3f}" if n in t else "-" for n in ("tables_ms", "with_tables_ms")]
         lines.append([name, *(f"{median(t[n]):.3f}" for n in ("ours_ms", "gemm_ms", "nccl_ms", "sequence_ms")),
-                      times(r), f"{row['flops'] / median(t['ours_ms']) / 1e9:.0f}", faster(r, "sequence")])
-    text = table(["layer", "ours ms", "products alone", "NCCL", "sequence", "sequence / ours", "TFLOP/s", "faster"],
-                 lines)
+                      times(r), f"{row['flops'] / median(t['ours_ms']) / 1e9:.0f}", *made, faster(r, "sequence")])
+    text = table(["layer", "ours ms", "products alone", "NCCL", "sequence", "sequence / ours", "TFLOP/s", "tables",
+                  "ours with them", "faster"], lines)
     return text + footnote(text) + sources(rows)
 
 
