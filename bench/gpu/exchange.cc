@@ -82,7 +82,7 @@ std::vector<Candidate> one_hop_candidates(const ExchangeShape& s) {
 std::vector<Candidate> listed_candidates(const ExchangeShape& s) {
   std::vector<Candidate> out;
   bool there = s.kind == ExchangeKind::kDispatch;
-  for (std::int64_t rows : {1, 2, 4}) {
+  for (std::int64_t rows : {1, 2, 4, 8}) {
     if (!there && rows > 2) continue;  // sums of four rows do not fit into registers
     DispatchConfig dispatch = default_dispatch_config(s.desc, Target::kCuda);
     EpCombineConfig combine = default_combine_config(s.desc, Target::kCuda);

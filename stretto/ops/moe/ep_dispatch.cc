@@ -120,16 +120,21 @@ class Dispatcher {
     p_.wait(listed_[from], slot_tiles());
     Index to_row = p_.let("to_row", block(from) + first), end = block(from + 1);
     auto listed = lists_.on(from).tile({block(p_.rank()) + first, 0}, rows, 1);
-    Value exists = p_.iota_rows(first, rows) < p_.splat(DType::kI32, d_.rows_per_rank());
-    Value token =
-        where(exists, p_.load(listed.until_row(block(p_.rank() + 1))), p_.splat(DType::kI32, -1));
-    p_.store(recv_.tile({to_row, 0}, rows, d_.hidden).until_row(end),
-             p_.load_rows(x_.on(from).tile({0, 0}, rows, d_.hidden), token));
+    auto pick = [&] {
+      Value exists = p_.iota_rows(first, rows) < p_.splat(DType::kI32, d_.rows_per_rank());
+      Value token = p_.load(listed.until_row(block(p_.rank() + 1)));
+      return where(exists, token, p_.splat(DType::kI32, -1));
+    };
+    // Long rows and short ones are dealt out to threads in ways of their own, each by a list of its
+    // own. Side by side, all are on their way before the first is stored.
+    Value token_of_data = pick(), token = pick();
+    Value data = p_.load_rows(x_.on(from).tile({0, 0}, rows, d_.hidden), token_of_data);
     Value ids = p_.load_rows(ids_.on(from).tile({0, 0}, rows, d_.top_k), token);
+    Value shares = p_.load_rows(weights_.on(from).tile({0, 0}, rows, d_.top_k), token);
+    p_.store(recv_.tile({to_row, 0}, rows, d_.hidden).until_row(end), data);
     p_.store(recv_experts_.tile({to_row, 0}, rows, d_.top_k).until_row(end),
              where(token < p_.splat(DType::kI32, 0), p_.splat(DType::kI32, -1), ids));
-    p_.store(recv_weights_.tile({to_row, 0}, rows, d_.top_k).until_row(end),
-             p_.load_rows(weights_.on(from).tile({0, 0}, rows, d_.top_k), token));
+    p_.store(recv_weights_.tile({to_row, 0}, rows, d_.top_k).until_row(end), shares);
     p_.when(first == 0, [&] {
       p_.store(counts_.tile({from, 0}, 1, 1), p_.load(sent_.on(from).tile({p_.rank(), 0}, 1, 1)));
     });
@@ -173,10 +178,12 @@ DispatchConfig default_dispatch_config(const EpDesc& d, Target target) {
             .count_rows = std::min<std::int64_t>(64, rows),
             .tile_slots = std::min<std::int64_t>(64, rows)};
   }
-  constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
-  DispatchConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.hidden, 1, 16),
-                   .count_rows = 32,
-                   .tile_slots = 32};
+  // Of a thread: elements on their way, and as many threads as leave the other roles registers.
+  constexpr std::int64_t kElements = 256, kMostThreads = 256;
+  DispatchConfig c{
+      .count_rows = 32, .tile_slots = 32, .fetch_threads = row_threads(d.hidden, kMostThreads)};
+  std::int64_t threads = c.fetch_threads > 0 ? c.fetch_threads : 256;
+  c.tile_rows = std::clamp<std::int64_t>(kElements * threads / d.hidden, 1, 16);
   std::int64_t tiles =
       d.world_size * std::max(ceil_div(rows, c.tile_rows), ceil_div(rows, c.tile_slots));
   c.num_workers = gpu_workers(tiles, kGpuSms / 2 - 1);
@@ -193,7 +200,9 @@ Program ep_dispatch(const EpDesc& d, const DispatchConfig& cfg) {
   p.role("fetch", Resource::sms(cfg.num_workers), p.range(d.world_size * dispatcher.fetch_tiles()),
          [&](const Tile& t) { dispatcher.fetch(t); });
   p.on_end([&] { dispatcher.wait_for_readers(); });
-  return p.finish();
+  Program program = p.finish();
+  program.roles.back().agents[0].num_threads = cfg.fetch_threads;
+  return program;
 }
 
 }  // namespace stretto
