@@ -20,7 +20,8 @@ struct ExpertTablesDesc {
 struct ExpertTablesConfig {
   std::int64_t block_tokens = 64;  // of one rank, sorted at a time
   std::int64_t sort_rows = 64;     // of their pairs with experts, compared with all at a time
-  std::int64_t count_blocks = 64;  // whose counts are added at a time
+  std::int64_t part_blocks = 1;    // that a worker takes one after the other
+  std::int64_t count_parts = 64;   // whose counts are added at a time
   std::int64_t sum_experts = 64;   // whose tiles are added for those behind them at a time
   std::int64_t tile_rows = 64;     // whose token is looked up at a time
   int num_workers = 1;

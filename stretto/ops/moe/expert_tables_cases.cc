@@ -24,7 +24,8 @@ ExpertTablesConfig config_of(const ExpertTablesDesc& d, Target target) {
   ExpertTablesConfig c = default_config(d, target);
   if (target == Target::kCuda || d.tiles.m > 64) return c;
   c.block_tokens = std::min<std::int64_t>(c.block_tokens, 3);
-  c.sort_rows = c.count_blocks = c.sum_experts = 4;
+  c.sort_rows = c.count_parts = c.sum_experts = 4;
+  c.part_blocks = 2;
   c.tile_rows = 8;
   c.num_workers = 3;
   return c;

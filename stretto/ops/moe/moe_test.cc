@@ -112,7 +112,8 @@ TEST(ExpertTables, AreThoseThatSortingGives) {
     d.stages = static_cast<int>(up_to(d.tiles.world_size));
     ExpertTablesConfig c{.block_tokens = up_to(16),
                          .sort_rows = up_to(40),
-                         .count_blocks = up_to(8),
+                         .part_blocks = up_to(3),
+                         .count_parts = up_to(8),
                          .sum_experts = up_to(16),
                          .tile_rows = up_to(64),
                          .num_workers = static_cast<int>(up_to(4))};
