@@ -219,26 +219,31 @@ std::vector<AttentionShape> attention_checks() {
 
 std::vector<AttentionConfig> gpu_attention_configs(const AttentionDesc& d, int num_sms) {
   std::vector<AttentionConfig> configs;
-  auto add = [&](std::int64_t rows, std::int64_t kv, int group, int stages, bool tickets) {
+  auto add = [&](std::int64_t rows, std::int64_t kv, int group, int stages, bool tickets,
+                 int query_slots = 2) {
     if (d.num_heads % group != 0) return;
     configs.push_back({.tile_rows = rows,
                        .tile_kv = kv,
                        .num_workers = num_sms,
                        .num_stages = stages,
+                       .query_slots = query_slots,
                        .tickets = tickets,
                        .head_group = group});
   };
   bool small = d.head_dim <= 64;
+  AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
+  if (small) tile = {.rows = 192, .kv = 128, .num_stages = 3};
   for (int group : {4, 16}) {
     for (bool tickets : {true, false}) {
       if (!tickets && d.causal) continue;
-      if (small) {
-        add(192, 128, group, 3, tickets);
-      } else {
-        AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
-        add(tile.rows, tile.kv, group, tile.num_stages, tickets);
-      }
+      add(tile.rows, tile.kv, group, tile.num_stages, tickets);
     }
+  }
+  // More keys a step: with room for one tile of queries where the head is large.
+  if (small) {
+    for (std::int64_t kv : {128, 176, 192, 224}) add(128, kv, 4, 2, true);
+  } else {
+    for (std::int64_t kv : {144, 176}) add(tile.rows, kv, 4, 2, true, 1);
   }
   return configs;
 }
@@ -251,9 +256,10 @@ double AttentionResult::flops() const {
 }
 
 std::string AttentionResult::to_string() const {
-  std::string out = fmt::format("{:24} rows {} kv {} group {} stages {}{}: ", shape.label,
-                                config.tile_rows, config.tile_kv, config.head_group,
-                                config.num_stages, config.tickets ? " tickets" : "");
+  std::string out =
+      fmt::format("{:24} rows {} kv {} group {} stages {} slots {}{}: ", shape.label,
+                  config.tile_rows, config.tile_kv, config.head_group, config.num_stages,
+                  config.query_slots, config.tickets ? " tickets" : "");
   if (!error.empty()) return out + "FAILED: " + error;
   if (ms.empty()) return out + "ok";
   double median = median_interval(ms).median;
@@ -266,6 +272,7 @@ Json AttentionResult::to_json() const {
               {"tile_kv", config.tile_kv},
               {"head_group", config.head_group},
               {"num_stages", config.num_stages},
+              {"query_slots", config.query_slots},
               {"tickets", config.tickets}};
   if (!error.empty()) out["error"] = error;
   if (!ms.empty()) {

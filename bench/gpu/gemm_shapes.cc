@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/op_info.h"
 
 namespace stretto::bench {
 namespace {
@@ -92,6 +93,20 @@ std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
   return configs;
 }
 
+namespace {
+
+bool parse_products(const std::string& word, ProductOrder& products) {
+  for (ProductOrder p : {ProductOrder::kAhead, ProductOrder::kAheadInTurn, ProductOrder::kInTurn,
+                         ProductOrder::kAwaited}) {
+    if (word != name(p)) continue;
+    products = p;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 GemmConfig parse_gemm_config(const std::string& text, int num_sms) {
   GemmConfig config{.raster = 8, .num_stages = 4};
   std::istringstream in(text);
@@ -112,6 +127,10 @@ GemmConfig parse_gemm_config(const std::string& text, int num_sms) {
       in >> config.stagger;
     } else if (word == "store_slots") {
       in >> config.store_slots;
+    } else if (word == "products") {
+      std::string order;
+      in >> order;
+      ok = parse_products(order, config.products);
     } else if (word == "workers") {
       in >> workers;
     } else {

@@ -49,10 +49,9 @@ std::vector<double> time_loop(GpuWorld& world, const Program& program, RandomFil
   GpuProgram ready(world, program, num_launch_sets(program, world), random);
   std::vector<SymmetricGpuMemory> rows;
   pick_rows(world, ready, program, rows, options.seed);
-  auto ms = time_gpu(world.device(0), world.stream(0), {ready.call()},
-                     {.num_sets = ready.num_sets(),
-                      .samples = options.samples,
-                      .profile = options.profile});
+  auto ms = time_gpu(
+      world.device(0), world.stream(0), {ready.call()},
+      {.num_sets = ready.num_sets(), .samples = options.samples, .profile = options.profile});
   ready.instance().wait();
   return std::move(ms.front());
 }

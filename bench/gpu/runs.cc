@@ -99,6 +99,41 @@ SweepOptions sweep_options(const Settings& s) {
   return {.only = s.only, .samples = s.samples, .seed = s.seed};
 }
 
+using AttentionRuns = std::vector<std::pair<AttentionShape, AttentionConfig>>;
+
+// The small cases, or the large ones, each with every config.
+AttentionRuns attention_runs(const Settings& s, int num_sms, bool checks) {
+  AttentionRuns runs;
+  for (const AttentionShape& shape : checks ? attention_checks() : attention_suite()) {
+    if (shape.label.find(s.only) == std::string::npos) continue;
+    if (checks) {
+      AttentionTile tile = gpu_attention_tile(shape.desc.dtype, shape.desc.head_dim);
+      runs.push_back({shape,
+                      {.tile_rows = tile.rows,
+                       .tile_kv = tile.kv,
+                       .num_workers = 5,
+                       .num_stages = tile.num_stages,
+                       .tickets = shape.m % 2 == 0}});
+      continue;
+    }
+    for (const AttentionConfig& c : gpu_attention_configs(shape.desc, num_sms)) {
+      runs.push_back({shape, c});
+      if (s.profile) break;  // the first config
+    }
+  }
+  return runs;
+}
+
+std::vector<LabelledProgram> attention_programs(const AttentionRuns& runs) {
+  std::vector<LabelledProgram> programs;
+  for (const auto& [shape, config] : runs) {
+    programs.push_back({fmt::format("attention {} | rows {} kv {} slots {}", shape.label,
+                                    config.tile_rows, config.tile_kv, config.query_slots),
+                        attention(shape.desc, config)});
+  }
+  return programs;
+}
+
 // What runs on one GPU, or on `world_size` of them.
 std::vector<LabelledProgram> all_programs(const Settings& s) {
   std::vector<LabelledProgram> programs;
@@ -118,6 +153,9 @@ std::vector<LabelledProgram> all_programs(const Settings& s) {
   fp8.only.clear();  // applies to the labels of all
   add(fp8_programs(fp8));
   add(loop_programs(kHopperSms));
+  Settings attention = s;
+  attention.only.clear();
+  add(attention_programs(attention_runs(attention, kHopperSms, false)));
   add(labelled(tensor_parallel_shapes(s.tp), gemm_options(s, kHopperSms)));
   return programs;
 }
@@ -308,34 +346,11 @@ int run_exchange(const Settings& s) {
   return report.finish("exchange");
 }
 
-// The small cases, or with samples the large ones, each with every config.
 int run_attention_suite(const Settings& s, bool checks) {
   GpuWorld world({.size = 1});
-  int num_sms = world.device(0).properties().num_sms;
   Report report(world, s);
-  std::vector<std::pair<AttentionShape, AttentionConfig>> runs;
-  std::vector<LabelledProgram> programs;
-  for (const AttentionShape& shape : checks ? attention_checks() : attention_suite()) {
-    if (shape.label.find(s.only) == std::string::npos) continue;
-    if (checks) {
-      AttentionTile tile = gpu_attention_tile(shape.desc.dtype, shape.desc.head_dim);
-      runs.push_back({shape,
-                      {.tile_rows = tile.rows,
-                       .tile_kv = tile.kv,
-                       .num_workers = 5,
-                       .num_stages = tile.num_stages,
-                       .tickets = shape.m % 2 == 0}});
-      continue;
-    }
-    for (const AttentionConfig& c : gpu_attention_configs(shape.desc, num_sms)) {
-      runs.push_back({shape, c});
-      if (s.profile) break;  // the first config
-    }
-  }
-  for (auto& [shape, config] : runs) {
-    programs.push_back({shape.label, attention(shape.desc, config)});
-  }
-  compile_ahead(programs);
+  auto runs = attention_runs(s, world.device(0).properties().num_sms, checks);
+  compile_ahead(attention_programs(runs));
   for (auto& [shape, config] : runs) {
     report.keep(
         "attention",

@@ -76,7 +76,10 @@ Program scaled(const LoopShape& s, int workers) {
   auto scale_a = p.input("scale_a", DType::kF32, {m, blocks});    // [m, blocks]
   auto scale_b = p.input("scale_b", DType::kF32, {blocks, s.n});  // [blocks, n]
   auto c = p.output("c", DType::kBF16, {m, s.n});                 // [m, n]
-  auto sms = Resource::sms((workers + 1) / kPair).pipelined(3).clustered(kPair);
+  auto sms = Resource::sms((workers + 1) / kPair)
+                 .pipelined(3)
+                 .clustered(kPair)
+                 .multiplying(ProductOrder::kInTurn);
   auto tiles = p.grid(c, kScaledRows, kScaledCols).raster(kRaster);
   p.role("scale", sms, tiles, [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, kScaledRows, kScaledCols);
@@ -111,15 +114,17 @@ Program transposed(const LoopShape& s, int workers) {
 }
 
 // c = tril(a) b: what lies right of the diagonal is not read, or masked where its tile has other
-// elements. Long sums first, and tiles by ticket.
+// elements. Long sums first, and tiles by ticket. Rows of an odd number of 16 bytes lie across the
+// lines of L2, which then looks up two for each 128 bytes: larger tiles read less.
 Program triangular(const LoopShape& s, int workers) {
+  constexpr std::int64_t kCols = 256;
   ProgramBuilder p("triangular", 1);
   Index m = p.extent("m", s.m);
   auto a = p.input("a", DType::kBF16, {m, s.m});    // [m, bound of m]
   auto b = p.input("b", DType::kBF16, {s.m, s.n});  // [bound of m, n]
   auto c = p.output("c", DType::kBF16, {m, s.n});   // [m, n]
   auto sms = Resource::sms(workers).pipelined(kStages).by_ticket();
-  p.role("mask", sms, grid_of(p, c), [&](const Tile& t) {
+  p.role("mask", sms, p.grid(c, kRows, kCols).raster(kRaster), [&](const Tile& t) {
     Index first = p.let("first", (ceil_div(m, kRows) - 1) * kRows - t.row);
     Index full = p.let("full", first / kStep);  // steps that no row masks
     Value acc = p.zeros(DType::kF32, kRows, kCols);

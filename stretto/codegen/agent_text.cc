@@ -270,8 +270,9 @@ void AgentWriter::emit(const Op& op) {
 void AgentWriter::find_turns(const Block& body) {
   turns_in_ = nullptr;
   if (values_.warpgroups() < 2) return;
-  bool staged = std::any_of(body.begin(), body.end(), [](const Op& op) {
-    return op.code == OpCode::kDotAsync && op.stage != 0;
+  bool in_turn = site_.role->resource.products == ProductOrder::kInTurn;
+  bool staged = std::any_of(body.begin(), body.end(), [&](const Op& op) {
+    return op.code == OpCode::kDotAsync && (in_turn || op.stage != 0);
   });
   if (staged && multiplies_apart(body)) turns_in_ = &body;
 }

@@ -61,6 +61,7 @@ class AgentWriter {
   bool takes_turns(const Block& ops);
   bool multiplies_apart(const Block& body) const;
   bool staggered(const Op& loop) const;
+  bool rescales(const Op& op) const;
   void value(const Op& op);
   void memory(const Op& op);
   void product(const Op& op);

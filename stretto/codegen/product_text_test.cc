@@ -9,7 +9,8 @@ namespace stretto {
 namespace {
 
 // c = a * b^T of fp8 factors with a scale for each row, and block of columns, of every 128 of k.
-Program scaled_gemm(std::int64_t bm, std::int64_t bn, int num_stages, int cluster) {
+Program scaled_gemm(std::int64_t bm, std::int64_t bn, int num_stages, int cluster,
+                    ProductOrder order = ProductOrder::kAhead) {
   constexpr std::int64_t kSize = 512, kBlock = 128;
   ProgramBuilder p("scaled_gemm", 1);
   auto a = p.input("a", DType::kF8E4M3, {kSize, kSize});
@@ -17,7 +18,8 @@ Program scaled_gemm(std::int64_t bm, std::int64_t bn, int num_stages, int cluste
   auto scale_a = p.input("scale_a", DType::kF32, {kSize, kSize / kBlock});
   auto scale_b = p.input("scale_b", DType::kF32, {kSize / kBlock, kSize / kBlock});
   auto c = p.output("c", DType::kBF16, {kSize, kSize});
-  Resource sms = Resource::sms(4).pipelined(num_stages).clustered(cluster);
+  Resource sms = Resource::sms(4).pipelined(num_stages);
+  if (num_stages > 0) sms = sms.clustered(cluster).multiplying(order);
   p.role("gemm", sms, p.grid(c, bm, bn), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, bm, bn);
     p.loop(kSize / kBlock, [&](const Index& i) {
@@ -48,11 +50,11 @@ TEST(ProductText, ScaledProductsHaveAnAccumulatorOfTheirOwnAndTheNextIsIssuedBef
                                  "dot_async<128, 128, true>(",
                                  "mbarrier_wait_acquire_cta(&full1",
                                  "dot_async<128, 128, true>(",
-                                 "wgmma_wait<1>();",
-                                 "&empty1[",
                                  "mbarrier_wait_acquire_cta(&full0",
                                  "load_smem<",
                                  "load_smem<",
+                                 "wgmma_wait<1>();",
+                                 "&empty1[",
                                  "Mul()",
                                  "Add()",
                                  "&empty0[",
@@ -62,6 +64,40 @@ TEST(ProductText, ScaledProductsHaveAnAccumulatorOfTheirOwnAndTheNextIsIssuedBef
                                  "store_tma<bf16, 128, 64, 1>("});
     expect_clean_build(kernel);
   }
+}
+
+TEST(ProductText, WarpgroupsInTurnHaveOneProductUnderWayEach) {
+  GeneratedKernel kernel = generate(scaled_gemm(256, 128, 6, 2, ProductOrder::kInTurn));
+  expect_lines(
+      kernel.source,
+      {"pass_turn<2>(team);", "mbarrier_wait_acquire_cta(&full1", "take_turn(team);",
+       "dot_async<128, 128, true>(", "pass_turn<2>(team);", "mbarrier_wait_acquire_cta(&full0",
+       "load_smem<", "load_smem<", "wgmma_wait<0>();", "&empty1[", "Mul()", "Add()"});
+  EXPECT_EQ(kernel.source.find("wgmma_wait<1>();"), std::string::npos);
+  expect_clean_build(kernel);
+}
+
+// As online softmax does, whose factors are mostly one.
+TEST(ProductText, SumsOfProductsAreScaledWhereAFactorIsNotOne) {
+  constexpr std::int64_t kSize = 128;
+  ProgramBuilder p("rescaled", 1);
+  auto a = p.input("a", DType::kBF16, {kSize, kSize}), b = p.input("b", DType::kBF16, {512, kSize}),
+       v = p.input("v", DType::kBF16, {512, kSize});
+  auto c = p.output("c", DType::kBF16, {kSize, kSize});
+  p.role("attend", Resource::sms(4).pipelined(2), p.grid(c, kSize, kSize), [&](const Tile& t) {
+    Value left = p.load(a.tile({t.row, 0}, kSize, kSize));
+    Value acc = p.zeros(DType::kF32, kSize, kSize);
+    p.loop(512 / kSize, [&](const Index& i) {
+      Value scores = dot(p.zeros(DType::kF32, kSize, kSize), left,
+                         p.load(b.tile({i * kSize, 0}, kSize, kSize)).T());
+      acc = dot(acc * row_max(scores), cast(scores, DType::kBF16),
+                p.load(v.tile({i * kSize, 0}, kSize, kSize)));
+    });
+    p.store(c.tile({t.row, t.col}, kSize, kSize), cast(acc, DType::kBF16));
+  });
+  GeneratedKernel kernel = generate(p.finish());
+  expect_lines(kernel.source, {"reduce_columns<", "rescale(v", "dot_async<"});
+  expect_clean_build(kernel);
 }
 
 TEST(ProductText, ScaledProductsWithoutStages) {

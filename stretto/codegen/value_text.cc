@@ -1,4 +1,5 @@
 // Values: fills, elementwise operations, reductions, transposes.
+#include <algorithm>
 #include <cmath>
 
 #include "stretto/base/errors.h"
@@ -82,6 +83,7 @@ void AgentWriter::value(const Op& op) {
       line("map(v{}, v{}, {}());", op.result, in(0), functor(op.unary));
       return;
     case OpCode::kBinary:
+      if (rescales(op)) return line("rescale(v{}, v{}, v{});", op.result, in(0), in(1));
       line("map(v{}, v{}, v{}, {}());", op.result, in(0), in(1), functor(op.binary));
       return;
     case OpCode::kWhere:
@@ -126,6 +128,27 @@ void AgentWriter::value(const Op& op) {
     default:
       throw InternalError(fmt::format("no device text for operation {}", int(op.code)));
   }
+}
+
+namespace {
+
+// A product that adds to `sum` and leaves its result in `result`.
+bool adds_to(const Block& block, int sum, int result) {
+  return std::any_of(block.begin(), block.end(), [&](const Op& op) {
+    bool product = op.code == OpCode::kDotAsync && op.operands[0] == sum && op.result == result;
+    return product || std::any_of(op.bodies.begin(), op.bodies.end(),
+                                  [&](const Block& body) { return adds_to(body, sum, result); });
+  });
+}
+
+}  // namespace
+
+// A sum of products that is scaled by rows before the next is added, as online softmax does.
+bool AgentWriter::rescales(const Op& op) const {
+  if (op.binary != BinaryOp::kMul) return false;
+  const ValueType &sum = type(op.operands[0]), &factors = type(op.operands[1]);
+  return sum.rows > 1 && sum.cols > 1 && factors.rows == sum.rows && factors.cols == 1 &&
+         factors.dtype == DType::kF32 && adds_to(agent_.body, op.result, op.operands[0]);
 }
 
 // Writes a register to shared memory and returns the slot; the caller synchronises before reading.

@@ -71,6 +71,7 @@ constexpr std::array kBinary = {"add", "sub", "mul", "div", "max", "min", "lt",
 constexpr std::array kReduce = {"sum", "max", "min", "argmax"};
 constexpr std::array kMode = {"p2p", "broadcast", "local"};
 constexpr std::array kResource = {"sms", "copy_engine", "host"};
+constexpr std::array kProducts = {"ahead", "ahead_in_turn", "in_turn", "awaited"};
 constexpr std::array kTensor = {"input", "output", "buffer", "state"};
 
 template <typename Table, typename Enum>
@@ -100,6 +101,7 @@ const char* name(BinaryOp op) { return lookup(kBinary, op); }
 const char* name(ReduceOp op) { return lookup(kReduce, op); }
 const char* name(NotifyMode mode) { return lookup(kMode, mode); }
 const char* name(ResourceKind kind) { return lookup(kResource, kind); }
+const char* name(ProductOrder products) { return lookup(kProducts, products); }
 const char* name(TensorKind kind) { return lookup(kTensor, kind); }
 
 }  // namespace stretto

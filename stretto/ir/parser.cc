@@ -198,6 +198,14 @@ void Parser::role(const Token& start) {
   if (reader_.accept_word("stagger")) {
     r.resource.stagger = reader_.any_integer<int>("a number of steps");
   }
+  if (reader_.accept_word("tile_slots")) {
+    r.resource.tile_slots = reader_.any_integer<int>("a number of slots");
+  }
+  if (reader_.accept_word("products")) {
+    r.resource.products = reader_.one_of<ProductOrder>(static_cast<int>(ProductOrder::kAwaited) + 1,
+                                                       "ahead, ahead_in_turn, in_turn or awaited",
+                                                       [](ProductOrder p) { return name(p); });
+  }
   reader_.expect_word("tiles");
   r.tile_var = resolve(vars_, TokenKind::kVar, "a variable");
   reader_.expect_mark("<");

@@ -279,6 +279,8 @@ class Printer {
     if (r.resource.num_consumers != 1) add(" consumers {}", r.resource.num_consumers);
     if (r.resource.store_slots != 0) add(" store_slots {}", r.resource.store_slots);
     if (r.resource.stagger != 0) add(" stagger {}", r.resource.stagger);
+    if (r.resource.tile_slots != 2) add(" tile_slots {}", r.resource.tile_slots);
+    if (r.resource.products != ProductOrder::kAhead) add(" products {}", name(r.resource.products));
     out_ += " tiles ";
     reference('%', program_.vars, r.tile_var);
     out_ += " < ";

@@ -132,6 +132,12 @@ TEST(Printer, EveryRoleAndOperationFieldShows) {
              p.roles[0].resource.num_stages = 3;
              p.roles[0].resource.stagger = 2;
            }},
+          {"resource.tile_slots", [](Program& p) { p.roles[0].resource.tile_slots = 1; }},
+          {"resource.products",
+           [](Program& p) {
+             p.roles[0].resource.num_stages = 3;
+             p.roles[0].resource.products = ProductOrder::kInTurn;
+           }},
           {"resource.store_slots",
            [](Program& p) {
              p.roles[0].resource.num_stages = 2;

@@ -282,6 +282,15 @@ struct Barrier {
 
 enum class ResourceKind : std::uint8_t { kSm, kCopyEngine, kHost };
 
+// How the warpgroups of an agent share the tensor core in loops whose products they take further
+// (passes/stagger_products.h).
+enum class ProductOrder : std::uint8_t {
+  kAhead,        // each issues the next product before it awaits this one
+  kAheadInTurn,  // the same, and they issue in turn
+  kInTurn,       // they issue in turn, and each awaits its own at once
+  kAwaited,      // each awaits its own at once
+};
+
 struct Resource {
   ResourceKind kind = ResourceKind::kSm;
   int num_workers = 1;  // SMs (CTAs or clusters), copy queues, or host threads
@@ -289,6 +298,9 @@ struct Resource {
   // SMs: 0 keeps a role one agent; from 2 on, its loads run ahead of its arithmetic by up to this
   // many tiles per operand (passes/split_agents.h).
   int num_stages = 0;
+
+  // Pipelined SMs: slots of what is loaded once a tile; 2: the next tile's is loaded meanwhile.
+  int tile_slots = 2;
 
   // Pipelined SMs: agents that compute, one tile each in turn, so that one stores its result while
   // the next multiplies (ping-pong; passes/take_turns.h).
@@ -298,6 +310,8 @@ struct Resource {
   // another, the last so many steps alone, so that one stores its rows while the next multiplies;
   // 0: at the same time. Less than the stages, since all that while the others' slots stay full.
   int stagger = 0;
+
+  ProductOrder products = ProductOrder::kAhead;  // pipelined SMs
 
   // Pipelined SMs: 0 has the computing agent store, from 1 on an agent of its own does, through a
   // pipe of so many slots (passes/drain_stores.h).
@@ -329,6 +343,16 @@ struct Resource {
   Resource staggered(int steps) const {
     Resource r = *this;
     r.stagger = steps;
+    return r;
+  }
+  Resource holding(int slots_per_tile) const {
+    Resource r = *this;
+    r.tile_slots = slots_per_tile;
+    return r;
+  }
+  Resource multiplying(ProductOrder order) const {
+    Resource r = *this;
+    r.products = order;
     return r;
   }
   Resource draining(int slots) const {

@@ -266,6 +266,12 @@ class ProgramChecker {
     require(res.stagger == 0 || (res.stagger > 0 && res.stagger < res.num_stages),
             "role '{}' has a stagger of {} steps, need 0 to one less than its {} stages", r.name,
             res.stagger, res.num_stages);
+    require(res.tile_slots >= 1 && res.tile_slots <= kMaxStages,
+            "role '{}' has {} slots of what is loaded once a tile, need 1 to {}", r.name,
+            res.tile_slots, kMaxStages);
+    require(res.products == ProductOrder::kAhead || (res.num_stages > 0 && res.stagger == 0),
+            "role '{}' has its products {}, only pipelined roles without a stagger do", r.name,
+            name(res.products));
     bool drains = res.num_stages > 0 && !res.tickets && res.num_consumers == 1;
     require(res.store_slots >= 0 && res.store_slots <= kMaxStages,
             "role '{}' has {} slots for stores, need 0 to {}", r.name, res.store_slots, kMaxStages);

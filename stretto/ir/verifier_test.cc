@@ -217,6 +217,8 @@ TEST(Verifier, RefusesBadDeclarations) {
       {"sms 4 tiles", "sms 4 tickets tiles", "by ticket and has a '"},
       {"sms 4 tiles", "sms 4 consumers 2 tiles", "only pipelined roles have several"},
       {"sms 4 tiles", "sms 4 stages 4 stagger 4 tiles", "one less than its 4 stages"},
+      {"sms 4 tiles", "sms 4 products in_turn tiles", "only pipelined roles without a stagger"},
+      {"sms 4 tiles", "sms 4 tile_slots 0 tiles", "need 1 to"},
       {"sms 4 tiles", "sms 4 store_slots 2 tiles", "only pipelined roles with one consumer"},
       {"%u < 4", "%x < 4", "not a tile variable"},
       {"%u < 4", "%u < @idx[0]", "may be read in a let only"},

@@ -22,7 +22,6 @@ Swizzle swizzle_of(const ValueType& type) {
 }
 
 // Of a pipe that carries one value per tile: the next tile's arrives during this one.
-constexpr int kSlotsPerTile = 2;
 
 class RoleSplitter {
  public:
@@ -68,7 +67,8 @@ class RoleSplitter {
       if (!survey_.is_piped(op)) continue;
       const Tensor& tensor = program_.tensors[static_cast<std::size_t>(op.region->tensor)];
       ValueType type{tensor.dtype, op.region->rows, op.region->cols};
-      int num_slots = survey_.is_in_loop(op) ? role_.resource.num_stages : kSlotsPerTile;
+      int num_slots =
+          survey_.is_in_loop(op) ? role_.resource.num_stages : role_.resource.tile_slots;
       // Loads in different blocks take turns in one pipe, of the same tensor where there is one.
       auto fits = [&](auto& entry) {
         const Pipe& pipe = role_.pipes[static_cast<std::size_t>(entry.first)];

@@ -17,9 +17,10 @@ namespace {
 constexpr std::int64_t kMostRegisters = 192;
 constexpr int kLeastSlots = 3;  // one that is multiplied, the next, and one that is being loaded
 
-// What of an iteration comes before its product is issued, the product being last, and after.
+// What of an iteration comes before its product is issued, the product being last, what may come
+// while it is under way, which are slots that its result is not in, and what comes after.
 struct Parts {
-  Block before, after;
+  Block before, beside, after;
   std::set<int> own;    // registers that an iteration writes before it reads them
   std::set<int> slots;  // those of them that stand for slots
 };
@@ -55,7 +56,9 @@ class LoopParts {
         of_factors.push_back(op);
       } else if (op.code == OpCode::kPipeRelease && issued) {
         others.push_back(op);
-      } else if (op.code == OpCode::kPipeGet || op.code == OpCode::kPipeRelease || is_pure(op)) {
+      } else if (op.code == OpCode::kPipeGet) {
+        (issued ? parts_.beside : parts_.before).push_back(op);
+      } else if (op.code == OpCode::kPipeRelease || is_pure(op)) {
         (issued ? parts_.after : parts_.before).push_back(op);
       } else {
         return false;
@@ -76,15 +79,15 @@ class LoopParts {
   bool has_slots() const {
     return std::all_of(role_.pipes.begin(), role_.pipes.end(), [&](const Pipe& pipe) {
       auto idx = static_cast<int>(&pipe - role_.pipes.data());
-      bool before = gets(parts_.before, idx), after = gets(parts_.after, idx);
-      return !(before && after) && (!before || pipe.num_slots >= kLeastSlots);
+      bool before = gets(parts_.before, idx), beside = gets(parts_.beside, idx);
+      return !(before && beside) && (!before || pipe.num_slots >= kLeastSlots);
     });
   }
 
   // False where something outside of the loop looks at such a register.
   bool find_own() {
     std::set<int> seen;
-    for (const Block* part : {&parts_.before, &parts_.after}) {
+    for (const Block* part : {&parts_.before, &parts_.beside, &parts_.after}) {
       for (const Op& op : *part) {
         RegisterUses uses = uses_of(op);
         bool first = op.result >= 0 && seen.count(op.result) == 0 && op.bodies.empty() &&
@@ -116,7 +119,9 @@ class LoopParts {
   bool order_holds() const {
     RegisterUses before, after, product = uses_of(dot());
     for (std::size_t i = 0; i + 1 < parts_.before.size(); ++i) add_uses(parts_.before[i], before);
-    for (const Op& op : parts_.after) add_uses(op, after);
+    for (const Block* part : {&parts_.beside, &parts_.after}) {
+      for (const Op& op : *part) add_uses(op, after);
+    }
     for (RegisterUses* uses : {&before, &after, &product}) {
       for (auto* regs : {&uses->reads, &uses->writes}) {
         std::erase_if(*regs, [&](int reg) { return parts_.own.count(reg) != 0; });
@@ -245,9 +250,11 @@ class Staggerer {
     for (std::int64_t n = 0; n < num; ++n) {
       append(out, parts, parts.before, loop, first, n);
       if (n == 0) continue;
+      append(out, parts, parts.beside, loop, first, n - 1);
       out.push_back(await(1, loop.loc));
       append(out, parts, parts.after, loop, first, n - 1);
     }
+    append(out, parts, parts.beside, loop, first, num - 1);
     out.push_back(await(0, loop.loc));
     append(out, parts, parts.after, loop, first, num - 1);
   }
@@ -261,7 +268,7 @@ class Staggerer {
     round.exprs = {0, rounds};
     round.bodies[0].clear();
     append_round(round.bodies[0], parts, loop, begin + Expr::var(loop.var) * num, num);
-    if (parts.own.count(parts.before.back().result) == 0) number_stages(round.bodies[0]);
+    if (in_turn(parts)) number_stages(round.bodies[0]);
     out.push_back(std::move(round));
     Expr left = begin + rounds * num;
     if (!trips.is_const()) {
@@ -269,6 +276,11 @@ class Staggerer {
     } else if (trips.const_value() % num != 0) {
       append_round(out, parts, loop, left, trips.const_value() % num);
     }
+  }
+
+  bool in_turn(const Parts& parts) const {
+    bool same_sums = parts.own.count(parts.before.back().result) == 0;
+    return same_sums || role_.resource.products == ProductOrder::kAheadInTurn;
   }
 
   // What the generated code takes as a pipeline whose products warpgroups issue in turn.
@@ -304,6 +316,8 @@ class Staggerer {
 
 Program stagger_products(Program program) {
   for (Role& role : program.roles) {
+    ProductOrder products = role.resource.products;
+    if (products == ProductOrder::kInTurn || products == ProductOrder::kAwaited) continue;
     for (Agent& agent : role.agents) {
       if (agent.kind != AgentKind::kConsumer) continue;
       Staggerer(program, role, agent).run();

@@ -26,7 +26,9 @@ enum class Work { kScale, kWeigh, kPeak };
 // c = a * b^T in steps, `steps` of them where it is not 0, else as many as a launch says. Scaled
 // after each product, or a factor weighed before it; or with what is left of the sum after each
 // step kept as well, which has to stay one after the other.
-Program product(Work work, int num_stages, std::int64_t steps, int tiles = 2) {
+Program product(Work work, int num_stages, std::int64_t steps,
+                ProductOrder order = ProductOrder::kAhead) {
+  constexpr int tiles = 2;
   ProgramBuilder p("product", 1);
   Index count = steps != 0 ? Index(steps) : p.extent("steps", kMostSteps);
   auto a = p.input("a", DType::kBF16, {kRows * tiles, kMostSteps * kStep});
@@ -34,8 +36,8 @@ Program product(Work work, int num_stages, std::int64_t steps, int tiles = 2) {
   auto u = p.input("u", DType::kF32, {kRows * tiles, kMostSteps});
   auto w = p.input("w", DType::kBF16, {1, kMostSteps * kStep});
   auto c = p.output("c", DType::kF32, {kRows * tiles, kCols});
-  p.role("multiply", Resource::sms(1).pipelined(num_stages), p.grid(c, kRows, kCols),
-         [&](const Tile& t) {
+  p.role("multiply", Resource::sms(1).pipelined(num_stages).multiplying(order),
+         p.grid(c, kRows, kCols), [&](const Tile& t) {
            Value acc = p.zeros(DType::kF32, kRows, kCols), peak = p.zeros(DType::kF32, kRows, 1);
            p.loop(count, [&](const Index& i) {
              Value rows = p.load(a.tile({t.row, i * kStep}, kRows, kStep));
@@ -130,6 +132,21 @@ TEST_F(StaggerProducts, TheBitsAreThoseOfOneAfterTheOther) {
 TEST_F(StaggerProducts, TurnsAreTakenWhereProductsAddToTheSameSums) {
   EXPECT_FALSE(takes_turns(*scheduled(product(Work::kScale, 3, 16))));
   EXPECT_TRUE(takes_turns(*scheduled(product(Work::kWeigh, 3, 16))));
+}
+
+TEST_F(StaggerProducts, TheRolesOrderDecidesWhoIsAheadAndWhoTakesTurns) {
+  std::map<std::string, Doubles> inputs = {{"a", numbers(2 * kRows * kMostSteps * kStep)},
+                                           {"b", numbers(kCols * kMostSteps * kStep)},
+                                           {"u", numbers(2 * kRows * kMostSteps)}};
+  Doubles want = run(scheduled(product(Work::kScale, 0, 0)), inputs, kMostSteps);
+  for (ProductOrder order :
+       {ProductOrder::kAheadInTurn, ProductOrder::kInTurn, ProductOrder::kAwaited}) {
+    auto split = scheduled(product(Work::kScale, 3, 0, order));
+    EXPECT_EQ(overlaps(*split), order == ProductOrder::kAheadInTurn) << print(*split);
+    EXPECT_EQ(takes_turns(*split), order == ProductOrder::kAheadInTurn) << print(*split);
+    EXPECT_EQ(run(split, inputs, kMostSteps), want) << print(*split);
+    EXPECT_TRUE(prove(*split).proved);
+  }
 }
 
 TEST_F(StaggerProducts, NeedsASlotMore) {

@@ -14,6 +14,13 @@ STRETTO_DEVICE i32 identity(Add, i32) { return 0; }
 STRETTO_DEVICE i32 identity(Max, i32) { return -0x7fffffff - 1; }
 STRETTO_DEVICE i32 identity(Min, i32) { return 0x7fffffff; }
 
+// Partial results of a row that do not wait for each other. Sums have one, which is their order; of
+// extrema any order gives the same, and one chain of 32 kept exponentials waiting for 160 cycles.
+template <class F>
+constexpr int kChains = 4;
+template <>
+constexpr int kChains<Add> = 1;
+
 // Adds up `v` over the warps that share a row, through `scratch` (one element per warp of the
 // team).
 template <class L, class F, class T>
@@ -37,13 +44,18 @@ STRETTO_DEVICE void reduce_columns(V& v, const A& a, const Team& t, typename V::
   using T = typename V::Compute;
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    T sum = identity(f, T());
+    T chains[kChains<F>];
+#pragma unroll
+    for (T& chain : chains) chain = identity(f, T());
 #pragma unroll
     for (int j = 0; j < A::kC; ++j) {
       bool inside = L::kTileCols % (L::kColSlots * L::kLanesPerRow * L::kWarpsPerRow) == 0 ||
                     L::col(t, j) < L::kTileCols;
-      if (inside) sum = f(sum, slot(a, i, j));
+      if (inside) chains[j % kChains<F>] = f(chains[j % kChains<F>], slot(a, i, j));
     }
+    T sum = chains[0];
+#pragma unroll
+    for (int c = 1; c < kChains<F>; ++c) sum = f(sum, chains[c]);
 #pragma unroll
     for (int lanes = L::kLanesPerRow / 2; lanes > 0; lanes /= 2) {
       sum = f(sum, shuffle_xor(sum, lanes));

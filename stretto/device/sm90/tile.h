@@ -115,6 +115,20 @@ STRETTO_DEVICE void iota_cols(V& v, const Team& t, i64 first) {
   generate(v, [&](int, int j) { return i32(first) + L::col(t, j); });
 }
 
+// v = a with its rows scaled, where factors mostly are one: a warp none of whose rows has another
+// leaves them alone.
+template <class V, class A, class B>
+STRETTO_DEVICE void rescale(V& v, const A& a, const B& factors) {
+  bool any = false;
+#pragma unroll
+  for (int i = 0; i < B::kR; ++i) any |= factors.at(i, 0) != 1.f;
+  if (__any_sync(0xffffffffu, any)) {
+    generate(v, [&](int i, int j) { return slot(a, i, j) * slot(factors, i, j); });
+  } else {
+    assign(v, a);
+  }
+}
+
 struct Neg {
   STRETTO_DEVICE float operator()(float a) const { return -a; }
 };

@@ -158,43 +158,44 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
   // cache.
   std::int64_t group = cfg.head_group > 0 ? cfg.head_group : split.heads_per_rank;
   Index row_tiles = ceil_div(m, Index(bm));
-  p.role("attend", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages).by_ticket(cfg.tickets),
-         p.grid(row_tiles * split.heads_per_rank, 1, 1, 1), [&](const Tile& t) {
-           Index in_group = p.let("in_group", t.m % (row_tiles * group));
-           Index head = p.let("head", t.m / (row_tiles * group) * group + in_group % group);
-           Index first = p.let("first", (row_tiles - 1 - in_group / group) * bm);
-           Index kv = p.let("kv", local_kv_head(p, d, split, head));
-           // Tokens that the last row sees, and the first block of which a row does not see all.
-           Index end = p.let("end", d.causal ? past + min(first + bm, m) : past + m);
-           Index begin =
-               d.window > 0 ? p.let("begin", max(past + first - (d.window - 1), 0)) : Index(0);
-           Index begin_block = begin / bn;
-           Index full =
-               d.window > 0 ? begin_block : p.let("full", (d.causal ? past + first + 1 : end) / bn);
-           Value query = p.load(q.tile({first, head * d.head_dim}, bm, d.head_dim));
-           Value row = p.iota_rows(past + first, bm);  // [bm, 1] position of each query
-           OnlineSoftmax softmax(
-               p, {.dtype = d.dtype, .rows = bm, .head_dim = d.head_dim, .scale = score_scale(d)});
-           p.loop(begin / bn, ceil_div(end, bn), [&](const Index& j) {
-             auto block = [&](const TensorRef& cache) {
-               return cache.tile({kv, j * bn, 0}, bn, d.head_dim).until_row(end);
-             };
-             Value scores =
-                 dot(p.zeros(DType::kF32, bm, bn), query, p.load(block(k_cache)).T());  // [bm, bn]
-             p.when(j >= full, [&] {
-               Value col = p.iota_cols(j * bn, bn);
-               Value seen = d.causal ? col <= row : col < p.splat(DType::kI32, end);
-               if (d.window > 0) seen = seen && (col > row - d.window);
-               scores = where(seen, scores, p.full(DType::kF32, 1, 1, kMaskedScore));
-             });
-             softmax.add(scores, block(v_cache));
-           });
-           p.store(out.tile({first, head * d.head_dim}, bm, d.head_dim),
-                   cast(softmax.mean(), d.dtype));
-           if (d.lse) {
-             p.store(lse.tile({head, first}, bm, 1).rows_along(1).cols_along(0), softmax.lse());
-           }
-         });
+  Resource sms = Resource::sms(cfg.num_workers)
+                     .pipelined(cfg.num_stages)
+                     .holding(cfg.query_slots)
+                     .by_ticket(cfg.tickets);
+  p.role("attend", sms, p.grid(row_tiles * split.heads_per_rank, 1, 1, 1), [&](const Tile& t) {
+    Index in_group = p.let("in_group", t.m % (row_tiles * group));
+    Index head = p.let("head", t.m / (row_tiles * group) * group + in_group % group);
+    Index first = p.let("first", (row_tiles - 1 - in_group / group) * bm);
+    Index kv = p.let("kv", local_kv_head(p, d, split, head));
+    // Tokens that the last row sees, and the first block of which a row does not see all.
+    Index end = p.let("end", d.causal ? past + min(first + bm, m) : past + m);
+    Index begin = d.window > 0 ? p.let("begin", max(past + first - (d.window - 1), 0)) : Index(0);
+    Index begin_block = begin / bn;
+    Index full =
+        d.window > 0 ? begin_block : p.let("full", (d.causal ? past + first + 1 : end) / bn);
+    Value query = p.load(q.tile({first, head * d.head_dim}, bm, d.head_dim));
+    Value row = p.iota_rows(past + first, bm);  // [bm, 1] position of each query
+    OnlineSoftmax softmax(
+        p, {.dtype = d.dtype, .rows = bm, .head_dim = d.head_dim, .scale = score_scale(d)});
+    p.loop(begin / bn, ceil_div(end, bn), [&](const Index& j) {
+      auto block = [&](const TensorRef& cache) {
+        return cache.tile({kv, j * bn, 0}, bn, d.head_dim).until_row(end);
+      };
+      Value scores =
+          dot(p.zeros(DType::kF32, bm, bn), query, p.load(block(k_cache)).T());  // [bm, bn]
+      p.when(j >= full, [&] {
+        Value col = p.iota_cols(j * bn, bn);
+        Value seen = d.causal ? col <= row : col < p.splat(DType::kI32, end);
+        if (d.window > 0) seen = seen && (col > row - d.window);
+        scores = where(seen, scores, p.full(DType::kF32, 1, 1, kMaskedScore));
+      });
+      softmax.add(scores, block(v_cache));
+    });
+    p.store(out.tile({first, head * d.head_dim}, bm, d.head_dim), cast(softmax.mean(), d.dtype));
+    if (d.lse) {
+      p.store(lse.tile({head, first}, bm, 1).rows_along(1).cols_along(0), softmax.lse());
+    }
+  });
   return p.finish();
 }
 

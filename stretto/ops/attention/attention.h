@@ -37,7 +37,8 @@ struct AttentionConfig {
   std::int64_t tile_rows = 32;  // query rows
   std::int64_t tile_kv = 64;    // cached tokens per step
   int num_workers = 1;
-  int num_stages = 0;  // blocks of keys and of values loaded ahead; 0: none
+  int num_stages = 0;   // blocks of keys and of values loaded ahead; 0: none
+  int query_slots = 2;  // tiles of queries that there is room for
   bool tickets =
       false;           // tiles to whichever worker is free: even loads where rows differ in length
   int head_group = 0;  // heads whose tiles are worked on together, divides a rank's heads; 0: all

@@ -4,6 +4,14 @@
 
 namespace stretto {
 
+namespace {
+
+// Weights may be as large as 2^8: a new peak that is not higher than that leaves the sums as they
+// are, so that they need not be scaled (Zadouri et al., FlashAttention-4: conditional rescaling).
+constexpr double kMostAbovePeak = 8;
+
+}  // namespace
+
 OnlineSoftmax::OnlineSoftmax(ProgramBuilder& p, const Options& o)
     : p_(p),
       options_(o),
@@ -13,9 +21,11 @@ OnlineSoftmax::OnlineSoftmax(ProgramBuilder& p, const Options& o)
 
 void OnlineSoftmax::add(const Value& scores, const Slice& values) {
   double log2_scale = options_.scale * std::numbers::log2e;
-  Value new_peak = maximum(peak_, row_max(scores));
+  Value highest = row_max(scores);
+  Value higher = (highest - peak_) * log2_scale > p_.full(DType::kF32, 1, 1, kMostAbovePeak);
+  Value new_peak = where(higher, highest, peak_);
   Value scaled_peak = new_peak * log2_scale;
-  Value shrink = exp2(peak_ * log2_scale - scaled_peak);
+  Value shrink = exp2((peak_ - new_peak) * log2_scale);  // exactly 1 for the same peak
   Value weights = exp2(scores * log2_scale - scaled_peak);
   weight_ = weight_ * shrink + row_sum(weights);
   sum_ = dot(sum_ * shrink, cast(weights, options_.dtype), p_.load(values));

@@ -110,9 +110,10 @@ std::string to_string(const GemmDesc& d) {
 }
 
 std::string to_string(const GemmConfig& cfg) {
-  return fmt::format("tile={}x{}x{} compute={} raster={} stages={} consumers={} cluster={}{}{}{}",
+  return fmt::format("tile={}x{}x{} compute={} raster={} stages={} consumers={} cluster={}{}{}{}{}",
                      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.raster,
                      cfg.num_stages, cfg.num_consumers, cfg.cluster_size, stagger_text(cfg.stagger),
+                     products_text(cfg.products),
                      cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
                      cfg.split_k > 1 ? fmt::format(" split_k={}", cfg.split_k) : "");
 }
@@ -163,6 +164,7 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
                      .pipelined(cfg.num_stages)
                      .in_turn(cfg.num_consumers)
                      .staggered(cfg.stagger)
+                     .multiplying(cfg.products)
                      .draining(cfg.store_slots)
                      .clustered(cfg.cluster_size);
   auto finish = [&](Value acc, const Index& row, const Index& col) {

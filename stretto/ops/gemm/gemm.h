@@ -29,7 +29,8 @@ struct GemmConfig {
   int num_consumers = 1;    // agents that take tiles in turn, needs stages
   int cluster_size = 1;     // CTAs that share a tile by rows
   int stagger = 0;          // steps that a block's warpgroups end their loops apart (Resource)
-  int store_slots = 0;      // of a pipe to an agent that stores; 0: who multiplies stores
+  ProductOrder products = ProductOrder::kAhead;  // how warpgroups share the tensor core (Resource)
+  int store_slots = 0;  // of a pipe to an agent that stores; 0: who multiplies
   // Workers that share a tile by steps of k, for products with fewer tiles than SMs. One of them
   // adds what the others stored, in the order of k: the same bits at every launch.
   int split_k = 1;

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/op_info.h"
 #include "stretto/ops/harness/target.h"
 
 namespace stretto {
@@ -240,6 +241,10 @@ int paying_stagger(const GemmTile& tile, std::int64_t num_tiles, int num_sms) {
 }
 
 std::string stagger_text(int steps) { return steps > 0 ? fmt::format(" stagger={}", steps) : ""; }
+
+std::string products_text(ProductOrder products) {
+  return products == ProductOrder::kAhead ? "" : fmt::format(" products={}", name(products));
+}
 
 void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
                  std::int64_t least) {

@@ -138,6 +138,8 @@ struct NamedSize {
 };
 // " stagger=2" at the end of a config's text, or nothing.
 std::string stagger_text(int steps);
+// " products=in_turn", or nothing where they are ahead.
+std::string products_text(ProductOrder products);
 
 // UserError "<op>: <name> is <value>, ..." for the first value below `least`.
 void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
