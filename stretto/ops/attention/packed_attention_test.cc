@@ -6,10 +6,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
+#include "stretto/ops/attention/paged_decode.h"
 #include "stretto/ops/harness/run_case.h"
 
 namespace stretto {
@@ -45,6 +48,49 @@ TEST(PackedAttention, ATableThatBreaksItsPromiseEndsTheLaunchWithItsName) {
   breaks(paged_attention_info(), "pages", 5, 12);
   breaks(paged_attention_info(), "pages", 0, -1);
   breaks(paged_attention_info(), "tokens", 2, 14);
+}
+
+TEST(PagedDecode, SequencesOfOneTokenGiveItsValueAndThoseOfNoneNobodyElses) {
+  constexpr std::size_t kDim = 4, kHeads = 6, kKvHeads = 2, kPage = 4, kColumns = 4;
+  OpCase c = paged_decode_info().make_case({.m = 5, .n = 14, .k = kDim}, test_seed() / 12 * 12);
+  Values &tokens = tensor_of(c.inputs, c, "tokens"), &pages = tensor_of(c.inputs, c, "pages");
+  tokens = {1, 0, 1, 0, 1};
+  for (const char* name : {"out", "lse"}) {
+    for (double& value : tensor_of(c.expected, c, name)) value = std::nan("");
+  }
+  Values& out = tensor_of(c.expected, c, "out");
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    std::size_t sequence = i / (kHeads * kDim), kv = i / kDim % kHeads / (kHeads / kKvHeads);
+    if (tokens[sequence] == 0) continue;
+    auto entry = static_cast<std::size_t>(pages[sequence * kColumns]) * kKvHeads + kv;
+    out[i] = tensor_of(c.inputs, c, "v_pages")[entry * kPage * kDim + i % kDim];
+  }
+  EXPECT_EQ(run_case(c, {.launches = 2}), "");
+}
+
+TEST(PagedDecode, ATableThatBreaksItsPromiseEndsTheLaunchWithItsName) {
+  auto breaks = [](const char* table, std::size_t entry, double value) {
+    OpCase c = paged_decode_info().make_case({.m = 3, .n = 14, .k = 4}, test_seed() / 12 * 12);
+    Values& tokens = tensor_of(c.inputs, c, "tokens");
+    std::fill(tokens.begin(), tokens.end(), 14.0);  // all pages are read
+    tensor_of(c.inputs, c, table)[entry] = value;
+    expect_user_error([&] { run_case(c, {.launches = 1}); },
+                      {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
+  };
+  breaks("pages", 5, 12);
+  breaks("pages", 0, -1);
+  breaks("tokens", 2, 15);
+  breaks("tokens", 1, -1);
+}
+
+TEST(PagedDecode, RefusesSizesThatMakeNoSense) {
+  PagedDecodeDesc d{.page = 4, .num_pages = 0};
+  expect_user_error([&] { paged_decode(d, {.tile_kv = 4}); }, {"num_pages is 0"});
+  d.num_pages = 1;
+  expect_user_error([&] { paged_decode(d, {.tile_kv = 3}); }, {"page is 4", "tile_kv"});
+  expect_user_error([&] { paged_decode(d, {.tile_kv = 4, .splits = 0}); }, {"splits is 0"});
+  d.num_heads = 3, d.num_kv_heads = 2;
+  expect_user_error([&] { paged_decode(d, {.tile_kv = 4}); }, {"num_heads is 3"});
 }
 
 TEST(PackedAttention, RefusesSizesThatMakeNoSense) {

@@ -5,6 +5,7 @@
 #include "stretto/ops/attention/decode_attention.h"
 #include "stretto/ops/attention/flash_decode.h"
 #include "stretto/ops/attention/packed_attention.h"
+#include "stretto/ops/attention/paged_decode.h"
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/embedding/embedding.h"
@@ -62,6 +63,7 @@ const std::vector<OperatorInfo>& catalog() {
       decode_attention_info(),
       packed_attention_info(),
       paged_attention_info(),
+      paged_decode_info(),
       sequence_attention_info(),
       ring_attention_info(),
       token_ring_info(),

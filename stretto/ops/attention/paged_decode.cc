@@ -1,0 +1,185 @@
+#include "stretto/ops/attention/paged_decode.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "stretto/lang/program_builder.h"
+#include "stretto/ops/attention/field_check.h"
+#include "stretto/ops/attention/online_softmax.h"
+
+namespace stretto {
+namespace {
+
+void check(const PagedDecodeDesc& d, const PagedDecodeConfig& c) {
+  FieldCheck need{"paged_decode"};
+  need.not_double("dtype", d.dtype);
+  need.at_least_one({{"m", d.m}, {"num_pages", d.num_pages}, {"max_tokens", d.max_tokens}});
+  need.heads(d.num_heads, d.num_kv_heads);
+  need.at_least_one({{"head_dim", d.head_dim},
+                     {"world_size", d.world_size},
+                     {"tile_kv", c.tile_kv},
+                     {"splits", c.splits},
+                     {"num_workers", c.num_workers},
+                     {"num_combiners", c.num_combiners}});
+  need(d.page >= 1 && d.page % c.tile_kv == 0, "page", d.page, "a multiple of tile_kv");
+}
+
+class PagedDecode {
+ public:
+  PagedDecode(const PagedDecodeDesc& desc, const PagedDecodeConfig& config)
+      : d_(desc),
+        cfg_(config),
+        group_(desc.num_heads / desc.num_kv_heads),
+        rows_(std::max<std::int64_t>(group_, 2)),  // the tensor core takes no single row
+        units_(desc.m * desc.num_kv_heads),
+        p_("paged_decode", desc.world_size),
+        m_(p_.extent("m", desc.m)) {
+    const auto heads = static_cast<std::int64_t>(d_.num_heads);
+    q_ = p_.input("q", d_.dtype, {m_, heads, d_.head_dim});
+    pages_ =
+        p_.table("pages", {m_, d_.pages_per_sequence()}, {ContractKind::kRange, 0, d_.num_pages});
+    tokens_ = p_.table("tokens", {m_}, {ContractKind::kRange, 0, d_.max_tokens + 1});
+    for (TensorRef* cache : {&k_pages_, &v_pages_}) {
+      *cache = p_.input(cache == &k_pages_ ? "k_pages" : "v_pages", d_.dtype,
+                        {d_.num_pages * d_.num_kv_heads, d_.page, d_.head_dim});
+    }
+    out_ = p_.output("out", d_.dtype, {m_, heads, d_.head_dim});
+    if (d_.lse) lse_ = p_.output("lse", DType::kF32, {m_, heads, 1});
+    if (cfg_.splits == 1) return;
+    sums_ = p_.buffer("sums", DType::kF32, {units_, cfg_.splits, group_, d_.head_dim});
+    peaks_ = p_.buffer("peaks", DType::kF32, {units_, cfg_.splits, group_, 1});
+    weights_ = p_.buffer("weights", DType::kF32, {units_, cfg_.splits, group_, 1});
+    arrived_ = p_.signal("arrived", units_);
+  }
+
+  // Runs of a sequence follow each other, so that the first sequences are added up while the last
+  // are read.
+  Program run() {
+    Resource readers = Resource::sms(cfg_.num_workers).pipelined(cfg_.num_stages);
+    p_.role("attend", readers, p_.range(units_ * cfg_.splits), [&](const Tile& t) {
+      Unit unit = unit_of(t.index / cfg_.splits);
+      p_.when(unit.sequence < m_, [&] { attend(unit, p_.let("run", t.index % cfg_.splits)); });
+      if (cfg_.splits > 1) p_.notify(arrived_[unit.idx], p_.rank());
+    });
+    if (cfg_.splits == 1) return p_.finish();
+    p_.role("combine", Resource::sms(cfg_.num_combiners), p_.range(units_), [&](const Tile& t) {
+      Unit unit = unit_of(t.index);
+      p_.wait(arrived_[unit.idx], cfg_.splits);
+      p_.when(unit.sequence < m_, [&] { combine(unit); });
+    });
+    return p_.finish();
+  }
+
+ private:
+  // The query heads of a KV head, of one sequence.
+  struct Unit {
+    Index idx, sequence, kv;
+  };
+  Unit unit_of(const Index& idx) {
+    Unit unit{.idx = p_.let("unit", idx)};
+    unit.sequence = p_.let("sequence", unit.idx / d_.num_kv_heads);
+    unit.kv = p_.let("kv", unit.idx % d_.num_kv_heads);
+    return unit;
+  }
+
+  OnlineSoftmax softmax() {
+    double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
+    return {p_, {.dtype = d_.dtype, .rows = rows_, .head_dim = d_.head_dim, .scale = scale}};
+  }
+
+  void attend(const Unit& unit, const Index& run) {
+    std::int64_t bn = cfg_.tile_kv;
+    Index tokens = p_.let("tokens", p_.read(tokens_, {unit.sequence}));
+    Index steps = p_.let("steps", ceil_div(tokens, bn));
+    Index per_run = p_.let("per_run", ceil_div(steps, cfg_.splits));
+    Value query = p_.load(of_heads(q_, unit, d_.head_dim));
+    OnlineSoftmax sums = softmax();
+    p_.loop(min(run * per_run, steps), min((run + 1) * per_run, steps), [&](const Index& j) {
+      Index page = p_.read(pages_, {unit.sequence, j * bn / d_.page});
+      Index row = j * bn % d_.page;
+      auto block = [&](const TensorRef& cache) {
+        return cache.tile({page * d_.num_kv_heads + unit.kv, row, 0}, bn, d_.head_dim)
+            .until_row(tokens - (j * bn - row));
+      };
+      Value scores = dot(p_.zeros(DType::kF32, rows_, bn), query,
+                         p_.load(block(k_pages_)).T());  // [rows, tile_kv]
+      p_.when(j == tokens / bn, [&] {
+        scores = where(p_.iota_cols(j * bn, bn) < p_.splat(DType::kI32, tokens), scores,
+                       p_.full(DType::kF32, 1, 1, kMaskedScore));
+      });
+      sums.add(scores, block(v_pages_));
+    });
+    if (cfg_.splits == 1) return store(unit, sums);
+    sums.store(part(unit, run));
+  }
+
+  void combine(const Unit& unit) {
+    OnlineSoftmax sums = softmax();
+    p_.loop(cfg_.splits, [&](const Index& run) { sums.merge(part(unit, run)); });
+    store(unit, sums);
+  }
+
+  // What is left of a run.
+  OnlineSoftmax::State part(const Unit& unit, const Index& run) const {
+    auto of = [&](const TensorRef& buffer, std::int64_t cols) {
+      return buffer.tile({unit.idx, run, 0, 0}, rows_, cols).until_row(group_);
+    };
+    return {of(sums_, d_.head_dim), of(weights_, 1), of(peaks_, 1)};
+  }
+
+  Slice of_heads(const TensorRef& tensor, const Unit& unit, std::int64_t cols) const {
+    Index head = unit.kv * group_;
+    return tensor.tile({unit.sequence, head, 0}, rows_, cols).until_row(head + group_);
+  }
+
+  void store(const Unit& unit, const OnlineSoftmax& sums) {
+    p_.store(of_heads(out_, unit, d_.head_dim), cast(sums.mean(), d_.dtype));
+    if (d_.lse) p_.store(of_heads(lse_, unit, 1), sums.lse());
+  }
+
+  const PagedDecodeDesc d_;
+  const PagedDecodeConfig cfg_;
+  const std::int64_t group_, rows_, units_;
+  ProgramBuilder p_;
+  Index m_;
+  TensorRef q_, pages_, tokens_, k_pages_, v_pages_, out_, lse_, sums_, peaks_, weights_;
+  SignalRef arrived_;
+};
+
+}  // namespace
+
+std::int64_t PagedDecodeDesc::pages_per_sequence() const { return ceil_div(max_tokens, page); }
+
+std::string to_string(const PagedDecodeDesc& d) {
+  return fmt::format("m={} tokens={} pages={}x{} heads={}/{} dim={}{} {} P={}", d.m, d.max_tokens,
+                     d.num_pages, d.page, d.num_heads, d.num_kv_heads, d.head_dim,
+                     d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
+}
+
+PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {
+  PagedDecodeConfig c{.tile_kv = std::min<std::int64_t>(64, d.page)};
+  bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 32 == 0 && d.head_dim <= 256;
+  if (target == Target::kCuda && !matrix) c.tile_kv = std::min<std::int64_t>(32, d.page);
+  while (d.page % c.tile_kv != 0) --c.tile_kv;
+  if (target == Target::kCpu) return c;
+  c.num_stages = matrix ? 4 : 0;
+  std::int64_t units = d.m * d.num_kv_heads, steps = ceil_div(d.max_tokens, c.tile_kv);
+  // A tile for every worker where there are few sequences. Of many, which have unlike lengths, a
+  // worker has a few tiles. More parts take longer to add up than they save.
+  constexpr std::int64_t kTilesOfWorker = 4, kMostSplits = 32, kReaders = kGpuSms - kGpuSms / 8;
+  std::int64_t splits =
+      2 * units <= kReaders ? kReaders / units : ceil_div(kTilesOfWorker * kReaders, units);
+  c.splits = std::clamp<std::int64_t>(splits, 1, std::min(steps, kMostSplits));
+  c.num_combiners = c.splits > 1 ? gpu_workers(units, kGpuSms / 8) : 1;
+  c.num_workers = gpu_workers(c.splits * units, c.splits > 1 ? kGpuSms - c.num_combiners : kGpuSms);
+  return c;
+}
+
+Program paged_decode(const PagedDecodeDesc& d, const PagedDecodeConfig& cfg) {
+  check(d, cfg);
+  return PagedDecode(d, cfg).run();
+}
+
+}  // namespace stretto

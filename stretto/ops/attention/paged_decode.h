@@ -1,0 +1,54 @@
+// Attention of one new token of each of several sequences over a cache of pages: steps of decoding
+// of a batch. What paged_attention.h does for prompts, but a tile has all query heads of a KV head,
+// so that the cache is read once, and a sequence's tokens are cut into runs that different workers
+// read at the same time where sequences alone are too few (split-KV, Dao et al., Flash-Decoding,
+// 2023). A second role adds the runs up in their order, in the same launch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+struct PagedDecodeDesc {
+  DType dtype = DType::kF32;
+  std::int64_t m = 1;           // bound of the sequences; a launch has 0 <= m <= this
+  std::int64_t page = 1;        // tokens of a page
+  std::int64_t num_pages = 1;   // of the cache
+  std::int64_t max_tokens = 1;  // of a sequence, the new one included
+  int num_heads = 1;            // of this rank
+  int num_kv_heads = 1;         // of this rank; divides num_heads
+  std::int64_t head_dim = 2;
+  double scale = 0;  // 0: 1 / sqrt(head_dim)
+  bool lse = false;  // also the logarithm of each row's sum of weights
+  int world_size = 1;
+
+  std::int64_t pages_per_sequence() const;  // columns of the table of pages
+};
+
+struct PagedDecodeConfig {
+  std::int64_t tile_kv = 64;  // tokens per step; divides the page
+  std::int64_t splits = 1;    // runs of a sequence's tokens
+  int num_workers = 1;        // that read runs
+  int num_combiners = 1;      // that add them up, where there are several
+  int num_stages = 0;         // blocks of keys and of values loaded ahead; 0: none
+};
+
+std::string to_string(const PagedDecodeDesc& desc);
+PagedDecodeConfig default_config(const PagedDecodeDesc& desc, Target target);
+
+// Extent m. q [m, num_heads, head_dim] -> out as q; with lse also lse [m, num_heads, 1] f32.
+// k_pages, v_pages [num_pages * num_kv_heads, page, head_dim] and the tables pages
+// [m, pages_per_sequence] and tokens [m] as paged_attention has them (packed_attention.h); tokens
+// counts the new one, whose key and value are in the cache. Sequences without any give no numbers.
+// An entry that names no page is a Fault with its table and place. UserError naming a bad field.
+// The interface is that of flash_attn_with_kvcache with a block_table.
+Program paged_decode(const PagedDecodeDesc& desc, const PagedDecodeConfig& config);
+
+// m: sequences, n: most tokens of one, k: head size.
+OperatorInfo paged_decode_info();
+
+}  // namespace stretto
