@@ -30,8 +30,10 @@ void check(const EpDesc& d, const DispatchConfig& c) {
   }
 }
 
-// The roles of the program. Listing has one worker, since a token's place in a list depends on all
-// tokens before it.
+constexpr std::int64_t kSomeBlocks = 64;  // whose counts a worker looks at at a time
+
+// The roles of the program. Lists are made by all workers of one: blocks of tokens are counted,
+// then placed behind the blocks before, then every place of a list looks its token up.
 class Dispatcher {
  public:
   Dispatcher(ProgramBuilder& p, const EpDesc& d, const DispatchConfig& cfg)
@@ -46,11 +48,15 @@ class Dispatcher {
     recv_weights_ = p.output("recv_weights", DType::kF32, {ranks * rows, d.top_k});
     counts_ = p.output("counts", DType::kI32, {ranks, 1});
     positions_ = p.output("positions", DType::kI32, {rows, ranks});
-    columns_ = p.buffer("columns", DType::kI32, {ranks, rows});  // positions, transposed
+    block_counts_ = p.buffer("block_counts", DType::kI32, {blocks(), ranks});
+    places_ = p.buffer("places", DType::kI32, {rows, ranks});
+    block_lists_ = p.buffer("block_lists", DType::kI32, {blocks() * ranks * cfg.count_rows, 1});
+    begins_ = p.buffer("begins", DType::kI32, {ranks, blocks()});
     BufferOptions symmetric{.space = Space::kSymmetric};
     ids_ = p.buffer("ids", DType::kI32, {rows, d.top_k}, symmetric);        // experts, for others
     sent_ = p.buffer("sent", DType::kI32, {ranks, 1}, symmetric);           // tokens for each rank
     lists_ = p.buffer("lists", DType::kI32, {ranks * rows, 1}, symmetric);  // which, by rank
+    counted_ = p.signal("counted", 1);
     placed_ = p.signal("placed", 1);
     listed_ = p.signal("listed");
     done_ = p.signal("done");
@@ -59,58 +65,12 @@ class Dispatcher {
   std::int64_t slot_tiles() const { return ceil_div(d_.rows_per_rank(), cfg_.tile_slots); }
   std::int64_t fetch_tiles() const { return ceil_div(d_.rows_per_rank(), cfg_.tile_rows); }
 
-  // Counts are sums of products with triangles of ones, exact in f32.
-  void list() {
-    std::int64_t chunk = cfg_.count_rows, ranks = d_.world_size;
-    Value rank_numbers = p_.iota_cols(0, ranks);
-    Value next = p_.zeros(DType::kF32, 1, ranks);  // free place of each rank's list
-    p_.loop(ceil_div(d_.rows_per_rank(), chunk), [&](const Index& i) {
-      Index row = p_.let("row", i * chunk);
-      Value exists = p_.iota_rows(row, chunk) < p_.splat(DType::kI32, own_end());
-      Value goes = p_.zeros(DType::kF32, chunk, ranks);  // 1: the token has an expert there
-      p_.loop(d_.top_k, [&](const Index& j) {
-        Value expert = p_.load(experts_.tile({row, j}, chunk, 1));
-        p_.store(ids_.tile({row, j}, chunk, 1), expert);
-        p_.loop(ranks, [&](const Index& r) {
-          Value here = exists && expert >= p_.splat(DType::kI32, split_.first(r)) &&
-                       expert < p_.splat(DType::kI32, split_.end(r));
-          Value column = rank_numbers == p_.splat(DType::kI32, r);
-          goes = where(here && column, number(1), goes);
-        });
-      });
-      Value earlier = p_.iota_cols(0, chunk) < p_.iota_rows(0, chunk);
-      Value place = p_.zeros(DType::kF32, chunk, ranks);
-      place = dot(place, cast(earlier, DType::kF32), goes) + next;
-      place = where(goes > number(0), place, number(-1));
-      p_.store(positions_.tile({row, 0}, chunk, ranks), cast(place, DType::kI32));
-      p_.loop(ranks, [&](const Index& r) {
-        Value column = rank_numbers == p_.splat(DType::kI32, r);
-        Value own = cast(row_sum(where(column, place, number(0))), DType::kI32);
-        p_.store(columns_.tile({r, row}, 1, chunk), own.T());
-      });
-      next = next + col_sum(goes);
-    });
-    p_.store(sent_.tile({0, 0}, ranks, 1), cast(next, DType::kI32).T());
-    p_.notify(placed_[0], p_.rank());
-  }
-
-  // The tokens of one rank's list, by comparing: rows chosen at run time could not be shown to be
-  // written once.
-  void look_up(const Tile& t) {
-    p_.wait(placed_[0]);
-    Index to = p_.let("to", t.index % d_.world_size);
-    Index first = p_.let("first", t.index / d_.world_size * cfg_.tile_slots);
-    Value place = p_.iota_rows(first, cfg_.tile_slots);
-    Value next = p_.zeros(DType::kF32, cfg_.tile_slots, 1);  // the token's number + 1, or 0
-    p_.loop(ceil_div(d_.rows_per_rank(), cfg_.count_rows), [&](const Index& i) {
-      Value candidate = p_.iota_cols(i * cfg_.count_rows, cfg_.count_rows);
-      Value taken = p_.load(columns_.tile({to, i * cfg_.count_rows}, 1, cfg_.count_rows));
-      Value hit = taken == place && candidate < p_.splat(DType::kI32, own_end());
-      next = next + row_sum(where(hit, cast(candidate, DType::kF32) + 1, number(0)));
-    });
-    p_.store(lists_.tile({block(to) + first, 0}, cfg_.tile_slots, 1).until_row(block(to + 1)),
-             cast(next - 1, DType::kI32));
-    p_.notify(listed_, to);
+  // Counting comes first, so that a worker that takes tiles in order never waits for itself.
+  TileSpace list_tiles() const { return p_.range(2 * blocks() + d_.world_size * slot_tiles()); }
+  void list(const Tile& t) {
+    p_.when(t.index < blocks(), [&] { count(t.index); });
+    p_.when(t.index >= blocks() && t.index < 2 * blocks(), [&] { place(t.index - blocks()); });
+    p_.when(t.index >= 2 * blocks(), [&] { look_up(t.index - 2 * blocks()); });
   }
 
   void fetch(const Tile& t) {
@@ -147,6 +107,17 @@ class Dispatcher {
 
  private:
   Value number(double value) const { return p_.full(DType::kF32, 1, 1, value); }
+  Value integer(const Index& value) const { return p_.splat(DType::kI32, value); }
+  std::int64_t blocks() const { return ceil_div(d_.rows_per_rank(), cfg_.count_rows); }
+  // A block's tokens for a rank, in order.
+  Index block_list(const Index& block, const Index& rank) const {
+    return (block * d_.world_size + rank) * cfg_.count_rows;
+  }
+
+  void count(const Index& block);
+  void place(const Index& block);
+  void look_up(const Index& index);
+
   Index block(const Index& rank) const { return rank * d_.rows_per_rank(); }
   Index own_end() const { return min(own_rows_, m_ - p_.rank() * own_rows_); }
 
@@ -156,9 +127,87 @@ class Dispatcher {
   ExpertSplit split_;
   Index m_, own_rows_;
   TensorRef x_, experts_, weights_, recv_, recv_experts_, recv_weights_, counts_, positions_;
-  TensorRef columns_, ids_, sent_, lists_;
-  SignalRef placed_, listed_, done_;
+  TensorRef block_counts_;  // [blocks, P] tokens of each block for each rank
+  TensorRef places_;        // [S, P] of each token among those of its block, or -1
+  TensorRef block_lists_;   // [blocks * P * count_rows, 1] by block and rank
+  TensorRef begins_;        // [P, blocks] tokens for each rank in the blocks before
+  TensorRef ids_, sent_, lists_;
+  SignalRef counted_, placed_, listed_, done_;
 };
+
+// Places are products with a triangle of ones, exact in f32.
+void Dispatcher::count(const Index& block) {
+  std::int64_t rows = cfg_.count_rows, ranks = d_.world_size;
+  Index row = p_.let("row", block * rows);
+  Value rank_numbers = p_.iota_cols(0, ranks), tokens = p_.iota_rows(row, rows);
+  Value exists = tokens < integer(own_end());
+  Value ids = p_.load(experts_.tile({row, 0}, rows, d_.top_k));
+  p_.store(ids_.tile({row, 0}, rows, d_.top_k), ids);
+  Value goes = p_.zeros(DType::kF32, rows, ranks);  // 1: the token has an expert there
+  p_.loop(ranks, [&](const Index& r) {
+    Value here = exists && ids >= integer(split_.first(r)) && ids < integer(split_.end(r));
+    Value any = row_max(where(here, number(1), number(0)));
+    goes = where(rank_numbers == integer(r), any, goes);
+  });
+  Value earlier = p_.iota_cols(0, rows) < p_.iota_rows(0, rows);
+  Value place = dot(p_.zeros(DType::kF32, rows, ranks), cast(earlier, DType::kF32), goes);
+  place = where(goes > number(0), place, number(-1));
+  p_.store(places_.tile({row, 0}, rows, ranks), cast(place, DType::kI32));
+  p_.loop(ranks, [&](const Index& r) {
+    Value own = row_sum(where(rank_numbers == integer(r), place, number(0)));  // [rows, 1]
+    Value at = cast(own, DType::kI32) == p_.iota_cols(0, rows);
+    Slice list = block_lists_.tile({block_list(block, r), 0}, 1, rows);
+    p_.store(list.rows_along(1).cols_along(0), col_sum(where(at, tokens, integer(0))));
+  });
+  p_.store(block_counts_.tile({block, 0}, 1, ranks), cast(col_sum(goes), DType::kI32));
+  p_.notify(counted_[0], p_.rank());
+}
+
+void Dispatcher::place(const Index& block) {
+  std::int64_t rows = cfg_.count_rows, ranks = d_.world_size;
+  p_.wait(counted_[0], blocks());
+  Value before = p_.zeros(DType::kI32, 1, ranks), all = p_.zeros(DType::kI32, 1, ranks);
+  p_.loop(ceil_div(blocks(), kSomeBlocks), [&](const Index& i) {
+    Value some = p_.load(block_counts_.tile({i * kSomeBlocks, 0}, kSomeBlocks, ranks));
+    Value earlier = p_.iota_rows(i * kSomeBlocks, kSomeBlocks) < integer(block);
+    before = before + col_sum(where(earlier, some, integer(0)));
+    all = all + col_sum(some);
+  });
+  Value places = p_.load(places_.tile({block * rows, 0}, rows, ranks));
+  Value positions = where(places < integer(0), integer(-1), places + before);
+  p_.store(positions_.tile({block * rows, 0}, rows, ranks), positions);
+  auto by_rank = [&](const TensorRef& to, const Index& col) {
+    return to.tile({0, col}, 1, ranks).rows_along(1).cols_along(0);
+  };
+  p_.store(by_rank(begins_, block), before);
+  p_.when(block == 0, [&] { p_.store(by_rank(sent_, 0), all); });
+  p_.notify(placed_[0], p_.rank());
+}
+
+// In the last block that begins before a place or there: rows chosen at run time could not be shown
+// to be written once.
+void Dispatcher::look_up(const Index& index) {
+  std::int64_t rows = cfg_.tile_slots;
+  Index to = p_.let("to", index % d_.world_size);
+  Index first = p_.let("first", index / d_.world_size * rows);
+  p_.wait(placed_[0], blocks());
+  Value place = p_.iota_rows(first, rows);
+  Value exists = place < p_.load(sent_.tile({to, 0}, 1, 1));
+  Value passed = p_.zeros(DType::kI32, rows, 1), begin = p_.zeros(DType::kI32, rows, 1);
+  p_.loop(ceil_div(blocks(), kSomeBlocks), [&](const Index& i) {
+    Value begins = p_.load(begins_.tile({to, i * kSomeBlocks}, 1, kSomeBlocks));
+    Value known = p_.iota_cols(i * kSomeBlocks, kSomeBlocks) < integer(blocks());
+    Value is_before = known && begins <= place;
+    passed = passed + row_sum(where(is_before, integer(1), integer(0)));
+    begin = maximum(begin, row_max(where(is_before, begins, integer(0))));
+  });
+  Value block = passed - integer(1), list_rows = integer(cfg_.count_rows);
+  Value from = (block * integer(d_.world_size) + integer(to)) * list_rows + (place - begin);
+  Value token = p_.load_rows(block_lists_.tile({0, 0}, rows, 1), where(exists, from, integer(-1)));
+  p_.store(lists_.tile({this->block(to) + first, 0}, rows, 1).until_row(this->block(to + 1)),
+           where(exists, token, integer(-1)));
+  p_.notify(listed_, to);
+}
 
 }  // namespace
 
@@ -180,13 +229,16 @@ DispatchConfig default_dispatch_config(const EpDesc& d, Target target) {
   }
   // Of a thread: elements on their way, and as many threads as leave the other roles registers.
   constexpr std::int64_t kElements = 256, kMostThreads = 256;
-  DispatchConfig c{
-      .count_rows = 32, .tile_slots = 32, .fetch_threads = row_threads(d.hidden, kMostThreads)};
+  constexpr int kWorkers = kGpuSms / 2;
+  std::int64_t slots = ceil_div(rows * d.world_size, std::int64_t{32 * kWorkers}) * 32;
+  DispatchConfig c{.count_rows = 64,
+                   .tile_slots = std::clamp<std::int64_t>(slots, 32, 128),
+                   .fetch_threads = row_threads(d.hidden, kMostThreads)};
   std::int64_t threads = c.fetch_threads > 0 ? c.fetch_threads : 256;
   c.tile_rows = std::clamp<std::int64_t>(kElements * threads / d.hidden, 1, 16);
   std::int64_t tiles =
       d.world_size * std::max(ceil_div(rows, c.tile_rows), ceil_div(rows, c.tile_slots));
-  c.num_workers = gpu_workers(tiles, kGpuSms / 2 - 1);
+  c.num_workers = gpu_workers(tiles, kWorkers);
   return c;
 }
 
@@ -194,9 +246,8 @@ Program ep_dispatch(const EpDesc& d, const DispatchConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("ep_dispatch", d.world_size);
   Dispatcher dispatcher(p, d, cfg);
-  p.role("list", Resource::sms(1), p.range(1), [&](const Tile&) { dispatcher.list(); });
-  p.role("look_up", Resource::sms(cfg.num_workers), p.range(d.world_size * dispatcher.slot_tiles()),
-         [&](const Tile& t) { dispatcher.look_up(t); });
+  p.role("list", Resource::sms(cfg.num_workers), dispatcher.list_tiles(),
+         [&](const Tile& t) { dispatcher.list(t); });
   p.role("fetch", Resource::sms(cfg.num_workers), p.range(d.world_size * dispatcher.fetch_tiles()),
          [&](const Tile& t) { dispatcher.fetch(t); });
   p.on_end([&] { dispatcher.wait_for_readers(); });

@@ -47,7 +47,7 @@ DispatchConfig default_dispatch_config(const EpDesc& desc, Target target = Targe
 //   recv_weights [P * S, top_k] f32   and weights; 0 past the tokens
 //   counts [P, 1] i32            tokens that came from each rank
 //   positions [S, P] i32         the own tokens' rows in this rank's block at each rank, or -1
-// Every rank fetches what its tables name: a worker counts, others turn the counts into lists, and
+// Every rank fetches what its tables name: lists of tokens for each rank are made first, and
 // whoever fetches waits for the list of one source only. UserError naming the field of a bad desc
 // or config; at a launch, the table and entry that break their contract.
 Program ep_dispatch(const EpDesc& desc, const DispatchConfig& config);
