@@ -123,7 +123,10 @@ def paged_calls(world: World, sequences: int, tokens: int, heads: int, kv_heads:
     table = torch.randperm(pages, device=world.device).view(sequences, -1).int()
     starts = torch.arange(sequences + 1, device=world.device, dtype=torch.int32)
     cached = torch.full((sequences,), tokens, device=world.device, dtype=torch.int32)
-    return {"paged": lambda i: stretto.paged_attention(q, k, v, starts, table, cached)}
+    return {
+        "paged": lambda i: stretto.paged_attention(q, k, v, starts, table, cached),
+        "decode": lambda i: stretto.paged_decode(q, k, v, table, cached),
+    }
 
 
 def cases(world: World):
@@ -135,7 +138,8 @@ def cases(world: World):
     for rows in (16, 128):
         yield f"exchange {rows} tokens a rank", exchange_calls(world, rows, 7168, 256, 8), False
     yield "attention 4 x 4096", packed_calls(world, 4, 4096, 32, 8), True
-    yield "decoding 64 x 4096", paged_calls(world, 64, 4096, 32, 8), False
+    for sequences, tokens in ((64, 4096), (4, 65536)):
+        yield f"decoding {sequences} x {tokens}", paged_calls(world, sequences, tokens, 32, 8), True
 
 
 def unseen(call, i):

@@ -6,6 +6,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/ops/attention/flash_decode.h"
 #include "stretto/ops/attention/packed_attention.h"
+#include "stretto/ops/attention/paged_decode.h"
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/ulysses/ulysses.h"
 
@@ -67,6 +68,21 @@ void bind_attention(nb::module_& m) {
           PackedAttentionConfig config = default_config(d, target(gpu));
           return page > 0 ? paged_attention(d, config) : packed_attention(d, config);
         });
+  m.def("paged_decode", [](const std::string& dtype, std::int64_t rows, std::int64_t page,
+                           std::int64_t num_pages, std::int64_t tokens, int heads, int kv_heads,
+                           std::int64_t head_dim, double scale, bool lse, bool gpu) {
+    PagedDecodeDesc d{.dtype = parse_dtype(dtype),
+                      .m = rows,
+                      .page = page,
+                      .num_pages = num_pages,
+                      .max_tokens = tokens,
+                      .num_heads = heads,
+                      .num_kv_heads = kv_heads,
+                      .head_dim = head_dim,
+                      .scale = scale,
+                      .lse = lse};
+    return paged_decode(d, default_config(d, target(gpu)));
+  });
   auto ulysses = [](int ranks, const std::string& dtype, std::int64_t m, std::int64_t n,
                     std::int64_t k, bool bias) {
     return UlyssesDesc{

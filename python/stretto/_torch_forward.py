@@ -101,6 +101,19 @@ paged_attention = _forward(
     ),
     lambda query, *_: query.new_empty(query.shape),
 )
+paged_decode = _forward(
+    "paged_decode(Tensor query, Tensor key_pages, Tensor value_pages, Tensor block_table,"
+    " Tensor cache_tokens, float? scale, bool return_lse) -> (Tensor, Tensor)",
+    _and_lse(
+        lambda q, k, v, table, tokens, scale, lse: attention.paged_decode(
+            q, k, v, table, tokens, scale=scale, return_lse=lse
+        )
+    ),
+    lambda query, *inputs: (
+        query.new_empty(query.shape),
+        query.new_empty(query.shape[:2], dtype=torch.float32) if inputs[-1] else _no_lse(query),
+    ),
+)
 matmul_all_to_all = _forward(
     "matmul_all_to_all(Tensor a, Tensor b, Tensor? bias) -> Tensor",
     lambda a, b, bias: ulysses.matmul_all_to_all(a, b, bias=bias),

@@ -22,6 +22,7 @@ from .attention import (
     flash_decode,
     packed_attention,
     paged_attention,
+    paged_decode,
     ring_attention,
     sequence_attention,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "moe_route",
     "packed_attention",
     "paged_attention",
+    "paged_decode",
     "reduce_scatter",
     "ring_attention",
     "scaled_dot_product_attention",

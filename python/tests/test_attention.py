@@ -100,6 +100,38 @@ def test_sequences_in_pages(rng, causal):
     near(testing.run(1, body)[0], np.concatenate(want), "float32")
 
 
+def test_decoding_over_pages(rng):
+    """Of one token and of several pages; logarithms let results of two caches be added up."""
+    page, heads, kv_heads, width, num_pages = 4, 6, 2, 8, 9
+    tokens, table = np.array([1, 9, 4, 12], np.int32), np.zeros((4, 3), np.int64)
+    (q,) = parts(rng, 1, (4, heads, width))
+    k_pages, v_pages = parts(rng, 2, (num_pages, kv_heads, page, width))
+    want, logs = [], []
+    for s, total in enumerate(tokens):
+        table[s] = rng.permutation(num_pages)[:3]
+        k, v = (x[table[s]].swapaxes(1, 2).reshape(-1, kv_heads, width)[:total] for x in (k_pages, v_pages))
+        want.append(softmax_attention(q[s : s + 1], k, v, [total]))
+        scores = np.einsum("he,she->hs", *wide([q[s], np.repeat(k, heads // kv_heads, 1)])) / width**0.5
+        logs.append(np.log(np.exp(scores).sum(1)))
+
+    def body():
+        out = poisoned(q.shape), poisoned((4, heads))
+        call = (q, k_pages, v_pages, table, tokens)
+        got = stretto.paged_decode(*call, return_lse=True, out=out)
+        assert got[0] is out[0] and got[1] is out[1]
+        assert (stretto.paged_decode(*call) == out[0]).all()
+        table[1, 2] = num_pages
+        with pytest.raises(stretto.UserError, match="'pages'.*entry 5"):
+            stretto.paged_decode(*call)
+        with pytest.raises(stretto.UserError, match=r"block_table .*\(4,\)"):
+            stretto.paged_decode(*call[:3], table[:, 0], tokens)
+        return out
+
+    out, lse = testing.run(1, body)[0]
+    near(out, np.concatenate(want), "float32")
+    near(lse, np.stack(logs), "float32")
+
+
 def test_many_numbers_of_rows_have_one_program(rng):
     """Else every step of a server compiles."""
 

@@ -40,6 +40,11 @@ def forward_cases():
             (q, pages, *paged),
             [(q, pages, *paged, True, None)],
         ),
+        "paged_decode": (
+            lambda *x: stretto.paged_decode(*x, return_lse=True),
+            (q[:2], pages, pages, table, tokens),
+            [(q[:2], pages, pages, table, tokens, None, lse) for lse in (False, True)],
+        ),
         "matmul_all_to_all": (
             lambda x, y, z: stretto.matmul_all_to_all(x, y.T, bias=z),
             (a, w, bias),
@@ -138,6 +143,7 @@ FORWARD = [
     "sequence_attention",
     "packed_attention",
     "paged_attention",
+    "paged_decode",
     "matmul_all_to_all",
     "all_to_all_matmul",
     "moe_route",

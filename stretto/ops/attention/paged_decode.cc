@@ -46,7 +46,7 @@ class PagedDecode {
                         {d_.num_pages * d_.num_kv_heads, d_.page, d_.head_dim});
     }
     out_ = p_.output("out", d_.dtype, {m_, heads, d_.head_dim});
-    if (d_.lse) lse_ = p_.output("lse", DType::kF32, {m_, heads, 1});
+    if (d_.lse) lse_ = p_.output("lse", DType::kF32, {m_, heads});
     if (cfg_.splits == 1) return;
     sums_ = p_.buffer("sums", DType::kF32, {units_, cfg_.splits, group_, d_.head_dim});
     peaks_ = p_.buffer("peaks", DType::kF32, {units_, cfg_.splits, group_, 1});
@@ -136,7 +136,10 @@ class PagedDecode {
 
   void store(const Unit& unit, const OnlineSoftmax& sums) {
     p_.store(of_heads(out_, unit, d_.head_dim), cast(sums.mean(), d_.dtype));
-    if (d_.lse) p_.store(of_heads(lse_, unit, 1), sums.lse());
+    if (!d_.lse) return;
+    Index head = unit.kv * group_;
+    Slice column = lse_.tile({unit.sequence, head}, rows_, 1).rows_along(1).cols_along(0);
+    p_.store(column.until_row(head + group_), sums.lse());
   }
 
   const PagedDecodeDesc d_;

@@ -40,7 +40,7 @@ struct PagedDecodeConfig {
 std::string to_string(const PagedDecodeDesc& desc);
 PagedDecodeConfig default_config(const PagedDecodeDesc& desc, Target target);
 
-// Extent m. q [m, num_heads, head_dim] -> out as q; with lse also lse [m, num_heads, 1] f32.
+// Extent m. q [m, num_heads, head_dim] -> out as q; with lse also lse [m, num_heads] f32.
 // k_pages, v_pages [num_pages * num_kv_heads, page, head_dim] and the tables pages
 // [m, pages_per_sequence] and tokens [m] as paged_attention has them (packed_attention.h); tokens
 // counts the new one, whose key and value are in the cache. Sequences without any give no numbers.
