@@ -102,7 +102,7 @@ class AgentWriter {
   void scaled(const Op& op);
   void add_product(const Op& op, const std::string& acc);
   void await(const Op& op);
-  void pin_before_await();
+  bool pinned(const Op& reduction) const;
   // "Operand<...>{...}" of a factor, after putting a register into its staging slot.
   std::string factor(const Op& op, std::size_t operand, std::size_t& staged);
   std::string stage_value(int reg, std::size_t offset);

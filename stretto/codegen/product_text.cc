@@ -109,24 +109,25 @@ bool AgentWriter::zero_accumulator(const Op& op) const {
   return false;
 }
 
-// What was computed while products were under way: the last reduction, which depends on most of it,
-// is held before the wait, so that the computation does not move behind it.
-void AgentWriter::pin_before_await() {
+// The last reduction before a wait for products, which depends on most of what was computed while
+// they were under way: it is held there, so that the computation does not move behind the wait.
+bool AgentWriter::pinned(const Op& reduction) const {
+  auto reduces = [&](const Op& op) {
+    return op.code == OpCode::kReduce && op.axis == 1 && type(op.result).dtype == DType::kF32;
+  };
+  if (!reduces(reduction)) return false;
   const auto& [ops, at] = position_;
-  for (std::size_t i = at; i-- > 0;) {
-    const Op& op = (*ops)[i];
-    if (op.code == OpCode::kAwait || op.code == OpCode::kDotAsync) return;
-    if (op.code == OpCode::kReduce && op.axis == 1 && type(op.result).dtype == DType::kF32) {
-      return line("hold(v{});", op.result);
-    }
-  }
+  auto next = std::find_if(
+      ops->begin() + static_cast<std::ptrdiff_t>(at) + 1, ops->end(), [&](const Op& op) {
+        return op.code == OpCode::kAwait || op.code == OpCode::kDotAsync || reduces(op);
+      });
+  return next != ops->end() && next->code == OpCode::kAwait;
 }
 
 // A product is complete when no more than `keep` younger ones are under way; the compiler learns
 // here which accumulators it may touch.
 void AgentWriter::await(const Op& op) {
   auto keep = static_cast<std::size_t>(op.exprs[0].const_value());
-  pin_before_await();
   line("wgmma_wait<{}>();", keep);
   std::vector<int> complete;
   while (in_flight_.size() > keep) {

@@ -105,8 +105,8 @@ void AgentWriter::value(const Op& op) {
       const char* f = op.reduce == ReduceOp::kSum   ? "Add"
                       : op.reduce == ReduceOp::kMax ? "Max"
                                                     : "Min";
-      line("reduce_{}<L{}>(v{}, v{}, team, {}, {}());", op.axis == 1 ? "columns" : "rows", in(0),
-           op.result, in(0), scratch, f);
+      line("reduce_{}{}<L{}>(v{}, v{}, team, {}, {}());", op.axis == 1 ? "columns" : "rows",
+           pinned(op) ? "_held" : "", in(0), op.result, in(0), scratch, f);
       return;
     }
     case OpCode::kTranspose:

@@ -18,11 +18,15 @@ struct Operand {
   S slot;
 };
 
+// `v`, which all threads of a warp have, as the assembler does not see: descriptors that come from
+// it live in uniform registers, and their parts take no moves between the matrix instructions.
+STRETTO_DEVICE u32 uniform(u32 v) { return __shfl_sync(0xffffffffu, v, 0); }
+
 // Descriptor of a slot; parts of it differ in the start address alone. kAlongRows: the matrix
 // instruction's K runs along the stored rows. kRepeated: every group of 8 rows is the slot's first.
 template <bool kAlongRows, bool kRepeated = false, class S>
 STRETTO_DEVICE u64 slot_descriptor(const S& s, int row) {
-  u32 address = smem_address(s.data) + (kAlongRows ? 0 : u32(row) * S::kSwizzle);
+  u32 address = uniform(smem_address(s.data) + (kAlongRows ? 0 : u32(row) * S::kSwizzle));
   return wgmma_descriptor<S::kSwizzle>(address, kAlongRows ? S::kChunkBytes : 1,
                                        kRepeated ? 0 : 8 * S::kSwizzle);
 }
@@ -47,7 +51,7 @@ STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Team& t) {
   using SB = typename B::Slot;
   constexpr bool kRepeated = !kTransA && SA::kRows == 8;  // 8 rows of a few, and copies of them
   u64 base_a = slot_descriptor<kTransA, kRepeated>(a.slot, first);
-  if (kTransA) base_a += part_offset<SA>(0, 64) * u64(first / 64);
+  if (kTransA) base_a += part_offset<SA>(0, 64) * u64(uniform(u32(first) / 64));
   u64 base_b = slot_descriptor<kTransB>(b.slot, 0);
   wgmma_fence();
 #pragma unroll
@@ -97,19 +101,6 @@ STRETTO_DEVICE void settle(V& v) {
 #pragma unroll
       for (int j = 0; j < V::kC; ++j) asm volatile("" : "+f"(v.x[i][j])::"memory");
     }
-  }
-}
-
-// Whatever `v` depends on is computed before what follows. The assembler moves arithmetic behind a
-// wait for products, where nothing overlaps with it; it does not move a wait before an instruction
-// with an effect, such as this one, which a NaN that no arithmetic makes would execute.
-template <class V>
-STRETTO_DEVICE void hold(const V& v) {
-#pragma unroll
-  for (int i = 0; i < V::kR; ++i) {
-    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x7fabcdef;\n@p nanosleep.u32 0;\n}" ::"r"(
-                     __float_as_uint(v.at(i, 0)))
-                 : "memory");
   }
 }
 

@@ -37,31 +37,71 @@ STRETTO_DEVICE T across_warps(T v, const Team& t, T* scratch, F f) {
   return out;
 }
 
+// What a thread has of row slot `i`.
+template <class L, class T, class F, class A>
+STRETTO_DEVICE T of_thread(const A& a, int i, const Team& t, F f) {
+  T chains[kChains<F>];
+#pragma unroll
+  for (T& chain : chains) chain = identity(f, T());
+#pragma unroll
+  for (int j = 0; j < A::kC; ++j) {
+    bool inside = L::kTileCols % (L::kColSlots * L::kLanesPerRow * L::kWarpsPerRow) == 0 ||
+                  L::col(t, j) < L::kTileCols;
+    if (inside) chains[j % kChains<F>] = f(chains[j % kChains<F>], slot(a, i, j));
+  }
+  T sum = chains[0];
+#pragma unroll
+  for (int c = 1; c < kChains<F>; ++c) sum = f(sum, chains[c]);
+  return sum;
+}
+
+// The same of all threads that share the row.
+template <class L, class T, class F>
+STRETTO_DEVICE T of_row(T sum, const Team& t, T* scratch, F f) {
+#pragma unroll
+  for (int lanes = L::kLanesPerRow / 2; lanes > 0; lanes /= 2) {
+    sum = f(sum, shuffle_xor(sum, lanes));
+  }
+  return across_warps<L>(sum, t, scratch, f);
+}
+
 // [r,c] -> [r,1].
 template <class L, class F, class V, class A>
 STRETTO_DEVICE void reduce_columns(V& v, const A& a, const Team& t, typename V::Compute* scratch,
                                    F f) {
-  using T = typename V::Compute;
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    T chains[kChains<F>];
-#pragma unroll
-    for (T& chain : chains) chain = identity(f, T());
-#pragma unroll
-    for (int j = 0; j < A::kC; ++j) {
-      bool inside = L::kTileCols % (L::kColSlots * L::kLanesPerRow * L::kWarpsPerRow) == 0 ||
-                    L::col(t, j) < L::kTileCols;
-      if (inside) chains[j % kChains<F>] = f(chains[j % kChains<F>], slot(a, i, j));
-    }
-    T sum = chains[0];
-#pragma unroll
-    for (int c = 1; c < kChains<F>; ++c) sum = f(sum, chains[c]);
-#pragma unroll
-    for (int lanes = L::kLanesPerRow / 2; lanes > 0; lanes /= 2) {
-      sum = f(sum, shuffle_xor(sum, lanes));
-    }
-    v.put(i, 0, across_warps<L>(sum, t, scratch, f));
+    auto sum = of_thread<L, typename V::Compute>(a, i, t, f);
+    v.put(i, 0, of_row<L>(sum, t, scratch, f));
   }
+}
+
+// Whatever `v` depends on is computed before what follows. The assembler moves arithmetic behind a
+// wait for products, where nothing overlaps with it; it does not move a wait before an instruction
+// with an effect, such as this one, which a NaN that no arithmetic makes would execute. A store: it
+// takes a predicate, where others would end the block of instructions that are scheduled together.
+template <class V>
+STRETTO_DEVICE void hold(const V& v, float* scratch) {
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x7fabcdef;\n@p st.shared.u32 [%1], %0;\n}" ::"r"(
+            __float_as_uint(v.at(i, 0))),
+        "r"(smem_address(scratch))
+        : "memory");
+  }
+}
+
+// reduce_columns before a wait for products: what the threads have is held there (hold), what the
+// lanes exchange may come after it, between arithmetic that does not depend on it.
+template <class L, class F, class V, class A>
+STRETTO_DEVICE void reduce_columns_held(V& v, const A& a, const Team& t,
+                                        typename V::Compute* scratch, F f) {
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) v.put(i, 0, of_thread<L, typename V::Compute>(a, i, t, f));
+  hold(v, scratch);
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) v.put(i, 0, of_row<L>(v.at(i, 0), t, scratch, f));
 }
 
 // [r,c] -> i32 [r,1]: the lowest column of the largest value.
