@@ -88,7 +88,7 @@ std::vector<Candidate> listed_candidates(const ExchangeShape& s) {
     EpCombineConfig combine = default_combine_config(s.desc, Target::kCuda);
     dispatch.tile_rows = combine.tile_rows = rows;
     std::string config = fmt::format("{} rows a tile, {} workers", rows,
-                                     there ? dispatch.num_workers : combine.num_workers);
+                                     there ? dispatch.num_fetch_workers : combine.num_workers);
     out.push_back({{.config = config, .ms = 0, .error = ""},
                    there ? ep_dispatch(s.desc, dispatch) : ep_combine(s.desc, combine)});
   }

@@ -21,7 +21,8 @@ void check(const EpDesc& d, const DispatchConfig& c) {
                               {"tile_rows", c.tile_rows},
                               {"count_rows", c.count_rows},
                               {"tile_slots", c.tile_slots},
-                              {"num_workers", c.num_workers}});
+                              {"num_workers", c.num_workers},
+                              {"num_fetch_workers", c.num_fetch_workers}});
   check_dtype("ep_dispatch", "dtype", d.dtype);
   check_split("ep_dispatch", split_of(d));
   if (d.rows_per_rank() > kMostRows) {
@@ -229,16 +230,16 @@ DispatchConfig default_dispatch_config(const EpDesc& d, Target target) {
   }
   // Of a thread: elements on their way, and as many threads as leave the other roles registers.
   constexpr std::int64_t kElements = 256, kMostThreads = 256;
-  constexpr int kWorkers = kGpuSms / 2;
+  constexpr int kWorkers = kGpuSms / 4;
   std::int64_t slots = ceil_div(rows * d.world_size, std::int64_t{32 * kWorkers}) * 32;
   DispatchConfig c{.count_rows = 64,
                    .tile_slots = std::clamp<std::int64_t>(slots, 32, 128),
                    .fetch_threads = row_threads(d.hidden, kMostThreads)};
   std::int64_t threads = c.fetch_threads > 0 ? c.fetch_threads : 256;
   c.tile_rows = std::clamp<std::int64_t>(kElements * threads / d.hidden, 1, 16);
-  std::int64_t tiles =
-      d.world_size * std::max(ceil_div(rows, c.tile_rows), ceil_div(rows, c.tile_slots));
-  c.num_workers = gpu_workers(tiles, kWorkers);
+  c.num_workers = gpu_workers(d.world_size * ceil_div(rows, c.tile_slots), kWorkers);
+  c.num_fetch_workers =
+      gpu_workers(d.world_size * ceil_div(rows, c.tile_rows), kGpuSms - c.num_workers);
   return c;
 }
 
@@ -248,7 +249,8 @@ Program ep_dispatch(const EpDesc& d, const DispatchConfig& cfg) {
   Dispatcher dispatcher(p, d, cfg);
   p.role("list", Resource::sms(cfg.num_workers), dispatcher.list_tiles(),
          [&](const Tile& t) { dispatcher.list(t); });
-  p.role("fetch", Resource::sms(cfg.num_workers), p.range(d.world_size * dispatcher.fetch_tiles()),
+  p.role("fetch", Resource::sms(cfg.num_fetch_workers),
+         p.range(d.world_size * dispatcher.fetch_tiles()),
          [&](const Tile& t) { dispatcher.fetch(t); });
   p.on_end([&] { dispatcher.wait_for_readers(); });
   Program program = p.finish();

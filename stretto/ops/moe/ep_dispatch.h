@@ -34,7 +34,8 @@ struct DispatchConfig {
   std::int64_t tile_rows = 16;   // rows fetched at a time
   std::int64_t count_rows = 64;  // tokens counted at a time
   std::int64_t tile_slots = 64;  // places of a rank's list whose token is looked up at a time
-  int num_workers = 1;           // of looking up and of fetching
+  int num_workers = 1;           // that make lists
+  int num_fetch_workers = 1;
   int fetch_threads = 0;         // of a fetching worker's GPU block; 0: by the resource
 };
 
