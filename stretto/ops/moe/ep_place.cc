@@ -34,7 +34,8 @@ PlaceConfig default_place_config(const EpDesc& d, Target target) {
     return {.count_rows = std::min<std::int64_t>(64, rows),
             .tile_slots = std::min<std::int64_t>(64, rows * d.top_k)};
   }
-  PlaceConfig c{.count_rows = 32, .tile_slots = 32};
+  PlacingTiles tiles = gpu_placing_tiles(rows, split_of(d).share());
+  PlaceConfig c{.count_rows = tiles.count_rows, .tile_slots = tiles.tile_slots};
   c.num_workers = gpu_workers(ceil_div(rows * d.top_k, c.tile_slots));
   return c;
 }

@@ -1,5 +1,6 @@
 #include "stretto/ops/moe/placing.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace stretto {
@@ -8,6 +9,14 @@ namespace {
 Value number(ProgramBuilder& p, double value) { return p.full(DType::kF32, 1, 1, value); }
 
 }  // namespace
+
+PlacingTiles gpu_placing_tiles(std::int64_t most_tokens, std::int64_t num_experts) {
+  constexpr std::int64_t kElements = 8192;
+  std::int64_t fit = std::max<std::int64_t>(kElements / num_experts / 16 * 16, 16);
+  std::int64_t tokens = ceil_div(most_tokens, std::int64_t{16}) * 16;
+  return {.count_rows = std::min<std::int64_t>({fit, 64, tokens}),
+          .tile_slots = std::min<std::int64_t>(fit, 128)};
+}
 
 Placing::Placing(ProgramBuilder& p, PlacingDesc desc)
     : p_(p),
@@ -86,7 +95,7 @@ void Placing::place_block(const Index& block) {
 // there it is found by comparing: rows chosen at run time could not be shown to be written once.
 void Placing::look_up(const Index& row) {
   const std::int64_t rows = d_.tile_slots, experts = d_.num_experts;
-  constexpr std::int64_t kSome = 32;
+  constexpr std::int64_t kSome = 64;
   p_.wait(placed_[0], blocks_);
   Value position = p_.iota_rows(row, rows), place = cast(position, DType::kF32);  // [rows, 1]
   Value one = number(p_, 1), zero = number(p_, 0);

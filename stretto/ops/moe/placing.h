@@ -30,6 +30,12 @@ struct PlacingDesc {
   TensorRef row_tokens;  // i32 [tokens * top_k, 1]: the token of each row, 0 of rows without one
 };
 
+// Of a GPU's workers: what tiles of so many experts hold keeps to the registers.
+struct PlacingTiles {
+  std::int64_t count_rows, tile_slots;
+};
+PlacingTiles gpu_placing_tiles(std::int64_t most_tokens, std::int64_t num_experts);
+
 class Placing {
  public:
   // Makes buffers and signals.

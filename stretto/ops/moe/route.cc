@@ -27,11 +27,17 @@ void check(const RouteDesc& d, const RouteConfig& c) {
                             {"num_experts", d.num_experts},
                             {"top_k", d.top_k},
                             {"world_size", d.world_size},
+                            {"score_rows", c.score_rows},
                             {"tile_rows", c.tile_rows},
                             {"count_rows", c.count_rows},
                             {"tile_slots", c.tile_slots},
+                            {"num_score_workers", c.num_score_workers},
                             {"num_workers", c.num_workers}});
-  check_sizes("moe_route", {{"tile_k", c.tile_k}, {"tile_experts", c.tile_experts}}, 0);
+  check_sizes("moe_route", {{"tile_k", c.tile_k}, {"score_experts", c.score_experts}}, 0);
+  if (c.score_rows % c.tile_rows != 0) {
+    throw UserError(fmt::format("moe_route: tile_rows is {}, must divide score_rows = {}",
+                                c.tile_rows, c.score_rows));
+  }
   check_dtype("moe_route", "dtype", d.dtype);
   check_dtype("moe_route", "weight_dtype", d.weight_dtype);
   if (d.top_k > d.num_experts) {
@@ -56,7 +62,7 @@ void check(const RouteDesc& d, const RouteConfig& c) {
   }
 }
 
-// The roles of the program: choosing, by tiles of tokens, and placing.
+// The roles of the program: scoring, choosing by tiles of tokens, and placing.
 class Router {
  public:
   Router(ProgramBuilder& p, const RouteDesc& d, const RouteConfig& cfg)
@@ -65,6 +71,7 @@ class Router {
     gate_ = p.input("gate", d.weight_dtype, {d.num_experts, d.hidden});
     if (d.bias) bias_ = p.input("bias", DType::kF32, {1, d.num_experts});
     logits_ = p.buffer("logits", DType::kF32, {m_, d.num_experts});
+    scored_ = p.signal("scored", ceil_div(d.m, cfg.score_rows));  // tiles of these tokens
     weights_ = p.output("weights", DType::kF32, {m_, d.top_k});
     if (!d.tables) {
       experts_ = p.output("experts", DType::kI32, {m_, d.top_k});
@@ -94,18 +101,27 @@ class Router {
                     .row_tokens = p.output("tokens", DType::kI32, {m_ * d.top_k, 1})});
   }
 
+  TileSpace score_tiles() const {
+    return p_.grid(d_.m, d_.num_experts, cfg_.score_rows, score_experts());
+  }
   TileSpace token_tiles() const { return p_.grid(d_.m, 1, cfg_.tile_rows, 1); }
   TileSpace placing_tiles() const { return placing_->tiles(); }
 
-  void choose(const Tile& t) {
-    // Through memory, so that what follows is spread over threads by rows: where tensor cores leave
-    // their sums, a tile of few rows takes as many registers as one of 64.
-    std::int64_t cols = cfg_.tile_experts == 0 ? d_.num_experts : cfg_.tile_experts;
-    p_.loop(ceil_div(d_.num_experts, cols), [&](const Index& i) {
-      p_.store(logits_.tile({t.row, i * cols}, cfg_.tile_rows, cols),
-               logits(t.row, i * cols, cols));
+  void score(const Tile& t) {
+    std::int64_t rows = cfg_.score_rows, cols = score_experts();
+    std::int64_t tile_k = cfg_.tile_k == 0 ? d_.hidden : cfg_.tile_k;
+    Value sum = p_.zeros(DType::kF32, rows, cols);
+    p_.loop(ceil_div(d_.hidden, tile_k), [&](const Index& step) {
+      Index k = step * tile_k;
+      sum = dot(sum, p_.load(x_.tile({t.row, k}, rows, tile_k)),
+                p_.load(gate_.tile({t.col, k}, cols, tile_k)).T());
     });
-    p_.worker_fence();
+    p_.store(logits_.tile({t.row, t.col}, rows, cols), sum);
+    p_.notify(scored_[t.m], p_.rank());
+  }
+
+  void choose(const Tile& t) {
+    p_.wait(scored_[t.row / cfg_.score_rows], ceil_div(d_.num_experts, score_experts()));
     // [tile_rows, num_experts]
     Value logit = p_.load(logits_.tile({t.row, 0}, cfg_.tile_rows, d_.num_experts));
     Value score = scores(logit);
@@ -141,6 +157,9 @@ class Router {
   }
 
  private:
+  std::int64_t score_experts() const {
+    return cfg_.score_experts == 0 ? d_.num_experts : cfg_.score_experts;
+  }
   Value number(double value) const { return p_.full(DType::kF32, 1, 1, value); }
   Value expert_numbers() const { return p_.iota_cols(0, d_.num_experts); }
 
@@ -188,24 +207,13 @@ class Router {
     return chosen > number(0);
   }
 
-  Value logits(const Index& row, const Index& col, std::int64_t cols) const {
-    std::int64_t tile_k = cfg_.tile_k == 0 ? d_.hidden : cfg_.tile_k;
-    Value sum = p_.zeros(DType::kF32, cfg_.tile_rows, cols);
-    p_.loop(ceil_div(d_.hidden, tile_k), [&](const Index& step) {
-      Index k = step * tile_k;
-      sum = dot(sum, p_.load(x_.tile({row, k}, cfg_.tile_rows, tile_k)),
-                p_.load(gate_.tile({col, k}, cols, tile_k)).T());
-    });
-    return sum;
-  }
-
   ProgramBuilder& p_;
   const RouteDesc& d_;
   const RouteConfig& cfg_;
   Index m_;
   TensorRef x_, gate_, bias_, logits_, chosen_, experts_, weights_;
   std::optional<Placing> placing_;
-  SignalRef routed_;
+  SignalRef scored_, routed_;
 };
 
 }  // namespace
@@ -227,19 +235,31 @@ std::string to_string(const RouteDesc& d) {
 
 RouteConfig default_config(const RouteDesc& d, Target target) {
   if (target == Target::kCpu) {
-    return {.tile_rows = std::min<std::int64_t>(64, d.m),
-            .count_rows = std::min<std::int64_t>(64, d.m),
+    std::int64_t rows = std::min<std::int64_t>(64, d.m);
+    return {.score_rows = rows,
+            .tile_rows = rows,
+            .count_rows = rows,
             .tile_slots = std::min<std::int64_t>(64, d.m * d.top_k)};
   }
-  // What tiles of scores and of counts hold keeps to the registers.
-  constexpr std::int64_t kMostExperts = 128;
-  RouteConfig c{.tile_rows = 16,
-                .tile_experts = std::min(d.num_experts, kMostExperts),
-                .tile_k = 32,
-                .count_rows = d.num_experts > kMostExperts ? 16 : 32,
-                .tile_slots = 32};
+  constexpr int kWorkers = kGpuSms / 3;  // of each role
+  GpuLoop loop = gpu_loop({.m = d.m,
+                           .n = d.num_experts,
+                           .k = d.hidden,
+                           .a_dtype = d.dtype,
+                           .b_dtype = d.weight_dtype,
+                           .num_sms = kWorkers});
+  PlacingTiles placing = gpu_placing_tiles(d.m, d.num_experts);
+  RouteConfig c{.score_rows = loop.tile.bm,
+                .score_experts = loop.tile.bn,
+                .tile_k = loop.tile.bk,
+                .num_stages = loop.num_stages,
+                .tile_rows = std::min<std::int64_t>(16, loop.tile.bm),
+                .count_rows = placing.count_rows,
+                .tile_slots = placing.tile_slots};
+  c.num_score_workers =
+      gpu_workers(ceil_div(d.m, c.score_rows) * ceil_div(d.num_experts, c.score_experts), kWorkers);
   std::int64_t tiles = std::max(ceil_div(d.m, c.tile_rows), ceil_div(d.m * d.top_k, c.tile_slots));
-  c.num_workers = gpu_workers(tiles, kGpuSms / 2);
+  c.num_workers = gpu_workers(tiles, kWorkers);
   return c;
 }
 
@@ -247,6 +267,8 @@ Program moe_route(const RouteDesc& d, const RouteConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("moe_route", d.world_size);
   Router router(p, d, cfg);
+  p.role("score", Resource::sms(cfg.num_score_workers).pipelined(cfg.num_stages),
+         router.score_tiles(), [&](const Tile& t) { router.score(t); });
   p.role("choose", Resource::sms(cfg.num_workers), router.token_tiles(),
          [&](const Tile& t) { router.choose(t); });
   if (!d.tables) return p.finish();

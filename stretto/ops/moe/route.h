@@ -41,12 +41,15 @@ struct RouteDesc {
 };
 
 struct RouteConfig {
-  std::int64_t tile_rows = 16;    // tokens whose experts are chosen at a time
-  std::int64_t tile_experts = 0;  // whose scores are computed at a time; 0: all
-  std::int64_t tile_k = 0;        // hidden columns of one step; 0: all
-  std::int64_t count_rows = 64;   // tokens counted at a time
-  std::int64_t tile_slots = 64;   // rows of the sorted order whose token is looked up at a time
-  int num_workers = 1;            // of choosing and of placing
+  std::int64_t score_rows = 16;    // tokens that are scored at a time
+  std::int64_t score_experts = 0;  // by so many experts; 0: all
+  std::int64_t tile_k = 0;         // hidden columns of one step; 0: all
+  int num_stages = 0;              // steps loaded ahead; 0: none
+  int num_score_workers = 1;
+  std::int64_t tile_rows = 16;   // tokens whose experts are chosen at a time; divides score_rows
+  std::int64_t count_rows = 64;  // tokens counted at a time
+  std::int64_t tile_slots = 64;  // rows of the sorted order whose token is looked up at a time
+  int num_workers = 1;           // of choosing and of placing
 };
 
 std::string to_string(const RouteDesc& desc);

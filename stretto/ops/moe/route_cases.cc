@@ -39,6 +39,8 @@ RouteConfig config_of(const RouteDesc& d, Target target) {
   RouteConfig c = default_config(d, target);
   if (target == Target::kCuda) return c;
   c.tile_rows = std::min<std::int64_t>(c.tile_rows, 4);
+  c.score_rows = 2 * c.tile_rows;
+  c.score_experts = 5;
   c.count_rows = std::min<std::int64_t>(c.count_rows, 4);
   c.tile_slots = std::min<std::int64_t>(c.tile_slots, 8);
   // A worker for every tile of placing, which may come in any order.

@@ -220,6 +220,8 @@ const std::vector<Explanation>& explanations() {
        kOneArrival},
       {"@(ag_grouped_gemm|grouped_gemm_rs|moe_layer) P=*", "@(duplicate notify|notify too much)",
        "on_start: notify '@(ready|free)'", kOneArrival},
+      {"@(moe_route|moe_route_limited) P=* gpu", "@(duplicate notify|notify too much)",
+       "@(score.consumer|choose|place): notify '@(scored|routed|counted|placed)'", kOneArrival},
       {"ag_grouped_gemm P=* gpu", "@(duplicate notify|notify too much)", "send: notify 'arrived'",
        kOneArrival},
       {"grouped_gemm_rs P=*", "@(duplicate notify|notify too much)",
