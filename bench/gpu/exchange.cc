@@ -58,22 +58,24 @@ struct Candidate {
   Program program;
 };
 
+// One run of 8 elements a thread, the default, and several; all workers, and half.
 std::vector<Candidate> one_hop_candidates(const ExchangeShape& s) {
   std::vector<Candidate> out;
-  SendConfig send = default_send_config(s.desc, Target::kCuda);
-  ReturnConfig back = default_return_config(s.desc, Target::kCuda);
-  for (int parts : {1, 2, 4}) {
-    SendConfig fewer = send;
-    ReturnConfig fewer_back = back;
-    fewer.num_workers = std::max(send.num_workers / parts, 1);
-    fewer_back.num_workers = std::max(back.num_workers / parts, 1);
-    if (s.kind == ExchangeKind::kDispatch) {
-      out.push_back({{.config = fmt::format("{} workers", fewer.num_workers), .ms = 0, .error = ""},
-                     s.fp8 ? ep_send_fp8(s.desc, fewer) : ep_send(s.desc, fewer)});
-    } else {
-      out.push_back(
-          {{.config = fmt::format("{} workers", fewer_back.num_workers), .ms = 0, .error = ""},
-           ep_return(s.desc, fewer_back)});
+  bool there = s.kind == ExchangeKind::kDispatch;
+  for (int most_threads : {1024, 512, 256}) {
+    for (int parts : {1, 2}) {
+      SendConfig send = default_send_config(s.desc, Target::kCuda);
+      ReturnConfig back = default_return_config(s.desc, Target::kCuda);
+      send.threads = back.threads = row_threads(s.desc.hidden, most_threads);
+      send.num_workers = std::max(send.num_workers / parts, 1);
+      back.num_workers = std::max(back.num_workers / parts, 1);
+      std::string config = fmt::format("{} workers of {} threads",
+                                       there ? send.num_workers : back.num_workers, send.threads);
+      Program program = !there  ? ep_return(s.desc, back)
+                        : s.fp8 ? ep_send_fp8(s.desc, send)
+                                : ep_send(s.desc, send);
+      out.push_back({{.config = std::move(config), .ms = 0, .error = ""}, std::move(program)});
+      if (most_threads != 1024) break;
     }
   }
   return out;
@@ -82,15 +84,21 @@ std::vector<Candidate> one_hop_candidates(const ExchangeShape& s) {
 std::vector<Candidate> listed_candidates(const ExchangeShape& s) {
   std::vector<Candidate> out;
   bool there = s.kind == ExchangeKind::kDispatch;
-  for (std::int64_t rows : {1, 2, 4, 8}) {
-    if (!there && rows > 2) continue;  // sums of four rows do not fit into registers
-    DispatchConfig dispatch = default_dispatch_config(s.desc, Target::kCuda);
-    EpCombineConfig combine = default_combine_config(s.desc, Target::kCuda);
-    dispatch.tile_rows = combine.tile_rows = rows;
-    std::string config = fmt::format("{} rows a tile, {} workers", rows,
-                                     there ? dispatch.num_fetch_workers : combine.num_workers);
-    out.push_back({{.config = config, .ms = 0, .error = ""},
-                   there ? ep_dispatch(s.desc, dispatch) : ep_combine(s.desc, combine)});
+  for (std::int64_t rows : {8, 4, 2, 1}) {
+    if (there ? rows < 2 : rows > 2) continue;  // sums of four rows do not fit into registers
+    for (int more : {0, 12}) {                  // workers of the smaller role
+      DispatchConfig dispatch = default_dispatch_config(s.desc, Target::kCuda);
+      EpCombineConfig combine = default_combine_config(s.desc, Target::kCuda);
+      dispatch.tile_rows = combine.tile_rows = rows;
+      dispatch.num_workers += more, dispatch.num_fetch_workers -= more;
+      combine.num_sum_workers += more, combine.num_workers -= more;
+      std::string config = there ? fmt::format("{} rows a tile, {} workers list, {} fetch", rows,
+                                               dispatch.num_workers, dispatch.num_fetch_workers)
+                                 : fmt::format("{} rows a tile, {} workers weigh, {} sum", rows,
+                                               combine.num_workers, combine.num_sum_workers);
+      out.push_back({{.config = std::move(config), .ms = 0, .error = ""},
+                     there ? ep_dispatch(s.desc, dispatch) : ep_combine(s.desc, combine)});
+    }
   }
   return out;
 }

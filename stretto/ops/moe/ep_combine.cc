@@ -37,7 +37,7 @@ EpCombineConfig default_combine_config(const EpDesc& d, Target target) {
   std::int64_t tiles = ceil_div(rows, c.tile_rows);
   c.channels = std::min(tiles, kMostChannels);
   // A rank reads top_k rows of a token to weigh them, and one of each other rank to sum.
-  c.num_sum_workers = gpu_workers(tiles, kGpuSms / 4);
+  c.num_sum_workers = gpu_workers(tiles, kGpuSms / 3);
   c.num_workers = gpu_workers(d.world_size * tiles, kGpuSms - c.num_sum_workers);
   return c;
 }
