@@ -153,14 +153,13 @@ bool reverse_roles(Program& p) {
   return p.roles.size() > 1;
 }
 
-// A tile of the role waits for others of this rank.
+// A tile of the role waits for others, of this rank or of others.
 bool waits_for_itself(Role& role) {
   std::set<int> notified, waited;
   for (Agent& agent : role.agents) {
     for_each_block(agent.body, [&](Block& block) {
       for (const Op& op : block) {
-        if (op.code == OpCode::kNotify && op.exprs[1].same(Expr::var(0)))
-          notified.insert(op.symbol);
+        if (op.code == OpCode::kNotify) notified.insert(op.symbol);
         if (op.code == OpCode::kWait) waited.insert(op.symbol);
       }
     });
