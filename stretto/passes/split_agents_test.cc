@@ -227,6 +227,12 @@ TEST_F(SplitAgents, AttentionComputesTheSameBits) {
 // The first product of an iteration runs beside the second one of the iteration before.
 TEST_F(SplitAgents, AttentionOverlapsItsProductsAndComputesTheSameBits) {
   auto whole = scheduled(attention(0, false)), split = scheduled(attention(2, false));
+  Program one_query = attention(2, false);
+  one_query.roles[0].resource.tile_slots = 1;  // of what is loaded once a tile
+  auto tight = scheduled(std::move(one_query));
+  EXPECT_EQ(split->roles[0].pipes[0].num_slots, 2);
+  EXPECT_EQ(tight->roles[0].pipes[0].num_slots, 1);
+  EXPECT_EQ(tight->roles[0].pipes[1].num_slots, 2);
   bool overlaps = false;
   for (const Op& op : split->roles[0].agents[1].body) {
     if (op.code != OpCode::kWhen) continue;
@@ -242,8 +248,9 @@ TEST_F(SplitAgents, AttentionOverlapsItsProductsAndComputesTheSameBits) {
       {"q", numbers(56)}, {"k", numbers(176)}, {"v", numbers(176)}};
   for (std::int64_t m : {7, 4, 1, 0}) {
     for (std::int64_t past : {15, 6, 0}) {
-      EXPECT_TRUE(same_bits(run(split, inputs, {m, past}), run(whole, inputs, {m, past})))
-          << m << " " << past;
+      auto want = run(whole, inputs, {m, past});
+      EXPECT_TRUE(same_bits(run(split, inputs, {m, past}), want)) << m << " " << past;
+      EXPECT_TRUE(same_bits(run(tight, inputs, {m, past}), want)) << m << " " << past;
     }
   }
 }
