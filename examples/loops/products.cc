@@ -114,16 +114,21 @@ Program transposed(const LoopShape& s, int workers) {
 }
 
 // c = tril(a) b: what lies right of the diagonal is not read, or masked where its tile has other
-// elements. Long sums first, and tiles by ticket. Rows of an odd number of 16 bytes lie across the
-// lines of L2, which then looks up two for each 128 bytes: larger tiles read less.
+// elements. Long sums first. Rows of an odd number of 16 bytes lie across the lines of L2, which
+// then looks up two for each 128 bytes; pairs of blocks that share b ask it for less. The few
+// products with a mask are awaited one by one.
 Program triangular(const LoopShape& s, int workers) {
-  constexpr std::int64_t kCols = 256;
+  constexpr int kPair = 2;
+  constexpr std::int64_t kRows = kPair * loops::kRows;
   ProgramBuilder p("triangular", 1);
   Index m = p.extent("m", s.m);
   auto a = p.input("a", DType::kBF16, {m, s.m});    // [m, bound of m]
   auto b = p.input("b", DType::kBF16, {s.m, s.n});  // [bound of m, n]
   auto c = p.output("c", DType::kBF16, {m, s.n});   // [m, n]
-  auto sms = Resource::sms(workers).pipelined(kStages).by_ticket();
+  auto sms = Resource::sms((workers + 1) / kPair)
+                 .pipelined(kStages)
+                 .clustered(kPair)
+                 .multiplying(ProductOrder::kAwaited);
   p.role("mask", sms, p.grid(c, kRows, kCols).raster(kRaster), [&](const Tile& t) {
     Index first = p.let("first", (ceil_div(m, kRows) - 1) * kRows - t.row);
     Index full = p.let("full", first / kStep);  // steps that no row masks

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -165,6 +166,7 @@ class AgentWriter {
   bool issuing_ = false;  // writing what one thread does beside the others, which fill slots
   bool ahead_ = false;    // writing the loads that come before the wait for the launch before
   std::map<int, int> slot_pipe_;     // by the register that a kPipeGet wrote
+  std::set<int> threads_read_;       // pipes whose last kPipeGet is read into registers
   const Block* turns_in_ = nullptr;  // body of the loop that is being written
   std::vector<int> in_flight_;       // accumulators of products under way, oldest first
   std::pair<const Block*, std::size_t> position_{nullptr, 0};

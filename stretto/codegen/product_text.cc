@@ -177,6 +177,7 @@ void AgentWriter::pipe(const Op& op) {
       return;
     case OpCode::kPipeGet:
       slot_pipe_[op.result] = op.symbol;
+      threads_read_.erase(op.symbol);
       if (first)
         line("mbarrier_wait_acquire_cta(&full{}[ring{}.slot()], ring{}.round());", g, g, g);
       // What threads have written, the tensor core sees after a fence.
@@ -186,6 +187,7 @@ void AgentWriter::pipe(const Op& op) {
       clear_past_end(op, plan);
       if (value_plan(op.result).used_elsewhere && !alone()) {
         line("load_smem<L{}>(v{}, s{}, team);", op.result, op.result, op.result);
+        threads_read_.insert(op.symbol);
       }
       if (last) line("ring{}.next();", g);
       return;
@@ -193,6 +195,12 @@ void AgentWriter::pipe(const Op& op) {
       if (!last) return;
       // One arrival per warp: each warp's own accesses have completed.
       if (cluster > 1) {
+        // Of the warp's own block alone, so that a fence within it is enough.
+        if (std::any_of(group.pipes.begin(), group.pipes.end(),
+                        [&](int p) { return threads_read_.count(p) != 0; })) {
+          line("__syncwarp();");
+          line("fence_acq_rel_cta();");
+        }
         line(
             "if (team.tid % 32 < {}) mbarrier_arrive_relaxed_cluster(&empty{}[freed{}.slot()], "
             "team.tid "

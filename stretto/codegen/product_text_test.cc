@@ -77,6 +77,32 @@ TEST(ProductText, WarpgroupsInTurnHaveOneProductUnderWayEach) {
   expect_clean_build(kernel);
 }
 
+// The block's own rows, whose reads end before its slots are given back; shared columns go to the
+// tensor core alone.
+TEST(ProductText, ThreadsOfAClusterReadSlotsOfTheirOwnRows) {
+  ProgramBuilder p("weighed", 1);
+  auto a = p.input("a", DType::kBF16, {512, 512}), b = p.input("b", DType::kBF16, {512, 512});
+  auto c = p.output("c", DType::kBF16, {512, 512});
+  Resource sms = Resource::sms(4).pipelined(4).clustered(2).multiplying(ProductOrder::kAwaited);
+  p.role("gemm", sms, p.grid(c, 256, 128), [&](const Tile& t) {
+    Value acc = p.zeros(DType::kF32, 256, 128);
+    auto rows = [&](const Index& i) { return p.load(a.tile({t.row, i * 64}, 256, 64)); };
+    auto cols = [&](const Index& i) { return p.load(b.tile({t.col, i * 64}, 128, 64)).T(); };
+    p.loop(6, [&](const Index& i) { acc = dot(acc, rows(i), cols(i)); });
+    p.loop(6, 8, [&](const Index& i) {
+      Value twice = rows(i);
+      acc = dot(acc, twice + twice, cols(i));
+    });
+    p.store(c.tile({t.row, t.col}, 256, 128), cast(acc, DType::kBF16));
+  });
+  GeneratedKernel kernel = generate(p.finish());
+  expect_lines(kernel.source,
+               {"SmemTile<bf16, 128, 64, 128>", "tma_load_3d(", "tma_load_3d_multicast(",
+                "load_smem<", "__syncwarp();", "fence_acq_rel_cta();",
+                "mbarrier_arrive_relaxed_cluster(", "dot_async<128, 64, false>("});
+  expect_clean_build(kernel);
+}
+
 // As online softmax does, whose factors are mostly one.
 TEST(ProductText, SumsOfProductsAreScaledWhereAFactorIsNotOne) {
   constexpr std::int64_t kSize = 128;

@@ -144,7 +144,7 @@ class RolePlanner {
     p.rows_loaded = pipe.type.rows;
     p.rows = static_cast<std::int64_t>(round_up(static_cast<std::size_t>(pipe.type.rows), 8));
     if (cluster > 1) {
-      bool rows_split = use.left && !use.right && !use.other && pipe.type.rows == use.dot_rows;
+      bool rows_split = use.left && !use.right && pipe.type.rows == use.dot_rows;
       if (!rows_split && (use.left || use.other)) {
         fail("a cluster needs slots that one factor reads");
       }

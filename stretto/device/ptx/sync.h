@@ -16,8 +16,10 @@ STRETTO_DEVICE void mbarrier_arrive_release_cta(u64* bar) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(smem_address(bar))
                : "memory");
 }
+STRETTO_DEVICE void fence_acq_rel_cta() { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
 // On the barrier at the same offset in block `cta` of the cluster. Orders nothing: for slots that
-// only the tensor core has read, whose reads a completed wgmma wait has ended.
+// the tensor core has read, whose reads a completed wgmma wait has ended; after a fence also for
+// those that threads of this block have read.
 STRETTO_DEVICE void mbarrier_arrive_relaxed_cluster(u64* bar, u32 cta) {
   asm volatile(
       "{\n.reg .b32 remote;\n"
