@@ -219,31 +219,28 @@ std::vector<AttentionShape> attention_checks() {
 
 std::vector<AttentionConfig> gpu_attention_configs(const AttentionDesc& d, int num_sms) {
   std::vector<AttentionConfig> configs;
-  auto add = [&](std::int64_t rows, std::int64_t kv, int group, int stages, bool tickets,
+  // Groups of 4 heads were as fast as groups of 16 or up to 5 % faster (H200, 2026-11-21).
+  constexpr int kGroup = 4;
+  auto add = [&](std::int64_t rows, std::int64_t kv, int stages, bool tickets,
                  int query_slots = 2) {
-    if (d.num_heads % group != 0) return;
     configs.push_back({.tile_rows = rows,
                        .tile_kv = kv,
                        .num_workers = num_sms,
                        .num_stages = stages,
                        .query_slots = query_slots,
                        .tickets = tickets,
-                       .head_group = group});
+                       .head_group = d.num_heads % kGroup == 0 ? kGroup : 0});
   };
   bool small = d.head_dim <= 64;
   AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
   if (small) tile = {.rows = 192, .kv = 128, .num_stages = 3};
-  for (int group : {4, 16}) {
-    for (bool tickets : {true, false}) {
-      if (!tickets && d.causal) continue;
-      add(tile.rows, tile.kv, group, tile.num_stages, tickets);
-    }
-  }
+  add(tile.rows, tile.kv, tile.num_stages, true);
+  if (!d.causal) add(tile.rows, tile.kv, tile.num_stages, false);
   // More keys a step: with room for one tile of queries where the head is large.
   if (small) {
-    for (std::int64_t kv : {128, 176, 192, 224}) add(128, kv, 4, 2, true);
+    for (std::int64_t kv : {128, 176, 192, 224}) add(128, kv, 2, true);
   } else {
-    for (std::int64_t kv : {144, 176}) add(tile.rows, kv, 4, 2, true, 1);
+    for (std::int64_t kv : {144, 176}) add(tile.rows, kv, 2, true, 1);
   }
   return configs;
 }
