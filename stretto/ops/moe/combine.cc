@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
@@ -39,8 +40,10 @@ std::string to_string(const CombineDesc& d) {
 
 CombineConfig default_config(const CombineDesc& d, Target target) {
   if (target == Target::kCpu) return {.tile_rows = std::min<std::int64_t>(16, d.m)};
-  constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
-  CombineConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.hidden, 1, d.m)};
+  constexpr std::int64_t kElements = 4096, kOfThread = 256;  // of a tile; on their way
+  CombineConfig c{.threads = row_threads(d.hidden)};
+  std::int64_t most = kOfThread * (c.threads > 0 ? c.threads : 256) / (d.top_k * d.hidden);
+  c.tile_rows = std::clamp<std::int64_t>(std::min(kElements / d.hidden, most), 1, d.m);
   c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows), kGpuSms / 2);
   return c;
 }
@@ -84,19 +87,33 @@ Program moe_combine(const CombineDesc& d, const CombineConfig& cfg) {
       begin = p.splat(DType::kI32, p.read(offsets, {split.first(p.rank())}));
       end = p.splat(DType::kI32, p.read(offsets, {split.end(p.rank())}));
     }
-    Value sum = p.zeros(DType::kF32, cfg.tile_rows, d.hidden);
-    p.loop(d.top_k, [&](const Index& j) {
-      Value slot = p.load(slots.tile({t.row, j}, cfg.tile_rows, 1));
+    // Loads stand side by side: all are on their way before the first is used.
+    std::vector<Value> picked, shares, results;
+    for (std::int64_t j = 0; j < d.top_k; ++j) {
+      picked.push_back(p.load(slots.tile({t.row, j}, cfg.tile_rows, 1)));
+      shares.push_back(p.load(weights.tile({t.row, j}, cfg.tile_rows, 1)));
+    }
+    for (Value& slot : picked) {
       Value used = d.expert_groups > 1 ? exists && slot >= begin && slot < end : exists;
-      Value row = where(used, slot, p.splat(DType::kI32, -1));
-      Value part = p.load_rows(y.tile({0, 0}, cfg.tile_rows, d.hidden), row);
-      sum = sum + cast(part, DType::kF32) * p.load(weights.tile({t.row, j}, cfg.tile_rows, 1));
-    });
+      slot = where(used, slot, p.splat(DType::kI32, -1));
+    }
+    for (const Value& slot : picked) {
+      results.push_back(p.load_rows(y.tile({0, 0}, cfg.tile_rows, d.hidden), slot));
+    }
+    Value sum = p.zeros(DType::kF32, cfg.tile_rows, d.hidden);
+    for (std::size_t j = 0; j < results.size(); ++j) {
+      sum = sum + cast(results[j], DType::kF32) * shares[j];
+    }
     if (alone) return finish(t.row, sum);
     p.store(parts.tile({t.row, 0}, cfg.tile_rows, d.hidden), cast(sum, d.dtype));
     p.notify_all(combined);
   });
-  if (alone) return p.finish();
+  auto finished = [&] {
+    Program program = p.finish();
+    for (Role& role : program.roles) role.agents[0].num_threads = cfg.threads;
+    return program;
+  };
+  if (alone) return finished();
 
   TileSpace sums =
       p.grid(d.sequence_parallel ? ceil_div(d.m, d.world_size) : d.m, 1, cfg.tile_rows, 1);
@@ -113,7 +130,7 @@ Program moe_combine(const CombineDesc& d, const CombineConfig& cfg) {
     finish(t.row, sum);
   });
   p.on_end([&] { p.loop(d.world_size, [&](const Index& r) { p.wait(done[r], sums.count()); }); });
-  return p.finish();
+  return finished();
 }
 
 }  // namespace stretto

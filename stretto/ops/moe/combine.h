@@ -27,6 +27,7 @@ ExpertSplit split_of(const CombineDesc& desc);
 struct CombineConfig {
   std::int64_t tile_rows = 16;
   int num_workers = 1;  // of each role
+  int threads = 0;      // of a worker's GPU block; 0: by the resource
 };
 
 std::string to_string(const CombineDesc& desc);
