@@ -79,6 +79,16 @@ TEST(MoeRoute, ManyBlocksAndExpertsAreSortedAsFewAre) {
   }
 }
 
+TEST(MoeRoute, AnyNumberOfTokensHasAGpuConfig) {
+  for (std::int64_t m = 1; m < 300; m += m < 70 ? 1 : 41) {
+    RouteDesc d{.m = m, .hidden = 256, .num_experts = 60, .top_k = 4};
+    d.dtype = d.weight_dtype = DType::kBF16;
+    EXPECT_NO_THROW(moe_route(d, default_config(d, Target::kCuda))) << to_string(d);
+    ExpertTablesDesc tables{.tiles = {.m = m, .top_k = 4, .num_experts = 60, .tile_rows = 64}};
+    EXPECT_NO_THROW(expert_tables(tables, default_config(tables, Target::kCuda)));
+  }
+}
+
 TEST(MoeRoute, EqualScoresGoToTheFirstExpertsOfTheFirstGroups) {
   OpCase c = moe_route_limited_info().make_case({.m = 4, .n = 16, .k = 8}, 0);
   for (const char* name : {"x", "bias"}) {

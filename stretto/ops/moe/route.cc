@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "stretto/base/errors.h"
@@ -253,7 +254,7 @@ RouteConfig default_config(const RouteDesc& d, Target target) {
                 .score_experts = loop.tile.bn,
                 .tile_k = loop.tile.bk,
                 .num_stages = loop.num_stages,
-                .tile_rows = std::min<std::int64_t>(16, loop.tile.bm),
+                .tile_rows = std::gcd(loop.tile.bm, std::int64_t{16}),
                 .count_rows = placing.count_rows,
                 .tile_slots = placing.tile_slots};
   c.num_score_workers =
