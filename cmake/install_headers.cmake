@@ -21,6 +21,7 @@ set(pending
     stretto/gpu/gpu_instance.h
     stretto/gpu/gpu_world.h
     stretto/ops/catalog/catalog.h
+    stretto/ops/choose/calibrated_machine.h
     stretto/ops/choose/choose.h
     stretto/ops/choose/configs.h
     stretto/model/transformer/step_programs.h

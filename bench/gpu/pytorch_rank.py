@@ -29,6 +29,7 @@ from stretto import _world  # noqa: E402
 BF16 = torch.bfloat16
 SMALL_CALLS, SMALL_ROUNDS = 100, 20
 TOKENS, HIDDEN, FFN = 8192, 4096, 14336  # Llama-3-8B
+FEW_ROWS = 16, 256  # of which AG+GEMM and GEMM+RS run as collective and product, as its MLP has them
 
 
 def timed(call) -> float:
@@ -308,6 +309,9 @@ def main():
         show(f"  {what:<34}sequence {medians[f'sequence {what}']:.3f}  ours {medians[f'ours {what}']:.3f} ms")
     keep()
     products, of_cpp = [c for c in make_cases(size) if "bytes" not in c], figures_of_cpp(size)
+    for m in FEW_ROWS:
+        products.append({"op": "ag_gemm", "ranks": size, "m": m, "n": 2 * FFN // size, "k": HIDDEN})
+        products.append({"op": "gemm_rs", "ranks": size, "m": m, "n": HIDDEN, "k": FFN // size})
     for case in products:
         text = f"{case['op']} {case['m']} n={case['n']} k={case['k']}"
         if options.only not in text:

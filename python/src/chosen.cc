@@ -3,53 +3,107 @@
 #include <fmt/format.h>
 
 #include <initializer_list>
-#include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/catalog/catalog.h"
+#include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/ops/choose/choose.h"
 #include "stretto/ops/choose/configs.h"
 
 namespace stretto::python {
 namespace {
 
-// The smallest built-in one with so many ranks, if any.
-predict::Machine machine_of(int ranks) {
-  int size = 1;
-  while (size < ranks && size < 8) size *= 2;
-  return predict::find_machine(fmt::format("h200x{}", size));
+DType result_dtype(const AgGemmDesc& d) { return d.c_dtype; }
+DType result_dtype(const GemmRsDesc& d) { return d.out_dtype; }
+DType result_dtype(const GemmArDesc& d) { return d.out_dtype; }
+
+template <typename Desc>
+Program product_step(const Desc& d, Target target, const predict::Machine& machine) {
+  GemmDesc desc{.world_size = d.world_size,
+                .m = d.m,
+                .n = d.n,
+                .k = d.k,
+                .a_dtype = d.a_dtype,
+                .b_dtype = d.b_dtype,
+                .c_dtype = result_dtype(d),
+                .b_kn = d.b_kn};
+  if (target == Target::kCpu) return gemm(desc, default_config(desc, target));
+  OpCandidates offered;
+  add_configs(offered, desc, gpu_configs(desc, machine.num_sms), gemm);
+  return choose_program("gemm", desc, offered, {.machine = machine});
+}
+
+Program collective_step(const OpCandidates::Step& step, Target target,
+                        const predict::Machine& machine) {
+  if (target == Target::kCpu) {
+    OpShape shape = step.shape;
+    shape.target = target;
+    return find_operator(step.op)->program(shape);
+  }
+  OpCandidates alone{.sequence = {step}};
+  return programs_of({.is_sequence = true}, alone, {.machine = machine}).front();
+}
+
+template <typename Desc>
+std::vector<Program> sequence(const Desc& desc, Target target, const predict::Machine& machine) {
+  OpCandidates offered;
+  add_sequence(offered, desc);
+  std::vector<Program> programs;
+  for (const OpCandidates::Step& step : offered.sequence) {
+    programs.push_back(step.op == "gemm" ? product_step(desc, target, machine)
+                                         : collective_step(step, target, machine));
+  }
+  return programs;
 }
 
 // Of the configs of these kinds; the default comes first.
 template <typename Desc, typename Config, typename Kind>
-Program chosen(const char* op, const Desc& desc, Program (*make)(const Desc&, const Config&),
-               std::initializer_list<Kind> kinds) {
+std::vector<Program> chosen(const char* op, const Desc& desc,
+                            Program (*make)(const Desc&, const Config&),
+                            std::initializer_list<Kind> kinds, Products products, Target target) {
+  Program fused = make(desc, default_config(desc, target));
+  bool alone = desc.world_size == 1;
+  bool has_sequence = !alone && desc.scaling == Scaling::kNone;
+  predict::Machine machine = calibrated_machine(desc.world_size);
+  if (products == Products::kSequence && has_sequence) return sequence(desc, target, machine);
+  if (products == Products::kDefault || alone || target == Target::kCpu) return {fused};
   OpCandidates offered;
-  add_configs(offered, desc, std::vector<Config>{default_config(desc, Target::kCuda)}, make);
-  if (desc.world_size > 1) {
-    predict::Machine machine = machine_of(desc.world_size);
-    for (Kind kind : kinds) {
-      add_configs(offered, desc, gpu_configs(desc, kind, machine.num_sms), make);
-    }
-    try {
-      return choose_program(op, desc, offered, {.machine = machine});
-    } catch (const UserError&) {  // the default says what is wrong, if anything
-    }
+  add_configs(offered, desc, std::vector<Config>{default_config(desc, target)}, make);
+  for (Kind kind : kinds) {
+    add_configs(offered, desc, gpu_configs(desc, kind, machine.num_sms), make);
   }
-  return offered.fused.front().program();
+  if (products == Products::kFastest && has_sequence) add_sequence(offered, desc);
+  try {
+    Choice choice = choose_for(op, desc, offered, {.machine = machine});
+    if (choice.is_sequence) return sequence(desc, target, machine);
+    return programs_of(choice, offered, {.machine = machine});
+  } catch (const UserError&) {  // the default says what is wrong, if anything
+    return {fused};
+  }
 }
 
 }  // namespace
 
-Program chosen_program(const AgGemmDesc& desc) {
-  return chosen("ag_gemm", desc, ag_gemm, {Gather::kPull, Gather::kSend, Gather::kPush});
+Products parse_products(const std::string& text) {
+  if (text == "default") return Products::kDefault;
+  if (text == "fused") return Products::kFused;
+  if (text == "fastest") return Products::kFastest;
+  if (text == "sequence") return Products::kSequence;
+  throw InternalError(fmt::format("'{}' is no way to run products", text));
 }
 
-Program chosen_program(const GemmRsDesc& desc) {
-  return chosen("gemm_rs", desc, gemm_rs, {Scatter::kEpilogue, Scatter::kCopyEngine});
+std::vector<Program> chosen_programs(const AgGemmDesc& desc, Products products, Target target) {
+  return chosen("ag_gemm", desc, ag_gemm, {Gather::kPull, Gather::kSend, Gather::kPush}, products,
+                target);
 }
 
-Program chosen_program(const GemmArDesc& desc) {
-  return chosen("gemm_ar", desc, gemm_ar, {ReduceShots::kOne, ReduceShots::kTwo});
+std::vector<Program> chosen_programs(const GemmRsDesc& desc, Products products, Target target) {
+  return chosen("gemm_rs", desc, gemm_rs, {Scatter::kEpilogue, Scatter::kCopyEngine}, products,
+                target);
+}
+
+std::vector<Program> chosen_programs(const GemmArDesc& desc, Products products, Target target) {
+  return chosen("gemm_ar", desc, gemm_ar, {ReduceShots::kOne, ReduceShots::kTwo}, products, target);
 }
 
 }  // namespace stretto::python

@@ -1,6 +1,10 @@
-// Products for GPUs with the config that prediction ranks first (ops/choose). Comes before
-// programs.cc, which offers them to Python.
+// Products with collectives as they run: fused, or as collective and product one after the other,
+// in the config that prediction ranks first (ops/choose). Comes before programs.cc, which offers
+// them to Python.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
@@ -8,11 +12,21 @@
 
 namespace stretto::python {
 
-// Ranked for the H200s of one host, once per desc: the choice is kept on disk, and is the same in
-// every process. Up to some seconds. The default config where there is one rank, or where nothing
-// can be predicted. UserError naming the field of a bad desc.
-Program chosen_program(const AgGemmDesc& desc);
-Program chosen_program(const GemmRsDesc& desc);
-Program chosen_program(const GemmArDesc& desc);
+enum class Products {
+  kDefault,   // fused, in the default config
+  kFused,     // fused, on GPUs in the chosen config
+  kFastest,   // on GPUs whichever is predicted to be faster; on CPU ranks fused
+  kSequence,  // one after the other, on GPUs in chosen configs; fused with scales or on one rank
+};
+// "default", "fused", "fastest", "sequence"; InternalError for others.
+Products parse_products(const std::string& text);
+
+// One program, or in their order the two of a sequence, collective and gemm. Ranked for this
+// machine's GPUs as they were calibrated, or else for H200s, once per desc: the choice is kept on
+// disk, and is the same in every process. Up to some seconds. The default config where nothing can
+// be predicted. UserError naming the field of a bad desc.
+std::vector<Program> chosen_programs(const AgGemmDesc& desc, Products products, Target target);
+std::vector<Program> chosen_programs(const GemmRsDesc& desc, Products products, Target target);
+std::vector<Program> chosen_programs(const GemmArDesc& desc, Products products, Target target);
 
 }  // namespace stretto::python

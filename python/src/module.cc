@@ -199,15 +199,17 @@ void bind_launches(nb::module_& m) {
       .def(
           "add",
           [](PlanCache& plans, nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
-             nb::handle result, nb::object make, const std::vector<Launched>& launches) {
+             nb::handle result, nb::object make, const std::vector<Launched>& launches,
+             const std::vector<std::uintptr_t>& fixed) {
             std::vector<PlanCache::Made> made;
             for (const auto& [executable, addresses, extents] : launches) {
               made.push_back({executable, addresses, extents});
             }
-            plans.add(std::move(op), option, out, std::move(arrays), result, std::move(make), made);
+            plans.add(std::move(op), option, out, std::move(arrays), result, std::move(make), made,
+                      fixed);
           },
           nb::arg("op"), nb::arg("option"), nb::arg("out").none(), nb::arg("arrays"), nb::kw_only(),
-          nb::arg("result"), nb::arg("make"), nb::arg("launches"))
+          nb::arg("result"), nb::arg("make"), nb::arg("launches"), nb::arg("fixed"))
       .def("clear", &PlanCache::clear)
       .def("enter", &PlanCache::enter)
       .def("leave", &PlanCache::leave);

@@ -105,7 +105,9 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
     std::byte* addresses[kMaxArrays];
     for (std::size_t i = 0; i < launch.arguments.size(); ++i) {
       const Launch::Argument& argument = launch.arguments[i];
-      addresses[i] = call.views[argument.array].data + argument.offset_bytes;
+      addresses[i] = argument.array == Launch::Argument::kFixed
+                         ? reinterpret_cast<std::byte*>(argument.offset_bytes)
+                         : call.views[argument.array].data + argument.offset_bytes;
     }
     launch.executable->launch({addresses, launch.arguments.size()}, launch.extents, stream);
   }
@@ -129,7 +131,8 @@ bool PlanCache::find(std::uintptr_t address, const Call& call, Launch::Argument*
 }
 
 void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
-                    nb::handle result, nb::object make, const std::vector<Made>& launches) {
+                    nb::handle result, nb::object make, const std::vector<Made>& launches,
+                    const std::vector<std::uintptr_t>& fixed) {
   Call call;
   if (!describe(op, option, out, arrays, &call) || !read_results(result, &call)) return;
   Plan plan{.launches = {}, .make = std::move(make), .kept = {}};
@@ -139,7 +142,10 @@ void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args
     launch.executable = made.executable;
     launch.extents = made.extents;
     for (std::uintptr_t address : made.addresses) {
-      if (!find(address, call, &launch.arguments.emplace_back())) return;
+      Launch::Argument& argument = launch.arguments.emplace_back();
+      if (find(address, call, &argument)) continue;
+      if (std::ranges::find(fixed, address) == fixed.end()) return;
+      argument = {Launch::Argument::kFixed, address};
     }
   }
   plan.kept.push_back(std::move(op));

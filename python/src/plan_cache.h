@@ -55,10 +55,11 @@ class PlanCache {
     std::vector<std::int64_t> extents;
   };
   // Keeps a call that was these launches and nothing else: each address lies in one of the arrays
-  // or of the results; otherwise there is no plan. `make` makes arrays for the results, None where
-  // the caller gave `out`.
+  // or of the results, or is one of `fixed`, which stay where they are until clear(); otherwise
+  // there is no plan. `make` makes arrays for the results, None where the caller gave `out`.
   void add(nanobind::object op, std::int64_t option, nanobind::handle out, nanobind::args arrays,
-           nanobind::handle result, nanobind::object make, const std::vector<Made>& launches);
+           nanobind::handle result, nanobind::object make, const std::vector<Made>& launches,
+           const std::vector<std::uintptr_t>& fixed);
   void clear() { plans_.clear(); }
 
   // A rank is in one call at a time. False: it is in one.
@@ -68,7 +69,9 @@ class PlanCache {
  private:
   struct Launch {
     struct Argument {
-      std::size_t array, offset_bytes;  // the results behind the others
+      static constexpr std::size_t kFixed = static_cast<std::size_t>(-1);
+      std::size_t array;         // the results behind the others, or kFixed
+      std::size_t offset_bytes;  // in the array, or the address
     };
     std::shared_ptr<Executable> executable;
     std::vector<Argument> arguments;

@@ -20,6 +20,7 @@
 #include "stretto/model/transformer/step_programs.h"
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/catalog/catalog.h"
+#include "stretto/ops/choose/choose.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
@@ -139,6 +140,26 @@ const OperatorInfo& operator_named(const std::string& name) {
   throw UserError(fmt::format("'{}' is no operator; operators:{}", name, names));
 }
 
+// What an operator of the catalog is predicted to run fastest as on GPUs: the config by name, its
+// milliseconds, and its program or those of a sequence.
+nb::tuple chosen_operator(const std::string& name, int ranks, std::int64_t m, std::int64_t n,
+                          std::int64_t k, const std::string& dtype,
+                          const std::string& machine_name) {
+  predict::Machine machine = predict::find_machine(machine_name);
+  OpShape shape{.world_size = ranks, .m = m, .n = n, .k = k, .dtype = parse_dtype(dtype)};
+  operator_named(name);
+  OpCandidates offered = candidates(name, shape, machine.num_sms);
+  ChooseOptions options{.machine = machine};
+  Choice choice;
+  std::vector<Program> programs;
+  {
+    nb::gil_scoped_release unlocked;
+    choice = choose(name, shape, offered, options);
+    programs = programs_of(choice, offered, options);
+  }
+  return nb::make_tuple(choice.config, choice.predicted_ms, programs);
+}
+
 // A program of the catalog; sizes that are 0 are the operator's defaults, and on GPUs without sizes
 // those of a large layer.
 Program catalog_program(const std::string& name, int ranks, std::int64_t m, std::int64_t n,
@@ -173,6 +194,7 @@ void bind_operators(nb::module_& m) {
     return names;
   });
   m.def("catalog_program", &catalog_program);
+  m.def("chosen_operator", &chosen_operator);
   using Size = std::int64_t;
   using Text = const std::string&;
   // All take as their last argument whether the program is for GPUs.
@@ -196,39 +218,35 @@ void bind_operators(nb::module_& m) {
     CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
     return broadcast(desc, default_config(desc, target(gpu)), root);
   });
-  // Of products: dtype and scaling of the factors, whether b is [k, n], dtype of the result;
-  // whether configs are chosen.
-  auto made = [](auto desc, auto make, bool gpu, bool choose) {
-    if (gpu && choose) return chosen_program(desc);
-    return make(desc, default_config(desc, target(gpu)));
-  };
+  // Products: dtype and scaling of the factors, whether b is [k, n], dtype of the result;
+  // `products` as parse_products takes them. Lists of programs: one, or the two of a sequence.
   m.def("ag_gemm", [=](int ranks, Text dtype, Text scaling, bool b_kn, Text result, Size rows,
-                       Size n, Size k, bool choose, bool gathered, bool gpu) {
+                       Size n, Size k, Text products, bool gathered, bool gpu) {
     AgGemmDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
     desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
     desc.c_dtype = parse_dtype(result);
     desc.scaling = parse_scaling(scaling);
     desc.b_kn = b_kn;
     desc.gathered = gathered;
-    return made(desc, ag_gemm, gpu, choose);
+    return chosen_programs(desc, parse_products(products), target(gpu));
   });
   m.def("gemm_rs", [=](int ranks, Text dtype, Text scaling, bool b_kn, Text result, Size rows,
-                       Size n, Size k, bool choose, bool gpu) {
+                       Size n, Size k, Text products, bool gpu) {
     GemmRsDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
     desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
     desc.out_dtype = parse_dtype(result);
     desc.scaling = parse_scaling(scaling);
     desc.b_kn = b_kn;
-    return made(desc, gemm_rs, gpu, choose);
+    return chosen_programs(desc, parse_products(products), target(gpu));
   });
   m.def("gemm_ar", [=](int ranks, Text dtype, Text scaling, bool b_kn, Text result, Size rows,
-                       Size n, Size k, bool choose, bool gpu) {
+                       Size n, Size k, Text products, bool gpu) {
     GemmArDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
     desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
     desc.out_dtype = parse_dtype(result);
     desc.scaling = parse_scaling(scaling);
     desc.b_kn = b_kn;
-    return made(desc, gemm_ar, gpu, choose);
+    return chosen_programs(desc, parse_products(products), target(gpu));
   });
   m.def("all_reduce_add_rms_norm", [=](int ranks, Text dtype, Text weight_dtype, Size rows,
                                        Size hidden, double eps, bool gpu) {

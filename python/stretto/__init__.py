@@ -39,7 +39,7 @@ from .ops import (
     scaled_dot_product_attention,
     sequence_attention,
 )
-from .programs import Program, ProgramFile, explain, load, operator, predict, prove
+from .programs import Program, ProgramFile, choose, explain, load, operator, predict, prove
 
 __all__ = [
     "DeviceError",
@@ -59,6 +59,7 @@ __all__ = [
     "all_to_all_matmul",
     "barrier",
     "broadcast",
+    "choose",
     "ep_combine",
     "ep_dispatch",
     "explain",

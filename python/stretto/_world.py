@@ -9,7 +9,7 @@ import secrets
 import socket
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ._arrays import TorchKind, kind_of
 from .errors import UserError
 
 _compiled: Dict[Any, Any] = {}
+_programs: Dict[Any, List[Any]] = {}
 _compiled_lock = threading.Lock()
 
 
@@ -42,17 +43,16 @@ class Group:
 
     _MOST_CONSTANTS = 1024
 
-    def __init__(
-        self, session, rank: int, share_gpus: bool = False, choose_configs: bool = True
-    ):
+    def __init__(self, session, rank: int, share_gpus: bool = False, products: str = "fastest"):
         self.session = session
         self.rank = rank
         self.size = session.size
-        self.choose_configs = choose_configs  # of products on GPUs
+        self.products = products  # how those with collectives run, see chosen.h
         self.plans = _core.PlanCache(session, rank, np.ndarray)
         self._entries: Dict[Any, _Entry] = {}
         self._constants: Dict[Any, Any] = {}
         self._kept: Dict[Any, Any] = {}
+        self._fixed: Set[int] = set()
         self._launches: Optional[List[Any]] = None  # of the call under way
         self._records = False
         self._alone: Optional[Group] = None
@@ -128,7 +128,10 @@ class Group:
             return tuple(make() for make in makers)
 
         make = all_of if isinstance(result, tuple) else makers[0]
-        self.plans.add(op, option, out, *arrays, result=result, make=make, launches=launches)
+        self.plans.add(
+            op, option, out, *arrays, result=result, make=make, launches=launches,
+            fixed=list(self._fixed),
+        )
 
     def is_symmetric(self, address: int) -> bool:
         return self.session.is_symmetric(self.rank, address)
@@ -158,6 +161,18 @@ class Group:
                 )
             self._kept[key] = make()
         return self._kept[key]
+
+    def stays(self, kind: Any, array: Any) -> None:
+        """Launches on `array`, which keep() made, can be repeated as they are."""
+        self._fixed.add(kind.address(array))
+
+    def programs(self, kind: Any, key: Any, make: Callable[[bool], List[Any]]) -> List[Any]:
+        """What make(on_gpu) gave when it was first called with this key."""
+        name = kind.on_gpu, key
+        with _compiled_lock:
+            if name not in _programs:
+                _programs[name] = make(kind.on_gpu)
+            return _programs[name]
 
     def launch(
         self,
@@ -218,6 +233,7 @@ class Group:
         self._entries.clear()
         self._constants.clear()
         self._kept.clear()
+        self._fixed.clear()
         self.session.finalize(at_once)
         if self._alone is not None:
             self._alone.close(at_once=at_once)
@@ -272,6 +288,7 @@ def init(
     timeout: Optional[float] = None,
     share_gpus: bool = False,
     choose_configs: bool = True,
+    sequence: Optional[bool] = None,
 ) -> Group:
     """Joins the world of this program's processes, one per rank, and returns this rank's handle.
 
@@ -282,7 +299,10 @@ def init(
     `share_gpus`: two ranks may have their tensors on one GPU, where their kernels take turns, which
     is slow: for tests. `choose_configs`: products on GPUs take the config that prediction ranks
     first, which the first call of a shape on a machine looks for, some seconds of all cores; False:
-    a default by rules. The same on every rank.
+    a default by rules. `sequence`: whether products with a collective run as collective and product
+    one after the other; None: on GPUs where that is predicted to be faster, as it is with few rows,
+    unless choose_configs is False. Those with scales and those of one rank are always fused. The
+    same on every rank.
 
     A rank's GPU is that of the first arrays that it passes; it is made ready then.
 
@@ -301,9 +321,20 @@ def init(
         session = _core.Session.of_environment(milliseconds) or _core.Session.threads(
             1, milliseconds
         )
-    _state.group = Group(session, session.local_rank, share_gpus, choose_configs)
+    _state.group = Group(
+        session, session.local_rank, share_gpus, how_products_run(choose_configs, sequence)
+    )
     _state.was_finalized = False
     return _state.group
+
+
+def how_products_run(choose_configs: bool, sequence: Optional[bool]) -> str:
+    """As chosen.h names it."""
+    if sequence:
+        return "sequence"
+    if not choose_configs:
+        return "default"
+    return "fused" if sequence is False else "fastest"
 
 
 def _meet_through_torch(group, milliseconds: int):

@@ -22,6 +22,7 @@ from ._calls import (
 from ._world import current
 from .collectives import all_gather
 from .errors import UserError
+from .symm_mem import workspace
 
 _FP8 = "float8_e4m3fn"
 _BLOCK = 128  # elements that have one scale
@@ -55,7 +56,8 @@ class _Product(NamedTuple):
         return self.kind.dense(self.kind.move(x, dim, 0))
 
     def launch(self, program: str, rows: int, dim: int, outputs: dict, *form_of_program) -> None:
-        """`program` of _core over `rows` of all ranks, with these arrays as its outputs."""
+        """`program` of _core over `rows` of all ranks, or collective and product one after the
+        other, with these arrays as its outputs."""
         kind, size, n, k = self.kind, self.group.size, self.columns, self.a.shape[-1]
         names, arrays = ("a", "b", *outputs), (
             self.rows_of(self.a, dim),
@@ -69,16 +71,41 @@ class _Product(NamedTuple):
             arrays += (self.rows_of(scale_a, dim), scale_b)
         make, of_result = getattr(_core, program), kind.dtype(self.like)
         factors = self.dtype, form, self.b_kn
-        desc = size, *factors, of_result, rows, n, k, self.group.choose_configs, *form_of_program
+        desc = size, *factors, of_result, rows, n, k, self.group.products, *form_of_program
+        key = program, *desc
+        steps = self.group.programs(kind, key, lambda on_gpu: make(*desc, on_gpu))
+        if len(steps) == 1:
+            self._launch_step(key, steps[0], rows, dict(zip(names, arrays)))
+        elif program == "ag_gemm":
+            self._gather_then_multiply(key, steps, rows, arrays[0], outputs)
+        else:
+            self._multiply_then_collect(key, steps, rows, arrays[0], outputs["out"])
+
+    def _launch_step(self, key, program, rows: int, tensors: dict) -> None:
+        names, arrays = tuple(tensors), tuple(tensors.values())
         self.group.launch(
-            kind,
-            (program, *desc),
-            lambda on_gpu: make(*desc, on_gpu),
-            names,
-            arrays,
-            (rows,),
-            at_bounds=True,
+            self.kind, key, lambda _: program, names, arrays, (rows,), at_bounds=True
         )
+
+    def _between(self, rows: int, columns: int, like):
+        """What the first step leaves for the second, where peers can read it."""
+        made = workspace(self.group, self.kind, self.op, (rows, columns), like)
+        self.group.stays(self.kind, made)
+        return made
+
+    def _gather_then_multiply(self, key, steps, rows: int, a, outputs: dict) -> None:
+        gathered = outputs.get("gathered")
+        if gathered is None:
+            gathered = self._between(rows, self.a.shape[-1], self.a)
+        self._launch_step((*key, 0), steps[0], rows, {"in": a, "out": gathered})
+        product = {"a": gathered, "b": self.weights, "c": outputs["c"]}
+        self._launch_step((*key, 1), steps[1], rows, product)
+
+    def _multiply_then_collect(self, key, steps, rows: int, a, out) -> None:
+        partial = self._between(rows, self.columns, self.like)
+        product = {"a": a, "b": self.weights, "c": partial}
+        self._launch_step((*key, 0), steps[0], rows, product)
+        self._launch_step((*key, 1), steps[1], rows, {"in": partial, "out": out})
 
 
 def _factors(op: str, a, b) -> Tuple[Any, Any, Any]:

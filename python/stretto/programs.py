@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import Any, Dict, Optional, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from . import _core
 from ._arrays import adopt
@@ -167,6 +167,60 @@ def operator(
     return Program(_core.catalog_program(name, ranks, m, n, k, dtype, target))
 
 
+class Choice(NamedTuple):
+    """What an operator is predicted to run fastest as on GPUs."""
+
+    config: str
+    time_ms: float
+    programs: List[Program]  # one, or collective and product, one after the other
+
+
+def choose(
+    name: str,
+    machine: Optional[str] = None,
+    *,
+    ranks: int = 2,
+    m: int = 0,
+    n: int = 0,
+    k: int = 0,
+    dtype: str = "float32",
+) -> Choice:
+    """The config of a shipped operator that is predicted to be the fastest on a machine (default:
+    H200s, as many as ranks), collective and product in sequence among what is offered. Arguments
+    as those of `operator`. Some seconds where it has not been asked before."""
+    config, time_ms, programs = _core.chosen_operator(
+        name, ranks, m, n, k, dtype, machine or _machine_of(ranks)
+    )
+    return Choice(config, time_ms, [Program(p) for p in programs])
+
+
+def _machine_of(ranks: int) -> str:
+    return f"h200x{next((n for n in (1, 2, 4) if n >= ranks), 8)}"
+
+
+def _chosen(what, machine: Optional[str], shape: Dict[str, Any]) -> Choice:
+    if not isinstance(what, str):
+        raise UserError("chosen=True is for operators by name; a program is what it is")
+    shape = {key: value for key, value in shape.items() if key != "target"}
+    return choose(what, machine, **shape)
+
+
+def _in_sequence(parts: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """The prediction of programs one after the other, of theirs."""
+    longest = max(parts, key=lambda part: part["time_ms"])
+    return {
+        "time_ms": sum(part["time_ms"] for part in parts),
+        "exposed_comm_ms": sum(part["exposed_comm_ms"] for part in parts),
+        "bound_by": longest["bound_by"],
+        "machine": longest["machine"],
+        "floors_ms": {
+            floor: sum(part["floors_ms"][floor] for part in parts) for floor in longest["floors_ms"]
+        },
+        "roles": [role for part in parts for role in part["roles"]],
+        "picture": "\n".join(part["picture"] for part in parts),
+    }
+
+
 def _program(what, **shape) -> Program:
     if isinstance(what, Program):
         return what
@@ -176,10 +230,20 @@ def _program(what, **shape) -> Program:
 
 
 def explain(
-    what: Union[str, Program, ProgramFile], *, after: str = "", emit: str = "tile-ir", **shape
+    what: Union[str, Program, ProgramFile],
+    *,
+    after: str = "",
+    emit: str = "tile-ir",
+    chosen: bool = False,
+    **shape,
 ) -> str:
     """A program at any stage of its way, as text. `what`: a program, a loaded file or an operator's
-    name, whose `shape` are `operator`'s arguments."""
+    name, whose `shape` are `operator`'s arguments. `chosen`: what `choose` finds for the operator
+    instead of its default; the first line says what that is, and a sequence is two programs."""
+    if chosen:
+        choice = _chosen(what, None, shape)
+        texts = [program.explain(after=after, emit=emit) for program in choice.programs]
+        return "\n".join([f"# {choice.config}, predicted {choice.time_ms:.4f} ms", *texts])
     return _program(what, **shape).explain(after=after, emit=emit)
 
 
@@ -190,8 +254,17 @@ def prove(what: Union[str, Program, ProgramFile], **shape) -> str:
 
 
 def predict(
-    what: Union[str, Program, ProgramFile], machine: str = "h200x4", **shape
+    what: Union[str, Program, ProgramFile],
+    machine: str = "h200x4",
+    *,
+    chosen: bool = False,
+    **shape,
 ) -> Dict[str, Any]:
-    """What a launch would cost on a machine, as `Program.predict` says; `what` as `explain` takes
-    it."""
+    """What a launch would cost on a machine, as `Program.predict` says; `what` and `chosen` as
+    `explain` takes them. With `chosen` the result has `config`, too: its name, or the sequence's
+    steps, of which it has the sums."""
+    if chosen:
+        choice = _chosen(what, machine, shape)
+        parts = [program.predict(machine) for program in choice.programs]
+        return {**_in_sequence(parts), "config": choice.config}
     return _program(what, **shape).predict(machine)

@@ -6,19 +6,28 @@ import threading
 from typing import Any, Callable, List, Optional
 
 from . import _core
-from ._world import Group, _state
+from ._world import Group, _state, how_products_run
 from .errors import Fault
 
 
-def run(size: int, body: Callable[[], Any], *, timeout: Optional[float] = None) -> List[Any]:
+def run(
+    size: int,
+    body: Callable[[], Any],
+    *,
+    timeout: Optional[float] = None,
+    sequence: Optional[bool] = None,
+) -> List[Any]:
     """Calls body() on `size` threads, each a rank of a world of its own, and returns what they
-    returned, by rank. Where ranks raised, raises the error of the lowest that failed by itself."""
+    returned, by rank. Where ranks raised, raises the error of the lowest that failed by itself.
+    `timeout` and `sequence` are those of `stretto.init`."""
     session = _core.Session.threads(size, int(timeout * 1000) if timeout else 0)
     results: List[Any] = [None] * size
     errors: List[Optional[BaseException]] = [None] * size
 
     def rank(index: int) -> None:
-        group = _state.thread.group = Group(session, index)
+        group = _state.thread.group = Group(
+            session, index, products=how_products_run(True, sequence)
+        )
         try:
             results[index] = body()
         except BaseException as error:  # pylint: disable=broad-except

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 import stretto
+from stretto import _world
 from gpu_testing import (  # setUpModule, tearDownModule: for unittest
     DEVICE,
     DTYPES,
@@ -274,6 +275,43 @@ class Streams(GpuTest):
             want = block(a)
             graph.replay()
             self.same(y, want)
+
+    def test_products_in_sequence(self):
+        """Collective and product one after the other, in graphs too."""
+        group = _world.current()
+        how, m = group.products, 16 * SIZE
+        a, w = randn(m, 256), randn(512, 256, scale=1 / 16)
+        kn = w.t().contiguous()
+
+        def products(b):
+            return (
+                *stretto.all_gather_matmul(a[:16], b, return_a=True),
+                stretto.all_gather_matmul(a[:16], b),
+                stretto.matmul_reduce_scatter(a, b),
+                stretto.matmul_all_reduce(a, b),
+            )
+
+        try:
+            group.products = "fused"
+            group.plans.clear()
+            want = products(w.t())
+            group.products = "sequence"
+            group.plans.clear()
+            for b in (w.t(), kn, w.t()):
+                for x, y in zip(products(b), want):
+                    torch.testing.assert_close(x, y, rtol=2e-2, atol=2e-2)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                captured = products(w.t())
+            for _ in range(3):
+                a.copy_(randn(m, 256))
+                graph.replay()
+                for x, y in zip(captured, products(w.t())):
+                    self.same(x, y)
+        finally:
+            group.products = how
+            group.plans.clear()
 
     def test_trace(self):
         x, q = randn(32, 64), randn(1, 4, 64, 64)

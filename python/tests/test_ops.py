@@ -97,27 +97,64 @@ def test_all_to_all(rng, size):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_products(rng, size, dtype):
+@pytest.mark.parametrize("sequence", [None, True])
+def test_products(rng, size, dtype, sequence):
     m, n, k = 5, 12, 19
     a, weight = parts(rng, size, (m, k), dtype), parts(rng, size, (n, k), dtype)
     whole = np.concatenate(wide(a))
     for r, g in enumerate(
         testing.run(
-            size, lambda: stretto.all_gather_matmul(a[stretto.rank()], weight[stretto.rank()].T)
+            size,
+            lambda: stretto.all_gather_matmul(a[stretto.rank()], weight[stretto.rank()].T),
+            sequence=sequence,
         )
     ):
         near(g, whole @ wide(weight)[r].T, dtype, k)
     full = parts(rng, size, (m * size, k), dtype)
     total = sum(f @ w.T for f, w in zip(wide(full), wide(weight)))
     got = testing.run(
-        size, lambda: stretto.matmul_reduce_scatter(full[stretto.rank()], weight[stretto.rank()].T)
+        size,
+        lambda: stretto.matmul_reduce_scatter(full[stretto.rank()], weight[stretto.rank()].T),
+        sequence=sequence,
     )
     near(np.concatenate(got), total, dtype, k)
     b = [np.ascontiguousarray(w.T) for w in weight]
     for g in testing.run(
-        size, lambda: stretto.matmul_all_reduce(full[stretto.rank()], b[stretto.rank()])
+        size,
+        lambda: stretto.matmul_all_reduce(full[stretto.rank()], b[stretto.rank()]),
+        sequence=sequence,
     ):
         near(g, total, dtype, k)
+
+
+def test_products_in_sequence_are_those_that_are_fused(rng):
+    """At every call: later ones follow a plan, over the array between the steps."""
+    size, m, n, k = 3, 4, 10, 7
+    a, full = parts(rng, size, (m, 2, k)), parts(rng, size, (m, 2 * size, k))
+    weight = parts(rng, size, (n, k))
+
+    def body():
+        r, group = stretto.rank(), stretto._world.current()
+        w, out = weight[r].T, np.empty((m, 2 * size, n), a[r].dtype)
+        results = []
+        for _ in range(3):
+            results += [
+                *stretto.all_gather_matmul(a[r], w, return_a=True),
+                stretto.all_gather_matmul(a[r], w, gather_dim=1, out=out).copy(),
+                stretto.all_gather_matmul(a[r], w),
+                stretto.matmul_reduce_scatter(full[r], w, scatter_dim=1),
+                stretto.matmul_all_reduce(full[r], w),
+            ]
+        matmul, known = stretto.matmul, []
+        for op, x in ((matmul._all_gather_matmul, a[r]), (matmul._matmul_all_reduce, full[r])):
+            known.append(group.plans.replay(op, 0, None, x, w) is not None)
+        return results, known
+
+    fused, apart = (testing.run(size, body, sequence=sequence) for sequence in (False, True))
+    for (want, _), (got, known) in zip(fused, apart):
+        assert known == [True, True]
+        for x, y in zip(want, got):
+            near(y, x, "float32", k)
 
 
 def test_products_along_other_dimensions(rng):

@@ -116,3 +116,17 @@ def test_trace(tmp_path):
     testing.run(1, body)
     events = json.loads(path.read_text())["traceEvents"]
     assert any(e.get("ph") == "X" for e in events)
+
+
+def test_few_rows_are_gathered_first():
+    shape = {"ranks": 2, "m": 16, "n": 28672, "k": 4096, "dtype": "bfloat16"}
+    choice = stretto.choose("ag_gemm", "h200x2", **shape)
+    assert choice.config == "sequence of all_gather and gemm"
+    assert [p.name for p in choice.programs] == ["all_gather", "gemm"]
+    p = stretto.predict("ag_gemm", "h200x2", chosen=True, **shape)
+    assert p["config"] == choice.config
+    assert 0 < p["time_ms"] < stretto.predict("ag_gemm", "h200x2", **shape)["time_ms"]
+    text = stretto.explain("ag_gemm", chosen=True, **shape)
+    assert text.startswith("# sequence of all_gather and gemm, predicted")
+    with pytest.raises(stretto.UserError, match="by name"):
+        stretto.explain(choice.programs[0], chosen=True)

@@ -12,6 +12,11 @@
 namespace stretto {
 namespace {
 
+// Up to so many rows AG+GEMM and GEMM+RS have nothing to hide their collective behind, and took 1.2
+// to 3.6 times as long as the sequence on two and four H200s, 2026-11-22 (gpu_bench sweep), where
+// predictions were a few percent apart.
+constexpr std::int64_t kRowsInSequence = 256;
+
 std::int64_t part(std::int64_t size, const OpShape& s) {
   return ceil_div(size, std::int64_t{s.world_size});
 }
@@ -31,11 +36,20 @@ OpCandidates of_gemm(const OpShape& s, Scaling scaling, int num_sms) {
   return out;
 }
 
-OpShape with(OpShape s, std::int64_t m, std::int64_t n, std::int64_t k) {
-  s.m = m;
-  s.n = n;
-  s.k = k;
-  return s;
+// Of a step: all ranks' rows, n columns; k is 0 for a collective.
+template <typename Desc>
+OpShape step_shape(const Desc& d, std::int64_t n, std::int64_t k) {
+  return {.world_size = d.world_size,
+          .m = d.m,
+          .n = n,
+          .k = k,
+          .dtype = d.a_dtype,
+          .target = Target::kCuda};
+}
+
+// The steps' rows as they were asked for; descs have them in buckets.
+void set_rows(std::vector<OpCandidates::Step>& steps, std::int64_t m) {
+  for (OpCandidates::Step& step : steps) step.shape.m = m;
 }
 
 OpCandidates of_ag_gemm(const OpShape& s, const std::vector<Gather>& gathers, int num_sms) {
@@ -51,7 +65,8 @@ OpCandidates of_ag_gemm(const OpShape& s, const std::vector<Gather>& gathers, in
   Gather first = default_config(desc, Target::kCuda).gather;
   std::stable_partition(ordered.begin(), ordered.end(), [&](Gather g) { return g == first; });
   for (Gather gather : ordered) add_configs(out, desc, gpu_configs(desc, gather, num_sms), ag_gemm);
-  out.sequence = {{"all_gather", with(s, s.m, s.k, 0)}, {"gemm", with(s, s.m, desc.n, s.k)}};
+  add_sequence(out, desc);
+  set_rows(out.sequence, s.m);
   return out;
 }
 
@@ -69,7 +84,8 @@ OpCandidates of_gemm_rs(const OpShape& s, const std::vector<Scatter>& scatters, 
   std::stable_partition(ordered.begin(), ordered.end(), [&](Scatter s) { return s == first; });
   for (Scatter scatter : ordered)
     add_configs(out, desc, gpu_configs(desc, scatter, num_sms), gemm_rs);
-  out.sequence = {{"gemm", with(s, s.m, s.n, desc.k)}, {"reduce_scatter", with(s, s.m, s.n, 0)}};
+  add_sequence(out, desc);
+  set_rows(out.sequence, s.m);
   return out;
 }
 
@@ -83,11 +99,8 @@ OpCandidates of_gemm_ar(const OpShape& s, const std::vector<ReduceShots>& shots,
                   .out_dtype = s.dtype};
   OpCandidates out;
   for (ReduceShots kind : shots) add_configs(out, desc, gpu_configs(desc, kind, num_sms), gemm_ar);
-  // The packet protocol where latency counts, least bytes else.
-  constexpr std::int64_t kLatencyBytes = std::int64_t{1} << 20;
-  bool small = s.m * s.n * static_cast<std::int64_t>(size_bytes(s.dtype)) <= kLatencyBytes;
-  out.sequence = {{"gemm", with(s, s.m, s.n, desc.k)},
-                  {small ? "all_reduce_packet" : "all_reduce_two_shot", with(s, s.m, s.n, 0)}};
+  add_sequence(out, desc);
+  set_rows(out.sequence, s.m);
   return out;
 }
 
@@ -128,6 +141,25 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
 }
 
 }  // namespace
+
+void add_sequence(OpCandidates& out, const AgGemmDesc& d) {
+  out.sequence = {{"all_gather", step_shape(d, d.k, 0)}, {"gemm", step_shape(d, d.n, d.k)}};
+  out.prefers_sequence = d.m <= kRowsInSequence;
+}
+
+void add_sequence(OpCandidates& out, const GemmRsDesc& d) {
+  out.sequence = {{"gemm", step_shape(d, d.n, d.k)}, {"reduce_scatter", step_shape(d, d.n, 0)}};
+  out.prefers_sequence = d.m <= kRowsInSequence;
+}
+
+// Its fused programs are as good with few rows.
+void add_sequence(OpCandidates& out, const GemmArDesc& d) {
+  // The packet protocol where latency counts, least bytes else.
+  constexpr std::int64_t kLatencyBytes = std::int64_t{1} << 20;
+  bool small = d.m * d.n * static_cast<std::int64_t>(size_bytes(d.out_dtype)) <= kLatencyBytes;
+  out.sequence = {{"gemm", step_shape(d, d.n, d.k)},
+                  {small ? "all_reduce_packet" : "all_reduce_two_shot", step_shape(d, d.n, 0)}};
+}
 
 OpCandidates candidates(const std::string& op, const OpShape& shape, int num_sms) {
   const OperatorInfo* info = find_operator(op);

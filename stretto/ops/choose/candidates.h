@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "stretto/ops/ag_gemm/ag_gemm.h"
+#include "stretto/ops/gemm_ar/gemm_ar.h"
+#include "stretto/ops/gemm_rs/gemm_rs.h"
 #include "stretto/ops/harness/op_case.h"
 
 namespace stretto {
@@ -27,7 +30,14 @@ struct OpCandidates {
     OpShape shape;
   };
   std::vector<Step> sequence;
+  // Measurements speak for the sequence where predictions do not tell it from the fused programs.
+  bool prefers_sequence = false;
 };
+
+// Offers the sequence of a product with a collective, of which both steps have all its rows.
+void add_sequence(OpCandidates& out, const AgGemmDesc& desc);
+void add_sequence(OpCandidates& out, const GemmRsDesc& desc);
+void add_sequence(OpCandidates& out, const GemmArDesc& desc);
 
 // Offers a program of `desc` in each of these configs that is not offered yet.
 template <typename Desc, typename Config>

@@ -60,6 +60,7 @@ std::string key_of(const std::string& op, const OpShape& s, const OpCandidates& 
                                 op, s.m, s.n, s.k, short_name(s.dtype), s.world_size, o.eager,
                                 o.allow_fused, o.measure ? o.most_measured : 0, o.measured_on,
                                 predict::to_json(o.machine).dump());
+  if (!candidates.sequence.empty()) key += sequence_text(candidates) + "\n";
   for (const Candidate& c : candidates.fused) key += c.config + "\n";
   return key + print(candidates.fused.front().program());
 }
@@ -76,12 +77,14 @@ Choice choice_of(const RankedCandidate& ranked, const OpCandidates& candidates, 
 // The first that a GPU can hold, which predictions do not ask for. The default, whose rules come of
 // measurements, unless another is predicted to be faster by more than predictions err: on four
 // H200s, 2026-11-22, the first of those within a few percent took up to 1.15 times as long as the
-// default (gpu_bench overlap).
+// default (gpu_bench overlap). With few rows the sequence has the default's place.
 Choice by_prediction(std::vector<RankedCandidate> ranked, const OpCandidates& candidates) {
   constexpr double kError = 0.1;
-  auto first = std::ranges::find(ranked, 0, &RankedCandidate::index);
-  auto sequence = std::ranges::find_if(ranked, &RankedCandidate::is_sequence);
-  bool sure = first >= sequence || ranked.front().predicted_ms < (1 - kError) * first->predicted_ms;
+  bool sequence_first = candidates.prefers_sequence && !candidates.sequence.empty();
+  int preferred = sequence_first ? RankedCandidate::kSequence : 0;
+  auto first = std::ranges::find(ranked, preferred, &RankedCandidate::index);
+  bool sure =
+      first == ranked.end() || ranked.front().predicted_ms < (1 - kError) * first->predicted_ms;
   if (!sure) std::rotate(ranked.begin(), first, first + 1);
   for (const RankedCandidate& r : ranked) {
     if (r.is_sequence()) return choice_of(r, candidates, 0);
@@ -148,6 +151,23 @@ const Candidate* find_candidate(const OpCandidates& candidates, const std::strin
     if (c.config == config) return &c;
   }
   return nullptr;
+}
+
+std::vector<Program> programs_of(const Choice& choice, const OpCandidates& candidates,
+                                 const ChooseOptions& options) {
+  if (!choice.is_sequence) {
+    const Candidate* found = find_candidate(candidates, choice.config);
+    STRETTO_CHECK(found != nullptr, "a choice is a candidate");
+    return {found->program()};
+  }
+  std::vector<Program> programs;
+  for (const OpCandidates::Step& step : candidates.sequence) {
+    OpCandidates offered = stretto::candidates(step.op, step.shape, options.machine.num_sms);
+    Choice of_step =
+        choose(step.op, step.shape, offered, {.machine = options.machine, .eager = options.eager});
+    programs.push_back(programs_of(of_step, offered, options).front());
+  }
+  return programs;
 }
 
 Choice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,

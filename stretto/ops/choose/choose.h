@@ -51,27 +51,37 @@ struct Choice {
 // `config` of `candidates` where its text is found, else null.
 const Candidate* find_candidate(const OpCandidates& candidates, const std::string& config);
 
-// Without a measurement the default unless another is predicted to be faster by a tenth and more.
-// Kept in STRETTO_CACHE_DIR/choices by machine, operator, shape, the candidates, the default
-// candidate's program and options.measured_on. A cache that cannot be read or written is not used.
-// UserError where nothing runs.
+// Without a measurement the default, of few rows (OpCandidates::prefers_sequence) the sequence,
+// unless another is predicted to be faster by a tenth and more. Kept in STRETTO_CACHE_DIR/choices
+// by machine, operator, shape, the candidates, the default candidate's program and
+// options.measured_on. A cache that cannot be read or written is not used. UserError where nothing
+// runs.
 Choice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
               const ChooseOptions& options);
 
-// The program that is chosen for a product of this desc, of candidates without a sequence.
+// The programs of a choice among `candidates`, one after the other: the steps of a sequence each in
+// the config that is predicted to be the fastest.
+std::vector<Program> programs_of(const Choice& choice, const OpCandidates& candidates,
+                                 const ChooseOptions& options);
+
+// What is chosen for a product of this desc.
 template <typename Desc>
-Program choose_program(const std::string& op, const Desc& desc, const OpCandidates& candidates,
-                       const ChooseOptions& options) {
+Choice choose_for(const std::string& op, const Desc& desc, const OpCandidates& candidates,
+                  const ChooseOptions& options) {
   OpShape shape{.world_size = desc.world_size,
                 .m = desc.m,
                 .n = desc.n,
                 .k = desc.k,
                 .dtype = desc.a_dtype,
                 .target = Target::kCuda};
-  const Candidate* found =
-      find_candidate(candidates, choose(op, shape, candidates, options).config);
-  STRETTO_CHECK(found != nullptr, "a choice is a candidate");
-  return found->program();
+  return choose(op, shape, candidates, options);
+}
+
+// The program that is chosen for it, of candidates without a sequence.
+template <typename Desc>
+Program choose_program(const std::string& op, const Desc& desc, const OpCandidates& candidates,
+                       const ChooseOptions& options) {
+  return programs_of(choose_for(op, desc, candidates, options), candidates, options).front();
 }
 
 }  // namespace stretto

@@ -151,13 +151,11 @@ struct UnfusedOperator::State {
   }
 
   void take_programs(RandomFill& random, const predict::Machine& machine) {
+    std::vector<Program> chosen =
+        programs_of({.is_sequence = true}, {.sequence = steps}, {.machine = machine});
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      OpCandidates offered = candidates(steps[i].op, steps[i].shape, machine.num_sms);
-      Choice choice = choose(steps[i].op, steps[i].shape, offered, {.machine = machine});
-      const Candidate* found = find_candidate(offered, choice.config);
-      STRETTO_CHECK(found != nullptr, "a step is a single program");
       GpuProgram& program =
-          programs.emplace_back(*world, found->program(), static_cast<int>(data.size()), random);
+          programs.emplace_back(*world, chosen[i], static_cast<int>(data.size()), random);
       for (int set = 0; set < program.num_sets(); ++set) {
         bool product = steps[i].op == "gemm";
         program.bind(product ? "a" : "in", set, at(data, set, i));

@@ -25,7 +25,7 @@ void check(const GemmDesc& d, const GemmConfig& cfg) {
     throw UserError(fmt::format("gemm: split_k is {}, but k has {} steps of {}", cfg.split_k, steps,
                                 cfg.tile.bk));
   }
-  check_factors("gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile});
+  check_factors("gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
   check_result("gemm", "c_dtype", d.c_dtype, d.a_dtype);
 }
 
@@ -103,10 +103,10 @@ class Parts {
 }  // namespace
 
 std::string to_string(const GemmDesc& d) {
-  return fmt::format("gemm P={} m={} n={} k={} a={} b={} c={}{}{}{}{}", d.world_size, d.m, d.n, d.k,
-                     short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
+  return fmt::format("gemm P={} m={} n={} k={} a={} b={} c={}{}{}{}{}{}", d.world_size, d.m, d.n,
+                     d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
                      d.bias ? " bias" : "", d.swiglu ? " swiglu" : "",
-                     d.residual ? " residual" : "", scaling_text(d.scaling));
+                     d.residual ? " residual" : "", scaling_text(d.scaling), weights_text(d.b_kn));
 }
 
 std::string to_string(const GemmConfig& cfg) {
@@ -154,7 +154,8 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
                     .dtype = d.b_dtype,
                     .bias = d.bias,
                     .swiglu = d.swiglu,
-                    .scaling = d.scaling});
+                    .scaling = d.scaling,
+                    .b_kn = d.b_kn});
   auto scale_a = scale_input(p, d.scaling, m, d.k);  // [m, 1] or [m, k/128]
   TensorRef residual;
   if (d.residual) residual = p.input("residual", d.c_dtype, {m, d.n});  // [m, n]

@@ -179,7 +179,7 @@ OpCase gemm_case(const GemmDesc& d, const GemmConfig& cfg, std::int64_t m, std::
   fill_inputs(c, seed);
   auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
   for (int rank = 0; rank < d.world_size; ++rank) {
-    ProductShape shape{.m = m, .n = d.n, .k = d.k, .scaling = d.scaling};
+    ProductShape shape{.m = m, .n = d.n, .k = d.k, .scaling = d.scaling, .b_kn = d.b_kn};
     Values want = linear_reference(c, rank, scaled_rows(c, rank, shape), shape);
     if (d.residual) {
       const Values& residual = input_of(c, rank, "residual");

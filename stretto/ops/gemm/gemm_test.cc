@@ -38,6 +38,14 @@ TEST(Gemm, ResidualIsAddedBeforeTheOnlyRounding) {
   expect_gemm(d, {.tile = kSmallTile});
 }
 
+TEST(Gemm, WeightsWithColumnsFirst) {
+  GemmDesc d = kRagged;
+  d.bias = d.b_kn = true;
+  expect_gemm(d, {.tile = kSmallTile});
+  d.swiglu = true;
+  expect_gemm(d, {.tile = kSmallTile, .num_stages = 2, .split_k = 2});
+}
+
 // By an agent of its own, and the warpgroups of a block staggered, which CPU ranks know nothing of.
 TEST(Gemm, ADrainStores) {
   GemmDesc d = kRagged;
