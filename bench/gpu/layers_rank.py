@@ -90,6 +90,10 @@ def exchange_calls(world: World, rows: int, hidden: int, experts: int, top_k: in
     out = tuple(
         stretto.symm_mem.empty(everywhere, columns, dtype=dtype, device=world.device)
         for columns, dtype in ((hidden, BF16), (top_k, torch.float32), (top_k, torch.int32)))
+    out_fp8 = tuple(
+        stretto.symm_mem.empty(everywhere, columns, dtype=dtype, device=world.device)
+        for columns, dtype in ((hidden, torch.float8_e4m3fn), (top_k, torch.float32), (top_k, torch.int32),
+                               (hidden // 128, torch.float32)))
     chosen = chosen.int()
     sent = x.repeat(world.size, 1)
     arrived = torch.empty_like(sent)
@@ -98,6 +102,8 @@ def exchange_calls(world: World, rows: int, hidden: int, experts: int, top_k: in
     return {
         "all_to_all of all tokens": lambda i: dist.all_to_all_single(arrived, sent),
         "dispatch": lambda i: stretto.ep_dispatch(x, chosen, shares, experts, one_hop=True, out=out).x,
+        "dispatch as e4m3": lambda i: stretto.ep_dispatch(
+            x, chosen, shares, experts, one_hop=True, fp8=True, out=out_fp8).x,
         "combine": lambda i: stretto.ep_combine(y, d),
     }
 

@@ -150,6 +150,7 @@ void bind_spread(nb::module_& m) {
              .expert_groups = ranks};
     if (program == "ep_dispatch") return ep_dispatch(d, default_dispatch_config(d, target(gpu)));
     if (program == "ep_send") return ep_send(d, default_send_config(d, target(gpu)));
+    if (program == "ep_send_fp8") return ep_send_fp8(d, default_send_config(d, target(gpu)));
     if (program == "ep_place") return ep_place(d, default_place_config(d, target(gpu)));
     if (program == "ep_combine") return ep_combine(d, default_combine_config(d, target(gpu)));
     if (program == "ep_return") return ep_return(d, default_return_config(d, target(gpu)));

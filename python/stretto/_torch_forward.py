@@ -260,25 +260,29 @@ moe_layer = _forward(
 )
 
 
-def _ep_dispatch_fake(x, experts, _weights, num_experts, _one_hop):
+def _ep_dispatch(x, experts, weights, num_experts, one_hop, fp8):
+    made = expert_parallel.ep_dispatch(x, experts, weights, num_experts, one_hop=one_hop, fp8=fp8)
+    return (*made[:6], made.scales if fp8 else _no_lse(x))
+
+
+def _ep_dispatch_fake(x, experts, _weights, num_experts, _one_hop, fp8):
     size, top_k = current().size, experts.shape[1]
     rows = size * x.shape[0]
     return (
-        x.new_empty((rows, x.shape[1])),
+        x.new_empty((rows, x.shape[1]), dtype=torch.float8_e4m3fn if fp8 else x.dtype),
         _numbers(x, rows, top_k, dtype=torch.float32),
         _numbers(x, -(-num_experts // size) + 2),
         _numbers(x, rows * top_k),
         _numbers(x, rows, top_k),
         _numbers(x, x.shape[0], size),
+        _numbers(x, rows, x.shape[1] // 128, dtype=torch.float32) if fp8 else _no_lse(x),
     )
 
 
 ep_dispatch = _forward(
-    "ep_dispatch(Tensor x, Tensor experts, Tensor weights, int num_experts, bool one_hop)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    lambda x, experts, weights, num_experts, one_hop: tuple(
-        expert_parallel.ep_dispatch(x, experts, weights, num_experts, one_hop=one_hop)
-    )[:-1],
+    "ep_dispatch(Tensor x, Tensor experts, Tensor weights, int num_experts, bool one_hop, bool fp8)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _ep_dispatch,
     _ep_dispatch_fake,
 )
 ep_combine = _forward(

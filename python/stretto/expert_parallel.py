@@ -24,6 +24,10 @@ from .errors import UserError
 from .symm_mem import workspace
 
 
+_FP8 = "float8_e4m3fn"
+_BLOCK = 128  # elements that have a scale
+
+
 class Dispatched(NamedTuple):
     """Tokens that a rank was sent, in a block of rows for every rank, and the tables by which
     grouped_matmul() takes them to the own experts and ep_combine() back. S = m / P tokens of a
@@ -36,10 +40,11 @@ class Dispatched(NamedTuple):
     slots: object  # int32 [P * S, top_k], the row of a token and one of its experts, or -1
     positions: object  # int32 [S, P], where the own tokens are in the block of each rank, or -1
     one_hop: bool
+    scales: object = None  # float32 [P * S, H / 128], where x is float8_e4m3fn
 
 
 def ep_dispatch(
-    x, experts, weights, num_experts: int, *, one_hop: bool = False, out=None
+    x, experts, weights, num_experts: int, *, one_hop: bool = False, fp8: bool = False, out=None
 ) -> Dispatched:
     """Sends every token to the ranks that have its experts, once to each.
 
@@ -51,15 +56,17 @@ def ep_dispatch(
         y = ep_combine(grouped_matmul(h, down, d.offsets), d)
 
     `one_hop`: for steps of few tokens: each is stored at its ranks, in a row that it has in any
-    case, where else lists are made and fetched by. `out`: what becomes `x` and `weights` of the
-    result, and int32 [P * S, top_k] for the experts; in symmetric memory, one hop copies nothing.
+    case, where else lists are made and fetched by. `fp8`: they travel as float8_e4m3fn with a scale
+    for every 128 elements, in one hop only; grouped_matmul() takes `scales` as scale_a. `out`: what
+    becomes `x` and `weights` of the result, int32 [P * S, top_k] for the experts, and with fp8 the
+    scales; in symmetric memory, one hop copies nothing.
 
     Errors: UserError for shapes and types that do not fit; an expert that does not exist is a
     UserError on CPUs, on GPUs a Fault that a later call raises.
     """
     if out is None and _route.wants(x, experts, weights):
-        made = _route.forward.ep_dispatch(x, experts, weights, num_experts, one_hop)
-        return Dispatched(*made, one_hop)
+        *made, scales = _route.forward.ep_dispatch(x, experts, weights, num_experts, one_hop, fp8)
+        return Dispatched(*made, one_hop, scales if fp8 else None)
     op, group = "ep_dispatch", current()
     kind, x = adopt(x)
     dtype = computed_dtype(op, kind, x, doubles=False)
@@ -71,16 +78,19 @@ def ep_dispatch(
     (rows, hidden), top_k = x.shape, experts.shape[1]
     if not 1 <= top_k <= num_experts:
         raise UserError(f"{op}: {top_k} of {num_experts} experts")
+    if fp8 and (not one_hop or hidden % _BLOCK):
+        raise UserError(f"{op}: fp8 goes with one_hop and rows of whole blocks of {_BLOCK}")
     launch = _Launch(group, kind, dtype, rows, hidden, num_experts, top_k)
     experts = int_table(op, kind, "experts", experts, (rows, top_k))
     weights = float_array(op, kind, "weights", weights, (rows, top_k))
     numbers, shares = (kind.from_dtype(d, (0,), x) for d in ("int32", "float32"))
     everywhere = group.size * rows
-    recv, recv_weights, recv_experts = (
+    payload = kind.from_dtype(_FP8, (0,), x) if fp8 else x
+    forms = (hidden, payload), (top_k, shares), (top_k, numbers), (hidden // _BLOCK, shares)
+    forms = forms if fp8 else forms[:3]
+    recv, recv_weights, recv_experts, *scales = (
         make_result(op, kind, given, (everywhere, columns), like)
-        for given, columns, like in zip(
-            out or (None,) * 3, (hidden, top_k, top_k), (x, shares, numbers)
-        )
+        for given, (columns, like) in zip(out or (None,) * len(forms), forms)
     )
     positions = kind.empty((rows, group.size), numbers)
     tables = {
@@ -94,7 +104,9 @@ def ep_dispatch(
     }
     if not one_hop:
         tables["counts"] = kind.empty((group.size, 1), numbers)
-    launch("ep_send" if one_hop else "ep_dispatch", tables)
+    if fp8:
+        tables["recv_scales"] = scales[0][1]
+    launch("ep_send_fp8" if fp8 else "ep_send" if one_hop else "ep_dispatch", tables)
     placed = {
         "recv_experts": recv_experts[1],
         "slots": kind.empty((everywhere, top_k), numbers),
@@ -104,9 +116,8 @@ def ep_dispatch(
     launch("ep_place", placed, ())
     finish(kind, *recv_experts)
     received = finish(kind, *recv), finish(kind, *recv_weights)
-    return Dispatched(
-        *received, placed["offsets"], placed["tokens"], placed["slots"], positions, one_hop
-    )
+    made = *received, placed["offsets"], placed["tokens"], placed["slots"], positions, one_hop
+    return Dispatched(*made, finish(kind, *scales[0]) if fp8 else None)
 
 
 class _Launch:

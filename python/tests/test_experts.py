@@ -361,6 +361,35 @@ def test_tokens_to_their_experts_and_back(rng, size, one_hop, pattern):
         assert d.offsets[-1] == size * rows * top_k
 
 
+def test_tokens_that_travel_as_e4m3(rng):
+    """Products read them as they arrive, with their scales."""
+    fp8 = pytest.importorskip("ml_dtypes").float8_e4m3fn
+    size, rows, hidden, experts, top_k, n = 2, 5, 256, 4, 2, 6
+    x = parts(rng, size, (rows, hidden))
+    chosen = np.argsort(rng.uniform(0, 1, (size, rows, experts)), 2)[:, :, :top_k]
+    weights = rng.uniform(0, 1, (size, rows, top_k)).astype(np.float32)
+    matrices = rng.uniform(-4, 4, (experts, n, hidden)).astype(fp8)
+    scales = rng.uniform(0.1, 2, (experts, hidden // 128, 1)).astype(np.float32)
+
+    def body():
+        own = slice(2 * stretto.rank(), 2 * stretto.rank() + 2)
+        call = x[stretto.rank()], chosen[stretto.rank()], weights[stretto.rank()], experts
+        with pytest.raises(stretto.UserError, match="fp8 goes with one_hop"):
+            stretto.ep_dispatch(*call, fp8=True)
+        d = stretto.ep_dispatch(*call, one_hop=True, fp8=True)
+        assert d.x.dtype == fp8 and d.scales.shape == (size * rows, hidden // 128)
+        y = stretto.grouped_matmul(
+            d.x, matrices[own].swapaxes(1, 2), d.offsets, tokens=d.tokens, scale_a=d.scales,
+            scale_b=scales[own], out_dtype="float32",
+        )
+        return stretto.ep_combine(y, d)
+
+    wide_matrices = matrices.astype(np.float64) * scales.astype(np.float64).repeat(128, 1).swapaxes(1, 2)
+    for r, got in enumerate(testing.run(size, body)):
+        terms = np.einsum("tk,ti,tkni->tkni", weights[r], wide(x)[r], wide_matrices[chosen[r]])
+        assert (np.abs(got - terms.sum((1, 3))) <= np.abs(terms).sum((1, 3)) / 16).all()
+
+
 def test_dispatch_into_symmetric_memory(rng):
     size, rows, hidden, top_k = 2, 3, 8, 2
     x = parts(rng, size, (rows, hidden))

@@ -131,9 +131,9 @@ def expert_layer_cases():
             [(x, b, up, down, experts, weights, z) for z in (None, x)],
         ),
         "ep_dispatch": (
-            lambda *z: tuple(stretto.ep_dispatch(*z, 4, one_hop=False))[:-1],
+            lambda *z: tuple(stretto.ep_dispatch(*z, 4, one_hop=False))[:6],
             (x, experts, weights),
-            [(x, experts, weights, 4, hops) for hops in (False, True)],
+            [(x, experts, weights, 4, hops, False) for hops in (False, True)],
         ),
         "ep_combine": (back, (y, *tables), [(y, *tables, z, False) for z in (None, x)]),
     }
