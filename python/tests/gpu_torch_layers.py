@@ -71,6 +71,10 @@ class Heads(GpuTest):
                     if rows > 0:
                         self.same(got[part], self.attended(q[part], *own, total - rows)[0])
                     begin += rows
+                if max(new) == 1:  # of decoding, by runs of each sequence's tokens
+                    again, lse = stretto.paged_decode(q, k, v, table, cached, return_lse=True)
+                    self.same(again, got)
+                    self.assertTrue(lse.isfinite().all())
 
     def test_a_sequence_over_the_ranks(self):
         q, k, v = (randn(128, heads, 128) for heads in (8, 2, 2))
@@ -221,6 +225,19 @@ class Experts(GpuTest):
                 inner = self.gated(x, *everyone[:2]) @ everyone[2].float()
                 own = (inner[experts, token[:, None]] * weights[:, :, None]).sum(1)
                 self.same(got, own + residual.float())
+
+    def test_tokens_that_travel_as_e4m3(self):
+        share, rows, hidden = -(-self.EXPERTS // SIZE), 33, 7168
+        for _ in range(3):
+            x = randn(rows, hidden)
+            weights, experts = torch.rand(rows, self.EXPERTS, device=DEVICE).topk(self.TOP_K, -1)
+            d = stretto.ep_dispatch(x, experts, weights, self.EXPERTS, one_hop=True, fp8=True)
+            got = (d.x.float().unflatten(1, (-1, 128)) * d.scales[:, :, None]).flatten(1)
+            sent, chosen = (torch.cat(from_all(v)) for v in (x.float(), experts))
+            here = (chosen // share == RANK).any(1)
+            largest = sent.unflatten(1, (-1, 128)).abs().amax(2, keepdim=True).expand(-1, -1, 128).flatten(1)
+            allowed = torch.maximum(sent.abs() / 16, largest / 448 / 1024) * 1.001
+            self.assertTrue(((got - sent).abs() <= allowed)[here].all())
 
     def test_graph(self):
         """A whole layer of both kinds, replayed with other tokens and experts."""
