@@ -38,16 +38,24 @@ void OnlineSoftmax::load(const State& state) {
   peak_ = p_.load(state.peak);
 }
 
-void OnlineSoftmax::merge(const State& state) {
+void OnlineSoftmax::merge(const std::vector<State>& states) {
   double log2_scale = options_.scale * std::numbers::log2e;
-  Value peak = p_.load(state.peak);
-  Value new_peak = maximum(peak_, peak);
-  Value scaled_peak = new_peak * log2_scale;
-  Value shrink = exp2(peak_ * log2_scale - scaled_peak);
-  Value other = exp2(peak * log2_scale - scaled_peak);
-  weight_ = weight_ * shrink + p_.load(state.weight) * other;
-  sum_ = sum_ * shrink + p_.load(state.sum) * other;
-  peak_ = new_peak;
+  struct Part {
+    Value sum, weight, peak;
+  };
+  std::vector<Part> parts;
+  for (const State& s : states) {
+    parts.push_back({p_.load(s.sum), p_.load(s.weight), p_.load(s.peak)});
+  }
+  for (const Part& part : parts) {
+    Value new_peak = maximum(peak_, part.peak);
+    Value scaled_peak = new_peak * log2_scale;
+    Value shrink = exp2(peak_ * log2_scale - scaled_peak);
+    Value other = exp2(part.peak * log2_scale - scaled_peak);
+    weight_ = weight_ * shrink + part.weight * other;
+    sum_ = sum_ * shrink + part.sum * other;
+    peak_ = new_peak;
+  }
 }
 
 void OnlineSoftmax::store(const State& state) const {

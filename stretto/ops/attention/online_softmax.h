@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "stretto/lang/program_builder.h"
 
@@ -34,8 +35,8 @@ class OnlineSoftmax {
     Slice sum, weight, peak;  // f32 [rows, head_dim], [rows, 1], [rows, 1]
   };
   void load(const State& state);
-  // Adds what another made of other keys.
-  void merge(const State& state);
+  // Adds what others made of other keys, in their order; all are read before the first is added.
+  void merge(const std::vector<State>& states);
   void store(const State& state) const;
 
   const Value& sum() const { return sum_; }        // [rows, head_dim], not divided by

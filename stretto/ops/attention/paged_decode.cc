@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/attention/field_check.h"
@@ -117,7 +118,15 @@ class PagedDecode {
 
   void combine(const Unit& unit) {
     OnlineSoftmax sums = softmax();
-    p_.loop(cfg_.splits, [&](const Index& run) { sums.merge(part(unit, run)); });
+    auto merge = [&](const Index& first, std::int64_t count) {
+      std::vector<OnlineSoftmax::State> parts;
+      for (std::int64_t i = 0; i < count; ++i) parts.push_back(part(unit, first + i));
+      sums.merge(parts);
+    };
+    constexpr std::int64_t kAtOnce = 4;
+    std::int64_t rest = cfg_.splits % kAtOnce;
+    p_.loop(cfg_.splits / kAtOnce, [&](const Index& i) { merge(i * kAtOnce, kAtOnce); });
+    if (rest > 0) merge(cfg_.splits - rest, rest);
     store(unit, sums);
   }
 

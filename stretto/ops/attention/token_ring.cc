@@ -136,7 +136,8 @@ class TokenRing {
       OnlineSoftmax softmax = tiles_.softmax();
       softmax.load(state(q, 0, p_.rank()));
       p_.loop(1, world_, [&](const Index& s) {
-        p_.when(sees(q, (p_.rank() + s) % world_), [&] { softmax.merge(state(q, s, p_.rank())); });
+        p_.when(sees(q, (p_.rank() + s) % world_),
+                [&] { softmax.merge({state(q, s, p_.rank())}); });
       });
       tiles_.store(q, softmax);
     });
