@@ -236,12 +236,10 @@ std::vector<AttentionConfig> gpu_attention_configs(const AttentionDesc& d, int n
   if (small) tile = {.rows = 192, .kv = 128, .num_stages = 3};
   add(tile.rows, tile.kv, tile.num_stages, true);
   if (!d.causal) add(tile.rows, tile.kv, tile.num_stages, false);
-  // More keys a step: with room for one tile of queries where the head is large.
-  if (small) {
-    for (std::int64_t kv : {128, 176, 192, 224}) add(128, kv, 2, true);
-  } else {
-    for (std::int64_t kv : {144, 176}) add(tile.rows, kv, 2, true, 1);
-  }
+  if (small) return configs;
+  // More keys a step, with room for one tile of queries.
+  add(tile.rows, 176, 2, true, 1);
+  if (!d.causal) add(tile.rows, 176, 2, false, 1);
   return configs;
 }
 

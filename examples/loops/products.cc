@@ -76,10 +76,7 @@ Program scaled(const LoopShape& s, int workers) {
   auto scale_a = p.input("scale_a", DType::kF32, {m, blocks});    // [m, blocks]
   auto scale_b = p.input("scale_b", DType::kF32, {blocks, s.n});  // [blocks, n]
   auto c = p.output("c", DType::kBF16, {m, s.n});                 // [m, n]
-  auto sms = Resource::sms((workers + 1) / kPair)
-                 .pipelined(3)
-                 .clustered(kPair)
-                 .multiplying(ProductOrder::kInTurn);
+  auto sms = Resource::sms((workers + 1) / kPair).pipelined(3).clustered(kPair);
   auto tiles = p.grid(c, kScaledRows, kScaledCols).raster(kRaster);
   p.role("scale", sms, tiles, [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, kScaledRows, kScaledCols);
@@ -120,6 +117,7 @@ Program transposed(const LoopShape& s, int workers) {
 Program triangular(const LoopShape& s, int workers) {
   constexpr int kPair = 2;
   constexpr std::int64_t kRows = kPair * loops::kRows;
+  constexpr std::int64_t kOddRaster = 5;  // clusters 66 tiles apart see long rows and short ones
   ProgramBuilder p("triangular", 1);
   Index m = p.extent("m", s.m);
   auto a = p.input("a", DType::kBF16, {m, s.m});    // [m, bound of m]
@@ -129,7 +127,7 @@ Program triangular(const LoopShape& s, int workers) {
                  .pipelined(kStages)
                  .clustered(kPair)
                  .multiplying(ProductOrder::kAwaited);
-  p.role("mask", sms, p.grid(c, kRows, kCols).raster(kRaster), [&](const Tile& t) {
+  p.role("mask", sms, p.grid(c, kRows, kCols).raster(kOddRaster), [&](const Tile& t) {
     Index first = p.let("first", (ceil_div(m, kRows) - 1) * kRows - t.row);
     Index full = p.let("full", first / kStep);  // steps that no row masks
     Value acc = p.zeros(DType::kF32, kRows, kCols);

@@ -69,39 +69,23 @@ void add_split(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
 }
 
 // Factors of 8 bits: pairs of blocks that share the weights, and single ones, which leave fewer
-// SMs idle at the end. Tiles with scales of blocks hold a sum and one or two products.
+// SMs idle at the end. Tiles with scales of blocks hold a sum and two products.
 void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms) {
   struct Choice {
     GemmTile tile;  // of the whole cluster
     int cluster, stages, raster;
     int stagger = 0;
-    ProductOrder products = ProductOrder::kAhead;
   };
-  constexpr ProductOrder kInTurn = ProductOrder::kInTurn;
   const std::vector<Choice> rows = {
-      {{256, 256, 128}, 2, 4, 8},    {{256, 256, 128}, 2, 4, 16},   {{256, 224, 128}, 2, 4, 8},
-      {{256, 192, 128}, 2, 4, 8},    {{256, 192, 128}, 2, 4, 16},   {{256, 160, 128}, 2, 5, 8},
-      {{256, 128, 128}, 2, 6, 8},    {{128, 256, 128}, 1, 4, 8},    {{128, 192, 128}, 1, 4, 8},
-      {{128, 160, 128}, 1, 5, 8},    {{128, 128, 128}, 1, 6, 8},    {{128, 96, 128}, 1, 6, 8},
-      {{128, 192, 128}, 1, 4, 8, 2}, {{128, 192, 128}, 1, 4, 8, 3}, {{128, 128, 128}, 1, 6, 8, 3},
-      {{128, 256, 128}, 1, 4, 8, 2}, {{256, 192, 128}, 2, 4, 8, 2}, {{256, 192, 128}, 2, 4, 16, 2},
-      {{256, 128, 128}, 2, 6, 8, 3}, {{256, 128, 128}, 2, 6, 8, 5}, {{256, 256, 128}, 2, 4, 8, 2}};
-  const std::vector<Choice> blocks = {{{256, 128, 128}, 2, 6, 8},
-                                      {{256, 128, 128}, 2, 6, 1},
-                                      {{256, 128, 128}, 2, 6, 4},
-                                      {{256, 128, 128}, 2, 6, 16},
-                                      {{256, 64, 128}, 2, 6, 8},
-                                      {{128, 128, 128}, 1, 6, 8},
-                                      {{128, 128, 128}, 1, 6, 1},
-                                      {{128, 64, 128}, 1, 6, 8},
-                                      {{256, 128, 128}, 2, 6, 8, 0, kInTurn},
-                                      {{256, 128, 128}, 2, 6, 4, 0, kInTurn},
-                                      {{256, 128, 128}, 2, 6, 16, 0, kInTurn},
-                                      {{128, 128, 128}, 1, 6, 8, 0, kInTurn},
-                                      {{256, 128, 128}, 2, 6, 8, 0, ProductOrder::kAheadInTurn},
-                                      {{256, 128, 128}, 2, 6, 8, 0, ProductOrder::kAwaited},
-                                      {{192, 128, 128}, 1, 4, 8, 0, kInTurn},
-                                      {{192, 128, 128}, 1, 4, 8, 0, ProductOrder::kAwaited}};
+      {{256, 256, 128}, 2, 4, 8},    {{256, 256, 128}, 2, 4, 16},  {{256, 224, 128}, 2, 4, 8},
+      {{256, 192, 128}, 2, 4, 8},    {{256, 192, 128}, 2, 4, 16},  {{256, 160, 128}, 2, 5, 8},
+      {{256, 128, 128}, 2, 6, 8},    {{128, 256, 128}, 1, 4, 8},   {{128, 192, 128}, 1, 4, 8},
+      {{128, 160, 128}, 1, 5, 8},    {{128, 128, 128}, 1, 6, 8},   {{128, 96, 128}, 1, 6, 8},
+      {{128, 192, 128}, 1, 4, 8, 2}, {{128, 192, 128}, 1, 4, 8, 3}};
+  const std::vector<Choice> blocks = {{{256, 128, 128}, 2, 6, 8}, {{256, 128, 128}, 2, 6, 1},
+                                      {{256, 128, 128}, 2, 6, 4}, {{256, 128, 128}, 2, 6, 16},
+                                      {{256, 64, 128}, 2, 6, 8},  {{128, 128, 128}, 1, 6, 8},
+                                      {{128, 128, 128}, 1, 6, 1}, {{128, 64, 128}, 1, 6, 8}};
   for (const Choice& c : d.scaling == Scaling::kBlock ? blocks : rows) {
     // Clusters load by TMA alone, which takes rows of whole 16 bytes.
     if (c.cluster > 1 && (d.k % 16 != 0 || d.m < c.tile.bm)) continue;
@@ -110,8 +94,7 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
                   .raster = c.raster,
                   .num_stages = c.stages,
                   .cluster_size = c.cluster,
-                  .stagger = c.stagger,
-                  .products = c.products});
+                  .stagger = c.stagger});
   }
 }
 
