@@ -64,6 +64,13 @@ class LoopParts {
         return false;
       }
     }
+    // Rows of scales would take too many registers beside two products.
+    bool wide = std::any_of(parts_.beside.begin(), parts_.beside.end(),
+                            [&](const Op& op) { return type(op.result).cols > 1; });
+    if (wide) {
+      parts_.after.insert(parts_.after.begin(), parts_.beside.begin(), parts_.beside.end());
+      parts_.beside.clear();
+    }
     parts_.after.insert(parts_.after.begin(), of_factors.begin(), of_factors.end());
     parts_.after.insert(parts_.after.end(), others.begin(), others.end());
     return awaited && size_bytes(type(dot().operands[1]).dtype) <= 2;
