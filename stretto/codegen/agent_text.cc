@@ -70,7 +70,8 @@ void AgentWriter::write_issuer() {
 }
 
 void AgentWriter::write_team(int first_thread) {
-  line("const Team team{{threadIdx.x - {}, {}}};", first_thread, 1 + site_.agent_idx);
+  line("const Team team{{threadIdx.x - {}, {}}};", first_thread,
+       plan_.first_barrier + site_.agent_idx);
   declare_values();
   if (apart()) {
     line("Meeting<{}> meeting{{reinterpret_cast<u32*>(smem + {})}};", values_.warpgroups(),

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -115,16 +116,24 @@ class KernelWriter {
     launch_.block = 128;
     for (const Role& role : program_.roles) roles_.push_back(on_sms(role));
     for (std::size_t i = 0; i < roles_.size(); ++i) {
-      const Role& role = roles_[i];
-      plans_.push_back(plan_role(program_, role, launch_.maps));
+      Role& role = roles_[i];
+      PlaceBeside place;
+      bool shares = role.resource.beside >= 0;
+      if (shares) {
+        place = place_beside(roles_[at(role.resource.beside)], plans_[at(role.resource.beside)]);
+        role.agents[0].num_threads = place.num_threads;
+      }
+      plans_.push_back(plan_role(program_, role, launch_.maps, shares ? &place : nullptr));
       if (by_engine(i)) continue;
-      launch_.grid += role.resource.num_workers * role.resource.cluster_size;
+      launch_.grid += role.resource.num_own_sms();
       launch_.block = std::max(launch_.block, plans_.back().num_threads);
       launch_.cluster = std::max(launch_.cluster, role.resource.cluster_size);
       launch_.shared_bytes = std::max(launch_.shared_bytes, plans_.back().shared_bytes);
     }
     for (std::size_t i = 0; i < roles_.size(); ++i) {
-      budget_registers(roles_[i], launch_.block, plans_[i]);
+      if (roles_[i].resource.beside >= 0) continue;
+      std::optional<std::size_t> beside = role_beside(i);
+      budget_registers(roles_[i], launch_.block, plans_[i], beside ? &plans_[*beside] : nullptr);
     }
     first_bell_block_ = launch_.grid;
     launch_.grid += num_bell_blocks();
@@ -148,17 +157,23 @@ class KernelWriter {
     if (has_epoch_ && roles_wait_) context_.epoch = epoch_text();
   }
 
-  // Of every block a lane for each agent, then on_start's and on_end's.
+  // Of every block a lane for each agent and for the role beside it, then on_start's and on_end's.
   void plan_lanes() {
-    for (const Role& role : roles_) num_lanes_ = std::max(num_lanes_, int(role.agents.size()));
+    for (std::size_t i = 0; i < roles_.size(); ++i) {
+      num_lanes_ = std::max(num_lanes_, int(roles_[i].agents.size()) + (role_beside(i) ? 1 : 0));
+    }
     for (std::size_t i = 0; i < roles_.size(); ++i) {
       if (by_engine(i)) continue;
       const Resource& r = roles_[i].resource;
-      for (int block = 0; block < r.num_workers * r.cluster_size; ++block) {
+      int agents = int(roles_[i].agents.size());
+      std::optional<std::size_t> beside = role_beside(i);
+      for (int block = 0; block < r.num_own_sms(); ++block) {
         for (int a = 0; a < num_lanes_; ++a) {
-          bool used = block % r.cluster_size == 0 && a < int(roles_[i].agents.size());
-          launch_.event_lanes.push_back(
-              {used ? int(i) : -1, used ? a : -1, block / r.cluster_size});
+          EventLanePlan lane{-1, -1, block / r.cluster_size};
+          bool used = block % r.cluster_size == 0;
+          if (used && a < agents) lane.role = int(i), lane.agent = a;
+          if (used && a == agents && beside) lane.role = int(*beside), lane.agent = 0;
+          launch_.event_lanes.push_back(lane);
         }
       }
     }
@@ -171,6 +186,14 @@ class KernelWriter {
     return options_.record ? open_lanes_text(num_lanes_, launch_.grid, in_cluster) : "";
   }
   std::string close_lanes() const { return options_.record ? close_lanes_text(num_lanes_) : ""; }
+
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+  std::optional<std::size_t> role_beside(std::size_t role) const {
+    for (std::size_t i = 0; i < roles_.size(); ++i) {
+      if (roles_[i].resource.beside == static_cast<int>(role)) return i;
+    }
+    return std::nullopt;
+  }
 
   bool has_engines() const { return !launch_.engines.roles.empty(); }
   bool by_engine(std::size_t role) const {
@@ -342,9 +365,8 @@ class KernelWriter {
     if (launch_.gate.empty()) out += start_text();
     int first_block = 0;
     for (std::size_t i = 0; i < roles_.size(); ++i) {
-      if (by_engine(i)) continue;
-      const Resource& r = roles_[i].resource;
-      int blocks = r.num_workers * r.cluster_size;
+      int blocks = roles_[i].resource.num_own_sms();
+      if (by_engine(i) || blocks == 0) continue;
       std::string condition =
           fmt::format("blockIdx.x >= {} && blockIdx.x < {}", first_block, first_block + blocks);
       if (first_block == 0) condition = fmt::format("blockIdx.x < {}", blocks);
@@ -375,9 +397,9 @@ class KernelWriter {
       out += "    wait_for_previous_launch();\n";
       if (has_epoch_) out += "    " + context_.epoch + "\n";
     }
+    std::optional<std::size_t> beside = role_beside(idx);
     for (std::size_t a : plan.branches()) {
       int first = plan.first_thread[a], threads = plan.threads[a];
-      bool last = a == plan.branches().back();
       std::string from = first == 0 ? "" : fmt::format("threadIdx.x >= {} && ", first);
       out += fmt::format("    {}if ({}threadIdx.x < {}) {{  // {}\n", a == 0 ? "" : "} else ", from,
                          first + threads, role.agents[a].name);
@@ -395,13 +417,36 @@ class KernelWriter {
         if (other != a) out += fmt::format("      // {}\n", role.agents[other].name);
         out += agent_text(context_, site);
       }
-      if (last && plan.idle_registers != 0) {
-        out += fmt::format("    }} else {{\n      register_budget_lower<{}>();\n",
-                           plan.idle_registers);
+      if (beside && plans_[*beside].first_thread[0] / 128 == first / 128) {
+        out += beside_text(*beside, role, "", roles_wait_ && !early.launched) + "      }\n";
       }
-      if (last) out += "    }\n";
     }
-    return out + "  }\n";
+    if (beside && plans_[*beside].first_thread[0] >= plan.num_threads) {
+      out += beside_text(*beside, role, "} else ", roles_wait_ && !early.launched);
+    }
+    if (plan.idle_registers != 0) {
+      out +=
+          fmt::format("    }} else {{\n      register_budget_lower<{}>();\n", plan.idle_registers);
+    }
+    return out + "    }\n  }\n";
+  }
+
+  // The branch of a block's threads that work beside the host's, open. `waits`: for the launch
+  // before.
+  std::string beside_text(std::size_t idx, const Role& host, const char* before, bool waits) {
+    const Role& role = roles_[idx];
+    const RolePlan& plan = plans_[idx];
+    std::string out = fmt::format(
+        "    {}if (threadIdx.x >= {} && threadIdx.x < {}) {{  // role '{}', {}:{}\n", before,
+        plan.first_thread[0], plan.num_threads, role.name, role.loc.file, role.loc.line);
+    if (plan.registers[0] != 0) {
+      out += fmt::format("      register_budget_lower<{}>();\n", plan.registers[0]);
+    }
+    if (waits) out += "      wait_for_previous_launch();\n";
+    if (waits && has_epoch_) out += "      " + context_.epoch + "\n";
+    AgentSite site{&role, static_cast<int>(idx), 0, &plan};
+    if (options_.record) site.lane = static_cast<int>(host.agents.size());
+    return out + agent_text(context_, site);
   }
 
   // on_start and on_end run once per rank, by 128 threads.

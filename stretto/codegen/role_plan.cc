@@ -27,9 +27,13 @@ void for_each_block(const Block& block, const std::function<void(const Block&)>&
 class RolePlanner {
  public:
   RolePlanner(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps,
-              int store_buffers)
+              int store_buffers, const PlaceBeside* place)
       : program_(program), role_(role), maps_(maps) {
     plan_.store_buffers = store_buffers;
+    if (place == nullptr) return;
+    plan_.num_threads = place->first_thread;
+    plan_.first_barrier = place->first_barrier;
+    next_ = place->shared;
   }
 
   RolePlan run() {
@@ -59,7 +63,7 @@ class RolePlanner {
     plan_.threads.assign(count, 0);
     plan_.registers.assign(count, 0);
     plan_.host.assign(count, -1);
-    int next = 0;
+    int next = plan_.num_threads;
     for (int pass = 0; pass < 2; ++pass) {
       for (std::size_t i = 0; i < count; ++i) {
         AgentKind kind = role_.agents[i].kind;
@@ -474,10 +478,28 @@ bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& 
   return true;
 }
 
-RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps) {
-  RolePlan plan = RolePlanner(program, role, maps, 2).run();
+RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps,
+                   const PlaceBeside* place) {
+  RolePlan plan = RolePlanner(program, role, maps, 2, place).run();
   if (plan.shared_bytes <= kSharedLimit) return plan;
-  return RolePlanner(program, role, maps, 1).run();
+  return RolePlanner(program, role, maps, 1, place).run();
+}
+
+PlaceBeside place_beside(const Role& role, const RolePlan& plan) {
+  PlaceBeside out{.first_thread = plan.num_threads,
+                  .num_threads = 128,
+                  .first_barrier = plan.first_barrier + static_cast<int>(role.agents.size()),
+                  .shared = plan.shared_bytes};
+  for (std::size_t a = 0; a < role.agents.size(); ++a) {
+    int agent = static_cast<int>(a);
+    bool idle = plan.issues(role, agent) && !plan.fills(role, agent);
+    if (role.agents[a].kind != AgentKind::kProducer || !idle) continue;
+    int warps = 1 + static_cast<int>(std::count(plan.host.begin(), plan.host.end(), agent));
+    out.host = agent;
+    out.first_thread = plan.first_thread[a] + 32 * warps;
+    out.num_threads = 128 - 32 * warps;
+  }
+  return out;
 }
 
 }  // namespace stretto

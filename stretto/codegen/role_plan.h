@@ -53,7 +53,8 @@ struct RolePlan {
   std::vector<int> threads;       // per agent, of the block; a producer's are a warpgroup
   std::vector<int> registers;     // per agent and thread, 0: as launched (budget_registers)
   int idle_registers = 0;         // of the block's threads beyond the role's, 0: as launched
-  int num_threads = 0;
+  int num_threads = 0;            // of the block up to the role's last one
+  int first_barrier = 1;          // of its agents' named barriers
   std::vector<PipePlan> pipes;
   std::vector<PipeGroup> groups;
   // Where a factor or a transposed value that lives in registers is put for the product, by op.
@@ -66,7 +67,7 @@ struct RolePlan {
   // Where the warpgroups of a staggered role say to how many notifies they have come; 0: it has
   // none.
   std::size_t meeting = 0;
-  std::vector<int> host;         // per agent: in whose warpgroup its warp lies; -1: it has its own
+  std::vector<int> host;  // per agent: in whose warpgroup its warp lies; -1: it has its own
   // Stores of drains that one thread makes by TMA, from the slots, each with its view.
   std::map<const Op*, TensorMapPlan> drained;
   std::size_t shared_bytes = 0;
@@ -90,16 +91,29 @@ struct RolePlan {
   }
 };
 
-// Adds the views that the role needs to `maps`. UserError naming the line for what no layout fits.
-RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps);
+// What a role that works on another one's blocks is given there.
+struct PlaceBeside {
+  int first_thread = 0, num_threads = 0;
+  int first_barrier = 1;
+  std::size_t shared = 0;
+  int host = -1;  // agent in whose warpgroup its warps lie; -1: it has its own
+};
+// The producer's warps that have nothing to do, else a warpgroup more.
+PlaceBeside place_beside(const Role& role, const RolePlan& plan);
+
+// Adds the views that the role needs to `maps`. `place`: in another role's blocks. UserError naming
+// the line for what no layout fits.
+RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps,
+                   const PlaceBeside* place = nullptr);
 
 // Which stores of drains TMA can make; the one thread that does them all lies in a warp beside the
 // producer's. After the pipes.
 void place_drains(const Program& program, const Role& role, RolePlan& plan);
 
 // Moves registers from the threads that need few to those that compute, for a role in blocks of
-// `block` threads, which may be more than its own. Blocks of up to 256 threads need none of this.
-void budget_registers(const Role& role, int block, RolePlan& plan);
+// `block` threads, which may be more than its own. `beside`: of the role beside it, if there is
+// one, which gets its share. Blocks of up to 256 threads need none of this.
+void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* beside = nullptr);
 
 // The TMA view under a region, or false where TMA cannot address it (strides not of 16 bytes, more
 // than three dimensions in use). Its rank is 0 where the region names another than the own: then

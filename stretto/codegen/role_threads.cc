@@ -12,6 +12,9 @@ constexpr int kWaitingRegisters = 48;  // where it waits for signals, in loops o
 constexpr int kFillingRegisters = 72;  // where its threads load, or store, what TMA cannot
 constexpr int kCopyingRegisters = 40;  // where that is vectors alone
 constexpr int kReadingRegisters = 40;  // where tables decide what TMA loads, and how often
+constexpr int kBesideRegisters =
+    136;  // of a role that adds up beside another one, in its producer's warps
+constexpr int kBesideRegistersApart = 96;  // or in a warpgroup more, where few are left for each
 constexpr int kRegistersOfBlock = 65536;
 constexpr int kMostRegisters = 240;
 
@@ -68,14 +71,25 @@ int few_registers(const Role& role, int agent, const RolePlan& plan) {
 
 }  // namespace
 
-void budget_registers(const Role& role, int block, RolePlan& plan) {
+void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* beside) {
   if (block <= 256) return;
-  int few = 0;        // registers of the threads that need few
+  int few = 0;  // registers of the threads that need few
+  int end = plan.num_threads;
+  int of_producer = 0;
+  if (beside != nullptr && beside->first_thread[0] < end) {
+    of_producer = kBesideRegisters;  // it lies in the same warpgroup
+  } else if (beside != nullptr) {
+    few = (beside->num_threads - end) * kBesideRegistersApart;
+    end = beside->num_threads;
+    beside->registers[0] = kBesideRegistersApart;
+  }
   int computing = 0;  // threads
   for (std::size_t i = 0; i < role.agents.size(); ++i) {
     AgentKind kind = role.agents[i].kind;
     if (kind == AgentKind::kProducer || kind == AgentKind::kDrain) {
       plan.registers[i] = few_registers(role, static_cast<int>(i), plan);
+      if (kind == AgentKind::kProducer)
+        plan.registers[i] = std::max(plan.registers[i], of_producer);
     } else {
       computing += plan.threads[i];
     }
@@ -86,7 +100,7 @@ void budget_registers(const Role& role, int block, RolePlan& plan) {
     shared = std::max(shared, plan.registers[i]);
   }
   for (std::size_t i = 0; i < role.agents.size(); ++i) few += plan.threads[i] * plan.registers[i];
-  int idle = block - plan.num_threads;
+  int idle = block - end;
   few += idle * kProducerRegisters;
   if (few == 0 || computing == 0) return;
   if (idle > 0) plan.idle_registers = kProducerRegisters;

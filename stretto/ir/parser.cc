@@ -206,6 +206,9 @@ void Parser::role(const Token& start) {
                                                        "ahead, ahead_in_turn, in_turn or awaited",
                                                        [](ProductOrder p) { return name(p); });
   }
+  if (reader_.accept_word("beside")) {
+    r.resource.beside = resolve(roles_, TokenKind::kWord, "a role declared before");
+  }
   reader_.expect_word("tiles");
   r.tile_var = resolve(vars_, TokenKind::kVar, "a variable");
   reader_.expect_mark("<");

@@ -281,6 +281,10 @@ class Printer {
     if (r.resource.stagger != 0) add(" stagger {}", r.resource.stagger);
     if (r.resource.tile_slots != 2) add(" tile_slots {}", r.resource.tile_slots);
     if (r.resource.products != ProductOrder::kAhead) add(" products {}", name(r.resource.products));
+    if (r.resource.beside >= 0) {
+      out_ += " beside ";
+      reference(0, program_.roles, r.resource.beside);
+    }
     out_ += " tiles ";
     reference('%', program_.vars, r.tile_var);
     out_ += " < ";

@@ -121,6 +121,7 @@ TEST(Printer, EveryRoleAndOperationFieldShows) {
           {"resource.kind", [](Program& p) { p.roles[0].resource.kind = ResourceKind::kHost; }},
           {"resource.workers", [](Program& p) { p.roles[0].resource.num_workers = 5; }},
           {"resource.cluster", [](Program& p) { p.roles[0].resource.cluster_size = 4; }},
+          {"resource.beside", [](Program& p) { p.roles[0].resource.beside = 0; }},
           {"resource.tickets", [](Program& p) { p.roles[0].resource.tickets = true; }},
           {"resource.consumers",
            [](Program& p) {

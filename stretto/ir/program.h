@@ -322,6 +322,12 @@ struct Resource {
   // what it writes. The CPU deals the tiles out as without.
   bool tickets = false;
 
+  // SMs: the number of a role declared before, whose blocks do this role's work, too, with a group
+  // of threads of their own: its sums while that one multiplies. -1: blocks of its own. Both have
+  // as many workers, and neither is in clusters; this one is neither pipelined nor by ticket, and
+  // the only one beside that role.
+  int beside = -1;
+
   static Resource sms(int n) { return {ResourceKind::kSm, n}; }
   static Resource copy_engine(int queues = 1) { return {ResourceKind::kCopyEngine, queues}; }
   static Resource host(int threads = 1) { return {ResourceKind::kHost, threads}; }
@@ -359,6 +365,15 @@ struct Resource {
     Resource r = *this;
     r.store_slots = slots;
     return r;
+  }
+  Resource beside_role(int role) const {
+    Resource r = *this;
+    r.beside = role;
+    return r;
+  }
+  // SMs that no other role has.
+  int num_own_sms() const {
+    return kind == ResourceKind::kSm && beside < 0 ? num_workers * cluster_size : 0;
   }
   // Workers of `size` CTAs each, which share a tile by rows.
   Resource clustered(int size) const {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <unordered_set>
@@ -281,6 +282,28 @@ class ProgramChecker {
             r.name, res.store_slots);
     require(res.num_stages == 0 || res.kind == ResourceKind::kSm,
             "role '{}' has {} stages, only SMs are pipelined", r.name, res.num_stages);
+    if (res.beside >= 0) beside(r);
+  }
+
+  void beside(const Role& r) const {
+    const Resource& res = r.resource;
+    auto own = static_cast<std::size_t>(&r - program_.roles.data());
+    auto other = static_cast<std::size_t>(res.beside);
+    require(other < own, "role '{}' is beside role {}, which is not declared before it", r.name,
+            res.beside);
+    const Resource& host = program_.roles[other].resource;
+    require(res.kind == ResourceKind::kSm && host.kind == ResourceKind::kSm && host.beside < 0,
+            "role '{}' is beside '{}', need SMs and one with blocks of its own", r.name,
+            program_.roles[other].name);
+    require(res.num_workers == host.num_workers,
+            "role '{}' has {} workers and '{}', beside which it is, {}", r.name, res.num_workers,
+            program_.roles[other].name, host.num_workers);
+    require(res.cluster_size == 1 && host.cluster_size == 1 && res.num_stages == 0 && !res.tickets,
+            "role '{}' is beside '{}': it has neither stages nor tickets, and neither has clusters",
+            r.name, program_.roles[other].name);
+    auto same = [&](const Role& o) { return o.resource.beside == res.beside; };
+    require(std::count_if(program_.roles.begin(), program_.roles.end(), same) == 1,
+            "role '{}' is not the only one beside '{}'", r.name, program_.roles[other].name);
   }
 
   void num_tiles(const Role& r) const {

@@ -254,8 +254,8 @@ void ProgramBuilder::record_agent(Agent& agent, const std::function<void()>& bod
   agent_ = nullptr;
 }
 
-void ProgramBuilder::role(const std::string& name, const Resource& resource, const TileSpace& tiles,
-                          const std::function<void(const Tile&)>& body, Loc loc) {
+int ProgramBuilder::role(const std::string& name, const Resource& resource, const TileSpace& tiles,
+                         const std::function<void(const Tile&)>& body, Loc loc) {
   last_loc_ = to_source_loc(loc);
   Role role{.name = name, .resource = resource, .loc = last_loc_};
   role.tile_var = add_var(name + "_tile", VarKind::kTile, 0);
@@ -263,6 +263,7 @@ void ProgramBuilder::role(const std::string& name, const Resource& resource, con
   role.agents.push_back({.name = "body"});
   record_agent(role.agents[0], [&] { body(make_tile(tiles, Expr::var(role.tile_var))); });
   program_.roles.push_back(std::move(role));
+  return static_cast<int>(program_.roles.size()) - 1;
 }
 
 void ProgramBuilder::on_start(const std::function<void()>& body, Loc loc) {

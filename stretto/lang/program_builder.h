@@ -187,8 +187,9 @@ class ProgramBuilder {
   TileSpace grid(const Index& rows, const Index& cols, std::int64_t bm, std::int64_t bn,
                  Loc loc = Loc::current());
   TileSpace range(const Index& count);
-  void role(const std::string& name, const Resource& resource, const TileSpace& tiles,
-            const std::function<void(const Tile&)>& body, Loc loc = Loc::current());
+  // Its number, for roles beside it.
+  int role(const std::string& name, const Resource& resource, const TileSpace& tiles,
+           const std::function<void(const Tile&)>& body, Loc loc = Loc::current());
   void on_start(const std::function<void()>& body, Loc loc = Loc::current());
   void on_end(const std::function<void()>& body, Loc loc = Loc::current());
   void loop(const Index& begin, const Index& end, const std::function<void(const Index&)>& body,

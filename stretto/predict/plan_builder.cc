@@ -21,7 +21,7 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 int sms_of(const Role& role, const Machine& machine) {
   const Resource& r = role.resource;
   if (r.kind != ResourceKind::kSm) return machine.copies_on_sms ? r.num_workers : 0;
-  return r.num_workers * r.cluster_size;
+  return r.num_own_sms();
 }
 
 void check_fits(const Program& program, const Machine& machine) {

@@ -172,7 +172,7 @@ class Prover {
     int sms = 0, queues = 0;
     for (const Role& role : program_.roles) {
       const Resource& r = role.resource;
-      if (r.kind == ResourceKind::kSm) sms += r.num_workers * r.cluster_size;
+      sms += r.num_own_sms();
       if (r.kind == ResourceKind::kCopyEngine) queues += r.num_workers;
     }
     if (sms > options_.max_workers_per_rank) {

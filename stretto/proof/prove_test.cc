@@ -296,6 +296,21 @@ TEST(Prove, RejectsMoreWorkersThanTheDeviceHolds) {
   EXPECT_TRUE(prove(program, large).proved);
 }
 
+TEST(Prove, ARoleBesideAnotherTakesNoWorkerFromIt) {
+  Program program = local_copy(1);
+  Role beside{.name = "beside",
+              .resource = Resource::sms(program.roles[0].resource.num_workers).beside_role(0)};
+  beside.tile_var = program.roles[0].tile_var;
+  beside.num_tiles = 0;
+  beside.agents.push_back({.name = "body"});
+  program.roles.push_back(beside);
+  ProofOptions exact;
+  exact.max_workers_per_rank = program.roles[0].resource.num_workers;
+  EXPECT_TRUE(prove(program, exact).proved);
+  program.roles[1].resource.beside = -1;
+  EXPECT_FALSE(prove(program, exact).proved);
+}
+
 TEST(Prove, PacketsNeedTwoSlotsAndEveryPacketAStore) {
   expect_rejected(packet_exchange(3, 1), FindingKind::kReuse, "inbox");
   Program program = packet_exchange(2, 2);

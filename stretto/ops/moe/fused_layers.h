@@ -84,15 +84,12 @@ class GroupedRs {
   // My parts may be written.
   void announce();
 
-  TileSpace product_tiles() const {
-    return p_.grid(num_blocks() * num_tiles_, block_cols(), 1, cfg_.tile.bn).raster(cfg_.raster);
-  }
-  void multiply(const Tile& t);
+  // All tiles, block by block, and one of them.
+  std::int64_t num_products() const { return num_blocks() * products_of_block(); }
+  void product(const Index& index);
 
-  // By block of columns, within a block by owner, the next rank's tokens first and the own last:
-  // whoever waits for others has sent all that they wait for.
-  TileSpace sums() const { return p_.grid(num_blocks() * d_.world_size, sums_of_owner(), 1, 1); }
-  void reduce(const Tile& t);
+  // A role that sums, beside the role of that number which multiplies, or on SMs of its own.
+  void add_sums(int products);
 
   // All of it by the same workers, in phases: the products of a block, the sums of the block before
   // for other ranks, and the own ones of the block before that, for which theirs have come. In a
@@ -111,6 +108,7 @@ class GroupedRs {
   std::int64_t num_blocks() const { return ceil_div(d_.n, block_cols()); }
   std::int64_t row_groups() const;
   std::int64_t products_of_block() const { return num_tiles_ * cfg_.block_tiles; }
+  void product_of_block(const Index& index, const Index& block);
   std::int64_t sums_of_owner() const { return row_groups() * (block_cols() / cfg_.reduce_cols); }
   // A worker's turns.
   struct Phase {
@@ -120,6 +118,10 @@ class GroupedRs {
   Phase shape_of_phase() const;
 
   void multiply(const Index& tile, const Index& block, const Index& col_in_block);
+  // By block of columns, within a block by owner, the next rank's tokens first and the own last:
+  // whoever waits for others has sent all that they wait for.
+  TileSpace sums() const { return p_.grid(num_blocks() * d_.world_size, sums_of_owner(), 1, 1); }
+  void reduce(const Tile& t);
   // The i-th group of tokens and columns of a block.
   Place place(const Index& block, const Index& i);
   // Sums for another rank's tokens.

@@ -77,8 +77,14 @@ void GroupedRs::announce() {
           [&](const Index& i) { p_.notify(free_, (p_.rank() + 1 + i) % d_.world_size); });
 }
 
-void GroupedRs::multiply(const Tile& t) {
-  multiply(p_.let("tile", t.m % num_tiles_), p_.let("block", t.m / num_tiles_), t.col);
+void GroupedRs::product(const Index& index) {
+  Index block = p_.let("block", index / products_of_block());
+  product_of_block(p_.let("product", index % products_of_block()), block);
+}
+
+void GroupedRs::product_of_block(const Index& index, const Index& block) {
+  TilePlace at = place_in_raster(p_, index, num_tiles_, cfg_.block_tiles, cfg_.raster);
+  multiply(at.row, block, at.col * cfg_.tile.bn);
 }
 
 void GroupedRs::reduce(const Tile& t) {
@@ -87,6 +93,12 @@ void GroupedRs::reduce(const Tile& t) {
   Index owner = p_.let("owner", (p_.rank() + 1 + t.m) % d_.world_size);
   p_.when(
       owner == p_.rank(), [&] { keep(block, t.n); }, [&] { send(block, owner, t.n); });
+}
+
+void GroupedRs::add_sums(int products) {
+  Resource sms = cfg_.reduces_beside ? Resource::sms(cfg_.num_compute_sms).beside_role(products)
+                                     : Resource::sms(cfg_.num_reduce_sms);
+  p_.role("reduce", sms, sums(), [&](const Tile& t) { reduce(t); });
 }
 
 GroupedRs::Phase GroupedRs::shape_of_phase() const {
@@ -115,10 +127,8 @@ void GroupedRs::phase(const Index& index) {
   Index before = p_.let("before", sums_before(k));
   Index is_sum = p_.let("is_sum", k >= 1 && before < sums_before(k + 1));
   Index product = p_.let("product", max(k - before, 0) * workers + worker);
-  p_.when(!is_sum && product < products_of_block() && phase < num_blocks(), [&] {
-    TilePlace at = place_in_raster(p_, product, num_tiles_, cfg_.block_tiles, cfg_.raster);
-    multiply(at.row, phase, at.col * cfg_.tile.bn);
-  });
+  p_.when(!is_sum && product < products_of_block() && phase < num_blocks(),
+          [&] { product_of_block(product, phase); });
   Index s = p_.let("s", before * workers + worker);
   if (d_.world_size > 1) {
     p_.when(is_sum && s < sent && phase >= 1 && phase <= num_blocks(), [&] {
@@ -242,7 +252,8 @@ std::string to_string(const GroupedRsConfig& c) {
       "tile={}x{}{}x{} compute={} stages={} raster={} block={} reduce={} of {}x{}x{}", c.tile.bm,
       c.num_products > 1 ? fmt::format("{}*", c.num_products) : "", c.tile.bn / c.num_products,
       c.tile.bk, c.num_compute_sms, c.num_stages, c.raster, c.tile.bn * c.block_tiles,
-      c.num_reduce_sms, c.reduce_rounds, c.reduce_rows, c.reduce_cols);
+      c.reduces_beside ? "beside" : fmt::format("{}", c.num_reduce_sms), c.reduce_rounds,
+      c.reduce_rows, c.reduce_cols);
 }
 
 std::int64_t rounds_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, int turns) {
@@ -270,11 +281,14 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   GroupedRsConfig c{.tile = loop.tile, .num_stages = loop.num_stages, .raster = 4};
   std::int64_t col_tiles = ceil_div(d.n, c.tile.bn);
   c.block_tiles = ceil_div(col_tiles, std::int64_t{4});
-  constexpr std::int64_t kElements = 16384;  // of products under way at a time, 64 a thread
+  // What is under way at a time, products and the other ranks' sums, fits the registers of three
+  // warps beside a producer, each with as many rows.
+  constexpr std::int64_t kWarps = 3, kRows = 72;
   c.reduce_cols = c.tile.bn;
-  c.reduce_rows = std::clamp<std::int64_t>(kElements / (c.reduce_cols * d.top_k), 1, share);
+  std::int64_t rows_of_warp = kRows / kWarps / (d.top_k + d.world_size);
+  c.reduce_rows = std::min(kWarps * std::clamp<std::int64_t>(rows_of_warp, 1, 4), share);
   std::int64_t tiles = tiles_of(d, c).num_tiles() * col_tiles;
-  c.num_reduce_sms = 0;
+  c.reduces_beside = true;
   c.num_compute_sms = gpu_workers(tiles);
   c.reduce_rounds = rounds_of_turns(d, c, 1);
   return c;
@@ -288,13 +302,13 @@ Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   op.multiply_rows({.a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k}), .made = {}});
   if (d.world_size > 1) p.on_start([&] { op.announce(); });
   Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
-  if (cfg.num_reduce_sms == 0) {
+  if (!cfg.reduces_beside && cfg.num_reduce_sms == 0) {
     p.role("gemm", sms, p.range(op.phase_tiles()), [&](const Tile& t) { op.phase(t.index); });
     return p.finish();
   }
-  p.role("gemm", sms, op.product_tiles(), [&](const Tile& t) { op.multiply(t); });
-  p.role("reduce", Resource::sms(cfg.num_reduce_sms), op.sums(),
-         [&](const Tile& t) { op.reduce(t); });
+  int gemm =
+      p.role("gemm", sms, p.range(op.num_products()), [&](const Tile& t) { op.product(t.index); });
+  op.add_sums(gemm);
   return p.finish();
 }
 

@@ -19,7 +19,7 @@ void check(const MoeLayerConfig& c) {
   same("tile.bm", c.first.tile.bm, c.second.tile.bm);
   same("num_compute_sms", c.first.num_compute_sms, c.second.num_compute_sms);
   same("num_stages", c.first.num_stages, c.second.num_stages);
-  if (c.second.num_reduce_sms != 0) {
+  if (!c.second.reduces_beside && c.second.num_reduce_sms != 0) {
     throw UserError(fmt::format("moe_layer: num_reduce_sms is {}, must be 0: who multiplies sums",
                                 c.second.num_reduce_sms));
   }
@@ -76,16 +76,15 @@ MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
     // Slices of both layers that are alike go through the same pipes.
     second.num_products = 2;
     second.tile.bn = second.reduce_cols = 2 * first.tile.bn;
-    // Half of what the second layer by itself has under way: the first one's threads that gather
-    // rows have taken registers.
-    second.reduce_rows = std::max<std::int64_t>(second.reduce_rows / 2, 1);
+    // Two warps sum, since another gathers rows: what is under way at a time has to fit them.
+    second.reduce_rows = d.world_size > 4 ? 4 : 8;
     second.block_tiles = ceil_div(ceil_div(d.hidden, second.tile.bn), std::int64_t{4});
   }
   first.num_compute_sms = second.num_compute_sms =
       std::max(first.num_compute_sms, second.num_compute_sms);
   first.num_stages = second.num_stages = std::min(first.num_stages, second.num_stages);
   second.reduce_rounds = rounds_of_turns(second_layer(d), second, 1);
-  second.num_reduce_sms = 0;
+  second.reduces_beside = true;
   return c;
 }
 
@@ -110,18 +109,25 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
     first.add_sending();
   }
   std::int64_t firsts = tiles.num_tiles() * first.col_tiles();
-  p.role("layer", Resource::sms(cfg.first.num_compute_sms).pipelined(cfg.first.num_stages),
-         p.range(firsts + second.phase_tiles()), [&](const Tile& t) {
-           p.when(
-               t.index < firsts,
-               [&] {
-                 TilePlace at = place_in_raster(p, t.index, tiles.num_tiles(), first.col_tiles(),
-                                                cfg.first.raster);
-                 first.multiply(at.row, at.col);
-                 p.notify(made[at.row], p.rank());
-               },
-               [&] { second.phase(p.let("second", max(t.index - firsts, 0))); });
-         });
+  bool beside = cfg.second.reduces_beside;
+  std::int64_t seconds = beside ? second.num_products() : second.phase_tiles();
+  int layer =
+      p.role("layer", Resource::sms(cfg.first.num_compute_sms).pipelined(cfg.first.num_stages),
+             p.range(firsts + seconds), [&](const Tile& t) {
+               p.when(
+                   t.index < firsts,
+                   [&] {
+                     TilePlace at = place_in_raster(p, t.index, tiles.num_tiles(),
+                                                    first.col_tiles(), cfg.first.raster);
+                     first.multiply(at.row, at.col);
+                     p.notify(made[at.row], p.rank());
+                   },
+                   [&] {
+                     Index index = p.let("second", max(t.index - firsts, 0));
+                     beside ? second.product(index) : second.phase(index);
+                   });
+             });
+  if (beside) second.add_sums(layer);
   if (first.sends()) p.on_end([&] { first.wait_for_all(); });
   return p.finish();
 }

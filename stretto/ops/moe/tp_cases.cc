@@ -149,6 +149,7 @@ GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
     c.num_compute_sms = 2;
     // A worker for every tile, which may come in any order, or those who multiply.
     c.num_reduce_sms = d.m % 2 == 0 ? 2 * d.world_size : 0;
+    c.reduces_beside = d.m % 2 == 1;
     c.reduce_rows = 1;
     c.reduce_rounds = 2;
   }
