@@ -10,7 +10,6 @@ namespace stretto::bench {
 namespace {
 
 constexpr DType kDType = DType::kBF16;
-constexpr int kBeside = -1;
 
 struct Model {
   const char* name;
@@ -95,35 +94,28 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
     std::int64_t bm, bn;
     int stages;
     std::int64_t raster, blocks;  // of columns
-    int reduce;                   // SMs that sum alone; kBeside: threads of those that multiply
-    std::int64_t parts;           // rows of products under way
-    int turns;  // of summing, of a worker and block; 0: as many as come of four rounds
+    int reduce;
+    std::int64_t parts;  // rows of products under way
+    int turns;           // of summing, of a worker and block
   };
   constexpr Choice kChoices[] = {
-      {128, 256, 4, 4, 4, 0, 64, 1},       {128, 256, 4, 4, 8, 0, 64, 1},
-      {128, 256, 4, 4, 4, 0, 64, 2},       {128, 256, 4, 4, 2, 0, 64, 2},
-      {128, 256, 4, 8, 4, 0, 32, 1},       {128, 256, 4, 8, 8, 0, 64, 1},
-      {128, 256, 4, 4, 8, 28, 64, 1},      {128, 256, 4, 4, 8, 0, 64, 0},
-      {128, 256, 4, 8, 8, 0, 32, 0},       {128, 256, 4, 4, 4, kBeside, 24, 1},
-      {128, 256, 4, 4, 8, kBeside, 24, 1}, {128, 256, 4, 4, 16, kBeside, 24, 1},
-      {128, 256, 4, 8, 8, kBeside, 24, 2},
+      {128, 256, 4, 4, 4, 0, 24, 1}, {128, 256, 4, 4, 8, 0, 24, 1},  {128, 256, 4, 4, 16, 0, 24, 1},
+      {128, 256, 4, 4, 2, 0, 24, 1}, {128, 256, 4, 8, 4, 0, 24, 1},  {128, 256, 4, 8, 8, 0, 24, 2},
+      {128, 256, 4, 4, 4, 0, 24, 2}, {128, 256, 4, 4, 8, 28, 64, 1},
   };
   std::vector<GroupedRsConfig> out;
   for (const Choice& c : kChoices) {
     std::int64_t col_tiles = ceil_div(s.hidden, c.bn);
     GroupedRsConfig& made = out.emplace_back();
-    int reduce_sms = std::max(c.reduce, 0);
     made = {.tile = {.bm = c.bm, .bn = c.bn, .bk = 64},
-            .num_compute_sms = num_sms - reduce_sms,
+            .num_compute_sms = num_sms - c.reduce,
             .num_stages = c.stages,
             .raster = c.raster,
             .block_tiles = std::max<std::int64_t>(col_tiles / c.blocks, 1),
-            .num_reduce_sms = reduce_sms,
-            .reduces_beside = c.reduce == kBeside,
+            .num_reduce_sms = c.reduce,
             .reduce_rows = c.parts / s.top_k,
             .reduce_cols = c.bn};
-    made.reduce_rounds =
-        c.turns > 0 ? rounds_of_turns(second_layer(s), made, c.turns) : std::int64_t{4};
+    made.reduce_rounds = rounds_of_turns(second_layer(s), made, c.turns);
   }
   return out;
 }
@@ -132,10 +124,9 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
   struct Choice {
     std::int64_t raster, blocks;
     int classes, turns;
-    bool beside = false;
   };
-  constexpr Choice kChoices[] = {{8, 4, 0, 1},       {4, 4, 2, 1},       {8, 8, 0, 1},
-                                 {8, 4, 0, 1, true}, {8, 8, 0, 1, true}, {4, 16, 0, 1, true}};
+  constexpr Choice kChoices[] = {
+      {8, 4, 0, 1}, {4, 4, 2, 1}, {8, 8, 0, 1}, {4, 16, 0, 1}, {8, 2, 0, 1}};
   constexpr std::int64_t kParts = 32;  // rows of products under way
   std::vector<WholeLayerCandidate> out;
   for (const Choice& c : kChoices) {
@@ -152,9 +143,8 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
     second.num_products = 2;
     second.block_tiles =
         std::max<std::int64_t>(ceil_div(s.hidden, std::int64_t{256}) / c.blocks, 1);
-    second.reduce_rows = c.beside ? std::min<std::int64_t>(kParts / s.top_k, 8) : kParts / s.top_k;
+    second.reduce_rows = std::min<std::int64_t>(kParts / s.top_k, 8);
     second.reduce_cols = second.tile.bn;
-    second.reduces_beside = c.beside;
     second.reduce_rounds = rounds_of_turns(second_layer(s), second, c.turns);
   }
   return out;

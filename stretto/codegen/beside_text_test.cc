@@ -19,13 +19,17 @@ Program totals(bool gathered) {
   auto stored = p.signal("stored", 2);
   int gemm = p.role("gemm", Resource::sms(4).pipelined(4), p.grid(c, 128, 128), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, 128, 128);
-    p.loop(16, [&](const Index& i) {
-      Slice slice = a.tile({t.row, i * 64}, 128, 64);
-      Value x = gathered ? p.load_rows(a.tile({0, i * 64}, 128, 64),
-                                       p.load(rows.tile({t.row, 0}, 128, 1)))
-                         : p.load(slice);
+    auto multiply = [&](const Index& i, const Value& x) {
       acc = dot(acc, x, p.load(b.tile({t.col, i * 64}, 128, 64)).T());
-    });
+    };
+    if (gathered) {
+      Value picked = p.load(rows.tile({t.row, 0}, 128, 1));
+      p.loop(16, [&](const Index& i) {
+        multiply(i, p.load_rows(a.tile({0, i * 64}, 128, 64), picked));
+      });
+    } else {
+      p.loop(16, [&](const Index& i) { multiply(i, p.load(a.tile({t.row, i * 64}, 128, 64))); });
+    }
     p.store(c.tile({t.row, t.col}, 128, 128), cast(acc, DType::kBF16));
     p.notify(stored[t.m], p.rank());
   });

@@ -14,6 +14,7 @@
 #include "stretto/codegen/early_loads.h"
 #include "stretto/codegen/engine_waits.h"
 #include "stretto/codegen/expr_text.h"
+#include "stretto/codegen/params_text.h"
 #include "stretto/codegen/record_text.h"
 #include "stretto/codegen/residency.h"
 #include "stretto/codegen/table_text.h"
@@ -58,7 +59,7 @@ class KernelWriter {
     body.insert(body.find(kPrefetch), prefetch);
     body.erase(body.find(kPrefetch), std::string(kPrefetch).size());
     GeneratedKernel out;
-    out.source = header() + params() + body;
+    out.source = header() + params_text(program_, launch_, options_.record) + body;
     out.expanded = expand_includes(out.source);
     out.launch = std::move(launch_);
     return out;
@@ -157,25 +158,15 @@ class KernelWriter {
     if (has_epoch_ && roles_wait_) context_.epoch = epoch_text();
   }
 
-  // Of every block a lane for each agent and for the role beside it, then on_start's and on_end's.
+  // Those of the roles' blocks, then on_start's and on_end's.
   void plan_lanes() {
     for (std::size_t i = 0; i < roles_.size(); ++i) {
       num_lanes_ = std::max(num_lanes_, int(roles_[i].agents.size()) + (role_beside(i) ? 1 : 0));
     }
     for (std::size_t i = 0; i < roles_.size(); ++i) {
       if (by_engine(i)) continue;
-      const Resource& r = roles_[i].resource;
-      int agents = int(roles_[i].agents.size());
       std::optional<std::size_t> beside = role_beside(i);
-      for (int block = 0; block < r.num_own_sms(); ++block) {
-        for (int a = 0; a < num_lanes_; ++a) {
-          EventLanePlan lane{-1, -1, block / r.cluster_size};
-          bool used = block % r.cluster_size == 0;
-          if (used && a < agents) lane.role = int(i), lane.agent = a;
-          if (used && a == agents && beside) lane.role = int(*beside), lane.agent = 0;
-          launch_.event_lanes.push_back(lane);
-        }
-      }
+      add_lanes(roles_[i], int(i), beside ? int(*beside) : -1, num_lanes_, launch_);
     }
     launch_.event_lanes.resize(std::size_t(launch_.grid * num_lanes_));
     launch_.event_lanes.push_back({.agent = 0});
@@ -239,25 +230,6 @@ class KernelWriter {
       }
     }
     return out;
-  }
-
-  std::string params() const {
-    auto some = [](std::size_t n) { return std::max<std::size_t>(n, 1); };
-    std::size_t vars = 0;
-    for (const Var& v : program_.vars) {
-      vars += v.kind == VarKind::kExtent || v.kind == VarKind::kScalar ? 1 : 0;
-    }
-    return fmt::format(
-        "\nstruct Params {{\n  TensorMap maps[{}];\n  u8* tensors[{}][{}];\n  u64* signals[{}];\n"
-        "  const u64* quotas;\n  u64* control;\n  Watch watch;\n  i64 vars[{}];\n  const i64* "
-        "scalars;\n  i64 rank;\n{}{}}};\n\n",
-        some(launch_.maps.size()), some(program_.tensors.size()), program_.world_size,
-        program_.world_size, some(vars),
-        has_engines() ? "  const u64* engine_marks;\n  u64* engine_words;\n  u64* "
-                        "engine_words_for_peers;\n  u64* engine_bells;\n"
-                        "  i64 num_engine_marks;\n"
-                      : "",
-        options_.record ? "  EventLog events;\n" : "");
   }
 
   static std::string kernel_head(const std::string& name, int threads) {

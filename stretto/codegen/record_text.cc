@@ -7,6 +7,20 @@
 
 namespace stretto {
 
+void add_lanes(const Role& role, int index, int beside, int per_block, LaunchPlan& launch) {
+  const Resource& r = role.resource;
+  int agents = static_cast<int>(role.agents.size());
+  for (int block = 0; block < r.num_own_sms(); ++block) {
+    for (int a = 0; a < per_block; ++a) {
+      EventLanePlan lane{-1, -1, block / r.cluster_size};
+      bool used = block % r.cluster_size == 0;
+      if (used && a < agents) lane.role = index, lane.agent = a;
+      if (used && a == agents && beside >= 0) lane.role = beside, lane.agent = 0;
+      launch.event_lanes.push_back(lane);
+    }
+  }
+}
+
 std::string open_lanes_text(int per_block, int num_blocks, bool in_cluster) {
   return fmt::format(
       "  __shared__ EventLane lanes[{0}];\n  if (threadIdx.x < {0}) {{\n"

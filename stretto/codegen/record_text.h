@@ -4,7 +4,14 @@
 
 #include <string>
 
+#include "stretto/codegen/launch_plan.h"
+#include "stretto/ir/program.h"
+
 namespace stretto {
+
+// Of every block of the role a lane for each agent and one for the role beside it (-1: none), of
+// `per_block`, to launch.event_lanes.
+void add_lanes(const Role& role, int index, int beside, int per_block, LaunchPlan& launch);
 
 // `per_block` lanes of each block's agents, then those of on_start and on_end. In a cluster the
 // first block records for all.

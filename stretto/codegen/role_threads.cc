@@ -112,4 +112,21 @@ void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* bes
   }
 }
 
+PlaceBeside place_beside(const Role& role, const RolePlan& plan) {
+  PlaceBeside out{.first_thread = plan.num_threads,
+                  .num_threads = 128,
+                  .first_barrier = plan.first_barrier + static_cast<int>(role.agents.size()),
+                  .shared = plan.shared_bytes};
+  for (std::size_t a = 0; a < role.agents.size(); ++a) {
+    int agent = static_cast<int>(a);
+    bool idle = plan.issues(role, agent) && !plan.fills(role, agent);
+    if (role.agents[a].kind != AgentKind::kProducer || !idle) continue;
+    int warps = 1 + static_cast<int>(std::count(plan.host.begin(), plan.host.end(), agent));
+    out.host = agent;
+    out.first_thread = plan.first_thread[a] + 32 * warps;
+    out.num_threads = 128 - 32 * warps;
+  }
+  return out;
+}
+
 }  // namespace stretto

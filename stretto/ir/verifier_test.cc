@@ -8,7 +8,6 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/parser.h"
-#include "stretto/ir/printer.h"
 #include "stretto/ir/sample_programs.h"
 
 namespace stretto {
@@ -347,50 +346,6 @@ TEST(Verifier, RefusesBadSchedules) {
   std::string tile_op = kSchedule;
   tile_op.replace(tile_op.find("level schedule"), 14, "level tile");
   EXPECT_NE(verdict(parse(tile_op, "bad.txt", MissingLocs::kFill)).find("bad.txt:7: role 'r' must"),
-            std::string::npos);
-}
-
-// Two roles share blocks: each worker of one has a worker of the other beside it.
-TEST(Verifier, ARoleBesideAnotherHasItsWorkers) {
-  const std::string text = R"(program "beside" world 1 level tile {
-rank %rank
-tile %t
-tile %u
-input @in : i32[4, 8]
-output @one : i32[4, 8]
-output @other : i32[4, 8]
-role host sms 2 tiles %t < 4 {
-agent main body {
-values $0: i32[1, 8]
-$0 = load @in[%t, 0] tile [1, 8]
-store $0 to @one[%t, 0] tile [1, 8]
-}
-}
-role guest sms 2 beside host tiles %u < 4 {
-agent main body {
-values $0: i32[1, 8]
-$0 = load @in[%u, 0] tile [1, 8]
-store $0 to @other[%u, 0] tile [1, 8]
-}
-}
-}
-)";
-  Program program = parse(text, "good.txt", MissingLocs::kFill);
-  EXPECT_EQ(verdict(program), "accepted");
-  EXPECT_EQ(program.roles[1].resource.beside, 0);
-  EXPECT_EQ(parse(stretto::print(program), "again.txt").roles[1].resource.beside, 0);
-  EXPECT_NE(stretto::print(program).find("role guest sms 2 beside host tiles"), std::string::npos);
-  expect_refused(text, {"sms 2 beside host", "sms 3 beside host", "has 3 workers and 'host'"});
-  expect_refused(text, {"sms 2 beside host", "sms 2 stages 2 beside host", "neither stages"});
-  expect_refused(text, {"sms 2 beside host", "sms 2 tickets beside host", "neither stages"});
-  expect_refused(text, {"role host sms 2", "role host sms 2 cluster 2", "neither has clusters", 7});
-  expect_refused(text, {"role host sms 2", "role host host 2", "need SMs", 7});
-  expect_refused(text, {"sms 2 beside host", "copy_engine 2 beside host", "need SMs"});
-  expect_refused(text, {"sms 2 beside host", "sms 2 beside guest", "not declared before it"});
-  std::size_t guest = text.find("role guest");
-  std::string two = text.substr(0, text.size() - 2) + text.substr(guest);
-  two.replace(two.rfind("role guest"), 10, "role third");
-  EXPECT_NE(verdict(parse(two, "bad.txt", MissingLocs::kFill)).find("not the only one beside"),
             std::string::npos);
 }
 

@@ -91,14 +91,6 @@ class GroupedRs {
   // A role that sums, beside the role of that number which multiplies, or on SMs of its own.
   void add_sums(int products);
 
-  // All of it by the same workers, in phases: the products of a block, the sums of the block before
-  // for other ranks, and the own ones of the block before that, for which theirs have come. In a
-  // phase every worker has as many turns of each kind and begins with a product, so that those of
-  // the block before are done; the sums come at another turn of each worker, so that some send
-  // while most multiply.
-  std::int64_t phase_tiles() const;
-  void phase(const Index& index);
-
  private:
   struct Place {
     Index first, col;  // token of the owner, column
@@ -108,15 +100,7 @@ class GroupedRs {
   std::int64_t num_blocks() const { return ceil_div(d_.n, block_cols()); }
   std::int64_t row_groups() const;
   std::int64_t products_of_block() const { return num_tiles_ * cfg_.block_tiles; }
-  void product_of_block(const Index& index, const Index& block);
   std::int64_t sums_of_owner() const { return row_groups() * (block_cols() / cfg_.reduce_cols); }
-  // A worker's turns.
-  struct Phase {
-    std::int64_t products, sums;
-    std::int64_t tiles() const { return products + sums; }
-  };
-  Phase shape_of_phase() const;
-
   void multiply(const Index& tile, const Index& block, const Index& col_in_block);
   // By block of columns, within a block by owner, the next rank's tokens first and the own last:
   // whoever waits for others has sent all that they wait for.

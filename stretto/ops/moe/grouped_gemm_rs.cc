@@ -79,11 +79,8 @@ void GroupedRs::announce() {
 
 void GroupedRs::product(const Index& index) {
   Index block = p_.let("block", index / products_of_block());
-  product_of_block(p_.let("product", index % products_of_block()), block);
-}
-
-void GroupedRs::product_of_block(const Index& index, const Index& block) {
-  TilePlace at = place_in_raster(p_, index, num_tiles_, cfg_.block_tiles, cfg_.raster);
+  TilePlace at = place_in_raster(p_, p_.let("product", index % products_of_block()), num_tiles_,
+                                 cfg_.block_tiles, cfg_.raster);
   multiply(at.row, block, at.col * cfg_.tile.bn);
 }
 
@@ -96,48 +93,10 @@ void GroupedRs::reduce(const Tile& t) {
 }
 
 void GroupedRs::add_sums(int products) {
-  Resource sms = cfg_.reduces_beside ? Resource::sms(cfg_.num_compute_sms).beside_role(products)
-                                     : Resource::sms(cfg_.num_reduce_sms);
+  Resource sms = cfg_.num_reduce_sms == 0
+                     ? Resource::sms(cfg_.num_compute_sms).beside_role(products)
+                     : Resource::sms(cfg_.num_reduce_sms);
   p_.role("reduce", sms, sums(), [&](const Tile& t) { reduce(t); });
-}
-
-GroupedRs::Phase GroupedRs::shape_of_phase() const {
-  std::int64_t workers = cfg_.num_compute_sms;
-  return {.products = ceil_div(products_of_block(), workers),
-          .sums = ceil_div(d_.world_size * sums_of_owner(), workers)};
-}
-
-std::int64_t GroupedRs::phase_tiles() const {
-  return (num_blocks() + 2) * shape_of_phase().tiles() * cfg_.num_compute_sms;
-}
-
-void GroupedRs::phase(const Index& index) {
-  Phase of_worker = shape_of_phase();
-  std::int64_t workers = cfg_.num_compute_sms, length = of_worker.tiles();
-  std::int64_t sent = (d_.world_size - 1) * sums_of_owner(), all = sent + sums_of_owner();
-  Index worker = p_.let("worker", index % workers), turn = index / workers;
-  Index phase = p_.let("phase", turn / length), k = p_.let("turn", turn % length);
-  // Sums before this turn: none before the second, in the others at even distances, of each worker
-  // at other turns.
-  std::int64_t rest = std::max<std::int64_t>(length - 1, 1);
-  Index shift = p_.let("shift", worker * rest / workers);
-  auto sums_before = [&](const Index& t) {
-    return (max(t - 1, 0) * of_worker.sums + shift) / rest;
-  };
-  Index before = p_.let("before", sums_before(k));
-  Index is_sum = p_.let("is_sum", k >= 1 && before < sums_before(k + 1));
-  Index product = p_.let("product", max(k - before, 0) * workers + worker);
-  p_.when(!is_sum && product < products_of_block() && phase < num_blocks(),
-          [&] { product_of_block(product, phase); });
-  Index s = p_.let("s", before * workers + worker);
-  if (d_.world_size > 1) {
-    p_.when(is_sum && s < sent && phase >= 1 && phase <= num_blocks(), [&] {
-      Index owner = p_.let("owner", (p_.rank() + 1 + s / sums_of_owner()) % d_.world_size);
-      send(p_.let("block", max(phase - 1, 0)), owner, s % sums_of_owner());
-    });
-  }
-  p_.when(is_sum && s >= sent && s < all && phase >= 2,
-          [&] { keep(p_.let("block", max(phase - 2, 0)), p_.let("k", max(s - sent, 0))); });
 }
 
 std::int64_t GroupedRs::row_groups() const {
@@ -252,7 +211,7 @@ std::string to_string(const GroupedRsConfig& c) {
       "tile={}x{}{}x{} compute={} stages={} raster={} block={} reduce={} of {}x{}x{}", c.tile.bm,
       c.num_products > 1 ? fmt::format("{}*", c.num_products) : "", c.tile.bn / c.num_products,
       c.tile.bk, c.num_compute_sms, c.num_stages, c.raster, c.tile.bn * c.block_tiles,
-      c.reduces_beside ? "beside" : fmt::format("{}", c.num_reduce_sms), c.reduce_rounds,
+      c.num_reduce_sms == 0 ? "beside" : fmt::format("{}", c.num_reduce_sms), c.reduce_rounds,
       c.reduce_rows, c.reduce_cols);
 }
 
@@ -288,7 +247,7 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   std::int64_t rows_of_warp = kRows / kWarps / (d.top_k + d.world_size);
   c.reduce_rows = std::min(kWarps * std::clamp<std::int64_t>(rows_of_warp, 1, 4), share);
   std::int64_t tiles = tiles_of(d, c).num_tiles() * col_tiles;
-  c.reduces_beside = true;
+  c.num_reduce_sms = 0;
   c.num_compute_sms = gpu_workers(tiles);
   c.reduce_rounds = rounds_of_turns(d, c, 1);
   return c;
@@ -302,10 +261,6 @@ Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   op.multiply_rows({.a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k}), .made = {}});
   if (d.world_size > 1) p.on_start([&] { op.announce(); });
   Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
-  if (!cfg.reduces_beside && cfg.num_reduce_sms == 0) {
-    p.role("gemm", sms, p.range(op.phase_tiles()), [&](const Tile& t) { op.phase(t.index); });
-    return p.finish();
-  }
   int gemm =
       p.role("gemm", sms, p.range(op.num_products()), [&](const Tile& t) { op.product(t.index); });
   op.add_sums(gemm);

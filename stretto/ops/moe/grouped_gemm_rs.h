@@ -27,14 +27,11 @@ struct GroupedRsDesc {
 struct GroupedRsConfig {
   GemmTile tile;  // bm: tile_rows of the tables
   int num_compute_sms = 1;
-  int num_stages = 0;            // slices of the main loop loaded ahead; 0: none
-  std::int64_t raster = 1;       // row tiles that share a column before moving on
-  int num_products = 1;          // side by side, that share out the columns of a tile
-  std::int64_t block_tiles = 1;  // column tiles of a block
-  // Who sums: SMs of their own; 0: those that multiply, the block before; or, whatever the number,
-  // one more group of threads on each of those that multiply.
-  int num_reduce_sms = 1;
-  bool reduces_beside = false;
+  int num_stages = 0;              // slices of the main loop loaded ahead; 0: none
+  std::int64_t raster = 1;         // row tiles that share a column before moving on
+  int num_products = 1;            // side by side, that share out the columns of a tile
+  std::int64_t block_tiles = 1;    // column tiles of a block
+  int num_reduce_sms = 1;          // 0: a group of threads more on each SM that multiplies
   std::int64_t reduce_rows = 1;    // tokens summed at a time
   std::int64_t reduce_cols = 1;    // their columns; divides those of a block
   std::int64_t reduce_rounds = 1;  // of reduce_rows tokens, that are sent together

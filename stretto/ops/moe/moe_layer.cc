@@ -19,9 +19,10 @@ void check(const MoeLayerConfig& c) {
   same("tile.bm", c.first.tile.bm, c.second.tile.bm);
   same("num_compute_sms", c.first.num_compute_sms, c.second.num_compute_sms);
   same("num_stages", c.first.num_stages, c.second.num_stages);
-  if (!c.second.reduces_beside && c.second.num_reduce_sms != 0) {
-    throw UserError(fmt::format("moe_layer: num_reduce_sms is {}, must be 0: who multiplies sums",
-                                c.second.num_reduce_sms));
+  if (c.second.num_reduce_sms != 0) {
+    throw UserError(
+        fmt::format("moe_layer: num_reduce_sms is {}, must be 0: on those that multiply",
+                    c.second.num_reduce_sms));
   }
 }
 
@@ -84,7 +85,7 @@ MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
       std::max(first.num_compute_sms, second.num_compute_sms);
   first.num_stages = second.num_stages = std::min(first.num_stages, second.num_stages);
   second.reduce_rounds = rounds_of_turns(second_layer(d), second, 1);
-  second.reduces_beside = true;
+  second.num_reduce_sms = 0;
   return c;
 }
 
@@ -109,11 +110,9 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
     first.add_sending();
   }
   std::int64_t firsts = tiles.num_tiles() * first.col_tiles();
-  bool beside = cfg.second.reduces_beside;
-  std::int64_t seconds = beside ? second.num_products() : second.phase_tiles();
   int layer =
       p.role("layer", Resource::sms(cfg.first.num_compute_sms).pipelined(cfg.first.num_stages),
-             p.range(firsts + seconds), [&](const Tile& t) {
+             p.range(firsts + second.num_products()), [&](const Tile& t) {
                p.when(
                    t.index < firsts,
                    [&] {
@@ -122,12 +121,9 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
                      first.multiply(at.row, at.col);
                      p.notify(made[at.row], p.rank());
                    },
-                   [&] {
-                     Index index = p.let("second", max(t.index - firsts, 0));
-                     beside ? second.product(index) : second.phase(index);
-                   });
+                   [&] { second.product(p.let("second", max(t.index - firsts, 0))); });
              });
-  if (beside) second.add_sums(layer);
+  second.add_sums(layer);
   if (first.sends()) p.on_end([&] { first.wait_for_all(); });
   return p.finish();
 }

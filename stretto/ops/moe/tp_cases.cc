@@ -147,9 +147,8 @@ GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
   if (target == Target::kCpu && d.m <= 64) {
     c.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
     c.num_compute_sms = 2;
-    // A worker for every tile, which may come in any order, or those who multiply.
+    // A worker for every tile, which may come in any order, or beside those who multiply.
     c.num_reduce_sms = d.m % 2 == 0 ? 2 * d.world_size : 0;
-    c.reduces_beside = d.m % 2 == 1;
     c.reduce_rows = 1;
     c.reduce_rounds = 2;
   }
