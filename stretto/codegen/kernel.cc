@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -133,8 +132,9 @@ class KernelWriter {
     }
     for (std::size_t i = 0; i < roles_.size(); ++i) {
       if (roles_[i].resource.beside >= 0) continue;
-      std::optional<std::size_t> beside = role_beside(i);
-      budget_registers(roles_[i], launch_.block, plans_[i], beside ? &plans_[*beside] : nullptr);
+      int beside = role_beside(i);
+      budget_registers(roles_[i], launch_.block, plans_[i],
+                       beside >= 0 ? &plans_[at(beside)] : nullptr);
     }
     first_bell_block_ = launch_.grid;
     launch_.grid += num_bell_blocks();
@@ -161,12 +161,11 @@ class KernelWriter {
   // Those of the roles' blocks, then on_start's and on_end's.
   void plan_lanes() {
     for (std::size_t i = 0; i < roles_.size(); ++i) {
-      num_lanes_ = std::max(num_lanes_, int(roles_[i].agents.size()) + (role_beside(i) ? 1 : 0));
+      num_lanes_ = std::max(num_lanes_, int(roles_[i].agents.size()) + (role_beside(i) >= 0));
     }
     for (std::size_t i = 0; i < roles_.size(); ++i) {
       if (by_engine(i)) continue;
-      std::optional<std::size_t> beside = role_beside(i);
-      add_lanes(roles_[i], int(i), beside ? int(*beside) : -1, num_lanes_, launch_);
+      add_lanes(roles_[i], int(i), role_beside(i), num_lanes_, launch_);
     }
     launch_.event_lanes.resize(std::size_t(launch_.grid * num_lanes_));
     launch_.event_lanes.push_back({.agent = 0});
@@ -179,11 +178,11 @@ class KernelWriter {
   std::string close_lanes() const { return options_.record ? close_lanes_text(num_lanes_) : ""; }
 
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  std::optional<std::size_t> role_beside(std::size_t role) const {
+  int role_beside(std::size_t role) const {  // -1: none
     for (std::size_t i = 0; i < roles_.size(); ++i) {
-      if (roles_[i].resource.beside == static_cast<int>(role)) return i;
+      if (roles_[i].resource.beside == int(role)) return int(i);
     }
-    return std::nullopt;
+    return -1;
   }
 
   bool has_engines() const { return !launch_.engines.roles.empty(); }
@@ -232,27 +231,8 @@ class KernelWriter {
     return out;
   }
 
-  static std::string kernel_head(const std::string& name, int threads) {
-    return fmt::format(
-        "extern \"C\" __global__ void __launch_bounds__({}, 1) {}(\n    const __grid_constant__ "
-        "Params p) {{\n  extern __shared__ __align__(1024) u8 smem[];\n  const int rank = "
-        "int(p.rank);\n",
-        threads, name);
-  }
-
   std::string vars_text() const {
-    std::string out;
-    std::size_t next = 0, next_scalar = 0;
-    for (std::size_t i = 0; i < program_.vars.size(); ++i) {
-      VarKind kind = program_.vars[i].kind;
-      if (kind != VarKind::kExtent && kind != VarKind::kScalar) continue;
-      std::string value = fmt::format("p.vars[{}]", next++);
-      if (kind == VarKind::kScalar) {
-        value = fmt::format("p.scalars != nullptr ? p.scalars[{}] : {}", next_scalar++, value);
-      }
-      out += fmt::format("  [[maybe_unused]] const int {} = int({});\n",
-                         var_text(program_, static_cast<int>(i)), value);
-    }
+    std::string out = run_time_values_text(program_);
     if (has_epoch_ && !roles_wait_) out += "  " + epoch_text() + "\n";
     return out;
   }
@@ -270,7 +250,7 @@ class KernelWriter {
   std::string gate_kernel() {
     if (!has_engines()) return "";
     std::size_t shared = std::exchange(launch_.shared_bytes, 0);
-    std::string out = kernel_head(launch_.gate, 128) + vars_text() + open_lanes(false) +
+    std::string out = kernel_head_text(launch_.gate, 128) + vars_text() + open_lanes(false) +
                       edge(program_.on_start, "on_start", "blockIdx.x == 0") +
                       "  __syncthreads();\n";
     for (const EngineRole& engine : launch_.engines.roles) {
@@ -330,7 +310,7 @@ class KernelWriter {
   }
 
   std::string kernel_body() {
-    std::string out = kernel_head(launch_.kernel, launch_.block) + kPrefetch + vars_text();
+    std::string out = kernel_head_text(launch_.kernel, launch_.block) + kPrefetch + vars_text();
     if (launch_.cluster > 1) out += "  const int cta = int(cluster_cta_rank());\n";
     out += open_lanes(launch_.cluster > 1);
     out += table_checks_text(program_, launch_);
@@ -369,7 +349,9 @@ class KernelWriter {
       out += "    wait_for_previous_launch();\n";
       if (has_epoch_) out += "    " + context_.epoch + "\n";
     }
-    std::optional<std::size_t> beside = role_beside(idx);
+    int beside = role_beside(idx);
+    int beside_from = beside >= 0 ? plans_[at(beside)].first_thread[0] : -1;
+    bool waits = roles_wait_ && !early.launched;
     for (std::size_t a : plan.branches()) {
       int first = plan.first_thread[a], threads = plan.threads[a];
       std::string from = first == 0 ? "" : fmt::format("threadIdx.x >= {} && ", first);
@@ -389,13 +371,11 @@ class KernelWriter {
         if (other != a) out += fmt::format("      // {}\n", role.agents[other].name);
         out += agent_text(context_, site);
       }
-      if (beside && plans_[*beside].first_thread[0] / 128 == first / 128) {
-        out += beside_text(*beside, role, "", roles_wait_ && !early.launched) + "      }\n";
+      if (beside >= 0 && beside_from / 128 == first / 128) {
+        out += beside_text(at(beside), role, "", waits) + "      }\n";
       }
     }
-    if (beside && plans_[*beside].first_thread[0] >= plan.num_threads) {
-      out += beside_text(*beside, role, "} else ", roles_wait_ && !early.launched);
-    }
+    if (beside_from >= plan.num_threads) out += beside_text(at(beside), role, "} else ", waits);
     if (plan.idle_registers != 0) {
       out +=
           fmt::format("    }} else {{\n      register_budget_lower<{}>();\n", plan.idle_registers);

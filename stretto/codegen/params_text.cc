@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "stretto/codegen/expr_text.h"
+
 namespace stretto {
 
 std::string params_text(const Program& program, const LaunchPlan& launch, bool record) {
@@ -23,6 +25,30 @@ std::string params_text(const Program& program, const LaunchPlan& launch, bool r
                                       "  i64 num_engine_marks;\n"
                                     : "",
       record ? "  EventLog events;\n" : "");
+}
+
+std::string kernel_head_text(const std::string& name, int threads) {
+  return fmt::format(
+      "extern \"C\" __global__ void __launch_bounds__({}, 1) {}(\n    const __grid_constant__ "
+      "Params p) {{\n  extern __shared__ __align__(1024) u8 smem[];\n  const int rank = "
+      "int(p.rank);\n",
+      threads, name);
+}
+
+std::string run_time_values_text(const Program& program) {
+  std::string out;
+  std::size_t next = 0, next_scalar = 0;
+  for (std::size_t i = 0; i < program.vars.size(); ++i) {
+    VarKind kind = program.vars[i].kind;
+    if (kind != VarKind::kExtent && kind != VarKind::kScalar) continue;
+    std::string value = fmt::format("p.vars[{}]", next++);
+    if (kind == VarKind::kScalar) {
+      value = fmt::format("p.scalars != nullptr ? p.scalars[{}] : {}", next_scalar++, value);
+    }
+    out += fmt::format("  [[maybe_unused]] const int {} = int({});\n",
+                       var_text(program, static_cast<int>(i)), value);
+  }
+  return out;
 }
 
 }  // namespace stretto
