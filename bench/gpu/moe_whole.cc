@@ -100,10 +100,10 @@ class WholeLayer : public Comparison {
 
   std::string difference() override {
     double hidden = static_cast<double>(desc_.hidden), ffn = static_cast<double>(desc_.ffn);
-    // Partial sums, up to some standard deviations of them, are rounded on one side only.
+    // A partial sum, up to six standard deviations, is rounded to travel on one side only.
     double magnitude = hidden / 6 * std::sqrt(ffn) * world_.size();
     return compare_bf16(world_, ours_, theirs_, shape_.hidden,
-                        {.relative = 0x1p-6, .absolute = 0x1p-8 * magnitude});
+                        {.relative = 0x1p-6, .absolute = 6 * 0x1p-9 * magnitude});
   }
 
  private:

@@ -148,7 +148,10 @@ bool notify_nobody(Program& p) {
   return true;
 }
 
+// One that works beside another stands after it.
 bool reverse_roles(Program& p) {
+  auto beside = [](const Role& role) { return role.resource.beside >= 0; };
+  if (std::any_of(p.roles.begin(), p.roles.end(), beside)) return false;
   std::reverse(p.roles.begin(), p.roles.end());
   return p.roles.size() > 1;
 }
