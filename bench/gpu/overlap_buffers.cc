@@ -16,16 +16,27 @@ namespace {
 // On the device: a matrix may be gigabytes. The first element that differs by more than allowed.
 constexpr const char* kFirstDifference = R"(
 __device__ float wide(unsigned short bits) { return __uint_as_float(unsigned(bits) << 16); }
+struct Terms {
+  const unsigned short* of_rank[8];
+  int count;
+  float part;
+};
 extern "C" __global__ void first_difference(
     const unsigned short* got, const unsigned short* want, unsigned long long count,
-    float relative, float absolute, unsigned long long* first) {
+    float relative, float absolute, Terms terms, unsigned long long* first) {
   unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
   for (auto i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < count; i += step) {
-    float g = wide(got[i]), w = wide(want[i]);
-    if (!(fabsf(g - w) <= relative * fabsf(w) + absolute)) atomicMin(first, i);
+    float g = wide(got[i]), w = wide(want[i]), added = 0;
+    for (int r = 0; r < terms.count; ++r) added += fabsf(wide(terms.of_rank[r][i]));
+    if (!(fabsf(g - w) <= relative * fabsf(w) + absolute + terms.part * added)) atomicMin(first, i);
   }
 }
 )";
+struct Terms {  // as in the kernel
+  CUdeviceptr of_rank[8] = {};
+  int count = 0;
+  float part = 0;
+};
 constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
 
 std::uint64_t first_difference(const GpuWorld& world, const cuda::KernelImage& image, int rank,
@@ -40,7 +51,14 @@ std::uint64_t first_difference(const GpuWorld& world, const cuda::KernelImage& i
   std::uint64_t count = got.bytes() / sizeof(std::uint16_t), found = kNone;
   auto relative = static_cast<float>(tolerance.relative);
   auto absolute = static_cast<float>(tolerance.absolute);
-  void* args[] = {&a, &b, &count, &relative, &absolute, &out};
+  Terms terms;
+  if (tolerance.terms != nullptr) {
+    terms.part = static_cast<float>(tolerance.of_terms);
+    for (CUdeviceptr of_rank : tolerance.terms->addresses()) {
+      terms.of_rank[terms.count++] = of_rank + static_cast<CUdeviceptr>(rank) * got.bytes();
+    }
+  }
+  void* args[] = {&a, &b, &count, &relative, &absolute, &terms, &out};
   kernel.launch(stream, {.grid = {1024}, .block = {256}}, args);
   stream.download(&found, out, sizeof(found));
   stream.synchronize();
