@@ -77,8 +77,9 @@ MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
     // Slices of both layers that are alike go through the same pipes.
     second.num_products = 2;
     second.tile.bn = second.reduce_cols = 2 * first.tile.bn;
-    // Two warps sum, since another gathers rows: what is under way at a time has to fit them.
-    second.reduce_rows = d.world_size > 4 ? 4 : 8;
+    // Every other rank's sums are under way beside the own ones, in the registers of four warps.
+    second.reduce_rows = d.world_size > 4 ? 2 : 8;
+    while (second.reduce_rows > ceil_div(d.m, std::int64_t{d.world_size})) second.reduce_rows /= 2;
     second.block_tiles = ceil_div(ceil_div(d.hidden, second.tile.bn), std::int64_t{4});
   }
   first.num_compute_sms = second.num_compute_sms =
