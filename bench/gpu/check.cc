@@ -110,6 +110,8 @@ int run_checks(std::vector<CheckCase> cases, const CheckOptions& options) {
   std::vector<LabelledProgram> programs;
   for (const CheckCase& c : cases) programs.push_back({c.label, c.program()});
   compile_ahead(programs);
+  fmt::print("seed {}\n", options.seed);  // now, since a kernel may not end
+  std::fflush(stdout);
   int failed = 0;
   for (const CheckCase& c : cases) {
     std::string found;
