@@ -34,7 +34,7 @@ std::vector<CollectiveShape> selected(int world_size, const CollectivesOptions& 
 }
 
 struct Candidate {
-  CollectiveTime time;
+  TriedConfig time;
   Program program;
   std::unique_ptr<GpuInstance> instance;  // null after an error
 };
@@ -208,7 +208,7 @@ class Comparison {
                              [](const auto* x, const auto* y) { return x->time.ms < y->time.ms; });
   }
 
-  CollectiveSamples timed(Candidate& c, int calls) const {
+  NcclSamples timed(Candidate& c, int calls) const {
     auto ms = time_ranks(world_, {call_of(c), [&](int set) { theirs(set); }},
                          {.num_sets = kNumSets,
                           .warmup_ms = 50,
@@ -247,30 +247,14 @@ class Comparison {
   CollectiveResult result_;
 };
 
-std::string text(const CollectiveShape& s, const CollectiveSamples& t) {
-  double ours = median_interval(t.ours_ms).median, nccl = median_interval(t.nccl_ms).median;
-  MedianInterval ratio = paired_ratio(t.nccl_ms, t.ours_ms);
-  return fmt::format(
-      "ours {:9.2f} NCCL {:9.2f} us {:6.1f} {:6.1f} GB/s ratio {:.2f} [{:.2f}, {:.2f}]", ours * 1e3,
-      nccl * 1e3, s.bus_bytes() / ours * 1e-6, s.bus_bytes() / nccl * 1e-6, ratio.median, ratio.low,
-      ratio.high);
-}
-
-Json to_json(const CollectiveSamples& t) {
-  MedianInterval ratio = paired_ratio(t.nccl_ms, t.ours_ms);
-  return {{"ours_ms", t.ours_ms},
-          {"nccl_ms", t.nccl_ms},
-          {"nccl_over_ours", {{"median", ratio.median}, {"low", ratio.low}, {"high", ratio.high}}}};
-}
-
 }  // namespace
 
 std::string CollectiveResult::to_string() const {
   std::string out = fmt::format("{:26}", shape.to_string());
-  if (graph) out += " graph: " + text(shape, *graph);
-  if (eager) out += "\n" + std::string(26, ' ') + " eager: " + text(shape, *eager);
+  if (graph) out += " graph: " + graph->to_string(shape.bus_bytes());
+  if (eager) out += "\n" + std::string(26, ' ') + " eager: " + eager->to_string(shape.bus_bytes());
   if (!chosen.empty()) out += " | " + chosen;
-  for (const CollectiveTime& t : configs) {
+  for (const TriedConfig& t : configs) {
     if (!t.error.empty()) out += fmt::format("\n  {}: {}", t.config, t.error);
   }
   if (!error.empty()) out += "\n  FAILED: " + error;
@@ -283,16 +267,11 @@ Json CollectiveResult::to_json() const {
               {"bytes", shape.bytes},
               {"m", shape.desc.m},
               {"n", shape.desc.n}};
-  for (const CollectiveTime& t : configs) {
-    Json row = {{"config", t.config}};
-    if (t.ms > 0) row["ms"] = t.ms;
-    if (!t.error.empty()) row["error"] = t.error;
-    out["configs"].push_back(row);
-  }
+  add_configs(configs, out);
   if (!error.empty()) out["error"] = error;
   if (!chosen.empty()) out["chosen"] = chosen;
-  if (eager) out["eager"] = bench::to_json(*eager);
-  if (graph) out["graph"] = bench::to_json(*graph);
+  if (eager) out["eager"] = eager->to_json();
+  if (graph) out["graph"] = graph->to_json();
   return out;
 }
 

@@ -12,6 +12,7 @@
 
 #include "bench/gpu/collective_shapes.h"
 #include "bench/gpu/compile_ahead.h"
+#include "bench/gpu/nccl_samples.h"
 #include "stretto/base/json.h"
 #include "stretto/gpu/gpu_world.h"
 
@@ -24,22 +25,12 @@ struct CollectivesOptions {
   std::uint64_t seed = 0;
 };
 
-struct CollectiveTime {
-  std::string config;
-  double ms = 0;      // in a graph, median of a few; 0: not timed
-  std::string error;  // why it is out
-};
-
-struct CollectiveSamples {
-  std::vector<double> ours_ms, nccl_ms;  // per call
-};
-
 struct CollectiveResult {
   CollectiveShape shape;
   std::string error;  // empty where both were measured
-  std::vector<CollectiveTime> configs;
+  std::vector<TriedConfig> configs;
   std::string chosen;
-  std::optional<CollectiveSamples> eager, graph;
+  std::optional<NcclSamples> eager, graph;
 
   std::string to_string() const;  // a line
   Json to_json() const;           // every sample

@@ -54,7 +54,7 @@ std::vector<ExchangeShape> selected(int world_size, const ExchangeOptions& optio
 }
 
 struct Candidate {
-  ExchangeTime time;
+  TriedConfig time;
   Program program;
 };
 
@@ -236,7 +236,7 @@ class Comparison {
     return nullptr;
   }
 
-  ExchangeSamples timed(const GpuProgram& program, int calls, int samples) const {
+  NcclSamples timed(const GpuProgram& program, int calls, int samples) const {
     auto ms = time_ranks(
         world_, {program.call(), [&](int set) { all_to_all(set); }},
         {.num_sets = num_sets(), .warmup_ms = 50, .samples = samples, .calls_per_graph = calls});
@@ -381,21 +381,6 @@ class Comparison {
   ExchangeResult result_;
 };
 
-std::string text(double bytes, const ExchangeSamples& t) {
-  double ours = median_interval(t.ours_ms).median, nccl = median_interval(t.nccl_ms).median;
-  MedianInterval ratio = paired_ratio(t.nccl_ms, t.ours_ms);
-  return fmt::format(
-      "ours {:9.2f} NCCL {:9.2f} us {:6.1f} {:6.1f} GB/s ratio {:.2f} [{:.2f}, {:.2f}]", ours * 1e3,
-      nccl * 1e3, bytes / ours * 1e-6, bytes / nccl * 1e-6, ratio.median, ratio.low, ratio.high);
-}
-
-Json samples_json(const ExchangeSamples& t) {
-  MedianInterval ratio = paired_ratio(t.nccl_ms, t.ours_ms);
-  return {{"ours_ms", t.ours_ms},
-          {"nccl_ms", t.nccl_ms},
-          {"nccl_over_ours", {{"median", ratio.median}, {"low", ratio.low}, {"high", ratio.high}}}};
-}
-
 }  // namespace
 
 std::int64_t ExchangeShape::token_bytes() const {
@@ -411,10 +396,10 @@ std::string ExchangeShape::to_string() const {
 
 std::string ExchangeResult::to_string() const {
   std::string out = shape.to_string();
-  if (graph) out += "\n  graph: " + text(bytes, *graph);
-  if (eager) out += "\n  eager: " + text(bytes, *eager);
+  if (graph) out += "\n  graph: " + graph->to_string(bytes);
+  if (eager) out += "\n  eager: " + eager->to_string(bytes);
   if (!chosen.empty()) out += "\n  chosen: " + chosen;
-  for (const ExchangeTime& t : configs) {
+  for (const TriedConfig& t : configs) {
     if (t.ms > 0) out += fmt::format("\n    {:9.4f} {}", t.ms, t.config);
     if (!t.error.empty()) out += fmt::format("\n    {}: {}", t.config, t.error);
   }
@@ -432,16 +417,11 @@ Json ExchangeResult::to_json() const {
               {"top_k", shape.desc.top_k},
               {"experts", shape.desc.num_experts},
               {"bytes", bytes}};
-  for (const ExchangeTime& t : configs) {
-    Json row = {{"config", t.config}};
-    if (t.ms > 0) row["ms"] = t.ms;
-    if (!t.error.empty()) row["error"] = t.error;
-    out["configs"].push_back(row);
-  }
+  add_configs(configs, out);
   if (!error.empty()) out["error"] = error;
   if (!chosen.empty()) out["chosen"] = chosen;
-  if (eager) out["eager"] = samples_json(*eager);
-  if (graph) out["graph"] = samples_json(*graph);
+  if (eager) out["eager"] = eager->to_json();
+  if (graph) out["graph"] = graph->to_json();
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bench/gpu/compile_ahead.h"
+#include "bench/gpu/nccl_samples.h"
 #include "stretto/base/json.h"
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/ops/moe/ep_dispatch.h"
@@ -37,24 +38,14 @@ struct ExchangeShape {
   std::string to_string() const;     // "dispatch one-hop bf16 P=2 tokens=128"
 };
 
-struct ExchangeTime {
-  std::string config;
-  double ms = 0;      // in a graph, median of a few; 0: not timed
-  std::string error;  // why it is out
-};
-
-struct ExchangeSamples {
-  std::vector<double> ours_ms, nccl_ms;  // per call
-};
-
 struct ExchangeResult {
   ExchangeShape shape;
   std::string error;  // empty where both were measured
   // Of tokens, that the rank which gets most (of a combine: gives most) has from others.
   double bytes = 0;
-  std::vector<ExchangeTime> configs;
+  std::vector<TriedConfig> configs;
   std::string chosen;
-  std::optional<ExchangeSamples> eager, graph;
+  std::optional<NcclSamples> eager, graph;
 
   std::string to_string() const;
   Json to_json() const;  // every sample

@@ -80,10 +80,10 @@ struct LaunchPlan {
 
 // Words of the control block, per rank.
 enum ControlWord : int {
-  kControlEpoch = 0,      // launches so far
-  kControlStarted = 1,    // epoch + 1 once on_start has run, where roles wait for that
-  kControlDone = 2,       // blocks that have finished, over all launches
-  kControlTickets = 3,    // tiles dealt out in this launch, per role by ticket
+  kControlEpoch = 0,    // launches so far
+  kControlStarted = 1,  // epoch + 1 once on_start has run, where roles wait for that
+  kControlDone = 2,     // blocks that have finished, over all launches
+  kControlTickets = 3,  // tiles dealt out in this launch, per role by ticket
   kNumControlWords = 16,  // then, of each block, its launches so far, in a kernel that counts so
 };
 

@@ -96,7 +96,6 @@ struct PlaceBeside {
   int first_thread = 0, num_threads = 0;
   int first_barrier = 1;
   std::size_t shared = 0;
-  int host = -1;  // agent in whose warpgroup its warps lie; -1: it has its own
 };
 // The producer's warps that have nothing to do, else a warpgroup more.
 PlaceBeside place_beside(const Role& role, const RolePlan& plan);
@@ -113,7 +112,7 @@ void place_drains(const Program& program, const Role& role, RolePlan& plan);
 // Moves registers from the threads that need few to those that compute, for a role in blocks of
 // `block` threads, which may be more than its own. `beside`: of the role beside it, if there is
 // one, which gets its share. Blocks of up to 256 threads need none of this.
-void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* beside = nullptr);
+void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* beside);
 
 // The TMA view under a region, or false where TMA cannot address it (strides not of 16 bytes, more
 // than three dimensions in use). Its rank is 0 where the region names another than the own: then

@@ -12,9 +12,10 @@ constexpr int kWaitingRegisters = 48;  // where it waits for signals, in loops o
 constexpr int kFillingRegisters = 72;  // where its threads load, or store, what TMA cannot
 constexpr int kCopyingRegisters = 40;  // where that is vectors alone
 constexpr int kReadingRegisters = 40;  // where tables decide what TMA loads, and how often
-constexpr int kBesideRegisters =
-    136;  // of a role that adds up beside another one, in its producer's warps
-constexpr int kBesideRegistersApart = 96;  // or in a warpgroup more, where few are left for each
+// Of a role that adds up beside another one: in its producer's warps, or in a warpgroup more, where
+// few are left for each.
+constexpr int kBesideRegisters = 136;
+constexpr int kBesideRegistersApart = 96;
 constexpr int kRegistersOfBlock = 65536;
 constexpr int kMostRegisters = 240;
 
@@ -88,8 +89,9 @@ void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* bes
     AgentKind kind = role.agents[i].kind;
     if (kind == AgentKind::kProducer || kind == AgentKind::kDrain) {
       plan.registers[i] = few_registers(role, static_cast<int>(i), plan);
-      if (kind == AgentKind::kProducer)
-        plan.registers[i] = std::max(plan.registers[i], of_producer);
+      if (kind == AgentKind::kProducer && plan.registers[i] < of_producer) {
+        plan.registers[i] = of_producer;
+      }
     } else {
       computing += plan.threads[i];
     }
@@ -122,7 +124,6 @@ PlaceBeside place_beside(const Role& role, const RolePlan& plan) {
     bool idle = plan.issues(role, agent) && !plan.fills(role, agent);
     if (role.agents[a].kind != AgentKind::kProducer || !idle) continue;
     int warps = 1 + static_cast<int>(std::count(plan.host.begin(), plan.host.end(), agent));
-    out.host = agent;
     out.first_thread = plan.first_thread[a] + 32 * warps;
     out.num_threads = 128 - 32 * warps;
   }

@@ -82,8 +82,9 @@ OpCandidates of_gemm_rs(const OpShape& s, const std::vector<Scatter>& scatters, 
   std::vector<Scatter> ordered = scatters;
   Scatter first = default_config(desc, Target::kCuda).scatter;
   std::stable_partition(ordered.begin(), ordered.end(), [&](Scatter s) { return s == first; });
-  for (Scatter scatter : ordered)
+  for (Scatter scatter : ordered) {
     add_configs(out, desc, gpu_configs(desc, scatter, num_sms), gemm_rs);
+  }
   add_sequence(out, desc);
   set_rows(out.sequence, s.m);
   return out;
