@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "bench/gpu/each_shape.h"
 #include "bench/gpu/overlap_config.h"
@@ -29,6 +32,12 @@ std::vector<OverlapShape> selected(int world_size, const OverlapOptions& options
     return s.to_string().find(options.only) == std::string::npos;
   });
   return shapes;
+}
+
+// Few rows are what a decode step has, whose launches start early and load weights meanwhile.
+std::set<std::string> constants_of(const OverlapShape& shape) {
+  return shape.decode && shape.rank.m <= kFewRows ? std::set<std::string>{"b"}
+                                                  : std::set<std::string>{};
 }
 
 std::vector<OverlapCandidate> candidates_of(const OverlapShape& shape, int num_sms,
@@ -75,9 +84,12 @@ class Comparison {
   }
 
  private:
-  RanksCall call_of(const Candidate& c) const {
+  RanksCall call_of(const Candidate& c, bool early = false) const {
     std::vector<GpuLaunchArgs> args;
-    for (int set = 0; set < kNumSets; ++set) args.push_back(unfused_.arguments(c.program, set));
+    for (int set = 0; set < kNumSets; ++set) {
+      args.push_back(unfused_.arguments(c.program, set));
+      args.back().starts_early = early;
+    }
     GpuInstance* instance = c.instance.get();
     return [=](int set) { instance->launch(args[static_cast<std::size_t>(set)]); };
   }
@@ -100,7 +112,8 @@ class Comparison {
       try {
         c.program = std::move(made.program);
         CompiledProgram compiled = compile(c.program, {.require_proof = false});
-        c.instance = std::make_unique<GpuInstance>(world_, compiled);
+        GpuCode code = build_gpu_code(compiled, {.constants = constants_of(shape_)});
+        c.instance = std::make_unique<GpuInstance>(world_, compiled, std::move(code));
         call_of(c)(0);
         c.instance->wait();
       } catch (const Fault& e) {
@@ -153,7 +166,8 @@ class Comparison {
   }
 
   OverlapSamples timed(Candidate& c, int calls_per_graph) const {
-    std::vector<RanksCall> calls = {call_of(c), [&](int set) { unfused_.product(set); },
+    // Launches of a graph start early, as those of a captured step do (decision 0006).
+    std::vector<RanksCall> calls = {call_of(c, calls_per_graph > 0), [&](int set) { unfused_.product(set); },
                                     [&](int set) { unfused_.collective(set); },
                                     [&](int set) { unfused_.run(set); },
                                     [&](int set) { unfused_.product_beside_traffic(set); }};
@@ -268,7 +282,9 @@ std::vector<LabelledProgram> overlap_programs(int world_size, int num_sms,
   for (const OverlapShape& shape : selected(world_size, options)) {
     for (OverlapCandidate& c : candidates_of(shape, num_sms, options)) {
       if (!c.error.empty()) continue;
-      programs.push_back({shape.to_string() + " | " + c.config, std::move(c.program)});
+      programs.push_back({.label = shape.to_string() + " | " + c.config,
+                          .program = std::move(c.program),
+                          .constants = constants_of(shape)});
     }
   }
   return programs;

@@ -124,21 +124,23 @@ void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
 void add_one_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
   struct Choice {
     Loop loop;
-    int reduce;
+    bool packets = false;
   };
-  std::vector<Choice> choices = {{kSmall, 0}, {kFlat, 0}, {kNarrow, 0}};
+  std::vector<Choice> choices = {{kSmall}, {kFlat}, {kNarrow}};
   if (s.rank.m <= kFewRows) {
-    GpuLoop loop = gpu_loop({.m = s.rank.m, .n = s.rank.n, .a_dtype = kDType, .b_dtype = kDType});
-    choices.insert(choices.begin(), {{loop.tile, loop.num_stages}, 0});
+    GpuLoop loop = gpu_loop(
+        {.m = s.rank.m, .n = s.rank.n, .k = s.rank.k, .a_dtype = kDType, .b_dtype = kDType});
+    Loop streaming{loop.tile, loop.num_stages};
+    choices.insert(choices.begin(), {{streaming, true}, {streaming}, {kSmall, true}});
   }
   for (const Choice& c : choices) {
     std::int64_t tiles = ceil_div(s.rank.m, c.loop.tile.bm) * ceil_div(s.rank.n, c.loop.tile.bn);
-    auto compute = static_cast<int>(std::min<std::int64_t>(tiles, sms - c.reduce));
-    add(out, "one", gemm_ar_desc(s),
+    add(out, c.packets ? "packets" : "one", gemm_ar_desc(s),
         GemmArConfig{.tile = c.loop.tile,
                      .shots = ReduceShots::kOne,
-                     .num_compute_sms = compute,
-                     .num_reduce_sms = c.reduce,
+                     .num_compute_sms = static_cast<int>(std::min<std::int64_t>(tiles, sms)),
+                     .num_reduce_sms = 0,
+                     .packets = c.packets,
                      .channels = tiles,
                      .num_stages = c.loop.stages},
         gemm_ar);

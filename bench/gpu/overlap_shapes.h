@@ -39,7 +39,7 @@ std::vector<OverlapShape> overlap_shapes(int world_size, bool quick);
 
 // A way to compute the shape that may turn out the fastest.
 struct OverlapCandidate {
-  std::string family;  // "pull", "push", "epilogue", "copy", "one", "two"
+  std::string family;  // "pull", "push", "epilogue", "copy", "packets", "one", "two"
   std::string config;
   Program program;    // empty after an error
   std::string error;  // why the operator refuses the config
