@@ -86,11 +86,11 @@ class FirstLayer : public Comparison {
     FirstLayerCandidate candidate = candidates_[i];
     AgGroupedDesc d = first_layer(shape_);
     d.gathers = fused;
-    if (!fused) candidate.stages = 1;
+    if (!fused) candidate.order = {};
     FirstTables& t = (fused ? fused_ : alone_)[i];
     ExpertTiles tiles = tiles_of(d, candidate.config);
-    t.host = tables(tiles, candidate.stages);
-    const MadeTables* made = fused ? &made_tables(tiles, candidate.stages) : nullptr;
+    t.host = tables(tiles, candidate.order);
+    const MadeTables* made = fused ? &made_tables(tiles, candidate.order) : nullptr;
     for (int r = 0; !fused && r < world_.size(); ++r) in_global_order(t.host[at(r)], r);
     if (!fused) t.device = on_devices(t.host);
     const DeviceTables& device = fused ? made->tables : t.device;
@@ -104,7 +104,7 @@ class FirstLayer : public Comparison {
                        {"b_gate", &gate_},
                        {"b_up", &up_},
                        {"c", &t.c}};
-    return {fmt::format("{} classes={}", to_string(candidate.config), candidate.stages),
+    return {fmt::format("{} {}", to_string(candidate.config), to_string(candidate.order)),
             std::make_unique<Loaded>(world_, ag_grouped_gemm(d, candidate.config), tensors), made};
   }
 
@@ -135,7 +135,7 @@ class SecondLayer : public Comparison {
         theirs_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
         weights_(equal_weights()) {
     ExpertTiles tiles = tiles_of(desc_, candidates_[0]);  // all have the same
-    made_ = &made_tables(tiles, 1);
+    made_ = &made_tables(tiles, {});
     a_ = random.allocate(bf16_bytes(tiles.num_rows(), desc_.k));
     products_ = allocate_poisoned(world, bf16_bytes(tiles.num_rows(), desc_.n));
     world.synchronize();
@@ -245,8 +245,8 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
     out.push_back({fmt::format("{} | {} {}", s.to_string(), program.name, config), program});
   };
   // Of several candidates the same.
-  auto add_tables = [&](const ExpertTiles& tiles, int stages) {
-    ExpertTablesDesc d{.tiles = tiles, .stages = stages};
+  auto add_tables = [&](const ExpertTiles& tiles, const TileOrder& order) {
+    ExpertTablesDesc d{.tiles = tiles, .order = order};
     LabelledProgram made{to_string(d), expert_tables(d, default_config(d, Target::kCuda))};
     auto same = [&](const LabelledProgram& p) { return p.label == made.label; };
     if (std::none_of(out.begin(), out.end(), same)) out.push_back(std::move(made));
@@ -256,7 +256,7 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
       for (const WholeLayerCandidate& c : whole_layer_candidates(s, num_sms)) {
         AgGroupedDesc alone = first_layer(s);
         alone.gathers = false;
-        add_tables(tiles_of(whole_layer(s), c.config), c.stages);
+        add_tables(tiles_of(whole_layer(s), c.config), c.order);
         add(s, to_string(c.config), moe_layer(whole_layer(s), c.config));
         add(s, to_string(c.config.first), ag_grouped_gemm(alone, c.config.first));
         add(s, to_string(c.alone), tile_products(second_layer(s), c.alone));
@@ -266,7 +266,7 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
     }
     if (s.layer == 2) {
       for (const GroupedRsConfig& c : second_layer_candidates(s, num_sms)) {
-        add_tables(tiles_of(second_layer(s), c), 1);
+        add_tables(tiles_of(second_layer(s), c), {});
         add(s, to_string(c), grouped_gemm_rs(second_layer(s), c));
         add(s, to_string(c), tile_products(second_layer(s), c));
       }
@@ -275,7 +275,7 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
     }
     for (const FirstLayerCandidate& c : first_layer_candidates(s, num_sms)) {
       AgGroupedDesc d = first_layer(s);
-      add_tables(tiles_of(d, c.config), c.stages);
+      add_tables(tiles_of(d, c.config), c.order);
       add(s, to_string(c.config), ag_grouped_gemm(d, c.config));
       d.gathers = false;
       add(s, to_string(c.config), ag_grouped_gemm(d, c.config));

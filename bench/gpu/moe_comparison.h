@@ -9,6 +9,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -180,10 +181,10 @@ class Comparison {
     return out;
   }
 
-  std::vector<TileTables> tables(const ExpertTiles& tiles, int stages) const {
+  std::vector<TileTables> tables(const ExpertTiles& tiles, const TileOrder& order) const {
     std::vector<TileTables> out;
     for (int r = 0; r < world_.size(); ++r) {
-      out.push_back(tile_tables(tiles, r, shape_.m, chosen_, stages));
+      out.push_back(tile_tables(tiles, r, shape_.m, chosen_, order));
     }
     return out;
   }
@@ -203,14 +204,14 @@ class Comparison {
 
   // By the program, once for all candidates that have the same. InternalError where they are not
   // what the host makes.
-  const MadeTables& made_tables(const ExpertTiles& tiles, int stages) {
-    MadeTables& out = made_by_program_[{tiles.tile_rows, stages}];
+  const MadeTables& made_tables(const ExpertTiles& tiles, const TileOrder& order) {
+    MadeTables& out = made_by_program_[{tiles.tile_rows, order.stages, order.early_experts}];
     if (out.program) return out;
-    std::vector<TileTables> want = tables(tiles, stages);
+    std::vector<TileTables> want = tables(tiles, order);
     each_table(out.tables, [&](SymmetricGpuMemory& to, auto&& part) {
       to = allocate_poisoned(world_, part(want[0]).size_bytes());
     });
-    ExpertTablesDesc d{.tiles = tiles, .stages = stages};
+    ExpertTablesDesc d{.tiles = tiles, .order = order};
     Program program = expert_tables(d, default_config(d, Target::kCuda));
     auto loaded = std::make_unique<Loaded>(world_, program,
                                            Tensors{{"experts", &experts_},
@@ -317,8 +318,8 @@ class Comparison {
   }
 
   SymmetricGpuMemory experts_;  // chosen_
-  std::map<std::pair<std::int64_t, int>, MadeTables>
-      made_by_program_;  // by rows of a tile and stages
+  // By rows of a tile, stages and early experts.
+  std::map<std::tuple<std::int64_t, int, std::int64_t>, MadeTables> made_by_program_;
 };
 
 // Both layers in one launch.

@@ -75,7 +75,7 @@ std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int n
   };
   constexpr Choice kChoices[] = {{128, 128, 4, 0, 1}, {128, 128, 8, 0, 1}, {128, 128, 4, 0, 3},
                                  {128, 128, 4, 2, 1}, {128, 128, 8, 2, 1}, {128, 128, 8, 1, 3}};
-  FirstLayerCandidate base{default_config(first_layer(s), Target::kCuda), s.world_size};
+  FirstLayerCandidate base{default_config(first_layer(s), Target::kCuda), {.stages = s.world_size}};
   std::vector<FirstLayerCandidate> out;
   for (const Choice& c : kChoices) {
     FirstLayerCandidate& made = out.emplace_back(base);
@@ -84,7 +84,7 @@ std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int n
     made.config.num_copy_queues = c.queues;
     made.config.raster = c.raster;
     made.config.num_compute_sms = num_sms;
-    if (c.classes > 0) made.stages = c.classes;
+    if (c.classes > 0) made.order.stages = c.classes;
   }
   return out;
 }
@@ -123,16 +123,17 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
 std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int num_sms) {
   struct Choice {
     std::int64_t raster, blocks;
-    int classes, turns;
+    int early;  // a part of the experts in a class for each rank; 0: one class
   };
-  constexpr Choice kChoices[] = {
-      {8, 4, 0, 1}, {4, 4, 2, 1}, {8, 8, 0, 1}, {4, 16, 0, 1}, {8, 2, 0, 1}};
+  constexpr Choice kChoices[] = {{8, 8, 1},  {8, 8, 0},  {8, 4, 4}, {8, 8, 4},
+                                 {16, 4, 4}, {16, 8, 4}, {8, 8, 8}, {16, 8, 8}};
   constexpr std::int64_t kParts = 32;  // rows of products under way
   std::vector<WholeLayerCandidate> out;
   for (const Choice& c : kChoices) {
     WholeLayerCandidate& made = out.emplace_back(WholeLayerCandidate{
-        default_config(whole_layer(s), Target::kCuda), c.classes > 0 ? c.classes : s.world_size,
-        second_layer_candidates(s, num_sms)[0]});
+        default_config(whole_layer(s), Target::kCuda), {}, second_layer_candidates(s, num_sms)[0]});
+    if (c.early > 0) made.order.stages = s.world_size;
+    if (c.early > 1) made.order.early_experts = s.num_experts / c.early;
     auto& [first, second] = made.config;
     first.tile = {.bm = 128, .bn = 128, .bk = 64};
     second.tile = {.bm = 128, .bn = 256, .bk = 64};
@@ -145,7 +146,7 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
         std::max<std::int64_t>(ceil_div(s.hidden, std::int64_t{256}) / c.blocks, 1);
     second.reduce_rows = std::min<std::int64_t>(kParts / s.top_k, 8);
     second.reduce_cols = second.tile.bn;
-    second.reduce_rounds = rounds_of_turns(second_layer(s), second, c.turns);
+    second.reduce_rounds = rounds_of_turns(second_layer(s), second, 1);
   }
   return out;
 }

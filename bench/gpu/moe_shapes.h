@@ -32,16 +32,15 @@ MoeLayerDesc whole_layer(const MoeShape& shape);
 // and 128 experts with 4096 to 16384, both layers in one launch. `quick`: one number of tokens.
 std::vector<MoeShape> moe_shapes(int world_size, bool quick);
 
-// `stages`: of the tables (expert_tiles.h).
 struct FirstLayerCandidate {
   AgGroupedConfig config;
-  int stages = 1;
+  TileOrder order;  // of the tables
 };
 std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& shape, int num_sms);
 std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& shape, int num_sms);
 struct WholeLayerCandidate {
   MoeLayerConfig config;
-  int stages = 1;
+  TileOrder order;
   GroupedRsConfig alone;  // of the second layer's products in the sequence
 };
 std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& shape, int num_sms);

@@ -36,7 +36,7 @@ class WholeLayer : public Comparison {
 
   Made fused_at(std::size_t i) override {
     const WholeLayerCandidate& candidate = candidates_[i];
-    const MadeTables& made = made_tables(tiles_, candidate.stages);
+    const MadeTables& made = made_tables(tiles_, candidate.order);
     const DeviceTables& t = made.tables;
     Tensors tensors = {{"tiles_used", &t.used},
                        {"tile_experts", &t.experts},
@@ -49,7 +49,7 @@ class WholeLayer : public Comparison {
                        {"b_up", &up_},
                        {"b", &down_},
                        {"out", &ours_}};
-    return {fmt::format("{} classes={}", to_string(candidate.config), candidate.stages),
+    return {fmt::format("{} {}", to_string(candidate.config), to_string(candidate.order)),
             std::make_unique<Loaded>(world_, moe_layer(desc_, candidate.config), tensors), &made};
   }
 
@@ -104,7 +104,7 @@ class WholeLayer : public Comparison {
 
  private:
   DeviceTables upload_tables_in_global_order() const {
-    std::vector<TileTables> of_rank = tables(tiles_, 1);
+    std::vector<TileTables> of_rank = tables(tiles_, {});
     for (int r = 0; r < world_.size(); ++r) in_global_order(of_rank[at(r)], r);
     return on_devices(of_rank);
   }

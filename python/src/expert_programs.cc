@@ -96,7 +96,7 @@ void bind_split(nb::module_& m) {
                                        .top_k = top_k,
                                        .num_experts = experts,
                                        .tile_rows = tile_rows},
-                             .stages = ranks};
+                             .order = {.stages = ranks}};
           return expert_tables(d, default_config(d, target(gpu)));
         });
   m.def("ag_grouped_gemm", [=](int ranks, Text dtype, Size rows, Size top_k, Size experts, Size n,

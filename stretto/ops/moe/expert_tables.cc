@@ -21,7 +21,8 @@ void check(const ExpertTablesDesc& d, const ExpertTablesConfig& c) {
                                 {"top_k", t.top_k},
                                 {"num_experts", t.num_experts},
                                 {"tile_rows", t.tile_rows},
-                                {"stages", d.stages},
+                                {"stages", d.order.stages},
+                                {"early_experts", d.order.early_experts},
                                 {"block_tokens", c.block_tokens},
                                 {"sort_rows", c.sort_rows},
                                 {"part_blocks", c.part_blocks},
@@ -29,9 +30,9 @@ void check(const ExpertTablesDesc& d, const ExpertTablesConfig& c) {
                                 {"sum_experts", c.sum_experts},
                                 {"tile_rows", c.tile_rows},
                                 {"num_workers", c.num_workers}});
-  if (d.stages > t.world_size) {
+  if (d.order.stages > t.world_size) {
     throw UserError(fmt::format("expert_tables: stages is {}, at most one for each of {} ranks",
-                                d.stages, t.world_size));
+                                d.order.stages, t.world_size));
   }
   // Pairs of a block are sorted by numbers of expert and pair.
   std::int64_t pairs = c.block_tokens * t.top_k;
@@ -113,7 +114,7 @@ class TableMaker {
   std::vector<Value> sums_before(const Index& part);
   void place_block(const Index& part, const Index& block, const Value& before);
   void describe_tiles(const Index& part, const Plan& plan);
-  std::int64_t column(Column which) const { return which * std::int64_t{d_.stages}; }
+  std::int64_t column(Column which) const { return which * std::int64_t{d_.order.stages}; }
   void keep(const Index& part, std::int64_t col, const Value& of_experts);
   Value picked(const Index& part, Column which, std::int64_t cols, const Value& experts) const;
 
@@ -165,7 +166,7 @@ TableMaker::TableMaker(ProgramBuilder& p, const ExpertTablesDesc& d, const Exper
   totals_ = buffer("totals", {parts, experts});
   positions_ = buffer("positions", {blocks * pairs_of_block(), 1});
   sorted_ = buffer("sorted", {blocks * pairs_of_block(), 1});
-  plan_ = buffer("plan", {parts, experts, 3 * d.stages + tiles_.world_size});
+  plan_ = buffer("plan", {parts, experts, 3 * d.order.stages + tiles_.world_size});
   first_ = buffer("first", {experts, groups});
   begins_ = buffer("begins", {groups * experts, group_blocks()});
   moves_ = buffer("moves", {blocks, experts, 1});
@@ -278,30 +279,33 @@ TableMaker::Totals TableMaker::add_up(const Index& part) {
 // An expert's tiles of a class and of those before: the full ones of the pairs that these need,
 // or all.
 Value TableMaker::tiles_through(const Totals& totals, int stage) const {
-  int ranks = ceil_div((stage + 1) * tiles_.world_size, d_.stages);
+  int ranks = ceil_div((stage + 1) * tiles_.world_size, d_.order.stages);
   const Value &some = totals.through[static_cast<std::size_t>(ranks - 1)],
               &all = totals.through.back();
   Value up = where(some == all, number(tiles_.tile_rows - 1), number(0));
-  return (some + up) / number(tiles_.tile_rows);
+  Value through = (some + up) / number(tiles_.tile_rows);
+  if (stage + 1 == d_.order.stages || d_.order.early_experts >= tiles_.num_experts) return through;
+  Value early = p_.iota_cols(0, tiles_.num_experts) < number(d_.order.early_experts);
+  return where(early, through, number(0));
 }
 
 TableMaker::Plan TableMaker::plan(const Index& part, const Totals& totals) {
   Plan out{.begins = {}, .used = zeros(1, 1)};
   std::vector<Value> below = {zeros(1, tiles_.num_experts)};
-  for (int s = 0; s < d_.stages; ++s) {
+  for (int s = 0; s < d_.order.stages; ++s) {
     below.push_back(tiles_through(totals, s));
     std::size_t last = below.size() - 1;
     keep(part, column(kTiles) + s, below[last] - below[last - 1]);
   }
   p_.worker_fence();
   std::vector<Value> before = sums_before(part);
-  for (int s = 0; s < d_.stages; ++s) {
+  for (int s = 0; s < d_.order.stages; ++s) {
     auto at = static_cast<std::size_t>(s);
     out.begins.push_back(out.used + before[at]);
     out.used = out.used + row_sum(below[at + 1] - below[at]);
   }
   // From an expert's tile to its place: the steps of the classes up to its own are added.
-  for (int s = 0; s < d_.stages; ++s) {
+  for (int s = 0; s < d_.order.stages; ++s) {
     auto at = static_cast<std::size_t>(s);
     Value step = out.begins[at] - below[at];
     if (s > 0) step = step - (out.begins[at - 1] - below[at - 1]);
@@ -318,12 +322,12 @@ TableMaker::Plan TableMaker::plan(const Index& part, const Totals& totals) {
 std::vector<Value> TableMaker::sums_before(const Index& part) {
   const std::int64_t experts = tiles_.num_experts, rows = std::min(cfg_.sum_experts, experts);
   std::vector<Value> sums;
-  for (int s = 0; s < d_.stages; ++s) sums.push_back(zeros(1, experts));
+  for (int s = 0; s < d_.order.stages; ++s) sums.push_back(zeros(1, experts));
   p_.loop(ceil_div(experts, rows), [&](const Index& i) {
-    Value some = p_.load(plan_.tile({part, i * rows, column(kTiles)}, rows, d_.stages));
+    Value some = p_.load(plan_.tile({part, i * rows, column(kTiles)}, rows, d_.order.stages));
     Value before = p_.iota_rows(i * rows, rows) < p_.iota_cols(0, experts);
     for (std::size_t s = 0; s < sums.size(); ++s) {
-      Value own = p_.iota_cols(0, d_.stages) == number(static_cast<std::int64_t>(s));
+      Value own = p_.iota_cols(0, d_.order.stages) == number(static_cast<std::int64_t>(s));
       Value tiles = row_sum(where(own, some, number(0)));
       sums[s] = sums[s] + col_sum(where(before, tiles, number(0)));
     }
@@ -363,8 +367,8 @@ void TableMaker::place_block(const Index& part, const Index& block, const Value&
   Value position = p_.load(positions_.tile({block * size, 0}, size, 1));
   Value row = position + p_.load_rows(moves_.tile({block, 0, 0}, size, 1), expert);
   Value rows_of_tile = number(tiles_.tile_rows);
-  Value passed = picked(part, kBelow, d_.stages, expert) <= row / rows_of_tile;
-  Value steps = picked(part, kStep, d_.stages, expert);
+  Value passed = picked(part, kBelow, d_.order.stages, expert) <= row / rows_of_tile;
+  Value steps = picked(part, kStep, d_.order.stages, expert);
   p_.store(own, row + row_sum(where(passed, steps, number(0))) * rows_of_tile);
 }
 
@@ -377,8 +381,8 @@ void TableMaker::describe_tiles(const Index& part, const Plan& plan) {
   for (const Value& begins : plan.begins) run = run + row_sum(one_where(begins <= tile));
   Value stage = run / number(experts), expert = run - stage * number(experts);
   Value known = where(exists, expert, number(-1));
-  Value counted = p_.iota_cols(0, d_.stages) <= stage;
-  Value steps = where(counted, picked(part, kStep, d_.stages, known), number(0));
+  Value counted = p_.iota_cols(0, d_.order.stages) <= stage;
+  Value steps = where(counted, picked(part, kStep, d_.order.stages, known), number(0));
   Value first = (tile - row_sum(steps)) * number(tiles_.tile_rows);
   Value through = picked(part, kThrough, tiles_.world_size, known);  // [rows, P]
   Value end = minimum(first + number(tiles_.tile_rows), row_max(through));
@@ -424,8 +428,8 @@ void TableMaker::look_up(const Index& row) {
 
 std::string to_string(const ExpertTablesDesc& d) {
   const ExpertTiles& t = d.tiles;
-  return fmt::format("expert_tables P={} m={} top {} of {} experts in tiles of {}, {} classes",
-                     t.world_size, t.m, t.top_k, t.num_experts, t.tile_rows, d.stages);
+  return fmt::format("expert_tables P={} m={} top {} of {} experts in tiles of {}, {}",
+                     t.world_size, t.m, t.top_k, t.num_experts, t.tile_rows, to_string(d.order));
 }
 
 ExpertTablesConfig default_config(const ExpertTablesDesc& d, Target target) {

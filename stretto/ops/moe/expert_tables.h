@@ -14,7 +14,7 @@ namespace stretto {
 
 struct ExpertTablesDesc {
   ExpertTiles tiles;
-  int stages = 1;  // classes of needs by which tiles are sorted (expert_tiles.h), at most P
+  TileOrder order;  // of at most P stages
 };
 
 struct ExpertTablesConfig {

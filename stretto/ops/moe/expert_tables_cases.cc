@@ -14,7 +14,7 @@ ExpertTablesDesc desc_of(const OpShape& s) {
                                .m = s.m > 0 ? s.m : 64,
                                .top_k = s.k > 0 ? s.k : 2,
                                .num_experts = s.n > 0 ? s.n : 5},
-                     .stages = s.world_size};
+                     .order = {.stages = s.world_size}};
   bool few = d.tiles.m <= 64;
   d.tiles.tile_rows = few ? std::min<std::int64_t>(4, d.tiles.m * d.tiles.top_k) : 128;
   return d;
@@ -56,7 +56,7 @@ OpCase expert_tables_case(const ExpertTablesDesc& d, const ExpertTablesConfig& c
   mc.c.config = fmt::format("{} m={}", to_string(d), m);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     std::copy(chosen.begin(), chosen.end(), mc.in(r, "experts").begin());
-    TileTables tables = tile_tables(d.tiles, static_cast<int>(r), m, chosen, d.stages);
+    TileTables tables = tile_tables(d.tiles, static_cast<int>(r), m, chosen, d.order);
     mc.out(r, "tiles_used") = {static_cast<double>(tables.used)};
     mc.out(r, "tile_experts") = as_values(tables.experts);
     mc.out(r, "tile_needs") = as_values(tables.needs);

@@ -1,5 +1,7 @@
 #include "stretto/ops/moe/expert_tiles.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <tuple>
@@ -27,8 +29,14 @@ std::int64_t ExpertTiles::num_tiles() const {
   return (rows + with_rows * (tile_rows - 1)) / tile_rows;
 }
 
+std::string to_string(const TileOrder& order) {
+  bool all = order.early_experts == TileOrder{}.early_experts;
+  return fmt::format("{} classes{}", order.stages,
+                     all ? "" : fmt::format(" of {} experts", order.early_experts));
+}
+
 TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
-                       const std::vector<std::int32_t>& chosen, int stages) {
+                       const std::vector<std::int32_t>& chosen, const TileOrder& order) {
   std::int64_t share = ceil_div(m, std::int64_t{t.world_size});
   std::vector<Row> rows;
   for (std::int64_t pair = 0; pair < m * t.top_k; ++pair) {
@@ -47,7 +55,11 @@ TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
     planned.back().needs = row.position + 1;
     planned.back().rows.push_back(row);
   }
-  auto stage = [&](const PlannedTile& p) { return (p.needs - 1) * stages / t.world_size; };
+  auto stage = [&](const PlannedTile& p) {
+    std::int64_t stages = order.stages;
+    if (p.expert >= order.early_experts) return stages - 1;
+    return (p.needs - 1) * stages / t.world_size;
+  };
   std::stable_sort(planned.begin(), planned.end(),
                    [&](const PlannedTile& a, const PlannedTile& b) { return stage(a) < stage(b); });
   TileTables out;

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <vector>
 
 namespace stretto {
@@ -22,6 +24,17 @@ struct ExpertTiles {
   std::int64_t num_rows() const { return num_tiles() * tile_rows; }
 };
 
+// In which order the tiles of a rank come: in classes, in each by expert. Classes are what tiles
+// need, `stages` of nearly as many ranks each (1: one class), so that those of the own rows are
+// done while others travel; an expert's weights are read once for each class. So only the first
+// `early_experts` have tiles in all of them, as many as fill the time of the transfers: all tiles
+// of the others come with the last class.
+struct TileOrder {
+  int stages = 1;
+  std::int64_t early_experts = std::numeric_limits<std::int32_t>::max();
+};
+std::string to_string(const TileOrder& order);  // "2 classes of 8 experts"
+
 // Of one rank.
 struct TileTables {
   std::int32_t used = 0;              // tiles with rows, which come first
@@ -34,10 +47,8 @@ struct TileTables {
   std::vector<std::int32_t> slots;  // [m, top_k] the row of a token and one of its experts
 };
 
-// A launch of m tokens, whose experts are `chosen` [m, top_k]. Tiles are sorted by needs in
-// `stages` classes of nearly as many ranks each (1: not at all), within a class by expert: fewer
-// classes read weights less often.
+// A launch of m tokens, whose experts are `chosen` [m, top_k].
 TileTables tile_tables(const ExpertTiles& tiles, int rank, std::int64_t m,
-                       const std::vector<std::int32_t>& chosen, int stages);
+                       const std::vector<std::int32_t>& chosen, const TileOrder& order);
 
 }  // namespace stretto

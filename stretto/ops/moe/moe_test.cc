@@ -108,8 +108,8 @@ TEST(MoeRoute, EqualScoresGoToTheFirstExpertsOfTheFirstGroups) {
   EXPECT_EQ(run_case(c, {.launches = 1}), "");
 }
 
-// Any number of choices, ranks, classes, tokens and rows of a tile: rows that are missing or twice
-// there are tokens that are lost or counted twice.
+// Any number of choices, ranks, classes, early experts, tokens and rows of a tile: rows that are
+// missing or twice there are tokens that are lost or counted twice.
 TEST(ExpertTables, AreThoseThatSortingGives) {
   for (std::uint64_t i = 0; i < 24; ++i) {
     std::mt19937_64 random(test_seed() * 24 + i);
@@ -119,7 +119,8 @@ TEST(ExpertTables, AreThoseThatSortingGives) {
                                  .top_k = 1 + static_cast<std::int64_t>(i % 8),
                                  .num_experts = up_to(i % 5 == 0 ? 90 : 7),
                                  .tile_rows = up_to(9)}};
-    d.stages = static_cast<int>(up_to(d.tiles.world_size));
+    d.order.stages = static_cast<int>(up_to(d.tiles.world_size));
+    if (i % 2 == 1) d.order.early_experts = up_to(d.tiles.num_experts);
     ExpertTablesConfig c{.block_tokens = up_to(16),
                          .sort_rows = up_to(40),
                          .part_blocks = up_to(3),
@@ -193,8 +194,10 @@ TEST(Moe, RefusesSizesThatMakeNoSense) {
   expect_user_error([&] { grouped_gemm(grouped, config); }, {"scaling is block", "float8_e4m3"});
   EpDesc ep{.m = 4, .world_size = 4, .expert_groups = 3};
   expect_user_error([&] { ep_dispatch(ep, {}); }, {"3 groups", "4 ranks"});
-  ExpertTablesDesc tables{.stages = 2};
+  ExpertTablesDesc tables{.order = {.stages = 2}};
   expect_user_error([&] { expert_tables(tables, {}); }, {"stages is 2"});
+  tables.order = {.early_experts = 0};
+  expect_user_error([&] { expert_tables(tables, {}); }, {"early_experts is 0"});
   tables = {.tiles = {.m = 1 << 20, .top_k = 1 << 12}};
   expect_user_error([&] { expert_tables(tables, {}); }, {"too many to number"});
   CombineDesc combine{.dtype = DType::kI32};

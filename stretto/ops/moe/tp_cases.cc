@@ -38,6 +38,14 @@ void set_token_tables(MoeCase& mc, std::size_t rank, const TileTables& tables) {
   mc.in(rank, "row_tokens") = as_values(tables.tokens, tables.tokens.size());
 }
 
+// Any number of classes, of some experts or of all.
+template <typename Desc>
+TileOrder order_of(std::uint64_t seed, const Desc& d) {
+  TileOrder order{.stages = 1 + static_cast<int>(seed % at(d.world_size))};
+  if (seed % 2 == 1) order.early_experts = 2;
+  return order;
+}
+
 // The tokens of the next ranks, of `count` elements each, behind the own ones.
 void expect_gathered(MoeCase& mc, std::size_t count) {
   std::size_t ranks = mc.c.inputs.size();
@@ -104,8 +112,7 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
   mc.c.comm_bytes = static_cast<double>((ranks - 1) * share * k * size_bytes(d.a_dtype));
   expect_gathered(mc, share * k);
   for (std::size_t r = 0; r < ranks; ++r) {
-    TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen,
-                                    1 + static_cast<int>(seed % at(d.world_size)));
+    TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen, order_of(seed, d));
     set_tile_tables(mc, r, tables);
     set_token_tables(mc, r, tables);
     Values& c = mc.out(r, "c");
@@ -171,7 +178,7 @@ OpCase rs_case(const OpShape& s, std::uint64_t seed) {
   Values weights = mc.in(0, "weights"), sums(ranks * share * n, 0.0);
   for (std::size_t r = 0; r < ranks; ++r) {
     mc.in(r, "weights") = weights;
-    TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen, 1);
+    TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen, {});
     set_tile_tables(mc, r, tables);
     mc.in(r, "slots") = as_values(tables.slots, mc.in(r, "slots").size());
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
@@ -229,8 +236,8 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   Values weights = mc.in(0, "weights"), sums(ranks * share * k, 0.0), between(n);
   for (std::size_t r = 0; r < ranks; ++r) {
     mc.in(r, "weights") = weights;
-    TileTables tables = tile_tables(tiles_of(d, cfg), static_cast<int>(r), mc.m, chosen,
-                                    1 + static_cast<int>(seed % at(d.world_size)));
+    TileTables tables =
+        tile_tables(tiles_of(d, cfg), static_cast<int>(r), mc.m, chosen, order_of(seed, d));
     set_tile_tables(mc, r, tables);
     set_token_tables(mc, r, tables);
     mc.in(r, "slots") = as_values(tables.slots, mc.in(r, "slots").size());
