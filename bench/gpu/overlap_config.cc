@@ -152,6 +152,7 @@ OverlapCandidate gemm_ar_of(const OverlapShape& s, int sms, Fields& fields) {
   fields.take("stages", c.num_stages);
   fields.take("raster", c.raster);
   fields.take("stagger", c.stagger);
+  fields.take("store_slots", c.store_slots);
   fields.end();
   return made(shots == ReduceShots::kOne ? "one" : "two", desc, c, gemm_ar);
 }

@@ -20,7 +20,8 @@ struct Loop {
 constexpr Loop kWide{{128, 256, 64}, 4}, kMiddle{{128, 192, 64}, 4}, kNarrow{{128, 128, 64}, 6},
     kOddWide{{128, 224, 64}, 4}, kSmall{{64, 64, 64}, 8}, kFlat{{64, 128, 64}, 6},
     kWideApart{{128, 256, 64}, 4, 2}, kNarrowApart{{128, 128, 64}, 6, 3},
-    kDrained{{128, 256, 64}, 3, 0, 4};
+    kDrained{{128, 256, 64}, 3, 0, 4}, kMiddleDrained{{128, 192, 64}, 4, 2, 4},
+    kNarrowDrained{{128, 128, 64}, 6, 3, 2};
 
 // At most 1 / channels of a run of rows, and no more channels than blocks of rows.
 std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t at_most) {
@@ -99,6 +100,8 @@ constexpr ScatterChoice kScatters[] = {
     {kNarrow, Scatter::kCopyEngine, 0, 1, 1},      {kWideApart, Scatter::kCopyEngine, 0, 1, 2},
     {kNarrowApart, Scatter::kCopyEngine, 0, 1, 2}, {kWideApart, Scatter::kEpilogue, 0, 1, 32},
     {kNarrowApart, Scatter::kEpilogue, 0, 1, 32},  {kDrained, Scatter::kCopyEngine, 0, 1, 2},
+    {kDrained, Scatter::kEpilogue, 0, 1, 32},      {kMiddleDrained, Scatter::kEpilogue, 0, 1, 32},
+    {kNarrowDrained, Scatter::kEpilogue, 0, 1, 32},
 };
 
 void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
@@ -152,7 +155,7 @@ void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
   std::int64_t run_rows = s.rank.m / s.world_size;
   std::size_t before = out.size();
   for (ScatterChoice c : kScatters) {
-    if (c.loop.store_slots > 0) continue;
+    if (run_rows <= 64 && c.loop.store_slots > 0) continue;
     if (run_rows <= 64) c.loop = c.loop.tile.bn == 128 ? kFlat : kSmall;
     add(out, "two", gemm_ar_desc(s),
         GemmArConfig{.tile = c.loop.tile,
@@ -164,7 +167,8 @@ void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
                      .scatter = c.scatter,
                      .num_copy_queues = c.queues,
                      .num_stages = c.loop.stages,
-                     .stagger = c.loop.stagger},
+                     .stagger = c.loop.stagger,
+                     .store_slots = c.loop.store_slots},
         gemm_ar);
     if (quick && out.size() == before + 2) return;
   }

@@ -24,8 +24,13 @@ class StoreDrainer {
   StoreDrainer(Program& program, Role& role) : program_(program), role_(role) {
     survey(consumer().body);
     if (stored_.empty()) obstacle_ = "it stores nothing";
-    for (int t : loaded_) {
-      if (stored_.count(t) != 0) obstacle_ = "it reads what it stores";
+    // What lies here and is only stored elsewhere is another's to store. Should the other rank be
+    // this one after all, the proof says so.
+    auto both = [](const std::set<int>& a, const std::set<int>& b) {
+      return std::any_of(a.begin(), a.end(), [&](int t) { return b.count(t) != 0; });
+    };
+    if (both(loaded_, stored_here_) || both(loaded_elsewhere_, stored_)) {
+      obstacle_ = "it reads what it stores";
     }
   }
 
@@ -68,7 +73,7 @@ class StoreDrainer {
           break;
         case OpCode::kLoad:
         case OpCode::kLoadRows:
-          loaded_.insert(op.region->tensor);
+          survey_load(*op.region);
           break;
         case OpCode::kNotify:
           if (stored_.empty()) obstacle_ = "it notifies of something other than stores";
@@ -90,6 +95,15 @@ class StoreDrainer {
     }
   }
 
+  static bool is_here(const Region& r) {
+    return !r.rank.has_value() || r.rank.same(Expr::var(0));
+  }
+
+  void survey_load(const Region& r) {
+    loaded_.insert(r.tensor);
+    if (!is_here(r)) loaded_elsewhere_.insert(r.tensor);
+  }
+
   void survey_store(const Op& op) {
     const Region& r = *op.region;
     const Tensor& tensor = program_.tensors[static_cast<std::size_t>(r.tensor)];
@@ -97,6 +111,7 @@ class StoreDrainer {
     bool fits = type(op).dtype == tensor.dtype && is_float(tensor.dtype) && slot_cols(op) > 0;
     if (!plain || !fits) obstacle_ = "a store does not come in slots";
     stored_.insert(r.tensor);
+    if (is_here(r)) stored_here_.insert(r.tensor);
     public_ |= tensor.kind != TensorKind::kOutput || tensor.space != Space::kLocal;
   }
 
@@ -203,7 +218,7 @@ class StoreDrainer {
   Program& program_;
   Role& role_;
   std::string obstacle_;
-  std::set<int> stored_, loaded_;
+  std::set<int> stored_, stored_here_, loaded_, loaded_elsewhere_;
   bool public_ =
       false;  // others than the caller may see the stores, so what it waits for orders them
   bool reads_tables_ = false;

@@ -10,7 +10,9 @@ RowRuns::RowRuns(const Index& m, const RowRunsOptions& o)
       block_rows_(o.block_rows),
       num_blocks_(ceil_div(ceil_div(o.m_bound, std::int64_t{o.world_size}), o.block_rows)),
       blocks_per_channel_(ceil_div(num_blocks_, o.channels)),
-      num_channels_(ceil_div(num_blocks_, blocks_per_channel_)) {}
+      num_channels_(ceil_div(num_blocks_, blocks_per_channel_)) {
+  if (o.whole_blocks) run_rows_ = ceil_div(run_rows_, Index(block_rows_)) * block_rows_;
+}
 
 Index RowRuns::num_rows(const Index& owner) const {
   return max(min(m_ - first_row(owner), run_rows_), 0);

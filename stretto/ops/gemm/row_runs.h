@@ -15,6 +15,7 @@ struct RowRunsOptions {
   int world_size = 1;
   std::int64_t block_rows = 1;
   std::int64_t channels = 1;  // per run, at most; fewer where there are fewer blocks
+  bool whole_blocks = false;  // runs are multiples of block_rows, so that no block reaches the next
 };
 
 class RowRuns {
@@ -25,7 +26,8 @@ class RowRuns {
   std::int64_t num_channels() const { return num_channels_; }  // per run
   std::int64_t rows_per_channel() const { return blocks_per_channel_ * block_rows_; }
 
-  // Rows of one run: ceil(m / P). The rows of a rank that has fewer are padding.
+  // Rows of one run: ceil(m / P), in whole blocks if asked for. What a rank does not have of them
+  // is padding.
   const Index& run_rows() const { return run_rows_; }
   Index first_row(const Index& owner) const { return owner * run_rows_; }
   // Rows that `owner` has of m, 0..run_rows().

@@ -27,6 +27,9 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
                           {"num_copy_queues", cfg.num_copy_queues},
                           {"raster", cfg.raster}});
   check_sizes("gemm_ar", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
+  if (cfg.store_slots > 0 && cfg.shots == ReduceShots::kOne) {
+    throw UserError("gemm_ar: an agent that stores needs two shots");
+  }
   if (cfg.packets && (cfg.shots != ReduceShots::kOne || cfg.num_reduce_sms != 0)) {
     throw UserError("gemm_ar: packets need one shot with sums in the epilogue");
   }
@@ -200,6 +203,7 @@ GemmRsDesc scattered(const GemmArDesc& d) {
 // further asking.
 Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   const GemmTile& tile = cfg.tile;
+  const bool whole = cfg.store_slots > 0;  // tiles, which is what another agent can store
   ProgramBuilder p("gemm_ar", d.world_size);
   PartialSums partials(p, scattered(d),
                        {.tile = cfg.tile,
@@ -211,7 +215,9 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
                         .num_slots = cfg.num_slots,
                         .num_stages = cfg.num_stages,
                         .raster = cfg.raster,
-                        .stagger = cfg.stagger});  // m; a [m, k], b [n, k]
+                        .stagger = cfg.stagger,
+                        .store_slots = cfg.store_slots},
+                       whole);  // m; a [m, k], b [n, k]
   const Index& m = partials.m();
   TensorRef residual;
   if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
@@ -232,15 +238,21 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
       sum = sum + cast(p.load(rows), sum.dtype());
     }
     Value rounded = cast(sum, d.out_dtype);
-    Slice own = out.tile({row, t.col}, tile.bm, tile.bn).until_row(end);
+    Slice own = out.tile({row, t.col}, tile.bm, tile.bn);
+    auto store = [&](const auto& do_it) {
+      if (!whole) own = own.until_row(end);
+      whole ? p.when(row < end, do_it) : do_it();  // what is beyond is the next rank's
+    };
     if (by_copy_engine) {
-      p.store(own, rounded);
+      store([&] { p.store(own, rounded); });
       return p.notify(summed[runs.channel_of(t.block)], p.rank());
     }
     // All stores are under way before the first notify waits for them.
-    p.loop(d.world_size, [&](const Index& i) {
-      Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
-      p.store(own.on(peer), rounded);
+    store([&] {
+      p.loop(d.world_size, [&](const Index& i) {
+        Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
+        p.store(own.on(peer), rounded);
+      });
     });
     p.loop(d.world_size,
            [&](const Index& i) { p.notify(gathered, (p.rank() + 1 + i) % d.world_size); });
@@ -282,8 +294,8 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
     } else if (rs.scatter == Scatter::kCopyEngine) {
       // Two roles on copy engines, each of which an SM does where there is no engine for it.
       rs.num_compute_sms = kGpuSms - 2;
-      if (rs.store_slots > 0) ++rs.num_stages;  // in whose place they were
     }
+    if (rs.store_slots > 0) ++rs.num_stages;  // in whose place they were
     return {.tile = rs.tile,
             .shots = shots,
             .num_compute_sms = rs.num_compute_sms,
@@ -323,12 +335,13 @@ std::string to_string(const GemmArDesc& d) {
 std::string to_string(const GemmArConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} shots={}{} compute={} reduce={} channels={} slots={} scatter={} queues={} "
-      "stages={}{}{}",
+      "stages={}{}{}{}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.shots == ReduceShots::kOne ? 1 : 2,
       cfg.packets ? " packets" : "", cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels,
       cfg.num_slots, cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine",
       cfg.num_copy_queues, cfg.num_stages,
-      cfg.raster > 1 ? fmt::format(" raster={}", cfg.raster) : "", stagger_text(cfg.stagger));
+      cfg.raster > 1 ? fmt::format(" raster={}", cfg.raster) : "", stagger_text(cfg.stagger),
+      cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "");
 }
 
 GemmArConfig default_config(const GemmArDesc& d, Target target) {

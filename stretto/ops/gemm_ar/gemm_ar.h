@@ -42,6 +42,7 @@ struct GemmArConfig {
   int num_stages = 0;                    // as in GemmConfig
   std::int64_t raster = 1;               // kTwo: as in GemmConfig
   int stagger = 0;                       // as in GemmConfig
+  int store_slots = 0;                   // kTwo: as in GemmRsConfig; ranks own whole tiles of rows
 };
 
 std::string to_string(const GemmArDesc& desc);

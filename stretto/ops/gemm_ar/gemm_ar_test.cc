@@ -12,6 +12,7 @@
 #include "stretto/ops/gemm/case_testing.h"
 #include "stretto/ops/gemm_ar/gemm_ar_case.h"
 #include "stretto/ops/harness/case_memory.h"
+#include "stretto/passes/pipeline.h"
 
 namespace stretto {
 namespace {
@@ -23,6 +24,7 @@ struct Variant {
   Scatter scatter;
   int num_reduce_sms = 2;
   bool packets = false;
+  int store_slots = 0;
 };
 
 GemmArConfig small(const Variant& v) {
@@ -34,7 +36,9 @@ GemmArConfig small(const Variant& v) {
           .channels = 3,
           .num_slots = v.num_slots,
           .scatter = v.scatter,
-          .num_copy_queues = 2};
+          .num_copy_queues = 2,
+          .num_stages = v.store_slots > 0 ? 3 : 0,
+          .store_slots = v.store_slots};
 }
 
 class GemmAr : public testing::TestWithParam<Variant> {};
@@ -110,7 +114,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Variant{"OneShotEpilogueCredit", ReduceShots::kOne, 1, Scatter::kEpilogue, 0},
                     Variant{"Packets", ReduceShots::kOne, 2, Scatter::kEpilogue, 0, true},
                     Variant{"TwoShotEpilogueSum", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0},
-                    Variant{"TwoShotEpilogueCopy", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0}),
+                    Variant{"TwoShotEpilogueCopy", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0},
+                    Variant{"TwoShotDrained", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false,
+                            2},
+                    Variant{"TwoShotCopyDrained", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0,
+                            false, 2}),
     [](const auto& info) { return info.param.name; });
 
 // The bytes of `out` on every rank after one launch.
@@ -174,6 +182,25 @@ TEST(GemmArBits, DoNotDependOnTheHeightOfTiles) {
   }
 }
 
+// Rows that ranks own in whole tiles, so that no store is limited to some of a tile's.
+TEST(GemmArPipes, AnAgentOfItsOwnStoresAndNotifies) {
+  GemmArDesc d{.world_size = 2, .m = 500, .n = 256, .k = 256};
+  d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
+  for (Scatter scatter : {Scatter::kCopyEngine, Scatter::kEpilogue}) {
+    GemmArConfig cfg{.tile = {.bm = 128, .bn = 256, .bk = 64},
+                     .shots = ReduceShots::kTwo,
+                     .num_reduce_sms = 0,
+                     .scatter = scatter,
+                     .num_stages = 3,
+                     .store_slots = 4};
+    Program schedule = run_pipeline(gemm_ar(d, cfg));
+    const Role& role = schedule.roles.front();
+    ASSERT_EQ(role.name, "gemm");
+    ASSERT_EQ(role.agents.size(), 3U);
+    EXPECT_EQ(role.agents[2].kind, AgentKind::kDrain);
+  }
+}
+
 TEST(GemmArDefaults, CopyPiecesThatAProgramMayHold) {
   for (std::int64_t m : {4096, 32768, 65536}) {
     for (std::int64_t width : {8192, 28672, 262144}) {
@@ -194,6 +221,9 @@ TEST(GemmArErrors, NameTheField) {
   cfg = default_config(d);
   cfg.packets = true;
   expect_user_error([&] { gemm_ar(d, cfg); }, "packets need one shot with sums in the epilogue");
+  cfg = default_config(d);
+  cfg.store_slots = 2;
+  expect_user_error([&] { gemm_ar(d, cfg); }, "an agent that stores needs two shots");
   EXPECT_EQ(default_config(d).shots, ReduceShots::kOne);
   d.m = 4096;
   EXPECT_EQ(default_config(d).shots, ReduceShots::kTwo);

@@ -80,10 +80,6 @@ GemmRsConfig gpu_config_across(const GemmRsDesc& d, std::int64_t rows) {
 GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
   cfg.scatter = scatter;
   cfg.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
-  if (scatter == Scatter::kEpilogue && cfg.store_slots > 0) {
-    cfg.store_slots = 0;
-    ++cfg.num_stages;  // in whose place they were
-  }
   return cfg;
 }
 

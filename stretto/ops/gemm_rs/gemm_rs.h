@@ -40,8 +40,8 @@ struct GemmRsConfig {
   int num_stages = 0;       // as in GemmConfig
   std::int64_t raster = 1;  // as in GemmConfig
   int stagger = 0;          // as in GemmConfig
-  // kCopyEngine: as in GemmConfig; the agent that stores tells the engines, too, and who multiplies
-  // waits for neither.
+  // As in GemmConfig; the agent that stores tells owners or engines, too, and who multiplies waits
+  // for neither.
   int store_slots = 0;
   // kEpilogue, sums in the epilogue, two slots: tiles reach across the rows of all ranks, so that
   // few rows read the weights once; each rank gets its rows of every tile.

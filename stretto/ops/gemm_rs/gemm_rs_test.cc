@@ -116,22 +116,27 @@ INSTANTIATE_TEST_SUITE_P(Variants, GemmRs,
                                          Variant{"AcrossRanks", Scatter::kEpilogue, 2, 0, true},
                                          Variant{"CopyEpilogueSum", Scatter::kCopyEngine, 2, 0},
                                          Variant{"CopyDrained", Scatter::kCopyEngine, 1, 0, false,
-                                                 2}),
+                                                 2},
+                                         Variant{"DrainedCredit", Scatter::kEpilogue, 1, 0, false,
+                                                 2},
+                                         Variant{"Drained", Scatter::kEpilogue, 2, 0, false, 2}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(GemmRsPipes, AnAgentOfItsOwnStoresAndNotifies) {
   GemmRsDesc d{.world_size = 2, .m = 512, .n = 256, .k = 256, .residual = true};
   d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
-  GemmRsConfig cfg{.tile = {.bm = 128, .bn = 256, .bk = 64},
-                   .num_reduce_sms = 0,
-                   .scatter = Scatter::kCopyEngine,
-                   .num_stages = 3,
-                   .store_slots = 4};
-  Program schedule = run_pipeline(gemm_rs(d, cfg));
-  const Role& role = schedule.roles.front();
-  ASSERT_EQ(role.name, "gemm");
-  ASSERT_EQ(role.agents.size(), 3U);
-  EXPECT_EQ(role.agents[2].kind, AgentKind::kDrain);
+  for (Scatter scatter : {Scatter::kCopyEngine, Scatter::kEpilogue}) {
+    GemmRsConfig cfg{.tile = {.bm = 128, .bn = 256, .bk = 64},
+                     .num_reduce_sms = 0,
+                     .scatter = scatter,
+                     .num_stages = 3,
+                     .store_slots = 4};
+    Program schedule = run_pipeline(gemm_rs(d, cfg));
+    const Role& role = schedule.roles.front();
+    ASSERT_EQ(role.name, "gemm");
+    ASSERT_EQ(role.agents.size(), 3U);
+    EXPECT_EQ(role.agents[2].kind, AgentKind::kDrain);
+  }
 }
 
 TEST(GemmRsDefaults, CopyPiecesThatAProgramMayHold) {

@@ -4,7 +4,8 @@
 
 namespace stretto {
 
-PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsConfig& cfg)
+PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsConfig& cfg,
+                         bool whole_blocks)
     : p_(p),
       d_(d),
       cfg_(cfg),
@@ -12,19 +13,20 @@ PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsCon
       runs_(m_, {.m_bound = d.m,
                  .world_size = d.world_size,
                  .block_rows = cfg.tile.bm,
-                 .channels = cfg.channels_per_rank}) {
+                 .channels = cfg.channels_per_rank,
+                 .whole_blocks = whole_blocks}) {
   a_ = p.input("a", d.a_dtype, {m_, d.k});  // [m, k]
   linear_.emplace(
       p, LinearDesc{.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling, .b_kn = d.b_kn});
   scale_a_ = scale_input(p, d.scaling, m_, d.k);  // [m, 1] or [m, k/128]
-  slots_ = p.buffer("slots", d.out_dtype, {d.world_size, runs_.run_rows(), d.n},
-                    {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, m/P, n]
+  // Whole blocks of rows, so that tiles are stored as a whole: [P, rows, n].
+  Index rows = runs_.num_blocks() * cfg.tile.bm;
+  slots_ = p.buffer("slots", d.out_dtype, {d.world_size, rows, d.n},
+                    {.space = Space::kSymmetric, .num_slots = cfg.num_slots});
   // By sender and channel of the rows: tiles (epilogue) or transfers (copy engine) that arrived.
   arrived_ = p.signal("arrived", d.world_size * runs_.num_channels());
   if (cfg.num_slots == 1) ready_ = p.signal("ready");
   if (!by_copy_engine()) return;
-  // Whole blocks of rows, so that tiles are stored as a whole: [P, rows, n].
-  Index rows = runs_.num_blocks() * cfg.tile.bm;
   partial_ = p.buffer("partial", d.out_dtype, {d.world_size, rows, d.n});
   computed_ = p.signal("computed", d.world_size * runs_.num_channels());
 }
@@ -88,7 +90,7 @@ void PartialSums::multiply(const Finish& finish) {
               }
               wait_for_slot(b.owner);
               Slice slot = slots_.tile({p_.rank(), b.local_row, t.col}, tile.bm, tile.bn);
-              p_.store(slot.on(b.owner).until_row(b.local_end), partial);
+              p_.store(slot.on(b.owner), partial);
             };
             auto tell = [&] {
               Index channel = runs_.channel_of(b.idx);

@@ -18,8 +18,10 @@ namespace stretto {
 
 class PartialSums {
  public:
-  // Declares extent m, the inputs a and b with their scales, and the slots.
-  PartialSums(ProgramBuilder& p, const GemmRsDesc& desc, const GemmRsConfig& config);
+  // Declares extent m, the inputs a and b with their scales, and the slots. `whole_blocks`: ranks
+  // own whole blocks of rows, so that no tile of one reaches into the next one's (RowRunsOptions).
+  PartialSums(ProgramBuilder& p, const GemmRsDesc& desc, const GemmRsConfig& config,
+              bool whole_blocks = false);
 
   // To be called in on_start.
   void announce() const;
@@ -43,7 +45,7 @@ class PartialSums {
   const RowRuns& runs() const { return runs_; }
 
   const Index& m() const { return m_; }
-  const Index& run_rows() const { return runs_.run_rows(); }  // ceil(m / P)
+  const Index& run_rows() const { return runs_.run_rows(); }  // ceil(m / P), or whole blocks
   Index own_first_row() const { return runs_.first_row(p_.rank()); }
   Index own_rows() const { return runs_.num_rows(p_.rank()); }  // 0..run_rows()
 
