@@ -33,8 +33,9 @@ AgGemmDesc ag_gemm_desc(const OverlapShape& shape);
 GemmRsDesc gemm_rs_desc(const OverlapShape& shape);
 GemmArDesc gemm_ar_desc(const OverlapShape& shape);
 
-// The dense layers of Llama models in bf16, prefill of 8192 and 1024 rows, and the product with
-// all-reduce of 1 to 8192 rows. `quick`: a few of them.
+// The dense layers of TileLink's MLP-1 to MLP-6 (Zheng et al. 2025, table 2) in bf16, gate and up side
+// by side, for 8192 rows, some for 4096 and 1024, and the product with all-reduce of 1 to 8192 rows.
+// `quick`: a few of them.
 std::vector<OverlapShape> overlap_shapes(int world_size, bool quick);
 
 // A way to compute the shape that may turn out the fastest.

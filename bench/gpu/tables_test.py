@@ -69,6 +69,15 @@ class Tables(unittest.TestCase):
                          ["AG+GEMM 8192, n = 5504, k = 4096", "2.000", "128x256 push 16", "1.000", "1.125", "0.500",
                           "3.000", "1.50 [1.50, 1.50]", "0.50 [0.40, 0.50]", "-", "ours"])
 
+    def test_hidden_on_average_and_at_least(self):
+        rows = [overlap_row(m, [ours], [2.0]) for m, ours in ((1024, 1.9), (4096, 1.25), (8192, 1.5))]
+        self.result("gpu-overlap-x2-2026-01-02.json", overlap=rows)
+        self.result("gpu-overlap-torch-x2-2026-01-02.json", overlap=[
+            {**{name: rows[2][name] for name in ("op", "ranks", "m", "n", "k")}, "eager": {"async_tp_ms": [1.2]}}])
+        text = " ".join(self.tables("--print", "overlap-x2").stdout.split())
+        self.assertIn("E_overlap from 4096 rows on: AG+GEMM 0.62 on average over 2 rows, 0.50 at least.", text)
+        self.assertIn("slower in 0 of 1 of them; it takes 0.80 of our time at the least (AG+GEMM 8192,", text)
+
     def test_who_won(self):
         self.result("gpu-overlap-x2-2026-01-02.json", overlap=[
             overlap_row(1, [2.0] * 5, [1.5] * 5), overlap_row(2, [1.5] * 5, [1.2, 1.4, 1.5, 1.6, 1.8])])
