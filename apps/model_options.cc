@@ -31,6 +31,12 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
       ->check(CLI::Range(1, World::kMaxWorldSize))
       ->envname("STRETTO_EP")
       ->capture_default_str();
+  command
+      ->add_flag("--sequence-parallel", options.sequence_parallel,
+                 "prompts through sequence-parallel attention (Ulysses): around it tokens stay "
+                 "spread over the ranks and heads change ranks; every rank keeps all of "
+                 "attention's weights beside its share")
+      ->envname("STRETTO_SEQUENCE_PARALLEL");
   add_launcher_option(command, options.launcher);
   command->add_option("--device", options.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
@@ -62,7 +68,8 @@ EngineOptions engine_options(const ModelOptions& options, const ModelFiles& file
                        .record = record,
                        .device = options.target(),
                        .expert_groups = options.ep,
-                       .data_groups = options.dp};
+                       .data_groups = options.dp,
+                       .ulysses = options.sequence_parallel};
   if (options.launcher.processes()) {
     engine.world = make_world(options.launcher, options.num_ranks(), {.record = record});
   }

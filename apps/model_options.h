@@ -16,6 +16,7 @@ struct ModelOptions {
   std::string model, dtype = "auto", rope_frequencies = "exact";
   std::string device = "cpu", load_format = "auto";
   int tp = 1, ep = 1, dp = 1;
+  bool sequence_parallel = false;
   LauncherOptions launcher;
 
   int num_ranks() const { return dp * tp; }

@@ -48,7 +48,7 @@ struct Settings {
   bool proof = false, stages = true, early = true;
   bool prefill = false;     // compile those kernels, too
   std::int64_t prompt = 0;  // rows of a step of a prompt to time, too; 0: none
-  bool whole_experts = false;
+  bool whole_experts = false, ulysses = false;
   int data_groups = 1;  // of as many GPUs as `ranks` says each; compiled alone
 };
 
@@ -87,7 +87,8 @@ ModelShape shape_of(const Settings& s, const ModelConfig& config, int ranks,
                                   .max_tokens = s.max_tokens,
                                   .plan_for = Target::kCuda,
                                   .expert_groups = s.whole_experts ? all : 1,
-                                  .data_groups = s.data_groups});
+                                  .data_groups = s.data_groups,
+                                  .ulysses = s.ulysses});
   // As weights.h: weight_dtype() finds it for dummy weights.
   shape.weight_dtype = dtype == DType::kF32 ? config.dtype.value_or(DType::kF32) : dtype;
   shape.machine = machine;
@@ -306,7 +307,8 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
   std::size_t read = 0;
   for (const PlanBuffer& b : model_buffers(model.shape())) {
     bool whole = b.name != "embedding" || config.tie_word_embeddings;
-    if (whole && b.name != "cos" && b.name != "sin" && !b.name.ends_with("_cache")) {
+    bool of_prompts = b.name.find(".whole_") != std::string::npos;
+    if (whole && !of_prompts && b.name != "cos" && b.name != "sin" && !b.name.ends_with("_cache")) {
       read += b.bytes();
     }
   }
@@ -369,6 +371,7 @@ int run_decode(const Settings& s) {
       {"model", s.model},
       {"dtype", s.dtype},
       {"context", s.context},
+      {"sequence_parallel", s.ulysses},
       {"commit", s.commit},
       {"driver", s.driver},
       {"machine", cuda::Device(0).properties().to_string()},
@@ -401,6 +404,8 @@ void add_options(CLI::App* command, Settings& s) {
       ->capture_default_str();
   command->add_option("--tp", s.ranks, "numbers of GPUs")->delimiter(',')->check(CLI::Range(1, 8));
   command->add_flag("--ep", s.whole_experts, "whole experts spread over the GPUs");
+  command->add_flag("--sequence-parallel", s.ulysses,
+                    "prompts through sequence-parallel attention");
   command->add_option("--dtype", s.dtype)->capture_default_str();
   command->add_option("--max-tokens", s.max_tokens, "capacity of the cache")
       ->check(CLI::Range(64, 1 << 20));

@@ -51,6 +51,12 @@ class GenerateTest(CliCase):
         done = self.good(*base, *prompts[:4], "--dp", 3, "--ep", 3, "--launcher", "processes")
         self.assertEqual(done.stdout.decode(), "".join(r["text"] + "\n" for r in got["results"][:2]))
 
+    def test_prompts_through_sequence_parallel_attention(self):
+        golden = json.loads((pathlib.Path(MODEL) / "golden.json").read_text())["prompts"][0]
+        base = ["--max-tokens", 64, "--dtype", "float32", "--sequence-parallel"]
+        for more in (["--tp", 3], ["--tp", 2, "--launcher", "processes"], ["--tp", 1]):
+            self.assertEqual(self.generate(*base, *more)["token_ids"], golden["greedy_ids"], more)
+
     def test_streams_the_same_text(self):
         text = self.generate("--max-tokens", 12)["text"]
         done = self.good("generate", "--model", MODEL, "--prompt", PROMPT, "--max-tokens", 12)
@@ -435,8 +441,8 @@ class OtherCommandsTest(CliCase):
         text = self.good("--help").stdout.decode()
         options = {
             "generate": "model tp prompt max-tokens dtype rope-frequencies temperature top-k "
-                        "top-p min-p repetition-penalty seed stop ignore-eos json",
-            "score": "model tp file dtype rope-frequencies max-tokens-per-doc json",
+                        "top-p min-p repetition-penalty seed stop ignore-eos sequence-parallel json",
+            "score": "model tp file dtype rope-frequencies max-tokens-per-doc sequence-parallel json",
             "tokenize": "model decode json",
             "prove": "all mutants ranks json",
             "explain": "after emit",

@@ -24,13 +24,12 @@ using Logits = std::vector<std::vector<float>>;
 // Prefill in one step that is sequence-parallel on several ranks, a few single tokens, a short
 // step, and one more long step that begins in the middle of the cache.
 Logits run_engine(const ModelConfig& config, const Checkpoint& checkpoint,
-                  const std::vector<int>& tokens, int tp, int expert_groups) {
+                  const std::vector<int>& tokens, const TransformerOptions& options, int tp) {
   Logits all(tokens.size(),
              std::vector<float>(static_cast<std::size_t>(config.vocab_size), kPoison));
   World world({.size = tp});
   world.run([&](Rank& rank) {
-    Transformer model(rank, config, checkpoint,
-                      {.dtype = DType::kF32, .expert_groups = expert_groups});
+    Transformer model(rank, config, checkpoint, options);
     auto keep = [&](std::int64_t position, std::span<const float> logits) {
       if (rank.index() != 0) return;
       std::copy(logits.begin(), logits.end(), all[static_cast<std::size_t>(position)].begin());
@@ -52,10 +51,13 @@ void compare_with_reference(const ReferenceModel& reference, const std::vector<i
   ModelConfig parsed = read_config(directory.path());
   Checkpoint checkpoint(directory.path());
   parsed.check_against(checkpoint);
-  for (int tp : {1, 2, 3, 5}) {
-    int expert_groups = parsed.moe && tp > 2 ? tp : 1;
-    SCOPED_TRACE("tp " + std::to_string(tp) + " ep " + std::to_string(expert_groups));
-    Logits got = run_engine(parsed, checkpoint, tokens, tp, expert_groups);
+  for (auto [tp, ulysses] :
+       {std::pair{1, false}, {2, false}, {3, false}, {5, false}, {2, true}, {5, true}}) {
+    TransformerOptions options{
+        .dtype = DType::kF32, .expert_groups = parsed.moe && tp > 2 ? tp : 1, .ulysses = ulysses};
+    SCOPED_TRACE("tp " + std::to_string(tp) + " ep " + std::to_string(options.expert_groups) +
+                 (ulysses ? " ulysses" : ""));
+    Logits got = run_engine(parsed, checkpoint, tokens, options, tp);
     double worst = 0;
     std::size_t worst_position = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) {

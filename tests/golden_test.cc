@@ -118,6 +118,7 @@ struct GoldenCase {
   int tp, expert_groups;
   const char* rope_frequencies;
   int dp = 1;
+  bool ulysses = false;
 };
 
 std::vector<GoldenCase> golden_cases() {
@@ -138,6 +139,14 @@ std::vector<GoldenCase> golden_cases() {
        {std::tuple{2, 2, 1}, {2, 1, 2}, {3, 1, 3}, {2, 2, 4}, {2, 2, 2}, {4, 2, 8}}) {
     cases.push_back({kMoe18m, tp, groups, "checkpoint-dtype", dp});
   }
+  // Prompts through sequence-parallel attention (of one rank the plan is the same). 3 ranks share 8
+  // heads unevenly, and of 8 ranks two have each head of keys.
+  for (int tp : {2, 3, 4, 8}) {
+    cases.push_back({kLlama8m, tp, 1, "checkpoint-dtype", 1, true});
+    cases.push_back({kMoe18m, tp, 1, "checkpoint-dtype", 1, true});
+    cases.push_back({kMoe18m, tp, tp, "checkpoint-dtype", 1, true});
+  }
+  cases.push_back({kMoe18m, 2, 4, "checkpoint-dtype", 2, true});
   return cases;
 }
 
@@ -145,7 +154,7 @@ std::string case_name(const testing::TestParamInfo<GoldenCase>& info) {
   const GoldenCase& c = info.param;
   std::string name = std::string(c.model) + "_dp" + std::to_string(c.dp) + "_tp" +
                      std::to_string(c.tp) + "_ep" + std::to_string(c.expert_groups) + "_" +
-                     c.rope_frequencies;
+                     c.rope_frequencies + (c.ulysses ? "_ulysses" : "");
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return name;
 }
@@ -175,7 +184,7 @@ void expect_golden_text(const ModelFiles& files, const Json& prompt, const Gener
 class GoldenTest : public testing::TestWithParam<GoldenCase> {};
 
 TEST_P(GoldenTest, GreedyTextAndLogProbabilitiesAreThoseOfTheReference) {
-  auto [model, tp, expert_groups, rope_frequencies, dp] = GetParam();
+  auto [model, tp, expert_groups, rope_frequencies, dp, ulysses] = GetParam();
   ModelFiles files(directory_of(model));
   set_rope_frequencies(files.config, rope_frequencies);
   Json prompts = golden_of(model).at("prompts");
@@ -187,7 +196,8 @@ TEST_P(GoldenTest, GreedyTextAndLogProbabilitiesAreThoseOfTheReference) {
   Engine engine(files, {.world_size = dp * tp,
                         .dtype = DType::kF32,
                         .expert_groups = expert_groups,
-                        .data_groups = dp});
+                        .data_groups = dp,
+                        .ulysses = ulysses});
   auto results =
       engine.generate(golden_requests(files, prompts), {},
                       [&, ranks = tp](int rank, std::int64_t step, std::span<const float> row) {
@@ -334,9 +344,10 @@ struct LongRun {
   std::vector<float> first_logits;
 };
 
-LongRun run_long(const ModelFiles& files, const std::vector<int>& prompt, int tp) {
+LongRun run_long(const ModelFiles& files, const std::vector<int>& prompt, int tp,
+                 bool ulysses = false) {
   LongRun run;
-  Engine engine(files, {.world_size = tp, .dtype = DType::kF32});
+  Engine engine(files, {.world_size = tp, .dtype = DType::kF32, .ulysses = ulysses});
   GenerateRequest request{.prompt = prompt, .max_tokens = 6, .ignore_eos = true};
   auto on_logits = [&](int rank, std::int64_t step, std::span<const float> logits) {
     if (rank == 0 && step == 0) run.first_logits.assign(logits.begin(), logits.end());
@@ -350,9 +361,9 @@ TEST(LongPromptTest, SequenceParallelPrefillInSeveralStepsGivesTheTokensOfOneRan
   std::vector<int> prompt = long_prompt(files, 301);
   ASSERT_EQ(prompt.size(), 301u);
   LongRun one = run_long(files, prompt, 1);
-  for (int tp : {2, 3, 8}) {
-    SCOPED_TRACE(tp);
-    LongRun many = run_long(files, prompt, tp);
+  for (auto [tp, ulysses] : {std::pair{2, false}, {3, false}, {8, false}, {3, true}, {8, true}}) {
+    SCOPED_TRACE(std::to_string(tp) + (ulysses ? " ulysses" : ""));
+    LongRun many = run_long(files, prompt, tp, ulysses);
     ASSERT_EQ(many.first_logits.size(), one.first_logits.size());
     double worst = 0;
     for (std::size_t i = 0; i < one.first_logits.size(); ++i) {

@@ -121,10 +121,12 @@ struct GpuCase {
   int tp;
   DType dtype;
   int expert_groups = 1;
+  bool ulysses = false;
 };
 
 void PrintTo(const GpuCase& c, std::ostream* out) {
-  *out << c.model << " tp " << c.tp << " ep " << c.expert_groups << " " << name(c.dtype);
+  *out << c.model << " tp " << c.tp << " ep " << c.expert_groups << " " << name(c.dtype)
+       << (c.ulysses ? " ulysses" : "");
 }
 
 constexpr const char* kLlama8m = "debian-llama-8m";
@@ -156,11 +158,13 @@ TEST_P(GpuPlanTest, GivesTheGoldenTokensOnCpuRanks) {
     TransformerOptions options{.dtype = c.dtype,
                                .max_tokens = 256,
                                .plan_for = Target::kCuda,
-                               .expert_groups = c.expert_groups};
+                               .expert_groups = c.expert_groups,
+                               .ulysses = c.ulysses};
     Transformer model(rank, files.config, files.checkpoint, options);
     Agreement mine = run_golden(model, some, c.dtype);
     auto rows = long_rows(model, text);
     options.plan_for = Target::kCpu;
+    options.ulysses = false;
     Transformer plain(rank, files.config, files.checkpoint, options);
     auto plain_rows = long_rows(plain, text);
     if (rank.index() != 0) return;
@@ -177,10 +181,14 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuPlanTest,
                                          GpuCase{kDraft1m, 4, DType::kF32},
                                          GpuCase{kLlama8m, 2, DType::kF32},
                                          GpuCase{kMoe18m, 2, DType::kF32, 2},
+                                         GpuCase{kDraft1m, 3, DType::kF32, 1, true},
                                          GpuCase{kDraft1m, 2, DType::kBF16}));
 
 TransformerOptions options_of(const GpuCase& c) {
-  return {.dtype = c.dtype, .plan_for = Target::kCuda, .expert_groups = c.expert_groups};
+  return {.dtype = c.dtype,
+          .plan_for = Target::kCuda,
+          .expert_groups = c.expert_groups,
+          .ulysses = c.ulysses};
 }
 
 class GpuModelTest : public testing::TestWithParam<GpuCase> {};
@@ -268,6 +276,8 @@ std::vector<GpuCase> gpu_cases() {
       // In 16 bits, tokens between two experts go the other way.
       if (dtype == DType::kF32) cases.push_back({kMoe18m, tp, dtype});
       if (dtype == DType::kF32 && tp > 1) cases.push_back({kMoe18m, tp, dtype, tp});
+      if (tp > 1) cases.push_back({kLlama8m, tp, dtype, 1, true});
+      if (dtype == DType::kF32 && tp > 1) cases.push_back({kMoe18m, tp, dtype, tp, true});
     }
   }
   return cases;

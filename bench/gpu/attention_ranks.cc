@@ -53,7 +53,12 @@ Row sequence_row(std::int64_t m, Form form) {
 Row projection_row(std::int64_t m, bool queries) {
   std::int64_t hidden = 4096, n = queries ? hidden * 3 / 2 : hidden;
   Row row{.program = [=](int world_size) {
-    UlyssesDesc d{.world_size = world_size, .m = m, .n = n, .k = hidden, .dtype = DType::kBF16};
+    UlyssesDesc d{.world_size = world_size,
+                  .m = m,
+                  .n = n,
+                  .k = hidden,
+                  .dtype = DType::kBF16,
+                  .weight_dtype = DType::kBF16};
     return queries ? gemm_a2a(d, default_gemm_a2a_config(d, Target::kCuda))
                    : a2a_gemm(d, default_a2a_gemm_config(d, Target::kCuda));
   }};

@@ -85,8 +85,13 @@ void bind_attention(nb::module_& m) {
   });
   auto ulysses = [](int ranks, const std::string& dtype, std::int64_t m, std::int64_t n,
                     std::int64_t k, bool bias) {
-    return UlyssesDesc{
-        .world_size = ranks, .m = m, .n = n, .k = k, .dtype = parse_dtype(dtype), .bias = bias};
+    return UlyssesDesc{.world_size = ranks,
+                       .m = m,
+                       .n = n,
+                       .k = k,
+                       .dtype = parse_dtype(dtype),
+                       .weight_dtype = parse_dtype(dtype),
+                       .bias = bias};
   };
   m.def("gemm_a2a", [=](int ranks, const std::string& dtype, std::int64_t rows, std::int64_t n,
                         std::int64_t k, bool bias, bool gpu) {

@@ -253,7 +253,8 @@ void Engine::with_model(std::int64_t capacity, const UseModel& use) {
                            .max_tokens = capacity,
                            .plan_for = options_.device,
                            .expert_groups = options_.expert_groups,
-                           .data_groups = options_.data_groups};
+                           .data_groups = options_.data_groups,
+                           .ulysses = options_.ulysses};
   ModelShape shape = model_shape(files_.config, options_.world_size, model);
   shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
   auto seat_of = [&](int rank, Rank* host) {

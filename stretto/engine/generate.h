@@ -75,6 +75,7 @@ struct EngineOptions {
   std::shared_ptr<World> world;
   int expert_groups = 1;  // transformer.h
   int data_groups = 1;    // transformer.h; several on GPUs: those of processes
+  bool ulysses = false;   // transformer.h
 };
 
 class Engine {

@@ -31,6 +31,11 @@ void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<Plan
     weight("k_norm", 1, c.head_dim);
   }
   weight("out", hidden, q_cols);
+  if (s.has_whole_attention()) {
+    weight("whole_qkv", s.world_size * qkv_rows, hidden);
+    if (c.qkv_bias) weight("whole_qkv_bias", 1, s.world_size * qkv_rows);
+    weight("whole_out", hidden, s.world_size * q_cols);
+  }
   weight("gate", experts * ffn, hidden);
   weight("up", experts * ffn, hidden);
   weight("down", experts * hidden, ffn);

@@ -44,6 +44,7 @@ class Planner {
         s_.target == Target::kCuda ? kSequenceParallelFromOnGpu : kSequenceParallelFrom;
     add_buffer({.name = StepPlan::kTokens, .dtype = DType::kI32, .rows = bound_, .cols = 1});
     bool split_rows = s_.world_size > 1 && bound_ >= from;
+    spreads_attention_ = split_rows && s_.has_whole_attention();
     split_rows || s_.shares_experts() ? sequence_parallel() : replicated();
     return std::move(plan_);
   }
@@ -89,7 +90,8 @@ class Planner {
           add_program(part.one_launch ? decode_attention_program(d, s_.target)
                                       : attention_program(d, s_.target));
     }
-    local("qkv", bound_, part.qkv_cols);
+    spreads_attention_ ? symmetric("qkv", bound_, part.qkv_cols)
+                       : local("qkv", bound_, part.qkv_cols);
     if (!part.one_launch) local("q", bound_, part.q_cols);
     local("attended", bound_, part.q_cols);
     return part;
@@ -111,9 +113,68 @@ class Planner {
   }
 
   std::vector<Binding> qkv_bindings(std::int64_t layer) const {
-    std::vector<Binding> out = {{"a", "normed"}, {"b", layer_buffer(layer, "qkv")}, {"c", "qkv"}};
-    if (c_.qkv_bias) out.push_back({"bias", layer_buffer(layer, "qkv_bias")});
+    auto w = [&](const char* own, const char* whole) {
+      return layer_buffer(layer, spreads_attention_ ? whole : own);
+    };
+    std::vector<Binding> out = {{"a", "normed"}, {"b", w("qkv", "whole_qkv")}, {"c", "qkv"}};
+    if (c_.qkv_bias) out.push_back({"bias", w("qkv_bias", "whole_qkv_bias")});
     return out;
+  }
+
+  // The products around attention of a step whose rows are split. Of those with all of attention's
+  // weights, the first sends columns to the ranks of their heads, the second takes them back.
+  struct Projections {
+    std::size_t qkv = 0, out = 0;
+  };
+  Projections projections(const AttentionPart& part) {
+    std::int64_t ranks = s_.world_size;
+    if (!spreads_attention_) {
+      AgGemmDesc qkv = gathered_desc();
+      qkv.n = part.qkv_cols;
+      qkv.bias = c_.qkv_bias;
+      return {add_program(product(qkv)), add_program(product(scattered_desc(part.q_cols)))};
+    }
+    UlyssesDesc qkv{.world_size = s_.world_size,
+                    .m = bound_,
+                    .n = ranks * part.qkv_cols,
+                    .k = hidden_,
+                    .dtype = s_.dtype,
+                    .weight_dtype = s_.weight_dtype,
+                    .bias = c_.qkv_bias};
+    UlyssesDesc out = qkv;
+    out.n = hidden_;
+    out.k = ranks * part.q_cols;
+    out.bias = false;
+    out.residual = true;
+    return {add_program(gemm_a2a_program(qkv, s_.target)),
+            add_program(a2a_gemm_program(out, s_.target))};
+  }
+  void add_out(std::size_t program, std::int64_t layer) {
+    const char* sum = with_bias(c_.out_bias, Rows::kOwn, "x", layer_buffer(layer, "out_bias"));
+    add(program, Rows::kAll,
+        {{"a", "attended"},
+         {"b", layer_buffer(layer, spreads_attention_ ? "whole_out" : "out")},
+         {"residual", sum},
+         {spreads_attention_ ? "c" : "out", "x2"}});
+  }
+
+  AgGemmDesc gathered_desc() const {
+    return {.world_size = s_.world_size,
+            .m = bound_,
+            .k = hidden_,
+            .a_dtype = s_.dtype,
+            .b_dtype = s_.weight_dtype,
+            .c_dtype = s_.dtype};
+  }
+  GemmRsDesc scattered_desc(std::int64_t k) const {
+    return {.world_size = s_.world_size,
+            .m = bound_,
+            .n = hidden_,
+            .k = k,
+            .a_dtype = s_.dtype,
+            .b_dtype = s_.weight_dtype,
+            .out_dtype = s_.dtype,
+            .residual = true};
   }
 
   std::vector<Binding> ffn_bindings(std::int64_t layer) const {
@@ -267,38 +328,20 @@ class Planner {
   }
 
   // Every rank holds ceil(m / P) rows; a column-parallel GEMM gathers them, a row-parallel one ends
-  // in a reduce-scatter with the residual added.
+  // in a reduce-scatter with the residual added. Where attention's weights are whole, its heads
+  // come together and go apart instead.
   void sequence_parallel() {
     AttentionPart part = attention_part();
     NormDesc own_norm = norm_desc(own_rows_);
     own_norm.symmetric_output = true;
     std::size_t norm = add_program(step_program(own_norm, s_.target));
-    AgGemmDesc ag{.world_size = s_.world_size,
-                  .m = bound_,
-                  .k = hidden_,
-                  .a_dtype = s_.dtype,
-                  .b_dtype = s_.weight_dtype,
-                  .c_dtype = s_.dtype};
-    AgGemmDesc qkv_desc = ag;
-    qkv_desc.n = part.qkv_cols;
-    qkv_desc.bias = c_.qkv_bias;
-    std::size_t qkv = add_program(product(qkv_desc));
-    AgGemmDesc ffn_desc = ag;
+    Projections around = projections(part);
+    AgGemmDesc ffn_desc = gathered_desc();
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
     ffn_desc.bias = c_.mlp_bias;
     std::size_t ffn = has_dense_layers() ? add_program(product(ffn_desc)) : 0;
-    GemmRsDesc rs{.world_size = s_.world_size,
-                  .m = bound_,
-                  .n = hidden_,
-                  .k = part.q_cols,
-                  .a_dtype = s_.dtype,
-                  .b_dtype = s_.weight_dtype,
-                  .out_dtype = s_.dtype,
-                  .residual = true};
-    std::size_t out_gemm = add_program(product(rs));
-    rs.k = ffn_;
-    std::size_t down_gemm = has_dense_layers() ? add_program(product(rs)) : 0;
+    std::size_t down_gemm = has_dense_layers() ? add_program(product(scattered_desc(ffn_))) : 0;
     std::optional<MoePlan> moe = moe_plan(true);
     std::size_t moe_norm = norm;
     const char* moe_normed = "normed";
@@ -329,11 +372,9 @@ class Planner {
     for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
       auto w = [i](const char* part) { return layer_buffer(i, part); };
       add(norm, Rows::kOwn, {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
-      add(qkv, Rows::kAll, qkv_bindings(i));
+      add(around.qkv, Rows::kAll, qkv_bindings(i));
       add_attention(part, i);
-      const char* attention_sum = with_bias(c_.out_bias, Rows::kOwn, "x", w("out_bias"));
-      add(out_gemm, Rows::kAll,
-          {{"a", "attended"}, {"b", w("out")}, {"residual", attention_sum}, {"out", "x2"}});
+      add_out(around.out, i);
       const char* normed = is_moe(i) ? moe_normed : "normed";
       add(is_moe(i) ? moe_norm : norm, Rows::kOwn,
           {{"x", "x2"}, {"weight", w("post_norm")}, {"out", normed}});
@@ -356,6 +397,7 @@ class Planner {
   const ModelShape& s_;
   const ModelConfig& c_;
   std::int64_t bound_, own_rows_, hidden_, ffn_;
+  bool spreads_attention_ = false;  // rows stay split through its products
   std::size_t add_row_ = 0;
   StepPlan plan_;
 };

@@ -1,6 +1,6 @@
 // What a forward step is, as data: the buffers it works on and the launches over them, in order.
 // Two shapes of step: replicated rows (decode; GEMM + all-reduce) and sequence parallel (prefill;
-// all-gather + GEMM, GEMM + reduce-scatter).
+// all-gather + GEMM, GEMM + reduce-scatter, or around attention whole weights and all-to-alls).
 //
 // Before: the checkpoint's config. After: forward_step.h, whose implementations run a plan on CPU
 // ranks or on GPUs.
@@ -37,9 +37,13 @@ struct ModelShape {
   // Of ranks, in a mixture of experts: ops/moe/expert_split.h. Several are groups of all_ranks().
   int expert_groups = 1;
   int data_groups = 1;  // of world_size consecutive ranks, each with tokens of its own
+  // Prompts through sequence-parallel attention: steps whose rows are split multiply their own ones
+  // with all of attention's weights, which every rank then has beside its share.
+  bool ulysses = false;
   const predict::Machine* machine = nullptr;  // that products are chosen for; null: default configs
 
   int all_ranks() const { return world_size * data_groups; }
+  bool has_whole_attention() const { return ulysses && world_size > 1; }
   // Whether tokens of different data groups meet at the experts.
   bool shares_experts() const { return data_groups > 1 && expert_groups > 1; }
   // Ranks that have all of a mixture's experts together.

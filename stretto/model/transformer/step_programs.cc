@@ -61,6 +61,14 @@ Program step_program(const CombineDesc& d, Target target) {
   return moe_combine(d, config_for(d, target));
 }
 
+Program gemm_a2a_program(const UlyssesDesc& d, Target target) {
+  return gemm_a2a(d, default_gemm_a2a_config(d, target));
+}
+
+Program a2a_gemm_program(const UlyssesDesc& d, Target target) {
+  return a2a_gemm(d, default_a2a_gemm_config(d, target));
+}
+
 Program dispatch_program(const EpDesc& d, Target target) {
   return ep_dispatch(d, default_dispatch_config(d, target));
 }

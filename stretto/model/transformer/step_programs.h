@@ -17,6 +17,7 @@
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/route.h"
 #include "stretto/ops/norm/norm.h"
+#include "stretto/ops/ulysses/ulysses.h"
 
 namespace stretto {
 
@@ -29,6 +30,8 @@ Program step_program(const CollectiveDesc& desc, Target target);  // all_gather
 Program step_program(const RouteDesc& desc, Target target);
 Program step_program(const GroupedDesc& desc, Target target);
 Program step_program(const CombineDesc& desc, Target target);
+Program gemm_a2a_program(const UlyssesDesc& desc, Target target);
+Program a2a_gemm_program(const UlyssesDesc& desc, Target target);
 Program dispatch_program(const EpDesc& desc, Target target);
 Program place_program(const EpDesc& desc, Target target);
 Program combine_program(const EpDesc& desc, Target target);

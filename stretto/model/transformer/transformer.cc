@@ -30,7 +30,8 @@ ModelShape model_shape(const ModelConfig& config, int num_ranks,
                                                : config.max_positions,
           .target = options.plan_for,
           .expert_groups = options.expert_groups,
-          .data_groups = options.data_groups};
+          .data_groups = options.data_groups,
+          .ulysses = options.ulysses};
 }
 
 Transformer::Transformer(std::unique_ptr<ModelRunner> runner) : runner_(std::move(runner)) {

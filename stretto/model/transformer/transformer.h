@@ -25,6 +25,8 @@ struct TransformerOptions {
   // Groups of as many consecutive ranks, tensor-parallel each, with tokens of their own. They make
   // their steps together (step_with_others), those with experts of several groups in one exchange.
   int data_groups = 1;
+  // Prompts through sequence-parallel attention (Ulysses): more memory for weights, less traffic.
+  bool ulysses = false;
 };
 
 // UserError where `num_ranks` ranks are no whole number for each data group, or the experts of the

@@ -57,14 +57,14 @@ void Matrix::copy_from(const TensorView& from, const Cut& cut) {
   // A vector is one row, or one column when this matrix is one.
   std::int64_t from_cols = from.shape.size() >= 2 ? from.shape[1] : cols_ == 1 ? 1 : from.shape[0];
   std::int64_t count_cols = cut.num_cols < 0 ? from_cols : cut.num_cols;
-  STRETTO_CHECK(count_cols <= cols_ && cut.to + cut.count <= rows_,
+  STRETTO_CHECK(cut.to_col + count_cols <= cols_ && cut.to + cut.count <= rows_,
                 "a weight does not fit its shard");
   std::size_t from_size = size_bytes(from.dtype), to_size = size_bytes(dtype_);
   for (std::int64_t r = 0; r < cut.count; ++r) {
     const std::byte* source =
         from.data +
         static_cast<std::size_t>((cut.first + r) * from_cols + cut.first_col) * from_size;
-    std::byte* target = row(cut.to + r);
+    std::byte* target = row(cut.to + r) + static_cast<std::size_t>(cut.to_col) * to_size;
     if (from.dtype == dtype_) {
       std::memcpy(target, source, static_cast<std::size_t>(count_cols) * to_size);
       continue;
@@ -90,6 +90,7 @@ ShardSpec shard_spec(const ModelShape& s, int rank) {
   return {.rank = rank % s.world_size,
           .world_size = s.world_size,
           .dtype = s.dtype,
+          .whole_attention = s.has_whole_attention(),
           .expert_rank = rank % s.expert_ranks(),
           .expert_ranks = s.expert_ranks(),
           .expert_groups = s.expert_groups};
@@ -140,42 +141,66 @@ Matrix WeightLoader::col_block(const std::string& name, std::int64_t first, std:
   return m;
 }
 
-// q, k and v under one another; `cols` is hidden_size for weights, 1 for biases.
-Matrix WeightLoader::qkv(const std::string& attention, const char* suffix,
-                         std::int64_t cols) const {
+// Of each rank q, k and v under one another; `cols` is hidden_size for weights, 1 for biases.
+Matrix WeightLoader::qkv(const std::string& attention, const char* suffix, std::int64_t cols,
+                         const Ranks& ranks) const {
   AttentionDesc d = attention_desc(c_, spec_.world_size);
   HeadSplit split = split_heads(d);
-  HeadRange h = heads_of(d, spec_.rank);
   std::int64_t dim = d.head_dim, q = split.heads_per_rank, kv = split.kv_heads_per_rank;
   auto view = [&](const char* part) -> const TensorView& {
     return checkpoint_.tensor(attention + part + suffix);
   };
-  Matrix m(dtype_, (q + 2 * kv) * dim, cols);
-  m.copy_from(view("q_proj."), {.first = h.q_first * dim, .count = h.q_count * dim});
-  Matrix::Cut cut{.first = h.kv_first * dim, .count = h.kv_count * dim, .to = q * dim};
-  m.copy_from(view("k_proj."), cut);
-  cut.to = (q + kv) * dim;
-  m.copy_from(view("v_proj."), cut);
+  Matrix m(dtype_, ranks.count * (q + 2 * kv) * dim, cols);
+  for (int i = 0; i < ranks.count; ++i) {
+    HeadRange h = heads_of(d, ranks.first + i);
+    std::int64_t to = i * (q + 2 * kv) * dim;
+    m.copy_from(view("q_proj."), {.first = h.q_first * dim, .count = h.q_count * dim, .to = to});
+    Matrix::Cut cut{.first = h.kv_first * dim, .count = h.kv_count * dim, .to = to + q * dim};
+    m.copy_from(view("k_proj."), cut);
+    cut.to += kv * dim;
+    m.copy_from(view("v_proj."), cut);
+  }
   return m;
 }
 
-LayerWeights WeightLoader::layer(std::int64_t i) const {
-  std::string prefix = fmt::format("model.layers.{}.", i);
-  std::string attention = prefix + "self_attn.";
-  LayerWeights w;
-  w.input_norm = whole(prefix + "input_layernorm.weight", c_.hidden_size);
-  w.post_norm = whole(prefix + "post_attention_layernorm.weight", c_.hidden_size);
-  w.qkv = qkv(attention, "weight", c_.hidden_size);
-  if (c_.qkv_bias) w.qkv_bias = as_row(qkv(attention, "bias", 1));
+// The columns of each rank's heads side by side.
+Matrix WeightLoader::out(const std::string& attention, const Ranks& ranks) const {
+  AttentionDesc d = attention_desc(c_, spec_.world_size);
+  std::int64_t share = split_heads(d).heads_per_rank * d.head_dim;
+  const TensorView& view = checkpoint_.tensor(attention + "o_proj.weight");
+  Matrix m(dtype_, view.shape[0], ranks.count * share);
+  for (int i = 0; i < ranks.count; ++i) {
+    HeadRange h = heads_of(d, ranks.first + i);
+    m.copy_from(view, {.count = m.rows(),
+                       .first_col = h.q_first * d.head_dim,
+                       .num_cols = h.q_count * d.head_dim,
+                       .to_col = i * share});
+  }
+  return m;
+}
+
+void WeightLoader::attention(LayerWeights& w, const std::string& attention) const {
+  Ranks own{.first = spec_.rank}, all{.count = spec_.world_size};
+  w.qkv = qkv(attention, "weight", c_.hidden_size, own);
+  if (c_.qkv_bias) w.qkv_bias = as_row(qkv(attention, "bias", 1, own));
+  w.out = out(attention, own);
+  if (c_.out_bias) w.out_bias = whole(attention + "o_proj.bias", c_.hidden_size);
   if (c_.traits->qk_norm) {
     w.q_norm = whole(attention + "q_norm.weight", c_.head_dim);
     w.k_norm = whole(attention + "k_norm.weight", c_.head_dim);
   }
-  AttentionDesc d = attention_desc(c_, spec_.world_size);
-  HeadRange h = heads_of(d, spec_.rank);
-  w.out = col_block(attention + "o_proj.weight", h.q_first * d.head_dim, h.q_count * d.head_dim,
-                    split_heads(d).heads_per_rank * d.head_dim);
-  if (c_.out_bias) w.out_bias = whole(attention + "o_proj.bias", c_.hidden_size);
+  if (!spec_.whole_attention) return;
+  w.whole_qkv = qkv(attention, "weight", c_.hidden_size, all);
+  if (c_.qkv_bias) w.whole_qkv_bias = as_row(qkv(attention, "bias", 1, all));
+  w.whole_out = out(attention, all);
+}
+
+LayerWeights WeightLoader::layer(std::int64_t i) const {
+  std::string prefix = fmt::format("model.layers.{}.", i);
+  LayerWeights w;
+  w.input_norm = whole(prefix + "input_layernorm.weight", c_.hidden_size);
+  w.post_norm = whole(prefix + "post_attention_layernorm.weight", c_.hidden_size);
+  attention(w, prefix + "self_attn.");
   if (c_.layers[static_cast<std::size_t>(i)].moe) {
     experts(w, prefix);
   } else {
@@ -249,6 +274,9 @@ void for_each_weight(const LayerWeights& w, std::int64_t layer_idx, const VisitW
                                                          {"k_norm", &w.k_norm},
                                                          {"out", &w.out},
                                                          {"out_bias", &w.out_bias},
+                                                         {"whole_qkv", &w.whole_qkv},
+                                                         {"whole_qkv_bias", &w.whole_qkv_bias},
+                                                         {"whole_out", &w.whole_out},
                                                          {"gate", &w.gate},
                                                          {"gate_bias", &w.gate_bias},
                                                          {"up", &w.up},

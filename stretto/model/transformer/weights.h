@@ -30,10 +30,10 @@ class Matrix {
   std::byte* row(std::int64_t r) const;
 
   // Copies `count` rows of `from` ([*, cols]) starting at `first`, to rows starting at `to`,
-  // converting to this dtype; columns [first_col, first_col + num_cols) land at column 0.
+  // converting to this dtype; columns [first_col, first_col + num_cols) land at column to_col.
   struct Cut {
     std::int64_t first = 0, count = 0, to = 0;
-    std::int64_t first_col = 0, num_cols = -1;  // -1: all
+    std::int64_t first_col = 0, num_cols = -1, to_col = 0;  // -1: all
   };
   void copy_from(const TensorView& from, const Cut& cut);
 
@@ -53,10 +53,15 @@ struct LayerWeights {
   Matrix q_norm, k_norm;         // [1, head_dim], or empty
   Matrix out;                    // [hidden, Hq * head_dim]
   Matrix out_bias;               // [1, hidden], or empty; added once, not by every rank
-  Matrix gate, up;               // [I', hidden]
-  Matrix gate_bias, up_bias;     // [1, I'], or empty
-  Matrix down;                   // [hidden, I']
-  Matrix down_bias;              // as out_bias
+  // Where prompts take sequence-parallel attention, qkv and its bias of all ranks under one
+  // another, and out of all ranks side by side.
+  Matrix whole_qkv;           // [P * rows of qkv, hidden], or empty
+  Matrix whole_qkv_bias;      // [1, P * rows of qkv], or empty
+  Matrix whole_out;           // [hidden, P * columns of out], or empty
+  Matrix gate, up;            // [I', hidden]
+  Matrix gate_bias, up_bias;  // [1, I'], or empty
+  Matrix down;                // [hidden, I']
+  Matrix down_bias;           // as out_bias
   // Of a mixture of experts: gate and up are [E' * I', hidden], down is [E' * hidden, I'], one of
   // the rank's experts under the other.
   Matrix router;       // [E, hidden], or empty
@@ -75,7 +80,8 @@ struct ModelWeights {
 
 struct ShardSpec {
   int rank = 0, world_size = 1;
-  DType dtype = DType::kF32;  // activations; 16-bit weights stay 16-bit under f32 activations
+  DType dtype = DType::kF32;     // activations; 16-bit weights stay 16-bit under f32 activations
+  bool whole_attention = false;  // also the shares of all ranks: LayerWeights::whole_qkv
   // Of the ranks that have the experts together (ops/moe/expert_split.h).
   int expert_rank = 0, expert_ranks = 1, expert_groups = 1;
 };
@@ -106,7 +112,14 @@ class WeightLoader {
                    std::int64_t cols) const;
   Matrix col_block(const std::string& name, std::int64_t first, std::int64_t count,
                    std::int64_t share) const;
-  Matrix qkv(const std::string& attention, const char* suffix, std::int64_t cols) const;
+  // Shares of attention's weights: of ranks [first, first + count).
+  struct Ranks {
+    int first = 0, count = 1;
+  };
+  Matrix qkv(const std::string& attention, const char* suffix, std::int64_t cols,
+             const Ranks& ranks) const;
+  Matrix out(const std::string& attention, const Ranks& ranks) const;
+  void attention(LayerWeights& w, const std::string& attention) const;
   void dense_mlp(LayerWeights& w, const std::string& mlp) const;
   void experts(LayerWeights& w, const std::string& layer) const;
 

@@ -22,6 +22,7 @@ void check(const UlyssesDesc& d, const UlyssesConfig& cfg) {
                            {"num_queues", cfg.num_queues},
                            {"raster", cfg.raster}});
   check_dtype("a2a_gemm", "dtype", d.dtype);
+  check_dtype("a2a_gemm", "weight_dtype", d.weight_dtype);
   if (cfg.comm_rows % cfg.tile.bm != 0) {
     throw UserError(fmt::format("a2a_gemm: comm_rows is {}, need a multiple of tile.bm, {}",
                                 cfg.comm_rows, cfg.tile.bm));
@@ -47,8 +48,8 @@ UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& d, Target target) {
   std::int64_t quarter = ceil_div(run_rows, std::int64_t{4});
   UlyssesConfig cfg{.tile = default_tile(run_rows, d.n, d.k / d.world_size)};
   if (target == Target::kCuda) {
-    GpuLoop loop =
-        gpu_loop({.m = run_rows, .n = d.n, .k = d.k, .a_dtype = d.dtype, .b_dtype = d.dtype});
+    GpuLoop loop = gpu_loop(
+        {.m = run_rows, .n = d.n, .k = d.k, .a_dtype = d.dtype, .b_dtype = d.weight_dtype});
     std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
     cfg = {.tile = loop.tile,
            .num_compute_sms = gpu_workers(tiles),
@@ -71,8 +72,10 @@ Program a2a_gemm(const UlyssesDesc& d, const UlyssesConfig& cfg) {
   RowRuns copies(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = cfg.comm_rows});
   const Index& run_rows = runs.run_rows();
   auto a = p.input("a", d.dtype, {m, cols});  // [m, k/P]
-  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.dtype, .bias = d.bias});
-  auto c = p.output("c", d.dtype, {run_rows, d.n});  // [m/P, n]
+  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.weight_dtype, .bias = d.bias});
+  TensorRef residual;
+  if (d.residual) residual = p.input("residual", d.dtype, {run_rows, d.n});  // [m/P, n]
+  auto c = p.output("c", d.dtype, {run_rows, d.n});                          // [m/P, n]
   TensorRef full;     // [P * m/P, k/P]: the own tokens of each rank's heads
   SignalRef ready;    // `full` may be written
   SignalRef arrived;  // by source and copy
@@ -125,8 +128,11 @@ Program a2a_gemm(const UlyssesDesc& d, const UlyssesConfig& cfg) {
           add(source, full, source * run_rows);
         });
       }
-      p.store(c.tile({row, t.col}, tile.bm, tile.bn),
-              cast(linear.finish(std::move(sums), tile, t.col), d.dtype));
+      Value sum = linear.finish(std::move(sums), tile, t.col);
+      if (d.residual) {
+        sum = sum + cast(p.load(residual.tile({row, t.col}, tile.bm, tile.bn)), sum.dtype());
+      }
+      p.store(c.tile({row, t.col}, tile.bm, tile.bn), cast(sum, d.dtype));
     });
   });
   return p.finish();

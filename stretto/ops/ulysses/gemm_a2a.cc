@@ -20,6 +20,8 @@ void check(const UlyssesDesc& d, const UlyssesConfig& cfg) {
                            {"num_compute_sms", cfg.num_compute_sms},
                            {"raster", cfg.raster}});
   check_dtype("gemm_a2a", "dtype", d.dtype);
+  check_dtype("gemm_a2a", "weight_dtype", d.weight_dtype);
+  if (d.residual) throw UserError("gemm_a2a: residual is for a2a_gemm");
   if (d.n % d.world_size != 0) {
     throw UserError(
         fmt::format("gemm_a2a: n is {}, need a multiple of {} ranks", d.n, d.world_size));
@@ -29,15 +31,17 @@ void check(const UlyssesDesc& d, const UlyssesConfig& cfg) {
 }  // namespace
 
 std::string to_string(const UlyssesDesc& d) {
-  return fmt::format("m={} n={} k={} {}{} P={}", d.m, d.n, d.k, short_name(d.dtype),
-                     d.bias ? " bias" : "", d.world_size);
+  bool same = d.dtype == d.weight_dtype;
+  return fmt::format("m={} n={} k={} {}{}{}{} P={}", d.m, d.n, d.k, short_name(d.dtype),
+                     same ? "" : fmt::format(" b={}", short_name(d.weight_dtype)),
+                     d.bias ? " bias" : "", d.residual ? " residual" : "", d.world_size);
 }
 
 UlyssesConfig default_gemm_a2a_config(const UlyssesDesc& d, Target target) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size}), cols = d.n / d.world_size;
   if (target == Target::kCpu) return {.tile = default_tile(run_rows, cols, d.k)};
   GpuLoop loop =
-      gpu_loop({.m = run_rows, .n = cols, .k = d.k, .a_dtype = d.dtype, .b_dtype = d.dtype});
+      gpu_loop({.m = run_rows, .n = cols, .k = d.k, .a_dtype = d.dtype, .b_dtype = d.weight_dtype});
   std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(cols, loop.tile.bn);
   return {.tile = loop.tile,
           .num_compute_sms = gpu_workers(tiles * d.world_size),
@@ -53,7 +57,7 @@ Program gemm_a2a(const UlyssesDesc& d, const UlyssesConfig& cfg) {
   Index m = p.extent("m", d.m);
   RowRuns runs(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = tile.bm});
   auto a = p.input("a", d.dtype, {runs.run_rows(), d.k});  // [m/P, k]
-  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.dtype, .bias = d.bias});
+  Linear linear(p, {.n = d.n, .k = d.k, .dtype = d.weight_dtype, .bias = d.bias});
   auto c = p.output("c", d.dtype, {m, cols}, Space::kSymmetric);  // [m, n/P]
   auto ready = p.signal("ready");                                 // c may be written
   auto stored = p.signal("stored");                               // tiles of c, by who made them

@@ -18,11 +18,13 @@ namespace stretto {
 
 struct UlyssesDesc {
   int world_size = 1;
-  std::int64_t m = 0;  // bound of the tokens of all ranks; a launch has 0 <= m <= this
-  std::int64_t n = 0;  // rows of the weights, on every rank all of them
-  std::int64_t k = 0;  // their columns
-  DType dtype = DType::kF32;
+  std::int64_t m = 0;         // bound of the tokens of all ranks; a launch has 0 <= m <= this
+  std::int64_t n = 0;         // rows of the weights, on every rank all of them
+  std::int64_t k = 0;         // their columns
+  DType dtype = DType::kF32;  // of the tokens, before and after
+  DType weight_dtype = DType::kF32;  // of the weights and the bias
   bool bias = false;
+  bool residual = false;  // a2a_gemm: + residual[ceil(m/P), n]
 };
 
 struct UlyssesConfig {
@@ -43,9 +45,10 @@ UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& desc, Target target);
 // tiles where they belong, those of the next rank first and the own ones last. UserError naming a
 // bad field.
 Program gemm_a2a(const UlyssesDesc& desc, const UlyssesConfig& config);
-// Extent m. a [m, k/P], all tokens of the own heads; b [n, k] and bias [n] -> c [ceil(m/P), n], the
-// own tokens. Copy engines send the rows of every rank to it; a tile begins with the own columns
-// and adds those of the next rank, and the one after, where they have arrived.
+// Extent m. a [m, k/P], all tokens of the own heads; b [n, k], bias [n] and residual [ceil(m/P), n]
+// -> c [ceil(m/P), n], the own tokens. Copy engines send the rows of every rank to it; a tile
+// begins with the own columns and adds those of the next rank, and the one after, where they have
+// arrived.
 Program a2a_gemm(const UlyssesDesc& desc, const UlyssesConfig& config);
 
 OperatorInfo gemm_a2a_info();

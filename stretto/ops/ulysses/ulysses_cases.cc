@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "stretto/ops/gemm/gemm_case.h"
-#include "stretto/ops/ulysses/ulysses.h"
+#include "stretto/ops/ulysses/ulysses_case.h"
 
 namespace stretto {
 namespace {
@@ -22,11 +22,11 @@ UlyssesDesc desc_of(const OpShape& shape) {
           .n = ceil_div(s.n, world) * world,
           .k = ceil_div(s.k, world * (small ? 4 : 64)) * world * (small ? 4 : 64),
           .dtype = s.dtype,
+          .weight_dtype = s.dtype,
           .bias = s.m % 2 == 1};
 }
 
 using Default = UlyssesConfig (*)(const UlyssesDesc&, Target);
-using Make = Program (*)(const UlyssesDesc&, const UlyssesConfig&);
 
 UlyssesConfig config_of(const UlyssesDesc& d, Target target, Default default_of) {
   UlyssesConfig c = default_of(d, target);
@@ -53,10 +53,9 @@ struct UlyssesCase {
   UlyssesDesc d;
   std::int64_t m, run;  // tokens of all ranks, and of one
 
-  UlyssesCase(const OpShape& s, std::uint64_t seed, Make make, Default default_of) : d(desc_of(s)) {
-    c.program = make(d, config_of(d, s.target, default_of));
-    m = seed % 3 == 2 ? d.m / 2 : d.m;
-    run = ceil_div(m, std::int64_t{d.world_size});
+  UlyssesCase(Program program, const UlyssesDesc& desc, std::int64_t m, std::uint64_t seed)
+      : d(desc), m(m), run(ceil_div(m, std::int64_t{desc.world_size})) {
+    c.program = std::move(program);
     c.extents = {m};
     c.config = fmt::format("{} {} m={}", c.program.name, to_string(d), m);
     c.inputs = no_values(c.program);
@@ -76,46 +75,66 @@ struct UlyssesCase {
   std::int64_t rows(int rank) const { return std::min((rank + 1) * run, m) - first(rank); }
 };
 
-OpCase gemm_a2a_case(const OpShape& s, std::uint64_t seed) {
-  UlyssesCase u(s, seed, gemm_a2a, default_gemm_a2a_config);
-  std::int64_t cols = u.d.n / u.d.world_size;
-  for (int source = 0; source < u.d.world_size; ++source) {
-    Values a = input_of(u.c, source, "a");
-    a.resize(UlyssesCase::at(u.rows(source) * u.d.k));
-    Values made = product(u.c, u.d, source, a, u.rows(source));
-    for (std::int64_t row = 0; row < u.rows(source); ++row) {
-      for (std::int64_t col = 0; col < u.d.n; ++col) {
-        auto to = static_cast<int>(col / cols);
-        u.out(to)[UlyssesCase::at((u.first(source) + row) * cols + col % cols)] =
-            made[UlyssesCase::at(row * u.d.n + col)];
-      }
-    }
-  }
-  return std::move(u.c);
+// The whole operator, of a shape with a number of tokens that depends on the seed.
+template <typename MakeCase>
+OpCase case_of(const OpShape& s, std::uint64_t seed, const UlyssesDesc& d, Default default_of,
+               MakeCase make_case) {
+  std::int64_t m = seed % 3 == 2 ? d.m / 2 : d.m;
+  return make_case(d, config_of(d, s.target, default_of), m, seed);
 }
 
-OpCase a2a_gemm_case(const OpShape& s, std::uint64_t seed) {
-  UlyssesCase u(s, seed, a2a_gemm, default_a2a_gemm_config);
-  std::int64_t cols = u.d.k / u.d.world_size;
-  for (int rank = 0; rank < u.d.world_size; ++rank) {
-    Values a(UlyssesCase::at(u.rows(rank) * u.d.k));
-    for (std::int64_t row = 0; row < u.rows(rank); ++row) {
-      for (std::int64_t col = 0; col < u.d.k; ++col) {
-        a[UlyssesCase::at(row * u.d.k + col)] =
-            input_of(u.c, static_cast<int>(col / cols),
-                     "a")[UlyssesCase::at((u.first(rank) + row) * cols + col % cols)];
-      }
-    }
-    Values made = product(u.c, u.d, rank, a, u.rows(rank));
-    std::copy(made.begin(), made.end(), u.out(rank).begin());
-    // Padding up to ceil(m/P) holds nothing that is compared.
-  }
-  return std::move(u.c);
+UlyssesDesc a2a_gemm_desc(const OpShape& s) {
+  UlyssesDesc d = desc_of(s);
+  d.residual = d.bias;
+  return d;
 }
 
 OpShape large() { return {.m = 16384, .n = 6144, .k = 4096, .dtype = DType::kBF16}; }
 
 }  // namespace
+
+OpCase gemm_a2a_case(const UlyssesDesc& d, const UlyssesConfig& config, std::int64_t m,
+                     std::uint64_t seed) {
+  UlyssesCase u(gemm_a2a(d, config), d, m, seed);
+  std::int64_t cols = d.n / d.world_size;
+  for (int source = 0; source < d.world_size; ++source) {
+    Values a = input_of(u.c, source, "a");
+    a.resize(UlyssesCase::at(u.rows(source) * d.k));
+    Values made = product(u.c, d, source, a, u.rows(source));
+    for (std::int64_t row = 0; row < u.rows(source); ++row) {
+      for (std::int64_t col = 0; col < d.n; ++col) {
+        auto to = static_cast<int>(col / cols);
+        u.out(to)[UlyssesCase::at((u.first(source) + row) * cols + col % cols)] =
+            made[UlyssesCase::at(row * d.n + col)];
+      }
+    }
+  }
+  return std::move(u.c);
+}
+
+OpCase a2a_gemm_case(const UlyssesDesc& d, const UlyssesConfig& config, std::int64_t m,
+                     std::uint64_t seed) {
+  UlyssesCase u(a2a_gemm(d, config), d, m, seed);
+  std::int64_t cols = d.k / d.world_size;
+  for (int rank = 0; rank < d.world_size; ++rank) {
+    Values a(UlyssesCase::at(u.rows(rank) * d.k));
+    for (std::int64_t row = 0; row < u.rows(rank); ++row) {
+      for (std::int64_t col = 0; col < d.k; ++col) {
+        a[UlyssesCase::at(row * d.k + col)] =
+            input_of(u.c, static_cast<int>(col / cols),
+                     "a")[UlyssesCase::at((u.first(rank) + row) * cols + col % cols)];
+      }
+    }
+    Values made = product(u.c, d, rank, a, u.rows(rank));
+    if (d.residual) {
+      const Values& residual = input_of(u.c, rank, "residual");
+      for (std::size_t i = 0; i < made.size(); ++i) made[i] += residual[i];
+    }
+    std::copy(made.begin(), made.end(), u.out(rank).begin());
+    // Padding up to ceil(m/P) holds nothing that is compared.
+  }
+  return std::move(u.c);
+}
 
 OperatorInfo gemm_a2a_info() {
   return {.name = "gemm_a2a",
@@ -127,7 +146,10 @@ OperatorInfo gemm_a2a_info() {
                 UlyssesDesc d = desc_of(s);
                 return gemm_a2a(d, config_of(d, s.target, default_gemm_a2a_config));
               },
-          .make_case = gemm_a2a_case,
+          .make_case =
+              [](const OpShape& s, std::uint64_t seed) {
+                return case_of(s, seed, desc_of(s), default_gemm_a2a_config, gemm_a2a_case);
+              },
           .shapes = shapes,
           .large = large()};
 }
@@ -136,13 +158,16 @@ OperatorInfo a2a_gemm_info() {
   return {.name = "a2a_gemm",
           .summary =
               "m tokens, k columns of heads spread over the ranks, exchanged so that each "
-              "rank has its tokens, times n weights",
+              "rank has its tokens, times n weights, + residual",
           .program =
               [](const OpShape& s) {
-                UlyssesDesc d = desc_of(s);
+                UlyssesDesc d = a2a_gemm_desc(s);
                 return a2a_gemm(d, config_of(d, s.target, default_a2a_gemm_config));
               },
-          .make_case = a2a_gemm_case,
+          .make_case =
+              [](const OpShape& s, std::uint64_t seed) {
+                return case_of(s, seed, a2a_gemm_desc(s), default_a2a_gemm_config, a2a_gemm_case);
+              },
           .shapes = shapes,
           .large = large()};
 }

@@ -1,0 +1,77 @@
+// A plan that is not the one asked for gives the same tokens all the same, only by another way.
+#include "stretto/model/transformer/step_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "stretto/model/transformer/transformer.h"
+
+namespace stretto {
+namespace {
+
+constexpr const char* kConfig = R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2",
+  "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 6,
+  "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 4096,
+  "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": true,
+  "torch_dtype": "float32", "bos_token_id": 0, "eos_token_id": 1})";
+
+// How often each program is launched.
+std::map<std::string, int> launches_of(const StepPlan& plan) {
+  std::map<std::string, int> count;
+  for (const PlanLaunch& l : plan.launches) ++count[plan.programs[l.program].name];
+  return count;
+}
+
+std::map<std::string, PlanBuffer> buffers_of(const ModelShape& shape) {
+  std::map<std::string, PlanBuffer> buffers;
+  for (const PlanBuffer& b : model_buffers(shape)) buffers[b.name] = b;
+  return buffers;
+}
+
+class StepPlanTest : public testing::TestWithParam<Target> {
+ protected:
+  ModelConfig config_ = parse_config(kConfig, "config");
+  ModelShape shape(int ranks, bool ulysses) const {
+    return model_shape(config_, ranks, {.plan_for = GetParam(), .ulysses = ulysses});
+  }
+  std::int64_t prompt_rows() const { return step_bounds(GetParam()).back(); }
+};
+
+TEST_P(StepPlanTest, HeadsChangeRanksAroundTheAttentionOfPrompts) {
+  auto prompt = launches_of(plan_step(shape(4, true), prompt_rows()));
+  EXPECT_EQ(prompt["gemm_a2a"], 3);
+  EXPECT_EQ(prompt["a2a_gemm"], 3);
+  EXPECT_EQ(prompt["ag_gemm"], 3) << "of the MLP alone";
+  auto heads = launches_of(plan_step(shape(4, false), prompt_rows()));
+  EXPECT_EQ(heads["gemm_a2a"] + heads["a2a_gemm"], 0);
+  EXPECT_EQ(heads["ag_gemm"], 6);
+}
+
+// Reading all of attention's weights for one token would cost more than its traffic.
+TEST_P(StepPlanTest, DecodeAndOneRankAreAsEver) {
+  for (int ranks : {1, 4}) {
+    EXPECT_EQ(launches_of(plan_step(shape(ranks, true), 1)),
+              launches_of(plan_step(shape(ranks, false), 1)));
+  }
+  EXPECT_EQ(launches_of(plan_step(shape(1, true), prompt_rows())),
+            launches_of(plan_step(shape(1, false), prompt_rows())));
+  EXPECT_FALSE(buffers_of(shape(1, true)).contains("layers.0.whole_qkv"));
+}
+
+// 6 heads over 4 ranks: two a rank, the last one's are padding; the second one's need both heads of
+// keys.
+TEST_P(StepPlanTest, EveryRankHasAllOfAttentionsWeightsBesideItsShare) {
+  auto with = buffers_of(shape(4, true)), without = buffers_of(shape(4, false));
+  std::int64_t dim = config_.head_dim, own = (2 + 2 * 2) * dim;
+  EXPECT_EQ(with.at("layers.1.qkv").rows, own);
+  EXPECT_EQ(with.at("layers.1.whole_qkv").rows, 4 * own);
+  EXPECT_EQ(with.at("layers.1.whole_qkv_bias").cols, 4 * own);
+  EXPECT_EQ(with.at("layers.1.whole_out").cols, 4 * 2 * dim);
+  EXPECT_EQ(with.size(), without.size() + 3 * 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, StepPlanTest, testing::Values(Target::kCpu, Target::kCuda));
+
+}  // namespace
+}  // namespace stretto
