@@ -21,9 +21,11 @@ constexpr bool kWatched = false;
 constexpr bool kWatched = true;
 #endif
 
-// A wait polls without pause for some 20 us, then pauses between polls. The abort word lies in host
-// memory, and blocks that read it often keep the copy engines from getting on, so that what the
-// blocks wait for does not come (docs/decisions/0009-waits-leave-host-memory-alone.md).
+// A wait polls without pause for some 20 us. Then it pauses between polls, which acquire nothing
+// until it has seen what it waits for: every load that acquires empties the L1 cache of its SM,
+// through which other threads of the block may be loading. The abort word lies in host memory, and
+// blocks that read it often keep the copy engines from getting on, so that what the blocks wait for
+// does not come (docs/decisions/0009-waits-leave-host-memory-alone.md).
 constexpr u32 kTightPolls = 64;
 constexpr u32 kPauseNs = 100;
 constexpr u64 kFirstLookNs = 200'000;   // since the first poll
@@ -49,10 +51,12 @@ struct PollClock {
   u32 polls = 0;
   u64 begin = 0, next_look = 0;
 
+  STRETTO_DEVICE bool pauses() const { return polls >= kTightPolls; }
+
   // After a failed poll: whether to stop waiting, since this rank or another has given up.
   STRETTO_DEVICE bool gives_up(const Watch& w, int site, i64 counter, u64 expected, u64 seen) {
     if (!kWatched) return false;
-    if (polls < kTightPolls) {
+    if (!pauses()) {
       if (polls++ == 0) begin = global_timer_ns();
       next_look = begin + kFirstLookNs;
       return false;
@@ -73,7 +77,8 @@ STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w
                                      i64 counter) {
   PollClock clock;
   for (;;) {
-    u64 seen = load_acquire_sys(word);
-    if (seen >= target || clock.gives_up(w, site, counter, target, seen)) return;
+    u64 seen = clock.pauses() ? load_relaxed_sys(word) : load_acquire_sys(word);
+    if (seen >= target || clock.gives_up(w, site, counter, target, seen)) break;
   }
+  if (clock.pauses()) load_acquire_sys(word);  // counters only grow
 }
