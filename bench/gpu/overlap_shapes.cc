@@ -167,6 +167,7 @@ void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
                      .scatter = c.scatter,
                      .num_copy_queues = c.queues,
                      .num_stages = c.loop.stages,
+                     .raster = 8,
                      .stagger = c.loop.stagger,
                      .store_slots = c.loop.store_slots},
         gemm_ar);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/table_text.h"
@@ -359,11 +358,10 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
                             .cooperative = plan.cooperative};
   config.programmatic_serialization = args.starts_early && !config.cooperative && !s.engines;
   const State::RankState& own = s.local(rank);
-  std::unique_lock<std::mutex> launching;
   if (s.waits) {
-    launching = s.world.admit(
-        s.fault_source, rank,
-        {.program = s.program->name, .blocks = plan.grid, .cluster = plan.cluster}, stream);
+    s.world.admit(s.fault_source, rank,
+                  {.program = s.program->name, .blocks = plan.grid, .cluster = plan.cluster},
+                  stream);
   }
   if (!s.engines) return own.kernel->launch(stream, config, pointers);
   own.gate->launch(stream, {.block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},

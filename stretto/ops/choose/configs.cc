@@ -263,6 +263,14 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
       config.num_slots = engine ? 1 : 2;
       config.num_copy_queues = 1;
       config.num_stages = loop.stages;
+      config.stagger = config.store_slots = 0;
+      add(configs, config);
+      // An agent that stores, in the place of a stage, where the default has one.
+      const GemmArConfig& first = configs.front();
+      if (first.store_slots == 0 || loop.tile.bn != first.tile.bn || c.reduce > 0) continue;
+      config.num_stages = first.num_stages;
+      config.stagger = first.stagger;
+      config.store_slots = first.store_slots;
       add(configs, config);
     }
   }

@@ -126,6 +126,21 @@ Value Linear::product(const GemmTile& tile, const Index& col, const TileRows& ro
   return finish(std::move(acc), tile, col);
 }
 
+std::vector<Value> Linear::products(const GemmTile& tile, const Index& col, const TileRows& rows,
+                                    std::int64_t parts) const {
+  GemmTile of_part = tile;
+  of_part.bn /= parts;
+  std::vector<Part> sums_of;
+  for (std::int64_t i = 0; i < parts; ++i) {
+    Index at = col + i * of_part.bn;
+    sums_of.push_back({sums(of_part, at), at});
+  }
+  accumulate(sums_of, of_part, rows, {});
+  std::vector<Value> out;
+  for (Part& part : sums_of) out.push_back(finish(std::move(part.sums), of_part, part.col));
+  return out;
+}
+
 Linear::Sums Linear::sums(const GemmTile& tile, const Index& col) const {
   Sums acc;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
@@ -140,31 +155,44 @@ Linear::Sums Linear::sums(const GemmTile& tile, const Index& col) const {
 
 void Linear::accumulate(Sums& sums, const GemmTile& tile, const Index& col, const TileRows& rows,
                         const std::optional<StepRange>& steps) const {
+  std::vector<Part> whole = {{std::move(sums), col}};
+  accumulate(whole, tile, rows, steps);
+  sums = std::move(whole.front().sums);
+}
+
+void Linear::accumulate(std::vector<Part>& parts, const GemmTile& tile, const TileRows& rows,
+                        const std::optional<StepRange>& steps) const {
   auto [begin, end] = steps.value_or(StepRange{0, ceil_div(desc_.k, tile.bk)});
   bool block = desc_.scaling == Scaling::kBlock;
   Value of_rows;  // [bm, 1]
   if (desc_.scaling == Scaling::kRowWise) of_rows = p_->load(rows.scale(0));
   p_->loop(begin, end, [&](const Index& step) {
     Index k = step * tile.bk, at = tile.bk == kScaleBlock ? step : k / kScaleBlock;
-    std::vector<DotScales> scales;
+    std::vector<std::vector<DotScales>> scales(parts.size());
     if (block) {
       Value of_step = p_->load(rows.scale(at));  // [bm, 1]; [1, 1] for each weight
-      for (const TensorRef& scale : scales_) {
-        Value of_weight = p_->load(scale.tile({col / kScaleBlock, at}, 1, 1));
-        scales.push_back({of_step, broadcast(of_weight, 1, tile.bn)});
+      for (std::size_t part = 0; part < parts.size(); ++part) {
+        for (const TensorRef& scale : scales_) {
+          Value of_weight = p_->load(scale.tile({parts[part].col / kScaleBlock, at}, 1, 1));
+          scales[part].push_back({of_step, broadcast(of_weight, 1, tile.bn)});
+        }
       }
     }
     Value a = p_->load(rows.a(k));  // [bm, bk]
-    for (std::size_t i = 0; i < weights_.size(); ++i) {
-      const TensorRef& w = weights_[i];
-      Value b = desc_.b_kn ? p_->load(w.tile({k, col}, tile.bk, tile.bn))
-                           : p_->load(w.tile({col, k}, tile.bn, tile.bk)).T();
-      Value& sum = sums.of[i];
-      sum = block ? dot_scaled(sum, a, b, scales[i]) : dot(sum, a, b);
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      const Index& col = parts[part].col;
+      for (std::size_t i = 0; i < weights_.size(); ++i) {
+        const TensorRef& w = weights_[i];
+        Value b = desc_.b_kn ? p_->load(w.tile({k, col}, tile.bk, tile.bn))
+                             : p_->load(w.tile({col, k}, tile.bn, tile.bk)).T();
+        Value& sum = parts[part].sums.of[i];
+        sum = block ? dot_scaled(sum, a, b, scales[part][i]) : dot(sum, a, b);
+      }
     }
   });
-  if (desc_.scaling == Scaling::kRowWise) {
-    for (Value& sum : sums.of) sum = sum * of_rows;
+  if (desc_.scaling != Scaling::kRowWise) return;
+  for (Part& part : parts) {
+    for (Value& sum : part.sums.of) sum = sum * of_rows;
   }
 }
 

@@ -79,6 +79,11 @@ class Linear {
   // Columns [col, col + bn) of f(a * b^T), f32 [bm, bn]; f64 where the factors are.
   Value product(const GemmTile& tile, const Index& col, const TileRows& rows) const;
 
+  // The same in `parts` values of bn / parts columns each, left to right: beside one of them there
+  // is room for a sum. Not of two weights.
+  std::vector<Value> products(const GemmTile& tile, const Index& col, const TileRows& rows,
+                              std::int64_t parts) const;
+
   // The same in steps, for rows that lie in one of several places or a k that is summed in parts:
   // sums of zero, [bm, bn], one for each weight; a main loop that adds to them, once (all its
   // steps or some); what they make.
@@ -93,6 +98,13 @@ class Linear {
   Value finish(Sums sums, const GemmTile& tile, const Index& col) const;
 
  private:
+  // Sums of the columns from `col` on.
+  struct Part {
+    Sums sums;
+    Index col;
+  };
+  void accumulate(std::vector<Part>& parts, const GemmTile& tile, const TileRows& rows,
+                  const std::optional<StepRange>& steps) const;
   ProgramBuilder* p_;
   LinearDesc desc_;
   std::vector<TensorRef> weights_, biases_, scales_;

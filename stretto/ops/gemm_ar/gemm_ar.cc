@@ -230,33 +230,32 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   if (by_copy_engine) summed = p.signal("summed", runs.num_channels());
 
   p.on_start([&] { partials.announce(); });
-  partials.run([&](const PartialSums::OwnTile& t, Value sum) {
+  auto finish = [&](const PartialSums::OwnTile& t, Value sum) {
     Index row = p.let("row", partials.own_first_row() + t.row);
     Index end = p.let("end", partials.own_first_row() + partials.own_rows());
     if (d.residual) {
-      Slice rows = residual.tile({row, t.col}, tile.bm, tile.bn).until_row(end);
+      Slice rows = residual.tile({row, t.col}, tile.bm, t.cols).until_row(end);
       sum = sum + cast(p.load(rows), sum.dtype());
     }
     Value rounded = cast(sum, d.out_dtype);
-    Slice own = out.tile({row, t.col}, tile.bm, tile.bn);
-    auto store = [&](const auto& do_it) {
-      if (!whole) own = own.until_row(end);
-      whole ? p.when(row < end, do_it) : do_it();  // what is beyond is the next rank's
-    };
-    if (by_copy_engine) {
-      store([&] { p.store(own, rounded); });
-      return p.notify(summed[runs.channel_of(t.block)], p.rank());
-    }
-    // All stores are under way before the first notify waits for them.
-    store([&] {
+    Slice own = out.tile({row, t.col}, tile.bm, t.cols);
+    if (!whole) own = own.until_row(end);
+    auto store = [&] {
+      if (by_copy_engine) return p.store(own, rounded);
       p.loop(d.world_size, [&](const Index& i) {
         Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
         p.store(own.on(peer), rounded);
       });
-    });
+    };
+    whole ? p.when(row < end, store) : store();  // what is beyond is the next rank's
+  };
+  // All stores are under way before the first notify waits for them.
+  auto done = [&](const PartialSums::OwnTile& t) {
+    if (by_copy_engine) return p.notify(summed[runs.channel_of(t.block)], p.rank());
     p.loop(d.world_size,
            [&](const Index& i) { p.notify(gathered, (p.rank() + 1 + i) % d.world_size); });
-  });
+  };
+  partials.run(finish, done);
   if (by_copy_engine) {
     p.role("gather", Resource::copy_engine(cfg.num_copy_queues),
            p.grid(d.world_size - 1, runs.num_channels(), 1, 1), [&](const Tile& t) {
@@ -281,21 +280,36 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
 // Beyond, twice the bytes take longer than a signal.
 constexpr std::int64_t kMaxPacketRows = 16;
 
+// Gives the tile an agent that stores, where slots for it fit beside the stages.
+void drain(GemmRsConfig& cfg, const GemmArDesc& d) {
+  struct Choice {
+    std::int64_t cols;
+    int stages, stagger, store_slots;
+  };
+  constexpr Choice kChoices[] = {{256, 3, 0, 4}, {192, 4, 2, 4}, {128, 6, 3, 2}};
+  bool halves =
+      d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
+  cfg.store_slots = 0;
+  for (const Choice& c : kChoices) {
+    if (!halves || cfg.tile.bm != 128 || cfg.tile.bn != c.cols) continue;
+    cfg.num_stages = c.stages;
+    cfg.stagger = c.stagger;
+    cfg.store_slots = c.store_slots;
+  }
+}
+
 GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
   if (shots == ReduceShots::kTwo) {
     GemmRsConfig rs = gpu_config_of_runs(scattered(d));
-    // Engines have every sum to send, too. 8192 rows times 8192 x 7168 took 1.73 ms with and 1.81
-    // without them on two H200s, 2.03 and 1.90 on four (2026-11-22, gpu_bench overlap).
-    if (rs.scatter == Scatter::kCopyEngine && d.world_size > 2) {
+    // Engines have every sum to send, too: 8192 rows times 8192 x 7168 took 1.57 ms through an
+    // agent that stores and 1.61 with engines on two H200s (2026-11-22, gpu_bench overlap).
+    if (rs.scatter == Scatter::kCopyEngine) {
       rs = with_scatter(rs, Scatter::kEpilogue);
       std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
       rs.channels_per_rank = ceil_div(run_rows, rs.tile.bm);
       rs.num_compute_sms = kGpuSms;
-    } else if (rs.scatter == Scatter::kCopyEngine) {
-      // Two roles on copy engines, each of which an SM does where there is no engine for it.
-      rs.num_compute_sms = kGpuSms - 2;
     }
-    if (rs.store_slots > 0) ++rs.num_stages;  // in whose place they were
+    drain(rs, d);
     return {.tile = rs.tile,
             .shots = shots,
             .num_compute_sms = rs.num_compute_sms,
@@ -304,7 +318,10 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
             .num_slots = rs.num_slots,
             .scatter = rs.scatter,
             .num_copy_queues = rs.num_copy_queues,
-            .num_stages = rs.num_stages};
+            .num_stages = rs.num_stages,
+            .raster = rs.raster,
+            .stagger = rs.stagger,
+            .store_slots = rs.store_slots};
   }
   GpuLoop loop = gpu_loop({.m = d.m,
                            .n = d.n,

@@ -153,9 +153,30 @@ TEST(GemmArBits, AreTheSameOnAllRanksAndForBothAlgorithms) {
     auto one = bits({"one", ReduceShots::kOne, 2, Scatter::kEpilogue});
     auto two = bits({"two", ReduceShots::kTwo, 2, Scatter::kEpilogue});
     auto packets = bits({"packets", ReduceShots::kOne, 2, Scatter::kEpilogue, 0, true});
+    auto epilogue = bits({"epilogue", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0});
     for (const auto& rank_bits : one) EXPECT_TRUE(rank_bits == one[0]) << name(dtype);
     EXPECT_TRUE(one == two) << name(dtype);
     EXPECT_TRUE(one == packets) << name(dtype);
+    EXPECT_TRUE(one == epilogue) << name(dtype);
+  }
+}
+
+// Sums in the epilogue come in two parts of the columns there.
+TEST(GemmArBits, AreTheSameWhereTilesAreWide) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  GemmArDesc d{.world_size = 3, .m = 21, .n = 300, .k = 51, .residual = true};
+  d.out_dtype = DType::kBF16;
+  auto bits = [&](const Variant& v) {
+    GemmArConfig cfg = small(v);
+    cfg.tile.bn = 208;
+    cfg.num_stages = 3;  // step by step in all of them
+    return output_bits(gemm_ar_case(d, cfg, d.m, seed));
+  };
+  auto one = bits({"one", ReduceShots::kOne, 2, Scatter::kEpilogue});
+  for (Scatter scatter : {Scatter::kEpilogue, Scatter::kCopyEngine}) {
+    EXPECT_TRUE(one == bits({"epilogue", ReduceShots::kTwo, 2, scatter, 0}));
+    EXPECT_TRUE(one == bits({"drained", ReduceShots::kTwo, 2, scatter, 0, false, 2}));
   }
 }
 

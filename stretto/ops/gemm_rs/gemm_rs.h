@@ -60,7 +60,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& desc);
 // b [n, k] or [k, n], with scaling scale_a and scale_b in the shapes that Scaling says, each rank's
 // own: partial sums are scaled before they leave; residual [ceil(m/P), n]. Output out [ceil(m/P),
 // n]; its rows past m are zero. Partial sums are rounded to the result's dtype once, summed in fp32
-// in rank order (in an epilogue, in cyclic order from the owner's own) and rounded again. UserError
+// in rank order and rounded again. UserError
 // naming the field of a bad desc or config. After Flux (arXiv 2406.06858, section 4), with a fixed
 // order of summation.
 Program gemm_rs(const GemmRsDesc& desc, const GemmRsConfig& config);

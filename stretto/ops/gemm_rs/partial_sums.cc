@@ -35,10 +35,10 @@ void PartialSums::announce() const {
   if (cfg_.num_slots == 1) p_.notify_all(ready_);
 }
 
-void PartialSums::run(const Finish& finish) {
-  multiply(finish);
+void PartialSums::run(const Finish& finish, const Done& done) {
+  multiply(finish, done);
   if (by_copy_engine()) send_by_copy_engine();
-  if (!sums_in_epilogue()) reduce(finish);
+  if (!sums_in_epilogue()) reduce(finish, done);
 }
 
 // Row tiles that share a column must be of one owner: own tiles that came before others' would wait
@@ -59,11 +59,20 @@ PartialSums::Block PartialSums::block_of(const Tile& t) const {
   return b;
 }
 
-Value PartialSums::product(const Block& b, const Index& col) const {
+// Beside a wide product a thread has no registers for a sum that begins with another rank's part;
+// with an agent that stores, more loads are under way.
+std::int64_t PartialSums::num_parts() const {
+  const std::int64_t most_cols = cfg_.store_slots > 0 ? 128 : 192;
+  bool splits = sums_in_epilogue() && d_.world_size > 2 && cfg_.tile.bn > most_cols;
+  return splits && cfg_.tile.bn % 16 == 0 ? 2 : 1;
+}
+
+std::vector<Value> PartialSums::products(const Block& b, const Index& col) const {
   Index row = runs_.first_row(b.owner) + b.local_row;
-  Value acc = linear_->product(cfg_.tile, col,
-                               tile_rows(a_, scale_a_, cfg_.tile, {.row = row, .end = b.row_end}));
-  return cast(acc, d_.out_dtype);
+  TileRows rows = tile_rows(a_, scale_a_, cfg_.tile, {.row = row, .end = b.row_end});
+  std::vector<Value> out = linear_->products(cfg_.tile, col, rows, num_parts());
+  for (Value& part : out) part = cast(part, d_.out_dtype);
+  return out;
 }
 
 void PartialSums::wait_for_slot(const Index& owner) const {
@@ -72,7 +81,7 @@ void PartialSums::wait_for_slot(const Index& owner) const {
 
 // Tiles of the other ranks' rows are sent, by the SM itself or by a copy engine; so are the own
 // ones, unless their sum is made here.
-void PartialSums::multiply(const Finish& finish) {
+void PartialSums::multiply(const Finish& finish, const Done& done) {
   const GemmTile& tile = cfg_.tile;
   std::int64_t channels = runs_.num_channels();
   Resource sms = Resource::sms(cfg_.num_compute_sms)
@@ -83,14 +92,26 @@ void PartialSums::multiply(const Finish& finish) {
           p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn).raster(raster()),
           [&](const Tile& t) {
             Block b = block_of(t);
-            auto send = [&](const Value& partial) {
-              if (by_copy_engine()) {
-                return p_.store(partial_.tile({b.owner, b.local_row, t.col}, tile.bm, tile.bn),
-                                partial);
+            auto col_of = [&](std::size_t part) {
+              return t.col + static_cast<std::int64_t>(part) * cols_of_part();
+            };
+            auto send = [&](const std::vector<Value>& partials) {
+              if (!by_copy_engine()) wait_for_slot(b.owner);
+              for (std::size_t i = 0; i < partials.size(); ++i) {
+                auto columns_of = [&](const TensorRef& x, const Index& of) {
+                  return x.tile({of, b.local_row, col_of(i)}, tile.bm, cols_of_part());
+                };
+                p_.store(by_copy_engine() ? columns_of(partial_, b.owner)
+                                          : columns_of(slots_, p_.rank()).on(b.owner),
+                         partials[i]);
               }
-              wait_for_slot(b.owner);
-              Slice slot = slots_.tile({p_.rank(), b.local_row, t.col}, tile.bm, tile.bn);
-              p_.store(slot.on(b.owner), partial);
+            };
+            auto keep = [&](const std::vector<Value>& partials) {
+              for (std::size_t i = 0; i < partials.size(); ++i) {
+                OwnTile here{b.local_row, col_of(i), b.idx, cols_of_part()};
+                finish(here, sum_in_rank_order(partials[i], here));
+              }
+              done({b.local_row, t.col, b.idx, tile.bn});
             };
             auto tell = [&] {
               Index channel = runs_.channel_of(b.idx);
@@ -99,26 +120,30 @@ void PartialSums::multiply(const Finish& finish) {
             };
             Index any_rows = b.local_row < b.local_end;
             if (!sums_in_epilogue()) {
-              p_.when(any_rows, [&] { send(product(b, t.col)); });
+              p_.when(any_rows, [&] { send(products(b, t.col)); });
               return tell();
             }
             Index own = p_.let("own", b.owner == p_.rank());
             p_.when(own || any_rows, [&] {
-              Value partial = product(b, t.col);
-              p_.when(
-                  own,
-                  [&] {
-                    OwnTile here{b.local_row, t.col, b.idx};
-                    Value sum = copy(cast(partial, sum_dtype(d_.out_dtype)));
-                    p_.loop(1, d_.world_size, [&](const Index& i) {
-                      add_arrived(sum, (p_.rank() + i) % d_.world_size, here);
-                    });
-                    finish(here, sum);
-                  },
-                  [&] { send(partial); });
+              std::vector<Value> partials = products(b, t.col);
+              p_.when(own, [&] { keep(partials); }, [&] { send(partials); });
             });
             p_.when(!own, tell);
           });
+}
+
+Value PartialSums::sum_in_rank_order(const Value& own, const OwnTile& t) const {
+  DType dtype = sum_dtype(d_.out_dtype);
+  if (d_.world_size == 2) {  // whose sum is the same both ways round
+    Value sum = copy(cast(own, dtype));
+    add_arrived(sum, 1 - p_.rank(), t);
+    return sum;
+  }
+  Value sum = p_.zeros(dtype, cfg_.tile.bm, t.cols);
+  p_.loop(0, p_.rank(), [&](const Index& source) { add_arrived(sum, source, t); });
+  sum = sum + cast(own, dtype);
+  p_.loop(p_.rank() + 1, d_.world_size, [&](const Index& source) { add_arrived(sum, source, t); });
+  return sum;
 }
 
 void PartialSums::send_by_copy_engine() {
@@ -138,14 +163,15 @@ void PartialSums::send_by_copy_engine() {
           });
 }
 
-void PartialSums::reduce(const Finish& finish) {
+void PartialSums::reduce(const Finish& finish, const Done& done) {
   const GemmTile& tile = cfg_.tile;
   p_.role("reduce", Resource::sms(cfg_.num_reduce_sms),
           p_.grid(runs_.num_blocks() * tile.bm, d_.n, tile.bm, tile.bn), [&](const Tile& t) {
             Value sum = p_.zeros(sum_dtype(d_.out_dtype), tile.bm, tile.bn);
-            OwnTile here{t.row, t.col, t.m};
+            OwnTile here{t.row, t.col, t.m, tile.bn};
             p_.loop(d_.world_size, [&](const Index& source) { add_arrived(sum, source, here); });
             finish(here, sum);
+            done(here);
           });
 }
 
@@ -154,7 +180,7 @@ void PartialSums::add_arrived(Value& sum, const Index& source, const OwnTile& t)
   Index channel = runs_.channel_of(t.block);
   Index count = by_copy_engine() ? Index(1) : tiles_in(channel);
   p_.wait(arrived_[source * runs_.num_channels() + channel], count);
-  Slice partial = slots_.tile({source, t.row, t.col}, cfg_.tile.bm, cfg_.tile.bn);
+  Slice partial = slots_.tile({source, t.row, t.col}, cfg_.tile.bm, t.cols);
   sum = sum + cast(p_.load(partial.until_row(own_rows())), sum.dtype());
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
@@ -26,16 +27,20 @@ class PartialSums {
   // To be called in on_start.
   void announce() const;
 
-  // A tile of this rank's rows, counted from its first one. Rows at or past own_rows() do not
-  // exist; the tile may lie there altogether.
+  // Columns of a tile of this rank's rows, which are counted from its first one. Rows at or past
+  // own_rows() do not exist; the tile may lie there altogether.
   struct OwnTile {
     Index row, col;
     Index block;  // of the own run
+    std::int64_t cols = 0;
   };
+  using Finish = std::function<void(const OwnTile& t, const Value& sum)>;
+  using Done = std::function<void(const OwnTile& t)>;
   // Declares the roles: "gemm", with copy engines "scatter", and with SMs that sum "reduce".
-  // `finish` says what happens to the sum of all ranks: fp32 [bm, bn], zero in rows that do not
-  // exist; it runs once for each of num_own_tiles() tiles.
-  void run(const std::function<void(const OwnTile& t, const Value& sum)>& finish);
+  // `finish` says what happens to the sum of all ranks: fp32 [bm, t.cols], zero in rows that do not
+  // exist; it runs for the columns of each of num_own_tiles() tiles, all at once or in parts, and
+  // after those of a tile `done` once.
+  void run(const Finish& finish, const Done& done = [](const OwnTile&) {});
   // Of a run of rows at the largest m.
   std::int64_t num_own_tiles() const { return runs_.num_blocks() * tiles_per_block(); }
   // Of a channel of a run.
@@ -50,19 +55,22 @@ class PartialSums {
   Index own_rows() const { return runs_.num_rows(p_.rank()); }  // 0..run_rows()
 
  private:
-  using Finish = std::function<void(const OwnTile& t, const Value& sum)>;
   // A block of some rank's rows; local_row may lie at or past local_end, then it is empty.
   struct Block {
     Index owner, idx;            // idx within the owner's run
     Index local_row, local_end;  // counted from the owner's first row
     Index row_end;               // the same end, counted in m
   };
-  void multiply(const Finish& finish);
+  void multiply(const Finish& finish, const Done& done);
   void send_by_copy_engine();
-  void reduce(const Finish& finish);
+  void reduce(const Finish& finish, const Done& done);
+  // Of all ranks' parts of the tile, `own` this rank's.
+  Value sum_in_rank_order(const Value& own, const OwnTile& t) const;
   void add_arrived(Value& sum, const Index& source, const OwnTile& t) const;
   Block block_of(const Tile& t) const;
-  Value product(const Block& block, const Index& col) const;
+  std::vector<Value> products(const Block& block, const Index& col) const;
+  std::int64_t num_parts() const;
+  std::int64_t cols_of_part() const { return cfg_.tile.bn / num_parts(); }
   void wait_for_slot(const Index& owner) const;
   std::int64_t tiles_per_block() const { return ceil_div(d_.n, cfg_.tile.bn); }
   std::int64_t raster() const;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "stretto/base/errors.h"
@@ -18,8 +17,7 @@ void check(const char* op, const EpDesc& d, const SendConfig& c) {
                    {"num_experts", d.num_experts},
                    {"top_k", d.top_k},
                    {"world_size", d.world_size},
-                   {"num_workers", c.num_workers},
-                   {"tile_tokens", c.tile_tokens}});
+                   {"num_workers", c.num_workers}});
   check_dtype(op, "dtype", d.dtype);
   check_split(op, split_of(d));
 }
@@ -90,16 +88,17 @@ Program send(const char* name, const EpDesc& d, const SendConfig& cfg) {
       p.output("recv_weights", DType::kF32, {ranks * rows, d.top_k}, Space::kSymmetric);
   TensorRef positions = p.output("positions", DType::kI32, {rows, ranks});
   SignalRef ready = p.signal("ready");  // a rank's launch has begun: its tensors may be written
-  SignalRef sent = p.signal("sent");  // by source: tiles of tokens that are there, or go elsewhere
+  SignalRef sent = p.signal("sent");    // by source: a token is there, or goes elsewhere
   Index own_end = min(own_rows, m - p.rank() * own_rows);
 
   p.on_start([&] { p.notify_all(ready); });
-  auto send_token = [&](const Index& token, bool waits) {
+  p.role("send", Resource::sms(cfg.num_workers), p.range(rows), [&](const Tile& t) {
+    Index token = t.index;
     Index row = p.let("row", p.rank() * rows + token);
     tokens.load(token);
     Value ids = p.load(experts.tile({token, 0}, 1, d.top_k));
     Value shares = p.load(weights.tile({token, 0}, 1, d.top_k));
-    if (waits) p.wait_all(ready);  // the token is under way
+    p.wait_all(ready);
     Value nowhere = p.full(DType::kI32, 1, 1, -1);
     p.when(
         token < own_end,
@@ -129,21 +128,9 @@ Program send(const char* name, const EpDesc& d, const SendConfig& cfg) {
             p.store(positions.tile({token, to}, 1, 1), nowhere);
           });
         });
-  };
-  const std::int64_t tiles = ceil_div(rows, cfg.tile_tokens);
-  p.role("send", Resource::sms(cfg.num_workers), p.range(tiles), [&](const Tile& t) {
-    if (cfg.tile_tokens == 1) {
-      send_token(t.index, true);
-    } else {
-      p.wait_all(ready);
-      p.loop(cfg.tile_tokens, [&](const Index& i) {
-        Index token = p.let("token", t.index * cfg.tile_tokens + i);
-        p.when(token < rows, [&] { send_token(token, false); });
-      });
-    }
     p.notify_all(sent);
   });
-  p.on_end([&] { p.loop(ranks, [&](const Index& from) { p.wait(sent[from], tiles); }); });
+  p.on_end([&] { p.loop(ranks, [&](const Index& from) { p.wait(sent[from], rows); }); });
   Program program = p.finish();
   program.roles[0].agents[0].num_threads = cfg.threads;
   return program;
@@ -153,13 +140,7 @@ Program send(const char* name, const EpDesc& d, const SendConfig& cfg) {
 
 SendConfig default_send_config(const EpDesc& d, Target target) {
   if (target == Target::kCpu) return {};
-  // As many as leave every worker several tiles.
-  constexpr std::int64_t kMostTokens = 4;
-  std::int64_t rows = d.rows_per_rank();
-  std::int64_t tokens = std::clamp<std::int64_t>(rows / (4 * kGpuSms), 1, kMostTokens);
-  return {.num_workers = gpu_workers(ceil_div(rows, tokens)),
-          .threads = row_threads(d.hidden),
-          .tile_tokens = tokens};
+  return {.num_workers = gpu_workers(d.rows_per_rank()), .threads = row_threads(d.hidden)};
 }
 
 Program ep_send(const EpDesc& d, const SendConfig& cfg) {
