@@ -47,7 +47,7 @@ struct Settings {
   double seconds = 240;
   bool proof = false, stages = true, early = true;
   bool prefill = false;     // compile those kernels, too
-  std::int64_t prompt = 0;  // rows of a step of a prompt to time, too; 0: none
+  std::int64_t prompt = 0;  // tokens of a prompt to time, too; 0: none
   bool whole_experts = false, ulysses = false;
   int data_groups = 1;  // of as many GPUs as `ranks` says each; compiled alone
 };
@@ -97,7 +97,7 @@ ModelShape shape_of(const Settings& s, const ModelConfig& config, int ranks,
 
 std::vector<CompiledKernel> compile_plan(const Settings& s, const ModelShape& shape) {
   std::vector<LabelledProgram> programs;
-  for (std::int64_t bound : step_bounds(Target::kCuda)) {
+  for (std::int64_t bound : step_bounds(shape)) {
     bound = std::min(bound, shape.max_tokens);
     StepPlan plan = plan_step(shape, bound);
     std::vector<std::set<std::string>> constants = constant_inputs(shape, plan);
@@ -242,13 +242,19 @@ Decode decode(const Settings& s, GpuModel& model, GpuForwardStep& step) {
   return d;
 }
 
-// Milliseconds of a step of a prompt from an empty cache to its last row's logits, with chosen
-// configs of products and with the default ones in turn, and of its programs with each.
+// Milliseconds of a prompt from an empty cache to its last row's logits, in as few steps as the
+// plan allows, with chosen configs of products and with the default ones in turn, and of the last
+// step's programs with each.
 Json time_prompt(const Settings& s, GpuModel& model) {
   constexpr int kRounds = 15;
   std::int64_t rows = s.prompt;
-  std::vector<std::int64_t> bounds = step_bounds(Target::kCuda);
+  std::vector<std::int64_t> bounds = step_bounds(model.shape());
   std::int64_t bound = *std::lower_bound(bounds.begin(), bounds.end() - 1, rows);
+  if (rows > model.shape().max_tokens) {
+    throw UserError(fmt::format("a prompt of {} tokens, the cache has room for {}", rows,
+                                model.shape().max_tokens));
+  }
+  std::int64_t last = (rows - 1) / bound * bound;  // the last step's first row
   std::vector<int> tokens(static_cast<std::size_t>(rows));
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int>(i % 97);
   Json out;
@@ -259,14 +265,22 @@ Json time_prompt(const Settings& s, GpuModel& model) {
     std::vector<double> ms;
     for (int i = 0; i < kRounds; ++i) {
       Clock::time_point begin = Clock::now();
-      step->run(tokens, 0, rows);
-      const float* row = step->logits(rows - 1, 1);
+      for (std::int64_t first = 0; first < rows; first += bound) {
+        std::int64_t count = std::min(bound, rows - first);
+        std::span<const int> all(tokens);
+        step->run(all.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+                  first, count);
+      }
+      const float* row = step->logits(rows - 1 - last, 1);
       ms.push_back(seconds_since(begin) * 1e3);
       logits[choose].assign(row, row + model.shape().config->vocab_size);
     }
     const char* which = choose ? "chosen" : "default";
-    say("  {} rows with {} configs: {:.3f} ms", rows, which, median(ms));
+    say("  {} tokens in {} steps with {} configs: {:.3f} ms", rows, last / bound + 1, which,
+        median(ms));
     out[which]["ms"] = median(ms);
+    out[which]["tokens"] = rows;
+    out[which]["steps"] = last / bound + 1;
     for (const auto& t : static_cast<GpuForwardStep&>(*step).time_stages(9)) {
       double us = t.ms * 1e3 / t.launches;
       say("    {:<16} {:4} launches, {:8.2f} us each", t.program, t.launches, us);
@@ -427,8 +441,8 @@ int main_of(int argc, char** argv) {
   run->add_option("--tokens", s.tokens, "steps that are timed")->check(CLI::Range(1, 10000));
   run->add_option("--seconds", s.seconds, "no further world size is begun after this");
   run->add_flag("!--no-stages", s.stages, "leave out the table of operators");
-  run->add_option("--prompt", s.prompt, "time a step of so many rows of a prompt, too")
-      ->check(CLI::Range(std::int64_t{1}, step_bounds(Target::kCuda).back()));
+  run->add_option("--prompt", s.prompt, "time a prompt of so many tokens, too")
+      ->check(CLI::Range(1, 1 << 20));
   run->add_flag("!--no-early", s.early, "leave out launches that start early");
   run->add_option("-o", s.out, "JSON file");
   run->add_option("--commit", s.commit);

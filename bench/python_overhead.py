@@ -26,7 +26,7 @@ def best_us(call) -> float:
 def launch_alone(x, out):
     """The launch that all_reduce(x, out=out) comes to, without the way there."""
     stretto.all_reduce(x, out=out)
-    (entry,) = _world.current()._entries.values()
+    (entry,) = _world.group_of()._entries.values()
     (executable,) = entry.executables.values()
     addresses = [{"in": x, "out": out}[t[0]].ctypes.data for t in entry.compiled.program.tensors]
     return lambda: executable.launch(*addresses, extents=[1])
@@ -59,8 +59,8 @@ def main() -> None:
     row("torch  all_gather_matmul(x, wt, out=out)", lambda: stretto.all_gather_matmul(t, wt, out=o))
     row("torch  all_gather_matmul(x, wt)", lambda: stretto.all_gather_matmul(t, wt))
     ops = torch.ops.stretto
-    row("torch.library  all_reduce", lambda: ops.all_reduce(t, "sum"))
-    row("torch.library  all_gather_matmul", lambda: ops.all_gather_matmul(t, wt, 0))
+    row("torch.library  all_reduce", lambda: ops.all_reduce(t, "sum", ""))
+    row("torch.library  all_gather_matmul", lambda: ops.all_gather_matmul(t, wt, 0, ""))
     leaf = torch.ones(4, 4, requires_grad=True)
     row("with gradient  all_reduce(x)", lambda: stretto.all_reduce(leaf))
     row("with gradient  all_gather_matmul(x, wt)", lambda: stretto.all_gather_matmul(leaf, wt))

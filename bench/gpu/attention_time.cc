@@ -9,6 +9,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
+#include "stretto/ir/op_info.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
 
 namespace stretto::bench {
@@ -221,21 +222,32 @@ std::vector<AttentionConfig> gpu_attention_configs(const AttentionDesc& d, int n
   std::vector<AttentionConfig> configs;
   // Groups of 4 heads were as fast as groups of 16 or up to 5 % faster (H200, 2026-11-21).
   constexpr int kGroup = 4;
-  auto add = [&](std::int64_t rows, std::int64_t kv, int stages, bool tickets,
-                 int query_slots = 2) {
-    configs.push_back({.tile_rows = rows,
+  auto add = [&](std::int64_t rows, std::int64_t kv, int stages, bool tickets, int query_slots = 2,
+                 int cluster = 1, ProductOrder products = ProductOrder::kAhead) {
+    configs.push_back({.tile_rows = rows * cluster,
                        .tile_kv = kv,
-                       .num_workers = num_sms,
+                       .num_workers = num_sms / cluster,
                        .num_stages = stages,
                        .query_slots = query_slots,
                        .tickets = tickets,
-                       .head_group = d.num_heads % kGroup == 0 ? kGroup : 0});
+                       .head_group = d.num_heads % kGroup == 0 ? kGroup : 0,
+                       .cluster_size = cluster,
+                       .products = products});
   };
   bool small = d.head_dim <= 64;
   AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
   if (small) tile = {.rows = 192, .kv = 128, .num_stages = 3};
   add(tile.rows, tile.kv, tile.num_stages, true);
-  if (!d.causal) add(tile.rows, tile.kv, tile.num_stages, false);
+  add(tile.rows, tile.kv, tile.num_stages, true, 2, 1, ProductOrder::kAheadApart);
+  if (!d.causal) {
+    add(tile.rows, tile.kv, tile.num_stages, false);
+    add(tile.rows, tile.kv, tile.num_stages, false, 2, 1, ProductOrder::kAheadApart);
+    if (!small) {
+      add(tile.rows, tile.kv, tile.num_stages, false, 2, 2);
+      add(tile.rows, tile.kv, tile.num_stages, false, 2, 2, ProductOrder::kAheadApart);
+      add(tile.rows, 176, 2, false, 1, 2);
+    }
+  }
   if (small) return configs;
   // More keys a step, with room for one tile of queries.
   add(tile.rows, 176, 2, true, 1);
@@ -251,10 +263,12 @@ double AttentionResult::flops() const {
 }
 
 std::string AttentionResult::to_string() const {
-  std::string out =
-      fmt::format("{:24} rows {} kv {} group {} stages {} slots {}{}: ", shape.label,
-                  config.tile_rows, config.tile_kv, config.head_group, config.num_stages,
-                  config.query_slots, config.tickets ? " tickets" : "");
+  std::string out = fmt::format(
+      "{:24} rows {} kv {} group {} stages {} slots {}{}{}{}: ", shape.label, config.tile_rows,
+      config.tile_kv, config.head_group, config.num_stages, config.query_slots,
+      config.tickets ? " tickets" : "",
+      config.cluster_size > 1 ? fmt::format(" cluster {}", config.cluster_size) : "",
+      config.products == ProductOrder::kAhead ? "" : fmt::format(" {}", name(config.products)));
   if (!error.empty()) return out + "FAILED: " + error;
   if (ms.empty()) return out + "ok";
   double median = median_interval(ms).median;
@@ -268,6 +282,8 @@ Json AttentionResult::to_json() const {
               {"head_group", config.head_group},
               {"num_stages", config.num_stages},
               {"query_slots", config.query_slots},
+              {"cluster_size", config.cluster_size},
+              {"products", name(config.products)},
               {"tickets", config.tickets}};
   if (!error.empty()) out["error"] = error;
   if (!ms.empty()) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Attention forward of PyTorch, the baseline of ours: cuDNN and FlashAttention-2 through scaled_dot_product_attention,
-bfloat16, 16 heads, causal and full, timed in turn call by call with events, buffers rotated past L2. Prints a table;
--o writes JSON with every sample.
+bfloat16, 16 heads, causal and full, each by itself, timed with events call by call, buffers rotated past L2. Prints a
+table; -o writes JSON with every sample.
 
     bench/gpu/attention_torch.py [-o FILE] [--samples N] [--driver VERSION]
     bench/gpu/attention_torch.py --profile    one call of cuDNN for each head and mask, between marks for ncu
@@ -30,7 +30,7 @@ def make_sets(batch: int, sequence: int, head_dim: int, layout: str) -> list:
     shape = (batch, HEADS, sequence, head_dim) if layout == "bhsd" else (batch, sequence, HEADS, head_dim)
     set_bytes = 4 * 2 * batch * HEADS * sequence * head_dim
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-    count = max(3, 2 * l2_bytes // set_bytes + 1) | 1  # odd: two contestants in turn both see all of them
+    count = max(3, 2 * l2_bytes // set_bytes + 1)
 
     def operand():
         x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
@@ -40,10 +40,16 @@ def make_sets(batch: int, sequence: int, head_dim: int, layout: str) -> list:
 
 
 def time_backends(sets: list, causal: bool, samples: int) -> dict:
-    """Milliseconds per call: {backend: [sample, ...]}; sample i of all were taken one after the other."""
+    """Milliseconds per call: {backend: [sample, ...]}, of each by itself: what takes little power beside another one
+    leaves it higher clocks than it has alone, and ours has."""
+    return {name: time_alone(backend, sets, causal, samples) for name, backend in BACKENDS.items()}
+
+
+def time_alone(backend: SDPBackend, sets: list, causal: bool, samples: int) -> list:
+    """Milliseconds of each of `samples` calls, one right after the other, after a warm-up of the same calls."""
     calls = 0
 
-    def call(backend: SDPBackend):
+    def call():
         nonlocal calls
         q, k, v = sets[calls % len(sets)]
         calls += 1
@@ -52,21 +58,16 @@ def time_backends(sets: list, causal: bool, samples: int) -> dict:
 
     begin = time.monotonic()
     while time.monotonic() - begin < WARMUP_S:
-        for backend in BACKENDS.values():
-            call(backend)
+        call()
         torch.cuda.synchronize()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(samples * len(BACKENDS) + 1)]
-    for backend in BACKENDS.values():  # the device is busy when the first sample is enqueued
-        call(backend)
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(samples + 1)]
+    call()  # the device is busy when the first sample is enqueued
     events[0].record()
-    for i in range(samples * len(BACKENDS)):
-        call(list(BACKENDS.values())[i % len(BACKENDS)])
-        events[i + 1].record()
+    for event in events[1:]:
+        call()
+        event.record()
     torch.cuda.synchronize()
-    times = {name: [] for name in BACKENDS}
-    for i in range(samples * len(BACKENDS)):
-        times[list(BACKENDS)[i % len(BACKENDS)]].append(events[i].elapsed_time(events[i + 1]))
-    return times
+    return [first.elapsed_time(second) for first, second in zip(events, events[1:])]
 
 
 def check(sets: list, causal: bool) -> float:

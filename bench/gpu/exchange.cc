@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <type_traits>
 
 #include "bench/gpu/each_shape.h"
 #include "bench/gpu/exchange_routing.h"
@@ -24,6 +25,7 @@ namespace {
 
 constexpr DType kDType = DType::kBF16;
 constexpr int kCandidateSamples = 9;
+constexpr std::int64_t kShortStep = 128;  // tokens of a rank
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -31,10 +33,14 @@ const char* payload(const ExchangeShape& s) { return s.fp8 ? "e4m3" : short_name
 
 std::vector<ExchangeShape> selected(int world_size, const ExchangeOptions& options) {
   std::vector<ExchangeShape> shapes;
-  for (std::int64_t tokens : {128, 4096}) {
+  struct Step {
+    std::int64_t tokens;
+    bool one_hop;
+  };
+  for (auto [tokens, one_hop] : {Step{kShortStep, true}, Step{4096, true}, Step{4096, false}}) {
     for (ExchangeKind kind : {ExchangeKind::kDispatch, ExchangeKind::kCombine}) {
       shapes.push_back({.kind = kind,
-                        .one_hop = tokens == 128,
+                        .one_hop = one_hop,
                         .desc = {.dtype = kDType,
                                  .m = tokens * world_size,
                                  .hidden = 7168,
@@ -58,24 +64,47 @@ struct Candidate {
   Program program;
 };
 
-// One run of 8 elements a thread, the default, and several; all workers, and half.
-std::vector<Candidate> one_hop_candidates(const ExchangeShape& s) {
-  std::vector<Candidate> out;
-  bool there = s.kind == ExchangeKind::kDispatch;
-  for (int most_threads : {1024, 512, 256}) {
-    for (int parts : {1, 2}) {
-      SendConfig send = default_send_config(s.desc, Target::kCuda);
-      ReturnConfig back = default_return_config(s.desc, Target::kCuda);
-      send.threads = back.threads = row_threads(s.desc.hidden, most_threads);
-      send.num_workers = std::max(send.num_workers / parts, 1);
-      back.num_workers = std::max(back.num_workers / parts, 1);
-      std::string config = fmt::format("{} workers of {} threads",
-                                       there ? send.num_workers : back.num_workers, send.threads);
-      Program program = !there  ? ep_return(s.desc, back)
-                        : s.fp8 ? ep_send_fp8(s.desc, send)
-                                : ep_send(s.desc, send);
-      out.push_back({{.config = std::move(config), .ms = 0, .error = ""}, std::move(program)});
-      if (most_threads != 1024) break;
+// A program with its config, in words.
+Candidate one_hop_candidate(const ExchangeShape& s, const SendConfig& c) {
+  return {{.config = fmt::format("{} workers of {} threads, {} tokens a tile", c.num_workers,
+                                 c.threads, c.tile_tokens),
+           .ms = 0,
+           .error = ""},
+          s.fp8 ? ep_send_fp8(s.desc, c) : ep_send(s.desc, c)};
+}
+Candidate one_hop_candidate(const ExchangeShape& s, const ReturnConfig& c) {
+  std::string sums = c.num_sum_workers > 0 ? fmt::format(", {} sum", c.num_sum_workers) : "";
+  return {{.config = fmt::format("{} workers of {} threads{}, {} tokens a tile, {} channels",
+                                 c.num_workers, c.threads, sums, c.tile_tokens, c.channels),
+           .ms = 0,
+           .error = ""},
+          ep_return(s.desc, c)};
+}
+
+// The default, fewer threads and, of short steps, half of the workers; of long ones more tokens a
+// tile, and workers that sum alone.
+template <typename Config>
+std::vector<Candidate> one_hop_candidates(const ExchangeShape& s, const Config& base) {
+  std::vector<Candidate> out = {one_hop_candidate(s, base)};
+  auto add = [&](const auto& change) {
+    Config c = base;
+    change(c);
+    out.push_back(one_hop_candidate(s, c));
+  };
+  for (int most_threads : {512, 256}) {
+    add([&](Config& c) { c.threads = row_threads(s.desc.hidden, most_threads); });
+  }
+  if (s.desc.rows_per_rank() <= kShortStep) {
+    add([](Config& c) { c.num_workers = std::max(c.num_workers / 2, 1); });
+    return out;
+  }
+  for (std::int64_t tokens : {1, 2, 8}) {
+    if (tokens != base.tile_tokens) add([&](Config& c) { c.tile_tokens = tokens; });
+  }
+  if constexpr (std::is_same_v<Config, ReturnConfig>) {
+    for (int sums : {0, kGpuSms / 4, kGpuSms / 3}) {
+      if (sums == base.num_sum_workers) continue;
+      add([&](Config& c) { c.num_workers = kGpuSms - sums, c.num_sum_workers = sums; });
     }
   }
   return out;
@@ -104,7 +133,11 @@ std::vector<Candidate> listed_candidates(const ExchangeShape& s) {
 }
 
 std::vector<Candidate> candidates_of(const ExchangeShape& s, bool quick) {
-  std::vector<Candidate> out = s.one_hop ? one_hop_candidates(s) : listed_candidates(s);
+  std::vector<Candidate> out =
+      !s.one_hop ? listed_candidates(s)
+      : s.kind == ExchangeKind::kDispatch
+          ? one_hop_candidates(s, default_send_config(s.desc, Target::kCuda))
+          : one_hop_candidates(s, default_return_config(s.desc, Target::kCuda));
   if (quick) out.resize(1);
   return out;
 }
@@ -157,10 +190,11 @@ class Comparison {
   }
 
  private:
+  bool is_short() const { return shape_.desc.rows_per_rank() <= kShortStep; }
   // A decode step's tokens stay in the L2 cache, large ones do not.
-  int num_sets() const { return shape_.one_hop ? 3 : 1; }
+  int num_sets() const { return is_short() ? 3 : 1; }
   // Enough that the launch of the graph does not count.
-  int calls_per_graph() const { return shape_.one_hop ? 24 : 4; }
+  int calls_per_graph() const { return is_short() ? 24 : 4; }
 
   template <typename T>
   SymmetricGpuMemory upload(const std::vector<std::vector<T>>& of_rank) const {

@@ -96,8 +96,9 @@ std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
 namespace {
 
 bool parse_products(const std::string& word, ProductOrder& products) {
-  for (ProductOrder p : {ProductOrder::kAhead, ProductOrder::kAheadInTurn, ProductOrder::kInTurn,
-                         ProductOrder::kAwaited}) {
+  for (ProductOrder p :
+       {ProductOrder::kAhead, ProductOrder::kAheadInTurn, ProductOrder::kAheadApart,
+        ProductOrder::kInTurn, ProductOrder::kAwaited}) {
     if (word != name(p)) continue;
     products = p;
     return true;

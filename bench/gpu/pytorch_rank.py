@@ -134,7 +134,7 @@ def run_product(world: World, case: dict, samples: int) -> dict:
 
 def launch_alone(x, out):
     """The launch that all_reduce(x, out=out) comes to, without the way there."""
-    group, seen = _world.current(), []
+    group, seen = _world.group_of(), []
     launch = group.launch
 
     def remember(*arguments):
@@ -158,7 +158,7 @@ def overheads(world: World) -> dict:
         "launch alone": launch_alone(x, out),
         "all_reduce(x, out=out)": lambda: stretto.all_reduce(x, out=out),
         "all_reduce(x)": lambda: stretto.all_reduce(x),
-        "torch.ops.stretto.all_reduce(x)": lambda: torch.ops.stretto.all_reduce(x, "sum"),
+        "torch.ops.stretto.all_reduce(x)": lambda: torch.ops.stretto.all_reduce(x, "sum", ""),
         "all_reduce(x) with gradient": lambda: stretto.all_reduce(leaf),
         "torch.add(x, x, out=out)": lambda: torch.add(x, x, out=out),
         "dist.all_reduce(x)": lambda: dist.all_reduce(out),

@@ -32,8 +32,10 @@ GpuSide::GpuSide(World& world, const Options& options) {
   } else {
     host_ = &world.local_rank();
   }
-  gpus_ = std::make_unique<GpuWorld>(
-      *host_, GpuProcessOptions{.device = options.device, .share_devices = options.share_devices});
+  gpus_ =
+      std::make_unique<GpuWorld>(*host_, GpuProcessOptions{.device = options.device,
+                                                           .share_devices = options.share_devices,
+                                                           .ledger = options.ledger});
   calls_ = host_->allocate("calls of the ranks", DType::kI64, kCallsKept);
 }
 

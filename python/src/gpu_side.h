@@ -20,7 +20,8 @@ class GpuSide {
  public:
   struct Options {
     int device = 0;
-    bool share_devices = false;  // two ranks may be on one GPU
+    bool share_devices = false;                   // two ranks may be on one GPU
+    std::shared_ptr<GpuLedger> ledger = nullptr;  // of this process's other worlds there
   };
 
   // Collective over the ranks of `world`, which outlives this; errors as GpuWorld. UserError for a
@@ -33,6 +34,7 @@ class GpuSide {
   GpuWorld& world() { return *gpus_; }
   const cuda::Device& device() const { return gpus_->device(host_->index()); }
   int ordinal() const { return device().properties().ordinal; }
+  std::shared_ptr<GpuLedger> ledger() const { return gpus_->ledger(host_->index()); }
 
   // Zeroed memory of the same size on every rank. Collective; UserError on every rank where they
   // name or size it differently.

@@ -73,28 +73,31 @@ void launch(Executable& executable, nb::args args, const std::vector<std::int64_
   executable.launch({addresses, args.size()}, extents, stream);
 }
 
-std::shared_ptr<Session> meet(MeetingPoint meeting, std::int64_t timeout_ms) {
+// `beside`: a session that this process has already, may be null.
+std::shared_ptr<Session> meet(MeetingPoint meeting, std::int64_t timeout_ms,
+                              const Session* beside) {
   ProcessWorldOptions options{.meeting = std::move(meeting)};
   if (timeout_ms > 0) options.timeout = std::chrono::milliseconds(timeout_ms);
-  return std::make_shared<Session>(std::make_unique<World>(options));
+  return std::make_shared<Session>(std::make_shared<World>(options),
+                                   beside == nullptr ? nullptr : beside->ledger());
 }
 
 std::shared_ptr<Session> processes_session(int rank, int size, const std::string& address, int port,
                                            int listener, const std::string& job,
-                                           std::int64_t timeout_ms) {
-  return meet({rank, size, address, port, listener, job}, timeout_ms);
+                                           std::int64_t timeout_ms, const Session* beside) {
+  return meet({rank, size, address, port, listener, job}, timeout_ms, beside);
 }
 
 // Null where the environment names no world of processes.
 std::shared_ptr<Session> environment_session(std::int64_t timeout_ms) {
   std::optional<MeetingPoint> meeting = meeting_point_of_environment();
-  return meeting ? meet(*meeting, timeout_ms) : nullptr;
+  return meeting ? meet(*meeting, timeout_ms, nullptr) : nullptr;
 }
 
 std::shared_ptr<Session> threads_session(int size, std::int64_t timeout_ms) {
   WorldOptions options{.size = size};
   if (timeout_ms > 0) options.timeout = std::chrono::milliseconds(timeout_ms);
-  return std::make_shared<Session>(std::make_unique<World>(options));
+  return std::make_shared<Session>(std::make_shared<World>(options), nullptr);
 }
 
 void bind_session(nb::module_& m) {
@@ -104,11 +107,14 @@ void bind_session(nb::module_& m) {
       .def_prop_ro("size", &Session::size)
       .def_static("processes", &processes_session, nb::arg("rank"), nb::arg("size"),
                   nb::arg("address"), nb::arg("port"), nb::arg("listener"), nb::arg("job"),
-                  nb::arg("timeout_ms"), nb::call_guard<nb::gil_scoped_release>())
+                  nb::arg("timeout_ms"), nb::arg("beside").none(),
+                  nb::call_guard<nb::gil_scoped_release>())
       .def_static("of_environment", &environment_session, nb::arg("timeout_ms"),
                   nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("local_rank", &Session::local_rank)
-      .def("finalize", &Session::finalize, nb::arg("at_once"),
+      .def("split", &Session::split, nb::arg("rank"), nb::arg("group"), nb::arg("request"),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("finalize", &Session::finalize, nb::arg("rank"), nb::arg("at_once"),
            nb::call_guard<nb::gil_scoped_release>())
       .def("recover", &Session::recover, nb::call_guard<nb::gil_scoped_release>())
       .def(
@@ -130,7 +136,7 @@ void bind_session(nb::module_& m) {
              return s.find_memory(rank, reinterpret_cast<std::byte*>(address)) != nullptr;
            })
       .def("record", &Session::record, nb::call_guard<nb::gil_scoped_release>())
-      .def("write_trace", &Session::write_trace, nb::arg("path"), nb::arg("alone").none());
+      .def_static("write_trace", &Session::write_trace, nb::arg("path"), nb::arg("sessions"));
 }
 
 std::shared_ptr<SymmetricMemory> allocate(std::shared_ptr<Session> session, int rank,

@@ -3,25 +3,69 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <functional>
 #include <utility>
 
 #include "gpu_executable.h"
 
 namespace stretto::python {
 
-Session::Session(std::unique_ptr<World> world)
-    : world_(std::move(world)), memories_(static_cast<std::size_t>(world_->size())) {}
+std::shared_ptr<GpuLedger> SharedLedger::get() {
+  std::lock_guard lock(mutex_);
+  return ledger_;
+}
+
+void SharedLedger::set(std::shared_ptr<GpuLedger> ledger) {
+  std::lock_guard lock(mutex_);
+  ledger_ = std::move(ledger);
+}
+
+Session::Session(std::shared_ptr<World> world, std::shared_ptr<SharedLedger> ledger)
+    : world_(std::move(world)),
+      ledger_(ledger ? std::move(ledger) : std::make_shared<SharedLedger>()),
+      memories_(static_cast<std::size_t>(world_->size())),
+      finalized_(memories_.size()),
+      num_open_(static_cast<int>(world_->local_ranks().size())) {}
+
+void Session::require_open(int rank) const {
+  if (num_open_ == 0 || finalized_.at(static_cast<std::size_t>(rank))) {
+    throw UserError("stretto: used after finalize()");
+  }
+}
 
 Rank& Session::rank(int index) {
   std::lock_guard lock(mutex_);
-  if (finalized_) throw UserError("stretto: used after finalize()");
+  require_open(index);
   return world_->rank(index);
+}
+
+std::pair<std::shared_ptr<Session>, int> Session::split(int rank, const std::vector<int>& group,
+                                                        const std::string& request) {
+  Rank& own = this->rank(rank);
+  own.agree(request, std::hash<std::string>()(request));
+  std::shared_ptr<Rank> part = own.split(group);
+  if (part == nullptr) return {nullptr, -1};
+  std::lock_guard lock(mutex_);
+  std::erase_if(parts_, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<Session>& entry = parts_[&part->world()];
+  std::shared_ptr<Session> session = entry.lock();
+  if (session == nullptr) {
+    std::shared_ptr<World> world(part, &part->world());
+    session = std::make_shared<Session>(std::move(world), ledger_);
+    entry = session;
+  }
+  return {std::move(session), part->index()};
 }
 
 void Session::open_gpu(const GpuSide::Options& options) {
   std::lock_guard lock(mutex_);
-  if (finalized_) throw UserError("stretto: used after finalize()");
-  if (!gpu_) gpu_ = std::make_unique<GpuSide>(*world_, options);
+  require_open(local_rank());
+  if (!gpu_) {
+    GpuSide::Options shared = options;
+    shared.ledger = ledger_->get();
+    gpu_ = std::make_unique<GpuSide>(*world_, shared);
+    ledger_->set(gpu_->ledger());
+  }
   if (gpu_->ordinal() == options.device) return;
   throw UserError(fmt::format("rank {}: arrays on GPU {}, and this rank is on GPU {}", local_rank(),
                               options.device, gpu_->ordinal()));
@@ -29,7 +73,7 @@ void Session::open_gpu(const GpuSide::Options& options) {
 
 GpuSide& Session::gpu() {
   std::lock_guard lock(mutex_);
-  if (finalized_) throw UserError("stretto: used after finalize()");
+  require_open(local_rank());
   STRETTO_CHECK(gpu_ != nullptr, "no GPU has been opened");
   return *gpu_;
 }
@@ -51,22 +95,20 @@ void Session::retire(SymmetricGpuMemory memory) noexcept {
 
 void Session::record(bool on) {
   std::lock_guard lock(mutex_);
-  if (finalized_) throw UserError("stretto: used after finalize()");
+  require_open(local_rank());
   world_->recorder().set_enabled(on);
   if (!gpu_) return;
   gpu_->synchronize();
   for (GpuExecutable* executable : executables_) executable->record(on, world_->recorder());
 }
 
-void Session::write_trace(const std::string& path, Session* alone) {
-  std::vector<Recorder::Group> parts = {{&world_->recorder(), ""}};
-  if (alone != nullptr) {
-    parts.push_back({&alone->world().recorder(), fmt::format("alone on rank {},", local_rank())});
+void Session::write_trace(const std::string& path, const std::vector<Named>& sessions) {
+  std::vector<Recorder::Group> parts;
+  for (const auto& [session, name] : sessions) {
+    parts.push_back({&session->world().recorder(), name});
   }
   Recorder::write_trace(path, parts);
-  for (Session* session : {this, alone}) {
-    if (session != nullptr) session->world().recorder().clear();
-  }
+  for (const auto& [session, name] : sessions) session->world().recorder().clear();
 }
 
 void Session::check() {
@@ -106,14 +148,17 @@ void Session::remove_memory(Rank& rank, const SymmetricMemory& memory) noexcept 
   if (left_) return;
   try {
     rank.release(memory.buffer());
-    if (finalized_ && num_memories_ == 0) leave();
+    if (num_open_ == 0 && num_memories_ == 0) leave();
   } catch (const std::exception&) {  // a forked child: the memory is its parent's
   }
 }
 
-void Session::finalize(bool at_once) {
+void Session::finalize(int rank, bool at_once) {
   std::lock_guard lock(mutex_);
-  finalized_ = true;
+  auto index = static_cast<std::size_t>(rank);
+  if (!finalized_.at(index)) --num_open_;
+  finalized_[index] = true;
+  if (num_open_ > 0) return;
   for (GpuExecutable* executable : executables_) executable->close();
   gpu_.reset();
   if (left_ || (num_memories_ > 0 && !at_once)) return;
@@ -127,7 +172,7 @@ void Session::leave() {
 
 void Session::recover() {
   std::unique_lock lock(mutex_);
-  if (finalized_) throw UserError("stretto: used after finalize()");
+  require_open(local_rank());
   auto num_local = static_cast<int>(world_->local_ranks().size());
   std::uint64_t mine = num_recoveries_;
   if (++num_recovering_ < num_local) {

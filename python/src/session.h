@@ -1,5 +1,6 @@
-// A world between init and finalize of a Python process: its ranks here, what symmetric memory of
-// theirs is in use, and the GPU where calls have arrays on one. Comes before executable.h.
+// A world of a Python process, from init or new_group to finalize: its ranks here, what symmetric
+// memory of theirs is in use, and the GPU where calls have arrays on one. A process may be in
+// several. Comes before executable.h.
 #pragma once
 
 #include <condition_variable>
@@ -8,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gpu_side.h"
@@ -18,12 +21,33 @@ namespace stretto::python {
 class GpuExecutable;
 class SymmetricMemory;
 
+// What the sessions of a process share: the ledger of the GPU that they are on.
+class SharedLedger {
+ public:
+  std::shared_ptr<GpuLedger> get();
+  void set(std::shared_ptr<GpuLedger> ledger);
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<GpuLedger> ledger_;
+};
+
 class Session {
  public:
-  explicit Session(std::unique_ptr<World> world);
+  // `ledger`: of the process's other sessions; null: the first of them.
+  Session(std::shared_ptr<World> world, std::shared_ptr<SharedLedger> ledger);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // A world of its own for some ranks, and the rank's number there; null for a rank that is not in
+  // `group`, the group of the calling rank. Collective over this world, all of whose ranks say the
+  // same `request`. Ranks of threads get the same session. Errors as Rank::split.
+  std::pair<std::shared_ptr<Session>, int> split(int rank, const std::vector<int>& group,
+                                                 const std::string& request);
+  const std::shared_ptr<SharedLedger>& ledger() const { return ledger_; }
 
   World& world() { return *world_; }
-  // UserError for a rank of another process, or once finalized.
+  // UserError for a rank of another process, or once it has finalized.
   Rank& rank(int index);
   int size() const { return world_->size(); }
   int local_rank() const { return world_->local_ranks().front(); }
@@ -41,9 +65,10 @@ class Session {
   // What launches do from now on, or until now, on GPUs once they are idle: those of executables
   // that record. UserError once finalized.
   void record(bool on);
-  // What was recorded, which is forgotten; that of `alone`, a world of this rank only, beside it.
-  // UserError where the file cannot be written.
-  void write_trace(const std::string& path, Session* alone);
+  // What the sessions have recorded, which is forgotten, each with a name. UserError where the file
+  // cannot be written.
+  using Named = std::pair<std::shared_ptr<Session>, std::string>;
+  static void write_trace(const std::string& path, const std::vector<Named>& sessions);
   // Throws the Fault of an earlier launch on a GPU, where there has been one.
   void check();
   // Every wait of every rank fails with this fault from now on.
@@ -55,24 +80,29 @@ class Session {
   // Gives the memory back to the world.
   void remove_memory(Rank& rank, const SymmetricMemory& memory) noexcept;
 
-  // No rank may be used afterwards. Leaves the world once no symmetric memory is in use, since
-  // arrays show it; `at_once`: now, where nobody will look at them again.
-  void finalize(bool at_once);
+  // The rank may not be used afterwards. With the last one here, leaves the world once no symmetric
+  // memory is in use, since arrays show it; `at_once`: now, where nobody will look at them again.
+  void finalize(int rank, bool at_once);
   // Called for every local rank after a Fault; the last one to come recovers the world. UserError
   // where a local rank does not come within the world's timeout; else as World::recover.
   void recover();
 
  private:
   void leave();
+  void require_open(int rank) const;
 
-  std::unique_ptr<World> world_;
-  std::mutex mutex_;  // of what follows
+  std::shared_ptr<World> world_;
+  std::shared_ptr<SharedLedger> ledger_;
+  mutable std::mutex mutex_;  // of what follows
   std::unique_ptr<GpuSide> gpu_;
   std::vector<GpuExecutable*> executables_;
   std::condition_variable changed_;
   std::vector<std::map<const std::byte*, const SymmetricMemory*>> memories_;  // [world] by end
   int num_memories_ = 0;
-  bool finalized_ = false, left_ = false;
+  std::vector<bool> finalized_;  // [world]
+  int num_open_;                 // ranks here that have not
+  bool left_ = false;
+  std::map<World*, std::weak_ptr<Session>> parts_;  // that threads have been handed
   int num_recovering_ = 0;
   std::uint64_t num_recoveries_ = 0;
 };

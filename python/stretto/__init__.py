@@ -8,7 +8,8 @@ for NumPy arrays and PyTorch tensors, and tile programs of one's own.
 
 from . import symm_mem
 from ._trace import trace
-from ._world import barrier, finalize, init, rank, recover, world_size
+from ._group import Group
+from ._world import barrier, finalize, init, mesh, new_group, rank, recover, world_size
 from .attention import zigzag
 from .errors import DeviceError, Error, Fault, InternalError, Rejected, UserError
 from .ops import (
@@ -45,6 +46,7 @@ __all__ = [
     "DeviceError",
     "Error",
     "Fault",
+    "Group",
     "InternalError",
     "Program",
     "ProgramFile",
@@ -72,9 +74,11 @@ __all__ = [
     "matmul_all_reduce",
     "matmul_all_to_all",
     "matmul_reduce_scatter",
+    "mesh",
     "moe_combine",
     "moe_layer",
     "moe_route",
+    "new_group",
     "operator",
     "packed_attention",
     "paged_attention",

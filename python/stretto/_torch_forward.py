@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import attention, expert_layers, expert_parallel, moe, transformer, ulysses
 from ._torch import _define, _refuse_gradients
-from ._world import current
+from ._world import group_of
 
 
 def _forward(schema: str, body: Callable, fake: Callable):
@@ -52,9 +52,9 @@ def _heads_and_lse(query, *inputs):
     return made, lse if inputs[-1] else _no_lse(query)
 
 
-def _sequence_attention(query, key, value, form, tokens, is_causal, scale, return_lse):
+def _sequence_attention(query, key, value, form, tokens, is_causal, scale, group, return_lse):
     op = "sequence_attention" if form == "gathered" else "ring_attention"
-    options = tokens, is_causal, scale, return_lse
+    options = tokens, is_causal, scale, return_lse, group
     return attention._spread(form, op, query, key, value, *options, None)
 
 
@@ -79,7 +79,7 @@ scaled_dot_product_attention = _forward(
 )
 sequence_attention = _forward(
     "sequence_attention(Tensor query, Tensor key, Tensor value, str form, int? tokens,"
-    " bool is_causal, float? scale, bool return_lse) -> (Tensor, Tensor)",
+    " bool is_causal, float? scale, str group, bool return_lse) -> (Tensor, Tensor)",
     _and_lse(_sequence_attention),
     _rows_and_lse,
 )
@@ -115,14 +115,16 @@ paged_decode = _forward(
     ),
 )
 matmul_all_to_all = _forward(
-    "matmul_all_to_all(Tensor a, Tensor b, Tensor? bias) -> Tensor",
-    lambda a, b, bias: ulysses.matmul_all_to_all(a, b, bias=bias),
-    lambda a, b, _: a.new_empty((a.shape[0] * current().size, b.shape[1] // current().size)),
+    "matmul_all_to_all(Tensor a, Tensor b, Tensor? bias, str group) -> Tensor",
+    lambda a, b, bias, group: ulysses.matmul_all_to_all(a, b, bias=bias, group=group),
+    lambda a, b, _, group: a.new_empty(
+        (a.shape[0] * group_of(group).size, b.shape[1] // group_of(group).size)
+    ),
 )
 all_to_all_matmul = _forward(
-    "all_to_all_matmul(Tensor a, Tensor b, Tensor? bias) -> Tensor",
-    lambda a, b, bias: ulysses.all_to_all_matmul(a, b, bias=bias),
-    lambda a, b, _: a.new_empty((a.shape[0] // current().size, b.shape[1])),
+    "all_to_all_matmul(Tensor a, Tensor b, Tensor? bias, str group) -> Tensor",
+    lambda a, b, bias, group: ulysses.all_to_all_matmul(a, b, bias=bias, group=group),
+    lambda a, b, _, group: a.new_empty((a.shape[0] // group_of(group).size, b.shape[1])),
 )
 
 
@@ -204,69 +206,72 @@ grouped_matmul = _forward(
     lambda *inputs: _grouped_fake(*inputs[:-1], out_dtype=inputs[-1]),
 )
 moe_combine = _forward(
-    "moe_combine(Tensor y, Tensor slots, Tensor weights, Tensor? residual, bool scatter)"
+    "moe_combine(Tensor y, Tensor slots, Tensor weights, Tensor? residual, bool scatter, str group)"
     " -> Tensor",
-    lambda y, slots, weights, residual, scatter: moe.moe_combine(
-        y, slots, weights, residual=residual, scatter=scatter
+    lambda y, slots, weights, residual, scatter, group: moe.moe_combine(
+        y, slots, weights, residual=residual, scatter=scatter, group=group
     ),
-    lambda y, slots, _weights, _residual, scatter: y.new_empty(
-        (slots.shape[0] // (current().size if scatter else 1), y.shape[1])
+    lambda y, slots, _weights, _residual, scatter, group: y.new_empty(
+        (slots.shape[0] // (group_of(group).size if scatter else 1), y.shape[1])
     ),
 )
 
 
-def _all_gather_grouped_matmul(a_shard, b, experts, up):
-    made, tiles = expert_layers.all_gather_grouped_matmul(a_shard, b, experts, up=up)
-    return made, *tiles
+def _all_gather_grouped_matmul(a_shard, b, experts, up, group):
+    op = expert_layers.all_gather_grouped_matmul
+    made, tiles = op(a_shard, b, experts, up=up, group=group)
+    return made, *tiles[:-1]
 
 
-def _all_gather_grouped_fake(a, b, experts, _up):
+def _all_gather_grouped_fake(a, b, experts, _up, group):
     (m, top_k), dtype = experts.shape, str(a.dtype)[6:]
     sizes = int(m), int(top_k), int(b.shape[0])
-    rows, tiles = expert_layers.tiles_of(dtype, *sizes, a.device.type == "cuda")
+    on_gpu = a.device.type == "cuda"
+    rows, tiles = expert_layers.tiles_of(group_of(group).size, dtype, *sizes, on_gpu)
     shapes = (1,), (tiles,), (tiles,), (tiles * rows,), (m, top_k)
     return a.new_empty((tiles * rows, b.shape[2])), *(_numbers(a, *shape) for shape in shapes)
 
 
 all_gather_grouped_matmul = _forward(
-    "all_gather_grouped_matmul(Tensor a_shard, Tensor b, Tensor experts, Tensor? up)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "all_gather_grouped_matmul(Tensor a_shard, Tensor b, Tensor experts, Tensor? up,"
+    " str group) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _all_gather_grouped_matmul,
     _all_gather_grouped_fake,
 )
 
 
-def _grouped_matmul_reduce_scatter(y, b, used, experts, slots, weights, residual):
-    tiles = expert_layers.ExpertTiles(used, experts, None, None, slots)
+def _grouped_matmul_reduce_scatter(y, b, used, experts, slots, weights, residual, group):
+    tiles = expert_layers.ExpertTiles(used, experts, None, None, slots, group)
     return expert_layers.grouped_matmul_reduce_scatter(y, b, tiles, weights, residual=residual)
 
 
 grouped_matmul_reduce_scatter = _forward(
     "grouped_matmul_reduce_scatter(Tensor y, Tensor b, Tensor tiles_used, Tensor tile_experts,"
-    " Tensor slots, Tensor weights, Tensor? residual) -> Tensor",
+    " Tensor slots, Tensor weights, Tensor? residual, str group) -> Tensor",
     _grouped_matmul_reduce_scatter,
-    lambda y, b, _used, _experts, slots, *_: y.new_empty(
-        (slots.shape[0] // current().size, b.shape[2])
+    lambda y, b, _used, _experts, slots, _weights, _residual, group: y.new_empty(
+        (slots.shape[0] // group_of(group).size, b.shape[2])
     ),
 )
 
 moe_layer = _forward(
     "moe_layer(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor experts, Tensor weights,"
-    " Tensor? residual) -> Tensor",
-    lambda x, gate, up, down, experts, weights, residual: expert_layers.moe_layer(
-        x, gate, up, down, experts, weights, residual=residual
+    " Tensor? residual, str group) -> Tensor",
+    lambda x, gate, up, down, experts, weights, residual, group: expert_layers.moe_layer(
+        x, gate, up, down, experts, weights, residual=residual, group=group
     ),
     lambda x, *_: x.new_empty(x.shape),
 )
 
 
-def _ep_dispatch(x, experts, weights, num_experts, one_hop, fp8):
-    made = expert_parallel.ep_dispatch(x, experts, weights, num_experts, one_hop=one_hop, fp8=fp8)
+def _ep_dispatch(x, experts, weights, num_experts, one_hop, fp8, group):
+    options = {"one_hop": one_hop, "fp8": fp8, "group": group}
+    made = expert_parallel.ep_dispatch(x, experts, weights, num_experts, **options)
     return (*made[:6], made.scales if fp8 else _no_lse(x))
 
 
-def _ep_dispatch_fake(x, experts, _weights, num_experts, _one_hop, fp8):
-    size, top_k = current().size, experts.shape[1]
+def _ep_dispatch_fake(x, experts, _weights, num_experts, _one_hop, fp8, group):
+    size, top_k = group_of(group).size, experts.shape[1]
     rows = size * x.shape[0]
     return (
         x.new_empty((rows, x.shape[1]), dtype=torch.float8_e4m3fn if fp8 else x.dtype),
@@ -280,17 +285,19 @@ def _ep_dispatch_fake(x, experts, _weights, num_experts, _one_hop, fp8):
 
 
 ep_dispatch = _forward(
-    "ep_dispatch(Tensor x, Tensor experts, Tensor weights, int num_experts, bool one_hop, bool fp8)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "ep_dispatch(Tensor x, Tensor experts, Tensor weights, int num_experts, bool one_hop, bool fp8,"
+    " str group) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _ep_dispatch,
     _ep_dispatch_fake,
 )
 ep_combine = _forward(
     "ep_combine(Tensor y, Tensor slots, Tensor weights, Tensor positions, Tensor? residual,"
-    " bool one_hop) -> Tensor",
-    lambda y, slots, weights, positions, residual, one_hop: expert_parallel.ep_combine(
+    " bool one_hop, str group) -> Tensor",
+    lambda y, slots, weights, positions, residual, one_hop, group: expert_parallel.ep_combine(
         y,
-        expert_parallel.Dispatched(None, weights, None, None, slots, positions, one_hop),
+        expert_parallel.Dispatched(
+            None, weights, None, None, slots, positions, one_hop, group=group
+        ),
         residual=residual,
     ),
     lambda y, _slots, _weights, positions, *_: y.new_empty((positions.shape[0], y.shape[1])),

@@ -1,285 +1,150 @@
-"""The world that this process belongs to, and the executables made ready for it."""
+"""The worlds that this process is in: that of all its ranks, and groups of some of them."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
+import math
 import os
 import secrets
 import socket
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
-
-import numpy as np
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from . import _core, _route
-from ._arrays import TorchKind, kind_of
+from ._group import Group, Options
 from .errors import UserError
 
-_compiled: Dict[Any, Any] = {}
-_programs: Dict[Any, List[Any]] = {}
-_compiled_lock = threading.Lock()
 
+class Outsider:
+    """What `new_group` returns on a rank that is not in the group: `rank` is -1, and operators that
+    are given it raise a UserError."""
 
-class _Entry:
-    """One program of a group: compiled, with the executables made of it so far."""
+    rank = -1
 
-    __slots__ = ("compiled", "order", "symmetric", "executables")
-
-    def __init__(self, compiled, names: Sequence[str]):
-        tensors = compiled.program.tensors
-        have = [t[0] for t in tensors]
-        if sorted(have) != sorted(names):
-            raise UserError(f"{compiled.program.name}: has tensors {have}, not {list(names)}")
-        self.compiled = compiled
-        self.order = tuple(names.index(name) for name in have)
-        self.symmetric = tuple(i for i, t in enumerate(tensors) if t[4])
-        self.executables: Dict[Tuple[Tuple[bool, ...], bool], Any] = {}
-
-
-class Group:
-    """One rank of a world. Made by `init`; the operators use the current one."""
-
-    _MOST_CONSTANTS = 1024
-
-    def __init__(self, session, rank: int, share_gpus: bool = False, products: str = "fastest"):
-        self.session = session
-        self.rank = rank
-        self.size = session.size
-        self.products = products  # how those with collectives run, see chosen.h
-        self.plans = _core.PlanCache(session, rank, np.ndarray)
-        self._entries: Dict[Any, _Entry] = {}
-        self._constants: Dict[Any, Any] = {}
-        self._kept: Dict[Any, Any] = {}
-        self._fixed: Set[int] = set()
-        self._launches: Optional[List[Any]] = None  # of the call under way
-        self._records = False
-        self._alone: Optional[Group] = None
-        self._share_gpus = share_gpus
-        self._gpu: Optional[int] = None
+    def __init__(self, name: str, ranks: Sequence[int]):
+        self.name = name
+        self.ranks = list(ranks)
+        self.size = len(self.ranks)
 
     def __repr__(self) -> str:
-        return f"<stretto rank {self.rank} of {self.size}>"
-
-    def alone(self) -> Group:
-        """A world of this rank only, for operators that do not communicate."""
-        if self.size == 1:
-            return self
-        if self._alone is None:
-            self._alone = Group(_core.Session.threads(1), 0)
-            if self._records:
-                self._alone.record(True)
-        return self._alone
-
-    def record(self, on: bool) -> None:
-        """From now on, or until now, what launches do is recorded, on GPUs by kernels of their own,
-        compiled when they are first called for. Waits for the GPU."""
-        self._records = on
-        self.session.record(on)
-        if self._alone is not None:
-            self._alone.record(on)
-
-    def write_trace(self, path: str) -> None:
-        """What was recorded, here and in the world of this rank only."""
-        self.session.write_trace(path, self._alone.session if self._alone is not None else None)
-
-    @contextlib.contextmanager
-    def used(self):
-        """Refuses a second thread: the order of collective calls would be a matter of chance."""
-        if not self.plans.enter():
-            raise UserError(f"rank {self.rank}: stretto is being called from another thread")
-        try:
-            yield
-        finally:
-            self.plans.leave()
-
-    def call(self, op: Callable[..., Any], option: int, out: Any, *arrays: Any) -> Any:
-        """op(*arrays, option, out), `out` a tuple where there are several results. A call that is
-        nothing but launches over these arrays and its results as they are becomes a plan, which the
-        next call of the same layouts follows without Python. Operators do not call each other this
-        way."""
-        if self._records:
-            return op(*arrays, option, out)
-        result = self.plans.replay(op, option, out, *arrays)
-        if result is not None:
-            return result
-        self._launches = launches = []
-        try:
-            result = op(*arrays, option, out)
-        finally:
-            self._launches = None
-        if launches:
-            self._add_plan(op, option, out, arrays, result, launches)
-        return result
-
-    def _add_plan(self, op, option, out, arrays, result, launches) -> None:
-        makers = []
-        for x in result if isinstance(result, tuple) else (result,):
-            kind = kind_of(x)
-            if kind is None:
-                return
-            if issubclass(kind, TorchKind):
-                torch = sys.modules["torch"]
-                self.plans.know_torch(torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled)
-            makers.append(kind.maker(x))
-
-        def all_of():
-            return tuple(make() for make in makers)
-
-        make = all_of if isinstance(result, tuple) else makers[0]
-        self.plans.add(
-            op, option, out, *arrays, result=result, make=make, launches=launches,
-            fixed=list(self._fixed),
-        )
-
-    def is_symmetric(self, address: int) -> bool:
-        return self.session.is_symmetric(self.rank, address)
-
-    def open_gpu(self, device: int) -> None:
-        """Makes this rank's GPU ready, at its first use collectively. UserError for another one."""
-        if device != self._gpu:
-            self.session.open_gpu(device, self._share_gpus)
-            self._gpu = device
-
-    def constant(self, kind, values: Sequence[int], like: Any) -> Any:
-        """int32 values where `like` is, the same array each time."""
-        key = (kind, tuple(values))
-        if key not in self._constants:
-            if len(self._constants) == self._MOST_CONSTANTS:
-                self._constants.clear()
-            self._constants[key] = kind.ints(values, like)
-        return self._constants[key]
-
-    def keep(self, kind: Any, key: Any, make: Callable[[], Any]) -> Any:
-        """What make() made when it was first asked for with this key."""
-        if key not in self._kept:
-            if kind.on_gpu and kind.is_capturing():
-                raise UserError(
-                    "the first call of its shape makes memory, which a graph cannot capture; call "
-                    "it once before"
-                )
-            self._kept[key] = make()
-        return self._kept[key]
-
-    def stays(self, kind: Any, array: Any) -> None:
-        """Launches on `array`, which keep() made, can be repeated as they are."""
-        self._fixed.add(kind.address(array))
-
-    def programs(self, kind: Any, key: Any, make: Callable[[bool], List[Any]]) -> List[Any]:
-        """What make(on_gpu) gave when it was first called with this key."""
-        name = kind.on_gpu, key
-        with _compiled_lock:
-            if name not in _programs:
-                _programs[name] = make(kind.on_gpu)
-            return _programs[name]
-
-    def launch(
-        self,
-        kind: Any,
-        key,
-        make: Callable[[bool], Any],
-        names: Sequence[str],
-        arrays: Sequence[Any],
-        extents: Sequence[int],
-        *,
-        at_bounds: bool = False,
-    ) -> None:
-        """Launches the program that `key` stands for, which make(on_gpu) builds when it is new
-        here. `arrays`, dense, are those of the tensors of these `names`; on GPUs the launch is
-        enqueued on the current stream. `at_bounds`: launches under this key have no other extents,
-        the largest that the program may have. Collective."""
-        addresses = [kind.address(x) for x in arrays]
-        with self.used():
-            stream = 0
-            if kind.on_gpu:
-                device = kind.device(arrays[0])
-                self.open_gpu(device)
-                stream = kind.stream(device)
-            entry = self._entries.get((kind.on_gpu, key))
-            if entry is None:
-                name = kind.on_gpu, key
-                entry = _Entry(_compile(name, lambda: make(kind.on_gpu), at_bounds), names)
-                self._entries[name] = entry
-            args = [addresses[i] for i in entry.order]
-            symmetric = entry.symmetric
-            staged = tuple(
-                i in symmetric and not self.is_symmetric(a) for i, a in enumerate(args)
-            ) if symmetric else ()
-            records = self._records and kind.on_gpu
-            executable = entry.executables.get((staged, records))
-            if executable is None:
-                staged_args = staged or (False,) * len(args)
-                executable = self._make_executable(kind, entry, staged_args, records)
-                entry.executables[staged, records] = executable
-            executable.launch(*args, extents=extents, stream=stream)
-            if self._launches is not None:
-                self._launches.append((executable, args, list(extents)))
-
-    def _make_executable(
-        self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool
-    ) -> Any:
-        if kind.on_gpu and kind.is_capturing():
-            raise UserError(
-                f"{entry.compiled.program.name}: the first call of its shape and layout loads "
-                "kernels and makes memory, which a graph cannot capture; call it once before"
-            )
-        return _core.Executable.make(
-            self.session, self.rank, entry.compiled, list(staged), kind.on_gpu, records=records
-        )
-
-    def close(self, *, at_once: bool = False) -> None:
-        self.plans.clear()
-        self._entries.clear()
-        self._constants.clear()
-        self._kept.clear()
-        self._fixed.clear()
-        self.session.finalize(at_once)
-        if self._alone is not None:
-            self._alone.close(at_once=at_once)
+        return f"<not in stretto group '{self.name}' of ranks {self.ranks}>"
 
 
-def _compile(key, make, at_bounds):
-    with _compiled_lock:
-        if key not in _compiled:
-            _compiled[key] = make().compile(bounds_only=at_bounds)
-        return _compiled[key]
+# What operators take as group=: None, a Group, its name, or a torch.distributed group that
+# new_group() or init() was given.
+GroupLike = Any
 
 
-class _State:
-    """The process's group; a thread of `stretto.testing.run` has one of its own."""
+class _Member:
+    """The groups of a process, or of a thread of stretto.testing.run."""
 
-    def __init__(self):
-        self.group: Optional[Group] = None
-        self.was_finalized = False
-        self.forked = False
-        self.thread = threading.local()
+    def __init__(self) -> None:
+        self.groups: Dict[str, Group] = {}  # by name; "": that of init()
+        self.others: Dict[str, Outsider] = {}
+        self.closed: Dict[str, None] = {}
+        self.forked: List[Group] = []  # the parent's, in a child
+
+    def each(self) -> List[Group]:
+        """Every group once, the last that was made first."""
+        return list(dict.fromkeys(reversed(self.groups.values())))
+
+    def add(self, group: Union[Group, Outsider], *names: str) -> None:
+        known: Dict[str, Any] = self.groups if isinstance(group, Group) else self.others
+        for name in names:
+            known[name] = group
+            self.closed.pop(name, None)
+
+    def close(self, group: Group, *, at_once: bool = False) -> None:
+        for name in [name for name, g in self.groups.items() if g is group]:
+            del self.groups[name]
+            self.closed[name] = None
+        group.close(at_once=at_once)
+
+    def fail(self, error: BaseException) -> None:
+        for group in self.each():
+            group.fail(f"{type(error).__name__}: {error}")
 
 
-_state = _State()
+_process = _Member()
+_thread = threading.local()  # .member of a thread that is a rank
+
+
+def _member() -> _Member:
+    return getattr(_thread, "member", _process)
 
 
 def _after_fork() -> None:
-    if _state.group is not None:
-        _state.forked = True
+    _process.forked += _process.groups.values()
+    _process.groups = {}
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def current() -> Group:
-    """This rank's group; UserError before `init`, after `finalize` and in a forked child."""
-    group = getattr(_state.thread, "group", None)
-    if group is not None:
+def _name_of_torch(group: Any) -> Optional[str]:
+    """What a torch.distributed group is called here; None for anything else."""
+    name = getattr(group, "group_name", None)
+    return f"torch.distributed group {name}" if isinstance(name, str) else None
+
+
+def name_of(group: GroupLike) -> str:
+    """Of what an operator was given as its group; "" for None, all ranks."""
+    if group is None:
+        return ""
+    if isinstance(group, str):
         return group
-    if _state.forked:
+    if isinstance(group, (Group, Outsider)):
+        return group.name
+    name = _name_of_torch(group)
+    if name is None:
         raise UserError(
+            f"group is {type(group).__name__}: need what new_group() or mesh() returned, its name, "
+            "or the torch.distributed group that new_group() was given"
+        )
+    return name
+
+
+def group_of(group: GroupLike = None) -> Group:
+    """This rank's place in the group, None: that of init(). UserError before `init`, after
+    `finalize`, in a forked child, and on a rank that is not in it."""
+    member = getattr(_thread, "member", _process)
+    found = member.groups.get("" if group is None else name_of(group))
+    if found is None or (found is not group and isinstance(group, (Group, Outsider))):
+        raise _refusal(member, group)
+    return found
+
+
+def _refusal(member: _Member, group: GroupLike) -> UserError:
+    name = name_of(group)
+    if member.forked:
+        return UserError(
             "stretto: used in a process forked after init(); start processes with 'spawn'"
         )
-    if _state.group is None:
-        what = "after finalize()" if _state.was_finalized else "before init()"
-        raise UserError(f"stretto: used {what}")
-    return _state.group
+    if name == "":
+        what = "after finalize()" if name in member.closed else "before init()"
+        return UserError(f"stretto: used {what}")
+    outsider = group if isinstance(group, Outsider) else member.others.get(name)
+    if outsider is not None:
+        whole = member.groups.get("")
+        who = "this rank" if whole is None else f"rank {whole.rank}"
+        return UserError(f"group '{name}' has the ranks {outsider.ranks}, {who} is not among them")
+    if name in member.closed or isinstance(group, Group):
+        return UserError(f"group '{name}': used after finalize()")
+    return UserError(f"there is no group '{name}': new_group() and mesh() make groups")
+
+
+def groups() -> List[Group]:
+    """All that this rank is in, that of init() first. UserError before `init`."""
+    whole = group_of()
+    return [whole, *(g for g in reversed(_member().each()) if g is not whole)]
+
+
+def alone() -> Group:
+    """A world of this rank only, for operators that do not communicate."""
+    return group_of().alone()
 
 
 def init(
@@ -302,7 +167,7 @@ def init(
     a default by rules. `sequence`: whether products with a collective run as collective and product
     one after the other; None: on GPUs where that is predicted to be faster, as it is with few rows,
     unless choose_configs is False. Those with scales and those of one rank are always fused. The
-    same on every rank.
+    same on every rank. Groups made later have the same.
 
     A rank's GPU is that of the first arrays that it passes; it is made ready then.
 
@@ -310,22 +175,25 @@ def init(
     come.
     """
     _route.load()
-    if _state.group is not None:
+    member = _member()
+    if "" in member.groups:
         raise UserError("stretto.init(): called twice; finalize() first")
     milliseconds = int(timeout * 1000) if timeout else 0
     if timeout is not None and milliseconds < 1:
         raise UserError(f"stretto.init(timeout={timeout}): need at least 0.001 s")
+    names = [""]
     if group is not None:
-        session = _meet_through_torch(group, milliseconds)
+        session = _meet_through_torch("init", group, milliseconds)
+        names.append(name_of(group))
     else:
         session = _core.Session.of_environment(milliseconds) or _core.Session.threads(
             1, milliseconds
         )
-    _state.group = Group(
-        session, session.local_rank, share_gpus, how_products_run(choose_configs, sequence)
-    )
-    _state.was_finalized = False
-    return _state.group
+    options = Options(milliseconds, share_gpus, how_products_run(choose_configs, sequence))
+    made = Group(session, session.local_rank, options)
+    member.forked = []
+    member.add(made, *names)
+    return made
 
 
 def how_products_run(choose_configs: bool, sequence: Optional[bool]) -> str:
@@ -337,13 +205,128 @@ def how_products_run(choose_configs: bool, sequence: Optional[bool]) -> str:
     return "fused" if sequence is False else "fastest"
 
 
-def _meet_through_torch(group, milliseconds: int):
+def new_group(ranks: Any, *, name: Optional[str] = None) -> Union[Group, Outsider]:
+    """A world of its own for some ranks, for the operators' `group=`: with memory, signals and faults
+    apart from those of other groups, any number of which may be in use at the same time.
+
+    `ranks`: numbers of the world of all ranks, which are renumbered in ascending order. Collective
+    over all ranks, as torch.distributed.new_group: those that are not in `ranks` call it too, and
+    get an Outsider. Or a torch.distributed group, through which its ranks, and no others, meet;
+    that works without init(), too. `name`: by which operators know it on this rank, as they do by
+    what this returns and by the torch.distributed group; default: the ranks.
+
+    On each rank, one call comes after another in the same order whatever their groups are, unless
+    threads of one process use one group each.
+
+    Errors: UserError where the ranks do not exist, a name is taken, or ranks disagree (on all);
+    Fault naming a rank that does not come.
+    """
+    member = _member()
+    if _name_of_torch(ranks) is not None:
+        return _new_group_of_torch(member, ranks, name)
+    whole = group_of()
+    numbers = sorted(_numbers(ranks))
+    if not numbers or numbers != sorted(set(numbers)):
+        raise UserError(f"new_group({list(ranks)}): need each rank once, and one at least")
+    if numbers[0] < 0 or numbers[-1] >= whole.size:
+        raise UserError(f"new_group({numbers}): the world has the ranks 0 to {whole.size - 1}")
+    named = _new_name(member, name, f"ranks {', '.join(map(str, numbers))}")
+    own = numbers if whole.rank in numbers else []
+    request = f"new_group({numbers}, name={named!r})"
+    return _split(member, whole, own, request, named) or _outsider(member, named, numbers)
+
+
+def mesh(**sizes: int) -> Dict[str, Group]:
+    """The ranks as a grid, and this rank's group along each of its axes: mesh(dp=2, tp=4) of 8 ranks
+    has "tp" groups of 4 ranks with numbers in a row, and "dp" groups of those with the same place
+    in theirs. Axes are as torch.distributed.device_mesh has them, the last one's ranks next to each
+    other. Collective over all ranks.
+
+    Returns {axis: group}; groups are named after their axes, operators take group="tp", too.
+
+    Errors: UserError where the sizes do not come to all ranks, a name is taken, or ranks disagree.
+    """
+    member, whole = _member(), group_of()
+    shape = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+    counts = [_count(shape, size) for size in sizes.values()]
+    if not sizes or math.prod(counts) != whole.size:
+        raise UserError(f"mesh({shape}): there are {whole.size} ranks")
+    for axis in sizes:
+        _new_name(member, axis, axis)
+    places = list(itertools.product(*(range(count) for count in counts)))
+    own = places[whole.rank]
+    groups = {}
+    for d, axis in enumerate(sizes):
+        along = [r for r, at in enumerate(places) if at[:d] + at[d + 1 :] == own[:d] + own[d + 1 :]]
+        groups[axis] = _split(member, whole, along, f"mesh({shape}), {axis}", axis)
+    return groups
+
+
+def _count(shape: str, size: Any) -> int:
+    if not isinstance(size, int) or size < 1:
+        raise UserError(f"mesh({shape}): need a positive number of ranks along each axis")
+    return size
+
+
+def _numbers(ranks: Any) -> List[int]:
+    try:
+        return [int(r) for r in ranks]
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"new_group({ranks!r}): need numbers of ranks, or a torch.distributed group"
+        ) from error
+
+
+def _new_name(member: _Member, name: Optional[str], default: str) -> str:
+    taken = {**member.groups, **member.others}
+    if name is None:
+        tries = itertools.chain([default], (f"{default} ({n})" for n in itertools.count(2)))
+        return next(text for text in tries if text not in taken)
+    if name in taken or name == "":
+        raise UserError(f"there is a group named {name!r} already")
+    return name
+
+
+def _split(member, whole: Group, ranks: List[int], request: str, name: str) -> Optional[Group]:
+    """A group of these ranks, this one among them; None where there are none. Collective."""
+    with whole.used():
+        session, number = whole.session.split(whole.rank, ranks, request)
+    if session is None:
+        return None
+    made = Group(session, number, whole.options, name=name, ranks=ranks)
+    member.add(made, name)
+    return made
+
+
+def _outsider(member: _Member, name: str, ranks: Sequence[int]) -> Outsider:
+    made = Outsider(name, ranks)
+    member.add(made, name)
+    return made
+
+
+def _new_group_of_torch(member: _Member, group: Any, name: Optional[str]) -> Group:
+    import torch.distributed as dist  # pylint: disable=import-outside-toplevel
+
+    of_torch = name_of(group)
+    if of_torch in member.groups:
+        raise UserError(f"new_group(): has made a group of {of_torch} already")
+    named = _new_name(member, name, of_torch)
+    whole = member.groups.get("")
+    options = Options() if whole is None else whole.options
+    session = _meet_through_torch("new_group", group, options.milliseconds, beside=whole)
+    ranks = dist.get_process_group_ranks(group)
+    made = Group(session, session.local_rank, options, name=named, ranks=ranks)
+    member.add(made, named, of_torch)
+    return made
+
+
+def _meet_through_torch(caller: str, group, milliseconds: int, beside: Optional[Group] = None):
     """A world of the ranks of a torch.distributed group, which tells them where to meet."""
     import torch.distributed as dist  # pylint: disable=import-outside-toplevel
 
     number, size = dist.get_rank(group), dist.get_world_size(group)
     if number < 0:
-        raise UserError("stretto.init(group): this process is not in the group")
+        raise UserError(f"stretto.{caller}(group): this process is not in the group")
     with contextlib.ExitStack() as stack:
         where, listener = [None], -1
         if number == 0:
@@ -351,57 +334,68 @@ def _meet_through_torch(group, milliseconds: int):
             where, listener = [(server.getsockname()[1], secrets.token_hex(8))], server.fileno()
         dist.broadcast_object_list(where, src=dist.get_global_rank(group, 0), group=group)
         port, job = where[0]
-        return _core.Session.processes(number, size, "127.0.0.1", port, listener, job, milliseconds)
+        known = None if beside is None else beside.session
+        return _core.Session.processes(
+            number, size, "127.0.0.1", port, listener, job, milliseconds, beside=known
+        )
 
 
 def _at_exit() -> None:
     """A process that ends well leaves its worlds; one that ends with an exception tells the others,
     whose waits then fail."""
-    group = _state.group
-    if group is None or _state.forked:
-        return
     error = getattr(sys, "last_value", None)
     if error is not None:
-        group.session.fail(group.rank, f"rank {group.rank} died: {type(error).__name__}: {error}")
-    group.close(at_once=True)
+        _process.fail(error)
+    for group in _process.each():
+        _process.close(group, at_once=True)
 
 
 atexit.register(_at_exit)
 
 
-def finalize() -> None:
-    """Leaves the world. Symmetric arrays stay readable; operators raise UserError until the next
-    `init`. Without a world, does nothing."""
-    if _state.group is not None and not _state.forked:
-        _state.group.close()
-        _state.was_finalized = True
-    _state.group = None
-    _state.forked = False
+def finalize(group: GroupLike = None) -> None:
+    """Leaves all worlds, or that of `group` alone. Symmetric arrays stay readable; operators raise
+    UserError until the next `init`. Without a world, does nothing. A rank that is not in `group`
+    forgets it."""
+    member = _member()
+    if group is not None:
+        name = name_of(group)
+        if member.others.pop(name, None) is not None:
+            member.closed[name] = None
+        else:
+            member.close(group_of(group))
+        return
+    for each in member.each():
+        member.close(each)
+    member.others.clear()
+    if member.forked:
+        _lost.extend(member.forked)
+        member.forked = []
 
 
-def recover() -> None:
-    """After a Fault, on every rank: makes the world usable again. Collective. Waits until this
-    rank's GPU is idle."""
-    group = current()
-    group.session.recover()
-    if group._alone is not None:  # pylint: disable=protected-access
-        group._alone.session.recover()  # pylint: disable=protected-access
+_lost: List[Group] = []  # of parents; their threads and locks did not come along
 
 
-def rank() -> int:
-    """This rank's number, 0 to world_size() - 1."""
-    return current().rank
+def recover(group: GroupLike = None) -> None:
+    """After a Fault, on every rank of the group: makes its world usable again. Collective. Waits until
+    this rank's GPU is idle."""
+    group_of(group).recover()
 
 
-def world_size() -> int:
-    """The number of ranks."""
-    return current().size
+def rank(group: GroupLike = None) -> int:
+    """This rank's number in the group, 0 to world_size(group) - 1."""
+    return group_of(group).rank
 
 
-def barrier() -> None:
-    """Returns when every rank has called it; does not wait for GPUs. Fault where an earlier call on
-    a GPU has failed. Collective."""
-    group = current()
-    with group.used():
-        group.session.check()
-        group.session.barrier(group.rank)
+def world_size(group: GroupLike = None) -> int:
+    """The number of ranks of the group."""
+    return group_of(group).size
+
+
+def barrier(group: GroupLike = None) -> None:
+    """Returns when every rank of the group has called it; does not wait for GPUs. Fault where an
+    earlier call on a GPU has failed. Collective."""
+    found = group_of(group)
+    with found.used():
+        found.session.check()
+        found.session.barrier(found.rank)

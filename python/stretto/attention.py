@@ -18,18 +18,18 @@ from ._calls import (
     same_kind,
     with_options,
 )
-from ._world import current
+from ._world import alone, group_of, name_of
 from .errors import UserError
 
 
-def zigzag(tokens: int, *, rank: Optional[int] = None) -> List[int]:
-    """Which token each row of a rank (default: this one) is, in the placement that
+def zigzag(tokens: int, *, rank: Optional[int] = None, group=None) -> List[int]:
+    """Which token each row of a rank of the group (default: this one) is, in the placement that
     sequence_attention and ring_attention want; tokens and above: padding.
 
     Of 2 P chunks of c = ceil(tokens / 2 P) rank r has chunks r and 2 P - 1 - r, 2 c rows, so that
     causal attention is the same work on every rank.
     """
-    group = current()
+    group = group_of(group)
     chunks, own = 2 * group.size, group.rank if rank is None else rank
     if not 0 <= own < group.size or tokens < 1:
         raise UserError(f"zigzag: {tokens} tokens, rank {own} of {group.size}")
@@ -73,6 +73,7 @@ def sequence_attention(
     is_causal: bool = True,
     scale: Optional[float] = None,
     return_lse: bool = False,
+    group=None,
     out=None,
 ):
     """Attention of one sequence whose tokens lie over the ranks as zigzag() says.
@@ -84,7 +85,8 @@ def sequence_attention(
     by copy engines on GPUs, while it begins with its own.
     """
     op = "sequence_attention"
-    return _spread("gathered", op, query, key, value, tokens, is_causal, scale, return_lse, out)
+    options = tokens, is_causal, scale, return_lse
+    return _spread("gathered", op, query, key, value, *options, group, out)
 
 
 def ring_attention(
@@ -97,22 +99,24 @@ def ring_attention(
     scale: Optional[float] = None,
     queries_travel: bool = False,
     return_lse: bool = False,
+    group=None,
     out=None,
 ):
     """The same as sequence_attention(), with less memory: keys and values travel from rank to rank,
     through two places. `queries_travel`: queries do, and sums come back (TokenRing)."""
     form = "token_ring" if queries_travel else "ring"
     op = "ring_attention"
-    return _spread(form, op, query, key, value, tokens, is_causal, scale, return_lse, out)
+    options = tokens, is_causal, scale, return_lse
+    return _spread(form, op, query, key, value, *options, group, out)
 
 
-def _spread(form, op, query, key, value, tokens, is_causal, scale, return_lse, out):
+def _spread(form, op, query, key, value, tokens, is_causal, scale, return_lse, group, out):
     if out is None and _route.wants(query, key, value):
-        options = form, tokens, is_causal, scale, return_lse
+        options = form, tokens, is_causal, scale, name_of(group), return_lse
         made = _route.forward.sequence_attention(query, key, value, *options)
         return made if return_lse else made[0]
     kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
-    group = current()
+    group = group_of(group)
     rows, heads, width = q.shape
     kv_heads = k.shape[1]
     tokens = rows * group.size if tokens is None else int(tokens)
@@ -154,6 +158,7 @@ def flash_decode(
     *,
     block: int = 64,
     scale: Optional[float] = None,
+    group=None,
     out=None,
 ):
     """Causal attention of the last L tokens over a cache that is spread over the ranks.
@@ -163,10 +168,11 @@ def flash_decode(
     holds, those of the queries included and last. Result [L, Hq, E], the same bits on every rank.
     """
     if out is None and _route.wants(query, key_cache, value_cache):
-        return _route.layer.flash_decode(query, key_cache, value_cache, tokens, block, scale)
+        arrays = query, key_cache, value_cache
+        return _route.layer.flash_decode(*arrays, tokens, block, scale, name_of(group))
     op = "flash_decode"
     kind, dtype, q, k, v = _heads(op, query, key_cache, value_cache, "Hkv, cached, E")
-    group = current()
+    group = group_of(group)
     length, heads, width = q.shape
     kv_heads, rows = k.shape[:2]
     most = rows * group.size
@@ -227,10 +233,10 @@ def packed_attention(
         made = _route.forward.packed_attention(*arrays, is_causal, scale, return_lse)
         return made if return_lse else made[0]
     op = with_options(_packed, is_causal, None if scale is None else float(scale), return_lse)
-    return current().alone().call(op, 0, tuple(out) if return_lse and out else out, *arrays)
+    return alone().call(op, 0, tuple(out) if return_lse and out else out, *arrays)
 
 
-def _packed(is_causal, scale, return_lse, query, key, value, cu_seqlens, _, out):
+def _packed(is_causal, scale, return_lse, group, query, key, value, cu_seqlens, _, out):
     op = "packed_attention"
     kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
     rows, heads, width = q.shape
@@ -241,7 +247,7 @@ def _packed(is_causal, scale, return_lse, query, key, value, cu_seqlens, _, out)
     bound = rows if return_lse else bound_of(rows)  # logarithms lie in columns
     key_of = dtype, bound, starts.shape[0] - 1, *of_pages, heads, k.shape[1], width
     key_of += is_causal, _scale_of(scale, width), return_lse
-    current().alone().launch(
+    group.launch(
         kind,
         (op, *key_of),
         lambda on_gpu: _core.packed_attention(*key_of, on_gpu),
@@ -289,11 +295,11 @@ def paged_attention(
     if out is None and _route.wants(*arrays):
         return _route.forward.paged_attention(*arrays, is_causal, scale)
     op = with_options(_paged, is_causal, None if scale is None else float(scale))
-    return current().alone().call(op, 0, out, *arrays)
+    return alone().call(op, 0, out, *arrays)
 
 
-def _paged(is_causal, scale, query, key, value, cu_seqlens, block_table, cache_tokens, _, out):
-    op = "paged_attention"
+def _paged(is_causal, scale, group, query, key, value, *others):
+    op, (cu_seqlens, block_table, cache_tokens, _, out) = "paged_attention", others
     kind, dtype, q, k, v = _heads(op, query, key, value, "pages, Hkv, page, E")
     rows, heads, width = q.shape
     num_pages, kv_heads, page, _ = k.shape
@@ -304,7 +310,7 @@ def _paged(is_causal, scale, query, key, value, cu_seqlens, block_table, cache_t
     result, written = make_result(op, kind, out, q.shape, q)
     key_of = dtype, bound_of(rows), sequences, page, num_pages, most * page, heads, kv_heads, width
     key_of += is_causal, _scale_of(scale, width), False
-    current().alone().launch(
+    group.launch(
         kind,
         (op, *key_of),
         lambda on_gpu: _core.packed_attention(*key_of, on_gpu),
@@ -342,10 +348,10 @@ def paged_decode(
         made = _route.forward.paged_decode(*arrays, scale, return_lse)
         return made if return_lse else made[0]
     op = with_options(_decode_pages, None if scale is None else float(scale), return_lse)
-    return current().alone().call(op, 0, tuple(out) if return_lse and out else out, *arrays)
+    return alone().call(op, 0, tuple(out) if return_lse and out else out, *arrays)
 
 
-def _decode_pages(scale, return_lse, query, key, value, block_table, cache_tokens, _, out):
+def _decode_pages(scale, return_lse, group, query, key, value, block_table, cache_tokens, _, out):
     op = "paged_decode"
     kind, dtype, q, k, v = _heads(op, query, key, value, "pages, Hkv, page, E")
     rows, heads, width = q.shape
@@ -355,7 +361,7 @@ def _decode_pages(scale, return_lse, query, key, value, block_table, cache_token
     most = pages.shape[1] * page
     key_of = dtype, bound_of(rows), page, num_pages, most, heads, kv_heads, width
     key_of += _scale_of(scale, width), return_lse
-    current().alone().launch(
+    group.launch(
         kind,
         (op, *key_of),
         lambda on_gpu: _core.paged_decode(*key_of, on_gpu),

@@ -22,22 +22,21 @@ from ._calls import (
     result_along,
     scaled,
 )
-from ._world import current
+from ._world import group_of, name_of
 from .errors import UserError
 
 
-def all_gather(x, *, dim: int = 0, out=None):
+def all_gather(x, *, dim: int = 0, group=None, out=None):
     """The ranks' arrays one after the other along `dim`: [.., d, ..] -> [.., P * d, ..], of any
     element type."""
     if out is None and _route.wants(x):
-        return _route.layer.all_gather(x, dim)
-    return current().call(_all_gather, dim, out, x)
+        return _route.layer.all_gather(x, dim, name_of(group))
+    return group_of(group).call(_all_gather, dim, out, x)
 
 
-def _all_gather(x, dim, out):
+def _all_gather(group, x, dim, out):
     op = "all_gather"
     kind, x = adopt(x)
-    group = current()
     if x.ndim == 0:
         raise UserError(f"{op}: need at least one dimension")
     dim = axis(op, "dim", dim, x.ndim)
@@ -65,22 +64,21 @@ def _launch(op, group, kind, rows, runs, source, target) -> None:
     )
 
 
-def reduce_scatter(x, *, dim: int = 0, reduce_op: str = "sum", out=None):
+def reduce_scatter(x, *, dim: int = 0, reduce_op: str = "sum", group=None, out=None):
     """The sum (or average: "avg") over the ranks, of which each rank gets its part along `dim`:
     [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order and rounded once."""
     if out is None and _route.wants(x):
-        return _route.layer.reduce_scatter(x, dim, reduce_op)
-    group = current()
+        return _route.layer.reduce_scatter(x, dim, reduce_op, name_of(group))
+    group = group_of(group)
     if reduce_op == "sum":
         return group.call(_reduce_scatter, dim, out, x)
     factor = factor_of("reduce_scatter", reduce_op, group.size)
     return scaled(group.call(_reduce_scatter, dim, out, x), factor)
 
 
-def _reduce_scatter(x, dim, out):
+def _reduce_scatter(group, x, dim, out):
     op = "reduce_scatter"
     kind, x = adopt(x)
-    group = current()
     computed_dtype(op, kind, x)
     if x.ndim == 0:
         raise UserError(f"{op}: need at least one dimension")
@@ -99,12 +97,12 @@ def _reduce_scatter(x, dim, out):
     return made.finish()
 
 
-def all_reduce(x, *, reduce_op: str = "sum", out=None):
+def all_reduce(x, *, reduce_op: str = "sum", group=None, out=None):
     """The sum (or average: "avg") over the ranks, on every rank, the same bits on all; summed in
     float32 in rank order. `out` may be `x`."""
     if out is None and _route.wants(x):
-        return _route.layer.all_reduce(x, reduce_op)
-    group = current()
+        return _route.layer.all_reduce(x, reduce_op, name_of(group))
+    group = group_of(group)
     if reduce_op == "sum":
         return group.call(_all_reduce, 0, out, x)
     factor = factor_of("all_reduce", reduce_op, group.size)
@@ -124,10 +122,9 @@ def _launch_whole(group, kind, rows, x, written, launch) -> None:
     rows.finish(kind, written, landed, 1)
 
 
-def _all_reduce(x, _, out):
+def _all_reduce(group, x, _, out):
     op = "all_reduce"
     kind, x = adopt(x)
-    group = current()
     computed_dtype(op, kind, x)
     dense = kind.dense(x)
     result, written = make_result(op, kind, out, x.shape, x)
@@ -138,16 +135,15 @@ def _all_reduce(x, _, out):
     return finish(kind, result, written)
 
 
-def broadcast(x, root: int = 0, *, out=None):
-    """The array of rank `root` on every rank, of any element type. On other ranks `x` gives shape
+def broadcast(x, root: int = 0, *, group=None, out=None):
+    """The array of rank `root` of the group on every rank, of any element type. On other ranks `x` gives shape
     and element type only."""
-    return current().call(_broadcast, root, out, x)
+    return group_of(group).call(_broadcast, root, out, x)
 
 
-def _broadcast(x, root, out):
+def _broadcast(group, x, root, out):
     op = "broadcast"
     kind, x = adopt(x)
-    group = current()
     if not 0 <= root < group.size:
         raise UserError(f"{op}: root {root} of {group.size} ranks")
     dense = kind.dense(x)
@@ -174,6 +170,7 @@ def all_to_all(
     output_split_sizes: Optional[Sequence[int]] = None,
     input_split_sizes: Optional[Sequence[int]] = None,
     *,
+    group=None,
     out=None,
 ):
     """Row blocks to every rank, and from every rank: block d of `x` [m, ...] goes to rank d, and
@@ -185,7 +182,7 @@ def all_to_all(
     captures it.
     """
     kind, x = adopt(x)
-    group = current()
+    group = group_of(group)
     size = group.size
     if x.ndim == 0:
         raise UserError("all_to_all: need at least one dimension")
@@ -204,7 +201,7 @@ def all_to_all(
         raise UserError(
             f"all_to_all: input_split_sizes {sent} of {x.shape[0]} rows and {size} ranks"
         )
-    table = all_gather(np.array([sent], np.int32))  # [from, to]
+    table = all_gather(np.array([sent], np.int32), group=group)  # [from, to]
     received, most = [int(rows) for rows in table[:, group.rank]], int(table.max())
     if output_split_sizes is not None and [int(r) for r in output_split_sizes] != received:
         raise UserError(
@@ -212,7 +209,7 @@ def all_to_all(
             f"send {received}"
         )
     counts = group.constant(kind, received, x)
-    return _exchange(kind, x, counts, _Blocks(sent, received, most), out)
+    return _exchange(group, kind, x, counts, _Blocks(sent, received, most), out)
 
 
 class _Blocks(NamedTuple):
@@ -223,15 +220,14 @@ class _Blocks(NamedTuple):
     most: int
 
 
-def _all_to_all_even(x, counts, rows, out):
+def _all_to_all_even(group, x, counts, rows, out):
     kind, x = adopt(x)
-    blocks = [rows] * current().size
-    return _exchange(kind, x, counts, _Blocks(blocks, blocks, rows), out)
+    blocks = [rows] * group.size
+    return _exchange(group, kind, x, counts, _Blocks(blocks, blocks, rows), out)
 
 
-def _exchange(kind, x, counts, blocks_of, out):
+def _exchange(group, kind, x, counts, blocks_of, out):
     """`counts`: blocks_of.received as an array."""
-    group = current()
     size, (sent, received, most) = group.size, blocks_of
     width = math.prod(x.shape[1:])
     shape = (sum(received),) + tuple(x.shape[1:])

@@ -18,7 +18,7 @@ from ._calls import (
     residual_or_zeros,
     same_kind,
 )
-from ._world import current
+from ._world import group_of, name_of
 from .errors import UserError
 from .symm_mem import workspace
 
@@ -32,9 +32,12 @@ class ExpertTiles(NamedTuple):
     needs: object  # int32 [tiles], ranks whose tokens it has, from the own one on
     tokens: object  # int32 [rows], the token of each row, from the own ones on; or -1
     slots: object  # int32 [m, top_k], the row of a token and one of its experts
+    group: str = ""  # whose tokens, by name
 
 
-def all_gather_grouped_matmul(a_shard, b, experts, *, up=None) -> Tuple[object, ExpertTiles]:
+def all_gather_grouped_matmul(
+    a_shard, b, experts, *, up=None, group=None
+) -> Tuple[object, ExpertTiles]:
     """(products, tiles): all tokens, each times the weights of its experts; tiles of tokens that are
     there are multiplied while copy engines bring the others'.
 
@@ -52,9 +55,10 @@ def all_gather_grouped_matmul(a_shard, b, experts, *, up=None) -> Tuple[object, 
     UserError on CPUs, on GPUs a Fault that a later call raises.
     """
     if _route.wants(a_shard, b, experts, up):
-        made, *tiles = _route.forward.all_gather_grouped_matmul(a_shard, b, experts, up)
-        return made, ExpertTiles(*tiles)
-    op, group = "all_gather_grouped_matmul", current()
+        name = name_of(group)
+        made, *tiles = _route.forward.all_gather_grouped_matmul(a_shard, b, experts, up, name)
+        return made, ExpertTiles(*tiles, name)
+    op, group = "all_gather_grouped_matmul", group_of(group)
     kind, a = adopt(a_shard)
     weights = same_kind(op, kind, b, *([] if up is None else [up]))
     (experts,) = same_kind(op, kind, experts)
@@ -74,9 +78,9 @@ def all_gather_grouped_matmul(a_shard, b, experts, *, up=None) -> Tuple[object, 
             "once or twice, [m, top_k]"
         )
     top_k, (num_experts, k, n) = shapes[-1][1], shapes[1]
-    tile_rows, num_tiles = tiles_of(dtype, m, top_k, num_experts, kind.on_gpu)
+    tile_rows, num_tiles = tiles_of(group.size, dtype, m, top_k, num_experts, kind.on_gpu)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
-    tiles = _tables(kind, chosen, num_experts, tile_rows, num_tiles)
+    tiles = _tables(group, kind, chosen, num_experts, tile_rows, num_tiles)
     gathered = kind.dense(a)
     if group.size > 1:
         gathered = workspace(group, kind, op, (m, k), a)
@@ -95,14 +99,16 @@ def all_gather_grouped_matmul(a_shard, b, experts, *, up=None) -> Tuple[object, 
     return made, tiles
 
 
-def tiles_of(dtype: str, m: int, top_k: int, num_experts: int, on_gpu: bool) -> Tuple[int, int]:
-    """(rows of a tile, the most tiles) of `m` tokens of all ranks."""
-    return _core.expert_tiles(current().size, dtype, m, top_k, num_experts, on_gpu)
+def tiles_of(
+    size: int, dtype: str, m: int, top_k: int, num_experts: int, on_gpu: bool
+) -> Tuple[int, int]:
+    """(rows of a tile, the most tiles) of `m` tokens of `size` ranks."""
+    return _core.expert_tiles(size, dtype, m, top_k, num_experts, on_gpu)
 
 
 def grouped_matmul_reduce_scatter(y, b, tiles: ExpertTiles, weights, *, residual=None, out=None):
-    """reduce_scatter of the weighted sums over each token's experts of y @ b: the second layer.
-    Columns that are summed leave while others are multiplied.
+    """reduce_scatter of the weighted sums over each token's experts of y @ b: the second layer, of
+    the group of the first. Columns that are summed leave while others are multiplied.
 
     `y`: [rows, K], what all_gather_grouped_matmul() made with these `tiles`, K this rank's columns
     of it. `b`: [E, K, N], this rank's part of every expert; the transpose of a dense [E, N, K]
@@ -113,8 +119,9 @@ def grouped_matmul_reduce_scatter(y, b, tiles: ExpertTiles, weights, *, residual
     """
     if out is None and _route.wants(y, b, weights, residual):
         op = _route.forward.grouped_matmul_reduce_scatter
-        return op(y, b, tiles.used, tiles.experts, tiles.slots, weights, residual)
-    op, group = "grouped_matmul_reduce_scatter", current()
+        tables = tiles.used, tiles.experts, tiles.slots
+        return op(y, b, *tables, weights, residual, tiles.group)
+    op, group = "grouped_matmul_reduce_scatter", group_of(tiles.group)
     kind, y = adopt(y)
     (b,) = same_kind(op, kind, b)
     dtype = computed_dtype(op, kind, y, b, doubles=False)
@@ -125,7 +132,7 @@ def grouped_matmul_reduce_scatter(y, b, tiles: ExpertTiles, weights, *, residual
         )
     (m, top_k), (num_experts, k, n), num_tiles = slots.shape, b.shape, experts.shape[0]
     tile_rows = y.shape[0] // num_tiles
-    if (tile_rows, num_tiles) != tiles_of(dtype, m, top_k, num_experts, kind.on_gpu):
+    if (tile_rows, num_tiles) != tiles_of(group.size, dtype, m, top_k, num_experts, kind.on_gpu):
         raise UserError(
             f"{op}: {y.shape[0]} rows in {num_tiles} tiles are not those of {m} tokens with "
             f"{top_k} of {num_experts} experts"
@@ -148,7 +155,7 @@ def grouped_matmul_reduce_scatter(y, b, tiles: ExpertTiles, weights, *, residual
     return finish(kind, made, written)
 
 
-def moe_layer(x, gate, up, down, experts, weights, *, residual=None, out=None):
+def moe_layer(x, gate, up, down, experts, weights, *, residual=None, group=None, out=None):
     """A whole mixture of experts in one launch: what all_gather_grouped_matmul() with `gate` and
     `up` and grouped_matmul_reduce_scatter() with `down` give one after the other.
 
@@ -159,8 +166,9 @@ def moe_layer(x, gate, up, down, experts, weights, *, residual=None, out=None):
     element type. Errors as of the two.
     """
     if out is None and _route.wants(x, gate, up, down, experts, weights, residual):
-        return _route.forward.moe_layer(x, gate, up, down, experts, weights, residual)
-    op, group = "moe_layer", current()
+        arrays = x, gate, up, down, experts, weights, residual
+        return _route.forward.moe_layer(*arrays, name_of(group))
+    op, group = "moe_layer", group_of(group)
     kind, x = adopt(x)
     gate, up, down, experts = same_kind(op, kind, gate, up, down, experts)
     dtype = computed_dtype(op, kind, x, gate, up, down, doubles=False)
@@ -178,9 +186,9 @@ def moe_layer(x, gate, up, down, experts, weights, *, residual=None, out=None):
             "twice, [E, F, H], [m, top_k]"
         )
     (num_experts, hidden, ffn), (m, top_k) = shapes[1], shapes[4]
-    tile_rows, num_tiles = tiles_of(dtype, m, top_k, num_experts, kind.on_gpu)
+    tile_rows, num_tiles = tiles_of(group.size, dtype, m, top_k, num_experts, kind.on_gpu)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
-    tiles = _tables(kind, chosen, num_experts, tile_rows, num_tiles)
+    tiles = _tables(group, kind, chosen, num_experts, tile_rows, num_tiles)
     gathered = workspace(group, kind, op, (m, hidden), x)
     kind.assign(gathered[: x.shape[0]], x)
     made, written = make_result(op, kind, out, x.shape, x)
@@ -195,7 +203,7 @@ def moe_layer(x, gate, up, down, experts, weights, *, residual=None, out=None):
         (
             gathered,
             *(kind.dense(kind.transpose(w)) for w in (gate, up, down)),
-            *tiles,
+            *tiles[: len(tables)],
             float_array(op, kind, "weights", weights, (m, top_k)),
             *added,
             written,
@@ -205,12 +213,12 @@ def moe_layer(x, gate, up, down, experts, weights, *, residual=None, out=None):
     return finish(kind, made, written)
 
 
-def _tables(kind, chosen, num_experts: int, tile_rows: int, num_tiles: int) -> ExpertTiles:
-    """For the tokens of all ranks with their experts `chosen` [m, top_k]: one launch, without the
+def _tables(group, kind, chosen, num_experts: int, tile_rows: int, num_tiles: int) -> ExpertTiles:
+    """For the tokens of all ranks of the group with their experts `chosen` [m, top_k]: one launch, without the
     host."""
-    group, (m, top_k) = current(), chosen.shape
+    m, top_k = chosen.shape
     shapes = (1,), (num_tiles,), (num_tiles,), (num_tiles * tile_rows,), (m, top_k)
-    made = ExpertTiles(*(kind.empty(shape, chosen) for shape in shapes))
+    made = tuple(kind.empty(shape, chosen) for shape in shapes)
     desc = group.size, m, top_k, num_experts, tile_rows
     group.launch(
         kind,
@@ -220,4 +228,4 @@ def _tables(kind, chosen, num_experts: int, tile_rows: int, num_tiles: int) -> E
         (chosen, *made),
         (m,),
     )
-    return made
+    return ExpertTiles(*made, group.name)

@@ -19,7 +19,7 @@ from ._calls import (
     residual_or_zeros,
     same_kind,
 )
-from ._world import current
+from ._world import group_of, name_of
 from .errors import UserError
 from .symm_mem import workspace
 
@@ -41,12 +41,21 @@ class Dispatched(NamedTuple):
     positions: object  # int32 [S, P], where the own tokens are in the block of each rank, or -1
     one_hop: bool
     scales: object = None  # float32 [P * S, H / 128], where x is float8_e4m3fn
+    group: str = ""  # among whose ranks, by name
 
 
 def ep_dispatch(
-    x, experts, weights, num_experts: int, *, one_hop: bool = False, fp8: bool = False, out=None
+    x,
+    experts,
+    weights,
+    num_experts: int,
+    *,
+    one_hop: bool = False,
+    fp8: bool = False,
+    group=None,
+    out=None,
 ) -> Dispatched:
-    """Sends every token to the ranks that have its experts, once to each.
+    """Sends every token to the ranks of the group that have its experts, once to each.
 
     `x`: [S, H], this rank's tokens; `experts`: int32 (int64 is converted), `weights`: float32,
     [S, top_k], theirs, all different (moe_route). The memory is that of all tokens at every rank, so
@@ -65,9 +74,10 @@ def ep_dispatch(
     UserError on CPUs, on GPUs a Fault that a later call raises.
     """
     if out is None and _route.wants(x, experts, weights):
-        *made, scales = _route.forward.ep_dispatch(x, experts, weights, num_experts, one_hop, fp8)
-        return Dispatched(*made, one_hop, scales if fp8 else None)
-    op, group = "ep_dispatch", current()
+        options = num_experts, one_hop, fp8, name_of(group)
+        *made, scales = _route.forward.ep_dispatch(x, experts, weights, *options)
+        return Dispatched(*made, one_hop, scales if fp8 else None, options[-1])
+    op, group = "ep_dispatch", group_of(group)
     kind, x = adopt(x)
     dtype = computed_dtype(op, kind, x, doubles=False)
     (experts,) = same_kind(op, kind, experts)
@@ -117,7 +127,7 @@ def ep_dispatch(
     finish(kind, *recv_experts)
     received = finish(kind, *recv), finish(kind, *recv_weights)
     made = *received, placed["offsets"], placed["tokens"], placed["slots"], positions, one_hop
-    return Dispatched(*made, finish(kind, *scales[0]) if fp8 else None)
+    return Dispatched(*made, finish(kind, *scales[0]) if fp8 else None, group.name)
 
 
 class _Launch:
@@ -144,12 +154,13 @@ def ep_combine(y, dispatched: Dispatched, *, residual=None, out=None):
 
     `y`: [R, H], results in the rows of `dispatched`, such as grouped_matmul() leaves them. Result
     [S, H], plus `residual`. A rank's sum over its experts is float32, rounded once to travel, added
-    in rank order and rounded again. In one hop where the dispatch was.
+    in rank order and rounded again. In one hop where the dispatch was, in its group.
     """
     tables = dispatched.slots, dispatched.weights, dispatched.positions
     if out is None and _route.wants(y, *tables, residual):
-        return _route.forward.ep_combine(y, *tables, residual, dispatched.one_hop)
-    op, group = "ep_combine", current()
+        options = dispatched.one_hop, dispatched.group
+        return _route.forward.ep_combine(y, *tables, residual, *options)
+    op, group = "ep_combine", group_of(dispatched.group)
     kind, y = adopt(y)
     dtype = computed_dtype(op, kind, y, doubles=False)
     slots, weights, positions = same_kind(op, kind, *tables)

@@ -19,7 +19,7 @@ from ._calls import (
     same_kind,
     scaled,
 )
-from ._world import current
+from ._world import group_of, name_of
 from .collectives import all_gather
 from .errors import UserError
 from .symm_mem import workspace
@@ -71,7 +71,7 @@ class _Product(NamedTuple):
             arrays += (self.rows_of(scale_a, dim), scale_b)
         make, of_result = getattr(_core, program), kind.dtype(self.like)
         factors = self.dtype, form, self.b_kn
-        desc = size, *factors, of_result, rows, n, k, self.group.products, *form_of_program
+        desc = size, *factors, of_result, rows, n, k, self.group.options.products, *form_of_program
         key = program, *desc
         steps = self.group.programs(kind, key, lambda on_gpu: make(*desc, on_gpu))
         if len(steps) == 1:
@@ -119,13 +119,13 @@ def _factors(op: str, a, b) -> Tuple[Any, Any, Any]:
     return kind, a, b
 
 
-def _product(op: str, a, b) -> _Product:
+def _product(op: str, group, a, b) -> _Product:
     kind, a, b = _factors(op, a, b)
     if kind.dtype(a) == _FP8:
         raise UserError(f"{op}: factors of {_FP8} need scale_a and scale_b")
     dtype, bt = computed_dtype(op, kind, a, b), kind.transpose(b)
     b_kn = kind.is_dense(b) and not kind.is_dense(bt)
-    return _Product(op, current(), kind, dtype, a, kind.dense(b if b_kn else bt), b_kn, a)
+    return _Product(op, group, kind, dtype, a, kind.dense(b if b_kn else bt), b_kn, a)
 
 
 def _filled(kind, scale, shape):
@@ -153,7 +153,7 @@ def _scales(op: str, kind, a, b, scale_a, scale_b) -> _Scales:
     )
 
 
-def _scaled_product(op: str, a, b, scale_a, scale_b, out_dtype: str) -> _Product:
+def _scaled_product(op: str, group, a, b, scale_a, scale_b, out_dtype: str) -> _Product:
     kind, a, b = _factors(op, a, b)
     scale_a, scale_b = same_kind(op, kind, scale_a, scale_b)
     for x, want in ((a, _FP8), (b, _FP8), (scale_a, "float32"), (scale_b, "float32")):
@@ -163,7 +163,7 @@ def _scaled_product(op: str, a, b, scale_a, scale_b, out_dtype: str) -> _Product
             )
     scales = _scales(op, kind, a, b, scale_a, scale_b)
     bt, like = kind.dense(kind.transpose(b)), kind.from_dtype(out_dtype, (0,), a)
-    return _Product(op, current(), kind, _FP8, a, bt, False, like, scales)
+    return _Product(op, group, kind, _FP8, a, bt, False, like, scales)
 
 
 def result_dtype(op: str, scale_a, scale_b, out_dtype, out) -> Optional[str]:
@@ -187,8 +187,8 @@ def scaled_op(op: str, out_dtype: str):
     """The operator of that name for factors with scales; the same object each time."""
     body = _BODIES[op]
 
-    def call(a, b, scale_a, scale_b, option, out):
-        return body(_scaled_product(op, a, b, scale_a, scale_b, out_dtype), option, out)
+    def call(group, a, b, scale_a, scale_b, option, out):
+        return body(_scaled_product(op, group, a, b, scale_a, scale_b, out_dtype), option, out)
 
     return call
 
@@ -202,6 +202,7 @@ def all_gather_matmul(
     scale_a=None,
     scale_b=None,
     out_dtype=None,
+    group=None,
     out=None,
 ):
     """all_gather(a_shard, dim=gather_dim) @ b, where each tile of the product starts as soon as its
@@ -224,26 +225,26 @@ def all_gather_matmul(
     if result is not None:
         arrays = (a_shard, b, scale_a, scale_b)
         if out is None and _route.wants(*arrays):
-            c = _route.layer.all_gather_scaled_matmul(*arrays, gather_dim, result)
+            c = _route.layer.all_gather_scaled_matmul(*arrays, gather_dim, result, name_of(group))
         else:
-            c = current().call(scaled_op(op, result), gather_dim, out, *arrays)
+            c = group_of(group).call(scaled_op(op, result), gather_dim, out, *arrays)
     elif out is None and _route.wants(a_shard, b):
         name = "all_gather_and_matmul" if return_a else "all_gather_matmul"
-        return getattr(_route.layer, name)(a_shard, b, gather_dim)
+        return getattr(_route.layer, name)(a_shard, b, gather_dim, name_of(group))
     elif return_a and out is None:
-        return current().call(_all_gather_and_matmul, gather_dim, None, a_shard, b)
+        return group_of(group).call(_all_gather_and_matmul, gather_dim, None, a_shard, b)
     else:
-        c = current().call(_all_gather_matmul, gather_dim, out, a_shard, b)
-    return (all_gather(a_shard, dim=gather_dim), c) if return_a else c
+        c = group_of(group).call(_all_gather_matmul, gather_dim, out, a_shard, b)
+    return (all_gather(a_shard, dim=gather_dim, group=group), c) if return_a else c
 
 
-def _all_gather_matmul(a, b, gather_dim, out):
-    return _gathered(_product("all_gather_matmul", a, b), gather_dim, out)
+def _all_gather_matmul(group, a, b, gather_dim, out):
+    return _gathered(_product("all_gather_matmul", group, a, b), gather_dim, out)
 
 
-def _all_gather_and_matmul(a, b, gather_dim, _):
+def _all_gather_and_matmul(group, a, b, gather_dim, _):
     """(gathered a, result)."""
-    return _gathered(_product("all_gather_matmul", a, b), gather_dim, None, return_a=True)
+    return _gathered(_product("all_gather_matmul", group, a, b), gather_dim, None, return_a=True)
 
 
 def _gathered(p, gather_dim, out, return_a: bool = False):
@@ -270,6 +271,7 @@ def matmul_reduce_scatter(
     scale_a=None,
     scale_b=None,
     out_dtype=None,
+    group=None,
     out=None,
 ):
     """reduce_scatter(a @ b, dim=scatter_dim), where each block of rows leaves for its owner while
@@ -284,18 +286,21 @@ def matmul_reduce_scatter(
     result = result_dtype(op, scale_a, scale_b, out_dtype, out)
     arrays = (a, b) if result is None else (a, b, scale_a, scale_b)
     if out is None and _route.wants(*arrays):
+        options = scatter_dim, reduce_op
         if result is None:
-            return _route.layer.matmul_reduce_scatter(a, b, scatter_dim, reduce_op)
-        return _route.layer.scaled_matmul_reduce_scatter(*arrays, scatter_dim, reduce_op, result)
-    group, body = current(), _matmul_reduce_scatter if result is None else scaled_op(op, result)
+            return _route.layer.matmul_reduce_scatter(a, b, *options, name_of(group))
+        made = _route.layer.scaled_matmul_reduce_scatter
+        return made(*arrays, *options, result, name_of(group))
+    group = group_of(group)
+    body = _matmul_reduce_scatter if result is None else scaled_op(op, result)
     if reduce_op == "sum":
         return group.call(body, scatter_dim, out, *arrays)
     factor = factor_of(op, reduce_op, group.size)
     return scaled(group.call(body, scatter_dim, out, *arrays), factor)
 
 
-def _matmul_reduce_scatter(a, b, scatter_dim, out):
-    return _scattered(_product("matmul_reduce_scatter", a, b), scatter_dim, out)
+def _matmul_reduce_scatter(group, a, b, scatter_dim, out):
+    return _scattered(_product("matmul_reduce_scatter", group, a, b), scatter_dim, out)
 
 
 def _scattered(p, scatter_dim, out):
@@ -313,7 +318,7 @@ def _scattered(p, scatter_dim, out):
     return made.finish()
 
 
-def matmul_all_reduce(a, b, *, scale_a=None, scale_b=None, out_dtype=None, out=None):
+def matmul_all_reduce(a, b, *, scale_a=None, scale_b=None, out_dtype=None, group=None, out=None):
     """all_reduce(a @ b): `a` [.., K] and `b` [K, N], each rank's own, -> [.., N] on every rank, the
     same bits on all. Scales as in `matmul_reduce_scatter`."""
     op = "matmul_all_reduce"
@@ -321,15 +326,15 @@ def matmul_all_reduce(a, b, *, scale_a=None, scale_b=None, out_dtype=None, out=N
     if result is not None:
         arrays = (a, b, scale_a, scale_b)
         if out is None and _route.wants(*arrays):
-            return _route.layer.scaled_matmul_all_reduce(*arrays, result)
-        return current().call(scaled_op(op, result), 0, out, *arrays)
+            return _route.layer.scaled_matmul_all_reduce(*arrays, result, name_of(group))
+        return group_of(group).call(scaled_op(op, result), 0, out, *arrays)
     if out is None and _route.wants(a, b):
-        return _route.layer.matmul_all_reduce(a, b, False)
-    return current().call(_matmul_all_reduce, 0, out, a, b)
+        return _route.layer.matmul_all_reduce(a, b, False, name_of(group))
+    return group_of(group).call(_matmul_all_reduce, 0, out, a, b)
 
 
-def _matmul_all_reduce(a, b, _, out):
-    return _reduced(_product("matmul_all_reduce", a, b), 0, out)
+def _matmul_all_reduce(group, a, b, _, out):
+    return _reduced(_product("matmul_all_reduce", group, a, b), 0, out)
 
 
 def _reduced(p, _, out):

@@ -19,7 +19,7 @@ from ._calls import (
     same_kind,
     with_options,
 )
-from ._world import current
+from ._world import alone, group_of, name_of
 from .errors import UserError
 from .matmul import result_dtype
 
@@ -72,11 +72,13 @@ def moe_route(
         made = op(x, gate, top_k, bias, *options)
     else:
         op = with_options(_moe_route, top_k, *options, tables)
-        made = current().alone().call(op, 0, None, *arrays)
+        made = alone().call(op, 0, None, *arrays)
     return Routing(*made) if tables else made
 
 
-def _moe_route(top_k, scoring, n_group, topk_group, group_score, norm, scale, tables, *arguments):
+def _moe_route(
+    top_k, scoring, n_group, topk_group, group_score, norm, scale, tables, group, *arguments
+):
     op = "moe_route"
     *arrays, _, _ = arguments
     kind, x = adopt(arrays[0])
@@ -105,7 +107,7 @@ def _moe_route(top_k, scoring, n_group, topk_group, group_score, norm, scale, ta
     desc = dtype, *of_gate, top_k, tables, scoring == "sigmoid", bool(bias)
     desc += n_group, topk_group, group_score == "best_two", norm, scale
     made = [kind.from_dtype(d, shape, x) for _, d, shape in shapes]
-    current().alone().launch(
+    group.launch(
         kind,
         (op, *desc),
         lambda on_gpu: _core.moe_route(*desc, on_gpu),
@@ -168,7 +170,7 @@ def grouped_matmul(
         return _route.forward.grouped_matmul(*given.values(), result)
     given = {name: x for name, x in given.items() if x is not None}
     op = with_options(_grouped_matmul, tuple(given), result)
-    return current().alone().call(op, 0, out, *given.values())
+    return alone().call(op, 0, out, *given.values())
 
 
 def grouped_shape(a_shape, b_shape, table, tokens) -> tuple:
@@ -233,7 +235,7 @@ def _factors(op, kind, given, a, shape, scaled: bool):
     return _FP8, inputs
 
 
-def _grouped_matmul(names, result, *arguments):
+def _grouped_matmul(names, result, group, *arguments):
     op = "grouped_matmul"
     *arrays, _, out = arguments
     given = dict(zip(names, arrays))
@@ -259,7 +261,7 @@ def _grouped_matmul(names, result, *arguments):
     experts, k, n = shapes[1]
     desc = dtype, scaled, kind.dtype(like), bound_of(rows.m), rows.per_row, experts, rows.spare
     desc += n, k, "tokens" in given, "up" in given, masked
-    current().alone().launch(
+    group.launch(
         kind,
         (op, *desc),
         lambda on_gpu: _core.grouped_gemm(*desc, on_gpu),
@@ -270,7 +272,7 @@ def _grouped_matmul(names, result, *arguments):
     return finish(kind, made, written)
 
 
-def moe_combine(y, slots, weights, *, residual=None, scatter: bool = False, out=None):
+def moe_combine(y, slots, weights, *, residual=None, scatter: bool = False, group=None, out=None):
     """The sum over each token's experts of weights * y[slots], over the ranks, too, plus residual:
     the last step where every rank has a part of every expert.
 
@@ -280,8 +282,9 @@ def moe_combine(y, slots, weights, *, residual=None, scatter: bool = False, out=
     rank's sum is float32, rounded once to travel, added in rank order and rounded again.
     """
     if out is None and _route.wants(y, slots, weights, residual):
-        return _route.forward.moe_combine(y, slots, weights, residual, scatter)
-    op, (kind, y), group = "moe_combine", adopt(y), current()
+        arrays = y, slots, weights, residual
+        return _route.forward.moe_combine(*arrays, scatter, name_of(group))
+    op, (kind, y), group = "moe_combine", adopt(y), group_of(group)
     dtype = computed_dtype(op, kind, y, doubles=False)
     (slots,) = same_kind(op, kind, slots)
     if y.ndim != 2 or slots.ndim != 2 or y.shape[0] != slots.shape[0] * slots.shape[1]:

@@ -4,7 +4,7 @@ product.
 Two forms. Sequence parallel (default): activations between the layers are split by tokens, the
 first dimension; a column-parallel layer gathers them, a row-parallel layer scatters its sums.
 Plain: activations are the same on all ranks; the row-parallel layer sums over the ranks, and the
-loss, the same on all ranks, counts once.
+loss, the same on all ranks, counts once. The ranks are those of `group`, by default all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _route
-from ._world import current
+from ._world import group_of, name_of
 from .errors import UserError
 
 _route.load()
@@ -33,10 +33,12 @@ class _ParallelLinear(nn.Module):
         bias: bool = True,
         *,
         sequence_parallel: bool = True,
+        group=None,
         device=None,
         dtype=None,
     ):
         super().__init__()
+        self.group = name_of(group)
         sizes = {
             "in": self._part(in_features) if self.split == "in" else in_features,
             "out": self._part(out_features) if self.split == "out" else out_features,
@@ -52,7 +54,7 @@ class _ParallelLinear(nn.Module):
         nn.init.uniform_(self.weight, -1 / math.sqrt(in_features), 1 / math.sqrt(in_features))
 
     def _part(self, features: int) -> int:
-        size = current().size
+        size = group_of(self.group).size
         if features % size:
             raise UserError(
                 f"{type(self).__name__}: {features} features cannot be split over {size} ranks"
@@ -60,17 +62,18 @@ class _ParallelLinear(nn.Module):
         return features // size
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, *, sequence_parallel: bool = True):
+    def from_linear(cls, linear: nn.Linear, *, sequence_parallel: bool = True, group=None):
         """This rank's part of a whole layer."""
         made = cls(
             linear.in_features,
             linear.out_features,
             linear.bias is not None,
             sequence_parallel=sequence_parallel,
+            group=group,
             device=linear.weight.device,
             dtype=linear.weight.dtype,
         )
-        group, columns = current(), cls.split == "out"
+        group, columns = group_of(group), cls.split == "out"
         with torch.no_grad():
             made.weight.copy_(linear.weight.chunk(group.size, 0 if columns else 1)[group.rank])
             if linear.bias is not None:
@@ -82,6 +85,7 @@ class _ParallelLinear(nn.Module):
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, sequence_parallel={self.sequence_parallel}"
+            f"{f', group={self.group!r}' if self.group else ''}"
         )
 
 
@@ -97,8 +101,9 @@ class ColumnParallelLinear(_ParallelLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.sequence_parallel:
-            return nn.functional.linear(_route.layer.copy_to_ranks(x), self.weight, self.bias)
-        y = _route.layer.all_gather_matmul(x, self.weight.t(), 0)
+            x = _route.layer.copy_to_ranks(x, self.group)
+            return nn.functional.linear(x, self.weight, self.bias)
+        y = _route.layer.all_gather_matmul(x, self.weight.t(), 0, self.group)
         return y if self.bias is None else y + self.bias
 
 
@@ -114,8 +119,10 @@ class RowParallelLinear(_ParallelLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.sequence_parallel:
-            y = _route.layer.matmul_reduce_scatter(x, self.weight.t(), 0, "sum")
+            y = _route.layer.matmul_reduce_scatter(x, self.weight.t(), 0, "sum", self.group)
+            if self.bias is None:
+                return y
             # Each rank adds the bias to rows of its own, so that gradients add up.
-            return y if self.bias is None else y + _route.layer.copy_to_ranks(self.bias)
-        y = _route.layer.matmul_all_reduce(x, self.weight.t(), True)
+            return y + _route.layer.copy_to_ranks(self.bias, self.group)
+        y = _route.layer.matmul_all_reduce(x, self.weight.t(), True, self.group)
         return y if self.bias is None else y + self.bias

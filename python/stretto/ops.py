@@ -1,6 +1,6 @@
 """The operators: collectives, and matrix products that overlap with them. All are collective over
-the ranks of `stretto.init()`: every rank calls them in the same order, with the same shapes and
-element types unless an operator says otherwise.
+the ranks of `group`, or of `stretto.init()`: every rank calls them in the same order, with the same
+shapes and element types unless an operator says otherwise. P is the number of these ranks.
 
 Arrays are NumPy or CuPy arrays, PyTorch tensors on the CPU or on GPUs, or anything on the CPU with
 DLPack; results are of the kind of the first argument, on its device. Strided arrays are copied.
@@ -12,9 +12,12 @@ are copied to where peers can read them.
 On GPUs a call enqueues its work on the current stream and returns; graphs capture it once it has
 been made with these shapes before. What goes wrong there is told by a later call.
 
-`out`: an array to write the result to, of its shape and element type; it is returned.
+`group`: what `stretto.new_group` or `stretto.mesh` returned, its name, or the torch.distributed
+group that it was made of; None: all ranks. `out`: an array to write the result to, of its shape and
+element type; it is returned.
 
-Errors: UserError for shapes, types and arguments that do not fit, and where ranks disagree; Fault
+Errors: UserError for shapes, types and arguments that do not fit, for a group that there is not or
+that this rank is not in, and where ranks disagree; Fault
 where a rank stalls or died, and where ranks on GPUs repeat different calls.
 """
 

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from . import _core
 from ._arrays import adopt
-from ._world import current
+from ._world import group_of
 from .errors import UserError
 
 INCLUDE_DIR = str(pathlib.Path(__file__).parent / "include")
@@ -68,13 +68,13 @@ class Program:
                 raise UserError(f"{self.name}: no run-time size '{name}'; it has {names}")
         return [int(given.get(name, default[name])) for name in names]
 
-    def __call__(self, *arrays, **extents: int):
-        """Launches the program: collective. `arrays`: its inputs, outputs and states in the order
-        in which it declares them, each of the declared shape (run-time sizes at their bounds) and
-        element type. `extents`: run-time sizes, default: their bounds; scalars: default 0. Returns
-        the outputs, one alone or a tuple; outputs left out at the end are made. Proved before its
-        first launch (Rejected with the report)."""
-        group = current()
+    def __call__(self, *arrays, group=None, **extents: int):
+        """Launches the program: collective over the group, which has as many ranks as it. `arrays`:
+        its inputs, outputs and states in the order in which it declares them, each of the declared
+        shape (run-time sizes at their bounds) and element type. `extents`: run-time sizes, default:
+        their bounds; scalars: default 0. Returns the outputs, one alone or a tuple; outputs left
+        out at the end are made. Proved before its first launch (Rejected with the report)."""
+        group = group_of(group)
         tensors = self._core.tensors
         inputs = [t for t in tensors if t[1] != "output"]
         outputs = [t for t in tensors if t[1] == "output"]
@@ -136,13 +136,14 @@ class ProgramFile:
 
     def program(self, world_size: Optional[int] = None) -> Program:
         """Its program for that many ranks; default: this world's."""
-        size = current().size if world_size is None else world_size
+        size = group_of().size if world_size is None else world_size
         if size not in self._programs:
             self._programs[size] = Program(self._file.program(size))
         return self._programs[size]
 
-    def __call__(self, *arrays, **extents: int):
-        return self.program()(*arrays, **extents)
+    def __call__(self, *arrays, group=None, **extents: int):
+        """Launches its program for the group's number of ranks; see Program.__call__."""
+        return self.program(group_of(group).size)(*arrays, group=group, **extents)
 
 
 def load(path: Union[str, os.PathLike]) -> ProgramFile:

@@ -7,7 +7,7 @@ from typing import Any, Sequence, Union
 
 from . import _core
 from ._arrays import kind_of_numpy, numpy_dtype, torch_kind
-from ._world import current
+from ._world import group_of
 from .errors import UserError
 
 
@@ -16,9 +16,11 @@ def empty(
     dtype: Any = "float32",
     device: Any = None,
     name: str = "symmetric",
+    group=None,
 ):
-    """An array of zeros in symmetric memory. Collective: the same size, element type, device and
-    name on every rank, else UserError on every rank. `dtype`: a name ("bfloat16"), a NumPy dtype,
+    """An array of zeros in symmetric memory of the group, for operators of that group; those of others
+    copy it. Collective: the same size, element type, device and name on every rank, else UserError
+    on every rank. `dtype`: a name ("bfloat16"), a NumPy dtype,
     or a PyTorch dtype, which makes it a PyTorch tensor. `device`: None or "cpu"; "cuda" for the
     rank's GPU, "cuda:1" or a torch.device for a certain one. With a NumPy dtype or a name it is a
     CuPy array there.
@@ -36,7 +38,7 @@ def empty(
         kind = kind_of_numpy(device_type)
         text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
         itemsize = numpy_dtype(text).itemsize
-    group = current()
+    group = group_of(group)
     device = (int(number) if number else kind.current_device()) if kind.on_gpu else 0
     return _allocate(group, kind, device, name, text, shape, itemsize)
 

@@ -6,7 +6,8 @@ import threading
 from typing import Any, Callable, List, Optional
 
 from . import _core
-from ._world import Group, _state, how_products_run
+from ._group import Group, Options
+from ._world import _Member, _thread, how_products_run
 from .errors import Fault
 
 
@@ -25,26 +26,24 @@ def run(
     errors: List[Optional[BaseException]] = [None] * size
 
     def rank(index: int) -> None:
-        group = _state.thread.group = Group(
-            session, index, products=how_products_run(True, sequence)
-        )
+        member = _thread.member = _Member()
+        member.add(Group(session, index, Options(products=how_products_run(True, sequence))), "")
         try:
             results[index] = body()
         except BaseException as error:  # pylint: disable=broad-except
             errors[index] = error
             if not isinstance(error, Fault):
-                session.fail(index, f"rank {index} died: {error}")
+                member.fail(error)
         finally:
-            _state.thread.group = None
-            if group._alone is not None:  # pylint: disable=protected-access
-                group._alone.close()  # pylint: disable=protected-access
+            for group in member.each():
+                member.close(group)
+            del _thread.member
 
     threads = [threading.Thread(target=rank, args=(i,)) for i in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    session.finalize(False)
     raised = [e for e in errors if e is not None]
     for error in [e for e in raised if not isinstance(e, Fault)] + raised:
         raise error

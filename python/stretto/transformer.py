@@ -9,27 +9,26 @@ from typing import Optional
 from . import _core, _route
 from ._arrays import adopt
 from ._calls import computed_dtype, finish, make_result, same_kind, with_options
-from ._world import current
+from ._world import alone, group_of, name_of
 from .errors import UserError
 
 
-def all_reduce_add_rms_norm(x, residual, weight, *, eps: float = 1e-5, out=None):
+def all_reduce_add_rms_norm(x, residual, weight, *, eps: float = 1e-5, group=None, out=None):
     """(rms_norm(s) * weight, s) with s = all_reduce(x) + residual, the same bits on every rank.
 
     `x`, `residual`: [.., H]; `weight`: [H], of its own element type. `out`: a pair of arrays.
     """
     if out is None and _route.wants(x, residual, weight):
-        return _route.layer.all_reduce_add_rms_norm(x, residual, weight, eps)
+        return _route.layer.all_reduce_add_rms_norm(x, residual, weight, eps, name_of(group))
     out = tuple(out) if out else None
     op = with_options(_all_reduce_add_rms_norm, float(eps))
-    return current().call(op, 0, out, x, residual, weight)
+    return group_of(group).call(op, 0, out, x, residual, weight)
 
 
-def _all_reduce_add_rms_norm(eps, x, residual, weight, _, out):
+def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
     op = "all_reduce_add_rms_norm"
     kind, x = adopt(x)
     residual, weight = same_kind(op, kind, residual, weight)
-    group = current()
     dtype = computed_dtype(op, kind, x, residual)
     weight_dtype = computed_dtype(op, kind, weight)
     hidden = x.shape[-1] if x.ndim else 0
@@ -83,11 +82,11 @@ def scaled_dot_product_attention(
         return made if return_lse else made[0]
     op = with_options(_scaled_dot_product_attention, *options)
     out = tuple(out) if return_lse and out else out
-    return current().alone().call(op, 0, out, query, key, value)
+    return alone().call(op, 0, out, query, key, value)
 
 
 def _scaled_dot_product_attention(
-    is_causal, scale, enable_gqa, window, return_lse, query, key, value, _, out
+    is_causal, scale, enable_gqa, window, return_lse, group, query, key, value, _, out
 ):
     op = "scaled_dot_product_attention"
     kind, q = adopt(query)
@@ -110,7 +109,6 @@ def _scaled_dot_product_attention(
         raise UserError(f"{op}: {heads} and {kv_heads} heads (enable_gqa={enable_gqa})")
     if rows > tokens:
         raise UserError(f"{op}: {rows} rows over {tokens} keys; need L <= S")
-    group = current().alone()
     scale = 1.0 / math.sqrt(width) if scale is None else float(scale)
     past = 0 if is_causal else tokens - rows
     k, v = kind.dense(k), kind.dense(v)

@@ -6,11 +6,11 @@ from __future__ import annotations
 from . import _core, _route
 from ._arrays import adopt
 from ._calls import computed_dtype, finish, make_result, same_kind
-from ._world import current
+from ._world import group_of, name_of
 from .errors import UserError
 
 
-def matmul_all_to_all(a, b, *, bias=None, out=None):
+def matmul_all_to_all(a, b, *, bias=None, group=None, out=None):
     """all_gather(a) @ b + bias for the own heads' columns of b, where tiles of the other ranks' go
     there as they are done: the product before attention with spread heads.
 
@@ -20,21 +20,21 @@ def matmul_all_to_all(a, b, *, bias=None, out=None):
     """
     arrays = (a, b) if bias is None else (a, b, bias)
     if out is None and _route.wants(*arrays):
-        return _route.forward.matmul_all_to_all(a, b, bias)
-    return current().call(_matmul_all_to_all, 0, out, *arrays)
+        return _route.forward.matmul_all_to_all(a, b, bias, name_of(group))
+    return group_of(group).call(_matmul_all_to_all, 0, out, *arrays)
 
 
-def _matmul_all_to_all(*arguments):
+def _matmul_all_to_all(group, *arguments):
     *arrays, _, out = arguments
-    op, size = "matmul_all_to_all", current().size
+    op, size = "matmul_all_to_all", group.size
     kind, dtype, a, bt, bias = _factors(op, arrays, 1)
     if bt.shape[0] % size:
         raise UserError(f"{op}: {bt.shape[0]} columns cannot be split over {size} ranks")
     result = (a.shape[0] * size, bt.shape[0] // size)
-    return _launch(op, "gemm_a2a", kind, dtype, (a, bt, *bias), result[0], out, result)
+    return _launch(group, op, "gemm_a2a", kind, dtype, (a, bt, *bias), result[0], out, result)
 
 
-def all_to_all_matmul(a, b, *, bias=None, out=None):
+def all_to_all_matmul(a, b, *, bias=None, group=None, out=None):
     """all_to_all(a) @ b + bias, where rows are multiplied as they come: the product after attention
     with spread heads.
 
@@ -45,19 +45,19 @@ def all_to_all_matmul(a, b, *, bias=None, out=None):
     """
     arrays = (a, b) if bias is None else (a, b, bias)
     if out is None and _route.wants(*arrays):
-        return _route.forward.all_to_all_matmul(a, b, bias)
-    return current().call(_all_to_all_matmul, 0, out, *arrays)
+        return _route.forward.all_to_all_matmul(a, b, bias, name_of(group))
+    return group_of(group).call(_all_to_all_matmul, 0, out, *arrays)
 
 
-def _all_to_all_matmul(*arguments):
+def _all_to_all_matmul(group, *arguments):
     *arrays, _, out = arguments
-    op, size = "all_to_all_matmul", current().size
+    op, size = "all_to_all_matmul", group.size
     kind, dtype, a, bt, bias = _factors(op, arrays, size)
     rows = a.shape[0]
     if rows % size:
         raise UserError(f"{op}: {rows} rows cannot be split over {size} ranks")
     result = (rows // size, bt.shape[0])
-    return _launch(op, "a2a_gemm", kind, dtype, (a, bt, *bias), rows, out, result)
+    return _launch(group, op, "a2a_gemm", kind, dtype, (a, bt, *bias), rows, out, result)
 
 
 def _factors(op: str, arrays, parts: int):
@@ -79,9 +79,9 @@ def _factors(op: str, arrays, parts: int):
     return kind, dtype, a, kind.dense(kind.transpose(b)), bias
 
 
-def _launch(op: str, program: str, kind, dtype: str, arrays, rows: int, out, shape):
+def _launch(group, op: str, program: str, kind, dtype: str, arrays, rows: int, out, shape):
     """`program` over `rows` tokens of all ranks."""
-    group, (a, bt, *bias) = current(), arrays
+    a, bt, *bias = arrays
     result, written = make_result(op, kind, out, shape, a)
     desc = group.size, dtype, rows, *bt.shape, bool(bias)
     group.launch(

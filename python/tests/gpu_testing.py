@@ -1,5 +1,6 @@
 """What the tests on GPUs have in common: the ranks of torchrun, random tensors, comparisons."""
 
+import json
 import os
 import sys
 import unittest
@@ -61,7 +62,27 @@ class GpuTest(unittest.TestCase):
 
 
 def main():
-    """Runs the tests of the file that is the program."""
+    """Runs the tests of the file that is the program; rank 0 writes what they came to to the file that
+    STRETTO_TEST_SUMMARY names."""
     if RANK != 0:  # one report is enough, and others' failures
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
-    unittest.main(verbosity=1 if RANK else 2)
+    result = unittest.main(verbosity=1 if RANK else 2, exit=False).result
+    path = os.environ.get("STRETTO_TEST_SUMMARY")
+    if path and RANK == 0:
+        write_summary(result, path)
+    sys.exit(0 if result.wasSuccessful() else 1)
+
+
+def write_summary(result, path):
+    summary = {
+        "ranks": SIZE,
+        "gpu": torch.cuda.get_device_name(DEVICE) if HAS_CUDA else None,
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "seed": SEED,
+        "tests": result.testsRun,
+        "failed": [str(test) for test, _ in result.failures + result.errors],
+        "skipped": {str(test): reason for test, reason in result.skipped},
+    }
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(summary, file)

@@ -278,8 +278,8 @@ class Streams(GpuTest):
 
     def test_products_in_sequence(self):
         """Collective and product one after the other, in graphs too."""
-        group = _world.current()
-        how, m = group.products, 16 * SIZE
+        group = _world.group_of()
+        how, m = group.options, 16 * SIZE
         a, w = randn(m, 256), randn(512, 256, scale=1 / 16)
         kn = w.t().contiguous()
 
@@ -292,10 +292,10 @@ class Streams(GpuTest):
             )
 
         try:
-            group.products = "fused"
+            group.options = how._replace(products="fused")
             group.plans.clear()
             want = products(w.t())
-            group.products = "sequence"
+            group.options = how._replace(products="sequence")
             group.plans.clear()
             for b in (w.t(), kn, w.t()):
                 for x, y in zip(products(b), want):
@@ -310,7 +310,7 @@ class Streams(GpuTest):
                 for x, y in zip(captured, products(w.t())):
                     self.same(x, y)
         finally:
-            group.products = how
+            group.options = how
             group.plans.clear()
 
     def test_trace(self):

@@ -39,7 +39,7 @@ def test_packed_sequences(rng, causal, dtype):
             options = {"is_causal": causal}
             assert stretto.packed_attention(q, k, v, starts, out=out, **options) is out
             stretto.packed_attention(q, k, v, starts, **options)
-            plans = stretto._world.current().alone().plans  # the quick way of repeated calls
+            plans = stretto._world.group_of().alone().plans  # the quick way of repeated calls
             op = stretto._calls.with_options(stretto.attention._packed, causal, None, False)
             again = plans.replay(op, 0, None, q, k, v, starts)
             return out, again, stretto.packed_attention(q, k, v, starts.astype(np.int64), **options)
@@ -142,7 +142,7 @@ def test_many_numbers_of_rows_have_one_program(rng):
             got = stretto.packed_attention(q, k, k, starts)
             for a, b in ((0, rows // 3), (rows // 3, rows)):
                 near(got[a:b], softmax_attention(q[a:b], k[a:b], k[a:b], np.arange(b - a) + 1), "float32")
-        return len(stretto._world.current().alone()._entries)
+        return len(stretto._world.group_of().alone()._entries)
 
     assert testing.run(1, body) == [1]
     sizes = [stretto._calls.bound_of(rows) for rows in range(1, 5000)]

@@ -79,7 +79,7 @@ def test_read_only_out(world):
 
 def test_two_threads_of_one_rank():
     def body():
-        group = stretto._world.current()
+        group = stretto._world.group_of()
         with group.used():
             with pytest.raises(stretto.UserError, match="another thread"):
                 stretto.all_reduce(X)
@@ -133,7 +133,7 @@ X8 = np.ones((8, 8), np.float32)
         (lambda: stretto.all_reduce(X), stretto.barrier, "all_reduce.*barrier"),
         (
             lambda: stretto.all_gather(X),
-            lambda: stretto.all_gather(stretto._world.current().shared),
+            lambda: stretto.all_gather(stretto._world.group_of().shared),
             r"all_gather\(in.*all_gather\(symmetric in",
         ),
     ],
@@ -143,7 +143,7 @@ def test_ranks_that_call_differently_what_they_called_before(mine, theirs, named
     errors = [None, None]
 
     def body():
-        stretto._world.current().shared = stretto.symm_mem.empty(4, 4)
+        stretto._world.group_of().shared = stretto.symm_mem.empty(4, 4)
         for call in (mine, theirs, mine, theirs):
             call()
         begin = time.monotonic()

@@ -441,7 +441,7 @@ def test_repeated_calls_take_the_quick_way(rng):
     weight = np.ascontiguousarray(b.swapaxes(1, 2)).swapaxes(1, 2)
 
     def body():
-        plans = stretto._world.current().alone().plans
+        plans = stretto._world.group_of().alone().plans
         for _ in range(4):
             x = rng.uniform(-1, 1, a.shape).astype(np.float32)
             offsets = np.sort(np.concatenate([[0, 6], rng.integers(0, 7, 2)])).astype(np.int32)

@@ -4,7 +4,7 @@ copied as they are there. CPU ranks run the programs."""
 import pytest
 
 import stretto
-from stretto import _arrays, _core, _world, testing
+from stretto import _arrays, _core, _group, testing
 
 torch = pytest.importorskip("torch")
 SIZE = 2
@@ -35,8 +35,8 @@ def host_as_gpu(monkeypatch, rng):
         )
 
     monkeypatch.setattr(_arrays, "torch_kind", lambda device_type: HostAsGpu)
-    monkeypatch.setattr(_world.Group, "open_gpu", lambda group, device: None)
-    monkeypatch.setattr(_world.Group, "_make_executable", make)
+    monkeypatch.setattr(_group.Group, "open_gpu", lambda group, device: None)
+    monkeypatch.setattr(_group.Group, "_make_executable", make)
     torch.manual_seed(int(rng.integers(1 << 30)))
 
 
@@ -101,7 +101,7 @@ def test_misaligned_tensors_are_copied():
 def test_no_first_call_in_a_graph(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(_arrays, "torch_kind", lambda device_type: HostAsGpu)
-    monkeypatch.setattr(_world.Group, "open_gpu", lambda group, device: None)
+    monkeypatch.setattr(_group.Group, "open_gpu", lambda group, device: None)
     monkeypatch.setattr(HostAsGpu, "is_capturing", staticmethod(lambda: True))
     stretto.init()
     try:

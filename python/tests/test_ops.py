@@ -134,7 +134,7 @@ def test_products_in_sequence_are_those_that_are_fused(rng):
     weight = parts(rng, size, (n, k))
 
     def body():
-        r, group = stretto.rank(), stretto._world.current()
+        r, group = stretto.rank(), stretto._world.group_of()
         w, out = weight[r].T, np.empty((m, 2 * size, n), a[r].dtype)
         results = []
         for _ in range(3):
@@ -312,7 +312,7 @@ def test_repeated_calls_of_several_launches_or_results(rng):
     attention = with_options(ops._scaled_dot_product_attention, False, 1.0, False, 0, False)
     norm = with_options(ops._all_reduce_add_rms_norm, 1e-5)
     stretto.init()
-    plans = stretto._world.current().plans
+    plans = stretto._world.group_of().plans
     try:
         weight, place, pair = fresh(32), np.empty((2, 5, 3, 8), np.float32).swapaxes(1, 2), None
         for i in range(4):

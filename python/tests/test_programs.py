@@ -48,7 +48,7 @@ def test_a_racy_program_is_rejected_with_the_report(root):
 def test_what_is_proved_for_one_size_has_no_other():
     stretto.init()
     try:
-        group = stretto._world.current()
+        group = stretto._world.group_of()
         program = _core.all_reduce(1, "float32", 4, 8, False)
         for bounds_only in (False, True):
             compiled = program.compile(bounds_only=bounds_only)

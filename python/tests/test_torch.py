@@ -230,13 +230,10 @@ def test_compiled_in_one_graph():
         plain = a.clone().requires_grad_()
         (torch.relu(plain @ w.t()) @ w + plain).sum().backward()
         torch.testing.assert_close(leaf.grad, plain.grad, rtol=1e-4, atol=1e-4)
-        for op in (torch.ops.stretto.all_gather_matmul, torch.ops.stretto.matmul_reduce_scatter):
-            torch.library.opcheck(
-                op,
-                (torch.randn(4, 8, requires_grad=True), torch.randn(8, 5), 0, "sum")[
-                    : 3 if op is torch.ops.stretto.all_gather_matmul else 4
-                ],
-            )
+        leaf, b = torch.randn(4, 8, requires_grad=True), torch.randn(8, 5)
+        ops = torch.ops.stretto
+        torch.library.opcheck(ops.all_gather_matmul, (leaf, b, 0, ""))
+        torch.library.opcheck(ops.matmul_reduce_scatter, (leaf, b, 0, "sum", ""))
     finally:
         stretto.finalize()
 

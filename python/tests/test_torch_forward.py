@@ -33,7 +33,7 @@ def forward_cases():
         "sequence_attention": (
             lambda *x: stretto.sequence_attention(*x, return_lse=True),
             (q, k, k),
-            [(q, k, k, form, None, True, None, lse) for form, lse in FORMS],
+            [(q, k, k, form, None, True, None, "", lse) for form, lse in FORMS],
         ),
         "paged_attention": (
             stretto.paged_attention,
@@ -48,12 +48,12 @@ def forward_cases():
         "matmul_all_to_all": (
             lambda x, y, z: stretto.matmul_all_to_all(x, y.T, bias=z),
             (a, w, bias),
-            [(a, w.t(), z) for z in (None, bias)],
+            [(a, w.t(), z, "") for z in (None, bias)],
         ),
         "all_to_all_matmul": (
             lambda x, y: stretto.all_to_all_matmul(x, y.T),
             (a, w),
-            [(a, w.t(), z) for z in (None, bias)],
+            [(a, w.t(), z, "") for z in (None, bias)],
         ),
         **expert_cases(),
         **expert_layer_cases(),
@@ -90,7 +90,7 @@ def expert_cases():
         "moe_combine": (
             lambda *z: stretto.moe_combine(*z[:3], residual=z[3]),
             (y, slots, weights, x),
-            [(y, slots, weights, z, True) for z in (None, x)],
+            [(y, slots, weights, z, True, "") for z in (None, x)],
         ),
     }
 
@@ -118,24 +118,24 @@ def expert_layer_cases():
         "all_gather_grouped_matmul": (
             lambda *z: stretto.all_gather_grouped_matmul(*z[:3], up=z[3])[0],
             (x, b, experts, up),
-            [(x, b, experts, z) for z in (None, up)],
+            [(x, b, experts, z, "") for z in (None, up)],
         ),
         "grouped_matmul_reduce_scatter": (
             second,
             (made, down, *tiles, weights),
-            [(made, down, *tiles, weights, z) for z in (None, x)],
+            [(made, down, *tiles, weights, z, "") for z in (None, x)],
         ),
         "moe_layer": (
             lambda *z: stretto.moe_layer(*z[:6], residual=z[6]),
             (x, b, up, down, experts, weights, x),
-            [(x, b, up, down, experts, weights, z) for z in (None, x)],
+            [(x, b, up, down, experts, weights, z, "") for z in (None, x)],
         ),
         "ep_dispatch": (
             lambda *z: tuple(stretto.ep_dispatch(*z, 4, one_hop=False))[:6],
             (x, experts, weights),
-            [(x, experts, weights, 4, hops, False) for hops in (False, True)],
+            [(x, experts, weights, 4, hops, False, "") for hops in (False, True)],
         ),
-        "ep_combine": (back, (y, *tables), [(y, *tables, z, False) for z in (None, x)]),
+        "ep_combine": (back, (y, *tables), [(y, *tables, z, False, "") for z in (None, x)]),
     }
 
 

@@ -212,8 +212,19 @@ void AgentWriter::block(const Block& ops) {
       continue;
     }
     emit(ops[i]);
-    if (issues(i) && !issues(i + 1)) line("pass_turn<{}>(team);", values_.warpgroups());
+    if (passes_turn(ops, i)) line("pass_turn<{}>(team);", values_.warpgroups());
   }
+}
+
+// Once the products are issued that follow each other, or where those of a role are apart, after
+// the wait for the first of them.
+bool AgentWriter::passes_turn(const Block& ops, std::size_t at) const {
+  if (&ops != turns_in_) return false;
+  auto issues = [&](std::size_t i) { return i < ops.size() && ops[i].code == OpCode::kDotAsync; };
+  auto waits = [&](std::size_t i) { return i < ops.size() && ops[i].code == OpCode::kAwait; };
+  bool apart = site_.role->resource.products == ProductOrder::kAheadApart;
+  if (waits(at)) return apart && at > 0 && issues(at - 1);
+  return issues(at) && !issues(at + 1) && !(apart && waits(at + 1));
 }
 
 void AgentWriter::emit(const Op& op) {

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -60,6 +61,7 @@ class AgentWriter {
   void find_turns(const Block& body);
   void grant_first_turn();
   bool takes_turns(const Block& ops);
+  bool passes_turn(const Block& ops, std::size_t at) const;
   bool multiplies_apart(const Block& body) const;
   bool staggered(const Op& loop) const;
   bool rescales(const Op& op) const;
@@ -104,6 +106,9 @@ class AgentWriter {
   void add_product(const Op& op, const std::string& acc);
   void await(const Op& op);
   bool pinned(const Op& reduction) const;
+  bool pinned_factor(const Op& cast) const;
+  bool awaits_next(const std::function<bool(const Op&)>& other) const;
+  std::string scratch_text(DType dtype) const;
   // "Operand<...>{...}" of a factor, after putting a register into its staging slot.
   std::string factor(const Op& op, std::size_t operand, std::size_t& staged);
   std::string stage_value(int reg, std::size_t offset);

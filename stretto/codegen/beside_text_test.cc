@@ -58,9 +58,10 @@ TEST(BesideText, WhereAllLoadThereIsAWarpgroupMore) {
   GeneratedKernel kernel = generate(totals(true));
   EXPECT_EQ(kernel.launch.block, 512);
   expect_lines(kernel.source,
-               {"// producer", "// consumer", "register_budget_raise<168>();",
+               {"// producer", "register_budget_lower<56>();", "// consumer",
+                "register_budget_raise<176>();",
                 "} else if (threadIdx.x >= 384 && threadIdx.x < 512) {  // role 'sum'",
-                "register_budget_lower<96>();", "const Team team{threadIdx.x - 384, 3};"});
+                "register_budget_lower<104>();", "const Team team{threadIdx.x - 384, 3};"});
   expect_clean_build(kernel);
 }
 

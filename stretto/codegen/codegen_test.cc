@@ -473,7 +473,7 @@ TEST(CodegenRefuses, ClustersThatCannotShare) {
   expect_refusal(refusal([] { generate(gemm({.bm = 120, .cluster = 2})); }), "gemm",
                  "rows in multiples of 8");
   expect_refusal(refusal([] { generate(gemm({.cluster = 2, .row_limit = true})); }), "gemm",
-                 "row limit");
+                 "row limit on rows that");
   expect_refusal(refusal([] { generate(gemm({.dtype = DType::kF32, .cluster = 2})); }), "gemm",
                  "slots that one factor reads|shared memory");
 }

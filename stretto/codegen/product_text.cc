@@ -115,11 +115,25 @@ bool AgentWriter::pinned(const Op& reduction) const {
   auto reduces = [&](const Op& op) {
     return op.code == OpCode::kReduce && op.axis == 1 && type(op.result).dtype == DType::kF32;
   };
-  if (!reduces(reduction)) return false;
+  return reduces(reduction) && awaits_next(reduces);
+}
+
+// The same of a factor of products that comes from the last conversion before such a wait.
+bool AgentWriter::pinned_factor(const Op& cast) const {
+  if (cast.code != OpCode::kCast || in_flight_.empty()) return false;
+  const ValuePlan& plan = value_plan(cast.result);
+  const ValueType& t = type(cast.result);
+  bool factor = plan.fragment && plan.used_by_dot && size_bytes(t.dtype) == 2;
+  return factor && t.cols % 16 == 0 && awaits_next([](const Op&) { return false; });
+}
+
+// Whether the next product or wait for products, or operation of which `other` holds, after the one
+// that is being written is a wait.
+bool AgentWriter::awaits_next(const std::function<bool(const Op&)>& other) const {
   const auto& [ops, at] = position_;
   auto next = std::find_if(
       ops->begin() + static_cast<std::ptrdiff_t>(at) + 1, ops->end(), [&](const Op& op) {
-        return op.code == OpCode::kAwait || op.code == OpCode::kDotAsync || reduces(op);
+        return op.code == OpCode::kAwait || op.code == OpCode::kDotAsync || other(op);
       });
   return next != ops->end() && next->code == OpCode::kAwait;
 }
@@ -277,8 +291,9 @@ void AgentWriter::put(const Op& op, const PipePlan& plan) {
 void AgentWriter::clear_past_end(const Op& op, const PipePlan& plan) {
   if (!plan.by_tma()) return;  // the threads that filled the slot know the limits
   if (op.exprs.empty()) return;
-  if (site_.role->resource.cluster_size > 1) {
-    refuse(op.loc, "a row limit on a pipelined load of a cluster");
+  bool cluster = site_.role->resource.cluster_size > 1;
+  if (cluster && plan.split != Split::kMulticast) {
+    refuse(op.loc, "a row limit on rows that a cluster shares out");
   }
   std::string limit = expr(op.exprs[0]);
   // Either of two warpgroups apart clears what it is going to read, the second once more.
@@ -286,6 +301,8 @@ void AgentWriter::clear_past_end(const Op& op, const PipePlan& plan) {
   line("  clear_rows(s{}, max({}, 0), {}, {});", op.result, limit,
        apart() ? "Team{team.tid % 128, 0}" : "team", apart() ? 128 : values_.num_threads);
   line("  fence_proxy_async_shared();");
+  // The release of a slot that all blocks of the cluster fill again is relaxed.
+  if (cluster) line("  fence_acq_rel_cluster();");
   apart() ? line("  meet_in_warpgroup();")
           : line("  named_barrier_sync(team.barrier, {});", values_.num_threads);
   line("}}");

@@ -13,9 +13,11 @@ constexpr int kFillingRegisters = 72;  // where its threads load, or store, what
 constexpr int kCopyingRegisters = 40;  // where that is vectors alone
 constexpr int kReadingRegisters = 40;  // where tables decide what TMA loads, and how often
 // Of a role that adds up beside another one: in its producer's warps, or in a warpgroup more, where
-// few are left for each.
+// few are left for each. All of a block of two warpgroups that multiply, one that loads and that
+// one: 2 * 176 + 56 + 104 a thread of 128.
 constexpr int kBesideRegisters = 136;
-constexpr int kBesideRegistersApart = 96;
+constexpr int kBesideRegistersApart = 104;
+constexpr int kFillingRegistersBeside = 56;
 constexpr int kRegistersOfBlock = 65536;
 constexpr int kMostRegisters = 240;
 
@@ -76,21 +78,22 @@ void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* bes
   if (block <= 256) return;
   int few = 0;  // registers of the threads that need few
   int end = plan.num_threads;
-  int of_producer = 0;
+  int of_producer = 0, most_of_producer = kMostRegisters;
   if (beside != nullptr && beside->first_thread[0] < end) {
     of_producer = kBesideRegisters;  // it lies in the same warpgroup
   } else if (beside != nullptr) {
     few = (beside->num_threads - end) * kBesideRegistersApart;
     end = beside->num_threads;
     beside->registers[0] = kBesideRegistersApart;
+    most_of_producer = kFillingRegistersBeside;
   }
   int computing = 0;  // threads
   for (std::size_t i = 0; i < role.agents.size(); ++i) {
     AgentKind kind = role.agents[i].kind;
     if (kind == AgentKind::kProducer || kind == AgentKind::kDrain) {
       plan.registers[i] = few_registers(role, static_cast<int>(i), plan);
-      if (kind == AgentKind::kProducer && plan.registers[i] < of_producer) {
-        plan.registers[i] = of_producer;
+      if (kind == AgentKind::kProducer) {
+        plan.registers[i] = std::clamp(plan.registers[i], of_producer, most_of_producer);
       }
     } else {
       computing += plan.threads[i];

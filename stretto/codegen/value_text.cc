@@ -60,6 +60,11 @@ const char* functor(BinaryOp op) {
   return kNames[static_cast<int>(op)];
 }
 
+std::string AgentWriter::scratch_text(DType dtype) const {
+  return fmt::format("reinterpret_cast<{}*>(smem + {})", dtype == DType::kI32 ? "i32" : "float",
+                     plan_.scratch);
+}
+
 void AgentWriter::value(const Op& op) {
   auto in = [&](std::size_t i) { return op.operands[i]; };
   bool here = op.result >= 0 && !value_plan(op.result).from_slot;
@@ -93,11 +98,10 @@ void AgentWriter::value(const Op& op) {
     case OpCode::kBroadcast:
     case OpCode::kCopyValue:
       line("assign(v{}, v{});", op.result, in(0));
+      if (pinned_factor(op)) line("hold(v{}, {});", op.result, scratch_text(DType::kF32));
       return;
     case OpCode::kReduce: {
-      std::string scratch =
-          fmt::format("reinterpret_cast<{}*>(smem + {})",
-                      type(in(0)).dtype == DType::kI32 ? "i32" : "float", plan_.scratch);
+      std::string scratch = scratch_text(type(in(0)).dtype);
       if (op.reduce == ReduceOp::kArgMax) {
         line("arg_max_columns<L{}>(v{}, v{}, team, {});", in(0), op.result, in(0), scratch);
         return;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/table_text.h"
@@ -358,10 +359,11 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
                             .cooperative = plan.cooperative};
   config.programmatic_serialization = args.starts_early && !config.cooperative && !s.engines;
   const State::RankState& own = s.local(rank);
+  std::unique_lock<std::mutex> launching;
   if (s.waits) {
-    s.world.admit(s.fault_source, rank,
-                  {.program = s.program->name, .blocks = plan.grid, .cluster = plan.cluster},
-                  stream);
+    launching = s.world.admit(
+        s.fault_source, rank,
+        {.program = s.program->name, .blocks = plan.grid, .cluster = plan.cluster}, stream);
   }
   if (!s.engines) return own.kernel->launch(stream, config, pointers);
   own.gate->launch(stream, {.block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},

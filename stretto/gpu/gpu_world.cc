@@ -16,28 +16,12 @@ namespace {
 
 constexpr int kHopper = 9;
 
-// How SmLedger sees the streams of a device.
-struct DeviceStreams {
-  using Stream = cuda::Stream;
-  using Event = cuda::Event;
-
-  static Stream keep(const Stream& s) { return s.share(); }
-  static bool same(const Stream& a, const Stream& b) { return a.handle() == b.handle(); }
-  static std::uint64_t capture_of(const Stream& s) { return s.capture_id(); }
-  Event record(const Stream& s) const {
-    Event event(*device);
-    s.record(event);
-    return event;
-  }
-  void wait(const Stream& s, const Event& event) const { s.wait(event); }
-
-  const cuda::Device* device;
-};
-
 }  // namespace
 
 struct GpuWorld::Admission {
-  Admission(const std::vector<cuda::Device>& devices, int reserved)
+  // `shared`: another world's ledger, which serves where it is of the same GPU; may be null.
+  Admission(const std::vector<cuda::Device>& devices, int reserved,
+            std::shared_ptr<GpuLedger> shared)
       : order(static_cast<int>(devices.size())) {
     sms = devices.front().properties().num_sms;
     for (const cuda::Device& d : devices) sms = std::min(sms, d.properties().num_sms);
@@ -45,11 +29,15 @@ struct GpuWorld::Admission {
     if (reserved < 0 || sms < 1) {
       throw UserError(fmt::format("a world with {} of {} SMs reserved", reserved, sms + reserved));
     }
-    for (const cuda::Device& d : devices) ledgers.emplace_back(sms, DeviceStreams{&d});
+    for (const cuda::Device& d : devices) {
+      int ordinal = d.properties().ordinal;
+      bool fits = shared && shared->ordinal() == ordinal && shared->num_sms() == sms;
+      ledgers.push_back(fits ? shared : std::make_shared<GpuLedger>(ordinal, sms));
+    }
   }
 
   int sms = 0;
-  std::vector<SmLedger<DeviceStreams>> ledgers;  // [rank]
+  std::vector<std::shared_ptr<GpuLedger>> ledgers;  // [local rank]
   IssueOrder order;
 };
 
@@ -91,7 +79,7 @@ GpuWorld::GpuWorld(const GpuWorldOptions& options)
   own_words_ = std::make_unique<cuda::HostMappedMemory>(devices_.front(), kSharedBytes);
   shared_ = static_cast<std::byte*>(own_words_->host());
   shared_address_ = own_words_->address();
-  admission_ = std::make_unique<Admission>(devices_, options.reserved_sms);
+  admission_ = std::make_unique<Admission>(devices_, options.reserved_sms, nullptr);
 }
 
 GpuWorld::GpuWorld(Rank& rank, const GpuProcessOptions& options)
@@ -105,7 +93,7 @@ GpuWorld::GpuWorld(Rank& rank, const GpuProcessOptions& options)
   seats.agree([&] {
     add_device(options.device >= 0 ? options.device : local_rank_of_environment(rank.index()));
     streams_.emplace_back(devices_.front());
-    admission_ = std::make_unique<Admission>(devices_, options.reserved_sms);
+    admission_ = std::make_unique<Admission>(devices_, options.reserved_sms, options.ledger);
     processes_->show_to(devices_.front());
     return devices_.front().properties().pci;
   });
@@ -198,11 +186,15 @@ void GpuWorld::clear_fault() {
   if (local_ranks_.front() == 0) std::memset(shared_, 0, kSharedBytes);
   if (processes_) processes_->begin_meetings();
   if (processes_) processes_->rank().barrier();
-  for (SmLedger<DeviceStreams>& ledger : admission_->ledgers) ledger.clear();
+  for (const auto& ledger : admission_->ledgers) ledger->clear();
   admission_->order.clear();
 }
 
 int GpuWorld::sms_for_waiting() const { return admission_->sms; }
+
+std::shared_ptr<GpuLedger> GpuWorld::ledger(int rank) const {
+  return admission_->ledgers[local_index(rank)];
+}
 
 std::string GpuWorld::name_of(int fault_source) const {
   auto source = fault_sources_.find(fault_source);
@@ -211,12 +203,13 @@ std::string GpuWorld::name_of(int fault_source) const {
                      fault_source);
 }
 
-void GpuWorld::admit(int id, int rank, const SmDemand& demand, const cuda::Stream& stream) {
+std::unique_lock<std::mutex> GpuWorld::admit(int id, int rank, const SmDemand& demand,
+                                             const cuda::Stream& stream) {
   std::size_t local = local_index(rank);
-  bool captured = admission_->ledgers[local].admit(stream, demand) != 0;
-  if (captured) return;
+  GpuLedger::Admitted admitted = admission_->ledgers[local]->admit(stream, demand);
+  if (admitted.captured) return std::move(admitted.lock);
   auto clash = admission_->order.launch(static_cast<int>(local), id);
-  if (!clash) return;
+  if (!clash) return std::move(admitted.lock);
   throw UserError(
       fmt::format("launch {} of rank {} is of {}, that of rank {} was of {}: kernels that wait for "
                   "other ranks are launched in the same order on all of them",

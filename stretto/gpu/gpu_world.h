@@ -10,13 +10,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "stretto/abi/fault_record.h"
 #include "stretto/base/errors.h"
-#include "stretto/gpu/sm_ledger.h"
+#include "stretto/gpu/gpu_ledger.h"
 #include "stretto/runtime/cuda/device.h"
 #include "stretto/runtime/cuda/stream.h"
 #include "stretto/runtime/world.h"
@@ -38,6 +39,9 @@ struct GpuProcessOptions {
   bool share_devices = false;  // two ranks may be on one GPU: their kernels then take turns
   std::chrono::milliseconds timeout{0};  // 0: the ranks' world's
   int reserved_sms = 0;                  // as above
+  // That of another world of this process: kernels of both then leave each other room, where they
+  // are on the same GPU. Null: none.
+  std::shared_ptr<GpuLedger> ledger;
 };
 
 // Memory of the same size on every rank, at the addresses at which this process sees it.
@@ -105,14 +109,17 @@ class GpuWorld {
 
   // SMs of each GPU that kernels which wait for other ranks may take.
   int sms_for_waiting() const;
+  std::shared_ptr<GpuLedger> ledger(int rank) const;  // for another world on the GPU of `rank`
   // Before such a kernel of fault source `id` goes onto `stream`, a stream of `rank`: it is made to
-  // come after kernels that leave no room for it (sm_ledger.h). One thread at a time per rank.
+  // come after kernels that leave no room for it (sm_ledger.h). One thread at a time per rank; what
+  // is returned is held until the kernel is enqueued, which keeps other worlds' launches out.
   // UserError where another rank has launched something else in its place (what it launched may
   // then be launched here), or where a capture cannot express the order. Replays of graphs are not
   // seen: those of one rank belong on one stream, or are ordered by their caller. Nor is the order
   // of captured launches compared, or that of ranks of different processes: those wait for each
   // other until the deadline.
-  void admit(int id, int rank, const SmDemand& demand, const cuda::Stream& stream);
+  [[nodiscard]] std::unique_lock<std::mutex> admit(int id, int rank, const SmDemand& demand,
+                                                   const cuda::Stream& stream);
 
  private:
   struct Admission;

@@ -5,8 +5,8 @@
 // first launch comes after all of the generation before, the others after that point. Order that
 // streams have anyway needs nothing.
 //
-// One per rank; gpu_world.h asks it before each launch. It never looks whether work is done:
-// waiting for an event that has passed costs nothing on the device.
+// One per GPU of a process (gpu_ledger.h); gpu_world.h asks it before each launch. It never looks
+// whether work is done: waiting for an event that has passed costs nothing on the device.
 #pragma once
 
 #include <fmt/format.h>

@@ -29,7 +29,7 @@ const char* name(BinaryOp op);
 const char* name(ReduceOp op);
 const char* name(NotifyMode mode);
 const char* name(ResourceKind kind);
-const char* name(ProductOrder products);  // "ahead", "ahead_in_turn", "in_turn", "awaited"
+const char* name(ProductOrder products);  // "ahead", "ahead_in_turn", ...
 const char* name(TensorKind kind);
 
 }  // namespace stretto

@@ -202,9 +202,10 @@ void Parser::role(const Token& start) {
     r.resource.tile_slots = reader_.any_integer<int>("a number of slots");
   }
   if (reader_.accept_word("products")) {
-    r.resource.products = reader_.one_of<ProductOrder>(static_cast<int>(ProductOrder::kAwaited) + 1,
-                                                       "ahead, ahead_in_turn, in_turn or awaited",
-                                                       [](ProductOrder p) { return name(p); });
+    r.resource.products =
+        reader_.one_of<ProductOrder>(static_cast<int>(ProductOrder::kAwaited) + 1,
+                                     "ahead, ahead_in_turn, ahead_apart, in_turn or awaited",
+                                     [](ProductOrder p) { return name(p); });
   }
   if (reader_.accept_word("beside")) {
     r.resource.beside = resolve(roles_, TokenKind::kWord, "a role declared before");

@@ -50,6 +50,18 @@ bool is_pure(const Op& op) {
 
 bool is_await_all(const Op& op) { return op.code == OpCode::kAwait && op.exprs[0].is_const(0); }
 
+std::int64_t warpgroups_of(const Role& role, const ValueType& tile) {
+  if (role.resource.num_consumers > 1) return 1;
+  std::int64_t rows = tile.rows / role.resource.cluster_size;
+  return rows > 128 && rows % 192 == 0 ? 3 : rows > 64 ? 2 : 1;
+}
+
+std::int64_t registers_of(const Role& role, const ValueType& tile) {
+  std::int64_t rows = std::max<std::int64_t>(tile.rows / role.resource.cluster_size, 64);
+  std::int64_t bytes = rows * tile.cols * static_cast<std::int64_t>(size_bytes(tile.dtype));
+  return ceil_div(bytes, 4 * 128 * warpgroups_of(role, tile));
+}
+
 Op await(std::int64_t keep, const SourceLoc& loc) {
   return {.code = OpCode::kAwait, .exprs = {keep}, .loc = loc};
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <random>
+#include <set>
 #include <string_view>
 
 #include "stretto/base/test_seed.h"
@@ -218,6 +219,35 @@ TEST_F(SplitAgents, AttentionComputesTheSameBits) {
       {"q", numbers(56)}, {"k", numbers(176)}, {"v", numbers(176)}};
   for (std::int64_t m : {7, 4, 1, 0}) {
     for (std::int64_t past : {15, 6, 0}) {
+      EXPECT_TRUE(same_bits(run(split, inputs, {m, past}), run(whole, inputs, {m, past})))
+          << m << " " << past;
+    }
+  }
+}
+
+// What the second product multiplies is made while the one before is under way, in registers of its
+// own, so that iterations come in pairs; one may be left.
+TEST_F(SplitAgents, AttentionMakesAFactorBesideTheProductBefore) {
+  auto whole = scheduled(attention(0, false, DType::kBF16)),
+       split = scheduled(attention(2, false, DType::kBF16));
+  std::set<int> factors;
+  int made_beside = 0;
+  std::function<void(const Block&)> look = [&](const Block& block) {
+    bool beside = false;
+    for (const Op& op : block) {
+      if (op.code == OpCode::kAwait) beside = op.exprs[0].is_const(1);
+      if (op.code == OpCode::kDotAsync && op.stage == 1) factors.insert(op.operands[1]);
+      made_beside += op.code == OpCode::kCast && beside ? 1 : 0;
+      for (const Block& body : op.bodies) look(body);
+    }
+  };
+  look(split->roles[0].agents[1].body);
+  EXPECT_EQ(factors.size(), 2u) << print(*split);
+  EXPECT_EQ(made_beside, 2) << print(*split);
+  std::map<std::string, Doubles> inputs = {
+      {"q", numbers(56)}, {"k", numbers(176)}, {"v", numbers(176)}};
+  for (std::int64_t m : {7, 4, 1, 0}) {  // of one to five iterations
+    for (std::int64_t past : {15, 11, 6, 0}) {
       EXPECT_TRUE(same_bits(run(split, inputs, {m, past}), run(whole, inputs, {m, past})))
           << m << " " << past;
     }

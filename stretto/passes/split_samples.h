@@ -21,8 +21,9 @@ inline constexpr std::int64_t kM = 13, kN = 11, kK = 37;
 Program gemm(const GemmOptions& options);
 // c = all_gather(a) * b^T: pulled by a copy engine, multiplied by a pipelined role.
 Program ag_gemm(int world, int num_stages);
-// Online softmax over blocks of keys: two dots per step, their results used at once.
-Program attention(int num_stages, bool copied);  // copied: V goes through a register of its own
+// Online softmax over blocks of keys: two dots per step, their results used at once. copied: V goes
+// through a register of its own; values: the type of V and of what multiplies it.
+Program attention(int num_stages, bool copied, DType values = DType::kF32);
 // A role reads `x` through pipes, over a run-time number of steps, and `y` on its own.
 Program residual(int num_stages);
 // The weights of a group are chosen by a table; what the table says stands still, so both agents

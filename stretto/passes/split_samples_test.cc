@@ -64,14 +64,14 @@ Program ag_gemm(int world, int num_stages) {
   return p.finish();
 }
 
-Program attention(int num_stages, bool copied) {
+Program attention(int num_stages, bool copied, DType values) {
   constexpr std::int64_t tokens = 22, dim = 8;
   ProgramBuilder p("attention", 1);
   Index m = p.extent("m", 7);
   Index past = p.scalar("past", tokens - 7);
   auto q = p.input("q", DType::kF32, {m, dim});
   auto k = p.state("k", DType::kF32, {tokens, dim});
-  auto v = p.state("v", DType::kF32, {tokens, dim});
+  auto v = p.state("v", values, {tokens, dim});
   auto c = p.output("c", DType::kF32, {m, dim});
   p.role("attend", Resource::sms(2).pipelined(num_stages), p.grid(m, 1, 4, 1), [&](const Tile& t) {
     Index end = p.let("end", past + min(t.row + 4, m));
@@ -89,8 +89,8 @@ Program attention(int num_stages, bool copied) {
       Value shrink = exp(peak - new_peak);
       Value chances = where(seen, exp(scores - new_peak), p.zeros(DType::kF32, 1, 1));
       weight = weight * shrink + row_sum(chances);
-      Value values = p.load(block(v));
-      acc = dot(acc * shrink, chances, copied ? copy(values) : values);
+      Value loaded = p.load(block(v));
+      acc = dot(acc * shrink, cast(chances, values), copied ? copy(loaded) : loaded);
       peak = new_peak;
     });
     p.store(c.tile({t.row, 0}, 4, dim), acc / weight);

@@ -149,7 +149,7 @@ class LoopParts {
       bool zero = reg == dot().operands[0] && reg != dot().result;
       if (zero || is_slot(reg)) continue;
       std::int64_t copies = parts_.own.count(reg) != 0 ? 2 : 1;
-      cells += copies * registers_of(type(reg));
+      cells += copies * registers_of(role_, type(reg));
     }
     return cells <= kMostRegisters;
   }
@@ -159,15 +159,6 @@ class LoopParts {
       bool view = op.code == OpCode::kTranspose && op.result == reg;
       return (op.code == OpCode::kPipeGet && op.result == reg) || (view && is_slot(op.operands[0]));
     });
-  }
-
-  // As value_plan deals tiles out: 64 rows to a warpgroup, of which there are up to three.
-  std::int64_t registers_of(const ValueType& tile) const {
-    std::int64_t rows = std::max<std::int64_t>(tile.rows / role_.resource.cluster_size, 64);
-    std::int64_t warpgroups = rows > 128 && rows % 192 == 0 ? 3 : rows > 64 ? 2 : 1;
-    if (role_.resource.num_consumers > 1) warpgroups = 1;
-    std::int64_t bytes = rows * tile.cols * static_cast<std::int64_t>(size_bytes(tile.dtype));
-    return ceil_div(bytes, 4 * 128 * warpgroups);
   }
 
   const Role& role_;
@@ -287,7 +278,9 @@ class Staggerer {
 
   bool in_turn(const Parts& parts) const {
     bool same_sums = parts.own.count(parts.before.back().result) == 0;
-    return same_sums || role_.resource.products == ProductOrder::kAheadInTurn;
+    ProductOrder products = role_.resource.products;
+    return same_sums || products == ProductOrder::kAheadInTurn ||
+           products == ProductOrder::kAheadApart;
   }
 
   // What the generated code takes as a pipeline whose products warpgroups issue in turn.

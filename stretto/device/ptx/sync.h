@@ -17,6 +17,7 @@ STRETTO_DEVICE void mbarrier_arrive_release_cta(u64* bar) {
                : "memory");
 }
 STRETTO_DEVICE void fence_acq_rel_cta() { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
+STRETTO_DEVICE void fence_acq_rel_cluster() { asm volatile("fence.acq_rel.cluster;" ::: "memory"); }
 // On the barrier at the same offset in block `cta` of the cluster. Orders nothing: for slots that
 // the tensor core has read, whose reads a completed wgmma wait has ended; after a fence also for
 // those that threads of this block have read.

@@ -98,3 +98,9 @@ STRETTO_DEVICE int floor_div(int a, int b) { return a >= 0 ? a / b : -((b - 1 - 
 STRETTO_DEVICE int quotient_of(int a, int b) { return int(u32(a) / u32(b)); }
 STRETTO_DEVICE int remainder_of(int a, int b) { return int(u32(a) % u32(b)); }
 STRETTO_DEVICE int floor_mod(int a, int b) { return a - floor_div(a, b) * b; }
+
+// Keeps the compiler from computing what depends on v ahead of a loop, where it takes registers.
+STRETTO_DEVICE int computed_here(int v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}

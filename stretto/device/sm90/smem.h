@@ -157,12 +157,44 @@ STRETTO_DEVICE int columns_left(const Box<const T>& box, int c) {
   return c < box.first_col ? 0 : box.cols - c;
 }
 
+// Passes of so many rows each until rows are permuted as before: where they lie changes by a
+// constant then.
+constexpr int passes_until_alike(int rows) {
+  return rows % 8 == 0 ? 1 : rows % 4 == 0 ? 2 : rows % 2 == 0 ? 4 : 8;
+}
+// Threads that keep to their columns fill a slot; what they compute for a pass is next to nothing,
+// so that few of them keep up with the tensor core.
+template <int kRun, bool kWhole, int kThreads, class S, class T>
+STRETTO_DEVICE void fill_columns(const S& smem, const Box<const T>& box, const Team& t) {
+  constexpr int kRuns = div_up(S::kCols, S::kChunkCols) * S::kChunkCols / kRun;
+  constexpr int kStep = kThreads / kRuns, kPasses = div_up(S::kRows, kStep);
+  constexpr int kPeriod = passes_until_alike(kStep);
+  int tid = computed_here(int(t.tid));
+  int first = tid / kRuns, c = tid % kRuns * kRun;
+  int columns = columns_left<kRun>(box, c);
+  const T* from = box.data + (first * box.row_stride + c * box.col_stride);
+  T* to[kPeriod];
+#pragma unroll
+  for (int k = 0; k < kPeriod; ++k) to[k] = &smem.at(first + k * kStep, c);
+#pragma unroll
+  for (int pass = 0; pass < kPasses; ++pass) {
+    int step = pass * kStep;
+    if (S::kRows % kStep != 0 && first + step >= S::kRows) continue;
+    int count = box.has_row(first + step) ? columns : 0;
+    const T* row = kWhole || count > 0 ? from + step * box.row_stride : box.data;
+    fill_run<kRun, kWhole>(to[pass % kPeriod] + pass / kPeriod * kPeriod * kStep * S::kChunkCols,
+                           row, count);
+  }
+}
 // kThreads fill a whole slot from a box, with zeros past its end. kRun: columns that may be read at
 // once, because strides and origin are multiples of it.
 template <int kRun, bool kWhole, int kThreads, class S, class T>
 STRETTO_DEVICE void fill_slot(const S& smem, const Box<const T>& box, const Team& t) {
   constexpr int kRuns = div_up(S::kCols, S::kChunkCols) * S::kChunkCols / kRun;
   constexpr int kTotal = S::kRows * kRuns, kPasses = div_up(kTotal, kThreads);
+  if constexpr (kThreads % kRuns == 0 && kPasses <= 32) {
+    return fill_columns<kRun, kWhole, kThreads>(smem, box, t);
+  }
 #pragma unroll 4
   for (int pass = 0; pass < kPasses; ++pass) {
     int i = pass * kThreads + int(t.tid);
@@ -173,25 +205,30 @@ STRETTO_DEVICE void fill_slot(const S& smem, const Box<const T>& box, const Team
     fill_run<kRun, kWhole>(&smem.at(r, c), box.data + from, count);
   }
 }
-// The same with rows that `index` picks, as in load_rows; L is its layout. What does not change
-// from step to step stands by itself, so that the compiler takes it out of the loop over them.
+// The same with rows that `index` picks, as in load_rows; L is its layout.
 template <class L, int kRun, bool kWhole, class S, class I, class T>
 STRETTO_DEVICE void fill_rows(const S& smem, const I& index, const Box<const T>& box,
                               const Team& t) {
   constexpr int kCols = div_up(S::kCols, S::kChunkCols) * S::kChunkCols;
   constexpr bool kEveryRow = L::kNoPadding && L::kTileRows == S::kRows;
+  constexpr int kStep = L::kRowsPerPass, kPeriod = passes_until_alike(kStep);
+  const int first = L::row(t, 0);
 #pragma unroll
-  for (int i = 0; i < I::kR; ++i) {
-    int r = L::row(t, i);
-    if (!kEveryRow && r >= S::kRows) continue;
-    i32 picked = kEveryRow || r < L::kTileRows ? index.x[i][0] : -1;
-    bool exists = box.has_row(picked);
-    i64 offset = exists ? picked * box.row_stride : 0;
+  for (int c = int(t.tid % L::kLanesPerRow) * kRun; c < kCols; c += L::kLanesPerRow * kRun) {
+    T* to[kPeriod];
 #pragma unroll
-    for (int c = int(t.tid % L::kLanesPerRow) * kRun; c < kCols; c += L::kLanesPerRow * kRun) {
+    for (int k = 0; k < kPeriod; ++k) to[k] = &smem.at(first + k * kStep, c);
+#pragma unroll
+    for (int i = 0; i < I::kR; ++i) {
+      if (!kEveryRow && first + i * kStep >= S::kRows) continue;
+      i32 picked = kEveryRow || first + i * kStep < L::kTileRows ? index.x[i][0] : -1;
+      picked = computed_here(picked);
+      bool exists = box.has_row(picked);
       int count = exists ? columns_left<kRun>(box, c) : 0;
-      i64 from = kWhole || count > 0 ? offset + c * box.col_stride : 0;  // unread if none exists
-      fill_run<kRun, kWhole>(&smem.at(r, c), box.data + from, count);
+      i64 from =
+          kWhole || count > 0 ? (exists ? picked : 0) * box.row_stride + c * box.col_stride : 0;
+      fill_run<kRun, kWhole>(to[i % kPeriod] + i / kPeriod * kPeriod * kStep * S::kChunkCols,
+                             box.data + from, count);
     }
   }
 }

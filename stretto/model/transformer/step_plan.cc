@@ -19,6 +19,10 @@ constexpr std::int64_t kHeadRows = 16;
 constexpr std::int64_t kSequenceParallelFrom = 16;
 constexpr std::int64_t kSequenceParallelFromOnGpu = 128;
 
+// One rank's largest steps that a step of many ranks may hold. Proofs take longer the more rows and
+// ranks there are: GEMM + reduce-scatter of 8192 rows on four GPUs minutes, once.
+constexpr int kMostShares = 4;
+
 // What rotary embedding and attention share over the layers: one attention per window length.
 struct AttentionPart {
   std::int64_t qkv_cols = 0, q_cols = 0;
@@ -444,9 +448,12 @@ StepPlan plan_step(const ModelShape& shape, std::int64_t bound) {
   return Planner(shape, bound).run();
 }
 
-std::vector<std::int64_t> step_bounds(Target target) {
-  if (target == Target::kCuda) return {1, 64, 512, 2048};
-  return {1, 16, 64, 256};
+std::vector<std::int64_t> step_bounds(const ModelShape& s) {
+  std::vector<std::int64_t> bounds = {1, 16, 64, 256};
+  if (s.target == Target::kCuda) bounds = {1, 64, 512, 2048};
+  if (s.has_whole_attention())
+    bounds.push_back(bounds.back() * std::min(s.world_size, kMostShares));
+  return bounds;
 }
 
 std::vector<std::int64_t> launch_extents(const PlanLaunch& launch, const StepRows& rows,

@@ -130,8 +130,9 @@ std::vector<std::set<std::string>> constant_inputs(const ModelShape& shape, cons
 StepPlan plan_step(const ModelShape& shape, std::int64_t bound);
 
 // The bounds that steps are made for, ascending: a chunk runs in the smallest that holds it, longer
-// prompts in several chunks.
-std::vector<std::int64_t> step_bounds(Target target);
+// prompts in several chunks. With sequence-parallel attention the largest gives each of up to four
+// ranks as many rows as one rank's largest step has.
+std::vector<std::int64_t> step_bounds(const ModelShape& shape);
 
 // Run-time extents of a launch, as Program declares them.
 std::vector<std::int64_t> launch_extents(const PlanLaunch& launch, const StepRows& rows,

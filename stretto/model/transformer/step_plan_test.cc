@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kConfig = R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2",
   "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 6,
-  "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 4096,
+  "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 8192,
   "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": true,
   "torch_dtype": "float32", "bos_token_id": 0, "eos_token_id": 1})";
 
@@ -35,7 +35,7 @@ class StepPlanTest : public testing::TestWithParam<Target> {
   ModelShape shape(int ranks, bool ulysses) const {
     return model_shape(config_, ranks, {.plan_for = GetParam(), .ulysses = ulysses});
   }
-  std::int64_t prompt_rows() const { return step_bounds(GetParam()).back(); }
+  std::int64_t prompt_rows() const { return step_bounds(shape(1, false)).back(); }
 };
 
 TEST_P(StepPlanTest, HeadsChangeRanksAroundTheAttentionOfPrompts) {
@@ -46,6 +46,23 @@ TEST_P(StepPlanTest, HeadsChangeRanksAroundTheAttentionOfPrompts) {
   auto heads = launches_of(plan_step(shape(4, false), prompt_rows()));
   EXPECT_EQ(heads["gemm_a2a"] + heads["a2a_gemm"], 0);
   EXPECT_EQ(heads["ag_gemm"], 6);
+}
+
+// What a prompt of many tokens is spread for: a rank of P has as many of a step as one rank alone.
+TEST_P(StepPlanTest, TheLargestStepGivesEveryRankOneRanksShare) {
+  auto alone = step_bounds(shape(1, true)), heads = step_bounds(shape(4, false));
+  EXPECT_EQ(alone, heads);
+  auto spread = step_bounds(shape(4, true));
+  ASSERT_EQ(spread.size(), alone.size() + 1);
+  EXPECT_EQ(spread.back(), 4 * alone.back());
+  auto rows_of = [&](const StepPlan& plan, const char* name) {
+    for (const PlanBuffer& b : plan.buffers) {
+      if (b.name == name) return b.rows;
+    }
+    return std::int64_t{0};
+  };
+  EXPECT_EQ(step_bounds(shape(8, true)), spread) << "proofs would take too long";
+  EXPECT_EQ(rows_of(plan_step(shape(4, true), spread.back()), "x"), alone.back());
 }
 
 // Reading all of attention's weights for one token would cost more than its traffic.

@@ -35,7 +35,7 @@ ModelShape model_shape(const ModelConfig& config, int num_ranks,
 }
 
 Transformer::Transformer(std::unique_ptr<ModelRunner> runner) : runner_(std::move(runner)) {
-  for (std::int64_t bound : step_bounds(runner_->shape().target)) {
+  for (std::int64_t bound : step_bounds(runner_->shape())) {
     bounds_.push_back(std::min(bound, max_tokens()));
     if (bound >= max_tokens()) break;
   }

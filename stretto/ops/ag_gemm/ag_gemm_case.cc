@@ -107,6 +107,12 @@ OperatorInfo ag_gemm_fp8_info() {
               Gather::kPull, {.scaling = Scaling::kRowWise});
 }
 
+OperatorInfo ag_gemm_fp8_block_info() {
+  return info("ag_gemm_fp8_block",
+              "ag_gemm of fp8 factors, scales for 1 x 128 of a, gathered too, and 128 x 128 of b",
+              Gather::kPull, {.scaling = Scaling::kBlock});
+}
+
 OperatorInfo ag_gemm_gathered_info() {
   return info("ag_gemm_gathered",
               "ag_gemm of weights [k,n/P] that gives the gathered a[m,k], too: what gradients take",

@@ -16,6 +16,7 @@ OpCase ag_gemm_case(const AgGemmDesc& desc, const AgGemmConfig& config, std::int
 OperatorInfo ag_gemm_info();
 OperatorInfo ag_gemm_push_info();
 OperatorInfo ag_gemm_fp8_info();
+OperatorInfo ag_gemm_fp8_block_info();
 OperatorInfo ag_gemm_gathered_info();
 
 }  // namespace stretto

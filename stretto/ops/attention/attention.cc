@@ -27,7 +27,7 @@ void check(const AttentionDesc& d, const AttentionConfig& c) {
   int heads = (d.num_heads + d.world_size - 1) / d.world_size;
   need(c.head_group >= 0 && (c.head_group == 0 || heads % c.head_group == 0), "head_group",
        c.head_group, "a divisor of the heads of a rank");
-  need.at_least_one({{"num_workers", c.num_workers}});
+  need.at_least_one({{"num_workers", c.num_workers}, {"cluster_size", c.cluster_size}});
 }
 
 // This rank's KV head for its local query head.
@@ -161,7 +161,9 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
   Resource sms = Resource::sms(cfg.num_workers)
                      .pipelined(cfg.num_stages)
                      .holding(cfg.query_slots)
-                     .by_ticket(cfg.tickets);
+                     .by_ticket(cfg.tickets)
+                     .multiplying(cfg.products)
+                     .clustered(cfg.cluster_size);
   p.role("attend", sms, p.grid(row_tiles * split.heads_per_rank, 1, 1, 1), [&](const Tile& t) {
     Index in_group = p.let("in_group", t.m % (row_tiles * group));
     Index head = p.let("head", t.m / (row_tiles * group) * group + in_group % group);

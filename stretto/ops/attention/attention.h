@@ -42,6 +42,9 @@ struct AttentionConfig {
   bool tickets =
       false;           // tiles to whichever worker is free: even loads where rows differ in length
   int head_group = 0;  // heads whose tiles are worked on together, divides a rank's heads; 0: all
+  // GPUs: a worker is so many blocks, which share its rows and load each key and value once.
+  int cluster_size = 1;
+  ProductOrder products = ProductOrder::kAhead;  // how warpgroups share the tensor core (Resource)
 };
 
 // Which heads a rank holds.

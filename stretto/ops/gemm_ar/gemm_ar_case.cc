@@ -93,4 +93,10 @@ OperatorInfo gemm_ar_fp8_info() {
               ReduceShots::kOne, Scaling::kRowWise);
 }
 
+OperatorInfo gemm_ar_fp8_block_info() {
+  return info("gemm_ar_fp8_block",
+              "gemm_ar of fp8 factors, scales for 1 x 128 of a and 128 x 128 of b, one hop",
+              ReduceShots::kOne, Scaling::kBlock);
+}
+
 }  // namespace stretto

@@ -16,5 +16,6 @@ OpCase gemm_ar_case(const GemmArDesc& desc, const GemmArConfig& config, std::int
 OperatorInfo gemm_ar_info();
 OperatorInfo gemm_ar_two_shot_info();
 OperatorInfo gemm_ar_fp8_info();
+OperatorInfo gemm_ar_fp8_block_info();
 
 }  // namespace stretto

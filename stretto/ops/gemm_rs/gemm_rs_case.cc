@@ -125,6 +125,11 @@ OperatorInfo gemm_rs_copy_info() {
               Scatter::kCopyEngine);
 }
 
+OperatorInfo gemm_rs_fp8_rows_info() {
+  return info("gemm_rs_fp8_rows", "gemm_rs of fp8 factors with a scale for each row of both",
+              Scatter::kEpilogue, Scaling::kRowWise);
+}
+
 OperatorInfo gemm_rs_fp8_info() {
   return info("gemm_rs_fp8", "gemm_rs of fp8 factors, scales for 1 x 128 of a and 128 x 128 of b",
               Scatter::kEpilogue, Scaling::kBlock);

@@ -18,6 +18,7 @@ OpCase gemm_rs_case(const GemmRsDesc& desc, const GemmRsConfig& config, std::int
 OperatorInfo gemm_rs_info();
 OperatorInfo gemm_rs_copy_info();
 OperatorInfo gemm_rs_fp8_info();
+OperatorInfo gemm_rs_fp8_rows_info();
 
 // Shared with gemm_ar: the sum over the ranks of a [m, k] * b [n, k]^T, in fp64, and how far from
 // it a result may lie whose partial sums were rounded to `dtype`.

@@ -7,8 +7,11 @@
 namespace stretto {
 
 struct ReturnConfig {
-  int num_workers = 1;  // each weighs or sums a token at a time
-  int threads = 0;      // of a worker's GPU block; 0: by the resource
+  int num_workers = 1;
+  int num_sum_workers = 0;       // that sum alone; 0: those that have weighed sum
+  int threads = 0;               // of a worker's GPU block; 0: by the resource
+  std::int64_t tile_tokens = 1;  // weighed, or summed, one after the other, and then said so
+  std::int64_t channels = 1;     // for each of which a sum's tokens are waited for
 };
 
 ReturnConfig default_return_config(const EpDesc& desc, Target target = Target::kCpu);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "stretto/base/errors.h"
@@ -17,7 +18,8 @@ void check(const char* op, const EpDesc& d, const SendConfig& c) {
                    {"num_experts", d.num_experts},
                    {"top_k", d.top_k},
                    {"world_size", d.world_size},
-                   {"num_workers", c.num_workers}});
+                   {"num_workers", c.num_workers},
+                   {"tile_tokens", c.tile_tokens}});
   check_dtype(op, "dtype", d.dtype);
   check_split(op, split_of(d));
 }
@@ -88,17 +90,16 @@ Program send(const char* name, const EpDesc& d, const SendConfig& cfg) {
       p.output("recv_weights", DType::kF32, {ranks * rows, d.top_k}, Space::kSymmetric);
   TensorRef positions = p.output("positions", DType::kI32, {rows, ranks});
   SignalRef ready = p.signal("ready");  // a rank's launch has begun: its tensors may be written
-  SignalRef sent = p.signal("sent");    // by source: a token is there, or goes elsewhere
+  SignalRef sent = p.signal("sent");  // by source: tiles of tokens that are there, or go elsewhere
   Index own_end = min(own_rows, m - p.rank() * own_rows);
 
   p.on_start([&] { p.notify_all(ready); });
-  p.role("send", Resource::sms(cfg.num_workers), p.range(rows), [&](const Tile& t) {
-    Index token = t.index;
+  auto send_token = [&](const Index& token, bool waits) {
     Index row = p.let("row", p.rank() * rows + token);
     tokens.load(token);
     Value ids = p.load(experts.tile({token, 0}, 1, d.top_k));
     Value shares = p.load(weights.tile({token, 0}, 1, d.top_k));
-    p.wait_all(ready);
+    if (waits) p.wait_all(ready);  // the token is under way
     Value nowhere = p.full(DType::kI32, 1, 1, -1);
     p.when(
         token < own_end,
@@ -128,9 +129,21 @@ Program send(const char* name, const EpDesc& d, const SendConfig& cfg) {
             p.store(positions.tile({token, to}, 1, 1), nowhere);
           });
         });
+  };
+  const std::int64_t tiles = ceil_div(rows, cfg.tile_tokens);
+  p.role("send", Resource::sms(cfg.num_workers), p.range(tiles), [&](const Tile& t) {
+    if (cfg.tile_tokens == 1) {
+      send_token(t.index, true);
+    } else {
+      p.wait_all(ready);
+      p.loop(cfg.tile_tokens, [&](const Index& i) {
+        Index token = p.let("token", t.index * cfg.tile_tokens + i);
+        p.when(token < rows, [&] { send_token(token, false); });
+      });
+    }
     p.notify_all(sent);
   });
-  p.on_end([&] { p.loop(ranks, [&](const Index& from) { p.wait(sent[from], rows); }); });
+  p.on_end([&] { p.loop(ranks, [&](const Index& from) { p.wait(sent[from], tiles); }); });
   Program program = p.finish();
   program.roles[0].agents[0].num_threads = cfg.threads;
   return program;
@@ -140,7 +153,13 @@ Program send(const char* name, const EpDesc& d, const SendConfig& cfg) {
 
 SendConfig default_send_config(const EpDesc& d, Target target) {
   if (target == Target::kCpu) return {};
-  return {.num_workers = gpu_workers(d.rows_per_rank()), .threads = row_threads(d.hidden)};
+  // As many as leave every worker several tiles.
+  constexpr std::int64_t kMostTokens = 4;
+  std::int64_t rows = d.rows_per_rank();
+  std::int64_t tokens = std::clamp<std::int64_t>(rows / (4 * kGpuSms), 1, kMostTokens);
+  return {.num_workers = gpu_workers(ceil_div(rows, tokens)),
+          .threads = row_threads(d.hidden),
+          .tile_tokens = tokens};
 }
 
 Program ep_send(const EpDesc& d, const SendConfig& cfg) {

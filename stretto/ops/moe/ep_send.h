@@ -1,4 +1,4 @@
-// Dispatch for short steps: what ep_dispatch.h does, in one hop. Whoever has a token stores it at
+// Dispatch in one hop: what ep_dispatch.h does with lists. Whoever has a token stores it at
 // every rank that has experts of it, once, in the row that the token has in any case: nothing is
 // counted, listed or fetched. Rows of tokens that go elsewhere are left alone, so memory is that of
 // all tokens, and ep_place.h passes them over.
@@ -9,8 +9,9 @@
 namespace stretto {
 
 struct SendConfig {
-  int num_workers = 1;  // each takes a token at a time
-  int threads = 0;      // of a worker's GPU block; 0: by the resource
+  int num_workers = 1;
+  int threads = 0;               // of a worker's GPU block; 0: by the resource
+  std::int64_t tile_tokens = 1;  // that a worker sends one after the other, and then says so
 };
 
 SendConfig default_send_config(const EpDesc& desc, Target target = Target::kCpu);

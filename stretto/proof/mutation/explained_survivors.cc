@@ -22,6 +22,8 @@ constexpr const char* kBothStores =
 constexpr const char* kEveryTile = "the condition holds for every tile";
 constexpr const char* kOwnPart =
     "a rank's notify to itself is waited for by nobody: its own part never leaves its registers";
+constexpr const char* kReadByThreads =
+    "threads have read this slot before; what is awaited reads those of the factors";
 constexpr const char* kRingReady =
     "'ready' adds nothing: a message has been all around the ring before a rank ends its launch";
 
@@ -29,27 +31,29 @@ constexpr const char* kRingReady =
 
 const std::vector<Explanation>& explanations() {
   static const std::vector<Explanation> all = {
-      {"@(gemm_ar|gemm_ar_fp8) P=*", "duplicate notify", "gemm@(|.consumer): notify 'arrived'",
+      {"@(gemm_ar|gemm_ar_fp8*) P=*", "duplicate notify", "gemm@(|.consumer): notify 'arrived'",
        kOneArrival},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_reduce_ring|all_to_"
-       "all|broadcast|ag_gemm|ag_gemm_fp8|ag_gemm_gathered|ag_gemm_push|gemm_rs_copy|all_reduce_"
+       "all|broadcast|ag_gemm|ag_gemm_fp8*|ag_gemm_gathered|ag_gemm_push|gemm_rs_copy|all_reduce_"
        "add_rms_norm) P=*",
        "duplicate notify", "on_start: notify 'ready'", kOneArrival},
       {"all_reduce_add_rms_norm P=*", "duplicate notify", "reduce_norm: notify 'done'",
        kOneArrival},
       {"gemm_rs_copy P=*", "duplicate notify", "scatter: notify 'arrived'", kOneArrival},
       {"@(embedding|moe_combine) P=3", "duplicate notify", "sum: notify 'done'", kOneArrival},
-      {"@(gemm_ar|gemm_ar_fp8) P=*", "notify too much", "gemm@(|.consumer): notify 'arrived'",
+      {"@(gemm_ar|gemm_ar_fp8*) P=*", "notify too much", "gemm@(|.consumer): notify 'arrived'",
        kOneArrival},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_reduce_ring|all_to_"
-       "all|broadcast|ag_gemm|ag_gemm_fp8|ag_gemm_gathered|ag_gemm_push|gemm_rs_copy|all_reduce_"
+       "all|broadcast|ag_gemm|ag_gemm_fp8*|ag_gemm_gathered|ag_gemm_push|gemm_rs_copy|all_reduce_"
        "add_rms_norm) P=*",
        "notify too much", "on_start: notify 'ready'", kOneArrival},
       {"all_reduce_add_rms_norm P=*", "notify too much", "reduce_norm: notify 'done'", kOneArrival},
       {"gemm_rs_copy P=*", "notify too much", "scatter: notify 'arrived'", kOneArrival},
       {"@(embedding|moe_combine) P=3", "notify too much", "sum: notify 'done'", kOneArrival},
-      {"@(gemm_ar|gemm_ar_fp8) P=*", "notify wrong rank", "gemm@(|.consumer): notify 'arrived'",
+      {"@(gemm_ar|gemm_ar_fp8*) P=*", "notify wrong rank", "gemm@(|.consumer): notify 'arrived'",
        kEveryRank},
+      {"ag_gemm_fp8_block P=* gpu", "release before await",
+       "gemm.consumer: pipe_release 'scale_b' #15", kReadByThreads},
       {"embedding P=*", "notify wrong rank", "lookup: notify 'looked_up'", kEveryRank},
       {"@(moe_route|moe_route_limited|ep_place) P=*", "condition always holds",
        "place: when 'placed'",
@@ -81,7 +85,7 @@ const std::vector<Explanation>& explanations() {
        "every rank's rows are waited for before the first is read: a matter of values"},
       {"moe_combine P=*", "notify wrong rank", "combine: notify 'combined'", kEveryRank},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_to_all|broadcast|"
-       "ag_gemm|ag_gemm_fp8|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=*",
+       "ag_gemm|ag_gemm_fp8*|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=*",
        "notify wrong rank", "on_start: notify 'ready'", kEveryRank},
       {"@(reduce_scatter|all_reduce_one_shot|all_reduce_two_shot) P=*", "notify wrong rank",
        "reduce: notify 'done'", kEveryRank},
@@ -90,13 +94,13 @@ const std::vector<Explanation>& explanations() {
       {"@(embedding|moe_combine|ep_combine) P=*", "notify wrong rank", "sum: notify 'done'",
        kEveryRank},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_to_all|broadcast|"
-       "ag_gemm|ag_gemm_fp8|all_reduce_add_rms_norm|embedding|lm_head|moe_combine|ep_dispatch|"
+       "ag_gemm|ag_gemm_fp8*|all_reduce_add_rms_norm|embedding|lm_head|moe_combine|ep_dispatch|"
        "ep_combine) P=*",
        "wait for wrong channel", "on_end: wait 'done'", kEveryChannel},
       {"gemm_ar_two_shot P=*", "wait for wrong channel", "on_end: wait 'gathered'", kEveryChannel},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_to_all) P=*",
        "wait in wrong rotation", "on_end: wait 'done'", kEveryChannel},
-      {"@(all_gather|all_reduce_two_shot|ag_gemm|ag_gemm_fp8|lm_head) P=*", "notify wrong channel",
+      {"@(all_gather|all_reduce_two_shot|ag_gemm|ag_gemm_fp8*|lm_head) P=*", "notify wrong channel",
        "gather: notify 'done'", kSwappedSources},
       {"@(all_to_all|broadcast) P=*", "notify wrong channel", "pull: notify 'done'",
        kSwappedSources},
@@ -113,7 +117,7 @@ const std::vector<Explanation>& explanations() {
       {"broadcast P=*", "skip last iteration", "on_end: loop 'done'", kOwnRank},
       {"all_reduce_ring P=*", "drop wait", "ring: wait 'ready'", kRingReady},
       {"all_reduce_ring P=*", "wait after the access", "ring: wait 'ready'", kRingReady},
-      {"@(gemm_ar|gemm_ar_fp8) P=*", "access on wrong rank", "gemm@(|.consumer): store 'slots'",
+      {"@(gemm_ar|gemm_ar_fp8*) P=*", "access on wrong rank", "gemm@(|.consumer): store 'slots'",
        "the loop stores at every rank before it notifies any: only the order changes"},
       {"broadcast P=*", "condition always holds", "on_start: when 'ready'",
        "the others' notifies are waited for by nobody"},
@@ -145,7 +149,7 @@ const std::vector<Explanation>& explanations() {
       {"ag_gemm_push P=* gpu", "notify wrong channel", "push: notify 'arrived'", kSwappedSources},
       {"ag_gemm_push P=* gpu", "wait for wrong channel", "gemm.producer: wait 'arrived'",
        kEveryChannel},
-      {"@(gemm_rs|gemm_rs_fp8) P=* gpu", "@(duplicate notify|notify too much)",
+      {"@(gemm_rs|gemm_rs_fp8*) P=* gpu", "@(duplicate notify|notify too much)",
        "gemm.consumer: notify 'arrived'", kOneArrival},
       {"push_all_reduce P=*", "@(duplicate notify|notify too much)",
        "reduce: notify '@(arrived|reduced)'", kOneArrival},
@@ -164,7 +168,7 @@ const std::vector<Explanation>& explanations() {
        kEveryRank},
       {"gemm_ar_two_shot P=*", "condition always holds", "on_end: when 'gathered'",
        "the condition holds for every owner"},
-      {"@(gemm_rs|gemm_rs_fp8|gemm_ar_two_shot) P=* gpu", "condition always holds",
+      {"@(gemm_rs|gemm_rs_fp8*|gemm_ar_two_shot) P=* gpu", "condition always holds",
        "gemm.consumer: when 'arrived' #3", kOwnPart},
       {"gemm_rs_copy P=* gpu", "condition always holds", "gemm.consumer: when 'computed'",
        kOwnPart},
@@ -176,28 +180,28 @@ const std::vector<Explanation>& explanations() {
        kSwappedSources},
       {"lm_head P=2*", "notify wrong rank", "gemm@(|.consumer): notify 'gathered'", kBothStores},
       {"lm_head P=*", "wait for wrong channel", "on_end: wait 'gathered'", kEveryChannel},
-      {"@(ag_gemm|ag_gemm_fp8) P=*", "condition always holds", "gather: when '@(ready|done)'",
+      {"@(ag_gemm|ag_gemm_fp8*) P=*", "condition always holds", "gather: when '@(ready|done)'",
        kEveryTile},
-      {"@(ag_gemm|ag_gemm_fp8) P=*", "@(duplicate notify|notify too much)", "gather: notify 'done'",
-       kOneArrival},
+      {"@(ag_gemm|ag_gemm_fp8*) P=*", "@(duplicate notify|notify too much)",
+       "gather: notify 'done'", kOneArrival},
       {"ag_gemm_gathered P=* gpu", "@(duplicate notify|notify too much)", "push: notify 'arrived'",
        kOneArrival},
-      {"@(ag_gemm|ag_gemm_fp8) P=* gpu", "@(duplicate notify|notify too much)",
+      {"@(ag_gemm|ag_gemm_fp8*) P=* gpu", "@(duplicate notify|notify too much)",
        "gather: notify 'arrived'", kOneArrival},
-      {"@(ag_gemm|ag_gemm_fp8) P=2*", "access on wrong rank", "gather: copy '@(a|scale_a)'",
+      {"@(ag_gemm|ag_gemm_fp8*) P=2*", "access on wrong rank", "gather: copy '@(a|scale_a)'",
        "of two ranks the other one is the own: its rows may always be read, a matter of values"},
-      {"@(ag_gemm|ag_gemm_fp8|ag_gemm_gathered|ag_gemm_push) P=*", "condition always holds",
+      {"@(ag_gemm|ag_gemm_fp8*|ag_gemm_gathered|ag_gemm_push) P=*", "condition always holds",
        "gemm: when 'arrived'", "tiles without rows wait for what comes anyway, and write nothing"},
-      {"@(ag_gemm|ag_gemm_fp8|ag_gemm_gathered|ag_gemm_push) P=*", "condition always holds",
+      {"@(ag_gemm|ag_gemm_fp8*|ag_gemm_gathered|ag_gemm_push) P=*", "condition always holds",
        "gemm: when 'arrived' #2",
        "the own rows are multiplied instead of the peer's: a matter of values"},
-      {"@(ag_gemm|ag_gemm_fp8|ag_gemm_gathered|ag_gemm_push) P=* gpu", "condition always holds",
+      {"@(ag_gemm|ag_gemm_fp8*|ag_gemm_gathered|ag_gemm_push) P=* gpu", "condition always holds",
        "gemm.@(producer|consumer): when 'arrived' #2",
        "the own rows are multiplied instead of the peer's: a matter of values"},
-      {"@(ag_gemm|ag_gemm_fp8|ag_gemm_gathered|ag_gemm_push) P=* gpu",
+      {"@(ag_gemm|ag_gemm_fp8*|ag_gemm_gathered|ag_gemm_push) P=* gpu",
        "condition @(always|never) holds", "gemm.consumer: when #2",
        "the consumer takes both kinds of rows from the same slots by the same loop"},
-      {"@(ag_gemm|ag_gemm_fp8|ag_gemm_gathered) P=*", "skip first iteration",
+      {"@(ag_gemm|ag_gemm_fp8*|ag_gemm_gathered) P=*", "skip first iteration",
        "gemm: loop 'arrived'",
        "a queue copies a rank's rows in the order of their channels: the later channel implies the "
        "one left out"},

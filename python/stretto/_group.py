@@ -1,0 +1,278 @@
+"""A rank of a world as operators use it: programs compiled, executables and plans made ready, memory that
+is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import numpy as np
+
+from . import _core
+from ._arrays import TorchKind, kind_of
+from .errors import UserError
+
+_compiled: Dict[Any, Any] = {}
+_programs: Dict[Any, List[Any]] = {}
+_compiled_lock = threading.Lock()
+
+
+class _Entry:
+    """One program of a group: compiled, with the executables made of it so far."""
+
+    __slots__ = ("compiled", "order", "symmetric", "executables")
+
+    def __init__(self, compiled, names: Sequence[str]):
+        tensors = compiled.program.tensors
+        have = [t[0] for t in tensors]
+        if sorted(have) != sorted(names):
+            raise UserError(f"{compiled.program.name}: has tensors {have}, not {list(names)}")
+        self.compiled = compiled
+        self.order = tuple(names.index(name) for name in have)
+        self.symmetric = tuple(i for i, t in enumerate(tensors) if t[4])
+        self.executables: Dict[Tuple[Tuple[bool, ...], bool], Any] = {}
+
+
+class Options(NamedTuple):
+    """What `init` is told; groups made later have the same."""
+
+    milliseconds: int = 0  # a wait's longest, 0: the default
+    share_gpus: bool = False
+    products: str = "fastest"  # how those with collectives run, see chosen.h
+
+
+class Group:
+    """This rank's place in a world: that of all ranks, which `init` returns, or one of its own for
+    some of them, made by `new_group` or `mesh`. What the operators' `group=` takes.
+
+    `rank`: this rank's number in it, `size`: how many it has, `ranks`: their numbers in the world
+    of all ranks, `name`: what it is called on this rank, "" for the world of all.
+    """
+
+    _MOST_CONSTANTS = 1024
+
+    def __init__(
+        self,
+        session,
+        rank: int,
+        options: Options = Options(),
+        *,
+        name: str = "",
+        ranks: Optional[Sequence[int]] = None,
+    ):
+        self.session = session
+        self.rank = rank
+        self.size = session.size
+        self.name = name
+        self.ranks = list(range(self.size)) if ranks is None else list(ranks)
+        self.options = options
+        self.plans = _core.PlanCache(session, rank, np.ndarray)
+        self._entries: Dict[Any, _Entry] = {}
+        self._constants: Dict[Any, Any] = {}
+        self._kept: Dict[Any, Any] = {}
+        self._fixed: Set[int] = set()
+        self._launches: Optional[List[Any]] = None  # of the call under way
+        self._records = False
+        self._alone: Optional[Group] = None
+        self._gpu: Optional[int] = None
+
+    def __repr__(self) -> str:
+        return f"<stretto rank {self.rank} of {self.size}{', ' + self.name if self.name else ''}>"
+
+    def alone(self) -> Group:
+        """A world of this rank only, for operators that do not communicate."""
+        if self.size == 1:
+            return self
+        if self._alone is None:
+            self._alone = Group(_core.Session.threads(1), 0)
+            if self._records:
+                self._alone.record(True)
+        return self._alone
+
+    def recover(self) -> None:
+        """After a Fault; see stretto.recover."""
+        self.session.recover()
+        if self._alone is not None:
+            self._alone.session.recover()
+
+    def fail(self, reason: str) -> None:
+        """The others' waits for this rank fail with this reason."""
+        self.session.fail(self.rank, f"rank {self.rank} died: {reason}")
+
+    def record(self, on: bool) -> None:
+        """From now on, or until now, what launches do is recorded, on GPUs by kernels of their own,
+        compiled when they are first called for. Waits for the GPU."""
+        self._records = on
+        self.session.record(on)
+        if self._alone is not None:
+            self._alone.record(on)
+
+    def recorders(self) -> List[Tuple[Any, str]]:
+        """What has recorded, each with a name for its ranks."""
+        found = [(self.session, f"group {self.name}," if self.name else "")]
+        if self._alone is not None:
+            found.append((self._alone.session, f"alone on rank {self.rank},"))
+        return found
+
+    @contextlib.contextmanager
+    def used(self):
+        """Refuses a second thread: the order of collective calls would be a matter of chance."""
+        if not self.plans.enter():
+            raise UserError(f"rank {self.rank}: stretto is being called from another thread")
+        try:
+            yield
+        finally:
+            self.plans.leave()
+
+    def call(self, op: Callable[..., Any], option: int, out: Any, *arrays: Any) -> Any:
+        """op(self, *arrays, option, out), `out` a tuple where there are several results. A call that
+        is nothing but launches over these arrays and its results as they are becomes a plan, which
+        the next call of the same layouts follows without Python. Operators do not call each other
+        this way."""
+        if self._records:
+            return op(self, *arrays, option, out)
+        result = self.plans.replay(op, option, out, *arrays)
+        if result is not None:
+            return result
+        self._launches = launches = []
+        try:
+            result = op(self, *arrays, option, out)
+        finally:
+            self._launches = None
+        if launches:
+            self._add_plan(op, option, out, arrays, result, launches)
+        return result
+
+    def _add_plan(self, op, option, out, arrays, result, launches) -> None:
+        makers = []
+        for x in result if isinstance(result, tuple) else (result,):
+            kind = kind_of(x)
+            if kind is None:
+                return
+            if issubclass(kind, TorchKind):
+                torch = sys.modules["torch"]
+                self.plans.know_torch(torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled)
+            makers.append(kind.maker(x))
+
+        def all_of():
+            return tuple(make() for make in makers)
+
+        make = all_of if isinstance(result, tuple) else makers[0]
+        self.plans.add(
+            op, option, out, *arrays, result=result, make=make, launches=launches,
+            fixed=list(self._fixed),
+        )
+
+    def is_symmetric(self, address: int) -> bool:
+        return self.session.is_symmetric(self.rank, address)
+
+    def open_gpu(self, device: int) -> None:
+        """Makes this rank's GPU ready, at its first use collectively. UserError for another one."""
+        if device != self._gpu:
+            self.session.open_gpu(device, self.options.share_gpus)
+            self._gpu = device
+
+    def constant(self, kind, values: Sequence[int], like: Any) -> Any:
+        """int32 values where `like` is, the same array each time."""
+        key = (kind, tuple(values))
+        if key not in self._constants:
+            if len(self._constants) == self._MOST_CONSTANTS:
+                self._constants.clear()
+            self._constants[key] = kind.ints(values, like)
+        return self._constants[key]
+
+    def keep(self, kind: Any, key: Any, make: Callable[[], Any]) -> Any:
+        """What make() made when it was first asked for with this key."""
+        if key not in self._kept:
+            if kind.on_gpu and kind.is_capturing():
+                raise UserError(
+                    "the first call of its shape makes memory, which a graph cannot capture; call "
+                    "it once before"
+                )
+            self._kept[key] = make()
+        return self._kept[key]
+
+    def stays(self, kind: Any, array: Any) -> None:
+        """Launches on `array`, which keep() made, can be repeated as they are."""
+        self._fixed.add(kind.address(array))
+
+    def programs(self, kind: Any, key: Any, make: Callable[[bool], List[Any]]) -> List[Any]:
+        """What make(on_gpu) gave when it was first called with this key."""
+        name = kind.on_gpu, key
+        with _compiled_lock:
+            if name not in _programs:
+                _programs[name] = make(kind.on_gpu)
+            return _programs[name]
+
+    def launch(
+        self,
+        kind: Any,
+        key,
+        make: Callable[[bool], Any],
+        names: Sequence[str],
+        arrays: Sequence[Any],
+        extents: Sequence[int],
+        *,
+        at_bounds: bool = False,
+    ) -> None:
+        """Launches the program that `key` stands for, which make(on_gpu) builds when it is new
+        here. `arrays`, dense, are those of the tensors of these `names`; on GPUs the launch is
+        enqueued on the current stream. `at_bounds`: launches under this key have no other extents,
+        the largest that the program may have. Collective."""
+        addresses = [kind.address(x) for x in arrays]
+        with self.used():
+            stream = 0
+            if kind.on_gpu:
+                device = kind.device(arrays[0])
+                self.open_gpu(device)
+                stream = kind.stream(device)
+            entry = self._entries.get((kind.on_gpu, key))
+            if entry is None:
+                name = kind.on_gpu, key
+                entry = _Entry(_compile(name, lambda: make(kind.on_gpu), at_bounds), names)
+                self._entries[name] = entry
+            args = [addresses[i] for i in entry.order]
+            symmetric = entry.symmetric
+            staged = tuple(
+                i in symmetric and not self.is_symmetric(a) for i, a in enumerate(args)
+            ) if symmetric else ()
+            records = self._records and kind.on_gpu
+            executable = entry.executables.get((staged, records))
+            if executable is None:
+                staged_args = staged or (False,) * len(args)
+                executable = self._make_executable(kind, entry, staged_args, records)
+                entry.executables[staged, records] = executable
+            executable.launch(*args, extents=extents, stream=stream)
+            if self._launches is not None:
+                self._launches.append((executable, args, list(extents)))
+
+    def _make_executable(
+        self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool
+    ) -> Any:
+        if kind.on_gpu and kind.is_capturing():
+            raise UserError(
+                f"{entry.compiled.program.name}: the first call of its shape and layout loads "
+                "kernels and makes memory, which a graph cannot capture; call it once before"
+            )
+        return _core.Executable.make(
+            self.session, self.rank, entry.compiled, list(staged), kind.on_gpu, records=records
+        )
+
+    def close(self, *, at_once: bool = False) -> None:
+        self.plans.clear()
+        self._entries.clear()
+        self._constants.clear()
+        self._kept.clear()
+        self._fixed.clear()
+        self.session.finalize(self.rank, at_once)
+        if self._alone is not None:
+            self._alone.close(at_once=at_once)
+
+
+def _compile(key, make, at_bounds):
+    with _compiled_lock:
+        if key not in _compiled:
+            _compiled[key] = make().compile(bounds_only=at_bounds)
+        return _compiled[key]

@@ -1,0 +1,237 @@
+"""Groups of ranks from PyTorch: against torch.distributed's groups, through gradients, layers and
+torch.compile."""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import stretto
+from stretto import testing
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def seed(rng):
+    torch.manual_seed(int(rng.integers(1 << 30)))
+
+
+LAUNCHER = """
+import os, signal, sys, torch, torch.distributed, stretto, stretto.nn
+size, ranks = int(sys.argv[1]), {}
+for rank in range(size):
+    pid = os.fork()
+    if pid == 0:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
+        torch.set_num_threads(1)
+        exec(sys.argv[2])
+        sys.exit()
+    ranks[pid] = rank
+while ranks:
+    pid, status = os.wait()
+    rank = ranks.pop(pid)
+    if status:
+        print(f"rank {rank} failed", file=sys.stderr)
+        for other in ranks:
+            os.kill(other, signal.SIGKILL)
+        sys.exit(1)
+"""
+
+
+def run_with_gloo(size, code):
+    """`code` on ranks that are forks of one process, which PyTorch is imported in once; a rank that
+    fails ends the others."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = server.getsockname()[1], other.getsockname()[1]
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(ports[0]),
+        "STRETTO_MASTER_PORT": str(ports[1]),
+        "STRETTO_TIMEOUT_MS": "60000",
+    }
+    arguments = [sys.executable, "-c", LAUNCHER, str(size), textwrap.dedent(code)]
+    done = subprocess.run(
+        arguments, env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_random_calls_in_random_groups_are_as_gloo_has_them(rng):
+    """Shapes, element types, strides and members are drawn anew; arrays are each rank's own."""
+    run_with_gloo(
+        4,
+        f"""
+        import random, torch, torch.distributed as dist, stretto
+        dist.init_process_group("gloo")
+        stretto.init(dist.group.WORLD)
+        r, seed = dist.get_rank(), {int(rng.integers(1 << 30))}
+        shared, _ = random.Random(seed), torch.manual_seed(seed + 1 + r)
+        TOLERANCE = {{torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2}}
+
+        def strided(*shape, dtype):
+            '''Dense, with rows apart, or with its last two dimensions exchanged in memory.'''
+            form = shared.randrange(3)
+            if form == 1:
+                return torch.randn(*shape[:-1], shape[-1] + 3).to(dtype)[..., : shape[-1]]
+            if form == 2 and len(shape) > 1:
+                return torch.randn(*shape[:-2], shape[-1], shape[-2]).to(dtype).transpose(-1, -2)
+            return torch.randn(*shape).to(dtype)
+
+        def from_all(x, group):
+            x = x.double().contiguous()
+            all_of = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+            dist.all_gather(all_of, x, group=group)
+            return all_of
+
+        def same(got, want, dtype):
+            assert got.dtype == dtype
+            torch.testing.assert_close(got.double(), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+        for turn in range(16):
+            ranks = sorted(shared.sample(range(4), shared.randrange(1, 5)))
+            theirs = dist.new_group(ranks)
+            size, dtype = len(ranks), shared.choice(list(TOLERANCE))
+            shape = [shared.randrange(1, 4) * size for _ in range(shared.randrange(1, 4))]
+            dim, root = shared.randrange(len(shape)), shared.randrange(size)
+            k, n, lead = shared.randrange(1, 40), shared.randrange(1, 20), shared.randrange(1, 3)
+            x, a = strided(*shape, dtype=dtype), strided(*[size * 2] * lead, k, dtype=dtype)
+            b = strided(k, n, dtype=dtype) * k**-0.5
+            along = shared.randrange(lead)
+            if r not in ranks:
+                continue
+            group = stretto.new_group(theirs)
+            assert group.rank == dist.get_rank(theirs) and group.ranks == ranks
+            at = group.rank
+            for given in (theirs, group, group.name):  # again, by plans, whatever names the group
+                xs = from_all(x, theirs)
+                same(stretto.all_gather(x, dim=dim, group=given), torch.cat(xs, dim), dtype)
+                same(stretto.all_reduce(x, group=given), sum(xs), dtype)
+                same(stretto.reduce_scatter(x, dim=dim, group=given), sum(xs).chunk(size, dim)[at], dtype)
+                same(stretto.broadcast(x, root, group=given), xs[root], dtype)
+                want = torch.cat([y.chunk(size)[at] for y in xs])
+                same(stretto.all_to_all(x, group=given), want, dtype)
+                gathered = torch.cat(from_all(a, theirs), along)
+                got = stretto.all_gather_matmul(a, b, gather_dim=along, group=given)
+                same(got, gathered @ b.double(), dtype)
+                total = sum(from_all(a.double() @ b.double(), theirs))
+                same(stretto.matmul_all_reduce(a, b, group=given), total, dtype)
+                got = stretto.matmul_reduce_scatter(a, b, scatter_dim=along, group=given)
+                same(got, total.chunk(size, along)[at], dtype)
+            x32 = x.float().clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(x32, group=theirs)
+            same(stretto.all_reduce(x.float(), group=theirs), x32.double(), torch.float32)
+            stretto.finalize(theirs)
+        stretto.finalize()
+        dist.destroy_process_group()
+        """,
+    )
+
+
+def test_groups_of_a_device_mesh():
+    run_with_gloo(
+        4,
+        """
+        import torch, torch.distributed as dist, stretto, stretto.nn
+        from torch.distributed.device_mesh import init_device_mesh
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        r, x = dist.get_rank(), torch.ones(4)
+        try:
+            stretto.all_reduce(x, group=mesh.get_group("tp"))
+        except stretto.UserError as error:
+            assert "there is no group 'torch.distributed group" in str(error), error
+        for axis in ("dp", "tp"):  # without init(): no world of all ranks is needed
+            group = stretto.new_group(mesh.get_group(axis), name=axis)
+            assert (stretto.all_reduce(x * r, group=axis) == sum(group.ranks)).all()
+            try:
+                stretto.new_group(mesh.get_group(axis))
+                assert False
+            except stretto.UserError as error:
+                assert "already" in str(error)
+        try:
+            stretto.all_reduce(x)
+            assert False
+        except stretto.UserError as error:
+            assert "before init" in str(error)
+        stretto.init(dist.group.WORLD)
+        assert (stretto.all_reduce(x, group=dist.group.WORLD) == 4).all()
+        stretto.finalize()
+        dist.destroy_process_group()
+        """,
+    )
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_data_and_tensor_parallel_layers_equal_the_whole_ones(sequence_parallel):
+    """Two halves of the batch, each over two ranks' parts of the weights."""
+    first, second, x = torch.nn.Linear(6, 8), torch.nn.Linear(8, 6), torch.randn(8, 6)
+    second(torch.relu(first(x))).square().sum().backward()
+
+    def body():
+        from stretto.nn import ColumnParallelLinear, RowParallelLinear
+
+        groups = stretto.mesh(dp=2, tp=2)
+        options = {"sequence_parallel": sequence_parallel, "group": groups["tp"]}
+        up = ColumnParallelLinear.from_linear(first, **options)
+        down = RowParallelLinear.from_linear(second, **options)
+        assert up.weight.shape == (4, 6) and "group='tp'" in repr(up)
+        mine = x.chunk(2)[stretto.rank("dp")]
+        if sequence_parallel:
+            mine = mine.chunk(2)[stretto.rank("tp")]
+        down(torch.relu(up(mine))).square().sum().backward()
+        parameters = *up.parameters(), *down.parameters()
+        return [stretto.all_reduce(p.grad, group="dp") for p in parameters]
+
+    for r, (up, up_bias, down, down_bias) in enumerate(testing.run(4, body)):
+        at = r % 2
+        for got, want in (
+            (up, first.weight.grad.chunk(2)[at]),
+            (up_bias, first.bias.grad.chunk(2)[at]),
+            (down, second.weight.grad.chunk(2, 1)[at]),
+            (down_bias, second.bias.grad),
+        ):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_compiled_in_one_graph():
+    """Whatever names the group; each call keeps its own."""
+    run_with_gloo(
+        2,
+        """
+        import torch, torch.distributed as dist, stretto, stretto.nn
+        dist.init_process_group("gloo")
+        stretto.init(dist.group.WORLD)
+        r, theirs = dist.get_rank(), dist.new_group([0, 1])
+        alone = [stretto.new_group([i], name=f"alone {i}") for i in range(2)][r]
+        stretto.new_group(theirs, name="pair")
+        pair = stretto._world.group_of("pair")
+        layers = [stretto.nn.ColumnParallelLinear(8, 4, group=g) for g in (None, "pair", alone)]
+        w = torch.randn(8, 6)
+
+        def block(x, group):
+            rows = stretto.all_gather_matmul(x, w, group=group)
+            return stretto.matmul_reduce_scatter(torch.relu(rows), w.t(), group=group) + stretto.all_reduce(
+                x, group=alone)
+
+        for given in (None, "pair", pair, theirs, alone):
+            torch._dynamo.reset()
+            compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+            x = torch.randn(4, 8)
+            torch.testing.assert_close(compiled(x, given), block(x, given))
+            one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+            compiled(one, given).square().sum().backward()
+            block(other, given).square().sum().backward()
+            torch.testing.assert_close(one.grad, other.grad)
+        for layer in layers:
+            x = torch.randn(4, 8)
+            compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+            torch.testing.assert_close(compiled(x), layer(x))
+            assert layer(x).shape[0] == (4 if layer is layers[2] else 8)
+        stretto.finalize()
+        dist.destroy_process_group()
+        """,
+    )
