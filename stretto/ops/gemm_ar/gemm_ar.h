@@ -55,8 +55,8 @@ GemmArConfig default_config(const GemmArDesc& desc, ReduceShots shots,
 // Extent m. Inputs a [m, k] and b [n, k] or [k, n], each rank's own; with scaling scale_a and
 // scale_b, each rank's own, in the shapes that Scaling says: partial sums are scaled before they
 // leave; residual [m, n]. Output out [m, n], symmetric. Partial sums are rounded to the result's
-// dtype once, summed in fp32 in rank order (kTwo without SMs that sum: in cyclic order from the
-// owner's own) and rounded again. UserError naming the field of a bad desc or config.
+// dtype once, summed in fp32 in rank order and rounded again. UserError naming the field of a bad
+// desc or config.
 Program gemm_ar(const GemmArDesc& desc, const GemmArConfig& config);
 
 }  // namespace stretto
