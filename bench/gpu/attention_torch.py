@@ -3,7 +3,7 @@
 bfloat16, 16 heads, causal and full, each by itself, timed with events call by call, buffers rotated past L2. Prints a
 table; -o writes JSON with every sample.
 
-    bench/gpu/attention_torch.py [-o FILE] [--samples N] [--driver VERSION]
+    bench/gpu/attention_torch.py [-o FILE] [--samples N] [--driver VERSION] [--commit COMMIT]
     bench/gpu/attention_torch.py --profile    one call of cuDNN for each head and mask, between marks for ncu
 """
 
@@ -102,6 +102,7 @@ def main() -> int:
     parser.add_argument("-o", "--out")
     parser.add_argument("--samples", type=int, default=30)
     parser.add_argument("--driver", default="")
+    parser.add_argument("--commit", default="", help="of this script")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     if options.profile:
@@ -109,6 +110,7 @@ def main() -> int:
     result = {
         "machine": torch.cuda.get_device_name(0),
         "driver": options.driver,
+        "commit": options.commit,
         "torch": torch.__version__,
         "cudnn": torch.backends.cudnn.version(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

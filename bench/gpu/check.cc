@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <set>
@@ -34,11 +35,13 @@ const SmallGemm kSmall[] = {
 
 void add_gemm(std::vector<CheckCase>& cases, const SmallGemm& small, const GemmDesc& desc,
               const GemmConfig& config) {
-  cases.push_back(
-      {.label = fmt::format("{} {} m={} | {}", small.shape.label, to_string(desc), small.rows,
-                            to_string(config)),
-       .program = [=] { return gemm(desc, config); },
-       .make = [=](std::uint64_t seed) { return gemm_case(desc, config, small.rows, seed); }});
+  cases.push_back({.label = fmt::format("{} {} m={} | {}", small.shape.label, to_string(desc),
+                                        small.rows, to_string(config)),
+                   .program = [=] { return gemm(desc, config); },
+                   .make =
+                       [=](std::uint64_t seed) {
+                         return std::vector{gemm_case(desc, config, small.rows, seed)};
+                       }});
 }
 
 void add_gemm(std::vector<CheckCase>& cases, const SmallGemm& small, DType dtype,
@@ -94,46 +97,111 @@ std::vector<CheckCase> catalog_cases(int world_size) {
   for (const OperatorInfo& info : catalog()) {
     for (OpShape shape : info.shapes(world_size)) {
       shape.target = Target::kCuda;
-      cases.push_back({.label = fmt::format("{} P={} m={} n={} k={} {}", info.name, world_size,
-                                            shape.m, shape.n, shape.k, short_name(shape.dtype)),
-                       .program = [=] { return info.program(shape); },
-                       .make = [=](std::uint64_t seed) { return info.make_case(shape, seed); }});
+      cases.push_back(
+          {.label = fmt::format("{} P={} m={} n={} k={} {}", info.name, world_size, shape.m,
+                                shape.n, shape.k, short_name(shape.dtype)),
+           .program = [=] { return info.program(shape); },
+           .make = [=](std::uint64_t seed) { return cases_of_rows(info, shape, seed); }});
     }
   }
   return cases;
 }
 
-int run_checks(std::vector<CheckCase> cases, const CheckOptions& options) {
-  auto world = std::make_unique<GpuWorld>(GpuWorldOptions{.size = options.world_size});
-  std::erase_if(
-      cases, [&](const CheckCase& c) { return c.label.find(options.only) == std::string::npos; });
-  std::vector<LabelledProgram> programs;
-  for (const CheckCase& c : cases) programs.push_back({c.label, c.program()});
-  compile_ahead(programs);
-  fmt::print("seed {}\n", options.seed);  // now, since a kernel may not end
-  std::fflush(stdout);
-  int failed = 0;
-  for (const CheckCase& c : cases) {
+namespace {
+
+KernelOptions kernel_options(const CheckOptions& options) {
+  KernelOptions kernel;
+  if (options.delays) kernel.delays = KernelDelays{.seed = options.seed};
+  return kernel;
+}
+
+// Of a rank that does not come; launches that go well take far less.
+constexpr std::chrono::milliseconds kStallTimeout{300};
+
+// The worlds in which cases run, made anew after one that went wrong.
+class Checker {
+ public:
+  explicit Checker(const CheckOptions& options) : options_(options) { make_worlds(); }
+
+  // "" or what is wrong.
+  std::string run(const CheckCase& c) {
     std::string found;
     try {
-      found = run_gpu_case(*world, c.make(options.seed),
-                           {.launches = options.launches,
-                            .back_to_back = options.back_to_back,
-                            .seed = options.seed,
-                            .require_proof = options.proof});
-    } catch (const Fault& e) {
-      found = e.what();
-      world = std::make_unique<GpuWorld>(GpuWorldOptions{.size = options.world_size});
+      found = run_in_worlds(c);
     } catch (const Error& e) {
       found = e.what();
     }
+    if (!found.empty()) make_worlds();
+    return found;
+  }
+
+  int num_op_cases() const { return num_op_cases_; }
+  const std::vector<std::string>& not_captured() const { return not_captured_; }
+
+ private:
+  std::string run_in_worlds(const CheckCase& c) {
+    std::vector<OpCase> cases = c.make(options_.seed);
+    num_op_cases_ += static_cast<int>(cases.size());
+    GpuRunResult result = run_gpu_cases(*world_, cases, run_);
+    if (!result.not_captured.empty()) not_captured_.push_back(c.label);
+    if (!result.found.empty() || !stalls_) return result.found;
+    return stall_gpu_cases(*stalls_, cases, run_);
+  }
+
+  void make_worlds() {
+    const int size = options_.world_size;
+    world_ = std::make_unique<GpuWorld>(GpuWorldOptions{.size = size});
+    if (!options_.stalls || size == 1) return;
+    stalls_ = std::make_unique<GpuWorld>(GpuWorldOptions{.size = size, .timeout = kStallTimeout});
+  }
+
+  const CheckOptions& options_;
+  GpuRunOptions run_{.launches = options_.launches,
+                     .back_to_back = options_.back_to_back,
+                     .seed = options_.seed,
+                     .require_proof = options_.proof,
+                     .graphs = options_.graphs,
+                     .streams = options_.streams,
+                     .kernel = kernel_options(options_)};
+  std::unique_ptr<GpuWorld> world_, stalls_;
+  int num_op_cases_ = 0;
+  std::vector<std::string> not_captured_;
+};
+
+}  // namespace
+
+std::vector<LabelledProgram> check_programs(std::vector<CheckCase>& cases,
+                                            const CheckOptions& options) {
+  std::erase_if(
+      cases, [&](const CheckCase& c) { return c.label.find(options.only) == std::string::npos; });
+  std::vector<LabelledProgram> programs;
+  for (const CheckCase& c : cases) {
+    programs.push_back({c.label, c.program(), kernel_options(options)});
+  }
+  return programs;
+}
+
+int run_checks(std::vector<CheckCase> cases, const CheckOptions& options) {
+  Checker checker(options);
+  compile_ahead(check_programs(cases, options));
+  fmt::print("seed {}\n", options.seed);  // now, since a kernel may not end
+  std::fflush(stdout);
+  int failed = 0;
+  auto begin = std::chrono::steady_clock::now();
+  for (const CheckCase& c : cases) {
+    std::string found = checker.run(c);
     failed += found.empty() ? 0 : 1;
     fmt::print("{:6} {}{}{}\n", found.empty() ? "ok" : "FAILED", c.label, found.empty() ? "" : ": ",
                found);
     std::fflush(stdout);
   }
-  fmt::print("check: P={}, {} cases, {} failed (seed {})\n", options.world_size, cases.size(),
-             failed, options.seed);
+  std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  fmt::print("check: P={}, {} cases, {} with all rows, {} failed (seed {}), {:.0f} s\n",
+             options.world_size, cases.size(), checker.num_op_cases(), failed, options.seed,
+             took.count());
+  for (const std::string& label : checker.not_captured()) {
+    fmt::print("  copies within a rank, not captured: {}\n", label);
+  }
   return failed;
 }
 

@@ -11,15 +11,16 @@
 
 namespace stretto::bench {
 
-// A case is made when its turn comes: references are slow.
+// Cases of one program are made when their turn comes: references are slow.
 struct CheckCase {
   std::string label;
   std::function<Program()> program;
-  std::function<OpCase(std::uint64_t seed)> make;
+  std::function<std::vector<OpCase>(std::uint64_t seed)> make;
 };
 
 std::vector<CheckCase> check_cases();
-// Every operator of the catalog at the shapes that the tests cover, with its GPU config.
+// Every operator of the catalog at the shapes that the tests cover, with its GPU config, each at
+// several run-time numbers of rows.
 std::vector<CheckCase> catalog_cases(int world_size);
 
 struct CheckOptions {
@@ -28,8 +29,16 @@ struct CheckOptions {
   int launches = 3;
   int back_to_back = 1;  // launches between comparisons
   int world_size = 1;
-  bool proof = false;  // each program is proved first
+  bool proof = false;   // each program is proved first
+  bool graphs = false;  // gpu_case.h: GpuRunOptions
+  bool streams = false;
+  bool stalls = false;  // and stall_gpu_cases, where there are several ranks
+  bool delays = false;  // kernels pause at random
 };
+
+// The programs of those cases that `options` ask for, as their kernels are made; erases the others.
+std::vector<LabelledProgram> check_programs(std::vector<CheckCase>& cases,
+                                            const CheckOptions& options);
 
 // Prints a line per case; how many failed. DeviceError without a GPU.
 int run_checks(std::vector<CheckCase> cases, const CheckOptions& options);

@@ -17,7 +17,7 @@ CompiledKernel compile_one(const LabelledProgram& labelled, bool prove) {
   CompiledKernel out{.label = labelled.label};
   try {
     CompiledProgram compiled = compile(labelled.program, {.require_proof = prove});
-    GeneratedKernel kernel = generate_kernel(*compiled.schedule, {.constants = labelled.constants});
+    GeneratedKernel kernel = generate_kernel(*compiled.schedule, labelled.options);
     // As GpuInstance does, so that it finds the result.
     cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, compiled.schedule->name + ".cu");
     out.seconds = image.compile_seconds;

@@ -2,10 +2,10 @@
 // cache, and a bad one is known before a device is held.
 #pragma once
 
-#include <set>
 #include <string>
 #include <vector>
 
+#include "stretto/codegen/kernel.h"
 #include "stretto/ir/program.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 
@@ -13,8 +13,8 @@ namespace stretto::bench {
 
 struct LabelledProgram {
   std::string label;
-  Program program;                       // tile level
-  std::set<std::string> constants = {};  // codegen/kernel.h: KernelOptions
+  Program program;  // tile level
+  KernelOptions options = {};
 };
 
 struct CompiledKernel {

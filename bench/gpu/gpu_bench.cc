@@ -2,6 +2,7 @@
 // be carried to a machine that has a GPU and nothing of ours (bench/gpu/bundle, bench/gpu/run).
 //   gpu_bench compile                 every kernel of the rest; needs no GPU
 //   gpu_bench check [--only TEXT]     small cases against the plain reference
+//   gpu_bench catalog --ranks P       every operator, in every way that it can be launched
 //   gpu_bench gemm -m M -n N -k K     one product against cuBLASLt
 //   gpu_bench gemm-suite [--tp P]     tensor-parallel shapes of three models, and 8192^3
 //   gpu_bench gemm-fp8                products of fp8 factors with scales, against cuBLASLt
@@ -13,6 +14,7 @@
 //   gpu_bench exchange --ranks P      dispatch and combine against NCCL's all-to-all
 //   gpu_bench watchdog --ranks P      what deadlines of waits cost
 //   gpu_bench graph-fetch             how copy engines that fetch get on in graphs; two GPUs
+//   gpu_bench copies                  copy engines while a kernel holds every SM; two GPUs
 //   gpu_bench processes --ranks P     GPUs of a world of processes: results, and a killed rank
 //   gpu_bench startup --ranks P       cold and warm starts, and launches with a new m
 //   gpu_bench predict-points -o FILE  predicted times of a list of operators; needs no GPU
@@ -50,6 +52,10 @@ int run(int argc, char** argv) {
   catalog_check->add_option("--back-to-back", s.back_to_back, "launches between comparisons")
       ->check(CLI::PositiveNumber);
   catalog_check->add_option("--only", s.only, "cases whose label contains this");
+  catalog_check->add_flag("--plain", s.plain,
+                          "no graphs, no second stream, no rank that does not come");
+  catalog_check->add_flag("--delays", s.delays, "kernels that pause before waits and notifies");
+  catalog_check->add_flag("--compile", s.compile_only, "the kernels alone; needs no GPU");
   auto* gemm = app.add_subcommand("gemm", "one product against cuBLASLt");
   gemm->add_option("-m,--m", s.shape.m)->check(CLI::PositiveNumber);
   gemm->add_option("-n,--n", s.shape.n)->check(CLI::PositiveNumber);
@@ -129,9 +135,11 @@ int run(int argc, char** argv) {
   processes->add_option("--part", of_processes.part, "of one rank, as the command starts itself");
   processes->add_option("--report", of_processes.report, "descriptor: where it says it went well");
   auto* graph_fetch = app.add_subcommand("graph-fetch", "copy engines that fetch, in graphs");
+  auto* copies = app.add_subcommand("copies", "copy engines while a kernel holds every SM");
+  copies->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   auto* startup = app.add_subcommand("startup", "cold and warm starts, and a new m");
   startup->add_option("--ranks", s.world_size, "GPUs")->check(CLI::Range(1, 8));
-  for (auto* command : {graph_fetch, startup}) {
+  for (auto* command : {graph_fetch, copies, startup}) {
     command->add_option("--only", s.only, "rows whose text contains this");
     command->add_option("-o,--out", s.out, "JSON");
   }
@@ -182,6 +190,7 @@ int run(int argc, char** argv) {
     return run_processes(of_processes);
   }
   if (graph_fetch->parsed()) return run_graph_fetch(s);
+  if (copies->parsed()) return run_copies(s);
   if (startup->parsed()) return run_startup(s);
   if (loops->parsed()) return run_loops(s);
   if (collectives->parsed()) return run_collectives(s);
@@ -194,9 +203,14 @@ int run(int argc, char** argv) {
                          .launches = s.launches,
                          .back_to_back = s.back_to_back,
                          .world_size = s.world_size,
-                         .proof = s.proof};
+                         .proof = s.proof,
+                         .graphs = catalog_check->parsed() && !s.plain,
+                         .streams = catalog_check->parsed() && !s.plain,
+                         .stalls = catalog_check->parsed() && !s.plain,
+                         .delays = s.delays};
     std::vector<CheckCase> cases =
         check->parsed() ? check_cases() : catalog_cases(options.world_size);
+    if (s.compile_only) return compile_programs(check_programs(cases, options), s.proof);
     return run_checks(std::move(cases), options) == 0 ? 0 : 1;
   }
   return run_gemms(s, gemm->parsed() ? std::vector{s.shape} : tensor_parallel_shapes(s.tp));

@@ -3,6 +3,7 @@ Python package against the same in PyTorch and NCCL, eager and in graphs. Rank 0
 prints medians."""
 
 import argparse
+import datetime
 import functools
 import json
 import os
@@ -171,11 +172,16 @@ def main():
     parser.add_argument("-o", "--out")
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--only", default="", help="cases whose text contains this")
+    parser.add_argument("--driver", default="", help="version, for the JSON")
+    parser.add_argument("--commit", default="", help="of the package, for the JSON")
     options = parser.parse_args()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     world, rows = World(rank, size, "env://"), []
     torch.manual_seed(int(os.environ.get("STRETTO_TEST_SEED", "1")) * 64 + rank)
     stretto.init(timeout=60)
+    out = {"machine": torch.cuda.get_device_name(rank), "driver": options.driver, "commit": options.commit,
+           "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "ranks": size,
+           "rows": rows}
     for text, calls, compared in cases(world):
         if options.only not in text:
             continue
@@ -190,7 +196,7 @@ def main():
             print(f"{text}: {name}: {why}", flush=True)
         if options.out:
             with open(options.out, "w", encoding="utf-8") as file:
-                json.dump({"machine": torch.cuda.get_device_name(rank), "ranks": size, "rows": rows}, file, indent=1)
+                json.dump(out, file, indent=1)
     dist.barrier(device_ids=[rank])
     stretto.finalize()
     os._exit(0)  # taking a group down that graphs have used may hang

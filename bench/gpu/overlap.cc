@@ -167,10 +167,10 @@ class Comparison {
 
   OverlapSamples timed(Candidate& c, int calls_per_graph) const {
     // Launches of a graph start early, as those of a captured step do (decision 0006).
-    std::vector<RanksCall> calls = {call_of(c, calls_per_graph > 0), [&](int set) { unfused_.product(set); },
-                                    [&](int set) { unfused_.collective(set); },
-                                    [&](int set) { unfused_.run(set); },
-                                    [&](int set) { unfused_.product_beside_traffic(set); }};
+    std::vector<RanksCall> calls = {
+        call_of(c, calls_per_graph > 0), [&](int set) { unfused_.product(set); },
+        [&](int set) { unfused_.collective(set); }, [&](int set) { unfused_.run(set); },
+        [&](int set) { unfused_.product_beside_traffic(set); }};
     auto ms = time_ranks(world_, calls,
                          {.num_sets = kNumSets,
                           .warmup_ms = 200,
@@ -284,7 +284,7 @@ std::vector<LabelledProgram> overlap_programs(int world_size, int num_sms,
       if (!c.error.empty()) continue;
       programs.push_back({.label = shape.to_string() + " | " + c.config,
                           .program = std::move(c.program),
-                          .constants = constants_of(shape)});
+                          .options = {.constants = constants_of(shape)}});
     }
   }
   return programs;

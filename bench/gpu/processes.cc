@@ -126,12 +126,12 @@ bool RankOfProcesses::work() {
   std::vector<CheckCase> all = cases(options_);
   for (const CheckCase& c : all) {
     GpuRunOptions run{.seed = options_.seed};
-    if (!say(c.label, run_gpu_case(gpus_, c.make(options_.seed), run))) return false;
+    if (!say(c.label, run_gpu_cases(gpus_, c.make(options_.seed), run).found)) return false;
   }
   for (const CheckCase& c : all) {
     GpuRunOptions run{.launches = 4, .back_to_back = 50, .seed = options_.seed};
     auto begin = Clock::now();
-    std::string error = run_gpu_case(gpus_, c.make(options_.seed), run);
+    std::string error = run_gpu_cases(gpus_, c.make(options_.seed), run).found;
     std::chrono::duration<double> took = Clock::now() - begin;
     std::string what =
         fmt::format("{}, 200 launches, {:.1f} s with loading", c.label, took.count());
@@ -142,7 +142,7 @@ bool RankOfProcesses::work() {
 
 // The last rank ends with a launch under way; the others' kernels wait for it.
 bool RankOfProcesses::death() {
-  OpCase c = cases(options_).front().make(options_.seed);
+  OpCase c = cases(options_).front().make(options_.seed).front();
   CompiledProgram compiled = compile(c.program, {.require_proof = false});
   GpuInstance instance(gpus_, compiled);
   GpuCaseMemory memory(gpus_, c);

@@ -15,6 +15,7 @@
 #include "bench/gpu/check.h"
 #include "bench/gpu/collectives.h"
 #include "bench/gpu/compile_ahead.h"
+#include "bench/gpu/copies.h"
 #include "bench/gpu/exchange.h"
 #include "bench/gpu/gemm_compare.h"
 #include "bench/gpu/gemm_fp8.h"
@@ -165,8 +166,12 @@ std::vector<LabelledProgram> all_programs(const Settings& s) {
 int run_compile(const Settings& s) {
   std::vector<LabelledProgram> programs = all_programs(s);
   std::erase_if(programs, [&](const auto& p) { return p.label.find(s.only) == std::string::npos; });
+  return compile_programs(programs, s.proof);
+}
+
+int compile_programs(const std::vector<LabelledProgram>& programs, bool proof) {
   int failed = 0, dirty = 0;
-  for (const CompiledKernel& k : compile_ahead(programs, s.proof)) {
+  for (const CompiledKernel& k : compile_ahead(programs, proof)) {
     fmt::print("{}\n", k.to_string());
     failed += !k.error.empty();
     dirty += k.error.empty() && !k.is_clean();
@@ -385,6 +390,14 @@ int run_graph_fetch(const Settings& s) {
   try_graph_fetch(world, {.only = s.only},
                   [&](const GraphFetchResult& r) { report.keep("graph_fetch", r); });
   return 0;
+}
+
+int run_copies(const Settings& s) {
+  GpuWorld world({.size = 2});
+  Report report(world, s);
+  measure_copies(world, {.only = s.only, .samples = s.samples},
+                 [&](const CopiesResult& r) { report.keep("copies", r); });
+  return report.finish("copies");
 }
 
 int run_startup(const Settings& s) {

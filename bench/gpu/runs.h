@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/gpu/compile_ahead.h"
 #include "bench/gpu/gemm_shapes.h"
 #include "bench/gpu/refit.h"
 
@@ -23,6 +24,7 @@ struct Settings {
   std::string dtype = "bf16";
   int tp = 4;
   bool quick = false, graph = false, proof = false, sweep = false, profile = false;
+  bool plain = false, delays = false, compile_only = false;  // catalog
   int samples = 60;
   std::vector<int> ranks = {1, 2};  // predict-points
   std::string file, calibrated;     // points
@@ -31,6 +33,8 @@ struct Settings {
 
 // Each returns the process's exit status.
 int run_compile(const Settings& s);
+// A line for each kernel.
+int compile_programs(const std::vector<LabelledProgram>& programs, bool proof);
 int run_gemms(const Settings& s, const std::vector<GemmShape>& shapes);
 int run_fp8(const Settings& s);
 int run_loops(const Settings& s);
@@ -43,6 +47,7 @@ int run_attention_suite(const Settings& s, bool checks);
 int run_attention_ranks(const Settings& s);
 int run_watchdog(const Settings& s);
 int run_graph_fetch(const Settings& s);
+int run_copies(const Settings& s);
 int run_startup(const Settings& s);
 int run_predict_points(const Settings& s);
 int run_points(const Settings& s);

@@ -1,7 +1,7 @@
 // Behind agent_text.h: writes one agent, operation by operation. Split over files by kind of
 // operation: agent_text.cc control, value_text.cc values, memory_text.cc memory, product_text.cc
 // products and pipes, drain_text.cc pipes filled from registers, sync_text.cc signals,
-// record_text.cc timestamps.
+// record_text.cc timestamps, delay_text.cc pauses of kernels under test.
 #pragma once
 
 #include <fmt/format.h>
@@ -81,6 +81,8 @@ class AgentWriter {
   void tile_ends();
   bool records() const { return site_.lane >= 0 && (issuing_ || !issues_beside()); }
   void timer_text(const char* name);
+  // A pause, where the kernel is to have them; `channel` may be absent.
+  void delay_text(const Expr& channel);
   void settle_before_notify();
   void settle_after_wait();
   bool uses_tma() const { return !plan_.groups.empty() || plan_.store_stages != 0; }

@@ -10,6 +10,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_text.h"
 #include "stretto/codegen/barrier_text.h"
+#include "stretto/codegen/delay_text.h"
 #include "stretto/codegen/early_loads.h"
 #include "stretto/codegen/engine_waits.h"
 #include "stretto/codegen/expr_text.h"
@@ -35,6 +36,7 @@ class KernelWriter {
       : program_(program), options_(options), context_{program, launch_, {}, {}} {
     context_.constant.resize(program.tensors.size());
     for (const std::string& name : options.constants) mark_constant(name);
+    context_.delays = options.delays.has_value();
   }
 
   GeneratedKernel run() {
@@ -221,6 +223,7 @@ class KernelWriter {
     for (const char* h : kHeaders) out += fmt::format("#include \"stretto/device/sm90/{}\"\n", h);
     if (launch_.engines.num_bells > 0) out += "#include \"stretto/device/sm90/doorbell.h\"\n";
     if (options_.record) out += "#include \"stretto/device/sm90/event.h\"\n";
+    if (options_.delays) out += delays_text(*options_.delays);
     out += "\n";
     for (auto [type, n] : context_.wgmmas) out += wgmma_text(type, n) + "\n";
     for (const RolePlan& plan : plans_) {

@@ -1,6 +1,8 @@
 // Schedule IR to one CUDA kernel for all SM roles of a rank, and the plan for launching it.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -15,6 +17,14 @@ struct GeneratedKernel {
   LaunchPlan launch;
 };
 
+// Pauses before waits and notifies, drawn from the seed, the rank, the launch, the place and the
+// thread: what takes turns then comes in many orders, and some ranks are late
+// (device/sm90/delay.h).
+struct KernelDelays {
+  std::uint64_t seed = 0;
+  std::uint32_t most_cycles = 4096;  // of one pause on a rank that is not late
+};
+
 struct KernelOptions {
   // Inputs, by name, that nothing writes which a launch that starts early may overlap with: they
   // are loaded before the launch before has ended. UserError for what is not an input.
@@ -22,6 +32,7 @@ struct KernelOptions {
   // False: waits have no deadline and look at no abort word, so a rank that does not come hangs the
   // others for good. For measuring what that costs, and for nothing else.
   bool watchdog = true;
+  std::optional<KernelDelays> delays = {};  // for tests
   bool record = false;  // timestamps of tiles, waits and notifies (device/sm90/event.h)
 };
 

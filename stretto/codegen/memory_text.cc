@@ -185,6 +185,7 @@ void AgentWriter::memory(const Op& op) {
       return;
     }
     case OpCode::kStorePacket:
+      delay_text({});
       line("store_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team);", op.operands[0], element,
            packet_words(r, value_plan(op.operands[0])), op.operands[0], from);
       return;
@@ -192,6 +193,7 @@ void AgentWriter::memory(const Op& op) {
       if (r.cols * static_cast<std::int64_t>(size_bytes(tensor(r).dtype)) < 4) {
         refuse(op.loc, "a packet has 4 bytes, a column of the tile fewer");
       }
+      delay_text({});
       if (records()) line("{{");
       timer_text("wait_ns");
       line("load_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team, p.watch, {});", op.result,

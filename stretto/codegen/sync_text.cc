@@ -40,6 +40,7 @@ int AgentWriter::sync_site(const Op& op) {
 // The notify itself, in the scope that the table says.
 void AgentWriter::notify_text(const Op& op) {
   std::int64_t first = kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)];
+  delay_text(op.exprs[0]);
   timer_text("notify_ns");
   line("add_release_{}(p.signals[{}] + {} + {}, {});",
        scope_text(*pivot(sync_table()[SyncRow::kNotify])), expr(op.exprs[1]), first,
@@ -51,6 +52,7 @@ void AgentWriter::notify_text(const Op& op) {
 }
 
 void AgentWriter::wait_text(const Op& op) {
+  delay_text(op.exprs[0]);
   line("const i64 counter = {} + {};",
        kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)], expr(op.exprs[0]));
   timer_text("wait_ns");

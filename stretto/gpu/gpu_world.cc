@@ -9,14 +9,10 @@
 
 #include "stretto/base/env.h"
 #include "stretto/gpu/gpu_processes.h"
+#include "stretto/gpu/gpu_requirements.h"
 #include "stretto/gpu/issue_order.h"
 
 namespace stretto {
-namespace {
-
-constexpr int kHopper = 9;
-
-}  // namespace
 
 struct GpuWorld::Admission {
   // `shared`: another world's ledger, which serves where it is of the same GPU; may be null.
@@ -49,11 +45,7 @@ std::vector<CUdeviceptr> SymmetricGpuMemory::addresses() const {
 
 void GpuWorld::add_device(int ordinal) {
   devices_.emplace_back(ordinal);
-  const cuda::DeviceProperties& p = devices_.back().properties();
-  if (p.cc_major == kHopper) return;
-  throw DeviceError(
-      fmt::format("GPU {} ({}) has compute capability {}.{}, kernels are made for 9.0", ordinal,
-                  p.name, p.cc_major, p.cc_minor));
+  require_hopper(devices_.back().properties());
 }
 
 GpuWorld::GpuWorld(const GpuWorldOptions& options)
@@ -69,10 +61,8 @@ GpuWorld::GpuWorld(const GpuWorldOptions& options)
     met_.emplace_back(a);
     for (const cuda::Device& b : devices_) {
       if (&a == &b) continue;
-      if (!a.can_access(b) || !a.has_native_atomics(b)) {
-        throw DeviceError(fmt::format("GPU {} cannot address the memory of GPU {}",
-                                      a.properties().ordinal, b.properties().ordinal));
-      }
+      require_peers(a.properties(), b.properties(),
+                    {.addresses = a.can_access(b), .atomics = a.has_native_atomics(b)});
       a.enable_peer_access(b);
     }
   }

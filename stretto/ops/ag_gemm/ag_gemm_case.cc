@@ -50,7 +50,7 @@ OperatorInfo info(const char* name, const char* summary, Gather gather,
               [=](const OpShape& shape, std::uint64_t seed) {
                 OpShape s = with_defaults(shape);
                 AgGemmDesc d = desc(s);
-                return ag_gemm_case(d, config(d, s.target), s.m, seed);
+                return ag_gemm_case(d, config(d, s.target), s.rows.value_or(s.m), seed);
               },
           .shapes = gemm_shapes,
           .large = large_gemm()};

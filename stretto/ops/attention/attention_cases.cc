@@ -62,10 +62,10 @@ struct AttentionCase {
   HeadSplit split;
   std::int64_t m, past;
 
-  AttentionCase(const AttentionDesc& desc, Program program, std::uint64_t seed)
+  AttentionCase(const AttentionDesc& desc, Program program, const OpShape& s, std::uint64_t seed)
       : d(desc), split(split_heads(desc)) {
     c.program = std::move(program);
-    m = seed % 3 == 2 ? d.m / 2 : d.m;
+    m = s.rows.value_or(seed % 3 == 2 ? d.m / 2 : d.m);
     past = static_cast<std::int64_t>(seed / 2) % (d.max_tokens - d.m + 1);
     c.extents = {m, past};
     c.config = fmt::format("{} {} m={} past={}", c.program.name, to_string(d), m, past);
@@ -121,7 +121,8 @@ Values rotated(AttentionCase& a, std::size_t r, std::int64_t token, std::int64_t
 
 OpCase rope_case(const OpShape& shape, std::uint64_t seed) {
   AttentionDesc d = desc_of(shape);
-  AttentionCase a(d, rope(d, shape.target == Target::kCuda ? gpu_rope(d) : config_of(d)), seed);
+  AttentionCase a(d, rope(d, shape.target == Target::kCuda ? gpu_rope(d) : config_of(d)), shape,
+                  seed);
   std::int64_t num_q = a.split.heads_per_rank, num_kv = a.split.kv_heads_per_rank;
   std::int64_t width = (num_q + 2 * num_kv) * d.head_dim;
   for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
@@ -184,7 +185,7 @@ Attended attended(const AttentionCase& a, int rank, std::int64_t token, std::int
 OpCase attention_case(const OpShape& shape, std::uint64_t seed) {
   AttentionDesc d = desc_of(shape);
   AttentionCase a(d, attention(d, shape.target == Target::kCuda ? gpu_attention(d) : config_of(d)),
-                  seed);
+                  shape, seed);
   std::int64_t num_q = a.split.heads_per_rank;
   for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
     for (std::int64_t token = 0; token < a.m; ++token) {
@@ -215,7 +216,7 @@ DecodeAttentionConfig decode_config(const AttentionDesc& d, Target target) {
 // enter the cache.
 OpCase decode_attention_case(const OpShape& shape, std::uint64_t seed) {
   AttentionDesc d = decode_desc(shape);
-  AttentionCase a(d, decode_attention(d, decode_config(d, shape.target)), seed);
+  AttentionCase a(d, decode_attention(d, decode_config(d, shape.target)), shape, seed);
   std::int64_t num_q = a.split.heads_per_rank, num_kv = a.split.kv_heads_per_rank;
   for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
     Values &keys = a.out(r, "k_cache"), &values = a.out(r, "v_cache");

@@ -41,7 +41,7 @@ OpCase flash_decode_case(const OpShape& shape, std::uint64_t seed) {
   std::int64_t group = d.num_heads / d.num_kv_heads;
   OpCase c;
   c.program = flash_decode(d, config_of(d, shape.target));
-  std::int64_t m = seed % 3 == 2 ? d.m / 2 : d.m;
+  std::int64_t m = shape.rows.value_or(seed % 3 == 2 ? d.m / 2 : d.m);
   std::int64_t tokens = d.max_tokens - static_cast<std::int64_t>(seed % 5) * (d.max_tokens / 6);
   c.extents = {m, tokens};
   c.config = fmt::format("flash_decode {} m={} tokens={}", to_string(d), m, tokens);

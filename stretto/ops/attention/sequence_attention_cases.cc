@@ -54,9 +54,10 @@ struct Place {
 
 class Reference {
  public:
-  Reference(const SequenceAttentionDesc& d, Program program, std::uint64_t seed) : d_(d) {
+  Reference(const SequenceAttentionDesc& d, Program program, const OpShape& s, std::uint64_t seed)
+      : d_(d) {
     c_.program = std::move(program);
-    m_ = seed % 3 == 2 ? d.m / 2 : d.m;
+    m_ = s.rows.value_or(seed % 3 == 2 ? d.m / 2 : d.m);
     chunk_ = ceil_div(m_, std::int64_t{2} * d.world_size);
     c_.extents = {m_};
     c_.config = fmt::format("{} {} m={}", c_.program.name, to_string(d), m_);
@@ -146,7 +147,7 @@ OperatorInfo info(const char* name, const char* summary, Make make, Default defa
           .make_case =
               [=](const OpShape& s, std::uint64_t seed) {
                 SequenceAttentionDesc d = desc_of(s);
-                return Reference(d, make(d, config_of(d, s.target, default_of)), seed).run();
+                return Reference(d, make(d, config_of(d, s.target, default_of)), s, seed).run();
               },
           .shapes = shapes,
           .large = large()};

@@ -33,6 +33,20 @@ TEST_P(Catalog, ComputesWhatTheReferenceSays) {
   }
 }
 
+// One instance serves every number of rows up to its bound, one launch after the other.
+TEST_P(Catalog, RowsChangeFromLaunchToLaunch) {
+  if (world_size() > 4 && world_size() < 8) GTEST_SKIP() << "four ranks and eight show it";
+  std::uint64_t seed = test_seed();
+  for (OpShape shape : op().shapes(world_size())) {
+    for (Target target : {Target::kCpu, Target::kCuda}) {
+      if (target == Target::kCuda && world_size() > 4) continue;  // four ranks show it
+      shape.target = target;
+      std::vector<OpCase> cases = cases_of_rows(op(), shape, seed % 100'000);
+      EXPECT_EQ(run_cases(cases, {.launches = 2, .seed = seed, .delay_probability = 0.02}), "");
+    }
+  }
+}
+
 TEST_P(Catalog, DelaysChangeNothing) {
   std::uint64_t seed = test_seed();
   int launches = std::getenv("STRETTO_SOAK") != nullptr ? 1000 : 20;

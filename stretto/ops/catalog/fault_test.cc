@@ -7,11 +7,13 @@
 #include <cmath>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/catalog/catalog.h"
+#include "stretto/ops/harness/case_data.h"
 #include "stretto/ops/harness/case_memory.h"
 
 namespace stretto {
@@ -37,12 +39,14 @@ struct Ready {
     });
   }
 
-  // What each rank's launch threw: "" where it ended well.
-  std::vector<std::string> launch_all(int* num_faults) {
+  // What each rank's launch threw: "" where it ended well. Without the last rank where it does not
+  // come.
+  std::vector<std::string> launch_all(int* num_faults, bool last_comes = true) {
     std::vector<std::string> thrown(kWorld);
     std::mutex mutex;
     try {
       world.run([&](Rank& rank) {
+        if (!last_comes && rank.index() == kWorld - 1) return;
         auto r = static_cast<std::size_t>(rank.index());
         memory[r]->poison_outputs();
         try {
@@ -139,6 +143,23 @@ TEST_P(Faults, AStallingRankIsNamedWithinTheDeadline) {
   for (int launch = 0; launch < 2; ++launch) ready.launch_all(&faults);
   EXPECT_EQ(faults, 0);
   EXPECT_TRUE(ready.correct());
+}
+
+// What GPUs are expected to notice, too (gpu_case.h: stall_gpu_cases), of the programs that they
+// run.
+TEST_P(Faults, ARankThatDoesNotComeIsNoticedWhereRanksMeet) {
+  const OperatorInfo& op = *find_operator(GetParam());
+  std::set<bool> tried;  // a shape where ranks meet, and one where they do not
+  for (OpShape shape : op.shapes(kWorld)) {
+    shape.target = Target::kCuda;
+    OpCase c = op.make_case(shape, 0);
+    bool meet = ranks_meet(*compile(c.program).schedule);
+    if (!tried.insert(meet).second) continue;
+    Ready ready(c, std::chrono::milliseconds(300));
+    int faults = 0;
+    ready.launch_all(&faults, /*last_comes=*/false);
+    EXPECT_EQ(ready.world.faulted(), meet) << c.config;
+  }
 }
 
 std::vector<std::string> operator_names() {

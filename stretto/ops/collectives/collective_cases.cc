@@ -40,13 +40,13 @@ struct CaseBuilder {
   std::size_t in = 0, out = 0;
 
   CaseBuilder(const CollectiveDesc& desc, const CollectiveConfig& config, Program program,
-              std::uint64_t seed)
+              const OpShape& shape, std::uint64_t seed)
       : d(desc) {
     c.program = std::move(program);
     // Every third seed runs below the bound, 0 included.
-    m = c.program.vars.size() > 1 && c.program.vars[1].kind == VarKind::kExtent && seed % 3 == 2
-            ? static_cast<std::int64_t>(seed / 3) % (d.m + 1)
-            : d.m;
+    bool any_rows = c.program.vars.size() > 1 && c.program.vars[1].kind == VarKind::kExtent;
+    m = any_rows && seed % 3 == 2 ? static_cast<std::int64_t>(seed / 3) % (d.m + 1) : d.m;
+    if (any_rows) m = shape.rows.value_or(m);
     rows = std::max<std::int64_t>(ceil_div(m, static_cast<std::int64_t>(d.world_size)), 1);
     bound_rows = ceil_div(d.m, static_cast<std::int64_t>(d.world_size));
     c.config = fmt::format("{} {} m={} {}", c.program.name, to_string(d), m, to_string(config));
@@ -63,7 +63,7 @@ struct CaseBuilder {
           static_cast<std::size_t>(num_elements(bound_shape(c.program, static_cast<int>(out))));
       expected(r).assign(outputs, kUnchecked);
     }
-    if (c.program.vars.size() > 1 && c.program.vars[1].kind == VarKind::kExtent) c.extents = {m};
+    if (any_rows) c.extents = {m};
   }
 
   Values& input(int rank) { return c.inputs[static_cast<std::size_t>(rank)][in]; }
@@ -93,7 +93,7 @@ OpShape large() { return {.m = 4096, .n = 4096, .dtype = DType::kBF16}; }
 OpCase all_gather_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = desc_of(shape);
   CollectiveConfig config = config_of(d, shape.target);
-  CaseBuilder b(d, config, all_gather(d, config), seed);
+  CaseBuilder b(d, config, all_gather(d, config), shape, seed);
   for (int r = 0; r < d.world_size; ++r) {
     for (std::int64_t row = 0; row < b.m; ++row) {
       for (std::int64_t col = 0; col < d.n; ++col) {
@@ -108,7 +108,7 @@ OpCase all_gather_case(const OpShape& shape, std::uint64_t seed) {
 OpCase reduce_scatter_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = desc_of(shape);
   CollectiveConfig config = config_of(d, shape.target);
-  CaseBuilder b(d, config, reduce_scatter(d, config), seed);
+  CaseBuilder b(d, config, reduce_scatter(d, config), shape, seed);
   b.c.tolerance = sum_tolerance(d.dtype, d.world_size);
   std::int64_t out_rows = ceil_div(b.m, static_cast<std::int64_t>(d.world_size));
   for (int r = 0; r < d.world_size; ++r) {
@@ -126,7 +126,7 @@ OpCase all_reduce_case(const OpShape& shape, std::uint64_t seed, AllReduceKind k
   CollectiveDesc d = desc_of(shape);
   CollectiveConfig config = config_of(d, shape.target);
   config.all_reduce = kind;
-  CaseBuilder b(d, config, all_reduce(d, config), seed);
+  CaseBuilder b(d, config, all_reduce(d, config), shape, seed);
   b.c.tolerance = sum_tolerance(d.dtype, d.world_size);
   if (kind == AllReduceKind::kRing) b.c.tolerance *= d.world_size;  // it rounds at each hop
   for (int r = 0; r < d.world_size; ++r) {
@@ -140,7 +140,7 @@ OpCase all_reduce_case(const OpShape& shape, std::uint64_t seed, AllReduceKind k
 OpCase all_to_all_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = desc_of(shape);
   CollectiveConfig config = config_of(d, shape.target);
-  CaseBuilder b(d, config, all_to_all(d, config), seed);
+  CaseBuilder b(d, config, all_to_all(d, config), shape, seed);
   auto counts = static_cast<std::size_t>(b.c.program.find_tensor("recv_counts"));
   Values draws =
       random_values(static_cast<std::size_t>(d.world_size * d.world_size), DType::kF32, seed + 77);
@@ -163,7 +163,7 @@ OpCase broadcast_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = desc_of(shape);
   CollectiveConfig config = config_of(d, shape.target);
   int root = d.world_size - 1;
-  CaseBuilder b(d, config, broadcast(d, config, root), seed);
+  CaseBuilder b(d, config, broadcast(d, config, root), shape, seed);
   for (int r = 0; r < d.world_size; ++r) {
     for (std::int64_t i = 0; i < b.m * d.n; ++i) {
       b.expected(r)[static_cast<std::size_t>(i)] = b.input(root)[static_cast<std::size_t>(i)];

@@ -47,8 +47,8 @@ struct VocabCase {
   std::int64_t m, share;
   Values table;  // [vocab, hidden]
 
-  VocabCase(const VocabDesc& d, Program program, std::uint64_t seed)
-      : m(seed % 3 == 2 ? d.m / 2 : d.m), share(vocab_per_rank(d)) {
+  VocabCase(const VocabDesc& d, Program program, const OpShape& s, std::uint64_t seed)
+      : m(s.rows.value_or(seed % 3 == 2 ? d.m / 2 : d.m)), share(vocab_per_rank(d)) {
     c.program = std::move(program);
     c.extents = {m};
     c.config = fmt::format("{} {} m={}", c.program.name, to_string(d), m);
@@ -81,7 +81,7 @@ struct VocabCase {
 
 OpCase embedding_case(const OpShape& s, std::uint64_t seed) {
   VocabDesc d = desc_of(s);
-  VocabCase v(d, embedding(d, lookup_config(d, s.target)), seed);
+  VocabCase v(d, embedding(d, lookup_config(d, s.target)), s, seed);
   v.c.tolerance = 0;
   Values draws = random_values(static_cast<std::size_t>(d.m), DType::kF32, seed + 5);
   Values tokens;
@@ -113,7 +113,7 @@ OpCase embedding_case(const OpShape& s, std::uint64_t seed) {
 
 OpCase lm_head_case(const OpShape& s, std::uint64_t seed) {
   VocabDesc d = desc_of(s);
-  VocabCase v(d, lm_head(d, head_config(d, s.target)), seed);
+  VocabCase v(d, lm_head(d, head_config(d, s.target)), s, seed);
   v.c.tolerance = sum_tolerance(DType::kF32, d.hidden);
   Values x = random_values(static_cast<std::size_t>(d.m * d.hidden), d.dtype, seed + 9);
   for (std::size_t r = 0; r < v.c.inputs.size(); ++r) {

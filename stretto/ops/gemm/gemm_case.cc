@@ -71,7 +71,7 @@ OperatorInfo info(const char* name, const char* summary, GemmDesc (*desc)(const 
               [desc, config](const OpShape& shape, std::uint64_t seed) {
                 OpShape s = with_defaults(shape);
                 GemmDesc d = desc(s);
-                return gemm_case(d, config(d, s.target), s.m, seed);
+                return gemm_case(d, config(d, s.target), s.rows.value_or(s.m), seed);
               },
           .shapes = gemm_shapes,
           .large = large_gemm()};

@@ -36,7 +36,7 @@ OperatorInfo info(const char* name, const char* summary, ReduceShots shots,
               [=](const OpShape& shape, std::uint64_t seed) {
                 OpShape s = with_defaults(shape);
                 GemmArDesc d = desc(s);
-                return gemm_ar_case(d, config(d, s.target), s.m, seed);
+                return gemm_ar_case(d, config(d, s.target), s.rows.value_or(s.m), seed);
               },
           .shapes = gemm_shapes,
           .large = large_gemm()};

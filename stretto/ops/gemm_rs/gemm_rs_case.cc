@@ -59,7 +59,7 @@ OperatorInfo info(const char* name, const char* summary, Scatter scatter,
               [=](const OpShape& shape, std::uint64_t seed) {
                 OpShape s = with_defaults(shape);
                 GemmRsDesc d = desc(s);
-                return gemm_rs_case(d, config(d, s.target), s.m, seed);
+                return gemm_rs_case(d, config(d, s.target), s.rows.value_or(s.m), seed);
               },
           .shapes = gemm_shapes,
           .large = large_gemm()};

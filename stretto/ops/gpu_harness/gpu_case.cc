@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "stretto/compiler.h"
 #include "stretto/ops/harness/case_data.h"
@@ -16,7 +17,7 @@ GpuCaseMemory::GpuCaseMemory(const GpuWorld& world, const OpCase& op_case)
   for (std::size_t t = 0; t < storage_.size(); ++t) {
     if (case_.program.tensors[t].kind != TensorKind::kBuffer) allocate(t);
   }
-  world_.meet();
+  restore();
 }
 
 void GpuCaseMemory::allocate(std::size_t t) {
@@ -27,6 +28,18 @@ void GpuCaseMemory::allocate(std::size_t t) {
   for (CUdeviceptr address : s.memory.addresses()) {
     args_.tensors[t].push_back(address + kGuardBytes);
   }
+}
+
+void GpuCaseMemory::restore() {
+  for (std::size_t t = 0; t < storage_.size(); ++t) {
+    if (case_.program.tensors[t].kind != TensorKind::kBuffer) fill(t);
+  }
+  world_.meet();
+}
+
+void GpuCaseMemory::fill(std::size_t t) {
+  Storage& s = storage_[t];
+  std::size_t bytes = storage_bytes(case_.program, static_cast<int>(t));
   for (int rank : world_.local_ranks()) {
     auto at = static_cast<std::size_t>(rank);
     std::vector<std::byte>& host = s.host[at];
@@ -89,34 +102,84 @@ std::string found_anywhere(const GpuWorld& world, const std::string& own) {
 
 }  // namespace
 
-std::string run_gpu_case(GpuWorld& world, const OpCase& c, const GpuRunOptions& options) {
-  CompiledProgram compiled = compile(c.program, {.require_proof = options.require_proof});
-  GpuInstance instance(world, compiled);
-  GpuCaseMemory memory(world, c);
-  bool repeats = !keeps_state(c.program);
-  std::vector<FirstBits> first_bits(static_cast<std::size_t>(world.size()));
-  for (int i = 0; i < options.launches; ++i) {
-    memory.poison_outputs();
-    int enqueued = repeats ? options.back_to_back : 1;
-    for (int n = 0; n < enqueued; ++n) instance.launch(memory.args());
-    instance.wait();
-    memory.download();
-    std::string differs;
-    for (int rank : world.local_ranks()) {
-      TensorBytes left = [&](std::size_t t) { return memory.view(rank, t); };
-      std::string found;
-      if (repeats || i == 0) found = compare_case(c, rank, i, left);
-      if (found.empty()) found = memory.check_guards(rank);
-      if (found.empty() && repeats) {
-        found = first_bits[static_cast<std::size_t>(rank)].check(c, left);
-      }
-      if (differs.empty() && !found.empty()) differs = fmt::format("rank {}: {}", rank, found);
-    }
-    differs = found_anywhere(world, differs);
-    if (differs.empty()) continue;
-    return fmt::format("{} (seed {}): launch {}: {}", c.config, options.seed, i, differs);
+GpuCases::Memory::Memory(const GpuWorld& world, const OpCase& c)
+    : tensors(world, c), first_bits(static_cast<std::size_t>(world.size())) {}
+
+GpuCases::GpuCases(GpuWorld& world, std::span<const OpCase> cases, const CompiledProgram& compiled,
+                   GpuCode code)
+    : world_(world), cases_(cases), instance_(world, compiled, std::move(code)) {
+  for (const OpCase& c : cases) memory_.push_back(std::make_unique<Memory>(world, c));
+}
+
+void GpuCases::prepare() {
+  for (auto& m : memory_) {
+    if (keeps_state(cases_.front().program)) m->tensors.restore();
+    m->tensors.poison_outputs();
   }
-  return "";
+}
+
+void GpuCases::launch(std::size_t idx) { instance_.launch(memory_[idx]->tensors.args()); }
+
+void GpuCases::launch(std::size_t idx, int rank, const cuda::Stream& stream) {
+  instance_.launch(memory_[idx]->tensors.args(), rank, stream);
+}
+
+std::vector<cuda::GraphExec> GpuCases::capture(std::size_t idx) {
+  std::vector<cuda::GraphExec> graphs;
+  for (int rank : world_.local_ranks()) {
+    const cuda::Stream& stream = world_.stream(rank);
+    stream.begin_capture();
+    try {
+      launch(idx, rank, stream);
+    } catch (...) {
+      stream.end_capture();
+      throw;
+    }
+    graphs.push_back(stream.end_capture());
+  }
+  return graphs;
+}
+
+void GpuCases::replay(const std::vector<cuda::GraphExec>& graphs) const {
+  for (int rank : world_.local_ranks()) {
+    graphs[world_.local_index(rank)].launch(world_.stream(rank));
+  }
+}
+
+void GpuCases::run(int count, const std::function<void(std::size_t)>& enqueue) {
+  const auto times = std::max(static_cast<std::size_t>(count), size());
+  prepare();
+  for (std::size_t i = 0; i < times; ++i) enqueue(i % size());
+  if (!keeps_state(cases_.front().program) || times == size()) return;
+  instance_.wait();
+  prepare();
+  for (std::size_t i = 0; i < size(); ++i) enqueue(i);
+}
+
+std::string GpuCases::compare() {
+  instance_.wait();
+  std::string found;
+  for (std::size_t i = 0; i < size() && found.empty(); ++i) found = compare(i);
+  return found;
+}
+
+std::string GpuCases::compare(std::size_t idx) {
+  const OpCase& c = cases_[idx];
+  GpuCaseMemory& tensors = memory_[idx]->tensors;
+  tensors.download();
+  std::string differs;
+  for (int rank : world_.local_ranks()) {
+    TensorBytes left = [&](std::size_t t) { return tensors.view(rank, t); };
+    std::string found = compare_case(c, rank, 0, left);
+    if (found.empty()) found = tensors.check_guards(rank);
+    if (found.empty()) {
+      found = memory_[idx]->first_bits[static_cast<std::size_t>(rank)].check(c, left);
+    }
+    if (found.empty()) continue;
+    differs = fmt::format("{}: rank {}: {}", c.config, rank, found);
+    break;
+  }
+  return found_anywhere(world_, differs);
 }
 
 }  // namespace stretto

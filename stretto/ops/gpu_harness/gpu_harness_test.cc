@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "stretto/base/test_seed.h"
+#include "stretto/compiler.h"
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gpu_harness/gpu_case.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
@@ -138,6 +140,56 @@ TEST(GpuCase, AGemmRunsAndAWrongReferenceIsRefused) {
   auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
   c.expected[0][out][5] += 100;
   EXPECT_NE(run_gpu_case(world, c, {.seed = seed}).find("c[5]"), std::string::npos);
+}
+
+// In every way, and each way compares: with a wrong reference of one number of rows none is right.
+TEST(GpuCases, OneInstanceRunsEveryNumberOfRowsInGraphsAndOnTwoStreams) {
+  if (cuda::num_devices() == 0) GTEST_SKIP() << "no GPU";
+  std::uint64_t seed = test_seed();
+  GpuWorld world({.size = 1});
+  OpShape shape{.m = 133, .n = 264, .k = 200, .dtype = DType::kBF16, .target = Target::kCuda};
+  std::vector<OpCase> cases = cases_of_rows(gemm_info(), shape, seed % 100'000);
+  ASSERT_EQ(cases.size(), 5u);  // 133, 136, 68, 1, 0
+  GpuRunOptions options{.launches = 2, .back_to_back = 20, .seed = seed};
+  options.graphs = options.streams = true;
+  for (bool delays : {false, true}) {
+    if (delays) options.kernel.delays = KernelDelays{.seed = seed};
+    GpuRunResult result = run_gpu_cases(world, cases, options);
+    EXPECT_EQ(result.found, "") << "delays " << delays;
+    EXPECT_EQ(result.not_captured, "");
+  }
+  auto out = static_cast<std::size_t>(cases[2].program.find_tensor("c"));
+  cases[2].expected[0][out][5] += 100;
+  EXPECT_NE(run_gpu_cases(world, cases, options).found.find("m=68: rank 0: c[5]"),
+            std::string::npos);
+}
+
+// The bound is m rounded up to 8; what is past the rows of a launch is not compared.
+TEST(CasesOfRows, EachNumberComesOnce) {
+  auto rows_of = [](std::int64_t m) {
+    std::vector<std::int64_t> rows;
+    for (const OpCase& c : cases_of_rows(gemm_info(), {.m = m, .n = 8, .k = 8}, 5)) {
+      rows.push_back(c.extents.front());
+      auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
+      const Values& want = c.expected[0][out];
+      std::size_t compared =
+          want.size() - static_cast<std::size_t>(std::count_if(
+                            want.begin(), want.end(), [](double v) { return std::isnan(v); }));
+      EXPECT_EQ(compared, static_cast<std::size_t>(rows.back() * 8));
+    }
+    return rows;
+  };
+  EXPECT_EQ(rows_of(21), (std::vector<std::int64_t>{21, 24, 12, 1, 0}));
+  EXPECT_EQ(rows_of(8), (std::vector<std::int64_t>{8, 4, 1, 0}));
+}
+
+TEST(RanksMeet, WhereOneTellsAnother) {
+  OpShape shape{.world_size = 2, .m = 16, .n = 32, .k = 32};
+  EXPECT_FALSE(ranks_meet(*compile(gemm_info().program(shape)).schedule));
+  // Workers of one rank sum each other's parts.
+  OpShape deep = shape;
+  deep.k = 300;
+  EXPECT_FALSE(ranks_meet(*compile(gemm_split_k_info().program(deep)).schedule));
 }
 
 }  // namespace

@@ -4,8 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 namespace stretto {
+namespace {
+
+void each_op(const Block& block, const std::function<void(const Op&)>& visit) {
+  for (const Op& op : block) {
+    visit(op);
+    for (const Block& body : op.bodies) each_op(body, visit);
+  }
+}
+
+}  // namespace
 
 std::vector<std::byte> initial_bytes(const OpCase& c, int rank, std::size_t t) {
   const Tensor& tensor = c.program.tensors[t];
@@ -72,6 +83,21 @@ std::string FirstBits::check(const OpCase& c, const TensorBytes& bytes) {
 bool keeps_state(const Program& program) {
   return std::any_of(program.tensors.begin(), program.tensors.end(),
                      [](const Tensor& t) { return t.kind == TensorKind::kState; });
+}
+
+bool ranks_meet(const Program& schedule) {
+  if (schedule.world_size == 1) return false;
+  bool found = false;
+  auto visit = [&](const Op& op) {
+    bool tells = op.code == OpCode::kNotify && !op.exprs[1].same(Expr::var(0));
+    found |= tells || op.code == OpCode::kLoadPacket;
+  };
+  each_op(schedule.on_start.body, visit);
+  each_op(schedule.on_end.body, visit);
+  for (const Role& role : schedule.roles) {
+    for (const Agent& agent : role.agents) each_op(agent.body, visit);
+  }
+  return found;
 }
 
 }  // namespace stretto

@@ -44,4 +44,8 @@ class FirstBits {
 // Whether launches differ from each other, because state goes from one to the next.
 bool keeps_state(const Program& program);
 
+// Whether ranks tell each other anything, at schedule level: who is told waits for it, or launches
+// could not repeat.
+bool ranks_meet(const Program& schedule);
+
 }  // namespace stretto

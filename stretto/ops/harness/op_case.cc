@@ -1,9 +1,36 @@
 #include "stretto/ops/harness/op_case.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
+#include "stretto/base/errors.h"
+#include "stretto/ir/printer.h"
+
 namespace stretto {
+
+std::vector<OpCase> cases_of_rows(const OperatorInfo& op, const OpShape& shape,
+                                  std::uint64_t seed) {
+  std::vector<OpCase> cases{op.make_case(shape, seed)};
+  const Program& program = cases.front().program;
+  auto extent = std::find_if(program.vars.begin(), program.vars.end(),
+                             [](const Var& v) { return v.kind == VarKind::kExtent; });
+  if (extent == program.vars.end()) return cases;
+  const std::int64_t bound = extent->bound;
+  for (std::int64_t rows : {bound, bound / 2, std::int64_t{1}, std::int64_t{0}}) {
+    bool is_new = std::none_of(cases.begin(), cases.end(),
+                               [&](const OpCase& c) { return c.extents.front() == rows; });
+    if (!is_new) continue;
+    OpShape at_rows = shape;
+    at_rows.rows = rows;
+    // Even steps, since some configs go by odd and even seeds.
+    cases.push_back(op.make_case(at_rows, seed + 2 * cases.size()));
+    STRETTO_CHECK(cases.back().extents.front() == rows, "a case with rows of its own");
+    STRETTO_CHECK(equal(cases.back().program, cases.front().program),
+                  "a program that depends on the rows of a launch");
+  }
+  return cases;
+}
 
 Values round_to(const Values& values, DType dtype) {
   Values rounded(values.size());

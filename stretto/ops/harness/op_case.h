@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ struct OpShape {
   std::int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::kF32;
   Target target = Target::kCpu;
+  // Of a case's launch, from 0 to the bound that the program has for m; none: m, or by seed fewer.
+  // The program does not depend on it.
+  std::optional<std::int64_t> rows = {};
 };
 
 // Row-major values of one tensor on one rank, at the bound shape; the reference works on these.
@@ -60,6 +64,10 @@ struct OperatorInfo {
   // A layer of a large model, for any world size: what a GPU config is made for.
   OpShape large;
 };
+
+// Cases of one program that differ in their run-time rows and inputs: m, the bound, half of it, one
+// and none, each number once; one case where the program has no such extent.
+std::vector<OpCase> cases_of_rows(const OperatorInfo& op, const OpShape& shape, std::uint64_t seed);
 
 // Random values in [-1, 1) rounded to `dtype`; the sequence depends on the seed alone.
 Values random_values(std::size_t count, DType dtype, std::uint64_t seed);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "stretto/compiler.h"
 #include "stretto/ops/harness/case_data.h"
@@ -28,24 +29,37 @@ void delay_at_random(Instance& instance, const RunOptions& options, int rank) {
   });
 }
 
-std::string run_rank(Rank& rank, const OpCase& c, const CompiledProgram& compiled,
+// A case's tensors on one rank, and what its first launch made of them.
+struct CaseOnRank {
+  CaseOnRank(Rank& rank, const OpCase& c) : memory(rank, c) {}
+  CaseMemory memory;
+  FirstBits first_bits;
+};
+
+std::string run_rank(Rank& rank, std::span<const OpCase> cases, const CompiledProgram& compiled,
                      const RunOptions& options) {
-  CaseMemory memory(rank, c);
+  std::vector<std::unique_ptr<CaseOnRank>> all;
+  for (const OpCase& c : cases) all.push_back(std::make_unique<CaseOnRank>(rank, c));
   Instance instance(rank, compiled.schedule, compiled.quotas);
   delay_at_random(instance, options, rank.index());
-  bool repeats = !keeps_state(c.program);
-  FirstBits first_bits;
-  TensorBytes left = [&](std::size_t t) { return memory.view(t); };
+  bool repeats = !keeps_state(cases.front().program);
   std::string found;
   for (int i = 0; i < options.launches; ++i) {
-    memory.poison_outputs();
-    instance.launch(memory.args());
-    if (!found.empty()) continue;
-    std::string now;
-    if (repeats || i == 0) now = compare_case(c, rank.index(), i, left);
-    if (now.empty()) now = memory.check_guards();
-    if (now.empty() && repeats) now = first_bits.check(c, left);
-    if (!now.empty()) found = fmt::format("launch {}: rank {}: {}", i, rank.index(), now);
+    for (std::size_t n = 0; n < cases.size(); ++n) {
+      const OpCase& c = cases[n];
+      CaseMemory& memory = all[n]->memory;
+      TensorBytes left = [&](std::size_t t) { return memory.view(t); };
+      memory.poison_outputs();
+      instance.launch(memory.args());
+      if (!found.empty()) continue;
+      std::string now;
+      if (repeats || i == 0) now = compare_case(c, rank.index(), i, left);
+      if (now.empty()) now = memory.check_guards();
+      if (now.empty() && repeats) now = all[n]->first_bits.check(c, left);
+      if (now.empty()) continue;
+      found = fmt::format("{} (seed {}): launch {}: rank {}: {}", c.config, options.seed, i,
+                          rank.index(), now);
+    }
   }
   return found;
 }
@@ -68,20 +82,23 @@ std::string found_anywhere(Rank& rank, const std::string& own, const std::vector
 }  // namespace
 
 std::string run_case(const OpCase& op_case, const RunOptions& options) {
-  CompiledProgram compiled = compile(op_case.program, {.require_proof = options.require_proof});
+  return run_cases({&op_case, 1}, options);
+}
+
+std::string run_cases(std::span<const OpCase> cases, const RunOptions& options) {
+  const Program& program = cases.front().program;
+  CompiledProgram compiled = compile(program, {.require_proof = options.require_proof});
   std::shared_ptr<World> world = options.world;
   if (world == nullptr) {
-    world = std::make_shared<World>(WorldOptions{.size = op_case.program.world_size});
+    world = std::make_shared<World>(WorldOptions{.size = program.world_size});
   }
   std::mutex mutex;
   std::string difference;
   world->run([&](Rank& rank) {
-    std::string found = run_rank(rank, op_case, compiled, options);
+    std::string found = run_rank(rank, cases, compiled, options);
     found = found_anywhere(rank, found, world->local_ranks());
     std::lock_guard lock(mutex);
-    if (difference.empty() && !found.empty()) {
-      difference = fmt::format("{} (seed {}): {}", op_case.config, options.seed, found);
-    }
+    if (difference.empty()) difference = std::move(found);
   });
   return difference;
 }

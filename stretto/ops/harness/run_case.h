@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "stretto/ops/harness/op_case.h"
@@ -25,5 +26,7 @@ struct RunOptions {
 // with the seed, or on which rank of another process. For state tensors only the first launch is
 // compared.
 std::string run_case(const OpCase& op_case, const RunOptions& options = {});
+// The same of cases of one program (op_case.h: cases_of_rows), which one instance launches in turn.
+std::string run_cases(std::span<const OpCase> cases, const RunOptions& options = {});
 
 }  // namespace stretto

@@ -128,7 +128,7 @@ double received_bytes(const EpDesc& d) {
 
 OpCase dispatch_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_dispatch(d, dispatch_config(d, s.target)), d.m, seed);
+  MoeCase mc(ep_dispatch(d, dispatch_config(d, s.target)), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_dispatch {} m={}", to_string(d), mc.m);
   Routes routes = routes_of(d, mc.m, seed);
   std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
@@ -180,7 +180,7 @@ void expect_sent(const EpDesc& d, const Routes& routes, MoeCase& mc) {
 
 OpCase send_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_send(d, send_config(d, s.target)), d.m, seed);
+  MoeCase mc(ep_send(d, send_config(d, s.target)), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_send {} m={}", to_string(d), mc.m);
   Routes routes = routes_of(d, mc.m, seed);
   expect_sent(d, routes, mc);
@@ -215,7 +215,7 @@ Values make_exact(Values& x, std::uint64_t seed) {
 
 OpCase send_fp8_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_send_fp8(d, send_config(d, s.target)), d.m, seed);
+  MoeCase mc(ep_send_fp8(d, send_config(d, s.target)), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_send_fp8 {} m={}", to_string(d), mc.m);
   mc.c.tolerance = 0x1p-20;  // of scales; a step of e4m3 and of tables is much larger
   mc.c.scale = 0;
@@ -251,7 +251,7 @@ PlaceConfig place_config(const EpDesc& d, Target target) {
 // Tokens with three different experts, or none, by seed all with the same three.
 OpCase place_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_place(d, place_config(d, s.target)), d.m, seed);
+  MoeCase mc(ep_place(d, place_config(d, s.target)), d.m, seed, s.rows);
   mc.c.extents = {};
   mc.c.config = fmt::format("ep_place {}", to_string(d));
   ExpertSplit split = split_of(d);
@@ -328,7 +328,7 @@ void expect_sums(const EpDesc& d, Rows places_of, std::uint64_t seed, MoeCase& m
 
 OpCase combine_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_combine(d, combine_config(d, s.target)), d.m, seed);
+  MoeCase mc(ep_combine(d, combine_config(d, s.target)), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_combine {} m={}", to_string(d), mc.m);
   expect_sums(d, Rows::kListed, seed, mc);
   return std::move(mc.c);
@@ -344,7 +344,7 @@ ReturnConfig return_config(const EpDesc& d, Target target) {
 
 OpCase return_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_return(d, return_config(d, s.target)), d.m, seed);
+  MoeCase mc(ep_return(d, return_config(d, s.target)), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_return {} m={}", to_string(d), mc.m);
   expect_sums(d, Rows::kOwn, seed, mc);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {

@@ -69,7 +69,7 @@ OpCase expert_tables_case(const ExpertTablesDesc& d, const ExpertTablesConfig& c
 OperatorInfo expert_tables_info() {
   auto make_case = [](const OpShape& s, std::uint64_t seed) {
     ExpertTablesDesc d = desc_of(s);
-    std::int64_t m = seed % 3 == 2 ? d.tiles.m / 2 : d.tiles.m;
+    std::int64_t m = s.rows.value_or(seed % 3 == 2 ? d.tiles.m / 2 : d.tiles.m);
     return expert_tables_case(d, config_of(d, s.target), m,
                               chosen_experts(m * d.tiles.top_k, d.tiles.num_experts, seed));
   };

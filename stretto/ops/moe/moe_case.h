@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "stretto/ops/harness/op_case.h"
@@ -13,13 +14,14 @@ inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // no
 
 inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// A case at a launch of m rows, of fewer than the bound for one seed in three.
+// A case at a launch of m rows: `rows`, or else the bound, of fewer for one seed in three.
 struct MoeCase {
   OpCase c;
   std::int64_t m;
 
-  MoeCase(Program program, std::int64_t bound, std::uint64_t seed)
-      : m(seed % 3 == 2 ? bound / 2 : bound) {
+  MoeCase(Program program, std::int64_t bound, std::uint64_t seed,
+          std::optional<std::int64_t> rows = {})
+      : m(rows.value_or(seed % 3 == 2 ? bound / 2 : bound)) {
     c.program = std::move(program);
     c.extents = {m};
     c.inputs = no_values(c.program);

@@ -134,8 +134,8 @@ void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r) {
   }
 }
 
-OpCase grouped_case(const GroupedDesc& d, Target target, std::uint64_t seed) {
-  MoeCase mc(grouped_gemm(d, grouped_config(d, target)), d.m, seed);
+OpCase grouped_case(const GroupedDesc& d, const OpShape& s, std::uint64_t seed) {
+  MoeCase mc(grouped_gemm(d, grouped_config(d, s.target)), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} {} m={}", mc.c.program.name, to_string(d), mc.m);
   mc.c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
   mc.c.scale = std::sqrt(static_cast<double>(d.k));
@@ -172,7 +172,7 @@ OperatorInfo grouped_info(const char* name, const char* summary,
                 return grouped_gemm(desc(s), grouped_config(desc(s), s.target));
               },
           .make_case = [desc](const OpShape& s,
-                              std::uint64_t seed) { return grouped_case(desc(s), s.target, seed); },
+                              std::uint64_t seed) { return grouped_case(desc(s), s, seed); },
           .shapes = [](int world_size) -> std::vector<OpShape> {
             return {{.world_size = world_size, .m = 9, .n = 29, .k = 51, .dtype = DType::kF32},
                     {.world_size = world_size, .m = 16, .n = 32, .k = 64, .dtype = DType::kBF16},
@@ -202,7 +202,7 @@ CombineConfig combine_config(const CombineDesc& d, Target target) {
 
 OpCase combine_case(const OpShape& s, std::uint64_t seed) {
   CombineDesc d = combine_desc(s);
-  MoeCase mc(moe_combine(d, combine_config(d, s.target)), d.m, seed);
+  MoeCase mc(moe_combine(d, combine_config(d, s.target)), d.m, seed, s.rows);
   mc.c.config = fmt::format("moe_combine {} m={}", to_string(d), mc.m);
   mc.c.tolerance = sum_tolerance(d.dtype, d.top_k * d.world_size) * 2;
   mc.c.scale = static_cast<double>(d.world_size);

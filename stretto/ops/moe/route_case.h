@@ -7,6 +7,7 @@
 namespace stretto {
 
 // Scores are exact and some of them equal where nothing is added to them, else clearly apart.
-OpCase route_case(const RouteDesc& desc, Target target, std::uint64_t seed);
+OpCase route_case(const RouteDesc& desc, Target target, std::uint64_t seed,
+                  std::optional<std::int64_t> rows = {});
 
 }  // namespace stretto

@@ -166,8 +166,10 @@ OperatorInfo info(const char* name, const char* summary, RouteDesc (*desc)(const
           .summary = summary,
           .program =
               [desc](const OpShape& s) { return moe_route(desc(s), config_of(desc(s), s.target)); },
-          .make_case = [desc](const OpShape& s,
-                              std::uint64_t seed) { return route_case(desc(s), s.target, seed); },
+          .make_case =
+              [desc](const OpShape& s, std::uint64_t seed) {
+                return route_case(desc(s), s.target, seed, s.rows);
+              },
           .shapes =
               [shapes](int world_size) {
                 std::vector<OpShape> at_size = shapes;
@@ -179,8 +181,9 @@ OperatorInfo info(const char* name, const char* summary, RouteDesc (*desc)(const
 
 }  // namespace
 
-OpCase route_case(const RouteDesc& d, Target target, std::uint64_t seed) {
-  MoeCase mc(moe_route(d, config_of(d, target)), d.m, seed);
+OpCase route_case(const RouteDesc& d, Target target, std::uint64_t seed,
+                  std::optional<std::int64_t> rows) {
+  MoeCase mc(moe_route(d, config_of(d, target)), d.m, seed, rows);
   mc.c.config = fmt::format("moe_route {} m={}", to_string(d), mc.m);
   mc.c.tolerance = sum_tolerance(DType::kF32, d.hidden) * 3;
   mc.c.scale = d.routed_scaling_factor;

@@ -99,7 +99,7 @@ AgGroupedConfig ag_config(const AgGroupedDesc& d, Target target) {
 OpCase ag_case(const OpShape& s, std::uint64_t seed) {
   AgGroupedDesc d = ag_desc(s);
   AgGroupedConfig cfg = ag_config(d, s.target);
-  MoeCase mc(ag_grouped_gemm(d, cfg), d.m, seed);
+  MoeCase mc(ag_grouped_gemm(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.c_dtype, d.k);
   mc.c.scale = std::sqrt(static_cast<double>(d.k));
@@ -165,7 +165,7 @@ GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
 OpCase rs_case(const OpShape& s, std::uint64_t seed) {
   GroupedRsDesc d = rs_desc(s);
   GroupedRsConfig cfg = rs_config(d, s.target);
-  MoeCase mc(grouped_gemm_rs(d, cfg), d.m, seed);
+  MoeCase mc(grouped_gemm_rs(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.out_dtype, d.k) * 2;
   mc.c.scale = std::sqrt(static_cast<double>(d.k)) * d.world_size;
@@ -222,7 +222,7 @@ MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
 OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   MoeLayerDesc d = layer_desc(s);
   MoeLayerConfig cfg = layer_config(d, s.target);
-  MoeCase mc(moe_layer(d, cfg), d.m, seed);
+  MoeCase mc(moe_layer(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.dtype, d.ffn) + 2 * sum_tolerance(d.dtype, d.hidden);
   double ffn = static_cast<double>(d.ffn), hidden = static_cast<double>(d.hidden);

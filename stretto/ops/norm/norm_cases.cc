@@ -48,8 +48,8 @@ struct NormCase {
   OpCase c;
   std::int64_t m;
 
-  NormCase(const NormDesc& d, Program program, std::uint64_t seed)
-      : m(seed % 3 == 2 ? d.m / 2 : d.m) {
+  NormCase(const NormDesc& d, Program program, const OpShape& s, std::uint64_t seed)
+      : m(s.rows.value_or(seed % 3 == 2 ? d.m / 2 : d.m)) {
     c.program = std::move(program);
     c.extents = {m};
     c.config = fmt::format("{} {} m={}", c.program.name, to_string(d), m);
@@ -87,7 +87,7 @@ NormDesc with_residual(NormDesc d) {
 
 OpCase rms_norm_case(const OpShape& s, std::uint64_t seed) {
   NormDesc d = with_residual(desc_of(s));
-  NormCase nc(d, rms_norm(d, config_of(d, s.target)), seed);
+  NormCase nc(d, rms_norm(d, config_of(d, s.target)), s, seed);
   for (std::size_t r = 0; r < nc.c.inputs.size(); ++r) {
     Values sum = nc.in(r, "x");
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += nc.in(r, "residual")[i];
@@ -102,7 +102,7 @@ OpCase all_reduce_add_rms_norm_case(const OpShape& s, std::uint64_t seed) {
   NormDesc d = desc_of(s);
   NormConfig config = config_of(d, s.target);
   if (s.target == Target::kCpu) config.packets = seed % 2 == 1;
-  NormCase nc(d, all_reduce_add_rms_norm(d, config), seed);
+  NormCase nc(d, all_reduce_add_rms_norm(d, config), s, seed);
   nc.c.tolerance *= 3;  // the sum is rounded twice before it is normalised
   for (std::size_t r = 0; r < nc.c.inputs.size(); ++r) {
     Values sum = nc.in(r, "residual");
@@ -117,7 +117,7 @@ OpCase all_reduce_add_rms_norm_case(const OpShape& s, std::uint64_t seed) {
 
 OpCase swiglu_case(const OpShape& s, std::uint64_t seed) {
   NormDesc d = desc_of(s);
-  NormCase nc(d, swiglu(d, config_of(d, s.target)), seed);
+  NormCase nc(d, swiglu(d, config_of(d, s.target)), s, seed);
   for (std::size_t r = 0; r < nc.c.inputs.size(); ++r) {
     const Values& in = nc.in(r, "gate_up");
     for (std::int64_t row = 0; row < nc.m; ++row) {
@@ -134,7 +134,7 @@ OpCase swiglu_case(const OpShape& s, std::uint64_t seed) {
 
 OpCase add_row_case(const OpShape& s, std::uint64_t seed) {
   NormDesc d = desc_of(s);
-  NormCase nc(d, add_row(d, config_of(d, s.target)), seed);
+  NormCase nc(d, add_row(d, config_of(d, s.target)), s, seed);
   auto hidden = static_cast<std::size_t>(d.hidden);
   for (std::size_t r = 0; r < nc.c.inputs.size(); ++r) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(nc.m) * hidden; ++i) {

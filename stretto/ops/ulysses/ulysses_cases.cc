@@ -79,7 +79,7 @@ struct UlyssesCase {
 template <typename MakeCase>
 OpCase case_of(const OpShape& s, std::uint64_t seed, const UlyssesDesc& d, Default default_of,
                MakeCase make_case) {
-  std::int64_t m = seed % 3 == 2 ? d.m / 2 : d.m;
+  std::int64_t m = s.rows.value_or(seed % 3 == 2 ? d.m / 2 : d.m);
   return make_case(d, config_of(d, s.target, default_of), m, seed);
 }
 

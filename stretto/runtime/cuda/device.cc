@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "stretto/runtime/cuda/allocation.h"
 #include "stretto/runtime/cuda/shared_device_memory.h"
 
 namespace stretto::cuda {
@@ -50,8 +51,7 @@ CUdeviceptr allocate(const Device& device, std::size_t bytes) {
   if (bytes == 0) return 0;
   ContextScope scope(*device.context());
   CUdeviceptr address = 0;
-  check(driver().mem_alloc(&address, bytes),
-        fmt::format("allocating {} bytes on GPU {}", bytes, device.properties().ordinal));
+  check_allocated(driver().mem_alloc(&address, bytes), device, bytes);
   return address;
 }
 

@@ -13,6 +13,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/base/test_seed.h"
+#include "stretto/runtime/cuda/allocation.h"
 #include "stretto/runtime/cuda/module.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 #include "stretto/runtime/cuda/stream.h"
@@ -42,6 +43,17 @@ TEST(WithoutADriver, EveryUseSaysWhy) {
         << what;
   }
   EXPECT_THROW(encode_tensor_map({.dtype = DType::kF32, .shape = {4}, .box = {4}}), DeviceError);
+}
+
+TEST(NoMemory, TheDeviceWhatIsAskedForAndWhatIsLeftAreNamed) {
+  DeviceProperties h200;
+  h200.ordinal = 2;
+  h200.name = "NVIDIA H200";
+  constexpr std::size_t kGib = std::size_t{1} << 30;
+  EXPECT_EQ(
+      no_memory_text(h200, 150 * kGib, {.free_bytes = 3 * kGib / 2, .total_bytes = 140 * kGib}),
+      "GPU 2 (NVIDIA H200) has too little memory: 150.00 GiB are asked for (161061273600 "
+      "bytes), 1.50 of 140.00 GiB are free");
 }
 
 constexpr const char* kKernels = R"(
@@ -280,6 +292,22 @@ TEST_F(GpuTest, PeersCopyToEachOther) {
   stream_->fill_words(here.address(), 0, 16);
   stream_->copy_peer(here.address(), *device_, there.address(), peer, 64);
   EXPECT_EQ(read(here), std::vector<unsigned>(16, 17));
+}
+
+TEST_F(GpuTest, MemoryThatIsNotThereIsTold) {
+  std::size_t total = device_->memory().total_bytes;
+  try {
+    DeviceMemory memory(*device_, total + (std::size_t{1} << 30));
+    ADD_FAILURE() << "more than there is";
+  } catch (const DeviceError& e) {
+    std::string what = e.what();
+    EXPECT_NE(what.find("has too little memory"), std::string::npos) << what;
+    EXPECT_NE(what.find(std::to_string(total + (std::size_t{1} << 30)) + " bytes"),
+              std::string::npos)
+        << what;
+  }
+  DeviceMemory some(*device_, 1 << 20);  // the device goes on
+  EXPECT_NE(some.address(), 0u);
 }
 
 TEST_F(GpuTest, AMissingKernelIsNamed) {

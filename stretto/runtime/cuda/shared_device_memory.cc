@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "stretto/runtime/cuda/allocation.h"
+
 namespace stretto::cuda {
 namespace {
 
@@ -32,9 +34,7 @@ SharedDeviceMemory::SharedDeviceMemory(const Device& device, std::size_t bytes)
     : context_(device.context()), bytes_(bytes), mapped_bytes_(whole_pages(*context_, bytes)) {
   ContextScope scope(*context_);
   CUmemAllocationProp properties = properties_on(*context_);
-  check(driver().mem_create(&handle_, mapped_bytes_, &properties, 0),
-        fmt::format("allocating {} bytes on GPU {} for several processes", bytes,
-                    device.properties().ordinal));
+  check_allocated(driver().mem_create(&handle_, mapped_bytes_, &properties, 0), device, bytes);
   has_handle_ = true;
   map();
 }
