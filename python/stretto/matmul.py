@@ -214,6 +214,9 @@ def all_gather_matmul(
     of a copy; with scales, of an all_gather. As torch.ops.symm_mem.fused_all_gather_matmul; float32
     accumulation, rounded once.
 
+    A list of several `b`, such as a layer's query, key and value weights: a list of results. Rows
+    are gathered once, beside the first product, and the others follow: the largest comes first.
+
     `scale_a`, `scale_b`: float32, which make factors of float8_e4m3fn stand for numbers, each
     rank's own, as torch._scaled_mm takes them: one number each; of rows, [.., 1] and [1, N]; or of
     blocks of 128 along K and N, [.., ceil(K/128)] and [ceil(K/128), ceil(N/128)], of which the
@@ -221,6 +224,11 @@ def all_gather_matmul(
     dtype or its name, default that of `out`, or bfloat16. Products with scales have no gradient.
     """
     op = "all_gather_matmul"
+    if isinstance(b, (list, tuple)):
+        if not b or any(x is not None for x in (scale_a, scale_b, out_dtype, out)):
+            raise UserError(f"{op}: a list of b needs one at least, and goes without scales and out")
+        gathered, made = _gather_for_several(a_shard, b, gather_dim, group)
+        return (gathered, made) if return_a else made
     result = result_dtype(op, scale_a, scale_b, out_dtype, out)
     if result is not None:
         arrays = (a_shard, b, scale_a, scale_b)
@@ -236,6 +244,18 @@ def all_gather_matmul(
     else:
         c = group_of(group).call(_all_gather_matmul, gather_dim, out, a_shard, b)
     return (all_gather(a_shard, dim=gather_dim, group=group), c) if return_a else c
+
+
+def _gather_for_several(a, weights, gather_dim, group):
+    """(gathered a, [its product with each of the weights])."""
+    if _route.wants(a, *weights):
+        op = _route.layer.all_gather_and_matmul
+        gathered, first = op(a, weights[0], gather_dim, name_of(group))
+        return gathered, [first, *(gathered @ b for b in weights[1:])]
+    group = group_of(group)
+    gathered, first = group.call(_all_gather_and_matmul, gather_dim, None, a, weights[0])
+    own = group.alone()
+    return gathered, [first, *(own.call(_all_gather_matmul, 0, None, gathered, b) for b in weights[1:])]
 
 
 def _all_gather_matmul(group, a, b, gather_dim, out):

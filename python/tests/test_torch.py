@@ -149,6 +149,10 @@ DIFFERENTIABLE = {
         lambda a, w: stretto.all_gather_matmul(a, w.t()),
         lambda p: [(2, 3), (2, 3)],
     ),
+    "all_gather_matmul_of_several": (
+        lambda a, w, v: torch.cat(stretto.all_gather_matmul(a, [w.t(), v.t()]), 1),
+        lambda p: [(2, 3), (2, 3), (1, 3)],
+    ),
     "matmul_reduce_scatter": (
         lambda a, w: stretto.matmul_reduce_scatter(a, w.t(), scatter_dim=1),
         lambda p: [(1, p, 3), (2, 3)],
