@@ -235,3 +235,38 @@ def test_compiled_in_one_graph():
         dist.destroy_process_group()
         """,
     )
+
+
+def test_results_are_those_of_async_tp(rng):
+    """What PyTorch computes for torch.ops.symm_mem where it does not overlap, over gloo."""
+    theirs = pytest.importorskip("torch.distributed._symmetric_memory")
+    names = "all_gather_matmul", "matmul_reduce_scatter"
+    if not all(hasattr(theirs, f"_fused_{name}_fallback") for name in names):
+        pytest.skip("this PyTorch has them elsewhere")
+    run_with_gloo(
+        2,
+        f"""
+        import torch, torch.distributed as dist, stretto
+        from torch.distributed import _symmetric_memory as theirs
+        dist.init_process_group("gloo")
+        stretto.init(dist.group.WORLD)
+        torch.manual_seed({int(rng.integers(1 << 30))} + dist.get_rank())
+        group = dist.group.WORLD
+        name = group.group_name
+        for dims in (2, 3):
+            for dim in range(dims - 1):
+                a, weights = torch.randn(*[4] * (dims - 1), 8), [torch.randn(8, n) for n in (6, 3)]
+                want = theirs._fused_all_gather_matmul_fallback(a, weights, dim, name)
+                got = stretto.all_gather_matmul(a, weights, gather_dim=dim, return_a=True, group=group)
+                torch.testing.assert_close(got[0], want[0])
+                for x, y in zip(got[1], want[1]):
+                    torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+                for reduce_op in ("sum", "avg"):
+                    want = theirs._fused_matmul_reduce_scatter_fallback(a, weights[0], reduce_op, dim, name)
+                    got = stretto.matmul_reduce_scatter(
+                        a, weights[0], scatter_dim=dim, reduce_op=reduce_op, group=group)
+                    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        stretto.finalize()
+        dist.destroy_process_group()
+        """,
+    )
