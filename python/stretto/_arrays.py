@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Callable, Sequence, Tuple
+from typing import Any, Callable, Sequence, Tuple, TypeVar
 
 import numpy as np
 
 from .errors import UserError
 
+# What operators take: an array of NumPy or CuPy, a tensor of PyTorch. The others of a call are of the
+# same kind, and so are results.
+ArrayT = TypeVar("ArrayT")
 # Element types that are computed with; data is moved in any type. Doubles on CPUs only, and not in
 # every operator.
 COMPUTED = ("float32", "bfloat16", "float16")

@@ -161,7 +161,13 @@ class Group:
 
         make = all_of if isinstance(result, tuple) else makers[0]
         self.plans.add(
-            op, option, out, *arrays, result=result, make=make, launches=launches,
+            op,
+            option,
+            out,
+            *arrays,
+            result=result,
+            make=make,
+            launches=launches,
             fixed=list(self._fixed),
         )
 
@@ -235,9 +241,11 @@ class Group:
                 self._entries[name] = entry
             args = [addresses[i] for i in entry.order]
             symmetric = entry.symmetric
-            staged = tuple(
-                i in symmetric and not self.is_symmetric(a) for i, a in enumerate(args)
-            ) if symmetric else ()
+            staged = (
+                tuple(i in symmetric and not self.is_symmetric(a) for i, a in enumerate(args))
+                if symmetric
+                else ()
+            )
             records = self._records and kind.on_gpu
             executable = entry.executables.get((staged, records))
             if executable is None:
@@ -248,9 +256,7 @@ class Group:
             if self._launches is not None:
                 self._launches.append((executable, args, list(extents)))
 
-    def _make_executable(
-        self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool
-    ) -> Any:
+    def _make_executable(self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool) -> Any:
         if kind.on_gpu and kind.is_capturing():
             raise UserError(
                 f"{entry.compiled.program.name}: the first call of its shape and layout loads "

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Union
+from typing import Iterator, Union
 
 from . import _core
 from ._world import groups
 
 
 @contextlib.contextmanager
-def trace(path: Union[str, os.PathLike]):
+def trace(path: Union[str, os.PathLike]) -> Iterator[None]:
     """Records the launches of its block, in all groups that there are, and writes them to `path` as
     JSON that Perfetto opens: a lane per worker, arrows from each notify to the wait that it ended.
     On GPUs used by all ranks or by none: calls take kernels that record, compiled at the first call

@@ -5,10 +5,10 @@ common. They have no gradient."""
 from __future__ import annotations
 
 import math
-from typing import List, Optional
+from typing import Any, List, Optional
 
 from . import _core, _route
-from ._arrays import adopt
+from ._arrays import ArrayT, adopt
 from ._calls import (
     bound_of,
     computed_dtype,
@@ -18,11 +18,11 @@ from ._calls import (
     same_kind,
     with_options,
 )
-from ._world import alone, group_of, name_of
+from ._world import GroupLike, alone, group_of, name_of
 from .errors import UserError
 
 
-def zigzag(tokens: int, *, rank: Optional[int] = None, group=None) -> List[int]:
+def zigzag(tokens: int, *, rank: Optional[int] = None, group: GroupLike = None) -> List[int]:
     """Which token each row of a rank of the group (default: this one) is, in the placement that
     sequence_attention and ring_attention want; tokens and above: padding.
 
@@ -65,17 +65,17 @@ def _scale_of(scale: Optional[float], width: int) -> float:
 
 
 def sequence_attention(
-    query,
-    key,
-    value,
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
     *,
     tokens: Optional[int] = None,
     is_causal: bool = True,
     scale: Optional[float] = None,
     return_lse: bool = False,
-    group=None,
-    out=None,
-):
+    group: GroupLike = None,
+    out: Any = None,
+) -> Any:
     """Attention of one sequence whose tokens lie over the ranks as zigzag() says.
 
     `query`: [2c, Hq, E]; `key`, `value`: [2c, Hkv, E], Hkv a divisor of Hq; this rank's tokens.
@@ -90,18 +90,18 @@ def sequence_attention(
 
 
 def ring_attention(
-    query,
-    key,
-    value,
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
     *,
     tokens: Optional[int] = None,
     is_causal: bool = True,
     scale: Optional[float] = None,
     queries_travel: bool = False,
     return_lse: bool = False,
-    group=None,
-    out=None,
-):
+    group: GroupLike = None,
+    out: Any = None,
+) -> Any:
     """The same as sequence_attention(), with less memory: keys and values travel from rank to rank,
     through two places. `queries_travel`: queries do, and sums come back (TokenRing)."""
     form = "token_ring" if queries_travel else "ring"
@@ -151,16 +151,16 @@ def _results(op: str, kind, out, q, return_lse: bool, lse_shape=None):
 
 
 def flash_decode(
-    query,
-    key_cache,
-    value_cache,
+    query: ArrayT,
+    key_cache: ArrayT,
+    value_cache: ArrayT,
     tokens: int,
     *,
     block: int = 64,
     scale: Optional[float] = None,
-    group=None,
-    out=None,
-):
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """Causal attention of the last L tokens over a cache that is spread over the ranks.
 
     `query`: [L, Hq, E], the same on every rank; `key_cache`, `value_cache`: [Hkv, rows, E], of
@@ -204,16 +204,16 @@ def flash_decode(
 
 
 def packed_attention(
-    query,
-    key,
-    value,
-    cu_seqlens,
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    cu_seqlens: ArrayT,
     *,
     is_causal: bool = True,
     scale: Optional[float] = None,
     return_lse: bool = False,
-    out=None,
-):
+    out: Any = None,
+) -> Any:
     """Attention of several sequences that lie one after another in one array, each of its own
     length, which may be 0; not collective.
 
@@ -267,17 +267,17 @@ def _starts(op: str, kind, cu_seqlens):
 
 
 def paged_attention(
-    query,
-    key_pages,
-    value_pages,
-    cu_seqlens,
-    block_table,
-    cache_tokens,
+    query: ArrayT,
+    key_pages: ArrayT,
+    value_pages: ArrayT,
+    cu_seqlens: ArrayT,
+    block_table: ArrayT,
+    cache_tokens: ArrayT,
     *,
     is_causal: bool = True,
     scale: Optional[float] = None,
-    out=None,
-):
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """Attention of the last tokens of several sequences over a cache of pages, which a table hands
     out to them; prompts that go on with what is cached, and decoding of a batch. Not collective.
 
@@ -322,16 +322,16 @@ def _paged(is_causal, scale, group, query, key, value, *others):
 
 
 def paged_decode(
-    query,
-    key_pages,
-    value_pages,
-    block_table,
-    cache_tokens,
+    query: ArrayT,
+    key_pages: ArrayT,
+    value_pages: ArrayT,
+    block_table: ArrayT,
+    cache_tokens: ArrayT,
     *,
     scale: Optional[float] = None,
     return_lse: bool = False,
-    out=None,
-):
+    out: Any = None,
+) -> Any:
     """Attention of one new token of each of several sequences over a cache of pages: a step of
     decoding. Faster than paged_attention() at it: a group's heads are read together, a long
     sequence by several workers at once. Not collective.

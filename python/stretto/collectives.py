@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional, Sequence
 import numpy as np
 
 from . import _core, _route
-from ._arrays import ALIGNMENT, adopt
+from ._arrays import ALIGNMENT, ArrayT, adopt
 from ._calls import (
     as_rows,
     axis,
@@ -22,11 +22,13 @@ from ._calls import (
     result_along,
     scaled,
 )
-from ._world import group_of, name_of
+from ._world import GroupLike, group_of, name_of
 from .errors import UserError
 
 
-def all_gather(x, *, dim: int = 0, group=None, out=None):
+def all_gather(
+    x: ArrayT, *, dim: int = 0, group: GroupLike = None, out: Optional[ArrayT] = None
+) -> ArrayT:
     """The ranks' arrays one after the other along `dim`: [.., d, ..] -> [.., P * d, ..], of any
     element type."""
     if out is None and _route.wants(x):
@@ -64,7 +66,14 @@ def _launch(op, group, kind, rows, runs, source, target) -> None:
     )
 
 
-def reduce_scatter(x, *, dim: int = 0, reduce_op: str = "sum", group=None, out=None):
+def reduce_scatter(
+    x: ArrayT,
+    *,
+    dim: int = 0,
+    reduce_op: str = "sum",
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """The sum (or average: "avg") over the ranks, of which each rank gets its part along `dim`:
     [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order and rounded once."""
     if out is None and _route.wants(x):
@@ -97,7 +106,9 @@ def _reduce_scatter(group, x, dim, out):
     return made.finish()
 
 
-def all_reduce(x, *, reduce_op: str = "sum", group=None, out=None):
+def all_reduce(
+    x: ArrayT, *, reduce_op: str = "sum", group: GroupLike = None, out: Optional[ArrayT] = None
+) -> ArrayT:
     """The sum (or average: "avg") over the ranks, on every rank, the same bits on all; summed in
     float32 in rank order. `out` may be `x`."""
     if out is None and _route.wants(x):
@@ -135,7 +146,9 @@ def _all_reduce(group, x, _, out):
     return finish(kind, result, written)
 
 
-def broadcast(x, root: int = 0, *, group=None, out=None):
+def broadcast(
+    x: ArrayT, root: int = 0, *, group: GroupLike = None, out: Optional[ArrayT] = None
+) -> ArrayT:
     """The array of rank `root` of the group on every rank, of any element type. On other ranks `x` gives shape
     and element type only."""
     return group_of(group).call(_broadcast, root, out, x)
@@ -166,13 +179,13 @@ def _broadcast(group, x, root, out):
 
 
 def all_to_all(
-    x,
+    x: ArrayT,
     output_split_sizes: Optional[Sequence[int]] = None,
     input_split_sizes: Optional[Sequence[int]] = None,
     *,
-    group=None,
-    out=None,
-):
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """Row blocks to every rank, and from every rank: block d of `x` [m, ...] goes to rank d, and
     the result is the blocks that came, by rank. Any element type.
 

@@ -5,10 +5,10 @@ no gradient."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 from . import _core, _route
-from ._arrays import adopt
+from ._arrays import ArrayT, adopt
 from ._calls import (
     computed_dtype,
     finish,
@@ -18,7 +18,7 @@ from ._calls import (
     residual_or_zeros,
     same_kind,
 )
-from ._world import group_of, name_of
+from ._world import GroupLike, group_of, name_of
 from .errors import UserError
 from .symm_mem import workspace
 
@@ -27,17 +27,22 @@ class ExpertTiles(NamedTuple):
     """In which rows of a rank's products its tokens are: tiles of one expert each, sorted by how
     many ranks' tokens they need. Made by all_gather_grouped_matmul(), on the arrays' device."""
 
-    used: object  # int32 [1], tiles with rows, which come first
-    experts: object  # int32 [tiles], of each
-    needs: object  # int32 [tiles], ranks whose tokens it has, from the own one on
-    tokens: object  # int32 [rows], the token of each row, from the own ones on; or -1
-    slots: object  # int32 [m, top_k], the row of a token and one of its experts
+    used: Any  # int32 [1], tiles with rows, which come first
+    experts: Any  # int32 [tiles], of each
+    needs: Any  # int32 [tiles], ranks whose tokens it has, from the own one on
+    tokens: Any  # int32 [rows], the token of each row, from the own ones on; or -1
+    slots: Any  # int32 [m, top_k], the row of a token and one of its experts
     group: str = ""  # whose tokens, by name
 
 
 def all_gather_grouped_matmul(
-    a_shard, b, experts, *, up=None, group=None
-) -> Tuple[object, ExpertTiles]:
+    a_shard: ArrayT,
+    b: ArrayT,
+    experts: ArrayT,
+    *,
+    up: Optional[ArrayT] = None,
+    group: GroupLike = None,
+) -> Tuple[ArrayT, ExpertTiles]:
     """(products, tiles): all tokens, each times the weights of its experts; tiles of tokens that are
     there are multiplied while copy engines bring the others'.
 
@@ -106,7 +111,15 @@ def tiles_of(
     return _core.expert_tiles(size, dtype, m, top_k, num_experts, on_gpu)
 
 
-def grouped_matmul_reduce_scatter(y, b, tiles: ExpertTiles, weights, *, residual=None, out=None):
+def grouped_matmul_reduce_scatter(
+    y: ArrayT,
+    b: ArrayT,
+    tiles: ExpertTiles,
+    weights: ArrayT,
+    *,
+    residual: Optional[ArrayT] = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """reduce_scatter of the weighted sums over each token's experts of y @ b: the second layer, of
     the group of the first. Columns that are summed leave while others are multiplied.
 
@@ -155,7 +168,18 @@ def grouped_matmul_reduce_scatter(y, b, tiles: ExpertTiles, weights, *, residual
     return finish(kind, made, written)
 
 
-def moe_layer(x, gate, up, down, experts, weights, *, residual=None, group=None, out=None):
+def moe_layer(
+    x: ArrayT,
+    gate: ArrayT,
+    up: ArrayT,
+    down: ArrayT,
+    experts: ArrayT,
+    weights: ArrayT,
+    *,
+    residual: Optional[ArrayT] = None,
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """A whole mixture of experts in one launch: what all_gather_grouped_matmul() with `gate` and
     `up` and grouped_matmul_reduce_scatter() with `down` give one after the other.
 

@@ -6,10 +6,10 @@ Of E experts rank r has those from r * ceil(E / P) on, ceil(E / P) of them or wh
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from . import _core, _route
-from ._arrays import adopt
+from ._arrays import ArrayT, adopt
 from ._calls import (
     computed_dtype,
     finish,
@@ -19,10 +19,9 @@ from ._calls import (
     residual_or_zeros,
     same_kind,
 )
-from ._world import group_of, name_of
+from ._world import GroupLike, group_of, name_of
 from .errors import UserError
 from .symm_mem import workspace
-
 
 _FP8 = "float8_e4m3fn"
 _BLOCK = 128  # elements that have a scale
@@ -33,27 +32,27 @@ class Dispatched(NamedTuple):
     grouped_matmul() takes them to the own experts and ep_combine() back. S = m / P tokens of a
     rank, R = P * S * top_k."""
 
-    x: object  # [P * S, H]
-    weights: object  # float32 [P * S, top_k]
-    offsets: object  # int32 [own experts + 2], the first row of each in 0..R, the end, R
-    tokens: object  # int32 [R], the row of x that a row is of
-    slots: object  # int32 [P * S, top_k], the row of a token and one of its experts, or -1
-    positions: object  # int32 [S, P], where the own tokens are in the block of each rank, or -1
+    x: Any  # [P * S, H]
+    weights: Any  # float32 [P * S, top_k]
+    offsets: Any  # int32 [own experts + 2], the first row of each in 0..R, the end, R
+    tokens: Any  # int32 [R], the row of x that a row is of
+    slots: Any  # int32 [P * S, top_k], the row of a token and one of its experts, or -1
+    positions: Any  # int32 [S, P], where the own tokens are in the block of each rank, or -1
     one_hop: bool
-    scales: object = None  # float32 [P * S, H / 128], where x is float8_e4m3fn
+    scales: Any = None  # float32 [P * S, H / 128], where x is float8_e4m3fn
     group: str = ""  # among whose ranks, by name
 
 
 def ep_dispatch(
-    x,
-    experts,
-    weights,
+    x: ArrayT,
+    experts: ArrayT,
+    weights: ArrayT,
     num_experts: int,
     *,
     one_hop: bool = False,
     fp8: bool = False,
-    group=None,
-    out=None,
+    group: GroupLike = None,
+    out: Any = None,
 ) -> Dispatched:
     """Sends every token to the ranks of the group that have its experts, once to each.
 
@@ -148,7 +147,13 @@ class _Launch:
         )
 
 
-def ep_combine(y, dispatched: Dispatched, *, residual=None, out=None):
+def ep_combine(
+    y: ArrayT,
+    dispatched: Dispatched,
+    *,
+    residual: Optional[ArrayT] = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """The way back of ep_dispatch(): what the experts made of each token, weighted and added up,
     where the token came from.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _core, _route
-from ._arrays import COMPUTED, adopt, dtype_name
+from ._arrays import COMPUTED, ArrayT, adopt, dtype_name
 from ._calls import (
     axis,
     computed_dtype,
@@ -19,7 +19,7 @@ from ._calls import (
     same_kind,
     scaled,
 )
-from ._world import group_of, name_of
+from ._world import GroupLike, group_of, name_of
 from .collectives import all_gather
 from .errors import UserError
 from .symm_mem import workspace
@@ -83,9 +83,7 @@ class _Product(NamedTuple):
 
     def _launch_step(self, key, program, rows: int, tensors: dict) -> None:
         names, arrays = tuple(tensors), tuple(tensors.values())
-        self.group.launch(
-            self.kind, key, lambda _: program, names, arrays, (rows,), at_bounds=True
-        )
+        self.group.launch(self.kind, key, lambda _: program, names, arrays, (rows,), at_bounds=True)
 
     def _between(self, rows: int, columns: int, like):
         """What the first step leaves for the second, where peers can read it."""
@@ -194,17 +192,17 @@ def scaled_op(op: str, out_dtype: str):
 
 
 def all_gather_matmul(
-    a_shard,
-    b,
+    a_shard: ArrayT,
+    b: Union[ArrayT, Sequence[ArrayT]],
     *,
     gather_dim: int = 0,
     return_a: bool = False,
-    scale_a=None,
-    scale_b=None,
-    out_dtype=None,
-    group=None,
-    out=None,
-):
+    scale_a: Optional[ArrayT] = None,
+    scale_b: Optional[ArrayT] = None,
+    out_dtype: Any = None,
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
+) -> Any:
     """all_gather(a_shard, dim=gather_dim) @ b, where each tile of the product starts as soon as its
     rows are there.
 
@@ -226,7 +224,9 @@ def all_gather_matmul(
     op = "all_gather_matmul"
     if isinstance(b, (list, tuple)):
         if not b or any(x is not None for x in (scale_a, scale_b, out_dtype, out)):
-            raise UserError(f"{op}: a list of b needs one at least, and goes without scales and out")
+            raise UserError(
+                f"{op}: a list of b needs one at least, and goes without scales and out"
+            )
         gathered, made = _gather_for_several(a_shard, b, gather_dim, group)
         return (gathered, made) if return_a else made
     result = result_dtype(op, scale_a, scale_b, out_dtype, out)
@@ -255,7 +255,10 @@ def _gather_for_several(a, weights, gather_dim, group):
     group = group_of(group)
     gathered, first = group.call(_all_gather_and_matmul, gather_dim, None, a, weights[0])
     own = group.alone()
-    return gathered, [first, *(own.call(_all_gather_matmul, 0, None, gathered, b) for b in weights[1:])]
+    return gathered, [
+        first,
+        *(own.call(_all_gather_matmul, 0, None, gathered, b) for b in weights[1:]),
+    ]
 
 
 def _all_gather_matmul(group, a, b, gather_dim, out):
@@ -283,17 +286,17 @@ def _gathered(p, gather_dim, out, return_a: bool = False):
 
 
 def matmul_reduce_scatter(
-    a,
-    b,
+    a: ArrayT,
+    b: ArrayT,
     *,
     scatter_dim: int = 0,
     reduce_op: str = "sum",
-    scale_a=None,
-    scale_b=None,
-    out_dtype=None,
-    group=None,
-    out=None,
-):
+    scale_a: Optional[ArrayT] = None,
+    scale_b: Optional[ArrayT] = None,
+    out_dtype: Any = None,
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """reduce_scatter(a @ b, dim=scatter_dim), where each block of rows leaves for its owner while
     later ones are still multiplied.
 
@@ -338,7 +341,16 @@ def _scattered(p, scatter_dim, out):
     return made.finish()
 
 
-def matmul_all_reduce(a, b, *, scale_a=None, scale_b=None, out_dtype=None, group=None, out=None):
+def matmul_all_reduce(
+    a: ArrayT,
+    b: ArrayT,
+    *,
+    scale_a: Optional[ArrayT] = None,
+    scale_b: Optional[ArrayT] = None,
+    out_dtype: Any = None,
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """all_reduce(a @ b): `a` [.., K] and `b` [K, N], each rank's own, -> [.., N] on every rank, the
     same bits on all. Scales as in `matmul_reduce_scatter`."""
     op = "matmul_all_reduce"

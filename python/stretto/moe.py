@@ -4,10 +4,10 @@ gradient. Across ranks: expert_layers.py and expert_parallel.py."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from . import _core, _route
-from ._arrays import adopt
+from ._arrays import ArrayT, adopt
 from ._calls import (
     bound_of,
     computed_dtype,
@@ -19,7 +19,7 @@ from ._calls import (
     same_kind,
     with_options,
 )
-from ._world import alone, group_of, name_of
+from ._world import GroupLike, alone, group_of, name_of
 from .errors import UserError
 from .matmul import result_dtype
 
@@ -31,18 +31,18 @@ class Routing(NamedTuple):
     """Tokens' experts, and the tables by which grouped products find their rows: m tokens with
     top_k experts each are m * top_k rows, sorted by expert, within an expert by token."""
 
-    weights: object  # float32 [m, top_k], of each token's experts, the best first
-    slots: object  # int32 [m, top_k], their rows
-    offsets: object  # int32 [experts + 1], the first row of each expert, then all rows
-    tokens: object  # int32 [m * top_k], the token of each row
+    weights: Any  # float32 [m, top_k], of each token's experts, the best first
+    slots: Any  # int32 [m, top_k], their rows
+    offsets: Any  # int32 [experts + 1], the first row of each expert, then all rows
+    tokens: Any  # int32 [m * top_k], the token of each row
 
 
 def moe_route(
-    x,
-    gate,
+    x: ArrayT,
+    gate: ArrayT,
     top_k: int,
     *,
-    bias=None,
+    bias: Optional[ArrayT] = None,
     scoring_func: str = "softmax",
     n_group: int = 1,
     topk_group: int = 1,
@@ -50,7 +50,7 @@ def moe_route(
     norm_topk_prob: bool = True,
     routed_scaling_factor: float = 1.0,
     tables: bool = False,
-):
+) -> Any:
     """The experts of each token: the top_k of scoring_func(x @ gate^T), "softmax" or "sigmoid"; not
     collective. Names are those of config.json.
 
@@ -119,19 +119,19 @@ def _moe_route(
 
 
 def grouped_matmul(
-    a,
-    b,
-    offsets=None,
+    a: ArrayT,
+    b: ArrayT,
+    offsets: Optional[ArrayT] = None,
     *,
-    counts=None,
-    tokens=None,
-    up=None,
-    scale_a=None,
-    scale_b=None,
-    scale_up=None,
-    out_dtype=None,
-    out=None,
-):
+    counts: Optional[ArrayT] = None,
+    tokens: Optional[ArrayT] = None,
+    up: Optional[ArrayT] = None,
+    scale_a: Optional[ArrayT] = None,
+    scale_b: Optional[ArrayT] = None,
+    scale_up: Optional[ArrayT] = None,
+    out_dtype: Any = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """One product per expert, of as many rows as a table on the device says, none or all; not
     collective.
 
@@ -272,7 +272,16 @@ def _grouped_matmul(names, result, group, *arguments):
     return finish(kind, made, written)
 
 
-def moe_combine(y, slots, weights, *, residual=None, scatter: bool = False, group=None, out=None):
+def moe_combine(
+    y: ArrayT,
+    slots: ArrayT,
+    weights: ArrayT,
+    *,
+    residual: Optional[ArrayT] = None,
+    scatter: bool = False,
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """The sum over each token's experts of weights * y[slots], over the ranks, too, plus residual:
     the last step where every rank has a part of every expert.
 

@@ -10,15 +10,17 @@ loss, the same on all ranks, counts once. The ranks are those of `group`, by def
 from __future__ import annotations
 
 import math
+from typing import Any, Optional, Type, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from . import _route
-from ._world import group_of, name_of
+from ._world import GroupLike, group_of, name_of
 from .errors import UserError
 
 _route.load()
+LayerT = TypeVar("LayerT", bound="_ParallelLinear")
 
 
 class _ParallelLinear(nn.Module):
@@ -33,10 +35,10 @@ class _ParallelLinear(nn.Module):
         bias: bool = True,
         *,
         sequence_parallel: bool = True,
-        group=None,
-        device=None,
-        dtype=None,
-    ):
+        group: GroupLike = None,
+        device: Any = None,
+        dtype: Optional[torch.dtype] = None,
+    ) -> None:
         super().__init__()
         self.group = name_of(group)
         sizes = {
@@ -62,7 +64,13 @@ class _ParallelLinear(nn.Module):
         return features // size
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, *, sequence_parallel: bool = True, group=None):
+    def from_linear(
+        cls: Type[LayerT],
+        linear: nn.Linear,
+        *,
+        sequence_parallel: bool = True,
+        group: GroupLike = None,
+    ) -> LayerT:
         """This rank's part of a whole layer."""
         made = cls(
             linear.in_features,

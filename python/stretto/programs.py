@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from . import _core
 from ._arrays import adopt
-from ._world import group_of
+from ._world import GroupLike, group_of
 from .errors import UserError
 
 INCLUDE_DIR = str(pathlib.Path(__file__).parent / "include")
@@ -68,7 +68,7 @@ class Program:
                 raise UserError(f"{self.name}: no run-time size '{name}'; it has {names}")
         return [int(given.get(name, default[name])) for name in names]
 
-    def __call__(self, *arrays, group=None, **extents: int):
+    def __call__(self, *arrays: Any, group: GroupLike = None, **extents: int) -> Any:
         """Launches the program: collective over the group, which has as many ranks as it. `arrays`:
         its inputs, outputs and states in the order in which it declares them, each of the declared
         shape (run-time sizes at their bounds) and element type. `extents`: run-time sizes, default:
@@ -141,7 +141,7 @@ class ProgramFile:
             self._programs[size] = Program(self._file.program(size))
         return self._programs[size]
 
-    def __call__(self, *arrays, group=None, **extents: int):
+    def __call__(self, *arrays: Any, group: GroupLike = None, **extents: int) -> Any:
         """Launches its program for the group's number of ranks; see Program.__call__."""
         return self.program(group_of(group).size)(*arrays, group=group, **extents)
 
@@ -222,7 +222,7 @@ def _in_sequence(parts: List[Dict[str, Any]]) -> Dict[str, Any]:
     }
 
 
-def _program(what, **shape) -> Program:
+def _program(what, **shape: Any) -> Program:
     if isinstance(what, Program):
         return what
     if isinstance(what, ProgramFile):
@@ -236,7 +236,7 @@ def explain(
     after: str = "",
     emit: str = "tile-ir",
     chosen: bool = False,
-    **shape,
+    **shape: Any,
 ) -> str:
     """A program at any stage of its way, as text. `what`: a program, a loaded file or an operator's
     name, whose `shape` are `operator`'s arguments. `chosen`: what `choose` finds for the operator
@@ -248,7 +248,7 @@ def explain(
     return _program(what, **shape).explain(after=after, emit=emit)
 
 
-def prove(what: Union[str, Program, ProgramFile], **shape) -> str:
+def prove(what: Union[str, Program, ProgramFile], **shape: Any) -> str:
     """The proof's report of a program, as `explain` takes it; Rejected with the report where it
     fails."""
     return _program(what, **shape).prove()
@@ -259,7 +259,7 @@ def predict(
     machine: str = "h200x4",
     *,
     chosen: bool = False,
-    **shape,
+    **shape: Any,
 ) -> Dict[str, Any]:
     """What a launch would cost on a machine, as `Program.predict` says; `what` and `chosen` as
     `explain` takes them. With `chosen` the result has `config`, too: its name, or the sequence's

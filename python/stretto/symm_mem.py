@@ -7,7 +7,7 @@ from typing import Any, Sequence, Union
 
 from . import _core
 from ._arrays import kind_of_numpy, numpy_dtype, torch_kind
-from ._world import group_of
+from ._world import GroupLike, group_of
 from .errors import UserError
 
 
@@ -16,8 +16,8 @@ def empty(
     dtype: Any = "float32",
     device: Any = None,
     name: str = "symmetric",
-    group=None,
-):
+    group: GroupLike = None,
+) -> Any:
     """An array of zeros in symmetric memory of the group, for operators of that group; those of others
     copy it. Collective: the same size, element type, device and name on every rank, else UserError
     on every rank. `dtype`: a name ("bfloat16"), a NumPy dtype,

@@ -4,16 +4,24 @@ in common."""
 from __future__ import annotations
 
 import math
-from typing import Optional
+from typing import Any, Optional, Tuple
 
 from . import _core, _route
-from ._arrays import adopt
+from ._arrays import ArrayT, adopt
 from ._calls import computed_dtype, finish, make_result, same_kind, with_options
-from ._world import alone, group_of, name_of
+from ._world import GroupLike, alone, group_of, name_of
 from .errors import UserError
 
 
-def all_reduce_add_rms_norm(x, residual, weight, *, eps: float = 1e-5, group=None, out=None):
+def all_reduce_add_rms_norm(
+    x: ArrayT,
+    residual: ArrayT,
+    weight: ArrayT,
+    *,
+    eps: float = 1e-5,
+    group: GroupLike = None,
+    out: Any = None,
+) -> Tuple[ArrayT, ArrayT]:
     """(rms_norm(s) * weight, s) with s = all_reduce(x) + residual, the same bits on every rank.
 
     `x`, `residual`: [.., H]; `weight`: [H], of its own element type. `out`: a pair of arrays.
@@ -55,17 +63,17 @@ def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
 
 
 def scaled_dot_product_attention(
-    query,
-    key,
-    value,
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
     *,
     is_causal: bool = False,
     scale: Optional[float] = None,
     enable_gqa: bool = False,
     window: int = 0,
     return_lse: bool = False,
-    out=None,
-):
+    out: Any = None,
+) -> Any:
     """softmax(query @ key^T * scale) @ value of this rank's heads, as torch.nn.functional's; not
     collective.
 

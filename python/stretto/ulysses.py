@@ -3,14 +3,23 @@ elsewhere (Ulysses); see ops.py for what all operators have in common. They have
 
 from __future__ import annotations
 
+from typing import Optional
+
 from . import _core, _route
-from ._arrays import adopt
+from ._arrays import ArrayT, adopt
 from ._calls import computed_dtype, finish, make_result, same_kind
-from ._world import group_of, name_of
+from ._world import GroupLike, group_of, name_of
 from .errors import UserError
 
 
-def matmul_all_to_all(a, b, *, bias=None, group=None, out=None):
+def matmul_all_to_all(
+    a: ArrayT,
+    b: ArrayT,
+    *,
+    bias: Optional[ArrayT] = None,
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """all_gather(a) @ b + bias for the own heads' columns of b, where tiles of the other ranks' go
     there as they are done: the product before attention with spread heads.
 
@@ -34,7 +43,14 @@ def _matmul_all_to_all(group, *arguments):
     return _launch(group, op, "gemm_a2a", kind, dtype, (a, bt, *bias), result[0], out, result)
 
 
-def all_to_all_matmul(a, b, *, bias=None, group=None, out=None):
+def all_to_all_matmul(
+    a: ArrayT,
+    b: ArrayT,
+    *,
+    bias: Optional[ArrayT] = None,
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
     """all_to_all(a) @ b + bias, where rows are multiplied as they come: the product after attention
     with spread heads.
 
