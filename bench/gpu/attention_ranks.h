@@ -1,5 +1,5 @@
-// Attention spread over several GPUs against one GPU that does all of it: what is left of 1 / P is
-// what communication, waiting and shorter rows cost.
+// Attention spread over several GPUs against one GPU that does all of it, with nothing to exchange:
+// what is left of 1 / P is what communication, waiting and shorter rows cost.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,12 @@ struct AttentionRanksResult {
   std::string label;
   double flops = 0, bytes = 0;   // of all ranks: of the tensor cores, read from memory
   std::vector<double> one, all;  // milliseconds on one GPU, on all (the slowest)
+  std::vector<double> exchange;  // of keys and values by themselves, where all are gathered
   int world_size = 1;
   std::string error;
 
   double efficiency() const;  // one / (P * all), of medians
+  double hidden() const;      // of the exchange: 1 - (all - one / P) / exchange, of medians
   std::string to_string() const;
   Json to_json() const;
 };

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/performance.md from bench/results/gpu-KIND[-xN]-DATE[-PART].json, between the lines
 '<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand. NAME is a kind, with -xN where a
-table is of N GPUs: gemm, attention, fp8, overlap-xN, moe-xN, pytorch-xN, sweep-xN, async-tp-xN, collectives-xN,
-exchange-xN, startup-xN, decode, points.
+table is of N GPUs: gemm, attention, attention-ranks-xN, fp8, overlap-xN, moe-xN, pytorch-xN, sweep-xN, async-tp-xN,
+collectives-xN, exchange-xN, startup-xN, decode, points.
 
     bench/gpu/tables.py [--check | --print NAME] [--results DIR] [DOCUMENT]
 
@@ -256,6 +256,25 @@ def attention_table(results: Results, _ranks: int) -> str:
     return text + older + sources(used)
 
 
+def attention_ranks_table(results: Results, ranks: int) -> str:
+    rows = results.rows(["attention-ranks"], "attention_ranks", lambda r: r["label"], ranks)
+    lines = []
+    for key, (row, _) in rows.items():
+        if "all_ms" not in row:
+            lines.append([row["label"] + mark(rows, key), failure(row), *[""] * 5])
+            continue
+        one, every = median(row["one_ms"]), median(row["all_ms"])
+        alone = median(row["exchange_ms"]) if "exchange_ms" in row else 0
+        rate = f"{row['flops'] / every / 1e9:.0f} TFLOP/s" if row.get("flops") else ""
+        rate = f"{row['bytes'] / every / 1e9:.2f} TB/s" if row.get("bytes") else rate
+        hidden = f"{1 - max(every - one / ranks, 0) / alone:.2f}" if alone else "-"
+        lines.append([row["label"] + mark(rows, key), f"{one:.3f}", f"{every:.3f}", rate,
+                      f"{one / (ranks * every):.2f}", f"{alone:.3f}" if alone else "-", hidden])
+    text = table(["attention", "one GPU ms", f"{ranks} GPUs", "all together", f"of 1 / {ranks}",
+                  "keys and values gathered alone", "of that hidden"], lines)
+    return text + footnote(text) + sources(rows)
+
+
 def decode_table(results: Results, _ranks: int) -> str:
     runs = {}
     for run in results.runs:
@@ -360,6 +379,7 @@ def pytorch_table(results: Results, ranks: int) -> str:
 MAKERS = {"overlap": overlap_table, "moe": moe_table, "pytorch": pytorch_table, "sweep": sweep_table,
           "async-tp": async_tp_table, "collectives": collectives_table, "exchange": exchange_table,
           "startup": startup_table, "gemm": gemm_table, "fp8": fp8_table, "attention": attention_table,
+          "attention-ranks": attention_ranks_table,
           "decode": decode_table, "points": points_table}
 
 

@@ -132,6 +132,15 @@ class Tables(unittest.TestCase):
         self.assertIn("| 0.50 [0.50, 0.50] | 128 workers | **NCCL** |", text)
         self.assertIn("4096 tokens a rank | failed: late |", text)
 
+    def test_attention_ranks(self):
+        row = {"label": "gathered m=8", "ranks": 2, "flops": 4e9, "bytes": 0.0, "one_ms": [8.0] * 3,
+               "all_ms": [5.0, 4.5, 5.5], "exchange_ms": [4.0] * 3}
+        decode = {"label": "decode tokens=8", "ranks": 2, "flops": 0.0, "bytes": 3e9, "one_ms": [2.0], "all_ms": [1.0]}
+        self.result("gpu-attention-ranks-x2-2026-01-02.json", attention_ranks=[row, decode])
+        text = self.tables("--print", "attention-ranks-x2").stdout
+        self.assertIn("| gathered m=8 | 8.000 | 5.000 | 1 TFLOP/s | 0.80 | 4.000 | 0.75 |", text)
+        self.assertIn("| decode tokens=8 | 2.000 | 1.000 | 3.00 TB/s | 1.00 | - | - |", text)
+
     def test_startup(self):
         self.result("gpu-startup-x2-2026-01-02.json", startup=[
             {"op": "gemm", "cold_s": 1.5, "nvrtc_s": 1.25, "warm_ms": [9.0, 2.0, 1.0], "new_m_ms": [0.5] * 4,
