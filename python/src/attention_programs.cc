@@ -13,7 +13,6 @@
 namespace nb = nanobind;
 
 namespace stretto::python {
-namespace {}  // namespace
 
 // Sizes in the order of the Python side, python/stretto/attention.py.
 void bind_attention(nb::module_& m) {
