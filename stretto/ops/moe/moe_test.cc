@@ -19,8 +19,10 @@
 #include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/expert_tables_case.h"
 #include "stretto/ops/moe/grouped_gemm.h"
+#include "stretto/ops/moe/moe_layer.h"
 #include "stretto/ops/moe/route_case.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/runtime/cuda/nvrtc.h"
 
 namespace stretto {
 namespace {
@@ -202,6 +204,25 @@ TEST(Moe, RefusesSizesThatMakeNoSense) {
   expect_user_error([&] { expert_tables(tables, {}); }, {"too many to number"});
   CombineDesc combine{.dtype = DType::kI32};
   expect_user_error([&] { moe_combine(combine, {}); }, {"dtype"});
+}
+
+// Products, threads that gather rows and others that sum share the registers of a block to the last
+// one; divisions by a number of ranks that is no power of two take some. ./check compiles for two.
+TEST(MoeLayer, FitsTheRegistersWhateverTheNumberOfRanks) {
+  if (!cuda::has_nvrtc()) GTEST_SKIP() << "no NVRTC";
+  for (int ranks : {3, 7, 8}) {
+    OpShape shape = moe_layer_info().large;
+    shape.world_size = ranks;
+    shape.target = Target::kCuda;
+    GeneratedKernel kernel = generate_kernel(run_pipeline(moe_layer_info().program(shape)));
+    cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, "moe_layer.cu", {});
+    std::vector<cuda::KernelReport> reports = cuda::kernel_reports(image.log);
+    ASSERT_FALSE(reports.empty()) << image.log;
+    for (const cuda::KernelReport& r : reports) {
+      EXPECT_EQ(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes, 0)
+          << r.kernel << " on " << ranks << " ranks";
+    }
+  }
 }
 
 // Callers pick rows, scales and gates as they like; the catalog's shapes are some of them.
