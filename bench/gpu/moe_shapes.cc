@@ -89,6 +89,16 @@ std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int n
   return out;
 }
 
+// The sums of some of the blocks come after all products.
+void sum_at_end(const MoeShape& s, std::int64_t blocks, GroupedRsConfig& c) {
+  constexpr std::int64_t kParts = 64;  // rows of products under way
+  std::int64_t all = ceil_div(s.hidden, c.tile.bn * c.block_tiles);
+  c.last_blocks = std::min(blocks, all - 1);
+  if (c.last_blocks == 0) return;
+  c.last_rows = kParts / s.top_k;
+  c.last_rounds = rounds_of_turns(second_layer(s), c, c.last_rows, 2);
+}
+
 std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_sms) {
   struct Choice {
     std::int64_t bm, bn;
@@ -96,12 +106,14 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
     std::int64_t raster, blocks;  // of columns
     int reduce;
     std::int64_t parts;  // rows of products under way
-    int turns;           // of summing, of a worker and block
+    std::int64_t last;   // blocks that are summed by those who have multiplied
   };
   constexpr Choice kChoices[] = {
-      {128, 256, 4, 4, 4, 0, 24, 1}, {128, 256, 4, 4, 8, 0, 24, 1},  {128, 256, 4, 4, 16, 0, 24, 1},
-      {128, 256, 4, 4, 2, 0, 24, 1}, {128, 256, 4, 8, 4, 0, 24, 1},  {128, 256, 4, 8, 8, 0, 24, 2},
-      {128, 256, 4, 4, 4, 0, 24, 2}, {128, 256, 4, 4, 8, 28, 64, 1},
+      {128, 256, 4, 4, 4, 0, 24, 0},  {128, 256, 4, 4, 8, 0, 24, 0},
+      {128, 256, 4, 4, 16, 0, 24, 0}, {128, 256, 4, 4, 4, 0, 24, 1},
+      {128, 256, 4, 4, 8, 0, 24, 1},  {128, 256, 4, 4, 8, 0, 24, 3},
+      {128, 256, 4, 4, 16, 0, 24, 2}, {128, 256, 4, 4, 16, 0, 24, 6},
+      {128, 256, 4, 4, 8, 28, 64, 0},
   };
   std::vector<GroupedRsConfig> out;
   for (const Choice& c : kChoices) {
@@ -115,7 +127,8 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
             .num_reduce_sms = c.reduce,
             .reduce_rows = c.parts / s.top_k,
             .reduce_cols = c.bn};
-    made.reduce_rounds = rounds_of_turns(second_layer(s), made, c.turns);
+    made.reduce_rounds = rounds_of_turns(second_layer(s), made, made.reduce_rows, 1);
+    sum_at_end(s, c.last, made);
   }
   return out;
 }
@@ -123,10 +136,11 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
 std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int num_sms) {
   struct Choice {
     std::int64_t raster, blocks;
-    int early;  // a part of the experts in a class for each rank; 0: one class
+    int early;          // a part of the experts in a class for each rank; 0: one class
+    std::int64_t last;  // blocks that are summed by those who have multiplied
   };
-  constexpr Choice kChoices[] = {{8, 8, 1},  {8, 8, 0},  {8, 4, 4}, {8, 8, 4},
-                                 {16, 4, 4}, {16, 8, 4}, {8, 8, 8}, {16, 8, 8}};
+  constexpr Choice kChoices[] = {{8, 8, 1, 0},  {8, 8, 4, 0}, {8, 4, 4, 0}, {16, 8, 4, 0},
+                                 {16, 8, 8, 0}, {8, 8, 4, 1}, {8, 4, 4, 1}, {16, 8, 4, 2}};
   constexpr std::int64_t kParts = 32;  // rows of products under way
   std::vector<WholeLayerCandidate> out;
   for (const Choice& c : kChoices) {
@@ -146,7 +160,8 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
         std::max<std::int64_t>(ceil_div(s.hidden, std::int64_t{256}) / c.blocks, 1);
     second.reduce_rows = std::min<std::int64_t>(kParts / s.top_k, 8);
     second.reduce_cols = second.tile.bn;
-    second.reduce_rounds = rounds_of_turns(second_layer(s), second, 1);
+    second.reduce_rounds = rounds_of_turns(second_layer(s), second, second.reduce_rows, 1);
+    sum_at_end(s, c.last, second);
   }
   return out;
 }

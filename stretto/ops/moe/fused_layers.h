@@ -84,47 +84,60 @@ class GroupedRs {
   // My parts may be written.
   void announce();
 
-  // All tiles, block by block, and one of them.
-  std::int64_t num_products() const { return num_blocks() * products_of_block(); }
-  void product(const Index& index);
+  // What those who multiply do: all tiles, block by block, then the sums of the last blocks; and
+  // one of these.
+  std::int64_t num_turns() const {
+    return num_products() + cfg_.last_blocks * d_.world_size * sums_of_owner(last_sums());
+  }
+  void turn(const Index& index);
 
-  // A role that sums, beside the role of that number which multiplies, or on SMs of its own.
+  // A role that makes the other sums, beside the role of that number which multiplies, or on SMs of
+  // its own.
   void add_sums(int products);
 
  private:
   struct Place {
     Index first, col;  // token of the owner, column
   };
+  // Tokens that are summed at a time, and how often before they are sent together.
+  struct Sums {
+    std::int64_t rows, rounds;
+  };
+  Sums sums() const { return {cfg_.reduce_rows, cfg_.reduce_rounds}; }
+  Sums last_sums() const { return {cfg_.last_rows, cfg_.last_rounds}; }
 
   std::int64_t block_cols() const { return cfg_.tile.bn * cfg_.block_tiles; }
   std::int64_t num_blocks() const { return ceil_div(d_.n, block_cols()); }
-  std::int64_t row_groups() const;
+  std::int64_t num_products() const { return num_blocks() * products_of_block(); }
   std::int64_t products_of_block() const { return num_tiles_ * cfg_.block_tiles; }
-  std::int64_t sums_of_owner() const { return row_groups() * (block_cols() / cfg_.reduce_cols); }
+  std::int64_t sums_of_owner(const Sums& s) const {
+    return ceil_div(ceil_div(d_.m, std::int64_t{d_.world_size}), s.rows * s.rounds) *
+           (block_cols() / cfg_.reduce_cols);
+  }
+  void product(const Index& index);
   void multiply(const Index& tile, const Index& block, const Index& col_in_block);
-  // By block of columns, within a block by owner, the next rank's tokens first and the own last:
-  // whoever waits for others has sent all that they wait for.
-  TileSpace sums() const { return p_.grid(num_blocks() * d_.world_size, sums_of_owner(), 1, 1); }
-  void reduce(const Tile& t);
+  // The i-th sum of one owner's tokens in a block. Sums come by block of columns, within a block by
+  // owner, the next rank's tokens first and the own last: whoever waits for others has sent all
+  // that they wait for.
+  void reduce(const Sums& s, const Index& block_and_owner, const Index& i);
   // The i-th group of tokens and columns of a block.
-  Place place(const Index& block, const Index& i);
+  Place place(const Sums& s, const Index& block, const Index& i);
   // Sums for another rank's tokens.
-  void send(const Index& block, const Index& owner, const Index& i);
+  void send(const Sums& s, const Index& block, const Index& owner, const Index& i);
   // The own tokens: all ranks' sums.
-  void keep(const Index& block, const Index& i);
-  void wait_for_others(const Index& block);
-  Slice part(const Index& source, const Index& row, const Index& col) const {
-    return parts_.tile({source, row, col}, cfg_.reduce_rows, cfg_.reduce_cols);
+  void keep(const Sums& s, const Index& block, const Index& i);
+  void wait_for_others(const Sums& s, const Index& block);
+  Slice part(const Sums& s, const Index& source, const Index& row, const Index& col) const {
+    return parts_.tile({source, row, col}, s.rows, cfg_.reduce_cols);
   }
   // Of this rank's products, for tokens of the owner from `row` on; zero of tokens that do not
   // exist. All rows are under way before the first addition.
-  Value own_sum(const Index& owner, const Index& row, const Index& col);
+  Value own_sum(const Sums& s, const Index& owner, const Index& row, const Index& col);
 
   template <typename Round>
-  void rounds(const Place& at, const Round& round) {
-    if (cfg_.reduce_rounds == 1) return round(at.first);
-    p_.loop(cfg_.reduce_rounds,
-            [&](const Index& i) { round(p_.let("row", at.first + i * cfg_.reduce_rows)); });
+  void rounds(const Sums& s, const Place& at, const Round& round) {
+    if (s.rounds == 1) return round(at.first);
+    p_.loop(s.rounds, [&](const Index& i) { round(p_.let("row", at.first + i * s.rows)); });
   }
 
   ProgramBuilder& p_;

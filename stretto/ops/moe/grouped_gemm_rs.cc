@@ -33,8 +33,11 @@ void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
                                   {"block_tiles", c.block_tiles},
                                   {"reduce_rows", c.reduce_rows},
                                   {"reduce_cols", c.reduce_cols},
-                                  {"reduce_rounds", c.reduce_rounds}});
-  check_sizes("grouped_gemm_rs", {{"num_reduce_sms", c.num_reduce_sms}}, 0);
+                                  {"reduce_rounds", c.reduce_rounds},
+                                  {"last_rows", c.last_rows},
+                                  {"last_rounds", c.last_rounds}});
+  check_sizes("grouped_gemm_rs",
+              {{"num_reduce_sms", c.num_reduce_sms}, {"last_blocks", c.last_blocks}}, 0);
   check_dtype("grouped_gemm_rs", "a_dtype", d.a_dtype);
   check_dtype("grouped_gemm_rs", "b_dtype", d.b_dtype);
   check_dtype("grouped_gemm_rs", "out_dtype", d.out_dtype);
@@ -45,6 +48,11 @@ void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
   if (c.tile.bn * c.block_tiles % c.reduce_cols != 0) {
     throw UserError(fmt::format("grouped_gemm_rs: reduce_cols is {}, must divide a block of {}",
                                 c.reduce_cols, c.tile.bn * c.block_tiles));
+  }
+  std::int64_t blocks = ceil_div(d.n, c.tile.bn * c.block_tiles);
+  if (c.last_blocks >= blocks) {
+    throw UserError(fmt::format("grouped_gemm_rs: last_blocks is {}, must be less than all {}",
+                                c.last_blocks, blocks));
   }
 }
 
@@ -77,6 +85,18 @@ void GroupedRs::announce() {
           [&](const Index& i) { p_.notify(free_, (p_.rank() + 1 + i) % d_.world_size); });
 }
 
+void GroupedRs::turn(const Index& index) {
+  if (cfg_.last_blocks == 0) return product(index);
+  p_.when(
+      index < num_products(), [&] { product(index); },
+      [&] {
+        Index last = p_.let("last", max(index - num_products(), 0));
+        std::int64_t of_owner = sums_of_owner(last_sums());
+        std::int64_t first = (num_blocks() - cfg_.last_blocks) * d_.world_size;
+        reduce(last_sums(), first + last / of_owner, p_.let("of_owner", last % of_owner));
+      });
+}
+
 void GroupedRs::product(const Index& index) {
   Index block = p_.let("block", index / products_of_block());
   TilePlace at = place_in_raster(p_, p_.let("product", index % products_of_block()), num_tiles_,
@@ -84,23 +104,21 @@ void GroupedRs::product(const Index& index) {
   multiply(at.row, block, at.col * cfg_.tile.bn);
 }
 
-void GroupedRs::reduce(const Tile& t) {
-  Index block = p_.let("block", t.m / d_.world_size);
-  if (d_.world_size == 1) return keep(block, t.n);
-  Index owner = p_.let("owner", (p_.rank() + 1 + t.m) % d_.world_size);
+void GroupedRs::reduce(const Sums& s, const Index& block_and_owner, const Index& i) {
+  Index block = p_.let("block", block_and_owner / d_.world_size);
+  if (d_.world_size == 1) return keep(s, block, i);
+  Index owner = p_.let("owner", (p_.rank() + 1 + block_and_owner) % d_.world_size);
   p_.when(
-      owner == p_.rank(), [&] { keep(block, t.n); }, [&] { send(block, owner, t.n); });
+      owner == p_.rank(), [&] { keep(s, block, i); }, [&] { send(s, block, owner, i); });
 }
 
 void GroupedRs::add_sums(int products) {
   Resource sms = cfg_.num_reduce_sms == 0
                      ? Resource::sms(cfg_.num_compute_sms).beside_role(products)
                      : Resource::sms(cfg_.num_reduce_sms);
-  p_.role("reduce", sms, sums(), [&](const Tile& t) { reduce(t); });
-}
-
-std::int64_t GroupedRs::row_groups() const {
-  return ceil_div(rows_per_rank(d_), cfg_.reduce_rows * cfg_.reduce_rounds);
+  std::int64_t blocks = num_blocks() - cfg_.last_blocks;
+  p_.role("reduce", sms, p_.grid(blocks * d_.world_size, sums_of_owner(sums()), 1, 1),
+          [&](const Tile& t) { reduce(sums(), t.m, t.n); });
 }
 
 void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col_in_block) {
@@ -127,52 +145,50 @@ void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col
   p_.notify(computed_[block], p_.rank());
 }
 
-GroupedRs::Place GroupedRs::place(const Index& block, const Index& i) {
+GroupedRs::Place GroupedRs::place(const Sums& s, const Index& block, const Index& i) {
   std::int64_t per_group = block_cols() / cfg_.reduce_cols;
-  return {.first = p_.let("first", i / per_group * (cfg_.reduce_rows * cfg_.reduce_rounds)),
+  return {.first = p_.let("first", i / per_group * (s.rows * s.rounds)),
           .col = p_.let("sum_col", block * block_cols() + i % per_group * cfg_.reduce_cols)};
 }
 
-void GroupedRs::send(const Index& block, const Index& owner, const Index& i) {
-  Place at = place(block, i);
+void GroupedRs::send(const Sums& s, const Index& block, const Index& owner, const Index& i) {
+  Place at = place(s, block, i);
   p_.wait(computed_[block], products_of_block());
   p_.wait(free_, owner);
-  rounds(at, [&](const Index& row) {
-    p_.store(part(p_.rank(), row, at.col).on(owner).until_row(share_),
-             cast(own_sum(owner, row, at.col), d_.out_dtype));
+  rounds(s, at, [&](const Index& row) {
+    p_.store(part(s, p_.rank(), row, at.col).on(owner).until_row(share_),
+             cast(own_sum(s, owner, row, at.col), d_.out_dtype));
   });
   p_.notify(summed_[p_.rank() * num_blocks() + block], owner);
 }
 
-void GroupedRs::keep(const Index& block, const Index& i) {
-  Place at = place(block, i);
+void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
+  Place at = place(s, block, i);
   p_.wait(computed_[block], products_of_block());
-  if (d_.world_size > 1) wait_for_others(block);
-  rounds(at, [&](const Index& row) {
-    auto tile = [&](const TensorRef& x) {
-      return x.tile({row, at.col}, cfg_.reduce_rows, cfg_.reduce_cols);
-    };
+  if (d_.world_size > 1) wait_for_others(s, block);
+  rounds(s, at, [&](const Index& row) {
+    auto tile = [&](const TensorRef& x) { return x.tile({row, at.col}, s.rows, cfg_.reduce_cols); };
     std::vector<Value> others;  // under way before the own rows are known
     for (int r = 1; r < d_.world_size; ++r) {
       Index source = (p_.rank() + r) % d_.world_size;
-      others.push_back(p_.load(part(source, row, at.col).until_row(share_)));
+      others.push_back(p_.load(part(s, source, row, at.col).until_row(share_)));
     }
     if (d_.residual) others.push_back(p_.load(tile(residual_)));
-    Value sum = own_sum(p_.rank(), row, at.col);
+    Value sum = own_sum(s, p_.rank(), row, at.col);
     for (const Value& other : others) sum = sum + cast(other, DType::kF32);
     p_.store(tile(out_), cast(sum, d_.out_dtype));
   });
 }
 
-void GroupedRs::wait_for_others(const Index& block) {
+void GroupedRs::wait_for_others(const Sums& s, const Index& block) {
   p_.loop(1, d_.world_size, [&](const Index& i) {
     Index source = (p_.rank() + i) % d_.world_size;
-    p_.wait(summed_[source * num_blocks() + block], sums_of_owner());
+    p_.wait(summed_[source * num_blocks() + block], sums_of_owner(s));
   });
 }
 
-Value GroupedRs::own_sum(const Index& owner, const Index& row, const Index& col) {
-  std::int64_t count = cfg_.reduce_rows;
+Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, const Index& col) {
+  std::int64_t count = s.rows;
   Index token = p_.let("token", owner * share_ + row);
   Index end = p_.let("end", min((owner + 1) * share_, m_));
   Value exists = p_.iota_rows(token, count) < p_.splat(DType::kI32, end);
@@ -208,18 +224,22 @@ std::string to_string(const GroupedRsDesc& d) {
 
 std::string to_string(const GroupedRsConfig& c) {
   return fmt::format(
-      "tile={}x{}{}x{} compute={} stages={} raster={} block={} reduce={} of {}x{}x{}", c.tile.bm,
+      "tile={}x{}{}x{} compute={} stages={} raster={} block={} reduce={} of {}x{}x{}{}", c.tile.bm,
       c.num_products > 1 ? fmt::format("{}*", c.num_products) : "", c.tile.bn / c.num_products,
       c.tile.bk, c.num_compute_sms, c.num_stages, c.raster, c.tile.bn * c.block_tiles,
       c.num_reduce_sms == 0 ? "beside" : fmt::format("{}", c.num_reduce_sms), c.reduce_rounds,
-      c.reduce_rows, c.reduce_cols);
+      c.reduce_rows, c.reduce_cols,
+      c.last_blocks == 0
+          ? ""
+          : fmt::format(" last={} of {}x{}", c.last_blocks, c.last_rounds, c.last_rows));
 }
 
-std::int64_t rounds_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, int turns) {
-  std::int64_t rounds = ceil_div(rows_per_rank(d), c.reduce_rows) * d.world_size *
+std::int64_t rounds_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, std::int64_t rows,
+                             int turns) {
+  std::int64_t rounds = ceil_div(rows_per_rank(d), rows) * d.world_size *
                         (c.tile.bn * c.block_tiles / c.reduce_cols);  // of a block
   return std::clamp<std::int64_t>(ceil_div(rounds, std::int64_t{c.num_compute_sms} * turns), 1,
-                                  ceil_div(rows_per_rank(d), c.reduce_rows));
+                                  ceil_div(rows_per_rank(d), rows));
 }
 
 GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
@@ -249,7 +269,7 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   std::int64_t tiles = tiles_of(d, c).num_tiles() * col_tiles;
   c.num_reduce_sms = 0;
   c.num_compute_sms = gpu_workers(tiles);
-  c.reduce_rounds = rounds_of_turns(d, c, 1);
+  c.reduce_rounds = rounds_of_turns(d, c, c.reduce_rows, 1);
   return c;
 }
 
@@ -261,8 +281,7 @@ Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   op.multiply_rows({.a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k}), .made = {}});
   if (d.world_size > 1) p.on_start([&] { op.announce(); });
   Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
-  int gemm =
-      p.role("gemm", sms, p.range(op.num_products()), [&](const Tile& t) { op.product(t.index); });
+  int gemm = p.role("gemm", sms, p.range(op.num_turns()), [&](const Tile& t) { op.turn(t.index); });
   op.add_sums(gemm);
   return p.finish();
 }

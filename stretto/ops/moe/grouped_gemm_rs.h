@@ -35,11 +35,15 @@ struct GroupedRsConfig {
   std::int64_t reduce_rows = 1;    // tokens summed at a time
   std::int64_t reduce_cols = 1;    // their columns; divides those of a block
   std::int64_t reduce_rounds = 1;  // of reduce_rows tokens, that are sent together
+  // Blocks at the end whose sums are made by those who have multiplied, and their reduce_rows and
+  // reduce_rounds: when nothing is left to multiply, more threads have more loads under way.
+  std::int64_t last_blocks = 0, last_rows = 1, last_rounds = 1;
 };
 
 ExpertTiles tiles_of(const GroupedRsDesc& desc, const GroupedRsConfig& config);
-// The reduce_rounds with which every worker sums so many times per block.
-std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& config, int turns);
+// The reduce_rounds with which every worker sums so many times per block, `rows` tokens at a time.
+std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& config,
+                             std::int64_t rows, int turns);
 std::string to_string(const GroupedRsDesc& desc);
 std::string to_string(const GroupedRsConfig& config);
 GroupedRsConfig default_config(const GroupedRsDesc& desc, Target target = Target::kCpu);

@@ -85,7 +85,7 @@ MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
   first.num_compute_sms = second.num_compute_sms =
       std::max(first.num_compute_sms, second.num_compute_sms);
   first.num_stages = second.num_stages = std::min(first.num_stages, second.num_stages);
-  second.reduce_rounds = rounds_of_turns(second_layer(d), second, 1);
+  second.reduce_rounds = rounds_of_turns(second_layer(d), second, second.reduce_rows, 1);
   second.num_reduce_sms = 0;
   return c;
 }
@@ -113,7 +113,7 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
   std::int64_t firsts = tiles.num_tiles() * first.col_tiles();
   int layer =
       p.role("layer", Resource::sms(cfg.first.num_compute_sms).pipelined(cfg.first.num_stages),
-             p.range(firsts + second.num_products()), [&](const Tile& t) {
+             p.range(firsts + second.num_turns()), [&](const Tile& t) {
                p.when(
                    t.index < firsts,
                    [&] {
@@ -122,7 +122,7 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
                      first.multiply(at.row, at.col);
                      p.notify(made[at.row], p.rank());
                    },
-                   [&] { second.product(p.let("second", max(t.index - firsts, 0))); });
+                   [&] { second.turn(p.let("second", max(t.index - firsts, 0))); });
              });
   second.add_sums(layer);
   if (first.sends()) p.on_end([&] { first.wait_for_all(); });

@@ -158,6 +158,7 @@ GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
     c.num_reduce_sms = d.m % 2 == 0 ? 2 * d.world_size : 0;
     c.reduce_rows = 1;
     c.reduce_rounds = 2;
+    if (d.m % 2 == 1 && d.n > c.tile.bn) c.last_blocks = 1, c.last_rows = 2;
   }
   return c;
 }
@@ -215,6 +216,7 @@ MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
     c.first.comm_rows = std::min<std::int64_t>(c.first.comm_rows, 2);
     c.second.reduce_rows = 1;
     c.second.reduce_rounds = 2;
+    if (d.m % 2 == 1 && d.hidden > c.second.tile.bn) c.second.last_blocks = 1;
   }
   return c;
 }
