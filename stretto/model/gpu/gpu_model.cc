@@ -13,8 +13,11 @@
 namespace stretto {
 namespace {
 
-// For activations, signals, buffers of programs, code and the driver's own needs.
-constexpr std::size_t kReserveBytes = std::size_t{1} << 30;
+// For activations, signals, buffers of programs, code and the driver's own needs. Steps of a prompt
+// through sequence-parallel attention have up to four times as many rows.
+std::size_t reserve_bytes(const ModelShape& shape) {
+  return std::size_t{shape.has_whole_attention() ? 2u : 1u} << 30;
+}
 
 double gib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
@@ -67,11 +70,11 @@ void GpuModel::check_memory(const std::vector<PlanBuffer>& buffers) const {
   for (const PlanBuffer& b : buffers) needed += b.bytes();
   for (int r : world_.local_ranks()) {
     cuda::MemoryInfo memory = world_.device(r).memory();
-    if (needed + kReserveBytes <= memory.free_bytes) continue;
+    if (needed + reserve_bytes(shape_) <= memory.free_bytes) continue;
     throw UserError(fmt::format(
         "{}: {:.1f} GiB of weights and cache on each of {} GPUs, and {:.0f} GiB for work, do not "
         "fit: GPU {} has {:.1f} GiB free of {:.1f}; more ranks or fewer tokens would need less",
-        shape_.config->where, gib(needed), world_.size(), gib(kReserveBytes), r,
+        shape_.config->where, gib(needed), world_.size(), gib(reserve_bytes(shape_)), r,
         gib(memory.free_bytes), gib(memory.total_bytes)));
   }
 }

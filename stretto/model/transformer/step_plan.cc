@@ -56,9 +56,9 @@ class Planner {
  private:
   template <typename Desc>
   Program product(const Desc& d) const {
-    bool chosen = s_.machine != nullptr && d.m > kMostRowsOfDefaults;
-    return chosen ? fastest_program(d, *s_.machine) : step_program(d, s_.target);
+    return chooses(d.m) ? fastest_program(d, *s_.machine) : step_program(d, s_.target);
   }
+  bool chooses(std::int64_t m) const { return s_.machine != nullptr && m > kMostRowsOfDefaults; }
 
   std::size_t add_program(Program program) {
     plan_.programs.push_back(std::move(program));
@@ -150,6 +150,10 @@ class Planner {
     out.k = ranks * part.q_cols;
     out.bias = false;
     out.residual = true;
+    if (chooses(bound_)) {
+      return {add_program(fastest_gemm_a2a(qkv, *s_.machine)),
+              add_program(fastest_a2a_gemm(out, *s_.machine))};
+    }
     return {add_program(gemm_a2a_program(qkv, s_.target)),
             add_program(a2a_gemm_program(out, s_.target))};
   }

@@ -8,6 +8,7 @@
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gemm/gemm_case.h"
+#include "stretto/ops/ulysses/ulysses_case.h"
 
 namespace stretto {
 namespace {
@@ -115,6 +116,20 @@ OpCandidates of_collective(const OpShape& s, Collective collective, AllReduceKin
   return out;
 }
 
+OpCandidates of_gemm_a2a(const OpShape& s, int num_sms) {
+  UlyssesDesc desc = gemm_a2a_desc(s);
+  OpCandidates out;
+  add_configs(out, desc, gpu_gemm_a2a_configs(desc, num_sms), gemm_a2a);
+  return out;
+}
+
+OpCandidates of_a2a_gemm(const OpShape& s, int num_sms) {
+  UlyssesDesc desc = a2a_gemm_desc(s);
+  OpCandidates out;
+  add_configs(out, desc, gpu_a2a_gemm_configs(desc, num_sms), a2a_gemm);
+  return out;
+}
+
 // `s` has all sizes, `asked` those of the caller.
 OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& asked, int num_sms) {
   const std::string op = info.name;
@@ -129,6 +144,8 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
   if (op == "gemm_rs_copy") return of_gemm_rs(s, {Scatter::kCopyEngine}, num_sms);
   if (op == "gemm_ar") return of_gemm_ar(s, {ReduceShots::kOne, ReduceShots::kTwo}, num_sms);
   if (op == "gemm_ar_two_shot") return of_gemm_ar(s, {ReduceShots::kTwo}, num_sms);
+  if (op == "gemm_a2a") return of_gemm_a2a(s, num_sms);
+  if (op == "a2a_gemm") return of_a2a_gemm(s, num_sms);
   if (op == "all_gather") return of_collective(s, Collective::kAllGather, {});
   if (op == "reduce_scatter") return of_collective(s, Collective::kReduceScatter, {});
   for (AllReduceKind kind :

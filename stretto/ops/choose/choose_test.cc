@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <set>
 
 #include "stretto/base/test_errors.h"
@@ -48,9 +49,9 @@ double predicted_ms(const Program& program, const predict::Machine& machine) {
 }
 
 TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
-  for (const char* op :
-       {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar", "all_gather",
-        "reduce_scatter", "all_reduce_one_shot", "all_reduce_two_shot", "all_reduce_packet"}) {
+  for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar",
+                         "all_gather", "reduce_scatter", "all_reduce_one_shot",
+                         "all_reduce_two_shot", "all_reduce_packet", "gemm_a2a", "a2a_gemm"}) {
     for (std::int64_t m : {8, 72, 512}) {
       for (int ranks : {1, 2, 3}) {
         SCOPED_TRACE(testing::Message() << op << " m=" << m << " P=" << ranks);
@@ -68,7 +69,8 @@ TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
 }
 
 TEST_F(ChooseTest, CandidatesForManyRowsCopyPiecesThatAProgramMayHold) {
-  for (const char* op : {"ag_gemm", "gemm_rs", "gemm_ar", "all_gather", "all_reduce_two_shot"}) {
+  for (const char* op :
+       {"ag_gemm", "gemm_rs", "gemm_ar", "all_gather", "all_reduce_two_shot", "a2a_gemm"}) {
     for (std::int64_t m : {32768, 65536}) {
       OpShape large{.world_size = 2, .m = m, .n = 8192, .k = 28672, .dtype = DType::kBF16};
       for (const Candidate& c : candidates(op, large).fused) {
@@ -88,7 +90,8 @@ TEST_F(ChooseTest, EveryCandidateFitsAnSm) {
                              {72, 2056, 520, 4},     {1000, 2056, 4096, 2}, {2048, 4096, 4096, 4},
                              {4096, 8192, 8192, 1},  {8192, 4096, 3584, 4}, {8192, 22016, 4096, 1},
                              {4096, 7168, 18432, 2}, {8200, 4104, 3584, 1}, {8191, 4104, 4096, 2}};
-  for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar"}) {
+  for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar",
+                         "gemm_a2a", "a2a_gemm"}) {
     for (const Size& size : kSizes) {
       OpShape s{
           .world_size = size.ranks, .m = size.m, .n = size.n, .k = size.k, .dtype = DType::kBF16};
@@ -247,13 +250,18 @@ std::set<std::string> arguments_of(const Program& program) {
   return names;
 }
 
+void expect_chosen(const std::function<Program()>& choose, const Program& by_default,
+                   const predict::Machine& machine) {
+  Program fastest = choose();
+  EXPECT_EQ(print(choose()), print(fastest));  // out of the cache
+  EXPECT_LE(predicted_ms(fastest, machine), predicted_ms(by_default, machine));
+  EXPECT_EQ(arguments_of(fastest), arguments_of(by_default));
+}
+
 template <typename Desc>
 void expect_fastest(const Desc& desc, const Program& by_default, const predict::Machine& machine) {
   SCOPED_TRACE(to_string(desc));
-  Program fastest = fastest_program(desc, machine);
-  EXPECT_EQ(print(fastest_program(desc, machine)), print(fastest));  // out of the cache
-  EXPECT_LE(predicted_ms(fastest, machine), predicted_ms(by_default, machine));
-  EXPECT_EQ(arguments_of(fastest), arguments_of(by_default));
+  expect_chosen([&] { return fastest_program(desc, machine); }, by_default, machine);
 }
 
 TEST_F(ChooseTest, ModelsTakeTheFastestProductsOfTheirDescs) {
@@ -269,6 +277,14 @@ TEST_F(ChooseTest, ModelsTakeTheFastestProductsOfTheirDescs) {
   GemmRsDesc scattered{.world_size = 2, .m = 512, .n = 1024, .k = 2048, .residual = true};
   scattered.a_dtype = scattered.b_dtype = scattered.out_dtype = DType::kBF16;
   expect_fastest(scattered, gemm_rs(scattered, default_config(scattered, Target::kCuda)), machine_);
+  UlyssesDesc spread{.world_size = 2, .m = 1024, .n = 1024, .k = 2048, .residual = true};
+  spread.dtype = spread.weight_dtype = DType::kBF16;
+  expect_chosen([&] { return fastest_a2a_gemm(spread, machine_); },
+                a2a_gemm(spread, default_a2a_gemm_config(spread, Target::kCuda)), machine_);
+  spread.residual = false;
+  spread.bias = true;
+  expect_chosen([&] { return fastest_gemm_a2a(spread, machine_); },
+                gemm_a2a(spread, default_gemm_a2a_config(spread, Target::kCuda)), machine_);
   // Products that have their default alone need no machine.
   gathered.world_size = 4;
   expect_user_error([&] { fastest_program(gathered, machine_); }, {"h200x2", "4 GPUs"});

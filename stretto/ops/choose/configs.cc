@@ -277,6 +277,42 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
   return configs;
 }
 
+std::vector<UlyssesConfig> gpu_gemm_a2a_configs(const UlyssesDesc& d, int num_sms) {
+  std::vector<UlyssesConfig> configs = {default_gemm_a2a_config(d, Target::kCuda)};
+  if (!is_half(d.dtype, d.weight_dtype)) return configs;
+  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  for (const Loop& loop : loops_for(run_rows)) {
+    UlyssesConfig config = configs.front();
+    config.tile = loop.tile;
+    std::int64_t tiles = num_tiles(run_rows, d.n / d.world_size, loop.tile) * d.world_size;
+    config.num_compute_sms = gpu_workers(tiles, num_sms);
+    config.num_stages = loop.stages;
+    add(configs, config);
+  }
+  return configs;
+}
+
+std::vector<UlyssesConfig> gpu_a2a_gemm_configs(const UlyssesDesc& d, int num_sms) {
+  std::vector<UlyssesConfig> configs = {default_a2a_gemm_config(d, Target::kCuda)};
+  if (!is_half(d.dtype, d.weight_dtype)) return configs;
+  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  for (const Loop& loop : loops_for(run_rows)) {
+    if (d.k / d.world_size % loop.tile.bk != 0) continue;
+    for (std::int64_t pieces : {1, 2, 4, 8}) {  // that a rank's rows come in
+      UlyssesConfig config = configs.front();
+      config.tile = loop.tile;
+      config.num_compute_sms = gpu_workers(num_tiles(run_rows, d.n, loop.tile), num_sms);
+      config.num_stages = loop.stages;
+      config.comm_rows = copied_rows(d, loop.tile.bm, ceil_div(run_rows, pieces));
+      for (int queues : {1, std::min(std::max(d.world_size - 1, 1), 3)}) {
+        config.num_queues = queues;
+        add(configs, config);
+      }
+    }
+  }
+  return configs;
+}
+
 std::vector<CollectiveConfig> gpu_configs(const CollectiveDesc& d, Collective collective,
                                           AllReduceKind kind) {
   bool two_shot = collective == Collective::kAllReduce && kind == AllReduceKind::kTwoShot;

@@ -14,6 +14,7 @@
 #include "stretto/ops/gemm/gemm.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
+#include "stretto/ops/ulysses/ulysses.h"
 
 namespace stretto {
 
@@ -23,6 +24,9 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& desc, int num_sms);
 std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& desc, Gather gather, int num_sms);
 std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& desc, Scatter scatter, int num_sms);
 std::vector<GemmArConfig> gpu_configs(const GemmArDesc& desc, ReduceShots shots, int num_sms);
+
+std::vector<UlyssesConfig> gpu_gemm_a2a_configs(const UlyssesDesc& desc, int num_sms);
+std::vector<UlyssesConfig> gpu_a2a_gemm_configs(const UlyssesDesc& desc, int num_sms);
 
 enum class Collective : std::uint8_t { kAllGather, kReduceScatter, kAllReduce };
 // `kind` counts for kAllReduce.

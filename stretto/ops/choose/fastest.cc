@@ -13,6 +13,19 @@ Program fastest(const char* op, const Desc& desc, const OpCandidates& offered,
   return choose_program(op, desc, offered, {.machine = machine, .eager = true});
 }
 
+Program fastest(const char* op, const UlyssesDesc& d, const OpCandidates& offered,
+                const predict::Machine& machine) {
+  if (offered.fused.size() == 1) return offered.fused.front().program();
+  OpShape shape{.world_size = d.world_size,
+                .m = d.m,
+                .n = d.n,
+                .k = d.k,
+                .dtype = d.dtype,
+                .target = Target::kCuda};
+  ChooseOptions options{.machine = machine, .eager = true};
+  return programs_of(choose(op, shape, offered, options), offered, options).front();
+}
+
 }  // namespace
 
 Program fastest_program(const GemmDesc& desc, const predict::Machine& machine) {
@@ -44,6 +57,18 @@ Program fastest_program(const GemmRsDesc& desc, const predict::Machine& machine)
     for (Scatter scatter : {Scatter::kEpilogue, Scatter::kCopyEngine}) add(scatter);
   }
   return fastest("gemm_rs", desc, offered, machine);
+}
+
+Program fastest_gemm_a2a(const UlyssesDesc& desc, const predict::Machine& machine) {
+  OpCandidates offered;
+  add_configs(offered, desc, gpu_gemm_a2a_configs(desc, machine.num_sms), gemm_a2a);
+  return fastest("gemm_a2a", desc, offered, machine);
+}
+
+Program fastest_a2a_gemm(const UlyssesDesc& desc, const predict::Machine& machine) {
+  OpCandidates offered;
+  add_configs(offered, desc, gpu_a2a_gemm_configs(desc, machine.num_sms), a2a_gemm);
+  return fastest("a2a_gemm", desc, offered, machine);
 }
 
 }  // namespace stretto

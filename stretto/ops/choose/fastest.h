@@ -6,6 +6,7 @@
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/gemm/gemm.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
+#include "stretto/ops/ulysses/ulysses.h"
 #include "stretto/predict/machine.h"
 
 namespace stretto {
@@ -14,5 +15,7 @@ namespace stretto {
 Program fastest_program(const GemmDesc& desc, const predict::Machine& machine);
 Program fastest_program(const AgGemmDesc& desc, const predict::Machine& machine);
 Program fastest_program(const GemmRsDesc& desc, const predict::Machine& machine);
+Program fastest_gemm_a2a(const UlyssesDesc& desc, const predict::Machine& machine);
+Program fastest_a2a_gemm(const UlyssesDesc& desc, const predict::Machine& machine);
 
 }  // namespace stretto

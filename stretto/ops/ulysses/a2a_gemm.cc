@@ -43,6 +43,11 @@ std::int64_t step_of(const UlyssesDesc& d, std::int64_t bk) {
 
 }  // namespace
 
+std::int64_t copied_rows(const UlyssesDesc& d, std::int64_t bm, std::int64_t rows) {
+  std::int64_t most = most_copied_rows(1, d.k / d.world_size) / bm;
+  return std::clamp<std::int64_t>(ceil_div(rows, bm), 1, std::max<std::int64_t>(most, 1)) * bm;
+}
+
 UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& d, Target target) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   std::int64_t quarter = ceil_div(run_rows, std::int64_t{4});
@@ -58,7 +63,7 @@ UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& d, Target target) {
            .num_queues = std::clamp(d.world_size - 1, 1, 3)};
   }
   cfg.tile.bk = step_of(d, cfg.tile.bk);
-  cfg.comm_rows = ceil_div(quarter, cfg.tile.bm) * cfg.tile.bm;
+  cfg.comm_rows = copied_rows(d, cfg.tile.bm, quarter);
   return cfg;
 }
 

@@ -37,6 +37,14 @@ std::string to_string(const UlyssesDesc& d) {
                      d.bias ? " bias" : "", d.residual ? " residual" : "", d.world_size);
 }
 
+std::string to_string(const UlyssesConfig& cfg) {
+  std::string copies = cfg.comm_rows == 0
+                           ? ""
+                           : fmt::format(" comm_rows={} queues={}", cfg.comm_rows, cfg.num_queues);
+  return fmt::format("tile={}x{}x{} compute={} stages={} raster={}{}", cfg.tile.bm, cfg.tile.bn,
+                     cfg.tile.bk, cfg.num_compute_sms, cfg.num_stages, cfg.raster, copies);
+}
+
 UlyssesConfig default_gemm_a2a_config(const UlyssesDesc& d, Target target) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size}), cols = d.n / d.world_size;
   if (target == Target::kCpu) return {.tile = default_tile(run_rows, cols, d.k)};

@@ -37,8 +37,11 @@ struct UlyssesConfig {
 };
 
 std::string to_string(const UlyssesDesc& desc);
+std::string to_string(const UlyssesConfig& config);
 UlyssesConfig default_gemm_a2a_config(const UlyssesDesc& desc, Target target);
 UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& desc, Target target);
+// Of a2a_gemm's copies: `rows` in whole tiles of `bm`, or as many of them as one copy may hold.
+std::int64_t copied_rows(const UlyssesDesc& desc, std::int64_t bm, std::int64_t rows);
 
 // Extent m. a [ceil(m/P), k], the own tokens; b [n, k], P equal parts of which the r-th is for the
 // heads of rank r, and bias [n] -> c [m, n/P], symmetric: all tokens of the own heads. SMs store

@@ -12,20 +12,6 @@ namespace {
 
 constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
 
-// m: tokens of all ranks; n, k: of the weights, rounded up to what the ranks share alike.
-UlyssesDesc desc_of(const OpShape& shape) {
-  OpShape s = with_defaults(shape);
-  std::int64_t world = s.world_size;
-  bool small = s.n < 64;
-  return {.world_size = s.world_size,
-          .m = s.m,
-          .n = ceil_div(s.n, world) * world,
-          .k = ceil_div(s.k, world * (small ? 4 : 64)) * world * (small ? 4 : 64),
-          .dtype = s.dtype,
-          .weight_dtype = s.dtype,
-          .bias = s.m % 2 == 1};
-}
-
 using Default = UlyssesConfig (*)(const UlyssesDesc&, Target);
 
 UlyssesConfig config_of(const UlyssesDesc& d, Target target, Default default_of) {
@@ -83,15 +69,28 @@ OpCase case_of(const OpShape& s, std::uint64_t seed, const UlyssesDesc& d, Defau
   return make_case(d, config_of(d, s.target, default_of), m, seed);
 }
 
-UlyssesDesc a2a_gemm_desc(const OpShape& s) {
-  UlyssesDesc d = desc_of(s);
-  d.residual = d.bias;
-  return d;
-}
-
 OpShape large() { return {.m = 16384, .n = 6144, .k = 4096, .dtype = DType::kBF16}; }
 
 }  // namespace
+
+UlyssesDesc gemm_a2a_desc(const OpShape& shape) {
+  OpShape s = with_defaults(shape);
+  std::int64_t world = s.world_size;
+  bool small = s.n < 64;
+  return {.world_size = s.world_size,
+          .m = s.m,
+          .n = ceil_div(s.n, world) * world,
+          .k = ceil_div(s.k, world * (small ? 4 : 64)) * world * (small ? 4 : 64),
+          .dtype = s.dtype,
+          .weight_dtype = s.dtype,
+          .bias = s.m % 2 == 1};
+}
+
+UlyssesDesc a2a_gemm_desc(const OpShape& s) {
+  UlyssesDesc d = gemm_a2a_desc(s);
+  d.residual = d.bias;
+  return d;
+}
 
 OpCase gemm_a2a_case(const UlyssesDesc& d, const UlyssesConfig& config, std::int64_t m,
                      std::uint64_t seed) {
@@ -143,12 +142,12 @@ OperatorInfo gemm_a2a_info() {
               "of their heads; k summed",
           .program =
               [](const OpShape& s) {
-                UlyssesDesc d = desc_of(s);
+                UlyssesDesc d = gemm_a2a_desc(s);
                 return gemm_a2a(d, config_of(d, s.target, default_gemm_a2a_config));
               },
           .make_case =
               [](const OpShape& s, std::uint64_t seed) {
-                return case_of(s, seed, desc_of(s), default_gemm_a2a_config, gemm_a2a_case);
+                return case_of(s, seed, gemm_a2a_desc(s), default_gemm_a2a_config, gemm_a2a_case);
               },
           .shapes = shapes,
           .large = large()};
