@@ -104,11 +104,10 @@ def fields(config: str) -> dict:
 
 def short(config: str) -> str:
     """The part of a config that tells apart: '128x256 pull 2', 'one-shot 64x64 epilogue'."""
-    f, flags = fields(config), config.split()
+    f = fields(config)
     words = ["x".join(f.get("tile", "?").split("x")[:2])]
     if "shots" in f:
-        shots = {"1": "one-shot", "2": "two-shot"}.get(f["shots"], f["shots"])
-        words.append("packets" if "packets" in flags else shots)
+        words.append({"1": "one-shot", "2": "two-shot"}.get(f["shots"], f["shots"]))
     if "gather" in f:
         words.append(f"{f['gather']} {f.get('workers', '')}".strip())
     if "scatter" in f and f.get("shots") != "1":

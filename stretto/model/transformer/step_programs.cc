@@ -10,14 +10,6 @@ auto config_for(const Desc& d, Target target) {
   return default_config(d, target);
 }
 
-AttentionConfig gpu_attention_config(const AttentionDesc& d) {
-  bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 16 == 0 && d.head_dim <= 256;
-  AttentionConfig c{
-      .tile_rows = matrix ? 128 : 16, .tile_kv = matrix ? 128 : 32, .num_stages = matrix ? 2 : 0};
-  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows) * split_heads(d).heads_per_rank);
-  return c;
-}
-
 AttentionConfig gpu_rope_config(const AttentionDesc& d) {
   constexpr std::int64_t kElements = 4096;  // of a head's rows, two halves of 8 a thread
   AttentionConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.head_dim, 1, d.m)};
@@ -90,7 +82,7 @@ Program rope_program(const AttentionDesc& d, Target target) {
 }
 
 Program attention_program(const AttentionDesc& d, Target target) {
-  return attention(d, target == Target::kCuda ? gpu_attention_config(d) : default_config(d));
+  return attention(d, default_config(d, target));
 }
 
 Program decode_attention_program(const AttentionDesc& d, Target target) {

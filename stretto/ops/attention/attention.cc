@@ -206,13 +206,35 @@ AttentionTile gpu_attention_tile(DType dtype, std::int64_t head_dim) {
   return {.rows = 128, .kv = head_dim <= 128 ? 128 : head_dim <= 192 ? 64 : 32, .num_stages = 2};
 }
 
+namespace {
+
+// Fastest of what was tried on an H200 (2026-11-22, gpu_bench attention-suite): small heads take
+// three warpgroups, causal rows are dealt out by ticket, four heads at a time keep their keys in
+// L2.
+AttentionConfig gpu_config(const AttentionDesc& d) {
+  constexpr int kGroup = 4;
+  AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
+  bool pipelined = tile.num_stages > 0;
+  if (pipelined && d.head_dim <= 64) tile = {.rows = 192, .kv = 128, .num_stages = 3};
+  std::int64_t heads = split_heads(d).heads_per_rank;
+  return {.tile_rows = tile.rows,
+          .tile_kv = tile.kv,
+          .num_workers = gpu_workers(ceil_div(d.m, tile.rows) * heads),
+          .num_stages = tile.num_stages,
+          .tickets = pipelined && d.causal,
+          .head_group = heads % kGroup == 0 ? kGroup : 0};
+}
+
+}  // namespace
+
 std::string to_string(const AttentionDesc& d) {
   return fmt::format("m={} cache={} heads={}/{} dim={} window={}{}{} {} P={}", d.m, d.max_tokens,
                      d.num_heads, d.num_kv_heads, d.head_dim, d.window, d.causal ? "" : " full",
                      d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
 }
 
-AttentionConfig default_config(const AttentionDesc& d) {
+AttentionConfig default_config(const AttentionDesc& d, Target target) {
+  if (target == Target::kCuda) return gpu_config(d);
   return {.tile_rows = std::min<std::int64_t>(32, d.m),
           .tile_kv = std::min<std::int64_t>(64, d.max_tokens)};
 }

@@ -71,7 +71,7 @@ AttentionTile gpu_attention_tile(DType dtype, std::int64_t head_dim);
 double score_scale(const AttentionDesc& desc);  // what scores are multiplied by
 
 std::string to_string(const AttentionDesc& desc);
-AttentionConfig default_config(const AttentionDesc& desc);
+AttentionConfig default_config(const AttentionDesc& desc, Target target = Target::kCpu);
 
 // qkv [m, (Hq + 2 Hkv) * head_dim]: query heads, key heads, value heads of this rank. cos, sin
 // [max_tokens, head_dim / 2] f32; rotates the two halves of each head (Su et al., RoFormer, in the

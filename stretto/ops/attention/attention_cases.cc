@@ -27,14 +27,6 @@ AttentionDesc desc_of(const OpShape& s) {
   return d;
 }
 
-AttentionConfig gpu_attention(const AttentionDesc& d) {
-  AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
-  AttentionConfig c{.tile_rows = tile.rows, .tile_kv = tile.kv, .num_stages = tile.num_stages};
-  std::int64_t heads = split_heads(d).heads_per_rank;
-  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows) * heads);
-  return c;
-}
-
 AttentionConfig gpu_rope(const AttentionDesc& d) {
   constexpr std::int64_t kElements = 2048;  // of a half head, 8 a thread
   AttentionConfig c{.tile_rows = std::clamp<std::int64_t>(kElements * 2 / d.head_dim, 1, d.m)};
@@ -184,8 +176,10 @@ Attended attended(const AttentionCase& a, int rank, std::int64_t token, std::int
 
 OpCase attention_case(const OpShape& shape, std::uint64_t seed) {
   AttentionDesc d = desc_of(shape);
-  AttentionCase a(d, attention(d, shape.target == Target::kCuda ? gpu_attention(d) : config_of(d)),
-                  shape, seed);
+  AttentionCase a(
+      d,
+      attention(d, shape.target == Target::kCuda ? default_config(d, Target::kCuda) : config_of(d)),
+      shape, seed);
   std::int64_t num_q = a.split.heads_per_rank;
   for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
     for (std::int64_t token = 0; token < a.m; ++token) {
@@ -265,7 +259,8 @@ OperatorInfo attention_info() {
           .program =
               [](const OpShape& s) {
                 AttentionDesc d = desc_of(s);
-                return attention(d, s.target == Target::kCuda ? gpu_attention(d) : config_of(d));
+                return attention(
+                    d, s.target == Target::kCuda ? default_config(d, Target::kCuda) : config_of(d));
               },
           .make_case = attention_case,
           .shapes = shapes,

@@ -98,13 +98,12 @@ class Linear {
   Value finish(Sums sums, const GemmTile& tile, const Index& col) const;
 
  private:
-  // Sums of the columns from `col` on. They stay the caller's variables: what is assigned to them
-  // in a branch or a loop has to be seen after it.
+  // Sums of the columns from `col` on.
   struct Part {
-    Sums* sums;
+    Sums sums;
     Index col;
   };
-  void accumulate(const std::vector<Part>& parts, const GemmTile& tile, const TileRows& rows,
+  void accumulate(std::vector<Part>& parts, const GemmTile& tile, const TileRows& rows,
                   const std::optional<StepRange>& steps) const;
   ProgramBuilder* p_;
   LinearDesc desc_;
