@@ -104,10 +104,11 @@ def fields(config: str) -> dict:
 
 def short(config: str) -> str:
     """The part of a config that tells apart: '128x256 pull 2', 'one-shot 64x64 epilogue'."""
-    f = fields(config)
+    f, flags = fields(config), config.split()
     words = ["x".join(f.get("tile", "?").split("x")[:2])]
     if "shots" in f:
-        words.append({"1": "one-shot", "2": "two-shot"}.get(f["shots"], f["shots"]))
+        shots = {"1": "one-shot", "2": "two-shot"}.get(f["shots"], f["shots"])
+        words.append("packets" if "packets" in flags else shots)
     if "gather" in f:
         words.append(f"{f['gather']} {f.get('workers', '')}".strip())
     if "scatter" in f and f.get("shots") != "1":

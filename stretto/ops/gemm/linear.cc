@@ -130,14 +130,16 @@ std::vector<Value> Linear::products(const GemmTile& tile, const Index& col, cons
                                     std::int64_t parts) const {
   GemmTile of_part = tile;
   of_part.bn /= parts;
-  std::vector<Part> sums_of;
-  for (std::int64_t i = 0; i < parts; ++i) {
-    Index at = col + i * of_part.bn;
-    sums_of.push_back({sums(of_part, at), at});
+  std::vector<Sums> of(static_cast<std::size_t>(parts));
+  std::vector<Part> with_columns;
+  for (Sums& s : of) {
+    Index at = col + static_cast<std::int64_t>(with_columns.size()) * of_part.bn;
+    s = sums(of_part, at);
+    with_columns.push_back({&s, at});
   }
-  accumulate(sums_of, of_part, rows, {});
+  accumulate(with_columns, of_part, rows, {});
   std::vector<Value> out;
-  for (Part& part : sums_of) out.push_back(finish(std::move(part.sums), of_part, part.col));
+  for (const Part& p : with_columns) out.push_back(finish(std::move(*p.sums), of_part, p.col));
   return out;
 }
 
@@ -155,12 +157,10 @@ Linear::Sums Linear::sums(const GemmTile& tile, const Index& col) const {
 
 void Linear::accumulate(Sums& sums, const GemmTile& tile, const Index& col, const TileRows& rows,
                         const std::optional<StepRange>& steps) const {
-  std::vector<Part> whole = {{std::move(sums), col}};
-  accumulate(whole, tile, rows, steps);
-  sums = std::move(whole.front().sums);
+  accumulate({{&sums, col}}, tile, rows, steps);
 }
 
-void Linear::accumulate(std::vector<Part>& parts, const GemmTile& tile, const TileRows& rows,
+void Linear::accumulate(const std::vector<Part>& parts, const GemmTile& tile, const TileRows& rows,
                         const std::optional<StepRange>& steps) const {
   auto [begin, end] = steps.value_or(StepRange{0, ceil_div(desc_.k, tile.bk)});
   bool block = desc_.scaling == Scaling::kBlock;
@@ -185,14 +185,14 @@ void Linear::accumulate(std::vector<Part>& parts, const GemmTile& tile, const Ti
         const TensorRef& w = weights_[i];
         Value b = desc_.b_kn ? p_->load(w.tile({k, col}, tile.bk, tile.bn))
                              : p_->load(w.tile({col, k}, tile.bn, tile.bk)).T();
-        Value& sum = parts[part].sums.of[i];
+        Value& sum = parts[part].sums->of[i];
         sum = block ? dot_scaled(sum, a, b, scales[part][i]) : dot(sum, a, b);
       }
     }
   });
   if (desc_.scaling != Scaling::kRowWise) return;
-  for (Part& part : parts) {
-    for (Value& sum : part.sums.of) sum = sum * of_rows;
+  for (const Part& part : parts) {
+    for (Value& sum : part.sums->of) sum = sum * of_rows;
   }
 }
 

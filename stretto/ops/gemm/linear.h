@@ -98,12 +98,13 @@ class Linear {
   Value finish(Sums sums, const GemmTile& tile, const Index& col) const;
 
  private:
-  // Sums of the columns from `col` on.
+  // Sums of the columns from `col` on. They stay the caller's variables: what is assigned to them
+  // in a branch or a loop has to be seen after it.
   struct Part {
-    Sums sums;
+    Sums* sums;
     Index col;
   };
-  void accumulate(std::vector<Part>& parts, const GemmTile& tile, const TileRows& rows,
+  void accumulate(const std::vector<Part>& parts, const GemmTile& tile, const TileRows& rows,
                   const std::optional<StepRange>& steps) const;
   ProgramBuilder* p_;
   LinearDesc desc_;
