@@ -16,6 +16,7 @@
 #include "apps/shape_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/catalog/catalog.h"
+#include "stretto/ops/choose/candidates.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 
@@ -25,7 +26,7 @@ namespace {
 struct CompileCommand {
   std::string source, target = "sm_90a", ranks = "1..4", dtype = "bfloat16";
   OpShape shape;
-  bool all = false, json = false;
+  bool all = false, candidates = false, json = false;
 };
 
 struct Totals {
@@ -89,11 +90,24 @@ std::vector<ProgramSource> sources_of(const CompileCommand& options) {
   std::vector<ProgramSource> sources;
   if (!options.source.empty()) {
     sources.emplace_back(options.source);
+    if (options.candidates && sources[0].op() == nullptr) {
+      throw UserError(
+          fmt::format("compile: '{}' has no --candidates, being no operator", options.source));
+    }
     return sources;
   }
   if (!options.all) throw UserError("compile: name an operator or a file, or give --all");
   for (const OperatorInfo& op : catalog()) sources.emplace_back(op.name);
   return sources;
+}
+
+// Every config that the chooser may take at a shape.
+void add_candidates(const ProgramSource& source, const OpShape& shape,
+                    std::vector<NamedProgram>& programs) {
+  OpCandidates offered = candidates(source.op()->name, shape);
+  for (const Candidate& c : offered.fused) {
+    programs.push_back({fmt::format("{} | {}", offered.desc, c.config), c.program()});
+  }
 }
 
 // What the tests cover and a large model's layer, or the one shape asked for.
@@ -105,13 +119,17 @@ std::vector<NamedProgram> programs_of(const ProgramSource& source, const Compile
     shapes.push_back(asked);
     shapes.back().dtype = parse_dtype(options.dtype);
   } else {
-    shapes = source.op()->shapes(world_size);
+    if (!options.candidates) shapes = source.op()->shapes(world_size);
     shapes.push_back(source.op()->large);
   }
   std::vector<NamedProgram> programs;
   for (OpShape& shape : shapes) {
     shape.world_size = world_size;
     shape.target = Target::kCuda;
+    if (options.candidates) {
+      add_candidates(source, shape, programs);
+      continue;
+    }
     std::string label = has_sizes(shape) ? to_string(shape) : fmt::format("P={}", world_size);
     programs.push_back(
         {fmt::format("{} {}", options.source.empty() ? source.op()->name : options.source, label),
@@ -165,6 +183,8 @@ void add_compile_command(CLI::App& app) {
       "compile", "Generate and compile GPU kernels, without a GPU; spills and warnings fail");
   command->add_option("program", options->source, "operator, C++ file or IR file");
   command->add_flag("--all", options->all, "every shipped operator");
+  command->add_flag("--candidates", options->candidates,
+                    "every config that the chooser ranks, at the large shape or the one given");
   command->add_option("--target", options->target, "GPU architecture")
       ->check(CLI::IsMember({"sm_90a"}))
       ->capture_default_str();

@@ -59,6 +59,16 @@ class CompileTest(CliCase):
         text = self.good("explain", DATA / "kept_wait.cc", "--emit", "ptx").stdout.decode()
         self.assertIn(".target sm_90a", text)
 
+    def test_every_config_of_the_chooser(self):
+        self.need_nvrtc()
+        shape = ("--ranks", 2, "--m", 64, "--n", 256, "--dtype", "bf16")
+        one = self.json_of("compile", "all_reduce_packet", *shape, keys=COMPILE_KEYS)
+        all_of_them = self.json_of("compile", "all_reduce_packet", *shape, "--candidates", keys=COMPILE_KEYS)
+        self.assertEqual(one["kernels"], 1)
+        self.assertGreater(all_of_them["kernels"], 1)
+        self.assertEqual(all_of_them["failed"], 0, all_of_them)
+        self.refused("compile", DATA / "kept_wait.cc", "--candidates", says=["kept_wait.cc", "--candidates"])
+
     def test_bad_use(self):
         self.refused("compile", says="--all")
         self.refused("compile", "no_such_operator", says=["no_such_operator", "ag_gemm"])
