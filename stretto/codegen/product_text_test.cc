@@ -126,6 +126,61 @@ TEST(ProductText, SumsOfProductsAreScaledWhereAFactorIsNotOne) {
   expect_clean_build(kernel);
 }
 
+// Of two products that overlap the second's factor is made while the one before is under way, in
+// either of two sets of registers; and of warpgroups that are apart one issues once the first
+// product of another is complete.
+TEST(ProductText, FactorsAreHeldBesideTheProductBefore) {
+  constexpr std::int64_t kSize = 128;
+  for (ProductOrder order : {ProductOrder::kAhead, ProductOrder::kAheadApart}) {
+    ProgramBuilder p("chained", 1);
+    auto a = p.input("a", DType::kBF16, {kSize, kSize}),
+         b = p.input("b", DType::kBF16, {512, kSize}), v = p.input("v", DType::kBF16, {512, kSize});
+    auto c = p.output("c", DType::kBF16, {kSize, kSize});
+    Resource sms = Resource::sms(4).pipelined(2).multiplying(order);
+    p.role("attend", sms, p.grid(c, kSize, kSize), [&](const Tile& t) {
+      Value left = p.load(a.tile({t.row, 0}, kSize, kSize));
+      Value acc = p.zeros(DType::kF32, kSize, kSize);
+      p.loop(512 / kSize, [&](const Index& i) {
+        Value scores = dot(p.zeros(DType::kF32, kSize, kSize), left,
+                           p.load(b.tile({i * kSize, 0}, kSize, kSize)).T());
+        acc = dot(acc, cast(exp2(scores), DType::kBF16),
+                  p.load(v.tile({i * kSize, 0}, kSize, kSize)));
+      });
+      p.store(c.tile({t.row, t.col}, kSize, kSize), cast(acc, DType::kBF16));
+    });
+    GeneratedKernel kernel = generate(p.finish());
+    if (order == ProductOrder::kAhead) {
+      expect_lines(kernel.source, {"take_turn(team);", "pass_turn<2>(team);", "wgmma_wait<1>();",
+                                   "hold(v", "wgmma_wait<0>();", "take_turn(team);", "hold(v"});
+    } else {
+      expect_lines(kernel.source, {"take_turn(team);", "wgmma_wait<1>();", "pass_turn<2>(team);",
+                                   "hold(v", "wgmma_wait<0>();", "take_turn(team);", "hold(v"});
+    }
+    expect_clean_build(kernel);
+  }
+}
+
+// Each block of a cluster has all rows of what is multicast, and clears its own copy.
+TEST(ProductText, AClusterClearsTheRowsThatDoNotExist) {
+  ProgramBuilder p("limited", 1);
+  auto a = p.input("a", DType::kBF16, {256, 256}), b = p.input("b", DType::kBF16, {128, 256});
+  auto c = p.output("c", DType::kBF16, {256, 128});
+  Resource sms = Resource::sms(2).pipelined(3).clustered(2);
+  p.role("gemm", sms, p.grid(c, 256, 128), [&](const Tile& t) {
+    Value acc = p.zeros(DType::kF32, 256, 128);
+    p.loop(4, [&](const Index& i) {
+      acc = dot(acc, p.load(a.tile({t.row, i * 64}, 256, 64)),
+                p.load(b.tile({t.col, i * 64}, 128, 64).until_row(125)).T());
+    });
+    p.store(c.tile({t.row, t.col}, 256, 128), cast(acc, DType::kBF16));
+  });
+  GeneratedKernel kernel = generate(p.finish());
+  expect_lines(kernel.source,
+               {"tma_load_3d_multicast(", "clear_rows(", "fence_proxy_async_shared();",
+                "fence_acq_rel_cluster();", "named_barrier_sync(", "dot_async<"});
+  expect_clean_build(kernel);
+}
+
 TEST(ProductText, ScaledProductsWithoutStages) {
   GeneratedKernel kernel = generate(scaled_gemm(32, 32, 0, 1));
   expect_lines(kernel.source, {"fill(part, 0.f);", "dot_simt<", "map(part, part,"});
