@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/performance.md from bench/results/gpu-KIND[-xN]-DATE[-PART].json, between the lines
 '<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand. NAME is a kind, with -xN where a
-table is of N GPUs: gemm, attention, attention-ranks-xN, fp8, overlap-xN, moe-xN, pytorch-xN, sweep-xN, async-tp-xN,
-collectives-xN, exchange-xN, startup-xN, decode, points.
+table is of N GPUs: gemm, attention, attention-pair, attention-ranks-xN, fp8, overlap-xN, moe-xN, pytorch-xN,
+sweep-xN, async-tp-xN, collectives-xN, exchange-xN, startup-xN, decode, points.
 
     bench/gpu/tables.py [--check | --print NAME] [--results DIR] [DOCUMENT]
 
@@ -232,7 +232,8 @@ def best_tflops(results: Results, kinds: list, value) -> dict:
 
 
 def attention_table(results: Results, _ranks: int) -> str:
-    kinds = sorted({r.kind for r in results.runs if r.kind.startswith("attention")} - {"attention-torch"})
+    baselines = {"attention-torch", "attention-pair"}
+    kinds = sorted({r.kind for r in results.runs if r.kind.startswith("attention")} - baselines)
     ours = best_tflops(results, kinds, lambda row: row.get("tflops"))
     cudnn = best_tflops(results, ["attention-torch"], lambda row: row["tflops"].get("cudnn"))
     sizes = sorted({key[2:] for key in ours}, key=lambda s: s[1])
@@ -272,6 +273,22 @@ def attention_ranks_table(results: Results, ranks: int) -> str:
                       f"{one / (ranks * every):.2f}", f"{alone:.3f}" if alone else "-", hidden])
     text = table(["attention", "one GPU ms", f"{ranks} GPUs", "all together", f"of 1 / {ranks}",
                   "keys and values gathered alone", "of that hidden"], lines)
+    return text + footnote(text) + sources(rows)
+
+
+def attention_pair_table(results: Results, _ranks: int) -> str:
+    rows = results.rows(["attention-pair"], "attention_pair", attention_key)
+    lines = []
+    for key, (row, run) in rows.items():
+        flops = 4 * row["batch"] * run.data["heads"] * row["sequence"] ** 2 * row["head_dim"] / (1 + row["causal"])
+        r = ratio(row["cudnn"], row["ours"])
+        lines.append([f"{key[0]} {key[1]} {row['batch']} x {row['sequence']}" + mark(rows, key),
+                      *(f"{flops / median(row[name]) / 1e9:.0f}" for name in ("ours", "cudnn")), times(r, 3),
+                      faster(r, "cuDNN")])
+    text = table(["head, mask, sequences", "ours TFLOP/s", "cuDNN TFLOP/s", "cuDNN / ours", "faster"], lines)
+    if lines:
+        ratios = [ratio(row["cudnn"], row["ours"]).median for row, _ in rows.values()]
+        text += (f"\nGeometric mean of the ratios {geometric_mean(ratios):.3f}, least {min(ratios):.3f}.\n")
     return text + footnote(text) + sources(rows)
 
 
@@ -379,7 +396,7 @@ def pytorch_table(results: Results, ranks: int) -> str:
 MAKERS = {"overlap": overlap_table, "moe": moe_table, "pytorch": pytorch_table, "sweep": sweep_table,
           "async-tp": async_tp_table, "collectives": collectives_table, "exchange": exchange_table,
           "startup": startup_table, "gemm": gemm_table, "fp8": fp8_table, "attention": attention_table,
-          "attention-ranks": attention_ranks_table,
+          "attention-pair": attention_pair_table, "attention-ranks": attention_ranks_table,
           "decode": decode_table, "points": points_table}
 
 

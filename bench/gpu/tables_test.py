@@ -78,6 +78,13 @@ class Tables(unittest.TestCase):
         self.assertIn("E_overlap from 4096 rows on: AG+GEMM 0.62 on average over 2 rows, 0.50 at least.", text)
         self.assertIn("slower in 0 of 1 of them; it takes 0.80 of our time at the least (AG+GEMM 8192,", text)
 
+    def test_attention_in_turn(self):
+        self.result("gpu-attention-pair-2026-01-02.json", heads=16, attention_pair=[
+            {"head_dim": 128, "batch": 1, "sequence": 16384, "causal": True, "ours": [4.0] * 3, "cudnn": [5.0] * 3}])
+        text = self.tables("--print", "attention-pair").stdout
+        self.assertIn("| 128 causal 1 x 16384 | 275 | 220 | 1.250 [1.250, 1.250] | ours |", text)
+        self.assertIn("Geometric mean of the ratios 1.250, least 1.250.", text)
+
     def test_who_won(self):
         self.result("gpu-overlap-x2-2026-01-02.json", overlap=[
             overlap_row(1, [2.0] * 5, [1.5] * 5), overlap_row(2, [1.5] * 5, [1.2, 1.4, 1.5, 1.6, 1.8])])

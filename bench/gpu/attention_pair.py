@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Attention forward of the Python package and cuDNN's through PyTorch, call by call in turn in one process: both meet the
+clocks that the two together leave. bfloat16, 16 heads, causal and full; ours in the config that it takes by itself. Prints
+a table; -o writes JSON with every sample. Run by bench/gpu/pytorch_suite attention.
+
+    bench/gpu/attention_pair.py [-o FILE] [--samples N] [--driver VERSION] [--commit COMMIT]
+"""
+
+import argparse
+import datetime
+import json
+import time
+
+import torch
+from attention_torch import HEADS, HEAD_DIMS, SHAPES, make_sets
+from results import ratio, times
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+import stretto
+
+WARMUP_S = 1.0  # power is capped over tenths of a second
+
+
+class Pair:
+    """Calls of both. Ours has queries and results as [batch, sequence, heads, head_dim] and the rest by heads, which it
+    does not copy; cuDNN all by heads, where it is the faster (attention_torch.py)."""
+
+    def __init__(self, batch: int, sequence: int, head_dim: int, causal: bool):
+        self.causal = causal
+        self.sets = []
+        for q, k, v in make_sets(batch, sequence, head_dim, "bhsd"):
+            tokens = q.transpose(1, 2).contiguous().transpose(1, 2)
+            self.sets.append((q, tokens, k, v, torch.empty_like(tokens)))
+
+    def ours(self, call: int) -> torch.Tensor:
+        _, q, k, v, out = self.sets[call % len(self.sets)]
+        return stretto.scaled_dot_product_attention(q, k, v, is_causal=self.causal, out=out)
+
+    def cudnn(self, call: int) -> torch.Tensor:
+        q, _, k, v, _ = self.sets[call % len(self.sets)]
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+            return scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+
+    def difference(self) -> float:
+        """Between the results of both, the largest."""
+        return (self.ours(0).float() - self.cudnn(0).float()).abs().max().item()
+
+    def measure(self, samples: int) -> dict:
+        """Milliseconds {"ours": [sample, ..], "cudnn": [..]}."""
+        both = {"ours": self.ours, "cudnn": self.cudnn}
+        begin, calls = time.monotonic(), 0
+        while time.monotonic() - begin < WARMUP_S:
+            for call in both.values():
+                call(calls)
+            calls += 1
+            torch.cuda.synchronize()
+        marks = {name: [] for name in both}
+        for call in both.values():  # the device is busy when the first sample is enqueued
+            call(calls)
+        for sample in range(samples):
+            for name, call in both.items():
+                pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+                pair[0].record()
+                call(calls + sample)
+                pair[1].record()
+                marks[name].append(pair)
+        torch.cuda.synchronize()
+        return {name: [begin.elapsed_time(end) for begin, end in pairs] for name, pairs in marks.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--out")
+    parser.add_argument("--samples", type=int, default=60)
+    parser.add_argument("--driver", default="")
+    parser.add_argument("--commit", default="")
+    options = parser.parse_args()
+    torch.cuda.set_device(0)
+    stretto.init()
+    rows = []
+    print("head sequence mask    ours ms   cuDNN ms   cuDNN / ours")
+    for head_dim in HEAD_DIMS:
+        for batch, sequence in SHAPES:
+            for causal in (True, False):
+                pair = Pair(batch, sequence, head_dim, causal)
+                row = {"head_dim": head_dim, "batch": batch, "sequence": sequence, "causal": causal,
+                       "difference": pair.difference(), **pair.measure(options.samples)}
+                rows.append(row)
+                print(f"{head_dim:4} {batch} x {sequence:5} {'causal' if causal else 'full':6} "
+                      f"{sorted(row['ours'])[options.samples // 2]:8.3f} {sorted(row['cudnn'])[options.samples // 2]:8.3f} "
+                      f"{times(ratio(row['cudnn'], row['ours']), 3)} difference {row['difference']:.4f}", flush=True)
+                del pair
+    stretto.finalize()
+    if options.out:
+        result = {"machine": torch.cuda.get_device_name(0), "driver": options.driver, "commit": options.commit,
+                  "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "heads": HEADS,
+                  "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                  "attention_pair": rows}
+        with open(options.out, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
