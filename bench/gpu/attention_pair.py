@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Attention forward of the Python package and cuDNN's through PyTorch, call by call in turn in one process: both meet the
-clocks that the two together leave. bfloat16, 16 heads, causal and full; ours in the config that it takes by itself. Prints
-a table; -o writes JSON with every sample. Run by bench/gpu/pytorch_suite attention.
+"""Attention forward of the Python package and cuDNN's through PyTorch, call by call in turn in one process: both meet
+the clocks that the two together leave. bfloat16, 16 heads, causal and full; ours in the config that it takes by itself.
+Prints a table; -o writes JSON with every sample. Run by bench/gpu/pytorch_suite attention.
 
     bench/gpu/attention_pair.py [-o FILE] [--samples N] [--driver VERSION] [--commit COMMIT]
 """
