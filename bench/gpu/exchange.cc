@@ -98,7 +98,7 @@ std::vector<Candidate> one_hop_candidates(const ExchangeShape& s, const Config& 
     add([](Config& c) { c.num_workers = std::max(c.num_workers / 2, 1); });
     return out;
   }
-  for (std::int64_t tokens : {1, 2, 8}) {
+  for (std::int64_t tokens : {1, 2, 4, 8}) {
     if (tokens != base.tile_tokens) add([&](Config& c) { c.tile_tokens = tokens; });
   }
   if constexpr (std::is_same_v<Config, ReturnConfig>) {

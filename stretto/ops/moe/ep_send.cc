@@ -154,9 +154,9 @@ Program send(const char* name, const EpDesc& d, const SendConfig& cfg) {
 SendConfig default_send_config(const EpDesc& d, Target target) {
   if (target == Target::kCpu) return {};
   // As many as leave every worker several tiles.
-  constexpr std::int64_t kMostTokens = 4;
+  constexpr std::int64_t kMostTokens = 8;
   std::int64_t rows = d.rows_per_rank();
-  std::int64_t tokens = std::clamp<std::int64_t>(rows / (4 * kGpuSms), 1, kMostTokens);
+  std::int64_t tokens = std::clamp<std::int64_t>(rows / (3 * kGpuSms), 1, kMostTokens);
   return {.num_workers = gpu_workers(ceil_div(rows, tokens)),
           .threads = row_threads(d.hidden),
           .tile_tokens = tokens};
