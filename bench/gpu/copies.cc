@@ -18,14 +18,23 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMega = std::size_t{1} << 20;
 constexpr std::chrono::milliseconds kPatience{200};  // with a copy that may wait for an SM
 
-// Ends by itself, should nobody release it.
-constexpr const char* kHold =
-    "extern \"C\" __global__ void hold(volatile unsigned long long* words) {\n"
-    "  unsigned long long begin, now;\n"
-    "  asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(begin));\n"
-    "  if (threadIdx.x == 0) atomicAdd_system((unsigned long long*)words + 1, 1ull);\n"
-    "  do { asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(now)); }\n"
-    "  while (words[0] == 0 && now - begin < 2000000000ull);\n}\n";
+// `host`: released, and how many blocks are there; `here`: released, in the device's memory. One
+// thread looks at the host's now and then: blocks that read it often keep copy engines from getting
+// on (docs/decisions/0009-waits-leave-host-memory-alone.md). Ends by itself, should nobody release
+// it.
+constexpr const char* kHold = R"(
+using u64 = unsigned long long;
+__device__ u64 now() { u64 t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
+extern "C" __global__ void hold(volatile u64* host, volatile u64* here) {
+  u64 begin = now();
+  if (threadIdx.x == 0) atomicAdd_system((u64*)host + 1, 1ull);
+  bool looks = blockIdx.x == 0 && threadIdx.x == 0;
+  while (*here == 0 && now() - begin < 2000000000ull) {
+    __nanosleep(looks ? 20000 : 500);
+    if (looks && host[0] != 0) *here = 1;
+  }
+}
+)";
 
 struct Kind {
   const char* text;
@@ -40,7 +49,8 @@ class Holder {
       : world_(world),
         kernel_(cuda::Module(world.device(0), cuda::compile_cuda(kHold, "hold.cu").cubin, "hold"),
                 "hold"),
-        words_(world.device(0), 64) {
+        words_(world.device(0), 64),
+        here_(world.device(0), 8) {
     kernel_.set_max_dynamic_shared(shared());
   }
 
@@ -48,8 +58,9 @@ class Holder {
   void hold() {
     word(0) = 0;
     word(1) = 0;
-    CUdeviceptr address = words_.address();
-    void* args[] = {&address};
+    world_.stream(0).fill_bytes(here_.address(), 0, 8);
+    CUdeviceptr host = words_.address(), here = here_.address();
+    void* args[] = {&host, &here};
     const auto blocks = static_cast<unsigned>(world_.device(0).properties().num_sms);
     kernel_.launch(world_.stream(0),
                    {.grid = {blocks}, .block = {1024}, .dynamic_shared_bytes = shared()}, args);
@@ -74,6 +85,7 @@ class Holder {
   GpuWorld& world_;
   cuda::Kernel kernel_;
   cuda::HostMappedMemory words_;
+  cuda::DeviceMemory here_;
 };
 
 // One copy's time, negative where it had not ended after kPatience.
