@@ -13,7 +13,7 @@ import time
 
 import torch
 from attention_torch import HEADS, HEAD_DIMS, SHAPES, make_sets
-from results import ratio, times
+from results import median, ratio, times
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -88,7 +88,7 @@ def main() -> int:
                        "difference": pair.difference(), **pair.measure(options.samples)}
                 rows.append(row)
                 print(f"{head_dim:4} {batch} x {sequence:5} {'causal' if causal else 'full':6} "
-                      f"{sorted(row['ours'])[options.samples // 2]:8.3f} {sorted(row['cudnn'])[options.samples // 2]:8.3f} "
+                      f"{median(row['ours']):8.3f} {median(row['cudnn']):8.3f} "
                       f"{times(ratio(row['cudnn'], row['ours']), 3)} difference {row['difference']:.4f}", flush=True)
                 del pair
     stretto.finalize()
