@@ -81,8 +81,8 @@ GemmRsConfig gpu_config_across(const GemmRsDesc& d, std::int64_t rows) {
 GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
   cfg.scatter = scatter;
   cfg.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
-  // Stores to owners by an agent are slower than engines with 4096 columns a rank and as fast with
-  // 8192 (docs/performance.md), and with it 4096 x 8192 of two ranks takes 91 s of CPU time to prove.
+  // Stores to owners by an agent are slower than engines with 4096 columns, as fast with 8192
+  // (docs/performance.md), and take 91 s of CPU time to prove for 4096 x 8192 on two ranks.
   if (scatter == Scatter::kEpilogue && cfg.store_slots > 0) {
     cfg.store_slots = 0;
     ++cfg.num_stages;  // in whose place they were
