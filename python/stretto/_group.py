@@ -4,6 +4,7 @@ is kept."""
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -13,6 +14,8 @@ import numpy as np
 from . import _core
 from ._arrays import TorchKind, kind_of
 from .errors import UserError
+
+_NAMES_A_RANK = re.compile(r"\branks? \d")
 
 _compiled: Dict[Any, Any] = {}
 _programs: Dict[Any, List[Any]] = {}
@@ -132,18 +135,28 @@ class Group:
         the next call of the same layouts follows without Python. Operators do not call each other
         this way."""
         if self._records:
-            return op(self, *arrays, option, out)
+            return self._first_call(op, option, out, arrays)
         result = self.plans.replay(op, option, out, *arrays)
         if result is not None:
             return result
         self._launches = launches = []
         try:
-            result = op(self, *arrays, option, out)
+            result = self._first_call(op, option, out, arrays)
         finally:
             self._launches = None
         if launches:
             self._add_plan(op, option, out, arrays, result, launches)
         return result
+
+    def _first_call(self, op, option, out, arrays):
+        """The operator itself; an error about its arguments says on which rank, unless it does, as
+        those do that are the same on all."""
+        try:
+            return op(self, *arrays, option, out)
+        except UserError as error:
+            if self.size > 1 and not _NAMES_A_RANK.search(str(error)):
+                error.args = (f"{error} (on rank {self.rank} of {self.size})",)
+            raise
 
     def _add_plan(self, op, option, out, arrays, result, launches) -> None:
         makers = []

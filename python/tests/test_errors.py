@@ -70,6 +70,18 @@ def test_bad_requests(world, call, message):
     np.testing.assert_array_equal(stretto.all_reduce(X), X)
 
 
+def test_a_bad_request_names_its_rank():
+    def body():
+        if stretto.rank() == 1:
+            named = r"\(4, 3\).* \(on rank 1 of 2\)$"
+            with pytest.raises(stretto.UserError, match=named):
+                stretto.all_gather_matmul(X[:, :3], X)
+        return stretto.all_reduce(X)
+
+    for got in testing.run(2, body):
+        np.testing.assert_array_equal(got, 2 * X)
+
+
 def test_read_only_out(world):
     out = X.copy()
     out.flags.writeable = False
