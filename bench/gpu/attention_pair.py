@@ -7,12 +7,10 @@ Prints a table; -o writes JSON with every sample. Run by bench/gpu/pytorch_suite
 """
 
 import argparse
-import datetime
-import json
 import time
 
 import torch
-from attention_torch import HEADS, HEAD_DIMS, SHAPES, make_sets
+from attention_torch import HEAD_DIMS, SHAPES, facts, make_sets, save
 from results import median, ratio, times
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -93,13 +91,7 @@ def main() -> int:
                 del pair
     stretto.finalize()
     if options.out:
-        result = {"machine": torch.cuda.get_device_name(0), "driver": options.driver, "commit": options.commit,
-                  "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "heads": HEADS,
-                  "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                  "attention_pair": rows}
-        with open(options.out, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+        save({**facts(options), "attention_pair": rows}, options.out)
     return 0
 
 

@@ -97,6 +97,19 @@ def profile() -> int:
     return 0
 
 
+def facts(options: argparse.Namespace) -> dict:
+    """What a file of results says beside its rows."""
+    return {"machine": torch.cuda.get_device_name(0), "driver": options.driver, "commit": options.commit,
+            "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "heads": HEADS}
+
+
+def save(result: dict, path: str):
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(result, file, indent=1)
+        file.write("\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--out")
@@ -107,16 +120,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.profile:
         return profile()
-    result = {
-        "machine": torch.cuda.get_device_name(0),
-        "driver": options.driver,
-        "commit": options.commit,
-        "torch": torch.__version__,
-        "cudnn": torch.backends.cudnn.version(),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "heads": HEADS,
-        "attention": [],
-    }
+    result = {**facts(options), "attention": []}
     print(f"{result['machine']}, torch {result['torch']}, cuDNN {result['cudnn']}; bf16, {HEADS} heads")
     print(f"{'head':>4} {'batch':>5} {'seq':>6} {'mask':6} {'memory':6}" +
           "".join(f" {name + ' TFLOP/s':>16}" for name in BACKENDS))
@@ -135,9 +139,7 @@ def main() -> int:
                           "".join(f" {row['tflops'][b]:16.1f}" for b in BACKENDS), flush=True)
                 del sets
     if options.out:
-        with open(options.out, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+        save(result, options.out)
     return 0
 
 
