@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/executor/executor.h"
@@ -199,10 +200,14 @@ void Instance::State::idle(int polls, std::int64_t* idle_since) {
   std::int64_t now = Recorder::now_ns();
   if (*idle_since == 0) *idle_since = now;
   if (now - *idle_since > std::chrono::nanoseconds(rank.timeout()).count()) {
-    const AgentState* oldest = live.front();
-    for (const AgentState* agent : live) {
-      if (agent->parked_ns < oldest->parked_ns) oldest = agent;
-    }
+    // Who waits for a slot or at a barrier waits for an agent of its own rank, which says more.
+    auto order_of = [](const AgentState* agent) {
+      bool outside = agent->park == Park::kSignal || agent->park == Park::kPacket;
+      return std::pair{!outside, agent->parked_ns};
+    };
+    const AgentState* oldest = *std::min_element(
+        live.begin(), live.end(),
+        [&](const AgentState* a, const AgentState* b) { return order_of(a) < order_of(b); });
     FaultRecord record = machine.describe_wait(*oldest);
     record.reason = "deadline";
     rank.raise_fault(std::move(record));

@@ -130,13 +130,20 @@ TEST(Protocol, PacketsCarryDataAndSignalInOne) {
   }
 }
 
-// A role split into producer and consumer, as lowering does: pipes and a barrier between agents.
-Program split_gemm() {
-  ProgramBuilder p("split", 1);
+// A role split into consumer and producer, as lowering does: pipes and a barrier between agents. Of
+// two ranks, the producers wait for the other one, and rank 0 notifies nobody.
+Program split_gemm(int world = 1) {
+  ProgramBuilder p("split", world);
+  SignalRef ready;
+  if (world > 1) {
+    ready = p.signal("ready");
+    p.on_start([&] { p.when(p.rank() == 1, [&] { p.notify(ready, 0); }); });
+  }
   auto a = p.input("a", DType::kF32, {8, 40});
   auto b = p.input("b", DType::kF32, {40, 12});
   auto y = p.output("y", DType::kF32, {8, 12});
   p.role("gemm", Resource::sms(2), p.grid(y, 4, 4), [&](const Tile& t) {
+    if (world > 1) p.wait(ready, 1 - p.rank());
     Value acc = p.zeros(DType::kF32, 4, 4);
     p.loop(5, [&](const Index& i) {
       Value left = p.load(a.tile({t.row, i * 8}, 4, 8));
@@ -154,12 +161,13 @@ Program split_gemm() {
   consumer.name = "consumer";
   consumer.kind = AgentKind::kConsumer;
   role.pipes = {
-      {.name = "a", .type = {DType::kF32, 4, 8}, .num_slots = 2, .producer = 0, .consumer = 1},
-      {.name = "b", .type = {DType::kF32, 8, 4}, .num_slots = 3, .producer = 0, .consumer = 1}};
+      {.name = "a", .type = {DType::kF32, 4, 8}, .num_slots = 2, .producer = 1, .consumer = 0},
+      {.name = "b", .type = {DType::kF32, 8, 4}, .num_slots = 3, .producer = 1, .consumer = 0}};
   role.barriers = {{.name = "turn", .num_arrivals = 2}};
   auto is = [](OpCode code) { return [code](const Op& op) { return op.code == code; }; };
   std::erase_if(producer.body, is(OpCode::kStore));
   std::erase_if(producer.body, is(OpCode::kFill));
+  std::erase_if(consumer.body, is(OpCode::kWait));
   for (Op& op : producer.body) {
     if (op.code != OpCode::kLoop) continue;
     std::erase_if(op.bodies[0], is(OpCode::kDot));
@@ -187,7 +195,7 @@ Program split_gemm() {
   }
   producer.body.push_back({.code = OpCode::kArrive, .symbol = 0});
   consumer.body.push_back({.code = OpCode::kBarrierSync, .symbol = 0});
-  role.agents = {std::move(producer), std::move(consumer)};
+  role.agents = {std::move(consumer), std::move(producer)};
   return program;
 }
 
@@ -252,7 +260,7 @@ Program one_sided() {
 }
 
 TEST(Faults, AMissingNotifyIsReportedOnEveryRankAndTheWorldRecovers) {
-  World world({.size = 2, .timeout = milliseconds(60)});
+  World world({.size = 2, .timeout = milliseconds(400)});
   auto program = at_schedule_level(one_sided());
   Quotas quotas = count_quotas(*program, {0});
   std::unique_ptr<Instance> instances[2];
@@ -302,6 +310,29 @@ TEST(Faults, AMissingNotifyIsReportedOnEveryRankAndTheWorldRecovers) {
     arguments[rank.index()].reset();
     instances[rank.index()].reset();
   });
+}
+
+// The consumer waits longer, for a slot. Rank 0, which got what it waited for, stays away from the
+// world's barrier until rank 1 has given up: its deadline there would pass at the same time.
+TEST(Faults, AWaitForAnotherRankIsNamedBeforeOneForASlot) {
+  auto program = std::make_shared<const Program>(split_gemm(2));
+  World world({.size = 2, .timeout = milliseconds(400)});
+  std::atomic<int> faults{0};
+  auto body = [&](Rank& rank, Instance& instance, RankArguments& arguments) {
+    try {
+      instance.launch(arguments.args);
+      for (int i = 0; i < 10'000 && !rank.aborted(); ++i) {
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    } catch (const Fault& fault) {
+      ++faults;
+      EXPECT_EQ(fault.record().signal, "ready");
+      EXPECT_EQ(fault.record().waited_for, 0);
+      throw;
+    }
+  };
+  EXPECT_THROW(run_program(world, program, body), Fault);
+  EXPECT_GE(faults, 1);
 }
 
 TEST(Faults, ARankThatDiesEndsTheOthersWaits) {
