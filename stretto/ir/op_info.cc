@@ -71,7 +71,7 @@ constexpr std::array kBinary = {"add", "sub", "mul", "div", "max", "min", "lt",
 constexpr std::array kReduce = {"sum", "max", "min", "argmax"};
 constexpr std::array kMode = {"p2p", "broadcast", "local"};
 constexpr std::array kResource = {"sms", "copy_engine", "host"};
-constexpr std::array kProducts = {"ahead", "ahead_in_turn", "ahead_apart", "in_turn", "awaited"};
+constexpr std::array kProducts = {"ahead", "ahead_in_turn", "in_turn", "awaited"};
 constexpr std::array kTensor = {"input", "output", "buffer", "state"};
 
 template <typename Table, typename Enum>

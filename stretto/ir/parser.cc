@@ -204,7 +204,7 @@ void Parser::role(const Token& start) {
   if (reader_.accept_word("products")) {
     r.resource.products =
         reader_.one_of<ProductOrder>(static_cast<int>(ProductOrder::kAwaited) + 1,
-                                     "ahead, ahead_in_turn, ahead_apart, in_turn or awaited",
+                                     "ahead, ahead_in_turn, in_turn or awaited",
                                      [](ProductOrder p) { return name(p); });
   }
   if (reader_.accept_word("beside")) {

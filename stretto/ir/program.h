@@ -287,7 +287,6 @@ enum class ResourceKind : std::uint8_t { kSm, kCopyEngine, kHost };
 enum class ProductOrder : std::uint8_t {
   kAhead,        // each issues the next product before it awaits this one
   kAheadInTurn,  // the same, and they issue in turn
-  kAheadApart,   // and of two products that overlap one's first is complete before the next issues
   kInTurn,       // they issue in turn, and each awaits its own at once
   kAwaited,      // each awaits its own at once
 };

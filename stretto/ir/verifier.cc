@@ -270,8 +270,11 @@ class ProgramChecker {
     require(res.tile_slots >= 1 && res.tile_slots <= kMaxStages,
             "role '{}' has {} slots of what is loaded once a tile, need 1 to {}", r.name,
             res.tile_slots, kMaxStages);
-    require(res.products == ProductOrder::kAhead || (res.num_stages > 0 && res.stagger == 0),
-            "role '{}' has its products {}, only pipelined roles without a stagger do", r.name,
+    bool at_will = res.products == ProductOrder::kAhead || res.products == ProductOrder::kAwaited;
+    require(res.products == ProductOrder::kAhead || res.num_stages > 0,
+            "role '{}' has its products {}, only pipelined roles do", r.name, name(res.products));
+    require(at_will || res.stagger == 0,
+            "role '{}' has its products {} and a stagger, which is an order of its own", r.name,
             name(res.products));
     bool drains = res.num_stages > 0 && !res.tickets && res.num_consumers == 1;
     require(res.store_slots >= 0 && res.store_slots <= kMaxStages,

@@ -65,18 +65,18 @@ bool AccessPaths::bulk(const InstanceGraph& graph, const AccessRef& ref) {
   return it->second;
 }
 
-std::vector<Past> AccessPaths::pasts(const InstanceGraph& graph, const AccessRef& ref) {
+Ways<Past> AccessPaths::pasts(const InstanceGraph& graph, const AccessRef& ref) {
   const Access& a = *ref.access;
   bool read = a.kind == AccessKind::kRead;
-  if (a.packet && !read) return {Past::kOrder};
-  std::vector<Past> out = {read ? Past::kRead : Past::kWrite};
-  if (bulk(graph, ref)) out.push_back(read ? Past::kBulkLoad : Past::kBulkStore);
+  if (a.packet && !read) return Past::kOrder;
+  Ways<Past> out = read ? Past::kRead : Past::kWrite;
+  if (bulk(graph, ref)) out.add(read ? Past::kBulkLoad : Past::kBulkStore);
   return out;
 }
 
-std::vector<Path> AccessPaths::paths(const InstanceGraph& graph, const AccessRef& ref) {
-  std::vector<Path> out = {Path::kThreads};
-  if (bulk(graph, ref)) out.push_back(Path::kBulk);
+Ways<Path> AccessPaths::paths(const InstanceGraph& graph, const AccessRef& ref) {
+  Ways<Path> out = Path::kThreads;
+  if (bulk(graph, ref)) out.add(Path::kBulk);
   return out;
 }
 

@@ -2,20 +2,38 @@
 // allow it by TMA. The proof looks at all of them.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
 #include "stretto/proof/access_index.h"
 #include "stretto/proof/happens_before.h"
 
 namespace stretto {
 
+// One or two ways. The proof asks for them at every pair of accesses.
+template <typename Way>
+class Ways {
+ public:
+  Ways(Way first) : ways_{first, first}, count_(1) {}
+  void add(Way second) {
+    ways_[1] = second;
+    count_ = 2;
+  }
+  const Way* begin() const { return ways_.data(); }
+  const Way* end() const { return ways_.data() + count_; }
+
+ private:
+  std::array<Way, 2> ways_;
+  std::size_t count_;
+};
+
 class AccessPaths {
  public:
   // What has to be over of the access, and who makes it: one entry per way.
-  std::vector<Past> pasts(const InstanceGraph& graph, const AccessRef& ref);
-  std::vector<Path> paths(const InstanceGraph& graph, const AccessRef& ref);
+  Ways<Past> pasts(const InstanceGraph& graph, const AccessRef& ref);
+  Ways<Path> paths(const InstanceGraph& graph, const AccessRef& ref);
   bool bulk(const InstanceGraph& graph, const AccessRef& ref);
 
  private:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -58,12 +59,12 @@ class AccessChecker::Impl {
     return timeline_->launch(0).agents[at(ref.agent)].rank;
   }
   static Place place(const AccessRef& ref, int launch) {
-    return {ref.agent, launch, ref.access->pos};
+    return {ref.agent, launch, ref.access->pos, ref.access->landed};
   }
 
   // In every way that generated code may make the two accesses.
   bool before(const AccessRef& x, int ex, const AccessRef& y, int ey) {
-    return failing(x, ex, y, ey, y.access->choice).empty();
+    return !failing(x, ex, y, ey, y.access->choice).has_value();
   }
 
   bool waits_by_table(const InstanceGraph& graph) {
@@ -82,7 +83,7 @@ class AccessChecker::Impl {
     for (int fact : order_->entries_waited_for(place(y, ey))) {
       std::vector<int> cases = choices().cases(y.access->choice, fact);
       bool each = std::all_of(cases.begin(), cases.end(),
-                              [&](int choice) { return failing(x, ex, y, ey, choice).empty(); });
+                              [&](int choice) { return !failing(x, ex, y, ey, choice); });
       if (each && !cases.empty()) return true;
     }
     return false;
@@ -93,23 +94,24 @@ class AccessChecker::Impl {
     Path path;
   };
   // The first way in which x is not over before y, if any.
-  std::vector<Failing> failing(const AccessRef& x, int ex, const AccessRef& y, int ey, int choice) {
+  std::optional<Failing> failing(const AccessRef& x, int ex, const AccessRef& y, int ey,
+                                 int choice) {
     for (Past past : paths_.pasts(timeline_->launch(ex), x)) {
       for (Path path : paths_.paths(timeline_->launch(ey), y)) {
         Place from = place(x, ex), to = place(y, ey);
         if (order_->before(from, to, past, path, choice)) continue;
         if (x.agent == y.agent && ex == ey && order_->fenced(from, to, past, path, choice))
           continue;
-        return {{past, path}};
+        return Failing{past, path};
       }
     }
     return {};
   }
 
   std::string why(const AccessRef& x, int ex, const AccessRef& y, int ey) {
-    std::vector<Failing> f = failing(x, ex, y, ey, y.access->choice);
-    if (f.empty()) return "nothing orders them";
-    auto [past, path] = f[0];
+    std::optional<Failing> f = failing(x, ex, y, ey, y.access->choice);
+    if (!f) return "nothing orders them";
+    auto [past, path] = *f;
     Place from = place(x, ex), to = place(y, ey);
     bool in_time = x.agent == y.agent || past == Past::kOrder ||
                    order_->before(from, to, Past::kOrder, Path::kThreads, y.access->choice);

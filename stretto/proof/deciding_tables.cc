@@ -1,9 +1,11 @@
 #include "stretto/proof/deciding_tables.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "stretto/ir/op_info.h"
 #include "stretto/proof/loop_fold.h"
 
 namespace stretto {
@@ -35,9 +37,11 @@ class Flow {
     for (const Op& op : ops) {
       if (op.code == OpCode::kLet) tables_of_[op.var] = tables_in(op.exprs[0]);
       bool around = !op.bodies.empty() && any_synchronises(op);
+      // Under a condition pipes go by what it says, whatever the entries' values are.
+      bool by_text = op.code == OpCode::kWhen && passes_slots_alone(op);
       if (around || op.code == OpCode::kWait) {
         for (const Expr& e : op.exprs) {
-          for (int t : tables_in(e)) decides[at(t)] = true;
+          for (int t : tables_in(e)) by_text ? any = true : decides[at(t)] = true;
         }
       }
       for (const Block& body : op.bodies) block(body);
@@ -49,6 +53,15 @@ class Flow {
       if (synchronises(body)) return true;
     }
     return false;
+  }
+
+  static bool passes_slots_alone(const Op& op) {
+    return std::all_of(op.bodies.begin(), op.bodies.end(), [](const Block& body) {
+      return std::all_of(body.begin(), body.end(), [](const Op& o) {
+        bool slot = o.code >= OpCode::kPipePut && o.code <= OpCode::kPipeRelease;
+        return (slot || !op_info(o.code).synchronises) && passes_slots_alone(o);
+      });
+    });
   }
 
   std::set<int> tables_in(const Expr& expr) const {

@@ -9,6 +9,7 @@
 #include "stretto/proof/expand_syncs.h"
 #include "stretto/proof/overlap.h"
 #include "stretto/proof/pipe_loops.h"
+#include "stretto/proof/pipe_slice.h"
 
 namespace stretto {
 
@@ -411,6 +412,7 @@ InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& ex
     graph = Expander(program, extents, witness, PipeLoopMode::kWalk, choices).run();
   }
   link_packets(graph);
+  link_landings(graph);
   return graph;
 }
 

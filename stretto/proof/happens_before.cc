@@ -202,6 +202,7 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
   clocks.past = past;
   clocks.vectors.reset(num_components_);
   clocks.merged.clear();
+  clocks.met.clear();
   clocks.of_choice.clear();
   clocks.at_place.resize(graph_.agents.size());
   clocks.released.resize(graph_.agents.size());
@@ -330,12 +331,19 @@ std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const St
   }
   const MultiWait& wait =
       multi_waits_[at(multi_wait_at_.at(place_key({step.agent, step.launch, pos})))];
+  // Workers of a rank wait for the same notifies from the same state: they share the result.
+  std::uint64_t key =
+      (static_cast<std::uint64_t>(clock) << 32) | static_cast<std::uint32_t>(wait.alike);
+  auto [it, is_new] = clocks.met.try_emplace(key, clock);
+  if (!is_new) return it->second;
+  std::vector<VectorClocks::Source> sources;
   for (std::size_t c = 0; c < chains.size(); ++c) {
     if (wait.needed[c] == 0) continue;
-    clock =
-        merge_item(clocks, clock, s.counter, chains[c].items[at(wait.needed[c] - 1)], step.agent);
+    const ChainItem& item = chains[c].items[at(wait.needed[c] - 1)];
+    if (auto source = source_of(clocks, s.counter, item, step.agent)) sources.push_back(*source);
   }
-  return clock;
+  if (!sources.empty()) it->second = clocks.vectors.merge(clock, sources);
+  return it->second;
 }
 
 std::int32_t HappensBefore::acquire_packets(Clocks& clocks, std::int32_t clock, const Step& step,
@@ -358,21 +366,31 @@ std::int32_t HappensBefore::acquire_packets(Clocks& clocks, std::int32_t clock, 
 
 std::int32_t HappensBefore::merge_item(Clocks& clocks, std::int32_t clock, int counter,
                                        const ChainItem& item, int waiter) const {
-  Place place{item.agent, item.launch, item.pos};
-  std::int64_t value = item.position + 1;
-  if (clocks.past != Past::kOrder) {
-    if (!edge_holds(counter, item.agent, waiter)) return clock;
-    value = clocks.released[at(item.agent)][place_idx(place)];
-  }
+  std::optional<VectorClocks::Source> source = source_of(clocks, counter, item, waiter);
+  if (!source) return clock;
   if (graph_.counters[at(counter)].kind != CounterKind::kSignal) {
-    return merge(clocks, clock, clock_at(clocks, place), stamp(place).first, value);
+    return merge(clocks, clock, source->clock, source->component, source->value);
   }
   // Workers of a rank wait for the same notifies from the same state: they share the result.
   std::uint64_t key =
       (static_cast<std::uint64_t>(clock) << 32) | static_cast<std::uint32_t>(item.id);
   auto [it, is_new] = clocks.merged.try_emplace(key, 0);
-  if (is_new) it->second = merge(clocks, clock, clock_at(clocks, place), stamp(place).first, value);
+  if (is_new) it->second = merge(clocks, clock, source->clock, source->component, source->value);
   return it->second;
+}
+
+// What the waiter learns by the notify; nothing where the edge does not hold.
+std::optional<VectorClocks::Source> HappensBefore::source_of(const Clocks& clocks, int counter,
+                                                             const ChainItem& item,
+                                                             int waiter) const {
+  Place place{item.agent, item.launch, item.pos};
+  std::int64_t value = item.position + 1;
+  if (clocks.past != Past::kOrder) {
+    if (!edge_holds(counter, item.agent, waiter)) return std::nullopt;
+    value = clocks.released[at(item.agent)][place_idx(place)];
+  }
+  return VectorClocks::Source{clock_at(clocks, place), stamp(place).first,
+                              static_cast<std::int32_t>(value)};
 }
 
 // --- queries ---

@@ -47,6 +47,7 @@ namespace stretto {
 // A place in an agent's program order: after `pos` synchronisation events of launch `launch`.
 struct Place {
   int agent, launch, pos;
+  Landing landed = {};  // of a load into a slot, in the same launch
 };
 
 class HappensBefore {
@@ -94,6 +95,7 @@ class HappensBefore {
     int agent, launch, pos, counter;
     std::int64_t threshold;
     std::vector<int> needed;  // per chain: how many of its first items are necessary
+    int alike = 0;            // the same for waits of a counter that need the same
   };
   // For every item of a counter's chains: the first item of every chain that comes after it, found
   // when first asked for.
@@ -106,7 +108,8 @@ class HappensBefore {
     std::vector<std::vector<std::int64_t>> released;          // there: own accesses before are over
     std::vector<std::vector<std::int32_t>> at_start, at_end;  // [rank][launch]
     std::vector<std::int32_t> stream, roles, joined, ended;   // [rank]: the launch under way
-    std::unordered_map<std::uint64_t, std::int32_t> merged;
+    std::unordered_map<std::uint64_t, std::int32_t> merged;   // by clock and item
+    std::unordered_map<std::uint64_t, std::int32_t> met;      // by clock and MultiWait::alike
     std::map<std::tuple<int, int, int, int>, std::int32_t> of_choice;  // agent, launch, pos, choice
   };
 
@@ -125,6 +128,8 @@ class HappensBefore {
   static const ChainItem& first_to_reach(const Chain& chain, std::int64_t threshold);
   std::int32_t merge_item(Clocks& clocks, std::int32_t clock, int counter, const ChainItem& item,
                           int waiter) const;
+  std::optional<VectorClocks::Source> source_of(const Clocks& clocks, int counter,
+                                                const ChainItem& item, int waiter) const;
   static std::int32_t merge(Clocks& clocks, std::int32_t clock, std::int32_t source, int component,
                             std::int64_t value);
   bool refine();
@@ -168,7 +173,7 @@ class HappensBefore {
   const Execution& execution_;
   const InstanceGraph& graph_;
   SyncPowers powers_;
-  int num_launches_, num_components_ = 0, num_rounds_ = 0, num_items_ = 0;
+  int num_launches_, num_components_ = 0, num_rounds_ = 0, num_items_ = 0, num_alike_ = 0;
   std::size_t num_clocks_ = 0;
   std::array<bool, kNumSyncRows> rows_used_{};
   bool edges_hold_ = true;                            // every edge's scope is wide enough
@@ -187,7 +192,6 @@ class HappensBefore {
   mutable std::vector<Clocks> stronger_;
   std::array<int, kNumPasts> which_{-1, -1, -1, -1};  // per Past, into stronger_
   // Found when first asked for.
-  mutable std::map<const InstanceGraph*, std::unordered_map<std::uint64_t, Place>> landed_;
   mutable std::array<std::map<const AgentTrace*, std::vector<int>>, 2> covered_;  // per Path
   mutable std::map<const AgentTrace*, std::map<int, std::vector<int>>> waits_of_choice_;
 };

@@ -32,6 +32,11 @@ std::int64_t volume(const Box& box);
 
 enum class AccessKind : std::uint8_t { kRead, kWrite, kReduce };
 
+// A place in an agent's program order.
+struct Landing {
+  int agent = -1, pos = -1;  // -1: none
+};
+
 struct Access {
   int tensor = -1;
   int rank = -1;  // whose copy of the tensor
@@ -42,6 +47,7 @@ struct Access {
   bool sure = false;    // `may`, but whenever its choice holds, and with the whole box
   bool packet = false;  // ordered by its tag
   int choice = TableChoices::kAlways;
+  Landing landed;  // of a load into a slot: where the slot is got (pipe_slice.h)
   std::int64_t tile = -1;
   const Op* op = nullptr;
 };

@@ -72,6 +72,7 @@ bool HappensBefore::refine() {
 bool HappensBefore::refine(int counter, const std::vector<int>& waits) {
   AfterTable table(*this, chains_[at(counter)]);
   std::map<std::tuple<int, std::int64_t, std::int64_t>, std::vector<int>> known;
+  std::map<std::vector<int>, int> alike;  // by what is needed
   bool changed = false;
   for (int w : waits) {
     MultiWait& wait = multi_waits_[at(w)];
@@ -80,6 +81,9 @@ bool HappensBefore::refine(int counter, const std::vector<int>& waits) {
     if (is_new) it->second = necessary(table, wait);
     changed |= it->second != wait.needed;
     wait.needed = it->second;
+    auto [number, is_first] = alike.try_emplace(wait.needed, num_alike_);
+    if (is_first) ++num_alike_;
+    wait.alike = number->second;
   }
   return changed;
 }

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <exception>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -13,6 +11,8 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/proof/expand.h"
+#include "stretto/proof/launch_patterns.h"
+#include "stretto/proof/pipe_slice.h"
 #include "stretto/proof/sample.h"
 #include "stretto/proof/sync_kinds.h"
 
@@ -159,13 +159,9 @@ class Prover {
 
   bool ok() const { return result_.findings.empty(); }
 
-  static Finding finding(FindingKind kind, const std::string& text, const std::string& where,
-                         const std::vector<ChosenCase>& cases = {}) {
-    return {kind, where.empty() ? text : text + "\n    with " + where, cases};
-  }
   void add(FindingKind kind, const std::string& text, const std::string& where,
            const std::vector<ChosenCase>& cases = {}) {
-    result_.findings.push_back(finding(kind, text, where, cases));
+    result_.findings.push_back(finding_with(kind, text, where, cases));
   }
 
   void check_resources() {
@@ -239,35 +235,44 @@ class Prover {
     if (ok()) prove_cases(mixed);
   }
 
-  // A run of launches that repeats for ever: one graph, or two in turn.
-  struct Pattern {
-    std::vector<const InstanceGraph*> graphs;
-    std::vector<int> key;  // period, and how each launch synchronises
-    int period = 1;
-    std::string where;
-  };
-
   void prove_cases(const Cases& cases) {
     for (const Case& one : cases) {
       check_quota(cases[0].graph.quota, one);
       check_thresholds(one);
       if (!ok()) return;
     }
-    std::vector<Pattern> patterns = patterns_of(cases);
-    prove_groups(groups_of(patterns), cases[0].graph.num_events());
+    if (holds_in_slices(cases)) return;
+    std::vector<const InstanceGraph*> graphs;
+    for (const Case& one : cases) graphs.push_back(&one.graph);
+    std::vector<LaunchPattern> patterns = patterns_of(cases, graphs);
+    take(prove_patterns(patterns, options_, num_threads(cases[0].graph.num_events())));
   }
 
-  // Patterns with one key: they share a happens-before.
-  using Group = std::vector<const Pattern*>;
-  static std::vector<Group> groups_of(const std::vector<Pattern>& patterns) {
-    std::vector<Group> groups;
-    for (const Pattern& p : patterns) {
-      auto group = std::find_if(groups.begin(), groups.end(),
-                                [&](const Group& g) { return g[0]->key == p.key; });
-      if (group == groups.end()) group = groups.insert(groups.end(), Group{});
-      group->push_back(&p);
+  // Whether nothing is found that needs more than the slices of the graphs (pipe_slice.h): those
+  // synchronise less and more alike, so that few orders serve all sizes. Nothing is said where they
+  // do not do.
+  //
+  // A launch that ends by itself ends after and beside others, too: were the ranks' launches made
+  // one by one, each would begin with every counter at the base that its waits are relative to.
+  bool holds_in_slices(const Cases& cases) {
+    std::vector<InstanceGraph> slices(cases.size());
+    std::vector<char> ends(cases.size(), 0);
+    std::size_t events = cases[0].graph.num_events();
+    side_by_side(cases.size(), num_threads(events), [&](std::size_t i) {
+      ends[i] = execute(Timeline{{&cases[i].graph}}).finished ? 1 : 0;
+      if (ends[i] != 0) slices[i] = without_idle_slots(cases[i].graph);
+    });
+    if (std::find(ends.begin(), ends.end(), 0) != ends.end()) return false;
+    std::vector<const InstanceGraph*> graphs;
+    for (const InstanceGraph& slice : slices) graphs.push_back(&slice);
+    std::vector<LaunchPattern> patterns = patterns_of(cases, graphs);
+    std::vector<PatternVerdict> verdicts = prove_patterns(patterns, options_, num_threads(events));
+    for (const PatternVerdict& v : verdicts) {
+      if (!v.findings.empty() || v.error != nullptr) return false;
     }
-    return groups;
+    take(std::move(verdicts));
+    result_.stats.events = std::max(result_.stats.events, events);
+    return true;
   }
 
   std::size_t num_threads(std::size_t events) const {
@@ -276,44 +281,25 @@ class Prover {
     return std::min<std::size_t>(kMostThreads, std::thread::hardware_concurrency());
   }
 
-  // Groups of large programs side by side. The verdict is that of one after the other: what the
-  // first group with a finding says.
-  void prove_groups(const std::vector<Group>& groups, std::size_t events) {
-    std::vector<Verdict> verdicts(groups.size());
-    std::atomic<std::size_t> next{0}, last{groups.size()};  // groups from `last` on do not matter
-    auto work = [&] {
-      AccessChecker checker(options_.max_findings, *options_.table);
-      for (std::size_t i = next++; i < last; i = next++) {
-        verdicts[i] = prove_alike(groups[i], checker);
-        if (verdicts[i].findings.empty() && verdicts[i].error == nullptr) continue;
-        for (std::size_t seen = last; i + 1 < seen && !last.compare_exchange_weak(seen, i + 1);) {
-        }
-      }
-    };
-    {
-      std::vector<std::jthread> helpers;
-      std::size_t most = std::min(groups.size(), num_threads(events));
-      for (std::size_t i = 1; i < most; ++i) helpers.emplace_back(work);
-      work();
-    }
-    for (std::size_t i = 0; i < last; ++i) {
-      if (verdicts[i].error != nullptr) std::rethrow_exception(verdicts[i].error);
-      note(verdicts[i].stats);
-      for (Finding& f : verdicts[i].findings) result_.findings.push_back(std::move(f));
+  void take(std::vector<PatternVerdict> verdicts) {
+    for (PatternVerdict& v : verdicts) {
+      if (v.error != nullptr) std::rethrow_exception(v.error);
+      note(v.stats);
+      for (Finding& f : v.findings) result_.findings.push_back(std::move(f));
     }
   }
 
-  std::vector<Pattern> patterns_of(const Cases& cases) {
-    std::vector<const InstanceGraph*> graphs;
-    for (const Case& one : cases) graphs.push_back(&one.graph);
+  // `graphs`: those of the cases, or slices of them.
+  std::vector<LaunchPattern> patterns_of(const Cases& cases,
+                                         const std::vector<const InstanceGraph*>& graphs) const {
     std::vector<int> kinds = synchronisation_kinds(graphs);
-    std::vector<Pattern> patterns;
+    std::vector<LaunchPattern> patterns;
     int period = slot_period(program_);
     for (std::size_t i = 0; i < cases.size(); ++i) {
       patterns.push_back({{graphs[i]}, {period, kinds[i], kinds[i]}, period, cases[i].where});
     }
     std::set<std::vector<int>> orders;
-    for (const Pattern& p : patterns) orders.insert(p.key);
+    for (const LaunchPattern& p : patterns) orders.insert(p.key);
     std::size_t events = std::max<std::size_t>(1, cases[0].graph.num_events());
     std::size_t affordable = orders.size() + std::max(kMinCases, options_.max_events / events) / 2;
     period = std::lcm(period, 2);
@@ -360,62 +346,6 @@ class Prover {
             one.where, {{.rank = graph.agents[a].rank, .choice = s.choice}});
       }
     }
-  }
-
-  // Two periods to look at, one more so that notifies of the future show where they are cut off.
-  // What is found of the first period holds for all (happens_before.h).
-  static Timeline repeat(const Pattern& pattern) {
-    Timeline timeline;
-    for (int e = 0; e < 3 * pattern.period + 1; ++e) {
-      timeline.launches.push_back(pattern.graphs[at(e) % pattern.graphs.size()]);
-    }
-    return timeline;
-  }
-
-  // Of a group.
-  struct Verdict {
-    std::vector<Finding> findings;
-    ProofStats stats;
-    std::exception_ptr error;
-  };
-
-  Verdict prove_alike(const Group& group, AccessChecker& checker) const {
-    Verdict verdict;
-    try {
-      prove_alike(group, checker, verdict);
-    } catch (...) {
-      verdict.error = std::current_exception();
-    }
-    return verdict;
-  }
-
-  void prove_alike(const Group& group, AccessChecker& checker, Verdict& verdict) const {
-    const Pattern& pattern = *group[0];
-    Timeline timeline = repeat(pattern);
-    Execution execution = execute(timeline);
-    if (!execution.finished) {
-      std::vector<ChosenCase> where;
-      for (auto [rank, choice] : execution.stuck_choices) {
-        where.push_back({.rank = rank, .choice = choice});
-      }
-      verdict.findings.push_back(
-          finding(FindingKind::kProgress, execution.stuck, pattern.where, where));
-      return;
-    }
-    HappensBefore order(timeline, execution, powers_of(*options_.table));
-    checker.use(order);
-    for (const Pattern* p : group) {
-      if (!verdict.findings.empty()) return;
-      ++verdict.stats.cases;
-      verdict.stats.events = std::max(verdict.stats.events, p->graphs[0]->num_events());
-      for (const Finding& f : checker.check(repeat(*p), pattern.period)) {
-        verdict.findings.push_back(finding(f.kind, f.text, p->where, f.cases));
-      }
-    }
-    verdict.stats.clocks = order.num_clocks();
-    verdict.stats.components = order.num_components();
-    verdict.stats.launches = timeline.num_launches();
-    verdict.stats.rounds = order.num_rounds();
   }
 
   void note(const ProofStats& group) {

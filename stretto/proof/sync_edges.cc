@@ -80,37 +80,12 @@ bool HappensBefore::clustered(int role) const {
   return role >= 0 && graph_.program->roles[at(role)].resource.cluster_size > 1;
 }
 
-// The k-th put of a pipe is got by the k-th get.
 std::optional<Place> HappensBefore::landed(const Place& put) const {
-  const InstanceGraph& graph = timeline_.launch(put.launch);
-  auto [it, is_new] = landed_.try_emplace(&graph);
-  if (is_new) {
-    std::map<std::pair<int, std::int64_t>, Place> gets;  // (counter, amount)
-    for (int a = 0; a < static_cast<int>(graph.agents.size()); ++a) {
-      const auto& syncs = graph.agents[at(a)].syncs;
-      for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
-        const Sync& s = syncs[at(pos)];
-        if (s.kind == SyncKind::kWait) gets[{s.counter, s.amount}] = {a, 0, pos + 1};
-      }
-    }
-    std::map<int, std::int64_t> puts;
-    for (int a = 0; a < static_cast<int>(graph.agents.size()); ++a) {
-      const auto& syncs = graph.agents[at(a)].syncs;
-      for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
-        const Sync& s = syncs[at(pos)];
-        if (s.kind != SyncKind::kNotify) continue;
-        if (graph.counters[at(s.counter)].kind != CounterKind::kPipeFull) continue;
-        auto get = gets.find({s.counter, ++puts[s.counter]});
-        if (get != gets.end()) it->second[place_key({a, 0, pos})] = get->second;
-      }
-    }
-  }
   const RowPower &full = power(SyncRow::kPipePut), &got = power(SyncRow::kPipeGet);
   bool lands = full.lands && full.release >= Scope::kCta && got.acquire >= Scope::kCta &&
                got.covers[static_cast<std::size_t>(Path::kThreads)];
-  auto found = it->second.find(place_key({put.agent, 0, put.pos}));
-  if (!lands || found == it->second.end()) return std::nullopt;
-  return Place{found->second.agent, put.launch, found->second.pos};
+  if (!lands || put.landed.agent < 0) return std::nullopt;
+  return Place{put.landed.agent, put.launch, put.landed.pos};
 }
 
 std::int32_t HappensBefore::covered_clock(Clocks& clocks, const Place& y, Path path,

@@ -46,4 +46,42 @@ std::int32_t VectorClocks::merge(std::int32_t clock, std::int32_t source, int co
   return static_cast<std::int32_t>(size()) - 1;
 }
 
+std::int32_t VectorClocks::merge(std::int32_t clock, std::span<const Source> sources) {
+  merged_.resize(num_parts_);
+  for (std::size_t p = 0; p < num_parts_; ++p) {
+    merged_[p] = chunks_[static_cast<std::size_t>(parts(clock)[p])];
+  }
+  scratch_.assign(parts(clock), parts(clock) + num_parts_);  // what was merged last
+  for (const Source& s : sources) {
+    const std::int32_t* from = parts(s.clock);
+    for (std::size_t p = 0; p < num_parts_; ++p) {
+      if (from[p] == scratch_[p] || from[p] == 0) continue;
+      scratch_[p] = from[p];
+      const Chunk& other = chunks_[static_cast<std::size_t>(from[p])];
+      for (std::size_t i = 0; i < other.size(); ++i) {
+        merged_[p][i] = std::max(merged_[p][i], other[i]);
+      }
+    }
+    if (s.component < 0) continue;
+    std::int32_t& value = merged_[static_cast<std::size_t>(s.component / kChunk)]
+                                 [static_cast<std::size_t>(s.component % kChunk)];
+    value = std::max(value, s.value);
+  }
+  bool changed = false;
+  for (std::size_t p = 0; p < num_parts_; ++p) {
+    std::int32_t before = parts(clock)[p];
+    if (merged_[p] == chunks_[static_cast<std::size_t>(before)]) {
+      scratch_[p] = before;
+      continue;
+    }
+    changed = true;
+    if (merged_[p] == chunks_[static_cast<std::size_t>(scratch_[p])]) continue;
+    scratch_[p] = static_cast<std::int32_t>(chunks_.size());
+    chunks_.push_back(merged_[p]);
+  }
+  if (!changed) return clock;
+  part_ids_.insert(part_ids_.end(), scratch_.begin(), scratch_.end());
+  return static_cast<std::int32_t>(size()) - 1;
+}
+
 }  // namespace stretto

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace stretto {
@@ -23,6 +24,14 @@ class VectorClocks {
   // stands for none. `clock` itself where that adds nothing.
   std::int32_t merge(std::int32_t clock, std::int32_t source, int component, std::int32_t value);
 
+  struct Source {
+    std::int32_t clock;
+    int component;
+    std::int32_t value;
+  };
+  // With all of them at once: nothing is kept of what lies between.
+  std::int32_t merge(std::int32_t clock, std::span<const Source> sources);
+
   std::size_t size() const { return num_parts_ == 0 ? 0 : part_ids_.size() / num_parts_; }
 
  private:
@@ -39,6 +48,7 @@ class VectorClocks {
   std::vector<std::int32_t> part_ids_;  // [clock][part]: into chunks_; 0 holds zeros
   std::vector<Chunk> chunks_;
   std::vector<std::int32_t> scratch_;
+  std::vector<Chunk> merged_;
 };
 
 }  // namespace stretto
