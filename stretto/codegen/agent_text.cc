@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
@@ -72,6 +73,7 @@ void AgentWriter::write_issuer() {
 void AgentWriter::write_team(int first_thread) {
   line("const Team team{{threadIdx.x - {}, {}}};", first_thread,
        plan_.first_barrier + site_.agent_idx);
+  std::size_t begin = out_.size();
   declare_values();
   if (apart()) {
     line("Meeting<{}> meeting{{reinterpret_cast<u32*>(smem + {})}};", values_.warpgroups(),
@@ -82,6 +84,14 @@ void AgentWriter::write_team(int first_thread) {
   if (!producer() && plan_.store_stages != 0) {
     line("if (team.tid % 128 == 0) tma_store_wait<0>();");
   }
+  declare_origin(begin);
+}
+
+// Where products need it.
+void AgentWriter::declare_origin(std::size_t at) {
+  if (out_.find("dot_async<", at) == std::string::npos) return;
+  out_.insert(at, std::string(2 * static_cast<std::size_t>(depth_), ' ') +
+                      "const Origin origin = origin_of(smem, team);\n");
 }
 
 void AgentWriter::write_tiles() {
@@ -183,6 +193,10 @@ void AgentWriter::declare_pipes() {
     if (!mine) continue;
     line("u64* const full{} = reinterpret_cast<u64*>(smem + {});", g, group.barriers);
     line("u64* const empty{} = full{} + {};", g, g, group.num_slots);
+    if (rings_.holds(static_cast<int>(g))) {
+      line("u32 round{} = 0;", g);
+      continue;
+    }
     line("Ring<{}> ring{};", group.num_slots, g);
     if (pipe.consumer == site_.agent_idx) line("Ring<{}> freed{};", group.num_slots, g);
   }
@@ -216,15 +230,11 @@ void AgentWriter::block(const Block& ops) {
   }
 }
 
-// Once the products are issued that follow each other, or where those of a role are apart, after
-// the wait for the first of them.
+// Once the products are issued that follow each other.
 bool AgentWriter::passes_turn(const Block& ops, std::size_t at) const {
   if (&ops != turns_in_) return false;
   auto issues = [&](std::size_t i) { return i < ops.size() && ops[i].code == OpCode::kDotAsync; };
-  auto waits = [&](std::size_t i) { return i < ops.size() && ops[i].code == OpCode::kAwait; };
-  bool apart = site_.role->resource.products == ProductOrder::kAheadApart;
-  if (waits(at)) return apart && at > 0 && issues(at - 1);
-  return issues(at) && !issues(at + 1) && !(apart && waits(at + 1));
+  return issues(at) && !issues(at + 1);
 }
 
 void AgentWriter::emit(const Op& op) {
@@ -315,7 +325,7 @@ bool AgentWriter::takes_turns(const Block& ops) {
     }
     if (op.code != OpCode::kLoop) continue;
     find_turns(op.bodies[0]);
-    if (turns_in_ != nullptr || staggered(op)) return true;
+    if (turns_in_ != nullptr || (staggered(op) && cycles_apart(op) == 0)) return true;
   }
   return false;
 }
@@ -332,38 +342,89 @@ bool AgentWriter::staggered(const Op& loop) const {
   return true;
 }
 
+// A loop in rounds of several steps (passes/stagger_products.h) could not end apart within the
+// slots there are. Its warpgroups begin apart instead, by the time that one's product takes, and
+// stay so: one scales and adds while another multiplies. So do those that await each product.
+// Beginning together they issue together, and the tensor core has nothing to do while both add. A
+// barrier in the loop would do it too, but the assembler then keeps descriptors in the registers of
+// threads, of which there are too few.
+int AgentWriter::cycles_apart(const Op& loop) const {
+  constexpr std::int64_t kBytesPerCycle = 4096;  // times columns of the other factor
+  const Block& body = loop.bodies[0];
+  auto is = [](OpCode code) { return [=](const Op& op) { return op.code == code; }; };
+  bool awaited = site_.role->resource.products == ProductOrder::kAwaited;
+  bool rounds = std::count_if(body.begin(), body.end(), is(OpCode::kAwait)) > 1;
+  if (!(rounds || awaited) || !staggered(loop)) return 0;
+  const Op& dot = *std::find_if(body.begin(), body.end(), is(OpCode::kDotAsync));
+  const ValueType &sum = type(dot.result), &left = type(dot.operands[1]);
+  std::int64_t rows = 32 * values_.row_slots(sum, value_plan(dot.result));
+  auto bytes = rows * left.cols * static_cast<std::int64_t>(size_bytes(left.dtype));
+  return static_cast<int>(bytes * sum.cols / kBytesPerCycle);
+}
+
 void AgentWriter::loop(const Op& op) {
   if (sync_loop(op)) return;
   std::string var = var_text(program_, op.var);
-  bool in_stagger = staggered(op);
+  int later = cycles_apart(op);
+  bool in_stagger = later == 0 && staggered(op);
+  if (later > 0) line("begin_apart<{}>(team);", later);
   if (in_stagger) {
     line("const int alone_{} = max({}, {} - {});  // from here on in turn", var, expr(op.exprs[0]),
          expr(op.exprs[1]), site_.role->resource.stagger);
   }
+  int copies = rings_.copies(op);
+  rings_.enter(op);
   line("#pragma unroll 1");
-  line("for (int {} = {}, end_{} = {}; {}; ++{}) {{", var, expr(op.exprs[0]), var,
-       expr(op.exprs[1]), condition(fmt::format("{} < end_{}", var, var)), var);
-  ++depth_;
-  if (in_stagger) line("if ({} == alone_{}) take_turn(team);", var, var);
-  find_turns(op.bodies[0]);
-  block(op.bodies[0]);
-  turns_in_ = nullptr;
-  --depth_;
-  line("}}");
+  if (copies == 1) {
+    line("for (int {} = {}, end_{} = {}; {}; ++{}) {{", var, expr(op.exprs[0]), var,
+         expr(op.exprs[1]), condition(fmt::format("{} < end_{}", var, var)), var);
+    loop_body(op, 0);
+    line("}}");
+  } else {
+    line("for (int first_{} = {}, end_{} = {}; first_{} < end_{}; first_{} += {}) {{", var,
+         expr(op.exprs[0]), var, expr(op.exprs[1]), var, var, var, copies);
+    ++depth_;
+    for (int copy = 0; copy < copies; ++copy) {
+      line("{{  // slots are constants");
+      line("  const int {} = first_{} + {};", var, var, copy);
+      loop_body(op, copy);
+      line("}}");
+    }
+    --depth_;
+    line("}}");
+  }
   if (!in_stagger) return;
   Expr any = op.exprs[0] < op.exprs[1];
   line("{}pass_turn<{}>(team);", any.is_const(1) ? "" : fmt::format("if ({}) ", expr(any)),
        values_.warpgroups());
 }
 
+// Once, or as one of several copies that follow each other.
+void AgentWriter::loop_body(const Op& op, int copy) {
+  ++depth_;
+  std::string var = var_text(program_, op.var);
+  if (staggered(op) && cycles_apart(op) == 0) {
+    line("if ({} == alone_{}) take_turn(team);", var, var);
+  }
+  find_turns(op.bodies[0]);
+  const Op* around = std::exchange(later_in_, copy > 0 ? &op : nullptr);
+  block(op.bodies[0]);
+  later_in_ = around;
+  turns_in_ = nullptr;
+  --depth_;
+}
+
 void AgentWriter::when(const Op& op) {
+  if (later_in_ != nullptr && releases_previous(op, *later_in_)) return block(op.bodies[0]);
   line("if ({}) {{", expr(op.exprs[0]));
   ++depth_;
   const std::vector<int> under_way = in_flight_;
+  const FixedRings before = rings_;
   block(op.bodies[0]);
   --depth_;
   if (op.bodies.size() > 1 && !op.bodies[1].empty()) {
     in_flight_ = under_way;
+    rings_ = before;
     line("}} else {{");
     ++depth_;
     block(op.bodies[1]);

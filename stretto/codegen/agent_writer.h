@@ -15,6 +15,7 @@
 
 #include "stretto/codegen/agent_text.h"
 #include "stretto/codegen/expr_text.h"
+#include "stretto/codegen/fixed_rings.h"
 #include "stretto/ir/sync_table.h"
 
 namespace stretto {
@@ -30,7 +31,8 @@ class AgentWriter {
         site_(site),
         plan_(*site.plan),
         agent_(site.role->agents[static_cast<std::size_t>(site.agent_idx)]),
-        values_(site.plan->agents[static_cast<std::size_t>(site.agent_idx)]) {}
+        values_(site.plan->agents[static_cast<std::size_t>(site.agent_idx)]),
+        rings_(plan_, *site.role, site.agent_idx) {}
 
   std::string write();
   std::string write_edge();
@@ -50,6 +52,7 @@ class AgentWriter {
   void write_tiles();
   void load_constants_ahead();
   void declare_epoch(std::size_t at);
+  void declare_origin(std::size_t at);
   void put_ahead(const Op& op);
   bool begins_early(int group) const;
   void declare_values();
@@ -57,6 +60,7 @@ class AgentWriter {
   void emit(const Op& op);
   void ticket_loop(const std::string& tile);
   void loop(const Op& op);
+  void loop_body(const Op& op, int copy);
   void when(const Op& op);
   void find_turns(const Block& body);
   void grant_first_turn();
@@ -64,6 +68,7 @@ class AgentWriter {
   bool passes_turn(const Block& ops, std::size_t at) const;
   bool multiplies_apart(const Block& body) const;
   bool staggered(const Op& loop) const;
+  int cycles_apart(const Op& loop) const;
   bool rescales(const Op& op) const;
   void value(const Op& op);
   void memory(const Op& op);
@@ -87,6 +92,12 @@ class AgentWriter {
   void settle_after_wait();
   bool uses_tma() const { return !plan_.groups.empty() || plan_.store_stages != 0; }
 
+  // Of a group's ring, where it stands: the slot and round to get, the slot to release.
+  std::string slot_text(int group) const;
+  std::string round_text(int group) const;
+  std::string freed_text(int group) const;
+  void pass_slot(int group);
+  void pass_freed(int group);
   void put(const Op& op, const PipePlan& plan);
   std::size_t bytes_of_slot(const PipeGroup& group) const;
   std::string condition(const std::string& own) const;
@@ -168,6 +179,7 @@ class AgentWriter {
   const RolePlan& plan_;
   const Agent& agent_;
   const AgentPlan& values_;
+  FixedRings rings_;
   std::string out_;
   int depth_ = 3;
   bool issuing_ = false;  // writing what one thread does beside the others, which fill slots
@@ -175,6 +187,7 @@ class AgentWriter {
   std::map<int, int> slot_pipe_;     // by the register that a kPipeGet wrote
   std::set<int> threads_read_;       // pipes whose last kPipeGet is read into registers
   const Block* turns_in_ = nullptr;  // body of the loop that is being written
+  const Op* later_in_ = nullptr;     // the loop of which a copy but the first is being written
   std::vector<int> in_flight_;       // accumulators of products under way, oldest first
   std::pair<const Block*, std::size_t> position_{nullptr, 0};
 };

@@ -47,10 +47,10 @@ TEST(BesideText, WarpsThatLoadNothingWorkBesideTheProducer) {
   EXPECT_EQ(kernel.launch.block, 384);
   expect_lines(kernel.source,
                {"if (threadIdx.x >= 256 && threadIdx.x < 384) {  // producer",
-                "register_budget_lower<136>();", "threadIdx.x / 32 == 8 && elect_one()",
+                "register_budget_lower<112>();", "threadIdx.x / 32 == 8 && elect_one()",
                 "if (threadIdx.x >= 288 && threadIdx.x < 384) {  // role 'sum'",
                 "const Team team{threadIdx.x - 288, 3};", "wait_acquire_", "// consumer",
-                "register_budget_raise<184>();", "const Team team{threadIdx.x - 0, 2};"});
+                "register_budget_raise<192>();", "const Team team{threadIdx.x - 0, 2};"});
   expect_clean_build(kernel);
 }
 

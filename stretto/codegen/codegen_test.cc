@@ -111,10 +111,10 @@ TEST(Codegen, PipelinedProductIsTmaAndWgmma) {
                 "tma_load_3d(",
                 "// consumer",
                 "register_budget_raise<240>();",
-                "mbarrier_wait_acquire_cta(&full0[ring0.slot()], ring0.round());",
+                "mbarrier_wait_acquire_cta(&full0[0], round0);",
                 "dot_async<256, 64",
                 "wgmma_wait<1>();",
-                "mbarrier_arrive_release_cta(&empty0[freed0.slot()]);",
+                "mbarrier_arrive_release_cta(&empty0[3]);",
                 "wgmma_wait<0>();",
                 "settle(v0);",
                 "store_tma<bf16, 256",
@@ -327,8 +327,8 @@ TEST(Codegen, PacketsAndTables) {
         };
       },
       2));
-  expect_lines(kernel.source, {"table_entry<i32>(", "store_packets<", "epoch % 2", "u32(epoch + 1)",
-                               "load_packets<"});
+  expect_lines(kernel.source, {"RowLayout<4, 64, 256, 16, 4>", "table_entry<i32>(",
+                               "store_packets<", "epoch % 2", "u32(epoch + 1)", "load_packets<"});
   expect_clean_build(kernel);
 }
 

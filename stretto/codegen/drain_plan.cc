@@ -8,11 +8,12 @@ namespace stretto {
 namespace {
 
 // A store of a whole slot, which is one chunk of columns, and begins within the tensor: no store
-// may begin before it.
+// may begin before it. One that ends at a row of the launch is a store of a whole slot but at the
+// end (AgentWriter::drain_store).
 bool by_tma(const Program& program, const Agent& agent, const Op& store, const PipePlan& slot,
             TensorMapPlan& view) {
   const Region& r = *store.region;
-  bool limits = r.row_end.has_value() || r.col_end.has_value() ||
+  bool limits = (r.row_end.has_value() && r.row_dim < 0) || r.col_end.has_value() ||
                 !std::all_of(r.origin.begin(), r.origin.end(), [&](const Expr& at) {
                   return never_negative(program, at, agent.body);
                 });

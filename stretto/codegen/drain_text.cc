@@ -23,11 +23,19 @@ void AgentWriter::drain_store(const Op& op, TensorMapPlan view) {
   std::string x = coordinate(r, r.col_dim), y = coordinate(r, view.row_dim),
               z = outer_coordinate(r, view), map = map_text(r, view);
   if (site_.role->resource.cluster_size > 1) y += fmt::format(" + cta * {}", rows);
+  // TMA knows the end of the tensor only.
+  if (r.row_end.has_value()) line("if ({} - ({}) >= {}) {{", expr(r.row_end), y, rows);
   for (std::int64_t row = 0; row < rows; row += view.box_rows) {
     line("tma_store_3d({}, s{}.data + {}, {}, {} + {}, {});", map, op.operands[0],
          row * view.swizzle_bytes, x, y, row, z);
   }
   line("tma_store_commit();");
+  if (!r.row_end.has_value()) return;
+  ValuePlan wide{.vec = 8};
+  line("}} else {{");
+  line("  store_slot<{}>(s{}, {});", run_width(r, wide), op.operands[0],
+       box(r, element_text(tensor(r).dtype)));
+  line("}}");
 }
 
 // What was stored has been read, not yet written (SyncRow::kPipeDrain).

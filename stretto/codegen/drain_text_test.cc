@@ -13,7 +13,7 @@ struct Sample {
   DType c_dtype = DType::kBF16;
   std::int64_t bm = 128, bn = 256;
   int stages = 4, slots = 2, cluster = 1, stagger = 0;
-  bool notifies = false;
+  bool notifies = false, row_limit = false;
 };
 
 Program drained(const Sample& s) {
@@ -31,7 +31,8 @@ Program drained(const Sample& s) {
       acc = dot(acc, p.load(a.tile({t.row, i * 64}, s.bm, 64)),
                 p.load(b.tile({t.col, i * 64}, s.bn, 64)).T());
     });
-    p.store(c.tile({t.row, t.col}, s.bm, s.bn), cast(acc, s.c_dtype));
+    Slice to = c.tile({t.row, t.col}, s.bm, s.bn);
+    p.store(s.row_limit ? to.until_row(250) : to, cast(acc, s.c_dtype));
     if (s.notifies) p.notify(stored[0], p.rank());
   });
   return p.finish();
@@ -74,6 +75,15 @@ TEST(DrainText, ClustersOtherTypesAndStaggersCompile) {
         Sample{.bn = 192, .slots = 4, .stagger = 2}}) {
     expect_clean_build(generate(drained(s)));
   }
+}
+
+// Where rows end within a slot, of which TMA knows nothing.
+TEST(DrainText, TheThreadItselfStoresTheLastRows) {
+  GeneratedKernel kernel = generate(drained({.row_limit = true}));
+  EXPECT_EQ(kernel.launch.block, 384);
+  expect_lines(kernel.source, {"// drain", "if (250 - (", ") >= 128) {", "tma_store_3d(&p.maps[",
+                               "tma_store_commit();", "} else {", "store_slot<8>(s0, Box<bf16>{"});
+  expect_clean_build(kernel);
 }
 
 // Rows of an odd size are nothing for TMA: the drain's threads load each slot and store it.

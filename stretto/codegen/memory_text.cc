@@ -249,8 +249,8 @@ void AgentWriter::store(const Op& op) {
   int reg = op.operands[0];
   if (drains_alone()) return drain_store(op, plan_.drained.at(&op));
   std::string plain =
-      fmt::format("store_box<L{}, {}>(v{}, {}, team);", reg, run_width(r, value_plan(reg)), reg,
-                  box(r, element_text(tensor(r).dtype)));
+      fmt::format("store_box<L{}, {}{}>(v{}, {}, team);", reg, run_width(r, value_plan(reg)),
+                  r.rank.has_value() ? ", true" : "", reg, box(r, element_text(tensor(r).dtype)));
   TensorMapPlan view;
   if (!stores_by_tma(op, view)) return line("{}", plain);
   // TMA knows the end of the tensor only, and no store may begin before it (CUDA C++ Programming

@@ -24,5 +24,21 @@ TEST(MemoryText, NamedColumnsAreMovedInWholeRuns) {
   expect_clean_build(named_columns(4));
 }
 
+// What goes to another rank goes 16 bytes at a time: the compiler takes apart what it may.
+TEST(MemoryText, RunsForAnotherRankStayWhole) {
+  ProgramBuilder p("to_peer", 2);
+  auto x = p.input("x", DType::kBF16, {8, 2048});
+  auto inbox = p.state("inbox", DType::kBF16, {8, 2048}, Space::kSymmetric);
+  auto y = p.output("y", DType::kBF16, {8, 2048});
+  p.role("work", Resource::sms(1), p.range(8), [&](const Tile& t) {
+    Value row = p.load(x.tile({t.index, 0}, 1, 2048));
+    p.store(y.tile({t.index, 0}, 1, 2048), row);
+    p.store(inbox.on(1 - p.rank()).tile({t.index, 0}, 1, 2048), row);
+  });
+  GeneratedKernel kernel = generate(p.finish());
+  expect_lines(kernel.source, {"store_box<L0, 8>(", "store_box<L0, 8, true>("});
+  expect_clean_build(kernel);
+}
+
 }  // namespace
 }  // namespace stretto

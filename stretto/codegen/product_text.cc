@@ -20,6 +20,9 @@ std::string AgentWriter::factor(const Op& op, std::size_t operand, std::size_t& 
   const ValuePlan& v = value_plan(reg);
   if (v.from_slot) {
     const PipePlan& plan = plan_.pipes[static_cast<std::size_t>(slot_pipe_.at(v.slot_reg))];
+    if (rings_.holds(plan.group)) {
+      return fmt::format("FixedOperand<{}, {}>{{{{s{}}}}}", plan.alias, v.transposed, v.slot_reg);
+    }
     return fmt::format("Operand<{}, {}>{{s{}}}", plan.alias, v.transposed, v.slot_reg);
   }
   std::string slot = stage_value(reg, staged);
@@ -54,8 +57,8 @@ void AgentWriter::wgmma(const Op& op) {
     line("fence_proxy_async_shared();");
     line("named_barrier_sync(team.barrier, {});", values_.num_threads);
   }
-  line("dot_async<{}, {}, {}>(v{}, {}, {}, team);", b.cols, a.cols, zero_accumulator(op), op.result,
-       left, right);
+  line("dot_async<{}, {}, {}>(v{}, {}, {}, origin);", b.cols, a.cols, zero_accumulator(op),
+       op.result, left, right);
   if (op.code == OpCode::kDot) {
     line("wgmma_wait<0>();");
     line("settle(v{});", op.result);
@@ -192,18 +195,19 @@ void AgentWriter::pipe(const Op& op) {
     case OpCode::kPipeGet:
       slot_pipe_[op.result] = op.symbol;
       threads_read_.erase(op.symbol);
-      if (first)
-        line("mbarrier_wait_acquire_cta(&full{}[ring{}.slot()], ring{}.round());", g, g, g);
+      if (first) {
+        line("mbarrier_wait_acquire_cta(&full{}[{}], {});", g, slot_text(g), round_text(g));
+      }
       // What threads have written, the tensor core sees after a fence.
       if (!plan.by_tma() && plan.read_by_products) line("fence_proxy_async_shared();");
-      line("const {} s{}{{smem + {} + ring{}.slot() * {}}};", plan.alias, op.result, plan.offset, g,
+      line("const {} s{}{{smem + {} + {} * {}}};", plan.alias, op.result, plan.offset, slot_text(g),
            plan.slot_bytes);
       clear_past_end(op, plan);
       if (value_plan(op.result).used_elsewhere && !alone()) {
         line("load_smem<L{}>(v{}, s{}, team);", op.result, op.result, op.result);
         threads_read_.insert(op.symbol);
       }
-      if (last) line("ring{}.next();", g);
+      if (last) pass_slot(g);
       return;
     default:
       if (!last) return;
@@ -216,16 +220,39 @@ void AgentWriter::pipe(const Op& op) {
           line("fence_acq_rel_cta();");
         }
         line(
-            "if (team.tid % 32 < {}) mbarrier_arrive_relaxed_cluster(&empty{}[freed{}.slot()], "
-            "team.tid "
+            "if (team.tid % 32 < {}) mbarrier_arrive_relaxed_cluster(&empty{}[{}], team.tid "
             "% 32);",
-            cluster, g, g);
+            cluster, g, freed_text(g));
       } else {
-        line("if (team.tid % 32 == 0) mbarrier_arrive_release_cta(&empty{}[freed{}.slot()]);", g,
-             g);
+        line("if (team.tid % 32 == 0) mbarrier_arrive_release_cta(&empty{}[{}]);", g,
+             freed_text(g));
       }
-      line("freed{}.next();", g);
+      pass_freed(g);
   }
+}
+
+std::string AgentWriter::slot_text(int group) const {
+  return rings_.holds(group) ? fmt::format("{}", rings_.next(group))
+                             : fmt::format("ring{}.slot()", group);
+}
+
+std::string AgentWriter::round_text(int group) const {
+  return rings_.holds(group) ? fmt::format("round{}", group) : fmt::format("ring{}.round()", group);
+}
+
+std::string AgentWriter::freed_text(int group) const {
+  return rings_.holds(group) ? fmt::format("{}", rings_.oldest(group))
+                             : fmt::format("freed{}.slot()", group);
+}
+
+void AgentWriter::pass_slot(int group) {
+  if (!rings_.holds(group)) return line("ring{}.next();", group);
+  if (rings_.pass_next(group)) line("round{} ^= 1;", group);
+}
+
+void AgentWriter::pass_freed(int group) {
+  if (!rings_.holds(group)) return line("freed{}.next();", group);
+  rings_.pass_oldest(group);
 }
 
 std::size_t AgentWriter::bytes_of_slot(const PipeGroup& group) const {

@@ -127,37 +127,28 @@ TEST(ProductText, SumsOfProductsAreScaledWhereAFactorIsNotOne) {
 }
 
 // Of two products that overlap the second's factor is made while the one before is under way, in
-// either of two sets of registers; and of warpgroups that are apart one issues once the first
-// product of another is complete.
+// either of two sets of registers.
 TEST(ProductText, FactorsAreHeldBesideTheProductBefore) {
   constexpr std::int64_t kSize = 128;
-  for (ProductOrder order : {ProductOrder::kAhead, ProductOrder::kAheadApart}) {
-    ProgramBuilder p("chained", 1);
-    auto a = p.input("a", DType::kBF16, {kSize, kSize}),
-         b = p.input("b", DType::kBF16, {512, kSize}), v = p.input("v", DType::kBF16, {512, kSize});
-    auto c = p.output("c", DType::kBF16, {kSize, kSize});
-    Resource sms = Resource::sms(4).pipelined(2).multiplying(order);
-    p.role("attend", sms, p.grid(c, kSize, kSize), [&](const Tile& t) {
-      Value left = p.load(a.tile({t.row, 0}, kSize, kSize));
-      Value acc = p.zeros(DType::kF32, kSize, kSize);
-      p.loop(512 / kSize, [&](const Index& i) {
-        Value scores = dot(p.zeros(DType::kF32, kSize, kSize), left,
-                           p.load(b.tile({i * kSize, 0}, kSize, kSize)).T());
-        acc = dot(acc, cast(exp2(scores), DType::kBF16),
-                  p.load(v.tile({i * kSize, 0}, kSize, kSize)));
-      });
-      p.store(c.tile({t.row, t.col}, kSize, kSize), cast(acc, DType::kBF16));
+  ProgramBuilder p("chained", 1);
+  auto a = p.input("a", DType::kBF16, {kSize, kSize}), b = p.input("b", DType::kBF16, {512, kSize}),
+       v = p.input("v", DType::kBF16, {512, kSize});
+  auto c = p.output("c", DType::kBF16, {kSize, kSize});
+  p.role("attend", Resource::sms(4).pipelined(2), p.grid(c, kSize, kSize), [&](const Tile& t) {
+    Value left = p.load(a.tile({t.row, 0}, kSize, kSize));
+    Value acc = p.zeros(DType::kF32, kSize, kSize);
+    p.loop(512 / kSize, [&](const Index& i) {
+      Value scores = dot(p.zeros(DType::kF32, kSize, kSize), left,
+                         p.load(b.tile({i * kSize, 0}, kSize, kSize)).T());
+      acc =
+          dot(acc, cast(exp2(scores), DType::kBF16), p.load(v.tile({i * kSize, 0}, kSize, kSize)));
     });
-    GeneratedKernel kernel = generate(p.finish());
-    if (order == ProductOrder::kAhead) {
-      expect_lines(kernel.source, {"take_turn(team);", "pass_turn<2>(team);", "wgmma_wait<1>();",
-                                   "hold(v", "wgmma_wait<0>();", "take_turn(team);", "hold(v"});
-    } else {
-      expect_lines(kernel.source, {"take_turn(team);", "wgmma_wait<1>();", "pass_turn<2>(team);",
-                                   "hold(v", "wgmma_wait<0>();", "take_turn(team);", "hold(v"});
-    }
-    expect_clean_build(kernel);
-  }
+    p.store(c.tile({t.row, t.col}, kSize, kSize), cast(acc, DType::kBF16));
+  });
+  GeneratedKernel kernel = generate(p.finish());
+  expect_lines(kernel.source, {"take_turn(team);", "pass_turn<2>(team);", "wgmma_wait<1>();",
+                               "hold(v", "wgmma_wait<0>();", "take_turn(team);", "hold(v"});
+  expect_clean_build(kernel);
 }
 
 // Each block of a cluster has all rows of what is multicast, and clears its own copy.

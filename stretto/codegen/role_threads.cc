@@ -13,9 +13,10 @@ constexpr int kFillingRegisters = 72;  // where its threads load, or store, what
 constexpr int kCopyingRegisters = 40;  // where that is vectors alone
 constexpr int kReadingRegisters = 40;  // where tables decide what TMA loads, and how often
 // Of a role that adds up beside another one: in its producer's warps, or in a warpgroup more, where
-// few are left for each. All of a block of two warpgroups that multiply, one that loads and that
-// one: 2 * 176 + 56 + 104 a thread of 128.
-constexpr int kBesideRegisters = 136;
+// few are left for each. All of a block of two warpgroups that multiply and one that loads:
+// 2 * 192 + 112 a thread of 128 (with 136 both layers of a mixture of experts spill where they
+// multiply); with a fourth 2 * 176 + 56 + 104.
+constexpr int kBesideRegisters = 112;
 constexpr int kBesideRegistersApart = 104;
 constexpr int kFillingRegistersBeside = 56;
 constexpr int kRegistersOfBlock = 65536;
@@ -31,6 +32,14 @@ bool reads_tables(const Block& block) {
   return std::any_of(block.begin(), block.end(), [](const Op& op) {
     return (op.code == OpCode::kLet && uses_table(op.exprs[0])) ||
            std::any_of(op.bodies.begin(), op.bodies.end(), reads_tables);
+  });
+}
+
+// A drain's, some of which its thread makes itself.
+bool ends_at_rows(const Block& block) {
+  return std::any_of(block.begin(), block.end(), [](const Op& op) {
+    return (op.code == OpCode::kStore && op.region->row_end.has_value()) ||
+           std::any_of(op.bodies.begin(), op.bodies.end(), ends_at_rows);
   });
 }
 
@@ -66,7 +75,9 @@ int few_registers(const Role& role, int agent, const RolePlan& plan) {
   if (ir.kind == AgentKind::kDrain && !plan.drains(role, agent)) return kFillingRegisters;
   bool signals = waits(ir.body);
   if (!plan.fills(role, agent)) {
-    if (signals) return kWaitingRegisters;
+    if (signals || (ir.kind == AgentKind::kDrain && ends_at_rows(ir.body))) {
+      return kWaitingRegisters;
+    }
     return reads_tables(ir.body) ? kReadingRegisters : kProducerRegisters;
   }
   return !signals && fills_vectors_alone(plan, role, agent) ? kCopyingRegisters : kFillingRegisters;
@@ -74,8 +85,18 @@ int few_registers(const Role& role, int agent, const RolePlan& plan) {
 
 }  // namespace
 
+// A warpgroup changes its registers together.
+bool in_whole_warpgroups(const RolePlan& plan) {
+  for (std::size_t i = 0; i < plan.threads.size(); ++i) {
+    if (plan.host[i] < 0 && (plan.first_thread[i] % 128 != 0 || plan.threads[i] % 128 != 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* beside) {
-  if (block <= 256) return;
+  if (block <= 256 || !in_whole_warpgroups(plan)) return;
   int few = 0;  // registers of the threads that need few
   int end = plan.num_threads;
   int of_producer = 0, most_of_producer = kMostRegisters;

@@ -11,6 +11,9 @@ namespace {
 
 constexpr int kDefaultThreads = 256;
 constexpr int kLanesOfCopiedRow = 8;  // 128 bytes, as rows of factors have
+// Of a thread's 16 bytes of packets. With more in a row the accesses of a warp would lie 32 bytes
+// apart, and links carry sectors of 32 bytes, half of which would be empty.
+constexpr int kPayloadOfAccess = 8;
 
 std::int64_t pow2_at_least(std::int64_t v) {
   std::int64_t p = 1;
@@ -79,6 +82,10 @@ class ValuePlanner {
           row_numbers_.push_back(reg);
         }
         return;
+      case OpCode::kStorePacket:
+      case OpCode::kLoadPacket:
+        packets_.push_back(op.result >= 0 ? op.result : op.operands[0]);
+        [[fallthrough]];
       default:
         for (int reg : op.operands) {
           plan(reg).used_elsewhere = true;
@@ -131,6 +138,10 @@ class ValuePlanner {
       cols[r] = std::max(cols[r], agent_.values[i].cols);
       if (size_bytes(agent_.values[i].dtype) == 2) vec[r] = 8;
     }
+    for (int reg : packets_) {
+      int& most = vec[static_cast<std::size_t>(root(reg))];
+      most = std::min(most, kPayloadOfAccess / static_cast<int>(size_bytes(type(reg).dtype)));
+    }
     for (std::size_t i = 0; i < plan_.values.size(); ++i) {
       auto r = static_cast<std::size_t>(root(static_cast<int>(i)));
       ValuePlan& p = plan_.values[i];
@@ -147,7 +158,7 @@ class ValuePlanner {
   const Agent& agent_;
   AgentPlan plan_;
   std::vector<int> parent_;
-  std::vector<int> fragments_, left_, row_numbers_;
+  std::vector<int> fragments_, left_, row_numbers_, packets_;
   std::int64_t dot_rows_ = 0;
 };
 

@@ -95,9 +95,7 @@ class StoreDrainer {
     }
   }
 
-  static bool is_here(const Region& r) {
-    return !r.rank.has_value() || r.rank.same(Expr::var(0));
-  }
+  static bool is_here(const Region& r) { return !r.rank.has_value() || r.rank.same(Expr::var(0)); }
 
   void survey_load(const Region& r) {
     loaded_.insert(r.tensor);
@@ -107,7 +105,7 @@ class StoreDrainer {
   void survey_store(const Op& op) {
     const Region& r = *op.region;
     const Tensor& tensor = program_.tensors[static_cast<std::size_t>(r.tensor)];
-    bool plain = !r.row_end.has_value() && !r.col_end.has_value() && !tensor.packet;
+    bool plain = !r.col_end.has_value() && !tensor.packet;
     bool fits = type(op).dtype == tensor.dtype && is_float(tensor.dtype) && slot_cols(op) > 0;
     if (!plain || !fits) obstacle_ = "a store does not come in slots";
     stored_.insert(r.tensor);

@@ -26,7 +26,7 @@ constexpr std::int64_t kRows = 13, kCols = 75, kK = 21;
 
 struct Options {
   int store_slots = 2;
-  bool row_limit = false;
+  bool row_limit = false, col_limit = false;
   bool early_notify = false;
 };
 
@@ -52,7 +52,8 @@ Program passed_on(const Options& o, int world = 2) {
            p.wait(ready[0], 1);
            Slice to = got.tile({t.row, t.col}, 8, 64).on(next);
            if (o.early_notify) p.notify(arrived[t.index], next);
-           p.store(o.row_limit ? to.until_row(kRows) : to, acc);
+           if (o.row_limit) to = to.until_row(kRows);
+           p.store(o.col_limit ? to.until_col(kCols) : to, acc);
            if (!o.early_notify) p.notify(arrived[t.index], next);
          });
   p.role("hand_on", Resource::sms(1), p.grid(c, 8, 64), [&](const Tile& t) {
@@ -125,6 +126,8 @@ TEST(DrainStores, TheSameBitsAsWithout) {
   std::vector<Doubles> whole = run({.store_slots = 0});
   EXPECT_EQ(run({.store_slots = 1}), whole);
   EXPECT_EQ(run({.store_slots = 3}), whole);
+  EXPECT_EQ(scheduled({.row_limit = true})->roles[0].agents.size(), 3u);
+  EXPECT_EQ(run({.row_limit = true}), whole);
 }
 
 TEST(DrainStores, NoScheduleFindsARaceAndTheProofAgrees) {
@@ -204,7 +207,7 @@ TEST(DrainStores, ANotifyWaitsForTheDrainsStoresByTma) {
 }
 
 TEST(DrainStores, StoresThatItCannotOrderStayWhereTheyAre) {
-  for (const Options& o : {Options{.row_limit = true}, Options{.store_slots = 0}}) {
+  for (const Options& o : {Options{.col_limit = true}, Options{.store_slots = 0}}) {
     EXPECT_EQ(scheduled(o)->roles[0].agents.size(), 2u);
   }
   // The program itself is wrong, so it is not proved either way; the pass does not mend it.

@@ -41,7 +41,9 @@ class RoleSplitter {
       drop_last_waits(producer.body, false);
       prune(program_, producer.body);
     }
-    Agent consumer{.name = "consumer", .kind = AgentKind::kConsumer};
+    Agent consumer{.name = "consumer",
+                   .kind = AgentKind::kConsumer,
+                   .num_threads = role_.agents[0].num_threads};
     consumer.values = role_.agents[0].values;
     consumer.body = consumer_block(body, nullptr);
     if (producer_waits && !needs_waits(consumer.body)) drop_waits(consumer.body);

@@ -3,9 +3,9 @@
 // dot becomes a pipe of Resource::num_stages slots, one outside of loops a pipe of two; loads
 // of a tensor in several loops share a pipe. Rows that an index picks are put by the producer,
 // which loads the index; vectors that are loaded beside factors, such as scales, have pipes, too,
-// and are got where they are read. The dots that read the slots become asynchronous, and where
-// nothing else touches their accumulator one iteration of them stays in flight. Roles that ask for
-// no stages stay as they are.
+// and are got where they are read. In a role without dots the rows that its loops load go through
+// pipes. The dots that read the slots become asynchronous, and where nothing else touches their
+// accumulator one iteration of them stays in flight. Roles that ask for no stages stay as they are.
 //
 // It stands after resolve_tile_primitives, since a tile primitive is several waits and loops of
 // which each agent needs a part, and before everything that looks at agents one by one.

@@ -2,6 +2,7 @@
 // agents, ranks or roles was deleted.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "stretto/ir/printer.h"
@@ -13,7 +14,7 @@ namespace stretto {
 namespace {
 
 using split_samples::ag_gemm, split_samples::attention, split_samples::gemm, split_samples::grouped,
-    split_samples::picked, split_samples::residual;
+    split_samples::picked, split_samples::residual, split_samples::summed_rows;
 
 TEST(SplitAgentsProof, SplitProgramsAreProved) {
   std::vector<Program> programs = {
@@ -26,7 +27,8 @@ TEST(SplitAgentsProof, SplitProgramsAreProved) {
       attention(2, false),
       residual(2),
       grouped(2),
-      picked(2)};
+      picked(2),
+      summed_rows(2)};
   for (int world : {1, 2, 3}) programs.push_back(ag_gemm(world, 2));
   for (Program& program : programs) {
     Program schedule = run_pipeline(std::move(program));
@@ -34,6 +36,24 @@ TEST(SplitAgentsProof, SplitProgramsAreProved) {
     ProofResult proof = prove(schedule);
     EXPECT_TRUE(proof.proved) << proof.report;
   }
+}
+
+// Which rows are there decides which slots are passed: that both agents go by the same table is
+// enough, whatever it says.
+TEST(SplitAgentsProof, SlotsOfPickedRowsAreProvedForEveryTable) {
+  Program split = run_pipeline(summed_rows(2));
+  ProofResult proof = prove(split);
+  EXPECT_TRUE(proof.proved) << proof.report;
+  EXPECT_EQ(proof.stats.sampled_because, "");
+  auto first_get = [](Block& loop) -> Op& {
+    auto gets = [](const Op& op) {
+      return op.code == OpCode::kWhen && op.bodies[0][0].code == OpCode::kPipeGet;
+    };
+    return *std::find_if(loop.begin(), loop.end(), gets);
+  };
+  Op& get = first_get(split.roles[0].agents[1].body[0].bodies[0]);
+  get.exprs[0] = get.exprs[0] || Expr::var(split.roles[0].tile_var) == 1;
+  EXPECT_FALSE(prove(split).proved) << "a row that is got and was not put";
 }
 
 // Deletes one operation after the other; calls `check` with what is left.
@@ -70,7 +90,8 @@ TEST(SplitAgentsProof, WhatIsTakenAwayIsMissed) {
            op.code == OpCode::kAwait || op.code == OpCode::kNotify;
   };
   Program programs[] = {run_pipeline(ag_gemm(2, 2)), run_pipeline(gemm({.num_stages = 2})),
-                        run_pipeline(residual(2)), run_pipeline(picked(2))};
+                        run_pipeline(residual(2)), run_pipeline(picked(2)),
+                        run_pipeline(summed_rows(2))};
   for (const Program& program : programs) {
     each_without(program, is_edge, [&](const Program& edited, const std::string& deleted) {
       ++num_edits;

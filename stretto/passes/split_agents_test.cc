@@ -26,7 +26,8 @@ namespace {
 
 using split_samples::ag_gemm, split_samples::attention, split_samples::gemm, split_samples::grouped,
     split_samples::handed_on, split_samples::no_dot, split_samples::own_writes,
-    split_samples::packets, split_samples::residual, split_samples::table_loop;
+    split_samples::packets, split_samples::residual, split_samples::summed_rows,
+    split_samples::table_loop;
 using split_samples::GemmOptions, split_samples::kK, split_samples::kM, split_samples::kN;
 
 std::shared_ptr<const Program> scheduled(Program program) {
@@ -307,13 +308,37 @@ TEST_F(SplitAgents, RowsThatTheRoleHandsOnAreLoadedAhead) {
   EXPECT_EQ(run(split, inputs), run(whole, inputs));
 }
 
+TEST_F(SplitAgents, RowsAreLoadedAheadWithoutAProduct) {
+  auto whole = scheduled(summed_rows(0)), split = scheduled(summed_rows(3));
+  const Role& role = split->roles[0];
+  ASSERT_EQ(role.agents.size(), 2u) << SplitSurvey(*whole, whole->roles[0]).obstacle();
+  ASSERT_EQ(role.pipes.size(), 1u) << "picked rows and the one that is added take turns";
+  EXPECT_EQ(role.pipes[0].num_slots, 3);
+  EXPECT_EQ(count_ops(role.agents[0].body, OpCode::kPipePut), 4);
+  EXPECT_EQ(count_ops(role.agents[1].body, OpCode::kLoad), 3) << "the shares";
+  Doubles which = {0, 4, 299, -1, -1, -1, 7, -1, 2, -1, 5, -1, 1, 1, 3, -1, -1, 6};
+  std::map<std::string, Doubles> inputs = {
+      {"y", numbers(4800)}, {"which", which}, {"share", numbers(18)}, {"old", numbers(96)}};
+  Doubles want = inputs["old"];
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    for (std::size_t j = 0; j < 3; ++j) {
+      double row = which[i / 16 * 3 + j];
+      if (row < 0) continue;
+      auto at = static_cast<std::size_t>(row) * 16 + i % 16;
+      want[i] += inputs["y"][at] * inputs["share"][i / 16 * 3 + j];
+    }
+  }
+  EXPECT_EQ(run(whole, inputs)[0], want);
+  EXPECT_EQ(run(split, inputs)[0], want) << print(*split);
+}
+
 TEST_F(SplitAgents, WhatCannotKeepItsOrderStaysWhole) {
   const std::pair<Program, const char*> kCases[] = {
       {own_writes(true), "reads 'x' and writes it"},
       {own_writes(false), "reads 'x' and writes it"},
       {table_loop(true), "a table that launches change"},
       {packets(false), "the packets read at"},
-      {no_dot(), "feeds a dot"}};
+      {no_dot(), "no loop loads rows"}};
   for (const auto& [program, reason] : kCases) {
     Program whole = run_pipeline(program);
     const Role& role = whole.roles.back();

@@ -38,11 +38,16 @@ Program picked(int num_stages);
 // last multiply them; at the end every tile waits once more, which orders nothing.
 Program handed_on(int num_stages);
 
+// c = for each token the weighted sum of the rows of y that a table picks (-1: none), plus old:
+// rows go through a pipe without a product.
+Program summed_rows(int num_stages);
+
 // c = a[.., 0:8n] * a[.., 0:8n]^T, n from a table.
 Program table_loop(bool changes);
 
 // Roles that ask for stages and cannot have them: a load of what the role stores, a loop that a
-// table ends which launches change (above), packets that order what follows, no dot.
+// table ends which launches change (above), packets that order what follows, neither a dot nor a
+// loop over rows.
 Program own_writes(bool fence);
 // Packets arrive before a product of inputs, or of what the sender of the packets wrote first.
 Program packets(bool inputs);

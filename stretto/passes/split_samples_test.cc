@@ -1,5 +1,7 @@
 #include "stretto/passes/split_samples.h"
 
+#include <vector>
+
 #include "stretto/lang/program_builder.h"
 
 namespace stretto::split_samples {
@@ -213,8 +215,41 @@ Program no_dot() {
   auto a = p.input("a", DType::kF32, {4, 8});
   auto c = p.output("c", DType::kF32, {4, 8});
   p.role("add", Resource::sms(1).pipelined(2), p.range(1), [&](const Tile&) {
-    p.loop(4, [&](const Index& i) {
-      p.store(c.tile({i, 0}, 1, 8), p.load(a.tile({i, 0}, 1, 8)) + 1.0);
+    p.loop(2, [&](const Index& i) {
+      p.store(c.tile({2 * i, 0}, 2, 8), p.load(a.tile({2 * i, 0}, 2, 8)) + 1.0);
+    });
+  });
+  return p.finish();
+}
+
+Program summed_rows(int num_stages) {
+  constexpr std::int64_t kTokens = 6, kPicks = 3, kRows = 300;
+  ProgramBuilder p("summed_rows", 1);
+  auto y = p.input("y", DType::kBF16, {kRows, 16});
+  auto which = p.table("which", {kTokens, kPicks}, {ContractKind::kRange, -1, kRows});
+  auto share = p.input("share", DType::kF32, {kTokens, kPicks});
+  auto old = p.input("old", DType::kBF16, {kTokens, 16});
+  auto c = p.output("c", DType::kF32, {kTokens, 16});
+  p.role("sum", Resource::sms(2).pipelined(num_stages), p.range(3), [&](const Tile& t) {
+    p.loop(2, [&](const Index& i) {
+      Index token = p.let("token", t.index * 2 + i);
+      std::vector<Index> picked;
+      std::vector<Value> shares;
+      for (std::int64_t j = 0; j < kPicks; ++j) {
+        picked.push_back(p.read(which, {token, j}));
+        shares.push_back(p.load(share.tile({token, j}, 1, 1)));
+      }
+      Value sum = p.zeros(DType::kF32, 1, 16);
+      for (std::size_t j = 0; j < picked.size(); ++j) {
+        p.when(picked[j] >= 0, [&] {
+          Value row = p.load(y.tile({picked[j], 0}, 1, 16));
+          sum = sum + cast(row, DType::kF32) * shares[j];
+        });
+      }
+      p.when(token >= 0, [&] {
+        sum = sum + cast(p.load(old.tile({token, 0}, 1, 16)), DType::kF32);
+      });
+      p.store(c.tile({token, 0}, 1, 16), sum);
     });
   });
   return p.finish();

@@ -55,7 +55,9 @@ SplitSurvey::SplitSurvey(const Program& program, const Role& role)
   count_writes(body);
   survey(body, {});
   find_views(body);
-  if (obstacle_.empty() && in_loop_.empty()) obstacle_ = "no load inside a loop feeds a dot";
+  if (obstacle_.empty() && in_loop_.empty()) {
+    obstacle_ = has_dots_ ? "no load inside a loop feeds a dot" : "no loop loads rows";
+  }
   if (obstacle_.empty()) check_order();
   if (obstacle_.empty()) check_packets();
 }
@@ -67,6 +69,7 @@ bool SplitSurvey::names(const Op& op, int reg) {
 void SplitSurvey::count_writes(const Block& block) {
   for (const Op& op : block) {
     if (op.code == OpCode::kNotify) notified_.insert(op.symbol);
+    has_dots_ |= op.code == OpCode::kDot || op.code == OpCode::kDotScaled;
     for (int reg : op.operands) ++num_reads_[static_cast<std::size_t>(reg)];
     if (op.result >= 0) {
       ++num_writes_[static_cast<std::size_t>(op.result)];
@@ -110,19 +113,27 @@ void SplitSurvey::survey(const Block& block, Around around) {
   if (around.loop && !around.table) survey_vectors(block);
 }
 
-// Beside loads that go through pipes a vector would have to arrive before the product starts.
+// Beside loads that go through pipes a vector would have to arrive before the product starts. Where
+// a role multiplies nothing, its rows are what it loads ahead.
 void SplitSurvey::survey_vectors(const Block& block) {
   auto is_piped_load = [&](const Op& op) { return is_piped(op); };
-  if (std::none_of(block.begin(), block.end(), is_piped_load)) return;
+  if (has_dots_ && std::none_of(block.begin(), block.end(), is_piped_load)) return;
   for (std::size_t i = 0; i < block.size(); ++i) {
     const Op& op = block[i];
+    if (!has_dots_ && has_index(op) && from_here(*op.region)) {
+      indices_.insert(writer_[static_cast<std::size_t>(op.operands[0])]);
+      slot_of_[static_cast<std::size_t>(op.result)] = op.result;
+      for (auto* set : {&piped_, &in_loop_}) set->insert(&op);
+      continue;
+    }
     if (op.code != OpCode::kLoad || is_piped(op) || !own_input(*op.region)) continue;
     auto reg = static_cast<std::size_t>(op.result);
     bool read_here =
         std::any_of(block.begin() + static_cast<std::ptrdiff_t>(i), block.end(), [&](const Op& o) {
           return std::count(o.operands.begin(), o.operands.end(), op.result) > 0;
         });
-    bool vector = op.region->rows == 1 || op.region->cols == 1;
+    bool row = op.region->rows == 1 && op.region->cols > 1;
+    bool vector = has_dots_ ? op.region->rows == 1 || op.region->cols == 1 : row;
     if (!vector || num_writes_[reg] != 1 || !read_here) continue;
     slot_of_[reg] = op.result;
     for (auto* set : {&piped_, &in_loop_, &vectors_}) set->insert(&op);
@@ -278,6 +289,12 @@ bool SplitSurvey::overlaps(const Block& block, const SlotUses& uses) const {
     if (uses_slot && !view) return false;
   }
   return true;
+}
+
+// What other ranks write is waited for where it is needed, or it would hold up what is there.
+bool SplitSurvey::from_here(const Region& r) const {
+  bool own = !r.rank.has_value() || r.rank.same(Expr::var(0));
+  return own && program_.tensors[static_cast<std::size_t>(r.tensor)].space == Space::kLocal;
 }
 
 bool SplitSurvey::own_input(const Region& r) const {

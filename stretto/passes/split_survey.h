@@ -34,7 +34,8 @@ class SplitSurvey {
   // Why the role must stay one agent; empty when it can be split.
   const std::string& obstacle() const { return obstacle_; }
   // A load whose value, itself or after elementwise operations, is a factor of a dot; or a vector
-  // that is loaded beside such.
+  // that is loaded beside such; or, where the role has no dot, a row that a loop loads, or
+  // rows that it picks.
   bool is_piped(const Op& op) const { return piped_.count(&op) != 0; }
   // Of the piped loads: happens again within a tile, so that loading ahead pays.
   bool is_in_loop(const Op& op) const { return in_loop_.count(&op) != 0; }
@@ -50,6 +51,8 @@ class SplitSurvey {
   bool only_picks_rows(const Op& op) const;
   // A piped vector: read wherever it is needed, not by a dot.
   bool is_vector(const Op& op) const { return vectors_.count(&op) != 0; }
+  // Written by this rank alone.
+  bool from_here(const Region& r) const;
   // Written by nobody during a launch.
   bool own_input(const Region& r) const;
 
@@ -85,6 +88,7 @@ class SplitSurvey {
   std::vector<bool> table_var_;    // variables that follow from a table that launches change
   std::set<int> written_;          // tensors that the role writes
   std::set<int> tables_;           // tensors that its index arithmetic reads
+  bool has_dots_ = false;
   std::string obstacle_;
   const Op* packet_ = nullptr;  // a load of packets
 };

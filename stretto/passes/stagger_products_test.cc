@@ -129,6 +129,22 @@ TEST_F(StaggerProducts, TheBitsAreThoseOfOneAfterTheOther) {
   }
 }
 
+// Reads of shared memory stand behind matrix instructions: a scale that is read after the next
+// product is issued comes when that one ends.
+TEST_F(StaggerProducts, ScalesAreReadBeforeTheNextProductIsIssued) {
+  auto program = scheduled(product(Work::kScale, 3, 16));
+  int products = 0;
+  std::function<void(const Block&)> look = [&](const Block& block) {
+    for (std::size_t i = 0; i + 1 < block.size(); ++i) {
+      for (const Block& body : block[i].bodies) look(body);
+      if (block[i].code != OpCode::kDotAsync || products++ == 0) continue;
+      EXPECT_EQ(block[i + 1].code, OpCode::kAwait) << products << print(*program);
+    }
+  };
+  look(program->roles[0].agents.back().body);
+  EXPECT_EQ(products, 8);
+}
+
 TEST_F(StaggerProducts, TurnsAreTakenWhereProductsAddToTheSameSums) {
   EXPECT_FALSE(takes_turns(*scheduled(product(Work::kScale, 3, 16))));
   EXPECT_TRUE(takes_turns(*scheduled(product(Work::kWeigh, 3, 16))));

@@ -41,6 +41,15 @@ STRETTO_DEVICE void store_relaxed_sys(u64* p, const u64 (&v)[2]) {
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(v[0]), "l"(v[1])
                : "memory");
 }
+// 16 or 8 bytes as one access.
+STRETTO_DEVICE void store_words(void* p, const u32 (&w)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+               "r"(w[3])
+               : "memory");
+}
+STRETTO_DEVICE void store_words(void* p, const u32 (&w)[2]) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(w[0]), "r"(w[1]) : "memory");
+}
 STRETTO_DEVICE void fence_acq_rel_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 STRETTO_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 STRETTO_DEVICE u64 global_timer_ns() {

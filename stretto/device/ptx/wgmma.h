@@ -17,9 +17,11 @@ STRETTO_DEVICE void wgmma_wait() {
 // Matrix descriptor (PTX ISA, "Asynchronous warpgroup level matrix multiply", matrix descriptor
 // format): byte offsets between groups of 8 rows (`stride`) and between repetitions along the
 // leading dimension (`leading`). kSwizzle: 128, 64, 32 bytes or 0.
+// `start`: of the matrix, in units of 16 bytes, below 2^14; as 32 bits, so that sums of it carry
+// nowhere.
 template <u32 kSwizzle>
-STRETTO_DEVICE u64 wgmma_descriptor(u32 address, u32 leading, u32 stride) {
-  constexpr u64 kMode = kSwizzle == 128 ? 1 : kSwizzle == 64 ? 2 : kSwizzle == 32 ? 3 : 0;
-  return (kMode << 62) | (u64((stride & 0x3ffff) >> 4) << 32) |
-         (u64((leading & 0x3ffff) >> 4) << 16) | ((address & 0x3ffff) >> 4);
+STRETTO_DEVICE u64 wgmma_descriptor(u32 start, u32 leading, u32 stride) {
+  constexpr u32 kMode = kSwizzle == 128 ? 1 : kSwizzle == 64 ? 2 : kSwizzle == 32 ? 3 : 0;
+  return u64(kMode << 30 | (stride & 0x3ffff) >> 4) << 32 |
+         (((leading & 0x3ffff) >> 4) << 16 | start);
 }

@@ -2,6 +2,7 @@
 // registers; and a plain form for the shapes and types that wgmma does not take.
 #pragma once
 
+#include "stretto/device/ptx/cycles.h"
 #include "stretto/device/ptx/wgmma.h"
 #include "stretto/device/sm90/smem.h"
 
@@ -15,51 +16,77 @@ struct Operand {
   using Slot = S;
   using Element = typename S::Element;
   static constexpr bool kTransposed = kTransposed_;
+  static constexpr bool kFixed = false;
   S slot;
+};
+// Of a slot that lies where the kernel's text says.
+template <class S, bool kTransposed_>
+struct FixedOperand : Operand<S, kTransposed_> {
+  static constexpr bool kFixed = true;
 };
 
 // `v`, which all threads of a warp have, as the assembler does not see: descriptors that come from
 // it live in uniform registers, and their parts take no moves between the matrix instructions.
 STRETTO_DEVICE u32 uniform(u32 v) { return __shfl_sync(0xffffffffu, v, 0); }
 
-// Descriptor of a slot; parts of it differ in the start address alone. kAlongRows: the matrix
-// instruction's K runs along the stored rows. kRepeated: every group of 8 rows is the slot's first.
-template <bool kAlongRows, bool kRepeated = false, class S>
-STRETTO_DEVICE u64 slot_descriptor(const S& s, int row) {
-  u32 address = uniform(smem_address(s.data) + (kAlongRows ? 0 : u32(row) * S::kSwizzle));
-  return wgmma_descriptor<S::kSwizzle>(address, kAlongRows ? S::kChunkBytes : 1,
-                                       kRepeated ? 0 : 8 * S::kSwizzle);
+// What descriptors of a warpgroup's products begin from: shared memory, where it starts in units of
+// 16 bytes, and the number of the warpgroup in its team, both uniform.
+struct Origin {
+  const u8* smem;
+  u32 start;
+  u32 group;
+};
+STRETTO_DEVICE Origin origin_of(const u8* smem, const Team& t) {
+  return {smem, uniform((smem_address(smem) & 0x3ffff) >> 4), uniform(t.tid / 128)};
 }
-// How far the part that starts at stored row r and column c lies behind, in units of 16 bytes.
+
+// How far the part that starts at stored row r and column c lies behind a slot's first, in units of
+// 16 bytes.
 template <class S>
-__host__ __device__ constexpr u64 part_offset(int r, int c) {
-  return u64(c / S::kChunkCols * S::kChunkBytes + r * S::kSwizzle +
+__host__ __device__ constexpr u32 part_offset(int r, int c) {
+  return u32(c / S::kChunkCols * S::kChunkBytes + r * S::kSwizzle +
              c % S::kChunkCols * int(sizeof(typename S::Element))) >>
          4;
 }
 
+// Descriptors of an operand's parts, which differ in where they start alone. `row`: the first of
+// the warpgroup's. kAlongRows: the matrix instruction's K runs along the stored rows. kRepeated:
+// every group of 8 rows is the slot's first.
+template <class X, bool kAlongRows, bool kRepeated = false>
+struct Descriptors {
+  using S = typename X::Slot;
+  u32 start;
+
+  STRETTO_DEVICE Descriptors(const X& x, u32 row, const Origin& o)
+      : start(o.start + (u32(x.slot.data - o.smem) >> 4)) {
+    start += kAlongRows ? part_offset<S>(0, 64) * (row / 64) : row * (S::kSwizzle / 16);
+    if (!X::kFixed) start = uniform(start);
+  }
+  STRETTO_DEVICE u64 at(int r, int c) const {
+    return wgmma_descriptor<S::kSwizzle>(start + part_offset<S>(r, c),
+                                         kAlongRows ? S::kChunkBytes : 1,
+                                         kRepeated ? 0 : 8 * S::kSwizzle);
+  }
+};
+
 // The accumulator is a MmaLayout tile of kBlocks * 2 row slots; kN columns. kZero: starts from zero
 // instead of acc. One commit group.
 template <int kN, int kK, bool kZero, class Acc, class A, class B>
-STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Team& t) {
+STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Origin& o) {
   using T = typename A::Element;
   constexpr int kStep = 32 / int(sizeof(T));
   constexpr int kBlocks = Acc::kR / 2;
   constexpr bool kTransA = A::kTransposed, kTransB = !B::kTransposed;
-  int first = int(t.tid / 128) * kBlocks * 64;
-  using SA = typename A::Slot;
-  using SB = typename B::Slot;
-  constexpr bool kRepeated = !kTransA && SA::kRows == 8;  // 8 rows of a few, and copies of them
-  u64 base_a = slot_descriptor<kTransA, kRepeated>(a.slot, first);
-  if (kTransA) base_a += part_offset<SA>(0, 64) * u64(uniform(u32(first) / 64));
-  u64 base_b = slot_descriptor<kTransB>(b.slot, 0);
+  constexpr bool kRepeated = !kTransA && A::Slot::kRows == 8;  // 8 rows of a few, and their copies
+  Descriptors<A, kTransA, kRepeated> of_a(a, o.group * kBlocks * 64, o);
+  Descriptors<B, kTransB> of_b(b, 0, o);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kK; k += kStep) {
-    u64 db = base_b + (kTransB ? part_offset<SB>(k, 0) : part_offset<SB>(0, k));
+    u64 db = kTransB ? of_b.at(k, 0) : of_b.at(0, k);
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
-      u64 da = base_a + (kTransA ? part_offset<SA>(k, m * 64) : part_offset<SA>(m * 64, k));
+      u64 da = kTransA ? of_a.at(k, m * 64) : of_a.at(m * 64, k);
       Wgmma<T, kN>::template ss<kTransA, kTransB>(acc.x[2 * m], acc.x[2 * m + 1], da, db,
                                                   !kZero || k > 0);
     }
@@ -69,15 +96,15 @@ STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Team& t) {
 
 // A in registers: a 16-bit MmaLayout tile.
 template <int kN, int kK, bool kZero, class Acc, class A, class B>
-requires Paired<A> STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Team&) {
+requires Paired<A> STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b,
+                                                 const Origin& o) {
   using T = typename A::Element;
   constexpr bool kTransB = !B::kTransposed;
-  using SB = typename B::Slot;
-  u64 base_b = slot_descriptor<kTransB>(b.slot, 0);
+  Descriptors<B, kTransB> of_b(b, 0, o);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kK; k += 16) {
-    u64 db = base_b + (kTransB ? part_offset<SB>(k, 0) : part_offset<SB>(0, k));
+    u64 db = kTransB ? of_b.at(k, 0) : of_b.at(0, k);
 #pragma unroll
     for (int m = 0; m < Acc::kR / 2; ++m) {
       const u32* lo = a.w[2 * m];
@@ -113,6 +140,14 @@ STRETTO_DEVICE void take_turn(const Team& t) {
 template <u32 kWarpgroups>
 STRETTO_DEVICE void pass_turn(const Team& t) {
   named_barrier_arrive(kTurnBarrier + (t.tid / 128 + 1) % kWarpgroups, 256);
+}
+
+// Each warpgroup of a team but the first goes on so many cycles after the one before it.
+template <u32 kCycles>
+STRETTO_DEVICE void begin_apart(const Team& t) {
+  u64 begin = cycle_counter();
+  while (cycle_counter() - begin < u64(t.tid / 128) * kCycles) {
+  }
 }
 
 // The plain form: every thread sums its own elements over k in order, in fp32. A row or a column

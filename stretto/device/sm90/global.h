@@ -1,6 +1,7 @@
 // Tiles to and from global memory by the threads of an agent.
 #pragma once
 
+#include "stretto/device/ptx/memory.h"
 #include "stretto/device/sm90/tile.h"
 
 // The box of a tensor under a tile: `data` is the element at the tile's origin; elements at or past
@@ -219,7 +220,22 @@ STRETTO_DEVICE void load_into(V& v, const A& a, const Box<const T>& box, const T
   }
 }
 
-template <class L, int kRun, class V, class T>
+// kApart: to another rank. The compiler may take a run apart, which across a link are several times
+// as many packets.
+template <bool kApart, class T, int kWidth>
+STRETTO_DEVICE void store_run(T* to, const Run<T, kWidth>& e) {
+  if constexpr (kApart && (sizeof(e) == 16 || sizeof(e) == 8)) {
+    union {
+      Run<T, kWidth> run;
+      u32 words[sizeof(e) / 4];
+    } both{e};
+    store_words(to, both.words);
+  } else {
+    *reinterpret_cast<Run<T, kWidth>*>(to) = e;
+  }
+}
+
+template <class L, int kRun, bool kApart = false, class V, class T>
 STRETTO_DEVICE void store_box(const V& v, const Box<T>& box, const Team& t) {
   constexpr int kWidth = V::kC == 1 ? 1 : kRun;
   if (L::kTileRows == 1 && !L::stores_cols(t)) return;
@@ -235,7 +251,7 @@ STRETTO_DEVICE void store_box(const V& v, const Box<T>& box, const Team& t) {
 #pragma unroll
       for (int u = 0; u < kWidth; ++u) e.x[u] = from_float<T>(to_float(v.at(i, j + u)));
       if (box.has_row(r) && box.has_cols(c, kWidth)) {
-        *reinterpret_cast<Run<T, kWidth>*>(row + c * box.col_stride) = e;
+        store_run<kApart>(row + c * box.col_stride, e);
       } else if (kWidth > 1 && box.has_row(r)) {
 #pragma unroll
         for (int u = 0; u < kWidth; ++u) {

@@ -18,7 +18,10 @@ STRETTO_DEVICE u64 packet_word(u32 payload, u32 tag) { return (u64(tag) << 32) |
 template <class T, class V>
 STRETTO_DEVICE u32 packet_payload(const V& v, int i, int j, bool second) {
   if constexpr (kPerPacket<T> == 1) {
-    return __float_as_uint(to_float(v.at(i, j)));
+    auto e = v.at(i, j);
+    return *reinterpret_cast<const u32*>(&e);
+  } else if constexpr (Paired<V>) {  // whatever the bits are
+    return second ? v.w[i][j / 2] : v.w[i][j / 2] & 0xffff;
   } else {
     return pack2<T>(to_float(v.at(i, j)), second ? to_float(v.at(i, j + 1)) : 0.f);
   }
@@ -26,7 +29,7 @@ STRETTO_DEVICE u32 packet_payload(const V& v, int i, int j, bool second) {
 template <class T, class V>
 STRETTO_DEVICE void put_payload(V& v, int i, int j, u32 payload) {
   if constexpr (kPerPacket<T> == 1) {
-    v.put(i, j, __uint_as_float(payload));
+    v.put(i, j, *reinterpret_cast<const typename V::Compute*>(&payload));
   } else {
     T e[2] = {T{u16(payload & 0xffff)}, T{u16(payload >> 16)}};
     put_raw(v, i, j, e);

@@ -96,3 +96,24 @@ STRETTO_DEVICE void fill_columns(const S& slot, const V& v, const Team& t) {
     }
   }
 }
+
+// What the box has of a slot, by one thread, kWidth columns at a time.
+template <int kWidth, class S, class T>
+STRETTO_DEVICE void store_slot(const S& slot, const Box<T>& box) {
+#pragma unroll 1
+  for (int r = 0; r < S::kRows; ++r) {
+    if (!box.has_row(r)) continue;
+    T* to = box.data + r * box.row_stride;
+#pragma unroll
+    for (int c = 0; c < S::kCols; c += kWidth) {
+      if (box.has_cols(c, kWidth)) {
+        *reinterpret_cast<Run<T, kWidth>*>(to + c * box.col_stride) =
+            *reinterpret_cast<const Run<T, kWidth>*>(&slot.at(r, c));
+      } else {
+        for (int k = 0; k < kWidth; ++k) {
+          if (box.has_cols(c + k, 1)) to[(c + k) * box.col_stride] = slot.at(r, c + k);
+        }
+      }
+    }
+  }
+}
