@@ -6,11 +6,15 @@
 namespace stretto {
 
 CompiledProgram compile(Program program, const CompileOptions& options) {
-  Program schedule = run_pipeline(std::move(program), options.after);
-  if (options.require_proof) require_proved(schedule, {.bounds_only = options.bounds_only});
-  Quotas quotas = count_quotas(schedule, extent_bounds(schedule));
-  return {std::make_shared<const Program>(std::move(schedule)), std::move(quotas),
-          options.bounds_only};
+  auto schedule = std::make_shared<const Program>(run_pipeline(std::move(program), options.after));
+  CompiledProgram compiled{schedule, {}, options.bounds_only};
+  if (options.require_proof) require_proof(compiled);
+  compiled.quotas = count_quotas(*schedule, extent_bounds(*schedule));
+  return compiled;
+}
+
+void require_proof(const CompiledProgram& program) {
+  require_proved(*program.schedule, {.bounds_only = program.bounds_only});
 }
 
 }  // namespace stretto

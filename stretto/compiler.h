@@ -26,5 +26,7 @@ struct CompiledProgram {
 
 // UserError for a bad program, Rejected for one that cannot be proved.
 CompiledProgram compile(Program program, const CompileOptions& options = {});
+// What compile() ends with where it requires a proof, for whoever does something else meanwhile.
+void require_proof(const CompiledProgram& program);
 
 }  // namespace stretto

@@ -98,19 +98,20 @@ void EngineQueues::fork(int rank, const std::vector<std::int64_t>& extents, cons
   }
 }
 
-// Nodes that copy within a GPU wait for kernels that wait for them.
+// Nodes that copy within a GPU wait for kernels that wait for them, and so, now and then, do those
+// that fetch or signal their own rank (docs/decisions/0008-own-signals-come-from-peers.md).
 void EngineQueues::check_capture(const Steps& steps, int rank) const {
+  const std::vector<EngineMark>& marks = launch_.engines.marks[static_cast<std::size_t>(rank)];
   for (const std::vector<EngineStep>& queue : steps) {
     for (const EngineStep& step : queue) {
-      const EngineCopy& c = step.copy;
-      bool within =
-          step.kind == EngineStep::Kind::kCopy && c.from_rank == rank && c.to_rank == rank;
-      if (!within) continue;
+      bool copies_here = step.kind == EngineStep::Kind::kCopy && step.copy.to_rank == rank;
+      bool signals_here = step.kind == EngineStep::Kind::kSignal &&
+                          marks[static_cast<std::size_t>(step.mark)].rank == rank;
+      if (!copies_here && !signals_here) continue;
       throw UserError(fmt::format(
-          "{}: its copy engines copy '{}' to '{}' within rank {}, which does not get on in graphs: "
-          "let SMs copy there",
-          program_.name, program_.tensors[static_cast<std::size_t>(c.from_tensor)].name,
-          program_.tensors[static_cast<std::size_t>(c.to_tensor)].name, rank));
+          "{}: its copy engines {} within rank {} or to it, which does not get on in graphs: let "
+          "them send to other ranks, or SMs copy",
+          program_.name, copies_here ? "copy" : "signal", rank));
     }
   }
 }

@@ -42,6 +42,14 @@ struct GpuCode {
 // UserError for a program that has no GPU lowering; InternalError where the generated kernel does
 // not compile cleanly.
 GpuCode build_gpu_code(const CompiledProgram& program, const KernelOptions& options = {});
+// compile() and build_gpu_code(), the proof beside the kernel: either takes a second or more where
+// it is not cached.
+struct CompiledForGpu {
+  CompiledProgram program;
+  GpuCode code;
+};
+CompiledForGpu compile_for_gpu(Program program, const CompileOptions& options = {},
+                               const KernelOptions& kernel = {});
 // Whether there is a GPU lowering, and a block holds what it takes. Compiles nothing.
 bool has_gpu_lowering(const CompiledProgram& program);
 

@@ -40,6 +40,7 @@ class GpuForwardStep : public ForwardStep {
   // launch's, which stays). The cache keeps what the last run left.
   struct StageTime {
     std::string program;
+    std::string weights;  // that it reads, of any layer: "gate up"
     int launches = 0;
     double ms = 0, of_step_ms = 0;
     std::size_t weight_bytes = 0;  // read by a rank in these launches
@@ -80,7 +81,7 @@ class GpuForwardStep : public ForwardStep {
 
   GpuWorld& world_;  // of all data groups, whose streams everything runs on
   GpuWorld& group_;  // of the own one
-  const ModelShape& shape_;
+  const ModelShape shape_;
   const GpuBuffers& model_buffers_;
   StepPlan plan_;
   bool graphs_wanted_, early_starts_;

@@ -110,7 +110,9 @@ void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
 
 std::unique_ptr<ForwardStep> GpuModel::make_step(std::int64_t bound,
                                                  const GpuModelOptions& options) {
-  const ModelShape& shape = options.choose ? chosen_shape_ : shape_;
+  ModelShape shape = options.choose ? chosen_shape_ : shape_;
+  shape.exchanges = options.exchanges;
+  shape.slots = options.slots;
   return std::make_unique<GpuForwardStep>(world_, shape, buffers_, bound, options);
 }
 

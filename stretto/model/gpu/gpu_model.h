@@ -32,6 +32,9 @@ struct GpuModelOptions {
   bool early_starts = true;
   // Products of long prompts take the configs that are predicted to be the fastest on this machine.
   bool choose = true;
+  // For measuring: ModelShape says what they are.
+  bool exchanges = true;
+  RowSlots slots = {};
   std::optional<GpuDataGroup> data_group;  // where shape.data_groups is more than one
 };
 

@@ -3,6 +3,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include "stretto/model/gpu/gpu_forward_step.h"
 
@@ -31,6 +32,7 @@ std::vector<GpuForwardStep::StageTime> GpuForwardStep::time_stages(int rounds) {
   }
   std::vector<Call> step;  // as the plan orders them
   std::map<std::size_t, StageTime> stages;
+  std::map<std::size_t, std::set<std::string>> names;  // of weights
   auto add = [&](const PlanLaunch& launch, const GpuLaunchArgs& args) {
     step.push_back({launch.program, &args});
     StageTime& stage = stages[launch.program];
@@ -40,7 +42,9 @@ std::vector<GpuForwardStep::StageTime> GpuForwardStep::time_stages(int rounds) {
     if (stage.program == "embedding") return;
     for (const Binding& b : launch.bindings) {
       auto found = bytes.find(b.buffer);
-      if (found != bytes.end()) stage.weight_bytes += found->second;
+      if (found == bytes.end()) continue;
+      stage.weight_bytes += found->second;
+      names[launch.program].insert(b.buffer.substr(b.buffer.rfind('.') + 1));
     }
   };
   for (std::size_t i = 0; i < args_.size(); ++i) add(plan_.launches[i], args_[i]);
@@ -54,6 +58,9 @@ std::vector<GpuForwardStep::StageTime> GpuForwardStep::time_stages(int rounds) {
     return time_calls(calls, rounds);
   };
   for (auto& [program, stage] : stages) {
+    for (const std::string& name : names[program]) {
+      stage.weights += (stage.weights.empty() ? "" : " ") + name;
+    }
     stage.ms = time_those([only = program](std::size_t p) { return p == only; });
   }
   set_early_starts(early_starts_);

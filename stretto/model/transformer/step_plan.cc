@@ -58,6 +58,12 @@ class Planner {
   Program product(const Desc& d) const {
     return chooses(d.m) ? fastest_program(d, *s_.machine) : step_program(d, s_.target);
   }
+  // Of replicated rows, `bytes` of shared memory in a step of one.
+  template <typename Desc>
+  Program replicated_product(const Desc& d, std::int64_t bytes) const {
+    if (bound_ > 1) return product(d);
+    return row_program(d, s_.target, {.bytes = bytes, .columns = s_.slots.columns});
+  }
   bool chooses(std::int64_t m) const { return s_.machine != nullptr && m > kMostRowsOfDefaults; }
 
   std::size_t add_program(Program program) {
@@ -277,19 +283,21 @@ class Planner {
     GemmDesc qkv_desc = gemm_desc;
     qkv_desc.n = part.qkv_cols;
     qkv_desc.bias = c_.qkv_bias;
-    std::size_t qkv = add_program(product(qkv_desc));
+    std::size_t qkv = add_program(replicated_product(qkv_desc, s_.slots.bytes));
     GemmDesc ffn_desc = gemm_desc;
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
     ffn_desc.bias = c_.mlp_bias;
-    std::size_t ffn = has_dense_layers() ? add_program(product(ffn_desc)) : 0;
-    auto reduced_gemm = [&](std::int64_t k) {
-      if (s_.world_size == 1) {
+    std::size_t ffn =
+        has_dense_layers() ? add_program(replicated_product(ffn_desc, s_.slots.bytes)) : 0;
+    const bool sums_over_ranks = s_.world_size > 1 && s_.exchanges;
+    auto reduced_gemm = [&](std::int64_t k, std::int64_t slot_bytes) {
+      if (!sums_over_ranks) {
         GemmDesc d = gemm_desc;
         d.n = hidden_;
         d.k = k;
         d.residual = true;
-        return add_program(product(d));
+        return add_program(replicated_product(d, slot_bytes));
       }
       GemmArDesc d{.world_size = s_.world_size,
                    .m = bound_,
@@ -299,11 +307,13 @@ class Planner {
                    .b_dtype = s_.weight_dtype,
                    .out_dtype = s_.dtype,
                    .residual = true};
-      return add_program(step_program(d, s_.target));
+      if (bound_ > 1) return add_program(step_program(d, s_.target));
+      SlotLimits limits{.bytes = slot_bytes, .columns = s_.slots.columns};
+      return add_program(row_program(d, s_.target, limits));
     };
-    const char* out = s_.world_size == 1 ? "c" : "out";
-    std::size_t out_gemm = reduced_gemm(part.q_cols);
-    std::size_t down_gemm = has_dense_layers() ? reduced_gemm(ffn_) : 0;
+    const char* out = sums_over_ranks ? "out" : "c";
+    std::size_t out_gemm = reduced_gemm(part.q_cols, s_.slots.out_bytes);
+    std::size_t down_gemm = has_dense_layers() ? reduced_gemm(ffn_, s_.slots.bytes) : 0;
     std::optional<MoePlan> moe = moe_plan(false);
     std::size_t lookup = add_program(embedding_program(vocab_desc(bound_), s_.target));
 

@@ -26,6 +26,13 @@ struct Machine;
 // machine is known; fewer rows those that were measured.
 constexpr std::int64_t kMostRowsOfDefaults = 256;
 
+// How the products of a step of one row on GPUs go through shared memory; 0: as the operators do.
+struct RowSlots {
+  std::int64_t bytes = 0;      // that a block fills ahead, at most
+  std::int64_t out_bytes = 0;  // a block of the product after attention, whose blocks it may join
+  std::int64_t columns = 0;    // of a step, at most
+};
+
 // What all steps of a model have in common.
 struct ModelShape {
   const ModelConfig* config = nullptr;
@@ -41,6 +48,10 @@ struct ModelShape {
   // with all of attention's weights, which every rank then has beside its share.
   bool ulysses = false;
   const predict::Machine* machine = nullptr;  // that products are chosen for; null: default configs
+  // For measuring what they bring (bench/gpu_decode.cc), and for nothing else. False: products of
+  // replicated rows leave the ranks' parts of their sums as they are, so results mean nothing.
+  bool exchanges = true;
+  RowSlots slots = {};
 
   int all_ranks() const { return world_size * data_groups; }
   bool has_whole_attention() const { return ulysses && world_size > 1; }

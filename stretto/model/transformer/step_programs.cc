@@ -10,6 +10,17 @@ auto config_for(const Desc& d, Target target) {
   return default_config(d, target);
 }
 
+template <typename Config>
+Config with_limits(Config c, GpuLoopDesc loop_desc, Target target, const SlotLimits& limits) {
+  if (target == Target::kCpu || (limits.bytes == 0 && limits.columns == 0)) return c;
+  loop_desc.slot_bytes = limits.bytes;
+  loop_desc.step_cols = limits.columns;
+  GpuLoop loop = gpu_loop(loop_desc);
+  c.tile = loop.tile;
+  c.num_stages = loop.num_stages;
+  return c;
+}
+
 AttentionConfig gpu_rope_config(const AttentionDesc& d) {
   constexpr std::int64_t kElements = 4096;  // of a head's rows, two halves of 8 a thread
   AttentionConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.head_dim, 1, d.m)};
@@ -23,6 +34,17 @@ Program step_program(const GemmDesc& d, Target target) { return gemm(d, config_f
 
 Program step_program(const GemmArDesc& d, Target target) {
   return gemm_ar(d, config_for(d, target));
+}
+
+Program row_program(const GemmDesc& d, Target target, const SlotLimits& limits) {
+  GpuLoopDesc loop{
+      .m = d.m, .n = d.n, .k = d.k, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype, .swiglu = d.swiglu};
+  return gemm(d, with_limits(config_for(d, target), loop, target, limits));
+}
+
+Program row_program(const GemmArDesc& d, Target target, const SlotLimits& limits) {
+  GpuLoopDesc loop{.m = d.m, .n = d.n, .k = d.k, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype};
+  return gemm_ar(d, with_limits(config_for(d, target), loop, target, limits));
 }
 
 Program step_program(const GemmRsDesc& d, Target target) {

@@ -23,6 +23,12 @@ namespace stretto {
 
 Program step_program(const GemmDesc& desc, Target target);
 Program step_program(const GemmArDesc& desc, Target target);
+// Of one row, through so much shared memory at most and in steps of so many columns; 0: as above.
+struct SlotLimits {
+  std::int64_t bytes = 0, columns = 0;
+};
+Program row_program(const GemmDesc& desc, Target target, const SlotLimits& limits);
+Program row_program(const GemmArDesc& desc, Target target, const SlotLimits& limits);
 Program step_program(const GemmRsDesc& desc, Target target);
 Program step_program(const AgGemmDesc& desc, Target target);
 Program step_program(const NormDesc& desc, Target target);        // rms_norm
