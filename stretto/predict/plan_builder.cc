@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
+#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/predict/frame.h"
@@ -187,7 +189,9 @@ class PlanBuilder {
   }
 
   void op(const Op& o) {
-    if (!o.bodies.empty() && has_signals(o.bodies)) return control(o);
+    if (!o.bodies.empty() && (has_signals(o.bodies) || passes_several_ways(o.bodies))) {
+      return control(o);
+    }
     switch (o.code) {
       case OpCode::kNotify:
       case OpCode::kWait:
@@ -202,6 +206,23 @@ class PlanBuilder {
 
   static bool has_signals(const std::vector<Block>& bodies) {
     return std::any_of(bodies.begin(), bodies.end(), predict::has_signals);
+  }
+
+  // Whether slots of more than one pair of agents pass there: a step takes or gives those of one.
+  bool passes_several_ways(const std::vector<Block>& bodies) const {
+    std::set<std::pair<int, int>> ways;
+    for (const Block& b : bodies) find_ways(b, ways);
+    return ways.size() > 1;
+  }
+
+  void find_ways(const Block& ops, std::set<std::pair<int, int>>& ways) const {
+    for (const Op& o : ops) {
+      if (o.code == OpCode::kPipePut || o.code == OpCode::kPipeFill || o.code == OpCode::kPipeGet) {
+        const Pipe& pipe = role_->pipes[at(o.symbol)];
+        ways.insert({pipe.producer, pipe.consumer});
+      }
+      for (const Block& b : o.bodies) find_ways(b, ways);
+    }
   }
 
   void control(const Op& o) {

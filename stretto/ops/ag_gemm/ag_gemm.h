@@ -42,6 +42,7 @@ struct AgGemmConfig {
   int num_consumers = 1;               // as in GemmConfig
   int cluster_size = 1;                // as in GemmConfig
   int stagger = 0;                     // as in GemmConfig
+  int store_slots = 0;                 // as in GemmConfig
   // kPush: tiles reach across the rows of all ranks, of which the own ones are sent to this rank,
   // too, so that few rows read the weights once. Every tile waits for all ranks.
   bool across = false;

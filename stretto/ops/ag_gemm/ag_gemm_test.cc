@@ -120,6 +120,19 @@ TEST_P(AgGemm, GivesTheGatheredRows) {
                  small());
 }
 
+// Tiles that reach past a rank's rows, too.
+TEST_P(AgGemm, AnAgentStores) {
+  AgGemmConfig cfg = small();
+  cfg.tile.bn = 16;
+  cfg.num_stages = cfg.store_slots = 2;
+  for (int world : {1, 2, 3}) {
+    AgGemmDesc d{.world_size = world, .m = 21, .n = 40, .k = 51, .c_dtype = DType::kBF16};
+    std::vector<Role> roles = run_pipeline(ag_gemm(d, cfg)).roles;
+    EXPECT_EQ(roles.back().agents.size(), 3u);
+    expect_ag_gemm(d, cfg);
+  }
+}
+
 TEST_P(AgGemm, MoreChannelsThanTransfers) {
   AgGemmConfig cfg = small();
   cfg.channels_per_rank = 7;

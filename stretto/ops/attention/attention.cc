@@ -16,7 +16,7 @@ namespace {
 void check(const AttentionDesc& d, const AttentionConfig& c) {
   FieldCheck need{"attention"};
   need.not_double("dtype", d.dtype);
-  need.at_least_one({{"m", d.m}});
+  need.at_least_one({{"batch", d.batch}, {"m", d.m}});
   need(d.max_tokens >= d.m, "max_tokens", d.max_tokens, "at least m");
   need.heads(d.num_heads, d.num_kv_heads);
   need(d.head_dim >= 2 && d.head_dim % 2 == 0, "head_dim", d.head_dim, "an even number");
@@ -75,6 +75,7 @@ HeadSplit split_heads(const AttentionDesc& d) {
 
 Program rope(const AttentionDesc& d, const AttentionConfig& cfg) {
   check(d, cfg);
+  FieldCheck{"rope"}(d.batch == 1, "batch", d.batch, "1");
   HeadSplit split = split_heads(d);
   std::int64_t num_q = split.heads_per_rank, num_kv = split.kv_heads_per_rank,
                half = d.head_dim / 2;
@@ -144,19 +145,18 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
   ProgramBuilder p("attention", d.world_size);
   Index m = p.extent("m", d.m);
   Index past = p.scalar("past", d.max_tokens - 1);
-  TensorRef q = p.input("q", d.dtype, {m, split.heads_per_rank * d.head_dim});
-  TensorRef k_cache =
-      p.state("k_cache", d.dtype, {split.kv_heads_per_rank, d.max_tokens, d.head_dim});
-  TensorRef v_cache =
-      p.state("v_cache", d.dtype, {split.kv_heads_per_rank, d.max_tokens, d.head_dim});
-  TensorRef out = p.output("out", d.dtype, {m, split.heads_per_rank * d.head_dim});
+  std::int64_t num_q = split.heads_per_rank, num_kv = split.kv_heads_per_rank;
+  TensorRef q = p.input("q", d.dtype, {d.batch, m, num_q * d.head_dim});
+  TensorRef k_cache = p.state("k_cache", d.dtype, {d.batch * num_kv, d.max_tokens, d.head_dim});
+  TensorRef v_cache = p.state("v_cache", d.dtype, {d.batch * num_kv, d.max_tokens, d.head_dim});
+  TensorRef out = p.output("out", d.dtype, {d.batch, m, num_q * d.head_dim});
   TensorRef lse;
-  if (d.lse) lse = p.output("lse", DType::kF32, {split.heads_per_rank, m});
+  if (d.lse) lse = p.output("lse", DType::kF32, {d.batch * num_q, m});
 
-  // One tile: a block of query rows of one head. Long rows first, so that no worker is left with
-  // one at the end; the heads of a group before the next group, so that their keys stay in the
-  // cache.
-  std::int64_t group = cfg.head_group > 0 ? cfg.head_group : split.heads_per_rank;
+  // One tile: a block of query rows of one head of one sequence. Long rows first, so that no worker
+  // is left with one at the end; the heads of a group before the next group, so that their keys
+  // stay in the cache.
+  std::int64_t group = cfg.head_group > 0 ? cfg.head_group : num_q;
   Index row_tiles = ceil_div(m, Index(bm));
   Resource sms = Resource::sms(cfg.num_workers)
                      .pipelined(cfg.num_stages)
@@ -164,18 +164,20 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
                      .by_ticket(cfg.tickets)
                      .multiplying(cfg.products)
                      .clustered(cfg.cluster_size);
-  p.role("attend", sms, p.grid(row_tiles * split.heads_per_rank, 1, 1, 1), [&](const Tile& t) {
+  p.role("attend", sms, p.grid(row_tiles * (d.batch * num_q), 1, 1, 1), [&](const Tile& t) {
     Index in_group = p.let("in_group", t.m % (row_tiles * group));
-    Index head = p.let("head", t.m / (row_tiles * group) * group + in_group % group);
+    Index any_head = p.let("any_head", t.m / (row_tiles * group) * group + in_group % group);
+    Index sequence = d.batch > 1 ? p.let("sequence", any_head / num_q) : Index(0);
+    Index head = d.batch > 1 ? p.let("head", any_head % num_q) : any_head;
     Index first = p.let("first", (row_tiles - 1 - in_group / group) * bm);
-    Index kv = p.let("kv", local_kv_head(p, d, split, head));
+    Index kv = p.let("kv", sequence * num_kv + local_kv_head(p, d, split, head));
     // Tokens that the last row sees, and the first block of which a row does not see all.
     Index end = p.let("end", d.causal ? past + min(first + bm, m) : past + m);
     Index begin = d.window > 0 ? p.let("begin", max(past + first - (d.window - 1), 0)) : Index(0);
     Index begin_block = begin / bn;
     Index full =
         d.window > 0 ? begin_block : p.let("full", (d.causal ? past + first + 1 : end) / bn);
-    Value query = p.load(q.tile({first, head * d.head_dim}, bm, d.head_dim));
+    Value query = p.load(q.tile({sequence, first, head * d.head_dim}, bm, d.head_dim));
     Value row = p.iota_rows(past + first, bm);  // [bm, 1] position of each query
     OnlineSoftmax softmax(
         p, {.dtype = d.dtype, .rows = bm, .head_dim = d.head_dim, .scale = score_scale(d)});
@@ -193,9 +195,10 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
       });
       softmax.add(scores, block(v_cache));
     });
-    p.store(out.tile({first, head * d.head_dim}, bm, d.head_dim), cast(softmax.mean(), d.dtype));
+    p.store(out.tile({sequence, first, head * d.head_dim}, bm, d.head_dim),
+            cast(softmax.mean(), d.dtype));
     if (d.lse) {
-      p.store(lse.tile({head, first}, bm, 1).rows_along(1).cols_along(0), softmax.lse());
+      p.store(lse.tile({any_head, first}, bm, 1).rows_along(1).cols_along(0), softmax.lse());
     }
   });
   return p.finish();
@@ -208,27 +211,39 @@ AttentionTile gpu_attention_tile(DType dtype, std::int64_t head_dim) {
 
 namespace {
 
-// Fastest of what was tried on an H200 (2026-11-22, gpu_bench attention-suite): small heads take
+// Fastest of what was tried on an H200 (2026-11-23, gpu_bench attention-suite): small heads take
 // three warpgroups, causal rows are dealt out by ticket, four heads at a time keep their keys in
-// L2.
+// L2, and of long sequences without a mask two blocks share keys and values.
 AttentionConfig gpu_config(const AttentionDesc& d) {
   constexpr int kGroup = 4;
+  constexpr std::int64_t kLong = 4096, kLonger = 8192;  // tokens; the last block wastes little
   AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
-  bool pipelined = tile.num_stages > 0;
-  if (pipelined && d.head_dim <= 64) tile = {.rows = 192, .kv = 128, .num_stages = 3};
+  bool pipelined = tile.num_stages > 0, small = d.head_dim <= 64;
+  if (pipelined && small) tile = {.rows = 192, .kv = 128, .num_stages = 3};
   std::int64_t heads = split_heads(d).heads_per_rank;
-  return {.tile_rows = tile.rows,
-          .tile_kv = tile.kv,
-          .num_workers = gpu_workers(ceil_div(d.m, tile.rows) * heads),
-          .num_stages = tile.num_stages,
-          .tickets = pipelined && d.causal,
-          .head_group = heads % kGroup == 0 ? kGroup : 0};
+  AttentionConfig c{.tile_rows = tile.rows,
+                    .tile_kv = tile.kv,
+                    .num_stages = tile.num_stages,
+                    .tickets = pipelined && d.causal,
+                    .head_group = heads % kGroup == 0 ? kGroup : 0};
+  if (pipelined && !small && d.head_dim <= 128 && !d.causal && d.m >= kLong) {
+    c.cluster_size = 2;
+    c.tile_rows *= c.cluster_size;
+    if (d.max_tokens >= kLonger) {
+      c.tile_kv = 176;
+      c.query_slots = 1;
+    }
+  }
+  c.num_workers =
+      gpu_workers(ceil_div(d.m, c.tile_rows) * heads * d.batch, kGpuSms / c.cluster_size);
+  return c;
 }
 
 }  // namespace
 
 std::string to_string(const AttentionDesc& d) {
-  return fmt::format("m={} cache={} heads={}/{} dim={} window={}{}{} {} P={}", d.m, d.max_tokens,
+  return fmt::format("{}m={} cache={} heads={}/{} dim={} window={}{}{} {} P={}",
+                     d.batch > 1 ? fmt::format("batch={} ", d.batch) : "", d.m, d.max_tokens,
                      d.num_heads, d.num_kv_heads, d.head_dim, d.window, d.causal ? "" : " full",
                      d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
 }

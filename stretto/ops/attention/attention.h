@@ -18,7 +18,8 @@ namespace stretto {
 struct AttentionDesc {
   DType dtype = DType::kF32;         // activations and cache
   DType weight_dtype = DType::kF32;  // of the optional head norms
-  std::int64_t m = 1;                // bound of the new tokens
+  std::int64_t batch = 1;            // sequences of the same length, one after the other
+  std::int64_t m = 1;                // bound of the new tokens, of each sequence
   std::int64_t max_tokens = 1;       // capacity of the cache, past + m <= max_tokens
   int num_heads = 1;                 // query heads over all ranks
   int num_kv_heads = 1;              // divides num_heads
@@ -77,11 +78,12 @@ AttentionConfig default_config(const AttentionDesc& desc, Target target = Target
 // [max_tokens, head_dim / 2] f32; rotates the two halves of each head (Su et al., RoFormer, in the
 // half-split form of Llama).
 // -> q [m, Hq * head_dim]; k_cache, v_cache [Hkv, max_tokens, head_dim] gain rows past .. past + m.
-// With head_norm also q_norm, k_norm [1, head_dim].
+// With head_norm also q_norm, k_norm [1, head_dim]. For one sequence: batch 1.
 Program rope(const AttentionDesc& desc, const AttentionConfig& config);
-// q [m, Hq * head_dim], k_cache, v_cache [Hkv, max_tokens, head_dim] -> out [m, Hq * head_dim].
-// Softmax online over blocks of the cache (online_softmax.h). With lse also lse [Hq, m] f32: of
-// each row, the natural logarithm of the sum of exp(scale * score).
+// q [batch, m, Hq * head_dim], k_cache, v_cache [batch * Hkv, max_tokens, head_dim] ->
+// out [batch, m, Hq * head_dim]. Softmax online over blocks of the cache (online_softmax.h). With
+// lse also lse [batch * Hq, m] f32: of each row, the natural logarithm of the sum of
+// exp(scale * score).
 Program attention(const AttentionDesc& desc, const AttentionConfig& config);
 
 OperatorInfo rope_info();

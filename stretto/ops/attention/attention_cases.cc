@@ -27,6 +27,13 @@ AttentionDesc desc_of(const OpShape& s) {
   return d;
 }
 
+// Several sequences of one length in one of the shapes.
+AttentionDesc batch_desc(const OpShape& s) {
+  AttentionDesc d = desc_of(s);
+  if (d.m % 8 == 5) d.batch = 2;
+  return d;
+}
+
 AttentionConfig gpu_rope(const AttentionDesc& d) {
   constexpr std::int64_t kElements = 2048;  // of a half head, 8 a thread
   AttentionConfig c{.tile_rows = std::clamp<std::int64_t>(kElements * 2 / d.head_dim, 1, d.m)};
@@ -142,13 +149,14 @@ struct Attended {
   double lse;
 };
 
-// What one query head of one token makes of the cache as it stands after this launch.
-Attended attended(const AttentionCase& a, int rank, std::int64_t token, std::int64_t h,
-                  const Values& query, const Values& keys, const Values& values) {
+// What one query head of one token of a sequence makes of the cache as it stands after this launch.
+Attended attended(const AttentionCase& a, int rank, std::int64_t sequence, std::int64_t token,
+                  std::int64_t h, const Values& query, const Values& keys, const Values& values) {
   const AttentionDesc& d = a.d;
   auto num_q = static_cast<std::int64_t>(a.split.heads_per_rank);
   int head = std::min(rank * static_cast<int>(num_q) + static_cast<int>(h), d.num_heads - 1);
-  std::int64_t kv = head / (d.num_heads / d.num_kv_heads) - a.split.first_kv_head(rank);
+  std::int64_t kv = sequence * a.split.kv_heads_per_rank + head / (d.num_heads / d.num_kv_heads) -
+                    a.split.first_kv_head(rank);
   std::int64_t last = a.past + token;
   std::int64_t first = d.window > 0 ? std::max<std::int64_t>(0, last - d.window + 1) : 0;
   auto at = [&](std::int64_t t, std::int64_t i) {
@@ -175,21 +183,22 @@ Attended attended(const AttentionCase& a, int rank, std::int64_t token, std::int
 }
 
 OpCase attention_case(const OpShape& shape, std::uint64_t seed) {
-  AttentionDesc d = desc_of(shape);
+  AttentionDesc d = batch_desc(shape);
   AttentionCase a(
       d,
       attention(d, shape.target == Target::kCuda ? default_config(d, Target::kCuda) : config_of(d)),
       shape, seed);
   std::int64_t num_q = a.split.heads_per_rank;
   for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
-    for (std::int64_t token = 0; token < a.m; ++token) {
-      for (std::int64_t h = 0; h < num_q; ++h) {
-        auto at = (token * num_q + h) * d.head_dim;
-        auto q = a.in(r, "q").begin() + at;
-        Attended want = attended(a, static_cast<int>(r), token, h, Values(q, q + d.head_dim),
-                                 a.in(r, "k_cache"), a.in(r, "v_cache"));
-        std::copy(want.out.begin(), want.out.end(), a.out(r, "out").begin() + at);
-        if (d.lse) a.out(r, "lse")[static_cast<std::size_t>(h * d.m + token)] = want.lse;
+    for (std::int64_t i = 0; i < d.batch * a.m * num_q; ++i) {
+      std::int64_t sequence = i / (a.m * num_q), token = i / num_q % a.m, h = i % num_q;
+      auto at = ((sequence * d.m + token) * num_q + h) * d.head_dim;
+      auto q = a.in(r, "q").begin() + at;
+      Attended want = attended(a, static_cast<int>(r), sequence, token, h,
+                               Values(q, q + d.head_dim), a.in(r, "k_cache"), a.in(r, "v_cache"));
+      std::copy(want.out.begin(), want.out.end(), a.out(r, "out").begin() + at);
+      if (d.lse) {
+        a.out(r, "lse")[static_cast<std::size_t>((sequence * num_q + h) * d.m + token)] = want.lse;
       }
     }
   }
@@ -229,7 +238,7 @@ OpCase decode_attention_case(const OpShape& shape, std::uint64_t seed) {
     }
     for (std::int64_t h = 0; h < num_q; ++h) {
       Values out =
-          attended(a, static_cast<int>(r), 0, h, rounded_head(h, "q_norm"), keys, values).out;
+          attended(a, static_cast<int>(r), 0, 0, h, rounded_head(h, "q_norm"), keys, values).out;
       std::copy(out.begin(), out.end(), a.out(r, "out").begin() + h * d.head_dim);
     }
   }
@@ -258,7 +267,7 @@ OperatorInfo attention_info() {
           .summary = "causal GQA attention of m tokens over a cache of n, head size k",
           .program =
               [](const OpShape& s) {
-                AttentionDesc d = desc_of(s);
+                AttentionDesc d = batch_desc(s);
                 return attention(
                     d, s.target == Target::kCuda ? default_config(d, Target::kCuda) : config_of(d));
               },

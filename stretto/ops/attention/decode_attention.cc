@@ -20,6 +20,7 @@ std::int64_t heads_of_a_tile(const AttentionDesc& d) {
 void check(const AttentionDesc& d, const DecodeAttentionConfig& c) {
   FieldCheck need{"decode_attention"};
   need.not_double("dtype", d.dtype);
+  need(d.batch == 1, "batch", d.batch, "1");
   need(d.m == 1, "m", d.m, "1");
   need(d.causal, "causal", 0, "true");
   need.at_least_one({{"max_tokens", d.max_tokens}});

@@ -84,6 +84,7 @@ const std::vector<OperatorInfo>& catalog() {
       expert_tables_info(),
       ag_grouped_gemm_info(),
       grouped_gemm_rs_info(),
+      grouped_gemm_ar_info(),
       moe_layer_info(),
       ep_dispatch_info(),
       ep_place_info(),

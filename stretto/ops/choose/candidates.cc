@@ -136,7 +136,9 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
   if (op == "gemm") return of_gemm(s, Scaling::kNone, num_sms);
   if (op == "gemm_fp8") return of_gemm(s, Scaling::kRowWise, num_sms);
   if (op == "gemm_fp8_block") return of_gemm(s, Scaling::kBlock, num_sms);
-  if (op == "ag_gemm") return of_ag_gemm(s, {Gather::kPull, Gather::kSend, Gather::kPush}, num_sms);
+  // Engines that fetch are no faster than those that send, and have been seen not to get on in a
+  // graph of six launches (docs/decisions/0008-own-signals-come-from-peers.md).
+  if (op == "ag_gemm") return of_ag_gemm(s, {Gather::kSend, Gather::kPush}, num_sms);
   if (op == "ag_gemm_push") return of_ag_gemm(s, {Gather::kPush}, num_sms);
   if (op == "gemm_rs") {
     return of_gemm_rs(s, {Scatter::kEpilogue, Scatter::kCopyEngine}, num_sms);

@@ -74,18 +74,25 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
   struct Choice {
     GemmTile tile;  // of the whole cluster
     int cluster, stages, raster;
-    int stagger = 0;
+    int stagger = 0, store_slots = 0;
   };
   const std::vector<Choice> rows = {
-      {{256, 256, 128}, 2, 4, 8},    {{256, 256, 128}, 2, 4, 16},  {{256, 224, 128}, 2, 4, 8},
-      {{256, 192, 128}, 2, 4, 8},    {{256, 192, 128}, 2, 4, 16},  {{256, 160, 128}, 2, 5, 8},
-      {{256, 128, 128}, 2, 6, 8},    {{128, 256, 128}, 1, 4, 8},   {{128, 192, 128}, 1, 4, 8},
-      {{128, 160, 128}, 1, 5, 8},    {{128, 128, 128}, 1, 6, 8},   {{128, 96, 128}, 1, 6, 8},
-      {{128, 192, 128}, 1, 4, 8, 2}, {{128, 192, 128}, 1, 4, 8, 3}};
-  const std::vector<Choice> blocks = {{{256, 128, 128}, 2, 6, 8}, {{256, 128, 128}, 2, 6, 1},
-                                      {{256, 128, 128}, 2, 6, 4}, {{256, 128, 128}, 2, 6, 16},
-                                      {{256, 64, 128}, 2, 6, 8},  {{128, 128, 128}, 1, 6, 8},
-                                      {{128, 128, 128}, 1, 6, 1}, {{128, 64, 128}, 1, 6, 8}};
+      {{256, 256, 128}, 2, 4, 8},       {{256, 256, 128}, 2, 4, 16},
+      {{256, 224, 128}, 2, 4, 8},       {{256, 192, 128}, 2, 4, 8},
+      {{256, 192, 128}, 2, 4, 16},      {{256, 160, 128}, 2, 5, 8},
+      {{256, 128, 128}, 2, 6, 8},       {{128, 256, 128}, 1, 4, 8},
+      {{128, 192, 128}, 1, 4, 8},       {{128, 160, 128}, 1, 5, 8},
+      {{128, 128, 128}, 1, 6, 8},       {{128, 96, 128}, 1, 6, 8},
+      {{128, 192, 128}, 1, 4, 8, 2},    {{128, 192, 128}, 1, 4, 8, 3},
+      {{256, 192, 128}, 2, 4, 8, 3},    {{256, 256, 128}, 2, 4, 8, 2},
+      {{256, 128, 128}, 2, 4, 8},       {{256, 128, 128}, 2, 4, 8, 3},
+      {{128, 192, 128}, 1, 4, 8, 2, 4}, {{128, 192, 128}, 1, 4, 8, 3, 4},
+      {{128, 256, 128}, 1, 3, 8, 0, 4}, {{256, 192, 128}, 2, 4, 8, 2, 4},
+      {{128, 128, 128}, 1, 6, 8, 3, 2}};
+  const std::vector<Choice> blocks = {
+      {{256, 128, 128}, 2, 6, 8},    {{256, 128, 128}, 2, 6, 1},    {{256, 128, 128}, 2, 6, 8, 1},
+      {{256, 128, 128}, 2, 6, 1, 1}, {{256, 128, 128}, 2, 4, 8},    {{256, 128, 128}, 2, 4, 8, 1},
+      {{128, 128, 128}, 1, 6, 8},    {{128, 128, 128}, 1, 6, 8, 1}, {{128, 64, 128}, 1, 6, 8}};
   for (const Choice& c : d.scaling == Scaling::kBlock ? blocks : rows) {
     // Clusters load by TMA alone, which takes rows of whole 16 bytes.
     if (c.cluster > 1 && (d.k % 16 != 0 || d.m < c.tile.bm)) continue;
@@ -94,7 +101,8 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
                   .raster = c.raster,
                   .num_stages = c.stages,
                   .cluster_size = c.cluster,
-                  .stagger = c.stagger});
+                  .stagger = c.stagger,
+                  .store_slots = c.store_slots});
   }
 }
 
@@ -178,6 +186,7 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
       config.channels_per_rank = channels_of(run_rows, loop.tile.bm, t.channels);
       config.num_stages = loop.stages;
       config.raster = 8;
+      if (config.store_slots > 0) config.stagger = config.store_slots = 0;
       add(configs, config);
     }
   }
@@ -216,11 +225,12 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
                                      ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
                                      : channels_of(run_rows, loop.tile.bm, c.channels);
       config.num_stages = loop.stages;
-      config.store_slots = 0;
+      config.stagger = config.store_slots = 0;
       add(configs, config);
       // An agent that stores, in the place of a stage, where the default has one.
       if (base.store_slots == 0 || loop.tile.bn != base.tile.bn) continue;
       config.num_stages = base.num_stages;
+      config.stagger = base.stagger;
       config.store_slots = base.store_slots;
       add(configs, config);
     }

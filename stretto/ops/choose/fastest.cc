@@ -42,7 +42,7 @@ Program fastest_program(const AgGemmDesc& desc, const predict::Machine& machine)
   add(default_config(desc, Target::kCuda).gather);
   // SwiGLU's have one config of each kind.
   if (offered.fused.size() > 1 || size_bytes(desc.a_dtype) == 2) {
-    for (Gather gather : {Gather::kPull, Gather::kSend, Gather::kPush}) add(gather);
+    for (Gather gather : {Gather::kSend, Gather::kPush}) add(gather);
   }
   return fastest("ag_gemm", desc, offered, machine);
 }

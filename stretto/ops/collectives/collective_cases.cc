@@ -26,7 +26,8 @@ CollectiveConfig config_of(const CollectiveDesc& d, Target target) {
   if (d.m * d.n >= 100'000) return c;
   c.tile_rows = std::max<std::int64_t>(1, std::min<std::int64_t>(3, c.tile_rows));
   c.tile_cols = std::min<std::int64_t>(16, c.tile_cols);
-  c.push = d.m * d.n < 1000 && d.m % 2 == 0;  // both ways by some of them
+  c.push = d.m * d.n < 1000;  // every way by some of them
+  c.packets = d.m * d.n < 100;
   return c;
 }
 

@@ -45,12 +45,19 @@ struct CollectiveConfig {
   // their memory, instead of reading from theirs once they say that it may. Nobody is asked, and
   // nobody waits to be read: two hops of a signal less, for a copy more. For small messages.
   bool push = false;
+  // Of those that push: payload and launch number in one store of 8 bytes, so that nobody signals:
+  // a round trip less for twice the bytes, and launches of a graph may start early.
+  bool packets = false;
 };
 
 std::string to_string(const CollectiveDesc& desc);
 std::string to_string(const CollectiveConfig& config);
 const char* name(AllReduceKind kind);
+// Of every collective; an all-reduce by it is the two-shot.
 CollectiveConfig default_config(const CollectiveDesc& desc, Target target = Target::kCpu);
+// Chooses the algorithm, too.
+CollectiveConfig default_all_reduce_config(const CollectiveDesc& desc,
+                                           Target target = Target::kCpu);
 // On GPUs, what is worth a measurement among those that do not push. num_roles: 2 of the two-shot
 // all-reduce, else 1; copies: a role copies, so copy engines may. A caller sets `all_reduce`.
 std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& desc, int num_roles,

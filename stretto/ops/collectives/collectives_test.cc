@@ -57,11 +57,13 @@ TEST(Collectives, AllReduceHasTheSameBitsByEveryRouteOnEveryRank) {
   SCOPED_TRACE(seed);
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
     for (int world = 1; world <= 8; ++world) {
-      OpShape shape{.world_size = world, .m = 13, .n = 21, .dtype = dtype};
-      auto one_shot = bits_of(AllReduceKind::kOneShot, shape, seed);
-      for (const auto& rank_bits : one_shot) EXPECT_EQ(rank_bits, one_shot[0]);
-      EXPECT_EQ(bits_of(AllReduceKind::kTwoShot, shape, seed), one_shot);
-      EXPECT_EQ(bits_of(AllReduceKind::kPacket, shape, seed), one_shot);
+      for (std::int64_t m : {4, 13, 51}) {  // two-shot: by packets, by slots, by reading
+        OpShape shape{.world_size = world, .m = m, .n = 21, .dtype = dtype};
+        auto one_shot = bits_of(AllReduceKind::kOneShot, shape, seed);
+        for (const auto& rank_bits : one_shot) EXPECT_EQ(rank_bits, one_shot[0]);
+        EXPECT_EQ(bits_of(AllReduceKind::kTwoShot, shape, seed), one_shot) << m;
+        EXPECT_EQ(bits_of(AllReduceKind::kPacket, shape, seed), one_shot) << m;
+      }
     }
   }
 }
@@ -76,10 +78,12 @@ TEST(Collectives, Doubles) {
     all.push_back(all_reduce_info(kind));
   }
   for (const OperatorInfo& info : all) {
-    OpCase c = info.make_case({.world_size = 3, .m = 13, .n = 21, .dtype = DType::kF64}, seed);
-    EXPECT_LT(c.tolerance, 1e-14);
-    EXPECT_EQ(run_case(c, {.launches = 2, .require_proof = true}), "")
-        << c.config << " seed " << seed;
+    for (std::int64_t m : {4, 13, 51}) {
+      OpCase c = info.make_case({.world_size = 3, .m = m, .n = 21, .dtype = DType::kF64}, seed);
+      EXPECT_LT(c.tolerance, 1e-14);
+      EXPECT_EQ(run_case(c, {.launches = 2, .require_proof = true}), "")
+          << c.config << " seed " << seed;
+    }
   }
 }
 

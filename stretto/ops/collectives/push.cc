@@ -2,7 +2,10 @@
 // memory and tells it; the receiver copies or adds it up from there. Two slots bound the run-ahead:
 // a rank that writes slot e % 2 again, in launch e + 2, has received every rank's part of launch
 // e + 1, which each rank sent after it had finished launch e. So every rank tells every other in
-// every launch, rows or not.
+// every launch, rows or not. What arrives says so by a signal for each tile, or by itself, as
+// packets (CollectiveConfig::packets). What a rank only keeps goes through no slot.
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -18,13 +21,16 @@ struct Piece {
   std::int64_t count;
 };
 
+// Whether a rank counts itself among those that it sends to.
+enum Among : std::uint8_t { kPeers, kAll };
+
 // Tiles of [rows, n] that travel from every rank to every rank.
 class Exchange {
  public:
   struct Names {
     const char *slots, *arrived;
   };
-  // Rows as the launch has them, and at most.
+  // Rows as the launch has them, at least one, and at most.
   struct Rows {
     Index now;
     std::int64_t most;
@@ -34,39 +40,55 @@ class Exchange {
       : p_(p),
         d_(d),
         cfg_(cfg),
-        tiles_(p.grid(rows.most, d.n, cfg.tile_rows, cfg.tile_cols)),
-        num_tiles_(ceil_div(rows.most, cfg.tile_rows) * ceil_div(d.n, cfg.tile_cols)),
-        slots_(p.buffer(names.slots, d.dtype, {d.world_size, rows.now, d.n},
-                        {.space = Space::kSymmetric, .num_slots = 2})),
-        arrived_(p.signal(names.arrived, d.world_size * num_tiles_)) {}
+        rows_(rows),
+        // Whole packets in every row, whatever the dtype.
+        width_(cfg.packets ? ceil_div(d.n, 4) * 4 : d.n),
+        cols_(cfg.packets ? std::min(ceil_div(cfg.tile_cols, 4) * 4, width_) : cfg.tile_cols),
+        tiles_(p.grid(rows.most, width_, cfg.tile_rows, cols_)),
+        num_tiles_(ceil_div(rows.most, cfg.tile_rows) * ceil_div(width_, cols_)),
+        slots_(p.buffer(names.slots, d.dtype,
+                        {d.world_size, cfg.packets ? Index(rows.most) : rows.now, width_},
+                        {.space = Space::kSymmetric, .num_slots = 2, .packet = cfg.packets})) {
+    if (!cfg.packets) arrived_ = p.signal(names.arrived, d.world_size * num_tiles_);
+  }
 
   // As many for every m, so that each launch tells alike.
   const TileSpace& tiles() const { return tiles_; }
+  std::int64_t cols() const { return cols_; }
 
-  void send(const Index& peer, const Piece& at, const Value& piece) const {
-    p_.store(cut(slots_.on(peer), p_.rank(), at), piece);
+  void send(const Index& to, const Piece& at, const Value& piece) const {
+    Slice slot = cut(slots_.on(to), p_.rank(), at);
+    cfg_.packets ? p_.store_packet(within(slot, at), piece) : p_.store(slot, piece);
   }
   Value received(const Index& source, const Piece& at) const {
-    return p_.load(cut(slots_, source, at));
+    Slice slot = cut(slots_, source, at);
+    return cfg_.packets ? p_.load_packet(within(slot, at)) : p_.load(slot);
   }
-  void tell_all(const Tile& t) const {
-    for_ranks([&](const Index& r) { p_.notify(arrived_[p_.rank() * num_tiles_ + t.index], r); });
+  // That all of a tile has been sent.
+  void tell(const Tile& t, Among among) const {
+    if (cfg_.packets) return;
+    for_ranks(among,
+              [&](const Index& r) { p_.notify(arrived_[p_.rank() * num_tiles_ + t.index], r); });
   }
-  void await_all(const Tile& t) const {
-    for_ranks([&](const Index& r) { p_.wait(arrived_[r * num_tiles_ + t.index], 1); });
+  void await(const Tile& t, Among among) const {
+    if (cfg_.packets) return;
+    for_ranks(among, [&](const Index& r) { p_.wait(arrived_[r * num_tiles_ + t.index], 1); });
   }
-  // The next rank first, this one last.
-  void for_ranks(const std::function<void(const Index& rank)>& fn) const {
-    p_.loop(d_.world_size, [&](const Index& i) { fn((p_.rank() + 1 + i) % d_.world_size); });
+  // The next rank first, this one last, if at all.
+  void for_ranks(Among among, const std::function<void(const Index& rank)>& fn) const {
+    p_.loop(d_.world_size - (among == kAll ? 0 : 1),
+            [&](const Index& i) { fn((p_.rank() + 1 + i) % d_.world_size); });
   }
-  // For all ranks: what `load` gives goes to `store`, all under way before the first is stored in
+  // For these ranks: what `load` gives goes to `store`, all under way before the first is stored in
   // worlds that a node holds.
-  void move(const std::function<Value(const Index& rank)>& load,
+  void move(Among among, const std::function<Value(const Index& rank)>& load,
             const std::function<void(const Index& rank, const Value&)>& store) const {
     constexpr int kTogether = 8;
-    if (d_.world_size > kTogether) return for_ranks([&](const Index& r) { store(r, load(r)); });
+    if (d_.world_size > kTogether) {
+      return for_ranks(among, [&](const Index& r) { store(r, load(r)); });
+    }
     std::vector<std::pair<Index, Value>> loaded;
-    for (int i = 1; i <= d_.world_size; ++i) {
+    for (int i = 1; i < d_.world_size + (among == kAll ? 1 : 0); ++i) {
       Index r = p_.let("peer", (p_.rank() + i) % d_.world_size);
       loaded.emplace_back(r, load(r));
     }
@@ -77,27 +99,47 @@ class Exchange {
       fn({p_.let("row", t.row + first), t.col, t.row + cfg_.tile_rows, rows});
     });
   }
-  // In rank order.
-  Value sum(const Piece& at) const {
-    Value all = sum_over_ranks(p_, [&](const Index& r) { return received(r, at); },
-                               {d_.dtype, at.count, cfg_.tile_cols});
-    return cast(all, d_.dtype);
+  // Of two ranks the sum has the same bits both ways round, so that this rank's own part need not
+  // lie among the others.
+  Among summed() const { return d_.world_size == 2 ? kPeers : kAll; }
+  // In rank order; `own` loads this rank's part.
+  Value sum(const Piece& at, const std::function<Value()>& own) const {
+    ValueType type{d_.dtype, at.count, cols_};
+    if (summed() == kAll) {
+      auto part = [&](const Index& r) { return received(r, at); };
+      return cast(sum_over_ranks(p_, part, type), d_.dtype);
+    }
+    Value mine = own(), theirs = received(1 - p_.rank(), at);
+    Value all =
+        p_.zeros(sum_dtype(d_.dtype), type.rows, type.cols) + cast(mine, sum_dtype(d_.dtype));
+    return cast(all + cast(theirs, all.dtype()), d_.dtype);
+  }
+  // Of x [rows, n].
+  Slice cut(const TensorRef& x, const Piece& at) const {
+    return x.tile({at.row, at.col}, at.count, cols_).until_row(at.end);
+  }
+  // Of x [P, rows, n].
+  Slice cut(const TensorRef& x, const Index& which, const Piece& at) const {
+    return x.tile({which, at.row, at.col}, at.count, cols_).until_row(at.end);
   }
   // Of x [m, n] the rows of `owner`'s run.
   Slice of_run(const TensorRef& x, const Runs& runs, const Index& owner, const Piece& at) const {
     Index first = runs.first(owner);
-    return x.tile({first + at.row, at.col}, at.count, cfg_.tile_cols)
+    return x.tile({first + at.row, at.col}, at.count, cols_)
         .until_row(min(runs.end(owner), first + at.end));
-  }
-  // Of x [P, rows, n].
-  Slice cut(const TensorRef& x, const Index& which, const Piece& at) const {
-    return x.tile({which, at.row, at.col}, at.count, cfg_.tile_cols).until_row(at.end);
   }
 
  private:
+  // Slots of packets have room for the most rows: those of this launch.
+  Slice within(const Slice& slot, const Piece& at) const {
+    return Slice(slot).until_row(min(rows_.now, at.end));
+  }
+
   ProgramBuilder& p_;
   const CollectiveDesc& d_;
   const CollectiveConfig& cfg_;
+  Rows rows_;
+  std::int64_t width_, cols_;
   TileSpace tiles_;
   std::int64_t num_tiles_;
   TensorRef slots_;
@@ -106,6 +148,24 @@ class Exchange {
 
 std::int64_t most_run_rows(const CollectiveDesc& d) {
   return ceil_div(d.m, std::int64_t{d.world_size});
+}
+
+// Of a tile, to every rank its part of x [m, n].
+void send_parts(ProgramBuilder& p, const Exchange& parts, const TensorRef& x, const Runs& runs,
+                const Tile& t) {
+  parts.for_pieces_of(t, [&](const Piece& at) {
+    parts.move(
+        parts.summed(),
+        [&](const Index& owner) { return p.load(parts.of_run(x, runs, owner, at)); },
+        [&](const Index& owner, const Value& part) { parts.send(owner, at, part); });
+  });
+  parts.tell(t, parts.summed());
+  parts.await(t, parts.summed());
+}
+
+Value own_part(ProgramBuilder& p, const Exchange& parts, const TensorRef& x, const Runs& runs,
+               const Piece& at) {
+  return p.load(parts.of_run(x, runs, p.rank(), at));
 }
 
 }  // namespace
@@ -120,16 +180,18 @@ Program push_all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 
   p.role("gather", Resource::sms(cfg.num_workers), rows.tiles(), [&](const Tile& t) {
     rows.for_pieces_of(t, [&](const Piece& at) {
-      Value mine = p.load(in.tile({at.row, at.col}, at.count, cfg.tile_cols).until_row(at.end));
-      rows.for_ranks([&](const Index& peer) { rows.send(peer, at, mine); });
+      Value mine = p.load(rows.cut(in, at));
+      rows.for_ranks(kPeers, [&](const Index& peer) { rows.send(peer, at, mine); });
+      p.store(rows.of_run(out, runs, p.rank(), at), mine);
     });
-    rows.tell_all(t);
-    rows.await_all(t);
+    rows.tell(t, kPeers);
+    rows.await(t, kPeers);
     rows.for_pieces_of(t, [&](const Piece& at) {
-      rows.move([&](const Index& owner) { return rows.received(owner, at); },
-                [&](const Index& owner, const Value& received) {
-                  p.store(rows.of_run(out, runs, owner, at), received);
-                });
+      rows.move(
+          kPeers, [&](const Index& owner) { return rows.received(owner, at); },
+          [&](const Index& owner, const Value& received) {
+            p.store(rows.of_run(out, runs, owner, at), received);
+          });
     });
   });
   return finish(p, cfg);
@@ -144,14 +206,9 @@ Program push_reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg
   Exchange parts(p, d, cfg, {"slots", "arrived"}, {runs.run_rows, most_run_rows(d)});
 
   p.role("reduce", Resource::sms(cfg.num_workers), parts.tiles(), [&](const Tile& t) {
+    send_parts(p, parts, in, runs, t);
     parts.for_pieces_of(t, [&](const Piece& at) {
-      parts.move([&](const Index& owner) { return p.load(parts.of_run(in, runs, owner, at)); },
-                 [&](const Index& owner, const Value& part) { parts.send(owner, at, part); });
-    });
-    parts.tell_all(t);
-    parts.await_all(t);
-    parts.for_pieces_of(t, [&](const Piece& at) {
-      p.store(out.tile({at.row, at.col}, at.count, cfg.tile_cols).until_row(at.end), parts.sum(at));
+      p.store(parts.cut(out, at), parts.sum(at, [&] { return own_part(p, parts, in, runs, at); }));
     });
   });
   return finish(p, cfg);
@@ -168,23 +225,20 @@ Program push_all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   Exchange sums(p, d, cfg, {"sums", "reduced"}, rows);
 
   p.role("reduce", Resource::sms(cfg.num_workers), parts.tiles(), [&](const Tile& t) {
+    send_parts(p, parts, in, runs, t);
     parts.for_pieces_of(t, [&](const Piece& at) {
-      parts.move([&](const Index& owner) { return p.load(parts.of_run(in, runs, owner, at)); },
-                 [&](const Index& owner, const Value& part) { parts.send(owner, at, part); });
+      Value sum = parts.sum(at, [&] { return own_part(p, parts, in, runs, at); });
+      sums.for_ranks(kPeers, [&](const Index& peer) { sums.send(peer, at, sum); });
+      p.store(sums.of_run(out, runs, p.rank(), at), sum);
     });
-    parts.tell_all(t);
-    parts.await_all(t);
+    sums.tell(t, kPeers);
+    sums.await(t, kPeers);
     parts.for_pieces_of(t, [&](const Piece& at) {
-      Value sum = parts.sum(at);
-      sums.for_ranks([&](const Index& peer) { sums.send(peer, at, sum); });
-    });
-    sums.tell_all(t);
-    sums.await_all(t);
-    parts.for_pieces_of(t, [&](const Piece& at) {
-      sums.move([&](const Index& owner) { return sums.received(owner, at); },
-                [&](const Index& owner, const Value& received) {
-                  p.store(sums.of_run(out, runs, owner, at), received);
-                });
+      sums.move(
+          kPeers, [&](const Index& owner) { return sums.received(owner, at); },
+          [&](const Index& owner, const Value& received) {
+            p.store(sums.of_run(out, runs, owner, at), received);
+          });
     });
   });
   return finish(p, cfg);
@@ -197,23 +251,28 @@ Program push_all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   TensorRef counts = p.table("recv_counts", {d.world_size}, {ContractKind::kRange, 0, d.m + 1});
   TensorRef out = p.output("out", d.dtype, {d.world_size, d.m, d.n});
   Exchange blocks(p, d, cfg, {"slots", "arrived"}, {d.m, d.m});
+  // Of rows [at.row, ...) of a block those that count, the others zero.
+  auto counted = [&](const Index& source, const Piece& at, const Value& block) {
+    Value row = p.iota_rows(at.row, at.count),
+          count = p.splat(DType::kI32, p.read(counts, {source}));
+    return where(row < count, block, p.zeros(d.dtype, at.count, blocks.cols()));
+  };
 
   p.role("exchange", Resource::sms(cfg.num_workers), blocks.tiles(), [&](const Tile& t) {
     blocks.for_pieces_of(t, [&](const Piece& at) {
-      blocks.move([&](const Index& peer) { return p.load(blocks.cut(in, peer, at)); },
-                  [&](const Index& peer, const Value& block) { blocks.send(peer, at, block); });
+      blocks.move(
+          kPeers, [&](const Index& peer) { return p.load(blocks.cut(in, peer, at)); },
+          [&](const Index& peer, const Value& block) { blocks.send(peer, at, block); });
+      Value own = p.load(blocks.cut(in, p.rank(), at));
+      p.store(blocks.cut(out, p.rank(), at), counted(p.rank(), at, own));
     });
-    blocks.tell_all(t);
-    blocks.await_all(t);
+    blocks.tell(t, kPeers);
+    blocks.await(t, kPeers);
     blocks.for_pieces_of(t, [&](const Piece& at) {
       blocks.move(
-          [&](const Index& source) {
-            Piece sent = at;
-            sent.end = min(at.end, p.read(counts, {source}));
-            return blocks.received(source, sent);
-          },
+          kPeers, [&](const Index& source) { return blocks.received(source, at); },
           [&](const Index& source, const Value& received) {
-            p.store(blocks.cut(out, source, at), received);
+            p.store(blocks.cut(out, source, at), counted(source, at, received));
           });
     });
   });

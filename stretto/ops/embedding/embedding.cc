@@ -113,12 +113,14 @@ Program lm_head(const VocabDesc& d, const VocabConfig& cfg) {
            Index end = p.let("end", min(first + share, d.vocab));  // of this rank's columns
            Slice columns = logits.tile({t.row, first + t.col}, cfg.tile_rows, cfg.tile_vocab);
            if (alone) return p.store(columns.until_col(end), acc);
+           // All stores are under way before the first notify waits for them.
            p.loop(d.world_size, [&](const Index& i) {
              Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
              p.wait(ready, peer);
              p.store(columns.on(peer).until_col(end), acc);
-             p.notify(gathered, peer);
            });
+           p.loop(d.world_size,
+                  [&](const Index& i) { p.notify(gathered, (p.rank() + 1 + i) % d.world_size); });
          });
   if (!alone) wait_for_all(p, gathered, tiles.count());
   return p.finish();

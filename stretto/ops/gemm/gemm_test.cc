@@ -140,6 +140,27 @@ TEST(Gemm, DefaultConfigOfADecodeStep) {
   expect_gemm(d, default_config(d));
 }
 
+// On GPUs, large products of e4m3 factors with scales of rows have warpgroups that end apart, but
+// where tiles of another width leave fewer SMs idle.
+TEST(Gemm, DefaultConfigOfScaledRowsOnGpus) {
+  auto config = [](std::int64_t m, std::int64_t n, Scaling scaling) {
+    DType bytes = DType::kF8E4M3;
+    GemmDesc d{.m = m, .n = n, .k = 8192, .a_dtype = bytes, .b_dtype = bytes};
+    d.c_dtype = DType::kBF16;
+    d.scaling = scaling;
+    return to_string(default_config(d, Target::kCuda));
+  };
+  auto apart = [](const std::string& text) {
+    return text.find("tile=128x192x128") == 0 &&
+           text.find("stagger=2 store_slots=4") != std::string::npos;
+  };
+  EXPECT_TRUE(apart(config(8192, 8192, Scaling::kRowWise)));
+  EXPECT_TRUE(apart(config(4096, 16384, Scaling::kRowWise)));
+  EXPECT_FALSE(apart(config(8192, 8192, Scaling::kBlock)));
+  EXPECT_FALSE(apart(config(1024, 4096, Scaling::kRowWise)));
+  EXPECT_FALSE(apart(config(2048, 8192, Scaling::kRowWise)));
+}
+
 // The same bits at every launch, whoever comes first, with parts of k that do not divide its steps,
 // more tiles than workers, fewer rows than the bound.
 TEST(Gemm, SplitK) {

@@ -6,13 +6,16 @@
 #include <cmath>
 #include <random>
 
+#include "stretto/base/errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
+#include "stretto/ops/ag_gemm/ag_gemm_case.h"
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gpu_harness/gpu_case.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
 #include "stretto/ops/harness/case_data.h"
+#include "stretto/runtime/cuda/nvrtc.h"
 
 namespace stretto {
 namespace {
@@ -142,6 +145,34 @@ TEST(GpuCase, AGemmRunsAndAWrongReferenceIsRefused) {
   EXPECT_NE(run_gpu_case(world, c, {.seed = seed}).find("c[5]"), std::string::npos);
 }
 
+// Rows that end within a tile, and columns, too: TMA stores the whole slots, a thread the rest.
+TEST(GpuCase, AnAgentStoresWhereARanksRowsEnd) {
+  std::uint64_t seed = test_seed();
+  AgGemmConfig config{.tile = {128, 192, 64},
+                      .num_compute_sms = 4,
+                      .gather = Gather::kSend,
+                      .comm_rows = 64,
+                      .channels_per_rank = 2,
+                      .num_stages = 4,
+                      .stagger = 2,
+                      .store_slots = 4};
+  for (int world_size : {1, 2}) {
+    if (cuda::num_devices() < world_size) GTEST_SKIP() << "needs " << world_size << " GPUs";
+    GpuWorld world({.size = world_size});
+    AgGemmDesc desc{.world_size = world_size,
+                    .m = 300,
+                    .n = 328,
+                    .k = 200,
+                    .a_dtype = DType::kBF16,
+                    .b_dtype = DType::kBF16,
+                    .c_dtype = DType::kBF16};
+    for (std::int64_t m : {300, 299, 257, 129, 3, 0}) {
+      OpCase c = ag_gemm_case(desc, config, m, seed);
+      EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "") << m << " rows on " << world_size;
+    }
+  }
+}
+
 // In every way, and each way compares: with a wrong reference of one number of rows none is right.
 TEST(GpuCases, OneInstanceRunsEveryNumberOfRowsInGraphsAndOnTwoStreams) {
   if (cuda::num_devices() == 0) GTEST_SKIP() << "no GPU";
@@ -181,6 +212,28 @@ TEST(CasesOfRows, EachNumberComesOnce) {
   };
   EXPECT_EQ(rows_of(21), (std::vector<std::int64_t>{21, 24, 12, 1, 0}));
   EXPECT_EQ(rows_of(8), (std::vector<std::int64_t>{8, 4, 1, 0}));
+}
+
+void erase_waits(Block& block) {
+  std::erase_if(block, [](const Op& op) {
+    return op.code == OpCode::kWait || op.code == OpCode::kConsumerTileWait;
+  });
+  for (Op& op : block) {
+    for (Block& body : op.bodies) erase_waits(body);
+  }
+}
+
+// The kernel is compiled beside the proof: a program that would race must not come out.
+TEST(CompileForGpu, RefusesWhatIsNotProved) {
+  if (!cuda::has_nvrtc()) GTEST_SKIP() << "no NVRTC";
+  OpShape shape{.world_size = 2, .m = 16, .n = 32, .k = 32};
+  Program program = ag_gemm_info().program(shape);
+  EXPECT_FALSE(compile_for_gpu(program).code.image.cubin.empty());
+  for (Role& role : program.roles) {
+    for (Agent& agent : role.agents) erase_waits(agent.body);
+  }
+  EXPECT_THROW(compile_for_gpu(program), Rejected);
+  EXPECT_FALSE(compile_for_gpu(program, {.require_proof = false}).code.image.cubin.empty());
 }
 
 TEST(RanksMeet, WhereOneTellsAnother) {

@@ -32,9 +32,9 @@ int num_launch_sets(const Program& program, const GpuWorld& world) {
 GpuProgram::GpuProgram(GpuWorld& world, const Program& program, int num_sets, RandomFill& random,
                        const GpuProgramOptions& options)
     : program_(program) {
-  CompiledProgram compiled = compile(program, {.require_proof = options.require_proof});
-  instance_ = std::make_unique<GpuInstance>(world, compiled,
-                                            build_gpu_code(compiled, {.record = options.record}));
+  CompiledForGpu made = compile_for_gpu(program, {.require_proof = options.require_proof},
+                                        {.record = options.record});
+  instance_ = std::make_unique<GpuInstance>(world, made.program, std::move(made.code));
   std::size_t tensors = program.tensors.size();
   for (int set = 0; set < num_sets; ++set) {
     std::vector<SymmetricGpuMemory>& memory = memory_.emplace_back(tensors);

@@ -30,6 +30,8 @@ void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
                                   {"raster", c.raster},
                                   {"num_copy_queues", c.num_copy_queues},
                                   {"comm_rows", c.comm_rows}});
+  check_sizes("ag_grouped_gemm", {{"sort_rows", c.sort_rows}}, 0);
+  if (c.sort_rows > 0) check_sizes("ag_grouped_gemm", {{"sort_cols", c.sort_cols}});
   check_dtype("ag_grouped_gemm", "a_dtype", d.a_dtype);
   check_dtype("ag_grouped_gemm", "b_dtype", d.b_dtype);
   check_dtype("ag_grouped_gemm", "c_dtype", d.c_dtype);
@@ -65,6 +67,10 @@ AgGrouped::AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedC
                  : p.input("a", d.a_dtype, {rows, d.k});
   for (const char* name : d.swiglu ? std::vector{"b_gate", "b_up"} : std::vector{"b"}) {
     weights_.push_back(p.input(name, d.b_dtype, {d.num_experts, d.n, d.k}));
+  }
+  if (cfg.sort_rows > 0) {
+    sorted_ = p.buffer("sorted", d.a_dtype, {num_tiles_ * cfg.tile.bm, d.k});
+    in_order_ = p.signal("in_order", num_tiles_);  // by tile: its copies
   }
   if (!sends()) return;
   ready_ = p.signal("ready");
@@ -102,19 +108,48 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
     sums.push_back(p_.zeros(DType::kF32, bm, bn));
   }
   p_.when(tile < used, [&] {
+    auto multiply_by = [&](const auto& load_rows) {
+      p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
+        Index k = step * bk;
+        Value x = load_rows(k);
+        for (std::size_t w = 0; w < weights_.size(); ++w) {
+          sums[w] = dot(sums[w], x, p_.load(weights_[w].tile({expert, col, k}, bn, bk)).T());
+        }
+      });
+    };
+    if (cfg_.sort_rows > 0) {
+      p_.wait(in_order_[tile], copies_of_tile());
+      return multiply_by([&](const Index& k) {
+        return p_.load(sorted_.tile({tile * bm, k}, bm, bk));
+      });
+    }
     Index needs = p_.read(needs_, {tile});
     if (sends()) wait_for(needs);
     Value picked = p_.load(tokens_.tile({tile * bm, 0}, bm, 1));
-    p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
-      Index k = step * bk;
-      Value x = p_.load_rows(a_.tile({0, k}, bm, bk).until_row(needs * share_), picked);
-      for (std::size_t w = 0; w < weights_.size(); ++w) {
-        sums[w] = dot(sums[w], x, p_.load(weights_[w].tile({expert, col, k}, bn, bk)).T());
-      }
+    multiply_by([&](const Index& k) {
+      return p_.load_rows(a_.tile({0, k}, bm, bk).until_row(needs * share_), picked);
     });
   });
   Value out = d_.swiglu ? silu(sums[0]) * sums[1] : sums[0];
   p_.store(c_.tile({tile * bm, col}, bm, bn), cast(out, d_.c_dtype));
+}
+
+// Some columns of a tile's rows.
+void AgGrouped::copy_rows(const Index& index) {
+  std::int64_t bm = cfg_.tile.bm, rows = cfg_.sort_rows, cols = cfg_.sort_cols;
+  Index tile = p_.let("sorted_tile", index / copies_of_tile());
+  Index col = p_.let("sorted_col", index % copies_of_tile() * cols);
+  p_.when(tile < p_.read(tables_.used, {0}), [&] {
+    Index needs = p_.read(needs_, {tile});
+    if (sends()) wait_for(needs);
+    p_.loop(ceil_div(bm, rows), [&](const Index& i) {
+      Index row = p_.let("sorted_row", tile * bm + i * rows), end = (tile + 1) * bm;
+      Value token = p_.load(tokens_.tile({row, 0}, rows, 1).until_row(end));
+      Value x = p_.load_rows(a_.tile({0, col}, rows, cols).until_row(needs * share_), token);
+      p_.store(sorted_.tile({row, col}, rows, cols).until_row(end), x);
+    });
+  });
+  p_.notify(in_order_[tile], p_.rank());
 }
 
 void AgGrouped::wait_for_all() {
@@ -143,9 +178,10 @@ std::string to_string(const AgGroupedDesc& d) {
 }
 
 std::string to_string(const AgGroupedConfig& c) {
-  return fmt::format("tile={}x{}x{} compute={} stages={} raster={} queues={} comm_rows={}",
+  std::string sorts = c.sort_rows > 0 ? fmt::format(" sort={}x{}", c.sort_rows, c.sort_cols) : "";
+  return fmt::format("tile={}x{}x{} compute={} stages={} raster={} queues={} comm_rows={}{}",
                      c.tile.bm, c.tile.bn, c.tile.bk, c.num_compute_sms, c.num_stages, c.raster,
-                     c.num_copy_queues, c.comm_rows);
+                     c.num_copy_queues, c.comm_rows, sorts);
 }
 
 AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
@@ -183,9 +219,13 @@ Program ag_grouped_gemm(const AgGroupedDesc& d, const AgGroupedConfig& cfg) {
     p.on_start([&] { op.announce(); });
     op.add_sending();
   }
-  p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
-         p.grid(tiles.num_tiles(), d.n, 1, cfg.tile.bn).raster(cfg.raster),
-         [&](const Tile& t) { op.multiply(t.m, t.n); });
+  int gemm = p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
+                    p.grid(tiles.num_tiles(), d.n, 1, cfg.tile.bn).raster(cfg.raster),
+                    [&](const Tile& t) { op.multiply(t.m, t.n); });
+  if (cfg.sort_rows > 0) {
+    p.role("sort", Resource::sms(cfg.num_compute_sms).beside_role(gemm), p.range(op.num_copies()),
+           [&](const Tile& t) { op.copy_rows(t.index); });
+  }
   if (op.sends()) p.on_end([&] { op.wait_for_all(); });
   return p.finish();
 }

@@ -31,6 +31,9 @@ struct AgGroupedConfig {
   std::int64_t raster = 1;     // row tiles that share a column before moving on
   int num_copy_queues = 1;     // of sending
   std::int64_t comm_rows = 1;  // rows of one transfer
+  // What is copied at a time, by threads beside those that multiply, into the order of the tiles;
+  // 0: the product picks the rows where they lie.
+  std::int64_t sort_rows = 0, sort_cols = 0;
 };
 
 ExpertTiles tiles_of(const AgGroupedDesc& desc, const AgGroupedConfig& config);

@@ -336,9 +336,9 @@ OpCase combine_case(const OpShape& s, std::uint64_t seed) {
 
 ReturnConfig return_config(const EpDesc& d, Target target) {
   ReturnConfig c = default_return_config(d, target);
-  if (target == Target::kCuda) return c;
-  c.num_workers = 2;
-  if (d.m > 16) c.tile_tokens = 2, c.channels = 2, c.num_sum_workers = 1;
+  if (target == Target::kCpu) c.num_workers = 2;
+  // As long steps have it.
+  if (d.m == 21) c.tile_tokens = 2, c.channels = 2, c.num_sum_workers = 1;
   return c;
 }
 

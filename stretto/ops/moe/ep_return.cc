@@ -27,113 +27,222 @@ void check(const EpDesc& d, const ReturnConfig& c) {
 
 ReturnConfig default_return_config(const EpDesc& d, Target target) {
   if (target == Target::kCpu) return {};
-  ReturnConfig c{.threads = row_threads(d.hidden)};
-  // Of long steps, where every worker has several tiles, a third of the workers sums what is there
-  // while the others weigh.
-  constexpr std::int64_t kMostTokens = 4, kMostChannels = 16;
+  // One token at a time has registers for few threads; of long steps, where every worker has
+  // several tiles, as many tokens are sent before the rank is told, and half of the workers sum
+  // alone (two H200s, 2026-11-23, gpu_bench exchange, 4096 tokens: 0.25 ms and with 4 tokens a tile
+  // 0.26 at 4a9f739; with two thirds 0.31, where all do both 0.31 to 0.32 at a3a1ced).
+  constexpr std::int64_t kMostTokens = 8, kMostThreads = 512, kChannels = 32;
   std::int64_t rows = d.rows_per_rank();
-  c.tile_tokens = std::clamp<std::int64_t>(rows / (4 * kGpuSms), 1, kMostTokens);
-  if (c.tile_tokens > 1) {
-    c.channels = kMostChannels;
-    c.num_sum_workers = kGpuSms / 3;
-  }
-  c.num_workers =
-      gpu_workers(ceil_div(d.received_rows(), c.tile_tokens), kGpuSms - c.num_sum_workers);
+  ReturnConfig c{.threads = row_threads(d.hidden, kMostThreads)};
+  c.tile_tokens = std::clamp<std::int64_t>(rows / (3 * kGpuSms), 1, kMostTokens);
+  c.num_workers = gpu_workers(ceil_div(rows, c.tile_tokens));
+  if (c.tile_tokens == 1) return c;
+  c.threads = row_threads(d.hidden);
+  if (d.world_size == 1) return c;
+  c.num_sum_workers = c.num_workers / 2;
+  c.num_workers -= c.num_sum_workers;
+  c.channels = kChannels;
   return c;
 }
 
+namespace {
+
+class Return {
+ public:
+  Return(ProgramBuilder& p, const EpDesc& d, const ReturnConfig& cfg)
+      : p_(p), d_(d), cfg_(cfg), ranks_(d.world_size) {
+    const std::int64_t rows = d.rows_per_rank(), slots = d.received_rows() * d.top_k;
+    Index own_rows = ceil_div(p.extent("m", d.m), ranks_);
+    y_ = p.input("y", d.dtype, {slots, d.hidden});
+    slots_ = p.table("slots", {ranks_ * rows, d.top_k}, {ContractKind::kRange, -1, slots});
+    weights_ = p.input("recv_weights", DType::kF32, {ranks_ * rows, d.top_k});
+    positions_ = p.table("positions", {rows, ranks_}, {ContractKind::kRange, -1, rows});
+    residual_ = p.input("residual", d.dtype, {own_rows, d.hidden});
+    parts_ = p.state("parts", d.dtype, {ranks_, rows, d.hidden}, Space::kSymmetric);
+    out_ = p.output("out", d.dtype, {own_rows, d.hidden});
+    if (ranks_ == 1) return;
+    ready_ = p.signal("ready");
+    returned_ = p.signal("returned", ranks_ * channels());
+  }
+
+  std::int64_t tiles() const { return ceil_div(d_.rows_per_rank(), cfg_.tile_tokens); }
+  std::int64_t tiles_of_others() const { return (ranks_ - 1) * tiles(); }
+
+  // My parts may be written.
+  void announce() {
+    p_.loop(ranks_ - 1, [&](const Index& i) { p_.notify(ready_, (p_.rank() + 1 + i) % ranks_); });
+  }
+
+  // A tile of another rank's tokens: to where they are, and then the rank is told.
+  void send(const Index& of, const Index& tile) {
+    if (!one_token()) p_.wait(ready_, of);
+    each_token(tile, [&](const Index& token) {
+      Rows rows = pick(of, token);
+      Value sum = add_up(rows);
+      if (one_token()) p_.wait(ready_, of);
+      p_.when(rows.any, [&] {
+        p_.store(parts_.on(of).tile({p_.rank(), token, 0}, 1, d_.hidden), cast(sum, d_.dtype));
+      });
+    });
+    p_.notify(returned_[p_.rank() * channels() + tile / channel_tiles()], of);
+  }
+  void send(const Index& index) {
+    Index of = p_.let("of", (p_.rank() + 1 + index % (ranks_ - 1)) % ranks_);
+    send(of, p_.let("tile", index / (ranks_ - 1)));
+  }
+
+  // A tile of the own tokens: what was sent for them, and the own results.
+  void keep(const Index& tile) {
+    wait_for_others(tile);
+    each_token(tile, [&](const Index& token) {
+      std::vector<Value> parts = load_parts(0, token);  // under way while the own are added up
+      Value own = add_up(pick(p_.rank(), token));
+      store_sum(token, own, std::move(parts),
+                [&](Value& sum) { sum = sum + cast(load_residual(token), DType::kF32); });
+    });
+  }
+
+  // A tile of every rank's tokens, the own last. Of one token, where the own results are is known
+  // by the time that the others' have been sent.
+  void send_and_keep(const Index& tile) {
+    if (!one_token()) {
+      send_to_all(tile);
+      return keep(tile);
+    }
+    Value old = load_residual(tile);
+    Rows rows = pick(p_.rank(), tile);
+    send_to_all(tile);
+    Value own = add_up(rows);
+    wait_for_others(tile);
+    store_sum(tile, own, load_parts(0, tile),
+              [&](Value& sum) { sum = sum + cast(old, DType::kF32); });
+  }
+
+ private:
+  // Parts that are under way at a time.
+  static constexpr std::int64_t kSomeRanks = 4;
+
+  bool one_token() const { return cfg_.tile_tokens == 1; }
+  // Who sends and sums waits for the tile alone: the next ones are sent after that wait.
+  std::int64_t channel_tiles() const {
+    return cfg_.num_sum_workers == 0 ? 1 : ceil_div(tiles(), cfg_.channels);
+  }
+  std::int64_t channels() const { return ceil_div(tiles(), channel_tiles()); }
+  Value integer(const Index& value) const { return p_.splat(DType::kI32, value); }
+
+  template <typename Visit>
+  void each_token(const Index& tile, const Visit& visit) {
+    if (one_token()) return visit(tile);
+    p_.loop(cfg_.tile_tokens, [&](const Index& i) {
+      Index token = p_.let("token", tile * cfg_.tile_tokens + i);
+      p_.when(token < d_.rows_per_rank(), [&] { visit(token); });
+    });
+  }
+
+  // By source: tiles whose rows are there, or are none of that rank's.
+  void wait_for_others(const Index& tile) {
+    if (ranks_ == 1) return;
+    Index channel = p_.let("channel", tile / channel_tiles());
+    p_.loop(1, ranks_, [&](const Index& i) {
+      Index source = (p_.rank() + i) % ranks_;
+      p_.wait(returned_[source * channels() + channel],
+              min(channel_tiles(), tiles() - channel * channel_tiles()));
+    });
+  }
+
+  // Of some ranks; zeros where the own one or nobody sends any.
+  std::vector<Value> load_parts(std::int64_t first, const Index& token) {
+    std::vector<Value> parts;
+    for (std::int64_t r = first; r < std::min(first + kSomeRanks, ranks_); ++r) {
+      Index came = p_.let("came", p_.read(positions_, {token, r}) >= 0 && !(p_.rank() == r));
+      parts.push_back(p_.load(parts_.tile({r, token, 0}, 1, d_.hidden).until_row(token + came)));
+    }
+    return parts;
+  }
+
+  void send_to_all(const Index& tile) {
+    p_.loop(1, ranks_, [&](const Index& i) { send(p_.let("of", (p_.rank() + i) % ranks_), tile); });
+  }
+
+  Value load_residual(const Index& token) {
+    return p_.load(residual_.tile({token, 0}, 1, d_.hidden));
+  }
+
+  // The parts of all ranks in their order, the own sum rounded as those that travelled, and what
+  // `add_old` adds.
+  template <typename AddOld>
+  void store_sum(const Index& token, const Value& own_sum, std::vector<Value> parts,
+                 const AddOld& add_old) {
+    Value own = cast(cast(own_sum, d_.dtype), DType::kF32);
+    Value sum = p_.zeros(DType::kF32, 1, d_.hidden);
+    for (std::int64_t first = 0; first < ranks_; first += kSomeRanks) {
+      if (first > 0) parts = load_parts(first, token);
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        Value is_own = integer(p_.rank()) == integer(first + static_cast<std::int64_t>(i));
+        sum = sum + where(is_own, own, cast(parts[i], DType::kF32));
+      }
+    }
+    add_old(sum);
+    p_.store(out_.tile({token, 0}, 1, d_.hidden), cast(sum, d_.dtype));
+  }
+
+  // Where a token's results of the own experts are.
+  struct Rows {
+    Index any = 0;  // whether there is one
+    std::vector<Index> slots;
+    std::vector<Value> shares;
+  };
+  Rows pick(const Index& of, const Index& token) {
+    Index row = p_.let("row", of * d_.rows_per_rank() + token);
+    Rows rows;
+    for (std::int64_t j = 0; j < d_.top_k; ++j) {
+      rows.slots.push_back(p_.read(slots_, {row, j}));
+      rows.shares.push_back(p_.load(weights_.tile({row, j}, 1, 1)));
+      rows.any = rows.any || rows.slots.back() >= 0;
+    }
+    return rows;
+  }
+  Value add_up(const Rows& rows) {  // f32 [1, hidden]
+    std::vector<Value> results;     // all are on their way before the first is used
+    for (const Index& slot : rows.slots) {
+      results.push_back(p_.load(y_.tile({max(slot, 0), 0}, 1, d_.hidden).until_row(slot + 1)));
+    }
+    Value sum = p_.zeros(DType::kF32, 1, d_.hidden);
+    for (std::size_t j = 0; j < results.size(); ++j) {
+      sum = sum + cast(results[j], DType::kF32) * rows.shares[j];
+    }
+    return sum;
+  }
+
+  ProgramBuilder& p_;
+  const EpDesc& d_;
+  const ReturnConfig& cfg_;
+  std::int64_t ranks_;
+  TensorRef y_, slots_, weights_, positions_, residual_, parts_, out_;
+  SignalRef ready_;     // a rank's launch has begun: its parts may be written
+  SignalRef returned_;  // by source and channel
+};
+
+}  // namespace
+
 Program ep_return(const EpDesc& d, const ReturnConfig& cfg) {
   check(d, cfg);
-  const std::int64_t rows = d.rows_per_rank(), ranks = d.world_size;
-  const std::int64_t slots_of_all = d.received_rows() * d.top_k;
   ProgramBuilder p("ep_return", d.world_size);
-  Index own_rows = ceil_div(p.extent("m", d.m), ranks);
-  TensorRef y = p.input("y", d.dtype, {slots_of_all, d.hidden});
-  TensorRef slots =
-      p.table("slots", {ranks * rows, d.top_k}, {ContractKind::kRange, -1, slots_of_all});
-  TensorRef weights = p.input("recv_weights", DType::kF32, {ranks * rows, d.top_k});
-  TensorRef positions = p.table("positions", {rows, ranks}, {ContractKind::kRange, -1, rows});
-  TensorRef residual = p.input("residual", d.dtype, {own_rows, d.hidden});
-  TensorRef parts = p.state("parts", d.dtype, {ranks, rows, d.hidden}, Space::kSymmetric);
-  TensorRef out = p.output("out", d.dtype, {own_rows, d.hidden});
-  const std::int64_t tiles = ceil_div(rows, cfg.tile_tokens);
-  const std::int64_t channel_tiles = ceil_div(tiles, cfg.channels);
-  const std::int64_t channels = ceil_div(tiles, channel_tiles);
-  SignalRef ready = p.signal("ready");  // a rank's launch has begun: its parts may be written
-  // By rank and channel: tiles whose rows are there, or are none of that rank's.
-  SignalRef returned = p.signal("returned", ranks * channels);
-  auto each_token = [&](const Index& tile, const auto& visit) {
-    if (cfg.tile_tokens == 1) return visit(tile);
-    p.loop(cfg.tile_tokens, [&](const Index& i) {
-      Index token = p.let("token", tile * cfg.tile_tokens + i);
-      p.when(token < rows, [&] { visit(token); });
-    });
-  };
-
-  p.on_start([&] { p.notify_all(ready); });
-  auto weigh_token = [&](const Index& of, const Index& token) {
-    Index row = p.let("row", of * rows + token);
-    Index any = 0;
-    std::vector<Index> picked;
-    std::vector<Value> shares, results;  // all are on their way before the first is used
-    for (std::int64_t j = 0; j < d.top_k; ++j) {
-      picked.push_back(p.read(slots, {row, j}));
-      shares.push_back(p.load(weights.tile({row, j}, 1, 1)));
-    }
-    for (const Index& slot : picked) {
-      any = any || slot >= 0;
-      results.push_back(p.load(y.tile({max(slot, 0), 0}, 1, d.hidden).until_row(slot + 1)));
-    }
-    Value sum = p.zeros(DType::kF32, 1, d.hidden);
-    for (std::size_t j = 0; j < results.size(); ++j) {
-      sum = sum + cast(results[j], DType::kF32) * shares[j];
-    }
-    if (cfg.tile_tokens == 1) p.wait(ready, of);
-    p.when(any, [&] {
-      p.store(parts.on(of).tile({p.rank(), token, 0}, 1, d.hidden), cast(sum, d.dtype));
-    });
-  };
-  auto weigh = [&](const Index& index) {
-    Index of = p.let("of", (p.rank() + 1 + index) % ranks), tile = p.let("tile", index / ranks);
-    if (cfg.tile_tokens > 1) p.wait(ready, of);
-    each_token(tile, [&](const Index& token) { weigh_token(of, token); });
-    p.notify(returned[p.rank() * channels + tile / channel_tiles], of);
-  };
-  // Some ranks' parts at a time: all are on their way before the first is added.
-  constexpr std::int64_t kSomeRanks = 4;
-  auto sum_token = [&](const Index& token) {
-    Value sum = p.zeros(DType::kF32, 1, d.hidden);
-    Value old = p.load(residual.tile({token, 0}, 1, d.hidden));
-    for (std::int64_t first = 0; first < ranks; first += kSomeRanks) {
-      std::vector<Value> some;
-      for (std::int64_t r = first; r < std::min(first + kSomeRanks, ranks); ++r) {
-        Index came = p.let("came", p.read(positions, {token, r}) >= 0);
-        some.push_back(p.load(parts.tile({r, token, 0}, 1, d.hidden).until_row(token + came)));
-      }
-      for (const Value& part : some) sum = sum + cast(part, DType::kF32);
-    }
-    p.store(out.tile({token, 0}, 1, d.hidden), cast(sum + cast(old, DType::kF32), d.dtype));
-  };
-  auto sum_up = [&](const Index& tile) {
-    Index channel = p.let("channel", tile / channel_tiles);
-    p.loop(ranks, [&](const Index& r) {
-      p.wait(returned[r * channels + channel], min(channel_tiles, tiles - channel * channel_tiles));
-    });
-    each_token(tile, sum_token);
-  };
-  if (cfg.num_sum_workers > 0) {
-    p.role("weigh", Resource::sms(cfg.num_workers), p.range(ranks * tiles),
-           [&](const Tile& t) { weigh(t.index); });
-    p.role("sum", Resource::sms(cfg.num_sum_workers), p.range(tiles),
-           [&](const Tile& t) { sum_up(t.index); });
+  Return op(p, d, cfg);
+  bool sends = d.world_size > 1;
+  if (sends) p.on_start([&] { op.announce(); });
+  if (sends && cfg.num_sum_workers > 0) {
+    p.role("weigh", Resource::sms(cfg.num_workers), p.range(op.tiles_of_others()),
+           [&](const Tile& t) { op.send(t.index); });
+    p.role("sum", Resource::sms(cfg.num_sum_workers), p.range(op.tiles()),
+           [&](const Tile& t) { op.keep(t.index); });
+  } else if (sends) {
+    // Sending comes first: what a tile waits for, the others have sent before they wait in theirs.
+    p.role("combine", Resource::sms(cfg.num_workers), p.range(op.tiles()),
+           [&](const Tile& t) { op.send_and_keep(t.index); });
   } else {
-    // Weighing comes first, so that a worker that takes tiles in order never waits for itself.
-    p.role("combine", Resource::sms(cfg.num_workers), p.range((ranks + 1) * tiles),
-           [&](const Tile& t) {
-             p.when(
-                 t.index < ranks * tiles, [&] { weigh(t.index); },
-                 [&] { sum_up(p.let("own", t.index - ranks * tiles)); });
-           });
+    p.role("combine", Resource::sms(cfg.num_workers), p.range(op.tiles()),
+           [&](const Tile& t) { op.keep(t.index); });
   }
   Program program = p.finish();
   for (Role& role : program.roles) role.agents[0].num_threads = cfg.threads;

@@ -1,5 +1,6 @@
 // The way back of ep_send.h, in one hop: what ep_combine.h does, but whoever has weighed a row
-// stores it at the rank that has the token.
+// stores it at the rank that has the token, and who has a token weighs its own results where it
+// adds up the others', so that those are neither stored nor loaded.
 #pragma once
 
 #include "stretto/ops/moe/ep_dispatch.h"
@@ -8,10 +9,10 @@ namespace stretto {
 
 struct ReturnConfig {
   int num_workers = 1;
-  int num_sum_workers = 0;       // that sum alone; 0: those that have weighed sum
+  int num_sum_workers = 0;       // for the own tokens alone; 0: those that have sent
   int threads = 0;               // of a worker's GPU block; 0: by the resource
-  std::int64_t tile_tokens = 1;  // weighed, or summed, one after the other, and then said so
-  std::int64_t channels = 1;     // for each of which a sum's tokens are waited for
+  std::int64_t tile_tokens = 1;  // one after the other, and then the other rank is told
+  std::int64_t channels = 1;     // parts of the tokens that those who sum alone wait for at a time
 };
 
 ReturnConfig default_return_config(const EpDesc& desc, Target target = Target::kCpu);

@@ -47,6 +47,9 @@ class AgGrouped {
   void add_sending();
   // A tile of rows and one of columns.
   void multiply(const Index& tile, const Index& col_tile);
+  // Copies of rows into the order of the tiles, those first that are multiplied first; and one.
+  std::int64_t num_copies() const { return cfg_.sort_rows > 0 ? num_tiles_ * copies_of_tile() : 0; }
+  void copy_rows(const Index& index);
   // Others write the own `a` until all of it is there.
   void wait_for_all();
 
@@ -55,6 +58,7 @@ class AgGrouped {
   void send(const Tile& t);
   // The tokens of so many ranks, the own one among them.
   void wait_for(const Index& needs);
+  std::int64_t copies_of_tile() const { return ceil_div(d_.k, cfg_.sort_cols); }
   Slice rows(const Index& first) const { return a_.tile({first, 0}, cfg_.comm_rows, d_.k); }
 
   ProgramBuilder& p_;
@@ -63,9 +67,9 @@ class AgGrouped {
   std::int64_t num_tiles_;
   Index share_;  // tokens of a rank
   TileTableRefs tables_;
-  TensorRef needs_, tokens_, a_, c_;
+  TensorRef needs_, tokens_, a_, c_, sorted_;
   std::vector<TensorRef> weights_;
-  SignalRef ready_, arrived_;
+  SignalRef ready_, arrived_, in_order_;
 };
 
 class GroupedRs {
@@ -83,6 +87,10 @@ class GroupedRs {
 
   // My parts may be written.
   void announce();
+  // Of an all-reduce, which needs no word of that: the others write my output until all of it is
+  // there, and by then they have read their parts; they begin to in the next launch once I have
+  // sent them some.
+  void wait_for_all();
 
   // What those who multiply do: all tiles, block by block, then the sums of the last blocks; and
   // one of these.
@@ -91,19 +99,29 @@ class GroupedRs {
   }
   void turn(const Index& index);
 
-  // A role that makes the other sums, beside the role of that number which multiplies, or on SMs of
-  // its own.
-  void add_sums(int products);
+  // The other sums, by threads beside the role of that number which multiplies, or on SMs of their
+  // own; and one.
+  Resource sum_sms(int products) const {
+    return cfg_.num_reduce_sms == 0
+               ? Resource::sms(cfg_.num_compute_sms).beside_role(products)
+               : Resource::sms(cfg_.num_reduce_sms).pipelined(cfg_.num_reduce_stages);
+  }
+  std::int64_t num_sums() const {
+    return (num_blocks() - cfg_.last_blocks) * d_.world_size * sums_of_owner(sums());
+  }
+  void sum(const Index& index);
 
  private:
   struct Place {
     Index first, col;  // token of the owner, column
   };
-  // Tokens that are summed at a time, and how often before they are sent together.
+  // Tokens that are summed at a time, and how often before they are sent together; `ahead`: the
+  // products' rows come through pipes.
   struct Sums {
     std::int64_t rows, rounds;
+    bool ahead = false;
   };
-  Sums sums() const { return {cfg_.reduce_rows, cfg_.reduce_rounds}; }
+  Sums sums() const { return {cfg_.reduce_rows, cfg_.reduce_rounds, cfg_.num_reduce_stages > 0}; }
   Sums last_sums() const { return {cfg_.last_rows, cfg_.last_rounds}; }
 
   std::int64_t block_cols() const { return cfg_.tile.bn * cfg_.block_tiles; }
@@ -124,6 +142,7 @@ class GroupedRs {
   Place place(const Sums& s, const Index& block, const Index& i);
   // Sums for another rank's tokens.
   void send(const Sums& s, const Index& block, const Index& owner, const Index& i);
+  bool sends_sums() const { return d_.all_reduce && d_.world_size > 1; }
   // The own tokens: all ranks' sums.
   void keep(const Sums& s, const Index& block, const Index& i);
   void wait_for_others(const Sums& s, const Index& block);
@@ -136,7 +155,7 @@ class GroupedRs {
 
   template <typename Round>
   void rounds(const Sums& s, const Place& at, const Round& round) {
-    if (s.rounds == 1) return round(at.first);
+    if (s.rounds == 1 && !s.ahead) return round(at.first);
     p_.loop(s.rounds, [&](const Index& i) { round(p_.let("row", at.first + i * s.rows)); });
   }
 
@@ -148,7 +167,7 @@ class GroupedRs {
   TileTableRefs tables_;
   Rows rows_;
   TensorRef slots_, weights_, b_, residual_, out_, products_, parts_;
-  SignalRef computed_, free_, summed_;
+  SignalRef computed_, free_, summed_, stored_;
 };
 
 }  // namespace stretto

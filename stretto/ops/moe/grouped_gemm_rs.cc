@@ -37,7 +37,10 @@ void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
                                   {"last_rows", c.last_rows},
                                   {"last_rounds", c.last_rounds}});
   check_sizes("grouped_gemm_rs",
-              {{"num_reduce_sms", c.num_reduce_sms}, {"last_blocks", c.last_blocks}}, 0);
+              {{"num_reduce_sms", c.num_reduce_sms},
+               {"num_reduce_stages", c.num_reduce_stages},
+               {"last_blocks", c.last_blocks}},
+              0);
   check_dtype("grouped_gemm_rs", "a_dtype", d.a_dtype);
   check_dtype("grouped_gemm_rs", "b_dtype", d.b_dtype);
   check_dtype("grouped_gemm_rs", "out_dtype", d.out_dtype);
@@ -69,20 +72,31 @@ GroupedRs::GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsC
   slots_ = p.table("slots", {m_, d.top_k}, {ContractKind::kRange, 0, rows});
   weights_ = p.input("weights", DType::kF32, {m_, d.top_k});
   b_ = p.input("b", d.b_dtype, {d.num_experts, d.n, d.k});
-  if (d.residual) residual_ = p.input("residual", d.out_dtype, {share_, d.n});
-  out_ = p.output("out", d.out_dtype, {share_, d.n});
+  Index out_rows = d.all_reduce ? m_ : share_;
+  if (d.residual) residual_ = p.input("residual", d.out_dtype, {out_rows, d.n});
+  out_ = p.output("out", d.out_dtype, {out_rows, d.n},
+                  d.all_reduce ? Space::kSymmetric : Space::kLocal);
   products_ = p.buffer("products", d.out_dtype, {rows, d.n});
   computed_ = p.signal("computed", num_blocks());  // tiles of a block of columns
   if (d.world_size == 1) return;
   parts_ =
       p.buffer("parts", d.out_dtype, {d.world_size, share_, d.n}, {.space = Space::kSymmetric});
-  free_ = p.signal("free");
+  if (!d.all_reduce) free_ = p.signal("free");
   summed_ = p.signal("summed", d.world_size * num_blocks());  // by sender and block
+  if (d.all_reduce) stored_ = p.signal("stored");             // by owner: sums that it sent on
 }
 
 void GroupedRs::announce() {
   p_.loop(d_.world_size - 1,
           [&](const Index& i) { p_.notify(free_, (p_.rank() + 1 + i) % d_.world_size); });
+}
+
+void GroupedRs::wait_for_all() {
+  std::int64_t last = cfg_.last_blocks;
+  std::int64_t all =
+      (num_blocks() - last) * sums_of_owner(sums()) + last * sums_of_owner(last_sums());
+  p_.loop(1, d_.world_size,
+          [&](const Index& i) { p_.wait(stored_[(p_.rank() + i) % d_.world_size], all); });
 }
 
 void GroupedRs::turn(const Index& index) {
@@ -112,13 +126,9 @@ void GroupedRs::reduce(const Sums& s, const Index& block_and_owner, const Index&
       owner == p_.rank(), [&] { keep(s, block, i); }, [&] { send(s, block, owner, i); });
 }
 
-void GroupedRs::add_sums(int products) {
-  Resource sms = cfg_.num_reduce_sms == 0
-                     ? Resource::sms(cfg_.num_compute_sms).beside_role(products)
-                     : Resource::sms(cfg_.num_reduce_sms);
-  std::int64_t blocks = num_blocks() - cfg_.last_blocks;
-  p_.role("reduce", sms, p_.grid(blocks * d_.world_size, sums_of_owner(sums()), 1, 1),
-          [&](const Tile& t) { reduce(sums(), t.m, t.n); });
+void GroupedRs::sum(const Index& index) {
+  std::int64_t of_owner = sums_of_owner(sums());
+  reduce(sums(), index / of_owner, p_.let("of_owner", index % of_owner));
 }
 
 void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col_in_block) {
@@ -154,7 +164,7 @@ GroupedRs::Place GroupedRs::place(const Sums& s, const Index& block, const Index
 void GroupedRs::send(const Sums& s, const Index& block, const Index& owner, const Index& i) {
   Place at = place(s, block, i);
   p_.wait(computed_[block], products_of_block());
-  p_.wait(free_, owner);
+  if (!d_.all_reduce) p_.wait(free_, owner);
   rounds(s, at, [&](const Index& row) {
     p_.store(part(s, p_.rank(), row, at.col).on(owner).until_row(share_),
              cast(own_sum(s, owner, row, at.col), d_.out_dtype));
@@ -166,18 +176,32 @@ void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
   Place at = place(s, block, i);
   p_.wait(computed_[block], products_of_block());
   if (d_.world_size > 1) wait_for_others(s, block);
+  auto each_peer = [&](const auto& visit) {
+    p_.loop(1, d_.world_size,
+            [&](const Index& peer) { visit((p_.rank() + peer) % d_.world_size); });
+  };
   rounds(s, at, [&](const Index& row) {
-    auto tile = [&](const TensorRef& x) { return x.tile({row, at.col}, s.rows, cfg_.reduce_cols); };
+    Index to = d_.all_reduce ? p_.let("out_row", p_.rank() * share_ + row) : row;
+    auto tile = [&](const TensorRef& x) { return x.tile({to, at.col}, s.rows, cfg_.reduce_cols); };
+    auto kept = [&](const Slice& x) {
+      return d_.all_reduce ? x.until_row(min((p_.rank() + 1) * share_, m_)) : x;
+    };
     std::vector<Value> others;  // under way before the own rows are known
     for (int r = 1; r < d_.world_size; ++r) {
       Index source = (p_.rank() + r) % d_.world_size;
       others.push_back(p_.load(part(s, source, row, at.col).until_row(share_)));
     }
-    if (d_.residual) others.push_back(p_.load(tile(residual_)));
+    if (d_.residual) others.push_back(p_.load(kept(tile(residual_))));
     Value sum = own_sum(s, p_.rank(), row, at.col);
     for (const Value& other : others) sum = sum + cast(other, DType::kF32);
-    p_.store(tile(out_), cast(sum, d_.out_dtype));
+    Value out = cast(sum, d_.out_dtype);
+    p_.store(kept(tile(out_)), out);
+    if (!sends_sums()) return;
+    each_peer([&](const Index& peer) {
+      p_.store(kept(out_.on(peer).tile({to, at.col}, s.rows, cfg_.reduce_cols)), out);
+    });
   });
+  if (sends_sums()) each_peer([&](const Index& peer) { p_.notify(stored_, peer); });
 }
 
 void GroupedRs::wait_for_others(const Sums& s, const Index& block) {
@@ -195,7 +219,8 @@ Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, co
   std::vector<Value> slots, parts, weights;
   for (std::int64_t j = 0; j < d_.top_k; ++j) {
     Value slot = p_.load(slots_.tile({token, j}, count, 1).until_row(end));
-    slots.push_back(where(exists, slot, p_.splat(DType::kI32, -1)));
+    // A row that is loaded ahead is the one that the table says; of no token it is not used.
+    slots.push_back(s.ahead ? slot : where(exists, slot, p_.splat(DType::kI32, -1)));
     weights.push_back(p_.load(weights_.tile({token, j}, count, 1).until_row(end)));
   }
   for (const Value& slot : slots) {
@@ -205,7 +230,7 @@ Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, co
   for (std::size_t j = 0; j < parts.size(); ++j) {
     sum = sum + cast(parts[j], DType::kF32) * weights[j];
   }
-  return sum;
+  return s.ahead ? where(exists, sum, p_.zeros(DType::kF32, count, cfg_.reduce_cols)) : sum;
 }
 
 ExpertTiles tiles_of(const GroupedRsDesc& d, const GroupedRsConfig& c) {
@@ -217,9 +242,10 @@ ExpertTiles tiles_of(const GroupedRsDesc& d, const GroupedRsConfig& c) {
 }
 
 std::string to_string(const GroupedRsDesc& d) {
-  return fmt::format("grouped_gemm_rs P={} m={} top {} of {} experts n={} k={} a={} b={} out={}{}",
-                     d.world_size, d.m, d.top_k, d.num_experts, d.n, d.k, short_name(d.a_dtype),
-                     short_name(d.b_dtype), short_name(d.out_dtype), d.residual ? " residual" : "");
+  return fmt::format("grouped_gemm_{} P={} m={} top {} of {} experts n={} k={} a={} b={} out={}{}",
+                     d.all_reduce ? "ar" : "rs", d.world_size, d.m, d.top_k, d.num_experts, d.n,
+                     d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
+                     d.residual ? " residual" : "");
 }
 
 std::string to_string(const GroupedRsConfig& c) {
@@ -227,8 +253,11 @@ std::string to_string(const GroupedRsConfig& c) {
       "tile={}x{}{}x{} compute={} stages={} raster={} block={} reduce={} of {}x{}x{}{}", c.tile.bm,
       c.num_products > 1 ? fmt::format("{}*", c.num_products) : "", c.tile.bn / c.num_products,
       c.tile.bk, c.num_compute_sms, c.num_stages, c.raster, c.tile.bn * c.block_tiles,
-      c.num_reduce_sms == 0 ? "beside" : fmt::format("{}", c.num_reduce_sms), c.reduce_rounds,
-      c.reduce_rows, c.reduce_cols,
+      c.num_reduce_sms == 0 ? "beside"
+      : c.num_reduce_stages == 0
+          ? fmt::format("{}", c.num_reduce_sms)
+          : fmt::format("{}, {} ahead", c.num_reduce_sms, c.num_reduce_stages),
+      c.reduce_rounds, c.reduce_rows, c.reduce_cols,
       c.last_blocks == 0
           ? ""
           : fmt::format(" last={} of {}x{}", c.last_blocks, c.last_rounds, c.last_rows));
@@ -275,14 +304,16 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
 
 Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   check(d, cfg);
-  ProgramBuilder p("grouped_gemm_rs", d.world_size);
+  ProgramBuilder p(d.all_reduce ? "grouped_gemm_ar" : "grouped_gemm_rs", d.world_size);
   ExpertTiles tiles = tiles_of(d, cfg);
   GroupedRs op(p, d, cfg, p.extent("m", d.m), declare_tile_tables(p, tiles));
   op.multiply_rows({.a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k}), .made = {}});
-  if (d.world_size > 1) p.on_start([&] { op.announce(); });
+  if (d.world_size > 1 && !d.all_reduce) p.on_start([&] { op.announce(); });
   Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
   int gemm = p.role("gemm", sms, p.range(op.num_turns()), [&](const Tile& t) { op.turn(t.index); });
-  op.add_sums(gemm);
+  p.role("reduce", op.sum_sms(gemm), p.range(op.num_sums()),
+         [&](const Tile& t) { op.sum(t.index); });
+  if (d.all_reduce && d.world_size > 1) p.on_end([&] { op.wait_for_all(); });
   return p.finish();
 }
 

@@ -22,6 +22,7 @@ struct GroupedRsDesc {
   std::int64_t n = 1, k = 1;  // hidden size, columns of the first layer on this rank
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, out_dtype = DType::kF32;
   bool residual = false;
+  bool all_reduce = false;  // every rank gets the sums of all tokens
 };
 
 struct GroupedRsConfig {
@@ -32,6 +33,7 @@ struct GroupedRsConfig {
   int num_products = 1;            // side by side, that share out the columns of a tile
   std::int64_t block_tiles = 1;    // column tiles of a block
   int num_reduce_sms = 1;          // 0: a group of threads more on each SM that multiplies
+  int num_reduce_stages = 0;       // on SMs of their own: tiles of rows that are loaded ahead
   std::int64_t reduce_rows = 1;    // tokens summed at a time
   std::int64_t reduce_cols = 1;    // their columns; divides those of a block
   std::int64_t reduce_rounds = 1;  // of reduce_rows tokens, that are sent together
@@ -57,9 +59,13 @@ GroupedRsConfig default_config(const GroupedRsDesc& desc, Target target = Target
 // rounded. UserError naming the field of a bad desc or config; at a launch, the table and entry
 // that break their contract. After COMET (arXiv 2502.19811, section 3): layer 1 decomposed along
 // columns.
+// With all_reduce residual [m, n], the same on every rank, and symmetric output out [m, n]: who has
+// a token sends its sum on to every rank, so that all have the same bits; the program is called
+// grouped_gemm_ar.
 Program grouped_gemm_rs(const GroupedRsDesc& desc, const GroupedRsConfig& config);
 
 // m: tokens of all ranks with two of 5 experts each, n: hidden size, k: the summed dimension.
 OperatorInfo grouped_gemm_rs_info();
+OperatorInfo grouped_gemm_ar_info();
 
 }  // namespace stretto

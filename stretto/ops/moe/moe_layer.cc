@@ -124,7 +124,13 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
                    },
                    [&] { second.turn(p.let("second", max(t.index - firsts, 0))); });
              });
-  second.add_sums(layer);
+  std::int64_t copies = first.num_copies();
+  p.role("reduce", second.sum_sms(layer), p.range(copies + second.num_sums()), [&](const Tile& t) {
+    if (copies == 0) return second.sum(t.index);
+    p.when(
+        t.index < copies, [&] { first.copy_rows(t.index); },
+        [&] { second.sum(p.let("sum", max(t.index - copies, 0))); });
+  });
   if (first.sends()) p.on_end([&] { first.wait_for_all(); });
   return p.finish();
 }

@@ -206,6 +206,17 @@ TEST(Moe, RefusesSizesThatMakeNoSense) {
   expect_user_error([&] { moe_combine(combine, {}); }, {"dtype"});
 }
 
+void expect_no_spills(Program program, const std::string& what) {
+  GeneratedKernel kernel = generate_kernel(run_pipeline(std::move(program)));
+  cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, "kernel.cu", {});
+  std::vector<cuda::KernelReport> reports = cuda::kernel_reports(image.log);
+  ASSERT_FALSE(reports.empty()) << image.log;
+  for (const cuda::KernelReport& r : reports) {
+    EXPECT_EQ(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes, 0)
+        << r.kernel << ", " << what;
+  }
+}
+
 // Products, threads that gather rows and others that sum share the registers of a block to the last
 // one; divisions by a number of ranks that is no power of two take some. ./check compiles for two.
 TEST(MoeLayer, FitsTheRegistersWhateverTheNumberOfRanks) {
@@ -214,13 +225,20 @@ TEST(MoeLayer, FitsTheRegistersWhateverTheNumberOfRanks) {
     OpShape shape = moe_layer_info().large;
     shape.world_size = ranks;
     shape.target = Target::kCuda;
-    GeneratedKernel kernel = generate_kernel(run_pipeline(moe_layer_info().program(shape)));
-    cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, "moe_layer.cu", {});
-    std::vector<cuda::KernelReport> reports = cuda::kernel_reports(image.log);
-    ASSERT_FALSE(reports.empty()) << image.log;
-    for (const cuda::KernelReport& r : reports) {
-      EXPECT_EQ(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes, 0)
-          << r.kernel << " on " << ranks << " ranks";
+    expect_no_spills(moe_layer_info().program(shape), fmt::format("{} ranks", ranks));
+  }
+}
+
+// The catalog's shapes are short steps.
+TEST(ExpertParallel, LongStepsHaveWorkersThatSumAloneAndNoneSpill) {
+  for (int world_size : {1, 2, 4}) {
+    for (std::int64_t tokens : {1, 128, 1056, 4096}) {
+      EpDesc d{.dtype = DType::kBF16, .m = tokens * world_size, .hidden = 7168};
+      d.num_experts = 256, d.top_k = 8, d.world_size = d.expert_groups = world_size;
+      ReturnConfig c = default_return_config(d, Target::kCuda);
+      EXPECT_EQ(c.num_sum_workers, tokens > 1000 && world_size > 1 ? 66 : 0) << to_string(d);
+      EXPECT_LE(c.num_workers + c.num_sum_workers, kGpuSms) << to_string(d);
+      if (cuda::has_nvrtc()) expect_no_spills(ep_return(d, c), to_string(d));
     }
   }
 }

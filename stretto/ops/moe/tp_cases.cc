@@ -70,6 +70,13 @@ void expect_sums(MoeCase& mc, const Values& sums, std::size_t count, bool residu
 
 double swish(double x) { return x / (1 + std::exp(-x)); }
 
+// Rows are copied into the order of the tiles, some columns at a time, or picked where they lie.
+void sort_some(std::int64_t m, std::int64_t k, AgGroupedConfig& c) {
+  if (m % 6 != 0) return;
+  c.sort_rows = c.tile.bm > 4 ? 48 : 3;
+  c.sort_cols = c.tile.bm > 4 ? k : std::min<std::int64_t>(16, k);
+}
+
 // --- ag_grouped_gemm ---
 
 AgGroupedDesc ag_desc(const OpShape& s) {
@@ -93,6 +100,7 @@ AgGroupedConfig ag_config(const AgGroupedDesc& d, Target target) {
     c.num_compute_sms = 2;
     c.comm_rows = std::min<std::int64_t>(c.comm_rows, 2);
   }
+  sort_some(d.m, d.k, c);
   return c;
 }
 
@@ -156,6 +164,7 @@ GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
     c.num_compute_sms = 2;
     // A worker for every tile, which may come in any order, or beside those who multiply.
     c.num_reduce_sms = d.m % 2 == 0 ? 2 * d.world_size : 0;
+    if (c.num_reduce_sms > 0) c.num_reduce_stages = 2;
     c.reduce_rows = 1;
     c.reduce_rounds = 2;
     if (d.m % 2 == 1 && d.n > c.tile.bn) c.last_blocks = 1, c.last_rows = 2;
@@ -163,8 +172,9 @@ GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
   return c;
 }
 
-OpCase rs_case(const OpShape& s, std::uint64_t seed) {
+OpCase sums_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
   GroupedRsDesc d = rs_desc(s);
+  d.all_reduce = all_reduce;
   GroupedRsConfig cfg = rs_config(d, s.target);
   MoeCase mc(grouped_gemm_rs(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
@@ -190,8 +200,38 @@ OpCase rs_case(const OpShape& s, std::uint64_t seed) {
       }
     }
   }
-  expect_sums(mc, sums, share * n, d.residual);
+  if (!all_reduce) {
+    expect_sums(mc, sums, share * n, d.residual);
+    return std::move(mc.c);
+  }
+  const std::size_t count = at(mc.m) * n;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    std::copy_n(sums.begin(), count, mc.out(r, "out").begin());
+    if (!d.residual) continue;
+    mc.in(r, "residual") = mc.in(0, "residual");
+    for (std::size_t i = 0; i < count; ++i) mc.out(r, "out")[i] += mc.in(0, "residual")[i];
+  }
   return std::move(mc.c);
+}
+
+OperatorInfo sums_info(bool all_reduce) {
+  return {.name = all_reduce ? "grouped_gemm_ar" : "grouped_gemm_rs",
+          .summary = all_reduce
+                         ? "weighted sums of m tokens' 2 products of size n, all on every rank"
+                         : "weighted sums of m tokens' 2 products of size n, over the ranks",
+          .program =
+              [all_reduce](const OpShape& s) {
+                GroupedRsDesc d = rs_desc(s);
+                d.all_reduce = all_reduce;
+                return grouped_gemm_rs(d, rs_config(d, s.target));
+              },
+          .make_case = [all_reduce](const OpShape& s,
+                                    std::uint64_t seed) { return sums_case(s, seed, all_reduce); },
+          .shapes = [](int world_size) -> std::vector<OpShape> {
+            return {{.world_size = world_size, .m = 9, .n = 21, .k = 19, .dtype = DType::kF32},
+                    {.world_size = world_size, .m = 6, .n = 24, .k = 32, .dtype = DType::kBF16}};
+          },
+          .large = {.m = 4096, .n = 4096, .k = 3584, .dtype = DType::kBF16}};
 }
 
 // --- moe_layer ---
@@ -218,6 +258,7 @@ MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
     c.second.reduce_rounds = 2;
     if (d.m % 2 == 1 && d.hidden > c.second.tile.bn) c.second.last_blocks = 1;
   }
+  sort_some(d.m, d.hidden, c.first);
   return c;
 }
 
@@ -280,21 +321,8 @@ OperatorInfo ag_grouped_gemm_info() {
           .large = {.m = 4096, .n = 3584, .k = 4096, .dtype = DType::kBF16}};
 }
 
-OperatorInfo grouped_gemm_rs_info() {
-  return {.name = "grouped_gemm_rs",
-          .summary = "weighted sums of m tokens' 2 products of size n, over the ranks",
-          .program =
-              [](const OpShape& s) {
-                GroupedRsDesc d = rs_desc(s);
-                return grouped_gemm_rs(d, rs_config(d, s.target));
-              },
-          .make_case = rs_case,
-          .shapes = [](int world_size) -> std::vector<OpShape> {
-            return {{.world_size = world_size, .m = 9, .n = 21, .k = 19, .dtype = DType::kF32},
-                    {.world_size = world_size, .m = 6, .n = 24, .k = 32, .dtype = DType::kBF16}};
-          },
-          .large = {.m = 4096, .n = 4096, .k = 3584, .dtype = DType::kBF16}};
-}
+OperatorInfo grouped_gemm_rs_info() { return sums_info(false); }
+OperatorInfo grouped_gemm_ar_info() { return sums_info(true); }
 
 OperatorInfo moe_layer_info() {
   return {.name = "moe_layer",

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
@@ -19,6 +21,7 @@ void check(const NormDesc& d, const NormConfig& c) {
   positive(d.world_size, "world_size");
   positive(c.tile_rows, "tile_rows");
   positive(c.num_workers, "num_workers");
+  if (c.two_shot && !c.packets) throw UserError("norm: two_shot needs packets");
   if (!(d.eps >= 0)) throw UserError(fmt::format("norm: eps is {}, need a number >= 0", d.eps));
 }
 
@@ -63,8 +66,71 @@ Program rms_norm(const NormDesc& d, const NormConfig& cfg) {
   return p.finish();
 }
 
-// As packets: two slots, since a rank that writes slot e % 2 again has read every rank's packets of
-// the launch between; there is always one, even without rows.
+namespace {
+
+// The sums over ranks of x's tiles as packets. Two slots are enough, since a rank that writes slot
+// e % 2 again has heard in the launch between from rank 0, which owns the first tile and had then
+// heard from all, or, one-shot, from every rank: there is always one row, even without rows.
+class PacketSums {
+ public:
+  PacketSums(ProgramBuilder& p, const NormDesc& d, const NormConfig& cfg, const Index& m,
+             std::int64_t width)
+      : p_(p), rows_(cfg.tile_rows), width_(width), two_shot_(cfg.two_shot), end_(max(m, 1)) {
+    BufferOptions where{.space = Space::kSymmetric, .num_slots = 2, .packet = true};
+    inbox_ = p.buffer("inbox", d.dtype, {d.world_size, d.m, width}, where);
+    if (two_shot_) sums_ = p.buffer("sums", d.dtype, {d.m, width}, where);
+  }
+
+  // Of what this rank has of the tile; `meanwhile` is loaded while the others' travels.
+  Value of(const Tile& t, const Value& mine, const std::function<void()>& meanwhile) const {
+    int world = p_.world_size();
+    if (!two_shot_) {
+      to_peers([&](const Index& peer) { p_.store_packet(part(t, p_.rank()).on(peer), mine); });
+      meanwhile();
+      return in_rank_order(t, mine);
+    }
+    Index owner = p_.let("owner", t.m % world);
+    p_.when(owner != p_.rank(), [&] { p_.store_packet(part(t, p_.rank()).on(owner), mine); });
+    meanwhile();
+    Value reduced = p_.zeros(mine.dtype(), rows_, width_);
+    Slice sum = sums_.tile({t.row, 0}, rows_, width_).until_row(end_);
+    p_.when(
+        owner == p_.rank(),
+        [&] {
+          reduced = in_rank_order(t, mine);
+          to_peers([&](const Index& peer) { p_.store_packet(sum.on(peer), reduced); });
+        },
+        [&] { reduced = p_.load_packet(sum); });
+    return reduced;
+  }
+
+ private:
+  void to_peers(const std::function<void(const Index& peer)>& send) const {
+    int world = p_.world_size();
+    p_.loop(world - 1, [&](const Index& i) { send((p_.rank() + 1 + i) % world); });
+  }
+  Slice part(const Tile& t, const Index& source) const {
+    return inbox_.tile({source, t.row, 0}, rows_, width_).until_row(end_);
+  }
+  Value in_rank_order(const Tile& t, const Value& mine) const {
+    DType wide = sum_dtype(mine.dtype());
+    Value total = p_.zeros(wide, rows_, width_);
+    auto receive = [&](const Index& r) { total = total + cast(p_.load_packet(part(t, r)), wide); };
+    p_.loop(0, p_.rank(), receive);
+    total = total + cast(mine, wide);
+    p_.loop(p_.rank() + 1, p_.world_size(), receive);
+    return cast(total, mine.dtype());
+  }
+
+  ProgramBuilder& p_;
+  std::int64_t rows_, width_;
+  bool two_shot_;
+  Index end_;
+  TensorRef inbox_, sums_;
+};
+
+}  // namespace
+
 Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("all_reduce_add_rms_norm", d.world_size);
@@ -80,10 +146,9 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
   // Whole packets, whatever the dtype; what lies past the row is zero.
   std::int64_t width = cfg.packets ? ceil_div(d.hidden, 4) * 4 : d.hidden;
   SignalRef ready, done;
-  TensorRef inbox;
+  std::optional<PacketSums> packets;
   if (cfg.packets) {
-    inbox = p.buffer("inbox", d.dtype, {d.world_size, d.m, width},
-                     {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+    packets.emplace(p, d, cfg, m, width);
   } else {
     ready = p.signal("ready");
     done = p.signal("done");
@@ -94,34 +159,25 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
     auto rows = [&](const TensorRef& tensor) {
       return tensor.tile({t.row, 0}, cfg.tile_rows, width);
     };
-    auto packets = [&](const TensorRef& on, const Index& source) {
-      return on.tile({source, t.row, 0}, cfg.tile_rows, width).until_row(max(m, 1));
+    Value old, scale;
+    auto load_others = [&] {
+      old = p.load(rows(residual));
+      scale = p.load(weight.tile({0, 0}, 1, width));
     };
-    Value total = p.zeros(wide, cfg.tile_rows, width), old, scale;
+    Value reduced;
     if (cfg.packets) {
-      Value mine = p.load(rows(x));
-      p.loop(d.world_size - 1, [&](const Index& i) {
-        p.store_packet(packets(inbox.on((p.rank() + 1 + i) % d.world_size), p.rank()), mine);
-      });
-      old = p.load(rows(residual));
-      scale = p.load(weight.tile({0, 0}, 1, width));
-      auto receive = [&](const Index& r) {
-        total = total + cast(p.load_packet(packets(inbox, r)), wide);
-      };
-      p.loop(0, p.rank(), receive);
-      total = total + cast(mine, wide);
-      p.loop(p.rank() + 1, d.world_size, receive);
+      reduced = packets->of(t, p.load(rows(x)), load_others);
     } else {
-      old = p.load(rows(residual));
-      scale = p.load(weight.tile({0, 0}, 1, width));
+      load_others();
+      Value total = p.zeros(wide, cfg.tile_rows, width);
       p.loop(p.world_size(), [&](const Index& r) {
         p.wait(ready, r);
         total = total + cast(p.load(rows(x.on(r))), wide);
       });
       p.notify_all(done);
+      reduced = cast(total, d.dtype);
     }
-    Value reduced = cast(cast(total, d.dtype), wide);
-    Value v = cast(reduced + cast(old, wide), d.dtype);
+    Value v = cast(cast(reduced, wide) + cast(old, wide), d.dtype);
     p.store(rows(sum), v);
     p.store(rows(out), normalise(d, v, scale));
   });
@@ -180,8 +236,13 @@ NormConfig default_config(const NormDesc& d, Target target) {
     NormConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.hidden, 1, d.m)};
     std::int64_t tiles = ceil_div(d.m, c.tile_rows);
     c.num_workers = gpu_workers(tiles);
-    // Of a megabyte, twice the bytes take 3 us longer on NVLink and save two rounds of signals.
-    c.packets = d.m * d.hidden * static_cast<std::int64_t>(size_bytes(d.dtype)) <= 1024 * 1024;
+    // On two H200s, 2026-11-23 (gpu_bench collectives, in graphs), packets of 1 MB took 9.4 us and
+    // reads that two rounds of signals order 9.8, of 256 KB 5.1 and 7.3. Two shots are predicted to
+    // take 14 instead of 22 us for 1 MB on four, and 9.2 instead of 8.9 for 256 KB.
+    constexpr std::int64_t kMega = std::int64_t{1} << 20;
+    std::int64_t bytes = d.m * d.hidden * static_cast<std::int64_t>(size_bytes(d.dtype));
+    c.packets = bytes <= kMega;
+    c.two_shot = c.packets && d.world_size > 2 && (d.world_size - 1) * bytes > kMega;
     c.threads = d.hidden >= 8192 ? 1024 : d.hidden >= 4096 ? 512 : 0;
     return c;
   }

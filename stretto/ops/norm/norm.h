@@ -30,6 +30,9 @@ struct NormConfig {
   int num_workers = 1;
   int threads = 0;       // of an SM; 0: as the code generator has it
   bool packets = false;  // of the all-reduce: pushed as packets, where few bytes are reduced
+  // Of packets: each tile's rows are summed by one rank, ranks in turn, which sends the sum to all.
+  // 2 (P - 1) / P times the bytes of a message instead of P - 1 times, and a hop more.
+  bool two_shot = false;
 };
 
 std::string to_string(const NormDesc& desc);
@@ -38,8 +41,8 @@ NormConfig default_config(const NormDesc& desc, Target target = Target::kCpu);
 // x [m, hidden], weight [1, hidden] (, residual [m, hidden]) -> out [m, hidden] (, sum [m, hidden])
 Program rms_norm(const NormDesc& desc, const NormConfig& config);
 // x [m, hidden] symmetric (local with packets): this rank's part of a sum over ranks, reduced
-// one-shot in rank order, rounded, then added to residual: -> out [m, hidden], sum [m, hidden], the
-// same bits on every rank and by either way.
+// in rank order, rounded, then added to residual: -> out [m, hidden], sum [m, hidden], the same
+// bits on every rank and by every way.
 Program all_reduce_add_rms_norm(const NormDesc& desc, const NormConfig& config);
 // gate_up [m, 2 * hidden], gate first -> out [m, hidden] = silu(gate) * up
 Program swiglu(const NormDesc& desc, const NormConfig& config);

@@ -1,0 +1,164 @@
+// How the collectives run on GPUs: what is worth a measurement, and what measurements have decided.
+#include <algorithm>
+#include <vector>
+
+#include "stretto/ops/collectives/collectives.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kLeastTile = 2048, kMostTile = 128 * 1024;  // elements
+
+// Tiles of about so many elements, on at most `most` SMs.
+CollectiveConfig gpu_config(const CollectiveDesc& d, std::int64_t elements, int most) {
+  constexpr std::int64_t kPerThread = 16;  // elements in registers
+  CollectiveConfig c;
+  c.threads = elements <= kLeastTile ? 256 : 512;
+  std::int64_t piece = kPerThread * c.threads;
+  c.tile_cols = std::min({d.n, elements, piece});
+  c.tile_rows = std::clamp<std::int64_t>(elements / d.n, 1, ceil_div(d.m, d.world_size));
+  c.piece_rows = std::clamp<std::int64_t>(piece / c.tile_cols, 1, c.tile_rows);
+  std::int64_t tiles = ceil_div(d.m, c.tile_rows) * ceil_div(d.n, c.tile_cols);
+  c.num_workers = gpu_workers(tiles, most);
+  c.num_copy_sms = c.num_workers;
+  return c;
+}
+
+// A tile in registers at once, 16 bytes of it in each thread.
+CollectiveConfig push_config(const CollectiveDesc& d, std::int64_t elements) {
+  CollectiveConfig c;
+  std::int64_t of_thread = 16 / static_cast<std::int64_t>(size_bytes(d.dtype));
+  c.threads = static_cast<int>(std::clamp<std::int64_t>(elements / of_thread / 128, 1, 8) * 128);
+  std::int64_t piece = of_thread * c.threads;
+  c.tile_cols = std::min({d.n, elements, piece});
+  c.tile_rows = std::clamp<std::int64_t>(elements / c.tile_cols, 1, ceil_div(d.m, d.world_size));
+  c.piece_rows = std::clamp<std::int64_t>(piece / c.tile_cols, 1, c.tile_rows);
+  std::int64_t tiles =
+      ceil_div(ceil_div(d.m, d.world_size), c.tile_rows) * ceil_div(d.n, c.tile_cols);
+  c.num_workers = gpu_workers(tiles);
+  c.num_copy_sms = c.num_workers;
+  c.push = true;
+  return c;
+}
+
+// H200 pairs, 2026-11-21: 32 SMs that copy fill NVLink in either direction, 16 nearly (366 and 339
+// of 393 GB/s), so half of a GPU's SMs leave room for a second role. A tile for each of 32, until
+// it is so large that its signals (2 to 3 us) no longer count.
+std::int64_t gpu_tile_elements(const CollectiveDesc& d) {
+  std::int64_t run = ceil_div(d.m, d.world_size) * d.n, elements = kLeastTile;
+  while (elements < kMostTile && elements * 32 < run) elements *= 2;
+  return elements;
+}
+
+CollectiveConfig within(const CollectiveDesc& d, CollectiveConfig c) {
+  c.tile_rows = std::min<std::int64_t>(c.tile_rows, ceil_div(d.m, d.world_size));
+  c.tile_cols = std::min(c.tile_cols, d.n);
+  return c;
+}
+
+// The default where nobody pushes.
+CollectiveConfig fetch_config(const CollectiveDesc& d) {
+  return gpu_config(d, gpu_tile_elements(d), kGpuSms / 2);
+}
+
+// A tile for each SM, as far as tiles are worth a signal.
+std::int64_t push_tile_elements(const CollectiveDesc& d) {
+  std::int64_t run = ceil_div(d.m, d.world_size) * d.n, elements = kLeastTile / 2;
+  while (elements < 16 * kLeastTile && elements * kGpuSms < run) elements *= 2;
+  return elements;
+}
+
+std::int64_t message_bytes(const CollectiveDesc& d) {
+  return d.m * d.n * static_cast<std::int64_t>(size_bytes(d.dtype));
+}
+
+// A packet has 4 bytes of payload.
+bool fits_packets(const CollectiveDesc& d) {
+  return size_bytes(d.dtype) == 2 || size_bytes(d.dtype) == 4;
+}
+
+// Messages of up to so many bytes are pushed, and as packets. In graphs, gpu_bench collectives: on
+// four H200s, 2026-11-22, pushing took 0.73 to 0.88 of the time up to 1 MB and 0.80 to 1.03 at 4
+// MB, and more than the rest from 16 MB on; on two, 2026-11-23, packets took 0.68 of that at 256 KB
+// and 0.94 at 1 MB.
+constexpr std::int64_t kMostPushed = std::int64_t{4} << 20, kMostPackets = std::int64_t{1} << 20;
+// Of an all-reduce, what a rank gets from all others in one hop: as packets 256 KB took 0.74 of the
+// time, 512 KB 0.89 and 1 MB 1.06; as one hop 1 MB 0.80 of the time of two and 4 MB 1.12.
+constexpr std::int64_t kMostPacketsIn = std::int64_t{512} << 10,
+                       kMostOneHopIn = std::int64_t{1} << 20;
+
+}  // namespace
+
+CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
+  if (target == Target::kCpu) return within(d, {});
+  if (d.world_size == 1 || message_bytes(d) > kMostPushed) return within(d, fetch_config(d));
+  CollectiveConfig c = push_config(d, push_tile_elements(d));
+  c.packets = fits_packets(d) && message_bytes(d) <= kMostPackets;
+  return c;
+}
+
+CollectiveConfig default_all_reduce_config(const CollectiveDesc& d, Target target) {
+  CollectiveConfig c = default_config(d, target);
+  std::int64_t bytes = message_bytes(d), arriving = (d.world_size - 1) * bytes;
+  if (target == Target::kCpu) {
+    constexpr std::int64_t kMostOneShot = std::int64_t{64} * 1024;
+    c.all_reduce = bytes <= kMostOneShot ? AllReduceKind::kOneShot : AllReduceKind::kTwoShot;
+  } else if (d.world_size > 1 && arriving <= kMostOneHopIn) {
+    CollectiveDesc all_rows = d;  // are every rank's
+    all_rows.world_size = 1;
+    c = push_config(all_rows, push_tile_elements(all_rows));
+    c.push = false;
+    bool packets = fits_packets(d) && arriving <= kMostPacketsIn;
+    c.all_reduce = packets ? AllReduceKind::kPacket : AllReduceKind::kOneShot;
+  }
+  return c;
+}
+
+std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& d) {
+  constexpr std::int64_t kLeast = 1024, kMost = 16 * 1024, kMostTiles = std::int64_t{4} * kGpuSms;
+  std::int64_t run = ceil_div(d.m, d.world_size) * d.n;
+  std::vector<CollectiveConfig> all;
+  for (std::int64_t e = kLeast; e <= kMost && all.size() < 4; e *= 2) {
+    if (ceil_div(run, e) <= kMostTiles) all.push_back(push_config(d, e));
+  }
+  // Beyond this the bytes count more than the round trip.
+  constexpr std::int64_t kMostPacketBytes = std::int64_t{2} << 20;
+  if (!fits_packets(d) || message_bytes(d) > kMostPacketBytes) return all;
+  for (std::size_t i = 0, count = all.size(); i < count; ++i) {
+    all.push_back(all[i]);
+    all.back().packets = true;
+  }
+  return all;
+}
+
+std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& d, int num_roles, bool copies) {
+  std::int64_t elements = gpu_tile_elements(d);
+  std::vector<CollectiveConfig> all = {within(d, fetch_config(d))};
+  auto add = [&](const CollectiveConfig& c) {
+    bool known = std::any_of(all.begin(), all.end(), [&](const CollectiveConfig& other) {
+      return to_string(other) == to_string(c);
+    });
+    if (!known) all.push_back(c);
+  };
+  for (std::int64_t e : {elements / 2, elements * 2, elements / 4}) {
+    if (e >= kLeastTile / 2) add(gpu_config(d, e, kGpuSms / num_roles));
+  }
+  add(gpu_config(d, elements, 32));
+  all.push_back(all[0]);
+  all.back().threads = 1024;
+  if (!copies) return all;
+  for (std::int64_t chunks : {1, 4}) {
+    CollectiveConfig c = all[0];
+    c.num_copy_sms = 0;
+    c.num_queues = d.world_size;
+    // A role that reduces keeps its tiles, of which copies are as many.
+    if (num_roles == 1) {
+      std::int64_t most = std::max<std::int64_t>((1 << 24) / c.tile_cols, 1);  // a program's limit
+      c.tile_rows = std::min(ceil_div(ceil_div(d.m, d.world_size), chunks), most);
+    }
+    add(c);
+  }
+  return all;
+}
+
+}  // namespace stretto
