@@ -116,7 +116,7 @@ Program transposed(const LoopShape& s, int workers) {
 // products with a mask are awaited one by one.
 Program triangular(const LoopShape& s, int workers) {
   constexpr int kPair = 2;
-  constexpr std::int64_t kRows = kPair * loops::kRows;
+  constexpr std::int64_t kRows = kPair * loops::kRows, kCols = 256;  // wide: fewer lines of `a`
   constexpr std::int64_t kOddRaster = 5;  // clusters 66 tiles apart see long rows and short ones
   ProgramBuilder p("triangular", 1);
   Index m = p.extent("m", s.m);

@@ -18,15 +18,21 @@ DType result_dtype(const GemmRsDesc& d) { return d.out_dtype; }
 DType result_dtype(const GemmArDesc& d) { return d.out_dtype; }
 
 template <typename Desc>
+GemmDesc product_of(const Desc& d) {
+  return {.world_size = d.world_size,
+          .m = d.m,
+          .n = d.n,
+          .k = d.k,
+          .a_dtype = d.a_dtype,
+          .b_dtype = d.b_dtype,
+          .c_dtype = result_dtype(d),
+          .scaling = d.scaling,
+          .b_kn = d.b_kn};
+}
+
+template <typename Desc>
 Program product_step(const Desc& d, Target target, const predict::Machine& machine) {
-  GemmDesc desc{.world_size = d.world_size,
-                .m = d.m,
-                .n = d.n,
-                .k = d.k,
-                .a_dtype = d.a_dtype,
-                .b_dtype = d.b_dtype,
-                .c_dtype = result_dtype(d),
-                .b_kn = d.b_kn};
+  GemmDesc desc = product_of(d);
   if (target == Target::kCpu) return gemm(desc, default_config(desc, target));
   OpCandidates offered;
   add_configs(offered, desc, gpu_configs(desc, machine.num_sms), gemm);
@@ -93,8 +99,11 @@ Products parse_products(const std::string& text) {
 }
 
 std::vector<Program> chosen_programs(const AgGemmDesc& desc, Products products, Target target) {
-  return chosen("ag_gemm", desc, ag_gemm, {Gather::kPull, Gather::kSend, Gather::kPush}, products,
-                target);
+  // Of one rank it is the product alone, whose default has clusters, which the operator's has not.
+  if (desc.world_size == 1 && !desc.gathered && target == Target::kCuda) {
+    return {gemm(product_of(desc), default_config(product_of(desc), target))};
+  }
+  return chosen("ag_gemm", desc, ag_gemm, {Gather::kSend, Gather::kPush}, products, target);
 }
 
 std::vector<Program> chosen_programs(const GemmRsDesc& desc, Products products, Target target) {

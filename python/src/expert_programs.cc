@@ -91,12 +91,14 @@ void bind_split(nb::module_& m) {
   });
   m.def("expert_tables",
         [](int ranks, Size rows, Size top_k, Size experts, Size tile_rows, bool gpu) {
+          // A tile an expert: in classes its weights, which take the time, would be read again.
+          bool few = gpu && rows * top_k <= experts * tile_rows;
           ExpertTablesDesc d{.tiles = {.world_size = ranks,
                                        .m = rows,
                                        .top_k = top_k,
                                        .num_experts = experts,
                                        .tile_rows = tile_rows},
-                             .order = {.stages = ranks}};
+                             .order = {.stages = few ? 1 : ranks}};
           return expert_tables(d, default_config(d, target(gpu)));
         });
   m.def("ag_grouped_gemm", [=](int ranks, Text dtype, Size rows, Size top_k, Size experts, Size n,
@@ -108,14 +110,15 @@ void bind_split(nb::module_& m) {
     return ag_grouped_gemm(d, config);
   });
   m.def("grouped_gemm_rs", [](int ranks, Text dtype, Size rows, Size top_k, Size experts, Size n,
-                              Size k, bool residual, Size tile_rows, bool gpu) {
+                              Size k, bool residual, bool all_reduce, Size tile_rows, bool gpu) {
     GroupedRsDesc d{.world_size = ranks,
                     .m = rows,
                     .top_k = top_k,
                     .num_experts = experts,
                     .n = n,
                     .k = k,
-                    .residual = residual};
+                    .residual = residual,
+                    .all_reduce = all_reduce};
     d.a_dtype = d.b_dtype = d.out_dtype = parse_dtype(dtype);
     GroupedRsConfig config = default_config(d, target(gpu));
     config.tile.bm = tile_rows;

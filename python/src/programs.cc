@@ -208,7 +208,7 @@ void bind_operators(nb::module_& m) {
   });
   m.def("all_reduce", [=](int ranks, Text dtype, Size rows, Size cols, bool gpu) {
     CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
-    return all_reduce(desc, default_config(desc, target(gpu)));
+    return all_reduce(desc, default_all_reduce_config(desc, target(gpu)));
   });
   m.def("all_to_all", [=](int ranks, Text dtype, Size rows, Size cols, bool gpu) {
     CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
@@ -259,20 +259,22 @@ void bind_operators(nb::module_& m) {
                   .world_size = ranks};
     return all_reduce_add_rms_norm(desc, default_config(desc, target(gpu)));
   });
-  m.def("attention", [=](Text dtype, Size rows, Size tokens, int heads, int kv_heads, Size head_dim,
-                         bool causal, double scale, Size window, bool lse, bool gpu) {
-    AttentionDesc desc{.dtype = parse_dtype(dtype),
-                       .m = rows,
-                       .max_tokens = tokens,
-                       .num_heads = heads,
-                       .num_kv_heads = kv_heads,
-                       .head_dim = head_dim,
-                       .window = window,
-                       .causal = causal,
-                       .scale = scale,
-                       .lse = lse};
-    return attention_program(desc, target(gpu));
-  });
+  m.def("attention",
+        [=](Text dtype, Size batch, Size rows, Size tokens, int heads, int kv_heads, Size head_dim,
+            bool causal, double scale, Size window, bool lse, bool gpu) {
+          AttentionDesc desc{.dtype = parse_dtype(dtype),
+                             .batch = batch,
+                             .m = rows,
+                             .max_tokens = tokens,
+                             .num_heads = heads,
+                             .num_kv_heads = kv_heads,
+                             .head_dim = head_dim,
+                             .window = window,
+                             .causal = causal,
+                             .scale = scale,
+                             .lse = lse};
+          return attention_program(desc, target(gpu));
+        });
 }
 
 }  // namespace

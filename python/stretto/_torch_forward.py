@@ -254,6 +254,21 @@ grouped_matmul_reduce_scatter = _forward(
     ),
 )
 
+
+def _grouped_matmul_all_reduce(y, b, used, experts, slots, weights, residual, group):
+    tiles = expert_layers.ExpertTiles(used, experts, None, None, slots, group)
+    return expert_layers.grouped_matmul_all_reduce(y, b, tiles, weights, residual=residual)
+
+
+grouped_matmul_all_reduce = _forward(
+    "grouped_matmul_all_reduce(Tensor y, Tensor b, Tensor tiles_used, Tensor tile_experts,"
+    " Tensor slots, Tensor weights, Tensor? residual, str group) -> Tensor",
+    _grouped_matmul_all_reduce,
+    lambda y, b, _used, _experts, slots, _weights, _residual, _group: y.new_empty(
+        (slots.shape[0], b.shape[2])
+    ),
+)
+
 moe_layer = _forward(
     "moe_layer(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor experts, Tensor weights,"
     " Tensor? residual, str group) -> Tensor",

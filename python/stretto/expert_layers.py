@@ -130,11 +130,31 @@ def grouped_matmul_reduce_scatter(
     are rounded to the element type, a rank's weighted sums are float32, rounded once to travel and
     added, from the own ones on, in float32.
     """
+    op = "grouped_matmul_reduce_scatter"
+    return _second_layer(op, y, b, tiles, weights, residual, out, all_reduce=False)
+
+
+def grouped_matmul_all_reduce(
+    y: ArrayT,
+    b: ArrayT,
+    tiles: ExpertTiles,
+    weights: ArrayT,
+    *,
+    residual: Optional[ArrayT] = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
+    """What grouped_matmul_reduce_scatter() gives, of all tokens on every rank: [m, N], the same bits
+    on all. `residual`: [m, N], the same on every rank; in symmetric memory, `out` costs no copy.
+    """
+    op = "grouped_matmul_all_reduce"
+    return _second_layer(op, y, b, tiles, weights, residual, out, all_reduce=True)
+
+
+def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
     if out is None and _route.wants(y, b, weights, residual):
-        op = _route.forward.grouped_matmul_reduce_scatter
         tables = tiles.used, tiles.experts, tiles.slots
-        return op(y, b, *tables, weights, residual, tiles.group)
-    op, group = "grouped_matmul_reduce_scatter", group_of(tiles.group)
+        return getattr(_route.forward, op)(y, b, *tables, weights, residual, tiles.group)
+    group = group_of(tiles.group)
     kind, y = adopt(y)
     (b,) = same_kind(op, kind, b)
     dtype = computed_dtype(op, kind, y, b, doubles=False)
@@ -151,9 +171,9 @@ def grouped_matmul_reduce_scatter(
             f"{top_k} of {num_experts} experts"
         )
     added = () if residual is None else (residual,)
-    made, written = make_result(op, kind, out, (m // group.size, n), y)
+    made, written = make_result(op, kind, out, (m if all_reduce else m // group.size, n), y)
     added = tuple(residual_or_zeros(op, kind, x, made) for x in added)
-    desc = group.size, dtype, m, top_k, num_experts, n, k, bool(added), tile_rows
+    desc = group.size, dtype, m, top_k, num_experts, n, k, bool(added), all_reduce, tile_rows
     weights = float_array(op, kind, "weights", weights, (m, top_k))
     names = ("a", "b", "tiles_used", "tile_experts", "slots", "weights")
     arrays = (kind.dense(y), kind.dense(kind.transpose(b)), used, experts, slots, weights)

@@ -20,7 +20,7 @@ from ._calls import (
     scaled,
 )
 from ._world import GroupLike, group_of, name_of
-from .collectives import all_gather
+from .collectives import all_gather, reduce_scatter
 from .errors import UserError
 from .symm_mem import workspace
 
@@ -208,9 +208,12 @@ def all_gather_matmul(
 
     `a_shard`: [.., K], this rank's part. `b`: [K, N], each rank's own, dense or the transpose of a
     dense [N, K], as linear layers keep their weights. Result: [.., N], with P times the size along
-    `gather_dim`, which must not be the last. `return_a`: returns (gathered a, result), at the price
-    of a copy; with scales, of an all_gather. As torch.ops.symm_mem.fused_all_gather_matmul; float32
-    accumulation, rounded once.
+    `gather_dim`. `return_a`: returns (gathered a, result), at the price of a copy; with scales, of
+    an all_gather. As torch.ops.symm_mem.fused_all_gather_matmul; float32 accumulation, rounded
+    once.
+
+    `gather_dim` the last, or -1: what is summed over is gathered, so `b` is [P * K, N] and the
+    result [.., N]. Gathering and product follow each other then; not with scales.
 
     A list of several `b`, such as a layer's query, key and value weights: a list of results. Rows
     are gathered once, beside the first product, and the others follow: the largest comes first.
@@ -230,6 +233,11 @@ def all_gather_matmul(
         gathered, made = _gather_for_several(a_shard, b, gather_dim, group)
         return (gathered, made) if return_a else made
     result = result_dtype(op, scale_a, scale_b, out_dtype, out)
+    if _is_last(gather_dim, a_shard):
+        _refuse_scales(op, "gather_dim", gather_dim, result)
+        gathered = all_gather(a_shard, dim=gather_dim, group=group)
+        c = _own_product(group, gathered, b, out)
+        return (gathered, c) if return_a else c
     if result is not None:
         arrays = (a_shard, b, scale_a, scale_b)
         if out is None and _route.wants(*arrays):
@@ -246,8 +254,28 @@ def all_gather_matmul(
     return (all_gather(a_shard, dim=gather_dim, group=group), c) if return_a else c
 
 
+def _is_last(dim: int, x) -> bool:
+    """Whether it is the dimension of x that a product sums over, or spreads over its columns."""
+    return dim != 0 and dim in (-1, adopt(x)[1].ndim - 1)
+
+
+def _refuse_scales(op: str, name: str, dim: int, result: Optional[str]) -> None:
+    if result is not None:
+        raise UserError(f"{op}: {name} {dim} is the last, which goes without scales")
+
+
+def _own_product(group, a, b, out=None):
+    """a @ b of this rank alone."""
+    if out is None and _route.wants(a, b):
+        return a @ b
+    return group_of(group).alone().call(_all_gather_matmul, 0, out, a, b)
+
+
 def _gather_for_several(a, weights, gather_dim, group):
     """(gathered a, [its product with each of the weights])."""
+    if _is_last(gather_dim, a):
+        gathered = all_gather(a, dim=gather_dim, group=group)
+        return gathered, [_own_product(group, gathered, b) for b in weights]
     if _route.wants(a, *weights):
         op = _route.layer.all_gather_and_matmul
         gathered, first = op(a, weights[0], gather_dim, name_of(group))
@@ -301,12 +329,17 @@ def matmul_reduce_scatter(
     later ones are still multiplied.
 
     `a`: [.., K] and `b`: [K, N], each rank's own. Result: [.., N] with 1/P of the size along
-    `scatter_dim`, which must not be the last. As torch.ops.symm_mem.fused_matmul_reduce_scatter:
-    reduce_op "sum" or "avg". Partial sums are rounded to the element type once, summed in float32
-    in rank order. Scales as in `all_gather_matmul`; partial sums are scaled before they leave.
+    `scatter_dim`. As torch.ops.symm_mem.fused_matmul_reduce_scatter: reduce_op "sum" or "avg".
+    Partial sums are rounded to the element type once, summed in float32 in rank order. Scales as in
+    `all_gather_matmul`; partial sums are scaled before they leave. `scatter_dim` the last, or -1:
+    product and reduce-scatter of its columns follow each other; not with scales.
     """
     op = "matmul_reduce_scatter"
     result = result_dtype(op, scale_a, scale_b, out_dtype, out)
+    if _is_last(scatter_dim, a):
+        _refuse_scales(op, "scatter_dim", scatter_dim, result)
+        partial = _own_product(group, a, b)
+        return reduce_scatter(partial, dim=-1, reduce_op=reduce_op, group=group, out=out)
     arrays = (a, b) if result is None else (a, b, scale_a, scale_b)
     if out is None and _route.wants(*arrays):
         options = scatter_dim, reduce_op

@@ -32,6 +32,7 @@ from .attention import (
 from .collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
 from .expert_layers import (
     all_gather_grouped_matmul,
+    grouped_matmul_all_reduce,
     grouped_matmul_reduce_scatter,
     moe_layer,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "ep_dispatch",
     "flash_decode",
     "grouped_matmul",
+    "grouped_matmul_all_reduce",
     "grouped_matmul_reduce_scatter",
     "matmul_all_reduce",
     "matmul_all_to_all",

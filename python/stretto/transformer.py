@@ -120,24 +120,21 @@ def _scaled_dot_product_attention(
     scale = 1.0 / math.sqrt(width) if scale is None else float(scale)
     past = 0 if is_causal else tokens - rows
     k, v = kind.dense(k), kind.dense(v)
-    batches = math.prod(q.shape[:-3])
+    batch = math.prod(q.shape[:-3])
     made, finished = _rows_first(op, kind, out[0] if return_lse and out else out, q)
     lse = ()
     if return_lse:
         like = kind.from_dtype("float32", (0,), q)
         lse = make_result(op, kind, out[1] if out else None, tuple(q.shape[:-1]), like)
-    of_batches = [x.reshape((batches, heads, rows)) for x in lse[1:]]  # what launches write
-    q = kind.dense(kind.move(q, -3, -2)).reshape((batches, rows, heads, width))
-    k, v = (x.reshape((batches,) + tuple(x.shape[-3:])) for x in (k, v))
-    written = made.reshape((batches, rows, heads, width))
-    desc = dtype, rows, tokens, heads, kv_heads, width, is_causal, scale, window, return_lse
-    for i in range(batches):
+    desc = dtype, batch, rows, tokens, heads, kv_heads, width, is_causal, scale, window, return_lse
+    written = made, *lse[1:]
+    if batch > 0:
         group.launch(
             kind,
             (op, *desc),
             lambda on_gpu: _core.attention(*desc, on_gpu),
-            ("q", "k_cache", "v_cache", "out", *("lse" for _ in of_batches)),
-            (q[i], k[i], v[i], written[i], *(x[i] for x in of_batches)),
+            ("q", "k_cache", "v_cache", "out", "lse")[: 3 + len(written)],
+            (kind.dense(kind.move(q, -3, -2)), k, v, *written),
             (rows, past),
         )
     return (finished(), finish(kind, *lse)) if return_lse else finished()

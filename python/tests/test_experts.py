@@ -255,6 +255,7 @@ def test_both_layers_over_the_ranks(rng, size, pattern, dtype):
     rows, hidden, ffn, top_k, experts = 7, 24, 16, 3, 5
     m = rows * size
     x, residual = parts(rng, size, (rows, hidden), dtype), parts(rng, size, (rows, hidden), dtype)
+    all_residuals = np.concatenate(residual)
     gate, up = (parts(rng, size, (experts, ffn, hidden), dtype) for _ in range(2))
     down = parts(rng, size, (experts, hidden, ffn), dtype)
     chosen = choices(rng, pattern, m, top_k, experts)
@@ -284,13 +285,18 @@ def test_both_layers_over_the_ranks(rng, size, pattern, dtype):
             assert at_once is whole
             near(whole, wide([out])[0], dtype, hidden * ffn * top_k * size)
             results.append(out)
+        everywhere = stretto.grouped_matmul_all_reduce(y, w[2], tiles, weights, residual=all_residuals)
+        results.append(everywhere)
         return y[tiles.slots.reshape(-1)], *results
 
-    for r, (inner, plain, added) in enumerate(testing.run(size, body)):
+    ran = testing.run(size, body)
+    for r, (inner, plain, added, everywhere) in enumerate(ran):
         terms = ffn * hidden * top_k * size
         near(inner, first[r], dtype, hidden)
         near(plain, np.split(want, size)[r], dtype, terms)
         near(added, np.split(want, size)[r] + wide(residual)[r], dtype, terms)
+        near(everywhere, want + wide([all_residuals])[0], dtype, terms)
+        assert everywhere.tobytes() == ran[0][3].tobytes()
 
 
 def test_layers_that_do_not_fit(rng):

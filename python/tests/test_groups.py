@@ -15,8 +15,8 @@ import stretto
 from stretto import ops, testing
 
 X = np.ones((4, 4), np.float32)
-# Those that each rank calls by itself; ep_combine and grouped_matmul_reduce_scatter work in the group
-# that made their tables.
+# Those that each rank calls by itself; ep_combine and the second layers work in the group that made
+# their tables.
 ALONE = {
     "grouped_matmul",
     "moe_route",
@@ -25,7 +25,7 @@ ALONE = {
     "paged_decode",
     "scaled_dot_product_attention",
 }
-OF_THEIR_TABLES = {"ep_combine", "grouped_matmul_reduce_scatter"}
+OF_THEIR_TABLES = {"ep_combine", "grouped_matmul_all_reduce", "grouped_matmul_reduce_scatter"}
 
 
 def test_every_collective_operator_takes_a_group():
@@ -150,6 +150,7 @@ def test_attention_and_experts_within_groups(rng):
             stretto.flash_decode(q[0], cache[r], cache[r], 12, block=4, group=group),
             np.array(stretto.zigzag(8, group=group)),
             stretto.grouped_matmul_reduce_scatter(h, down, tiles, weights),
+            stretto.grouped_matmul_all_reduce(h, down, tiles, weights),
             stretto.moe_layer(x[r], b, b, down, chosen, weights, group=group),
             back,
             stretto.ep_combine(hops.x[hops.tokens], hops),

@@ -157,56 +157,6 @@ def test_products_in_sequence_are_those_that_are_fused(rng):
             near(y, x, "float32", k)
 
 
-def test_products_along_other_dimensions(rng):
-    size, a = 2, parts(rng, 2, (3, 4, 6))
-    b = parts(rng, 2, (6, 5))
-    got = testing.run(
-        size,
-        lambda: stretto.all_gather_matmul(
-            a[stretto.rank()], b[stretto.rank()], gather_dim=1, return_a=True
-        ),
-    )
-    for r, (gathered, c) in enumerate(got):
-        np.testing.assert_array_equal(gathered, np.concatenate(a, 1))
-        near(c, np.concatenate(wide(a), 1) @ wide(b)[r], "float32", 6)
-    out = [np.empty((3, 2, 5), np.float32) for _ in range(2)]
-    testing.run(
-        size,
-        lambda: stretto.matmul_reduce_scatter(
-            a[stretto.rank()],
-            b[stretto.rank()],
-            scatter_dim=1,
-            reduce_op="avg",
-            out=out[stretto.rank()],
-        ),
-    )
-    near(np.concatenate(out, 1), sum(x @ y for x, y in zip(wide(a), wide(b))) / 2, "float32", 6)
-
-
-@pytest.mark.parametrize("dim", [0, 1])
-def test_one_gather_for_several_weights(rng, dim):
-    a, w = parts(rng, 2, (3, 4, 8), "float64"), [parts(rng, 2, (8, n), "float64") for n in (5, 1, 7)]
-    whole = np.concatenate(a, dim)
-
-    def body():
-        r = stretto.rank()
-        mine = [b[r] for b in w]
-        for bad in ({"out": []}, {"scale_a": a[0]}, {"out_dtype": "float32"}):
-            with pytest.raises(stretto.UserError, match="a list of b needs one"):
-                stretto.all_gather_matmul(a[r], mine, **bad)
-        with pytest.raises(stretto.UserError, match="a list of b needs one"):
-            stretto.all_gather_matmul(a[r], [])
-        for _ in range(2):
-            gathered, made = stretto.all_gather_matmul(a[r], mine, gather_dim=dim, return_a=True)
-        return gathered, made, stretto.all_gather_matmul(a[r], tuple(mine), gather_dim=dim)
-
-    for r, (gathered, made, again) in enumerate(testing.run(2, body)):
-        np.testing.assert_array_equal(gathered, whole)
-        for got, same, b in zip(made, again, w):
-            np.testing.assert_allclose(got, whole @ b[r], rtol=1e-12, atol=1e-12)
-            np.testing.assert_array_equal(got, same)
-
-
 def quantized(rng, rows, columns, blocks):
     """(e4m3 factor, scales that it is multiplied with, repeated `blocks` times, float64 values)."""
     fp8 = pytest.importorskip("ml_dtypes").float8_e4m3fn
@@ -261,6 +211,7 @@ def test_scales_that_do_not_fit(rng):
             ("is for factors with", lambda: stretto.matmul_all_reduce(a, w.T, out_dtype="float16")),
             ("out_dtype int32", lambda: product(out_dtype=np.int32)),
             ("factors are float8_e4m3fn", lambda: product(a=plain)),
+            ("scatter_dim -1 is the last", lambda: product(scatter_dim=-1)),
             ("scales float32, not float64", lambda: product(scale_a=scale_a.astype(float))),
             (r"\(4, 2\) and \(2, 1\) for blocks", lambda: product(scale_a=scale_a[:3])),
         ):
@@ -321,8 +272,8 @@ def test_weights_of_attention(rng, window):
         near(attended, np.exp(scores) / sums[..., None] @ wide([v])[0], "float32")
 
 
-def test_repeated_calls_of_several_launches_or_results(rng):
-    """Two batches are two launches over parts of the arrays."""
+def test_repeated_calls_of_several_sequences_or_results(rng):
+    """Two sequences are one launch."""
 
     def fresh(*shape):
         return rng.uniform(-1, 1, shape).astype(np.float32)

@@ -104,6 +104,10 @@ def expert_layer_cases():
         tiles = stretto.expert_layers.ExpertTiles(rest[0], rest[1], None, None, rest[2])
         return stretto.grouped_matmul_reduce_scatter(y, w, tiles, *rest[3:])
 
+    def second_everywhere(y, w, *rest):
+        tiles = stretto.expert_layers.ExpertTiles(rest[0], rest[1], None, None, rest[2])
+        return stretto.grouped_matmul_all_reduce(y, w, tiles, *rest[3:])
+
     def back(y, *tables):
         d = stretto.expert_parallel.Dispatched(None, tables[1], None, None, tables[0], tables[2], True)
         return stretto.ep_combine(y, d)
@@ -122,6 +126,11 @@ def expert_layer_cases():
         ),
         "grouped_matmul_reduce_scatter": (
             second,
+            (made, down, *tiles, weights),
+            [(made, down, *tiles, weights, z, "") for z in (None, x)],
+        ),
+        "grouped_matmul_all_reduce": (
+            second_everywhere,
             (made, down, *tiles, weights),
             [(made, down, *tiles, weights, z, "") for z in (None, x)],
         ),
@@ -152,6 +161,7 @@ FORWARD = [
     "moe_combine",
     "all_gather_grouped_matmul",
     "grouped_matmul_reduce_scatter",
+    "grouped_matmul_all_reduce",
     "moe_layer",
     "ep_dispatch",
     "ep_combine",

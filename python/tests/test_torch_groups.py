@@ -266,6 +266,15 @@ def test_results_are_those_of_async_tp(rng):
                     got = stretto.matmul_reduce_scatter(
                         a, weights[0], scatter_dim=dim, reduce_op=reduce_op, group=group)
                     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        # Along the last dimension, which the references without overlap do not take.
+        shards, b = [torch.empty(4, 3, 8) for _ in range(2)], torch.randn(16, 6)
+        dist.all_gather(shards, a := torch.randn(4, 3, 8))
+        gathered, c = stretto.all_gather_matmul(a, b, gather_dim=-1, return_a=True, group=group)
+        torch.testing.assert_close(gathered, torch.cat(shards, -1))
+        torch.testing.assert_close(c, torch.cat(shards, -1) @ b, rtol=1e-4, atol=1e-5)
+        dist.all_reduce(total := a @ b[:8])
+        got = stretto.matmul_reduce_scatter(a, b[:8], scatter_dim=2, group=group)
+        torch.testing.assert_close(got, total.chunk(2, -1)[dist.get_rank()], rtol=1e-4, atol=1e-5)
         stretto.finalize()
         dist.destroy_process_group()
         """,
