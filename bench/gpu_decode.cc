@@ -14,6 +14,8 @@
 #include <tuple>
 
 #include "bench/gpu/compile_ahead.h"
+#include "bench/gpu/copy_rate.h"
+#include "bench/gpu/decode_models.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/model/checkpoint/dummy_checkpoint.h"
@@ -26,19 +28,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kLlama8b = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
-  "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-  "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
-  "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
-  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 128000,
-  "eos_token_id": 128001})";
-constexpr const char* kLlama70b = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
-  "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
-  "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256,
-  "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
-  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 128000,
-  "eos_token_id": 128001})";
-
 struct Settings {
   std::string model = "llama-3-8b", dtype = "bf16", out, commit, driver;
   std::vector<int> ranks = {1, 2, 4};
@@ -46,8 +35,10 @@ struct Settings {
   int tokens = 64, layers = 0;
   double seconds = 240;
   bool proof = false, stages = true, early = true;
-  bool prefill = false;     // compile those kernels, too
-  std::int64_t prompt = 0;  // tokens of a prompt to time, too; 0: none
+  bool exchanges = true;           // time what they take, too
+  std::vector<std::string> tries;  // of RowSlots
+  bool prefill = false;            // compile those kernels, too
+  std::int64_t prompt = 0;         // tokens of a prompt to time, too; 0: none
   bool whole_experts = false, ulysses = false;
   int data_groups = 1;  // of as many GPUs as `ranks` says each; compiled alone
 };
@@ -127,24 +118,8 @@ int run_compile(const Settings& s) {
   return failed == 0 ? 0 : 1;
 }
 
-// Bytes read and written per second by a copy within the GPU: what memory gives in practice.
-double copy_bandwidth(const GpuWorld& world) {
-  constexpr std::size_t kBytes = std::size_t{2} << 30;
-  const cuda::Device& device = world.device(0);
-  const cuda::Stream& stream = world.stream(0);
-  cuda::DeviceMemory from(device, kBytes), to(device, kBytes);
-  stream.fill_bytes(from.address(), 1, kBytes);
-  cuda::Event begin(device, cuda::Event::Timing::kOn), end(device, cuda::Event::Timing::kOn);
-  std::vector<double> ms;
-  for (int i = 0; i < 12; ++i) {
-    stream.record(begin);
-    stream.copy(to.address(), from.address(), kBytes);
-    stream.record(end);
-    stream.synchronize();
-    ms.push_back(cuda::elapsed_ms(begin, end));
-  }
-  return 2.0 * static_cast<double>(kBytes) / (median(ms) * 1e-3);
-}
+// Of steps of one row.
+GpuModelOptions step_options(const Settings& s) { return {.require_proof = s.proof}; }
 
 int best_of(const float* logits, std::int64_t vocab) {
   return static_cast<int>(std::max_element(logits, logits + vocab) - logits);
@@ -197,8 +172,7 @@ void time_early(const Settings& s, GpuModel& model, GpuForwardStep& step, int to
     const float* row = on.logits(0, 1);
     return std::vector<float>(row, row + model.shape().config->vocab_size);
   };
-  GpuModelOptions options{.require_proof = s.proof, .early_starts = true};
-  std::unique_ptr<ForwardStep> early = model.make_step(1, options);
+  std::unique_ptr<ForwardStep> early = model.make_step(1, step_options(s));
   for (int i = 0; i < 3; ++i) d.early_same = logits_of(*early) == logits_of(step);
   auto& on_gpu = static_cast<GpuForwardStep&>(*early);
   d.early_ms = time_replays(on_gpu);
@@ -222,7 +196,8 @@ Decode decode(const Settings& s, GpuModel& model, GpuForwardStep& step) {
   Decode d;
   std::vector<double> ms;
   {
-    GpuModelOptions plain{.graphs = false, .require_proof = s.proof};
+    GpuModelOptions plain = step_options(s);
+    plain.graphs = false;
     std::unique_ptr<ForwardStep> eager = model.make_step(1, plain);
     for (int i = 0; i < 8; ++i) ms.push_back(one(*eager));
     d.eager_ms = median(ms);
@@ -296,6 +271,62 @@ Json time_prompt(const Settings& s, GpuModel& model) {
   return out;
 }
 
+Json to_json(const std::vector<GpuForwardStep::StageTime>& stages) {
+  Json out = Json::array();
+  for (const GpuForwardStep::StageTime& t : stages) {
+    double us = t.ms * 1e3 / t.launches, of_step_us = t.of_step_ms * 1e3 / t.launches;
+    say("    {:<16} {:<22} {:4} launches, {:8.2f} us each, {:7.3f} ms, {:5.2f} TB/s; of the step "
+        "{:8.2f} us each, {:7.3f} ms",
+        t.program, t.weights, t.launches, us, t.ms,
+        static_cast<double>(t.weight_bytes) / (t.ms * 1e9), of_step_us, t.of_step_ms);
+    out.push_back({{"program", t.program},
+                   {"weights", t.weights},
+                   {"launches", t.launches},
+                   {"bytes", t.weight_bytes / static_cast<std::size_t>(t.launches)},
+                   {"us", us},
+                   {"of_step_us", of_step_us}});
+  }
+  return out;
+}
+
+// A step that was captured: its second run.
+std::unique_ptr<GpuForwardStep> captured_step(const Settings& s, GpuModel& model,
+                                              const GpuModelOptions& options) {
+  auto made = model.make_step(1, options);
+  std::unique_ptr<GpuForwardStep> step(static_cast<GpuForwardStep*>(made.release()));
+  int token = 5;
+  for (int i = 0; i < 2; ++i) {
+    step->run({&token, 1}, s.context, 1);
+    static_cast<void>(step->logits(0, 1));
+  }
+  return step;
+}
+
+// A step with the slots of each of `s.tries`, and as it is between them.
+Json time_tries(const Settings& s, GpuModel& model) {
+  Json out = Json::array();
+  for (const std::string& text : s.tries) {
+    for (const std::string& slots : {std::string("0:0:0"), text}) {
+      GpuModelOptions options = step_options(s);
+      options.slots = parse_slots(slots);
+      double ms = time_replays(*captured_step(s, model, options));
+      say("  slots {}: {:.3f} ms", slots, ms);
+      out.push_back({{"slots", slots}, {"early_ms", ms}});
+    }
+  }
+  return out;
+}
+
+// Every launch of a step whose launches start early, with and without the exchange between ranks;
+// `replay_ms`, where it is not null: of a token.
+Json time_launches(const Settings& s, GpuModel& model, bool exchanges, double* replay_ms) {
+  GpuModelOptions options = step_options(s);
+  options.exchanges = exchanges;
+  auto step = captured_step(s, model, options);
+  if (replay_ms != nullptr) *replay_ms = time_replays(*step);
+  return to_json(step->time_stages(9));
+}
+
 Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& checkpoint,
              int ranks) {
   Clock::time_point begin = Clock::now();
@@ -309,13 +340,15 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
     if (!k.error.empty() || !k.is_clean()) say("  {}", k.to_string());
   }
   say("  compiled after {:.1f} s", seconds_since(begin));
-  GpuModelOptions options{.require_proof = s.proof, .early_starts = !s.early};
+  GpuModelOptions options = step_options(s);
+  options.early_starts = !s.early;
+  Clock::time_point loading = Clock::now();
   GpuModel model(world, shape, checkpoint, options);
-  say("  {:.2f} GB of weights on each rank after {:.1f} s",
-      static_cast<double>(model.weight_bytes()) / 1e9, seconds_since(begin));
-  GpuForwardStep* step = nullptr;
+  double load_s = seconds_since(loading);
+  say("  {:.2f} GB of weights on each rank in {:.1f} s, after {:.1f} s",
+      static_cast<double>(model.weight_bytes()) / 1e9, load_s, seconds_since(begin));
   std::unique_ptr<ForwardStep> owned = model.make_step(1);
-  step = static_cast<GpuForwardStep*>(owned.get());
+  auto* step = static_cast<GpuForwardStep*>(owned.get());
   Decode d = decode(s, model, *step);
   // A token reads every weight but the embedding, of which it takes one row.
   std::size_t read = 0;
@@ -348,27 +381,24 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
               {"greedy_ms", d.greedy_ms},
               {"early_greedy_ms", d.early_greedy_ms},
               {"bytes_read", read},
+              {"layers", config.layers.size()},
+              {"load_s", load_s},
+              {"weight_bytes", model.weight_bytes()},
               {"copy_bytes_per_s", copied},
               {"of_copy", rate / copied}};
+  if (!s.tries.empty()) out["tries"] = time_tries(s, model);
   if (s.prompt > 0) out["prompt"] = time_prompt(s, model);
   if (!s.stages) return out;
-  std::unique_ptr<ForwardStep> staged;
-  if (s.early) {
-    staged = model.make_step(1, {.require_proof = s.proof});
-    int token = 5;
-    staged->run({&token, 1}, s.context, 1);
-    static_cast<void>(staged->logits(0, 1));
-    step = static_cast<GpuForwardStep*>(staged.get());
-  }
-  for (const GpuForwardStep::StageTime& t : step->time_stages(9)) {
-    double us = t.ms * 1e3 / t.launches, of_step_us = t.of_step_ms * 1e3 / t.launches;
-    say("    {:<16} {:4} launches, {:8.2f} us each, {:7.3f} ms, {:5.2f} TB/s; of the step {:8.2f} "
-        "us each, {:7.3f} ms",
-        t.program, t.launches, us, t.ms, static_cast<double>(t.weight_bytes) / (t.ms * 1e9),
-        of_step_us, t.of_step_ms);
-    out["stages"].push_back(
-        {{"program", t.program}, {"launches", t.launches}, {"us", us}, {"of_step_us", of_step_us}});
-  }
+  if (!s.early) out["stages"] = to_json(step->time_stages(9));
+  if (!s.early) return out;
+  say("  launches, and what a step is shorter without them:");
+  out["stages"] = time_launches(s, model, true, nullptr);
+  if (ranks == 1 || !s.exchanges) return out;
+  say("  the same where the ranks' parts of sums stay as they are:");
+  double ms = 0;
+  out["without_exchange"]["stages"] = time_launches(s, model, false, &ms);
+  out["without_exchange"]["early_ms"] = ms;
+  say("  {:.3f} ms a token so, {:.3f} ms less", ms, d.early_ms - ms);
   return out;
 }
 
@@ -441,6 +471,11 @@ int main_of(int argc, char** argv) {
   run->add_option("--tokens", s.tokens, "steps that are timed")->check(CLI::Range(1, 10000));
   run->add_option("--seconds", s.seconds, "no further world size is begun after this");
   run->add_flag("!--no-stages", s.stages, "leave out the table of operators");
+  run->add_option("--try", s.tries,
+                  "time a step with other slots for its products, too: KiB, KiB of the product "
+                  "after attention and columns of a step, '0:104:256', 0: as they are");
+  run->add_flag("!--no-exchange-times", s.exchanges,
+                "leave out the table of a step that does not exchange");
   run->add_option("--prompt", s.prompt, "time a prompt of so many tokens, too")
       ->check(CLI::Range(1, 1 << 20));
   run->add_flag("!--no-early", s.early, "leave out launches that start early");

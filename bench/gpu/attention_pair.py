@@ -7,17 +7,16 @@ Prints a table; -o writes JSON with every sample. Run by bench/gpu/pytorch_suite
 """
 
 import argparse
-import time
+from functools import partial
 
 import torch
 from attention_torch import HEAD_DIMS, SHAPES, facts, make_sets, save
 from results import median, ratio, times
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from torch_turns import in_turn
 
 import stretto
-
-WARMUP_S = 1.0  # power is capped over tenths of a second
 
 
 class Pair:
@@ -31,12 +30,12 @@ class Pair:
             tokens = q.transpose(1, 2).contiguous().transpose(1, 2)
             self.sets.append((q, tokens, k, v, torch.empty_like(tokens)))
 
-    def ours(self, call: int) -> torch.Tensor:
-        _, q, k, v, out = self.sets[call % len(self.sets)]
+    def ours(self, i: int) -> torch.Tensor:
+        _, q, k, v, out = self.sets[i]
         return stretto.scaled_dot_product_attention(q, k, v, is_causal=self.causal, out=out)
 
-    def cudnn(self, call: int) -> torch.Tensor:
-        q, _, k, v, _ = self.sets[call % len(self.sets)]
+    def cudnn(self, i: int) -> torch.Tensor:
+        q, _, k, v, _ = self.sets[i]
         with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
             return scaled_dot_product_attention(q, k, v, is_causal=self.causal)
 
@@ -46,25 +45,9 @@ class Pair:
 
     def measure(self, samples: int) -> dict:
         """Milliseconds {"ours": [sample, ..], "cudnn": [..]}."""
-        both = {"ours": self.ours, "cudnn": self.cudnn}
-        begin, calls = time.monotonic(), 0
-        while time.monotonic() - begin < WARMUP_S:
-            for call in both.values():
-                call(calls)
-            calls += 1
-            torch.cuda.synchronize()
-        marks = {name: [] for name in both}
-        for call in both.values():  # the device is busy when the first sample is enqueued
-            call(calls)
-        for sample in range(samples):
-            for name, call in both.items():
-                pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-                pair[0].record()
-                call(calls + sample)
-                pair[1].record()
-                marks[name].append(pair)
-        torch.cuda.synchronize()
-        return {name: [begin.elapsed_time(end) for begin, end in pairs] for name, pairs in marks.items()}
+        each = range(len(self.sets))
+        return in_turn({"ours": [partial(self.ours, i) for i in each], "cudnn": [partial(self.cudnn, i) for i in each]},
+                       samples)
 
 
 def main() -> int:

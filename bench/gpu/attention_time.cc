@@ -54,14 +54,14 @@ class AttentionRun {
     auto size = [&](std::int64_t rows, std::int64_t cols) {
       return static_cast<std::size_t>(rows * cols);
     };
-    std::size_t q = size(d.m, d.num_heads * d.head_dim),
-                kv = size(d.num_kv_heads, d.max_tokens * d.head_dim);
+    std::size_t q = size(d.batch * d.m, d.num_heads * d.head_dim),
+                kv = size(d.batch * d.num_kv_heads, d.max_tokens * d.head_dim);
     auto host_q = random_tensor(q, d.dtype, seed, host_.q);
     auto host_k = random_tensor(kv, d.dtype, seed + 1, host_.k);
     auto host_v = random_tensor(kv, d.dtype, seed + 2, host_.v);
     // What lies past the tokens may be anything: NaN shows where it leaks.
     std::size_t step = size_bytes(d.dtype);
-    for (int h = 0; h < d.num_kv_heads; ++h) {
+    for (std::int64_t h = 0; h < d.batch * d.num_kv_heads; ++h) {
       std::size_t from = size(h * d.max_tokens + shape_.past + shape_.m, d.head_dim) * step;
       std::size_t to = size((h + 1) * d.max_tokens, d.head_dim) * step;
       std::fill(host_k.begin() + static_cast<std::ptrdiff_t>(from),
@@ -112,14 +112,15 @@ class AttentionRun {
                          : i == 1 ? shape_.m - 1
                                   : static_cast<std::int64_t>(bits() % std::uint64_t(shape_.m));
       auto head = static_cast<std::int64_t>(bits() % std::uint64_t(d.num_heads));
-      std::vector<double> want = reference(row, head);
+      auto sequence = static_cast<std::int64_t>(bits() % std::uint64_t(d.batch));
+      std::vector<double> want = reference(sequence, row, head);
       for (std::int64_t c = 0; c < d.head_dim; ++c) {
-        auto at = static_cast<std::size_t>((row * d.num_heads + head) * d.head_dim + c);
+        auto at = static_cast<std::size_t>(query_at(sequence, row, head) + c);
         double got = load_element(d.dtype, bytes.data() + at * size_bytes(d.dtype));
         double expected = want[static_cast<std::size_t>(c)];
         if (!(std::fabs(got - expected) <= kTolerance * (1 + std::fabs(expected)))) {
-          return fmt::format("out[{}, head {}, {}] is {}, expected {} (seed {})", row, head, c, got,
-                             expected, seed);
+          return fmt::format("out[{}, {}, head {}, {}] is {}, expected {} (seed {})", sequence, row,
+                             head, c, got, expected, seed);
         }
       }
     }
@@ -134,15 +135,21 @@ class AttentionRun {
   }
 
  private:
-  std::vector<double> reference(std::int64_t row, std::int64_t head) const {
+  // Where a head of a query begins.
+  std::int64_t query_at(std::int64_t sequence, std::int64_t row, std::int64_t head) const {
     const AttentionDesc& d = shape_.desc;
-    std::int64_t kv = head / (d.num_heads / d.num_kv_heads);
+    return ((sequence * d.m + row) * d.num_heads + head) * d.head_dim;
+  }
+
+  std::vector<double> reference(std::int64_t sequence, std::int64_t row, std::int64_t head) const {
+    const AttentionDesc& d = shape_.desc;
+    std::int64_t kv = sequence * d.num_kv_heads + head / (d.num_heads / d.num_kv_heads);
     std::int64_t last = d.causal ? shape_.past + row : shape_.past + shape_.m - 1;
     std::int64_t first = d.window > 0 ? std::max<std::int64_t>(0, last - d.window + 1) : 0;
     auto cached = [&](std::int64_t t) {
       return static_cast<std::size_t>((kv * d.max_tokens + t) * d.head_dim);
     };
-    auto query = static_cast<std::size_t>((row * d.num_heads + head) * d.head_dim);
+    auto query = static_cast<std::size_t>(query_at(sequence, row, head));
     auto dim = static_cast<std::size_t>(d.head_dim);
     std::vector<double> scores, out(dim, 0.0);
     double peak = -INFINITY, total = 0;
@@ -170,9 +177,11 @@ class AttentionRun {
   std::vector<Buffers> buffers_;
 };
 
-AttentionDesc square(std::int64_t tokens, int heads, std::int64_t head_dim, bool causal) {
+AttentionDesc square(std::int64_t batch, std::int64_t tokens, int heads, std::int64_t head_dim,
+                     bool causal) {
   return {.dtype = DType::kBF16,
           .weight_dtype = DType::kBF16,
+          .batch = batch,
           .m = tokens,
           .max_tokens = tokens,
           .num_heads = heads,
@@ -188,10 +197,10 @@ std::vector<AttentionShape> attention_suite() {
   for (std::int64_t head_dim : {128, 64}) {
     for (bool causal : {true, false}) {
       for (std::int64_t tokens : {4096, 8192, 16384}) {
-        int batch = static_cast<int>(16384 / tokens);
+        std::int64_t batch = 16384 / tokens;
         std::string label =
             fmt::format("d={} {} {}x{}", head_dim, causal ? "causal" : "full", batch, tokens);
-        shapes.push_back({label, square(tokens, 16 * batch, head_dim, causal), tokens, 0});
+        shapes.push_back({label, square(batch, tokens, 16, head_dim, causal), tokens, 0});
       }
     }
   }
@@ -202,7 +211,7 @@ std::vector<AttentionShape> attention_checks() {
   std::vector<AttentionShape> shapes;
   for (std::int64_t head_dim : {64, 96, 128, 192, 256}) {
     for (bool causal : {true, false}) {
-      AttentionDesc d = square(700, 6, head_dim, causal);
+      AttentionDesc d = square(2, 700, 6, head_dim, causal);
       d.num_kv_heads = 3;
       d.m = 384;
       for (auto [m, past] : {std::pair{384, 0}, {384, 316}, {301, 77}, {1, 511}, {130, 0}}) {
@@ -216,6 +225,25 @@ std::vector<AttentionShape> attention_checks() {
     }
   }
   return shapes;
+}
+
+std::vector<AttentionConfig> attention_check_configs(const AttentionShape& shape) {
+  const AttentionDesc& d = shape.desc;
+  AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
+  std::vector<AttentionConfig> configs = {{.tile_rows = tile.rows,
+                                           .tile_kv = tile.kv,
+                                           .num_workers = 5,
+                                           .num_stages = tile.num_stages,
+                                           .tickets = shape.m % 2 == 0}};
+  if (!d.causal && d.head_dim == 128) {
+    configs.push_back({.tile_rows = 2 * tile.rows,
+                       .tile_kv = 176,
+                       .num_workers = 3,
+                       .num_stages = tile.num_stages,
+                       .query_slots = 1,
+                       .cluster_size = 2});
+  }
+  return configs;
 }
 
 std::vector<AttentionConfig> gpu_attention_configs(const AttentionDesc& d, int num_sms) {
@@ -238,26 +266,28 @@ std::vector<AttentionConfig> gpu_attention_configs(const AttentionDesc& d, int n
   AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
   if (small) tile = {.rows = 192, .kv = 128, .num_stages = 3};
   add(tile.rows, tile.kv, tile.num_stages, true);
-  add(tile.rows, tile.kv, tile.num_stages, true, 2, 1, ProductOrder::kAheadApart);
   if (!d.causal) {
     add(tile.rows, tile.kv, tile.num_stages, false);
-    add(tile.rows, tile.kv, tile.num_stages, false, 2, 1, ProductOrder::kAheadApart);
-    if (!small) {
-      add(tile.rows, tile.kv, tile.num_stages, false, 2, 2);
-      add(tile.rows, tile.kv, tile.num_stages, false, 2, 2, ProductOrder::kAheadApart);
-      add(tile.rows, 176, 2, false, 1, 2);
-    }
+    add(tile.rows, tile.kv, tile.num_stages, false, 2, 2);
   }
-  if (small) return configs;
+  if (small) {
+    add(tile.rows, tile.kv, 4, d.causal);
+    add(tile.rows, 160, 3, d.causal, 1);
+    return configs;
+  }
   // More keys a step, with room for one tile of queries.
   add(tile.rows, 176, 2, true, 1);
-  if (!d.causal) add(tile.rows, 176, 2, false, 1);
+  if (!d.causal) {
+    add(tile.rows, 176, 2, false, 1);
+    add(tile.rows, 176, 2, false, 1, 2);
+    add(tile.rows, 160, 2, false, 1, 2);
+  }
   return configs;
 }
 
 double AttentionResult::flops() const {
   const AttentionDesc& d = shape.desc;
-  double full = 4.0 * static_cast<double>(d.num_heads) * static_cast<double>(shape.m) *
+  double full = 4.0 * static_cast<double>(d.batch * d.num_heads) * static_cast<double>(shape.m) *
                 static_cast<double>(shape.m + shape.past) * static_cast<double>(d.head_dim);
   return d.causal ? full / 2 : full;
 }
@@ -299,8 +329,9 @@ AttentionResult run_attention(GpuWorld& world, const AttentionShape& shape,
   try {
     AttentionRun run(world, shape, config);
     const AttentionDesc& d = shape.desc;
-    auto bytes = static_cast<std::size_t>(2 * d.head_dim * d.num_heads * (d.m + d.max_tokens)) *
-                 size_bytes(d.dtype);
+    auto bytes =
+        static_cast<std::size_t>(2 * d.batch * d.head_dim * d.num_heads * (d.m + d.max_tokens)) *
+        size_bytes(d.dtype);
     auto l2 = static_cast<std::size_t>(world.device(0).properties().l2_bytes);
     run.fill(options.seed, options.samples > 0 ? num_buffer_sets(bytes, l2) : 1);
     result.error = run.check(options.seed);

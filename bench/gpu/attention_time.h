@@ -19,9 +19,12 @@ struct AttentionShape {
   std::int64_t m = 0, past = 0;  // of the launch
 };
 
-// 16 heads, sequences of 4k (batch 4), 8k (2) and 16k (1): a batch is more heads of the same work.
+// 16 heads, sequences of 4k (batch 4), 8k (2) and 16k (1).
 std::vector<AttentionShape> attention_suite();
 std::vector<AttentionShape> attention_checks();
+// Few workers, so that each has several tiles.
+std::vector<AttentionConfig> attention_check_configs(const AttentionShape& shape);
+// What attention_suite() times.
 std::vector<AttentionConfig> gpu_attention_configs(const AttentionDesc& desc, int num_sms);
 
 struct AttentionResult {

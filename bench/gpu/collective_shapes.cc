@@ -29,13 +29,19 @@ CollectiveShape make_shape(CollectiveKind kind, std::size_t bytes, int world_siz
 std::vector<CollectiveCandidate> of_norm(const CollectiveShape& s) {
   NormDesc desc = norm_desc(s);
   std::vector<CollectiveCandidate> out;
-  for (bool packets : {true, false}) {
+  struct Way {
+    const char* text;
+    bool packets, two_shot;
+  };
+  for (Way way : {Way{", packets", true, false}, Way{", packets in two shots", true, true},
+                  Way{"", false, false}}) {
     for (int threads : {1024, 512}) {
       NormConfig config = default_config(desc, Target::kCuda);
-      config.packets = packets;
+      config.packets = way.packets;
+      config.two_shot = way.two_shot;
       config.threads = threads;
       out.push_back({fmt::format("{} rows a tile, {} workers, {} threads{}", config.tile_rows,
-                                 config.num_workers, threads, packets ? ", packets" : ""),
+                                 config.num_workers, threads, way.text),
                      all_reduce_add_rms_norm(desc, config)});
     }
   }

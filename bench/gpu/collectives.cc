@@ -140,13 +140,15 @@ class Comparison {
     }
   }
 
-  RanksCall call_of(const Candidate& c) const {
+  // Launches of a graph start early where their kernel may (decision 0006).
+  RanksCall call_of(const Candidate& c, bool in_graph = false) const {
     const Program& p = c.program;
     std::vector<GpuLaunchArgs> args;
     for (const Set& s : sets_) {
       GpuLaunchArgs& of_set = args.emplace_back();
       of_set.tensors.resize(p.tensors.size());
       of_set.extents = extent_bounds(p);
+      of_set.starts_early = in_graph;
       auto bind = [&](const std::string& name, const SymmetricGpuMemory& memory) {
         int tensor = p.find_tensor(name);
         if (tensor >= 0) of_set.tensors[static_cast<std::size_t>(tensor)] = memory.addresses();
@@ -192,7 +194,7 @@ class Comparison {
     std::vector<Candidate*> which;
     for (Candidate& c : candidates_) {
       if (!c.instance) continue;
-      calls.push_back(call_of(c));
+      calls.push_back(call_of(c, true));
       which.push_back(&c);
     }
     if (which.empty()) return nullptr;
@@ -209,7 +211,7 @@ class Comparison {
   }
 
   NcclSamples timed(Candidate& c, int calls) const {
-    auto ms = time_ranks(world_, {call_of(c), [&](int set) { theirs(set); }},
+    auto ms = time_ranks(world_, {call_of(c, calls > 0), [&](int set) { theirs(set); }},
                          {.num_sets = kNumSets,
                           .warmup_ms = 50,
                           .samples = options_.samples,

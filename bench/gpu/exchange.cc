@@ -81,8 +81,8 @@ Candidate one_hop_candidate(const ExchangeShape& s, const ReturnConfig& c) {
           ep_return(s.desc, c)};
 }
 
-// The default, fewer threads and, of short steps, half of the workers; of long ones more tokens a
-// tile, and workers that sum alone.
+// The default, fewer threads and, of short steps, half of the workers; of long ones other numbers
+// of tokens a tile, and workers that send and sum.
 template <typename Config>
 std::vector<Candidate> one_hop_candidates(const ExchangeShape& s, const Config& base) {
   std::vector<Candidate> out = {one_hop_candidate(s, base)};
@@ -98,13 +98,12 @@ std::vector<Candidate> one_hop_candidates(const ExchangeShape& s, const Config& 
     add([](Config& c) { c.num_workers = std::max(c.num_workers / 2, 1); });
     return out;
   }
-  for (std::int64_t tokens : {1, 2, 4, 8}) {
-    if (tokens != base.tile_tokens) add([&](Config& c) { c.tile_tokens = tokens; });
-  }
   if constexpr (std::is_same_v<Config, ReturnConfig>) {
-    for (int sums : {0, kGpuSms / 4, kGpuSms / 3}) {
-      if (sums == base.num_sum_workers) continue;
-      add([&](Config& c) { c.num_workers = kGpuSms - sums, c.num_sum_workers = sums; });
+    for (std::int64_t tokens : {2, 4}) add([&](Config& c) { c.tile_tokens = tokens; });
+    add([&](Config& c) { c.num_workers = kGpuSms, c.num_sum_workers = 0, c.channels = 1; });
+  } else {
+    for (std::int64_t tokens : {1, 2, 4, 8}) {
+      if (tokens != base.tile_tokens) add([&](Config& c) { c.tile_tokens = tokens; });
     }
   }
   return out;

@@ -72,7 +72,10 @@ std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
       {{256, 192, 64}, 2, 4, 1, 2},    {{256, 160, 64}, 2, 5, 1, 3},
       {{256, 128, 64}, 2, 6, 1, 4},    {{128, 128, 64}, 1, 6, 1, 4},
       {{128, 256, 64}, 1, 3, 1, 0, 4}, {{128, 128, 64}, 1, 6, 1, 3, 2},
-      {{128, 192, 64}, 1, 4, 1, 2, 4},
+      {{128, 192, 64}, 1, 4, 1, 2, 4}, {{256, 128, 64}, 2, 4},
+      {{128, 128, 64}, 1, 4},          {{256, 128, 64}, 2, 4, 1, 3},
+      {{128, 128, 64}, 1, 4, 1, 3},    {{256, 160, 64}, 2, 4, 1, 3},
+      {{128, 160, 64}, 1, 4, 1, 3},
   };
   std::vector<GemmConfig> configs;
   for (const Shape& s : kShapes) {
@@ -96,9 +99,8 @@ std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
 namespace {
 
 bool parse_products(const std::string& word, ProductOrder& products) {
-  for (ProductOrder p :
-       {ProductOrder::kAhead, ProductOrder::kAheadInTurn, ProductOrder::kAheadApart,
-        ProductOrder::kInTurn, ProductOrder::kAwaited}) {
+  for (ProductOrder p : {ProductOrder::kAhead, ProductOrder::kAheadInTurn, ProductOrder::kInTurn,
+                         ProductOrder::kAwaited}) {
     if (word != name(p)) continue;
     products = p;
     return true;

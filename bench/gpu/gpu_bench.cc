@@ -77,7 +77,6 @@ int run(int argc, char** argv) {
   }
   for (auto* command : {gemm, suite, fp8}) {
     command->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
-    command->add_flag("--graph", s.graph, "measure in captured graphs too");
     command->add_option("-o,--out", s.out, "JSON with every sample");
   }
   auto* loops = app.add_subcommand("loops", "loops that no operator has, against rooflines");
@@ -91,6 +90,9 @@ int run(int argc, char** argv) {
   auto* sweep = app.add_subcommand("sweep", "fused operators from 1 to 32768 rows");
   auto* collectives = app.add_subcommand("collectives", "collectives against NCCL");
   auto* exchange = app.add_subcommand("exchange", "dispatch and combine against NCCL");
+  for (auto* command : {gemm, suite, fp8, overlap}) {
+    command->add_flag("--graph", s.graph, "measure all in captured graphs too");
+  }
   compile->add_option("--ranks", s.world_size, "2 and more: of overlap, moe, collectives, exchange")
       ->check(CLI::Range(1, 8));
   compile->add_flag("--sweep", s.sweep, "those of sweep too");

@@ -18,7 +18,8 @@ from stretto import expert_layers
 
 BF16 = torch.bfloat16
 # name: hidden, columns of an expert, experts, experts of a token
-MODELS = {"mixtral-8x7b": (4096, 14336, 8, 2), "qwen2-moe": (2048, 1408, 60, 4), "phi-3.5-moe": (4096, 6400, 16, 2)}
+MODELS = {"mixtral-8x7b": (4096, 14336, 8, 2), "qwen2-moe": (2048, 1408, 60, 4), "phi-3.5-moe": (4096, 6400, 16, 2),
+          "32-experts": (4096, 8192, 32, 2), "128-experts": (4096, 1536, 128, 8)}
 
 
 def weights(world: World, experts: int, rows: int, columns: int) -> torch.Tensor:
@@ -63,8 +64,9 @@ class Layer:
         return stretto.all_gather_grouped_matmul(self.x[i], self.gate, self.chosen, up=self.up)
 
     def tables(self, _):
-        rows, tiles = expert_layers.tiles_of("bfloat16", self.m, self.top_k, self.experts, True)
-        return expert_layers._tables(stretto._arrays.TorchGpuKind, self.chosen, self.experts, rows, tiles).slots
+        rows, tiles = expert_layers.tiles_of(self.world.size, "bfloat16", self.m, self.top_k, self.experts, True)
+        group, kind = expert_layers.group_of(None), stretto._arrays.TorchGpuKind
+        return expert_layers._tables(group, kind, self.chosen, self.experts, rows, tiles).slots
 
     def ours(self, i):
         y, tiles = self.first(i)
@@ -142,6 +144,9 @@ def cases(world: World):
         layer = Layer(world, model, m)
         yield f"layer {model} m={m}", layer.calls(), True
         yield f"layer {model} m={m}, parts", layer.parts(), False
+    for model in ("32-experts", "128-experts"):
+        for m in (16, 64, 8192):
+            yield f"whole {model} m={m}", Layer(world, model, m).calls(), True
     for rows in (16, 128):
         yield f"exchange {rows} tokens a rank", exchange_calls(world, rows, 7168, 256, 8), False
     yield "attention 4 x 4096", packed_calls(world, 4, 4096, 32, 8), True

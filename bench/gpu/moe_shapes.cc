@@ -10,6 +10,7 @@ namespace stretto::bench {
 namespace {
 
 constexpr DType kDType = DType::kBF16;
+constexpr std::int64_t kSortCols = 256;  // a warp's, 16 bytes a thread
 
 struct Model {
   const char* name;
@@ -58,7 +59,7 @@ std::vector<MoeShape> moe_shapes(int world_size, bool quick) {
     }
   }
   for (const Model& model : kWholeModels) {
-    for (std::int64_t m : {8192, 4096, 16384}) {
+    for (std::int64_t m : {8192, 4096, 16384, 64, 16}) {
       shapes.push_back(
           {model.name, model.hidden, model.ffn, model.num_experts, model.top_k, m, world_size, 0});
       if (quick) break;
@@ -72,9 +73,12 @@ std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int n
     std::int64_t bm, bn, raster;
     int classes;  // of the tables; 0: one per rank
     int queues;
+    std::int64_t sort;  // rows that are copied at a time into the order of the tiles
   };
-  constexpr Choice kChoices[] = {{128, 128, 4, 0, 1}, {128, 128, 8, 0, 1}, {128, 128, 4, 0, 3},
-                                 {128, 128, 4, 2, 1}, {128, 128, 8, 2, 1}, {128, 128, 8, 1, 3}};
+  constexpr Choice kChoices[] = {{128, 128, 4, 0, 1, 0},  {128, 128, 8, 0, 1, 0},
+                                 {128, 128, 8, 1, 3, 0},  {128, 128, 4, 0, 1, 48},
+                                 {128, 128, 8, 0, 1, 48}, {128, 128, 8, 0, 1, 24},
+                                 {128, 128, 8, 1, 3, 48}};
   FirstLayerCandidate base{default_config(first_layer(s), Target::kCuda), {.stages = s.world_size}};
   std::vector<FirstLayerCandidate> out;
   for (const Choice& c : kChoices) {
@@ -84,6 +88,8 @@ std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int n
     made.config.num_copy_queues = c.queues;
     made.config.raster = c.raster;
     made.config.num_compute_sms = num_sms;
+    made.config.sort_rows = c.sort;
+    made.config.sort_cols = kSortCols;
     if (c.classes > 0) made.order.stages = c.classes;
   }
   return out;
@@ -91,7 +97,7 @@ std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int n
 
 // The sums of some of the blocks come after all products.
 void sum_at_end(const MoeShape& s, std::int64_t blocks, GroupedRsConfig& c) {
-  constexpr std::int64_t kParts = 64;  // rows of products under way
+  constexpr std::int64_t kParts = 32;  // rows of products under way
   std::int64_t all = ceil_div(s.hidden, c.tile.bn * c.block_tiles);
   c.last_blocks = std::min(blocks, all - 1);
   if (c.last_blocks == 0) return;
@@ -109,12 +115,17 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
     std::int64_t last;   // blocks that are summed by those who have multiplied
   };
   constexpr Choice kChoices[] = {
-      {128, 256, 4, 4, 4, 0, 24, 0},  {128, 256, 4, 4, 8, 0, 24, 0},
-      {128, 256, 4, 4, 16, 0, 24, 0}, {128, 256, 4, 4, 4, 0, 24, 1},
-      {128, 256, 4, 4, 8, 0, 24, 1},  {128, 256, 4, 4, 8, 0, 24, 3},
-      {128, 256, 4, 4, 16, 0, 24, 2}, {128, 256, 4, 4, 16, 0, 24, 6},
+      {128, 256, 4, 4, 4, 0, 24, 0},  {128, 256, 4, 4, 8, 0, 24, 0}, {128, 256, 4, 4, 16, 0, 24, 0},
+      {128, 256, 4, 4, 4, 0, 24, 1},  {128, 256, 4, 4, 8, 0, 24, 1}, {128, 256, 4, 4, 8, 0, 24, 3},
       {128, 256, 4, 4, 8, 28, 64, 0},
   };
+  // On SMs of their own, rows loaded ahead.
+  struct OnOwnSms {
+    int sms;
+    std::int64_t blocks;
+  };
+  constexpr OnOwnSms kOwn[] = {{12, 8}, {20, 8}, {28, 8}, {40, 8}, {28, 4}, {40, 4}};
+  constexpr std::int64_t kRows = 16, kCols = 256, kSlots = 20;  // 8 KB each
   std::vector<GroupedRsConfig> out;
   for (const Choice& c : kChoices) {
     std::int64_t col_tiles = ceil_div(s.hidden, c.bn);
@@ -130,6 +141,17 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
     made.reduce_rounds = rounds_of_turns(second_layer(s), made, made.reduce_rows, 1);
     sum_at_end(s, c.last, made);
   }
+  for (const OnOwnSms& c : kOwn) {
+    GroupedRsConfig& made = out.emplace_back(out.front());
+    made.num_compute_sms = c.sms;  // whose turns are counted
+    made.block_tiles = std::max<std::int64_t>(ceil_div(s.hidden, made.tile.bn) / c.blocks, 1);
+    made.num_reduce_sms = c.sms;
+    made.num_reduce_stages = static_cast<int>(kSlots / s.top_k);
+    made.reduce_rows = kRows;
+    made.reduce_cols = kCols;
+    made.reduce_rounds = rounds_of_turns(second_layer(s), made, kRows, 2);
+    made.num_compute_sms = num_sms - c.sms;
+  }
   return out;
 }
 
@@ -138,19 +160,25 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
     std::int64_t raster, blocks;
     int early;          // a part of the experts in a class for each rank; 0: one class
     std::int64_t last;  // blocks that are summed by those who have multiplied
+    std::int64_t sort;  // rows that are copied at a time into the order of the tiles
   };
-  constexpr Choice kChoices[] = {{8, 8, 1, 0},  {8, 8, 4, 0}, {8, 4, 4, 0}, {16, 8, 4, 0},
-                                 {16, 8, 8, 0}, {8, 8, 4, 1}, {8, 4, 4, 1}, {16, 8, 4, 2}};
-  constexpr std::int64_t kParts = 32;  // rows of products under way
+  constexpr Choice kChoices[] = {{8, 8, 4, 0, 0},  {8, 4, 4, 0, 0},   {16, 8, 4, 0, 0},
+                                 {8, 8, 4, 1, 0},  {8, 8, 4, 0, 48},  {16, 8, 8, 0, 48},
+                                 {8, 4, 4, 0, 48}, {16, 8, 4, 0, 48}, {8, 8, 1, 0, 48}};
+  const bool few_rows = s.m * s.top_k / s.num_experts <= 64;  // of an expert
   std::vector<WholeLayerCandidate> out;
   for (const Choice& c : kChoices) {
+    if (few_rows && c.sort > 0) continue;
     WholeLayerCandidate& made = out.emplace_back(WholeLayerCandidate{
         default_config(whole_layer(s), Target::kCuda), {}, second_layer_candidates(s, num_sms)[0]});
-    if (c.early > 0) made.order.stages = s.world_size;
+    // Of few rows it is the weights that take time: each is read once.
+    if (c.early > 0 && !few_rows) made.order.stages = s.world_size;
     if (c.early > 1) made.order.early_experts = s.num_experts / c.early;
     auto& [first, second] = made.config;
-    first.tile = {.bm = 128, .bn = 128, .bk = 64};
-    second.tile = {.bm = 128, .bn = 256, .bk = 64};
+    const std::int64_t bm = few_rows ? 64 : 128;
+    first.tile = {.bm = bm, .bn = 128, .bk = 64};
+    second.tile = {.bm = bm, .bn = 256, .bk = 64};
+    made.alone.tile.bm = bm;
     first.num_stages = second.num_stages = 4;
     first.num_compute_sms = second.num_compute_sms = num_sms;
     first.num_copy_queues = 1;
@@ -158,7 +186,10 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
     second.num_products = 2;
     second.block_tiles =
         std::max<std::int64_t>(ceil_div(s.hidden, std::int64_t{256}) / c.blocks, 1);
-    second.reduce_rows = std::min<std::int64_t>(kParts / s.top_k, 8);
+    first.sort_rows = c.sort;
+    first.sort_cols = kSortCols;
+    // Rows of products under way: of four warps, or of three where all slots are loaded by TMA.
+    second.reduce_rows = c.sort > 0 ? 24 / s.top_k : std::min<std::int64_t>(32 / s.top_k, 8);
     second.reduce_cols = second.tile.bn;
     second.reduce_rounds = rounds_of_turns(second_layer(s), second, second.reduce_rows, 1);
     sum_at_end(s, c.last, second);

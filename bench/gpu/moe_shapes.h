@@ -29,7 +29,8 @@ GroupedRsDesc second_layer(const MoeShape& shape);
 MoeLayerDesc whole_layer(const MoeShape& shape);
 
 // Mixtral 8x7B, Qwen2-MoE and Phi-3.5-MoE with 2048 to 16384 tokens, each layer; two sizes of 32
-// and 128 experts with 4096 to 16384, both layers in one launch. `quick`: one number of tokens.
+// and 128 experts with 4096 to 16384, and 16 and 64, both layers in one launch. `quick`: one number
+// of tokens.
 std::vector<MoeShape> moe_shapes(int world_size, bool quick);
 
 struct FirstLayerCandidate {

@@ -187,7 +187,7 @@ class Comparison {
     world_.synchronize();
     // What hundreds of launches in a row have left.
     result_.error = unfused_.compare(kNumSets - 1);
-    if (!result_.error.empty() || !options_.graph || !shape_.decode) return;
+    if (!result_.error.empty() || !(options_.graphs || shape_.decode)) return;
     try {
       result_.graph = timed(c, kGraphCalls);
       result_.error = unfused_.compare(kNumSets - 1);

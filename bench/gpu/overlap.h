@@ -20,7 +20,7 @@ struct OverlapOptions {
   std::string only;                  // shapes whose text contains this
   std::vector<std::string> configs;  // instead of the list (overlap_config.h)
   bool quick = false;
-  bool graph = true;  // what decodes, in captured graphs too
+  bool graphs = false;  // all in captured graphs too, not only what decodes
   int samples = 40;
   std::uint64_t seed = 0;
 };

@@ -102,6 +102,7 @@ OverlapCandidate ag_gemm_of(const OverlapShape& s, int sms, Fields& fields) {
   fields.take("consumers", c.num_consumers);
   fields.take("cluster", c.cluster_size);
   fields.take("stagger", c.stagger);
+  fields.take("store_slots", c.store_slots);
   fields.end();
   return made(name(gather), desc, c, ag_gemm);
 }

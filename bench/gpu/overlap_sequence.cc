@@ -188,20 +188,13 @@ std::string OverlapSequence::compare(int set) const {
 }
 
 Program collective_program(OverlapKind kind, const CollectiveDesc& desc) {
-  CollectiveConfig config = default_config(desc, Target::kCuda);
   switch (kind) {
     case OverlapKind::kAgGemm:
-      return all_gather(desc, config);
+      return all_gather(desc, default_config(desc, Target::kCuda));
     case OverlapKind::kGemmRs:
-      return reduce_scatter(desc, config);
-    case OverlapKind::kGemmAr: {
-      constexpr std::int64_t kPackets = 128 << 10, kOneHop = 2 << 20;  // at most, bytes
-      auto bytes = desc.m * desc.n * static_cast<std::int64_t>(size_bytes(desc.dtype));
-      config.all_reduce = bytes <= kPackets  ? AllReduceKind::kPacket
-                          : bytes <= kOneHop ? AllReduceKind::kOneShot
-                                             : AllReduceKind::kTwoShot;
-      return all_reduce(desc, config);
-    }
+      return reduce_scatter(desc, default_config(desc, Target::kCuda));
+    case OverlapKind::kGemmAr:
+      return all_reduce(desc, default_all_reduce_config(desc, Target::kCuda));
   }
   throw InternalError("overlap: unknown kind");
 }

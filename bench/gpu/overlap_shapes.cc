@@ -19,9 +19,9 @@ struct Loop {
 };
 constexpr Loop kWide{{128, 256, 64}, 4}, kMiddle{{128, 192, 64}, 4}, kNarrow{{128, 128, 64}, 6},
     kOddWide{{128, 224, 64}, 4}, kSmall{{64, 64, 64}, 8}, kFlat{{64, 128, 64}, 6},
-    kWideApart{{128, 256, 64}, 4, 2}, kNarrowApart{{128, 128, 64}, 6, 3},
     kDrained{{128, 256, 64}, 3, 0, 4}, kMiddleDrained{{128, 192, 64}, 4, 2, 4},
-    kNarrowDrained{{128, 128, 64}, 6, 3, 2};
+    kNarrowDrained{{128, 128, 64}, 6, 3, 2}, kOddApart{{128, 160, 64}, 5, 3},
+    kDrainedApart{{128, 256, 64}, 3, 1, 4};
 
 // At most 1 / channels of a run of rows, and no more channels than blocks of rows.
 std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t at_most) {
@@ -52,17 +52,14 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
     int workers;
     std::int64_t comm_rows, channels;
   };
+  // What has been the fastest for some rows on two or four H200s, and what it is compared with.
   constexpr Choice kChoices[] = {
-      {kWide, Gather::kPull, 1, 1024, 4},        {kWide, Gather::kPush, 16, 32, 32},
-      {kWide, Gather::kSend, 1, 1024, 4},        {kWide, Gather::kPull, 2, 1024, 4},
-      {kMiddle, Gather::kPull, 1, 1024, 4},      {kWide, Gather::kPush, 4, 128, 8},
-      {kWide, Gather::kSend, 1, 512, 8},         {kMiddle, Gather::kSend, 1, 1024, 4},
-      {kNarrow, Gather::kPull, 1, 1024, 4},      {kOddWide, Gather::kSend, 1, 1024, 4},
-      {kNarrow, Gather::kSend, 1, 1024, 4},      {kWide, Gather::kSend, 1, 2048, 2},
-      {kWide, Gather::kSend, 3, 1024, 4},        {kOddWide, Gather::kSend, 3, 128, 8},
-      {kNarrow, Gather::kPush, 4, 64, 8},        {kWideApart, Gather::kSend, 1, 1024, 4},
-      {kNarrowApart, Gather::kSend, 1, 1024, 4}, {kWideApart, Gather::kPush, 4, 128, 8},
-      {kWideApart, Gather::kPull, 1, 1024, 4},
+      {kWide, Gather::kPush, 16, 32, 32},          {kWide, Gather::kSend, 1, 1024, 4},
+      {kMiddleDrained, Gather::kSend, 1, 1024, 4}, {kDrainedApart, Gather::kSend, 1, 1024, 4},
+      {kNarrowDrained, Gather::kSend, 1, 1024, 4}, {kOddApart, Gather::kSend, 1, 1024, 4},
+      {kWide, Gather::kPush, 4, 128, 8},           {kWide, Gather::kSend, 1, 512, 8},
+      {kMiddle, Gather::kSend, 1, 1024, 4},        {kOddWide, Gather::kSend, 1, 1024, 4},
+      {kOddWide, Gather::kSend, 3, 128, 8},        {kNarrow, Gather::kSend, 1, 1024, 4},
   };
   std::int64_t run_rows = s.rank.m / s.world_size;
   for (const Choice& c : kChoices) {
@@ -74,7 +71,8 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
                         .channels_per_rank = channels_of(run_rows, c.loop.tile.bm, c.channels),
                         .num_stages = c.loop.stages,
                         .raster = 8,
-                        .stagger = c.loop.stagger};
+                        .stagger = c.loop.stagger,
+                        .store_slots = c.loop.store_slots};
     add(out, name(c.gather), desc, config, ag_gemm);
     if (quick && out.size() == 3) return;
   }
@@ -93,15 +91,12 @@ struct ScatterChoice {
 // A piece costs an engine some 9 us beside its bytes on four H200s (decision 0009's table): few
 // large ones, or queues that take turns at the waiting.
 constexpr ScatterChoice kScatters[] = {
-    {kWide, Scatter::kCopyEngine, 0, 1, 4},        {kWide, Scatter::kEpilogue, 0, 1, 32},
-    {kWide, Scatter::kCopyEngine, 0, 1, 2},        {kNarrow, Scatter::kEpilogue, 0, 1, 32},
-    {kNarrow, Scatter::kCopyEngine, 0, 1, 2},      {kMiddle, Scatter::kEpilogue, 0, 1, 32},
-    {kWide, Scatter::kCopyEngine, 0, 1, 8},        {kWide, Scatter::kCopyEngine, 0, 3, 4},
-    {kNarrow, Scatter::kCopyEngine, 0, 1, 1},      {kWideApart, Scatter::kCopyEngine, 0, 1, 2},
-    {kNarrowApart, Scatter::kCopyEngine, 0, 1, 2}, {kWideApart, Scatter::kEpilogue, 0, 1, 32},
-    {kNarrowApart, Scatter::kEpilogue, 0, 1, 32},  {kDrained, Scatter::kCopyEngine, 0, 1, 2},
-    {kDrained, Scatter::kEpilogue, 0, 1, 32},      {kMiddleDrained, Scatter::kEpilogue, 0, 1, 32},
-    {kNarrowDrained, Scatter::kEpilogue, 0, 1, 32},
+    {kWide, Scatter::kCopyEngine, 0, 1, 4},          {kWide, Scatter::kEpilogue, 0, 1, 32},
+    {kDrained, Scatter::kCopyEngine, 0, 1, 2},       {kDrainedApart, Scatter::kCopyEngine, 0, 1, 2},
+    {kNarrow, Scatter::kEpilogue, 0, 1, 32},         {kNarrow, Scatter::kCopyEngine, 0, 1, 2},
+    {kMiddleDrained, Scatter::kCopyEngine, 0, 1, 2}, {kMiddleDrained, Scatter::kEpilogue, 0, 1, 32},
+    {kNarrowDrained, Scatter::kEpilogue, 0, 1, 32},  {kDrained, Scatter::kEpilogue, 0, 1, 32},
+    {kDrainedApart, Scatter::kEpilogue, 0, 1, 32},
 };
 
 void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {

@@ -23,7 +23,7 @@ struct OverlapShape {
   OverlapKind kind = OverlapKind::kAgGemm;
   GemmShape rank;  // of one rank's product
   int world_size = 1;
-  bool decode = false;  // measured in captured graphs too
+  bool decode = false;  // always measured in captured graphs too
 
   std::string to_string() const;  // "gemm_rs P=2 m=8192 n=4096 k=5504"
 };

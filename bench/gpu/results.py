@@ -9,7 +9,7 @@ import statistics
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-NAME = re.compile(r"gpu-(?P<kind>[a-z][a-z0-9]*(?:-[a-z]+)*?)(?:-x(?P<ranks>\d+))?"
+NAME = re.compile(r"gpu-(?P<kind>[a-z][a-z0-9]*(?:-[a-z][a-z0-9]*)*?)(?:-x(?P<ranks>\d+))?"
                   r"-(?P<day>\d{4}-\d\d-\d\d)(?:-.+)?\.json")
 SAME = 0.002  # a difference that the bound of an interval must exceed before somebody is called faster
 

@@ -80,8 +80,9 @@ Fp8Options fp8_options(const Settings& s, int num_sms) {
 }
 
 OverlapOptions overlap_options(const Settings& s) {
-  return {
-      .only = s.only, .configs = s.configs, .quick = s.quick, .samples = s.samples, .seed = s.seed};
+  OverlapOptions options{.only = s.only, .configs = s.configs, .quick = s.quick};
+  options.graphs = s.graph, options.samples = s.samples, options.seed = s.seed;
+  return options;
 }
 
 CollectivesOptions collectives_options(const Settings& s) {
@@ -108,13 +109,7 @@ AttentionRuns attention_runs(const Settings& s, int num_sms, bool checks) {
   for (const AttentionShape& shape : checks ? attention_checks() : attention_suite()) {
     if (shape.label.find(s.only) == std::string::npos) continue;
     if (checks) {
-      AttentionTile tile = gpu_attention_tile(shape.desc.dtype, shape.desc.head_dim);
-      runs.push_back({shape,
-                      {.tile_rows = tile.rows,
-                       .tile_kv = tile.kv,
-                       .num_workers = 5,
-                       .num_stages = tile.num_stages,
-                       .tickets = shape.m % 2 == 0}});
+      for (const AttentionConfig& c : attention_check_configs(shape)) runs.push_back({shape, c});
       continue;
     }
     for (const AttentionConfig& c : gpu_attention_configs(shape.desc, num_sms)) {

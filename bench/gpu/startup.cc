@@ -115,17 +115,15 @@ std::vector<Operator> operators(int ranks) {
 // A start; its parts go to `r`.
 std::unique_ptr<GpuInstance> start(GpuWorld& world, const Program& program, StartupResult& r) {
   Stopwatch watch;
-  CompiledProgram compiled = compile(program);
-  r.passes_ms.push_back(watch.ms());
-  GpuCode code = build_gpu_code(compiled);
-  if (!code.image.from_cache) {
+  CompiledForGpu made = compile_for_gpu(program);
+  if (!made.code.image.from_cache) {
     ++r.compiled;
-    r.nvrtc_s = code.image.compile_seconds;
+    r.nvrtc_s = made.code.image.compile_seconds;
   }
   r.code_ms.push_back(watch.ms());
-  auto instance = std::make_unique<GpuInstance>(world, compiled, std::move(code));
+  auto instance = std::make_unique<GpuInstance>(world, made.program, std::move(made.code));
   r.load_ms.push_back(watch.ms());
-  r.warm_ms.push_back(r.passes_ms.back() + r.code_ms.back() + r.load_ms.back());
+  r.warm_ms.push_back(r.code_ms.back() + r.load_ms.back());
   return instance;
 }
 
@@ -133,7 +131,7 @@ void measure(GpuWorld& world, const Operator& op, const StartupOptions& options,
   EmptyCache cache;
   std::unique_ptr<GpuInstance> instance = start(world, op.program, r);
   r.cold_s = r.warm_ms.front() / 1e3;
-  for (auto* part : {&r.warm_ms, &r.passes_ms, &r.code_ms, &r.load_ms}) part->clear();
+  for (auto* part : {&r.warm_ms, &r.code_ms, &r.load_ms}) part->clear();
   r.compiled = 0;
   for (int i = 0; i < options.starts; ++i) {
     instance.reset();
@@ -177,17 +175,16 @@ double median(const std::vector<double>& samples) {
 std::string StartupResult::to_string() const {
   if (!error.empty()) return fmt::format("{:20} FAILED: {}", op, error);
   return fmt::format(
-      "{:20} cold {:.2f} s (NVRTC {:.2f}) | warm {:.1f} ms, at most {:.1f} (passes and proof "
-      "{:.1f}, "
-      "code {:.1f}, loading {:.1f}) | {} new m: {:.3f} ms, at most {:.3f} | {} compiled",
-      op, cold_s, nvrtc_s, median(warm_ms), most(warm_ms), median(passes_ms), median(code_ms),
-      median(load_ms), new_m_ms.size(), median(new_m_ms), most(new_m_ms), compiled);
+      "{:20} cold {:.2f} s (NVRTC {:.2f}) | warm {:.1f} ms, at most {:.1f} (passes, proof and code "
+      "{:.1f}, loading {:.1f}) | {} new m: {:.3f} ms, at most {:.3f} | {} compiled",
+      op, cold_s, nvrtc_s, median(warm_ms), most(warm_ms), median(code_ms), median(load_ms),
+      new_m_ms.size(), median(new_m_ms), most(new_m_ms), compiled);
 }
 
 Json StartupResult::to_json() const {
-  Json out = {{"op", op},           {"cold_s", cold_s},       {"nvrtc_s", nvrtc_s},
-              {"warm_ms", warm_ms}, {"passes_ms", passes_ms}, {"code_ms", code_ms},
-              {"load_ms", load_ms}, {"new_m_ms", new_m_ms},   {"compiled", compiled}};
+  Json out = {
+      {"op", op},           {"cold_s", cold_s},   {"nvrtc_s", nvrtc_s},   {"warm_ms", warm_ms},
+      {"code_ms", code_ms}, {"load_ms", load_ms}, {"new_m_ms", new_m_ms}, {"compiled", compiled}};
   if (!error.empty()) out["error"] = error;
   return out;
 }

@@ -22,13 +22,13 @@ struct StartupOptions {
 // be launched.
 struct StartupResult {
   std::string op;
-  std::string error;            // empty where all was measured
-  double cold_s = 0;            // a start with an empty cache
-  double nvrtc_s = 0;           // of which NVRTC
-  std::vector<double> warm_ms;  // starts with what the cold one left, the first first
-  std::vector<double> passes_ms, code_ms, load_ms;  // their parts
-  std::vector<double> new_m_ms;                     // a launch on all ranks with an m that is new
-  int compiled = 0;                                 // kernels compiled meanwhile
+  std::string error;                     // empty where all was measured
+  double cold_s = 0;                     // a start with an empty cache
+  double nvrtc_s = 0;                    // of which NVRTC
+  std::vector<double> warm_ms;           // starts with what the cold one left, the first first
+  std::vector<double> code_ms, load_ms;  // their parts: up to the kernel, and loading it
+  std::vector<double> new_m_ms;          // a launch on all ranks with an m that is new
+  int compiled = 0;                      // kernels compiled meanwhile
 
   std::string to_string() const;  // a line
   Json to_json() const;           // every sample

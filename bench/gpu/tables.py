@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/performance.md from bench/results/gpu-KIND[-xN]-DATE[-PART].json, between the lines
 '<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand. NAME is a kind, with -xN where a
-table is of N GPUs: gemm, attention, attention-pair, attention-ranks-xN, fp8, overlap-xN, moe-xN, pytorch-xN,
-sweep-xN, async-tp-xN, collectives-xN, exchange-xN, startup-xN, decode, points.
+table is of N GPUs: gemm, gemm-tp2, attention, attention-pair, attention-ranks-xN, fp8, fp8-pair, overlap-xN, moe-xN,
+pytorch-xN, sweep-xN, async-tp-xN, collectives-xN, exchange-xN, startup-xN, decode, decode-launches-xN, points.
 
     bench/gpu/tables.py [--check | --print NAME] [--results DIR] [DOCUMENT]
 
@@ -18,6 +18,7 @@ import statistics
 import sys
 import textwrap
 
+from decode_tables import decode_launches_table, decode_table
 from results import (
     Error, ROOT, Results, failure, faster, fields, footnote, geometric_mean, interval, mark, median, operator,
     ratio, short, sources, table, times,
@@ -165,8 +166,8 @@ def collectives_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(ours) + (sources(torch) if torch else "")
 
 
-def gemm_table(results: Results, _ranks: int) -> str:
-    rows = results.rows(["gemm"], "gemm", lambda r: (r.get("label"), r["m"], r["n"], r["k"]))
+def gemm_table(results: Results, _ranks: int, kind: str = "gemm") -> str:
+    rows = results.rows([kind], "gemm", lambda r: (r.get("label"), r["m"], r["n"], r["k"]))
     groups, every, lines = {}, [], []
     for row, _ in rows.values():
         if "error" in row:
@@ -292,26 +293,29 @@ def attention_pair_table(results: Results, _ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
-def decode_table(results: Results, _ranks: int) -> str:
-    runs = {}
-    for run in results.runs:
-        if run.kind == "decode":
-            for row in run.data.get("runs", []):
-                key = (run.data.get("model", ""), run.data.get("dtype", ""), row["tp"])
-                runs[key] = (row, run)
-    lines, alone = [], {}
-    for (model, dtype, tp), (row, _) in sorted(runs.items()):
-        replayed, early = row["replay_ms"], row.get("early_ms")
-        best = min(replayed, early or replayed)
-        if tp == 1:
-            alone[model, dtype] = best
-        one = alone.get((model, dtype))
-        lines.append([f"{model} {dtype}", tp, f"{row['eager_ms']:.2f}", f"{replayed:.2f}",
-                      f"{early:.2f}" if early else "-", f"{1e3 / best:.0f}",
-                      f"{row['bytes_read'] / row['copy_bytes_per_s'] / best * 1e3:.2f}",
-                      f"{one / best:.2f}" if one else "-"])
-    return table(["model", "GPUs", "ms a token, launch by launch", "replayed", "and launches that start early",
-                  "tokens/s", "of what a copy moves", "faster than one GPU"], lines) + sources(runs)
+def fp8_pair_table(results: Results, _ranks: int) -> str:
+    rows = results.rows(["fp8-pair"], "fp8_pair", lambda r: (r["scaling"], r["m"], r["n"], r["k"]))
+    lines, ratios = [], []
+    for key, (row, _) in rows.items():
+        for how in ("eager", "graph"):
+            cells = [f"{row['m']}, n = {row['n']}, k = {row['k']}" + mark(rows, key), row["scaling"], how]
+            both = row.get(how, {})
+            if "ours" not in both:
+                lines.append([*cells, failure(row), "", "", ""])
+                continue
+            tflops = {name: 2e-9 * row["m"] * row["n"] * row["k"] / median(ms) for name, ms in both.items()}
+            if "scaled_mm" not in both:
+                lines.append([*cells, f"{tflops['ours']:.0f}", "refused", "-", "-"])
+                continue
+            r = ratio(both["scaled_mm"], both["ours"])
+            ratios.append(r.median)
+            lines.append([*cells, f"{tflops['ours']:.0f}", f"{tflops['scaled_mm']:.0f}", times(r, 3),
+                          faster(r, "PyTorch")])
+    text = table(["m, n, k", "scales", "launched", "ours TFLOP/s", "torch._scaled_mm", "PyTorch / ours", "faster"],
+                 lines)
+    if ratios:
+        text += f"\nGeometric mean of the ratios {geometric_mean(ratios):.3f}, least {min(ratios):.3f}.\n"
+    return text + footnote(text) + sources(rows)
 
 
 def points_table(results: Results, _ranks: int) -> str:
@@ -395,9 +399,11 @@ def pytorch_table(results: Results, ranks: int) -> str:
 
 MAKERS = {"overlap": overlap_table, "moe": moe_table, "pytorch": pytorch_table, "sweep": sweep_table,
           "async-tp": async_tp_table, "collectives": collectives_table, "exchange": exchange_table,
-          "startup": startup_table, "gemm": gemm_table, "fp8": fp8_table, "attention": attention_table,
+          "startup": startup_table, "gemm": gemm_table,
+          "gemm-tp2": lambda results, ranks: gemm_table(results, ranks, "gemm-tp2"), "fp8": fp8_table,
+          "fp8-pair": fp8_pair_table, "attention": attention_table,
           "attention-pair": attention_pair_table, "attention-ranks": attention_ranks_table,
-          "decode": decode_table, "points": points_table}
+          "decode": decode_table, "decode-launches": decode_launches_table, "points": points_table}
 
 
 def make(name: str, results: Results) -> str:

@@ -85,6 +85,27 @@ class Tables(unittest.TestCase):
         self.assertIn("| 128 causal 1 x 16384 | 275 | 220 | 1.250 [1.250, 1.250] | ours |", text)
         self.assertIn("Geometric mean of the ratios 1.250, least 1.250.", text)
 
+    def test_shapes_of_two_ranks_do_not_mix(self):
+        def product(k, theirs):
+            return {"label": "o", "m": 8192, "n": 4096, "k": k, "eager": {"ours_ms": [1.0], "theirs_ms": [theirs]}}
+        self.result("gpu-gemm-2026-01-02.json", gemm=[product(1024, 0.75), product(2048, 0.75)])
+        self.result("gpu-gemm-tp2-2026-01-03.json", gemm=[product(4096, 1.25), product(8192, 1.25)])
+        self.assertIn("| all | 2 | 0.750 | 0.750 |", self.tables("--print", "gemm").stdout)
+        self.assertIn("| all | 2 | 1.250 | 1.250 |", self.tables("--print", "gemm-tp2").stdout)
+
+    def test_fp8_in_turn(self):
+        shape = {"m": 8192, "n": 8192, "k": 8192}
+        self.result("gpu-fp8-pair-2026-01-02.json", fp8_pair=[
+            {"scaling": "row-wise", **shape, "eager": {"ours": [1.0] * 3, "scaled_mm": [0.5] * 3},
+             "graph": {"ours": [1.0] * 3, "scaled_mm": [2.0] * 3}},
+            {"scaling": "block", **shape, "error": "torch._scaled_mm: no", "eager": {"ours": [1.0] * 3}}])
+        text = self.tables("--print", "fp8-pair").stdout
+        self.assertIn("| row-wise | eager | 1100 | 2199 | 0.500 [0.500, 0.500] | **PyTorch** |", text)
+        self.assertIn("| row-wise | graph | 1100 | 550 | 2.000 [2.000, 2.000] | ours |", text)
+        self.assertIn("| block | eager | 1100 | refused | - | - |", text)
+        self.assertIn("| block | graph | failed: torch._scaled_mm: no |", text)
+        self.assertIn("Geometric mean of the ratios 1.000, least 0.500.", text)
+
     def test_who_won(self):
         self.result("gpu-overlap-x2-2026-01-02.json", overlap=[
             overlap_row(1, [2.0] * 5, [1.5] * 5), overlap_row(2, [1.5] * 5, [1.2, 1.4, 1.5, 1.6, 1.8])])
@@ -155,6 +176,20 @@ class Tables(unittest.TestCase):
         text = self.tables("--print", "startup-x2").stdout
         self.assertIn("| gemm | 1.50 | 1.25 | 2.0, at most 9.0 | 0.500, at most 0.500 (4) | 0 |", text)
         self.assertIn("| ag_gemm | failed: no GPU |", text)
+
+    def test_decode_launches(self):
+        def stages(out_us):
+            return [{"program": "rms_norm", "weights": "input_norm", "launches": 2, "bytes": 0, "us": 1.5,
+                     "of_step_us": 2.0},
+                    {"program": "gemm_ar", "weights": "out", "launches": 2, "bytes": 4e6, "us": 9.0,
+                     "of_step_us": out_us}]
+        run = {"tp": 2, "eager_ms": 3.0, "replay_ms": 2.5, "early_ms": 2.0, "bytes_read": 4e9, "copy_bytes_per_s": 4e12,
+               "stages": stages(8.0), "without_exchange": {"early_ms": 1.75, "stages": stages(7.5)}}
+        self.result("gpu-decode-x2-2026-01-02.json", model="tiny", dtype="bf16", runs=[run])
+        text = self.tables("--print", "decode-launches-x2").stdout
+        self.assertIn("| rms_norm (input_norm) | 2 | 1.5 | 2.0 | 0.0 | 0.0 | - | 2.0 |", text)
+        self.assertIn("| gemm_ar (out) | 2 | 9.0 | 8.0 | 4.0 | 1.0 | 0.5 | 6.5 |", text)
+        self.assertIn("| a token | 4 |  | 2000 | 4000 | 1000 | 250 | 750 |", text)
 
     def test_check(self):
         self.result("gpu-overlap-x2-2026-01-02.json", overlap=[overlap_row(1, [1.0], [2.0])])

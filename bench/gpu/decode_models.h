@@ -1,0 +1,38 @@
+// What gpu_decode is told by name: shapes of models, as config.json has them, and slots.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+
+#include "stretto/base/errors.h"
+#include "stretto/model/transformer/step_plan.h"
+
+namespace stretto::bench {
+
+inline constexpr const char* kLlama8b =
+    R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+  "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 128000,
+  "eos_token_id": 128001})";
+inline constexpr const char* kLlama70b =
+    R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+  "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+  "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 128000,
+  "eos_token_id": 128001})";
+
+// "0:104:256".
+inline RowSlots parse_slots(const std::string& text) {
+  long long kib = 0, out_kib = 0, columns = 0;
+  if (std::sscanf(text.c_str(), "%lld:%lld:%lld", &kib, &out_kib, &columns) != 3) {
+    throw UserError(fmt::format("--try {}: need KiB:KiB:columns", text));
+  }
+  return {.bytes = kib * 1024, .out_bytes = out_kib * 1024, .columns = columns};
+}
+
+}  // namespace stretto::bench
