@@ -30,7 +30,7 @@ CASES = {
     "fp8 rows 8192^3": ["gemm-fp8", "--only", "cube row-wise", "--config",
                         "128x192x128 stages 4 stagger 3"],
     "fp8 blocks 4096x7168x16384": ["gemm-fp8", "--only", "down block", "--config",
-                                   "256x128x128 stages 4 cluster 2 raster 8 stagger 1"],
+                                   "256x128x128 stages 4 cluster 2 raster 8"],
     "attention 128 causal": ["attention-suite", "--only", "d=128 causal 1x16384"],
     "attention 128 full": ["attention-suite", "--only", "d=128 full 1x16384"],
     "attention 64 causal": ["attention-suite", "--only", "d=64 causal 1x16384"],

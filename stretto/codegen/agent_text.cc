@@ -325,7 +325,7 @@ bool AgentWriter::takes_turns(const Block& ops) {
     }
     if (op.code != OpCode::kLoop) continue;
     find_turns(op.bodies[0]);
-    if (turns_in_ != nullptr || (staggered(op) && cycles_apart(op) == 0)) return true;
+    if (turns_in_ != nullptr || staggered(op)) return true;
   }
   return false;
 }
@@ -339,35 +339,17 @@ bool AgentWriter::staggered(const Op& loop) const {
   if (!multiplies_apart(body)) return false;
   bool in_turn = std::any_of(body.begin(), body.end(), [](const Op& op) { return op.stage != 0; });
   if (in_turn) refuse(loop.loc, "a stagger of two products that overlap");
+  // A round of several steps (passes/stagger_products.h) holds more slots than its last ones.
+  auto awaits = [](const Op& op) { return op.code == OpCode::kAwait; };
+  bool rounds = std::count_if(body.begin(), body.end(), awaits) > 1;
+  if (rounds) refuse(loop.loc, "a stagger of products that threads take further");
   return true;
-}
-
-// A loop in rounds of several steps (passes/stagger_products.h) could not end apart within the
-// slots there are. Its warpgroups begin apart instead, by the time that one's product takes, and
-// stay so: one scales and adds while another multiplies. So do those that await each product.
-// Beginning together they issue together, and the tensor core has nothing to do while both add. A
-// barrier in the loop would do it too, but the assembler then keeps descriptors in the registers of
-// threads, of which there are too few.
-int AgentWriter::cycles_apart(const Op& loop) const {
-  constexpr std::int64_t kBytesPerCycle = 4096;  // times columns of the other factor
-  const Block& body = loop.bodies[0];
-  auto is = [](OpCode code) { return [=](const Op& op) { return op.code == code; }; };
-  bool awaited = site_.role->resource.products == ProductOrder::kAwaited;
-  bool rounds = std::count_if(body.begin(), body.end(), is(OpCode::kAwait)) > 1;
-  if (!(rounds || awaited) || !staggered(loop)) return 0;
-  const Op& dot = *std::find_if(body.begin(), body.end(), is(OpCode::kDotAsync));
-  const ValueType &sum = type(dot.result), &left = type(dot.operands[1]);
-  std::int64_t rows = 32 * values_.row_slots(sum, value_plan(dot.result));
-  auto bytes = rows * left.cols * static_cast<std::int64_t>(size_bytes(left.dtype));
-  return static_cast<int>(bytes * sum.cols / kBytesPerCycle);
 }
 
 void AgentWriter::loop(const Op& op) {
   if (sync_loop(op)) return;
   std::string var = var_text(program_, op.var);
-  int later = cycles_apart(op);
-  bool in_stagger = later == 0 && staggered(op);
-  if (later > 0) line("begin_apart<{}>(team);", later);
+  bool in_stagger = staggered(op);
   if (in_stagger) {
     line("const int alone_{} = max({}, {} - {});  // from here on in turn", var, expr(op.exprs[0]),
          expr(op.exprs[1]), site_.role->resource.stagger);
@@ -403,9 +385,7 @@ void AgentWriter::loop(const Op& op) {
 void AgentWriter::loop_body(const Op& op, int copy) {
   ++depth_;
   std::string var = var_text(program_, op.var);
-  if (staggered(op) && cycles_apart(op) == 0) {
-    line("if ({} == alone_{}) take_turn(team);", var, var);
-  }
+  if (staggered(op)) line("if ({} == alone_{}) take_turn(team);", var, var);
   find_turns(op.bodies[0]);
   const Op* around = std::exchange(later_in_, copy > 0 ? &op : nullptr);
   block(op.bodies[0]);

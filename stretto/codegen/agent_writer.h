@@ -68,7 +68,6 @@ class AgentWriter {
   bool passes_turn(const Block& ops, std::size_t at) const;
   bool multiplies_apart(const Block& body) const;
   bool staggered(const Op& loop) const;
-  int cycles_apart(const Op& loop) const;
   bool rescales(const Op& op) const;
   void value(const Op& op);
   void memory(const Op& op);

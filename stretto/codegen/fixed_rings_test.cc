@@ -4,6 +4,7 @@
 
 #include <regex>
 
+#include "stretto/base/errors.h"
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
@@ -117,7 +118,7 @@ TEST(FixedRings, AStaggerEndsALoopOfCopies) {
 
 // Products of blocks that are scaled, eight steps together: two rounds of the slots of factors, and
 // of those of scales.
-Program scaled_product(int stagger, ProductOrder order = ProductOrder::kAhead) {
+Program scaled_product(int stagger = 0, ProductOrder order = ProductOrder::kAhead) {
   constexpr std::int64_t kTile = 128;
   ProgramBuilder p("scaled", 1);
   auto a = p.input("a", DType::kF8E4M3, {256, 2048}), b = p.input("b", DType::kF8E4M3, {256, 2048});
@@ -138,9 +139,8 @@ Program scaled_product(int stagger, ProductOrder order = ProductOrder::kAhead) {
 }
 
 TEST(FixedRings, ScaledProductsHaveFixedFactorsAndScales) {
-  GeneratedKernel kernel = generate(scaled_product(0));
+  GeneratedKernel kernel = generate(scaled_product());
   std::string text = consumer(kernel);
-  EXPECT_EQ(text.find("apart"), std::string::npos);
   EXPECT_EQ(text.find("ring"), std::string::npos) << kernel.source;
   expect_lines(text, {"&full1[0], round1);", "&full1[1], round1);", "&full0[0], round0);",
                       "&empty1[0]", "&empty0[0]", "&full1[3], round1);", "round1 ^= 1;",
@@ -148,15 +148,20 @@ TEST(FixedRings, ScaledProductsHaveFixedFactorsAndScales) {
   expect_clean_build(kernel);
 }
 
-// Warpgroups that could not end such a loop apart begin it so, by the 64 x 128 x 128 products that
-// one of them has, at 4096 a cycle; and so do those that await each product.
-TEST(FixedRings, WarpgroupsOfScaledProductsBeginApart) {
-  for (ProductOrder order : {ProductOrder::kAhead, ProductOrder::kAwaited}) {
-    GeneratedKernel kernel = generate(scaled_product(1, order));
-    expect_lines(consumer(kernel), {"begin_apart<256>(team);", "for (int ", "dot_async<"});
-    EXPECT_EQ(kernel.source.find("take_turn"), std::string::npos) << kernel.source;
-    expect_clean_build(kernel);
+// Of rounds of eight steps, four slots do not hold the last while another warpgroup is in its own.
+TEST(FixedRings, OnlyScaledProductsThatAreAwaitedAtOnceEndApart) {
+  try {
+    generate(scaled_product(1));
+    FAIL() << "not refused";
+  } catch (const UserError& e) {
+    EXPECT_NE(std::string(e.what()).find("a stagger of products that threads take further"),
+              std::string::npos)
+        << e.what();
   }
+  GeneratedKernel kernel = generate(scaled_product(1, ProductOrder::kAwaited));
+  expect_lines(consumer(kernel), {"= max(0, 16 - 1);", "== alone_", "take_turn(team);",
+                                  "dot_async<", "pass_turn<2>(team);"});
+  expect_clean_build(kernel);
 }
 
 }  // namespace

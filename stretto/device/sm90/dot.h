@@ -142,14 +142,6 @@ STRETTO_DEVICE void pass_turn(const Team& t) {
   named_barrier_arrive(kTurnBarrier + (t.tid / 128 + 1) % kWarpgroups, 256);
 }
 
-// Each warpgroup of a team but the first goes on so many cycles after the one before it.
-template <u32 kCycles>
-STRETTO_DEVICE void begin_apart(const Team& t) {
-  u64 begin = cycle_counter();
-  while (cycle_counter() - begin < u64(t.tid / 128) * kCycles) {
-  }
-}
-
 // The plain form: every thread sums its own elements over k in order, in fp32. A row or a column
 // that is the only one is every thread's.
 template <class L, int kK, class Acc, class A, class B>

@@ -89,10 +89,11 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
       {{128, 192, 128}, 1, 4, 8, 2, 4}, {{128, 192, 128}, 1, 4, 8, 3, 4},
       {{128, 256, 128}, 1, 3, 8, 0, 4}, {{256, 192, 128}, 2, 4, 8, 2, 4},
       {{128, 128, 128}, 1, 6, 8, 3, 2}};
-  const std::vector<Choice> blocks = {
-      {{256, 128, 128}, 2, 6, 8},    {{256, 128, 128}, 2, 6, 1},    {{256, 128, 128}, 2, 6, 8, 1},
-      {{256, 128, 128}, 2, 6, 1, 1}, {{256, 128, 128}, 2, 4, 8},    {{256, 128, 128}, 2, 4, 8, 1},
-      {{128, 128, 128}, 1, 6, 8},    {{128, 128, 128}, 1, 6, 8, 1}, {{128, 64, 128}, 1, 6, 8}};
+  const std::vector<Choice> blocks = {{{256, 128, 128}, 2, 6, 8},
+                                      {{256, 128, 128}, 2, 6, 1},
+                                      {{256, 128, 128}, 2, 4, 8},
+                                      {{128, 128, 128}, 1, 6, 8},
+                                      {{128, 64, 128}, 1, 6, 8}};
   for (const Choice& c : d.scaling == Scaling::kBlock ? blocks : rows) {
     // Clusters load by TMA alone, which takes rows of whole 16 bytes.
     if (c.cluster > 1 && (d.k % 16 != 0 || d.m < c.tile.bm)) continue;
