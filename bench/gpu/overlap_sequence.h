@@ -80,7 +80,7 @@ class OverlapSequence {
 };
 
 // The config of our collective for a message of `desc` without copy engines: packets, one hop or
-// two for a sum, as measured on two H200s (docs/performance.md).
+// two for a sum, as measured on two H200s (docs/performance/collectives.md).
 Program collective_program(OverlapKind kind, const CollectiveDesc& desc);
 
 }  // namespace stretto::bench

@@ -147,6 +147,16 @@ def failure(row: dict) -> str:
     return "failed: " + re.sub(r"[|\s]+", " ", row["error"])[:60]
 
 
+def hidden(t: dict) -> Interval:
+    """E_overlap: the part of the sequence's time beside the product that ours does not spend."""
+    return interval([1 - (o - g) / (s - g) if s != g else 0.0
+                     for o, g, s in zip(t["ours_ms"], t["gemm_ms"], t["sequence_ms"], strict=True)])
+
+
+def shape_key(row: dict) -> tuple:
+    return row["op"], row["m"], row["n"], row["k"]
+
+
 def operator(row: dict) -> str:
     name = {"ag_gemm": "AG+GEMM", "gemm_rs": "GEMM+RS", "gemm_ar": "GEMM+AR"}.get(row["op"], row["op"])
     return f"{name} {row['m']}, n = {row['n']}, k = {row['k']}"

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Tables from made results: the figures, which run a row is taken from, and that --check sees a stale document; and
-overlap_torch.py against ranks that hang, die or work, without a GPU."""
+"""Tables from made results: the figures, which run a row is taken from, what the scoreboard calls met, and that --check
+sees a stale document; and overlap_torch.py against ranks that hang, die or work, without a GPU."""
 
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,9 @@ def overlap_row(m: int, ours: list, sequence: list) -> dict:
                       "nccl_ms": [0.5] * len(ours), "sequence_ms": sequence}}
 
 
-class Tables(unittest.TestCase):
+class MadeResults(unittest.TestCase):
+    """A folder of results, and a document of one table."""
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -56,6 +59,8 @@ class Tables(unittest.TestCase):
         return subprocess.run([sys.executable, str(HERE / "tables.py"), "--results", str(self.folder), *arguments,
                                str(self.document)], capture_output=True, text=True, check=False)
 
+
+class Tables(MadeResults):
     def row(self, start: str) -> list:
         text = self.tables("--print", "overlap-x2").stdout
         lines = [line for line in text.splitlines() if line.startswith("| " + start)]
@@ -203,10 +208,68 @@ class Tables(unittest.TestCase):
         self.result("gpu-overlap-x2-2026-01-03.json", overlap=[overlap_row(1, [1.5], [2.0])])
         self.assertEqual(self.tables("--check").returncode, 1)
 
+    def test_every_document_is_written(self):
+        self.result("gpu-overlap-x2-2026-01-02.json", commit="abc", overlap=[overlap_row(1, [1.0], [2.0])])
+        other = self.folder / "other.md"
+        other.write_text("<!-- table: async-tp-x2 -->\nold\n<!-- end -->\n", encoding="utf-8")
+        self.assertIn("'async-tp-x2' of other.md", self.tables("--check", str(other)).stdout)
+        self.assertEqual(self.tables(str(other)).returncode, 0)
+        self.assertIn("Not measured yet.", other.read_text(encoding="utf-8"))
+        self.assertIn("(abc)", self.document.read_text(encoding="utf-8"))
+
     def test_bad_documents(self):
         for text in ("<!-- table: overlap-x2 -->\n", "<!-- table: nothing -->\n<!-- end -->\n"):
             self.document.write_text(text, encoding="utf-8")
             self.assertEqual(self.tables("--check").returncode, 2, text)
+
+
+class Scoreboard(MadeResults):
+    """What a reader takes from it: the figure, whether it meets the bar, and a page that is there."""
+
+    def line(self, start: str) -> list:
+        text = self.tables("--print", "scoreboard").stdout
+        lines = [line for line in text.splitlines() if line.startswith("| " + start)]
+        self.assertEqual(len(lines), 1, text)
+        return [cell.strip() for cell in lines[0].strip("|").split("|")][1:]
+
+    def test_met_missed_and_not_measured(self):
+        def rows(ours):  # E_overlap of a row is 2 - ours
+            return [overlap_row(m, [t], [2.0]) for m, t in zip((1024, 4096, 8192), ours, strict=True)]
+        self.result("gpu-overlap-x2-2026-01-02.json", overlap=rows([1.9, 1.0625, 1.125]))
+        self.assertEqual(self.line("AG+GEMM from 4096 rows on")[1:5], ["", "0.91, least 0.88", "-", "yes"])
+        self.result("gpu-overlap-x4-2026-01-02.json", overlap=rows([1.0, 1.0, 1.375]))
+        self.assertEqual(self.line("AG+GEMM from 4096 rows on")[1:5],
+                         ["", "0.91, least 0.88", "**0.81, least 0.62**", "in part"])
+        self.result("gpu-overlap-x2-2026-01-03.json", overlap=rows([1.0, 1.5, 1.0]))
+        self.assertEqual(self.line("AG+GEMM from 4096 rows on")[2:5],
+                         ["**0.75, least 0.50**", "**0.81, least 0.62**", "no"])
+        self.assertEqual(self.line("GEMM+RS from 4096 rows on")[1:5], ["", "-", "-", "not measured"])
+
+    def test_what_is_asked_on_four_alone(self):
+        rows = [{"op": op, "way": "one-hop", "dtype": dtype, "tokens": 128, "bytes": 2e6, "ranks": 2,
+                 "graph": {"ours_ms": [0.05], "nccl_ms": [0.1]}}
+                for op, dtype in (("dispatch", "e4m3"), ("combine", "bf16"))]
+        self.result("gpu-exchange-x2-2026-01-02.json", exchange=rows)
+        self.assertEqual(self.line("dispatch (e4m3) + combine")[1:5], ["", "50 + 50 us", "-", "not measured"])
+        self.result("gpu-exchange-x4-2026-01-02.json", exchange=rows)
+        self.assertEqual(self.line("dispatch (e4m3) + combine")[3:5], ["**50 + 50 us**", "no"])
+
+    def test_fastest_all_reduce_counts(self):
+        def row(way, size, us):
+            return {"op": f"all_reduce_{way} {size}", "graph": {"ours_ms": [us / 1000], "nccl_ms": [0.01]}}
+        slow = [row("two_shot", size, 9) for size in ("4 KB", "16 KB", "512 KB", "1 MB", "64 MB")]
+        self.result("gpu-collectives-x2-2026-01-02.json", collectives=slow)
+        self.assertEqual(self.line("all-reduce in graphs")[2], "**9.0 and 9.0, 9.0, 9.0 us; 1.11x at 64 MB**")
+        self.result("gpu-collectives-x2-2026-01-03.json", collectives=[
+            row("packet", size, 4) for size in ("4 KB", "16 KB", "512 KB")])
+        self.assertEqual(self.line("all-reduce in graphs")[2], "4.0 and 4.0, 4.0, 9.0 us; 1.11x at 64 MB")
+
+    def test_pages_exist(self):
+        text = self.tables("--print", "scoreboard").stdout
+        pages = set(re.findall(r"\((performance/\w+\.md)\)", text))
+        self.assertGreater(len(pages), 10)
+        for page in pages:
+            self.assertTrue((HERE.parent.parent / "docs" / page).is_file(), page)
 
 
 class OverlapTorch(unittest.TestCase):

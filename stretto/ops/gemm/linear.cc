@@ -239,7 +239,7 @@ GpuLoop gpu_loop(const GpuLoopDesc& d) {
   GemmTile tile{.bm = kMaxRows, .bn = 64, .bk = kRowBytes / size_bytes_of(d)};
   // The width that keeps the SMs busiest: waves of tiles times the time of one, which is that of
   // its columns and of kTileCost more. On an H200, 2026-11-21, widths of 96, 160 and 224 made m =
-  // 1024 up to 1.2 times faster where wide tiles left SMs idle (docs/performance.md).
+  // 1024 up to 1.2 times faster where wide tiles left SMs idle (docs/performance/gemm.md).
   constexpr std::int64_t kTileCost = 16;
   auto waves = [&](std::int64_t bn) {
     std::int64_t tiles = ceil_div(d.m, tile.bm) * ceil_div(d.n, bn);

@@ -363,7 +363,7 @@ std::string to_string(const GemmArConfig& cfg) {
 
 GemmArConfig default_config(const GemmArDesc& d, Target target) {
   // One hop while the rows are few, as in a decode step. Beyond, P times the bytes cost more than
-  // the second hop: on two H200s from about 512 rows of 8192 on (docs/performance.md).
+  // the second hop: on two H200s from about 512 rows of 8192 on (docs/performance/gemm_ar.md).
   std::int64_t most_rows = target == Target::kCuda ? 256 : 32;
   return default_config(d, d.m <= most_rows ? ReduceShots::kOne : ReduceShots::kTwo, target);
 }

@@ -82,7 +82,7 @@ GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
   cfg.scatter = scatter;
   cfg.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
   // Stores to owners by an agent are slower than engines with 4096 columns, as fast with 8192
-  // (docs/performance.md), and take 91 s of CPU time to prove for 4096 x 8192 on two ranks.
+  // (docs/performance/overlap.md), and take 91 s of CPU time to prove for 4096 x 8192 on two ranks.
   if (scatter == Scatter::kEpilogue && cfg.store_slots > 0) {
     cfg.stagger = cfg.store_slots = 0;
     ++cfg.num_stages;  // in whose place they were
@@ -107,7 +107,8 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
                    .num_stages = loop.num_stages,
                    .raster = 8};
   // Tiles that all SMs store at once fill the link, and the SMs wait for it; a copy engine costs
-  // one SM, which rings for it, and pays from several waves of tiles on (docs/performance.md).
+  // one SM, which rings for it, and pays from several waves of tiles on
+  // (docs/performance/overlap.md).
   std::int64_t channels = least_channels(run_rows, loop.tile.bm, d.n);
   if (tiles < 6 * kGpuSms || channels == 0) return cfg;
   cfg.scatter = Scatter::kCopyEngine;

@@ -1,0 +1,410 @@
+"""The scoreboard of docs/performance.md: what was asked, and the newest figures of it on one, two and four GPUs."""
+
+import collections
+import statistics
+
+from kernel_tables import attention_key
+from results import Results, geometric_mean, hidden, median, ratio, shape_key, table
+
+# `measure(results, GPUs)` gives (what the cell says, whether the bar is met, None where it is not about so many GPUs),
+# or None where there is no measurement.
+Bar = collections.namedtuple("Bar", "what asked page measure gpus", defaults=[(2, 4)])
+
+LONG = 4096  # rows from which on products are asked to hide what they can
+MB = 1 << 20
+
+
+def spread(values: list, digits: int = 2) -> str:
+    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def gemm(kind: str):
+    def measure(results: Results, _ranks: int):
+        rows = results.rows([kind], "gemm", lambda r: (r.get("label"), r["m"], r["n"], r["k"])).values()
+        ratios = [ratio(row["eager"]["theirs_ms"], row["eager"]["ours_ms"]).median for row, _ in rows if "eager" in row]
+        if not ratios:
+            return None
+        mean, least = geometric_mean(ratios), min(ratios)
+        return f"{mean:.3f}, least {least:.3f}", mean >= 0.98 and least >= 0.93
+    return measure
+
+
+def fp8_key(row: dict) -> tuple:
+    return row["scaling"], row["m"], row["n"], row["k"]
+
+
+def fp8_rows(results: Results, _ranks: int):
+    rows = results.rows(["fp8-pair"], "fp8_pair", fp8_key).values()
+    ratios = [ratio(row["graph"]["scaled_mm"], row["graph"]["ours"]).median for row, _ in rows
+              if row["scaling"] == "row-wise" and "scaled_mm" in row.get("graph", {})]
+    return (spread(ratios, 3), min(ratios) >= 0.98) if ratios else None
+
+
+def fp8_rows_of_cublaslt(results: Results, _ranks: int):
+    rows = results.rows(["fp8"], "gemm_fp8", fp8_key).values()
+    ratios = [ratio(row["theirs_ms"], row["ours_ms"]).median for row, _ in rows
+              if row["scaling"] == "row-wise" and row.get("theirs_ms")]
+    return (spread(ratios, 3), min(ratios) >= 0.98) if ratios else None
+
+
+def fp8_blocks(results: Results, _ranks: int):
+    row, _ = results.rows(["fp8"], "gemm_fp8", fp8_key).get(("block", 4096, 7168, 16384), ({}, None))
+    if not row.get("ours_ms"):
+        return None
+    tflops = 2e-9 * row["m"] * row["n"] * row["k"] / median(row["ours_ms"])
+    return f"{tflops:.0f} TFLOP/s", tflops >= 1200
+
+
+def attention(head: int, bar: float):
+    def measure(results: Results, _ranks: int):
+        rows = results.rows(["attention-pair"], "attention_pair", attention_key).values()
+        ratios = [ratio(row["cudnn"], row["ours"]).median for row, _ in rows if row["head_dim"] == head]
+        if not ratios:
+            return None
+        met = sum(r >= bar for r in ratios)
+        return f"{spread(ratios)}; {met} of {len(ratios)} rows", met == len(ratios)
+    return measure
+
+
+def overlap_rows(results: Results, ranks: int, ops: tuple) -> list:
+    rows = results.rows(["overlap"], "overlap", shape_key, ranks)
+    return [(key, row) for key, (row, _) in rows.items() if row["op"] in ops and "error" not in row]
+
+
+def e_overlap(op: str):
+    def measure(results: Results, ranks: int):
+        parts = [hidden(row["eager"]).median for _, row in overlap_rows(results, ranks, (op,))
+                 if row["m"] >= LONG and "eager" in row]
+        if not parts:
+            return None
+        return (f"{statistics.mean(parts):.2f}, least {min(parts):.2f}",
+                statistics.mean(parts) >= 0.90 and min(parts) >= 0.75)
+    return measure
+
+
+def than_sequence(results: Results, ranks: int):
+    rows = [row["eager"] for _, row in overlap_rows(results, ranks, ("ag_gemm", "gemm_rs")) if row["m"] >= LONG]
+    ratios = [ratio(t["sequence_ms"], t["ours_ms"]) for t in rows]
+    if not ratios:
+        return None
+    won = sum(r.low > 1 for r in ratios)
+    return f"{spread([r.median for r in ratios])}x; {won} of {len(ratios)} rows", won == len(ratios)
+
+
+def than_async_tp(results: Results, ranks: int):
+    theirs = results.rows(["overlap-torch"], "overlap", shape_key, ranks)
+    ratios = [median(theirs[key][0]["eager"]["async_tp_ms"]) / median(row["eager"]["ours_ms"])
+              for key, row in overlap_rows(results, ranks, ("ag_gemm", "gemm_rs"))
+              if row["m"] >= LONG and "async_tp_ms" in theirs.get(key, ({}, None))[0].get("eager", {})]
+    won = sum(r > 1 for r in ratios)
+    return (f"{spread(ratios)}x; {won} of {len(ratios)} rows", won == len(ratios)) if ratios else None
+
+
+def gemm_ar(results: Results, ranks: int):
+    bars = {1024: 1.45, 4096: 1.25, 8192: 1.22}
+    found = {row["m"]: ratio(row["graph"]["sequence_ms"], row["graph"]["ours_ms"]).median
+             for _, row in overlap_rows(results, ranks, ("gemm_ar",)) if row["m"] in bars and "graph" in row}
+    if not found:
+        return None
+    return ", ".join(f"{found[m]:.2f}x" if m in found else "-" for m in bars), all(
+        round(found.get(m, 0), 2) >= bar for m, bar in bars.items())
+
+
+def gemm_ar_pytorch(results: Results, ranks: int):
+    theirs = results.rows(["overlap-torch"], "overlap", shape_key, ranks)
+    ratios = {}
+    for key, row in overlap_rows(results, ranks, ("gemm_ar",)):
+        t = theirs.get(key, ({}, None))[0].get("graph", {})
+        ways = [median(t[way]) for way in ("one_shot_ms", "two_shot_ms") if way in t]
+        if ways and "graph" in row:
+            ratios[row["m"]] = min(ways) / median(row["graph"]["ours_ms"])
+    won = sum(r > 1 for r in ratios.values())
+    return (f"{spread(list(ratios.values()))}x; {won} of {len(ratios)} rows", won == len(ratios)) if ratios else None
+
+
+def sweep(results: Results, ranks: int):
+    rows = [row for row, _ in results.rows(["sweep"], "sweep", shape_key, ranks).values() if "error" not in row]
+    highs = [ratio(row["fused_ms"], min((row["nccl_ms"], row["own_ms"]), key=median)).high for row in rows
+             if row["winner"] == "fused"]
+    return (f"at most {max(highs):.3f}; fused in {len(highs)} of {len(rows)}",
+            round(max(highs), 2) <= 1.02) if highs else None
+
+
+def collective_us(results: Results, ranks: int, kinds: str, size: str) -> list:
+    """[(us, NCCL's over ours)] in graphs, of the collectives that begin with one of `kinds`, fastest first."""
+    rows = results.rows(["collectives"], "collectives", lambda r: r["op"], ranks)
+    found = [row["graph"] for op, (row, _) in rows.items()
+             if op.replace("_", " ").startswith(kinds) and op.endswith(" " + size) and "graph" in row]
+    return sorted((median(t["ours_ms"]) * 1e3, ratio(t["nccl_ms"], t["ours_ms"]).median) for t in found)
+
+
+def all_reduce(results: Results, ranks: int):
+    sizes = {"4 KB": 5, "16 KB": 5, "512 KB": 8.5, "1 MB": 11}
+    best = {size: collective_us(results, ranks, "all reduce", size) for size in [*sizes, "64 MB"]}
+    if not all(best.values()):
+        return None
+    met = [best[size][0][0] <= bar for size, bar in sizes.items()] + [best["64 MB"][0][1] >= 1]
+    us = [best[size][0][0] for size in sizes]
+    return (f"{us[0]:.1f} and {us[1]:.1f}, {us[2]:.1f}, {us[3]:.1f} us; {best['64 MB'][0][1]:.2f}x at 64 MB", all(met))
+
+
+def moved(size: str, bar: float):
+    def measure(results: Results, ranks: int):
+        found = {name: collective_us(results, ranks, name, size)
+                 for name in ("all gather", "reduce scatter", "all to all")}
+        if not all(found.values()):
+            return None
+        ratios = [f[0][1] for f in found.values()]
+        return ", ".join(f"{r:.2f}x" for r in ratios), min(ratios) >= bar
+    return measure
+
+
+def all_reduce_norm(results: Results, ranks: int):
+    us = [collective_us(results, ranks, "all reduce norm", rows + "x8192") for rows in ("1", "16", "64")]
+    if not all(us):
+        return None
+    one, few, many = (u[0][0] for u in us)
+    return f"{one:.1f} and {few:.1f}, {many:.1f} us", max(one, few) <= 9 and many <= 13
+
+
+def decode_runs(results: Results) -> dict:
+    found = {}
+    for run in results.runs:
+        if run.kind == "decode" and run.data.get("model") == "llama-3-8b" and run.data.get("dtype") == "bf16":
+            found.update({row["tp"]: row for row in run.data["runs"]})
+    return found
+
+
+def decode_ms(row: dict) -> float:
+    return min(row["replay_ms"], row.get("early_ms") or row["replay_ms"])
+
+
+def decode(results: Results, ranks: int):
+    runs = decode_runs(results)
+    if ranks not in runs or 1 not in runs:
+        return None
+    if ranks == 1:
+        part = runs[1]["bytes_read"] / runs[1]["copy_bytes_per_s"] / decode_ms(runs[1]) * 1e3
+        return f"{part:.2f}; {1e3 / decode_ms(runs[1]):.0f} tokens/s", part >= 0.75
+    faster = decode_ms(runs[1]) / decode_ms(runs[ranks])
+    return f"{faster:.2f}x; {1e3 / decode_ms(runs[ranks]):.0f} tokens/s", faster >= {2: 1.8, 4: 3}[ranks]
+
+
+def measured_points(results: Results, ranks: int) -> list:
+    """Points that were predicted beforehand, of the newest run that has `ranks` GPUs."""
+    runs = [run for run in results.runs if run.kind == "points" and
+            any(point["ranks"] == ranks for point in run.data["points"])]
+    return [p for p in runs[-1].data["points"] if p["ranks"] == ranks and p.get("measured_ms", 0) > 0] if runs else []
+
+
+def prediction(results: Results, ranks: int):
+    errors = sorted(abs(p["predicted_ms"] / p["measured_ms"] - 1) for p in measured_points(results, ranks))
+    if not errors:
+        return None
+    mean, most = statistics.mean(errors), errors[min(len(errors) - 1, len(errors) * 9 // 10)]
+    return f"{100 * mean:.0f} %, {100 * most:.0f} % of {len(errors)} points", mean <= 0.10 and most <= 0.20
+
+
+def choosing(results: Results, ranks: int):
+    shapes = collections.defaultdict(list)
+    for p in measured_points(results, ranks):
+        shapes[p["op"], p["m"], p["n"], p["k"]].append((p["predicted_ms"], p["measured_ms"]))
+    losses = [min(s)[1] / min(m for _, m in s) - 1 for s in shapes.values() if len(s) > 1]
+    return (f"{100 * statistics.mean(losses):.1f} % over {len(losses)} shapes",
+            statistics.mean(losses) <= 0.03) if losses else None
+
+
+def watchdog(results: Results, ranks: int):
+    rows = results.rows(["watchdog"], "watchdog", lambda r: r["case"], ranks).values()
+    cost = max((ratio(row["with_ms"], row["without_ms"]) for row, _ in rows), default=None)
+    if not cost:
+        return None
+    median_cost, low, high = (100 * (x - 1) for x in cost)
+    return f"at most {median_cost:.1f} % [{low:.1f}, {high:.1f}]", low <= 1
+
+
+def startup(results: Results, ranks: int):
+    rows = [row for row, _ in results.rows(["startup"], "startup", lambda r: r["op"], ranks).values()
+            if "error" not in row]
+    if not rows:
+        return None
+    cold, warm = [row["cold_s"] for row in rows], [max(row["warm_ms"]) for row in rows]
+    new = max(max(row["new_m_ms"]) for row in rows)
+    return (f"{spread(cold, 1)} s, {max(warm):.0f} ms, {new:.1f} ms",
+            max(cold) < 3 and max(warm) < 50 and new < 10)
+
+
+def loops(results: Results, _ranks: int):
+    rows = results.rows(["loops"], "loops", lambda r: r["name"])
+    parts = {name: row["roofline_ms"] / median(row["ms"]) for name, (row, _) in rows.items() if row.get("ms")}
+    least = min(parts, key=parts.get, default=None)
+    return (f"{sum(p >= 0.8 for p in parts.values())} of {len(parts)}; least {parts[least]:.2f} ({least})",
+            parts[least] >= 0.8) if parts else None
+
+
+def newest(results: Results, ranks: int, field: str):
+    found = [run.data[field] for run in results.runs if run.kind == "pytorch" and run.ranks == ranks and
+             field in run.data]
+    return found[-1] if found else None
+
+
+def python_calls(results: Results, ranks: int):
+    us = newest(results, ranks, "overhead_us")
+    if not us:
+        return None
+    more = [us[name] - us["launch alone"] for name in ("all_reduce(x, out=out)", "torch.ops.stretto.all_reduce(x)")]
+    return f"{more[0]:.1f}, {more[1]:.1f} us", more[0] <= 5 and more[1] <= 15
+
+
+def python_start(results: Results, ranks: int):
+    seconds = newest(results, ranks, "startup_s")
+    return (f"{seconds['import'] + seconds['init']:.2f} s",
+            seconds["import"] + seconds["init"] < 2) if seconds else None
+
+
+def python_and_cpp(results: Results, ranks: int):
+    theirs = results.rows(["pytorch"], "products", shape_key, ranks)
+    ratios = []
+    for key, row in overlap_rows(results, ranks, ("ag_gemm", "gemm_rs")):
+        t = theirs.get(key, ({}, None))[0].get("eager", {})
+        called = t.get("symmetric_ms") or t.get("staged_ms")
+        if called:
+            ratios.append(median(called) / median(row["eager"]["ours_ms"]))
+    return (f"{spread(ratios)}", max(ratios) <= 1.02) if ratios else None
+
+
+def mlp(results: Results, ranks: int):
+    t = newest(results, ranks, "mlp")
+    if not t:
+        return None
+    faster = ratio(t["sequence_ms"], t["ours_ms"]).median
+    return f"{faster:.2f}x", faster >= 1.15
+
+
+def moe_rows(results: Results, ranks: int, layers: tuple) -> list:
+    rows = results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks).values()
+    return [row["eager"] for row, _ in rows if row["layer"] in layers and "eager" in row]
+
+
+def moe_layers(*layers: int):
+    def measure(results: Results, ranks: int):
+        ratios = [ratio(t["sequence_ms"], t["ours_ms"]) for t in moe_rows(results, ranks, layers)]
+        won = sum(r.low > 1 for r in ratios)
+        return (f"{spread([r.median for r in ratios])}x; {won} of {len(ratios)} rows",
+                won == len(ratios)) if ratios else None
+    return measure
+
+
+def moe_hidden(results: Results, ranks: int):
+    means = [statistics.mean(hidden(t).median for t in rows) for layer in (1, 2)
+             if (rows := moe_rows(results, ranks, (layer,)))]
+    return (" and ".join(f"{mean:.2f}" for mean in means), min(means) >= 0.87) if means else None
+
+
+def exchange(tokens: int):
+    def measure(results: Results, ranks: int):
+        rows = results.rows(["exchange"], "exchange", lambda r: (r["op"], r["way"], r["dtype"], r["tokens"]), ranks)
+        kinds = (("dispatch", "e4m3"), ("combine", "bf16")) if tokens == 128 else (
+            ("dispatch", "bf16"), ("combine", "bf16"))
+        found = [rows[op, "one-hop", dtype, tokens][0] for op, dtype in kinds if (op, "one-hop", dtype, tokens) in rows]
+        if len(found) < 2 or any("graph" not in row for row in found):
+            return None
+        us = [median(row["graph"]["ours_ms"]) * 1e3 for row in found]
+        rates = [row["bytes"] / t * 1e-3 for row, t in zip(found, us, strict=True)]
+        if tokens == 128:
+            text, met = f"{us[0]:.0f} + {us[1]:.0f} us", us[0] <= 25 and us[1] <= 40
+        else:
+            text, met = f"{rates[0]:.0f} and {rates[1]:.0f} GB/s", min(rates) >= 300
+        return text, met if ranks == 4 else None
+    return measure
+
+
+def sequence_rows(results: Results, ranks: int, kind: str, least: int) -> dict:
+    """{tokens: row} of the attention over ranks that is called `kind`."""
+    rows = results.rows(["attention-ranks"], "attention_ranks", lambda r: r["label"], ranks)
+    found = {int(label.rpartition("=")[2]): row for label, (row, _) in rows.items() if label.startswith(kind + " ")}
+    return {n: row for n, row in found.items() if n >= least and "all_ms" in row}
+
+
+def ring(results: Results, ranks: int):
+    rows = sequence_rows(results, ranks, "ring", 32768).values()
+    parts = [median(row["one_ms"]) / (ranks * median(row["all_ms"])) for row in rows]
+    return (spread(parts), min(parts) >= 0.90) if parts else None
+
+
+def gathered(results: Results, ranks: int):
+    parts = [1 - max(median(row["all_ms"]) - median(row["one_ms"]) / ranks, 0) / median(row["exchange_ms"])
+             for row in sequence_rows(results, ranks, "gathered", 32768).values() if "exchange_ms" in row]
+    return (spread(parts), min(parts) >= 0.90) if parts else None
+
+
+def flash_decode(results: Results, ranks: int):
+    copies = decode_runs(results)
+    rows = sequence_rows(results, ranks, "decode", 262144)
+    if not rows or 1 not in copies:
+        return None
+    bytes_read = {n: row["bytes"] for gpus in (2, 4) for n, row in sequence_rows(results, gpus, "decode", 0).items()
+                  if row.get("bytes")}
+    parts = [bytes_read[n] / median(row["all_ms"]) * 1e3 / (ranks * copies[1]["copy_bytes_per_s"])
+             for n, row in rows.items() if n in bytes_read]
+    return (spread(parts), min(parts) >= 0.80) if parts else None
+
+
+ONE = (1,)
+BARS = [
+    Bar("GEMM bf16, 37 shapes of TP 4, part of cuBLASLt's speed", "mean 0.98, least 0.93", "gemm", gemm("gemm"), ONE),
+    Bar("the same, shapes of TP 2", "mean 0.98, least 0.93", "gemm", gemm("gemm-tp2"), ONE),
+    Bar("GEMM fp8, scales of rows, part of `torch._scaled_mm`'s speed", "0.98", "fp8", fp8_rows, ONE),
+    Bar("the same, of cuBLASLt", "0.98", "fp8", fp8_rows_of_cublaslt, ONE),
+    Bar("GEMM fp8, scales of blocks, 4096 x 7168 x 16384", "1,200 TFLOP/s", "fp8", fp8_blocks, ONE),
+    Bar("attention forward, heads of 128, speed over cuDNN's", "1.00", "attention", attention(128, 1.0), ONE),
+    Bar("the same, heads of 64", "0.95", "attention", attention(64, 0.95), ONE),
+    Bar("eight loops that no operator uses, part of their rooflines", "0.80", "loops", loops, ONE),
+    Bar("AG+GEMM from 4096 rows on, E_overlap", "mean 0.90, least 0.75", "overlap", e_overlap("ag_gemm")),
+    Bar("GEMM+RS from 4096 rows on, E_overlap", "mean 0.90, least 0.75", "overlap", e_overlap("gemm_rs")),
+    Bar("both, speed over the sequence's", "faster", "overlap", than_sequence),
+    Bar("both, speed over PyTorch's async-TP (another run)", "faster", "overlap", than_async_tp),
+    Bar("GEMM+AR in graphs, 1024, 4096, 8192 rows, speed over the sequence's", "1.45, 1.25, 1.22x", "gemm_ar", gemm_ar),
+    Bar("the same from 1 row on, over PyTorch's symmetric memory", "-", "gemm_ar", gemm_ar_pytorch),
+    Bar("any number of rows: time where fused is chosen / faster sequence", "upper end 1.02", "sweep", sweep),
+    Bar("all-reduce in graphs: 4 and 16 KB, 512 KB, 1 MB; over NCCL's rate", "5, 8.5, 11 us; 1x at 64 MB", "collectives",
+        all_reduce),
+    Bar("all-gather, reduce-scatter, all-to-all, 1 MB in graphs, over NCCL's rate", "2x", "collectives",
+        moved("1 MB", 2)),
+    Bar("the same, 256 MB", "1.1x", "collectives", moved("256 MB", 1.1)),
+    Bar("all-reduce + residual + RMSNorm, 1 and 16, 64 rows", "9, 13 us", "collectives", all_reduce_norm),
+    Bar("decode, Llama-3-8B, batch 1: part of a copy's bandwidth; speed over one GPU's", "0.75; 1.8x; 3x", "decode",
+        decode, (1, 2, 4)),
+    Bar("fused layers of mixtures of experts, speed over the sequence's", "faster", "moe", moe_layers(1, 2)),
+    Bar("the same, part of the communication hidden, layer 1 and 2 on average", "0.87", "moe", moe_hidden),
+    Bar("both layers in one launch, speed over the sequence's", "faster", "moe", moe_layers(0)),
+    Bar("dispatch (e4m3) + combine (bf16), 128 tokens of a rank", "25 + 40 us on four", "exchange", exchange(128)),
+    Bar("dispatch and combine, 4096 tokens of a rank", "300 GB/s on four", "exchange", exchange(4096)),
+    Bar("ring attention from 32 thousand tokens on, one GPU's time / GPUs / ours", "0.90", "attention_ranks", ring),
+    Bar("attention with keys and values gathered, part hidden", "0.90 from 32 k on", "attention_ranks", gathered),
+    Bar("decoding over a spread cache, part of all GPUs' bandwidth", "0.80 from 256 k on", "attention_ranks", flash_decode),
+    Bar("predicted before it was measured: mean error, 90 % within", "10 %, 20 %", "prediction", prediction, (1, 2, 4)),
+    Bar("choosing by prediction loses", "3 %", "prediction", choosing, (1, 2, 4)),
+    Bar("watchdog costs", "1 %, by the interval", "runtime", watchdog),
+    Bar("cold compile, warm start, new number of rows", "3 s, 50 ms, 10 ms", "runtime", startup),
+    Bar("Python over a bare launch: direct with `out=`, through torch.library", "5, 15 us", "pytorch", python_calls),
+    Bar("Python's `import` + `init`", "2 s", "pytorch", python_start),
+    Bar("AG+GEMM and GEMM+RS from PyTorch, time / C++'s (another run)", "1.02", "pytorch", python_and_cpp),
+    Bar("MLP block forward and backward, 8192 tokens, over `torch.mm` and NCCL", "1.15x", "pytorch", mlp),
+]
+
+
+def scoreboard_table(results: Results, _ranks: int) -> str:
+    lines = []
+    for bar in BARS:
+        cells, met = [], []
+        for gpus in (1, 2, 4):
+            found = bar.measure(results, gpus) if gpus in bar.gpus else None
+            if found and found[1] is not None:
+                met.append(found[1])
+            cells.append("" if gpus not in bar.gpus else "-" if not found else
+                         f"**{found[0]}**" if found[1] is False else found[0])
+        verdict = "not measured" if not met else "yes" if all(met) else "in part" if any(met) else "no"
+        lines.append([bar.what, bar.asked, *cells, verdict, f"[{bar.page}](performance/{bar.page}.md)"])
+    return table(["what", "asked", "one H200", "two", "four", "met", "details"], lines)

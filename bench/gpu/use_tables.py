@@ -1,0 +1,101 @@
+"""Tables of tables.py about what a user meets beside kernels: starting, Python, predictions."""
+
+import statistics
+
+from results import (
+    Results, failure, faster, footnote, mark, median, operator, ratio, shape_key, sources, table, times,
+)
+
+
+def startup_table(results: Results, ranks: int) -> str:
+    rows = results.rows(["startup"], "startup", lambda r: r["op"], ranks)
+    lines = []
+    for key, (row, _) in rows.items():
+        if "error" in row:
+            lines.append([key + mark(rows, key), failure(row), *[""] * 4])
+            continue
+        lines.append([key + mark(rows, key), f"{row['cold_s']:.2f}", f"{row['nvrtc_s']:.2f}",
+                      f"{median(row['warm_ms']):.1f}, at most {max(row['warm_ms']):.1f}",
+                      f"{median(row['new_m_ms']):.3f}, at most {max(row['new_m_ms']):.3f} ({len(row['new_m_ms'])})",
+                      row["compiled"]])
+    text = table(["operator", "cold start s", "of which NVRTC", "warm start ms", "host ms of a launch with a new m",
+                  "compiled meanwhile"], lines)
+    return text + footnote(text) + sources(rows)
+
+
+def pytorch_table(results: Results, ranks: int) -> str:
+    products = results.rows(["pytorch"], "products", shape_key, ranks)
+    lines = []
+    for key, (row, _) in products.items():
+        for mode in ("eager", "graph"):
+            t = {name[:-3]: values for name, values in row.get(mode, {}).items()}
+            ours = "symmetric" if "symmetric" in t else "staged"
+            if ours not in t:
+                continue
+            r = ratio(t["sequence"], t[ours])
+            lines.append([operator(row) + (", graph" if mode == "graph" else "") + mark(products, key),
+                          *(f"{median(t[n]):.3f}" if n in t else "-"
+                            for n in ("staged", "symmetric", "async_tp", "sequence")),
+                          times(r), faster(r, "sequence")])
+    text = table(["call (m, n or k of a rank)", "ours ms", "symmetric input", "async-TP", "sequence", "sequence / ours",
+                  "faster"], lines)
+    return text + footnote(text) + sources(products)
+
+
+def points_table(results: Results, _ranks: int) -> str:
+    rows = results.rows(["points"], "points", lambda r: (r["op"], r["ranks"], r["m"], r["n"], r["k"], r["config"]))
+    newest = {}  # of each operator and number of GPUs: what the model of that day says of all of them
+    for row, run in rows.values():
+        group = (row["op"], row["ranks"])
+        if row.get("measured_ms", 0) > 0 and (group not in newest or newest[group].order < run.order):
+            newest[group] = run
+    rows = {k: (row, run) for k, (row, run) in rows.items()
+            if row.get("measured_ms", 0) > 0 and run is newest[row["op"], row["ranks"]]}
+    by_op = {}
+    for row, _ in rows.values():
+        error = row["predicted_ms"] / row["measured_ms"] - 1
+        by_op.setdefault((row["op"], row["ranks"]), []).append(error)
+    lines = []
+    groups = sorted(by_op.items()) + ([("all", [e for es in by_op.values() for e in es])] if len(by_op) > 1 else [])
+    for key, errors in groups:
+        distances = sorted(map(abs, errors))
+        name, ranks = key if key != "all" else ("all", "")
+        lines.append([name, ranks, len(errors), f"{statistics.mean(distances):.2f}",
+                      f"{distances[min(len(distances) - 1, len(distances) * 9 // 10)]:.2f}",
+                      f"{statistics.mean(errors):+.2f}"])
+    return table(["operator", "GPUs", "points", "mean error", "90 % within", "bias"], lines) + sources(rows)
+
+
+def newest_per_ranks(results: Results, field: str) -> dict:
+    """{GPUs: (what the newest run of PyTorch's side holds in `field`, run)}"""
+    found = {run.ranks: (run.data[field], run) for run in results.runs if run.kind == "pytorch" and field in run.data}
+    return dict(sorted(found.items()))
+
+
+def calls_table(results: Results, _ranks: int) -> str:
+    rows = newest_per_ranks(results, "overhead_us")
+    names = list(dict.fromkeys(name for calls, _ in rows.values() for name in calls))
+    lines = [[f"`{name}`" if "(" in name else name,
+              *(f"{calls[name]:.1f}" if name in calls else "-" for calls, _ in rows.values())] for name in names]
+    return table(["call, host us", *(f"{n} GPUs" for n in rows)], lines) + sources(rows)
+
+
+def mlp_table(results: Results, _ranks: int) -> str:
+    rows = newest_per_ranks(results, "mlp")
+    lines = []
+    for ranks, (t, _) in rows.items():
+        parts = [f"{median(t[f'ours {part}_ms']):.2f} / {median(t[f'sequence {part}_ms']):.2f}"
+                 for part in ("forward", "columns", "columns forward", "rows", "rows forward")]
+        lines.append([ranks, f"{median(t['ours_ms']):.2f}", f"{median(t['sequence_ms']):.2f}",
+                      times(ratio(t["sequence_ms"], t["ours_ms"])), *parts])
+    return table(["GPUs", "ours ms", "sequence", "sequence / ours", "forward: ours / sequence", "layer of columns",
+                  "its forward", "layer of rows", "its forward"], lines) + sources(rows)
+
+
+def watchdog_table(results: Results, ranks: int) -> str:
+    rows = results.rows(["watchdog"], "watchdog", lambda r: r["case"], ranks)
+    lines = [[case.replace("|", ",") + mark(rows, case), f"{median(row['without_ms']):.4f}",
+              f"{median(row['with_ms']):.4f}", times(ratio(row["with_ms"], row["without_ms"]), 3)]
+             for case, (row, _) in rows.items()]
+    text = table(["case", "without, ms", "with", "with / without"], lines)
+    return text + footnote(text) + sources(rows)
