@@ -1,9 +1,7 @@
 #include "attention_programs.h"
 
-#include <nanobind/stl/string.h>
-
-#include "programs.h"
-#include "stretto/base/errors.h"
+#include "fields.h"
+#include "stretto/model/transformer/step_programs.h"
 #include "stretto/ops/attention/flash_decode.h"
 #include "stretto/ops/attention/packed_attention.h"
 #include "stretto/ops/attention/paged_decode.h"
@@ -13,95 +11,97 @@
 namespace nb = nanobind;
 
 namespace stretto::python {
+namespace {
 
-// Sizes in the order of the Python side, python/stretto/attention.py.
+// What attention of every kind has.
+template <typename Desc>
+Desc heads(Fields& fields) {
+  Desc d;
+  fields.take({{"dtype", d.dtype},
+               {"m", d.m},
+               {"num_heads", d.num_heads},
+               {"num_kv_heads", d.num_kv_heads},
+               {"head_dim", d.head_dim},
+               {"scale", d.scale}});
+  return d;
+}
+
+AttentionDesc cached(Fields& fields) {
+  auto d = heads<AttentionDesc>(fields);
+  fields.take({{"batch", d.batch},
+               {"max_tokens", d.max_tokens},
+               {"window", d.window},
+               {"causal", d.causal},
+               {"lse", d.lse}});
+  return d;
+}
+
+SequenceAttentionDesc sequence(Fields& fields) {
+  auto d = heads<SequenceAttentionDesc>(fields);
+  fields.take({{"world_size", d.world_size}, {"causal", d.causal}, {"lse", d.lse}});
+  return d;
+}
+
+FlashDecodeDesc spread_cache(Fields& fields) {
+  auto d = heads<FlashDecodeDesc>(fields);
+  fields.take({{"world_size", d.world_size}, {"max_tokens", d.max_tokens}, {"block", d.block}});
+  return d;
+}
+
+PackedAttentionDesc packed(Fields& fields) {
+  auto d = heads<PackedAttentionDesc>(fields);
+  fields.take({{"sequences", d.sequences}, {"causal", d.causal}, {"lse", d.lse}});
+  return d;
+}
+
+template <typename Desc>
+void take_pages(Fields& fields, Desc& d) {
+  fields.take({{"page", d.page}, {"num_pages", d.num_pages}, {"max_tokens", d.max_tokens}});
+}
+
+PackedAttentionDesc packed_with_pages(Fields& fields) {
+  PackedAttentionDesc d = packed(fields);
+  take_pages(fields, d);
+  return d;
+}
+
+PagedDecodeDesc decoded_pages(Fields& fields) {
+  auto d = heads<PagedDecodeDesc>(fields);
+  fields.take({{"lse", d.lse}});
+  take_pages(fields, d);
+  return d;
+}
+
+UlyssesDesc projection(Fields& fields) {
+  UlyssesDesc d;
+  fields.take({{"world_size", d.world_size},
+               {"dtype", d.dtype},
+               {"m", d.m},
+               {"n", d.n},
+               {"k", d.k},
+               {"bias", d.bias}});
+  d.weight_dtype = d.dtype;
+  return d;
+}
+
+}  // namespace
+
 void bind_attention(nb::module_& m) {
-  m.def("sequence_attention",
-        [](const std::string& form, int ranks, const std::string& dtype, std::int64_t tokens,
-           int heads, int kv_heads, std::int64_t head_dim, bool causal, double scale, bool lse,
-           bool gpu) {
-          SequenceAttentionDesc d{.dtype = parse_dtype(dtype),
-                                  .m = tokens,
-                                  .num_heads = heads,
-                                  .num_kv_heads = kv_heads,
-                                  .head_dim = head_dim,
-                                  .causal = causal,
-                                  .scale = scale,
-                                  .lse = lse,
-                                  .world_size = ranks};
-          if (form == "gathered") return sequence_attention(d, default_config(d, target(gpu)));
-          if (form == "ring") return ring_attention(d, default_ring_config(d, target(gpu)));
-          return token_ring(d, default_token_ring_config(d, target(gpu)));
-        });
-  m.def("flash_decode", [](int ranks, const std::string& dtype, std::int64_t rows,
-                           std::int64_t tokens, std::int64_t block, int heads, int kv_heads,
-                           std::int64_t head_dim, double scale, bool gpu) {
-    FlashDecodeDesc d{.dtype = parse_dtype(dtype),
-                      .m = rows,
-                      .max_tokens = tokens,
-                      .block = block,
-                      .num_heads = heads,
-                      .num_kv_heads = kv_heads,
-                      .head_dim = head_dim,
-                      .scale = scale,
-                      .world_size = ranks};
-    return flash_decode(d, default_config(d, target(gpu)));
+  m.def("attention", [](bool gpu, nb::kwargs given) {
+    Fields fields("attention", std::move(given));
+    AttentionDesc d = cached(fields);
+    fields.finish();
+    return attention_program(d, target(gpu));
   });
-  // page 0: keys lie like queries.
-  m.def("packed_attention",
-        [](const std::string& dtype, std::int64_t rows, std::int64_t sequences, std::int64_t page,
-           std::int64_t num_pages, std::int64_t tokens, int heads, int kv_heads,
-           std::int64_t head_dim, bool causal, double scale, bool lse, bool gpu) {
-          PackedAttentionDesc d{.dtype = parse_dtype(dtype),
-                                .m = rows,
-                                .sequences = sequences,
-                                .page = page,
-                                .num_pages = num_pages,
-                                .max_tokens = tokens,
-                                .num_heads = heads,
-                                .num_kv_heads = kv_heads,
-                                .head_dim = head_dim,
-                                .causal = causal,
-                                .scale = scale,
-                                .lse = lse};
-          PackedAttentionConfig config = default_config(d, target(gpu));
-          return page > 0 ? paged_attention(d, config) : packed_attention(d, config);
-        });
-  m.def("paged_decode", [](const std::string& dtype, std::int64_t rows, std::int64_t page,
-                           std::int64_t num_pages, std::int64_t tokens, int heads, int kv_heads,
-                           std::int64_t head_dim, double scale, bool lse, bool gpu) {
-    PagedDecodeDesc d{.dtype = parse_dtype(dtype),
-                      .m = rows,
-                      .page = page,
-                      .num_pages = num_pages,
-                      .max_tokens = tokens,
-                      .num_heads = heads,
-                      .num_kv_heads = kv_heads,
-                      .head_dim = head_dim,
-                      .scale = scale,
-                      .lse = lse};
-    return paged_decode(d, default_config(d, target(gpu)));
-  });
-  auto ulysses = [](int ranks, const std::string& dtype, std::int64_t m, std::int64_t n,
-                    std::int64_t k, bool bias) {
-    return UlyssesDesc{.world_size = ranks,
-                       .m = m,
-                       .n = n,
-                       .k = k,
-                       .dtype = parse_dtype(dtype),
-                       .weight_dtype = parse_dtype(dtype),
-                       .bias = bias};
-  };
-  m.def("gemm_a2a", [=](int ranks, const std::string& dtype, std::int64_t rows, std::int64_t n,
-                        std::int64_t k, bool bias, bool gpu) {
-    UlyssesDesc d = ulysses(ranks, dtype, rows, n, k, bias);
-    return gemm_a2a(d, default_gemm_a2a_config(d, target(gpu)));
-  });
-  m.def("a2a_gemm", [=](int ranks, const std::string& dtype, std::int64_t rows, std::int64_t n,
-                        std::int64_t k, bool bias, bool gpu) {
-    UlyssesDesc d = ulysses(ranks, dtype, rows, n, k, bias);
-    return a2a_gemm(d, default_a2a_gemm_config(d, target(gpu)));
-  });
+  bind_operator(m, "sequence_attention", sequence, sequence_attention, default_config);
+  bind_operator(m, "ring_attention", sequence, ring_attention, default_ring_config);
+  bind_operator(m, "token_ring", sequence, token_ring, default_token_ring_config);
+  bind_operator(m, "flash_decode", spread_cache, flash_decode, default_config);
+  bind_operator(m, "packed_attention", packed, packed_attention, default_config);
+  bind_operator(m, "paged_attention", packed_with_pages, paged_attention, default_config);
+  bind_operator(m, "paged_decode", decoded_pages, paged_decode, default_config);
+  bind_operator(m, "gemm_a2a", projection, gemm_a2a, default_gemm_a2a_config);
+  bind_operator(m, "a2a_gemm", projection, a2a_gemm, default_a2a_gemm_config);
 }
 
 }  // namespace stretto::python

@@ -1,10 +1,6 @@
 #include "expert_programs.h"
 
-#include <fmt/format.h>
-#include <nanobind/stl/string.h>
-
-#include "programs.h"
-#include "stretto/base/errors.h"
+#include "fields.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_combine.h"
@@ -23,151 +19,182 @@ namespace nb = nanobind;
 namespace stretto::python {
 namespace {
 
-using Size = std::int64_t;
-using Text = const std::string&;
-
-// Of one rank by itself.
-void bind_local(nb::module_& m) {
-  m.def("moe_route", [](Text dtype, Text gate_dtype, Size rows, Size hidden, Size experts,
-                        Size top_k, bool tables, bool sigmoid, bool bias, Size n_group,
-                        Size topk_group, bool best_two, bool normalise, double scale, bool gpu) {
-    RouteDesc d{.dtype = parse_dtype(dtype),
-                .weight_dtype = parse_dtype(gate_dtype),
-                .m = rows,
-                .hidden = hidden,
-                .num_experts = experts,
-                .top_k = top_k,
-                .tables = tables,
-                .scoring_func = sigmoid ? Scoring::kSigmoid : Scoring::kSoftmax,
-                .bias = bias,
-                .n_group = n_group,
-                .topk_group = topk_group,
-                .group_score = best_two ? GroupScore::kBestTwo : GroupScore::kBest,
-                .norm_topk_prob = normalise,
-                .routed_scaling_factor = scale};
-    return moe_route(d, default_config(d, target(gpu)));
-  });
-  m.def("grouped_gemm",
-        [](Text dtype, bool scaled, Text result, Size rows, Size rows_per_token, Size experts,
-           bool spare, Size n, Size k, bool gathered, bool swiglu, bool masked, bool gpu) {
-          GroupedDesc d{.m = rows,
-                        .rows_per_token = rows_per_token,
-                        .num_experts = experts,
-                        .spare_rows = spare,
-                        .n = n,
-                        .k = k,
-                        .gathered = gathered,
-                        .swiglu = swiglu,
-                        .layout = masked ? RowLayout::kMasked : RowLayout::kContiguous,
-                        .scaling = scaled ? Scaling::kBlock : Scaling::kNone};
-          d.a_dtype = d.b_dtype = parse_dtype(dtype);
-          d.c_dtype = parse_dtype(result);
-          return grouped_gemm(d, default_config(d, target(gpu)));
-        });
+RouteDesc route(Fields& fields) {
+  RouteDesc d;
+  fields.take({{"dtype", d.dtype},
+               {"weight_dtype", d.weight_dtype},
+               {"m", d.m},
+               {"hidden", d.hidden},
+               {"num_experts", d.num_experts},
+               {"top_k", d.top_k},
+               {"tables", d.tables},
+               {"scoring_func",
+                d.scoring_func,
+                {{"softmax", Scoring::kSoftmax}, {"sigmoid", Scoring::kSigmoid}}},
+               {"bias", d.bias},
+               {"n_group", d.n_group},
+               {"topk_group", d.topk_group},
+               {"group_score",
+                d.group_score,
+                {{"best_two", GroupScore::kBestTwo}, {"best", GroupScore::kBest}}},
+               {"norm_topk_prob", d.norm_topk_prob},
+               {"routed_scaling_factor", d.routed_scaling_factor}});
+  return d;
 }
 
-// Every expert split over the ranks.
-void bind_split(nb::module_& m) {
-  m.def("moe_combine",
-        [](int ranks, Text dtype, Size rows, Size hidden, Size top_k, bool scatter, bool gpu) {
-          CombineDesc d{.dtype = parse_dtype(dtype),
-                        .m = rows,
-                        .hidden = hidden,
-                        .top_k = top_k,
-                        .sequence_parallel = scatter,
-                        .world_size = ranks};
-          return moe_combine(d, default_config(d, target(gpu)));
-        });
-  auto first = [](int ranks, Text dtype, Size rows, Size top_k, Size experts) {
-    AgGroupedDesc d{.world_size = ranks, .m = rows, .top_k = top_k, .num_experts = experts};
-    d.a_dtype = d.b_dtype = d.c_dtype = parse_dtype(dtype);
-    return d;
-  };
-  // Rows of a tile of both layers, and how many tiles there can be.
-  m.def("expert_tiles", [=](int ranks, Text dtype, Size rows, Size top_k, Size experts, bool gpu) {
-    AgGroupedDesc d = first(ranks, dtype, rows, top_k, experts);
-    ExpertTiles tiles = tiles_of(d, default_config(d, target(gpu)));
-    return nb::make_tuple(tiles.tile_rows, tiles.num_tiles());
-  });
-  m.def("expert_tables",
-        [](int ranks, Size rows, Size top_k, Size experts, Size tile_rows, bool gpu) {
-          // A tile an expert: in classes its weights, which take the time, would be read again.
-          bool few = gpu && rows * top_k <= experts * tile_rows;
-          ExpertTablesDesc d{.tiles = {.world_size = ranks,
-                                       .m = rows,
-                                       .top_k = top_k,
-                                       .num_experts = experts,
-                                       .tile_rows = tile_rows},
-                             .order = {.stages = few ? 1 : ranks}};
-          return expert_tables(d, default_config(d, target(gpu)));
-        });
-  m.def("ag_grouped_gemm", [=](int ranks, Text dtype, Size rows, Size top_k, Size experts, Size n,
-                               Size k, bool swiglu, Size tile_rows, bool gpu) {
-    AgGroupedDesc d = first(ranks, dtype, rows, top_k, experts);
-    d.n = n, d.k = k, d.swiglu = swiglu, d.gathers = ranks > 1;
-    AgGroupedConfig config = default_config(d, target(gpu));
-    config.tile.bm = tile_rows;
-    return ag_grouped_gemm(d, config);
-  });
-  m.def("grouped_gemm_rs", [](int ranks, Text dtype, Size rows, Size top_k, Size experts, Size n,
-                              Size k, bool residual, bool all_reduce, Size tile_rows, bool gpu) {
-    GroupedRsDesc d{.world_size = ranks,
-                    .m = rows,
-                    .top_k = top_k,
-                    .num_experts = experts,
-                    .n = n,
-                    .k = k,
-                    .residual = residual,
-                    .all_reduce = all_reduce};
-    d.a_dtype = d.b_dtype = d.out_dtype = parse_dtype(dtype);
-    GroupedRsConfig config = default_config(d, target(gpu));
-    config.tile.bm = tile_rows;
-    return grouped_gemm_rs(d, config);
-  });
-  m.def("moe_layer", [](int ranks, Text dtype, Size rows, Size top_k, Size experts, Size hidden,
-                        Size ffn, bool residual, Size tile_rows, bool gpu) {
-    MoeLayerDesc d{.world_size = ranks,
-                   .m = rows,
-                   .top_k = top_k,
-                   .num_experts = experts,
-                   .hidden = hidden,
-                   .ffn = ffn,
-                   .dtype = parse_dtype(dtype),
-                   .residual = residual};
-    MoeLayerConfig config = default_config(d, target(gpu));
-    config.first.tile.bm = config.second.tile.bm = tile_rows;
-    return moe_layer(d, config);
-  });
+GroupedDesc grouped(Fields& fields) {
+  GroupedDesc d;
+  fields.take({{"dtype", d.a_dtype},
+               {"c_dtype", d.c_dtype},
+               {"m", d.m},
+               {"rows_per_token", d.rows_per_token},
+               {"num_experts", d.num_experts},
+               {"spare_rows", d.spare_rows},
+               {"n", d.n},
+               {"k", d.k},
+               {"gathered", d.gathered},
+               {"swiglu", d.swiglu},
+               {"layout",
+                d.layout,
+                {{"contiguous", RowLayout::kContiguous}, {"masked", RowLayout::kMasked}}},
+               {"scaling", d.scaling}});
+  d.b_dtype = d.a_dtype;
+  return d;
 }
 
-// Whole experts spread over the ranks.
-void bind_spread(nb::module_& m) {
-  m.def("expert_parallel", [](Text program, int ranks, Text dtype, Size rows, Size hidden,
-                              Size experts, Size top_k, bool gpu) {
-    EpDesc d{.dtype = parse_dtype(dtype),
-             .m = rows,
-             .hidden = hidden,
-             .num_experts = experts,
-             .top_k = top_k,
-             .world_size = ranks,
-             .expert_groups = ranks};
-    if (program == "ep_dispatch") return ep_dispatch(d, default_dispatch_config(d, target(gpu)));
-    if (program == "ep_send") return ep_send(d, default_send_config(d, target(gpu)));
-    if (program == "ep_send_fp8") return ep_send_fp8(d, default_send_config(d, target(gpu)));
-    if (program == "ep_place") return ep_place(d, default_place_config(d, target(gpu)));
-    if (program == "ep_combine") return ep_combine(d, default_combine_config(d, target(gpu)));
-    if (program == "ep_return") return ep_return(d, default_return_config(d, target(gpu)));
-    throw InternalError(fmt::format("'{}' is no program of expert parallelism", program));
-  });
+CombineDesc combine(Fields& fields) {
+  CombineDesc d;
+  fields.take({{"world_size", d.world_size},
+               {"dtype", d.dtype},
+               {"m", d.m},
+               {"hidden", d.hidden},
+               {"top_k", d.top_k},
+               {"sequence_parallel", d.sequence_parallel}});
+  return d;
+}
+
+// The tokens of all ranks and their experts.
+template <typename Desc>
+Desc routed(Fields& fields) {
+  Desc d;
+  fields.take({{"world_size", d.world_size},
+               {"m", d.m},
+               {"top_k", d.top_k},
+               {"num_experts", d.num_experts}});
+  return d;
+}
+
+AgGroupedDesc first_tiles(Fields& fields) {
+  auto d = routed<AgGroupedDesc>(fields);
+  fields.take({{"dtype", d.a_dtype}});
+  d.b_dtype = d.c_dtype = d.a_dtype;
+  return d;
+}
+
+AgGroupedDesc first_layer(Fields& fields) {
+  AgGroupedDesc d = first_tiles(fields);
+  fields.take({{"n", d.n}, {"k", d.k}, {"swiglu", d.swiglu}});
+  d.gathers = d.world_size > 1;
+  return d;
+}
+
+GroupedRsDesc second_layer(Fields& fields) {
+  auto d = routed<GroupedRsDesc>(fields);
+  fields.take({{"dtype", d.a_dtype},
+               {"n", d.n},
+               {"k", d.k},
+               {"residual", d.residual},
+               {"all_reduce", d.all_reduce}});
+  d.b_dtype = d.out_dtype = d.a_dtype;
+  return d;
+}
+
+MoeLayerDesc both_layers(Fields& fields) {
+  auto d = routed<MoeLayerDesc>(fields);
+  fields.take({{"dtype", d.dtype}, {"hidden", d.hidden}, {"ffn", d.ffn}, {"residual", d.residual}});
+  return d;
+}
+
+EpDesc spread(Fields& fields) {
+  EpDesc d;
+  fields.take({{"world_size", d.world_size},
+               {"dtype", d.dtype},
+               {"m", d.m},
+               {"hidden", d.hidden},
+               {"num_experts", d.num_experts},
+               {"top_k", d.top_k}});
+  d.expert_groups = d.world_size;
+  return d;
+}
+
+// Rows of a tile of both layers, and how many tiles there can be.
+nb::tuple expert_tiles(bool gpu, nb::kwargs given) {
+  Fields fields("expert_tiles", std::move(given));
+  AgGroupedDesc d = first_tiles(fields);
+  fields.finish();
+  ExpertTiles tiles = tiles_of(d, default_config(d, target(gpu)));
+  return nb::make_tuple(tiles.tile_rows, tiles.num_tiles());
+}
+
+Program tables_of_experts(bool gpu, nb::kwargs given) {
+  Fields fields("expert_tables", std::move(given));
+  ExpertTablesDesc d{.tiles = routed<ExpertTiles>(fields), .order = {}};
+  fields.take({{"tile_rows", d.tiles.tile_rows}});
+  fields.finish();
+  // A tile an expert: in classes its weights, which take the time, would be read again.
+  bool few = gpu && d.tiles.m * d.tiles.top_k <= d.tiles.num_experts * d.tiles.tile_rows;
+  d.order.stages = few ? 1 : d.tiles.world_size;
+  return expert_tables(d, default_config(d, target(gpu)));
+}
+
+Program first_layer_program(bool gpu, nb::kwargs given) {
+  Fields fields("ag_grouped_gemm", std::move(given));
+  AgGroupedDesc d = first_layer(fields);
+  AgGroupedConfig config = default_config(d, target(gpu));
+  fields.take({{"tile_rows", config.tile.bm}});
+  fields.finish();
+  return ag_grouped_gemm(d, config);
+}
+
+Program second_layer_program(bool gpu, nb::kwargs given) {
+  Fields fields("grouped_gemm_rs", std::move(given));
+  GroupedRsDesc d = second_layer(fields);
+  GroupedRsConfig config = default_config(d, target(gpu));
+  fields.take({{"tile_rows", config.tile.bm}});
+  fields.finish();
+  return grouped_gemm_rs(d, config);
+}
+
+Program both_layers_program(bool gpu, nb::kwargs given) {
+  Fields fields("moe_layer", std::move(given));
+  MoeLayerDesc d = both_layers(fields);
+  MoeLayerConfig config = default_config(d, target(gpu));
+  fields.take({{"tile_rows", config.first.tile.bm}});
+  fields.finish();
+  config.second.tile.bm = config.first.tile.bm;
+  return moe_layer(d, config);
 }
 
 }  // namespace
 
-// Sizes in the order of the Python side, python/stretto/moe.py and expert_parallel.py.
 void bind_experts(nb::module_& m) {
-  bind_local(m);
-  bind_split(m);
-  bind_spread(m);
+  // Of one rank by itself.
+  bind_operator(m, "moe_route", route, moe_route, default_config);
+  bind_operator(m, "grouped_gemm", grouped, grouped_gemm, default_config);
+  // Every expert split over the ranks.
+  bind_operator(m, "moe_combine", combine, moe_combine, default_config);
+  m.def("expert_tiles", expert_tiles);
+  m.def("expert_tables", tables_of_experts);
+  m.def("ag_grouped_gemm", first_layer_program);
+  m.def("grouped_gemm_rs", second_layer_program);
+  m.def("moe_layer", both_layers_program);
+  // Whole experts spread over the ranks.
+  bind_operator(m, "ep_dispatch", spread, ep_dispatch, default_dispatch_config);
+  bind_operator(m, "ep_send", spread, ep_send, default_send_config);
+  bind_operator(m, "ep_send_fp8", spread, ep_send_fp8, default_send_config);
+  bind_operator(m, "ep_place", spread, ep_place, default_place_config);
+  bind_operator(m, "ep_combine", spread, ep_combine, default_combine_config);
+  bind_operator(m, "ep_return", spread, ep_return, default_return_config);
 }
 
 }  // namespace stretto::python

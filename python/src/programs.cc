@@ -2,29 +2,23 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <filesystem>
 
 #include "attention_programs.h"
-#include "chosen.h"
+#include "collective_programs.h"
 #include "expert_programs.h"
+#include "product_programs.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ir/parser.h"
 #include "stretto/ir/printer.h"
 #include "stretto/lang/program_file.h"
-#include "stretto/model/transformer/step_programs.h"
-#include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/choose.h"
-#include "stretto/ops/collectives/collectives.h"
-#include "stretto/ops/gemm_ar/gemm_ar.h"
-#include "stretto/ops/gemm_rs/gemm_rs.h"
-#include "stretto/ops/norm/norm.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/predict/prediction.h"
 #include "stretto/proof/print_instances.h"
@@ -170,13 +164,6 @@ Program catalog_program(const std::string& name, int ranks, std::int64_t m, std:
   return op.program(shape);
 }
 
-Scaling parse_scaling(const std::string& text) {
-  for (Scaling scaling : {Scaling::kNone, Scaling::kRowWise, Scaling::kBlock}) {
-    if (text == stretto::name(scaling)) return scaling;
-  }
-  throw InternalError(fmt::format("'{}' is no way to scale", text));
-}
-
 // Python keeps an extension's symbols to itself; program files look for the language among the
 // global ones.
 void make_language_global() {
@@ -187,7 +174,7 @@ void make_language_global() {
   }
 }
 
-void bind_operators(nb::module_& m) {
+void bind_catalog(nb::module_& m) {
   m.def("operators", [] {
     std::vector<std::string> names;
     for (const OperatorInfo& op : catalog()) names.emplace_back(op.name);
@@ -195,86 +182,6 @@ void bind_operators(nb::module_& m) {
   });
   m.def("catalog_program", &catalog_program);
   m.def("chosen_operator", &chosen_operator);
-  using Size = std::int64_t;
-  using Text = const std::string&;
-  // All take as their last argument whether the program is for GPUs.
-  m.def("all_gather", [=](int ranks, Text dtype, Size rows, Size cols, bool gpu) {
-    CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
-    return all_gather(desc, default_config(desc, target(gpu)));
-  });
-  m.def("reduce_scatter", [=](int ranks, Text dtype, Size rows, Size cols, bool gpu) {
-    CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
-    return reduce_scatter(desc, default_config(desc, target(gpu)));
-  });
-  m.def("all_reduce", [=](int ranks, Text dtype, Size rows, Size cols, bool gpu) {
-    CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
-    return all_reduce(desc, default_all_reduce_config(desc, target(gpu)));
-  });
-  m.def("all_to_all", [=](int ranks, Text dtype, Size rows, Size cols, bool gpu) {
-    CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
-    return all_to_all(desc, default_config(desc, target(gpu)));
-  });
-  m.def("broadcast", [=](int ranks, Text dtype, Size rows, Size cols, int root, bool gpu) {
-    CollectiveDesc desc{parse_dtype(dtype), rows, cols, ranks};
-    return broadcast(desc, default_config(desc, target(gpu)), root);
-  });
-  // Products: dtype and scaling of the factors, whether b is [k, n], dtype of the result;
-  // `products` as parse_products takes them. Lists of programs: one, or the two of a sequence.
-  m.def("ag_gemm", [=](int ranks, Text dtype, Text scaling, bool b_kn, Text result, Size rows,
-                       Size n, Size k, Text products, bool gathered, bool gpu) {
-    AgGemmDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
-    desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
-    desc.c_dtype = parse_dtype(result);
-    desc.scaling = parse_scaling(scaling);
-    desc.b_kn = b_kn;
-    desc.gathered = gathered;
-    return chosen_programs(desc, parse_products(products), target(gpu));
-  });
-  m.def("gemm_rs", [=](int ranks, Text dtype, Text scaling, bool b_kn, Text result, Size rows,
-                       Size n, Size k, Text products, bool gpu) {
-    GemmRsDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
-    desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
-    desc.out_dtype = parse_dtype(result);
-    desc.scaling = parse_scaling(scaling);
-    desc.b_kn = b_kn;
-    return chosen_programs(desc, parse_products(products), target(gpu));
-  });
-  m.def("gemm_ar", [=](int ranks, Text dtype, Text scaling, bool b_kn, Text result, Size rows,
-                       Size n, Size k, Text products, bool gpu) {
-    GemmArDesc desc{.world_size = ranks, .m = rows, .n = n, .k = k};
-    desc.a_dtype = desc.b_dtype = parse_dtype(dtype);
-    desc.out_dtype = parse_dtype(result);
-    desc.scaling = parse_scaling(scaling);
-    desc.b_kn = b_kn;
-    return chosen_programs(desc, parse_products(products), target(gpu));
-  });
-  m.def("all_reduce_add_rms_norm", [=](int ranks, Text dtype, Text weight_dtype, Size rows,
-                                       Size hidden, double eps, bool gpu) {
-    NormDesc desc{.dtype = parse_dtype(dtype),
-                  .weight_dtype = parse_dtype(weight_dtype),
-                  .m = rows,
-                  .hidden = hidden,
-                  .eps = eps,
-                  .add_residual = true,
-                  .world_size = ranks};
-    return all_reduce_add_rms_norm(desc, default_config(desc, target(gpu)));
-  });
-  m.def("attention",
-        [=](Text dtype, Size batch, Size rows, Size tokens, int heads, int kv_heads, Size head_dim,
-            bool causal, double scale, Size window, bool lse, bool gpu) {
-          AttentionDesc desc{.dtype = parse_dtype(dtype),
-                             .batch = batch,
-                             .m = rows,
-                             .max_tokens = tokens,
-                             .num_heads = heads,
-                             .num_kv_heads = kv_heads,
-                             .head_dim = head_dim,
-                             .window = window,
-                             .causal = causal,
-                             .scale = scale,
-                             .lse = lse};
-          return attention_program(desc, target(gpu));
-        });
 }
 
 }  // namespace
@@ -321,7 +228,10 @@ void bind_programs(nb::module_& m) {
            })
       .def("program",
            [](const ProgramFile& file, int world_size) { return file.program(world_size); });
-  bind_operators(m);
+  bind_catalog(m);
+  // Each of these takes whether the program is for GPUs, and the fields of a Desc by name.
+  bind_collectives(m);
+  bind_products(m);
   bind_attention(m);
   bind_experts(m);
 }

@@ -269,6 +269,20 @@ class Group:
             if self._launches is not None:
                 self._launches.append((executable, args, list(extents)))
 
+    def launch_operator(
+        self,
+        kind: Any,
+        program: str,
+        desc: Dict[str, Any],
+        names: Sequence[str],
+        arrays: Sequence[Any],
+        extents: Sequence[int],
+    ) -> None:
+        """Launches `program` of _core for the Desc with these fields; the others as in launch()."""
+        make = getattr(_core, program)
+        key = program, *desc.values()
+        self.launch(kind, key, lambda on_gpu: make(on_gpu, **desc), names, arrays, extents)
+
     def _make_executable(self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool) -> Any:
         if kind.on_gpu and kind.is_capturing():
             raise UserError(

@@ -52,10 +52,10 @@ def _heads_and_lse(query, *inputs):
     return made, lse if inputs[-1] else _no_lse(query)
 
 
-def _sequence_attention(query, key, value, form, tokens, is_causal, scale, group, return_lse):
-    op = "sequence_attention" if form == "gathered" else "ring_attention"
+def _sequence_attention(query, key, value, program, tokens, is_causal, scale, group, return_lse):
+    op = "ring_attention" if program == "token_ring" else program
     options = tokens, is_causal, scale, return_lse, group
-    return attention._spread(form, op, query, key, value, *options, None)
+    return attention._spread(program, op, query, key, value, *options, None)
 
 
 scaled_dot_product_attention = _forward(
@@ -78,7 +78,7 @@ scaled_dot_product_attention = _forward(
     _heads_and_lse,
 )
 sequence_attention = _forward(
-    "sequence_attention(Tensor query, Tensor key, Tensor value, str form, int? tokens,"
+    "sequence_attention(Tensor query, Tensor key, Tensor value, str program, int? tokens,"
     " bool is_causal, float? scale, str group, bool return_lse) -> (Tensor, Tensor)",
     _and_lse(_sequence_attention),
     _rows_and_lse,
@@ -227,7 +227,8 @@ def _all_gather_grouped_fake(a, b, experts, _up, group):
     (m, top_k), dtype = experts.shape, str(a.dtype)[6:]
     sizes = int(m), int(top_k), int(b.shape[0])
     on_gpu = a.device.type == "cuda"
-    rows, tiles = expert_layers.tiles_of(group_of(group).size, dtype, *sizes, on_gpu)
+    routed = expert_layers.routed_desc(group_of(group).size, *sizes)
+    rows, tiles = expert_layers.tiles_of(routed, dtype, on_gpu)
     shapes = (1,), (tiles,), (tiles,), (tiles * rows,), (m, top_k)
     return a.new_empty((tiles * rows, b.shape[2])), *(_numbers(a, *shape) for shape in shapes)
 

@@ -5,9 +5,9 @@ common. They have no gradient."""
 from __future__ import annotations
 
 import math
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
-from . import _core, _route
+from . import _route
 from ._arrays import ArrayT, adopt
 from ._calls import (
     bound_of,
@@ -60,8 +60,16 @@ def _heads(op: str, query, key, value, layout: str):
     return kind, dtype, q, k, v
 
 
-def _scale_of(scale: Optional[float], width: int) -> float:
-    return 1.0 / math.sqrt(width) if scale is None else float(scale)
+def _heads_desc(dtype, m, heads, kv_heads, width, scale: Optional[float]) -> Dict[str, Any]:
+    """Fields of every attention's Desc."""
+    return {
+        "dtype": dtype,
+        "m": m,
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "head_dim": width,
+        "scale": 1.0 / math.sqrt(width) if scale is None else float(scale),
+    }
 
 
 def sequence_attention(
@@ -86,7 +94,7 @@ def sequence_attention(
     """
     op = "sequence_attention"
     options = tokens, is_causal, scale, return_lse
-    return _spread("gathered", op, query, key, value, *options, group, out)
+    return _spread(op, op, query, key, value, *options, group, out)
 
 
 def ring_attention(
@@ -104,15 +112,14 @@ def ring_attention(
 ) -> Any:
     """The same as sequence_attention(), with less memory: keys and values travel from rank to rank,
     through two places. `queries_travel`: queries do, and sums come back (TokenRing)."""
-    form = "token_ring" if queries_travel else "ring"
     op = "ring_attention"
     options = tokens, is_causal, scale, return_lse
-    return _spread(form, op, query, key, value, *options, group, out)
+    return _spread("token_ring" if queries_travel else op, op, query, key, value, *options, group, out)
 
 
-def _spread(form, op, query, key, value, tokens, is_causal, scale, return_lse, group, out):
+def _spread(program, op, query, key, value, tokens, is_causal, scale, return_lse, group, out):
     if out is None and _route.wants(query, key, value):
-        options = form, tokens, is_causal, scale, name_of(group), return_lse
+        options = program, tokens, is_causal, scale, name_of(group), return_lse
         made = _route.forward.sequence_attention(query, key, value, *options)
         return made if return_lse else made[0]
     kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
@@ -126,12 +133,15 @@ def _spread(form, op, query, key, value, tokens, is_causal, scale, return_lse, g
             "a chunk (zigzag)"
         )
     made = _results(op, kind, out, q, return_lse)
-    desc = group.size, dtype, tokens, heads, kv_heads, width, is_causal, _scale_of(scale, width)
-    desc += (return_lse,)
-    group.launch(
+    group.launch_operator(
         kind,
-        (op, form, *desc),
-        lambda on_gpu: _core.sequence_attention(form, *desc, on_gpu),
+        program,
+        {
+            **_heads_desc(dtype, tokens, heads, kv_heads, width, scale),
+            "world_size": group.size,
+            "causal": is_causal,
+            "lse": return_lse,
+        },
         ("q", "k", "v", "out", "lse")[: 3 + len(made)],
         (kind.dense(q), kind.dense(k), kind.dense(v), *(written for _, written in made)),
         (tokens,),
@@ -182,18 +192,20 @@ def flash_decode(
             f"{rows} rows on {group.size} ranks"
         )
     result, written = make_result(op, kind, out, q.shape, q)
-    scale = _scale_of(scale, width)
     of_group = heads // kv_heads
     grouped = kind.move(q.reshape((length, kv_heads, of_group, width)), 1, 0)
     q = kind.dense(grouped).reshape((kv_heads, length * of_group, width))
     seen = [tokens - length + 1 + i for i in range(length) for _ in range(of_group)]
     made = kind.empty(q.shape, q)
-    group.launch(
+    group.launch_operator(
         kind,
-        (op, group.size, dtype, length, most, block, heads, kv_heads, width, scale),
-        lambda on_gpu: _core.flash_decode(
-            group.size, dtype, length, most, block, heads, kv_heads, width, scale, on_gpu
-        ),
+        op,
+        {
+            **_heads_desc(dtype, length, heads, kv_heads, width, scale),
+            "world_size": group.size,
+            "max_tokens": most,
+            "block": block,
+        },
         ("q", "seen", "k_cache", "v_cache", "out"),
         (q, kind.ints(seen, q).reshape((-1, 1)), kind.dense(k), kind.dense(v), made),
         (length, tokens),
@@ -243,14 +255,16 @@ def _packed(is_causal, scale, return_lse, group, query, key, value, cu_seqlens, 
     starts = _starts(op, kind, cu_seqlens)
     made = _results(op, kind, out, q, return_lse)
     names = ("starts", "q", "k", "v", "out", "lse")[: 4 + len(made)]
-    of_pages = 0, 0, 0
     bound = rows if return_lse else bound_of(rows)  # logarithms lie in columns
-    key_of = dtype, bound, starts.shape[0] - 1, *of_pages, heads, k.shape[1], width
-    key_of += is_causal, _scale_of(scale, width), return_lse
-    group.launch(
+    group.launch_operator(
         kind,
-        (op, *key_of),
-        lambda on_gpu: _core.packed_attention(*key_of, on_gpu),
+        op,
+        {
+            **_heads_desc(dtype, bound, heads, k.shape[1], width, scale),
+            "sequences": starts.shape[0] - 1,
+            "causal": is_causal,
+            "lse": return_lse,
+        },
         names,
         (starts, kind.dense(q), kind.dense(k), kind.dense(v), *(written for _, written in made)),
         (rows,),
@@ -306,14 +320,19 @@ def _paged(is_causal, scale, group, query, key, value, *others):
     starts = _starts(op, kind, cu_seqlens)
     sequences = starts.shape[0] - 1
     pages, tokens = _page_tables(op, kind, block_table, cache_tokens, sequences)
-    most = pages.shape[1]
     result, written = make_result(op, kind, out, q.shape, q)
-    key_of = dtype, bound_of(rows), sequences, page, num_pages, most * page, heads, kv_heads, width
-    key_of += is_causal, _scale_of(scale, width), False
-    group.launch(
+    group.launch_operator(
         kind,
-        (op, *key_of),
-        lambda on_gpu: _core.packed_attention(*key_of, on_gpu),
+        op,
+        {
+            **_heads_desc(dtype, bound_of(rows), heads, kv_heads, width, scale),
+            "sequences": sequences,
+            "causal": is_causal,
+            "lse": False,
+            "page": page,
+            "num_pages": num_pages,
+            "max_tokens": pages.shape[1] * page,
+        },
         ("starts", "q", "pages", "tokens", "k_pages", "v_pages", "out"),
         (starts, kind.dense(q), pages, tokens, kind.dense(k), kind.dense(v), written),
         (rows,),
@@ -358,13 +377,16 @@ def _decode_pages(scale, return_lse, group, query, key, value, block_table, cach
     num_pages, kv_heads, page, _ = k.shape
     pages, tokens = _page_tables(op, kind, block_table, cache_tokens, rows)
     made = _results(op, kind, out, q, return_lse, (rows, heads))
-    most = pages.shape[1] * page
-    key_of = dtype, bound_of(rows), page, num_pages, most, heads, kv_heads, width
-    key_of += _scale_of(scale, width), return_lse
-    group.launch(
+    group.launch_operator(
         kind,
-        (op, *key_of),
-        lambda on_gpu: _core.paged_decode(*key_of, on_gpu),
+        op,
+        {
+            **_heads_desc(dtype, bound_of(rows), heads, kv_heads, width, scale),
+            "lse": return_lse,
+            "page": page,
+            "num_pages": num_pages,
+            "max_tokens": pages.shape[1] * page,
+        },
         ("q", "pages", "tokens", "k_pages", "v_pages", "out", "lse")[: 5 + len(made)],
         (kind.dense(q), pages, tokens, kind.dense(k), kind.dense(v), *(w for _, w in made)),
         (rows,),

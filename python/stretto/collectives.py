@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from . import _core, _route
+from . import _route
 from ._arrays import ALIGNMENT, ArrayT, adopt
 from ._calls import (
     as_rows,
@@ -54,16 +54,9 @@ def _all_gather(group, x, dim, out):
 
 def _launch(op, group, kind, rows, runs, source, target) -> None:
     """A collective over the `runs` runs that its longer array has."""
-    size, dtype, m, n = group.size, rows.dtype, rows.rows * runs, rows.columns
-    program = getattr(_core, op)
-    group.launch(
-        kind,
-        (op, size, dtype, m, n),
-        lambda on_gpu: program(size, dtype, m, n, on_gpu),
-        ("in", "out"),
-        (source, target),
-        (m,),
-    )
+    m = rows.rows * runs
+    desc = {"world_size": group.size, "dtype": rows.dtype, "m": m, "n": rows.columns}
+    group.launch_operator(kind, op, desc, ("in", "out"), (source, target), (m,))
 
 
 def reduce_scatter(
@@ -162,17 +155,11 @@ def _broadcast(group, x, root, out):
     dense = kind.dense(x)
     result, written = make_result(op, kind, out, x.shape, x)
     rows = as_rows(kind, dense, moved=True)
-    size, dtype, m, n = group.size, rows.dtype, rows.rows, rows.columns
+    desc = {"world_size": group.size, "dtype": rows.dtype, "m": rows.rows, "n": rows.columns}
+    desc["root"] = root
 
     def launch(source, target):
-        group.launch(
-            kind,
-            (op, size, dtype, m, n, root),
-            lambda on_gpu: _core.broadcast(size, dtype, m, n, root, on_gpu),
-            ("in", "out"),
-            (source, target),
-            (m,),
-        )
+        group.launch_operator(kind, op, desc, ("in", "out"), (source, target), (rows.rows,))
 
     _launch_whole(group, kind, rows, dense, written, launch)
     return finish(kind, result, written)
@@ -258,10 +245,10 @@ def _exchange(group, kind, x, counts, blocks_of, out):
             kind.assign(blocks[to, :rows, :width], flat[begin : begin + rows])
             begin += rows
     n = columns_as(dtype, kind, x, wide)
-    group.launch(
+    group.launch_operator(
         kind,
-        ("all_to_all", size, dtype, most, n),
-        lambda on_gpu: _core.all_to_all(size, dtype, most, n, on_gpu),
+        "all_to_all",
+        {"world_size": size, "dtype": dtype, "m": most, "n": n},
         ("in", "recv_counts", "out"),
         (blocks, counts, landed),
         (),

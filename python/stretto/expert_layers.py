@@ -5,7 +5,7 @@ no gradient."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from . import _core, _route
 from ._arrays import ArrayT, adopt
@@ -83,20 +83,20 @@ def all_gather_grouped_matmul(
             "once or twice, [m, top_k]"
         )
     top_k, (num_experts, k, n) = shapes[-1][1], shapes[1]
-    tile_rows, num_tiles = tiles_of(group.size, dtype, m, top_k, num_experts, kind.on_gpu)
+    routed = routed_desc(group.size, m, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
-    tiles = _tables(group, kind, chosen, num_experts, tile_rows, num_tiles)
+    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen)
     gathered = kind.dense(a)
     if group.size > 1:
         gathered = workspace(group, kind, op, (m, k), a)
         kind.assign(gathered[: a.shape[0]], a)
-    made = kind.empty((num_tiles * tile_rows, n), a)
+    made = kind.empty((tiles.tokens.shape[0], n), a)
     names = ("b",) if up is None else ("b_gate", "b_up")
-    desc = group.size, dtype, m, top_k, num_experts, n, k, up is not None, tile_rows
-    group.launch(
+    desc = {**routed, "dtype": dtype, "n": n, "k": k, "swiglu": up is not None}
+    group.launch_operator(
         kind,
-        (op, *desc),
-        lambda on_gpu: _core.ag_grouped_gemm(*desc, on_gpu),
+        "ag_grouped_gemm",
+        {**desc, "tile_rows": tile_rows},
         ("a", *names, "tiles_used", "tile_experts", "tile_needs", "row_tokens", "c"),
         (gathered, *(kind.dense(kind.transpose(x)) for x in weights), *tiles[:4], made),
         (m,),
@@ -104,11 +104,14 @@ def all_gather_grouped_matmul(
     return made, tiles
 
 
-def tiles_of(
-    size: int, dtype: str, m: int, top_k: int, num_experts: int, on_gpu: bool
-) -> Tuple[int, int]:
-    """(rows of a tile, the most tiles) of `m` tokens of `size` ranks."""
-    return _core.expert_tiles(size, dtype, m, top_k, num_experts, on_gpu)
+def routed_desc(size: int, m: int, top_k: int, num_experts: int) -> Dict[str, int]:
+    """`m` tokens of `size` ranks and their experts: fields that all Descs here have."""
+    return {"world_size": size, "m": m, "top_k": top_k, "num_experts": num_experts}
+
+
+def tiles_of(routed: Dict[str, int], dtype: str, on_gpu: bool) -> Tuple[int, int]:
+    """(rows of a tile, the most tiles) of a routed_desc()."""
+    return _core.expert_tiles(on_gpu, dtype=dtype, **routed)
 
 
 def grouped_matmul_reduce_scatter(
@@ -165,7 +168,8 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
         )
     (m, top_k), (num_experts, k, n), num_tiles = slots.shape, b.shape, experts.shape[0]
     tile_rows = y.shape[0] // num_tiles
-    if (tile_rows, num_tiles) != tiles_of(group.size, dtype, m, top_k, num_experts, kind.on_gpu):
+    routed = routed_desc(group.size, m, top_k, num_experts)
+    if (tile_rows, num_tiles) != tiles_of(routed, dtype, kind.on_gpu):
         raise UserError(
             f"{op}: {y.shape[0]} rows in {num_tiles} tiles are not those of {m} tokens with "
             f"{top_k} of {num_experts} experts"
@@ -173,14 +177,14 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
     added = () if residual is None else (residual,)
     made, written = make_result(op, kind, out, (m if all_reduce else m // group.size, n), y)
     added = tuple(residual_or_zeros(op, kind, x, made) for x in added)
-    desc = group.size, dtype, m, top_k, num_experts, n, k, bool(added), all_reduce, tile_rows
     weights = float_array(op, kind, "weights", weights, (m, top_k))
     names = ("a", "b", "tiles_used", "tile_experts", "slots", "weights")
     arrays = (kind.dense(y), kind.dense(kind.transpose(b)), used, experts, slots, weights)
-    group.launch(
+    desc = {**routed, "dtype": dtype, "n": n, "k": k}
+    group.launch_operator(
         kind,
-        (op, *desc),
-        lambda on_gpu: _core.grouped_gemm_rs(*desc, on_gpu),
+        "grouped_gemm_rs",
+        {**desc, "residual": bool(added), "all_reduce": all_reduce, "tile_rows": tile_rows},
         (*names, *("residual" for _ in added), "out"),
         (*arrays, *added, written),
         (m,),
@@ -230,19 +234,19 @@ def moe_layer(
             "twice, [E, F, H], [m, top_k]"
         )
     (num_experts, hidden, ffn), (m, top_k) = shapes[1], shapes[4]
-    tile_rows, num_tiles = tiles_of(group.size, dtype, m, top_k, num_experts, kind.on_gpu)
+    routed = routed_desc(group.size, m, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
-    tiles = _tables(group, kind, chosen, num_experts, tile_rows, num_tiles)
+    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen)
     gathered = workspace(group, kind, op, (m, hidden), x)
     kind.assign(gathered[: x.shape[0]], x)
     made, written = make_result(op, kind, out, x.shape, x)
     added = () if residual is None else (residual_or_zeros(op, kind, residual, made),)
-    desc = group.size, dtype, m, top_k, num_experts, hidden, ffn, bool(added), tile_rows
+    desc = {**routed, "dtype": dtype, "hidden": hidden, "ffn": ffn, "residual": bool(added)}
     tables = ("tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots")
-    group.launch(
+    group.launch_operator(
         kind,
-        (op, *desc),
-        lambda on_gpu: _core.moe_layer(*desc, on_gpu),
+        op,
+        {**desc, "tile_rows": tile_rows},
         ("a", "b_gate", "b_up", "b", *tables, "weights", *("residual" for _ in added), "out"),
         (
             gathered,
@@ -257,19 +261,19 @@ def moe_layer(
     return finish(kind, made, written)
 
 
-def _tables(group, kind, chosen, num_experts: int, tile_rows: int, num_tiles: int) -> ExpertTiles:
-    """For the tokens of all ranks of the group with their experts `chosen` [m, top_k]: one launch, without the
-    host."""
+def _tables(group, kind, routed, dtype: str, chosen) -> Tuple[int, ExpertTiles]:
+    """(rows of a tile, the tiles) of the tokens of all ranks of the group, whose experts are
+    `chosen` [m, top_k]: one launch, without the host."""
     m, top_k = chosen.shape
+    tile_rows, num_tiles = tiles_of(routed, dtype, kind.on_gpu)
     shapes = (1,), (num_tiles,), (num_tiles,), (num_tiles * tile_rows,), (m, top_k)
     made = tuple(kind.empty(shape, chosen) for shape in shapes)
-    desc = group.size, m, top_k, num_experts, tile_rows
-    group.launch(
+    group.launch_operator(
         kind,
-        ("expert_tables", *desc),
-        lambda on_gpu: _core.expert_tables(*desc, on_gpu),
+        "expert_tables",
+        {**routed, "tile_rows": tile_rows},
         ("experts", "tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots"),
         (chosen, *made),
         (m,),
     )
-    return ExpertTiles(*made, group.name)
+    return tile_rows, ExpertTiles(*made, group.name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
-from . import _core, _route
+from . import _route
 from ._arrays import ArrayT, adopt
 from ._calls import (
     computed_dtype,
@@ -134,13 +134,20 @@ class _Launch:
 
     def __init__(self, group, kind, dtype, rows, hidden, num_experts, top_k):
         self.group, self.kind, self.rows = group, kind, rows * group.size
-        self.desc = group.size, dtype, self.rows, hidden, num_experts, top_k
+        self.desc = {
+            "world_size": group.size,
+            "dtype": dtype,
+            "m": self.rows,
+            "hidden": hidden,
+            "num_experts": num_experts,
+            "top_k": top_k,
+        }
 
     def __call__(self, program: str, arrays: dict, extents=None) -> None:
-        self.group.launch(
+        self.group.launch_operator(
             self.kind,
-            (program, *self.desc),
-            lambda on_gpu: _core.expert_parallel(program, *self.desc, on_gpu),
+            program,
+            self.desc,
             tuple(arrays),
             tuple(arrays.values()),
             (self.rows,) if extents is None else extents,

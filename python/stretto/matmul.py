@@ -55,25 +55,30 @@ class _Product(NamedTuple):
         """a, or its scales, dense and with `dim` first."""
         return self.kind.dense(self.kind.move(x, dim, 0))
 
-    def launch(self, program: str, rows: int, dim: int, outputs: dict, *form_of_program) -> None:
+    def launch(self, program: str, rows: int, dim: int, outputs: dict, **fields) -> None:
         """`program` of _core over `rows` of all ranks, or collective and product one after the
-        other, with these arrays as its outputs."""
-        kind, size, n, k = self.kind, self.group.size, self.columns, self.a.shape[-1]
-        names, arrays = ("a", "b", *outputs), (
-            self.rows_of(self.a, dim),
-            self.weights,
-            *outputs.values(),
-        )
+        other, with these arrays as its outputs. `fields`: those of its Desc that others lack."""
+        kind, names = self.kind, ("a", "b", *outputs)
+        arrays = (self.rows_of(self.a, dim), self.weights, *outputs.values())
         form = "none"
         if self.scales is not None:
             form, scale_a, scale_b = self.scales
             names += ("scale_a", "scale_b")
             arrays += (self.rows_of(scale_a, dim), scale_b)
-        make, of_result = getattr(_core, program), kind.dtype(self.like)
-        factors = self.dtype, form, self.b_kn
-        desc = size, *factors, of_result, rows, n, k, self.group.options.products, *form_of_program
-        key = program, *desc
-        steps = self.group.programs(kind, key, lambda on_gpu: make(*desc, on_gpu))
+        desc = {
+            "world_size": self.group.size,
+            "m": rows,
+            "n": self.columns,
+            "k": self.a.shape[-1],
+            "dtype": self.dtype,
+            "scaling": form,
+            "b_kn": self.b_kn,
+            "result_dtype": kind.dtype(self.like),
+            "products": self.group.options.products,
+            **fields,
+        }
+        make, key = getattr(_core, program), (program, *desc.values())
+        steps = self.group.programs(kind, key, lambda on_gpu: make(on_gpu, **desc))
         if len(steps) == 1:
             self._launch_step(key, steps[0], rows, dict(zip(names, arrays)))
         elif program == "ag_gemm":
@@ -256,7 +261,10 @@ def all_gather_matmul(
 
 def _is_last(dim: int, x) -> bool:
     """Whether it is the dimension of x that a product sums over, or spreads over its columns."""
-    return dim != 0 and dim in (-1, adopt(x)[1].ndim - 1)
+    if dim == 0:
+        return False
+    ndim = x.ndim if hasattr(x, "ndim") else adopt(x)[1].ndim
+    return dim in (-1, ndim - 1)
 
 
 def _refuse_scales(op: str, name: str, dim: int, result: Optional[str]) -> None:
@@ -309,7 +317,7 @@ def _gathered(p, gather_dim, out, return_a: bool = False):
     if return_a:
         whole = result_along(p.op, p.kind, None, lead + [p.a.shape[-1]], dim, p.a)
         outputs["gathered"] = whole.target
-    p.launch("ag_gemm", math.prod(lead), dim, outputs, return_a)
+    p.launch("ag_gemm", math.prod(lead), dim, outputs, gathered=return_a)
     return (whole.finish(), made.finish()) if return_a else made.finish()
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
-from . import _core, _route
+from . import _route
 from ._arrays import ArrayT, adopt
 from ._calls import (
     bound_of,
@@ -103,14 +103,26 @@ def _moe_route(
         shapes.append(("tokens", "int32", (m * top_k,)))
     else:
         shapes.append(("experts", "int32", (m, top_k)))
-    of_gate = gate_dtype, bound_of(m), hidden, experts
-    desc = dtype, *of_gate, top_k, tables, scoring == "sigmoid", bool(bias)
-    desc += n_group, topk_group, group_score == "best_two", norm, scale
     made = [kind.from_dtype(d, shape, x) for _, d, shape in shapes]
-    group.launch(
+    group.launch_operator(
         kind,
-        (op, *desc),
-        lambda on_gpu: _core.moe_route(*desc, on_gpu),
+        op,
+        {
+            "dtype": dtype,
+            "weight_dtype": gate_dtype,
+            "m": bound_of(m),
+            "hidden": hidden,
+            "num_experts": experts,
+            "top_k": top_k,
+            "tables": tables,
+            "scoring_func": scoring,
+            "bias": bool(bias),
+            "n_group": n_group,
+            "topk_group": topk_group,
+            "group_score": group_score,
+            "norm_topk_prob": norm,
+            "routed_scaling_factor": scale,
+        },
         ("x", "gate", *("bias" for _ in bias), *(name for name, _, _ in shapes)),
         (kind.dense(x), kind.dense(gate), *bias, *made),
         (m,),
@@ -259,12 +271,23 @@ def _grouped_matmul(names, result, group, *arguments):
     if made is not written and (masked or rows.spare):
         kind.assign(written, made)  # whose other rows stay
     experts, k, n = shapes[1]
-    desc = dtype, scaled, kind.dtype(like), bound_of(rows.m), rows.per_row, experts, rows.spare
-    desc += n, k, "tokens" in given, "up" in given, masked
-    group.launch(
+    group.launch_operator(
         kind,
-        (op, *desc),
-        lambda on_gpu: _core.grouped_gemm(*desc, on_gpu),
+        "grouped_gemm",
+        {
+            "dtype": dtype,
+            "c_dtype": kind.dtype(like),
+            "m": bound_of(rows.m),
+            "rows_per_token": rows.per_row,
+            "num_experts": experts,
+            "spare_rows": rows.spare,
+            "n": n,
+            "k": k,
+            "gathered": "tokens" in given,
+            "swiglu": "up" in given,
+            "layout": "masked" if masked else "contiguous",
+            "scaling": "block" if scaled else "none",
+        },
         (*rows.tables, *inputs, "c"),
         (*rows.tables.values(), *inputs.values(), written),
         (rows.m,),
@@ -305,11 +328,17 @@ def moe_combine(
     if min(m, top_k, hidden) < 1 or (scatter and m % group.size):
         raise UserError(f"{op}: {m} tokens of size {hidden} on {group.size} ranks")
     result, written = make_result(op, kind, out, (m // group.size if scatter else m, hidden), y)
-    desc = group.size, dtype, bound_of(m), hidden, top_k, scatter
-    group.launch(
+    group.launch_operator(
         kind,
-        (op, *desc),
-        lambda on_gpu: _core.moe_combine(*desc, on_gpu),
+        op,
+        {
+            "world_size": group.size,
+            "dtype": dtype,
+            "m": bound_of(m),
+            "hidden": hidden,
+            "top_k": top_k,
+            "sequence_parallel": scatter,
+        },
         ("y", "slots", "weights", "residual", "out"),
         (
             kind.dense(y),

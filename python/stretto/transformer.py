@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Tuple
 
-from . import _core, _route
+from . import _route
 from ._arrays import ArrayT, adopt
 from ._calls import computed_dtype, finish, make_result, same_kind, with_options
 from ._world import GroupLike, alone, group_of, name_of
@@ -48,13 +48,18 @@ def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
     normed, written = make_result(op, kind, out[0] if out else None, x.shape, x)
     total, summed = make_result(op, kind, out[1] if out else None, x.shape, x)
     x, residual, weight = kind.dense(x), kind.dense(residual), kind.dense(weight)
-    size, rows = group.size, math.prod(x.shape[:-1])
-    group.launch(
+    rows = math.prod(x.shape[:-1])
+    group.launch_operator(
         kind,
-        (op, size, dtype, weight_dtype, rows, hidden, eps),
-        lambda on_gpu: _core.all_reduce_add_rms_norm(
-            size, dtype, weight_dtype, rows, hidden, eps, on_gpu
-        ),
+        op,
+        {
+            "world_size": group.size,
+            "dtype": dtype,
+            "weight_dtype": weight_dtype,
+            "m": rows,
+            "hidden": hidden,
+            "eps": eps,
+        },
         ("x", "weight", "residual", "sum", "out"),
         (x, weight, residual, summed, written),
         (rows,),
@@ -126,13 +131,25 @@ def _scaled_dot_product_attention(
     if return_lse:
         like = kind.from_dtype("float32", (0,), q)
         lse = make_result(op, kind, out[1] if out else None, tuple(q.shape[:-1]), like)
-    desc = dtype, batch, rows, tokens, heads, kv_heads, width, is_causal, scale, window, return_lse
+    desc = {
+        "dtype": dtype,
+        "batch": batch,
+        "m": rows,
+        "max_tokens": tokens,
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "head_dim": width,
+        "causal": is_causal,
+        "scale": scale,
+        "window": window,
+        "lse": return_lse,
+    }
     written = made, *lse[1:]
     if batch > 0:
-        group.launch(
+        group.launch_operator(
             kind,
-            (op, *desc),
-            lambda on_gpu: _core.attention(*desc, on_gpu),
+            "attention",
+            desc,
             ("q", "k_cache", "v_cache", "out", "lse")[: 3 + len(written)],
             (kind.dense(kind.move(q, -3, -2)), k, v, *written),
             (rows, past),

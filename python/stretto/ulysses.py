@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from . import _core, _route
+from . import _route
 from ._arrays import ArrayT, adopt
 from ._calls import computed_dtype, finish, make_result, same_kind
 from ._world import GroupLike, group_of, name_of
@@ -99,11 +99,11 @@ def _launch(group, op: str, program: str, kind, dtype: str, arrays, rows: int, o
     """`program` over `rows` tokens of all ranks."""
     a, bt, *bias = arrays
     result, written = make_result(op, kind, out, shape, a)
-    desc = group.size, dtype, rows, *bt.shape, bool(bias)
-    group.launch(
+    desc = {"world_size": group.size, "dtype": dtype, "m": rows, "n": bt.shape[0], "k": bt.shape[1]}
+    group.launch_operator(
         kind,
-        (program, *desc),
-        lambda on_gpu: getattr(_core, program)(*desc, on_gpu),
+        program,
+        {**desc, "bias": bool(bias)},
         ("a", "b", "bias", "c") if bias else ("a", "b", "c"),
         (kind.dense(a), bt, *(kind.dense(x) for x in bias), written),
         (rows,),

@@ -113,10 +113,12 @@ def test_no_first_call_in_a_graph(monkeypatch):
 
 def test_chosen_products_are_predicted_no_slower_than_the_default():
     for rows in (8, 512):
-        desc = 2, "bfloat16", "none", False, "bfloat16", rows, 256, 128
-        for make, form in ((_core.ag_gemm, (True,)), (_core.gemm_rs, ()), (_core.gemm_ar, ())):
+        desc = {"world_size": 2, "m": rows, "n": 256, "k": 128}
+        desc |= {"dtype": "bfloat16", "scaling": "none", "b_kn": False, "result_dtype": "bfloat16"}
+        gathered = {**desc, "gathered": True}
+        for make, desc in ((_core.ag_gemm, gathered), (_core.gemm_rs, desc), (_core.gemm_ar, desc)):
             fastest, fused, default = (
-                sum(p.predict("h200x2")["time_ms"] for p in make(*desc, products, *form, True))
+                sum(p.predict("h200x2")["time_ms"] for p in make(True, products=products, **desc))
                 for products in ("fastest", "fused", "default")
             )
             assert fused <= default and 0.9 * fastest <= fused

@@ -45,11 +45,24 @@ def test_a_racy_program_is_rejected_with_the_report(root):
         np.testing.assert_array_equal(got, 2 * x)
 
 
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"m": 4}, "all_reduce: 'n' is missing"),
+        ({"m": 4, "n": 8, "columns": 8}, "all_reduce: there is no 'columns'"),
+        ({"m": 4, "n": 0.5}, r"all_reduce: 'n' cannot be 0\.5"),
+    ],
+)
+def test_the_fields_of_a_program_are_named_where_they_do_not_fit(given, said):
+    with pytest.raises(stretto.InternalError, match=said):
+        _core.all_reduce(False, world_size=1, dtype="float32", **given)
+
+
 def test_what_is_proved_for_one_size_has_no_other():
     stretto.init()
     try:
         group = stretto._world.group_of()
-        program = _core.all_reduce(1, "float32", 4, 8, False)
+        program = _core.all_reduce(False, world_size=1, dtype="float32", m=4, n=8)
         for bounds_only in (False, True):
             compiled = program.compile(bounds_only=bounds_only)
             staged = [False] * len(program.tensors)

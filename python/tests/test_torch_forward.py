@@ -14,7 +14,7 @@ def seed(rng):
     torch.manual_seed(int(rng.integers(1 << 30)))
 
 
-FORMS = [("gathered", False), ("ring", True), ("token_ring", False)]
+FORMS = [("sequence_attention", False), ("ring_attention", True), ("token_ring", False)]
 
 
 def forward_cases():
