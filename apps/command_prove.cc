@@ -25,7 +25,7 @@ struct ProveOptions {
 };
 
 struct Totals {
-  int programs = 0, proved = 0, rejected = 0, sampled = 0;
+  int programs = 0, proved = 0, rejected = 0, thinned = 0, sampled = 0;
   int mutants = 0, mutants_rejected = 0, unexplained = 0;
   nlohmann::json survivors = nlohmann::json::array();
 };
@@ -41,8 +41,11 @@ void prove_one(const NamedProgram& named, Totals& totals) {
   ++(result.proved ? totals.proved : totals.rejected);
   bool sampled = result.proved && !result.stats.every_table;
   totals.sampled += sampled ? 1 : 0;
-  fmt::print(stderr, "{}: {}{} ({:.3f} s)\n", named.label, result.proved ? "proved" : "REJECTED",
-             sampled ? ", tables sampled" : "", result.stats.seconds);
+  bool thinned = result.proved && !result.stats.every_boundary;
+  totals.thinned += thinned ? 1 : 0;
+  fmt::print(stderr, "{}: {}{}{} ({:.3f} s)\n", named.label, result.proved ? "proved" : "REJECTED",
+             thinned ? ", boundaries thinned out" : "", sampled ? ", tables sampled" : "",
+             result.stats.seconds);
   if (sampled) fmt::print(stderr, "    {}\n", result.stats.sampled_because);
   if (!result.proved) fmt::print(stderr, "{}\n", result.report);
 }
@@ -120,15 +123,20 @@ void run_prove(const ProveOptions& options) {
   }
   std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   if (options.json) {
-    nlohmann::json out = {
-        {"programs", totals.programs},   {"proved", totals.proved},
-        {"rejected", totals.rejected},   {"tables_sampled", totals.sampled},
-        {"mutants", totals.mutants},     {"mutants_rejected", totals.mutants_rejected},
-        {"survivors", totals.survivors}, {"seconds", seconds.count()}};
+    nlohmann::json out = {{"programs", totals.programs},
+                          {"proved", totals.proved},
+                          {"rejected", totals.rejected},
+                          {"boundaries_thinned", totals.thinned},
+                          {"tables_sampled", totals.sampled},
+                          {"mutants", totals.mutants},
+                          {"mutants_rejected", totals.mutants_rejected},
+                          {"survivors", totals.survivors},
+                          {"seconds", seconds.count()}};
     fmt::print("{}\n", out.dump());
   } else {
     fmt::print("{} programs: {} proved, {} rejected", totals.programs, totals.proved,
                totals.rejected);
+    if (totals.thinned > 0) fmt::print(", {} with boundaries thinned out", totals.thinned);
     if (totals.sampled > 0) fmt::print(", {} with tables sampled", totals.sampled);
     if (options.mutants) {
       fmt::print("; {} mutants, {} rejected, {} survivors", totals.mutants, totals.mutants_rejected,

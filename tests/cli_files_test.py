@@ -7,8 +7,8 @@ import json
 import cli_case
 from cli_case import DATA, ROOT, run, CliCase
 
-PROVE_KEYS = ["programs", "proved", "rejected", "tables_sampled", "mutants", "mutants_rejected", "survivors",
-              "seconds"]
+PROVE_KEYS = ["programs", "proved", "rejected", "boundaries_thinned", "tables_sampled", "mutants", "mutants_rejected",
+              "survivors", "seconds"]
 PROGRAM = ROOT / "examples/demo_ag_gemm/ag_gemm.cc"
 SIZES = ["--m", 104, "--n", 90, "--k", 50]
 TELLS_SHAPE = """#include <stdexcept>
@@ -18,6 +18,19 @@ stretto::Program stretto_program(const stretto::ProgramShape& s) {
   std::string told = "m";
   for (auto x : {s.m, s.n, s.k, std::int64_t{s.num_sms}}) told += " " + std::to_string(x);
   throw std::runtime_error(told + " " + stretto::name(s.dtype));
+}
+"""
+MANY_SIZES = """#include "stretto/lang/program_builder.h"
+stretto::Program stretto_program(int world_size) {
+  using namespace stretto;
+  constexpr std::int64_t kBound = 1 << 20, kRows = 256;
+  ProgramBuilder p("rows", world_size);
+  Index m = p.extent("m", kBound);
+  TensorRef in = p.input("in", DType::kF32, {m, 4}), out = p.output("out", DType::kF32, {m, 4});
+  p.role("copy", Resource::sms(2), p.range(kBound / kRows), [&](const Tile& t) {
+    p.store(out.tile({t.index * kRows, 0}, kRows, 4), p.load(in.tile({t.index * kRows, 0}, kRows, 4)));
+  });
+  return p.finish();
 }
 """
 
@@ -56,6 +69,17 @@ class ProveTest(CliCase):
         mutated = self.json_of("prove", kept, "--ranks", "2", "--mutants", keys=PROVE_KEYS)
         self.assertGreater(mutated["mutants"], 0)
         self.assertEqual(mutated["mutants"], mutated["mutants_rejected"] + len(mutated["survivors"]))
+
+    def test_says_which_verdicts_were_sampled(self):
+        file = self.tmp / "many_sizes.cc"
+        file.write_text(MANY_SIZES)
+        done = self.good("prove", file, "--ranks", 1)
+        self.assertIn("P=1: proved, boundaries thinned out (", done.stderr.decode())
+        self.assertIn(", 1 with boundaries thinned out", done.stdout.decode())
+        got = self.json_of("prove", file, "--ranks", 1, keys=PROVE_KEYS)
+        self.assertEqual((got["proved"], got["boundaries_thinned"], got["tables_sampled"]), (1, 1, 0))
+        got = self.json_of("prove", "packed_attention", "--ranks", 1, keys=PROVE_KEYS)
+        self.assertEqual((got["boundaries_thinned"], got["tables_sampled"]), (0, got["proved"]))
 
     def test_ir_text_goes_round(self):
         for emit in ("tile-ir", "schedule-ir"):
