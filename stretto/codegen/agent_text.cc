@@ -10,17 +10,26 @@
 
 namespace stretto {
 
+namespace {
+
+// What follows is of no line of the program.
+std::string ended(const KernelContext& kernel, std::string text) {
+  return text + program_line_text({.file = kernel.launch.kernel + ".cu", .line = 1});
+}
+
+}  // namespace
+
 std::string agent_text(KernelContext& kernel, const AgentSite& site) {
-  return AgentWriter(kernel, site).write();
+  return ended(kernel, AgentWriter(kernel, site).write());
 }
 
 std::string edge_text(KernelContext& kernel, const AgentSite& site) {
-  return AgentWriter(kernel, site).write_edge();
+  return ended(kernel, AgentWriter(kernel, site).write_edge());
 }
 
 std::string waits_text(KernelContext& kernel, const AgentSite& site, const std::string& first,
                        const std::string& step) {
-  return AgentWriter(kernel, site).write_waits(first, step);
+  return ended(kernel, AgentWriter(kernel, site).write_waits(first, step));
 }
 
 std::string AgentWriter::write_waits(const std::string& first, const std::string& step) {
@@ -238,6 +247,13 @@ bool AgentWriter::passes_turn(const Block& ops, std::size_t at) const {
 }
 
 void AgentWriter::emit(const Op& op) {
+  std::string around = place_;
+  if (op.loc.line > 0) place_ = program_line_text(op.loc);
+  write_op(op);
+  place_ = std::move(around);
+}
+
+void AgentWriter::write_op(const Op& op) {
   // What the thread that issues loads has no use for.
   if (issuing_ && op.result >= 0 && !drains_alone()) return;
   if (ahead_ && op.code == OpCode::kWait) return;  // for what is no constant

@@ -32,6 +32,8 @@ struct AgentSite {
   int lane = -1;  // of the kernel's `lanes`, where it records
 };
 
+// All of them with the place in the tile program before each line (codegen/program_lines.h).
+
 // Declarations, the loop over tiles and the body, as the inside of the branch that the agent's
 // threads take.
 std::string agent_text(KernelContext& kernel, const AgentSite& site);

@@ -16,6 +16,7 @@
 #include "stretto/codegen/agent_text.h"
 #include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/fixed_rings.h"
+#include "stretto/codegen/program_lines.h"
 #include "stretto/ir/sync_table.h"
 
 namespace stretto {
@@ -32,7 +33,8 @@ class AgentWriter {
         plan_(*site.plan),
         agent_(site.role->agents[static_cast<std::size_t>(site.agent_idx)]),
         values_(site.plan->agents[static_cast<std::size_t>(site.agent_idx)]),
-        rings_(plan_, *site.role, site.agent_idx) {}
+        rings_(plan_, *site.role, site.agent_idx),
+        place_(program_line_text(site.role->loc)) {}
 
   std::string write();
   std::string write_edge();
@@ -42,6 +44,7 @@ class AgentWriter {
   template <typename... Args>
   void line(fmt::format_string<Args...> text, Args&&... args) {
     std::string body = fmt::format(text, std::forward<Args>(args)...);
+    if (body[0] != '#') out_ += place_;
     out_ += (body[0] == '#' ? "" : std::string(2 * static_cast<std::size_t>(depth_), ' ')) + body;
     out_ += "\n";
   }
@@ -58,6 +61,7 @@ class AgentWriter {
   void declare_values();
   void block(const Block& ops);
   void emit(const Op& op);
+  void write_op(const Op& op);
   void ticket_loop(const std::string& tile);
   void loop(const Op& op);
   void loop_body(const Op& op, int copy);
@@ -187,6 +191,7 @@ class AgentWriter {
   std::set<int> threads_read_;       // pipes whose last kPipeGet is read into registers
   const Block* turns_in_ = nullptr;  // body of the loop that is being written
   const Op* later_in_ = nullptr;     // the loop of which a copy but the first is being written
+  std::string place_;                // in the program, of what is being written: a #line
   std::vector<int> in_flight_;       // accumulators of products under way, oldest first
   std::pair<const Block*, std::size_t> position_{nullptr, 0};
 };

@@ -15,6 +15,7 @@
 #include "stretto/codegen/engine_waits.h"
 #include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/params_text.h"
+#include "stretto/codegen/program_lines.h"
 #include "stretto/codegen/record_text.h"
 #include "stretto/codegen/residency.h"
 #include "stretto/codegen/table_text.h"
@@ -47,7 +48,6 @@ class KernelWriter {
     if (has_engines()) launch_.gate = launch_.kernel + "_gate";
     plan_roles();
     std::string body = gate_kernel() + kernel_body();
-    // All views are known now.
     std::string prefetch;
     if (!launch_.maps.empty()) {
       prefetch = fmt::format("  if (threadIdx.x < {}) tma_prefetch_map(&p.maps[threadIdx.x]);\n",
@@ -60,8 +60,9 @@ class KernelWriter {
     body.insert(body.find(kPrefetch), prefetch);
     body.erase(body.find(kPrefetch), std::string(kPrefetch).size());
     GeneratedKernel out;
-    out.source = header() + params_text(program_, launch_, options_.record) + body;
-    out.expanded = expand_includes(out.source);
+    body = header() + params_text(program_, launch_, options_.record) + body;
+    out.source = without_program_lines(body);
+    out.expanded = expand_includes(body);
     out.launch = std::move(launch_);
     return out;
   }

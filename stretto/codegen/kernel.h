@@ -12,8 +12,10 @@
 namespace stretto {
 
 struct GeneratedKernel {
-  std::string source;    // readable: device headers are #included
-  std::string expanded;  // self-contained: what is compiled
+  std::string source;  // readable: device headers are #included
+  // Self-contained: what is compiled. A #line before what belongs to a place in the tile program:
+  // profilers show its instructions there.
+  std::string expanded;
   LaunchPlan launch;
 };
 

@@ -13,6 +13,7 @@
 #include "stretto/gpu/device_events.h"
 #include "stretto/gpu/engine_queues.h"
 #include "stretto/runtime/cuda/module.h"
+#include "stretto/runtime/cuda/nvtx.h"
 #include "stretto/runtime/cuda/tensor_map.h"
 
 namespace stretto {
@@ -376,6 +377,7 @@ void GpuInstance::launch(const GpuLaunchArgs& args) {
 
 void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream) {
   State& s = *state_;
+  cuda::NvtxRange range(s.program->name.c_str());
   if (!args.scalars.empty()) s.check_scalars(args);
   std::vector<std::byte> params = s.params(args, rank);
   void* pointers[] = {params.data()};

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kLinesAround = 3;  // of each error
 constexpr int kMaxExcerpts = 5;  // an error often repeats itself
+constexpr const char* kLineInfo = "-lineinfo";
 
 // One program of NVRTC. Its functions fail only on misuse, compile() apart.
 class NvrtcProgram {
@@ -73,8 +74,7 @@ class NvrtcProgram {
 
 std::vector<std::string> flags_of(const CompileOptions& options, const std::string& arch) {
   std::vector<std::string> flags = {"-std=c++20", "--gpu-architecture=" + arch, "-default-device",
-                                    "--ptxas-options=-v"};
-  if (options.line_info) flags.push_back("-lineinfo");
+                                    kLineInfo, "--ptxas-options=-v"};
   flags.insert(flags.end(), options.extra_flags.begin(), options.extra_flags.end());
   return flags;
 }
@@ -113,9 +113,19 @@ std::string excerpts(const std::string& text, const std::vector<int>& errors) {
   return out;
 }
 
+// Whoever looks for the error wants the line of this text, not the one it was written for.
+std::string without_line_directives(const std::string& source) {
+  return std::regex_replace(source, std::regex("(^|\n)#(?=line )"), "$1//");
+}
+
 // Compiler errors name lines of the source, assembler errors lines of the PTX.
-std::string failure(const NvrtcProgram& program, const std::string& source, const std::string& name,
+std::string failure(const std::string& directed, const std::string& name,
                     const CompileOptions& options) {
+  std::string source = without_line_directives(directed);
+  NvrtcProgram program(source, name);
+  if (program.compile(flags_of(options, options.arch))) {
+    return fmt::format("{} compiles without its #line directives only", name);
+  }
   std::string log = program.log();
   std::string report =
       fmt::format("{} does not compile ({}):\n{}\n", name, program.result_text(), log);
@@ -153,7 +163,7 @@ KernelImage compile_cuda(const std::string& source, const std::string& name,
   }
   auto start = std::chrono::steady_clock::now();
   NvrtcProgram program(source, name);
-  if (!program.compile(flags)) throw InternalError(failure(program, source, name, options));
+  if (!program.compile(flags)) throw InternalError(failure(source, name, options));
   std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   KernelImage image{.cubin = program.cubin(),
                     .log = program.log(),
@@ -166,8 +176,10 @@ KernelImage compile_cuda(const std::string& source, const std::string& name,
 std::string compile_ptx(const std::string& source, const std::string& name,
                         const CompileOptions& options) {
   NvrtcProgram program(source, name);
-  if (!program.compile(flags_of(options, virtual_arch(options.arch)))) {
-    throw InternalError(failure(program, source, name, options));
+  std::vector<std::string> flags = flags_of(options, virtual_arch(options.arch));
+  std::erase(flags, kLineInfo);  // directives between the instructions
+  if (!program.compile(flags)) {
+    throw InternalError(failure(source, name, options));
   }
   return program.ptx();
 }

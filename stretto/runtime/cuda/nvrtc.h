@@ -10,7 +10,6 @@ namespace stretto::cuda {
 
 struct CompileOptions {
   std::string arch = "sm_90a";
-  bool line_info = false;                // source lines for profilers
   std::vector<std::string> extra_flags;  // as NVRTC spells them, e.g. "-DN=3"
   bool use_cache = true;                 // STRETTO_CACHE_DIR (base/env.h)
 };
@@ -38,9 +37,9 @@ struct KernelReport {
 };
 
 // Compiles self-contained source text; nothing is included from disk. `name` stands for the file in
-// messages. InternalError with NVRTC's log and the numbered lines around each error where the text
-// does not compile; DeviceError where there is no NVRTC. Thread-safe, also between processes that
-// share a cache directory.
+// messages and, where no #line says otherwise, in profilers. InternalError with NVRTC's log and the
+// numbered lines around each error where the text does not compile; DeviceError where there is no
+// NVRTC. Thread-safe, also between processes that share a cache directory.
 KernelImage compile_cuda(const std::string& source, const std::string& name,
                          const CompileOptions& options = {});
 

@@ -157,6 +157,23 @@ TEST_F(NvrtcTest, AnErrorShowsItsLine) {
   EXPECT_NE(what.find("       3 | extern"), std::string::npos) << what;
 }
 
+TEST_F(NvrtcTest, ProfilersSeeThePlacesOfLineDirectives) {
+  KernelImage image = compile_cuda(
+      "extern \"C\" __global__ void f(int* x) {\n#line 7 \"folder/program.cc\"\n  *x = 1;\n}\n",
+      "generated.cu");
+  EXPECT_NE(image.cubin.find("program.cc"), std::string::npos);
+  EXPECT_NE(image.cubin.find("generated.cu"), std::string::npos);
+}
+
+TEST_F(NvrtcTest, AnErrorShowsItsLineOfTheTextWhateverItIsWrittenFor) {
+  std::string source =
+      "// one\n#line 70 \"program.cc\"\nextern \"C\" __global__ void f(int* x) {\n"
+      "  *x = missing;\n}\n";
+  std::string what = message_of([&] { compile_cuda(source, "bad.cu"); });
+  EXPECT_NE(what.find("bad.cu(4): error"), std::string::npos) << what;
+  EXPECT_NE(what.find("->     4 |   *x = missing;"), std::string::npos) << what;
+}
+
 TEST_F(NvrtcTest, AnAssemblerErrorShowsItsPtx) {
   std::string source = "extern \"C\" __global__ void f() { asm volatile(\"nonsense.u32;\"); }\n";
   EXPECT_THROW(compile_cuda(source, "asm.cu"), InternalError);
@@ -189,9 +206,8 @@ TEST_F(NvrtcTest, TheSecondTimeComesFromDisk) {
   std::string changed = std::string(kTwoKernels) + " ";
   EXPECT_FALSE(compile_cuda(changed, "two.cu").from_cache);
   EXPECT_FALSE(compile_cuda(kTwoKernels, "two.cu", {.extra_flags = {"-DN=1"}}).from_cache);
-  EXPECT_FALSE(compile_cuda(kTwoKernels, "two.cu", {.line_info = true}).from_cache);
   EXPECT_FALSE(compile_cuda(kTwoKernels, "two.cu", {.use_cache = false}).from_cache);
-  EXPECT_EQ(entries().size(), 4u);
+  EXPECT_EQ(entries().size(), 3u);
 }
 
 TEST_F(NvrtcTest, ATruncatedEntryIsCompiledAgain) {
