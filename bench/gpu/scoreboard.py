@@ -296,6 +296,24 @@ def moe_layers(*layers: int):
     return measure
 
 
+# Hidden, inner columns and experts of the models whose layers run in one launch (moe_shapes.cc), and what the roofline
+# of loops.h takes: our GEMM of 8192^3, copies of gigabytes.
+WHOLE_MODELS = {"32-experts": (4096, 8192, 32), "128-experts": (4096, 1536, 128)}
+ROOF_FLOPS, ROOF_BYTES = 700e12, 4.25e12
+
+
+def moe_roofline(results: Results, ranks: int):
+    rows = results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks).values()
+    parts = []
+    for row, _ in rows:
+        if row["layer"] == 0 and row["model"] in WHOLE_MODELS and "eager" in row:
+            hidden_size, ffn, experts = WHOLE_MODELS[row["model"]]
+            weights = 3 * hidden_size * ffn // ranks * experts * 2
+            roof_ms = 1e3 * max(row["flops"] / ROOF_FLOPS, weights / ROOF_BYTES)
+            parts.append(roof_ms / median(row["eager"]["ours_ms"]))
+    return (spread(parts), min(parts) >= 0.75) if parts else None
+
+
 def moe_hidden(results: Results, ranks: int):
     means = [statistics.mean(hidden(t).median for t in rows) for layer in (1, 2)
              if (rows := moe_rows(results, ranks, (layer,)))]
@@ -379,6 +397,7 @@ BARS = [
     Bar("fused layers of mixtures of experts, speed over the sequence's", "faster", "moe", moe_layers(1, 2)),
     Bar("the same, part of the communication hidden, layer 1 and 2 on average", "0.87", "moe", moe_hidden),
     Bar("both layers in one launch, speed over the sequence's", "faster", "moe", moe_layers(0)),
+    Bar("the same, part of the grouped products' roofline", "0.75", "moe", moe_roofline),
     Bar("dispatch (e4m3) + combine (bf16), 128 tokens of a rank", "25 + 40 us on four", "exchange", exchange(128)),
     Bar("dispatch and combine, 4096 tokens of a rank", "300 GB/s on four", "exchange", exchange(4096)),
     Bar("ring attention from 32 thousand tokens on, one GPU's time / GPUs / ours", "0.90", "attention_ranks", ring),

@@ -264,6 +264,15 @@ class Scoreboard(MadeResults):
             row("packet", size, 4) for size in ("4 KB", "16 KB", "512 KB")])
         self.assertEqual(self.line("all-reduce in graphs")[2], "4.0 and 4.0, 4.0, 9.0 us; 1.11x at 64 MB")
 
+    def test_roofline_of_weights_and_of_products(self):
+        def row(tokens, flops, ours):  # 32 experts of 4096 x 8192: 3.22 GB of weights on each of two, 0.758 ms
+            return {"model": "32-experts", "layer": 0, "m": tokens, "ranks": 2, "flops": flops,
+                    "eager": {"ours_ms": [ours], "sequence_ms": [1.5], "gemm_ms": [0.5], "nccl_ms": [0.5]}}
+        self.result("gpu-moe-x2-2026-01-02.json", moe=[row(64, 7e9, 1.0), row(8192, 6.3e11, 1.0)])
+        self.assertEqual(self.line("the same, part of the grouped")[2], "0.76 to 0.90")
+        self.result("gpu-moe-x2-2026-01-03.json", moe=[row(64, 7e9, 2.0)])
+        self.assertEqual(self.line("the same, part of the grouped")[2], "**0.38 to 0.90**")
+
     def test_pages_exist(self):
         text = self.tables("--print", "scoreboard").stdout
         pages = set(re.findall(r"\((performance/\w+\.md)\)", text))
