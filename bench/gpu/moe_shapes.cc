@@ -128,6 +128,8 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
   constexpr std::int64_t kRows = 16, kCols = 256, kSlots = 20;  // 8 KB each
   std::vector<GroupedRsConfig> out;
   for (const Choice& c : kChoices) {
+    // Gained nothing with fewer (docs/performance/moe.md); the epoch of the launch spills.
+    if (c.last > 0 && s.top_k < 4) continue;
     std::int64_t col_tiles = ceil_div(s.hidden, c.bn);
     GroupedRsConfig& made = out.emplace_back();
     made = {.tile = {.bm = c.bm, .bn = c.bn, .bk = 64},

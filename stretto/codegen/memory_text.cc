@@ -181,7 +181,9 @@ void AgentWriter::memory(const Op& op) {
       std::string to = box(*op.region2, element);
       ValuePlan wide{.vec = 8};
       int width = std::min(run_width(r, wide), run_width(*op.region2, wide));
-      line("copy_box<{}>({}, {}, team, {});", width, to, from, values_.num_threads);
+      // A thread has 64 registers or little more, which eight loads with their places do not fit.
+      const char* batch = kernel_.launch.block > 768 ? ", 4" : "";
+      line("copy_box<{}{}>({}, {}, team, {});", width, batch, to, from, values_.num_threads);
       return;
     }
     case OpCode::kStorePacket:

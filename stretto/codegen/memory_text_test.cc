@@ -1,5 +1,5 @@
-// Loads and stores of regions as text. A user who loses this has kernels that move two bytes at a
-// time, to the other ranks as well.
+// Loads, stores and copies of regions as text. A user who loses this has kernels that move two
+// bytes at a time, to the other ranks as well, or copies that wait for local memory.
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
@@ -38,6 +38,28 @@ TEST(MemoryText, RunsForAnotherRankStayWhole) {
   GeneratedKernel kernel = generate(p.finish());
   expect_lines(kernel.source, {"store_box<L0, 8>(", "store_box<L0, 8, true>("});
   expect_clean_build(kernel);
+}
+
+// Rows of the next rank, of which the last tile has fewer than the others.
+GeneratedKernel fetched(int threads) {
+  ProgramBuilder p("fetched", 2);
+  auto x = p.input("x", DType::kBF16, {30, 4096}, Space::kSymmetric);
+  auto y = p.output("y", DType::kBF16, {30, 4096});
+  p.role("copy", Resource::sms(4), p.range(4), [&](const Tile& t) {
+    Slice from = x.on((p.rank() + 1) % 2).tile({t.index * 8, 0}, 8, 4096);
+    p.copy(y.tile({t.index * 8, 0}, 8, 4096), from.until_row(30 - p.rank()));
+  });
+  Program program = p.finish();
+  program.roles[0].agents[0].num_threads = threads;
+  return generate(program);
+}
+
+TEST(MemoryText, CopiesUnderWayFitTheRegistersOfAThread) {
+  GeneratedKernel few = fetched(512), many = fetched(1024);
+  expect_lines(few.source, {"__launch_bounds__(512", "copy_box<8>(", "team, 512);"});
+  expect_lines(many.source, {"__launch_bounds__(1024", "copy_box<8, 4>(", "team, 1024);"});
+  expect_clean_build(few);
+  expect_clean_build(many);
 }
 
 }  // namespace

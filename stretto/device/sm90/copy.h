@@ -3,9 +3,6 @@
 
 #include "stretto/device/sm90/global.h"
 
-// Loads of a thread that are under way at a time.
-constexpr int kCopyBatch = 8;
-
 // One run of kRun columns; what lies outside the box stays.
 template <int kRun, class T>
 STRETTO_DEVICE void copy_run(const Box<T>& to, const Box<const T>& from, i32 r, i32 c,
@@ -18,31 +15,31 @@ STRETTO_DEVICE void copy_run(const Box<T>& to, const Box<const T>& from, i32 r, 
   }
 }
 
-// `count` units that follow each other on both sides.
-template <class Unit>
+// `count` units that follow each other on both sides, kBatch loads of a thread under way at a time.
+template <int kBatch, class Unit>
 STRETTO_DEVICE void copy_units(Unit* to, const Unit* from, u32 count, const Team& t, u32 threads) {
-  u32 step = threads * kCopyBatch, begin = t.tid;
+  u32 step = threads * kBatch, begin = t.tid;
   for (; begin + step - threads < count; begin += step) {
-    Unit batch[kCopyBatch];
+    Unit batch[kBatch];
 #pragma unroll
-    for (int b = 0; b < kCopyBatch; ++b) batch[b] = from[begin + b * threads];
+    for (int b = 0; b < kBatch; ++b) batch[b] = from[begin + b * threads];
 #pragma unroll
-    for (int b = 0; b < kCopyBatch; ++b) to[begin + b * threads] = batch[b];
+    for (int b = 0; b < kBatch; ++b) to[begin + b * threads] = batch[b];
   }
-  Unit rest[kCopyBatch - 1];
+  Unit rest[kBatch - 1];
 #pragma unroll
-  for (int b = 0; b < kCopyBatch - 1; ++b) {
+  for (int b = 0; b < kBatch - 1; ++b) {
     if (begin + b * threads < count) rest[b] = from[begin + b * threads];
   }
 #pragma unroll
-  for (int b = 0; b < kCopyBatch - 1; ++b) {
+  for (int b = 0; b < kBatch - 1; ++b) {
     if (begin + b * threads < count) to[begin + b * threads] = rest[b];
   }
 }
 
 // Whole runs go in batches, so that every thread has several loads under way; rows that follow each
 // other without a gap are one long row.
-template <int kRun, class T>
+template <int kRun, int kBatch = 8, class T>
 STRETTO_DEVICE void copy_box(const Box<T>& to, const Box<const T>& from, const Team& t,
                              int threads) {
   using Unit = Run<T, kRun>;
@@ -52,16 +49,16 @@ STRETTO_DEVICE void copy_box(const Box<T>& to, const Box<const T>& from, const T
   bool one_row = rows - first_row == 1;
   bool dense = from.row_stride == cols && to.row_stride == cols;
   if (kRun > 1 && first_col == 0 && cols % kRun == 0 && (one_row || dense)) {
-    copy_units(reinterpret_cast<Unit*>(to.data + first_row * to.row_stride),
-               reinterpret_cast<const Unit*>(from.data + first_row * from.row_stride),
-               u32(rows - first_row) * u32(cols / kRun), t, threads);
+    copy_units<kBatch>(reinterpret_cast<Unit*>(to.data + first_row * to.row_stride),
+                       reinterpret_cast<const Unit*>(from.data + first_row * from.row_stride),
+                       u32(rows - first_row) * u32(cols / kRun), t, threads);
     return;
   }
   u32 runs = u32(cols + kRun - 1) / kRun, total = u32(rows - first_row) * runs;
-  for (u32 begin = t.tid; begin < total; begin += threads * kCopyBatch) {
-    Unit batch[kCopyBatch];
+  for (u32 begin = t.tid; begin < total; begin += threads * kBatch) {
+    Unit batch[kBatch];
 #pragma unroll
-    for (int b = 0; b < kCopyBatch; ++b) {
+    for (int b = 0; b < kBatch; ++b) {
       u32 i = begin + b * threads;
       i32 r = first_row + i32(i / runs), c = i32(i % runs) * kRun;
       if (i < total && c >= first_col && c + kRun <= cols) {
@@ -70,7 +67,7 @@ STRETTO_DEVICE void copy_box(const Box<T>& to, const Box<const T>& from, const T
       }
     }
 #pragma unroll
-    for (int b = 0; b < kCopyBatch; ++b) {
+    for (int b = 0; b < kBatch; ++b) {
       u32 i = begin + b * threads;
       i32 r = first_row + i32(i / runs), c = i32(i % runs) * kRun;
       if (i >= total) continue;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -14,6 +15,7 @@
 #include "stretto/codegen/kernel.h"
 #include "stretto/compiler.h"
 #include "stretto/ir/printer.h"
+#include "stretto/ops/choose/configs.h"
 #include "stretto/ops/choose/fastest.h"
 #include "stretto/ops/choose/unfused.h"
 #include "stretto/ops/gemm/gemm.h"
@@ -102,6 +104,33 @@ TEST_F(ChooseTest, EveryCandidateFitsAnSm) {
       }
     }
   }
+}
+
+// What keeps registers in local memory (stretto compile OP --candidates) is not worth a prediction.
+TEST_F(ChooseTest, ConfigsThatSpillAreNotOffered) {
+  auto two_shot = [](int ranks) {
+    GemmArDesc d{.world_size = ranks, .m = 8192, .n = 8192, .k = 4096};
+    d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
+    return gpu_configs(d, ReduceShots::kTwo, kGpuSms);
+  };
+  auto count = [](const std::vector<GemmArConfig>& configs, auto&& which) {
+    return std::count_if(configs.begin(), configs.end(), which);
+  };
+  auto sums_wide = [](const GemmArConfig& c) { return c.num_reduce_sms > 0 && c.tile.bn > 128; };
+  auto copies = [](const GemmArConfig& c) {
+    return c.scatter == Scatter::kCopyEngine && c.store_slots == 0;
+  };
+  auto wide = [](const GemmArConfig& c) { return c.tile.bn > 160 && c.store_slots == 0; };
+  EXPECT_EQ(count(two_shot(2), sums_wide), 0);
+  EXPECT_EQ(count(two_shot(4), sums_wide), 0);
+  EXPECT_GT(count(two_shot(2), copies), 0);
+  EXPECT_EQ(count(two_shot(4), copies), 0);
+  EXPECT_GT(count(two_shot(2), wide), 0);
+  EXPECT_EQ(count(two_shot(4), wide), 0);
+
+  AgGemmDesc gathered{.world_size = 2, .m = 8192, .n = 4096, .k = 8192, .gathered = true};
+  EXPECT_TRUE(gpu_configs(gathered, Gather::kPush, kGpuSms).empty());
+  EXPECT_FALSE(gpu_configs(gathered, Gather::kSend, kGpuSms).empty());
 }
 
 TEST_F(ChooseTest, WhatNoGpuHoldsIsNotChosen) {

@@ -107,6 +107,18 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
   }
 }
 
+// Whether the assembler runs out of registers (CUDA 13.0, stretto compile gemm_ar --candidates).
+bool spills(const GemmArDesc& d, const GemmArConfig& c) {
+  // A tile and its sum in rank order.
+  if (c.shots == ReduceShots::kOne) return c.num_reduce_sms == 0 && c.tile.bn > 128;
+  if (c.tile.bm < 128 || c.store_slots > 0) return false;
+  // A tile that SMs of their own add up and store to every rank.
+  if (c.num_reduce_sms > 0) return c.tile.bn > 128;
+  // What rings for two roles of engines, beside the tile.
+  if (c.scatter == Scatter::kCopyEngine) return c.tile.bn < 256 || d.world_size > 2;
+  return d.world_size > 2 && c.tile.bn > 160;
+}
+
 }  // namespace
 
 std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
@@ -150,6 +162,8 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
 }
 
 std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int num_sms) {
+  // SMs that copy for two roles spill (CUDA 13.0).
+  if (d.gathered && gather == Gather::kPush) return {};
   std::vector<AgGemmConfig> configs = {default_config(d, Target::kCuda, gather)};
   if (!is_half(d.a_dtype, d.b_dtype) || d.swiglu) return configs;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
@@ -259,8 +273,6 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
     std::int64_t tiles =
         one ? num_tiles(d.m, d.n, loop.tile) : num_tiles(run_rows, d.n, loop.tile) * d.world_size;
     for (const Choice& c : choices) {
-      // A tile and its sum in rank order fill the registers.
-      if (one && c.reduce == 0 && loop.tile.bn > 128) continue;
       bool engine = c.scatter == Scatter::kCopyEngine;
       GemmArConfig config = configs.front();
       config.tile = loop.tile;
@@ -275,7 +287,7 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
       config.num_copy_queues = 1;
       config.num_stages = loop.stages;
       config.stagger = config.store_slots = 0;
-      add(configs, config);
+      if (!spills(d, config)) add(configs, config);
       // An agent that stores, in the place of a stage, where the default has one.
       const GemmArConfig& first = configs.front();
       if (first.store_slots == 0 || loop.tile.bn != first.tile.bn || c.reduce > 0) continue;

@@ -21,6 +21,7 @@ namespace stretto {
 // Each begins with the operator's default config for GPUs and names no config twice. Factors that
 // are not of 16 bits, of 8 in products without communication, have the default alone.
 std::vector<GemmConfig> gpu_configs(const GemmDesc& desc, int num_sms);
+// None where the rows that SMs push are an output, too.
 std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& desc, Gather gather, int num_sms);
 std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& desc, Scatter scatter, int num_sms);
 std::vector<GemmArConfig> gpu_configs(const GemmArDesc& desc, ReduceShots shots, int num_sms);
