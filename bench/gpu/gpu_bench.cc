@@ -26,10 +26,10 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "bench/gpu/check.h"
-#include "bench/gpu/gemm_shapes.h"
-#include "bench/gpu/processes.h"
+#include "bench/gpu/harness/check.h"
+#include "bench/gpu/products/gemm_shapes.h"
 #include "bench/gpu/runs.h"
+#include "bench/gpu/worlds/processes.h"
 #include "stretto/base/errors.h"
 
 namespace stretto::bench {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/gpu/compile_ahead.h"
-#include "bench/gpu/gemm_shapes.h"
-#include "bench/gpu/refit.h"
+#include "bench/gpu/harness/compile_ahead.h"
+#include "bench/gpu/prediction/refit.h"
+#include "bench/gpu/products/gemm_shapes.h"
 
 namespace stretto::bench {
 

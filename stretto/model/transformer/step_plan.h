@@ -48,8 +48,9 @@ struct ModelShape {
   // with all of attention's weights, which every rank then has beside its share.
   bool ulysses = false;
   const predict::Machine* machine = nullptr;  // that products are chosen for; null: default configs
-  // For measuring what they bring (bench/gpu_decode.cc), and for nothing else. False: products of
-  // replicated rows leave the ranks' parts of their sums as they are, so results mean nothing.
+  // For measuring what they bring (bench/gpu/decode/gpu_decode.cc), and for nothing else. False:
+  // products of replicated rows leave the ranks' parts of their sums as they are, so results mean
+  // nothing.
   bool exchanges = true;
   RowSlots slots = {};
 

@@ -2,7 +2,7 @@
 // latencies from micro programs, copy engines by copies of the driver, and what has no program of
 // its own (costs per tile and step, bursts, contention between products and links) fitted to a list
 // of operators. None of them is among the points that predictions are judged by
-// (bench/gpu/points.cc).
+// (bench/gpu/prediction/points.cc).
 #pragma once
 
 #include <cstdint>

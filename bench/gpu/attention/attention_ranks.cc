@@ -1,0 +1,203 @@
+#include "bench/gpu/attention/attention_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bench/gpu/harness/compile_ahead.h"
+#include "stretto/base/errors.h"
+#include "stretto/gpu/gpu_world.h"
+#include "stretto/ops/attention/flash_decode.h"
+#include "stretto/ops/attention/sequence_attention.h"
+#include "stretto/ops/collectives/collectives.h"
+#include "stretto/ops/gpu_harness/gpu_program.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/ulysses/ulysses.h"
+
+namespace stretto::bench {
+namespace {
+
+struct Row {
+  AttentionRanksResult result;
+  std::function<Program(int world_size)> program;
+  std::function<Program()> alone;  // what one GPU runs that needs no other; none: `program`
+  std::function<Program(int world_size)> exchange;  // what `program` has to hide, by itself
+};
+
+// 32 heads of 128 with 8 of keys, as in Llama 3 8B.
+enum class Form { kGathered, kRing, kTokenRing };
+
+Program sequence_program(const SequenceAttentionDesc& d, Form form) {
+  switch (form) {
+    case Form::kGathered:
+      return sequence_attention(d, default_config(d, Target::kCuda));
+    case Form::kRing:
+      return ring_attention(d, default_ring_config(d, Target::kCuda));
+    case Form::kTokenRing:
+      break;
+  }
+  return token_ring(d, default_token_ring_config(d, Target::kCuda));
+}
+
+// Every rank's keys and values on all.
+Program gather(std::int64_t m, int world_size) {
+  CollectiveDesc d{.dtype = DType::kBF16, .m = m, .n = 2 * 8 * 128, .world_size = world_size};
+  return all_gather(d, default_config(d, Target::kCuda));
+}
+
+Row sequence_row(std::int64_t m, Form form) {
+  constexpr const char* kNames[] = {"gathered", "ring", "token ring"};
+  Row row{.program = [=](int world_size) {
+    SequenceAttentionDesc d{.dtype = DType::kBF16,
+                            .m = m,
+                            .num_heads = 32,
+                            .num_kv_heads = 8,
+                            .head_dim = 128,
+                            .world_size = world_size};
+    return sequence_program(d, form);
+  }};
+  row.result.label = fmt::format("{} m={}", kNames[static_cast<int>(form)], m);
+  row.result.flops = 2.0 * 32 * 128 * static_cast<double>(m) * static_cast<double>(m);
+  if (form != Form::kGathered)
+    row.alone = [=] { return sequence_row(m, Form::kGathered).program(1); };
+  if (form == Form::kGathered) row.exchange = [=](int world_size) { return gather(m, world_size); };
+  return row;
+}
+
+// The projections of the same model around attention with spread heads.
+Row projection_row(std::int64_t m, bool queries) {
+  std::int64_t hidden = 4096, n = queries ? hidden * 3 / 2 : hidden;
+  Row row{.program = [=](int world_size) {
+    UlyssesDesc d{.world_size = world_size,
+                  .m = m,
+                  .n = n,
+                  .k = hidden,
+                  .dtype = DType::kBF16,
+                  .weight_dtype = DType::kBF16};
+    return queries ? gemm_a2a(d, default_gemm_a2a_config(d, Target::kCuda))
+                   : a2a_gemm(d, default_a2a_gemm_config(d, Target::kCuda));
+  }};
+  row.result.label = fmt::format("{} m={}", queries ? "gemm_a2a" : "a2a_gemm", m);
+  row.result.flops = 2.0 * static_cast<double>(m * n) * static_cast<double>(hidden);
+  return row;
+}
+
+// One query token over a cache of n.
+Row decode_row(std::int64_t n) {
+  Row row{.program = [=](int world_size) {
+    FlashDecodeDesc d{.dtype = DType::kBF16,
+                      .max_tokens = n,
+                      .num_heads = 32,
+                      .num_kv_heads = 8,
+                      .head_dim = 128,
+                      .world_size = world_size};
+    return flash_decode(d, default_config(d, Target::kCuda));
+  }};
+  row.result.label = fmt::format("decode tokens={}", n);
+  row.result.bytes = 2.0 * 2 * 8 * 128 * static_cast<double>(n);
+  return row;
+}
+
+std::vector<Row> rows() {
+  std::vector<Row> all;
+  for (std::int64_t n : {65536, 131072, 262144, 524288, 1048576}) all.push_back(decode_row(n));
+  for (Form form : {Form::kGathered, Form::kRing, Form::kTokenRing}) {
+    for (std::int64_t m : {8192, 16384, 32768, 65536, 131072}) all.push_back(sequence_row(m, form));
+  }
+  for (bool queries : {true, false}) {
+    for (std::int64_t m : {8192, 32768}) all.push_back(projection_row(m, queries));
+  }
+  return all;
+}
+
+double median(const std::vector<double>& ms) { return median_interval(ms).median; }
+
+Program alone(const Row& row) { return row.alone ? row.alone() : row.program(1); }
+
+// As many as asked, but not for much longer than a second.
+int samples_of(const Row& row, int world_size, const AttentionRanksOptions& options) {
+  constexpr double kFlopsPerSecond = 6e14;
+  constexpr int kLeast = 5;
+  double seconds = row.result.flops / (kFlopsPerSecond * world_size);
+  return seconds * options.samples < 1 ? options.samples
+                                       : std::max(kLeast, static_cast<int>(1 / seconds));
+}
+
+std::vector<double> measured(GpuWorld& world, const Program& program, Row& row, RandomFill& random,
+                             const AttentionRanksOptions& options) {
+  if (!row.result.error.empty()) return {};
+  try {
+    return time_program(world, program, random,
+                        {.samples = samples_of(row, world.size(), options)});
+  } catch (const Error& e) {
+    row.result.error = fmt::format("on {} GPUs: {}", world.size(), e.what());
+  }
+  return {};
+}
+
+}  // namespace
+
+double AttentionRanksResult::efficiency() const { return median(one) / (world_size * median(all)); }
+
+double AttentionRanksResult::hidden() const {
+  double exposed = std::max(median(all) - median(one) / world_size, 0.0);
+  return 1 - exposed / median(exchange);
+}
+
+std::string AttentionRanksResult::to_string() const {
+  if (!error.empty()) return fmt::format("{:24} FAILED: {}", label, error);
+  auto rate = [&](const std::vector<double>& ms) {
+    return flops > 0 ? fmt::format("{:5.0f} TFLOP/s", flops / median(ms) * 1e-9)
+                     : fmt::format("{:5.0f} GB/s", bytes / median(ms) * 1e-6);
+  };
+  std::string gathered;
+  if (!exchange.empty()) {
+    gathered = fmt::format(" | gather alone {:.4f} ms, {:.2f} hidden", median(exchange), hidden());
+  }
+  return fmt::format("{:24} one {:9.4f} ms {} | {} GPUs {:9.4f} ms {} | {:.3f} of 1/{}{}", label,
+                     median(one), rate(one), world_size, median(all), rate(all), efficiency(),
+                     world_size, gathered);
+}
+
+Json AttentionRanksResult::to_json() const {
+  Json out = {{"label", label}, {"ranks", world_size}};
+  if (!error.empty()) {
+    out["error"] = error;
+    return out;
+  }
+  out.update({{"flops", flops}, {"bytes", bytes}, {"one_ms", one}, {"all_ms", all}});
+  if (!exchange.empty()) out["exchange_ms"] = exchange;
+  return out;
+}
+
+void measure_attention_ranks(const AttentionRanksOptions& options,
+                             const std::function<void(const AttentionRanksResult&)>& done) {
+  std::vector<Row> all = rows();
+  std::erase_if(all, [&](const Row& row) {
+    return row.result.label.find(options.only) == std::string::npos;
+  });
+  std::vector<LabelledProgram> programs;
+  for (const Row& row : all) {
+    if (!row.alone) programs.push_back({row.result.label, row.program(1)});
+    programs.push_back({row.result.label, row.program(options.world_size)});
+    if (row.exchange) programs.push_back({row.result.label, row.exchange(options.world_size)});
+  }
+  compile_ahead(programs);
+  {
+    GpuWorld one({.size = 1});
+    RandomFill random(one, options.seed);
+    for (Row& row : all) row.result.one = measured(one, alone(row), row, random, options);
+  }
+  GpuWorld world({.size = options.world_size});
+  RandomFill random(world, options.seed);
+  for (Row& row : all) {
+    row.result.world_size = options.world_size;
+    row.result.all = measured(world, row.program(world.size()), row, random, options);
+    if (row.exchange) {
+      row.result.exchange = measured(world, row.exchange(world.size()), row, random, options);
+    }
+    done(row.result);
+  }
+}
+
+}  // namespace stretto::bench

@@ -1,0 +1,481 @@
+#include "bench/gpu/experts/exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <type_traits>
+
+#include "bench/gpu/experts/exchange_routing.h"
+#include "bench/gpu/harness/each_shape.h"
+#include "stretto/base/errors.h"
+#include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/gpu_harness/gpu_program.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/moe/ep_combine.h"
+#include "stretto/ops/moe/ep_return.h"
+#include "stretto/ops/moe/ep_send.h"
+
+namespace stretto::bench {
+namespace {
+
+constexpr DType kDType = DType::kBF16;
+constexpr int kCandidateSamples = 9;
+constexpr std::int64_t kShortStep = 128;  // tokens of a rank
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+const char* payload(const ExchangeShape& s) { return s.fp8 ? "e4m3" : short_name(s.desc.dtype); }
+
+std::vector<ExchangeShape> selected(int world_size, const ExchangeOptions& options) {
+  std::vector<ExchangeShape> shapes;
+  struct Step {
+    std::int64_t tokens;
+    bool one_hop;
+  };
+  for (auto [tokens, one_hop] : {Step{kShortStep, true}, Step{4096, true}, Step{4096, false}}) {
+    for (ExchangeKind kind : {ExchangeKind::kDispatch, ExchangeKind::kCombine}) {
+      shapes.push_back({.kind = kind,
+                        .one_hop = one_hop,
+                        .desc = {.dtype = kDType,
+                                 .m = tokens * world_size,
+                                 .hidden = 7168,
+                                 .num_experts = 256,
+                                 .top_k = 8,
+                                 .world_size = world_size,
+                                 .expert_groups = world_size}});
+      if (!shapes.back().one_hop || kind != ExchangeKind::kDispatch) continue;
+      shapes.push_back(shapes.back());
+      shapes.back().fp8 = true;
+    }
+  }
+  std::erase_if(shapes, [&](const ExchangeShape& s) {
+    return s.to_string().find(options.only) == std::string::npos;
+  });
+  return shapes;
+}
+
+struct Candidate {
+  TriedConfig time;
+  Program program;
+};
+
+// A program with its config, in words.
+Candidate one_hop_candidate(const ExchangeShape& s, const SendConfig& c) {
+  return {{.config = fmt::format("{} workers of {} threads, {} tokens a tile", c.num_workers,
+                                 c.threads, c.tile_tokens),
+           .ms = 0,
+           .error = ""},
+          s.fp8 ? ep_send_fp8(s.desc, c) : ep_send(s.desc, c)};
+}
+Candidate one_hop_candidate(const ExchangeShape& s, const ReturnConfig& c) {
+  std::string sums = c.num_sum_workers > 0 ? fmt::format(", {} sum", c.num_sum_workers) : "";
+  return {{.config = fmt::format("{} workers of {} threads{}, {} tokens a tile, {} channels",
+                                 c.num_workers, c.threads, sums, c.tile_tokens, c.channels),
+           .ms = 0,
+           .error = ""},
+          ep_return(s.desc, c)};
+}
+
+// The default, fewer threads and, of short steps, half of the workers; of long ones other numbers
+// of tokens a tile, and workers that send and sum.
+template <typename Config>
+std::vector<Candidate> one_hop_candidates(const ExchangeShape& s, const Config& base) {
+  std::vector<Candidate> out = {one_hop_candidate(s, base)};
+  auto add = [&](const auto& change) {
+    Config c = base;
+    change(c);
+    out.push_back(one_hop_candidate(s, c));
+  };
+  for (int most_threads : {512, 256}) {
+    add([&](Config& c) { c.threads = row_threads(s.desc.hidden, most_threads); });
+  }
+  if (s.desc.rows_per_rank() <= kShortStep) {
+    add([](Config& c) { c.num_workers = std::max(c.num_workers / 2, 1); });
+    return out;
+  }
+  if constexpr (std::is_same_v<Config, ReturnConfig>) {
+    for (std::int64_t tokens : {2, 4}) add([&](Config& c) { c.tile_tokens = tokens; });
+    add([&](Config& c) { c.num_workers = kGpuSms, c.num_sum_workers = 0, c.channels = 1; });
+  } else {
+    for (std::int64_t tokens : {1, 2, 4, 8}) {
+      if (tokens != base.tile_tokens) add([&](Config& c) { c.tile_tokens = tokens; });
+    }
+  }
+  return out;
+}
+
+std::vector<Candidate> listed_candidates(const ExchangeShape& s) {
+  std::vector<Candidate> out;
+  bool there = s.kind == ExchangeKind::kDispatch;
+  for (std::int64_t rows : {8, 4, 2, 1}) {
+    if (there ? rows < 2 : rows > 2) continue;  // sums of four rows do not fit into registers
+    for (int more : {0, 12}) {                  // workers of the smaller role
+      DispatchConfig dispatch = default_dispatch_config(s.desc, Target::kCuda);
+      EpCombineConfig combine = default_combine_config(s.desc, Target::kCuda);
+      dispatch.tile_rows = combine.tile_rows = rows;
+      dispatch.num_workers += more, dispatch.num_fetch_workers -= more;
+      combine.num_sum_workers += more, combine.num_workers -= more;
+      std::string config = there ? fmt::format("{} rows a tile, {} workers list, {} fetch", rows,
+                                               dispatch.num_workers, dispatch.num_fetch_workers)
+                                 : fmt::format("{} rows a tile, {} workers weigh, {} sum", rows,
+                                               combine.num_workers, combine.num_sum_workers);
+      out.push_back({{.config = std::move(config), .ms = 0, .error = ""},
+                     there ? ep_dispatch(s.desc, dispatch) : ep_combine(s.desc, combine)});
+    }
+  }
+  return out;
+}
+
+std::vector<Candidate> candidates_of(const ExchangeShape& s, bool quick) {
+  std::vector<Candidate> out =
+      !s.one_hop ? listed_candidates(s)
+      : s.kind == ExchangeKind::kDispatch
+          ? one_hop_candidates(s, default_send_config(s.desc, Target::kCuda))
+          : one_hop_candidates(s, default_return_config(s.desc, Target::kCuda));
+  if (quick) out.resize(1);
+  return out;
+}
+
+// What one launch works on; by tensor, as the operators name them.
+using Set = std::map<std::string, SymmetricGpuMemory>;
+
+class Comparison {
+ public:
+  Comparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+             const ExchangeShape& shape, const ExchangeOptions& options)
+      : world_(world),
+        nccl_(nccl),
+        random_(random),
+        shape_(shape),
+        options_(options),
+        routing_(shape.desc, !shape.one_hop, options.seed),
+        row_bytes_(at(shape.desc.hidden) * size_bytes(shape.desc.dtype)) {
+    result_.shape = shape;
+    auto token_bytes = static_cast<double>(shape.token_bytes());
+    result_.bytes = static_cast<double>(routing_.most_received()) * token_bytes;
+    auto block = at(std::llround(routing_.mean_block() * token_bytes));
+    nccl_count_ = block / size_bytes(kDType);
+    for (int i = 0; i < num_sets(); ++i) sets_.push_back(make_set());
+    world.synchronize();
+  }
+
+  ExchangeResult run() {
+    std::vector<Candidate> candidates = candidates_of(shape_, options_.quick);
+    std::unique_ptr<GpuProgram> best;
+    for (Candidate& c : candidates) {
+      std::unique_ptr<GpuProgram> made = checked(c);
+      if (!made) continue;
+      c.time.ms =
+          median_interval(timed(*made, calls_per_graph(), kCandidateSamples).ours_ms).median;
+      if (best && c.time.ms >= best_ms_) continue;
+      best = std::move(made);
+      best_ms_ = c.time.ms;
+      result_.chosen = c.time.config;
+    }
+    for (const Candidate& c : candidates) result_.configs.push_back(c.time);
+    if (!best) {
+      result_.error = "no config of ours gives the result";
+      return std::move(result_);
+    }
+    result_.graph = timed(*best, calls_per_graph(), options_.samples);
+    result_.eager = timed(*best, 0, options_.samples);
+    result_.error = difference(num_sets() - 1);  // what all launches in a row have left
+    return std::move(result_);
+  }
+
+ private:
+  bool is_short() const { return shape_.desc.rows_per_rank() <= kShortStep; }
+  // A decode step's tokens stay in the L2 cache, large ones do not.
+  int num_sets() const { return is_short() ? 3 : 1; }
+  // Enough that the launch of the graph does not count.
+  int calls_per_graph() const { return is_short() ? 24 : 4; }
+
+  template <typename T>
+  SymmetricGpuMemory upload(const std::vector<std::vector<T>>& of_rank) const {
+    std::size_t bytes = of_rank[0].size() * sizeof(T);
+    SymmetricGpuMemory memory = world_.allocate(bytes);
+    for (int r = 0; r < world_.size(); ++r) {
+      world_.stream(r).upload(memory.on[at(r)].address(), of_rank[at(r)].data(), bytes);
+    }
+    world_.synchronize();
+    return memory;
+  }
+
+  Set make_set() {
+    const EpDesc& d = shape_.desc;
+    std::size_t own = at(d.rows_per_rank()), all = at(d.received_rows()), top_k = at(d.top_k);
+    std::size_t word = sizeof(std::int32_t);
+    Set s;
+    if (shape_.kind == ExchangeKind::kDispatch) {
+      s["x"] = random_.allocate(own * row_bytes_);
+      s["experts"] = upload(routing_.experts);
+      s["weights"] = upload(routing_.weights);
+      s["recv"] = allocate_poisoned(world_, all * (shape_.fp8 ? at(d.hidden) : row_bytes_));
+      s["recv_scales"] = allocate_poisoned(world_, all * at(d.hidden / kScaleBlock) * word);
+      s["recv_experts"] = allocate_poisoned(world_, all * top_k * word);
+      s["recv_weights"] = allocate_poisoned(world_, all * top_k * word);
+      s["counts"] = allocate_poisoned(world_, at(d.world_size) * word);
+      s["positions"] = allocate_poisoned(world_, own * at(d.world_size) * word);
+    } else {
+      s["y"] = random_.allocate(all * top_k * row_bytes_);
+      s["slots"] = upload(routing_.slots);
+      s["recv_weights"] = upload(routing_.recv_weights);
+      s["positions"] = upload(routing_.positions);
+      s["residual"] = random_.allocate(own * row_bytes_);
+      s["parts"] = allocate_poisoned(world_, all * row_bytes_);
+      s["out"] = allocate_poisoned(world_, own * row_bytes_);
+    }
+    s["nccl in"] = random_.allocate(at(world_.size()) * nccl_count_ * size_bytes(kDType));
+    s["nccl out"] = random_.allocate(at(world_.size()) * nccl_count_ * size_bytes(kDType));
+    return s;
+  }
+
+  void all_to_all(int set) const {
+    const Set& s = sets_[at(set)];
+    std::vector<cuda::NcclPart> parts;
+    for (int r = 0; r < world_.size(); ++r) {
+      parts.push_back({&world_.stream(r), s.at("nccl in").on[at(r)].address(),
+                       s.at("nccl out").on[at(r)].address()});
+    }
+    nccl_.all_to_all(parts, nccl_count_, kDType);
+  }
+
+  // Null where the program does not give the result; why is in the candidate.
+  std::unique_ptr<GpuProgram> checked(Candidate& c) {
+    try {
+      auto made = std::make_unique<GpuProgram>(world_, c.program, num_sets(), random_);
+      for (int set = 0; set < num_sets(); ++set) {
+        for (const auto& [name, memory] : sets_[at(set)]) made->bind(name, set, memory);
+      }
+      const char* result = shape_.kind == ExchangeKind::kDispatch ? "recv" : "out";
+      for (const Set& s : sets_) poison(world_, s.at(result));
+      world_.synchronize();
+      made->call()(0);
+      made->instance().wait();
+      c.time.error = difference(0);
+      if (c.time.error.empty()) return made;
+    } catch (const Fault& e) {
+      c.time.error = e.what();
+      world_.synchronize();
+      world_.clear_fault();
+    } catch (const Error& e) {
+      c.time.error = e.what();
+    }
+    return nullptr;
+  }
+
+  NcclSamples timed(const GpuProgram& program, int calls, int samples) const {
+    auto ms = time_ranks(
+        world_, {program.call(), [&](int set) { all_to_all(set); }},
+        {.num_sets = num_sets(), .warmup_ms = 50, .samples = samples, .calls_per_graph = calls});
+    program.instance().wait();
+    return {std::move(ms[0]), std::move(ms[1])};
+  }
+
+  template <typename T>
+  std::vector<T> download(int set, const std::string& name, int rank, std::size_t first,
+                          std::size_t count) const {
+    std::vector<T> host(count);
+    const cuda::Stream& stream = world_.stream(rank);
+    CUdeviceptr from = sets_[at(set)].at(name).on[at(rank)].address() + first * sizeof(T);
+    stream.download(host.data(), from, count * sizeof(T));
+    stream.synchronize();
+    return host;
+  }
+
+  std::string difference(int set) const {
+    for (int r = 0; r < world_.size(); ++r) {
+      std::string found = shape_.kind == ExchangeKind::kDispatch ? received_difference(set, r)
+                                                                 : sums_difference(set, r);
+      if (!found.empty()) return fmt::format("rank {}: {}", r, found);
+    }
+    return "";
+  }
+
+  // Every token that a rank was sent, bit by bit, and where the own ones are said to be.
+  std::string received_difference(int set, int rank) const {
+    const EpDesc& d = shape_.desc;
+    std::size_t own = at(d.rows_per_rank()), top_k = at(d.top_k);
+    auto positions = download<std::int32_t>(set, "positions", rank, 0, own * at(d.world_size));
+    if (positions != routing_.positions[at(rank)]) return "positions are not those of the routing";
+    auto experts =
+        download<std::int32_t>(set, "recv_experts", rank, 0, at(d.received_rows()) * top_k);
+    auto weights = download<float>(set, "recv_weights", rank, 0, at(d.received_rows()) * top_k);
+    for (int from = 0; from < d.world_size; ++from) {
+      const auto& tokens = routing_.sent(from, rank);
+      std::string found = rows_difference(set, rank, from);
+      if (!found.empty()) return found;
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        std::size_t token = at(tokens[i]), row = at(routing_.row(from, rank, i));
+        auto same = [&](const auto& got, const auto& want, std::size_t n) {
+          return std::memcmp(&got[row * n], &want[token * n], n * sizeof(got[0])) == 0;
+        };
+        if (same(experts, routing_.experts[at(from)], top_k) &&
+            same(weights, routing_.weights[at(from)], top_k)) {
+          continue;
+        }
+        return fmt::format("row {} has not the experts of token {} of rank {}", row, token, from);
+      }
+    }
+    return "";
+  }
+
+  // What came from one rank: bit by bit, or, of e4m3, within half a step.
+  std::string rows_difference(int set, int rank, int from) const {
+    std::size_t own = at(shape_.desc.rows_per_rank()), hidden = at(shape_.desc.hidden);
+    std::size_t blocks = hidden / kScaleBlock, first = at(from) * own;
+    auto x = download<std::uint16_t>(set, "x", from, 0, own * hidden);
+    std::vector<std::uint16_t> recv;
+    std::vector<std::uint8_t> steps;
+    std::vector<float> scales;
+    if (shape_.fp8) {
+      steps = download<std::uint8_t>(set, "recv", rank, first * hidden, own * hidden);
+      scales = download<float>(set, "recv_scales", rank, first * blocks, own * blocks);
+    } else {
+      recv = download<std::uint16_t>(set, "recv", rank, first * hidden, own * hidden);
+    }
+    const auto& tokens = routing_.sent(from, rank);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      std::size_t token = at(tokens[i]), row = at(routing_.row(from, rank, i)) - first;
+      for (std::size_t c = 0; c < hidden; ++c) {
+        std::uint16_t want = x[token * hidden + c];
+        std::size_t at_c = row * hidden + c;
+        bool same = shape_.fp8
+                        ? is_rounded(bf16_to_f32(want), steps[at_c], scales[at_c / kScaleBlock])
+                        : recv[at_c] == want;
+        if (same) continue;
+        return fmt::format("row {} of rank {} column {} is not token {}'s", row, from, c, token);
+      }
+    }
+    return "";
+  }
+
+  static bool is_rounded(float x, std::uint8_t steps, float scale) {
+    float got = f8e4m3_to_f32(steps) * scale,
+          most = std::max(std::abs(x) * 0x1p-4F, scale * 0x1p-10F);
+    return std::abs(got - x) <= most * 1.001F && std::abs(x) <= scale * 448.001F;
+  }
+
+  // Tokens drawn by lot against sums in fp64.
+  std::string sums_difference(int set, int rank) const {
+    constexpr int kTokens = 48;
+    std::mt19937_64 random(options_.seed);
+    std::size_t hidden = at(shape_.desc.hidden);
+    for (int i = 0; i < kTokens; ++i) {
+      std::size_t token = random() % at(shape_.desc.rows_per_rank());
+      std::vector<double> want = sum_of(set, rank, token);
+      auto got = download<std::uint16_t>(set, "out", rank, token * hidden, hidden);
+      for (std::size_t c = 0; c < hidden; ++c) {
+        // Rounded once at each rank, and once here.
+        double allowed = 0x1p-8 * (std::abs(want[c]) + 4 * world_.size());
+        double value = bf16_to_f32(got[c]);
+        if (std::abs(value - want[c]) <= allowed) continue;
+        return fmt::format("token {} column {} is {}, must be {}", token, c, value, want[c]);
+      }
+    }
+    return "";
+  }
+
+  std::vector<double> sum_of(int set, int rank, std::size_t token) const {
+    const EpDesc& d = shape_.desc;
+    std::size_t hidden = at(d.hidden), top_k = at(d.top_k);
+    std::vector<double> sum(hidden);
+    auto add = [&](double weight, int from, const char* tensor, std::size_t row) {
+      auto values = download<std::uint16_t>(set, tensor, from, row * hidden, hidden);
+      for (std::size_t c = 0; c < hidden; ++c) sum[c] += weight * bf16_to_f32(values[c]);
+    };
+    add(1, rank, "residual", token);
+    for (int by = 0; by < d.world_size; ++by) {
+      auto position = routing_.positions[at(rank)][token * at(d.world_size) + at(by)];
+      if (position < 0) continue;
+      std::size_t row = at(rank * d.rows_per_rank() + position);
+      for (std::size_t j = 0; j < top_k; ++j) {
+        std::int32_t slot = routing_.slots[at(by)][row * top_k + j];
+        if (slot >= 0) add(routing_.recv_weights[at(by)][row * top_k + j], by, "y", at(slot));
+      }
+    }
+    return sum;
+  }
+
+  GpuWorld& world_;
+  const cuda::NcclRanks& nccl_;
+  RandomFill& random_;
+  ExchangeShape shape_;
+  const ExchangeOptions& options_;
+  ExchangeRouting routing_;
+  std::size_t row_bytes_, nccl_count_ = 0;  // count: elements of a block
+  std::vector<Set> sets_;
+  double best_ms_ = 0;
+  ExchangeResult result_;
+};
+
+}  // namespace
+
+std::int64_t ExchangeShape::token_bytes() const {
+  if (!fp8) return desc.hidden * static_cast<std::int64_t>(size_bytes(desc.dtype));
+  return desc.hidden + desc.hidden / kScaleBlock * static_cast<std::int64_t>(sizeof(float));
+}
+
+std::string ExchangeShape::to_string() const {
+  return fmt::format(
+      "{} {} {} P={} tokens={}", kind == ExchangeKind::kDispatch ? "dispatch" : "combine",
+      one_hop ? "one-hop" : "listed", payload(*this), desc.world_size, desc.rows_per_rank());
+}
+
+std::string ExchangeResult::to_string() const {
+  std::string out = shape.to_string();
+  if (graph) out += "\n  graph: " + graph->to_string(bytes);
+  if (eager) out += "\n  eager: " + eager->to_string(bytes);
+  if (!chosen.empty()) out += "\n  chosen: " + chosen;
+  for (const TriedConfig& t : configs) {
+    if (t.ms > 0) out += fmt::format("\n    {:9.4f} {}", t.ms, t.config);
+    if (!t.error.empty()) out += fmt::format("\n    {}: {}", t.config, t.error);
+  }
+  if (!error.empty()) out += "\n  FAILED: " + error;
+  return out;
+}
+
+Json ExchangeResult::to_json() const {
+  Json out = {{"op", shape.kind == ExchangeKind::kDispatch ? "dispatch" : "combine"},
+              {"way", shape.one_hop ? "one-hop" : "listed"},
+              {"dtype", payload(shape)},
+              {"ranks", shape.desc.world_size},
+              {"tokens", shape.desc.rows_per_rank()},
+              {"hidden", shape.desc.hidden},
+              {"top_k", shape.desc.top_k},
+              {"experts", shape.desc.num_experts},
+              {"bytes", bytes}};
+  add_configs(configs, out);
+  if (!error.empty()) out["error"] = error;
+  if (!chosen.empty()) out["chosen"] = chosen;
+  if (eager) out["eager"] = eager->to_json();
+  if (graph) out["graph"] = graph->to_json();
+  return out;
+}
+
+std::vector<LabelledProgram> exchange_programs(int world_size, const ExchangeOptions& options) {
+  std::vector<LabelledProgram> programs;
+  for (const ExchangeShape& s : selected(world_size, options)) {
+    for (Candidate& c : candidates_of(s, options.quick)) {
+      programs.push_back(
+          {fmt::format("{} | {}", s.to_string(), c.time.config), std::move(c.program)});
+    }
+  }
+  return programs;
+}
+
+void compare_exchange(GpuWorld& world, const ExchangeOptions& options,
+                      const std::function<void(const ExchangeResult&)>& done) {
+  auto compare = [&](const cuda::NcclRanks& nccl, RandomFill& random, const ExchangeShape& shape) {
+    return Comparison(world, nccl, random, shape, options).run();
+  };
+  for_each_shape<ExchangeResult>(world, selected(world.size(), options), options.seed, compare,
+                                 done);
+}
+
+}  // namespace stretto::bench

@@ -1,0 +1,329 @@
+// One comparison of moe.h: what the first layer, the second and both in one launch have in common.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bench/gpu/experts/moe.h"
+#include "bench/gpu/harness/each_shape.h"
+#include "bench/gpu/overlap/overlap_buffers.h"
+#include "stretto/base/errors.h"
+#include "stretto/compiler.h"
+#include "stretto/gpu/gpu_instance.h"
+#include "stretto/ops/gpu_harness/ranks_time.h"
+#include "stretto/ops/moe/expert_tables.h"
+
+namespace stretto::bench {
+
+inline constexpr DType kMoeDType = DType::kBF16;
+inline constexpr int kCandidateSamples = 9;
+
+inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+inline std::size_t bf16_bytes(std::int64_t rows, std::int64_t cols) { return at(rows * cols * 2); }
+
+// Every token has top_k different experts, any as likely as any other.
+inline std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::int32_t> order(at(s.num_experts)), chosen;
+  for (std::size_t e = 0; e < order.size(); ++e) order[e] = static_cast<std::int32_t>(e);
+  for (std::int64_t t = 0; t < s.m; ++t) {
+    std::shuffle(order.begin(), order.end(), random);
+    chosen.insert(chosen.end(), order.begin(), order.begin() + s.top_k);
+  }
+  return chosen;
+}
+
+using Tensors = std::map<std::string, const SymmetricGpuMemory*>;
+
+// Tables of every rank's tiles (expert_tiles.h), where programs read them.
+struct DeviceTables {
+  SymmetricGpuMemory used, experts, needs, tokens, slots;
+};
+
+// visit(memory, part): each of them and what part(tables) of a rank's it holds.
+template <typename Visit>
+void each_table(DeviceTables& to, const Visit& visit) {
+  visit(to.used, [](const TileTables& t) { return std::span(&t.used, 1); });
+  visit(to.experts, [](const TileTables& t) { return std::span(t.experts); });
+  visit(to.needs, [](const TileTables& t) { return std::span(t.needs); });
+  visit(to.tokens, [](const TileTables& t) { return std::span(t.tokens); });
+  visit(to.slots, [](const TileTables& t) { return std::span(t.slots); });
+}
+
+// A program on every rank, bound to memory of the comparison.
+class Loaded {
+ public:
+  Loaded(GpuWorld& world, const Program& program, const Tensors& tensors) {
+    instance_ = std::make_unique<GpuInstance>(world, compile(program, {.require_proof = false}));
+    args_.extents = extent_bounds(program);
+    for (const Tensor& t : program.tensors) {
+      auto it = tensors.find(t.name);
+      args_.tensors.push_back(it == tensors.end() || t.kind == TensorKind::kBuffer
+                                  ? std::vector<CUdeviceptr>{}
+                                  : it->second->addresses());
+    }
+  }
+  // Launched after this one.
+  void then(std::unique_ptr<Loaded> next) { next_ = std::move(next); }
+  void launch() const {
+    instance_->launch(args_);
+    if (next_) next_->launch();
+  }
+  void wait() const {
+    instance_->wait();
+    if (next_) next_->wait();
+  }
+
+ private:
+  std::unique_ptr<GpuInstance> instance_;
+  GpuLaunchArgs args_;
+  std::unique_ptr<Loaded> next_;
+};
+
+// Tables and the program that makes them (expert_tables.h).
+struct MadeTables {
+  DeviceTables tables;
+  std::unique_ptr<Loaded> program;
+};
+
+class Comparison {
+ public:
+  Comparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+             const MoeShape& shape, const MoeOptions& options)
+      : world_(world),
+        nccl_(nccl),
+        random_(random),
+        shape_(shape),
+        options_(options),
+        chosen_(random_experts(shape, options.seed)),
+        share_(shape.m / shape.world_size),
+        experts_(world.allocate(chosen_.size() * sizeof(std::int32_t))) {
+    result_.shape = shape;
+    for (int r = 0; r < world.size(); ++r) {
+      world.stream(r).upload(experts_.on[at(r)].address(), chosen_.data(),
+                             chosen_.size() * sizeof(std::int32_t));
+    }
+    world.synchronize();
+  }
+  virtual ~Comparison() = default;
+  Comparison(const Comparison&) = delete;
+
+  MoeResult run() {
+    std::size_t count = num_candidates();
+    Best fused = fastest("fused", count, [&](std::size_t i) { return fused_at(i); });
+    Best product = fastest("product", count, [&](std::size_t i) { return product_at(i); });
+    if (!fused.program || !product.program) {
+      result_.error = "no config of ours runs";
+      return std::move(result_);
+    }
+    result_.chosen = fused.config;
+    prepare(fused.index, product.index);
+    auto sequence = [&] {
+      before_products();
+      product.program->launch();
+      after_products();
+    };
+    std::vector<RanksCall> calls = {[&](int) { fused.program->launch(); },
+                                    [&](int) { product.program->launch(); },
+                                    [&](int) { collective(); },
+                                    [&](int) { sequence(); },
+                                    [&](int) { fused.tables->program->launch(); },
+                                    [&](int) {
+                                      fused.tables->program->launch();
+                                      fused.program->launch();
+                                    }};
+    auto ms = time_ranks(world_, calls, {.warmup_ms = 200, .samples = options_.samples});
+    fused.program->wait();
+    result_.samples =
+        OverlapSamples{std::move(ms[0]), std::move(ms[1]), std::move(ms[2]), std::move(ms[3])};
+    result_.tables_ms = std::move(ms[4]);
+    result_.with_tables_ms = std::move(ms[5]);
+    fused.program->launch();
+    sequence();
+    world_.synchronize();
+    result_.error = difference();
+    return std::move(result_);
+  }
+
+ protected:
+  struct Made {
+    std::string config;
+    std::unique_ptr<Loaded> program;
+    const MadeTables* tables = nullptr;  // of what is fused
+  };
+
+  virtual std::size_t num_candidates() const = 0;
+  virtual Made fused_at(std::size_t i) = 0;
+  virtual Made product_at(std::size_t i) = 0;
+  // Of the candidates that were chosen.
+  virtual void prepare(std::size_t fused, std::size_t product) = 0;
+  // Of the sequence.
+  virtual void before_products() {}
+  virtual void after_products() {}
+  virtual void collective() = 0;         // all of it that NCCL does
+  virtual std::string difference() = 0;  // "" where both give the same
+
+  std::vector<cuda::NcclPart> parts(const SymmetricGpuMemory& from,
+                                    const SymmetricGpuMemory& to) const {
+    std::vector<cuda::NcclPart> out;
+    for (int r = 0; r < world_.size(); ++r) {
+      out.push_back({&world_.stream(r), from.on[at(r)].address(), to.on[at(r)].address()});
+    }
+    return out;
+  }
+
+  std::vector<TileTables> tables(const ExpertTiles& tiles, const TileOrder& order) const {
+    std::vector<TileTables> out;
+    for (int r = 0; r < world_.size(); ++r) {
+      out.push_back(tile_tables(tiles, r, shape_.m, chosen_, order));
+    }
+    return out;
+  }
+
+  DeviceTables on_devices(const std::vector<TileTables>& of_rank) const {
+    DeviceTables out;
+    each_table(out, [&](SymmetricGpuMemory& to, auto&& part) {
+      std::size_t bytes = part(of_rank[0]).size_bytes();
+      to = world_.allocate(bytes);
+      for (int r = 0; r < world_.size(); ++r) {
+        world_.stream(r).upload(to.on[at(r)].address(), part(of_rank[at(r)]).data(), bytes);
+      }
+    });
+    world_.synchronize();
+    return out;
+  }
+
+  // By the program, once for all candidates that have the same. InternalError where they are not
+  // what the host makes.
+  const MadeTables& made_tables(const ExpertTiles& tiles, const TileOrder& order) {
+    MadeTables& out = made_by_program_[{tiles.tile_rows, order.stages, order.early_experts}];
+    if (out.program) return out;
+    std::vector<TileTables> want = tables(tiles, order);
+    each_table(out.tables, [&](SymmetricGpuMemory& to, auto&& part) {
+      to = allocate_poisoned(world_, part(want[0]).size_bytes());
+    });
+    ExpertTablesDesc d{.tiles = tiles, .order = order};
+    Program program = expert_tables(d, default_config(d, Target::kCuda));
+    auto loaded = std::make_unique<Loaded>(world_, program,
+                                           Tensors{{"experts", &experts_},
+                                                   {"tiles_used", &out.tables.used},
+                                                   {"tile_experts", &out.tables.experts},
+                                                   {"tile_needs", &out.tables.needs},
+                                                   {"row_tokens", &out.tables.tokens},
+                                                   {"slots", &out.tables.slots}});
+    loaded->launch();
+    loaded->wait();
+    each_table(out.tables, [&](const SymmetricGpuMemory& got, auto&& part) {
+      for (int r = 0; r < world_.size(); ++r) expect_on(r, got, part(want[at(r)]));
+    });
+    out.program = std::move(loaded);
+    return out;
+  }
+
+  // 1 / top_k of all pairs of token and expert.
+  SymmetricGpuMemory equal_weights() const {
+    std::vector<float> weights(chosen_.size(), 1.0F / static_cast<float>(shape_.top_k));
+    std::size_t bytes = weights.size() * sizeof(float);
+    SymmetricGpuMemory memory = world_.allocate(bytes);
+    for (int r = 0; r < world_.size(); ++r) {
+      world_.stream(r).upload(memory.on[at(r)].address(), weights.data(), bytes);
+    }
+    world_.synchronize();
+    return memory;
+  }
+
+  // The own tokens are the first of all that a fused layer reads.
+  void copy_own_tokens(const SymmetricGpuMemory& x, const SymmetricGpuMemory& a) const {
+    for (int r = 0; r < world_.size(); ++r) {
+      world_.stream(r).copy(a.on[at(r)].address(), x.on[at(r)].address(),
+                            bf16_bytes(share_, shape_.hidden));
+    }
+  }
+
+  // Of the tokens of all ranks as NCCL gathers them.
+  void in_global_order(TileTables& t, int rank) const {
+    for (std::int32_t& token : t.tokens) {
+      if (token < 0) continue;
+      std::int64_t owner = (token / share_ + rank) % world_.size();
+      token = static_cast<std::int32_t>(owner * share_ + token % share_);
+    }
+    for (std::int32_t& n : t.needs) n = n > 0 ? world_.size() : 0;
+  }
+
+  GpuWorld& world_;
+  const cuda::NcclRanks& nccl_;
+  RandomFill& random_;
+  MoeShape shape_;
+  const MoeOptions& options_;
+  std::vector<std::int32_t> chosen_;
+  std::int64_t share_;  // tokens of a rank
+  MoeResult result_;
+
+ private:
+  struct Best {
+    std::string config;
+    std::size_t index = 0;
+    std::unique_ptr<Loaded> program;
+    const MadeTables* tables = nullptr;
+  };
+
+  void expect_on(int rank, const SymmetricGpuMemory& memory,
+                 std::span<const std::int32_t> want) const {
+    std::vector<std::int32_t> got(want.size());
+    const cuda::Stream& stream = world_.stream(rank);
+    stream.download(got.data(), memory.on[at(rank)].address(), want.size_bytes());
+    stream.synchronize();
+    auto [g, w] = std::mismatch(got.begin(), got.end(), want.begin());
+    if (g == got.end()) return;
+    throw InternalError(fmt::format("expert_tables: rank {}: entry {} of {} is {}, not {}", rank,
+                                    g - got.begin(), got.size(), *g, *w));
+  }
+
+  template <typename Make>
+  Best fastest(const char* family, std::size_t count, const Make& make) {
+    Best best;
+    double least = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      OverlapTime time{.family = family, .config = "", .ms = 0, .error = ""};
+      try {
+        Made made = make(i);
+        time.config = made.config;
+        auto ms = time_ranks(world_, {[&](int) { made.program->launch(); }},
+                             {.warmup_ms = 20, .samples = kCandidateSamples});
+        made.program->wait();
+        time.ms = median_interval(ms[0]).median;
+        if (!best.program || time.ms < least) {
+          best = {made.config, i, std::move(made.program), made.tables};
+          least = time.ms;
+        }
+      } catch (const Fault& e) {
+        time.error = e.what();
+        world_.synchronize();
+        world_.clear_fault();
+      } catch (const Error& e) {
+        time.error = e.what();
+      }
+      result_.configs.push_back(time);
+    }
+    return best;
+  }
+
+  SymmetricGpuMemory experts_;  // chosen_
+  // By rows of a tile, stages and early experts.
+  std::map<std::tuple<std::int64_t, int, std::int64_t>, MadeTables> made_by_program_;
+};
+
+// Both layers in one launch.
+MoeResult compare_whole_layer(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+                              const MoeShape& shape, const MoeOptions& options);
+
+}  // namespace stretto::bench

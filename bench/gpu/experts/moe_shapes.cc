@@ -1,0 +1,251 @@
+#include "bench/gpu/experts/moe_shapes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/lang/program_builder.h"
+
+namespace stretto::bench {
+namespace {
+
+constexpr DType kDType = DType::kBF16;
+constexpr std::int64_t kSortCols = 256;  // a warp's, 16 bytes a thread
+
+struct Model {
+  const char* name;
+  std::int64_t hidden, ffn, num_experts, top_k;
+};
+constexpr Model kModels[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
+                             {"qwen2-moe", 2048, 1408, 60, 4},
+                             {"phi-3.5-moe", 4096, 6400, 16, 2}};
+constexpr Model kWholeModels[] = {{"32-experts", 4096, 8192, 32, 2},
+                                  {"128-experts", 4096, 1536, 128, 8}};
+
+}  // namespace
+
+double MoeShape::flops() const {
+  double products = layer == 0 ? 3 : layer == 2 ? 1 : 2;
+  return 2.0 * products * static_cast<double>(m * top_k * hidden) *
+         static_cast<double>(ffn / world_size);
+}
+
+std::string MoeShape::to_string() const {
+  return fmt::format("moe-{} {} P={} m={}", layer, model, world_size, m);
+}
+
+MoeLayerDesc whole_layer(const MoeShape& s) {
+  return {.world_size = s.world_size,
+          .m = s.m,
+          .top_k = s.top_k,
+          .num_experts = s.num_experts,
+          .hidden = s.hidden,
+          .ffn = s.ffn / s.world_size,
+          .dtype = kDType};
+}
+
+AgGroupedDesc first_layer(const MoeShape& s) { return first_layer(whole_layer(s)); }
+GroupedRsDesc second_layer(const MoeShape& s) { return second_layer(whole_layer(s)); }
+
+std::vector<MoeShape> moe_shapes(int world_size, bool quick) {
+  std::vector<MoeShape> shapes;
+  for (const Model& model : kModels) {
+    for (std::int64_t m : {4096, 2048, 8192, 16384}) {
+      for (int layer : {1, 2}) {
+        shapes.push_back({model.name, model.hidden, model.ffn, model.num_experts, model.top_k, m,
+                          world_size, layer});
+      }
+      if (quick) break;
+    }
+  }
+  for (const Model& model : kWholeModels) {
+    for (std::int64_t m : {8192, 4096, 16384, 64, 16}) {
+      shapes.push_back(
+          {model.name, model.hidden, model.ffn, model.num_experts, model.top_k, m, world_size, 0});
+      if (quick) break;
+    }
+  }
+  return shapes;
+}
+
+std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int num_sms) {
+  struct Choice {
+    std::int64_t bm, bn, raster;
+    int classes;  // of the tables; 0: one per rank
+    int queues;
+    std::int64_t sort;  // rows that are copied at a time into the order of the tiles
+  };
+  constexpr Choice kChoices[] = {{128, 128, 4, 0, 1, 0},  {128, 128, 8, 0, 1, 0},
+                                 {128, 128, 8, 1, 3, 0},  {128, 128, 4, 0, 1, 48},
+                                 {128, 128, 8, 0, 1, 48}, {128, 128, 8, 0, 1, 24},
+                                 {128, 128, 8, 1, 3, 48}};
+  FirstLayerCandidate base{default_config(first_layer(s), Target::kCuda), {.stages = s.world_size}};
+  std::vector<FirstLayerCandidate> out;
+  for (const Choice& c : kChoices) {
+    FirstLayerCandidate& made = out.emplace_back(base);
+    made.config.tile = {.bm = c.bm, .bn = c.bn, .bk = 64};
+    made.config.num_stages = 4;
+    made.config.num_copy_queues = c.queues;
+    made.config.raster = c.raster;
+    made.config.num_compute_sms = num_sms;
+    made.config.sort_rows = c.sort;
+    made.config.sort_cols = kSortCols;
+    if (c.classes > 0) made.order.stages = c.classes;
+  }
+  return out;
+}
+
+// The sums of some of the blocks come after all products.
+void sum_at_end(const MoeShape& s, std::int64_t blocks, GroupedRsConfig& c) {
+  constexpr std::int64_t kParts = 32;  // rows of products under way
+  std::int64_t all = ceil_div(s.hidden, c.tile.bn * c.block_tiles);
+  c.last_blocks = std::min(blocks, all - 1);
+  if (c.last_blocks == 0) return;
+  c.last_rows = kParts / s.top_k;
+  c.last_rounds = rounds_of_turns(second_layer(s), c, c.last_rows, 2);
+}
+
+std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_sms) {
+  struct Choice {
+    std::int64_t bm, bn;
+    int stages;
+    std::int64_t raster, blocks;  // of columns
+    int reduce;
+    std::int64_t parts;  // rows of products under way
+    std::int64_t last;   // blocks that are summed by those who have multiplied
+  };
+  constexpr Choice kChoices[] = {
+      {128, 256, 4, 4, 4, 0, 24, 0},  {128, 256, 4, 4, 8, 0, 24, 0}, {128, 256, 4, 4, 16, 0, 24, 0},
+      {128, 256, 4, 4, 4, 0, 24, 1},  {128, 256, 4, 4, 8, 0, 24, 1}, {128, 256, 4, 4, 8, 0, 24, 3},
+      {128, 256, 4, 4, 8, 28, 64, 0},
+  };
+  // On SMs of their own, rows loaded ahead.
+  struct OnOwnSms {
+    int sms;
+    std::int64_t blocks;
+  };
+  constexpr OnOwnSms kOwn[] = {{12, 8}, {20, 8}, {28, 8}, {40, 8}, {28, 4}, {40, 4}};
+  constexpr std::int64_t kRows = 16, kCols = 256, kSlots = 20;  // 8 KB each
+  std::vector<GroupedRsConfig> out;
+  for (const Choice& c : kChoices) {
+    // Gained nothing with fewer (docs/performance/moe.md); the epoch of the launch spills.
+    if (c.last > 0 && s.top_k < 4) continue;
+    std::int64_t col_tiles = ceil_div(s.hidden, c.bn);
+    GroupedRsConfig& made = out.emplace_back();
+    made = {.tile = {.bm = c.bm, .bn = c.bn, .bk = 64},
+            .num_compute_sms = num_sms - c.reduce,
+            .num_stages = c.stages,
+            .raster = c.raster,
+            .block_tiles = std::max<std::int64_t>(col_tiles / c.blocks, 1),
+            .num_reduce_sms = c.reduce,
+            .reduce_rows = c.parts / s.top_k,
+            .reduce_cols = c.bn};
+    made.reduce_rounds = rounds_of_turns(second_layer(s), made, made.reduce_rows, 1);
+    sum_at_end(s, c.last, made);
+  }
+  for (const OnOwnSms& c : kOwn) {
+    GroupedRsConfig& made = out.emplace_back(out.front());
+    made.num_compute_sms = c.sms;  // whose turns are counted
+    made.block_tiles = std::max<std::int64_t>(ceil_div(s.hidden, made.tile.bn) / c.blocks, 1);
+    made.num_reduce_sms = c.sms;
+    made.num_reduce_stages = static_cast<int>(kSlots / s.top_k);
+    made.reduce_rows = kRows;
+    made.reduce_cols = kCols;
+    made.reduce_rounds = rounds_of_turns(second_layer(s), made, kRows, 2);
+    made.num_compute_sms = num_sms - c.sms;
+  }
+  return out;
+}
+
+std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int num_sms) {
+  struct Choice {
+    std::int64_t raster, blocks;
+    int early;          // a part of the experts in a class for each rank; 0: one class
+    std::int64_t last;  // blocks that are summed by those who have multiplied
+    std::int64_t sort;  // rows that are copied at a time into the order of the tiles
+  };
+  constexpr Choice kChoices[] = {{8, 8, 4, 0, 0},  {8, 4, 4, 0, 0},   {16, 8, 4, 0, 0},
+                                 {8, 8, 4, 1, 0},  {8, 8, 4, 0, 48},  {16, 8, 8, 0, 48},
+                                 {8, 4, 4, 0, 48}, {16, 8, 4, 0, 48}, {8, 8, 1, 0, 48}};
+  const bool few_rows = s.m * s.top_k / s.num_experts <= 64;  // of an expert
+  std::vector<WholeLayerCandidate> out;
+  for (const Choice& c : kChoices) {
+    if (few_rows && c.sort > 0) continue;
+    WholeLayerCandidate& made = out.emplace_back(WholeLayerCandidate{
+        default_config(whole_layer(s), Target::kCuda), {}, second_layer_candidates(s, num_sms)[0]});
+    // Of few rows it is the weights that take time: each is read once.
+    if (c.early > 0 && !few_rows) made.order.stages = s.world_size;
+    if (c.early > 1) made.order.early_experts = s.num_experts / c.early;
+    auto& [first, second] = made.config;
+    const std::int64_t bm = few_rows ? 64 : 128;
+    first.tile = {.bm = bm, .bn = 128, .bk = 64};
+    second.tile = {.bm = bm, .bn = 256, .bk = 64};
+    made.alone.tile.bm = bm;
+    first.num_stages = second.num_stages = 4;
+    first.num_compute_sms = second.num_compute_sms = num_sms;
+    first.num_copy_queues = 1;
+    first.raster = second.raster = c.raster;
+    second.num_products = 2;
+    second.block_tiles =
+        std::max<std::int64_t>(ceil_div(s.hidden, std::int64_t{256}) / c.blocks, 1);
+    first.sort_rows = c.sort;
+    first.sort_cols = kSortCols;
+    // Rows of products under way: of four warps, or of three where all slots are loaded by TMA.
+    second.reduce_rows = c.sort > 0 ? 24 / s.top_k : std::min<std::int64_t>(32 / s.top_k, 8);
+    second.reduce_cols = second.tile.bn;
+    second.reduce_rounds = rounds_of_turns(second_layer(s), second, second.reduce_rows, 1);
+    sum_at_end(s, c.last, second);
+  }
+  return out;
+}
+
+Program tile_products(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
+  const auto& [bm, bn, bk] = cfg.tile;
+  ExpertTiles tiles = tiles_of(d, cfg);
+  ProgramBuilder p("tile_products", d.world_size);
+  auto used = p.table("tiles_used", {1}, {ContractKind::kAscending, 0, tiles.num_tiles() + 1});
+  auto experts =
+      p.table("tile_experts", {tiles.num_tiles()}, {ContractKind::kRange, 0, d.num_experts});
+  auto a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k});
+  auto b = p.input("b", d.b_dtype, {d.num_experts, d.n, d.k});
+  auto products = p.output("products", d.out_dtype, {tiles.num_rows(), d.n});
+  p.role("gemm", Resource::sms(kGpuSms).pipelined(cfg.num_stages),
+         p.grid(tiles.num_tiles(), d.n, 1, bn).raster(cfg.raster), [&](const Tile& t) {
+           Index count = p.read(used, {0}), expert = p.read(experts, {t.m});
+           Value sum = p.zeros(DType::kF32, bm, bn);
+           p.when(t.m < count, [&] {
+             p.loop(ceil_div(d.k, bk), [&](const Index& step) {
+               Value x = p.load(a.tile({t.m * bm, step * bk}, bm, bk));
+               sum = dot(sum, x, p.load(b.tile({expert, t.col, step * bk}, bn, bk)).T());
+             });
+           });
+           p.store(products.tile({t.m * bm, t.col}, bm, bn), cast(sum, d.out_dtype));
+         });
+  return p.finish();
+}
+
+Program weighted_sums(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
+  constexpr std::int64_t kRows = 16, kCols = 256;
+  std::int64_t rows = tiles_of(d, cfg).num_rows();
+  ProgramBuilder p("weighted_sums", d.world_size);
+  auto slots = p.table("slots", {d.m, d.top_k}, {ContractKind::kRange, 0, rows});
+  auto weights = p.input("weights", DType::kF32, {d.m, d.top_k});
+  auto products = p.input("products", d.out_dtype, {rows, d.n});
+  auto partial = p.output("partial", d.out_dtype, {d.m, d.n});
+  p.role("sum", Resource::sms(kGpuSms), p.grid(d.m, d.n, kRows, kCols), [&](const Tile& t) {
+    Value sum = p.zeros(DType::kF32, kRows, kCols);
+    std::vector<Value> parts, factors;
+    for (std::int64_t j = 0; j < d.top_k; ++j) {
+      Value slot = p.load(slots.tile({t.row, j}, kRows, 1));
+      parts.push_back(p.load_rows(products.tile({0, t.col}, kRows, kCols), slot));
+      factors.push_back(p.load(weights.tile({t.row, j}, kRows, 1)));
+    }
+    for (std::size_t j = 0; j < parts.size(); ++j) {
+      sum = sum + cast(parts[j], DType::kF32) * factors[j];
+    }
+    p.store(partial.tile({t.row, t.col}, kRows, kCols), cast(sum, d.out_dtype));
+  });
+  return p.finish();
+}
+
+}  // namespace stretto::bench

@@ -1,0 +1,304 @@
+#include "bench/gpu/prediction/points.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <map>
+#include <thread>
+
+#include "bench/gpu/harness/compile_ahead.h"
+#include "stretto/base/errors.h"
+#include "stretto/base/json_fields.h"
+#include "stretto/compiler.h"
+#include "stretto/ops/choose/choose.h"
+#include "stretto/ops/gpu_harness/gpu_program.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/predict/prediction.h"
+
+namespace stretto::bench {
+namespace {
+
+constexpr DType kDType = DType::kBF16;
+// Of a shape with several configs: the first of the ranking, and others spread over the rest.
+constexpr std::size_t kFirst = 3, kSpread = 5;
+// A graph of short launches holds more of them, so that its own launch does not count.
+constexpr double kShortMs = 0.3;
+constexpr int kShortCalls = 18, kLongCalls = 3;
+
+struct Family {
+  const char* op;
+  std::int64_t n, k;
+  std::vector<std::int64_t> rows, wide_rows;  // default config; several configs
+};
+
+// Shapes and row counts that no machine file was fitted to (bench/predictions holds others,
+// measured before).
+const std::vector<Family>& families(bool one_rank) {
+  static const std::vector<Family> kOne = {
+      {"gemm", 6144, 4096, {96, 192, 384, 768, 1536, 3072, 6144, 12288, 24576}, {96, 1536}},
+      {"gemm", 12288, 5120, {128, 256, 768, 1536, 3072, 6144, 12288, 32768}, {768, 3072}},
+      {"gemm", 5120, 13824, {64, 192, 512, 1536, 3072, 6144, 12288}, {384, 6144}},
+      {"gemm", 16384, 6144, {64, 384, 1536, 3072, 12288}, {2048}},
+  };
+  static const std::vector<Family> kSeveral = {
+      {"ag_gemm", 24576, 4096, {128, 384, 1536, 3072, 6144, 12288, 24576}, {768, 6144}},
+      {"ag_gemm", 32768, 6144, {512, 1536, 3072, 6144, 12288}, {3072}},
+      {"gemm_rs", 4096, 12288, {128, 384, 1536, 3072, 6144, 12288, 24576}, {1536, 6144}},
+      {"gemm_rs", 6144, 24576, {512, 1536, 3072, 6144, 12288}, {3072}},
+      {"gemm_ar", 6144, 12288, {64, 128, 384, 768, 1536, 3072}, {64, 768}},
+      {"all_gather", 5120, 0, {64, 384, 1536, 3072, 6144, 12288, 32768}, {1536}},
+      {"reduce_scatter", 6144, 0, {64, 384, 1536, 3072, 6144, 12288, 32768}, {3072}},
+      {"all_reduce_two_shot", 8192, 0, {96, 384, 1536, 3072, 6144, 12288, 32768}, {1536}},
+      {"all_reduce_one_shot", 8192, 0, {64, 96, 192, 384}, {192}},
+      {"all_reduce_packet", 6144, 0, {64, 128, 256}, {}},
+  };
+  return one_rank ? kOne : kSeveral;
+}
+
+// Copy engines that fetch hang in graphs of several launches, which is how points are measured
+// (docs/status.md).
+bool engines_fetch(const std::string& op, const std::string& config) {
+  bool gathers = op == "all_gather" || op == "all_reduce_two_shot";
+  return config.find("gather=pull") != std::string::npos ||
+         (gathers && config.find(" 0 copying SMs") != std::string::npos);
+}
+
+// On as many threads as there are processors.
+void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
+  std::atomic<std::size_t> next{0};
+  std::vector<std::jthread> threads;
+  for (unsigned t = 0; t < std::max(std::thread::hardware_concurrency(), 1U); ++t) {
+    threads.emplace_back([&] {
+      for (std::size_t i = next++; i < count; i = next++) work(i);
+    });
+  }
+}
+
+// Which of the ranked candidates a shape with several configs measures.
+std::vector<std::string> spread(OpCandidates offered, const std::string& op,
+                                const predict::Machine& machine) {
+  std::erase_if(offered.fused, [&](const Candidate& c) { return engines_fetch(op, c.config); });
+  std::vector<RankedCandidate> ranked = rank_candidates(offered, machine);
+  std::erase_if(ranked, [](const RankedCandidate& r) { return r.is_sequence(); });
+  std::vector<std::string> configs;
+  std::size_t rest = ranked.size() - std::min(kFirst, ranked.size());
+  for (std::size_t i = 0; i < ranked.size(); ++i) {
+    std::size_t behind = i - std::min(i, kFirst);
+    bool taken =
+        i < kFirst || rest <= kSpread || behind * kSpread / rest != (behind + 1) * kSpread / rest;
+    if (taken) configs.push_back(offered.fused[static_cast<std::size_t>(ranked[i].index)].config);
+  }
+  return configs;
+}
+
+const std::string kNotOffered = "this config is not offered any more";
+
+}  // namespace
+
+Program point_program(const Point& p) {
+  OpCandidates offered = candidates(p.op, p.shape);
+  const Candidate* found = find_candidate(offered, p.config);
+  if (found == nullptr) throw UserError(kNotOffered);
+  return found->program();
+}
+
+namespace {
+
+void predict_one(Point& p, const predict::Machine& machine) {
+  try {
+    CompiledProgram compiled = compile(point_program(p), {.require_proof = false});
+    predict::Prediction got = predict::predict(*compiled.schedule, machine);
+    p.predicted_ms = got.time_ms;
+    p.bound_by = got.bound_by;
+  } catch (const UserError& e) {
+    p.error = e.what();
+  }
+}
+
+// |predicted / measured - 1| of points, and the mean of predicted / measured - 1.
+struct Errors {
+  std::vector<double> distances;
+  double sum = 0;
+
+  void add(const Point& p) {
+    double error = p.predicted_ms / p.measured_ms - 1;
+    distances.push_back(std::fabs(error));
+    sum += error;
+  }
+  std::string to_string() {
+    std::sort(distances.begin(), distances.end());
+    auto count = static_cast<double>(distances.size());
+    double total = 0;
+    for (double d : distances) total += d;
+    std::size_t p90 = std::min(distances.size() - 1, distances.size() * 9 / 10);
+    return fmt::format("{:4} points: mean {:.3f} p90 {:.3f} bias {:+.3f}", distances.size(),
+                       total / count, distances[p90], sum / count);
+  }
+};
+
+// Measured time of what prediction would choose over the least measured one, less one.
+std::string choice_losses(const std::map<std::string, std::vector<const Point*>>& by_shape) {
+  double sum = 0, most = 0;
+  int count = 0, right = 0;
+  std::string worst;
+  for (const auto& [label, all] : by_shape) {
+    if (all.size() < 2) continue;
+    auto chosen = std::min_element(all.begin(), all.end(), [](const Point* a, const Point* b) {
+      return a->predicted_ms < b->predicted_ms;
+    });
+    auto best = std::min_element(all.begin(), all.end(), [](const Point* a, const Point* b) {
+      return a->measured_ms < b->measured_ms;
+    });
+    double loss = (*chosen)->measured_ms / (*best)->measured_ms - 1;
+    sum += loss;
+    ++count;
+    right += chosen == best ? 1 : 0;
+    if (loss < most) continue;
+    most = loss;
+    worst = label + " | " + (*chosen)->config + " instead of " + (*best)->config;
+  }
+  if (count == 0) return "";
+  return fmt::format(
+      "choosing by prediction: {} shapes, right {}, loss mean {:.3f} most {:.3f} ({})\n", count,
+      right, sum / count, most, worst);
+}
+
+}  // namespace
+
+std::string Point::label() const {
+  return fmt::format("{} P={} m={} n={} k={}", op, shape.world_size, shape.m, shape.n, shape.k);
+}
+
+std::string Point::to_string() const {
+  if (!error.empty()) return fmt::format("{} | {}: {}", label(), config, error);
+  return fmt::format("predicted {:9.4f} measured {:9.4f} ms ratio {:5.2f} {:11} {} | {}",
+                     predicted_ms, measured_ms, measured_ms > 0 ? predicted_ms / measured_ms : 0.0,
+                     bound_by, label(), config);
+}
+
+Json Point::to_json() const {
+  Json out = {{"op", op},
+              {"ranks", shape.world_size},
+              {"m", shape.m},
+              {"n", shape.n},
+              {"k", shape.k},
+              {"dtype", name(shape.dtype)},
+              {"config", config},
+              {"predicted_ms", predicted_ms},
+              {"bound_by", bound_by}};
+  if (measured_ms > 0) out["measured_ms"] = measured_ms;
+  if (!error.empty()) out["error"] = error;
+  return out;
+}
+
+std::vector<Point> predict_points(int world_size, const predict::Machine& machine) {
+  std::vector<Point> points;
+  for (const Family& f : families(world_size == 1)) {
+    auto shape = [&](std::int64_t m) {
+      return OpShape{.world_size = world_size, .m = m, .n = f.n, .k = f.k, .dtype = kDType};
+    };
+    auto add = [&](const OpShape& s, const std::string& config) {
+      bool known = std::any_of(points.begin(), points.end(), [&](const Point& p) {
+        return p.op == f.op && p.shape.m == s.m && p.shape.n == s.n && p.shape.k == s.k &&
+               p.config == config;
+      });
+      if (!known) points.push_back({.op = f.op, .shape = s, .config = config});
+    };
+    for (std::int64_t m : f.rows) {
+      for (const Candidate& c : candidates(f.op, shape(m)).fused) {  // the default comes first
+        if (engines_fetch(f.op, c.config)) continue;
+        add(shape(m), c.config);
+        break;
+      }
+    }
+    for (std::int64_t m : f.wide_rows) {
+      for (const std::string& config : spread(candidates(f.op, shape(m)), f.op, machine))
+        add(shape(m), config);
+    }
+  }
+  predict_again(points, machine);
+  return points;
+}
+
+std::vector<Point> read_points(const Json& file, const std::string& where, int world_size) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 24;
+  if (!file.is_object() || !file.contains("points") || !file["points"].is_array()) {
+    throw UserError(where + ": need an object with a list 'points'");
+  }
+  std::vector<Point> points;
+  for (const Json& json : file["points"]) {
+    JsonFields fields(json, where);
+    Point p{.op = fields.text("op"), .config = fields.text("config")};
+    p.shape = {.world_size = static_cast<int>(fields.integer("ranks", 1, 64)),
+               .m = fields.integer("m", 0, kMost),
+               .n = fields.integer("n", 0, kMost),
+               .k = fields.integer("k", 0, kMost),
+               .dtype = parse_dtype(fields.text("dtype"))};
+    p.predicted_ms = fields.number("predicted_ms", 0, 1e9);
+    p.bound_by = fields.optional_text("bound_by").value_or("");
+    p.measured_ms = fields.optional_number("measured_ms", 0, 1e9).value_or(0);
+    if (p.shape.world_size == world_size) points.push_back(std::move(p));
+  }
+  return points;
+}
+
+void predict_again(std::vector<Point>& points, const predict::Machine& machine) {
+  in_parallel(points.size(), [&](std::size_t i) { predict_one(points[i], machine); });
+}
+
+void measure_points(GpuWorld& world, std::vector<Point>& points, const PointsOptions& options,
+                    const std::function<void(const Point&)>& done) {
+  std::erase_if(points, [&](const Point& p) {
+    return (p.label() + " | " + p.config).find(options.only) == std::string::npos;
+  });
+  std::vector<LabelledProgram> programs;
+  for (Point& p : points) {
+    try {
+      programs.push_back({p.label(), point_program(p)});
+    } catch (const UserError& e) {
+      p.error = e.what();
+    }
+  }
+  compile_ahead(programs);
+  RandomFill random(world, options.seed);
+  for (Point& p : points) {
+    if (p.error.empty()) {
+      try {
+        std::vector<double> ms =
+            time_program(world, point_program(p), random,
+                         {.samples = options.samples,
+                          .calls_per_graph = p.predicted_ms < kShortMs ? kShortCalls : kLongCalls});
+        p.measured_ms = median_interval(std::move(ms)).median;
+      } catch (const Error& e) {
+        p.error = e.what();
+      }
+    }
+    done(p);
+  }
+}
+
+std::string summary(const std::vector<Point>& points) {
+  std::map<std::string, Errors> by_op;
+  std::map<std::string, std::vector<const Point*>> by_shape;
+  Errors all;
+  std::size_t left_out = 0;
+  for (const Point& p : points) {
+    if (!p.error.empty() || !(p.measured_ms > 0)) {
+      ++left_out;
+      continue;
+    }
+    by_op[p.op].add(p);
+    all.add(p);
+    by_shape[p.label()].push_back(&p);
+  }
+  std::string out;
+  for (auto& [op, errors] : by_op) out += fmt::format("  {:20} {}\n", op, errors.to_string());
+  if (!all.distances.empty()) out += fmt::format("  {:20} {}\n", "all", all.to_string());
+  out += choice_losses(by_shape);
+  if (left_out > 0) out += fmt::format("{} points not measured\n", left_out);
+  return out;
+}
+
+}  // namespace stretto::bench
