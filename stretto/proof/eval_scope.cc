@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/expr_arithmetic.h"
 
 namespace stretto {
 namespace {
@@ -29,9 +30,9 @@ const char* word(ExprOp op) {
 }
 
 std::int64_t point(ExprOp op, std::int64_t a, std::int64_t b) {
-  Expr value = Expr::make(op, {Expr(a), Expr(b)});
-  if (!value.is_const()) throw Rejected(fmt::format("{} of {} by zero", word(op), a));
-  return value.const_value();
+  bool divides = op == ExprOp::kFloorDiv || op == ExprOp::kMod;
+  if (divides && b == 0) throw Rejected(fmt::format("{} of {} by zero", word(op), a));
+  return apply(op, a, b);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/proof/expand_accesses.h"
@@ -229,9 +231,10 @@ class Expander {
     for (std::int64_t v = values.lo; v <= values.hi; ++v) {
       state_.scope.suppose(*entry, v);
       fact.value = v;
-      state_.facts.push_back(state_.graph.choices->fact(fact));
+      std::array<int, 1> is_so = {state_.graph.choices->fact(fact)};
+      state_.enter(is_so);
       each_choice(exprs, expand_it);
-      state_.facts.pop_back();
+      state_.leave(is_so);
     }
     state_.scope.forget(*entry);
     --state_.may_depth;
@@ -259,10 +262,9 @@ class Expander {
   }
 
   void under(const std::vector<int>& facts, const Block& body) {
-    std::size_t before = state_.facts.size();
-    state_.facts.insert(state_.facts.end(), facts.begin(), facts.end());
+    state_.enter(facts);
     block(body);
-    state_.facts.resize(before);
+    state_.leave(facts);
   }
 
   // The facts that make up a condition; false where they would not tell all of it.
@@ -312,7 +314,8 @@ class Expander {
       walk_around(o, begin.lo, end.hi, left_out);
     } else {
       state_.recorder.begin_fold(shape.ordered);
-      if (shape.affine && !state_.has_cells) {
+      bool alike = !shape.chooses || !syncs_.holds_slots();
+      if (shape.affine && alike && !state_.has_cells) {
         walk_affine(o, begin.lo, end.hi);
       } else {
         walk(o, begin.lo, end.hi);

@@ -282,7 +282,7 @@ int AccessExpander::choice_of(int tensor, const Target& target) const {
   const auto& cells = state_.cells[at(tensor)];
   bool in_part = state_.deciding.any && target.part && cells && cells->is_partition();
   if (!in_part) return state_.choice();
-  std::vector<int> facts = state_.facts;
+  std::vector<int> facts = state_.facts();
   facts.push_back(state_.graph.choices->fact(inhabited_from(*target.part)));
   return state_.graph.choices->choice(std::move(facts));
 }

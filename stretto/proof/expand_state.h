@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,19 +33,34 @@ struct ExpandState {
   // may_depth, and what is done to those rows happens whenever there are any.
   std::vector<TablePoint> inhabited;
   DecidingTables deciding;
-  // What is so where the program is now, for some tables only, where any decides what is waited
-  // for; and how many of the reasons for may_depth these facts do not tell.
-  std::vector<int> facts;
-  int untold_depth = 0;
+  int untold_depth = 0;  // reasons for may_depth that facts() do not tell
 
   ExpandState(const Program& program, const std::vector<std::int64_t>& extents,
               const TableWitness* witness, std::shared_ptr<TableChoices> choices);
   ExpandState(const ExpandState&) = delete;
 
+  // What is so where the program is now, for some tables only, where any decides what is waited
+  // for.
+  const std::vector<int>& facts() const { return facts_; }
+  void enter(std::span<const int> facts) {
+    facts_.insert(facts_.end(), facts.begin(), facts.end());
+    choice_.reset();
+  }
+  void leave(std::span<const int> facts) {
+    facts_.resize(facts_.size() - facts.size());
+    choice_.reset();
+  }
+  // Its number, for every event here.
   int choice() const {
-    return facts.empty() ? TableChoices::kAlways : graph.choices->choice(facts);
+    if (facts_.empty()) return TableChoices::kAlways;
+    if (!choice_) choice_ = graph.choices->choice(facts_);
+    return *choice_;
   }
   [[noreturn]] void reject(const Op& op, const std::string& what) const;
+
+ private:
+  std::vector<int> facts_;
+  mutable std::optional<int> choice_;
 };
 
 }  // namespace stretto

@@ -34,6 +34,7 @@ class SyncExpander {
   void pipe_fill(const Op& op);
   // A register that holds a slot may not be read once the slot is released.
   void use_registers(const Op& op);
+  bool holds_slots() const { return !slot_of_register_.empty(); }
   void async_dot(const Op& op);
   void await(const Op& op);
   void barrier(const Op& op);

@@ -100,7 +100,7 @@ TEST(Geometry, LoopsFoldIntoExactlyTheirElements) {
     std::int64_t trips = dice.roll(0, 6), rows = dice.roll(1, 3), cols = dice.roll(1, 3);
     std::int64_t row0 = dice.roll(-2, 9), row_step = dice.roll(-3, 3), col_step = dice.roll(-2, 3);
     std::int64_t end = dice.roll(4, 12);
-    bool divided = dice.roll(0, 3) == 0;
+    bool divided = dice.roll(0, 3) == 0, chooses = dice.roll(0, 1) == 0;
     auto row_at = [&](std::int64_t k) { return row0 + (divided ? k / 2 : k) * row_step; };
 
     ProgramBuilder p("fold", 1);
@@ -110,7 +110,9 @@ TEST(Geometry, LoopsFoldIntoExactlyTheirElements) {
       p.loop(trips, [&](const Index& k) {
         Index row = p.let("row", (divided ? k / 2 : k) * row_step + row0);
         Slice from = in.tile({row, k * col_step}, rows, cols).until_row(end);
-        p.store(out.tile({row, k * col_step}, rows, cols).until_row(end), p.load(from));
+        Value v = p.load(from);
+        if (chooses) p.when(k >= 2, [&] { v = v + v; });
+        p.store(out.tile({row, k * col_step}, rows, cols).until_row(end), v);
       });
     });
     Program program = p.finish();
@@ -136,14 +138,19 @@ TEST(Geometry, LoopsFoldIntoExactlyTheirElements) {
   }
 }
 
-// 128 iterations of a matrix product are two boxes, or large programs could not be proved in time.
+// 128 iterations of a matrix product are two boxes, masked ones or not, or large programs could not
+// be proved in time.
 TEST(Geometry, TheMainLoopOfAProductIsOneBoxPerOperand) {
   ProgramBuilder p("product", 1);
   auto a = p.input("a", DType::kF32, {64, 1024});
   auto out = p.output("out", DType::kF32, {64, 8});
   p.role("r", Resource::sms(1), p.range(1), [&](const Tile&) {
     Value acc = p.zeros(DType::kF32, 64, 8);
-    p.loop(128, [&](const Index& k) { acc = acc + p.load(a.tile({0, k * 8}, 64, 8)); });
+    p.loop(128, [&](const Index& k) {
+      Value step = p.load(a.tile({0, k * 8}, 64, 8));
+      p.when(k >= 100, [&] { step = step + step; });
+      acc = acc + step;
+    });
     p.store(out.tile({0, 0}, 64, 8), acc);
   });
   Program program = p.finish();

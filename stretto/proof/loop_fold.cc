@@ -43,12 +43,26 @@ bool uses_any(const Region& region, const std::set<int>& vars) {
          std::any_of(region.origin.begin(), region.origin.end(), used);
 }
 
-// Straight-line bodies only. A copy's source box depends on the masks of both sides; a variable
-// used before its `let` carries a value from one iteration to the next.
+// A condition that decides about registers alone.
+bool is_register_choice(const Op& op) {
+  if (op.code != OpCode::kWhen) return false;
+  return std::all_of(op.bodies.begin(), op.bodies.end(), [](const Block& body) {
+    return std::all_of(body.begin(), body.end(), [](const Op& o) {
+      const OpInfo& info = op_info(o.code);
+      bool plain = o.bodies.empty() && !o.region && !info.synchronises && info.schedule_level;
+      bool counted = o.code == OpCode::kLet || o.code == OpCode::kDotAsync;
+      return is_register_choice(o) || (plain && !counted && o.code != OpCode::kAwait);
+    });
+  });
+}
+
+// Straight-line bodies only, but for what registers hold. A copy's source box depends on the masks
+// of both sides; a variable used before its `let` carries a value from one iteration to the next.
 bool is_affine_loop(const Op& loop) {
   std::set<int> moving = {loop.var}, carried;
   for (const Op& op : loop.bodies[0]) {
-    if (!op.bodies.empty() || op.code == OpCode::kCopy) return false;
+    bool straight = op.bodies.empty() || is_register_choice(op);
+    if (!straight || op.code == OpCode::kCopy) return false;
     if (op.code == OpCode::kLet) carried.insert(op.var);
   }
   for (const Op& op : loop.bodies[0]) {
@@ -153,6 +167,7 @@ const LoopShape& LoopShapes::of(const Op& op) {
   shape.ordered =
       std::any_of(written.begin(), written.end(), [&](int t) { return read.count(t) != 0; });
   shape.affine = !shape.ordered && is_affine_loop(op);
+  shape.chooses = std::any_of(op.bodies[0].begin(), op.bodies[0].end(), is_register_choice);
   return shape;
 }
 

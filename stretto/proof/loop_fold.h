@@ -13,6 +13,7 @@ namespace stretto {
 struct LoopShape {
   bool synchronises = false;  // walked event by event
   bool affine = false;        // every box moves linearly with the loop variable: two looks suffice
+  bool chooses = false;       // some iterations use registers that others do not
   bool ordered = false;       // reads and writes the same tensor: boxes must keep their turn
   bool piped = false;         // affine, reads, passes slots of pipes, and nothing else
   std::vector<Expr> conditions;  // piped: on which it passes slots, comparisons

@@ -114,6 +114,31 @@ TEST(PipeLoops, AgentsThatLeaveOutDifferentlyAreWalked) {
   EXPECT_FALSE(prove(late).proved);
 }
 
+// A loop after the product looks at a slot that is free again, in its sixth iteration alone.
+TEST(PipeLoops, ASlotMayNotBeReadLaterInNoIteration) {
+  for (bool reads_slot : {false, true}) {
+    Program program = product(100);
+    int slot = -1;
+    for (const Op& op : loop_of(program, AgentKind::kConsumer).bodies[0]) {
+      if (op.code == OpCode::kPipeGet) slot = op.result;
+    }
+    ASSERT_GE(slot, 0);
+    Op& product_loop = loop_of(program, AgentKind::kConsumer);
+    constexpr int kOther = 1000;
+    Op use{.code = OpCode::kCast, .result = kOther, .operands = {reads_slot ? slot : kOther}};
+    use.loc = product_loop.loc;
+    Op when{.code = OpCode::kWhen, .exprs = {Expr::var(product_loop.var) == 5}};
+    when.bodies = {{use}, {}};
+    Op loop{.code = OpCode::kLoop, .exprs = {0, 10}, .var = product_loop.var};
+    loop.bodies = {{when}};
+    for (Agent& agent : program.roles[1].agents) {
+      if (agent.kind != AgentKind::kProducer) agent.body.push_back(loop);
+    }
+    ProofResult result = prove(program);
+    EXPECT_EQ(result.proved, !reads_slot) << result.report;
+  }
+}
+
 TEST(PipeLoops, ACycleOfWaitsShowsItself) {
   Program program = product(100);
   // The consumer keeps all slots until it has got the last.
