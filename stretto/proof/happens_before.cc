@@ -203,6 +203,7 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
   clocks.vectors.reset(num_components_);
   clocks.merged.clear();
   clocks.met.clear();
+  clocks.told.clear();
   clocks.of_choice.clear();
   clocks.at_place.resize(graph_.agents.size());
   clocks.released.resize(graph_.agents.size());
@@ -316,6 +317,13 @@ const HappensBefore::ChainItem& HappensBefore::first_to_reach(const Chain& chain
                            [](const ChainItem& i, std::int64_t t) { return i.prefix < t; });
 }
 
+// What a wait learns goes by its clock, what it waits for, and the scope that it needs: waiters of
+// a counter are of one rank, and differ in whether they are queues.
+std::uint64_t HappensBefore::waiting_key(std::int32_t clock, int awaited, int waiter) const {
+  return (static_cast<std::uint64_t>(clock) << 32) | (static_cast<std::uint64_t>(awaited) << 1) |
+         (queue(waiter) ? 1 : 0);
+}
+
 std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const Step& step,
                                     int pos) const {
   const Sync& s = timeline_.trace(step.agent, step.launch).syncs[at(pos)];
@@ -332,17 +340,24 @@ std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const St
   const MultiWait& wait =
       multi_waits_[at(multi_wait_at_.at(place_key({step.agent, step.launch, pos})))];
   // Workers of a rank wait for the same notifies from the same state: they share the result.
-  std::uint64_t key =
-      (static_cast<std::uint64_t>(clock) << 32) | static_cast<std::uint32_t>(wait.alike);
-  auto [it, is_new] = clocks.met.try_emplace(key, clock);
+  auto [it, is_new] = clocks.met.try_emplace(waiting_key(clock, wait.alike, step.agent), clock);
+  if (is_new) it->second = merge(clocks, clock, told(clocks, wait), -1, 0);
+  return it->second;
+}
+
+// What all notifies tell together that the wait cannot do without. They have happened before it in
+// the execution, so their clocks are there.
+std::int32_t HappensBefore::told(Clocks& clocks, const MultiWait& wait) const {
+  auto [it, is_new] = clocks.told.try_emplace(waiting_key(0, wait.alike, wait.agent), 0);
   if (!is_new) return it->second;
+  const auto& chains = chains_[at(wait.counter)];
   std::vector<VectorClocks::Source> sources;
   for (std::size_t c = 0; c < chains.size(); ++c) {
     if (wait.needed[c] == 0) continue;
     const ChainItem& item = chains[c].items[at(wait.needed[c] - 1)];
-    if (auto source = source_of(clocks, s.counter, item, step.agent)) sources.push_back(*source);
+    if (auto source = source_of(clocks, wait.counter, item, wait.agent)) sources.push_back(*source);
   }
-  if (!sources.empty()) it->second = clocks.vectors.merge(clock, sources);
+  if (!sources.empty()) it->second = clocks.vectors.merge(0, sources);
   return it->second;
 }
 
@@ -372,9 +387,7 @@ std::int32_t HappensBefore::merge_item(Clocks& clocks, std::int32_t clock, int c
     return merge(clocks, clock, source->clock, source->component, source->value);
   }
   // Workers of a rank wait for the same notifies from the same state: they share the result.
-  std::uint64_t key =
-      (static_cast<std::uint64_t>(clock) << 32) | static_cast<std::uint32_t>(item.id);
-  auto [it, is_new] = clocks.merged.try_emplace(key, 0);
+  auto [it, is_new] = clocks.merged.try_emplace(waiting_key(clock, item.id, waiter), 0);
   if (is_new) it->second = merge(clocks, clock, source->clock, source->component, source->value);
   return it->second;
 }
@@ -402,11 +415,27 @@ bool HappensBefore::before(const Place& x, const Place& y, Past past, Path path,
     if (got->agent == y.agent && got->launch == y.launch) return got->pos <= y.pos;
     return before(*got, y, Past::kRead, path, choice);
   }
-  Clocks& c = clocks(past);
+  return reaches(past, knowledge(y, past, path, choice), mark(x));
+}
+
+HappensBefore::Mark HappensBefore::mark(const Place& x) const {
   auto [component, position] = stamp(x);
-  std::int32_t clock =
-      past == Past::kOrder ? clock_in_choice(c, y, choice) : covered_clock(c, y, path, choice);
-  return this->component(c, clock, component) > position;
+  return {component, position};
+}
+
+std::int32_t HappensBefore::knowledge(const Place& y, Past past, Path path, int choice) const {
+  Clocks& c = clocks(past);
+  return past == Past::kOrder ? clock_in_choice(c, y, choice) : covered_clock(c, y, path, choice);
+}
+
+bool HappensBefore::reaches(Past past, std::int32_t knowledge, const Mark& mark) const {
+  return component(clocks(past), knowledge, mark.component) > mark.position;
+}
+
+Past HappensBefore::carried_alike(Past past) const {
+  auto p = static_cast<std::size_t>(past), first = std::min<std::size_t>(p, 1);
+  while (which_[first] != which_[p]) ++first;
+  return static_cast<Past>(first);
 }
 
 bool HappensBefore::start_before(int rank, int launch, const Place& y, Path path,

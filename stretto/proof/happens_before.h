@@ -69,6 +69,19 @@ class HappensBefore {
   bool fenced(const Place& x, const Place& y, Past past, Path path,
               int choice = TableChoices::kAlways) const;
 
+  // before(), in parts, for many places at once: x is over before y where what y knows reaches x's
+  // mark. Not of kBulkLoad. Places with the same knowledge rely on the same.
+  struct Mark {
+    int component;
+    std::int64_t position;
+    friend auto operator<=>(const Mark&, const Mark&) = default;
+  };
+  Mark mark(const Place& x) const;
+  std::int32_t knowledge(const Place& y, Past past, Path path, int choice) const;
+  bool reaches(Past past, std::int32_t knowledge, const Mark& mark) const;
+  // The first kind of which the table carries the same.
+  Past carried_alike(Past past) const;
+
   // Facts of one value each that waits before `y` go by, one for each entry.
   std::vector<int> entries_waited_for(const Place& y) const;
 
@@ -108,8 +121,9 @@ class HappensBefore {
     std::vector<std::vector<std::int64_t>> released;          // there: own accesses before are over
     std::vector<std::vector<std::int32_t>> at_start, at_end;  // [rank][launch]
     std::vector<std::int32_t> stream, roles, joined, ended;   // [rank]: the launch under way
-    std::unordered_map<std::uint64_t, std::int32_t> merged;   // by clock and item
-    std::unordered_map<std::uint64_t, std::int32_t> met;      // by clock and MultiWait::alike
+    // By waiting_key(): clocks with an item, clocks with what MultiWait::alike stands for, and that
+    // alone.
+    std::unordered_map<std::uint64_t, std::int32_t> merged, met, told;
     std::map<std::tuple<int, int, int, int>, std::int32_t> of_choice;  // agent, launch, pos, choice
   };
 
@@ -123,6 +137,8 @@ class HappensBefore {
   std::int32_t begin_agent(Clocks& clocks, const Step& step);
   void end_agent(Clocks& clocks, const Step& step, std::int32_t clock, std::int64_t limit);
   std::int32_t acquire(Clocks& clocks, std::int32_t clock, const Step& step, int pos) const;
+  std::uint64_t waiting_key(std::int32_t clock, int awaited, int waiter) const;
+  std::int32_t told(Clocks& clocks, const MultiWait& wait) const;
   std::int32_t acquire_packets(Clocks& clocks, std::int32_t clock, const Step& step, int pos) const;
   // The notify with which the counter gets to `threshold`.
   static const ChainItem& first_to_reach(const Chain& chain, std::int64_t threshold);
@@ -135,7 +151,8 @@ class HappensBefore {
   bool refine();
   bool refine(int counter, const std::vector<int>& waits);
   std::vector<int> necessary(AfterTable& table, const MultiWait& wait) const;
-  int first_after(const Chain& chain, int component, std::int64_t position) const;
+  static int necessary_of(AfterTable& table, std::int64_t threshold, const std::vector<int>& cut,
+                          std::size_t chain, int lo);
 
   // What the table says.
   const RowPower& power(SyncRow row) const { return powers_[row]; }

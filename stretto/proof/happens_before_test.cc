@@ -267,5 +267,44 @@ TEST(HappensBefore, HoldsForEveryLaterPeriod) {
   EXPECT_GT(cross_rank, 0) << "the comparison found nothing to compare";
 }
 
+// Launches go on where the window ends: what is derived there, of its last launches too, has to be
+// derived where more of them are seen. Otherwise a rank that runs ahead is not allowed for.
+TEST(HappensBefore, TheEndOfTheWindowTellsNothing) {
+  std::uint64_t seed = fresh_seed();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  Program program = one_agent_per_role();
+  constexpr int kWindow = 4, kMore = 3;
+  int finished = 0, cross_rank = 0;
+  for (int round = 0; round < 800 && finished < 100; ++round) {
+    InstanceGraph one = random_graph(program, random);
+    Timeline window{std::vector<const InstanceGraph*>(kWindow, &one)},
+        longer{std::vector<const InstanceGraph*>(kWindow + kMore, &one)};
+    Execution execution = execute(window), beyond = execute(longer);
+    if (!execution.finished) continue;
+    ++finished;
+    HappensBefore here(window, execution), there(longer, beyond);
+    std::vector<Place> places;
+    for (int a = 0; a < static_cast<int>(one.agents.size()); ++a) {
+      auto events = static_cast<int>(one.agents[static_cast<std::size_t>(a)].syncs.size());
+      for (int e = 0; e < kWindow; ++e) {
+        for (int pos = 0; pos <= events; ++pos) places.push_back({a, e, pos});
+      }
+    }
+    for (const Place& x : places) {
+      for (const Place& y : places) {
+        if (!here.before(x, y, Past::kOrder, Path::kThreads)) continue;
+        cross_rank += one.agents[static_cast<std::size_t>(x.agent)].rank !=
+                      one.agents[static_cast<std::size_t>(y.agent)].rank;
+        ASSERT_TRUE(there.before(x, y, Past::kOrder, Path::kThreads))
+            << "agent " << x.agent << " event " << x.pos << " of launch " << x.launch
+            << " before agent " << y.agent << " event " << y.pos << " of launch " << y.launch;
+      }
+    }
+  }
+  EXPECT_GE(finished, 10);
+  EXPECT_GT(cross_rank, 0) << "the comparison found nothing to compare";
+}
+
 }  // namespace
 }  // namespace stretto

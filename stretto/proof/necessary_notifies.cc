@@ -1,7 +1,10 @@
 // The rule of necessity (happens_before.h): which notifies a wait cannot do without.
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "stretto/proof/happens_before.h"
 
@@ -16,31 +19,56 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class HappensBefore::AfterTable {
  public:
+  // How many items of each chain can come without a wait; -1: all, endlessly.
+  using Cut = std::vector<int>;
+
   AfterTable(const HappensBefore& order, const std::vector<Chain>& chains)
-      : order_(order), chains_(chains) {
+      : order_(order), chains_(chains), guess_(chains.size(), 0) {
     std::size_t num_items = 0;
     for (const Chain& chain : chains) {
       first_row_.push_back(num_items);
       num_items += chain.items.size();
+      auto& clocks = clocks_.emplace_back();
+      for (const ChainItem& i : chain.items) {
+        clocks.push_back(order.clock_at(order.causal_, {i.agent, i.launch, i.pos}));
+      }
     }
     after_.assign(num_items * chains.size(), -1);
   }
 
   const std::vector<Chain>& chains() const { return chains_; }
 
-  int after(std::size_t chain, int item, std::size_t other) {
-    int& found = after_[(first_row_[chain] + at(item)) * chains_.size() + other];
-    if (found < 0) {
-      found = order_.first_after(chains_[other], chains_[chain].component,
-                                 chains_[chain].items[at(item)].position);
+  // What is needed of every chain by the waits with this threshold and cut; empty where not known.
+  std::vector<int>& needed(std::int64_t threshold, const Cut& cut) {
+    return needed_[{threshold, cut}];
+  }
+
+  // Of what comes after `position` of `component`.
+  Cut cut_at(int component, std::int64_t position) {
+    Cut cut;
+    look_from(component, position);
+    for (std::size_t c = 0; c < chains_.size(); ++c) {
+      int end = first_after(c);
+      cut.push_back(end == static_cast<int>(chains_[c].items.size()) ? -1 : end);
     }
-    return found;
+    return cut;
+  }
+
+  // What chains other than this one can add without the wait.
+  std::int64_t most_of_others(const Cut& cut, std::size_t chain) const {
+    std::int64_t sum = 0;
+    for (std::size_t h = 0; h < chains_.size(); ++h) {
+      if (h == chain || cut[h] == 0) continue;
+      if (cut[h] < 0) return kEndless;
+      sum += chains_[h].items[at(cut[h] - 1)].prefix;
+    }
+    return sum;
   }
 
   // What the counter can reach when item `item` of chain `chain` has not happened, counting no
-  // further than `enough`. cut[h] items of chain h can come without the wait; -1: all, endlessly.
-  std::int64_t available_without(const std::vector<int>& cut, std::size_t chain, int item,
-                                 std::int64_t enough) {
+  // further than `enough`.
+  std::int64_t available_without(const Cut& cut, std::size_t chain, int item, std::int64_t enough) {
+    look_from(chains_[chain].component, chains_[chain].items[at(item)].position);
     std::int64_t sum = item == 0 ? 0 : chains_[chain].items[at(item - 1)].prefix;
     for (std::size_t h = 0; h < chains_.size() && sum < enough; ++h) {
       if (h == chain) continue;
@@ -53,10 +81,67 @@ class HappensBefore::AfterTable {
   }
 
  private:
+  // The first item of chain `other` that comes after the one that is looked from.
+  int after(std::size_t chain, int item, std::size_t other) {
+    int& found = after_[(first_row_[chain] + at(item)) * chains_.size() + other];
+    if (found < 0) found = first_after(other);
+    return found;
+  }
+
+  void look_from(int component, std::int64_t position) {
+    component_ = component;
+    position_ = position;
+    seen_.fill({-1, false});
+  }
+
+  // Items share clocks: notifies of a launch's agents that have waited for nothing, say.
+  bool is_after(std::size_t chain, int item) {
+    if (chains_[chain].component == component_) {
+      return chains_[chain].items[at(item)].position > position_;
+    }
+    std::int32_t clock = clocks_[chain][at(item)];
+    Seen& seen = seen_[at(clock) % seen_.size()];
+    if (seen.clock != clock) {
+      seen = {clock, order_.component(order_.causal_, clock, component_) > position_};
+    }
+    return seen.after;
+  }
+
+  // The first of the chain's items that comes after the place that is looked from; their number
+  // where none does. As a rule it is the one that was found last.
+  int first_after(std::size_t chain) {
+    int lo = 0, hi = static_cast<int>(chains_[chain].items.size());
+    int& guess = guess_[chain];
+    bool right =
+        (guess == hi || is_after(chain, guess)) && (guess == 0 || !is_after(chain, guess - 1));
+    if (right) return guess;
+    while (lo < hi) {
+      int mid = lo + (hi - lo) / 2;
+      if (is_after(chain, mid)) {
+        hi = mid;
+      } else {
+        lo = mid + 1;
+      }
+    }
+    return guess = lo;
+  }
+
+  struct Seen {
+    std::int32_t clock;
+    bool after;
+  };
+
   const HappensBefore& order_;
   const std::vector<Chain>& chains_;
+  std::vector<std::vector<std::int32_t>> clocks_;  // [chain][item]
   std::vector<std::size_t> first_row_;
   std::vector<int> after_;
+  std::map<std::pair<std::int64_t, Cut>, std::vector<int>> needed_;
+  // Where it is looked from.
+  int component_ = 0;
+  std::int64_t position_ = 0;
+  std::array<Seen, 16> seen_{};
+  std::vector<int> guess_;  // per chain
 };
 
 bool HappensBefore::refine() {
@@ -88,52 +173,42 @@ bool HappensBefore::refine(int counter, const std::vector<int>& waits) {
   return changed;
 }
 
-// The first of the chain's items that comes after `position` of `component`; their number where
-// none does.
-int HappensBefore::first_after(const Chain& chain, int component, std::int64_t position) const {
-  int lo = 0, hi = static_cast<int>(chain.items.size());
-  while (lo < hi) {
-    int mid = lo + (hi - lo) / 2;
-    const ChainItem& item = chain.items[at(mid)];
-    bool after;
-    if (chain.component == component) {
-      after = item.position > position;
-    } else {
-      std::int32_t clock = clock_at(causal_, {item.agent, item.launch, item.pos});
-      after = this->component(causal_, clock, component) > position;
+// Per chain, how many of its first items the wait cannot do without.
+std::vector<int> HappensBefore::necessary(AfterTable& table, const MultiWait& wait) const {
+  auto [component, position] = stamp({wait.agent, wait.launch, wait.pos});
+  std::vector<int> cut = table.cut_at(component, position);
+  std::vector<int>& known = table.needed(wait.threshold, cut);
+  if (known.empty()) {
+    for (std::size_t g = 0; g < cut.size(); ++g) {
+      known.push_back(necessary_of(table, wait.threshold, cut, g, wait.needed[g]));
     }
-    if (after) {
-      hi = mid;
-    } else {
+  }
+  return known;
+}
+
+// The items [0, lo) are necessary; how many are more. What other chains can add at most, whatever
+// comes after the item, mostly tells it.
+int HappensBefore::necessary_of(AfterTable& table, std::int64_t threshold,
+                                const std::vector<int>& cut, std::size_t chain, int lo) {
+  const auto& items = table.chains()[chain].items;
+  int hi = cut[chain] < 0 ? static_cast<int>(items.size()) : cut[chain];
+  std::int64_t lacking = threshold - table.most_of_others(cut, chain);
+  auto enough = std::lower_bound(items.begin(), items.begin() + hi, lacking,
+                                 [](const ChainItem& i, std::int64_t t) { return i.prefix < t; });
+  if (lacking > 0) lo = std::max(lo, std::min(hi, static_cast<int>(enough - items.begin()) + 1));
+  auto is_necessary = [&](int item) {
+    return table.available_without(cut, chain, item, threshold) < threshold;
+  };
+  if (lo < hi && !is_necessary(lo)) return lo;
+  while (lo < hi) {  // from hi on they are not
+    int mid = lo + (hi - lo) / 2;
+    if (is_necessary(mid)) {
       lo = mid + 1;
+    } else {
+      hi = mid;
     }
   }
   return lo;
-}
-
-// Per chain, how many of its first items the wait cannot do without.
-std::vector<int> HappensBefore::necessary(AfterTable& table, const MultiWait& wait) const {
-  const auto& chains = table.chains();
-  auto [component, position] = stamp({wait.agent, wait.launch, wait.pos});
-  std::vector<int> cut, needed = wait.needed;
-  for (const Chain& chain : chains) {
-    int end = first_after(chain, component, position);
-    cut.push_back(end == static_cast<int>(chain.items.size()) ? -1 : end);
-  }
-  for (std::size_t g = 0; g < chains.size(); ++g) {
-    int lo = needed[g];
-    int hi = cut[g] < 0 ? static_cast<int>(chains[g].items.size()) : cut[g];
-    while (lo < hi) {  // items [0, lo) are necessary, those from hi on are not
-      int mid = lo + (hi - lo) / 2;
-      if (table.available_without(cut, g, mid, wait.threshold) < wait.threshold) {
-        lo = mid + 1;
-      } else {
-        hi = mid;
-      }
-    }
-    needed[g] = lo;
-  }
-  return needed;
 }
 
 }  // namespace stretto
