@@ -11,6 +11,7 @@
 
 #include "stretto/proof/access_index.h"
 #include "stretto/proof/access_paths.h"
+#include "stretto/proof/meetings.h"
 #include "stretto/proof/overlap.h"
 
 namespace stretto {
@@ -57,9 +58,6 @@ class AccessChecker::Impl {
   TableChoices& choices() const { return *timeline_->launch(0).choices; }
   int rank_of(const AccessRef& ref) const {
     return timeline_->launch(0).agents[at(ref.agent)].rank;
-  }
-  static Place place(const AccessRef& ref, int launch) {
-    return {ref.agent, launch, ref.access->pos, ref.access->landed};
   }
 
   // In every way that generated code may make the two accesses.
@@ -155,24 +153,28 @@ class AccessChecker::Impl {
 
   void check_tensor(const TensorUse& use, int e) {
     if (use.written.empty() && tensor(use).kind == TensorKind::kInput) return;
-    std::vector<std::vector<std::size_t>> writers(use.uses.size());
-    for_each_overlap(use.written_boxes, use.boxes, [&](std::size_t w, std::size_t any) {
-      std::size_t writing = use.written[w];
-      writers[any].push_back(writing);
-      if (full()) return;
-      for (const AccessRef& x : use.uses[writing].writes) {
-        for (const AccessRef& y : use.uses[any].reads) check_pair(x, y, e);
-        if (any < writing) continue;
-        for (const AccessRef& y : use.uses[any].writes) {
-          if (any > writing || std::pair(x.agent, x.idx) < std::pair(y.agent, y.idx)) {
-            check_pair(x, y, e);
-          }
+    Meetings met = meetings_of(use, timeline_->launch(e), e, *order_, paths_);
+    for (auto [writing, any] : met.overlaps) {
+      if (full()) break;
+      check_writes(use, writing, any, met.of_box[any], e);
+    }
+    if (tensor(use).kind == TensorKind::kState || tensor(use).kind == TensorKind::kInput) return;
+    for (std::size_t u = 0; u < use.uses.size() && !full(); ++u) {
+      check_coverage(use, u, met.of_box[u], e);
+    }
+  }
+
+  void check_writes(const TensorUse& use, std::size_t writing, std::size_t any, const Meeting& met,
+                    int e) {
+    for (const AccessRef& x : use.uses[writing].writes) {
+      for (const AccessRef& y : met.open) check_pair(x, y, e);
+      if (any < writing) continue;
+      for (const AccessRef& y : use.uses[any].writes) {
+        if (any > writing || std::pair(x.agent, x.idx) < std::pair(y.agent, y.idx)) {
+          check_pair(x, y, e);
         }
       }
-    });
-    if (tensor(use).kind == TensorKind::kState || tensor(use).kind == TensorKind::kInput) return;
-    for (std::size_t u = 0; u < use.uses.size() && !full(); ++u)
-      check_coverage(use, u, writers[u], e);
+    }
   }
 
   void check_pair(const AccessRef& x, const AccessRef& y, int e) {
@@ -225,17 +227,21 @@ class AccessChecker::Impl {
   }
 
   // --- coverage ---
-  void check_coverage(const TensorUse& use, std::size_t u, const std::vector<std::size_t>& writers,
-                      int e) {
+  void check_coverage(const TensorUse& use, std::size_t u, Meeting& met, int e) {
     std::vector<AccessRef> readers = use.uses[u].reads;
     for (const AccessRef& w : use.uses[u].writes) {
       if (w.access->kind == AccessKind::kReduce) readers.push_back(w);
     }
     std::map<std::vector<std::size_t>, bool> known;  // subset of writers -> does it cover
+    auto next_open = met.open.begin();
     for (const AccessRef& reader : readers) {
+      bool open = next_open != met.open.end() && next_open->access == reader.access;
+      next_open += open ? 1 : 0;
       if (reader.access->packet) continue;
+      bool after_all = !open && met.sure && reader.access->kind == AccessKind::kRead;
+      if (after_all && covered_by_all(use, u, met)) continue;
       std::vector<std::size_t> earlier;
-      for (std::size_t w : writers) {
+      for (std::size_t w : met.writers) {
         if (writes_before(use.uses[w], reader, e)) earlier.push_back(w);
       }
       auto [it, is_new] = known.try_emplace(earlier, false);
@@ -244,6 +250,11 @@ class AccessChecker::Impl {
       report_uncovered(use, u, earlier, reader, e);
       return;
     }
+  }
+
+  static bool covered_by_all(const TensorUse& use, std::size_t u, Meeting& met) {
+    if (!met.covered) met.covered = covers(use, u, *met.sure);
+    return *met.covered;
   }
 
   bool writes_before(const BoxUse& writer, const AccessRef& reader, int e) {
