@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import attention, collectives, matmul, ops
+from ._torch_library import define, differentiate, go_on, node_of, refuse_gradients
 from ._world import group_of
 from .errors import UserError
 
@@ -42,63 +43,6 @@ def _rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
-_library = torch.library.Library("stretto", "DEF")
-
-
-def _define(schema: str, body: Callable, fake: Callable):
-    """An operator of torch.library: `body` computes it, `fake` its result's shape."""
-    name = schema.partition("(")[0]
-    _library.define(schema, tags=torch.Tag.pt2_compliant_tag)
-    _library.impl(name, body, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"stretto::{name}", fake, lib=_library)
-    return getattr(torch.ops.stretto, name).default
-
-
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
-def _go_on(op, keyset, inputs):
-    """To whoever traces the call."""
-    # pylint: disable=protected-access
-    with torch._C._AutoDispatchBelowAutograd():
-        return op.redispatch(keyset & torch._C._after_autograd_keyset, *inputs)
-
-
-def _register(op, body: Callable, with_gradient: Callable) -> None:
-    """What autograd calls: with_gradient(keyset, inputs), the key set None where nobody traces, if
-    a gradient is asked for. Ordinary tensors go to `body` at once."""
-    num_tracing = torch._C._len_torch_dispatch_stack  # pylint: disable=protected-access
-
-    def kernel(keyset, *inputs):
-        traced, asked = num_tracing(), False
-        for x in inputs:
-            if isinstance(x, Tensor):
-                traced = traced or type(x) not in _PLAIN
-                asked = asked or x.requires_grad
-        if asked and torch.is_grad_enabled():
-            return with_gradient(keyset if traced else None, inputs)
-        return _go_on(op, keyset, inputs) if traced else body(*inputs)
-
-    _library.impl(op.name().partition("::")[2], kernel, "Autograd", with_keyset=True)
-
-
-def _node(op, body: Callable, keep: Callable, backward: Callable) -> Callable:
-    """`op` with its gradient, of (keyset, *inputs). `keep(ctx, inputs)` saves what `backward(ctx,
-    grad)` needs."""
-
-    class Node(torch.autograd.Function):  # pylint: disable=abstract-method
-        @staticmethod
-        def forward(ctx, keyset, *inputs):
-            keep(ctx, inputs)
-            return body(*inputs) if keyset is None else _go_on(op, keyset, inputs)
-
-        @staticmethod
-        def backward(ctx, grad):
-            return None, *backward(ctx, grad)
-
-    return Node.apply
-
-
 class _GatherMatmul(torch.autograd.Function):  # pylint: disable=abstract-method
     """(gathered a, product). What the weights' gradient takes is gathered once, forward."""
 
@@ -108,7 +52,7 @@ class _GatherMatmul(torch.autograd.Function):  # pylint: disable=abstract-method
         if keyset is None:
             both = _all_gather_and_matmul(*inputs)
         else:
-            both = _go_on(all_gather_and_matmul, keyset, inputs)
+            both = go_on(all_gather_and_matmul, keyset, inputs)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(both[0], inputs[1])
         ctx.options = inputs[2:]
@@ -129,23 +73,6 @@ class _GatherMatmul(torch.autograd.Function):  # pylint: disable=abstract-method
         if ctx.needs_input_grad[2] and grad is not None:
             grad_b = _weight_gradient(gathered, grad, b)
         return None, grad_a, grad_b, None, None
-
-
-def _differentiate(op, body: Callable, node: Callable) -> None:
-    """Gives `op` the gradient that node(keyset, *inputs) has."""
-    _register(op, body, lambda keyset, inputs: node(keyset, *inputs))
-
-
-def _refuse_gradients(op, body: Callable, name: str) -> None:
-    """For an operator that has none."""
-
-    def refuse(keyset, inputs):
-        raise UserError(
-            f"{name}: has no gradient, and a tensor requires it; call it under torch.no_grad(), or "
-            "on x.detach()"
-        )
-
-    _register(op, body, refuse)
 
 
 def _all_gather(x, dim, group):
@@ -203,6 +130,27 @@ def _scaled_matmul_all_reduce(a, b, scale_a, scale_b, out_dtype, group):
     return group_of(group).call(op, 0, None, a, b, scale_a, scale_b)
 
 
+def _broadcast(x, root, group):
+    return group_of(group).call(collectives._broadcast, root, None, x)
+
+
+def _sum_to_root(x, root, group):
+    total = _all_reduce(x, "sum", group)
+    return total if group_of(group).rank == root else total.zero_()
+
+
+def _all_to_all(x, received, sent, group):
+    return collectives.all_to_all(x.detach(), received, sent, group=group)
+
+
+def _all_to_all_fake(x, received, sent, group):
+    if received is not None:
+        rows = sum(received)
+    else:
+        rows = x.shape[0] if sent is None else torch.library.get_ctx().new_dynamic_size()
+    return x.new_empty((rows, *x.shape[1:]))
+
+
 def _copy_to_ranks(x, group):
     return x.clone()
 
@@ -217,29 +165,29 @@ def _flash_decode(query, key_cache, value_cache, tokens, block, scale, group):
     return attention.flash_decode(*arrays, tokens, block=block, scale=scale, group=group)
 
 
-all_gather = _define(
+all_gather = define(
     "all_gather(Tensor x, int dim, str group) -> Tensor",
     _all_gather,
     lambda x, dim, group: x.new_empty(_resized(x.shape, dim, times=group_of(group).size)),
 )
-reduce_scatter = _define(
+reduce_scatter = define(
     "reduce_scatter(Tensor x, int dim, str reduce_op, str group) -> Tensor",
     _reduce_scatter,
     lambda x, dim, _, group: x.new_empty(_resized(x.shape, dim, parts=group_of(group).size)),
 )
-all_reduce = _define(
+all_reduce = define(
     "all_reduce(Tensor x, str reduce_op, str group) -> Tensor",
     _all_reduce,
     lambda x, *_: x.new_empty(x.shape),
 )
-all_gather_matmul = _define(
+all_gather_matmul = define(
     "all_gather_matmul(Tensor a, Tensor b, int gather_dim, str group) -> Tensor",
     _all_gather_matmul,
     lambda a, b, dim, group: a.new_empty(
         _resized(a.shape, dim, times=group_of(group).size, last=b.shape[1])
     ),
 )
-all_gather_and_matmul = _define(
+all_gather_and_matmul = define(
     "all_gather_and_matmul(Tensor a, Tensor b, int gather_dim, str group) -> (Tensor, Tensor)",
     _all_gather_and_matmul,
     lambda a, b, dim, group: (
@@ -247,7 +195,7 @@ all_gather_and_matmul = _define(
         a.new_empty(_resized(a.shape, dim, times=group_of(group).size, last=b.shape[1])),
     ),
 )
-matmul_reduce_scatter = _define(
+matmul_reduce_scatter = define(
     "matmul_reduce_scatter(Tensor a, Tensor b, int scatter_dim, str reduce_op, str group)"
     " -> Tensor",
     _matmul_reduce_scatter,
@@ -256,12 +204,12 @@ matmul_reduce_scatter = _define(
     ),
 )
 # replicated: all ranks go on with the same result to the same loss, which counts once.
-matmul_all_reduce = _define(
+matmul_all_reduce = define(
     "matmul_all_reduce(Tensor a, Tensor b, bool replicated, str group) -> Tensor",
     _matmul_all_reduce,
     lambda a, b, *_: a.new_empty(tuple(a.shape[:-1]) + (b.shape[1],)),
 )
-all_gather_scaled_matmul = _define(
+all_gather_scaled_matmul = define(
     "all_gather_scaled_matmul(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, int gather_dim,"
     " str out_dtype, str group) -> Tensor",
     _all_gather_scaled_matmul,
@@ -270,7 +218,7 @@ all_gather_scaled_matmul = _define(
         dtype=getattr(torch, out_dtype),
     ),
 )
-scaled_matmul_reduce_scatter = _define(
+scaled_matmul_reduce_scatter = define(
     "scaled_matmul_reduce_scatter(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b,"
     " int scatter_dim, str reduce_op, str out_dtype, str group) -> Tensor",
     _scaled_matmul_reduce_scatter,
@@ -279,7 +227,7 @@ scaled_matmul_reduce_scatter = _define(
         dtype=getattr(torch, out_dtype),
     ),
 )
-scaled_matmul_all_reduce = _define(
+scaled_matmul_all_reduce = define(
     "scaled_matmul_all_reduce(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, str out_dtype,"
     " str group) -> Tensor",
     _scaled_matmul_all_reduce,
@@ -287,20 +235,38 @@ scaled_matmul_all_reduce = _define(
         tuple(a.shape[:-1]) + (b.shape[1],), dtype=getattr(torch, out_dtype)
     ),
 )
+broadcast = define(
+    "broadcast(Tensor x, int root, str group) -> Tensor",
+    _broadcast,
+    lambda x, *_: x.new_empty(x.shape),
+)
+# The sum on rank `root`, zeros elsewhere. One operator: where a graph does not use a sum, compilers leave
+# out that rank's part in it.
+sum_to_root = define(
+    "sum_to_root(Tensor x, int root, str group) -> Tensor",
+    _sum_to_root,
+    lambda x, *_: x.new_empty(x.shape),
+)
+all_to_all = define(
+    "all_to_all(Tensor x, SymInt[]? output_split_sizes, SymInt[]? input_split_sizes, str group)"
+    " -> Tensor",
+    _all_to_all,
+    _all_to_all_fake,
+)
 # The same value on every rank, each of which uses it its own way: gradients are summed over the
 # ranks.
-copy_to_ranks = _define(
+copy_to_ranks = define(
     "copy_to_ranks(Tensor x, str group) -> Tensor",
     _copy_to_ranks,
     lambda x, _: x.new_empty(x.shape),
 )
-all_reduce_add_rms_norm = _define(
+all_reduce_add_rms_norm = define(
     "all_reduce_add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps, str group)"
     " -> (Tensor, Tensor)",
     _all_reduce_add_rms_norm,
     lambda x, *_: (x.new_empty(x.shape), x.new_empty(x.shape)),
 )
-flash_decode = _define(
+flash_decode = define(
     "flash_decode(Tensor query, Tensor key_cache, Tensor value_cache, int tokens, int block,"
     " float? scale, str group) -> Tensor",
     _flash_decode,
@@ -387,6 +353,85 @@ def _all_reduce_backward(ctx, grad):
     return all_reduce(grad, *ctx.options), None, None
 
 
+def _broadcast_backward(ctx, grad):
+    return sum_to_root(grad, *ctx.options), None, None
+
+
+def _sum_to_root_backward(ctx, grad):
+    return broadcast(grad, *ctx.options), None, None
+
+
+def _keep_blocks(ctx, inputs):
+    ctx.options, ctx.rows = inputs[1:], inputs[0].shape[0]
+
+
+def _all_to_all_backward(ctx, grad):
+    """Every block goes back to where it came from."""
+    received, sent, group = ctx.options
+    if sent is None and received is not None:
+        sent = [ctx.rows // len(received)] * len(received)
+    return all_to_all(grad, sent, received, group), None, None, None
+
+
+def _all_to_all_node(of_known: Callable) -> Callable:
+    """of_known, once it is known which rows come from each rank."""
+
+    def node(keyset, x, received, sent, group):
+        if received is None and sent is not None:
+            if keyset is not None:
+                raise UserError(
+                    "all_to_all: a compiled gradient needs output_split_sizes beside "
+                    "input_split_sizes"
+                )
+            members = group_of(group)
+            checked = collectives.checked_blocks(members, x, sent)
+            received = collectives.exchange_sizes(members, checked).received
+        return of_known(keyset, x, received, sent, group)
+
+    return node
+
+
+class _AddRmsNorm(torch.autograd.Function):  # pylint: disable=abstract-method
+    """(normed, sum) of all_reduce_add_rms_norm."""
+
+    @staticmethod
+    def forward(ctx, keyset, *inputs):
+        # pylint: disable=arguments-differ
+        if keyset is None:
+            normed, total = _all_reduce_add_rms_norm(*inputs)
+        else:
+            normed, total = go_on(all_reduce_add_rms_norm, keyset, inputs)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(total, inputs[2])
+        ctx.options = inputs[3:]
+        return normed, total
+
+    @staticmethod
+    def backward(ctx, grad_normed, grad_total):
+        # pylint: disable=arguments-differ
+        total, weight = ctx.saved_tensors
+        eps, group = ctx.options
+        grad, grad_weight = grad_total, None
+        if grad_normed is not None:
+            grad, grad_weight = _rms_norm_gradients(total, weight, eps, grad_normed)
+            grad = grad if grad_total is None else grad + grad_total
+        of_x = ctx.needs_input_grad[1]  # behind the key set
+        grad_x = all_reduce(grad, "sum", group) if of_x and grad is not None else None
+        return None, grad_x, grad, grad_weight, None, None
+
+
+def _rms_norm_gradients(x: Tensor, weight: Tensor, eps: float, grad: Tensor):
+    """Of `x` and of `weight`, where `grad` is that of x / rms(x) * weight; computed in float32, of
+    float64 in float64."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    v, g = x.to(wide), grad.to(wide)
+    inverse = torch.rsqrt(v.square().mean(-1, keepdim=True) + eps)
+    normed, of_normed = v * inverse, g * weight.to(wide)
+    along = (of_normed * normed).mean(-1, keepdim=True)
+    grad_weight = (g * normed).reshape(-1, x.shape[-1]).sum(0)
+    return (inverse * (of_normed - normed * along)).to(x.dtype), grad_weight.to(weight.dtype)
+
+
 def _copy_to_ranks_backward(ctx, grad):
     return all_reduce(grad, "sum", *ctx.options), None
 
@@ -395,6 +440,8 @@ for _op, _body, _keep, _backward in (
     (all_gather, _all_gather, _keep_options, _all_gather_backward),
     (reduce_scatter, _reduce_scatter, _keep_options, _reduce_scatter_backward),
     (all_reduce, _all_reduce, _keep_options, _all_reduce_backward),
+    (broadcast, _broadcast, _keep_options, _broadcast_backward),
+    (sum_to_root, _sum_to_root, _keep_options, _sum_to_root_backward),
     (copy_to_ranks, _copy_to_ranks, _keep_options, _copy_to_ranks_backward),
     (
         matmul_reduce_scatter,
@@ -404,13 +451,19 @@ for _op, _body, _keep, _backward in (
     ),
     (matmul_all_reduce, _matmul_all_reduce, _keep_factors, _matmul_all_reduce_backward),
 ):
-    _differentiate(_op, _body, _node(_op, _body, _keep, _backward))
-_differentiate(all_gather_and_matmul, _all_gather_and_matmul, _GatherMatmul.apply)
-_differentiate(
+    differentiate(_op, _body, node_of(_op, _body, _keep, _backward))
+differentiate(
+    all_to_all,
+    _all_to_all,
+    _all_to_all_node(node_of(all_to_all, _all_to_all, _keep_blocks, _all_to_all_backward)),
+)
+differentiate(all_reduce_add_rms_norm, _all_reduce_add_rms_norm, _AddRmsNorm.apply)
+differentiate(all_gather_and_matmul, _all_gather_and_matmul, _GatherMatmul.apply)
+differentiate(
     all_gather_matmul,
     _all_gather_matmul,
     _gather_matmul_node(
-        _node(all_gather_matmul, _all_gather_matmul, _keep_factors, _all_gather_matmul_backward)
+        node_of(all_gather_matmul, _all_gather_matmul, _keep_factors, _all_gather_matmul_backward)
     ),
 )
 for _op, _body, _name in (
@@ -421,7 +474,6 @@ for _op, _body, _name in (
         "matmul_reduce_scatter with scales",
     ),
     (scaled_matmul_all_reduce, _scaled_matmul_all_reduce, "matmul_all_reduce with scales"),
-    (all_reduce_add_rms_norm, _all_reduce_add_rms_norm, "all_reduce_add_rms_norm"),
     (flash_decode, _flash_decode, "flash_decode"),
 ):
-    _refuse_gradients(_op, _body, _name)
+    refuse_gradients(_op, _body, _name)

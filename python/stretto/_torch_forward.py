@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import attention, expert_layers, expert_parallel, moe, transformer, ulysses
-from ._torch import _define, _refuse_gradients
+from ._torch_library import define, refuse_gradients
 from ._world import group_of
 
 
@@ -19,8 +19,8 @@ def _forward(schema: str, body: Callable, fake: Callable):
     def detached(*inputs):
         return body(*(x.detach() if isinstance(x, Tensor) else x for x in inputs))
 
-    op = _define(schema, detached, fake)
-    _refuse_gradients(op, detached, schema.partition("(")[0])
+    op = define(schema, detached, fake)
+    refuse_gradients(op, detached, schema.partition("(")[0])
     return op
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -143,7 +143,9 @@ def broadcast(
     x: ArrayT, root: int = 0, *, group: GroupLike = None, out: Optional[ArrayT] = None
 ) -> ArrayT:
     """The array of rank `root` of the group on every rank, of any element type. On other ranks `x` gives shape
-    and element type only."""
+    and element type only, and whether a gradient is asked for, which all ranks must do where one does."""
+    if out is None and _route.wants(x):
+        return _route.layer.broadcast(x, root, name_of(group))
     return group_of(group).call(_broadcast, root, out, x)
 
 
@@ -179,45 +181,60 @@ def all_to_all(
     `input_split_sizes`: rows of each block, P numbers that add up to m; default: equal blocks.
     `output_split_sizes`: the rows that come from each rank; checked where given. Uneven blocks cost
     one small all-gather of the sizes more, over which the hosts wait for each other; no graph
-    captures it.
+    captures it. A gradient exchanges them
+    again.
     """
+    expected, sent = _sizes(output_split_sizes), _sizes(input_split_sizes)
+    if out is None and _route.wants(x):
+        return _route.layer.all_to_all(x, expected, sent, name_of(group))
     kind, x = adopt(x)
     group = group_of(group)
-    size = group.size
+    even = sent is None and expected is None
+    sent = checked_blocks(group, x, sent)
+    if even:
+        counts = group.constant(kind, sent, x)
+        return group.call(_all_to_all_even, x.shape[0] // group.size, out, x, counts)
+    blocks = exchange_sizes(group, sent)
+    if expected is not None and expected != blocks.received:
+        raise UserError(
+            f"all_to_all: rank {group.rank} expects {expected} rows, the ranks send "
+            f"{blocks.received}"
+        )
+    counts = group.constant(kind, blocks.received, x)
+    return _exchange(group, kind, x, counts, blocks, out)
+
+
+def _sizes(rows: Optional[Sequence[int]]) -> Optional[List[int]]:
+    return None if rows is None else [int(n) for n in rows]
+
+
+def checked_blocks(group, x, sent: Optional[List[int]]) -> List[int]:
+    """Rows of the blocks of `x`, equal ones where none are given."""
     if x.ndim == 0:
         raise UserError("all_to_all: need at least one dimension")
-    even = input_split_sizes is None and output_split_sizes is None
-    if input_split_sizes is None:
-        if x.shape[0] % size:
-            raise UserError(
-                f"all_to_all: {x.shape[0]} rows cannot be split evenly over {size} ranks"
-            )
-        input_split_sizes = [x.shape[0] // size] * size
-    if even:
-        counts = group.constant(kind, input_split_sizes, x)
-        return group.call(_all_to_all_even, x.shape[0] // size, out, x, counts)
-    sent = [int(rows) for rows in input_split_sizes]
-    if len(sent) != size or min(sent) < 0 or sum(sent) != x.shape[0]:
-        raise UserError(
-            f"all_to_all: input_split_sizes {sent} of {x.shape[0]} rows and {size} ranks"
-        )
-    table = all_gather(np.array([sent], np.int32), group=group)  # [from, to]
-    received, most = [int(rows) for rows in table[:, group.rank]], int(table.max())
-    if output_split_sizes is not None and [int(r) for r in output_split_sizes] != received:
-        raise UserError(
-            f"all_to_all: rank {group.rank} expects {list(output_split_sizes)} rows, the ranks "
-            f"send {received}"
-        )
-    counts = group.constant(kind, received, x)
-    return _exchange(group, kind, x, counts, _Blocks(sent, received, most), out)
+    size, rows = group.size, x.shape[0]
+    if sent is None:
+        if rows % size:
+            raise UserError(f"all_to_all: {rows} rows cannot be split evenly over {size} ranks")
+        return [rows // size] * size
+    if len(sent) != size or min(sent) < 0 or sum(sent) != rows:
+        raise UserError(f"all_to_all: input_split_sizes {sent} of {rows} rows and {size} ranks")
+    return sent
 
 
 class _Blocks(NamedTuple):
     """Rows of the blocks that this rank sends and receives, and of the largest of all ranks'."""
 
-    sent: Sequence[int]
-    received: Sequence[int]
+    sent: List[int]
+    received: List[int]
     most: int
+
+
+def exchange_sizes(group, sent: List[int]) -> _Blocks:
+    """The blocks of an all_to_all in which this rank sends so many rows to each. Collective; the hosts
+    wait for each other."""
+    table = all_gather(np.array([sent], np.int32), group=group)  # [from, to]
+    return _Blocks(sent, [int(rows) for rows in table[:, group.rank]], int(table.max()))
 
 
 def _all_to_all_even(group, x, counts, rows, out):

@@ -358,6 +358,36 @@ class Gradients(GpuTest):
         self.same(leaf.grad, gathered @ weight.detach().float())
         self.same(weight.grad, gathered.t() @ leaf.detach().float())
 
+    def test_what_moves_rows(self):
+        x, root = randn(2 * SIZE, 64), SIZE - 1
+        leaf, back = x.clone().requires_grad_(), randn(2 * SIZE, 64)
+        (stretto.broadcast(leaf, root) * back).sum().backward()
+        self.same(leaf.grad, total(back) if RANK == root else torch.zeros_like(back))
+
+        leaf = x.clone().requires_grad_()
+        (stretto.all_to_all(leaf) * back).sum().backward()
+        self.assertTrue(torch.equal(leaf.grad, stretto.all_to_all(back)))
+        sent = [0] * (SIZE - 1) + [2 * SIZE]
+        leaf = x.clone().requires_grad_()
+        y = stretto.all_to_all(leaf, None, sent)
+        y.square().sum().backward()
+        self.same(leaf.grad, 2 * x.float())
+
+    def test_norm_of_a_sum(self):
+        x, residual, weight = randn(24, 256), randn(24, 256), randn(256)
+        leaves = [t.clone().requires_grad_() for t in (x, residual, weight)]
+        up, down = randn(24, 256), randn(24, 256)
+        normed, added = stretto.all_reduce_add_rms_norm(*leaves)
+        ((normed * up).sum() + (added * down).sum()).backward()
+
+        whole = added.detach().float().requires_grad_()
+        scale = weight.float().requires_grad_()
+        want = torch.nn.functional.rms_norm(whole, (256,), scale, 1e-5)
+        ((want * up).sum() + (whole * down).sum()).backward()
+        self.same(leaves[1].grad, whole.grad)
+        self.same(leaves[0].grad, total(whole.grad))
+        self.same(leaves[2].grad, scale.grad)
+
     def test_layers(self):
         from torch import nn
 

@@ -137,6 +137,14 @@ def mlp(x, up, up_bias, down):
     return call(second, {"weight": down}, (torch.tanh(hidden),))
 
 
+def uneven_blocks():
+    """Rows that this rank sends to each of the others, and those that come from each: two of every
+    rank's three go to rank 0, one stays."""
+    r, size = stretto.rank(), stretto.world_size()
+    sent = [2 * (to == 0) + (to == r) for to in range(size)]
+    return sent, [2 * (r == 0) + (source == r) for source in range(size)]
+
+
 # name: (function of a rank's inputs, their shapes on P ranks)
 DIFFERENTIABLE = {
     "all_gather": (lambda x: stretto.all_gather(x, dim=1), lambda p: [(2, 3)]),
@@ -161,6 +169,28 @@ DIFFERENTIABLE = {
         lambda a, w: stretto.matmul_all_reduce(a, w.t()),
         lambda p: [(2, 3), (2, 3)],
     ),
+    "broadcast": (lambda x: stretto.broadcast(x, stretto.world_size() - 1), lambda p: [(2, 3)]),
+    "all_to_all": (stretto.all_to_all, lambda p: [(2 * p, 3)]),
+    "all_to_all_of_known_blocks": (
+        lambda x: stretto.all_to_all(x, uneven_blocks()[1], uneven_blocks()[0]),
+        lambda p: [(3, 2)],
+    ),
+    "all_to_all_of_blocks": (
+        lambda x: stretto.all_to_all(x, None, uneven_blocks()[0]),
+        lambda p: [(3, 2)],
+    ),
+    "all_reduce_add_rms_norm": (
+        lambda *x: torch.cat(stretto.all_reduce_add_rms_norm(*x)),
+        lambda p: [(2, 3), (2, 3), (3,)],
+    ),
+    "norm_of_all_reduce_add_rms_norm": (
+        lambda *x: stretto.all_reduce_add_rms_norm(*x, eps=0.5)[0],
+        lambda p: [(1, 2, 3), (1, 2, 3), (3,)],
+    ),
+    "sum_of_all_reduce_add_rms_norm": (
+        lambda x, y: stretto.all_reduce_add_rms_norm(x, y, torch.ones(3, dtype=x.dtype))[1],
+        lambda p: [(2, 3), (2, 3)],
+    ),
     "parallel_layers": (mlp, lambda p: [(2, 3), (2, 3), (2,), (3, 2)]),
 }
 
@@ -175,6 +205,39 @@ def test_gradients_are_the_slopes_in_float64(size, name):
     assert torch.autograd.gradcheck(
         lambda *x: AllRanks.apply(size, body, *x), inputs, atol=1e-7, rtol=1e-7
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_norm_of_a_sum_has_the_gradients_of_its_steps(dtype):
+    """In 16 bits, with weights in 32, against PyTorch's steps on all ranks' inputs."""
+    size, hidden = 2, 32
+    x, residual = parts(size, 6, hidden, dtype=dtype), parts(size, 6, hidden, dtype=dtype)
+    weight, up = torch.rand(hidden) + 0.5, parts(size, 2, 6, hidden)
+
+    def leaves(*tensors):
+        return [t.clone().requires_grad_() for t in tensors]
+
+    def loss_of(normed, total, r):
+        return (normed.float() * up[r][0] + total.float() * up[r][1]).sum()
+
+    whole = [leaves(x[r], residual[r], weight) for r in range(size)]
+    loss = 0
+    for r in range(size):
+        total = sum(w[0].float() for w in whole) + whole[r][1].float()
+        normed = torch.nn.functional.rms_norm(total, (hidden,), whole[r][2], 1e-5)
+        loss = loss + loss_of(normed, total, r)
+    loss.backward()
+
+    def body():
+        r = stretto.rank()
+        mine = leaves(x[r], residual[r], weight)
+        loss_of(*stretto.all_reduce_add_rms_norm(*mine), r).backward()
+        return [t.grad for t in mine]
+
+    for r, got in enumerate(testing.run(size, body)):
+        for g, leaf in zip(got, whole[r]):
+            assert g.dtype == leaf.dtype
+            torch.testing.assert_close(g.float(), leaf.grad.float(), rtol=2e-2, atol=5e-2)
 
 
 @pytest.mark.parametrize("sequence_parallel", [True, False])
@@ -242,42 +305,85 @@ def test_compiled_in_one_graph():
         stretto.finalize()
 
 
-def test_a_group_of_torch_distributed():
+def run_processes(size, body):
     from test_processes import finish, start
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    for rank, (code, _, errors) in enumerate(
-        finish(
-            start(
-                3,
-                """
-            import torch, torch.distributed as dist, stretto
-            dist.init_process_group("gloo")
-            r = dist.get_rank()
-            pair = dist.new_group([0, 2])
-            if r != 1:
-                stretto.init(pair)
-                assert stretto.world_size() == 2 and stretto.rank() == r // 2
-                x = torch.randn(6, 4)
-                want = x.clone()
-                dist.all_reduce(want, group=pair)
-                torch.testing.assert_close(stretto.all_reduce(x), want)
-                stretto.finalize()
-            stretto.init(dist.group.WORLD)
-            x, b = torch.randn(2, 4), torch.randn(4, 5)
-            whole = [torch.empty_like(x) for _ in range(3)]
-            dist.all_gather(whole, x)
-            torch.testing.assert_close(stretto.all_gather_matmul(x, b), torch.cat(whole) @ b)
-            stretto.finalize()
-            dist.destroy_process_group()
-            """,
-                MASTER_PORT=str(port),
-            )
-        )
-    ):
+    ends = finish(start(size, body, MASTER_PORT=str(port)))
+    for rank, (code, _, errors) in enumerate(ends):
         assert code == 0, f"rank {rank}: {errors}"
+
+
+def test_moved_rows_compiled_in_one_graph():
+    """In processes: graphs are a rank's own."""
+    run_processes(
+        2,
+        """
+        import torch, stretto
+        stretto.init()
+        r = stretto.rank()
+
+        def block(x, w, sent, received):
+            moved = stretto.all_to_all(stretto.broadcast(x, 1) * x, received, sent)
+            back = stretto.all_to_all(moved.square(), sent, received)
+            even = stretto.all_to_all(torch.cat([back, x[:1]]))
+            normed, total = stretto.all_reduce_add_rms_norm(even, even, w)
+            return normed + total
+
+        def gradients(function):
+            x = torch.arange(12.0).reshape(3, 4).add(r).requires_grad_()
+            w = torch.linspace(0.5, 1, 4).requires_grad_()
+            sent = [2, 1] if r else [3, 0]
+            received = [0, 1] if r else [3, 2]
+            y = function(x, w, sent, received)
+            (y * (r + 1)).sum().backward()
+            return y.detach(), x.grad, w.grad
+
+        compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(gradients(compiled), gradients(block))
+
+        @torch.compile(fullgraph=True, backend="aot_eager")
+        def unknown(x):
+            return stretto.all_to_all(x, None, [1, 2])
+
+        try:
+            unknown(torch.ones(3, 4, requires_grad=True))
+        except Exception as error:
+            assert "needs output_split_sizes" in str(error), error
+        else:
+            raise AssertionError("compiled")
+        stretto.finalize()
+        """,
+    )
+
+
+def test_a_group_of_torch_distributed():
+    run_processes(
+        3,
+        """
+        import torch, torch.distributed as dist, stretto
+        dist.init_process_group("gloo")
+        r = dist.get_rank()
+        pair = dist.new_group([0, 2])
+        if r != 1:
+            stretto.init(pair)
+            assert stretto.world_size() == 2 and stretto.rank() == r // 2
+            x = torch.randn(6, 4)
+            want = x.clone()
+            dist.all_reduce(want, group=pair)
+            torch.testing.assert_close(stretto.all_reduce(x), want)
+            stretto.finalize()
+        stretto.init(dist.group.WORLD)
+        x, b = torch.randn(2, 4), torch.randn(4, 5)
+        whole = [torch.empty_like(x) for _ in range(3)]
+        dist.all_gather(whole, x)
+        torch.testing.assert_close(stretto.all_gather_matmul(x, b), torch.cat(whole) @ b)
+        stretto.finalize()
+        dist.destroy_process_group()
+        """,
+    )
 
 
 def test_products_with_scales_are_as_torch_has_them():
@@ -335,8 +441,8 @@ def test_no_gradient_is_lost_silently():
     try:
         for call in (
             lambda: stretto.all_reduce(x, out=torch.empty(2, 2)),
-            lambda: stretto.broadcast(x),
-            lambda: stretto.all_reduce_add_rms_norm(x, x, torch.ones(2)),
+            lambda: stretto.all_to_all(x, out=torch.empty(2, 2)),
+            lambda: stretto.matmul_all_to_all(x, x),
             lambda: stretto.scaled_dot_product_attention(x[None], x[None], x[None]),
             lambda: stretto.sequence_attention(x[:, None], x[:, None], x[:, None]),
             lambda: stretto.flash_decode(x[None], x[None], x[None], 1, block=2),

@@ -1,0 +1,84 @@
+"""How operators come into torch.library: their bodies, the shapes of their results, and their gradients
+or that there is none. _torch.py and _torch_forward.py list the operators."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+from torch import Tensor
+
+from .errors import UserError
+
+_library = torch.library.Library("stretto", "DEF")
+
+
+def define(schema: str, body: Callable, fake: Callable):
+    """An operator of torch.library: `body` computes it, `fake` its result's shape."""
+    name = schema.partition("(")[0]
+    _library.define(schema, tags=torch.Tag.pt2_compliant_tag)
+    _library.impl(name, body, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"stretto::{name}", fake, lib=_library)
+    return getattr(torch.ops.stretto, name).default
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def go_on(op, keyset, inputs):
+    """To whoever traces the call."""
+    # pylint: disable=protected-access
+    with torch._C._AutoDispatchBelowAutograd():
+        return op.redispatch(keyset & torch._C._after_autograd_keyset, *inputs)
+
+
+def _register(op, body: Callable, with_gradient: Callable) -> None:
+    """What autograd calls: with_gradient(keyset, inputs), the key set None where nobody traces, if
+    a gradient is asked for. Ordinary tensors go to `body` at once."""
+    num_tracing = torch._C._len_torch_dispatch_stack  # pylint: disable=protected-access
+
+    def kernel(keyset, *inputs):
+        traced, asked = num_tracing(), False
+        for x in inputs:
+            if isinstance(x, Tensor):
+                traced = traced or type(x) not in _PLAIN
+                asked = asked or x.requires_grad
+        if asked and torch.is_grad_enabled():
+            return with_gradient(keyset if traced else None, inputs)
+        return go_on(op, keyset, inputs) if traced else body(*inputs)
+
+    _library.impl(op.name().partition("::")[2], kernel, "Autograd", with_keyset=True)
+
+
+def node_of(op, body: Callable, keep: Callable, backward: Callable) -> Callable:
+    """`op` with its gradient, of (keyset, *inputs). `keep(ctx, inputs)` saves what `backward(ctx,
+    grad)` needs."""
+
+    class Node(torch.autograd.Function):  # pylint: disable=abstract-method
+        @staticmethod
+        def forward(ctx, keyset, *inputs):
+            keep(ctx, inputs)
+            return body(*inputs) if keyset is None else go_on(op, keyset, inputs)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return None, *backward(ctx, grad)
+
+    return Node.apply
+
+
+def differentiate(op, body: Callable, node: Callable) -> None:
+    """Gives `op` the gradient that node(keyset, *inputs) has."""
+    _register(op, body, lambda keyset, inputs: node(keyset, *inputs))
+
+
+def refuse_gradients(op, body: Callable, name: str) -> None:
+    """For an operator that has none."""
+
+    def refuse(keyset, inputs):
+        raise UserError(
+            f"{name}: has no gradient, and a tensor requires it; call it under torch.no_grad(), or "
+            "on x.detach()"
+        )
+
+    _register(op, body, refuse)
