@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -56,6 +57,8 @@ struct Answer {
   std::array<std::array<char, kNameBytes>, kMaxRanks> socket_names{};
 };
 
+constexpr std::size_t kFirstWord = sizeof Answer::magic;
+
 std::string this_host() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
@@ -80,8 +83,8 @@ Hello hello_of(const MeetingPoint& at, const std::string& socket_name) {
   throw meeting_fault(at.rank, answer.missing, get(answer.text));
 }
 
-Introduction introduction_of(const Answer& answer, int size) {
-  Introduction all{.token = answer.token};
+Introduction introduction_of(const Answer& answer, int size, std::vector<Fd> links) {
+  Introduction all{.token = answer.token, .links = std::move(links)};
   for (int r = 0; r < size; ++r) {
     all.socket_names.push_back(get(answer.socket_names[static_cast<std::size_t>(r)]));
   }
@@ -112,14 +115,14 @@ class Host {
                                timeout_.count()));
       }
     }
-    for (Fd& guest : guests_) {
-      if (guest) send_all(guest.get(), &answer_, sizeof answer_, deadline_in(kAnswerGrace));
+    for (const Fd& guest : guests_) {
+      if (guest) send_rest(guest.get());
     }
     if (answer_.verdict != Verdict::kWelcome) {
       tell_late_comers();
       fail(at_, answer_);
     }
-    return introduction_of(answer_, at_.size);
+    return introduction_of(answer_, at_.size, std::move(guests_));
   }
 
  private:
@@ -224,10 +227,15 @@ class Host {
     }
     auto r = static_cast<std::size_t>(h.rank);
     answer_.socket_names[r] = h.socket_name;
-    if (answer_.verdict != Verdict::kWelcome) {
-      send_all(s.socket.get(), &answer_, sizeof answer_, deadline_in(kAnswerGrace));
-    }
+    // From its first word on, the guest takes an end of this socket for the end of rank 0.
+    send_all(s.socket.get(), &answer_, kFirstWord, deadline_in(kAnswerGrace));
+    if (answer_.verdict != Verdict::kWelcome) send_rest(s.socket.get());
     guests_[r] = std::move(s.socket);
+  }
+
+  void send_rest(int guest) {
+    auto* rest = reinterpret_cast<const char*>(&answer_) + kFirstWord;
+    send_all(guest, rest, sizeof answer_ - kFirstWord, deadline_in(kAnswerGrace));
   }
 
   std::string objection(const Hello& h) const {
@@ -263,33 +271,44 @@ class Host {
   std::vector<Stranger> strangers_;
 };
 
-// The others.
+// The others. Nothing where rank 0 was not there: who closes without a word was somebody else, or
+// rank 0 that goes about another world.
+std::optional<Introduction> visit_once(const MeetingPoint& at, const Hello& hello, Fd socket,
+                                       Deadline deadline) {
+  Answer answer;
+  if (!send_all(socket.get(), &hello, sizeof hello, deadline) ||
+      !receive_all(socket.get(), &answer, kFirstWord, deadline)) {
+    return std::nullopt;
+  }
+  if (answer.magic != kMagic) {
+    throw UserError(fmt::format("what listens at {}:{} is not rank 0 of a stretto world",
+                                printable(at.address), at.port));
+  }
+  auto* rest = reinterpret_cast<char*>(&answer) + kFirstWord;
+  if (!receive_all(socket.get(), rest, sizeof answer - kFirstWord, deadline)) {
+    if (ms_until(deadline) == 0) return std::nullopt;
+    throw meeting_fault(at.rank, 0, "rank 0 ended while the world was being made");
+  }
+  if (answer.verdict != Verdict::kWelcome) fail(at, answer);
+  std::vector<Fd> links(static_cast<std::size_t>(at.size));
+  links[0] = std::move(socket);
+  return introduction_of(answer, at.size, std::move(links));
+}
+
 Introduction visit(const MeetingPoint& at, const std::string& socket_name, milliseconds timeout) {
   Deadline deadline = deadline_in(timeout);
   Hello hello = hello_of(at, socket_name);
-  std::string where = fmt::format("{}:{}", printable(at.address), at.port);
   do {
     Fd socket = connect_tcp(at, deadline);
     if (!socket) break;
     Deadline answered = deadline_in(timeout + kAnswerGrace);
-    Answer answer;
-    // Whoever closes without a word was not rank 0, or rank 0 that goes about another world.
-    bool heard = send_all(socket.get(), &hello, sizeof hello, answered) &&
-                 receive_all(socket.get(), &answer, sizeof answer.magic, answered);
-    if (heard && answer.magic != kMagic) {
-      throw UserError(fmt::format("what listens at {} is not rank 0 of a stretto world", where));
-    }
-    if (heard) {
-      auto* rest = reinterpret_cast<char*>(&answer) + sizeof answer.magic;
-      heard = receive_all(socket.get(), rest, sizeof answer - sizeof answer.magic, answered);
-    }
-    if (heard && answer.verdict == Verdict::kWelcome) return introduction_of(answer, at.size);
-    if (heard) fail(at, answer);
+    auto all = visit_once(at, hello, std::move(socket), answered);
+    if (all) return std::move(*all);
     std::this_thread::sleep_for(milliseconds(20));
   } while (ms_until(deadline) > 0);
-  throw meeting_fault(
-      at.rank, 0,
-      fmt::format("deadline: rank 0 did not answer at {} within {} ms", where, timeout.count()));
+  throw meeting_fault(at.rank, 0,
+                      fmt::format("deadline: rank 0 did not answer at {}:{} within {} ms",
+                                  printable(at.address), at.port, timeout.count()));
 }
 
 }  // namespace
@@ -305,7 +324,11 @@ Fault meeting_fault(int rank, int missing, const std::string& reason) {
 Introduction introduce(const MeetingPoint& at, const std::string& socket_name,
                        milliseconds timeout) {
   STRETTO_CHECK(at.size <= kMaxRanks && socket_name.size() < kNameBytes, "too large a world");
-  if (at.size == 1) return {.socket_names = {socket_name}};
+  if (at.size == 1) {
+    Introduction alone{.socket_names = {socket_name}};
+    alone.links.resize(1);
+    return alone;
+  }
   if (at.rank == 0) return Host(at, socket_name, timeout).run();
   return visit(at, socket_name, timeout);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/runtime/processes/fd.h"
 #include "stretto/runtime/processes/meeting_point.h"
 
 namespace stretto {
@@ -17,6 +18,9 @@ namespace stretto {
 struct Introduction {
   std::vector<std::string> socket_names;  // [world]
   std::uint64_t token = 0;                // of this world: the same for all, not known to others
+  // Over which they met, [world]: rank 0's to each of the others, theirs to rank 0 in [0]. Nothing
+  // travels there yet.
+  std::vector<Fd> links;
 };
 
 // Fault naming the rank that does not come within the timeout or ends meanwhile; UserError, the

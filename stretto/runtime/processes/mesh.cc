@@ -82,62 +82,132 @@ int greeted_by(int socket, std::uint64_t token, Deadline deadline) {
   return greeting.token == token ? greeting.rank : -1;
 }
 
-// Whether the process behind has ended without farewell.
-bool has_ended(int socket) {
-  char byte;
-  ssize_t got = ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return got == 0 || (got < 0 && errno == ECONNRESET);
-}
+// From the introduction to a socket between every two ranks.
+class Connections {
+ public:
+  Connections(const MeetingPoint& at, Fd listener, Introduction all, Deadline deadline)
+      : at_(at),
+        listener_(std::move(listener)),
+        all_(std::move(all)),
+        deadline_(deadline),
+        sockets_(static_cast<std::size_t>(at.size)) {}
 
-// From every rank above the own. A rank that does not come may have gone because another ended:
-// that one is named where it is known.
-void accept_all(const MeetingPoint& at, int listener, std::uint64_t token, Deadline deadline,
-                std::vector<Fd>& sockets) {
-  auto first_missing = [&] {
-    int r = at.rank + 1;
-    while (r < at.size && sockets[static_cast<std::size_t>(r)]) ++r;
+  std::vector<Fd> make() {
+    try {
+      connect_to_lower();
+      while (!all_are_connected()) await_something();
+      if (at_.rank > 0) send_all(all_.links[0].get(), &kDone, sizeof kDone, deadline_);
+    } catch (const Fault& fault) {
+      give_up(fault.record().waited_for);
+      throw;
+    }
+    return std::move(sockets_);
+  }
+
+ private:
+  static constexpr char kDone = 'd';  // over its link to rank 0: who has a socket to every rank
+
+  const Fd& socket(int r) const { return sockets_[static_cast<std::size_t>(r)]; }
+  Fd& link(int r) { return all_.links[static_cast<std::size_t>(r)]; }
+
+  void connect_to_lower() {
+    for (int r = 0; r < at_.rank; ++r) {
+      auto i = static_cast<std::size_t>(r);
+      Greeting own{.token = all_.token, .rank = at_.rank};
+      sockets_[i] = connect_local(all_.socket_names[i], own, r, deadline_);
+    }
+  }
+
+  bool all_are_connected() {
+    accept_waiting();
+    require_all_here();
+    return first_awaited() == at_.size;
+  }
+
+  // The lowest rank above whose socket, or whose last word to rank 0, has not come; the size: none.
+  // Rank 0 waits for all ranks to be done, since it alone hears a rank end that has not connected.
+  int first_awaited() {
+    int r = at_.rank + 1;
+    while (r < at_.size && socket(r) && (at_.rank > 0 || !link(r))) ++r;
     return r;
-  };
-  constexpr int kLookMs = 20;
-  while (first_missing() < at.size) {
-    for (int r = 0; r < at.size; ++r) {
-      const Fd& socket = sockets[static_cast<std::size_t>(r)];
-      if (!socket || !has_ended(socket.get())) continue;
-      throw meeting_fault(at.rank, r,
-                          fmt::format("rank {} ended while the world was being made", r));
-    }
-    pollfd ready{.fd = listener, .events = POLLIN};
-    int timeout = std::min(ms_until(deadline), kLookMs);
-    if (timeout == 0) {
-      throw meeting_fault(at.rank, first_missing(),
-                          fmt::format("deadline: rank {} came, but did not connect to rank {}",
-                                      first_missing(), at.rank));
-    }
-    if (::poll(&ready, 1, timeout) <= 0) continue;
-    Fd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) continue;
-    int r = greeted_by(socket.get(), token, deadline);
-    if (r > at.rank && r < at.size) sockets[static_cast<std::size_t>(r)] = std::move(socket);
   }
-}
 
-// Ranks above that connect only now would take the own end for the reason.
-void tell_late_comers(const MeetingPoint& at, int listener, std::uint64_t token, int blamed,
-                      Deadline deadline, std::vector<Fd>& sockets) {
-  auto is_missing = [&](int r) { return r != blamed && !sockets[static_cast<std::size_t>(r)]; };
-  int num_missing = 0;
-  for (int r = at.rank + 1; r < at.size; ++r) num_missing += is_missing(r) ? 1 : 0;
-  while (num_missing > 0 && ms_until(deadline) > 0) {
-    pollfd ready{.fd = listener, .events = POLLIN};
-    if (::poll(&ready, 1, ms_until(deadline)) <= 0) continue;
-    Fd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    int r = socket ? greeted_by(socket.get(), token, deadline) : -1;
-    if (r <= at.rank || r >= at.size || !is_missing(r)) continue;
-    say_farewell(socket.get(), blamed);
-    sockets[static_cast<std::size_t>(r)] = std::move(socket);
-    --num_missing;
+  // A rank that goes may do so because another has ended: that one is named where it is known.
+  void require_all_here() {
+    for (int r = 0; r < at_.size; ++r) {
+      if (at_.rank == 0 && link(r)) hear_link(r);
+      auto blamed = socket(r) ? farewell_of(socket(r).get()) : std::nullopt;
+      if (blamed) throw ended(*blamed >= 0 && *blamed != at_.rank ? *blamed : r);
+    }
   }
-}
+
+  void hear_link(int r) {
+    char word;
+    ssize_t got = ::recv(link(r).get(), &word, 1, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got != 1) throw ended(r);
+    link(r).reset();
+  }
+
+  Fault ended(int r) const {
+    return meeting_fault(at_.rank, r,
+                         fmt::format("rank {} ended while the world was being made", r));
+  }
+
+  void await_something() {
+    int timeout = ms_until(deadline_);
+    if (timeout == 0) {
+      int r = first_awaited();
+      throw meeting_fault(at_.rank, r,
+                          fmt::format("deadline: rank {} came, but did not connect to {}", r,
+                                      socket(r) ? "all" : fmt::format("rank {}", at_.rank)));
+    }
+    std::vector<pollfd> ready{{.fd = listener_.get(), .events = POLLIN}};
+    for (int r = 0; r < at_.size; ++r) {
+      ready.push_back({.fd = socket(r).get(), .events = POLLIN});
+      if (at_.rank == 0) ready.push_back({.fd = link(r).get(), .events = POLLIN});
+    }
+    ::poll(ready.data(), ready.size(), timeout);
+  }
+
+  // -1: nobody waits, or somebody who is not expected.
+  int accept_one() {
+    Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    int r = socket ? greeted_by(socket.get(), all_.token, deadline_) : -1;
+    if (r <= at_.rank || r >= at_.size) return -1;
+    sockets_[static_cast<std::size_t>(r)] = std::move(socket);
+    return r;
+  }
+
+  void accept_waiting() {
+    while (accept_one() >= 0) {
+    }
+  }
+
+  // Ranks above that connect only now would take the own end for the reason.
+  void give_up(int blamed) {
+    deadline_ = std::min(deadline_, deadline_in(kLateComers));
+    int num_missing = 0;
+    for (int r = 0; r < at_.size; ++r) {
+      if (socket(r)) say_farewell(socket(r).get(), blamed);
+      num_missing += r > at_.rank && r != blamed && !socket(r) ? 1 : 0;
+    }
+    while (num_missing > 0 && ms_until(deadline_) > 0) {
+      pollfd ready{.fd = listener_.get(), .events = POLLIN};
+      if (::poll(&ready, 1, ms_until(deadline_)) <= 0) continue;
+      int r = accept_one();
+      if (r < 0) continue;
+      say_farewell(socket(r).get(), blamed);
+      num_missing -= r != blamed ? 1 : 0;
+    }
+  }
+
+  const MeetingPoint& at_;
+  Fd listener_;
+  Introduction all_;
+  Deadline deadline_;
+  std::vector<Fd> sockets_;  // [world], the own one empty
+};
 
 }  // namespace
 
@@ -145,24 +215,7 @@ std::vector<Fd> connect_peers(const MeetingPoint& at, std::chrono::milliseconds 
   std::string name = fresh_name();
   Fd listener = listen_local(name, at.size);
   Introduction all = introduce(at, name, timeout);
-  Deadline deadline = deadline_in(timeout);
-  std::vector<Fd> sockets(static_cast<std::size_t>(at.size));
-  try {
-    for (int r = 0; r < at.rank; ++r) {
-      auto i = static_cast<std::size_t>(r);
-      Greeting own{.token = all.token, .rank = at.rank};
-      sockets[i] = connect_local(all.socket_names[i], own, r, deadline);
-    }
-    accept_all(at, listener.get(), all.token, deadline, sockets);
-  } catch (const Fault& fault) {
-    for (const Fd& socket : sockets) {
-      if (socket) say_farewell(socket.get(), fault.record().waited_for);
-    }
-    tell_late_comers(at, listener.get(), all.token, fault.record().waited_for,
-                     std::min(deadline, deadline_in(kLateComers)), sockets);
-    throw;
-  }
-  return sockets;
+  return Connections(at, std::move(listener), std::move(all), deadline_in(timeout)).make();
 }
 
 }  // namespace stretto

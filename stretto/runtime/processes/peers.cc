@@ -80,6 +80,18 @@ void say_farewell(int socket, int blamed) {
   send_message(socket, {.kind = MessageKind::kFarewell, .blamed = blamed}, -1);
 }
 
+std::optional<int> farewell_of(int socket) {
+  Message message;
+  ssize_t got = -1;
+  // A peer that closes with words of ours unread resets the connection, its own last words intact.
+  do {
+    got = ::recv(socket, &message, sizeof message, MSG_PEEK | MSG_DONTWAIT);
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (got < 0) return std::nullopt;
+  bool is_farewell = got == sizeof message && message.kind == MessageKind::kFarewell;
+  return is_farewell ? message.blamed : -1;
+}
+
 Peers::Peers(int rank, std::vector<Fd> sockets)
     : rank_(rank),
       creator_(::getpid()),
@@ -217,7 +229,7 @@ bool Peers::take_message(int rank) {
   Message message;
   Fd fd;
   ssize_t got = receive_message(peers_[static_cast<std::size_t>(rank)].socket.get(), message, fd);
-  // A peer that closes with words of ours unread resets the connection, its own last words intact.
+  // As in farewell_of().
   if (got < 0 && (errno == EINTR || errno == ECONNRESET)) return true;
   if (got < 0 && errno == EAGAIN) return false;
   if (got != sizeof message) {

@@ -30,6 +30,9 @@ struct MemoryKey {
 
 // For who goes before there are Peers, because of rank `blamed`.
 void say_farewell(int socket, int blamed);
+// Whether the peer behind a socket over which nothing else has been said has gone, and because of
+// which rank, -1 where it did not say.
+std::optional<int> farewell_of(int socket);
 
 class Peers {
  public:

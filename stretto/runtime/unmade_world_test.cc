@@ -1,0 +1,171 @@
+// A rank that dies while a world of processes is being made, at each step of it: the others must
+// hear of it at once and by name, not at the deadline.
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include "stretto/base/test_seed.h"
+#include "stretto/runtime/processes/introduction.h"
+#include "stretto/runtime/processes/mesh.h"
+#include "stretto/runtime/processes/peers.h"
+#include "stretto/runtime/rank_processes_testing.h"
+
+namespace stretto {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kNever{60'000};
+constexpr milliseconds kAtOnce{4'000};  // on a busy machine; ranks that give up wait for late ones
+constexpr int kSize = 4;
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+int num_entries(const char* directory) {
+  int count = 0;
+  DIR* dir = ::opendir(directory);
+  while (dir != nullptr && ::readdir(dir) != nullptr) ++count;
+  if (dir != nullptr) ::closedir(dir);
+  return count;
+}
+
+int num_local_sockets() {
+  std::ifstream file("/proc/net/unix");
+  int count = 0;
+  for (std::string line; std::getline(file, line);) count += has(line, "@stretto-") ? 1 : 0;
+  return count;
+}
+
+void die_in(milliseconds time) {
+  std::this_thread::sleep_for(time);
+  ::kill(::getpid(), SIGKILL);
+}
+
+// A local socket with that name that others can connect to and nobody accepts at.
+Fd deaf_listener(const std::string& name) {
+  sockaddr_un address{.sun_family = AF_UNIX};
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(::listen(fd.get(), kSize), 0);
+  return fd;
+}
+
+// How far a rank comes before it is killed.
+struct Step {
+  const char* name;
+  void (*die)(const MeetingPoint&);
+  bool one_is_absent = false;  // another rank never starts, so that no other step is reached
+};
+
+const Step kSteps[] = {
+    {"has said who it is",
+     [](const MeetingPoint& at) {
+       std::thread([] { die_in(milliseconds(300)); }).detach();
+       introduce(at, "stretto-unmade", kNever);
+     },
+     true},
+    {"knows all names",
+     [](const MeetingPoint& at) {
+       introduce(at, "stretto-unmade", kNever);
+       die_in(milliseconds(0));
+     }},
+    {"can be connected to",
+     [](const MeetingPoint& at) {
+       std::string name = "stretto-unmade-" + std::to_string(::getpid());
+       Fd listener = deaf_listener(name);
+       introduce(at, name, kNever);
+       die_in(milliseconds(100));
+     }},
+    {"is connected to all",
+     [](const MeetingPoint& at) {
+       std::vector<Fd> sockets = connect_peers(at, kNever);
+       die_in(milliseconds(0));
+     }},
+    {"hears its peers",
+     [](const MeetingPoint& at) {
+       Peers peers(at.rank, connect_peers(at, kNever));
+       die_in(milliseconds(100));
+     }},
+};
+
+std::vector<std::string> reports_of(const Step& step, int victim, const std::vector<int>& absent) {
+  RankProcesses processes(
+      kSize,
+      [&](const MeetingPoint& at) -> std::string {
+        if (at.rank == victim) step.die(at);
+        World world(ProcessWorldOptions{.meeting = at, .timeout = kNever});
+        return "made";
+      },
+      absent);
+  return processes.wait(std::chrono::seconds(15));
+}
+
+class UnmadeWorld : public testing::TestWithParam<std::tuple<int, int>> {};
+
+// A job whose process is killed as it starts must end, not stand there for the timeout.
+TEST_P(UnmadeWorld, TheOthersHearAtOnceWhoDied) {
+  auto [index, victim] = GetParam();
+  const Step& step = kSteps[index];
+  int sockets = num_local_sockets(), shm = num_entries("/dev/shm");
+  int descriptors = num_entries("/proc/self/fd");
+  Clock::time_point begin = Clock::now();
+  std::vector<int> absent;
+  if (step.one_is_absent) absent.push_back(victim == kSize - 1 ? kSize - 2 : kSize - 1);
+  std::vector<std::string> reports = reports_of(step, victim, absent);
+  EXPECT_LT(Clock::now() - begin, kAtOnce);
+  std::string name = "rank " + std::to_string(victim);
+  for (int r = 0; r < kSize; ++r) {
+    if (r == victim || absent == std::vector<int>{r}) continue;
+    const std::string& report = reports[static_cast<std::size_t>(r)];
+    EXPECT_TRUE(has(report, "Fault: ") && (has(report, name + " ended while the world was being") ||
+                                           has(report, name + " died")))
+        << "rank " << r << ": " << report;
+  }
+  EXPECT_EQ(num_local_sockets(), sockets);
+  EXPECT_EQ(num_entries("/dev/shm"), shm);
+  EXPECT_EQ(num_entries("/proc/self/fd"), descriptors);
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, UnmadeWorld,
+                         testing::Combine(testing::Range(0, static_cast<int>(std::size(kSteps))),
+                                          testing::Values(0, 1, 2, kSize - 1)),
+                         [](const auto& info) {
+                           std::string name = kSteps[std::get<0>(info.param)].name;
+                           std::replace(name.begin(), name.end(), ' ', '_');
+                           return name + "_rank_" + std::to_string(std::get<1>(info.param));
+                         });
+
+// Whoever has said who it is is missed at once, at whatever instruction it ends.
+TEST(UnmadeWorldAtRandom, ADeathAtAnyTimeIsHeardAtOnceUnlessNobodyKnewTheRank) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  int rounds = std::getenv("STRETTO_SOAK") != nullptr ? 500 : 20;
+  for (int round = 0; round < rounds; ++round) {
+    auto victim = static_cast<int>(random() % kSize);
+    auto after = std::chrono::microseconds(random() % 20'000);
+    RankProcesses processes(kSize, [](const MeetingPoint& at) -> std::string {
+      World world(ProcessWorldOptions{.meeting = at, .timeout = milliseconds(1500)});
+      return "made";
+    });
+    std::this_thread::sleep_for(after);
+    processes.kill(victim);
+    for (const std::string& report : processes.wait()) {
+      bool knew = has(report, "did not go on") || has(report, "did not connect") ||
+                  has(report, "finish 'world'");
+      EXPECT_FALSE(knew) << "rank " << victim << " after " << after.count() << " us: " << report;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stretto
