@@ -6,12 +6,12 @@ Prints a table; -o writes JSON with every sample. Run by bench/gpu/pytorch_suite
     bench/gpu/attention_pair.py [-o FILE] [--samples N] [--driver VERSION] [--commit COMMIT]
 """
 
-import argparse
 from functools import partial
 
 import torch
 from attention_torch import HEAD_DIMS, SHAPES, facts, make_sets, save
 from results import median, ratio, times
+from timing_options import parser_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch_turns import in_turn
@@ -51,12 +51,7 @@ class Pair:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--out")
-    parser.add_argument("--samples", type=int, default=60)
-    parser.add_argument("--driver", default="")
-    parser.add_argument("--commit", default="")
-    options = parser.parse_args()
+    options = parser_of(__doc__, samples=60).parse_args()
     torch.cuda.set_device(0)
     stretto.init()
     rows = []

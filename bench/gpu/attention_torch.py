@@ -14,6 +14,7 @@ import statistics
 import time
 
 import torch
+from timing_options import parser_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -111,11 +112,7 @@ def save(result: dict, path: str):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--out")
-    parser.add_argument("--samples", type=int, default=30)
-    parser.add_argument("--driver", default="")
-    parser.add_argument("--commit", default="", help="of this script")
+    parser = parser_of(__doc__, samples=30)
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     if options.profile:

@@ -7,11 +7,10 @@ blocks where PyTorch takes them. Prints a table; -o writes JSON with every sampl
     bench/gpu/fp8_pair.py [-o FILE] [--samples N] [--only TEXT] [--driver VERSION] [--commit COMMIT]
 """
 
-import argparse
-
 import torch
 from attention_torch import facts, save
 from results import median, ratio, times
+from timing_options import parser_of
 from torch_turns import in_turn
 
 import stretto
@@ -113,12 +112,8 @@ def show(row: dict) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--out")
-    parser.add_argument("--samples", type=int, default=60)
+    parser = parser_of(__doc__, samples=60)
     parser.add_argument("--only", default="", help="shapes whose 'scaling m' contains this")
-    parser.add_argument("--driver", default="")
-    parser.add_argument("--commit", default="")
     options = parser.parse_args()
     torch.cuda.set_device(0)
     stretto.init()

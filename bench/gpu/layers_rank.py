@@ -2,7 +2,6 @@
 Python package against the same in PyTorch and NCCL, eager and in graphs. Rank 0 writes JSON with every sample and
 prints medians."""
 
-import argparse
 import datetime
 import functools
 import json
@@ -12,6 +11,7 @@ import statistics
 import torch
 import torch.distributed as dist
 from overlap_torch_rank import NUM_SETS, Case, World
+from timing_options import parser_of
 
 import stretto
 from stretto import expert_layers
@@ -173,12 +173,8 @@ def run(world: World, text: str, calls: dict, compared: bool, samples: int) -> d
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("-o", "--out")
-    parser.add_argument("--samples", type=int, default=20)
+    parser = parser_of(__doc__, samples=20)
     parser.add_argument("--only", default="", help="cases whose text contains this")
-    parser.add_argument("--driver", default="", help="version, for the JSON")
-    parser.add_argument("--commit", default="", help="of the package, for the JSON")
     options = parser.parse_args()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     world, rows = World(rank, size, "env://"), []

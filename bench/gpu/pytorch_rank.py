@@ -9,7 +9,6 @@ import stretto  # noqa: E402
 
 IMPORT_S = time.perf_counter() - START
 
-import argparse  # noqa: E402
 import datetime  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
@@ -21,6 +20,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from overlap_torch import make_cases  # noqa: E402
 from overlap_torch_rank import GEMM_CALLS_PER_GRAPH, NUM_SETS, Case, World  # noqa: E402
+from timing_options import parser_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 import stretto.nn  # noqa: E402
@@ -261,12 +261,8 @@ def run_mlp(world: World, samples: int) -> dict:
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("-o", "--out")
-    parser.add_argument("--samples", type=int, default=20)
+    parser = parser_of(__doc__, samples=20)
     parser.add_argument("--only", default="", help="products whose text contains this: 'gemm_rs 8192'")
-    parser.add_argument("--driver", default="")
-    parser.add_argument("--commit", default="")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("STRETTO_TEST_SEED", "1")))
     options = parser.parse_args()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

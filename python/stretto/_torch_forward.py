@@ -241,35 +241,29 @@ all_gather_grouped_matmul = _forward(
 )
 
 
-def _grouped_matmul_reduce_scatter(y, b, used, experts, slots, weights, residual, group):
-    tiles = expert_layers.ExpertTiles(used, experts, None, None, slots, group)
-    return expert_layers.grouped_matmul_reduce_scatter(y, b, tiles, weights, residual=residual)
+def _second_layer(name: str, rows_of_tokens: Callable):
+    """The operator of expert_layers of this name; rows_of_tokens(tokens of all ranks, group): the
+    rows of its result."""
+
+    def body(y, b, used, experts, slots, weights, residual, group):
+        tiles = expert_layers.ExpertTiles(used, experts, None, None, slots, group)
+        return getattr(expert_layers, name)(y, b, tiles, weights, residual=residual)
+
+    def fake(y, b, _used, _experts, slots, _weights, _residual, group):
+        return y.new_empty((rows_of_tokens(slots.shape[0], group), b.shape[2]))
+
+    return _forward(
+        f"{name}(Tensor y, Tensor b, Tensor tiles_used, Tensor tile_experts, Tensor slots,"
+        " Tensor weights, Tensor? residual, str group) -> Tensor",
+        body,
+        fake,
+    )
 
 
-grouped_matmul_reduce_scatter = _forward(
-    "grouped_matmul_reduce_scatter(Tensor y, Tensor b, Tensor tiles_used, Tensor tile_experts,"
-    " Tensor slots, Tensor weights, Tensor? residual, str group) -> Tensor",
-    _grouped_matmul_reduce_scatter,
-    lambda y, b, _used, _experts, slots, _weights, _residual, group: y.new_empty(
-        (slots.shape[0] // group_of(group).size, b.shape[2])
-    ),
+grouped_matmul_reduce_scatter = _second_layer(
+    "grouped_matmul_reduce_scatter", lambda tokens, group: tokens // group_of(group).size
 )
-
-
-def _grouped_matmul_all_reduce(y, b, used, experts, slots, weights, residual, group):
-    tiles = expert_layers.ExpertTiles(used, experts, None, None, slots, group)
-    return expert_layers.grouped_matmul_all_reduce(y, b, tiles, weights, residual=residual)
-
-
-grouped_matmul_all_reduce = _forward(
-    "grouped_matmul_all_reduce(Tensor y, Tensor b, Tensor tiles_used, Tensor tile_experts,"
-    " Tensor slots, Tensor weights, Tensor? residual, str group) -> Tensor",
-    _grouped_matmul_all_reduce,
-    lambda y, b, _used, _experts, slots, _weights, _residual, _group: y.new_empty(
-        (slots.shape[0], b.shape[2])
-    ),
-)
-
+grouped_matmul_all_reduce = _second_layer("grouped_matmul_all_reduce", lambda tokens, _: tokens)
 moe_layer = _forward(
     "moe_layer(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor experts, Tensor weights,"
     " Tensor? residual, str group) -> Tensor",

@@ -5,6 +5,7 @@ told. On one rank."""
 import pytest
 
 import stretto
+from stretto import testing
 
 torch = pytest.importorskip("torch")
 
@@ -100,13 +101,12 @@ def expert_layer_cases():
     experts = torch.argsort(torch.rand(6, 4), 1)[:, :2]
     b, up, down = (torch.randn(4, 8, 8).transpose(1, 2) for _ in range(3))
 
-    def second(y, w, *rest):
-        tiles = stretto.expert_layers.ExpertTiles(rest[0], rest[1], None, None, rest[2])
-        return stretto.grouped_matmul_reduce_scatter(y, w, tiles, *rest[3:])
+    def second(op):
+        def call(y, w, used, experts, slots, weights):
+            tiles = stretto.expert_layers.ExpertTiles(used, experts, None, None, slots)
+            return op(y, w, tiles, weights)
 
-    def second_everywhere(y, w, *rest):
-        tiles = stretto.expert_layers.ExpertTiles(rest[0], rest[1], None, None, rest[2])
-        return stretto.grouped_matmul_all_reduce(y, w, tiles, *rest[3:])
+        return call
 
     def back(y, *tables):
         d = stretto.expert_parallel.Dispatched(None, tables[1], None, None, tables[0], tables[2], True)
@@ -125,12 +125,12 @@ def expert_layer_cases():
             [(x, b, experts, z, "") for z in (None, up)],
         ),
         "grouped_matmul_reduce_scatter": (
-            second,
+            second(stretto.grouped_matmul_reduce_scatter),
             (made, down, *tiles, weights),
             [(made, down, *tiles, weights, z, "") for z in (None, x)],
         ),
         "grouped_matmul_all_reduce": (
-            second_everywhere,
+            second(stretto.grouped_matmul_all_reduce),
             (made, down, *tiles, weights),
             [(made, down, *tiles, weights, z, "") for z in (None, x)],
         ),
@@ -189,3 +189,22 @@ def test_operators_without_a_gradient(name):
             torch.library.opcheck(op, given, test_utils=checks)
     finally:
         stretto.finalize()
+
+
+def test_traced_second_layers_have_the_rows_that_a_rank_gets():
+    """Of two ranks, where those of a scatter and of an all-reduce differ."""
+    x, w = torch.randn(2, 3, 8), torch.randn(2, 4, 8, 8).transpose(2, 3)
+    experts, weights = torch.argsort(torch.rand(6, 4), 1)[:, :2], torch.rand(6, 2)
+    names = {"grouped_matmul_reduce_scatter": 3, "grouped_matmul_all_reduce": 6}
+
+    def body():
+        mine = w[stretto.rank()]
+        h, tiles = stretto.all_gather_grouped_matmul(x[stretto.rank()], mine, experts)
+        arguments = h, mine, tiles.used, tiles.experts, tiles.slots, weights
+        for name, rows in names.items():
+            op = getattr(torch.ops.stretto, name)
+            with torch._subclasses.FakeTensorMode() as mode:
+                traced = op(*(mode.from_tensor(x) for x in arguments), None, "")
+            assert traced.shape == op(*arguments, None, "").shape == (rows, 8), name
+
+    testing.run(2, body)
