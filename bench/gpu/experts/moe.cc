@@ -209,10 +209,7 @@ std::string MoeResult::to_string() const {
                        median_interval(with_tables_ms).median);
   }
   if (!chosen.empty()) out += "\n  chosen: " + chosen;
-  for (const OverlapTime& t : configs) {
-    if (t.ms > 0) out += fmt::format("\n    {:9.4f} {:8} {}", t.ms, t.family, t.config);
-    if (!t.error.empty()) out += fmt::format("\n    {} {}: {}", t.family, t.config, t.error);
-  }
+  for (const OverlapTime& t : configs) out += t.to_string();
   if (!error.empty()) out += "\n  FAILED: " + error;
   return out;
 }
@@ -223,12 +220,7 @@ Json MoeResult::to_json() const {
               {"ranks", shape.world_size},
               {"m", shape.m},
               {"flops", shape.flops()}};
-  for (const OverlapTime& t : configs) {
-    Json row = {{"family", t.family}, {"config", t.config}};
-    if (t.ms > 0) row["ms"] = t.ms;
-    if (!t.error.empty()) row["error"] = t.error;
-    out["configs"].push_back(row);
-  }
+  for (const OverlapTime& t : configs) out["configs"].push_back(t.to_json());
   if (!error.empty()) out["error"] = error;
   if (!chosen.empty()) out["chosen"] = chosen;
   if (samples) {

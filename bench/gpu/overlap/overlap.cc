@@ -244,15 +244,26 @@ Json OverlapSamples::to_json() const {
   return out;
 }
 
+std::string OverlapTime::to_string() const {
+  std::string out;
+  if (ms > 0) out += fmt::format("\n    {:9.4f} {:8} {}", ms, family, config);
+  if (!error.empty()) out += fmt::format("\n    {} {}: {}", family, config, error);
+  return out;
+}
+
+Json OverlapTime::to_json() const {
+  Json out = {{"family", family}, {"config", config}};
+  if (ms > 0) out["ms"] = ms;
+  if (!error.empty()) out["error"] = error;
+  return out;
+}
+
 std::string OverlapResult::to_string() const {
   std::string out = shape.to_string();
   if (eager) out += "\n  eager: " + eager->to_string();
   if (graph) out += "\n  graph: " + graph->to_string();
   if (!chosen.empty()) out += "\n  chosen: " + chosen;
-  for (const OverlapTime& t : configs) {
-    if (t.ms > 0) out += fmt::format("\n    {:9.4f} {:8} {}", t.ms, t.family, t.config);
-    if (!t.error.empty()) out += fmt::format("\n    {} {}: {}", t.family, t.config, t.error);
-  }
+  for (const OverlapTime& t : configs) out += t.to_string();
   if (!error.empty()) out += "\n  FAILED: " + error;
   return out;
 }
@@ -263,12 +274,7 @@ Json OverlapResult::to_json() const {
               {"m", shape.rank.m},
               {"n", shape.rank.n},
               {"k", shape.rank.k}};
-  for (const OverlapTime& t : configs) {
-    Json row = {{"family", t.family}, {"config", t.config}};
-    if (t.ms > 0) row["ms"] = t.ms;
-    if (!t.error.empty()) row["error"] = t.error;
-    out["configs"].push_back(row);
-  }
+  for (const OverlapTime& t : configs) out["configs"].push_back(t.to_json());
   if (!error.empty()) out["error"] = error;
   if (!chosen.empty()) out["chosen"] = chosen;
   if (eager) out["eager"] = eager->to_json();

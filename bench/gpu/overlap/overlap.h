@@ -47,6 +47,9 @@ struct OverlapTime {
   std::string family, config;
   double ms = 0;      // median of a few calls; 0: not timed
   std::string error;  // why it is out: it does not compile, or its result is wrong
+
+  std::string to_string() const;  // lines, each behind a line's end
+  Json to_json() const;
 };
 
 struct OverlapResult {

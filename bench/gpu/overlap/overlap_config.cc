@@ -86,6 +86,16 @@ OverlapCandidate made(const char* family, const Desc& desc, const Config& config
   return out;
 }
 
+// The end of every list: of the main loop.
+template <typename Config>
+void take_loop(Fields& fields, Config& c) {
+  fields.take("stages", c.num_stages);
+  fields.take("raster", c.raster);
+  fields.take("stagger", c.stagger);
+  fields.take("store_slots", c.store_slots);
+  fields.end();
+}
+
 OverlapCandidate ag_gemm_of(const OverlapShape& s, int sms, Fields& fields) {
   AgGemmDesc desc = ag_gemm_desc(s);
   Gather gather = Gather::kSend;
@@ -97,13 +107,9 @@ OverlapCandidate ag_gemm_of(const OverlapShape& s, int sms, Fields& fields) {
   fields.take("compute", c.num_compute_sms);
   fields.take("comm_rows", c.comm_rows);
   fields.take("channels", c.channels_per_rank);
-  fields.take("stages", c.num_stages);
-  fields.take("raster", c.raster);
   fields.take("consumers", c.num_consumers);
   fields.take("cluster", c.cluster_size);
-  fields.take("stagger", c.stagger);
-  fields.take("store_slots", c.store_slots);
-  fields.end();
+  take_loop(fields, c);
   return made(name(gather), desc, c, ag_gemm);
 }
 
@@ -120,11 +126,7 @@ OverlapCandidate gemm_rs_of(const OverlapShape& s, int sms, Fields& fields) {
   fields.take("channels", c.channels_per_rank);
   c.num_slots = engine ? 1 : 2;
   fields.take("slots", c.num_slots);
-  fields.take("stages", c.num_stages);
-  fields.take("raster", c.raster);
-  fields.take("stagger", c.stagger);
-  fields.take("store_slots", c.store_slots);
-  fields.end();
+  take_loop(fields, c);
   return made(engine ? "copy" : "epilogue", desc, c, gemm_rs);
 }
 
@@ -150,11 +152,7 @@ OverlapCandidate gemm_ar_of(const OverlapShape& s, int sms, Fields& fields) {
   c.num_slots = engine ? 1 : 2;
   fields.take("slots", c.num_slots);
   fields.take("queues", c.num_copy_queues);
-  fields.take("stages", c.num_stages);
-  fields.take("raster", c.raster);
-  fields.take("stagger", c.stagger);
-  fields.take("store_slots", c.store_slots);
-  fields.end();
+  take_loop(fields, c);
   return made(shots == ReduceShots::kOne ? "one" : "two", desc, c, gemm_ar);
 }
 

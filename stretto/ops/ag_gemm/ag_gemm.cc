@@ -12,18 +12,10 @@ namespace stretto {
 namespace {
 
 void check(const AgGemmDesc& d, const AgGemmConfig& cfg) {
-  check_sizes("ag_gemm", {{"world_size", d.world_size},
-                          {"m", d.m},
-                          {"n", d.n},
-                          {"k", d.k},
-                          {"tile.bm", cfg.tile.bm},
-                          {"tile.bn", cfg.tile.bn},
-                          {"tile.bk", cfg.tile.bk},
-                          {"num_compute_sms", cfg.num_compute_sms},
-                          {"num_gather_workers", cfg.num_gather_workers},
+  check_product_sizes("ag_gemm", d, cfg);
+  check_sizes("ag_gemm", {{"num_gather_workers", cfg.num_gather_workers},
                           {"comm_rows", cfg.comm_rows},
                           {"channels_per_rank", cfg.channels_per_rank},
-                          {"raster", cfg.raster},
                           {"num_consumers", cfg.num_consumers},
                           {"cluster_size", cfg.cluster_size}});
   if (cfg.across && (cfg.gather != Gather::kPush || d.gathered)) {

@@ -39,21 +39,13 @@ OperatorInfo info(const char* name, const char* summary, Gather gather,
   auto config = [gather](const AgGemmDesc& d, Target target) {
     return default_config(d, target, gather);
   };
-  return {.name = name,
-          .summary = summary,
-          .program =
-              [=](const OpShape& shape) {
-                AgGemmDesc d = desc(with_defaults(shape));
-                return ag_gemm(d, config(d, shape.target));
-              },
-          .make_case =
-              [=](const OpShape& shape, std::uint64_t seed) {
-                OpShape s = with_defaults(shape);
-                AgGemmDesc d = desc(s);
-                return ag_gemm_case(d, config(d, s.target), s.rows.value_or(s.m), seed);
-              },
-          .shapes = gemm_shapes,
-          .large = large_gemm()};
+  return ProductOperator<AgGemmDesc, AgGemmConfig>{.name = name,
+                                                   .summary = summary,
+                                                   .desc = desc,
+                                                   .config = config,
+                                                   .program = ag_gemm,
+                                                   .make_case = ag_gemm_case}
+      .info();
 }
 
 }  // namespace

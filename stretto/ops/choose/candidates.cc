@@ -48,9 +48,23 @@ OpShape step_shape(const Desc& d, std::int64_t n, std::int64_t k) {
           .target = Target::kCuda};
 }
 
-// The steps' rows as they were asked for; descs have them in buckets.
-void set_rows(std::vector<OpCandidates::Step>& steps, std::int64_t m) {
-  for (OpCandidates::Step& step : steps) step.shape.m = m;
+template <typename Kind>
+std::vector<Kind> in_front(Kind first, std::vector<Kind> kinds) {
+  std::stable_partition(kinds.begin(), kinds.end(), [&](Kind kind) { return kind == first; });
+  return kinds;
+}
+
+// The configs of these kinds one after the other, and the sequence.
+template <typename Desc, typename Config, typename Kind>
+OpCandidates of_kinds(const Desc& desc, const OpShape& s,
+                      Program (*program)(const Desc&, const Config&),
+                      const std::vector<Kind>& kinds, int num_sms) {
+  OpCandidates out;
+  for (Kind kind : kinds) add_configs(out, desc, gpu_configs(desc, kind, num_sms), program);
+  add_sequence(out, desc);
+  // As they were asked for: descs have rows in buckets.
+  for (OpCandidates::Step& step : out.sequence) step.shape.m = s.m;
+  return out;
 }
 
 OpCandidates of_ag_gemm(const OpShape& s, const std::vector<Gather>& gathers, int num_sms) {
@@ -61,14 +75,8 @@ OpCandidates of_ag_gemm(const OpShape& s, const std::vector<Gather>& gathers, in
                   .a_dtype = s.dtype,
                   .b_dtype = s.dtype,
                   .c_dtype = s.dtype};
-  OpCandidates out;
-  std::vector<Gather> ordered = gathers;
   Gather first = default_config(desc, Target::kCuda).gather;
-  std::stable_partition(ordered.begin(), ordered.end(), [&](Gather g) { return g == first; });
-  for (Gather gather : ordered) add_configs(out, desc, gpu_configs(desc, gather, num_sms), ag_gemm);
-  add_sequence(out, desc);
-  set_rows(out.sequence, s.m);
-  return out;
+  return of_kinds(desc, s, ag_gemm, in_front(first, gathers), num_sms);
 }
 
 OpCandidates of_gemm_rs(const OpShape& s, const std::vector<Scatter>& scatters, int num_sms) {
@@ -79,16 +87,8 @@ OpCandidates of_gemm_rs(const OpShape& s, const std::vector<Scatter>& scatters, 
                   .a_dtype = s.dtype,
                   .b_dtype = s.dtype,
                   .out_dtype = s.dtype};
-  OpCandidates out;
-  std::vector<Scatter> ordered = scatters;
   Scatter first = default_config(desc, Target::kCuda).scatter;
-  std::stable_partition(ordered.begin(), ordered.end(), [&](Scatter s) { return s == first; });
-  for (Scatter scatter : ordered) {
-    add_configs(out, desc, gpu_configs(desc, scatter, num_sms), gemm_rs);
-  }
-  add_sequence(out, desc);
-  set_rows(out.sequence, s.m);
-  return out;
+  return of_kinds(desc, s, gemm_rs, in_front(first, scatters), num_sms);
 }
 
 OpCandidates of_gemm_ar(const OpShape& s, const std::vector<ReduceShots>& shots, int num_sms) {
@@ -99,11 +99,7 @@ OpCandidates of_gemm_ar(const OpShape& s, const std::vector<ReduceShots>& shots,
                   .a_dtype = s.dtype,
                   .b_dtype = s.dtype,
                   .out_dtype = s.dtype};
-  OpCandidates out;
-  for (ReduceShots kind : shots) add_configs(out, desc, gpu_configs(desc, kind, num_sms), gemm_ar);
-  add_sequence(out, desc);
-  set_rows(out.sequence, s.m);
-  return out;
+  return of_kinds(desc, s, gemm_ar, shots, num_sms);
 }
 
 OpCandidates of_collective(const OpShape& s, Collective collective, AllReduceKind kind) {

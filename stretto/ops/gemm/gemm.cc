@@ -11,16 +11,8 @@ namespace stretto {
 namespace {
 
 void check(const GemmDesc& d, const GemmConfig& cfg) {
-  check_sizes("gemm", {{"world_size", d.world_size},
-                       {"m", d.m},
-                       {"n", d.n},
-                       {"k", d.k},
-                       {"tile.bm", cfg.tile.bm},
-                       {"tile.bn", cfg.tile.bn},
-                       {"tile.bk", cfg.tile.bk},
-                       {"num_compute_sms", cfg.num_compute_sms},
-                       {"raster", cfg.raster},
-                       {"split_k", cfg.split_k}});
+  check_product_sizes("gemm", d, cfg);
+  check_sizes("gemm", {{"split_k", cfg.split_k}});
   if (std::int64_t steps = ceil_div(d.k, cfg.tile.bk); cfg.split_k > steps) {
     throw UserError(fmt::format("gemm: split_k is {}, but k has {} steps of {}", cfg.split_k, steps,
                                 cfg.tile.bk));

@@ -60,21 +60,13 @@ GemmConfig split_config(const GemmDesc& d, Target target) {
 
 OperatorInfo info(const char* name, const char* summary, GemmDesc (*desc)(const OpShape&),
                   MakeConfig config = default_config) {
-  return {.name = name,
-          .summary = summary,
-          .program =
-              [desc, config](const OpShape& shape) {
-                GemmDesc d = desc(with_defaults(shape));
-                return gemm(d, config(d, shape.target));
-              },
-          .make_case =
-              [desc, config](const OpShape& shape, std::uint64_t seed) {
-                OpShape s = with_defaults(shape);
-                GemmDesc d = desc(s);
-                return gemm_case(d, config(d, s.target), s.rows.value_or(s.m), seed);
-              },
-          .shapes = gemm_shapes,
-          .large = large_gemm()};
+  return ProductOperator<GemmDesc, GemmConfig>{.name = name,
+                                               .summary = summary,
+                                               .desc = desc,
+                                               .config = config,
+                                               .program = gemm,
+                                               .make_case = gemm_case}
+      .info();
 }
 
 }  // namespace

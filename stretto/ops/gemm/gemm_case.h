@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -58,6 +59,35 @@ OpShape with_defaults(OpShape shape);
 std::vector<OpShape> gemm_shapes(int world_size);
 // The projections of an 8 B model.
 OpShape large_gemm();
+
+// An operator whose programs and cases are those of a Desc and a Config.
+template <typename Desc, typename Config>
+struct ProductOperator {
+  const char* name;
+  const char* summary;
+  std::function<Desc(const OpShape&)> desc;  // of a shape with all sizes
+  std::function<Config(const Desc&, Target)> config;
+  Program (*program)(const Desc&, const Config&);
+  OpCase (*make_case)(const Desc&, const Config&, std::int64_t m, std::uint64_t seed);
+
+  OperatorInfo info() const {
+    return {.name = name,
+            .summary = summary,
+            .program =
+                [op = *this](const OpShape& shape) {
+                  Desc d = op.desc(with_defaults(shape));
+                  return op.program(d, op.config(d, shape.target));
+                },
+            .make_case =
+                [op = *this](const OpShape& shape, std::uint64_t seed) {
+                  OpShape s = with_defaults(shape);
+                  Desc d = op.desc(s);
+                  return op.make_case(d, op.config(d, s.target), s.rows.value_or(s.m), seed);
+                },
+            .shapes = gemm_shapes,
+            .large = large_gemm()};
+  }
+};
 
 const Values& input_of(const OpCase& c, int rank, std::string_view tensor);
 

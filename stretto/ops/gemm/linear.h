@@ -161,6 +161,19 @@ std::string products_text(ProductOrder products);
 void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
                  std::int64_t least = 1);
 // UserError unless f32, bf16 or f16.
+// Those that every operator with a product of tiles has.
+template <typename Desc, typename Config>
+void check_product_sizes(const std::string& op, const Desc& d, const Config& c) {
+  check_sizes(op, {{"world_size", d.world_size},
+                   {"m", d.m},
+                   {"n", d.n},
+                   {"k", d.k},
+                   {"tile.bm", c.tile.bm},
+                   {"tile.bn", c.tile.bn},
+                   {"tile.bk", c.tile.bk},
+                   {"num_compute_sms", c.num_compute_sms},
+                   {"raster", c.raster}});
+}
 void check_dtype(const std::string& op, const char* field, DType dtype);
 // UserError unless f32, bf16 or f16, or f64 of factors in f64.
 void check_result(const std::string& op, const char* field, DType dtype, DType factors);

@@ -14,18 +14,10 @@ namespace stretto {
 namespace {
 
 void check(const GemmArDesc& d, const GemmArConfig& cfg) {
-  check_sizes("gemm_ar", {{"world_size", d.world_size},
-                          {"m", d.m},
-                          {"n", d.n},
-                          {"k", d.k},
-                          {"tile.bm", cfg.tile.bm},
-                          {"tile.bn", cfg.tile.bn},
-                          {"tile.bk", cfg.tile.bk},
-                          {"num_compute_sms", cfg.num_compute_sms},
-                          {"channels", cfg.channels},
+  check_product_sizes("gemm_ar", d, cfg);
+  check_sizes("gemm_ar", {{"channels", cfg.channels},
                           {"num_slots", cfg.num_slots},
-                          {"num_copy_queues", cfg.num_copy_queues},
-                          {"raster", cfg.raster}});
+                          {"num_copy_queues", cfg.num_copy_queues}});
   check_sizes("gemm_ar", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
   if (cfg.store_slots > 0 && cfg.shots == ReduceShots::kOne) {
     throw UserError("gemm_ar: an agent that stores needs two shots");

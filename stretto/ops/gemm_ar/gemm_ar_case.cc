@@ -25,21 +25,13 @@ OperatorInfo info(const char* name, const char* summary, ReduceShots shots,
   auto config = [shots](const GemmArDesc& d, Target target) {
     return default_config(d, shots, target);
   };
-  return {.name = name,
-          .summary = summary,
-          .program =
-              [=](const OpShape& shape) {
-                GemmArDesc d = desc(with_defaults(shape));
-                return gemm_ar(d, config(d, shape.target));
-              },
-          .make_case =
-              [=](const OpShape& shape, std::uint64_t seed) {
-                OpShape s = with_defaults(shape);
-                GemmArDesc d = desc(s);
-                return gemm_ar_case(d, config(d, s.target), s.rows.value_or(s.m), seed);
-              },
-          .shapes = gemm_shapes,
-          .large = large_gemm()};
+  return ProductOperator<GemmArDesc, GemmArConfig>{.name = name,
+                                                   .summary = summary,
+                                                   .desc = desc,
+                                                   .config = config,
+                                                   .program = gemm_ar,
+                                                   .make_case = gemm_ar_case}
+      .info();
 }
 
 }  // namespace

@@ -14,18 +14,10 @@ namespace stretto {
 namespace {
 
 void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
-  check_sizes("gemm_rs", {{"world_size", d.world_size},
-                          {"m", d.m},
-                          {"n", d.n},
-                          {"k", d.k},
-                          {"tile.bm", cfg.tile.bm},
-                          {"tile.bn", cfg.tile.bn},
-                          {"tile.bk", cfg.tile.bk},
-                          {"num_compute_sms", cfg.num_compute_sms},
-                          {"num_copy_queues", cfg.num_copy_queues},
+  check_product_sizes("gemm_rs", d, cfg);
+  check_sizes("gemm_rs", {{"num_copy_queues", cfg.num_copy_queues},
                           {"channels_per_rank", cfg.channels_per_rank},
-                          {"num_slots", cfg.num_slots},
-                          {"raster", cfg.raster}});
+                          {"num_slots", cfg.num_slots}});
   check_sizes("gemm_rs", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
   bool alone = cfg.scatter == Scatter::kEpilogue && cfg.num_reduce_sms == 0 && cfg.num_slots == 2;
   if (cfg.across && !alone) {

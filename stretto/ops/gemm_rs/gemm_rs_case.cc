@@ -48,21 +48,13 @@ OperatorInfo info(const char* name, const char* summary, Scatter scatter,
     if (engine) cfg.num_compute_sms = std::min(cfg.num_compute_sms, kGpuSms - 1);
     return cfg;
   };
-  return {.name = name,
-          .summary = summary,
-          .program =
-              [=](const OpShape& shape) {
-                GemmRsDesc d = desc(with_defaults(shape));
-                return gemm_rs(d, config(d, shape.target));
-              },
-          .make_case =
-              [=](const OpShape& shape, std::uint64_t seed) {
-                OpShape s = with_defaults(shape);
-                GemmRsDesc d = desc(s);
-                return gemm_rs_case(d, config(d, s.target), s.rows.value_or(s.m), seed);
-              },
-          .shapes = gemm_shapes,
-          .large = large_gemm()};
+  return ProductOperator<GemmRsDesc, GemmRsConfig>{.name = name,
+                                                   .summary = summary,
+                                                   .desc = desc,
+                                                   .config = config,
+                                                   .program = gemm_rs,
+                                                   .make_case = gemm_rs_case}
+      .info();
 }
 
 }  // namespace

@@ -17,17 +17,9 @@ std::int64_t rows_per_rank(const AgGroupedDesc& d) {
 }  // namespace
 
 void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
-  check_sizes("ag_grouped_gemm", {{"world_size", d.world_size},
-                                  {"m", d.m},
-                                  {"top_k", d.top_k},
+  check_product_sizes("ag_grouped_gemm", d, c);
+  check_sizes("ag_grouped_gemm", {{"top_k", d.top_k},
                                   {"num_experts", d.num_experts},
-                                  {"n", d.n},
-                                  {"k", d.k},
-                                  {"tile.bm", c.tile.bm},
-                                  {"tile.bn", c.tile.bn},
-                                  {"tile.bk", c.tile.bk},
-                                  {"num_compute_sms", c.num_compute_sms},
-                                  {"raster", c.raster},
                                   {"num_copy_queues", c.num_copy_queues},
                                   {"comm_rows", c.comm_rows}});
   check_sizes("ag_grouped_gemm", {{"sort_rows", c.sort_rows}}, 0);

@@ -18,17 +18,9 @@ std::int64_t rows_per_rank(const GroupedRsDesc& d) {
 }  // namespace
 
 void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
-  check_sizes("grouped_gemm_rs", {{"world_size", d.world_size},
-                                  {"m", d.m},
-                                  {"top_k", d.top_k},
+  check_product_sizes("grouped_gemm_rs", d, c);
+  check_sizes("grouped_gemm_rs", {{"top_k", d.top_k},
                                   {"num_experts", d.num_experts},
-                                  {"n", d.n},
-                                  {"k", d.k},
-                                  {"tile.bm", c.tile.bm},
-                                  {"tile.bn", c.tile.bn},
-                                  {"tile.bk", c.tile.bk},
-                                  {"num_compute_sms", c.num_compute_sms},
-                                  {"raster", c.raster},
                                   {"num_products", c.num_products},
                                   {"block_tiles", c.block_tiles},
                                   {"reduce_rows", c.reduce_rows},

@@ -10,17 +10,8 @@ namespace stretto {
 namespace {
 
 void check(const UlyssesDesc& d, const UlyssesConfig& cfg) {
-  check_sizes("a2a_gemm", {{"world_size", d.world_size},
-                           {"m", d.m},
-                           {"n", d.n},
-                           {"k", d.k},
-                           {"tile.bm", cfg.tile.bm},
-                           {"tile.bn", cfg.tile.bn},
-                           {"tile.bk", cfg.tile.bk},
-                           {"num_compute_sms", cfg.num_compute_sms},
-                           {"comm_rows", cfg.comm_rows},
-                           {"num_queues", cfg.num_queues},
-                           {"raster", cfg.raster}});
+  check_product_sizes("a2a_gemm", d, cfg);
+  check_sizes("a2a_gemm", {{"comm_rows", cfg.comm_rows}, {"num_queues", cfg.num_queues}});
   check_dtype("a2a_gemm", "dtype", d.dtype);
   check_dtype("a2a_gemm", "weight_dtype", d.weight_dtype);
   if (cfg.comm_rows % cfg.tile.bm != 0) {

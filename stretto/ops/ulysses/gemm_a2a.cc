@@ -10,15 +10,7 @@ namespace stretto {
 namespace {
 
 void check(const UlyssesDesc& d, const UlyssesConfig& cfg) {
-  check_sizes("gemm_a2a", {{"world_size", d.world_size},
-                           {"m", d.m},
-                           {"n", d.n},
-                           {"k", d.k},
-                           {"tile.bm", cfg.tile.bm},
-                           {"tile.bn", cfg.tile.bn},
-                           {"tile.bk", cfg.tile.bk},
-                           {"num_compute_sms", cfg.num_compute_sms},
-                           {"raster", cfg.raster}});
+  check_product_sizes("gemm_a2a", d, cfg);
   check_dtype("gemm_a2a", "dtype", d.dtype);
   check_dtype("gemm_a2a", "weight_dtype", d.weight_dtype);
   if (d.residual) throw UserError("gemm_a2a: residual is for a2a_gemm");

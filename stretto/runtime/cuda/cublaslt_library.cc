@@ -4,9 +4,10 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <iterator>
 
 #include "stretto/base/errors.h"
-#include "stretto/runtime/cuda/python_packages.h"
+#include "stretto/runtime/cuda/library_search.h"
 
 namespace stretto::cuda {
 namespace {
@@ -15,13 +16,6 @@ namespace fs = std::filesystem;
 constexpr const char* kSonames[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 // Where the wheels of 13 and of 12 put it, below a directory `nvidia`.
 constexpr const char* kWheelFolders[] = {"cu13/lib", "cublas/lib"};
-
-void add_files(std::vector<fs::path>& names, const fs::path& directory) {
-  for (const char* soname : kSonames) {
-    std::error_code error;
-    if (fs::exists(directory / soname, error)) names.push_back(directory / soname);
-  }
-}
 
 // Empty where the library is usable.
 std::string load(const fs::path& name, CublasLtLibrary& library) {
@@ -35,9 +29,7 @@ std::string load(const fs::path& name, CublasLtLibrary& library) {
 #undef STRETTO_CUBLASLT_LOAD
   if (!missing.empty()) return fmt::format("{} has no {}", name.string(), missing);
   library.version = library.get_version();
-  Dl_info where{};
-  bool known = dladdr(reinterpret_cast<const void*>(library.get_version), &where) != 0;
-  library.path = known ? fs::path(where.dli_fname) : name;
+  library.path = file_of(reinterpret_cast<const void*>(library.get_version), name);
   return "";
 }
 
@@ -45,16 +37,13 @@ std::string load(const fs::path& name, CublasLtLibrary& library) {
 
 CublasLtSearch open_cublaslt(const std::vector<fs::path>& names) {
   CublasLtSearch search;
-  std::string tried;
-  for (const fs::path& name : names) {
-    std::string error = load(name, search.library);
-    if (error.empty()) return search;
-    tried += fmt::format("{}{}", tried.empty() ? "" : "; ", error);
+  search.error = open_first(names, load, search.library);
+  if (!search.error.empty()) {
+    search.error = fmt::format(
+        "no cuBLASLt: {} (install the Python package nvidia-cublas, or name the file in "
+        "STRETTO_CUBLASLT)",
+        search.error);
   }
-  search.error = fmt::format(
-      "no cuBLASLt: {} (install the Python package nvidia-cublas, or name the file in "
-      "STRETTO_CUBLASLT)",
-      tried.empty() ? "found nowhere" : tried);
   return search;
 }
 
@@ -63,14 +52,8 @@ CublasLtSearch search_cublaslt() {
     return open_cublaslt({named});
   }
   std::vector<fs::path> names(std::begin(kSonames), std::end(kSonames));
-  add_files(names, "/usr/local/cuda/lib64");
-  CublasLtSearch search = open_cublaslt(names);
-  if (search.error.empty()) return search;
-  std::vector<fs::path> packaged;
-  for (const fs::path& package : python_packages()) {
-    for (const char* folder : kWheelFolders) add_files(packaged, package / folder);
-  }
-  return packaged.empty() ? search : open_cublaslt(packaged);
+  add_files(names, "/usr/local/cuda/lib64", kSonames);
+  return search_library(open_cublaslt, names, kWheelFolders, kSonames);
 }
 
 const CublasLtLibrary& cublaslt_library() {

@@ -4,15 +4,17 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <iterator>
 
 #include "stretto/base/errors.h"
-#include "stretto/runtime/cuda/python_packages.h"
+#include "stretto/runtime/cuda/library_search.h"
 
 namespace stretto::cuda {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr const char* kSoname = "libnccl.so.2";
+constexpr const char* kSonames[] = {"libnccl.so.2"};
+constexpr const char* kWheelFolders[] = {"nccl/lib"};  // below a directory `nvidia`
 
 // Empty where the library is usable.
 std::string load(const fs::path& name, NcclLibrary& library) {
@@ -28,9 +30,7 @@ std::string load(const fs::path& name, NcclLibrary& library) {
   if (library.get_version(&library.version) != ncclSuccess) {
     return fmt::format("{} does not tell its version", name.string());
   }
-  Dl_info where{};
-  bool known = dladdr(reinterpret_cast<const void*>(library.get_version), &where) != 0;
-  library.path = known ? fs::path(where.dli_fname) : name;
+  library.path = file_of(reinterpret_cast<const void*>(library.get_version), name);
   return "";
 }
 
@@ -39,16 +39,13 @@ std::string load(const fs::path& name, NcclLibrary& library) {
 NcclSearch open_nccl(const std::vector<fs::path>& names) {
   setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/1);
   NcclSearch search;
-  std::string tried;
-  for (const fs::path& name : names) {
-    std::string error = load(name, search.library);
-    if (error.empty()) return search;
-    tried += fmt::format("{}{}", tried.empty() ? "" : "; ", error);
+  search.error = open_first(names, load, search.library);
+  if (!search.error.empty()) {
+    search.error = fmt::format(
+        "no NCCL: {} (install the package libnccl2 or the Python package nvidia-nccl, or name the "
+        "file in STRETTO_NCCL)",
+        search.error);
   }
-  search.error = fmt::format(
-      "no NCCL: {} (install the package libnccl2 or the Python package nvidia-nccl, or name the "
-      "file in STRETTO_NCCL)",
-      tried.empty() ? "found nowhere" : tried);
   return search;
 }
 
@@ -56,14 +53,9 @@ NcclSearch search_nccl() {
   if (const char* named = std::getenv("STRETTO_NCCL"); named != nullptr && *named != '\0') {
     return open_nccl({named});
   }
-  std::vector<fs::path> names = {kSoname, fs::path("/usr/local/cuda/lib64") / kSoname};
-  NcclSearch search = open_nccl(names);
-  if (search.error.empty()) return search;
-  std::vector<fs::path> packaged;
-  for (const fs::path& package : python_packages()) {
-    packaged.push_back(package / "nccl/lib" / kSoname);
-  }
-  return packaged.empty() ? search : open_nccl(packaged);
+  std::vector<fs::path> names(std::begin(kSonames), std::end(kSonames));
+  add_files(names, "/usr/local/cuda/lib64", kSonames);
+  return search_library(open_nccl, names, kWheelFolders, kSonames);
 }
 
 const NcclLibrary& nccl_library() {

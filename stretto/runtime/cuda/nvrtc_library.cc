@@ -7,7 +7,7 @@
 
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
-#include "stretto/runtime/cuda/python_packages.h"
+#include "stretto/runtime/cuda/library_search.h"
 
 namespace stretto::cuda {
 namespace {
@@ -21,17 +21,6 @@ constexpr const char* kWheelFolders[] = {"cu13/lib", "cuda_nvrtc/lib"};
 constexpr const char* kAdvice =
     "run tools/build, or install the Python package nvidia-cuda-nvrtc, or name the file in "
     "STRETTO_NVRTC";
-
-void add_files(std::vector<fs::path>& names, const fs::path& directory) {
-  for (const char* soname : kSonames) {
-    std::error_code error;
-    if (fs::exists(directory / soname, error)) names.push_back(directory / soname);
-  }
-}
-
-void add_wheel(std::vector<fs::path>& names, const fs::path& nvidia) {
-  for (const char* folder : kWheelFolders) add_files(names, nvidia / folder);
-}
 
 // The directory of this program and that of the shared object which holds this code: they differ
 // where Python loads stretto.
@@ -73,9 +62,7 @@ std::string load(const fs::path& name, NvrtcLibrary& library) {
     return fmt::format("{} is NVRTC {}.{}: need {}.0 or later", name.string(), info.major,
                        info.minor, kOldestMajor);
   }
-  Dl_info where{};
-  bool known = dladdr(reinterpret_cast<const void*>(library.version), &where) != 0;
-  info.path = known ? fs::path(where.dli_fname) : name;
+  info.path = file_of(reinterpret_cast<const void*>(library.version), name);
   open_builtins(info);
   return "";
 }
@@ -84,33 +71,27 @@ std::string load(const fs::path& name, NvrtcLibrary& library) {
 
 NvrtcSearch open_nvrtc(const std::vector<fs::path>& names) {
   NvrtcSearch search;
-  std::string tried;
-  for (const fs::path& name : names) {
-    std::string error = load(name, search.library);
-    if (error.empty()) return search;
-    tried += fmt::format("{}{}", tried.empty() ? "" : "; ", error);
+  search.error = open_first(names, load, search.library);
+  if (!search.error.empty()) {
+    search.error =
+        fmt::format("no NVRTC, the compiler of GPU kernels: {} ({})", search.error, kAdvice);
   }
-  search.error = fmt::format("no NVRTC, the compiler of GPU kernels: {} ({})",
-                             tried.empty() ? "found nowhere" : tried, kAdvice);
   return search;
 }
 
 NvrtcSearch search_nvrtc() {
   if (fs::path named = env_nvrtc(); !named.empty()) return open_nvrtc({named});
   std::vector<fs::path> names(std::begin(kSonames), std::end(kSonames));
-  add_files(names, "/usr/local/cuda/lib64");
+  add_files(names, "/usr/local/cuda/lib64", kSonames);
   for (const fs::path& directory : own_directories()) {
     // build/bin, and bin of a build within it (build/asan/bin).
     for (fs::path above : {directory.parent_path(), directory.parent_path().parent_path()}) {
-      add_wheel(names, above / "cuda" / "nvidia");
+      for (const char* folder : kWheelFolders) {
+        add_files(names, above / "cuda" / "nvidia" / folder, kSonames);
+      }
     }
   }
-  NvrtcSearch search = open_nvrtc(names);
-  if (search.error.empty()) return search;
-  std::vector<fs::path> packaged;
-  for (const fs::path& package : python_packages()) add_wheel(packaged, package);
-  if (packaged.empty()) return search;
-  return open_nvrtc(packaged);
+  return search_library(open_nvrtc, names, kWheelFolders, kSonames);
 }
 
 const NvrtcLibrary& nvrtc_library() {
