@@ -18,7 +18,7 @@ CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank,
 void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
                            std::uintptr_t) {
   Rank& own = session().rank(rank());  // refuses a finalized session
-  check(args.size(), extents);
+  const Call& call = call_with(args.size(), extents);
   for (std::size_t i = 0; i < args.size(); ++i) {
     TensorArg& to = args_.tensors[arguments_[i].tensor];
     if (arguments_[i].passing != Passing::kSymmetric) {
@@ -30,7 +30,7 @@ void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std
     to.offset_bytes = static_cast<std::size_t>(args[i] - memory.data());
   }
   args_.extents.assign(extents.begin(), extents.end());
-  if (own.size() > 1) own.agree(call_, content_);
+  if (own.size() > 1) own.agree(call.name, call.content);
   for (const Staging& s : staging_) {
     if (s.copied_in && s.bytes > 0) std::memcpy(s.memory->data(), args[s.arg], s.bytes);
   }

@@ -30,7 +30,6 @@ Executable::Executable(std::shared_ptr<Session> session, int rank, const Compile
   const Program& p = *schedule_;
   if (compiled.bounds_only) bounds_ = extent_bounds(p);
   if (staged.size() > p.tensors.size()) throw UserError(p.name + ": more tensors than it has");
-  std::vector<std::string> texts;
   std::vector<bool> by_address;
   for (std::size_t i = 0; i < p.tensors.size(); ++i) {
     const Tensor& t = p.tensors[i];
@@ -41,26 +40,50 @@ Executable::Executable(std::shared_ptr<Session> session, int rank, const Compile
                                                    : Passing::kSymmetric;
     arguments_.push_back({i, passing});
     by_address.push_back(passing == Passing::kSymmetric);
-    texts.push_back(fmt::format("{}{} {} {}", by_address.back() ? "symmetric " : "", t.name,
-                                stretto::name(t.dtype), bound_shape(p, static_cast<int>(i))));
     if (passing != Passing::kStaged) continue;
-    staging_.push_back({arg, t.kind != TensorKind::kOutput, t.kind != TensorKind::kInput,
-                        storage_bytes(p, static_cast<int>(i)), nullptr});
+    staging_.push_back({arg, t.kind != TensorKind::kOutput, t.kind != TensorKind::kInput, 0, {}});
   }
   content_ = std::hash<std::string>()(print(p) + fmt::format("{}", by_address));
-  call_ = fmt::format("{}({}){}, program {:08x}", p.name, fmt::join(texts, ", "),
-                      place == Place::kGpu ? " on GPUs" : "", content_ >> 32);
+  size_for(extent_bounds(p));
+}
+
+// Of every tensor the first dimension follows the extents; the others are at their bounds, as they
+// lie in memory.
+void Executable::size_for(std::span<const std::int64_t> extents) {
+  const Program& p = *schedule_;
+  Call call{.extents = {extents.begin(), extents.end()}, .name = {}, .content = content_};
+  std::vector<std::int64_t> vars = initial_vars(p, rank_, call.extents);
+  std::vector<std::string> texts;
+  std::vector<std::size_t> bytes;
+  for (const Argument& arg : arguments_) {
+    const Tensor& t = p.tensors[arg.tensor];
+    std::vector<std::int64_t> shape = bound_shape(p, static_cast<int>(arg.tensor));
+    if (!shape.empty()) shape[0] = eval(t.shape[0], vars);
+    bytes.push_back(static_cast<std::size_t>(num_elements(shape)) * size_bytes(t.dtype));
+    texts.push_back(fmt::format("{}{} {} {}",
+                                arg.passing == Passing::kSymmetric ? "symmetric " : "", t.name,
+                                stretto::name(t.dtype), shape));
+  }
+  for (Staging& s : staging_) s.bytes = bytes[s.arg];
+  for (std::int64_t extent : extents) {
+    call.content = (call.content ^ static_cast<std::uint64_t>(extent)) * 0x9e3779b97f4a7c15u;
+  }
+  call.name = fmt::format("{}({}){}, program {:08x}", p.name, fmt::join(texts, ", "),
+                          place_ == Place::kGpu ? " on GPUs" : "", content_ >> 32);
+  call_ = std::move(call);
 }
 
 void Executable::make_staging() {
   for (Staging& s : staging_) {
     const Tensor& t = schedule_->tensors[arguments_[s.arg].tensor];
     s.memory = std::make_unique<SymmetricMemory>(
-        session_, rank_, fmt::format("{}.{} (staging)", schedule_->name, t.name), place_, s.bytes);
+        session_, rank_, fmt::format("{}.{} (staging)", schedule_->name, t.name), place_,
+        storage_bytes(*schedule_, static_cast<int>(arguments_[s.arg].tensor)));
   }
 }
 
-void Executable::check(std::size_t num_args, std::span<const std::int64_t> extents) const {
+const Executable::Call& Executable::call_with(std::size_t num_args,
+                                              std::span<const std::int64_t> extents) {
   if (num_args != arguments_.size()) {
     throw UserError(fmt::format("{}: {} tensors given, it has {}", schedule_->name, num_args,
                                 arguments_.size()));
@@ -69,6 +92,10 @@ void Executable::check(std::size_t num_args, std::span<const std::int64_t> exten
     throw UserError(
         fmt::format("{}: sizes {} given, proved for {} alone", schedule_->name, extents, bounds_));
   }
+  // A rank by itself, whose calls nobody compares, need not know.
+  bool matters = session_->size() > 1 || !staging_.empty();
+  if (matters && !std::ranges::equal(extents, call_.extents)) size_for(extents);
+  return call_;
 }
 
 const SymmetricMemory& Executable::memory_of(std::size_t arg, const std::byte* address) const {

@@ -30,10 +30,11 @@ class Executable {
   Executable& operator=(const Executable&) = delete;
 
   // Collective. Addresses in the order of `staged`, each of a dense row-major array of the
-  // program's bound shape. On the host, returns when the results are there; on GPUs enqueues on
-  // `stream` (a handle of CUDA's runtime) and returns. UserError for an address outside symmetric
-  // memory that was not said to be staged. Where ranks launch different executables: UserError on
-  // every rank, with nothing launched; on GPUs a Fault (GpuSide::announce).
+  // program's bound shape, of whose first dimension only what `extents` have is there. On the host,
+  // returns when the results are there; on GPUs enqueues on `stream` (a handle of CUDA's runtime)
+  // and returns. UserError for an address outside symmetric memory that was not said to be staged.
+  // Where ranks launch different executables, or with different extents: UserError on every rank,
+  // with nothing launched; on GPUs a Fault (GpuSide::announce).
   virtual void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
                       std::uintptr_t stream) = 0;
   const Program& program() const { return *schedule_; }
@@ -54,28 +55,37 @@ class Executable {
   struct Staging {
     std::size_t arg;
     bool copied_in, copied_out;
-    std::size_t bytes;
+    std::size_t bytes;  // at the extents of the call
     std::unique_ptr<SymmetricMemory> memory;
+  };
+  // A launch as it is called before the other ranks, and what must be the same on all.
+  struct Call {
+    std::vector<std::int64_t> extents;
+    std::string name;
+    std::uint64_t content = 0;
   };
 
   Session& session() const { return *session_; }
   int rank() const { return rank_; }
-  void check(std::size_t num_args, std::span<const std::int64_t> extents) const;
+  // The call with these arguments; `staging_` is as it has them. UserError where they do not fit.
+  const Call& call_with(std::size_t num_args, std::span<const std::int64_t> extents);
   // Of a tensor that is passed by address.
   const SymmetricMemory& memory_of(std::size_t arg, const std::byte* address) const;
   void make_staging();  // collective
 
   std::vector<Argument> arguments_;
   std::vector<Staging> staging_;
-  std::string call_;  // what a launch is called before the other ranks, and what must be the same
-  std::uint64_t content_ = 0;
 
  private:
+  void size_for(std::span<const std::int64_t> extents);
+
   std::vector<std::int64_t> bounds_;  // of a program that was compiled for them alone
   std::shared_ptr<Session> session_;
   int rank_;
   std::shared_ptr<const Program> schedule_;
   Place place_;
+  std::uint64_t content_ = 0;  // of the program and how its tensors are passed
+  Call call_;                  // the last one
 };
 
 }  // namespace stretto::python

@@ -17,8 +17,9 @@ GpuExecutable::GpuExecutable(std::shared_ptr<Session> session, int rank,
   GpuCode code = build_gpu_code(compiled, {.record = records});
   GpuSide& gpu = gpu_;
   cuda::ContextScope scope(*gpu.device().context());
-  gpu.announce(call_, content_, GpuSide::Then::kAgree);
-  gpu.agree(call_, content_);
+  const Call& call = call_with(arguments_.size(), extent_bounds(program()));
+  gpu.announce(call.name, call.content, GpuSide::Then::kAgree);
+  gpu.agree(call.name, call.content);
   make_staging();
   instance_.emplace(gpu.world(), compiled, std::move(code));
   const Program& p = program();
@@ -57,7 +58,7 @@ void GpuExecutable::launch(std::span<std::byte* const> args, std::span<const std
                            std::uintptr_t stream) {
   GpuSide& gpu = session().gpu();  // refuses a finalized session
   if (gpu.world().aborted()) gpu.world().throw_fault();
-  check(args.size(), extents);
+  const Call& call = call_with(args.size(), extents);
   for (std::size_t i = 0; i < args.size(); ++i) {
     auto address = reinterpret_cast<CUdeviceptr>(args[i]);
     if (address % 16 != 0) {
@@ -76,7 +77,7 @@ void GpuExecutable::launch(std::span<std::byte* const> args, std::span<const std
   args_.extents.assign(extents.begin(), extents.end());
   const cuda::Stream& on = gpu.stream(stream);
   cuda::ContextScope scope(*gpu.device().context());
-  gpu.announce(call_, content_, GpuSide::Then::kLaunch);
+  gpu.announce(call.name, call.content, GpuSide::Then::kLaunch);
   for (const Staging& s : staging_) {
     if (!s.copied_in || s.bytes == 0) continue;
     on.copy(reinterpret_cast<CUdeviceptr>(s.memory->data()),

@@ -132,12 +132,14 @@ def _spread(program, op, query, key, value, tokens, is_causal, scale, return_lse
             f"{op}: {rows} rows of {tokens} tokens on {group.size} ranks; need twice the tokens of "
             "a chunk (zigzag)"
         )
-    made = _results(op, kind, out, q, return_lse)
+    bound = bound_of(tokens)
+    columns = 2 * -(-bound // (2 * group.size))
+    made = _results(op, kind, out, q, return_lse, lse_columns=columns)
     group.launch_operator(
         kind,
         program,
         {
-            **_heads_desc(dtype, tokens, heads, kv_heads, width, scale),
+            **_heads_desc(dtype, bound, heads, kv_heads, width, scale),
             "world_size": group.size,
             "causal": is_causal,
             "lse": return_lse,
@@ -146,18 +148,29 @@ def _spread(program, op, query, key, value, tokens, is_causal, scale, return_lse
         (kind.dense(q), kind.dense(k), kind.dense(v), *(written for _, written in made)),
         (tokens,),
     )
-    results = tuple(finish(kind, *pair) for pair in made)
-    return results if return_lse else results[0]
+    return _finished(kind, made)
 
 
-def _results(op: str, kind, out, q, return_lse: bool, lse_shape=None):
+def _results(op: str, kind, out, q, return_lse: bool, *, lse_shape=None, lse_columns: int = 0):
     """[(what the caller gets, what the launch writes)] of attention and, where asked, of its
-    logarithms, by default [heads, rows]."""
+    logarithms, by default [heads, rows]. `lse_columns`: with so many, at least, they are written."""
     if not return_lse:
         return [make_result(op, kind, out, q.shape, q)]
     attended, lse = out or (None, None)
     like, shape = kind.from_dtype("float32", (0,), q), lse_shape or (q.shape[1], q.shape[0])
-    return [make_result(op, kind, attended, q.shape, q), make_result(op, kind, lse, shape, like)]
+    result, written = make_result(op, kind, lse, shape, like)
+    if lse_columns > shape[1]:
+        written = kind.empty((shape[0], lse_columns), like)
+    return [make_result(op, kind, attended, q.shape, q), (result, written)]
+
+
+def _finished(kind, made):
+    """What the caller gets of _results()."""
+    attended = finish(kind, *made[0])
+    if len(made) == 1:
+        return attended
+    lse, written = made[1]
+    return attended, finish(kind, lse, written if lse is written else written[:, : lse.shape[1]])
 
 
 def flash_decode(
@@ -253,9 +266,9 @@ def _packed(is_causal, scale, return_lse, group, query, key, value, cu_seqlens, 
     kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
     rows, heads, width = q.shape
     starts = _starts(op, kind, cu_seqlens)
-    made = _results(op, kind, out, q, return_lse)
+    bound = bound_of(rows)
+    made = _results(op, kind, out, q, return_lse, lse_columns=bound)
     names = ("starts", "q", "k", "v", "out", "lse")[: 4 + len(made)]
-    bound = rows if return_lse else bound_of(rows)  # logarithms lie in columns
     group.launch_operator(
         kind,
         op,
@@ -269,8 +282,7 @@ def _packed(is_causal, scale, return_lse, group, query, key, value, cu_seqlens, 
         (starts, kind.dense(q), kind.dense(k), kind.dense(v), *(written for _, written in made)),
         (rows,),
     )
-    results = tuple(finish(kind, *pair) for pair in made)
-    return results if return_lse else results[0]
+    return _finished(kind, made)
 
 
 def _starts(op: str, kind, cu_seqlens):
@@ -376,7 +388,7 @@ def _decode_pages(scale, return_lse, group, query, key, value, block_table, cach
     rows, heads, width = q.shape
     num_pages, kv_heads, page, _ = k.shape
     pages, tokens = _page_tables(op, kind, block_table, cache_tokens, rows)
-    made = _results(op, kind, out, q, return_lse, (rows, heads))
+    made = _results(op, kind, out, q, return_lse, lse_shape=(rows, heads))
     group.launch_operator(
         kind,
         op,
@@ -391,8 +403,7 @@ def _decode_pages(scale, return_lse, group, query, key, value, block_table, cach
         (kind.dense(q), pages, tokens, kind.dense(k), kind.dense(v), *(w for _, w in made)),
         (rows,),
     )
-    results = tuple(finish(kind, *pair) for pair in made)
-    return results if return_lse else results[0]
+    return _finished(kind, made)
 
 
 def _page_tables(op: str, kind, block_table, cache_tokens, sequences: int):

@@ -12,6 +12,7 @@ from ._arrays import ALIGNMENT, ArrayT, adopt
 from ._calls import (
     as_rows,
     axis,
+    bound_of,
     columns_as,
     computed_dtype,
     factor_of,
@@ -55,7 +56,8 @@ def _all_gather(group, x, dim, out):
 def _launch(op, group, kind, rows, runs, source, target) -> None:
     """A collective over the `runs` runs that its longer array has."""
     m = rows.rows * runs
-    desc = {"world_size": group.size, "dtype": rows.dtype, "m": m, "n": rows.columns}
+    sizes = {"m": bound_of(m), "n": rows.columns}
+    desc = {"world_size": group.size, "dtype": rows.dtype, **sizes}
     group.launch_operator(kind, op, desc, ("in", "out"), (source, target), (m,))
 
 
@@ -157,8 +159,8 @@ def _broadcast(group, x, root, out):
     dense = kind.dense(x)
     result, written = make_result(op, kind, out, x.shape, x)
     rows = as_rows(kind, dense, moved=True)
-    desc = {"world_size": group.size, "dtype": rows.dtype, "m": rows.rows, "n": rows.columns}
-    desc["root"] = root
+    sizes = {"m": bound_of(rows.rows), "n": rows.columns, "root": root}
+    desc = {"world_size": group.size, "dtype": rows.dtype, **sizes}
 
     def launch(source, target):
         group.launch_operator(kind, op, desc, ("in", "out"), (source, target), (rows.rows,))
@@ -256,6 +258,7 @@ def _exchange(group, kind, x, counts, blocks_of, out):
     if even and wide == width and kind.is_dense(x):
         blocks, landed = x, written
     else:
+        most = bound_of(most)  # the program's blocks are all of one size
         blocks, landed = kind.empty((size, most, wide), x), kind.empty((size, most, wide), x)
         flat, begin = x.reshape((x.shape[0], width)), 0
         for to, rows in enumerate(sent):

@@ -8,7 +8,7 @@ from typing import Any, Optional, Tuple
 
 from . import _route
 from ._arrays import ArrayT, adopt
-from ._calls import computed_dtype, finish, make_result, same_kind, with_options
+from ._calls import bound_of, computed_dtype, finish, make_result, same_kind, with_options
 from ._world import GroupLike, alone, group_of, name_of
 from .errors import UserError
 
@@ -56,7 +56,7 @@ def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
             "world_size": group.size,
             "dtype": dtype,
             "weight_dtype": weight_dtype,
-            "m": rows,
+            "m": bound_of(rows),
             "hidden": hidden,
             "eps": eps,
         },

@@ -7,7 +7,7 @@ from typing import Optional
 
 from . import _route
 from ._arrays import ArrayT, adopt
-from ._calls import computed_dtype, finish, make_result, same_kind
+from ._calls import bound_of, computed_dtype, finish, make_result, same_kind
 from ._world import GroupLike, group_of, name_of
 from .errors import UserError
 
@@ -99,7 +99,8 @@ def _launch(group, op: str, program: str, kind, dtype: str, arrays, rows: int, o
     """`program` over `rows` tokens of all ranks."""
     a, bt, *bias = arrays
     result, written = make_result(op, kind, out, shape, a)
-    desc = {"world_size": group.size, "dtype": dtype, "m": rows, "n": bt.shape[0], "k": bt.shape[1]}
+    sizes = {"m": bound_of(rows), "n": bt.shape[0], "k": bt.shape[1]}
+    desc = {"world_size": group.size, "dtype": dtype, **sizes}
     group.launch_operator(
         kind,
         program,

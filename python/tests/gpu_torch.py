@@ -64,6 +64,22 @@ class Collectives(GpuTest):
         x = randn(4, 2 * SIZE, 64)
         self.same(stretto.reduce_scatter(x, dim=1), total(x).chunk(SIZE, 1)[RANK])
 
+    def test_numbers_of_rows_that_share_a_program(self):
+        """Arrays end before the program's bound does."""
+        weight = randn(64)
+        for rows in (SIZE * 97, SIZE * 103, SIZE * 99):
+            x, residual = randn(rows, 64), randn(rows, 64)
+            self.assertTrue(torch.equal(stretto.all_gather(x), torch.cat(from_all(x))))
+            self.assertTrue(torch.equal(stretto.broadcast(x), from_all(x)[0]))
+            self.same(stretto.all_reduce(x), total(x))
+            self.same(stretto.reduce_scatter(x), total(x).chunk(SIZE)[RANK])
+            shared = from_all(residual)[0]
+            _, added = stretto.all_reduce_add_rms_norm(x, shared, weight)
+            self.same(added, total(x) + shared.float())
+            sent = [rows] + [0] * (SIZE - 1)
+            got = stretto.all_to_all(x, None, sent)
+            self.assertTrue(torch.equal(got, torch.cat(from_all(x)) if RANK == 0 else x[:0]))
+
     def test_broadcast(self):
         for root in range(SIZE):
             x = randn(33, 77)
