@@ -128,6 +128,12 @@ TEST_F(ChooseTest, ConfigsThatSpillAreNotOffered) {
   EXPECT_GT(count(two_shot(2), wide), 0);
   EXPECT_EQ(count(two_shot(4), wide), 0);
 
+  GemmRsDesc rs{.world_size = 4, .m = 8192, .n = 8192, .k = 4096};
+  rs.a_dtype = rs.b_dtype = rs.out_dtype = DType::kBF16;
+  for (const GemmRsConfig& c : gpu_configs(rs, Scatter::kCopyEngine, kGpuSms)) {
+    EXPECT_TRUE(c.tile.bn != 192 || c.store_slots > 0) << to_string(c);
+  }
+
   AgGemmDesc gathered{.world_size = 2, .m = 8192, .n = 4096, .k = 8192, .gathered = true};
   EXPECT_TRUE(gpu_configs(gathered, Gather::kPush, kGpuSms).empty());
   EXPECT_FALSE(gpu_configs(gathered, Gather::kSend, kGpuSms).empty());

@@ -107,7 +107,13 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
   }
 }
 
-// Whether the assembler runs out of registers (CUDA 13.0, stretto compile gemm_ar --candidates).
+// Whether the assembler runs out of registers (CUDA 13.0, stretto compile OP --candidates).
+bool spills(const GemmRsDesc& d, const GemmRsConfig& c) {
+  // What rings for the engine, beside the tile.
+  bool rings = c.scatter == Scatter::kCopyEngine && d.world_size > 2 && c.store_slots == 0;
+  return rings && c.tile.bm == 128 && c.tile.bn == 192;
+}
+
 bool spills(const GemmArDesc& d, const GemmArConfig& c) {
   // A tile and its sum in rank order.
   if (c.shots == ReduceShots::kOne) return c.num_reduce_sms == 0 && c.tile.bn > 128;
@@ -241,7 +247,7 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
                                      : channels_of(run_rows, loop.tile.bm, c.channels);
       config.num_stages = loop.stages;
       config.stagger = config.store_slots = 0;
-      add(configs, config);
+      if (!spills(d, config)) add(configs, config);
       // An agent that stores, in the place of a stage, where the default has one.
       if (base.store_slots == 0 || loop.tile.bn != base.tile.bn) continue;
       config.num_stages = base.num_stages;
