@@ -109,9 +109,9 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
 
 // Whether the assembler runs out of registers (CUDA 13.0, stretto compile OP --candidates).
 bool spills(const GemmRsDesc& d, const GemmRsConfig& c) {
-  // What rings for the engine, beside the tile.
-  bool rings = c.scatter == Scatter::kCopyEngine && d.world_size > 2 && c.store_slots == 0;
-  return rings && c.tile.bm == 128 && c.tile.bn == 192;
+  // What rings for the engine, beside the tile or, where another agent stores, the residual.
+  if (c.scatter != Scatter::kCopyEngine || d.world_size <= 2 || c.tile.bm < 128) return false;
+  return c.store_slots > 0 ? d.residual : c.tile.bn == 192;
 }
 
 bool spills(const GemmArDesc& d, const GemmArConfig& c) {
@@ -253,7 +253,7 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
       config.num_stages = base.num_stages;
       config.stagger = base.stagger;
       config.store_slots = base.store_slots;
-      add(configs, config);
+      if (!spills(d, config)) add(configs, config);
     }
   }
   return configs;
