@@ -379,22 +379,28 @@ void AgentWriter::loop(const Op& op) {
     loop_body(op, 0);
     line("}}");
   } else {
-    line("for (int first_{} = {}, end_{} = {}; first_{} < end_{}; first_{} += {}) {{", var,
-         expr(op.exprs[0]), var, expr(op.exprs[1]), var, var, var, copies);
-    ++depth_;
-    for (int copy = 0; copy < copies; ++copy) {
-      line("{{  // slots are constants");
-      line("  const int {} = first_{} + {};", var, var, copy);
-      loop_body(op, copy);
-      line("}}");
-    }
-    --depth_;
-    line("}}");
+    loop_of_copies(op, copies);
   }
   if (!in_stagger) return;
   Expr any = op.exprs[0] < op.exprs[1];
   line("{}pass_turn<{}>(team);", any.is_const(1) ? "" : fmt::format("if ({}) ", expr(any)),
        values_.warpgroups());
+}
+
+// Whole rounds of the slots, which are constants then.
+void AgentWriter::loop_of_copies(const Op& op, int copies) {
+  std::string var = var_text(program_, op.var);
+  line("for (int first_{} = {}, end_{} = {}; first_{} < end_{}; first_{} += {}) {{", var,
+       expr(op.exprs[0]), var, expr(op.exprs[1]), var, var, var, copies);
+  ++depth_;
+  for (int copy = 0; copy < copies; ++copy) {
+    line("{{  // slots are constants");
+    line("  const int {} = first_{} + {};", var, var, copy);
+    loop_body(op, copy);
+    line("}}");
+  }
+  --depth_;
+  line("}}");
 }
 
 // Once, or as one of several copies that follow each other.

@@ -64,6 +64,7 @@ class AgentWriter {
   void write_op(const Op& op);
   void ticket_loop(const std::string& tile);
   void loop(const Op& op);
+  void loop_of_copies(const Op& op, int copies);
   void loop_body(const Op& op, int copy);
   void when(const Op& op);
   void find_turns(const Block& body);
@@ -74,6 +75,8 @@ class AgentWriter {
   bool staggered(const Op& loop) const;
   bool rescales(const Op& op) const;
   void value(const Op& op);
+  void reduce(const Op& op);
+  void transpose(const Op& op);
   void memory(const Op& op);
   void product(const Op& op);
   void pipe(const Op& op);
@@ -102,6 +105,9 @@ class AgentWriter {
   void pass_slot(int group);
   void pass_freed(int group);
   void put(const Op& op, const PipePlan& plan);
+  void put_by_tma(const Op& op, const PipePlan& plan);
+  void get(const Op& op, const PipePlan& plan);
+  void release(const Op& op, const PipePlan& plan);
   std::size_t bytes_of_slot(const PipeGroup& group) const;
   std::string condition(const std::string& own) const;
   void fill(const Op& op);

@@ -163,72 +163,82 @@ void AgentWriter::await(const Op& op) {
 void AgentWriter::pipe(const Op& op) {
   if (ahead_) return put_ahead(op);
   const PipePlan& plan = plan_.pipes[static_cast<std::size_t>(op.symbol)];
-  if (op.code == OpCode::kPipePut && alone() != plan.by_tma()) return;  // for others to load
-  if (op.code == OpCode::kPipePut && !alone()) return fill(op);
-  if (op.code == OpCode::kPipeFill) return fill_from_registers(op);
-  if (op.code == OpCode::kPipeRelease && drains_alone()) return drain_release(plan);
-  const PipeGroup& group = plan_.groups[static_cast<std::size_t>(plan.group)];
-  bool first = group.pipes.front() == op.symbol, last = group.pipes.back() == op.symbol;
-  int g = plan.group;
-  int cluster = plan.by_tma() ? site_.role->resource.cluster_size : 1;
-  std::string order = cluster > 1 ? "relaxed_cluster" : "acquire_cta";
-  std::string unless_ahead = begins_early(g) ? fmt::format("if (ahead{} == 0) ", g) : "";
   switch (op.code) {
     case OpCode::kPipePut:
-      if (first) {
-        line("mbarrier_wait_{}(&empty{}[ring{}.slot()], ring{}.round() ^ 1);", order, g, g, g);
-        line("{}mbarrier_arrive_expect_tx(&full{}[ring{}.slot()], {});", unless_ahead, g, g,
-             bytes_of_slot(group));
-      }
-      if (begins_early(g) && is_constant(*op.region, site_.early.tensors)) {
-        line("if (ahead{} == 0) {{", g);
-        ++depth_;
-        put(op, plan);
-        --depth_;
-        line("}}");
-      } else {
-        put(op, plan);
-      }
-      if (last) line("ring{}.next();", g);
-      if (last && begins_early(g)) line("if (ahead{} > 0) --ahead{};", g, g);
-      return;
+      if (alone() != plan.by_tma()) return;  // for others to load
+      return alone() ? put_by_tma(op, plan) : fill(op);
+    case OpCode::kPipeFill:
+      return fill_from_registers(op);
     case OpCode::kPipeGet:
-      slot_pipe_[op.result] = op.symbol;
-      threads_read_.erase(op.symbol);
-      if (first) {
-        line("mbarrier_wait_acquire_cta(&full{}[{}], {});", g, slot_text(g), round_text(g));
-      }
-      // What threads have written, the tensor core sees after a fence.
-      if (!plan.by_tma() && plan.read_by_products) line("fence_proxy_async_shared();");
-      line("const {} s{}{{smem + {} + {} * {}}};", plan.alias, op.result, plan.offset, slot_text(g),
-           plan.slot_bytes);
-      clear_past_end(op, plan);
-      if (value_plan(op.result).used_elsewhere && !alone()) {
-        line("load_smem<L{}>(v{}, s{}, team);", op.result, op.result, op.result);
-        threads_read_.insert(op.symbol);
-      }
-      if (last) pass_slot(g);
-      return;
+      return get(op, plan);
     default:
-      if (!last) return;
-      // One arrival per warp: each warp's own accesses have completed.
-      if (cluster > 1) {
-        // Of the warp's own block alone, so that a fence within it is enough.
-        if (std::any_of(group.pipes.begin(), group.pipes.end(),
-                        [&](int p) { return threads_read_.count(p) != 0; })) {
-          line("__syncwarp();");
-          line("fence_acq_rel_cta();");
-        }
-        line(
-            "if (team.tid % 32 < {}) mbarrier_arrive_relaxed_cluster(&empty{}[{}], team.tid "
-            "% 32);",
-            cluster, g, freed_text(g));
-      } else {
-        line("if (team.tid % 32 == 0) mbarrier_arrive_release_cta(&empty{}[{}]);", g,
-             freed_text(g));
-      }
-      pass_freed(g);
+      return drains_alone() ? drain_release(plan) : release(op, plan);
   }
+}
+
+// The pipes of a group share a ring: what is done once a slot, the first or the last of them does.
+void AgentWriter::put_by_tma(const Op& op, const PipePlan& plan) {
+  int g = plan.group;
+  const PipeGroup& group = plan_.groups[static_cast<std::size_t>(g)];
+  if (group.pipes.front() == op.symbol) {
+    bool cluster = site_.role->resource.cluster_size > 1;
+    line("mbarrier_wait_{}(&empty{}[ring{}.slot()], ring{}.round() ^ 1);",
+         cluster ? "relaxed_cluster" : "acquire_cta", g, g, g);
+    line("{}mbarrier_arrive_expect_tx(&full{}[ring{}.slot()], {});",
+         begins_early(g) ? fmt::format("if (ahead{} == 0) ", g) : "", g, g, bytes_of_slot(group));
+  }
+  if (begins_early(g) && is_constant(*op.region, site_.early.tensors)) {
+    line("if (ahead{} == 0) {{", g);
+    ++depth_;
+    put(op, plan);
+    --depth_;
+    line("}}");
+  } else {
+    put(op, plan);
+  }
+  if (group.pipes.back() != op.symbol) return;
+  line("ring{}.next();", g);
+  if (begins_early(g)) line("if (ahead{} > 0) --ahead{};", g, g);
+}
+
+void AgentWriter::get(const Op& op, const PipePlan& plan) {
+  int g = plan.group;
+  const PipeGroup& group = plan_.groups[static_cast<std::size_t>(g)];
+  slot_pipe_[op.result] = op.symbol;
+  threads_read_.erase(op.symbol);
+  if (group.pipes.front() == op.symbol) {
+    line("mbarrier_wait_acquire_cta(&full{}[{}], {});", g, slot_text(g), round_text(g));
+  }
+  // What threads have written, the tensor core sees after a fence.
+  if (!plan.by_tma() && plan.read_by_products) line("fence_proxy_async_shared();");
+  line("const {} s{}{{smem + {} + {} * {}}};", plan.alias, op.result, plan.offset, slot_text(g),
+       plan.slot_bytes);
+  clear_past_end(op, plan);
+  if (value_plan(op.result).used_elsewhere && !alone()) {
+    line("load_smem<L{}>(v{}, s{}, team);", op.result, op.result, op.result);
+    threads_read_.insert(op.symbol);
+  }
+  if (group.pipes.back() == op.symbol) pass_slot(g);
+}
+
+// One arrival per warp: each warp's own accesses have completed.
+void AgentWriter::release(const Op& op, const PipePlan& plan) {
+  int g = plan.group;
+  const std::vector<int>& pipes = plan_.groups[static_cast<std::size_t>(g)].pipes;
+  if (pipes.back() != op.symbol) return;
+  int cluster = plan.by_tma() ? site_.role->resource.cluster_size : 1;
+  if (cluster == 1) {
+    line("if (team.tid % 32 == 0) mbarrier_arrive_release_cta(&empty{}[{}]);", g, freed_text(g));
+    return pass_freed(g);
+  }
+  // Of the warp's own block alone, so that a fence within it is enough.
+  if (std::any_of(pipes.begin(), pipes.end(), [&](int p) { return threads_read_.contains(p); })) {
+    line("__syncwarp();");
+    line("fence_acq_rel_cta();");
+  }
+  line("if (team.tid % 32 < {}) mbarrier_arrive_relaxed_cluster(&empty{}[{}], team.tid % 32);",
+       cluster, g, freed_text(g));
+  pass_freed(g);
 }
 
 std::string AgentWriter::slot_text(int group) const {

@@ -100,38 +100,41 @@ void AgentWriter::value(const Op& op) {
       line("assign(v{}, v{});", op.result, in(0));
       if (pinned_factor(op)) line("hold(v{}, {});", op.result, scratch_text(DType::kF32));
       return;
-    case OpCode::kReduce: {
-      std::string scratch = scratch_text(type(in(0)).dtype);
-      if (op.reduce == ReduceOp::kArgMax) {
-        line("arg_max_columns<L{}>(v{}, v{}, team, {});", in(0), op.result, in(0), scratch);
-        return;
-      }
-      const char* f = op.reduce == ReduceOp::kSum   ? "Add"
-                      : op.reduce == ReduceOp::kMax ? "Max"
-                                                    : "Min";
-      line("reduce_{}{}<L{}>(v{}, v{}, team, {}, {}());", op.axis == 1 ? "columns" : "rows",
-           pinned(op) ? "_held" : "", in(0), op.result, in(0), scratch, f);
-      return;
-    }
+    case OpCode::kReduce:
+      return reduce(op);
     case OpCode::kTranspose:
-      if (value_plan(op.result).from_slot) {
-        const ValuePlan& view = value_plan(op.result);
-        if (view.used_elsewhere) {
-          line("load_smem{}<L{}>(v{}, s{}, team);", view.transposed ? "_transposed" : "", op.result,
-               op.result, view.slot_reg);
-        }
-        return;
-      }
-      {
-        std::string slot = stage_value(in(0), plan_.staging.at(&op));
-        line("named_barrier_sync(team.barrier, L{}::kThreads);", in(0));
-        line("load_smem_transposed<L{}>(v{}, {}, team);", op.result, op.result, slot);
-        line("named_barrier_sync(team.barrier, L{}::kThreads);", in(0));
-      }
-      return;
+      return transpose(op);
     default:
       throw InternalError(fmt::format("no device text for operation {}", int(op.code)));
   }
+}
+
+void AgentWriter::reduce(const Op& op) {
+  int from = op.operands[0];
+  std::string scratch = scratch_text(type(from).dtype);
+  if (op.reduce == ReduceOp::kArgMax) {
+    line("arg_max_columns<L{}>(v{}, v{}, team, {});", from, op.result, from, scratch);
+    return;
+  }
+  const char* f = op.reduce == ReduceOp::kSum ? "Add" : op.reduce == ReduceOp::kMax ? "Max" : "Min";
+  line("reduce_{}{}<L{}>(v{}, v{}, team, {}, {}());", op.axis == 1 ? "columns" : "rows",
+       pinned(op) ? "_held" : "", from, op.result, from, scratch, f);
+}
+
+// Through shared memory, or where it lies in a slot already.
+void AgentWriter::transpose(const Op& op) {
+  const ValuePlan& view = value_plan(op.result);
+  if (view.from_slot) {
+    if (!view.used_elsewhere) return;
+    line("load_smem{}<L{}>(v{}, s{}, team);", view.transposed ? "_transposed" : "", op.result,
+         op.result, view.slot_reg);
+    return;
+  }
+  int from = op.operands[0];
+  std::string slot = stage_value(from, plan_.staging.at(&op));
+  line("named_barrier_sync(team.barrier, L{}::kThreads);", from);
+  line("load_smem_transposed<L{}>(v{}, {}, team);", op.result, op.result, slot);
+  line("named_barrier_sync(team.barrier, L{}::kThreads);", from);
 }
 
 namespace {
