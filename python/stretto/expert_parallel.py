@@ -6,7 +6,7 @@ Of E experts rank r has those from r * ceil(E / P) on, ceil(E / P) of them or wh
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from . import _route
 from ._arrays import ArrayT, adopt
@@ -76,8 +76,42 @@ def ep_dispatch(
         options = num_experts, one_hop, fp8, name_of(group)
         *made, scales = _route.forward.ep_dispatch(x, experts, weights, *options)
         return Dispatched(*made, one_hop, scales if fp8 else None, options[-1])
-    op, group = "ep_dispatch", group_of(group)
+    group = group_of(group)
     kind, x = adopt(x)
+    launch, experts, weights = _checked(group, kind, x, experts, weights, num_experts)
+    if fp8 and (not one_hop or x.shape[1] % _BLOCK):
+        raise UserError(f"ep_dispatch: fp8 goes with one_hop and rows of whole blocks of {_BLOCK}")
+    received = _received(group, kind, x, experts, fp8, out)
+    (rows, _), top_k = x.shape, experts.shape[1]
+    everywhere = group.size * rows
+    positions = kind.empty((rows, group.size), experts)
+    tables = {"x": kind.dense(x), "experts": experts, "weights": weights, "positions": positions}
+    tables.update((name, written) for name, (_, written) in received.items())
+    if not one_hop:
+        tables["counts"] = kind.empty((group.size, 1), experts)
+    launch("ep_send_fp8" if fp8 else "ep_send" if one_hop else "ep_dispatch", tables)
+    placed = {
+        "recv_experts": received["recv_experts"][1],
+        "slots": kind.empty((everywhere, top_k), experts),
+        "offsets": kind.empty((-(-num_experts // group.size) + 2,), experts),
+        "tokens": kind.empty((everywhere * top_k,), experts),
+    }
+    launch("ep_place", placed, ())
+    results = {name: finish(kind, *pair) for name, pair in received.items()}
+    return Dispatched(
+        results["recv"],
+        results["recv_weights"],
+        *(placed[name] for name in ("offsets", "tokens", "slots")),
+        positions,
+        one_hop,
+        results.get("recv_scales"),
+        group.name,
+    )
+
+
+def _checked(group, kind, x, experts, weights, num_experts: int):
+    """(what launches programs of this shape, experts, weights)."""
+    op = "ep_dispatch"
     dtype = computed_dtype(op, kind, x, doubles=False)
     (experts,) = same_kind(op, kind, experts)
     if x.ndim != 2 or experts.ndim != 2 or min(*x.shape, *experts.shape, num_experts) < 1:
@@ -87,46 +121,26 @@ def ep_dispatch(
     (rows, hidden), top_k = x.shape, experts.shape[1]
     if not 1 <= top_k <= num_experts:
         raise UserError(f"{op}: {top_k} of {num_experts} experts")
-    if fp8 and (not one_hop or hidden % _BLOCK):
-        raise UserError(f"{op}: fp8 goes with one_hop and rows of whole blocks of {_BLOCK}")
-    launch = _Launch(group, kind, dtype, rows, hidden, num_experts, top_k)
     experts = int_table(op, kind, "experts", experts, (rows, top_k))
     weights = float_array(op, kind, "weights", weights, (rows, top_k))
-    numbers, shares = (kind.from_dtype(d, (0,), x) for d in ("int32", "float32"))
-    everywhere = group.size * rows
-    payload = kind.from_dtype(_FP8, (0,), x) if fp8 else x
-    forms = (hidden, payload), (top_k, shares), (top_k, numbers), (hidden // _BLOCK, shares)
-    forms = forms if fp8 else forms[:3]
-    recv, recv_weights, recv_experts, *scales = (
-        make_result(op, kind, given, (everywhere, columns), like)
-        for given, (columns, like) in zip(out or (None,) * len(forms), forms)
-    )
-    positions = kind.empty((rows, group.size), numbers)
-    tables = {
-        "x": kind.dense(x),
-        "experts": experts,
-        "weights": weights,
-        "recv": recv[1],
-        "recv_experts": recv_experts[1],
-        "recv_weights": recv_weights[1],
-        "positions": positions,
+    return _Launch(group, kind, dtype, rows, hidden, num_experts, top_k), experts, weights
+
+
+def _received(group, kind, x, experts, fp8: bool, out) -> Dict[str, Tuple[Any, Any]]:
+    """By name (what the caller gets, what launches write) of what comes from all ranks."""
+    (rows, hidden), top_k = x.shape, experts.shape[1]
+    numbers, shares = (kind.from_dtype(dtype, (0,), x) for dtype in ("int32", "float32"))
+    forms = {
+        "recv": (hidden, kind.from_dtype(_FP8, (0,), x) if fp8 else x),
+        "recv_weights": (top_k, shares),
+        "recv_experts": (top_k, numbers),
     }
-    if not one_hop:
-        tables["counts"] = kind.empty((group.size, 1), numbers)
     if fp8:
-        tables["recv_scales"] = scales[0][1]
-    launch("ep_send_fp8" if fp8 else "ep_send" if one_hop else "ep_dispatch", tables)
-    placed = {
-        "recv_experts": recv_experts[1],
-        "slots": kind.empty((everywhere, top_k), numbers),
-        "offsets": kind.empty((-(-num_experts // group.size) + 2,), numbers),
-        "tokens": kind.empty((everywhere * top_k,), numbers),
+        forms["recv_scales"] = (hidden // _BLOCK, shares)
+    return {
+        name: make_result("ep_dispatch", kind, given, (group.size * rows, columns), like)
+        for given, (name, (columns, like)) in zip(out or (None,) * len(forms), forms.items())
     }
-    launch("ep_place", placed, ())
-    finish(kind, *recv_experts)
-    received = finish(kind, *recv), finish(kind, *recv_weights)
-    made = *received, placed["offsets"], placed["tokens"], placed["slots"], positions, one_hop
-    return Dispatched(*made, finish(kind, *scales[0]) if fp8 else None, group.name)
 
 
 class _Launch:

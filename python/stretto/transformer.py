@@ -103,28 +103,12 @@ def _scaled_dot_product_attention(
 ):
     op = "scaled_dot_product_attention"
     kind, q = adopt(query)
-    k, v = same_kind(op, kind, key, value)
+    k, v = (kind.dense(x) for x in same_kind(op, kind, key, value))
     dtype = computed_dtype(op, kind, q, k, v, doubles=False)
-    if (
-        q.ndim < 3
-        or k.ndim != q.ndim
-        or tuple(k.shape) != tuple(v.shape)
-        or q.shape[-1] != k.shape[-1]
-        or (tuple(q.shape[:-3]) != tuple(k.shape[:-3]))
-    ):
-        raise UserError(
-            f"{op}: shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; "
-            "need [.., H, L, E], [.., H, S, E] twice"
-        )
+    _check_heads(op, q, k, v, enable_gqa)
     heads, rows, width = q.shape[-3:]
     kv_heads, tokens = k.shape[-3:-1]
-    if heads != kv_heads and (not enable_gqa or heads % kv_heads):
-        raise UserError(f"{op}: {heads} and {kv_heads} heads (enable_gqa={enable_gqa})")
-    if rows > tokens:
-        raise UserError(f"{op}: {rows} rows over {tokens} keys; need L <= S")
-    scale = 1.0 / math.sqrt(width) if scale is None else float(scale)
     past = 0 if is_causal else tokens - rows
-    k, v = kind.dense(k), kind.dense(v)
     batch = math.prod(q.shape[:-3])
     made, finished = _rows_first(op, kind, out[0] if return_lse and out else out, q)
     lse = ()
@@ -140,7 +124,7 @@ def _scaled_dot_product_attention(
         "num_kv_heads": kv_heads,
         "head_dim": width,
         "causal": is_causal,
-        "scale": scale,
+        "scale": 1.0 / math.sqrt(width) if scale is None else scale,
         "window": window,
         "lse": return_lse,
     }
@@ -155,6 +139,25 @@ def _scaled_dot_product_attention(
             (rows, past),
         )
     return (finished(), finish(kind, *lse)) if return_lse else finished()
+
+
+def _check_heads(op: str, q, k, v, enable_gqa: bool) -> None:
+    shapes = [tuple(x.shape) for x in (q, k, v)]
+    lead, width = shapes[0][:-3], shapes[0][-1:]
+    if (
+        q.ndim < 3
+        or k.ndim != q.ndim
+        or shapes[1] != shapes[2]
+        or (shapes[1][:-3], shapes[1][-1:]) != (lead, width)
+    ):
+        raise UserError(
+            f"{op}: shapes {', '.join(map(str, shapes))}; need [.., H, L, E], [.., H, S, E] twice"
+        )
+    (heads, rows), (kv_heads, tokens) = shapes[0][-3:-1], shapes[1][-3:-1]
+    if heads != kv_heads and (not enable_gqa or heads % kv_heads):
+        raise UserError(f"{op}: {heads} and {kv_heads} heads (enable_gqa={enable_gqa})")
+    if rows > tokens:
+        raise UserError(f"{op}: {rows} rows over {tokens} keys; need L <= S")
 
 
 def _rows_first(op: str, kind, out, q):

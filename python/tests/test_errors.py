@@ -24,7 +24,8 @@ def world():
     stretto.finalize()
 
 
-def test_before_init_and_after_finalize():
+def test_before_init_and_after_finalize(monkeypatch):
+    monkeypatch.setattr(stretto._world, "_process", stretto._world._Member())
     with pytest.raises(stretto.UserError, match="before init"):
         stretto.all_reduce(X)
     stretto.init()
