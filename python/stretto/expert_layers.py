@@ -68,21 +68,8 @@ def all_gather_grouped_matmul(
     weights = same_kind(op, kind, b, *([] if up is None else [up]))
     (experts,) = same_kind(op, kind, experts)
     dtype = computed_dtype(op, kind, a, *weights, doubles=False)
-    shapes = [tuple(x.shape) for x in (a, *weights, experts)]
-    m = shapes[-1][0] if experts.ndim == 2 else 0
-    if (
-        a.ndim != 2
-        or weights[0].ndim != 3
-        or shapes[0][1] != shapes[1][1]
-        or shapes[1:-2] != shapes[2:-1]
-        or m != shapes[0][0] * group.size
-        or min(sum(shapes, ())) < 1
-    ):
-        raise UserError(
-            f"{op}: shapes {', '.join(map(str, shapes))}; need [m / {group.size}, K], [E, K, N] "
-            "once or twice, [m, top_k]"
-        )
-    top_k, (num_experts, k, n) = shapes[-1][1], shapes[1]
+    _check_first_layer(op, group, a, weights, experts)
+    (m, top_k), (num_experts, k, n) = experts.shape, weights[0].shape
     routed = routed_desc(group.size, m, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
     tile_rows, tiles = _tables(group, kind, routed, dtype, chosen)
@@ -102,6 +89,20 @@ def all_gather_grouped_matmul(
         (m,),
     )
     return made, tiles
+
+
+def _check_first_layer(op: str, group, a, weights, experts) -> None:
+    shapes = [tuple(x.shape) for x in (a, *weights, experts)]
+    if (
+        [len(shape) for shape in shapes] != [2, *(3 for _ in weights), 2]
+        or shapes[0] != (shapes[-1][0] / group.size, shapes[1][1])
+        or shapes[1:-2] != shapes[2:-1]
+        or min(sum(shapes, ())) < 1
+    ):
+        raise UserError(
+            f"{op}: shapes {', '.join(map(str, shapes))}; need [m / {group.size}, K], [E, K, N] "
+            "once or twice, [m, top_k]"
+        )
 
 
 def routed_desc(size: int, m: int, top_k: int, num_experts: int) -> Dict[str, int]:
@@ -220,20 +221,8 @@ def moe_layer(
     kind, x = adopt(x)
     gate, up, down, experts = same_kind(op, kind, gate, up, down, experts)
     dtype = computed_dtype(op, kind, x, gate, up, down, doubles=False)
-    shapes = [tuple(y.shape) for y in (x, gate, up, down, experts)]
-    if (
-        [len(shape) for shape in shapes] != [2, 3, 3, 3, 2]
-        or shapes[0] != (shapes[4][0] // group.size, shapes[1][1])
-        or shapes[4][0] % group.size
-        or shapes[1] != shapes[2]
-        or shapes[3] != (shapes[1][0], shapes[1][2], shapes[1][1])
-        or min(sum(shapes, ())) < 1
-    ):
-        raise UserError(
-            f"{op}: shapes {', '.join(map(str, shapes))}; need [m / {group.size}, H], [E, H, F] "
-            "twice, [E, F, H], [m, top_k]"
-        )
-    (num_experts, hidden, ffn), (m, top_k) = shapes[1], shapes[4]
+    _check_layer(op, group, x, gate, up, down, experts)
+    (num_experts, hidden, ffn), (m, top_k) = gate.shape, experts.shape
     routed = routed_desc(group.size, m, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
     tile_rows, tiles = _tables(group, kind, routed, dtype, chosen)
@@ -259,6 +248,22 @@ def moe_layer(
         (m,),
     )
     return finish(kind, made, written)
+
+
+def _check_layer(op: str, group, *arrays) -> None:
+    """Of x, gate, up, down and experts."""
+    shapes = [tuple(y.shape) for y in arrays]
+    if (
+        [len(shape) for shape in shapes] != [2, 3, 3, 3, 2]
+        or shapes[0] != (shapes[4][0] / group.size, shapes[1][1])
+        or shapes[1] != shapes[2]
+        or shapes[3] != (shapes[1][0], shapes[1][2], shapes[1][1])
+        or min(sum(shapes, ())) < 1
+    ):
+        raise UserError(
+            f"{op}: shapes {', '.join(map(str, shapes))}; need [m / {group.size}, H], [E, H, F] "
+            "twice, [E, F, H], [m, top_k]"
+        )
 
 
 def _tables(group, kind, routed, dtype: str, chosen) -> Tuple[int, ExpertTiles]:
