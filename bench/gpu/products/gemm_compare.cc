@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "bench/gpu/harness/compile_ahead.h"
+#include "bench/gpu/harness/search_times.h"
 #include "bench/gpu/products/gemm_buffers.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
@@ -102,19 +103,12 @@ class Comparison {
 
   void time_candidates() {
     std::vector<GpuCall> calls;
-    std::vector<std::size_t> which;
-    for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      result_.configs.push_back(candidates_[i].time);
-      if (candidates_[i].instance == nullptr) continue;
-      calls.push_back(call_of(candidates_[i]));
-      which.push_back(i);
+    for (const Candidate& c : candidates_) {
+      result_.configs.push_back(c.time);
+      calls.push_back(c.instance == nullptr ? GpuCall() : call_of(c));
     }
-    if (calls.empty()) return;
-    auto ms = time_gpu(world_.device(0), world_.stream(0), calls,
-                       {.num_sets = buffers_.num_sets(), .warmup_ms = 100, .samples = 9});
-    for (std::size_t i = 0; i < which.size(); ++i) {
-      result_.configs[which[i]].ms = median_interval(ms[i]).median;
-    }
+    std::vector<double> ms = search_times(world_, calls, buffers_.num_sets());
+    for (std::size_t i = 0; i < ms.size(); ++i) result_.configs[i].ms = ms[i];
   }
 
   std::vector<const Candidate*> by_time() const {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 
+#include "bench/gpu/harness/search_times.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
@@ -208,18 +209,11 @@ class Fp8Comparison {
 
   void time_candidates() {
     std::vector<GpuCall> calls;
-    std::vector<std::size_t> which;
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      if (candidates_[i].instance == nullptr) continue;
-      calls.push_back(call_of(i));
-      which.push_back(i);
+      calls.push_back(candidates_[i].instance == nullptr ? GpuCall() : call_of(i));
     }
-    if (calls.empty()) return;
-    auto ms = time_gpu(world_.device(0), world_.stream(0), calls,
-                       {.num_sets = buffers_.num_sets(), .warmup_ms = 100, .samples = 9});
-    for (std::size_t i = 0; i < which.size(); ++i) {
-      result_.configs[which[i]].ms = median_interval(ms[i]).median;
-    }
+    std::vector<double> ms = search_times(world_, calls, buffers_.num_sets());
+    for (std::size_t i = 0; i < ms.size(); ++i) result_.configs[i].ms = ms[i];
   }
 
   std::vector<std::size_t> by_time() const {
