@@ -301,6 +301,12 @@ def test_compiled_in_one_graph():
         ops = torch.ops.stretto
         torch.library.opcheck(ops.all_gather_matmul, (leaf, b, 0, ""))
         torch.library.opcheck(ops.matmul_reduce_scatter, (leaf, b, 0, "sum", ""))
+        torch.library.opcheck(ops.broadcast, (leaf, 0, ""))
+        torch.library.opcheck(ops.sum_to_root, (leaf, 0, ""))
+        torch.library.opcheck(ops.all_to_all, (leaf, None, None, ""))
+        torch.library.opcheck(ops.all_to_all, (leaf, [4], [4], ""))
+        scale = torch.rand(8, requires_grad=True)
+        torch.library.opcheck(ops.all_reduce_add_rms_norm, (leaf, leaf * 2, scale, 1e-5, ""))
     finally:
         stretto.finalize()
 
