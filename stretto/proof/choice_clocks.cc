@@ -16,12 +16,17 @@ const std::vector<int>& HappensBefore::waits_of(const Place& y, int choice) cons
   static const std::vector<int> kNone;
   if (choice == TableChoices::kAlways) return kNone;
   const AgentTrace& trace = timeline_.trace(y.agent, y.launch);
-  auto [it, is_new] = waits_of_choice_[&trace].try_emplace(choice);
-  if (!is_new) return it->second;
-  for (int pos = 0; pos < static_cast<int>(trace.syncs.size()); ++pos) {
+  auto [of_trace, is_first] = waits_of_choice_.try_emplace(&trace);
+  ChoiceWaits& waits = of_trace->second;
+  for (int pos = 0; is_first && pos < static_cast<int>(trace.syncs.size()); ++pos) {
     const Sync& s = trace.syncs[at(pos)];
     bool some = s.choice != TableChoices::kAlways && s.kind != SyncKind::kNotify;
-    if (some && graph_.choices->implies(choice, s.choice)) it->second.push_back(pos);
+    if (some) waits.all.push_back(pos);
+  }
+  auto [it, is_new] = waits.of_choice.try_emplace(choice);
+  if (!is_new) return it->second;
+  for (int pos : waits.all) {
+    if (graph_.choices->implies(choice, trace.syncs[at(pos)].choice)) it->second.push_back(pos);
   }
   return it->second;
 }

@@ -209,7 +209,7 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
   clocks.released.resize(graph_.agents.size());
   for (std::size_t a = 0; a < graph_.agents.size(); ++a) {
     clocks.at_place[a].resize(at(sync_base_[a].back()));
-    clocks.released[a].resize(at(sync_base_[a].back()));
+    if (past != Past::kOrder) clocks.released[a].resize(at(sync_base_[a].back()));
   }
   for (auto* table : {&clocks.at_start, &clocks.at_end}) {
     table->assign(world, std::vector<std::int32_t>(at(num_launches_), 0));
@@ -235,7 +235,8 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
       if (always && carries(step.agent, s, past)) {
         limit = position(step.agent, step.launch, pos) + 1;
       }
-      clocks.released[at(step.agent)][at(first + pos)] = limit;
+      if (past == Past::kOrder) continue;
+      clocks.released[at(step.agent)][at(first + pos)] = static_cast<std::int32_t>(limit);
     }
     auto num_syncs = timeline_.trace(step.agent, step.launch).syncs.size();
     if (at(step.end) == num_syncs) end_agent(clocks, step, clock, limit);

@@ -117,14 +117,21 @@ class HappensBefore {
   struct Clocks {
     Past past = Past::kOrder;
     VectorClocks vectors;
-    std::vector<std::vector<std::int32_t>> at_place;          // [agent][offset(launch) + pos]
-    std::vector<std::vector<std::int64_t>> released;          // there: own accesses before are over
+    std::vector<std::vector<std::int32_t>> at_place;  // [agent][offset(launch) + pos]
+    // There: own accesses before are over. Not of order in time, where they always are.
+    std::vector<std::vector<std::int32_t>> released;
     std::vector<std::vector<std::int32_t>> at_start, at_end;  // [rank][launch]
     std::vector<std::int32_t> stream, roles, joined, ended;   // [rank]: the launch under way
     // By waiting_key(): clocks with an item, clocks with what MultiWait::alike stands for, and that
     // alone.
     std::unordered_map<std::uint64_t, std::int32_t> merged, met, told;
     std::map<std::tuple<int, int, int, int>, std::int32_t> of_choice;  // agent, launch, pos, choice
+  };
+
+  // An agent's waits and fences of some choices: positions.
+  struct ChoiceWaits {
+    std::vector<int> all;
+    std::unordered_map<int, std::vector<int>> of_choice;  // those that it has for certain
   };
 
   void number_components();
@@ -209,8 +216,9 @@ class HappensBefore {
   mutable std::vector<Clocks> stronger_;
   std::array<int, kNumPasts> which_{-1, -1, -1, -1};  // per Past, into stronger_
   // Found when first asked for.
-  mutable std::array<std::map<const AgentTrace*, std::vector<int>>, 2> covered_;  // per Path
-  mutable std::map<const AgentTrace*, std::map<int, std::vector<int>>> waits_of_choice_;
+  mutable std::array<std::unordered_map<const AgentTrace*, std::vector<int>>, 2>
+      covered_;  // per Path
+  mutable std::unordered_map<const AgentTrace*, ChoiceWaits> waits_of_choice_;
 };
 
 }  // namespace stretto

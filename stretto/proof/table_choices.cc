@@ -59,16 +59,11 @@ std::vector<int> TableChoices::cases(int choice_idx, int fact_idx) {
   return out;
 }
 
-bool TableChoices::implies(int strong, int weak) {
+bool TableChoices::implies(int strong, int weak) const {
   if (weak == kAlways || strong == weak) return true;
   if (strong == kAlways) return false;
-  auto [it, is_new] = implied_.try_emplace({strong, weak}, false);
-  if (is_new) {
-    const auto& needed = of(weak);
-    it->second =
-        std::all_of(needed.begin(), needed.end(), [&](int f) { return implies_fact(strong, f); });
-  }
-  return it->second;
+  const auto& needed = of(weak);
+  return std::all_of(needed.begin(), needed.end(), [&](int f) { return implies_fact(strong, f); });
 }
 
 // A part with more rows than some has more than fewer.

@@ -47,7 +47,7 @@ class TableChoices {
   std::vector<TableFact> facts(int choice) const;
 
   // Whatever happens under `strong` has the facts of `weak`, too.
-  bool implies(int strong, int weak);
+  bool implies(int strong, int weak) const;
   // No table has the facts of both.
   bool exclusive(int a, int b) const;
   // The facts of either that the other implies, too.
@@ -67,7 +67,6 @@ class TableChoices {
   std::map<TableFact, int> fact_ids_;
   std::vector<std::vector<int>> choices_;
   std::map<std::vector<int>, int> choice_ids_;
-  std::map<std::pair<int, int>, bool> implied_;
   std::map<std::pair<int, std::vector<std::int64_t>>, std::pair<std::int64_t, std::int64_t>>
       bounds_;
 };
