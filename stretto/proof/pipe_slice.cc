@@ -175,11 +175,12 @@ class Slicer {
     out.first_agent = graph_.first_agent;
     out.counters = graph_.counters;
     out.quota = graph_.quota;
-    out.boxes = graph_.boxes;
     out.packet_loads = graph_.packet_loads;
     out.choices = graph_.choices;
     for (std::size_t c = 0; c < passings_.size(); ++c) count(passings_[c], out.quota[c]);
+    box_ids_.assign(graph_.boxes.size(), -1);
     for (const AgentTrace& agent : graph_.agents) out.agents.push_back(write(agent));
+    out.boxes = std::move(boxes_);
     move(out);
     return out;
   }
@@ -202,7 +203,9 @@ class Slicer {
     out.role = agent.role;
     out.worker = agent.worker;
     out.agent = agent.agent;
-    out.accesses = agent.accesses;
+    for (const Access& a : agent.accesses) {
+      if (!nobody_writes(a)) out.accesses.push_back(with_box(a));
+    }
     std::vector<int>& moved = moved_.emplace_back();
     std::map<int, std::size_t> next_notify, next_wait;  // by counter
     for (const Sync& s : agent.syncs) {
@@ -224,7 +227,25 @@ class Slicer {
       out.syncs.push_back(kept);
     }
     moved.push_back(static_cast<int>(out.syncs.size()));
+    out.syncs.shrink_to_fit();
+    out.accesses.shrink_to_fit();
     return out;
+  }
+
+  // An own input, which the verifier and expand() let no launch write.
+  bool nobody_writes(const Access& a) const {
+    const Tensor& tensor = graph_.program->tensors[at(a.tensor)];
+    return tensor.kind == TensorKind::kInput && tensor.space == Space::kLocal;
+  }
+
+  Access with_box(Access access) {
+    int& box = box_ids_[at(access.box)];
+    if (box < 0) {
+      box = static_cast<int>(boxes_.size());
+      boxes_.push_back(graph_.boxes[at(access.box)]);
+    }
+    access.box = box;
+    return access;
   }
 
   // Positions to where they are now.
@@ -248,6 +269,8 @@ class Slicer {
   std::vector<std::vector<int>> in_, out_;  // by agent: counters that it waits for, and notifies
   std::vector<Event> events_;
   std::vector<std::vector<int>> moved_;  // [agent][position]: events before it that stay
+  std::vector<int> box_ids_;             // by box of the graph: in the slice, -1: not there
+  std::vector<Box> boxes_;
 };
 
 }  // namespace

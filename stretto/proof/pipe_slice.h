@@ -19,7 +19,9 @@ namespace stretto {
 // get.
 void link_landings(InstanceGraph& graph);
 
-// `graph`, whose launch ends, with its landings linked. Accesses are the same, in the same order.
+// `graph`, whose launch ends, with its landings linked. Accesses are the same, in the same order,
+// but for reads of a rank's own inputs, of which nothing is asked; syncs no longer say which is
+// theirs.
 InstanceGraph without_idle_slots(const InstanceGraph& graph);
 
 }  // namespace stretto

@@ -26,6 +26,8 @@ constexpr std::size_t kMinCases = 16;
 // Programs of fewer events a launch are proved sooner than threads start; more threads would take
 // more memory than some machines have, a gigabyte each where a program is large.
 constexpr std::size_t kFewEvents = 20'000, kMostThreads = 16;
+// Of graphs with so many events only so many are held at a time.
+constexpr std::size_t kManyEvents = 100'000, kHeld = 4;
 
 // One combination of extents and tables.
 struct Case {
@@ -91,8 +93,10 @@ class Prover {
         options_.bounds_only ? bounds : sampled(bounds[0].size(), cases[0].graph.num_events());
     if (!open_tables) return prove_witnesses(samples);
     try {
+      bool few_at_a_time = samples.size() > 1 && cases[0].graph.num_events() >= kManyEvents;
+      if (few_at_a_time && holds_few_at_a_time(std::move(cases), samples)) return;
       if (!options_.bounds_only) cases = expand_all(samples, -1);
-      prove_cases(cases);
+      prove_cases(cases, !few_at_a_time);
       if (!ok() && has_choices(cases)) prove_in_doubt(samples);
     } catch (const DependsOnTable& reason) {
       result_.stats.sampled_because = "a table decides " + reason.what;
@@ -235,38 +239,59 @@ class Prover {
     if (ok()) prove_cases(mixed);
   }
 
-  void prove_cases(const Cases& cases) {
-    for (const Case& one : cases) {
-      check_quota(cases[0].graph.quota, one);
-      check_thresholds(one);
-      if (!ok()) return;
-    }
-    if (holds_in_slices(cases)) return;
-    std::vector<const InstanceGraph*> graphs;
-    for (const Case& one : cases) graphs.push_back(&one.graph);
-    std::vector<LaunchPattern> patterns = patterns_of(cases, graphs);
-    take(prove_patterns(patterns, options_, num_threads(cases[0].graph.num_events())));
+  void prove_cases(const Cases& cases, bool by_slices = true) {
+    check_counters(cases, cases[0].graph.quota);
+    if (!ok()) return;
+    std::size_t events = cases[0].graph.num_events();
+    Cases slices;
+    if (by_slices && add_slices(cases, slices, num_threads(events)) && holds(slices, events))
+      return;
+    take(prove_patterns(patterns_of(cases, events), options_, num_threads(events)));
   }
 
-  // Whether nothing is found that needs more than the slices of the graphs (pipe_slice.h): those
-  // synchronise less and more alike, so that few orders serve all sizes. Nothing is said where they
-  // do not do.
+  // The slices of large graphs are kept, the graphs are not. Nothing is reported where they do not
+  // do. `first`: of the first sample.
+  bool holds_few_at_a_time(Cases first, const std::vector<std::vector<std::int64_t>>& samples) {
+    std::size_t events = first[0].graph.num_events(), threads = num_threads(events);
+    std::vector<std::int64_t> quota = first[0].graph.quota;
+    Cases slices;
+    slices.reserve(samples.size());
+    for (std::size_t next = 1; !first.empty(); next += first.size()) {
+      check_counters(first, quota);
+      if (!ok() || !add_slices(first, slices, threads)) break;
+      first.clear();
+      auto begin = samples.begin() + static_cast<std::ptrdiff_t>(std::min(next, samples.size()));
+      auto count = std::min<std::ptrdiff_t>(samples.end() - begin,
+                                            static_cast<std::ptrdiff_t>(std::min(threads, kHeld)));
+      first = expand_all({begin, begin + count}, -1);
+    }
+    result_.findings.clear();
+    return slices.size() == samples.size() && holds(slices, events);
+  }
+
+  // Slices synchronise less than graphs and more alike (pipe_slice.h), so that few orders serve all
+  // sizes. None are added, and false is returned, where a launch does not end.
   //
   // A launch that ends by itself ends after and beside others, too: were the ranks' launches made
   // one by one, each would begin with every counter at the base that its waits are relative to.
-  bool holds_in_slices(const Cases& cases) {
-    std::vector<InstanceGraph> slices(cases.size());
+  static bool add_slices(const Cases& cases, Cases& slices, std::size_t threads) {
+    std::vector<InstanceGraph> found(cases.size());
     std::vector<char> ends(cases.size(), 0);
-    std::size_t events = cases[0].graph.num_events();
-    side_by_side(cases.size(), num_threads(events), [&](std::size_t i) {
+    side_by_side(cases.size(), threads, [&](std::size_t i) {
       ends[i] = execute(Timeline{{&cases[i].graph}}).finished ? 1 : 0;
-      if (ends[i] != 0) slices[i] = without_idle_slots(cases[i].graph);
+      if (ends[i] != 0) found[i] = without_idle_slots(cases[i].graph);
     });
     if (std::find(ends.begin(), ends.end(), 0) != ends.end()) return false;
-    std::vector<const InstanceGraph*> graphs;
-    for (const InstanceGraph& slice : slices) graphs.push_back(&slice);
-    std::vector<LaunchPattern> patterns = patterns_of(cases, graphs);
-    std::vector<PatternVerdict> verdicts = prove_patterns(patterns, options_, num_threads(events));
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      slices.push_back({std::move(found[i]), cases[i].where});
+    }
+    return true;
+  }
+
+  // Whether nothing is found that would need more than the slices.
+  bool holds(const Cases& slices, std::size_t events) {
+    std::vector<PatternVerdict> verdicts =
+        prove_patterns(patterns_of(slices, events), options_, num_threads(events));
     for (const PatternVerdict& v : verdicts) {
       if (!v.findings.empty() || v.error != nullptr) return false;
     }
@@ -289,9 +314,10 @@ class Prover {
     }
   }
 
-  // `graphs`: those of the cases, or slices of them.
-  std::vector<LaunchPattern> patterns_of(const Cases& cases,
-                                         const std::vector<const InstanceGraph*>& graphs) const {
+  // `events`: of the largest whole graph.
+  std::vector<LaunchPattern> patterns_of(const Cases& cases, std::size_t events) const {
+    std::vector<const InstanceGraph*> graphs;
+    for (const Case& one : cases) graphs.push_back(&one.graph);
     std::vector<int> kinds = synchronisation_kinds(graphs);
     std::vector<LaunchPattern> patterns;
     int period = slot_period(program_);
@@ -300,8 +326,9 @@ class Prover {
     }
     std::set<std::vector<int>> orders;
     for (const LaunchPattern& p : patterns) orders.insert(p.key);
-    std::size_t events = std::max<std::size_t>(1, cases[0].graph.num_events());
-    std::size_t affordable = orders.size() + std::max(kMinCases, options_.max_events / events) / 2;
+    std::size_t affordable =
+        orders.size() +
+        std::max(kMinCases, options_.max_events / std::max<std::size_t>(1, events)) / 2;
     period = std::lcm(period, 2);
     for (const auto& [x, y] : alternations(cases.size())) {
       std::vector<int> key = {period, kinds[x], kinds[y]};
@@ -321,6 +348,14 @@ class Prover {
     for (std::size_t i = 1; i < num_cases; ++i) all.emplace_back(0, i);
     for (std::size_t i = 1; i + 1 < num_cases; ++i) all.emplace_back(i, i + 1);
     return all;
+  }
+
+  void check_counters(const Cases& cases, const std::vector<std::int64_t>& quota) {
+    for (const Case& one : cases) {
+      check_quota(quota, one);
+      check_thresholds(one);
+      if (!ok()) return;
+    }
   }
 
   void check_quota(const std::vector<std::int64_t>& expected, const Case& one) {
