@@ -246,7 +246,7 @@ class Prover {
     Cases slices;
     if (by_slices && add_slices(cases, slices, num_threads(events)) && holds(slices, events))
       return;
-    take(prove_patterns(patterns_of(cases, events), options_, num_threads(events)));
+    take(prove_patterns(patterns_of(cases, events), options_, num_checkers(events)));
   }
 
   // The slices of large graphs are kept, the graphs are not. Nothing is reported where they do not
@@ -291,7 +291,7 @@ class Prover {
   // Whether nothing is found that would need more than the slices.
   bool holds(const Cases& slices, std::size_t events) {
     std::vector<PatternVerdict> verdicts =
-        prove_patterns(patterns_of(slices, events), options_, num_threads(events));
+        prove_patterns(patterns_of(slices, events), options_, num_checkers(events));
     for (const PatternVerdict& v : verdicts) {
       if (!v.findings.empty() || v.error != nullptr) return false;
     }
@@ -304,6 +304,11 @@ class Prover {
     if (options_.threads > 0) return at(options_.threads);
     if (events < kFewEvents) return 1;
     return std::min<std::size_t>(kMostThreads, std::thread::hardware_concurrency());
+  }
+
+  // Checks number choices of tables that no graph has (check.cc), which all of them share.
+  std::size_t num_checkers(std::size_t events) const {
+    return choices_->any() ? 1 : num_threads(events);
   }
 
   void take(std::vector<PatternVerdict> verdicts) {

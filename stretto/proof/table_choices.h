@@ -35,6 +35,8 @@ class TableChoices {
  public:
   static constexpr int kAlways = -1;  // the choice without facts
 
+  // Whether any event depends on a table.
+  bool any() const { return !choices_.empty(); }
   int fact(const TableFact& fact);
   int choice(std::vector<int> facts);
   // That an entry has one of the values from `lo` to `hi`, whatever the table.
