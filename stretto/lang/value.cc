@@ -128,6 +128,18 @@ Value operator*(const LocatedValue& a, double b) {
 Value operator/(const LocatedValue& a, double b) {
   return ValueOps::binary(BinaryOp::kDiv, a, ValueOps::constant(a, b));
 }
+Value operator+(double a, const LocatedValue& b) {
+  return ValueOps::binary(BinaryOp::kAdd, {ValueOps::constant(b, a), b.loc}, b.value);
+}
+Value operator-(double a, const LocatedValue& b) {
+  return ValueOps::binary(BinaryOp::kSub, {ValueOps::constant(b, a), b.loc}, b.value);
+}
+Value operator*(double a, const LocatedValue& b) {
+  return ValueOps::binary(BinaryOp::kMul, {ValueOps::constant(b, a), b.loc}, b.value);
+}
+Value operator/(double a, const LocatedValue& b) {
+  return ValueOps::binary(BinaryOp::kDiv, {ValueOps::constant(b, a), b.loc}, b.value);
+}
 Value operator-(const LocatedValue& a) { return ValueOps::unary(UnaryOp::kNeg, a); }
 Value operator<(const LocatedValue& a, const Value& b) {
   return ValueOps::binary(BinaryOp::kLt, a, b);
@@ -147,6 +159,24 @@ Value operator==(const LocatedValue& a, const Value& b) {
 Value operator!=(const LocatedValue& a, const Value& b) {
   return ValueOps::binary(BinaryOp::kNe, a, b);
 }
+Value operator<(const LocatedValue& a, double b) {
+  return ValueOps::binary(BinaryOp::kLt, a, ValueOps::constant(a, b));
+}
+Value operator<=(const LocatedValue& a, double b) {
+  return ValueOps::binary(BinaryOp::kLe, a, ValueOps::constant(a, b));
+}
+Value operator>(const LocatedValue& a, double b) {
+  return ValueOps::binary(BinaryOp::kGt, a, ValueOps::constant(a, b));
+}
+Value operator>=(const LocatedValue& a, double b) {
+  return ValueOps::binary(BinaryOp::kGe, a, ValueOps::constant(a, b));
+}
+Value operator==(const LocatedValue& a, double b) {
+  return ValueOps::binary(BinaryOp::kEq, a, ValueOps::constant(a, b));
+}
+Value operator!=(const LocatedValue& a, double b) {
+  return ValueOps::binary(BinaryOp::kNe, a, ValueOps::constant(a, b));
+}
 Value operator&&(const LocatedValue& a, const Value& b) {
   return ValueOps::binary(BinaryOp::kAnd, a, b);
 }
@@ -160,6 +190,12 @@ Value maximum(const LocatedValue& a, const Value& b) {
 Value minimum(const LocatedValue& a, const Value& b) {
   return ValueOps::binary(BinaryOp::kMin, a, b);
 }
+Value maximum(const LocatedValue& a, double b) {
+  return ValueOps::binary(BinaryOp::kMax, a, ValueOps::constant(a, b));
+}
+Value minimum(const LocatedValue& a, double b) {
+  return ValueOps::binary(BinaryOp::kMin, a, ValueOps::constant(a, b));
+}
 
 Value where(const LocatedValue& condition, const Value& then, const Value& otherwise) {
   const Value& c = condition.value;
@@ -168,6 +204,10 @@ Value where(const LocatedValue& condition, const Value& then, const Value& other
   if (c.rows() > type.rows) type.rows = c.rows();
   if (c.cols() > type.cols) type.cols = c.cols();
   return ValueOps::emit(OpCode::kWhere, type, {&c, &then, &otherwise}, condition.loc);
+}
+
+Value where(const LocatedValue& condition, const Value& then, double otherwise) {
+  return where(condition, then, ValueOps::constant({then, condition.loc}, otherwise));
 }
 
 Value abs(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kAbs, v); }

@@ -57,7 +57,8 @@ struct LocatedValue {
   Loc loc;
 };
 
-// Elementwise, with broadcasting of [r,1], [1,c] and [1,1]. Comparisons give bool.
+// Elementwise, with broadcasting of [r,1], [1,c] and [1,1]. Comparisons give bool. A number takes
+// the dtype of the value beside it.
 Value operator+(const LocatedValue& a, const Value& b);
 Value operator-(const LocatedValue& a, const Value& b);
 Value operator*(const LocatedValue& a, const Value& b);
@@ -66,6 +67,10 @@ Value operator+(const LocatedValue& a, double b);
 Value operator-(const LocatedValue& a, double b);
 Value operator*(const LocatedValue& a, double b);
 Value operator/(const LocatedValue& a, double b);
+Value operator+(double a, const LocatedValue& b);
+Value operator-(double a, const LocatedValue& b);
+Value operator*(double a, const LocatedValue& b);
+Value operator/(double a, const LocatedValue& b);
 Value operator-(const LocatedValue& a);
 Value operator<(const LocatedValue& a, const Value& b);
 Value operator<=(const LocatedValue& a, const Value& b);
@@ -73,12 +78,21 @@ Value operator>(const LocatedValue& a, const Value& b);
 Value operator>=(const LocatedValue& a, const Value& b);
 Value operator==(const LocatedValue& a, const Value& b);
 Value operator!=(const LocatedValue& a, const Value& b);
+Value operator<(const LocatedValue& a, double b);
+Value operator<=(const LocatedValue& a, double b);
+Value operator>(const LocatedValue& a, double b);
+Value operator>=(const LocatedValue& a, double b);
+Value operator==(const LocatedValue& a, double b);
+Value operator!=(const LocatedValue& a, double b);
 Value operator&&(const LocatedValue& a, const Value& b);
 Value operator||(const LocatedValue& a, const Value& b);
 Value operator!(const LocatedValue& a);
 Value maximum(const LocatedValue& a, const Value& b);
 Value minimum(const LocatedValue& a, const Value& b);
+Value maximum(const LocatedValue& a, double b);
+Value minimum(const LocatedValue& a, double b);
 Value where(const LocatedValue& condition, const Value& then, const Value& otherwise);
+Value where(const LocatedValue& condition, const Value& then, double otherwise);
 
 Value abs(const LocatedValue& v);
 Value exp(const LocatedValue& v);
