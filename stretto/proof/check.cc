@@ -13,6 +13,7 @@
 #include "stretto/proof/access_paths.h"
 #include "stretto/proof/meetings.h"
 #include "stretto/proof/overlap.h"
+#include "stretto/proof/short_waits.h"
 
 namespace stretto {
 namespace {
@@ -113,7 +114,7 @@ class AccessChecker::Impl {
     Place from = place(x, ex), to = place(y, ey);
     bool in_time = x.agent == y.agent || past == Past::kOrder ||
                    order_->before(from, to, Past::kOrder, Path::kThreads, y.access->choice);
-    if (!in_time) return "nothing orders them";
+    if (!in_time) return "nothing orders them: " + short_waits(*timeline_, from, to);
     std::string missing =
         missing_steps(*order_, table_, past, path, [&, p = past, q = path](const auto& other) {
           return other.before(from, to, p, q, y.access->choice) ||
