@@ -8,6 +8,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/ir/parser.h"
+#include "stretto/ir/verifier.h"
 #include "stretto/ops/catalog/catalog.h"
 
 namespace stretto {
@@ -35,8 +36,9 @@ std::string operator_names() {
 }  // namespace
 
 std::string to_string(const OpShape& shape) {
-  return fmt::format("m={} n={} k={} {} P={}", shape.m, shape.n, shape.k, short_name(shape.dtype),
-                     shape.world_size);
+  std::string sizes =
+      has_sizes(shape) ? fmt::format("m={} n={} k={} ", shape.m, shape.n, shape.k) : "";
+  return fmt::format("{}{} P={}", sizes, short_name(shape.dtype), shape.world_size);
 }
 
 bool has_sizes(const OpShape& shape) { return shape.m > 0 || shape.n > 0 || shape.k > 0; }
@@ -53,6 +55,7 @@ ProgramSource::ProgramSource(const std::string& text) : text_(text), op_(find_op
     file_.emplace(path, include_dir());
   } else {
     parsed_ = parse(read_file(path, kMaxProgramBytes), text);
+    verify(*parsed_);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/role_plan.h"
+#include "stretto/ir/walk_budget.h"
 
 namespace stretto {
 namespace {
@@ -71,6 +72,7 @@ class Walk {
   std::vector<WalkStep> run(const Role& role) {
     std::int64_t num_tiles = eval(role.num_tiles, vars_);
     for (std::int64_t t = 0; t < num_tiles; ++t) {
+      budget_.step(role.loc);
       worker_ = static_cast<int>(t % role.resource.num_workers);
       vars_[static_cast<std::size_t>(role.tile_var)] = t;
       block(role.agents[0].body);
@@ -84,6 +86,7 @@ class Walk {
   }
 
   void step(const Op& op) {
+    budget_.step(op.loc, kKept);
     switch (op.code) {
       case OpCode::kLet:
         vars_[static_cast<std::size_t>(op.var)] = value(op.exprs[0]);
@@ -91,6 +94,7 @@ class Walk {
       case OpCode::kLoop: {
         std::int64_t end = value(op.exprs[1]);
         for (std::int64_t i = value(op.exprs[0]); i < end; ++i) {
+          budget_.step(op.loc, kKept);
           vars_[static_cast<std::size_t>(op.var)] = i;
           block(op.bodies[0]);
         }
@@ -185,6 +189,7 @@ class Walk {
   std::vector<std::int64_t> vars_;
   int worker_ = 0;
   std::vector<WalkStep> steps_;
+  WalkBudget budget_;
 };
 
 }  // namespace

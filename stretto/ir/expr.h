@@ -2,8 +2,7 @@
 // uses and how often a loop runs. They are data, evaluated by the executor and the proof and
 // printed by code generation, so one definition of "which bytes" serves every reader.
 //
-// Nodes are immutable and shared. Division and modulo are floored; a zero divisor is an
-// InternalError of evaluation.
+// Nodes are immutable and shared. Division and modulo are floored.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,16 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/errors.h"
+
 namespace stretto {
+
+// An expression without a value: divided by zero, or past 64 bits. Whoever knows the source line
+// adds it.
+class NoValue : public UserError {
+ public:
+  using UserError::UserError;
+};
 
 enum class ExprOp : std::uint8_t {
   kConst,
@@ -96,6 +104,7 @@ class TableReader {
 };
 
 // `vars` holds one value per Program::vars entry; `tables` may be null where no table is read.
+// NoValue where there is none.
 std::int64_t eval(const Expr& expr, std::span<const std::int64_t> vars,
                   TableReader* tables = nullptr);
 

@@ -10,24 +10,45 @@
 
 namespace stretto {
 
+[[noreturn]] inline void leaves_64_bits() { throw NoValue("an index leaves 64 bits"); }
+
+inline std::int64_t negated(std::int64_t a) {
+  std::int64_t result = 0;
+  if (__builtin_sub_overflow(std::int64_t{0}, a, &result)) leaves_64_bits();
+  return result;
+}
+
 inline std::int64_t floor_div(std::int64_t a, std::int64_t b) {
-  STRETTO_CHECK(b != 0, "index expression divides by zero");
+  if (b == 0) throw NoValue("an index is divided by zero");
+  if (b == -1) return negated(a);
   std::int64_t q = a / b;
   return (a % b != 0 && ((a < 0) != (b < 0))) ? q - 1 : q;
 }
 
+// Of the divisor's sign.
+inline std::int64_t floor_mod(std::int64_t a, std::int64_t b) {
+  if (b == 0) throw NoValue("an index is divided by zero");
+  if (b == -1) return 0;
+  std::int64_t r = a % b;
+  return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+}
+
 inline std::int64_t apply(ExprOp op, std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
   switch (op) {
     case ExprOp::kAdd:
-      return a + b;
+      if (__builtin_add_overflow(a, b, &result)) leaves_64_bits();
+      return result;
     case ExprOp::kSub:
-      return a - b;
+      if (__builtin_sub_overflow(a, b, &result)) leaves_64_bits();
+      return result;
     case ExprOp::kMul:
-      return a * b;
+      if (__builtin_mul_overflow(a, b, &result)) leaves_64_bits();
+      return result;
     case ExprOp::kFloorDiv:
       return floor_div(a, b);
     case ExprOp::kMod:
-      return a - floor_div(a, b) * b;
+      return floor_mod(a, b);
     case ExprOp::kMin:
       return std::min(a, b);
     case ExprOp::kMax:

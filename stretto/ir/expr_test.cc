@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <random>
 
 #include "stretto/base/errors.h"
@@ -117,10 +118,24 @@ TEST(Expr, DivisionIsFloored) {
   }
 }
 
-TEST(Expr, ZeroDivisorIsOurBug) {
+TEST(Expr, ZeroDivisorIsTheUsers) {
   Expr e = Expr(1) / Expr(0);
   EXPECT_FALSE(e.is_const());
-  EXPECT_THROW(eval(e, {}), InternalError);
+  EXPECT_THROW(eval(e, {}), NoValue);
+  EXPECT_THROW(eval(Expr::var(0) % Expr::var(1), Vars{3, 0}), NoValue);
+}
+
+TEST(Expr, WhatLeaves64BitsIsRefused) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(), kLeast = -kMost - 1;
+  Expr x = Expr::var(0);
+  EXPECT_EQ(eval(x + 1, Vars{kMost - 1}), kMost);
+  EXPECT_THROW(eval(x + 1, Vars{kMost}), NoValue);
+  EXPECT_THROW(eval(x - 1, Vars{kLeast}), NoValue);
+  EXPECT_THROW(eval(x * 2, Vars{kMost / 2 + 1}), NoValue);
+  EXPECT_THROW(eval(x / Expr::var(1), Vars{kLeast, -1}), NoValue);
+  EXPECT_EQ(eval(x % Expr::var(1), Vars{kLeast, -1}), 0);
+  EXPECT_EQ(eval(x % Expr::var(1), Vars{kLeast, 3}), 1);
+  EXPECT_THROW(Expr(kMost) * Expr(kMost), NoValue);
 }
 
 TEST(Expr, SimplifiesIdentities) {

@@ -19,7 +19,8 @@ inline constexpr int kMaxStages = 64;  // slots of a pipe that a role asks for
 inline constexpr std::int64_t kMaxExtent = std::int64_t{1} << 40;
 inline constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 46;
 inline constexpr std::int64_t kMaxTiles = std::int64_t{1} << 31;
-inline constexpr std::int64_t kMaxChannels = std::int64_t{1} << 24;
+inline constexpr std::int64_t kMaxChannels = std::int64_t{1} << 20;
+inline constexpr std::int64_t kMaxCounters = std::int64_t{1} << 22;  // all ranks and signals
 inline constexpr std::int64_t kMaxTileElements = std::int64_t{1} << 24;
 
 }  // namespace stretto

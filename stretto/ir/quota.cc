@@ -4,6 +4,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
+#include "stretto/ir/walk_budget.h"
 
 namespace stretto {
 namespace {
@@ -33,6 +34,7 @@ class Counter {
     if (!notifies(role.agents)) return;
     std::int64_t num_tiles = eval(role.num_tiles, vars_);
     for (std::int64_t t = 0; t < num_tiles; ++t) {
+      budget_.step(role.loc);
       vars_[static_cast<std::size_t>(role.tile_var)] = t;
       for (const Agent& agent : role.agents) count(agent.body);
     }
@@ -65,6 +67,7 @@ class Counter {
         if (!stretto::notifies(op.bodies[0])) return;
         std::int64_t lo = value(op, op.exprs[0]), hi = value(op, op.exprs[1]);
         for (std::int64_t i = lo; i < hi; ++i) {
+          budget_.step(op.loc);
           vars_[static_cast<std::size_t>(op.var)] = i;
           count(op.bodies[0]);
         }
@@ -119,6 +122,7 @@ class Counter {
   Quotas& quotas_;
   std::vector<std::int64_t> vars_;
   std::vector<bool> known_;
+  WalkBudget budget_;
 };
 
 }  // namespace

@@ -34,7 +34,15 @@ class ProgramChecker {
     unique_names(program_.maps, "tile map");
     unique_names(program_.roles, "role");
     for (const Tensor& t : program_.tensors) tensor(t);
-    for (const Signal& s : program_.signals) signal(s);
+    std::int64_t counters = 0;
+    for (const Signal& s : program_.signals) {
+      signal(s);
+      counters += s.num_channels * program_.world_size;
+      require(counters <= kMaxCounters,
+              "{} counters up to signal '{}', need {} at most: the "
+              "channels of all signals, times {} ranks",
+              counters, s.name, kMaxCounters, program_.world_size);
+    }
     for (const TileMap& m : program_.maps) map(m);
     for (const Agent* agent : {&program_.on_start, &program_.on_end}) {
       at(program_.loc);
@@ -123,6 +131,9 @@ class ProgramChecker {
       std::string problem = expr_problem(program_, limit, {visible});
       require(problem.empty(), "contract of tensor '{}': {}", t.name, problem);
     }
+    bool none = c.lo.is_const() && c.hi.is_const() && c.lo.const_value() >= c.hi.const_value();
+    require(!none, "contract of tensor '{}': no value is from {} to below {}", t.name,
+            print_expr(program_, c.lo), print_expr(program_, c.hi));
   }
 
   void signal(const Signal& s) {

@@ -71,61 +71,6 @@ class ExprChecker {
   int num_nodes_ = 0;
 };
 
-using Value = std::optional<std::int64_t>;
-
-Value divide(ExprOp op, std::int64_t a, std::int64_t b) {
-  if (b == 0 || (a == std::numeric_limits<std::int64_t>::min() && b == -1)) return std::nullopt;
-  std::int64_t remainder = a % b;
-  bool round_down = remainder != 0 && ((remainder < 0) != (b < 0));
-  if (op == ExprOp::kMod) return round_down ? remainder + b : remainder;
-  return round_down ? a / b - 1 : a / b;
-}
-
-Value checked_apply(ExprOp op, std::int64_t a, std::int64_t b) {
-  std::int64_t result = 0;
-  switch (op) {
-    case ExprOp::kAdd:
-      return __builtin_add_overflow(a, b, &result) ? Value() : result;
-    case ExprOp::kSub:
-      return __builtin_sub_overflow(a, b, &result) ? Value() : result;
-    case ExprOp::kMul:
-      return __builtin_mul_overflow(a, b, &result) ? Value() : result;
-    case ExprOp::kFloorDiv:
-    case ExprOp::kMod:
-      return divide(op, a, b);
-    case ExprOp::kMin:
-      return std::min(a, b);
-    case ExprOp::kMax:
-      return std::max(a, b);
-    case ExprOp::kLt:
-      return a < b;
-    case ExprOp::kLe:
-      return a <= b;
-    case ExprOp::kEq:
-      return a == b;
-    case ExprOp::kAnd:
-      return a != 0 && b != 0;
-    case ExprOp::kOr:
-      return a != 0 || b != 0;
-    default:
-      throw InternalError("not a binary operation");
-  }
-}
-
-Value checked_eval(const Program& program, const Expr& expr) {
-  const ExprNode& n = expr.node();
-  auto arg = [&](std::size_t i) { return checked_eval(program, n.args[i]); };
-  if (n.op == ExprOp::kConst) return n.value;
-  if (n.op == ExprOp::kVar) return program.vars[static_cast<std::size_t>(n.value)].bound;
-  Value a = arg(0);
-  if (!a) return std::nullopt;
-  if (n.op == ExprOp::kNot) return *a == 0;
-  if (n.op == ExprOp::kSelect) return arg(*a != 0 ? 1 : 2);
-  Value b = arg(1);
-  if (!b) return std::nullopt;
-  return checked_apply(n.op, *a, *b);
-}
-
 }  // namespace
 
 void fail_at(const Program& program, const SourceLoc& loc, const std::string& message) {
@@ -146,7 +91,13 @@ std::vector<bool> visible_vars(const Program& program, std::initializer_list<Var
 }
 
 std::optional<std::int64_t> value_at_bounds(const Program& program, const Expr& expr) {
-  return checked_eval(program, expr);
+  std::vector<std::int64_t> vars;
+  for (const Var& v : program.vars) vars.push_back(v.bound);
+  try {
+    return eval(expr, vars);
+  } catch (const NoValue&) {
+    return std::nullopt;
+  }
 }
 
 std::string describe(const ValueType& type) {

@@ -1,8 +1,11 @@
 #include "stretto/predict/frame.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/expr_arithmetic.h"
 #include "stretto/proof/loop_fold.h"
 
 namespace stretto::predict {
@@ -10,6 +13,7 @@ namespace {
 
 // Iterations looked at in a loop whose iterations differ.
 constexpr std::int64_t kMaxSamples = 32;
+constexpr std::int64_t kMaxTrips = std::int64_t{1} << 40;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
@@ -117,7 +121,8 @@ Target FrameBuilder::resolve(const Region& region) const {
   if (region.rank.has_value()) {
     target.rank = static_cast<int>(scope_->value(region.rank, "rank of a region"));
     if (target.rank < 0 || target.rank >= program_->world_size) {
-      throw Rejected("a region lies on a rank outside the world");
+      throw NoValue(fmt::format("'{}' of rank {} is touched, there are ranks 0 to {}", tensor.name,
+                                target.rank, program_->world_size - 1));
     }
   }
   target.box.hi.fill(1);
@@ -128,7 +133,7 @@ Target FrameBuilder::resolve(const Region& region) const {
     std::int64_t size = dim == region.row_dim   ? region.rows
                         : dim == region.col_dim ? region.cols
                                                 : 1;
-    std::int64_t hi = std::min(lo + size, shape[d]);
+    std::int64_t hi = std::min(apply(ExprOp::kAdd, lo, size), shape[d]);
     if (dim == region.row_dim && region.row_end.has_value()) {
       hi = std::min(hi, scope_->value(region.row_end, "end of a region"));
     }
@@ -219,8 +224,10 @@ const FrameBuilder::LoopFacts& FrameBuilder::facts(const Op& loop) {
 
 void FrameBuilder::fold(const Op& loop, Frame& frame) {
   std::int64_t begin = scope_->value(loop.exprs[0], "begin of a loop");
-  std::int64_t end = scope_->value(loop.exprs[1], "end of a loop"), trips = end - begin;
-  if (trips <= 0) return;
+  std::int64_t end = scope_->value(loop.exprs[1], "end of a loop");
+  if (end <= begin) return;
+  std::int64_t trips = apply(ExprOp::kSub, end, begin);
+  if (trips > kMaxTrips) throw NoValue(fmt::format("a loop of {} iterations", trips));
   std::int64_t most = facts(loop).is_uniform ? 2 : kMaxSamples;
   std::int64_t samples = std::min(trips, most);
   Frame sum;

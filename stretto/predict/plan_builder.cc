@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/walk_budget.h"
 #include "stretto/predict/frame.h"
 #include "stretto/predict/l2_model.h"
 #include "stretto/predict/packets.h"
@@ -67,7 +68,11 @@ class PlanBuilder {
 
   Plan run() {
     number_signals();
-    for (int rank = 0; rank < program_.world_size; ++rank) plan_rank(rank);
+    try {
+      for (int rank = 0; rank < program_.world_size; ++rank) plan_rank(rank);
+    } catch (const NoValue& e) {
+      throw Rejected(fmt::format("{}: {}", describe_loc(at_), e.what()));
+    }
     packets_.link(plan_);
     return std::move(plan_);
   }
@@ -175,6 +180,7 @@ class PlanBuilder {
     std::int64_t num_tiles = scope_.value(role_->num_tiles, "number of tiles");
     std::vector<Step>& steps = plan_.agents.back().steps;
     for (tile_ = worker; tile_ < num_tiles; tile_ += role_->resource.num_workers) {
+      budget_.step(role_->loc, kKept);
       scope_.set(role_->tile_var, tile_);
       waited_ = false;
       steps.push_back({.kind = StepKind::kTile, .tile = tile_});
@@ -189,6 +195,8 @@ class PlanBuilder {
   }
 
   void op(const Op& o) {
+    at_ = &o;
+    budget_.step(o.loc, kKept);
     if (!o.bodies.empty() && (has_signals(o.bodies) || passes_several_ways(o.bodies))) {
       return control(o);
     }
@@ -232,6 +240,7 @@ class PlanBuilder {
     std::int64_t begin = scope_.value(o.exprs[0], "begin of a loop");
     std::int64_t end = scope_.value(o.exprs[1], "end of a loop");
     for (std::int64_t i = begin; i < end; ++i) {
+      budget_.step(o.loc, kKept);
       scope_.set(o.var, i);
       block(o.bodies[0]);
     }
@@ -375,6 +384,8 @@ class PlanBuilder {
 
   // The worker and agent.
   const Role* role_ = nullptr;
+  const Op* at_ = nullptr;  // what is being looked at
+  WalkBudget budget_;
   WorkerRate worker_;
   L2Model* cache_ = nullptr;
   std::map<std::pair<int, int>, int> link_of_pair_;

@@ -29,12 +29,6 @@ const char* word(ExprOp op) {
   return kWords[static_cast<std::size_t>(op)];
 }
 
-std::int64_t point(ExprOp op, std::int64_t a, std::int64_t b) {
-  bool divides = op == ExprOp::kFloorDiv || op == ExprOp::kMod;
-  if (divides && b == 0) throw Rejected(fmt::format("{} of {} by zero", word(op), a));
-  return apply(op, a, b);
-}
-
 }  // namespace
 
 EvalScope::EvalScope(const Program& program, std::vector<std::int64_t> vars,
@@ -103,16 +97,17 @@ ValueRange EvalScope::table_range(const ExprNode& node) {
 
 ValueRange EvalScope::binary_range(ExprOp op, const ValueRange& a, const ValueRange& b) {
   if (a.exact() && b.exact()) {
-    std::int64_t v = point(op, a.lo, b.lo);
+    std::int64_t v = apply(op, a.lo, b.lo);
     return {v, v};
   }
   switch (op) {
     case ExprOp::kAdd:
-      return {a.lo + b.lo, a.hi + b.hi};
+      return {apply(op, a.lo, b.lo), apply(op, a.hi, b.hi)};
     case ExprOp::kSub:
-      return {a.lo - b.hi, a.hi - b.lo};
+      return {apply(op, a.lo, b.hi), apply(op, a.hi, b.lo)};
     case ExprOp::kMul: {
-      auto [lo, hi] = std::minmax({a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi});
+      auto [lo, hi] = std::minmax({apply(op, a.lo, b.lo), apply(op, a.lo, b.hi),
+                                   apply(op, a.hi, b.lo), apply(op, a.hi, b.hi)});
       return {lo, hi};
     }
     case ExprOp::kMin:
@@ -121,11 +116,11 @@ ValueRange EvalScope::binary_range(ExprOp op, const ValueRange& a, const ValueRa
       return {std::max(a.lo, b.lo), std::max(a.hi, b.hi)};
     case ExprOp::kFloorDiv:
       if (!b.exact() || b.lo <= 0) break;
-      return {point(op, a.lo, b.lo), point(op, a.hi, b.lo)};
+      return {apply(op, a.lo, b.lo), apply(op, a.hi, b.lo)};
     case ExprOp::kMod:
       if (!b.exact() || b.lo <= 0) break;
-      if (point(ExprOp::kFloorDiv, a.lo, b.lo) == point(ExprOp::kFloorDiv, a.hi, b.lo)) {
-        return {point(op, a.lo, b.lo), point(op, a.hi, b.lo)};
+      if (apply(ExprOp::kFloorDiv, a.lo, b.lo) == apply(ExprOp::kFloorDiv, a.hi, b.lo)) {
+        return {apply(op, a.lo, b.lo), apply(op, a.hi, b.lo)};
       }
       return {0, b.lo - 1};
     case ExprOp::kLt:

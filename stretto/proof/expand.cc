@@ -5,6 +5,7 @@
 #include <array>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/expr_arithmetic.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/proof/expand_accesses.h"
 #include "stretto/proof/expand_state.h"
@@ -17,7 +18,7 @@ namespace stretto {
 
 ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& extents,
                          const TableWitness* witness, std::shared_ptr<TableChoices> choices)
-    : program(p), scope(p, initial_vars(p, 0, extents), witness), recorder(graph) {
+    : program(p), scope(p, initial_vars(p, 0, extents), witness), recorder(graph, budget) {
   graph.program = &p;
   graph.choices = choices ? std::move(choices) : std::make_shared<TableChoices>();
   graph.extents = extents;
@@ -50,14 +51,17 @@ TableFact inhabited_from(const TablePoint& part) {
 }
 
 void ExpandState::reject(const Op& op, const std::string& what) const {
-  throw Rejected(fmt::format("{}: {} of {}: {}", describe_loc(&op), op_info(op.code).name,
-                             program.name, what));
+  int agent = static_cast<int>(graph.agents.size()) - 1;
+  throw Rejected(fmt::format("{}: {} by {}: {}", describe_loc(&op), op_info(op.code).name,
+                             describe_agent(graph, agent, tile), what));
 }
 
 namespace {
 
 // Of the entries that one operation goes by.
 constexpr std::int64_t kMaxCases = 256;
+// Of a loop; more may lead an index out of 64 bits.
+constexpr std::int64_t kManyTrips = std::int64_t{1} << 20;
 
 class Expander {
  public:
@@ -72,7 +76,11 @@ class Expander {
         syncs_(state_) {}
 
   InstanceGraph run() {
-    for (int rank = 0; rank < program_.world_size; ++rank) expand_rank(rank);
+    try {
+      for (int rank = 0; rank < program_.world_size; ++rank) expand_rank(rank);
+    } catch (const NoValue& e) {
+      throw UserError(fmt::format("{}: {}", describe_loc(at_), e.what()));
+    }
     state_.graph.first_agent.push_back(static_cast<int>(state_.graph.agents.size()));
     return std::move(state_.graph);
   }
@@ -113,6 +121,7 @@ class Expander {
                    .agent = static_cast<int>(a)});
       std::int64_t num_tiles = state_.scope.value(role.num_tiles, "number of tiles");
       for (std::int64_t t = worker; t < num_tiles; t += role.resource.num_workers) {
+        state_.budget.step(role.loc);
         state_.tile = t;
         state_.scope.set(role.tile_var, t);
         block(role.agents[a].body);
@@ -127,6 +136,7 @@ class Expander {
   }
 
   void op(const Op& o) {
+    at_ = &o;
     if (!looking_) syncs_.use_registers(o);
     switch (o.code) {
       case OpCode::kLet:
@@ -305,11 +315,11 @@ class Expander {
     bool open = !begin.exact() || !end.exact();
     if (open && shape.synchronises) throw DependsOnTable{"how often a loop synchronises"};
     if (end.hi <= begin.lo) return;
+    std::int64_t trips = apply(ExprOp::kSub, end.hi, begin.lo);
     state_.may_depth += open ? 1 : 0;
     state_.untold_depth += open ? 1 : 0;
     if (shape.synchronises) {
       bool folds = pipe_loop_mode_ == PipeLoopMode::kFold && shape.piped && !state_.has_cells;
-      std::int64_t trips = end.hi - begin.lo;
       std::int64_t left_out = folds ? pipe_loops_.left_out(state_.tile, trips, shape.slots) : 0;
       walk_around(o, begin.lo, end.hi, left_out);
     } else {
@@ -328,6 +338,7 @@ class Expander {
 
   void walk(const Op& o, std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
+      state_.budget.step(o.loc);
       state_.scope.set(o.var, i);
       block(o.bodies[0]);
     }
@@ -370,6 +381,11 @@ class Expander {
     walk(o, begin, begin + 1);
     state_.recorder.divert(&out.second);
     walk(o, next, next + 1);
+    if (out.trips > kManyTrips) {  // no box leaves what can be counted if those at both ends do not
+      std::vector<LooseAccess> last;
+      state_.recorder.divert(&last);
+      walk(o, end - 1, end);
+    }
     state_.recorder.divert(nullptr);
     return out;
   }
@@ -398,6 +414,7 @@ class Expander {
   SyncExpander syncs_;
   LoopShapes loops_;
   PipeLoops pipe_loops_;
+  const Op* at_ = nullptr;       // what is being looked at
   bool looking_ = false;         // at accesses alone
   std::int64_t num_cases_ = 1;   // of the deciding entries in hand
   std::optional<Look> counted_;  // to the iteration being walked

@@ -9,6 +9,9 @@
 namespace stretto {
 namespace {
 
+// Where a box may begin, below zero too: sums of such a place and a size stay within 64 bits.
+constexpr std::int64_t kMaxOrigin = std::int64_t{1} << 60;
+
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // Elements masked at the destination are not read at the source.
@@ -135,6 +138,10 @@ AccessExpander::Target AccessExpander::resolve(const Region& region) {
   bool rows_exact = true;  // in the dimension that a table deals out
   for (std::size_t d = 0; d < region.origin.size(); ++d) {
     ValueRange r = state_.scope.range(region.origin[d]);
+    if (r.lo < -kMaxOrigin || r.hi > kMaxOrigin) {
+      throw NoValue(fmt::format("a box begins at {} in dimension {}, need {} to {}",
+                                r.hi > kMaxOrigin ? r.hi : r.lo, d, -kMaxOrigin, kMaxOrigin));
+    }
     (cells && static_cast<int>(d) == cells->dim ? rows_exact : target.exact) &= r.exact();
     box.origin[d] = r.lo;
     box.size[d] = r.hi - r.lo;
@@ -219,7 +226,8 @@ void AccessExpander::check_target(const Op& op, int tensor_idx, const Target& ta
   int world = state_.program.world_size;
   for (int rank : {target.rank, target.last_rank}) {
     if (rank < 0 || rank >= world) {
-      state_.reject(op, fmt::format("rank {} of {}, seen from rank {}", rank, world, state_.rank));
+      state_.reject(op, fmt::format("rank {} of '{}' does not exist, there are ranks 0 to {}", rank,
+                                    tensor.name, world - 1));
     }
     if (rank != state_.rank && tensor.space == Space::kLocal) {
       state_.reject(op, fmt::format("rank {} reaches for local tensor '{}' of rank {}", state_.rank,

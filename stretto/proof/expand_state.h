@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/ir/walk_budget.h"
 #include "stretto/proof/deciding_tables.h"
 #include "stretto/proof/eval_scope.h"
 #include "stretto/proof/table_cells.h"
@@ -23,6 +24,7 @@ struct ExpandState {
   const Program& program;
   InstanceGraph graph;
   EvalScope scope;
+  WalkBudget budget;
   TraceRecorder recorder;
   int rank = 0;
   std::int64_t tile = -1;

@@ -115,13 +115,13 @@ void SyncExpander::signal(const Op& op) {
   EvalScope& scope = state_.scope;
   std::int64_t channel = scope.value(op.exprs[0], "channel of a signal");
   if (channel < 0 || channel >= s.num_channels) {
-    state_.reject(op, fmt::format("channel {} of '{}', which has {}, on rank {}", channel, s.name,
-                                  s.num_channels, state_.rank));
+    state_.reject(op, fmt::format("channel {} of '{}' does not exist, there are channels 0 to {}",
+                                  channel, s.name, s.num_channels - 1));
   }
   std::int64_t rank = is_wait ? state_.rank : scope.value(op.exprs[1], "rank that is notified");
   if (rank < 0 || rank >= state_.program.world_size) {
-    state_.reject(
-        op, fmt::format("rank {} of {}, on rank {}", rank, state_.program.world_size, state_.rank));
+    state_.reject(op, fmt::format("rank {} does not exist, there are ranks 0 to {}", rank,
+                                  state_.program.world_size - 1));
   }
   std::int64_t amount = scope.value(op.exprs[is_wait ? 1 : 2], "amount of a signal");
   if (!is_wait && amount < 0) state_.reject(op, fmt::format("amount {} is negative", amount));

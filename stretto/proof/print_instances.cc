@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "stretto/proof/expand.h"
+#include "stretto/proof/sample.h"
 
 namespace stretto {
 namespace {
@@ -23,11 +24,23 @@ std::string sync_line(const InstanceGraph& graph, const Sync& s) {
   return "";
 }
 
+// Where a table decides what is done, the launch with the lowest entries, which the text says.
+InstanceGraph expanded(const Program& program, const std::vector<std::int64_t>& extents,
+                       std::string& text) {
+  try {
+    return expand(program, extents);
+  } catch (const DependsOnTable& reason) {
+    text = fmt::format("a table decides {}; with one whose entries are as low as they may be:\n",
+                       reason.what);
+  }
+  return expand(program, extents, sample_tables(program, extents).front().get());
+}
+
 }  // namespace
 
 std::string print_instances(const Program& program, const std::vector<std::int64_t>& extents) {
-  InstanceGraph graph = expand(program, extents);
   std::string text;
+  InstanceGraph graph = expanded(program, extents, text);
   for (std::size_t i = 0; i < graph.agents.size(); ++i) {
     const AgentTrace& agent = graph.agents[i];
     if (agent.syncs.empty() && agent.accesses.empty()) continue;

@@ -132,14 +132,14 @@ TEST(Tables, WitnessesRouteDifferently) {
 
 TEST(Tables, RejectsAChannelTableThatMayNameAGroupThatIsNotThere) {
   expect_rejected({.channel = {ContractKind::kRange, 0, kGroups + 1}}, FindingKind::kIllFormed,
-                  "channel 3 of 'group_ready', which has 3");
+                  "channel 3 of 'group_ready' does not exist");
   expect_rejected({.channel = {ContractKind::kRange, -1, kGroups}}, FindingKind::kIllFormed,
                   "channel -1 of 'group_ready'");
 }
 
 TEST(Tables, RejectsARankTableThatMayNameARankThatIsNotThere) {
   expect_rejected({.rank = {ContractKind::kRange, 0, kWorld + 1}}, FindingKind::kIllFormed,
-                  "has 2, on rank");
+                  "of 'ready' does not exist, there are");
 }
 
 TEST(Tables, RejectsATableWithoutAContract) {

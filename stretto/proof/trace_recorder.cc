@@ -52,6 +52,7 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
     }
     LooseBox box = first[i].box;
     for (std::int64_t k = 0; k < trips; ++k) {
+      budget_.step(a.op->loc);
       place(a, first[i].which, clip(box));
       for (std::size_t d = 0; d < kMaxDims; ++d) {
         box.origin[d] += second[i].box.origin[d] - first[i].box.origin[d];
@@ -89,6 +90,7 @@ void TraceRecorder::append(Access a, const Box& box) {
   auto [it, is_new] = box_ids_.try_emplace(box, static_cast<int>(graph_.boxes.size()));
   if (is_new) graph_.boxes.push_back(box);
   a.box = it->second;
+  budget_.step(a.op->loc, kKept);
   AgentTrace& agent = graph_.agents.back();
   a.pos = static_cast<int>(agent.syncs.size());
   agent.accesses.push_back(a);

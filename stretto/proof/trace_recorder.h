@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "stretto/ir/walk_budget.h"
 #include "stretto/proof/instance_graph.h"
 #include "stretto/proof/loop_fold.h"
 
@@ -21,8 +22,8 @@ struct LooseAccess {
 
 class TraceRecorder {
  public:
-  // Keeps a reference to `graph`.
-  explicit TraceRecorder(InstanceGraph& graph) : graph_(graph) {}
+  // Keeps references to both.
+  TraceRecorder(InstanceGraph& graph, WalkBudget& budget) : graph_(graph), budget_(budget) {}
 
   void start_agent(const AgentTrace& agent);
   const AgentTrace& agent() const { return graph_.agents.back(); }
@@ -56,6 +57,7 @@ class TraceRecorder {
   bool in_one_case(const Access& a, const Access& b) const;
 
   InstanceGraph& graph_;
+  WalkBudget& budget_;
   std::unordered_map<Box, int, BoxHash> box_ids_;
   int fold_depth_ = 0;
   bool ordered_ = false;
