@@ -14,6 +14,7 @@
 #include "stretto/codegen/early_loads.h"
 #include "stretto/codegen/engine_waits.h"
 #include "stretto/codegen/expr_text.h"
+#include "stretto/codegen/index_width.h"
 #include "stretto/codegen/params_text.h"
 #include "stretto/codegen/program_lines.h"
 #include "stretto/codegen/record_text.h"
@@ -484,16 +485,15 @@ class KernelWriter {
   std::vector<RolePlan> plans_;
   std::vector<std::unique_ptr<Role>> edges_;
   std::vector<std::unique_ptr<RolePlan>> edge_plans_;
-  int first_bell_block_ = 0;
-  int num_lanes_ = 0;  // of a block, for its agents
-  bool has_epoch_ = false;
-  bool roles_wait_ = false, counts_by_block_ = false;
+  int first_bell_block_ = 0, num_lanes_ = 0;  // lanes: of a block, for its agents
+  bool has_epoch_ = false, roles_wait_ = false, counts_by_block_ = false;
 };
 
 }  // namespace
 
 GeneratedKernel generate_kernel(const Program& schedule, const KernelOptions& options) {
   refuse_doubles(schedule);
+  refuse_wide_indices(schedule);
   return KernelWriter(schedule, options).run();
 }
 
