@@ -164,6 +164,17 @@ Program catalog_program(const std::string& name, int ranks, std::int64_t m, std:
   return op.program(shape);
 }
 
+// The program of a file; sizes that are 0 are the file's own.
+Program program_of_file(const ProgramFile& file, int ranks, std::int64_t m, std::int64_t n,
+                        std::int64_t k, const std::string& dtype, const std::string& target) {
+  return file.program({.world_size = ranks,
+                       .m = m,
+                       .n = n,
+                       .k = k,
+                       .dtype = parse_dtype(dtype),
+                       .num_sms = target == "cuda" ? kGpuSms : 0});
+}
+
 // Python keeps an extension's symbols to itself; program files look for the language among the
 // global ones.
 void make_language_global() {
@@ -226,8 +237,7 @@ void bind_programs(nb::module_& m) {
              make_language_global();
              new (self) ProgramFile(file, include_dir);
            })
-      .def("program",
-           [](const ProgramFile& file, int world_size) { return file.program(world_size); });
+      .def("program", &program_of_file);
   bind_catalog(m);
   // Each of these takes whether the program is for GPUs, and the fields of a Desc by name.
   bind_collectives(m);

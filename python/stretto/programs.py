@@ -127,19 +127,32 @@ class Program:
 
 
 class ProgramFile:
-    """A C++ file that defines `stretto::Program stretto_program(int world_size)`; made by `load`.
-    Calling it launches the program for this world's size (Program.__call__)."""
+    """A C++ file that defines `stretto::Program stretto_program(int world_size)`, or the same of a
+    `const stretto::ProgramShape&`; made by `load`. Calling it launches the program for this world's
+    size (Program.__call__)."""
 
     def __init__(self, file):
         self._file = file
-        self._programs: Dict[int, Program] = {}
+        self._programs: Dict[tuple, Program] = {}
 
-    def program(self, world_size: Optional[int] = None) -> Program:
-        """Its program for that many ranks; default: this world's."""
+    def program(
+        self,
+        world_size: Optional[int] = None,
+        *,
+        m: int = 0,
+        n: int = 0,
+        k: int = 0,
+        dtype: str = "float32",
+        target: str = "cpu",
+    ) -> Program:
+        """Its program for that many ranks; default: this world's. Sizes (of all ranks; 0: the
+        file's), `dtype` and `target`, "cpu" or "cuda", are for files that take a ProgramShape;
+        others have sizes of their own, and giving any is a UserError."""
         size = group_of().size if world_size is None else world_size
-        if size not in self._programs:
-            self._programs[size] = Program(self._file.program(size))
-        return self._programs[size]
+        shape = (size, m, n, k, dtype, target)
+        if shape not in self._programs:
+            self._programs[shape] = Program(self._file.program(*shape))
+        return self._programs[shape]
 
     def __call__(self, *arrays: Any, group: GroupLike = None, **extents: int) -> Any:
         """Launches its program for the group's number of ranks; see Program.__call__."""

@@ -1,6 +1,7 @@
 """Own programs from Python: C++ files and texts, proved before their first launch."""
 
 import json
+import runpy
 
 import numpy as np
 import pytest
@@ -15,6 +16,25 @@ def test_a_file_runs_on_ranks(root, rng):
     for got in testing.run(3, lambda: ring(x[stretto.rank()])):
         np.testing.assert_allclose(got, sum(x), rtol=1e-5, atol=1e-5)
     assert "proved" in ring.program(3).prove()
+
+
+def test_a_file_is_told_its_sizes(root, rng):
+    """One file serves every size; what it does with them is NumPy's product, bias and GELU."""
+    scatter = stretto.load(root / "examples" / "05_gemm_scatter.cc")
+    m, n, k = 70, 50, 33
+    a = [rng.standard_normal((35, k)).astype(np.float32) for _ in range(2)]
+    b, bias = (rng.standard_normal(s).astype(np.float32) for s in ((n, k), (1, n)))
+    outs = testing.run(2, lambda: scatter.program(m=m, n=n, k=k)(a[stretto.rank()], b, bias))
+    x = np.concatenate(a).astype(np.float64) @ b.T + bias
+    want = x / (1 + np.exp(-1.5957691 * (x + 0.044715 * x**3)))
+    np.testing.assert_allclose(np.concatenate(outs, axis=1), want, rtol=1e-4, atol=1e-4)
+    assert scatter.program(4, m=64, target="cuda", dtype="bfloat16").world_size == 4
+    with pytest.raises(stretto.UserError, match="has sizes of its own"):
+        stretto.load(root / "examples" / "03_ring_pass.cc").program(2, m=8)
+
+
+def test_the_example_that_compares_with_numpy(root):
+    runpy.run_path(str(root / "examples" / "compare.py"), run_name="__main__")
 
 
 def test_a_text_runs_and_round_trips(root):
