@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -132,21 +133,28 @@ class Connections {
     return r;
   }
 
-  // A rank that goes may do so because another has ended: that one is named where it is known.
   void require_all_here() {
     for (int r = 0; r < at_.size; ++r) {
       if (at_.rank == 0 && link(r)) hear_link(r);
-      auto blamed = socket(r) ? farewell_of(socket(r).get()) : std::nullopt;
-      if (blamed) throw ended(*blamed >= 0 && *blamed != at_.rank ? *blamed : r);
+      if (socket(r)) hear_socket(r);
     }
   }
 
+  // A rank that goes says so at its socket before it closes its link.
   void hear_link(int r) {
     char word;
     ssize_t got = ::recv(link(r).get(), &word, 1, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got != 1) throw ended(r);
-    link(r).reset();
+    if (got == 1) return link(r).reset();
+    accept_waiting();
+    if (socket(r)) hear_socket(r);
+    throw ended(r);
+  }
+
+  // It may go because another has ended: that one is named where it is known.
+  void hear_socket(int r) {
+    std::optional<int> blamed = farewell_of(socket(r).get());
+    if (blamed) throw ended(*blamed >= 0 && *blamed != at_.rank ? *blamed : r);
   }
 
   Fault ended(int r) const {

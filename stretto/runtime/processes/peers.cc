@@ -87,9 +87,9 @@ std::optional<int> farewell_of(int socket) {
   do {
     got = ::recv(socket, &message, sizeof message, MSG_PEEK | MSG_DONTWAIT);
   } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
-  if (got < 0) return std::nullopt;
+  if (got == 0) return -1;
   bool is_farewell = got == sizeof message && message.kind == MessageKind::kFarewell;
-  return is_farewell ? message.blamed : -1;
+  return is_farewell ? std::optional<int>(message.blamed) : std::nullopt;
 }
 
 Peers::Peers(int rank, std::vector<Fd> sockets)
