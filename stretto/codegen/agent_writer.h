@@ -123,6 +123,7 @@ class AgentWriter {
   bool stores_by_tma(const Op& op, TensorMapPlan& view) const;
   void store_tma(const Op& op, const TensorMapPlan& view);
   void wgmma(const Op& op);
+  std::string if_any_row(const Op& op) const;
   void simt(const Op& op);
   void scaled(const Op& op);
   void add_product(const Op& op, const std::string& acc);

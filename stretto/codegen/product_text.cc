@@ -57,14 +57,24 @@ void AgentWriter::wgmma(const Op& op) {
     line("fence_proxy_async_shared();");
     line("named_barrier_sync(team.barrier, {});", values_.num_threads);
   }
-  line("dot_async<{}, {}, {}>(v{}, {}, {}, origin);", b.cols, a.cols, zero_accumulator(op),
-       op.result, left, right);
+  line("{}dot_async<{}, {}, {}>(v{}, {}, {}, origin);", if_any_row(op), b.cols, a.cols,
+       zero_accumulator(op), op.result, left, right);
   if (op.code == OpCode::kDot) {
     line("wgmma_wait<0>();");
     line("settle(v{});", op.result);
   } else {
     in_flight_.push_back(op.result);
   }
+}
+
+// A warpgroup whose rows are all left out has nothing to multiply. The branch is the same for all
+// its threads, and the assembler keeps products under way across it.
+std::string AgentWriter::if_any_row(const Op& op) const {
+  constexpr int kRowsOfWarpgroup = 64;
+  bool of_one = type(op.result).rows == kRowsOfWarpgroup * values_.warpgroups();
+  bool whole = values_.warpgroups() > 1 && of_one && site_.role->resource.cluster_size == 1;
+  if (op.exprs.empty() || !whole || zero_accumulator(op)) return "";
+  return fmt::format("if ({} > int(team.tid) / 128 * {}) ", expr(op.exprs[0]), kRowsOfWarpgroup);
 }
 
 void AgentWriter::simt(const Op& op) {

@@ -1,4 +1,4 @@
-// Products of fp8 factors as CUDA text that compiles cleanly. A user who loses this has fp8 layers
+// Products as CUDA text that compiles cleanly. A user who loses this has, say, fp8 layers
 // that run on CPU ranks and not on GPUs.
 #include <gtest/gtest.h>
 
@@ -63,6 +63,43 @@ TEST(ProductText, ScaledProductsHaveAnAccumulatorOfTheirOwnAndTheNextIsIssuedBef
                                  "Add()",
                                  "store_tma<bf16, 128, 64, 1>("});
     expect_clean_build(kernel);
+  }
+}
+
+// Rows of tiles that a table fills, as of a mixture of experts.
+Program half_empty(std::int64_t bm, int cluster) {
+  constexpr std::int64_t kSize = 512;
+  ProgramBuilder p("half_empty", 1);
+  auto counts = p.table("counts", {kSize / bm}, {ContractKind::kRange, 0, bm + 1});
+  auto a = p.input("a", DType::kBF16, {kSize, kSize}),
+       b = p.input("b", DType::kBF16, {kSize, kSize});
+  auto c = p.output("c", DType::kBF16, {kSize, kSize});
+  Resource sms = Resource::sms(4).pipelined(4).clustered(cluster);
+  p.role("gemm", sms, p.grid(c, bm, 128), [&](const Tile& t) {
+    Index filled = p.read(counts, {t.m});
+    Value acc = p.zeros(DType::kF32, bm, 128);
+    p.loop(kSize / 64, [&](const Index& i) {
+      Value rows = p.load(a.tile({t.row, i * 64}, bm, 64));
+      acc = dot(acc, rows, p.load(b.tile({t.col, i * 64}, 128, 64)).T(), filled);
+    });
+    p.store(c.tile({t.row, t.col}, bm, 128), cast(acc, DType::kBF16));
+  });
+  return p.finish();
+}
+
+TEST(ProductText, AWarpgroupWithoutRowsDoesNotMultiply) {
+  GeneratedKernel kernel = generate(half_empty(128, 1));
+  std::size_t products = 0, guarded = 0;
+  for (std::size_t at = 0; (at = kernel.source.find(" dot_async<", at)) != std::string::npos;
+       ++at) {
+    ++products;
+    guarded += kernel.source.rfind("> int(team.tid) / 128 * 64)", at) + 27 == at;
+  }
+  EXPECT_GT(products, 0u);
+  EXPECT_EQ(guarded, products) << kernel.source;
+  expect_clean_build(kernel);
+  for (const Program& whole : {half_empty(64, 1), half_empty(256, 2)}) {
+    EXPECT_EQ(generate(whole).source.find("int(team.tid) / 128 * 64"), std::string::npos);
   }
 }
 

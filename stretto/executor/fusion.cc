@@ -160,7 +160,8 @@ const Op* Fusion::folded_dot(const Op& loop) const {
   for (const Op& op : loop.bodies[0]) {
     if (dropped(&op) || op.code == OpCode::kAwait) continue;
     bool plain = op.code == OpCode::kDot || op.code == OpCode::kDotAsync;
-    if (dot != nullptr || !plain || op.result != op.operands[0]) return nullptr;
+    if (dot != nullptr || !plain || op.result != op.operands[0] || !op.exprs.empty())
+      return nullptr;
     dot = &op;
   }
   if (dot == nullptr) return nullptr;

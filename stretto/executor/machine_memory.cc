@@ -239,6 +239,9 @@ void RankMachine::dot(AgentState& a, const Inst& inst) {
   };
   Factor left = factor(code.a, false), right = factor(code.b, true);
   if (!compute) return;
+  if (!code.folded && inst.num_exprs > 0) {
+    left.r1 = std::min(left.r1, std::max(expr(a, inst, 0), left.r0));
+  }
   // Where either factor is masked the product adds nothing.
   std::int64_t k0 = std::max(left.c0, right.r0), k1 = std::min(left.c1, right.r1);
   std::int64_t m = left.r1 - left.r0, n = right.c1 - right.c0;

@@ -8,6 +8,8 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/executor/program_runner.h"
+#include "stretto/ir/parser.h"
+#include "stretto/ir/printer.h"
 #include "stretto/lang/program_builder.h"
 
 namespace stretto {
@@ -112,6 +114,44 @@ Program gemm(const GemmCase& c) {
     p.store(y.tile({t.row, t.col}, c.bm, c.bn), acc);
   });
   return p.finish();
+}
+
+// The rows come from a table; those left out are not zero here, which shows that they are.
+TEST_F(MemoryOps, ADotOfTheFirstRowsLeavesTheOthersOut) {
+  constexpr std::int64_t kRows = 6, kCols = 5, kInner = 4, kSteps = 3;
+  ProgramBuilder p("first_rows", 1);
+  auto counts = p.table("counts", {4}, {ContractKind::kRange, 0, kRows + 3});
+  auto a = p.input("a", DType::kF32, {kRows, kSteps * kInner});
+  auto b = p.input("b", DType::kF32, {kSteps * kInner, kCols});
+  auto y = p.output("y", DType::kF32, {4 * kRows, kCols});
+  p.role("r", Resource::sms(2), p.range(4), [&](const Tile& t) {
+    Index count = p.read(counts, {t.index});
+    Value sum = p.full(DType::kF32, kRows, kCols, 7);
+    p.loop(kSteps, [&](const Index& i) {
+      Value left = p.load(a.tile({0, i * kInner}, kRows, kInner));
+      sum = dot(sum, left, p.load(b.tile({i * kInner, 0}, kInner, kCols)), count);
+    });
+    p.store(y.tile({t.index * kRows, 0}, kRows, kCols), sum);
+  });
+  Doubles left = randoms(kRows * kSteps * kInner), right = randoms(kSteps * kInner * kCols), want;
+  const std::vector<std::int64_t> first = {0, 2, kRows, kRows + 2};
+  for (std::int64_t count : first) {
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (std::int64_t c = 0; c < kCols; ++c) {
+        double sum = 7;
+        for (std::int64_t k = 0; k < kSteps * kInner && r < count; ++k) {
+          sum += left[static_cast<std::size_t>(r * kSteps * kInner + k)] *
+                 right[static_cast<std::size_t>(k * kCols + c)];
+        }
+        want.push_back(sum);
+      }
+    }
+  }
+  Program program = p.finish();
+  EXPECT_EQ(print(parse(print(program), "text")), print(program));
+  auto out = run_once(at_schedule_level(std::move(program)),
+                      {{"counts", Doubles(first.begin(), first.end())}, {"a", left}, {"b", right}});
+  expect_near(out["y"], want, 1e-5);
 }
 
 TEST_F(MemoryOps, GemmOfRaggedShapes) {

@@ -123,6 +123,8 @@ class AgentTranslator {
     if (loop != nullptr) {
       inst.var = loop->var;
       add_exprs(inst, loop->exprs);
+    } else {
+      add_exprs(inst, op.exprs);
     }
     code_.dots.push_back(dot);
     code_.insts.push_back(std::move(inst));

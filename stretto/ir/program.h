@@ -136,7 +136,8 @@ enum class OpCode : std::uint8_t {
   kLoad,       // region
   kLoadRows,   // rows of region's tensor chosen by operand 0 (i32 [rows,1]); negative index: a row
                // of zeros
-  kDot,        // operands acc, a, b: acc + a * b, accumulated in f32, factors in f64 in f64
+  kDot,        // operands acc, a, b: acc + a * b, accumulated in f32, factors in f64 in f64;
+               // exprs[0], where given: the rows of a before it alone, those from it on are zero
   kDotScaled,  // operands acc, a, b, scale_a [rows,1], scale_b [1,cols]: acc + (a * b) * scale_a *
                // scale_b
   kUnary,      // unary

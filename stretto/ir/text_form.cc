@@ -55,8 +55,9 @@ const char* syntax_line(OpCode code) {
     case C::kLoadRows:
       return "$o0 of $region";
     case C::kDot:
-    case C::kDotScaled:
     case C::kDotAsync:
+      return "$operands $rows_e0";
+    case C::kDotScaled:
     case C::kWhere:
     case C::kCast:
     case C::kTranspose:

@@ -249,6 +249,12 @@ Value dot(const LocatedValue& acc, const Value& a, const Value& b) {
   return ValueOps::emit(OpCode::kDot, acc.value.type(), {&acc.value, &a, &b}, acc.loc);
 }
 
+Value dot(const LocatedValue& acc, const Value& a, const Value& b, const Expr& rows) {
+  Value sum = dot(acc, a, b);
+  ValueOps::last(ValueOps::builder(acc.value)).exprs = {rows};
+  return sum;
+}
+
 Value dot_scaled(const LocatedValue& acc, const Value& a, const Value& b, const DotScales& scales) {
   return ValueOps::emit(OpCode::kDotScaled, acc.value.type(),
                         {&acc.value, &a, &b, &scales.a, &scales.b}, acc.loc);

@@ -118,8 +118,10 @@ Value row_argmax(const LocatedValue& v);  // [r,c] -> i32 [r,1], lowest column o
 Value col_sum(const LocatedValue& v);     // [r,c] -> [1,c]
 Value col_max(const LocatedValue& v);     // [r,c] -> [1,c]
 
-// acc [m,n] f32 + a [m,k] * b [k,n], accumulated in fp32.
+// acc [m,n] f32 + a [m,k] * b [k,n], accumulated in fp32. `rows`: of a, those from it on being
+// zero; GPUs leave such rows out by halves of a tile, CPU ranks all of them.
 Value dot(const LocatedValue& acc, const Value& a, const Value& b);
+Value dot(const LocatedValue& acc, const Value& a, const Value& b, const Expr& rows);
 // acc + (a * b) * scale_a [m,1] * scale_b [1,n].
 struct DotScales {
   Value a, b;

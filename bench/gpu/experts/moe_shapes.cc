@@ -74,11 +74,13 @@ std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int n
     int classes;  // of the tables; 0: one per rank
     int queues;
     std::int64_t sort;  // rows that are copied at a time into the order of the tiles
+    bool skip = false;  // halves of tiles that hold no token
   };
-  constexpr Choice kChoices[] = {{128, 128, 4, 0, 1, 0},  {128, 128, 8, 0, 1, 0},
-                                 {128, 128, 8, 1, 3, 0},  {128, 128, 4, 0, 1, 48},
-                                 {128, 128, 8, 0, 1, 48}, {128, 128, 8, 0, 1, 24},
-                                 {128, 128, 8, 1, 3, 48}};
+  constexpr Choice kChoices[] = {{128, 128, 4, 0, 1, 0},       {128, 128, 8, 0, 1, 0},
+                                 {128, 128, 8, 1, 3, 0},       {128, 128, 4, 0, 1, 48},
+                                 {128, 128, 8, 0, 1, 48},      {128, 128, 8, 0, 1, 24},
+                                 {128, 128, 8, 1, 3, 48},      {128, 128, 8, 0, 1, 0, true},
+                                 {128, 128, 8, 1, 3, 0, true}, {128, 128, 8, 1, 3, 48, true}};
   FirstLayerCandidate base{default_config(first_layer(s), Target::kCuda), {.stages = s.world_size}};
   std::vector<FirstLayerCandidate> out;
   for (const Choice& c : kChoices) {
@@ -90,6 +92,7 @@ std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int n
     made.config.num_compute_sms = num_sms;
     made.config.sort_rows = c.sort;
     made.config.sort_cols = kSortCols;
+    made.config.skip_empty = c.skip;
     if (c.classes > 0) made.order.stages = c.classes;
   }
   return out;
@@ -163,14 +166,17 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
     int early;          // a part of the experts in a class for each rank; 0: one class
     std::int64_t last;  // blocks that are summed by those who have multiplied
     std::int64_t sort;  // rows that are copied at a time into the order of the tiles
+    bool skip = false;  // halves of tiles that hold no token
   };
-  constexpr Choice kChoices[] = {{8, 8, 4, 0, 0},  {8, 4, 4, 0, 0},   {16, 8, 4, 0, 0},
-                                 {8, 8, 4, 1, 0},  {8, 8, 4, 0, 48},  {16, 8, 8, 0, 48},
-                                 {8, 4, 4, 0, 48}, {16, 8, 4, 0, 48}, {8, 8, 1, 0, 48}};
+  constexpr Choice kChoices[] = {
+      {8, 8, 4, 0, 0},       {8, 4, 4, 0, 0},       {16, 8, 4, 0, 0},      {8, 8, 4, 1, 0},
+      {8, 8, 4, 0, 48},      {16, 8, 8, 0, 48},     {8, 4, 4, 0, 48},      {16, 8, 4, 0, 48},
+      {8, 8, 1, 0, 48},      {8, 8, 4, 0, 0, true}, {8, 4, 4, 0, 0, true}, {8, 8, 1, 0, 0, true},
+      {8, 8, 1, 0, 48, true}};
   const bool few_rows = s.m * s.top_k / s.num_experts <= 64;  // of an expert
   std::vector<WholeLayerCandidate> out;
   for (const Choice& c : kChoices) {
-    if (few_rows && c.sort > 0) continue;
+    if (few_rows && (c.sort > 0 || c.skip)) continue;
     WholeLayerCandidate& made = out.emplace_back(WholeLayerCandidate{
         default_config(whole_layer(s), Target::kCuda), {}, second_layer_candidates(s, num_sms)[0]});
     // Of few rows it is the weights that take time: each is read once.
@@ -190,6 +196,7 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
         std::max<std::int64_t>(ceil_div(s.hidden, std::int64_t{256}) / c.blocks, 1);
     first.sort_rows = c.sort;
     first.sort_cols = kSortCols;
+    first.skip_empty = c.skip;
     // Rows of products under way: of four warps, or of three where all slots are loaded by TMA.
     second.reduce_rows = c.sort > 0 ? 24 / s.top_k : std::min<std::int64_t>(32 / s.top_k, 8);
     second.reduce_cols = second.tile.bn;

@@ -100,12 +100,14 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
     sums.push_back(p_.zeros(DType::kF32, bm, bn));
   }
   p_.when(tile < used, [&] {
+    Index filled = d_.k > bk ? rows_to_multiply(tile) : Index(bm);  // one step alone is no loop
     auto multiply_by = [&](const auto& load_rows) {
       p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
         Index k = step * bk;
         Value x = load_rows(k);
         for (std::size_t w = 0; w < weights_.size(); ++w) {
-          sums[w] = dot(sums[w], x, p_.load(weights_[w].tile({expert, col, k}, bn, bk)).T());
+          Value weight = p_.load(weights_[w].tile({expert, col, k}, bn, bk)).T();
+          sums[w] = filled.is_const() ? dot(sums[w], x, weight) : dot(sums[w], x, weight, filled);
         }
       });
     };
@@ -124,6 +126,13 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
   });
   Value out = d_.swiglu ? silu(sums[0]) * sums[1] : sums[0];
   p_.store(c_.tile({tile * bm, col}, bm, bn), cast(out, d_.c_dtype));
+}
+
+Index AgGrouped::rows_to_multiply(const Index& tile) {
+  std::int64_t bm = cfg_.tile.bm, half = bm / 2;
+  if (!cfg_.skip_empty) return bm;
+  Index token = p_.read(tokens_, {tile * bm + half, 0});
+  return p_.let("filled", half + (token >= 0) * (bm - half));
 }
 
 // Some columns of a tile's rows.
@@ -171,9 +180,9 @@ std::string to_string(const AgGroupedDesc& d) {
 
 std::string to_string(const AgGroupedConfig& c) {
   std::string sorts = c.sort_rows > 0 ? fmt::format(" sort={}x{}", c.sort_rows, c.sort_cols) : "";
-  return fmt::format("tile={}x{}x{} compute={} stages={} raster={} queues={} comm_rows={}{}",
+  return fmt::format("tile={}x{}x{} compute={} stages={} raster={} queues={} comm_rows={}{}{}",
                      c.tile.bm, c.tile.bn, c.tile.bk, c.num_compute_sms, c.num_stages, c.raster,
-                     c.num_copy_queues, c.comm_rows, sorts);
+                     c.num_copy_queues, c.comm_rows, sorts, c.skip_empty ? " skip" : "");
 }
 
 AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {

@@ -34,6 +34,10 @@ struct AgGroupedConfig {
   // What is copied at a time, by threads beside those that multiply, into the order of the tiles;
   // 0: the product picks the rows where they lie.
   std::int64_t sort_rows = 0, sort_cols = 0;
+  // The second half of a tile is not multiplied where it holds no token, in loops of more than one
+  // step (of one, the assembler would serialise products). Tokens are a tile's first rows then
+  // (tile_tables and expert_tables make them so).
+  bool skip_empty = false;
 };
 
 ExpertTiles tiles_of(const AgGroupedDesc& desc, const AgGroupedConfig& config);

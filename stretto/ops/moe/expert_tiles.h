@@ -42,7 +42,8 @@ struct TileTables {
   // [num_tiles] ranks whose rows a tile reads, counted from the own one on, the ones between
   // included: 1..P; 0 of tiles without rows.
   std::vector<std::int32_t> needs;
-  // [num_rows] the token of each row, as it lies in ag_grouped_gemm's `a`; -1 of rows without one.
+  // [num_rows] the token of each row, as it lies in ag_grouped_gemm's `a`; -1 of rows without one,
+  // which are a tile's last.
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> slots;  // [m, top_k] the row of a token and one of its experts
 };

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
@@ -52,6 +53,8 @@ class AgGrouped {
   void copy_rows(const Index& index);
   // Others write the own `a` until all of it is there.
   void wait_for_all();
+  // Of a tile, the rows that are multiplied: all, or the first half.
+  Index rows_to_multiply(const Index& tile);
 
  private:
   std::int64_t transfers() const;
@@ -80,6 +83,7 @@ class GroupedRs {
     TensorRef a;
     SignalRef made;
     std::int64_t tiles_of_row = 0;
+    std::function<Index(const Index& tile)> filled = {};  // rows to multiply; none: all
   };
   GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsConfig& cfg, const Index& m,
             const TileTableRefs& tables);

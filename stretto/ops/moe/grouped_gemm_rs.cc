@@ -132,11 +132,13 @@ void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col
   for (int i = 0; i < cfg_.num_products; ++i) sums.push_back(p_.zeros(DType::kF32, bm, cols));
   p_.when(tile < used, [&] {
     if (rows_.tiles_of_row > 0) p_.wait(rows_.made[tile], rows_.tiles_of_row);
+    Index filled = rows_.filled && d_.k > bk ? rows_.filled(tile) : Index(bm);
     p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
       Value x = p_.load(rows_.a.tile({tile * bm, step * bk}, bm, bk));
       for (int i = 0; i < cfg_.num_products; ++i) {
         Value w = p_.load(b_.tile({expert, col + i * cols, step * bk}, cols, bk));
-        sums[static_cast<std::size_t>(i)] = dot(sums[static_cast<std::size_t>(i)], x, w.T());
+        Value& sum = sums[static_cast<std::size_t>(i)];
+        sum = filled.is_const() ? dot(sum, x, w.T()) : dot(sum, x, w.T(), filled);
       }
     });
   });

@@ -77,6 +77,11 @@ void sort_some(std::int64_t m, std::int64_t k, AgGroupedConfig& c) {
   c.sort_cols = c.tile.bm > 4 ? k : std::min<std::int64_t>(16, k);
 }
 
+// On GPUs tiles of 128 rows, of some of which the second half holds no token.
+OpShape half_empty_tiles(int world_size) {
+  return {.world_size = world_size, .m = 333, .n = 136, .k = 136, .dtype = DType::kBF16};
+}
+
 // --- ag_grouped_gemm ---
 
 AgGroupedDesc ag_desc(const OpShape& s) {
@@ -101,6 +106,7 @@ AgGroupedConfig ag_config(const AgGroupedDesc& d, Target target) {
     c.comm_rows = std::min<std::int64_t>(c.comm_rows, 2);
   }
   sort_some(d.m, d.k, c);
+  c.skip_empty = d.m % 2 == 1;
   return c;
 }
 
@@ -259,6 +265,7 @@ MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
     if (d.m % 2 == 1 && d.hidden > c.second.tile.bn) c.second.last_blocks = 1;
   }
   sort_some(d.m, d.hidden, c.first);
+  c.first.skip_empty = d.m % 2 == 1;
   return c;
 }
 
@@ -316,7 +323,8 @@ OperatorInfo ag_grouped_gemm_info() {
           .make_case = ag_case,
           .shapes = [](int world_size) -> std::vector<OpShape> {
             return {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
-                    {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16}};
+                    {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
+                    half_empty_tiles(world_size)};
           },
           .large = {.m = 4096, .n = 3584, .k = 4096, .dtype = DType::kBF16}};
 }
@@ -335,7 +343,8 @@ OperatorInfo moe_layer_info() {
           .make_case = layer_case,
           .shapes = [](int world_size) -> std::vector<OpShape> {
             return {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
-                    {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16}};
+                    {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
+                    half_empty_tiles(world_size)};
           },
           .large = {.m = 8192, .n = 1792, .k = 4096, .dtype = DType::kBF16}};
 }
