@@ -288,6 +288,9 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   constexpr std::int64_t kWarps = 3, kRows = 72;
   c.reduce_cols = c.tile.bn;
   std::int64_t rows_of_warp = kRows / kWarps / (d.top_k + d.world_size);
+  if (d.world_size > 2) {  // more spill: a row takes 4 registers for each part and 8 for its sum
+    rows_of_warp = std::min(rows_of_warp, 80 / (4 * (d.top_k + d.world_size - 1) + 8));
+  }
   c.reduce_rows = std::min(kWarps * std::clamp<std::int64_t>(rows_of_warp, 1, 4), share);
   std::int64_t tiles = tiles_of(d, c).num_tiles() * col_tiles;
   c.num_reduce_sms = 0;
