@@ -35,10 +35,16 @@ Addresses resolve(const MeetingPoint& at) {
   return Addresses(found);
 }
 
+// Of one that listens and of all that connect: a closed connection keeps its port for a minute, and
+// lets a listener have it only where it was opened so itself.
+void let_port_be_reused(int fd) {
+  int on = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+}
+
 Fd open_listener(const addrinfo& address) {
   Fd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  int on = 1;
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  let_port_be_reused(fd.get());
   if (::bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0) return {};
   if (::listen(fd.get(), kBacklog) != 0) return {};
   return fd;
@@ -57,6 +63,7 @@ bool wait_ready(int fd, short events, Deadline deadline) {
 Fd try_connect(const addrinfo& address, Deadline deadline) {
   Fd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return {};
+  let_port_be_reused(fd.get());
   if (::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0) return fd;
   if (errno != EINPROGRESS || !wait_ready(fd.get(), POLLOUT, deadline)) return {};
   int error = 0;

@@ -1,0 +1,41 @@
+// Where ranks meet. A user who loses this has worlds that now and then are not made, or a minute
+// later.
+#include "stretto/runtime/processes/tcp.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+
+#include <chrono>
+
+namespace stretto {
+namespace {
+
+using std::chrono::milliseconds;
+
+int own_port(const Fd& socket) {
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  return ntohs(address.sin_port);
+}
+
+// Closed first by who connected, whose port the system then keeps for a minute.
+TEST(Tcp, RankZeroListensWhereAConnectionOfOursHasJustEnded) {
+  MeetingPoint at{.address = "127.0.0.1"};
+  Fd listener = listen_anywhere(&at.port);
+  Fd guest = connect_tcp(at, deadline_in(milliseconds(5000)));
+  ASSERT_TRUE(guest);
+  Fd host(::accept(listener.get(), nullptr, nullptr));
+  ASSERT_TRUE(host);
+  MeetingPoint next{.address = "127.0.0.1", .port = own_port(guest)};
+  guest.reset();
+  char end = 0;
+  EXPECT_FALSE(receive_all(host.get(), &end, 1, deadline_in(milliseconds(5000))));
+  host.reset();
+  TcpListener again(next, deadline_in(milliseconds(100)));
+  EXPECT_GE(again.fd(), 0);
+  EXPECT_TRUE(connect_tcp(next, deadline_in(milliseconds(5000))));
+}
+
+}  // namespace
+}  // namespace stretto
