@@ -77,9 +77,14 @@ void sort_some(std::int64_t m, std::int64_t k, AgGroupedConfig& c) {
   c.sort_cols = c.tile.bm > 4 ? k : std::min<std::int64_t>(16, k);
 }
 
-// On GPUs tiles of 128 rows, of some of which the second half holds no token.
+// Halves of tiles that hold no token are left out. On GPUs that takes tiles of 128 rows.
+void skip_some(std::int64_t m, Target target, AgGroupedConfig& c) {
+  c.skip_empty = m % 2 == 1;
+  if (c.skip_empty && target == Target::kCuda) c.tile.bm = 128;
+}
+
 OpShape half_empty_tiles(int world_size) {
-  return {.world_size = world_size, .m = 333, .n = 136, .k = 136, .dtype = DType::kBF16};
+  return {.world_size = world_size, .m = 67, .n = 136, .k = 136, .dtype = DType::kBF16};
 }
 
 // --- ag_grouped_gemm ---
@@ -106,7 +111,7 @@ AgGroupedConfig ag_config(const AgGroupedDesc& d, Target target) {
     c.comm_rows = std::min<std::int64_t>(c.comm_rows, 2);
   }
   sort_some(d.m, d.k, c);
-  c.skip_empty = d.m % 2 == 1;
+  skip_some(d.m, target, c);
   return c;
 }
 
@@ -265,7 +270,8 @@ MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
     if (d.m % 2 == 1 && d.hidden > c.second.tile.bn) c.second.last_blocks = 1;
   }
   sort_some(d.m, d.hidden, c.first);
-  c.first.skip_empty = d.m % 2 == 1;
+  skip_some(d.m, target, c.first);
+  c.second.tile.bm = c.first.tile.bm;
   return c;
 }
 
