@@ -162,10 +162,10 @@ class RingAttention {
 SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& d, Target target) {
   SequenceAttentionConfig c = default_config(d, target);
   c.num_queues = 1;
-  // On a GPU the loop over steps needs registers of its own, and a block waits for what the queue
-  // waits for.
+  // On a GPU the loop over steps needs registers of its own, more where ranks take turns round a
+  // ring of three and more, and a block waits for what the queue waits for.
   if (target == Target::kCuda) {
-    c.tile_kv = std::min<std::int64_t>(c.tile_kv, 96);
+    c.tile_kv = std::min<std::int64_t>(c.tile_kv, d.world_size > 2 ? 80 : 96);
     c.head_group = heads_in_l2(d, ceil_div(d.m, std::int64_t{d.world_size}));
   }
   c.num_workers = std::min(c.num_workers, kGpuSms - 1);
