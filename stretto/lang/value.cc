@@ -251,7 +251,8 @@ Value dot(const LocatedValue& acc, const Value& a, const Value& b) {
 
 Value dot(const LocatedValue& acc, const Value& a, const Value& b, const Expr& rows) {
   Value sum = dot(acc, a, b);
-  ValueOps::last(ValueOps::builder(acc.value)).exprs = {rows};
+  bool all = rows.is_const() && rows.const_value() >= a.rows();
+  if (!all) ValueOps::last(ValueOps::builder(acc.value)).exprs = {rows};
   return sum;
 }
 

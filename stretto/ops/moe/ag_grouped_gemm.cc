@@ -100,14 +100,14 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
     sums.push_back(p_.zeros(DType::kF32, bm, bn));
   }
   p_.when(tile < used, [&] {
-    Index filled = d_.k > bk ? rows_to_multiply(tile) : Index(bm);  // one step alone is no loop
+    Index filled = rows_to_multiply(tile);
     auto multiply_by = [&](const auto& load_rows) {
       p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
         Index k = step * bk;
         Value x = load_rows(k);
         for (std::size_t w = 0; w < weights_.size(); ++w) {
           Value weight = p_.load(weights_[w].tile({expert, col, k}, bn, bk)).T();
-          sums[w] = filled.is_const() ? dot(sums[w], x, weight) : dot(sums[w], x, weight, filled);
+          sums[w] = dot(sums[w], x, weight, filled);
         }
       });
     };
@@ -130,7 +130,7 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
 
 Index AgGrouped::rows_to_multiply(const Index& tile) {
   std::int64_t bm = cfg_.tile.bm, half = bm / 2;
-  if (!cfg_.skip_empty) return bm;
+  if (!cfg_.skip_empty || d_.k <= cfg_.tile.bk) return bm;  // one step alone is no loop
   Index token = p_.read(tokens_, {tile * bm + half, 0});
   return p_.let("filled", half + (token >= 0) * (bm - half));
 }

@@ -138,7 +138,7 @@ void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col
       for (int i = 0; i < cfg_.num_products; ++i) {
         Value w = p_.load(b_.tile({expert, col + i * cols, step * bk}, cols, bk));
         Value& sum = sums[static_cast<std::size_t>(i)];
-        sum = filled.is_const() ? dot(sum, x, w.T()) : dot(sum, x, w.T(), filled);
+        sum = dot(sum, x, w.T(), filled);
       }
     });
   });

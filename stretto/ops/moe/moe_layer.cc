@@ -106,9 +106,7 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
   SignalRef made = p.signal("made", tiles.num_tiles());  // by tile of rows: its tiles
   first.store_to(between);
   GroupedRs::Rows rows{.a = between, .made = made, .tiles_of_row = first.col_tiles()};
-  if (cfg.first.skip_empty && d.hidden > cfg.first.tile.bk) {
-    rows.filled = [&](const Index& tile) { return first.rows_to_multiply(tile); };
-  }
+  rows.filled = [&](const Index& tile) { return first.rows_to_multiply(tile); };
   second.multiply_rows(rows);
   if (first.sends()) {
     p.on_start([&] { first.announce(), second.announce(); });
