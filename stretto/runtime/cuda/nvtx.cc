@@ -4,48 +4,50 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <iterator>
 
 #include "stretto/base/log.h"
-#include "stretto/runtime/cuda/python_packages.h"
+#include "stretto/runtime/cuda/library_search.h"
 
 namespace stretto::cuda {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr const char* kSoname = "libnvtx3interop.so.1";
+constexpr const char* kSonames[] = {"libnvtx3interop.so.1"};
+constexpr const char* kWheelFolders[] = {"cu13/lib", "nvtx/lib"};  // below a directory `nvidia`
 
-std::vector<fs::path> usual_places() {
-  std::vector<fs::path> names = {kSoname, fs::path("/usr/local/cuda/lib64") / kSoname};
-  for (const fs::path& nvidia : python_packages()) {
-    for (const char* folder : {"cu13/lib", "nvtx/lib"}) names.push_back(nvidia / folder / kSoname);
-  }
-  return names;
+// Empty where the library is usable.
+std::string load(const fs::path& name, NvtxLibrary& library) {
+  void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return dlerror();
+  auto push = reinterpret_cast<int (*)(const char*)>(dlsym(handle, "nvtxRangePushA"));
+  auto pop = reinterpret_cast<int (*)()>(dlsym(handle, "nvtxRangePop"));
+  if (push == nullptr || pop == nullptr) return fmt::format("{} has no ranges", name.string());
+  library = {.push = push, .pop = pop};
+  return "";
 }
 
 NvtxLibrary open_for_profiler() {
   const char* profiler = std::getenv("NVTX_INJECTION64_PATH");
   if (profiler == nullptr || *profiler == '\0') return {};
-  NvtxLibrary library = open_nvtx(usual_places());
-  if (library.push == nullptr) {
-    log_warning(fmt::format("a profiler is attached, but there is no {}: launches have no names in "
-                            "it (CUDA 13 and the Python package nvidia-nvtx have it)",
-                            kSoname));
+  std::vector<fs::path> names(std::begin(kSonames), std::end(kSonames));
+  add_files(names, "/usr/local/cuda/lib64", kSonames);
+  NvtxSearch search = search_library(open_nvtx, names, kWheelFolders, kSonames);
+  if (!search.error.empty()) {
+    log_warning(
+        fmt::format("a profiler is attached, but launches have no names in it: {} (CUDA 13 "
+                    "and the Python package nvidia-nvtx have {})",
+                    search.error, kSonames[0]));
   }
-  return library;
+  return search.library;
 }
 
 }  // namespace
 
-NvtxLibrary open_nvtx(const std::vector<fs::path>& names) {
-  for (const fs::path& name : names) {
-    void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) continue;
-    NvtxLibrary library{
-        .push = reinterpret_cast<int (*)(const char*)>(dlsym(handle, "nvtxRangePushA")),
-        .pop = reinterpret_cast<int (*)()>(dlsym(handle, "nvtxRangePop"))};
-    if (library.push != nullptr && library.pop != nullptr) return library;
-  }
-  return {};
+NvtxSearch open_nvtx(const std::vector<fs::path>& names) {
+  NvtxSearch search;
+  search.error = open_first(names, load, search.library);
+  return search;
 }
 
 const NvtxLibrary& nvtx_library() {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace stretto::cuda {
@@ -14,8 +15,14 @@ struct NvtxLibrary {
   int (*pop)() = nullptr;
 };
 
-// The first of the names that can be opened; a name without a slash is looked for by the loader.
-NvtxLibrary open_nvtx(const std::vector<std::filesystem::path>& names);
+// What a search found: a library, or why there is none.
+struct NvtxSearch {
+  NvtxLibrary library{};
+  std::string error;  // empty where `library` is usable
+};
+
+// Tries the names in turn; a name without a slash is looked for by the loader.
+NvtxSearch open_nvtx(const std::vector<std::filesystem::path>& names);
 
 // Opened at the first call where a profiler has set NVTX_INJECTION64_PATH: from the loader's own
 // directories, /usr/local/cuda, or the packages of python3 (nvidia-nvtx). A warning in the log

@@ -48,7 +48,7 @@ class NvtxTest : public testing::Test {
 };
 
 TEST_F(NvtxTest, RangesNest) {
-  NvtxLibrary nvtx = open_nvtx({"/nowhere/libnvtx3interop.so.1", library()});
+  NvtxLibrary nvtx = open_nvtx({"/nowhere/libnvtx3interop.so.1", library()}).library;
   {
     NvtxRange outer("ag_gemm", nvtx);
     NvtxRange inner("all_gather", nvtx);
@@ -58,15 +58,16 @@ TEST_F(NvtxTest, RangesNest) {
 }
 
 TEST_F(NvtxTest, NothingHappensWithoutALibrary) {
-  NvtxLibrary none = open_nvtx({"/nowhere/libnvtx3interop.so.1"});
-  EXPECT_EQ(none.push, nullptr);
-  { NvtxRange range("ag_gemm", none); }
+  NvtxSearch none = open_nvtx({"/nowhere/libnvtx3interop.so.1"});
+  EXPECT_EQ(none.library.push, nullptr);
+  EXPECT_NE(none.error, "");
+  { NvtxRange range("ag_gemm", none.library); }
   EXPECT_EQ(said(), "");
 }
 
 TEST_F(NvtxTest, ALibraryOfSomethingElseIsPassedOver) {
-  EXPECT_EQ(open_nvtx({"libdl.so.2"}).push, nullptr);
-  EXPECT_NE(open_nvtx({"libdl.so.2", library()}).push, nullptr);
+  EXPECT_EQ(open_nvtx({"libdl.so.2"}).library.push, nullptr);
+  EXPECT_NE(open_nvtx({"libdl.so.2", library()}).library.push, nullptr);
 }
 
 TEST(Nvtx, NothingIsOpenedWithoutAProfiler) {
