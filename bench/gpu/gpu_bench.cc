@@ -97,7 +97,8 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 8));
   compile->add_flag("--sweep", s.sweep, "those of sweep too");
   for (auto* command : {overlap, moe, sweep, collectives, exchange}) {
-    command->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(2, 8));
+    const int fewest = command == moe ? 1 : 2;
+    command->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(fewest, 8));
     if (command != sweep) command->add_flag("--quick", s.quick, "fewer shapes and configs");
     command->add_option("--only", s.only, "shapes whose text contains this");
     command->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
@@ -116,7 +117,7 @@ int run(int argc, char** argv) {
   }
   attention_suite->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   attention_suite->add_option("-o,--out", s.out, "JSON with every sample");
-  for (auto* command : {fp8, loops, attention_suite}) {
+  for (auto* command : {fp8, loops, moe, attention_suite}) {
     command->add_flag("--profile", s.profile, "one launch of each between marks for ncu, no times");
   }
   auto* attention_ranks = app.add_subcommand("attention-ranks", "attention over several GPUs");

@@ -37,6 +37,8 @@ CASES = {
     "attention 64 full": ["attention-suite", "--only", "d=64 full 1x16384"],
     "loop scaled dot": ["loops", "--only", "scaled dot"],
     "loop masked ragged edge": ["loops", "--only", "masked ragged edge"],
+    "experts, both layers": ["moe", "--ranks", "1", "--only", "32-experts P=1 m=8192"],
+    "experts, layer 2": ["moe", "--ranks", "1", "--only", "moe-2 mixtral-8x7b P=1 m=8192"],
 }
 TORCH_CASE = "cuDNN attention"  # of head 64 and 128, causal and full, in the order of attention_torch.py
 # Printed where the report has them: a word for it, and the metric.

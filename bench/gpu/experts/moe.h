@@ -18,6 +18,7 @@ namespace stretto::bench {
 struct MoeOptions {
   std::string only;  // shapes whose text contains this
   bool quick = false;
+  bool profile = false;  // GpuTimeOptions::profile, of the first config of each; on one GPU
   int samples = 40;
   std::uint64_t seed = 0;
 };

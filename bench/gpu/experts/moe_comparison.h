@@ -19,6 +19,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
 #include "stretto/ops/moe/expert_tables.h"
 
@@ -118,6 +119,7 @@ class Comparison {
   Comparison(const Comparison&) = delete;
 
   MoeResult run() {
+    if (options_.profile) return run_for_profilers();
     std::size_t count = num_candidates();
     Best fused = fastest("fused", count, [&](std::size_t i) { return fused_at(i); });
     Best product = fastest("product", count, [&](std::size_t i) { return product_at(i); });
@@ -286,6 +288,16 @@ class Comparison {
     if (g == got.end()) return;
     throw InternalError(fmt::format("expert_tables: rank {}: entry {} of {} is {}, not {}", rank,
                                     g - got.begin(), got.size(), *g, *w));
+  }
+
+  // One launch of the first config of each between marks.
+  MoeResult run_for_profilers() {
+    Made fused = fused_at(0), product = product_at(0);
+    result_.chosen = fmt::format("{}; products: {}", fused.config, product.config);
+    time_gpu(world_.device(0), world_.stream(0),
+             {[&](int) { fused.program->launch(); }, [&](int) { product.program->launch(); }},
+             {.profile = true});
+    return std::move(result_);
   }
 
   template <typename Make>
