@@ -94,11 +94,8 @@ ExchangeOptions exchange_options(const Settings& s) {
 }
 
 MoeOptions moe_options(const Settings& s) {
-  return {.only = s.only,
-          .quick = s.quick,
-          .profile = s.profile,
-          .samples = s.samples,
-          .seed = s.seed};
+  return {
+      .only = s.only, .quick = s.quick, .profile = s.profile, .samples = s.samples, .seed = s.seed};
 }
 
 SweepOptions sweep_options(const Settings& s) {
