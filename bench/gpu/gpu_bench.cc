@@ -16,6 +16,7 @@
 //   gpu_bench graph-fetch             how copy engines that fetch get on in graphs; two GPUs
 //   gpu_bench copies                  copy engines while a kernel holds every SM; two GPUs
 //   gpu_bench processes --ranks P     GPUs of a world of processes: results, and a killed rank
+//   gpu_bench programs FILE...        programs of files, one process per GPU
 //   gpu_bench startup --ranks P       cold and warm starts, and launches with a new m
 //   gpu_bench predict-points -o FILE  predicted times of a list of operators; needs no GPU
 //   gpu_bench points FILE             the same measured, and how far off the predictions are
@@ -30,6 +31,7 @@
 #include "bench/gpu/products/gemm_shapes.h"
 #include "bench/gpu/runs.h"
 #include "bench/gpu/worlds/processes.h"
+#include "bench/gpu/worlds/program_files.h"
 #include "stretto/base/errors.h"
 
 namespace stretto::bench {
@@ -137,6 +139,14 @@ int run(int argc, char** argv) {
   processes->add_option("--only", of_processes.only, "cases whose label contains this");
   processes->add_option("--part", of_processes.part, "of one rank, as the command starts itself");
   processes->add_option("--report", of_processes.report, "descriptor: where it says it went well");
+  std::vector<std::string> program_files;
+  bool is_part = false;
+  auto* programs = app.add_subcommand("programs", "programs of files, one process per GPU");
+  programs->add_option("files", program_files, "in the IR's text form")->required();
+  programs->add_option("--ranks", s.world_size, "processes")->required()->check(CLI::Range(2, 8));
+  programs->add_option("--samples", s.samples, "of each")->check(CLI::PositiveNumber);
+  programs->add_option("-o,--out", s.out, "JSON with every sample");
+  programs->add_flag("--part", is_part, "of one rank, as the command starts itself");
   auto* graph_fetch = app.add_subcommand("graph-fetch", "copy engines that fetch, in graphs");
   auto* copies = app.add_subcommand("copies", "copy engines while a kernel holds every SM");
   copies->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
@@ -192,6 +202,7 @@ int run(int argc, char** argv) {
     of_processes.seed = s.seed;
     return run_processes(of_processes);
   }
+  if (programs->parsed()) return run_program_files(s, program_files, is_part);
   if (graph_fetch->parsed()) return run_graph_fetch(s);
   if (copies->parsed()) return run_copies(s);
   if (startup->parsed()) return run_startup(s);

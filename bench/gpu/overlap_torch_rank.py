@@ -138,7 +138,7 @@ class Case:
             if events:
                 events[at][1].record()
 
-    def time(self, samples: int) -> dict:
+    def time(self, samples: int, warmup_ms: float = WARMUP_MS) -> dict:
         """Milliseconds of a call on the slowest rank, in turn: {name + '_ms': [sample, ...]}."""
         if not self.calls:
             return {}
@@ -150,7 +150,7 @@ class Case:
         end.record()
         torch.cuda.synchronize()
         ms = self.world.slowest([begin.elapsed_time(end)])[0]
-        for i in range(int(min(max(WARMUP_MS / max(ms, 1e-3), 3), 300))):
+        for i in range(int(min(max(warmup_ms / max(ms, 1e-3), 3), 300))):
             self._round(i)
         torch.cuda.synchronize()
         self._round(0)  # the device is busy when the first sample is enqueued

@@ -14,8 +14,6 @@ import json  # noqa: E402
 import os  # noqa: E402
 import statistics  # noqa: E402
 
-from pathlib import Path  # noqa: E402
-
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from overlap_torch import make_cases  # noqa: E402
@@ -98,21 +96,6 @@ def gemm_ar_calls(world: World, m: int, n: int, k: int) -> dict:
 
 
 PRODUCTS = {"ag_gemm": ag_gemm_calls, "gemm_rs": gemm_rs_calls, "gemm_ar": gemm_ar_calls}
-
-
-def figures_of_cpp(ranks: int) -> dict:
-    """{(operator, m, n, k, mode): milliseconds} of `gpu_bench overlap`, the newest of each."""
-    found, files = {}, []
-    for path in Path(__file__).parents[1].glob(f"results/gpu-overlap-x{ranks}-*.json"):
-        with open(path, encoding="utf-8") as file:
-            files.append(json.load(file))
-    for result in sorted(files, key=lambda result: result["date"]):
-        for row in result["overlap"]:
-            for mode in ("eager", "graph"):
-                if "ours_ms" in row.get(mode, {}):
-                    key = row["op"], row["m"], row["n"], row["k"], mode
-                    found[key] = statistics.median(row[mode]["ours_ms"])
-    return found
 
 
 def run_product(world: World, case: dict, samples: int) -> dict:
@@ -304,7 +287,7 @@ def main():
     for what in ("forward", "columns forward", "columns", "rows forward", "rows"):
         show(f"  {what:<34}sequence {medians[f'sequence {what}']:.3f}  ours {medians[f'ours {what}']:.3f} ms")
     keep()
-    products, of_cpp = [c for c in make_cases(size) if "bytes" not in c], figures_of_cpp(size)
+    products = [c for c in make_cases(size) if "bytes" not in c]
     for m in FEW_ROWS:
         products.append({"op": "ag_gemm", "ranks": size, "m": m, "n": 2 * FFN // size, "k": HIDDEN})
         products.append({"op": "gemm_rs", "ranks": size, "m": m, "n": HIDDEN, "k": FFN // size})
@@ -318,9 +301,7 @@ def main():
         torch.cuda.empty_cache()
         for mode in ("eager", "graph"):
             ms = {name[:-3]: statistics.median(values) for name, values in row[mode].items()}
-            cpp = of_cpp.get((case["op"], case["m"], case["n"], case["k"], mode))
-            show(f"{text:<34}{mode:<6}" + "".join(f"  {name} {value:.4f}" for name, value in ms.items()) + " ms" +
-                 ("" if cpp is None else f"  C++ then {cpp:.4f}"))
+            show(f"{text:<34}{mode:<6}" + "".join(f"  {name} {value:.4f}" for name, value in ms.items()) + " ms")
         for name, why in row["errors"].items():
             show(f"{text}: {name}: {why}")
         keep()

@@ -34,7 +34,8 @@ MAKERS = {
     "async-tp": ranks.async_tp_table, "sweep": ranks.sweep_table, "collectives": ranks.collectives_table,
     "moe": ranks.moe_table, "exchange": ranks.exchange_table,
     "decode": decode_table, "decode-launches": decode_launches_table,
-    "pytorch": use.pytorch_table, "python-calls": use.calls_table, "mlp": use.mlp_table,
+    "pytorch": use.pytorch_table, "pytorch-pair": use.pair_table, "python-calls": use.calls_table,
+    "mlp": use.mlp_table,
     "startup": use.startup_table, "watchdog": use.watchdog_table, "points": use.points_table}
 
 

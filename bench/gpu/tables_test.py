@@ -165,6 +165,15 @@ class Tables(MadeResults):
         self.assertIn("| 0.50 [0.50, 0.50] | 128 workers | **NCCL** |", text)
         self.assertIn("4096 tokens a rank | failed: late |", text)
 
+    def test_python_and_cpp_in_turn(self):
+        row = {"op": "gemm_rs", "ranks": 2, "m": 4096, "n": 4096, "k": 7168, "cpp_ms": [2.0, 4.0, 2.0],
+               "in_place_ms": [2.0, 4.0, 2.5], "plain_ms": [2.5, 5.0, 2.5]}
+        self.result("gpu-pytorch-pair-x2-2026-01-02.json", pairs=[row])
+        self.result("gpu-pytorch-x2-2026-01-03.json", products=[])  # another kind
+        text = self.tables("--print", "pytorch-pair-x2").stdout
+        self.assertIn("| GEMM+RS 4096, n = 4096, k = 7168 | 2.000 | 2.500 | 2.500 | 1.000 [1.000, 1.250] "
+                      "| 1.250 [1.250, 1.250] |", text)
+
     def test_attention_ranks(self):
         row = {"label": "gathered m=8", "ranks": 2, "flops": 4e9, "bytes": 0.0, "one_ms": [8.0] * 3,
                "all_ms": [5.0, 4.5, 5.5], "exchange_ms": [4.0] * 3}
@@ -253,6 +262,15 @@ class Scoreboard(MadeResults):
         self.assertEqual(self.line("dispatch (e4m3) + combine")[1:5], ["", "50 + 50 us", "-", "not measured"])
         self.result("gpu-exchange-x4-2026-01-02.json", exchange=rows)
         self.assertEqual(self.line("dispatch (e4m3) + combine")[3:5], ["**50 + 50 us**", "no"])
+
+    def test_calls_from_python_count_row_by_row(self):
+        def row(m, in_place):
+            return {"op": "ag_gemm", "ranks": 2, "m": m, "n": 8, "k": 8, "cpp_ms": [2.0], "in_place_ms": [in_place],
+                    "plain_ms": [2.0]}
+        self.result("gpu-pytorch-pair-x2-2026-01-02.json", pairs=[row(8192, 2.0), row(4096, 2.25)])
+        self.assertEqual(self.line("AG+GEMM, GEMM+RS and GEMM+AR from PyTorch")[2:5],
+                         ["**1.00 to 1.12; 1 of 2 rows**", "-", "no"])
+        self.assertEqual(self.line("the same of ordinary tensors")[2:5], ["1.00; 2 of 2 rows", "-", "yes"])
 
     def test_fastest_all_reduce_counts(self):
         def row(way, size, us):

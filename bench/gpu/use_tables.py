@@ -42,6 +42,17 @@ def pytorch_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(products)
 
 
+def pair_table(results: Results, ranks: int) -> str:
+    rows = results.rows(["pytorch-pair"], "pairs", shape_key, ranks)
+    lines = []
+    for key, (row, _) in rows.items():
+        lines.append([operator(row) + mark(rows, key),
+                      *(f"{median(row[name]):.3f}" for name in ("cpp_ms", "in_place_ms", "plain_ms")),
+                      *(times(ratio(row[name], row["cpp_ms"]), 3) for name in ("in_place_ms", "plain_ms"))])
+    text = table(["call (m, n or k of a rank)", "C++ ms", "in place", "plain", "in place / C++", "plain / C++"], lines)
+    return text + footnote(text) + sources(rows)
+
+
 def points_table(results: Results, _ranks: int) -> str:
     rows = results.rows(["points"], "points", lambda r: (r["op"], r["ranks"], r["m"], r["n"], r["k"], r["config"]))
     newest = {}  # of each operator and number of GPUs: what the model of that day says of all of them

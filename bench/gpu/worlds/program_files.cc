@@ -1,0 +1,76 @@
+#include "bench/gpu/worlds/program_files.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/ir/parser.h"
+#include "stretto/ir/verifier.h"
+#include "stretto/ops/gpu_harness/gpu_program.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/runtime/processes/launch.h"
+#include "stretto/runtime/world.h"
+
+namespace stretto::bench {
+namespace {
+
+constexpr std::size_t kMaxProgramBytes = std::size_t{16} << 20;
+constexpr unsigned kLongestSeconds = 120;                  // then a rank that hangs is ended
+constexpr std::chrono::milliseconds kHostTimeout{60'000};  // another rank may be compiling
+constexpr double kWarmupMs = 200;
+
+Program read_program(const std::string& file, int ranks) {
+  Program p = parse(read_file(file, kMaxProgramBytes), file);
+  verify(p);
+  if (p.world_size != ranks) {
+    throw UserError(fmt::format("{}: is for {} ranks, not {}", file, p.world_size, ranks));
+  }
+  return p;
+}
+
+int run_part(const Settings& s, const std::vector<std::string>& files) {
+  ::alarm(kLongestSeconds);
+  auto meeting = meeting_point_of_environment();
+  if (!meeting) throw UserError("programs --part: no RANK and WORLD_SIZE");
+  World host({.meeting = *meeting, .timeout = kHostTimeout});
+  Rank& rank = host.local_rank();
+  GpuWorld world(rank, {});
+  RandomFill random(world, s.seed);
+  Json out;
+  for (const std::string& file : files) {
+    std::vector<double> ms = time_program(world, read_program(file, world.size()), random,
+                                          {.samples = s.samples, .warmup_ms = kWarmupMs});
+    if (rank.index() != 0) continue;
+    fmt::print("{}: {:.4f} ms\n", file, median_interval(ms).median);
+    std::fflush(stdout);
+    out["programs"].push_back({{"file", file}, {"ms", ms}});
+  }
+  if (rank.index() == 0 && !s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
+  return 0;
+}
+
+}  // namespace
+
+int run_program_files(const Settings& s, const std::vector<std::string>& files, bool part) {
+  if (part) return run_part(s, files);
+  for (const std::string& file : files) read_program(file, s.world_size);
+  std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe").string(),
+                                      "--seed",
+                                      std::to_string(s.seed),
+                                      "programs",
+                                      "--part",
+                                      "--ranks",
+                                      std::to_string(s.world_size),
+                                      "--samples",
+                                      std::to_string(s.samples)};
+  if (!s.out.empty()) command.insert(command.end(), {"-o", s.out});
+  command.insert(command.end(), files.begin(), files.end());
+  return launch_processes({.num_processes = s.world_size, .command = command});
+}
+
+}  // namespace stretto::bench
