@@ -227,20 +227,6 @@ class Memory(GpuTest):
         with self.assertRaisesRegex(stretto.UserError, "different kinds"):
             stretto.all_gather_matmul(randn(8, 64), torch.ones(64, 64, dtype=torch.bfloat16))
 
-    def test_cupy(self):
-        try:
-            import cupy
-        except ImportError:
-            self.skipTest("no CuPy")
-        with cupy.cuda.Device(DEVICE.index):
-            x = cupy.full((32, 64), RANK + 1, cupy.float32)
-            got = stretto.all_reduce(x)
-            self.assertIsInstance(got, cupy.ndarray)
-            self.assertEqual(float(got[5, 5]), SIZE * (SIZE + 1) / 2)
-            mine = stretto.symm_mem.empty(32, 64, dtype="float32", device="cuda")
-            mine[...] = RANK
-            self.assertEqual(float(stretto.all_gather(mine)[-1, 0]), SIZE - 1)
-
     def test_the_cpu_still_works(self):
         self.same(stretto.all_reduce(torch.ones(4, 4)), torch.full((4, 4), float(SIZE)))
 
