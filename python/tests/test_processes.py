@@ -150,6 +150,23 @@ def test_a_rank_that_does_not_come():
         assert "rank 2" in output
 
 
+def test_rank_0_that_does_not_come():
+    processes = start(
+        3,
+        """
+        import stretto
+        try:
+            stretto.init(timeout=2)
+        except stretto.Fault as fault:
+            print(fault)
+        """,
+    )
+    processes[0].kill()
+    for code, output, errors in finish(processes)[1:]:
+        assert code == 0, errors
+        assert "rank 0 did not answer at 127.0.0.1:" in output and "nobody listens" in output
+
+
 def test_many_worlds_one_after_the_other_leak_nothing():
     """STRETTO_SOAK=1: a thousand."""
     soak = "STRETTO_SOAK" in os.environ

@@ -148,6 +148,56 @@ INSTANTIATE_TEST_SUITE_P(Steps, UnmadeWorld,
                            return name + "_rank_" + std::to_string(std::get<1>(info.param));
                          });
 
+// Rank 0 before its first word: whether it comes late or never, nobody can tell until the deadline,
+// but then each says who is missing and what came of looking for it.
+struct Silence {
+  const char* name;
+  void (*fall_silent)(const MeetingPoint&);  // of rank 0, which listens
+  const char* seen;
+  bool stays = false;
+};
+
+const Silence kSilences[] = {
+    {"is killed at once", [](const MeetingPoint&) { die_in(milliseconds(0)); },
+     "nobody listens there (Connection refused)"},
+    {"is killed with connections waiting", [](const MeetingPoint&) { die_in(milliseconds(300)); },
+     "closed without a word of it, now nobody listens there (Connection refused)"},
+    {"is stopped", [](const MeetingPoint&) { ::kill(::getpid(), SIGSTOP); },
+     "connected, but nothing was said", true},
+};
+
+class SilentRankZero : public testing::TestWithParam<int> {};
+
+TEST_P(SilentRankZero, IsNamedAtTheDeadlineWithWhatWasSeen) {
+  const Silence& silence = kSilences[GetParam()];
+  Clock::time_point begin = Clock::now();
+  RankProcesses processes(kSize, [&](const MeetingPoint& at) -> std::string {
+    if (at.rank == 0) silence.fall_silent(at);
+    World world(ProcessWorldOptions{.meeting = at, .timeout = milliseconds(1500)});
+    return "made";
+  });
+  if (silence.stays) {
+    std::this_thread::sleep_for(milliseconds(1500) + kAtOnce / 2);
+    processes.kill(0);
+  }
+  std::vector<std::string> reports = processes.wait(std::chrono::seconds(15));
+  EXPECT_LT(Clock::now() - begin, milliseconds(1500) + kAtOnce);
+  for (int r = 1; r < kSize; ++r) {
+    const std::string& report = reports[static_cast<std::size_t>(r)];
+    EXPECT_TRUE(has(report, "Fault: ") && has(report, "rank 0 did not answer at 127.0.0.1:") &&
+                has(report, "within 1500 ms") && has(report, silence.seen))
+        << "rank " << r << ": " << report;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, SilentRankZero,
+                         testing::Range(0, static_cast<int>(std::size(kSilences))),
+                         [](const auto& info) {
+                           std::string name = kSilences[info.param].name;
+                           std::replace(name.begin(), name.end(), ' ', '_');
+                           return name;
+                         });
+
 // Whoever has said who it is is missed at once, at whatever instruction it ends.
 TEST(UnmadeWorldAtRandom, ADeathAtAnyTimeIsHeardAtOnceUnlessNobodyKnewTheRank) {
   std::uint64_t seed = test_seed();

@@ -295,20 +295,42 @@ std::optional<Introduction> visit_once(const MeetingPoint& at, const Hello& hell
   return introduction_of(answer, at.size, std::move(links));
 }
 
+// What came of looking for rank 0, for who waits for it in vain.
+struct Search {
+  int closed = 0;       // connections that ended before a word of it
+  bool silent = false;  // one stood until the deadline
+  std::string refused;  // why there was none at the end
+
+  std::string to_string() const {
+    if (silent) return "connected, but nothing was said";
+    std::string text;
+    if (closed > 0) {
+      text =
+          fmt::format("{} connection{} closed without a word of it", closed, closed > 1 ? "s" : "");
+    }
+    if (refused.empty()) return text;
+    return fmt::format("{}{}nobody listens there ({})", text, closed > 0 ? ", now " : "", refused);
+  }
+};
+
 Introduction visit(const MeetingPoint& at, const std::string& socket_name, milliseconds timeout) {
   Deadline deadline = deadline_in(timeout);
   Hello hello = hello_of(at, socket_name);
+  Search search;
   do {
-    Fd socket = connect_tcp(at, deadline);
+    Fd socket = connect_tcp(at, deadline, &search.refused);
     if (!socket) break;
     Deadline answered = deadline_in(timeout + kAnswerGrace);
     auto all = visit_once(at, hello, std::move(socket), answered);
     if (all) return std::move(*all);
+    search.silent = ms_until(answered) == 0;
+    search.closed += search.silent ? 0 : 1;
     std::this_thread::sleep_for(milliseconds(20));
   } while (ms_until(deadline) > 0);
-  throw meeting_fault(at.rank, 0,
-                      fmt::format("deadline: rank 0 did not answer at {}:{} within {} ms",
-                                  printable(at.address), at.port, timeout.count()));
+  throw meeting_fault(
+      at.rank, 0,
+      fmt::format("deadline: rank 0 did not answer at {}:{} within {} ms: {}",
+                  printable(at.address), at.port, timeout.count(), search.to_string()));
 }
 
 }  // namespace

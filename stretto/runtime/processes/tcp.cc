@@ -60,13 +60,17 @@ bool wait_ready(int fd, short events, Deadline deadline) {
   return false;
 }
 
-Fd try_connect(const addrinfo& address, Deadline deadline) {
+// Empty, with what the system says of it in `error`.
+Fd try_connect(const addrinfo& address, Deadline deadline, int& error) {
   Fd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  error = errno;
   if (!fd) return {};
   let_port_be_reused(fd.get());
   if (::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0) return fd;
-  if (errno != EINPROGRESS || !wait_ready(fd.get(), POLLOUT, deadline)) return {};
-  int error = 0;
+  error = errno;
+  if (error != EINPROGRESS) return {};
+  error = ETIMEDOUT;
+  if (!wait_ready(fd.get(), POLLOUT, deadline)) return {};
   socklen_t length = sizeof error;
   ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
   return error == 0 ? std::move(fd) : Fd();
@@ -116,15 +120,17 @@ Fd listen_anywhere(int* port) {
   return fd;
 }
 
-Fd connect_tcp(const MeetingPoint& at, Deadline deadline) {
+Fd connect_tcp(const MeetingPoint& at, Deadline deadline, std::string* why) {
   Addresses addresses = resolve(at);
+  int error = 0;
   do {
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-      Fd fd = try_connect(*a, deadline);
+      Fd fd = try_connect(*a, deadline, error);
       if (fd && !is_own_echo(fd.get())) return fd;
     }
     std::this_thread::sleep_for(kRetry);
   } while (ms_until(deadline) > 0);
+  if (why != nullptr) *why = std::strerror(error);
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <cstddef>
+#include <string>
 
 #include "stretto/runtime/processes/fd.h"
 #include "stretto/runtime/processes/meeting_point.h"
@@ -27,9 +28,10 @@ class TcpListener {
 // by children. UserError where there is none.
 Fd listen_anywhere(int* port);
 
-// Tries again until the deadline, since rank 0 may come later; empty when it did not. UserError for
-// an address that does not exist.
-Fd connect_tcp(const MeetingPoint& at, Deadline deadline);
+// Tries again until the deadline, since rank 0 may come later; empty when it did not, and `why`
+// then says what the last try came to ("Connection refused"). UserError for an address that does
+// not exist.
+Fd connect_tcp(const MeetingPoint& at, Deadline deadline, std::string* why = nullptr);
 
 // False where the other side has closed or the deadline has passed.
 bool send_all(int socket, const void* data, std::size_t bytes, Deadline deadline);
