@@ -80,6 +80,7 @@ class Group:
         self._records = False
         self._alone: Optional[Group] = None
         self._gpu: Optional[int] = None
+        self._last_stream: Any = None
 
     def __repr__(self) -> str:
         return f"<stretto rank {self.rank} of {self.size}{', ' + self.name if self.name else ''}>"
@@ -216,6 +217,17 @@ class Group:
     def stays(self, kind: Any, array: Any) -> None:
         """Launches on `array`, which keep() made, can be repeated as they are."""
         self._fixed.add(kind.address(array))
+
+    def take_turns(self, tensor: Any) -> None:
+        """For operators that leave what they keep() to later work on PyTorch's current stream: that
+        work on another stream has come before this call's."""
+        cuda = sys.modules["torch"].cuda
+        if not tensor.is_cuda or cuda.is_current_stream_capturing():
+            return
+        stream, last = cuda.current_stream(tensor.device), self._last_stream
+        if last is not None and last != stream:
+            stream.wait_stream(last)
+        self._last_stream = stream
 
     def programs(self, kind: Any, key: Any, make: Callable[[bool], List[Any]]) -> List[Any]:
         """What make(on_gpu) gave when it was first called with this key."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import attention, collectives, matmul, ops
+from ._gradients import empty_like_weight, rms_norm_gradients, weight_gradient
 from ._torch_library import define, differentiate, go_on, node_of, refuse_gradients
 from ._world import group_of
 from .errors import UserError
@@ -37,10 +38,6 @@ def _resized(shape, dim: int, *, times: int = 1, parts: int = 1, last: Optional[
     if last is not None:
         size[-1] = last
     return size
-
-
-def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
 
 
 class _GatherMatmul(torch.autograd.Function):  # pylint: disable=abstract-method
@@ -71,7 +68,7 @@ class _GatherMatmul(torch.autograd.Function):  # pylint: disable=abstract-method
                 more = reduce_scatter(grad_gathered, dim, "sum", group)
                 grad_a = more if grad_a is None else grad_a + more
         if ctx.needs_input_grad[2] and grad is not None:
-            grad_b = _weight_gradient(gathered, grad, b)
+            grad_b = weight_gradient(gathered, grad, b)
         return None, grad_a, grad_b, None, None
 
 
@@ -101,6 +98,15 @@ def _matmul_reduce_scatter(a, b, scatter_dim, reduce_op, group):
     return ops.matmul_reduce_scatter(
         a.detach(), b.detach(), scatter_dim=scatter_dim, reduce_op=reduce_op, group=group
     )
+
+
+def _matmul_reduce_scatter_gradients(grad, a, b, group):
+    """(of a, of b) along the first dimension. Nobody but the second product sees the gathered rows, which
+    stay where peers have put them."""
+    members = group_of(group)
+    members.take_turns(grad)
+    grad_a = members.call(matmul.all_gather_matmul_and_keep, 0, None, grad, b.t())
+    return grad_a, weight_gradient(a, matmul.kept_rows(members, grad), b)
 
 
 def _matmul_all_reduce(a, b, replicated, group):
@@ -203,6 +209,12 @@ matmul_reduce_scatter = define(
         _resized(a.shape, dim, parts=group_of(group).size, last=b.shape[1])
     ),
 )
+matmul_reduce_scatter_gradients = define(
+    "matmul_reduce_scatter_gradients(Tensor grad, Tensor a, Tensor b, str group)"
+    " -> (Tensor, Tensor)",
+    _matmul_reduce_scatter_gradients,
+    lambda _, a, b, group: (a.new_empty(a.shape), empty_like_weight(b)),
+)
 # replicated: all ranks go on with the same result to the same loss, which counts once.
 matmul_all_reduce = define(
     "matmul_all_reduce(Tensor a, Tensor b, bool replicated, str group) -> Tensor",
@@ -291,12 +303,6 @@ def _keep_factors(ctx, inputs):
     ctx.options = inputs[2:]
 
 
-def _weight_gradient(a, grad, b):
-    """a^T @ grad, in memory as `b` is."""
-    a, grad = _rows(a), _rows(grad)
-    return (grad.t() @ a).t() if b.t().is_contiguous() else a.t() @ grad
-
-
 def _all_gather_matmul_backward(ctx, grad):
     """Where the weights have none."""
     dim, group = ctx.options
@@ -321,13 +327,15 @@ def _matmul_reduce_scatter_backward(ctx, grad):
     grad = _scaled(grad, _scale(reduce_op, group))
     of_a, of_b = ctx.needs_input_grad[1:3]  # behind the key set
     grad_a = grad_b = gathered = None
+    if of_a and of_b and dim == 0 and not torch.is_grad_enabled():  # of gradients that have none
+        return *matmul_reduce_scatter_gradients(grad, a, b, group), None, None, None
     if of_a and of_b:
         gathered, grad_a = all_gather_and_matmul(grad, b.t(), dim, group)
     elif of_a:
         grad_a = all_gather_matmul(grad, b.t(), dim, group)
     if of_b:
         gathered = all_gather(grad, dim, group) if gathered is None else gathered
-        grad_b = _weight_gradient(a, gathered, b)
+        grad_b = weight_gradient(a, gathered, b)
     return grad_a, grad_b, None, None, None
 
 
@@ -336,7 +344,7 @@ def _matmul_all_reduce_backward(ctx, grad):
     replicated, group = ctx.options
     if not replicated:
         grad = all_reduce(grad, "sum", group)
-    return grad @ b.t(), _weight_gradient(a, grad, b), None, None
+    return grad @ b.t(), weight_gradient(a, grad, b), None, None
 
 
 def _all_gather_backward(ctx, grad):
@@ -413,23 +421,11 @@ class _AddRmsNorm(torch.autograd.Function):  # pylint: disable=abstract-method
         eps, group = ctx.options
         grad, grad_weight = grad_total, None
         if grad_normed is not None:
-            grad, grad_weight = _rms_norm_gradients(total, weight, eps, grad_normed)
+            grad, grad_weight = rms_norm_gradients(total, weight, eps, grad_normed)
             grad = grad if grad_total is None else grad + grad_total
         of_x = ctx.needs_input_grad[1]  # behind the key set
         grad_x = all_reduce(grad, "sum", group) if of_x and grad is not None else None
         return None, grad_x, grad, grad_weight, None, None
-
-
-def _rms_norm_gradients(x: Tensor, weight: Tensor, eps: float, grad: Tensor):
-    """Of `x` and of `weight`, where `grad` is that of x / rms(x) * weight; computed in float32, of
-    float64 in float64."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    v, g = x.to(wide), grad.to(wide)
-    inverse = torch.rsqrt(v.square().mean(-1, keepdim=True) + eps)
-    normed, of_normed = v * inverse, g * weight.to(wide)
-    along = (of_normed * normed).mean(-1, keepdim=True)
-    grad_weight = (g * normed).reshape(-1, x.shape[-1]).sum(0)
-    return (inverse * (of_normed - normed * along)).to(x.dtype), grad_weight.to(weight.dtype)
 
 
 def _copy_to_ranks_backward(ctx, grad):
@@ -475,5 +471,10 @@ for _op, _body, _name in (
     ),
     (scaled_matmul_all_reduce, _scaled_matmul_all_reduce, "matmul_all_reduce with scales"),
     (flash_decode, _flash_decode, "flash_decode"),
+    (
+        matmul_reduce_scatter_gradients,
+        _matmul_reduce_scatter_gradients,
+        "matmul_reduce_scatter_gradients",
+    ),
 ):
     refuse_gradients(_op, _body, _name)

@@ -8,7 +8,7 @@ import math
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _core, _route
-from ._arrays import COMPUTED, ArrayT, adopt, dtype_name
+from ._arrays import COMPUTED, ArrayT, adopt, dtype_name, kind_of
 from ._calls import (
     axis,
     computed_dtype,
@@ -319,6 +319,24 @@ def _gathered(p, gather_dim, out, return_a: bool = False):
         outputs["gathered"] = whole.target
     p.launch("ag_gemm", math.prod(lead), dim, outputs, gathered=return_a)
     return (whole.finish(), made.finish()) if return_a else made.finish()
+
+
+def all_gather_matmul_and_keep(group, a, b, _, out):
+    """all_gather(a, dim=0) @ b, for Group.call. The gathered rows are in kept_rows(group, a) then, until
+    the next such call of that shape."""
+    p = _product("all_gather_matmul", group, a, b)
+    lead = (p.a.shape[0] * group.size, *p.a.shape[1:-1])
+    result, written = make_result(p.op, p.kind, out, (*lead, p.columns), p.like)
+    kept = kept_rows(group, p.a)
+    group.stays(p.kind, kept)
+    p.launch("ag_gemm", math.prod(lead), 0, {"c": written, "gathered": kept}, gathered=True)
+    return finish(p.kind, result, written)
+
+
+def kept_rows(group, a):
+    """[P * rows of a, K] in symmetric memory, where peers put their rows without a copy from there."""
+    rows = group.size * math.prod(a.shape[:-1])
+    return workspace(group, kind_of(a), "kept rows", (rows, a.shape[-1]), a)
 
 
 def matmul_reduce_scatter(

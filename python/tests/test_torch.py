@@ -91,6 +91,41 @@ def test_gradients_are_those_of_the_sum_of_all_losses(size, dim):
             torch.testing.assert_close(g, want, rtol=1e-4, atol=1e-4)
 
 
+def test_layers_of_one_shape_and_gradients_of_gradients():
+    """What the backward of one layer has gathered does not show in another's; and with create_graph
+    gradients have some themselves."""
+    size = 2
+    x, w, v = parts(size, 2 * size, 8), parts(size, 8, 8), parts(size, 8, 8)
+    up = parts(size, 2, 8)
+
+    def leaves(r):
+        return [t[r].clone().requires_grad_() for t in (x, w, v)]
+
+    def layer(y, weight):
+        return stretto.matmul_reduce_scatter(y, weight.t())
+
+    def body(create_graph):
+        r = stretto.rank()
+        mine = leaves(r)
+        y = torch.cat([layer(mine[0], mine[1])] * size)  # the two layers' gradients differ
+        loss = (layer(y, mine[2]) * up[r]).sum()
+        return [g.detach() for g in torch.autograd.grad(loss, mine, create_graph=create_graph)]
+
+    of_ranks = [leaves(r) for r in range(size)]
+
+    def scattered(ys, weights):
+        return sum(y @ u.t() for y, u in zip(ys, weights)).chunk(size)
+
+    ys = [torch.cat([y] * size) for y in scattered([m[0] for m in of_ranks], [m[1] for m in of_ranks])]
+    results = scattered(ys, [m[2] for m in of_ranks])
+    loss = sum((z * u).sum() for z, u in zip(results, up))
+    want = torch.autograd.grad(loss, [t for m in of_ranks for t in m])
+    for create_graph in (False, True):
+        got = testing.run(size, lambda given=create_graph: body(given))
+        for g, same in zip([t for of_rank in got for t in of_rank], want):
+            torch.testing.assert_close(g, same, rtol=1e-4, atol=1e-4)
+
+
 class AllRanks(torch.autograd.Function):
     """body(*inputs) on every rank as one function of all ranks' inputs, rank by rank. Its gradient
     is what the ranks' own backward passes give."""
@@ -301,6 +336,9 @@ def test_compiled_in_one_graph():
         ops = torch.ops.stretto
         torch.library.opcheck(ops.all_gather_matmul, (leaf, b, 0, ""))
         torch.library.opcheck(ops.matmul_reduce_scatter, (leaf, b, 0, "sum", ""))
+        gradients = ops.matmul_reduce_scatter_gradients
+        for weight in (b.t().contiguous().t(), torch.randn(8, 5)):
+            torch.library.opcheck(gradients, (torch.randn(4, 5), leaf.detach(), weight, ""))
         torch.library.opcheck(ops.broadcast, (leaf, 0, ""))
         torch.library.opcheck(ops.sum_to_root, (leaf, 0, ""))
         torch.library.opcheck(ops.all_to_all, (leaf, None, None, ""))
