@@ -99,7 +99,8 @@ OpCandidates of_gemm_ar(const OpShape& s, const std::vector<ReduceShots>& shots,
                   .a_dtype = s.dtype,
                   .b_dtype = s.dtype,
                   .out_dtype = s.dtype};
-  return of_kinds(desc, s, gemm_ar, shots, num_sms);
+  ReduceShots first = default_config(desc, Target::kCuda).shots;
+  return of_kinds(desc, s, gemm_ar, in_front(first, shots), num_sms);
 }
 
 OpCandidates of_collective(const OpShape& s, Collective collective, AllReduceKind kind) {

@@ -19,6 +19,7 @@
 #include "stretto/ops/choose/fastest.h"
 #include "stretto/ops/choose/unfused.h"
 #include "stretto/ops/gemm/gemm.h"
+#include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/predict/prediction.h"
 
 namespace stretto {
@@ -66,6 +67,28 @@ TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
         bool product = std::string(op).find("gemm") == 0;
         EXPECT_TRUE(!product || m <= 64 || names.size() > 1);
       }
+    }
+  }
+}
+
+// By prediction alone the first candidate has the place of the default.
+TEST_F(ChooseTest, TheOperatorsDefaultComesFirst) {
+  for (std::int64_t m : {64, 512, 2048, 8192}) {
+    for (int ranks : {2, 4}) {
+      SCOPED_TRACE(testing::Message() << "m=" << m << " P=" << ranks);
+      OpShape s = shape(ranks, m);
+      s.n = s.k = 8192;
+      auto first = [&](const char* op) { return candidates(op, s).fused.front().config; };
+      DType half = s.dtype;
+      AgGemmDesc gathered{.world_size = ranks, .m = row_bucket(m), .n = s.n / ranks, .k = s.k};
+      gathered.a_dtype = gathered.b_dtype = gathered.c_dtype = half;
+      EXPECT_EQ(first("ag_gemm"), to_string(default_config(gathered, Target::kCuda)));
+      GemmRsDesc scattered{.world_size = ranks, .m = row_bucket(m), .n = s.n, .k = s.k / ranks};
+      scattered.a_dtype = scattered.b_dtype = scattered.out_dtype = half;
+      EXPECT_EQ(first("gemm_rs"), to_string(default_config(scattered, Target::kCuda)));
+      GemmArDesc reduced{.world_size = ranks, .m = row_bucket(m), .n = s.n, .k = s.k / ranks};
+      reduced.a_dtype = reduced.b_dtype = reduced.out_dtype = half;
+      EXPECT_EQ(first("gemm_ar"), to_string(default_config(reduced, Target::kCuda)));
     }
   }
 }
