@@ -2,8 +2,8 @@
 Python writes to files, launched by gpu_bench from processes of its own on the same GPUs, in turn, some rounds of each.
 Rank 0 writes JSON with every sample.
 
-Of each shape: 'plain' is a call on ordinary tensors that makes its result, 'in place' one with out=, and what peers
-read or write in symmetric memory, as gpu_bench has it."""
+Of each shape: 'plain' is a call on ordinary tensors that makes its result, 'in place' one with out=, and with GEMM+AR's
+result, which peers write, in symmetric memory, as gpu_bench has it."""
 
 import datetime
 import json
@@ -54,19 +54,12 @@ def calls_of(world: World, case: dict) -> dict:
     a = [world.randn(rows if op == "ag_gemm" else m, k) for _ in range(NUM_SETS)]
     w = [world.randn(n, k).t() for _ in range(NUM_SETS)]
     made = torch.empty(rows if op == "gemm_rs" else m, n, device=world.device, dtype=BF16)
-    call, inputs, results = {"ag_gemm": (stretto.all_gather_matmul, a, [made] * NUM_SETS),
-                             "gemm_rs": (stretto.matmul_reduce_scatter, a, [made] * NUM_SETS),
-                             "gemm_ar": (stretto.matmul_all_reduce, a, None)}[op]
-
-    def symmetric(x):
-        to = stretto.symm_mem.empty(*x.shape, dtype=BF16, device=world.device)
-        return to.copy_(x)
-
-    if op == "ag_gemm":
-        inputs = [symmetric(x) for x in a]
+    results = [made] * NUM_SETS
     if op == "gemm_ar":
-        results = [symmetric(made) for _ in range(NUM_SETS)]
-    return {"plain": lambda i: call(a[i], w[i]), "in_place": lambda i: call(inputs[i], w[i], out=results[i])}
+        results = [stretto.symm_mem.empty(m, n, dtype=BF16, device=world.device) for _ in range(NUM_SETS)]
+    call = {"ag_gemm": stretto.all_gather_matmul, "gemm_rs": stretto.matmul_reduce_scatter,
+            "gemm_ar": stretto.matmul_all_reduce}[op]
+    return {"plain": lambda i: call(a[i], w[i]), "in_place": lambda i: call(a[i], w[i], out=results[i])}
 
 
 def program_of(call) -> str:

@@ -286,8 +286,8 @@ Program across_ranks(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   const GemmTile& tile = cfg.tile;
   ProgramBuilder p("ag_gemm", d.world_size);
   Index m = p.extent("m", d.m), own_rows = ceil_div(m, d.world_size);
-  auto a = p.input("a", d.a_dtype, {own_rows, d.k}, Space::kSymmetric);
-  auto scale_a = scale_input(p, d.scaling, own_rows, d.k, Space::kSymmetric);  // of the own rows
+  auto a = p.input("a", d.a_dtype, {own_rows, d.k});
+  auto scale_a = scale_input(p, d.scaling, own_rows, d.k);  // of the own rows
   Linear linear(p, linear_desc(d));
   auto c = p.output("c", d.c_dtype, {m, d.n});  // [m, n]
   BufferOptions where{.space = Space::kSymmetric, .num_slots = 2};
@@ -337,9 +337,10 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   bool push = cfg.gather != Gather::kPull, alone = d.world_size == 1;
   ProgramBuilder p("ag_gemm", d.world_size);
   Index m = p.extent("m", d.m);
-  auto a = p.input("a", d.a_dtype, {ceil_div(m, d.world_size), d.k}, Space::kSymmetric);
+  const Space fetched = push ? Space::kLocal : Space::kSymmetric;  // by peers, who else are sent it
+  auto a = p.input("a", d.a_dtype, {ceil_div(m, d.world_size), d.k}, fetched);
   Index own_rows = ceil_div(m, d.world_size);
-  auto scale_a = scale_input(p, d.scaling, own_rows, d.k, Space::kSymmetric);  // of the own rows
+  auto scale_a = scale_input(p, d.scaling, own_rows, d.k, fetched);  // of the own rows
   Linear linear(p, linear_desc(d));
   auto c = p.output("c", d.c_dtype, {m, d.n});                             // [m, n]
   const Space space = push && !alone ? Space::kSymmetric : Space::kLocal;  // of peers' rows

@@ -58,12 +58,13 @@ int keeping_sms(const AgGemmDesc& desc);
 AgGemmConfig default_config(const AgGemmDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Rank r has the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [ceil(m/P), k],
-// symmetric, whose rows past m are not read; b [n, k] or [k, n] (swiglu: b_gate, b_up), bias [n]
-// (bias_gate, bias_up), each rank's own; with scaling scale_a, symmetric, of the own rows, which
-// travels with them, and scale_b (scale_b_gate, scale_b_up), in the shapes that Scaling says.
-// Outputs c [m, n] and gathered [m, k], symmetric where peers write it. UserError naming the field
-// of a bad desc or config. After TileLink (arXiv 2503.20313, section 5) and Flux (arXiv
-// 2406.06858): decoupled communication and compute tiles, tile order rotated by rank.
+// symmetric where peers fetch it (kPull), whose rows past m are not read; b [n, k] or [k, n]
+// (swiglu: b_gate, b_up), bias [n] (bias_gate, bias_up), each rank's own; with scaling scale_a, as
+// symmetric as a, of the own rows, which travels with them, and scale_b (scale_b_gate, scale_b_up),
+// in the shapes that Scaling says. Outputs c [m, n] and gathered [m, k], symmetric where peers
+// write it. UserError naming the field of a bad desc or config. After TileLink (arXiv 2503.20313,
+// section 5) and Flux (arXiv 2406.06858): decoupled communication and compute tiles, tile order
+// rotated by rank.
 Program ag_gemm(const AgGemmDesc& desc, const AgGemmConfig& config);
 
 }  // namespace stretto
