@@ -76,6 +76,7 @@ class AgentWriter {
   bool rescales(const Op& op) const;
   void value(const Op& op);
   void reduce(const Op& op);
+  void columns(const Op& op);
   void transpose(const Op& op);
   void memory(const Op& op);
   void product(const Op& op);

@@ -102,11 +102,23 @@ void AgentWriter::value(const Op& op) {
       return;
     case OpCode::kReduce:
       return reduce(op);
+    case OpCode::kColumns:
+      return columns(op);
     case OpCode::kTranspose:
       return transpose(op);
     default:
       throw InternalError(fmt::format("no device text for operation {}", int(op.code)));
   }
+}
+
+// Eight columns of a fragment lie over four threads, two in each.
+void AgentWriter::columns(const Op& op) {
+  constexpr std::int64_t kColumns = 8, kSlots = 2;
+  std::int64_t first = op.exprs[0].const_value();
+  if (!value_plan(op.result).fragment || first % kColumns != 0) {
+    refuse(op.loc, "columns of what no tensor core made, or not from a multiple of 8 on");
+  }
+  line("columns<{}>(v{}, v{});", first / kColumns * kSlots, op.result, op.operands[0]);
 }
 
 void AgentWriter::reduce(const Op& op) {

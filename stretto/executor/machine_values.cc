@@ -22,6 +22,13 @@ void transpose_in_place(const Register& reg) {
   }
 }
 
+TileRef columns_of(TileRef tile, std::int64_t first, std::int64_t cols) {
+  auto size = static_cast<std::int64_t>(size_bytes(tile.dtype));
+  tile.data = static_cast<std::byte*>(tile.data) + first * tile.col_stride * size;
+  tile.cols = cols;
+  return tile;
+}
+
 bool is_narrow(DType dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF8E4M3;
 }
@@ -97,6 +104,9 @@ void RankMachine::execute_value(AgentState& a, const Inst& inst) {
     case OpCode::kCopyValue:
     case OpCode::kBroadcast:
       kernels::cast(to, in(0));
+      break;
+    case OpCode::kColumns:
+      kernels::cast(to, columns_of(in(0), expr(a, inst, 0), to.cols));
       break;
     case OpCode::kTranspose:
       if (to.data == in(0).data) {

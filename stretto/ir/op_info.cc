@@ -28,6 +28,7 @@ constexpr std::array kOps = {
     OpInfo{C::kBroadcast, "broadcast", true, 1, 1, 0, 0, 0, 0, true, true, false},
     OpInfo{C::kReduce, "reduce", true, 1, 1, 0, 0, 0, 0, true, true, false},
     OpInfo{C::kCopyValue, "copy_value", true, 1, 1, 0, 0, 0, 0, true, true, false},
+    OpInfo{C::kColumns, "columns", true, 1, 1, 1, 1, 0, 0, true, true, false},
     OpInfo{C::kStore, "store", false, 1, 1, 0, 0, 1, 0, true, true, false},
     OpInfo{C::kStoreRows, "store_rows", false, 2, 2, 0, 0, 1, 0, true, true, false},
     OpInfo{C::kReduceStore, "reduce_store", false, 1, 1, 0, 0, 1, 0, true, true, false},

@@ -195,6 +195,9 @@ void Parser::role(const Token& start) {
   if (reader_.accept_word("store_slots")) {
     r.resource.store_slots = reader_.any_integer<int>("a number of slots");
   }
+  if (reader_.accept_word("load_slots")) {
+    r.resource.load_slots = reader_.any_integer<int>("a number of slots");
+  }
   if (reader_.accept_word("stagger")) {
     r.resource.stagger = reader_.any_integer<int>("a number of steps");
   }
@@ -202,10 +205,9 @@ void Parser::role(const Token& start) {
     r.resource.tile_slots = reader_.any_integer<int>("a number of slots");
   }
   if (reader_.accept_word("products")) {
-    r.resource.products =
-        reader_.one_of<ProductOrder>(static_cast<int>(ProductOrder::kAwaited) + 1,
-                                     "ahead, ahead_in_turn, in_turn or awaited",
-                                     [](ProductOrder p) { return name(p); });
+    r.resource.products = reader_.one_of<ProductOrder>(static_cast<int>(ProductOrder::kAwaited) + 1,
+                                                       "ahead, ahead_in_turn, in_turn or awaited",
+                                                       [](ProductOrder p) { return name(p); });
   }
   if (reader_.accept_word("beside")) {
     r.resource.beside = resolve(roles_, TokenKind::kWord, "a role declared before");

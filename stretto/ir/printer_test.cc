@@ -144,6 +144,11 @@ TEST(Printer, EveryRoleAndOperationFieldShows) {
              p.roles[0].resource.num_stages = 2;
              p.roles[0].resource.store_slots = 2;
            }},
+          {"resource.load_slots",
+           [](Program& p) {
+             p.roles[0].resource.num_stages = 2;
+             p.roles[0].resource.load_slots = 2;
+           }},
           {"resource.stages", [](Program& p) { p.roles[0].resource.num_stages = 4; }},
           {"role.tile_var", [](Program& p) { p.roles[0].tile_var = 2; }},
           {"role.num_tiles", [](Program& p) { p.roles[0].num_tiles = 5; }},

@@ -148,6 +148,7 @@ enum class OpCode : std::uint8_t {
   kBroadcast,  // to [rows, cols]
   kReduce,     // reduce along `axis` (1: over columns -> [rows,1]; 0: over rows -> [1,cols])
   kCopyValue,  // a copy in a register of its own
+  kColumns,    // the columns of operand 0 from exprs[0] on, as many as the result has
   // memory effects
   kStore,        // region = operand 0, cast to the tensor's dtype
   kStoreRows,    // rows chosen by operand 1 (i32 [rows,1]) = operand 0; a negative index is skipped
@@ -318,6 +319,11 @@ struct Resource {
   // pipe of so many slots (passes/drain_stores.h).
   int store_slots = 0;
 
+  // Pipelined SMs: 0 has the computing agent load what is no factor of a product, from 1 on the
+  // producer loads it ahead, through a pipe of so many slots: the factors', where those have as
+  // many and the same shape (passes/split_agents.h).
+  int load_slots = 0;
+
   // SMs: a worker takes the next tile when it is free, instead of every num_workers-th. Which
   // worker has a tile then depends on timing, so the role may neither wait nor notify, nor read
   // what it writes. The CPU deals the tiles out as without.
@@ -365,6 +371,11 @@ struct Resource {
   Resource draining(int slots) const {
     Resource r = *this;
     r.store_slots = slots;
+    return r;
+  }
+  Resource loading_ahead(int slots) const {
+    Resource r = *this;
+    r.load_slots = slots;
     return r;
   }
   Resource beside_role(int role) const {

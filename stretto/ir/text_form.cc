@@ -64,6 +64,8 @@ const char* syntax_line(OpCode code) {
     case C::kBroadcast:
     case C::kCopyValue:
       return "$operands";
+    case C::kColumns:
+      return "$o0 col $e0";
     case C::kUnary:
       return "$unary $operands";
     case C::kBinary:

@@ -294,6 +294,11 @@ class ProgramChecker {
             "role '{}' has {} slots for stores, only pipelined roles with one consumer and without "
             "tickets have them",
             r.name, res.store_slots);
+    require(res.load_slots >= 0 && res.load_slots <= kMaxStages,
+            "role '{}' has {} slots for loads, need 0 to {}", r.name, res.load_slots, kMaxStages);
+    require(res.load_slots == 0 || res.num_stages > 0,
+            "role '{}' has {} slots for loads, only pipelined roles have them", r.name,
+            res.load_slots);
     require(res.num_stages == 0 || res.kind == ResourceKind::kSm,
             "role '{}' has {} stages, only SMs are pipelined", r.name, res.num_stages);
     if (res.beside >= 0) beside(r);

@@ -82,6 +82,7 @@ class BodyChecker {
   void types();
   void type_dot();
   void type_fill();
+  void type_columns();
   void type_unary();
   void type_binary();
   void type_where();

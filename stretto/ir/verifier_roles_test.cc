@@ -1,5 +1,6 @@
-// Roles that share blocks. A user who loses this has a program accepted that no kernel can run: two
-// roles that want the same threads, or a worker without a block.
+// Roles that share blocks, loads ahead, columns of values. A user who loses this has a program
+// accepted that no kernel can run: two roles that want the same threads, a worker without a block,
+// a loader where nobody loads, columns that are not there.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -67,6 +68,40 @@ store $0 to @other[%u, 0] tile [1, 8]
   std::string two = text.substr(0, text.size() - 2) + text.substr(guest);
   two.replace(two.rfind("role guest"), 10, "role third");
   EXPECT_NE(verdict(two).find("not the only one beside"), std::string::npos);
+}
+
+TEST(VerifierRoles, LoadsAheadNeedStagesAndColumnsLieInTheirValue) {
+  const std::string text = R"(program "ahead" world 1 level tile {
+rank %rank
+tile %t
+input @in : bf16[4, 8]
+output @out : bf16[4, 4]
+role r sms 2 stages 3 load_slots 2 tiles %t < 1 {
+agent main body {
+values $0: bf16[4, 8], $1: bf16[4, 4], $2: f32[4, 4]
+$0 = load @in[0, 0] tile [4, 8]
+$1 = columns $0 col 3
+store $1 to @out[0, 0] tile [4, 4]
+}
+}
+}
+)";
+  EXPECT_EQ(verdict(text), "accepted");
+  Program program = parse(text, "good.txt", MissingLocs::kFill);
+  EXPECT_EQ(program.roles[0].resource.load_slots, 2);
+  EXPECT_EQ(stretto::print(parse(stretto::print(program), "again.txt")), stretto::print(program));
+  auto expect_refused = [&](const std::string& from, const std::string& to, const char* reason) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    EXPECT_NE(verdict(changed).find(reason), std::string::npos) << to << "\n" << verdict(changed);
+  };
+  expect_refused("stages 3 load_slots 2", "load_slots 2", "only pipelined roles have them");
+  expect_refused("load_slots 2", "load_slots -1", "need 0 to");
+  expect_refused("$0 col 3", "$0 col 5", "columns asked for are none");
+  expect_refused("$0 col 3", "$0 col -1", "columns asked for are none");
+  expect_refused("$0 col 3", "$0 col %t", "columns asked for are none");
+  expect_refused("$0 col 3", "$1 col 0", "need not have been written");
+  expect_refused("$1 = columns", "$2 = columns", "the result is bf16[4, 4]");
 }
 
 }  // namespace

@@ -81,6 +81,8 @@ void BodyChecker::types() {
       return type_reduce();
     case OpCode::kCopyValue:
       return need_result(operand(0));
+    case OpCode::kColumns:
+      return type_columns();
     case OpCode::kStoreRows:
       type_row_access();
       return type_store();
@@ -114,6 +116,17 @@ void BodyChecker::type_fill() {
   require(inside && value.dtype == p.type.dtype && value.rows == p.type.rows,
           "the value is {}, no columns of it are pipe '{}''s {}", describe(value), p.name,
           describe(p.type));
+}
+
+void BodyChecker::type_columns() {
+  const ValueType& to = place_.agent.values[static_cast<std::size_t>(op_->result)];
+  const ValueType& from = operand(0);
+  const Expr& col = op_->exprs[0];
+  require(col.is_const() && col.const_value() >= 0 && to.cols <= from.cols &&
+              col.const_value() <= from.cols - to.cols,
+          "the value is {}, the {} columns asked for are none of it", describe(from), to.cols);
+  require(op_->result != op_->operands[0], "register ${} is the value and the result", op_->result);
+  need_result({from.dtype, from.rows, to.cols});
 }
 
 void BodyChecker::type_dot() {

@@ -200,6 +200,29 @@ TEST_F(Compute, ReductionsAndTheirBroadcast) {
   }
 }
 
+TEST_F(Compute, ColumnsOfAValue) {
+  static_assert(kCols > 3);
+  Doubles a = randoms(kRows * kCols), want;
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t c = 0; c < kCols; ++c) {
+      want.push_back(a[static_cast<std::size_t>(r * kCols + 2)] +
+                     a[static_cast<std::size_t>(r * kCols + 3)]);
+    }
+  }
+  auto two = [](ProgramBuilder&, const Value& v, const Value&) { return columns(v, 2, 2); };
+  Doubles got = tile_of(
+      [&](ProgramBuilder& p, const Value& v, const Value& w) { return row_sum(two(p, v, w)); }, a,
+      a);
+  expect_near(got, want, 1e-5, "columns");
+  Doubles narrow =
+      tile_of([](ProgramBuilder&, const Value& v,
+                 const Value&) { return cast(columns(cast(v, DType::kBF16), 1, 1), DType::kF32); },
+              a, a);
+  std::uint64_t bits = 0;
+  store_element(DType::kBF16, &bits, a[1]);
+  EXPECT_EQ(narrow[0], load_element(DType::kBF16, &bits));
+}
+
 TEST_F(Compute, CastsRoundOnce) {
   for (DType dtype : {DType::kBF16, DType::kF16, DType::kF8E4M3}) {
     Doubles a = randoms(kRows * kCols), want;

@@ -238,6 +238,13 @@ Value broadcast(const LocatedValue& v, std::int64_t rows, std::int64_t cols) {
   return ValueOps::emit(OpCode::kBroadcast, {v.value.dtype(), rows, cols}, {&v.value}, v.loc);
 }
 
+Value columns(const LocatedValue& v, std::int64_t first, std::int64_t cols) {
+  ValueType type{v.value.dtype(), v.value.rows(), cols};
+  Value part = ValueOps::emit(OpCode::kColumns, type, {&v.value}, v.loc);
+  ValueOps::last(ValueOps::builder(v.value)).exprs = {first};
+  return part;
+}
+
 Value row_sum(const LocatedValue& v) { return ValueOps::reduce(ReduceOp::kSum, 1, v); }
 Value row_max(const LocatedValue& v) { return ValueOps::reduce(ReduceOp::kMax, 1, v); }
 Value row_min(const LocatedValue& v) { return ValueOps::reduce(ReduceOp::kMin, 1, v); }

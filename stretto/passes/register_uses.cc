@@ -38,6 +38,7 @@ bool is_pure(const Op& op) {
     case OpCode::kBroadcast:
     case OpCode::kReduce:
     case OpCode::kCopyValue:
+    case OpCode::kColumns:
       return true;
     case OpCode::kWhen:
       return std::all_of(op.bodies.begin(), op.bodies.end(), [](const Block& body) {

@@ -21,8 +21,6 @@ Swizzle swizzle_of(const ValueType& type) {
   return row_bytes % 32 == 0 ? Swizzle::k32B : Swizzle::kNone;
 }
 
-// Of a pipe that carries one value per tile: the next tile's arrives during this one.
-
 class RoleSplitter {
  public:
   RoleSplitter(const Program& program, Role& role, const SplitSurvey& survey)
@@ -52,6 +50,18 @@ class RoleSplitter {
   }
 
  private:
+  // A pipe, and the load that used it last with its block: two loads of one block need slots at the
+  // same time, and so do those of a block and of a loop inside it.
+  struct PipeUse {
+    int pipe;
+    const Block* block;
+    const Op* load;
+  };
+  struct Place {
+    const Block* block;
+    std::size_t at;
+  };
+
   // Row numbers get registers of the producer's own.
   void collect_indices(const Block& block, Agent& producer) {
     for (const Op& op : block) {
@@ -62,35 +72,51 @@ class RoleSplitter {
     }
   }
 
+  int slots_of(const Op& load) const {
+    if (survey_.is_ahead(load)) return role_.resource.load_slots;
+    return survey_.is_in_loop(load) ? role_.resource.num_stages : role_.resource.tile_slots;
+  }
+
+  // Whether the load that used a pipe last may hold its slot still: it lies in the block that is
+  // visited, or in one around it. One that is made ahead has released it once nothing more reads
+  // it there.
+  bool is_held(const PipeUse& last) const {
+    auto around = std::find_if(around_.begin(), around_.end(),
+                               [&](const Place& place) { return place.block == last.block; });
+    if (around == around_.end()) return false;
+    if (!survey_.is_ahead(*last.load)) return true;
+    return std::any_of(
+        around->block->begin() + static_cast<std::ptrdiff_t>(around->at), around->block->end(),
+        [&](const Op& later) { return SplitSurvey::names(later, last.load->result); });
+  }
+
   void make_pipes(const Block& block) {
-    around_.push_back(&block);
+    around_.push_back({&block, 0});
     for (const Op& op : block) {
+      around_.back().at = static_cast<std::size_t>(&op - block.data());
       for (const Block& body : op.bodies) make_pipes(body);
       if (!survey_.is_piped(op)) continue;
       const Tensor& tensor = program_.tensors[static_cast<std::size_t>(op.region->tensor)];
       ValueType type{tensor.dtype, op.region->rows, op.region->cols};
-      int num_slots =
-          survey_.is_in_loop(op) ? role_.resource.num_stages : role_.resource.tile_slots;
+      int num_slots = slots_of(op);
       // Loads in different blocks take turns in one pipe, of the same tensor where there is one.
-      auto fits = [&](auto& entry) {
-        const Pipe& pipe = role_.pipes[static_cast<std::size_t>(entry.first)];
-        bool held = std::count(around_.begin(), around_.end(), entry.second) > 0;
-        return !held && pipe.type == type && pipe.num_slots == num_slots;
+      auto fits = [&](const PipeUse& last) {
+        const Pipe& pipe = role_.pipes[static_cast<std::size_t>(last.pipe)];
+        return !is_held(last) && pipe.type == type && pipe.num_slots == num_slots;
       };
-      auto shared = std::find_if(pipes_of_block_.begin(), pipes_of_block_.end(), [&](auto& entry) {
-        return fits(entry) && tensor_of_.at(entry.first) == op.region->tensor;
+      auto shared = std::find_if(uses_.begin(), uses_.end(), [&](const PipeUse& last) {
+        return fits(last) && tensor_of_.at(last.pipe) == op.region->tensor;
       });
-      if (shared == pipes_of_block_.end()) {
-        shared = std::find_if(pipes_of_block_.begin(), pipes_of_block_.end(), fits);
-      }
-      if (shared != pipes_of_block_.end()) {
-        pipe_of_[op.result] = shared->first;
-        shared->second = &block;
+      if (shared == uses_.end()) shared = std::find_if(uses_.begin(), uses_.end(), fits);
+      if (shared != uses_.end()) {
+        pipe_of_[op.result] = shared->pipe;
+        shared->block = &block;
+        shared->load = &op;
         continue;
       }
       int idx = static_cast<int>(role_.pipes.size());
       pipe_of_[op.result] = idx;
-      pipes_of_block_.emplace_back(idx, &block);
+      uses_.push_back({idx, &block, &op});
       tensor_of_[idx] = op.region->tensor;
       role_.pipes.push_back({.name = fresh_name(tensor.name),
                              .type = type,
@@ -336,10 +362,8 @@ class RoleSplitter {
   std::map<int, int> pipe_of_;    // by the register that the load wrote
   std::map<int, int> tensor_of_;  // by pipe
   std::map<int, int> index_of_;   // the producer's register, by the role's
-  // Every pipe with the block that used it last: two loads of one block need slots at the same
-  // time, and so do those of a block and of a loop inside it.
-  std::vector<std::pair<int, const Block*>> pipes_of_block_;
-  std::vector<const Block*> around_;  // the block that is visited and those it lies in
+  std::vector<PipeUse> uses_;     // of every pipe the last
+  std::vector<Place> around_;     // in the block that is visited and in those it lies in
 };
 
 }  // namespace

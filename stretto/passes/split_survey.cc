@@ -46,6 +46,7 @@ bool any_op(const Op& op, const Matches& matches) {
 
 SplitSurvey::SplitSurvey(const Program& program, const Role& role)
     : program_(program),
+      role_(role),
       slot_of_(role.agents[0].values.size(), -1),
       num_writes_(role.agents[0].values.size(), 0),
       num_reads_(role.agents[0].values.size(), 0),
@@ -100,6 +101,8 @@ void SplitSurvey::survey(const Block& block, Around around) {
       }
     } else if (op.code == OpCode::kLoadPacket) {
       packet_ = &op;
+    } else if (op.code == OpCode::kLoad) {
+      survey_ahead(op, around);
     }
     if (op.bodies.empty()) continue;
     Around inside = around;
@@ -111,6 +114,17 @@ void SplitSurvey::survey(const Block& block, Around around) {
     for (const Block& body : op.bodies) survey(body, inside);
   }
   if (around.loop && !around.table) survey_vectors(block);
+}
+
+// What a product is combined with.
+void SplitSurvey::survey_ahead(const Op& op, Around around) {
+  bool matrix = op.region->rows > 1 && op.region->cols > 1;
+  bool once = num_writes_[static_cast<std::size_t>(op.result)] == 1;
+  if (role_.resource.load_slots == 0 || !has_dots_ || !matrix || !once || around.table) return;
+  for (auto* set : {&piped_, &ahead_}) set->insert(&op);
+  if (around.waits) handed_on_.insert(&op);
+  if (around.loop) in_loop_.insert(&op);
+  slot_of_[static_cast<std::size_t>(op.result)] = op.result;
 }
 
 // Beside loads that go through pipes a vector would have to arrive before the product starts. Where

@@ -35,10 +35,12 @@ class SplitSurvey {
   const std::string& obstacle() const { return obstacle_; }
   // A load whose value, itself or after elementwise operations, is a factor of a dot; or a vector
   // that is loaded beside such; or, where the role has no dot, a row that a loop loads, or
-  // rows that it picks.
+  // rows that it picks; or a matrix that is to be loaded ahead.
   bool is_piped(const Op& op) const { return piped_.count(&op) != 0; }
   // Of the piped loads: happens again within a tile, so that loading ahead pays.
   bool is_in_loop(const Op& op) const { return in_loop_.count(&op) != 0; }
+  // Of the piped loads: Resource::load_slots asked for it.
+  bool is_ahead(const Op& op) const { return ahead_.count(&op) != 0; }
   // A dot that reads a slot, as loaded or transposed.
   bool is_async(const Op& op) const;
   SlotUses slot_uses(const Block& block) const;
@@ -67,6 +69,7 @@ class SplitSurvey {
   void survey(const Block& block, Around around);
   void survey_writes(const Op& op);
   void survey_vectors(const Block& block);
+  void survey_ahead(const Op& op, Around around);
   bool has_index(const Op& op) const;
   bool feeds_dot(const Block& block, std::size_t load) const;
   bool spreads_to_dot(const Op& op, std::set<int>& values) const;
@@ -79,7 +82,8 @@ class SplitSurvey {
   void check_table(const Expr& expr);
 
   const Program& program_;
-  std::set<const Op*> piped_, in_loop_, vectors_, indices_, handed_on_;
+  const Role& role_;
+  std::set<const Op*> piped_, in_loop_, vectors_, indices_, handed_on_, ahead_;
   std::set<int> notified_;
   std::vector<int> slot_of_;     // per register: the slot it stands for, or -1
   std::vector<int> num_writes_;  // per register

@@ -126,6 +126,7 @@ OverlapCandidate gemm_rs_of(const OverlapShape& s, int sms, Fields& fields) {
   fields.take("channels", c.channels_per_rank);
   c.num_slots = engine ? 1 : 2;
   fields.take("slots", c.num_slots);
+  fields.take("load_slots", c.load_slots);
   take_loop(fields, c);
   return made(engine ? "copy" : "epilogue", desc, c, gemm_rs);
 }
@@ -152,6 +153,7 @@ OverlapCandidate gemm_ar_of(const OverlapShape& s, int sms, Fields& fields) {
   c.num_slots = engine ? 1 : 2;
   fields.take("slots", c.num_slots);
   fields.take("queues", c.num_copy_queues);
+  fields.take("load_slots", c.load_slots);
   take_loop(fields, c);
   return made(shots == ReduceShots::kOne ? "one" : "two", desc, c, gemm_ar);
 }

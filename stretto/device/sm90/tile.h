@@ -94,6 +94,19 @@ template <class V, class A>
 STRETTO_DEVICE void assign(V& v, const A& a) {
   generate(v, [&](int i, int j) { return slot(a, i, j); });
 }
+// v = the columns of a from its slot kFirst on.
+template <int kFirst, class V, class A>
+STRETTO_DEVICE void columns(V& v, const A& a) {
+  if constexpr (Paired<V> && Paired<A>) {
+#pragma unroll
+    for (int i = 0; i < V::kR; ++i) {
+#pragma unroll
+      for (int j = 0; j < V::kC / 2; ++j) v.w[i][j] = a.w[i][kFirst / 2 + j];
+    }
+  } else {
+    generate(v, [&](int i, int j) { return a.at(i, kFirst + j); });
+  }
+}
 template <class F, class V, class A>
 STRETTO_DEVICE void map(V& v, const A& a, F f) {
   generate(v, [&](int i, int j) { return f(slot(a, i, j)); });

@@ -22,6 +22,11 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
   if (cfg.store_slots > 0 && cfg.shots == ReduceShots::kOne) {
     throw UserError("gemm_ar: an agent that stores needs two shots");
   }
+  check_sizes("gemm_ar", {{"load_slots", cfg.load_slots}}, 0);
+  bool ahead = cfg.shots == ReduceShots::kTwo && cfg.num_reduce_sms == 0 && cfg.num_stages > 0;
+  if (cfg.load_slots > 0 && !ahead) {
+    throw UserError("gemm_ar: loads ahead need stages and two shots with sums in the epilogue");
+  }
   if (cfg.packets && (cfg.shots != ReduceShots::kOne || cfg.num_reduce_sms != 0)) {
     throw UserError("gemm_ar: packets need one shot with sums in the epilogue");
   }
@@ -208,7 +213,8 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
                         .num_stages = cfg.num_stages,
                         .raster = cfg.raster,
                         .stagger = cfg.stagger,
-                        .store_slots = cfg.store_slots},
+                        .store_slots = cfg.store_slots,
+                        .load_slots = cfg.load_slots},
                        whole);  // m; a [m, k], b [n, k]
   const Index& m = partials.m();
   TensorRef residual;
@@ -344,13 +350,14 @@ std::string to_string(const GemmArDesc& d) {
 std::string to_string(const GemmArConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} shots={}{} compute={} reduce={} channels={} slots={} scatter={} queues={} "
-      "stages={}{}{}{}",
+      "stages={}{}{}{}{}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.shots == ReduceShots::kOne ? 1 : 2,
       cfg.packets ? " packets" : "", cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels,
       cfg.num_slots, cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine",
       cfg.num_copy_queues, cfg.num_stages,
       cfg.raster > 1 ? fmt::format(" raster={}", cfg.raster) : "", stagger_text(cfg.stagger),
-      cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "");
+      cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
+      cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "");
 }
 
 GemmArConfig default_config(const GemmArDesc& d, Target target) {

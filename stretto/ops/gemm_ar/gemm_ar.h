@@ -43,6 +43,7 @@ struct GemmArConfig {
   std::int64_t raster = 1;               // kTwo: as in GemmConfig
   int stagger = 0;                       // as in GemmConfig
   int store_slots = 0;                   // kTwo: as in GemmRsConfig; ranks own whole tiles of rows
+  int load_slots = 0;                    // kTwo: as in GemmRsConfig
 };
 
 std::string to_string(const GemmArDesc& desc);

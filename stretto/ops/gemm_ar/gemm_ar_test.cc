@@ -25,6 +25,7 @@ struct Variant {
   int num_reduce_sms = 2;
   bool packets = false;
   int store_slots = 0;
+  int load_slots = 0;
 };
 
 GemmArConfig small(const Variant& v) {
@@ -37,8 +38,9 @@ GemmArConfig small(const Variant& v) {
           .num_slots = v.num_slots,
           .scatter = v.scatter,
           .num_copy_queues = 2,
-          .num_stages = v.store_slots > 0 ? 3 : 0,
-          .store_slots = v.store_slots};
+          .num_stages = v.store_slots + v.load_slots > 0 ? 3 : 0,
+          .store_slots = v.store_slots,
+          .load_slots = v.load_slots};
 }
 
 class GemmAr : public testing::TestWithParam<Variant> {};
@@ -105,20 +107,23 @@ TEST_P(GemmAr, FewerRowsThanRanks) {
 
 INSTANTIATE_TEST_SUITE_P(
     Variants, GemmAr,
-    testing::Values(Variant{"OneShotCredit", ReduceShots::kOne, 1, Scatter::kEpilogue},
-                    Variant{"OneShotTwoSlots", ReduceShots::kOne, 2, Scatter::kEpilogue},
-                    Variant{"TwoShotCredit", ReduceShots::kTwo, 1, Scatter::kEpilogue},
-                    Variant{"TwoShotTwoSlots", ReduceShots::kTwo, 2, Scatter::kEpilogue},
-                    Variant{"TwoShotCopy", ReduceShots::kTwo, 2, Scatter::kCopyEngine},
-                    Variant{"OneShotEpilogueSum", ReduceShots::kOne, 2, Scatter::kEpilogue, 0},
-                    Variant{"OneShotEpilogueCredit", ReduceShots::kOne, 1, Scatter::kEpilogue, 0},
-                    Variant{"Packets", ReduceShots::kOne, 2, Scatter::kEpilogue, 0, true},
-                    Variant{"TwoShotEpilogueSum", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0},
-                    Variant{"TwoShotEpilogueCopy", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0},
-                    Variant{"TwoShotDrained", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false,
-                            2},
-                    Variant{"TwoShotCopyDrained", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0,
-                            false, 2}),
+    testing::Values(
+        Variant{"OneShotCredit", ReduceShots::kOne, 1, Scatter::kEpilogue},
+        Variant{"OneShotTwoSlots", ReduceShots::kOne, 2, Scatter::kEpilogue},
+        Variant{"TwoShotCredit", ReduceShots::kTwo, 1, Scatter::kEpilogue},
+        Variant{"TwoShotTwoSlots", ReduceShots::kTwo, 2, Scatter::kEpilogue},
+        Variant{"TwoShotCopy", ReduceShots::kTwo, 2, Scatter::kCopyEngine},
+        Variant{"OneShotEpilogueSum", ReduceShots::kOne, 2, Scatter::kEpilogue, 0},
+        Variant{"OneShotEpilogueCredit", ReduceShots::kOne, 1, Scatter::kEpilogue, 0},
+        Variant{"Packets", ReduceShots::kOne, 2, Scatter::kEpilogue, 0, true},
+        Variant{"TwoShotEpilogueSum", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0},
+        Variant{"TwoShotEpilogueCopy", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0},
+        Variant{"TwoShotDrained", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false, 2},
+        Variant{"TwoShotCopyDrained", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2},
+        Variant{"TwoShotAhead", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false, 0, 1},
+        Variant{"TwoShotDrainedAhead", ReduceShots::kTwo, 1, Scatter::kEpilogue, 0, false, 2, 3},
+        Variant{"TwoShotCopyDrainedAhead", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2,
+                2}),
     [](const auto& info) { return info.param.name; });
 
 // The bytes of `out` on every rank after one launch.
@@ -177,6 +182,7 @@ TEST(GemmArBits, AreTheSameWhereTilesAreWide) {
   for (Scatter scatter : {Scatter::kEpilogue, Scatter::kCopyEngine}) {
     EXPECT_TRUE(one == bits({"epilogue", ReduceShots::kTwo, 2, scatter, 0}));
     EXPECT_TRUE(one == bits({"drained", ReduceShots::kTwo, 2, scatter, 0, false, 2}));
+    EXPECT_TRUE(one == bits({"ahead", ReduceShots::kTwo, 1, scatter, 0, false, 2, 2}));
   }
 }
 
@@ -245,6 +251,9 @@ TEST(GemmArErrors, NameTheField) {
   cfg = default_config(d);
   cfg.store_slots = 2;
   expect_user_error([&] { gemm_ar(d, cfg); }, "an agent that stores needs two shots");
+  cfg = default_config(d);
+  cfg.load_slots = 2;
+  expect_user_error([&] { gemm_ar(d, cfg); }, "loads ahead need stages and two shots");
   EXPECT_EQ(default_config(d).shots, ReduceShots::kOne);
   d.m = 4096;
   EXPECT_EQ(default_config(d).shots, ReduceShots::kTwo);

@@ -25,6 +25,13 @@ void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
         "gemm_rs: tiles across the ranks' rows are scattered and summed in the epilogue, through "
         "two slots");
   }
+  check_sizes("gemm_rs", {{"load_slots", cfg.load_slots}}, 0);
+  bool ahead = cfg.num_reduce_sms == 0 && !cfg.across && cfg.num_stages > 0;
+  if (cfg.load_slots > 0 && !ahead) {
+    throw UserError(
+        "gemm_rs: loads ahead need stages and sums in the epilogue of tiles that keep to a rank's "
+        "rows");
+  }
   check_factors("gemm_rs", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
   check_result("gemm_rs", "out_dtype", d.out_dtype, d.a_dtype);
 }
@@ -40,11 +47,12 @@ std::string to_string(const GemmRsDesc& d) {
 std::string to_string(const GemmRsConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} compute={} reduce={} scatter={} queues={} channels={} slots={} "
-      "stages={} raster={}{}{}{}",
+      "stages={} raster={}{}{}{}{}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.num_reduce_sms,
       cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine", cfg.num_copy_queues,
       cfg.channels_per_rank, cfg.num_slots, cfg.num_stages, cfg.raster, stagger_text(cfg.stagger),
       cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
+      cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "",
       cfg.across ? " across" : "");
 }
 
@@ -153,8 +161,8 @@ void add_in_rank_order(ProgramBuilder& p, Value& sum, const Value& own, int worl
   for (int source = 0; source < world_size; ++source) {
     Value term = cast(own, sum.dtype());
     for (int i = 1; i < world_size; ++i) {
-      Value is_it = p.splat(DType::kI32, (p.rank() + i) % world_size) ==
-                    p.splat(DType::kI32, Index(source));
+      Value is_it =
+          p.splat(DType::kI32, (p.rank() + i) % world_size) == p.splat(DType::kI32, Index(source));
       term = where(is_it, cast(others[static_cast<std::size_t>(i - 1)], sum.dtype()), term);
     }
     sum = sum + term;

@@ -43,6 +43,9 @@ struct GemmRsConfig {
   // As in GemmConfig; the agent that stores tells owners or engines, too, and who multiplies waits
   // for neither.
   int store_slots = 0;
+  // Sums in the epilogue: slots of a pipe through which what arrived is loaded ahead, 128 bytes of
+  // columns at a time; the left factor's where those are as many. 0: who multiplies loads it.
+  int load_slots = 0;
   // kEpilogue, sums in the epilogue, two slots: tiles reach across the rows of all ranks, so that
   // few rows read the weights once; each rank gets its rows of every tile.
   bool across = false;

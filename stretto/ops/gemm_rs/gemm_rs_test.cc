@@ -18,6 +18,7 @@ struct Variant {
   int num_reduce_sms = 2;
   bool across = false;
   int store_slots = 0;
+  int load_slots = 0;
 };
 
 class GemmRs : public testing::TestWithParam<Variant> {
@@ -31,9 +32,10 @@ class GemmRs : public testing::TestWithParam<Variant> {
             .num_copy_queues = 2,
             .channels_per_rank = 2,
             .num_slots = GetParam().num_slots,
-            .num_stages = GetParam().store_slots > 0 ? 3 : 0,
+            .num_stages = GetParam().store_slots + GetParam().load_slots > 0 ? 3 : 0,
             .raster = 4,
             .store_slots = GetParam().store_slots,
+            .load_slots = GetParam().load_slots,
             .across = GetParam().across};
   }
 };
@@ -106,21 +108,24 @@ TEST_P(GemmRs, FewerRowsThanRanks) {
   expect_gemm_rs({.world_size = 6, .m = 4, .n = 10, .k = 16, .residual = true}, small());
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, GemmRs,
-                         testing::Values(Variant{"StoreCredit", Scatter::kEpilogue, 1},
-                                         Variant{"StoreTwoSlots", Scatter::kEpilogue, 2},
-                                         Variant{"CopyCredit", Scatter::kCopyEngine, 1},
-                                         Variant{"CopyTwoSlots", Scatter::kCopyEngine, 2},
-                                         Variant{"EpilogueSumCredit", Scatter::kEpilogue, 1, 0},
-                                         Variant{"EpilogueSum", Scatter::kEpilogue, 2, 0},
-                                         Variant{"AcrossRanks", Scatter::kEpilogue, 2, 0, true},
-                                         Variant{"CopyEpilogueSum", Scatter::kCopyEngine, 2, 0},
-                                         Variant{"CopyDrained", Scatter::kCopyEngine, 1, 0, false,
-                                                 2},
-                                         Variant{"DrainedCredit", Scatter::kEpilogue, 1, 0, false,
-                                                 2},
-                                         Variant{"Drained", Scatter::kEpilogue, 2, 0, false, 2}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Variants, GemmRs,
+    testing::Values(Variant{"StoreCredit", Scatter::kEpilogue, 1},
+                    Variant{"StoreTwoSlots", Scatter::kEpilogue, 2},
+                    Variant{"CopyCredit", Scatter::kCopyEngine, 1},
+                    Variant{"CopyTwoSlots", Scatter::kCopyEngine, 2},
+                    Variant{"EpilogueSumCredit", Scatter::kEpilogue, 1, 0},
+                    Variant{"EpilogueSum", Scatter::kEpilogue, 2, 0},
+                    Variant{"AcrossRanks", Scatter::kEpilogue, 2, 0, true},
+                    Variant{"CopyEpilogueSum", Scatter::kCopyEngine, 2, 0},
+                    Variant{"CopyDrained", Scatter::kCopyEngine, 1, 0, false, 2},
+                    Variant{"DrainedCredit", Scatter::kEpilogue, 1, 0, false, 2},
+                    Variant{"Drained", Scatter::kEpilogue, 2, 0, false, 2},
+                    Variant{"Ahead", Scatter::kEpilogue, 2, 0, false, 0, 1},
+                    Variant{"CopyAhead", Scatter::kCopyEngine, 1, 0, false, 0, 3},
+                    Variant{"CopyDrainedAhead", Scatter::kCopyEngine, 1, 0, false, 2, 2},
+                    Variant{"DrainedAheadCredit", Scatter::kEpilogue, 1, 0, false, 2, 3}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(GemmRsPipes, AnAgentOfItsOwnStoresAndNotifies) {
   GemmRsDesc d{.world_size = 2, .m = 512, .n = 256, .k = 256, .residual = true};
@@ -159,6 +164,9 @@ TEST(GemmRsErrors, NameTheField) {
   cfg.num_slots = 1;
   cfg.across = true;
   expect_user_error([&] { gemm_rs(d, cfg); }, "through two slots");
+  cfg.across = false;
+  cfg.load_slots = 2;
+  expect_user_error([&] { gemm_rs(d, cfg); }, "loads ahead need stages");
   d.out_dtype = DType::kF8E4M3;
   expect_user_error([&] { gemm_rs(d, default_config(d)); }, "out_dtype is");
 }

@@ -63,8 +63,14 @@ PartialSums::Block PartialSums::block_of(const Tile& t) const {
 // with an agent that stores, more loads are under way.
 std::int64_t PartialSums::num_parts() const {
   const std::int64_t most_cols = cfg_.store_slots > 0 ? 128 : 192;
-  bool splits = sums_in_epilogue() && d_.world_size > 2 && cfg_.tile.bn > most_cols;
+  bool splits =
+      sums_in_epilogue() && !loads_ahead() && d_.world_size > 2 && cfg_.tile.bn > most_cols;
   return splits && cfg_.tile.bn % 16 == 0 ? 2 : 1;
+}
+
+std::int64_t PartialSums::cols_of_sum() const {
+  auto cols = std::int64_t{128} / static_cast<std::int64_t>(size_bytes(d_.out_dtype));
+  return loads_ahead() && cols_of_part() % cols == 0 ? cols : cols_of_part();
 }
 
 std::vector<Value> PartialSums::products(const Block& b, const Index& col) const {
@@ -87,49 +93,62 @@ void PartialSums::multiply(const Finish& finish, const Done& done) {
   Resource sms = Resource::sms(cfg_.num_compute_sms)
                      .pipelined(cfg_.num_stages)
                      .staggered(cfg_.stagger)
-                     .draining(cfg_.store_slots);
-  p_.role("gemm", sms,
-          p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn).raster(raster()),
-          [&](const Tile& t) {
-            Block b = block_of(t);
-            auto col_of = [&](std::size_t part) {
-              return t.col + static_cast<std::int64_t>(part) * cols_of_part();
+                     .draining(cfg_.store_slots)
+                     .loading_ahead(cfg_.load_slots);
+  p_.role(
+      "gemm", sms, p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn).raster(raster()),
+      [&](const Tile& t) {
+        Block b = block_of(t);
+        auto col_of = [&](std::size_t part) {
+          return t.col + static_cast<std::int64_t>(part) * cols_of_part();
+        };
+        auto send = [&](const std::vector<Value>& partials) {
+          if (!by_copy_engine()) wait_for_slot(b.owner);
+          for (std::size_t i = 0; i < partials.size(); ++i) {
+            auto columns_of = [&](const TensorRef& x, const Index& of) {
+              return x.tile({of, b.local_row, col_of(i)}, tile.bm, cols_of_part());
             };
-            auto send = [&](const std::vector<Value>& partials) {
-              if (!by_copy_engine()) wait_for_slot(b.owner);
-              for (std::size_t i = 0; i < partials.size(); ++i) {
-                auto columns_of = [&](const TensorRef& x, const Index& of) {
-                  return x.tile({of, b.local_row, col_of(i)}, tile.bm, cols_of_part());
-                };
-                p_.store(by_copy_engine() ? columns_of(partial_, b.owner)
-                                          : columns_of(slots_, p_.rank()).on(b.owner),
-                         partials[i]);
-              }
-            };
-            auto keep = [&](const std::vector<Value>& partials) {
-              for (std::size_t i = 0; i < partials.size(); ++i) {
-                OwnTile here{b.local_row, col_of(i), b.idx, cols_of_part()};
-                finish(here, sum_in_rank_order(partials[i], here));
-              }
-              done({b.local_row, t.col, b.idx, tile.bn});
-            };
-            auto tell = [&] {
-              Index channel = runs_.channel_of(b.idx);
-              by_copy_engine() ? p_.notify(computed_[b.owner * channels + channel], p_.rank())
-                               : p_.notify(arrived_[p_.rank() * channels + channel], b.owner);
-            };
-            Index any_rows = b.local_row < b.local_end;
-            if (!sums_in_epilogue()) {
-              p_.when(any_rows, [&] { send(products(b, t.col)); });
-              return tell();
-            }
-            Index own = p_.let("own", b.owner == p_.rank());
-            p_.when(own || any_rows, [&] {
-              std::vector<Value> partials = products(b, t.col);
-              p_.when(own, [&] { keep(partials); }, [&] { send(partials); });
+            p_.store(by_copy_engine() ? columns_of(partial_, b.owner)
+                                      : columns_of(slots_, p_.rank()).on(b.owner),
+                     partials[i]);
+          }
+        };
+        auto keep = [&](const std::vector<Value>& partials) {
+          OwnTile all{b.local_row, t.col, b.idx, tile.bn};
+          // Who loads ahead waits for all before it loads the first.
+          if (loads_ahead()) {
+            p_.loop(1, d_.world_size, [&](const Index& i) {
+              wait_for(p_.let("source", (p_.rank() + i) % d_.world_size), all);
             });
-            p_.when(!own, tell);
-          });
+          }
+          std::int64_t cols = cols_of_sum();
+          for (std::size_t i = 0; i < partials.size(); ++i) {
+            for (std::int64_t col = 0; col < cols_of_part(); col += cols) {
+              OwnTile here{b.local_row, col_of(i) + col, b.idx, cols};
+              Value own = cols == cols_of_part() ? partials[i] : columns(partials[i], col, cols);
+              finish(here, sum_in_rank_order(own, here));
+            }
+          }
+          done(all);
+        };
+        auto tell = [&] {
+          Index channel = runs_.channel_of(b.idx);
+          by_copy_engine() ? p_.notify(computed_[b.owner * channels + channel], p_.rank())
+                           : p_.notify(arrived_[p_.rank() * channels + channel], b.owner);
+        };
+        Index any_rows = b.local_row < b.local_end;
+        if (!sums_in_epilogue()) {
+          p_.when(any_rows, [&] { send(products(b, t.col)); });
+          return tell();
+        }
+        Index own = p_.let("own", b.owner == p_.rank());
+        p_.when(own || any_rows, [&] {
+          std::vector<Value> partials = products(b, t.col);
+          p_.when(
+              own, [&] { keep(partials); }, [&] { send(partials); });
+        });
+        p_.when(!own, tell);
+      });
 }
 
 Value PartialSums::sum_in_rank_order(const Value& own, const OwnTile& t) const {
@@ -176,10 +195,14 @@ void PartialSums::reduce(const Finish& finish, const Done& done) {
 }
 
 // sum += what `source` sent for the tile, once the channel of its block is complete.
-void PartialSums::add_arrived(Value& sum, const Index& source, const OwnTile& t) const {
+void PartialSums::wait_for(const Index& source, const OwnTile& t) const {
   Index channel = runs_.channel_of(t.block);
   Index count = by_copy_engine() ? Index(1) : tiles_in(channel);
   p_.wait(arrived_[source * runs_.num_channels() + channel], count);
+}
+
+void PartialSums::add_arrived(Value& sum, const Index& source, const OwnTile& t) const {
+  if (!loads_ahead()) wait_for(source, t);
   Slice partial = slots_.tile({source, t.row, t.col}, cfg_.tile.bm, t.cols);
   sum = sum + cast(p_.load(partial.until_row(own_rows())), sum.dtype());
 }

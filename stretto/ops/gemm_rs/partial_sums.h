@@ -40,7 +40,8 @@ class PartialSums {
   // `finish` says what happens to the sum of all ranks: fp32 [bm, t.cols], zero in rows that do not
   // exist; it runs for the columns of each of num_own_tiles() tiles, all at once or in parts, and
   // after those of a tile `done` once.
-  void run(const Finish& finish, const Done& done = [](const OwnTile&) {});
+  void run(
+      const Finish& finish, const Done& done = [](const OwnTile&) {});
   // Of a run of rows at the largest m.
   std::int64_t num_own_tiles() const { return runs_.num_blocks() * tiles_per_block(); }
   // Of a channel of a run.
@@ -66,16 +67,20 @@ class PartialSums {
   void reduce(const Finish& finish, const Done& done);
   // Of all ranks' parts of the tile, `own` this rank's.
   Value sum_in_rank_order(const Value& own, const OwnTile& t) const;
+  void wait_for(const Index& source, const OwnTile& t) const;
   void add_arrived(Value& sum, const Index& source, const OwnTile& t) const;
   Block block_of(const Tile& t) const;
   std::vector<Value> products(const Block& block, const Index& col) const;
   std::int64_t num_parts() const;
+  // Of what is added and stored together: a part, or of one that is loaded ahead 128 bytes.
+  std::int64_t cols_of_sum() const;
   std::int64_t cols_of_part() const { return cfg_.tile.bn / num_parts(); }
   void wait_for_slot(const Index& owner) const;
   std::int64_t tiles_per_block() const { return ceil_div(d_.n, cfg_.tile.bn); }
   std::int64_t raster() const;
   bool by_copy_engine() const { return cfg_.scatter == Scatter::kCopyEngine; }
   bool sums_in_epilogue() const { return cfg_.num_reduce_sms == 0; }
+  bool loads_ahead() const { return sums_in_epilogue() && cfg_.load_slots > 0; }
 
   ProgramBuilder& p_;
   GemmRsDesc d_;
