@@ -56,9 +56,36 @@ def randn(*shape, dtype=torch.bfloat16, scale=1.0):
 
 
 class GpuTest(unittest.TestCase):
+    def run(self, result=None):
+        """Stops every rank at the first test that fails on one: calls of the ranks no longer belong together."""
+        before = len(result.failures) + len(result.errors)
+        super().run(result)
+        failed = len(result.failures) + len(result.errors) > before
+        if SIZE > 1 and dist.is_initialized():
+            on_ranks = [False] * SIZE
+            dist.all_gather_object(on_ranks, failed)
+            failed = any(on_ranks)
+        if failed:
+            result.stop()
+
     def same(self, got, want, dtype=None):
         rtol, atol = TOLERANCE[dtype or got.dtype]
         torch.testing.assert_close(got.float(), want.float(), rtol=rtol, atol=atol)
+
+
+class Result(unittest.TextTestResult):
+    """Prints what fails when it does: a later test may not end."""
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.show(test, self.errors[-1][1])
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.show(test, self.failures[-1][1])
+
+    def show(self, test, text):
+        print(f"rank {RANK}: {test}\n{text}", file=sys.stderr, flush=True)
 
 
 def main():
@@ -66,7 +93,8 @@ def main():
     STRETTO_TEST_SUMMARY names."""
     if RANK != 0:  # one report is enough, and others' failures
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
-    result = unittest.main(verbosity=1 if RANK else 2, exit=False).result
+    runner = unittest.TextTestRunner(verbosity=1 if RANK else 2, resultclass=Result)
+    result = unittest.main(testRunner=runner, exit=False).result
     path = os.environ.get("STRETTO_TEST_SUMMARY")
     if path and RANK == 0:
         write_summary(result, path)
