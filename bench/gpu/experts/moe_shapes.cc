@@ -169,10 +169,10 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
     bool skip = false;  // halves of tiles that hold no token
   };
   constexpr Choice kChoices[] = {
-      {8, 8, 4, 0, 0},       {8, 4, 4, 0, 0},       {16, 8, 4, 0, 0},      {8, 8, 4, 1, 0},
-      {8, 8, 4, 0, 48},      {16, 8, 8, 0, 48},     {8, 4, 4, 0, 48},      {16, 8, 4, 0, 48},
-      {8, 8, 1, 0, 48},      {8, 8, 4, 0, 0, true}, {8, 4, 4, 0, 0, true}, {8, 8, 1, 0, 0, true},
-      {8, 8, 1, 0, 48, true}};
+      {8, 8, 4, 0, 0},  {8, 4, 4, 0, 0},  {8, 2, 4, 0, 0},       {8, 1, 4, 0, 0},
+      {4, 4, 4, 0, 0},  {4, 2, 4, 0, 0},  {8, 4, 1, 0, 0},       {8, 2, 1, 0, 0},
+      {4, 2, 1, 0, 0},  {8, 8, 4, 1, 0},  {8, 4, 4, 0, 48},      {8, 2, 4, 0, 48},
+      {8, 2, 1, 0, 48}, {8, 1, 1, 0, 48}, {8, 4, 4, 0, 0, true}, {8, 2, 1, 0, 0, true}};
   const bool few_rows = s.m * s.top_k / s.num_experts <= 64;  // of an expert
   std::vector<WholeLayerCandidate> out;
   for (const Choice& c : kChoices) {
