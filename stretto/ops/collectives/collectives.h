@@ -65,16 +65,17 @@ std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& desc, int num
 // Those that push, for gather, scatter, all-to-all and kTwoShot; none where messages are large.
 std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& desc);
 
-// in [ceil(m/P), n] symmetric -> out [m, n]. Pull by copy engine.
+// `in` is symmetric where peers read it: in configs that do not push.
+//
+// in [ceil(m/P), n] -> out [m, n]. Pull by copy engine.
 Program all_gather(const CollectiveDesc& desc, const CollectiveConfig& config);
-// in [m, n] symmetric -> out [ceil(m/P), n]: the sum of this rank's rows; rows past the end are
-// zero.
+// in [m, n] -> out [ceil(m/P), n]: the sum of this rank's rows; rows past the end are zero.
 Program reduce_scatter(const CollectiveDesc& desc, const CollectiveConfig& config);
-// in [m, n] (symmetric for kTwoShot, else local) -> out [m, n].
+// in [m, n] (read by peers for kTwoShot alone) -> out [m, n].
 Program all_reduce(const CollectiveDesc& desc, const CollectiveConfig& config);
-// in [P, m, n] symmetric: block d goes to rank d, of which the first counts matter -> out [P, m,
-// n]: block s came from rank s, rows past recv_counts[s] zero. recv_counts [P] i32, 0..m
-// (contract). Here m is fixed, not an extent.
+// in [P, m, n]: block d goes to rank d, of which the first counts matter -> out [P, m, n]: block s
+// came from rank s, rows past recv_counts[s] zero. recv_counts [P] i32, 0..m (contract). Here m is
+// fixed, not an extent.
 Program all_to_all(const CollectiveDesc& desc, const CollectiveConfig& config);
 // in [m, n] symmetric, of the root -> out [m, n] on every rank.
 Program broadcast(const CollectiveDesc& desc, const CollectiveConfig& config, int root);

@@ -174,7 +174,7 @@ Program push_all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   ProgramBuilder p("all_gather", d.world_size);
   Index m = p.extent("m", d.m);
   Runs runs(m, d, cfg);
-  TensorRef in = p.input("in", d.dtype, {ceil_div(m, d.world_size), d.n}, Space::kSymmetric);
+  TensorRef in = p.input("in", d.dtype, {ceil_div(m, d.world_size), d.n});
   TensorRef out = p.output("out", d.dtype, {m, d.n});
   Exchange rows(p, d, cfg, {"slots", "arrived"}, {runs.run_rows, most_run_rows(d)});
 
@@ -201,7 +201,7 @@ Program push_reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg
   ProgramBuilder p("reduce_scatter", d.world_size);
   Index m = p.extent("m", d.m);
   Runs runs(m, d, cfg);
-  TensorRef in = p.input("in", d.dtype, {m, d.n}, Space::kSymmetric);
+  TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {ceil_div(m, d.world_size), d.n});
   Exchange parts(p, d, cfg, {"slots", "arrived"}, {runs.run_rows, most_run_rows(d)});
 
@@ -218,7 +218,7 @@ Program push_all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   ProgramBuilder p("all_reduce_two_shot", d.world_size);
   Index m = p.extent("m", d.m);
   Runs runs(m, d, cfg);
-  TensorRef in = p.input("in", d.dtype, {m, d.n}, Space::kSymmetric);
+  TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {m, d.n});
   Exchange::Rows rows{runs.run_rows, most_run_rows(d)};
   Exchange parts(p, d, cfg, {"slots", "arrived"}, rows);
@@ -247,7 +247,7 @@ Program push_all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 // Whole blocks travel: how many of their rows count only the receiver knows.
 Program push_all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   ProgramBuilder p("all_to_all", d.world_size);
-  TensorRef in = p.input("in", d.dtype, {d.world_size, d.m, d.n}, Space::kSymmetric);
+  TensorRef in = p.input("in", d.dtype, {d.world_size, d.m, d.n});
   TensorRef counts = p.table("recv_counts", {d.world_size}, {ContractKind::kRange, 0, d.m + 1});
   TensorRef out = p.output("out", d.dtype, {d.world_size, d.m, d.n});
   Exchange blocks(p, d, cfg, {"slots", "arrived"}, {d.m, d.m});

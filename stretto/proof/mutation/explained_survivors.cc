@@ -157,8 +157,6 @@ const std::vector<Explanation>& explanations() {
        kEveryRank},
       {"push_all_reduce P=*", "wait in wrong rotation", "reduce: wait '@(arrived|reduced)'",
        kEveryChannel},
-      {"push_all_reduce P=2", "wait after the access", "reduce: wait 'arrived'",
-       "what comes next is a read of the own part, which lies in no slot"},
       {"push_all_reduce P=*", "fewer slots", "buffer '@(slots|sums)'",
        "workers have several tiles here, and the notify of one tile says that the one before was "
        "read"},
