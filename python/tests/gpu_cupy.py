@@ -79,6 +79,7 @@ class Cupy(GpuTest):
 
     def test_graphs(self):
         x, out = self.randn(64, 128), cupy.zeros((64, 128), np.float32)
+        cupy.cuda.get_current_stream().synchronize()
         with cupy.cuda.Stream(non_blocking=True) as stream:
             for _ in range(2):
                 stretto.all_reduce(x, out=out)
