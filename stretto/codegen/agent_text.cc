@@ -295,7 +295,8 @@ void AgentWriter::write_op(const Op& op) {
     case OpCode::kArrive:
     case OpCode::kBarrierSync:
       sync(op);
-      if (site_.rings && op.code == OpCode::kWait) line("ring_release_sys(bell++);");
+      if (site_.rings && op.code == OpCode::kWait)
+        line("ring_release_sys(p.engine_bells + bell++);");
       return;
     default:
       value(op);

@@ -304,7 +304,7 @@ class KernelWriter {
       for (int w = 0; w < role.resource.num_workers; ++w, ++warp) {
         out += fmt::format(
             "  if (blockIdx.x == {} && threadIdx.x == {}) {{  // queue {} of role '{}', {}:{}\n"
-            "    u64* bell = p.engine_bells + {};\n{}  }}\n",
+            "    int bell = {};\n{}  }}\n",
             first_bell_block_ + warp / per_block, warp % per_block * 32, w, role.name,
             role.loc.file, role.loc.line, engine.first_bell + std::int64_t{w} * engine.num_bells,
             waits_text(context_, site, fmt::format("{}", w),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <vector>
 
@@ -98,6 +99,10 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
                            .scaling = d.scaling});
+  // Whose rows are whose takes registers where the remainder is no mask: sums beside 256 columns
+  // spill then.
+  bool power_of_two = std::has_single_bit(static_cast<unsigned>(d.world_size));
+  if (!power_of_two) loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 192);
   std::int64_t blocks = ceil_div(run_rows, loop.tile.bm);
   std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn) * d.world_size;
   GemmRsConfig cfg{.tile = loop.tile,
@@ -129,7 +134,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
       d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
   if (halves && loop.tile.bn == 256) {
     cfg.num_stages = 3;
-    cfg.stagger = 1;
+    cfg.stagger = d.residual && d.world_size > 2 ? 0 : 1;  // both spill beside several parts
     cfg.store_slots = 4;
   }
   return cfg;

@@ -293,8 +293,10 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   }
   c.reduce_rows = std::min(kWarps * std::clamp<std::int64_t>(rows_of_warp, 1, 4), share);
   std::int64_t tiles = tiles_of(d, c).num_tiles() * col_tiles;
-  c.num_reduce_sms = 0;
-  c.num_compute_sms = gpu_workers(tiles);
+  // Of seven ranks and more one row of a warp spills, too: the sums of an all-reduce have SMs of
+  // their own then.
+  c.num_reduce_sms = d.all_reduce && d.world_size > 6 ? 8 : 0;
+  c.num_compute_sms = gpu_workers(tiles, kGpuSms - c.num_reduce_sms);
   c.reduce_rounds = rounds_of_turns(d, c, c.reduce_rows, 1);
   return c;
 }
