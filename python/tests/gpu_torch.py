@@ -78,7 +78,8 @@ class Collectives(GpuTest):
             self.same(added, total(x) + shared.float())
             sent = [rows] + [0] * (SIZE - 1)
             got = stretto.all_to_all(x, None, sent)
-            self.assertTrue(torch.equal(got, torch.cat(from_all(x)) if RANK == 0 else x[:0]))
+            everything = torch.cat(from_all(x))
+            self.assertTrue(torch.equal(got, everything if RANK == 0 else x[:0]))
 
     def test_broadcast(self):
         for root in range(SIZE):
