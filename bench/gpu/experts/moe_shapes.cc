@@ -166,17 +166,14 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
     int early;          // a part of the experts in a class for each rank; 0: one class
     std::int64_t last;  // blocks that are summed by those who have multiplied
     std::int64_t sort;  // rows that are copied at a time into the order of the tiles
-    bool skip = false;  // halves of tiles that hold no token
   };
-  constexpr Choice kChoices[] = {
-      {8, 8, 4, 0, 0},  {8, 4, 4, 0, 0},  {8, 2, 4, 0, 0},       {8, 1, 4, 0, 0},
-      {4, 4, 4, 0, 0},  {4, 2, 4, 0, 0},  {8, 4, 1, 0, 0},       {8, 2, 1, 0, 0},
-      {4, 2, 1, 0, 0},  {8, 8, 4, 1, 0},  {8, 4, 4, 0, 48},      {8, 2, 4, 0, 48},
-      {8, 2, 1, 0, 48}, {8, 1, 1, 0, 48}, {8, 4, 4, 0, 0, true}, {8, 2, 1, 0, 0, true}};
+  constexpr Choice kChoices[] = {{8, 8, 4, 0, 0}, {8, 4, 4, 0, 0},  {8, 2, 4, 0, 0},
+                                 {8, 1, 4, 0, 0}, {4, 4, 4, 0, 0},  {4, 2, 4, 0, 0},
+                                 {8, 8, 4, 1, 0}, {8, 4, 4, 0, 48}, {8, 2, 4, 0, 48}};
   const bool few_rows = s.m * s.top_k / s.num_experts <= 64;  // of an expert
   std::vector<WholeLayerCandidate> out;
   for (const Choice& c : kChoices) {
-    if (few_rows && (c.sort > 0 || c.skip)) continue;
+    if (few_rows && c.sort > 0) continue;
     WholeLayerCandidate& made = out.emplace_back(WholeLayerCandidate{
         default_config(whole_layer(s), Target::kCuda), {}, second_layer_candidates(s, num_sms)[0]});
     // Of few rows it is the weights that take time: each is read once.
@@ -196,7 +193,6 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
         std::max<std::int64_t>(ceil_div(s.hidden, std::int64_t{256}) / c.blocks, 1);
     first.sort_rows = c.sort;
     first.sort_cols = kSortCols;
-    first.skip_empty = c.skip;
     // Rows of products under way: of four warps, or of three where all slots are loaded by TMA.
     second.reduce_rows = c.sort > 0 ? 24 / s.top_k : std::min<std::int64_t>(32 / s.top_k, 8);
     second.reduce_cols = second.tile.bn;
