@@ -7,7 +7,6 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
-#include "stretto/codegen/early_loads.h"
 
 namespace stretto {
 
@@ -16,22 +15,6 @@ namespace {
 // What follows is of no line of the program.
 std::string ended(const KernelContext& kernel, std::string text) {
   return text + program_line_text({.file = kernel.launch.kernel + ".cu", .line = 1});
-}
-
-// A box of its tensor that no variable moves.
-bool is_fixed(const Region& r) {
-  auto fixed = [](const Expr& e) { return !e.has_value() || e.is_const(); };
-  return fixed(r.row_end) && fixed(r.col_end) &&
-         std::all_of(r.origin.begin(), r.origin.end(), fixed);
-}
-
-int num_writes(const Block& block, int reg) {
-  int writes = 0;
-  for (const Op& op : block) {
-    writes += op.result == reg ? 1 : 0;
-    for (const Block& body : op.bodies) writes += num_writes(body, reg);
-  }
-  return writes;
 }
 
 }  // namespace
@@ -126,7 +109,6 @@ void AgentWriter::write_tiles() {
   line("const int num_tiles = {};", expr(site_.role->num_tiles));
   if (!site_.early.groups.empty()) {
     if (producer() && alone()) load_constants_ahead();
-    if (!producer() && !site_.early.launched) load_constants_of_all_tiles();
     if (!site_.early.launched) line("wait_for_previous_launch();");
   }
   std::size_t waited = out_.size();
@@ -194,16 +176,6 @@ void AgentWriter::load_constants_ahead() {
   --depth_;
   line("}}");
   ahead_ = false;
-}
-
-// Constants that are the same for every tile, once.
-void AgentWriter::load_constants_of_all_tiles() {
-  for (const Op& op : agent_.body) {
-    bool load = op.code == OpCode::kLoad && is_constant(*op.region, site_.early.tensors);
-    if (!load || !is_fixed(*op.region) || num_writes(agent_.body, op.result) != 1) continue;
-    emit(op);
-    loaded_.insert(&op);
-  }
 }
 
 // Of a loop: while there are slots, too, where constants are loaded ahead. The groups fill
@@ -282,7 +254,6 @@ void AgentWriter::emit(const Op& op) {
 }
 
 void AgentWriter::write_op(const Op& op) {
-  if (loaded_.contains(&op)) return;
   // What the thread that issues loads has no use for.
   if (issuing_ && op.result >= 0 && !drains_alone()) return;
   if (ahead_ && op.code == OpCode::kWait) return;  // for what is no constant

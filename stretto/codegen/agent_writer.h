@@ -54,7 +54,6 @@ class AgentWriter {
   void write_team(int first_thread);
   void write_tiles();
   void load_constants_ahead();
-  void load_constants_of_all_tiles();
   void declare_epoch(std::size_t at);
   void declare_origin(std::size_t at);
   void put_ahead(const Op& op);
@@ -77,8 +76,8 @@ class AgentWriter {
   bool rescales(const Op& op) const;
   void value(const Op& op);
   void reduce(const Op& op);
-  void transpose(const Op& op);
   void columns(const Op& op);
+  void transpose(const Op& op);
   void memory(const Op& op);
   void product(const Op& op);
   void pipe(const Op& op);
@@ -194,9 +193,8 @@ class AgentWriter {
   FixedRings rings_;
   std::string out_;
   int depth_ = 3;
-  bool issuing_ = false;        // writing what one thread does beside the others, which fill slots
-  std::set<const Op*> loaded_;  // before the first tile
-  bool ahead_ = false;          // writing the loads that come before the wait for the launch before
+  bool issuing_ = false;  // writing what one thread does beside the others, which fill slots
+  bool ahead_ = false;    // writing the loads that come before the wait for the launch before
   std::map<int, int> slot_pipe_;     // by the register that a kPipeGet wrote
   std::set<int> threads_read_;       // pipes whose last kPipeGet is read into registers
   const Block* turns_in_ = nullptr;  // body of the loop that is being written

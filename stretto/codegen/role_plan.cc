@@ -211,11 +211,6 @@ class RolePlanner {
     p.why = "registers";
     p.rows_loaded = pipe.type.rows / cluster;
     p.rows = static_cast<std::int64_t>(round_up(static_cast<std::size_t>(p.rows_loaded), 8));
-    PipeUse use = find_use(idx);
-    if (use.left && !use.few_rows(pipe.type.rows)) {
-      int threads = plan_.agents[static_cast<std::size_t>(pipe.consumer)].num_threads;
-      p.rows = ceil_div(p.rows, std::int64_t{threads / 2}) * (threads / 2);
-    }
     p.swizzle = swizzle_bytes(pipe.type);
     p.slot_bytes = staged_bytes({.dtype = pipe.type.dtype, .rows = p.rows, .cols = pipe.type.cols});
     p.offset = take(p.slot_bytes * static_cast<std::size_t>(pipe.num_slots), kSlotAlignment);
@@ -368,8 +363,7 @@ class RolePlanner {
       bool left_in_registers = kind == DotKind::kWgmma && !slot(op.operands[1]);
       if (!slot(op.operands[1]) && !left_in_registers) bytes += staged_bytes(type(op.operands[1]));
       if (!slot(op.operands[2])) bytes += staged_bytes(type(op.operands[2]));
-    } else if ((op.code == OpCode::kTranspose && !slot(op.operands[0])) ||
-               (op.code == OpCode::kColumns && !op.exprs[0].is_const())) {
+    } else if (op.code == OpCode::kTranspose && !slot(op.operands[0])) {
       bytes = staged_bytes(type(op.operands[0]));
     }
     if (bytes > 0) plan_.staging[&op] = take(bytes, kSlotAlignment);
@@ -380,9 +374,8 @@ class RolePlanner {
       std::size_t block = std::size_t{kStoreBlock} * kStoreBlock * 2;
       std::size_t warpgroups = 0;  // of all agents that may store
       for (std::size_t a = 0; a < role_.agents.size(); ++a) {
-        AgentKind kind = role_.agents[a].kind;
-        bool stores = kind != AgentKind::kProducer && kind != AgentKind::kMaker;
-        if (stores) warpgroups += static_cast<std::size_t>(plan_.agents[a].warpgroups());
+        bool producer = role_.agents[a].kind == AgentKind::kProducer;
+        if (!producer) warpgroups += static_cast<std::size_t>(plan_.agents[a].warpgroups());
       }
       block *= static_cast<std::size_t>(plan_.store_buffers);
       plan_.store_stages = take(block * warpgroups, kSlotAlignment);

@@ -82,10 +82,6 @@ class ValuePlanner {
           row_numbers_.push_back(reg);
         }
         return;
-      case OpCode::kColumns:
-        plan(op.operands[0]).used_elsewhere = true;
-        if (op.exprs[0].is_const()) join(op.result, op.operands[0]);
-        return;  // else a move through shared memory
       case OpCode::kStorePacket:
       case OpCode::kLoadPacket:
         packets_.push_back(op.result >= 0 ? op.result : op.operands[0]);

@@ -111,18 +111,9 @@ void AgentWriter::value(const Op& op) {
   }
 }
 
-// Those that a variable chooses go through shared memory. Eight columns of a fragment lie over four
-// threads, two in each.
+// Eight columns of a fragment lie over four threads, two in each.
 void AgentWriter::columns(const Op& op) {
   constexpr std::int64_t kColumns = 8, kSlots = 2;
-  if (!op.exprs[0].is_const()) {
-    int from = op.operands[0];
-    line("named_barrier_sync(team.barrier, L{}::kThreads);", from);
-    std::string slot = stage_value(from, plan_.staging.at(&op));
-    line("named_barrier_sync(team.barrier, L{}::kThreads);", from);
-    line("load_columns<L{}>(v{}, {}, {}, team);", op.result, op.result, slot, expr(op.exprs[0]));
-    return;
-  }
   std::int64_t first = op.exprs[0].const_value();
   if (!value_plan(op.result).fragment || first % kColumns != 0) {
     refuse(op.loc, "columns of what no tensor core made, or not from a multiple of 8 on");

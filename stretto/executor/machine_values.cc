@@ -1,6 +1,4 @@
 // Operations on registers alone. Results that are 16- or 8-bit floats are rounded when written.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "stretto/base/errors.h"
@@ -24,14 +22,11 @@ void transpose_in_place(const Register& reg) {
   }
 }
 
-kernels::ConstTileRef columns_of(const TileRef& from, std::int64_t first, std::int64_t cols) {
-  if (first < 0 || first > from.cols - cols) {
-    throw UserError(
-        fmt::format("columns {} to {} of a value that has {}", first, first + cols - 1, from.cols));
-  }
-  auto* data =
-      static_cast<std::byte*>(from.data) + static_cast<std::size_t>(first) * size_bytes(from.dtype);
-  return {from.dtype, from.rows, cols, data, from.row_stride, from.col_stride};
+TileRef columns_of(TileRef tile, std::int64_t first, std::int64_t cols) {
+  auto size = static_cast<std::int64_t>(size_bytes(tile.dtype));
+  tile.data = static_cast<std::byte*>(tile.data) + first * tile.col_stride * size;
+  tile.cols = cols;
+  return tile;
 }
 
 bool is_narrow(DType dtype) {

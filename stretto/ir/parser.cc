@@ -198,9 +198,6 @@ void Parser::role(const Token& start) {
   if (reader_.accept_word("load_slots")) {
     r.resource.load_slots = reader_.any_integer<int>("a number of slots");
   }
-  if (reader_.accept_word("factor_slots")) {
-    r.resource.factor_slots = reader_.any_integer<int>("a number of slots");
-  }
   if (reader_.accept_word("stagger")) {
     r.resource.stagger = reader_.any_integer<int>("a number of steps");
   }
@@ -276,7 +273,7 @@ void Parser::pipe(Role& role) {
 Agent Parser::agent(bool named) {
   Agent a;
   auto kind_of = [&](const Token& word, AgentKind& kind) {
-    for (int i = 0; i <= static_cast<int>(AgentKind::kMaker); ++i) {
+    for (int i = 0; i <= static_cast<int>(AgentKind::kDrain); ++i) {
       kind = static_cast<AgentKind>(i);
       if (word.text == name(kind)) return true;
     }
@@ -289,11 +286,11 @@ Agent Parser::agent(bool named) {
     a.name = first.text;
     Token second = reader_.peek();
     if (second.kind != TokenKind::kWord || !kind_of(second, a.kind)) {
-      reader_.expected("body, producer, consumer, drain or maker");
+      reader_.expected("body, producer, consumer or drain");
     }
     reader_.take();
   } else if (!kind_of(first, a.kind)) {
-    reader_.fail(first, "expected body, producer, consumer, drain or maker");
+    reader_.fail(first, "expected body, producer, consumer or drain");
   }
   if (reader_.accept_word("threads")) a.num_threads = reader_.any_integer<int>("a thread count");
   if (reader_.accept_word("registers")) {

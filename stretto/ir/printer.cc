@@ -279,7 +279,6 @@ class Printer {
     if (r.resource.num_consumers != 1) add(" consumers {}", r.resource.num_consumers);
     if (r.resource.store_slots != 0) add(" store_slots {}", r.resource.store_slots);
     if (r.resource.load_slots != 0) add(" load_slots {}", r.resource.load_slots);
-    if (r.resource.factor_slots != 0) add(" factor_slots {}", r.resource.factor_slots);
     if (r.resource.stagger != 0) add(" stagger {}", r.resource.stagger);
     if (r.resource.tile_slots != 2) add(" tile_slots {}", r.resource.tile_slots);
     if (r.resource.products != ProductOrder::kAhead) add(" products {}", name(r.resource.products));

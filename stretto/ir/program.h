@@ -148,7 +148,7 @@ enum class OpCode : std::uint8_t {
   kBroadcast,  // to [rows, cols]
   kReduce,     // reduce along `axis` (1: over columns -> [rows,1]; 0: over rows -> [1,cols])
   kCopyValue,  // a copy in a register of its own
-  kColumns,    // the columns of operand 0 from exprs[0] on, as many as the result has; all exist
+  kColumns,    // the columns of operand 0 from exprs[0] on, as many as the result has
   // memory effects
   kStore,        // region = operand 0, cast to the tensor's dtype
   kStoreRows,    // rows chosen by operand 1 (i32 [rows,1]) = operand 0; a negative index is skipped
@@ -253,7 +253,7 @@ struct ValueType {
   friend bool operator==(const ValueType&, const ValueType&) = default;
 };
 
-enum class AgentKind : std::uint8_t { kBody, kProducer, kConsumer, kDrain, kMaker };
+enum class AgentKind : std::uint8_t { kBody, kProducer, kConsumer, kDrain };
 
 // A part of a worker with its own program order.
 struct Agent {
@@ -324,10 +324,6 @@ struct Resource {
   // many and the same shape (passes/split_agents.h).
   int load_slots = 0;
 
-  // Pipelined SMs: 0 has the computing agent make what its products take columns of (kColumns),
-  // from 1 on an agent of its own does, through a pipe of so many slots (passes/split_agents.h).
-  int factor_slots = 0;
-
   // SMs: a worker takes the next tile when it is free, instead of every num_workers-th. Which
   // worker has a tile then depends on timing, so the role may neither wait nor notify, nor read
   // what it writes. The CPU deals the tiles out as without.
@@ -380,11 +376,6 @@ struct Resource {
   Resource loading_ahead(int slots) const {
     Resource r = *this;
     r.load_slots = slots;
-    return r;
-  }
-  Resource making_factors(int slots) const {
-    Resource r = *this;
-    r.factor_slots = slots;
     return r;
   }
   Resource beside_role(int role) const {

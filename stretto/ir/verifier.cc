@@ -299,15 +299,6 @@ class ProgramChecker {
     require(res.load_slots == 0 || res.num_stages > 0,
             "role '{}' has {} slots for loads, only pipelined roles have them", r.name,
             res.load_slots);
-    // While the consumer takes the next slot, the product still reads the one before.
-    bool of_two =
-        res.factor_slots == 0 || (res.factor_slots >= 2 && res.factor_slots <= kMaxStages);
-    require(of_two, "role '{}' has {} slots for factors, need 2 to {}, or 0", r.name,
-            res.factor_slots, kMaxStages);
-    require(res.factor_slots == 0 || (drains && res.cluster_size == 1),
-            "role '{}' has {} slots for factors, only pipelined roles with one consumer, without "
-            "clusters and tickets, have them",
-            r.name, res.factor_slots);
     require(res.num_stages == 0 || res.kind == ResourceKind::kSm,
             "role '{}' has {} stages, only SMs are pipelined", r.name, res.num_stages);
     if (res.beside >= 0) beside(r);

@@ -80,9 +80,9 @@ class BodyChecker {
 
   // verify_types.cc
   void types();
-  void type_columns();
   void type_dot();
   void type_fill();
+  void type_columns();
   void type_unary();
   void type_binary();
   void type_where();

@@ -97,9 +97,9 @@ store $1 to @out[0, 0] tile [4, 4]
   };
   expect_refused("stages 3 load_slots 2", "load_slots 2", "only pipelined roles have them");
   expect_refused("load_slots 2", "load_slots -1", "need 0 to");
-  expect_refused("stages 3 load_slots 2", "stages 3 factor_slots 1", "need 2 to");
   expect_refused("$0 col 3", "$0 col 5", "columns asked for are none");
   expect_refused("$0 col 3", "$0 col -1", "columns asked for are none");
+  expect_refused("$0 col 3", "$0 col %t", "columns asked for are none");
   expect_refused("$0 col 3", "$1 col 0", "need not have been written");
   expect_refused("$1 = columns", "$2 = columns", "the result is bf16[4, 4]");
 }

@@ -119,16 +119,14 @@ void BodyChecker::type_fill() {
 }
 
 void BodyChecker::type_columns() {
-  const ValueType& v = operand(0);
-  ValueType result = place_.agent.values[static_cast<std::size_t>(op_->result)];
+  const ValueType& to = place_.agent.values[static_cast<std::size_t>(op_->result)];
+  const ValueType& from = operand(0);
   const Expr& col = op_->exprs[0];
-  bool inside =
-      result.cols <= v.cols &&
-      (!col.is_const() || (col.const_value() >= 0 && col.const_value() <= v.cols - result.cols));
-  require(inside, "the value is {}, the {} columns asked for are none of it", describe(v),
-          result.cols);
+  require(col.is_const() && col.const_value() >= 0 && to.cols <= from.cols &&
+              col.const_value() <= from.cols - to.cols,
+          "the value is {}, the {} columns asked for are none of it", describe(from), to.cols);
   require(op_->result != op_->operands[0], "register ${} is the value and the result", op_->result);
-  need_result({v.dtype, v.rows, result.cols});
+  need_result({from.dtype, from.rows, to.cols});
 }
 
 void BodyChecker::type_dot() {

@@ -238,11 +238,11 @@ Value broadcast(const LocatedValue& v, std::int64_t rows, std::int64_t cols) {
   return ValueOps::emit(OpCode::kBroadcast, {v.value.dtype(), rows, cols}, {&v.value}, v.loc);
 }
 
-Value columns(const LocatedValue& v, const Expr& first, std::int64_t cols) {
+Value columns(const LocatedValue& v, std::int64_t first, std::int64_t cols) {
   ValueType type{v.value.dtype(), v.value.rows(), cols};
-  Value out = ValueOps::emit(OpCode::kColumns, type, {&v.value}, v.loc);
+  Value part = ValueOps::emit(OpCode::kColumns, type, {&v.value}, v.loc);
   ValueOps::last(ValueOps::builder(v.value)).exprs = {first};
-  return out;
+  return part;
 }
 
 Value row_sum(const LocatedValue& v) { return ValueOps::reduce(ReduceOp::kSum, 1, v); }

@@ -111,12 +111,10 @@ Value floor(const LocatedValue& v);
 Value cast(const LocatedValue& v, DType dtype);  // the same value when the dtype is already that
 Value copy(const LocatedValue& v);               // in a register of its own
 Value broadcast(const LocatedValue& v, std::int64_t rows, std::int64_t cols);
-// Columns [first, first + cols) of the value, all of which exist. Of what a pipelined loop
-// multiplies by, step by step.
-Value columns(const LocatedValue& v, const Expr& first, std::int64_t cols);
-Value row_sum(const LocatedValue& v);     // [r,c] -> [r,1]
-Value row_max(const LocatedValue& v);     // [r,c] -> [r,1]
-Value row_min(const LocatedValue& v);     // [r,c] -> [r,1]
+Value columns(const LocatedValue& v, std::int64_t first, std::int64_t cols);  // [r,c] -> [r,cols]
+Value row_sum(const LocatedValue& v);                                         // [r,c] -> [r,1]
+Value row_max(const LocatedValue& v);                                         // [r,c] -> [r,1]
+Value row_min(const LocatedValue& v);                                         // [r,c] -> [r,1]
 Value row_argmax(const LocatedValue& v);  // [r,c] -> i32 [r,1], lowest column on ties
 Value col_sum(const LocatedValue& v);     // [r,c] -> [1,c]
 Value col_max(const LocatedValue& v);     // [r,c] -> [1,c]

@@ -29,7 +29,6 @@ class RoleSplitter {
   void run() {
     const Block& body = role_.agents[0].body;
     make_pipes(body);
-    make_factor_pipe();
     Agent producer{.name = "producer", .kind = AgentKind::kProducer};
     collect_indices(body, producer);
     producer.body = producer_block(body, false);
@@ -47,9 +46,7 @@ class RoleSplitter {
     consumer.body = consumer_block(body, nullptr);
     if (producer_waits && !needs_waits(consumer.body)) drop_waits(consumer.body);
     prune(program_, consumer.body);
-    std::vector<Agent> agents = {std::move(producer), std::move(consumer)};
-    if (factor_pipe_ >= 0) agents.push_back(maker(body));
-    role_.agents = std::move(agents);
+    role_.agents = {std::move(producer), std::move(consumer)};
   }
 
  private:
@@ -64,45 +61,6 @@ class RoleSplitter {
     const Block* block;
     std::size_t at;
   };
-
-  static constexpr int kMaker = 2;
-
-  void make_factor_pipe() {
-    const Op* taken = survey_.taken();
-    if (taken == nullptr) return;
-    ValueType type = role_.agents[0].values[static_cast<std::size_t>(taken->result)];
-    factor_pipe_ = static_cast<int>(role_.pipes.size());
-    pipe_of_[taken->result] = factor_pipe_;
-    role_.pipes.push_back({.name = fresh_name("factor"),
-                           .type = type,
-                           .num_slots = role_.resource.factor_slots,
-                           .swizzle = swizzle_of(type),
-                           .producer = kMaker,
-                           .consumer = 1});
-  }
-
-  // What makes the factor, and where it is complete its columns into slots.
-  Agent maker(const Block& body) const {
-    const Op& taken = *survey_.taken();
-    // One warpgroup: with more, products of two weights would lack registers.
-    Agent out{.name = "maker", .kind = AgentKind::kMaker, .num_threads = 128};
-    out.values = role_.agents[0].values;
-    std::int64_t cols = out.values[static_cast<std::size_t>(taken.result)].cols;
-    for (const Op& op : body) {
-      if (op.code == OpCode::kLet || survey_.makes_factor(op)) out.body.push_back(op);
-      if (op.result != taken.operands[0]) continue;
-      std::int64_t all = out.values[static_cast<std::size_t>(op.result)].cols;
-      for (std::int64_t col = 0; col < all; col += cols) {
-        out.body.push_back({.code = OpCode::kPipeFill,
-                            .operands = {op.result},
-                            .exprs = {col},
-                            .symbol = factor_pipe_,
-                            .loc = taken.loc});
-      }
-    }
-    prune(program_, out.body);
-    return out;
-  }
 
   // Row numbers get registers of the producer's own.
   void collect_indices(const Block& block, Agent& producer) {
@@ -211,9 +169,8 @@ class RoleSplitter {
           .result = load.result,
           .symbol = pipe_of_.at(load.result),
           .loc = load.loc};
-    if (load.code != OpCode::kLoad) return op;
     const Region& r = *load.region;
-    if (r.row_end.has_value() && r.row_dim >= 0) {
+    if (load.code == OpCode::kLoad && r.row_end.has_value() && r.row_dim >= 0) {
       op.exprs = {r.row_end - r.origin[static_cast<std::size_t>(r.row_dim)]};
     }
     return op;
@@ -252,7 +209,7 @@ class RoleSplitter {
     };
     for (std::size_t i = 0; i < block.size(); ++i) {
       const Op& op = block[i];
-      if (survey_.only_picks_rows(op) || survey_.makes_factor(op)) continue;
+      if (survey_.only_picks_rows(op)) continue;
       if (survey_.is_vector(op)) {
         later.push_back(get(op));
         continue;
@@ -262,7 +219,7 @@ class RoleSplitter {
         continue;
       }
       if (names_any(op, later)) flush();
-      out.push_back(survey_.is_piped(op) || survey_.takes_made(op) ? get(op) : op);
+      out.push_back(survey_.is_piped(op) ? get(op) : op);
       Op& copy = out.back();
       for (std::size_t b = 0; b < op.bodies.size(); ++b) {
         copy.bodies[b] = consumer_block(op.bodies[b], op.code == OpCode::kLoop ? &op : nullptr);
@@ -402,7 +359,6 @@ class RoleSplitter {
   const Program& program_;
   Role& role_;
   const SplitSurvey& survey_;
-  int factor_pipe_ = -1;          // -1: the consumer makes its factors itself
   std::map<int, int> pipe_of_;    // by the register that the load wrote
   std::map<int, int> tensor_of_;  // by pipe
   std::map<int, int> index_of_;   // the producer's register, by the role's

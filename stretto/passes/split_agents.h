@@ -9,10 +9,6 @@
 // pipes. The dots that read the slots become asynchronous, and where nothing else touches their
 // accumulator one iteration of them stays in flight. Roles that ask for no stages stay as they are.
 //
-// Where a loop multiplies by columns after columns of a value that the tile makes of inputs before
-// it, and the role asks for it (Resource::factor_slots), a third agent makes it and fills a pipe,
-// step by step: what is loaded ahead does not wait for it.
-//
 // It stands after resolve_tile_primitives, since a tile primitive is several waits and loops of
 // which each agent needs a part, and before everything that looks at agents one by one.
 #pragma once

@@ -3,10 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-
-#include "stretto/base/log.h"
-#include "stretto/passes/register_uses.h"
 
 namespace stretto {
 namespace {
@@ -29,8 +25,6 @@ bool is_elementwise(OpCode code) {
       return false;
   }
 }
-
-std::size_t at(int reg) { return static_cast<std::size_t>(reg); }
 
 bool names_itself(const Op& op, int reg) {
   return op.result == reg || std::count(op.operands.begin(), op.operands.end(), reg) > 0;
@@ -58,11 +52,9 @@ SplitSurvey::SplitSurvey(const Program& program, const Role& role)
       num_reads_(role.agents[0].values.size(), 0),
       writer_(role.agents[0].values.size(), nullptr),
       table_var_(program.vars.size(), false) {
-  for (const ValueType& v : role.agents[0].values) width_.push_back(v.cols);
   const Block& body = role.agents[0].body;
   count_writes(body);
   survey(body, {});
-  if (role.resource.factor_slots > 0) survey_factor(body);
   find_views(body);
   if (obstacle_.empty() && in_loop_.empty()) {
     obstacle_ = has_dots_ ? "no load inside a loop feeds a dot" : "no loop loads rows";
@@ -160,70 +152,6 @@ void SplitSurvey::survey_vectors(const Block& block) {
     slot_of_[reg] = op.result;
     for (auto* set : {&piped_, &in_loop_, &vectors_}) set->insert(&op);
   }
-}
-
-// The first loop that takes columns of what is made before it.
-void SplitSurvey::survey_factor(const Block& body) {
-  for (const Op& loop : body) {
-    if (loop.code != OpCode::kLoop) continue;
-    for (const Op& op : loop.bodies[0]) {
-      if (op.code != OpCode::kColumns) continue;
-      std::string why = factor_obstacle(body, loop, op);
-      if (why.empty()) {
-        taken_ = &op;
-        slot_of_[static_cast<std::size_t>(op.result)] = op.result;
-      } else {
-        makers_.clear();
-        log_debug(fmt::format("{}:{}: no agent of its own makes the factor: {}", op.loc.file,
-                              op.loc.line, why));
-      }
-      return;
-    }
-  }
-}
-
-// Collects those that make it. The loop takes every column, once and in order, for left factors of
-// products alone, and nobody else reads anything of what the factor is made with.
-std::string SplitSurvey::factor_obstacle(const Block& body, const Op& loop, const Op& columns) {
-  auto count = [](const std::vector<int>& of, int reg) {
-    return of[static_cast<std::size_t>(reg)];
-  };
-  const int made = columns.operands[0];
-  std::int64_t steps = loop.exprs[1].is_const() ? loop.exprs[1].const_value() : 0;
-  bool whole = loop.exprs[0].is_const(0) && steps > 0 &&
-               columns.exprs[0].same(Expr::var(loop.var) * width_[at(columns.result)]) &&
-               steps * width_[at(columns.result)] == width_[at(made)];
-  if (!whole) return "the loop does not take all columns in turn";
-  int factors = 0;
-  for (const Op& op : loop.bodies[0]) {
-    if (op.code == OpCode::kDot && op.operands[1] == columns.result) ++factors;
-  }
-  if (factors != count(num_reads_, columns.result) || count(num_writes_, columns.result) != 1) {
-    return "its columns are not left factors alone";
-  }
-  std::map<int, int> reads;  // by those found so far
-  std::vector<int> open = {made};
-  std::set<int> seen = {made};
-  reads[made] = 1;
-  while (!open.empty()) {
-    int reg = open.back();
-    open.pop_back();
-    const Op* writer = writer_[at(reg)];
-    bool here = &loop > writer && writer >= body.data();
-    bool plain = is_pure(*writer) || (writer->code == OpCode::kLoad && own_input(*writer->region));
-    if (count(num_writes_, reg) != 1 || !here || !plain || !writer->bodies.empty()) {
-      return "it is made of more than inputs";
-    }
-    makers_.insert(writer);
-    for (int from : writer->operands) {
-      ++reads[from];
-      if (seen.insert(from).second) open.push_back(from);
-    }
-  }
-  for (const auto& [reg, times] : reads) {
-    if (times != count(num_reads_, reg)) return "something else reads what it is made with";
-  }
-  return "";
 }
 
 bool SplitSurvey::has_index(const Op& op) const {
@@ -332,7 +260,7 @@ bool SplitSurvey::reads(const Op& op, int slot) const {
 SlotUses SplitSurvey::slot_uses(const Block& block) const {
   SlotUses uses;
   for (std::size_t i = 0; i < block.size(); ++i) {
-    if (is_piped(block[i]) || takes_made(block[i])) {
+    if (is_piped(block[i])) {
       uses.slots.push_back({block[i].result, i, block[i].loc, is_vector(block[i])});
     }
     for (SlotUses::Slot& slot : uses.slots) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
@@ -52,11 +51,6 @@ class SplitSurvey {
   // where nobody else reads it only the producer.
   bool picks_rows(const Op& op) const { return indices_.count(&op) != 0; }
   bool only_picks_rows(const Op& op) const;
-  // Where what is made of loads is multiplied by, columns after columns of a loop: the operation
-  // that takes them, and those, loads included, that an agent of its own makes it with.
-  bool takes_made(const Op& op) const { return &op == taken_; }
-  bool makes_factor(const Op& op) const { return makers_.count(&op) != 0; }
-  const Op* taken() const { return taken_; }
   // A piped vector: read wherever it is needed, not by a dot.
   bool is_vector(const Op& op) const { return vectors_.count(&op) != 0; }
   // Written by this rank alone.
@@ -73,8 +67,6 @@ class SplitSurvey {
 
   void count_writes(const Block& block);
   void survey(const Block& block, Around around);
-  void survey_factor(const Block& body);
-  std::string factor_obstacle(const Block& body, const Op& loop, const Op& columns);
   void survey_writes(const Op& op);
   void survey_vectors(const Block& block);
   void survey_ahead(const Op& op, Around around);
@@ -96,16 +88,13 @@ class SplitSurvey {
   std::vector<int> slot_of_;     // per register: the slot it stands for, or -1
   std::vector<int> num_writes_;  // per register
   std::vector<int> num_reads_;
-  std::vector<std::int64_t> width_;  // columns, per register
-  std::vector<const Op*> writer_;    // the last
-  std::vector<bool> table_var_;      // variables that follow from a table that launches change
-  std::set<int> written_;            // tensors that the role writes
-  std::set<int> tables_;             // tensors that its index arithmetic reads
+  std::vector<const Op*> writer_;  // the last
+  std::vector<bool> table_var_;    // variables that follow from a table that launches change
+  std::set<int> written_;          // tensors that the role writes
+  std::set<int> tables_;           // tensors that its index arithmetic reads
   bool has_dots_ = false;
   std::string obstacle_;
   const Op* packet_ = nullptr;  // a load of packets
-  const Op* taken_ = nullptr;
-  std::set<const Op*> makers_;
 };
 
 }  // namespace stretto

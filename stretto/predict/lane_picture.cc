@@ -61,7 +61,7 @@ std::string lane_picture(const Prediction& p, int width) {
     const PlannedAgent& agent = p.plan.agents[at(span.agent)];
     if (agent.rank != rank || agent.stage != Stage::kRoles) continue;
     AgentKind kind = roles[at(agent.role)].agents[at(agent.agent)].kind;
-    if (kind != AgentKind::kBody && kind != AgentKind::kConsumer) continue;
+    if (kind == AgentKind::kProducer || kind == AgentKind::kDrain) continue;
     lanes[at(agent.role)].add(span.begin, span.end, span.wait == nullptr ? 1 : -1);
   }
   std::size_t longest = 0;

@@ -81,7 +81,7 @@ std::vector<RoleSummary> roles_of(const Plan& plan, const Run& run) {
     const PlannedAgent& agent = plan.agents[a];
     if (agent.stage != Stage::kRoles) continue;
     const Agent& ir = plan.program->roles[at(agent.role)].agents[at(agent.agent)];
-    if (ir.kind != AgentKind::kBody && ir.kind != AgentKind::kConsumer) continue;
+    if (ir.kind == AgentKind::kProducer || ir.kind == AgentKind::kDrain) continue;
     const AgentTime& time = run.agents[a];
     roles[at(agent.role)].wait_ms += time.waited * kMilli;
     roles[at(agent.role)].busy_ms += (time.end - time.begin - time.waited) * kMilli;

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "stretto/base/errors.h"
-#include "stretto/model/gpu/gpu_model.h"
 #include "stretto/model/transformer/step_plan.h"
 
 namespace stretto::bench {
@@ -27,18 +26,13 @@ inline constexpr const char* kLlama70b =
   "tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 128000,
   "eos_token_id": 128001})";
 
-// What a step is tried with: "norms" has products normalise the row that they read, "0:104:256"
-// has slots.
-inline void apply_try(const std::string& text, GpuModelOptions& options) {
-  if (text == "norms") {
-    options.norms_inside = true;
-    return;
-  }
+// "0:104:256".
+inline RowSlots parse_slots(const std::string& text) {
   long long kib = 0, out_kib = 0, columns = 0;
   if (std::sscanf(text.c_str(), "%lld:%lld:%lld", &kib, &out_kib, &columns) != 3) {
-    throw UserError(fmt::format("--try {}: need KiB:KiB:columns, or norms", text));
+    throw UserError(fmt::format("--try {}: need KiB:KiB:columns", text));
   }
-  options.slots = {.bytes = kib * 1024, .out_bytes = out_kib * 1024, .columns = columns};
+  return {.bytes = kib * 1024, .out_bytes = out_kib * 1024, .columns = columns};
 }
 
 }  // namespace stretto::bench

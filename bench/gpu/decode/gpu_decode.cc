@@ -36,8 +36,7 @@ struct Settings {
   double seconds = 240;
   bool proof = false, stages = true, early = true;
   bool exchanges = true;           // time what they take, too
-  std::vector<std::string> tries;  // apply_try()
-  bool norms = false;              // compile kernels that normalise rows themselves
+  std::vector<std::string> tries;  // of RowSlots
   bool prefill = false;            // compile those kernels, too
   std::int64_t prompt = 0;         // tokens of a prompt to time, too; 0: none
   bool whole_experts = false, ulysses = false;
@@ -84,7 +83,6 @@ ModelShape shape_of(const Settings& s, const ModelConfig& config, int ranks,
   // As weights.h: weight_dtype() finds it for dummy weights.
   shape.weight_dtype = dtype == DType::kF32 ? config.dtype.value_or(DType::kF32) : dtype;
   shape.machine = machine;
-  shape.norms_inside = s.norms;
   return shape;
 }
 
@@ -304,25 +302,16 @@ std::unique_ptr<GpuForwardStep> captured_step(const Settings& s, GpuModel& model
   return step;
 }
 
-// A step with each of `s.tries`, and as it is between them.
+// A step with the slots of each of `s.tries`, and as it is between them.
 Json time_tries(const Settings& s, GpuModel& model) {
   Json out = Json::array();
-  std::vector<float> logits;
   for (const std::string& text : s.tries) {
-    for (const std::string& tried : {std::string("0:0:0"), text}) {
+    for (const std::string& slots : {std::string("0:0:0"), text}) {
       GpuModelOptions options = step_options(s);
-      apply_try(tried, options);
-      std::unique_ptr<GpuForwardStep> step = captured_step(s, model, options);
-      double ms = time_replays(*step);
-      std::vector<float> row(step->logits(0, 1),
-                             step->logits(0, 1) + model.shape().config->vocab_size);
-      if (logits.empty()) logits = row;
-      double difference = 0;
-      for (std::size_t i = 0; i < row.size(); ++i) {
-        difference = std::max<double>(difference, std::abs(row[i] - logits[i]));
-      }
-      say("  {}: {:.3f} ms, logits differ by up to {:.4f}", tried, ms, difference);
-      out.push_back({{"slots", tried}, {"early_ms", ms}, {"difference", difference}});
+      options.slots = parse_slots(slots);
+      double ms = time_replays(*captured_step(s, model, options));
+      say("  slots {}: {:.3f} ms", slots, ms);
+      out.push_back({{"slots", slots}, {"early_ms", ms}});
     }
   }
   return out;
@@ -475,7 +464,6 @@ int main_of(int argc, char** argv) {
   CLI::App* compile = app.add_subcommand("compile", "compile every kernel of decode");
   add_options(compile, s);
   compile->add_option("--dp", s.data_groups, "data groups")->check(CLI::Range(1, 8));
-  compile->add_flag("--norms", s.norms, "products of a step normalise the row they read");
   compile->add_flag("--prefill", s.prefill, "kernels of longer steps, too");
   CLI::App* run = app.add_subcommand("run", "measure decode");
   add_options(run, s);
@@ -485,8 +473,7 @@ int main_of(int argc, char** argv) {
   run->add_flag("!--no-stages", s.stages, "leave out the table of operators");
   run->add_option("--try", s.tries,
                   "time a step with other slots for its products, too: KiB, KiB of the product "
-                  "after attention and columns of a step, '0:104:256', 0: as they are; or with "
-                  "products that normalise the row they read: 'norms'");
+                  "after attention and columns of a step, '0:104:256', 0: as they are");
   run->add_flag("!--no-exchange-times", s.exchanges,
                 "leave out the table of a step that does not exchange");
   run->add_option("--prompt", s.prompt, "time a prompt of so many tokens, too")

@@ -84,26 +84,6 @@ STRETTO_DEVICE void load_elements(V& v, const S& smem, const Team& t) {
   }
 }
 
-// The slot's columns from `first` on.
-template <class L, class V, class S>
-STRETTO_DEVICE void load_columns(V& v, const S& smem, int first, const Team& t) {
-  constexpr int kUnit = Paired<V> ? 2 : 1;
-#pragma unroll
-  for (int i = 0; i < V::kR; ++i) {
-    int r = L::kTileRows == 1 ? 0 : L::row(t, i);
-#pragma unroll
-    for (int j = 0; j < V::kC; j += kUnit) {
-      typename S::Element e[2] = {};
-#pragma unroll
-      for (int u = 0; u < kUnit; ++u) {
-        int c = L::kTileCols == 1 ? 0 : L::col(t, j + u);
-        if (r < L::kTileRows && c < L::kTileCols) e[u] = smem.at(r, c + first);
-      }
-      put_raw(v, i, j, e);
-    }
-  }
-}
-
 // kRun columns at once: neighbours within 16 bytes stay neighbours in the slot.
 template <class L, int kRun, class V, class S>
 STRETTO_DEVICE void load_runs(V& v, const S& smem, const Team& t) {

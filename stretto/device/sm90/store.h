@@ -71,9 +71,6 @@ template <class L, int kCol, class V, class S>
 STRETTO_DEVICE void fill_columns(const S& slot, const V& v, const Team& t) {
   using T = typename S::Element;
   constexpr bool kWhole = L::kNoPadding && kCol % 16 == 0 && S::kCols % 16 == 0;
-  constexpr int kRun = 16 / int(sizeof(T));
-  constexpr bool kRuns = !Fragment<L> && L::kVec % kRun == 0 && L::kTileCols % kRun == 0 &&
-                         kCol % kRun == 0 && S::kCols % kRun == 0;
   if constexpr (Fragment<L> && Paired<V> && kWhole) {
     int lane = int(t.tid % 32), warp = int(t.tid / 32 % 4);
 #pragma unroll
@@ -84,22 +81,6 @@ STRETTO_DEVICE void fill_columns(const S& slot, const V& v, const Team& t) {
         int word = kCol / 8 + j;
         store_matrix_x4(slot.data + S::offset(row, (j + lane / 16) * 8), v.w[2 * m][word],
                         v.w[2 * m + 1][word], v.w[2 * m][word + 1], v.w[2 * m + 1][word + 1]);
-      }
-    }
-  } else if constexpr (Paired<V> && kRuns) {  // neighbours within 16 bytes stay neighbours
-    // Where they go is not kept from one slot to the next, which would take registers.
-    const Team here{u32(computed_here(int(t.tid))), t.barrier};
-#pragma unroll
-    for (int i = 0; i < V::kR; ++i) {
-      int r = L::kTileRows == 1 ? 0 : L::row(here, i);
-#pragma unroll
-      for (int j = 0; j < V::kC; j += kRun) {
-        int c = L::col(here, j) - kCol;
-        Run<u32, kRun / 2> words;
-#pragma unroll
-        for (int k = 0; k < kRun / 2; ++k) words.x[k] = v.w[i][j / 2 + k];
-        bool inside = r < L::kTileRows && c >= 0 && c < S::kCols;
-        if (inside) *reinterpret_cast<Run<u32, kRun / 2>*>(&slot.at(r, c)) = words;
       }
     }
   } else {

@@ -35,7 +35,6 @@ struct GpuModelOptions {
   // For measuring: ModelShape says what they are.
   bool exchanges = true;
   RowSlots slots = {};
-  bool norms_inside = false;
   std::optional<GpuDataGroup> data_group;  // where shape.data_groups is more than one
 };
 

@@ -122,21 +122,6 @@ class Planner {
     add(attention, Rows::kAllAndPast, {{"q", "q"}, k, v, {"out", "attended"}});
   }
 
-  // Whether products normalise the row that they read.
-  bool norms_inside() const {
-    return s_.norms_inside && s_.target == Target::kCuda && bound_ == 1 &&
-           s_.dtype == s_.weight_dtype && size_bytes(s_.dtype) == 2;
-  }
-  // Of a product whose first binding is what a launch has normalised: the same, or the row itself
-  // and the weight that normalises it.
-  std::vector<Binding> normed(std::vector<Binding> bindings, const char* x,
-                              const std::string& norm) const {
-    if (!norms_inside()) return bindings;
-    bindings[0].buffer = x;
-    bindings.push_back({"norm", norm});
-    return bindings;
-  }
-
   std::vector<Binding> qkv_bindings(std::int64_t layer) const {
     auto w = [&](const char* own, const char* whole) {
       return layer_buffer(layer, spreads_attention_ ? whole : own);
@@ -261,18 +246,15 @@ class Planner {
 
   void add_head(const char* input) {
     VocabDesc d = vocab_desc(std::min(kHeadRows, bound_));
-    d.norm = norms_inside();
-    d.norm_eps = c_.rms_norm_eps;
     add_buffer({.name = StepPlan::kLogits,
                 .dtype = DType::kF32,
                 .rows = d.m,
                 .cols = d.vocab,
                 .symmetric = true});
     plan_.head = {.program = add_program(lm_head_program(d, s_.target)),
-                  .bindings = normed({{"x", input},
-                                      {"table", c_.tie_word_embeddings ? "embedding" : "lm_head"},
-                                      {"logits", StepPlan::kLogits}},
-                                     input, "final_norm")};
+                  .bindings = {{"x", input},
+                               {"table", c_.tie_word_embeddings ? "embedding" : "lm_head"},
+                               {"logits", StepPlan::kLogits}}};
     if (s_.target == Target::kCuda && bound_ == 1) add_choice();
     plan_.head_input = input;
     plan_.head_rows = d.m;
@@ -291,12 +273,7 @@ class Planner {
   // Every rank holds all rows; a row-parallel GEMM ends in an all-reduce with the residual added.
   void replicated() {
     AttentionPart part = attention_part();
-    const bool inside = norms_inside();
-    bool any_moe = false;
-    for (std::int64_t i = 0; i < c_.num_layers(); ++i) any_moe |= is_moe(i);
-    // Experts and their routing share a normalised row.
-    std::size_t norm =
-        !inside || any_moe ? add_program(step_program(norm_desc(bound_), s_.target)) : 0;
+    std::size_t norm = add_program(step_program(norm_desc(bound_), s_.target));
     GemmDesc gemm_desc{.world_size = s_.world_size,
                        .m = bound_,
                        .k = hidden_,
@@ -306,15 +283,11 @@ class Planner {
     GemmDesc qkv_desc = gemm_desc;
     qkv_desc.n = part.qkv_cols;
     qkv_desc.bias = c_.qkv_bias;
-    qkv_desc.norm = inside;
-    qkv_desc.norm_eps = c_.rms_norm_eps;
     std::size_t qkv = add_program(replicated_product(qkv_desc, s_.slots.bytes));
     GemmDesc ffn_desc = gemm_desc;
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
     ffn_desc.bias = c_.mlp_bias;
-    ffn_desc.norm = inside;
-    ffn_desc.norm_eps = c_.rms_norm_eps;
     std::size_t ffn =
         has_dense_layers() ? add_program(replicated_product(ffn_desc, s_.slots.bytes)) : 0;
     const bool sums_over_ranks = s_.world_size > 1 && s_.exchanges;
@@ -346,35 +319,30 @@ class Planner {
 
     symmetric("x", bound_, hidden_);
     symmetric("x2", bound_, hidden_);
-    if (!inside || any_moe) local("normed", bound_, hidden_);
+    local("normed", bound_, hidden_);
     if (has_dense_layers()) local("act", bound_, ffn_);
     prepare_biases(bound_);
     add(lookup, Rows::kAll, {{"tokens", StepPlan::kTokens}, {"table", "embedding"}, {"out", "x"}});
     for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
       auto w = [i](const char* part) { return layer_buffer(i, part); };
-      auto normalise = [&](const char* x, const std::string& weight) {
-        add(norm, Rows::kAll, {{"x", x}, {"weight", weight}, {"out", "normed"}});
-      };
-      if (!inside) normalise("x", w("input_norm"));
-      add(qkv, Rows::kAll, normed(qkv_bindings(i), "x", w("input_norm")));
+      add(norm, Rows::kAll, {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
+      add(qkv, Rows::kAll, qkv_bindings(i));
       add_attention(part, i);
       const char* attention_sum = with_bias(c_.out_bias, Rows::kAll, "x", w("out_bias"));
       add(out_gemm, Rows::kAll,
           {{"a", "attended"}, {"b", w("out")}, {"residual", attention_sum}, {out, "x2"}});
-      if (!inside || is_moe(i)) normalise("x2", w("post_norm"));
+      add(norm, Rows::kAll, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
       if (is_moe(i)) {
         moe->add(i, "normed");
         continue;
       }
-      add(ffn, Rows::kAll, normed(ffn_bindings(i), "x2", w("post_norm")));
+      add(ffn, Rows::kAll, ffn_bindings(i));
       const char* mlp_sum = with_bias(c_.mlp_bias, Rows::kAll, "x2", w("down_bias"));
       add(down_gemm, Rows::kAll,
           {{"a", "act"}, {"b", w("down")}, {"residual", mlp_sum}, {out, "x"}});
     }
-    if (!inside) {
-      add(norm, Rows::kAll, {{"x", "x"}, {"weight", "final_norm"}, {"out", "normed"}});
-    }
-    add_head(inside ? "x" : "normed");
+    add(norm, Rows::kAll, {{"x", "x"}, {"weight", "final_norm"}, {"out", "normed"}});
+    add_head("normed");
   }
 
   // Every rank holds ceil(m / P) rows; a column-parallel GEMM gathers them, a row-parallel one ends
@@ -458,6 +426,36 @@ std::vector<int> ranks_of_group(const ModelShape& shape, int rank) {
   std::vector<int> ranks(static_cast<std::size_t>(shape.world_size));
   std::iota(ranks.begin(), ranks.end(), rank / shape.world_size * shape.world_size);
   return ranks;
+}
+
+std::vector<std::set<std::string>> constant_inputs(const ModelShape& shape, const StepPlan& plan) {
+  std::vector<PlanLaunch> launches = plan.launches;
+  launches.push_back(plan.head);
+  auto is_input = [&](const PlanLaunch& l, const Binding& b) {
+    const Program& program = plan.programs[l.program];
+    auto tensor = static_cast<std::size_t>(program.find_tensor(b.tensor));
+    return program.tensors[tensor].kind == TensorKind::kInput;
+  };
+  std::set<std::string> constant;  // buffers
+  for (const PlanBuffer& b : model_buffers(shape)) constant.insert(b.name);
+  for (const PlanBuffer& b : plan.buffers) constant.erase(b.name);
+  for (const PlanLaunch& l : launches) {
+    for (const Binding& b : l.bindings) {
+      if (!is_input(l, b)) constant.erase(b.buffer);
+    }
+  }
+  std::vector<std::set<std::string>> out(plan.programs.size());
+  for (const PlanLaunch& l : launches) {
+    for (const Binding& b : l.bindings) {
+      if (constant.contains(b.buffer)) out[l.program].insert(b.tensor);
+    }
+  }
+  for (const PlanLaunch& l : launches) {
+    for (const Binding& b : l.bindings) {
+      if (!constant.contains(b.buffer)) out[l.program].erase(b.tensor);
+    }
+  }
+  return out;
 }
 
 StepPlan plan_step(const ModelShape& shape, std::int64_t bound) {

@@ -53,9 +53,6 @@ struct ModelShape {
   // nothing.
   bool exchanges = true;
   RowSlots slots = {};
-  // Steps of one row on GPUs have products normalise the row that they read, instead of a launch
-  // before them; factors of 16 bits alone.
-  bool norms_inside = false;
 
   int all_ranks() const { return world_size * data_groups; }
   bool has_whole_attention() const { return ulysses && world_size > 1; }

@@ -88,25 +88,6 @@ TEST_P(StepPlanTest, EveryRankHasAllOfAttentionsWeightsBesideItsShare) {
   EXPECT_EQ(with.size(), without.size() + 3 * 3);
 }
 
-// Every product that would read a normalised row gets what normalises it instead.
-TEST(NormsInside, LeaveNoLaunchThatNormalises) {
-  ModelConfig config = parse_config(kConfig, "config");
-  ModelShape shape = model_shape(
-      config, 2, {.dtype = DType::kBF16, .plan_for = Target::kCuda, .norms_inside = true});
-  shape.weight_dtype = DType::kBF16;
-  StepPlan plan = plan_step(shape, 1);
-  EXPECT_EQ(launches_of(plan)["rms_norm"], 0);
-  int normalising = 0;
-  for (const PlanLaunch& l : plan.launches) {
-    for (const Binding& b : l.bindings) normalising += std::string(b.tensor) == "norm" ? 1 : 0;
-  }
-  EXPECT_EQ(normalising, 2 * config.num_layers());
-  EXPECT_EQ(plan.head_input, "x");
-  EXPECT_GT(launches_of(plan_step(shape, 64))["rms_norm"], 0) << "prompts";
-  shape.weight_dtype = DType::kF32;
-  EXPECT_EQ(launches_of(plan_step(shape, 1))["rms_norm"], 2 * config.num_layers() + 1);
-}
-
 INSTANTIATE_TEST_SUITE_P(Targets, StepPlanTest, testing::Values(Target::kCpu, Target::kCuda));
 
 }  // namespace

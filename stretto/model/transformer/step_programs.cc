@@ -39,9 +39,7 @@ Program step_program(const GemmArDesc& d, Target target) {
 Program row_program(const GemmDesc& d, Target target, const SlotLimits& limits) {
   GpuLoopDesc loop{
       .m = d.m, .n = d.n, .k = d.k, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype, .swiglu = d.swiglu};
-  GemmConfig config = config_for(d, target);
-  loop.factor_slots = config.factor_slots;
-  return gemm(d, with_limits(config, loop, target, limits));
+  return gemm(d, with_limits(config_for(d, target), loop, target, limits));
 }
 
 Program row_program(const GemmArDesc& d, Target target, const SlotLimits& limits) {

@@ -31,8 +31,7 @@ ModelShape model_shape(const ModelConfig& config, int num_ranks,
           .target = options.plan_for,
           .expert_groups = options.expert_groups,
           .data_groups = options.data_groups,
-          .ulysses = options.ulysses,
-          .norms_inside = options.norms_inside};
+          .ulysses = options.ulysses};
 }
 
 Transformer::Transformer(std::unique_ptr<ModelRunner> runner) : runner_(std::move(runner)) {

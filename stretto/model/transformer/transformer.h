@@ -27,7 +27,6 @@ struct TransformerOptions {
   int data_groups = 1;
   // Prompts through sequence-parallel attention (Ulysses): more memory for weights, less traffic.
   bool ulysses = false;
-  bool norms_inside = false;  // ModelShape says what it is
 };
 
 // UserError where `num_ranks` ranks are no whole number for each data group, or the experts of the

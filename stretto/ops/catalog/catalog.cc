@@ -44,7 +44,6 @@ const std::vector<OperatorInfo>& catalog() {
       gemm_fp8_info(),
       gemm_fp8_block_info(),
       gemm_split_k_info(),
-      gemm_norm_info(),
       ag_gemm_info(),
       ag_gemm_push_info(),
       ag_gemm_fp8_info(),

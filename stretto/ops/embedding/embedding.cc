@@ -90,11 +90,6 @@ Program lm_head(const VocabDesc& d, const VocabConfig& cfg) {
   Index m = p.extent("m", d.m);
   TensorRef x = p.input("x", d.dtype, {m, d.hidden});
   TensorRef table = p.input("table", d.weight_dtype, {share, d.hidden});
-  TensorRef norm;
-  if (d.norm) {
-    check_normed("lm_head", d.m, Scaling::kNone);
-    norm = p.input("norm", d.weight_dtype, {1, d.hidden});
-  }
   TensorRef logits = p.output("logits", DType::kF32, {m, d.vocab}, Space::kSymmetric);
   std::int64_t tile_k = cfg.tile_k == 0 ? d.hidden : cfg.tile_k;
   TileSpace tiles = p.grid(d.m, share, cfg.tile_rows, cfg.tile_vocab);
@@ -106,31 +101,27 @@ Program lm_head(const VocabDesc& d, const VocabConfig& cfg) {
     p.on_start([&] { p.notify_all(ready); });
   }
 
-  Resource sms =
-      Resource::sms(cfg.num_workers).pipelined(cfg.num_stages).making_factors(cfg.factor_slots);
-  GemmTile tile{.bm = cfg.tile_rows, .bn = cfg.tile_vocab, .bk = tile_k};
-  p.role("gemm", sms, tiles.columns_first(), [&](const Tile& t) {
-    TileRows rows = d.norm ? normed_rows(p, {x, norm, d.m, d.hidden, d.norm_eps}, tile, t.row)
-                           : tile_rows(x, {}, tile, {.row = t.row});
-    Value acc = p.zeros(DType::kF32, cfg.tile_rows, cfg.tile_vocab);
-    p.loop(ceil_div(d.hidden, tile_k), [&](const Index& step) {
-      Index k = step * tile_k;
-      acc = dot(acc, rows.made ? rows.made(k) : p.load(rows.a(k)),
-                p.load(table.tile({t.col, k}, cfg.tile_vocab, tile_k)).T());
-    });
-    Index first = p.let("first", p.rank() * share);
-    Index end = p.let("end", min(first + share, d.vocab));  // of this rank's columns
-    Slice columns = logits.tile({t.row, first + t.col}, cfg.tile_rows, cfg.tile_vocab);
-    if (alone) return p.store(columns.until_col(end), acc);
-    // All stores are under way before the first notify waits for them.
-    p.loop(d.world_size, [&](const Index& i) {
-      Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
-      p.wait(ready, peer);
-      p.store(columns.on(peer).until_col(end), acc);
-    });
-    p.loop(d.world_size,
-           [&](const Index& i) { p.notify(gathered, (p.rank() + 1 + i) % d.world_size); });
-  });
+  p.role("gemm", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages), tiles.columns_first(),
+         [&](const Tile& t) {
+           Value acc = p.zeros(DType::kF32, cfg.tile_rows, cfg.tile_vocab);
+           p.loop(ceil_div(d.hidden, tile_k), [&](const Index& step) {
+             Index k = step * tile_k;
+             acc = dot(acc, p.load(x.tile({t.row, k}, cfg.tile_rows, tile_k)),
+                       p.load(table.tile({t.col, k}, cfg.tile_vocab, tile_k)).T());
+           });
+           Index first = p.let("first", p.rank() * share);
+           Index end = p.let("end", min(first + share, d.vocab));  // of this rank's columns
+           Slice columns = logits.tile({t.row, first + t.col}, cfg.tile_rows, cfg.tile_vocab);
+           if (alone) return p.store(columns.until_col(end), acc);
+           // All stores are under way before the first notify waits for them.
+           p.loop(d.world_size, [&](const Index& i) {
+             Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
+             p.wait(ready, peer);
+             p.store(columns.on(peer).until_col(end), acc);
+           });
+           p.loop(d.world_size,
+                  [&](const Index& i) { p.notify(gathered, (p.rank() + 1 + i) % d.world_size); });
+         });
   if (!alone) wait_for_all(p, gathered, tiles.count());
   return p.finish();
 }
@@ -154,21 +145,13 @@ VocabConfig embedding_gpu_config(const VocabDesc& d) {
 
 VocabConfig lm_head_gpu_config(const VocabDesc& d) {
   std::int64_t share = vocab_per_rank(d);
-  bool halves = d.dtype == d.weight_dtype && size_bytes(d.dtype) == 2;
-  int factor_slots = d.norm && halves ? kFactorSlots : 0;
-  GpuLoop loop = gpu_loop({.m = d.m,
-                           .n = share,
-                           .k = d.hidden,
-                           .a_dtype = d.dtype,
-                           .b_dtype = d.weight_dtype,
-                           .factor_slots = factor_slots});
-  if (d.norm) loop.tile.bm = kMostNormedRows;
+  GpuLoop loop = gpu_loop(
+      {.m = d.m, .n = share, .k = d.hidden, .a_dtype = d.dtype, .b_dtype = d.weight_dtype});
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(share, loop.tile.bn);
   return {.tile_rows = loop.tile.bm,
           .tile_vocab = loop.tile.bn,
           .tile_k = loop.tile.bk,
           .num_stages = loop.num_stages,
-          .factor_slots = factor_slots,
           .num_workers = gpu_workers(tiles)};
 }
 

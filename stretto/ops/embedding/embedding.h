@@ -18,9 +18,6 @@ struct VocabDesc {
   std::int64_t m = 1;
   std::int64_t hidden = 1;
   std::int64_t vocab = 1;
-  // lm_head: rows are normalised first, as rms_norm does; at most kMostNormedRows (ops/gemm).
-  bool norm = false;
-  double norm_eps = 1e-5;
   bool sequence_parallel = false;  // embedding: a rank keeps its ceil(m / P) rows only
   int world_size = 1;
 };
@@ -30,7 +27,6 @@ struct VocabConfig {
   std::int64_t tile_vocab = 512;
   std::int64_t tile_k = 0;  // lm_head: hidden columns of one step; 0: all
   int num_stages = 0;       // lm_head: steps loaded ahead; 0: none
-  int factor_slots = 0;     // lm_head: as in GemmConfig
   int num_workers = 1;      // of each role
 };
 
@@ -44,8 +40,8 @@ std::int64_t vocab_per_rank(const VocabDesc& desc);
 // hidden] when sequence-parallel: each rank looks up the tokens it holds, the others contribute
 // zeros, and the sum is exact.
 Program embedding(const VocabDesc& desc, const VocabConfig& config);
-// x [m, hidden], the same on every rank, table [V', hidden] (, norm [1, hidden]) -> logits [m,
-// vocab] f32, symmetric: each rank stores its columns to every rank as it computes them.
+// x [m, hidden], the same on every rank, table [V', hidden] -> logits [m, vocab] f32, symmetric:
+// each rank stores its columns to every rank as it computes them.
 Program lm_head(const VocabDesc& desc, const VocabConfig& config);
 
 OperatorInfo embedding_info();

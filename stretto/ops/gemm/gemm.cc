@@ -19,9 +19,6 @@ void check(const GemmDesc& d, const GemmConfig& cfg) {
   }
   check_factors("gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
   check_result("gemm", "c_dtype", d.c_dtype, d.a_dtype);
-  if (!d.norm) return;
-  check_normed("gemm", d.m, d.scaling);
-  if (cfg.split_k > 1) throw UserError("gemm: split_k, but rows are normalised as a whole");
 }
 
 // Where a tile of c lies, and which of its steps a worker takes.
@@ -98,21 +95,19 @@ class Parts {
 }  // namespace
 
 std::string to_string(const GemmDesc& d) {
-  return fmt::format("gemm P={} m={} n={} k={} a={} b={} c={}{}{}{}{}{}{}", d.world_size, d.m, d.n,
+  return fmt::format("gemm P={} m={} n={} k={} a={} b={} c={}{}{}{}{}{}", d.world_size, d.m, d.n,
                      d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
                      d.bias ? " bias" : "", d.swiglu ? " swiglu" : "",
-                     d.residual ? " residual" : "", scaling_text(d.scaling), weights_text(d.b_kn),
-                     d.norm ? fmt::format(" norm eps={}", d.norm_eps) : "");
+                     d.residual ? " residual" : "", scaling_text(d.scaling), weights_text(d.b_kn));
 }
 
 std::string to_string(const GemmConfig& cfg) {
-  return fmt::format(
-      "tile={}x{}x{} compute={} raster={} stages={} consumers={} cluster={}{}{}{}{}{}", cfg.tile.bm,
-      cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.raster, cfg.num_stages, cfg.num_consumers,
-      cfg.cluster_size, stagger_text(cfg.stagger), products_text(cfg.products),
-      cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
-      cfg.factor_slots > 0 ? fmt::format(" factor_slots={}", cfg.factor_slots) : "",
-      cfg.split_k > 1 ? fmt::format(" split_k={}", cfg.split_k) : "");
+  return fmt::format("tile={}x{}x{} compute={} raster={} stages={} consumers={} cluster={}{}{}{}{}",
+                     cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.raster,
+                     cfg.num_stages, cfg.num_consumers, cfg.cluster_size, stagger_text(cfg.stagger),
+                     products_text(cfg.products),
+                     cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
+                     cfg.split_k > 1 ? fmt::format(" split_k={}", cfg.split_k) : "");
 }
 
 namespace {
@@ -144,17 +139,13 @@ bool set_apart(const GemmDesc& d, const GemmTile& tile, GemmConfig& config) {
 
 GemmConfig default_config(const GemmDesc& d, Target target) {
   if (target == Target::kCpu) return {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling)};
-  bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2;
-  int factor_slots = d.norm && halves ? kFactorSlots : 0;
   GpuLoop loop = gpu_loop({.m = d.m,
                            .n = d.n,
                            .k = d.k,
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
                            .swiglu = d.swiglu,
-                           .scaling = d.scaling,
-                           .factor_slots = factor_slots});
-  if (d.norm) loop.tile.bm = kMostNormedRows;
+                           .scaling = d.scaling});
   // Products of bytes need their factors twice as fast: pairs of blocks share those of the weights,
   // where TMA loads them and there are rows enough.
   bool bytes = d.a_dtype == DType::kF8E4M3 && d.k % 16 == 0;
@@ -164,15 +155,15 @@ GemmConfig default_config(const GemmDesc& d, Target target) {
   }
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
   int cluster = bytes && d.m > loop.tile.bm && tiles >= kGpuSms ? 2 : 1;
-  int stagger = halves && !d.swiglu ? paying_stagger(loop.tile, tiles) : 0;
+  bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
+  int stagger = halves ? paying_stagger(loop.tile, tiles) : 0;
   loop.tile.bm *= cluster;
   return {.tile = loop.tile,
           .num_compute_sms = gpu_workers(tiles / cluster, kGpuSms / cluster),
           .raster = 8,
           .num_stages = loop.num_stages,
           .cluster_size = cluster,
-          .stagger = stagger,
-          .factor_slots = factor_slots};
+          .stagger = stagger};
 }
 
 Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
@@ -189,8 +180,7 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
                     .scaling = d.scaling,
                     .b_kn = d.b_kn});
   auto scale_a = scale_input(p, d.scaling, m, d.k);  // [m, 1] or [m, k/128]
-  TensorRef norm, residual;
-  if (d.norm) norm = p.input("norm", d.b_dtype, {1, d.k});
+  TensorRef residual;
   if (d.residual) residual = p.input("residual", d.c_dtype, {m, d.n});  // [m, n]
   auto c = p.output("c", d.c_dtype, {m, d.n});                          // [m, n]
 
@@ -200,7 +190,6 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
                      .staggered(cfg.stagger)
                      .multiplying(cfg.products)
                      .draining(cfg.store_slots)
-                     .making_factors(cfg.factor_slots)
                      .clustered(cfg.cluster_size);
   auto finish = [&](Value acc, const Index& row, const Index& col) {
     if (d.residual) {
@@ -210,8 +199,7 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
   };
   if (cfg.split_k == 1) {
     p.role("gemm", sms, p.grid(c, tile.bm, tile.bn).raster(cfg.raster), [&](const Tile& t) {
-      TileRows rows = d.norm ? normed_rows(p, {a, norm, d.m, d.k, d.norm_eps}, tile, t.row)
-                             : tile_rows(a, scale_a, tile, {.row = t.row});
+      TileRows rows = tile_rows(a, scale_a, tile, {.row = t.row});
       finish(linear.product(tile, t.col, rows), t.row, t.col);
     });
     return p.finish();

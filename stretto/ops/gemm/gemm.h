@@ -20,10 +20,6 @@ struct GemmDesc {
   bool residual = false;             // + residual[m, n], of c's dtype
   Scaling scaling = Scaling::kNone;  // of fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
-  // Rows of a are normalised first, as rms_norm does (ops/norm): at most kMostNormedRows, without
-  // scaling and split_k.
-  bool norm = false;
-  double norm_eps = 1e-5;
 };
 
 struct GemmConfig {
@@ -36,8 +32,6 @@ struct GemmConfig {
   int stagger = 0;          // steps that a block's warpgroups end their loops apart (Resource)
   ProductOrder products = ProductOrder::kAhead;  // how warpgroups share the tensor core (Resource)
   int store_slots = 0;  // of a pipe to an agent that stores; 0: who multiplies
-  // Of a pipe from an agent that normalises rows, step by step; 0: who multiplies does.
-  int factor_slots = 0;
   // Workers that share a tile by steps of k, for products with fewer tiles than SMs. One of them
   // adds what the others stored, in the order of k: the same bits at every launch.
   int split_k = 1;
@@ -48,9 +42,9 @@ std::string to_string(const GemmConfig& config);
 GemmConfig default_config(const GemmDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Inputs a [m, k]; b [n, k] (swiglu: b_gate and b_up), bias [n] (bias_gate, bias_up),
-// residual [m, n]; with norm, norm [1, k] of b's dtype; with scaling, scale_a and scale_b
-// (scale_b_gate, scale_b_up), f32, in the shapes that Scaling says; output c [m, n]. Accumulated in
-// fp32, rounded once. UserError naming the field of a bad desc or config.
+// residual [m, n]; with scaling, scale_a and scale_b (scale_b_gate, scale_b_up), f32, in the shapes
+// that Scaling says; output c [m, n]. Accumulated in fp32, rounded once. UserError naming the field
+// of a bad desc or config.
 Program gemm(const GemmDesc& desc, const GemmConfig& config);
 
 }  // namespace stretto

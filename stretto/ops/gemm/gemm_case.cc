@@ -44,30 +44,6 @@ GemmDesc fp8_block_of(const OpShape& s) {
   return d;
 }
 
-// One row, or two.
-GemmDesc norm_of(const OpShape& s) {
-  GemmDesc d = desc_of(s);
-  d.m = std::min(s.m, kMostNormedRows);
-  d.norm = true;
-  return d;
-}
-
-// Rows of a, normalised, rounded to the dtype before and after the weight, as models are.
-Values normed_rows(const OpCase& c, int rank, const GemmDesc& d, std::int64_t m) {
-  Values a = input_of(c, rank, "a");
-  const Values& weight = input_of(c, rank, "norm");
-  auto k = static_cast<std::size_t>(d.k);
-  for (std::size_t row = 0; row < static_cast<std::size_t>(m); ++row) {
-    double squares = 0;
-    for (std::size_t i = 0; i < k; ++i) squares += a[row * k + i] * a[row * k + i];
-    double scale = 1 / std::sqrt(squares / static_cast<double>(d.k) + d.norm_eps);
-    for (std::size_t i = 0; i < k; ++i) a[row * k + i] *= scale;
-  }
-  a = round_to(a, d.a_dtype);
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] *= weight[i % k];
-  return round_to(a, d.a_dtype);
-}
-
 using MakeConfig = GemmConfig (*)(const GemmDesc&, Target);
 
 // Several workers to every tile, with short steps.
@@ -196,8 +172,7 @@ OpCase gemm_case(const GemmDesc& d, const GemmConfig& cfg, std::int64_t m, std::
   auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
   for (int rank = 0; rank < d.world_size; ++rank) {
     ProductShape shape{.m = m, .n = d.n, .k = d.k, .scaling = d.scaling, .b_kn = d.b_kn};
-    Values a = d.norm ? normed_rows(c, rank, d, m) : scaled_rows(c, rank, shape);
-    Values want = linear_reference(c, rank, a, shape);
+    Values want = linear_reference(c, rank, scaled_rows(c, rank, shape), shape);
     if (d.residual) {
       const Values& residual = input_of(c, rank, "residual");
       for (std::size_t i = 0; i < want.size(); ++i) want[i] += residual[i];
@@ -207,9 +182,7 @@ OpCase gemm_case(const GemmDesc& d, const GemmConfig& cfg, std::int64_t m, std::
   }
   bool bytes = d.a_dtype == DType::kF8E4M3;
   c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
-  // Of normalised rows some are rounded the other way in fp32.
-  bool of_terms = d.c_dtype == sum_dtype(d.c_dtype) || bytes || d.norm;
-  c.scale = of_terms ? std::sqrt(static_cast<double>(d.k)) : 1;
+  c.scale = d.c_dtype == sum_dtype(d.c_dtype) || bytes ? std::sqrt(static_cast<double>(d.k)) : 1;
   c.flops = 2.0 * static_cast<double>(m * d.n * d.k) * (d.swiglu ? 2 : 1) * d.world_size;
   return c;
 }
@@ -251,21 +224,6 @@ OperatorInfo gemm_fp8_block_info() {
   return info("gemm_fp8_block",
               "c[m,n] = a[m,k] * b[n,k]^T of fp8 factors, scales for 1 x 128 of a, 128 x 128 of b",
               fp8_block_of);
-}
-
-OperatorInfo gemm_norm_info() {
-  OperatorInfo norm =
-      info("gemm_norm", "c[m,n] = rms_norm(a)[m,k] * b[n,k]^T of one row or two, normalised here",
-           norm_of);
-  norm.shapes = [](int world_size) {
-    std::vector<OpShape> shapes = gemm_shapes(world_size);
-    std::int64_t m = 0;
-    for (OpShape& s : shapes) s.m = 1 + m++ % 2;
-    shapes.back().k = 1042;  // several steps, the last one ragged
-    return shapes;
-  };
-  norm.large = {.m = 1, .n = 4096, .k = 4096, .dtype = DType::kBF16};
-  return norm;
 }
 
 OperatorInfo gemm_split_k_info() {

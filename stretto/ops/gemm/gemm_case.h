@@ -22,7 +22,6 @@ OperatorInfo gemm_swiglu_info();
 OperatorInfo gemm_fp8_info();
 OperatorInfo gemm_fp8_block_info();
 OperatorInfo gemm_split_k_info();
-OperatorInfo gemm_norm_info();
 
 // --- shared by the operators of the family ---
 

@@ -8,7 +8,6 @@
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/ops/harness/target.h"
-#include "stretto/ops/norm/norm.h"
 
 namespace stretto {
 namespace {
@@ -58,12 +57,8 @@ GpuLoop streaming_loop(const GpuLoopDesc& d) {
     if (ceil_div(d.n, bn) <= d.num_sms) try_columns(bn);
   }
   std::int64_t slot_rows = tile.bm > 8 ? kFewRows : 8;
-  bool made = d.factor_slots > 0;
-  if (made) tile.bm = kMostNormedRows;
   auto stages = [&] {
-    std::int64_t step_bytes = tile.bk * size_bytes_of(d);
-    std::int64_t rest = slot_bytes - d.factor_slots * slot_rows * step_bytes;
-    return rest / (((made ? 0 : slot_rows) + tile.bn * weights) * step_bytes);
+    return slot_bytes / ((slot_rows + tile.bn * weights) * tile.bk * size_bytes_of(d));
   };
   while (tile.bk > line && (stages() < 3 || (d.k > 0 && tile.bk >= 2 * d.k))) tile.bk /= 2;
   return {.tile = tile, .num_stages = static_cast<int>(std::min(stages(), kMostStages))};
@@ -101,30 +96,6 @@ TileRows tile_rows(const TensorRef& a, const TensorRef& scale, const GemmTile& t
   };
   return {.a = [=](const Index& k) { return from(a, k, tile.bk); },
           .scale = [=](const Index& i) { return from(scale, i, 1); }};
-}
-
-TileRows normed_rows(ProgramBuilder& p, const NormedRows& n, const GemmTile& tile,
-                     const Index& row) {
-  std::int64_t width = ceil_div(n.k, tile.bk) * tile.bk;  // of whole steps
-  NormDesc norm{
-      .dtype = n.a.dtype(), .weight_dtype = n.weight.dtype(), .hidden = n.k, .eps = n.eps};
-  // A row that is the only one is read and normalised once, whatever the tile has room for.
-  std::int64_t rows = std::min(n.m, tile.bm);
-  Value weight = p.load(n.weight.tile({0, 0}, 1, width));
-  Value normed = normalised(norm, p.load(n.a.tile({row, 0}, rows, width)), weight);
-  if (rows < tile.bm) normed = broadcast(normed, tile.bm, width);
-  return {.made = [=](const Index& k) { return columns(normed, k, tile.bk); }};
-}
-
-void check_normed(const std::string& op, std::int64_t m, Scaling scaling) {
-  if (m > kMostNormedRows) {
-    throw UserError(
-        fmt::format("{}: m is {}, at most {} rows are normalised first", op, m, kMostNormedRows));
-  }
-  if (scaling != Scaling::kNone) {
-    throw UserError(
-        fmt::format("{}: scaling is {}, rows that are normalised have none", op, name(scaling)));
-  }
 }
 
 TensorRef scale_input(ProgramBuilder& p, Scaling scaling, const Index& rows, std::int64_t k,
@@ -209,7 +180,7 @@ void Linear::accumulate(const std::vector<Part>& parts, const GemmTile& tile, co
         }
       }
     }
-    Value a = rows.made ? rows.made(k) : p_->load(rows.a(k));  // [bm, bk]
+    Value a = p_->load(rows.a(k));  // [bm, bk]
     for (std::size_t part = 0; part < parts.size(); ++part) {
       const Index& col = parts[part].col;
       for (std::size_t i = 0; i < weights_.size(); ++i) {

@@ -51,8 +51,6 @@ struct GemmTile {
 struct TileRows {
   std::function<Slice(const Index& k)> a;
   std::function<Slice(const Index& i)> scale;
-  // Instead of `a`, where they are made before they are multiplied: their columns from k on.
-  std::function<Value(const Index& k)> made;
 };
 
 // Rows of `a` from `row` on, with the scales that `scale` has of them, if any; rows at or past
@@ -63,19 +61,6 @@ struct RowRange {
 };
 TileRows tile_rows(const TensorRef& a, const TensorRef& scale, const GemmTile& tile,
                    const RowRange& range);
-// The same of few rows that are normalised first (ops/norm/norm.h), as rms_norm rounds them.
-struct NormedRows {
-  TensorRef a, weight;  // [m, k], [1, k]
-  std::int64_t m = 1;   // most rows of a
-  std::int64_t k = 1;
-  double eps = 0;
-};
-// Where a block's threads hold them beside what they multiply by.
-inline constexpr std::int64_t kMostNormedRows = 2;
-TileRows normed_rows(ProgramBuilder& p, const NormedRows& rows, const GemmTile& tile,
-                     const Index& row);
-// UserError for more rows than that, and for scales.
-void check_normed(const std::string& op, std::int64_t m, Scaling scaling);
 // Declares the input scale_a [rows, scale_columns(scaling, k)]; nothing without scaling.
 TensorRef scale_input(ProgramBuilder& p, Scaling scaling, const Index& rows, std::int64_t k,
                       Space space = Space::kLocal);
@@ -150,15 +135,10 @@ struct GpuLoopDesc {
   bool swiglu = false;  // two products of the same rows
   Scaling scaling = Scaling::kNone;
   int num_sms = kGpuSms;  // that multiply
-  // Steps of the rows that an agent makes (GemmConfig::factor_slots); 0: they are loaded as they
-  // are.
-  int factor_slots = 0;
   // Of few rows: a block's shared memory for slots, and the columns of a step, at most; 0: what is
   // best for most.
   std::int64_t slot_bytes = 0, step_cols = 0;
 };
-// Steps of rows that an agent makes ahead: two are under way in the product, one is being made.
-inline constexpr int kFactorSlots = 3;
 // The stagger (GemmConfig) that was measured to pay for a block's tile of factors of 16 bits, 0 for
 // none: where SMs have several tiles each, so that a store has a next tile to hide behind.
 int paying_stagger(const GemmTile& tile, std::int64_t num_tiles, int num_sms = kGpuSms);

@@ -25,15 +25,16 @@ void check(const NormDesc& d, const NormConfig& c) {
   if (!(d.eps >= 0)) throw UserError(fmt::format("norm: eps is {}, need a number >= 0", d.eps));
 }
 
-}  // namespace
-
-Value normalised(const NormDesc& d, const Value& x, const Value& weight) {
+// x [rows, hidden], weight [1, hidden] -> x / rms(x) * weight
+Value normalise(const NormDesc& d, const Value& x, const Value& weight) {
   DType wide = sum_dtype(d.dtype);
   Value v = cast(x, wide);
   Value mean_square = row_sum(v * v) / static_cast<double>(d.hidden);
   Value normed = cast(v * rsqrt(mean_square + d.eps), d.dtype);
   return cast(cast(normed, wide) * cast(weight, wide), d.dtype);
 }
+
+}  // namespace
 
 Program rms_norm(const NormDesc& d, const NormConfig& cfg) {
   check(d, cfg);
@@ -60,7 +61,7 @@ Program rms_norm(const NormDesc& d, const NormConfig& cfg) {
              v = cast(cast(v, wide) + cast(p.load(rows(residual)), wide), d.dtype);
              p.store(rows(sum), v);
            }
-           p.store(rows(out), normalised(d, v, p.load(weight.tile({0, 0}, 1, d.hidden))));
+           p.store(rows(out), normalise(d, v, p.load(weight.tile({0, 0}, 1, d.hidden))));
          });
   return p.finish();
 }
@@ -178,7 +179,7 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
     }
     Value v = cast(cast(reduced, wide) + cast(old, wide), d.dtype);
     p.store(rows(sum), v);
-    p.store(rows(out), normalised(d, v, scale));
+    p.store(rows(out), normalise(d, v, scale));
   });
   if (!cfg.packets) {
     p.on_end(

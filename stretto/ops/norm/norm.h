@@ -9,7 +9,6 @@
 #include <string>
 
 #include "stretto/ir/program.h"
-#include "stretto/lang/value.h"
 #include "stretto/ops/harness/op_case.h"
 #include "stretto/ops/harness/target.h"
 
@@ -38,10 +37,6 @@ struct NormConfig {
 
 std::string to_string(const NormDesc& desc);
 NormConfig default_config(const NormDesc& desc, Target target = Target::kCpu);
-
-// Rows of `x`, over its first desc.hidden columns, times `weight` [1, columns of x]; what both have
-// past those is zero. For programs that normalise what they multiply.
-Value normalised(const NormDesc& desc, const Value& x, const Value& weight);
 
 // x [m, hidden], weight [1, hidden] (, residual [m, hidden]) -> out [m, hidden] (, sum [m, hidden])
 Program rms_norm(const NormDesc& desc, const NormConfig& config);
