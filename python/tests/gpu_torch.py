@@ -365,7 +365,8 @@ class Gradients(GpuTest):
         x, root = randn(2 * SIZE, 64), SIZE - 1
         leaf, back = x.clone().requires_grad_(), randn(2 * SIZE, 64)
         (stretto.broadcast(leaf, root) * back).sum().backward()
-        self.same(leaf.grad, total(back) if RANK == root else torch.zeros_like(back))
+        everything = total(back)
+        self.same(leaf.grad, everything if RANK == root else torch.zeros_like(back))
 
         leaf = x.clone().requires_grad_()
         (stretto.all_to_all(leaf) * back).sum().backward()
