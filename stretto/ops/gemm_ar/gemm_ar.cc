@@ -23,9 +23,11 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
     throw UserError("gemm_ar: an agent that stores needs two shots");
   }
   check_sizes("gemm_ar", {{"load_slots", cfg.load_slots}}, 0);
-  bool ahead = cfg.shots == ReduceShots::kTwo && cfg.num_reduce_sms == 0 && cfg.num_stages > 0;
+  bool ahead = cfg.shots == ReduceShots::kTwo && cfg.num_reduce_sms == 0 && cfg.num_stages > 0 &&
+               cfg.scatter == Scatter::kCopyEngine;
   if (cfg.load_slots > 0 && !ahead) {
-    throw UserError("gemm_ar: loads ahead need stages and two shots with sums in the epilogue");
+    throw UserError(
+        "gemm_ar: loads ahead need stages, copy engines and two shots with sums in the epilogue");
   }
   if (cfg.packets && (cfg.shots != ReduceShots::kOne || cfg.num_reduce_sms != 0)) {
     throw UserError("gemm_ar: packets need one shot with sums in the epilogue");

@@ -120,8 +120,9 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"TwoShotEpilogueCopy", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0},
         Variant{"TwoShotDrained", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false, 2},
         Variant{"TwoShotCopyDrained", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2},
-        Variant{"TwoShotAhead", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false, 0, 1},
-        Variant{"TwoShotDrainedAhead", ReduceShots::kTwo, 1, Scatter::kEpilogue, 0, false, 2, 3},
+        Variant{"TwoShotCopyAhead", ReduceShots::kTwo, 2, Scatter::kCopyEngine, 0, false, 0, 1},
+        Variant{"TwoShotCopyDrainedAheadInLeft", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0,
+                false, 2, 3},
         Variant{"TwoShotCopyDrainedAhead", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2,
                 2}),
     [](const auto& info) { return info.param.name; });
@@ -182,8 +183,8 @@ TEST(GemmArBits, AreTheSameWhereTilesAreWide) {
   for (Scatter scatter : {Scatter::kEpilogue, Scatter::kCopyEngine}) {
     EXPECT_TRUE(one == bits({"epilogue", ReduceShots::kTwo, 2, scatter, 0}));
     EXPECT_TRUE(one == bits({"drained", ReduceShots::kTwo, 2, scatter, 0, false, 2}));
-    EXPECT_TRUE(one == bits({"ahead", ReduceShots::kTwo, 1, scatter, 0, false, 2, 2}));
   }
+  EXPECT_TRUE(one == bits({"ahead", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2, 2}));
 }
 
 // Tiles of the two algorithms differ in height, and where rows are cut into tiles.
@@ -253,7 +254,8 @@ TEST(GemmArErrors, NameTheField) {
   expect_user_error([&] { gemm_ar(d, cfg); }, "an agent that stores needs two shots");
   cfg = default_config(d);
   cfg.load_slots = 2;
-  expect_user_error([&] { gemm_ar(d, cfg); }, "loads ahead need stages and two shots");
+  expect_user_error([&] { gemm_ar(d, cfg); },
+                    "loads ahead need stages, copy engines and two shots");
   EXPECT_EQ(default_config(d).shots, ReduceShots::kOne);
   d.m = 4096;
   EXPECT_EQ(default_config(d).shots, ReduceShots::kTwo);

@@ -27,11 +27,13 @@ void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
         "two slots");
   }
   check_sizes("gemm_rs", {{"load_slots", cfg.load_slots}}, 0);
-  bool ahead = cfg.num_reduce_sms == 0 && !cfg.across && cfg.num_stages > 0;
+  bool ahead = cfg.num_reduce_sms == 0 && !cfg.across && cfg.num_stages > 0 &&
+               cfg.scatter == Scatter::kCopyEngine;
   if (cfg.load_slots > 0 && !ahead) {
     throw UserError(
-        "gemm_rs: loads ahead need stages and sums in the epilogue of tiles that keep to a rank's "
-        "rows");
+        "gemm_rs: loads ahead need stages, copy engines and sums in the epilogue of tiles that "
+        "keep "
+        "to a rank's rows");
   }
   check_factors("gemm_rs", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
   check_result("gemm_rs", "out_dtype", d.out_dtype, d.a_dtype);

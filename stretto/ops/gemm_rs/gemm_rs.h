@@ -44,7 +44,8 @@ struct GemmRsConfig {
   // for neither.
   int store_slots = 0;
   // Sums in the epilogue: slots of a pipe through which what arrived is loaded ahead, 128 bytes of
-  // columns at a time; the left factor's where those are as many. 0: who multiplies loads it.
+  // columns at a time; the left factor's where those are as many. 0: who multiplies loads it. With
+  // copy engines only: a role that itself writes where others' parts arrive cannot be split.
   int load_slots = 0;
   // kEpilogue, sums in the epilogue, two slots: tiles reach across the rows of all ranks, so that
   // few rows read the weights once; each rank gets its rows of every tile.

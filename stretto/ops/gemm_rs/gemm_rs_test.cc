@@ -121,10 +121,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Variant{"CopyDrained", Scatter::kCopyEngine, 1, 0, false, 2},
                     Variant{"DrainedCredit", Scatter::kEpilogue, 1, 0, false, 2},
                     Variant{"Drained", Scatter::kEpilogue, 2, 0, false, 2},
-                    Variant{"Ahead", Scatter::kEpilogue, 2, 0, false, 0, 1},
+                    Variant{"CopyAheadTwoSlots", Scatter::kCopyEngine, 2, 0, false, 0, 1},
                     Variant{"CopyAhead", Scatter::kCopyEngine, 1, 0, false, 0, 3},
                     Variant{"CopyDrainedAhead", Scatter::kCopyEngine, 1, 0, false, 2, 2},
-                    Variant{"DrainedAheadCredit", Scatter::kEpilogue, 1, 0, false, 2, 3}),
+                    Variant{"CopyDrainedAheadInLeft", Scatter::kCopyEngine, 1, 0, false, 2, 3}),
     [](const auto& info) { return info.param.name; });
 
 TEST(GemmRsPipes, AnAgentOfItsOwnStoresAndNotifies) {
