@@ -10,7 +10,7 @@ import statistics
 
 import torch
 import torch.distributed as dist
-from overlap_torch_rank import NUM_SETS, Case, World
+from overlap_torch_rank import NUM_SETS, Case, World, world_of_torchrun
 from timing_options import parser_of
 
 import stretto
@@ -176,9 +176,8 @@ def main():
     parser = parser_of(__doc__, samples=20)
     parser.add_argument("--only", default="", help="cases whose text contains this")
     options = parser.parse_args()
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    world, rows = World(rank, size, "env://"), []
-    torch.manual_seed(int(os.environ.get("STRETTO_TEST_SEED", "1")) * 64 + rank)
+    world, rows = world_of_torchrun(int(os.environ.get("STRETTO_TEST_SEED", "1"))), []
+    rank, size = world.rank, world.size
     stretto.init(timeout=60)
     out = {"machine": torch.cuda.get_device_name(rank), "driver": options.driver, "commit": options.commit,
            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "ranks": size,

@@ -79,6 +79,13 @@ class World:
         return torch.randn(rows, cols, device=self.device, dtype=torch.bfloat16).mul_(scale)
 
 
+def world_of_torchrun(seed: int) -> World:
+    """Of this process, whose random tensors are its own."""
+    world = World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://")
+    torch.manual_seed(seed * 64 + world.rank)
+    return world
+
+
 class Case:
     """Contestants of one case: a call takes the number of a buffer set and returns the result, the reference first."""
 

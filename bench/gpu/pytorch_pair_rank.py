@@ -19,7 +19,7 @@ import time
 import torch
 import torch.distributed as dist
 from overlap_torch import make_cases
-from overlap_torch_rank import NUM_SETS, Case, World
+from overlap_torch_rank import NUM_SETS, Case, World, world_of_torchrun
 from timing_options import parser_of
 
 import stretto
@@ -108,9 +108,8 @@ def main():
     parser.add_argument("--only", default="", help="products whose text contains this: 'gemm_rs 8192'")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("STRETTO_TEST_SEED", "1")))
     options = parser.parse_args()
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    world = World(rank, size, "env://")
-    torch.manual_seed(options.seed * 64 + rank)
+    world = world_of_torchrun(options.seed)
+    rank, size = world.rank, world.size
     stretto.init(timeout=2 * CPP_S, sequence=False)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="stretto-pair-"))
 

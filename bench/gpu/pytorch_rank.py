@@ -17,7 +17,7 @@ import statistics  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from overlap_torch import make_cases  # noqa: E402
-from overlap_torch_rank import GEMM_CALLS_PER_GRAPH, NUM_SETS, Case, World  # noqa: E402
+from overlap_torch_rank import GEMM_CALLS_PER_GRAPH, NUM_SETS, Case, World, world_of_torchrun  # noqa: E402
 from timing_options import parser_of  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -248,9 +248,8 @@ def main():
     parser.add_argument("--only", default="", help="products whose text contains this: 'gemm_rs 8192'")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("STRETTO_TEST_SEED", "1")))
     options = parser.parse_args()
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    world = World(rank, size, "env://")
-    torch.manual_seed(options.seed * 64 + rank)
+    world = world_of_torchrun(options.seed)
+    rank, size = world.rank, world.size
 
     begin = time.perf_counter()
     stretto.init(timeout=60)

@@ -22,6 +22,14 @@ std::string verdict(const std::string& text) {
   return "accepted";
 }
 
+// `text` with `to` in the place of `from`.
+void expect_refused(const std::string& text, const std::string& from, const std::string& to,
+                    const char* reason) {
+  std::string changed = text;
+  changed.replace(changed.find(from), from.size(), to);
+  EXPECT_NE(verdict(changed).find(reason), std::string::npos) << to << "\n" << verdict(changed);
+}
+
 // Two roles share blocks: each worker of one has a worker of the other beside it.
 TEST(VerifierRoles, OneBesideAnotherHasItsWorkers) {
   const std::string text = R"(program "beside" world 1 level tile {
@@ -52,18 +60,13 @@ store $0 to @other[%u, 0] tile [1, 8]
   EXPECT_EQ(program.roles[1].resource.beside, 0);
   EXPECT_EQ(parse(stretto::print(program), "again.txt").roles[1].resource.beside, 0);
   EXPECT_NE(stretto::print(program).find("role guest sms 2 beside host tiles"), std::string::npos);
-  auto expect_refused = [&](const std::string& from, const std::string& to, const char* reason) {
-    std::string changed = text;
-    changed.replace(changed.find(from), from.size(), to);
-    EXPECT_NE(verdict(changed).find(reason), std::string::npos) << to << "\n" << verdict(changed);
-  };
-  expect_refused("sms 2 beside host", "sms 3 beside host", "has 3 workers and 'host'");
-  expect_refused("sms 2 beside host", "sms 2 stages 2 beside host", "neither stages");
-  expect_refused("sms 2 beside host", "sms 2 tickets beside host", "neither stages");
-  expect_refused("role host sms 2", "role host sms 2 cluster 2", "neither has clusters");
-  expect_refused("role host sms 2", "role host host 2", "need SMs");
-  expect_refused("sms 2 beside host", "copy_engine 2 beside host", "need SMs");
-  expect_refused("sms 2 beside host", "sms 2 beside guest", "not declared before it");
+  expect_refused(text, "sms 2 beside host", "sms 3 beside host", "has 3 workers and 'host'");
+  expect_refused(text, "sms 2 beside host", "sms 2 stages 2 beside host", "neither stages");
+  expect_refused(text, "sms 2 beside host", "sms 2 tickets beside host", "neither stages");
+  expect_refused(text, "role host sms 2", "role host sms 2 cluster 2", "neither has clusters");
+  expect_refused(text, "role host sms 2", "role host host 2", "need SMs");
+  expect_refused(text, "sms 2 beside host", "copy_engine 2 beside host", "need SMs");
+  expect_refused(text, "sms 2 beside host", "sms 2 beside guest", "not declared before it");
   std::size_t guest = text.find("role guest");
   std::string two = text.substr(0, text.size() - 2) + text.substr(guest);
   two.replace(two.rfind("role guest"), 10, "role third");
@@ -90,18 +93,13 @@ store $1 to @out[0, 0] tile [4, 4]
   Program program = parse(text, "good.txt", MissingLocs::kFill);
   EXPECT_EQ(program.roles[0].resource.load_slots, 2);
   EXPECT_EQ(stretto::print(parse(stretto::print(program), "again.txt")), stretto::print(program));
-  auto expect_refused = [&](const std::string& from, const std::string& to, const char* reason) {
-    std::string changed = text;
-    changed.replace(changed.find(from), from.size(), to);
-    EXPECT_NE(verdict(changed).find(reason), std::string::npos) << to << "\n" << verdict(changed);
-  };
-  expect_refused("stages 3 load_slots 2", "load_slots 2", "only pipelined roles have them");
-  expect_refused("load_slots 2", "load_slots -1", "need 0 to");
-  expect_refused("$0 col 3", "$0 col 5", "columns asked for are none");
-  expect_refused("$0 col 3", "$0 col -1", "columns asked for are none");
-  expect_refused("$0 col 3", "$0 col %t", "columns asked for are none");
-  expect_refused("$0 col 3", "$1 col 0", "need not have been written");
-  expect_refused("$1 = columns", "$2 = columns", "the result is bf16[4, 4]");
+  expect_refused(text, "stages 3 load_slots 2", "load_slots 2", "only pipelined roles have them");
+  expect_refused(text, "load_slots 2", "load_slots -1", "need 0 to");
+  expect_refused(text, "$0 col 3", "$0 col 5", "columns asked for are none");
+  expect_refused(text, "$0 col 3", "$0 col -1", "columns asked for are none");
+  expect_refused(text, "$0 col 3", "$0 col %t", "columns asked for are none");
+  expect_refused(text, "$0 col 3", "$1 col 0", "need not have been written");
+  expect_refused(text, "$1 = columns", "$2 = columns", "the result is bf16[4, 4]");
 }
 
 }  // namespace

@@ -194,13 +194,14 @@ void PartialSums::reduce(const Finish& finish, const Done& done) {
           });
 }
 
-// sum += what `source` sent for the tile, once the channel of its block is complete.
+// Until the channel of the tile's block has come from `source`.
 void PartialSums::wait_for(const Index& source, const OwnTile& t) const {
   Index channel = runs_.channel_of(t.block);
   Index count = by_copy_engine() ? Index(1) : tiles_in(channel);
   p_.wait(arrived_[source * runs_.num_channels() + channel], count);
 }
 
+// sum += what `source` sent for the tile, once it is there.
 void PartialSums::add_arrived(Value& sum, const Index& source, const OwnTile& t) const {
   if (!loads_ahead()) wait_for(source, t);
   Slice partial = slots_.tile({source, t.row, t.col}, cfg_.tile.bm, t.cols);
