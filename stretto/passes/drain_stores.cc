@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
-#include "stretto/base/log.h"
 #include "stretto/passes/prune.h"
+#include "stretto/passes/refuse.h"
 
 namespace stretto {
 namespace {
@@ -232,15 +232,13 @@ bool is_split(const Role& role) {
 Program drain_stores(Program program) {
   for (Role& role : program.roles) {
     if (role.resource.store_slots == 0) continue;
-    std::string obstacle = "it was not split";
-    if (is_split(role)) {
-      StoreDrainer drainer(program, role);
-      obstacle = drainer.obstacle();
-      if (obstacle.empty()) drainer.run();
+    const int slots = role.resource.store_slots;
+    if (!is_split(role)) refuse(program, role, "store_slots", slots, "it was not split");
+    StoreDrainer drainer(program, role);
+    if (!drainer.obstacle().empty()) {
+      refuse(program, role, "store_slots", slots, drainer.obstacle());
     }
-    if (!obstacle.empty()) {
-      log_debug(fmt::format("{}: role '{}' has no drain: {}", program.name, role.name, obstacle));
-    }
+    drainer.run();
   }
   return program;
 }

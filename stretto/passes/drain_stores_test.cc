@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/executor/controlled.h"
 #include "stretto/executor/program_runner.h"
@@ -206,12 +207,13 @@ TEST(DrainStores, ANotifyWaitsForTheDrainsStoresByTma) {
   EXPECT_NE(weak.report.find("a store by TMA is not over"), std::string::npos) << weak.report;
 }
 
-TEST(DrainStores, StoresThatItCannotOrderStayWhereTheyAre) {
-  for (const Options& o : {Options{.col_limit = true}, Options{.store_slots = 0}}) {
-    EXPECT_EQ(scheduled(o)->roles[0].agents.size(), 2u);
-  }
-  // The program itself is wrong, so it is not proved either way; the pass does not mend it.
-  EXPECT_EQ(scheduled({.early_notify = true})->roles[0].agents.size(), 2u);
+TEST(DrainStores, StoresThatItCannotOrderAreRefused) {
+  EXPECT_EQ(scheduled({.store_slots = 0})->roles[0].agents.size(), 2u);
+  expect_user_error([] { scheduled({.col_limit = true}); },
+                    {"passed_on: role 'multiply'", "store_slots = 2", "does not come in slots",
+                     "2 ranks, a f32[13, 21]", "c f32[13, 75]"});
+  expect_user_error([] { scheduled({.early_notify = true}); },
+                    {"store_slots = 2", "notifies of something other than stores"});
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <map>
 #include <set>
 
-#include "stretto/base/log.h"
 #include "stretto/passes/prune.h"
+#include "stretto/passes/refuse.h"
 #include "stretto/passes/split_survey.h"
 
 namespace stretto {
@@ -372,12 +372,20 @@ Program split_agents(Program program) {
   for (Role& role : program.roles) {
     if (role.resource.num_stages == 0 || role.agents.size() != 1) continue;
     SplitSurvey survey(program, role);
-    if (survey.obstacle().empty()) {
-      RoleSplitter(program, role, survey).run();
-    } else {
-      log_debug(fmt::format("{}: role '{}' stays one agent: {}", program.name, role.name,
-                            survey.obstacle()));
+    const Resource& asked = role.resource;
+    if (!survey.obstacle().empty()) {
+      refuse(program, role, "num_stages", asked.num_stages, survey.obstacle());
     }
+    if (asked.load_slots > 0 && !survey.loads_ahead()) {
+      refuse(program, role, "load_slots", asked.load_slots,
+             "beside the factors of a product it loads no matrix, or a table that launches change "
+             "decides about it");
+    }
+    if (asked.tile_slots != Resource{}.tile_slots && !survey.loads_once()) {
+      refuse(program, role, "tile_slots", asked.tile_slots,
+             "nothing that it loads once a tile goes through a pipe");
+    }
+    RoleSplitter(program, role, survey).run();
   }
   return program;
 }

@@ -17,9 +17,10 @@
 
 namespace stretto {
 
-// A role that cannot be split without changing the order of its own writes and reads stays one
-// agent; the log says why at debug level. What it writes, hands on by a signal and waits for before
-// it reads is in order. The producer makes the waits after which a tile loads something.
+// UserError for a role that cannot be split without changing the order of its own writes and reads,
+// or that has nothing to load through the pipes that it asks for (refuse.h). What it writes, hands
+// on by a signal and waits for before it reads is in order. The producer makes the waits after
+// which a tile loads something.
 Program split_agents(Program program);
 
 }  // namespace stretto

@@ -245,6 +245,11 @@ void SplitSurvey::find_views(const Block& block) {
   }
 }
 
+bool SplitSurvey::loads_once() const {
+  return std::any_of(piped_.begin(), piped_.end(),
+                     [&](const Op* op) { return !is_in_loop(*op) && !is_ahead(*op); });
+}
+
 bool SplitSurvey::is_async(const Op& op) const {
   return op.code == OpCode::kDot && (slot_of_[static_cast<std::size_t>(op.operands[1])] >= 0 ||
                                      slot_of_[static_cast<std::size_t>(op.operands[2])] >= 0);

@@ -41,6 +41,9 @@ class SplitSurvey {
   bool is_in_loop(const Op& op) const { return in_loop_.count(&op) != 0; }
   // Of the piped loads: Resource::load_slots asked for it.
   bool is_ahead(const Op& op) const { return ahead_.count(&op) != 0; }
+  // Whether any load is ahead, and whether any piped one happens once a tile.
+  bool loads_ahead() const { return !ahead_.empty(); }
+  bool loads_once() const;
   // A dot that reads a slot, as loaded or transposed.
   bool is_async(const Op& op) const;
   SlotUses slot_uses(const Block& block) const;

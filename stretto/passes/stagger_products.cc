@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/ir/op_info.h"
+#include "stretto/passes/refuse.h"
 #include "stretto/passes/register_uses.h"
 #include "stretto/passes/substitute_vars.h"
 
@@ -187,7 +189,11 @@ class Staggerer {
   Staggerer(Program& program, const Role& role, Agent& agent)
       : program_(program), role_(role), agent_(agent) {}
 
-  void run() { stagger(agent_.body); }
+  // Whether a loop had the form for it.
+  bool run() {
+    stagger(agent_.body);
+    return any_;
+  }
 
  private:
   void stagger(Block& block) {
@@ -199,6 +205,7 @@ class Staggerer {
       }
       if (parts) {
         append_pipelined(op, *parts, out);
+        any_ = true;
         continue;
       }
       for (Block& body : op.bodies) stagger(body);
@@ -314,17 +321,55 @@ class Staggerer {
   Agent& agent_;
   std::map<std::pair<int, std::int64_t>, int> copies_;  // by register and set
   std::map<int, int> now_;  // of the iteration that is being written, by the loop's register
+  bool any_ = false;
 };
+
+// Whether several warpgroups share products that the tensor core makes of slots, in a loop.
+bool shares_products(const Role& role, const Agent& agent, const Block& block, bool in_loop) {
+  return std::any_of(block.begin(), block.end(), [&](const Op& op) {
+    auto type = [&](int reg) { return agent.values[static_cast<std::size_t>(reg)]; };
+    bool product = in_loop && op.code == OpCode::kDotAsync &&
+                   size_bytes(type(op.operands[1]).dtype) <= 2 &&
+                   warpgroups_of(role, type(op.result)) > 1;
+    return product || std::any_of(op.bodies.begin(), op.bodies.end(), [&](const Block& body) {
+             return shares_products(role, agent, body, in_loop || op.code == OpCode::kLoop);
+           });
+  });
+}
+
+// An order among warpgroups is one of several, and of products that they all make at the same time.
+void check_sharing(const Program& program, const Role& role) {
+  const Resource& asked = role.resource;
+  bool in_turn =
+      asked.products == ProductOrder::kInTurn || asked.products == ProductOrder::kAheadInTurn;
+  if (asked.stagger == 0 && !in_turn) return;
+  bool shared = std::any_of(role.agents.begin(), role.agents.end(), [&](const Agent& agent) {
+    return agent.kind == AgentKind::kConsumer && shares_products(role, agent, agent.body, false);
+  });
+  if (shared) return;
+  const char* reason =
+      "it has no loop with products of 16 or 8 bits that several warpgroups of an agent share, 64 "
+      "rows each";
+  if (asked.stagger > 0) refuse(program, role, "stagger", asked.stagger, reason);
+  refuse(program, role, {"products", name(asked.products)}, reason);
+}
 
 }  // namespace
 
 Program stagger_products(Program program) {
   for (Role& role : program.roles) {
+    check_sharing(program, role);
     ProductOrder products = role.resource.products;
     if (products == ProductOrder::kInTurn || products == ProductOrder::kAwaited) continue;
+    bool any = false;
     for (Agent& agent : role.agents) {
       if (agent.kind != AgentKind::kConsumer) continue;
-      Staggerer(program, role, agent).run();
+      any |= Staggerer(program, role, agent).run();
+    }
+    if (products == ProductOrder::kAheadInTurn && !any) {
+      refuse(program, role, {"products", name(products)},
+             "no loop has one product that its threads take further, slots enough for two and "
+             "registers for both");
     }
   }
   return program;

@@ -21,7 +21,8 @@
 namespace stretto {
 
 // Roles whose products are awaited at once stay. Products of 32-bit factors stay, as do loops whose
-// registers would not hold two iterations.
+// registers would not hold two iterations. UserError where a role asks for an order among
+// warpgroups (Resource::stagger, products in turn) and has none that share a product (refuse.h).
 Program stagger_products(Program program);
 
 }  // namespace stretto

@@ -20,6 +20,7 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t kRows = 8, kCols = 8, kStep = 8, kMostSteps = 21;
+constexpr std::int64_t kShared = 128;  // rows of a tile that two warpgroups share
 
 enum class Work { kScale, kWeigh, kPeak };
 
@@ -27,31 +28,32 @@ enum class Work { kScale, kWeigh, kPeak };
 // after each product, or a factor weighed before it; or with what is left of the sum after each
 // step kept as well, which has to stay one after the other.
 Program product(Work work, int num_stages, std::int64_t steps,
-                ProductOrder order = ProductOrder::kAhead) {
+                ProductOrder order = ProductOrder::kAhead, std::int64_t tile_rows = kRows) {
   constexpr int tiles = 2;
   ProgramBuilder p("product", 1);
   Index count = steps != 0 ? Index(steps) : p.extent("steps", kMostSteps);
-  auto a = p.input("a", DType::kBF16, {kRows * tiles, kMostSteps * kStep});
+  auto a = p.input("a", DType::kBF16, {tile_rows * tiles, kMostSteps * kStep});
   auto b = p.input("b", DType::kBF16, {kCols, kMostSteps * kStep});
-  auto u = p.input("u", DType::kF32, {kRows * tiles, kMostSteps});
+  auto u = p.input("u", DType::kF32, {tile_rows * tiles, kMostSteps});
   auto w = p.input("w", DType::kBF16, {1, kMostSteps * kStep});
-  auto c = p.output("c", DType::kF32, {kRows * tiles, kCols});
+  auto c = p.output("c", DType::kF32, {tile_rows * tiles, kCols});
   p.role("multiply", Resource::sms(1).pipelined(num_stages).multiplying(order),
-         p.grid(c, kRows, kCols), [&](const Tile& t) {
-           Value acc = p.zeros(DType::kF32, kRows, kCols), peak = p.zeros(DType::kF32, kRows, 1);
+         p.grid(c, tile_rows, kCols), [&](const Tile& t) {
+           Value acc = p.zeros(DType::kF32, tile_rows, kCols);
+           Value peak = p.zeros(DType::kF32, tile_rows, 1);
            p.loop(count, [&](const Index& i) {
-             Value rows = p.load(a.tile({t.row, i * kStep}, kRows, kStep));
+             Value rows = p.load(a.tile({t.row, i * kStep}, tile_rows, kStep));
              Value cols = p.load(b.tile({0, i * kStep}, kCols, kStep)).T();
              if (work == Work::kScale) {
-               Value scale = p.load(u.tile({t.row, i}, kRows, 1));
-               acc = acc + dot(p.zeros(DType::kF32, kRows, kCols), rows, cols) * scale;
+               Value scale = p.load(u.tile({t.row, i}, tile_rows, 1));
+               acc = acc + dot(p.zeros(DType::kF32, tile_rows, kCols), rows, cols) * scale;
              } else {
                Value weight = p.load(w.tile({0, i * kStep}, 1, kStep));
                acc = dot(acc, rows * weight, cols);
              }
              if (work == Work::kPeak) peak = maximum(peak, row_max(acc));
            });
-           p.store(c.tile({t.row, 0}, kRows, kCols), work == Work::kPeak ? acc + peak : acc);
+           p.store(c.tile({t.row, 0}, tile_rows, kCols), work == Work::kPeak ? acc + peak : acc);
          });
   return p.finish();
 }
@@ -151,13 +153,14 @@ TEST_F(StaggerProducts, TurnsAreTakenWhereProductsAddToTheSameSums) {
 }
 
 TEST_F(StaggerProducts, TheRolesOrderDecidesWhoIsAheadAndWhoTakesTurns) {
-  std::map<std::string, Doubles> inputs = {{"a", numbers(2 * kRows * kMostSteps * kStep)},
+  std::map<std::string, Doubles> inputs = {{"a", numbers(2 * kShared * kMostSteps * kStep)},
                                            {"b", numbers(kCols * kMostSteps * kStep)},
-                                           {"u", numbers(2 * kRows * kMostSteps)}};
-  Doubles want = run(scheduled(product(Work::kScale, 0, 0)), inputs, kMostSteps);
+                                           {"u", numbers(2 * kShared * kMostSteps)}};
+  Doubles want = run(scheduled(product(Work::kScale, 0, 0, ProductOrder::kAhead, kShared)), inputs,
+                     kMostSteps);
   for (ProductOrder order :
        {ProductOrder::kAheadInTurn, ProductOrder::kInTurn, ProductOrder::kAwaited}) {
-    auto split = scheduled(product(Work::kScale, 3, 0, order));
+    auto split = scheduled(product(Work::kScale, 3, 0, order, kShared));
     EXPECT_EQ(overlaps(*split), order == ProductOrder::kAheadInTurn) << print(*split);
     EXPECT_EQ(takes_turns(*split), order == ProductOrder::kAheadInTurn) << print(*split);
     EXPECT_EQ(run(split, inputs, kMostSteps), want) << print(*split);

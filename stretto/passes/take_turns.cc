@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "stretto/base/log.h"
+#include "stretto/passes/refuse.h"
 #include "stretto/passes/substitute_vars.h"
 
 namespace stretto {
@@ -86,12 +86,10 @@ void divide(Program& program, Role& role) {
 Program take_turns(Program program) {
   for (Role& role : program.roles) {
     if (role.resource.num_consumers == 1) continue;
-    if (is_split(role)) {
-      divide(program, role);
-    } else {
-      log_debug(
-          fmt::format("{}: role '{}' has one consumer: it was not split", program.name, role.name));
+    if (!is_split(role)) {
+      refuse(program, role, "num_consumers", role.resource.num_consumers, "it was not split");
     }
+    divide(program, role);
   }
   return program;
 }

@@ -10,6 +10,7 @@
 
 namespace stretto {
 
+// UserError for a role with several consumers that was not split (refuse.h).
 Program take_turns(Program program);
 
 }  // namespace stretto

@@ -1,0 +1,31 @@
+// How a pass says that a role cannot have what it asks for. Nothing is dropped in silence: a
+// program that runs has every agent, pipe and order of products that its resources name, and
+// defaults and choosers offer no other.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+// A field of Resource, by its name there, and what the role has there.
+struct AskedFor {
+  const char* field;
+  std::string value;
+};
+
+// Throws the UserError: the field with its value, the role and where it stands, why not, and the
+// shapes of the program's inputs and outputs.
+[[noreturn]] void refuse(const Program& program, const Role& role, const AskedFor& asked,
+                         std::string_view reason);
+[[noreturn]] inline void refuse(const Program& program, const Role& role, const char* field,
+                                std::int64_t value, std::string_view reason) {
+  refuse(program, role, {field, fmt::format("{}", value)}, reason);
+}
+
+}  // namespace stretto
