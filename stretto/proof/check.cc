@@ -472,6 +472,8 @@ const char* name(FindingKind kind) {
       return "no progress";
     case FindingKind::kQuota:
       return "quota";
+    case FindingKind::kOutside:
+      return "outside of the tensor";
     case FindingKind::kResources:
       return "resources";
     case FindingKind::kIllFormed:

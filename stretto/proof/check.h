@@ -21,6 +21,7 @@ enum class FindingKind : std::uint8_t {
   kOutput,     // an output element written twice or never
   kProgress,   // a threshold never reached, or a cycle of waits
   kQuota,      // a counter that does not get the same from every launch, or a wait beyond it
+  kOutside,    // an access that never meets its tensor
   kResources,  // more workers than the device holds
   kIllFormed,  // an event that no order could make right
 };

@@ -75,7 +75,13 @@ void AccessExpander::copy_from(const Op& op) {
 
 void AccessExpander::copy_to(const Op& op) {
   Target to = resolve(*op.region2);
-  if (!is_empty(clip(to.box))) add(op, 1, op.region2->tensor, to, AccessKind::kWrite);
+  if (!is_empty(clip(to.box))) return add(op, 1, op.region2->tensor, to, AccessKind::kWrite);
+  Access none{.tensor = op.region2->tensor,
+              .rank = to.rank,
+              .kind = AccessKind::kWrite,
+              .tile = state_.tile,
+              .op = &op};
+  state_.recorder.note_reach({none, 1, to.box});
 }
 
 // A store releases its packets after writing; a load reads after the tags have come.
@@ -101,18 +107,36 @@ void AccessExpander::packet(const Op& op) {
 void AccessExpander::table_reads(const Op& op, const Expr& expr) {
   if (!uses_table(expr)) return;
   const ExprNode& n = expr.node();
+  bool chooses = n.op == ExprOp::kSelect || n.op == ExprOp::kAnd || n.op == ExprOp::kOr;
+  state_.may_depth += chooses ? 1 : 0;
   for (const Expr& arg : n.args) table_reads(op, arg);
+  state_.may_depth -= chooses ? 1 : 0;
   if (n.op != ExprOp::kTable) return;
   Target target{.rank = state_.rank, .last_rank = state_.rank};
   target.box.limit = tensor_box(static_cast<int>(n.value));
   target.box.size.fill(1);
   for (std::size_t d = 0; d < n.args.size(); ++d) {
     ValueRange r = state_.scope.range(n.args[d]);
+    check_entry(op, n, d, r);
     target.box.origin[d] = r.lo;
     target.box.size[d] = r.hi - r.lo + 1;
   }
   span_all_parts(static_cast<int>(n.value), target.box);
   add(op, 2, static_cast<int>(n.value), target, AccessKind::kRead);
+}
+
+// Entries are not masked: one that is not there has no value. Where a table decides whether it is
+// read, that may leave out this index.
+void AccessExpander::check_entry(const Op& op, const ExprNode& entry, std::size_t dim,
+                                 const ValueRange& index) const {
+  std::int64_t size = state_.graph.shapes[at(static_cast<int>(entry.value))][dim];
+  if (state_.may_depth > 0 || (index.lo >= 0 && index.hi < size)) return;
+  const Tensor& table = state_.program.tensors[at(static_cast<int>(entry.value))];
+  std::string which =
+      index.exact() ? fmt::format("{}", index.lo) : fmt::format("{} to {}", index.lo, index.hi);
+  state_.reject(op, fmt::format("index {} of dimension {} of table '{}' does not exist, there are "
+                                "{} entries",
+                                which, dim, table.name, size));
 }
 
 Box AccessExpander::tensor_box(int tensor) const {

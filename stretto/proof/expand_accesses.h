@@ -30,6 +30,8 @@ class AccessExpander {
     std::optional<TablePoint> part;  // `box` lies in this part of the rows, from `offset` on
   };
 
+  void check_entry(const Op& op, const ExprNode& entry, std::size_t dim,
+                   const ValueRange& index) const;
   Box tensor_box(int tensor) const;
   Target resolve(const Region& region);
   // Brings a box to the coordinates of a tensor whose rows a table deals out.

@@ -74,15 +74,20 @@ std::string describe_counter(const InstanceGraph& graph, int counter) {
 
 std::string describe_access(const InstanceGraph& graph, const Access& access) {
   const Box& box = graph.boxes[static_cast<std::size_t>(access.box)];
-  const Tensor& tensor = graph.program->tensors[static_cast<std::size_t>(access.tensor)];
+  return describe_box(graph, access.tensor, box, access.kind, access.rank);
+}
+
+std::string describe_box(const InstanceGraph& graph, int tensor_idx, const Box& box,
+                         AccessKind kind, int rank) {
+  const Tensor& tensor = graph.program->tensors[static_cast<std::size_t>(tensor_idx)];
   std::string range;
   for (std::size_t d = 0; d < tensor.shape.size() && d < kMaxDims; ++d) {
     range += fmt::format("{}{}:{}", d == 0 ? "" : ", ", box.lo[d], box.hi[d]);
   }
-  const char* verb = access.kind == AccessKind::kRead    ? "read"
-                     : access.kind == AccessKind::kWrite ? "write"
-                                                         : "reduction";
-  return fmt::format("{} of '{}' [{}] on rank {}", verb, tensor.name, range, access.rank);
+  const char* verb = kind == AccessKind::kRead    ? "read"
+                     : kind == AccessKind::kWrite ? "write"
+                                                  : "reduction";
+  return fmt::format("{} of '{}' [{}] on rank {}", verb, tensor.name, range, rank);
 }
 
 std::string describe_loc(const Op* op) {

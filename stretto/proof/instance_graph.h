@@ -9,8 +9,10 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/ir/program.h"
@@ -94,6 +96,15 @@ struct PacketLoad {
   bool covered = true;  // false: some packet is stored by nobody
 };
 
+// What one operation did to one tensor: met it, at least once, or lay outside (reach.h).
+struct Reach {
+  bool meets = false, far = false;
+  int tensor = -1, rank = -1, agent = -1;  // the first access, or the first that is far outside
+  AccessKind kind = AccessKind::kRead;
+  std::int64_t tile = -1;
+  Box box;  // its elements, masked or not
+};
+
 struct InstanceGraph {
   const Program* program = nullptr;
   std::vector<std::int64_t> extents;
@@ -106,6 +117,7 @@ struct InstanceGraph {
   std::vector<std::int64_t> quota;  // per counter: what this launch adds
   std::vector<Box> boxes;           // interned
   std::vector<PacketLoad> packet_loads;
+  std::map<std::pair<const Op*, int>, Reach> reaches;  // by operation, and which of its accesses
   std::shared_ptr<TableChoices> choices;  // what the choices of syncs and accesses mean
 
   std::size_t num_events() const;
@@ -115,8 +127,10 @@ struct InstanceGraph {
 std::string describe_agent(const InstanceGraph& graph, int agent, std::int64_t tile);
 // "'gathered'[3] of rank 1".
 std::string describe_counter(const InstanceGraph& graph, int counter);
-// "'full' of rank 1 [0:128, 0:64]".
+// "read of 'full' [0:128, 0:64] on rank 1".
 std::string describe_access(const InstanceGraph& graph, const Access& access);
+std::string describe_box(const InstanceGraph& graph, int tensor, const Box& box, AccessKind kind,
+                         int rank);
 std::string describe_loc(const Op* op);
 
 }  // namespace stretto

@@ -13,6 +13,7 @@
 #include "stretto/proof/expand.h"
 #include "stretto/proof/launch_patterns.h"
 #include "stretto/proof/pipe_slice.h"
+#include "stretto/proof/reach.h"
 #include "stretto/proof/sample.h"
 #include "stretto/proof/sync_kinds.h"
 
@@ -65,6 +66,7 @@ class Prover {
       check_resources();
       check_pipes();
       if (ok()) prove_samples();
+      if (ok() && result_.stats.every_table) check_reach();
     } catch (const Rejected& e) {
       add(FindingKind::kIllFormed, e.what(), context_);
     } catch (const UserError& e) {
@@ -203,6 +205,14 @@ class Prover {
     }
   }
 
+  // Of what some tables do, others may do elsewhere.
+  void check_reach() {
+    for (const auto& [text, where] : unmet_.findings()) {
+      if (static_cast<int>(result_.findings.size()) == options_.max_findings) return;
+      add(FindingKind::kOutside, text, where);
+    }
+  }
+
   // `witness`: which of sample_tables(), -1 for none but those of the options.
   Cases expand_all(const std::vector<std::vector<std::int64_t>>& samples, int witness) {
     Cases cases;
@@ -212,6 +222,7 @@ class Prover {
       if (witness < 0) {
         cases.push_back(
             {expand(program_, extents, options_.tables, PipeLoopMode::kFold, choices_), context_});
+        unmet_.add(cases.back().graph, context_);
         continue;
       }
       auto tables = sample_tables(program_, extents);
@@ -419,6 +430,7 @@ class Prover {
   const ProofOptions& options_;
   ProofResult result_;
   std::string context_;
+  UnmetTensors unmet_;
   std::shared_ptr<TableChoices> choices_ = std::make_shared<TableChoices>();
 };
 

@@ -1,6 +1,7 @@
 #include "stretto/proof/trace_recorder.h"
 
 #include "stretto/base/errors.h"
+#include "stretto/proof/reach.h"
 
 namespace stretto {
 
@@ -26,7 +27,31 @@ void TraceRecorder::add(const LooseAccess& access) {
   if (diverted_ != nullptr) {
     diverted_->push_back(access);
   } else {
+    note_reach(access);
     place(access.access, access.which, clip(access.box));
+  }
+}
+
+void TraceRecorder::note_reach(const LooseAccess& access) {
+  const Access& a = access.access;
+  const std::optional<Region>& region = access.which == 0 ? a.op->region : a.op->region2;
+  if (!region) return;  // an entry of a table
+  Reach& reach = graph_.reaches[{a.op, access.which}];
+  if (reach.meets) return;
+  Lie lie = lie_of(*graph_.program, *region, access.box,
+                   graph_.shapes[static_cast<std::size_t>(a.tensor)]);
+  reach.meets = lie == Lie::kMeets;
+  bool is_first = reach.tensor < 0;
+  if (!is_first && (lie != Lie::kFar || reach.far)) return;
+  reach.far = lie == Lie::kFar;
+  reach.tensor = a.tensor;
+  reach.rank = a.rank;
+  reach.agent = static_cast<int>(graph_.agents.size()) - 1;
+  reach.kind = a.kind;
+  reach.tile = a.tile;
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    reach.box.lo[d] = access.box.origin[d];
+    reach.box.hi[d] = access.box.origin[d] + access.box.size[d];
   }
 }
 
@@ -47,12 +72,14 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
     const Access& a = first[i].access;
     bool is_write = a.kind == AccessKind::kWrite && !a.may;
     if (auto folded = fold_affine(first[i].box, second[i].box, trips, is_write)) {
+      note_reach({a, first[i].which, *folded});
       place(a, first[i].which, clip(*folded));
       continue;
     }
     LooseBox box = first[i].box;
     for (std::int64_t k = 0; k < trips; ++k) {
       budget_.step(a.op->loc);
+      note_reach({a, first[i].which, box});
       place(a, first[i].which, clip(box));
       for (std::size_t d = 0; d < kMaxDims; ++d) {
         box.origin[d] += second[i].box.origin[d] - first[i].box.origin[d];

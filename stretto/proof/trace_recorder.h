@@ -30,6 +30,8 @@ class TraceRecorder {
 
   void add_sync(const Sync& sync);
   void add(const LooseAccess& access);
+  // Whether the box meets its tensor (reach.h). add() does so, too.
+  void note_reach(const LooseAccess& access);
 
   // A loop without synchronisation; loops nest, the outermost decides. `ordered`: accesses keep
   // their turn instead of being merged.
