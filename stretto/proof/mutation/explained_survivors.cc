@@ -22,6 +22,7 @@ constexpr const char* kOwnPart =
     "a rank's notify to itself is waited for by nobody: its own part never leaves its registers";
 constexpr const char* kReadByThreads =
     "threads have read this slot before; what is awaited reads those of the factors";
+constexpr const char* kPutAfterwards = "what it gets was put after the same waits of the producer";
 constexpr const char* kRingReady =
     "'ready' adds nothing: a message has been all around the ring before a rank ends its launch";
 
@@ -242,7 +243,7 @@ const std::vector<Explanation>& explanations() {
       {"grouped_gemm_@(rs|ar) P=*", "*", "reduce.producer: @(loop|wait) '@(summed|free)'",
        "what others send or are sent is not put in slots: the consumer waits for them itself"},
       {"grouped_gemm_@(rs|ar) P=*", "*", "reduce.consumer: wait '@(computed|free)'*",
-       "the rows that it gets were put after the same waits of the producer"},
+       kPutAfterwards},
       {"grouped_gemm_@(rs|ar) P=*", "pipe of one slot", "reduce: pipe '*'",
        "each row is got and released by itself"},
       {"grouped_gemm_@(rs|ar) P=*", "@(duplicate notify|notify too much)",
@@ -260,6 +261,13 @@ const std::vector<Explanation>& explanations() {
        "nothing is multiplied: a matter of values"},
       {"moe_layer P=*", "@(duplicate notify|notify too much)",
        "@(layer: notify 'made'|reduce: notify 'summed')", kOneArrival},
+      {"moe_layer P=* gpu", "@(duplicate notify|notify too much)",
+       "@(send: notify 'arrived'|reduce: notify 'in_order')", kOneArrival},
+      {"moe_layer P=* gpu",
+       "@(drop wait|lower threshold|wait for wrong channel|wait after the access)",
+       "layer.consumer: wait '@(in_order|made)'", kPutAfterwards},
+      {"moe_layer P=* gpu", "wait after the access", "reduce: wait '@(computed|free)'",
+       "it still comes before what it guards: what moves ahead of it has a wait of its own"},
       {"flash_decode P=*", "packet to wrong rank", "combine: store_packet 'inbox'@(| #2| #3)",
        kEveryRank},
       {"flash_decode P=*", "packet to wrong slot", "combine: store_packet 'inbox'@(| #2| #3)",
