@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`gpu_bench catalog` on a machine without a GPU, up to the kernels: python3 gpu_bench_test.py GPU_BENCH."""
+"""`gpu_bench` on a machine without a GPU, up to the kernels: python3 gpu_bench_test.py GPU_BENCH."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ def run(*args):
     return subprocess.run([GPU_BENCH, *args], capture_output=True, text=True, timeout=300)
 
 
-class Catalog(unittest.TestCase):
+class GpuBench(unittest.TestCase):
     def test_kernels_compile_without_a_gpu_with_pauses_and_without(self):
         for flags in ([], ["--delays"]):
             with self.subTest(flags=flags):
@@ -33,6 +33,26 @@ class Catalog(unittest.TestCase):
         self.assertEqual(got.returncode, 2, got.stdout + got.stderr)
         self.assertEqual(got.stdout, "")
         self.assertTrue(re.fullmatch(r"gpu_bench: .+\n", got.stderr), got.stderr)
+
+    def test_a_config_that_a_shape_does_not_give_is_refused_by_name(self):
+        asked = {
+            "channels=32": "gemm_rs P=2 m=1024 .*: channels_per_rank is 32, can only be 4",
+            "scatter=epilogue queues=2": "num_copy_queues is 2, can only be 1: the epilogue scatters",
+            "tile=128x100x64 store_slots=2": "role 'gemm' .*cannot have store_slots = 2: .*out bf16",
+            "load_slots=2": "load_slots is 2, can only be 0: loads ahead need",
+        }
+        for config, refusal in asked.items():
+            with self.subTest(config=config):
+                got = run("overlap", "--ranks", "2", "--machine", "h200x2", "--only", "gemm_rs P=2 m=1024", "--config",
+                          config)
+                self.assertEqual((got.returncode, got.stdout), (2, ""))
+                self.assertRegex(got.stderr, refusal)
+
+    def test_what_a_config_does_not_name_is_made_to_fit(self):
+        got = run("overlap", "--ranks", "2", "--machine", "h200x2", "--only", "gemm_rs P=2 m=1024", "--config",
+                  "scatter=copy_engine tile=128x128x64 channels=2")
+        self.assertEqual((got.returncode, got.stderr), (0, ""))
+        self.assertRegex(got.stdout, r"gemm_rs P=2 m=1024 .* \| tile=128x128x64 .* channels=2 ")
 
     def test_wrong_numbers_are_refused(self):
         for flags in (["--back-to-back", "0"], ["--launches", "-1"], ["--ranks", "9"], ["--delay"]):

@@ -267,6 +267,7 @@ int run_fp8(const Settings& s) {
 namespace {
 
 int predict_each(const Settings& s, std::vector<LabelledProgram> programs) {
+  if (programs.empty()) throw UserError("nothing to predict: no such shape, or no such config");
   predict::Machine machine = predict::find_machine(s.calibrated);
   for (LabelledProgram& p : programs) {
     CompiledProgram compiled = compile(std::move(p.program), {.require_proof = false});

@@ -33,7 +33,7 @@ Program broadcast_program(bool gpu, nb::kwargs given) {
   int root = 0;
   fields.take({{"root", root}});
   fields.finish();
-  return broadcast(d, default_config(d, target(gpu)), root);
+  return broadcast(d, default_fetching_config(d, target(gpu)), root);
 }
 
 }  // namespace
@@ -44,7 +44,8 @@ void bind_collectives(nb::module_& m) {
   bind_operator(m, "all_reduce", collective, all_reduce, default_all_reduce_config);
   bind_operator(m, "all_to_all", collective, all_to_all, default_config);
   m.def("broadcast", broadcast_program);
-  bind_operator(m, "all_reduce_add_rms_norm", norm, all_reduce_add_rms_norm, default_config);
+  bind_operator(m, "all_reduce_add_rms_norm", norm, all_reduce_add_rms_norm,
+                default_all_reduce_config);
 }
 
 }  // namespace stretto::python

@@ -72,7 +72,8 @@ Candidate one_hop_candidate(const ExchangeShape& s, const SendConfig& c) {
            .error = ""},
           s.fp8 ? ep_send_fp8(s.desc, c) : ep_send(s.desc, c)};
 }
-Candidate one_hop_candidate(const ExchangeShape& s, const ReturnConfig& c) {
+Candidate one_hop_candidate(const ExchangeShape& s, const ReturnConfig& config) {
+  const ReturnConfig c = fitted(s.desc, config);
   std::string sums = c.num_sum_workers > 0 ? fmt::format(", {} sum", c.num_sum_workers) : "";
   return {{.config = fmt::format("{} workers of {} threads{}, {} tokens a tile, {} channels",
                                  c.num_workers, c.threads, sums, c.tile_tokens, c.channels),
@@ -118,6 +119,7 @@ std::vector<Candidate> listed_candidates(const ExchangeShape& s) {
       DispatchConfig dispatch = default_dispatch_config(s.desc, Target::kCuda);
       EpCombineConfig combine = default_combine_config(s.desc, Target::kCuda);
       dispatch.tile_rows = combine.tile_rows = rows;
+      combine = fitted(s.desc, combine);
       dispatch.num_workers += more, dispatch.num_fetch_workers -= more;
       combine.num_sum_workers += more, combine.num_workers -= more;
       std::string config = there ? fmt::format("{} rows a tile, {} workers list, {} fetch", rows,

@@ -91,7 +91,7 @@ std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int n
     made.config.raster = c.raster;
     made.config.num_compute_sms = num_sms;
     made.config.sort_rows = c.sort;
-    made.config.sort_cols = kSortCols;
+    made.config.sort_cols = c.sort > 0 ? kSortCols : 0;
     made.config.skip_empty = c.skip;
     if (c.classes > 0) made.order.stages = c.classes;
   }
@@ -192,7 +192,7 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
     second.block_tiles =
         std::max<std::int64_t>(ceil_div(s.hidden, std::int64_t{256}) / c.blocks, 1);
     first.sort_rows = c.sort;
-    first.sort_cols = kSortCols;
+    first.sort_cols = c.sort > 0 ? kSortCols : 0;
     // Rows of products under way: of four warps, or of three where all slots are loaded by TMA.
     second.reduce_rows = c.sort > 0 ? 24 / s.top_k : std::min<std::int64_t>(32 / s.top_k, 8);
     second.reduce_cols = second.tile.bn;

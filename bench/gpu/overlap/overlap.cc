@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <set>
 #include <string>
@@ -287,7 +288,10 @@ std::vector<LabelledProgram> overlap_programs(int world_size, int num_sms,
   std::vector<LabelledProgram> programs;
   for (const OverlapShape& shape : selected(world_size, options)) {
     for (OverlapCandidate& c : candidates_of(shape, num_sms, options)) {
-      if (!c.error.empty()) continue;
+      if (!c.error.empty()) {
+        fmt::print(stderr, "refused: {}\n", c.error);
+        continue;
+      }
       programs.push_back({.label = shape.to_string() + " | " + c.config,
                           .program = std::move(c.program),
                           .options = {.constants = constants_of(shape)}});

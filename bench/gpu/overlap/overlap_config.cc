@@ -96,65 +96,88 @@ void take_loop(Fields& fields, Config& c) {
   fields.end();
 }
 
-OverlapCandidate ag_gemm_of(const OverlapShape& s, int sms, Fields& fields) {
+// The config that `take` makes of one: what the text does not name is made to fit the shape, what
+// it names is the operator's to refuse.
+template <typename Desc, typename Config, typename Take>
+Config taken(const Desc& desc, const Config& config, const Take& take) {
+  return take(fitted(desc, take(config)));
+}
+
+OverlapCandidate ag_gemm_of(const OverlapShape& s, int sms, const Fields& text) {
   AgGemmDesc desc = ag_gemm_desc(s);
   Gather gather = Gather::kSend;
-  fields.take("gather", gather, kGathers);
-  AgGemmConfig c = default_config(desc, Target::kCuda, gather);
-  fields.take("tile", c.tile);
-  fields.take("workers", c.num_gather_workers);
-  c.num_compute_sms = gather == Gather::kPush ? sms - c.num_gather_workers : sms;
-  fields.take("compute", c.num_compute_sms);
-  fields.take("comm_rows", c.comm_rows);
-  fields.take("channels", c.channels_per_rank);
-  fields.take("consumers", c.num_consumers);
-  fields.take("cluster", c.cluster_size);
-  take_loop(fields, c);
+  Fields(text).take("gather", gather, kGathers);
+  auto take = [&](AgGemmConfig c) {
+    Fields fields = text;
+    fields.take("gather", c.gather, kGathers);
+    fields.take("tile", c.tile);
+    fields.take("workers", c.num_gather_workers);
+    c.num_compute_sms = gather == Gather::kPush ? sms - c.num_gather_workers : sms;
+    fields.take("compute", c.num_compute_sms);
+    fields.take("comm_rows", c.comm_rows);
+    fields.take("channels", c.channels_per_rank);
+    fields.take("consumers", c.num_consumers);
+    fields.take("cluster", c.cluster_size);
+    take_loop(fields, c);
+    return c;
+  };
+  AgGemmConfig c = taken(desc, default_config(desc, Target::kCuda, gather), take);
   return made(name(gather), desc, c, ag_gemm);
 }
 
-OverlapCandidate gemm_rs_of(const OverlapShape& s, int sms, Fields& fields) {
+OverlapCandidate gemm_rs_of(const OverlapShape& s, int sms, const Fields& text) {
   GemmRsDesc desc = gemm_rs_desc(s);
-  GemmRsConfig c = default_config(desc, Target::kCuda);
-  fields.take("scatter", c.scatter, kScatters);
-  bool engine = c.scatter == Scatter::kCopyEngine;
-  fields.take("tile", c.tile);
-  fields.take("reduce", c.num_reduce_sms);
-  c.num_compute_sms = sms - c.num_reduce_sms - (engine ? 1 : 0);  // one rings for the engine
-  fields.take("compute", c.num_compute_sms);
-  fields.take("queues", c.num_copy_queues);
-  fields.take("channels", c.channels_per_rank);
-  c.num_slots = engine ? 1 : 2;
-  fields.take("slots", c.num_slots);
-  fields.take("load_slots", c.load_slots);
-  take_loop(fields, c);
-  return made(engine ? "copy" : "epilogue", desc, c, gemm_rs);
+  auto take = [&](GemmRsConfig c) {
+    Fields fields = text;
+    fields.take("scatter", c.scatter, kScatters);
+    bool engine = c.scatter == Scatter::kCopyEngine;
+    fields.take("tile", c.tile);
+    fields.take("reduce", c.num_reduce_sms);
+    c.num_compute_sms = sms - c.num_reduce_sms - (engine ? 1 : 0);  // one rings for the engine
+    fields.take("compute", c.num_compute_sms);
+    fields.take("queues", c.num_copy_queues);
+    fields.take("channels", c.channels_per_rank);
+    c.num_slots = engine ? 1 : 2;
+    fields.take("slots", c.num_slots);
+    fields.take("load_slots", c.load_slots);
+    take_loop(fields, c);
+    return c;
+  };
+  GemmRsConfig c = taken(desc, default_config(desc, Target::kCuda), take);
+  return made(c.scatter == Scatter::kCopyEngine ? "copy" : "epilogue", desc, c, gemm_rs);
 }
 
-OverlapCandidate gemm_ar_of(const OverlapShape& s, int sms, Fields& fields) {
+OverlapCandidate gemm_ar_of(const OverlapShape& s, int sms, const Fields& text) {
   GemmArDesc desc = gemm_ar_desc(s);
   ReduceShots shots = default_config(desc, Target::kCuda).shots;
-  fields.take<ReduceShots>("shots", shots, {{"1", ReduceShots::kOne}, {"2", ReduceShots::kTwo}});
-  GemmArConfig c = default_config(desc, shots, Target::kCuda);
-  c.packets = false;
-  fields.take("packets", c.packets);
-  fields.take("scatter", c.scatter, kScatters);
-  bool engine = c.scatter == Scatter::kCopyEngine;
-  fields.take("tile", c.tile);
-  fields.take("reduce", c.num_reduce_sms);
-  c.num_compute_sms = sms - c.num_reduce_sms - (engine ? 1 : 0);
-  std::int64_t tiles = ceil_div(desc.m, c.tile.bm) * ceil_div(desc.n, c.tile.bn);
-  if (shots == ReduceShots::kOne) {
-    c.channels = tiles;
-    c.num_compute_sms = static_cast<int>(std::min<std::int64_t>(c.num_compute_sms, tiles));
-  }
-  fields.take("compute", c.num_compute_sms);
-  fields.take("channels", c.channels);
-  c.num_slots = engine ? 1 : 2;
-  fields.take("slots", c.num_slots);
-  fields.take("queues", c.num_copy_queues);
-  fields.take("load_slots", c.load_slots);
-  take_loop(fields, c);
+  const std::map<std::string, ReduceShots> words = {{"1", ReduceShots::kOne},
+                                                    {"2", ReduceShots::kTwo}};
+  Fields(text).take("shots", shots, words);
+  auto take = [&](GemmArConfig c) {
+    Fields fields = text;
+    fields.take("shots", c.shots, words);
+    c.packets = false;
+    fields.take("packets", c.packets);
+    fields.take("scatter", c.scatter, kScatters);
+    bool engine = c.scatter == Scatter::kCopyEngine;
+    fields.take("tile", c.tile);
+    fields.take("reduce", c.num_reduce_sms);
+    c.num_compute_sms = sms - c.num_reduce_sms - (engine ? 1 : 0);
+    std::int64_t tiles = ceil_div(desc.m, c.tile.bm) * ceil_div(desc.n, c.tile.bn);
+    if (shots == ReduceShots::kOne) {
+      c.channels = tiles;
+      c.num_compute_sms = static_cast<int>(std::min<std::int64_t>(c.num_compute_sms, tiles));
+    }
+    fields.take("compute", c.num_compute_sms);
+    fields.take("channels", c.channels);
+    c.num_slots = engine ? 1 : 2;
+    fields.take("slots", c.num_slots);
+    fields.take("queues", c.num_copy_queues);
+    fields.take("load_slots", c.load_slots);
+    take_loop(fields, c);
+    return c;
+  };
+  GemmArConfig c = taken(desc, default_config(desc, shots, Target::kCuda), take);
   return made(shots == ReduceShots::kOne ? "one" : "two", desc, c, gemm_ar);
 }
 

@@ -73,7 +73,7 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
                         .raster = 8,
                         .stagger = c.loop.stagger,
                         .store_slots = c.loop.store_slots};
-    add(out, name(c.gather), desc, config, ag_gemm);
+    add(out, name(c.gather), desc, fitted(desc, config), ag_gemm);
     if (quick && out.size() == 3) return;
   }
 }
@@ -114,7 +114,8 @@ void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
                         .raster = 8,
                         .stagger = c.loop.stagger,
                         .store_slots = c.loop.store_slots};
-    add(out, c.scatter == Scatter::kEpilogue ? "epilogue" : "copy", desc, config, gemm_rs);
+    add(out, c.scatter == Scatter::kEpilogue ? "epilogue" : "copy", desc, fitted(desc, config),
+        gemm_rs);
     if (quick && out.size() == 3) return;
   }
 }
@@ -152,20 +153,20 @@ void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
   for (ScatterChoice c : kScatters) {
     if (run_rows <= 64 && c.loop.store_slots > 0) continue;
     if (run_rows <= 64) c.loop = c.loop.tile.bn == 128 ? kFlat : kSmall;
-    add(out, "two", gemm_ar_desc(s),
-        GemmArConfig{.tile = c.loop.tile,
-                     .shots = ReduceShots::kTwo,
-                     .num_compute_sms = sms - c.taken(),
-                     .num_reduce_sms = c.reduce,
-                     .channels = channels_of(run_rows, c.loop.tile.bm, c.channels),
-                     .num_slots = c.num_slots(),
-                     .scatter = c.scatter,
-                     .num_copy_queues = c.queues,
-                     .num_stages = c.loop.stages,
-                     .raster = 8,
-                     .stagger = c.loop.stagger,
-                     .store_slots = c.loop.store_slots},
-        gemm_ar);
+    GemmArDesc desc = gemm_ar_desc(s);
+    GemmArConfig config{.tile = c.loop.tile,
+                        .shots = ReduceShots::kTwo,
+                        .num_compute_sms = sms - c.taken(),
+                        .num_reduce_sms = c.reduce,
+                        .channels = channels_of(run_rows, c.loop.tile.bm, c.channels),
+                        .num_slots = c.num_slots(),
+                        .scatter = c.scatter,
+                        .num_copy_queues = c.queues,
+                        .num_stages = c.loop.stages,
+                        .raster = 8,
+                        .stagger = c.loop.stagger,
+                        .store_slots = c.loop.store_slots};
+    add(out, "two", desc, fitted(desc, config), gemm_ar);
     if (quick && out.size() == before + 2) return;
   }
 }

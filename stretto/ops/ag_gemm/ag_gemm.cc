@@ -7,9 +7,34 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/gemm/row_runs.h"
+#include "stretto/ops/harness/field_fit.h"
 
 namespace stretto {
 namespace {
+
+void fit(const FieldFit& fields, const AgGemmDesc& d, AgGemmConfig& c) {
+  if (c.gather != Gather::kPush || d.gathered) {
+    fields.only("across", c.across, false,
+                "tiles across the ranks' rows need gather = push, and gathered = false");
+  }
+  if (d.world_size == 1) return;
+  if (c.gather == Gather::kPull) {
+    fields.at_most("num_gather_workers", c.num_gather_workers, d.world_size - 1,
+                   "a peer's rows come through one queue");
+  }
+  if (c.across) {
+    fields.only("channels_per_rank", c.channels_per_rank, 1,
+                "tiles across the ranks' rows wait for all of them");
+    return;
+  }
+  fields.only("channels_per_rank", c.channels_per_rank,
+              possible_channels({.m_bound = d.m,
+                                 .world_size = d.world_size,
+                                 .block_rows = c.comm_rows,
+                                 .channels = c.channels_per_rank}),
+              fmt::format("transfers of {} rows of {} ranks, as many to a channel", c.comm_rows,
+                          d.world_size));
+}
 
 void check(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   check_product_sizes("ag_gemm", d, cfg);
@@ -18,12 +43,10 @@ void check(const AgGemmDesc& d, const AgGemmConfig& cfg) {
                           {"channels_per_rank", cfg.channels_per_rank},
                           {"num_consumers", cfg.num_consumers},
                           {"cluster_size", cfg.cluster_size}});
-  if (cfg.across && (cfg.gather != Gather::kPush || d.gathered)) {
-    throw UserError(
-        "ag_gemm: tiles across the ranks' rows need gather = push, and gathered = false");
-  }
   check_factors("ag_gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
   check_result("ag_gemm", "c_dtype", d.c_dtype, d.a_dtype);
+  AgGemmConfig will_run = cfg;
+  fit(FieldFit::refusing(to_string(d)), d, will_run);
 }
 
 // What the roles work on. Transfers are blocks of comm_rows rows of one rank.
@@ -60,7 +83,7 @@ Index channel_of(const Gathered& g, const Index& owner, const Index& block) {
 void pull_rows(ProgramBuilder& p, const AgGemmDesc& d, const AgGemmConfig& cfg, const Gathered& g) {
   auto done = p.signal("done");  // per rank: it has read all of mine
   std::int64_t peers = d.world_size - 1, blocks = g.transfers.num_blocks();
-  std::int64_t queues = std::min<std::int64_t>(cfg.num_gather_workers, peers);
+  std::int64_t queues = cfg.num_gather_workers;
   std::int64_t rounds = ceil_div(peers, queues);
 
   p.role("gather", Resource::copy_engine(static_cast<int>(queues)),
@@ -247,15 +270,22 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
 
 }  // namespace
 
+AgGemmConfig fitted(const AgGemmDesc& d, AgGemmConfig cfg) {
+  fit(FieldFit::reducing(), d, cfg);
+  return cfg;
+}
+
 int keeping_sms(const AgGemmDesc& d) { return d.gathered ? 4 : 0; }
 
 AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
-  if (target == Target::kCuda) return gpu_config(d, gather);
+  if (target == Target::kCuda) return fitted(d, gpu_config(d, gather));
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
-  return {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling),
-          .gather = gather,
-          .comm_rows = std::clamp<std::int64_t>(ceil_div(run_rows, std::int64_t{4}), 1, 256),
-          .channels_per_rank = 2};
+  AgGemmConfig cfg{
+      .tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling),
+      .gather = gather,
+      .comm_rows = std::clamp<std::int64_t>(ceil_div(run_rows, std::int64_t{4}), 1, 256),
+      .channels_per_rank = 2};
+  return fitted(d, cfg);
 }
 
 namespace {

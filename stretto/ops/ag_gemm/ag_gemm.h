@@ -54,6 +54,9 @@ std::string to_string(const AgGemmConfig& config);
 AgGemmConfig default_config(const AgGemmDesc& desc, Target target, Gather gather);
 // SMs that copy the own rows into the output `gathered`, beside those of the config.
 int keeping_sms(const AgGemmDesc& desc);
+// What a program of this config is: numbers of channels and queues as the rows have them. Of one
+// rank nothing travels, and fields that say how are of no account.
+AgGemmConfig fitted(const AgGemmDesc& desc, AgGemmConfig config);
 // Chooses how rows are gathered, too.
 AgGemmConfig default_config(const AgGemmDesc& desc, Target target = Target::kCpu);
 
@@ -62,9 +65,9 @@ AgGemmConfig default_config(const AgGemmDesc& desc, Target target = Target::kCpu
 // (swiglu: b_gate, b_up), bias [n] (bias_gate, bias_up), each rank's own; with scaling scale_a, as
 // symmetric as a, of the own rows, which travels with them, and scale_b (scale_b_gate, scale_b_up),
 // in the shapes that Scaling says. Outputs c [m, n] and gathered [m, k], symmetric where peers
-// write it. UserError naming the field of a bad desc or config. After TileLink (arXiv 2503.20313,
-// section 5) and Flux (arXiv 2406.06858): decoupled communication and compute tiles, tile order
-// rotated by rank.
+// write it. UserError naming the field of a bad desc or config, or of one that is not as fitted.
+// After TileLink (arXiv 2503.20313, section 5) and Flux (arXiv 2406.06858): decoupled communication
+// and compute tiles, tile order rotated by rank.
 Program ag_gemm(const AgGemmDesc& desc, const AgGemmConfig& config);
 
 }  // namespace stretto

@@ -38,7 +38,7 @@ class AgGemm : public testing::TestWithParam<Way> {
 void expect_ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   std::uint64_t seed = test_seed();
   for (std::int64_t m : {std::int64_t{0}, std::int64_t{1}, d.m - 3, d.m}) {
-    expect_runs(ag_gemm_case(d, cfg, m, seed), seed);
+    expect_runs(ag_gemm_case(d, fitted(d, cfg), m, seed), seed);
   }
 }
 
@@ -127,7 +127,7 @@ TEST_P(AgGemm, AnAgentStores) {
   cfg.num_stages = cfg.store_slots = 2;
   for (int world : {1, 2, 3}) {
     AgGemmDesc d{.world_size = world, .m = 21, .n = 40, .k = 51, .c_dtype = DType::kBF16};
-    std::vector<Role> roles = run_pipeline(ag_gemm(d, cfg)).roles;
+    std::vector<Role> roles = run_pipeline(ag_gemm(d, fitted(d, cfg))).roles;
     EXPECT_EQ(roles.back().agents.size(), 3u);
     expect_ag_gemm(d, cfg);
   }
@@ -136,7 +136,12 @@ TEST_P(AgGemm, AnAgentStores) {
 TEST_P(AgGemm, MoreChannelsThanTransfers) {
   AgGemmConfig cfg = small();
   cfg.channels_per_rank = 7;
-  expect_ag_gemm({.world_size = 4, .m = 30, .n = 10, .k = 16}, cfg);
+  AgGemmDesc d{.world_size = 4, .m = 30, .n = 10, .k = 16};
+  expect_user_error([&] { ag_gemm(d, cfg); }, "ag_gemm P=4 m=30 n=10 k=16");
+  const char* possible = cfg.across ? "channels_per_rank is 7, can only be 1"
+                                    : "channels_per_rank is 7, can only be 3";
+  expect_user_error([&] { ag_gemm(d, cfg); }, possible);
+  expect_ag_gemm(d, cfg);
 }
 
 TEST_P(AgGemm, FewerRowsThanRanks) {
@@ -174,6 +179,9 @@ TEST(AgGemmErrors, NameTheField) {
   d.gathered = true;
   cfg.gather = Gather::kPush;
   expect_user_error([&] { ag_gemm(d, cfg); }, "gathered = false");
+  cfg = kSmall;
+  d.gathered = false;
+  expect_user_error([&] { ag_gemm(d, cfg); }, "num_gather_workers is 2, can only be 1");
   d = {.world_size = 2, .m = 8, .n = 8, .k = 8, .a_dtype = DType::kF8E4M3, .b_kn = true};
   d.b_dtype = DType::kF8E4M3;
   expect_user_error([&] { ag_gemm(d, kSmall); }, "b_kn");

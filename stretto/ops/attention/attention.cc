@@ -6,9 +6,11 @@
 #include <cmath>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/op_info.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/online_softmax.h"
+#include "stretto/ops/harness/field_fit.h"
 
 namespace stretto {
 namespace {
@@ -28,6 +30,19 @@ void check(const AttentionDesc& d, const AttentionConfig& c) {
   need(c.head_group >= 0 && (c.head_group == 0 || heads % c.head_group == 0), "head_group",
        c.head_group, "a divisor of the heads of a rank");
   need.at_least_one({{"num_workers", c.num_workers}, {"cluster_size", c.cluster_size}});
+}
+
+// Of the config rope() has tile_rows and num_workers.
+void check_rope_uses(const AttentionDesc& d, AttentionConfig c) {
+  auto fields = FieldFit::refusing("rope " + to_string(d));
+  const AttentionConfig none;
+  const char* reason = "rope multiplies nothing";
+  fields.only("num_stages", c.num_stages, none.num_stages, reason);
+  fields.only("query_slots", c.query_slots, none.query_slots, reason);
+  fields.only("tickets", c.tickets, none.tickets, "all rows take as long");
+  fields.only("head_group", c.head_group, none.head_group, "a tile has all heads");
+  fields.only("cluster_size", c.cluster_size, none.cluster_size, reason);
+  fields.only("products", c.products, none.products, reason);
 }
 
 // This rank's KV head for its local query head.
@@ -76,6 +91,7 @@ HeadSplit split_heads(const AttentionDesc& d) {
 Program rope(const AttentionDesc& d, const AttentionConfig& cfg) {
   check(d, cfg);
   FieldCheck{"rope"}(d.batch == 1, "batch", d.batch, "1");
+  check_rope_uses(d, cfg);
   HeadSplit split = split_heads(d);
   std::int64_t num_q = split.heads_per_rank, num_kv = split.kv_heads_per_rank,
                half = d.head_dim / 2;

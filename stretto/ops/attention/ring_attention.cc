@@ -3,6 +3,7 @@
 
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/attention/sequence_tiles.h"
+#include "stretto/ops/harness/field_fit.h"
 
 namespace stretto {
 namespace {
@@ -173,6 +174,9 @@ SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& d, Targ
 }
 
 Program ring_attention(const SequenceAttentionDesc& d, const SequenceAttentionConfig& cfg) {
+  SequenceAttentionConfig will_run = cfg;
+  FieldFit::refusing("ring_attention " + to_string(d))
+      .only("num_queues", will_run.num_queues, 1, "one queue passes on what the one before sent");
   return RingAttention(d, cfg).run();
 }
 

@@ -33,7 +33,7 @@ SequenceAttentionConfig config_of(const SequenceAttentionDesc& d, Target target,
   c.tile_rows = std::min<std::int64_t>(2, c.tile_rows);
   c.tile_kv = std::min<std::int64_t>(3, c.tile_kv);
   c.comm_rows = std::min<std::int64_t>(2, c.comm_rows);
-  c.num_queues = 2;
+  if (default_of != default_ring_config) c.num_queues = 2;
   c.num_workers = 2;
   c.head_group = d.num_heads % 2 == 0 ? d.num_heads / 2 : 0;
   return c;

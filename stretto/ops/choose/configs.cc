@@ -192,7 +192,7 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
       config.num_compute_sms =
           gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms - first.num_gather_workers);
       config.num_stages = loop.stages;
-      add(configs, config);
+      add(configs, fitted(d, config));
     }
   }
   for (const Loop& loop : loops_for(d.m)) {
@@ -208,7 +208,7 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
       config.num_stages = loop.stages;
       config.raster = 8;
       if (config.store_slots > 0) config.stagger = config.store_slots = 0;
-      add(configs, config);
+      add(configs, fitted(d, config));
     }
   }
   return configs;
@@ -225,7 +225,7 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
     base.num_compute_sms = std::min(base.num_compute_sms, num_sms - ringing);
   }
   if (configs[0].scatter != scatter) configs.clear();
-  add(configs, base);
+  add(configs, fitted(d, base));
   if (!is_half(d.a_dtype, d.b_dtype)) return configs;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   struct Choice {
@@ -247,13 +247,13 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
                                      : channels_of(run_rows, loop.tile.bm, c.channels);
       config.num_stages = loop.stages;
       config.stagger = config.store_slots = 0;
-      if (!spills(d, config)) add(configs, config);
+      if (!spills(d, config)) add(configs, fitted(d, config));
       // An agent that stores, in the place of a stage, where the default has one.
       if (base.store_slots == 0 || loop.tile.bn != base.tile.bn) continue;
       config.num_stages = base.num_stages;
       config.stagger = base.stagger;
       config.store_slots = base.store_slots;
-      if (!spills(d, config)) add(configs, config);
+      if (!spills(d, config)) add(configs, fitted(d, config));
     }
   }
   return configs;
@@ -293,14 +293,14 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
       config.num_copy_queues = 1;
       config.num_stages = loop.stages;
       config.stagger = config.store_slots = 0;
-      if (!spills(d, config)) add(configs, config);
+      if (!spills(d, config)) add(configs, fitted(d, config));
       // An agent that stores, in the place of a stage, where the default has one.
       const GemmArConfig& first = configs.front();
       if (first.store_slots == 0 || loop.tile.bn != first.tile.bn || c.reduce > 0) continue;
       config.num_stages = first.num_stages;
       config.stagger = first.stagger;
       config.store_slots = first.store_slots;
-      add(configs, config);
+      add(configs, fitted(d, config));
     }
   }
   return configs;

@@ -26,8 +26,24 @@ CollectiveConfig config_of(const CollectiveDesc& d, Target target) {
   if (d.m * d.n >= 100'000) return c;
   c.tile_rows = std::max<std::int64_t>(1, std::min<std::int64_t>(3, c.tile_rows));
   c.tile_cols = std::min<std::int64_t>(16, c.tile_cols);
+  c.piece_rows = std::min(c.piece_rows, c.tile_rows);
   c.push = d.m * d.n < 1000;  // every way by some of them
   c.packets = d.m * d.n < 100;
+  return c;
+}
+
+// Where nobody pushes.
+CollectiveConfig fetching_config_of(const CollectiveDesc& d, Target target) {
+  CollectiveConfig c = config_of(d, target);
+  c.push = c.packets = false;
+  return c;
+}
+
+CollectiveConfig config_of(const CollectiveDesc& d, Target target, AllReduceKind kind) {
+  bool pushes = kind == AllReduceKind::kTwoShot;
+  CollectiveConfig c = pushes ? config_of(d, target) : fetching_config_of(d, target);
+  if (kind == AllReduceKind::kRing) c.num_workers = 1;
+  c.all_reduce = kind;
   return c;
 }
 
@@ -125,8 +141,7 @@ OpCase reduce_scatter_case(const OpShape& shape, std::uint64_t seed) {
 
 OpCase all_reduce_case(const OpShape& shape, std::uint64_t seed, AllReduceKind kind) {
   CollectiveDesc d = desc_of(shape);
-  CollectiveConfig config = config_of(d, shape.target);
-  config.all_reduce = kind;
+  CollectiveConfig config = config_of(d, shape.target, kind);
   CaseBuilder b(d, config, all_reduce(d, config), shape, seed);
   b.c.tolerance = sum_tolerance(d.dtype, d.world_size);
   if (kind == AllReduceKind::kRing) b.c.tolerance *= d.world_size;  // it rounds at each hop
@@ -162,7 +177,7 @@ OpCase all_to_all_case(const OpShape& shape, std::uint64_t seed) {
 
 OpCase broadcast_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = desc_of(shape);
-  CollectiveConfig config = config_of(d, shape.target);
+  CollectiveConfig config = fetching_config_of(d, shape.target);
   int root = d.world_size - 1;
   CaseBuilder b(d, config, broadcast(d, config, root), shape, seed);
   for (int r = 0; r < d.world_size; ++r) {
@@ -205,9 +220,7 @@ OperatorInfo all_reduce_info(AllReduceKind kind) {
           .summary = "every rank gets the sum over ranks of [m, n]",
           .program =
               [kind](const OpShape& s) {
-                CollectiveConfig config = config_of(desc_of(s), s.target);
-                config.all_reduce = kind;
-                return all_reduce(desc_of(s), config);
+                return all_reduce(desc_of(s), config_of(desc_of(s), s.target, kind));
               },
           .make_case = [kind](const OpShape& s,
                               std::uint64_t seed) { return all_reduce_case(s, seed, kind); },
@@ -232,7 +245,7 @@ OperatorInfo broadcast_info() {
           .program =
               [](const OpShape& s) {
                 CollectiveDesc d = desc_of(s);
-                return broadcast(d, config_of(d, s.target), d.world_size - 1);
+                return broadcast(d, fetching_config_of(d, s.target), d.world_size - 1);
               },
           .make_case = broadcast_case,
           .shapes = shapes,

@@ -36,7 +36,7 @@ void wait_for_readers(ProgramBuilder& p, const SignalRef& done, const Index& tim
 // Tiles of different owners take turns, peers first, so that every link and the own memory are
 // busy from the beginning; queue q of P queues copies from one rank.
 Program all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
-  collective::check(d, cfg);
+  collective::check({.name = "all_gather", .pushes = true}, d, cfg);
   if (cfg.push && d.world_size > 1) return collective::push_all_gather(d, cfg);
   ProgramBuilder p("all_gather", d.world_size);
   Index m = p.extent("m", d.m);
@@ -61,7 +61,7 @@ Program all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 }
 
 Program reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg) {
-  collective::check(d, cfg);
+  collective::check({.name = "reduce_scatter", .pushes = true}, d, cfg);
   if (cfg.push && d.world_size > 1) return collective::push_reduce_scatter(d, cfg);
   ProgramBuilder p("reduce_scatter", d.world_size);
   Index m = p.extent("m", d.m);
@@ -271,7 +271,11 @@ Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 }  // namespace
 
 Program all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
-  collective::check(d, cfg);
+  std::string form = fmt::format("all_reduce_{}", name(cfg.all_reduce));
+  collective::check({.name = form.c_str(),
+                     .pushes = cfg.all_reduce == AllReduceKind::kTwoShot,
+                     .several_workers = cfg.all_reduce != AllReduceKind::kRing},
+                    d, cfg);
   switch (cfg.all_reduce) {
     case AllReduceKind::kOneShot:
       return all_reduce_one_shot(d, cfg);
@@ -287,7 +291,7 @@ Program all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 }
 
 Program all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
-  collective::check(d, cfg);
+  collective::check({.name = "all_to_all", .pushes = true}, d, cfg);
   if (cfg.push && d.world_size > 1) return collective::push_all_to_all(d, cfg);
   ProgramBuilder p("all_to_all", d.world_size);
   TensorRef in = p.input("in", d.dtype, {d.world_size, d.m, d.n}, Space::kSymmetric);
@@ -322,7 +326,7 @@ Program all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 }
 
 Program broadcast(const CollectiveDesc& d, const CollectiveConfig& cfg, int root) {
-  collective::check(d, cfg);
+  collective::check({.name = "broadcast"}, d, cfg);
   if (root < 0 || root >= d.world_size) {
     throw UserError(fmt::format("broadcast: root is {}, need 0..{}", root, d.world_size - 1));
   }

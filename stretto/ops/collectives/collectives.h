@@ -53,8 +53,10 @@ struct CollectiveConfig {
 std::string to_string(const CollectiveDesc& desc);
 std::string to_string(const CollectiveConfig& config);
 const char* name(AllReduceKind kind);
-// Of every collective; an all-reduce by it is the two-shot.
+// Of every collective but the broadcast; an all-reduce by it is the two-shot.
 CollectiveConfig default_config(const CollectiveDesc& desc, Target target = Target::kCpu);
+// The same for what has no form in which senders write: a broadcast, an all-reduce by another kind.
+CollectiveConfig default_fetching_config(const CollectiveDesc& desc, Target target = Target::kCpu);
 // Chooses the algorithm, too.
 CollectiveConfig default_all_reduce_config(const CollectiveDesc& desc,
                                            Target target = Target::kCpu);

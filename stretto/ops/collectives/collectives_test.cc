@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/harness/case_memory.h"
@@ -22,6 +23,27 @@ TEST(Collectives, BadDescNamesTheField) {
     EXPECT_NE(std::string(e.what()).find("n is 0"), std::string::npos) << e.what();
   }
   EXPECT_THROW(broadcast({.m = 1, .n = 1, .world_size = 2}, {}, 2), UserError);
+}
+
+// What a config asks for, it gets.
+TEST(Collectives, FieldsWithoutUseAreRefused) {
+  CollectiveDesc d{.m = 64, .n = 64, .world_size = 2};
+  auto refused = [&](const CollectiveConfig& c, const std::string& what) {
+    expect_user_error([&] { all_reduce(d, c); }, {"all_reduce_", "[64, 64] f32 P=2", what});
+  };
+  refused({.piece_rows = 65}, "piece_rows is 65, can only be 64");
+  refused({.packets = true}, "packets is true, can only be false");
+  refused({.num_queues = 2, .num_copy_sms = 8}, "num_queues is 2, can only be 1");
+  for (AllReduceKind kind : {AllReduceKind::kOneShot, AllReduceKind::kPacket}) {
+    refused({.all_reduce = kind, .push = true}, "push is true, can only be false");
+  }
+  refused({.num_workers = 2, .all_reduce = AllReduceKind::kRing},
+          "num_workers is 2, can only be 1");
+  CollectiveConfig pushing{.push = true};
+  expect_user_error([&] { broadcast(d, pushing, 0); }, {"broadcast [64, 64]", "push is true"});
+  for (Target target : {Target::kCpu, Target::kCuda}) {
+    broadcast(d, default_fetching_config(d, target), 0);
+  }
 }
 
 TEST(Collectives, ReferenceOfAllReduceIsTheSum) {

@@ -97,6 +97,12 @@ CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
   return c;
 }
 
+CollectiveConfig default_fetching_config(const CollectiveDesc& d, Target target) {
+  CollectiveConfig c = default_config(d, target);
+  c.push = c.packets = false;
+  return c;
+}
+
 CollectiveConfig default_all_reduce_config(const CollectiveDesc& d, Target target) {
   CollectiveConfig c = default_config(d, target);
   std::int64_t bytes = message_bytes(d), arriving = (d.world_size - 1) * bytes;

@@ -6,10 +6,26 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/harness/field_fit.h"
 
 namespace stretto::collective {
 
-void check(const CollectiveDesc& d, const CollectiveConfig& c) {
+namespace {
+
+void check_use(const Form& form, const CollectiveDesc& d, CollectiveConfig c) {
+  auto fields = FieldFit::refusing(fmt::format("{} {}", form.name, to_string(d)));
+  fields.at_most("piece_rows", c.piece_rows, c.tile_rows, "a tile has no more rows");
+  if (!form.pushes) fields.only("push", c.push, false, "it has no form in which senders write");
+  if (!c.push) fields.only("packets", c.packets, false, "packets are pushed");
+  if (!form.several_workers) fields.only("num_workers", c.num_workers, 1, "one walks the ring");
+  if (!c.push && c.num_copy_sms > 0) {
+    fields.only("num_queues", c.num_queues, 1, "SMs copy (num_copy_sms)");
+  }
+}
+
+}  // namespace
+
+void check(const Form& form, const CollectiveDesc& d, const CollectiveConfig& c) {
   auto positive = [](std::int64_t value, const char* field) {
     if (value < 1)
       throw UserError(fmt::format("collective: {} is {}, need at least 1", field, value));
@@ -26,6 +42,7 @@ void check(const CollectiveDesc& d, const CollectiveConfig& c) {
         "collective: piece_rows {}, threads {}: need 0 or more, and 0 to 1024 in steps of 128",
         c.piece_rows, c.threads));
   }
+  check_use(form, d, c);
 }
 
 Program finish(ProgramBuilder& p, const CollectiveConfig& cfg) {

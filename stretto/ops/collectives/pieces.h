@@ -10,8 +10,14 @@
 
 namespace stretto::collective {
 
-// UserError naming the field of a bad desc or config.
-void check(const CollectiveDesc& d, const CollectiveConfig& c);
+// What of a config has a meaning beyond tiles and workers.
+struct Form {
+  const char* name;             // of the collective
+  bool pushes = false;          // it has a form for CollectiveConfig::push
+  bool several_workers = true;  // not of the ring
+};
+// UserError naming the field of a bad desc or config, or of one that the form has no use for.
+void check(const Form& form, const CollectiveDesc& d, const CollectiveConfig& c);
 
 // The program, its roles with as many threads as the config says.
 Program finish(ProgramBuilder& p, const CollectiveConfig& cfg);

@@ -7,6 +7,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/harness/field_fit.h"
 
 namespace stretto {
 namespace {
@@ -42,6 +43,10 @@ std::int64_t vocab_per_rank(const VocabDesc& d) {
 
 Program embedding(const VocabDesc& d, const VocabConfig& cfg) {
   check(d, cfg);
+  auto fields = FieldFit::refusing("embedding " + to_string(d));
+  VocabConfig will_run = cfg;
+  fields.only("tile_k", will_run.tile_k, 0, "of lm_head alone");
+  fields.only("num_stages", will_run.num_stages, 0, "of lm_head alone");
   std::int64_t share = vocab_per_rank(d);
   ProgramBuilder p("embedding", d.world_size);
   Index m = p.extent("m", d.m);

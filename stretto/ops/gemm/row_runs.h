@@ -41,6 +41,14 @@ class RowRuns {
   std::int64_t block_rows_, num_blocks_, blocks_per_channel_, num_channels_;
 };
 
+std::int64_t num_blocks(const RowRunsOptions& options);  // of a run
+// The channels that `blocks` have where so many are asked for: no more than blocks, each but the
+// last of as many.
+std::int64_t possible_channels(std::int64_t blocks, std::int64_t channels);
+inline std::int64_t possible_channels(const RowRunsOptions& run) {
+  return possible_channels(num_blocks(run), run.channels);
+}
+
 // Rows of `cols` elements, in whole blocks, that one copy moves at most (ir/limits.h). 0 where a
 // block is too large.
 std::int64_t most_copied_rows(std::int64_t block_rows, std::int64_t cols);

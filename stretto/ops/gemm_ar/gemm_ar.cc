@@ -9,31 +9,94 @@
 #include "stretto/base/errors.h"
 #include "stretto/executor/kernels/dot.h"
 #include "stretto/ops/gemm_rs/partial_sums.h"
+#include "stretto/ops/harness/field_fit.h"
 
 namespace stretto {
 namespace {
+
+// The reduce-scatter half of two shots.
+GemmRsDesc scattered(const GemmArDesc& d) {
+  return {.world_size = d.world_size,
+          .m = d.m,
+          .n = d.n,
+          .k = d.k,
+          .a_dtype = d.a_dtype,
+          .b_dtype = d.b_dtype,
+          .out_dtype = d.out_dtype,
+          .scaling = d.scaling,
+          .b_kn = d.b_kn};
+}
+
+GemmRsConfig scattered(const GemmArConfig& cfg) {
+  return {.tile = cfg.tile,
+          .num_compute_sms = cfg.num_compute_sms,
+          .num_reduce_sms = cfg.num_reduce_sms,
+          .scatter = cfg.scatter,
+          .num_copy_queues = cfg.num_copy_queues,
+          .channels_per_rank = cfg.channels,
+          .num_slots = cfg.num_slots,
+          .num_stages = cfg.num_stages,
+          .raster = cfg.raster,
+          .stagger = cfg.stagger,
+          .store_slots = cfg.store_slots,
+          .load_slots = cfg.load_slots};
+}
+
+std::int64_t num_tiles(const GemmArDesc& d, const GemmTile& tile) {
+  return ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn);
+}
+
+// Tiles of the largest m that share a channel, so that each launch notifies alike. A tile whose
+// epilogue waited for later ones of the same SM would wait for ever.
+std::int64_t tiles_per_channel(const GemmArDesc& d, const GemmArConfig& cfg) {
+  return cfg.num_reduce_sms == 0 ? 1 : ceil_div(num_tiles(d, cfg.tile), cfg.channels);
+}
+
+void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
+  bool two = c.shots == ReduceShots::kTwo;
+  if (two || c.num_reduce_sms > 0) {
+    fields.only("packets", c.packets, false, "packets need one shot with sums in the epilogue");
+  }
+  if (two) {
+    int load_slots = fitted(scattered(d), scattered(c)).load_slots;
+    fields.only("load_slots", c.load_slots, load_slots,
+                "loads ahead need stages, copy engines and sums in the epilogue");
+  } else {
+    fields.only("store_slots", c.store_slots, 0, "an agent that stores needs two shots");
+    fields.only("load_slots", c.load_slots, 0, "loads ahead need two shots");
+  }
+  if (d.world_size == 1) return;
+  if (two) {
+    GemmRsConfig possible = fitted(scattered(d), scattered(c));
+    std::string reason = fmt::format("tiles of {} rows, by {} ranks", c.tile.bm, d.world_size);
+    fields.only("channels", c.channels, possible.channels_per_rank, reason);
+    fields.only("raster", c.raster, possible.raster, reason);
+    fields.only("num_copy_queues", c.num_copy_queues, possible.num_copy_queues,
+                "the epilogue scatters");
+    return;
+  }
+  const char* one_shot = "every rank sums all rows, which go to it in one shot";
+  fields.only("scatter", c.scatter, Scatter::kEpilogue, one_shot);
+  fields.only("num_copy_queues", c.num_copy_queues, 1, one_shot);
+  fields.only("raster", c.raster, 1, one_shot);
+  if (c.packets) fields.only("num_slots", c.num_slots, 2, "packets have no other order");
+  const std::int64_t tiles = std::max<std::int64_t>(num_tiles(d, c.tile), 1);
+  fields.only("channels", c.channels,
+              ceil_div(tiles, std::max<std::int64_t>(tiles_per_channel(d, c), 1)),
+              fmt::format("{} tiles, as many to a channel, one where its SM sums it", tiles));
+}
 
 void check(const GemmArDesc& d, const GemmArConfig& cfg) {
   check_product_sizes("gemm_ar", d, cfg);
   check_sizes("gemm_ar", {{"channels", cfg.channels},
                           {"num_slots", cfg.num_slots},
                           {"num_copy_queues", cfg.num_copy_queues}});
-  check_sizes("gemm_ar", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
-  if (cfg.store_slots > 0 && cfg.shots == ReduceShots::kOne) {
-    throw UserError("gemm_ar: an agent that stores needs two shots");
-  }
-  check_sizes("gemm_ar", {{"load_slots", cfg.load_slots}}, 0);
-  bool ahead = cfg.shots == ReduceShots::kTwo && cfg.num_reduce_sms == 0 && cfg.num_stages > 0 &&
-               cfg.scatter == Scatter::kCopyEngine;
-  if (cfg.load_slots > 0 && !ahead) {
-    throw UserError(
-        "gemm_ar: loads ahead need stages, copy engines and two shots with sums in the epilogue");
-  }
-  if (cfg.packets && (cfg.shots != ReduceShots::kOne || cfg.num_reduce_sms != 0)) {
-    throw UserError("gemm_ar: packets need one shot with sums in the epilogue");
-  }
+  check_sizes("gemm_ar", {{"num_reduce_sms", cfg.num_reduce_sms}, {"load_slots", cfg.load_slots}},
+              0);
   check_factors("gemm_ar", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
   check_result("gemm_ar", "out_dtype", d.out_dtype, d.a_dtype);
+  GemmArConfig will_run = cfg;
+  fit(FieldFit::refusing(to_string(d)), d, will_run);
 }
 
 // What the programs of one hop declare alike, and what they do alike with a tile: its part of the
@@ -90,12 +153,9 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   auto slots = p.buffer("slots", d.out_dtype, {d.world_size, m, d.n},
                         {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, m, n]
 
-  // Tiles of the largest m, in groups that share a channel, so that each launch notifies alike.
-  std::int64_t num_tiles = ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn);
+  const std::int64_t all = num_tiles(d, tile), per_channel = tiles_per_channel(d, cfg);
+  const std::int64_t channels = ceil_div(all, per_channel);
   bool in_epilogue = cfg.num_reduce_sms == 0;
-  // A tile whose epilogue waited for later ones of the same SM would wait for ever.
-  std::int64_t per_channel = in_epilogue ? 1 : ceil_div(num_tiles, cfg.channels);
-  std::int64_t channels = ceil_div(num_tiles, per_channel);
   auto tiles = p.grid(d.m, d.n, tile.bm, tile.bn);
   auto arrived = p.signal("arrived", d.world_size * channels);  // by sender and group of tiles
   bool credit = cfg.num_slots == 1;
@@ -104,7 +164,7 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
 
   auto await = [&](const Tile& t, const Index& source) {
     Index channel = p.let("channel", t.index / per_channel);
-    Index count = p.let("count", min(per_channel, num_tiles - channel * per_channel));
+    Index count = p.let("count", min(per_channel, all - channel * per_channel));
     p.wait(arrived[source * channels + channel], count);
   };
   auto sum_of = [&](const Tile& t) {
@@ -184,19 +244,6 @@ Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
   return p.finish();
 }
 
-// The reduce-scatter half of two shots.
-GemmRsDesc scattered(const GemmArDesc& d) {
-  return {.world_size = d.world_size,
-          .m = d.m,
-          .n = d.n,
-          .k = d.k,
-          .a_dtype = d.a_dtype,
-          .b_dtype = d.b_dtype,
-          .out_dtype = d.out_dtype,
-          .scaling = d.scaling,
-          .b_kn = d.b_kn};
-}
-
 // gemm_rs whose owners send their sums to every rank. A sum exists only after every rank has sent
 // its part, hence after every rank has started this launch: its output may be written without
 // further asking.
@@ -204,20 +251,7 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   const GemmTile& tile = cfg.tile;
   const bool whole = cfg.store_slots > 0;  // tiles, which is what another agent can store
   ProgramBuilder p("gemm_ar", d.world_size);
-  PartialSums partials(p, scattered(d),
-                       {.tile = cfg.tile,
-                        .num_compute_sms = cfg.num_compute_sms,
-                        .num_reduce_sms = cfg.num_reduce_sms,
-                        .scatter = cfg.scatter,
-                        .num_copy_queues = cfg.num_copy_queues,
-                        .channels_per_rank = cfg.channels,
-                        .num_slots = cfg.num_slots,
-                        .num_stages = cfg.num_stages,
-                        .raster = cfg.raster,
-                        .stagger = cfg.stagger,
-                        .store_slots = cfg.store_slots,
-                        .load_slots = cfg.load_slots},
-                       whole);  // m; a [m, k], b [n, k]
+  PartialSums partials(p, scattered(d), scattered(cfg), whole);  // m; a [m, k], b [n, k]
   const Index& m = partials.m();
   TensorRef residual;
   if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
@@ -369,8 +403,13 @@ GemmArConfig default_config(const GemmArDesc& d, Target target) {
   return default_config(d, d.m <= most_rows ? ReduceShots::kOne : ReduceShots::kTwo, target);
 }
 
+GemmArConfig fitted(const GemmArDesc& d, GemmArConfig cfg) {
+  fit(FieldFit::reducing(), d, cfg);
+  return cfg;
+}
+
 GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target target) {
-  if (target == Target::kCuda) return gpu_config(d, shots);
+  if (target == Target::kCuda) return fitted(d, gpu_config(d, shots));
   bool one = shots == ReduceShots::kOne;
   GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);
   if (!one) {
@@ -379,9 +418,10 @@ GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target targe
     // One kernel for both algorithms, so that both give the same bits.
     if (many_rows) tile.bm = std::max(tile.bm, std::int64_t{2} * kernels::kMaxSmallRows);
   }
-  return {.tile = tile,
-          .shots = shots,
-          .channels = one ? ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn) : 2};
+  GemmArConfig cfg{.tile = tile,
+                   .shots = shots,
+                   .channels = one ? ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn) : 2};
+  return fitted(d, cfg);
 }
 
 Program gemm_ar(const GemmArDesc& d, const GemmArConfig& cfg) {

@@ -48,6 +48,10 @@ struct GemmArConfig {
 
 std::string to_string(const GemmArDesc& desc);
 std::string to_string(const GemmArConfig& config);
+// What a program of this config is: channels and raster as tiles and ranks have them, and none of
+// what the other fields leave without work. Of one rank nothing travels, and fields that say how
+// are of no account.
+GemmArConfig fitted(const GemmArDesc& desc, GemmArConfig config);
 // Chooses the number of shots, too.
 GemmArConfig default_config(const GemmArDesc& desc, Target target = Target::kCpu);
 GemmArConfig default_config(const GemmArDesc& desc, ReduceShots shots,
@@ -57,7 +61,7 @@ GemmArConfig default_config(const GemmArDesc& desc, ReduceShots shots,
 // scale_b, each rank's own, in the shapes that Scaling says: partial sums are scaled before they
 // leave; residual [m, n]. Output out [m, n], symmetric. Partial sums are rounded to the result's
 // dtype once, summed in fp32 in rank order and rounded again. UserError naming the field of a bad
-// desc or config.
+// desc or config, or of one that is not as fitted.
 Program gemm_ar(const GemmArDesc& desc, const GemmArConfig& config);
 
 }  // namespace stretto

@@ -45,7 +45,11 @@ GemmArConfig small(const Variant& v) {
 
 class GemmAr : public testing::TestWithParam<Variant> {};
 
-void expect_gemm_ar(const GemmArDesc& d, const GemmArConfig& cfg) {
+// Of the config's numbers those that the shape has; agents and packets stay.
+void expect_gemm_ar(const GemmArDesc& d, const GemmArConfig& asked) {
+  GemmArConfig cfg = fitted(d, asked);
+  EXPECT_TRUE(cfg.store_slots == asked.store_slots && cfg.load_slots == asked.load_slots &&
+              cfg.packets == asked.packets && cfg.scatter == asked.scatter);
   std::uint64_t seed = test_seed();
   for (std::int64_t m : {std::int64_t{0}, std::int64_t{1}, d.m - 3, d.m}) {
     expect_runs(gemm_ar_case(d, cfg, m, seed), seed);
@@ -157,7 +161,9 @@ TEST(GemmArBits, AreTheSameOnAllRanksAndForBothAlgorithms) {
                  .b_dtype = dtype,
                  .out_dtype = dtype,
                  .residual = true};
-    auto bits = [&](const Variant& v) { return output_bits(gemm_ar_case(d, small(v), d.m, seed)); };
+    auto bits = [&](const Variant& v) {
+      return output_bits(gemm_ar_case(d, fitted(d, small(v)), d.m, seed));
+    };
     auto one = bits({"one", ReduceShots::kOne, 2, Scatter::kEpilogue});
     auto two = bits({"two", ReduceShots::kTwo, 2, Scatter::kEpilogue});
     auto packets = bits({"packets", ReduceShots::kOne, 2, Scatter::kEpilogue, 0, true});
@@ -179,7 +185,9 @@ TEST(GemmArBits, AreTheSameWhereTilesAreWide) {
     GemmArConfig cfg = small(v);
     cfg.tile.bn = 224;   // in halves of whole slots
     cfg.num_stages = 3;  // step by step in all of them
-    return output_bits(gemm_ar_case(d, cfg, d.m, seed));
+    GemmArConfig possible = fitted(d, cfg);
+    EXPECT_TRUE(possible.store_slots == v.store_slots && possible.load_slots == v.load_slots);
+    return output_bits(gemm_ar_case(d, possible, d.m, seed));
   };
   auto one = bits({"one", ReduceShots::kOne, 2, Scatter::kEpilogue});
   for (Scatter scatter : {Scatter::kEpilogue, Scatter::kCopyEngine}) {
@@ -250,14 +258,29 @@ TEST(GemmArErrors, NameTheField) {
   expect_user_error([&] { gemm_ar(d, cfg); }, "channels is 0");
   cfg = default_config(d);
   cfg.packets = true;
-  expect_user_error([&] { gemm_ar(d, cfg); }, "packets need one shot with sums in the epilogue");
+  expect_user_error([&] { gemm_ar(d, cfg); },
+                    "packets is true, can only be false: packets need one shot");
   cfg = default_config(d);
   cfg.store_slots = 2;
-  expect_user_error([&] { gemm_ar(d, cfg); }, "an agent that stores needs two shots");
+  expect_user_error([&] { gemm_ar(d, cfg); },
+                    "store_slots is 2, can only be 0: an agent that stores needs two shots");
   cfg = default_config(d);
   cfg.load_slots = 2;
   expect_user_error([&] { gemm_ar(d, cfg); },
-                    "loads ahead need stages, copy engines and two shots");
+                    "load_slots is 2, can only be 0: loads ahead need two shots");
+  cfg = default_config(d);
+  cfg.channels = 5;
+  expect_user_error([&] { gemm_ar(d, cfg); }, "gemm_ar P=2 m=8 n=8 k=8");
+  expect_user_error([&] { gemm_ar(d, cfg); }, "channels is 5, can only be 1: 1 tiles");
+  cfg = default_config(d);
+  cfg.scatter = Scatter::kCopyEngine;
+  expect_user_error([&] { gemm_ar(d, cfg); }, "scatter is copy_engine, can only be epilogue");
+  cfg = default_config(d);
+  cfg.raster = 8;
+  expect_user_error([&] { gemm_ar(d, cfg); }, "raster is 8, can only be 1");
+  cfg = default_config(d);
+  cfg.num_reduce_sms = 0, cfg.packets = true, cfg.num_slots = 1;
+  expect_user_error([&] { gemm_ar(d, cfg); }, "num_slots is 1, can only be 2");
   EXPECT_EQ(default_config(d).shots, ReduceShots::kOne);
   d.m = 4096;
   EXPECT_EQ(default_config(d).shots, ReduceShots::kTwo);

@@ -10,9 +10,48 @@
 #include "stretto/base/errors.h"
 #include "stretto/ops/gemm/row_runs.h"
 #include "stretto/ops/gemm_rs/partial_sums.h"
+#include "stretto/ops/harness/field_fit.h"
 
 namespace stretto {
 namespace {
+
+void fit(const FieldFit& fields, const GemmRsDesc& d, GemmRsConfig& c) {
+  bool engine = c.scatter == Scatter::kCopyEngine, epilogue = c.num_reduce_sms == 0;
+  if (engine || !epilogue || c.num_slots != 2) {
+    fields.only("across", c.across, false,
+                "tiles across the ranks' rows are scattered and summed in the epilogue, through "
+                "two slots");
+  }
+  if (!engine || !epilogue || c.num_stages == 0) {
+    fields.only("load_slots", c.load_slots, 0,
+                "loads ahead need stages, copy engines and sums in the epilogue");
+  }
+  if (d.world_size == 1) return;
+  if (!engine) {
+    fields.only("num_copy_queues", c.num_copy_queues, 1, "the epilogue scatters");
+  }
+  if (c.across) {
+    const char* reason = "tiles reach across the ranks' rows, and who multiplies stores them";
+    fields.only("store_slots", c.store_slots, 0, reason);
+    fields.only("channels_per_rank", c.channels_per_rank, 1, reason);
+    return;
+  }
+  RowRunsOptions rows{.m_bound = d.m,
+                      .world_size = d.world_size,
+                      .block_rows = c.tile.bm,
+                      .channels = c.channels_per_rank};
+  std::string tiles = fmt::format("tiles of {} rows of {} ranks, ", c.tile.bm, d.world_size);
+  fields.only("channels_per_rank", c.channels_per_rank, possible_channels(rows),
+              tiles + "as many to a channel");
+  // Row tiles that share a column must be of one owner: own tiles that came before others' would
+  // wait for ranks that wait in the same way.
+  std::int64_t blocks = std::max<std::int64_t>(num_blocks(rows), 1);
+  std::int64_t shared = std::min(c.raster, blocks);
+  while (blocks % shared != 0) --shared;
+  if (shared != blocks) {
+    fields.only("raster", c.raster, shared, fmt::format("{}{} of one", tiles, blocks));
+  }
+}
 
 void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
   check_product_sizes("gemm_rs", d, cfg);
@@ -20,26 +59,18 @@ void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
                           {"channels_per_rank", cfg.channels_per_rank},
                           {"num_slots", cfg.num_slots}});
   check_sizes("gemm_rs", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
-  bool alone = cfg.scatter == Scatter::kEpilogue && cfg.num_reduce_sms == 0 && cfg.num_slots == 2;
-  if (cfg.across && !alone) {
-    throw UserError(
-        "gemm_rs: tiles across the ranks' rows are scattered and summed in the epilogue, through "
-        "two slots");
-  }
   check_sizes("gemm_rs", {{"load_slots", cfg.load_slots}}, 0);
-  bool ahead = cfg.num_reduce_sms == 0 && !cfg.across && cfg.num_stages > 0 &&
-               cfg.scatter == Scatter::kCopyEngine;
-  if (cfg.load_slots > 0 && !ahead) {
-    throw UserError(
-        "gemm_rs: loads ahead need stages, copy engines and sums in the epilogue of tiles that "
-        "keep "
-        "to a rank's rows");
-  }
   check_factors("gemm_rs", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
   check_result("gemm_rs", "out_dtype", d.out_dtype, d.a_dtype);
+  GemmRsConfig will_run = cfg;
+  fit(FieldFit::refusing(to_string(d)), d, will_run);
 }
 
 }  // namespace
+
+const char* name(Scatter scatter) {
+  return scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine";
+}
 
 std::string to_string(const GemmRsDesc& d) {
   return fmt::format("gemm_rs P={} m={} n={} k={} a={} b={} out={}{}{}{}", d.world_size, d.m, d.n,
@@ -52,8 +83,8 @@ std::string to_string(const GemmRsConfig& cfg) {
       "tile={}x{}x{} compute={} reduce={} scatter={} queues={} channels={} slots={} "
       "stages={} raster={}{}{}{}{}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.num_reduce_sms,
-      cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine", cfg.num_copy_queues,
-      cfg.channels_per_rank, cfg.num_slots, cfg.num_stages, cfg.raster, stagger_text(cfg.stagger),
+      name(cfg.scatter), cfg.num_copy_queues, cfg.channels_per_rank, cfg.num_slots, cfg.num_stages,
+      cfg.raster, stagger_text(cfg.stagger),
       cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
       cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "",
       cfg.across ? " across" : "");
@@ -80,6 +111,11 @@ GemmRsConfig gpu_config_across(const GemmRsDesc& d, std::int64_t rows) {
 }
 
 }  // namespace
+
+GemmRsConfig fitted(const GemmRsDesc& d, GemmRsConfig cfg) {
+  fit(FieldFit::reducing(), d, cfg);
+  return cfg;
+}
 
 GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
   cfg.scatter = scatter;
@@ -148,13 +184,14 @@ GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
     // Tiles of 64 rows end in an illegal instruction on GPUs, why is not known yet.
     constexpr std::int64_t kMostRows = 16;
     bool across = d.world_size > 1 && d.m <= kMostRows;
-    return across ? gpu_config_across(d, run_rows * d.world_size) : gpu_config_of_runs(d);
+    return fitted(d,
+                  across ? gpu_config_across(d, run_rows * d.world_size) : gpu_config_of_runs(d));
   }
   // Tiles do not cross from one rank's rows into the next rank's: they are cut from a run of rows,
   // into at least two blocks, so that one can travel while the other is multiplied.
   GemmTile tile = scaled_tile(default_tile(run_rows, d.n, d.k), d.scaling);
   if (run_rows > 8) tile.bm = std::min(tile.bm, ceil_div(run_rows, std::int64_t{16}) * 8);
-  return {.tile = tile, .channels_per_rank = 2};
+  return fitted(d, {.tile = tile, .channels_per_rank = 2});
 }
 
 namespace {

@@ -38,7 +38,7 @@ struct GemmRsConfig {
   // the launch; 2: a rank may be sent to while it is still in the launch before.
   int num_slots = 2;
   int num_stages = 0;       // as in GemmConfig
-  std::int64_t raster = 1;  // as in GemmConfig
+  std::int64_t raster = 1;  // as in GemmConfig; divides a rank's row tiles, or is as many and more
   int stagger = 0;          // as in GemmConfig
   // As in GemmConfig; the agent that stores tells owners or engines, too, and who multiplies waits
   // for neither.
@@ -52,9 +52,14 @@ struct GemmRsConfig {
   bool across = false;
 };
 
+const char* name(Scatter scatter);  // "epilogue", "copy_engine"
 std::string to_string(const GemmRsDesc& desc);
 std::string to_string(const GemmRsConfig& config);
 GemmRsConfig default_config(const GemmRsDesc& desc, Target target = Target::kCpu);
+// What a program of this config is: channels and raster as a rank's rows have them, and no queues
+// or agents that the other fields leave without work. Of one rank nothing travels, and fields that
+// say how are of no account.
+GemmRsConfig fitted(const GemmRsDesc& desc, GemmRsConfig config);
 // The same tiles sent the other way, without what only one way has.
 GemmRsConfig with_scatter(GemmRsConfig config, Scatter scatter);
 // The default for GPUs among those whose tiles keep to the rows of one rank, however few.
@@ -65,8 +70,8 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& desc);
 // own: partial sums are scaled before they leave; residual [ceil(m/P), n]. Output out [ceil(m/P),
 // n]; its rows past m are zero. Partial sums are rounded to the result's dtype once, summed in fp32
 // in rank order and rounded again. UserError
-// naming the field of a bad desc or config. After Flux (arXiv 2406.06858, section 4), with a fixed
-// order of summation.
+// naming the field of a bad desc or config, or of one that is not as fitted. After Flux (arXiv
+// 2406.06858, section 4), with a fixed order of summation.
 Program gemm_rs(const GemmRsDesc& desc, const GemmRsConfig& config);
 
 }  // namespace stretto

@@ -46,7 +46,7 @@ OperatorInfo info(const char* name, const char* summary, Scatter scatter,
     GemmRsConfig cfg = engine ? gpu_config_of_runs(d) : default_config(d, target);
     cfg = with_scatter(cfg, scatter);
     if (engine) cfg.num_compute_sms = std::min(cfg.num_compute_sms, kGpuSms - 1);
-    return cfg;
+    return fitted(d, cfg);
   };
   return ProductOperator<GemmRsDesc, GemmRsConfig>{.name = name,
                                                    .summary = summary,

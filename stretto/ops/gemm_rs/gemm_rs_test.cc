@@ -40,7 +40,11 @@ class GemmRs : public testing::TestWithParam<Variant> {
   }
 };
 
-void expect_gemm_rs(const GemmRsDesc& d, const GemmRsConfig& cfg) {
+// Of the config's numbers those that the shape has; agents and forms of tiles stay.
+void expect_gemm_rs(const GemmRsDesc& d, const GemmRsConfig& asked) {
+  GemmRsConfig cfg = fitted(d, asked);
+  EXPECT_TRUE(cfg.store_slots == asked.store_slots && cfg.load_slots == asked.load_slots &&
+              cfg.across == asked.across);
   std::uint64_t seed = test_seed();
   for (std::int64_t m : {std::int64_t{0}, std::int64_t{1}, d.m - 3, d.m}) {
     expect_runs(gemm_rs_case(d, cfg, m, seed), seed);
@@ -165,12 +169,40 @@ TEST(GemmRsErrors, NameTheField) {
   expect_user_error([&] { gemm_rs(d, cfg); }, "num_slots is 0");
   cfg.num_slots = 1;
   cfg.across = true;
-  expect_user_error([&] { gemm_rs(d, cfg); }, "through two slots");
+  expect_user_error([&] { gemm_rs(d, cfg); }, "across is true, can only be false");
   cfg.across = false;
   cfg.load_slots = 2;
-  expect_user_error([&] { gemm_rs(d, cfg); }, "loads ahead need stages");
+  expect_user_error([&] { gemm_rs(d, cfg); },
+                    "load_slots is 2, can only be 0: loads ahead need stages");
   d.out_dtype = DType::kF8E4M3;
   expect_user_error([&] { gemm_rs(d, default_config(d)); }, "out_dtype is");
+}
+
+// What a table says of a config is what ran.
+TEST(GemmRsErrors, WhatTheShapeDoesNotGiveIsRefused) {
+  GemmRsDesc d{.world_size = 2, .m = 180, .n = 8, .k = 8};  // 9 tiles of 10 rows on a rank
+  const GemmRsConfig plain{.tile = {.bm = 10, .bn = 8, .bk = 8}};
+  gemm_rs(d, plain);
+  auto refused = [&](const std::function<void(GemmRsConfig&)>& set, const char* what) {
+    GemmRsConfig cfg = plain;
+    set(cfg);
+    expect_user_error([&] { gemm_rs(d, cfg); }, what);
+    gemm_rs(d, fitted(d, cfg));
+  };
+  refused([](auto& c) { c.channels_per_rank = 32; }, "channels_per_rank is 32, can only be 9");
+  refused([](auto& c) { c.channels_per_rank = 4; }, "channels_per_rank is 4, can only be 3");
+  refused([](auto& c) { c.raster = 8; }, "raster is 8, can only be 3");
+  refused([](auto& c) { c.num_copy_queues = 2; }, "num_copy_queues is 2, can only be 1");
+  refused(
+      [](auto& c) {
+        c.num_reduce_sms = 0, c.across = true;
+        c.num_stages = 2, c.store_slots = 2;
+      },
+      "store_slots is 2, can only be 0");
+  GemmRsConfig whole = plain;
+  whole.raster = 16;  // all of a rank's
+  EXPECT_EQ(to_string(fitted(d, whole)), to_string(whole));
+  gemm_rs(d, whole);
 }
 
 }  // namespace

@@ -41,14 +41,6 @@ void PartialSums::run(const Finish& finish, const Done& done) {
   if (!sums_in_epilogue()) reduce(finish, done);
 }
 
-// Row tiles that share a column must be of one owner: own tiles that came before others' would wait
-// for ranks that wait in the same way.
-std::int64_t PartialSums::raster() const {
-  std::int64_t rows = std::min(cfg_.raster, runs_.num_blocks());
-  while (runs_.num_blocks() % rows != 0) --rows;
-  return rows;
-}
-
 PartialSums::Block PartialSums::block_of(const Tile& t) const {
   Block b;
   b.owner = p_.let("owner", (p_.rank() + 1 + t.m / runs_.num_blocks()) % d_.world_size);
@@ -95,60 +87,62 @@ void PartialSums::multiply(const Finish& finish, const Done& done) {
                      .staggered(cfg_.stagger)
                      .draining(cfg_.store_slots)
                      .loading_ahead(cfg_.load_slots);
-  p_.role(
-      "gemm", sms, p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn).raster(raster()),
-      [&](const Tile& t) {
-        Block b = block_of(t);
-        auto col_of = [&](std::size_t part) {
-          return t.col + static_cast<std::int64_t>(part) * cols_of_part();
-        };
-        auto send = [&](const std::vector<Value>& partials) {
-          if (!by_copy_engine()) wait_for_slot(b.owner);
-          for (std::size_t i = 0; i < partials.size(); ++i) {
-            auto columns_of = [&](const TensorRef& x, const Index& of) {
-              return x.tile({of, b.local_row, col_of(i)}, tile.bm, cols_of_part());
+  p_.role("gemm", sms,
+          p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn)
+              .raster(std::min(cfg_.raster, runs_.num_blocks())),
+          [&](const Tile& t) {
+            Block b = block_of(t);
+            auto col_of = [&](std::size_t part) {
+              return t.col + static_cast<std::int64_t>(part) * cols_of_part();
             };
-            p_.store(by_copy_engine() ? columns_of(partial_, b.owner)
-                                      : columns_of(slots_, p_.rank()).on(b.owner),
-                     partials[i]);
-          }
-        };
-        auto keep = [&](const std::vector<Value>& partials) {
-          OwnTile all{b.local_row, t.col, b.idx, tile.bn};
-          // Who loads ahead waits for all before it loads the first.
-          if (loads_ahead()) {
-            p_.loop(1, d_.world_size, [&](const Index& i) {
-              wait_for(p_.let("source", (p_.rank() + i) % d_.world_size), all);
-            });
-          }
-          std::int64_t cols = cols_of_sum();
-          for (std::size_t i = 0; i < partials.size(); ++i) {
-            for (std::int64_t col = 0; col < cols_of_part(); col += cols) {
-              OwnTile here{b.local_row, col_of(i) + col, b.idx, cols};
-              Value own = cols == cols_of_part() ? partials[i] : columns(partials[i], col, cols);
-              finish(here, sum_in_rank_order(own, here));
+            auto send = [&](const std::vector<Value>& partials) {
+              if (!by_copy_engine()) wait_for_slot(b.owner);
+              for (std::size_t i = 0; i < partials.size(); ++i) {
+                auto columns_of = [&](const TensorRef& x, const Index& of) {
+                  return x.tile({of, b.local_row, col_of(i)}, tile.bm, cols_of_part());
+                };
+                p_.store(by_copy_engine() ? columns_of(partial_, b.owner)
+                                          : columns_of(slots_, p_.rank()).on(b.owner),
+                         partials[i]);
+              }
+            };
+            auto keep = [&](const std::vector<Value>& partials) {
+              OwnTile all{b.local_row, t.col, b.idx, tile.bn};
+              // Who loads ahead waits for all before it loads the first.
+              if (loads_ahead()) {
+                p_.loop(1, d_.world_size, [&](const Index& i) {
+                  wait_for(p_.let("source", (p_.rank() + i) % d_.world_size), all);
+                });
+              }
+              std::int64_t cols = cols_of_sum();
+              for (std::size_t i = 0; i < partials.size(); ++i) {
+                for (std::int64_t col = 0; col < cols_of_part(); col += cols) {
+                  OwnTile here{b.local_row, col_of(i) + col, b.idx, cols};
+                  Value own =
+                      cols == cols_of_part() ? partials[i] : columns(partials[i], col, cols);
+                  finish(here, sum_in_rank_order(own, here));
+                }
+              }
+              done(all);
+            };
+            auto tell = [&] {
+              Index channel = runs_.channel_of(b.idx);
+              by_copy_engine() ? p_.notify(computed_[b.owner * channels + channel], p_.rank())
+                               : p_.notify(arrived_[p_.rank() * channels + channel], b.owner);
+            };
+            Index any_rows = b.local_row < b.local_end;
+            if (!sums_in_epilogue()) {
+              p_.when(any_rows, [&] { send(products(b, t.col)); });
+              return tell();
             }
-          }
-          done(all);
-        };
-        auto tell = [&] {
-          Index channel = runs_.channel_of(b.idx);
-          by_copy_engine() ? p_.notify(computed_[b.owner * channels + channel], p_.rank())
-                           : p_.notify(arrived_[p_.rank() * channels + channel], b.owner);
-        };
-        Index any_rows = b.local_row < b.local_end;
-        if (!sums_in_epilogue()) {
-          p_.when(any_rows, [&] { send(products(b, t.col)); });
-          return tell();
-        }
-        Index own = p_.let("own", b.owner == p_.rank());
-        p_.when(own || any_rows, [&] {
-          std::vector<Value> partials = products(b, t.col);
-          p_.when(
-              own, [&] { keep(partials); }, [&] { send(partials); });
-        });
-        p_.when(!own, tell);
-      });
+            Index own = p_.let("own", b.owner == p_.rank());
+            p_.when(own || any_rows, [&] {
+              std::vector<Value> partials = products(b, t.col);
+              p_.when(
+                  own, [&] { keep(partials); }, [&] { send(partials); });
+            });
+            p_.when(!own, tell);
+          });
 }
 
 Value PartialSums::sum_in_rank_order(const Value& own, const OwnTile& t) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/ops/gemm/row_runs.h"
+#include "stretto/ops/harness/field_fit.h"
 #include "stretto/ops/moe/fused_layers.h"
 
 namespace stretto {
@@ -23,7 +24,17 @@ void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
                                   {"num_copy_queues", c.num_copy_queues},
                                   {"comm_rows", c.comm_rows}});
   check_sizes("ag_grouped_gemm", {{"sort_rows", c.sort_rows}}, 0);
-  if (c.sort_rows > 0) check_sizes("ag_grouped_gemm", {{"sort_cols", c.sort_cols}});
+  auto fields = FieldFit::refusing(to_string(d));
+  AgGroupedConfig will_run = c;
+  if (c.sort_rows > 0) {
+    check_sizes("ag_grouped_gemm", {{"sort_cols", c.sort_cols}});
+  } else {
+    fields.only("sort_cols", will_run.sort_cols, 0, "nothing is sorted (sort_rows)");
+  }
+  if (d.k <= c.tile.bk) {
+    fields.only("skip_empty", will_run.skip_empty, false,
+                "k is one step, of which the assembler would serialise products");
+  }
   check_dtype("ag_grouped_gemm", "a_dtype", d.a_dtype);
   check_dtype("ag_grouped_gemm", "b_dtype", d.b_dtype);
   check_dtype("ag_grouped_gemm", "c_dtype", d.c_dtype);
@@ -130,7 +141,7 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
 
 Index AgGrouped::rows_to_multiply(const Index& tile) {
   std::int64_t bm = cfg_.tile.bm, half = bm / 2;
-  if (!cfg_.skip_empty || d_.k <= cfg_.tile.bk) return bm;  // one step alone is no loop
+  if (!cfg_.skip_empty) return bm;
   Index token = p_.read(tokens_, {tile * bm + half, 0});
   return p_.let("filled", half + (token >= 0) * (bm - half));
 }

@@ -43,7 +43,7 @@ EpCombineConfig combine_config(const EpDesc& d, Target target) {
   if (target == Target::kCuda) return c;
   c.tile_rows = std::min<std::int64_t>(c.tile_rows, 2);
   c.channels = 3;
-  return c;
+  return fitted(d, c);
 }
 
 // Where the tokens of a launch go.
@@ -339,7 +339,7 @@ ReturnConfig return_config(const EpDesc& d, Target target) {
   if (target == Target::kCpu) c.num_workers = 2;
   // As long steps have it.
   if (d.m == 21) c.tile_tokens = 2, c.channels = 2, c.num_sum_workers = 1;
-  return c;
+  return fitted(d, c);
 }
 
 OpCase return_case(const OpShape& s, std::uint64_t seed) {

@@ -1,13 +1,23 @@
 #include "stretto/ops/moe/ep_combine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/gemm/row_runs.h"
+#include "stretto/ops/harness/field_fit.h"
 
 namespace stretto {
 namespace {
+
+void fit(const FieldFit& fields, const EpDesc& d, EpCombineConfig& c) {
+  std::int64_t tiles = ceil_div(d.rows_per_rank(), c.tile_rows);
+  fields.only("channels", c.channels, possible_channels(tiles, c.channels),
+              fmt::format("{} tiles of {} rows, as many to a channel", tiles, c.tile_rows));
+}
 
 void check(const EpDesc& d, const EpCombineConfig& c) {
   check_sizes("ep_combine", {{"m", d.m},
@@ -21,9 +31,16 @@ void check(const EpDesc& d, const EpCombineConfig& c) {
                              {"num_sum_workers", c.num_sum_workers}});
   check_dtype("ep_combine", "dtype", d.dtype);
   check_split("ep_combine", split_of(d));
+  EpCombineConfig will_run = c;
+  fit(FieldFit::refusing("ep_combine " + to_string(d)), d, will_run);
 }
 
 }  // namespace
+
+EpCombineConfig fitted(const EpDesc& d, EpCombineConfig c) {
+  fit(FieldFit::reducing(), d, c);
+  return c;
+}
 
 EpCombineConfig default_combine_config(const EpDesc& d, Target target) {
   std::int64_t rows = d.rows_per_rank();
@@ -39,7 +56,7 @@ EpCombineConfig default_combine_config(const EpDesc& d, Target target) {
   // A rank reads top_k rows of a token to weigh them, and one of each other rank to sum.
   c.num_sum_workers = gpu_workers(tiles, kGpuSms / 3);
   c.num_workers = gpu_workers(d.world_size * tiles, kGpuSms - c.num_sum_workers);
-  return c;
+  return fitted(d, c);
 }
 
 Program ep_combine(const EpDesc& d, const EpCombineConfig& cfg) {

@@ -36,7 +36,7 @@ struct DispatchConfig {
   std::int64_t tile_slots = 64;  // places of a rank's list whose token is looked up at a time
   int num_workers = 1;           // that make lists
   int num_fetch_workers = 1;
-  int fetch_threads = 0;         // of a fetching worker's GPU block; 0: by the resource
+  int fetch_threads = 0;  // of a fetching worker's GPU block; 0: by the resource
 };
 
 DispatchConfig default_dispatch_config(const EpDesc& desc, Target target = Target::kCpu);

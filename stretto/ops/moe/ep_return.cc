@@ -1,13 +1,28 @@
 #include "stretto/ops/moe/ep_return.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/gemm/row_runs.h"
+#include "stretto/ops/harness/field_fit.h"
 
 namespace stretto {
 namespace {
+
+void fit(const FieldFit& fields, const EpDesc& d, ReturnConfig& c) {
+  if (d.world_size == 1) return;
+  if (c.num_sum_workers == 0) {
+    fields.only("channels", c.channels, 1, "who sends and sums waits tile by tile");
+    return;
+  }
+  std::int64_t tiles = ceil_div(d.rows_per_rank(), c.tile_tokens);
+  fields.only("channels", c.channels, possible_channels(tiles, c.channels),
+              fmt::format("{} tiles of {} tokens, as many to a channel", tiles, c.tile_tokens));
+}
 
 void check(const EpDesc& d, const ReturnConfig& c) {
   check_sizes("ep_return", {{"m", d.m},
@@ -21,9 +36,16 @@ void check(const EpDesc& d, const ReturnConfig& c) {
   check_sizes("ep_return", {{"num_sum_workers", c.num_sum_workers}}, 0);
   check_dtype("ep_return", "dtype", d.dtype);
   check_split("ep_return", split_of(d));
+  ReturnConfig will_run = c;
+  fit(FieldFit::refusing("ep_return " + to_string(d)), d, will_run);
 }
 
 }  // namespace
+
+ReturnConfig fitted(const EpDesc& d, ReturnConfig c) {
+  fit(FieldFit::reducing(), d, c);
+  return c;
+}
 
 ReturnConfig default_return_config(const EpDesc& d, Target target) {
   if (target == Target::kCpu) return {};
@@ -42,7 +64,7 @@ ReturnConfig default_return_config(const EpDesc& d, Target target) {
   c.num_sum_workers = c.num_workers / 2;
   c.num_workers -= c.num_sum_workers;
   c.channels = kChannels;
-  return c;
+  return fitted(d, c);
 }
 
 namespace {

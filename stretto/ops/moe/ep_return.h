@@ -15,6 +15,9 @@ struct ReturnConfig {
   std::int64_t channels = 1;     // parts of the tokens that those who sum alone wait for at a time
 };
 
+// What a program of this config is: as many channels as the own tokens' tiles have. Of one rank
+// nothing travels, and fields that say how are of no account.
+ReturnConfig fitted(const EpDesc& desc, ReturnConfig config);
 ReturnConfig default_return_config(const EpDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Inputs y [P * S * top_k, hidden], results of the own experts; slots [P * S, top_k] i32,
@@ -23,8 +26,8 @@ ReturnConfig default_return_config(const EpDesc& desc, Target target = Target::k
 // state parts [P, S, hidden]: weighted sums of the own tokens, by rank; what it holds before and
 // after does not matter. Output out [ceil(m / P), hidden]: the sum over the ranks that a token went
 // to, plus residual. Sums are fp32, rounded once to travel, added in rank order and rounded again.
-// UserError naming the field of a bad desc or config; at a launch, the table and entry that break
-// their contract.
+// UserError naming the field of a bad desc or config, or of one that is not as fitted; at a launch,
+// the table and entry that break their contract.
 Program ep_return(const EpDesc& desc, const ReturnConfig& config);
 
 // m: tokens of all ranks with three of 5 experts each, n: hidden size.

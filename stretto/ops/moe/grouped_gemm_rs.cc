@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/harness/field_fit.h"
 #include "stretto/ops/moe/fused_layers.h"
 
 namespace stretto {
@@ -43,6 +44,16 @@ void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
   if (c.tile.bn * c.block_tiles % c.reduce_cols != 0) {
     throw UserError(fmt::format("grouped_gemm_rs: reduce_cols is {}, must divide a block of {}",
                                 c.reduce_cols, c.tile.bn * c.block_tiles));
+  }
+  auto fields = FieldFit::refusing(to_string(d));
+  GroupedRsConfig will_run = c;
+  if (c.num_reduce_sms == 0) {
+    fields.only("num_reduce_stages", will_run.num_reduce_stages, 0,
+                "sums are made beside products, not on SMs of their own (num_reduce_sms)");
+  }
+  if (c.last_blocks == 0) {
+    fields.only("last_rows", will_run.last_rows, 1, "there are no last_blocks");
+    fields.only("last_rounds", will_run.last_rounds, 1, "there are no last_blocks");
   }
   std::int64_t blocks = ceil_div(d.n, c.tile.bn * c.block_tiles);
   if (c.last_blocks >= blocks) {
@@ -132,7 +143,7 @@ void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col
   for (int i = 0; i < cfg_.num_products; ++i) sums.push_back(p_.zeros(DType::kF32, bm, cols));
   p_.when(tile < used, [&] {
     if (rows_.tiles_of_row > 0) p_.wait(rows_.made[tile], rows_.tiles_of_row);
-    Index filled = rows_.filled && d_.k > bk ? rows_.filled(tile) : Index(bm);
+    Index filled = rows_.filled ? rows_.filled(tile) : Index(bm);
     p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
       Value x = p_.load(rows_.a.tile({tile * bm, step * bk}, bm, bk));
       for (int i = 0; i < cfg_.num_products; ++i) {

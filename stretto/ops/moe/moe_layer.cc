@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/harness/field_fit.h"
 #include "stretto/ops/moe/fused_layers.h"
 
 namespace stretto {
@@ -96,6 +97,11 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
   check(first_desc, cfg.first);
   check(second_desc, cfg.second);
   check(cfg);
+  AgGroupedConfig will_run = cfg.first;
+  if (d.ffn <= cfg.second.tile.bk) {
+    FieldFit::refusing(to_string(d))
+        .only("skip_empty", will_run.skip_empty, false, "the second layer's k is one step");
+  }
   ProgramBuilder p("moe_layer", d.world_size);
   ExpertTiles tiles = tiles_of(d, cfg);
   Index m = p.extent("m", d.m);
@@ -106,7 +112,9 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
   SignalRef made = p.signal("made", tiles.num_tiles());  // by tile of rows: its tiles
   first.store_to(between);
   GroupedRs::Rows rows{.a = between, .made = made, .tiles_of_row = first.col_tiles()};
-  rows.filled = [&](const Index& tile) { return first.rows_to_multiply(tile); };
+  if (cfg.first.skip_empty) {
+    rows.filled = [&](const Index& tile) { return first.rows_to_multiply(tile); };
+  }
   second.multiply_rows(rows);
   if (first.sends()) {
     p.on_start([&] { first.announce(), second.announce(); });

@@ -77,9 +77,17 @@ void sort_some(std::int64_t m, std::int64_t k, AgGroupedConfig& c) {
   c.sort_cols = c.tile.bm > 4 ? k : std::min<std::int64_t>(16, k);
 }
 
-// Halves of tiles that hold no token are left out. On GPUs that takes tiles of 128 rows.
-void skip_some(std::int64_t m, Target target, AgGroupedConfig& c) {
-  c.skip_empty = m % 2 == 1;
+// On CPU ranks two steps of the product, where there is one.
+void take_steps(std::int64_t k, Target target, GemmTile& tile) {
+  if (target == Target::kCpu) tile.bk = std::min(tile.bk, ceil_div(k, std::int64_t{2}));
+}
+
+// Halves of tiles that hold no token are left out, in products of several steps. On GPUs that takes
+// tiles of 128 rows.
+void skip_some(std::int64_t m, std::int64_t k, Target target, AgGroupedConfig& c) {
+  if (m % 2 == 0) return;
+  take_steps(k, target, c.tile);
+  c.skip_empty = k > c.tile.bk;
   if (c.skip_empty && target == Target::kCuda) c.tile.bm = 128;
 }
 
@@ -111,7 +119,7 @@ AgGroupedConfig ag_config(const AgGroupedDesc& d, Target target) {
     c.comm_rows = std::min<std::int64_t>(c.comm_rows, 2);
   }
   sort_some(d.m, d.k, c);
-  skip_some(d.m, target, c);
+  skip_some(d.m, d.k, target, c);
   return c;
 }
 
@@ -270,7 +278,8 @@ MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
     if (d.m % 2 == 1 && d.hidden > c.second.tile.bn) c.second.last_blocks = 1;
   }
   sort_some(d.m, d.hidden, c.first);
-  skip_some(d.m, target, c.first);
+  if (d.m % 2 == 1) take_steps(d.ffn, target, c.second.tile);
+  if (d.ffn > c.second.tile.bk) skip_some(d.m, d.hidden, target, c.first);
   c.second.tile.bm = c.first.tile.bm;
   return c;
 }

@@ -8,6 +8,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/harness/field_fit.h"
 
 namespace stretto {
 namespace {
@@ -25,6 +26,15 @@ void check(const NormDesc& d, const NormConfig& c) {
   if (!(d.eps >= 0)) throw UserError(fmt::format("norm: eps is {}, need a number >= 0", d.eps));
 }
 
+// Of what works on the own rows alone.
+void check_local(const char* op, const NormDesc& d, NormConfig c) {
+  check(d, c);
+  auto fields = FieldFit::refusing(fmt::format("{} {}", op, to_string(d)));
+  const char* reason = "of the all-reduce alone";
+  fields.only("threads", c.threads, 0, reason);
+  fields.only("packets", c.packets, false, reason);
+}
+
 // x [rows, hidden], weight [1, hidden] -> x / rms(x) * weight
 Value normalise(const NormDesc& d, const Value& x, const Value& weight) {
   DType wide = sum_dtype(d.dtype);
@@ -37,7 +47,7 @@ Value normalise(const NormDesc& d, const Value& x, const Value& weight) {
 }  // namespace
 
 Program rms_norm(const NormDesc& d, const NormConfig& cfg) {
-  check(d, cfg);
+  check_local("rms_norm", d, cfg);
   ProgramBuilder p("rms_norm", d.world_size);
   Index m = p.extent("m", d.m);
   DType wide = sum_dtype(d.dtype);
@@ -191,7 +201,7 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
 }
 
 Program swiglu(const NormDesc& d, const NormConfig& cfg) {
-  check(d, cfg);
+  check_local("swiglu", d, cfg);
   ProgramBuilder p("swiglu", d.world_size);
   Index m = p.extent("m", d.m);
   DType wide = sum_dtype(d.dtype);
@@ -208,7 +218,7 @@ Program swiglu(const NormDesc& d, const NormConfig& cfg) {
 }
 
 Program add_row(const NormDesc& d, const NormConfig& cfg) {
-  check(d, cfg);
+  check_local("add_row", d, cfg);
   ProgramBuilder p("add_row", d.world_size);
   Index m = p.extent("m", d.m);
   DType wide = sum_dtype(d.dtype);
@@ -231,22 +241,25 @@ std::string to_string(const NormDesc& d) {
 }
 
 NormConfig default_config(const NormDesc& d, Target target) {
-  if (target == Target::kCuda) {
-    constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
-    NormConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.hidden, 1, d.m)};
-    std::int64_t tiles = ceil_div(d.m, c.tile_rows);
-    c.num_workers = gpu_workers(tiles);
-    // On two H200s, 2026-11-23 (gpu_bench collectives, in graphs), packets of 1 MB took 9.4 us and
-    // reads that two rounds of signals order 9.8, of 256 KB 5.1 and 7.3. Two shots are predicted to
-    // take 14 instead of 22 us for 1 MB on four, and 9.2 instead of 8.9 for 256 KB.
-    constexpr std::int64_t kMega = std::int64_t{1} << 20;
-    std::int64_t bytes = d.m * d.hidden * static_cast<std::int64_t>(size_bytes(d.dtype));
-    c.packets = bytes <= kMega;
-    c.two_shot = c.packets && d.world_size > 2 && (d.world_size - 1) * bytes > kMega;
-    c.threads = d.hidden >= 8192 ? 1024 : d.hidden >= 4096 ? 512 : 0;
-    return c;
-  }
-  return {.tile_rows = std::min<std::int64_t>(16, d.m)};
+  if (target == Target::kCpu) return {.tile_rows = std::min<std::int64_t>(16, d.m)};
+  constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
+  NormConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.hidden, 1, d.m)};
+  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows));
+  return c;
+}
+
+NormConfig default_all_reduce_config(const NormDesc& d, Target target) {
+  NormConfig c = default_config(d, target);
+  if (target == Target::kCpu) return c;
+  // On two H200s, 2026-11-23 (gpu_bench collectives, in graphs), packets of 1 MB took 9.4 us and
+  // reads that two rounds of signals order 9.8, of 256 KB 5.1 and 7.3. Two shots are predicted to
+  // take 14 instead of 22 us for 1 MB on four, and 9.2 instead of 8.9 for 256 KB.
+  constexpr std::int64_t kMega = std::int64_t{1} << 20;
+  std::int64_t bytes = d.m * d.hidden * static_cast<std::int64_t>(size_bytes(d.dtype));
+  c.packets = bytes <= kMega;
+  c.two_shot = c.packets && d.world_size > 2 && (d.world_size - 1) * bytes > kMega;
+  c.threads = d.hidden >= 8192 ? 1024 : d.hidden >= 4096 ? 512 : 0;
+  return c;
 }
 
 }  // namespace stretto

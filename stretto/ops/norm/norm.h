@@ -28,8 +28,9 @@ struct NormDesc {
 struct NormConfig {
   std::int64_t tile_rows = 16;
   int num_workers = 1;
+  // The rest is of the all-reduce.
   int threads = 0;       // of an SM; 0: as the code generator has it
-  bool packets = false;  // of the all-reduce: pushed as packets, where few bytes are reduced
+  bool packets = false;  // pushed as packets, where few bytes are reduced
   // Of packets: each tile's rows are summed by one rank, ranks in turn, which sends the sum to all.
   // 2 (P - 1) / P times the bytes of a message instead of P - 1 times, and a hop more.
   bool two_shot = false;
@@ -37,6 +38,7 @@ struct NormConfig {
 
 std::string to_string(const NormDesc& desc);
 NormConfig default_config(const NormDesc& desc, Target target = Target::kCpu);
+NormConfig default_all_reduce_config(const NormDesc& desc, Target target = Target::kCpu);
 
 // x [m, hidden], weight [1, hidden] (, residual [m, hidden]) -> out [m, hidden] (, sum [m, hidden])
 Program rms_norm(const NormDesc& desc, const NormConfig& config);

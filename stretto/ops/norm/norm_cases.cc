@@ -22,6 +22,10 @@ NormConfig config_of(const NormDesc& d, Target target) {
   return {.tile_rows = d.m > 256 ? 16 : std::min<std::int64_t>(4, d.m)};
 }
 
+NormConfig all_reduce_config_of(const NormDesc& d, Target target) {
+  return target == Target::kCuda ? default_all_reduce_config(d, target) : config_of(d, target);
+}
+
 // y[row] = x[row] / rms(x[row]) * weight
 void norm_rows(const NormDesc& d, std::int64_t m, const Values& x, const Values& weight,
                Values& y) {
@@ -100,7 +104,7 @@ OpCase rms_norm_case(const OpShape& s, std::uint64_t seed) {
 
 OpCase all_reduce_add_rms_norm_case(const OpShape& s, std::uint64_t seed) {
   NormDesc d = desc_of(s);
-  NormConfig config = config_of(d, s.target);
+  NormConfig config = all_reduce_config_of(d, s.target);
   if (s.target == Target::kCpu) {
     config.packets = seed % 2 == 1;
     config.two_shot = config.packets && d.m > 4;
@@ -167,7 +171,8 @@ OperatorInfo all_reduce_add_rms_norm_info() {
           .summary = "sum over ranks of [m, n], residual addition, RMSNorm, in one program",
           .program =
               [](const OpShape& s) {
-                return all_reduce_add_rms_norm(desc_of(s), config_of(desc_of(s), s.target));
+                return all_reduce_add_rms_norm(desc_of(s),
+                                               all_reduce_config_of(desc_of(s), s.target));
               },
           .make_case = all_reduce_add_rms_norm_case,
           .shapes = shapes,

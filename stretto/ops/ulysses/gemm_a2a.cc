@@ -4,6 +4,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/gemm/row_runs.h"
+#include "stretto/ops/harness/field_fit.h"
 #include "stretto/ops/ulysses/ulysses.h"
 
 namespace stretto {
@@ -14,6 +15,10 @@ void check(const UlyssesDesc& d, const UlyssesConfig& cfg) {
   check_dtype("gemm_a2a", "dtype", d.dtype);
   check_dtype("gemm_a2a", "weight_dtype", d.weight_dtype);
   if (d.residual) throw UserError("gemm_a2a: residual is for a2a_gemm");
+  auto fields = FieldFit::refusing("gemm_a2a " + to_string(d));
+  UlyssesConfig will_run = cfg;
+  fields.only("comm_rows", will_run.comm_rows, 0, "SMs store tiles, and no engine copies rows");
+  fields.only("num_queues", will_run.num_queues, 1, "SMs store tiles, and no engine copies rows");
   if (d.n % d.world_size != 0) {
     throw UserError(
         fmt::format("gemm_a2a: n is {}, need a multiple of {} ranks", d.n, d.world_size));

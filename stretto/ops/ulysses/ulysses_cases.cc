@@ -18,8 +18,8 @@ UlyssesConfig config_of(const UlyssesDesc& d, Target target, Default default_of)
   UlyssesConfig c = default_of(d, target);
   if (target == Target::kCuda || d.n >= 64) return c;
   c.tile = {.bm = 2, .bn = 3, .bk = 4};
-  c.comm_rows = 4;
-  c.num_compute_sms = c.num_queues = 2;
+  c.num_compute_sms = 2;
+  if (c.comm_rows > 0) c.comm_rows = 4, c.num_queues = 2;
   return c;
 }
 

@@ -19,9 +19,13 @@ UlyssesDesc mixed(int world_size) {
           .bias = true};
 }
 
-UlyssesConfig small() {
-  return {
-      .tile = {.bm = 2, .bn = 3, .bk = 4}, .num_compute_sms = 2, .comm_rows = 4, .num_queues = 2};
+UlyssesConfig small() { return {.tile = {.bm = 2, .bn = 3, .bk = 4}, .num_compute_sms = 2}; }
+
+UlyssesConfig small_copies() {
+  UlyssesConfig c = small();
+  c.comm_rows = 4;
+  c.num_queues = 2;
+  return c;
 }
 
 // From nothing to all rows; of 1 only one rank has any.
@@ -41,7 +45,7 @@ TEST(Ulysses, ResidualOfTheOwnTokens) {
       UlyssesDesc d = mixed(world);
       d.bias = bias;
       d.residual = true;
-      for (std::int64_t m : kRows) expect_runs(a2a_gemm_case(d, small(), m, seed), seed);
+      for (std::int64_t m : kRows) expect_runs(a2a_gemm_case(d, small_copies(), m, seed), seed);
     }
   }
 }
@@ -50,8 +54,10 @@ TEST(Ulysses, BadFieldsAreNamed) {
   UlyssesDesc d = mixed(2);
   d.residual = true;
   expect_user_error([&] { gemm_a2a(d, small()); }, "gemm_a2a: residual is for a2a_gemm");
+  expect_user_error([&] { gemm_a2a(mixed(2), small_copies()); },
+                    "comm_rows is 4, can only be 0: SMs store tiles");
   d.weight_dtype = DType::kI32;
-  expect_user_error([&] { a2a_gemm(d, small()); }, "a2a_gemm: weight_dtype is int32");
+  expect_user_error([&] { a2a_gemm(d, small_copies()); }, "a2a_gemm: weight_dtype is int32");
 }
 
 }  // namespace
