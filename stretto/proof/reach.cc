@@ -32,23 +32,24 @@ std::string shape_text(const InstanceGraph& graph, int tensor) {
 
 Lie lie_of(const Program& program, const Region& region, const LooseBox& box,
            const std::vector<std::int64_t>& shape) {
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return Lie::kMeets;
-  Lie lie = Lie::kMeets;
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return Lie::kNowhere;
+  bool meets = true, far = false;
   // A part of rows that a table deals out has one place more than the region (table_cells.h), which
   // is always there.
   for (std::size_t d = 0; d < region.origin.size(); ++d) {
     std::int64_t end = box.origin[d] + box.size[d];
-    if (box.size[d] == 0) return Lie::kMeets;  // such rows where a mask leaves none
-    if (box.origin[d] < shape[d] && end > 0) continue;
+    if (box.size[d] == 0) return Lie::kNowhere;  // such rows where a mask leaves none
     std::int64_t size = static_cast<int>(d) == region.row_dim   ? region.rows
                         : static_cast<int>(d) == region.col_dim ? region.cols
                                                                 : 1;
     // Of the lowest box, and of the highest.
     std::int64_t gap = std::max(-box.origin[d] - size, end - size - shape[d]);
-    if (gap >= size || !moves(program, region.origin[d])) return Lie::kFar;
-    lie = Lie::kBeside;
+    bool outside = box.origin[d] >= shape[d] || end <= 0;
+    meets &= !outside;
+    far |= gap >= size || (outside && !moves(program, region.origin[d]));
   }
-  return lie;
+  if (meets) return Lie::kMeets;
+  return far ? Lie::kFar : Lie::kBeside;
 }
 
 void UnmetTensors::add(const InstanceGraph& graph, const std::string& where) {

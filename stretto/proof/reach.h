@@ -14,9 +14,9 @@
 
 namespace stretto {
 
-// How a box lies to its tensor, masks by row_end and col_end aside. A tensor without elements is
-// met by every box.
+// How a box lies to its tensor, masks by row_end and col_end aside.
 enum class Lie : std::uint8_t {
+  kNowhere,  // one of the two has no elements
   kMeets,
   kBeside,  // outside by less than its own size, where it moves: half of a ragged tile, a halo
   kFar,

@@ -166,8 +166,21 @@ TEST(Reach, RaggedEdgesMasksAndGuardsAreProved) {
   for (const Body& body : bodies) expect_proved(with(body, 2));
 }
 
-// Of a tensor without elements nothing can be met.
+// Of a tensor without elements nothing can be met, nor does it excuse what other sizes lack.
 TEST(Reach, ExtentsOfZeroSayNothing) {
+  auto sized = [](const Index& off) {
+    ProgramBuilder p("sized", 1);
+    Index m = p.extent("m", 5);
+    auto x = p.input("x", DType::kF32, {m, 8});
+    auto y = p.output("y", DType::kF32, {m, 8});
+    p.role("work", Resource::sms(1), p.range(5), [&](const Tile& t) {
+      p.store(y.tile({t.index, 0}, 1, 8), p.load(x.tile({t.index + off, 0}, 1, 8)));
+    });
+    return p.finish();
+  };
+  expect_proved(sized(0));
+  expect_refused(sized(5), FindingKind::kOutside, {"'x' [6:7, 0:8]", "with m = 5"});
+
   ProgramBuilder p("empty", 1);
   auto x = p.input("x", DType::kF32, {0, 8});
   auto y = p.output("y", DType::kF32, {4, 8});

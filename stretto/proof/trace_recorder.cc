@@ -40,6 +40,7 @@ void TraceRecorder::note_reach(const LooseAccess& access) {
   if (reach.meets) return;
   Lie lie = lie_of(*graph_.program, *region, access.box,
                    graph_.shapes[static_cast<std::size_t>(a.tensor)]);
+  if (lie == Lie::kNowhere) return;
   reach.meets = lie == Lie::kMeets;
   bool is_first = reach.tensor < 0;
   if (!is_first && (lie != Lie::kFar || reach.far)) return;
