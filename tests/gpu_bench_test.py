@@ -25,6 +25,16 @@ class GpuBench(unittest.TestCase):
                 self.assertRegex(got.stdout, rf"(?m)^ok +{CASE} .*registers, 0 \+ 0 bytes spilled")
                 self.assertTrue(got.stdout.endswith("compile: 1 kernels, 0 failed, 0 dirty\n"), got.stdout)
 
+    def test_launches_that_start_early_have_one_before_them(self):
+        got = run("catalog", "--ranks", "2", "--only", "gemm P=2 m=21", "--compile", "--early")
+        if "NVRTC" in got.stdout:
+            self.skipTest(got.stdout.strip())
+        self.assertEqual(got.returncode, 0, got.stdout + got.stderr)
+        labels = re.findall(r"(?m)^ok +(.*?) \|", got.stdout)
+        self.assertGreater(len(labels), 0, got.stdout)
+        self.assertEqual(len(labels) % 2, 0, got.stdout)
+        self.assertEqual([f"{label}, before it" for label in labels[::2]], labels[1::2])
+
     def test_running_them_needs_a_gpu_and_says_so(self):
         got = run("catalog", "--ranks", "2", "--only", CASE)
         if got.returncode == 0:  # there are two

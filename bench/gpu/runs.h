@@ -24,7 +24,7 @@ struct Settings {
   std::string dtype = "bf16";
   int tp = 4;
   bool quick = false, graph = false, proof = false, sweep = false, profile = false;
-  bool plain = false, delays = false, compile_only = false;  // catalog
+  bool plain = false, delays = false, early = false, compile_only = false;  // catalog
   int samples = 60;
   std::vector<int> ranks = {1, 2};  // predict-points
   std::string file, calibrated;     // points

@@ -14,6 +14,7 @@
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gpu_harness/gpu_case.h"
+#include "stretto/ops/gpu_harness/late_inputs.h"
 
 namespace stretto::bench {
 namespace {
@@ -109,6 +110,7 @@ std::vector<CheckCase> catalog_cases(int world_size) {
 
 namespace {
 
+// But for the constants of early launches, which follow from the program.
 KernelOptions kernel_options(const CheckOptions& options) {
   KernelOptions kernel;
   if (options.delays) kernel.delays = KernelDelays{.seed = options.seed};
@@ -136,6 +138,7 @@ class Checker {
   }
 
   int num_op_cases() const { return num_op_cases_; }
+  int num_early() const { return num_early_; }
   const std::vector<std::string>& not_captured() const { return not_captured_; }
 
  private:
@@ -144,6 +147,7 @@ class Checker {
     num_op_cases_ += static_cast<int>(cases.size());
     GpuRunResult result = run_gpu_cases(*world_, cases, run_);
     if (!result.not_captured.empty()) not_captured_.push_back(c.label);
+    num_early_ += result.starts_early ? 1 : 0;
     if (!result.found.empty() || !stalls_) return result.found;
     return stall_gpu_cases(*stalls_, cases, run_);
   }
@@ -162,9 +166,10 @@ class Checker {
                      .require_proof = options_.proof,
                      .graphs = options_.graphs,
                      .streams = options_.streams,
+                     .early = options_.early,
                      .kernel = kernel_options(options_)};
   std::unique_ptr<GpuWorld> world_, stalls_;
-  int num_op_cases_ = 0;
+  int num_op_cases_ = 0, num_early_ = 0;
   std::vector<std::string> not_captured_;
 };
 
@@ -176,7 +181,12 @@ std::vector<LabelledProgram> check_programs(std::vector<CheckCase>& cases,
       cases, [&](const CheckCase& c) { return c.label.find(options.only) == std::string::npos; });
   std::vector<LabelledProgram> programs;
   for (const CheckCase& c : cases) {
-    programs.push_back({c.label, c.program(), kernel_options(options)});
+    LabelledProgram& made =
+        programs.emplace_back(LabelledProgram{c.label, c.program(), kernel_options(options)});
+    if (!options.early) continue;
+    std::set<std::string> constants = weight_inputs(made.program);
+    made.options.constants = constants;
+    programs.push_back({c.label + ", before it", late_inputs(made.program, constants), {}});
   }
   return programs;
 }
@@ -202,6 +212,7 @@ int run_checks(std::vector<CheckCase> cases, const CheckOptions& options) {
   fmt::print("check: P={}, {} cases, {} with all rows, {} failed (seed {}), {:.0f} s\n",
              options.world_size, cases.size(), checker.num_op_cases(), failed, options.seed,
              took.count());
+  if (options.early) fmt::print("  kernels that start early: {}\n", checker.num_early());
   for (const std::string& label : checker.not_captured()) {
     fmt::print("  copies within a rank, not captured: {}\n", label);
   }

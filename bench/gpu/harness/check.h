@@ -34,9 +34,11 @@ struct CheckOptions {
   bool streams = false;
   bool stalls = false;  // and stall_gpu_cases, where there are several ranks
   bool delays = false;  // kernels pause at random
+  bool early = false;   // gpu_case.h: GpuRunOptions
 };
 
-// The programs of those cases that `options` ask for, as their kernels are made; erases the others.
+// The programs of those cases that `options` ask for, as their kernels are made, each early one
+// with the one before; erases the others.
 std::vector<LabelledProgram> check_programs(std::vector<CheckCase>& cases,
                                             const CheckOptions& options);
 

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "stretto/model/transformer/transformer.h"
+#include "stretto/ops/gpu_harness/late_inputs.h"
 
 namespace stretto {
 namespace {
@@ -86,6 +87,19 @@ TEST_P(StepPlanTest, EveryRankHasAllOfAttentionsWeightsBesideItsShare) {
   EXPECT_EQ(with.at("layers.1.whole_qkv_bias").cols, 4 * own);
   EXPECT_EQ(with.at("layers.1.whole_out").cols, 4 * 2 * dim);
   EXPECT_EQ(with.size(), without.size() + 3 * 3);
+}
+
+// What gpu_bench catalog --early takes for constant is what a step's launches take for it.
+TEST_P(StepPlanTest, ConstantsAreTheWeightsOfEveryProgram) {
+  for (int ranks : {1, 2}) {
+    for (std::int64_t bound : step_bounds(shape(ranks, true))) {
+      StepPlan plan = plan_step(shape(ranks, true), bound);
+      std::vector<std::set<std::string>> constants = constant_inputs(shape(ranks, true), plan);
+      for (std::size_t i = 0; i < plan.programs.size(); ++i) {
+        EXPECT_EQ(constants[i], weight_inputs(plan.programs[i])) << plan.programs[i].name;
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, StepPlanTest, testing::Values(Target::kCpu, Target::kCuda));

@@ -106,9 +106,16 @@ GpuCases::Memory::Memory(const GpuWorld& world, const OpCase& c)
     : tensors(world, c), first_bits(static_cast<std::size_t>(world.size())) {}
 
 GpuCases::GpuCases(GpuWorld& world, std::span<const OpCase> cases, const CompiledProgram& compiled,
-                   GpuCode code)
+                   GpuCode code, bool early)
     : world_(world), cases_(cases), instance_(world, compiled, std::move(code)) {
-  for (const OpCase& c : cases) memory_.push_back(std::make_unique<Memory>(world, c));
+  const Program& program = cases.front().program;
+  if (early) late_ = std::make_unique<LateInputs>(world, program, weight_inputs(program));
+  for (const OpCase& c : cases) {
+    Memory& m = *memory_.emplace_back(std::make_unique<Memory>(world, c));
+    m.args = m.tensors.args();
+    m.args.starts_early = early;
+    if (early) m.late = late_->arguments(m.args);
+  }
 }
 
 void GpuCases::prepare() {
@@ -118,10 +125,14 @@ void GpuCases::prepare() {
   }
 }
 
-void GpuCases::launch(std::size_t idx) { instance_.launch(memory_[idx]->tensors.args()); }
+void GpuCases::launch(std::size_t idx) {
+  if (late_ == nullptr) return instance_.launch(memory_[idx]->args);
+  for (int rank : world_.local_ranks()) launch(idx, rank, world_.stream(rank));
+}
 
 void GpuCases::launch(std::size_t idx, int rank, const cuda::Stream& stream) {
-  instance_.launch(memory_[idx]->tensors.args(), rank, stream);
+  if (late_ != nullptr) late_->launch(memory_[idx]->late, rank, stream);
+  instance_.launch(memory_[idx]->args, rank, stream);
 }
 
 std::vector<cuda::GraphExec> GpuCases::capture(std::size_t idx) {

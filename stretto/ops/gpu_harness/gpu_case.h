@@ -12,6 +12,7 @@
 
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/gpu/gpu_world.h"
+#include "stretto/ops/gpu_harness/late_inputs.h"
 #include "stretto/ops/harness/case_data.h"
 #include "stretto/ops/harness/op_case.h"
 
@@ -53,9 +54,10 @@ class GpuCaseMemory {
 // processes every one makes it, and what waits for all ranks is collective.
 class GpuCases {
  public:
-  // `world` and `cases`, one or more, outlive this.
+  // `world` and `cases`, one or more, outlive this. `early`: every launch starts early, after one
+  // that writes what is not among weight_inputs (late_inputs.h), the code's constants.
   GpuCases(GpuWorld& world, std::span<const OpCase> cases, const CompiledProgram& compiled,
-           GpuCode code);
+           GpuCode code, bool early = false);
 
   std::size_t size() const { return memory_.size(); }
   GpuInstance& instance() { return instance_; }
@@ -79,6 +81,7 @@ class GpuCases {
   struct Memory {
     Memory(const GpuWorld& world, const OpCase& c);
     GpuCaseMemory tensors;
+    GpuLaunchArgs args, late;           // of a launch; and of the one before, which is early
     std::vector<FirstBits> first_bits;  // [rank]
   };
   std::string compare(std::size_t case_idx);
@@ -86,6 +89,7 @@ class GpuCases {
   GpuWorld& world_;
   std::span<const OpCase> cases_;
   GpuInstance instance_;
+  std::unique_ptr<LateInputs> late_;             // where launches start early
   std::vector<std::unique_ptr<Memory>> memory_;  // by case
 };
 
@@ -96,6 +100,7 @@ struct GpuRunOptions {
   bool require_proof = false;
   bool graphs = false;   // launches are captured, too, and replayed
   bool streams = false;  // two instances, too, on two streams of every rank at the same time
+  bool early = false;    // launches start early (GpuCases), with weight_inputs as constants
   KernelOptions kernel = {};
 };
 
@@ -106,6 +111,7 @@ struct GpuRunResult {
   // "" or why graphs were left out: copies that copy engines make within a rank are not captured
   // (gpu_instance.h).
   std::string not_captured;
+  bool starts_early = false;  // it was asked for, and the kernel's blocks need not all be resident
 };
 
 // Errors of compilation and Fault are thrown.

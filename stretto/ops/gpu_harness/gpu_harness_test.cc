@@ -9,10 +9,13 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
+#include "stretto/executor/program_runner.h"
+#include "stretto/lang/program_builder.h"
 #include "stretto/ops/ag_gemm/ag_gemm_case.h"
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gpu_harness/gpu_case.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/gpu_harness/late_inputs.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
 #include "stretto/ops/harness/case_data.h"
 #include "stretto/runtime/cuda/nvrtc.h"
@@ -193,6 +196,68 @@ TEST(GpuCases, OneInstanceRunsEveryNumberOfRowsInGraphsAndOnTwoStreams) {
   cases[2].expected[0][out][5] += 100;
   EXPECT_NE(run_gpu_cases(world, cases, options).found.find("m=68: rank 0: c[5]"),
             std::string::npos);
+}
+
+// Of a kernel that takes for constant what the launch before writes, it would be wrong not to find
+// it.
+TEST(GpuCases, LaunchesThatStartEarlySeeWhatTheOneBeforeWrites) {
+  if (cuda::num_devices() == 0) GTEST_SKIP() << "no GPU";
+  std::uint64_t seed = test_seed();
+  GpuWorld world({.size = 1});
+  OpShape shape{.m = 133, .n = 264, .k = 200, .dtype = DType::kBF16, .target = Target::kCuda};
+  std::vector<OpCase> cases = cases_of_rows(gemm_info(), shape, seed % 100'000);
+  GpuRunOptions options{.launches = 2, .back_to_back = 20, .seed = seed, .graphs = true};
+  options.streams = options.early = true;
+  GpuRunResult result = run_gpu_cases(world, cases, options);
+  EXPECT_EQ(result.found, "");
+  EXPECT_TRUE(result.starts_early);
+  options.kernel.constants = {"a"};
+  EXPECT_NE(run_gpu_cases(world, cases, options).found, "");
+}
+
+// Every dtype, ragged, and longer than what is copied at a time; weights and outputs are left
+// alone.
+TEST(LateInputs, TheLaunchBeforeWritesAllButConstants) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  ProgramBuilder p("sample", 2);
+  Index m = p.extent("m", 137);
+  const std::pair<const char*, DType> given[] = {{"x", DType::kF32},
+                                                 {"y", DType::kBF16},
+                                                 {"z", DType::kF16},
+                                                 {"bytes", DType::kF8E4M3},
+                                                 {"numbers", DType::kI32}};
+  for (const auto& [name, dtype] : given) p.input(name, dtype, {m, 61}, Space::kSymmetric);
+  p.state("cache", DType::kBF16, {3, m, 5});
+  p.input("b_gate", DType::kBF16, {m, 61});
+  auto out = p.output("out", DType::kF32, {1, 1});
+  p.role("any", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.store(out.tile({0, 0}, 1, 1), p.zeros(DType::kF32, 1, 1));
+  });
+  Program sample = p.finish();
+  EXPECT_EQ(weight_inputs(sample), std::set<std::string>{"b_gate"});
+  Program before = late_inputs(sample, weight_inputs(sample));
+  EXPECT_LT(before.find_tensor("to_b_gate"), 0);
+  EXPECT_LT(before.find_tensor("to_out"), 0);
+  CompiledProgram compiled = compile(before);  // proved: every element, and each once
+  World world({.size = 2});
+  run_program(world, compiled.schedule, [&](Rank& rank, Instance& instance, RankArguments& args) {
+    std::map<std::string, Doubles> want;
+    for (const Tensor& t : before.tensors) {
+      if (t.kind != TensorKind::kInput || t.name == "idle") continue;
+      Doubles values(
+          static_cast<std::size_t>(num_elements(bound_shape(before, before.find_tensor(t.name)))));
+      std::mt19937_64 own(seed + static_cast<std::uint64_t>(rank.index()) + values.size());
+      for (double& v : values) v = static_cast<double>(own() % 9) - 4;
+      args.set(t.name, values);
+      want[t.name] = std::move(values);
+    }
+    instance.launch(args.args);
+    EXPECT_EQ(want.size(), 6u);
+    for (const auto& [name, values] : want) {
+      EXPECT_EQ(args.get("to_" + name.substr(5)), values) << name;
+    }
+  });
 }
 
 // The bound is m rounded up to 8; what is past the rows of a launch is not compared.

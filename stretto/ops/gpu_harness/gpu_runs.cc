@@ -83,6 +83,14 @@ std::string stalled(GpuWorld& world, GpuCases& cases, bool meet) {
   return meet ? "no fault, though a rank did not come" : "";
 }
 
+// An instance's code, with the constants of launches that start early.
+GpuCode build_code(const CompiledProgram& compiled, const Program& program,
+                   const GpuRunOptions& options) {
+  KernelOptions kernel = options.kernel;
+  if (options.early) kernel.constants.merge(weight_inputs(program));
+  return build_gpu_code(compiled, kernel);
+}
+
 std::string with_seed(const std::string& found, const GpuRunOptions& options) {
   return found.empty() ? "" : fmt::format("{} (seed {})", found, options.seed);
 }
@@ -97,9 +105,12 @@ GpuRunResult run_gpu_cases(GpuWorld& world, std::span<const OpCase> op_cases,
                            const GpuRunOptions& options) {
   CompiledProgram compiled =
       compile(op_cases.front().program, {.require_proof = options.require_proof});
-  GpuCode code = build_gpu_code(compiled, options.kernel);
-  GpuCases cases(world, op_cases, compiled, code);
-  GpuRunResult result{.found = launched(cases, options), .not_captured = {}};
+  GpuCode code = build_code(compiled, op_cases.front().program, options);
+  GpuCases cases(world, op_cases, compiled, code, options.early);
+  const LaunchPlan& plan = code.kernel.launch;
+  GpuRunResult result{.found = launched(cases, options),
+                      .not_captured = {},
+                      .starts_early = options.early && !plan.cooperative && plan.gate.empty()};
   if (result.found.empty() && options.graphs) {
     try {
       result.found = replayed(cases, captured(cases));
@@ -109,7 +120,7 @@ GpuRunResult run_gpu_cases(GpuWorld& world, std::span<const OpCase> op_cases,
     }
   }
   if (result.found.empty() && options.streams) {
-    GpuCases second(world, op_cases, compiled, std::move(code));
+    GpuCases second(world, op_cases, compiled, std::move(code), options.early);
     result.found = overlapped(world, cases, second);
   }
   result.found = with_seed(result.found, options);
@@ -120,7 +131,8 @@ std::string stall_gpu_cases(GpuWorld& world, std::span<const OpCase> op_cases,
                             const GpuRunOptions& options) {
   CompiledProgram compiled =
       compile(op_cases.front().program, {.require_proof = options.require_proof});
-  GpuCases cases(world, op_cases, compiled, build_gpu_code(compiled, options.kernel));
+  GpuCases cases(world, op_cases, compiled, build_code(compiled, op_cases.front().program, options),
+                 options.early);
   std::string found = launched(cases, {.launches = 1});
   std::vector<Graphs> graphs;
   try {
