@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`gpu_bench` on a machine without a GPU, up to the kernels: python3 gpu_bench_test.py GPU_BENCH."""
 
+import pathlib
 import re
 import subprocess
 import sys
@@ -34,6 +35,19 @@ class GpuBench(unittest.TestCase):
         self.assertGreater(len(labels), 0, got.stdout)
         self.assertEqual(len(labels) % 2, 0, got.stdout)
         self.assertEqual([f"{label}, before it" for label in labels[::2]], labels[1::2])
+
+    def test_the_page_has_the_padding_of_experts_tiles(self):
+        page = pathlib.Path("docs/performance/moe.md").read_text()
+        for classes in ("1", "2"):
+            got = run("--seed", "1", "padding", "--ranks", "2", "--classes", classes)
+            self.assertEqual(got.returncode, 0, got.stderr)
+            lines = got.stdout.splitlines()
+            self.assertEqual(len(lines), 6, got.stdout)
+            for line in lines:
+                self.assertIn(f"  {line}\n", page)
+        got = run("padding", "--ranks", "2", "--classes", "3")
+        self.assertEqual((got.returncode, got.stdout), (2, ""))
+        self.assertIn("3 classes are more than the 2 ranks", got.stderr)
 
     def test_running_them_needs_a_gpu_and_says_so(self):
         got = run("catalog", "--ranks", "2", "--only", CASE)

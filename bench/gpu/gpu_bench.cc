@@ -12,6 +12,7 @@
 //   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
 //   gpu_bench sweep --ranks P         the same from 1 to 32768 rows, the unfused path a candidate
 //   gpu_bench moe --ranks P           fused layers of a mixture of experts, against a sequence
+//   gpu_bench padding --ranks P       rows of tiles without a token, of those models; needs no GPU
 //   gpu_bench collectives --ranks P   collectives against NCCL
 //   gpu_bench exchange --ranks P      dispatch and combine against NCCL's all-to-all
 //   gpu_bench watchdog --ranks P      what deadlines of waits cost
@@ -29,6 +30,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "bench/gpu/experts/padding.h"
 #include "bench/gpu/harness/check.h"
 #include "bench/gpu/products/gemm_shapes.h"
 #include "bench/gpu/runs.h"
@@ -93,6 +95,13 @@ int run(int argc, char** argv) {
   loops->add_option("-o,--out", s.out, "JSON with every sample");
   auto* overlap = app.add_subcommand("overlap", "fused operators against cuBLASLt and NCCL");
   auto* moe = app.add_subcommand("moe", "fused layers of mixtures of experts, against a sequence");
+  PaddingOptions of_padding;
+  auto* padding = app.add_subcommand("padding", "rows of tiles without a token; needs no GPU");
+  padding->add_option("--ranks", of_padding.world_size)->check(CLI::Range(1, 8));
+  padding->add_option("--classes", of_padding.classes, "of the tables")->check(CLI::PositiveNumber);
+  padding->add_option("--tile-rows", of_padding.tile_rows)->check(CLI::Range(2, 1024));
+  padding->add_option("--routings", of_padding.routings, "random ones, of which the mean is taken")
+      ->check(CLI::PositiveNumber);
   auto* sweep = app.add_subcommand("sweep", "fused operators from 1 to 32768 rows");
   auto* collectives = app.add_subcommand("collectives", "collectives against NCCL");
   auto* exchange = app.add_subcommand("exchange", "dispatch and combine against NCCL");
@@ -200,6 +209,11 @@ int run(int argc, char** argv) {
   if (fp8->parsed()) return run_fp8(s);
   if (overlap->parsed()) return run_overlap(s);
   if (moe->parsed()) return run_moe(s);
+  if (padding->parsed()) {
+    of_padding.seed = s.seed;
+    fmt::print("{}", padding_table(of_padding));
+    return 0;
+  }
   if (sweep->parsed()) return run_sweep(s);
   if (watchdog->parsed()) return run_watchdog(s);
   if (processes->parsed()) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <random>
 #include <span>
 #include <string>
 #include <tuple>
@@ -30,18 +29,6 @@ inline constexpr int kCandidateSamples = 9;
 
 inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 inline std::size_t bf16_bytes(std::int64_t rows, std::int64_t cols) { return at(rows * cols * 2); }
-
-// Every token has top_k different experts, any as likely as any other.
-inline std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::int32_t> order(at(s.num_experts)), chosen;
-  for (std::size_t e = 0; e < order.size(); ++e) order[e] = static_cast<std::int32_t>(e);
-  for (std::int64_t t = 0; t < s.m; ++t) {
-    std::shuffle(order.begin(), order.end(), random);
-    chosen.insert(chosen.end(), order.begin(), order.begin() + s.top_k);
-  }
-  return chosen;
-}
 
 using Tensors = std::map<std::string, const SymmetricGpuMemory*>;
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <random>
 
 #include "stretto/lang/program_builder.h"
 
@@ -66,6 +68,17 @@ std::vector<MoeShape> moe_shapes(int world_size, bool quick) {
     }
   }
   return shapes;
+}
+
+std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::int32_t> order(static_cast<std::size_t>(s.num_experts)), chosen;
+  std::iota(order.begin(), order.end(), 0);
+  for (std::int64_t t = 0; t < s.m; ++t) {
+    std::shuffle(order.begin(), order.end(), random);
+    chosen.insert(chosen.end(), order.begin(), order.begin() + s.top_k);
+  }
+  return chosen;
 }
 
 std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int num_sms) {

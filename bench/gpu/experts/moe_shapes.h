@@ -33,6 +33,9 @@ MoeLayerDesc whole_layer(const MoeShape& shape);
 // of tokens.
 std::vector<MoeShape> moe_shapes(int world_size, bool quick);
 
+// [m, top_k]: every token has top_k different experts, any as likely as any other.
+std::vector<std::int32_t> random_experts(const MoeShape& shape, std::uint64_t seed);
+
 struct FirstLayerCandidate {
   AgGroupedConfig config;
   TileOrder order;  // of the tables
