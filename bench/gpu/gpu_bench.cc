@@ -2,9 +2,8 @@
 // be carried to a machine that has a GPU and nothing of ours (bench/gpu/bundle, bench/gpu/run).
 //   gpu_bench compile                 every kernel of the rest; needs no GPU
 //   gpu_bench check [--only TEXT]     small cases against the plain reference
-//   gpu_bench catalog --ranks P       every operator, in every way that it can be launched;
-//   --early:
-//                                     before the launch that writes its inputs has ended
+//   gpu_bench catalog --ranks P       every operator, in every way that it can be launched
+//     --early, of both                while the launch before still writes what it reads
 //   gpu_bench gemm -m M -n N -k K     one product against cuBLASLt
 //   gpu_bench gemm-suite [--tp P]     tensor-parallel shapes of three models, and 8192^3
 //   gpu_bench gemm-fp8                products of fp8 factors with scales, against cuBLASLt
@@ -61,8 +60,10 @@ int run(int argc, char** argv) {
   catalog_check->add_flag("--plain", s.plain,
                           "no graphs, no second stream, no rank that does not come");
   catalog_check->add_flag("--delays", s.delays, "kernels that pause before waits and notifies");
-  catalog_check->add_flag("--early", s.early,
-                          "launches start before those that write their inputs have ended");
+  for (auto* command : {check, catalog_check}) {
+    command->add_flag("--early", s.early,
+                      "launches start before those that write their inputs have ended");
+  }
   catalog_check->add_flag("--compile", s.compile_only, "the kernels alone; needs no GPU");
   auto* gemm = app.add_subcommand("gemm", "one product against cuBLASLt");
   gemm->add_option("-m,--m", s.shape.m)->check(CLI::PositiveNumber);

@@ -11,19 +11,19 @@ namespace {
 
 // c = a * b^T, + y where `adds`.
 Program product(const Resource& sms, std::int64_t rows, DType dtype = DType::kBF16,
-                bool adds = false) {
-  constexpr std::int64_t kTiles = 3, kCols = 16, kStep = 16, kSteps = 4;
+                bool adds = false, std::int64_t step = 16) {
+  constexpr std::int64_t kTiles = 3, kCols = 16, kSteps = 4;
   ProgramBuilder p("product", 1);
   Index m = p.extent("m", rows * kTiles);
-  auto a = p.input("a", dtype, {m, kStep * kSteps});
-  auto b = p.input("b", dtype, {kCols, kStep * kSteps});
+  auto a = p.input("a", dtype, {m, step * kSteps});
+  auto b = p.input("b", dtype, {kCols, step * kSteps});
   auto y = p.input("y", DType::kF32, {m, kCols});
   auto c = p.output("c", DType::kF32, {m, kCols});
   p.role("multiply", sms, p.grid(c, rows, kCols), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, rows, kCols);
     p.loop(kSteps, [&](const Index& i) {
-      acc = dot(acc, p.load(a.tile({t.row, i * kStep}, rows, kStep)),
-                p.load(b.tile({0, i * kStep}, kCols, kStep)).T());
+      acc = dot(acc, p.load(a.tile({t.row, i * step}, rows, step)),
+                p.load(b.tile({0, i * step}, kCols, step)).T());
     });
     if (adds) acc = acc + p.load(y.tile({t.row, 0}, rows, kCols));
     p.store(c.tile({t.row, 0}, rows, kCols), acc);
@@ -53,6 +53,8 @@ TEST(Refuse, SlotsOfWhatIsLoadedOnceATile) {
 TEST(Refuse, WarpgroupsApartWhereThereIsOne) {
   expect_refused(product(sms().staggered(2), 64), "stagger = 2", "several warpgroups");
   expect_refused(product(sms().staggered(1), 128, DType::kF32), "stagger = 1", "of 16 or 8 bits");
+  expect_refused(product(sms().staggered(2), 128, DType::kBF16, false, 20), "stagger = 2",
+                 "by matrix instructions");
   expect_refused(product(sms().staggered(2).in_turn(2), 128), "stagger = 2", "several warpgroups");
   expect_refused(product(sms().staggered(2).clustered(2), 128), "stagger = 2", "64 rows each");
   EXPECT_EQ(run_pipeline(product(sms().staggered(2), 128)).roles[0].agents.size(), 2u);

@@ -324,12 +324,19 @@ class Staggerer {
   bool any_ = false;
 };
 
+// Whether the tensor core makes it (codegen/value_plan.h: DotKind::kWgmma).
+bool is_matrix_product(const ValueType& a, const ValueType& b) {
+  const std::int64_t step = size_bytes(a.dtype) == 1 ? 32 : 16;
+  return a.dtype == b.dtype && is_float(a.dtype) && size_bytes(a.dtype) <= 2 &&
+         a.cols % step == 0 && b.cols % 8 == 0 && b.cols <= 256;
+}
+
 // Whether several warpgroups share products that the tensor core makes of slots, in a loop.
 bool shares_products(const Role& role, const Agent& agent, const Block& block, bool in_loop) {
   return std::any_of(block.begin(), block.end(), [&](const Op& op) {
     auto type = [&](int reg) { return agent.values[static_cast<std::size_t>(reg)]; };
     bool product = in_loop && op.code == OpCode::kDotAsync &&
-                   size_bytes(type(op.operands[1]).dtype) <= 2 &&
+                   is_matrix_product(type(op.operands[1]), type(op.operands[2])) &&
                    warpgroups_of(role, type(op.result)) > 1;
     return product || std::any_of(op.bodies.begin(), op.bodies.end(), [&](const Block& body) {
              return shares_products(role, agent, body, in_loop || op.code == OpCode::kLoop);
@@ -348,8 +355,8 @@ void check_sharing(const Program& program, const Role& role) {
   });
   if (shared) return;
   const char* reason =
-      "it has no loop with products of 16 or 8 bits that several warpgroups of an agent share, 64 "
-      "rows each";
+      "it has no loop with products of 16 or 8 bits by matrix instructions (of 16 or 32 columns of "
+      "the left factor) that several warpgroups of an agent share, 64 rows each";
   if (asked.stagger > 0) refuse(program, role, "stagger", asked.stagger, reason);
   refuse(program, role, {"products", name(asked.products)}, reason);
 }

@@ -19,7 +19,7 @@
 namespace stretto {
 namespace {
 
-constexpr std::int64_t kRows = 8, kCols = 8, kStep = 8, kMostSteps = 21;
+constexpr std::int64_t kRows = 8, kCols = 8, kStep = 16, kMostSteps = 21;
 constexpr std::int64_t kShared = 128;  // rows of a tile that two warpgroups share
 
 enum class Work { kScale, kWeigh, kPeak };

@@ -35,7 +35,7 @@ struct AgGemmConfig {
   int num_compute_sms = 1;
   Gather gather = Gather::kPull;
   int num_gather_workers = 1;          // copy queues (kPull; at most one per peer) or SMs (kPush)
-  std::int64_t comm_rows = 0;          // rows of one transfer
+  std::int64_t comm_rows = 0;          // rows of one transfer, at most
   std::int64_t channels_per_rank = 1;  // what a tile waits for: 1/channels of a rank's rows
   int num_stages = 0;                  // as in GemmConfig
   std::int64_t raster = 1;             // as in GemmConfig

@@ -5,8 +5,17 @@
 #include <gtest/gtest.h>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/test_errors.h"
+#include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/candidates.h"
+#include "stretto/ops/embedding/embedding.h"
+#include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/ep_combine.h"
+#include "stretto/ops/moe/ep_return.h"
+#include "stretto/ops/moe/grouped_gemm_rs.h"
+#include "stretto/ops/norm/norm.h"
 #include "stretto/passes/pipeline.h"
 
 namespace stretto {
@@ -57,6 +66,55 @@ TEST_P(AskedFor, CandidatesAreTakenAsTheyStand) {
       }
     }
   }
+}
+
+// Fields of a config that an operator shares with others, or that its own other fields leave
+// without use: each error names operator, shape, field and value.
+TEST(AskedForFields, WithoutUseAreRefused) {
+  auto refused = [](const std::function<Program()>& make, const char* shape, const char* what) {
+    expect_user_error(make, {shape, what});
+  };
+  NormDesc norm{.m = 8, .hidden = 64};
+  refused([&] { return rms_norm(norm, {.threads = 512}); }, "rms_norm [8, 64] f32",
+          "threads is 512, can only be 0");
+  refused([&] { return swiglu(norm, {.packets = true}); }, "swiglu [8, 64]", "packets is true");
+  refused([&] { return add_row(norm, {.threads = 128}); }, "add_row [8, 64]", "threads is 128");
+  VocabDesc vocab{.m = 8, .hidden = 64, .vocab = 16};
+  refused([&] { return embedding(vocab, {.num_stages = 3}); }, "embedding ",
+          "num_stages is 3, can only be 0: of lm_head alone");
+  AttentionDesc heads{.m = 8, .max_tokens = 16};
+  refused([&] { return rope(heads, {.num_stages = 2}); }, "rope m=8 cache=16", "num_stages is 2");
+  refused([&] { return rope(heads, {.cluster_size = 2}); }, "rope m=8", "cluster_size is 2");
+  SequenceAttentionDesc sequence{.m = 16, .head_dim = 4, .world_size = 2};
+  SequenceAttentionConfig ring = default_ring_config(sequence, Target::kCpu);
+  ring.num_queues = 2;
+  refused([&] { return ring_attention(sequence, ring); }, "ring_attention m=16",
+          "num_queues is 2, can only be 1");
+  AgGroupedDesc first{.world_size = 2, .m = 16, .num_experts = 4, .n = 32, .k = 32};
+  AgGroupedConfig layer = default_config(first);
+  layer.sort_cols = 8;
+  refused([&] { return ag_grouped_gemm(first, layer); }, "ag_grouped_gemm P=2 m=16",
+          "sort_cols is 8, can only be 0: nothing is sorted");
+  layer = default_config(first);
+  layer.skip_empty = true;
+  refused([&] { return ag_grouped_gemm(first, layer); }, "ag_grouped_gemm P=2 m=16",
+          "skip_empty is true, can only be false: k is one step");
+  GroupedRsDesc second{.world_size = 2, .m = 16, .num_experts = 4, .n = 32, .k = 32};
+  GroupedRsConfig sums = default_config(second);
+  sums.last_rows = 2;
+  refused([&] { return grouped_gemm_rs(second, sums); }, "grouped_gemm_rs P=2 m=16",
+          "last_rows is 2, can only be 1: there are no last_blocks");
+  sums = default_config(second);
+  sums.num_reduce_sms = 0, sums.num_reduce_stages = 2;
+  refused([&] { return grouped_gemm_rs(second, sums); }, "grouped_gemm_rs P=2 m=16",
+          "num_reduce_stages is 2, can only be 0: sums are made beside products");
+  EpDesc ep{.m = 18, .hidden = 32, .num_experts = 4, .world_size = 2};  // 9 tokens of a rank
+  refused([&] { return ep_return(ep, {.channels = 4}); }, "ep_return m=18",
+          "channels is 4, can only be 1: who sends and sums waits tile by tile");
+  refused([&] { return ep_return(ep, {.num_sum_workers = 1, .channels = 4}); }, "ep_return m=18",
+          "channels is 4, can only be 3: 9 tiles of 1 tokens");
+  refused([&] { return ep_combine(ep, {.tile_rows = 3, .channels = 5}); }, "ep_combine m=18",
+          "channels is 5, can only be 3: 3 tiles of 3 rows");
 }
 
 std::vector<const char*> operator_names() {

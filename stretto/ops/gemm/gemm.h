@@ -25,7 +25,7 @@ struct GemmDesc {
 struct GemmConfig {
   GemmTile tile;
   int num_compute_sms = 1;
-  std::int64_t raster = 1;  // row tiles that share a column of tiles before moving on
+  std::int64_t raster = 1;  // row tiles, at most, that share a column of tiles before moving on
   int num_stages = 0;       // slices of the main loop loaded ahead; 0: none
   int num_consumers = 1;    // agents that take tiles in turn, needs stages
   int cluster_size = 1;     // CTAs that share a tile by rows

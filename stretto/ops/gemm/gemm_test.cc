@@ -52,7 +52,7 @@ TEST(Gemm, ADrainStores) {
   d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
   GemmTile tile{.bm = 8, .bn = 32, .bk = 20};
   expect_gemm(d, {.tile = tile, .num_stages = 3, .store_slots = 2});
-  tile.bm = 128;
+  tile = {.bm = 128, .bn = 32, .bk = 32};
   expect_gemm(d, {.tile = tile, .num_stages = 3, .stagger = 2, .store_slots = 2});
 }
 
