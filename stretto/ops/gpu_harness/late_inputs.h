@@ -23,8 +23,9 @@ std::vector<std::size_t> late_tensors(const Program& program,
                                       const std::set<std::string>& constants);
 
 // The program of the launch before: for each tensor NAME of late_tensors an input from_NAME and an
-// output to_NAME, both as one row of its elements at their bound. One SM idles for some 100 us
-// before it copies them, so that whatever the next launch reads before it has waited is not there.
+// output to_NAME, both as one row of its elements at their bound. One SM idles for tens of
+// microseconds before it copies them, so that whatever the next launch reads before it has waited
+// is not there.
 Program late_inputs(const Program& program, const std::set<std::string>& constants);
 
 // That program on the GPUs of a world.
