@@ -48,6 +48,8 @@ TEST(Refuse, LoadsAheadOfNothing) {
 
 TEST(Refuse, SlotsOfWhatIsLoadedOnceATile) {
   expect_refused(product(sms().holding(1), 8), "tile_slots = 1", "loads once a tile");
+  expect_refused(product(Resource::sms(2).holding(1), 8), "tile_slots = 1",
+                 "only roles with stages");
 }
 
 TEST(Refuse, WarpgroupsApartWhereThereIsOne) {

@@ -370,9 +370,13 @@ class RoleSplitter {
 
 Program split_agents(Program program) {
   for (Role& role : program.roles) {
-    if (role.resource.num_stages == 0 || role.agents.size() != 1) continue;
-    SplitSurvey survey(program, role);
     const Resource& asked = role.resource;
+    const bool holds = asked.tile_slots != Resource{}.tile_slots;
+    if (holds && asked.num_stages == 0) {
+      refuse(program, role, "tile_slots", asked.tile_slots, "only roles with stages have pipes");
+    }
+    if (asked.num_stages == 0 || role.agents.size() != 1) continue;
+    SplitSurvey survey(program, role);
     if (!survey.obstacle().empty()) {
       refuse(program, role, "num_stages", asked.num_stages, survey.obstacle());
     }
@@ -381,7 +385,7 @@ Program split_agents(Program program) {
              "beside the factors of a product it loads no matrix, or a table that launches change "
              "decides about it");
     }
-    if (asked.tile_slots != Resource{}.tile_slots && !survey.loads_once()) {
+    if (holds && !survey.loads_once()) {
       refuse(program, role, "tile_slots", asked.tile_slots,
              "nothing that it loads once a tile goes through a pipe");
     }
