@@ -80,6 +80,18 @@ Ways<Path> AccessPaths::paths(const InstanceGraph& graph, const AccessRef& ref) 
   return out;
 }
 
+bool AccessPaths::keep_turn(const InstanceGraph& graph, const AccessRef& first,
+                            const AccessRef& second) {
+  if (first.access->kind == AccessKind::kRead || second.access->packet) return true;
+  return second.access->kind == AccessKind::kWrite && !bulk(graph, first) && !bulk(graph, second);
+}
+
+bool has_fence(const AgentTrace& trace, const AccessRef& first, const AccessRef& second) {
+  return std::any_of(trace.syncs.begin() + first.access->pos,
+                     trace.syncs.begin() + second.access->pos,
+                     [](const Sync& s) { return s.kind == SyncKind::kFence; });
+}
+
 std::string missing_steps(const HappensBefore& order, const SyncTable& table, Past past, Path path,
                           const HappensBefore::Holds& holds) {
   std::string text;

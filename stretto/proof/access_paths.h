@@ -35,10 +35,16 @@ class AccessPaths {
   Ways<Past> pasts(const InstanceGraph& graph, const AccessRef& ref);
   Ways<Path> paths(const InstanceGraph& graph, const AccessRef& ref);
   bool bulk(const InstanceGraph& graph, const AccessRef& ref);
+  // Whether an agent's accesses to the same elements need nothing between them. Threads write in
+  // their order; TMA keeps none.
+  bool keep_turn(const InstanceGraph& graph, const AccessRef& first, const AccessRef& second);
 
  private:
   std::unordered_map<const Op*, bool> bulk_;
 };
+
+// Of an agent's accesses, the first before the second.
+bool has_fence(const AgentTrace& trace, const AccessRef& first, const AccessRef& second);
 
 // Why `holds` is not: which step of which synchronisation is missing for accesses that are in order
 // as far as time goes. Empty where no single row would help.

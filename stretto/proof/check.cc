@@ -11,6 +11,7 @@
 
 #include "stretto/proof/access_index.h"
 #include "stretto/proof/access_paths.h"
+#include "stretto/proof/access_runs.h"
 #include "stretto/proof/meetings.h"
 #include "stretto/proof/overlap.h"
 #include "stretto/proof/short_waits.h"
@@ -19,12 +20,14 @@ namespace stretto {
 namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
+using Refs = std::vector<AccessRef>;
 
 }  // namespace
 
 class AccessChecker::Impl {
  public:
-  Impl(int max_findings, const SyncTable& table) : max_findings_(max_findings), table_(table) {}
+  Impl(int max_findings, const SyncTable& table, std::size_t few_pairs)
+      : max_findings_(max_findings), table_(table), few_pairs_(few_pairs) {}
 
   void use(const HappensBefore& order) {
     order_ = &order;
@@ -167,19 +170,45 @@ class AccessChecker::Impl {
 
   void check_writes(const TensorUse& use, std::size_t writing, std::size_t any, const Meeting& met,
                     int e) {
-    for (const AccessRef& x : use.uses[writing].writes) {
-      for (const AccessRef& y : met.open) check_pair(x, y, e);
-      if (any < writing) continue;
-      for (const AccessRef& y : use.uses[any].writes) {
-        if (any > writing || std::pair(x.agent, x.idx) < std::pair(y.agent, y.idx)) {
-          check_pair(x, y, e);
-        }
+    const Refs &writes = use.uses[writing].writes, &others = use.uses[any].writes;
+    if (!settled(writes, met.open, e)) {
+      for (const AccessRef& x : writes) {
+        for (const AccessRef& y : met.open) check_pair(x, y, e);
+      }
+    }
+    if (any < writing || settled(writes, others, e)) return;
+    for (const AccessRef& x : writes) {
+      for (const AccessRef& y : others) {
+        bool once = any > writing || std::pair(x.agent, x.idx) < std::pair(y.agent, y.idx);
+        if (once) check_pair(x, y, e);
       }
     }
   }
 
+  // That check_pair() finds nothing in any pair, as runs tell.
+  bool settled(const Refs& xs, const Refs& ys, int e) {
+    if (xs.size() * ys.size() <= few_pairs_) return false;
+    const InstanceGraph& graph = timeline_->launch(e);
+    return of_all_runs(
+        runs_of(xs, graph, paths_), runs_of(ys, graph, paths_),
+        [&](const AccessRun& x, const AccessRun& y) {
+          const AccessRef &a = x.refs.front(), &b = y.refs.front();
+          bool adds =
+              a.access->kind == AccessKind::kReduce && b.access->kind == AccessKind::kReduce;
+          if (adds) return may_meet(a, b, e);
+          if (a.agent != b.agent) {
+            return ordered_either_way(
+                x, y, [&](const AccessRef& i, const AccessRef& j) { return before(i, e, j, e); });
+          }
+          return ordered_in_turn(x, y, [&](const AccessRef& first, const AccessRef& second) {
+            return paths_.keep_turn(timeline_->launch(e), first, second) ||
+                   before(first, e, second, e);
+          });
+        });
+  }
+
   void check_pair(const AccessRef& x, const AccessRef& y, int e) {
-    if (full()) return;
+    if (full() || known(FindingKind::kRace, x.access->op, y.access->op)) return;
     if (x.access->kind == AccessKind::kReduce && y.access->kind == AccessKind::kReduce) {
       return check_reductions(x, y, e);
     }
@@ -193,27 +222,28 @@ class AccessChecker::Impl {
     report(FindingKind::kRace, x, y, e, e, reason);
   }
 
-  void check_reductions(const AccessRef& x, const AccessRef& y, int e) {
-    if (table_.shared_reductions || rank_of(x) == rank_of(y)) return;
-    // Threads add by atomic instructions of system scope.
+  // Threads add by atomic instructions of system scope.
+  bool may_meet(const AccessRef& x, const AccessRef& y, int e) {
     const InstanceGraph& graph = timeline_->launch(e);
-    if (!paths_.bulk(graph, x) && !paths_.bulk(graph, y)) return;
+    return table_.shared_reductions || rank_of(x) == rank_of(y) ||
+           (!paths_.bulk(graph, x) && !paths_.bulk(graph, y));
+  }
+
+  void check_reductions(const AccessRef& x, const AccessRef& y, int e) {
+    if (may_meet(x, y, e)) return;
     report(FindingKind::kRace, x, y, e, e,
            "bulk reductions of several ranks may not meet in one buffer: nothing promises "
            "that they add up");
   }
 
-  // What an agent does with its own writes. Threads write the same elements again in their order;
-  // TMA keeps none.
+  // What an agent does with its own writes.
   void check_within_agent(const AccessRef& x, const AccessRef& y, int e) {
     const AccessRef& first = x.idx < y.idx ? x : y;
     const AccessRef& second = x.idx < y.idx ? y : x;
-    if (first.access->kind == AccessKind::kRead || second.access->packet) return;
+    if (paths_.keep_turn(timeline_->launch(e), first, second) || before(first, e, second, e))
+      return;
     bool reads_back = second.access->kind != AccessKind::kWrite;
-    bool bulk =
-        paths_.bulk(timeline_->launch(e), first) || paths_.bulk(timeline_->launch(e), second);
-    if ((!reads_back && !bulk) || before(first, e, second, e)) return;
-    bool fenced = fence_between(first, second, e);
+    bool fenced = has_fence(timeline_->trace(x.agent, e), first, second);
     report(FindingKind::kRace, first, second, e, e,
            fenced ? why(first, e, second, e)
            : reads_back
@@ -221,15 +251,9 @@ class AccessChecker::Impl {
                : "the worker writes again what TMA may still write, without worker_fence between");
   }
 
-  bool fence_between(const AccessRef& x, const AccessRef& y, int e) const {
-    const auto& syncs = timeline_->trace(x.agent, e).syncs;
-    return std::any_of(syncs.begin() + x.access->pos, syncs.begin() + y.access->pos,
-                       [](const Sync& s) { return s.kind == SyncKind::kFence; });
-  }
-
   // --- coverage ---
   void check_coverage(const TensorUse& use, std::size_t u, Meeting& met, int e) {
-    std::vector<AccessRef> readers = use.uses[u].reads;
+    Refs readers = use.uses[u].reads;
     for (const AccessRef& w : use.uses[u].writes) {
       if (w.access->kind == AccessKind::kReduce) readers.push_back(w);
     }
@@ -294,13 +318,10 @@ class AccessChecker::Impl {
 
   // --- outputs ---
   void check_output(const InstanceGraph& graph, const TensorUse& use) {
-    Box all;
-    all.hi.fill(1);
-    const auto& shape = graph.shapes[at(use.tensor)];
-    std::copy(shape.begin(), shape.end(), all.hi.begin());
+    Box all = whole_tensor(graph, use.tensor);
     std::int64_t written = 0;
     std::vector<Box> plain;
-    std::vector<AccessRef> refs;
+    Refs refs;
     for (std::size_t u : use.written) {
       for (const AccessRef& w : use.uses[u].writes) {
         if (w.access->kind != AccessKind::kWrite) continue;
@@ -380,17 +401,33 @@ class AccessChecker::Impl {
   }
 
   void check_reuse(const BoxUse& a, int e, const BoxUse& b, int later) {
-    for (const AccessRef& x : a.writes) {
-      for (const AccessRef& y : b.writes) check_reuse(x, e, y, later);
-      for (const AccessRef& y : b.reads) check_reuse(x, e, y, later);
-    }
-    for (const AccessRef& x : a.reads) {
-      for (const AccessRef& y : b.writes) check_reuse(x, e, y, later);
+    check_reuse(a.writes, e, b.writes, later);
+    check_reuse(a.writes, e, b.reads, later);
+    check_reuse(a.reads, e, b.writes, later);
+  }
+
+  // That there is nothing to find in any pair, as runs tell.
+  bool over(const Refs& xs, int e, const Refs& ys, int later) {
+    if (xs.size() * ys.size() <= few_pairs_) return false;
+    std::vector<AccessRun> x_runs = runs_of(xs, timeline_->launch(e), paths_);
+    std::vector<AccessRun> y_runs = runs_of(ys, timeline_->launch(later), paths_);
+    return of_all_runs(x_runs, y_runs, [&](const AccessRun& x, const AccessRun& y) {
+      const AccessRef &last = x.refs.back(), &first = y.refs.front();
+      return rank_of(last) == rank_of(first) || before(last, e, first, later);
+    });
+  }
+
+  void check_reuse(const Refs& xs, int e, const Refs& ys, int later) {
+    if (over(xs, e, ys, later)) return;
+    for (const AccessRef& x : xs) {
+      for (const AccessRef& y : ys) check_reuse(x, e, y, later);
     }
   }
 
   void check_reuse(const AccessRef& x, int e, const AccessRef& y, int later) {
-    if (rank_of(x) == rank_of(y) || full() || before(x, e, y, later)) return;
+    if (rank_of(x) == rank_of(y) || full()) return;
+    bool is_known = known(FindingKind::kReuse, x.access->op, y.access->op);
+    if (is_known || before(x, e, y, later)) return;
     bool ordered = order_->before(place(x, e), place(y, later), Past::kOrder, Path::kThreads,
                                   y.access->choice);
     report(FindingKind::kReuse, x, y, e, later,
@@ -400,11 +437,7 @@ class AccessChecker::Impl {
 
   // --- reports ---
   std::string range(const TensorUse& use, const Box& box) const {
-    std::string text;
-    for (std::size_t d = 0; d < tensor(use).shape.size(); ++d) {
-      text += fmt::format("{}{}:{}", d == 0 ? "" : ", ", box.lo[d], box.hi[d]);
-    }
-    return fmt::format("'{}' [{}] on rank {}", tensor(use).name, text, use.rank);
+    return describe_range(timeline_->launch(0), use.tensor, box, use.rank);
   }
 
   std::string describe(const AccessRef& ref, int e) const {
@@ -429,6 +462,11 @@ class AccessChecker::Impl {
     return {.rank = rank_of(ref), .launch = launch, .choice = ref.access->choice};
   }
 
+  // One is reported per pair of lines.
+  bool known(FindingKind kind, const Op* x, const Op* y) const {
+    return reported_.count({kind, std::min(x, y), std::max(x, y)}) != 0;
+  }
+
   void add(FindingKind kind, const Op* x, const Op* y, std::string text,
            std::vector<ChosenCase> cases = {}) {
     if (full() || !reported_.insert({kind, std::min(x, y), std::max(x, y)}).second) return;
@@ -437,6 +475,7 @@ class AccessChecker::Impl {
 
   int max_findings_;
   const SyncTable& table_;
+  std::size_t few_pairs_;
   AccessPaths paths_;
   const HappensBefore* order_ = nullptr;
   const Timeline* timeline_ = nullptr;
@@ -450,36 +489,12 @@ class AccessChecker::Impl {
   std::vector<Finding> findings_;
 };
 
-AccessChecker::AccessChecker(int max_findings, const SyncTable& table)
-    : impl_(std::make_unique<Impl>(max_findings, table)) {}
+AccessChecker::AccessChecker(int max_findings, const SyncTable& table, std::size_t few_pairs)
+    : impl_(std::make_unique<Impl>(max_findings, table, few_pairs)) {}
 AccessChecker::~AccessChecker() = default;
 void AccessChecker::use(const HappensBefore& order) { impl_->use(order); }
 std::vector<Finding> AccessChecker::check(const Timeline& timeline, int period) {
   return impl_->check(timeline, period);
-}
-
-const char* name(FindingKind kind) {
-  switch (kind) {
-    case FindingKind::kRace:
-      return "race";
-    case FindingKind::kReuse:
-      return "reuse across launches";
-    case FindingKind::kUncovered:
-      return "uncovered read";
-    case FindingKind::kOutput:
-      return "output";
-    case FindingKind::kProgress:
-      return "no progress";
-    case FindingKind::kQuota:
-      return "quota";
-    case FindingKind::kOutside:
-      return "outside of the tensor";
-    case FindingKind::kResources:
-      return "resources";
-    case FindingKind::kIllFormed:
-      return "ill-formed";
-  }
-  return "?";
 }
 
 }  // namespace stretto

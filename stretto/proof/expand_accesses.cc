@@ -113,7 +113,7 @@ void AccessExpander::table_reads(const Op& op, const Expr& expr) {
   state_.may_depth -= chooses ? 1 : 0;
   if (n.op != ExprOp::kTable) return;
   Target target{.rank = state_.rank, .last_rank = state_.rank};
-  target.box.limit = tensor_box(static_cast<int>(n.value));
+  target.box.limit = whole_tensor(state_.graph, static_cast<int>(n.value));
   target.box.size.fill(1);
   for (std::size_t d = 0; d < n.args.size(); ++d) {
     ValueRange r = state_.scope.range(n.args[d]);
@@ -139,14 +139,6 @@ void AccessExpander::check_entry(const Op& op, const ExprNode& entry, std::size_
                                 which, dim, table.name, size));
 }
 
-Box AccessExpander::tensor_box(int tensor) const {
-  Box box;
-  box.hi.fill(1);
-  const auto& shape = state_.graph.shapes[at(tensor)];
-  std::copy(shape.begin(), shape.end(), box.hi.begin());
-  return box;
-}
-
 AccessExpander::Target AccessExpander::resolve(const Region& region) {
   Target target{.rank = state_.rank, .last_rank = state_.rank};
   if (region.rank.has_value()) {
@@ -156,7 +148,7 @@ AccessExpander::Target AccessExpander::resolve(const Region& region) {
     target.last_rank = static_cast<int>(r.hi);
   }
   LooseBox& box = target.box;
-  box.limit = tensor_box(region.tensor);
+  box.limit = whole_tensor(state_.graph, region.tensor);
   box.size.fill(1);
   const auto& cells = state_.cells[at(region.tensor)];
   bool rows_exact = true;  // in the dimension that a table deals out

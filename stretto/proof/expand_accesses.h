@@ -32,7 +32,6 @@ class AccessExpander {
 
   void check_entry(const Op& op, const ExprNode& entry, std::size_t dim,
                    const ValueRange& index) const;
-  Box tensor_box(int tensor) const;
   Target resolve(const Region& region);
   // Brings a box to the coordinates of a tensor whose rows a table deals out.
   void to_cells(const Region& region, bool rows_exact, Target& target);

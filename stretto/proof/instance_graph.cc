@@ -42,6 +42,14 @@ std::size_t InstanceGraph::num_events() const {
   return n;
 }
 
+Box whole_tensor(const InstanceGraph& graph, int tensor) {
+  Box box;
+  box.hi.fill(1);
+  const auto& shape = graph.shapes[static_cast<std::size_t>(tensor)];
+  std::copy(shape.begin(), shape.end(), box.hi.begin());
+  return box;
+}
+
 std::string describe_agent(const InstanceGraph& graph, int agent, std::int64_t tile) {
   const AgentTrace& a = graph.agents[static_cast<std::size_t>(agent)];
   if (a.phase == Phase::kStart) return fmt::format("on_start (rank {})", a.rank);
@@ -77,17 +85,21 @@ std::string describe_access(const InstanceGraph& graph, const Access& access) {
   return describe_box(graph, access.tensor, box, access.kind, access.rank);
 }
 
-std::string describe_box(const InstanceGraph& graph, int tensor_idx, const Box& box,
-                         AccessKind kind, int rank) {
+std::string describe_range(const InstanceGraph& graph, int tensor_idx, const Box& box, int rank) {
   const Tensor& tensor = graph.program->tensors[static_cast<std::size_t>(tensor_idx)];
   std::string range;
   for (std::size_t d = 0; d < tensor.shape.size() && d < kMaxDims; ++d) {
     range += fmt::format("{}{}:{}", d == 0 ? "" : ", ", box.lo[d], box.hi[d]);
   }
+  return fmt::format("'{}' [{}] on rank {}", tensor.name, range, rank);
+}
+
+std::string describe_box(const InstanceGraph& graph, int tensor, const Box& box, AccessKind kind,
+                         int rank) {
   const char* verb = kind == AccessKind::kRead    ? "read"
                      : kind == AccessKind::kWrite ? "write"
                                                   : "reduction";
-  return fmt::format("{} of '{}' [{}] on rank {}", verb, tensor.name, range, rank);
+  return fmt::format("{} of {}", verb, describe_range(graph, tensor, box, rank));
 }
 
 std::string describe_loc(const Op* op) {

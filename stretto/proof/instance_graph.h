@@ -123,12 +123,16 @@ struct InstanceGraph {
   std::size_t num_events() const;
 };
 
+Box whole_tensor(const InstanceGraph& graph, int tensor);
+
 // "role 'gemm' (rank 1, worker 3, tile 17)"; "on_start (rank 0)".
 std::string describe_agent(const InstanceGraph& graph, int agent, std::int64_t tile);
 // "'gathered'[3] of rank 1".
 std::string describe_counter(const InstanceGraph& graph, int counter);
 // "read of 'full' [0:128, 0:64] on rank 1".
 std::string describe_access(const InstanceGraph& graph, const Access& access);
+// "'full' [0:128, 0:64] on rank 1".
+std::string describe_range(const InstanceGraph& graph, int tensor, const Box& box, int rank);
 std::string describe_box(const InstanceGraph& graph, int tensor, const Box& box, AccessKind kind,
                          int rank);
 std::string describe_loc(const Op* op);

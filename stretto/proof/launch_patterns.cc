@@ -90,7 +90,7 @@ std::vector<PatternVerdict> prove_patterns(const std::vector<LaunchPattern>& pat
   std::vector<PatternVerdict> verdicts(groups.size());
   std::atomic<std::size_t> next{0}, last{groups.size()};  // groups from `last` on do not matter
   auto work = [&] {
-    AccessChecker checker(options.max_findings, *options.table);
+    AccessChecker checker(options.max_findings, *options.table, options.few_pairs);
     for (std::size_t i = next++; i < last; i = next++) {
       try {
         prove_alike(groups[i], options, checker, verdicts[i]);

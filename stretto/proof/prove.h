@@ -32,6 +32,7 @@ struct ProofOptions {
   // Run-time sizes that order their events differently, side by side; the verdict does not depend
   // on it. 0: one per core up to 16, and one for small programs.
   int threads = 0;
+  std::size_t few_pairs = kFewPairs;       // as in check.h; the verdict does not depend on it
   const TableWitness* tables = nullptr;    // look at these tables alone
   const SyncTable* table = &sync_table();  // what the lowered code does
 };
