@@ -47,6 +47,7 @@ void prove_one(const NamedProgram& named, Totals& totals) {
              thinned ? ", boundaries thinned out" : "", sampled ? ", tables sampled" : "",
              result.stats.seconds);
   if (sampled) fmt::print(stderr, "    {}\n", result.stats.sampled_because);
+  for (const std::string& note : result.notes) fmt::print(stderr, "    note: {}\n", note);
   if (!result.proved) fmt::print(stderr, "{}\n", result.report);
 }
 

@@ -12,7 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "stretto/ir/program.h"
@@ -96,9 +96,9 @@ struct PacketLoad {
   bool covered = true;  // false: some packet is stored by nobody
 };
 
-// What one operation did to one tensor: met it, at least once, or lay outside (reach.h).
+// What one rank's operation did to one tensor: met it, at least once, or lay outside (reach.h).
 struct Reach {
-  bool meets = false, far = false;
+  bool meets = false, far = false, astray = false;
   int tensor = -1, rank = -1, agent = -1;  // the first access, or the first that is far outside
   AccessKind kind = AccessKind::kRead;
   std::int64_t tile = -1;
@@ -117,7 +117,8 @@ struct InstanceGraph {
   std::vector<std::int64_t> quota;  // per counter: what this launch adds
   std::vector<Box> boxes;           // interned
   std::vector<PacketLoad> packet_loads;
-  std::map<std::pair<const Op*, int>, Reach> reaches;  // by operation, and which of its accesses
+  // By operation, which of its accesses, and whose.
+  std::map<std::tuple<const Op*, int, int>, Reach> reaches;
   std::shared_ptr<TableChoices> choices;  // what the choices of syncs and accesses mean
 
   std::size_t num_events() const;

@@ -211,6 +211,7 @@ class Prover {
       if (static_cast<int>(result_.findings.size()) == options_.max_findings) return;
       add(FindingKind::kOutside, text, where);
     }
+    if (ok()) result_.notes = unmet_.notes();
   }
 
   // `witness`: which of sample_tables(), -1 for none but those of the options.

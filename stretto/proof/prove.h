@@ -52,6 +52,7 @@ struct ProofResult {
   bool proved = false;
   std::string report;  // the verdict first; for humans
   std::vector<Finding> findings;
+  std::vector<std::string> notes;  // what may be meant otherwise, of a program that is proved
   ProofStats stats;
 };
 

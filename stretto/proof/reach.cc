@@ -33,7 +33,8 @@ std::string shape_text(const InstanceGraph& graph, int tensor) {
 Lie lie_of(const Program& program, const Region& region, const LooseBox& box,
            const std::vector<std::int64_t>& shape) {
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return Lie::kNowhere;
-  bool meets = true, far = false;
+  std::int64_t others = program.world_size - 1;
+  bool meets = true, far = false, astray = false;
   // A part of rows that a table deals out has one place more than the region (table_cells.h), which
   // is always there.
   for (std::size_t d = 0; d < region.origin.size(); ++d) {
@@ -47,33 +48,53 @@ Lie lie_of(const Program& program, const Region& region, const LooseBox& box,
     bool outside = box.origin[d] >= shape[d] || end <= 0;
     meets &= !outside;
     far |= gap >= size || (outside && !moves(program, region.origin[d]));
+    astray |= outside && gap >= size && ceil_div(shape[d], size) > others * others;
   }
   if (meets) return Lie::kMeets;
+  if (astray) return Lie::kAstray;
   return far ? Lie::kFar : Lie::kBeside;
 }
 
 void UnmetTensors::add(const InstanceGraph& graph, const std::string& where) {
   for (const auto& [access, reach] : graph.reaches) {
-    const SourceLoc& loc = access.first->loc;
-    Line& line = lines_[{loc.file, loc.line, reach.tensor, access.second}];
-    line.meets |= reach.meets;
-    if (line.meets || !reach.far || !line.text.empty()) continue;
-    line.text = fmt::format(
-        "{}: {} by {}\n    lies outside of '{}', which is [{}], and so does all of it that this "
-        "line accesses, on every rank",
-        describe_loc(access.first),
-        describe_box(graph, reach.tensor, reach.box, reach.kind, reach.rank),
+    auto [op, which, rank] = access;
+    OnRank& here = lines_[{op->loc.file, op->loc.line, reach.tensor, which}][rank];
+    here.meets |= reach.meets;
+    here.astray |= reach.astray;
+    if (here.meets || !reach.far || !here.text.empty()) continue;
+    here.text = fmt::format(
+        "{}: {} by {}\n    lies outside of '{}', which is [{}], and so does all else that",
+        describe_loc(op), describe_box(graph, reach.tensor, reach.box, reach.kind, reach.rank),
         describe_agent(graph, reach.agent, reach.tile),
         graph.program->tensors[static_cast<std::size_t>(reach.tensor)].name,
         shape_text(graph, reach.tensor));
-    line.where = where;
+    here.where = where;
   }
+}
+
+bool UnmetTensors::any_meets(const Line& line) {
+  return std::any_of(line.begin(), line.end(), [](const auto& r) { return r.second.meets; });
 }
 
 std::vector<std::pair<std::string, std::string>> UnmetTensors::findings() const {
   std::vector<std::pair<std::string, std::string>> out;
   for (const auto& [key, line] : lines_) {
-    if (!line.meets && !line.text.empty()) out.emplace_back(line.text, line.where);
+    auto far = std::find_if(line.begin(), line.end(),
+                            [](const auto& rank) { return !rank.second.text.empty(); });
+    if (any_meets(line) || far == line.end()) continue;
+    out.emplace_back(far->second.text + " any rank accesses by this line", far->second.where);
+  }
+  return out;
+}
+
+std::vector<std::string> UnmetTensors::notes() const {
+  std::vector<std::string> out;
+  for (const auto& [key, line] : lines_) {
+    auto astray = std::find_if(line.begin(), line.end(), [](const auto& rank) {
+      return rank.second.astray && !rank.second.meets;
+    });
+    if (!any_meets(line) || astray == line.end()) continue;
+    out.push_back(astray->second.text + " this rank accesses by this line; others meet it");
   }
   return out;
 }

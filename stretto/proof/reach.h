@@ -20,6 +20,9 @@ enum class Lie : std::uint8_t {
   kMeets,
   kBeside,  // outside by less than its own size, where it moves: half of a ragged tile, a halo
   kFar,
+  // Far, and not for want of rows: of n boxes split among P ranks, ceil(n / P) each, every rank has
+  // some where n > (P - 1)^2, and the tensor has room for so many.
+  kAstray,
 };
 // `box`: of the region, or all that it is in a loop or for some values of a table; `shape`: of the
 // region's tensor.
@@ -32,12 +35,17 @@ class UnmetTensors {
   void add(const InstanceGraph& graph, const std::string& where);
   // Of each line that accesses a tensor and never meets it, one access and its case.
   std::vector<std::pair<std::string, std::string>> findings() const;
+  // Of each that meets it on some ranks, and on others is astray.
+  std::vector<std::string> notes() const;
 
  private:
-  struct Line {
-    bool meets = false;
-    std::string text, where;
+  struct OnRank {
+    bool meets = false, astray = false;
+    std::string text, where;  // the first that lies far outside, and its case
   };
+  using Line = std::map<int, OnRank>;
+  static bool any_meets(const Line& line);
+
   // File, line, tensor, and which of an operation's accesses.
   std::map<std::tuple<std::string, int, int, int>, Line> lines_;
 };

@@ -166,6 +166,36 @@ TEST(Reach, RaggedEdgesMasksAndGuardsAreProved) {
   for (const Body& body : bodies) expect_proved(with(body, 2));
 }
 
+// The typical slip: a rank's own rows, counted from the start of all ranks'. Rank 0 meets them.
+TEST(Reach, ARankThatNeverMeetsWhatOthersDoIsNoted) {
+  auto notes = [](std::int64_t world, std::int64_t rows, std::int64_t per_rank, std::int64_t size) {
+    ProgramBuilder p("astray", static_cast<int>(world));
+    auto x = p.input("x", DType::kF32, {rows, 8});
+    auto y = p.output("y", DType::kF32, {per_rank, 8});
+    p.role("work", Resource::sms(2), p.grid(y, size, 8), [&](const Tile& t) {
+      Slice box = x.tile({p.rank() * per_rank + t.row, 0}, size, 8);
+      p.store(y.tile({t.row, 0}, size, 8), p.load(box));
+    });
+    ProofResult r = prove(run_pipeline(p.finish()));
+    EXPECT_TRUE(r.proved) << r.report;
+    return r.notes;
+  };
+  for (std::int64_t world : {2, 3}) {
+    std::vector<std::string> found = notes(world, 64, 64, 4);
+    ASSERT_EQ(found.size(), 1u);
+    for (const char* words : {"reach_test.cc:", "read of 'x' [72:76, 0:8] on rank 1", "[64, 8]"}) {
+      EXPECT_NE(found[0].find(words), std::string::npos) << words << "\n" << found[0];
+    }
+  }
+  // Rows split among ranks, of which the last have none.
+  for (std::int64_t world = 1; world <= 8; ++world) {
+    for (std::int64_t rows = 1; rows <= 70; ++rows) {
+      EXPECT_TRUE(notes(world, rows, (rows + world - 1) / world, 1).empty())
+          << world << " " << rows;
+    }
+  }
+}
+
 // Of a tensor without elements nothing can be met, nor does it excuse what other sizes lack.
 TEST(Reach, ExtentsOfZeroSayNothing) {
   auto sized = [](const Index& off) {

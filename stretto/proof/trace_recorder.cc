@@ -36,15 +36,17 @@ void TraceRecorder::note_reach(const LooseAccess& access) {
   const Access& a = access.access;
   const std::optional<Region>& region = access.which == 0 ? a.op->region : a.op->region2;
   if (!region) return;  // an entry of a table
-  Reach& reach = graph_.reaches[{a.op, access.which}];
+  Reach& reach = graph_.reaches[{a.op, access.which, graph_.agents.back().rank}];
   if (reach.meets) return;
   Lie lie = lie_of(*graph_.program, *region, access.box,
                    graph_.shapes[static_cast<std::size_t>(a.tensor)]);
   if (lie == Lie::kNowhere) return;
   reach.meets = lie == Lie::kMeets;
   bool is_first = reach.tensor < 0;
-  if (!is_first && (lie != Lie::kFar || reach.far)) return;
-  reach.far = lie == Lie::kFar;
+  bool far = lie >= Lie::kFar;
+  reach.astray |= lie == Lie::kAstray;
+  if (!is_first && (!far || reach.far)) return;
+  reach.far = far;
   reach.tensor = a.tensor;
   reach.rank = a.rank;
   reach.agent = static_cast<int>(graph_.agents.size()) - 1;
