@@ -119,13 +119,14 @@ template <class V, class M, class A, class B>
 STRETTO_DEVICE void where(V& v, const M& condition, const A& a, const B& b) {
   generate(v, [&](int i, int j) { return slot(condition, i, j) ? slot(a, i, j) : slot(b, i, j); });
 }
+// A row or a column that is the only one is every thread's.
 template <class L, class V>
 STRETTO_DEVICE void iota_rows(V& v, const Team& t, i64 first) {
-  generate(v, [&](int i, int) { return i32(first) + L::row(t, i); });
+  generate(v, [&](int i, int) { return i32(first) + (L::kTileRows == 1 ? 0 : L::row(t, i)); });
 }
 template <class L, class V>
 STRETTO_DEVICE void iota_cols(V& v, const Team& t, i64 first) {
-  generate(v, [&](int, int j) { return i32(first) + L::col(t, j); });
+  generate(v, [&](int, int j) { return i32(first) + (L::kTileCols == 1 ? 0 : L::col(t, j)); });
 }
 
 // v = a with its rows scaled, where factors mostly are one: a warp none of whose rows has another

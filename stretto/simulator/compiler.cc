@@ -1,0 +1,177 @@
+// NVRTC's interface over the host's compiler.
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <sstream>
+
+#include "stretto/runtime/cuda/nvrtc_library.h"
+#include "stretto/simulator/cuda_text.h"
+#include "stretto/simulator/image.h"
+#include "stretto/simulator/machine.h"
+
+namespace sim = stretto::simulator;
+namespace fs = std::filesystem;
+
+namespace stretto::cuda {
+struct nvrtcProgram_st {
+  std::string source, image, log;
+};
+}  // namespace stretto::cuda
+using namespace stretto::cuda;
+
+namespace {
+
+// Apart from every version of NVRTC: what is cached is of no use to a GPU.
+constexpr int kMajor = 9000;
+constexpr char kHead[] = "SIMULATED GPU 1\n";
+constexpr std::size_t kHeadBytes = sizeof kHead - 1 + sizeof(std::uint64_t);
+
+std::string contents(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+struct TemporaryFolder {
+  TemporaryFolder() {
+    std::string name = (fs::temp_directory_path() / "stretto_simulator_XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    path = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  fs::path path;
+};
+
+std::string own_library() {
+  Dl_info info{};
+  dladdr(reinterpret_cast<const void*>(&sim::open_image), &info);
+  return fs::canonical(info.dli_fname).string();
+}
+
+// Lines as the assembler reports resources (runtime/cuda/kernel_report.cc).
+std::string report(const sim::HostText& text) {
+  std::string out;
+  for (const sim::KernelText& kernel : text.kernels) {
+    out += fmt::format(
+        "ptxas info    : Compiling entry function '{0}' for 'sm_90a'\n"
+        "ptxas info    : Function properties for {0}\n"
+        "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+        "ptxas info    : Used {1} registers\n",
+        kernel.name, sim::registers_per_thread(static_cast<unsigned>(kernel.max_threads)));
+  }
+  return out;
+}
+
+nvrtcResult compile(nvrtcProgram_st& program, const std::string& flags) {
+  TemporaryFolder folder;
+  sim::HostText text = sim::host_text(program.source);
+  fs::path source = folder.path / "kernel.cc", object = folder.path / "kernel.so",
+           log = folder.path / "log";
+  std::ofstream(source) << text.text;
+  const char* compiler = std::getenv("CXX");
+  std::string command = fmt::format(
+      "{} -std=c++20 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden -mf16c {} '-I{}' -o '{}' '{}' '{}' > '{}' 2>&1",
+      compiler == nullptr ? "c++" : compiler, flags, STRETTO_SIMULATOR_INCLUDE, object.string(),
+      source.string(), own_library(), log.string());
+  if (std::system(command.c_str()) != 0) {
+    program.log = contents(log);
+    return NVRTC_ERROR_COMPILATION;
+  }
+  program.image = sim::image_of(contents(object));
+  program.log = report(text);
+  return NVRTC_SUCCESS;
+}
+
+std::map<std::string, void*>& opened() {
+  static std::map<std::string, void*> all;
+  return all;
+}
+std::mutex opened_mutex;
+
+}  // namespace
+
+namespace stretto::simulator {
+
+std::string image_of(const std::string& object) {
+  std::uint64_t bytes = object.size();
+  std::string out = kHead;
+  out.append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
+  return out + object;
+}
+
+void* open_image(const void* image) {
+  const auto* head = static_cast<const char*>(image);
+  if (std::memcmp(head, kHead, sizeof kHead - 1) != 0) return nullptr;
+  std::uint64_t bytes = 0;
+  std::memcpy(&bytes, head + sizeof kHead - 1, sizeof bytes);
+  std::string object(head + kHeadBytes, bytes);
+  std::lock_guard lock(opened_mutex);
+  void*& library = opened()[object];
+  if (library != nullptr) return library;
+  int file = memfd_create("simulated_kernel", MFD_CLOEXEC);
+  if (file < 0 || write(file, object.data(), object.size()) != static_cast<ssize_t>(object.size())) {
+    return nullptr;
+  }
+  library = dlopen(fmt::format("/proc/self/fd/{}", file).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) std::fprintf(stderr, "simulated GPU: %s\n", dlerror());
+  return library;  // the file stays open: the next one has another name
+}
+
+}  // namespace stretto::simulator
+
+#define SIM_NVRTC extern "C" __attribute__((visibility("default")))
+
+SIM_NVRTC nvrtcResult nvrtcVersion(int* major, int* minor) {
+  return *major = kMajor, *minor = 0, NVRTC_SUCCESS;
+}
+SIM_NVRTC const char* nvrtcGetErrorString(nvrtcResult r) {
+  return r == NVRTC_SUCCESS ? "success" : "the host's compiler refuses the kernel";
+}
+SIM_NVRTC nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char*, int,
+                                         const char* const*, const char* const*) {
+  return *program = new nvrtcProgram_st{.source = source, .image = {}, .log = {}}, NVRTC_SUCCESS;
+}
+SIM_NVRTC nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* const* flags) {
+  std::string kept;
+  for (int i = 0; i < count; ++i) {
+    if (std::strncmp(flags[i], "-D", 2) == 0) kept += fmt::format("'{}' ", flags[i]);
+  }
+  try {
+    return compile(*program, kept);
+  } catch (const std::exception& e) {
+    program->log = e.what();
+    return NVRTC_ERROR_COMPILATION;
+  }
+}
+SIM_NVRTC nvrtcResult nvrtcDestroyProgram(nvrtcProgram* program) {
+  return delete *program, *program = nullptr, NVRTC_SUCCESS;
+}
+SIM_NVRTC nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram program, std::size_t* bytes) {
+  return *bytes = program->log.size(), NVRTC_SUCCESS;
+}
+SIM_NVRTC nvrtcResult nvrtcGetProgramLog(nvrtcProgram program, char* log) {
+  return std::memcpy(log, program->log.data(), program->log.size()), NVRTC_SUCCESS;
+}
+SIM_NVRTC nvrtcResult nvrtcGetCUBINSize(nvrtcProgram program, std::size_t* bytes) {
+  return *bytes = program->image.size(), NVRTC_SUCCESS;
+}
+SIM_NVRTC nvrtcResult nvrtcGetCUBIN(nvrtcProgram program, char* image) {
+  return std::memcpy(image, program->image.data(), program->image.size()), NVRTC_SUCCESS;
+}
+// There is none: what people would read is the kernel's text.
+SIM_NVRTC nvrtcResult nvrtcGetPTXSize(nvrtcProgram, std::size_t* bytes) {
+  return *bytes = 0, NVRTC_SUCCESS;
+}
+SIM_NVRTC nvrtcResult nvrtcGetPTX(nvrtcProgram, char*) { return NVRTC_SUCCESS; }

@@ -1,0 +1,432 @@
+#include "stretto/simulator/machine.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+namespace stretto::simulator {
+
+Machine* machine = nullptr;
+Place* place = nullptr;
+
+namespace {
+
+constexpr std::size_t kStackBytes = 128 * 1024;
+constexpr int kSlice = 2000;        // switches between looks at what the host wants
+constexpr int kSlowdown = 50;       // of the timer while threads are at work
+constexpr int kRoundsToDeadlock = 200;
+
+std::uint64_t host_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
+}
+
+// Stacks are kept for the next thread.
+struct Stacks {
+  std::vector<void*> free;
+  boost::context::stack_context allocate() {
+    void* base = nullptr;
+    if (free.empty()) {
+      base = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (base == MAP_FAILED) throw std::bad_alloc();
+    } else {
+      base = free.back();
+      free.pop_back();
+    }
+    boost::context::stack_context stack;
+    stack.size = kStackBytes;
+    stack.sp = static_cast<char*>(base) + kStackBytes;
+    return stack;
+  }
+  void deallocate(boost::context::stack_context& stack) {
+    free.push_back(static_cast<char*>(stack.sp) - kStackBytes);
+  }
+};
+Stacks stacks;
+
+struct PooledStack {
+  using traits_type = boost::context::stack_traits;
+  boost::context::stack_context allocate() { return stacks.allocate(); }
+  void deallocate(boost::context::stack_context& stack) { stacks.deallocate(stack); }
+};
+
+}  // namespace
+
+std::string WaitFor::to_string() const {
+  switch (what) {
+    case What::kWarp:
+      return fmt::format("the other lanes of warp {}", a);
+    case What::kPhase:
+      return fmt::format("the mbarrier at {} to complete a phase of parity {}", a, b);
+    case What::kNamedBarrier:
+      return fmt::format("barrier {} of {} threads", a, b);
+    case What::kBlock:
+      return "the barrier of the block";
+    case What::kCluster:
+      return "the barrier of the cluster";
+    case What::kRegisters:
+      return fmt::format("a budget of {} registers", a);
+    case What::kLaunch:
+      return "the launch before";
+    case What::kStores:
+      return "its TMA stores";
+  }
+  return "";
+}
+
+unsigned registers_per_thread(unsigned threads) {
+  unsigned rounded = (threads + 127) / 128 * 128;
+  return std::min(255u, SmResources::kRegisters / rounded / 8 * 8);
+}
+
+int blocks_per_sm(unsigned threads, std::size_t shared_bytes) {
+  int by_shared =
+      static_cast<int>(SmResources::kShared / (shared_bytes + SmResources::kSharedReserved));
+  // Registers as a kernel of one block per multiprocessor takes them.
+  return std::min(by_shared, threads > 512 ? 1 : SmResources::kThreads / static_cast<int>(threads));
+}
+
+Machine::Machine(int num_devices, std::uint64_t seed)
+    : seed_(seed), sms_(static_cast<std::size_t>(num_devices), std::vector<Sm>(kNumSms)) {}
+
+Machine::~Machine() { drop_everything(); }
+
+// splitmix64 (Steele, Lea, Flood 2014).
+std::uint64_t Machine::draw(std::uint64_t below) {
+  std::uint64_t x = seed_ + ++drawn_ * 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return (x ^ (x >> 31)) % below;
+}
+
+std::uint64_t Machine::timer_ns() const {
+  std::uint64_t now = host_ns();
+  return now - busy_ns_ + busy_ns_ / kSlowdown;
+}
+
+void Machine::start(std::unique_ptr<Launch> launch) {
+  launches_.push_back(std::move(launch));
+  place_blocks();
+}
+
+// Blocks come in the order of their numbers, clusters whole; launches in the order of their start.
+void Machine::place_blocks() {
+  std::set<int> full;
+  for (const std::unique_ptr<Launch>& launch : launches_) {
+    while (launch->next_block < launch->shape.grid.x && !full.contains(launch->device)) {
+      if (!place_cluster(*launch)) full.insert(launch->device);
+    }
+  }
+}
+
+bool Machine::place_cluster(Launch& launch) {
+  const LaunchShape& shape = launch.shape;
+  int threads = static_cast<int>(shape.block.x);
+  int of_thread = static_cast<int>(registers_per_thread(shape.block.x));
+  std::size_t shared = shape.shared_bytes + SmResources::kSharedReserved;
+  std::vector<Sm>& sms = sms_[static_cast<std::size_t>(launch.device)];
+  std::vector<int> chosen;
+  // From the emptiest on, as hardware spreads blocks.
+  std::vector<int> order(sms.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return sms[static_cast<std::size_t>(a)].blocks < sms[static_cast<std::size_t>(b)].blocks;
+  });
+  for (int i : order) {
+    const Sm& sm = sms[static_cast<std::size_t>(i)];
+    if (chosen.size() == shape.cluster) break;
+    if (sm.threads + threads > SmResources::kThreads || sm.blocks >= SmResources::kBlocks) continue;
+    if (sm.shared + shared > SmResources::kShared) continue;
+    // A kernel that has an SM for itself may take all registers; beside others, what is left.
+    if (sm.blocks > 0 && sm.registers + threads * std::min(of_thread, 64) > SmResources::kRegisters)
+      continue;
+    chosen.push_back(i);
+  }
+  if (chosen.size() < shape.cluster) return false;
+  auto cluster = std::make_shared<Cluster>();
+  for (int i : chosen) {
+    Sm& sm = sms[static_cast<std::size_t>(i)];
+    sm.threads += threads;
+    sm.registers += threads * std::min(of_thread, 64);
+    sm.blocks += 1;
+    sm.shared += shared;
+    auto block = std::make_unique<Block>();
+    block->launch = &launch;
+    block->index = static_cast<int>(launch.next_block++);
+    block->sm = i;
+    block->cluster = cluster;
+    block->in_cluster = static_cast<unsigned>(cluster->blocks.size());
+    block->live = shape.block.x;
+    cluster->blocks.push_back(block.get());
+    cluster->live_threads += threads;
+    ++launch.live_blocks;
+    waiting_blocks_.push_back(block.get());
+    blocks_.push_back(std::move(block));
+  }
+  return true;
+}
+
+void Machine::begin(Block& block) {
+  const LaunchShape& shape = block.launch->shape;
+  block.shared_bytes = shape.shared_bytes;
+  std::size_t bytes = (shape.shared_bytes + 2047) / 1024 * 1024;
+  block.shared = static_cast<unsigned char*>(std::aligned_alloc(1024, bytes));
+  std::memset(block.shared, 0xff, bytes);
+  block.warps.resize((shape.block.x + 31) / 32);
+  unsigned of_thread = registers_per_thread(shape.block.x);
+  for (unsigned i = 0; i < shape.block.x; ++i) {
+    auto thread = std::make_unique<Thread>();
+    thread->thread = {i, 0, 0};
+    thread->block = {static_cast<unsigned>(block.index), 0, 0};
+    thread->block_dim = shape.block;
+    thread->grid_dim = shape.grid;
+    thread->shared = block.shared;
+    thread->at = &block;
+    thread->index = i;
+    Thread* t = thread.get();
+    thread->fiber = boost::context::fiber(
+        std::allocator_arg, PooledStack(), [this, t](boost::context::fiber&& back) {
+          scheduler_ = std::move(back);
+          try {
+            t->at->launch->entry(t->at->launch->argument_addresses.data());
+            ended(*t);
+          } catch (const Violation& e) {
+            violation_ = e.what();
+          }
+          return std::move(scheduler_);
+        });
+    ++block.warps[i / 32].live;
+    block.warps[i / 32].registers = of_thread;
+    ready_.push_back(t);
+    block.threads.push_back(std::move(thread));
+  }
+}
+
+void Machine::resume(Thread& thread) {
+  self_ = &thread;
+  place = &thread;
+  thread.fiber = std::move(thread.fiber).resume();
+  self_ = nullptr;
+  Block& block = *thread.at;
+  if (block.live == 0 && block.pending == 0 && violation_.empty()) retire(block);
+}
+
+void Machine::suspend() {
+  Thread& own = *self_;
+  scheduler_ = std::move(scheduler_).resume();
+  self_ = &own;
+  place = &own;
+}
+
+void Machine::yield() {
+  if (draw(4) != 0) return;
+  ready_.push_back(self_);
+  suspend();
+}
+
+void Machine::poll() {
+  polling_.push_back(self_);
+  suspend();
+}
+
+void Machine::block_on(WaitList& list, const WaitFor& what) {
+  Thread& own = *self_;
+  own.state = Thread::State::kBlocked;
+  own.waits_for = what;
+  list.push_back(&own);
+  suspend();
+}
+
+void Machine::wake(WaitList& list) {
+  for (Thread* t : list) {
+    t->state = Thread::State::kReady;
+    ready_.push_back(t);
+  }
+  list.clear();
+}
+
+void Machine::later(Block& block, std::function<void()> act) {
+  ++block.pending;
+  acts_.push_back({&block, std::move(act)});
+}
+
+void Machine::ended(Thread& thread) {
+  thread.state = Thread::State::kDone;
+  Block& block = *thread.at;
+  Warp& warp = block.warps[thread.index / 32];
+  --block.live;
+  --warp.live;
+  --block.cluster->live_threads;
+  if (warp.arrived > 0) {
+    throw Violation(fmt::format("{}: a thread of block {} ends where others of its warp wait for it",
+                                block.launch->name, block.index));
+  }
+  // Threads that have ended count as there.
+  NamedBarrier& all = block.barriers[0];
+  if (all.arrived > 0 && all.threads == 0 && all.arrived >= block.live) {
+    all.arrived = 0;
+    wake(all.waiting);
+  }
+  Cluster& cluster = *block.cluster;
+  if (cluster.arrived > 0 && cluster.arrived >= cluster.live_threads) {
+    cluster.arrived = 0;
+    ++cluster.phase;
+    wake(cluster.waiting);
+  }
+}
+
+void Machine::retire(Block& block) {
+  Launch& launch = *block.launch;
+  if (!block.let_next_start) ++launch.letting;
+  Sm& sm = sms_[static_cast<std::size_t>(launch.device)][static_cast<std::size_t>(block.sm)];
+  int threads = static_cast<int>(launch.shape.block.x);
+  sm.threads -= threads;
+  sm.registers -=
+      threads * std::min(static_cast<int>(registers_per_thread(launch.shape.block.x)), 64);
+  sm.blocks -= 1;
+  sm.shared -= launch.shape.shared_bytes + SmResources::kSharedReserved;
+  std::free(block.shared);
+  block.cluster->blocks[block.in_cluster] = nullptr;
+  auto owned = std::find_if(blocks_.begin(), blocks_.end(),
+                            [&](const std::unique_ptr<Block>& b) { return b.get() == &block; });
+  blocks_.erase(owned);
+  bool all_let = launch.letting == launch.shape.grid.x;
+  if (all_let && launch.may_overlap) std::exchange(launch.may_overlap, nullptr)();
+  if (--launch.live_blocks == 0 && launch.next_block == launch.shape.grid.x) {
+    auto at = std::find_if(launches_.begin(), launches_.end(),
+                           [&](const std::unique_ptr<Launch>& l) { return l.get() == &launch; });
+    std::unique_ptr<Launch> ended = std::move(*at);
+    launches_.erase(at);
+    ended->done();
+    wake(launch_waiters_);
+  }
+  place_blocks();
+}
+
+bool Machine::run() {
+  std::uint64_t begin_ns = host_ns();
+  bool moved = false;
+  ready_.insert(ready_.end(), polling_.begin(), polling_.end());
+  polling_.clear();
+  bool streaks = draw(4) != 0;
+  for (int i = 0; i < kSlice && violation_.empty(); ++i) {
+    bool nothing_ready = ready_.empty();
+    if (!acts_.empty() && (nothing_ready || draw(8) == 0)) {
+      moved = true;
+      do_one(acts_, [this](Act& act) { perform(act); });
+    } else if (!waiting_blocks_.empty() && (nothing_ready || draw(64) == 0)) {
+      moved = true;
+      do_one(waiting_blocks_, [this](Block* block) { begin(*block); });
+    } else if (!nothing_ready) {
+      std::size_t polling = polling_.size();
+      resume(*next_ready(streaks));
+      moved |= polling_.size() == polling;
+    } else {
+      break;
+    }
+  }
+  idle_rounds_ = moved ? 0 : idle_rounds_ + 1;
+  if (idle_rounds_ == kRoundsToDeadlock || (!moved && polling_.empty())) check_for_deadlock();
+  if (!violation_.empty()) {
+    drop_everything();
+    throw Violation(std::exchange(violation_, ""));
+  }
+  if (moved) busy_ns_ += host_ns() - begin_ns;
+  return moved;
+}
+
+// Any of them; in streaks mostly the one that could go on last, so that some threads get far ahead of
+// others.
+Thread* Machine::next_ready(bool streaks) {
+  std::size_t at = streaks && draw(16) != 0 ? ready_.size() - 1 : draw(ready_.size());
+  Thread* thread = ready_[at];
+  ready_[at] = ready_.back();
+  ready_.pop_back();
+  return thread;
+}
+
+// Any of them.
+template <class T, class F>
+void Machine::do_one(std::vector<T>& list, F act) {
+  std::size_t at = draw(list.size());
+  T chosen = std::move(list[at]);
+  list[at] = std::move(list.back());
+  list.pop_back();
+  act(chosen);
+}
+
+void Machine::perform(Act& act) {
+  try {
+    act.act();
+  } catch (const Violation& e) {
+    violation_ = e.what();
+    return;
+  }
+  --act.block->pending;
+  if (act.block->live == 0 && act.block->pending == 0) retire(*act.block);
+}
+
+std::string Machine::state_of(const Block& block) const {
+  std::map<std::string, std::vector<unsigned>> by_wait;
+  for (const std::unique_ptr<Thread>& t : block.threads) {
+    if (t->state == Thread::State::kBlocked) by_wait[t->waits_for.to_string()].push_back(t->index);
+  }
+  std::string out = fmt::format("{}, rank {}, block {}:", block.launch->name, block.launch->device,
+                                block.index);
+  for (const auto& [what, threads] : by_wait) {
+    out += fmt::format("\n  {} threads from {} to {}: {}", threads.size(), threads.front(),
+                       threads.back(), what);
+  }
+  return out;
+}
+
+// A cluster all of whose threads wait for each other.
+void Machine::check_for_deadlock() {
+  std::set<const Thread*> for_launches(launch_waiters_.begin(), launch_waiters_.end());
+  for (const std::unique_ptr<Block>& first : blocks_) {
+    bool stuck = first->in_cluster == 0, some = false;
+    for (const Block* block : first->cluster->blocks) {
+      if (block == nullptr) continue;
+      stuck &= block->pending == 0 && block->threads.size() == block->launch->shape.block.x;
+      for (const std::unique_ptr<Thread>& t : block->threads) {
+        if (t->state == Thread::State::kDone) continue;
+        some = true;
+        stuck &= t->state == Thread::State::kBlocked && !for_launches.contains(t.get());
+      }
+    }
+    if (!stuck || !some) continue;
+    violation_ = "threads wait for each other for ever";
+    for (const Block* block : first->cluster->blocks) {
+      if (block != nullptr) violation_ += "\n" + state_of(*block);
+    }
+    return;
+  }
+}
+
+void Machine::drop_everything() {
+  // Fibers that have not ended unwind their stacks here.
+  ready_.clear();
+  polling_.clear();
+  acts_.clear();
+  waiting_blocks_.clear();
+  launch_waiters_.clear();
+  for (const std::unique_ptr<Block>& block : blocks_) {
+    for (const std::unique_ptr<Thread>& thread : block->threads) {
+      thread->fiber = boost::context::fiber();
+    }
+    std::free(block->shared);
+  }
+  blocks_.clear();
+  for (std::vector<Sm>& of_device : sms_) of_device.assign(kNumSms, Sm{});
+  std::vector<std::unique_ptr<Launch>> launches = std::move(launches_);
+  launches_.clear();
+  for (const std::unique_ptr<Launch>& launch : launches) launch->done();
+}
+
+}  // namespace stretto::simulator
