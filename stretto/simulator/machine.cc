@@ -15,7 +15,7 @@ Place* place = nullptr;
 
 namespace {
 
-constexpr std::size_t kStackBytes = 128 * 1024;
+constexpr std::size_t kStackBytes = 128 * 1024, kStackShift = 64 * 1088;
 constexpr int kSlice = 2000;        // switches between looks at what the host wants
 constexpr int kSlowdown = 50;       // of the timer while threads are at work
 constexpr int kRoundsToDeadlock = 200;
@@ -26,26 +26,28 @@ std::uint64_t host_ns() {
   return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
 }
 
-// Stacks are kept for the next thread.
+// Stacks are kept for the next thread. They begin at different places of a page and of the caches.
 struct Stacks {
-  std::vector<void*> free;
+  std::vector<char*> free;
+  std::size_t made = 0;
   boost::context::stack_context allocate() {
-    void* base = nullptr;
+    char* top = nullptr;
     if (free.empty()) {
-      base = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      void* base = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (base == MAP_FAILED) throw std::bad_alloc();
+      top = static_cast<char*>(base) + kStackBytes - made++ * 1088 % kStackShift;
     } else {
-      base = free.back();
+      top = free.back();
       free.pop_back();
     }
     boost::context::stack_context stack;
-    stack.size = kStackBytes;
-    stack.sp = static_cast<char*>(base) + kStackBytes;
+    stack.size = kStackBytes - kStackShift;
+    stack.sp = top;
     return stack;
   }
   void deallocate(boost::context::stack_context& stack) {
-    free.push_back(static_cast<char*>(stack.sp) - kStackBytes);
+    free.push_back(static_cast<char*>(stack.sp));
   }
 };
 Stacks stacks;
