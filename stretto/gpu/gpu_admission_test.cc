@@ -14,13 +14,14 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/gpu/gpu_instance.h"
+#include "stretto/gpu/gpu_launches_testing.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
 
 namespace stretto {
 namespace {
 
-constexpr int kRanks = 2, kCols = 256, kLaunches = 500;
+constexpr int kRanks = 2, kCols = 256;
 constexpr int kSms = 132;
 
 // sum += the other rank's `in`, a row for each SM, which waits for the row of its number: all rows
@@ -108,6 +109,7 @@ class GpuAdmission : public ::testing::Test {
   const cuda::Stream& stream(int rank, bool second) const {
     return second ? second_[static_cast<std::size_t>(rank)] : world_->stream(rank);
   }
+  static int launches() { return launches_here(500); }
   void synchronize() const {
     for (const cuda::Stream& s : second_) s.synchronize();
   }
@@ -117,8 +119,8 @@ class GpuAdmission : public ::testing::Test {
   void interleave(Meeting& a, Meeting& b, std::uint64_t seed) const {
     constexpr std::size_t kAhead = 32;
     std::mt19937_64 random(seed);
-    std::vector<bool> order(2 * kLaunches, false);
-    std::fill(order.begin() + kLaunches, order.end(), true);
+    std::vector<bool> order(static_cast<std::size_t>(2 * launches()), false);
+    std::fill(order.begin() + launches(), order.end(), true);
     std::shuffle(order.begin(), order.end(), random);
     std::size_t next[kRanks] = {0, 0};
     while (next[0] < order.size() || next[1] < order.size()) {
@@ -144,8 +146,8 @@ TEST_F(GpuAdmission, TwoThatFitRunOnTwoStreams) {
   SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
   Meeting a(*world_, "a", 64), b(*world_, "b", kSms - 64);
   interleave(a, b, seed);
-  a.expect_sums(kLaunches, "a");
-  b.expect_sums(kLaunches, "b");
+  a.expect_sums(launches(), "a");
+  b.expect_sums(launches(), "b");
 }
 
 TEST_F(GpuAdmission, TwoTooLargeTogetherComeOneAfterTheOther) {
@@ -153,8 +155,8 @@ TEST_F(GpuAdmission, TwoTooLargeTogetherComeOneAfterTheOther) {
   SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
   Meeting a(*world_, "a", 100), b(*world_, "b", 80);
   interleave(a, b, seed);
-  a.expect_sums(kLaunches, "a");
-  b.expect_sums(kLaunches, "b");
+  a.expect_sums(launches(), "a");
+  b.expect_sums(launches(), "b");
 }
 
 // A graph whose streams part and meet again: within it they are ordered, too.
@@ -176,14 +178,14 @@ TEST_F(GpuAdmission, AGraphOfTwoStreamsIsChained) {
     first.wait(meet);
     graphs.push_back(first.end_capture());
   }
-  for (int i = 0; i < kLaunches; ++i) {
+  for (int i = 0; i < launches(); ++i) {
     for (int r = 0; r < kRanks; ++r) {
       graphs[static_cast<std::size_t>(r)].launch(world_->stream(r));
     }
   }
   a.instance().wait();
-  a.expect_sums(3 * kLaunches, "a");
-  b.expect_sums(3 * kLaunches, "b");
+  a.expect_sums(3 * launches(), "a");
+  b.expect_sums(3 * launches(), "b");
 }
 
 TEST_F(GpuAdmission, GraphsCapturedSideBySideMustFit) {

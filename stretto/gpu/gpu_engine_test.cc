@@ -16,6 +16,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/gpu/gpu_instance.h"
+#include "stretto/gpu/gpu_launches_testing.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
 #include "stretto/runtime/cuda/module.h"
@@ -204,7 +205,8 @@ class GpuEngines : public ::testing::Test {
     for (int r = 0; r < kRanks; ++r) graphs[static_cast<std::size_t>(r)].launch(world_->stream(r));
   }
 
-  void launch_often(int launches, const std::string& when) {
+  void launch_often(int on_gpus, const std::string& when) {
+    int launches = launches_here(on_gpus);
     for (int i = 0; i < launches; ++i) {
       next_input(i);
       instance_->launch(args_);
@@ -212,8 +214,9 @@ class GpuEngines : public ::testing::Test {
     instance_->wait();
     expect_sums(when);
   }
-  void replay_often(const std::vector<cuda::GraphExec>& graphs, int launches,
+  void replay_often(const std::vector<cuda::GraphExec>& graphs, int on_gpus,
                     const std::string& when) {
+    int launches = launches_here(on_gpus);
     for (int i = 0; i < launches; ++i) {
       next_input(i);
       replay(graphs);
@@ -336,7 +339,7 @@ TEST_F(GpuEngines, GraphsOfLaunchesThatHoldEverySm) {
     std::vector<cuda::GraphExec> graphs = capture([&](int r) {
       for (int i = 0; i < launches; ++i) instance.launch(args, r, world_->stream(r));
     });
-    for (int n = 0; n < 2400 / launches; ++n) replay(graphs);
+    for (int n = 0; n < launches_here(2400 / launches); ++n) replay(graphs);
     ASSERT_NO_THROW(instance.wait()) << launches << " in a graph";
   }
   auto c = static_cast<std::size_t>(p.find_tensor("c"));

@@ -1,15 +1,11 @@
 // NVRTC's interface over the host's compiler.
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <mutex>
 #include <sstream>
 
 #include "stretto/runtime/cuda/nvrtc_library.h"
@@ -17,23 +13,19 @@
 #include "stretto/simulator/image.h"
 #include "stretto/simulator/machine.h"
 
+namespace stretto::cuda {
+
 namespace sim = stretto::simulator;
 namespace fs = std::filesystem;
 
-namespace stretto::cuda {
 struct nvrtcProgram_st {
   std::string source, image, log;
 };
-}  // namespace stretto::cuda
-using namespace stretto::cuda;
 
 namespace {
 
 // Apart from every version of NVRTC: what is cached is of no use to a GPU.
 constexpr int kMajor = 9000;
-constexpr char kHead[] = "SIMULATED GPU 1\n";
-constexpr std::size_t kHeadBytes = sizeof kHead - 1 + sizeof(std::uint64_t);
-
 std::string contents(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::ostringstream out;
@@ -82,7 +74,8 @@ nvrtcResult compile(nvrtcProgram_st& program, const std::string& flags) {
   std::ofstream(source) << text.text;
   const char* compiler = std::getenv("CXX");
   std::string command = fmt::format(
-      "{} -std=c++20 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden -mf16c {} '-I{}' -o '{}' '{}' '{}' > '{}' 2>&1",
+      "{} -std=c++20 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden -mf16c {} "
+      "'-I{}' -o '{}' '{}' '{}' > '{}' 2>&1",
       compiler == nullptr ? "c++" : compiler, flags, STRETTO_SIMULATOR_INCLUDE, object.string(),
       source.string(), own_library(), log.string());
   if (std::system(command.c_str()) != 0) {
@@ -94,42 +87,7 @@ nvrtcResult compile(nvrtcProgram_st& program, const std::string& flags) {
   return NVRTC_SUCCESS;
 }
 
-std::map<std::string, void*>& opened() {
-  static std::map<std::string, void*> all;
-  return all;
-}
-std::mutex opened_mutex;
-
 }  // namespace
-
-namespace stretto::simulator {
-
-std::string image_of(const std::string& object) {
-  std::uint64_t bytes = object.size();
-  std::string out = kHead;
-  out.append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
-  return out + object;
-}
-
-void* open_image(const void* image) {
-  const auto* head = static_cast<const char*>(image);
-  if (std::memcmp(head, kHead, sizeof kHead - 1) != 0) return nullptr;
-  std::uint64_t bytes = 0;
-  std::memcpy(&bytes, head + sizeof kHead - 1, sizeof bytes);
-  std::string object(head + kHeadBytes, bytes);
-  std::lock_guard lock(opened_mutex);
-  void*& library = opened()[object];
-  if (library != nullptr) return library;
-  int file = memfd_create("simulated_kernel", MFD_CLOEXEC);
-  if (file < 0 || write(file, object.data(), object.size()) != static_cast<ssize_t>(object.size())) {
-    return nullptr;
-  }
-  library = dlopen(fmt::format("/proc/self/fd/{}", file).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) std::fprintf(stderr, "simulated GPU: %s\n", dlerror());
-  return library;  // the file stays open: the next one has another name
-}
-
-}  // namespace stretto::simulator
 
 #define SIM_NVRTC extern "C" __attribute__((visibility("default")))
 
@@ -139,11 +97,12 @@ SIM_NVRTC nvrtcResult nvrtcVersion(int* major, int* minor) {
 SIM_NVRTC const char* nvrtcGetErrorString(nvrtcResult r) {
   return r == NVRTC_SUCCESS ? "success" : "the host's compiler refuses the kernel";
 }
-SIM_NVRTC nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char*, int,
-                                         const char* const*, const char* const*) {
+SIM_NVRTC nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char*,
+                                         int, const char* const*, const char* const*) {
   return *program = new nvrtcProgram_st{.source = source, .image = {}, .log = {}}, NVRTC_SUCCESS;
 }
-SIM_NVRTC nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* const* flags) {
+SIM_NVRTC nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count,
+                                          const char* const* flags) {
   std::string kept;
   for (int i = 0; i < count; ++i) {
     if (std::strncmp(flags[i], "-D", 2) == 0) kept += fmt::format("'{}' ", flags[i]);
@@ -175,3 +134,5 @@ SIM_NVRTC nvrtcResult nvrtcGetPTXSize(nvrtcProgram, std::size_t* bytes) {
   return *bytes = 0, NVRTC_SUCCESS;
 }
 SIM_NVRTC nvrtcResult nvrtcGetPTX(nvrtcProgram, char*) { return NVRTC_SUCCESS; }
+
+}  // namespace stretto::cuda

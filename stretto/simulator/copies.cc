@@ -12,7 +12,8 @@ namespace stretto::simulator {
 namespace {
 
 std::string where(const Block& block) {
-  return fmt::format("{}, rank {}, block {}", block.launch->name, block.launch->device, block.index);
+  return fmt::format("{}, rank {}, block {}", block.launch->name, block.launch->device,
+                     block.index);
 }
 
 // Units of 16 bytes change places by bits of their address (PTX ISA, swizzling modes).
@@ -62,14 +63,15 @@ std::uint32_t box_bytes(const TensorMap& map) {
 }
 
 void load_box(const Block& block, const TensorMap& map, const int (&at)[3], std::uint32_t to) {
-  each_unit(map, at, to,
-            [&](const unsigned char* row, std::int64_t first, std::int64_t end, std::uint32_t address) {
-              unsigned char* shared = at_address(block, address, 16);
-              for (std::int64_t i = 0; i < 16; ++i) {
-                bool exists = first + i >= 0 && first + i < end;
-                shared[i] = exists ? row[first + i] : 0;
-              }
-            });
+  each_unit(
+      map, at, to,
+      [&](const unsigned char* row, std::int64_t first, std::int64_t end, std::uint32_t address) {
+        unsigned char* shared = at_address(block, address, 16);
+        for (std::int64_t i = 0; i < 16; ++i) {
+          bool exists = first + i >= 0 && first + i < end;
+          shared[i] = exists ? row[first + i] : 0;
+        }
+      });
 }
 
 using Bytes = std::vector<unsigned char>;
@@ -86,12 +88,14 @@ Bytes read_box(const Block& block, const TensorMap& map, std::uint32_t from) {
 
 void write_box(const TensorMap& map, const int (&at)[3], const Bytes& bytes) {
   std::size_t next = 0;
-  each_unit(map, at, 0, [&](unsigned char* row, std::int64_t first, std::int64_t end, std::uint32_t) {
-    for (std::int64_t i = 0; i < 16; ++i) {
-      if (first + i >= 0 && first + i < end) row[first + i] = bytes[next + static_cast<std::size_t>(i)];
-    }
-    next += 16;
-  });
+  each_unit(map, at, 0,
+            [&](unsigned char* row, std::int64_t first, std::int64_t end, std::uint32_t) {
+              for (std::int64_t i = 0; i < 16; ++i) {
+                if (first + i >= 0 && first + i < end)
+                  row[first + i] = bytes[next + static_cast<std::size_t>(i)];
+              }
+              next += 16;
+            });
 }
 
 StoreGroup& open_group(Thread& thread) {

@@ -101,8 +101,8 @@ std::string instruction_text(const std::string& text) {
     std::size_t space = rest.find(' ');
     return (rest.substr(0, space) == ".pred" ? "bool" : "uint32_t") + rest.substr(space) + "{};";
   }
-  std::string name = mnemonic.starts_with("wgmma.mma_async") ? product_name(mnemonic)
-                                                             : with_underscores(mnemonic);
+  std::string name =
+      mnemonic.starts_with("wgmma.mma_async") ? product_name(mnemonic) : with_underscores(mnemonic);
   return fmt::format("ptx::{}({});", name, operands_text(rest));
 }
 
@@ -237,7 +237,8 @@ HostText host_text(const std::string& cuda) {
       R"(__global__\s+void\s+(?:__launch_bounds__\((\d+)[^)]*\)\s+)?(\w+)\(([^)]*)\)\s*\{)");
   HostText out;
   std::string text = without_asm(cuda);
-  text = std::regex_replace(text, kShared, "$2* const $3 = reinterpret_cast<$2*>(sim::place->shared);");
+  text = std::regex_replace(text, kShared,
+                            "$2* const $3 = reinterpret_cast<$2*>(sim::place->shared);");
   text = std::regex_replace(text, kStatic,
                             "using SimType_$2 = $1$3; static const char sim_key_$2 = 0; "
                             "SimType_$2& $2 = *static_cast<SimType_$2*>(sim::static_shared("
@@ -246,8 +247,8 @@ HostText host_text(const std::string& cuda) {
   std::string entries;
   for (std::sregex_iterator k(text.begin(), text.end(), kKernel), end; k != end; ++k) {
     const std::smatch& kernel = *k;
-    out.kernels.push_back({.name = kernel[2],
-                           .max_threads = kernel[1].matched ? std::stoi(kernel[1]) : 1024});
+    out.kernels.push_back(
+        {.name = kernel[2], .max_threads = kernel[1].matched ? std::stoi(kernel[1]) : 1024});
     entries += entry_text(out.kernels.back(), kernel[3]);
   }
   out.text = "#include \"stretto/simulator/device_code.h\"\n#line 1\n" + text + entries;

@@ -146,15 +146,15 @@ inline auto sim_list(const T&... v) {
 
 // What follows is named after the instruction.
 
-#define SIM_COPY_ASYNC(NAME)                                                            \
-  inline void NAME(uint32_t to, const void* from, uint32_t bytes, uint32_t read) {      \
-    sim::copy_async(to, from, bytes, read);                                             \
-  }                                                                                     \
-  inline void NAME(uint32_t to, const void* from, uint32_t bytes, bool ignored) {       \
-    sim::copy_async(to, from, bytes, ignored ? 0 : bytes);                              \
-  }                                                                                     \
-  inline void NAME(uint32_t to, const void* from, uint32_t bytes, int read) {           \
-    sim::copy_async(to, from, bytes, uint32_t(read));                                   \
+#define SIM_COPY_ASYNC(NAME)                                                       \
+  inline void NAME(uint32_t to, const void* from, uint32_t bytes, uint32_t read) { \
+    sim::copy_async(to, from, bytes, read);                                        \
+  }                                                                                \
+  inline void NAME(uint32_t to, const void* from, uint32_t bytes, bool ignored) {  \
+    sim::copy_async(to, from, bytes, ignored ? 0 : bytes);                         \
+  }                                                                                \
+  inline void NAME(uint32_t to, const void* from, uint32_t bytes, int read) {      \
+    sim::copy_async(to, from, bytes, uint32_t(read));                              \
   }
 SIM_COPY_ASYNC(cp_async_cg_shared_global)
 SIM_COPY_ASYNC(cp_async_ca_shared_global)

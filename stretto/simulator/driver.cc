@@ -1,31 +1,23 @@
-// The CUDA driver interface of the simulated GPUs: the functions that stretto calls, under the names
-// and with the meaning of NVIDIA's "CUDA Driver API" reference. Device memory is the host's.
+// The CUDA driver interface of the simulated GPUs: the functions that stretto calls, under the
+// names and with the meaning of NVIDIA's "CUDA Driver API" reference. Device memory is the host's.
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 
-#include "stretto/runtime/cuda/driver_types.h"
 #include "stretto/simulator/copies.h"
 #include "stretto/simulator/cuda_text.h"
+#include "stretto/simulator/driver_state.h"
 #include "stretto/simulator/image.h"
-#include "stretto/simulator/tasks.h"
-
-namespace sim = stretto::simulator;
 
 namespace stretto::cuda {
 
 namespace {
 
 constexpr int kVersion = 13000;
-constexpr CUresult kInvalid = CUresult(1), kNotFound = CUresult(500), kLaunchFailed = CUresult(719);
-constexpr CUresult kCaptureInvalid = CUresult(901);
 
 int num_gpus() {
   const char* value = std::getenv("STRETTO_SIMULATED_GPUS");
@@ -36,15 +28,14 @@ std::uint64_t seed() {
   return value == nullptr ? 1 : std::strtoull(value, nullptr, 10);
 }
 
+}  // namespace
+
 sim::Tasks& tasks() {
-  static auto* const all = new sim::Tasks(num_gpus(), seed());  // as long as the process
+  static auto* const all = new sim::Tasks(num_gpus(), seed());
   return *all;
 }
 
-// After a violation every call says so, as after a fault of a kernel.
 CUresult state() { return tasks().violation().empty() ? CUDA_SUCCESS : kLaunchFailed; }
-
-}  // namespace
 
 struct CUctx_st {
   int device = 0;
@@ -56,19 +47,11 @@ CUctx_st* context_of(int device) {
   return &contexts[device];
 }
 thread_local std::vector<CUcontext> current;
-int current_device() { return current.empty() || current.back() == nullptr ? 0 : current.back()->device; }
+int current_device() {
+  return current.empty() || current.back() == nullptr ? 0 : current.back()->device;
+}
 }  // namespace
 
-// A captured task: what to do, and the captured ones that it comes after.
-struct Node {
-  std::function<sim::Work()> work;
-  std::vector<int> after;
-};
-struct Capture {
-  std::uint64_t id = 0;
-  std::vector<Node> nodes;
-  std::vector<CUstream> streams;  // began it, or came to wait for its events
-};
 struct CUgraph_st {
   std::vector<Node> nodes;
 };
@@ -78,12 +61,6 @@ struct CUgraphExec_st {
 struct CUevent_st {
   sim::TaskRef task;
   std::shared_ptr<Capture> capture;  // where it was recorded in one
-  std::vector<int> nodes;
-};
-struct CUstream_st {
-  int device = 0;
-  sim::TaskRef last;
-  std::shared_ptr<Capture> capture;  // that goes on
   std::vector<int> nodes;
 };
 struct CUfunc_st {
@@ -100,6 +77,8 @@ struct CUmod_st {
 namespace {
 
 std::mutex capture_mutex;
+
+}  // namespace
 
 CUresult enqueue(CUstream stream, std::function<sim::Work()> work) {
   if (CUresult s = state(); s != CUDA_SUCCESS) return s;
@@ -118,11 +97,7 @@ CUresult enqueue_act(CUstream stream, std::function<void()> act) {
   return enqueue(stream, [act = std::move(act)] { return sim::Work{.act = act}; });
 }
 
-unsigned char* bytes_at(CUdeviceptr address) { return reinterpret_cast<unsigned char*>(address); }
-
-CUresult copy(CUstream stream, void* to, const void* from, std::size_t bytes) {
-  return enqueue_act(stream, [=] { std::memmove(to, from, bytes); });
-}
+namespace {
 
 std::unique_ptr<sim::Launch> launch_of(const CUfunc_st& function, const sim::LaunchShape& shape,
                                        int device,
@@ -142,8 +117,6 @@ std::unique_ptr<sim::Launch> launch_of(const CUfunc_st& function, const sim::Lau
 }
 
 }  // namespace
-
-#define SIM_API extern "C" __attribute__((visibility("default"))) CUresult
 
 SIM_API cuGetErrorString(CUresult r, const char** text) {
   *text = r == kLaunchFailed ? "the simulated GPU's kernel did what none may (see above)" : "";
@@ -168,7 +141,7 @@ SIM_API cuDeviceGetName(char* name, int length, CUdevice) {
   return CUDA_SUCCESS;
 }
 SIM_API cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice) {
-  return *bytes = std::size_t{80} << 30, CUDA_SUCCESS;
+  return *bytes = kMemoryBytes, CUDA_SUCCESS;
 }
 SIM_API cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice device) {
   switch (which) {
@@ -231,122 +204,6 @@ SIM_API cuCtxPopCurrent_v2(CUcontext* context) {
 SIM_API cuCtxSynchronize() { return tasks().await_all(), state(); }
 SIM_API cuCtxEnablePeerAccess(CUcontext, unsigned) { return CUDA_SUCCESS; }
 
-SIM_API cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
-  return *free = *total = std::size_t{80} << 30, CUDA_SUCCESS;
-}
-SIM_API cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes) {
-  if (bytes > std::size_t{80} << 30) return CUDA_ERROR_OUT_OF_MEMORY;
-  void* memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
-  if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  return *address = reinterpret_cast<CUdeviceptr>(memory), CUDA_SUCCESS;
-}
-// Waits, as the driver does: nothing is freed under a kernel.
-SIM_API cuMemFree_v2(CUdeviceptr address) {
-  tasks().await_all();
-  return std::free(bytes_at(address)), CUDA_SUCCESS;
-}
-SIM_API cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
-  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  return *memory == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-}
-SIM_API cuMemFreeHost(void* memory) {
-  tasks().await_all();
-  return std::free(memory), CUDA_SUCCESS;
-}
-SIM_API cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* memory, unsigned) {
-  return *address = reinterpret_cast<CUdeviceptr>(memory), CUDA_SUCCESS;
-}
-SIM_API cuMemHostRegister_v2(void*, std::size_t, unsigned) { return CUDA_SUCCESS; }
-SIM_API cuMemHostUnregister(void*) { return CUDA_SUCCESS; }
-
-// A handle is a file in memory.
-SIM_API cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp*,
-                                      CUmemAllocationGranularity_flags) {
-  return *bytes = 2 << 20, CUDA_SUCCESS;
-}
-SIM_API cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes,
-                    const CUmemAllocationProp*, unsigned long long) {
-  int file = memfd_create("simulated_gpu", MFD_CLOEXEC);
-  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  return *handle = static_cast<CUmemGenericAllocationHandle>(file), CUDA_SUCCESS;
-}
-SIM_API cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return close(static_cast<int>(handle)), CUDA_SUCCESS;
-}
-SIM_API cuMemExportToShareableHandle(void* file, CUmemGenericAllocationHandle handle,
-                                     CUmemAllocationHandleType, unsigned long long) {
-  int copy = fcntl(static_cast<int>(handle), F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) return kInvalid;
-  return *static_cast<int*>(file) = copy, CUDA_SUCCESS;
-}
-SIM_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* file,
-                                       CUmemAllocationHandleType) {
-  int copy = fcntl(static_cast<int>(reinterpret_cast<std::intptr_t>(file)), F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) return kInvalid;
-  return *handle = static_cast<CUmemGenericAllocationHandle>(copy), CUDA_SUCCESS;
-}
-SIM_API cuMemAddressReserve(CUdeviceptr* address, std::size_t bytes, std::size_t, CUdeviceptr,
-                            unsigned long long) {
-  void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  return *address = reinterpret_cast<CUdeviceptr>(at), CUDA_SUCCESS;
-}
-SIM_API cuMemAddressFree(CUdeviceptr address, std::size_t bytes) {
-  tasks().await_all();
-  return munmap(bytes_at(address), bytes) == 0 ? CUDA_SUCCESS : kInvalid;
-}
-SIM_API cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset,
-                 CUmemGenericAllocationHandle handle, unsigned long long) {
-  void* at = mmap(bytes_at(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                  static_cast<int>(handle), static_cast<off_t>(offset));
-  return at == MAP_FAILED ? kInvalid : CUDA_SUCCESS;
-}
-SIM_API cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
-  tasks().await_all();
-  void* at = mmap(bytes_at(address), bytes, PROT_NONE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  return at == MAP_FAILED ? kInvalid : CUDA_SUCCESS;
-}
-SIM_API cuMemSetAccess(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) {
-  return CUDA_SUCCESS;
-}
-
-SIM_API cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
-  // Pageable memory is read before the call returns.
-  if (stream->capture != nullptr) return copy(stream, bytes_at(to), from, bytes);
-  const auto* first = static_cast<const unsigned char*>(from);
-  return enqueue_act(stream, [to, kept = std::vector<unsigned char>(first, first + bytes)] {
-    std::memcpy(bytes_at(to), kept.data(), kept.size());
-  });
-}
-SIM_API cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-  return copy(stream, to, bytes_at(from), bytes);
-}
-SIM_API cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-  return copy(stream, bytes_at(to), bytes_at(from), bytes);
-}
-SIM_API cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, std::size_t bytes,
-                          CUstream stream) {
-  return copy(stream, bytes_at(to), bytes_at(from), bytes);
-}
-SIM_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* box, CUstream stream) {
-  return enqueue_act(stream, [b = *box] {
-    for (std::size_t r = 0; r < b.Height; ++r) {
-      std::memmove(bytes_at(b.dstDevice) + (b.dstY + r) * b.dstPitch + b.dstXInBytes,
-                   bytes_at(b.srcDevice) + (b.srcY + r) * b.srcPitch + b.srcXInBytes,
-                   b.WidthInBytes);
-    }
-  });
-}
-SIM_API cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
-  return enqueue_act(stream, [=] { std::memset(bytes_at(to), value, bytes); });
-}
-SIM_API cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t words, CUstream stream) {
-  return enqueue_act(stream, [=] {
-    std::fill_n(reinterpret_cast<unsigned*>(bytes_at(to)), words, value);
-  });
-}
-
 SIM_API cuStreamCreateWithPriority(CUstream* stream, unsigned, int) {
   return *stream = new CUstream_st{.device = current_device()}, CUDA_SUCCESS;
 }
@@ -383,14 +240,15 @@ SIM_API cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, std::uint64
                                unsigned flags) {
   return enqueue(stream, [=] {
     return sim::Work{.condition = [=] {
-      std::uint64_t now = __atomic_load_n(reinterpret_cast<std::uint64_t*>(bytes_at(address)),
-                                          __ATOMIC_ACQUIRE);
+      std::uint64_t now =
+          __atomic_load_n(reinterpret_cast<std::uint64_t*>(bytes_at(address)), __ATOMIC_ACQUIRE);
       return flags == CU_STREAM_WAIT_VALUE_EQ ? now == value
                                               : static_cast<std::int64_t>(now - value) >= 0;
     }};
   });
 }
-SIM_API cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned) {
+SIM_API cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, std::uint64_t value,
+                                unsigned) {
   return enqueue_act(stream, [=] {
     __atomic_store_n(reinterpret_cast<std::uint64_t*>(bytes_at(address)), value, __ATOMIC_RELEASE);
   });
@@ -414,8 +272,8 @@ SIM_API cuStreamEndCapture(CUstream stream, CUgraph* graph) {
 SIM_API cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, std::uint64_t* id,
                                   CUgraph*, const CUgraphNode**, const CUgraphEdgeData**,
                                   std::size_t*) {
-  *status = stream->capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
-                                     : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  *status =
+      stream->capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE : CU_STREAM_CAPTURE_STATUS_ACTIVE;
   if (id != nullptr && stream->capture != nullptr) *id = stream->capture->id;
   return CUDA_SUCCESS;
 }
@@ -479,7 +337,8 @@ SIM_API cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction fu
 }
 SIM_API cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
 
-SIM_API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void**) {
+SIM_API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments,
+                         void**) {
   sim::LaunchShape shape{.grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
                          .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
                          .cluster = 1,

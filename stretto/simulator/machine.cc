@@ -16,14 +16,15 @@ Place* place = nullptr;
 namespace {
 
 constexpr std::size_t kStackBytes = 128 * 1024, kStackShift = 64 * 1088;
-constexpr int kSlice = 2000;        // switches between looks at what the host wants
-constexpr int kSlowdown = 50;       // of the timer while threads are at work
+constexpr int kSlice = 2000;   // switches between looks at what the host wants
+constexpr int kSlowdown = 50;  // of the timer while threads are at work
 constexpr int kRoundsToDeadlock = 200;
 
 std::uint64_t host_ns() {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
+  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(t.tv_nsec);
 }
 
 // Stacks are kept for the next thread. They begin at different places of a page and of the caches.
@@ -266,8 +267,9 @@ void Machine::ended(Thread& thread) {
   --warp.live;
   --block.cluster->live_threads;
   if (warp.arrived > 0) {
-    throw Violation(fmt::format("{}: a thread of block {} ends where others of its warp wait for it",
-                                block.launch->name, block.index));
+    throw Violation(
+        fmt::format("{}: a thread of block {} ends where others of its warp wait for it",
+                    block.launch->name, block.index));
   }
   // Threads that have ended count as there.
   NamedBarrier& all = block.barriers[0];
@@ -343,8 +345,8 @@ bool Machine::run() {
   return moved;
 }
 
-// Any of them; in streaks mostly the one that could go on last, so that some threads get far ahead of
-// others.
+// Any of them; in streaks mostly the one that could go on last, so that some threads get far ahead
+// of others.
 Thread* Machine::next_ready(bool streaks) {
   std::size_t at = streaks && draw(16) != 0 ? ready_.size() - 1 : draw(ready_.size());
   Thread* thread = ready_[at];
@@ -379,8 +381,8 @@ std::string Machine::state_of(const Block& block) const {
   for (const std::unique_ptr<Thread>& t : block.threads) {
     if (t->state == Thread::State::kBlocked) by_wait[t->waits_for.to_string()].push_back(t->index);
   }
-  std::string out = fmt::format("{}, rank {}, block {}:", block.launch->name, block.launch->device,
-                                block.index);
+  std::string out =
+      fmt::format("{}, rank {}, block {}:", block.launch->name, block.launch->device, block.index);
   for (const auto& [what, threads] : by_wait) {
     out += fmt::format("\n  {} threads from {} to {}: {}", threads.size(), threads.front(),
                        threads.back(), what);

@@ -1,8 +1,8 @@
 // The simulated GPUs' multiprocessors: threads are fibers of one thread of the host, which switches
-// between them at whatever other threads may see, in an order drawn from a seed; copies and products
-// that the hardware does on its own are done at any time between their beginning and the wait for
-// them. So what a kernel leaves to chance comes out differently from seed to seed, and blocks all
-// of whose threads wait for each other are found at once.
+// between them at whatever other threads may see, in an order drawn from a seed; copies and
+// products that the hardware does on its own are done at any time between their beginning and the
+// wait for them. So what a kernel leaves to chance comes out differently from seed to seed, and
+// blocks all of whose threads wait for each other are found at once.
 #pragma once
 
 #include <boost/context/fiber.hpp>

@@ -82,10 +82,11 @@ class Operand {
     }
     for (int r = first; r < first + rows; ++r) {
       for (int i = 0; i < k; i += unit) {
-        widen(factor_,
-              at(start_ + static_cast<std::uint32_t>(r % 8) * span_ +
-                 static_cast<std::uint32_t>(r / 8) * stride_ + static_cast<std::uint32_t>(i * bytes)),
-              unit, values);
+        widen(
+            factor_,
+            at(start_ + static_cast<std::uint32_t>(r % 8) * span_ +
+               static_cast<std::uint32_t>(r / 8) * stride_ + static_cast<std::uint32_t>(i * bytes)),
+            unit, values);
         for (int u = 0; u < unit; ++u) put(r, i + u, values[u]);
       }
     }
@@ -195,7 +196,8 @@ void matrix_wait(std::uint32_t pending) {
       for (std::size_t i = 0; i < threads[0]->products[g].size(); ++i) compute(threads, g, i);
     }
     for (Thread* t : threads) {
-      t->products.erase(t->products.begin(), t->products.begin() + static_cast<std::ptrdiff_t>(due));
+      t->products.erase(t->products.begin(),
+                        t->products.begin() + static_cast<std::ptrdiff_t>(due));
     }
   });
 }

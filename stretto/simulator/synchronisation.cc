@@ -21,7 +21,8 @@ constexpr std::uint32_t kBlockShift = 24;
 Block& own_block() { return *machine->self().at; }
 
 std::string where(const Block& block) {
-  return fmt::format("{}, rank {}, block {}", block.launch->name, block.launch->device, block.index);
+  return fmt::format("{}, rank {}, block {}", block.launch->name, block.launch->device,
+                     block.index);
 }
 
 struct BarrierAt {
@@ -35,8 +36,8 @@ BarrierAt barrier_at(Block& from, std::uint32_t address) {
   if (address >> kBlockShift != 0) {
     std::uint32_t of = (address >> kBlockShift) - 1;
     if (of >= from.cluster->blocks.size() || from.cluster->blocks[of] == nullptr) {
-      throw Violation(fmt::format("{}: reaches block {} of its cluster, which has ended",
-                                  where(from), of));
+      throw Violation(
+          fmt::format("{}: reaches block {} of its cluster, which has ended", where(from), of));
     }
     block = from.cluster->blocks[of];
     address &= (1u << kBlockShift) - 1;
@@ -44,8 +45,7 @@ BarrierAt barrier_at(Block& from, std::uint32_t address) {
   if (!block->mbarriers.contains(address)) {
     throw Violation(fmt::format("{}: no mbarrier at {}", where(*block), address));
   }
-  return {*block, address,
-          *reinterpret_cast<MBarrier*>(block->shared + (address - kSharedBase))};
+  return {*block, address, *reinterpret_cast<MBarrier*>(block->shared + (address - kSharedBase))};
 }
 
 void complete_if_due(const BarrierAt& at) {
@@ -79,8 +79,8 @@ std::uint32_t shared_address(const void* p) {
   Block& block = own_block();
   auto offset = static_cast<const unsigned char*>(p) - block.shared;
   if (offset < 0 || static_cast<std::size_t>(offset) > block.shared_bytes) {
-    throw Violation(fmt::format("{}: {} bytes into shared memory, of which it has {}",
-                                where(block), offset, block.shared_bytes));
+    throw Violation(fmt::format("{}: {} bytes into shared memory, of which it has {}", where(block),
+                                offset, block.shared_bytes));
   }
   return kSharedBase + static_cast<std::uint32_t>(offset);
 }
@@ -199,7 +199,8 @@ void cluster_arrive() {
 void cluster_wait() {
   Thread& own = machine->self();
   Cluster& cluster = *own.at->cluster;
-  while (cluster.phase < own.cluster_arrivals) machine->block_on(cluster.waiting, {WaitFor::What::kCluster});
+  while (cluster.phase < own.cluster_arrivals)
+    machine->block_on(cluster.waiting, {WaitFor::What::kCluster});
 }
 
 // The registers of a block are those that its threads were launched with.

@@ -6,8 +6,6 @@
 
 namespace stretto::simulator {
 
-using namespace std::chrono_literals;
-
 Tasks::Tasks(int num_devices, std::uint64_t seed) : machine_(num_devices, seed) {
   machine = &machine_;
   server_ = std::thread([this] { serve(); });
@@ -124,7 +122,7 @@ void Tasks::serve() {
     } else if (open_.empty()) {
       added_.wait(lock, [&] { return stop_ || !open_.empty(); });
     } else {
-      added_.wait_for(lock, 50us);
+      added_.wait_for(lock, std::chrono::microseconds(50));
     }
   }
 }

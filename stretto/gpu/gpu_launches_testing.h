@@ -1,0 +1,14 @@
+// How often tests launch.
+#pragma once
+
+#include "stretto/runtime/cuda/device.h"
+
+namespace stretto {
+
+// So often on GPUs; where they are simulated, a launch takes tens of milliseconds: a fiftieth.
+inline int launches_here(int on_gpus) {
+  bool simulated = cuda::Device(0).properties().name == "simulated Hopper";
+  return simulated ? (on_gpus + 49) / 50 : on_gpus;
+}
+
+}  // namespace stretto
