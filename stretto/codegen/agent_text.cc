@@ -373,6 +373,8 @@ void AgentWriter::loop(const Op& op) {
   }
   int copies = rings_.copies(op);
   rings_.enter(op);
+  const std::set<int> before = apart_;
+  let_lanes_part();  // as the step before may leave them
   line("#pragma unroll 1");
   if (copies == 1) {
     line("for (int {} = {}, end_{} = {}; {}; ++{}) {{", var, expr(op.exprs[0]), var,
@@ -382,6 +384,7 @@ void AgentWriter::loop(const Op& op) {
   } else {
     loop_of_copies(op, copies);
   }
+  apart_.insert(before.begin(), before.end());  // of a loop without a step
   if (!in_stagger) return;
   Expr any = op.exprs[0] < op.exprs[1];
   line("{}pass_turn<{}>(team);", any.is_const(1) ? "" : fmt::format("if ({}) ", expr(any)),
@@ -423,8 +426,10 @@ void AgentWriter::when(const Op& op) {
   ++depth_;
   const std::vector<int> under_way = in_flight_;
   const FixedRings before = rings_;
+  std::set<int> apart = apart_;
   block(op.bodies[0]);
   --depth_;
+  std::swap(apart, apart_);
   if (op.bodies.size() > 1 && !op.bodies[1].empty()) {
     in_flight_ = under_way;
     rings_ = before;
@@ -433,6 +438,7 @@ void AgentWriter::when(const Op& op) {
     block(op.bodies[1]);
     --depth_;
   }
+  apart_.merge(apart);
   line("}}");
 }
 

@@ -105,6 +105,8 @@ class AgentWriter {
   std::string freed_text(int group) const;
   void pass_slot(int group);
   void pass_freed(int group);
+  void meet_in_warps() { apart_.clear(); }
+  void let_lanes_part();
   void put(const Op& op, const PipePlan& plan);
   void put_by_tma(const Op& op, const PipePlan& plan);
   void get(const Op& op, const PipePlan& plan);
@@ -195,8 +197,11 @@ class AgentWriter {
   int depth_ = 3;
   bool issuing_ = false;  // writing what one thread does beside the others, which fill slots
   bool ahead_ = false;    // writing the loads that come before the wait for the launch before
-  std::map<int, int> slot_pipe_;     // by the register that a kPipeGet wrote
-  std::set<int> threads_read_;       // pipes whose last kPipeGet is read into registers
+  std::map<int, int> slot_pipe_;  // by the register that a kPipeGet wrote
+  std::set<int> threads_read_;    // pipes whose last kPipeGet is read into registers
+  // Groups for whose slot a lane may still wait, or that it may still read, while others of its
+  // warp have gone on: before one lane arrives for all, they meet.
+  std::set<int> apart_;
   const Block* turns_in_ = nullptr;  // body of the loop that is being written
   const Op* later_in_ = nullptr;     // the loop of which a copy but the first is being written
   std::string place_;                // in the program, of what is being written: a #line

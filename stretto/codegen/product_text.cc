@@ -61,6 +61,7 @@ void AgentWriter::wgmma(const Op& op) {
        zero_accumulator(op), op.result, left, right);
   if (op.code == OpCode::kDot) {
     line("wgmma_wait<0>();");
+    meet_in_warps();
     line("settle(v{});", op.result);
   } else {
     in_flight_.push_back(op.result);
@@ -107,6 +108,7 @@ void AgentWriter::add_product(const Op& op, const std::string& acc) {
   if (staged_any) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
   line("dot_simt<L{}, {}>({}, {}, {}, team);", op.result, type(op.operands[1]).cols, acc, left,
        right);
+  let_lanes_part();
 }
 
 // The accumulator was filled with zero before in the same block, by a register of its own.
@@ -156,6 +158,7 @@ bool AgentWriter::awaits_next(const std::function<bool(const Op&)>& other) const
 void AgentWriter::await(const Op& op) {
   auto keep = static_cast<std::size_t>(op.exprs[0].const_value());
   line("wgmma_wait<{}>();", keep);
+  meet_in_warps();
   std::vector<int> complete;
   while (in_flight_.size() > keep) {
     complete.push_back(in_flight_.front());
@@ -216,6 +219,7 @@ void AgentWriter::get(const Op& op, const PipePlan& plan) {
   const PipeGroup& group = plan_.groups[static_cast<std::size_t>(g)];
   slot_pipe_[op.result] = op.symbol;
   threads_read_.erase(op.symbol);
+  apart_.insert(g);
   if (group.pipes.front() == op.symbol) {
     line("mbarrier_wait_acquire_cta(&full{}[{}], {});", g, slot_text(g), round_text(g));
   }
@@ -237,18 +241,26 @@ void AgentWriter::release(const Op& op, const PipePlan& plan) {
   const std::vector<int>& pipes = plan_.groups[static_cast<std::size_t>(g)].pipes;
   if (pipes.back() != op.symbol) return;
   int cluster = plan.by_tma() ? site_.role->resource.cluster_size : 1;
+  // Of the warp's own block alone, so that a fence within it is enough.
+  bool read =
+      std::any_of(pipes.begin(), pipes.end(), [&](int p) { return threads_read_.contains(p); });
+  bool fences = cluster > 1 && read;
+  if (!alone() && (apart_.contains(g) || fences)) {
+    line("__syncwarp();");
+    meet_in_warps();
+  }
   if (cluster == 1) {
     line("if (team.tid % 32 == 0) mbarrier_arrive_release_cta(&empty{}[{}]);", g, freed_text(g));
     return pass_freed(g);
   }
-  // Of the warp's own block alone, so that a fence within it is enough.
-  if (std::any_of(pipes.begin(), pipes.end(), [&](int p) { return threads_read_.contains(p); })) {
-    line("__syncwarp();");
-    line("fence_acq_rel_cta();");
-  }
+  if (fences) line("fence_acq_rel_cta();");
   line("if (team.tid % 32 < {}) mbarrier_arrive_relaxed_cluster(&empty{}[{}], team.tid % 32);",
        cluster, g, freed_text(g));
   pass_freed(g);
+}
+
+void AgentWriter::let_lanes_part() {
+  for (std::size_t g = 0; g < plan_.groups.size(); ++g) apart_.insert(static_cast<int>(g));
 }
 
 std::string AgentWriter::slot_text(int group) const {

@@ -66,6 +66,46 @@ TEST(ProductText, ScaledProductsHaveAnAccumulatorOfTheirOwnAndTheNextIsIssuedBef
   }
 }
 
+// c = a * b^T over blocks of k, in one loop, or in rounds of two of which there may be none; a is
+// one slot.
+Program rounds_of_products(bool in_rounds) {
+  constexpr std::int64_t kSize = 128, kBlocks = 4;
+  ProgramBuilder p("rounds_of_products", 1);
+  Index rounds = p.extent("rounds", kBlocks / 2);
+  auto a = p.input("a", DType::kBF16, {kSize, 64});
+  auto b = p.input("b", DType::kBF16, {kSize, kBlocks * 64});
+  auto c = p.output("c", DType::kBF16, {kSize, kSize});
+  p.role("multiply", Resource::sms(1).pipelined(2), p.grid(c, 128, 128), [&](const Tile& t) {
+    Value sum = p.zeros(DType::kF32, 128, 128), rows = p.load(a.tile({0, 0}, 128, 64));
+    auto multiply = [&](const Index& block) {
+      sum = dot(sum, rows, p.load(b.tile({t.col, block * 64}, 128, 64)).T());
+    };
+    if (in_rounds) {
+      p.loop(rounds,
+             [&](const Index& r) { p.loop(2, [&](const Index& i) { multiply(r * 2 + i); }); });
+    } else {
+      p.loop(rounds * 2, multiply);
+    }
+    p.store(c.tile({t.row, t.col}, 128, 128), cast(sum, DType::kBF16));
+  });
+  return p.finish();
+}
+
+// Where no product makes a warp's lanes meet between the wait for a slot and its release, a lane
+// that is late would wait for a phase that has passed: the slot is filled again without it.
+TEST(ProductText, LanesMeetBeforeOneOfThemReleasesASlotForAll) {
+  auto consumer = [](bool in_rounds) {
+    std::string source = generate(rounds_of_products(in_rounds)).source;
+    return source.substr(source.find("// consumer"));
+  };
+  std::string in_rounds = consumer(true);
+  expect_lines(in_rounds, {"mbarrier_wait_acquire_cta(&full0", "for (int", "for (int",
+                           "wgmma_wait<0>", "mbarrier_arrive_release_cta(&empty1", "__syncwarp();",
+                           "if (team.tid % 32 == 0) mbarrier_arrive_release_cta(&empty0"});
+  EXPECT_LT(in_rounds.find("mbarrier_arrive_release_cta(&empty1"), in_rounds.find("__syncwarp();"));
+  EXPECT_EQ(consumer(false).find("__syncwarp();"), std::string::npos);
+}
+
 // Rows of tiles that a table fills, as of a mixture of experts.
 Program half_empty(std::int64_t bm, int cluster) {
   constexpr std::int64_t kSize = 512;

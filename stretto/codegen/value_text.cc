@@ -140,6 +140,7 @@ void AgentWriter::transpose(const Op& op) {
     if (!view.used_elsewhere) return;
     line("load_smem{}<L{}>(v{}, s{}, team);", view.transposed ? "_transposed" : "", op.result,
          op.result, view.slot_reg);
+    let_lanes_part();
     return;
   }
   int from = op.operands[0];

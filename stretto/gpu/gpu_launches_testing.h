@@ -5,10 +5,10 @@
 
 namespace stretto {
 
-// So often on GPUs; where they are simulated, a launch takes tens of milliseconds: a fiftieth.
+// So often on GPUs; where they are simulated, a launch takes tens of milliseconds: a hundredth.
 inline int launches_here(int on_gpus) {
   bool simulated = cuda::Device(0).properties().name == "simulated Hopper";
-  return simulated ? (on_gpus + 49) / 50 : on_gpus;
+  return simulated ? (on_gpus + 99) / 100 : on_gpus;
 }
 
 }  // namespace stretto

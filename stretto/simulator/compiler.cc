@@ -74,7 +74,7 @@ nvrtcResult compile(nvrtcProgram_st& program, const std::string& flags) {
   std::ofstream(source) << text.text;
   const char* compiler = std::getenv("CXX");
   std::string command = fmt::format(
-      "{} -std=c++20 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden -mf16c {} "
+      "{} -std=c++20 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden {} "
       "'-I{}' -o '{}' '{}' '{}' > '{}' 2>&1",
       compiler == nullptr ? "c++" : compiler, flags, STRETTO_SIMULATOR_INCLUDE, object.string(),
       source.string(), own_library(), log.string());
