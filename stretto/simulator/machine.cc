@@ -96,7 +96,10 @@ int blocks_per_sm(unsigned threads, std::size_t shared_bytes) {
 }
 
 Machine::Machine(int num_devices, std::uint64_t seed)
-    : seed_(seed), sms_(static_cast<std::size_t>(num_devices), std::vector<Sm>(kNumSms)) {}
+    : seed_(seed),
+      sms_(static_cast<std::size_t>(num_devices), std::vector<Sm>(kNumSms)),
+      timer_ns_(host_ns()),
+      timer_read_ns_(timer_ns_) {}
 
 Machine::~Machine() { drop_everything(); }
 
@@ -108,9 +111,11 @@ std::uint64_t Machine::draw(std::uint64_t below) {
   return (x ^ (x >> 31)) % below;
 }
 
-std::uint64_t Machine::timer_ns() const {
+std::uint64_t Machine::timer_ns() {
   std::uint64_t now = host_ns();
-  return now - busy_ns_ + busy_ns_ / kSlowdown;
+  timer_ns_ += (now - timer_read_ns_) / (working_ ? kSlowdown : 1);
+  timer_read_ns_ = now;
+  return timer_ns_;
 }
 
 void Machine::start(std::unique_ptr<Launch> launch) {
@@ -314,7 +319,6 @@ void Machine::retire(Block& block) {
 }
 
 bool Machine::run() {
-  std::uint64_t begin_ns = host_ns();
   bool moved = false;
   ready_.insert(ready_.end(), polling_.begin(), polling_.end());
   polling_.clear();
@@ -341,7 +345,8 @@ bool Machine::run() {
     drop_everything();
     throw Violation(std::exchange(violation_, ""));
   }
-  if (moved) busy_ns_ += host_ns() - begin_ns;
+  timer_ns();
+  working_ = moved && !launches_.empty();
   return moved;
 }
 

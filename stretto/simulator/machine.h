@@ -149,7 +149,7 @@ class Machine {
   // Violation, after which all launches are gone.
   bool run();
   bool busy() const { return !launches_.empty(); }
-  std::uint64_t timer_ns() const;
+  std::uint64_t timer_ns();
 
   // By the thread that runs.
   Thread& self() const { return *self_; }
@@ -197,7 +197,8 @@ class Machine {
   Thread* self_ = nullptr;
   boost::context::fiber scheduler_;
   std::string violation_;
-  std::uint64_t busy_ns_ = 0;
+  std::uint64_t timer_ns_, timer_read_ns_;
+  bool working_ = false;  // the last time something moved: the timer is slow
   int idle_rounds_ = 0;
 };
 
