@@ -30,6 +30,8 @@ class Run:
             self.data = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as e:
             raise Error(f"{path.name}: {e}") from e
+        if "simulated" in str(self.data.get("machine", "")):
+            raise Error(f"{path.name}: of a simulated GPU, whose times mean nothing")
         self.file, self.kind, self.day = path.name, name["kind"], name["day"]
         self.ranks = int(name["ranks"] or 0)
         self.order = (self.day, str(self.data.get("date", "")), path.name)

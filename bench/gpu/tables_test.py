@@ -231,6 +231,12 @@ class Tables(MadeResults):
             self.document.write_text(text, encoding="utf-8")
             self.assertEqual(self.tables("--check").returncode, 2, text)
 
+    def test_simulated_times_are_none(self):
+        self.result("gpu-overlap-x2-2026-11-23.json", machine="GPU 0: simulated Hopper (0000:01:00), sm_90", overlap=[])
+        done = self.tables("--check")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("simulated", done.stderr)
+
 
 class Scoreboard(MadeResults):
     """What a reader takes from it: the figure, whether it meets the bar, and a page that is there."""
