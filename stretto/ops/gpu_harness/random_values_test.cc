@@ -43,7 +43,11 @@ class RandomValues {
       outs.push_back(p_.output(fmt::format("out{}", i), DType::kF32, {kRows, kCols}));
     }
     std::vector<Values> stored(kOutputs, Values(kRows * kCols, std::nan("")));
-    p_.role("any", Resource::sms(1), p_.range(1), [&](const Tile&) {
+    Resource sms = Resource::sms(1);
+    bool pipelined = chance(40);  // factors go through slots
+    if (pipelined) sms = sms.pipelined(between(2, 3));
+    p_.role("any", sms, p_.range(1), [&](const Tile&) {
+      if (pipelined || chance(20)) products_of_blocks(x);
       for (int i = between(1, 2); i >= 0; --i) load(x);
       for (int i = between(4, 12); i > 0; --i) step();
       for (int i = 0; i < kOutputs; ++i)
@@ -177,7 +181,8 @@ class RandomValues {
         v, columns ? k.rows : 1, columns ? 1 : k.cols,
         [&](std::int64_t r, std::int64_t c) { return of(columns ? r : c); }, kNames[what]);
   }
-  // Sums of products of up to 128 pairs stay exact; factors are cut to -9 .. 9 first.
+  // Sums of products of up to 128 pairs stay exact; factors are cut to -9 .. 9 first. Of 16 bits,
+  // some shapes are the tensor core's.
   void product() {
     Known a = any();
     const Known* found = any([&](const Known& k) { return k.rows == a.cols; });
@@ -188,7 +193,8 @@ class RandomValues {
         for (std::int64_t c = 0; c < b.cols; ++c) b.is.push_back(a.at(c, r));
       }
     }
-    auto cut = [](const Value& v) { return minimum(maximum(v, -9.0), 9.0); };
+    DType factor = chance(50) ? DType::kBF16 : DType::kF32;
+    auto cut = [&](const Value& v) { return cast(minimum(maximum(v, -9.0), 9.0), factor); };
     Value acc = p_.zeros(DType::kF32, a.rows, b.cols);
     add(
         dot(acc, cut(a.value), cut(b.value)), a.rows, b.cols,
@@ -200,6 +206,29 @@ class RandomValues {
           return sum;
         },
         "dot");
+  }
+  // Rows of x by rows of x, block by block of their columns, of which the last ones may lie
+  // outside.
+  void products_of_blocks(const TensorRef& x) {
+    constexpr int kBlocks[] = {16, 32, 64};
+    std::int64_t rows = size(), cols = size(), block = kBlocks[between(0, 2)],
+                 count = between(1, 4);
+    std::int64_t row = between(0, 5) * 8, other = between(0, 5) * 8;
+    Value acc = p_.zeros(DType::kF32, rows, cols);
+    p_.loop(count, [&](const Index& i) {
+      Value a = p_.load(x.tile({row, i * block}, rows, block));
+      Value b = p_.load(x.tile({other, i * block}, cols, block));
+      acc = dot(acc, a, b.T());
+    });
+    add(
+        acc, rows, cols,
+        [&](std::int64_t r, std::int64_t c) {
+          double sum = 0;
+          for (std::int64_t k = 0; k < count * block; ++k)
+            sum += x_at(row + r, k) * x_at(other + c, k);
+          return sum;
+        },
+        "products of blocks");
   }
   // One of the same shape, or a row, a column or a number that is spread.
   Known beside(const Known& a) {
