@@ -30,6 +30,5 @@ spdlog::logger& log() {
 }
 
 void log_warning(std::string_view message) { log().warn(message); }
-void log_debug(std::string_view message) { log().debug(message); }
 
 }  // namespace stretto

@@ -15,6 +15,5 @@ namespace stretto {
 spdlog::logger& log();
 
 void log_warning(std::string_view message);
-void log_debug(std::string_view message);
 
 }  // namespace stretto

@@ -11,30 +11,12 @@
 namespace stretto::simulator {
 namespace {
 
-std::string where(const Block& block) {
-  return fmt::format("{}, rank {}, block {}", block.launch->name, block.launch->device,
-                     block.index);
-}
-
-// Units of 16 bytes change places by bits of their address (PTX ISA, swizzling modes).
-std::uint32_t swizzled(std::uint32_t address, std::uint32_t span) {
-  return span == 0 ? address : address ^ ((address >> 7 & (span / 16 - 1)) << 4);
-}
-
-unsigned char* at_address(const Block& block, std::uint32_t address, std::size_t bytes) {
-  if (address < kSharedBase || address - kSharedBase + bytes > block.shared_bytes) {
-    throw Violation(fmt::format("{}: copies {} bytes at {} of shared memory, of which it has {}",
-                                where(block), bytes, address - kSharedBase, block.shared_bytes));
-  }
-  return block.shared + (address - kSharedBase);
-}
-
 void check(const Block& block, const TensorMap& map, std::uint32_t address) {
   if (map.mark != TensorMap::kMark || map.rank != 3) {
-    throw Violation(where(block) + ": no map of three dimensions");
+    throw Violation(block.where() + ": no map of three dimensions");
   }
   if (address % 128 != 0) {
-    throw Violation(fmt::format("{}: a box at {} of shared memory", where(block), address));
+    throw Violation(fmt::format("{}: a box at {} of shared memory", block.where(), address));
   }
 }
 
@@ -66,7 +48,7 @@ void load_box(const Block& block, const TensorMap& map, const int (&at)[3], std:
   each_unit(
       map, at, to,
       [&](const unsigned char* row, std::int64_t first, std::int64_t end, std::uint32_t address) {
-        unsigned char* shared = at_address(block, address, 16);
+        unsigned char* shared = block.memory(address, 16);
         for (std::int64_t i = 0; i < 16; ++i) {
           bool exists = first + i >= 0 && first + i < end;
           shared[i] = exists ? row[first + i] : 0;
@@ -80,7 +62,7 @@ Bytes read_box(const Block& block, const TensorMap& map, std::uint32_t from) {
   Bytes out;
   each_unit(map, {0, 0, 0}, from,
             [&](unsigned char*, std::int64_t, std::int64_t, std::uint32_t address) {
-              const unsigned char* shared = at_address(block, address, 16);
+              const unsigned char* shared = block.memory(address, 16);
               out.insert(out.end(), shared, shared + 16);
             });
   return out;
@@ -113,7 +95,7 @@ void arrive_after_copies(std::uint32_t bar) {
   Block& block = *machine->self().at;
   machine->later(block, [&block, bar, copies = std::move(machine->self().copies)] {
     for (const PendingCopy& c : copies) {
-      unsigned char* to = at_address(block, c.to, c.bytes);
+      unsigned char* to = block.memory(c.to, c.bytes);
       std::memcpy(to, c.from, c.read);
       std::memset(to + c.read, 0, c.bytes - c.read);
     }
@@ -134,7 +116,7 @@ void tma_load(std::uint32_t to, const void* map, std::uint32_t bar, const int (&
     machine->later(own, [&own, &m, b, to, bar, x = at[0], y = at[1], z = at[2]] {
       Block* block = own.cluster->blocks[b];
       if (block == nullptr) {
-        throw Violation(where(own) + ": loads to a block of its cluster that has ended");
+        throw Violation(own.where() + ": loads to a block of its cluster that has ended");
       }
       load_box(*block, m, {x, y, z}, to);
       complete_transactions(*block, bar, box_bytes(m));

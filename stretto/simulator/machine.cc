@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <numeric>
 #include <utility>
 
 namespace stretto::simulator {
@@ -83,6 +84,18 @@ std::string WaitFor::to_string() const {
   return "";
 }
 
+std::string Block::where() const {
+  return fmt::format("{}, rank {}, block {}", launch->name, launch->device, index);
+}
+
+unsigned char* Block::memory(std::uint32_t address, std::size_t bytes) const {
+  if (address < kSharedBase || address - kSharedBase + bytes > shared_bytes) {
+    throw Violation(fmt::format("{}: reaches {} bytes at {} of shared memory, of which it has {}",
+                                where(), bytes, std::int64_t{address} - kSharedBase, shared_bytes));
+  }
+  return shared + (address - kSharedBase);
+}
+
 unsigned registers_per_thread(unsigned threads) {
   unsigned rounded = (threads + 127) / 128 * 128;
   return std::min(255u, SmResources::kRegisters / rounded / 8 * 8);
@@ -133,37 +146,43 @@ void Machine::place_blocks() {
   }
 }
 
+bool Machine::Sm::has_room(const LaunchShape& shape) const {
+  Sm with = *this;
+  with.add(shape, 1);
+  // A kernel that has an SM for itself may take all registers; beside others, what is left.
+  return with.threads <= SmResources::kThreads && with.blocks <= SmResources::kBlocks &&
+         with.shared <= SmResources::kShared &&
+         (blocks == 0 || with.registers <= SmResources::kRegisters);
+}
+
+void Machine::Sm::add(const LaunchShape& shape, int blocks_more) {
+  int of_block = static_cast<int>(shape.block.x);
+  int of_thread = static_cast<int>(std::min(registers_per_thread(shape.block.x), 64u));
+  threads += blocks_more * of_block;
+  registers += blocks_more * of_block * of_thread;
+  blocks += blocks_more;
+  shared +=
+      static_cast<std::size_t>(blocks_more) * (shape.shared_bytes + SmResources::kSharedReserved);
+}
+
 bool Machine::place_cluster(Launch& launch) {
   const LaunchShape& shape = launch.shape;
-  int threads = static_cast<int>(shape.block.x);
-  int of_thread = static_cast<int>(registers_per_thread(shape.block.x));
-  std::size_t shared = shape.shared_bytes + SmResources::kSharedReserved;
   std::vector<Sm>& sms = sms_[static_cast<std::size_t>(launch.device)];
   std::vector<int> chosen;
   // From the emptiest on, as hardware spreads blocks.
   std::vector<int> order(sms.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return sms[static_cast<std::size_t>(a)].blocks < sms[static_cast<std::size_t>(b)].blocks;
   });
   for (int i : order) {
-    const Sm& sm = sms[static_cast<std::size_t>(i)];
     if (chosen.size() == shape.cluster) break;
-    if (sm.threads + threads > SmResources::kThreads || sm.blocks >= SmResources::kBlocks) continue;
-    if (sm.shared + shared > SmResources::kShared) continue;
-    // A kernel that has an SM for itself may take all registers; beside others, what is left.
-    if (sm.blocks > 0 && sm.registers + threads * std::min(of_thread, 64) > SmResources::kRegisters)
-      continue;
-    chosen.push_back(i);
+    if (sms[static_cast<std::size_t>(i)].has_room(shape)) chosen.push_back(i);
   }
   if (chosen.size() < shape.cluster) return false;
   auto cluster = std::make_shared<Cluster>();
   for (int i : chosen) {
-    Sm& sm = sms[static_cast<std::size_t>(i)];
-    sm.threads += threads;
-    sm.registers += threads * std::min(of_thread, 64);
-    sm.blocks += 1;
-    sm.shared += shared;
+    sms[static_cast<std::size_t>(i)].add(shape, 1);
     auto block = std::make_unique<Block>();
     block->launch = &launch;
     block->index = static_cast<int>(launch.next_block++);
@@ -172,7 +191,7 @@ bool Machine::place_cluster(Launch& launch) {
     block->in_cluster = static_cast<unsigned>(cluster->blocks.size());
     block->live = shape.block.x;
     cluster->blocks.push_back(block.get());
-    cluster->live_threads += threads;
+    cluster->live_threads += static_cast<int>(shape.block.x);
     ++launch.live_blocks;
     waiting_blocks_.push_back(block.get());
     blocks_.push_back(std::move(block));
@@ -273,8 +292,7 @@ void Machine::ended(Thread& thread) {
   --block.cluster->live_threads;
   if (warp.arrived > 0) {
     throw Violation(
-        fmt::format("{}: a thread of block {} ends where others of its warp wait for it",
-                    block.launch->name, block.index));
+        fmt::format("{}: a thread ends where others of its warp wait for it", block.where()));
   }
   // Threads that have ended count as there.
   NamedBarrier& all = block.barriers[0];
@@ -282,24 +300,21 @@ void Machine::ended(Thread& thread) {
     all.arrived = 0;
     wake(all.waiting);
   }
-  Cluster& cluster = *block.cluster;
-  if (cluster.arrived > 0 && cluster.arrived >= cluster.live_threads) {
-    cluster.arrived = 0;
-    ++cluster.phase;
-    wake(cluster.waiting);
-  }
+  complete_if_due(*block.cluster);
+}
+
+void Machine::complete_if_due(Cluster& cluster) {
+  if (cluster.arrived == 0 || cluster.arrived < cluster.live_threads) return;
+  cluster.arrived = 0;
+  ++cluster.phase;
+  wake(cluster.waiting);
 }
 
 void Machine::retire(Block& block) {
   Launch& launch = *block.launch;
   if (!block.let_next_start) ++launch.letting;
-  Sm& sm = sms_[static_cast<std::size_t>(launch.device)][static_cast<std::size_t>(block.sm)];
-  int threads = static_cast<int>(launch.shape.block.x);
-  sm.threads -= threads;
-  sm.registers -=
-      threads * std::min(static_cast<int>(registers_per_thread(launch.shape.block.x)), 64);
-  sm.blocks -= 1;
-  sm.shared -= launch.shape.shared_bytes + SmResources::kSharedReserved;
+  sms_[static_cast<std::size_t>(launch.device)][static_cast<std::size_t>(block.sm)].add(
+      launch.shape, -1);
   std::free(block.shared);
   block.cluster->blocks[block.in_cluster] = nullptr;
   auto owned = std::find_if(blocks_.begin(), blocks_.end(),
@@ -386,8 +401,7 @@ std::string Machine::state_of(const Block& block) const {
   for (const std::unique_ptr<Thread>& t : block.threads) {
     if (t->state == Thread::State::kBlocked) by_wait[t->waits_for.to_string()].push_back(t->index);
   }
-  std::string out =
-      fmt::format("{}, rank {}, block {}:", block.launch->name, block.launch->device, block.index);
+  std::string out = block.where() + ":";
   for (const auto& [what, threads] : by_wait) {
     out += fmt::format("\n  {} threads from {} to {}: {}", threads.size(), threads.front(),
                        threads.back(), what);

@@ -107,7 +107,17 @@ struct Block {
   std::map<const void*, std::vector<unsigned char>> statics;
   long free_registers = 0;
   WaitList register_waiters;
+
+  std::string where() const;  // for messages: kernel, rank and number
+  // `bytes` of its shared memory; Violation where it has not so much.
+  unsigned char* memory(std::uint32_t address, std::size_t bytes) const;
 };
+
+// Units of 16 bytes of shared memory change places by bits of their address (PTX ISA, swizzling
+// modes); `span`: 128, 64 or 32 bytes, 0: they do not.
+constexpr std::uint32_t swizzled(std::uint32_t address, std::uint32_t span) {
+  return span == 0 ? address : address ^ ((address >> 7 & (span / 16 - 1)) << 4);
+}
 
 struct LaunchShape {
   Dim3 grid, block;
@@ -118,7 +128,7 @@ struct LaunchShape {
 struct Launch {
   std::string name;
   void (*entry)(void**) = nullptr;
-  std::vector<std::vector<unsigned char>> arguments;  // each aligned to 64 bytes by aligned()
+  std::vector<std::vector<unsigned char>> arguments;  // with room to align each to 64 bytes
   std::vector<void*> argument_addresses;
   LaunchShape shape;
   int device = 0;
@@ -159,6 +169,8 @@ class Machine {
   void wake(WaitList& list);
   // Done at any time from now on.
   void later(Block& block, std::function<void()> act);
+  // Where all threads of the cluster that have not ended have come.
+  void complete_if_due(Cluster& cluster);
   std::uint64_t draw(std::uint64_t below);
   WaitList& launch_waiters() { return launch_waiters_; }
 
@@ -170,6 +182,8 @@ class Machine {
   struct Sm {
     int threads = 0, registers = 0, blocks = 0;
     std::size_t shared = 0;
+    bool has_room(const LaunchShape& shape) const;
+    void add(const LaunchShape& shape, int blocks_more);  // -1: takes one away
   };
   void place_blocks();
   bool place_cluster(Launch& launch);

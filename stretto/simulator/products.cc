@@ -2,10 +2,9 @@
 // multiply"): a group is computed when it is committed or when it is waited for.
 #include <fmt/format.h>
 
-#include <array>
-#include <cmath>
 #include <cstring>
 
+#include "stretto/base/dtype.h"
 #include "stretto/simulator/machine.h"
 
 namespace stretto::simulator {
@@ -13,34 +12,25 @@ namespace {
 
 constexpr int kUnitBytes = 16;
 
-std::array<float, 256> e4m3_values() {
-  std::array<float, 256> out{};
-  for (int bits = 0; bits < 256; ++bits) {
-    int exponent = bits >> 3 & 15, mantissa = bits & 7;
-    float a = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                            : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-    if ((bits & 0x7f) == 0x7f) a = NAN;
-    out[static_cast<std::size_t>(bits)] = (bits & 0x80) != 0 ? -a : a;
-  }
-  return out;
-}
-
 int element_bytes(Factor factor) { return factor == Factor::kE4M3 ? 1 : 2; }
 
 // `count` factors that follow each other.
-void widen(Factor factor, const unsigned char* from, int count, float* to) {
-  static const std::array<float, 256> kE4M3 = e4m3_values();
+template <class Bits, class F>
+void widen(const unsigned char* from, int count, float* to, F value) {
   for (int i = 0; i < count; ++i) {
-    if (factor == Factor::kE4M3) {
-      to[i] = kE4M3[from[i]];
-    } else if (factor == Factor::kF16) {
-      _Float16 v;
-      std::memcpy(&v, from + 2 * i, 2);
-      to[i] = static_cast<float>(v);
-    } else {
-      std::uint32_t wide = static_cast<std::uint32_t>(from[2 * i] | from[2 * i + 1] << 8) << 16;
-      std::memcpy(&to[i], &wide, 4);
-    }
+    Bits bits;
+    std::memcpy(&bits, from + i * static_cast<int>(sizeof(Bits)), sizeof(Bits));
+    to[i] = value(bits);
+  }
+}
+void widen(Factor factor, const unsigned char* from, int count, float* to) {
+  switch (factor) {
+    case Factor::kE4M3:
+      return widen<std::uint8_t>(from, count, to, f8e4m3_to_f32);
+    case Factor::kF16:
+      return widen<std::uint16_t>(from, count, to, f16_to_f32);
+    case Factor::kBF16:
+      return widen<std::uint16_t>(from, count, to, bf16_to_f32);
   }
 }
 
@@ -56,7 +46,7 @@ class Operand {
     std::uint64_t mode = descriptor >> 62;
     span_ = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0;
     if (span_ == 0 || (transposed && factor == Factor::kE4M3)) {
-      throw Violation(fmt::format("{}: a matrix descriptor {:x}", block.launch->name, descriptor));
+      throw Violation(fmt::format("{}: a matrix descriptor {:x}", block.where(), descriptor));
     }
   }
   // put(row, k, value) for rows [first, first + rows), k of them.
@@ -94,12 +84,7 @@ class Operand {
 
  private:
   const unsigned char* at(std::uint32_t address) const {
-    address ^= (address >> 7 & (span_ / 16 - 1)) << 4;
-    if (address < kSharedBase || address - kSharedBase + kUnitBytes > block_.shared_bytes) {
-      throw Violation(fmt::format("{}, block {}: a product reads {} of shared memory",
-                                  block_.launch->name, block_.index, address - kSharedBase));
-    }
-    return block_.shared + (address - kSharedBase);
+    return block_.memory(swizzled(address, span_), kUnitBytes);
   }
 
   const Block& block_;
@@ -122,8 +107,7 @@ void compute(Thread* const lanes[32], std::size_t group, std::size_t index) {
   const Block& block = *lanes[0]->at;
   for (int lane = 1; lane < 32; ++lane) {
     if (!alike(p, of_lane(lane).product)) {
-      throw Violation(fmt::format("{}, block {}: lanes of a warp ask for different products",
-                                  block.launch->name, block.index));
+      throw Violation(fmt::format("{}: lanes of a warp ask for different products", block.where()));
     }
   }
   float a[16][32];

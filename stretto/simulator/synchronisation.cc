@@ -20,11 +20,6 @@ constexpr std::uint32_t kBlockShift = 24;
 
 Block& own_block() { return *machine->self().at; }
 
-std::string where(const Block& block) {
-  return fmt::format("{}, rank {}, block {}", block.launch->name, block.launch->device,
-                     block.index);
-}
-
 struct BarrierAt {
   Block& block;
   std::uint32_t address;  // in that block
@@ -37,15 +32,15 @@ BarrierAt barrier_at(Block& from, std::uint32_t address) {
     std::uint32_t of = (address >> kBlockShift) - 1;
     if (of >= from.cluster->blocks.size() || from.cluster->blocks[of] == nullptr) {
       throw Violation(
-          fmt::format("{}: reaches block {} of its cluster, which has ended", where(from), of));
+          fmt::format("{}: reaches block {} of its cluster, which has ended", from.where(), of));
     }
     block = from.cluster->blocks[of];
     address &= (1u << kBlockShift) - 1;
   }
   if (!block->mbarriers.contains(address)) {
-    throw Violation(fmt::format("{}: no mbarrier at {}", where(*block), address));
+    throw Violation(fmt::format("{}: no mbarrier at {}", block->where(), address));
   }
-  return {*block, address, *reinterpret_cast<MBarrier*>(block->shared + (address - kSharedBase))};
+  return {*block, address, *reinterpret_cast<MBarrier*>(block->memory(address, sizeof(MBarrier)))};
 }
 
 void complete_if_due(const BarrierAt& at) {
@@ -60,7 +55,7 @@ void arrive(Block& from, std::uint32_t address) {
   BarrierAt at = barrier_at(from, address);
   if (at.barrier.pending == 0) {
     throw Violation(fmt::format("{}: more arrive at the mbarrier at {} than it counts",
-                                where(at.block), at.address));
+                                at.block.where(), at.address));
   }
   --at.barrier.pending;
   complete_if_due(at);
@@ -79,8 +74,8 @@ std::uint32_t shared_address(const void* p) {
   Block& block = own_block();
   auto offset = static_cast<const unsigned char*>(p) - block.shared;
   if (offset < 0 || static_cast<std::size_t>(offset) > block.shared_bytes) {
-    throw Violation(fmt::format("{}: {} bytes into shared memory, of which it has {}", where(block),
-                                offset, block.shared_bytes));
+    throw Violation(fmt::format("{}: {} bytes into shared memory, of which it has {}",
+                                block.where(), offset, block.shared_bytes));
   }
   return kSharedBase + static_cast<std::uint32_t>(offset);
 }
@@ -100,7 +95,7 @@ void warp_together(WarpOp op, void* mine, void (*act)(void* const lanes[32])) {
   Block& block = *own.at;
   Warp& warp = block.warps[own.index / 32];
   if (warp.arrived > 0 && warp.op != op) {
-    throw Violation(fmt::format("{}: lanes of warp {} are at different instructions", where(block),
+    throw Violation(fmt::format("{}: lanes of warp {} are at different instructions", block.where(),
                                 own.index / 32));
   }
   warp.op = op;
@@ -121,9 +116,9 @@ void warp_together(WarpOp op, void* mine, void (*act)(void* const lanes[32])) {
 
 void mbarrier_init(std::uint32_t bar, std::uint32_t arrivals) {
   Block& block = own_block();
-  if (bar % 8 != 0) throw Violation(fmt::format("{}: an mbarrier at {}", where(block), bar));
+  if (bar % 8 != 0) throw Violation(fmt::format("{}: an mbarrier at {}", block.where(), bar));
   block.mbarriers.insert(bar);
-  *reinterpret_cast<MBarrier*>(block.shared + (bar - kSharedBase)) = {
+  *reinterpret_cast<MBarrier*>(block.memory(bar, sizeof(MBarrier))) = {
       static_cast<std::uint16_t>(arrivals), static_cast<std::uint16_t>(arrivals), 0, 0};
 }
 void mbarrier_arrive(std::uint32_t bar) {
@@ -153,11 +148,11 @@ void named_barrier(std::uint32_t id, std::uint32_t threads, bool waits) {
   machine->yield();
   Block& block = own_block();
   if (id >= 16 || threads % 32 != 0 || threads > block.launch->shape.block.x) {
-    throw Violation(fmt::format("{}: barrier {} of {} threads", where(block), id, threads));
+    throw Violation(fmt::format("{}: barrier {} of {} threads", block.where(), id, threads));
   }
   NamedBarrier& b = block.barriers[id];
   if (b.arrived > 0 && b.threads != threads) {
-    throw Violation(fmt::format("{}: barrier {} of {} and of {} threads", where(block), id,
+    throw Violation(fmt::format("{}: barrier {} of {} and of {} threads", block.where(), id,
                                 b.threads, threads));
   }
   b.threads = threads;
@@ -174,7 +169,8 @@ void block_barrier() {
   Block& block = own_block();
   NamedBarrier& b = block.barriers[0];
   if (b.arrived > 0 && b.threads != 0) {
-    throw Violation(fmt::format("{}: barrier 0 of all and of {} threads", where(block), b.threads));
+    throw Violation(
+        fmt::format("{}: barrier 0 of all and of {} threads", block.where(), b.threads));
   }
   b.threads = 0;
   if (++b.arrived >= block.live) {
@@ -190,11 +186,8 @@ void cluster_arrive() {
   Thread& own = machine->self();
   Cluster& cluster = *own.at->cluster;
   own.cluster_arrivals = cluster.phase + 1;
-  if (++cluster.arrived >= cluster.live_threads) {
-    cluster.arrived = 0;
-    ++cluster.phase;
-    machine->wake(cluster.waiting);
-  }
+  ++cluster.arrived;
+  machine->complete_if_due(cluster);
 }
 void cluster_wait() {
   Thread& own = machine->self();
