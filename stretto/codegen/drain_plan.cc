@@ -17,7 +17,7 @@ bool by_tma(const Program& program, const Agent& agent, const Op& store, const P
                 !std::all_of(r.origin.begin(), r.origin.end(), [&](const Expr& at) {
                   return never_negative(program, at, agent.body);
                 });
-  if (limits || !tensor_map_of(program, r, view)) return false;
+  if (limits || !tensor_map_of(program, r, agent.body, view)) return false;
   const Tensor& tensor = program.tensors[static_cast<std::size_t>(r.tensor)];
   view.box_cols = r.cols;
   view.box_rows = std::min(slot.rows_loaded, kMaxBoxRows);

@@ -250,7 +250,8 @@ class RolePlanner {
   const char* tma_obstacle(const Pipe& pipe, const PipePlan& p, const Region& r,
                            TensorMapPlan& view) const {
     if (r.col_end.has_value()) return "a column limit";
-    if (!tensor_map_of(program_, r, view)) return tma_refusal(program_, r);
+    const Block& body = role_.agents[static_cast<std::size_t>(pipe.producer)].body;
+    if (!tensor_map_of(program_, r, body, view)) return tma_refusal(program_, r, body);
     if (view.rank >= 0) return "another rank's memory";
     if (program_.tensors[static_cast<std::size_t>(r.tensor)].num_slots > 1) {
       return "a buffer with slots";
@@ -412,6 +413,14 @@ class RolePlanner {
   std::size_t next_ = 0;
 };
 
+// A box from elsewhere on ends in an illegal instruction (H100, H200), for loads as for stores.
+bool columns_on_granules(const Tensor& tensor, const Region& region, const Block& body) {
+  auto size = static_cast<std::int64_t>(size_bytes(tensor.dtype));
+  return region.col_dim < 0 ||
+         known_factor(region.origin[static_cast<std::size_t>(region.col_dim)], body) * size % 16 ==
+             0;
+}
+
 }  // namespace
 
 int swizzle_bytes(const ValueType& type) {
@@ -433,16 +442,19 @@ std::vector<std::int64_t> row_major_strides(const Program& program, int tensor) 
   return strides;
 }
 
-const char* tma_refusal(const Program& program, const Region& region) {
+const char* tma_refusal(const Program& program, const Region& region, const Block& body) {
   const Tensor& t = program.tensors[static_cast<std::size_t>(region.tensor)];
   if (t.shape.size() > 3) return "more than three dimensions";
-  return "rows that are not multiples of 16 bytes";
+  return columns_on_granules(t, region, body) ? "rows that are not multiples of 16 bytes"
+                                              : "columns that are not multiples of 16 bytes";
 }
 
-bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& out) {
+bool tensor_map_of(const Program& program, const Region& region, const Block& body,
+                   TensorMapPlan& out) {
   const Tensor& t = program.tensors[static_cast<std::size_t>(region.tensor)];
   int dims = static_cast<int>(t.shape.size());
   if (region.col_dim != dims - 1 || dims > 3 || t.packet) return false;
+  if (!columns_on_granules(t, region, body)) return false;
   std::vector<std::int64_t> strides = row_major_strides(program, region.tensor);
   for (int d = 0; d < dims - 1; ++d) {
     auto bytes =

@@ -114,12 +114,13 @@ void place_drains(const Program& program, const Role& role, RolePlan& plan);
 // one, which gets its share. Blocks of up to 256 threads need none of this.
 void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* beside);
 
-// The TMA view under a region, or false where TMA cannot address it (strides not of 16 bytes, more
-// than three dimensions in use). Its rank is 0 where the region names another than the own: then
-// there is a map for each.
-bool tensor_map_of(const Program& program, const Region& region, TensorMapPlan& out);
+// The TMA view under a region of an agent's `body`, or false where TMA cannot address it (strides
+// not of 16 bytes, a column that may be no multiple of 16 bytes, more than three dimensions in
+// use). Its rank is 0 where the region names another than the own: then there is a map for each.
+bool tensor_map_of(const Program& program, const Region& region, const Block& body,
+                   TensorMapPlan& out);
 // Why it is false, in words.
-const char* tma_refusal(const Program& program, const Region& region);
+const char* tma_refusal(const Program& program, const Region& region, const Block& body);
 // Of a value as a slot in shared memory: the bytes within which the 16-byte units of a row are
 // permuted, and the bytes that its staging takes.
 int swizzle_bytes(const ValueType& type);

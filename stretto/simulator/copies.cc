@@ -11,12 +11,17 @@
 namespace stretto::simulator {
 namespace {
 
-void check(const Block& block, const TensorMap& map, std::uint32_t address) {
+// What a GPU ends with an illegal instruction or a misaligned address.
+void check(const Block& block, const TensorMap& map, std::uint32_t address, const int (&at)[3]) {
   if (map.mark != TensorMap::kMark || map.rank != 3) {
     throw Violation(block.where() + ": no map of three dimensions");
   }
   if (address % 128 != 0) {
     throw Violation(fmt::format("{}: a box at {} of shared memory", block.where(), address));
+  }
+  if (std::int64_t{at[0]} * map.element_bytes % 16 != 0) {
+    throw Violation(fmt::format("{}: a box from column {} of {} bytes each on, no multiple of 16",
+                                block.where(), at[0], map.element_bytes));
   }
 }
 
@@ -108,7 +113,7 @@ void tma_load(std::uint32_t to, const void* map, std::uint32_t bar, const int (&
               unsigned blocks) {
   Block& own = *machine->self().at;
   const auto& m = *static_cast<const TensorMap*>(map);
-  check(own, m, to);
+  check(own, m, to, at);
   machine->yield();
   if (blocks == 0) blocks = 1u << own.in_cluster;
   for (std::size_t b = 0; b < own.cluster->blocks.size(); ++b) {
@@ -128,7 +133,11 @@ void tma_store(const void* map, std::uint32_t from, const int (&at)[3]) {
   Thread& own = machine->self();
   Block& block = *own.at;
   const auto& m = *static_cast<const TensorMap*>(map);
-  check(block, m, from);
+  check(block, m, from, at);
+  if (*std::min_element(at, at + 3) < 0) {
+    throw Violation(fmt::format("{}: stores a box at {}, {}, {}, before the tensor", block.where(),
+                                at[2], at[1], at[0]));
+  }
   open_group(own);
   std::shared_ptr<StoreGroup> group = own.stores.back();
   ++group->unread;

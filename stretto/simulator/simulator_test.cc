@@ -15,6 +15,7 @@
 #include "stretto/runtime/cuda/allocation.h"
 #include "stretto/runtime/cuda/module.h"
 #include "stretto/runtime/cuda/nvrtc.h"
+#include "stretto/runtime/cuda/tensor_map.h"
 
 namespace stretto::cuda {
 namespace {
@@ -39,6 +40,17 @@ class Simulator : public ::testing::Test {
                        body + "\n}\n";
     return Kernel(Module(*device_, compile_cuda(expand_includes(text), "k.cu").cubin, "k"), "k");
   }
+  // A map of [64, 100] floats at `out`, as `map` in the body.
+  static constexpr const char* kMapOfOut =
+      "[[maybe_unused]] auto* map = reinterpret_cast<const TensorMap*>(out + 8192);\n";
+  void put_map() const {
+    TensorMap map = encode_tensor_map({.dtype = DType::kF32,
+                                       .address = out_->address(),
+                                       .shape = {1, 64, 100},
+                                       .box = {1, 8, 8},
+                                       .swizzle = Swizzle::k32B});
+    stream_->upload(out_->address() + 4 * 8192, &map, sizeof(map));
+  }
   void launch(const Kernel& kernel, unsigned blocks, unsigned threads, bool early = false) const {
     CUdeviceptr out = out_->address();
     void* arguments[] = {&out};
@@ -57,7 +69,8 @@ class Simulator : public ::testing::Test {
   }
   std::vector<std::uint32_t> run(const std::string& body, unsigned blocks, unsigned threads) const {
     stream_->fill_bytes(out_->address(), 0, 4 * kWords);
-    launch(compiled(body), blocks, threads);
+    put_map();
+    launch(compiled(kMapOfOut + body), blocks, threads);
     return result();
   }
   // In a process of its own: a violation ends all work of a process.
@@ -227,6 +240,35 @@ TEST_F(SimulatorDeathTest, WhatNoKernelMayDo) {
               ::testing::ExitedWithCode(3), "different instructions");
   EXPECT_EXIT(fail("named_barrier_sync(1, threadIdx.x < 32 ? 64 : 96);", 96),
               ::testing::ExitedWithCode(3), "barrier 1 of 64 and of 96|barrier 1 of 96 and of 64");
+}
+
+// Seen on an H100 and an H200.
+TEST_F(SimulatorDeathTest, BoxesThatTmaDoesNotTake) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  auto load = [](int x, int to = 1024) {
+    return fmt::format(
+        "u64* bar = reinterpret_cast<u64*>(smem);\n"
+        "mbarrier_init(bar, 1);\n"
+        "mbarrier_arrive_expect_tx(bar, 256);\n"
+        "tma_load_3d(smem + {}, map, bar, {}, 0, 0);\n"
+        "mbarrier_wait_acquire_cta(bar, 0);",
+        to, x);
+  };
+  auto store = [](int x, int y) {
+    return fmt::format(
+        "tma_store_3d(map, smem + 1024, {}, {}, 0);\ntma_store_commit();\ntma_store_wait<0>();", x,
+        y);
+  };
+  for (int x : {-4, 0, 4, 96, 100}) {
+    EXPECT_EXIT(fail(load(x), 1), ::testing::ExitedWithCode(0), "") << x;
+  }
+  for (int x : {-3, 1, 2, 6, 101}) {
+    EXPECT_EXIT(fail(load(x), 1), ::testing::ExitedWithCode(3), "no multiple of 16") << x;
+  }
+  EXPECT_EXIT(fail(load(0, 1024 + 64), 1), ::testing::ExitedWithCode(3), "of shared memory");
+  EXPECT_EXIT(fail(store(96, 60), 1), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(fail(store(2, 0), 1), ::testing::ExitedWithCode(3), "no multiple of 16");
+  EXPECT_EXIT(fail(store(0, -1), 1), ::testing::ExitedWithCode(3), "before the tensor");
 }
 
 }  // namespace
