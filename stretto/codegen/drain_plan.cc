@@ -1,8 +1,11 @@
 // Where drains run: the agents that store the slots of pipes which others fill from registers.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/role_plan.h"
+#include "stretto/passes/refuse.h"
 
 namespace stretto {
 namespace {
@@ -44,9 +47,27 @@ bool plan_stores(const Program& program, const Agent& agent, const Block& block,
   return all;
 }
 
+std::int64_t widest_product(const Agent& agent, const Block& block) {
+  std::int64_t widest = 0;
+  for (const Op& op : block) {
+    if (op.code == OpCode::kDot || op.code == OpCode::kDotAsync) {
+      widest = std::max(widest, agent.values[static_cast<std::size_t>(op.operands[0])].cols);
+    }
+    for (const Block& body : op.bodies) widest = std::max(widest, widest_product(agent, body));
+  }
+  return widest;
+}
+
+std::int64_t widest_product(const Role& role) {
+  std::int64_t widest = 0;
+  for (const Agent& agent : role.agents) {
+    widest = std::max(widest, widest_product(agent, agent.body));
+  }
+  return widest;
+}
+
 }  // namespace
 
-// A product of 256 columns leaves no registers for a fourth warpgroup.
 void place_drains(const Program& program, const Role& role, RolePlan& plan) {
   bool all = true;
   for (const Agent& agent : role.agents) {
@@ -66,6 +87,20 @@ void place_drains(const Program& program, const Role& role, RolePlan& plan) {
       plan.first_thread[agent] = plan.first_thread[static_cast<std::size_t>(p)] + 32 * warp++;
       plan.threads[agent] = 0;
       plan.num_threads -= 128;
+    }
+  }
+  // A thread of four warpgroups starts with 128 registers, and the assembler takes no product that
+  // needs more, whatever the warpgroup gets afterwards: 256 columns take 154 (CUDA 13.0).
+  constexpr int kFourthBeyond = 384;
+  constexpr std::int64_t kWidestOfFour = 200;
+  for (int i = 0; i < count; ++i) {
+    auto agent = static_cast<std::size_t>(i);
+    if (role.agents[agent].kind != AgentKind::kDrain || plan.host[agent] >= 0) continue;
+    if (plan.num_threads > kFourthBeyond && widest_product(role) > kWidestOfFour) {
+      refuse(program, role, "store_slots", role.resource.store_slots,
+             fmt::format("its stores need a warpgroup of their own, beside which products of {} "
+                         "columns have no registers",
+                         widest_product(role)));
     }
   }
 }

@@ -2,6 +2,7 @@
 // stores from slots that are not full, or not free, when they are used.
 #include <gtest/gtest.h>
 
+#include "stretto/base/errors.h"
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
@@ -93,6 +94,19 @@ TEST(DrainText, ThreadsDrainWhatTmaCannotStore) {
                {"mbarrier_init(bar + 2, 4);", "// drain", "load_smem<L0>(v0, s0, team);",
                 "store_box<L0", "mbarrier_arrive_release_cta(&empty1[freed1.slot()]);"});
   expect_clean_build(kernel);
+}
+
+// NVRTC would refuse them, in words about registers of PTX.
+TEST(DrainText, AFourthWarpgroupLeavesNoRegistersForTheWidestProducts) {
+  expect_clean_build(generate(drained({.n = 509, .bn = 192})));
+  try {
+    generate(drained({.n = 509}));
+    FAIL() << "products of 256 columns";
+  } catch (const UserError& e) {
+    std::string what = e.what();
+    EXPECT_NE(what.find("cannot have store_slots = 2"), std::string::npos) << what;
+    EXPECT_NE(what.find("products of 256 columns have no registers"), std::string::npos) << what;
+  }
 }
 
 }  // namespace

@@ -96,7 +96,10 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
                                       {{128, 64, 128}, 1, 6, 8}};
   for (const Choice& c : d.scaling == Scaling::kBlock ? blocks : rows) {
     // Clusters load by TMA alone, which takes rows of whole 16 bytes.
-    if (c.cluster > 1 && (d.k % 16 != 0 || d.m < c.tile.bm)) continue;
+    bool by_tma = d.k % 16 == 0;
+    if (c.cluster > 1 && (!by_tma || d.m < c.tile.bm)) continue;
+    // Where threads load or store, an agent that stores takes registers of the widest products.
+    if (c.store_slots > 0 && c.tile.bn > 192 && (!by_tma || d.n % 8 != 0)) continue;
     add(configs, {.tile = c.tile,
                   .num_compute_sms = gpu_workers(num_tiles(d.m, d.n, c.tile), num_sms / c.cluster),
                   .raster = c.raster,
