@@ -76,6 +76,10 @@ TEST(EarlyLoads, WeightsComeBeforeTheWaitAndTheRestOfTheSlotAfterIt) {
     EXPECT_EQ(count(after, "if (ahead0 == 0)"), 2u) << text;
     EXPECT_EQ(count(after, "if (ahead1 == 0)"), two ? 2u : 0u) << text;
     EXPECT_EQ(count(after, "if (ahead0 > 0) --ahead0;"), 1u) << text;
+    // Nor does it wait for those to be empty, when they may be full and empty again.
+    std::size_t wait = after.find("mbarrier_wait_acquire_cta(&empty0");
+    ASSERT_NE(wait, std::string::npos) << text;
+    EXPECT_EQ(after.rfind("if (ahead0 == 0) {\n", wait), after.rfind('\n', wait) - 18) << text;
     // Both agents wait, nobody else, and each before its tiles.
     EXPECT_EQ(count(text, "wait_for_previous_launch();\n"), 2u) << text;
     std::string consumer = text.substr(text.find("// consumer"));

@@ -195,10 +195,21 @@ void AgentWriter::put_by_tma(const Op& op, const PipePlan& plan) {
   const PipeGroup& group = plan_.groups[static_cast<std::size_t>(g)];
   if (group.pipes.front() == op.symbol) {
     bool cluster = site_.role->resource.cluster_size > 1;
-    line("mbarrier_wait_{}(&empty{}[ring{}.slot()], ring{}.round() ^ 1);",
-         cluster ? "relaxed_cluster" : "acquire_cta", g, g, g);
-    line("{}mbarrier_arrive_expect_tx(&full{}[ring{}.slot()], {});",
-         begins_early(g) ? fmt::format("if (ahead{} == 0) ", g) : "", g, g, bytes_of_slot(group));
+    std::string wait = fmt::format("mbarrier_wait_{}(&empty{}[ring{}.slot()], ring{}.round() ^ 1);",
+                                   cluster ? "relaxed_cluster" : "acquire_cta", g, g, g);
+    std::string announce = fmt::format("mbarrier_arrive_expect_tx(&full{}[ring{}.slot()], {});", g,
+                                       g, bytes_of_slot(group));
+    if (begins_early(g)) {
+      // Slots filled ahead were empty. To wait for that now would be for ever where their readers
+      // have freed them meanwhile: the wait is for the phase before.
+      line("if (ahead{} == 0) {{", g);
+      line("  {}", wait);
+      line("  {}", announce);
+      line("}}");
+    } else {
+      line("{}", wait);
+      line("{}", announce);
+    }
   }
   if (begins_early(g) && is_constant(*op.region, site_.early.tensors)) {
     line("if (ahead{} == 0) {{", g);

@@ -59,7 +59,8 @@ struct WaitFor {
 struct Thread : Place {
   enum class State { kReady, kBlocked, kDone };
   Block* at = nullptr;
-  unsigned index = 0;  // in its block
+  unsigned index = 0;      // in its block
+  bool held_back = false;  // goes on where hardly anyone else can
   State state = State::kReady;
   WaitFor waits_for;
   boost::context::fiber fiber;
@@ -188,6 +189,8 @@ class Machine {
   void place_blocks();
   bool place_cluster(Launch& launch);
   void begin(Block& block);
+  void hold_some_back(Block& block);
+  void make_ready(Thread& thread);
   void resume(Thread& thread);
   void suspend();
   void ended(Thread& thread);
@@ -205,7 +208,7 @@ class Machine {
   std::vector<std::vector<Sm>> sms_;  // [device]
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<Block*> waiting_blocks_;  // placed, not begun
-  std::vector<Thread*> ready_, polling_;
+  std::vector<Thread*> ready_, polling_, held_back_;
   std::vector<Act> acts_;
   WaitList launch_waiters_;
   Thread* self_ = nullptr;

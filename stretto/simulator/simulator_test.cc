@@ -242,6 +242,36 @@ TEST_F(SimulatorDeathTest, WhatNoKernelMayDo) {
               ::testing::ExitedWithCode(3), "barrier 1 of 64 and of 96|barrier 1 of 96 and of 64");
 }
 
+// Two warps hand over to each other; a third waits for something on their way, and then for more of
+// it, as if they waited for it. It is there in time nearly always.
+TEST_F(SimulatorDeathTest, WhoComesAPhaseTooLateIsFound) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  auto launches = [&] {
+    Kernel kernel = compiled(
+        "u64* bars = reinterpret_cast<u64*>(smem);\n"
+        "u32 warp = threadIdx.x / 32;\n"
+        "if (threadIdx.x < 3) mbarrier_init(bars + threadIdx.x, threadIdx.x < 2 ? 32 : 1);\n"
+        "__syncthreads();\n"
+        "for (int i = 0; warp < 2 && i < 40; ++i) {\n"
+        "  if (warp == 1) mbarrier_wait_acquire_cta(bars, i % 2);\n"
+        "  mbarrier_arrive_release_cta(bars + warp);\n"
+        "  if (warp == 0) mbarrier_wait_acquire_cta(bars + 1, i % 2);\n"
+        "  if (threadIdx.x == 0 && (i == 20 || i == 39)) mbarrier_arrive_release_cta(bars + 2);\n"
+        "}\n"
+        "if (threadIdx.x == 64) mbarrier_wait_acquire_cta(bars + 2, 0);");
+    try {
+      for (int i = 0; i < 100; ++i) launch(kernel, 1, 96);
+      result();
+    } catch (const DeviceError& e) {
+      std::fprintf(stderr, "%s\n", e.what());
+      std::exit(3);
+    }
+    std::exit(0);
+  };
+  EXPECT_EXIT(launches(), ::testing::ExitedWithCode(3),
+              "threads from 64 to 64: the mbarrier at 16");
+}
+
 // Seen on an H100 and an H200.
 TEST_F(SimulatorDeathTest, BoxesThatTmaDoesNotTake) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
