@@ -46,14 +46,19 @@ def int_table(op: str, kind, name: str, x, shape: Sequence[int]):
     return kind.dense(x if kind.dtype(x) == "int32" else kind.cast(x, "int32"))
 
 
-def float_array(op: str, kind, name: str, x, shape: Sequence[int]):
-    """`x`, float32 of that shape, dense."""
+def floats(op: str, kind, name: str, x, shape: Sequence[int]):
+    """`x`, float32 of that shape."""
     (x,) = same_kind(op, kind, x)
     if kind.dtype(x) != "float32" or tuple(x.shape) != tuple(shape):
         raise UserError(
             f"{op}: {name} is {kind.dtype(x)} {tuple(x.shape)}; need float32 {tuple(shape)}"
         )
-    return kind.dense(x)
+    return x
+
+
+def float_array(op: str, kind, name: str, x, shape: Sequence[int]):
+    """The same, dense."""
+    return kind.dense(floats(op, kind, name, x, shape))
 
 
 def residual_or_zeros(op: str, kind, residual, result):

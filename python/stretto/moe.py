@@ -14,6 +14,7 @@ from ._calls import (
     residual_or_zeros,
     finish,
     float_array,
+    floats,
     int_table,
     make_result,
     same_kind,
@@ -160,7 +161,8 @@ def grouped_matmul(
     expert count; result [E, M, N], whose other rows hold nothing (those of `out` stay).
 
     `scale_a` [.., ceil(K / 128)], `scale_b` (and `scale_up`) [E, ceil(K / 128), ceil(N / 128)],
-    float32: factors are float8_e4m3fn and stand for numbers, a scale for every 128 of K and of N.
+    float32: factors are float8_e4m3fn and stand for numbers, a scale for every 128 of K and of N;
+    the transpose of a dense scale_b costs no copy either.
     The result is of `out_dtype`, default that of `out`, or bfloat16.
 
     Errors: UserError for shapes and types that do not fit; a table that does not keep its promise
@@ -234,7 +236,7 @@ def _factors(op, kind, given, a, shape, scaled: bool):
         inputs[of_program] = kind.dense(kind.transpose(x))
         if scaled:
             name = f"scale_{name}"
-            x = float_array(op, kind, name, given[name], scale_shape)
+            x = floats(op, kind, name, given[name], scale_shape)
             inputs[f"scale_{of_program}"] = kind.dense(kind.transpose(x))
     factors = [inputs[x] for x in ("a", *weights.values())]
     if not scaled:

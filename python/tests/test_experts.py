@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import stretto
-from stretto import testing
+from stretto import moe, testing
+from stretto._arrays import adopt
 from test_ops import near, parts, quantized, wide
 
 
@@ -149,6 +150,19 @@ def test_grouped_products_with_scales(rng, gated):
     # Terms are up to 64, and the second factor up to their sum.
     size = 64 * k * (np.abs(wide_up).max() * 4 * k if gated else 1)
     np.testing.assert_allclose(testing.run(1, body)[0], want, rtol=1e-5, atol=1e-6 * size)
+
+
+def test_transposes_are_not_copied(rng):
+    a, scale_a, _ = quantized(rng, 9, 256, (1, 128))
+    b, scale_b, _ = (np.stack([x, x]).swapaxes(1, 2) for x in quantized(rng, 384, 256, (128, 128)))
+    given = {"b": b, "up": b, "scale_a": scale_a, "scale_b": scale_b, "scale_up": scale_b}
+    kind, a = adopt(a)
+    _, inputs = moe._factors("grouped_matmul", kind, given, a, b.shape, True)
+    for name, x in (("a", a), ("scale_a", scale_a)):
+        assert np.shares_memory(inputs[name], x)
+    for name in ("b_gate", "b_up"):
+        assert np.shares_memory(inputs[name], b)
+        assert np.shares_memory(inputs[f"scale_{name}"], scale_b)
 
 
 def test_grouped_products_that_do_not_fit(rng):
