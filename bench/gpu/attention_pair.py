@@ -9,11 +9,12 @@ Prints a table; -o writes JSON with every sample. Run by bench/gpu/pytorch_suite
 from functools import partial
 
 import torch
-from attention_torch import HEAD_DIMS, SHAPES, facts, make_sets, save
+from attention_torch import HEAD_DIMS, HEADS, SHAPES, make_sets
 from results import median, ratio, times
 from timing_options import parser_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from torch_results import facts, save
 from torch_turns import in_turn
 
 import stretto
@@ -69,7 +70,7 @@ def main() -> int:
                 del pair
     stretto.finalize()
     if options.out:
-        save({**facts(options), "attention_pair": rows}, options.out)
+        save({**facts(options), "heads": HEADS, "attention_pair": rows}, options.out)
     return 0
 
 

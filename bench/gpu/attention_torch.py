@@ -7,9 +7,6 @@ table; -o writes JSON with every sample.
     bench/gpu/attention_torch.py --profile    one call of cuDNN for each head and mask, between marks for ncu
 """
 
-import argparse
-import datetime
-import json
 import statistics
 import time
 
@@ -17,6 +14,7 @@ import torch
 from timing_options import parser_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from torch_results import facts, save
 
 HEADS = 16
 SHAPES = [(4, 4096), (2, 8192), (1, 16384)]  # batch, sequence
@@ -98,26 +96,13 @@ def profile() -> int:
     return 0
 
 
-def facts(options: argparse.Namespace) -> dict:
-    """What a file of results says beside its rows."""
-    return {"machine": torch.cuda.get_device_name(0), "driver": options.driver, "commit": options.commit,
-            "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "heads": HEADS}
-
-
-def save(result: dict, path: str):
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(result, file, indent=1)
-        file.write("\n")
-
-
 def main() -> int:
     parser = parser_of(__doc__, samples=30)
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     if options.profile:
         return profile()
-    result = {**facts(options), "attention": []}
+    result = {**facts(options), "heads": HEADS, "attention": []}
     print(f"{result['machine']}, torch {result['torch']}, cuDNN {result['cudnn']}; bf16, {HEADS} heads")
     print(f"{'head':>4} {'batch':>5} {'seq':>6} {'mask':6} {'memory':6}" +
           "".join(f" {name + ' TFLOP/s':>16}" for name in BACKENDS))

@@ -8,10 +8,10 @@ blocks where PyTorch takes them. Prints a table; -o writes JSON with every sampl
 """
 
 import torch
-from attention_torch import facts, save
 from results import median, ratio, times
 from timing_options import parser_of
-from torch_turns import in_turn
+from torch_results import facts, save
+from torch_turns import captured, in_turn
 
 import stretto
 
@@ -67,13 +67,6 @@ def spread(scale: torch.Tensor, size: int, dim: int) -> torch.Tensor:
     if scale.shape[dim] == 1:
         return scale
     return scale if scale.shape[dim] == size else scale.repeat_interleave(BLOCK, dim).narrow(dim, 0, size)
-
-
-def captured(call) -> callable:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
 
 
 def compare(scaling: str, m: int, n: int, k: int, samples: int) -> dict:
