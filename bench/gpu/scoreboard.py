@@ -3,6 +3,7 @@
 import collections
 import statistics
 
+import contest_tables as contests
 from kernel_tables import attention_key
 from results import Results, geometric_mean, hidden, median, ratio, shape_key, table
 
@@ -235,6 +236,30 @@ def startup(results: Results, ranks: int):
             max(cold) < 3 and max(warm) < 50 and new < 10)
 
 
+def contested(kind: str, field: str, key, name: str, baselines: tuple, more=lambda rows: ""):
+    """The fastest baseline's time over that of a contestant (contest_tables.py); `more(rows)` stands behind it."""
+    def measure(results: Results, _ranks: int):
+        rows = [row for row, _ in results.rows([kind], field, key).values()]
+        ratios = [r.median for row in rows if (r := contests.against(row, name, baselines))]
+        met = sum(r >= 1 for r in ratios)
+        return (f"{spread(ratios)}x; {met} of {len(rows)} rows{more(rows)}", met == len(rows)) if ratios else None
+    return measure
+
+
+def grouped(name: str, baseline: str):
+    def rate(rows: list) -> str:
+        return "; " + spread([contests.grouped_tflops(row, median(contests.of_row(row)[name])) for row in rows
+                              if name in contests.of_row(row)], 0) + " TFLOP/s"
+    return contested("experts-pair", "grouped", contests.grouped_key, name, (baseline,), rate)
+
+
+def paged_bandwidth(results: Results, _ranks: int):
+    rows = results.rows(["sequences-pair"], "paged", contests.paged_key).values()
+    parts = [contests.part_of_copy(row, run, median(contests.of_row(row)["decode"])) for row, run in rows
+             if row["batch"] * row["tokens"] >= 262144 and "decode" in contests.of_row(row)]
+    return (spread(parts), min(parts) >= 0.80) if parts else None
+
+
 def loops(results: Results, _ranks: int):
     rows = results.rows(["loops"], "loops", lambda r: r["name"])
     parts = {name: row["roofline_ms"] / median(row["ms"]) for name, (row, _) in rows.items() if row.get("ms")}
@@ -377,6 +402,20 @@ BARS = [
     Bar("GEMM fp8, scales of blocks, 4096 x 7168 x 16384", "1,200 TFLOP/s", "fp8", fp8_blocks, ONE),
     Bar("attention forward, heads of 128, speed over cuDNN's", "1.00", "attention", attention(128, 1.0), ONE),
     Bar("the same, heads of 64", "0.95", "attention", attention(64, 0.95), ONE),
+    Bar("attention of packed sequences, causal, heads of 128, speed over cuDNN's and FlashAttention-2's", "1.00",
+        "attention",
+        contested("sequences-pair", "packed", contests.packed_key, "ours", contests.PYTORCH_ATTENTION), ONE),
+    Bar("decoding over pages, speed over PyTorch's over a contiguous cache", "-", "attention",
+        contested("sequences-pair", "paged", contests.paged_key, "decode", contests.PYTORCH_ATTENTION), ONE),
+    Bar("the same from 256 thousand tokens in all on, part of a copy's bandwidth", "0.80 (of a spread cache)",
+        "attention", paged_bandwidth, ONE),
+    Bar("grouped products bf16 of three models, speed over `torch._grouped_mm`'s", "-; it had 429 to 724 TFLOP/s",
+        "experts", grouped("ours", "grouped_mm"), ONE),
+    Bar("the same with masked rows", "-", "experts", grouped("masked", "grouped_mm"), ONE),
+    Bar("grouped products e4m3, scales of blocks, over `torch._scaled_grouped_mm`'s, of rows", "-", "experts",
+        grouped("fp8", "scaled_grouped_mm"), ONE),
+    Bar("routing with its tables, in graphs, speed over PyTorch's", "-", "experts",
+        contested("experts-pair", "routing", contests.routing_key, "ours_tables", ("pytorch_tables",)), ONE),
     Bar("eight loops that no operator uses, part of their rooflines", "0.80", "loops", loops, ONE),
     Bar("AG+GEMM from 4096 rows on, E_overlap", "mean 0.90, least 0.75", "overlap", e_overlap("ag_gemm")),
     Bar("GEMM+RS from 4096 rows on, E_overlap", "mean 0.90, least 0.75", "overlap", e_overlap("gemm_rs")),

@@ -14,6 +14,7 @@ import pathlib
 import re
 import sys
 
+import contest_tables as contests
 import kernel_tables as kernels
 import rank_tables as ranks
 import use_tables as use
@@ -29,9 +30,12 @@ MAKERS = {
     "gemm": kernels.gemm_table, "gemm-tp2": lambda results, n: kernels.gemm_table(results, n, "gemm-tp2"),
     "fp8": kernels.fp8_table, "fp8-pair": kernels.fp8_pair_table, "loops": kernels.loops_table,
     "attention": kernels.attention_table, "attention-pair": kernels.attention_pair_table,
+    "packed-pair": contests.packed_pair_table, "paged-pair": contests.paged_pair_table,
     "attention-ranks": ranks.attention_ranks_table,
     "overlap": ranks.overlap_table, "gemm-ar": lambda results, n: ranks.overlap_table(results, n, ("gemm_ar",)),
     "async-tp": ranks.async_tp_table, "sweep": ranks.sweep_table, "collectives": ranks.collectives_table,
+    "grouped-pair": contests.grouped_pair_table, "grouped-fp8-pair": contests.grouped_fp8_pair_table,
+    "routing-pair": contests.routing_pair_table,
     "moe": ranks.moe_table, "exchange": ranks.exchange_table,
     "decode": decode_table, "decode-launches": decode_launches_table,
     "pytorch": use.pytorch_table, "pytorch-pair": use.pair_table, "python-calls": use.calls_table,

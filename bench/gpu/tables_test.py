@@ -42,6 +42,12 @@ def overlap_row(m: int, ours: list, sequence: list) -> dict:
                       "nccl_ms": [0.5] * len(ours), "sequence_ms": sequence}}
 
 
+def grouped_row(m: int, **ms) -> dict:
+    """Of products that take 2e11 operations with 2048 tokens: 200 TFLOP/s are a millisecond."""
+    return {"model": "made", "layer": 1, "m": m, "top_k": 2, "n": 5000, "k": 4882.8125,
+            "graph": {name: [t] * 3 for name, t in ms.items()}}
+
+
 class MadeResults(unittest.TestCase):
     """A folder of results, and a document of one table."""
 
@@ -110,6 +116,51 @@ class Tables(MadeResults):
         self.assertIn("| block | eager | 1100 | refused | - | - |", text)
         self.assertIn("| block | graph | failed: torch._scaled_mm: no |", text)
         self.assertIn("Geometric mean of the ratios 1.000, least 0.500.", text)
+
+    def test_grouped_products(self):
+        self.result("gpu-experts-pair-2026-01-02.json", grouped=[grouped_row(2048, ours=2.0, masked=4.0, grouped_mm=1.0,
+                                                                             fp8=1.0, scaled_grouped_mm=0.5),
+                                                                 grouped_row(4096, ours=1.0, grouped_mm=2.0)])
+        text = self.tables("--print", "grouped-pair").stdout
+        self.assertIn("| made, layer 1, 2048 tokens | 100 | 50 | 200 | 0.500 [0.500, 0.500] | **PyTorch** "
+                      "| 0.250 [0.250, 0.250] | **PyTorch** |", text)
+        self.assertIn("| made, layer 1, 4096 tokens | 400 | - | 200 | 2.000 [2.000, 2.000] | ours | - | - |", text)
+        self.assertIn("Geometric mean of the ratios 1.000, least 0.500.", text)
+        self.assertIn("Geometric mean of the ratios with masked rows 0.250, least 0.250.", text)
+        text = self.tables("--print", "grouped-fp8-pair").stdout
+        self.assertIn("| made, layer 1, 2048 tokens | 200 | 400 | 0.500 [0.500, 0.500] | **PyTorch** "
+                      "| 1.00 [1.00, 1.00] |", text)
+
+    def test_a_contestant_that_failed(self):
+        row = {**grouped_row(2048, grouped_mm=1.0), "error": "ours: off by 0.5, allowed 0.01",
+               "refused": {"ours": "off by 0.5, allowed 0.01", "scaled_grouped_mm": "NotImplementedError"}}
+        self.result("gpu-experts-pair-2026-01-02.json", grouped=[row, {**grouped_row(4096), "error": "no memory"}])
+        text = self.tables("--print", "grouped-pair").stdout
+        self.assertIn("| failed: off by 0.5, allowed 0.01 | failed: ours: off", text)
+        self.assertIn("| made, layer 1, 4096 tokens | failed: no memory | failed: no memory | - |", text)
+        self.assertIn("| refused | - | - | - |", self.tables("--print", "grouped-fp8-pair").stdout)
+
+    def test_routing(self):
+        self.result("gpu-experts-pair-2026-01-02.json", routing=[
+            {"m": 128, "experts": 8, "top_k": 2, "graph": {"ours": [0.01], "pytorch": [0.02], "ours_tables": [0.04],
+                                                           "pytorch_tables": [0.02]}}])
+        text = self.tables("--print", "routing-pair").stdout
+        self.assertIn("| 128 tokens, 2 of 8 experts | no | 10.0 | 20.0 | 2.000 [2.000, 2.000] | ours |", text)
+        self.assertIn("| yes | 40.0 | 20.0 | 0.500 [0.500, 0.500] | **PyTorch** |", text)
+
+    def test_several_sequences(self):
+        packed = {"sequences": "2 of 4096", "lengths": [4096] * 2, "heads": 16, "kv_heads": 8,
+                  "graph": {"ours": [0.5] * 3, "flash2": [1.0] * 3, "cudnn": [0.25] * 3}}
+        paged = {"batch": 16, "tokens": 32768, "bytes": 2e9, "refused": {"cudnn": "no backend"},
+                 "graph": {"decode": [1.0], "attention": [2.0], "flash2": [1.5]}}
+        self.result("gpu-sequences-pair-2026-01-02.json", head_dim=128, copy_bytes_per_s=4e12, packed=[packed],
+                    paged=[paged])
+        text = self.tables("--print", "packed-pair").stdout
+        self.assertIn("| 2 of 4096 | 16, 8 | 275 | 137 | 550 | 0.500 [0.500, 0.500] | **PyTorch** |", text)
+        text = self.tables("--print", "paged-pair").stdout
+        self.assertIn("| 16 x 32768 | 1000.0 (0.50) | 2000.0 (0.25) | 1500.0 (0.33) | refused | 1.500 [1.500, 1.500] "
+                      "| ours |", text)
+        self.assertIn("A copy: 4.00 TB/s.", text)
 
     def test_who_won(self):
         self.result("gpu-overlap-x2-2026-01-02.json", overlap=[
@@ -297,6 +348,18 @@ class Scoreboard(MadeResults):
         self.assertEqual(self.line(name)[2], "0.90")
         self.result("gpu-moe-x2-2026-01-03.json", moe=[row(16384, 7e9, 2.0)])  # by the weights
         self.assertEqual(self.line(name)[2], "**0.38 to 0.90**")
+
+    def test_contests(self):
+        slow = {**grouped_row(4096, ours=2.5, grouped_mm=2.0), "refused": {"fp8": "no"}}
+        self.result("gpu-experts-pair-2026-01-02.json", grouped=[grouped_row(2048, ours=1.0, grouped_mm=1.0), slow])
+        self.assertEqual(self.line("grouped products bf16")[1:5], ["**0.80 to 1.00x; 1 of 2 rows; 160 to 200 TFLOP/s**",
+                                                                   "", "", "no"])
+        self.assertEqual(self.line("grouped products e4m3")[1:5], ["-", "", "", "not measured"])
+        cached = [{"batch": batch, "tokens": 32768, "bytes": 3.4e9, "graph": {"decode": [t], "cudnn": [2.0]}}
+                  for batch, t in ((1, 4.0), (16, 1.0))]
+        self.result("gpu-sequences-pair-2026-01-02.json", copy_bytes_per_s=4e12, paged=cached)
+        self.assertEqual(self.line("decoding over pages")[1], "**0.50 to 2.00x; 1 of 2 rows**")
+        self.assertEqual(self.line("the same from 256 thousand")[1], "0.85")
 
     def test_pages_exist(self):
         text = self.tables("--print", "scoreboard").stdout
