@@ -8,6 +8,8 @@ from timing_options import parser_of
 from torch_results import facts, save
 from torch_turns import ON_GPU, contest, first_line
 
+from stretto import _group
+
 THEIRS = ("pytorch", "grouped_mm", "scaled_grouped_mm", "flash", "cudnn")  # names begin so; the others are ours
 
 
@@ -19,6 +21,15 @@ def parser_of_contest(doc: str, samples: int) -> argparse.ArgumentParser:
 
 def is_ours(name: str) -> bool:
     return not name.startswith(THEIRS)
+
+
+def leave_proofs_out() -> None:
+    """Programs of the sizes that are timed take up to minutes to prove, while a GPU would wait."""
+    def compiled(key, make, at_bounds):
+        if key not in _group._compiled:
+            _group._compiled[key] = make().compile(bounds_only=at_bounds, require_proof=False)
+        return _group._compiled[key]
+    _group._compile = compiled
 
 
 class RowWriter:

@@ -216,11 +216,11 @@ void bind_programs(nb::module_& m) {
       .def_prop_ro("extents", &extents)
       .def(
           "compile",
-          [](const Program& p, bool bounds_only) {
+          [](const Program& p, bool bounds_only, bool require_proof) {
             nb::gil_scoped_release unlocked;
-            return compile(p, {.bounds_only = bounds_only});
+            return compile(p, {.require_proof = require_proof, .bounds_only = bounds_only});
           },
-          nb::arg("bounds_only") = false)
+          nb::arg("bounds_only") = false, nb::arg("require_proof") = true)
       .def("prove",
            [](const Program& p) {
              nb::gil_scoped_release unlocked;
