@@ -98,7 +98,7 @@ void AgentWriter::write_team(int first_thread) {
 
 // Where products need it.
 void AgentWriter::declare_origin(std::size_t at) {
-  if (out_.find("dot_async<", at) == std::string::npos) return;
+  if (out_.find("dot_async", at) == std::string::npos) return;
   out_.insert(at, std::string(2 * static_cast<std::size_t>(depth_), ' ') +
                       "const Origin origin = origin_of(smem, team);\n");
 }

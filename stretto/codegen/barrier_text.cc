@@ -5,8 +5,15 @@
 namespace stretto {
 
 std::string barrier_setup_text(const Role& role, const RolePlan& plan) {
-  if (plan.groups.empty() && !role.resource.tickets) return "";
-  std::string out = "    if (threadIdx.x == 0) {\n";
+  std::string out;
+  if (plan.ones != 0) {
+    out += fmt::format("    fill_ones<{}>(smem + {}, {}, int(threadIdx.x), int(blockDim.x));\n",
+                       plan.ones_dtype == DType::kF16 ? "f16" : "bf16", plan.ones, kOnesBytes);
+  }
+  if (plan.groups.empty() && !role.resource.tickets) {
+    return out.empty() ? out : out + "    __syncthreads();\n";
+  }
+  out += "    if (threadIdx.x == 0) {\n";
   if (role.resource.tickets) {
     int warps = 0;
     for (std::size_t a = 0; a < role.agents.size(); ++a) {

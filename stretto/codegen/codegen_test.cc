@@ -138,36 +138,6 @@ TEST(Codegen, RowsOfOddBytesAreFilledByThreads) {
   expect_clean_build(kernel);
 }
 
-// TMA ends a kernel with an illegal instruction at a column that is no multiple of 16 bytes.
-TEST(Codegen, ColumnsOffTheGranuleAreFilledByThreads) {
-  auto by_tma = [](const std::function<Index(const Tile&, const Index&)>& column) {
-    ProgramBuilder p("sample", 1);
-    auto a = p.input("a", DType::kBF16, {128, 1024});
-    auto c = p.output("c", DType::kBF16, {128, 128});
-    Resource sms = Resource::sms(2).pipelined(2);
-    p.role("gemm", sms, p.grid(c, 64, 64), [&](const Tile& t) {
-      Value acc = p.zeros(DType::kF32, 64, 64);
-      p.loop(3, [&](const Index& i) {
-        Value part = p.load(a.tile({t.row, column(t, i)}, 64, 64));
-        acc = dot(acc, part, part.T());
-      });
-      p.store(c.tile({t.row, t.col}, 64, 64), cast(acc, DType::kBF16));
-    });
-    GeneratedKernel kernel = generate(p.finish());
-    expect_clean_build(kernel);
-    bool loaded = kernel.source.find("  tma_load_3d(smem") != std::string::npos;
-    bool told = kernel.source.find("by threads: columns that are not multiples of 16 bytes") !=
-                std::string::npos;
-    EXPECT_NE(loaded, told) << kernel.source;
-    return loaded;
-  };
-  EXPECT_TRUE(by_tma([](const Tile&, const Index& i) { return i * 8 + 16; }));
-  EXPECT_TRUE(by_tma([](const Tile& t, const Index& i) { return t.col + i * 64; }));
-  EXPECT_FALSE(by_tma([](const Tile&, const Index& i) { return i * 64 + 9; }));
-  EXPECT_FALSE(by_tma([](const Tile&, const Index& i) { return i * 4; }));
-  EXPECT_FALSE(by_tma([](const Tile&, const Index& i) { return i; }));
-}
-
 // Each in warps of their own: what TMA loads does not wait for what threads copy.
 TEST(Codegen, OneFactorByTmaTheOtherByThreads) {
   GeneratedKernel kernel = generate(gemm({.col_limit = true}));

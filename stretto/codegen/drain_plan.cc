@@ -5,7 +5,7 @@
 
 #include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/role_plan.h"
-#include "stretto/passes/refuse.h"
+#include "stretto/ir/refuse.h"
 
 namespace stretto {
 namespace {

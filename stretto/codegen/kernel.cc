@@ -462,11 +462,11 @@ class KernelWriter {
     if (counts_by_block_) return end_of_block_text();
     // The epoch is read again, since few registers are left to threads that gave theirs away.
     std::string out =
-        "  __shared__ bool last;\n  __syncthreads();\n  if (threadIdx.x == 0) {\n"
+        "  bool last = false;\n  __syncthreads();\n  if (threadIdx.x == 0) {\n"
         "    fence_acq_rel_gpu();\n"
         "    u64 finished = add_relaxed_gpu(p.control + 2, 1) + 1;\n"
         "    last = finished == (load_relaxed_sys(p.control) + 1) * gridDim.x;\n"
-        "    fence_acq_rel_gpu();\n  }\n  __syncthreads();\n";
+        "    fence_acq_rel_gpu();\n  }\n  last = __syncthreads_or(last);\n";
     out += edge(program_.on_end, "on_end", "last");
     out += "  __syncthreads();\n  if (last && threadIdx.x == 0) {\n";
     for (const RolePlan& plan : plans_) {

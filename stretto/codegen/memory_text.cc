@@ -285,7 +285,8 @@ bool AgentWriter::stores_by_tma(const Op& op, TensorMapPlan& view) const {
   bool row_limit =
       r.row_end.has_value() && (r.row_dim < 0 || site_.role->resource.cluster_size > 1);
   if (!value_plan(reg).fragment || size_bytes(tensor(r).dtype) != 2 || !whole_blocks || row_limit ||
-      r.col_end.has_value() || plan_.store_stages == 0 || !tensor_map_of(program_, r, agent_.body, view)) {
+      r.col_end.has_value() || plan_.store_stages == 0 ||
+      !tensor_map_of(program_, r, agent_.body, view)) {
     return false;
   }
   view.box_rows = kStoreBlock;

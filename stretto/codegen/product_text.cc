@@ -46,7 +46,14 @@ void AgentWriter::product(const Op& op) {
 void AgentWriter::wgmma(const Op& op) {
   const ValueType& a = type(op.operands[1]);
   const ValueType& b = type(op.operands[2]);
-  kernel_.wgmmas.insert({wgmma_type(a.dtype), static_cast<int>(b.cols)});
+  bool sums = type(op.result).cols > b.cols;
+  int columns = static_cast<int>(b.cols), chunk = swizzle_bytes(b) / 2;
+  if (!sums) {
+    kernel_.wgmmas.insert({wgmma_type(a.dtype), columns});
+  } else {
+    kernel_.wgmmas.insert({wgmma_type(a.dtype), chunk + static_cast<int>(kSumColumns)});
+    if (columns > chunk) kernel_.wgmmas.insert({wgmma_type(a.dtype), columns - chunk});
+  }
   bool staged_any = plan_.staging.count(&op) != 0;
   std::size_t staged = staged_any ? plan_.staging.at(&op) : 0;
   if (staged_any) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
@@ -57,8 +64,13 @@ void AgentWriter::wgmma(const Op& op) {
     line("fence_proxy_async_shared();");
     line("named_barrier_sync(team.barrier, {});", values_.num_threads);
   }
-  line("{}dot_async<{}, {}, {}>(v{}, {}, {}, origin);", if_any_row(op), b.cols, a.cols,
-       zero_accumulator(op), op.result, left, right);
+  if (sums) {
+    line("dot_async_with_sums<{}, {}, {}>(v{}, {}, {}, {}, origin);", b.cols, a.cols,
+         zero_accumulator(op), op.result, left, right, plan_.ones / 16);
+  } else {
+    line("{}dot_async<{}, {}, {}>(v{}, {}, {}, origin);", if_any_row(op), b.cols, a.cols,
+         zero_accumulator(op), op.result, left, right);
+  }
   if (op.code == OpCode::kDot) {
     line("wgmma_wait<0>();");
     meet_in_warps();
@@ -106,8 +118,8 @@ void AgentWriter::add_product(const Op& op, const std::string& acc) {
   std::string left = factor(op, 1, staged);
   std::string right = factor(op, 2, staged);
   if (staged_any) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
-  line("dot_simt<L{}, {}>({}, {}, {}, team);", op.result, type(op.operands[1]).cols, acc, left,
-       right);
+  line("dot_simt<L{}, {}, {}>({}, {}, {}, team);", op.result, type(op.operands[1]).cols,
+       type(op.operands[2]).cols, acc, left, right);
   let_lanes_part();
 }
 

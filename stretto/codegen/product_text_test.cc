@@ -313,5 +313,38 @@ TEST(ProductText, StoresThatMayBeginBeforeTheTensorLookFirst) {
   }
 }
 
+// What attention multiplies its values by, and adds up.
+Program weighted(DType dtype, std::int64_t dim) {
+  ProgramBuilder p("weighted", 1);
+  auto x = p.input("x", DType::kF32, {64, 256});
+  auto v = p.input("v", dtype, {256, dim});
+  auto y = p.output("y", DType::kF32, {64, dim + 8});
+  p.role("weigh", Resource::sms(1).pipelined(2), p.grid(y, 64, dim + 8), [&](const Tile&) {
+    Value acc = p.zeros(DType::kF32, 64, dim + 8);
+    Value weights = cast(p.load(x.tile({0, 0}, 64, 64)), dtype);
+    p.loop(4, [&](const Index& k) {
+      acc = dot_and_row_sums(acc, weights, p.load(v.tile({k * 64, 0}, 64, dim)));
+    });
+    p.store(y.tile({0, 0}, 64, dim + 8), acc);
+  });
+  return p.finish();
+}
+
+TEST(ProductText, TheTensorCoreAddsUpRows) {
+  GeneratedKernel kernel = generate(weighted(DType::kBF16, 64));
+  expect_lines(kernel.source, {"struct Wgmma<bf16, 72>", "fill_ones<bf16>(smem + ",
+                               "__syncthreads();", "dot_async_with_sums<64, 64, false>("});
+  expect_clean_build(kernel);
+  // Chunks of columns before the last one are products of their own.
+  kernel = generate(weighted(DType::kF16, 192));
+  expect_lines(kernel.source, {"struct Wgmma<f16, 72>", "struct Wgmma<f16, 128>", "fill_ones<f16>(",
+                               "dot_async_with_sums<192, 64, false>("});
+  expect_clean_build(kernel);
+  kernel = generate(weighted(DType::kF32, 64));
+  EXPECT_EQ(kernel.source.find("fill_ones"), std::string::npos);
+  expect_lines(kernel.source, {"dot_simt<L", ", 64, 64>("});
+  expect_clean_build(kernel);
+}
+
 }  // namespace
 }  // namespace stretto

@@ -346,12 +346,13 @@ class RolePlanner {
     for (std::size_t a = 0; a < role_.agents.size(); ++a) {
       const Agent& agent = role_.agents[a];
       AgentPlan& values = plan_.agents[a];
-      plan_.scratch = std::max(plan_.scratch, static_cast<std::size_t>(values.num_threads) * 4);
       for_each_block(agent.body, [&](const Block& block) {
         for (const Op& op : block) stage(agent, values, op);
       });
     }
-    plan_.scratch = take(plan_.scratch, 16);
+    // Behind all slots.
+    if (plan_.ones != 0) plan_.ones = take(kOnesBytes, kSlotAlignment);
+    plan_.scratch = take(std::max(plan_.scratch, std::size_t{16}), 16);
   }
 
   void stage(const Agent& agent, const AgentPlan& values, const Op& op) {
@@ -364,10 +365,21 @@ class RolePlanner {
       bool left_in_registers = kind == DotKind::kWgmma && !slot(op.operands[1]);
       if (!slot(op.operands[1]) && !left_in_registers) bytes += staged_bytes(type(op.operands[1]));
       if (!slot(op.operands[2])) bytes += staged_bytes(type(op.operands[2]));
+      bool sums = type(op.result).cols > type(op.operands[2]).cols;
+      if (kind == DotKind::kWgmma && sums) {
+        plan_.ones = 1;  // placed at the end
+        plan_.ones_dtype = type(op.operands[2]).dtype;
+      }
     } else if (op.code == OpCode::kTranspose && !slot(op.operands[0])) {
       bytes = staged_bytes(type(op.operands[0]));
     }
     if (bytes > 0) plan_.staging[&op] = take(bytes, kSlotAlignment);
+    // Threads that share a row of a fragment are of one warp.
+    bool row_of_fragment = op.axis == 1 && op.code == OpCode::kReduce &&
+                           values.values[static_cast<std::size_t>(op.operands[0])].fragment;
+    if (op.code == OpCode::kReduce && !row_of_fragment) {
+      plan_.scratch = std::max(plan_.scratch, static_cast<std::size_t>(values.num_threads) * 4);
+    }
     bool to_memory = op.code == OpCode::kStore && size_bytes(type(op.operands[0]).dtype) >= 2;
     const ValuePlan* v =
         op.operands.empty() ? nullptr : &values.values[static_cast<std::size_t>(op.operands[0])];
@@ -413,14 +425,6 @@ class RolePlanner {
   std::size_t next_ = 0;
 };
 
-// A box from elsewhere on ends in an illegal instruction (H100, H200), for loads as for stores.
-bool columns_on_granules(const Tensor& tensor, const Region& region, const Block& body) {
-  auto size = static_cast<std::int64_t>(size_bytes(tensor.dtype));
-  return region.col_dim < 0 ||
-         known_factor(region.origin[static_cast<std::size_t>(region.col_dim)], body) * size % 16 ==
-             0;
-}
-
 }  // namespace
 
 int swizzle_bytes(const ValueType& type) {
@@ -433,61 +437,6 @@ std::size_t staged_bytes(const ValueType& type) {
   auto swizzle = static_cast<std::size_t>(swizzle_bytes(type));
   return round_up(round_up(row_bytes, swizzle) * round_up(static_cast<std::size_t>(type.rows), 8),
                   kSlotAlignment);
-}
-
-std::vector<std::int64_t> row_major_strides(const Program& program, int tensor) {
-  std::vector<std::int64_t> shape = bound_shape(program, tensor);
-  std::vector<std::int64_t> strides(shape.size(), 1);
-  for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
-  return strides;
-}
-
-const char* tma_refusal(const Program& program, const Region& region, const Block& body) {
-  const Tensor& t = program.tensors[static_cast<std::size_t>(region.tensor)];
-  if (t.shape.size() > 3) return "more than three dimensions";
-  return columns_on_granules(t, region, body) ? "rows that are not multiples of 16 bytes"
-                                              : "columns that are not multiples of 16 bytes";
-}
-
-bool tensor_map_of(const Program& program, const Region& region, const Block& body,
-                   TensorMapPlan& out) {
-  const Tensor& t = program.tensors[static_cast<std::size_t>(region.tensor)];
-  int dims = static_cast<int>(t.shape.size());
-  if (region.col_dim != dims - 1 || dims > 3 || t.packet) return false;
-  if (!columns_on_granules(t, region, body)) return false;
-  std::vector<std::int64_t> strides = row_major_strides(program, region.tensor);
-  for (int d = 0; d < dims - 1; ++d) {
-    auto bytes =
-        strides[static_cast<std::size_t>(d)] * static_cast<std::int64_t>(size_bytes(t.dtype));
-    if (bytes % 16 != 0) return false;
-  }
-  out.tensor = region.tensor;
-  out.rank = region.rank.has_value() && !region.rank.same(Expr::var(0)) ? 0 : -1;
-  out.row_dim = region.row_dim;
-  out.outer_dim = -1;
-  for (int d = 0; d < dims - 1; ++d) {
-    if (d == region.row_dim) continue;
-    if (out.outer_dim >= 0) return false;
-    out.outer_dim = d;
-  }
-  if (out.row_dim < 0) {  // one row: its dimension is whatever is left
-    out.row_dim = out.outer_dim;
-    out.outer_dim = -1;
-    for (int d = 0; d < dims - 1; ++d) {
-      if (d != out.row_dim) out.outer_dim = d;
-    }
-  }
-  // Slots lie behind each other at the bound's distance, so their number must not depend on a run.
-  if (t.num_slots > 1) {
-    if (dims == 1) return false;
-    if (out.outer_dim >= 0 && !t.shape[static_cast<std::size_t>(out.outer_dim)].is_const()) {
-      return false;
-    }
-    std::size_t slot =
-        storage_bytes(program, region.tensor) / static_cast<std::size_t>(t.num_slots);
-    if (slot % 16 != 0 || out.outer_dim > 0) return false;
-  }
-  return true;
 }
 
 RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps,

@@ -61,7 +61,9 @@ struct RolePlan {
   std::map<const Op*, std::size_t> staging;
   std::size_t store_stages = 0;  // `store_buffers` blocks of 64 x 64 per warpgroup
   int store_buffers = 2;         // one where two do not fit beside the slots
-  std::size_t scratch = 0;       // one float per thread
+  std::size_t scratch = 0;       // one float per thread, where threads reduce
+  std::size_t ones = 0;          // kOnesBytes of 16-bit ones for sums of rows; 0: none
+  DType ones_dtype = DType::kBF16;
   std::size_t ticket_ring = 0;   // of a role by ticket
   int ticket_word = -1;          // of the control block
   // Where the warpgroups of a staggered role say to how many notifies they have come; 0: it has
@@ -126,6 +128,9 @@ const char* tma_refusal(const Program& program, const Region& region, const Bloc
 int swizzle_bytes(const ValueType& type);
 std::size_t staged_bytes(const ValueType& type);
 std::vector<std::int64_t> row_major_strides(const Program& program, int tensor);
+
+// 16 rows of a slot.
+inline constexpr std::size_t kOnesBytes = 2048;
 
 // The whole shared memory of a block.
 inline constexpr std::size_t kSharedLimit = 227 * 1024;

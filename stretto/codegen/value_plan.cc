@@ -198,7 +198,14 @@ DotKind dot_kind(const Agent& agent, const Op& op) {
   std::int64_t step = halves ? 16 : 32;
   bool matrix = a.dtype == b.dtype && (halves || bytes) && a.cols % step == 0 && b.cols % 8 == 0 &&
                 b.cols <= 256 && a.rows > 1;
-  return matrix ? DotKind::kWgmma : DotKind::kSimt;
+  if (!matrix) return DotKind::kSimt;
+  if (type(0).cols == b.cols) return DotKind::kWgmma;
+  // Sums of A's rows: of registers, beside a B whose chunks of columns are whole.
+  const Op* left = writer_of(agent.body, op.operands[1]);
+  const Op* right = writer_of(agent.body, op.operands[2]);
+  bool in_registers = left != nullptr && left->code == OpCode::kCast;
+  bool as_stored = right != nullptr && right->code != OpCode::kTranspose;
+  return in_registers && as_stored && halves && b.cols % 16 == 0 ? DotKind::kWgmma : DotKind::kSimt;
 }
 
 std::int64_t AgentPlan::rows_here(const ValueType& type) const {

@@ -36,6 +36,7 @@ struct DotCode {
   bool zero_acc = false;  // acc is known to be zero and need not be read
   DotSource a, b;
   int scale_a = -1, scale_b = -1;  // kDotScaled
+  std::int64_t sums_from = -1;     // the first column for sums of a's rows
   // A folded loop: `var` runs over [exprs lo, hi), every turn advancing k by one tile.
   bool folded = false;
 };

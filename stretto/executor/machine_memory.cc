@@ -267,6 +267,14 @@ void RankMachine::dot(AgentState& a, const Inst& inst) {
                   .tile_rows = out.rows});
   }
   if (scaled) add_scaled(a, code, whole);
+  std::int64_t width = left.c1 - left.c0;
+  if (code.sums_from < 0 || m <= 0 || width <= 0) return;
+  static const float one = 1;
+  kernels::dot({.acc = sub_tile(whole, left.r0, code.sums_from, m, kSumColumns),
+                .a = left.tile,
+                .b = {DType::kF32, width, kSumColumns, &one, 0, 0},
+                .accumulate = true,
+                .tile_rows = out.rows});
 }
 
 // out = acc + product * scale_a * scale_b, rows scaled by one and columns by the other.

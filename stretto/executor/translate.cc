@@ -115,6 +115,9 @@ class AgentTranslator {
       std::size_t bytes = static_cast<std::size_t>(type.rows * type.cols) * sizeof(float);
       code_.scratch_bytes = std::max(code_.scratch_bytes, (bytes + 63) / 64 * 64);
     }
+    std::int64_t columns = code_.agent->values[static_cast<std::size_t>(op.operands[2])].cols;
+    bool sums = code_.agent->values[static_cast<std::size_t>(op.result)].cols > columns;
+    if (sums) dot.sums_from = columns;
     dot.zero_acc = take_zero_fill(dot);
     use(dot.result);
     if (!dot.zero_acc) use(dot.acc);

@@ -137,7 +137,8 @@ enum class OpCode : std::uint8_t {
   kLoadRows,   // rows of region's tensor chosen by operand 0 (i32 [rows,1]); negative index: a row
                // of zeros
   kDot,        // operands acc, a, b: acc + a * b, accumulated in f32, factors in f64 in f64;
-               // exprs[0], where given: the rows of a before it alone, those from it on are zero
+               // exprs[0], where given: the rows of a before it alone, those from it on are zero;
+               // where acc has kSumColumns columns more than b, each gets the sum of a's row
   kDotScaled,  // operands acc, a, b, scale_a [rows,1], scale_b [1,cols]: acc + (a * b) * scale_a *
                // scale_b
   kUnary,      // unary
@@ -219,6 +220,9 @@ enum class BinaryOp : std::uint8_t {
   kOr,
 };
 enum class ReduceOp : std::uint8_t { kSum, kMax, kMin, kArgMax };
+
+// As many as a matrix instruction has at least.
+inline constexpr std::int64_t kSumColumns = 8;
 
 struct Op;
 using Block = std::vector<Op>;

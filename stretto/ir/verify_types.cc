@@ -141,6 +141,8 @@ void BodyChecker::type_dot() {
   require(doubles == (b.dtype == DType::kF64), "factors are {} and {}, need both in f64 or neither",
           describe(a), describe(b));
   ValueType product{sum_dtype(a.dtype), a.rows, b.cols};
+  bool sums = op_->code != OpCode::kDotScaled && !doubles && op_->exprs.empty();
+  if (sums && acc.cols == b.cols + kSumColumns) product.cols = acc.cols;
   require(acc == product, "the accumulator is {}, the product {}", describe(acc),
           describe(product));
   if (op_->code == OpCode::kDotScaled) {

@@ -302,6 +302,45 @@ TEST_F(Compute, ScaledDotOfFp8) {
 }
 
 // Softmax over blocks that are seen one after the other.
+// Each of eight columns more: the sum of the left factor's row, whatever of the right one lies
+// outside of its tensor.
+TEST_F(Compute, DotAndRowSums) {
+  constexpr std::int64_t rows = 6, inner = 10, cols = 3, wide = cols + 8;
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    ProgramBuilder p("sums", 1);
+    auto x = p.input("x", dtype, {rows, inner});
+    auto v = p.input("v", dtype, {inner - 2, cols});
+    auto y = p.output("y", DType::kF32, {rows, wide});
+    p.role("multiply", Resource::sms(2), p.grid(y, 2, wide), [&](const Tile& t) {
+      Value acc = p.full(DType::kF32, 2, wide, 0.5);
+      p.loop(2, [&](const Index& k) {
+        acc = dot_and_row_sums(acc, p.load(x.tile({t.row, k * (inner / 2)}, 2, inner / 2)),
+                               p.load(v.tile({k * (inner / 2), 0}, inner / 2, cols)));
+      });
+      p.store(y.tile({t.row, 0}, 2, wide), acc);
+    });
+    Program program = p.finish();
+    EXPECT_EQ(rank_runs::refusal(program), "");
+    Doubles xs, vs, want;
+    for (int i = 0; i < rows * inner; ++i) xs.push_back(i % 7 - 3);
+    for (int i = 0; i < (inner - 2) * cols; ++i) vs.push_back(i % 5 - 1);
+    for (int r = 0; r < rows; ++r) {
+      for (int c = 0; c < wide; ++c) {
+        double sum = 0.5;
+        for (int k = 0; k < inner; ++k) {
+          double factor = c >= cols       ? 1
+                          : k < inner - 2 ? vs[static_cast<std::size_t>(k * cols + c)]
+                                          : 0;
+          sum += xs[static_cast<std::size_t>(r * inner + k)] * factor;
+        }
+        want.push_back(sum);
+      }
+    }
+    auto got = rank_runs::run(program, [&](int) { return Tensors{{"x", xs}, {"v", vs}}; });
+    expect_near(got[0].at("y"), want, 1e-6, "sums");
+  }
+}
+
 TEST_F(Compute, OnlineSoftmax) {
   constexpr std::int64_t rows = 5, cols = 19, block = 4;
   ProgramBuilder p("softmax", 1);

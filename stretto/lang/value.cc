@@ -256,6 +256,11 @@ Value dot(const LocatedValue& acc, const Value& a, const Value& b) {
   return ValueOps::emit(OpCode::kDot, acc.value.type(), {&acc.value, &a, &b}, acc.loc);
 }
 
+Value dot_and_row_sums(const LocatedValue& acc, const Value& a, const Value& b) {
+  return ValueOps::emit(OpCode::kDot, {DType::kF32, a.rows(), b.cols() + kSumColumns},
+                        {&acc.value, &a, &b}, acc.loc);
+}
+
 Value dot(const LocatedValue& acc, const Value& a, const Value& b, const Expr& rows) {
   Value sum = dot(acc, a, b);
   bool all = rows.is_const() && rows.const_value() >= a.rows();

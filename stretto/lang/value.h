@@ -123,6 +123,9 @@ Value col_max(const LocatedValue& v);     // [r,c] -> [1,c]
 // zero; GPUs leave such rows out by halves of a tile, CPU ranks all of them.
 Value dot(const LocatedValue& acc, const Value& a, const Value& b);
 Value dot(const LocatedValue& acc, const Value& a, const Value& b, const Expr& rows);
+// acc [m,n+8]: its first n columns as above, and to each of the last eight the sum of a's row,
+// which the tensor core adds up along the way; f64 factors have no such form.
+Value dot_and_row_sums(const LocatedValue& acc, const Value& a, const Value& b);
 // acc + (a * b) * scale_a [m,1] * scale_b [1,n].
 struct DotScales {
   Value a, b;

@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
+#include "stretto/ir/refuse.h"
 #include "stretto/passes/prune.h"
-#include "stretto/passes/refuse.h"
 
 namespace stretto {
 namespace {

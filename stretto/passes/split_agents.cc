@@ -7,8 +7,8 @@
 #include <map>
 #include <set>
 
+#include "stretto/ir/refuse.h"
 #include "stretto/passes/prune.h"
-#include "stretto/passes/refuse.h"
 #include "stretto/passes/split_survey.h"
 
 namespace stretto {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "stretto/ir/op_info.h"
-#include "stretto/passes/refuse.h"
+#include "stretto/ir/refuse.h"
 #include "stretto/passes/register_uses.h"
 #include "stretto/passes/substitute_vars.h"
 

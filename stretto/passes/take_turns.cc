@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "stretto/passes/refuse.h"
+#include "stretto/ir/refuse.h"
 #include "stretto/passes/substitute_vars.h"
 
 namespace stretto {

@@ -41,7 +41,8 @@ void add_product(const Op& op, std::span<const ValueType> values, const Machine&
         fmt::format("machine {}: tensor: tflops: no rate for {}, which {}:{} multiplies",
                     machine.name, name(a.dtype), op.loc.file, op.loc.line));
   }
-  double flops = 2.0 * static_cast<double>(a.rows * a.cols * b.cols);
+  const ValueType& sum = type_of(values, op.result);  // of a's rows, too, where it is wider
+  double flops = 2.0 * static_cast<double>(a.rows * a.cols * std::max(b.cols, sum.cols));
   cost.tensor += flops / rate->second;
 }
 

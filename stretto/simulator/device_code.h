@@ -66,6 +66,16 @@ inline std::common_type_t<A, B> max(A a, B b) {
 
 inline uint32_t __cvta_generic_to_shared(const void* p) { return sim::shared_address(p); }
 inline void __syncthreads() { sim::block_barrier(); }
+inline int __syncthreads_or(int v) {
+  static const char key = 0;
+  auto* any = static_cast<int*>(sim::static_shared(&key, sizeof(int)));
+  sim::block_barrier();
+  *any = 0;
+  sim::block_barrier();
+  if (v != 0) *any = 1;
+  sim::block_barrier();
+  return *any;
+}
 inline void __syncwarp(unsigned = ~0u) { sim::warp_together(sim::WarpOp::kMeet, nullptr, nullptr); }
 [[noreturn]] inline void __trap() { __builtin_trap(); }
 

@@ -108,6 +108,14 @@ TEST_F(Simulator, ThreadsBlocksAndShuffles) {
   }
 }
 
+TEST_F(Simulator, AnyThreadOfABlock) {
+  std::vector<std::uint32_t> out =
+      run("out[threadIdx.x] = __syncthreads_or(threadIdx.x == 70);\n"
+          "out[96 + threadIdx.x] = __syncthreads_or(threadIdx.x > 96);",
+          1, 96);
+  for (std::size_t t = 0; t < 96; ++t) EXPECT_EQ(out[t] != 0 && out[96 + t] == 0, true) << t;
+}
+
 // 128 threads: D[64, n] = A[64, 64] B, with B's rows along K or along N.
 void expect_products(const std::vector<std::uint32_t>& out, int n) {
   auto a = [](int r, int k) { return static_cast<double>((r * 7 + k * 3) % 11 - 5); };

@@ -116,6 +116,48 @@ requires Paired<A> STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& 
   wgmma_commit();
 }
 
+// The same with eight columns more in acc, which get the sums of A's rows: after B's last chunk the
+// matrix instruction goes on to `ones`, 16 stored rows of ones that lie behind B (in units of 16
+// bytes). B is stored with its rows along K.
+template <int kN, int kK, bool kZero, class Acc, class A, class B>
+requires Paired<A> STRETTO_DEVICE void dot_async_with_sums(Acc& acc, const A& a, const B& b,
+                                                           u32 ones, const Origin& o) {
+  using T = typename A::Element;
+  using S = typename B::Slot;
+  constexpr int kLast = S::kChunkCols, kFirst = kN - kLast;
+  Descriptors<B, true> of_b(b, 0, o);
+  u32 last = of_b.start + part_offset<S>(0, kFirst);
+  u64 with_ones =
+      wgmma_descriptor<S::kSwizzle>(last, (o.start + ones - last) << 4, 8 * S::kSwizzle);
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kK; k += 16, with_ones -= u64(part_offset<S>(16, 0)) * 0xffff) {
+#pragma unroll
+    for (int m = 0; m < Acc::kR / 2; ++m) {
+      const u32* lo = a.w[2 * m];
+      const u32* hi = a.w[2 * m + 1];
+      float *to_lo = acc.x[2 * m], *to_hi = acc.x[2 * m + 1];
+      if constexpr (kFirst > 0) {
+        Wgmma<T, kFirst>::template rs<true>(to_lo, to_hi, lo[k / 8], hi[k / 8], lo[k / 8 + 1],
+                                            hi[k / 8 + 1], of_b.at(k, 0), !kZero || k > 0);
+      }
+      Wgmma<T, kLast + 8>::template rs<true>(to_lo + kFirst / 4, to_hi + kFirst / 4, lo[k / 8],
+                                             hi[k / 8], lo[k / 8 + 1], hi[k / 8 + 1], with_ones,
+                                             !kZero || k > 0);
+    }
+  }
+  wgmma_commit();
+}
+
+// What such products go on to. Before a barrier; the proxy fence is here.
+template <class T>
+STRETTO_DEVICE void fill_ones(u8* to, int bytes, int thread, int num_threads) {
+  for (int i = thread; i < bytes / int(sizeof(T)); i += num_threads) {
+    reinterpret_cast<T*>(to)[i] = from_float<T>(1.f);
+  }
+  fence_proxy_async_shared();
+}
+
 // Keeps the compiler from touching registers of a product before it has completed.
 template <class V>
 STRETTO_DEVICE void settle(V& v) {
@@ -143,8 +185,8 @@ STRETTO_DEVICE void pass_turn(const Team& t) {
 }
 
 // The plain form: every thread sums its own elements over k in order, in fp32. A row or a column
-// that is the only one is every thread's.
-template <class L, int kK, class Acc, class A, class B>
+// that is the only one is every thread's. Columns from kCols on get the sums of A's rows.
+template <class L, int kK, int kCols, class Acc, class A, class B>
 STRETTO_DEVICE void dot_simt(Acc& acc, const A& a, const B& b, const Team& t) {
   for (int k = 0; k < kK; ++k) {
     float bk[Acc::kC];
@@ -152,7 +194,11 @@ STRETTO_DEVICE void dot_simt(Acc& acc, const A& a, const B& b, const Team& t) {
     for (int j = 0; j < Acc::kC; ++j) {
       int c = L::kTileCols == 1 ? 0 : L::col(t, j);
       bool in = c < L::kTileCols;
-      bk[j] = !in ? 0.f : to_float(B::kTransposed ? b.slot.at(c, k) : b.slot.at(k, c));
+      if (c >= kCols && in) {
+        bk[j] = 1.f;
+      } else {
+        bk[j] = !in ? 0.f : to_float(B::kTransposed ? b.slot.at(c, k) : b.slot.at(k, c));
+      }
     }
 #pragma unroll
     for (int i = 0; i < Acc::kR; ++i) {

@@ -196,7 +196,12 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
     Value query = p.load(q.tile({sequence, first, head * d.head_dim}, bm, d.head_dim));
     Value row = p.iota_rows(past + first, bm);  // [bm, 1] position of each query
     OnlineSoftmax softmax(
-        p, {.dtype = d.dtype, .rows = bm, .head_dim = d.head_dim, .scale = score_scale(d)});
+        p, {.dtype = d.dtype,
+            .rows = bm,
+            .head_dim = d.head_dim,
+            .scale = score_scale(d),
+            .sums_by_product =
+                cfg.num_stages > 0 && multiplied_by_tensor_core(d.dtype, bn, d.head_dim)});
     p.loop(begin / bn, ceil_div(end, bn), [&](const Index& j) {
       auto block = [&](const TensorRef& cache) {
         return cache.tile({kv, j * bn, 0}, bn, d.head_dim).until_row(end);
@@ -235,7 +240,8 @@ AttentionConfig gpu_config(const AttentionDesc& d) {
   constexpr std::int64_t kLong = 4096, kLonger = 8192;  // tokens; the last block wastes little
   AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
   bool pipelined = tile.num_stages > 0, small = d.head_dim <= 64;
-  if (pipelined && small) tile = {.rows = 192, .kv = 128, .num_stages = 3};
+  // With tickets three slots, whose places are no constants, would spill.
+  if (pipelined && small) tile = {.rows = 192, .kv = 128, .num_stages = d.causal ? 4 : 3};
   std::int64_t heads = split_heads(d).heads_per_rank;
   AttentionConfig c{.tile_rows = tile.rows,
                     .tile_kv = tile.kv,

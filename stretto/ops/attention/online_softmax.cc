@@ -16,8 +16,9 @@ OnlineSoftmax::OnlineSoftmax(ProgramBuilder& p, const Options& o)
     : p_(p),
       options_(o),
       peak_(p.full(DType::kF32, o.rows, 1, kMaskedScore)),
-      weight_(p.zeros(DType::kF32, o.rows, 1)),
-      sum_(p.zeros(DType::kF32, o.rows, o.head_dim)) {}
+      sum_(p.zeros(DType::kF32, o.rows, o.head_dim + (o.sums_by_product ? kSumColumns : 0))) {
+  if (!o.sums_by_product) weight_ = p.zeros(DType::kF32, o.rows, 1);
+}
 
 void OnlineSoftmax::add(const Value& scores, const Slice& values) {
   double log2_scale = options_.scale * std::numbers::log2e;
@@ -27,8 +28,12 @@ void OnlineSoftmax::add(const Value& scores, const Slice& values) {
   Value scaled_peak = new_peak * log2_scale;
   Value shrink = exp2((peak_ - new_peak) * log2_scale);  // exactly 1 for the same peak
   Value weights = exp2(scores * log2_scale - scaled_peak);
-  weight_ = weight_ * shrink + row_sum(weights);
-  sum_ = dot(sum_ * shrink, cast(weights, options_.dtype), p_.load(values));
+  if (options_.sums_by_product) {
+    sum_ = dot_and_row_sums(sum_ * shrink, cast(weights, options_.dtype), p_.load(values));
+  } else {
+    weight_ = weight_ * shrink + row_sum(weights);
+    sum_ = dot(sum_ * shrink, cast(weights, options_.dtype), p_.load(values));
+  }
   peak_ = new_peak;
 }
 
@@ -66,8 +71,19 @@ void OnlineSoftmax::store(const State& state) const {
 
 Value OnlineSoftmax::log2_peak() const { return peak_ * (options_.scale * std::numbers::log2e); }
 
-Value OnlineSoftmax::mean() const { return sum_ / weight_; }
+Value OnlineSoftmax::sum() const {
+  return options_.sums_by_product ? columns(sum_, 0, options_.head_dim) : sum_;
+}
 
-Value OnlineSoftmax::lse() const { return peak_ * options_.scale + log(weight_); }
+Value OnlineSoftmax::weight() const {
+  return options_.sums_by_product ? row_max(columns(sum_, options_.head_dim, kSumColumns))
+                                  : weight_;  // all alike
+}
+
+Value OnlineSoftmax::mean() const {
+  return options_.sums_by_product ? columns(sum_ / weight(), 0, options_.head_dim) : sum_ / weight_;
+}
+
+Value OnlineSoftmax::lse() const { return peak_ * options_.scale + log(weight()); }
 
 }  // namespace stretto

@@ -15,6 +15,12 @@ namespace stretto {
 // with the scale is exact and their difference 0.
 inline constexpr double kMaskedScore = -0x1p100;
 
+// Whether GPUs multiply weights of so many keys by values on the tensor core, in roles with stages:
+// then the sum of the weights costs next to nothing there (OnlineSoftmax::Options).
+inline bool multiplied_by_tensor_core(DType dtype, std::int64_t keys, std::int64_t head_dim) {
+  return size_bytes(dtype) == 2 && keys % 16 == 0 && head_dim % 16 == 0;
+}
+
 class OnlineSoftmax {
  public:
   struct Options {
@@ -22,6 +28,9 @@ class OnlineSoftmax {
     std::int64_t rows = 1;      // queries
     std::int64_t head_dim = 1;
     double scale = 1;  // of scores
+    // Weights add up beside the values that they multiply, on the tensor core, where they are
+    // rounded: no load(), merge() or store().
+    bool sums_by_product = false;
   };
   // Variables of the block in which it is made.
   OnlineSoftmax(ProgramBuilder& p, const Options& options);
@@ -39,8 +48,8 @@ class OnlineSoftmax {
   void merge(const std::vector<State>& states);
   void store(const State& state) const;
 
-  const Value& sum() const { return sum_; }        // [rows, head_dim], not divided by
-  const Value& weight() const { return weight_; }  // [rows, 1]
+  Value sum() const;        // [rows, head_dim], not divided by
+  Value weight() const;     // [rows, 1]
   Value log2_peak() const;  // [rows, 1]: both are in units of two to this power
   Value mean() const;       // [rows, head_dim]: the attention of the keys so far
   Value lse() const;        // [rows, 1]: log of the sum of exp(scale * score)
@@ -48,7 +57,7 @@ class OnlineSoftmax {
  private:
   ProgramBuilder& p_;
   Options options_;
-  Value peak_, weight_, sum_;
+  Value peak_, weight_, sum_;  // the last two are one where a product makes them
 };
 
 }  // namespace stretto

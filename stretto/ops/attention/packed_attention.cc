@@ -113,8 +113,13 @@ class PackedAttention {
     // Rows past the end of a sequence are another's; nobody stores what comes of them.
     Value query = p_.load(q_.tile({row, head * d_.head_dim}, bm, d_.head_dim));
     double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
-    OnlineSoftmax softmax(p_,
-                          {.dtype = d_.dtype, .rows = bm, .head_dim = d_.head_dim, .scale = scale});
+    OnlineSoftmax softmax(
+        p_, {.dtype = d_.dtype,
+             .rows = bm,
+             .head_dim = d_.head_dim,
+             .scale = scale,
+             .sums_by_product =
+                 cfg_.num_stages > 0 && multiplied_by_tensor_core(d_.dtype, bn, d_.head_dim)});
     p_.loop(ceil_div(seen, bn), [&](const Index& j) {
       Index page = paged() ? p_.read(pages_, {s.idx, j * bn / d_.page}) : Index(0);
       Value scores = dot(p_.zeros(DType::kF32, bm, bn), query,

@@ -126,7 +126,7 @@ class RingAttention {
 
   void first_step(const Index& worker) {
     for_tiles(worker, [&](const Queries& q) {
-      OnlineSoftmax softmax = tiles_.softmax();
+      OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
       attend(softmax, q, p_.rank(), tiles_.k(), tiles_.v(), 0);
       steps_ > 1 ? softmax.store(state(q)) : tiles_.store(q, softmax);
     });
@@ -138,7 +138,7 @@ class RingAttention {
     p_.worker_fence();  // the sums of the step before
     p_.wait(arrived_[s], 2 * tiles_.num_copies());
     for_tiles(worker, [&](const Queries& q) {
-      OnlineSoftmax softmax = tiles_.softmax();
+      OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
       softmax.load(state(q));
       attend(softmax, q, from, k_slots_, v_slots_, slot(s));
       p_.when(

@@ -78,7 +78,7 @@ Program sequence_attention(const SequenceAttentionDesc& d, const SequenceAttenti
         SequenceTiles::Queries q = tiles.queries(t.index);
         p.when(q.any(), [&] {
           Value query = tiles.load(q);
-          OnlineSoftmax softmax = tiles.softmax();
+          OnlineSoftmax softmax = tiles.softmax(/*kept=*/false);
           p.loop(2, [&](const Index& half) {
             Index chunk = p.let("chunk", zigzag.chunk_of(p.rank(), half));
             Index seen = p.let("seen", tiles.seen(q, chunk));

@@ -125,9 +125,16 @@ Value SequenceTiles::load(const Queries& tile, const TensorRef& q, const Index& 
                      .until_row(end));
 }
 
-OnlineSoftmax SequenceTiles::softmax() const {
+OnlineSoftmax SequenceTiles::softmax(bool kept) const {
   double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
-  return {p_, {.dtype = d_.dtype, .rows = cfg_.tile_rows, .head_dim = d_.head_dim, .scale = scale}};
+  bool by_product = !kept && cfg_.num_stages > 0 &&
+                    multiplied_by_tensor_core(d_.dtype, cfg_.tile_kv, d_.head_dim);
+  return {p_,
+          {.dtype = d_.dtype,
+           .rows = cfg_.tile_rows,
+           .head_dim = d_.head_dim,
+           .scale = scale,
+           .sums_by_product = by_product}};
 }
 
 void SequenceTiles::store(const Queries& tile, const OnlineSoftmax& softmax) const {

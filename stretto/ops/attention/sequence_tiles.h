@@ -69,7 +69,8 @@ class SequenceTiles {
   Value load(const Queries& tile) const;  // [tile_rows, head_dim]
   // From a tensor where the rows of the owner begin at `row`, tokens only.
   Value load(const Queries& tile, const TensorRef& q, const Index& row) const;
-  OnlineSoftmax softmax() const;
+  // `kept`: in memory, in between or for others to merge.
+  OnlineSoftmax softmax(bool kept) const;
   void store(const Queries& tile, const OnlineSoftmax& softmax) const;
   // The tile's rows of a tensor [num_heads, rows, cols].
   Slice rows_of(const TensorRef& tensor, const Queries& tile, std::int64_t cols) const;

@@ -109,7 +109,7 @@ class TokenRing {
 
   void own_step(const Index& worker) {
     for_tiles(worker, p_.rank(), [&](const Queries& q) {
-      OnlineSoftmax softmax = tiles_.softmax();
+      OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
       attend(softmax, q, tiles_.load(q));
       world_ > 1 ? softmax.store(state(q, 0, p_.rank())) : tiles_.store(q, softmax);
     });
@@ -120,7 +120,7 @@ class TokenRing {
     p_.wait(arrived_[s], 2 * tiles_.num_copies());
     for_tiles(worker, owner, [&](const Queries& q) {
       p_.when(sees(q, p_.rank()), [&] {
-        OnlineSoftmax softmax = tiles_.softmax();
+        OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
         attend(softmax, q, tiles_.load(q, q_slots_, (s - 1) * rows_));
         softmax.store(state(q, s, owner));
       });
@@ -133,7 +133,7 @@ class TokenRing {
     p_.loop(1, world_,
             [&](const Index& s) { p_.wait(returned_[s * cfg_.num_workers + worker], 1); });
     for_tiles(worker, p_.rank(), [&](const Queries& q) {
-      OnlineSoftmax softmax = tiles_.softmax();
+      OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
       softmax.load(state(q, 0, p_.rank()));
       p_.loop(1, world_, [&](const Index& s) {
         p_.when(sees(q, (p_.rank() + s) % world_),

@@ -195,17 +195,20 @@ class RandomValues {
     }
     DType factor = chance(50) ? DType::kBF16 : DType::kF32;
     auto cut = [&](const Value& v) { return cast(minimum(maximum(v, -9.0), 9.0), factor); };
-    Value acc = p_.zeros(DType::kF32, a.rows, b.cols);
+    bool sums = chance(30);
+    std::int64_t cols = b.cols + (sums ? 8 : 0);
+    Value acc = p_.zeros(DType::kF32, a.rows, cols), left = cut(a.value), right = cut(b.value);
     add(
-        dot(acc, cut(a.value), cut(b.value)), a.rows, b.cols,
+        sums ? dot_and_row_sums(acc, left, right) : dot(acc, left, right), a.rows, cols,
         [&](std::int64_t r, std::int64_t c) {
           double sum = 0;
           for (std::int64_t k = 0; k < a.cols; ++k) {
-            sum += std::clamp(a.at(r, k), -9.0, 9.0) * std::clamp(b.at(k, c), -9.0, 9.0);
+            double factor = c < b.cols ? std::clamp(b.at(k, c), -9.0, 9.0) : 1;
+            sum += std::clamp(a.at(r, k), -9.0, 9.0) * factor;
           }
           return sum;
         },
-        "dot");
+        sums ? "dot and row sums" : "dot");
   }
   // Rows of x by rows of x, block by block of their columns, of which the last ones may lie
   // outside.

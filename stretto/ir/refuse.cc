@@ -1,4 +1,4 @@
-#include "stretto/passes/refuse.h"
+#include "stretto/ir/refuse.h"
 
 #include <fmt/ranges.h>
 
