@@ -45,7 +45,8 @@ class RowWriter:
             return
         try:
             case = make()
-            row = {**said, **contest(case.calls(), case.error, most_error, self.options.samples, warmup_s)}
+            eager = getattr(case, "EAGER", frozenset())
+            row = {**said, **contest(case.calls(), case.error, most_error, self.options.samples, warmup_s, eager)}
             ours = {name: why for name, why in row["refused"].items() if is_ours(name)}
             if ours:
                 row["error"] = "; ".join(f"{name}: {why}" for name, why in ours.items())

@@ -80,11 +80,11 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     return ((got.float() - want).norm(dim=-1) / want.norm(dim=-1)).max().item()
 
 
-def contest(calls: dict, error_of, most_error: dict, samples: int, warmup_s: float) -> dict:
+def contest(calls: dict, error_of, most_error: dict, samples: int, warmup_s: float, eager=frozenset()) -> dict:
     """The contestants' part of a row of results, of calls {name: one for each set of operands}, each of which returns
     its result. First every contestant runs once: error_of(name, result) says how far the result of set 0 is from what
     is right, at most most_error[name] or most_error[""]. Those that are right are then timed in turn, each a graph of
-    calls of all sets. {"errors": {name: error}, "refused": {name: why it is not timed}, "calls_per_graph": number,
+    calls of all sets, those named in eager call by call. {"errors": {name: error}, "refused": {name: why it is not timed}, "calls_per_graph": number,
     "graph": {name: [milliseconds of a call, ..]}}."""
     row = {"errors": {}, "refused": {}}
     for name, of_sets in calls.items():
@@ -103,7 +103,8 @@ def contest(calls: dict, error_of, most_error: dict, samples: int, warmup_s: flo
     graphs = {}
     for name, of_sets in calls.items():
         try:
-            graphs[name] = [captured(lambda of_sets=of_sets: [call() for call in of_sets * repeats] and None)]
+            all_sets = lambda of_sets=of_sets: [call() for call in of_sets * repeats] and None
+            graphs[name] = [all_sets if name in eager else captured(all_sets)]
         except Exception as error:
             row["refused"][name] = "capture: " + first_line(error)
     if graphs:
