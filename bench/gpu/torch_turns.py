@@ -84,8 +84,8 @@ def contest(calls: dict, error_of, most_error: dict, samples: int, warmup_s: flo
     """The contestants' part of a row of results, of calls {name: one for each set of operands}, each of which returns
     its result. First every contestant runs once: error_of(name, result) says how far the result of set 0 is from what
     is right, at most most_error[name] or most_error[""]. Those that are right are then timed in turn, each a graph of
-    calls of all sets, those named in eager call by call. {"errors": {name: error}, "refused": {name: why it is not timed}, "calls_per_graph": number,
-    "graph": {name: [milliseconds of a call, ..]}}."""
+    calls of all sets, those named in eager call by call. {"errors": {name: error}, "refused": {name: why it is not
+    timed}, "calls_per_graph": number, "graph": {name: [milliseconds of a call, ..]}}."""
     row = {"errors": {}, "refused": {}}
     for name, of_sets in calls.items():
         try:
