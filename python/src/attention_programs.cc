@@ -50,7 +50,8 @@ FlashDecodeDesc spread_cache(Fields& fields) {
 
 PackedAttentionDesc packed(Fields& fields) {
   auto d = heads<PackedAttentionDesc>(fields);
-  fields.take({{"sequences", d.sequences}, {"causal", d.causal}, {"lse", d.lse}});
+  fields.take(
+      {{"sequences", d.sequences}, {"causal", d.causal}, {"window", d.window}, {"lse", d.lse}});
   return d;
 }
 
@@ -67,7 +68,7 @@ PackedAttentionDesc packed_with_pages(Fields& fields) {
 
 PagedDecodeDesc decoded_pages(Fields& fields) {
   auto d = heads<PagedDecodeDesc>(fields);
-  fields.take({{"lse", d.lse}});
+  fields.take({{"window", d.window}, {"lse", d.lse}});
   take_pages(fields, d);
   return d;
 }

@@ -85,28 +85,28 @@ sequence_attention = _forward(
 )
 packed_attention = _forward(
     "packed_attention(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens, bool is_causal,"
-    " float? scale, bool return_lse) -> (Tensor, Tensor)",
+    " float? scale, int window, bool return_lse) -> (Tensor, Tensor)",
     _and_lse(
-        lambda q, k, v, starts, is_causal, scale, lse: attention.packed_attention(
-            q, k, v, starts, is_causal=is_causal, scale=scale, return_lse=lse
+        lambda q, k, v, starts, is_causal, scale, window, lse: attention.packed_attention(
+            q, k, v, starts, is_causal=is_causal, scale=scale, window=window, return_lse=lse
         )
     ),
     _rows_and_lse,
 )
 paged_attention = _forward(
     "paged_attention(Tensor query, Tensor key_pages, Tensor value_pages, Tensor cu_seqlens,"
-    " Tensor block_table, Tensor cache_tokens, bool is_causal, float? scale) -> Tensor",
-    lambda q, k, v, starts, table, tokens, is_causal, scale: attention.paged_attention(
-        q, k, v, starts, table, tokens, is_causal=is_causal, scale=scale
+    " Tensor block_table, Tensor cache_tokens, bool is_causal, float? scale, int window) -> Tensor",
+    lambda q, k, v, starts, table, tokens, is_causal, scale, window: attention.paged_attention(
+        q, k, v, starts, table, tokens, is_causal=is_causal, scale=scale, window=window
     ),
     lambda query, *_: query.new_empty(query.shape),
 )
 paged_decode = _forward(
     "paged_decode(Tensor query, Tensor key_pages, Tensor value_pages, Tensor block_table,"
-    " Tensor cache_tokens, float? scale, bool return_lse) -> (Tensor, Tensor)",
+    " Tensor cache_tokens, float? scale, int window, bool return_lse) -> (Tensor, Tensor)",
     _and_lse(
-        lambda q, k, v, table, tokens, scale, lse: attention.paged_decode(
-            q, k, v, table, tokens, scale=scale, return_lse=lse
+        lambda q, k, v, table, tokens, scale, window, lse: attention.paged_decode(
+            q, k, v, table, tokens, scale=scale, window=window, return_lse=lse
         )
     ),
     lambda query, *inputs: (

@@ -236,6 +236,7 @@ def packed_attention(
     *,
     is_causal: bool = True,
     scale: Optional[float] = None,
+    window: int = 0,
     return_lse: bool = False,
     out: Any = None,
 ) -> Any:
@@ -245,7 +246,8 @@ def packed_attention(
     `query`: [rows, Hq, E]; `key`, `value`: [rows, Hkv, E], Hkv a divisor of Hq. `cu_seqlens`: int32
     (int64 is converted) [sequences + 1], the first row of each sequence, then `rows`, on the
     arrays' device: lengths are read there, not by the host. `is_causal`: a token sees those of its
-    sequence up to itself, else all of them. scale: default 1 / sqrt(E). float32 softmax.
+    sequence up to itself, of these the last `window` where that is not 0; else all of them. scale:
+    default 1 / sqrt(E). float32 softmax.
     Result [rows, Hq, E]; `return_lse`: (result, float32 [Hq, rows], the logarithm of each row's sum
     of weights), `out` a pair then.
 
@@ -255,13 +257,14 @@ def packed_attention(
     """
     arrays = (query, key, value, cu_seqlens)
     if out is None and _route.wants(*arrays):
-        made = _route.forward.packed_attention(*arrays, is_causal, scale, return_lse)
+        made = _route.forward.packed_attention(*arrays, is_causal, scale, window, return_lse)
         return made if return_lse else made[0]
-    op = with_options(_packed, is_causal, None if scale is None else float(scale), return_lse)
+    options = is_causal, None if scale is None else float(scale), int(window), return_lse
+    op = with_options(_packed, *options)
     return alone().call(op, 0, tuple(out) if return_lse and out else out, *arrays)
 
 
-def _packed(is_causal, scale, return_lse, group, query, key, value, cu_seqlens, _, out):
+def _packed(is_causal, scale, window, return_lse, group, query, key, value, cu_seqlens, _, out):
     op = "packed_attention"
     kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
     rows, heads, width = q.shape
@@ -276,6 +279,7 @@ def _packed(is_causal, scale, return_lse, group, query, key, value, cu_seqlens, 
             **_heads_desc(dtype, bound, heads, k.shape[1], width, scale),
             "sequences": starts.shape[0] - 1,
             "causal": is_causal,
+            "window": window,
             "lse": return_lse,
         },
         names,
@@ -302,6 +306,7 @@ def paged_attention(
     *,
     is_causal: bool = True,
     scale: Optional[float] = None,
+    window: int = 0,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
     """Attention of the last tokens of several sequences over a cache of pages, which a table hands
@@ -312,19 +317,19 @@ def paged_attention(
     t % page of page block_table[s, t // page]. `block_table`: [sequences, most pages of one];
     `cache_tokens`: [sequences], how many tokens of each the cache holds, those of `query` included
     and last; int32 (int64 is converted), on the arrays' device. Entries of the table past a
-    sequence's pages must be numbers of pages as well, such as 0. scale: default 1 / sqrt(E).
-    Result [rows, Hq, E]; rows that see nothing are not numbers.
+    sequence's pages must be numbers of pages as well, such as 0. `window`, scale: as
+    packed_attention(). Result [rows, Hq, E]; rows that see nothing are not numbers.
 
     Errors: as packed_attention(), for an entry that names no page likewise.
     """
     arrays = (query, key_pages, value_pages, cu_seqlens, block_table, cache_tokens)
     if out is None and _route.wants(*arrays):
-        return _route.forward.paged_attention(*arrays, is_causal, scale)
-    op = with_options(_paged, is_causal, None if scale is None else float(scale))
+        return _route.forward.paged_attention(*arrays, is_causal, scale, window)
+    op = with_options(_paged, is_causal, None if scale is None else float(scale), int(window))
     return alone().call(op, 0, out, *arrays)
 
 
-def _paged(is_causal, scale, group, query, key, value, *others):
+def _paged(is_causal, scale, window, group, query, key, value, *others):
     op, (cu_seqlens, block_table, cache_tokens, _, out) = "paged_attention", others
     kind, dtype, q, k, v = _heads(op, query, key, value, "pages, Hkv, page, E")
     rows, heads, width = q.shape
@@ -340,6 +345,7 @@ def _paged(is_causal, scale, group, query, key, value, *others):
             **_heads_desc(dtype, bound_of(rows), heads, kv_heads, width, scale),
             "sequences": sequences,
             "causal": is_causal,
+            "window": window,
             "lse": False,
             "page": page,
             "num_pages": num_pages,
@@ -360,6 +366,7 @@ def paged_decode(
     cache_tokens: ArrayT,
     *,
     scale: Optional[float] = None,
+    window: int = 0,
     return_lse: bool = False,
     out: Any = None,
 ) -> Any:
@@ -368,7 +375,8 @@ def paged_decode(
     sequence by several workers at once. Not collective.
 
     `query`: [sequences, Hq, E]; the others as in paged_attention(), `cache_tokens` counting the
-    new token, whose key and value are in the cache. Result [sequences, Hq, E]; with `return_lse`
+    new token, whose key and value are in the cache; of these tokens it sees the last `window` where
+    that is not 0. Result [sequences, Hq, E]; with `return_lse`
     also float32 [sequences, Hq], the logarithm of each row's sum of weights. Sequences without
     tokens give no numbers.
 
@@ -376,13 +384,15 @@ def paged_decode(
     """
     arrays = (query, key_pages, value_pages, block_table, cache_tokens)
     if out is None and _route.wants(*arrays):
-        made = _route.forward.paged_decode(*arrays, scale, return_lse)
+        made = _route.forward.paged_decode(*arrays, scale, window, return_lse)
         return made if return_lse else made[0]
-    op = with_options(_decode_pages, None if scale is None else float(scale), return_lse)
+    options = None if scale is None else float(scale), int(window), return_lse
+    op = with_options(_decode_pages, *options)
     return alone().call(op, 0, tuple(out) if return_lse and out else out, *arrays)
 
 
-def _decode_pages(scale, return_lse, group, query, key, value, block_table, cache_tokens, _, out):
+def _decode_pages(scale, window, return_lse, group, query, key, value, *others):
+    block_table, cache_tokens, _, out = others
     op = "paged_decode"
     kind, dtype, q, k, v = _heads(op, query, key, value, "pages, Hkv, page, E")
     rows, heads, width = q.shape
@@ -394,6 +404,7 @@ def _decode_pages(scale, return_lse, group, query, key, value, block_table, cach
         op,
         {
             **_heads_desc(dtype, bound_of(rows), heads, kv_heads, width, scale),
+            "window": window,
             "lse": return_lse,
             "page": page,
             "num_pages": num_pages,

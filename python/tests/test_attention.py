@@ -17,9 +17,12 @@ def poisoned(shape, dtype="float32"):
     return np.full(shape, np.nan, numpy_dtype(dtype))
 
 
-@pytest.mark.parametrize("causal", [False, True])
+MASKS = [(False, 0), (True, 0), (True, 3)]  # causal, window
+
+
+@pytest.mark.parametrize("causal, window", MASKS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_packed_sequences(rng, causal, dtype):
+def test_packed_sequences(rng, causal, window, dtype):
     for lengths in ([5, 0, 1, 9], rng.integers(0, 40, 6) + [1, 0, 0, 0, 0, 0]):
         starts, rows = lengths_to_starts(lengths), int(np.sum(lengths))
         (q,) = parts(rng, 1, (rows, 4, 16), dtype)
@@ -27,7 +30,9 @@ def test_packed_sequences(rng, causal, dtype):
         want = np.concatenate(
             [
                 softmax_attention(
-                    q[a:b], k[a:b], v[a:b], np.arange(b - a) + 1 if causal else [b - a] * (b - a)
+                    *(x[a:b] for x in (q, k, v)),
+                    np.arange(b - a) + 1 if causal else [b - a] * (b - a),
+                    window,
                 )
                 for a, b in zip(starts, starts[1:])
                 if a < b
@@ -36,11 +41,11 @@ def test_packed_sequences(rng, causal, dtype):
 
         def body():
             out = poisoned((rows, 4, 16), dtype)
-            options = {"is_causal": causal}
+            options = {"is_causal": causal, "window": window}
             assert stretto.packed_attention(q, k, v, starts, out=out, **options) is out
             stretto.packed_attention(q, k, v, starts, **options)
             plans = stretto._world.group_of().alone().plans  # the quick way of repeated calls
-            op = stretto._calls.with_options(stretto.attention._packed, causal, None, False)
+            op = stretto._calls.with_options(stretto.attention._packed, causal, None, window, False)
             again = plans.replay(op, 0, None, q, k, v, starts)
             return out, again, stretto.packed_attention(q, k, v, starts.astype(np.int64), **options)
 
@@ -65,8 +70,8 @@ def test_weights_of_packed_rows(rng):
         near(pair[0][row], np.einsum("hs,she->he", weights, wide([v])[0][first : row + 1]), "float32")
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_sequences_in_pages(rng, causal):
+@pytest.mark.parametrize("causal, window", MASKS)
+def test_sequences_in_pages(rng, causal, window):
     """Prompts that go on, a decoding step and a sequence without queries share one cache."""
     page, heads, kv_heads, width = 4, 4, 2, 8
     new, tokens = [3, 1, 0, 5], [7, 9, 2, 5]
@@ -84,12 +89,14 @@ def test_sequences_in_pages(rng, causal):
                 part = x[first : first + page]
                 pages[at, :, : len(part)] = part.swapaxes(0, 1)
         seen = total - length + 1 + np.arange(length) if causal else [total] * length
-        want.append(softmax_attention(q[starts[s] : starts[s + 1]], k, v, seen))
+        want.append(softmax_attention(q[starts[s] : starts[s + 1]], k, v, seen, window))
 
     def body():
         out = poisoned(q.shape)
         call = (q, k_pages, v_pages, starts, table, np.array(tokens, np.int32))
-        assert stretto.paged_attention(*call, is_causal=causal, out=out) is out
+        assert stretto.paged_attention(*call, is_causal=causal, window=window, out=out) is out
+        with pytest.raises(stretto.UserError, match="window is 2.*not causal"):
+            stretto.paged_attention(*call, is_causal=False, window=2)
         table[1, 0] += 100
         with pytest.raises(stretto.UserError, match="'pages'.*entry 3"):
             stretto.paged_attention(*call)
@@ -100,7 +107,8 @@ def test_sequences_in_pages(rng, causal):
     near(testing.run(1, body)[0], np.concatenate(want), "float32")
 
 
-def test_decoding_over_pages(rng):
+@pytest.mark.parametrize("window", [0, 5])
+def test_decoding_over_pages(rng, window):
     """Of one token and of several pages; logarithms let results of two caches be added up."""
     page, heads, kv_heads, width, num_pages = 4, 6, 2, 8, 9
     tokens, table = np.array([1, 9, 4, 12], np.int32), np.zeros((4, 3), np.int64)
@@ -110,16 +118,17 @@ def test_decoding_over_pages(rng):
     for s, total in enumerate(tokens):
         table[s] = rng.permutation(num_pages)[:3]
         k, v = (x[table[s]].swapaxes(1, 2).reshape(-1, kv_heads, width)[:total] for x in (k_pages, v_pages))
-        want.append(softmax_attention(q[s : s + 1], k, v, [total]))
+        k, v = k[-window:], v[-window:]
+        want.append(softmax_attention(q[s : s + 1], k, v, [len(k)]))
         scores = np.einsum("he,she->hs", *wide([q[s], np.repeat(k, heads // kv_heads, 1)])) / width**0.5
         logs.append(np.log(np.exp(scores).sum(1)))
 
     def body():
         out = poisoned(q.shape), poisoned((4, heads))
         call = (q, k_pages, v_pages, table, tokens)
-        got = stretto.paged_decode(*call, return_lse=True, out=out)
+        got = stretto.paged_decode(*call, window=window, return_lse=True, out=out)
         assert got[0] is out[0] and got[1] is out[1]
-        assert (stretto.paged_decode(*call) == out[0]).all()
+        assert (stretto.paged_decode(*call, window=window) == out[0]).all()
         table[1, 2] = num_pages
         with pytest.raises(stretto.UserError, match="'pages'.*entry 5"):
             stretto.paged_decode(*call)

@@ -314,11 +314,13 @@ def test_repeated_calls_of_several_sequences_or_results(rng):
         stretto.finalize()
 
 
-def softmax_attention(q, k, v, seen):
-    """[L, Hq, E] over [S, Hkv, E], in float64; row i sees the first seen[i] keys."""
+def softmax_attention(q, k, v, seen, window=0):
+    """[L, Hq, E] over [S, Hkv, E], in float64; row i sees the first seen[i] keys, of these the last
+    `window`, if any."""
     k, v = (np.repeat(x.astype(np.float64), q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = np.einsum("lhe,she->hls", q, k) / q.shape[-1] ** 0.5
-    scores[:, np.arange(len(k)) >= np.asarray(seen)[:, None]] = -np.inf
+    keys, ends = np.arange(len(k)), np.asarray(seen)[:, None]
+    scores[:, (keys >= ends) | (keys < ends - (window or len(k)))] = -np.inf
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return np.einsum("hls,she->lhe", weights / weights.sum(-1, keepdims=True), v)
 

@@ -29,7 +29,7 @@ def forward_cases():
         "packed_attention": (
             lambda *x: stretto.packed_attention(*x, return_lse=True),
             (q, k, k, starts),
-            [(q, k, k, starts, True, None, lse) for lse in (False, True)],
+            [(q, k, k, starts, True, None, 2, lse) for lse in (False, True)],
         ),
         "sequence_attention": (
             lambda *x: stretto.sequence_attention(*x, return_lse=True),
@@ -39,12 +39,12 @@ def forward_cases():
         "paged_attention": (
             stretto.paged_attention,
             (q, pages, *paged),
-            [(q, pages, *paged, True, None)],
+            [(q, pages, *paged, True, None, 2)],
         ),
         "paged_decode": (
             lambda *x: stretto.paged_decode(*x, return_lse=True),
             (q[:2], pages, pages, table, tokens),
-            [(q[:2], pages, pages, table, tokens, None, lse) for lse in (False, True)],
+            [(q[:2], pages, pages, table, tokens, None, 2, lse) for lse in (False, True)],
         ),
         "matmul_all_to_all": (
             lambda x, y, z: stretto.matmul_all_to_all(x, y.T, bias=z),

@@ -19,6 +19,8 @@ void check(const char* op, const PackedAttentionDesc& d, const PackedAttentionCo
   need.not_double("dtype", d.dtype);
   need.at_least_one({{"m", d.m}, {"sequences", d.sequences}});
   need.heads(d.num_heads, d.num_kv_heads);
+  need(d.window >= 0, "window", d.window, "0 or more");
+  need(d.causal || d.window == 0, "window", d.window, "0 where attention is not causal");
   need.at_least_one({{"head_dim", d.head_dim},
                      {"world_size", d.world_size},
                      {"tile_rows", c.tile_rows},
@@ -110,6 +112,11 @@ class PackedAttention {
       seen = p_.let("seen", max(min(token + bm, s.tokens), 0));
       full = p_.let("full", max(min(token + 1, s.tokens), 0));
     }
+    Index begin = 0;  // the first key that the first row sees; with a window all blocks are masked
+    if (d_.window > 0) {
+      begin = p_.let("begin", max(token - (d_.window - 1), 0));
+      full = begin;
+    }
     // Rows past the end of a sequence are another's; nobody stores what comes of them.
     Value query = p_.load(q_.tile({row, head * d_.head_dim}, bm, d_.head_dim));
     double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
@@ -120,7 +127,7 @@ class PackedAttention {
              .scale = scale,
              .sums_by_product =
                  cfg_.num_stages > 0 && multiplied_by_tensor_core(d_.dtype, bn, d_.head_dim)});
-    p_.loop(ceil_div(seen, bn), [&](const Index& j) {
+    p_.loop(begin / bn, ceil_div(seen, bn), [&](const Index& j) {
       Index page = paged() ? p_.read(pages_, {s.idx, j * bn / d_.page}) : Index(0);
       Value scores = dot(p_.zeros(DType::kF32, bm, bn), query,
                          p_.load(block(k_, s, kv, j, page, seen)).T());  // [bm, bn]
@@ -128,6 +135,7 @@ class PackedAttention {
         Value col = p_.iota_cols(j * bn, bn);
         Value sees = col < p_.splat(DType::kI32, seen);
         if (d_.causal) sees = sees && col <= p_.iota_rows(token, bm);
+        if (d_.window > 0) sees = sees && (col > p_.iota_rows(token, bm) - d_.window);
         scores = where(sees, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
       });
       softmax.add(scores, block(v_, s, kv, j, page, seen));
@@ -153,9 +161,10 @@ std::int64_t PackedAttentionDesc::pages_per_sequence() const { return ceil_div(m
 std::string to_string(const PackedAttentionDesc& d) {
   std::string pages =
       d.page > 0 ? fmt::format(" tokens={} pages={}x{}", d.max_tokens, d.num_pages, d.page) : "";
-  return fmt::format("m={} sequences={}{} heads={}/{} dim={}{}{} {} P={}", d.m, d.sequences, pages,
-                     d.num_heads, d.num_kv_heads, d.head_dim, d.causal ? "" : " full",
-                     d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
+  return fmt::format("m={} sequences={}{} heads={}/{} dim={} window={}{}{} {} P={}", d.m,
+                     d.sequences, pages, d.num_heads, d.num_kv_heads, d.head_dim, d.window,
+                     d.causal ? "" : " full", d.lse ? " lse" : "", short_name(d.dtype),
+                     d.world_size);
 }
 
 PackedAttentionConfig default_config(const PackedAttentionDesc& d, Target target) {

@@ -22,9 +22,10 @@ struct PackedAttentionDesc {
   int num_heads = 1;            // of this rank
   int num_kv_heads = 1;         // of this rank; divides num_heads
   std::int64_t head_dim = 2;
-  bool causal = true;
-  double scale = 0;  // 0: 1 / sqrt(head_dim)
-  bool lse = false;  // also the logarithm of each row's sum of weights
+  bool causal = true;       // false: every token sees all of its sequence; not with a window
+  std::int64_t window = 0;  // the last `window` tokens, the own one included; 0: all
+  double scale = 0;         // 0: 1 / sqrt(head_dim)
+  bool lse = false;         // also the logarithm of each row's sum of weights
   int world_size = 1;
 
   std::int64_t pages_per_sequence() const;  // columns of the table of pages
@@ -52,7 +53,7 @@ Program packed_attention(const PackedAttentionDesc& desc, const PackedAttentionC
 // Tables pages [sequences, pages_per_sequence] and tokens [sequences], how many a sequence has in
 // the cache, those of its queries included and last. Rows that see nothing are not numbers. An
 // entry that names no page is a Fault with its table and place. After PagedAttention (Kwon et al.
-// 2023).
+// 2023). With a window, pages that no query sees are not read.
 Program paged_attention(const PackedAttentionDesc& desc, const PackedAttentionConfig& config);
 
 OperatorInfo packed_attention_info();

@@ -89,13 +89,31 @@ TEST(PagedDecode, RefusesSizesThatMakeNoSense) {
   d.num_pages = 1;
   expect_user_error([&] { paged_decode(d, {.tile_kv = 3}); }, {"page is 4", "tile_kv"});
   expect_user_error([&] { paged_decode(d, {.tile_kv = 4, .splits = 0}); }, {"splits is 0"});
+  d.window = -1;
+  expect_user_error([&] { paged_decode(d, {.tile_kv = 4}); }, {"window is -1"});
+  d.window = 0;
   d.num_heads = 3, d.num_kv_heads = 2;
   expect_user_error([&] { paged_decode(d, {.tile_kv = 4}); }, {"num_heads is 3"});
+}
+
+// Longer than a block of keys, so that some are left out and the first of a run begins within one.
+TEST(PackedAttention, AWindowOfSeveralBlocksIsThatOfTheReference) {
+  for (std::int64_t window : {33, 36, 39}) {
+    SCOPED_TRACE(window);
+    OpShape shape{.m = 3 * window, .n = 128, .k = 16};
+    EXPECT_EQ(run_case(paged_attention_info().make_case(shape, test_seed()), {.launches = 2}), "");
+    shape.n = 3;
+    EXPECT_EQ(run_case(packed_attention_info().make_case(shape, test_seed()), {.launches = 2}), "");
+    OpShape step{.m = window / 3 * 5, .n = 128, .k = 16};
+    EXPECT_EQ(run_case(paged_decode_info().make_case(step, test_seed()), {.launches = 2}), "");
+  }
 }
 
 TEST(PackedAttention, RefusesSizesThatMakeNoSense) {
   PackedAttentionDesc d{.m = 4, .sequences = 0};
   expect_user_error([&] { packed_attention(d, {}); }, {"sequences is 0"});
+  d = {.m = 4, .causal = false, .window = 2};
+  expect_user_error([&] { packed_attention(d, {}); }, {"window is 2"});
   d = {.m = 4, .page = 4};
   expect_user_error([&] { packed_attention(d, {.tile_kv = 4}); }, {"page is 4"});
   d.max_tokens = 8;

@@ -18,6 +18,7 @@ void check(const PagedDecodeDesc& d, const PagedDecodeConfig& c) {
   need.not_double("dtype", d.dtype);
   need.at_least_one({{"m", d.m}, {"num_pages", d.num_pages}, {"max_tokens", d.max_tokens}});
   need.heads(d.num_heads, d.num_kv_heads);
+  need(d.window >= 0, "window", d.window, "0 or more");
   need.at_least_one({{"head_dim", d.head_dim},
                      {"world_size", d.world_size},
                      {"tile_kv", c.tile_kv},
@@ -93,11 +94,14 @@ class PagedDecode {
   void attend(const Unit& unit, const Index& run) {
     std::int64_t bn = cfg_.tile_kv;
     Index tokens = p_.let("tokens", p_.read(tokens_, {unit.sequence}));
-    Index steps = p_.let("steps", ceil_div(tokens, bn));
+    Index begin = d_.window > 0 ? p_.let("begin", max(tokens - d_.window, 0)) : Index(0);
+    Index first = begin / bn;
+    Index steps = p_.let("steps", ceil_div(tokens, bn) - first);
     Index per_run = p_.let("per_run", ceil_div(steps, cfg_.splits));
     Value query = p_.load(of_heads(q_, unit, d_.head_dim));
     OnlineSoftmax sums = softmax();
-    p_.loop(min(run * per_run, steps), min((run + 1) * per_run, steps), [&](const Index& j) {
+    Index start = first + min(run * per_run, steps), end = first + min((run + 1) * per_run, steps);
+    p_.loop(start, end, [&](const Index& j) {
       Index page = p_.read(pages_, {unit.sequence, j * bn / d_.page});
       Index row = j * bn % d_.page;
       auto block = [&](const TensorRef& cache) {
@@ -106,10 +110,15 @@ class PagedDecode {
       };
       Value scores = dot(p_.zeros(DType::kF32, rows_, bn), query,
                          p_.load(block(k_pages_)).T());  // [rows, tile_kv]
-      p_.when(j == tokens / bn, [&] {
-        scores = where(p_.iota_cols(j * bn, bn) < p_.splat(DType::kI32, tokens), scores,
-                       p_.full(DType::kF32, 1, 1, kMaskedScore));
-      });
+      auto mask = [&](const Value& sees) {
+        scores = where(sees, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
+      };
+      p_.when(j == tokens / bn,
+              [&] { mask(p_.iota_cols(j * bn, bn) < p_.splat(DType::kI32, tokens)); });
+      if (d_.window > 0) {
+        p_.when(j == first,
+                [&] { mask(p_.iota_cols(j * bn, bn) >= p_.splat(DType::kI32, begin)); });
+      }
       sums.add(scores, block(v_pages_));
     });
     if (cfg_.splits == 1) return store(unit, sums);
@@ -165,9 +174,9 @@ class PagedDecode {
 std::int64_t PagedDecodeDesc::pages_per_sequence() const { return ceil_div(max_tokens, page); }
 
 std::string to_string(const PagedDecodeDesc& d) {
-  return fmt::format("m={} tokens={} pages={}x{} heads={}/{} dim={}{} {} P={}", d.m, d.max_tokens,
-                     d.num_pages, d.page, d.num_heads, d.num_kv_heads, d.head_dim,
-                     d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
+  return fmt::format("m={} tokens={} pages={}x{} heads={}/{} dim={} window={}{} {} P={}", d.m,
+                     d.max_tokens, d.num_pages, d.page, d.num_heads, d.num_kv_heads, d.head_dim,
+                     d.window, d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
 }
 
 PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {
@@ -177,7 +186,9 @@ PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {
   while (d.page % c.tile_kv != 0) --c.tile_kv;
   if (target == Target::kCpu) return c;
   c.num_stages = matrix ? 4 : 0;
-  std::int64_t units = d.m * d.num_kv_heads, steps = ceil_div(d.max_tokens, c.tile_kv);
+  std::int64_t units = d.m * d.num_kv_heads, seen = d.max_tokens;
+  if (d.window > 0) seen = std::min(seen, d.window + c.tile_kv);
+  std::int64_t steps = ceil_div(seen, c.tile_kv);
   // A tile for every worker where there are few sequences. Of many, which have unlike lengths, a
   // worker has a few tiles. More parts take longer to add up than they save.
   constexpr std::int64_t kTilesOfWorker = 4, kMostSplits = 32, kReaders = kGpuSms - kGpuSms / 8;

@@ -22,8 +22,9 @@ struct PagedDecodeDesc {
   int num_heads = 1;            // of this rank
   int num_kv_heads = 1;         // of this rank; divides num_heads
   std::int64_t head_dim = 2;
-  double scale = 0;  // 0: 1 / sqrt(head_dim)
-  bool lse = false;  // also the logarithm of each row's sum of weights
+  std::int64_t window = 0;  // the last `window` tokens, the new one included; 0: all
+  double scale = 0;         // 0: 1 / sqrt(head_dim)
+  bool lse = false;         // also the logarithm of each row's sum of weights
   int world_size = 1;
 
   std::int64_t pages_per_sequence() const;  // columns of the table of pages
@@ -43,7 +44,8 @@ PagedDecodeConfig default_config(const PagedDecodeDesc& desc, Target target);
 // Extent m. q [m, num_heads, head_dim] -> out as q; with lse also lse [m, num_heads] f32.
 // k_pages, v_pages [num_pages * num_kv_heads, page, head_dim] and the tables pages
 // [m, pages_per_sequence] and tokens [m] as paged_attention has them (packed_attention.h); tokens
-// counts the new one, whose key and value are in the cache. Sequences without any give no numbers.
+// counts the new one, whose key and value are in the cache. With a window, pages before it are not
+// read. Sequences without any give no numbers.
 // An entry that names no page is a Fault with its table and place. UserError naming a bad field.
 // The interface is that of flash_attn_with_kvcache with a block_table.
 Program paged_decode(const PagedDecodeDesc& desc, const PagedDecodeConfig& config);
