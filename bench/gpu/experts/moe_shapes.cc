@@ -7,12 +7,12 @@
 #include <random>
 
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/choose/configs.h"
 
 namespace stretto::bench {
 namespace {
 
 constexpr DType kDType = DType::kBF16;
-constexpr std::int64_t kSortCols = 256;  // a warp's, 16 bytes a thread
 
 struct Model {
   const char* name;
@@ -82,31 +82,10 @@ std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t seed) 
 }
 
 std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int num_sms) {
-  struct Choice {
-    std::int64_t bm, bn, raster;
-    int classes;  // of the tables; 0: one per rank
-    int queues;
-    std::int64_t sort;  // rows that are copied at a time into the order of the tiles
-    bool skip = false;  // halves of tiles that hold no token
-  };
-  constexpr Choice kChoices[] = {{128, 128, 4, 0, 1, 0},       {128, 128, 8, 0, 1, 0},
-                                 {128, 128, 8, 1, 3, 0},       {128, 128, 4, 0, 1, 48},
-                                 {128, 128, 8, 0, 1, 48},      {128, 128, 8, 0, 1, 24},
-                                 {128, 128, 8, 1, 3, 48},      {128, 128, 8, 0, 1, 0, true},
-                                 {128, 128, 8, 1, 3, 0, true}, {128, 128, 8, 1, 3, 48, true}};
-  FirstLayerCandidate base{default_config(first_layer(s), Target::kCuda), {.stages = s.world_size}};
   std::vector<FirstLayerCandidate> out;
-  for (const Choice& c : kChoices) {
-    FirstLayerCandidate& made = out.emplace_back(base);
-    made.config.tile = {.bm = c.bm, .bn = c.bn, .bk = 64};
-    made.config.num_stages = 4;
-    made.config.num_copy_queues = c.queues;
-    made.config.raster = c.raster;
-    made.config.num_compute_sms = num_sms;
-    made.config.sort_rows = c.sort;
-    made.config.sort_cols = c.sort > 0 ? kSortCols : 0;
-    made.config.skip_empty = c.skip;
-    if (c.classes > 0) made.order.stages = c.classes;
+  for (const AgGroupedConfig& c : gpu_configs(first_layer(s), num_sms)) {
+    // One queue sends one rank's tokens after another's.
+    out.push_back({c, {.stages = c.num_copy_queues == 1 ? s.world_size : 1}});
   }
   return out;
 }
@@ -122,95 +101,31 @@ void sum_at_end(const MoeShape& s, std::int64_t blocks, GroupedRsConfig& c) {
 }
 
 std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_sms) {
-  struct Choice {
-    std::int64_t bm, bn;
-    int stages;
-    std::int64_t raster, blocks;  // of columns
-    int reduce;
-    std::int64_t parts;  // rows of products under way
-    std::int64_t last;   // blocks that are summed by those who have multiplied
-  };
-  constexpr Choice kChoices[] = {
-      {128, 256, 4, 4, 4, 0, 24, 0},  {128, 256, 4, 4, 8, 0, 24, 0}, {128, 256, 4, 4, 16, 0, 24, 0},
-      {128, 256, 4, 4, 4, 0, 24, 1},  {128, 256, 4, 4, 8, 0, 24, 1}, {128, 256, 4, 4, 8, 0, 24, 3},
-      {128, 256, 4, 4, 8, 28, 64, 0},
-  };
-  // On SMs of their own, rows loaded ahead.
-  struct OnOwnSms {
-    int sms;
-    std::int64_t blocks;
-  };
-  constexpr OnOwnSms kOwn[] = {{12, 8}, {20, 8}, {28, 8}, {40, 8}, {28, 4}, {40, 4}};
-  constexpr std::int64_t kRows = 16, kCols = 256, kSlots = 20;  // 8 KB each
-  std::vector<GroupedRsConfig> out;
-  for (const Choice& c : kChoices) {
-    // Gained nothing with fewer (docs/performance/moe.md); the epoch of the launch spills.
-    if (c.last > 0 && s.top_k < 4) continue;
-    std::int64_t col_tiles = ceil_div(s.hidden, c.bn);
-    GroupedRsConfig& made = out.emplace_back();
-    made = {.tile = {.bm = c.bm, .bn = c.bn, .bk = 64},
-            .num_compute_sms = num_sms - c.reduce,
-            .num_stages = c.stages,
-            .raster = c.raster,
-            .block_tiles = std::max<std::int64_t>(col_tiles / c.blocks, 1),
-            .num_reduce_sms = c.reduce,
-            .reduce_rows = c.parts / s.top_k,
-            .reduce_cols = c.bn};
-    made.reduce_rounds = rounds_of_turns(second_layer(s), made, made.reduce_rows, 1);
-    sum_at_end(s, c.last, made);
-  }
-  for (const OnOwnSms& c : kOwn) {
-    GroupedRsConfig& made = out.emplace_back(out.front());
-    made.num_compute_sms = c.sms;  // whose turns are counted
-    made.block_tiles = std::max<std::int64_t>(ceil_div(s.hidden, made.tile.bn) / c.blocks, 1);
-    made.num_reduce_sms = c.sms;
-    made.num_reduce_stages = static_cast<int>(kSlots / s.top_k);
-    made.reduce_rows = kRows;
-    made.reduce_cols = kCols;
-    made.reduce_rounds = rounds_of_turns(second_layer(s), made, kRows, 2);
-    made.num_compute_sms = num_sms - c.sms;
+  std::vector<GroupedRsConfig> out = gpu_configs(second_layer(s), num_sms);
+  // Gained nothing with fewer (docs/performance/moe.md); the epoch of the launch spills.
+  if (s.top_k < 4) return out;
+  const std::vector<GroupedRsConfig> offered = out;
+  for (const GroupedRsConfig& c : offered) {
+    if (c.num_reduce_sms > 0) continue;
+    for (std::int64_t last : {1, 3}) {
+      GroupedRsConfig made = c;
+      sum_at_end(s, last, made);
+      if (made.last_blocks == last) out.push_back(made);
+    }
   }
   return out;
 }
 
 std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int num_sms) {
-  struct Choice {
-    std::int64_t raster, blocks;
-    int early;          // a part of the experts in a class for each rank; 0: one class
-    std::int64_t last;  // blocks that are summed by those who have multiplied
-    std::int64_t sort;  // rows that are copied at a time into the order of the tiles
-  };
-  constexpr Choice kChoices[] = {{8, 8, 4, 0, 0}, {8, 4, 4, 0, 0},  {8, 2, 4, 0, 0},
-                                 {8, 1, 4, 0, 0}, {4, 4, 4, 0, 0},  {4, 2, 4, 0, 0},
-                                 {8, 8, 4, 1, 0}, {8, 4, 4, 0, 48}, {8, 2, 4, 0, 48}};
   const bool few_rows = s.m * s.top_k / s.num_experts <= 64;  // of an expert
   std::vector<WholeLayerCandidate> out;
-  for (const Choice& c : kChoices) {
-    if (few_rows && c.sort > 0) continue;
-    WholeLayerCandidate& made = out.emplace_back(WholeLayerCandidate{
-        default_config(whole_layer(s), Target::kCuda), {}, second_layer_candidates(s, num_sms)[0]});
+  for (const MoeLayerConfig& c : gpu_configs(whole_layer(s), num_sms)) {
+    WholeLayerCandidate& made = out.emplace_back(WholeLayerCandidate{.config = c});
     // Of few rows it is the weights that take time: each is read once.
-    if (c.early > 0 && !few_rows) made.order.stages = s.world_size;
-    if (c.early > 1) made.order.early_experts = s.num_experts / c.early;
-    auto& [first, second] = made.config;
-    const std::int64_t bm = few_rows ? 64 : 128;
-    first.tile = {.bm = bm, .bn = 128, .bk = 64};
-    second.tile = {.bm = bm, .bn = 256, .bk = 64};
-    made.alone.tile.bm = bm;
-    first.num_stages = second.num_stages = 4;
-    first.num_compute_sms = second.num_compute_sms = num_sms;
-    first.num_copy_queues = 1;
-    first.raster = second.raster = c.raster;
-    second.num_products = 2;
-    second.block_tiles =
-        std::max<std::int64_t>(ceil_div(s.hidden, std::int64_t{256}) / c.blocks, 1);
-    first.sort_rows = c.sort;
-    first.sort_cols = c.sort > 0 ? kSortCols : 0;
-    // Rows of products under way: of four warps, or of three where all slots are loaded by TMA.
-    second.reduce_rows = c.sort > 0 ? 24 / s.top_k : std::min<std::int64_t>(32 / s.top_k, 8);
-    second.reduce_cols = second.tile.bn;
-    second.reduce_rounds = rounds_of_turns(second_layer(s), second, second.reduce_rows, 1);
-    sum_at_end(s, c.last, second);
+    if (!few_rows) made.order.stages = s.world_size;
+    made.order.early_experts = s.num_experts / 4;
+    made.alone = {
+        .tile = {.bm = c.second.tile.bm, .bn = 256, .bk = 64}, .num_stages = 4, .raster = 4};
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gemm/gemm_case.h"
+#include "stretto/ops/moe/tp_case.h"
 #include "stretto/ops/ulysses/ulysses_case.h"
 
 namespace stretto {
@@ -127,6 +128,14 @@ OpCandidates of_a2a_gemm(const OpShape& s, int num_sms) {
   return out;
 }
 
+template <typename Desc, typename Config>
+OpCandidates of_experts(const Desc& desc, Program (*program)(const Desc&, const Config&),
+                        int num_sms) {
+  OpCandidates out;
+  add_configs(out, desc, gpu_configs(desc, num_sms), program);
+  return out;
+}
+
 // `s` has all sizes, `asked` those of the caller.
 OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& asked, int num_sms) {
   const std::string op = info.name;
@@ -145,6 +154,13 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
   if (op == "gemm_ar_two_shot") return of_gemm_ar(s, {ReduceShots::kTwo}, num_sms);
   if (op == "gemm_a2a") return of_gemm_a2a(s, num_sms);
   if (op == "a2a_gemm") return of_a2a_gemm(s, num_sms);
+  if (op == "ag_grouped_gemm") {
+    return of_experts(ag_grouped_gemm_desc(s), ag_grouped_gemm, num_sms);
+  }
+  if (op == "grouped_gemm_rs" || op == "grouped_gemm_ar") {
+    return of_experts(grouped_gemm_rs_desc(s, op == "grouped_gemm_ar"), grouped_gemm_rs, num_sms);
+  }
+  if (op == "moe_layer") return of_experts(moe_layer_desc(s), moe_layer, num_sms);
   if (op == "all_gather") return of_collective(s, Collective::kAllGather, {});
   if (op == "reduce_scatter") return of_collective(s, Collective::kReduceScatter, {});
   for (AllReduceKind kind :

@@ -20,6 +20,7 @@
 #include "stretto/ops/choose/unfused.h"
 #include "stretto/ops/gemm/gemm.h"
 #include "stretto/ops/gemm/gemm_case.h"
+#include "stretto/ops/moe/tp_case.h"
 #include "stretto/predict/prediction.h"
 
 namespace stretto {
@@ -54,7 +55,8 @@ double predicted_ms(const Program& program, const predict::Machine& machine) {
 TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
   for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar",
                          "all_gather", "reduce_scatter", "all_reduce_one_shot",
-                         "all_reduce_two_shot", "all_reduce_packet", "gemm_a2a", "a2a_gemm"}) {
+                         "all_reduce_two_shot", "all_reduce_packet", "gemm_a2a", "a2a_gemm",
+                         "ag_grouped_gemm", "grouped_gemm_rs", "grouped_gemm_ar", "moe_layer"}) {
     for (std::int64_t m : {8, 72, 512}) {
       for (int ranks : {1, 2, 3}) {
         SCOPED_TRACE(testing::Message() << op << " m=" << m << " P=" << ranks);
@@ -115,8 +117,9 @@ TEST_F(ChooseTest, EveryCandidateFitsAnSm) {
                              {72, 2056, 520, 4},     {1000, 2056, 4096, 2}, {2048, 4096, 4096, 4},
                              {4096, 8192, 8192, 1},  {8192, 4096, 3584, 4}, {8192, 22016, 4096, 1},
                              {4096, 7168, 18432, 2}, {8200, 4104, 3584, 1}, {8191, 4104, 4096, 2}};
-  for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar",
-                         "gemm_a2a", "a2a_gemm"}) {
+  for (const char* op :
+       {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar", "gemm_a2a",
+        "a2a_gemm", "ag_grouped_gemm", "grouped_gemm_rs", "grouped_gemm_ar", "moe_layer"}) {
     for (const Size& size : kSizes) {
       OpShape s{
           .world_size = size.ranks, .m = size.m, .n = size.n, .k = size.k, .dtype = DType::kBF16};
@@ -160,6 +163,27 @@ TEST_F(ChooseTest, ConfigsThatSpillAreNotOffered) {
   AgGemmDesc gathered{.world_size = 2, .m = 8192, .n = 4096, .k = 8192, .gathered = true};
   EXPECT_TRUE(gpu_configs(gathered, Gather::kPush, kGpuSms).empty());
   EXPECT_FALSE(gpu_configs(gathered, Gather::kSend, kGpuSms).empty());
+}
+
+// The split of the SMs between products and sums, or none, is the chooser's.
+TEST_F(ChooseTest, SumsOfExpertsHaveSmsOfTheirOwnOrNone) {
+  OpShape s{.world_size = 2, .m = 4096, .n = 4096, .k = 7168, .dtype = DType::kBF16};
+  for (const char* op : {"grouped_gemm_rs", "grouped_gemm_ar"}) {
+    SCOPED_TRACE(op);
+    OpCandidates offered = candidates(op, s);
+    std::set<int> splits;
+    GroupedRsDesc d = grouped_gemm_rs_desc(s, op == std::string("grouped_gemm_ar"));
+    for (const GroupedRsConfig& c : gpu_configs(d, kGpuSms)) {
+      EXPECT_NE(find_candidate(offered, to_string(c)), nullptr) << to_string(c);
+      EXPECT_LE(c.num_compute_sms + c.num_reduce_sms, kGpuSms);
+      splits.insert(c.num_reduce_sms);
+    }
+    EXPECT_GE(splits.size(), 4u);
+    EXPECT_TRUE(splits.contains(0));
+    Choice choice = choose(op, s, offered, {.machine = machine_});
+    EXPECT_NE(find_candidate(offered, choice.config), nullptr);
+    EXPECT_LE(choice.predicted_ms, predicted_ms(offered.fused.front().program(), machine_));
+  }
 }
 
 TEST_F(ChooseTest, WhatNoGpuHoldsIsNotChosen) {

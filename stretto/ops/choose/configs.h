@@ -14,6 +14,9 @@
 #include "stretto/ops/gemm/gemm.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
+#include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/grouped_gemm_rs.h"
+#include "stretto/ops/moe/moe_layer.h"
 #include "stretto/ops/ulysses/ulysses.h"
 
 namespace stretto {
@@ -25,6 +28,13 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& desc, int num_sms);
 std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& desc, Gather gather, int num_sms);
 std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& desc, Scatter scatter, int num_sms);
 std::vector<GemmArConfig> gpu_configs(const GemmArDesc& desc, ReduceShots shots, int num_sms);
+
+// Layers of a mixture of experts: how many SMs sum what the others multiply, or that the same do
+// both, in blocks of how many columns; tokens copied into the order of the tiles, or not. Experts
+// of few rows have few.
+std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& desc, int num_sms);
+std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& desc, int num_sms);
+std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& desc, int num_sms);
 
 std::vector<UlyssesConfig> gpu_gemm_a2a_configs(const UlyssesDesc& desc, int num_sms);
 std::vector<UlyssesConfig> gpu_a2a_gemm_configs(const UlyssesDesc& desc, int num_sms);

@@ -12,6 +12,7 @@
 #include "stretto/ops/moe/expert_tables_case.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
+#include "stretto/ops/moe/tp_case.h"
 
 namespace stretto {
 namespace {
@@ -97,20 +98,6 @@ OpShape half_empty_tiles(int world_size) {
 
 // --- ag_grouped_gemm ---
 
-AgGroupedDesc ag_desc(const OpShape& s) {
-  AgGroupedDesc d{.world_size = s.world_size,
-                  .m = s.m > 0 ? s.m : 64,
-                  .top_k = kTopK,
-                  .num_experts = kExperts,
-                  .n = s.n > 0 ? s.n : 128,
-                  .k = s.k > 0 ? s.k : 128,
-                  .a_dtype = s.dtype,
-                  .b_dtype = s.dtype,
-                  .c_dtype = s.dtype};
-  d.swiglu = d.m % 2 == 0;
-  return d;
-}
-
 AgGroupedConfig ag_config(const AgGroupedDesc& d, Target target) {
   AgGroupedConfig c = default_config(d, target);
   if (target == Target::kCpu && d.m <= 64) {
@@ -124,7 +111,7 @@ AgGroupedConfig ag_config(const AgGroupedDesc& d, Target target) {
 }
 
 OpCase ag_case(const OpShape& s, std::uint64_t seed) {
-  AgGroupedDesc d = ag_desc(s);
+  AgGroupedDesc d = ag_grouped_gemm_desc(s);
   AgGroupedConfig cfg = ag_config(d, s.target);
   MoeCase mc(ag_grouped_gemm(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
@@ -162,20 +149,6 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
 
 // --- grouped_gemm_rs ---
 
-GroupedRsDesc rs_desc(const OpShape& s) {
-  GroupedRsDesc d{.world_size = s.world_size,
-                  .m = s.m > 0 ? s.m : 64,
-                  .top_k = kTopK,
-                  .num_experts = kExperts,
-                  .n = s.n > 0 ? s.n : 128,
-                  .k = s.k > 0 ? s.k : 128,
-                  .a_dtype = s.dtype,
-                  .b_dtype = s.dtype,
-                  .out_dtype = s.dtype};
-  d.residual = d.m % 2 == 0;
-  return d;
-}
-
 GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
   GroupedRsConfig c = default_config(d, target);
   if (target == Target::kCpu && d.m <= 64) {
@@ -192,8 +165,7 @@ GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
 }
 
 OpCase sums_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
-  GroupedRsDesc d = rs_desc(s);
-  d.all_reduce = all_reduce;
+  GroupedRsDesc d = grouped_gemm_rs_desc(s, all_reduce);
   GroupedRsConfig cfg = rs_config(d, s.target);
   MoeCase mc(grouped_gemm_rs(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
@@ -240,8 +212,7 @@ OperatorInfo sums_info(bool all_reduce) {
                          : "weighted sums of m tokens' 2 products of size n, over the ranks",
           .program =
               [all_reduce](const OpShape& s) {
-                GroupedRsDesc d = rs_desc(s);
-                d.all_reduce = all_reduce;
+                GroupedRsDesc d = grouped_gemm_rs_desc(s, all_reduce);
                 return grouped_gemm_rs(d, rs_config(d, s.target));
               },
           .make_case = [all_reduce](const OpShape& s,
@@ -254,18 +225,6 @@ OperatorInfo sums_info(bool all_reduce) {
 }
 
 // --- moe_layer ---
-
-MoeLayerDesc layer_desc(const OpShape& s) {
-  MoeLayerDesc d{.world_size = s.world_size,
-                 .m = s.m > 0 ? s.m : 64,
-                 .top_k = kTopK,
-                 .num_experts = kExperts,
-                 .hidden = s.k > 0 ? s.k : 128,
-                 .ffn = s.n > 0 ? s.n : 128,
-                 .dtype = s.dtype};
-  d.residual = d.m % 2 == 0;
-  return d;
-}
 
 MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
   MoeLayerConfig c = default_config(d, target);
@@ -285,7 +244,7 @@ MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
 }
 
 OpCase layer_case(const OpShape& s, std::uint64_t seed) {
-  MoeLayerDesc d = layer_desc(s);
+  MoeLayerDesc d = moe_layer_desc(s);
   MoeLayerConfig cfg = layer_config(d, s.target);
   MoeCase mc(moe_layer(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
@@ -327,12 +286,53 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
 
 }  // namespace
 
+AgGroupedDesc ag_grouped_gemm_desc(const OpShape& s) {
+  AgGroupedDesc d{.world_size = s.world_size,
+                  .m = s.m > 0 ? s.m : 64,
+                  .top_k = kTopK,
+                  .num_experts = kExperts,
+                  .n = s.n > 0 ? s.n : 128,
+                  .k = s.k > 0 ? s.k : 128,
+                  .a_dtype = s.dtype,
+                  .b_dtype = s.dtype,
+                  .c_dtype = s.dtype};
+  d.swiglu = d.m % 2 == 0;
+  return d;
+}
+
+GroupedRsDesc grouped_gemm_rs_desc(const OpShape& s, bool all_reduce) {
+  GroupedRsDesc d{.world_size = s.world_size,
+                  .m = s.m > 0 ? s.m : 64,
+                  .top_k = kTopK,
+                  .num_experts = kExperts,
+                  .n = s.n > 0 ? s.n : 128,
+                  .k = s.k > 0 ? s.k : 128,
+                  .a_dtype = s.dtype,
+                  .b_dtype = s.dtype,
+                  .out_dtype = s.dtype};
+  d.residual = d.m % 2 == 0;
+  d.all_reduce = all_reduce;
+  return d;
+}
+
+MoeLayerDesc moe_layer_desc(const OpShape& s) {
+  MoeLayerDesc d{.world_size = s.world_size,
+                 .m = s.m > 0 ? s.m : 64,
+                 .top_k = kTopK,
+                 .num_experts = kExperts,
+                 .hidden = s.k > 0 ? s.k : 128,
+                 .ffn = s.n > 0 ? s.n : 128,
+                 .dtype = s.dtype};
+  d.residual = d.m % 2 == 0;
+  return d;
+}
+
 OperatorInfo ag_grouped_gemm_info() {
   return {.name = "ag_grouped_gemm",
           .summary = "m gathered tokens of size k times weights [n, k] of their 2 experts",
           .program =
               [](const OpShape& s) {
-                AgGroupedDesc d = ag_desc(s);
+                AgGroupedDesc d = ag_grouped_gemm_desc(s);
                 return ag_grouped_gemm(d, ag_config(d, s.target));
               },
           .make_case = ag_case,
@@ -352,7 +352,7 @@ OperatorInfo moe_layer_info() {
           .summary = "m tokens of size k through their 2 experts of inner size n, over the ranks",
           .program =
               [](const OpShape& s) {
-                MoeLayerDesc d = layer_desc(s);
+                MoeLayerDesc d = moe_layer_desc(s);
                 return moe_layer(d, layer_config(d, s.target));
               },
           .make_case = layer_case,

@@ -1,0 +1,148 @@
+// Configs of mixtures of experts' fused layers, part of configs.h.
+#include <algorithm>
+#include <string>
+
+#include "stretto/ops/choose/configs.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kSortCols = 256;  // a warp's, 16 bytes a thread
+// Rows of an expert up to which the weights take the time, and tiles have 64 rows.
+constexpr std::int64_t kFewOfAnExpert = 64;
+constexpr int kStages = 4;
+
+template <typename Config>
+void add(std::vector<Config>& configs, const Config& config) {
+  std::string text = to_string(config);
+  bool known = std::any_of(configs.begin(), configs.end(),
+                           [&](const Config& other) { return to_string(other) == text; });
+  if (!known) configs.push_back(config);
+}
+
+bool is_half(DType a, DType b) { return a == b && size_bytes(a) == 2; }
+
+template <typename Desc>
+std::int64_t rows_of_expert(const Desc& d) {
+  return ceil_div(d.m * d.top_k, d.num_experts);
+}
+
+std::int64_t tokens_of_rank(const GroupedRsDesc& d) {
+  return ceil_div(d.m, std::int64_t{d.world_size});
+}
+
+// Columns of the result in so many blocks.
+std::int64_t tiles_of_block(std::int64_t n, std::int64_t tile_cols, std::int64_t blocks) {
+  return std::max<std::int64_t>(ceil_div(n, tile_cols) / blocks, 1);
+}
+
+}  // namespace
+
+std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, int num_sms) {
+  struct Choice {
+    std::int64_t raster;
+    int queues;
+    std::int64_t sort;  // rows that are copied at a time into the order of the tiles
+    bool skip = false;  // halves of tiles that hold no token
+  };
+  constexpr Choice kChoices[] = {{4, 1, 0},       {8, 1, 0},       {8, 3, 0},  {4, 1, 48},
+                                 {8, 1, 48},      {8, 1, 24},      {8, 3, 48}, {8, 1, 0, true},
+                                 {8, 3, 0, true}, {8, 3, 48, true}};
+  const AgGroupedConfig base = default_config(d, Target::kCuda);
+  std::vector<AgGroupedConfig> out = {base};
+  if (!is_half(d.a_dtype, d.b_dtype) || rows_of_expert(d) <= kFewOfAnExpert) return out;
+  for (const Choice& c : kChoices) {
+    AgGroupedConfig made = base;
+    made.tile = {.bm = 128, .bn = 128, .bk = 64};
+    made.num_stages = kStages;
+    if (c.sort > 0 && d.k % kSortCols != 0) continue;
+    if (c.skip && d.k <= made.tile.bk) continue;
+    made.num_copy_queues = c.queues;
+    made.raster = c.raster;
+    made.num_compute_sms = num_sms;
+    made.sort_rows = c.sort;
+    made.sort_cols = c.sort > 0 ? kSortCols : 0;
+    made.skip_empty = c.skip;
+    add(out, made);
+  }
+  return out;
+}
+
+std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, int num_sms) {
+  const GroupedRsConfig base = default_config(d, Target::kCuda);
+  std::vector<GroupedRsConfig> out = {base};
+  if (!is_half(d.a_dtype, d.b_dtype) || rows_of_expert(d) <= kFewOfAnExpert) return out;
+  GroupedRsConfig wide{.tile = {.bm = 128, .bn = 256, .bk = 64},
+                       .num_compute_sms = num_sms,
+                       .num_stages = kStages,
+                       .raster = 4,
+                       .num_reduce_sms = 0,
+                       .reduce_cols = 256};
+  // Beside those who multiply. Rows of products under way: more spill with more ranks.
+  const bool beside = base.num_reduce_sms == 0;
+  for (std::int64_t blocks : {4, 8, 16}) {
+    GroupedRsConfig made = wide;
+    made.block_tiles = tiles_of_block(d.n, made.tile.bn, blocks);
+    if (d.all_reduce && d.world_size > 2 && made.block_tiles == 1) continue;  // spills
+    made.reduce_rows =
+        std::min<std::int64_t>(std::max<std::int64_t>(24 / d.top_k, 1), tokens_of_rank(d));
+    if (d.world_size > 2) made.reduce_rows = std::min(made.reduce_rows, base.reduce_rows);
+    made.reduce_rounds = rounds_of_turns(d, made, made.reduce_rows, 1);
+    if (beside) add(out, made);
+  }
+  // On SMs of their own, rows loaded ahead.
+  constexpr std::int64_t kRows = 16, kSlots = 20;  // of 8 KB each
+  if (d.top_k > kSlots || tokens_of_rank(d) < kRows) return out;
+  for (auto [sms, blocks] : {std::pair{12, 8}, {20, 8}, {28, 8}, {40, 8}, {28, 4}, {40, 4}}) {
+    GroupedRsConfig made = wide;
+    made.num_compute_sms = sms;  // whose turns are counted
+    made.block_tiles = tiles_of_block(d.n, made.tile.bn, blocks);
+    made.num_reduce_sms = sms;
+    made.num_reduce_stages = static_cast<int>(kSlots / d.top_k);
+    made.reduce_rows = kRows;
+    made.reduce_rounds = rounds_of_turns(d, made, kRows, 2);
+    made.num_compute_sms = num_sms - sms;
+    add(out, made);
+  }
+  return out;
+}
+
+std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
+  struct Choice {
+    std::int64_t raster, blocks;
+    std::int64_t sort;  // rows that are copied at a time into the order of the tiles
+  };
+  constexpr Choice kChoices[] = {{8, 8, 0}, {8, 4, 0}, {8, 2, 0},  {8, 1, 0},
+                                 {4, 4, 0}, {4, 2, 0}, {8, 4, 48}, {8, 2, 48}};
+  const MoeLayerConfig base = default_config(d, Target::kCuda);
+  std::vector<MoeLayerConfig> out = {base};
+  // Their sums have all other ranks' rows in registers.
+  if (size_bytes(d.dtype) != 2 || d.world_size > 4) return out;
+  const bool few = rows_of_expert(d) <= kFewOfAnExpert;
+  for (const Choice& c : kChoices) {
+    if (c.sort > 0 && (few || d.world_size > 2 || d.hidden % kSortCols != 0)) continue;  // spills
+    MoeLayerConfig made = base;
+    auto& [first, second] = made;
+    const std::int64_t bm = few ? 64 : 128;
+    first.tile = {.bm = bm, .bn = 128, .bk = 64};
+    second.tile = {.bm = bm, .bn = 256, .bk = 64};
+    first.num_stages = second.num_stages = kStages;
+    first.num_compute_sms = second.num_compute_sms = num_sms;
+    first.num_copy_queues = 1;
+    first.raster = second.raster = c.raster;
+    first.sort_rows = c.sort;
+    first.sort_cols = c.sort > 0 ? kSortCols : 0;
+    second.num_products = 2;
+    second.block_tiles = tiles_of_block(d.hidden, second.tile.bn, c.blocks);
+    // Of four warps, or of three where all slots are loaded by TMA.
+    second.reduce_rows = c.sort > 0 ? std::max<std::int64_t>(24 / d.top_k, 1)
+                                    : std::clamp<std::int64_t>(32 / d.top_k, 1, 8);
+    second.reduce_rows = std::min(second.reduce_rows, ceil_div(d.m, std::int64_t{d.world_size}));
+    second.reduce_cols = second.tile.bn;
+    second.reduce_rounds = rounds_of_turns(second_layer(d), second, second.reduce_rows, 1);
+    add(out, made);
+  }
+  return out;
+}
+
+}  // namespace stretto
