@@ -189,13 +189,16 @@ PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {
   std::int64_t units = d.m * d.num_kv_heads, seen = d.max_tokens;
   if (d.window > 0) seen = std::min(seen, d.window + c.tile_kv);
   std::int64_t steps = ceil_div(seen, c.tile_kv);
-  // A tile for every worker where there are few sequences. Of many, which have unlike lengths, a
-  // worker has a few tiles. More parts take longer to add up than they save.
-  constexpr std::int64_t kTilesOfWorker = 4, kMostSplits = 32, kReaders = kGpuSms - kGpuSms / 8;
-  std::int64_t splits =
-      2 * units <= kReaders ? kReaders / units : ceil_div(kTilesOfWorker * kReaders, units);
+  // A tile for every worker where there are few sequences, which are added up at once at the end. Of
+  // many, which have unlike lengths, a worker has a few tiles, and adding up goes on meanwhile. More
+  // parts take longer to add up than they save.
+  constexpr std::int64_t kTilesOfWorker = 4, kMostSplits = 32;
+  bool few = 2 * units <= kGpuSms;
+  c.num_combiners = gpu_workers(units, few ? 8 : 4);
+  std::int64_t readers = kGpuSms - c.num_combiners;
+  std::int64_t splits = few ? readers / units : ceil_div(kTilesOfWorker * readers, units);
   c.splits = std::clamp<std::int64_t>(splits, 1, std::min(steps, kMostSplits));
-  c.num_combiners = c.splits > 1 ? gpu_workers(units, kGpuSms / 8) : 1;
+  if (c.splits == 1) c.num_combiners = 1;
   c.num_workers = gpu_workers(c.splits * units, c.splits > 1 ? kGpuSms - c.num_combiners : kGpuSms);
   return c;
 }
