@@ -118,7 +118,7 @@ def gemm_ar_few_rows(results: Results, ranks: int):
              for _, row in overlap_rows(results, ranks, ("gemm_ar",)) if row["m"] in bars and "graph" in row}
     if len(found) < len(bars):
         return None
-    return ", ".join(f"{found[m]:.1f}" for m in bars) + " us", all(round(found[m]) <= us for m, us in bars.items())
+    return ", ".join(f"{found[m]:.1f}" for m in bars) + " us", all(found[m] <= us for m, us in bars.items())
 
 
 def gemm_ar_pytorch(results: Results, ranks: int):

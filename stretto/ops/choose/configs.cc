@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "stretto/ops/choose/config_list.h"
 #include "stretto/ops/gemm/row_runs.h"
 
 namespace stretto {
@@ -16,17 +17,6 @@ struct Loop {
 constexpr Loop kWide{{128, 256, 64}, 4}, kMiddle{{128, 192, 64}, 4}, kNarrow{{128, 128, 64}, 6},
     kOdd{{128, 160, 64}, 5}, kOddWide{{128, 224, 64}, 4}, kThin{{128, 96, 64}, 6},
     kSmall{{64, 64, 64}, 8}, kFlat{{64, 128, 64}, 6}, kFlatWide{{64, 256, 64}, 4};
-
-bool is_half(DType a, DType b) { return a == b && size_bytes(a) == 2; }
-
-// Adds a config that is not there yet.
-template <typename Config>
-void add(std::vector<Config>& configs, const Config& config) {
-  std::string text = to_string(config);
-  bool known = std::any_of(configs.begin(), configs.end(),
-                           [&](const Config& other) { return to_string(other) == text; });
-  if (!known) configs.push_back(config);
-}
 
 // Loops that suit a product of `rows` rows; tiles of 128 rows would be half empty for a few.
 std::vector<Loop> loops_for(std::int64_t rows) {

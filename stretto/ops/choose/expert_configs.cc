@@ -1,7 +1,7 @@
 // Configs of mixtures of experts' fused layers, part of configs.h.
 #include <algorithm>
-#include <string>
 
+#include "stretto/ops/choose/config_list.h"
 #include "stretto/ops/choose/configs.h"
 
 namespace stretto {
@@ -12,22 +12,13 @@ constexpr std::int64_t kSortCols = 256;  // a warp's, 16 bytes a thread
 constexpr std::int64_t kFewOfAnExpert = 64;
 constexpr int kStages = 4;
 
-template <typename Config>
-void add(std::vector<Config>& configs, const Config& config) {
-  std::string text = to_string(config);
-  bool known = std::any_of(configs.begin(), configs.end(),
-                           [&](const Config& other) { return to_string(other) == text; });
-  if (!known) configs.push_back(config);
-}
-
-bool is_half(DType a, DType b) { return a == b && size_bytes(a) == 2; }
-
 template <typename Desc>
 std::int64_t rows_of_expert(const Desc& d) {
   return ceil_div(d.m * d.top_k, d.num_experts);
 }
 
-std::int64_t tokens_of_rank(const GroupedRsDesc& d) {
+template <typename Desc>
+std::int64_t tokens_of_rank(const Desc& d) {
   return ceil_div(d.m, std::int64_t{d.world_size});
 }
 
@@ -137,7 +128,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     // Of four warps, or of three where all slots are loaded by TMA.
     second.reduce_rows = c.sort > 0 ? std::max<std::int64_t>(24 / d.top_k, 1)
                                     : std::clamp<std::int64_t>(32 / d.top_k, 1, 8);
-    second.reduce_rows = std::min(second.reduce_rows, ceil_div(d.m, std::int64_t{d.world_size}));
+    second.reduce_rows = std::min(second.reduce_rows, tokens_of_rank(d));
     second.reduce_cols = second.tile.bn;
     second.reduce_rounds = rounds_of_turns(second_layer(d), second, second.reduce_rows, 1);
     add(out, made);

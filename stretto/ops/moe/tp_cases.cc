@@ -284,32 +284,31 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   return std::move(mc.c);
 }
 
+// What both layers have.
+template <typename Desc>
+Desc layer_of(const OpShape& s) {
+  return {.world_size = s.world_size,
+          .m = s.m > 0 ? s.m : 64,
+          .top_k = kTopK,
+          .num_experts = kExperts,
+          .n = s.n > 0 ? s.n : 128,
+          .k = s.k > 0 ? s.k : 128,
+          .a_dtype = s.dtype,
+          .b_dtype = s.dtype};
+}
+
 }  // namespace
 
 AgGroupedDesc ag_grouped_gemm_desc(const OpShape& s) {
-  AgGroupedDesc d{.world_size = s.world_size,
-                  .m = s.m > 0 ? s.m : 64,
-                  .top_k = kTopK,
-                  .num_experts = kExperts,
-                  .n = s.n > 0 ? s.n : 128,
-                  .k = s.k > 0 ? s.k : 128,
-                  .a_dtype = s.dtype,
-                  .b_dtype = s.dtype,
-                  .c_dtype = s.dtype};
+  auto d = layer_of<AgGroupedDesc>(s);
+  d.c_dtype = s.dtype;
   d.swiglu = d.m % 2 == 0;
   return d;
 }
 
 GroupedRsDesc grouped_gemm_rs_desc(const OpShape& s, bool all_reduce) {
-  GroupedRsDesc d{.world_size = s.world_size,
-                  .m = s.m > 0 ? s.m : 64,
-                  .top_k = kTopK,
-                  .num_experts = kExperts,
-                  .n = s.n > 0 ? s.n : 128,
-                  .k = s.k > 0 ? s.k : 128,
-                  .a_dtype = s.dtype,
-                  .b_dtype = s.dtype,
-                  .out_dtype = s.dtype};
+  auto d = layer_of<GroupedRsDesc>(s);
+  d.out_dtype = s.dtype;
   d.residual = d.m % 2 == 0;
   d.all_reduce = all_reduce;
   return d;
