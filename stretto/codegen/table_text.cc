@@ -8,6 +8,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/codegen/expr_text.h"
 #include "stretto/ir/printer.h"
+#include "stretto/ir/tables.h"
 #include "stretto/ir/text_form.h"
 
 namespace stretto {
@@ -39,6 +40,9 @@ std::set<int> tables_of(const Program& program) {
   }
   return out;
 }
+
+// The constant of a kernel that says where in its list of sites a table stands that it makes.
+std::string made_table_site(int tensor) { return fmt::format("site_of_table_{}", tensor); }
 
 const char* entry_type(const Tensor& table) { return table.dtype == DType::kI64 ? "i64" : "i32"; }
 
@@ -77,16 +81,26 @@ std::string table_entry_text(const Program& program, const ExprNode& node) {
     offset = offset.empty() ? term : term + " + " + offset;
     stride *= shape[d];
   }
-  return fmt::format("int(table_entry<{}>(p.tensors[{}][p.rank], {}, {}, {}))", entry_type(table),
-                     idx, offset, expr_text(program, table.contract.lo),
-                     expr_text(program, table.contract.hi));
+  std::string place =
+      fmt::format("p.tensors[{}][p.rank], {}, {}, {}", idx, offset,
+                  expr_text(program, table.contract.lo), expr_text(program, table.contract.hi));
+  if (!is_made_table(table)) {
+    return fmt::format("int(table_entry<{}>({}))", entry_type(table), place);
+  }
+  return fmt::format("int(made_entry<{}>({}, p.watch, {}))", entry_type(table), place,
+                     made_table_site(static_cast<int>(idx)));
 }
 
 std::string table_checks_text(const Program& program, LaunchPlan& launch) {
-  std::string checks;
+  std::string checks, made;
   for (int idx : tables_of(program)) {
     const Tensor& t = program.tensors[static_cast<std::size_t>(idx)];
-    if (t.kind != TensorKind::kInput || t.contract.kind == ContractKind::kNone) continue;
+    if (is_made_table(t)) {
+      made += fmt::format("  [[maybe_unused]] constexpr int {} = {};  // '{}'\n",
+                          made_table_site(idx), launch.sites.size(), t.name);
+      launch.sites.push_back({.table = idx, .file = t.loc.file, .line = t.loc.line});
+    }
+    if (t.kind != TensorKind::kInput || !is_table(t)) continue;
     if (t.contract.kind == ContractKind::kPermutation) {
       std::int64_t values =
           eval(t.contract.hi - t.contract.lo, initial_vars(program, 0, extent_bounds(program)));
@@ -103,7 +117,7 @@ std::string table_checks_text(const Program& program, LaunchPlan& launch) {
         "{});  // '{}'\n",
         entry_type(t), idx, contract_text(program, idx), launch.sites.size() - 1, t.name);
   }
-  return checks.empty() ? "" : "  if (blockIdx.x == 0) {\n" + checks + "  }\n";
+  return made + (checks.empty() ? "" : "  if (blockIdx.x == 0) {\n" + checks + "  }\n");
 }
 
 std::string describe_broken_table(const Program& program, int tensor, std::int64_t entry,

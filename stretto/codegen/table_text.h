@@ -13,8 +13,9 @@ namespace stretto {
 // The entry that a kTable expression reads, within its contract's range.
 std::string table_entry_text(const Program& program, const ExprNode& node);
 
-// Checks every table that the program reads and does not write, by block 0 before its role; empty
-// where there is none. Adds a site per table, and the shared memory that it takes to tell whether
+// Checks every table that is an input, by block 0 before its role, and names the sites of those
+// that the launch makes, which are checked where they are read; empty where there is none. Adds a
+// site per table, and the shared memory that it takes to tell whether
 // entries are distinct.
 std::string table_checks_text(const Program& program, LaunchPlan& launch);
 

@@ -358,6 +358,36 @@ TEST_F(MemoryOps, TablesAreCheckedAgainstTheirContract) {
   fails(ContractKind::kAscending, {1, 3, 4, 2, 6}, "entry 3");
 }
 
+TEST_F(MemoryOps, TablesOfALaunchAreCheckedWhereTheyAreRead) {
+  ProgramBuilder p("route", 1);
+  auto ids = p.input("ids", DType::kI32, {5});
+  auto table = p.made_table("table", {5}, {ContractKind::kRange, 0, 7});
+  auto x = p.input("x", DType::kF32, {7, 3});
+  auto y = p.output("y", DType::kF32, {5, 3});
+  auto made = p.signal("made", 1);
+  p.role("make", Resource::host(), p.range(1), [&](const Tile&) {
+    p.store(table.tile({0}, 1, 5), p.load(ids.tile({0}, 1, 5)));
+    p.notify(made[0], p.rank());
+  });
+  p.role("pick", Resource::host(), p.range(5), [&](const Tile& t) {
+    p.wait(made[0]);
+    Index row = p.read(table, {t.index});
+    p.copy(y.tile({t.index, 0}, 1, 3), x.tile({row, 0}, 1, 3));
+  });
+  auto program = at_schedule_level(p.finish());
+  Doubles in = randoms(21), ids_in = {1, 3, 4, 0, 6}, want;
+  for (double row : ids_in) {
+    for (int c = 0; c < 3; ++c) want.push_back(in[static_cast<std::size_t>(row) * 3 + c]);
+  }
+  expect_near(run_once(program, {{"ids", ids_in}, {"x", in}})["y"], want, 0);
+  for (double bad : {7.0, -1.0}) {
+    ids_in[2] = bad;
+    std::string error = error_of([&] { run_once(program, {{"ids", ids_in}, {"x", in}}); });
+    EXPECT_NE(error.find("table 'table' breaks its contract: entry 2 is"), std::string::npos)
+        << error;
+  }
+}
+
 TEST_F(MemoryOps, MissingAndMisplacedArgumentsAreNamed) {
   ProgramBuilder p("args", 1);
   auto x = p.input("x", DType::kF32, {4, 4});

@@ -38,6 +38,31 @@ Program doubled(ContractKind kind) {
   return p.finish();
 }
 
+// The same by blocks, whose order the launch copies into a table of its own.
+Program doubled_in_own_order() {
+  ProgramBuilder p("doubled", 1);
+  constexpr std::int64_t kBlock = kRows / kParts;
+  auto given = p.input("given", DType::kI32, {kParts});
+  auto in = p.input("in", DType::kF32, {kRows, kCols});
+  auto out = p.state("out", DType::kF32, {kRows, kCols});
+  auto order = p.made_table("order", {kParts}, {ContractKind::kRange, 0, kParts});
+  auto made = p.signal("made", 1), turn = p.signal("turn", kParts + 1);
+  p.role("make", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.store(order.tile({0}, 1, kParts), p.load(given.tile({0}, 1, kParts)));
+    p.notify(made[0], p.rank());
+    p.notify(turn[0], p.rank());
+  });
+  // One after the other: two entries may name the same block.
+  p.role("double", Resource::sms(3), p.range(kParts), [&](const Tile& t) {
+    p.wait(made[0]);
+    p.wait(turn[t.index]);
+    Index row = p.read(order, {t.index}) * kBlock;
+    p.store(out.tile({row, 0}, kBlock, kCols), p.load(in.tile({row, 0}, kBlock, kCols)) * 2.0);
+    p.notify(turn[t.index + 1], p.rank());
+  });
+  return p.finish();
+}
+
 class GpuTables : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -46,8 +71,11 @@ class GpuTables : public ::testing::Test {
 
   // "" after right results, the fault's text otherwise.
   static std::string run(ContractKind kind, const Table& entries) {
+    return run(doubled(kind), entries);
+  }
+  static std::string run(const Program& program, const Table& entries) {
     GpuWorld world({.size = 1});
-    GpuInstance instance(world, compile(doubled(kind)));
+    GpuInstance instance(world, compile(program));
     SymmetricGpuMemory table = world.allocate(entries.size() * 4);
     SymmetricGpuMemory in = world.allocate(kRows * kCols * 4);
     SymmetricGpuMemory out = world.allocate(kRows * kCols * 4);
@@ -57,7 +85,9 @@ class GpuTables : public ::testing::Test {
     world.stream(0).upload(in.addresses()[0], rows.data(), rows.size() * 4);
     world.stream(0).fill_bytes(out.addresses()[0], 0xff, rows.size() * 4);
     try {
-      instance.launch({.tensors = {table.addresses(), in.addresses(), out.addresses()}});
+      GpuLaunchArgs args{.tensors = {table.addresses(), in.addresses(), out.addresses()}};
+      args.tensors.resize(program.tensors.size());  // what is left is the program's own
+      instance.launch(args);
       instance.wait();
     } catch (const Fault& fault) {
       return fault.what();
@@ -91,6 +121,15 @@ TEST_F(GpuTables, BrokenContractsAreNamed) {
   expect_fault(ContractKind::kPermutation, {2, 0, 2, 1},
                "table 'order' breaks its contract (permutation 0, 4): entry ");
   expect_fault(ContractKind::kPermutation, {2, 0, -9, 1}, "entry 2 is -9");
+}
+
+TEST_F(GpuTables, TablesOfALaunchAreCheckedWhereTheyAreRead) {
+  EXPECT_EQ(run(doubled_in_own_order(), {2, 0, 3, 1}), "");
+  for (std::int32_t bad : {4, -7}) {
+    std::string report = run(doubled_in_own_order(), {2, 0, bad, 1});
+    std::string words = "table 'order' breaks its contract (range 0, 4): entry 2 is ";
+    EXPECT_NE(report.find(words + std::to_string(bad)), std::string::npos) << report;
+  }
 }
 
 }  // namespace

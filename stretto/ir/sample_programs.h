@@ -260,8 +260,8 @@ class RandomProgram {
       t.packet = flip();
     }
     if (t.dtype == DType::kI32 && !t.packet) {
-      t.contract = {static_cast<ContractKind>(1 + below(t.shape.size() == 1 ? 4 : 3)), 0,
-                    1 + below(9)};
+      std::int64_t kinds = t.kind == TensorKind::kBuffer ? 1 : t.shape.size() == 1 ? 4 : 3;
+      t.contract = {static_cast<ContractKind>(1 + below(kinds)), 0, 1 + below(9)};
     }
     t.loc = loc();
     program_.tensors.push_back(std::move(t));

@@ -123,6 +123,10 @@ class ProgramChecker {
     require(t.dtype == DType::kI32 || t.dtype == DType::kI64,
             "tensor '{}' has a contract but holds {}, need integers", t.name, short_name(t.dtype));
     require(!t.packet, "tensor '{}' has a contract but carries packets", t.name);
+    require(t.kind != TensorKind::kBuffer || c.kind == ContractKind::kRange,
+            "buffer '{}' has a contract of kind {}, must be range: entries are checked one by one, "
+            "where they are read",
+            t.name, name(c.kind));
     require(c.kind != ContractKind::kPartition || t.shape.size() == 1,
             "partition '{}' has {} dimensions, need 1", t.name, t.shape.size());
     std::vector<bool> visible =

@@ -152,6 +152,14 @@ TensorRef ProgramBuilder::table(const std::string& name, std::vector<Index> shap
                     loc);
 }
 
+TensorRef ProgramBuilder::made_table(const std::string& name, std::vector<Index> shape,
+                                     const Contract& contract, const BufferOptions& options,
+                                     Loc loc) {
+  TensorRef ref = buffer(name, DType::kI32, std::move(shape), options, loc);
+  program_.tensors.back().contract = contract;
+  return ref;
+}
+
 SignalRef ProgramBuilder::signal(const std::string& name, Loc loc) {
   SignalRef ref = signal(name, program_.world_size, loc);
   program_.signals.back().per_source = true;

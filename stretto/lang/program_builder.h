@@ -173,6 +173,10 @@ class ProgramBuilder {
   // An integer input whose values are promised to keep the contract.
   TensorRef table(const std::string& name, std::vector<Index> shape, const Contract& contract,
                   Loc loc = Loc::current());
+  // A table that the launch makes: a buffer, each entry stored at most once a launch and read after
+  // that. Entries are checked where they are read; the contract is a range.
+  TensorRef made_table(const std::string& name, std::vector<Index> shape, const Contract& contract,
+                       const BufferOptions& options = {}, Loc loc = Loc::current());
   // One channel per notifying rank.
   SignalRef signal(const std::string& name, Loc loc = Loc::current());
   SignalRef signal(const std::string& name, std::int64_t num_channels, Loc loc = Loc::current());

@@ -309,7 +309,7 @@ class RoleSplitter {
       case OpCode::kCopy:
         return !survey_.own_input(*op.region) || !local_output(*op.region2);
       case OpCode::kLet:
-        return survey_.reads_changing_table(op.exprs[0]);
+        return survey_.reads_table_of_launch(op.exprs[0]);
       case OpCode::kNotify:
       case OpCode::kStorePacket:
       case OpCode::kFence:

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "stretto/ir/tables.h"
+
 namespace stretto {
 namespace {
 
@@ -158,7 +160,11 @@ bool SplitSurvey::has_index(const Op& op) const {
   if (op.code != OpCode::kLoadRows) return false;
   auto index = static_cast<std::size_t>(op.operands[0]);
   const Op* writer = writer_[index];
-  return num_writes_[index] == 1 && writer->code == OpCode::kLoad && own_input(*writer->region);
+  if (num_writes_[index] != 1 || writer->code != OpCode::kLoad) return false;
+  const Region& r = *writer->region;
+  return own_input(r) ||
+         (from_here(r) &&
+          program_.tensors[static_cast<std::size_t>(r.tensor)].kind == TensorKind::kBuffer);
 }
 
 bool SplitSurvey::only_picks_rows(const Op& op) const {
@@ -195,19 +201,22 @@ void SplitSurvey::check_table(const Expr& expr) {
 bool SplitSurvey::depends_on_changing_table(const Expr& expr) const {
   const ExprNode& n = expr.node();
   if (n.op == ExprOp::kVar) return table_var_[static_cast<std::size_t>(n.value)];
-  return reads_changing_table(expr) ||
-         std::any_of(n.args.begin(), n.args.end(),
+  if (n.op == ExprOp::kTable &&
+      !is_steady_table(program_.tensors[static_cast<std::size_t>(n.value)])) {
+    return true;
+  }
+  return std::any_of(n.args.begin(), n.args.end(),
                      [&](const Expr& arg) { return depends_on_changing_table(arg); });
 }
 
-bool SplitSurvey::reads_changing_table(const Expr& expr) const {
+bool SplitSurvey::reads_table_of_launch(const Expr& expr) const {
   const ExprNode& n = expr.node();
   if (n.op == ExprOp::kTable &&
       program_.tensors[static_cast<std::size_t>(n.value)].kind != TensorKind::kInput) {
     return true;
   }
   return std::any_of(n.args.begin(), n.args.end(),
-                     [&](const Expr& arg) { return reads_changing_table(arg); });
+                     [&](const Expr& arg) { return reads_table_of_launch(arg); });
 }
 
 bool SplitSurvey::feeds_dot(const Block& block, std::size_t load) const {
@@ -345,6 +354,9 @@ void SplitSurvey::check_order() {
   }
   for (int table : tables_) {
     if (written_.count(table) != 0) obstacle_ = reason(table);
+  }
+  for (const Op* op : indices_) {
+    if (written_.count(op->region->tensor) != 0) obstacle_ = reason(op->region->tensor);
   }
 }
 

@@ -49,7 +49,8 @@ class SplitSurvey {
   SlotUses slot_uses(const Block& block) const;
   // The operation or one inside it reads or writes the register.
   static bool names(const Op& op, int reg);
-  bool reads_changing_table(const Expr& expr) const;
+  // An entry of a table that some launch writes, its own among them.
+  bool reads_table_of_launch(const Expr& expr) const;
   // The vector of row numbers by which a piped load picks its rows: the producer loads it too, and
   // where nobody else reads it only the producer.
   bool picks_rows(const Op& op) const { return indices_.count(&op) != 0; }

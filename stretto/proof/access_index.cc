@@ -40,4 +40,16 @@ std::vector<TensorUse> index_accesses(const InstanceGraph& graph) {
   return index;
 }
 
+Writes writes_of(const TensorUse& use) {
+  Writes out;
+  for (std::size_t u : use.written) {
+    for (const AccessRef& w : use.uses[u].writes) {
+      if (w.access->kind != AccessKind::kWrite) continue;
+      out.boxes.push_back(use.uses[u].box);
+      out.refs.push_back(w);
+    }
+  }
+  return out;
+}
+
 }  // namespace stretto

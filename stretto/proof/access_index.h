@@ -28,6 +28,13 @@ struct TensorUse {
   bool remote = false;               // some access comes from another rank
 };
 
+// What is stored, one by one; reductions add to what is there.
+struct Writes {
+  std::vector<Box> boxes;
+  std::vector<AccessRef> refs;  // of each box
+};
+Writes writes_of(const TensorUse& use);
+
 // One entry per tensor and rank, at tensor * world_size + rank.
 std::vector<TensorUse> index_accesses(const InstanceGraph& graph);
 

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "stretto/ir/tables.h"
 #include "stretto/proof/access_index.h"
 #include "stretto/proof/access_paths.h"
 #include "stretto/proof/access_runs.h"
@@ -135,6 +136,7 @@ class AccessChecker::Impl {
     for (const TensorUse& use : index(e)) {
       if (full()) return;
       if (is_new && tensor(use).kind == TensorKind::kOutput) check_output(graph, use);
+      if (is_new && is_made_table(tensor(use))) check_once("table", use, writes_of(use));
       if (tensor(use).kind != TensorKind::kBuffer) check_caller(use, e);
       check_coherence(use, e);
       check_tensor(use, e);
@@ -316,33 +318,31 @@ class AccessChecker::Impl {
         {chosen(reader, 0)});
   }
 
-  // --- outputs ---
+  // --- outputs, and tables that the launch makes ---
   void check_output(const InstanceGraph& graph, const TensorUse& use) {
     Box all = whole_tensor(graph, use.tensor);
+    Writes writes = writes_of(use);
     std::int64_t written = 0;
-    std::vector<Box> plain;
-    Refs refs;
-    for (std::size_t u : use.written) {
-      for (const AccessRef& w : use.uses[u].writes) {
-        if (w.access->kind != AccessKind::kWrite) continue;
-        plain.push_back(use.uses[u].box);
-        refs.push_back(w);
-        written += volume(use.uses[u].box);
-      }
-    }
+    for (const Box& box : writes.boxes) written += volume(box);
+    if (check_once("output", use, writes) || written == volume(all)) return;
+    Box hole = uncovered(all, writes.boxes).front();
+    add(FindingKind::kOutput, writes.refs.empty() ? nullptr : writes.refs[0].access->op, nullptr,
+        fmt::format("output {} is never written", range(use, hole)));
+  }
+
+  // Whether some element is found to be written twice: it would not have one value for everybody.
+  bool check_once(const char* what, const TensorUse& use, const Writes& writes) {
     bool twice = false;
-    for_each_overlap(plain, plain, [&](std::size_t i, std::size_t j) {
+    for_each_overlap(writes.boxes, writes.boxes, [&](std::size_t i, std::size_t j) {
+      const AccessRef &x = writes.refs[i], &y = writes.refs[j];
       if (i >= j || twice) return;
       twice = true;
-      add(FindingKind::kOutput, refs[i].access->op, refs[j].access->op,
-          fmt::format("output {} is written twice\n    {}\n    {}",
-                      range(use, intersection(plain[i], plain[j])), describe(refs[i], 0),
-                      describe(refs[j], 0)));
+      Box both = intersection(writes.boxes[i], writes.boxes[j]);
+      add(FindingKind::kOutput, x.access->op, y.access->op,
+          fmt::format("{} {} is written twice\n    {}\n    {}", what, range(use, both),
+                      describe(x, 0), describe(y, 0)));
     });
-    if (twice || written == volume(all)) return;
-    Box hole = uncovered(all, plain).front();
-    add(FindingKind::kOutput, refs.empty() ? nullptr : refs[0].access->op, nullptr,
-        fmt::format("output {} is never written", range(use, hole)));
+    return twice;
   }
 
   // --- across launches ---

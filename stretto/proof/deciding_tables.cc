@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "stretto/ir/op_info.h"
+#include "stretto/ir/tables.h"
 #include "stretto/proof/loop_fold.h"
 
 namespace stretto {
@@ -25,7 +26,7 @@ class Flow {
       bool free = tensor.contract.kind == ContractKind::kRange ||
                   tensor.contract.kind == ContractKind::kPermutation;
       any |= decides[t];
-      decides[t] = decides[t] && free && tensor.kind == TensorKind::kInput;
+      decides[t] = decides[t] && free && is_steady_table(tensor);
     }
   }
 

@@ -6,6 +6,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/expr_arithmetic.h"
+#include "stretto/ir/tables.h"
 
 namespace stretto {
 namespace {
@@ -224,7 +225,7 @@ std::optional<bool> EvalScope::ascends(const ExprNode& node) {
   const Tensor& table = program_->tensors[static_cast<std::size_t>(a->table)];
   bool ascending = table.contract.kind == ContractKind::kAscending ||
                    table.contract.kind == ContractKind::kPartition;
-  if (table.kind != TensorKind::kInput || (!ascending && a->entry != b->entry)) return std::nullopt;
+  if (!is_steady_table(table) || (!ascending && a->entry != b->entry)) return std::nullopt;
   bool a_first = a->entry <= b->entry && a->offset <= b->offset;
   bool b_first = b->entry <= a->entry && b->offset <= a->offset;
   if (node.op == ExprOp::kLt) return b_first ? std::optional(false) : std::nullopt;
@@ -267,7 +268,7 @@ std::optional<std::string> EvalScope::text(const Expr& expr) {
   }
   if (n.op != ExprOp::kTable) return fmt::format("{}({})", word(n.op), args);
   const Tensor& table = program_->tensors[static_cast<std::size_t>(n.value)];
-  if (table.kind != TensorKind::kInput) return std::nullopt;
+  if (!is_steady_table(table)) return std::nullopt;
   return fmt::format("'{}'[{}]", table.name, args);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/tables.h"
 
 namespace stretto {
 namespace {
@@ -252,6 +253,10 @@ void AccessExpander::check_target(const Op& op, int tensor_idx, const Target& ta
   }
   if (kind != AccessKind::kRead && tensor.kind == TensorKind::kInput) {
     state_.reject(op, fmt::format("input '{}' is written", tensor.name));
+  }
+  if (kind == AccessKind::kReduce && is_made_table(tensor)) {
+    state_.reject(
+        op, fmt::format("table '{}' is added to; its entries are stored, each once", tensor.name));
   }
 }
 

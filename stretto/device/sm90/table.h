@@ -11,6 +11,17 @@ STRETTO_DEVICE i64 table_entry(const u8* table, i64 entry, i64 lo, i64 hi) {
   return value < lo ? lo : value >= hi && hi > lo ? hi - 1 : value;
 }
 
+// The same of a table that this launch has made: what is wrong with an entry is seen where it is
+// read, after the wait that orders it behind its store. Where that wait gave up nothing is known.
+template <typename T>
+STRETTO_DEVICE i64 made_entry(const u8* table, i64 entry, i64 lo, i64 hi, const Watch& w,
+                              int site) {
+  i64 value = reinterpret_cast<const volatile T*>(table)[entry];
+  if (value >= lo && value < hi) return value;
+  if (load_relaxed_sys(w.abort) == 0) report_fault(w, site, entry, 0, u64(value));
+  return lo;
+}
+
 // What is promised of a table: `count` entries in rows of `row` that lie `stride` apart, each
 // lo <= entry < hi; `ends`: the first is lo and the last hi - 1.
 struct TableContract {
