@@ -16,6 +16,7 @@
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
@@ -86,6 +87,7 @@ const std::vector<OperatorInfo>& catalog() {
       grouped_gemm_rs_info(),
       grouped_gemm_ar_info(),
       moe_layer_info(),
+      ep_moe_layer_info(),
       ep_dispatch_info(),
       ep_place_info(),
       ep_combine_info(),

@@ -61,11 +61,16 @@ AgGrouped::AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedC
       d_(d),
       cfg_(cfg),
       num_tiles_(tiles_of(d, cfg).num_tiles()),
+      m_(m),
       share_(ceil_div(m, d.world_size)),
       tables_(tables) {
   Index rows = share_ * d.world_size;
-  needs_ = p.table("tile_needs", {num_tiles_}, {ContractKind::kRange, 0, d.world_size + 1});
-  tokens_ = p.table("row_tokens", {num_tiles_ * cfg.tile.bm, 1}, {ContractKind::kRange, -1, rows});
+  if (!tables.made()) {
+    tables_.needs =
+        p.table("tile_needs", {num_tiles_}, {ContractKind::kRange, 0, d.world_size + 1});
+    tables_.tokens =
+        p.table("row_tokens", {num_tiles_ * cfg.tile.bm, 1}, {ContractKind::kRange, -1, rows});
+  }
   a_ = d.gathers ? p.state("a", d.a_dtype, {rows, d.k}, Space::kSymmetric)
                  : p.input("a", d.a_dtype, {rows, d.k});
   for (const char* name : d.swiglu ? std::vector{"b_gate", "b_up"} : std::vector{"b"}) {
@@ -104,8 +109,13 @@ void AgGrouped::send(const Tile& t) {
 
 void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
   const auto& [bm, bn, bk] = cfg_.tile;
-  Index used = p_.read(tables_.used, {0}), expert = p_.read(tables_.experts, {tile});
+  if (tables_.made()) tables_.wait();
+  Index used = p_.read(tables_.used, {0}), expert = tables_.entry(p_, tables_.experts, tile);
   Index col = col_tile * bn;
+  auto store = [&](const std::vector<Value>& sums) {
+    Value out = d_.swiglu ? silu(sums[0]) * sums[1] : sums[0];
+    p_.store(c_.tile({tile * bm, col}, bm, bn), cast(out, d_.c_dtype));
+  };
   std::vector<Value> sums;
   for (std::size_t w = 0; w < weights_.size(); ++w) {
     sums.push_back(p_.zeros(DType::kF32, bm, bn));
@@ -128,21 +138,47 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
         return p_.load(sorted_.tile({tile * bm, k}, bm, bk));
       });
     }
-    Index needs = p_.read(needs_, {tile});
+    Index needs = tables_.entry(p_, tables_.needs, tile);
     if (sends()) wait_for(needs);
-    Value picked = p_.load(tokens_.tile({tile * bm, 0}, bm, 1));
+    Value picked = p_.load(tables_.tokens.tile({tile * bm, 0}, bm, 1));
     multiply_by([&](const Index& k) {
       return p_.load_rows(a_.tile({0, k}, bm, bk).until_row(needs * share_), picked);
     });
+    if (tables_.made()) store(sums);
   });
-  Value out = d_.swiglu ? silu(sums[0]) * sums[1] : sums[0];
-  p_.store(c_.tile({tile * bm, col}, bm, bn), cast(out, d_.c_dtype));
+  if (!tables_.made()) store(sums);
+}
+
+Index TileTableRefs::entry(ProgramBuilder& p, const TensorRef& table, const Index& tile) const {
+  return made() ? p.read(table, {tile, 0}) : p.read(table, {tile});
+}
+
+void AgGrouped::push(const Index& index, const Goes& goes) {
+  Index own_end = p_.let("own_end", min(share_, m_ - p_.rank() * share_));
+  p_.loop(1, d_.world_size,
+          [&](const Index& i) { p_.wait(ready_, (p_.rank() + i) % d_.world_size); });
+  p_.loop(cfg_.comm_rows, [&](const Index& i) {
+    Index token = p_.let("token", index * cfg_.comm_rows + i);
+    p_.when(token < own_end, [&] {
+      Value row = p_.load(a_.tile({token, 0}, 1, d_.k));
+      p_.loop(1, d_.world_size, [&](const Index& position) {
+        Index peer = p_.let("peer", (p_.rank() + d_.world_size - position) % d_.world_size);
+        p_.when(goes(token, peer), [&] {
+          p_.store(a_.on(peer).tile({position * share_ + token, 0}, 1, d_.k), row);
+        });
+      });
+    });
+  });
+  p_.loop(1, d_.world_size, [&](const Index& position) {
+    Index peer = (p_.rank() + d_.world_size - position) % d_.world_size;
+    p_.notify(arrived_[position], peer);
+  });
 }
 
 Index AgGrouped::rows_to_multiply(const Index& tile) {
   std::int64_t bm = cfg_.tile.bm, half = bm / 2;
   if (!cfg_.skip_empty) return bm;
-  Index token = p_.read(tokens_, {tile * bm + half, 0});
+  Index token = p_.read(tables_.tokens, {tile * bm + half, 0});
   return p_.let("filled", half + (token >= 0) * (bm - half));
 }
 
@@ -152,11 +188,11 @@ void AgGrouped::copy_rows(const Index& index) {
   Index tile = p_.let("sorted_tile", index / copies_of_tile());
   Index col = p_.let("sorted_col", index % copies_of_tile() * cols);
   p_.when(tile < p_.read(tables_.used, {0}), [&] {
-    Index needs = p_.read(needs_, {tile});
+    Index needs = tables_.entry(p_, tables_.needs, tile);
     if (sends()) wait_for(needs);
     p_.loop(ceil_div(bm, rows), [&](const Index& i) {
       Index row = p_.let("sorted_row", tile * bm + i * rows), end = (tile + 1) * bm;
-      Value token = p_.load(tokens_.tile({row, 0}, rows, 1).until_row(end));
+      Value token = p_.load(tables_.tokens.tile({row, 0}, rows, 1).until_row(end));
       Value x = p_.load_rows(a_.tile({0, col}, rows, cols).until_row(needs * share_), token);
       p_.store(sorted_.tile({row, col}, rows, cols).until_row(end), x);
     });

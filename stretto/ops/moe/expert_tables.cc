@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/errors.h"
-#include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/moe/table_maker.h"
 
 namespace stretto {
 namespace {
 
 constexpr std::int64_t kMostPairs = std::int64_t{1} << 31;
+
+}  // namespace
 
 void check(const ExpertTablesDesc& d, const ExpertTablesConfig& c) {
   const ExpertTiles& t = d.tiles;
@@ -30,6 +33,7 @@ void check(const ExpertTablesDesc& d, const ExpertTablesConfig& c) {
                                 {"sum_experts", c.sum_experts},
                                 {"tile_rows", c.tile_rows},
                                 {"num_workers", c.num_workers}});
+  check_split("expert_tables", t.split());
   if (d.order.stages > t.world_size) {
     throw UserError(fmt::format("expert_tables: stages is {}, at most one for each of {} ranks",
                                 d.order.stages, t.world_size));
@@ -43,422 +47,53 @@ void check(const ExpertTablesDesc& d, const ExpertTablesConfig& c) {
   }
 }
 
-// Blocks are what is sorted, parts what a worker takes at a time, groups of parts the first of two
-// steps in which rows find their block: as many as there are blocks in a group. Those behind the
-// last rank's, which fill the last group, have no tokens.
-struct Division {
-  std::int64_t parts_of_rank, parts_of_group, groups;
-
-  Division(const ExpertTablesDesc& d, const ExpertTablesConfig& c) {
-    std::int64_t share = ceil_div(d.tiles.m, std::int64_t{d.tiles.world_size});
-    parts_of_rank = ceil_div(ceil_div(share, c.block_tokens), c.part_blocks);
-    std::int64_t with_tokens = parts_of_rank * d.tiles.world_size, square = 1;
-    while (square * square < with_tokens * c.part_blocks) ++square;
-    parts_of_group = ceil_div(square, c.part_blocks);
-    groups = ceil_div(with_tokens, parts_of_group);
-  }
-  std::int64_t parts() const { return groups * parts_of_group; }
-};
-
-// Everything is in i32. A pair is a token and one of its experts; positions count ranks from the
-// own one on.
-class TableMaker {
- public:
-  TableMaker(ProgramBuilder& p, const ExpertTablesDesc& d, const ExpertTablesConfig& cfg);
-
-  // Counting comes first, so that a worker that takes tiles in order never waits for itself.
-  TileSpace tiles() const {
-    return p_.range(2 * division_.parts() + ceil_div(tiles_.num_rows(), cfg_.tile_rows));
-  }
-  void run(const Tile& t) {
-    std::int64_t parts = division_.parts();
-    p_.when(t.index < parts, [&] { sort_part(t.index); });
-    p_.when(t.index >= parts && t.index < 2 * parts, [&] { place(t.index - parts); });
-    p_.when(t.index >= 2 * parts, [&] { look_up((t.index - 2 * parts) * cfg_.tile_rows); });
-  }
-
- private:
-  // Pairs first..end-1 of all, those of tokens from first_token on, which count from the own ones.
-  struct Pairs {
-    Index first, end, first_token;
-  };
-  // By expert, [1, E] each.
-  struct Totals {
-    Value before;                // pairs in the parts before
-    std::vector<Value> through;  // [P] pairs of tokens of the first so many ranks and of the next
-  };
-  // By class and expert, [1, E] each: a class's tiles follow those of all classes before.
-  struct Plan {
-    std::vector<Value> begins;  // [stages] the place of the first
-    Value used;                 // [1, 1] tiles of all
-  };
-  // Columns of plan_.
-  enum Column : std::uint8_t { kTiles, kBelow, kStep, kThrough };
-
-  std::int64_t group_blocks() const { return division_.parts_of_group * cfg_.part_blocks; }
-  std::int64_t pairs_of_block() const { return cfg_.block_tokens * tiles_.top_k; }
-  Value number(const Index& value) const { return p_.splat(DType::kI32, value); }
-  Value zeros(std::int64_t rows, std::int64_t cols) const {
-    return p_.zeros(DType::kI32, rows, cols);
-  }
-  Value one_where(const Value& condition) const { return where(condition, number(1), number(0)); }
-
-  Pairs pairs_of(const Index& block) const;
-  void sort_part(const Index& part);
-  Value sort(const Index& block);
-
-  void place(const Index& part);
-  Totals add_up(const Index& part);
-  Plan plan(const Index& part, const Totals& totals);
-  Value tiles_through(const Totals& totals, int stage) const;
-  std::vector<Value> sums_before(const Index& part);
-  void place_block(const Index& part, const Index& block, const Value& before);
-  void describe_tiles(const Index& part, const Plan& plan);
-  std::int64_t column(Column which) const { return which * std::int64_t{d_.order.stages}; }
-  void keep(const Index& part, std::int64_t col, const Value& of_experts);
-  Value picked(const Index& part, Column which, std::int64_t cols, const Value& experts) const;
-
-  void look_up(const Index& row);
-
-  ProgramBuilder& p_;
-  const ExpertTablesDesc& d_;
-  const ExpertTablesConfig& cfg_;
-  const ExpertTiles& tiles_;
-  Division division_;
-  Index m_, share_;  // tokens of all ranks, of each
-  TensorRef experts_, used_, tile_experts_, tile_needs_, row_tokens_, slots_;
-  TensorRef counts_;     // [blocks, E] pairs of each expert, where a part has several blocks
-  TensorRef below_;      // [blocks, E] and of those below it
-  TensorRef totals_;     // [parts, E] pairs of each expert
-  TensorRef positions_;  // [blocks * N, 1] of N pairs of a block, where each is in its order
-  TensorRef sorted_;     // [blocks * N, 1] the tokens in that order
-  TensorRef plan_;       // [parts, E, 3 * stages + P] what a part knows of every expert
-  TensorRef first_;      // [E, groups] rows of an expert before the blocks of a group
-  TensorRef begins_;     // [groups * E, blocks of a group] before each of its blocks
-  TensorRef moves_;      // [blocks, E, 1] from a block's order to an expert's rows
-  TensorRef shifts_;     // likewise, as begins_
-  TensorRef runs_;       // [T, 3] the expert of a tile, the first of its rows and how many
-  SignalRef counted_, placed_;
-};
-
-TableMaker::TableMaker(ProgramBuilder& p, const ExpertTablesDesc& d, const ExpertTablesConfig& cfg)
-    : p_(p),
-      d_(d),
-      cfg_(cfg),
-      tiles_(d.tiles),
-      division_(d, cfg),
-      m_(p.extent("m", d.tiles.m)),
-      share_(ceil_div(m_, d.tiles.world_size)) {
-  std::int64_t experts = tiles_.num_experts, parts = division_.parts();
-  std::int64_t groups = division_.groups, blocks = parts * cfg.part_blocks;
-  Index pairs = m_ * tiles_.top_k;
-  experts_ = p.table("experts", {pairs, 1}, {ContractKind::kRange, 0, experts});
-  used_ = p.output("tiles_used", DType::kI32, {1});
-  tile_experts_ = p.output("tile_experts", DType::kI32, {tiles_.num_tiles(), 1});
-  tile_needs_ = p.output("tile_needs", DType::kI32, {tiles_.num_tiles(), 1});
-  row_tokens_ = p.output("row_tokens", DType::kI32, {tiles_.num_rows(), 1});
-  slots_ = p.output("slots", DType::kI32, {pairs, 1});
-  auto buffer = [&](const char* name, std::vector<Index> shape) {
-    return p.buffer(name, DType::kI32, std::move(shape));
-  };
-  if (cfg.part_blocks > 1) counts_ = buffer("counts", {blocks, experts});
-  below_ = buffer("below", {blocks, experts});
-  totals_ = buffer("totals", {parts, experts});
-  positions_ = buffer("positions", {blocks * pairs_of_block(), 1});
-  sorted_ = buffer("sorted", {blocks * pairs_of_block(), 1});
-  plan_ = buffer("plan", {parts, experts, 3 * d.order.stages + tiles_.world_size});
-  first_ = buffer("first", {experts, groups});
-  begins_ = buffer("begins", {groups * experts, group_blocks()});
-  moves_ = buffer("moves", {blocks, experts, 1});
-  shifts_ = buffer("shifts", {groups * experts, group_blocks()});
-  runs_ = buffer("runs", {tiles_.num_tiles(), 3});
-  counted_ = p.signal("counted", 1);
-  placed_ = p.signal("placed", 1);
-}
-
-TableMaker::Pairs TableMaker::pairs_of(const Index& block) const {
-  std::int64_t blocks_of_rank = division_.parts_of_rank * cfg_.part_blocks;
-  Index position = p_.let("position", block / blocks_of_rank);
-  Index owner = p_.let("owner", (p_.rank() + position) % tiles_.world_size);
-  Index token = p_.let("token", block % blocks_of_rank * cfg_.block_tokens);
-  Index end = min((owner + 1) * share_, m_) * (position < tiles_.world_size);
-  return {.first = p_.let("first_pair", (owner * share_ + token) * tiles_.top_k),
-          .end = p_.let("end_pair", end * tiles_.top_k),
-          .first_token = p_.let("first_token", position * share_ + token)};
-}
-
-// --- every block by itself ---
-
-void TableMaker::sort_part(const Index& part) {
-  const std::int64_t experts = tiles_.num_experts;
-  Value total = zeros(1, experts);
-  p_.loop(cfg_.part_blocks, [&](const Index& i) {
-    Index block = p_.let("block", part * cfg_.part_blocks + i);
-    Value counts = sort(block);
-    if (cfg_.part_blocks > 1) p_.store(counts_.tile({block, 0}, 1, experts), counts);
-    total = total + counts;
-  });
-  p_.store(totals_.tile({part, 0}, 1, experts), total);
-  p_.notify(counted_[0], p_.rank());
-}
-
-// The pairs of each expert [1, E]. A pair's position is the number of those with a lower key, of
-// expert and pair; those that do not exist come last.
-Value TableMaker::sort(const Index& block) {
-  const std::int64_t size = pairs_of_block(), rows = std::min(cfg_.sort_rows, size);
-  Pairs pairs = pairs_of(block);
-  auto key = [&](const Value& expert, const Value& pair) {
-    Value exists = pair < number(min(pairs.end - pairs.first, size));
-    return where(exists, expert, number(tiles_.num_experts)) * number(size) + pair;
-  };
-  auto box = [&](const Index& i, std::int64_t count) {
-    return experts_.tile({pairs.first + i, 0}, count, 1).until_row(pairs.end);
-  };
-  Value all = p_.load(
-      experts_.tile({pairs.first, 0}, 1, size).rows_along(1).cols_along(0).until_col(pairs.end));
-  std::vector<Value> some;  // under way before the first is used
-  for (std::int64_t i = 0; i < size; i += rows) some.push_back(p_.load(box(i, rows)));
-
-  Value place = p_.iota_cols(0, size), expert = p_.iota_cols(0, tiles_.num_experts);
-  Value keys = key(all, place);
-  Value sorted = zeros(1, size), counts = zeros(1, tiles_.num_experts),
-        below = zeros(1, tiles_.num_experts);
-  for (std::size_t i = 0; i < some.size(); ++i) {
-    std::int64_t first = static_cast<std::int64_t>(i) * rows;
-    Value pair = p_.iota_rows(first, rows), own = key(some[i], pair);
-    Value position = row_sum(one_where(keys < own));
-    p_.store(positions_.tile({block * size + first, 0}, rows, 1).until_row((block + 1) * size),
-             position);
-    Value token = number(pairs.first_token) + pair / number(tiles_.top_k);
-    sorted = sorted + col_sum(where(position == place, token, number(0)));
-    Value of = own / number(size);
-    counts = counts + col_sum(one_where(of == expert));
-    below = below + col_sum(one_where(of < expert));
-  }
-  p_.store(sorted_.tile({block * size, 0}, 1, size).rows_along(1).cols_along(0), sorted);
-  p_.store(below_.tile({block, 0}, 1, tiles_.num_experts), below);
-  return counts;
-}
-
-// --- every part with the counts of all ---
-
-void TableMaker::place(const Index& part) {
-  p_.wait(counted_[0], division_.parts());
-  Totals totals = add_up(part);
-  Plan made = plan(part, totals);
-  p_.loop(cfg_.part_blocks, [&](const Index& i) {
-    Index block = p_.let("block", part * cfg_.part_blocks + i);
-    place_block(part, block, totals.before);
-    if (cfg_.part_blocks == 1) return;
-    totals.before = totals.before + p_.load(counts_.tile({block, 0}, 1, tiles_.num_experts));
-  });
-  describe_tiles(part, made);
-  p_.when(part == 0, [&] { p_.store(used_.tile({0}, 1, 1), made.used); });
-  p_.notify(placed_[0], p_.rank());
-}
-
-TableMaker::Totals TableMaker::add_up(const Index& part) {
-  const std::int64_t rows = cfg_.count_parts, experts = tiles_.num_experts;
-  Totals out{.before = zeros(1, experts), .through = {}};
-  for (int i = 0; i < tiles_.world_size; ++i) out.through.push_back(zeros(1, experts));
-  p_.loop(ceil_div(division_.parts(), rows), [&](const Index& i) {
-    Value some = p_.load(totals_.tile({i * rows, 0}, rows, experts));
-    Value which = p_.iota_rows(i * rows, rows);
-    auto sum = [&](const Index& end) {
-      return col_sum(where(which < number(end), some, number(0)));
-    };
-    out.before = out.before + sum(part);
-    for (std::size_t r = 0; r < out.through.size(); ++r) {
-      std::int64_t end = (static_cast<std::int64_t>(r) + 1) * division_.parts_of_rank;
-      out.through[r] = out.through[r] + sum(end);
-    }
-  });
-  return out;
-}
-
-// An expert's tiles of a class and of those before: the full ones of the pairs that these need,
-// or all.
-Value TableMaker::tiles_through(const Totals& totals, int stage) const {
-  int ranks = ceil_div((stage + 1) * tiles_.world_size, d_.order.stages);
-  const Value &some = totals.through[static_cast<std::size_t>(ranks - 1)],
-              &all = totals.through.back();
-  Value up = where(some == all, number(tiles_.tile_rows - 1), number(0));
-  Value through = (some + up) / number(tiles_.tile_rows);
-  if (stage + 1 == d_.order.stages || d_.order.early_experts >= tiles_.num_experts) return through;
-  Value early = p_.iota_cols(0, tiles_.num_experts) < number(d_.order.early_experts);
-  return where(early, through, number(0));
-}
-
-TableMaker::Plan TableMaker::plan(const Index& part, const Totals& totals) {
-  Plan out{.begins = {}, .used = zeros(1, 1)};
-  std::vector<Value> below = {zeros(1, tiles_.num_experts)};
-  for (int s = 0; s < d_.order.stages; ++s) {
-    below.push_back(tiles_through(totals, s));
-    std::size_t last = below.size() - 1;
-    keep(part, column(kTiles) + s, below[last] - below[last - 1]);
-  }
-  p_.worker_fence();
-  std::vector<Value> before = sums_before(part);
-  for (int s = 0; s < d_.order.stages; ++s) {
-    auto at = static_cast<std::size_t>(s);
-    out.begins.push_back(out.used + before[at]);
-    out.used = out.used + row_sum(below[at + 1] - below[at]);
-  }
-  // From an expert's tile to its place: the steps of the classes up to its own are added.
-  for (int s = 0; s < d_.order.stages; ++s) {
-    auto at = static_cast<std::size_t>(s);
-    Value step = out.begins[at] - below[at];
-    if (s > 0) step = step - (out.begins[at - 1] - below[at - 1]);
-    keep(part, column(kStep) + s, step);
-    keep(part, column(kBelow) + s, below[at]);
-  }
-  for (int r = 0; r < tiles_.world_size; ++r) {
-    keep(part, column(kThrough) + r, totals.through[static_cast<std::size_t>(r)]);
-  }
-  return out;
-}
-
-// Of each class, the tiles of the experts before each, some experts at a time.
-std::vector<Value> TableMaker::sums_before(const Index& part) {
-  const std::int64_t experts = tiles_.num_experts, rows = std::min(cfg_.sum_experts, experts);
-  std::vector<Value> sums;
-  for (int s = 0; s < d_.order.stages; ++s) sums.push_back(zeros(1, experts));
-  p_.loop(ceil_div(experts, rows), [&](const Index& i) {
-    Value some = p_.load(plan_.tile({part, i * rows, column(kTiles)}, rows, d_.order.stages));
-    Value before = p_.iota_rows(i * rows, rows) < p_.iota_cols(0, experts);
-    for (std::size_t s = 0; s < sums.size(); ++s) {
-      Value own = p_.iota_cols(0, d_.order.stages) == number(static_cast<std::int64_t>(s));
-      Value tiles = row_sum(where(own, some, number(0)));
-      sums[s] = sums[s] + col_sum(where(before, tiles, number(0)));
-    }
-  });
-  return sums;
-}
-
-void TableMaker::keep(const Index& part, std::int64_t col, const Value& of_experts) {
-  Slice to = plan_.tile({part, 0, col}, 1, tiles_.num_experts).rows_along(2).cols_along(1);
-  p_.store(to, of_experts);
-}
-
-// Of these experts [r, 1]: [r, cols].
-Value TableMaker::picked(const Index& part, Column which, std::int64_t cols,
-                         const Value& experts) const {
-  return p_.load_rows(plan_.tile({part, 0, column(which)}, experts.rows(), cols), experts);
-}
-
-void TableMaker::place_block(const Index& part, const Index& block, const Value& before) {
-  const std::int64_t size = pairs_of_block(), experts = tiles_.num_experts;
-  Pairs pairs = pairs_of(block);
-  Index group = block / group_blocks(), in_group = block % group_blocks();
-  auto of_block = [&](const TensorRef& table) {
-    return table.tile({group * experts, in_group}, 1, experts).rows_along(1).cols_along(0);
-  };
-  Value shift = before - p_.load(below_.tile({block, 0}, 1, experts));
-  p_.store(of_block(begins_), before);
-  p_.store(of_block(shifts_), shift);
-  p_.store(moves_.tile({block, 0, 0}, 1, experts).rows_along(2).cols_along(1), shift);
-  p_.when(in_group == 0, [&] {
-    p_.store(first_.tile({0, group}, 1, experts).rows_along(1).cols_along(0), before);
-  });
-  p_.worker_fence();
-
-  Slice own = slots_.tile({pairs.first, 0}, size, 1).until_row(pairs.end);
-  Value expert = p_.load(experts_.tile({pairs.first, 0}, size, 1).until_row(pairs.end));
-  Value position = p_.load(positions_.tile({block * size, 0}, size, 1));
-  Value row = position + p_.load_rows(moves_.tile({block, 0, 0}, size, 1), expert);
-  Value rows_of_tile = number(tiles_.tile_rows);
-  Value passed = picked(part, kBelow, d_.order.stages, expert) <= row / rows_of_tile;
-  Value steps = picked(part, kStep, d_.order.stages, expert);
-  p_.store(own, row + row_sum(where(passed, steps, number(0))) * rows_of_tile);
-}
-
-// As many tiles for every part.
-void TableMaker::describe_tiles(const Index& part, const Plan& plan) {
-  const std::int64_t experts = tiles_.num_experts;
-  const std::int64_t rows = ceil_div(tiles_.num_tiles(), division_.parts());
-  Value tile = p_.iota_rows(part * rows, rows), exists = tile < plan.used;
-  Value run = zeros(rows, 1) - number(1);  // by class and expert: the last that begins here
-  for (const Value& begins : plan.begins) run = run + row_sum(one_where(begins <= tile));
-  Value stage = run / number(experts), expert = run - stage * number(experts);
-  Value known = where(exists, expert, number(-1));
-  Value counted = p_.iota_cols(0, d_.order.stages) <= stage;
-  Value steps = where(counted, picked(part, kStep, d_.order.stages, known), number(0));
-  Value first = (tile - row_sum(steps)) * number(tiles_.tile_rows);
-  Value through = picked(part, kThrough, tiles_.world_size, known);  // [rows, P]
-  Value end = minimum(first + number(tiles_.tile_rows), row_max(through));
-  Value needs = row_sum(one_where(through < end)) + number(1);
-
-  auto store = [&](const TensorRef& to, std::int64_t col, const Value& value) {
-    p_.store(to.tile({part * rows, col}, rows, 1), where(exists, value, number(0)));
-  };
-  store(tile_experts_, 0, expert);
-  store(tile_needs_, 0, needs);
-  store(runs_, 0, expert);
-  store(runs_, 1, first);
-  store(runs_, 2, end - first);
-}
-
-// --- rows, with the places of all blocks ---
-
-// By the block whose rows of the expert begin last: rows chosen at run time could not be shown to
-// be written once.
-void TableMaker::look_up(const Index& row) {
-  const std::int64_t rows = cfg_.tile_rows, experts = tiles_.num_experts;
-  const std::int64_t blocks = group_blocks();
-  p_.wait(placed_[0], division_.parts());
-  Value at = p_.iota_rows(row, rows), tile = at / number(tiles_.tile_rows);
-  tile = where(at < number(tiles_.num_rows()), tile, number(-1));
-  auto run = [&](std::int64_t col) { return p_.load_rows(runs_.tile({0, col}, rows, 1), tile); };
-  Value in_tile = at - tile * number(tiles_.tile_rows), expert = run(0);
-  Value own = run(1) + in_tile, exists = in_tile < run(2);  // of the expert's rows
-  auto if_exists = [&](const Value& value) { return where(exists, value, number(-1)); };
-  auto last = [&](const Value& begins) { return row_sum(one_where(begins <= own)) - number(1); };
-
-  Value group = last(p_.load_rows(first_.tile({0, 0}, rows, division_.groups), if_exists(expert)));
-  Value place = if_exists(group * number(experts) + expert);
-  Value block = last(p_.load_rows(begins_.tile({0, 0}, rows, blocks), place));
-  Value shifts = p_.load_rows(shifts_.tile({0, 0}, rows, blocks), place);
-  Value shift = row_sum(where(p_.iota_cols(0, blocks) == block, shifts, number(0)));
-  Value from = (group * number(blocks) + block) * number(pairs_of_block()) + (own - shift);
-  Value token = p_.load_rows(sorted_.tile({0, 0}, rows, 1), if_exists(from));
-  p_.store(row_tokens_.tile({row, 0}, rows, 1), if_exists(token));
-}
-
-}  // namespace
-
 std::string to_string(const ExpertTablesDesc& d) {
   const ExpertTiles& t = d.tiles;
-  return fmt::format("expert_tables P={} m={} top {} of {} experts in tiles of {}, {}",
-                     t.world_size, t.m, t.top_k, t.num_experts, t.tile_rows, to_string(d.order));
+  std::string groups = t.expert_groups > 1 ? fmt::format(" in {} groups", t.expert_groups) : "";
+  return fmt::format("expert_tables P={} m={} top {} of {} experts{} in tiles of {}, {}",
+                     t.world_size, t.m, t.top_k, t.num_experts, groups, t.tile_rows,
+                     to_string(d.order));
 }
 
-ExpertTablesConfig default_config(const ExpertTablesDesc& d, Target target) {
+ExpertTablesConfig default_config(const ExpertTablesDesc& d, Target target, int most_workers) {
   const ExpertTiles& t = d.tiles;
-  std::int64_t share = ceil_div(t.m, std::int64_t{t.world_size});
+  std::int64_t share = ceil_div(t.m, std::int64_t{t.world_size}), experts = t.split().share();
   if (target == Target::kCpu) return {.block_tokens = std::min<std::int64_t>(64, share)};
   // What is compared with all pairs of a block, or with all experts, keeps to the registers.
   constexpr std::int64_t kPairs = 256, kElements = 8192;
   ExpertTablesConfig c;
   c.block_tokens = std::clamp<std::int64_t>(kPairs / t.top_k, 1, std::min<std::int64_t>(64, share));
-  c.sort_rows = std::clamp<std::int64_t>(2 * kElements / std::max(kPairs, t.num_experts), 1, 64);
-  c.part_blocks = ceil_div(Division(d, c).parts_of_rank * t.world_size, std::int64_t{kGpuSms});
-  c.count_parts = std::clamp<std::int64_t>(kElements / t.num_experts, 1, 256);
-  c.sum_experts = std::clamp<std::int64_t>(kElements / t.num_experts, 1, 64);
-  std::int64_t rows = ceil_div(t.num_rows(), std::int64_t{kGpuSms});
-  Division division(d, c);
+  c.sort_rows = std::clamp<std::int64_t>(2 * kElements / std::max(kPairs, experts), 1, 64);
+  c.part_blocks =
+      ceil_div(TableDivision(d, c).parts_of_rank * t.world_size, std::int64_t{most_workers});
+  c.count_parts = std::clamp<std::int64_t>(kElements / experts, 1, 256);
+  c.sum_experts = std::clamp<std::int64_t>(kElements / experts, 1, 64);
+  std::int64_t rows = ceil_div(t.num_rows(), std::int64_t{most_workers});
+  TableDivision division(d, c);
   std::int64_t most = 3 * kElements / 2 / (division.parts_of_group * c.part_blocks);
   c.tile_rows = std::clamp<std::int64_t>(std::min(rows + 31, most) / 32 * 32, 32, 512);
   std::int64_t tiles = std::max(division.parts(), ceil_div(t.num_rows(), c.tile_rows));
-  c.num_workers = gpu_workers(tiles);
+  c.num_workers = gpu_workers(tiles, most_workers);
   return c;
 }
 
 Program expert_tables(const ExpertTablesDesc& d, const ExpertTablesConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("expert_tables", d.tiles.world_size);
-  TableMaker maker(p, d, cfg);
-  p.role("tables", Resource::sms(cfg.num_workers), maker.tiles(),
-         [&](const Tile& t) { maker.run(t); });
+  Index m = p.extent("m", d.tiles.m), pairs = m * d.tiles.top_k;
+  auto output = [&](const char* name, std::vector<Index> shape) {
+    return p.output(name, DType::kI32, std::move(shape));
+  };
+  MadeTables tables;
+  tables.experts = p.table("experts", {pairs, 1}, {ContractKind::kRange, 0, d.tiles.num_experts});
+  tables.used = output("tiles_used", {1});
+  tables.tile_experts = output("tile_experts", {d.tiles.num_tiles(), 1});
+  tables.tile_needs = output("tile_needs", {d.tiles.num_tiles(), 1});
+  tables.row_tokens = output("row_tokens", {d.tiles.num_rows(), 1});
+  tables.slots = output("slots", {pairs, 1});
+  TableMaker maker(p, d, cfg, m, tables);
+  p.role("tables", Resource::sms(cfg.num_workers), p.range(maker.num_turns()),
+         [&](const Tile& t) { maker.turn(t.index); });
   return p.finish();
 }
 

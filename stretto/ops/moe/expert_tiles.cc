@@ -25,7 +25,7 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 }  // namespace
 
 std::int64_t ExpertTiles::num_tiles() const {
-  std::int64_t rows = m * top_k, with_rows = std::min(num_experts, rows);
+  std::int64_t rows = m * top_k, with_rows = std::min(split().share(), rows);
   return (rows + with_rows * (tile_rows - 1)) / tile_rows;
 }
 
@@ -38,11 +38,13 @@ std::string to_string(const TileOrder& order) {
 TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
                        const std::vector<std::int32_t>& chosen, const TileOrder& order) {
   std::int64_t share = ceil_div(m, std::int64_t{t.world_size});
+  std::int64_t first = t.split().first(rank), end = t.split().end(rank);
   std::vector<Row> rows;
   for (std::int64_t pair = 0; pair < m * t.top_k; ++pair) {
-    std::int64_t token = pair / t.top_k;
+    std::int64_t expert = chosen[at(pair)], token = pair / t.top_k;
+    if (expert < first || expert >= end) continue;
     std::int64_t position = (token / share + t.world_size - rank) % t.world_size;
-    rows.push_back({chosen[at(pair)], position, position * share + token % share, pair});
+    rows.push_back({expert - first, position, position * share + token % share, pair});
   }
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
     return std::tie(a.expert, a.token) < std::tie(b.expert, b.token);
@@ -67,7 +69,7 @@ TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
   out.experts.assign(at(t.num_tiles()), 0);
   out.needs.assign(at(t.num_tiles()), 0);
   out.tokens.assign(at(t.num_rows()), -1);
-  out.slots.assign(at(m * t.top_k), 0);
+  out.slots.assign(at(m * t.top_k), -1);
   for (std::size_t i = 0; i < planned.size(); ++i) {
     out.experts.at(i) = static_cast<std::int32_t>(planned[i].expert);
     out.needs.at(i) = static_cast<std::int32_t>(planned[i].needs);

@@ -1,8 +1,9 @@
 // Rows of a mixture of experts in tiles of one expert each, for layers whose every rank holds a
-// part of every expert: how many there can be, and the tables by which ag_grouped_gemm.h and
-// grouped_gemm_rs.h find their way. Rows of an expert are sorted by the rank that their token comes
-// from, the own rank first, so that a tile needs the rows of few ranks; tiles are sorted by how
-// many they need, so that those of the own rows are done while others travel.
+// part of every expert, or of those of its group: how many there can be, and the tables by which
+// ag_grouped_gemm.h and grouped_gemm_rs.h find their way. Rows of an expert are sorted by the rank
+// that their token comes from, the own rank first, so that a tile needs the rows of few ranks;
+// tiles are sorted by how many they need, so that those of the own rows are done while others
+// travel.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +11,19 @@
 #include <string>
 #include <vector>
 
+#include "stretto/ops/moe/expert_split.h"
+
 namespace stretto {
 
 struct ExpertTiles {
   int world_size = 1;
   std::int64_t m = 1;  // most tokens of all ranks; rank r has those from r * ceil(m / P) on
   std::int64_t top_k = 1;
-  std::int64_t num_experts = 1;
+  std::int64_t num_experts = 1;  // of all groups
   std::int64_t tile_rows = 1;
+  int expert_groups = 1;  // expert_split.h; a rank has tiles of its group's experts alone
 
+  ExpertSplit split() const { return {num_experts, world_size, expert_groups}; }
   // Whatever the routing: every expert with rows may have a tile that is not full.
   std::int64_t num_tiles() const;
   std::int64_t num_rows() const { return num_tiles() * tile_rows; }
@@ -37,15 +42,17 @@ std::string to_string(const TileOrder& order);  // "2 classes of 8 experts"
 
 // Of one rank.
 struct TileTables {
-  std::int32_t used = 0;              // tiles with rows, which come first
-  std::vector<std::int32_t> experts;  // [num_tiles] of each tile; 0 of tiles without rows
+  std::int32_t used = 0;  // tiles with rows, which come first
+  // [num_tiles] of each tile, counted from its group's first; 0 of tiles without rows.
+  std::vector<std::int32_t> experts;
   // [num_tiles] ranks whose rows a tile reads, counted from the own one on, the ones between
   // included: 1..P; 0 of tiles without rows.
   std::vector<std::int32_t> needs;
   // [num_rows] the token of each row, as it lies in ag_grouped_gemm's `a`; -1 of rows without one,
   // which are a tile's last.
   std::vector<std::int32_t> tokens;
-  std::vector<std::int32_t> slots;  // [m, top_k] the row of a token and one of its experts
+  // [m, top_k] the row of a token and one of its experts; -1 where that is another group's.
+  std::vector<std::int32_t> slots;
 };
 
 // A launch of m tokens, whose experts are `chosen` [m, top_k].

@@ -1,6 +1,5 @@
-// The two fused layers of a mixture of experts whose every rank holds a part of every expert, as
-// parts of programs: ag_grouped_gemm.cc and grouped_gemm_rs.cc make one program of each,
-// moe_layer.cc one of both.
+// The two fused layers of a mixture of experts, as parts of programs: ag_grouped_gemm.cc and
+// grouped_gemm_rs.cc make one program of each, moe_layer.cc and ep_moe_layer.cc one of both.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +16,15 @@ namespace stretto {
 void check(const AgGroupedDesc& d, const AgGroupedConfig& c);
 void check(const GroupedRsDesc& d, const GroupedRsConfig& c);
 
-// Of the own rank's rows (expert_tiles.h).
+// Of the own rank's rows (expert_tiles.h). What is left empty the layers declare as inputs. Where
+// the launch makes them all, every tile waits for them, and those without rows are not stored.
 struct TileTableRefs {
   TensorRef used, experts;
+  TensorRef needs, tokens;   // of the first layer
+  TensorRef slots, weights;  // of the second; slots one after the other, [m * top_k, 1]
+  std::function<void()> wait = {};
+  bool made() const { return static_cast<bool>(wait); }
+  Index entry(ProgramBuilder& p, const TensorRef& table, const Index& tile) const;
 };
 TileTableRefs declare_tile_tables(ProgramBuilder& p, const ExpertTiles& tiles);
 
@@ -38,7 +43,9 @@ class AgGrouped {
             const TileTableRefs& tables);
   void store_to(const TensorRef& c) { c_ = c; }
 
+  const AgGroupedDesc& desc() const { return d_; }
   bool sends() const { return d_.gathers && d_.world_size > 1; }
+  const SignalRef& ready() const { return ready_; }  // by rank: what is announced
   std::int64_t num_tiles() const { return num_tiles_; }
   std::int64_t col_tiles() const { return ceil_div(d_.n, cfg_.tile.bn); }
 
@@ -46,6 +53,11 @@ class AgGrouped {
   void announce();
   // A role of copy engines: the own rows to every peer, first to the one that needs them next.
   void add_sending();
+  // In its place, a worker's index-th turn: comm_rows of the own tokens, each to the peers that are
+  // to have it.
+  std::int64_t num_pushes() const { return sends() ? transfers() : 0; }
+  using Goes = std::function<Index(const Index& token, const Index& peer)>;
+  void push(const Index& index, const Goes& goes);
   // A tile of rows and one of columns.
   void multiply(const Index& tile, const Index& col_tile);
   // Copies of rows into the order of the tiles, those first that are multiplied first; and one.
@@ -68,9 +80,9 @@ class AgGrouped {
   const AgGroupedDesc& d_;
   const AgGroupedConfig& cfg_;
   std::int64_t num_tiles_;
-  Index share_;  // tokens of a rank
+  Index m_, share_;  // tokens of all ranks, of each
   TileTableRefs tables_;
-  TensorRef needs_, tokens_, a_, c_, sorted_;
+  TensorRef a_, c_, sorted_;
   std::vector<TensorRef> weights_;
   SignalRef ready_, arrived_, in_order_;
 };
@@ -156,6 +168,10 @@ class GroupedRs {
   // Of this rank's products, for tokens of the owner from `row` on; zero of tokens that do not
   // exist. All rows are under way before the first addition.
   Value own_sum(const Sums& s, const Index& owner, const Index& row, const Index& col);
+  struct Tokens {
+    Index first, end;
+  };
+  Value load_slots(const Tokens& tokens, const Value& exist, std::int64_t j);
 
   template <typename Round>
   void rounds(const Sums& s, const Place& at, const Round& round) {
@@ -170,8 +186,17 @@ class GroupedRs {
   Index m_, share_;  // tokens of all ranks, of each
   TileTableRefs tables_;
   Rows rows_;
-  TensorRef slots_, weights_, b_, residual_, out_, products_, parts_;
+  TensorRef b_, residual_, out_, products_, parts_;
   SignalRef computed_, free_, summed_, stored_;
 };
+
+// Role "layer" of both layers' products, all of the first before the second: the second's tiles
+// wait for those of the first that they read, between which lies a buffer. Its number.
+int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedConfig& cfg,
+                  AgGrouped& first, GroupedRs& second);
+
+// UserError where the configs of two layers in one role differ in what it has once.
+void check_same_workers(const char* op, const AgGroupedConfig& first,
+                        const GroupedRsConfig& second);
 
 }  // namespace stretto

@@ -72,14 +72,18 @@ GroupedRs::GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsC
       share_(ceil_div(m, d.world_size)),
       tables_(tables) {
   std::int64_t rows = num_tiles_ * cfg.tile.bm;
-  slots_ = p.table("slots", {m_, d.top_k}, {ContractKind::kRange, 0, rows});
-  weights_ = p.input("weights", DType::kF32, {m_, d.top_k});
+  if (!tables.made()) {
+    tables_.slots = p.table("slots", {m_, d.top_k}, {ContractKind::kRange, 0, rows});
+    tables_.weights = p.input("weights", DType::kF32, {m_, d.top_k});
+  }
   b_ = p.input("b", d.b_dtype, {d.num_experts, d.n, d.k});
   Index out_rows = d.all_reduce ? m_ : share_;
   if (d.residual) residual_ = p.input("residual", d.out_dtype, {out_rows, d.n});
   out_ = p.output("out", d.out_dtype, {out_rows, d.n},
                   d.all_reduce ? Space::kSymmetric : Space::kLocal);
-  products_ = p.buffer("products", d.out_dtype, {rows, d.n});
+  // Of tiles without rows nothing is stored where they are many.
+  products_ = tables.made() ? p.state("products", d.out_dtype, {rows, d.n})
+                            : p.buffer("products", d.out_dtype, {rows, d.n});
   computed_ = p.signal("computed", num_blocks());  // tiles of a block of columns
   if (d.world_size == 1) return;
   parts_ =
@@ -137,10 +141,17 @@ void GroupedRs::sum(const Index& index) {
 void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col_in_block) {
   const auto& [bm, bn, bk] = cfg_.tile;
   Index col = p_.let("col", block * block_cols() + col_in_block);
-  Index used = p_.read(tables_.used, {0}), expert = p_.read(tables_.experts, {tile});
+  if (tables_.made()) tables_.wait();
+  Index used = p_.read(tables_.used, {0}), expert = tables_.entry(p_, tables_.experts, tile);
   std::int64_t cols = bn / cfg_.num_products;  // of a product
   std::vector<Value> sums;
   for (int i = 0; i < cfg_.num_products; ++i) sums.push_back(p_.zeros(DType::kF32, bm, cols));
+  auto store = [&] {
+    for (int i = 0; i < cfg_.num_products; ++i) {
+      Slice to = products_.tile({tile * bm, col + i * cols}, bm, cols);
+      p_.store(to, cast(sums[static_cast<std::size_t>(i)], d_.out_dtype));
+    }
+  };
   p_.when(tile < used, [&] {
     if (rows_.tiles_of_row > 0) p_.wait(rows_.made[tile], rows_.tiles_of_row);
     Index filled = rows_.filled ? rows_.filled(tile) : Index(bm);
@@ -152,11 +163,9 @@ void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col
         sum = dot(sum, x, w.T(), filled);
       }
     });
+    if (tables_.made()) store();
   });
-  for (int i = 0; i < cfg_.num_products; ++i) {
-    Slice to = products_.tile({tile * bm, col + i * cols}, bm, cols);
-    p_.store(to, cast(sums[static_cast<std::size_t>(i)], d_.out_dtype));
-  }
+  if (!tables_.made()) store();
   p_.notify(computed_[block], p_.rank());
 }
 
@@ -223,10 +232,10 @@ Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, co
   Value exists = p_.iota_rows(token, count) < p_.splat(DType::kI32, end);
   std::vector<Value> slots, parts, weights;
   for (std::int64_t j = 0; j < d_.top_k; ++j) {
-    Value slot = p_.load(slots_.tile({token, j}, count, 1).until_row(end));
+    Value slot = load_slots({token, end}, exists, j);
     // A row that is loaded ahead is the one that the table says; of no token it is not used.
     slots.push_back(s.ahead ? slot : where(exists, slot, p_.splat(DType::kI32, -1)));
-    weights.push_back(p_.load(weights_.tile({token, j}, count, 1).until_row(end)));
+    weights.push_back(p_.load(tables_.weights.tile({token, j}, count, 1).until_row(end)));
   }
   for (const Value& slot : slots) {
     parts.push_back(p_.load_rows(products_.tile({0, col}, count, cfg_.reduce_cols), slot));
@@ -236,6 +245,18 @@ Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, co
     sum = sum + cast(parts[j], DType::kF32) * weights[j];
   }
   return s.ahead ? where(exists, sum, p_.zeros(DType::kF32, count, cfg_.reduce_cols)) : sum;
+}
+
+// Of the j-th expert of some tokens.
+Value GroupedRs::load_slots(const Tokens& tokens, const Value& exist, std::int64_t j) {
+  const std::int64_t count = exist.rows();
+  if (!tables_.made()) {
+    return p_.load(tables_.slots.tile({tokens.first, j}, count, 1).until_row(tokens.end));
+  }
+  Value pair = p_.iota_rows(tokens.first, count) * p_.splat(DType::kI32, d_.top_k) +
+               p_.splat(DType::kI32, j);
+  return p_.load_rows(tables_.slots.tile({0, 0}, count, 1),
+                      where(exist, pair, p_.splat(DType::kI32, -1)));
 }
 
 ExpertTiles tiles_of(const GroupedRsDesc& d, const GroupedRsConfig& c) {

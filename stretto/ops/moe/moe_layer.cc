@@ -12,14 +12,7 @@ namespace stretto {
 namespace {
 
 void check(const MoeLayerConfig& c) {
-  auto same = [](const char* field, std::int64_t first, std::int64_t second) {
-    if (first == second) return;
-    throw UserError(fmt::format("moe_layer: {} is {} in the first layer and {} in the second",
-                                field, first, second));
-  };
-  same("tile.bm", c.first.tile.bm, c.second.tile.bm);
-  same("num_compute_sms", c.first.num_compute_sms, c.second.num_compute_sms);
-  same("num_stages", c.first.num_stages, c.second.num_stages);
+  check_same_workers("moe_layer", c.first, c.second);
   if (c.second.num_reduce_sms != 0) {
     throw UserError(
         fmt::format("moe_layer: num_reduce_sms is {}, must be 0: on those that multiply",
@@ -28,6 +21,43 @@ void check(const MoeLayerConfig& c) {
 }
 
 }  // namespace
+
+void check_same_workers(const char* op, const AgGroupedConfig& first,
+                        const GroupedRsConfig& second) {
+  auto same = [&](const char* field, std::int64_t a, std::int64_t b) {
+    if (a == b) return;
+    throw UserError(
+        fmt::format("{}: {} is {} in the first layer and {} in the second", op, field, a, b));
+  };
+  same("tile.bm", first.tile.bm, second.tile.bm);
+  same("num_compute_sms", first.num_compute_sms, second.num_compute_sms);
+  same("num_stages", first.num_stages, second.num_stages);
+}
+
+int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedConfig& cfg,
+                  AgGrouped& first, GroupedRs& second) {
+  TensorRef between = p.buffer("between", first.desc().c_dtype, {tiles.num_rows(), first.desc().n});
+  SignalRef made = p.signal("made", tiles.num_tiles());  // by tile of rows: its tiles
+  first.store_to(between);
+  GroupedRs::Rows rows{.a = between, .made = made, .tiles_of_row = first.col_tiles()};
+  if (cfg.skip_empty) {
+    rows.filled = [&](const Index& tile) { return first.rows_to_multiply(tile); };
+  }
+  second.multiply_rows(rows);
+  std::int64_t firsts = tiles.num_tiles() * first.col_tiles();
+  return p.role("layer", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
+                p.range(firsts + second.num_turns()), [&](const Tile& t) {
+                  p.when(
+                      t.index < firsts,
+                      [&] {
+                        TilePlace at = place_in_raster(p, t.index, tiles.num_tiles(),
+                                                       first.col_tiles(), cfg.raster);
+                        first.multiply(at.row, at.col);
+                        p.notify(made[at.row], p.rank());
+                      },
+                      [&] { second.turn(p.let("second", max(t.index - firsts, 0))); });
+                });
+}
 
 AgGroupedDesc first_layer(const MoeLayerDesc& d) {
   return {.world_size = d.world_size,
@@ -108,32 +138,9 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
   TileTableRefs tables = declare_tile_tables(p, tiles);
   AgGrouped first(p, first_desc, cfg.first, m, tables);
   GroupedRs second(p, second_desc, cfg.second, m, tables);
-  TensorRef between = p.buffer("between", d.dtype, {tiles.num_rows(), d.ffn});
-  SignalRef made = p.signal("made", tiles.num_tiles());  // by tile of rows: its tiles
-  first.store_to(between);
-  GroupedRs::Rows rows{.a = between, .made = made, .tiles_of_row = first.col_tiles()};
-  if (cfg.first.skip_empty) {
-    rows.filled = [&](const Index& tile) { return first.rows_to_multiply(tile); };
-  }
-  second.multiply_rows(rows);
-  if (first.sends()) {
-    p.on_start([&] { first.announce(), second.announce(); });
-    first.add_sending();
-  }
-  std::int64_t firsts = tiles.num_tiles() * first.col_tiles();
-  int layer =
-      p.role("layer", Resource::sms(cfg.first.num_compute_sms).pipelined(cfg.first.num_stages),
-             p.range(firsts + second.num_turns()), [&](const Tile& t) {
-               p.when(
-                   t.index < firsts,
-                   [&] {
-                     TilePlace at = place_in_raster(p, t.index, tiles.num_tiles(),
-                                                    first.col_tiles(), cfg.first.raster);
-                     first.multiply(at.row, at.col);
-                     p.notify(made[at.row], p.rank());
-                   },
-                   [&] { second.turn(p.let("second", max(t.index - firsts, 0))); });
-             });
+  if (first.sends()) p.on_start([&] { first.announce(), second.announce(); });
+  if (first.sends()) first.add_sending();
+  int layer = multiply_both(p, tiles, cfg.first, first, second);
   std::int64_t copies = first.num_copies();
   p.role("reduce", second.sum_sms(layer), p.range(copies + second.num_sums()), [&](const Tile& t) {
     if (copies == 0) return second.sum(t.index);

@@ -121,6 +121,7 @@ TEST(ExpertTables, AreThoseThatSortingGives) {
                                  .top_k = 1 + static_cast<std::int64_t>(i % 8),
                                  .num_experts = up_to(i % 5 == 0 ? 90 : 7),
                                  .tile_rows = up_to(9)}};
+    if (i % 8 >= 4) d.tiles.expert_groups = d.tiles.world_size;
     d.order.stages = static_cast<int>(up_to(d.tiles.world_size));
     if (i % 2 == 1) d.order.early_experts = up_to(d.tiles.num_experts);
     ExpertTablesConfig c{.block_tokens = up_to(16),

@@ -5,6 +5,7 @@
 #include "stretto/ops/harness/op_case.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
+#include "stretto/ops/moe/moe_case.h"
 #include "stretto/ops/moe/moe_layer.h"
 
 namespace stretto {
@@ -12,5 +13,16 @@ namespace stretto {
 AgGroupedDesc ag_grouped_gemm_desc(const OpShape& shape);
 GroupedRsDesc grouped_gemm_rs_desc(const OpShape& shape, bool all_reduce);
 MoeLayerDesc moe_layer_desc(const OpShape& shape);
+
+// Every rank its `count` elements of the sums, and the residual where there is one.
+void expect_sums(MoeCase& mc, const Values& sums, std::size_t count, bool residual);
+
+// A token on a rank with (a part of) one of its experts.
+struct RowOfLayer {
+  std::size_t rank, token, share;  // share: tokens of a rank
+  std::size_t expert;              // of the rank's b_gate, b_up and b
+};
+// sum [k] += weight * what both layers make of the token, which lies in its own rank's `a`.
+void add_both_layers(MoeCase& mc, const RowOfLayer& row, double weight, double* sum);
 
 }  // namespace stretto

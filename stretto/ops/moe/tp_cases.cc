@@ -59,16 +59,6 @@ void expect_gathered(MoeCase& mc, std::size_t count) {
   }
 }
 
-// Every rank its `count` elements of the sums, and the residual where there is one.
-void expect_sums(MoeCase& mc, const Values& sums, std::size_t count, bool residual) {
-  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
-    auto first = sums.begin() + static_cast<std::ptrdiff_t>(r * count);
-    std::copy_n(first, count, mc.out(r, "out").begin());
-    if (!residual) continue;
-    for (std::size_t i = 0; i < count; ++i) mc.out(r, "out")[i] += mc.in(r, "residual")[i];
-  }
-}
-
 double swish(double x) { return x / (1 + std::exp(-x)); }
 
 // Rows are copied into the order of the tiles, some columns at a time, or picked where they lie.
@@ -253,11 +243,11 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   mc.c.scale = hidden / 6 * std::sqrt(ffn) * d.world_size;
   mc.c.flops = 6.0 * static_cast<double>(mc.m * kTopK) * hidden * ffn * d.world_size;
   std::vector<std::int32_t> chosen = chosen_experts(mc.m * kTopK, kExperts, seed);
-  std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden), n = at(d.ffn);
+  std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden);
   std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
   mc.c.comm_bytes = static_cast<double>(2 * (ranks - 1) * share * k * size_bytes(d.dtype));
   expect_gathered(mc, share * k);
-  Values weights = mc.in(0, "weights"), sums(ranks * share * k, 0.0), between(n);
+  Values weights = mc.in(0, "weights"), sums(ranks * share * k, 0.0);
   for (std::size_t r = 0; r < ranks; ++r) {
     mc.in(r, "weights") = weights;
     TileTables tables =
@@ -266,18 +256,9 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
     set_token_tables(mc, r, tables);
     mc.in(r, "slots") = as_values(tables.slots, mc.in(r, "slots").size());
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
-      std::size_t token = pair / at(kTopK), expert = at(chosen[pair]);
-      const double* x = mc.in(token / share, "a").data() + token % share * k;
-      for (std::size_t col = 0; col < n; ++col) {
-        auto sum = [&](const char* name) {
-          return product(x, mc.in(r, name).data() + (expert * n + col) * k, d.hidden);
-        };
-        between[col] = swish(sum("b_gate")) * sum("b_up");
-      }
-      for (std::size_t col = 0; col < k; ++col) {
-        const double* w = mc.in(r, "b").data() + (expert * k + col) * n;
-        sums[token * k + col] += weights[pair] * product(between.data(), w, d.ffn);
-      }
+      std::size_t token = pair / at(kTopK);
+      add_both_layers(mc, {.rank = r, .token = token, .share = share, .expert = at(chosen[pair])},
+                      weights[pair], &sums[token * k]);
     }
   }
   expect_sums(mc, sums, share * k, d.residual);
@@ -298,6 +279,34 @@ Desc layer_of(const OpShape& s) {
 }
 
 }  // namespace
+
+void expect_sums(MoeCase& mc, const Values& sums, std::size_t count, bool residual) {
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    auto first = sums.begin() + static_cast<std::ptrdiff_t>(r * count);
+    std::copy_n(first, count, mc.out(r, "out").begin());
+    if (!residual) continue;
+    for (std::size_t i = 0; i < count; ++i) mc.out(r, "out")[i] += mc.in(r, "residual")[i];
+  }
+}
+
+void add_both_layers(MoeCase& mc, const RowOfLayer& row, double weight, double* sum) {
+  const Values &gate = mc.in(row.rank, "b_gate"), &up = mc.in(row.rank, "b_up"),
+               &down = mc.in(row.rank, "b");
+  auto shape = bound_shape(mc.c.program, mc.c.program.find_tensor("b_gate"));  // [experts, n, k]
+  std::size_t n = at(shape[1]), k = at(shape[2]);
+  const double* x = mc.in(row.token / row.share, "a").data() + row.token % row.share * k;
+  Values between(n);
+  for (std::size_t col = 0; col < n; ++col) {
+    auto times = [&](const Values& w) {
+      return product(x, w.data() + (row.expert * n + col) * k, shape[2]);
+    };
+    between[col] = swish(times(gate)) * times(up);
+  }
+  for (std::size_t col = 0; col < k; ++col) {
+    const double* w = down.data() + (row.expert * k + col) * n;
+    sum[col] += weight * product(between.data(), w, shape[1]);
+  }
+}
 
 AgGroupedDesc ag_grouped_gemm_desc(const OpShape& s) {
   auto d = layer_of<AgGroupedDesc>(s);

@@ -1,0 +1,120 @@
+// The plain fp64 reference of a mixture of experts spread over groups of ranks: one product per
+// token and expert, on a rank that has it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "stretto/ops/moe/ep_moe_layer.h"
+#include "stretto/ops/moe/expert_tables_case.h"
+#include "stretto/ops/moe/tp_case.h"
+
+namespace stretto {
+namespace {
+
+EpMoeLayerDesc desc_of(const OpShape& s) {
+  EpMoeLayerDesc d{.world_size = s.world_size,
+                   .m = s.m > 0 ? s.m : 64,
+                   .top_k = 2,
+                   .num_experts = s.m > 1000 ? 32 : 5,
+                   .expert_groups = s.world_size,
+                   .hidden = s.k > 0 ? s.k : 128,
+                   .ffn = s.n > 0 ? s.n : 128,
+                   .dtype = s.dtype};
+  if (d.m == 9 && d.world_size % 2 == 0) d.expert_groups = d.world_size / 2;
+  d.residual = d.m % 2 == 0;
+  return d;
+}
+
+EpMoeLayerConfig config_of(const EpMoeLayerDesc& d, Target target) {
+  EpMoeLayerConfig c = default_config(d, target);
+  if (target == Target::kCuda || d.m > 64) return c;
+  c.first.tile.bm = c.second.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
+  c.first.num_compute_sms = c.second.num_compute_sms = 2;
+  c.first.comm_rows = c.tell_tokens = std::min<std::int64_t>(2, d.rows_per_rank());
+  c.second.num_reduce_sms = 3;
+  c.second.reduce_rows = 1;
+  c.second.reduce_rounds = 2;
+  c.tables.block_tokens = std::min<std::int64_t>(c.tables.block_tokens, 3);
+  c.tables.part_blocks = 2;
+  c.tables.tile_rows = 8;
+  return c;
+}
+
+// What the own tokens hear of: rows of ranks with an expert of theirs, where they do.
+void expect_sent(const EpMoeLayerDesc& d, MoeCase& mc, const std::vector<std::int32_t>& chosen) {
+  const ExpertSplit split = d.split();
+  const std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden);
+  const std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
+  for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
+    std::size_t token = pair / at(d.top_k), from = token / share;
+    for (std::size_t to = 0; to < ranks; ++to) {
+      auto rank = static_cast<int>(to);
+      if (to == from || chosen[pair] < split.first(rank) || chosen[pair] >= split.end(rank))
+        continue;
+      std::size_t row = (from + ranks - to) % ranks * share + token % share;
+      auto x = mc.in(from, "a").begin() + static_cast<std::ptrdiff_t>(token % share * k);
+      std::copy_n(x, k, mc.out(to, "a").begin() + static_cast<std::ptrdiff_t>(row * k));
+    }
+  }
+}
+
+OpCase make_case(const OpShape& s, std::uint64_t seed) {
+  const EpMoeLayerDesc d = desc_of(s);
+  const EpMoeLayerConfig cfg = config_of(d, s.target);
+  MoeCase mc(ep_moe_layer(d, cfg), d.m, seed, s.rows);
+  mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
+  mc.c.tolerance = sum_tolerance(d.dtype, d.ffn) + 2 * sum_tolerance(d.dtype, d.hidden);
+  const double ffn = static_cast<double>(d.ffn), hidden = static_cast<double>(d.hidden);
+  mc.c.scale = hidden / 6 * std::sqrt(ffn) * d.world_size;
+  const std::vector<std::int32_t> chosen = chosen_experts(mc.m * d.top_k, d.num_experts, seed);
+  const std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden), top_k = at(d.top_k);
+  const std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
+  mc.c.flops =
+      6.0 * static_cast<double>(chosen.size()) * hidden * ffn * d.world_size / d.expert_groups;
+  mc.c.comm_bytes = 2.0 * static_cast<double>((ranks - 1) * share * k * size_bytes(d.dtype));
+  expect_sent(d, mc, chosen);
+  Values sums(ranks * share * k, 0.0);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    Values& experts = mc.in(r, "experts");
+    std::fill(experts.begin(), experts.end(), 0.0);
+    std::size_t first = std::min(r * share * top_k, chosen.size());
+    std::size_t end = std::min(first + share * top_k, chosen.size());
+    for (std::size_t i = first; i < end; ++i) experts[i - first] = chosen[i];
+    mc.out(r, "products").assign(mc.out(r, "products").size(), kNone);
+  }
+  for (std::size_t r = 0; r < ranks; ++r) {
+    auto rank = static_cast<int>(r);
+    for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
+      std::int64_t own = chosen[pair] - d.split().first(rank);
+      if (own < 0 || chosen[pair] >= d.split().end(rank)) continue;
+      std::size_t token = pair / top_k;
+      double weight = mc.in(token / share, "weights")[pair - token / share * share * top_k];
+      add_both_layers(mc, {.rank = r, .token = token, .share = share, .expert = at(own)}, weight,
+                      &sums[token * k]);
+    }
+  }
+  expect_sums(mc, sums, share * k, d.residual);
+  return std::move(mc.c);
+}
+
+}  // namespace
+
+OperatorInfo ep_moe_layer_info() {
+  return {
+      .name = "ep_moe_layer",
+      .summary = "m tokens of size k to their 2 experts of inner size n and back, routed inside",
+      .program =
+          [](const OpShape& s) {
+            return ep_moe_layer(desc_of(s), config_of(desc_of(s), s.target));
+          },
+      .make_case = make_case,
+      .shapes = [](int world_size) -> std::vector<OpShape> {
+        return {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
+                {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
+                {.world_size = world_size, .m = 67, .n = 136, .k = 136, .dtype = DType::kBF16}};
+      },
+      .large = {.m = 8192, .n = 1792, .k = 4096, .dtype = DType::kBF16}};
+}
+
+}  // namespace stretto

@@ -1,0 +1,236 @@
+#include "stretto/ops/moe/ep_moe_layer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+#include "stretto/ops/harness/field_fit.h"
+#include "stretto/ops/moe/fused_layers.h"
+#include "stretto/ops/moe/moe_layer.h"
+#include "stretto/ops/moe/table_maker.h"
+
+namespace stretto {
+namespace {
+
+// Every rank's part, as if all ranks had one of each of the own experts.
+MoeLayerDesc own_part(const EpMoeLayerDesc& d) {
+  return {.world_size = d.world_size,
+          .m = d.m,
+          .top_k = d.top_k,
+          .num_experts = d.split().share(),
+          .hidden = d.hidden,
+          .ffn = d.ffn,
+          .dtype = d.dtype,
+          .residual = d.residual};
+}
+
+ExpertTablesDesc tables_desc(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
+  return {.tiles = tiles_of(d, c), .order = c.order};
+}
+
+void check(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
+  check_split("ep_moe_layer", d.split());
+  check_sizes("ep_moe_layer",
+              {{"tell_tokens", c.tell_tokens}, {"num_reduce_sms", c.second.num_reduce_sms}});
+  check_same_workers("ep_moe_layer", c.first, c.second);
+  auto fields = FieldFit::refusing(to_string(d));
+  EpMoeLayerConfig will_run = c;
+  fields.only("num_reduce_stages", will_run.second.num_reduce_stages, 0,
+              "which rows are summed is not known when the launch begins");
+  fields.only("sort_rows", will_run.first.sort_rows, 0, "no threads are beside the products");
+  check(tables_desc(d, c), c.tables);
+}
+
+// What ranks tell each other of their tokens, and the tables that each makes of it.
+class Routing {
+ public:
+  Routing(ProgramBuilder& p, const EpMoeLayerDesc& d, const EpMoeLayerConfig& cfg, const Index& m);
+
+  const TileTableRefs& tables() const { return refs_; }
+  // What a worker does in its index-th turn: first the telling, then the tables.
+  std::int64_t num_tellings() const { return ceil_div(d_.rows_per_rank(), cfg_.tell_tokens); }
+  void tell(const Index& index, const SignalRef& ready);
+  std::int64_t num_table_turns() const { return maker_.num_turns(); }
+  void make(const Index& index) { maker_.turn(index); }
+  // Whether a rank has an expert of one of the own tokens.
+  Index goes(const Index& token, const Index& rank) const;
+
+ private:
+  MadeTables declare();
+
+  ProgramBuilder& p_;
+  const EpMoeLayerDesc& d_;
+  const EpMoeLayerConfig& cfg_;
+  ExpertTablesDesc tables_desc_;
+  Index m_, share_;              // tokens of all ranks, of each
+  TensorRef experts_, weights_;  // of the own tokens
+  TensorRef all_experts_, all_weights_;
+  SignalRef told_;  // by rank: tellings that are there
+  MadeTables made_;
+  TableMaker maker_;
+  TileTableRefs refs_;
+};
+
+Routing::Routing(ProgramBuilder& p, const EpMoeLayerDesc& d, const EpMoeLayerConfig& cfg,
+                 const Index& m)
+    : p_(p),
+      d_(d),
+      cfg_(cfg),
+      tables_desc_(tables_desc(d, cfg)),
+      m_(m),
+      share_(ceil_div(m, d.world_size)),
+      made_(declare()),
+      maker_(p, tables_desc_, cfg.tables, m, made_),
+      refs_{.used = made_.used,
+            .experts = made_.tile_experts,
+            .needs = made_.tile_needs,
+            .tokens = made_.row_tokens,
+            .slots = made_.slots,
+            .weights = all_weights_,
+            .wait = [this] { maker_.wait_for_all(); }} {}
+
+MadeTables Routing::declare() {
+  const ExpertTiles& tiles = tables_desc_.tiles;
+  experts_ = p_.table("experts", {share_ * d_.top_k, 1}, {ContractKind::kRange, 0, d_.num_experts});
+  weights_ = p_.input("weights", DType::kF32, {share_, d_.top_k});
+  Index pairs = m_ * d_.top_k;
+  all_experts_ = p_.buffer("all_experts", DType::kI32, {pairs, 1}, {.space = Space::kSymmetric});
+  all_weights_ =
+      p_.buffer("all_weights", DType::kF32, {m_, d_.top_k}, {.space = Space::kSymmetric});
+  told_ = p_.signal("told", d_.world_size);
+  auto table = [&](const char* name, std::vector<Index> shape, const Index& lo, const Index& hi) {
+    return p_.made_table(name, std::move(shape), {ContractKind::kRange, lo, hi});
+  };
+  std::int64_t count = tiles.num_tiles();
+  Index rows = share_ * d_.world_size;
+  MadeTables made;
+  made.experts = all_experts_;
+  made.wait_for_experts = [this](const Index& rank) { p_.wait(told_[rank], num_tellings()); };
+  made.used = table("tiles_used", {1}, 0, count + 1);
+  made.tile_experts = table("tile_experts", {count, 1}, 0, tiles.split().share());
+  made.tile_needs = table("tile_needs", {count, 1}, 0, d_.world_size + 1);
+  made.row_tokens = table("row_tokens", {tiles.num_rows(), 1}, -1, rows);
+  made.slots = p_.buffer("slots", DType::kI32, {pairs, 1});
+  made.made = p_.signal("tables", 1);
+  return made;
+}
+
+void Routing::tell(const Index& index, const SignalRef& ready) {
+  const std::int64_t tokens = cfg_.tell_tokens, pairs = tokens * d_.top_k;
+  Index first = p_.let("first", index * tokens);
+  Index end = p_.let("end", min(share_, m_ - p_.rank() * share_));  // of the own tokens
+  Value chosen = p_.load(experts_.tile({first * d_.top_k, 0}, pairs, 1).until_row(end * d_.top_k));
+  Value shares = p_.load(weights_.tile({first, 0}, tokens, d_.top_k).until_row(end));
+  p_.loop(d_.world_size, [&](const Index& i) {
+    Index to = p_.let("to", (p_.rank() + i) % d_.world_size);
+    if (d_.world_size > 1) p_.when(i > 0, [&] { p_.wait(ready, to); });
+    Index row = p_.let("row", p_.rank() * share_ + first), last = p_.rank() * share_ + end;
+    p_.store(all_experts_.on(to).tile({row * d_.top_k, 0}, pairs, 1).until_row(last * d_.top_k),
+             chosen);
+    p_.store(all_weights_.on(to).tile({row, 0}, tokens, d_.top_k).until_row(last), shares);
+    p_.notify(told_[p_.rank()], to);
+  });
+}
+
+Index Routing::goes(const Index& token, const Index& rank) const {
+  const ExpertSplit split = d_.split();
+  Index first = p_.let("first_expert", split.first(rank)), end = p_.let("end", split.end(rank));
+  Index any = 0;
+  for (std::int64_t j = 0; j < d_.top_k; ++j) {
+    Index expert = p_.read(experts_, {token * d_.top_k + j, 0});
+    any = any || (first <= expert && expert < end);
+  }
+  return p_.let("goes", any);
+}
+
+}  // namespace
+
+ExpertTiles tiles_of(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
+  return {.world_size = d.world_size,
+          .m = d.m,
+          .top_k = d.top_k,
+          .num_experts = d.num_experts,
+          .tile_rows = c.first.tile.bm,
+          .expert_groups = d.expert_groups};
+}
+
+std::string to_string(const EpMoeLayerDesc& d) {
+  return fmt::format(
+      "ep_moe_layer P={} m={} top {} of {} experts in {} groups hidden={} ffn={} {}{}",
+      d.world_size, d.m, d.top_k, d.num_experts, d.expert_groups, d.hidden, d.ffn,
+      short_name(d.dtype), d.residual ? " residual" : "");
+}
+
+std::string to_string(const EpMoeLayerConfig& c) {
+  return fmt::format("first: {} | second: {} | tables by {}x{} and {}, told by {}, {}",
+                     to_string(c.first), to_string(c.second), c.tables.part_blocks,
+                     c.tables.block_tokens, c.tables.tile_rows, c.tell_tokens, to_string(c.order));
+}
+
+EpMoeLayerConfig default_config(const EpMoeLayerDesc& d, Target target) {
+  MoeLayerConfig layers = default_config(own_part(d), target);
+  EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
+  // A sixth of the SMs: as many as it takes to send at the link's rate.
+  constexpr int kExchangeSms = 20;
+  c.second.num_reduce_sms = target == Target::kCuda ? kExchangeSms : 2;
+  if (target == Target::kCuda) {
+    int most = kGpuSms - kExchangeSms;
+    c.first.num_compute_sms = std::min(c.first.num_compute_sms, most);
+    c.second.num_compute_sms = c.first.num_compute_sms;
+  }
+  // Every other rank's sums are under way beside the own ones.
+  if (target == Target::kCuda && d.world_size > 2)
+    c.second.reduce_rows = std::min<std::int64_t>(c.second.reduce_rows, d.world_size > 4 ? 2 : 4);
+  GroupedRsConfig by_summing = c.second;
+  by_summing.num_compute_sms = c.second.num_reduce_sms;
+  c.second.reduce_rounds =
+      rounds_of_turns(second_layer(own_part(d)), by_summing, c.second.reduce_rows, 1);
+  c.first.comm_rows = std::min<std::int64_t>(8, d.rows_per_rank());
+  c.tell_tokens = std::min<std::int64_t>(64, d.rows_per_rank());
+  c.order.stages = d.world_size;
+  c.tables = default_config(tables_desc(d, c), target, c.second.num_reduce_sms);
+  return c;
+}
+
+Program ep_moe_layer(const EpMoeLayerDesc& d, const EpMoeLayerConfig& cfg) {
+  const MoeLayerDesc part = own_part(d);
+  const AgGroupedDesc first_desc = first_layer(part);
+  const GroupedRsDesc second_desc = second_layer(part);
+  check(first_desc, cfg.first);
+  check(second_desc, cfg.second);
+  check(d, cfg);
+  ProgramBuilder p("ep_moe_layer", d.world_size);
+  const ExpertTiles tiles = tiles_of(d, cfg);
+  Index m = p.extent("m", d.m);
+  Routing routing(p, d, cfg, m);
+  AgGrouped first(p, first_desc, cfg.first, m, routing.tables());
+  GroupedRs second(p, second_desc, cfg.second, m, routing.tables());
+  multiply_both(p, tiles, cfg.first, first, second);
+  if (first.sends()) p.on_start([&] { first.announce(), second.announce(); });
+  // In the order in which others wait for it: a worker never waits for what it does later.
+  p.role("exchange", Resource::sms(cfg.second.num_reduce_sms),
+         p.range(routing.num_tellings() + routing.num_table_turns() + first.num_pushes() +
+                 second.num_sums()),
+         [&](const Tile& t) {
+           std::int64_t begin = 0;
+           auto turns = [&](std::int64_t count, const auto& turn) {
+             if (count == 0) return;
+             p.when(t.index >= begin && t.index < begin + count,
+                    [&] { turn(p.let("turn", max(t.index - begin, 0))); });
+             begin += count;
+           };
+           turns(routing.num_tellings(), [&](const Index& i) { routing.tell(i, first.ready()); });
+           turns(routing.num_table_turns(), [&](const Index& i) { routing.make(i); });
+           turns(first.num_pushes(), [&](const Index& i) {
+             first.push(i, [&](const Index& token, const Index& rank) {
+               return routing.goes(token, rank);
+             });
+           });
+           turns(second.num_sums(), [&](const Index& i) { second.sum(i); });
+         });
+  if (first.sends()) p.on_end([&] { first.wait_for_all(); });
+  return p.finish();
+}
+
+}  // namespace stretto

@@ -1,0 +1,64 @@
+// out = weighted sums over each token's experts of silu(x * b_gate^T) * (x * b_up^T) * b^T: a
+// mixture of experts in one launch, from what route.h says of the own tokens. Groups of ranks have
+// experts of their own. Ranks tell each other whom their tokens go to, and while each makes its
+// tables of that (table_maker.h) the tokens travel, once to every rank that has an expert of
+// theirs; both products, of the own tokens first, and the sums that go back are those of
+// fused_layers.h. What moe_layer.h does with tables that it is given, for experts that every rank
+// has a part of.
+#pragma once
+
+#include <string>
+
+#include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/expert_split.h"
+#include "stretto/ops/moe/expert_tables.h"
+#include "stretto/ops/moe/grouped_gemm_rs.h"
+
+namespace stretto {
+
+struct EpMoeLayerDesc {
+  int world_size = 1;
+  std::int64_t m = 1;  // most tokens of all ranks; each launch has 0 <= m <= this
+  std::int64_t top_k = 1;
+  std::int64_t num_experts = 1;
+  int expert_groups = 1;             // expert_split.h
+  std::int64_t hidden = 1, ffn = 1;  // ffn: of this rank's part of an expert
+  DType dtype = DType::kF32;
+  bool residual = false;
+
+  // Most tokens of a rank: S. A launch of m tokens has ceil(m / P) on each, fewer on the last ones.
+  std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
+  ExpertSplit split() const { return {num_experts, world_size, expert_groups}; }
+};
+
+// Both layers have the same tile.bm, num_compute_sms and num_stages. The SMs that sum,
+// second.num_reduce_sms, do the exchange and the tables before.
+struct EpMoeLayerConfig {
+  AgGroupedConfig first;
+  GroupedRsConfig second;
+  ExpertTablesConfig tables;     // num_workers: of no account
+  TileOrder order;               // of tiles of rows
+  std::int64_t tell_tokens = 1;  // whose experts travel together
+};
+
+ExpertTiles tiles_of(const EpMoeLayerDesc& desc, const EpMoeLayerConfig& config);
+std::string to_string(const EpMoeLayerDesc& desc);
+std::string to_string(const EpMoeLayerConfig& config);
+EpMoeLayerConfig default_config(const EpMoeLayerDesc& desc, Target target = Target::kCpu);
+
+// Extent m; S = ceil(m / P), R the rows of tiles_of, E = ceil(num_experts / groups). Symmetric
+// state a [P * S, hidden]: rows 0..S-1 hold the own tokens; in those from i * S on a launch puts
+// the tokens of rank (rank + i) % P that have an expert here, others it leaves alone. Of the own
+// tokens table experts [S * top_k, 1] i32 in 0..num_experts-1, those of a token one after the
+// other, all different; weights [S, top_k] f32; residual [S, hidden]. Of the own experts b_gate and
+// b_up [E, ffn, hidden], b [E, hidden, ffn]. State products [R, hidden]: scratch, what it holds
+// before and after does not matter. Output out [S, hidden]. Rounded as in moe_layer.h. UserError
+// naming the field of a bad desc or config; at a launch, the table and entry that break their
+// contract.
+Program ep_moe_layer(const EpMoeLayerDesc& desc, const EpMoeLayerConfig& config);
+
+// m: tokens of all ranks with two of 5 experts each, n: columns of the first layer on a rank, k:
+// hidden size.
+OperatorInfo ep_moe_layer_info();
+
+}  // namespace stretto
