@@ -190,6 +190,8 @@ EpMoeLayerConfig default_config(const EpMoeLayerDesc& d, Target target) {
   c.tell_tokens = std::min<std::int64_t>(64, d.rows_per_rank());
   c.order.stages = d.world_size;
   c.tables = default_config(tables_desc(d, c), target, c.second.num_reduce_sms);
+  // Of several blocks in turn what they have in common would take all of the role's registers.
+  c.tables.part_blocks = 1;
   return c;
 }
 
