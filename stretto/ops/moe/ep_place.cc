@@ -43,10 +43,6 @@ Program ep_place(const EpDesc& d, const PlaceConfig& cfg) {
   ProgramBuilder p("ep_place", d.world_size);
   TensorRef experts =
       p.table("recv_experts", {rows, d.top_k}, {ContractKind::kRange, -1, d.num_experts});
-  auto own_number = [&](const Index& first, std::int64_t count, std::int64_t j) {
-    Value expert = p.load(experts.tile({first, j}, count, 1));
-    return expert - p.splat(DType::kI32, split.first(p.rank()));
-  };
   TensorRef offsets = p.output("offsets", DType::kI32, {own + 2});
   Placing placing(p, {.tokens = rows,
                       .most_tokens = rows,
@@ -54,7 +50,8 @@ Program ep_place(const EpDesc& d, const PlaceConfig& cfg) {
                       .num_experts = own,
                       .tiles = cfg.tiles,
                       .some_elsewhere = true,
-                      .expert = own_number,
+                      .first_expert = split.first(p.rank()),
+                      .experts = experts,
                       .slots = p.output("slots", DType::kI32, {rows, d.top_k}),
                       .offsets = offsets,
                       .row_tokens = p.output("tokens", DType::kI32, {rows * d.top_k, 1})});

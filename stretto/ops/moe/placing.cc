@@ -112,13 +112,22 @@ void Placing::count(const Index& part) {
            zeros(1, pairs_of_part()));
 }
 
-// The experts of a block's tokens, -1 of those that are none. All loads are under way before the
-// first is used.
-std::vector<Value> Placing::experts_of(const Index& first) {
-  const std::int64_t tokens = d_.tiles.count_tokens;
+// The j-th experts of `count` tokens, [count, 1] each. All loads are under way before the first is
+// used.
+std::vector<Value> Placing::load_experts(const Index& first, std::int64_t count) {
   std::vector<Value> experts;
-  for (std::int64_t j = 0; j < d_.top_k; ++j) experts.push_back(d_.expert(first, tokens, j));
-  Value exists = p_.iota_rows(first, tokens) < number(d_.tokens);
+  for (std::int64_t j = 0; j < d_.top_k; ++j) {
+    experts.push_back(p_.load(d_.experts.tile({first, j}, count, 1)));
+  }
+  if (!d_.some_elsewhere) return experts;
+  for (Value& expert : experts) expert = expert - number(d_.first_expert);
+  return experts;
+}
+
+// Those of a block, -1 of those that are none.
+std::vector<Value> Placing::experts_of(const Index& first) {
+  std::vector<Value> experts = load_experts(first, d_.tiles.count_tokens);
+  Value exists = p_.iota_rows(first, d_.tiles.count_tokens) < number(d_.tokens);
   for (Value& expert : experts) {
     Value is_here = d_.some_elsewhere ? exists && expert < number(d_.num_experts) : exists;
     expert = where(is_here, expert, number(-1));
@@ -176,6 +185,7 @@ std::int64_t Placing::rows_at_once() const {
 
 void Placing::place_part(const Index& part) {
   const std::int64_t experts = d_.num_experts;
+  Pairs pairs = load_pairs(part);
   Value own = p_.load(counts_.tile({part, 0, 0}, 1, experts));
   Totals totals = add_up(part), lower = sums_before(part, own, totals.all);
   Value begins = lower.all + totals.before, shifts = begins - lower.before;
@@ -189,7 +199,7 @@ void Placing::place_part(const Index& part) {
     if (d_.some_elsewhere) p_.store(placed_rows_.tile({0, 0}, 1, 1), row_sum(totals.all));
   });
   p_.worker_fence();
-  place_pairs(part);
+  place_pairs(part, pairs);
   p_.notify(placed_[0], p_.rank());
 }
 
@@ -221,31 +231,39 @@ Placing::Totals Placing::sums_before(const Index& part, const Value& own, const 
   return {.before = col_sum(of_part), .all = col_sum(of_all)};
 }
 
-// Loads of all pairs are under way before the first is used, and stored rows before they are read.
-void Placing::place_pairs(const Index& part) {
-  const std::int64_t tokens = d_.tiles.part_tokens, pairs = pairs_of_part();
-  Index first = part * tokens;
-  std::vector<Value> expert, rank, begin, shift;
+Placing::Pairs Placing::load_pairs(const Index& part) {
+  const std::int64_t tokens = d_.tiles.part_tokens;
+  Pairs pairs{.expert = load_experts(part * tokens, tokens), .rank = {}};
   for (std::int64_t j = 0; j < d_.top_k; ++j) {
-    expert.push_back(d_.expert(first, tokens, j));
-    rank.push_back(p_.load(ranks_.tile({part, j, 0}, tokens, 1).rows_along(2).cols_along(1)));
+    Slice ranks = ranks_.tile({part, j, 0}, tokens, 1);
+    pairs.rank.push_back(p_.load(ranks.rows_along(2).cols_along(1)));
   }
-  for (std::size_t j = 0; j < expert.size(); ++j) {
-    Value entry = where(rank[j] >= number(0), expert[j], number(-1));
+  return pairs;
+}
+
+// All loads are under way before the first is used.
+void Placing::place_pairs(const Index& part, const Pairs& pairs) {
+  const std::int64_t tokens = d_.tiles.part_tokens, size = pairs_of_part();
+  std::vector<Value> entries, begin, shift;
+  for (std::size_t j = 0; j < pairs.rank.size(); ++j) {
+    entries.push_back(where(pairs.rank[j] >= number(0), pairs.expert[j], number(-1)));
+  }
+  for (const Value& entry : entries) {
     begin.push_back(p_.load_rows(kept(part, kBegin, 0, tokens), entry));
     shift.push_back(p_.load_rows(kept(part, kShift, 0, tokens), entry));
   }
+  Index first = part * tokens;
   Value token = p_.iota_rows(first, tokens);
-  for (std::size_t j = 0; j < expert.size(); ++j) {
-    Value slot = begin[j] + rank[j], is_here = rank[j] >= number(0);
+  for (std::size_t j = 0; j < pairs.rank.size(); ++j) {
+    Value slot = begin[j] + pairs.rank[j], is_here = pairs.rank[j] >= number(0);
     p_.store(d_.slots.tile({first, static_cast<std::int64_t>(j)}, tokens, 1),
              where(is_here, slot, number(-1)));
     p_.store_rows(scattered_.tile({part, 0, 0}, tokens, 1),
                   where(is_here, slot - shift[j], number(-1)), token);
   }
   p_.worker_fence();
-  Value sorted = p_.load(scattered_.tile({part, 0, 0}, 1, pairs).rows_along(2).cols_along(1));
-  p_.store(sorted_.tile({part * pairs, 0}, 1, pairs).rows_along(1).cols_along(0), sorted);
+  Value sorted = p_.load(scattered_.tile({part, 0, 0}, 1, size).rows_along(2).cols_along(1));
+  p_.store(sorted_.tile({part * size, 0}, 1, size).rows_along(1).cols_along(0), sorted);
 }
 
 // --- rows, with the places of all parts ---
@@ -259,11 +277,9 @@ void Placing::look_up(const Index& first) {
   auto picked = [&](const TensorRef& table, const Value& entry) {
     return p_.load_rows(table.tile({0, 0}, rows, 1), entry);
   };
-  Value expert =
-      last_that_begins(d_.num_experts, row, [&](const Value& e) { return picked(begins_, e); });
+  Value expert = last_that_begins(d_.num_experts, row, [](const Value& e) { return e; });
   auto entry = [&](const Value& part) { return part * number(d_.num_experts) + expert; };
-  Value part = last_that_begins(parts_, row,
-                                [&](const Value& which) { return picked(begins_, entry(which)); });
+  Value part = last_that_begins(parts_, row, entry);
   Value in_part = row - picked(shifts_, entry(part));
   Value rows_with_token =
       d_.some_elsewhere ? p_.load(placed_rows_.tile({0, 0}, 1, 1)) : number(d_.tokens * d_.top_k);
@@ -271,14 +287,24 @@ void Placing::look_up(const Index& first) {
   p_.store(d_.row_tokens.tile({first, 0}, rows, 1), picked(sorted_, from));
 }
 
-// Of `count` entries, which ascend and the first of which is no greater than `row`.
+// Of `count` entries of begins_, which ascend and the first of which is no greater than `row`: by
+// quarters, the loads of three entries being under way together.
 Value Placing::last_that_begins(std::int64_t count, const Value& row,
                                 const std::function<Value(const Value&)>& entry) const {
-  Value found = zeros(d_.tiles.tile_slots, 1);
-  for (std::int64_t step = std::int64_t{1} << 30; step > 0; step /= 2) {
-    if (step >= count) continue;
-    Value next = minimum(found + number(step), number(count - 1));
-    found = where(entry(next) <= row, next, found);
+  const std::int64_t rows = d_.tiles.tile_slots;
+  std::int64_t step = 1;
+  while (4 * step < count) step *= 4;
+  Value found = zeros(rows, 1);
+  for (; step > 0; step /= 4) {
+    std::vector<Value> next, entries, begins;
+    for (std::int64_t i = 1; i < 4 && i * step < count; ++i) {
+      next.push_back(minimum(found + number(i * step), number(count - 1)));
+      entries.push_back(entry(next.back()));
+    }
+    for (const Value& at : entries) {
+      begins.push_back(p_.load_rows(begins_.tile({0, 0}, rows, 1), at));
+    }
+    for (std::size_t i = 0; i < next.size(); ++i) found = where(begins[i] <= row, next[i], found);
   }
   return found;
 }

@@ -12,8 +12,8 @@
 
 namespace stretto {
 
-// Pairs of a token and an expert are numbered in i32, those of the last part in full.
-inline constexpr std::int64_t kMostRows = std::int64_t{1} << 30;
+// Rows, and the experts of every part, are numbered in i32.
+inline constexpr std::int64_t kMostRows = std::int64_t{1} << 24;
 
 struct PlacingTiles {
   std::int64_t part_tokens = 64;    // tokens of a part
@@ -31,12 +31,11 @@ struct PlacingDesc {
   Index tokens;                  // how many there are
   std::int64_t most_tokens = 1;  // its bound
   std::int64_t top_k = 1;        // experts of a token, all different
-  std::int64_t num_experts = 1;  // numbered from 0 in `expert`
+  std::int64_t num_experts = 1;
   PlacingTiles tiles;
-  bool some_elsewhere = false;  // not every expert of a token is among num_experts
-  // i32 [count, 1], the j-th expert of each of `count` tokens from `first` on; of those past the
-  // last, and where some are elsewhere, anything that is no expert's number means none.
-  std::function<Value(const Index& first, std::int64_t count, std::int64_t j)> expert;
+  bool some_elsewhere = false;  // only the experts from first_expert on are placed
+  Index first_expert = 0;
+  TensorRef experts;     // i32 [tokens, top_k]: those of each token, below zero: none
   TensorRef slots;       // i32 [tokens, top_k]: the row of a token and one of its experts, or -1
   TensorRef offsets;     // i32 [num_experts + 1]: the first row of each expert, then the end
   TensorRef row_tokens;  // i32 [tokens * top_k, 1]: the token of each row, 0 of rows without one
@@ -49,7 +48,7 @@ class Placing {
 
   // Counting comes first, so that a worker that takes tiles in order never waits for itself.
   std::int64_t num_tiles() const { return (parts_ > 1 ? 2 * parts_ : 1) + look_ups_; }
-  // Tile `index` of these. Counting a part needs what `expert` reads: ready(part) waits for it.
+  // Tile `index` of these. Counting a part needs the experts of its tokens: ready(part) waits.
   void place(const Index& index, const std::function<void(const Index& part)>& ready);
 
  private:
@@ -64,21 +63,26 @@ class Placing {
   Value zeros(std::int64_t rows, std::int64_t cols) const {
     return p_.zeros(DType::kI32, rows, cols);
   }
+  // Of each token's j-th expert, [part_tokens, 1].
+  struct Pairs {
+    std::vector<Value> expert, rank;  // rank: among the part's pairs of the expert; -1: elsewhere
+  };
   // Rows of columns_.
   enum Column : std::uint8_t { kOwn, kAll, kBegin, kShift, kColumns };
 
   Slice of_part(const TensorRef& table, const Index& part) const;  // [1, E]
   Slice kept(const Index& part, Column column, const Index& first, std::int64_t count) const;
-  Slice ranks(const Index& part, std::int64_t j) const;  // [part_tokens, 1]
 
   void count(const Index& part);
   void count_block(const Index& part, const Index& block);
+  std::vector<Value> load_experts(const Index& first, std::int64_t count);
   std::vector<Value> experts_of(const Index& first);
   Value chosen(const std::vector<Value>& experts, const Value& columns);
   void place_part(const Index& part);
   Totals add_up(const Index& part);
   Totals sums_before(const Index& part, const Value& own, const Value& all);
-  void place_pairs(const Index& part);
+  Pairs load_pairs(const Index& part);
+  void place_pairs(const Index& part, const Pairs& pairs);
   void look_up(const Index& row);
   Value last_that_begins(std::int64_t count, const Value& row,
                          const std::function<Value(const Value&)>& entry) const;

@@ -86,16 +86,13 @@ class Router {
     }
     experts_ = p.buffer("experts", DType::kI32, {m_, d.top_k});
     routed_ = p.signal("routed", ceil_div(d.m, cfg.placing.part_tokens));
-    auto expert = [this](const Index& first, std::int64_t count, std::int64_t j) {
-      return p_.load(experts_.tile({first, j}, count, 1));
-    };
     placing_.emplace(p,
                      PlacingDesc{.tokens = m_,
                                  .most_tokens = d.m,
                                  .top_k = d.top_k,
                                  .num_experts = d.num_experts,
                                  .tiles = cfg.placing,
-                                 .expert = expert,
+                                 .experts = experts_,
                                  .slots = p.output("slots", DType::kI32, {m_, d.top_k}),
                                  .offsets = p.output("offsets", DType::kI32, {d.num_experts + 1}),
                                  .row_tokens = p.output("tokens", DType::kI32, {m_ * d.top_k, 1})});
