@@ -55,8 +55,11 @@ Program ep_place(const EpDesc& d, const PlaceConfig& cfg) {
                       .slots = p.output("slots", DType::kI32, {rows, d.top_k}),
                       .offsets = offsets,
                       .row_tokens = p.output("tokens", DType::kI32, {rows * d.top_k, 1})});
-  p.role("place", Resource::sms(cfg.num_workers), p.range(placing.num_tiles()), [&](const Tile& t) {
-    placing.place(t.index, [](const Index&) {});
+  const std::int64_t blocks = placing.num_blocks();
+  TileSpace tiles = p.range(blocks + placing.num_tiles());
+  p.role("place", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
+    p.when(t.index < blocks, [&] { placing.count(t.index, [](const Index&) {}); });
+    p.when(t.index >= blocks, [&] { placing.place(t.index - blocks); });
     p.when(t.index == 0, [&] {
       Value end = p.full(DType::kI32, 1, 1, static_cast<double>(rows * d.top_k));
       p.store(offsets.tile({own + 1}, 1, 1), end);

@@ -23,7 +23,7 @@ PlacingTiles default_placing_tiles(std::int64_t most_tokens, std::int64_t top_k,
   // registers beside four for each of a token's experts. One of two blocks waits less than another
   // part would, and parts are what each part adds up.
   constexpr std::int64_t kTokens = 128, kMostBlocks = 2, kColumns = 8, kMostColumns = 32;
-  constexpr std::int64_t kPairs = 320;  // columns times experts of a token
+  constexpr std::int64_t kPairs = 300;  // columns times experts of a token
   std::int64_t blocks = ceil_div(ceil_div(most_tokens, kTokens), std::int64_t{num_workers});
   std::int64_t columns = kMostColumns;
   while (columns > kColumns && (columns >= 2 * num_experts || columns * top_k > kPairs)) {
@@ -55,6 +55,7 @@ Placing::Placing(ProgramBuilder& p, PlacingDesc desc)
     : p_(p),
       d_(std::move(desc)),
       parts_(ceil_div(d_.most_tokens, d_.tiles.part_tokens)),
+      blocks_of_part_(d_.tiles.part_tokens / d_.tiles.count_tokens),
       look_ups_(ceil_div(d_.most_tokens * d_.top_k, d_.tiles.tile_slots)) {
   const std::int64_t experts = d_.num_experts, pairs = pairs_of_part();
   auto buffer = [&](const char* name, std::vector<Index> shape) {
@@ -68,27 +69,29 @@ Placing::Placing(ProgramBuilder& p, PlacingDesc desc)
   scattered_ = buffer("scattered", {parts_, pairs, 1});
   sorted_ = buffer("sorted", {parts_ * pairs, 1});
   if (d_.some_elsewhere) placed_rows_ = buffer("placed_rows", {1, 1});
-  if (parts_ > 1) counted_ = p.signal("counted", 1);
+  if (!alone()) counted_ = p.signal("counted", 1);
   placed_ = p.signal("placed", 1);
 }
 
-void Placing::place(const Index& index, const std::function<void(const Index& part)>& ready) {
-  p_.when(index < parts_, [&] {
-    Index part = p_.let("part", index);
-    ready(part);
-    count(part);
-    if (parts_ > 1) return p_.notify(counted_[0], p_.rank());
-    p_.worker_fence();
-    place_part(part);
-  });
-  if (parts_ > 1) {
-    p_.when(index >= parts_ && index < 2 * parts_, [&] {
-      p_.wait(counted_[0], parts_);
-      place_part(p_.let("part", index - parts_));
+void Placing::count(const Index& index, const std::function<void(const Index& part)>& ready) {
+  Index part = p_.let("part", index / blocks_of_part_);
+  Index block = p_.let("block", index % blocks_of_part_);
+  ready(part);
+  count_block(part, block);
+  if (!alone()) return p_.notify(counted_[0], p_.rank());
+  p_.worker_fence();
+  place_part(part);
+}
+
+void Placing::place(const Index& index) {
+  std::int64_t parts = num_tiles() - look_ups_;
+  if (parts > 0) {
+    p_.when(index < parts, [&] {
+      p_.wait(counted_[0], num_blocks());
+      place_part(p_.let("part", index));
     });
   }
-  std::int64_t before = num_tiles() - look_ups_;
-  p_.when(index >= before, [&] { look_up((index - before) * d_.tiles.tile_slots); });
+  p_.when(index >= parts, [&] { look_up((index - parts) * d_.tiles.tile_slots); });
 }
 
 Slice Placing::of_part(const TensorRef& table, const Index& part) const {
@@ -103,14 +106,6 @@ Slice Placing::kept(const Index& part, Column column, const Index& first,
 }
 
 // --- every part by itself ---
-
-// All of scattered_ is written before some of it is: rows of pairs are chosen at run time.
-void Placing::count(const Index& part) {
-  const std::int64_t blocks = d_.tiles.part_tokens / d_.tiles.count_tokens;
-  p_.loop(blocks, [&](const Index& block) { count_block(part, block); });
-  p_.store(scattered_.tile({part, 0, 0}, 1, pairs_of_part()).rows_along(2).cols_along(1),
-           zeros(1, pairs_of_part()));
-}
 
 // The j-th experts of `count` tokens, [count, 1] each. All loads are under way before the first is
 // used.
@@ -160,7 +155,7 @@ void Placing::count_block(const Index& part, const Index& block) {
     Value triangle = cast(p_.iota_cols(0, tokens) <= p_.iota_rows(0, tokens), DType::kBF16);
     through = dot(through, triangle, chosen(own, columns));
     // Only the last row of the box is there, which has all pairs: no sum over a column's threads.
-    p_.when(block == d_.tiles.part_tokens / tokens - 1, [&] {
+    p_.when(block == blocks_of_part_ - 1, [&] {
       p_.store(counts_.tile({part, 1 - tokens, i * width}, tokens, width),
                cast(through, DType::kI32));
     });
@@ -173,6 +168,10 @@ void Placing::count_block(const Index& part, const Index& block) {
     Slice to = ranks_.tile({part, static_cast<std::int64_t>(j), block * tokens}, tokens, 1);
     p_.store(to.rows_along(2).cols_along(1), cast(rank[j], DType::kI32));
   }
+  // All of scattered_ is written before some of it is: rows of pairs are chosen at run time.
+  const std::int64_t pairs = tokens * d_.top_k;
+  p_.store(scattered_.tile({part, block * pairs, 0}, 1, pairs).rows_along(2).cols_along(1),
+           zeros(1, pairs));
 }
 
 // --- every part with the counts of all ---

@@ -46,10 +46,14 @@ class Placing {
   // Makes buffers and signals.
   Placing(ProgramBuilder& p, PlacingDesc desc);
 
-  // Counting comes first, so that a worker that takes tiles in order never waits for itself.
-  std::int64_t num_tiles() const { return (parts_ > 1 ? 2 * parts_ : 1) + look_ups_; }
-  // Tile `index` of these. Counting a part needs the experts of its tokens: ready(part) waits.
-  void place(const Index& index, const std::function<void(const Index& part)>& ready);
+  // A part's tokens are counted in blocks. Counting comes before the tiles of place(), so that a
+  // worker that takes tiles in order never waits for itself.
+  std::int64_t num_parts() const { return parts_; }
+  std::int64_t num_blocks() const { return parts_ * blocks_of_part_; }
+  // Block `index` of all needs the experts of its part's tokens: ready(part) waits for them.
+  void count(const Index& index, const std::function<void(const Index& part)>& ready);
+  std::int64_t num_tiles() const { return (alone() ? 0 : parts_) + look_ups_; }
+  void place(const Index& index);
 
  private:
   // By expert, [1, E] each.
@@ -57,6 +61,8 @@ class Placing {
     Value before, all;  // pairs in the parts before, in all
   };
 
+  // Who counts the only block places it.
+  bool alone() const { return num_blocks() == 1; }
   std::int64_t pairs_of_part() const { return d_.tiles.part_tokens * d_.top_k; }
   std::int64_t rows_at_once() const;
   Value number(const Index& value) const { return p_.splat(DType::kI32, value); }
@@ -73,7 +79,6 @@ class Placing {
   Slice of_part(const TensorRef& table, const Index& part) const;  // [1, E]
   Slice kept(const Index& part, Column column, const Index& first, std::int64_t count) const;
 
-  void count(const Index& part);
   void count_block(const Index& part, const Index& block);
   std::vector<Value> load_experts(const Index& first, std::int64_t count);
   std::vector<Value> experts_of(const Index& first);
@@ -89,7 +94,7 @@ class Placing {
 
   ProgramBuilder& p_;
   PlacingDesc d_;
-  std::int64_t parts_, look_ups_;
+  std::int64_t parts_, blocks_of_part_, look_ups_;
   TensorRef counts_;     // [parts, 1, E] pairs that each part has of each expert
   TensorRef ranks_;      // [parts, top_k, part_tokens] of a pair among its part's of its expert
   TensorRef columns_;    // [parts, 4, E] what a part knows of every expert: its own pairs, those of

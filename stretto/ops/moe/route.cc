@@ -32,6 +32,7 @@ void check(const RouteDesc& d, const RouteConfig& c) {
                             {"score_rows", c.score_rows},
                             {"tile_rows", c.tile_rows},
                             {"num_score_workers", c.num_score_workers},
+                            {"num_groups", c.num_groups},
                             {"num_workers", c.num_workers}});
   check_sizes("moe_route", {{"tile_k", c.tile_k}, {"score_experts", c.score_experts}}, 0);
   if (c.score_rows % c.tile_rows != 0) {
@@ -102,7 +103,8 @@ class Router {
     return p_.grid(d_.m, d_.num_experts, cfg_.score_rows, score_experts());
   }
   TileSpace route_tiles() const {
-    return p_.range(token_tiles() + (d_.tables ? placing_->num_tiles() : 0));
+    if (!d_.tables) return p_.range(token_tiles());
+    return p_.range(cfg_.num_groups * tiles_of_group() + placing_->num_tiles());
   }
 
   void score(const Tile& t) {
@@ -118,16 +120,13 @@ class Router {
     p_.notify(scored_[t.m], p_.rank());
   }
 
-  // Choosing comes first, so that a worker that takes tiles in order never waits for itself.
+  // What waits for tiles of this role comes behind them, so that a worker that takes tiles in order
+  // never waits for itself.
   void route(const Tile& t) {
     if (!d_.tables) return choose(t.index * cfg_.tile_rows);
-    p_.when(t.index < token_tiles(), [&] { choose(t.index * cfg_.tile_rows); });
-    p_.when(t.index >= token_tiles(), [&] {
-      placing_->place(t.index - token_tiles(), [&](const Index& part) {
-        std::int64_t tiles = cfg_.placing.part_tokens / cfg_.tile_rows;
-        p_.wait(routed_[part], min(token_tiles() - part * tiles, tiles));
-      });
-    });
+    const std::int64_t all = cfg_.num_groups * tiles_of_group();
+    p_.when(t.index < all, [&] { choose_and_count(t.index); });
+    p_.when(t.index >= all, [&] { placing_->place(t.index - all); });
   }
 
  private:
@@ -135,6 +134,29 @@ class Router {
     return cfg_.score_experts == 0 ? d_.num_experts : cfg_.score_experts;
   }
   std::int64_t token_tiles() const { return ceil_div(d_.m, cfg_.tile_rows); }
+  std::int64_t tiles_of_part() const { return cfg_.placing.part_tokens / cfg_.tile_rows; }
+  std::int64_t blocks_of_part() const { return placing_->num_blocks() / placing_->num_parts(); }
+  std::int64_t parts_of_group() const {
+    return ceil_div(placing_->num_parts(), std::int64_t{cfg_.num_groups});
+  }
+  std::int64_t tiles_of_group() const {
+    return parts_of_group() * (tiles_of_part() + blocks_of_part());
+  }
+
+  // A group's tokens, then its blocks.
+  void choose_and_count(const Index& index) {
+    const std::int64_t tiles = parts_of_group() * tiles_of_part();
+    Index group = p_.let("group", index / tiles_of_group());
+    Index i = p_.let("in_group", index % tiles_of_group());
+    Index tile = p_.let("token_tile", group * tiles + i);
+    Index block = p_.let("part_block", group * parts_of_group() * blocks_of_part() + i - tiles);
+    p_.when(i < tiles && tile < token_tiles(), [&] { choose(tile * cfg_.tile_rows); });
+    p_.when(i >= tiles && block < placing_->num_blocks(), [&] {
+      placing_->count(block, [&](const Index& part) {
+        p_.wait(routed_[part], min(token_tiles() - part * tiles_of_part(), tiles_of_part()));
+      });
+    });
+  }
 
   void choose(const Index& first) {
     p_.wait(scored_[first / cfg_.score_rows], ceil_div(d_.num_experts, score_experts()));
@@ -267,7 +289,8 @@ RouteConfig default_config(const RouteDesc& d, Target target) {
                            .b_dtype = d.weight_dtype,
                            .num_sms = most});
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.num_experts, loop.tile.bn);
-  int score = gpu_workers(ceil_div(tiles, ceil_div(tiles, std::int64_t{most})));
+  std::int64_t waves = ceil_div(tiles, std::int64_t{most});
+  int score = gpu_workers(ceil_div(tiles, waves));
   int route = kGpuSms - score;
   RouteConfig c{.score_rows = loop.tile.bm,
                 .score_experts = loop.tile.bn,
@@ -276,6 +299,7 @@ RouteConfig default_config(const RouteDesc& d, Target target) {
                 .num_score_workers = score,
                 .tile_rows = choose_rows(d, loop.tile.bm, route),
                 .placing = placing(route)};
+  c.num_groups = static_cast<int>(waves);
   tiles = ceil_div(d.m, c.tile_rows);
   if (d.tables) tiles = std::max(tiles, ceil_div(d.m * d.top_k, c.placing.tile_slots));
   c.num_workers = gpu_workers(tiles, route);

@@ -50,6 +50,8 @@ struct RouteConfig {
   // Tokens whose experts are chosen at a time; divides score_rows and a part's tokens.
   std::int64_t tile_rows = 16;
   PlacingTiles placing;
+  // Groups of parts: of one it is counted while the next is scored.
+  int num_groups = 1;
   int num_workers = 1;  // of choosing, and of placing after it
 };
 

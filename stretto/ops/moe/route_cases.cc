@@ -44,6 +44,7 @@ RouteConfig config_of(const RouteDesc& d, Target target) {
   c.placing.part_tokens = c.tile_rows * std::min<std::int64_t>(ceil_div(d.m, c.tile_rows), 2);
   c.placing.count_tokens = c.tile_rows;
   c.placing.count_experts = 5;
+  c.num_groups = 2;
   c.placing.add_counts = 24;
   c.placing.tile_slots = std::min<std::int64_t>(c.placing.tile_slots, 8);
   // A worker for every tile, which may come in any order.
