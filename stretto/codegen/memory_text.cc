@@ -66,7 +66,9 @@ std::string AgentWriter::box(const Region& r, const std::string& element, bool p
   };
   auto first = [&](int dim) -> std::string {
     if (dim < 0 || never_negative(r.origin[static_cast<std::size_t>(dim)])) return "0";
-    return fmt::format("max(0, -{})", expr(r.origin[static_cast<std::size_t>(dim)]));
+    const Expr& at = r.origin[static_cast<std::size_t>(dim)];
+    if (at.is_const()) return fmt::format("{}", -at.const_value());
+    return fmt::format("max(0, -{})", expr(at));
   };
   std::string rows = limit(r.row_dim, r.rows, r.row_end, picked),
               cols = limit(r.col_dim, r.cols, r.col_end, false), first_row = first(r.row_dim),

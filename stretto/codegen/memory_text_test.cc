@@ -62,5 +62,18 @@ TEST(MemoryText, CopiesUnderWayFitTheRegistersOfAThread) {
   expect_clean_build(many);
 }
 
+// Of a box that begins before its tensor only the last row is there.
+TEST(MemoryText, BoxesMayBeginBeforeTheirTensor) {
+  ProgramBuilder p("last_row", 1);
+  auto x = p.input("x", DType::kF32, {8, 32});
+  auto y = p.output("y", DType::kF32, {1, 32});
+  p.role("work", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.store(y.tile({-7, 0}, 8, 32), p.load(x.tile({0, 0}, 8, 32)));
+  });
+  GeneratedKernel kernel = generate(p.finish());
+  expect_lines(kernel.source, {"1 - -7), min(32, 32 - 0), 7, 0}"});
+  expect_clean_build(kernel);
+}
+
 }  // namespace
 }  // namespace stretto

@@ -240,11 +240,14 @@ OpCase send_fp8_case(const OpShape& s, std::uint64_t seed) {
 PlaceConfig place_config(const EpDesc& d, Target target) {
   PlaceConfig c = default_place_config(d, target);
   if (target == Target::kCuda) return c;
-  c.count_rows = std::min<std::int64_t>(c.count_rows, 4);
-  c.tile_slots = std::min<std::int64_t>(c.tile_slots, 8);
+  c.tiles = {.part_tokens = std::min<std::int64_t>(c.tiles.part_tokens, 4),
+             .count_tokens = c.tiles.part_tokens % 2 == 0 ? 2 : 1,
+             .count_experts = 2,
+             .add_counts = 7,
+             .tile_slots = std::min<std::int64_t>(c.tiles.tile_slots, 8)};
   // A worker for every tile, which may come in any order.
-  c.num_workers = static_cast<int>(2 * ceil_div(d.received_rows(), c.count_rows) +
-                                   ceil_div(d.received_rows() * d.top_k, c.tile_slots));
+  c.num_workers = static_cast<int>(2 * ceil_div(d.received_rows(), c.tiles.part_tokens) +
+                                   ceil_div(d.received_rows() * d.top_k, c.tiles.tile_slots));
   return c;
 }
 

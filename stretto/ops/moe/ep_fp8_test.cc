@@ -121,7 +121,9 @@ TEST(EpSendFp8, GroupedProductsReadRowsAndScalesAsTheyArrive) {
                       .c_dtype = DType::kF32,
                       .gathered = true,
                       .scaling = Scaling::kBlock};
-  launch(ep_place(kDesc, {.count_rows = 4, .tile_slots = 8, .num_workers = 2}), of_rank);
+  launch(ep_place(kDesc, {.tiles = {.part_tokens = 4, .count_tokens = 4, .tile_slots = 8},
+                          .num_workers = 2}),
+         of_rank);
   std::size_t hidden = at(kDesc.hidden), top_k = at(kDesc.top_k), rows = at(kDesc.rows_per_rank());
   for (Tensors& t : of_rank) {
     t["a"] = t["recv"];

@@ -3,12 +3,12 @@
 #pragma once
 
 #include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/moe/placing.h"
 
 namespace stretto {
 
 struct PlaceConfig {
-  std::int64_t count_rows = 64;  // tokens counted at a time
-  std::int64_t tile_slots = 64;  // rows whose token is looked up at a time
+  PlacingTiles tiles;
   int num_workers = 1;
 };
 

@@ -72,8 +72,8 @@ TEST(MoeRoute, EveryWayToChooseGivesWhatItsReferenceSays) {
   }
 }
 
-// Blocks of tokens are counted 32 at a time, as experts are.
-TEST(MoeRoute, ManyBlocksAndExpertsAreSortedAsFewAre) {
+// Tokens are counted 64 at a time, as experts are.
+TEST(MoeRoute, ManyPartsAndExpertsAreSortedAsFewAre) {
   RouteDesc few{.m = 149, .hidden = 8, .num_experts = 3, .top_k = 2}, many = few;
   many.num_experts = 71;
   for (const RouteDesc& d : {few, many}) {
@@ -215,6 +215,22 @@ void expect_no_spills(Program program, const std::string& what) {
   for (const cuda::KernelReport& r : reports) {
     EXPECT_EQ(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes, 0)
         << r.kernel << ", " << what;
+  }
+}
+
+// As models ask for, with few and many tokens; the catalog's tokens have three experts each.
+TEST(MoeRoute, FitsTheRegistersWhateverTheNumberOfExperts) {
+  if (!cuda::has_nvrtc()) GTEST_SKIP() << "no NVRTC";
+  struct Size {
+    std::int64_t experts, top_k;
+  };
+  for (const Size& s : {Size{8, 2}, Size{128, 8}, Size{384, 8}, Size{64, 16}}) {
+    for (std::int64_t m : {128, 16384}) {
+      RouteDesc d{.m = m, .hidden = 4096, .num_experts = s.experts, .top_k = s.top_k};
+      d.dtype = d.weight_dtype = DType::kBF16;
+      if (m > 128 && s.experts > 128) d.n_group = 8, d.topk_group = 4, d.bias = true;
+      expect_no_spills(moe_route(d, default_config(d, Target::kCuda)), to_string(d));
+    }
   }
 }
 

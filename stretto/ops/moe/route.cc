@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <optional>
 
@@ -30,14 +31,20 @@ void check(const RouteDesc& d, const RouteConfig& c) {
                             {"world_size", d.world_size},
                             {"score_rows", c.score_rows},
                             {"tile_rows", c.tile_rows},
-                            {"count_rows", c.count_rows},
-                            {"tile_slots", c.tile_slots},
                             {"num_score_workers", c.num_score_workers},
+                            {"num_groups", c.num_groups},
                             {"num_workers", c.num_workers}});
   check_sizes("moe_route", {{"tile_k", c.tile_k}, {"score_experts", c.score_experts}}, 0);
   if (c.score_rows % c.tile_rows != 0) {
     throw UserError(fmt::format("moe_route: tile_rows is {}, must divide score_rows = {}",
                                 c.tile_rows, c.score_rows));
+  }
+  if (d.tables) {
+    check_placing_tiles("moe_route", c.placing);
+    if (c.placing.part_tokens % c.tile_rows != 0) {
+      throw UserError(fmt::format("moe_route: tile_rows is {}, must divide part_tokens = {}",
+                                  c.tile_rows, c.placing.part_tokens));
+    }
   }
   check_dtype("moe_route", "dtype", d.dtype);
   check_dtype("moe_route", "weight_dtype", d.weight_dtype);
@@ -78,35 +85,27 @@ class Router {
       experts_ = p.output("experts", DType::kI32, {m_, d.top_k});
       return;
     }
-    routed_ = p.signal("routed", 1);
-    chosen_ = p.buffer("chosen", DType::kF32, {m_, d.num_experts});  // 1: an expert of the token
     experts_ = p.buffer("experts", DType::kI32, {m_, d.top_k});
-    placing_.emplace(
-        p,
-        PlacingDesc{.tokens = m_,
-                    .most_tokens = d.m,
-                    .top_k = d.top_k,
-                    .num_experts = d.num_experts,
-                    .count_rows = cfg.count_rows,
-                    .tile_slots = cfg.tile_slots,
-                    .chosen =
-                        [this](const Index& first) {
-                          return p_.load(chosen_.tile({first, 0}, cfg_.count_rows, d_.num_experts));
-                        },
-                    .expert =
-                        [this](const Index& first, const Index& j) {
-                          return p_.load(experts_.tile({first, j}, cfg_.count_rows, 1));
-                        },
-                    .slots = p.output("slots", DType::kI32, {m_, d.top_k}),
-                    .offsets = p.output("offsets", DType::kI32, {d.num_experts + 1}),
-                    .row_tokens = p.output("tokens", DType::kI32, {m_ * d.top_k, 1})});
+    routed_ = p.signal("routed", ceil_div(d.m, cfg.placing.part_tokens));
+    placing_.emplace(p,
+                     PlacingDesc{.tokens = m_,
+                                 .most_tokens = d.m,
+                                 .top_k = d.top_k,
+                                 .num_experts = d.num_experts,
+                                 .tiles = cfg.placing,
+                                 .experts = experts_,
+                                 .slots = p.output("slots", DType::kI32, {m_, d.top_k}),
+                                 .offsets = p.output("offsets", DType::kI32, {d.num_experts + 1}),
+                                 .row_tokens = p.output("tokens", DType::kI32, {m_ * d.top_k, 1})});
   }
 
   TileSpace score_tiles() const {
     return p_.grid(d_.m, d_.num_experts, cfg_.score_rows, score_experts());
   }
-  TileSpace token_tiles() const { return p_.grid(d_.m, 1, cfg_.tile_rows, 1); }
-  TileSpace placing_tiles() const { return placing_->tiles(); }
+  TileSpace route_tiles() const {
+    if (!d_.tables) return p_.range(token_tiles());
+    return p_.range(cfg_.num_groups * tiles_of_group() + placing_->num_tiles());
+  }
 
   void score(const Tile& t) {
     std::int64_t rows = cfg_.score_rows, cols = score_experts();
@@ -121,24 +120,59 @@ class Router {
     p_.notify(scored_[t.m], p_.rank());
   }
 
-  void choose(const Tile& t) {
-    p_.wait(scored_[t.row / cfg_.score_rows], ceil_div(d_.num_experts, score_experts()));
+  // What waits for tiles of this role comes behind them, so that a worker that takes tiles in order
+  // never waits for itself.
+  void route(const Tile& t) {
+    if (!d_.tables) return choose(t.index * cfg_.tile_rows);
+    const std::int64_t all = cfg_.num_groups * tiles_of_group();
+    p_.when(t.index < all, [&] { choose_and_count(t.index); });
+    p_.when(t.index >= all, [&] { placing_->place(t.index - all); });
+  }
+
+ private:
+  std::int64_t score_experts() const {
+    return cfg_.score_experts == 0 ? d_.num_experts : cfg_.score_experts;
+  }
+  std::int64_t token_tiles() const { return ceil_div(d_.m, cfg_.tile_rows); }
+  std::int64_t tiles_of_part() const { return cfg_.placing.part_tokens / cfg_.tile_rows; }
+  std::int64_t blocks_of_part() const { return placing_->num_blocks() / placing_->num_parts(); }
+  std::int64_t parts_of_group() const {
+    return ceil_div(placing_->num_parts(), std::int64_t{cfg_.num_groups});
+  }
+  std::int64_t tiles_of_group() const {
+    return parts_of_group() * (tiles_of_part() + blocks_of_part());
+  }
+
+  // A group's tokens, then its blocks.
+  void choose_and_count(const Index& index) {
+    const std::int64_t tiles = parts_of_group() * tiles_of_part();
+    Index group = p_.let("group", index / tiles_of_group());
+    Index i = p_.let("in_group", index % tiles_of_group());
+    Index tile = p_.let("token_tile", group * tiles + i);
+    Index block = p_.let("part_block", group * parts_of_group() * blocks_of_part() + i - tiles);
+    p_.when(i < tiles && tile < token_tiles(), [&] { choose(tile * cfg_.tile_rows); });
+    p_.when(i >= tiles && block < placing_->num_blocks(), [&] {
+      placing_->count(block, [&](const Index& part) {
+        p_.wait(routed_[part], min(token_tiles() - part * tiles_of_part(), tiles_of_part()));
+      });
+    });
+  }
+
+  void choose(const Index& first) {
+    p_.wait(scored_[first / cfg_.score_rows], ceil_div(d_.num_experts, score_experts()));
     // [tile_rows, num_experts]
-    Value logit = p_.load(logits_.tile({t.row, 0}, cfg_.tile_rows, d_.num_experts));
+    Value logit = p_.load(logits_.tile({first, 0}, cfg_.tile_rows, d_.num_experts));
     Value score = scores(logit);
     Value left = numbers(choosing_by(logit, score));
     if (limited(d_)) left = where(allowed(left), left, number(kTaken));
-    Value mask = p_.zeros(DType::kF32, cfg_.tile_rows, d_.num_experts);
     Value weight = p_.zeros(DType::kF32, cfg_.tile_rows, d_.top_k);
-    Value expert = p_.zeros(DType::kI32, cfg_.tile_rows, d_.top_k);
     p_.loop(d_.top_k, [&](const Index& j) {
       Value best = row_argmax(left);         // [tile_rows, 1]
       Value own = expert_numbers() == best;  // [tile_rows, num_experts]
       Value column = p_.iota_cols(0, d_.top_k) == p_.splat(DType::kI32, j);
       weight = where(column, row_sum(where(own, score, number(0))), weight);
-      expert = where(column, best, expert);
-      mask = where(own, number(1), mask);
       left = where(own, number(kTaken), left);
+      p_.store(experts_.tile({first, j}, cfg_.tile_rows, 1), best);
     });
     if (d_.norm_topk_prob) {
       Value sum = row_sum(weight);
@@ -146,21 +180,10 @@ class Router {
       weight = weight / sum;
     }
     if (d_.routed_scaling_factor != 1) weight = weight * d_.routed_scaling_factor;
-    p_.store(weights_.tile({t.row, 0}, cfg_.tile_rows, d_.top_k), weight);
-    p_.store(experts_.tile({t.row, 0}, cfg_.tile_rows, d_.top_k), expert);
-    if (!d_.tables) return;
-    p_.store(chosen_.tile({t.row, 0}, cfg_.tile_rows, d_.num_experts), mask);
-    p_.notify(routed_[0], p_.rank());
+    p_.store(weights_.tile({first, 0}, cfg_.tile_rows, d_.top_k), weight);
+    if (d_.tables) p_.notify(routed_[first / cfg_.placing.part_tokens], p_.rank());
   }
 
-  void place(const Tile& t) {
-    placing_->place(t, [&] { p_.wait(routed_[0], ceil_div(d_.m, cfg_.tile_rows)); });
-  }
-
- private:
-  std::int64_t score_experts() const {
-    return cfg_.score_experts == 0 ? d_.num_experts : cfg_.score_experts;
-  }
   Value number(double value) const { return p_.full(DType::kF32, 1, 1, value); }
   Value expert_numbers() const { return p_.iota_cols(0, d_.num_experts); }
 
@@ -212,10 +235,24 @@ class Router {
   const RouteDesc& d_;
   const RouteConfig& cfg_;
   Index m_;
-  TensorRef x_, gate_, bias_, logits_, chosen_, experts_, weights_;
+  TensorRef x_, gate_, bias_, logits_, experts_, weights_;
   std::optional<Placing> placing_;
   SignalRef scored_, routed_;
 };
+
+// The more tokens at a time, the less each waits for reductions over the threads of a row, as long
+// as all workers have some and what is compared keeps to the registers.
+std::int64_t choose_rows(const RouteDesc& d, std::int64_t score_rows, int workers) {
+  constexpr std::int64_t kElements = 8192, kFewest = 16, kMost = 128;
+  // Threads share a row by powers of two. Groups are chosen beside the experts.
+  std::uint64_t row = std::bit_ceil(static_cast<std::uint64_t>(d.num_experts));
+  std::int64_t most = kElements / static_cast<std::int64_t>(row) / (limited(d) ? 2 : 1);
+  std::int64_t rows = std::clamp<std::int64_t>(most, 1, kFewest);
+  while (2 * rows <= std::min(kMost, most) && ceil_div(d.m, 2 * rows) >= workers) {
+    rows *= 2;
+  }
+  return std::gcd(score_rows, rows);
+}
 
 }  // namespace
 
@@ -235,32 +272,37 @@ std::string to_string(const RouteDesc& d) {
 }
 
 RouteConfig default_config(const RouteDesc& d, Target target) {
+  auto placing = [&](int workers) {
+    return default_placing_tiles(d.m, d.top_k, d.num_experts, workers, target);
+  };
   if (target == Target::kCpu) {
     std::int64_t rows = std::min<std::int64_t>(64, d.m);
-    return {.score_rows = rows,
-            .tile_rows = rows,
-            .count_rows = rows,
-            .tile_slots = std::min<std::int64_t>(64, d.m * d.top_k)};
+    return {.score_rows = rows, .tile_rows = rows, .placing = placing(1)};
   }
-  constexpr int kWorkers = kGpuSms / 3;  // of each role
+  // Scores of few experts are as many bytes of x, with hardly any work to choose by.
+  constexpr std::int64_t kFewExperts = 32;
+  int most = d.num_experts <= kFewExperts ? kGpuSms * 2 / 3 : kGpuSms / 2;
   GpuLoop loop = gpu_loop({.m = d.m,
                            .n = d.num_experts,
                            .k = d.hidden,
                            .a_dtype = d.dtype,
                            .b_dtype = d.weight_dtype,
-                           .num_sms = kWorkers});
-  PlacingTiles placing = gpu_placing_tiles(d.m, d.num_experts);
+                           .num_sms = most});
+  std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.num_experts, loop.tile.bn);
+  std::int64_t waves = ceil_div(tiles, std::int64_t{most});
+  int score = gpu_workers(ceil_div(tiles, waves));
+  int route = kGpuSms - score;
   RouteConfig c{.score_rows = loop.tile.bm,
                 .score_experts = loop.tile.bn,
                 .tile_k = loop.tile.bk,
                 .num_stages = loop.num_stages,
-                .tile_rows = std::gcd(loop.tile.bm, std::int64_t{16}),
-                .count_rows = placing.count_rows,
-                .tile_slots = placing.tile_slots};
-  c.num_score_workers =
-      gpu_workers(ceil_div(d.m, c.score_rows) * ceil_div(d.num_experts, c.score_experts), kWorkers);
-  std::int64_t tiles = std::max(ceil_div(d.m, c.tile_rows), ceil_div(d.m * d.top_k, c.tile_slots));
-  c.num_workers = gpu_workers(tiles, kWorkers);
+                .num_score_workers = score,
+                .tile_rows = choose_rows(d, loop.tile.bm, route),
+                .placing = placing(route)};
+  c.num_groups = static_cast<int>(waves);
+  tiles = ceil_div(d.m, c.tile_rows);
+  if (d.tables) tiles = std::max(tiles, ceil_div(d.m * d.top_k, c.placing.tile_slots));
+  c.num_workers = gpu_workers(tiles, route);
   return c;
 }
 
@@ -270,11 +312,8 @@ Program moe_route(const RouteDesc& d, const RouteConfig& cfg) {
   Router router(p, d, cfg);
   p.role("score", Resource::sms(cfg.num_score_workers).pipelined(cfg.num_stages),
          router.score_tiles(), [&](const Tile& t) { router.score(t); });
-  p.role("choose", Resource::sms(cfg.num_workers), router.token_tiles(),
-         [&](const Tile& t) { router.choose(t); });
-  if (!d.tables) return p.finish();
-  p.role("place", Resource::sms(cfg.num_workers), router.placing_tiles(),
-         [&](const Tile& t) { router.place(t); });
+  p.role("route", Resource::sms(cfg.num_workers), router.route_tiles(),
+         [&](const Tile& t) { router.route(t); });
   return p.finish();
 }
 

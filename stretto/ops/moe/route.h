@@ -10,6 +10,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/moe/placing.h"
 
 namespace stretto {
 
@@ -46,10 +47,12 @@ struct RouteConfig {
   std::int64_t tile_k = 0;         // hidden columns of one step; 0: all
   int num_stages = 0;              // steps loaded ahead; 0: none
   int num_score_workers = 1;
-  std::int64_t tile_rows = 16;   // tokens whose experts are chosen at a time; divides score_rows
-  std::int64_t count_rows = 64;  // tokens counted at a time
-  std::int64_t tile_slots = 64;  // rows of the sorted order whose token is looked up at a time
-  int num_workers = 1;           // of choosing and of placing
+  // Tokens whose experts are chosen at a time; divides score_rows and a part's tokens.
+  std::int64_t tile_rows = 16;
+  PlacingTiles placing;
+  // Groups of parts: of one it is counted while the next is scored.
+  int num_groups = 1;
+  int num_workers = 1;  // of choosing, and of placing after it
 };
 
 std::string to_string(const RouteDesc& desc);

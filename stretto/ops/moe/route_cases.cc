@@ -41,11 +41,16 @@ RouteConfig config_of(const RouteDesc& d, Target target) {
   c.tile_rows = std::min<std::int64_t>(c.tile_rows, 4);
   c.score_rows = 2 * c.tile_rows;
   c.score_experts = 5;
-  c.count_rows = std::min<std::int64_t>(c.count_rows, 4);
-  c.tile_slots = std::min<std::int64_t>(c.tile_slots, 8);
-  // A worker for every tile of placing, which may come in any order.
+  c.placing.part_tokens = c.tile_rows * std::min<std::int64_t>(ceil_div(d.m, c.tile_rows), 2);
+  c.placing.count_tokens = c.tile_rows;
+  c.placing.count_experts = 5;
+  c.num_groups = 2;
+  c.placing.add_counts = 24;
+  c.placing.tile_slots = std::min<std::int64_t>(c.placing.tile_slots, 8);
+  // A worker for every tile, which may come in any order.
   c.num_workers =
-      static_cast<int>(2 * ceil_div(d.m, c.count_rows) + ceil_div(d.m * d.top_k, c.tile_slots));
+      static_cast<int>(ceil_div(d.m, c.tile_rows) + 2 * ceil_div(d.m, c.placing.part_tokens) +
+                       ceil_div(d.m * d.top_k, c.placing.tile_slots));
   return c;
 }
 
