@@ -114,6 +114,7 @@ class AgentWriter {
   std::size_t bytes_of_slot(const PipeGroup& group) const;
   std::string condition(const std::string& own) const;
   void fill(const Op& op);
+  void leave_to_others(const PipePlan& plan);
   void fill_from_registers(const Op& op);
   void drain_store(const Op& op, TensorMapPlan view);
   void drain_release(const PipePlan& plan);
