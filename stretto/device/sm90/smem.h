@@ -232,11 +232,9 @@ STRETTO_DEVICE void fill_rows(const S& smem, const I& index, const Box<const T>&
       bool exists = u32(picked) - u32(box.first_row) < rows;
       // Nothing is read where no row is, not even to be dropped.
       const T* source = kWhole || exists ? from + picked * box.row_stride : box.data;
+      int count = exists ? (kWhole ? kRun : columns) : 0;
       fill_run<kRun, kWhole>(to[i % kPeriod] + i / kPeriod * kPeriod * kStep * S::kChunkCols,
-                             source,
-                             !exists  ? 0
-                             : kWhole ? kRun
-                                      : columns);
+                             source, count);
     }
   }
 }
