@@ -234,7 +234,9 @@ void AgentWriter::block(const Block& ops) {
       i += 2;
       continue;
     }
+    if (told_.holds(ops[i])) continue;
     emit(ops[i]);
+    if (told_.are_told_by(ops[i])) settle_after_told_waits();
     if (passes_turn(ops, i)) line("pass_turn<{}>(team);", values_.warpgroups());
   }
 }

@@ -17,6 +17,7 @@
 #include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/fixed_rings.h"
 #include "stretto/codegen/program_lines.h"
+#include "stretto/codegen/told_waits.h"
 #include "stretto/ir/sync_table.h"
 
 namespace stretto {
@@ -34,6 +35,7 @@ class AgentWriter {
         agent_(site.role->agents[static_cast<std::size_t>(site.agent_idx)]),
         values_(site.plan->agents[static_cast<std::size_t>(site.agent_idx)]),
         rings_(plan_, *site.role, site.agent_idx),
+        told_(site),
         place_(program_line_text(site.role->loc)) {}
 
   std::string write();
@@ -97,6 +99,7 @@ class AgentWriter {
   void delay_text(const Expr& channel);
   void settle_before_notify();
   void settle_after_wait();
+  void settle_after_told_waits();
   bool uses_tma() const { return !plan_.groups.empty() || plan_.store_stages != 0; }
 
   // Of a group's ring, where it stands: the slot and round to get, the slot to release.
@@ -114,6 +117,7 @@ class AgentWriter {
   std::size_t bytes_of_slot(const PipeGroup& group) const;
   std::string condition(const std::string& own) const;
   void fill(const Op& op);
+  void leave_to_others(const PipePlan& plan);
   void fill_from_registers(const Op& op);
   void drain_store(const Op& op, TensorMapPlan view);
   void drain_release(const PipePlan& plan);
@@ -193,6 +197,7 @@ class AgentWriter {
   const Agent& agent_;
   const AgentPlan& values_;
   FixedRings rings_;
+  ToldWaits told_;
   std::string out_;
   int depth_ = 3;
   bool issuing_ = false;  // writing what one thread does beside the others, which fill slots

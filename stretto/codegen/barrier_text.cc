@@ -30,10 +30,12 @@ std::string barrier_setup_text(const Role& role, const RolePlan& plan) {
     int warps = plan.agents[static_cast<std::size_t>(pipe.consumer)].num_threads / 32;
     if (plan.drains(role, pipe.consumer)) warps = 1;
     // Threads that load into a slot arrive each for itself, those that fill it warp by warp, and
-    // only in their own block.
-    bool tma = plan.pipes[static_cast<std::size_t>(g.pipes[0])].by_tma();
+    // only in their own block. Where TMA fills some slots, the thread that issues arrives at all.
+    const PipePlan& first = plan.pipes[static_cast<std::size_t>(g.pipes[0])];
+    bool tma = first.by_tma();
     int fillers = plan.agents[static_cast<std::size_t>(pipe.producer)].num_threads;
-    if (plan.pipes[static_cast<std::size_t>(g.pipes[0])].filled) fillers /= 32;
+    if (first.filled) fillers /= 32;
+    if (first.in_turn()) ++fillers;
     out += fmt::format(
         "      for (int i = 0; i < {}; ++i) {{\n        u64* bar = reinterpret_cast<u64*>(smem + "
         "{}) + i;\n        mbarrier_init(bar, {});\n        mbarrier_init(bar + {}, {});\n      "

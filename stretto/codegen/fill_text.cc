@@ -1,6 +1,6 @@
 // Pipes of a producer whose threads fill slots that TMA cannot load: picked rows, vectors, rows of
 // an odd size. They copy asynchronously. What TMA can load, a thread of another warp issues, which
-// goes through the program by itself.
+// goes through the program by itself. Both may fill slots of one ring.
 #include "stretto/codegen/agent_writer.h"
 
 namespace stretto {
@@ -38,6 +38,24 @@ void AgentWriter::fill(const Op& op) {
   bool copies = static_cast<std::size_t>(run) * size_bytes(tensor(r).dtype) >= 4;
   line("mbarrier_arrive_{}(&full{}[ring{}.slot()]);", copies ? "after_copies" : "release_cta", g,
        g);
+  line("ring{}.next();", g);
+}
+
+// A slot that others of the producer fill. Of a ring that is filled in both ways all arrive at
+// every slot, so that nobody is a round behind: it would wait for a phase that went by. Such a pipe
+// is a group of its own.
+void AgentWriter::leave_to_others(const PipePlan& plan) {
+  if (!plan.in_turn()) return;
+  int g = plan.group;
+  line("mbarrier_wait_acquire_cta(&empty{}[ring{}.slot()], ring{}.round() ^ 1);", g, g, g);
+  if (alone()) {
+    line("// by threads");
+    line("mbarrier_arrive_release_cta(&full{}[ring{}.slot()]);", g, g);
+  } else {
+    line("// by TMA");
+    line("__syncwarp();");
+    line("if (team.tid % 32 == 0) mbarrier_arrive_warp_release_cta(&full{}[ring{}.slot()]);", g, g);
+  }
   line("ring{}.next();", g);
 }
 

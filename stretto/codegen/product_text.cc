@@ -190,7 +190,7 @@ void AgentWriter::pipe(const Op& op) {
   const PipePlan& plan = plan_.pipes[static_cast<std::size_t>(op.symbol)];
   switch (op.code) {
     case OpCode::kPipePut:
-      if (alone() != plan.by_tma()) return;  // for others to load
+      if (alone() != plan.by_tma(op)) return leave_to_others(plan);
       return alone() ? put_by_tma(op, plan) : fill(op);
     case OpCode::kPipeFill:
       return fill_from_registers(op);
@@ -220,6 +220,8 @@ void AgentWriter::put_by_tma(const Op& op, const PipePlan& plan) {
       line("}}");
     } else {
       line("{}", wait);
+      // What threads have written to the slot before comes before what TMA writes.
+      if (plan.in_turn()) line("fence_proxy_async_shared();");
       line("{}", announce);
     }
   }
@@ -371,7 +373,7 @@ void AgentWriter::put(const Op& op, const PipePlan& plan) {
 
 // Rows past the end of what was put are zero; TMA knows only the tensor's own end.
 void AgentWriter::clear_past_end(const Op& op, const PipePlan& plan) {
-  if (!plan.by_tma()) return;  // the threads that filled the slot know the limits
+  if (plan.views.empty()) return;  // the threads that filled the slot know the limits
   if (op.exprs.empty()) return;
   bool cluster = site_.role->resource.cluster_size > 1;
   if (cluster && plan.split != Split::kMulticast) {

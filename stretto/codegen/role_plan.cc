@@ -266,26 +266,25 @@ class RolePlanner {
   }
 
   void plan_views(const Pipe& pipe, PipePlan& p) {
-    std::vector<TensorMapPlan> views(p.puts.size());
-    for (std::size_t i = 0; i < views.size() && *p.why == 0; ++i) {
-      p.why = p.puts[i]->operands.empty() ? tma_obstacle(pipe, p, *p.puts[i]->region, views[i])
-                                          : "rows that an index picks";
-    }
-    if (*p.why != 0) {
-      if (role_.resource.cluster_size > 1) {
-        fail(fmt::format("a cluster loads pipe '{}' by TMA, which cannot: {}", pipe.name, p.why));
+    for (const Op* put : p.puts) {
+      TensorMapPlan view;
+      const char* why = put->operands.empty() ? tma_obstacle(pipe, p, *put->region, view)
+                                              : "rows that an index picks";
+      if (*why != 0) {
+        p.why = why;
+        continue;
       }
-      return;
+      auto at = std::find(maps_.begin(), maps_.end(), view);
+      p.views[put] = static_cast<int>(at - maps_.begin());
+      if (at == maps_.end()) maps_.push_back(view);
+    }
+    if (!p.by_tma() && role_.resource.cluster_size > 1) {
+      fail(fmt::format("a cluster loads pipe '{}' by TMA, which cannot: {}", pipe.name, p.why));
     }
     std::size_t row_bytes = static_cast<std::size_t>(pipe.type.cols) * size_bytes(pipe.type.dtype);
     std::int64_t rows = p.split == Split::kMulticast ? pipe.type.rows : p.rows_loaded;
     p.bytes_arriving =
         round_up(row_bytes, static_cast<std::size_t>(p.swizzle)) * static_cast<std::size_t>(rows);
-    for (std::size_t i = 0; i < views.size(); ++i) {
-      auto at = std::find(maps_.begin(), maps_.end(), views[i]);
-      p.views[p.puts[i]] = static_cast<int>(at - maps_.begin());
-      if (at == maps_.end()) maps_.push_back(views[i]);
-    }
   }
 
   // The sequence of one operation over pipes, block by block, says which pipes always go together.

@@ -30,14 +30,18 @@ struct PipePlan {
   std::size_t bytes_arriving = 0;  // per slot, from all blocks
   int group = -1;
   Split split = Split::kNone;
-  // The loads that fill it, each with its TMA view. No view: the producer's threads fill it.
+  // The loads that fill it, and the TMA views of those that TMA makes; the producer's threads make
+  // the others.
   std::vector<const Op*> puts;
   std::map<const Op*, int> views;
-  const char* why = "";  // it is not loaded by TMA
+  const char* why = "";  // TMA does not make them all
   bool filled = false;   // from registers, by the agent at its beginning
   bool packed = false;   // a vector without gaps (SmemVector), which no product reads
   bool read_by_products = false;
-  bool by_tma() const { return !views.empty(); }
+  bool by_tma() const { return !puts.empty() && views.size() == puts.size(); }
+  bool by_tma(const Op& put) const { return views.contains(&put); }
+  // Some slots are filled by TMA and some by threads, in the order of the program.
+  bool in_turn() const { return !views.empty() && !by_tma(); }
 };
 
 // Pipes that are always put, got and released together share their barriers.

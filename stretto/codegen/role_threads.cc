@@ -54,7 +54,7 @@ bool RolePlan::fills(const Role& role, int agent) const {
 
 bool RolePlan::issues(const Role& role, int agent) const {
   for (std::size_t i = 0; i < pipes.size(); ++i) {
-    if (role.pipes[i].producer == agent && pipes[i].by_tma()) return true;
+    if (role.pipes[i].producer == agent && !pipes[i].views.empty()) return true;
   }
   return false;
 }

@@ -72,7 +72,7 @@ int AgentWriter::waits_to_come() const {
     const Op& op = (*ops)[i];
     bool waits = op.code == OpCode::kWait ||
                  (op.code == OpCode::kLoop && only_syncs(op.bodies[0], OpCode::kWait));
-    if (!waits) break;
+    if (!waits || told_.holds(op)) break;
     ++count;
   }
   return alone() || records() || site_.rings ? 0 : std::min(count, values_.num_threads / 32 - 1);
@@ -108,6 +108,14 @@ void AgentWriter::settle_before_notify() {
 void AgentWriter::settle_after_wait() {
   const SyncSteps& row = sync_table()[SyncRow::kWait];
   for (auto step = pivot(row) + 1; step != row.end(); ++step) step_text(*step);
+}
+
+// Of waits that a slot tells of (codegen/told_waits.h): every thread has acquired the slot, which
+// the thread that waited for them released. What is left is what each does for its own accesses.
+void AgentWriter::settle_after_told_waits() {
+  for (const SyncStep& step : sync_table()[SyncRow::kWait]) {
+    if (step.kind == StepKind::kProxyFence) step_text(step);
+  }
 }
 
 // A role without TMA has nothing under way in the asynchronous proxy, and brings nothing there.

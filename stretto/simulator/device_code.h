@@ -12,6 +12,7 @@
 
 #define __global__
 #define __device__
+#define __constant__
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
@@ -258,8 +259,9 @@ inline void mbarrier_init_shared__cta_b64(uint32_t bar, uint32_t arrivals) {
   sim::mbarrier_init(bar, arrivals);
 }
 struct SimSink {};
-inline void mbarrier_arrive_release_cta_shared__cta_b64(SimSink, uint32_t bar) {
-  sim::mbarrier_arrive(bar);
+inline void mbarrier_arrive_release_cta_shared__cta_b64(SimSink, uint32_t bar,
+                                                        uint32_t arrivals = 1) {
+  for (uint32_t i = 0; i < arrivals; ++i) sim::mbarrier_arrive(bar);
 }
 inline void mbarrier_arrive_relaxed_cluster_shared__cluster_b64(SimSink, uint32_t bar) {
   sim::mbarrier_arrive(bar);

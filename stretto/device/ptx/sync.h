@@ -16,6 +16,11 @@ STRETTO_DEVICE void mbarrier_arrive_release_cta(u64* bar) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(smem_address(bar))
                : "memory");
 }
+// For all lanes of a warp, which have met.
+STRETTO_DEVICE void mbarrier_arrive_warp_release_cta(u64* bar) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0], 32;" ::"r"(smem_address(bar))
+               : "memory");
+}
 STRETTO_DEVICE void fence_acq_rel_cta() { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
 STRETTO_DEVICE void fence_acq_rel_cluster() { asm volatile("fence.acq_rel.cluster;" ::: "memory"); }
 // On the barrier at the same offset in block `cta` of the cluster. Orders nothing: for slots that

@@ -104,3 +104,9 @@ STRETTO_DEVICE int computed_here(int v) {
   asm volatile("" : "+r"(v));
   return v;
 }
+// An address that is not computed anew where it is added to.
+template <class T>
+STRETTO_DEVICE const T* computed_here(const T* p) {
+  asm volatile("" : "+l"(p));
+  return p;
+}

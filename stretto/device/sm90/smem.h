@@ -205,30 +205,36 @@ STRETTO_DEVICE void fill_slot(const S& smem, const Box<const T>& box, const Team
     fill_run<kRun, kWhole>(&smem.at(r, c), box.data + from, count);
   }
 }
-// The same with rows that `index` picks, as in load_rows; L is its layout.
+// The same with rows that `index` picks, as in load_rows; L is its layout. Few threads do it, for
+// each step of a product: per copy they compare once, multiply once and copy.
 template <class L, int kRun, bool kWhole, class S, class I, class T>
 STRETTO_DEVICE void fill_rows(const S& smem, const I& index, const Box<const T>& box,
                               const Team& t) {
   constexpr int kCols = div_up(S::kCols, S::kChunkCols) * S::kChunkCols;
-  constexpr bool kEveryRow = L::kNoPadding && L::kTileRows == S::kRows;
   constexpr int kStep = L::kRowsPerPass, kPeriod = passes_until_alike(kStep);
+  constexpr int kFirstRows = div_up(L::kThreads, L::kColumnGroup);  // in which threads begin
   const int first = L::row(t, 0);
 #pragma unroll
   for (int c = int(t.tid % L::kLanesPerRow) * kRun; c < kCols; c += L::kLanesPerRow * kRun) {
+    int columns = columns_left<kRun>(box, c);
+    // Of unsigned numbers, of which one below first_row is too large.
+    u32 rows = columns > 0 && box.rows > box.first_row ? u32(box.rows) - u32(box.first_row) : 0;
+    const T* from = computed_here(box.data + c * box.col_stride);
     T* to[kPeriod];
 #pragma unroll
     for (int k = 0; k < kPeriod; ++k) to[k] = &smem.at(first + k * kStep, c);
 #pragma unroll
     for (int i = 0; i < I::kR; ++i) {
-      if (!kEveryRow && first + i * kStep >= S::kRows) continue;
-      i32 picked = kEveryRow || first + i * kStep < L::kTileRows ? index.x[i][0] : -1;
-      picked = computed_here(picked);
-      bool exists = box.has_row(picked);
-      int count = exists ? columns_left<kRun>(box, c) : 0;
-      i64 from =
-          kWhole || count > 0 ? (exists ? picked : 0) * box.row_stride + c * box.col_stride : 0;
+      int row = first + i * kStep;
+      if (i * kStep + kFirstRows > S::kRows && row >= S::kRows) continue;
+      bool known = i * kStep + kFirstRows <= L::kTileRows || row < L::kTileRows;
+      i32 picked = computed_here(known ? index.x[i][0] : -1);
+      bool exists = u32(picked) - u32(box.first_row) < rows;
+      // Nothing is read where no row is, not even to be dropped.
+      const T* source = kWhole || exists ? from + picked * box.row_stride : box.data;
+      int count = exists ? (kWhole ? kRun : columns) : 0;
       fill_run<kRun, kWhole>(to[i % kPeriod] + i / kPeriod * kPeriod * kStep * S::kChunkCols,
-                             box.data + from, count);
+                             source, count);
     }
   }
 }
