@@ -135,10 +135,11 @@ void AgentWriter::declare_epoch(std::size_t at) {
   out_.insert(at, std::string(2 * static_cast<std::size_t>(depth_), ' ') + kernel_.epoch + "\n");
 }
 
-// The producer draws and tells the consumers; a role of one agent has its first thread do both.
+// The thread that issues loads draws, and tells the consumers and the threads that load beside it.
+// Where no thread issues loads, the first one of those that load draws, or of a role's only agent.
 void AgentWriter::ticket_loop(const std::string& tile) {
   bool only = site_.role->agents.size() == 1;
-  if (producer() && !alone()) refuse(site_.role->loc, "tiles by ticket with loads by threads");
+  bool first_draws = only || (producer() && !alone() && !issues_beside());
   std::string draw = fmt::format("draw_ticket(p.control + {}, {})", plan_.ticket_word,
                                  site_.role->resource.num_workers);
   line("TicketRing tickets{{smem + {}, 0}};", plan_.ticket_ring);
@@ -149,7 +150,7 @@ void AgentWriter::ticket_loop(const std::string& tile) {
     line("publish_ticket(tickets, {} < num_tiles ? {} : -1);", tile, tile);
     line("if ({} >= num_tiles) break;", tile);
   } else {
-    if (only) {
+    if (first_draws) {
       line("if (team.tid == 0) {{");
       line("  TicketRing writer = tickets;");
       line("  {} = tickets.count > 0 ? {} : worker;", tile, draw);
