@@ -7,6 +7,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
+#include "stretto/codegen/ending_loops.h"
 
 namespace stretto {
 
@@ -415,7 +416,11 @@ void AgentWriter::loop_body(const Op& op, int copy) {
   if (staggered(op)) line("if ({} == alone_{}) take_turn(team);", var, var);
   find_turns(op.bodies[0]);
   const Op* around = std::exchange(later_in_, copy > 0 ? &op : nullptr);
+  const Op* last =
+      rings_.copies(op) == 1 && ends_with_condition(op) ? &op.bodies[0].back() : nullptr;
+  std::swap(ends_at_, last);
   block(op.bodies[0]);
+  ends_at_ = last;
   later_in_ = around;
   turns_in_ = nullptr;
   --depth_;
@@ -423,6 +428,10 @@ void AgentWriter::loop_body(const Op& op, int copy) {
 
 void AgentWriter::when(const Op& op) {
   if (later_in_ != nullptr && releases_previous(op, *later_in_)) return block(op.bodies[0]);
+  if (ends_at_ == &op) {
+    line("if (!({})) break;", expr(op.exprs[0]));
+    return block(op.bodies[0]);
+  }
   line("if ({}) {{", expr(op.exprs[0]));
   ++depth_;
   const std::vector<int> under_way = in_flight_;
