@@ -45,6 +45,16 @@ std::int64_t mean_rows(const GroupedDesc& d) {
   return masked(d) ? d.m : ceil_div(rows_of(d), d.num_experts);
 }
 
+// Workers for a column of an expert's: as many as it has tiles of rows if all experts get the same,
+// of rows that a table deals out half a tile more. One with more rows has workers with several
+// tiles. Where a tile is few steps, what a worker does once for its tiles counts beside them.
+std::int64_t row_parts(const GroupedDesc& d, std::int64_t bm, std::int64_t steps) {
+  constexpr std::int64_t kShort = 8, kMost = 8, kMostOfShort = 4;
+  bool unlike = !masked(d) && d.m > kFewRows;
+  std::int64_t tiles = ceil_div(mean_rows(d) + (unlike ? bm / 2 : 0), bm);
+  return std::min(tiles, steps < kShort ? kMostOfShort : kMost);
+}
+
 // The rows [first, end) of an expert.
 struct Rows {
   Index first, end;
@@ -111,7 +121,8 @@ class Products {
       Value x = rows(a_, k, bk);
       for (std::size_t w = 0; w < weights_.size(); ++w) {
         Value b = p_.load(weights_[w].tile({own, col, k}, bn, bk)).T();
-        sums[w] = scales.empty() ? dot(sums[w], x, b) : dot_scaled(sums[w], x, b, scales[w]);
+        sums[w] =
+            scales.empty() ? dot(sums[w], x, b, end - row) : dot_scaled(sums[w], x, b, scales[w]);
       }
     });
     return d_.swiglu ? silu(sums[0]) * sums[1] : std::move(sums[0]);
@@ -151,7 +162,9 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
     tile.bm = std::min(rows, d.m);
     return {.tile = tile};
   }
-  GpuLoop loop = gpu_loop({.m = d.m,
+  bool few = d.m <= kFewRows;
+  std::int64_t share = split_of(d).share();
+  GpuLoop loop = gpu_loop({.m = few ? d.m : std::max(mean_rows(d) * share, kFewRows + 1),
                            .n = d.n,
                            .k = d.k,
                            .a_dtype = d.a_dtype,
@@ -159,15 +172,16 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
                            .swiglu = d.swiglu,
                            .scaling = d.scaling});
   if (loop.tile.bm > 64 && mean_rows(d) <= 64) loop.tile.bm = 64;
-  // As many as an expert has tiles of rows if all get the same: one with more has more workers.
-  constexpr std::int64_t kMostParts = 4;
-  std::int64_t parts = std::min(ceil_div(mean_rows(d), loop.tile.bm), kMostParts);
-  std::int64_t tiles = split_of(d).share() * parts * ceil_div(d.n, loop.tile.bn);
+  std::int64_t steps = ceil_div(d.k, loop.tile.bk), parts = row_parts(d, loop.tile.bm, steps);
+  // Beside the most slots and their scales there is room for one buffer to store from. A loop that
+  // ends before its slots are full is better off with two.
+  bool short_loop = d.scaling == Scaling::kBlock && steps < loop.num_stages;
+  if (!few && short_loop) --loop.num_stages;
   return {.tile = loop.tile,
           .row_parts = parts,
-          .num_compute_sms = gpu_workers(tiles),
+          .num_compute_sms = gpu_workers(share * parts * ceil_div(d.n, loop.tile.bn)),
           .num_stages = loop.num_stages,
-          .tickets = d.m > kFewRows && !d.gathered && d.scaling == Scaling::kNone};
+          .tickets = !few};
 }
 
 Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {

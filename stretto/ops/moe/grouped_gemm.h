@@ -41,9 +41,7 @@ struct GroupedConfig {
   std::int64_t row_parts = 1;  // workers that share an expert's column, by tiles of rows in turn
   int num_compute_sms = 1;
   int num_stages = 0;  // slices of the main loop loaded ahead; 0: none
-  // Columns of experts go to whoever is free, since experts have unlike rows; not with gathered
-  // rows or scales.
-  bool tickets = false;
+  bool tickets = false;  // columns of experts go to whoever is free: experts have unlike rows
 };
 
 std::string to_string(const GroupedDesc& desc);
