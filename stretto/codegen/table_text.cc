@@ -77,9 +77,10 @@ std::string table_entry_text(const Program& program, const ExprNode& node) {
     offset = offset.empty() ? term : term + " + " + offset;
     stride *= shape[d];
   }
-  return fmt::format("int(table_entry<{}>(p.tensors[{}][p.rank], {}, {}, {}))", entry_type(table),
-                     idx, offset, expr_text(program, table.contract.lo),
-                     expr_text(program, table.contract.hi));
+  bool input = table.kind == TensorKind::kInput && table.dtype == DType::kI32;
+  std::string read = input ? "input_entry" : fmt::format("table_entry<{}>", entry_type(table));
+  return fmt::format("int({}(p.tensors[{}][p.rank], {}, {}, {}))", read, idx, offset,
+                     expr_text(program, table.contract.lo), expr_text(program, table.contract.hi));
 }
 
 std::string table_checks_text(const Program& program, LaunchPlan& launch) {
