@@ -153,6 +153,11 @@ std::string to_string(const GroupedDesc& d) {
                      masked(d) ? " masked" : "", scaling_text(d.scaling));
 }
 
+std::string to_string(const GroupedConfig& c) {
+  return fmt::format("{}x{}x{} parts {} workers {} stages {}{}", c.tile.bm, c.tile.bn, c.tile.bk,
+                     c.row_parts, c.num_compute_sms, c.num_stages, c.tickets ? " tickets" : "");
+}
+
 GroupedConfig default_config(const GroupedDesc& d, Target target) {
   if (target == Target::kCpu) {
     GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);
