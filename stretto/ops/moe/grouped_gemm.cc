@@ -203,7 +203,8 @@ Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
   std::int64_t col_tiles = ceil_div(d.n, bn), parts = cfg.row_parts;
 
   // A tile is a column of one expert's product, or every parts-th bm rows of it: weights are read
-  // again for each bm rows.
+  // again for each bm rows. Those of a column follow each other, so that what runs at the same time
+  // reads some of the rows and some of the weights, and not all weights of a large expert.
   Resource sms =
       Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).by_ticket(cfg.tickets);
   auto multiply = [&](const Index& own, const Index& expert, const Index& part, const Index& col) {
@@ -218,9 +219,9 @@ Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
   };
   p.role("gemm", sms, p.range(split.share() * parts * col_tiles), [&](const Tile& t) {
     Index own = p.let("own", t.index / (parts * col_tiles));
-    Index part = p.let("part", t.index / col_tiles % parts);
+    Index part = p.let("part", t.index % parts);
     Index expert = p.let("expert", split.first(p.rank()) + own);
-    Index col = p.let("col", t.index % col_tiles * bn);
+    Index col = p.let("col", t.index / parts % col_tiles * bn);
     bool all_exist = split.share() * split.groups == split.num_experts;
     if (all_exist) return multiply(own, expert, part, col);
     p.when(expert < split.num_experts, [&] { multiply(own, expert, part, col); });
