@@ -77,8 +77,15 @@ std::vector<GroupedConfig> configs_of(const GroupedDesc& d) {
     with([=](GroupedConfig& c) { c.row_parts = parts; });
   }
   for (int stages : {3, 4, 5, 6}) with([=](GroupedConfig& c) { c.num_stages = stages; });
-  for (std::int64_t bn : {64, 128, 192, 256}) with([=](GroupedConfig& c) { c.tile.bn = bn; });
-  for (std::int64_t bm : {64, 192}) with([=](GroupedConfig& c) { c.tile.bm = bm; });
+  for (std::int64_t bn : {64, 128, 192, 256}) {
+    bool fits = d.scaling == Scaling::kNone || bn <= kScaleBlock;
+    if (fits) with([=](GroupedConfig& c) { c.tile.bn = bn; });
+  }
+  with([](GroupedConfig& c) { c.tile.bm = 64; });
+  // Three warpgroups have registers for the sums of 128 columns, and for no products beside them.
+  if (d.scaling == Scaling::kNone) {
+    with([](GroupedConfig& c) { c.tile.bm = 192, c.tile.bn = 128; });
+  }
   with([](GroupedConfig& c) { c.tickets = !c.tickets; });
   return out;
 }
