@@ -11,6 +11,7 @@
 //   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
 //   gpu_bench sweep --ranks P         the same from 1 to 32768 rows, the unfused path a candidate
 //   gpu_bench moe --ranks P           fused layers of a mixture of experts, against a sequence
+//   gpu_bench grouped                 grouped products in configs around the default
 //   gpu_bench padding --ranks P       rows of tiles without a token, of those models; needs no GPU
 //   gpu_bench collectives --ranks P   collectives against NCCL
 //   gpu_bench exchange --ranks P      dispatch and combine against NCCL's all-to-all
@@ -29,6 +30,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "bench/gpu/experts/grouped.h"
 #include "bench/gpu/experts/padding.h"
 #include "bench/gpu/harness/check.h"
 #include "bench/gpu/products/gemm_shapes.h"
@@ -96,6 +98,10 @@ int run(int argc, char** argv) {
   loops->add_option("-o,--out", s.out, "JSON with every sample");
   auto* overlap = app.add_subcommand("overlap", "fused operators against cuBLASLt and NCCL");
   auto* moe = app.add_subcommand("moe", "fused layers of mixtures of experts, against a sequence");
+  GroupedOptions of_grouped;
+  auto* grouped = app.add_subcommand("grouped", "grouped products in configs around the default");
+  grouped->add_option("--only", of_grouped.only, "layers whose text contains this");
+  grouped->add_flag("--compile", of_grouped.compile, "the kernels alone; needs no GPU");
   PaddingOptions of_padding;
   auto* padding = app.add_subcommand("padding", "rows of tiles without a token; needs no GPU");
   padding->add_option("--ranks", of_padding.world_size)->check(CLI::Range(1, 8));
@@ -210,6 +216,10 @@ int run(int argc, char** argv) {
   if (fp8->parsed()) return run_fp8(s);
   if (overlap->parsed()) return run_overlap(s);
   if (moe->parsed()) return run_moe(s);
+  if (grouped->parsed()) {
+    of_grouped.seed = s.seed;
+    return search_grouped(of_grouped) == 0 ? 0 : 1;
+  }
   if (padding->parsed()) {
     of_padding.seed = s.seed;
     fmt::print("{}", padding_table(of_padding));

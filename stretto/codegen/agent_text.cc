@@ -7,6 +7,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
+#include "stretto/codegen/ending_loops.h"
 
 namespace stretto {
 
@@ -135,10 +136,11 @@ void AgentWriter::declare_epoch(std::size_t at) {
   out_.insert(at, std::string(2 * static_cast<std::size_t>(depth_), ' ') + kernel_.epoch + "\n");
 }
 
-// The producer draws and tells the consumers; a role of one agent has its first thread do both.
+// The thread that issues loads draws, and tells the consumers and the threads that load beside it.
+// Where no thread issues loads, the first one of those that load draws, or of a role's only agent.
 void AgentWriter::ticket_loop(const std::string& tile) {
   bool only = site_.role->agents.size() == 1;
-  if (producer() && !alone()) refuse(site_.role->loc, "tiles by ticket with loads by threads");
+  bool first_draws = only || (producer() && !alone() && !issues_beside());
   std::string draw = fmt::format("draw_ticket(p.control + {}, {})", plan_.ticket_word,
                                  site_.role->resource.num_workers);
   line("TicketRing tickets{{smem + {}, 0}};", plan_.ticket_ring);
@@ -149,7 +151,7 @@ void AgentWriter::ticket_loop(const std::string& tile) {
     line("publish_ticket(tickets, {} < num_tiles ? {} : -1);", tile, tile);
     line("if ({} >= num_tiles) break;", tile);
   } else {
-    if (only) {
+    if (first_draws) {
       line("if (team.tid == 0) {{");
       line("  TicketRing writer = tickets;");
       line("  {} = tickets.count > 0 ? {} : worker;", tile, draw);
@@ -416,7 +418,11 @@ void AgentWriter::loop_body(const Op& op, int copy) {
   if (staggered(op)) line("if ({} == alone_{}) take_turn(team);", var, var);
   find_turns(op.bodies[0]);
   const Op* around = std::exchange(later_in_, copy > 0 ? &op : nullptr);
+  const Op* last =
+      rings_.copies(op) == 1 && ends_with_condition(op) ? &op.bodies[0].back() : nullptr;
+  std::swap(ends_at_, last);
   block(op.bodies[0]);
+  ends_at_ = last;
   later_in_ = around;
   turns_in_ = nullptr;
   --depth_;
@@ -424,6 +430,10 @@ void AgentWriter::loop_body(const Op& op, int copy) {
 
 void AgentWriter::when(const Op& op) {
   if (later_in_ != nullptr && releases_previous(op, *later_in_)) return block(op.bodies[0]);
+  if (ends_at_ == &op) {
+    line("if (!({})) break;", expr(op.exprs[0]));
+    return block(op.bodies[0]);
+  }
   line("if ({}) {{", expr(op.exprs[0]));
   ++depth_;
   const std::vector<int> under_way = in_flight_;

@@ -209,6 +209,7 @@ class AgentWriter {
   std::set<int> apart_;
   const Block* turns_in_ = nullptr;  // body of the loop that is being written
   const Op* later_in_ = nullptr;     // the loop of which a copy but the first is being written
+  const Op* ends_at_ = nullptr;      // the condition by whose failure the loop around it ends
   std::string place_;                // in the program, of what is being written: a #line
   std::vector<int> in_flight_;       // accumulators of products under way, oldest first
   std::pair<const Block*, std::size_t> position_{nullptr, 0};

@@ -17,8 +17,9 @@ std::string barrier_setup_text(const Role& role, const RolePlan& plan) {
   if (role.resource.tickets) {
     int warps = 0;
     for (std::size_t a = 0; a < role.agents.size(); ++a) {
-      bool reads = role.agents.size() == 1 || role.agents[a].kind != AgentKind::kProducer;
-      if (reads) warps += plan.agents[a].num_threads / 32;
+      bool issues_alone =
+          role.agents[a].kind == AgentKind::kProducer && !plan.fills(role, static_cast<int>(a));
+      if (!issues_alone) warps += plan.agents[a].num_threads / 32;
     }
     out += fmt::format("      ticket_ring_init(smem + {}, {});\n", plan.ticket_ring, warps);
   }

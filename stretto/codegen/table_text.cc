@@ -84,11 +84,14 @@ std::string table_entry_text(const Program& program, const ExprNode& node) {
   std::string place =
       fmt::format("p.tensors[{}][p.rank], {}, {}, {}", idx, offset,
                   expr_text(program, table.contract.lo), expr_text(program, table.contract.hi));
-  if (!is_made_table(table)) {
-    return fmt::format("int(table_entry<{}>({}))", entry_type(table), place);
+  if (is_made_table(table)) {
+    return fmt::format("int(made_entry<{}>({}, p.watch, {}))", entry_type(table), place,
+                       made_table_site(static_cast<int>(idx)));
   }
-  return fmt::format("int(made_entry<{}>({}, p.watch, {}))", entry_type(table), place,
-                     made_table_site(static_cast<int>(idx)));
+  bool input = table.kind == TensorKind::kInput && table.dtype == DType::kI32;
+  return fmt::format("int({}({}))",
+                     input ? "input_entry" : fmt::format("table_entry<{}>", entry_type(table)),
+                     place);
 }
 
 std::string table_checks_text(const Program& program, LaunchPlan& launch) {

@@ -54,7 +54,7 @@ TEST(TableText, EveryContractIsCheckedAtTheStart) {
     GeneratedKernel kernel = generate_kernel(program);
     expect_contains(kernel, "check_table<i32>(p.tensors[0][p.rank], {1 * i64(6)");
     expect_contains(kernel, check);
-    expect_contains(kernel, "table_entry<i32>(p.tensors[0][p.rank]");
+    expect_contains(kernel, "input_entry(p.tensors[0][p.rank]");
     ASSERT_EQ(kernel.launch.sites.size(), 1u);
     EXPECT_EQ(kernel.launch.sites[0].table, 0);
     if (!cuda::has_nvrtc()) continue;

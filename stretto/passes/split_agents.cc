@@ -10,6 +10,7 @@
 #include "stretto/ir/refuse.h"
 #include "stretto/passes/prune.h"
 #include "stretto/passes/split_survey.h"
+#include "stretto/passes/unseen_rows.h"
 
 namespace stretto {
 namespace {
@@ -24,7 +25,10 @@ Swizzle swizzle_of(const ValueType& type) {
 class RoleSplitter {
  public:
   RoleSplitter(const Program& program, Role& role, const SplitSurvey& survey)
-      : program_(program), role_(role), survey_(survey) {}
+      : program_(program),
+        role_(role),
+        survey_(survey),
+        unseen_(loads_of_unseen_rows(role.agents[0])) {}
 
   void run() {
     const Block& body = role_.agents[0].body;
@@ -170,7 +174,8 @@ class RoleSplitter {
           .symbol = pipe_of_.at(load.result),
           .loc = load.loc};
     const Region& r = *load.region;
-    if (load.code == OpCode::kLoad && r.row_end.has_value() && r.row_dim >= 0) {
+    bool limited = load.code == OpCode::kLoad && r.row_end.has_value() && r.row_dim >= 0;
+    if (limited && !unseen_.contains(&load)) {
       op.exprs = {r.row_end - r.origin[static_cast<std::size_t>(r.row_dim)]};
     }
     return op;
@@ -359,11 +364,12 @@ class RoleSplitter {
   const Program& program_;
   Role& role_;
   const SplitSurvey& survey_;
-  std::map<int, int> pipe_of_;    // by the register that the load wrote
-  std::map<int, int> tensor_of_;  // by pipe
-  std::map<int, int> index_of_;   // the producer's register, by the role's
-  std::vector<PipeUse> uses_;     // of every pipe the last
-  std::vector<Place> around_;     // in the block that is visited and in those it lies in
+  const std::set<const Op*> unseen_;  // loads whose rows past their end need not be zero
+  std::map<int, int> pipe_of_;        // by the register that the load wrote
+  std::map<int, int> tensor_of_;      // by pipe
+  std::map<int, int> index_of_;       // the producer's register, by the role's
+  std::vector<PipeUse> uses_;         // of every pipe the last
+  std::vector<Place> around_;         // in the block that is visited and in those it lies in
 };
 
 }  // namespace

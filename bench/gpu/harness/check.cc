@@ -15,6 +15,7 @@
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gpu_harness/gpu_case.h"
 #include "stretto/ops/gpu_harness/late_inputs.h"
+#include "stretto/ops/moe/grouped_case.h"
 
 namespace stretto::bench {
 namespace {
@@ -63,10 +64,45 @@ void add_fp8(std::vector<CheckCase>& cases, const SmallGemm& small) {
   }
 }
 
+void add_grouped(std::vector<CheckCase>& cases, GroupedDesc desc, int workers) {
+  desc.num_experts = 6;  // a launch of one seed in four gives all rows to one of them
+  GroupedConfig config = default_config(desc, Target::kCuda);
+  config.num_compute_sms = workers;
+  cases.push_back({.label = fmt::format("grouped {} | workers {}", to_string(desc), workers),
+                   .program = [=] { return grouped_gemm(desc, config); },
+                   .make =
+                       [=](std::uint64_t seed) {
+                         std::vector<OpCase> made;
+                         for (std::uint64_t s = seed; s < seed + 4; ++s) {
+                           made.push_back(grouped_case(desc, config, s));
+                         }
+                         return made;
+                       }});
+}
+
+// Tiles by ticket, on few workers and on more than there are tiles. What is loaded ahead comes by
+// TMA, by threads beside it (scales, gathered rows) or by threads alone (rows of an odd size).
+void add_grouped(std::vector<CheckCase>& cases) {
+  GroupedDesc halves{.m = 200, .n = 200, .k = 264};
+  halves.a_dtype = halves.b_dtype = halves.c_dtype = DType::kBF16;
+  GroupedDesc bytes{.m = 200, .n = 200, .k = 400, .scaling = Scaling::kBlock};
+  bytes.a_dtype = bytes.b_dtype = DType::kF8E4M3, bytes.c_dtype = DType::kBF16;
+  GroupedDesc odd{.m = 100, .n = 70, .k = 51};
+  for (int workers : {kWorkers, 40}) {
+    for (const GroupedDesc& plain : {halves, bytes, odd}) {
+      GroupedDesc gathered = plain, masked = plain;
+      gathered.gathered = gathered.swiglu = true, gathered.rows_per_token = 2;
+      masked.layout = RowLayout::kMasked;
+      for (const GroupedDesc& desc : {plain, gathered, masked}) add_grouped(cases, desc, workers);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<CheckCase> check_cases() {
   std::vector<CheckCase> cases;
+  add_grouped(cases);
   // Rows of 16 bytes, for TMA. The longer one has a round of eight steps and three more.
   add_fp8(cases, {{"ragged bytes", 344, 520, 336}, 339});
   add_fp8(cases, {{"rounds of bytes", 344, 264, 1360}, 339});

@@ -5,10 +5,17 @@
 
 #include "stretto/device/sm90/signal.h"
 
+STRETTO_DEVICE i64 into_range(i64 value, i64 lo, i64 hi) {
+  return value < lo ? lo : value >= hi && hi > lo ? hi - 1 : value;
+}
 template <typename T>
 STRETTO_DEVICE i64 table_entry(const u8* table, i64 entry, i64 lo, i64 hi) {
-  i64 value = reinterpret_cast<const volatile T*>(table)[entry];
-  return value < lo ? lo : value >= hi && hi > lo ? hi - 1 : value;
+  return into_range(reinterpret_cast<const volatile T*>(table)[entry], lo, hi);
+}
+// Of a table that the launch does not write: through the cache of the SM, whose threads ask for the
+// same entries, or neighbours, tile after tile, and can do nothing until they have them.
+STRETTO_DEVICE i64 input_entry(const u8* table, i64 entry, i64 lo, i64 hi) {
+  return into_range(computed_here(reinterpret_cast<const i32*>(table)[entry]), lo, hi);
 }
 
 // The same of a table that this launch has made: what is wrong with an entry is seen where it is

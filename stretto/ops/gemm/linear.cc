@@ -234,16 +234,18 @@ GpuLoop gpu_loop(const GpuLoopDesc& d) {
   if (d.m <= kFewRows) return streaming_loop(d);
   constexpr std::int64_t kMaxRows = 128;  // two warpgroups of 64 rows
   constexpr std::int64_t kStageBytes = std::int64_t{192} * 1024;
-  std::int64_t max_cols = d.swiglu ? 128 : 256;      // accumulators fill half the registers
-  if (d.scaling == Scaling::kBlock) max_cols = 128;  // beside the sums, a product of their size
+  std::int64_t max_cols = d.swiglu ? 128 : 256;  // accumulators fill half the registers
+  bool scaled = d.scaling == Scaling::kBlock;
+  if (scaled) max_cols /= 2;  // beside the sums, products of their size
   GemmTile tile{.bm = kMaxRows, .bn = 64, .bk = kRowBytes / size_bytes_of(d)};
   // The width that keeps the SMs busiest: waves of tiles times the time of one, which is that of
-  // its columns and of kTileCost more. On an H200, 2026-11-21, widths of 96, 160 and 224 made m =
+  // its columns and of tile_cost more. On an H200, 2026-11-21, widths of 96, 160 and 224 made m =
   // 1024 up to 1.2 times faster where wide tiles left SMs idle (docs/performance/gemm.md).
-  constexpr std::int64_t kTileCost = 16;
+  // With scales of blocks a step of 128 columns took 585 ns, of 64 columns 432 (decision 0007).
+  const std::int64_t tile_cost = scaled ? 117 : 16;
   auto waves = [&](std::int64_t bn) {
     std::int64_t tiles = ceil_div(d.m, tile.bm) * ceil_div(d.n, bn);
-    return ceil_div(tiles, std::int64_t{d.num_sms}) * (bn + kTileCost);
+    return ceil_div(tiles, std::int64_t{d.num_sms}) * (bn + tile_cost);
   };
   for (std::int64_t bn : {96, 128, 160, 192, 224, 256}) {
     if (bn <= max_cols && fits(bn, d.scaling) && waves(bn) <= waves(tile.bn)) tile.bn = bn;

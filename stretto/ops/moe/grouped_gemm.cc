@@ -45,6 +45,16 @@ std::int64_t mean_rows(const GroupedDesc& d) {
   return masked(d) ? d.m : ceil_div(rows_of(d), d.num_experts);
 }
 
+// Workers for a column of an expert's: as many as it has tiles of rows if all experts get the same,
+// of rows that a table deals out half a tile more. One with more rows has workers with several
+// tiles. Where a tile is few steps, what a worker does once for its tiles counts beside them.
+std::int64_t row_parts(const GroupedDesc& d, std::int64_t bm, std::int64_t steps) {
+  constexpr std::int64_t kShort = 8, kMost = 8, kMostOfShort = 4;
+  bool unlike = !masked(d) && d.m > kFewRows;
+  std::int64_t tiles = ceil_div(mean_rows(d) + (unlike ? bm / 2 : 0), bm);
+  return std::min(tiles, steps < kShort ? kMostOfShort : kMost);
+}
+
 // The rows [first, end) of an expert.
 struct Rows {
   Index first, end;
@@ -111,7 +121,8 @@ class Products {
       Value x = rows(a_, k, bk);
       for (std::size_t w = 0; w < weights_.size(); ++w) {
         Value b = p_.load(weights_[w].tile({own, col, k}, bn, bk)).T();
-        sums[w] = scales.empty() ? dot(sums[w], x, b) : dot_scaled(sums[w], x, b, scales[w]);
+        sums[w] =
+            scales.empty() ? dot(sums[w], x, b, end - row) : dot_scaled(sums[w], x, b, scales[w]);
       }
     });
     return d_.swiglu ? silu(sums[0]) * sums[1] : std::move(sums[0]);
@@ -142,6 +153,11 @@ std::string to_string(const GroupedDesc& d) {
                      masked(d) ? " masked" : "", scaling_text(d.scaling));
 }
 
+std::string to_string(const GroupedConfig& c) {
+  return fmt::format("{}x{}x{} parts {} workers {} stages {}{}", c.tile.bm, c.tile.bn, c.tile.bk,
+                     c.row_parts, c.num_compute_sms, c.num_stages, c.tickets ? " tickets" : "");
+}
+
 GroupedConfig default_config(const GroupedDesc& d, Target target) {
   if (target == Target::kCpu) {
     GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);
@@ -151,7 +167,9 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
     tile.bm = std::min(rows, d.m);
     return {.tile = tile};
   }
-  GpuLoop loop = gpu_loop({.m = d.m,
+  bool few = d.m <= kFewRows;
+  std::int64_t share = split_of(d).share();
+  GpuLoop loop = gpu_loop({.m = few ? d.m : std::max(mean_rows(d) * share, kFewRows + 1),
                            .n = d.n,
                            .k = d.k,
                            .a_dtype = d.a_dtype,
@@ -159,15 +177,16 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
                            .swiglu = d.swiglu,
                            .scaling = d.scaling});
   if (loop.tile.bm > 64 && mean_rows(d) <= 64) loop.tile.bm = 64;
-  // As many as an expert has tiles of rows if all get the same: one with more has more workers.
-  constexpr std::int64_t kMostParts = 4;
-  std::int64_t parts = std::min(ceil_div(mean_rows(d), loop.tile.bm), kMostParts);
-  std::int64_t tiles = split_of(d).share() * parts * ceil_div(d.n, loop.tile.bn);
+  std::int64_t steps = ceil_div(d.k, loop.tile.bk), parts = row_parts(d, loop.tile.bm, steps);
+  // Beside the most slots and their scales there is room for one buffer to store from. A loop that
+  // ends before its slots are full is better off with two.
+  bool short_loop = d.scaling == Scaling::kBlock && steps < loop.num_stages;
+  if (!few && short_loop) --loop.num_stages;
   return {.tile = loop.tile,
           .row_parts = parts,
-          .num_compute_sms = gpu_workers(tiles),
+          .num_compute_sms = gpu_workers(share * parts * ceil_div(d.n, loop.tile.bn)),
           .num_stages = loop.num_stages,
-          .tickets = d.m > kFewRows && !d.gathered && d.scaling == Scaling::kNone};
+          .tickets = !few};
 }
 
 Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
@@ -184,7 +203,8 @@ Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
   std::int64_t col_tiles = ceil_div(d.n, bn), parts = cfg.row_parts;
 
   // A tile is a column of one expert's product, or every parts-th bm rows of it: weights are read
-  // again for each bm rows.
+  // again for each bm rows. Those of a column follow each other, so that what runs at the same time
+  // reads some of the rows and some of the weights, and not all weights of a large expert.
   Resource sms =
       Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).by_ticket(cfg.tickets);
   auto multiply = [&](const Index& own, const Index& expert, const Index& part, const Index& col) {
@@ -199,9 +219,9 @@ Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
   };
   p.role("gemm", sms, p.range(split.share() * parts * col_tiles), [&](const Tile& t) {
     Index own = p.let("own", t.index / (parts * col_tiles));
-    Index part = p.let("part", t.index / col_tiles % parts);
+    Index part = p.let("part", t.index % parts);
     Index expert = p.let("expert", split.first(p.rank()) + own);
-    Index col = p.let("col", t.index % col_tiles * bn);
+    Index col = p.let("col", t.index / parts % col_tiles * bn);
     bool all_exist = split.share() * split.groups == split.num_experts;
     if (all_exist) return multiply(own, expert, part, col);
     p.when(expert < split.num_experts, [&] { multiply(own, expert, part, col); });

@@ -40,13 +40,12 @@ struct GroupedConfig {
   GemmTile tile;
   std::int64_t row_parts = 1;  // workers that share an expert's column, by tiles of rows in turn
   int num_compute_sms = 1;
-  int num_stages = 0;  // slices of the main loop loaded ahead; 0: none
-  // Columns of experts go to whoever is free, since experts have unlike rows; not with gathered
-  // rows or scales.
-  bool tickets = false;
+  int num_stages = 0;    // slices of the main loop loaded ahead; 0: none
+  bool tickets = false;  // columns of experts go to whoever is free: experts have unlike rows
 };
 
 std::string to_string(const GroupedDesc& desc);
+std::string to_string(const GroupedConfig& config);
 GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Inputs offsets [num_experts + 1] i32, a partition of the R rows; a [R, k], or gathered

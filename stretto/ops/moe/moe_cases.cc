@@ -8,8 +8,7 @@
 
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/moe/combine.h"
-#include "stretto/ops/moe/grouped_gemm.h"
-#include "stretto/ops/moe/moe_case.h"
+#include "stretto/ops/moe/grouped_case.h"
 
 namespace stretto {
 namespace {
@@ -134,35 +133,6 @@ void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r) {
   }
 }
 
-OpCase grouped_case(const GroupedDesc& d, const OpShape& s, std::uint64_t seed) {
-  MoeCase mc(grouped_gemm(d, grouped_config(d, s.target)), d.m, seed, s.rows);
-  mc.c.config = fmt::format("{} {} m={}", mc.c.program.name, to_string(d), mc.m);
-  mc.c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
-  mc.c.scale = std::sqrt(static_cast<double>(d.k));
-  std::int64_t rows = mc.m * d.rows_per_token;
-  double used = static_cast<double>(rows) * split_of(d).ranks_per_group();
-  if (d.layout == RowLayout::kMasked) used = 0;
-  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
-    if (d.layout == RowLayout::kMasked) {
-      Values& counts = mc.in(r, "counts");
-      counts = random_counts(split_of(d).share(), mc.m, seed + r);
-      used = std::accumulate(counts.begin(), counts.end(), used);
-    } else {
-      mc.in(r, "offsets") = random_offsets(d.num_experts + (d.spare_rows ? 1 : 0), rows, seed + r);
-    }
-    if (d.gathered) {
-      Values& tokens = mc.in(r, "tokens");
-      tokens = random_values(tokens.size(), DType::kF32, seed * 7 + r);
-      for (double& token : tokens) {
-        token = std::floor((token + 1) / 2 * static_cast<double>(mc.m));
-      }
-    }
-    expect_products(d, mc, r);
-  }
-  mc.c.flops = 2 * used * static_cast<double>(d.n * d.k) * (d.swiglu ? 2 : 1);
-  return std::move(mc.c);
-}
-
 OperatorInfo grouped_info(const char* name, const char* summary,
                           GroupedDesc (*desc)(const OpShape&)) {
   return {.name = name,
@@ -171,8 +141,11 @@ OperatorInfo grouped_info(const char* name, const char* summary,
               [desc](const OpShape& s) {
                 return grouped_gemm(desc(s), grouped_config(desc(s), s.target));
               },
-          .make_case = [desc](const OpShape& s,
-                              std::uint64_t seed) { return grouped_case(desc(s), s, seed); },
+          .make_case =
+              [desc](const OpShape& s, std::uint64_t seed) {
+                GroupedDesc d = desc(s);
+                return grouped_case(d, grouped_config(d, s.target), seed, s.rows);
+              },
           .shapes = [](int world_size) -> std::vector<OpShape> {
             return {{.world_size = world_size, .m = 9, .n = 29, .k = 51, .dtype = DType::kF32},
                     {.world_size = world_size, .m = 16, .n = 32, .k = 64, .dtype = DType::kBF16},
@@ -240,6 +213,37 @@ OpCase combine_case(const OpShape& s, std::uint64_t seed) {
 }
 
 }  // namespace
+
+OpCase grouped_case(const GroupedDesc& d, const GroupedConfig& config, std::uint64_t seed,
+                    std::optional<std::int64_t> rows) {
+  MoeCase mc(grouped_gemm(d, config), d.m, seed, rows);
+  mc.c.config = fmt::format("{} {} m={}", mc.c.program.name, to_string(d), mc.m);
+  mc.c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
+  mc.c.scale = std::sqrt(static_cast<double>(d.k));
+  std::int64_t of_tokens = mc.m * d.rows_per_token;
+  double used = static_cast<double>(of_tokens) * split_of(d).ranks_per_group();
+  if (d.layout == RowLayout::kMasked) used = 0;
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    if (d.layout == RowLayout::kMasked) {
+      Values& counts = mc.in(r, "counts");
+      counts = random_counts(split_of(d).share(), mc.m, seed + r);
+      used = std::accumulate(counts.begin(), counts.end(), used);
+    } else {
+      mc.in(r, "offsets") =
+          random_offsets(d.num_experts + (d.spare_rows ? 1 : 0), of_tokens, seed + r);
+    }
+    if (d.gathered) {
+      Values& tokens = mc.in(r, "tokens");
+      tokens = random_values(tokens.size(), DType::kF32, seed * 7 + r);
+      for (double& token : tokens) {
+        token = std::floor((token + 1) / 2 * static_cast<double>(mc.m));
+      }
+    }
+    expect_products(d, mc, r);
+  }
+  mc.c.flops = 2 * used * static_cast<double>(d.n * d.k) * (d.swiglu ? 2 : 1);
+  return std::move(mc.c);
+}
 
 OperatorInfo grouped_gemm_info() {
   return grouped_info("grouped_gemm", "rows [2m, k] times the weights [n, k] of their experts",

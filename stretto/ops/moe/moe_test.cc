@@ -278,5 +278,32 @@ TEST(GroupedGemm, EveryFormHasAKernelByDefault) {
   }
 }
 
+// Many small experts, whose tiles are no multiple of the SMs: with scales a narrow step takes three
+// quarters of a wide one's time. Two weights have half the columns each, beside as many sums.
+TEST(GroupedGemm, ScaledFactorsHaveWideTilesByTicketThatDoNotSpill) {
+  GroupedDesc d{.m = 65536, .num_experts = 60, .n = 704, .k = 2048, .scaling = Scaling::kBlock};
+  d.a_dtype = d.b_dtype = DType::kF8E4M3, d.c_dtype = DType::kBF16;
+  for (bool gathered : {false, true}) {
+    for (bool swiglu : {false, true}) {
+      d.gathered = gathered, d.swiglu = swiglu;
+      GroupedConfig c = default_config(d, Target::kCuda);
+      EXPECT_EQ(c.tile.bn, swiglu ? 64 : 128) << to_string(d);
+      EXPECT_TRUE(c.tickets) << to_string(d);
+      if (cuda::has_nvrtc()) expect_no_spills(grouped_gemm(d, c), to_string(d));
+    }
+  }
+}
+
+// All experts' rows count for the width of tiles, not one's.
+TEST(GroupedGemm, MaskedRowsHaveTheTilesOfAsManyWithoutGaps) {
+  GroupedDesc plain{.m = 65536, .num_experts = 64, .n = 2048, .k = 352};
+  plain.a_dtype = plain.b_dtype = plain.c_dtype = DType::kBF16;
+  GroupedDesc masked = plain;
+  masked.layout = RowLayout::kMasked, masked.m = plain.m / plain.num_experts;
+  GroupedConfig c = default_config(plain, Target::kCuda), m = default_config(masked, Target::kCuda);
+  EXPECT_EQ(c.tile.bn, m.tile.bn);
+  EXPECT_EQ(c.num_stages, m.num_stages);
+}
+
 }  // namespace
 }  // namespace stretto

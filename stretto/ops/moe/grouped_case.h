@@ -1,0 +1,14 @@
+// The case of grouped products, for the catalog and for checks of configs that its sizes do not ask
+// for.
+#pragma once
+
+#include "stretto/ops/moe/grouped_gemm.h"
+#include "stretto/ops/moe/moe_case.h"
+
+namespace stretto {
+
+// By seed experts have rows at random, as many each, or one has them all.
+OpCase grouped_case(const GroupedDesc& desc, const GroupedConfig& config, std::uint64_t seed,
+                    std::optional<std::int64_t> rows = {});
+
+}  // namespace stretto

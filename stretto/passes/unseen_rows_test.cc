@@ -1,0 +1,93 @@
+// Which rows past a load's end nobody sees. If these fail, a sum has rows of another expert in it,
+// or every product waits at a barrier until rows are zero that are thrown away.
+#include "stretto/passes/unseen_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "stretto/lang/program_builder.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kRows = 16, kCols = 8;
+
+// What is done with rows [row, row + kRows) of `a` in a loop over them, of which those from the
+// table's entry on do not exist; `outside` is a value that outlives the loop's steps.
+struct Parts {
+  ProgramBuilder& p;
+  TensorRef a, c;
+  Index row, end;
+  Value& outside;
+  Value load() const { return p.load(a.tile({row, 0}, kRows, kCols).until_row(end)); }
+  void store(const Value& v) const { p.store(c.tile({row, 0}, kRows, v.cols()).until_row(end), v); }
+};
+
+std::size_t num_unseen(const std::function<void(const Parts&)>& body) {
+  ProgramBuilder p("sample", 1);
+  auto ends = p.table("ends", {4}, {ContractKind::kRange, 0, 64});
+  auto a = p.input("a", DType::kF32, {64, kCols});
+  auto c = p.state("c", DType::kF32, {64, 64});
+  p.role("work", Resource::sms(1), p.range(4), [&](const Tile& t) {
+    Index end = p.read(ends, {t.index});
+    Value outside = p.zeros(DType::kF32, kRows, kCols);
+    p.loop(4, [&](const Index& i) {
+      Index row = p.let("row", i * kRows);
+      p.when(row < end, [&] { body({p, a, c, row, end, outside}); });
+    });
+  });
+  return loads_of_unseen_rows(p.finish().roles[0].agents[0]).size();
+}
+
+Value square(const Parts& s) { return s.p.full(DType::kF32, kCols, kCols, 2); }
+
+TEST(UnseenRows, AreThoseOfProductsThatAreStoredUpToTheSameEnd) {
+  EXPECT_EQ(num_unseen([](const Parts& s) {
+              Value sum = s.p.zeros(DType::kF32, kRows, kCols);
+              s.p.loop(3, [&](const Index&) { sum = dot(sum, s.load(), square(s)); });
+              s.store(exp(sum) * row_max(sum));
+            }),
+            1u);
+}
+
+TEST(UnseenRows, AreNotStoredFurther) {
+  EXPECT_EQ(num_unseen([](const Parts& s) {
+              s.p.store(s.c.tile({s.row, 0}, kRows, kCols), s.load());
+            }),
+            0u);
+  EXPECT_EQ(num_unseen([](const Parts& s) {
+              s.p.store(s.c.tile({s.row, 0}, kRows, kCols).until_row(s.end + 1), s.load());
+            }),
+            0u);
+  EXPECT_EQ(num_unseen([](const Parts& s) {
+              s.p.store(s.c.tile({s.row + 1, 0}, kRows, kCols).until_row(s.end), s.load());
+            }),
+            0u);
+}
+
+TEST(UnseenRows, AreNotMixedWithOthers) {
+  EXPECT_EQ(num_unseen([](const Parts& s) {  // keys of a product
+              Value left = s.p.full(DType::kF32, kRows, kCols, 1);
+              s.store(dot(s.p.zeros(DType::kF32, kRows, kRows), left, s.load().T()));
+            }),
+            0u);
+  EXPECT_EQ(num_unseen([](const Parts& s) { s.store(s.load() * col_sum(s.load())); }), 1u);
+}
+
+// Rows past one step's end may exist in the next.
+TEST(UnseenRows, DoNotOutliveTheStepWhoseEndItIs) {
+  EXPECT_EQ(num_unseen([](const Parts& s) {
+              s.outside = s.outside + s.load();
+              s.store(s.outside);
+            }),
+            0u);
+  EXPECT_EQ(num_unseen([](const Parts& s) {
+              s.store(s.outside);
+              s.outside = s.load() + s.load();
+            }),
+            0u);
+}
+
+}  // namespace
+}  // namespace stretto
