@@ -159,6 +159,9 @@ class GroupedRs {
   // Sums for another rank's tokens.
   void send(const Sums& s, const Index& block, const Index& owner, const Index& i);
   bool sends_sums() const { return d_.all_reduce && d_.world_size > 1; }
+  // Whether the owner has to say that its parts may be written: where the launch has made the
+  // tables every rank has told what its tokens are, and so has begun.
+  bool asks() const { return !d_.all_reduce && !tables_.made(); }
   // The own tokens: all ranks' sums.
   void keep(const Sums& s, const Index& block, const Index& i);
   void wait_for_others(const Sums& s, const Index& block);

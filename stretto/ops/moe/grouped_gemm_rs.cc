@@ -88,12 +88,13 @@ GroupedRs::GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsC
   if (d.world_size == 1) return;
   parts_ =
       p.buffer("parts", d.out_dtype, {d.world_size, share_, d.n}, {.space = Space::kSymmetric});
-  if (!d.all_reduce) free_ = p.signal("free");
+  if (asks()) free_ = p.signal("free");
   summed_ = p.signal("summed", d.world_size * num_blocks());  // by sender and block
   if (d.all_reduce) stored_ = p.signal("stored");             // by owner: sums that it sent on
 }
 
 void GroupedRs::announce() {
+  if (!asks()) return;
   p_.loop(d_.world_size - 1,
           [&](const Index& i) { p_.notify(free_, (p_.rank() + 1 + i) % d_.world_size); });
 }
@@ -178,7 +179,7 @@ GroupedRs::Place GroupedRs::place(const Sums& s, const Index& block, const Index
 void GroupedRs::send(const Sums& s, const Index& block, const Index& owner, const Index& i) {
   Place at = place(s, block, i);
   p_.wait(computed_[block], products_of_block());
-  if (!d_.all_reduce) p_.wait(free_, owner);
+  if (asks()) p_.wait(free_, owner);
   rounds(s, at, [&](const Index& row) {
     p_.store(part(s, p_.rank(), row, at.col).on(owner).until_row(share_),
              cast(own_sum(s, owner, row, at.col), d_.out_dtype));

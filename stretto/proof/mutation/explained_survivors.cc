@@ -23,6 +23,14 @@ constexpr const char* kOwnPart =
 constexpr const char* kReadByThreads =
     "threads have read this slot before; what is awaited reads those of the factors";
 constexpr const char* kPutAfterwards = "what it gets was put after the same waits of the producer";
+constexpr const char* kTablesFirst =
+    "the worker has made or waited for tables before, for which every rank has told what its "
+    "tokens "
+    "are";
+constexpr const char* kReadsTables =
+    "what moves ahead of it is another wait, or reads tables, which have a wait of their own";
+constexpr const char* kRowsAnyway =
+    "a tile without rows, or that reads fewer ranks' rows, waits for what comes anyway";
 constexpr const char* kRingReady =
     "'ready' adds nothing: a message has been all around the ring before a rank ends its launch";
 
@@ -55,8 +63,10 @@ const std::vector<Explanation>& explanations() {
        "gemm.consumer: pipe_release 'scale_b' #15", kReadByThreads},
       {"embedding P=*", "notify wrong rank", "lookup: notify 'looked_up'", kEveryRank},
       {"@(moe_route|moe_route_limited|ep_place) P=*", "condition always holds",
-       "place: when 'placed'",
-       "tiles that count or place also look up rows below the first, of which there are none"},
+       "@(place|route): when 'placed'@(| #2)",
+       "turns that count or place also look up rows below the first, of which there are none"},
+      {"@(moe_route|moe_route_limited) P=*", "condition always holds", "route: when 'scored'",
+       "turns that count also choose, of tokens behind the last: there are none"},
       {"ep_dispatch P=3", "@(duplicate notify|notify too much)", "list: notify 'listed'",
        kOneArrival},
       {"ep_dispatch P=*", "notify wrong channel", "fetch: notify 'done'", kSwappedSources},
@@ -226,14 +236,15 @@ const std::vector<Explanation>& explanations() {
       {"@(ag_grouped_gemm|grouped_gemm_rs|moe_layer) P=*", "@(duplicate notify|notify too much)",
        "on_start: notify '@(ready|free)'", kOneArrival},
       {"@(moe_route|moe_route_limited) P=* gpu", "@(duplicate notify|notify too much)",
-       "@(score.consumer|choose|place): notify '@(scored|routed|counted|placed)'", kOneArrival},
+       "@(score.consumer|route): notify '@(scored|counted)'", kOneArrival},
+      {"@(moe_route|moe_route_limited) P=*", "@(duplicate notify|notify too much)",
+       "route: notify '@(routed|placed)'", kOneArrival},
       {"ag_grouped_gemm P=* gpu", "@(duplicate notify|notify too much)",
        "@(send: notify 'arrived'|sort: notify 'in_order')", kOneArrival},
       {"grouped_gemm_@(rs|ar) P=*", "@(duplicate notify|notify too much)",
        "reduce: notify 'summed'", kOneArrival},
       {"ag_grouped_gemm P=*", "condition always holds",
-       "@(gemm|gemm.producer|sort): when 'arrived'*",
-       "a tile without rows, or that reads fewer ranks' rows, waits for what comes anyway"},
+       "@(gemm|gemm.producer|sort): when 'arrived'*", kRowsAnyway},
       {"ag_grouped_gemm P=*", "condition never holds", "gemm: when '@(arrived|in_order)'",
        "nothing is multiplied: a matter of values"},
       {"@(grouped_gemm_rs|grouped_gemm_ar|moe_layer) P=*",
@@ -256,7 +267,7 @@ const std::vector<Explanation>& explanations() {
        "both are notified to every peer, one after the other"},
       {"moe_layer P=*", "condition always holds",
        "@(layer: when '@(arrived|made)'@(| #2| #3)|reduce: when 'arrived'@(| #2| #3))",
-       "a tile without rows, or that reads fewer ranks' rows, waits for what comes anyway"},
+       kRowsAnyway},
       {"moe_layer P=*", "condition never holds", "layer: when '@(arrived|made|in_order)'@(| #2)",
        "nothing is multiplied: a matter of values"},
       {"moe_layer P=*", "@(duplicate notify|notify too much)",
@@ -268,6 +279,37 @@ const std::vector<Explanation>& explanations() {
        "layer.consumer: wait '@(in_order|made)'", kPutAfterwards},
       {"moe_layer P=* gpu", "wait after the access", "reduce: wait '@(computed|free)'",
        "it still comes before what it guards: what moves ahead of it has a wait of its own"},
+      {"ep_moe_layer P=*", "@(duplicate notify|notify too much)",
+       "@(on_start: notify 'ready'|exchange: notify '@(told|arrived|summed)'|layer@(|.consumer): "
+       "notify '@(made|summed)')",
+       kOneArrival},
+      {"ep_moe_layer P=*", "*", "exchange: @(wait|loop) 'ready' #2", kTablesFirst},
+      {"ep_moe_layer P=*", "wait after the access", "exchange: wait '@(ready|computed)'",
+       kReadsTables},
+      {"ep_moe_layer P=*", "wait after the access",
+       "layer@(|.producer|.consumer): wait '@(arrived|computed|tables)'@(| #2)", kReadsTables},
+      {"ep_moe_layer P=*", "@(drop wait|lower threshold|wait for wrong signal)",
+       "layer@(|.producer|.consumer): wait 'tables' #2", kTablesFirst},
+      {"ep_moe_layer P=*", "condition always holds", "exchange: when 'told' #3",
+       "parts behind the last rank's wait for what comes anyway"},
+      {"ep_moe_layer P=*", "notify before the access", "exchange: notify 'placed'",
+       "the worker's next turns tell of it, too"},
+      {"ep_moe_layer P=* gpu",
+       "@(drop wait|lower threshold|wait for wrong channel|wait for wrong signal|wait after the "
+       "access)",
+       "layer.consumer: wait '@(arrived|made)'", kPutAfterwards},
+      {"ep_moe_layer P=* gpu", "skip @(first|last) iteration", "layer.consumer: loop 'arrived'",
+       kPutAfterwards},
+      {"ep_moe_layer P=*", "@(notify wrong channel|wait for wrong channel)",
+       "@(layer@(|.consumer): @(notify|wait)|exchange: wait) 'computed'*",
+       "both sides take the two blocks in order: who has waited for the later one may read both"},
+      {"ep_moe_layer P=*", "condition always holds",
+       "layer@(|.producer|.consumer): when '@(arrived|made)'@(| #2| #3)", kRowsAnyway},
+      {"ep_moe_layer P=*", "condition never holds",
+       "layer@(|.consumer): when '@(arrived|made)'@(| #2)",
+       "nothing is multiplied: a matter of values"},
+      {"ep_moe_layer P=2", "*", "on_end@(|: @(wait|loop) 'arrived')",
+       "of two ranks the other's sums come after its tokens, and the launch ends after them"},
       {"flash_decode P=*", "packet to wrong rank", "combine: store_packet 'inbox'@(| #2| #3)",
        kEveryRank},
       {"flash_decode P=*", "packet to wrong slot", "combine: store_packet 'inbox'@(| #2| #3)",

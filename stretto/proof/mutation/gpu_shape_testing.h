@@ -20,7 +20,8 @@ inline OpShape gpu_shape(const OperatorInfo& op, int world_size) {
   // Steps of bytes are longer, and those of few rows are the longest.
   if (shape.k != 0) shape.k = size_bytes(shape.dtype) == 1 ? 6800 : 2704;
   // The second product of two sums over what the first one's columns are.
-  if (std::string_view(op.name) == "moe_layer") shape.n = shape.k = 464;
+  std::string_view name = op.name;
+  if (name == "moe_layer" || name == "ep_moe_layer") shape.n = shape.k = 464;
   return shape;
 }
 

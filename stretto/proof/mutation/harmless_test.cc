@@ -7,6 +7,7 @@
 #include <functional>
 #include <set>
 
+#include "stretto/ir/tables.h"
 #include "stretto/ir/verifier.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/passes/pipeline.h"
@@ -85,10 +86,24 @@ bool wait_again_at_the_end(Program& p) {
   return any;
 }
 
-// Straight after the index variables it needs.
+bool reads_made_table(const Program& p, const Expr& expr) {
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kTable && is_made_table(p.tensors[static_cast<std::size_t>(n.value)])) {
+    return true;
+  }
+  return std::any_of(n.args.begin(), n.args.end(),
+                     [&](const Expr& arg) { return reads_made_table(p, arg); });
+}
+
+// Straight after the index variables it needs; those that are entries of a table of the launch
+// need a wait themselves.
 bool waits_first(Program& p) {
   bool any = false;
   for_each_block(p, [&](Block& block) {
+    bool moves = std::none_of(block.begin(), block.end(), [&](const Op& op) {
+      return op.code == OpCode::kLet && reads_made_table(p, op.exprs[0]);
+    });
+    if (!moves) return;
     auto early = std::stable_partition(block.begin(), block.end(),
                                        [](const Op& op) { return op.code == OpCode::kLet; });
     auto waits = std::stable_partition(early, block.end(),
