@@ -179,7 +179,7 @@ std::int64_t rounds_of_sums(const EpMoeLayerDesc& d, GroupedRsConfig second, std
 
 // The SMs: a part exchanges tokens, makes tables and sums the first block while the others
 // multiply, who sum the blocks after it when they have nothing left to multiply (predicted for
-// 8,192 tokens: 2.2 and 2.6 ms on two and four H200s; 4.0 and 6.9 where 20 SMs make all sums).
+// 8,192 tokens: 2.3 and 2.7 ms on two and four H200s; 4.0 and 6.9 where 20 SMs make all sums).
 void share_out(const EpMoeLayerDesc& d, EpMoeLayerConfig& c) {
   constexpr int kExchangeSms = 24;
   AgGroupedConfig& first = c.first;
