@@ -154,7 +154,7 @@ void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col
     }
   };
   p_.when(tile < used, [&] {
-    if (rows_.tiles_of_row > 0) p_.wait(rows_.made[tile], rows_.tiles_of_row);
+    if (rows_.tiles > 0) p_.wait(rows_.made[0], rows_.tiles);
     Index filled = rows_.filled ? rows_.filled(tile) : Index(bm);
     p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
       Value x = p_.load(rows_.a.tile({tile * bm, step * bk}, bm, bk));

@@ -37,14 +37,14 @@ void check_same_workers(const char* op, const AgGroupedConfig& first,
 int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedConfig& cfg,
                   AgGrouped& first, GroupedRs& second) {
   TensorRef between = p.buffer("between", first.desc().c_dtype, {tiles.num_rows(), first.desc().n});
-  SignalRef made = p.signal("made", tiles.num_tiles());  // by tile of rows: its tiles
+  SignalRef made = p.signal("made", 1);
+  std::int64_t firsts = tiles.num_tiles() * first.col_tiles();
   first.store_to(between);
-  GroupedRs::Rows rows{.a = between, .made = made, .tiles_of_row = first.col_tiles()};
+  GroupedRs::Rows rows{.a = between, .made = made, .tiles = firsts};
   if (cfg.skip_empty) {
     rows.filled = [&](const Index& tile) { return first.rows_to_multiply(tile); };
   }
   second.multiply_rows(rows);
-  std::int64_t firsts = tiles.num_tiles() * first.col_tiles();
   return p.role("layer", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
                 p.range(firsts + second.num_turns()), [&](const Tile& t) {
                   p.when(
@@ -53,7 +53,7 @@ int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedCo
                         TilePlace at = place_in_raster(p, t.index, tiles.num_tiles(),
                                                        first.col_tiles(), cfg.raster);
                         first.multiply(at.row, at.col);
-                        p.notify(made[at.row], p.rank());
+                        p.notify(made[0], p.rank());
                       },
                       [&] { second.turn(p.let("second", max(t.index - firsts, 0))); });
                 });
