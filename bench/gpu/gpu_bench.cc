@@ -115,7 +115,7 @@ int run(int argc, char** argv) {
   for (auto* command : {gemm, suite, fp8, overlap}) {
     command->add_flag("--graph", s.graph, "measure all in captured graphs too");
   }
-  compile->add_option("--ranks", s.world_size, "2 and more: of overlap, moe, collectives, exchange")
+  compile->add_option("--ranks", s.world_size, "of moe; 2 and more: of overlap, collectives, exchange")
       ->check(CLI::Range(1, 8));
   compile->add_flag("--sweep", s.sweep, "those of sweep too");
   for (auto* command : {overlap, moe, sweep, collectives, exchange}) {

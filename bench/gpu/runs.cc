@@ -137,9 +137,9 @@ std::vector<LabelledProgram> all_programs(const Settings& s) {
   auto add = [&](std::vector<LabelledProgram> more) {
     for (LabelledProgram& p : more) programs.push_back(std::move(p));
   };
+  add(moe_programs(s.world_size, kHopperSms, moe_options(s)));
   if (s.world_size > 1) {
     add(overlap_programs(s.world_size, kHopperSms, overlap_options(s)));
-    add(moe_programs(s.world_size, kHopperSms, moe_options(s)));
     add(collectives_programs(s.world_size, collectives_options(s)));
     add(exchange_programs(s.world_size, exchange_options(s)));
     if (s.sweep) add(sweep_programs(s.world_size, kHopperSms, sweep_options(s)));

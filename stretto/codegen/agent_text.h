@@ -19,6 +19,7 @@ struct KernelContext {
   std::vector<bool> constant;  // by tensor, where known (KernelOptions::constants)
   // What declares the epoch, where agents that wait for the launch before read it for themselves.
   std::string epoch = "";
+  std::string epoch_read = "";  // what reads it, at any time of the launch
   bool delays = false;  // pauses before waits and notifies (KernelOptions::delays)
   int num_pauses = 0;   // so far
 };

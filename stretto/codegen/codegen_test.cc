@@ -287,7 +287,7 @@ TEST(Codegen, AnOnEndThatNotifiesComesAfterAllBlocks) {
   GeneratedKernel kernel = generate(p.finish());
   expect_lines(kernel.source, {"epoch = load_relaxed_sys(p.control);", "// role 'work'",
                                "last = finished ==", "if (last && threadIdx.x < 128) {  // on_end",
-                               "store_relaxed_sys(p.control, load_relaxed_sys(p.control) + 1)"});
+                               "epoch = now;", "store_relaxed_sys(p.control, now + 1)"});
   expect_clean_build(kernel);
 }
 

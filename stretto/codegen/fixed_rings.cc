@@ -8,14 +8,14 @@ namespace {
 
 constexpr int kMostCopies = 8;
 
+}  // namespace
+
 bool multiplies(const Block& block) {
   return std::any_of(block.begin(), block.end(), [](const Op& op) {
     return op.code == OpCode::kDotAsync ||
            std::any_of(op.bodies.begin(), op.bodies.end(), multiplies);
   });
 }
-
-}  // namespace
 
 bool releases_previous(const Op& op, const Op& loop) {
   return op.code == OpCode::kWhen && loop.code == OpCode::kLoop &&

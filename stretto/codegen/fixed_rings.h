@@ -12,6 +12,9 @@
 
 namespace stretto {
 
+// Whether products of the tensor core are in it.
+bool multiplies(const Block& block);
+
 // Whether `op`, of the loop's body, releases what the iteration before has got: from the second
 // iteration on.
 bool releases_previous(const Op& op, const Op& loop);

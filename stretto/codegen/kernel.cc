@@ -160,6 +160,7 @@ class KernelWriter {
     counts_by_block_ = may_count_by_block();
     if (has_epoch_) launch_.num_control_words = kNumControlWords + launch_.grid;
     if (has_epoch_ && roles_wait_) context_.epoch = epoch_text();
+    context_.epoch_read = epoch_read();
   }
 
   // Those of the roles' blocks, then on_start's and on_end's.
@@ -246,8 +247,9 @@ class KernelWriter {
     return counts_by_block_ ? fmt::format("p.control + {} + blockIdx.x", int{kNumControlWords})
                             : "p.control";
   }
+  std::string epoch_read() const { return fmt::format("load_relaxed_sys({})", epoch_word()); }
   std::string epoch_text() const {
-    return fmt::format("[[maybe_unused]] const u64 epoch = load_relaxed_sys({});", epoch_word());
+    return fmt::format("[[maybe_unused]] const u64 epoch = {};", epoch_read());
   }
 
   // on_start, then every wait of the engines' roles that it answers, a tile for each thread, then
@@ -418,7 +420,9 @@ class KernelWriter {
     launch_.shared_bytes = std::max(launch_.shared_bytes, plan.shared_bytes);
     AgentSite site{edges_.back().get(), -1, 0, &plan};
     if (options_.record) site.lane = num_lanes_ + (name == "on_start" ? 0 : 1);
-    return fmt::format("  if ({} && threadIdx.x < 128) {{  // {}\n{}  }}\n", condition, name,
+    bool after_all = name == "on_end" && has_epoch_ && !counts_by_block_;
+    return fmt::format("  if ({} && threadIdx.x < 128) {{  // {}\n{}{}  }}\n", condition, name,
+                       after_all ? "    [[maybe_unused]] const u64 epoch = now;\n" : "",
                        edge_text(context_, site));
   }
 
@@ -460,12 +464,14 @@ class KernelWriter {
   std::string end_text() {
     if (!has_epoch_) return "";
     if (counts_by_block_) return end_of_block_text();
-    // The epoch is read again, since few registers are left to threads that gave theirs away.
+    // The epoch is read again, since few registers are left to threads that gave theirs away, and
+    // products take all of the others'.
     std::string out =
-        "  bool last = false;\n  __syncthreads();\n  if (threadIdx.x == 0) {\n"
+        "  bool last = false;\n  __syncthreads();\n"
+        "  const u64 now = load_relaxed_sys(p.control);\n  if (threadIdx.x == 0) {\n"
         "    fence_acq_rel_gpu();\n"
         "    u64 finished = add_relaxed_gpu(p.control + 2, 1) + 1;\n"
-        "    last = finished == (load_relaxed_sys(p.control) + 1) * gridDim.x;\n"
+        "    last = finished == (now + 1) * gridDim.x;\n"
         "    fence_acq_rel_gpu();\n  }\n  last = __syncthreads_or(last);\n";
     out += edge(program_.on_end, "on_end", "last");
     out += "  __syncthreads();\n  if (last && threadIdx.x == 0) {\n";
@@ -473,7 +479,7 @@ class KernelWriter {
       if (plan.ticket_word < 0) continue;
       out += fmt::format("    store_relaxed_sys(p.control + {}, 0);\n", plan.ticket_word);
     }
-    out += "    store_relaxed_sys(p.control, load_relaxed_sys(p.control) + 1);\n  }\n";
+    out += "    store_relaxed_sys(p.control, now + 1);\n  }\n";
     return out;
   }
 

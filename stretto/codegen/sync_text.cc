@@ -51,15 +51,24 @@ void AgentWriter::notify_text(const Op& op) {
   }
 }
 
+// Where an agent that multiplies waits and does not multiply, it reads the epoch once more: products
+// take the registers that would hold it until then.
+std::string AgentWriter::epoch_of_wait() const {
+  bool apart_from_products =
+      position_.first != nullptr && multiplies(agent_.body) && !multiplies(*position_.first);
+  return apart_from_products ? kernel_.epoch_read : "epoch";
+}
+
 void AgentWriter::wait_text(const Op& op) {
   delay_text(op.exprs[0]);
   line("const i64 counter = {} + {};",
        kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)], expr(op.exprs[0]));
   timer_text("wait_ns");
   line(
-      "wait_acquire_{}(p.signals[rank] + counter, epoch * p.quotas[counter] + u64({}), p.watch, "
-      "{}, counter);",
-      scope_text(*pivot(sync_table()[SyncRow::kWait])), expr(op.exprs[1]), sync_site(op));
+      "wait_acquire_{}(p.signals[rank] + counter, {} * p.quotas[counter] + u64({}), p.watch, {}, "
+      "counter);",
+      scope_text(*pivot(sync_table()[SyncRow::kWait])), epoch_of_wait(), expr(op.exprs[1]),
+      sync_site(op));
   if (records()) line("record_wait(lanes[{}], counter, wait_ns);", site_.lane);
 }
 

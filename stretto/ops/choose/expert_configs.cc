@@ -81,6 +81,9 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, int num_sms) {
     made.reduce_rounds = rounds_of_turns(d, made, made.reduce_rows, 1);
     if (beside) add(out, made);
   }
+  GroupedRsConfig at_end = wide;
+  sum_at_end(d, at_end);
+  add(out, at_end);
   // On SMs of their own, rows loaded ahead.
   constexpr std::int64_t kRows = 16, kSlots = 20;  // of 8 KB each
   if (d.top_k > kSlots || tokens_of_rank(d) < kRows) return out;
@@ -99,12 +102,14 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, int num_sms) {
 }
 
 std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
+  constexpr std::int64_t kAtEnd = 0;  // sums of all blocks after all products
   struct Choice {
-    std::int64_t raster, blocks;
-    std::int64_t sort;  // rows that are copied at a time into the order of the tiles
+    std::int64_t raster, second_raster, blocks;
+    std::int64_t sort = 0;  // rows that are copied at a time into the order of the tiles
   };
-  constexpr Choice kChoices[] = {{8, 8, 0}, {8, 4, 0}, {8, 2, 0},  {8, 1, 0},
-                                 {4, 4, 0}, {4, 2, 0}, {8, 4, 48}, {8, 2, 48}};
+  constexpr Choice kChoices[] = {{8, 4, kAtEnd}, {4, 4, kAtEnd}, {8, 8, kAtEnd}, {8, 8, 8},
+                                 {8, 8, 4},      {8, 8, 2},      {4, 4, 4},      {4, 4, 2},
+                                 {8, 8, 4, 48},  {8, 8, 2, 48}};
   const MoeLayerConfig base = default_config(d, Target::kCuda);
   std::vector<MoeLayerConfig> out = {base};
   // Their sums have all other ranks' rows in registers.
@@ -120,16 +125,24 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     first.num_stages = second.num_stages = kStages;
     first.num_compute_sms = second.num_compute_sms = num_sms;
     first.num_copy_queues = 1;
-    first.raster = second.raster = c.raster;
+    first.raster = c.raster;
+    second.raster = c.second_raster;
     first.sort_rows = c.sort;
     first.sort_cols = c.sort > 0 ? kSortCols : 0;
     second.num_products = 2;
+    second.reduce_cols = second.tile.bn;
+    if (c.blocks == kAtEnd) {
+      sum_at_end(second_layer(d), second);
+      add(out, made);
+      continue;
+    }
     second.block_tiles = tiles_of_block(d.hidden, second.tile.bn, c.blocks);
+    second.last_blocks = 0;
+    second.last_rows = second.last_rounds = 1;
     // Of four warps, or of three where all slots are loaded by TMA.
     second.reduce_rows = c.sort > 0 ? std::max<std::int64_t>(24 / d.top_k, 1)
                                     : std::clamp<std::int64_t>(32 / d.top_k, 1, 8);
     second.reduce_rows = std::min(second.reduce_rows, tokens_of_rank(d));
-    second.reduce_cols = second.tile.bn;
     second.reduce_rounds = rounds_of_turns(second_layer(d), second, second.reduce_rows, 1);
     add(out, made);
   }

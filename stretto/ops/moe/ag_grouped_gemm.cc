@@ -55,6 +55,12 @@ TilePlace place_in_raster(ProgramBuilder& p, const Index& index, std::int64_t nu
   return {.row = p.let("tile", first + in_group % rows), .col = p.let("col_tile", in_group / rows)};
 }
 
+void notify_with_last(ProgramBuilder& p, const WorkersTurn& turn, std::int64_t end,
+                      const ChannelRef& channel) {
+  p.when(turn.index + turn.num_workers >= end,
+         [&] { p.notify(channel, p.rank(), turn.index / turn.num_workers + 1); });
+}
+
 AgGrouped::AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedConfig& cfg,
                      const Index& m, const TileTableRefs& tables)
     : p_(p),

@@ -184,6 +184,7 @@ void share_out(const EpMoeLayerDesc& d, EpMoeLayerConfig& c) {
   constexpr int kExchangeSms = 24;
   AgGroupedConfig& first = c.first;
   GroupedRsConfig& second = c.second;
+  second.block_tiles = ceil_div(ceil_div(d.hidden, second.tile.bn), std::int64_t{4});
   second.num_reduce_sms = kExchangeSms;
   first.num_compute_sms = std::min(first.num_compute_sms, kGpuSms - kExchangeSms);
   second.num_compute_sms = first.num_compute_sms;
@@ -195,6 +196,7 @@ void share_out(const EpMoeLayerDesc& d, EpMoeLayerConfig& c) {
   second.reduce_rows = rows(32);
   second.reduce_rounds = rounds_of_sums(d, second, second.reduce_rows, kExchangeSms);
   second.last_blocks = ceil_div(d.hidden, second.tile.bn * second.block_tiles) - 1;
+  second.last_rows = second.last_rounds = 1;
   if (second.last_blocks == 0) return;
   second.last_rows = rows(16);
   second.last_rounds = rounds_of_sums(d, second, second.last_rows, second.num_compute_sms);

@@ -36,6 +36,16 @@ struct TilePlace {
 TilePlace place_in_raster(ProgramBuilder& p, const Index& index, std::int64_t num_rows,
                           std::int64_t num_cols, std::int64_t raster);
 
+// Of a role with so many workers, which take every num_workers-th turn.
+struct WorkersTurn {
+  Index index;
+  std::int64_t num_workers = 1;
+};
+// Notifies the own rank of the worker's turns from 0 to `end` together, with the last of them: to
+// notify of each would have it wait every time until what it stored has come to memory.
+void notify_with_last(ProgramBuilder& p, const WorkersTurn& turn, std::int64_t end,
+                      const ChannelRef& channel);
+
 class AgGrouped {
  public:
   // m: tokens of all ranks in this launch. The products are stored to `c` [R, n].

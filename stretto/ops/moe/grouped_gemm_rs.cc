@@ -56,9 +56,13 @@ void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
     fields.only("last_rounds", will_run.last_rounds, 1, "there are no last_blocks");
   }
   std::int64_t blocks = ceil_div(d.n, c.tile.bn * c.block_tiles);
-  if (c.last_blocks >= blocks) {
-    throw UserError(fmt::format("grouped_gemm_rs: last_blocks is {}, must be less than all {}",
-                                c.last_blocks, blocks));
+  if (c.last_blocks > blocks) {
+    throw UserError(
+        fmt::format("grouped_gemm_rs: last_blocks is {}, there are {}", c.last_blocks, blocks));
+  }
+  if (c.last_blocks == blocks) {
+    fields.only("reduce_rows", will_run.reduce_rows, 1, "all blocks are last_blocks");
+    fields.only("reduce_rounds", will_run.reduce_rounds, 1, "all blocks are last_blocks");
   }
 }
 
@@ -124,6 +128,8 @@ void GroupedRs::product(const Index& index) {
   TilePlace at = place_in_raster(p_, p_.let("product", index % products_of_block()), num_tiles_,
                                  cfg_.block_tiles, cfg_.raster);
   multiply(at.row, block, at.col * cfg_.tile.bn);
+  Index of_block = index - block * products_of_block();
+  notify_with_last(p_, {of_block, cfg_.num_compute_sms}, products_of_block(), computed_[block]);
 }
 
 void GroupedRs::reduce(const Sums& s, const Index& block_and_owner, const Index& i) {
@@ -167,7 +173,6 @@ void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col
     if (tables_.made()) store();
   });
   if (!tables_.made()) store();
-  p_.notify(computed_[block], p_.rank());
 }
 
 GroupedRs::Place GroupedRs::place(const Sums& s, const Index& block, const Index& i) {
@@ -298,6 +303,18 @@ std::int64_t rounds_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, s
                                   ceil_div(rows_per_rank(d), rows));
 }
 
+void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c) {
+  constexpr std::int64_t kMostRows = 16, kMostParts = 16 * 9;
+  std::int64_t rows = kMostRows;
+  while (rows > 1 && rows * (d.top_k + d.world_size - 1) > kMostParts) rows /= 2;
+  c.block_tiles = ceil_div(d.n, c.tile.bn);
+  c.last_blocks = 1;
+  c.last_rows = std::min(rows, rows_per_rank(d));
+  c.last_rounds = rounds_of_turns(d, c, c.last_rows, 2);
+  c.num_reduce_sms = c.num_reduce_stages = 0;
+  c.reduce_rows = c.reduce_rounds = 1;
+}
+
 GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   std::int64_t share = rows_per_rank(d);
   std::int64_t mean_rows = ceil_div(d.m * d.top_k, d.num_experts);  // of an expert
@@ -336,6 +353,10 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
 
 Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   check(d, cfg);
+  if (GroupedRsConfig will_run = cfg; ceil_div(d.n, cfg.tile.bn * cfg.block_tiles) == cfg.last_blocks) {
+    FieldFit::refusing(to_string(d))
+        .only("num_reduce_sms", will_run.num_reduce_sms, 0, "all blocks are last_blocks");
+  }
   ProgramBuilder p(d.all_reduce ? "grouped_gemm_ar" : "grouped_gemm_rs", d.world_size);
   ExpertTiles tiles = tiles_of(d, cfg);
   GroupedRs op(p, d, cfg, p.extent("m", d.m), declare_tile_tables(p, tiles));
@@ -343,8 +364,10 @@ Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   if (d.world_size > 1 && !d.all_reduce) p.on_start([&] { op.announce(); });
   Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
   int gemm = p.role("gemm", sms, p.range(op.num_turns()), [&](const Tile& t) { op.turn(t.index); });
-  p.role("reduce", op.sum_sms(gemm), p.range(op.num_sums()),
-         [&](const Tile& t) { op.sum(t.index); });
+  if (op.num_sums() > 0) {
+    p.role("reduce", op.sum_sms(gemm), p.range(op.num_sums()),
+           [&](const Tile& t) { op.sum(t.index); });
+  }
   if (d.all_reduce && d.world_size > 1) p.on_end([&] { op.wait_for_all(); });
   return p.finish();
 }

@@ -38,7 +38,8 @@ struct GroupedRsConfig {
   std::int64_t reduce_cols = 1;    // their columns; divides those of a block
   std::int64_t reduce_rounds = 1;  // of reduce_rows tokens, that are sent together
   // Blocks at the end whose sums are made by those who have multiplied, and their reduce_rows and
-  // reduce_rounds: when nothing is left to multiply, more threads have more loads under way.
+  // reduce_rounds: when nothing is left to multiply, more threads have more loads under way. All
+  // blocks: nobody sums beside them (num_reduce_sms, reduce_rounds and the like are the defaults).
   std::int64_t last_blocks = 0, last_rows = 1, last_rounds = 1;
 };
 
@@ -46,6 +47,8 @@ ExpertTiles tiles_of(const GroupedRsDesc& desc, const GroupedRsConfig& config);
 // The reduce_rounds with which every worker sums so many times per block, `rows` tokens at a time.
 std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& config,
                              std::int64_t rows, int turns);
+// All sums after all products, with as many rows under way, own and other ranks', as registers hold.
+void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config);
 std::string to_string(const GroupedRsDesc& desc);
 std::string to_string(const GroupedRsConfig& config);
 GroupedRsConfig default_config(const GroupedRsDesc& desc, Target target = Target::kCpu);

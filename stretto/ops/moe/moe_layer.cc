@@ -53,7 +53,7 @@ int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedCo
                         TilePlace at = place_in_raster(p, t.index, tiles.num_tiles(),
                                                        first.col_tiles(), cfg.raster);
                         first.multiply(at.row, at.col);
-                        p.notify(made[0], p.rank());
+                        notify_with_last(p, {t.index, cfg.num_compute_sms}, firsts, made[0]);
                       },
                       [&] { second.turn(p.let("second", max(t.index - firsts, 0))); });
                 });
@@ -108,16 +108,16 @@ MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
     // Slices of both layers that are alike go through the same pipes.
     second.num_products = 2;
     second.tile.bn = second.reduce_cols = 2 * first.tile.bn;
-    // Every other rank's sums are under way beside the own ones, in the registers of four warps.
-    second.reduce_rows = d.world_size > 4 ? 2 : 8;
-    while (second.reduce_rows > ceil_div(d.m, std::int64_t{d.world_size})) second.reduce_rows /= 2;
-    second.block_tiles = ceil_div(ceil_div(d.hidden, second.tile.bn), std::int64_t{4});
   }
   first.num_compute_sms = second.num_compute_sms =
       std::max(first.num_compute_sms, second.num_compute_sms);
   first.num_stages = second.num_stages = std::min(first.num_stages, second.num_stages);
-  second.reduce_rounds = rounds_of_turns(second_layer(d), second, second.reduce_rows, 1);
-  second.num_reduce_sms = 0;
+  if (target == Target::kCuda) {
+    sum_at_end(second_layer(d), second);
+  } else {
+    second.reduce_rounds = rounds_of_turns(second_layer(d), second, second.reduce_rows, 1);
+    second.num_reduce_sms = 0;
+  }
   return c;
 }
 
@@ -142,12 +142,16 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
   if (first.sends()) first.add_sending();
   int layer = multiply_both(p, tiles, cfg.first, first, second);
   std::int64_t copies = first.num_copies();
-  p.role("reduce", second.sum_sms(layer), p.range(copies + second.num_sums()), [&](const Tile& t) {
+  auto beside = [&](const Tile& t) {
     if (copies == 0) return second.sum(t.index);
+    if (second.num_sums() == 0) return first.copy_rows(t.index);
     p.when(
         t.index < copies, [&] { first.copy_rows(t.index); },
         [&] { second.sum(p.let("sum", max(t.index - copies, 0))); });
-  });
+  };
+  if (copies + second.num_sums() > 0) {
+    p.role("reduce", second.sum_sms(layer), p.range(copies + second.num_sums()), beside);
+  }
   if (first.sends()) p.on_end([&] { first.wait_for_all(); });
   return p.finish();
 }
