@@ -38,6 +38,7 @@ CASES = {
     "loop scaled dot": ["loops", "--only", "scaled dot"],
     "loop masked ragged edge": ["loops", "--only", "masked ragged edge"],
     "experts, both layers": ["moe", "--ranks", "1", "--only", "32-experts P=1 m=8192"],
+    "experts, both layers, 128": ["moe", "--ranks", "1", "--only", "128-experts P=1 m=8192"],
     "experts, layer 2": ["moe", "--ranks", "1", "--only", "moe-2 mixtral-8x7b P=1 m=8192"],
 }
 TORCH_CASE = "cuDNN attention"  # of head 64 and 128, causal and full, in the order of attention_torch.py

@@ -51,8 +51,8 @@ void AgentWriter::notify_text(const Op& op) {
   }
 }
 
-// Where an agent that multiplies waits and does not multiply, it reads the epoch once more: products
-// take the registers that would hold it until then.
+// Where an agent that multiplies waits and does not multiply, it reads the epoch once more:
+// products take the registers that would hold it until then.
 std::string AgentWriter::epoch_of_wait() const {
   bool apart_from_products =
       position_.first != nullptr && multiplies(agent_.body) && !multiplies(*position_.first);

@@ -105,6 +105,14 @@ TEST(AskedForFields, WithoutUseAreRefused) {
   refused([&] { return grouped_gemm_rs(second, sums); }, "grouped_gemm_rs P=2 m=16",
           "last_rows is 2, can only be 1: there are no last_blocks");
   sums = default_config(second);
+  sum_at_end(second, sums);
+  sums.reduce_rounds = 2;
+  refused([&] { return grouped_gemm_rs(second, sums); }, "grouped_gemm_rs P=2 m=16",
+          "reduce_rounds is 2, can only be 1: all blocks are last_blocks");
+  sums.reduce_rounds = 1, sums.num_reduce_sms = 2;
+  refused([&] { return grouped_gemm_rs(second, sums); }, "grouped_gemm_rs P=2 m=16",
+          "num_reduce_sms is 2, can only be 0: all blocks are last_blocks");
+  sums = default_config(second);
   sums.num_reduce_sms = 0, sums.num_reduce_stages = 2;
   refused([&] { return grouped_gemm_rs(second, sums); }, "grouped_gemm_rs P=2 m=16",
           "num_reduce_stages is 2, can only be 0: sums are made beside products");

@@ -353,7 +353,8 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
 
 Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   check(d, cfg);
-  if (GroupedRsConfig will_run = cfg; ceil_div(d.n, cfg.tile.bn * cfg.block_tiles) == cfg.last_blocks) {
+  if (GroupedRsConfig will_run = cfg;
+      ceil_div(d.n, cfg.tile.bn * cfg.block_tiles) == cfg.last_blocks) {
     FieldFit::refusing(to_string(d))
         .only("num_reduce_sms", will_run.num_reduce_sms, 0, "all blocks are last_blocks");
   }

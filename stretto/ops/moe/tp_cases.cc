@@ -59,6 +59,13 @@ void expect_gathered(MoeCase& mc, std::size_t count) {
   }
 }
 
+// Of some numbers of rows all sums are made by those who have multiplied.
+void sum_some_at_end(const GroupedRsDesc& d, GroupedRsConfig& c) {
+  if (d.m % 6 != 3) return;
+  sum_at_end(d, c);
+  if (d.m <= 64) c.last_rows = 1, c.last_rounds = 2;
+}
+
 double swish(double x) { return x / (1 + std::exp(-x)); }
 
 // Rows are copied into the order of the tiles, some columns at a time, or picked where they lie.
@@ -151,6 +158,7 @@ GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
     c.reduce_rounds = 2;
     if (d.m % 2 == 1 && d.n > c.tile.bn) c.last_blocks = 1, c.last_rows = 2;
   }
+  sum_some_at_end(d, c);
   return c;
 }
 
@@ -225,6 +233,7 @@ MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
     c.second.reduce_rows = 1;
     c.second.reduce_rounds = 2;
     if (d.m % 2 == 1 && d.hidden > c.second.tile.bn) c.second.last_blocks = 1;
+    sum_some_at_end(second_layer(d), c.second);
   }
   sort_some(d.m, d.hidden, c.first);
   if (d.m % 2 == 1) take_steps(d.ffn, target, c.second.tile);
