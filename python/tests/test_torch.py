@@ -343,8 +343,10 @@ def test_compiled_in_one_graph():
         torch.library.opcheck(ops.sum_to_root, (leaf, 0, ""))
         torch.library.opcheck(ops.all_to_all, (leaf, None, None, ""))
         torch.library.opcheck(ops.all_to_all, (leaf, [4], [4], ""))
+        # A leaf: opcheck runs backward twice through whatever a tensor was made by (2.11).
+        residual = torch.randn(4, 8, requires_grad=True)
         scale = torch.rand(8, requires_grad=True)
-        torch.library.opcheck(ops.all_reduce_add_rms_norm, (leaf, leaf * 2, scale, 1e-5, ""))
+        torch.library.opcheck(ops.all_reduce_add_rms_norm, (leaf, residual, scale, 1e-5, ""))
     finally:
         stretto.finalize()
 
@@ -428,32 +430,6 @@ def test_a_group_of_torch_distributed():
         dist.destroy_process_group()
         """,
     )
-
-
-def test_products_with_scales_are_as_torch_has_them():
-    a, w = (torch.randn(n, 32).to(torch.float8_e4m3fn) for n in (16, 48))
-    scale_a, scale_b = torch.rand(16, 1), torch.rand(1, 48)
-    scales = {"scale_a": scale_a, "scale_b": scale_b}
-    want = torch._scaled_mm(a, w.t(), scale_a, scale_b, out_dtype=torch.bfloat16)
-
-    def all_of(x, y):
-        return (
-            stretto.all_gather_matmul(x, y.t(), **scales),
-            stretto.matmul_reduce_scatter(x, y.t(), out_dtype=torch.bfloat16, **scales),
-            stretto.matmul_all_reduce(x, y.t(), **scales),
-        )
-
-    stretto.init()
-    try:
-        compiled = torch.compile(all_of, fullgraph=True, backend="aot_eager")
-        for got in (*all_of(a, w), *compiled(a, w)):
-            torch.testing.assert_close(got, want)
-        scale_a.requires_grad_()
-        for call in (all_of, compiled):
-            with pytest.raises(Exception, match="has no gradient"):
-                call(a, w)
-    finally:
-        stretto.finalize()
 
 
 def test_layout_of_attention():

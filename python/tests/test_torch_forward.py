@@ -208,3 +208,33 @@ def test_traced_second_layers_have_the_rows_that_a_rank_gets():
             assert traced.shape == op(*arguments, None, "").shape == (rows, 8), name
 
     testing.run(2, body)
+
+
+@pytest.mark.parametrize("of_rows", [False, True])
+def test_products_with_scales_are_as_torch_has_them(of_rows):
+    a, w = (torch.randn(n, 32).to(torch.float8_e4m3fn) for n in (16, 48))
+    scales = (torch.rand(16, 1), torch.rand(1, 48)) if of_rows else tuple(torch.rand(2))
+    if of_rows:  # torch._scaled_mm of 2.11 has these on GPUs only
+        want = ((a.double() * scales[0]) @ (w.t().double() * scales[1])).to(torch.bfloat16)
+    else:
+        want = torch._scaled_mm(a, w.t(), *scales, out_dtype=torch.bfloat16)
+
+    def all_of(x, y, *scales):  # arguments: of captured tensors a graph of 2.11 forgets who needs grad
+        by = dict(zip(("scale_a", "scale_b"), scales))
+        return (
+            stretto.all_gather_matmul(x, y.t(), **by),
+            stretto.matmul_reduce_scatter(x, y.t(), out_dtype=torch.bfloat16, **by),
+            stretto.matmul_all_reduce(x, y.t(), **by),
+        )
+
+    stretto.init()
+    try:
+        compiled = torch.compile(all_of, fullgraph=True, backend="aot_eager")
+        for got in (*all_of(a, w, *scales), *compiled(a, w, *scales)):
+            torch.testing.assert_close(got, want)
+        scales[0].requires_grad_()
+        for call in (all_of, compiled):
+            with pytest.raises(Exception, match="has no gradient"):
+                call(a, w, *scales)
+    finally:
+        stretto.finalize()

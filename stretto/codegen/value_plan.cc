@@ -151,8 +151,13 @@ class ValuePlanner {
       p.lanes = static_cast<int>(std::clamp<std::int64_t>(
           pow2_at_least((cols[r] + vec[r] - 1) / vec[r]), 1, plan_.num_threads));
     }
-    // Neighbours copy a row, unit by unit, and all know its number.
-    for (int reg : row_numbers_) plan(reg).lanes = kLanesOfCopiedRow;
+    // Neighbours copy a row, unit by unit, and all know its number and what it is computed from.
+    std::vector<bool> copied(plan_.values.size(), false);
+    for (int reg : row_numbers_) copied[static_cast<std::size_t>(root(reg))] = true;
+    for (std::size_t i = 0; i < plan_.values.size(); ++i) {
+      bool numbers = copied[static_cast<std::size_t>(root(static_cast<int>(i)))];
+      if (numbers) plan_.values[i].lanes = kLanesOfCopiedRow;
+    }
   }
 
   const Agent& agent_;

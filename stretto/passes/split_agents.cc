@@ -155,6 +155,7 @@ class RoleSplitter {
       } else if (survey_.picks_rows(op)) {
         out.push_back(op);
         out.back().result = index_of_.at(op.result);
+        for (int& operand : out.back().operands) operand = index_of_.at(operand);
       } else if (op.code == OpCode::kLet || (op.code == OpCode::kWait && with_waits)) {
         out.push_back(op);
       } else if (!op.bodies.empty()) {

@@ -2,12 +2,13 @@
 // ahead, and a consumer, which computes, stores and notifies. Each load inside a loop that feeds a
 // dot becomes a pipe of Resource::num_stages slots, one outside of loops a pipe of two; loads
 // of a tensor in several loops share a pipe. Rows that an index picks are put by the producer,
-// which loads the index; so is, where Resource::load_slots asks for it, every other matrix that is
-// loaded: its put stands behind those of the tile's factors, and is under way while they are being
-// multiplied. Vectors that are loaded beside factors, such as scales, have pipes, too,
-// and are got where they are read. In a role without dots the rows that its loops load go through
-// pipes. The dots that read the slots become asynchronous, and where nothing else touches their
-// accumulator one iteration of them stays in flight. Roles that ask for no stages stay as they are.
+// which loads or computes the index; so is, where Resource::load_slots asks for it, every other
+// matrix that is loaded: its put stands behind those of the tile's factors, and is under way while
+// they are being multiplied. Vectors that are loaded beside factors, such as scales, have pipes,
+// too, and are got where they are read. In a role without dots the rows that its loops load go
+// through pipes. The dots that read the slots become asynchronous, and where nothing else touches
+// their accumulator one iteration of them stays in flight. Roles that ask for no stages stay as
+// they are.
 //
 // It stands after resolve_tile_primitives, since a tile primitive is several waits and loops of
 // which each agent needs a part, and before everything that looks at agents one by one.

@@ -14,7 +14,8 @@ namespace stretto {
 namespace {
 
 using split_samples::ag_gemm, split_samples::attention, split_samples::gemm, split_samples::grouped,
-    split_samples::picked, split_samples::residual, split_samples::summed_rows;
+    split_samples::picked, split_samples::picked_by_pairs, split_samples::residual,
+    split_samples::summed_rows;
 
 TEST(SplitAgentsProof, SplitProgramsAreProved) {
   std::vector<Program> programs = {
@@ -28,6 +29,7 @@ TEST(SplitAgentsProof, SplitProgramsAreProved) {
       residual(2),
       grouped(2),
       picked(2),
+      picked_by_pairs(2),
       summed_rows(2)};
   for (int world : {1, 2, 3}) programs.push_back(ag_gemm(world, 2));
   for (Program& program : programs) {
@@ -89,9 +91,9 @@ TEST(SplitAgentsProof, WhatIsTakenAwayIsMissed) {
     return op.code == OpCode::kPipeRelease || op.code == OpCode::kWait ||
            op.code == OpCode::kAwait || op.code == OpCode::kNotify;
   };
-  Program programs[] = {run_pipeline(ag_gemm(2, 2)), run_pipeline(gemm({.num_stages = 2})),
-                        run_pipeline(residual(2)), run_pipeline(picked(2)),
-                        run_pipeline(summed_rows(2))};
+  Program programs[] = {run_pipeline(ag_gemm(2, 2)),      run_pipeline(gemm({.num_stages = 2})),
+                        run_pipeline(residual(2)),        run_pipeline(picked(2)),
+                        run_pipeline(picked_by_pairs(2)), run_pipeline(summed_rows(2))};
   for (const Program& program : programs) {
     each_without(program, is_edge, [&](const Program& edited, const std::string& deleted) {
       ++num_edits;

@@ -173,6 +173,26 @@ TEST_F(SplitAgents, PickedRowsAndVectorsGoThroughPipes) {
   EXPECT_EQ(run(split, inputs)[0], want) << print(*split);
 }
 
+TEST_F(SplitAgents, TheProducerComputesAnIndex) {
+  auto whole = scheduled(split_samples::picked_by_pairs(0));
+  auto split = scheduled(split_samples::picked_by_pairs(3));
+  const Role& role = split->roles[0];
+  ASSERT_EQ(role.agents.size(), 2u) << SplitSurvey(*whole, whole->roles[0]).obstacle();
+  ASSERT_EQ(role.pipes.size(), 1u) << "of rows, not of numbers: " << print(*split);
+  EXPECT_EQ(count_ops(role.agents[0].body, OpCode::kLoadRows), 1);
+  EXPECT_EQ(count_ops(role.agents[1].body, OpCode::kLoadRows), 0) << print(*split);
+  EXPECT_EQ(count_ops(role.agents[1].body, OpCode::kIota), 1) << "the consumer asks who exists";
+  EXPECT_EQ(print(parse(print(*split), "split")), print(*split));
+  Doubles rows = {5, 19, 5, 0, 1, 1, 2, 7, 3, 7, 8, 18, 0, 4};
+  std::map<std::string, Doubles> inputs = {{"a", numbers(20 * 16)}, {"numbers", rows}};
+  Doubles want;
+  for (std::size_t i = 0; i < 7 * 16; ++i) {
+    want.push_back(2 * inputs["a"][static_cast<std::size_t>(rows[i / 16 * 2 + 1]) * 16 + i % 16]);
+  }
+  EXPECT_EQ(run(whole, inputs)[0], want);
+  EXPECT_EQ(run(split, inputs)[0], want) << print(*split);
+}
+
 // take_turns: a producer and consumers that each take every other tile, also where the last turn
 // has none.
 TEST_F(SplitAgents, ConsumersInTurnComputeTheSameBits) {

@@ -42,6 +42,10 @@ Program handed_on(int num_stages);
 // rows go through a pipe without a product.
 Program summed_rows(int num_stages);
 
+// c = 2 * a[numbers[2 * t + 1]] for each of 7 tokens t: the index is computed by way of another, -1
+// past the last.
+Program picked_by_pairs(int num_stages);
+
 // c = a[.., 0:8n] * a[.., 0:8n]^T, n from a table.
 Program table_loop(bool changes);
 

@@ -255,6 +255,25 @@ Program summed_rows(int num_stages) {
   return p.finish();
 }
 
+Program picked_by_pairs(int num_stages) {
+  constexpr std::int64_t kTokens = 7, kRows = 20;
+  ProgramBuilder p("picked_by_pairs", 1);
+  auto a = p.input("a", DType::kF32, {kRows, 16});
+  auto numbers = p.table("numbers", {2 * kTokens, 1}, {ContractKind::kRange, 0, kRows});
+  auto c = p.output("c", DType::kF32, {kTokens, 16});
+  auto integer = [&](const Index& value) { return p.splat(DType::kI32, value); };
+  p.role("pick", Resource::sms(1).pipelined(num_stages), p.range(1), [&](const Tile&) {
+    p.loop(4, [&](const Index& i) {
+      Value token = p.iota_rows(i * 2, 2), exists = token < integer(kTokens);
+      Value pair = where(exists, token * integer(2) + integer(1), integer(-1));
+      Value row = p.load_rows(numbers.tile({0, 0}, 2, 1), pair);
+      Value picked = p.load_rows(a.tile({0, 0}, 2, 16), where(exists, row, integer(-1)));
+      p.store(c.tile({i * 2, 0}, 2, 16), where(exists, picked + picked, picked));
+    });
+  });
+  return p.finish();
+}
+
 Program picked(int num_stages) {
   ProgramBuilder p("picked", 1);
   auto a = p.input("a", DType::kF32, {12, 8});

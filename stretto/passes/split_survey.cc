@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/ir/tables.h"
+#include "stretto/passes/register_uses.h"
 
 namespace stretto {
 namespace {
@@ -92,9 +93,7 @@ void SplitSurvey::survey(const Block& block, Around around) {
     } else if ((op.code == OpCode::kLoad || has_index(op)) && feeds_dot(block, i)) {
       piped_.insert(&op);
       if (around.waits) handed_on_.insert(&op);
-      if (op.code == OpCode::kLoadRows) {
-        indices_.insert(writer_[static_cast<std::size_t>(op.operands[0])]);
-      }
+      if (op.code == OpCode::kLoadRows) add_index(op.operands[0]);
       if (around.loop) in_loop_.insert(&op);
       slot_of_[static_cast<std::size_t>(op.result)] = op.result;
       if (around.table) {
@@ -136,8 +135,8 @@ void SplitSurvey::survey_vectors(const Block& block) {
   if (has_dots_ && std::none_of(block.begin(), block.end(), is_piped_load)) return;
   for (std::size_t i = 0; i < block.size(); ++i) {
     const Op& op = block[i];
-    if (!has_dots_ && has_index(op) && from_here(*op.region)) {
-      indices_.insert(writer_[static_cast<std::size_t>(op.operands[0])]);
+    if (!has_dots_ && has_index(op) && op.region->cols > 1 && from_here(*op.region)) {
+      add_index(op.operands[0]);
       slot_of_[static_cast<std::size_t>(op.result)] = op.result;
       for (auto* set : {&piped_, &in_loop_}) set->insert(&op);
       continue;
@@ -157,22 +156,44 @@ void SplitSurvey::survey_vectors(const Block& block) {
 }
 
 bool SplitSurvey::has_index(const Op& op) const {
-  if (op.code != OpCode::kLoadRows) return false;
-  auto index = static_cast<std::size_t>(op.operands[0]);
+  return op.code == OpCode::kLoadRows && is_index(op.operands[0]);
+}
+
+// Loaded, or computed from such and from numbers.
+bool SplitSurvey::is_index(int reg) const {
+  auto index = static_cast<std::size_t>(reg);
   const Op* writer = writer_[index];
-  if (num_writes_[index] != 1 || writer->code != OpCode::kLoad) return false;
-  const Region& r = *writer->region;
-  return own_input(r) ||
-         (from_here(r) &&
-          program_.tensors[static_cast<std::size_t>(r.tensor)].kind == TensorKind::kBuffer);
+  if (num_writes_[index] != 1) return false;
+  if (writer->code == OpCode::kLoad) {
+    const Region& r = *writer->region;
+    return own_input(r) ||
+           (from_here(r) &&
+            program_.tensors[static_cast<std::size_t>(r.tensor)].kind == TensorKind::kBuffer);
+  }
+  if (writer->code == OpCode::kLoadRows && !own_input(*writer->region)) return false;
+  bool computed = writer->bodies.empty() && is_pure(*writer);
+  return (computed || writer->code == OpCode::kLoadRows) &&
+         std::all_of(writer->operands.begin(), writer->operands.end(),
+                     [&](int operand) { return is_index(operand); });
+}
+
+void SplitSurvey::add_index(int reg) {
+  const Op* writer = writer_[static_cast<std::size_t>(reg)];
+  indices_.insert(writer);
+  for (int operand : writer->operands) add_index(operand);
 }
 
 bool SplitSurvey::only_picks_rows(const Op& op) const {
   if (!picks_rows(op)) return false;
-  auto piped = std::count_if(piped_.begin(), piped_.end(), [&](const Op* load) {
-    return load->code == OpCode::kLoadRows && load->operands[0] == op.result;
-  });
-  return num_reads_[static_cast<std::size_t>(op.result)] == piped;
+  std::int64_t picking = 0;
+  for (const Op* load : piped_) {
+    picking += load->code == OpCode::kLoadRows && load->operands[0] == op.result;
+  }
+  for (const Op* index : indices_) {
+    auto reads = std::count(index->operands.begin(), index->operands.end(), op.result);
+    if (reads > 0 && only_picks_rows(*index)) picking += reads;
+  }
+  return num_reads_[static_cast<std::size_t>(op.result)] == picking;
 }
 
 void SplitSurvey::survey_writes(const Op& op) {
@@ -356,6 +377,7 @@ void SplitSurvey::check_order() {
     if (written_.count(table) != 0) obstacle_ = reason(table);
   }
   for (const Op* op : indices_) {
+    if (!op->region) continue;
     if (written_.count(op->region->tensor) != 0) obstacle_ = reason(op->region->tensor);
   }
 }

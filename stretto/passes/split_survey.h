@@ -51,8 +51,8 @@ class SplitSurvey {
   static bool names(const Op& op, int reg);
   // An entry of a table that some launch writes, its own among them.
   bool reads_table_of_launch(const Expr& expr) const;
-  // The vector of row numbers by which a piped load picks its rows: the producer loads it too, and
-  // where nobody else reads it only the producer.
+  // The vector of row numbers by which a piped load picks its rows, or what that is computed from:
+  // the producer makes it too, and where nobody else reads it only the producer.
   bool picks_rows(const Op& op) const { return indices_.count(&op) != 0; }
   bool only_picks_rows(const Op& op) const;
   // A piped vector: read wherever it is needed, not by a dot.
@@ -75,6 +75,8 @@ class SplitSurvey {
   void survey_vectors(const Block& block);
   void survey_ahead(const Op& op, Around around);
   bool has_index(const Op& op) const;
+  bool is_index(int reg) const;
+  void add_index(int reg);
   bool feeds_dot(const Block& block, std::size_t load) const;
   bool spreads_to_dot(const Op& op, std::set<int>& values) const;
   void find_views(const Block& block);

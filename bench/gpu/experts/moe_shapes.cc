@@ -136,13 +136,13 @@ Program tile_products(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   ProgramBuilder p("tile_products", d.world_size);
   auto used = p.table("tiles_used", {1}, {ContractKind::kAscending, 0, tiles.num_tiles() + 1});
   auto experts =
-      p.table("tile_experts", {tiles.num_tiles()}, {ContractKind::kRange, 0, d.num_experts});
+      p.table("tile_experts", {tiles.num_tiles(), 1}, {ContractKind::kRange, 0, d.num_experts});
   auto a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k});
   auto b = p.input("b", d.b_dtype, {d.num_experts, d.n, d.k});
   auto products = p.output("products", d.out_dtype, {tiles.num_rows(), d.n});
   p.role("gemm", Resource::sms(kGpuSms).pipelined(cfg.num_stages),
          p.grid(tiles.num_tiles(), d.n, 1, bn).raster(cfg.raster), [&](const Tile& t) {
-           Index count = p.read(used, {0}), expert = p.read(experts, {t.m});
+           Index count = p.read(used, {0}), expert = p.read(experts, {t.m, 0});
            Value sum = p.zeros(DType::kF32, bm, bn);
            p.when(t.m < count, [&] {
              p.loop(ceil_div(d.k, bk), [&](const Index& step) {
@@ -159,15 +159,18 @@ Program weighted_sums(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   constexpr std::int64_t kRows = 16, kCols = 256;
   std::int64_t rows = tiles_of(d, cfg).num_rows();
   ProgramBuilder p("weighted_sums", d.world_size);
-  auto slots = p.table("slots", {d.m, d.top_k}, {ContractKind::kRange, 0, rows});
+  auto slots = p.table("slots", {d.m * d.top_k, 1}, {ContractKind::kRange, 0, rows});
   auto weights = p.input("weights", DType::kF32, {d.m, d.top_k});
   auto products = p.input("products", d.out_dtype, {rows, d.n});
   auto partial = p.output("partial", d.out_dtype, {d.m, d.n});
   p.role("sum", Resource::sms(kGpuSms), p.grid(d.m, d.n, kRows, kCols), [&](const Tile& t) {
     Value sum = p.zeros(DType::kF32, kRows, kCols);
     std::vector<Value> parts, factors;
+    auto number = [&](std::int64_t n) { return p.splat(DType::kI32, n); };
+    Value token = p.iota_rows(t.row, kRows), exists = token < number(d.m);
     for (std::int64_t j = 0; j < d.top_k; ++j) {
-      Value slot = p.load(slots.tile({t.row, j}, kRows, 1));
+      Value pair = where(exists, token * number(d.top_k) + number(j), number(-1));
+      Value slot = p.load_rows(slots.tile({0, 0}, kRows, 1), pair);
       parts.push_back(p.load_rows(products.tile({0, t.col}, kRows, kCols), slot));
       factors.push_back(p.load(weights.tile({t.row, j}, kRows, 1)));
     }

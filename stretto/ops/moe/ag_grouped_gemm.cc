@@ -44,7 +44,7 @@ TileTableRefs declare_tile_tables(ProgramBuilder& p, const ExpertTiles& tiles) {
   std::int64_t count = tiles.num_tiles();
   return {
       .used = p.table("tiles_used", {1}, {ContractKind::kAscending, 0, count + 1}),
-      .experts = p.table("tile_experts", {count}, {ContractKind::kRange, 0, tiles.num_experts})};
+      .experts = p.table("tile_experts", {count, 1}, {ContractKind::kRange, 0, tiles.num_experts})};
 }
 
 TilePlace place_in_raster(ProgramBuilder& p, const Index& index, std::int64_t num_rows,
@@ -73,7 +73,7 @@ AgGrouped::AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedC
   Index rows = share_ * d.world_size;
   if (!tables.made()) {
     tables_.needs =
-        p.table("tile_needs", {num_tiles_}, {ContractKind::kRange, 0, d.world_size + 1});
+        p.table("tile_needs", {num_tiles_, 1}, {ContractKind::kRange, 0, d.world_size + 1});
     tables_.tokens =
         p.table("row_tokens", {num_tiles_ * cfg.tile.bm, 1}, {ContractKind::kRange, -1, rows});
   }
@@ -116,7 +116,7 @@ void AgGrouped::send(const Tile& t) {
 void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
   const auto& [bm, bn, bk] = cfg_.tile;
   if (tables_.made()) tables_.wait();
-  Index used = p_.read(tables_.used, {0}), expert = tables_.entry(p_, tables_.experts, tile);
+  Index used = p_.read(tables_.used, {0}), expert = p_.read(tables_.experts, {tile, 0});
   Index col = col_tile * bn;
   auto store = [&](const std::vector<Value>& sums) {
     Value out = d_.swiglu ? silu(sums[0]) * sums[1] : sums[0];
@@ -144,7 +144,7 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
         return p_.load(sorted_.tile({tile * bm, k}, bm, bk));
       });
     }
-    Index needs = tables_.entry(p_, tables_.needs, tile);
+    Index needs = p_.read(tables_.needs, {tile, 0});
     if (sends()) wait_for(needs);
     Value picked = p_.load(tables_.tokens.tile({tile * bm, 0}, bm, 1));
     multiply_by([&](const Index& k) {
@@ -153,10 +153,6 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
     if (tables_.made()) store(sums);
   });
   if (!tables_.made()) store(sums);
-}
-
-Index TileTableRefs::entry(ProgramBuilder& p, const TensorRef& table, const Index& tile) const {
-  return made() ? p.read(table, {tile, 0}) : p.read(table, {tile});
 }
 
 void AgGrouped::push(const Index& index, const Goes& goes) {
@@ -194,7 +190,7 @@ void AgGrouped::copy_rows(const Index& index) {
   Index tile = p_.let("sorted_tile", index / copies_of_tile());
   Index col = p_.let("sorted_col", index % copies_of_tile() * cols);
   p_.when(tile < p_.read(tables_.used, {0}), [&] {
-    Index needs = tables_.entry(p_, tables_.needs, tile);
+    Index needs = p_.read(tables_.needs, {tile, 0});
     if (sends()) wait_for(needs);
     p_.loop(ceil_div(bm, rows), [&](const Index& i) {
       Index row = p_.let("sorted_row", tile * bm + i * rows), end = (tile + 1) * bm;

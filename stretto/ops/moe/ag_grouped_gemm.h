@@ -48,7 +48,7 @@ AgGroupedConfig default_config(const AgGroupedDesc& desc, Target target = Target
 // Extent m; S = ceil(m / P), T and R the tiles and rows of tiles_of. Symmetric state a [P * S, k]:
 // rows 0..S-1 hold the own tokens, a launch fills those from i * S on with the tokens of rank
 // (rank + i) % P; without gathering it is an input. Tables of the own rank (expert_tiles.h):
-// tiles_used [1] i32 in 0..T, tile_experts [T] i32 in 0..E-1, tile_needs [T] i32 in 0..P,
+// tiles_used [1] i32 in 0..T, tile_experts [T, 1] i32 in 0..E-1, tile_needs [T, 1] i32 in 0..P,
 // row_tokens [R, 1] i32 in -1..P*S-1; tokens of ranks past what the tile needs read as zero. Input
 // b [num_experts, n, k] (swiglu: b_gate and b_up), each rank's own. Output c [R, n]; rows without a
 // token are those of a token of zeros. Accumulated in fp32, rounded once. UserError naming the

@@ -16,15 +16,15 @@ namespace stretto {
 void check(const AgGroupedDesc& d, const AgGroupedConfig& c);
 void check(const GroupedRsDesc& d, const GroupedRsConfig& c);
 
-// Of the own rank's rows (expert_tiles.h). What is left empty the layers declare as inputs. Where
-// the launch makes them all, every tile waits for them, and those without rows are not stored.
+// Of the own rank's rows (expert_tiles.h), each [.., 1] but `used` [1] and `weights` [m, top_k].
+// What is left empty the layers declare as inputs. Where the launch makes them all, every tile
+// waits for them, and those without rows are not stored.
 struct TileTableRefs {
   TensorRef used, experts;
   TensorRef needs, tokens;   // of the first layer
-  TensorRef slots, weights;  // of the second; slots one after the other, [m * top_k, 1]
+  TensorRef slots, weights;  // of the second
   std::function<void()> wait = {};
   bool made() const { return static_cast<bool>(wait); }
-  Index entry(ProgramBuilder& p, const TensorRef& table, const Index& tile) const;
 };
 TileTableRefs declare_tile_tables(ProgramBuilder& p, const ExpertTiles& tiles);
 
@@ -184,10 +184,7 @@ class GroupedRs {
   // Of this rank's products, for tokens of the owner from `row` on; zero of tokens that do not
   // exist. All rows are under way before the first addition.
   Value own_sum(const Sums& s, const Index& owner, const Index& row, const Index& col);
-  struct Tokens {
-    Index first, end;
-  };
-  Value load_slots(const Tokens& tokens, const Value& exist, std::int64_t j);
+  Value load_slots(const Index& first, const Value& exist, std::int64_t j);
 
   template <typename Round>
   void rounds(const Sums& s, const Place& at, const Round& round) {

@@ -77,7 +77,7 @@ GroupedRs::GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsC
       tables_(tables) {
   std::int64_t rows = num_tiles_ * cfg.tile.bm;
   if (!tables.made()) {
-    tables_.slots = p.table("slots", {m_, d.top_k}, {ContractKind::kRange, 0, rows});
+    tables_.slots = p.table("slots", {m_ * d.top_k, 1}, {ContractKind::kRange, 0, rows});
     tables_.weights = p.input("weights", DType::kF32, {m_, d.top_k});
   }
   b_ = p.input("b", d.b_dtype, {d.num_experts, d.n, d.k});
@@ -149,7 +149,7 @@ void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col
   const auto& [bm, bn, bk] = cfg_.tile;
   Index col = p_.let("col", block * block_cols() + col_in_block);
   if (tables_.made()) tables_.wait();
-  Index used = p_.read(tables_.used, {0}), expert = tables_.entry(p_, tables_.experts, tile);
+  Index used = p_.read(tables_.used, {0}), expert = p_.read(tables_.experts, {tile, 0});
   std::int64_t cols = bn / cfg_.num_products;  // of a product
   std::vector<Value> sums;
   for (int i = 0; i < cfg_.num_products; ++i) sums.push_back(p_.zeros(DType::kF32, bm, cols));
@@ -238,9 +238,7 @@ Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, co
   Value exists = p_.iota_rows(token, count) < p_.splat(DType::kI32, end);
   std::vector<Value> slots, parts, weights;
   for (std::int64_t j = 0; j < d_.top_k; ++j) {
-    Value slot = load_slots({token, end}, exists, j);
-    // A row that is loaded ahead is the one that the table says; of no token it is not used.
-    slots.push_back(s.ahead ? slot : where(exists, slot, p_.splat(DType::kI32, -1)));
+    slots.push_back(load_slots(token, exists, j));
     weights.push_back(p_.load(tables_.weights.tile({token, j}, count, 1).until_row(end)));
   }
   for (const Value& slot : slots) {
@@ -250,19 +248,17 @@ Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, co
   for (std::size_t j = 0; j < parts.size(); ++j) {
     sum = sum + cast(parts[j], DType::kF32) * weights[j];
   }
-  return s.ahead ? where(exists, sum, p_.zeros(DType::kF32, count, cfg_.reduce_cols)) : sum;
+  return sum;
 }
 
-// Of the j-th expert of some tokens.
-Value GroupedRs::load_slots(const Tokens& tokens, const Value& exist, std::int64_t j) {
+// Of the j-th expert of the tokens from `first` on, -1 of those that do not exist.
+Value GroupedRs::load_slots(const Index& first, const Value& exist, std::int64_t j) {
   const std::int64_t count = exist.rows();
-  if (!tables_.made()) {
-    return p_.load(tables_.slots.tile({tokens.first, j}, count, 1).until_row(tokens.end));
-  }
-  Value pair = p_.iota_rows(tokens.first, count) * p_.splat(DType::kI32, d_.top_k) +
-               p_.splat(DType::kI32, j);
-  return p_.load_rows(tables_.slots.tile({0, 0}, count, 1),
-                      where(exist, pair, p_.splat(DType::kI32, -1)));
+  Value pair =
+      p_.iota_rows(first, count) * p_.splat(DType::kI32, d_.top_k) + p_.splat(DType::kI32, j);
+  Value none = p_.splat(DType::kI32, -1);
+  Value slot = p_.load_rows(tables_.slots.tile({0, 0}, count, 1), where(exist, pair, none));
+  return where(exist, slot, none);
 }
 
 ExpertTiles tiles_of(const GroupedRsDesc& d, const GroupedRsConfig& c) {

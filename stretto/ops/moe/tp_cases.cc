@@ -148,12 +148,13 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
 
 GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
   GroupedRsConfig c = default_config(d, target);
-  if (target == Target::kCpu && d.m <= 64) {
+  if (d.m > 64) return c;
+  // A worker for every tile, which may come in any order, or beside those who multiply.
+  c.num_reduce_sms = d.m % 2 == 0 ? 2 * d.world_size : 0;
+  if (c.num_reduce_sms > 0) c.num_reduce_stages = 2;
+  if (target == Target::kCpu) {
     c.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
     c.num_compute_sms = 2;
-    // A worker for every tile, which may come in any order, or beside those who multiply.
-    c.num_reduce_sms = d.m % 2 == 0 ? 2 * d.world_size : 0;
-    if (c.num_reduce_sms > 0) c.num_reduce_stages = 2;
     c.reduce_rows = 1;
     c.reduce_rounds = 2;
     if (d.m % 2 == 1 && d.n > c.tile.bn) c.last_blocks = 1, c.last_rows = 2;
