@@ -188,7 +188,8 @@ Values random_rows(std::int64_t rows, std::int64_t count, std::uint64_t seed) {
 }
 
 const std::vector<Loop>& all_loops() {
-  constexpr LoopShape kSmall{344, 520, 328}, kCube{8192, 8192, 8192};
+  // Deep: steps of 128 along k, four of which are loaded together.
+  constexpr LoopShape kSmall{344, 520, 328}, kSmallDeep{344, 520, 1536}, kCube{8192, 8192, 8192};
   constexpr LoopShape kLong{33792, 128, 16384}, kEdge{8184, 8184, 8184}, kWide{33792, 8192, 1};
   static const std::vector<Loop> loops = {
       {"two chained dots",
@@ -201,7 +202,7 @@ const std::vector<Loop>& all_loops() {
       {"gathered operand", "a [m, k] in rows that an index picks, times b' [n, k]", kSmall, kCube,
        gathered, gathered_case, flops_of(kCube)},
       {"scaled dot", "a [m, k] b' [n, k] with scales per row, column and block of 128 along k",
-       kSmall, kCube, scaled, scaled_case, flops_of(kCube)},
+       kSmallDeep, kCube, scaled, scaled_case, flops_of(kCube)},
       {"reduction",
        "sums of squares of the rows of x [m, n]",
        {344, 520, 1},

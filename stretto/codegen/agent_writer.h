@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -107,6 +108,8 @@ class AgentWriter {
   std::string slot_text(int group) const;
   std::string round_text(int group) const;
   std::string freed_text(int group) const;
+  std::string place_text(const PipePlan& plan) const;
+  std::optional<std::string> at_step(int group, const std::string& slot, int step) const;
   void pass_slot(int group);
   void pass_freed(int group);
   void meet_in_warps() { apart_.clear(); }
@@ -118,6 +121,8 @@ class AgentWriter {
   std::size_t bytes_of_slot(const PipeGroup& group) const;
   std::string condition(const std::string& own) const;
   void fill(const Op& op);
+  void fill_one(const Op& op, const PipePlan& plan, const std::string& at);
+  void fill_joined(const Op& op, const PipePlan& plan);
   void leave_to_others(const PipePlan& plan);
   void fill_from_registers(const Op& op);
   void drain_store(const Op& op, TensorMapPlan view);

@@ -117,7 +117,7 @@ TEST(FixedRings, AStaggerEndsALoopOfCopies) {
 }
 
 // Products of blocks that are scaled, eight steps together: two rounds of the slots of factors, and
-// of those of scales.
+// one of those of scales, of which four are handed over at once.
 Program scaled_product(int stagger = 0, ProductOrder order = ProductOrder::kAhead) {
   constexpr std::int64_t kTile = 128;
   ProgramBuilder p("scaled", 1);
@@ -143,8 +143,11 @@ TEST(FixedRings, ScaledProductsHaveFixedFactorsAndScales) {
   std::string text = consumer(kernel);
   EXPECT_EQ(text.find("ring"), std::string::npos) << kernel.source;
   expect_lines(text, {"&full1[0], round1);", "&full1[1], round1);", "&full0[0], round0);",
-                      "&empty1[0]", "&empty0[0]", "&full1[3], round1);", "round1 ^= 1;",
-                      "&full1[3], round1);", "&empty0[3]"});
+                      "&empty1[0]", "&full1[3], round1);", "round1 ^= 1;", "&empty0[3]",
+                      "&full0[4], round0);", "&full1[3], round1);", "round0 ^= 1;", "&empty0[7]"});
+  for (const char* between : {"&full0[1]", "&full0[7]", "&empty0[0]", "&empty0[6]"}) {
+    EXPECT_EQ(text.find(between), std::string::npos) << between << kernel.source;
+  }
   expect_clean_build(kernel);
 }
 

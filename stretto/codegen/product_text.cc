@@ -245,13 +245,13 @@ void AgentWriter::get(const Op& op, const PipePlan& plan) {
   slot_pipe_[op.result] = op.symbol;
   threads_read_.erase(op.symbol);
   apart_.insert(g);
-  if (group.pipes.front() == op.symbol) {
-    line("mbarrier_wait_acquire_cta(&full{}[{}], {});", g, slot_text(g), round_text(g));
+  std::optional<std::string> first = at_step(g, slot_text(g), 0);
+  if (first && group.pipes.front() == op.symbol) {
+    line("{}mbarrier_wait_acquire_cta(&full{}[{}], {});", *first, g, slot_text(g), round_text(g));
   }
   // What threads have written, the tensor core sees after a fence.
   if (!plan.by_tma() && plan.read_by_products) line("fence_proxy_async_shared();");
-  line("const {} s{}{{smem + {} + {} * {}}};", plan.alias, op.result, plan.offset, slot_text(g),
-       plan.slot_bytes);
+  line("const {} s{}{{smem + {}}};", plan.alias, op.result, place_text(plan));
   clear_past_end(op, plan);
   if (value_plan(op.result).used_elsewhere && !alone()) {
     line("load_smem<L{}>(v{}, s{}, team);", op.result, op.result, op.result);
@@ -263,8 +263,11 @@ void AgentWriter::get(const Op& op, const PipePlan& plan) {
 // One arrival per warp: each warp's own accesses have completed.
 void AgentWriter::release(const Op& op, const PipePlan& plan) {
   int g = plan.group;
-  const std::vector<int>& pipes = plan_.groups[static_cast<std::size_t>(g)].pipes;
+  const PipeGroup& group = plan_.groups[static_cast<std::size_t>(g)];
+  const std::vector<int>& pipes = group.pipes;
   if (pipes.back() != op.symbol) return;
+  std::optional<std::string> last = at_step(g, freed_text(g), group.steps - 1);
+  if (!last) return pass_freed(g);
   int cluster = plan.by_tma() ? site_.role->resource.cluster_size : 1;
   // Of the warp's own block alone, so that a fence within it is enough.
   bool read =
@@ -275,7 +278,8 @@ void AgentWriter::release(const Op& op, const PipePlan& plan) {
     meet_in_warps();
   }
   if (cluster == 1) {
-    line("if (team.tid % 32 == 0) mbarrier_arrive_release_cta(&empty{}[{}]);", g, freed_text(g));
+    line("{}if (team.tid % 32 == 0) mbarrier_arrive_release_cta(&empty{}[{}]);", *last, g,
+         freed_text(g));
     return pass_freed(g);
   }
   if (fences) line("fence_acq_rel_cta();");
@@ -300,6 +304,26 @@ std::string AgentWriter::round_text(int group) const {
 std::string AgentWriter::freed_text(int group) const {
   return rings_.holds(group) ? fmt::format("{}", rings_.oldest(group))
                              : fmt::format("freed{}.slot()", group);
+}
+
+// Where in shared memory the slot that is got next begins.
+std::string AgentWriter::place_text(const PipePlan& plan) const {
+  std::string slot = slot_text(plan.group);
+  if (!plan.joined) return fmt::format("{} + {} * {}", plan.offset, slot, plan.slot_bytes);
+  int steps = plan_.groups[static_cast<std::size_t>(plan.group)].steps;
+  return fmt::format("{} + {} / {} * {} + {} % {} * 4", plan.offset, slot, steps, plan.slot_bytes,
+                     slot, steps);
+}
+
+// The condition, or "" where it holds here, that `slot` is that of one of the steps that are handed
+// over together; nothing where it is that of another one.
+std::optional<std::string> AgentWriter::at_step(int group, const std::string& slot,
+                                                int step) const {
+  int steps = plan_.groups[static_cast<std::size_t>(group)].steps;
+  if (steps == 1) return "";
+  if (!rings_.holds(group)) return fmt::format("if ({} % {} == {}) ", slot, steps, step);
+  if (std::stoi(slot) % steps != step) return std::nullopt;
+  return "";
 }
 
 void AgentWriter::pass_slot(int group) {

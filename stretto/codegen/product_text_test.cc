@@ -38,12 +38,12 @@ TEST(ProductText, ScaledProductsHaveAnAccumulatorOfTheirOwnAndTheNextIsIssuedBef
   for (int cluster : {1, 2}) {
     GeneratedKernel kernel = generate(scaled_gemm(128 * cluster, 128, 6, cluster));
     expect_lines(kernel.source, {"struct Wgmma<f8e4m3, 128>",
-                                 "SmemVector<float, 128, 1>",
+                                 "SmemColumn<float, 128, 4>",
                                  "SmemTile<f8e4m3, 128, 128, 128>",
                                  "tma_load_3d",
                                  "// by threads: a vector",
-                                 "fill_slot<1, true, 96>(",
-                                 "fill_slot<1, true, 96>(",
+                                 "fill_slot<4, true, 96>(",
+                                 "fill_slot<4, true, 96>(",
                                  "mbarrier_arrive_after_copies(&full0[ring0.slot()]);",
                                  "// consumer",
                                  "mbarrier_wait_acquire_cta(&full1",

@@ -7,6 +7,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/expr_text.h"
+#include "stretto/codegen/joined_steps.h"
 
 namespace stretto {
 namespace {
@@ -27,8 +28,8 @@ void for_each_block(const Block& block, const std::function<void(const Block&)>&
 class RolePlanner {
  public:
   RolePlanner(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps,
-              int store_buffers, const PlaceBeside* place)
-      : program_(program), role_(role), maps_(maps) {
+              int store_buffers, bool joins, const PlaceBeside* place)
+      : program_(program), role_(role), maps_(maps), joins_(joins) {
     plan_.store_buffers = store_buffers;
     if (place == nullptr) return;
     plan_.num_threads = place->first_thread;
@@ -43,6 +44,8 @@ class RolePlanner {
     place_agents();
     for (std::size_t i = 0; i < role_.pipes.size(); ++i) plan_.pipes.push_back(plan_pipe(i));
     group_pipes();
+    if (joins_) join_steps(program_, role_, plan_);
+    place_vectors();
     place_drains(program_, role_, plan_);
     place_fillers();
     place_staging();
@@ -191,15 +194,30 @@ class RolePlanner {
     if (pipe.type.rows > 1 && pipe.type.rows % cluster != 0) fail("a cluster shares out all rows");
     p.packed = true;
     p.rows = p.rows_loaded = pipe.type.rows > 1 ? pipe.type.rows / cluster : 1;
-    auto elements = static_cast<std::size_t>(p.rows * pipe.type.cols);
-    p.slot_bytes = round_up(elements * size_bytes(pipe.type.dtype), kVectorAlignment);
-    p.offset = take(p.slot_bytes * static_cast<std::size_t>(pipe.num_slots), kVectorAlignment);
-    p.type_text = fmt::format("SmemVector<{}, {}, {}>", element_text(pipe.type.dtype), p.rows,
-                              pipe.type.cols);
     p.alias = fmt::format("{}Slot", camel(role_.name + "_" + pipe.name));
     p.why = "a vector";
     find_puts(idx, p);
     return std::move(p);
+  }
+
+  // Behind the tiles, once it is known which steps share a place.
+  void place_vectors() {
+    for (const PipeGroup& group : plan_.groups) {
+      for (int i : group.pipes) {
+        PipePlan& p = plan_.pipes[static_cast<std::size_t>(i)];
+        if (!p.packed) continue;
+        const ValueType& type = role_.pipes[static_cast<std::size_t>(i)].type;
+        int together = p.joined ? group.steps : 1;
+        auto elements = static_cast<std::size_t>(p.rows * type.cols * together);
+        p.slot_bytes = round_up(elements * size_bytes(type.dtype), kVectorAlignment);
+        p.offset = take(p.slot_bytes * static_cast<std::size_t>(group.num_slots / together),
+                        kVectorAlignment);
+        p.type_text = p.joined ? fmt::format("SmemColumn<{}, {}, {}>", element_text(type.dtype),
+                                             p.rows, together)
+                               : fmt::format("SmemVector<{}, {}, {}>", element_text(type.dtype),
+                                             p.rows, type.cols);
+      }
+    }
   }
 
   // Each block of a cluster fills its own rows.
@@ -404,7 +422,7 @@ class RolePlanner {
     }
     if (role_.resource.stagger > 0) plan_.meeting = take(16, 16);
     plan_.shared_bytes = round_up(next_, 128);
-    bool once_more = plan_.store_stages != 0 && plan_.store_buffers > 1;
+    bool once_more = joins_ || (plan_.store_stages != 0 && plan_.store_buffers > 1);
     if (plan_.shared_bytes > kSharedLimit && !once_more) {
       fail(fmt::format("needs {} bytes of shared memory, a block has {}", plan_.shared_bytes,
                        kSharedLimit));
@@ -420,6 +438,7 @@ class RolePlanner {
   const Program& program_;
   const Role& role_;
   std::vector<TensorMapPlan>& maps_;
+  bool joins_;  // whether steps may be joined (joined_steps.h)
   RolePlan plan_;
   std::size_t next_ = 0;
 };
@@ -440,9 +459,14 @@ std::size_t staged_bytes(const ValueType& type) {
 
 RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps,
                    const PlaceBeside* place) {
-  RolePlan plan = RolePlanner(program, role, maps, 2, place).run();
-  if (plan.shared_bytes <= kSharedLimit) return plan;
-  return RolePlanner(program, role, maps, 1, place).run();
+  // Joined steps may take more slots than were asked for, and are left where there is no room.
+  for (int store_buffers : {2, 1}) {
+    for (bool joins : {true, false}) {
+      RolePlan plan = RolePlanner(program, role, maps, store_buffers, joins, place).run();
+      if (plan.shared_bytes <= kSharedLimit) return plan;
+    }
+  }
+  throw InternalError("a role without room that was not refused");
 }
 
 }  // namespace stretto

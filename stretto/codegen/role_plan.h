@@ -37,6 +37,7 @@ struct PipePlan {
   const char* why = "";  // TMA does not make them all
   bool filled = false;   // from registers, by the agent at its beginning
   bool packed = false;   // a vector without gaps (SmemVector), which no product reads
+  bool joined = false;   // a column, beside those of the group's other steps (SmemColumn)
   bool read_by_products = false;
   bool by_tma() const { return !puts.empty() && views.size() == puts.size(); }
   bool by_tma(const Op& put) const { return views.contains(&put); }
@@ -48,6 +49,7 @@ struct PipePlan {
 struct PipeGroup {
   std::vector<int> pipes;
   int num_slots = 2;
+  int steps = 1;             // whose slots are filled and handed over together (joined_steps.h)
   std::size_t barriers = 0;  // offset of full[num_slots], empty[num_slots]
 };
 
@@ -68,8 +70,8 @@ struct RolePlan {
   std::size_t scratch = 0;       // one float per thread, where threads reduce
   std::size_t ones = 0;          // kOnesBytes of 16-bit ones for sums of rows; 0: none
   DType ones_dtype = DType::kBF16;
-  std::size_t ticket_ring = 0;   // of a role by ticket
-  int ticket_word = -1;          // of the control block
+  std::size_t ticket_ring = 0;  // of a role by ticket
+  int ticket_word = -1;         // of the control block
   // Where the warpgroups of a staggered role say to how many notifies they have come; 0: it has
   // none.
   std::size_t meeting = 0;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <initializer_list>
 #include <memory>
 #include <set>
 
@@ -52,8 +53,9 @@ void add_gemm(std::vector<CheckCase>& cases, const SmallGemm& small, DType dtype
 }
 
 // As the chooser has them, on few workers.
-void add_fp8(std::vector<CheckCase>& cases, const SmallGemm& small) {
-  for (Scaling scaling : {Scaling::kRowWise, Scaling::kBlock}) {
+void add_fp8(std::vector<CheckCase>& cases, const SmallGemm& small,
+             std::initializer_list<Scaling> scalings = {Scaling::kRowWise, Scaling::kBlock}) {
+  for (Scaling scaling : scalings) {
     GemmDesc desc = fp8_desc({small.shape, scaling});
     std::set<std::string> added;
     for (GemmConfig config : gpu_configs(desc, kWorkers)) {
@@ -106,6 +108,7 @@ std::vector<CheckCase> check_cases() {
   // Rows of 16 bytes, for TMA. The longer one has a round of eight steps and three more.
   add_fp8(cases, {{"ragged bytes", 344, 520, 336}, 339});
   add_fp8(cases, {{"rounds of bytes", 344, 264, 1360}, 339});
+  add_fp8(cases, {{"joined steps of bytes", 344, 264, 1520}, 339}, {Scaling::kBlock});
   for (const SmallGemm& small : kSmall) {
     for (GemmConfig config : gpu_gemm_configs(0, /*quick=*/true)) {
       config.num_compute_sms = kWorkers;

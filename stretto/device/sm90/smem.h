@@ -136,6 +136,15 @@ struct SmemVector {
   STRETTO_DEVICE T& at(int r, int c) const { return reinterpret_cast<T*>(data)[r * kCols + c]; }
 };
 
+// One column of kSteps that lie side by side.
+template <class T, int kRows_, int kSteps>
+struct SmemColumn {
+  using Element = T;
+  static constexpr int kRows = kRows_, kCols = 1, kChunkCols = 1;
+  u8* data;
+  STRETTO_DEVICE T& at(int r, int) const { return reinterpret_cast<T*>(data)[r * kSteps]; }
+};
+
 // Copies kRun elements, of which `count` exist, the rest being zero. kWhole: all of them or none.
 // From 4 bytes on it is asynchronous: mbarrier_arrive_after_copies says when it is complete. Before
 // the tensor core reads, the reader has to fence.

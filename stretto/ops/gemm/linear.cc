@@ -241,8 +241,8 @@ GpuLoop gpu_loop(const GpuLoopDesc& d) {
   // The width that keeps the SMs busiest: waves of tiles times the time of one, which is that of
   // its columns and of tile_cost more. On an H200, 2026-11-21, widths of 96, 160 and 224 made m =
   // 1024 up to 1.2 times faster where wide tiles left SMs idle (docs/performance/gemm.md).
-  // With scales of blocks a step of 128 columns took 585 ns, of 64 columns 432 (decision 0007).
-  const std::int64_t tile_cost = scaled ? 117 : 16;
+  // With scales of blocks a step of 128 columns took 459 ns, of 64 columns 352 (decision 0007).
+  const std::int64_t tile_cost = scaled ? 146 : 16;
   auto waves = [&](std::int64_t bn) {
     std::int64_t tiles = ceil_div(d.m, tile.bm) * ceil_div(d.n, bn);
     return ceil_div(tiles, std::int64_t{d.num_sms}) * (bn + tile_cost);
