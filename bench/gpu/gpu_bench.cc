@@ -11,6 +11,7 @@
 //   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
 //   gpu_bench sweep --ranks P         the same from 1 to 32768 rows, the unfused path a candidate
 //   gpu_bench moe --ranks P           fused layers of a mixture of experts, against a sequence
+//   gpu_bench ep-moe --ranks P        whole layers of spread experts, against launches of ours
 //   gpu_bench grouped                 grouped products in configs around the default
 //   gpu_bench padding --ranks P       rows of tiles without a token, of those models; needs no GPU
 //   gpu_bench collectives --ranks P   collectives against NCCL
@@ -98,6 +99,11 @@ int run(int argc, char** argv) {
   loops->add_option("-o,--out", s.out, "JSON with every sample");
   auto* overlap = app.add_subcommand("overlap", "fused operators against cuBLASLt and NCCL");
   auto* moe = app.add_subcommand("moe", "fused layers of mixtures of experts, against a sequence");
+  auto* ep_moe = app.add_subcommand("ep-moe", "whole layers of spread experts, against launches");
+  for (auto [name, size] :
+       {std::pair{"--tokens", &s.tokens}, {"--hidden", &s.hidden}, {"--ffn", &s.ffn}}) {
+    ep_moe->add_option(name, *size, "instead of the models'")->check(CLI::PositiveNumber);
+  }
   GroupedOptions of_grouped;
   auto* grouped = app.add_subcommand("grouped", "grouped products in configs around the default");
   grouped->add_option("--only", of_grouped.only, "layers whose text contains this");
@@ -115,11 +121,13 @@ int run(int argc, char** argv) {
   for (auto* command : {gemm, suite, fp8, overlap}) {
     command->add_flag("--graph", s.graph, "measure all in captured graphs too");
   }
-  compile->add_option("--ranks", s.world_size, "of moe; 2 and more: of overlap, collectives, exchange")
+  compile
+      ->add_option("--ranks", s.world_size,
+                   "of moe, ep-moe; 2 and more: of overlap, collectives, exchange")
       ->check(CLI::Range(1, 8));
   compile->add_flag("--sweep", s.sweep, "those of sweep too");
-  for (auto* command : {overlap, moe, sweep, collectives, exchange}) {
-    const int fewest = command == moe ? 1 : 2;
+  for (auto* command : {overlap, moe, ep_moe, sweep, collectives, exchange}) {
+    const int fewest = command == moe || command == ep_moe ? 1 : 2;
     command->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(fewest, 8));
     if (command != sweep) command->add_flag("--quick", s.quick, "fewer shapes and configs");
     command->add_option("--only", s.only, "shapes whose text contains this");
@@ -216,6 +224,7 @@ int run(int argc, char** argv) {
   if (fp8->parsed()) return run_fp8(s);
   if (overlap->parsed()) return run_overlap(s);
   if (moe->parsed()) return run_moe(s);
+  if (ep_moe->parsed()) return run_ep_moe(s);
   if (grouped->parsed()) {
     of_grouped.seed = s.seed;
     return search_grouped(of_grouped) == 0 ? 0 : 1;

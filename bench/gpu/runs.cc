@@ -15,6 +15,7 @@
 #include "bench/gpu/collectives/collectives.h"
 #include "bench/gpu/collectives/copies.h"
 #include "bench/gpu/collectives/graph_fetch.h"
+#include "bench/gpu/experts/ep_moe.h"
 #include "bench/gpu/experts/exchange.h"
 #include "bench/gpu/experts/moe.h"
 #include "bench/gpu/harness/check.h"
@@ -98,6 +99,16 @@ MoeOptions moe_options(const Settings& s) {
       .only = s.only, .quick = s.quick, .profile = s.profile, .samples = s.samples, .seed = s.seed};
 }
 
+EpMoeOptions ep_moe_options(const Settings& s) {
+  return {.only = s.only,
+          .m = s.tokens,
+          .hidden = s.hidden,
+          .ffn = s.ffn,
+          .quick = s.quick,
+          .samples = s.samples,
+          .seed = s.seed};
+}
+
 SweepOptions sweep_options(const Settings& s) {
   return {.only = s.only, .samples = s.samples, .seed = s.seed};
 }
@@ -138,6 +149,7 @@ std::vector<LabelledProgram> all_programs(const Settings& s) {
     for (LabelledProgram& p : more) programs.push_back(std::move(p));
   };
   add(moe_programs(s.world_size, kHopperSms, moe_options(s)));
+  add(ep_moe_programs(s.world_size, kHopperSms, ep_moe_options(s)));
   if (s.world_size > 1) {
     add(overlap_programs(s.world_size, kHopperSms, overlap_options(s)));
     add(collectives_programs(s.world_size, collectives_options(s)));
@@ -311,6 +323,15 @@ int run_moe(const Settings& s) {
   compile_ahead(moe_programs(s.world_size, world.device(0).properties().num_sms, options));
   compare_moe(world, options, [&](const MoeResult& r) { report.keep("moe", r); });
   return report.finish("moe");
+}
+
+int run_ep_moe(const Settings& s) {
+  GpuWorld world({.size = s.world_size});
+  Report report(world, s);
+  EpMoeOptions options = ep_moe_options(s);
+  compile_ahead(ep_moe_programs(s.world_size, world.device(0).properties().num_sms, options));
+  compare_ep_moe(world, options, [&](const EpMoeResult& r) { report.keep("ep_moe", r); });
+  return report.finish("ep-moe");
 }
 
 int run_sweep(const Settings& s) {

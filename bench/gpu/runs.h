@@ -17,7 +17,8 @@ struct Settings {
   std::string commit, driver, out;  // for the JSON
   std::uint64_t seed = std::random_device{}();
   std::string only;
-  std::int64_t size = 0;  // of loops that are cubes
+  std::int64_t size = 0;                         // of loops that are cubes
+  std::int64_t tokens = 0, hidden = 0, ffn = 0;  // ep-moe, instead of the models'
   int launches = 3, back_to_back = 1, world_size = 1;
   GemmShape shape{.label = "gemm", .m = 8192, .n = 8192, .k = 8192};
   std::vector<std::string> configs;
@@ -40,6 +41,7 @@ int run_fp8(const Settings& s);
 int run_loops(const Settings& s);
 int run_overlap(const Settings& s);
 int run_moe(const Settings& s);
+int run_ep_moe(const Settings& s);
 int run_sweep(const Settings& s);
 int run_collectives(const Settings& s);
 int run_exchange(const Settings& s);

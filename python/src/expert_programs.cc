@@ -5,6 +5,7 @@
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
@@ -127,6 +128,24 @@ EpDesc spread(Fields& fields) {
   return d;
 }
 
+EpMoeLayerDesc whole_experts(Fields& fields) {
+  auto d = routed<EpMoeLayerDesc>(fields);
+  fields.take({{"dtype", d.dtype},
+               {"expert_groups", d.expert_groups},
+               {"hidden", d.hidden},
+               {"ffn", d.ffn},
+               {"residual", d.residual}});
+  return d;
+}
+
+// Rows of the state `products`.
+std::int64_t ep_moe_rows(bool gpu, nb::kwargs given) {
+  Fields fields("ep_moe_rows", std::move(given));
+  EpMoeLayerDesc d = whole_experts(fields);
+  fields.finish();
+  return tiles_of(d, default_config(d, target(gpu))).num_rows();
+}
+
 // Rows of a tile of both layers, and how many tiles there can be.
 nb::tuple expert_tiles(bool gpu, nb::kwargs given) {
   Fields fields("expert_tiles", std::move(given));
@@ -195,6 +214,8 @@ void bind_experts(nb::module_& m) {
   bind_operator(m, "ep_place", spread, ep_place, default_place_config);
   bind_operator(m, "ep_combine", spread, ep_combine, default_combine_config);
   bind_operator(m, "ep_return", spread, ep_return, default_return_config);
+  bind_operator(m, "ep_moe_layer", whole_experts, ep_moe_layer, default_config);
+  m.def("ep_moe_rows", ep_moe_rows);
 }
 
 }  // namespace stretto::python

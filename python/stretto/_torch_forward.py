@@ -312,3 +312,17 @@ ep_combine = _forward(
     ),
     lambda y, _slots, _weights, positions, *_: y.new_empty((positions.shape[0], y.shape[1])),
 )
+
+
+def _ep_moe_layer(x, gate, up, down, experts, weights, num_experts, groups, residual, group):
+    routed = experts, weights, num_experts
+    options = {"expert_groups": groups, "residual": residual, "group": group}
+    return expert_parallel.ep_moe_layer(x, gate, up, down, *routed, **options)
+
+
+ep_moe_layer = _forward(
+    "ep_moe_layer(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor experts, Tensor weights,"
+    " int num_experts, int? expert_groups, Tensor? residual, str group) -> Tensor",
+    _ep_moe_layer,
+    lambda x, *_: x.new_empty(x.shape),
+)

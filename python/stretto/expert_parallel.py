@@ -1,5 +1,5 @@
 """Whole experts spread over the ranks: tokens to the ranks that have their experts, and the sums of
-the results back; see ops.py for what all operators have in common. They have no gradient.
+the results back, or all of it in one launch; see ops.py for what all operators have in common. They have no gradient.
 
 Of E experts rank r has those from r * ceil(E / P) on, ceil(E / P) of them or what is left.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
-from . import _route
+from . import _core, _route
 from ._arrays import ArrayT, adopt
 from ._calls import (
     computed_dtype,
@@ -78,7 +78,8 @@ def ep_dispatch(
         return Dispatched(*made, one_hop, scales if fp8 else None, options[-1])
     group = group_of(group)
     kind, x = adopt(x)
-    launch, experts, weights = _checked(group, kind, x, experts, weights, num_experts)
+    routed = experts, weights, num_experts
+    launch, experts, weights = _checked("ep_dispatch", group, kind, x, *routed)
     if fp8 and (not one_hop or x.shape[1] % _BLOCK):
         raise UserError(f"ep_dispatch: fp8 goes with one_hop and rows of whole blocks of {_BLOCK}")
     received = _received(group, kind, x, experts, fp8, out)
@@ -109,9 +110,8 @@ def ep_dispatch(
     )
 
 
-def _checked(group, kind, x, experts, weights, num_experts: int):
+def _checked(op: str, group, kind, x, experts, weights, num_experts: int):
     """(what launches programs of this shape, experts, weights)."""
-    op = "ep_dispatch"
     dtype = computed_dtype(op, kind, x, doubles=False)
     (experts,) = same_kind(op, kind, experts)
     if x.ndim != 2 or experts.ndim != 2 or min(*x.shape, *experts.shape, num_experts) < 1:
@@ -208,3 +208,82 @@ def ep_combine(
         arrays["parts"] = workspace(group, kind, op, (group.size, rows, y.shape[1]), y)
     launch("ep_return" if dispatched.one_hop else "ep_combine", arrays)
     return finish(kind, result, written)
+
+
+def ep_moe_layer(
+    x: ArrayT,
+    gate: ArrayT,
+    up: ArrayT,
+    down: ArrayT,
+    experts: ArrayT,
+    weights: ArrayT,
+    num_experts: int,
+    *,
+    expert_groups: Optional[int] = None,
+    residual: Optional[ArrayT] = None,
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
+) -> ArrayT:
+    """A whole mixture of experts in one launch, routing inside: tokens to the ranks of the group that
+    have their experts, both products, and the sums back. The own tokens are multiplied while others
+    travel, and columns that are summed leave while others are multiplied.
+
+    `x`: [S, H], this rank's tokens; `experts`: int32 (int64 is converted), `weights`: float32,
+    [S, top_k], theirs, all different (moe_route). `gate`, `up`: [E, H, F] and `down`: [E, F, H], of
+    the own experts; transposes of dense [E, F, H] and [E, H, F] cost no copy. `expert_groups`, G:
+    so many groups of consecutive ranks have ceil(num_experts / G) experts each, which is E; where
+    the last ones have fewer, the rest of theirs is not looked at. The ranks of one group have a part
+    F of each of its experts. Without it every rank is a group: whole experts.
+    `residual`: [S, H]. Result [S, H].
+
+    What lies between the products and what leaves the second is rounded to the element type, a
+    rank's weighted sums are float32, rounded once to travel and added, from the own ones on, in
+    float32. No routing overflows: memory is for all tokens of all ranks at every one. Errors as of
+    ep_dispatch().
+    """
+    if out is None and _route.wants(x, gate, up, down, experts, weights, residual):
+        arrays = x, gate, up, down, experts, weights
+        options = num_experts, expert_groups, residual, name_of(group)
+        return _route.forward.ep_moe_layer(*arrays, *options)
+    op, group = "ep_moe_layer", group_of(group)
+    kind, x = adopt(x)
+    gate, up, down = same_kind(op, kind, gate, up, down)
+    computed_dtype(op, kind, x, gate, up, down, doubles=False)
+    launch, experts, weights = _checked(op, group, kind, x, experts, weights, num_experts)
+    groups = group.size if expert_groups is None else expert_groups
+    _check_experts(op, group, groups, num_experts, x, gate, up, down)
+    launch.desc["expert_groups"] = groups
+    launch.desc["ffn"] = gate.shape[2]
+    launch.desc["residual"] = residual is not None
+    tokens = workspace(group, kind, op, (launch.rows, x.shape[1]), x)
+    kind.assign(tokens[: x.shape[0]], x)
+    result, written = make_result(op, kind, out, x.shape, x)
+    rows = _core.ep_moe_rows(kind.on_gpu, **launch.desc)
+    weight = {"b_gate": gate, "b_up": up, "b": down}
+    arrays = {
+        "a": tokens,
+        **{name: kind.dense(kind.transpose(w)) for name, w in weight.items()},
+        "experts": experts,
+        "weights": weights,
+        "products": kind.empty((rows, x.shape[1]), x),
+        "out": written,
+    }
+    if residual is not None:
+        arrays["residual"] = residual_or_zeros(op, kind, residual, result)
+    launch(op, arrays)
+    return finish(kind, result, written)
+
+
+def _check_experts(op: str, group, groups: int, num_experts: int, x, *weights) -> None:
+    """Of x, gate, up and down."""
+    if groups < 1 or group.size % groups:
+        raise UserError(f"{op}: {groups} groups of experts do not divide {group.size} ranks")
+    share, hidden = -(-num_experts // groups), x.shape[1]
+    gate, up, down = (tuple(w.shape) for w in weights)
+    if len(gate) != 3 or gate != up or gate[:2] != (share, hidden) or gate[2] < 1 or (
+        down != (share, gate[2], hidden)
+    ):
+        raise UserError(
+            f"{op}: weights {gate}, {up}, {down}; need [{share}, {hidden}, F] twice, "
+            f"[{share}, F, {hidden}]: {num_experts} experts in {groups} groups"
+        )

@@ -36,7 +36,7 @@ from .expert_layers import (
     grouped_matmul_reduce_scatter,
     moe_layer,
 )
-from .expert_parallel import ep_combine, ep_dispatch
+from .expert_parallel import ep_combine, ep_dispatch, ep_moe_layer
 from .matmul import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 from .moe import grouped_matmul, moe_combine, moe_route
 from .transformer import all_reduce_add_rms_norm, scaled_dot_product_attention
@@ -53,6 +53,7 @@ __all__ = [
     "broadcast",
     "ep_combine",
     "ep_dispatch",
+    "ep_moe_layer",
     "flash_decode",
     "grouped_matmul",
     "grouped_matmul_all_reduce",

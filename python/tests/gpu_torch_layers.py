@@ -225,6 +225,8 @@ class Experts(GpuTest):
                 inner = self.gated(x, *everyone[:2]) @ everyone[2].float()
                 own = (inner[experts, token[:, None]] * weights[:, :, None]).sum(1)
                 self.same(got, own + residual.float())
+                layer = w_gate[:share], w_up[:share], w_down[:share], experts, weights, self.EXPERTS
+                self.same(stretto.ep_moe_layer(x, *layer, residual=residual), own + residual.float())
 
     def test_tokens_that_travel_as_e4m3(self):
         share, rows, hidden = -(-self.EXPERTS // SIZE), 33, 7168

@@ -152,6 +152,7 @@ def test_attention_and_experts_within_groups(rng):
             stretto.grouped_matmul_reduce_scatter(h, down, tiles, weights),
             stretto.grouped_matmul_all_reduce(h, down, tiles, weights),
             stretto.moe_layer(x[r], b, b, down, chosen, weights, group=group),
+            stretto.ep_moe_layer(x[r], *(w[:2] for w in (b, b, down)), own[1], own[0], 4, group=group),
             back,
             stretto.ep_combine(hops.x[hops.tokens], hops),
             stretto.moe_combine(y, routed.slots, routed.weights, group=group),

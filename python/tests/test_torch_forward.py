@@ -145,6 +145,11 @@ def expert_layer_cases():
             [(x, experts, weights, 4, hops, False, "") for hops in (False, True)],
         ),
         "ep_combine": (back, (y, *tables), [(y, *tables, z, False, "") for z in (None, x)]),
+        "ep_moe_layer": (
+            lambda *z: stretto.ep_moe_layer(*z[:6], 4, residual=z[6]),
+            (x, b, up, down, experts, weights, x),
+            [(x, b, up, down, experts, weights, 4, n, z, "") for n, z in ((None, x), (1, None))],
+        ),
     }
 
 
@@ -165,6 +170,7 @@ FORWARD = [
     "moe_layer",
     "ep_dispatch",
     "ep_combine",
+    "ep_moe_layer",
 ]
 
 

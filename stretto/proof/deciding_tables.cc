@@ -16,7 +16,8 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 class Flow {
  public:
-  explicit Flow(const Program& program) : decides(program.tensors.size(), false) {
+  explicit Flow(const Program& program)
+      : decides(program.tensors.size(), false), has_value_(program.tensors.size(), false) {
     for (const Agent* edge : {&program.on_start, &program.on_end}) block(edge->body);
     for (const Role& role : program.roles) {
       for (const Agent& agent : role.agents) block(agent.body);
@@ -26,7 +27,7 @@ class Flow {
       bool free = tensor.contract.kind == ContractKind::kRange ||
                   tensor.contract.kind == ContractKind::kPermutation;
       any |= decides[t];
-      decides[t] = decides[t] && free && is_steady_table(tensor);
+      decides[t] = decides[t] && has_value_[t] && free && is_steady_table(tensor);
     }
   }
 
@@ -37,6 +38,7 @@ class Flow {
   void block(const Block& ops) {
     for (const Op& op : ops) {
       if (op.code == OpCode::kLet) tables_of_[op.var] = tables_in(op.exprs[0]);
+      look_for_values(op);
       bool around = !op.bodies.empty() && any_synchronises(op);
       // Under a condition pipes go by what it says, whatever the entries' values are.
       bool by_text = op.code == OpCode::kWhen && passes_slots_alone(op);
@@ -47,6 +49,21 @@ class Flow {
       }
       for (const Block& body : op.bodies) block(body);
     }
+  }
+
+  // What reaches no more than conditions tells by their text which waits are made: its values, as
+  // many as there are tiles perhaps, need not be told apart.
+  void look_for_values(const Op& op) {
+    auto use = [&](const Expr& e) {
+      for (int t : tables_in(e)) has_value_[at(t)] = true;
+    };
+    for (const auto& region : {op.region, op.region2}) {
+      if (!region) continue;
+      for (const Expr& e : {region->rank, region->row_end, region->col_end}) use(e);
+      std::for_each(region->origin.begin(), region->origin.end(), use);
+    }
+    if (op.code == OpCode::kLet || op.code == OpCode::kWhen) return;
+    std::for_each(op.exprs.begin(), op.exprs.end(), use);
   }
 
   static bool any_synchronises(const Op& op) {
@@ -78,6 +95,7 @@ class Flow {
     return out;
   }
 
+  std::vector<bool> has_value_;             // per tensor: goes where a number is asked for
   std::map<int, std::set<int>> tables_of_;  // per variable of a let
 };
 

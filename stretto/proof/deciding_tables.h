@@ -13,7 +13,7 @@ struct DecidingTables {
   bool any = false;
   // Per tensor: such a table, whose entries are each any value of a range. Tables that a launch may
   // change and tables whose entries hang together (ascending, partition) are not among them, nor
-  // those that reach no more than conditions around slots.
+  // those that reach no more than conditions, which go by their text.
   std::vector<bool> by_entry;
 };
 DecidingTables deciding_tables(const Program& program);

@@ -96,6 +96,13 @@ inline T atomicOr(T* p, T v) {
   return old;
 }
 template <class T>
+inline T atomicMin(T* p, T v) {
+  sim::yield();
+  T old = *p;
+  *p = old < v ? old : v;
+  return old;
+}
+template <class T>
 inline T atomicExch_system(T* p, T v) {
   sim::yield();
   return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST);

@@ -12,25 +12,16 @@
 #include <utility>
 #include <vector>
 
+#include "bench/gpu/experts/loaded.h"
 #include "bench/gpu/experts/moe.h"
 #include "bench/gpu/harness/each_shape.h"
 #include "bench/gpu/overlap/overlap_buffers.h"
 #include "stretto/base/errors.h"
-#include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
 #include "stretto/ops/moe/expert_tables.h"
 
 namespace stretto::bench {
-
-inline constexpr DType kMoeDType = DType::kBF16;
-inline constexpr int kCandidateSamples = 9;
-
-inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-inline std::size_t bf16_bytes(std::int64_t rows, std::int64_t cols) { return at(rows * cols * 2); }
-
-using Tensors = std::map<std::string, const SymmetricGpuMemory*>;
 
 // Tables of every rank's tiles (expert_tiles.h), where programs read them.
 struct DeviceTables {
@@ -46,36 +37,6 @@ void each_table(DeviceTables& to, const Visit& visit) {
   visit(to.tokens, [](const TileTables& t) { return std::span(t.tokens); });
   visit(to.slots, [](const TileTables& t) { return std::span(t.slots); });
 }
-
-// A program on every rank, bound to memory of the comparison.
-class Loaded {
- public:
-  Loaded(GpuWorld& world, const Program& program, const Tensors& tensors) {
-    instance_ = std::make_unique<GpuInstance>(world, compile(program, {.require_proof = false}));
-    args_.extents = extent_bounds(program);
-    for (const Tensor& t : program.tensors) {
-      auto it = tensors.find(t.name);
-      args_.tensors.push_back(it == tensors.end() || t.kind == TensorKind::kBuffer
-                                  ? std::vector<CUdeviceptr>{}
-                                  : it->second->addresses());
-    }
-  }
-  // Launched after this one.
-  void then(std::unique_ptr<Loaded> next) { next_ = std::move(next); }
-  void launch() const {
-    instance_->launch(args_);
-    if (next_) next_->launch();
-  }
-  void wait() const {
-    instance_->wait();
-    if (next_) next_->wait();
-  }
-
- private:
-  std::unique_ptr<GpuInstance> instance_;
-  GpuLaunchArgs args_;
-  std::unique_ptr<Loaded> next_;
-};
 
 // Tables and the program that makes them (expert_tables.h).
 struct MadeTables {

@@ -161,6 +161,7 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
     return of_experts(grouped_gemm_rs_desc(s, op == "grouped_gemm_ar"), grouped_gemm_rs, num_sms);
   }
   if (op == "moe_layer") return of_experts(moe_layer_desc(s), moe_layer, num_sms);
+  if (op == "ep_moe_layer") return of_experts(ep_moe_layer_desc(s), ep_moe_layer, num_sms);
   if (op == "all_gather") return of_collective(s, Collective::kAllGather, {});
   if (op == "reduce_scatter") return of_collective(s, Collective::kReduceScatter, {});
   for (AllReduceKind kind :

@@ -53,10 +53,11 @@ double predicted_ms(const Program& program, const predict::Machine& machine) {
 }
 
 TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
-  for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar",
-                         "all_gather", "reduce_scatter", "all_reduce_one_shot",
-                         "all_reduce_two_shot", "all_reduce_packet", "gemm_a2a", "a2a_gemm",
-                         "ag_grouped_gemm", "grouped_gemm_rs", "grouped_gemm_ar", "moe_layer"}) {
+  for (const char* op :
+       {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar", "all_gather",
+        "reduce_scatter", "all_reduce_one_shot", "all_reduce_two_shot", "all_reduce_packet",
+        "gemm_a2a", "a2a_gemm", "ag_grouped_gemm", "grouped_gemm_rs", "grouped_gemm_ar",
+        "moe_layer", "ep_moe_layer"}) {
     for (std::int64_t m : {8, 72, 512}) {
       for (int ranks : {1, 2, 3}) {
         SCOPED_TRACE(testing::Message() << op << " m=" << m << " P=" << ranks);
@@ -117,9 +118,9 @@ TEST_F(ChooseTest, EveryCandidateFitsAnSm) {
                              {72, 2056, 520, 4},     {1000, 2056, 4096, 2}, {2048, 4096, 4096, 4},
                              {4096, 8192, 8192, 1},  {8192, 4096, 3584, 4}, {8192, 22016, 4096, 1},
                              {4096, 7168, 18432, 2}, {8200, 4104, 3584, 1}, {8191, 4104, 4096, 2}};
-  for (const char* op :
-       {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar", "gemm_a2a",
-        "a2a_gemm", "ag_grouped_gemm", "grouped_gemm_rs", "grouped_gemm_ar", "moe_layer"}) {
+  for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar",
+                         "gemm_a2a", "a2a_gemm", "ag_grouped_gemm", "grouped_gemm_rs",
+                         "grouped_gemm_ar", "moe_layer", "ep_moe_layer"}) {
     for (const Size& size : kSizes) {
       OpShape s{
           .world_size = size.ranks, .m = size.m, .n = size.n, .k = size.k, .dtype = DType::kBF16};
@@ -183,6 +184,27 @@ TEST_F(ChooseTest, SumsOfExpertsHaveSmsOfTheirOwnOrNone) {
     Choice choice = choose(op, s, offered, {.machine = machine_});
     EXPECT_NE(find_candidate(offered, choice.config), nullptr);
     EXPECT_LE(choice.predicted_ms, predicted_ms(offered.fused.front().program(), machine_));
+  }
+}
+
+// How many SMs exchange tokens while the others multiply, and what they sum beside, too.
+TEST_F(ChooseTest, ExchangesOfExpertsHaveMoreOrFewerSms) {
+  for (int ranks : {1, 2, 4}) {
+    SCOPED_TRACE(ranks);
+    OpShape s{.world_size = ranks, .m = 8192, .n = 1792, .k = 4096, .dtype = DType::kBF16};
+    EpMoeLayerDesc d = ep_moe_layer_desc(s);
+    OpCandidates offered = candidates("ep_moe_layer", s);
+    EXPECT_EQ(offered.fused.front().config, to_string(default_config(d, Target::kCuda)));
+    std::set<int> splits;
+    std::set<std::int64_t> blocks;
+    for (const EpMoeLayerConfig& c : gpu_configs(d, kGpuSms)) {
+      EXPECT_NE(find_candidate(offered, to_string(c)), nullptr) << to_string(c);
+      EXPECT_EQ(c.second.num_compute_sms + c.second.num_reduce_sms, kGpuSms);
+      splits.insert(c.second.num_reduce_sms);
+      blocks.insert(c.second.last_blocks);
+    }
+    EXPECT_GE(splits.size(), 4u);
+    EXPECT_GE(blocks.size(), 3u);
   }
 }
 

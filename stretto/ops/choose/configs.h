@@ -15,6 +15,7 @@
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
 #include "stretto/ops/ulysses/ulysses.h"
@@ -35,6 +36,8 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& desc, ReduceShots shots,
 std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& desc, int num_sms);
 std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& desc, int num_sms);
 std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& desc, int num_sms);
+// And how many SMs exchange tokens, and make how many sums beside that.
+std::vector<EpMoeLayerConfig> gpu_configs(const EpMoeLayerDesc& desc, int num_sms);
 
 std::vector<UlyssesConfig> gpu_gemm_a2a_configs(const UlyssesDesc& desc, int num_sms);
 std::vector<UlyssesConfig> gpu_a2a_gemm_configs(const UlyssesDesc& desc, int num_sms);

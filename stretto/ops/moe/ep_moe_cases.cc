@@ -12,20 +12,6 @@
 namespace stretto {
 namespace {
 
-EpMoeLayerDesc desc_of(const OpShape& s) {
-  EpMoeLayerDesc d{.world_size = s.world_size,
-                   .m = s.m > 0 ? s.m : 64,
-                   .top_k = 2,
-                   .num_experts = s.m > 1000 ? 32 : 5,
-                   .expert_groups = s.world_size,
-                   .hidden = s.k > 0 ? s.k : 128,
-                   .ffn = s.n > 0 ? s.n : 128,
-                   .dtype = s.dtype};
-  if (d.m == 9 && d.world_size % 2 == 0) d.expert_groups = d.world_size / 2;
-  d.residual = d.m % 2 == 0;
-  return d;
-}
-
 EpMoeLayerConfig config_of(const EpMoeLayerDesc& d, Target target) {
   EpMoeLayerConfig c = default_config(d, target);
   if (target == Target::kCuda || d.m > 64) return c;
@@ -60,7 +46,7 @@ void expect_sent(const EpMoeLayerDesc& d, MoeCase& mc, const std::vector<std::in
 }
 
 OpCase make_case(const OpShape& s, std::uint64_t seed) {
-  const EpMoeLayerDesc d = desc_of(s);
+  const EpMoeLayerDesc d = ep_moe_layer_desc(s);
   const EpMoeLayerConfig cfg = config_of(d, s.target);
   MoeCase mc(ep_moe_layer(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
@@ -100,13 +86,27 @@ OpCase make_case(const OpShape& s, std::uint64_t seed) {
 
 }  // namespace
 
+EpMoeLayerDesc ep_moe_layer_desc(const OpShape& s) {
+  EpMoeLayerDesc d{.world_size = s.world_size,
+                   .m = s.m > 0 ? s.m : 64,
+                   .top_k = 2,
+                   .num_experts = s.m > 1000 ? 32 : 5,
+                   .expert_groups = s.world_size,
+                   .hidden = s.k > 0 ? s.k : 128,
+                   .ffn = s.n > 0 ? s.n : 128,
+                   .dtype = s.dtype};
+  if (d.m == 9 && d.world_size % 2 == 0) d.expert_groups = d.world_size / 2;
+  d.residual = d.m % 2 == 0;
+  return d;
+}
+
 OperatorInfo ep_moe_layer_info() {
   return {
       .name = "ep_moe_layer",
       .summary = "m tokens of size k to their 2 experts of inner size n and back, routed inside",
       .program =
           [](const OpShape& s) {
-            return ep_moe_layer(desc_of(s), config_of(desc_of(s), s.target));
+            return ep_moe_layer(ep_moe_layer_desc(s), config_of(ep_moe_layer_desc(s), s.target));
           },
       .make_case = make_case,
       .shapes = [](int world_size) -> std::vector<OpShape> {

@@ -13,18 +13,6 @@
 namespace stretto {
 namespace {
 
-// Every rank's part, as if all ranks had one of each of the own experts.
-MoeLayerDesc own_part(const EpMoeLayerDesc& d) {
-  return {.world_size = d.world_size,
-          .m = d.m,
-          .top_k = d.top_k,
-          .num_experts = d.split().share(),
-          .hidden = d.hidden,
-          .ffn = d.ffn,
-          .dtype = d.dtype,
-          .residual = d.residual};
-}
-
 ExpertTablesDesc tables_desc(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
   return {.tiles = tiles_of(d, c), .order = c.order};
 }
@@ -146,6 +134,17 @@ Index Routing::goes(const Index& token, const Index& rank) const {
 
 }  // namespace
 
+MoeLayerDesc own_part(const EpMoeLayerDesc& d) {
+  return {.world_size = d.world_size,
+          .m = d.m,
+          .top_k = d.top_k,
+          .num_experts = d.split().share(),
+          .hidden = d.hidden,
+          .ffn = d.ffn,
+          .dtype = d.dtype,
+          .residual = d.residual};
+}
+
 ExpertTiles tiles_of(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
   return {.world_size = d.world_size,
           .m = d.m,
@@ -177,16 +176,25 @@ std::int64_t rounds_of_sums(const EpMoeLayerDesc& d, GroupedRsConfig second, std
   return rounds_of_turns(second_layer(own_part(d)), second, rows, 1);
 }
 
-// The SMs: a part exchanges tokens, makes tables and sums the first block while the others
-// multiply, who sum the blocks after it when they have nothing left to multiply (predicted for
-// 8,192 tokens: 2.3 and 2.7 ms on two and four H200s; 4.0 and 6.9 where 20 SMs make all sums).
-void share_out(const EpMoeLayerDesc& d, EpMoeLayerConfig& c) {
-  constexpr int kExchangeSms = 24;
+// What both targets have in common, once the layers are as they will run.
+void exchange_by(const EpMoeLayerDesc& d, Target target, EpMoeLayerConfig& c) {
+  c.first.comm_rows = std::min<std::int64_t>(8, d.rows_per_rank());
+  c.tell_tokens = std::min<std::int64_t>(64, d.rows_per_rank());
+  c.order.stages = d.world_size;
+  c.tables = default_config(tables_desc(d, c), target, c.second.num_reduce_sms);
+  // Of several blocks in turn what they have in common would take all of the role's registers.
+  c.tables.part_blocks = 1;
+}
+
+}  // namespace
+
+EpMoeLayerConfig gpu_config(const EpMoeLayerDesc& d, const MoeLayerConfig& layers,
+                            const EpShares& shares) {
+  EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
   AgGroupedConfig& first = c.first;
   GroupedRsConfig& second = c.second;
-  second.block_tiles = ceil_div(ceil_div(d.hidden, second.tile.bn), std::int64_t{4});
-  second.num_reduce_sms = kExchangeSms;
-  first.num_compute_sms = std::min(first.num_compute_sms, kGpuSms - kExchangeSms);
+  second.num_reduce_sms = shares.exchange_sms;
+  first.num_compute_sms = std::min(first.num_compute_sms, kGpuSms - shares.exchange_sms);
   second.num_compute_sms = first.num_compute_sms;
   // As many loads under way as the registers hold beside every other rank's sums.
   auto rows = [&](std::int64_t most) {
@@ -194,31 +202,30 @@ void share_out(const EpMoeLayerDesc& d, EpMoeLayerConfig& c) {
     return std::min(most, d.rows_per_rank());
   };
   second.reduce_rows = rows(32);
-  second.reduce_rounds = rounds_of_sums(d, second, second.reduce_rows, kExchangeSms);
-  second.last_blocks = ceil_div(d.hidden, second.tile.bn * second.block_tiles) - 1;
+  second.reduce_rounds = rounds_of_sums(d, second, second.reduce_rows, shares.exchange_sms);
+  std::int64_t blocks = ceil_div(d.hidden, second.tile.bn * second.block_tiles);
+  second.last_blocks = std::max<std::int64_t>(blocks - shares.exchange_blocks, 0);
   second.last_rows = second.last_rounds = 1;
-  if (second.last_blocks == 0) return;
-  second.last_rows = rows(16);
-  second.last_rounds = rounds_of_sums(d, second, second.last_rows, second.num_compute_sms);
+  if (second.last_blocks > 0) {
+    second.last_rows = rows(16);
+    second.last_rounds = rounds_of_sums(d, second, second.last_rows, second.num_compute_sms);
+  }
+  exchange_by(d, Target::kCuda, c);
+  return c;
 }
-
-}  // namespace
 
 EpMoeLayerConfig default_config(const EpMoeLayerDesc& d, Target target) {
   MoeLayerConfig layers = default_config(own_part(d), target);
-  EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
-  if (target == Target::kCpu) {
-    c.second.num_reduce_sms = 2;
-    c.second.reduce_rounds = rounds_of_sums(d, c.second, c.second.reduce_rows, 2);
-  } else {
-    share_out(d, c);
+  if (target == Target::kCuda) {
+    // The exchange's SMs sum the first of several blocks.
+    GroupedRsConfig& second = layers.second;
+    second.block_tiles = ceil_div(ceil_div(d.hidden, second.tile.bn), std::int64_t{4});
+    return gpu_config(d, layers);
   }
-  c.first.comm_rows = std::min<std::int64_t>(8, d.rows_per_rank());
-  c.tell_tokens = std::min<std::int64_t>(64, d.rows_per_rank());
-  c.order.stages = d.world_size;
-  c.tables = default_config(tables_desc(d, c), target, c.second.num_reduce_sms);
-  // Of several blocks in turn what they have in common would take all of the role's registers.
-  c.tables.part_blocks = 1;
+  EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
+  c.second.num_reduce_sms = 2;
+  c.second.reduce_rounds = rounds_of_sums(d, c.second, c.second.reduce_rows, 2);
+  exchange_by(d, target, c);
   return c;
 }
 

@@ -4,6 +4,7 @@
 
 #include "stretto/ops/harness/op_case.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_case.h"
 #include "stretto/ops/moe/moe_layer.h"
@@ -13,6 +14,7 @@ namespace stretto {
 AgGroupedDesc ag_grouped_gemm_desc(const OpShape& shape);
 GroupedRsDesc grouped_gemm_rs_desc(const OpShape& shape, bool all_reduce);
 MoeLayerDesc moe_layer_desc(const OpShape& shape);
+EpMoeLayerDesc ep_moe_layer_desc(const OpShape& shape);  // 32 experts from 1001 tokens on
 
 // Every rank its `count` elements of the sums, and the residual where there is one.
 void expect_sums(MoeCase& mc, const Values& sums, std::size_t count, bool residual);

@@ -1,0 +1,372 @@
+#include "bench/gpu/experts/ep_moe.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "bench/gpu/experts/exchange_routing.h"
+#include "bench/gpu/experts/loaded.h"
+#include "bench/gpu/experts/moe_shapes.h"
+#include "bench/gpu/overlap/overlap_buffers.h"
+#include "stretto/base/errors.h"
+#include "stretto/ops/choose/configs.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/gpu_harness/random_fill.h"
+#include "stretto/ops/gpu_harness/ranks_time.h"
+#include "stretto/ops/moe/ep_combine.h"
+#include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/moe/ep_place.h"
+#include "stretto/ops/moe/ep_return.h"
+#include "stretto/ops/moe/ep_send.h"
+#include "stretto/ops/moe/grouped_gemm.h"
+
+namespace stretto::bench {
+namespace {
+
+std::vector<EpMoeShape> selected(int world_size, const EpMoeOptions& o) {
+  std::vector<EpMoeShape> out;
+  for (const MoeShape& s : moe_shapes(world_size, o.quick)) {
+    if (s.layer != 0) continue;
+    EpMoeShape made{.model = s.model,
+                    .desc = {.world_size = world_size,
+                             .m = o.m > 0 ? o.m : s.m,
+                             .top_k = s.top_k,
+                             .num_experts = s.num_experts,
+                             .expert_groups = world_size,
+                             .hidden = o.hidden > 0 ? o.hidden : s.hidden,
+                             .ffn = o.ffn > 0 ? o.ffn : s.ffn,
+                             .dtype = kMoeDType,
+                             .residual = true}};
+    bool known = !out.empty() && out.back().to_string() == made.to_string();
+    if (!known && made.to_string().find(o.only) != std::string::npos) out.push_back(made);
+  }
+  return out;
+}
+
+std::vector<EpMoeLayerConfig> configs_of(const EpMoeShape& s, int num_sms, bool quick) {
+  std::vector<EpMoeLayerConfig> out = gpu_configs(s.desc, num_sms);
+  if (quick) out.resize(1);
+  return out;
+}
+
+// The launches of the sequence.
+struct Steps {
+  Program dispatch, place, first, second, combine;
+};
+
+Steps steps_of(const EpMoeLayerDesc& d, bool one_hop) {
+  constexpr Target kGpu = Target::kCuda;
+  const EpDesc ep{.dtype = d.dtype,
+                  .m = d.m,
+                  .hidden = d.hidden,
+                  .num_experts = d.num_experts,
+                  .top_k = d.top_k,
+                  .world_size = d.world_size,
+                  .expert_groups = d.expert_groups};
+  GroupedDesc first{.world_size = d.world_size,
+                    .m = ep.received_rows(),
+                    .rows_per_token = d.top_k,
+                    .num_experts = d.split().share(),
+                    .spare_rows = true,
+                    .n = d.ffn,
+                    .k = d.hidden,
+                    .a_dtype = d.dtype,
+                    .b_dtype = d.dtype,
+                    .c_dtype = d.dtype,
+                    .gathered = true,
+                    .swiglu = true};
+  GroupedDesc second = first;
+  std::swap(second.n, second.k);
+  second.gathered = second.swiglu = false;
+  return {.dispatch = one_hop ? ep_send(ep, default_send_config(ep, kGpu))
+                              : ep_dispatch(ep, default_dispatch_config(ep, kGpu)),
+          .place = ep_place(ep, default_place_config(ep, kGpu)),
+          .first = grouped_gemm(first, default_config(first, kGpu)),
+          .second = grouped_gemm(second, default_config(second, kGpu)),
+          .combine = one_hop ? ep_return(ep, default_return_config(ep, kGpu))
+                             : ep_combine(ep, default_combine_config(ep, kGpu))};
+}
+
+const char* name_of(bool one_hop) { return one_hop ? "one hop" : "by lists"; }
+
+class EpComparison {
+ public:
+  EpComparison(GpuWorld& world, RandomFill& random, const EpMoeShape& shape,
+               const EpMoeOptions& options)
+      : world_(world), options_(options), desc_(shape.desc) {
+    result_.shape = shape;
+    const EpMoeLayerDesc& d = desc_;
+    const std::int64_t own = d.rows_per_rank(), all = own * d.world_size, rows = all * d.top_k;
+    const std::int64_t weights = d.split().share() * d.ffn;
+    for (const char* b : {"b_gate", "b_up", "b"}) {
+      memory_[b] = random.allocate(bf16_bytes(weights, d.hidden));
+    }
+    memory_["x"] = random.allocate(bf16_bytes(own, d.hidden));
+    memory_["residual"] = random.allocate(bf16_bytes(own, d.hidden));
+    route();
+    auto add = [&](const char* name, std::size_t bytes) {
+      memory_[name] = allocate_poisoned(world_, bytes);
+    };
+    constexpr std::int64_t kWord = 4;
+    add("a", bf16_bytes(all, d.hidden));
+    add("out", bf16_bytes(own, d.hidden));
+    add("sequence out", bf16_bytes(own, d.hidden));
+    add("recv", bf16_bytes(all, d.hidden));
+    add("recv_experts", at(rows * kWord));
+    add("recv_weights", at(rows * kWord));
+    add("counts", at(d.world_size * kWord));
+    add("positions", at(own * d.world_size * kWord));
+    add("slots", at(rows * kWord));
+    add("offsets", at((d.split().share() + 2) * kWord));
+    add("tokens", at(rows * kWord));
+    add("between", bf16_bytes(rows, d.ffn));
+    add("y", bf16_bytes(rows, d.hidden));
+    add("parts", bf16_bytes(all, d.hidden));
+    for (int r = 0; r < world_.size(); ++r) {
+      world_.stream(r).copy(memory_["a"].on[at(r)].address(), memory_["x"].on[at(r)].address(),
+                            bf16_bytes(own, d.hidden));
+    }
+    world_.synchronize();
+  }
+
+  EpMoeResult run() {
+    fastest_fused();
+    fastest_sequence();
+    if (!fused_ || !sequence_.dispatch) {
+      result_.error = "no config of ours runs";
+      return std::move(result_);
+    }
+    const Loaded &first = *sequence_.first, &second = *sequence_.second;
+    std::vector<RanksCall> calls = {
+        [&](int) { fused_->launch(); }, [&](int) { first.launch(), second.launch(); },
+        [&](int) { sequence_.exchange(); }, [&](int) { sequence_.launch(); }};
+    auto timed = [&](int calls_per_graph) {
+      auto ms = time_ranks(
+          world_, calls,
+          {.warmup_ms = 200, .samples = options_.samples, .calls_per_graph = calls_per_graph});
+      fused_->wait();
+      return OverlapSamples{
+          std::move(ms[0]), std::move(ms[1]), std::move(ms[2]), std::move(ms[3]), {}};
+    };
+    constexpr int kCallsPerGraph = 4;
+    result_.graph = timed(kCallsPerGraph);
+    result_.eager = timed(0);
+    poison(world_, memory_["out"]);
+    poison(world_, memory_["sequence out"]);
+    fused_->launch();
+    sequence_.launch();
+    world_.synchronize();
+    result_.error = difference();
+    return std::move(result_);
+  }
+
+ private:
+  struct Sequence {
+    std::unique_ptr<Loaded> dispatch, place, first, second, combine;
+
+    void exchange() const { dispatch->launch(), place->launch(), combine->launch(); }
+    void launch() const {
+      for (const auto* step : {&dispatch, &place, &first, &second, &combine}) (*step)->launch();
+    }
+    void wait() const { combine->wait(); }
+  };
+
+  // Every token has its experts by lot.
+  void route() {
+    const EpDesc ep{.dtype = desc_.dtype,
+                    .m = desc_.m,
+                    .hidden = desc_.hidden,
+                    .num_experts = desc_.num_experts,
+                    .top_k = desc_.top_k,
+                    .world_size = desc_.world_size,
+                    .expert_groups = desc_.expert_groups};
+    ExchangeRouting routing(ep, false, options_.seed);
+    auto upload = [&](const char* name, const auto& of_rank) {
+      const std::size_t bytes = of_rank[0].size() * sizeof(of_rank[0][0]);
+      SymmetricGpuMemory& memory = memory_[name] = world_.allocate(bytes);
+      for (int r = 0; r < world_.size(); ++r) {
+        world_.stream(r).upload(memory.on[at(r)].address(), of_rank[at(r)].data(), bytes);
+      }
+      world_.synchronize();
+    };
+    upload("experts", routing.experts);
+    upload("weights", routing.weights);
+  }
+
+  // `renamed`: tensors that lie in other memory than that of their name.
+  std::unique_ptr<Loaded> load(const Program& program,
+                               const std::map<std::string, const char*>& renamed = {}) {
+    Tensors tensors;
+    for (const auto& [name, memory] : memory_) tensors[name] = &memory;
+    for (const auto& [name, other] : renamed) tensors[name] = &memory_.at(other);
+    return std::make_unique<Loaded>(world_, program, tensors);
+  }
+
+  // `make` gives what launches and waits, `launch` enqueues it.
+  template <typename Make, typename Launched>
+  double tried(OverlapTime time, const Make& make, Launched& made) {
+    try {
+      made = make();
+      auto ms = time_ranks(world_, {[&](int) { made->launch(); }},
+                           {.warmup_ms = 20, .samples = kCandidateSamples});
+      made->wait();
+      time.ms = median_interval(ms[0]).median;
+    } catch (const Fault& e) {
+      time.error = e.what();
+      world_.synchronize();
+      world_.clear_fault();
+    } catch (const Error& e) {
+      time.error = e.what();
+    }
+    result_.configs.push_back(time);
+    return time.ms;
+  }
+
+  void fastest_fused() {
+    double least = 0;
+    const int num_sms = world_.device(0).properties().num_sms;
+    for (const EpMoeLayerConfig& c : configs_of(result_.shape, num_sms, options_.quick)) {
+      // As large as its tiles are many.
+      SymmetricGpuMemory& products = memory_["products"];
+      if (fused_rows_ < tiles_of(desc_, c).num_rows()) {
+        fused_.reset();
+        fused_rows_ = tiles_of(desc_, c).num_rows();
+        products = {};
+        products = allocate_poisoned(world_, bf16_bytes(fused_rows_, desc_.hidden));
+      }
+      std::unique_ptr<Loaded> made;
+      double ms = tried(
+          {.family = "fused", .config = to_string(c), .ms = 0, .error = ""},
+          [&] { return load(ep_moe_layer(desc_, c)); }, made);
+      if (ms == 0 || (fused_ && ms >= least)) continue;
+      fused_ = std::move(made);
+      least = ms;
+      result_.chosen = to_string(c);
+    }
+  }
+
+  void fastest_sequence() {
+    double least = 0;
+    for (bool one_hop : {true, false}) {
+      std::unique_ptr<Sequence> made;
+      double ms = tried(
+          {.family = "sequence", .config = name_of(one_hop), .ms = 0, .error = ""},
+          [&] { return load_sequence(one_hop); }, made);
+      if (ms == 0 || (sequence_.dispatch && ms >= least)) continue;
+      sequence_ = std::move(*made);
+      least = ms;
+    }
+  }
+
+  std::unique_ptr<Sequence> load_sequence(bool one_hop) {
+    Steps s = steps_of(desc_, one_hop);
+    Sequence made{.dispatch = load(s.dispatch),
+                  .place = load(s.place),
+                  .first = load(s.first, {{"a", "recv"}, {"c", "between"}}),
+                  .second = load(s.second, {{"a", "between"}, {"c", "y"}}),
+                  .combine = load(s.combine, {{"out", "sequence out"}})};
+    return std::make_unique<Sequence>(std::move(made));
+  }
+
+  // Weights and tokens have deviation 1: that of silu(g) * u is some 0.7 of hidden.
+  std::string difference() {
+    double magnitude =
+        0.7 * static_cast<double>(desc_.hidden) * std::sqrt(static_cast<double>(desc_.ffn));
+    return compare_bf16(world_, memory_["out"], memory_["sequence out"], desc_.hidden,
+                        {.relative = 0x1p-6, .absolute = 0x1p-6 * magnitude});
+  }
+
+  GpuWorld& world_;
+  const EpMoeOptions& options_;
+  EpMoeLayerDesc desc_;
+  std::map<std::string, SymmetricGpuMemory> memory_;
+  std::int64_t fused_rows_ = 0;
+  std::unique_ptr<Loaded> fused_;
+  Sequence sequence_;
+  EpMoeResult result_;
+};
+
+}  // namespace
+
+double EpMoeShape::flops() const {
+  return 6.0 * static_cast<double>(desc.m * desc.top_k * desc.hidden) *
+         static_cast<double>(desc.ffn) / desc.world_size;
+}
+
+std::string EpMoeShape::to_string() const {
+  return fmt::format("{} P={} m={}", model, desc.world_size, desc.m);
+}
+
+std::string EpMoeResult::to_string() const {
+  std::string out = "ep-moe " + shape.to_string();
+  auto line = [&](const char* how, const std::optional<OverlapSamples>& samples) {
+    if (!samples) return;
+    auto rate = [&](const std::vector<double>& ms) {
+      return shape.flops() / median_interval(ms).median * 1e-9;
+    };
+    out += fmt::format("\n  {}: {}\n    TFLOP/s: ours {:.0f} products {:.0f} sequence {:.0f}", how,
+                       samples->to_string(), rate(samples->ours), rate(samples->gemm),
+                       rate(samples->sequence));
+  };
+  line("graph", graph);
+  line("eager", eager);
+  if (!chosen.empty()) out += "\n  chosen: " + chosen;
+  for (const OverlapTime& t : configs) out += t.to_string();
+  if (!error.empty()) out += "\n  FAILED: " + error;
+  return out;
+}
+
+Json EpMoeResult::to_json() const {
+  Json out = {{"model", shape.model},      {"ranks", shape.desc.world_size},
+              {"m", shape.desc.m},         {"hidden", shape.desc.hidden},
+              {"ffn", shape.desc.ffn},     {"experts", shape.desc.num_experts},
+              {"top_k", shape.desc.top_k}, {"flops", shape.flops()}};
+  for (const OverlapTime& t : configs) out["configs"].push_back(t.to_json());
+  if (!error.empty()) out["error"] = error;
+  if (!chosen.empty()) out["chosen"] = chosen;
+  if (graph) out["graph"] = graph->to_json();
+  if (eager) out["eager"] = eager->to_json();
+  return out;
+}
+
+std::vector<LabelledProgram> ep_moe_programs(int world_size, int num_sms,
+                                             const EpMoeOptions& options) {
+  std::vector<LabelledProgram> out;
+  for (const EpMoeShape& s : selected(world_size, options)) {
+    auto add = [&](const std::string& config, const Program& program) {
+      out.push_back({fmt::format("{} | {} {}", s.to_string(), program.name, config), program});
+    };
+    for (const EpMoeLayerConfig& c : configs_of(s, num_sms, options.quick)) {
+      add(to_string(c), ep_moe_layer(s.desc, c));
+    }
+    for (bool one_hop : {true, false}) {
+      Steps steps = steps_of(s.desc, one_hop);
+      for (const Program& p : {steps.dispatch, steps.combine}) add(name_of(one_hop), p);
+      if (!one_hop) continue;
+      for (const Program& p : {steps.place, steps.first, steps.second}) add("", p);
+    }
+  }
+  return out;
+}
+
+void compare_ep_moe(GpuWorld& world, const EpMoeOptions& options,
+                    const std::function<void(const EpMoeResult&)>& done) {
+  RandomFill random(world, options.seed);
+  for (const EpMoeShape& shape : selected(world.size(), options)) {
+    EpMoeResult result{.shape = shape};
+    try {
+      result = EpComparison(world, random, shape, options).run();
+    } catch (const Fault& e) {
+      result.error = e.what();
+      world.synchronize();
+      world.clear_fault();
+    } catch (const Error& e) {
+      result.error = e.what();
+    }
+    done(result);
+  }
+}
+
+}  // namespace stretto::bench
