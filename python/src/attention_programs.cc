@@ -38,13 +38,19 @@ AttentionDesc cached(Fields& fields) {
 
 SequenceAttentionDesc sequence(Fields& fields) {
   auto d = heads<SequenceAttentionDesc>(fields);
-  fields.take({{"world_size", d.world_size}, {"causal", d.causal}, {"lse", d.lse}});
+  fields.take({{"world_size", d.world_size},
+               {"causal", d.causal},
+               {"window", d.window},
+               {"lse", d.lse}});
   return d;
 }
 
 FlashDecodeDesc spread_cache(Fields& fields) {
   auto d = heads<FlashDecodeDesc>(fields);
-  fields.take({{"world_size", d.world_size}, {"max_tokens", d.max_tokens}, {"block", d.block}});
+  fields.take({{"world_size", d.world_size},
+               {"max_tokens", d.max_tokens},
+               {"window", d.window},
+               {"block", d.block}});
   return d;
 }
 

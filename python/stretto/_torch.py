@@ -166,9 +166,10 @@ def _all_reduce_add_rms_norm(x, residual, weight, eps, group):
     return ops.all_reduce_add_rms_norm(*arrays, eps=eps, group=group)
 
 
-def _flash_decode(query, key_cache, value_cache, tokens, block, scale, group):
+def _flash_decode(query, key_cache, value_cache, tokens, block, scale, window, group):
     arrays = query.detach(), key_cache.detach(), value_cache.detach()
-    return attention.flash_decode(*arrays, tokens, block=block, scale=scale, group=group)
+    options = {"block": block, "scale": scale, "window": window, "group": group}
+    return attention.flash_decode(*arrays, tokens, **options)
 
 
 all_gather = define(
@@ -280,7 +281,7 @@ all_reduce_add_rms_norm = define(
 )
 flash_decode = define(
     "flash_decode(Tensor query, Tensor key_cache, Tensor value_cache, int tokens, int block,"
-    " float? scale, str group) -> Tensor",
+    " float? scale, int window, str group) -> Tensor",
     _flash_decode,
     lambda query, *_: query.new_empty(query.shape),
 )

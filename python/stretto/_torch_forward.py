@@ -52,10 +52,10 @@ def _heads_and_lse(query, *inputs):
     return made, lse if inputs[-1] else _no_lse(query)
 
 
-def _sequence_attention(query, key, value, program, tokens, is_causal, scale, group, return_lse):
+def _sequence_attention(query, key, value, program, *options):
     op = "ring_attention" if program == "token_ring" else program
-    options = tokens, is_causal, scale, return_lse, group
-    return attention._spread(program, op, query, key, value, *options, None)
+    *options, group, return_lse = options
+    return attention._spread(program, op, query, key, value, *options, return_lse, group, None)
 
 
 scaled_dot_product_attention = _forward(
@@ -79,7 +79,7 @@ scaled_dot_product_attention = _forward(
 )
 sequence_attention = _forward(
     "sequence_attention(Tensor query, Tensor key, Tensor value, str program, int? tokens,"
-    " bool is_causal, float? scale, str group, bool return_lse) -> (Tensor, Tensor)",
+    " bool is_causal, float? scale, int window, str group, bool return_lse) -> (Tensor, Tensor)",
     _and_lse(_sequence_attention),
     _rows_and_lse,
 )

@@ -80,6 +80,7 @@ def sequence_attention(
     tokens: Optional[int] = None,
     is_causal: bool = True,
     scale: Optional[float] = None,
+    window: int = 0,
     return_lse: bool = False,
     group: GroupLike = None,
     out: Any = None,
@@ -87,13 +88,14 @@ def sequence_attention(
     """Attention of one sequence whose tokens lie over the ranks as zigzag() says.
 
     `query`: [2c, Hq, E]; `key`, `value`: [2c, Hkv, E], Hkv a divisor of Hq; this rank's tokens.
-    `tokens` of all ranks: default all rows are tokens. scale: default 1 / sqrt(E). float32 softmax.
-    Result [2c, Hq, E]; rows of padding hold nothing. `return_lse`: (result, float32 [Hq, 2c], the
+    `tokens` of all ranks: default all rows are tokens. `is_causal`: a token sees those up to itself,
+    of these the last `window` where that is not 0; else all of them. scale: default 1 / sqrt(E).
+    float32 softmax. Result [2c, Hq, E]; rows of padding hold nothing. `return_lse`: (result, float32 [Hq, 2c], the
     logarithm of each row's sum of weights), `out` a pair then. Every rank gets all keys and values,
-    by copy engines on GPUs, while it begins with its own.
+    or those that its window sees, by copy engines on GPUs, while it begins with its own.
     """
     op = "sequence_attention"
-    options = tokens, is_causal, scale, return_lse
+    options = tokens, is_causal, scale, window, return_lse
     return _spread(op, op, query, key, value, *options, group, out)
 
 
@@ -105,6 +107,7 @@ def ring_attention(
     tokens: Optional[int] = None,
     is_causal: bool = True,
     scale: Optional[float] = None,
+    window: int = 0,
     queries_travel: bool = False,
     return_lse: bool = False,
     group: GroupLike = None,
@@ -113,13 +116,14 @@ def ring_attention(
     """The same as sequence_attention(), with less memory: keys and values travel from rank to rank,
     through two places. `queries_travel`: queries do, and sums come back (TokenRing)."""
     op = "ring_attention"
-    options = tokens, is_causal, scale, return_lse
+    options = tokens, is_causal, scale, window, return_lse
     return _spread("token_ring" if queries_travel else op, op, query, key, value, *options, group, out)
 
 
-def _spread(program, op, query, key, value, tokens, is_causal, scale, return_lse, group, out):
+def _spread(program, op, query, key, value, *options):
+    tokens, is_causal, scale, window, return_lse, group, out = options
     if out is None and _route.wants(query, key, value):
-        options = program, tokens, is_causal, scale, name_of(group), return_lse
+        options = program, tokens, is_causal, scale, window, name_of(group), return_lse
         made = _route.forward.sequence_attention(query, key, value, *options)
         return made if return_lse else made[0]
     kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
@@ -142,6 +146,7 @@ def _spread(program, op, query, key, value, tokens, is_causal, scale, return_lse
             **_heads_desc(dtype, bound, heads, kv_heads, width, scale),
             "world_size": group.size,
             "causal": is_causal,
+            "window": window,
             "lse": return_lse,
         },
         ("q", "k", "v", "out", "lse")[: 3 + len(made)],
@@ -181,6 +186,7 @@ def flash_decode(
     *,
     block: int = 64,
     scale: Optional[float] = None,
+    window: int = 0,
     group: GroupLike = None,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
@@ -188,11 +194,12 @@ def flash_decode(
 
     `query`: [L, Hq, E], the same on every rank; `key_cache`, `value_cache`: [Hkv, rows, E], of
     which block b of the tokens is the b // P-th `block` rows of rank b % P; `tokens` the cache
-    holds, those of the queries included and last. Result [L, Hq, E], the same bits on every rank.
+    holds, those of the queries included and last. Of what a token sees, itself included, only the
+    last `window` where that is not 0. Result [L, Hq, E], the same bits on every rank.
     """
     if out is None and _route.wants(query, key_cache, value_cache):
         arrays = query, key_cache, value_cache
-        return _route.layer.flash_decode(*arrays, tokens, block, scale, name_of(group))
+        return _route.layer.flash_decode(*arrays, tokens, block, scale, window, name_of(group))
     op = "flash_decode"
     kind, dtype, q, k, v = _heads(op, query, key_cache, value_cache, "Hkv, cached, E")
     group = group_of(group)
@@ -217,6 +224,7 @@ def flash_decode(
             **_heads_desc(dtype, length, heads, kv_heads, width, scale),
             "world_size": group.size,
             "max_tokens": most,
+            "window": window,
             "block": block,
         },
         ("q", "seen", "k_cache", "v_cache", "out"),

@@ -24,13 +24,16 @@ from gpu_testing import (  # setUpModule, tearDownModule: for unittest
 class Heads(GpuTest):
     """Attention of several sequences, and the products around heads that are spread."""
 
-    def attended(self, q, k, v, past):
-        """[L, Hq, E] over [S, Hkv, E]: row i sees past + i + 1 keys."""
+    def attended(self, q, k, v, past, window=0):
+        """[L, Hq, E] over [S, Hkv, E]: row i sees past + i + 1 keys, of these the last `window`, if
+        any."""
         scores = torch.einsum(
             "lhe,she->hls", q.float(), k.float().repeat_interleave(q.shape[1] // k.shape[1], 1)
         ) / (q.shape[2] ** 0.5)
         seen = past + 1 + torch.arange(len(q), device=DEVICE)[:, None]
-        scores.masked_fill_(torch.arange(len(k), device=DEVICE) >= seen, float("-inf"))
+        keys = torch.arange(len(k), device=DEVICE)
+        hidden = (keys >= seen) | (keys < seen - (window or len(k)))
+        scores.masked_fill_(hidden, float("-inf"))
         values = v.float().repeat_interleave(q.shape[1] // v.shape[1], 1)
         return torch.einsum("hls,she->lhe", scores.softmax(-1), values), scores.logsumexp(-1)
 
@@ -81,11 +84,12 @@ class Heads(GpuTest):
         tokens, own = 128 * SIZE, torch.tensor(stretto.zigzag(128 * SIZE), device=DEVICE)
         order = torch.cat([torch.tensor(stretto.zigzag(tokens, rank=r)) for r in range(SIZE)])
         whole = [torch.cat(from_all(x))[order.argsort().to(DEVICE)] for x in (q, k, v)]
-        want = self.attended(*whole, 0)[0][own]
-        for _ in range(3):
-            self.same(stretto.sequence_attention(q, k, v), want)
-            self.same(stretto.ring_attention(q, k, v), want)
-            self.same(stretto.ring_attention(q, k, v, queries_travel=True), want)
+        for window in (0, 50, 0, 200, 50):
+            want = self.attended(*whole, 0, window)[0][own]
+            self.same(stretto.sequence_attention(q, k, v, window=window), want)
+            for travel in (False, True):
+                got = stretto.ring_attention(q, k, v, queries_travel=travel, window=window)
+                self.same(got, want)
 
     def test_decoding_over_a_cache_on_all_ranks(self):
         block, rows = 64, 256
@@ -97,9 +101,11 @@ class Heads(GpuTest):
         ]
         for length, tokens in ((1, 100), (2, rows * SIZE - 5), (1, rows * SIZE)):
             q = from_all(randn(length, 8, 128))[0]
-            want = self.attended(q, *(x.transpose(0, 1)[:tokens] for x in whole), tokens - length)[0]
-            for _ in range(2):
-                self.same(stretto.flash_decode(q, k, v, tokens, block=block), want)
+            cached = [x.transpose(0, 1)[:tokens] for x in whole]
+            for window in (0, 90, 0):
+                want = self.attended(q, *cached, tokens - length, window)[0]
+                got = stretto.flash_decode(q, k, v, tokens, block=block, window=window)
+                self.same(got, want)
 
     def test_products_around_spread_heads(self):
         rows, n, k = 96, 64 * SIZE, 128 * SIZE

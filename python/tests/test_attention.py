@@ -70,6 +70,50 @@ def test_weights_of_packed_rows(rng):
         near(pair[0][row], np.einsum("hs,she->he", weights, wide([v])[0][first : row + 1]), "float32")
 
 
+@pytest.mark.parametrize("form", ["sequence", "ring", "token_ring"])
+@pytest.mark.parametrize("size, tokens", [(1, 9), (2, 21), (3, 16), (4, 40)])
+def test_windows_of_a_sequence_over_the_ranks(rng, form, size, tokens):
+    """Of one token, of some, of more than a rank has, of all."""
+    rows = 2 * size * -(-tokens // (2 * size))
+    q, k, v = (rng.uniform(-1, 1, (rows, h, 8)).astype(np.float32) for h in (4, 2, 2))
+    call = stretto.sequence_attention if form == "sequence" else stretto.ring_attention
+    travel = {"queries_travel": True} if form == "token_ring" else {}
+    windows = [1, 3, tokens // 2 + 1, tokens + 5]
+
+    def body():
+        own = stretto.zigzag(tokens)
+        with pytest.raises(stretto.UserError, match="window is 2"):
+            call(q[own], k[own], v[own], tokens=tokens, window=2, is_causal=False, **travel)
+        options = {"tokens": tokens, **travel}
+        return own, [call(q[own], k[own], v[own], window=w, **options) for w in windows]
+
+    for own, results in testing.run(size, body):
+        real = [i for i, token in enumerate(own) if token < tokens]
+        for window, got in zip(windows, results):
+            whole = (x[:tokens] for x in (q, k, v))
+            want = softmax_attention(*whole, np.arange(tokens) + 1, window)
+            near(got[real], want[[own[i] for i in real]], "float32")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_windows_of_decoding_over_a_cache_on_all_ranks(rng, size):
+    block, length = 4, 3
+    most = 6 * block * size
+    q = rng.uniform(-1, 1, (length, 4, 8)).astype(np.float32)
+    k, v = (rng.uniform(-1, 1, (most, 2, 8)).astype(np.float32) for _ in range(2))
+    calls = [(tokens, window) for tokens in (3, 17, most) for window in (1, 5, 14, most)]
+
+    def body():
+        mine = np.arange(most) // block % size == stretto.rank()
+        caches = [np.ascontiguousarray(x[mine].swapaxes(0, 1)) for x in (k, v)]
+        return [stretto.flash_decode(q, *caches, n, block=block, window=w) for n, w in calls]
+
+    for results in testing.run(size, body):
+        for (tokens, window), got in zip(calls, results):
+            seen = tokens - length + 1 + np.arange(length)
+            near(got, softmax_attention(q, k, v, seen, window), "float32")
+
+
 @pytest.mark.parametrize("causal, window", MASKS)
 def test_sequences_in_pages(rng, causal, window):
     """Prompts that go on, a decoding step and a sequence without queries share one cache."""

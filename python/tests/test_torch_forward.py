@@ -32,9 +32,14 @@ def forward_cases():
             [(q, k, k, starts, True, None, 2, lse) for lse in (False, True)],
         ),
         "sequence_attention": (
-            lambda *x: stretto.sequence_attention(*x, return_lse=True),
+            lambda *x: stretto.sequence_attention(*x, window=4, return_lse=True),
             (q, k, k),
-            [(q, k, k, form, None, True, None, "", lse) for form, lse in FORMS],
+            [(q, k, k, form, None, True, None, 4, "", lse) for form, lse in FORMS],
+        ),
+        "flash_decode": (
+            lambda *x: stretto.flash_decode(*x, 5, block=2, window=3),
+            (q[:2], *torch.randn(2, 2, 6, 8)),
+            [(q[:2], *torch.randn(2, 2, 6, 8), 5, 2, None, 3, "")],
         ),
         "paged_attention": (
             stretto.paged_attention,
@@ -155,6 +160,7 @@ def expert_layer_cases():
 
 FORWARD = [
     "sequence_attention",
+    "flash_decode",
     "packed_attention",
     "paged_attention",
     "paged_decode",

@@ -21,6 +21,7 @@ void check(const FlashDecodeDesc& d, const FlashDecodeConfig& c) {
   need.heads(d.num_heads, d.num_kv_heads);
   need.at_least_one(
       {{"head_dim", d.head_dim}, {"world_size", d.world_size}, {"tile_kv", c.tile_kv}});
+  need(d.window >= 0, "window", d.window, "0 or more");
   need(d.block >= 1 && d.block % c.tile_kv == 0, "block", d.block, "a multiple of tile_kv");
   need.at_least_one(
       {{"splits", c.splits}, {"num_workers", c.num_workers}, {"num_combiners", c.num_combiners}});
@@ -81,11 +82,11 @@ class FlashDecode {
     Value sum, weight, peak;
   };
 
-  // Tokens of this rank's cache that come before `tokens`.
-  Index own_tokens() const {
+  // Tokens of this rank's cache that come before `token`.
+  Index own_before(const Index& token) const {
     std::int64_t round = d_.block * d_.world_size;
-    Index rest = tokens_ % round - p_.rank() * d_.block;
-    return tokens_ / round * d_.block + max(min(rest, d_.block), 0);
+    Index rest = token % round - p_.rank() * d_.block;
+    return token / round * d_.block + max(min(rest, d_.block), 0);
   }
   // Of the token in a row of this rank's cache.
   Index position(const Index& row) const {
@@ -94,23 +95,29 @@ class FlashDecode {
 
   void attend(const Index& kv, const Index& run) {
     std::int64_t bn = cfg_.tile_kv, tile_rows = std::max<std::int64_t>(most_rows_, 2);
-    Index own = p_.let("own", own_tokens());
-    Index steps = p_.let("steps", ceil_div(own, bn));
-    Index per_run = p_.let("per_run", ceil_div(steps, cfg_.splits));
+    Index own = p_.let("own", own_before(tokens_));
+    Index begin = 0, end = p_.let("steps", ceil_div(own, bn));  // steps
+    if (d_.window > 0) {
+      Index first = p_.let("first", max(tokens_ - (m_ - 1) - d_.window, 0));  // that any row sees
+      begin = p_.let("begin", own_before(first) / bn);
+    }
+    Index per_run = p_.let("per_run", ceil_div(end - begin, cfg_.splits));
+    Index of_run = p_.let("of_run", begin + run * per_run);
     Value query = p_.load(q_.tile({kv, 0, 0}, tile_rows, d_.head_dim));
     Value sees = p_.load(seen_.tile({0, 0}, tile_rows, 1));
     double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
     OnlineSoftmax softmax(
         p_, {.dtype = d_.dtype, .rows = tile_rows, .head_dim = d_.head_dim, .scale = scale});
-    p_.loop(min(run * per_run, steps), min((run + 1) * per_run, steps), [&](const Index& j) {
+    p_.loop(min(of_run, end), min(of_run + per_run, end), [&](const Index& j) {
       auto block = [&](const TensorRef& cache) {
         return cache.tile({kv, j * bn, 0}, bn, d_.head_dim).until_row(own);
       };
       Value scores = dot(p_.zeros(DType::kF32, tile_rows, bn), query,
                          p_.load(block(k_cache_)).T());  // [rows, tile_kv]
       Value token = p_.iota_cols(position(j * bn), bn);
-      scores = where(token < sees && token < p_.splat(DType::kI32, tokens_), scores,
-                     p_.full(DType::kF32, 1, 1, kMaskedScore));
+      Value exists = token < sees && token < p_.splat(DType::kI32, tokens_);
+      if (d_.window > 0) exists = exists && !(token < sees - d_.window);
+      scores = where(exists, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
       softmax.add(scores, block(v_cache_));
     });
     auto part = [&](const TensorRef& buffer, std::int64_t cols) {
@@ -216,8 +223,9 @@ std::int64_t FlashDecodeDesc::tokens_per_rank() const {
 }
 
 std::string to_string(const FlashDecodeDesc& d) {
-  return fmt::format("m={} tokens={} by {} heads={}/{} dim={} {} P={}", d.m, d.max_tokens, d.block,
-                     d.num_heads, d.num_kv_heads, d.head_dim, short_name(d.dtype), d.world_size);
+  return fmt::format("m={} tokens={} by {} heads={}/{} dim={} window={} {} P={}", d.m, d.max_tokens,
+                     d.block, d.num_heads, d.num_kv_heads, d.head_dim, d.window,
+                     short_name(d.dtype), d.world_size);
 }
 
 FlashDecodeConfig default_config(const FlashDecodeDesc& d, Target target) {
@@ -232,8 +240,13 @@ FlashDecodeConfig default_config(const FlashDecodeDesc& d, Target target) {
   std::int64_t rows = d.m * d.num_heads;
   c.num_combiners = gpu_workers(rows, kMostCombiners);
   std::int64_t room = (kGpuSms - c.num_combiners) / d.num_kv_heads;
-  c.splits = std::clamp<std::int64_t>(ceil_div(d.tokens_per_rank(), c.tile_kv), 1,
-                                      std::max<std::int64_t>(room, 1));
+  std::int64_t read = d.tokens_per_rank();
+  if (d.window > 0) {  // blocks that it may lie across
+    std::int64_t blocks = ceil_div(d.window + d.m - 1, d.block) + 1;
+    read = std::min(read, ceil_div(blocks, std::int64_t{d.world_size}) * d.block);
+  }
+  c.splits =
+      std::clamp<std::int64_t>(ceil_div(read, c.tile_kv), 1, std::max<std::int64_t>(room, 1));
   c.num_workers = gpu_workers(c.splits * d.num_kv_heads, kGpuSms - c.num_combiners);
   return c;
 }

@@ -20,6 +20,7 @@ struct FlashDecodeDesc {
   DType dtype = DType::kF32;
   std::int64_t m = 1;           // bound of the query tokens; a launch has 0 <= m <= this
   std::int64_t max_tokens = 1;  // of all ranks
+  std::int64_t window = 0;      // of what a row sees, the last so many tokens; 0: all
   std::int64_t block = 64;      // tokens that lie on a rank together
   int num_heads = 1;
   int num_kv_heads = 1;  // divides num_heads
@@ -44,8 +45,9 @@ FlashDecodeConfig default_config(const FlashDecodeDesc& desc, Target target);
 // Extent m, scalar tokens (1 .. max_tokens; of the cache, new ones included). With G = num_heads /
 // num_kv_heads, row i * G + g of a KV head is query token i and head g of the group. Inputs, q and
 // seen the same on every rank: q [num_kv_heads, m * G, head_dim]; seen [m * G, 1] i32, how many of
-// the first tokens each row sees; k_cache, v_cache [num_kv_heads, tokens_per_rank, head_dim] ->
-// out as q. Rows that see nothing are not numbers. UserError naming a bad field.
+// the first tokens each row sees, with a window those of the last m tokens; k_cache, v_cache
+// [num_kv_heads, tokens_per_rank, head_dim] -> out as q. Rows that see nothing are not numbers.
+// UserError naming a bad field.
 Program flash_decode(const FlashDecodeDesc& desc, const FlashDecodeConfig& config);
 
 OperatorInfo flash_decode_info();

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "stretto/ops/attention/flash_decode.h"
+#include "stretto/ops/attention/sequence_cases.h"
 
 namespace stretto {
 namespace {
@@ -18,6 +19,7 @@ FlashDecodeDesc desc_of(const OpShape& s) {
   d.m = s.m > 0 ? s.m : 1;
   d.max_tokens = s.n > 0 ? s.n : 512;
   d.head_dim = s.k > 0 ? s.k : 32;
+  if (d.max_tokens % 5 == 0) d.window = d.max_tokens / 5 + 2;  // fives a window
   bool small = d.max_tokens < 64;
   d.block = small ? 4 : 64;
   d.num_heads = small ? 4 : 32;
@@ -33,11 +35,13 @@ FlashDecodeConfig config_of(const FlashDecodeDesc& d, Target target) {
 
 std::vector<OpShape> shapes(int world_size) {
   return {{.world_size = world_size, .m = 2, .n = 27, .k = 4},
-          {.world_size = world_size, .m = 1, .n = 33, .k = 32, .dtype = DType::kBF16}};
+          {.world_size = world_size, .m = 1, .n = 33, .k = 32, .dtype = DType::kBF16},
+          {.world_size = world_size, .m = 3, .n = 35, .k = 8}};
 }
 
-OpCase flash_decode_case(const OpShape& shape, std::uint64_t seed) {
-  FlashDecodeDesc d = desc_of(shape);
+}  // namespace
+
+OpCase flash_decode_case(const FlashDecodeDesc& d, const OpShape& shape, std::uint64_t seed) {
   std::int64_t group = d.num_heads / d.num_kv_heads;
   OpCase c;
   c.program = flash_decode(d, config_of(d, shape.target));
@@ -80,7 +84,9 @@ OpCase flash_decode_case(const OpShape& shape, std::uint64_t seed) {
       auto at = static_cast<std::size_t>((kv * d.m * group + row) * d.head_dim);
       Values sum(static_cast<std::size_t>(d.head_dim));
       double total = 0;
-      for (std::int64_t t = 0; t < seen[static_cast<std::size_t>(row)]; ++t) {
+      auto end = static_cast<std::int64_t>(seen[static_cast<std::size_t>(row)]);
+      std::int64_t begin = d.window > 0 ? std::max<std::int64_t>(end - d.window, 0) : 0;
+      for (std::int64_t t = begin; t < end; ++t) {
         double score = 0;
         for (std::int64_t i = 0; i < d.head_dim; ++i) {
           score += q[at + static_cast<std::size_t>(i)] * cached("k_cache", kv, t, i);
@@ -98,8 +104,6 @@ OpCase flash_decode_case(const OpShape& shape, std::uint64_t seed) {
   return c;
 }
 
-}  // namespace
-
 OperatorInfo flash_decode_info() {
   return {
       .name = "flash_decode",
@@ -109,7 +113,8 @@ OperatorInfo flash_decode_info() {
             FlashDecodeDesc d = desc_of(s);
             return flash_decode(d, config_of(d, s.target));
           },
-      .make_case = flash_decode_case,
+      .make_case = [](const OpShape& s,
+                      std::uint64_t seed) { return flash_decode_case(desc_of(s), s, seed); },
       .shapes = shapes,
       .large = {.m = 1, .n = 262144, .k = 128, .dtype = DType::kBF16}};
 }

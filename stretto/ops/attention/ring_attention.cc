@@ -61,6 +61,10 @@ class RingAttention {
     const Zigzag& zigzag = tiles_.zigzag();
     std::int64_t copies = tiles_.num_copies(), per_step = 2 * copies;
     p_.on_start([&] { p_.notify(ready_, previous_); });
+    if (tiles_.has_window()) {  // what no row of this rank sees arrives, too
+      p_.on_end(
+          [&] { p_.loop(1, steps_, [&](const Index& s) { p_.wait(arrived_[s], per_step); }); });
+    }
     p_.role("send", Resource::copy_engine(1), p_.range((steps_ - 1) * per_step),
             [&](const Tile& t) {
               Index s = p_.let("step", t.index / per_step + 1);
@@ -113,7 +117,7 @@ class RingAttention {
     Value query = tiles_.load(q);
     p_.loop(2, [&](const Index& half) {
       Index chunk = p_.let("chunk", tiles_.zigzag().chunk_of(owner, half));
-      Index seen = p_.let("seen", tiles_.seen(q, chunk));
+      SequenceTiles::Span seen = tiles_.seen(q, chunk);
       tiles_.attend(softmax, query, q,
                     {k, v, row + half * tiles_.zigzag().chunk_rows(), chunk, seen});
     });
@@ -136,13 +140,19 @@ class RingAttention {
     Index from = p_.let("owner", owner(s));
     Index last = p_.let("last", s == steps_ - 1);
     p_.worker_fence();  // the sums of the step before
-    p_.wait(arrived_[s], 2 * tiles_.num_copies());
-    for_tiles(worker, [&](const Queries& q) {
+    auto wait = [&] { p_.wait(arrived_[s], 2 * tiles_.num_copies()); };
+    bool window = tiles_.has_window();
+    Index needed = window ? p_.let("needed", tiles_.sees_rank(p_.rank(), from)) : Index(1);
+    window ? p_.when(needed, wait) : wait();
+    auto add = [&](const Queries& q) {
       OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
       softmax.load(state(q));
       attend(softmax, q, from, k_slots_, v_slots_, slot(s));
       p_.when(
           last, [&] { tiles_.store(q, softmax); }, [&] { softmax.store(state(q)); });
+    };
+    for_tiles(worker, [&](const Queries& q) {
+      window ? p_.when(needed || last, [&] { add(q); }) : add(q);
     });
     if (!reuses_slots()) return;
     p_.when(s + 2 < steps_, [&] { p_.notify(used_[s + 2], previous_); });

@@ -42,9 +42,9 @@ void send(ProgramBuilder& p, const SequenceAttentionConfig& cfg, const SequenceT
              };
              p.put(part(to, chunk * rows).on(peer), part(from, half * rows));
            };
+           auto put_both = [&] { put(g.k, tiles.k()), put(g.v, tiles.v()); };
            p.wait(ready, peer);
-           put(g.k, tiles.k());
-           put(g.v, tiles.v());
+           tiles.has_window() ? p.when(tiles.sees_chunk(peer, chunk), put_both) : put_both();
            p.notify(g.arrived[chunk], peer);
          });
   // What no row of this rank sees arrives, too, and must not do so in a later launch.
@@ -81,15 +81,15 @@ Program sequence_attention(const SequenceAttentionDesc& d, const SequenceAttenti
           OnlineSoftmax softmax = tiles.softmax(/*kept=*/false);
           p.loop(2, [&](const Index& half) {
             Index chunk = p.let("chunk", zigzag.chunk_of(p.rank(), half));
-            Index seen = p.let("seen", tiles.seen(q, chunk));
+            SequenceTiles::Span seen = tiles.seen(q, chunk);
             tiles.attend(softmax, query, q,
                          {tiles.k(), tiles.v(), half * zigzag.chunk_rows(), chunk, seen});
           });
           auto attend_to_peers = [&](const Index& i) {
             Index owner = p.let("owner", (p.rank() + i / 2) % d.world_size);
             Index chunk = p.let("chunk", zigzag.chunk_of(owner, i % 2));
-            Index seen = p.let("seen", tiles.seen(q, chunk));
-            p.when(seen > 0, [&] {
+            SequenceTiles::Span seen = tiles.seen(q, chunk);
+            p.when(seen.any(), [&] {
               p.wait(g.arrived[chunk], tiles.num_copies());
               tiles.attend(softmax, query, q, {g.k, g.v, zigzag.first_token(chunk), chunk, seen});
             });
@@ -102,9 +102,9 @@ Program sequence_attention(const SequenceAttentionDesc& d, const SequenceAttenti
 }
 
 std::string to_string(const SequenceAttentionDesc& d) {
-  return fmt::format("m={} heads={}/{} dim={}{}{} {} P={}", d.m, d.num_heads, d.num_kv_heads,
-                     d.head_dim, d.causal ? "" : " full", d.lse ? " lse" : "", short_name(d.dtype),
-                     d.world_size);
+  return fmt::format("m={} heads={}/{} dim={} window={}{}{} {} P={}", d.m, d.num_heads,
+                     d.num_kv_heads, d.head_dim, d.window, d.causal ? "" : " full",
+                     d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
 }
 
 int heads_in_l2(const SequenceAttentionDesc& d, std::int64_t tokens) {

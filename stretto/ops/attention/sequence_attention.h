@@ -7,6 +7,9 @@
 // Placement is zigzag, so that causal attention is the same work everywhere: of 2 P chunks of
 // c = ceil(m / 2P) tokens rank r has chunk r in its rows 0 .. c and chunk 2P - 1 - r in c .. 2c.
 // Rows of tokens past m are padding, at the end of a chunk.
+//
+// With a window a rank does not wait for a part that none of its tokens sees, and such keys, values
+// and queries are not sent, but for those that a ring passes on.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +26,10 @@ struct SequenceAttentionDesc {
   int num_heads = 1;     // of queries
   int num_kv_heads = 1;  // divides num_heads
   std::int64_t head_dim = 2;
-  bool causal = true;
-  double scale = 0;  // 0: 1 / sqrt(head_dim)
-  bool lse = false;  // also the logarithm of each row's sum of weights
+  bool causal = true;       // false: every token sees all; not with a window
+  std::int64_t window = 0;  // the last `window` tokens, the own one included; 0: all
+  double scale = 0;         // 0: 1 / sqrt(head_dim)
+  bool lse = false;         // also the logarithm of each row's sum of weights
   int world_size = 1;
 };
 

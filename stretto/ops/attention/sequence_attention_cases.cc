@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "stretto/ops/attention/sequence_attention.h"
+#include "stretto/ops/attention/sequence_cases.h"
 
 namespace stretto {
 namespace {
@@ -19,7 +20,8 @@ SequenceAttentionDesc desc_of(const OpShape& s) {
   d.num_heads = s.n > 0 ? static_cast<int>(s.n) : 4;
   d.num_kv_heads = d.num_heads % 4 == 0 ? d.num_heads / 4 : d.num_heads % 2 == 0 ? 2 : 1;
   d.head_dim = s.k > 0 ? s.k : 32;
-  d.causal = d.num_heads % 3 != 0;  // three heads test that all see all
+  d.causal = d.num_heads % 3 != 0;                       // three heads test that all see all
+  if (d.causal && d.m % 5 == 0) d.window = d.m / 4 + 1;  // fives a window
   d.lse = d.m % 2 == 1;
   return d;
 }
@@ -41,7 +43,8 @@ SequenceAttentionConfig config_of(const SequenceAttentionDesc& d, Target target,
 
 std::vector<OpShape> shapes(int world_size) {
   return {{.world_size = world_size, .m = 4 * world_size + 3, .n = 3, .k = 4},
-          {.world_size = world_size, .m = 14, .n = 4, .k = 16, .dtype = DType::kBF16}};
+          {.world_size = world_size, .m = 14, .n = 4, .k = 16, .dtype = DType::kBF16},
+          {.world_size = world_size, .m = 25, .n = 4, .k = 8}};
 }
 
 OpShape large() { return {.m = 16384, .n = 32, .k = 128, .dtype = DType::kBF16}; }
@@ -105,7 +108,8 @@ class Reference {
     std::int64_t kv = head / (d_.num_heads / d_.num_kv_heads);
     Values sum(static_cast<std::size_t>(d_.head_dim));
     double total = 0;
-    for (std::int64_t t = 0; t < (d_.causal ? token + 1 : m_); ++t) {
+    std::int64_t begin = d_.window > 0 ? std::max<std::int64_t>(token + 1 - d_.window, 0) : 0;
+    for (std::int64_t t = begin; t < (d_.causal ? token + 1 : m_); ++t) {
       double score = 0;
       for (std::int64_t i = 0; i < d_.head_dim; ++i) {
         score += in("q", token, q_cols, head * d_.head_dim + i) *
@@ -134,46 +138,47 @@ class Reference {
   std::int64_t m_, chunk_;
 };
 
-using Make = Program (*)(const SequenceAttentionDesc&, const SequenceAttentionConfig&);
+Program program_of(const std::string& name, const SequenceAttentionDesc& d, Target target) {
+  if (name == "sequence_attention") {
+    return sequence_attention(d, config_of(d, target, default_config));
+  }
+  return name == "ring_attention" ? ring_attention(d, config_of(d, target, default_ring_config))
+                                  : token_ring(d, config_of(d, target, default_token_ring_config));
+}
 
-OperatorInfo info(const char* name, const char* summary, Make make, Default default_of) {
+OperatorInfo info(const char* name, const char* summary) {
   return {.name = name,
           .summary = summary,
-          .program =
-              [=](const OpShape& s) {
-                SequenceAttentionDesc d = desc_of(s);
-                return make(d, config_of(d, s.target, default_of));
-              },
-          .make_case =
-              [=](const OpShape& s, std::uint64_t seed) {
-                SequenceAttentionDesc d = desc_of(s);
-                return Reference(d, make(d, config_of(d, s.target, default_of)), s, seed).run();
-              },
+          .program = [=](const OpShape& s) { return program_of(name, desc_of(s), s.target); },
+          .make_case = [=](const OpShape& s,
+                           std::uint64_t seed) { return sequence_case(name, desc_of(s), s, seed); },
           .shapes = shapes,
           .large = large()};
 }
 
 }  // namespace
 
+OpCase sequence_case(const std::string& name, const SequenceAttentionDesc& d, const OpShape& s,
+                     std::uint64_t seed) {
+  return Reference(d, program_of(name, d, s.target), s, seed).run();
+}
+
 OperatorInfo sequence_attention_info() {
   return info("sequence_attention",
               "causal GQA attention of m tokens spread over the ranks, n heads of size k; copy "
-              "engines send keys and values",
-              sequence_attention, default_config);
+              "engines send keys and values");
 }
 
 OperatorInfo ring_attention_info() {
   return info("ring_attention",
               "causal GQA attention of m tokens spread over the ranks, n heads of size k; keys and "
-              "values travel around the ring",
-              ring_attention, default_ring_config);
+              "values travel around the ring");
 }
 
 OperatorInfo token_ring_info() {
   return info("token_ring",
               "causal GQA attention of m tokens spread over the ranks, n heads of size k; queries "
-              "go from rank to rank, sums come back",
-              token_ring, default_token_ring_config);
+              "go from rank to rank, sums come back");
 }
 
 }  // namespace stretto

@@ -19,6 +19,8 @@ void check(const char* op, const SequenceAttentionDesc& d, const SequenceAttenti
                      {"comm_rows", c.comm_rows},
                      {"num_workers", c.num_workers},
                      {"num_queues", c.num_queues}});
+  need(d.window >= 0, "window", d.window, "0 or more");
+  need(d.causal || d.window == 0, "window", d.window, "0 where attention is not causal");
   need(c.head_group >= 0 && (c.head_group == 0 || d.num_heads % c.head_group == 0), "head_group",
        c.head_group, "a divisor of num_heads");
 }
@@ -82,22 +84,53 @@ SequenceTiles::Queries SequenceTiles::queries(const Index& tile, const Index& ow
   return q;
 }
 
-Index SequenceTiles::seen(const Queries& tile, const Index& chunk) const {
+SequenceTiles::Span SequenceTiles::seen(const Queries& tile, const Index& chunk) const {
+  Index end = min(tile.token + cfg_.tile_rows, tile.token_end);
+  Span span = seen_by(tile.token, end, chunk);
+  if (has_window()) span.begin = p_.let("first_seen", span.begin);
+  return {.begin = span.begin, .end = p_.let("seen", span.end)};
+}
+
+SequenceTiles::Span SequenceTiles::seen_by(const Index& first, const Index& end,
+                                           const Index& chunk) const {
   Index tokens = zigzag_.num_tokens(chunk);
-  if (!d_.causal) return tokens;
-  Index end = min(tile.token + cfg_.tile_rows, tile.token_end);  // of the tile
-  return max(min(end - zigzag_.first_token(chunk), tokens), 0);
+  auto in_chunk = [&](const Index& token) {
+    return max(min(token - zigzag_.first_token(chunk), tokens), 0);
+  };
+  return {.begin = d_.window > 0 ? in_chunk(first - (d_.window - 1)) : 0,
+          .end = d_.causal ? in_chunk(end) : tokens};
+}
+
+// Of all rows of a chunk, padding as well: no tile sees more.
+Index SequenceTiles::sees_chunk(const Index& rank, const Index& chunk) const {
+  auto half_sees = [&](int half) {
+    Index first = zigzag_.first_token(zigzag_.chunk_of(rank, half));
+    return seen_by(first, first + zigzag_.chunk_rows(), chunk).any();
+  };
+  return half_sees(0) || half_sees(1);
+}
+
+Index SequenceTiles::sees_rank(const Index& rank, const Index& other) const {
+  return sees_chunk(rank, zigzag_.chunk_of(other, 0)) ||
+         sees_chunk(rank, zigzag_.chunk_of(other, 1));
 }
 
 void SequenceTiles::attend(OnlineSoftmax& softmax, const Value& query, const Queries& tile,
                            const Keys& keys) const {
+  auto add = [&] { add_blocks(softmax, query, tile, keys); };
+  has_window() ? p_.when(keys.seen.any(), add) : add();
+}
+
+void SequenceTiles::add_blocks(OnlineSoftmax& softmax, const Value& query, const Queries& tile,
+                               const Keys& keys) const {
   std::int64_t bn = cfg_.tile_kv;
+  const auto& [begin, seen_end] = keys.seen;
   Index first = p_.let("first_key", zigzag_.first_token(keys.chunk));
-  // The first block of which a row does not see all.
-  Index full = d_.causal ? max(min(tile.token + 1 - first, keys.seen), 0) : keys.seen;
-  Index full_blocks = p_.let("full_blocks", full / bn);
-  Index row = p_.let("key_row", keys.row), end = p_.let("key_end", keys.row + keys.seen);
-  p_.loop(ceil_div(keys.seen, bn), [&](const Index& j) {
+  // The first block of which a row does not see all; with a window all blocks are masked.
+  Index full = d_.causal ? max(min(tile.token + 1 - first, seen_end), 0) : seen_end;
+  Index full_blocks = p_.let("full_blocks", (has_window() ? begin : full) / bn);
+  Index row = p_.let("key_row", keys.row), end = p_.let("key_end", keys.row + seen_end);
+  p_.loop(begin / bn, ceil_div(seen_end, bn), [&](const Index& j) {
     auto block = [&](const TensorRef& tensor) {
       return tensor.tile({row + j * bn, tile.kv_head * d_.head_dim}, bn, d_.head_dim)
           .until_row(end);
@@ -106,8 +139,11 @@ void SequenceTiles::attend(OnlineSoftmax& softmax, const Value& query, const Que
                        p_.load(block(keys.k)).T());  // [tile_rows, bn]
     p_.when(j >= full_blocks, [&] {
       Value token = p_.iota_cols(first + j * bn, bn);
-      Value sees = token < p_.splat(DType::kI32, first + keys.seen);
+      Value sees = token < p_.splat(DType::kI32, first + seen_end);
       if (d_.causal) sees = sees && token <= p_.iota_rows(tile.token, cfg_.tile_rows);
+      if (has_window()) {
+        sees = sees && token > p_.iota_rows(tile.token, cfg_.tile_rows) - d_.window;
+      }
       scores = where(sees, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
     });
     softmax.add(scores, block(keys.v));

@@ -54,14 +54,21 @@ class SequenceTiles {
   Queries queries(const Index& tile) const { return queries(tile, p_.rank()); }
   Queries queries(const Index& tile, const Index& owner) const;  // in the rows of another rank
 
-  // Of a chunk, its tokens that the tile sees.
-  Index seen(const Queries& tile, const Index& chunk) const;
-  // Adds the first `seen` keys and values of a chunk, which lie in rows from `row` on.
+  // Tokens of a chunk, counted from its first.
+  struct Span {
+    Index begin, end;
+    Index any() const { return begin < end; }
+  };
+  Span seen(const Queries& tile, const Index& chunk) const;  // by the tile
+  // Whether any tile of a rank sees any token of a chunk, or of another rank.
+  Index sees_chunk(const Index& rank, const Index& chunk) const;
+  Index sees_rank(const Index& rank, const Index& other) const;
+  // Adds the keys and values of a chunk that the tile sees. They lie from `row` on.
   struct Keys {
     const TensorRef &k, &v;
     Index row;
     Index chunk;
-    Index seen;
+    Span seen;
   };
   void attend(OnlineSoftmax& softmax, const Value& query, const Queries& tile,
               const Keys& keys) const;
@@ -69,6 +76,7 @@ class SequenceTiles {
   Value load(const Queries& tile) const;  // [tile_rows, head_dim]
   // From a tensor where the rows of the owner begin at `row`, tokens only.
   Value load(const Queries& tile, const TensorRef& q, const Index& row) const;
+  bool has_window() const { return d_.window > 0; }
   // `kept`: in memory, in between or for others to merge.
   OnlineSoftmax softmax(bool kept) const;
   void store(const Queries& tile, const OnlineSoftmax& softmax) const;
@@ -76,6 +84,11 @@ class SequenceTiles {
   Slice rows_of(const TensorRef& tensor, const Queries& tile, std::int64_t cols) const;
 
  private:
+  // What tokens [first, end) see of a chunk.
+  Span seen_by(const Index& first, const Index& end, const Index& chunk) const;
+  void add_blocks(OnlineSoftmax& softmax, const Value& query, const Queries& tile,
+                  const Keys& keys) const;
+
   ProgramBuilder& p_;
   const SequenceAttentionDesc d_;
   const SequenceAttentionConfig cfg_;

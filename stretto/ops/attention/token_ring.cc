@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <functional>
 
 #include "stretto/ops/attention/sequence_attention.h"
@@ -68,7 +69,9 @@ class TokenRing {
                     .until_row(at + first + tokens);
               };
               p_.wait(ready_, peer);
-              p_.put(part(q_slots_, (s - 1) * rows_).on(peer), part(tiles_.q(), 0));
+              if_seen(p_.rank(), peer, [&] {
+                p_.put(part(q_slots_, (s - 1) * rows_).on(peer), part(tiles_.q(), 0));
+              });
               p_.notify(arrived_[s], peer);
             });
   }
@@ -87,15 +90,23 @@ class TokenRing {
   void attend(OnlineSoftmax& softmax, const Queries& q, const Value& query) {
     p_.loop(2, [&](const Index& half) {
       Index chunk = p_.let("chunk", tiles_.zigzag().chunk_of(p_.rank(), half));
-      Index seen = p_.let("seen", tiles_.seen(q, chunk));
+      SequenceTiles::Span seen = tiles_.seen(q, chunk);
       tiles_.attend(softmax, query, q,
                     {tiles_.k(), tiles_.v(), half * tiles_.zigzag().chunk_rows(), chunk, seen});
     });
   }
 
-  // Whether a tile sees any of a rank's keys: of its two chunks the first has the earlier tokens.
+  // Whether a tile sees any of a rank's keys: of its two chunks the first has the earlier tokens,
+  // which a window may have left behind.
   Index sees(const Queries& q, const Index& rank) const {
-    return tiles_.seen(q, tiles_.zigzag().chunk_of(rank, 0)) > 0;
+    auto sees_half = [&](int half) {
+      return tiles_.seen(q, tiles_.zigzag().chunk_of(rank, half)).any();
+    };
+    return tiles_.has_window() ? sees_half(0) || sees_half(1) : sees_half(0);
+  }
+  // The body where the rank has queries that see keys of the other.
+  void if_seen(const Index& rank, const Index& other, const std::function<void()>& body) {
+    tiles_.has_window() ? p_.when(tiles_.sees_rank(rank, other), body) : body();
   }
 
   OnlineSoftmax::State state(const Queries& q, const Index& part, const Index& rank) const {
@@ -117,7 +128,7 @@ class TokenRing {
 
   void step_of_a_peer(const Index& worker, const Index& s) {
     Index owner = p_.let("owner", (p_.rank() + world_ - s) % world_);
-    p_.wait(arrived_[s], 2 * tiles_.num_copies());
+    if_seen(owner, p_.rank(), [&] { p_.wait(arrived_[s], 2 * tiles_.num_copies()); });
     for_tiles(worker, owner, [&](const Queries& q) {
       p_.when(sees(q, p_.rank()), [&] {
         OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
@@ -130,8 +141,10 @@ class TokenRing {
 
   void put_together(const Index& worker) {
     p_.worker_fence();  // the own part
-    p_.loop(1, world_,
-            [&](const Index& s) { p_.wait(returned_[s * cfg_.num_workers + worker], 1); });
+    p_.loop(1, world_, [&](const Index& s) {
+      if_seen(p_.rank(), (p_.rank() + s) % world_,
+              [&] { p_.wait(returned_[s * cfg_.num_workers + worker], 1); });
+    });
     for_tiles(worker, p_.rank(), [&](const Queries& q) {
       OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
       softmax.load(state(q, 0, p_.rank()));
@@ -160,7 +173,9 @@ SequenceAttentionConfig default_token_ring_config(const SequenceAttentionDesc& d
   std::int64_t cols = d.num_heads * d.head_dim;
   c.comm_rows = std::min(c.comm_rows, std::max<std::int64_t>((std::int64_t{1} << 24) / cols, 1));
   if (target == Target::kCuda) {
-    c.tile_kv = std::min<std::int64_t>(c.tile_kv, 96);
+    // What a window leaves of whose chunks takes registers as well: 96 keys spill then.
+    bool power_of_two = std::has_single_bit(static_cast<unsigned>(d.world_size));
+    c.tile_kv = std::min<std::int64_t>(c.tile_kv, d.window > 0 && !power_of_two ? 80 : 96);
     c.head_group = heads_in_l2(d, ceil_div(d.m, std::int64_t{d.world_size}));
   }
   return c;

@@ -8,6 +8,8 @@
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gemm/gemm_case.h"
+#include "stretto/ops/moe/combine.h"
+#include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/tp_case.h"
 #include "stretto/ops/ulysses/ulysses_case.h"
 
@@ -136,6 +138,33 @@ OpCandidates of_experts(const Desc& desc, Program (*program)(const Desc&, const 
   return out;
 }
 
+template <typename Desc>
+OpCandidates with_sequence(OpCandidates offered, const Desc& desc) {
+  add_sequence(offered, desc);
+  return offered;
+}
+
+// The products of one layer, rows of an expert after those of the one before.
+template <typename Desc>
+GroupedDesc products_of(const Desc& d, DType c_dtype) {
+  return {.world_size = d.world_size,
+          .m = d.m,
+          .rows_per_token = d.top_k,
+          .num_experts = d.num_experts,
+          .n = d.n,
+          .k = d.k,
+          .a_dtype = d.a_dtype,
+          .b_dtype = d.b_dtype,
+          .c_dtype = c_dtype};
+}
+
+// Of a desc whose program has its default config.
+template <typename Desc, typename Config>
+OpCandidates::Step default_step(const char* op, const OpShape& shape, const Desc& desc,
+                                Program (*make)(const Desc&, const Config&)) {
+  return {op, shape, [=] { return make(desc, default_config(desc, Target::kCuda)); }};
+}
+
 // `s` has all sizes, `asked` those of the caller.
 OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& asked, int num_sms) {
   const std::string op = info.name;
@@ -155,12 +184,17 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
   if (op == "gemm_a2a") return of_gemm_a2a(s, num_sms);
   if (op == "a2a_gemm") return of_a2a_gemm(s, num_sms);
   if (op == "ag_grouped_gemm") {
-    return of_experts(ag_grouped_gemm_desc(s), ag_grouped_gemm, num_sms);
+    AgGroupedDesc desc = ag_grouped_gemm_desc(s);
+    return with_sequence(of_experts(desc, ag_grouped_gemm, num_sms), desc);
   }
   if (op == "grouped_gemm_rs" || op == "grouped_gemm_ar") {
-    return of_experts(grouped_gemm_rs_desc(s, op == "grouped_gemm_ar"), grouped_gemm_rs, num_sms);
+    GroupedRsDesc desc = grouped_gemm_rs_desc(s, op == "grouped_gemm_ar");
+    return with_sequence(of_experts(desc, grouped_gemm_rs, num_sms), desc);
   }
-  if (op == "moe_layer") return of_experts(moe_layer_desc(s), moe_layer, num_sms);
+  if (op == "moe_layer") {
+    MoeLayerDesc desc = moe_layer_desc(s);
+    return with_sequence(of_experts(desc, moe_layer, num_sms), desc);
+  }
   if (op == "ep_moe_layer") return of_experts(ep_moe_layer_desc(s), ep_moe_layer, num_sms);
   if (op == "all_gather") return of_collective(s, Collective::kAllGather, {});
   if (op == "reduce_scatter") return of_collective(s, Collective::kReduceScatter, {});
@@ -193,6 +227,40 @@ void add_sequence(OpCandidates& out, const GemmArDesc& d) {
   bool small = d.m * d.n * static_cast<std::int64_t>(size_bytes(d.out_dtype)) <= kLatencyBytes;
   out.sequence = {{"gemm", step_shape(d, d.n, d.k)},
                   {small ? "all_reduce_packet" : "all_reduce_two_shot", step_shape(d, d.n, 0)}};
+}
+
+void add_sequence(OpCandidates& out, const AgGroupedDesc& d) {
+  if (!d.gathers) return;
+  GroupedDesc product = products_of(d, d.c_dtype);
+  product.gathered = true;
+  product.swiglu = d.swiglu;
+  out.sequence = {{"all_gather", step_shape(d, d.k, 0)},
+                  default_step("grouped_gemm", step_shape(d, d.n, d.k), product, grouped_gemm)};
+}
+
+void add_sequence(OpCandidates& out, const GroupedRsDesc& d) {
+  CombineDesc sums{.dtype = d.out_dtype,
+                   .m = d.m,
+                   .hidden = d.n,
+                   .top_k = d.top_k,
+                   .num_experts = d.num_experts,
+                   .sequence_parallel = !d.all_reduce,
+                   .world_size = d.world_size};
+  out.sequence = {default_step("grouped_gemm", step_shape(d, d.n, d.k), products_of(d, d.out_dtype),
+                               grouped_gemm),
+                  default_step("moe_combine", step_shape(d, d.n, 0), sums, moe_combine)};
+}
+
+void add_sequence(OpCandidates& out, const MoeLayerDesc& d) {
+  OpCandidates second;
+  add_sequence(out, first_layer(d));
+  add_sequence(second, second_layer(d));
+  out.sequence.insert(out.sequence.end(), second.sequence.begin(), second.sequence.end());
+}
+
+OpCandidates candidates(const OpCandidates::Step& step, int num_sms) {
+  if (!step.program) return candidates(step.op, step.shape, num_sms);
+  return {.desc = step.op, .shape = step.shape, .fused = {{"default", step.program}}};
 }
 
 OpCandidates candidates(const std::string& op, const OpShape& shape, int num_sms) {

@@ -11,6 +11,7 @@
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
 #include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/moe/moe_layer.h"
 
 namespace stretto {
 
@@ -24,10 +25,12 @@ struct OpCandidates {
   OpShape shape;                 // with sizes that were left open filled in
   std::vector<Candidate> fused;  // the operator's default first
   // The unfused path: operators that run in sequence, each on the same ranks. Empty where the
-  // operator is a single step.
+  // operator is a single step. `program`: the step, in its default config, where the shape does not
+  // say all about it; none: the catalog's operator.
   struct Step {
     std::string op;
     OpShape shape;
+    std::function<Program()> program = {};
   };
   std::vector<Step> sequence;
   // Measurements speak for the sequence where predictions do not tell it from the fused programs.
@@ -38,6 +41,12 @@ struct OpCandidates {
 void add_sequence(OpCandidates& out, const AgGemmDesc& desc);
 void add_sequence(OpCandidates& out, const GemmRsDesc& desc);
 void add_sequence(OpCandidates& out, const GemmArDesc& desc);
+
+// Of layers of experts: the gathering of all tokens, products of rows that lie expert by expert,
+// and weighted sums that are added over the ranks. Nothing where the tokens are there.
+void add_sequence(OpCandidates& out, const AgGroupedDesc& desc);
+void add_sequence(OpCandidates& out, const GroupedRsDesc& desc);
+void add_sequence(OpCandidates& out, const MoeLayerDesc& desc);
 
 // Offers a program of `desc` in each of these configs that is not offered yet.
 template <typename Desc, typename Config>
@@ -58,5 +67,7 @@ void add_configs(OpCandidates& out, const Desc& desc, const std::vector<Config>&
 // have. Operators without configs to choose from have their default alone. UserError for an
 // operator that is not in the catalog.
 OpCandidates candidates(const std::string& op, const OpShape& shape, int num_sms = kGpuSms);
+// Of a step.
+OpCandidates candidates(const OpCandidates::Step& step, int num_sms = kGpuSms);
 
 }  // namespace stretto

@@ -40,10 +40,8 @@ double predicted_ms(const Candidate& candidate, const predict::Machine& machine,
 double sequence_ms(const OpCandidates& candidates, const predict::Machine& machine, bool eager) {
   double sum = 0;
   for (const OpCandidates::Step& step : candidates.sequence) {
-    sum +=
-        rank_candidates(stretto::candidates(step.op, step.shape, machine.num_sms), machine, eager)
-            .front()
-            .predicted_ms;
+    OpCandidates offered = stretto::candidates(step, machine.num_sms);
+    sum += rank_candidates(offered, machine, eager).front().predicted_ms;
   }
   return sum;
 }
@@ -162,7 +160,7 @@ std::vector<Program> programs_of(const Choice& choice, const OpCandidates& candi
   }
   std::vector<Program> programs;
   for (const OpCandidates::Step& step : candidates.sequence) {
-    OpCandidates offered = stretto::candidates(step.op, step.shape, options.machine.num_sms);
+    OpCandidates offered = stretto::candidates(step, options.machine.num_sms);
     Choice of_step =
         choose(step.op, step.shape, offered, {.machine = options.machine, .eager = options.eager});
     programs.push_back(programs_of(of_step, offered, options).front());

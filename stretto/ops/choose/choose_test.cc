@@ -253,6 +253,48 @@ TEST_F(ChooseTest, TheSequenceIsACandidateAndTakesWhatItsStepsTake) {
   EXPECT_EQ(found, 1);
 }
 
+TEST_F(ChooseTest, LayersOfExpertsHaveASequenceOfAsMuchWork) {
+  const std::vector<std::string> first = {"all_gather", "grouped_gemm"},
+                                 second = {"grouped_gemm", "moe_combine"};
+  std::vector<std::string> both = first;
+  both.insert(both.end(), second.begin(), second.end());
+  for (const auto& [op, steps] : {std::pair{"ag_grouped_gemm", first},
+                                  {"grouped_gemm_rs", second},
+                                  {"grouped_gemm_ar", second},
+                                  {"moe_layer", both}}) {
+    SCOPED_TRACE(op);
+    OpCandidates offered = candidates(op, shape(2));
+    double sum = 0;
+    std::vector<std::string> names;
+    for (const OpCandidates::Step& step : offered.sequence) {
+      names.push_back(step.op);
+      sum += rank_candidates(candidates(step), machine_).front().predicted_ms;
+    }
+    EXPECT_EQ(names, steps);
+    std::vector<RankedCandidate> ranked = rank_candidates(offered, machine_);
+    EXPECT_EQ(std::ranges::count_if(ranked, &RankedCandidate::is_sequence), 1);
+    EXPECT_DOUBLE_EQ(std::ranges::find_if(ranked, &RankedCandidate::is_sequence)->predicted_ms,
+                     sum);
+    Choice alone = choose(op, shape(2), offered, {.machine = machine_, .allow_fused = false});
+    EXPECT_TRUE(alone.is_sequence);
+    std::vector<Program> programs = programs_of(alone, offered, {.machine = machine_});
+    ASSERT_EQ(programs.size(), steps.size());
+    std::vector<std::int64_t> rows;  // of each step's result
+    for (const Program& program : programs) {
+      EXPECT_TRUE(has_gpu_lowering(compile(program, {.require_proof = false}))) << program.name;
+      int result = std::max(program.find_tensor("c"), program.find_tensor("out"));
+      rows.push_back(bound_shape(program, result).front());
+    }
+    std::int64_t m = offered.shape.m, kept = std::string(op) == "grouped_gemm_ar" ? m : m / 2;
+    EXPECT_EQ(rows.front(), steps == second ? 2 * m : m) << "two experts of each token";
+    EXPECT_EQ(rows.back(), steps == first ? 2 * m : kept);
+    EXPECT_FALSE(vendor_has(unfused_steps(op, shape(2), offered)));
+  }
+  OpCandidates nothing;
+  add_sequence(nothing, AgGroupedDesc{.world_size = 2, .gathers = false});
+  EXPECT_TRUE(nothing.sequence.empty());
+}
+
 TEST_F(ChooseTest, MeasurementDecidesAndIsKept) {
   OpCandidates offered = candidates("ag_gemm", shape(2));
   std::vector<RankedCandidate> ranked = rank_candidates(offered, machine_);

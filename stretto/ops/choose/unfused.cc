@@ -26,6 +26,14 @@ struct StepSizes {
 StepSizes sizes_of(const OpCandidates::Step& step) {
   const OpShape& s = step.shape;
   std::int64_t all = s.m * s.n;
+  if (step.program) {
+    Program program = step.program();
+    auto elements = [&](const char* name, const char* other) {
+      int at = program.find_tensor(name);
+      return num_elements(bound_shape(program, at >= 0 ? at : program.find_tensor(other)));
+    };
+    return {elements("a", "y"), 0, elements("c", "out")};
+  }
   if (step.op == "gemm") return {s.m * s.k, s.n * s.k, all};
   if (step.op == "all_gather") return {all / s.world_size, 0, all};
   if (step.op == "reduce_scatter") return {all, 0, all / s.world_size};
@@ -80,14 +88,15 @@ struct UnfusedOperator::State {
     for (int set = 0; set < num_sets; ++set) {
       std::vector<SymmetricGpuMemory>&chain = data.emplace_back(),
       &factors = weights.emplace_back();
-      for (const OpCandidates::Step& step : steps) {
-        StepSizes sizes = sizes_of(step);
+      for (std::size_t i = 0; i < steps.size(); ++i) {
+        StepSizes sizes = sizes_of(steps[i]);
         auto bytes = [&](std::int64_t elements) {
-          return static_cast<std::size_t>(elements) * size_bytes(step.shape.dtype);
+          return static_cast<std::size_t>(elements) * size_bytes(steps[i].shape.dtype);
         };
         if (chain.empty()) chain.push_back(random.allocate(bytes(sizes.in)));
         factors.push_back(random.allocate(bytes(std::max<std::int64_t>(sizes.weights, 1))));
-        chain.push_back(random.allocate(bytes(sizes.out)));
+        std::int64_t read = i + 1 < steps.size() ? sizes_of(steps[i + 1]).in : 0;
+        chain.push_back(random.allocate(bytes(std::max(sizes.out, read))));
       }
     }
     world->synchronize();
@@ -157,10 +166,9 @@ struct UnfusedOperator::State {
       GpuProgram& program =
           programs.emplace_back(*world, chosen[i], static_cast<int>(data.size()), random);
       for (int set = 0; set < program.num_sets(); ++set) {
-        bool product = steps[i].op == "gemm";
-        program.bind(product ? "a" : "in", set, at(data, set, i));
-        if (product) program.bind("b", set, at(weights, set, i));
-        program.bind(product ? "c" : "out", set, at(data, set, i + 1));
+        for (const char* from : {"a", "in", "y"}) program.bind(from, set, at(data, set, i));
+        if (steps[i].op == "gemm") program.bind("b", set, at(weights, set, i));
+        for (const char* to : {"c", "out"}) program.bind(to, set, at(data, set, i + 1));
       }
     }
   }

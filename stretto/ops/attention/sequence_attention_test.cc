@@ -1,0 +1,58 @@
+// Windows over ranks, of more lengths than the catalog has: within a tile, within a chunk, across
+// several ranks, longer than the sequence. If these fail, tokens see keys that have left their
+// window, or wait for keys that nobody sends.
+#include "stretto/ops/attention/sequence_attention.h"
+
+#include <gtest/gtest.h>
+
+#include "stretto/base/test_errors.h"
+#include "stretto/base/test_seed.h"
+#include "stretto/ops/attention/flash_decode.h"
+#include "stretto/ops/attention/sequence_cases.h"
+#include "stretto/ops/harness/run_case.h"
+
+namespace stretto {
+namespace {
+
+TEST(SequenceAttention, AWindowIsThatOfTheReference) {
+  for (int world : {1, 2, 3, 5}) {
+    for (std::int64_t window : {1, 2, 5, 9, 40}) {
+      SequenceAttentionDesc d{.m = 33, .num_heads = 4, .num_kv_heads = 2, .head_dim = 4};
+      d.window = window;
+      d.world_size = world;
+      for (const char* name : {"sequence_attention", "ring_attention", "token_ring"}) {
+        SCOPED_TRACE(testing::Message() << name << " P=" << world << " window=" << window);
+        OpCase c = sequence_case(name, d, {.world_size = world}, test_seed());
+        EXPECT_EQ(run_case(std::move(c), {.launches = 2}), "");
+      }
+    }
+  }
+}
+
+TEST(SequenceAttention, RefusesWindowsThatMakeNoSense) {
+  SequenceAttentionDesc d{.m = 4, .causal = false, .window = 2};
+  expect_user_error([&] { sequence_attention(d, {}); }, {"window is 2", "not causal"});
+  d = {.m = 4, .window = -1};
+  expect_user_error([&] { ring_attention(d, {}); }, {"window is -1"});
+  expect_user_error([&] { token_ring(d, {}); }, {"window is -1"});
+}
+
+TEST(FlashDecode, AWindowIsThatOfTheReference) {
+  for (int world : {1, 2, 3, 5}) {
+    for (std::int64_t window : {1, 3, 8, 21, 60}) {
+      SCOPED_TRACE(testing::Message() << "P=" << world << " window=" << window);
+      FlashDecodeDesc d{.m = 3, .max_tokens = 43, .window = window, .block = 4};
+      d.num_heads = 4, d.num_kv_heads = 2, d.head_dim = 4, d.world_size = world;
+      OpCase c = flash_decode_case(d, {.world_size = world}, test_seed());
+      EXPECT_EQ(run_case(std::move(c), {.launches = 2}), "");
+    }
+  }
+}
+
+TEST(FlashDecode, RefusesAWindowThatMakesNoSense) {
+  FlashDecodeDesc d{.window = -1};
+  expect_user_error([&] { flash_decode(d, {}); }, {"window is -1"});
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,19 @@
+// The cases of attention over ranks, for the catalog and for tests of what the catalog's shapes do
+// not ask for. Of a shape they take target and rows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ops/attention/flash_decode.h"
+#include "stretto/ops/attention/sequence_attention.h"
+#include "stretto/ops/harness/op_case.h"
+
+namespace stretto {
+
+// name: sequence_attention, ring_attention or token_ring.
+OpCase sequence_case(const std::string& name, const SequenceAttentionDesc& desc,
+                     const OpShape& shape, std::uint64_t seed);
+OpCase flash_decode_case(const FlashDecodeDesc& desc, const OpShape& shape, std::uint64_t seed);
+
+}  // namespace stretto
