@@ -62,11 +62,10 @@ Program gathered(const LoopShape& s, int workers) {
 }
 
 // c = sum over blocks of 128 along k of (a b') with a scale for each row and each column of the
-// block. Beside the sum there are two products of its size, and registers for a row of scales, so
-// tiles are small; pairs of blocks share the columns' factor, since so small tiles need more
-// bandwidth from L2 than there is.
+// block. Beside the sum there are two products of its size, so tiles are small; pairs of blocks
+// share the columns' factor, since so small tiles need more bandwidth from L2 than there is.
 Program scaled(const LoopShape& s, int workers) {
-  constexpr std::int64_t kBlock = 128, kScaledCols = 112;
+  constexpr std::int64_t kBlock = 128, kScaledCols = 128;
   constexpr int kPair = 2;
   constexpr std::int64_t kScaledRows = kPair * kRows;
   std::int64_t blocks = ceil_div(s.k, kBlock);

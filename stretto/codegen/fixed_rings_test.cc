@@ -116,8 +116,8 @@ TEST(FixedRings, AStaggerEndsALoopOfCopies) {
   expect_clean_build(kernel);
 }
 
-// Products of blocks that are scaled, eight steps together: two rounds of the slots of factors, and
-// one of those of scales, of which four are handed over at once.
+// Products of blocks that are scaled, sixteen steps together: four rounds of the slots of factors,
+// and two of those of scales, of which four are handed over at once.
 Program scaled_product(int stagger = 0, ProductOrder order = ProductOrder::kAhead) {
   constexpr std::int64_t kTile = 128;
   ProgramBuilder p("scaled", 1);
@@ -151,7 +151,7 @@ TEST(FixedRings, ScaledProductsHaveFixedFactorsAndScales) {
   expect_clean_build(kernel);
 }
 
-// Of rounds of eight steps, four slots do not hold the last while another warpgroup is in its own.
+// Of rounds of sixteen steps, four slots do not hold the last while another warpgroup is in its own.
 TEST(FixedRings, OnlyScaledProductsThatAreAwaitedAtOnceEndApart) {
   try {
     generate(scaled_product(1));

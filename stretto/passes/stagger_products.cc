@@ -15,9 +15,8 @@
 namespace stretto {
 namespace {
 
-// Of a thread, for what two iterations hold; some 24 more are addresses and scales. With rows of
-// scales, of which a thread holds many.
-constexpr std::int64_t kMostRegisters = 192, kMostWithRows = 200;
+// Of a thread, for what two iterations hold; some 24 more are addresses and scales.
+constexpr std::int64_t kMostRegisters = 192;
 constexpr int kLeastSlots = 3;  // one that is multiplied, the next, and one that is being loaded
 
 // What of an iteration comes before its product is issued, the product being last, what may come
@@ -36,10 +35,6 @@ class LoopParts {
   // Nothing where the loop does not have the form, or an order would change that matters.
   std::optional<Parts> take() {
     if (!divide() || !has_slots() || !find_own() || !order_holds() || !fits()) return std::nullopt;
-    if (!rows_fit()) {
-      parts_.after.insert(parts_.after.begin(), parts_.beside.begin(), parts_.beside.end());
-      parts_.beside.clear();
-    }
     return std::move(parts_);
   }
 
@@ -70,6 +65,13 @@ class LoopParts {
       } else {
         return false;
       }
+    }
+    // Rows of scales would take too many registers beside two products.
+    bool wide = std::any_of(parts_.beside.begin(), parts_.beside.end(),
+                            [&](const Op& op) { return type(op.result).cols > 1; });
+    if (wide) {
+      parts_.after.insert(parts_.after.begin(), parts_.beside.begin(), parts_.beside.end());
+      parts_.beside.clear();
     }
     parts_.after.insert(parts_.after.begin(), of_factors.begin(), of_factors.end());
     parts_.after.insert(parts_.after.end(), others.begin(), others.end());
@@ -139,9 +141,7 @@ class LoopParts {
   }
 
   // Accumulators, sums, and two of what an iteration passes to its product or from it.
-  bool fits() const { return registers() <= kMostRegisters; }
-
-  std::int64_t registers() const {
+  bool fits() const {
     std::int64_t cells = 0;
     std::set<int> tiles = {dot().result, dot().operands[0], dot().operands[1]};
     for (const Op& op : parts_.after) {
@@ -153,17 +153,7 @@ class LoopParts {
       std::int64_t copies = parts_.own.count(reg) != 0 ? 2 : 1;
       cells += copies * registers_of(role_, type(reg));
     }
-    return cells;
-  }
-
-  // Whether rows of scales, which are many to a thread, may be read before the next product, too.
-  bool rows_fit() const {
-    constexpr std::int64_t kLanesOfRow = 4;  // each has its share of a row's columns
-    std::int64_t rows = 0;
-    for (const Op& op : parts_.beside) {
-      if (type(op.result).cols > 1) rows += type(op.result).cols / kLanesOfRow;
-    }
-    return rows == 0 || registers() + rows <= kMostWithRows;
+    return cells <= kMostRegisters;
   }
 
   bool is_slot(int reg) const {

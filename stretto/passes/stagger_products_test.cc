@@ -147,49 +147,6 @@ TEST_F(StaggerProducts, ScalesAreReadBeforeTheNextProductIsIssued) {
   EXPECT_EQ(products, 16);
 }
 
-// c = the sum over blocks of a * b^T with a scale for each row and column of a block.
-Program scaled(std::int64_t cols) {
-  constexpr std::int64_t kBlock = 128, kBlocks = 4;
-  ProgramBuilder p("scaled", 1);
-  auto a = p.input("a", DType::kBF16, {kShared, kBlocks * kBlock});
-  auto b = p.input("b", DType::kBF16, {cols, kBlocks * kBlock});
-  auto u = p.input("u", DType::kF32, {kShared, kBlocks});
-  auto v = p.input("v", DType::kF32, {kBlocks, cols});
-  auto c = p.output("c", DType::kF32, {kShared, cols});
-  p.role("multiply", Resource::sms(1).pipelined(3), p.grid(c, kShared, cols), [&](const Tile&) {
-    Value acc = p.zeros(DType::kF32, kShared, cols);
-    p.loop(kBlocks, [&](const Index& i) {
-      DotScales scales = {p.load(u.tile({0, i}, kShared, 1)), p.load(v.tile({i, 0}, 1, cols))};
-      acc = dot_scaled(acc, p.load(a.tile({0, i * kBlock}, kShared, kBlock)),
-                       p.load(b.tile({0, i * kBlock}, cols, kBlock)).T(), scales);
-    });
-    p.store(c.tile({0, 0}, kShared, cols), acc);
-  });
-  return p.finish();
-}
-
-// A row of them takes a register for every fourth column, beside three times half of the columns.
-TEST_F(StaggerProducts, RowsOfScalesAreReadBeforeTheNextProductWhereRegistersHoldThem) {
-  for (std::int64_t cols : {112, 128}) {
-    auto program = scheduled(scaled(cols));
-    const Role& role = program->roles[0];
-    int products = 0, rows_before = 0;
-    std::function<void(const Block&)> look = [&](const Block& block) {
-      for (std::size_t i = 0; i < block.size(); ++i) {
-        for (const Block& body : block[i].bodies) look(body);
-        if (block[i].code != OpCode::kDotAsync || products++ == 0) continue;
-        const Op& last = block[i - 1];
-        bool row = last.code == OpCode::kPipeGet &&
-                   role.pipes[static_cast<std::size_t>(last.symbol)].type.rows == 1;
-        rows_before += row ? 1 : 0;
-      }
-    };
-    look(role.agents.back().body);
-    EXPECT_EQ(products, 4);
-    EXPECT_EQ(rows_before, cols == 112 ? 3 : 0) << print(*program);
-  }
-}
-
 // Of products that come in eights, sixteen where they can be.
 TEST_F(StaggerProducts, RoundsAreLongAndTakeWholeEights) {
   auto first_round = [](std::int64_t steps) {
