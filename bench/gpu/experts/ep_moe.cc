@@ -140,15 +140,14 @@ class EpComparison {
     }
     const Loaded &first = *sequence_.first, &second = *sequence_.second;
     std::vector<RanksCall> calls = {
-        [&](int) { fused_->launch(); }, [&](int) { first.launch(), second.launch(); },
-        [&](int) { sequence_.exchange(); }, [&](int) { sequence_.launch(); }};
+        [&](int) { fused_->launch(); }, [&](int) { sequence_.launch(); },
+        [&](int) { first.launch(), second.launch(); }, [&](int) { sequence_.exchange(); }};
     auto timed = [&](int calls_per_graph) {
       auto ms = time_ranks(
           world_, calls,
           {.warmup_ms = 200, .samples = options_.samples, .calls_per_graph = calls_per_graph});
       fused_->wait();
-      return OverlapSamples{
-          std::move(ms[0]), std::move(ms[1]), std::move(ms[2]), std::move(ms[3]), {}};
+      return EpMoeSamples{std::move(ms[0]), std::move(ms[1]), std::move(ms[2]), std::move(ms[3])};
     };
     constexpr int kCallsPerGraph = 4;
     result_.graph = timed(kCallsPerGraph);
@@ -299,19 +298,31 @@ std::string EpMoeShape::to_string() const {
   return fmt::format("{} P={} m={}", model, desc.world_size, desc.m);
 }
 
+std::string EpMoeSamples::to_string(double flops) const {
+  auto median = [](const std::vector<double>& ms) { return median_interval(ms).median; };
+  auto rate = [&](const std::vector<double>& ms) { return flops / median(ms) * 1e-9; };
+  MedianInterval ratio = paired_ratio(sequence, ours);
+  return fmt::format(
+      "ours {:.4f} sequence {:.4f} products {:.4f} exchange {:.4f} ms | sequence/ours {:.3f} "
+      "[{:.3f}, {:.3f}] | TFLOP/s: ours {:.0f} sequence {:.0f} products {:.0f}",
+      median(ours), median(sequence), median(products), median(exchange), ratio.median, ratio.low,
+      ratio.high, rate(ours), rate(sequence), rate(products));
+}
+
+Json EpMoeSamples::to_json() const {
+  MedianInterval ratio = paired_ratio(sequence, ours);
+  return {
+      {"ours_ms", ours},
+      {"sequence_ms", sequence},
+      {"products_ms", products},
+      {"exchange_ms", exchange},
+      {"sequence_over_ours", {{"median", ratio.median}, {"low", ratio.low}, {"high", ratio.high}}}};
+}
+
 std::string EpMoeResult::to_string() const {
   std::string out = "ep-moe " + shape.to_string();
-  auto line = [&](const char* how, const std::optional<OverlapSamples>& samples) {
-    if (!samples) return;
-    auto rate = [&](const std::vector<double>& ms) {
-      return shape.flops() / median_interval(ms).median * 1e-9;
-    };
-    out += fmt::format("\n  {}: {}\n    TFLOP/s: ours {:.0f} products {:.0f} sequence {:.0f}", how,
-                       samples->to_string(), rate(samples->ours), rate(samples->gemm),
-                       rate(samples->sequence));
-  };
-  line("graph", graph);
-  line("eager", eager);
+  if (graph) out += "\n  graph: " + graph->to_string(shape.flops());
+  if (eager) out += "\n  eager: " + eager->to_string(shape.flops());
   if (!chosen.empty()) out += "\n  chosen: " + chosen;
   for (const OverlapTime& t : configs) out += t.to_string();
   if (!error.empty()) out += "\n  FAILED: " + error;

@@ -33,13 +33,21 @@ struct EpMoeOptions {
   std::uint64_t seed = 0;
 };
 
+// Milliseconds of the slowest rank, sample by sample.
+struct EpMoeSamples {
+  std::vector<double> ours, sequence;
+  std::vector<double> products, exchange;  // of the sequence: both products, and all but them
+
+  std::string to_string(double flops) const;  // of one rank
+  Json to_json() const;
+};
+
 struct EpMoeResult {
   EpMoeShape shape;
   std::string error;
   std::vector<OverlapTime> configs;  // families "fused" and "sequence"
   std::string chosen;
-  // `gemm`: both products; `collective`: the sequence without them.
-  std::optional<OverlapSamples> graph, eager;
+  std::optional<EpMoeSamples> graph, eager;
 
   std::string to_string() const;
   Json to_json() const;

@@ -196,9 +196,9 @@ EpMoeLayerConfig gpu_config(const EpMoeLayerDesc& d, const MoeLayerConfig& layer
   second.num_reduce_sms = shares.exchange_sms;
   first.num_compute_sms = std::min(first.num_compute_sms, kGpuSms - shares.exchange_sms);
   second.num_compute_sms = first.num_compute_sms;
-  // As many loads under way as the registers hold beside every other rank's sums.
+  // As many loads under way as the registers hold: of a token, results here and others' sums.
   auto rows = [&](std::int64_t most) {
-    while (most > 1 && most * d.world_size * d.top_k > 64) most /= 2;
+    while (most > 1 && most * (d.world_size - 1 + d.top_k) > 64) most /= 2;
     return std::min(most, d.rows_per_rank());
   };
   second.reduce_rows = rows(32);
