@@ -64,9 +64,9 @@ class Layer:
         return stretto.all_gather_grouped_matmul(self.x[i], self.gate, self.chosen, up=self.up)
 
     def tables(self, _):
-        rows, tiles = expert_layers.tiles_of(self.world.size, "bfloat16", self.m, self.top_k, self.experts, True)
+        routed = expert_layers.routed_desc(self.world.size, self.m, self.top_k, self.experts)
         group, kind = expert_layers.group_of(None), stretto._arrays.TorchGpuKind
-        return expert_layers._tables(group, kind, self.chosen, self.experts, rows, tiles).slots
+        return expert_layers._tables(group, kind, routed, "bfloat16", self.chosen)[1].slots
 
     def ours(self, i):
         y, tiles = self.first(i)
