@@ -151,7 +151,8 @@ TEST(FixedRings, ScaledProductsHaveFixedFactorsAndScales) {
   expect_clean_build(kernel);
 }
 
-// Of rounds of sixteen steps, four slots do not hold the last while another warpgroup is in its own.
+// Of rounds of sixteen steps, four slots do not hold the last while another warpgroup is in its
+// own.
 TEST(FixedRings, OnlyScaledProductsThatAreAwaitedAtOnceEndApart) {
   try {
     generate(scaled_product(1));
