@@ -12,6 +12,7 @@
 #include "stretto/codegen/barrier_text.h"
 #include "stretto/codegen/delay_text.h"
 #include "stretto/codegen/early_loads.h"
+#include "stretto/codegen/end_text.h"
 #include "stretto/codegen/engine_waits.h"
 #include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/index_width.h"
@@ -464,23 +465,7 @@ class KernelWriter {
   std::string end_text() {
     if (!has_epoch_) return "";
     if (counts_by_block_) return end_of_block_text();
-    // The epoch is read again, since few registers are left to threads that gave theirs away, and
-    // products take all of the others'.
-    std::string out =
-        "  bool last = false;\n  __syncthreads();\n"
-        "  const u64 now = load_relaxed_sys(p.control);\n  if (threadIdx.x == 0) {\n"
-        "    fence_acq_rel_gpu();\n"
-        "    u64 finished = add_relaxed_gpu(p.control + 2, 1) + 1;\n"
-        "    last = finished == (now + 1) * gridDim.x;\n"
-        "    fence_acq_rel_gpu();\n  }\n  last = __syncthreads_or(last);\n";
-    out += edge(program_.on_end, "on_end", "last");
-    out += "  __syncthreads();\n  if (last && threadIdx.x == 0) {\n";
-    for (const RolePlan& plan : plans_) {
-      if (plan.ticket_word < 0) continue;
-      out += fmt::format("    store_relaxed_sys(p.control + {}, 0);\n", plan.ticket_word);
-    }
-    out += "    store_relaxed_sys(p.control, now + 1);\n  }\n";
-    return out;
+    return end_of_launch_text(edge(program_.on_end, "on_end", "last"), plans_);
   }
 
   const Program& program_;

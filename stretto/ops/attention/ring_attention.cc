@@ -61,10 +61,6 @@ class RingAttention {
     const Zigzag& zigzag = tiles_.zigzag();
     std::int64_t copies = tiles_.num_copies(), per_step = 2 * copies;
     p_.on_start([&] { p_.notify(ready_, previous_); });
-    if (tiles_.has_window()) {  // what no row of this rank sees arrives, too
-      p_.on_end(
-          [&] { p_.loop(1, steps_, [&](const Index& s) { p_.wait(arrived_[s], per_step); }); });
-    }
     p_.role("send", Resource::copy_engine(1), p_.range((steps_ - 1) * per_step),
             [&](const Tile& t) {
               Index s = p_.let("step", t.index / per_step + 1);
@@ -140,6 +136,7 @@ class RingAttention {
     Index from = p_.let("owner", owner(s));
     Index last = p_.let("last", s == steps_ - 1);
     p_.worker_fence();  // the sums of the step before
+    // What no row of this rank sees may come later: who sends it sends the next launch's after it.
     auto wait = [&] { p_.wait(arrived_[s], 2 * tiles_.num_copies()); };
     bool window = tiles_.has_window();
     Index needed = window ? p_.let("needed", tiles_.sees_rank(p_.rank(), from)) : Index(1);

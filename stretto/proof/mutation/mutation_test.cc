@@ -149,6 +149,12 @@ TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
       if (is_split(split)) check(fmt::format("{} P={} gpu", op.name, world_size), split);
     }
   }
+  // Of four ranks a window hides some from each other.
+  for (const char* name : {"sequence_attention", "ring_attention", "token_ring"}) {
+    const OperatorInfo& op = *find_operator(name);
+    Program program = op.program(op.shapes(4).back());
+    check(fmt::format("{} P=4 window", name), spread_over_workers(run_pipeline(program)));
+  }
   // The ring's slots are used again from four ranks on.
   check("ring_attention P=4", small_program(*find_operator("ring_attention"), 4));
   for (int world_size : {2, 3}) {
