@@ -1,7 +1,8 @@
 // out = reduce_scatter(weighted sums over each token's experts of silu(x * b_gate^T) * (x * b_up^T)
 // * b^T), x the all-gathered tokens: a mixture of experts in one launch, every rank holding a part
 // of every expert. What ag_grouped_gemm.h and grouped_gemm_rs.h do one after the other is done by
-// the same SMs; a tile of the second layer waits for the tiles of the first that it reads.
+// the same SMs; the second layer begins when all of the first is there, and its sums may come after
+// all its products.
 #pragma once
 
 #include <string>
