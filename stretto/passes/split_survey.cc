@@ -87,12 +87,16 @@ void SplitSurvey::survey(const Block& block, Around around) {
   for (std::size_t i = 0; i < block.size(); ++i) {
     const Op& op = block[i];
     survey_writes(op);
+    if (around.waits) {
+      handed_on_.insert(&op);
+    } else {
+      for (const Expr& e : op.exprs) check_table(e);
+    }
     if (op.code == OpCode::kWait) around.waits |= notified_.count(op.symbol) != 0;
     if (op.code == OpCode::kLet) {
       table_var_[static_cast<std::size_t>(op.var)] = depends_on_changing_table(op.exprs[0]);
     } else if ((op.code == OpCode::kLoad || has_index(op)) && feeds_dot(block, i)) {
       piped_.insert(&op);
-      if (around.waits) handed_on_.insert(&op);
       if (op.code == OpCode::kLoadRows) add_index(op.operands[0]);
       if (around.loop) in_loop_.insert(&op);
       slot_of_[static_cast<std::size_t>(op.result)] = op.result;
@@ -123,7 +127,6 @@ void SplitSurvey::survey_ahead(const Op& op, Around around) {
   bool once = num_writes_[static_cast<std::size_t>(op.result)] == 1;
   if (role_.resource.load_slots == 0 || !has_dots_ || !matrix || !once || around.table) return;
   for (auto* set : {&piped_, &ahead_}) set->insert(&op);
-  if (around.waits) handed_on_.insert(&op);
   if (around.loop) in_loop_.insert(&op);
   slot_of_[static_cast<std::size_t>(op.result)] = op.result;
 }
@@ -197,7 +200,6 @@ bool SplitSurvey::only_picks_rows(const Op& op) const {
 }
 
 void SplitSurvey::survey_writes(const Op& op) {
-  for (const Expr& e : op.exprs) check_table(e);
   switch (op.code) {
     case OpCode::kStore:
     case OpCode::kStoreRows:
@@ -377,7 +379,7 @@ void SplitSurvey::check_order() {
     if (written_.count(table) != 0) obstacle_ = reason(table);
   }
   for (const Op* op : indices_) {
-    if (!op->region) continue;
+    if (!op->region || handed_on_.count(op) != 0) continue;
     if (written_.count(op->region->tensor) != 0) obstacle_ = reason(op->region->tensor);
   }
 }

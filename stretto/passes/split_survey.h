@@ -89,7 +89,8 @@ class SplitSurvey {
 
   const Program& program_;
   const Role& role_;
-  std::set<const Op*> piped_, in_loop_, vectors_, indices_, handed_on_, ahead_;
+  std::set<const Op*> piped_, in_loop_, vectors_, indices_, ahead_;
+  std::set<const Op*> handed_on_;  // behind a wait for a signal that the role notifies
   std::set<int> notified_;
   std::vector<int> slot_of_;     // per register: the slot it stands for, or -1
   std::vector<int> num_writes_;  // per register
@@ -97,7 +98,7 @@ class SplitSurvey {
   std::vector<const Op*> writer_;  // the last
   std::vector<bool> table_var_;    // variables that follow from a table that launches change
   std::set<int> written_;          // tensors that the role writes
-  std::set<int> tables_;           // tensors that its index arithmetic reads
+  std::set<int> tables_;           // tensors that its index arithmetic reads before such a wait
   bool has_dots_ = false;
   std::string obstacle_;
   const Op* packet_ = nullptr;  // a load of packets

@@ -150,29 +150,10 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
 }
 
 std::vector<EpMoeLayerConfig> gpu_configs(const EpMoeLayerDesc& d, int num_sms) {
-  struct Choice {
-    std::int64_t blocks;
-    EpShares shares;
-  };
-  constexpr Choice kChoices[] = {{8, {12, 1}}, {8, {12, 2}}, {8, {16, 2}}, {8, {24, 1}},
-                                 {8, {24, 2}}, {8, {32, 2}}, {8, {44, 2}}, {4, {12, 1}},
-                                 {4, {16, 2}}, {4, {24, 2}}, {2, {24, 1}}};
-  const EpMoeLayerConfig base = default_config(d, Target::kCuda);
-  std::vector<EpMoeLayerConfig> out = {base};
-  if (size_bytes(d.dtype) != 2 || d.world_size > 4) return out;
-  const std::int64_t bm = rows_of_expert(d) <= kFewOfAnExpert ? 64 : 128;
-  for (const Choice& c : kChoices) {
-    MoeLayerConfig layers{base.first, base.second};
-    auto& [first, second] = layers;
-    first.tile = {.bm = bm, .bn = 128, .bk = 64};
-    second.tile = {.bm = bm, .bn = 256, .bk = 64};
-    first.num_stages = second.num_stages = kStages;
-    first.num_compute_sms = second.num_compute_sms = num_sms;
-    first.raster = second.raster = 8;
-    second.num_products = 2;
-    second.block_tiles = tiles_of_block(d.hidden, second.tile.bn, c.blocks);
-    second.reduce_cols = second.tile.bn;
-    add(out, gpu_config(d, layers, c.shares));
+  std::vector<EpMoeLayerConfig> out = {default_config(d, Target::kCuda)};
+  for (const MoeLayerConfig& layers : gpu_configs(own_part(d), num_sms)) {
+    bool at_end = layers.second.last_blocks > 0 && layers.first.sort_rows == 0;
+    if (at_end) add(out, with_exchange(d, layers, Target::kCuda));
   }
   return out;
 }

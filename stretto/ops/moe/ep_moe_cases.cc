@@ -14,13 +14,13 @@ namespace {
 
 EpMoeLayerConfig config_of(const EpMoeLayerDesc& d, Target target) {
   EpMoeLayerConfig c = default_config(d, target);
-  if (target == Target::kCuda || d.m > 64) return c;
+  if (target == Target::kCuda) return c;
+  c.first.num_compute_sms = c.second.num_compute_sms = 3;
+  if (d.m > 64) return c;
   c.first.tile.bm = c.second.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
-  c.first.num_compute_sms = c.second.num_compute_sms = 2;
   c.first.comm_rows = c.tell_tokens = std::min<std::int64_t>(2, d.rows_per_rank());
-  c.second.num_reduce_sms = 3;
-  c.second.reduce_rows = 1;
-  c.second.reduce_rounds = 2;
+  c.second.last_rows = 1;
+  c.second.last_rounds = 2;
   c.tables.block_tokens = std::min<std::int64_t>(c.tables.block_tokens, 3);
   c.tables.part_blocks = 2;
   c.tables.tile_rows = 8;

@@ -19,13 +19,14 @@ ExpertTablesDesc tables_desc(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c)
 
 void check(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
   check_split("ep_moe_layer", d.split());
-  check_sizes("ep_moe_layer",
-              {{"tell_tokens", c.tell_tokens}, {"num_reduce_sms", c.second.num_reduce_sms}});
+  check_sizes("ep_moe_layer", {{"tell_tokens", c.tell_tokens}});
   check_same_workers("ep_moe_layer", c.first, c.second);
   auto fields = FieldFit::refusing(to_string(d));
   EpMoeLayerConfig will_run = c;
-  fields.only("num_reduce_stages", will_run.second.num_reduce_stages, 0,
-              "which rows are summed is not known when the launch begins");
+  fields.only("num_reduce_sms", will_run.second.num_reduce_sms, 0, "those who multiply sum");
+  fields.only("last_blocks", will_run.second.last_blocks,
+              ceil_div(d.hidden, c.second.tile.bn * c.second.block_tiles),
+              "those who multiply make all sums");
   fields.only("sort_rows", will_run.first.sort_rows, 0, "no threads are beside the products");
   check(tables_desc(d, c), c.tables);
 }
@@ -167,66 +168,29 @@ std::string to_string(const EpMoeLayerConfig& c) {
                      c.tables.block_tokens, c.tables.tile_rows, c.tell_tokens, to_string(c.order));
 }
 
-namespace {
-
-// With which each of `workers` sums once a block, `rows` tokens at a time.
-std::int64_t rounds_of_sums(const EpMoeLayerDesc& d, GroupedRsConfig second, std::int64_t rows,
-                            int workers) {
-  second.num_compute_sms = workers;
-  return rounds_of_turns(second_layer(own_part(d)), second, rows, 1);
-}
-
-// What both targets have in common, once the layers are as they will run.
-void exchange_by(const EpMoeLayerDesc& d, Target target, EpMoeLayerConfig& c) {
+EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& d, const MoeLayerConfig& layers,
+                               Target target) {
+  EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
   c.first.comm_rows = std::min<std::int64_t>(8, d.rows_per_rank());
   c.tell_tokens = std::min<std::int64_t>(64, d.rows_per_rank());
   c.order.stages = d.world_size;
-  c.tables = default_config(tables_desc(d, c), target, c.second.num_reduce_sms);
+  c.tables = default_config(tables_desc(d, c), target, c.first.num_compute_sms);
   // Of several blocks in turn what they have in common would take all of the role's registers.
   c.tables.part_blocks = 1;
-}
-
-}  // namespace
-
-EpMoeLayerConfig gpu_config(const EpMoeLayerDesc& d, const MoeLayerConfig& layers,
-                            const EpShares& shares) {
-  EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
-  AgGroupedConfig& first = c.first;
-  GroupedRsConfig& second = c.second;
-  second.num_reduce_sms = shares.exchange_sms;
-  first.num_compute_sms = std::min(first.num_compute_sms, kGpuSms - shares.exchange_sms);
-  second.num_compute_sms = first.num_compute_sms;
-  // As many loads under way as the registers hold: of a token, results here and others' sums.
-  auto rows = [&](std::int64_t most) {
-    while (most > 1 && most * (d.world_size - 1 + d.top_k) > 64) most /= 2;
-    return std::min(most, d.rows_per_rank());
-  };
-  second.reduce_rows = rows(32);
-  second.reduce_rounds = rounds_of_sums(d, second, second.reduce_rows, shares.exchange_sms);
-  std::int64_t blocks = ceil_div(d.hidden, second.tile.bn * second.block_tiles);
-  second.last_blocks = std::max<std::int64_t>(blocks - shares.exchange_blocks, 0);
-  second.last_rows = second.last_rounds = 1;
-  if (second.last_blocks > 0) {
-    second.last_rows = rows(16);
-    second.last_rounds = rounds_of_sums(d, second, second.last_rows, second.num_compute_sms);
-  }
-  exchange_by(d, Target::kCuda, c);
   return c;
 }
 
 EpMoeLayerConfig default_config(const EpMoeLayerDesc& d, Target target) {
   MoeLayerConfig layers = default_config(own_part(d), target);
-  if (target == Target::kCuda) {
-    // The exchange's SMs sum the first of several blocks.
-    GroupedRsConfig& second = layers.second;
-    second.block_tiles = ceil_div(ceil_div(d.hidden, second.tile.bn), std::int64_t{4});
-    return gpu_config(d, layers);
+  GemmTile &first = layers.first.tile, &second = layers.second.tile;
+  // Remainders by five and seven ranks take registers that wider tiles would spill.
+  bool remainders = d.world_size > 4 && d.world_size % 2 == 1;
+  if (target == Target::kCuda && remainders && first.bn == 128 && second.bn == 256) {
+    first.bn = 64;
+    second.bn = layers.second.reduce_cols = 128;
   }
-  EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
-  c.second.num_reduce_sms = 2;
-  c.second.reduce_rounds = rounds_of_sums(d, c.second, c.second.reduce_rows, 2);
-  exchange_by(d, target, c);
-  return c;
+  sum_at_end(second_layer(own_part(d)), layers.second);
+  return with_exchange(d, layers, target);
 }
 
 Program ep_moe_layer(const EpMoeLayerDesc& d, const EpMoeLayerConfig& cfg) {
@@ -242,29 +206,26 @@ Program ep_moe_layer(const EpMoeLayerDesc& d, const EpMoeLayerConfig& cfg) {
   Routing routing(p, d, cfg, m);
   AgGrouped first(p, first_desc, cfg.first, m, routing.tables());
   GroupedRs second(p, second_desc, cfg.second, m, routing.tables());
-  multiply_both(p, tiles, cfg.first, first, second);
   if (first.sends()) p.on_start([&] { first.announce(), second.announce(); });
   // In the order in which others wait for it: a worker never waits for what it does later.
-  p.role("exchange", Resource::sms(cfg.second.num_reduce_sms),
-         p.range(routing.num_tellings() + routing.num_table_turns() + first.num_pushes() +
-                 second.num_sums()),
-         [&](const Tile& t) {
-           std::int64_t begin = 0;
-           auto turns = [&](std::int64_t count, const auto& turn) {
-             if (count == 0) return;
-             p.when(t.index >= begin && t.index < begin + count,
-                    [&] { turn(p.let("turn", max(t.index - begin, 0))); });
-             begin += count;
-           };
-           turns(routing.num_tellings(), [&](const Index& i) { routing.tell(i, first.ready()); });
-           turns(routing.num_table_turns(), [&](const Index& i) { routing.make(i); });
-           turns(first.num_pushes(), [&](const Index& i) {
-             first.push(i, [&](const Index& token, const Index& rank) {
-               return routing.goes(token, rank);
-             });
-           });
-           turns(second.num_sums(), [&](const Index& i) { second.sum(i); });
-         });
+  auto exchange = [&](const Index& index) {
+    std::int64_t begin = 0;
+    auto turns = [&](std::int64_t count, const auto& turn) {
+      if (count == 0) return;
+      p.when(index >= begin && index < begin + count,
+             [&] { turn(p.let("turn", max(index - begin, 0))); });
+      begin += count;
+    };
+    turns(routing.num_tellings(), [&](const Index& i) { routing.tell(i, first.ready()); });
+    turns(routing.num_table_turns(), [&](const Index& i) { routing.make(i); });
+    turns(first.num_pushes(), [&](const Index& i) {
+      first.push(i,
+                 [&](const Index& token, const Index& rank) { return routing.goes(token, rank); });
+    });
+  };
+  multiply_both(
+      p, tiles, cfg.first, first, second,
+      {routing.num_tellings() + routing.num_table_turns() + first.num_pushes(), exchange});
   if (first.sends()) p.on_end([&] { first.wait_for_all(); });
   return p.finish();
 }

@@ -32,8 +32,8 @@ struct EpMoeLayerDesc {
   ExpertSplit split() const { return {num_experts, world_size, expert_groups}; }
 };
 
-// Both layers have the same tile.bm, num_compute_sms and num_stages. The SMs that sum,
-// second.num_reduce_sms, do the exchange and the tables before.
+// Both layers have the same tile.bm, num_compute_sms and num_stages. Those who multiply exchange
+// tokens and make the tables before, and all sums after (sum_at_end).
 struct EpMoeLayerConfig {
   AgGroupedConfig first;
   GroupedRsConfig second;
@@ -49,17 +49,9 @@ std::string to_string(const EpMoeLayerDesc& desc);
 std::string to_string(const EpMoeLayerConfig& config);
 EpMoeLayerConfig default_config(const EpMoeLayerDesc& desc, Target target = Target::kCpu);
 
-// Which SMs of a GPU do what: some exchange tokens, make the tables and sum the first blocks of
-// columns; the others multiply, and sum the blocks after those when they have nothing left to
-// multiply (predicted for 8,192 tokens: 2.3 and 2.7 ms on two and four H200s; 4.0 and 6.9 where 20
-// SMs make all sums).
-struct EpShares {
-  int exchange_sms = 24;
-  std::int64_t exchange_blocks = 1;  // that they sum
-};
-// `layers`, a config of own_part(), so shared out: its workers are all SMs.
-EpMoeLayerConfig gpu_config(const EpMoeLayerDesc& desc, const MoeLayerConfig& layers,
-                            const EpShares& shares = {});
+// With layers as they are in a config of own_part() that sums at the end.
+EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& desc, const MoeLayerConfig& layers,
+                               Target target);
 
 // Extent m; S = ceil(m / P), R the rows of tiles_of, E = ceil(num_experts / groups). Symmetric
 // state a [P * S, hidden]: rows 0..S-1 hold the own tokens; in those from i * S on a launch puts

@@ -203,10 +203,15 @@ class GroupedRs {
   SignalRef computed_, free_, summed_, stored_;
 };
 
+// What the workers of a role do first: turns from 0 to `num`.
+struct FirstTurns {
+  std::int64_t num = 0;
+  std::function<void(const Index& index)> turn = {};
+};
 // Role "layer" of both layers' products, all of the first before the second, between which lies a
 // buffer. Its number.
 int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedConfig& cfg,
-                  AgGrouped& first, GroupedRs& second);
+                  AgGrouped& first, GroupedRs& second, const FirstTurns& before = {});
 
 // UserError where the configs of two layers in one role differ in what it has once.
 void check_same_workers(const char* op, const AgGroupedConfig& first,

@@ -35,7 +35,7 @@ void check_same_workers(const char* op, const AgGroupedConfig& first,
 }
 
 int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedConfig& cfg,
-                  AgGrouped& first, GroupedRs& second) {
+                  AgGrouped& first, GroupedRs& second, const FirstTurns& before) {
   TensorRef between = p.buffer("between", first.desc().c_dtype, {tiles.num_rows(), first.desc().n});
   SignalRef made = p.signal("made", 1);
   std::int64_t firsts = tiles.num_tiles() * first.col_tiles();
@@ -45,17 +45,23 @@ int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedCo
     rows.filled = [&](const Index& tile) { return first.rows_to_multiply(tile); };
   }
   second.multiply_rows(rows);
+  auto multiply = [&](const Index& index) {
+    p.when(
+        index < firsts,
+        [&] {
+          TilePlace at =
+              place_in_raster(p, index, tiles.num_tiles(), first.col_tiles(), cfg.raster);
+          first.multiply(at.row, at.col);
+          notify_with_last(p, {index, cfg.num_compute_sms}, firsts, made[0]);
+        },
+        [&] { second.turn(p.let("second", max(index - firsts, 0))); });
+  };
   return p.role("layer", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
-                p.range(firsts + second.num_turns()), [&](const Tile& t) {
+                p.range(before.num + firsts + second.num_turns()), [&](const Tile& t) {
+                  if (before.num == 0) return multiply(t.index);
                   p.when(
-                      t.index < firsts,
-                      [&] {
-                        TilePlace at = place_in_raster(p, t.index, tiles.num_tiles(),
-                                                       first.col_tiles(), cfg.raster);
-                        first.multiply(at.row, at.col);
-                        notify_with_last(p, {t.index, cfg.num_compute_sms}, firsts, made[0]);
-                      },
-                      [&] { second.turn(p.let("second", max(t.index - firsts, 0))); });
+                      t.index < before.num, [&] { before.turn(t.index); },
+                      [&] { multiply(p.let("product", max(t.index - before.num, 0))); });
                 });
 }
 

@@ -148,6 +148,7 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
 
 GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
   GroupedRsConfig c = default_config(d, target);
+  if (target == Target::kCpu) c.num_compute_sms = d.m <= 64 ? 2 : 3;
   if (d.m > 64) return c;
   // A worker for every tile, which may come in any order, or beside those who multiply.
   c.num_reduce_sms = d.m % 2 == 0 ? 2 * d.world_size : 0;
@@ -227,9 +228,9 @@ OperatorInfo sums_info(bool all_reduce) {
 
 MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
   MoeLayerConfig c = default_config(d, target);
+  if (target == Target::kCpu) c.first.num_compute_sms = c.second.num_compute_sms = 3;
   if (target == Target::kCpu && d.m <= 64) {
     c.first.tile.bm = c.second.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
-    c.first.num_compute_sms = c.second.num_compute_sms = 2;
     c.first.comm_rows = std::min<std::int64_t>(c.first.comm_rows, 2);
     c.second.reduce_rows = 1;
     c.second.reduce_rounds = 2;

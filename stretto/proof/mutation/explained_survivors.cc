@@ -31,6 +31,10 @@ constexpr const char* kReadsTables =
     "what moves ahead of it is another wait, or reads tables, which have a wait of their own";
 constexpr const char* kRowsAnyway =
     "a tile without rows, or that reads fewer ranks' rows, waits for what comes anyway";
+constexpr const char* kTogether =
+    "a worker notifies of all its tiles at once: where each has two or more, one more or less is "
+    "not what is missing";
+constexpr const char* kOneTile = "a worker has one tile, its first and its last";
 constexpr const char* kRingReady =
     "'ready' adds nothing: a message has been all around the ring before a rank ends its launch";
 
@@ -278,39 +282,43 @@ const std::vector<Explanation>& explanations() {
       {"moe_layer P=* gpu",
        "@(drop wait|lower threshold|wait for wrong channel|wait after the access)",
        "layer.consumer: wait '@(in_order|made)'", kPutAfterwards},
-      {"moe_layer P=* gpu", "wait after the access", "reduce: wait '@(computed|free)'",
+      {"@(grouped_gemm_@(rs|ar)|moe_layer|ep_moe_layer) P=*", "@(lower threshold|notify too much)",
+       "@(gemm|layer|reduce)@(|.producer): @(notify|wait) '@(made|computed)'@(| #2)", kTogether},
+      {"@(grouped_gemm_@(rs|ar)|moe_layer|ep_moe_layer) P=* gpu", "condition always holds",
+       "@(gemm|layer).consumer: when '@(made|computed)'", kOneTile},
+      {"moe_layer P=* gpu", "wait after the access", "layer.consumer: wait '@(computed|free)'",
        "it still comes before what it guards: what moves ahead of it has a wait of its own"},
       {"ep_moe_layer P=*", "@(duplicate notify|notify too much)",
-       "@(on_start: notify 'ready'|exchange: notify '@(told|arrived|summed)'|layer@(|.consumer): "
-       "notify '@(made|summed)')",
+       "@(on_start: notify 'ready'|layer@(|.consumer): notify '@(told|arrived|summed)')",
        kOneArrival},
-      {"ep_moe_layer P=*", "*", "exchange: @(wait|loop) 'ready' #2", kTablesFirst},
-      {"ep_moe_layer P=*", "wait after the access", "exchange: wait '@(ready|computed)'",
-       kReadsTables},
+      {"ep_moe_layer P=*", "*", "layer@(|.consumer): @(wait|loop) 'ready' #2", kTablesFirst},
       {"ep_moe_layer P=*", "wait after the access",
-       "layer@(|.producer|.consumer): wait '@(arrived|computed|tables)'@(| #2)", kReadsTables},
+       "layer@(|.producer|.consumer): wait '@(ready|arrived|computed|tables)'@(| #2)",
+       kReadsTables},
       {"ep_moe_layer P=*", "@(drop wait|lower threshold|wait for wrong signal)",
        "layer@(|.producer|.consumer): wait 'tables' #2", kTablesFirst},
-      {"ep_moe_layer P=*", "condition always holds", "exchange: when 'told' #3",
+      {"ep_moe_layer P=*", "condition always holds", "layer@(|.consumer): when 'told' #3",
        "parts behind the last rank's wait for what comes anyway"},
-      {"ep_moe_layer P=*", "notify before the access", "exchange: notify 'placed'",
+      {"ep_moe_layer P=*", "notify before the access", "layer@(|.consumer): notify 'placed'",
        "the worker's next turns tell of it, too"},
       {"ep_moe_layer P=* gpu",
        "@(drop wait|lower threshold|wait for wrong channel|wait for wrong signal|wait after the "
        "access)",
        "layer.consumer: wait '@(arrived|made)'", kPutAfterwards},
-      {"ep_moe_layer P=* gpu", "skip @(first|last) iteration", "layer.consumer: loop 'arrived'",
+      {"ep_moe_layer P=* gpu", "skip @(first|last) iteration", "layer.consumer: loop 'arrived' #2",
        kPutAfterwards},
-      {"ep_moe_layer P=*", "@(notify wrong channel|wait for wrong channel)",
-       "@(layer@(|.consumer): @(notify|wait)|exchange: wait) 'computed'*",
-       "both sides take the two blocks in order: who has waited for the later one may read both"},
       {"ep_moe_layer P=*", "condition always holds",
        "layer@(|.producer|.consumer): when '@(arrived|made)'@(| #2| #3)", kRowsAnyway},
       {"ep_moe_layer P=*", "condition never holds",
        "layer@(|.consumer): when '@(arrived|made)'@(| #2)",
        "nothing is multiplied: a matter of values"},
-      {"ep_moe_layer P=2", "*", "on_end@(|: @(wait|loop) 'arrived')",
-       "of two ranks the other's sums come after its tokens, and the launch ends after them"},
+      {"ep_moe_layer P=*", "drop wait", "layer: wait 'computed'",
+       "a worker that sums own tokens has sent sums of the block before, and waited then"},
+      {"ep_moe_layer P=3 gpu", "skip first iteration", "on_end: loop 'arrived'",
+       "of two tokens a rank: the worker that sends them sums for the rank before afterwards"},
+      {"ep_moe_layer P=@(2|3)", "*", "on_end@(|: @(wait|loop) 'arrived')",
+       "of three workers each sends tokens before sums: the others' sums come after their tokens, "
+       "and the launch ends after them"},
       {"flash_decode P=*", "packet to wrong rank", "combine: store_packet 'inbox'@(| #2| #3)",
        kEveryRank},
       {"flash_decode P=*", "packet to wrong slot", "combine: store_packet 'inbox'@(| #2| #3)",

@@ -186,7 +186,20 @@ bool waits_for_itself(Role& role) {
 }
 
 // Queues may count on the order of what they copy, and so may who waits for earlier tiles.
+// Whether a worker notifies of as many tiles as it has had, which goes by how they are dealt out:
+// worker w of n has tiles w, w + n, ... in this order.
+bool counts_own_tiles(Program& p) {
+  bool counts = false;
+  for_each_block(p, [&](Block& block) {
+    counts |= std::any_of(block.begin(), block.end(), [](const Op& op) {
+      return op.code == OpCode::kNotify && !op.exprs[2].is_const();
+    });
+  });
+  return counts;
+}
+
 bool reverse_tiles(Program& p) {
+  if (counts_own_tiles(p)) return false;
   for (Role& role : p.roles) {
     if (role.resource.kind == ResourceKind::kCopyEngine || waits_for_itself(role)) continue;
     int var = add_var(p, VarKind::kLet);
@@ -217,6 +230,7 @@ bool reverse_tiles(Program& p) {
 }
 
 bool more_workers(Program& p) {
+  if (counts_own_tiles(p)) return false;
   for (Role& role : p.roles) {
     if (role.resource.kind != ResourceKind::kCopyEngine) role.resource.num_workers += 3;
   }

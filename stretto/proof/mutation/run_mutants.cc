@@ -22,6 +22,7 @@ void MutationSummary::add(const MutationSummary& other) {
 }
 
 Program spread_over_workers(Program program) {
+  const Program original = program;
   for (std::size_t r = 0; r < program.roles.size(); ++r) {
     Resource& resource = program.roles[r].resource;
     bool queues = resource.kind == ResourceKind::kCopyEngine;
@@ -30,6 +31,8 @@ Program spread_over_workers(Program program) {
     // Some roles deal tiles out to a number of queues of their own.
     if (queues && !prove(program, mutant_options()).proved) resource.num_workers = before;
   }
+  // Workers that notify of all their tiles together go by how tiles are dealt out.
+  if (!prove(program, mutant_options()).proved) return original;
   return program;
 }
 
