@@ -37,6 +37,8 @@ Program picked(int num_stages);
 // c = (2 * x) * b summed over its tiles: the first tiles double the rows of x and hand them on, the
 // last multiply them; at the end every tile waits once more, which orders nothing.
 Program handed_on(int num_stages);
+// Rows that are picked by what the role has made, behind a wait for it or not.
+Program picks_handed_on(int num_stages, bool waits);
 
 // c = for each token the weighted sum of the rows of y that a table picks (-1: none), plus old:
 // rows go through a pipe without a product.

@@ -173,6 +173,36 @@ Program handed_on(int num_stages) {
   return p.finish();
 }
 
+Program picks_handed_on(int num_stages, bool waits) {
+  constexpr std::int64_t kRows = 8;
+  ProgramBuilder p("picks_handed_on", 1);
+  auto x = p.input("x", DType::kF32, {kRows, 16});
+  auto order = p.input("order", DType::kI32, {kRows, 1});
+  auto b = p.input("b", DType::kF32, {16, 8});
+  auto which = p.buffer("which", DType::kI32, {kRows, 1});
+  auto c = p.output("c", DType::kF32, {kRows, 8});
+  auto done = p.signal("done", 1);
+  p.role("both", Resource::sms(2).pipelined(num_stages), p.range(2), [&](const Tile& t) {
+    p.when(
+        t.index < 1,
+        [&] {
+          p.store(which.tile({0, 0}, kRows, 1), p.load(order.tile({0, 0}, kRows, 1)));
+          p.notify(done[0], p.rank());
+        },
+        [&] {
+          if (waits) p.wait(done[0], 1);
+          Value rows = p.load(which.tile({0, 0}, kRows, 1));
+          Value acc = p.zeros(DType::kF32, kRows, 8);
+          p.loop(2, [&](const Index& i) {
+            Value picked = p.load_rows(x.tile({0, i * 8}, kRows, 8), rows);
+            acc = dot(acc, picked, p.load(b.tile({i * 8, 0}, 8, 8)));
+          });
+          p.store(c.tile({0, 0}, kRows, 8), acc);
+        });
+  });
+  return p.finish();
+}
+
 Program table_loop(bool changes) {
   ProgramBuilder p("table_loop", 1);
   auto steps = p.table("steps", {1}, {ContractKind::kRange, 0, 3});
