@@ -9,11 +9,11 @@
 #include "bench/gpu/experts/exchange_routing.h"
 #include "bench/gpu/experts/loaded.h"
 #include "bench/gpu/experts/moe_shapes.h"
+#include "bench/gpu/harness/each_shape.h"
 #include "bench/gpu/overlap/overlap_buffers.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
-#include "stretto/ops/gpu_harness/random_fill.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
 #include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_dispatch.h"
@@ -51,6 +51,17 @@ std::vector<EpMoeLayerConfig> configs_of(const EpMoeShape& s, int num_sms, bool 
   return out;
 }
 
+// What the launches of the sequence that exchange tokens have to do.
+EpDesc exchange_of(const EpMoeLayerDesc& d) {
+  return {.dtype = d.dtype,
+          .m = d.m,
+          .hidden = d.hidden,
+          .num_experts = d.num_experts,
+          .top_k = d.top_k,
+          .world_size = d.world_size,
+          .expert_groups = d.expert_groups};
+}
+
 // The launches of the sequence.
 struct Steps {
   Program dispatch, place, first, second, combine;
@@ -58,13 +69,7 @@ struct Steps {
 
 Steps steps_of(const EpMoeLayerDesc& d, bool one_hop) {
   constexpr Target kGpu = Target::kCuda;
-  const EpDesc ep{.dtype = d.dtype,
-                  .m = d.m,
-                  .hidden = d.hidden,
-                  .num_experts = d.num_experts,
-                  .top_k = d.top_k,
-                  .world_size = d.world_size,
-                  .expert_groups = d.expert_groups};
+  const EpDesc ep = exchange_of(d);
   GroupedDesc first{.world_size = d.world_size,
                     .m = ep.received_rows(),
                     .rows_per_token = d.top_k,
@@ -174,14 +179,7 @@ class EpComparison {
 
   // Every token has its experts by lot.
   void route() {
-    const EpDesc ep{.dtype = desc_.dtype,
-                    .m = desc_.m,
-                    .hidden = desc_.hidden,
-                    .num_experts = desc_.num_experts,
-                    .top_k = desc_.top_k,
-                    .world_size = desc_.world_size,
-                    .expert_groups = desc_.expert_groups};
-    ExchangeRouting routing(ep, false, options_.seed);
+    ExchangeRouting routing(exchange_of(desc_), false, options_.seed);
     auto upload = [&](const char* name, const auto& of_rank) {
       const std::size_t bytes = of_rank[0].size() * sizeof(of_rank[0][0]);
       SymmetricGpuMemory& memory = memory_[name] = world_.allocate(bytes);
@@ -365,19 +363,10 @@ std::vector<LabelledProgram> ep_moe_programs(int world_size, int num_sms,
 void compare_ep_moe(GpuWorld& world, const EpMoeOptions& options,
                     const std::function<void(const EpMoeResult&)>& done) {
   RandomFill random(world, options.seed);
-  for (const EpMoeShape& shape : selected(world.size(), options)) {
-    EpMoeResult result{.shape = shape};
-    try {
-      result = EpComparison(world, random, shape, options).run();
-    } catch (const Fault& e) {
-      result.error = e.what();
-      world.synchronize();
-      world.clear_fault();
-    } catch (const Error& e) {
-      result.error = e.what();
-    }
-    done(result);
-  }
+  auto compare = [&](const EpMoeShape& shape) {
+    return EpComparison(world, random, shape, options).run();
+  };
+  for_each_shape<EpMoeResult>(world, selected(world.size(), options), compare, done);
 }
 
 }  // namespace stretto::bench

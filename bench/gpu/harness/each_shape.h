@@ -1,5 +1,5 @@
-// The loop over shapes that comparisons with NCCL share: one set of communicators, and what fails
-// for a shape is in its result.
+// The loop over shapes that comparisons share: what fails for a shape is in its result. Those with
+// NCCL have one set of communicators.
 #pragma once
 
 #include <functional>
@@ -14,16 +14,12 @@ namespace stretto::bench {
 
 // Result has `shape` and `error`. `compare` gives the result of a shape; `done` gets each.
 template <typename Result, typename Shape, typename Compare>
-void for_each_shape(GpuWorld& world, const std::vector<Shape>& shapes, std::uint64_t seed,
-                    const Compare& compare, const std::function<void(const Result&)>& done) {
-  std::vector<int> ordinals;
-  for (int r = 0; r < world.size(); ++r) ordinals.push_back(r);
-  cuda::NcclRanks nccl(ordinals);
-  RandomFill random(world, seed);
+void for_each_shape(GpuWorld& world, const std::vector<Shape>& shapes, const Compare& compare,
+                    const std::function<void(const Result&)>& done) {
   for (const Shape& shape : shapes) {
     Result result{.shape = shape};
     try {
-      result = compare(nccl, random, shape);
+      result = compare(shape);
     } catch (const Fault& e) {
       result.error = e.what();
       world.synchronize();
@@ -33,6 +29,18 @@ void for_each_shape(GpuWorld& world, const std::vector<Shape>& shapes, std::uint
     }
     done(result);
   }
+}
+
+// The same where `compare` also has communicators and what fills memory.
+template <typename Result, typename Shape, typename Compare>
+void for_each_shape(GpuWorld& world, const std::vector<Shape>& shapes, std::uint64_t seed,
+                    const Compare& compare, const std::function<void(const Result&)>& done) {
+  std::vector<int> ordinals;
+  for (int r = 0; r < world.size(); ++r) ordinals.push_back(r);
+  cuda::NcclRanks nccl(ordinals);
+  RandomFill random(world, seed);
+  auto with_nccl = [&](const Shape& shape) { return compare(nccl, random, shape); };
+  for_each_shape<Result>(world, shapes, with_nccl, done);
 }
 
 }  // namespace stretto::bench
