@@ -145,7 +145,7 @@ def cases(world: World):
         yield f"layer {model} m={m}", layer.calls(), True
         yield f"layer {model} m={m}, parts", layer.parts(), False
     for model in ("32-experts", "128-experts"):
-        for m in (16, 64, 8192):
+        for m in (16, 64, 4096, 8192, 16384):
             yield f"whole {model} m={m}", Layer(world, model, m).calls(), True
     for rows in (16, 128):
         yield f"exchange {rows} tokens a rank", exchange_calls(world, rows, 7168, 256, 8), False
