@@ -164,6 +164,49 @@ def moe_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
+def whole_layer_rows(results: Results, ranks: int) -> dict:
+    """Rows of layers_rank.py in which all launches of a layer were captured in graphs."""
+    rows = results.rows(["layers"], "rows", lambda r: tuple(r["case"].split(" m=")), ranks)
+    return {key: found for key, found in rows.items()
+            if key[0].startswith("whole ") and {"sequence_ms", "in one launch_ms"} <= found[0].get("graph", {}).keys()}
+
+
+def whole_layers_table(results: Results, ranks: int) -> str:
+    rows, lines = whole_layer_rows(results, ranks), []
+    for key, (row, _) in sorted(rows.items(), key=lambda item: (item[0][0], int(item[0][1]))):
+        for mode in ("graph", "eager"):
+            t = row[mode]
+            r = ratio(t["sequence_ms"], t["in one launch_ms"])
+            name = f"{key[0].removeprefix('whole ')}, {key[1]} tokens" + (", eager" if mode == "eager" else "")
+            lines.append([name + mark(rows, key),
+                          *(f"{median(t[n]):.3f}" if n in t else "-"
+                            for n in ("in one launch_ms", "ours_ms", "sequence_ms")),
+                          times(r), faster(r, "PyTorch")])
+    text = table(["whole layer", "one launch ms", "two launches", "PyTorch and NCCL", "PyTorch / one launch", "faster"],
+                 lines)
+    return text + footnote(text) + sources(rows)
+
+
+def ep_moe_rows(results: Results, ranks: int) -> dict:
+    return results.rows(["ep-moe"], "ep_moe", lambda r: (r["model"], r["m"]), ranks)
+
+
+def ep_moe_table(results: Results, ranks: int) -> str:
+    rows, lines = ep_moe_rows(results, ranks), []
+    for key, (row, _) in sorted(rows.items()):
+        name = f"{row['model']}, {row['m']} tokens" + mark(rows, key)
+        if "graph" not in row:
+            lines.append([name, failure(row), *[""] * 6])
+            continue
+        t = row["graph"]
+        r = ratio(t["sequence_ms"], t["ours_ms"])
+        lines.append([name, *(f"{median(t[n]):.3f}" for n in ("ours_ms", "products_ms", "exchange_ms", "sequence_ms")),
+                      times(r), f"{row['flops'] / median(t['ours_ms']) / 1e9:.0f}", faster(r, "sequence")])
+    text = table(["whole layer, in a graph", "one launch ms", "products alone", "exchange alone", "sequence",
+                  "sequence / one launch", "TFLOP/s", "faster"], lines)
+    return text + footnote(text) + sources(rows)
+
+
 def exchange_table(results: Results, ranks: int) -> str:
     rows = results.rows(["exchange"], "exchange", lambda r: (r["op"], r["way"], r["dtype"], r["tokens"]), ranks)
     lines = []

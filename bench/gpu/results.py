@@ -72,6 +72,11 @@ def interval(samples: list) -> Interval:
     return Interval(at(math.floor(n / 2)), at(math.floor(n / 2 - half)), at(math.ceil(n / 2 + half)))
 
 
+def spread(values: list, digits: int = 2) -> str:
+    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+    return low if low == high else f"{low} to {high}"
+
+
 def ratio(over: list, under: list) -> Interval:
     return interval([x / y for x, y in zip(over, under, strict=True)])
 

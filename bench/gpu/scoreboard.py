@@ -4,8 +4,9 @@ import collections
 import statistics
 
 import contest_tables as contests
+import expert_bars as experts
 from kernel_tables import attention_key
-from results import Results, geometric_mean, hidden, median, ratio, shape_key, table
+from results import Results, geometric_mean, hidden, median, ratio, shape_key, spread, table
 
 # `measure(results, GPUs)` gives (what the cell says, whether the bar is met, None where it is not about so many GPUs),
 # or None where there is no measurement.
@@ -13,11 +14,6 @@ Bar = collections.namedtuple("Bar", "what asked page measure gpus", defaults=[(2
 
 LONG = 4096  # rows from which on products are asked to hide what they can
 MB = 1 << 20
-
-
-def spread(values: list, digits: int = 2) -> str:
-    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
-    return low if low == high else f"{low} to {high}"
 
 
 def gemm(kind: str):
@@ -315,73 +311,6 @@ def mlp(results: Results, ranks: int):
     return f"{faster:.2f}x", faster >= 1.15
 
 
-def moe_rows(results: Results, ranks: int, layers: tuple) -> list:
-    rows = results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks).values()
-    return [row["eager"] for row, _ in rows if row["layer"] in layers and "eager" in row]
-
-
-def moe_layers(*layers: int):
-    def measure(results: Results, ranks: int):
-        ratios = [ratio(t["sequence_ms"], t["ours_ms"]) for t in moe_rows(results, ranks, layers)]
-        won = sum(r.low > 1 for r in ratios)
-        return (f"{spread([r.median for r in ratios])}x; {won} of {len(ratios)} rows",
-                won == len(ratios)) if ratios else None
-    return measure
-
-
-# Hidden, inner columns and experts of the models whose layers run in one launch (moe_shapes.cc), and what the roofline
-# of loops.h takes: our GEMM of 8192^3, copies of gigabytes.
-WHOLE_MODELS = {"32-experts": (4096, 8192, 32), "128-experts": (4096, 1536, 128)}
-ROOF_FLOPS, ROOF_BYTES = 700e12, 4.25e12
-
-
-def moe_roofline(results: Results, ranks: int):
-    rows = results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks).values()
-    parts = []
-    for row, _ in rows:
-        asked = row["m"] >= 8192  # fewer tokens, which leave experts out, are not asked about
-        if asked and row["layer"] == 0 and row["model"] in WHOLE_MODELS and "eager" in row:
-            hidden_size, ffn, experts = WHOLE_MODELS[row["model"]]
-            weights = 3 * hidden_size * ffn // ranks * experts * 2
-            roof_ms = 1e3 * max(row["flops"] / ROOF_FLOPS, weights / ROOF_BYTES)
-            parts.append(roof_ms / median(row["eager"]["ours_ms"]))
-    return (spread(parts), min(parts) >= 0.75) if parts else None
-
-
-def moe_hidden(results: Results, ranks: int):
-    means = [statistics.mean(hidden(t).median for t in rows) for layer in (1, 2)
-             if (rows := moe_rows(results, ranks, (layer,)))]
-    return (" and ".join(f"{mean:.2f}" for mean in means), min(means) >= 0.87) if means else None
-
-
-def moe_of_longest(layer: int):
-    """The longer of the products and the collective by themselves, over both in one launch."""
-    def measure(results: Results, ranks: int):
-        parts = [max(median(t["gemm_ms"]), median(t["nccl_ms"])) / median(t["ours_ms"])
-                 for t in moe_rows(results, ranks, (layer,))]
-        met = sum(part >= 0.9 for part in parts)
-        return (f"{spread(parts)}; {met} of {len(parts)} rows", met == len(parts)) if parts else None
-    return measure
-
-
-def exchange(tokens: int):
-    def measure(results: Results, ranks: int):
-        rows = results.rows(["exchange"], "exchange", lambda r: (r["op"], r["way"], r["dtype"], r["tokens"]), ranks)
-        kinds = (("dispatch", "e4m3"), ("combine", "bf16")) if tokens == 128 else (
-            ("dispatch", "bf16"), ("combine", "bf16"))
-        found = [rows[op, "one-hop", dtype, tokens][0] for op, dtype in kinds if (op, "one-hop", dtype, tokens) in rows]
-        if len(found) < 2 or any("graph" not in row for row in found):
-            return None
-        us = [median(row["graph"]["ours_ms"]) * 1e3 for row in found]
-        rates = [row["bytes"] / t * 1e-3 for row, t in zip(found, us, strict=True)]
-        if tokens == 128:
-            text, met = f"{us[0]:.0f} + {us[1]:.0f} us", us[0] <= 25 and us[1] <= 40
-        else:
-            text, met = f"{rates[0]:.0f} and {rates[1]:.0f} GB/s", min(rates) >= 300
-        return text, met if ranks == 4 else None
-    return measure
-
-
 def sequence_rows(results: Results, ranks: int, kind: str, least: int) -> dict:
     """{tokens: row} of the attention over ranks that is called `kind`."""
     rows = results.rows(["attention-ranks"], "attention_ranks", lambda r: r["label"], ranks)
@@ -453,15 +382,19 @@ BARS = [
     Bar("all-reduce + residual + RMSNorm, 1 and 16, 64 rows", "9, 13 us", "collectives", all_reduce_norm),
     Bar("decode, Llama-3-8B, batch 1: part of a copy's bandwidth; speed over one GPU's", "0.75; 1.8x; 3x", "decode",
         decode, (1, 2, 4)),
-    Bar("fused layers of mixtures of experts, speed over the sequence's", "faster", "moe", moe_layers(1, 2)),
-    Bar("the same, part of the communication hidden, layer 1 and 2 on average", "0.87", "moe", moe_hidden),
-    Bar("layer 1, the longer of products and collective / ours", "0.90", "moe", moe_of_longest(1)),
-    Bar("layer 2, the same", "0.90", "moe", moe_of_longest(2)),
-    Bar("both layers in one launch, speed over the sequence's", "faster", "moe", moe_layers(0), (1, 2, 4)),
-    Bar("the same from 8,192 tokens on, part of the grouped products' roofline", "0.75", "moe", moe_roofline,
+    Bar("fused layers of mixtures of experts, speed over the sequence's", "faster", "moe", experts.moe_layers(1, 2)),
+    Bar("the same, part of the communication hidden, layer 1 and 2 on average", "0.87", "moe", experts.moe_hidden),
+    Bar("layer 1, the longer of products and collective / ours", "0.90", "moe", experts.moe_of_longest(1)),
+    Bar("layer 2, the same", "0.90", "moe", experts.moe_of_longest(2)),
+    Bar("both layers in one launch, speed over the sequence's", "faster", "moe", experts.moe_layers(0), (1, 2, 4)),
+    Bar("the same from 8,192 tokens on, part of the grouped products' roofline", "0.75", "moe", experts.moe_roofline,
         (1, 2, 4)),
-    Bar("dispatch (e4m3) + combine (bf16), 128 tokens of a rank", "25 + 40 us on four", "exchange", exchange(128)),
-    Bar("dispatch and combine, 4096 tokens of a rank", "300 GB/s on four", "exchange", exchange(4096)),
+    Bar("the same, speed over PyTorch's grouped products and NCCL", "faster", "moe", experts.whole_layers, (1, 2, 4)),
+    Bar("layers of spread experts in one launch, speed over the faster of two sequences", "-", "moe", experts.ep_layers,
+        (1, 2, 4)),
+    Bar("dispatch (e4m3) + combine (bf16), 128 tokens of a rank", "25 + 40 us on four", "exchange",
+        experts.exchange(128)),
+    Bar("dispatch and combine, 4096 tokens of a rank", "300 GB/s on four", "exchange", experts.exchange(4096)),
     Bar("ring attention from 32 thousand tokens on, one GPU's time / GPUs / ours", "0.90", "attention_ranks", ring),
     Bar("attention with keys and values gathered, part hidden", "0.90 from 32 k on", "attention_ranks", gathered),
     Bar("decoding over a spread cache, part of all GPUs' bandwidth", "0.80 from 256 k on", "attention_ranks",

@@ -349,6 +349,19 @@ class Scoreboard(MadeResults):
         self.result("gpu-moe-x2-2026-01-03.json", moe=[row(16384, 7e9, 2.0)])  # by the weights
         self.assertEqual(self.line(name)[2], "**0.38 to 0.90**")
 
+    def test_whole_layers_of_experts(self):
+        def row(case, theirs, ours):
+            return {"case": case, "graph": {"sequence_ms": [theirs], "in one launch_ms": [ours]}}
+        name = "the same, speed over PyTorch's grouped products"
+        self.result("gpu-layers-x1-2026-01-02.json", ranks=1, rows=[
+            row("whole 32-experts m=16", 3.0, 2.0), row("layer qwen2-moe m=2048", 1.0, 2.0),
+            {"case": "whole 32-experts m=64", "graph": {"sequence_ms": [1.0]}, "errors": {"in one launch": "refused"}}])
+        self.assertEqual(self.line(name)[1], "1.50x; 1 of 1 rows")
+        spread = [{"model": "32-experts", "m": m, "graph": {"sequence_ms": [1.0], "ours_ms": [ours]}}
+                  for m, ours in ((16, 0.5), (64, 2.0))]
+        self.result("gpu-ep-moe-x2-2026-01-02.json", ep_moe=spread)
+        self.assertEqual(self.line("layers of spread experts")[1:3], ["-", "**0.50 to 2.00x; 1 of 2 rows**"])
+
     def test_contests(self):
         slow = {**grouped_row(4096, ours=2.5, grouped_mm=2.0), "refused": {"fp8": "no"}}
         self.result("gpu-experts-pair-2026-01-02.json", grouped=[grouped_row(2048, ours=1.0, grouped_mm=1.0), slow])
