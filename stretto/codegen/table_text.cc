@@ -116,11 +116,11 @@ std::string table_checks_text(const Program& program, LaunchPlan& launch) {
     }
     launch.sites.push_back({.table = idx, .file = t.loc.file, .line = t.loc.line});
     checks += fmt::format(
-        "    check_table<{}>(p.tensors[{}][p.rank], {}, reinterpret_cast<u32*>(smem), p.watch, "
+        "  check_table<{}>(p.tensors[{}][p.rank], {}, reinterpret_cast<u32*>(smem), p.watch, "
         "{});  // '{}'\n",
         entry_type(t), idx, contract_text(program, idx), launch.sites.size() - 1, t.name);
   }
-  return made + (checks.empty() ? "" : "  if (blockIdx.x == 0) {\n" + checks + "  }\n");
+  return made + checks;
 }
 
 std::string describe_broken_table(const Program& program, int tensor, std::int64_t entry,

@@ -15,25 +15,27 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t kParts = 4, kRows = 24, kCols = 64;
+constexpr std::int64_t kLong = 5003;  // entries, more than the threads of all blocks
 using Table = std::vector<std::int32_t>;
 
-// out = 2 * in, by parts of rows or, with a permutation, by blocks of them.
+// out = 2 * in, by parts of rows or, with a permutation, by blocks of them; another table says
+// whence blocks come by its first entries, and nobody reads the rest.
 Program doubled(ContractKind kind) {
   ProgramBuilder p("doubled", 1);
-  bool parts = kind == ContractKind::kPartition;
+  bool parts = kind == ContractKind::kPartition, permutes = kind == ContractKind::kPermutation;
   auto table = parts ? p.table("offsets", {kParts + 1}, {kind, 0, kRows + 1})
-                     : p.table("order", {kParts}, {kind, 0, kParts});
+                     : p.table("order", {permutes ? kParts : kLong}, {kind, 0, kParts});
   auto in = p.input("in", DType::kF32, {kRows, kCols});
   auto out = p.output("out", DType::kF32, {kRows, kCols});
   p.role("double", Resource::sms(3), p.range(kParts), [&](const Tile& t) {
     Index row = p.read(table, {t.index});
-    auto box = [&](const TensorRef& tensor) {
+    auto box = [&](const TensorRef& tensor, const Index& block) {
       if (parts) {
         return tensor.tile({row, 0}, kRows, kCols).until_row(p.read(table, {t.index + 1}));
       }
-      return tensor.tile({row * (kRows / kParts), 0}, kRows / kParts, kCols);
+      return tensor.tile({block * (kRows / kParts), 0}, kRows / kParts, kCols);
     };
-    p.store(box(out), p.load(box(in)) * 2.0);
+    p.store(box(out, permutes ? row : t.index), p.load(box(in, row)) * 2.0);
   });
   return p.finish();
 }
@@ -121,6 +123,21 @@ TEST_F(GpuTables, BrokenContractsAreNamed) {
   expect_fault(ContractKind::kPermutation, {2, 0, 2, 1},
                "table 'order' breaks its contract (permutation 0, 4): entry ");
   expect_fault(ContractKind::kPermutation, {2, 0, -9, 1}, "entry 2 is -9");
+}
+
+TEST_F(GpuTables, EveryBlockChecksAPartOfALongTable) {
+  Table kept(kLong, kParts - 1);
+  for (std::int32_t i = 0; i < kParts; ++i) kept[static_cast<std::size_t>(i)] = i;
+  EXPECT_EQ(run(ContractKind::kAscending, kept), "");
+  for (std::size_t bad : {127, 128, 383, 384, 768, 2500, 5001, 5002}) {
+    for (std::int32_t value : {2, -1}) {  // less than the one before; out of range, too
+      Table entries = kept;
+      entries[bad] = value;
+      expect_fault(ContractKind::kAscending, entries,
+                   "table 'order' breaks its contract (ascending 0, 4): entry " +
+                       std::to_string(bad) + " is " + std::to_string(value));
+    }
+  }
 }
 
 TEST_F(GpuTables, TablesOfALaunchAreCheckedWhereTheyAreRead) {

@@ -1,5 +1,5 @@
-// Tables that decide indices: their contracts are checked when a launch begins, by one block, while
-// others may be at work already. So entries are also brought into range where they are read: what
+// Tables that decide indices: their contracts are checked when a launch begins, by each block in
+// part, while others may be at work already. So entries are also brought into range where they are read: what
 // is wrong with a table may spoil results, which the fault says, but reaches no other memory.
 #pragma once
 
@@ -36,17 +36,24 @@ struct TableContract {
   bool ascends, ends, distinct;
 };
 
-// By all threads of a block. `seen`: shared memory, a bit per value where entries are distinct.
+// By all threads of all blocks. Tables begin with one block after the other, so that short ones,
+// each of which is an answer of memory to wait for, are not all the same block's. `seen`: shared
+// memory, a bit per value where entries are distinct, which is for one block to tell.
 template <typename T>
 STRETTO_DEVICE void check_table(const u8* table, const TableContract& c, u32* seen, const Watch& w,
                                 int site) {
   const volatile T* values = reinterpret_cast<const volatile T*>(table);
   auto entry_of = [&](i64 i) { return i / c.row * c.stride + i % c.row; };
+  const u32 part = (blockIdx.x + u32(site)) % gridDim.x, parts = c.distinct ? 1 : gridDim.x;
+  if (part >= parts) return;
   if (c.distinct) {
     for (i64 i = threadIdx.x; i < (c.hi - c.lo + 31) / 32; i += blockDim.x) seen[i] = 0;
     __syncthreads();
   }
-  for (i64 i = threadIdx.x; i < c.count; i += blockDim.x) {
+  i64 wrong = -1, found = 0;
+#pragma unroll 1
+  for (i64 i = computed_here(int(part * blockDim.x + threadIdx.x)); i < c.count;
+       i += parts * blockDim.x) {
     i64 value = values[entry_of(i)];
     bool broken = value < c.lo || value >= c.hi;
     if (c.ascends && i > 0) broken |= values[entry_of(i - 1)] > value;
@@ -55,7 +62,9 @@ STRETTO_DEVICE void check_table(const u8* table, const TableContract& c, u32* se
       u32 bit = 1u << u32((value - c.lo) % 32);
       broken = (atomicOr(seen + (value - c.lo) / 32, bit) & bit) != 0;
     }
-    if (broken) report_fault(w, site, entry_of(i), 0, u64(value));
+    wrong = broken ? i : wrong;
+    found = broken ? value : found;
   }
+  if (wrong >= 0) report_fault(w, site, entry_of(wrong), 0, u64(found));
   if (c.distinct) __syncthreads();
 }

@@ -154,7 +154,7 @@ TEST(Gemm, DefaultConfigOfScaledRowsOnGpus) {
   };
   auto apart = [](const std::string& text) {
     return text.find("tile=128x192x128") == 0 &&
-           text.find("stagger=2 store_slots=4") != std::string::npos;
+           text.find("stagger=3 store_slots=4") != std::string::npos;
   };
   EXPECT_TRUE(apart(config(8192, 8192, Scaling::kRowWise)));
   EXPECT_TRUE(apart(config(4096, 16384, Scaling::kRowWise)));
