@@ -1,6 +1,7 @@
 // Tables that decide indices: their contracts are checked when a launch begins, by each block in
-// part, while others may be at work already. So entries are also brought into range where they are read: what
-// is wrong with a table may spoil results, which the fault says, but reaches no other memory.
+// part, while others may be at work already. So entries are also brought into range where they are
+// read: what is wrong with a table may spoil results, which the fault says, but reaches no other
+// memory.
 #pragma once
 
 #include "stretto/device/sm90/signal.h"
