@@ -379,6 +379,8 @@ void AgentWriter::loop(const Op& op) {
   rings_.enter(op);
   const std::set<int> before = apart_;
   let_lanes_part();  // as the step before may leave them
+  const std::map<std::string, std::string> any_rows = any_rows_;
+  find_any_rows(op);
   line("#pragma unroll 1");
   if (copies == 1) {
     line("for (int {} = {}, end_{} = {}; {}; ++{}) {{", var, expr(op.exprs[0]), var,
@@ -388,6 +390,7 @@ void AgentWriter::loop(const Op& op) {
   } else {
     loop_of_copies(op, copies);
   }
+  any_rows_ = any_rows;
   apart_.insert(before.begin(), before.end());  // of a loop without a step
   if (!in_stagger) return;
   Expr any = op.exprs[0] < op.exprs[1];

@@ -136,7 +136,10 @@ class AgentWriter {
   bool stores_by_tma(const Op& op, TensorMapPlan& view) const;
   void store_tma(const Op& op, const TensorMapPlan& view);
   void wgmma(const Op& op);
+  std::string any_row_text(const Op& op) const;
+  bool may_leave_rows_out(const Op& op) const;
   std::string if_any_row(const Op& op) const;
+  void find_any_rows(const Op& loop);
   void simt(const Op& op);
   void scaled(const Op& op);
   void add_product(const Op& op, const std::string& acc);
@@ -217,6 +220,9 @@ class AgentWriter {
   const Op* later_in_ = nullptr;     // the loop of which a copy but the first is being written
   const Op* ends_at_ = nullptr;      // the condition by whose failure the loop around it ends
   std::string place_;                // in the program, of what is being written: a #line
+  // By a number of rows that products leave none but these out of: whether a warpgroup has any.
+  std::map<std::string, std::string> any_rows_;
+  int num_any_rows_ = 0;
   std::vector<int> in_flight_;       // accumulators of products under way, oldest first
   std::pair<const Block*, std::size_t> position_{nullptr, 0};
 };

@@ -1,5 +1,7 @@
 // Products, and the pipes that feed them.
 #include <algorithm>
+#include <functional>
+#include <vector>
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
@@ -7,6 +9,8 @@
 
 namespace stretto {
 namespace {
+
+constexpr int kRowsOfWarpgroup = 64;
 
 WgmmaType wgmma_type(DType dtype) {
   if (dtype == DType::kBF16) return WgmmaType::kBF16;
@@ -80,14 +84,46 @@ void AgentWriter::wgmma(const Op& op) {
   }
 }
 
-// A warpgroup whose rows are all left out has nothing to multiply. The branch is the same for all
-// its threads, and the assembler keeps products under way across it.
+// A warpgroup whose rows are all left out has nothing to multiply. The assembler has to see that
+// the branch is the same for all threads of a warp: elsewhere it ends each product before the next
+// begins, and warns of nothing.
+std::string AgentWriter::any_row_text(const Op& op) const {
+  return fmt::format("int(uniform(u32({}))) > int(origin.group) * {}", expr(op.exprs[0]),
+                     kRowsOfWarpgroup);
+}
+
+bool AgentWriter::may_leave_rows_out(const Op& op) const {
+  bool product = op.code == OpCode::kDot || op.code == OpCode::kDotAsync;
+  if (!product || op.exprs.empty() || site_.role->resource.cluster_size > 1) return false;
+  int warpgroups = values_.warpgroups();
+  return warpgroups > 1 && type(op.result).rows == kRowsOfWarpgroup * warpgroups;
+}
+
 std::string AgentWriter::if_any_row(const Op& op) const {
-  constexpr int kRowsOfWarpgroup = 64;
-  bool of_one = type(op.result).rows == kRowsOfWarpgroup * values_.warpgroups();
-  bool whole = values_.warpgroups() > 1 && of_one && site_.role->resource.cluster_size == 1;
-  if (op.exprs.empty() || !whole || zero_accumulator(op)) return "";
-  return fmt::format("if ({} > int(team.tid) / 128 * {}) ", expr(op.exprs[0]), kRowsOfWarpgroup);
+  if (!may_leave_rows_out(op) || zero_accumulator(op)) return "";
+  auto known = any_rows_.find(expr(op.exprs[0]));
+  return fmt::format("if ({}) ", known != any_rows_.end() ? known->second : any_row_text(op));
+}
+
+// What the steps of a loop would all find.
+void AgentWriter::find_any_rows(const Op& loop) {
+  std::vector<int> vars;  // of a step
+  std::vector<const Op*> products;
+  std::function<void(const Op&)> survey = [&](const Op& op) {
+    if (op.code == OpCode::kLet || op.code == OpCode::kLoop) vars.push_back(op.var);
+    if (may_leave_rows_out(op)) products.push_back(&op);
+    for (const Block& body : op.bodies) std::for_each(body.begin(), body.end(), survey);
+  };
+  survey(loop);
+  for (const Op* op : products) {
+    const Expr& rows = op->exprs[0];
+    auto changes = [&](int var) { return uses_var(rows, var); };
+    if (std::any_of(vars.begin(), vars.end(), changes)) continue;
+    std::string name = fmt::format("any_rows{}", num_any_rows_);
+    if (!any_rows_.emplace(expr(rows), name).second) continue;
+    ++num_any_rows_;
+    line("[[maybe_unused]] const bool {} = {};", name, any_row_text(*op));
+  }
 }
 
 void AgentWriter::simt(const Op& op) {
