@@ -17,7 +17,7 @@ ChosenProgram chosen_program(const std::string& op, const OpShape& shape,
   Choice choice = choose(op, shape, offered, {.machine = machine, .eager = eager});
   const Candidate* found = find_candidate(offered, choice.config);
   STRETTO_CHECK(found != nullptr, "a choice is a candidate");
-  return {found->program(), choice.config, sequence.config, sequence.predicted_ms};
+  return {found->program(), choice.config, found->tables, sequence.config, sequence.predicted_ms};
 }
 
 }  // namespace stretto
