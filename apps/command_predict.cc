@@ -75,11 +75,12 @@ std::vector<std::int64_t> extents_of(const Program& program, const PredictComman
     std::size_t equals = text.find('=');
     std::int64_t value = 0;
     const char* end = text.data() + text.size();
-    if (equals == std::string::npos ||
-        std::from_chars(text.data() + equals + 1, end, value).ptr != end ||
-        equals + 1 == text.size()) {
-      throw UserError(fmt::format("--extent '{}': need NAME=VALUE", text));
+    bool read = false;
+    if (equals != std::string::npos) {
+      auto [stop, error] = std::from_chars(text.data() + equals + 1, end, value);
+      read = error == std::errc() && stop == end;
     }
+    if (!read) throw UserError(fmt::format("--extent '{}': need NAME=VALUE", text));
     std::size_t i = 0;
     bool found = false;
     for (const Var& var : program.vars) {
