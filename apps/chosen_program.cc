@@ -7,17 +7,17 @@ namespace stretto {
 
 ChosenProgram chosen_program(const std::string& op, const OpShape& shape,
                              const predict::Machine& machine, bool eager) {
-  OpCandidates offered = candidates(op, shape, machine.num_sms);
-  Choice sequence;
-  if (!offered.sequence.empty()) {
-    sequence =
-        choose(op, shape, offered, {.machine = machine, .eager = eager, .allow_fused = false});
-  }
+  const OpCandidates all = candidates(op, shape, machine.num_sms);
+  OpCandidates offered = all;
   offered.sequence.clear();
   Choice choice = choose(op, shape, offered, {.machine = machine, .eager = eager});
+  Choice sequence;
+  if (!all.sequence.empty()) {
+    sequence = choose(op, shape, all, {.machine = machine, .eager = eager, .allow_fused = false});
+  }
   const Candidate* found = find_candidate(offered, choice.config);
   STRETTO_CHECK(found != nullptr, "a choice is a candidate");
-  return {found->program(), choice.config, sequence.config, sequence.predicted_ms};
+  return {found->program(), choice.config, found->tables, sequence.config, sequence.predicted_ms};
 }
 
 }  // namespace stretto

@@ -11,6 +11,7 @@ namespace stretto {
 struct ChosenProgram {
   Program program;
   std::string config;
+  predict::LaunchTables tables;  // that it is predicted for
   // The operator's steps in sequence, as programs of ours: what they are, and their predicted time.
   // Empty where it is a single step.
   std::string sequence;

@@ -14,6 +14,7 @@
 #include "apps/gpu_build.h"
 #include "apps/program_source.h"
 #include "apps/shape_options.h"
+#include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/candidates.h"
@@ -24,7 +25,8 @@ namespace stretto {
 namespace {
 
 struct CompileCommand {
-  std::string source, target = "sm_90a", ranks = "1..4", dtype = "bfloat16";
+  std::string source, target = "sm_90a", ranks = "1..4";
+  std::string dtype;  // empty: those of the shapes, of a shape that is given bfloat16
   OpShape shape;
   bool all = false, candidates = false, json = false;
 };
@@ -113,13 +115,19 @@ void add_candidates(const ProgramSource& source, const OpShape& shape,
 // What the tests cover and a large model's layer, or the one shape asked for.
 std::vector<NamedProgram> programs_of(const ProgramSource& source, const CompileCommand& options,
                                       int world_size) {
-  const OpShape& asked = options.shape;
+  OpShape asked = options.shape;
+  const bool has_dtype = !options.dtype.empty();
+  asked.dtype = has_dtype ? parse_dtype(options.dtype) : DType::kBF16;
   std::vector<OpShape> shapes;
   if (has_sizes(asked) || source.op() == nullptr) {
-    shapes.push_back(asked);
-    shapes.back().dtype = parse_dtype(options.dtype);
+    shapes = {asked};
+  } else if (options.candidates) {
+    shapes = {source.op()->large};
+    if (has_dtype) shapes[0].dtype = asked.dtype;
+  } else if (has_dtype && !options.all) {
+    shapes = {asked};
   } else {
-    if (!options.candidates) shapes = source.op()->shapes(world_size);
+    shapes = source.op()->shapes(world_size);
     shapes.push_back(source.op()->large);
   }
   std::vector<NamedProgram> programs;
@@ -130,7 +138,7 @@ std::vector<NamedProgram> programs_of(const ProgramSource& source, const Compile
       add_candidates(source, shape, programs);
       continue;
     }
-    std::string label = has_sizes(shape) ? to_string(shape) : fmt::format("P={}", world_size);
+    std::string label = source.op() != nullptr ? to_string(shape) : fmt::format("P={}", world_size);
     programs.push_back(
         {fmt::format("{} {}", options.source.empty() ? source.op()->name : options.source, label),
          source.program(shape)});
@@ -155,6 +163,7 @@ void run_compile(const CompileCommand& options) {
   RankRange ranks = parse_ranks(options.ranks);
   std::vector<ProgramSource> sources = sources_of(options);
   cuda::nvrtc_info();  // says at once how to get it
+  env_cache_bytes();   // and what is wrong with the environment
   std::vector<NamedProgram> programs;
   for (const ProgramSource& source : sources) {
     RankRange range = ranks;
@@ -192,9 +201,12 @@ void add_compile_command(CLI::App& app) {
       ->envname("STRETTO_COMPILE_RANKS")
       ->capture_default_str();
   add_size_options(command, options->shape);  // none of them: the tests' shapes
-  command->add_option("--dtype", options->dtype, "element type where a shape is given")
+  command
+      ->add_option("--dtype", options->dtype,
+                   "element type; without a size that of one program, where sizes "
+                   "are the operator's defaults")
       ->envname("STRETTO_DTYPE")
-      ->capture_default_str();
+      ->default_str("bfloat16 of a shape that is given");
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->callback([options] { run_compile(*options); });
 }

@@ -31,6 +31,7 @@ struct PredictCommand {
 struct Predicted {
   Program program;
   std::string config;
+  predict::LaunchTables tables;
   std::string sequence;  // the operator's steps one after the other, and their time; empty: none
   double sequence_ms = 0;
 };
@@ -42,16 +43,18 @@ Predicted schedule_of(const PredictCommand& options, const predict::Machine& mac
   shape.target = options.target == "cuda" ? Target::kCuda : Target::kCpu;
   if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
   Predicted out{.config = fmt::format("{} P={}", options.source, shape.world_size)};
-  auto& [program, config, sequence, sequence_ms] = out;
+  auto& [program, config, tables, sequence, sequence_ms] = out;
   if (source.op() == nullptr) {
     program = source.program(shape);
   } else {
     config = fmt::format("{} {}", source.op()->name, to_string(shape));
     if (options.default_config || shape.target == Target::kCpu) {
       program = source.program(shape);
+      if (source.op()->tables) tables = source.op()->tables(shape);
     } else {
       ChosenProgram chosen = chosen_program(source.op()->name, shape, machine, options.eager);
       program = std::move(chosen.program);
+      tables = std::move(chosen.tables);
       config += " | " + chosen.config;
       sequence = std::move(chosen.sequence);
       sequence_ms = chosen.sequence_ms;
@@ -72,11 +75,12 @@ std::vector<std::int64_t> extents_of(const Program& program, const PredictComman
     std::size_t equals = text.find('=');
     std::int64_t value = 0;
     const char* end = text.data() + text.size();
-    if (equals == std::string::npos ||
-        std::from_chars(text.data() + equals + 1, end, value).ptr != end ||
-        equals + 1 == text.size()) {
-      throw UserError(fmt::format("--extent '{}': need NAME=VALUE", text));
+    bool read = false;
+    if (equals != std::string::npos) {
+      auto [stop, error] = std::from_chars(text.data() + equals + 1, end, value);
+      read = error == std::errc() && stop == end;
     }
+    if (!read) throw UserError(fmt::format("--extent '{}': need NAME=VALUE", text));
     std::size_t i = 0;
     bool found = false;
     for (const Var& var : program.vars) {
@@ -122,10 +126,11 @@ void run_predict(const PredictCommand& options) {
   predict::Machine machine = predict::find_machine(options.machine);
   Predicted predicted = schedule_of(options, machine);
   const Program& program = predicted.program;
-  predict::Prediction p =
-      predict::predict(program, machine,
-                       {.plan = {.extents = extents_of(program, options), .eager = options.eager},
-                        .record = !options.json || !options.output.empty()});
+  predict::Prediction p = predict::predict(program, machine,
+                                           {.plan = {.extents = extents_of(program, options),
+                                                     .eager = options.eager,
+                                                     .tables = predicted.tables},
+                                            .record = !options.json || !options.output.empty()});
   if (!options.output.empty()) write_predicted_trace(p, options.output);
   if (options.json) {
     fmt::print("{}\n", to_json(p, machine, predicted).dump());

@@ -19,7 +19,7 @@ namespace stretto {
 namespace {
 
 struct ProveOptions {
-  std::string source, ranks = "1..8", dtype = "float32", target = "cpu";
+  std::string source, ranks = "1..8", dtype, target = "cpu";
   OpShape shape;
   bool all = false, mutants = false, json = false;
 };
@@ -80,14 +80,19 @@ void mutate_one(const ProgramSource& source, int world_size, Totals& totals) {
   if (is_split(split)) mutate_program(source, label + " gpu", spread_over_workers(split), totals);
 }
 
+bool is_one_shape(const ProveOptions& o) {
+  bool has_dtype = !o.dtype.empty() && !o.source.empty() && !o.mutants;
+  return has_sizes(o.shape) || o.target == "cuda" || has_dtype;
+}
+
 // The tests' shapes, or the one that was asked for.
 std::vector<NamedProgram> programs_of(const ProgramSource& source, const ProveOptions& options,
                                       int world_size) {
   OpShape shape = options.shape;
   shape.world_size = world_size;
-  shape.dtype = parse_dtype(options.dtype);
+  if (!options.dtype.empty()) shape.dtype = parse_dtype(options.dtype);
   shape.target = options.target == "cuda" ? Target::kCuda : Target::kCpu;
-  if (!has_sizes(shape) && shape.target == Target::kCpu) return source.programs(world_size);
+  if (!is_one_shape(options)) return source.programs(world_size);
   return {{fmt::format("{} {}", options.source, to_string(shape)), source.program(shape)}};
 }
 
@@ -107,8 +112,7 @@ std::vector<ProgramSource> sources_of(const ProveOptions& options) {
 void run_prove(const ProveOptions& options) {
   auto begin = std::chrono::steady_clock::now();
   RankRange ranks = parse_ranks(options.ranks);
-  bool one_shape = has_sizes(options.shape) || options.target == "cuda";
-  if (one_shape && (options.source.empty() || options.mutants)) {
+  if (is_one_shape(options) && (options.source.empty() || options.mutants)) {
     throw UserError("prove: --m, --n, --k and --target are for one program, without --mutants");
   }
   Totals totals;
@@ -168,9 +172,9 @@ void add_prove_command(CLI::App& app) {
       ->envname("STRETTO_PROVE_RANKS")
       ->capture_default_str();
   add_size_options(command, options->shape);  // none of them: the tests' shapes
-  command->add_option("--dtype", options->dtype, "element type where a shape or target is given")
+  command->add_option("--dtype", options->dtype, "element type of one program")
       ->envname("STRETTO_DTYPE")
-      ->capture_default_str();
+      ->default_str("float32 of a shape that is given");
   command->add_option("--target", options->target, "whose default config to take")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();

@@ -36,8 +36,10 @@ std::string operator_names() {
 }  // namespace
 
 std::string to_string(const OpShape& shape) {
-  std::string sizes =
-      has_sizes(shape) ? fmt::format("m={} n={} k={} ", shape.m, shape.n, shape.k) : "";
+  std::string sizes;
+  for (auto [name, size] : {std::pair{'m', shape.m}, {'n', shape.n}, {'k', shape.k}}) {
+    if (size > 0) sizes += fmt::format("{}={} ", name, size);
+  }
   return fmt::format("{}{} P={}", sizes, short_name(shape.dtype), shape.world_size);
 }
 

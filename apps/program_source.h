@@ -46,7 +46,7 @@ struct RankRange {
 };
 RankRange parse_ranks(const std::string& text);
 
-std::string to_string(const OpShape& shape);
+std::string to_string(const OpShape& shape);  // sizes that are left open are left out
 bool has_sizes(const OpShape& shape);
 
 }  // namespace stretto

@@ -23,14 +23,13 @@ constexpr int kWarmups = 10;
 // What was measured and, where there is a prediction, that beside it.
 class TraceFile {
  public:
-  TraceFile(Program program, std::vector<std::int64_t> extents, const predict::Machine& machine,
+  TraceFile(Program program, predict::PlanOptions plan, const predict::Machine& machine,
             const TraceOptions& options)
       : options_(options), machine_(machine.name), schedule_(std::move(program)) {
     if (schedule_.level == Level::kTile) schedule_ = run_pipeline(std::move(schedule_));
     try {
-      prediction_ = predict::predict(
-          schedule_, machine,
-          {.plan = {.extents = std::move(extents), .eager = true}, .record = true});
+      plan.eager = true;
+      prediction_ = predict::predict(schedule_, machine, {.plan = std::move(plan), .record = true});
     } catch (const UserError& e) {
       if (!options.machine.empty()) throw;
       why_not_ = e.what();
@@ -65,7 +64,7 @@ class TraceFile {
 
 std::string trace_on_cpu(const OpCase& op_case, const TraceOptions& options) {
   TraceFile file(
-      op_case.program, op_case.extents,
+      op_case.program, {.extents = op_case.extents},
       predict::find_machine(options.machine.empty() ? builtin_machine_of(op_case.program.world_size)
                                                     : options.machine),
       options);
@@ -87,7 +86,7 @@ std::string trace_on_gpus(const ProgramSource& source, const OpShape& shape,
     chosen = chosen_program(source.op()->name, shape, machine, true);
     chosen.config = fmt::format("{} {} | {}", source.op()->name, to_string(shape), chosen.config);
   }
-  TraceFile file(chosen.program, {}, machine, options);
+  TraceFile file(chosen.program, {.tables = chosen.tables}, machine, options);
   RandomFill random(world, kSeed, shape.dtype);
   GpuProgram program(world, chosen.program, num_launch_sets(chosen.program, world), random,
                      {.require_proof = true, .record = true});

@@ -111,8 +111,29 @@ class ProveTest(CliCase):
                "  return p.finish();\n}\n", "misused.cc:4")
         self.refused("prove", self.tmp, says=str(self.tmp))
         self.refused("prove", "no_such_operator", says=["no_such_operator", "ag_gemm"])
-        self.refused("prove", DATA / "kept_wait.cc", env={"STRETTO_CACHE_DIR": "/proc/nowhere"},
-                     says="STRETTO_CACHE_DIR")
+        refuse("odd.cc", '#include "stretto/lang/program_builder.h"\n'
+               "stretto::Program stretto_program(int) { throw 5; }\n", "stretto_program(2)")
+        self.refused("prove", DATA / "kept_wait.cc", env={"TMPDIR": "/proc/nowhere"}, says="TMPDIR")
+        self.refused("prove", DATA / "kept_wait.cc", env={"CXX": "/no/such/compiler"},
+                     says="/no/such/compiler", lines=None)
+
+    def test_caches_that_are_of_no_use(self):
+        """Compiled files are not kept there, or made again where what is kept is damaged."""
+        file, cache = DATA / "kept_wait.cc", self.tmp / "cache"
+        done = self.good("prove", file, "--ranks", 2, env={"STRETTO_CACHE_DIR": "/proc/nowhere"})
+        self.assertIn("/proc/nowhere/programs", done.stderr.decode())
+        self.good("prove", file, "--ranks", 2, env={"STRETTO_CACHE_DIR": str(cache)})
+        kept, = (cache / "programs").iterdir()
+        whole = kept.read_bytes()
+        for damaged in (b"", b"\0" * 1000, b"no library"):
+            kept.write_bytes(damaged)
+            done = self.good("prove", file, "--ranks", 2, env={"STRETTO_CACHE_DIR": str(cache)})
+            self.assertNotIn("programs", done.stderr.decode())
+            self.assertEqual(kept.read_bytes()[:4], whole[:4])
+        kept.unlink()
+        kept.mkdir()
+        self.good("prove", file, "--ranks", 2, env={"STRETTO_CACHE_DIR": str(cache)})
+        self.assertEqual([p.name for p in (cache / "programs").iterdir()], [kept.name])
 
     def test_headers_of_a_program_are_not_forgotten(self):
         file, header = self.tmp / "program.cc", self.tmp / "wait.h"
@@ -156,6 +177,9 @@ class SizesTest(CliCase):
         got = self.json_of("prove", "gemm", "--ranks", 1, *SIZES,
                            keys=PROVE_KEYS)
         self.assertEqual((got["programs"], got["proved"]), (1, 1))
+        got = self.good("prove", "gemm", "--ranks", 1, "--dtype", "float16")
+        self.assertEqual(got.stderr.decode().split(",")[0], "gemm f16 P=1: proved")
+        self.refused("prove", "gemm", "--dtype", "float33", says="float33")
         self.refused("prove", "--all", *SIZES, says="one program")
         self.refused("prove", PROGRAM, "--mutants", "--target", "cuda", says="--mutants")
 

@@ -74,6 +74,8 @@ class CompileTest(CliCase):
         self.refused("compile", "no_such_operator", says=["no_such_operator", "ag_gemm"])
         self.refused("compile", "gemm", "--target", "sm_80", says="--target")
         self.refused("compile", "gemm", "--ranks", "9..1", says="--ranks")
+        self.refused("compile", "gemm", "--dtype", "float33", says="float33")
+        self.refused("compile", "gemm", env={"STRETTO_CACHE_MB": "0"}, says="STRETTO_CACHE_MB")
         self.refused("compile", "gemm", env={"STRETTO_NVRTC": "/nowhere/libnvrtc.so"}, code=4,
                      says=["/nowhere/libnvrtc.so"], lines=None)
 
@@ -145,6 +147,14 @@ class PredictTest(CliCase):
         file.write_text("{")
         self.refused("predict", "gemm", "--machine", file, says=["mine.json"])
 
+    def test_says_the_sizes_that_were_asked(self):
+        def config(*sizes):
+            return self.json_of("predict", "rms_norm", *sizes, keys=self.KEYS)["config"].split(" |")[0]
+
+        self.assertEqual(config(), "rms_norm bf16 P=1")
+        self.assertEqual(config("--m", 8), "rms_norm m=8 bf16 P=1")
+        self.assertEqual(config("--m", 8, "--n", 64), "rms_norm m=8 n=64 bf16 P=1")
+
     def test_extents(self):
         times = [self.json_of("predict", "gemm", "--m", 4096, "--n", 4096, "--k", 4096, "--extent",
                               f"m={m}", keys=self.KEYS)["time_ms"] for m in (128, 4096)]
@@ -158,6 +168,9 @@ class PredictTest(CliCase):
         self.refused("predict", "gemm", "--extent", "x=1", says="x=1")
         self.refused("predict", "gemm", "--extent", "m", says="NAME=VALUE")
         self.refused("predict", "gemm", "--extent", "m=99999999", says="m")
+        for value in ("99999999999999999999", "-99999999999999999999", "1.5", "0x10", ""):
+            self.refused("predict", "gemm", "--extent", f"m={value}", says=["--extent", f"m={value}"])
+        self.refused("predict", "ag_gemm", "--machine", "h200x2", "--ranks", 3, says=["ag_gemm: needs 3"])
         self.refused("predict", "gemm", "-o", self.tmp / "no/such/x.json", says="x.json")
         # A launch that would wait for ever is refused, not simulated for ever.
         text = self.good("explain", DATA / "kept_wait.cc", "--emit", "schedule-ir").stdout.decode()

@@ -136,7 +136,7 @@ int run(int argc, char** argv) {
   }
   overlap->add_option("--config", s.configs,
                       "instead of the list: 'scatter=copy_engine channels=2 stagger=2'");
-  for (auto* command : {overlap, exchange}) {
+  for (auto* command : {overlap, moe, ep_moe, exchange}) {
     command->add_option("--machine", s.calibrated, "predict each config on it; needs no GPU");
   }
   auto* attention_check = app.add_subcommand("attention-check", "small cases against fp64");

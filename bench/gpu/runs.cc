@@ -283,7 +283,8 @@ int predict_each(const Settings& s, std::vector<LabelledProgram> programs) {
   predict::Machine machine = predict::find_machine(s.calibrated);
   for (LabelledProgram& p : programs) {
     CompiledProgram compiled = compile(std::move(p.program), {.require_proof = false});
-    predict::Prediction got = predict::predict(*compiled.schedule, machine);
+    predict::Prediction got =
+        predict::predict(*compiled.schedule, machine, {.plan = {.tables = p.tables}});
     fmt::print("{:9.4f} ms, {:7.4f} exposed, {:11} {}\n", got.time_ms, got.exposed_comm_ms,
                got.bound_by, p.label);
     std::fflush(stdout);
@@ -317,6 +318,9 @@ int run_overlap(const Settings& s) {
 }
 
 int run_moe(const Settings& s) {
+  if (!s.calibrated.empty()) {
+    return predict_each(s, moe_programs(s.world_size, kHopperSms, moe_options(s)));
+  }
   GpuWorld world({.size = s.world_size});
   Report report(world, s, {"nccl"});
   MoeOptions options = moe_options(s);
@@ -326,6 +330,9 @@ int run_moe(const Settings& s) {
 }
 
 int run_ep_moe(const Settings& s) {
+  if (!s.calibrated.empty()) {
+    return predict_each(s, ep_moe_programs(s.world_size, kHopperSms, ep_moe_options(s)));
+  }
   GpuWorld world({.size = s.world_size});
   Report report(world, s);
   EpMoeOptions options = ep_moe_options(s);

@@ -2,14 +2,19 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
+#include <system_error>
 
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
+#include "stretto/base/log.h"
 
 namespace stretto {
 namespace {
@@ -25,6 +30,38 @@ std::string quote(const fs::path& path) {
   return text + "'";
 }
 
+// For what the compiler writes; gone in the end.
+class Scratch {
+ public:
+  Scratch() {
+    std::error_code error;
+    fs::path place = fs::temp_directory_path(error);
+    std::string made = (place / "stretto-XXXXXX").string();
+    if (!error && mkdtemp(made.data()) == nullptr) error.assign(errno, std::generic_category());
+    if (error) {
+      throw UserError(fmt::format("{}: no folder for what is compiled: {} (TMPDIR chooses another)",
+                                  place.string(), error.message()));
+    }
+    path_ = made;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  fs::path operator/(const char* name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+std::string why(int status, const std::string& said) {
+  if (WIFSIGNALED(status)) return fmt::format("stopped by {}", strsignal(WTERMSIG(status)));
+  return said.empty() ? fmt::format("no message, status {}", WEXITSTATUS(status)) : said;
+}
+
 // The system's C++ compiler on `file` with more arguments; UserError with its messages.
 void run_compiler(const fs::path& file, const fs::path& include_dir, const std::string& arguments,
                   const fs::path& output) {
@@ -34,36 +71,42 @@ void run_compiler(const fs::path& file, const fs::path& include_dir, const std::
       fmt::format("{} -std=c++20 -O0 -fPIC -I{} {} {} -o {} 2> {}", compiler ? compiler : "c++",
                   quote(include_dir), arguments, quote(file), quote(output), quote(messages));
   int status = std::system(command.c_str());
-  std::string said = fs::exists(messages) ? read_file(messages, kMaxProgramBytes) : "";
-  fs::remove(messages);
   if (status == 0) return;
-  fs::remove(output);
-  throw UserError(fmt::format("{}: does not compile:\n{}", file.string(), said.substr(0, 4000)));
+  std::string said = fs::exists(messages) ? read_file(messages, kMaxProgramBytes) : "";
+  throw UserError(
+      fmt::format("{}: does not compile:\n{}", file.string(), why(status, said).substr(0, 4000)));
 }
 
-// Compiles the file into a shared object under the cache; returns its path. The key covers every
-// header that the file includes.
-fs::path compile_file(const fs::path& file, const fs::path& include_dir) {
+// Whole or not at all, since others may look for it.
+void keep(const fs::path& made, const fs::path& object) {
+  fs::path temporary = object.string() + fmt::format(".{}", ::getpid());
+  std::error_code error, ignored;
+  fs::create_directories(object.parent_path(), error);
+  if (!error) fs::copy_file(made, temporary, fs::copy_options::overwrite_existing, error);
+  if (!error) fs::rename(temporary, object, error);
+  if (!error) return;
+  fs::remove(temporary, ignored);
+  log_warning(
+      fmt::format("compiled program files are not kept: {}: {}", object.string(), error.message()));
+}
+
+void* open_library(const fs::path& object) { return dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL); }
+
+// The file as a library. It is kept by what the compiler sees, so that every header that the file
+// includes counts.
+void* load(const fs::path& file, const fs::path& include_dir) {
   read_file(file, kMaxProgramBytes);  // its errors are clearer than the compiler's
-  fs::path dir = env_cache_dir() / "programs";
-  std::error_code error;
-  fs::create_directories(dir, error);
-  if (error) {
-    throw UserError(
-        fmt::format("{}: cannot be created: {} (STRETTO_CACHE_DIR chooses another place)",
-                    dir.string(), error.message()));
-  }
-  fs::path stem = dir / fmt::format("{}", ::getpid());
-  fs::path expanded = stem.string() + ".ii", made = stem.string() + ".tmp";
-  run_compiler(file, include_dir, "-E", expanded);
-  std::string source = read_file(expanded, kMaxExpandedBytes);
-  fs::remove(expanded);
+  Scratch scratch;
+  run_compiler(file, include_dir, "-E", scratch / "program.ii");
+  std::string source = read_file(scratch / "program.ii", kMaxExpandedBytes);
   std::size_t key = std::hash<std::string>{}(source);
-  fs::path object = dir / fmt::format("{:016x}.so", key);
-  if (fs::exists(object)) return object;
-  run_compiler(file, include_dir, "-shared", made);
-  fs::rename(made, object);
-  return object;
+  fs::path object = env_cache_dir() / "programs" / fmt::format("{:016x}.so", key);
+  if (void* kept = open_library(object)) return kept;  // not one that is damaged
+  run_compiler(file, include_dir, "-shared", scratch / "program.so");
+  keep(scratch / "program.so", object);
+  if (void* kept = open_library(object)) return kept;
+  if (void* made = open_library(scratch / "program.so")) return made;
+  throw UserError(fmt::format("{}: {}", file.string(), dlerror()));
 }
 
 // The address of a global function by its mangled name, or null.
@@ -75,9 +118,7 @@ Function find_function(void* library, const char* mangled) {
 }  // namespace
 
 ProgramFile::ProgramFile(const fs::path& file, const fs::path& include_dir) : name_(file.string()) {
-  fs::path object = compile_file(file, include_dir);
-  void* library = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw UserError(fmt::format("{}: {}", name_, dlerror()));
+  void* library = load(file, include_dir);
   build_ = find_function<decltype(build_)>(library, "_Z15stretto_programi");
   build_shape_ = find_function<decltype(build_shape_)>(
       library, "_Z15stretto_programRKN7stretto12ProgramShapeE");
@@ -106,6 +147,9 @@ Program ProgramFile::program(const ProgramShape& shape) const {
     throw;
   } catch (const std::exception& e) {
     throw UserError(fmt::format("{}: stretto_program({}): {}", name_, shape.world_size, e.what()));
+  } catch (...) {
+    throw UserError(fmt::format("{}: stretto_program({}): throws what is no std::exception", name_,
+                                shape.world_size));
   }
 }
 

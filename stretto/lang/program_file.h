@@ -16,8 +16,9 @@ namespace stretto {
 
 class ProgramFile {
  public:
-  // Compiles the file with $CXX (c++) against the headers in `include_dir`, unless an object made
-  // from the same text and headers is in env_cache_dir(); loads it for the rest of the process.
+  // Compiles the file with $CXX (c++) in $TMPDIR against the headers in `include_dir`, unless an
+  // object of the same text and headers is in env_cache_dir() and can be loaded; loads it for the
+  // rest of the process. Where nothing can be kept there, a warning says so.
   // UserError with the compiler's messages, or where the file does not define stretto_program.
   ProgramFile(const std::filesystem::path& file, const std::filesystem::path& include_dir);
 

@@ -222,27 +222,54 @@ const FrameBuilder::LoopFacts& FrameBuilder::facts(const Op& loop) {
   return entry->second;
 }
 
+Frame FrameBuilder::iteration(const Op& loop, std::int64_t value) {
+  scope_->set(loop.var, value);
+  Frame once;
+  for (const Op& op : loop.bodies[0]) add(op, once);
+  if (once.moves_pipes()) {
+    once.cost.num_steps += static_cast<double>(slots_of_iteration(loop.bodies[0]));
+  }
+  return once;
+}
+
 void FrameBuilder::fold(const Op& loop, Frame& frame) {
   std::int64_t begin = scope_->value(loop.exprs[0], "begin of a loop");
   std::int64_t end = scope_->value(loop.exprs[1], "end of a loop");
   if (end <= begin) return;
   std::int64_t trips = apply(ExprOp::kSub, end, begin);
   if (trips > kMaxTrips) throw NoValue(fmt::format("a loop of {} iterations", trips));
-  std::int64_t most = facts(loop).is_uniform ? 2 : kMaxSamples;
-  std::int64_t samples = std::min(trips, most);
+  if (!facts(loop).is_uniform) return fold_samples(loop, {begin, end}, frame);
   Frame sum;
-  std::int64_t counted = 0;
-  for (std::int64_t s = 0; s < samples; ++s) {  // the first, the last, and some between
-    std::int64_t i = samples == 1 ? 0 : s * (trips - 1) / (samples - 1);
-    scope_->set(loop.var, begin + i);
-    Frame once;
-    for (const Op& op : loop.bodies[0]) add(op, once);
-    if (once.moves_pipes()) {
-      once.cost.num_steps += static_cast<double>(slots_of_iteration(loop.bodies[0]));
+  sum.add(iteration(loop, begin), static_cast<double>(std::max<std::int64_t>(trips - 1, 1)));
+  if (trips > 1) sum.add(iteration(loop, end - 1), 1);
+  frame.add(sum, 1);
+}
+
+// Each of some iterations, the first and the last among them, counts for those around it; where one
+// has work and the next has none, or the other way, up to where that changes. Agents who pass slots
+// to each other find the same places, since they look for those.
+void FrameBuilder::fold_samples(const Op& loop, Trips range, Frame& frame) {
+  const std::int64_t trips = range.end - range.begin, samples = std::min(trips, kMaxSamples);
+  std::vector<std::int64_t> places;
+  std::vector<Frame> seen;
+  for (std::int64_t s = 0; s < samples; ++s) {
+    places.push_back(range.begin + (samples == 1 ? 0 : s * (trips - 1) / (samples - 1)));
+    seen.push_back(iteration(loop, places.back()));
+  }
+  bool by_slots = std::ranges::any_of(seen, &Frame::moves_pipes);
+  auto works = [&](const Frame& f) { return by_slots ? f.moves_pipes() : !f.cost.is_zero(); };
+  Frame sum;
+  std::int64_t counted = range.begin;
+  for (std::size_t s = 0; s < seen.size(); ++s) {
+    std::int64_t upto = range.begin + static_cast<std::int64_t>(s + 1) * trips / samples;
+    if (s + 1 < seen.size() && works(seen[s]) != works(seen[s + 1])) {
+      std::int64_t last = places[s];  // that is as this one
+      for (upto = places[s + 1]; upto - last > 1;) {
+        std::int64_t middle = last + (upto - last) / 2;
+        (works(iteration(loop, middle)) == works(seen[s]) ? last : upto) = middle;
+      }
     }
-    std::int64_t upto = most == 2 ? (s == 0 ? std::max<std::int64_t>(trips - 1, 1) : trips)
-                                  : (s + 1) * trips / samples;
-    sum.add(once, static_cast<double>(upto - counted));
+    sum.add(seen[s], static_cast<double>(upto - counted));
     counted = upto;
   }
   frame.add(sum, 1);

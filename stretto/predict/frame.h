@@ -67,7 +67,13 @@ class FrameBuilder {
     bool is_uniform = false;  // the same in every iteration but for the clipping of boxes
   };
 
+  struct Trips {
+    std::int64_t begin = 0, end = 0;
+  };
+
   void fold(const Op& loop, Frame& frame);
+  void fold_samples(const Op& loop, Trips range, Frame& frame);
+  Frame iteration(const Op& loop, std::int64_t value);
   void copy(const Op& op, Frame& frame) const;
   void add_latency(bool remote, double bytes, std::int64_t cols, Frame& frame) const;
   const LoopFacts& facts(const Op& loop);

@@ -6,7 +6,8 @@ namespace stretto::predict {
 namespace {
 
 std::uint64_t key_of(const Read& read) {
-  std::uint64_t hash = static_cast<std::uint64_t>(read.tensor) + 0x9e3779b97f4a7c15u;
+  // Spread, or a place in one tensor would be another place in the next.
+  std::uint64_t hash = static_cast<std::uint64_t>(read.tensor + 1) * 0x9e3779b97f4a7c15u;
   for (std::int64_t lo : read.box.lo) {
     hash = (hash ^ static_cast<std::uint64_t>(lo)) * 0xff51afd7ed558ccdu;
     hash ^= hash >> 32;

@@ -41,5 +41,27 @@ TEST(L2Model, TilesBehindReadAgainWhatHalfTheCacheDoesNotHold) {
   EXPECT_EQ(fetched(4000, true), 8000.0);
 }
 
+// A mixture of experts has weights of the same place in several tensors.
+TEST(L2Model, TensorsAreToldApart) {
+  constexpr int kTensors = 6, kExperts = 64;
+  Program program;
+  program.tensors.resize(kTensors, {.name = "weights", .dtype = DType::kF8E4M3});
+  L2Model cache(1e9, kTensors * kExperts);
+  std::vector<Work> works(kTensors * kExperts);
+  for (int i = 0; i < kTensors * kExperts; ++i) {
+    Box box;
+    box.hi.fill(1);
+    box.lo[0] = i % kExperts;
+    box.hi[0] = box.lo[0] + 1;
+    cache.add({.tile = i, .work = i}, {{.tensor = i / kExperts, .box = box, .bytes = 1}}, program);
+  }
+  cache.charge(kHbm, works);
+  double sum = 0;
+  for (const Work& work : works) {
+    for (const Demand& d : work.demands) sum += d.amount;
+  }
+  EXPECT_DOUBLE_EQ(sum, kTensors * kExperts);
+}
+
 }  // namespace
 }  // namespace stretto::predict

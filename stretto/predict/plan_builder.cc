@@ -14,7 +14,6 @@
 #include "stretto/predict/l2_model.h"
 #include "stretto/predict/packets.h"
 #include "stretto/predict/work_cost.h"
-#include "stretto/proof/sample.h"
 
 namespace stretto::predict {
 namespace {
@@ -40,22 +39,13 @@ void check_fits(const Program& program, const Machine& machine) {
   }
 }
 
-std::unique_ptr<TableWitness> largest_tables(const Program& program,
-                                             const std::vector<std::int64_t>& extents) {
-  std::vector<std::unique_ptr<TableWitness>> tables = sample_tables(program, extents);
-  for (auto& t : tables) {
-    if (t->name() == "all high") return std::move(t);
-  }
-  return tables.empty() ? nullptr : std::move(tables.front());
-}
-
 class PlanBuilder {
  public:
   PlanBuilder(const Program& program, const Machine& machine, const PlanOptions& options)
       : program_(program),
         machine_(machine),
         extents_(options.extents.empty() ? default_extents(program) : options.extents),
-        tables_(largest_tables(program, extents_)),
+        tables_(tables_of_launch(program, extents_, options.tables)),
         scope_(program, initial_vars(program, 0, extents_), tables_.get()),
         frames_(program, machine, shapes()) {
     plan_.program = &program;

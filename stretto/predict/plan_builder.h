@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "stretto/predict/launch_tables.h"
 #include "stretto/predict/machine.h"
 #include "stretto/predict/plan.h"
 
@@ -14,11 +15,12 @@ namespace stretto::predict {
 struct PlanOptions {
   std::vector<std::int64_t> extents;  // empty: extents at their bounds, scalars zero
   bool eager = false;                 // launched one by one instead of from a graph
+  LaunchTables tables = {};           // what is known of its tables
 };
 
-// `program` must outlive the plan and be at schedule level. Tables hold the largest values that
-// their contracts allow. UserError where the machine is too small for the program, Rejected for
-// what no launch could do: a channel or rank out of range.
+// `program` must outlive the plan and be at schedule level. Tables of which nothing is known hold
+// the largest values that their contracts allow. UserError where the machine is too small for the
+// program, Rejected for what no launch could do: a channel or rank out of range.
 Plan build_plan(const Program& program, const Machine& machine, const PlanOptions& options = {});
 
 std::vector<std::int64_t> default_extents(const Program& program);

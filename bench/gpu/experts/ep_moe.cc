@@ -20,6 +20,7 @@
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
+#include "stretto/ops/moe/even_routing.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 
 namespace stretto::bench {
@@ -51,40 +52,14 @@ std::vector<EpMoeLayerConfig> configs_of(const EpMoeShape& s, int num_sms, bool 
   return out;
 }
 
-// What the launches of the sequence that exchange tokens have to do.
-EpDesc exchange_of(const EpMoeLayerDesc& d) {
-  return {.dtype = d.dtype,
-          .m = d.m,
-          .hidden = d.hidden,
-          .num_experts = d.num_experts,
-          .top_k = d.top_k,
-          .world_size = d.world_size,
-          .expert_groups = d.expert_groups};
-}
-
 // The launches of the sequence.
 struct Steps {
   Program dispatch, place, first, second, combine;
 };
 
-Steps steps_of(const EpMoeLayerDesc& d, bool one_hop) {
+Steps programs_of(const EpMoeLayerDesc& d, bool one_hop) {
   constexpr Target kGpu = Target::kCuda;
-  const EpDesc ep = exchange_of(d);
-  GroupedDesc first{.world_size = d.world_size,
-                    .m = ep.received_rows(),
-                    .rows_per_token = d.top_k,
-                    .num_experts = d.split().share(),
-                    .spare_rows = true,
-                    .n = d.ffn,
-                    .k = d.hidden,
-                    .a_dtype = d.dtype,
-                    .b_dtype = d.dtype,
-                    .c_dtype = d.dtype,
-                    .gathered = true,
-                    .swiglu = true};
-  GroupedDesc second = first;
-  std::swap(second.n, second.k);
-  second.gathered = second.swiglu = false;
+  const auto [ep, first, second] = steps_of(d);
   return {.dispatch = one_hop ? ep_send(ep, default_send_config(ep, kGpu))
                               : ep_dispatch(ep, default_dispatch_config(ep, kGpu)),
           .place = ep_place(ep, default_place_config(ep, kGpu)),
@@ -179,7 +154,7 @@ class EpComparison {
 
   // Every token has its experts by lot.
   void route() {
-    ExchangeRouting routing(exchange_of(desc_), false, options_.seed);
+    ExchangeRouting routing(steps_of(desc_).exchange, false, options_.seed);
     auto upload = [&](const char* name, const auto& of_rank) {
       const std::size_t bytes = of_rank[0].size() * sizeof(of_rank[0][0]);
       SymmetricGpuMemory& memory = memory_[name] = world_.allocate(bytes);
@@ -258,7 +233,7 @@ class EpComparison {
   }
 
   std::unique_ptr<Sequence> load_sequence(bool one_hop) {
-    Steps s = steps_of(desc_, one_hop);
+    Steps s = programs_of(desc_, one_hop);
     Sequence made{.dispatch = load(s.dispatch),
                   .place = load(s.place),
                   .first = load(s.first, {{"a", "recv"}, {"c", "between"}}),
@@ -344,17 +319,21 @@ std::vector<LabelledProgram> ep_moe_programs(int world_size, int num_sms,
                                              const EpMoeOptions& options) {
   std::vector<LabelledProgram> out;
   for (const EpMoeShape& s : selected(world_size, options)) {
-    auto add = [&](const std::string& config, const Program& program) {
-      out.push_back({fmt::format("{} | {} {}", s.to_string(), program.name, config), program});
+    auto add = [&](const std::string& config, const Program& program,
+                   const predict::LaunchTables& tables) {
+      out.push_back({.label = fmt::format("{} | {} {}", s.to_string(), program.name, config),
+                     .program = program,
+                     .tables = tables});
     };
     for (const EpMoeLayerConfig& c : configs_of(s, num_sms, options.quick)) {
-      add(to_string(c), ep_moe_layer(s.desc, c));
+      add(to_string(c), ep_moe_layer(s.desc, c), even_routing(s.desc, c));
     }
     for (bool one_hop : {true, false}) {
-      Steps steps = steps_of(s.desc, one_hop);
-      for (const Program& p : {steps.dispatch, steps.combine}) add(name_of(one_hop), p);
+      Steps steps = programs_of(s.desc, one_hop);
+      predict::LaunchTables tables = even_routing(steps_of(s.desc).exchange, !one_hop);
+      for (const Program& p : {steps.dispatch, steps.combine}) add(name_of(one_hop), p, tables);
       if (!one_hop) continue;
-      for (const Program& p : {steps.place, steps.first, steps.second}) add("", p);
+      for (const Program& p : {steps.place, steps.first, steps.second}) add("", p, tables);
     }
   }
   return out;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "bench/gpu/experts/moe_comparison.h"
+#include "stretto/ops/moe/even_routing.h"
 
 namespace stretto::bench {
 namespace {
@@ -233,13 +234,19 @@ Json MoeResult::to_json() const {
 
 std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const MoeOptions& options) {
   std::vector<LabelledProgram> out;
-  auto add = [&](const MoeShape& s, const std::string& config, Program program) {
-    out.push_back({fmt::format("{} | {} {}", s.to_string(), program.name, config), program});
+  predict::LaunchTables tables;  // of what is added
+  auto add = [&](const MoeShape& s, const std::string& config, const Program& program) {
+    out.push_back({.label = fmt::format("{} | {} {}", s.to_string(), program.name, config),
+                   .program = program,
+                   .tables = tables});
   };
   // Of several candidates the same.
   auto add_tables = [&](const ExpertTiles& tiles, const TileOrder& order) {
     ExpertTablesDesc d{.tiles = tiles, .order = order};
-    LabelledProgram made{to_string(d), expert_tables(d, default_config(d, Target::kCuda))};
+    LabelledProgram made{.label = to_string(d),
+                         .program = expert_tables(d, default_config(d, Target::kCuda)),
+                         .tables = even_routing(d)};
+    tables = even_routing(tiles, order);
     auto same = [&](const LabelledProgram& p) { return p.label == made.label; };
     if (std::none_of(out.begin(), out.end(), same)) out.push_back(std::move(made));
   };

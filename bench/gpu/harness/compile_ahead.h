@@ -7,6 +7,7 @@
 
 #include "stretto/codegen/kernel.h"
 #include "stretto/ir/program.h"
+#include "stretto/predict/launch_tables.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 
 namespace stretto::bench {
@@ -15,6 +16,7 @@ struct LabelledProgram {
   std::string label;
   Program program;  // tile level
   KernelOptions options = {};
+  predict::LaunchTables tables = {};  // that it is predicted for
 };
 
 struct CompiledKernel {

@@ -13,8 +13,11 @@ namespace {
 
 predict::Prediction predict_op(const char* op, const OpShape& shape, const predict::Machine& m,
                                std::shared_ptr<Program>& keep) {
-  keep = std::make_shared<Program>(run_pipeline(find_operator(op)->program(shape)));
-  return predict::predict(*keep, m);
+  const OperatorInfo& info = *find_operator(op);
+  keep = std::make_shared<Program>(run_pipeline(info.program(shape)));
+  predict::PlanOptions plan;
+  if (info.tables) plan.tables = info.tables(shape);
+  return predict::predict(*keep, m, {.plan = plan});
 }
 
 TEST(PredictCatalog, EveryOperatorEndsAndKeepsItsFloors) {

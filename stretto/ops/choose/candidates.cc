@@ -9,6 +9,9 @@
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/moe/combine.h"
+#include "stretto/ops/moe/ep_place.h"
+#include "stretto/ops/moe/ep_return.h"
+#include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/tp_case.h"
 #include "stretto/ops/ulysses/ulysses_case.h"
@@ -162,7 +165,8 @@ GroupedDesc products_of(const Desc& d, DType c_dtype) {
 template <typename Desc, typename Config>
 OpCandidates::Step default_step(const char* op, const OpShape& shape, const Desc& desc,
                                 Program (*make)(const Desc&, const Config&)) {
-  return {op, shape, [=] { return make(desc, default_config(desc, Target::kCuda)); }};
+  return {op, shape, [=] { return make(desc, default_config(desc, Target::kCuda)); },
+          even_routing(desc)};
 }
 
 // `s` has all sizes, `asked` those of the caller.
@@ -195,7 +199,10 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
     MoeLayerDesc desc = moe_layer_desc(s);
     return with_sequence(of_experts(desc, moe_layer, num_sms), desc);
   }
-  if (op == "ep_moe_layer") return of_experts(ep_moe_layer_desc(s), ep_moe_layer, num_sms);
+  if (op == "ep_moe_layer") {
+    EpMoeLayerDesc desc = ep_moe_layer_desc(s);
+    return with_sequence(of_experts(desc, ep_moe_layer, num_sms), desc);
+  }
   if (op == "all_gather") return of_collective(s, Collective::kAllGather, {});
   if (op == "reduce_scatter") return of_collective(s, Collective::kReduceScatter, {});
   for (AllReduceKind kind :
@@ -205,6 +212,7 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
   OpCandidates out{.desc = fmt::format("{} P={} m={} n={} k={} {}", op, asked.world_size, asked.m,
                                        asked.n, asked.k, short_name(asked.dtype))};
   out.fused.push_back({"default", [&info, asked] { return info.program(asked); }});
+  if (info.tables) out.fused.front().tables = info.tables(asked);
   return out;
 }
 
@@ -258,9 +266,31 @@ void add_sequence(OpCandidates& out, const MoeLayerDesc& d) {
   out.sequence.insert(out.sequence.end(), second.sequence.begin(), second.sequence.end());
 }
 
+void add_sequence(OpCandidates& out, const EpMoeLayerDesc& d) {
+  const auto [exchange, first, second] = steps_of(d);
+  auto step = [&](const char* op, auto&& program) {
+    OpShape shape{.world_size = d.world_size,
+                  .m = d.m,
+                  .n = d.ffn,
+                  .k = d.hidden,
+                  .dtype = d.dtype,
+                  .target = Target::kCuda};
+    out.sequence.push_back({op, shape, program, even_routing(exchange, false)});
+  };
+  constexpr Target kGpu = Target::kCuda;
+  auto product = [&](const GroupedDesc& desc) {
+    step("grouped_gemm", [=] { return grouped_gemm(desc, default_config(desc, kGpu)); });
+  };
+  step("ep_send", [=] { return ep_send(exchange, default_send_config(exchange, kGpu)); });
+  step("ep_place", [=] { return ep_place(exchange, default_place_config(exchange, kGpu)); });
+  product(first);
+  product(second);
+  step("ep_return", [=] { return ep_return(exchange, default_return_config(exchange, kGpu)); });
+}
+
 OpCandidates candidates(const OpCandidates::Step& step, int num_sms) {
   if (!step.program) return candidates(step.op, step.shape, num_sms);
-  return {.desc = step.op, .shape = step.shape, .fused = {{"default", step.program}}};
+  return {.desc = step.op, .shape = step.shape, .fused = {{"default", step.program, step.tables}}};
 }
 
 OpCandidates candidates(const std::string& op, const OpShape& shape, int num_sms) {

@@ -11,13 +11,15 @@
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
 #include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/moe/even_routing.h"
 #include "stretto/ops/moe/moe_layer.h"
 
 namespace stretto {
 
 struct Candidate {
-  std::string config;                // names it among the operator's candidates
-  std::function<Program()> program;  // tile level; cheap
+  std::string config;                 // names it among the operator's candidates
+  std::function<Program()> program;   // tile level; cheap
+  predict::LaunchTables tables = {};  // that it is predicted for
 };
 
 struct OpCandidates {
@@ -31,6 +33,7 @@ struct OpCandidates {
     std::string op;
     OpShape shape;
     std::function<Program()> program = {};
+    predict::LaunchTables tables = {};
   };
   std::vector<Step> sequence;
   // Measurements speak for the sequence where predictions do not tell it from the fused programs.
@@ -47,6 +50,8 @@ void add_sequence(OpCandidates& out, const GemmArDesc& desc);
 void add_sequence(OpCandidates& out, const AgGroupedDesc& desc);
 void add_sequence(OpCandidates& out, const GroupedRsDesc& desc);
 void add_sequence(OpCandidates& out, const MoeLayerDesc& desc);
+// Of whole experts: tokens travel in one hop, both ways.
+void add_sequence(OpCandidates& out, const EpMoeLayerDesc& desc);
 
 // Offers a program of `desc` in each of these configs that is not offered yet.
 template <typename Desc, typename Config>
@@ -57,7 +62,11 @@ void add_configs(OpCandidates& out, const Desc& desc, const std::vector<Config>&
     std::string text = to_string(config);
     bool known = std::any_of(out.fused.begin(), out.fused.end(),
                              [&](const Candidate& c) { return c.config == text; });
-    if (!known) out.fused.push_back({text, [=] { return make(desc, config); }});
+    if (known) continue;
+    Candidate& added = out.fused.emplace_back(text, [=] { return make(desc, config); });
+    if constexpr (requires { even_routing(desc, config); }) {
+      added.tables = even_routing(desc, config);
+    }
   }
 }
 

@@ -22,7 +22,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double must_predict(const Candidate& candidate, const predict::Machine& machine, bool eager) {
   CompiledProgram compiled = compile(candidate.program(), {.require_proof = false});
-  predict::Plan plan = predict::build_plan(*compiled.schedule, machine, {.eager = eager});
+  predict::Plan plan = predict::build_plan(*compiled.schedule, machine,
+                                           {.eager = eager, .tables = candidate.tables});
   return predict::run_plan(plan).seconds * 1e3;
 }
 
@@ -58,6 +59,7 @@ std::string key_of(const std::string& op, const OpShape& s, const OpCandidates& 
                                 op, s.m, s.n, s.k, short_name(s.dtype), s.world_size, o.eager,
                                 o.allow_fused, o.measure ? o.most_measured : 0, o.measured_on,
                                 predict::to_json(o.machine).dump());
+  if (candidates.fused.front().tables) key += "for tables of a usual launch\n";
   if (!candidates.sequence.empty()) key += sequence_text(candidates) + "\n";
   for (const Candidate& c : candidates.fused) key += c.config + "\n";
   return key + print(candidates.fused.front().program());

@@ -196,12 +196,15 @@ TEST_F(ChooseTest, ExchangesOfExpertsHaveOrdersOfTiles) {
     OpCandidates offered = candidates("ep_moe_layer", s);
     EXPECT_EQ(offered.fused.front().config, to_string(default_config(d, Target::kCuda)));
     std::set<std::pair<std::int64_t, std::int64_t>> orders;
+    std::set<int> classes;
     for (const EpMoeLayerConfig& c : gpu_configs(d, kGpuSms)) {
       EXPECT_NE(find_candidate(offered, to_string(c)), nullptr) << to_string(c);
       EXPECT_EQ(c.second.num_compute_sms, kGpuSms);
       orders.insert({c.first.raster, c.second.raster});
+      classes.insert(c.order.stages);
     }
     EXPECT_GE(orders.size(), 3u);
+    EXPECT_EQ(classes, (std::set<int>{1, ranks}));
   }
 }
 
@@ -290,6 +293,29 @@ TEST_F(ChooseTest, LayersOfExpertsHaveASequenceOfAsMuchWork) {
   OpCandidates nothing;
   add_sequence(nothing, AgGroupedDesc{.world_size = 2, .gathers = false});
   EXPECT_TRUE(nothing.sequence.empty());
+}
+
+// Tokens that go everywhere alike, in one launch and in those that do the same one after the other.
+TEST_F(ChooseTest, WholeExpertsHaveASequenceOfAsMuchWork) {
+  predict::Machine four = predict::find_machine("h200x4");
+  for (int ranks : {1, 2, 4}) {
+    SCOPED_TRACE(ranks);
+    OpShape s{.world_size = ranks, .m = 8192, .n = 4096, .k = 4096, .dtype = DType::kBF16};
+    OpCandidates offered = candidates("ep_moe_layer", s);
+    std::vector<std::string> names;
+    for (const OpCandidates::Step& step : offered.sequence) names.push_back(step.op);
+    EXPECT_EQ(names, (std::vector<std::string>{"ep_send", "ep_place", "grouped_gemm",
+                                               "grouped_gemm", "ep_return"}));
+    std::vector<RankedCandidate> ranked = rank_candidates(offered, four);
+    auto first = [&](bool is_sequence) {
+      return std::ranges::find(ranked, is_sequence, &RankedCandidate::is_sequence)->predicted_ms;
+    };
+    double fused = first(false), sequence = first(true);
+    EXPECT_NEAR(fused / sequence, 1, 0.15);  // measured on one H200: 1.04
+    double flops = 6.0 * 8192 * 2 * 4096 * 4096 / ranks;
+    EXPECT_GT(std::min(fused, sequence), flops / 990e12 * 1e3);
+    EXPECT_FALSE(vendor_has(unfused_steps("ep_moe_layer", s, offered)));
+  }
 }
 
 TEST_F(ChooseTest, MeasurementDecidesAndIsKept) {

@@ -153,7 +153,14 @@ std::vector<EpMoeLayerConfig> gpu_configs(const EpMoeLayerDesc& d, int num_sms) 
   std::vector<EpMoeLayerConfig> out = {default_config(d, Target::kCuda)};
   for (const MoeLayerConfig& layers : gpu_configs(own_part(d), num_sms)) {
     bool at_end = layers.second.last_blocks > 0 && layers.first.sort_rows == 0;
-    if (at_end) add(out, with_exchange(d, layers, Target::kCuda));
+    if (!at_end) continue;
+    EpMoeLayerConfig made = with_exchange(d, layers, Target::kCuda);
+    // An expert's weights are read once for each class, which is what takes time of few rows, whose
+    // kernels with several classes spill on two ranks.
+    constexpr std::int64_t kFewRows = 64;  // of a tile
+    if (layers.first.tile.bm > kFewRows) add(out, made);
+    made.order.stages = 1;
+    add(out, made);
   }
   return out;
 }

@@ -18,6 +18,11 @@ namespace {
 
 constexpr int kLibraryRounds = 4;
 
+// What steps' programs call what they read and write; a step that has none of them has memory of
+// its own.
+constexpr const char* kRead[] = {"a", "in", "y"};
+constexpr const char* kWritten[] = {"c", "out"};
+
 // What a step reads and writes on one rank, in elements.
 struct StepSizes {
   std::int64_t in = 0, weights = 0, out = 0;
@@ -28,11 +33,14 @@ StepSizes sizes_of(const OpCandidates::Step& step) {
   std::int64_t all = s.m * s.n;
   if (step.program) {
     Program program = step.program();
-    auto elements = [&](const char* name, const char* other) {
-      int at = program.find_tensor(name);
-      return num_elements(bound_shape(program, at >= 0 ? at : program.find_tensor(other)));
+    auto elements = [&](const auto& names) {  // the first of them that the program has, or none
+      for (const char* name : names) {
+        int at = program.find_tensor(name);
+        if (at >= 0) return num_elements(bound_shape(program, at));
+      }
+      return std::int64_t{0};
     };
-    return {elements("a", "y"), 0, elements("c", "out")};
+    return {elements(kRead), 0, elements(kWritten)};
   }
   if (step.op == "gemm") return {s.m * s.k, s.n * s.k, all};
   if (step.op == "all_gather") return {all / s.world_size, 0, all};
@@ -96,7 +104,7 @@ struct UnfusedOperator::State {
         if (chain.empty()) chain.push_back(random.allocate(bytes(sizes.in)));
         factors.push_back(random.allocate(bytes(std::max<std::int64_t>(sizes.weights, 1))));
         std::int64_t read = i + 1 < steps.size() ? sizes_of(steps[i + 1]).in : 0;
-        chain.push_back(random.allocate(bytes(std::max(sizes.out, read))));
+        chain.push_back(random.allocate(bytes(std::max({sizes.out, read, std::int64_t{1}}))));
       }
     }
     world->synchronize();
@@ -166,9 +174,9 @@ struct UnfusedOperator::State {
       GpuProgram& program =
           programs.emplace_back(*world, chosen[i], static_cast<int>(data.size()), random);
       for (int set = 0; set < program.num_sets(); ++set) {
-        for (const char* from : {"a", "in", "y"}) program.bind(from, set, at(data, set, i));
+        for (const char* from : kRead) program.bind(from, set, at(data, set, i));
         if (steps[i].op == "gemm") program.bind("b", set, at(weights, set, i));
-        for (const char* to : {"c", "out"}) program.bind(to, set, at(data, set, i + 1));
+        for (const char* to : kWritten) program.bind(to, set, at(data, set, i + 1));
       }
     }
   }

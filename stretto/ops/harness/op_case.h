@@ -15,6 +15,7 @@
 #include "stretto/base/dtype.h"
 #include "stretto/ir/program.h"
 #include "stretto/ops/harness/target.h"
+#include "stretto/predict/launch_tables.h"
 
 namespace stretto {
 
@@ -63,6 +64,9 @@ struct OperatorInfo {
   std::function<std::vector<OpShape>(int world_size)> shapes;
   // A layer of a large model, for any world size: what a GPU config is made for.
   OpShape large;
+  // What the program's tables hold in a usual launch, for predictions; none: they have none, or the
+  // largest values are usual.
+  std::function<predict::LaunchTables(const OpShape&)> tables = {};
 };
 
 // Cases of one program that differ in their run-time rows and inputs: m, the bound, half of it, one

@@ -12,6 +12,7 @@
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
+#include "stretto/ops/moe/even_routing.h"
 #include "stretto/ops/moe/moe_case.h"
 
 namespace stretto {
@@ -370,6 +371,9 @@ std::vector<OpShape> short_shapes(int world_size) {
           {.world_size = world_size, .m = 9, .n = 16, .dtype = DType::kBF16}};
 }
 
+predict::LaunchTables listed(const OpShape& s) { return even_routing(desc_of(s), true); }
+predict::LaunchTables in_one_hop(const OpShape& s) { return even_routing(desc_of(s), false); }
+
 }  // namespace
 
 OperatorInfo ep_dispatch_info() {
@@ -381,7 +385,8 @@ OperatorInfo ep_dispatch_info() {
               },
           .make_case = dispatch_case,
           .shapes = shapes,
-          .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16}};
+          .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16},
+          .tables = listed};
 }
 
 OperatorInfo ep_send_info() {
@@ -392,7 +397,8 @@ OperatorInfo ep_send_info() {
           [](const OpShape& s) { return ep_send(desc_of(s), send_config(desc_of(s), s.target)); },
       .make_case = send_case,
       .shapes = short_shapes,
-      .large = large_step()};
+      .large = large_step(),
+      .tables = in_one_hop};
 }
 
 OperatorInfo ep_send_fp8_info() {
@@ -407,7 +413,8 @@ OperatorInfo ep_send_fp8_info() {
             return {{.world_size = world_size, .m = 21, .n = 256, .dtype = DType::kF32},
                     {.world_size = world_size, .m = 9, .n = 128, .dtype = DType::kBF16}};
           },
-          .large = large_step()};
+          .large = large_step(),
+          .tables = in_one_hop};
 }
 
 OperatorInfo ep_return_info() {
@@ -419,7 +426,8 @@ OperatorInfo ep_return_info() {
               },
           .make_case = return_case,
           .shapes = short_shapes,
-          .large = large_step()};
+          .large = large_step(),
+          .tables = in_one_hop};
 }
 
 OperatorInfo ep_place_info() {
@@ -432,7 +440,8 @@ OperatorInfo ep_place_info() {
       .shapes = [](int world_size) -> std::vector<OpShape> {
         return {{.world_size = world_size, .m = 21}, {.world_size = world_size, .m = 9}};
       },
-      .large = {.m = 2048}};
+      .large = {.m = 2048},
+      .tables = in_one_hop};
 }
 
 OperatorInfo ep_combine_info() {
@@ -444,7 +453,8 @@ OperatorInfo ep_combine_info() {
               },
           .make_case = combine_case,
           .shapes = shapes,
-          .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16}};
+          .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16},
+          .tables = listed};
 }
 
 }  // namespace stretto

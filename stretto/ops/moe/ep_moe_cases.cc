@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "stretto/ops/moe/ep_moe_layer.h"
+#include "stretto/ops/moe/even_routing.h"
 #include "stretto/ops/moe/expert_tables_case.h"
 #include "stretto/ops/moe/tp_case.h"
 
@@ -114,7 +115,12 @@ OperatorInfo ep_moe_layer_info() {
                 {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
                 {.world_size = world_size, .m = 67, .n = 136, .k = 136, .dtype = DType::kBF16}};
       },
-      .large = {.m = 8192, .n = 1792, .k = 4096, .dtype = DType::kBF16}};
+      .large = {.m = 8192, .n = 1792, .k = 4096, .dtype = DType::kBF16},
+      .tables =
+          [](const OpShape& s) {
+            const EpMoeLayerDesc d = ep_moe_layer_desc(s);
+            return even_routing(d, config_of(d, s.target));
+          }};
 }
 
 }  // namespace stretto

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/harness/field_fit.h"
@@ -153,6 +154,33 @@ ExpertTiles tiles_of(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
           .num_experts = d.num_experts,
           .tile_rows = c.first.tile.bm,
           .expert_groups = d.expert_groups};
+}
+
+EpMoeSteps steps_of(const EpMoeLayerDesc& d) {
+  EpMoeSteps steps{.exchange = {.dtype = d.dtype,
+                                .m = d.m,
+                                .hidden = d.hidden,
+                                .num_experts = d.num_experts,
+                                .top_k = d.top_k,
+                                .world_size = d.world_size,
+                                .expert_groups = d.expert_groups},
+                   .first = {.world_size = d.world_size,
+                             .rows_per_token = d.top_k,
+                             .num_experts = d.split().share(),
+                             .spare_rows = true,
+                             .n = d.ffn,
+                             .k = d.hidden,
+                             .a_dtype = d.dtype,
+                             .b_dtype = d.dtype,
+                             .c_dtype = d.dtype,
+                             .gathered = true,
+                             .swiglu = true},
+                   .second = {}};
+  steps.first.m = steps.exchange.received_rows();
+  steps.second = steps.first;
+  std::swap(steps.second.n, steps.second.k);
+  steps.second.gathered = steps.second.swiglu = false;
+  return steps;
 }
 
 std::string to_string(const EpMoeLayerDesc& d) {

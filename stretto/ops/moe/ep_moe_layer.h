@@ -10,8 +10,10 @@
 #include <string>
 
 #include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/ep_dispatch.h"
 #include "stretto/ops/moe/expert_split.h"
 #include "stretto/ops/moe/expert_tables.h"
+#include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
 
@@ -52,6 +54,14 @@ EpMoeLayerConfig default_config(const EpMoeLayerDesc& desc, Target target = Targ
 // With layers as they are in a config of own_part() that sums at the end.
 EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& desc, const MoeLayerConfig& layers,
                                Target target);
+
+// What launches that do the same one after the other do: tokens travel and come back (ep_send.h and
+// ep_return.h, or ep_dispatch.h and ep_combine.h), ep_place.h finds the rows of the own experts.
+struct EpMoeSteps {
+  EpDesc exchange;
+  GroupedDesc first, second;
+};
+EpMoeSteps steps_of(const EpMoeLayerDesc& desc);
 
 // Extent m; S = ceil(m / P), R the rows of tiles_of, E = ceil(num_experts / groups). Symmetric
 // state a [P * S, hidden]: rows 0..S-1 hold the own tokens; in those from i * S on a launch puts

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "stretto/ops/moe/even_routing.h"
 #include "stretto/ops/moe/expert_tables_case.h"
 
 namespace stretto {
@@ -85,7 +86,8 @@ OperatorInfo expert_tables_info() {
                     {.world_size = world_size, .m = 7, .n = 11, .k = 3},
                     {.world_size = world_size, .m = 1, .n = 1, .k = 1}};
           },
-          .large = {.m = 8192, .n = 60, .k = 4}};
+          .large = {.m = 8192, .n = 60, .k = 4},
+          .tables = [](const OpShape& s) { return even_routing(desc_of(s)); }};
 }
 
 }  // namespace stretto

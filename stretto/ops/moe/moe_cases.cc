@@ -8,6 +8,7 @@
 
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/moe/combine.h"
+#include "stretto/ops/moe/even_routing.h"
 #include "stretto/ops/moe/grouped_case.h"
 
 namespace stretto {
@@ -151,7 +152,8 @@ OperatorInfo grouped_info(const char* name, const char* summary,
                     {.world_size = world_size, .m = 16, .n = 32, .k = 64, .dtype = DType::kBF16},
                     {.world_size = world_size, .m = 3, .n = 19, .k = 150, .dtype = DType::kF8E4M3}};
           },
-          .large = {.m = 4096, .n = 1408, .k = 2048, .dtype = DType::kBF16}};
+          .large = {.m = 4096, .n = 1408, .k = 2048, .dtype = DType::kBF16},
+          .tables = [desc](const OpShape& s) { return even_routing(desc(s)); }};
 }
 
 // --- moe_combine ---
@@ -280,7 +282,8 @@ OperatorInfo moe_combine_info() {
                     {.world_size = world_size, .m = 9, .n = 33, .dtype = DType::kBF16},
                     {.world_size = world_size, .m = 1, .n = 16, .dtype = DType::kF16}};
           },
-          .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16}};
+          .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16},
+          .tables = [](const OpShape& s) { return even_routing(combine_desc(s)); }};
 }
 
 }  // namespace stretto

@@ -9,6 +9,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/even_routing.h"
 #include "stretto/ops/moe/expert_tables_case.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
@@ -221,7 +222,12 @@ OperatorInfo sums_info(bool all_reduce) {
             return {{.world_size = world_size, .m = 9, .n = 21, .k = 19, .dtype = DType::kF32},
                     {.world_size = world_size, .m = 6, .n = 24, .k = 32, .dtype = DType::kBF16}};
           },
-          .large = {.m = 4096, .n = 4096, .k = 3584, .dtype = DType::kBF16}};
+          .large = {.m = 4096, .n = 4096, .k = 3584, .dtype = DType::kBF16},
+          .tables =
+              [all_reduce](const OpShape& s) {
+                GroupedRsDesc d = grouped_gemm_rs_desc(s, all_reduce);
+                return even_routing(d, rs_config(d, s.target));
+              }};
 }
 
 // --- moe_layer ---
@@ -360,7 +366,12 @@ OperatorInfo ag_grouped_gemm_info() {
                     {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
                     half_empty_tiles(world_size)};
           },
-          .large = {.m = 4096, .n = 3584, .k = 4096, .dtype = DType::kBF16}};
+          .large = {.m = 4096, .n = 3584, .k = 4096, .dtype = DType::kBF16},
+          .tables =
+              [](const OpShape& s) {
+                AgGroupedDesc d = ag_grouped_gemm_desc(s);
+                return even_routing(d, ag_config(d, s.target));
+              }};
 }
 
 OperatorInfo grouped_gemm_rs_info() { return sums_info(false); }
@@ -380,7 +391,12 @@ OperatorInfo moe_layer_info() {
                     {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
                     half_empty_tiles(world_size)};
           },
-          .large = {.m = 8192, .n = 1792, .k = 4096, .dtype = DType::kBF16}};
+          .large = {.m = 8192, .n = 1792, .k = 4096, .dtype = DType::kBF16},
+          .tables =
+              [](const OpShape& s) {
+                MoeLayerDesc d = moe_layer_desc(s);
+                return even_routing(d, layer_config(d, s.target));
+              }};
 }
 
 }  // namespace stretto

@@ -1,0 +1,35 @@
+// What the tables of a mixture of experts hold where tokens go to all experts alike: those of every
+// token are different ones by lot. Of such a launch predictions are made; the largest values that
+// contracts allow would be all tokens at one expert, and every tile waiting for every rank.
+#pragma once
+
+#include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/combine.h"
+#include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/moe/ep_moe_layer.h"
+#include "stretto/ops/moe/expert_tables.h"
+#include "stretto/ops/moe/grouped_gemm.h"
+#include "stretto/ops/moe/grouped_gemm_rs.h"
+#include "stretto/ops/moe/moe_layer.h"
+#include "stretto/predict/launch_tables.h"
+
+namespace stretto {
+
+predict::LaunchTables even_routing(const ExpertTablesDesc& desc);
+// Of layers that are given their tiles, in this order; without one, in a class for each rank.
+predict::LaunchTables even_routing(const ExpertTiles& tiles, const TileOrder& order);
+predict::LaunchTables even_routing(const AgGroupedDesc& desc, const AgGroupedConfig& config);
+predict::LaunchTables even_routing(const GroupedRsDesc& desc, const GroupedRsConfig& config);
+predict::LaunchTables even_routing(const MoeLayerDesc& desc, const MoeLayerConfig& config);
+// Of what it is given and what it makes.
+predict::LaunchTables even_routing(const EpMoeLayerDesc& desc, const EpMoeLayerConfig& config);
+// Of rows that lie expert by expert, without spare ones. Masked, an expert may have as many as
+// there is room for: nothing is said.
+predict::LaunchTables even_routing(const GroupedDesc& desc);
+predict::LaunchTables even_routing(const CombineDesc& desc);
+
+// Of the steps of an exchange. `listed`: by ep_dispatch.h, else in one hop, with places from
+// ep_place.h and, in between, products of the received rows.
+predict::LaunchTables even_routing(const EpDesc& desc, bool listed);
+
+}  // namespace stretto
