@@ -114,14 +114,14 @@ class EpComparison {
   EpMoeResult run() {
     fastest_fused();
     fastest_sequence();
-    if (!fused_ || !sequence_.dispatch) {
+    if (!fused_ || !sequence_) {
       result_.error = "no config of ours runs";
       return std::move(result_);
     }
-    const Loaded &first = *sequence_.first, &second = *sequence_.second;
+    const Loaded &first = *sequence_->first, &second = *sequence_->second;
     std::vector<RanksCall> calls = {
-        [&](int) { fused_->launch(); }, [&](int) { sequence_.launch(); },
-        [&](int) { first.launch(), second.launch(); }, [&](int) { sequence_.exchange(); }};
+        [&](int) { fused_->launch(); }, [&](int) { sequence_->launch(); },
+        [&](int) { first.launch(), second.launch(); }, [&](int) { sequence_->exchange(); }};
     auto timed = [&](int calls_per_graph) {
       auto ms = time_ranks(
           world_, calls,
@@ -135,7 +135,7 @@ class EpComparison {
     poison(world_, memory_["out"]);
     poison(world_, memory_["sequence out"]);
     fused_->launch();
-    sequence_.launch();
+    sequence_->launch();
     world_.synchronize();
     result_.error = difference();
     return std::move(result_);
@@ -176,15 +176,16 @@ class EpComparison {
     return std::make_unique<Loaded>(world_, program, tensors);
   }
 
-  // `make` gives what launches and waits, `launch` enqueues it.
+  // `make` gives what takes the place of the fastest so far, if it takes less time.
   template <typename Make, typename Launched>
-  double tried(OverlapTime time, const Make& make, Launched& made) {
+  bool replaced(OverlapTime time, const Make& make, std::unique_ptr<Launched>& fastest) {
+    bool won = false;
     try {
-      made = make();
-      auto ms = time_ranks(world_, {[&](int) { made->launch(); }},
-                           {.warmup_ms = 20, .samples = kCandidateSamples});
-      made->wait();
-      time.ms = median_interval(ms[0]).median;
+      std::unique_ptr<Launched> made = make();
+      Contest found = contest(world_, *made, fastest.get());
+      time.ms = found.ms;
+      won = found.won;
+      if (won) fastest = std::move(made);
     } catch (const Fault& e) {
       time.error = e.what();
       world_.synchronize();
@@ -193,11 +194,10 @@ class EpComparison {
       time.error = e.what();
     }
     result_.configs.push_back(time);
-    return time.ms;
+    return won;
   }
 
   void fastest_fused() {
-    double least = 0;
     const int num_sms = world_.device(0).properties().num_sms;
     for (const EpMoeLayerConfig& c : configs_of(result_.shape, num_sms, options_.quick)) {
       // As large as its tiles are many.
@@ -208,27 +208,17 @@ class EpComparison {
         products = {};
         products = allocate_poisoned(world_, bf16_bytes(fused_rows_, desc_.hidden));
       }
-      std::unique_ptr<Loaded> made;
-      double ms = tried(
+      bool won = replaced(
           {.family = "fused", .config = to_string(c), .ms = 0, .error = ""},
-          [&] { return load(ep_moe_layer(desc_, c)); }, made);
-      if (ms == 0 || (fused_ && ms >= least)) continue;
-      fused_ = std::move(made);
-      least = ms;
-      result_.chosen = to_string(c);
+          [&] { return load(ep_moe_layer(desc_, c)); }, fused_);
+      if (won) result_.chosen = to_string(c);
     }
   }
 
   void fastest_sequence() {
-    double least = 0;
     for (bool one_hop : {true, false}) {
-      std::unique_ptr<Sequence> made;
-      double ms = tried(
-          {.family = "sequence", .config = name_of(one_hop), .ms = 0, .error = ""},
-          [&] { return load_sequence(one_hop); }, made);
-      if (ms == 0 || (sequence_.dispatch && ms >= least)) continue;
-      sequence_ = std::move(*made);
-      least = ms;
+      replaced({.family = "sequence", .config = name_of(one_hop), .ms = 0, .error = ""},
+               [&] { return load_sequence(one_hop); }, sequence_);
     }
   }
 
@@ -256,7 +246,7 @@ class EpComparison {
   std::map<std::string, SymmetricGpuMemory> memory_;
   std::int64_t fused_rows_ = 0;
   std::unique_ptr<Loaded> fused_;
-  Sequence sequence_;
+  std::unique_ptr<Sequence> sequence_;
   EpMoeResult result_;
 };
 

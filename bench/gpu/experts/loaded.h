@@ -6,15 +6,17 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/gpu/gpu_world.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/gpu_harness/ranks_time.h"
 
 namespace stretto::bench {
 
 inline constexpr DType kMoeDType = DType::kBF16;
-inline constexpr int kCandidateSamples = 9;
 
 inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 inline std::size_t bf16_bytes(std::int64_t rows, std::int64_t cols) { return at(rows * cols * 2); }
@@ -50,5 +52,25 @@ class Loaded {
   GpuLaunchArgs args_;
   std::unique_ptr<Loaded> next_;
 };
+
+// Of what can launch() and wait(): the time of a launch, and whether it takes less than the
+// `fastest` so far, if there is one.
+struct Contest {
+  double ms = 0;
+  bool won = true;
+};
+
+// Both in turn. While kernels are compiled a GPU cools down, and runs at a higher clock for a while
+// than under load: by itself whoever comes first would be the fastest.
+template <typename Launched>
+Contest contest(const GpuWorld& world, const Launched& made, const Launched* fastest) {
+  constexpr int kSamples = 9;
+  std::vector<RanksCall> calls = {[&](int) { made.launch(); }};
+  if (fastest) calls.push_back([&](int) { fastest->launch(); });
+  auto ms = time_ranks(world, calls, {.warmup_ms = 100, .samples = kSamples});
+  made.wait();
+  return {.ms = median_interval(ms[0]).median,
+          .won = !fastest || paired_ratio(ms[1], ms[0]).median > 1};
+}
 
 }  // namespace stretto::bench

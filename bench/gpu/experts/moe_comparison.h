@@ -251,20 +251,14 @@ class Comparison {
   template <typename Make>
   Best fastest(const char* family, std::size_t count, const Make& make) {
     Best best;
-    double least = 0;
     for (std::size_t i = 0; i < count; ++i) {
       OverlapTime time{.family = family, .config = "", .ms = 0, .error = ""};
       try {
         Made made = make(i);
         time.config = made.config;
-        auto ms = time_ranks(world_, {[&](int) { made.program->launch(); }},
-                             {.warmup_ms = 20, .samples = kCandidateSamples});
-        made.program->wait();
-        time.ms = median_interval(ms[0]).median;
-        if (!best.program || time.ms < least) {
-          best = {made.config, i, std::move(made.program), made.tables};
-          least = time.ms;
-        }
+        Contest found = contest(world_, *made.program, best.program.get());
+        time.ms = found.ms;
+        if (found.won) best = {made.config, i, std::move(made.program), made.tables};
       } catch (const Fault& e) {
         time.error = e.what();
         world_.synchronize();
