@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "apps/like_operator.h"
 #include "stretto/base/errors.h"
@@ -73,30 +76,60 @@ class Measurement {
                                                  vendor ? nullptr : &machine_);
   }
 
-  double measure(const Candidate* candidate) {
-    constexpr double kDoesNotRun = 0;
+  MeasuredCandidate measure(const Candidate* candidate) {
     try {
-      ProgramTiming timing{.samples = kCandidateSamples,
-                           .calls_per_graph = options_.graph ? kCallsPerGraph : 0};
+      Contestant made;
       if (candidate != nullptr) {
-        return median_interval(time_program(world_, candidate->program(), random_, timing)).median;
+        Program program = candidate->program();
+        made.program = std::make_unique<GpuProgram>(world_, program,
+                                                    num_launch_sets(program, world_), random_);
+        made.call = made.program->call();
+        made.num_sets = made.program->num_sets();
+      } else {
+        take_unfused();
+        made.call = unfused_->call();
+        made.num_sets = num_sets_;
       }
-      take_unfused();
-      auto ms = time_ranks(world_, {unfused_->call()},
-                           {.num_sets = num_sets_,
-                            .warmup_ms = timing.warmup_ms,
-                            .samples = timing.samples,
-                            .calls_per_graph = timing.calls_per_graph});
-      return median_interval(std::move(ms.front())).median;
+      return against_fastest(std::move(made));
     } catch (const Error& e) {
+      bool fault = dynamic_cast<const Fault*>(&e) != nullptr;
       // A fault of processes is that of all ranks, one of which may have died.
-      if (options_.host != nullptr && dynamic_cast<const Fault*>(&e) != nullptr) throw;
+      if (options_.host != nullptr && fault) throw;
+      if (fault) {
+        world_.synchronize();
+        world_.clear_fault();
+        if (fastest_.program) fastest_.program->instance().recover();
+      }
       if (is_first()) {
         fmt::print(stderr, "{}: {}\n", candidate == nullptr ? "sequence" : candidate->config,
                    e.what());
       }
-      return kDoesNotRun;
+      return {};
     }
+  }
+
+  struct Contestant {
+    std::unique_ptr<GpuProgram> program;  // none of the sequence
+    RanksCall call;
+    int num_sets = 1;
+  };
+
+  MeasuredCandidate against_fastest(Contestant made) {
+    std::vector<RanksCall> calls = {made.call};
+    int num_sets = made.num_sets;
+    if (fastest_.call) {
+      calls.push_back(fastest_.call);
+      num_sets = std::min(num_sets, fastest_.num_sets);
+    }
+    auto ms = time_ranks(world_, calls,
+                         {.num_sets = num_sets,
+                          .samples = kCandidateSamples,
+                          .calls_per_graph = options_.graph ? kCallsPerGraph : 0});
+    if (made.program) made.program->instance().wait();
+    MeasuredCandidate out{.ms = median_interval(ms[0]).median,
+                          .fastest = calls.size() == 1 || paired_ratio(ms[1], ms[0]).median > 1};
+    if (out.fastest) fastest_ = std::move(made);
+    return out;
   }
 
   // What the operator may run as; from now on its unfused path is known.
@@ -141,6 +174,7 @@ class Measurement {
           vendor, options_.graph, options_.host == nullptr ? "threads" : "processes");
     }
     Choice choice = choose(op, options_.shape, offered, choosing);
+    fastest_ = {};
     result_.predicted_ms = choice.predicted_ms;
     result_.chose_sequence = choice.is_sequence;
     result_.config = fmt::format("{} | {}", offered.desc, choice.config);
@@ -165,6 +199,7 @@ class Measurement {
   std::unique_ptr<UnfusedOperator> unfused_;
   bool has_sequence_ = false;
   int num_sets_ = 1;
+  Contestant fastest_;  // of those that the chooser has had measured
   GpuMeasurement result_;
 };
 

@@ -99,21 +99,21 @@ Choice by_prediction(std::vector<RankedCandidate> ranked, const OpCandidates& ca
 Choice by_measurement(const std::vector<RankedCandidate>& ranked, const OpCandidates& candidates,
                       const ChooseOptions& options) {
   const RankedCandidate* best = nullptr;
-  double least = kNever;
+  double best_ms = 0;
   int measured = 0;
   for (const RankedCandidate& r : ranked) {
     if (!r.is_sequence() && measured >= options.most_measured) continue;
     const Candidate* candidate =
         r.is_sequence() ? nullptr : &candidates.fused[static_cast<std::size_t>(r.index)];
-    double ms = options.measure(candidate);
+    auto [ms, fastest] = options.measure(candidate);
     if (!(ms > 0)) continue;  // the next one may run
     measured += r.is_sequence() ? 0 : 1;
-    if (ms >= least) continue;
-    least = ms;
+    if (!fastest) continue;
+    best_ms = ms;
     best = &r;
   }
   if (best == nullptr) throw UserError(candidates.desc + ": no candidate runs");
-  return choice_of(*best, candidates, least);
+  return choice_of(*best, candidates, best_ms);
 }
 
 }  // namespace

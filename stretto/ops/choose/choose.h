@@ -26,8 +26,14 @@ struct RankedCandidate {
 std::vector<RankedCandidate> rank_candidates(const OpCandidates& candidates,
                                              const predict::Machine& machine, bool eager = false);
 
-// Milliseconds of a launch; not above 0 where it does not run. Null: the sequence.
-using MeasureCandidate = std::function<double(const Candidate*)>;
+// Milliseconds of a launch, not above 0 where it does not run; and whether that is less than what
+// the fastest of the candidates before takes, in turn with this one: how fast a GPU is depends on
+// what it has done before.
+struct MeasuredCandidate {
+  double ms = 0;
+  bool fastest = false;
+};
+using MeasureCandidate = std::function<MeasuredCandidate(const Candidate*)>;  // null: the sequence
 
 struct ChooseOptions {
   predict::Machine machine;
