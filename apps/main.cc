@@ -8,14 +8,16 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <string>
 
 #include "apps/commands.h"
 #include "stretto/base/errors.h"
 
 namespace {
 
-int fail(int code, const char* kind, const char* what) {
-  fmt::print(stderr, "stretto: {}: {}\n", kind, what);
+int fail(int code, const std::string& kind, const std::string& what) {
+  bool says_it = what.starts_with(kind + ": ");  // a report of the proof
+  fmt::print(stderr, "stretto: {}{}\n", says_it ? "" : kind + ": ", what);
   return code;
 }
 

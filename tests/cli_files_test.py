@@ -59,6 +59,10 @@ class ProveTest(CliCase):
             self.assertIn(f"broken_wait.cc:{line}", done.stderr.decode())
         self.refused("bench", DATA / "broken_wait.cc", code=1, lines=None, says="broken_wait.cc")
 
+    def test_what_is_rejected_does_not_run(self):
+        text = self.refused("bench", DATA / "broken_wait.cc", code=1, says="nothing orders them", lines=None)
+        self.assertEqual(text.count("rejected"), 1, text)
+
     def test_kept_wait_is_proved_and_runs(self):
         kept = DATA / "kept_wait.cc"
         got = self.json_of("prove", kept, "--ranks", "1..3", keys=PROVE_KEYS)
@@ -113,6 +117,10 @@ class ProveTest(CliCase):
         self.refused("prove", "no_such_operator", says=["no_such_operator", "ag_gemm"])
         refuse("odd.cc", '#include "stretto/lang/program_builder.h"\n'
                "stretto::Program stretto_program(int) { throw 5; }\n", "stretto_program(2)")
+        refuse("forgets.cc", '#include "stretto/lang/program_builder.h"\n'
+               "stretto::Program stretto_program(int world_size) {\n"
+               '  stretto::ProgramBuilder p("forgets", world_size);\n}\n', "forgets.cc:4", "return",
+               lines=None)
         self.refused("prove", DATA / "kept_wait.cc", env={"TMPDIR": "/proc/nowhere"}, says="TMPDIR")
         self.refused("prove", DATA / "kept_wait.cc", env={"CXX": "/no/such/compiler"},
                      says="/no/such/compiler", lines=None)

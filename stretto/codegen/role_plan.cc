@@ -42,6 +42,7 @@ class RolePlanner {
       plan_.agents.push_back(plan_values(agent, role_.resource.cluster_size));
     }
     place_agents();
+    for (std::size_t i = 0; i < role_.agents.size(); ++i) refuse_large(i);
     for (std::size_t i = 0; i < role_.pipes.size(); ++i) plan_.pipes.push_back(plan_pipe(i));
     group_pipes();
     if (joins_) join_steps(program_, role_, plan_);
@@ -57,6 +58,25 @@ class RolePlanner {
   [[noreturn]] void fail(const std::string& what) const {
     throw UserError(fmt::format("{}:{}: role '{}' on the GPU: {}", role_.loc.file, role_.loc.line,
                                 role_.name, what));
+  }
+
+  // The compiler writes out every element that a thread has of a value, which takes it minutes
+  // where they are four times as many as there are registers.
+  void refuse_large(std::size_t agent) const {
+    constexpr std::int64_t kMost = 1024;
+    const AgentPlan& plan = plan_.agents[agent];
+    for (std::size_t i = 0; i < plan.values.size(); ++i) {
+      const ValueType& type = role_.agents[agent].values[i];
+      const ValuePlan& value = plan.values[i];
+      if (!value.used_elsewhere) continue;
+      std::int64_t rows = plan.row_slots(type, value),
+                   elements = rows * plan.col_slots(type, value);
+      if (elements <= kMost) continue;
+      fail(
+          fmt::format("{}[{}, {}] is {} elements for each of {} threads, which have 255 registers; "
+                      "smaller tiles fit",
+                      short_name(type.dtype), type.rows, type.cols, elements, plan.num_threads));
+    }
   }
 
   // Consumers first, so that their warpgroups start at thread 0; producers and drains are one each.

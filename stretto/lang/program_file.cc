@@ -62,14 +62,18 @@ std::string why(int status, const std::string& said) {
   return said.empty() ? fmt::format("no message, status {}", WEXITSTATUS(status)) : said;
 }
 
+// With what every file is compiled. A function that ends without its program would crash.
+std::string compiler() {
+  const char* chosen = std::getenv("CXX");
+  return fmt::format("{} -std=c++20 -O0 -fPIC -Werror=return-type", chosen ? chosen : "c++");
+}
+
 // The system's C++ compiler on `file` with more arguments; UserError with its messages.
 void run_compiler(const fs::path& file, const fs::path& include_dir, const std::string& arguments,
                   const fs::path& output) {
   fs::path messages = output.string() + ".log";
-  const char* compiler = std::getenv("CXX");
-  std::string command =
-      fmt::format("{} -std=c++20 -O0 -fPIC -I{} {} {} -o {} 2> {}", compiler ? compiler : "c++",
-                  quote(include_dir), arguments, quote(file), quote(output), quote(messages));
+  std::string command = fmt::format("{} -I{} {} {} -o {} 2> {}", compiler(), quote(include_dir),
+                                    arguments, quote(file), quote(output), quote(messages));
   int status = std::system(command.c_str());
   if (status == 0) return;
   std::string said = fs::exists(messages) ? read_file(messages, kMaxProgramBytes) : "";
@@ -92,14 +96,14 @@ void keep(const fs::path& made, const fs::path& object) {
 
 void* open_library(const fs::path& object) { return dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL); }
 
-// The file as a library. It is kept by what the compiler sees, so that every header that the file
-// includes counts.
+// The file as a library. It is kept by the compiler and what that sees, so that every header that
+// the file includes counts.
 void* load(const fs::path& file, const fs::path& include_dir) {
   read_file(file, kMaxProgramBytes);  // its errors are clearer than the compiler's
   Scratch scratch;
   run_compiler(file, include_dir, "-E", scratch / "program.ii");
   std::string source = read_file(scratch / "program.ii", kMaxExpandedBytes);
-  std::size_t key = std::hash<std::string>{}(source);
+  std::size_t key = std::hash<std::string>{}(compiler() + source);
   fs::path object = env_cache_dir() / "programs" / fmt::format("{:016x}.so", key);
   if (void* kept = open_library(object)) return kept;  // not one that is damaged
   run_compiler(file, include_dir, "-shared", scratch / "program.so");
