@@ -19,7 +19,6 @@ namespace stretto::bench {
 namespace {
 
 constexpr int kSets = 3;
-constexpr std::int64_t kParts = 4;  // ranks among which every expert is split
 
 struct Layer {
   std::string text;
@@ -31,17 +30,22 @@ std::vector<Layer> layers() {
   struct Model {
     const char* name;
     std::int64_t hidden, ffn, experts, top_k;
+    std::int64_t parts;  // ranks among which every expert is split
+    std::vector<std::int64_t> tokens;
   };
+  const std::vector<std::int64_t> many = {2048, 4096, 8192, 16384}, decoding = {16, 64, 256};
   std::vector<Layer> out;
-  for (const Model& model :
-       {Model{"mixtral-8x7b", 4096, 14336, 8, 2}, Model{"qwen2-moe", 2048, 1408, 60, 4},
-        Model{"phi-3.5-moe", 4096, 6400, 16, 2}}) {
+  for (const Model& model : {Model{"mixtral-8x7b", 4096, 14336, 8, 2, 4, many},
+                             Model{"qwen2-moe", 2048, 1408, 60, 4, 4, many},
+                             Model{"phi-3.5-moe", 4096, 6400, 16, 2, 4, many},
+                             Model{"32-experts", 4096, 8192, 32, 2, 1, decoding},
+                             Model{"128-experts", 4096, 1536, 128, 8, 1, decoding}}) {
     for (int layer : {1, 2}) {
-      for (std::int64_t tokens : {2048, 4096, 8192, 16384}) {
+      for (std::int64_t tokens : model.tokens) {
         for (DType dtype : {DType::kF8E4M3, DType::kBF16}) {
           GroupedDesc d{.m = tokens * model.top_k, .num_experts = model.experts};
-          d.n = layer == 1 ? 2 * model.ffn / kParts : model.hidden;
-          d.k = layer == 1 ? model.hidden : model.ffn / kParts;
+          d.n = layer == 1 ? 2 * model.ffn / model.parts : model.hidden;
+          d.k = layer == 1 ? model.hidden : model.ffn / model.parts;
           d.a_dtype = d.b_dtype = dtype, d.c_dtype = DType::kBF16;
           if (dtype == DType::kF8E4M3) d.scaling = Scaling::kBlock;
           out.push_back(
@@ -87,6 +91,14 @@ std::vector<GroupedConfig> configs_of(const GroupedDesc& d) {
     with([](GroupedConfig& c) { c.tile.bm = 192, c.tile.bn = 128; });
   }
   with([](GroupedConfig& c) { c.tickets = !c.tickets; });
+  // Tiles that stream weights past few rows.
+  for (std::int64_t rows : {8, 16, 32, 64}) {
+    GroupedDesc few = d;
+    few.m = rows;
+    GroupedConfig c = default_config(few, Target::kCuda);
+    c.num_compute_sms = gpu_workers(d.num_experts * ceil_div(d.n, c.tile.bn));
+    if (d.m < 100 * d.num_experts && texts.insert(to_string(c)).second) out.push_back(c);
+  }
   return out;
 }
 
