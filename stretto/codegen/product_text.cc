@@ -68,8 +68,10 @@ void AgentWriter::wgmma(const Op& op) {
     line("dot_async_with_sums<{}, {}, {}>(v{}, {}, {}, {}, origin);", b.cols, a.cols,
          zero_accumulator(op), op.result, left, right, plan_.ones / 16);
   } else {
-    line("{}dot_async<{}, {}, {}>(v{}, {}, {}, origin);", if_any_row(op), b.cols, a.cols,
-         zero_accumulator(op), op.result, left, right);
+    std::string amid = amid_text();
+    line("{}dot_async<{}, {}, {}{}>(v{}, {}, {}, origin{});", if_any_row(op), b.cols, a.cols,
+         zero_accumulator(op), amid.empty() ? "" : fmt::format(", {}", kStepsBeforeReads),
+         op.result, left, right, amid);
   }
   if (op.code == OpCode::kDot) {
     line("wgmma_wait<0>();");
@@ -254,7 +256,7 @@ void AgentWriter::get(const Op& op, const PipePlan& plan) {
   line("const {} s{}{{smem + {}}};", plan.alias, op.result, place_text(plan));
   clear_past_end(op, plan);
   if (value_plan(op.result).used_elsewhere && !alone()) {
-    line("load_smem<L{}>(v{}, s{}, team);", op.result, op.result, op.result);
+    if (!load_spread(op)) line("load_smem<L{}>(v{}, s{}, team);", op.result, op.result, op.result);
     threads_read_.insert(op.symbol);
   }
   if (group.pipes.back() == op.symbol) pass_slot(g);

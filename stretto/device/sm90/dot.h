@@ -40,6 +40,10 @@ STRETTO_DEVICE Origin origin_of(const u8* smem, const Team& t) {
   return {smem, uniform((smem_address(smem) & 0x3ffff) >> 4), uniform(t.tid / 128)};
 }
 
+// Always so, which the assembler does not see: what it finds behind this condition, it does not
+// move up between the matrix instructions of the product before.
+STRETTO_DEVICE bool always(const Origin& o) { return o.start <= 0x3ffff >> 4; }
+
 // How far the part that starts at stored row r and column c lies behind a slot's first, in units of
 // 16 bytes.
 template <class S>
@@ -69,10 +73,17 @@ struct Descriptors {
   }
 };
 
+struct Nothing {
+  STRETTO_DEVICE void operator()() const {}
+};
+
 // The accumulator is a MmaLayout tile of kBlocks * 2 row slots; kN columns. kZero: starts from zero
-// instead of acc. One commit group.
-template <int kN, int kK, bool kZero, class Acc, class A, class B>
-STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Origin& o) {
+// instead of acc. One commit group. `amid` is done after the first kFirst steps along k: reads of
+// shared memory stand in one queue with matrix instructions, and would wait for all of them.
+template <int kN, int kK, bool kZero, int kFirst = 0, class Acc, class A, class B,
+          class F = Nothing>
+requires(!Paired<A>) STRETTO_DEVICE
+    void dot_async(Acc& acc, const A& a, const B& b, const Origin& o, const F& amid = {}) {
   using T = typename A::Element;
   constexpr int kStep = 32 / int(sizeof(T));
   constexpr int kBlocks = Acc::kR / 2;
@@ -83,6 +94,10 @@ STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Origin& o)
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kK; k += kStep) {
+    if (kFirst > 0 && k == kFirst * kStep) {
+      __syncwarp();  // the assembler moves no read before it
+      amid();
+    }
     u64 db = kTransB ? of_b.at(k, 0) : of_b.at(0, k);
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
