@@ -240,6 +240,7 @@ void AgentWriter::block(const Block& ops) {
     emit(ops[i]);
     if (told_.are_told_by(ops[i])) settle_after_told_waits();
     if (passes_turn(ops, i)) line("pass_turn<{}>(team);", values_.warpgroups());
+    if (ops[i].code == OpCode::kDotAsync && !spread_.empty()) i = write_behind(ops, i);
   }
 }
 

@@ -1,7 +1,8 @@
 // Behind agent_text.h: writes one agent, operation by operation. Split over files by kind of
 // operation: agent_text.cc control, value_text.cc values, memory_text.cc memory, product_text.cc
-// products and pipes, drain_text.cc pipes filled from registers, sync_text.cc signals,
-// record_text.cc timestamps, delay_text.cc pauses of kernels under test.
+// products and pipes, spread_text.cc reads that stand around a product, drain_text.cc pipes filled
+// from registers, sync_text.cc signals, record_text.cc timestamps, delay_text.cc pauses of kernels
+// under test.
 #pragma once
 
 #include <fmt/format.h>
@@ -136,6 +137,18 @@ class AgentWriter {
   bool stores_by_tma(const Op& op, TensorMapPlan& view) const;
   void store_tma(const Op& op, const TensorMapPlan& view);
   void wgmma(const Op& op);
+  // A row of which a thread's columns are read before the product that is issued next up to one, and
+  // the rest behind it.
+  struct SpreadRead {
+    int reg = -1;
+    int before = 0, all = 0;
+  };
+  bool load_spread(const Op& get);
+  bool spreads(std::size_t get) const;
+  int room_for_reads() const;
+  int registers_of(int reg) const;
+  std::string part_text(const SpreadRead& read, int from, int to) const;
+  std::size_t write_behind(const Block& ops, std::size_t product);
   std::string any_row_text(const Op& op) const;
   bool may_leave_rows_out(const Op& op) const;
   std::string if_any_row(const Op& op) const;
@@ -216,6 +229,7 @@ class AgentWriter {
   // Groups for whose slot a lane may still wait, or that it may still read, while others of its
   // warp have gone on: before one lane arrives for all, they meet.
   std::set<int> apart_;
+  std::vector<SpreadRead> spread_;   // around the product that is issued next, or was just now
   const Block* turns_in_ = nullptr;  // body of the loop that is being written
   const Op* later_in_ = nullptr;     // the loop of which a copy but the first is being written
   const Op* ends_at_ = nullptr;      // the condition by whose failure the loop around it ends

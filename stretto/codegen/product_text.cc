@@ -290,7 +290,7 @@ void AgentWriter::get(const Op& op, const PipePlan& plan) {
   line("const {} s{}{{smem + {}}};", plan.alias, op.result, place_text(plan));
   clear_past_end(op, plan);
   if (value_plan(op.result).used_elsewhere && !alone()) {
-    line("load_smem<L{}>(v{}, s{}, team);", op.result, op.result, op.result);
+    if (!load_spread(op)) line("load_smem<L{}>(v{}, s{}, team);", op.result, op.result, op.result);
     threads_read_.insert(op.symbol);
   }
   if (group.pipes.back() == op.symbol) pass_slot(g);

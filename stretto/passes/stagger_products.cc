@@ -15,16 +15,19 @@
 namespace stretto {
 namespace {
 
-// Of a thread, for what two iterations hold; some 24 more are addresses and scales.
-constexpr std::int64_t kMostRegisters = 192;
+// Of a thread, for what two iterations hold, and for that and what is read beside a product; the
+// rest are addresses.
+constexpr std::int64_t kMostRegisters = 192, kMostWithReads = 216;
 constexpr int kLeastSlots = 3;  // one that is multiplied, the next, and one that is being loaded
 
 // What of an iteration comes before its product is issued, the product being last, what may come
-// while it is under way, which are slots that its result is not in, and what comes after.
+// while it is under way, which are slots that its result is not in, and what comes after, at first
+// the release of its factors.
 struct Parts {
-  Block before, beside, after;
-  std::set<int> own;    // registers that an iteration writes before it reads them
-  std::set<int> slots;  // those of them that stand for slots
+  Block before, beside, freed, after;
+  bool one_by_one = false;  // the next product is issued when this one is complete
+  std::set<int> own;        // registers that an iteration writes before it reads them
+  std::set<int> slots;      // those of them that stand for slots
 };
 
 class LoopParts {
@@ -46,7 +49,7 @@ class LoopParts {
   // what they hold may be read when it is needed.
   bool divide() {
     bool issued = false, awaited = false;
-    Block of_factors, others;
+    Block others;
     for (const Op& op : body_) {
       if (op.code == OpCode::kDotAsync) {
         if (std::exchange(issued, true)) return false;
@@ -55,7 +58,7 @@ class LoopParts {
         if (!issued || std::exchange(awaited, true)) return false;
       } else if (op.code == OpCode::kPipeRelease && issued && gets(parts_.before, op.symbol)) {
         if (!awaited) return false;
-        of_factors.push_back(op);
+        parts_.freed.push_back(op);
       } else if (op.code == OpCode::kPipeRelease && issued) {
         others.push_back(op);
       } else if (op.code == OpCode::kPipeGet) {
@@ -66,14 +69,6 @@ class LoopParts {
         return false;
       }
     }
-    // Rows of scales would take too many registers beside two products.
-    bool wide = std::any_of(parts_.beside.begin(), parts_.beside.end(),
-                            [&](const Op& op) { return type(op.result).cols > 1; });
-    if (wide) {
-      parts_.after.insert(parts_.after.begin(), parts_.beside.begin(), parts_.beside.end());
-      parts_.beside.clear();
-    }
-    parts_.after.insert(parts_.after.begin(), of_factors.begin(), of_factors.end());
     parts_.after.insert(parts_.after.end(), others.begin(), others.end());
     return awaited && size_bytes(type(dot().operands[1]).dtype) <= 2;
   }
@@ -140,8 +135,10 @@ class LoopParts {
            !product.touches(after) && !after.touches(product);
   }
 
-  // Accumulators, sums, and two of what an iteration passes to its product or from it.
-  bool fits() const {
+  // Accumulators, sums, and two of what an iteration passes to its product or from it. Where a row
+  // of scales beside them would be too much, it is read when the product is complete, in part while
+  // the next one is issued (codegen/spread_text.cc).
+  bool fits() {
     std::int64_t cells = 0;
     std::set<int> tiles = {dot().result, dot().operands[0], dot().operands[1]};
     for (const Op& op : parts_.after) {
@@ -153,7 +150,17 @@ class LoopParts {
       std::int64_t copies = parts_.own.count(reg) != 0 ? 2 : 1;
       cells += copies * registers_of(role_, type(reg));
     }
+    std::int64_t reads = 0;
+    for (const Op& op : parts_.beside) reads += registers_of_read(type(op.result));
+    parts_.one_by_one = cells + reads > kMostWithReads;
     return cells <= kMostRegisters;
+  }
+
+  // Of a row's columns each of four threads has some, and all of them what is the row's.
+  std::int64_t registers_of_read(const ValueType& read) const {
+    constexpr std::int64_t kThreads = 4;
+    if (read.rows == 1) return ceil_div(read.cols, kThreads);
+    return registers_of(role_, {read.dtype, read.rows, std::max(read.cols, kThreads)});
   }
 
   bool is_slot(int reg) const {
@@ -232,9 +239,6 @@ class Staggerer {
     }
   }
 
-  // What is read beside a product is read before the next one is issued: reads of shared memory
-  // stand behind the matrix instructions in one queue, and would come when that product has begun
-  // to end. On an H200, 2026-11-23, warps waited a third of their time for scales read after it.
   // `part` of iteration `n` of the round that begins with iteration `first`.
   void append(Block& out, const Parts& parts, const Block& part, const Op& loop, const Expr& first,
               std::int64_t n) {
@@ -259,21 +263,39 @@ class Staggerer {
     }
   }
 
+  // What is read beside a product is read before the next one is issued: reads of shared memory
+  // stand behind the matrix instructions in one queue, and would come when that product has begun
+  // to end. On an H200, 2026-11-23, warps waited a third of their time for scales read after it.
   void append_round(Block& out, const Parts& parts, const Op& loop, const Expr& first,
                     std::int64_t num) {
     const Block slots(parts.before.begin(), parts.before.end() - 1),
         product = {parts.before.back()};
+    auto put = [&](const Block& part, std::int64_t n) {
+      if (n >= 0) append(out, parts, part, loop, first, n);
+    };
+    auto complete = [&](std::int64_t n, std::int64_t under_way) {
+      if (n < 0) return;
+      out.push_back(await(under_way, loop.loc));
+      put(parts.freed, n);
+    };
     for (std::int64_t n = 0; n < num; ++n) {
-      append(out, parts, slots, loop, first, n);
-      if (n > 0) append(out, parts, parts.beside, loop, first, n - 1);
-      append(out, parts, product, loop, first, n);
-      if (n == 0) continue;
-      out.push_back(await(1, loop.loc));
-      append(out, parts, parts.after, loop, first, n - 1);
+      if (parts.one_by_one) {
+        complete(n - 1, 0);
+        put(parts.beside, n - 1);
+        put(slots, n);
+        put(product, n);
+      } else {
+        put(slots, n);
+        put(parts.beside, n - 1);
+        put(product, n);
+        complete(n - 1, 1);
+      }
+      put(parts.after, n - 1);
     }
-    append(out, parts, parts.beside, loop, first, num - 1);
-    out.push_back(await(0, loop.loc));
-    append(out, parts, parts.after, loop, first, num - 1);
+    if (!parts.one_by_one) put(parts.beside, num - 1);
+    complete(num - 1, 0);
+    if (parts.one_by_one) put(parts.beside, num - 1);
+    put(parts.after, num - 1);
   }
 
   void append_pipelined(const Op& loop, const Parts& parts, Block& out) {

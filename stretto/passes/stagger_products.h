@@ -5,6 +5,11 @@
 //
 //   make(i); dot(i); use(i)   becomes   make(i + 1); dot(i + 1); await dot(i); use(i)
 //
+// Where what is read for `use` does not fit into registers beside two products, the last one is
+// complete, and its slots are free, before the next is issued, which the threads then work beside:
+//
+//   make(i); dot(i); use(i)   becomes   await dot(i); read(i); make(i + 1); dot(i + 1); use(i)
+//
 // Two iterations are under way at a time, so the loop takes several in a round: registers that an
 // iteration writes before it reads them have a second set for every other one, while sums that pass
 // from one to the next stay where they are. What is left of the loop after whole rounds follows as

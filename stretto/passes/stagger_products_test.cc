@@ -58,6 +58,28 @@ Program product(Work work, int num_stages, std::int64_t steps,
   return p.finish();
 }
 
+// c = a * b^T in steps, each with a scale for every column: more than fits beside two products of
+// 128 columns.
+Program with_scales_of_columns(std::int64_t cols, int num_stages, std::int64_t steps) {
+  ProgramBuilder p("scaled", 1);
+  auto a = p.input("a", DType::kBF16, {2 * kRows, kMostSteps * kStep});
+  auto b = p.input("b", DType::kBF16, {cols, kMostSteps * kStep});
+  auto u = p.input("u", DType::kF32, {kMostSteps, cols});
+  auto c = p.output("c", DType::kF32, {2 * kRows, cols});
+  p.role("multiply", Resource::sms(1).pipelined(num_stages), p.grid(c, kRows, cols),
+         [&](const Tile& t) {
+           Value acc = p.zeros(DType::kF32, kRows, cols);
+           p.loop(steps, [&](const Index& i) {
+             Value left = p.load(a.tile({t.row, i * kStep}, kRows, kStep));
+             Value right = p.load(b.tile({0, i * kStep}, cols, kStep)).T();
+             Value scale = p.load(u.tile({i, 0}, 1, cols));
+             acc = acc + dot(p.zeros(DType::kF32, kRows, cols), left, right) * scale;
+           });
+           p.store(c.tile({t.row, 0}, kRows, cols), acc);
+         });
+  return p.finish();
+}
+
 std::shared_ptr<const Program> scheduled(Program program) {
   return std::make_shared<const Program>(run_pipeline(std::move(program)));
 }
@@ -145,6 +167,38 @@ TEST_F(StaggerProducts, ScalesAreReadBeforeTheNextProductIsIssued) {
   };
   look(program->roles[0].agents.back().body);
   EXPECT_EQ(products, 16);
+}
+
+// What threads do to a product then stands behind the next one, with which it shares registers for
+// no more than what they read first.
+TEST_F(StaggerProducts, ScalesThatDoNotFitBesideTwoProductsAreReadWhenTheFirstIsComplete) {
+  constexpr std::int64_t kWide = 128;
+  std::map<std::string, Doubles> inputs = {{"a", numbers(2 * kRows * kMostSteps * kStep)},
+                                           {"b", numbers(kWide * kMostSteps * kStep)},
+                                           {"u", numbers(kMostSteps * kWide)}};
+  for (std::int64_t steps : {std::int64_t{2}, std::int64_t{16}, std::int64_t{21}, kMostSteps}) {
+    auto whole = scheduled(with_scales_of_columns(kWide, 0, steps));
+    auto split = scheduled(with_scales_of_columns(kWide, 3, steps));
+    EXPECT_FALSE(overlaps(*split)) << print(*split);
+    EXPECT_EQ(run(split, inputs, steps), run(whole, inputs, steps)) << print(*split);
+    EXPECT_TRUE(prove(*split).proved);
+  }
+  EXPECT_TRUE(overlaps(*scheduled(with_scales_of_columns(kWide / 2, 3, 16))));
+
+  auto program = scheduled(with_scales_of_columns(kWide, 3, 16));
+  std::string order;  // of a round
+  for (const Op& loop : program->roles[0].agents.back().body) {
+    if (loop.code != OpCode::kLoop) continue;
+    for (const Op& op : loop.bodies[0]) {
+      if (op.code == OpCode::kDotAsync) order += "dot ";
+      if (op.code == OpCode::kAwait) order += op.exprs[0].is_const(0) ? "complete " : "await ";
+      if (op.code == OpCode::kBinary && op.binary == BinaryOp::kMul) order += "scale ";
+      bool scales = op.code == OpCode::kPipeGet &&
+                    program->roles[0].pipes[static_cast<std::size_t>(op.symbol)].type.rows == 1;
+      if (scales) order += "read ";
+    }
+  }
+  EXPECT_EQ(order.substr(0, 61), "dot complete read dot scale complete read dot scale complete ");
 }
 
 // Of products that come in eights, sixteen where they can be.

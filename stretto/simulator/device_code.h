@@ -308,6 +308,10 @@ inline void ld_acquire_cta_shared__cta_u32(uint32_t& out, uint32_t address) {
   sim::poll();
   std::memcpy(&out, sim_shared_at(address), 4);
 }
+template <class V>
+inline void ld_volatile_shared_v2_f32(const V& out, uint32_t address) {
+  for (int i = 0; i < 2; ++i) std::memcpy(out[i], sim_shared_at(address) + 4 * i, 4);
+}
 inline void st_shared_u32(uint32_t address, uint32_t v) {
   std::memcpy(sim_shared_at(address), &v, 4);
 }

@@ -123,6 +123,22 @@ STRETTO_DEVICE void load_smem(V& v, const S& smem, const Team& t) {
     load_elements<L, false>(v, smem, t);
   }
 }
+
+// Two neighbours of 4 bytes. The assembler moves it neither past a barrier nor into a branch.
+STRETTO_DEVICE void load_in_place(float& a, float& b, const float* from) {
+  asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(a), "=f"(b)
+               : "r"(smem_address(from))
+               : "memory");
+}
+// Slots [kFrom, kTo) of a row's columns, read where it stands.
+template <class L, int kFrom, int kTo, class V, class S>
+STRETTO_DEVICE void load_columns(V& v, const S& smem, const Team& t) {
+#pragma unroll
+  for (int j = kFrom; j < kTo; j += 2) {
+    load_in_place(v.x[0][j], v.x[0][j + 1], &smem.at(0, L::col(t, j)));
+  }
+}
 template <class L, class V, class S>
 STRETTO_DEVICE void load_smem_transposed(V& v, const S& smem, const Team& t) {
   load_elements<L, true>(v, smem, t);
