@@ -127,7 +127,7 @@ class Measurement {
                           .calls_per_graph = options_.graph ? kCallsPerGraph : 0});
     if (made.program) made.program->instance().wait();
     MeasuredCandidate out{.ms = median_interval(ms[0]).median,
-                          .fastest = calls.size() == 1 || paired_ratio(ms[1], ms[0]).median > 1};
+                          .fastest = calls.size() == 1 || paired_ratio(ms[1], ms[0]).low > 1};
     if (out.fastest) fastest_ = std::move(made);
     return out;
   }

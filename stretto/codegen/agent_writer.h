@@ -137,8 +137,8 @@ class AgentWriter {
   bool stores_by_tma(const Op& op, TensorMapPlan& view) const;
   void store_tma(const Op& op, const TensorMapPlan& view);
   void wgmma(const Op& op);
-  // A row of which a thread's columns are read before the product that is issued next up to one, and
-  // the rest behind it.
+  // A row of which a thread's columns are read before the product that is issued next up to one,
+  // and the rest behind it.
   struct SpreadRead {
     int reg = -1;
     int before = 0, all = 0;

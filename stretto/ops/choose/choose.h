@@ -26,9 +26,9 @@ struct RankedCandidate {
 std::vector<RankedCandidate> rank_candidates(const OpCandidates& candidates,
                                              const predict::Machine& machine, bool eager = false);
 
-// Milliseconds of a launch, not above 0 where it does not run; and whether that is less than what
-// the fastest of the candidates before takes, in turn with this one: how fast a GPU is depends on
-// what it has done before.
+// Milliseconds of a launch, not above 0 where it does not run; and whether that is surely less than
+// what the fastest of the candidates before takes, in turn with this one: how fast a GPU is depends
+// on what it has done before.
 struct MeasuredCandidate {
   double ms = 0;
   bool fastest = false;
