@@ -130,6 +130,7 @@ void bind_session(nb::module_& m) {
           },
           nb::arg("device"), nb::arg("share_devices") = false,
           nb::call_guard<nb::gil_scoped_release>())
+      .def("agree", &Session::agree, nb::call_guard<nb::gil_scoped_release>())
       .def("check", &Session::check)
       .def("is_symmetric",
            [](Session& s, int rank, std::uintptr_t address) {
@@ -177,12 +178,12 @@ void bind_launches(nb::module_& m) {
       .def_static(
           "make",
           [](std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-             const std::vector<bool>& staged, bool on_gpu, bool records) {
+             const std::vector<bool>& staged, bool on_gpu, bool records, const std::string& said) {
             return Executable::make(std::move(session), rank, compiled, staged,
-                                    on_gpu ? Place::kGpu : Place::kHost, records);
+                                    on_gpu ? Place::kGpu : Place::kHost, records, said);
           },
           nb::arg("session"), nb::arg("rank"), nb::arg("compiled"), nb::arg("staged"),
-          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"),
+          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"), nb::arg("said"),
           nb::call_guard<nb::gil_scoped_release>())
       .def("launch", &launch, nb::arg("addresses"), nb::kw_only(), nb::arg("extents"),
            nb::arg("stream") = 0);
@@ -225,6 +226,8 @@ void bind_launches(nb::module_& m) {
 }  // namespace stretto::python
 
 NB_MODULE(_core, m) {
+  // PyTorch and forked children keep objects past the end of the interpreter.
+  nb::set_leak_warnings(false);
   nb::register_exception_translator(stretto::python::translate);
   stretto::python::bind_programs(m);
   stretto::python::bind_session(m);
