@@ -112,6 +112,7 @@ void bind_session(nb::module_& m) {
       .def_static("of_environment", &environment_session, nb::arg("timeout_ms"),
                   nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("local_rank", &Session::local_rank)
+      .def_prop_ro("has_threads", [](Session& s) { return s.world().local_ranks().size() > 1; })
       .def("split", &Session::split, nb::arg("rank"), nb::arg("group"), nb::arg("request"),
            nb::call_guard<nb::gil_scoped_release>())
       .def("finalize", &Session::finalize, nb::arg("rank"), nb::arg("at_once"),
@@ -137,6 +138,7 @@ void bind_session(nb::module_& m) {
              return s.find_memory(rank, reinterpret_cast<std::byte*>(address)) != nullptr;
            })
       .def("record", &Session::record, nb::call_guard<nb::gil_scoped_release>())
+      .def("forget_recording", &Session::forget_recording)
       .def_static("write_trace", &Session::write_trace, nb::arg("path"), nb::arg("sessions"));
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpu_executable.h"
+#include "stretto/runtime/recorder.h"
 
 namespace stretto::python {
 
@@ -108,8 +109,9 @@ void Session::write_trace(const std::string& path, const std::vector<Named>& ses
     parts.push_back({&session->world().recorder(), name});
   }
   Recorder::write_trace(path, parts);
-  for (const auto& [session, name] : sessions) session->world().recorder().clear();
 }
+
+void Session::forget_recording() { world_->recorder().clear(); }
 
 void Session::agree(int rank, const std::string& call) {
   this->rank(rank).agree(call, std::hash<std::string>()(call));

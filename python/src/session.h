@@ -65,10 +65,10 @@ class Session {
   // What launches do from now on, or until now, on GPUs once they are idle: those of executables
   // that record. UserError once finalized.
   void record(bool on);
-  // What the sessions have recorded, which is forgotten, each with a name. UserError where the file
-  // cannot be written.
+  // What the sessions have recorded, each with a name. UserError where the file cannot be written.
   using Named = std::pair<std::shared_ptr<Session>, std::string>;
   static void write_trace(const std::string& path, const std::vector<Named>& sessions);
+  void forget_recording();
   // Every rank says that it makes this call, which launches nothing; UserError on all where they
   // differ. Collective.
   void agree(int rank, const std::string& call);

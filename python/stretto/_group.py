@@ -114,6 +114,10 @@ class Group:
         if self._alone is not None:
             self._alone.record(on)
 
+    @property
+    def records(self) -> bool:
+        return self._records
+
     def recorders(self) -> List[Tuple[Any, str]]:
         """What has recorded, each with a name for its ranks."""
         found = [(self.session, f"group {self.name}," if self.name else "")]

@@ -286,7 +286,7 @@ def _ep_dispatch_fake(x, experts, _weights, num_experts, _one_hop, fp8, group):
     return (
         x.new_empty((rows, x.shape[1]), dtype=torch.float8_e4m3fn if fp8 else x.dtype),
         _numbers(x, rows, top_k, dtype=torch.float32),
-        _numbers(x, expert_parallel.own_experts(group_of(group), num_experts) + 2),
+        _numbers(x, -(-num_experts // size) + 2),
         _numbers(x, rows * top_k),
         _numbers(x, rows, top_k),
         _numbers(x, x.shape[0], size),

@@ -1,7 +1,9 @@
 """Whole experts spread over the ranks: tokens to the ranks that have their experts, and the sums of
 the results back, or all of it in one launch; see ops.py for what all operators have in common. They have no gradient.
 
-Of E experts rank r has those from r * ceil(E / P) on, ceil(E / P) of them or what is left.
+Of E experts rank r has those from r * ceil(E / P) on, ceil(E / P) of them or what is left. Tables
+and weights are of ceil(E / P) experts on every rank: those that a rank does not have get no rows, and
+their weights are not looked at.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Dispatched(NamedTuple):
 
     x: Any  # [P * S, H]
     weights: Any  # float32 [P * S, top_k]
-    offsets: Any  # int32 [own experts + 2], the first row of each in 0..R, the end, R
+    offsets: Any  # int32 [ceil(E / P) + 2], the first row of each own expert in 0..R, the end, R
     tokens: Any  # int32 [R], the row of x that a row is of
     slots: Any  # int32 [P * S, top_k], the row of a token and one of its experts, or -1
     positions: Any  # int32 [S, P], where the own tokens are in the block of each rank, or -1
@@ -102,7 +104,6 @@ def ep_dispatch(
     }
     if rows > 0:
         launch("ep_place", placed, ())
-    placed["offsets"] = _own_offsets(kind, placed["offsets"], own_experts(group, num_experts))
     results = {name: finish(kind, *pair) for name, pair in received.items()}
     return Dispatched(
         results["recv"],
@@ -113,22 +114,6 @@ def ep_dispatch(
         results.get("recv_scales"),
         group.name,
     )
-
-
-def own_experts(group, num_experts: int) -> int:
-    """How many of so many are those of this rank."""
-    share = -(-num_experts // group.size)
-    return max(0, min(share, num_experts - group.rank * share))
-
-
-def _own_offsets(kind, offsets, own: int):
-    """Without those of experts that a rank with fewer than others does not have."""
-    if offsets.shape[0] == own + 2:
-        return offsets
-    made = kind.empty((own + 2,), offsets)
-    kind.assign(made[: own + 1], offsets[: own + 1])
-    kind.assign(made[own + 1 :], offsets[-1:])
-    return made
 
 
 def _checked(op: str, group, kind, x, experts, weights, num_experts: int):
