@@ -67,6 +67,12 @@ class LaunchTest(CliCase):
         self.assertEqual(done.returncode, 127)
         self.assertIn(b"cannot start '/no/such/command'", done.stderr)
 
+    def test_a_process_that_is_killed_is_named(self):
+        done = run("launch", "-n", 2, "--grace-ms", 100, "--", "sh", "-c",
+                   "[ $RANK = 1 ] && kill -9 $$; sleep 60")
+        self.assertEqual((done.returncode, done.stdout), (128 + 9, b""))
+        self.assertEqual(done.stderr.decode(), "stretto: rank 1 was ended by signal 9 (Killed)\n")
+
     def test_refusals(self):
         self.refused("launch", "--", "true", says="--ranks")
         self.refused("launch", "-n", 0, "--", "true", says="--ranks")

@@ -40,6 +40,20 @@ std::size_t ArrayView::last_offset_bytes() const {
   return static_cast<std::size_t>(bytes);
 }
 
+bool ArrayView::may_overlap(const ArrayView& other) const {
+  auto ends = [](const ArrayView& view) {
+    std::byte *first = view.data, *last = view.data;
+    for (int d = 0; d < view.num_dims; ++d) {
+      std::int64_t bytes = (view.shape[d] - 1) * view.strides[d] * view.stride_bytes;
+      (bytes < 0 ? first : last) += bytes;
+    }
+    return std::pair(first, last);
+  };
+  auto [first, last] = ends(*this);
+  auto [other_first, other_last] = ends(other);
+  return first <= other_last && other_first <= last;
+}
+
 void ArrayReader::know_torch(nb::object tensor, nb::object parameter, nb::object is_grad_enabled) {
   nb::object capsule = nb::getattr(tensor, "__dlpack_c_exchange_api__", nb::none());
   if (read_tensor_ != nullptr || !PyCapsule_CheckExact(capsule.ptr())) return;

@@ -24,6 +24,8 @@ struct ArrayView {
 
   // Where the last element begins; 0 where there is none, or a stride is negative.
   std::size_t last_offset_bytes() const;
+  // Whether an element of one may be an element of the other, by where they begin and end.
+  bool may_overlap(const ArrayView& other) const;
 };
 
 class ArrayReader {

@@ -6,8 +6,9 @@
 namespace stretto::python {
 
 CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank,
-                             const CompiledProgram& compiled, const std::vector<bool>& staged)
-    : Executable(std::move(session), rank, compiled, staged, Place::kHost),
+                             const CompiledProgram& compiled, const std::vector<bool>& staged,
+                             const std::string& said)
+    : Executable(std::move(session), rank, compiled, staged, Place::kHost, said),
       instance_((make_staging(), this->session().rank(rank)), compiled.schedule, compiled.quotas) {
   args_.tensors.resize(program().tensors.size());
   for (const Staging& s : staging_) {
@@ -18,16 +19,15 @@ CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank,
 void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
                            std::uintptr_t) {
   Rank& own = session().rank(rank());  // refuses a finalized session
-  const Call& call = call_with(args.size(), extents);
+  const Call& call = call_with(args, extents);
   for (std::size_t i = 0; i < args.size(); ++i) {
     TensorArg& to = args_.tensors[arguments_[i].tensor];
     if (arguments_[i].passing != Passing::kSymmetric) {
       to.data = args[i];
       continue;
     }
-    const SymmetricMemory& memory = memory_of(i, args[i]);
-    to.symmetric = &memory.buffer();
-    to.offset_bytes = static_cast<std::size_t>(args[i] - memory.data());
+    to.symmetric = &places_[i].memory->buffer();
+    to.offset_bytes = places_[i].offset_bytes;
   }
   args_.extents.assign(extents.begin(), extents.end());
   if (own.size() > 1) own.agree(call.name, call.content);

@@ -13,20 +13,32 @@
 #include "stretto/ir/quota.h"
 
 namespace stretto::python {
+namespace {
+
+void mix(std::uint64_t* content, std::uint64_t word) {
+  *content = (*content ^ word) * 0x9e3779b97f4a7c15u;
+}
+
+}  // namespace
 
 std::shared_ptr<Executable> Executable::make(std::shared_ptr<Session> session, int rank,
                                              const CompiledProgram& compiled,
                                              const std::vector<bool>& staged, Place place,
-                                             bool records) {
+                                             bool records, const std::string& said) {
   if (place == Place::kGpu) {
-    return std::make_shared<GpuExecutable>(std::move(session), rank, compiled, staged, records);
+    return std::make_shared<GpuExecutable>(std::move(session), rank, compiled, staged, records,
+                                           said);
   }
-  return std::make_shared<CpuExecutable>(std::move(session), rank, compiled, staged);
+  return std::make_shared<CpuExecutable>(std::move(session), rank, compiled, staged, said);
 }
 
 Executable::Executable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-                       const std::vector<bool>& staged, Place place)
-    : session_(std::move(session)), rank_(rank), schedule_(compiled.schedule), place_(place) {
+                       const std::vector<bool>& staged, Place place, std::string said)
+    : session_(std::move(session)),
+      rank_(rank),
+      schedule_(compiled.schedule),
+      place_(place),
+      said_(std::move(said)) {
   const Program& p = *schedule_;
   if (compiled.bounds_only) bounds_ = extent_bounds(p);
   if (staged.size() > p.tensors.size()) throw UserError(p.name + ": more tensors than it has");
@@ -40,10 +52,11 @@ Executable::Executable(std::shared_ptr<Session> session, int rank, const Compile
                                                    : Passing::kSymmetric;
     arguments_.push_back({i, passing});
     by_address.push_back(passing == Passing::kSymmetric);
+    places_.push_back({});
     if (passing != Passing::kStaged) continue;
     staging_.push_back({arg, t.kind != TensorKind::kOutput, t.kind != TensorKind::kInput, 0, {}});
   }
-  content_ = std::hash<std::string>()(print(p) + fmt::format("{}", by_address));
+  content_ = std::hash<std::string>()(print(p) + fmt::format("{}{}", by_address, said_));
   size_for(extent_bounds(p));
 }
 
@@ -55,20 +68,24 @@ void Executable::size_for(std::span<const std::int64_t> extents) {
   std::vector<std::int64_t> vars = initial_vars(p, rank_, call.extents);
   std::vector<std::string> texts;
   std::vector<std::size_t> bytes;
-  for (const Argument& arg : arguments_) {
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    const Argument& arg = arguments_[i];
     const Tensor& t = p.tensors[arg.tensor];
     std::vector<std::int64_t> shape = bound_shape(p, static_cast<int>(arg.tensor));
     if (!shape.empty()) shape[0] = eval(t.shape[0], vars);
     bytes.push_back(static_cast<std::size_t>(num_elements(shape)) * size_bytes(t.dtype));
-    texts.push_back(fmt::format("{}{} {} {}",
-                                arg.passing == Passing::kSymmetric ? "symmetric " : "", t.name,
-                                stretto::name(t.dtype), shape));
+    texts.push_back(fmt::format("{} {} {}", t.name, stretto::name(t.dtype), shape));
+    if (arg.passing != Passing::kSymmetric) continue;
+    const SymmetricPlace& place = places_[i];
+    texts.back() = fmt::format("symmetric {} at byte {} of array {}", texts.back(),
+                               place.offset_bytes, place.number);
+    mix(&call.content, place.number);
+    mix(&call.content, place.offset_bytes);
   }
   for (Staging& s : staging_) s.bytes = bytes[s.arg];
-  for (std::int64_t extent : extents) {
-    call.content = (call.content ^ static_cast<std::uint64_t>(extent)) * 0x9e3779b97f4a7c15u;
-  }
-  call.name = fmt::format("{}({}){}, program {:08x}", p.name, fmt::join(texts, ", "),
+  for (std::int64_t extent : extents) mix(&call.content, static_cast<std::uint64_t>(extent));
+  call.name = fmt::format("{}({}){}{}{}, program {:08x}", p.name, fmt::join(texts, ", "),
+                          said_.empty() ? "" : ", ", said_,
                           place_ == Place::kGpu ? " on GPUs" : "", content_ >> 32);
   call_ = std::move(call);
 }
@@ -82,25 +99,33 @@ void Executable::make_staging() {
   }
 }
 
-const Executable::Call& Executable::call_with(std::size_t num_args,
+const Executable::Call& Executable::call_with(std::span<std::byte* const> args,
                                               std::span<const std::int64_t> extents) {
-  if (num_args != arguments_.size()) {
-    throw UserError(fmt::format("{}: {} tensors given, it has {}", schedule_->name, num_args,
+  if (args.size() != arguments_.size()) {
+    throw UserError(fmt::format("{}: {} tensors given, it has {}", schedule_->name, args.size(),
                                 arguments_.size()));
   }
   if (!bounds_.empty() && !std::ranges::equal(extents, bounds_)) {
     throw UserError(
         fmt::format("{}: sizes {} given, proved for {} alone", schedule_->name, extents, bounds_));
   }
+  bool moved = false;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (arguments_[i].passing != Passing::kSymmetric) continue;
+    SymmetricPlace last = std::exchange(places_[i], place_of(i, args[i]));
+    moved |= last.number != places_[i].number || last.offset_bytes != places_[i].offset_bytes;
+  }
   // A rank by itself, whose calls nobody compares, need not know.
   bool matters = session_->size() > 1 || !staging_.empty();
-  if (matters && !std::ranges::equal(extents, call_.extents)) size_for(extents);
+  if (matters && (moved || !std::ranges::equal(extents, call_.extents))) size_for(extents);
   return call_;
 }
 
-const SymmetricMemory& Executable::memory_of(std::size_t arg, const std::byte* address) const {
+Executable::SymmetricPlace Executable::place_of(std::size_t arg, const std::byte* address) const {
   const SymmetricMemory* memory = session_->find_memory(rank_, address);
-  if (memory != nullptr && memory->is_on_gpu() == (place_ == Place::kGpu)) return *memory;
+  if (memory != nullptr && memory->is_on_gpu() == (place_ == Place::kGpu)) {
+    return {memory, memory->number(), static_cast<std::size_t>(address - memory->data())};
+  }
   throw UserError(fmt::format("{}: tensor '{}' is not in symmetric memory", schedule_->name,
                               schedule_->tensors[arguments_[arg].tensor].name));
 }

@@ -20,11 +20,12 @@ class Executable {
   // Collective. `staged` has an entry for each tensor that is no buffer, in the program's order:
   // whether a symmetric tensor lives in ordinary memory and is copied. Every rank passes the same.
   // On GPUs after Session::open_gpu(), and never while a stream is being captured; `records`: with
-  // a kernel that Session::record() sees, as one on CPUs always is.
+  // a kernel that Session::record() sees, as one on CPUs always is. `said`: what else of its calls
+  // has to be the same on all ranks, in words.
   static std::shared_ptr<Executable> make(std::shared_ptr<Session> session, int rank,
                                           const CompiledProgram& compiled,
                                           const std::vector<bool>& staged, Place place,
-                                          bool records);
+                                          bool records, const std::string& said);
   virtual ~Executable() = default;
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
@@ -33,15 +34,15 @@ class Executable {
   // program's bound shape, of whose first dimension only what `extents` have is there. On the host,
   // returns when the results are there; on GPUs enqueues on `stream` (a handle of CUDA's runtime)
   // and returns. UserError for an address outside symmetric memory that was not said to be staged.
-  // Where ranks launch different executables, or with different extents: UserError on every rank,
-  // with nothing launched; on GPUs a Fault (GpuSide::announce).
+  // Where ranks launch different executables, with different extents or other places of symmetric
+  // memory: UserError on every rank, with nothing launched; on GPUs a Fault (GpuSide::announce).
   virtual void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
                       std::uintptr_t stream) = 0;
   const Program& program() const { return *schedule_; }
 
  protected:
   Executable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-             const std::vector<bool>& staged, Place place);
+             const std::vector<bool>& staged, Place place, std::string said);
 
   enum class Passing {
     kOwn,        // only this rank addresses it
@@ -67,16 +68,25 @@ class Executable {
 
   Session& session() const { return *session_; }
   int rank() const { return rank_; }
-  // The call with these arguments; `staging_` is as it has them. UserError where they do not fit.
-  const Call& call_with(std::size_t num_args, std::span<const std::int64_t> extents);
-  // Of a tensor that is passed by address.
-  const SymmetricMemory& memory_of(std::size_t arg, const std::byte* address) const;
+  // The place of a tensor that is passed by address, which peers find by that of theirs.
+  struct SymmetricPlace {
+    const SymmetricMemory* memory;
+    std::uint64_t number;  // of the memory
+    std::size_t offset_bytes;
+  };
+  // The call with these arguments; `staging_` and `places_` are as it has them. UserError where they
+  // do not fit.
+  const Call& call_with(std::span<std::byte* const> args, std::span<const std::int64_t> extents);
+  // The program's largest, with symmetric tensors at the beginning of theirs.
+  const Call& call_at_bounds() const { return call_; }
   void make_staging();  // collective
 
   std::vector<Argument> arguments_;
   std::vector<Staging> staging_;
+  std::vector<SymmetricPlace> places_;  // [arguments_]
 
  private:
+  SymmetricPlace place_of(std::size_t arg, const std::byte* address) const;
   void size_for(std::span<const std::int64_t> extents);
 
   std::vector<std::int64_t> bounds_;  // of a program that was compiled for them alone
@@ -84,6 +94,7 @@ class Executable {
   int rank_;
   std::shared_ptr<const Program> schedule_;
   Place place_;
+  std::string said_;
   std::uint64_t content_ = 0;  // of the program and how its tensors are passed
   Call call_;                  // the last one
 };

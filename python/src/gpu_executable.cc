@@ -10,14 +10,14 @@ namespace stretto::python {
 // The kernel first: compiling takes seconds, more on one rank than on another.
 GpuExecutable::GpuExecutable(std::shared_ptr<Session> session, int rank,
                              const CompiledProgram& compiled, const std::vector<bool>& staged,
-                             bool records)
-    : Executable(std::move(session), rank, compiled, staged, Place::kGpu),
+                             bool records, const std::string& said)
+    : Executable(std::move(session), rank, compiled, staged, Place::kGpu, said),
       gpu_(this->session().gpu()),
       records_(records) {
   GpuCode code = build_gpu_code(compiled, {.record = records});
   GpuSide& gpu = gpu_;
   cuda::ContextScope scope(*gpu.device().context());
-  const Call& call = call_with(arguments_.size(), extent_bounds(program()));
+  const Call& call = call_at_bounds();
   gpu.announce(call.name, call.content, GpuSide::Then::kAgree);
   gpu.agree(call.name, call.content);
   make_staging();
@@ -58,7 +58,7 @@ void GpuExecutable::launch(std::span<std::byte* const> args, std::span<const std
                            std::uintptr_t stream) {
   GpuSide& gpu = session().gpu();  // refuses a finalized session
   if (gpu.world().aborted()) gpu.world().throw_fault();
-  const Call& call = call_with(args.size(), extents);
+  const Call& call = call_with(args, extents);
   for (std::size_t i = 0; i < args.size(); ++i) {
     auto address = reinterpret_cast<CUdeviceptr>(args[i]);
     if (address % 16 != 0) {
@@ -68,10 +68,8 @@ void GpuExecutable::launch(std::span<std::byte* const> args, std::span<const std
     std::vector<CUdeviceptr>& on = args_.tensors[arguments_[i].tensor];
     if (arguments_[i].passing == Passing::kOwn) std::fill(on.begin(), on.end(), address);
     if (arguments_[i].passing != Passing::kSymmetric) continue;
-    const SymmetricMemory& memory = memory_of(i, args[i]);
-    auto offset = static_cast<CUdeviceptr>(args[i] - memory.data());
     for (std::size_t r = 0; r < on.size(); ++r) {
-      on[r] = memory.on_gpu_of(static_cast<int>(r)) + offset;
+      on[r] = places_[i].memory->on_gpu_of(static_cast<int>(r)) + places_[i].offset_bytes;
     }
   }
   args_.extents.assign(extents.begin(), extents.end());

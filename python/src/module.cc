@@ -112,6 +112,7 @@ void bind_session(nb::module_& m) {
       .def_static("of_environment", &environment_session, nb::arg("timeout_ms"),
                   nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("local_rank", &Session::local_rank)
+      .def_prop_ro("has_threads", [](Session& s) { return s.world().local_ranks().size() > 1; })
       .def("split", &Session::split, nb::arg("rank"), nb::arg("group"), nb::arg("request"),
            nb::call_guard<nb::gil_scoped_release>())
       .def("finalize", &Session::finalize, nb::arg("rank"), nb::arg("at_once"),
@@ -130,12 +131,14 @@ void bind_session(nb::module_& m) {
           },
           nb::arg("device"), nb::arg("share_devices") = false,
           nb::call_guard<nb::gil_scoped_release>())
+      .def("agree", &Session::agree, nb::call_guard<nb::gil_scoped_release>())
       .def("check", &Session::check)
       .def("is_symmetric",
            [](Session& s, int rank, std::uintptr_t address) {
              return s.find_memory(rank, reinterpret_cast<std::byte*>(address)) != nullptr;
            })
       .def("record", &Session::record, nb::call_guard<nb::gil_scoped_release>())
+      .def("forget_recording", &Session::forget_recording)
       .def_static("write_trace", &Session::write_trace, nb::arg("path"), nb::arg("sessions"));
 }
 
@@ -177,12 +180,12 @@ void bind_launches(nb::module_& m) {
       .def_static(
           "make",
           [](std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-             const std::vector<bool>& staged, bool on_gpu, bool records) {
+             const std::vector<bool>& staged, bool on_gpu, bool records, const std::string& said) {
             return Executable::make(std::move(session), rank, compiled, staged,
-                                    on_gpu ? Place::kGpu : Place::kHost, records);
+                                    on_gpu ? Place::kGpu : Place::kHost, records, said);
           },
           nb::arg("session"), nb::arg("rank"), nb::arg("compiled"), nb::arg("staged"),
-          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"),
+          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"), nb::arg("said"),
           nb::call_guard<nb::gil_scoped_release>())
       .def("launch", &launch, nb::arg("addresses"), nb::kw_only(), nb::arg("extents"),
            nb::arg("stream") = 0);
@@ -225,6 +228,8 @@ void bind_launches(nb::module_& m) {
 }  // namespace stretto::python
 
 NB_MODULE(_core, m) {
+  // PyTorch and forked children keep objects past the end of the interpreter.
+  nb::set_leak_warnings(false);
   nb::register_exception_translator(stretto::python::translate);
   stretto::python::bind_programs(m);
   stretto::python::bind_session(m);

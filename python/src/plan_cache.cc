@@ -80,7 +80,13 @@ bool PlanCache::describe(nb::handle op, std::int64_t option, nb::handle out, con
   if (out.is_none()) return true;
   if (!read_results(out, call)) return false;
   for (std::size_t i = num_arrays; i < call->num_views; ++i) {
-    if (!call->views[i].is_writable || !describe_array(call->views[i], i, call)) return false;
+    const ArrayView& written = call->views[i];
+    if (!written.is_writable || !describe_array(written, i, call)) return false;
+    // The key says which are the same, not how else they lie in each other.
+    auto is_apart = [&](const ArrayView& read) {
+      return read.data == written.data || !read.may_overlap(written);
+    };
+    if (!std::all_of(call->views, call->views + num_arrays, is_apart)) return false;
   }
   return true;
 }

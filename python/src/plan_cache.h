@@ -19,7 +19,7 @@
 namespace stretto::python {
 
 // A call: the operator, its option (a dimension, a root), the arrays' layouts, which of them are
-// symmetric and which are the same.
+// symmetric and which are the same. One that writes into a part of what it reads has no key.
 struct CallKey {
   static constexpr std::size_t kMaxWords = 96;
   std::int64_t words[kMaxWords];

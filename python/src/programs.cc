@@ -23,6 +23,7 @@
 #include "stretto/predict/prediction.h"
 #include "stretto/proof/print_instances.h"
 #include "stretto/proof/prove.h"
+#include "stretto/runtime/world.h"
 
 namespace nb = nanobind;
 
@@ -134,13 +135,30 @@ const OperatorInfo& operator_named(const std::string& name) {
   throw UserError(fmt::format("'{}' is no operator; operators:{}", name, names));
 }
 
+// Sizes that are 0 are the operator's or the file's own.
+OpShape shape_of(int ranks, std::int64_t m, std::int64_t n, std::int64_t k,
+                 const std::string& dtype) {
+  if (ranks < 1 || ranks > World::kMaxWorldSize) {
+    throw UserError(fmt::format("{} ranks: need 1 to {}", ranks, World::kMaxWorldSize));
+  }
+  for (const auto& [name, size] : {std::pair("m", m), {"n", n}, {"k", k}}) {
+    if (size < 0) throw UserError(fmt::format("{} is {}, need 0 or more", name, size));
+  }
+  return {.world_size = ranks, .m = m, .n = n, .k = k, .dtype = parse_dtype(dtype)};
+}
+
+bool is_cuda(const std::string& target) {
+  if (target == "cuda" || target == "cpu") return target == "cuda";
+  throw UserError(fmt::format("target '{}': one of cuda, cpu", target));
+}
+
 // What an operator of the catalog is predicted to run fastest as on GPUs: the config by name, its
 // milliseconds, and its program or those of a sequence.
 nb::tuple chosen_operator(const std::string& name, int ranks, std::int64_t m, std::int64_t n,
                           std::int64_t k, const std::string& dtype,
                           const std::string& machine_name) {
   predict::Machine machine = predict::find_machine(machine_name);
-  OpShape shape{.world_size = ranks, .m = m, .n = n, .k = k, .dtype = parse_dtype(dtype)};
+  OpShape shape = shape_of(ranks, m, n, k, dtype);
   operator_named(name);
   OpCandidates offered = candidates(name, shape, machine.num_sms);
   ChooseOptions options{.machine = machine};
@@ -159,20 +177,21 @@ nb::tuple chosen_operator(const std::string& name, int ranks, std::int64_t m, st
 Program catalog_program(const std::string& name, int ranks, std::int64_t m, std::int64_t n,
                         std::int64_t k, const std::string& dtype, const std::string& target) {
   const OperatorInfo& op = operator_named(name);
-  OpShape shape{.world_size = ranks, .m = m, .n = n, .k = k, .dtype = parse_dtype(dtype)};
-  if (target == "cuda") shape.target = Target::kCuda;
+  OpShape shape = shape_of(ranks, m, n, k, dtype);
+  if (is_cuda(target)) shape.target = Target::kCuda;
   return op.program(shape);
 }
 
 // The program of a file; sizes that are 0 are the file's own.
 Program program_of_file(const ProgramFile& file, int ranks, std::int64_t m, std::int64_t n,
                         std::int64_t k, const std::string& dtype, const std::string& target) {
-  return file.program({.world_size = ranks,
-                       .m = m,
-                       .n = n,
-                       .k = k,
-                       .dtype = parse_dtype(dtype),
-                       .num_sms = target == "cuda" ? kGpuSms : 0});
+  OpShape shape = shape_of(ranks, m, n, k, dtype);
+  return file.program({.world_size = shape.world_size,
+                       .m = shape.m,
+                       .n = shape.n,
+                       .k = shape.k,
+                       .dtype = shape.dtype,
+                       .num_sms = is_cuda(target) ? kGpuSms : 0});
 }
 
 // Python keeps an extension's symbols to itself; program files look for the language among the

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpu_executable.h"
+#include "stretto/runtime/recorder.h"
 
 namespace stretto::python {
 
@@ -24,6 +25,7 @@ Session::Session(std::shared_ptr<World> world, std::shared_ptr<SharedLedger> led
     : world_(std::move(world)),
       ledger_(ledger ? std::move(ledger) : std::make_shared<SharedLedger>()),
       memories_(static_cast<std::size_t>(world_->size())),
+      memories_made_(memories_.size()),
       finalized_(memories_.size()),
       num_open_(static_cast<int>(world_->local_ranks().size())) {}
 
@@ -41,9 +43,8 @@ Rank& Session::rank(int index) {
 
 std::pair<std::shared_ptr<Session>, int> Session::split(int rank, const std::vector<int>& group,
                                                         const std::string& request) {
-  Rank& own = this->rank(rank);
-  own.agree(request, std::hash<std::string>()(request));
-  std::shared_ptr<Rank> part = own.split(group);
+  agree(rank, request);
+  std::shared_ptr<Rank> part = this->rank(rank).split(group);
   if (part == nullptr) return {nullptr, -1};
   std::lock_guard lock(mutex_);
   std::erase_if(parts_, [](const auto& entry) { return entry.second.expired(); });
@@ -108,7 +109,12 @@ void Session::write_trace(const std::string& path, const std::vector<Named>& ses
     parts.push_back({&session->world().recorder(), name});
   }
   Recorder::write_trace(path, parts);
-  for (const auto& [session, name] : sessions) session->world().recorder().clear();
+}
+
+void Session::forget_recording() { world_->recorder().clear(); }
+
+void Session::agree(int rank, const std::string& call) {
+  this->rank(rank).agree(call, std::hash<std::string>()(call));
 }
 
 void Session::check() {
@@ -134,10 +140,11 @@ const SymmetricMemory* Session::find_memory(int rank, const std::byte* address) 
   return found->second;
 }
 
-void Session::add_memory(int rank, const SymmetricMemory& memory) {
+std::uint64_t Session::add_memory(int rank, const SymmetricMemory& memory) {
   std::lock_guard lock(mutex_);
   memories_[static_cast<std::size_t>(rank)].emplace(memory.data() + memory.bytes(), &memory);
   if (!memory.is_on_gpu()) ++num_memories_;
+  return memories_made_[static_cast<std::size_t>(rank)]++;
 }
 
 void Session::remove_memory(Rank& rank, const SymmetricMemory& memory) noexcept {

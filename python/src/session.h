@@ -65,10 +65,13 @@ class Session {
   // What launches do from now on, or until now, on GPUs once they are idle: those of executables
   // that record. UserError once finalized.
   void record(bool on);
-  // What the sessions have recorded, which is forgotten, each with a name. UserError where the file
-  // cannot be written.
+  // What the sessions have recorded, each with a name. UserError where the file cannot be written.
   using Named = std::pair<std::shared_ptr<Session>, std::string>;
   static void write_trace(const std::string& path, const std::vector<Named>& sessions);
+  void forget_recording();
+  // Every rank says that it makes this call, which launches nothing; UserError on all where they
+  // differ. Collective.
+  void agree(int rank, const std::string& call);
   // Throws the Fault of an earlier launch on a GPU, where there has been one.
   void check();
   // Every wait of every rank fails with this fault from now on.
@@ -76,7 +79,8 @@ class Session {
 
   // Which memory of the rank holds the address; null where it is ordinary memory.
   const SymmetricMemory* find_memory(int rank, const std::byte* address);
-  void add_memory(int rank, const SymmetricMemory& memory);
+  // The how manyth of the rank's memories it is, the same number on every rank.
+  std::uint64_t add_memory(int rank, const SymmetricMemory& memory);
   // Gives the memory back to the world.
   void remove_memory(Rank& rank, const SymmetricMemory& memory) noexcept;
 
@@ -98,6 +102,7 @@ class Session {
   std::vector<GpuExecutable*> executables_;
   std::condition_variable changed_;
   std::vector<std::map<const std::byte*, const SymmetricMemory*>> memories_;  // [world] by end
+  std::vector<std::uint64_t> memories_made_;  // [world]
   int num_memories_ = 0;
   std::vector<bool> finalized_;  // [world]
   int num_open_;                 // ranks here that have not

@@ -19,7 +19,7 @@ SymmetricMemory::SymmetricMemory(std::shared_ptr<Session> session, int rank,
     device_ = gpu.ordinal();
     data_ = reinterpret_cast<std::byte*>(on_gpu_of(rank));
   }
-  session_->add_memory(rank, *this);
+  number_ = session_->add_memory(rank, *this);
 }
 
 SymmetricMemory::~SymmetricMemory() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,7 @@ class SymmetricMemory {
   int device() const { return device_; }  // -1: the host
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
+  std::uint64_t number() const { return number_; }  // the same on every rank (Session::add_memory)
   const SymmetricBuffer& buffer() const { return buffer_; }  // of the host
   CUdeviceptr on_gpu_of(int rank) const {
     return on_gpus_.on[static_cast<std::size_t>(rank)].address();
@@ -39,6 +41,7 @@ class SymmetricMemory {
   int device_ = -1;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  std::uint64_t number_ = 0;
 };
 
 }  // namespace stretto::python

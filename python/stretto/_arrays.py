@@ -50,6 +50,7 @@ def dtype_name(dtype: Any) -> str:
 class NumpyKind:
     """Arrays of NumPy."""
 
+    name = "NumPy array"
     on_gpu = False
     module: Any = np
 
@@ -67,11 +68,22 @@ class NumpyKind:
 
     @staticmethod
     def is_dense(x) -> bool:
-        return x.flags.c_contiguous
+        return x.flags.c_contiguous and x.flags.aligned
 
-    @classmethod
-    def dense(cls, x):
-        return cls.module.ascontiguousarray(x)
+    @staticmethod
+    def dense(x):
+        return np.require(x, requirements=("C", "A"))
+
+    @staticmethod
+    def strides_bytes(x) -> Sequence[int]:
+        return x.strides
+
+    @staticmethod
+    def why_not(x) -> str:
+        """Why it cannot be computed with or moved; empty where it can."""
+        if x.dtype.hasobject:
+            return f"elements of {x.dtype} are Python objects"
+        return "" if x.dtype.isnative else f"elements of {x.dtype} have another byte order"
 
     @classmethod
     def empty(cls, shape: Sequence[int], like):
@@ -109,6 +121,10 @@ class NumpyKind:
         return cls.module.moveaxis(x, source, to)
 
     @staticmethod
+    def copy(x):
+        return x.copy()
+
+    @staticmethod
     def assign(out, x) -> None:
         out[...] = x
 
@@ -133,6 +149,7 @@ class NumpyKind:
 class CupyKind(NumpyKind):
     """Arrays of CuPy, on the GPU that is CuPy's current device."""
 
+    name = "CuPy array"
     on_gpu = True
 
     @staticmethod
@@ -143,9 +160,9 @@ class CupyKind(NumpyKind):
     def is_dense(x) -> bool:
         return x.flags.c_contiguous and x.data.ptr % ALIGNMENT == 0
 
-    @classmethod
-    def dense(cls, x):
-        x = cls.module.ascontiguousarray(x)
+    @staticmethod
+    def dense(x):
+        x = CupyKind.module.ascontiguousarray(x)
         return x if x.data.ptr % ALIGNMENT == 0 else x.copy()
 
     @classmethod
@@ -183,6 +200,7 @@ class CupyKind(NumpyKind):
 class TorchKind:
     """Tensors of PyTorch on the CPU."""
 
+    name = "tensor on the CPU"
     on_gpu = False
 
     @staticmethod
@@ -204,6 +222,16 @@ class TorchKind:
     @staticmethod
     def dense(x):
         return x.detach().contiguous()
+
+    @staticmethod
+    def strides_bytes(x) -> Sequence[int]:
+        return [n * x.element_size() for n in x.stride()]
+
+    @staticmethod
+    def why_not(x) -> str:
+        if x.layout is not sys.modules["torch"].strided:
+            return f"layout {x.layout}"
+        return "quantized" if x.is_quantized else ""
 
     @staticmethod
     def empty(shape, like):
@@ -238,6 +266,10 @@ class TorchKind:
         return x.movedim(source, to)
 
     @staticmethod
+    def copy(x):
+        return x.detach().clone()
+
+    @staticmethod
     def assign(out, x) -> None:
         out.copy_(x)
 
@@ -264,6 +296,7 @@ class TorchKind:
 class TorchGpuKind(TorchKind):
     """Tensors of PyTorch on a GPU."""
 
+    name = "tensor on a GPU"
     on_gpu = True
 
     @staticmethod
@@ -335,6 +368,28 @@ def kind_of(x: Any) -> Any:
     return _cupy_kind(x)
 
 
+def _usable(kind: Any, x: Any) -> Any:
+    reason = kind.why_not(x)
+    if reason:
+        raise UserError(f"{kind.name}: {reason}")
+    return x
+
+
+def may_overlap(kind: Any, a: Any, b: Any) -> bool:
+    """Whether an element of one may be the other's, by where they begin and end."""
+    (a_first, a_end), (b_first, b_end) = _ends(kind, a), _ends(kind, b)
+    return a_first < b_end and b_first < a_end
+
+
+def _ends(kind: Any, x: Any) -> Tuple[int, int]:
+    if 0 in x.shape:
+        return 0, 0
+    steps = [(n - 1) * stride for n, stride in zip(x.shape, kind.strides_bytes(x))]
+    first = kind.address(x) + sum(step for step in steps if step < 0)
+    last = kind.address(x) + sum(step for step in steps if step > 0)
+    return first, last + kind.itemsize(x)
+
+
 def _cupy_kind(x: Any) -> Any:
     cupy = sys.modules.get("cupy")
     if cupy is None or not isinstance(x, cupy.ndarray):
@@ -356,7 +411,7 @@ def adopt(x: Any) -> Tuple[Any, Any]:
                     "this call has no gradient (an operator without one, or out=), and a tensor "
                     "requires it"
                 )
-        return kind, x
+        return kind, _usable(kind, x)
     if hasattr(x, "__cuda_array_interface__"):
         raise UserError(
             f"{type(x).__name__} on a GPU: pass it as a PyTorch tensor or a CuPy array, which "
@@ -364,7 +419,7 @@ def adopt(x: Any) -> Tuple[Any, Any]:
         )
     if hasattr(x, "__dlpack__"):
         try:
-            return NumpyKind, np.from_dlpack(x)
+            return NumpyKind, _usable(NumpyKind, np.from_dlpack(x))
         except Exception as error:
             raise UserError(
                 f"{type(x).__name__}: cannot be read through DLPack: {error}"

@@ -6,8 +6,10 @@ import functools
 import math
 from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
-from ._arrays import COMPUTED, adopt
+from ._arrays import COMPUTED, adopt, kind_of, may_overlap
 from .errors import UserError
+
+_MOST = 2**31 - 1  # of int32
 
 
 def computed_dtype(op: str, kind, *arrays, doubles: bool = True) -> str:
@@ -28,10 +30,7 @@ def same_kind(op: str, kind, *arrays) -> List[Any]:
     for x in arrays:
         other, y = adopt(x)
         if other is not kind:
-            raise UserError(
-                f"{op}: arrays of different kinds: {type(arrays[0]).__name__}, {type(x).__name__}"
-                f"{' on a GPU' if other.on_gpu else ''}"
-            )
+            raise UserError(f"{op}: arrays of different kinds: {kind.name}, {other.name}")
         adopted.append(y)
     return adopted
 
@@ -43,7 +42,9 @@ def int_table(op: str, kind, name: str, x, shape: Sequence[int]):
         raise UserError(
             f"{op}: {name} is {kind.dtype(x)} {tuple(x.shape)}; need int32 {tuple(shape)}"
         )
-    return kind.dense(x if kind.dtype(x) == "int32" else kind.cast(x, "int32"))
+    if kind.dtype(x) == "int64":
+        x = kind.cast(x.clip(-1, _MOST), "int32")  # what does not fit breaks the table's contract
+    return kind.dense(x)
 
 
 def floats(op: str, kind, name: str, x, shape: Sequence[int]):
@@ -110,20 +111,35 @@ def scaled(result, factor: float):
     return result
 
 
-def make_result(op: str, kind, out, shape: Sequence[int], like) -> Tuple[Any, Any]:
-    """(what the caller gets, what the launch writes, dense)."""
+def make_result(
+    op: str, kind, out, shape: Sequence[int], like, read: Sequence[Any] = ()
+) -> Tuple[Any, Any]:
+    """(what the caller gets, what the launch writes, dense). `read`: arrays that the launch still reads
+    when it writes, so it does not write into them."""
     if out is None:
         made = kind.empty(shape, like)
         return made, made
     other, out = adopt(out)
     if other is not kind or tuple(out.shape) != tuple(shape) or kind.dtype(out) != kind.dtype(like):
         raise UserError(
-            f"{op}: out is {type(out).__name__} {other.dtype(out)} {tuple(out.shape)}, the result "
-            f"is {kind.dtype(like)} {tuple(shape)}"
+            f"{op}: out is a {other.name}, {other.dtype(out)} {tuple(out.shape)}, the result a "
+            f"{kind.name}, {kind.dtype(like)} {tuple(shape)}"
         )
     if not kind.writable(out):
         raise UserError(f"{op}: out is read-only")
-    return out, out if kind.is_dense(out) else kind.empty(shape, like)
+    apart = kind.is_dense(out) and not any(may_overlap(kind, out, x) for x in read)
+    return out, out if apart else kind.empty(shape, like)
+
+
+def unless_same(kind, out, *arrays) -> List[Any]:
+    """Those of the arrays, of which a launch writes an element only once it has read it, that are not
+    `out` itself."""
+
+    def is_out(x):
+        same = kind_of(out) is kind and kind.address(x) == kind.address(out)
+        return same and kind.is_dense(x) and kind.is_dense(out)
+
+    return [x for x in arrays if not is_out(x)]
 
 
 def finish(kind, out, written):
@@ -150,9 +166,11 @@ class AlongDim(NamedTuple):
         return finish(self.kind, self.result, self.written)
 
 
-def result_along(op: str, kind, out, shape: Sequence[int], dim: int, like) -> AlongDim:
-    """For a result of that shape."""
-    result, written = make_result(op, kind, out, shape, like)
+def result_along(
+    op: str, kind, out, shape: Sequence[int], dim: int, like, read: Sequence[Any] = ()
+) -> AlongDim:
+    """For a result of that shape; `read` as make_result() has it."""
+    result, written = make_result(op, kind, out, shape, like, read)
     first = (shape[dim], *shape[:dim], *shape[dim + 1 :])
     target = written if dim == 0 else kind.empty(first, like)
     return AlongDim(kind, dim, result, written, target)

@@ -25,14 +25,15 @@ _compiled_lock = threading.Lock()
 class _Entry:
     """One program of a group: compiled, with the executables made of it so far."""
 
-    __slots__ = ("compiled", "order", "symmetric", "executables")
+    __slots__ = ("compiled", "order", "symmetric", "said", "executables")
 
-    def __init__(self, compiled, names: Sequence[str]):
+    def __init__(self, compiled, names: Sequence[str], said: str):
         tensors = compiled.program.tensors
         have = [t[0] for t in tensors]
         if sorted(have) != sorted(names):
             raise UserError(f"{compiled.program.name}: has tensors {have}, not {list(names)}")
         self.compiled = compiled
+        self.said = said
         self.order = tuple(names.index(name) for name in have)
         self.symmetric = tuple(i for i, t in enumerate(tensors) if t[4])
         self.executables: Dict[Tuple[Tuple[bool, ...], bool], Any] = {}
@@ -113,6 +114,10 @@ class Group:
         if self._alone is not None:
             self._alone.record(on)
 
+    @property
+    def records(self) -> bool:
+        return self._records
+
     def recorders(self) -> List[Tuple[Any, str]]:
         """What has recorded, each with a name for its ranks."""
         found = [(self.session, f"group {self.name}," if self.name else "")]
@@ -137,7 +142,12 @@ class Group:
         this way."""
         if self._records:
             return self._first_call(op, option, out, arrays)
-        result = self.plans.replay(op, option, out, *arrays)
+        try:
+            result = self.plans.replay(op, option, out, *arrays)
+        except TypeError:
+            if isinstance(option, int):
+                raise
+            raise UserError(f"{option!r}: need a whole number") from None
         if result is not None:
             return result
         self._launches = launches = []
@@ -247,11 +257,13 @@ class Group:
         extents: Sequence[int],
         *,
         at_bounds: bool = False,
+        said: str = "",
     ) -> None:
         """Launches the program that `key` stands for, which make(on_gpu) builds when it is new
         here. `arrays`, dense, are those of the tensors of these `names`; on GPUs the launch is
         enqueued on the current stream. `at_bounds`: launches under this key have no other extents,
-        the largest that the program may have. Collective."""
+        the largest that the program may have. `said`: what else must be the same on all ranks, in
+        words. Collective."""
         addresses = [kind.address(x) for x in arrays]
         with self.used():
             stream = 0
@@ -259,11 +271,11 @@ class Group:
                 device = kind.device(arrays[0])
                 self.open_gpu(device)
                 stream = kind.stream(device)
-            entry = self._entries.get((kind.on_gpu, key))
+            entry = self._entries.get((kind.on_gpu, key, said))
             if entry is None:
                 name = kind.on_gpu, key
-                entry = _Entry(_compile(name, lambda: make(kind.on_gpu), at_bounds), names)
-                self._entries[name] = entry
+                compiled = _compile(name, lambda: make(kind.on_gpu), at_bounds)
+                entry = self._entries[(*name, said)] = _Entry(compiled, names, said)
             args = [addresses[i] for i in entry.order]
             symmetric = entry.symmetric
             staged = (
@@ -289,11 +301,15 @@ class Group:
         names: Sequence[str],
         arrays: Sequence[Any],
         extents: Sequence[int],
+        *,
+        said: str = "",
     ) -> None:
         """Launches `program` of _core for the Desc with these fields; the others as in launch()."""
         make = getattr(_core, program)
         key = program, *desc.values()
-        self.launch(kind, key, lambda on_gpu: make(on_gpu, **desc), names, arrays, extents)
+        self.launch(
+            kind, key, lambda on_gpu: make(on_gpu, **desc), names, arrays, extents, said=said
+        )
 
     def _make_executable(self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool) -> Any:
         if kind.on_gpu and kind.is_capturing():
@@ -302,8 +318,21 @@ class Group:
                 "kernels and makes memory, which a graph cannot capture; call it once before"
             )
         return _core.Executable.make(
-            self.session, self.rank, entry.compiled, list(staged), kind.on_gpu, records=records
+            self.session,
+            self.rank,
+            entry.compiled,
+            list(staged),
+            kind.on_gpu,
+            records=records,
+            said=entry.said,
         )
+
+    def agree_on_nothing(self, op: str, kind: Any, x: Any) -> None:
+        """For a collective call without elements, which launches nothing: the ranks compare it with what
+        the others call. On GPUs the hosts wait for each other."""
+        if self.size > 1:
+            with self.used():
+                self.session.agree(self.rank, f"{op} of {kind.dtype(x)} {list(x.shape)}")
 
     def close(self, *, at_once: bool = False) -> None:
         self.plans.clear()

@@ -4,26 +4,57 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Iterator, Union
+from typing import Iterator, List, Union
 
 from . import _core
+from ._group import Group
 from ._world import groups
+from .errors import Error, UserError
 
 
 @contextlib.contextmanager
 def trace(path: Union[str, os.PathLike]) -> Iterator[None]:
     """Records the launches of its block, in all groups that there are, and writes them to `path` as
     JSON that Perfetto opens: a lane per worker, arrows from each notify to the wait that it ended.
-    On GPUs used by all ranks or by none: calls take kernels that record, compiled at the first call
-    of each shape (so not while a graph is captured), and the host waits for the GPU at both ends;
-    what copy engines do is not seen, nor are graphs captured before. UserError where the file
-    cannot be written."""
+    Where the block raises, what there was until then is written. On GPUs used by all ranks or by
+    none: calls take kernels that record, compiled at the first call of each shape (so not while a
+    graph is captured), and the host waits for the GPU at both ends; what copy engines do is not
+    seen, nor are graphs captured before. Ranks that are threads (stretto.testing) wait for each
+    other at the end of the block, and every file has them all. UserError within another such block,
+    and where the file cannot be written."""
     recording = groups()
+    if any(group.records for group in recording):
+        raise UserError("stretto.trace(): within another; what it records ends with its block")
     for group in recording:
         group.record(True)
     try:
         yield
+    except BaseException:
+        if not any(group.session.has_threads for group in recording):
+            with contextlib.suppress(Error):
+                _finish(recording, path)
+        raise
+    _finish(recording, path)
+
+
+def _finish(recording: List[Group], path: Union[str, os.PathLike]) -> None:
+    shared = [group for group in recording if group.session.has_threads]
+    _wait(shared)
+    for group in recording:
+        group.record(False)
+    sessions = [named for group in recording for named in group.recorders()]
+    try:
+        _core.Session.write_trace(os.fspath(path), sessions)
     finally:
-        for group in recording:
-            group.record(False)
-    _core.Session.write_trace(os.fspath(path), [r for g in recording for r in g.recorders()])
+        _wait(shared)
+        for session, _ in sessions:
+            if not session.has_threads:
+                session.forget_recording()
+        for group in shared:
+            if group.rank == 0:
+                group.session.forget_recording()
+
+
+def _wait(shared: List[Group]) -> None:
+    for group in shared:
+        group.session.barrier(group.rank)

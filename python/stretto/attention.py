@@ -50,7 +50,7 @@ def _heads(op: str, query, key, value, layout: str):
         or tuple(k.shape) != tuple(v.shape)
         or q.shape[2] != k.shape[-1]
         or ("rows" in names and q.shape[0] != k.shape[names.index("rows")])
-        or min(tuple(q.shape) + tuple(k.shape)) < 1
+        or min(tuple(q.shape[1:]) + tuple(k.shape["rows" in names :])) < 1
         or q.shape[1] % k.shape[names.index("Hkv")]
     ):
         raise UserError(
@@ -138,7 +138,7 @@ def _spread(program, op, query, key, value, *options):
         )
     bound = bound_of(tokens)
     columns = 2 * -(-bound // (2 * group.size))
-    made = _results(op, kind, out, q, return_lse, lse_columns=columns)
+    made = _results(op, kind, out, (q, k, v), return_lse, lse_columns=columns)
     group.launch_operator(
         kind,
         program,
@@ -156,17 +156,21 @@ def _spread(program, op, query, key, value, *options):
     return _finished(kind, made)
 
 
-def _results(op: str, kind, out, q, return_lse: bool, *, lse_shape=None, lse_columns: int = 0):
+def _results(
+    op: str, kind, out, arrays, return_lse: bool, *, lse_shape=None, lse_columns: int = 0
+):
     """[(what the caller gets, what the launch writes)] of attention and, where asked, of its
-    logarithms, by default [heads, rows]. `lse_columns`: with so many, at least, they are written."""
+    logarithms, by default [heads, rows]. `arrays`: queries, keys and values. `lse_columns`: with so
+    many, at least, they are written."""
+    q = arrays[0]
     if not return_lse:
-        return [make_result(op, kind, out, q.shape, q)]
+        return [make_result(op, kind, out, q.shape, q, arrays)]
     attended, lse = out or (None, None)
     like, shape = kind.from_dtype("float32", (0,), q), lse_shape or (q.shape[1], q.shape[0])
     result, written = make_result(op, kind, lse, shape, like)
     if lse_columns > shape[1]:
         written = kind.empty((shape[0], lse_columns), like)
-    return [make_result(op, kind, attended, q.shape, q), (result, written)]
+    return [make_result(op, kind, attended, q.shape, q, arrays), (result, written)]
 
 
 def _finished(kind, made):
@@ -211,7 +215,10 @@ def flash_decode(
             f"{op}: {tokens} tokens, {length} of them new, in blocks of {block}, in caches of "
             f"{rows} rows on {group.size} ranks"
         )
-    result, written = make_result(op, kind, out, q.shape, q)
+    result, written = make_result(op, kind, out, q.shape, q, (q, k, v))
+    if length == 0:
+        group.agree_on_nothing(op, kind, q)
+        return finish(kind, result, written)
     of_group = heads // kv_heads
     grouped = kind.move(q.reshape((length, kv_heads, of_group, width)), 1, 0)
     q = kind.dense(grouped).reshape((kv_heads, length * of_group, width))
@@ -278,7 +285,9 @@ def _packed(is_causal, scale, window, return_lse, group, query, key, value, cu_s
     rows, heads, width = q.shape
     starts = _starts(op, kind, cu_seqlens)
     bound = bound_of(rows)
-    made = _results(op, kind, out, q, return_lse, lse_columns=bound)
+    made = _results(op, kind, out, (q, k, v), return_lse, lse_columns=bound)
+    if rows == 0:
+        return _finished(kind, made)
     names = ("starts", "q", "k", "v", "out", "lse")[: 4 + len(made)]
     group.launch_operator(
         kind,
@@ -345,7 +354,9 @@ def _paged(is_causal, scale, window, group, query, key, value, *others):
     starts = _starts(op, kind, cu_seqlens)
     sequences = starts.shape[0] - 1
     pages, tokens = _page_tables(op, kind, block_table, cache_tokens, sequences)
-    result, written = make_result(op, kind, out, q.shape, q)
+    result, written = make_result(op, kind, out, q.shape, q, (q, k, v))
+    if rows == 0:
+        return finish(kind, result, written)
     group.launch_operator(
         kind,
         op,
@@ -406,7 +417,9 @@ def _decode_pages(scale, window, return_lse, group, query, key, value, *others):
     rows, heads, width = q.shape
     num_pages, kv_heads, page, _ = k.shape
     pages, tokens = _page_tables(op, kind, block_table, cache_tokens, rows)
-    made = _results(op, kind, out, q, return_lse, lse_shape=(rows, heads))
+    made = _results(op, kind, out, (q, k, v), return_lse, lse_shape=(rows, heads))
+    if rows == 0:
+        return _finished(kind, made)
     group.launch_operator(
         kind,
         op,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from . import _route
-from ._arrays import ALIGNMENT, ArrayT, adopt
+from ._arrays import ALIGNMENT, ArrayT, adopt, kind_of
 from ._calls import (
     as_rows,
     axis,
@@ -22,6 +23,7 @@ from ._calls import (
     padded,
     result_along,
     scaled,
+    unless_same,
 )
 from ._world import GroupLike, group_of, name_of
 from .errors import UserError
@@ -45,20 +47,45 @@ def _all_gather(group, x, dim, out):
     dim = axis(op, "dim", dim, x.ndim)
     shape = list(x.shape)
     shape[dim] *= group.size
-    made = result_along(op, kind, out, shape, dim, x)
+    at_place = _is_part(group, kind, out, x)
+    made = result_along(op, kind, out, shape, dim, x, () if at_place else (x,))
+    if at_place and group.is_symmetric(kind.address(x)):
+        x = kind.copy(x)  # peers look for it where theirs is
     rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), moved=True)
     target = rows.target(kind, made.target, group.size)
-    _launch(op, group, kind, rows, group.size, rows.array, target)
+    _launch(op, group, kind, rows, group.size, x, rows.array, target, f"dim {dim}")
     rows.finish(kind, made.target, target, group.size)
     return made.finish()
 
 
-def _launch(op, group, kind, rows, runs, source, target) -> None:
-    """A collective over the `runs` runs that its longer array has."""
+def _is_part(group, kind, whole, part) -> bool:
+    """Whether `part` is this rank's of `whole`, by rank, so that a launch may read one and write the
+    other."""
+    if whole is None or kind_of(whole) is not kind_of(part):
+        return False
+    begin = group.rank * math.prod(part.shape) * kind.itemsize(part)
+    dense = kind.is_dense(whole) and kind.is_dense(part)
+    return dense and kind.address(part) == kind.address(whole) + begin
+
+
+def _launch(op, group, kind, rows, runs, x, source, target, said="") -> None:
+    """A collective of `x` over the `runs` runs that its longer array has. `said`: what of the call is not
+    in the program."""
     m = rows.rows * runs
+    if m == 0:
+        group.agree_on_nothing(op, kind, x)
+        return
     sizes = {"m": bound_of(m), "n": rows.columns}
     desc = {"world_size": group.size, "dtype": rows.dtype, **sizes}
-    group.launch_operator(kind, op, desc, ("in", "out"), (source, target), (m,))
+    said = _in_words(kind, x, said)
+    group.launch_operator(kind, op, desc, ("in", "out"), (source, target), (m,), said=said)
+
+
+def _in_words(kind, x, said: str = "") -> str:
+    """What must be the same on all ranks and is not in a program that sees rows. The sizes but the last
+    are not: programs and memory are shared by all."""
+    last = f"[.., {x.shape[-1]}]" if x.ndim > 1 else "[..]"
+    return ", ".join(filter(None, (f"{x.ndim} dimensions of {kind.dtype(x)} {last}", said)))
 
 
 def reduce_scatter(
@@ -77,10 +104,10 @@ def reduce_scatter(
     if reduce_op == "sum":
         return group.call(_reduce_scatter, dim, out, x)
     factor = factor_of("reduce_scatter", reduce_op, group.size)
-    return scaled(group.call(_reduce_scatter, dim, out, x), factor)
+    return scaled(group.call(_reduce_scatter_avg, dim, out, x), factor)
 
 
-def _reduce_scatter(group, x, dim, out):
+def _reduce_scatter(group, x, dim, out, said=""):
     op = "reduce_scatter"
     kind, x = adopt(x)
     computed_dtype(op, kind, x)
@@ -93,12 +120,16 @@ def _reduce_scatter(group, x, dim, out):
         )
     shape = list(x.shape)
     shape[dim] //= group.size
-    made = result_along(op, kind, out, shape, dim, x)
+    read = () if _is_part(group, kind, x, out) else (x,)
+    made = result_along(op, kind, out, shape, dim, x, read)
     rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), group.size)
     target = rows.target(kind, made.target, 1)
-    _launch(op, group, kind, rows, group.size, rows.array, target)
+    _launch(op, group, kind, rows, group.size, x, rows.array, target, f"dim {dim}{said}")
     rows.finish(kind, made.target, target, 1)
     return made.finish()
+
+
+_reduce_scatter_avg = functools.partial(_reduce_scatter, said=", avg")
 
 
 def all_reduce(
@@ -112,7 +143,7 @@ def all_reduce(
     if reduce_op == "sum":
         return group.call(_all_reduce, 0, out, x)
     factor = factor_of("all_reduce", reduce_op, group.size)
-    return scaled(group.call(_all_reduce, 0, out, x), factor)
+    return scaled(group.call(_all_reduce_avg, 0, out, x), factor)
 
 
 def _launch_whole(group, kind, rows, x, written, launch) -> None:
@@ -128,17 +159,22 @@ def _launch_whole(group, kind, rows, x, written, launch) -> None:
     rows.finish(kind, written, landed, 1)
 
 
-def _all_reduce(group, x, _, out):
+def _all_reduce(group, x, _, out, said=""):
     op = "all_reduce"
     kind, x = adopt(x)
     computed_dtype(op, kind, x)
     dense = kind.dense(x)
-    result, written = make_result(op, kind, out, x.shape, x)
+    result, written = make_result(op, kind, out, x.shape, x, unless_same(kind, out, x))
     rows = as_rows(kind, dense)
-    _launch_whole(
-        group, kind, rows, dense, written, lambda a, b: _launch(op, group, kind, rows, 1, a, b)
-    )
+
+    def launch(source, target):
+        _launch(op, group, kind, rows, 1, x, source, target, said)
+
+    _launch_whole(group, kind, rows, dense, written, launch)
     return finish(kind, result, written)
+
+
+_all_reduce_avg = functools.partial(_all_reduce, said="avg")
 
 
 def broadcast(
@@ -157,13 +193,17 @@ def _broadcast(group, x, root, out):
     if not 0 <= root < group.size:
         raise UserError(f"{op}: root {root} of {group.size} ranks")
     dense = kind.dense(x)
-    result, written = make_result(op, kind, out, x.shape, x)
+    result, written = make_result(op, kind, out, x.shape, x, unless_same(kind, out, x))
     rows = as_rows(kind, dense, moved=True)
+    if rows.rows == 0:
+        group.agree_on_nothing(f"{op} from {root}", kind, x)
+        return finish(kind, result, written)
     sizes = {"m": bound_of(rows.rows), "n": rows.columns, "root": root}
     desc = {"world_size": group.size, "dtype": rows.dtype, **sizes}
 
     def launch(source, target):
-        group.launch_operator(kind, op, desc, ("in", "out"), (source, target), (rows.rows,))
+        arrays, said = (source, target), _in_words(kind, x)
+        group.launch_operator(kind, op, desc, ("in", "out"), arrays, (rows.rows,), said=said)
 
     _launch_whole(group, kind, rows, dense, written, launch)
     return finish(kind, result, written)
@@ -250,8 +290,9 @@ def _exchange(group, kind, x, counts, blocks_of, out):
     size, (sent, received, most) = group.size, blocks_of
     width = math.prod(x.shape[1:])
     shape = (sum(received),) + tuple(x.shape[1:])
-    result, written = make_result("all_to_all", kind, out, shape, x)
+    result, written = make_result("all_to_all", kind, out, shape, x, (x,))
     if most == 0 or width == 0:
+        group.agree_on_nothing("all_to_all", kind, x)
         return finish(kind, result, written)
     wide, dtype = padded(kind, x, width, ALIGNMENT), moved_as(kind, x)
     even = all(rows == most for rows in (*sent, *received))
@@ -272,6 +313,7 @@ def _exchange(group, kind, x, counts, blocks_of, out):
         ("in", "recv_counts", "out"),
         (blocks, counts, landed),
         (),
+        said=_in_words(kind, x),
     )
     if landed is not written:
         flat, begin = written.reshape((shape[0], width)), 0

@@ -176,7 +176,8 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
             f"{top_k} of {num_experts} experts"
         )
     added = () if residual is None else (residual,)
-    made, written = make_result(op, kind, out, (m if all_reduce else m // group.size, n), y)
+    shape = (m if all_reduce else m // group.size, n)
+    made, written = make_result(op, kind, out, shape, y, (y, b))
     added = tuple(residual_or_zeros(op, kind, x, made) for x in added)
     weights = float_array(op, kind, "weights", weights, (m, top_k))
     names = ("a", "b", "tiles_used", "tile_experts", "slots", "weights")
@@ -223,6 +224,9 @@ def moe_layer(
     dtype = computed_dtype(op, kind, x, gate, up, down, doubles=False)
     _check_layer(op, group, x, gate, up, down, experts)
     (num_experts, hidden, ffn), (m, top_k) = gate.shape, experts.shape
+    if m == 0:
+        group.agree_on_nothing(op, kind, x)
+        return finish(kind, *make_result(op, kind, out, x.shape, x))
     routed = routed_desc(group.size, m, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
     tile_rows, tiles = _tables(group, kind, routed, dtype, chosen)
@@ -258,7 +262,7 @@ def _check_layer(op: str, group, *arrays) -> None:
         or shapes[0] != (shapes[4][0] / group.size, shapes[1][1])
         or shapes[1] != shapes[2]
         or shapes[3] != (shapes[1][0], shapes[1][2], shapes[1][1])
-        or min(sum(shapes, ())) < 1
+        or min(shapes[1] + shapes[4][1:]) < 1
     ):
         raise UserError(
             f"{op}: shapes {', '.join(map(str, shapes))}; need [m / {group.size}, H], [E, H, F] "

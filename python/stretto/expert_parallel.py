@@ -1,7 +1,9 @@
 """Whole experts spread over the ranks: tokens to the ranks that have their experts, and the sums of
 the results back, or all of it in one launch; see ops.py for what all operators have in common. They have no gradient.
 
-Of E experts rank r has those from r * ceil(E / P) on, ceil(E / P) of them or what is left.
+Of E experts rank r has those from r * ceil(E / P) on, ceil(E / P) of them or what is left. Tables
+and weights are of ceil(E / P) experts on every rank: those that a rank does not have get no rows, and
+their weights are not looked at.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Dispatched(NamedTuple):
 
     x: Any  # [P * S, H]
     weights: Any  # float32 [P * S, top_k]
-    offsets: Any  # int32 [own experts + 2], the first row of each in 0..R, the end, R
+    offsets: Any  # int32 [ceil(E / P) + 2], the first row of each own expert in 0..R, the end, R
     tokens: Any  # int32 [R], the row of x that a row is of
     slots: Any  # int32 [P * S, top_k], the row of a token and one of its experts, or -1
     positions: Any  # int32 [S, P], where the own tokens are in the block of each rank, or -1
@@ -90,14 +92,18 @@ def ep_dispatch(
     tables.update((name, written) for name, (_, written) in received.items())
     if not one_hop:
         tables["counts"] = kind.empty((group.size, 1), experts)
-    launch("ep_send_fp8" if fp8 else "ep_send" if one_hop else "ep_dispatch", tables)
+    if rows > 0:
+        launch("ep_send_fp8" if fp8 else "ep_send" if one_hop else "ep_dispatch", tables)
+    else:
+        group.agree_on_nothing("ep_dispatch", kind, x)
     placed = {
         "recv_experts": received["recv_experts"][1],
         "slots": kind.empty((everywhere, top_k), experts),
-        "offsets": kind.empty((-(-num_experts // group.size) + 2,), experts),
+        "offsets": kind.zeros((-(-num_experts // group.size) + 2,), experts),
         "tokens": kind.empty((everywhere * top_k,), experts),
     }
-    launch("ep_place", placed, ())
+    if rows > 0:
+        launch("ep_place", placed, ())
     results = {name: finish(kind, *pair) for name, pair in received.items()}
     return Dispatched(
         results["recv"],
@@ -114,7 +120,7 @@ def _checked(op: str, group, kind, x, experts, weights, num_experts: int):
     """(what launches programs of this shape, experts, weights)."""
     dtype = computed_dtype(op, kind, x, doubles=False)
     (experts,) = same_kind(op, kind, experts)
-    if x.ndim != 2 or experts.ndim != 2 or min(*x.shape, *experts.shape, num_experts) < 1:
+    if x.ndim != 2 or experts.ndim != 2 or min(x.shape[1], experts.shape[1], num_experts) < 1:
         raise UserError(
             f"{op}: shapes {tuple(x.shape)} and {tuple(experts.shape)}; need [S, H] and [S, top_k]"
         )
@@ -138,7 +144,7 @@ def _received(group, kind, x, experts, fp8: bool, out) -> Dict[str, Tuple[Any, A
     if fp8:
         forms["recv_scales"] = (hidden // _BLOCK, shares)
     return {
-        name: make_result("ep_dispatch", kind, given, (group.size * rows, columns), like)
+        name: make_result("ep_dispatch", kind, given, (group.size * rows, columns), like, (x,))
         for given, (name, (columns, like)) in zip(out or (None,) * len(forms), forms.items())
     }
 
@@ -193,7 +199,10 @@ def ep_combine(
     (everywhere, top_k), rows = slots.shape, positions.shape[0]
     if y.ndim != 2 or y.shape[0] != everywhere * top_k or y.shape[1] < 1:
         raise UserError(f"{op}: y is {tuple(y.shape)}, need {everywhere * top_k} rows")
-    result, written = make_result(op, kind, out, (rows, y.shape[1]), y)
+    result, written = make_result(op, kind, out, (rows, y.shape[1]), y, (y,))
+    if rows == 0:
+        group.agree_on_nothing(op, kind, y)
+        return finish(kind, result, written)
     # The experts are in the tables; their number is not asked for again.
     launch = _Launch(group, kind, dtype, rows, y.shape[1], group.size * top_k, top_k)
     arrays = {
@@ -252,6 +261,9 @@ def ep_moe_layer(
     launch, experts, weights = _checked(op, group, kind, x, experts, weights, num_experts)
     groups = group.size if expert_groups is None else expert_groups
     _check_experts(op, group, groups, num_experts, x, gate, up, down)
+    if x.shape[0] == 0:
+        group.agree_on_nothing(op, kind, x)
+        return finish(kind, *make_result(op, kind, out, x.shape, x))
     launch.desc["expert_groups"] = groups
     launch.desc["ffn"] = gate.shape[2]
     launch.desc["residual"] = residual is not None

@@ -46,6 +46,7 @@ class _Product(NamedTuple):
     b_kn: bool
     like: Any  # an array of the result's element type
     scales: Optional[_Scales] = None
+    said: str = ""  # what else of the call is the same on all ranks
 
     @property
     def columns(self) -> int:
@@ -55,9 +56,17 @@ class _Product(NamedTuple):
         """a, or its scales, dense and with `dim` first."""
         return self.kind.dense(self.kind.move(x, dim, 0))
 
+    @property
+    def read(self) -> Sequence[Any]:
+        """What a launch still reads when it writes."""
+        return (self.a, self.weights, *(self.scales[1:] if self.scales else ()))
+
     def launch(self, program: str, rows: int, dim: int, outputs: dict, **fields) -> None:
         """`program` of _core over `rows` of all ranks, or collective and product one after the
         other, with these arrays as its outputs. `fields`: those of its Desc that others lack."""
+        if rows == 0:
+            self.group.agree_on_nothing(self.op, self.kind, self.a)
+            return
         kind, names = self.kind, ("a", "b", *outputs)
         arrays = (self.rows_of(self.a, dim), self.weights, *outputs.values())
         form = "none"
@@ -79,16 +88,18 @@ class _Product(NamedTuple):
         }
         make, key = getattr(_core, program), (program, *desc.values())
         steps = self.group.programs(kind, key, lambda on_gpu: make(on_gpu, **desc))
+        on_dim = self._replace(said=f"dim {dim}{self.said}")
         if len(steps) == 1:
-            self._launch_step(key, steps[0], rows, dict(zip(names, arrays)))
+            on_dim._launch_step(key, steps[0], rows, dict(zip(names, arrays)))
         elif program == "ag_gemm":
-            self._gather_then_multiply(key, steps, rows, arrays[0], outputs)
+            on_dim._gather_then_multiply(key, steps, rows, arrays[0], outputs)
         else:
-            self._multiply_then_collect(key, steps, rows, arrays[0], outputs["out"])
+            on_dim._multiply_then_collect(key, steps, rows, arrays[0], outputs["out"])
 
     def _launch_step(self, key, program, rows: int, tensors: dict) -> None:
         names, arrays = tuple(tensors), tuple(tensors.values())
-        self.group.launch(self.kind, key, lambda _: program, names, arrays, (rows,), at_bounds=True)
+        options = {"at_bounds": True, "said": self.said}
+        self.group.launch(self.kind, key, lambda _: program, names, arrays, (rows,), **options)
 
     def _between(self, rows: int, columns: int, like):
         """What the first step leaves for the second, where peers can read it."""
@@ -186,12 +197,13 @@ def result_dtype(op: str, scale_a, scale_b, out_dtype, out) -> Optional[str]:
 
 
 @functools.lru_cache(maxsize=None)
-def scaled_op(op: str, out_dtype: str):
+def scaled_op(op: str, out_dtype: str, said: str = ""):
     """The operator of that name for factors with scales; the same object each time."""
     body = _BODIES[op]
 
     def call(group, a, b, scale_a, scale_b, option, out):
-        return body(_scaled_product(op, group, a, b, scale_a, scale_b, out_dtype), option, out)
+        p = _scaled_product(op, group, a, b, scale_a, scale_b, out_dtype)
+        return body(p._replace(said=said), option, out)
 
     return call
 
@@ -312,7 +324,7 @@ def _gathered(p, gather_dim, out, return_a: bool = False):
         raise UserError(f"{p.op}: gather_dim {gather_dim} is the one that is summed over")
     lead = list(p.a.shape[:-1])
     lead[dim] *= p.group.size
-    made = result_along(p.op, p.kind, out, lead + [p.columns], dim, p.like)
+    made = result_along(p.op, p.kind, out, lead + [p.columns], dim, p.like, p.read)
     outputs, whole = {"c": made.target}, None
     if return_a:
         whole = result_along(p.op, p.kind, None, lead + [p.a.shape[-1]], dim, p.a)
@@ -326,7 +338,7 @@ def all_gather_matmul_and_keep(group, a, b, _, out):
     the next such call of that shape."""
     p = _product("all_gather_matmul", group, a, b)
     lead = (p.a.shape[0] * group.size, *p.a.shape[1:-1])
-    result, written = make_result(p.op, p.kind, out, (*lead, p.columns), p.like)
+    result, written = make_result(p.op, p.kind, out, (*lead, p.columns), p.like, p.read)
     kept = kept_rows(group, p.a)
     group.stays(p.kind, kept)
     p.launch("ag_gemm", math.prod(lead), 0, {"c": written, "gathered": kept}, gathered=True)
@@ -374,15 +386,21 @@ def matmul_reduce_scatter(
         made = _route.layer.scaled_matmul_reduce_scatter
         return made(*arrays, *options, result, name_of(group))
     group = group_of(group)
-    body = _matmul_reduce_scatter if result is None else scaled_op(op, result)
-    if reduce_op == "sum":
-        return group.call(body, scatter_dim, out, *arrays)
-    factor = factor_of(op, reduce_op, group.size)
+    factor, said = factor_of(op, reduce_op, group.size), _SAID[reduce_op]
+    body = _scatter_op(said) if result is None else scaled_op(op, result, said)
     return scaled(group.call(body, scatter_dim, out, *arrays), factor)
 
 
-def _matmul_reduce_scatter(group, a, b, scatter_dim, out):
-    return _scattered(_product("matmul_reduce_scatter", group, a, b), scatter_dim, out)
+_SAID = {"sum": "", "avg": ", avg"}
+
+
+@functools.lru_cache(maxsize=None)
+def _scatter_op(said: str):
+    def call(group, a, b, scatter_dim, out):
+        p = _product("matmul_reduce_scatter", group, a, b)
+        return _scattered(p._replace(said=said), scatter_dim, out)
+
+    return call
 
 
 def _scattered(p, scatter_dim, out):
@@ -395,7 +413,7 @@ def _scattered(p, scatter_dim, out):
         )
     shape = list(p.a.shape[:-1]) + [p.columns]
     shape[dim] //= size
-    made = result_along(p.op, p.kind, out, shape, dim, p.like)
+    made = result_along(p.op, p.kind, out, shape, dim, p.like, p.read)
     p.launch("gemm_rs", math.prod(p.a.shape[:-1]), dim, {"out": made.target})
     return made.finish()
 
@@ -430,7 +448,7 @@ def _matmul_all_reduce(group, a, b, _, out):
 
 def _reduced(p, _, out):
     shape = tuple(p.a.shape[:-1]) + (p.columns,)
-    result, written = make_result(p.op, p.kind, out, shape, p.like)
+    result, written = make_result(p.op, p.kind, out, shape, p.like, p.read)
     p.launch("gemm_ar", math.prod(shape[:-1]), 0, {"out": written})
     return finish(p.kind, result, written)
 

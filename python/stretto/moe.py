@@ -86,7 +86,7 @@ def _moe_route(
     gate, *bias = same_kind(op, kind, *arrays[1:])
     dtype = computed_dtype(op, kind, x, doubles=False)
     gate_dtype = computed_dtype(op, kind, gate, doubles=False)
-    if x.ndim != 2 or gate.ndim != 2 or x.shape[1] != gate.shape[1] or min(x.shape) < 1:
+    if x.ndim != 2 or gate.ndim != 2 or x.shape[1] != gate.shape[1] or x.shape[1] < 1:
         raise UserError(
             f"{op}: shapes {tuple(x.shape)} and {tuple(gate.shape)}; need [m, H] and [E, H]"
         )
@@ -105,6 +105,8 @@ def _moe_route(
     else:
         shapes.append(("experts", "int32", (m, top_k)))
     made = [kind.from_dtype(d, shape, x) for _, d, shape in shapes]
+    if m == 0:  # of which the first row of every expert is 0
+        return tuple(kind.zeros(y.shape, y) for y in made)
     group.launch_operator(
         kind,
         op,
@@ -216,11 +218,11 @@ def _rows(op, kind, given, a, experts: int) -> _Rows:
     if "tokens" not in given:
         return _Rows(m, 1, spare, tables)
     (tokens,) = same_kind(op, kind, given["tokens"])
-    rows = tokens.shape[0] if tokens.ndim == 1 else 0
-    if rows == 0 or rows % m:
+    rows = tokens.shape[0] if tokens.ndim == 1 else -1
+    if rows < m or (rows % m if m else rows):
         raise UserError(f"{op}: tokens is {tuple(tokens.shape)}, need a multiple of {m} rows")
     tables["tokens"] = int_table(op, kind, "tokens", tokens, (rows,))
-    return _Rows(m, rows // m, spare, tables)
+    return _Rows(m, rows // max(m, 1), spare, tables)
 
 
 def _factors(op, kind, given, a, shape, scaled: bool):
@@ -262,17 +264,20 @@ def _grouped_matmul(names, result, group, *arguments):
         raise UserError(f"{op}: scale_up goes with up and scale_b")
     shapes = tuple(a.shape), tuple(b.shape)
     fit = b.ndim == 3 and a.ndim == (3 if masked else 2) and shapes[0][-1] == shapes[1][1]
-    if not fit or min(shapes[0] + shapes[1]) < 1 or (masked and shapes[0][0] != shapes[1][0]):
+    if not fit or min(shapes[1][1:]) < 1 or (masked and shapes[0][0] != shapes[1][0]):
         need = "[E, M, K]" if masked else "[rows, K]"
         raise UserError(f"{op}: shapes {shapes[0]} and {shapes[1]}; need {need} and [E, K, N]")
     rows = _rows(op, kind, given, a, shapes[1][0])
     dtype, inputs = _factors(op, kind, given, a, shapes[1], scaled)
     like = kind.from_dtype(result, (0,), a) if scaled else a
     shape = grouped_shape(*shapes, given.get("offsets"), given.get("tokens"))
-    made, written = make_result(op, kind, out, shape, like)
+    read = (a, *(given[name] for name in ("b", "up") if name in given))
+    made, written = make_result(op, kind, out, shape, like, read)
     if made is not written and (masked or rows.spare):
         kind.assign(written, made)  # whose other rows stay
     experts, k, n = shapes[1]
+    if rows.m == 0 or experts == 0:
+        return finish(kind, made, written)
     group.launch_operator(
         kind,
         "grouped_gemm",
@@ -327,9 +332,13 @@ def moe_combine(
             "[m, top_k]"
         )
     (m, top_k), hidden = slots.shape, y.shape[1]
-    if min(m, top_k, hidden) < 1 or (scatter and m % group.size):
+    if min(top_k, hidden) < 1 or (scatter and m % group.size):
         raise UserError(f"{op}: {m} tokens of size {hidden} on {group.size} ranks")
-    result, written = make_result(op, kind, out, (m // group.size if scatter else m, hidden), y)
+    shape = (m // group.size if scatter else m, hidden)
+    result, written = make_result(op, kind, out, shape, y, (y,))
+    if m == 0:
+        group.agree_on_nothing(op, kind, y)
+        return finish(kind, result, written)
     group.launch_operator(
         kind,
         op,

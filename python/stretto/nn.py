@@ -10,7 +10,7 @@ loss, the same on all ranks, counts once. The ranks are those of `group`, by def
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Type, TypeVar
+from typing import Any, Optional, Tuple, Type, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,15 @@ class _ParallelLinear(nn.Module):
                 made.bias.copy_(bias.chunk(group.size)[group.rank] if columns else bias)
         return made
 
+    def _factors(self, x: Tensor) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        """(x, weight, bias), in torch.autocast of its element type, as nn.functional.linear takes them."""
+        factors = x, self.weight, self.bias
+        device = x.device.type
+        if not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
+            return factors
+        dtype = torch.get_autocast_dtype(device)
+        return tuple(y if y is None else y.to(dtype) for y in factors)
+
     def extra_repr(self) -> str:
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
@@ -108,11 +117,12 @@ class ColumnParallelLinear(_ParallelLinear):
     split = "out"
 
     def forward(self, x: Tensor) -> Tensor:
+        x, weight, bias = self._factors(x)
         if not self.sequence_parallel:
             x = _route.layer.copy_to_ranks(x, self.group)
-            return nn.functional.linear(x, self.weight, self.bias)
-        y = _route.layer.all_gather_matmul(x, self.weight.t(), 0, self.group)
-        return y if self.bias is None else y + self.bias
+            return nn.functional.linear(x, weight, bias)
+        y = _route.layer.all_gather_matmul(x, weight.t(), 0, self.group)
+        return y if bias is None else y + bias
 
 
 class RowParallelLinear(_ParallelLinear):
@@ -126,11 +136,12 @@ class RowParallelLinear(_ParallelLinear):
     split = "in"
 
     def forward(self, x: Tensor) -> Tensor:
+        x, weight, bias = self._factors(x)
         if self.sequence_parallel:
-            y = _route.layer.matmul_reduce_scatter(x, self.weight.t(), 0, "sum", self.group)
-            if self.bias is None:
+            y = _route.layer.matmul_reduce_scatter(x, weight.t(), 0, "sum", self.group)
+            if bias is None:
                 return y
             # Each rank adds the bias to rows of its own, so that gradients add up.
-            return y + _route.layer.copy_to_ranks(self.bias, self.group)
-        y = _route.layer.matmul_all_reduce(x, self.weight.t(), True, self.group)
-        return y if self.bias is None else y + self.bias
+            return y + _route.layer.copy_to_ranks(bias, self.group)
+        y = _route.layer.matmul_all_reduce(x, weight.t(), True, self.group)
+        return y if bias is None else y + bias

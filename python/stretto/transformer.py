@@ -7,8 +7,16 @@ import math
 from typing import Any, Optional, Tuple
 
 from . import _route
-from ._arrays import ArrayT, adopt
-from ._calls import bound_of, computed_dtype, finish, make_result, same_kind, with_options
+from ._arrays import ArrayT, adopt, may_overlap
+from ._calls import (
+    bound_of,
+    computed_dtype,
+    finish,
+    make_result,
+    same_kind,
+    unless_same,
+    with_options,
+)
 from ._world import GroupLike, alone, group_of, name_of
 from .errors import UserError
 
@@ -45,10 +53,17 @@ def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
             f"{op}: shapes {tuple(x.shape)}, {tuple(residual.shape)}, {tuple(weight.shape)}; "
             "need [.., H], [.., H], [H]"
         )
-    normed, written = make_result(op, kind, out[0] if out else None, x.shape, x)
-    total, summed = make_result(op, kind, out[1] if out else None, x.shape, x)
+    outs = out or (None, None)
+    peers_read = [x] if group.is_symmetric(kind.address(x)) else []
+    (normed, written), (total, summed) = (
+        make_result(op, kind, each, x.shape, x, peers_read + unless_same(kind, each, x, residual))
+        for each in outs
+    )
     x, residual, weight = kind.dense(x), kind.dense(residual), kind.dense(weight)
     rows = math.prod(x.shape[:-1])
+    if rows == 0:
+        group.agree_on_nothing(op, kind, x)
+        return finish(kind, normed, written), finish(kind, total, summed)
     group.launch_operator(
         kind,
         op,
@@ -110,7 +125,7 @@ def _scaled_dot_product_attention(
     kv_heads, tokens = k.shape[-3:-1]
     past = 0 if is_causal else tokens - rows
     batch = math.prod(q.shape[:-3])
-    made, finished = _rows_first(op, kind, out[0] if return_lse and out else out, q)
+    made, finished = _rows_first(op, kind, out[0] if return_lse and out else out, q, k, v)
     lse = ()
     if return_lse:
         like = kind.from_dtype("float32", (0,), q)
@@ -129,7 +144,7 @@ def _scaled_dot_product_attention(
         "lse": return_lse,
     }
     written = made, *lse[1:]
-    if batch > 0:
+    if batch > 0 and rows > 0:
         group.launch_operator(
             kind,
             "attention",
@@ -160,14 +175,15 @@ def _check_heads(op: str, q, k, v, enable_gqa: bool) -> None:
         raise UserError(f"{op}: {rows} rows over {tokens} keys; need L <= S")
 
 
-def _rows_first(op: str, kind, out, q):
+def _rows_first(op: str, kind, out, q, *others):
     """(what launches write, [.., L, H, E] and dense; a function that gives the caller's result,
     [.., H, L, E], once it is there)."""
     lead, (heads, rows, width) = tuple(q.shape[:-3]), q.shape[-3:]
     if out is not None:
         out, _ = make_result(op, kind, out, q.shape, q)
         target = kind.move(out, -3, -2)
-        if kind.is_dense(target):
+        read = q, *others
+        if kind.is_dense(target) and not any(may_overlap(kind, out, x) for x in read):
             return target, lambda: out
     made = kind.empty(lead + (rows, heads, width), q)
     result = kind.move(made, -2, -3)

@@ -87,7 +87,7 @@ def _factors(op: str, arrays, parts: int):
         a.ndim != 2
         or b.ndim != 2
         or a.shape[1] * parts != b.shape[0]
-        or min(shapes[0] + shapes[1]) < 1
+        or min(shapes[0][1:] + shapes[1]) < 1
         or (bias and shapes[2] != (b.shape[1],))
     ):
         of_a = "[rows, K]" if parts == 1 else f"[rows, K / {parts}]"
@@ -98,7 +98,10 @@ def _factors(op: str, arrays, parts: int):
 def _launch(group, op: str, program: str, kind, dtype: str, arrays, rows: int, out, shape):
     """`program` over `rows` tokens of all ranks."""
     a, bt, *bias = arrays
-    result, written = make_result(op, kind, out, shape, a)
+    result, written = make_result(op, kind, out, shape, a, arrays)
+    if rows == 0:
+        group.agree_on_nothing(op, kind, a)
+        return finish(kind, result, written)
     sizes = {"m": bound_of(rows), "n": bt.shape[0], "k": bt.shape[1]}
     desc = {"world_size": group.size, "dtype": dtype, **sizes}
     group.launch_operator(

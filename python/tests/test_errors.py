@@ -51,7 +51,7 @@ def test_before_init_and_after_finalize(monkeypatch):
         (lambda: stretto.prove("embedding", m=4, n=4, dtype="float64"), "dtype is float64"),
         (lambda: stretto.all_reduce([1.0]), "list: need a NumPy array"),
         (lambda: stretto.all_reduce(X, reduce_op="max"), "reduce_op 'max'"),
-        (lambda: stretto.all_reduce(X, out=X[:2].copy()), "out is ndarray float32 \\(2, 4\\)"),
+        (lambda: stretto.all_reduce(X, out=X[:2].copy()), "out is a NumPy array, float32 \\(2, 4\\)"),
         (lambda: stretto.all_gather(X, dim=2), "dim 2 of an array of 2"),
         (lambda: stretto.all_gather_matmul(X, X[:3]), "shapes \\(4, 4\\) and \\(3, 4\\)"),
         (lambda: stretto.all_gather_matmul(X, X.astype(np.float16)), "float32 and float16 differ"),
@@ -145,6 +145,33 @@ X8 = np.ones((8, 8), np.float32)
         ),
         (lambda: stretto.broadcast(X, 0), lambda: stretto.broadcast(X, 1), "broadcast.*broadcast"),
         (lambda: stretto.all_reduce(X), stretto.barrier, "all_reduce.*barrier"),
+        (
+            lambda: stretto.all_reduce(X),
+            lambda: stretto.all_reduce(X, reduce_op="avg"),
+            "all_reduce.*avg",
+        ),
+        (lambda: stretto.all_reduce(X8), lambda: stretto.all_reduce(X8.reshape(4, 16)), ", 8.*, 16"),
+        (lambda: stretto.all_gather(X), lambda: stretto.all_gather(X, dim=1), "dim 0.*dim 1"),
+        (
+            lambda: stretto.all_gather(X.view(np.uint8)),
+            lambda: stretto.all_gather(X.view(np.uint8).astype(bool)),
+            "uint8.*bool",
+        ),
+        (
+            lambda: stretto.reduce_scatter(X),
+            lambda: stretto.reduce_scatter(X, reduce_op="avg"),
+            "reduce_scatter.*avg",
+        ),
+        (
+            lambda: stretto.matmul_reduce_scatter(X, X),
+            lambda: stretto.matmul_reduce_scatter(X, X, reduce_op="avg"),
+            "gemm_rs.*avg",
+        ),
+        (
+            lambda: stretto.all_gather_matmul(X8.reshape(4, 4, 4), X),
+            lambda: stretto.all_gather_matmul(X8.reshape(4, 4, 4), X, gather_dim=1),
+            "dim 0.*dim 1",
+        ),
         (
             lambda: stretto.all_gather(X),
             lambda: stretto.all_gather(stretto._world.group_of().shared),

@@ -31,7 +31,7 @@ def host_as_gpu(monkeypatch, rng):
     def make(group, kind, entry, staged, records):
         assert kind is HostAsGpu
         return _core.Executable.make(
-            group.session, group.rank, entry.compiled, list(staged), False, records=records
+            group.session, group.rank, entry.compiled, list(staged), False, records=records, said=""
         )
 
     monkeypatch.setattr(_arrays, "torch_kind", lambda device_type: HostAsGpu)

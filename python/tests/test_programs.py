@@ -87,7 +87,7 @@ def test_what_is_proved_for_one_size_has_no_other():
             compiled = program.compile(bounds_only=bounds_only)
             staged = [False] * len(program.tensors)
             executable = _core.Executable.make(
-                group.session, 0, compiled, staged, False, records=False
+                group.session, 0, compiled, staged, False, records=False, said=""
             )
             x, out = np.ones((4, 8), np.float32), np.zeros((4, 8), np.float32)
             addresses = [{"in": x, "out": out}[t[0]].ctypes.data for t in program.tensors]
@@ -100,6 +100,22 @@ def test_what_is_proved_for_one_size_has_no_other():
                 executable.launch(*addresses, extents=[3])
     finally:
         stretto.finalize()
+
+
+@pytest.mark.parametrize(
+    "shape, message",
+    [
+        ({"ranks": 0}, "0 ranks: need 1 to 64"),
+        ({"ranks": 65}, "65 ranks: need 1 to 64"),
+        ({"m": -1}, "m is -1"),
+        ({"m": 64, "n": 64, "k": -3}, "k is -3"),
+        ({"target": "gpu"}, "target 'gpu'"),
+    ],
+)
+def test_shapes_that_no_operator_has(shape, message):
+    for name in ("ag_gemm", "all_reduce_one_shot", "moe_layer"):
+        with pytest.raises(stretto.UserError, match=message):
+            stretto.explain(name, **shape)
 
 
 def test_wrong_arguments(root):

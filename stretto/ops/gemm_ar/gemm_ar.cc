@@ -409,6 +409,7 @@ GemmArConfig fitted(const GemmArDesc& d, GemmArConfig cfg) {
 }
 
 GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target target) {
+  check_sizes("gemm_ar", {{"world_size", d.world_size}, {"m", d.m}, {"n", d.n}, {"k", d.k}});
   if (target == Target::kCuda) return fitted(d, gpu_config(d, shots));
   bool one = shots == ReduceShots::kOne;
   GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);

@@ -252,6 +252,8 @@ TEST(GemmArDefaults, CopyPiecesThatAProgramMayHold) {
 }
 
 TEST(GemmArErrors, NameTheField) {
+  expect_user_error([] { default_config(GemmArDesc{.world_size = 2, .m = 0, .n = 8, .k = 8}); },
+                    "m is 0, must be at least 1");
   GemmArDesc d{.world_size = 2, .m = 8, .n = 8, .k = 8};
   GemmArConfig cfg = default_config(d);
   cfg.channels = 0;

@@ -179,6 +179,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
 }
 
 GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
+  check_sizes("gemm_rs", {{"world_size", d.world_size}, {"m", d.m}, {"n", d.n}, {"k", d.k}});
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   if (target == Target::kCuda) {
     // Tiles of 64 rows end in an illegal instruction on GPUs, why is not known yet.

@@ -176,6 +176,8 @@ TEST(GemmRsErrors, NameTheField) {
                     "load_slots is 2, can only be 0: loads ahead need stages");
   d.out_dtype = DType::kF8E4M3;
   expect_user_error([&] { gemm_rs(d, default_config(d)); }, "out_dtype is");
+  expect_user_error([] { default_config(GemmRsDesc{.world_size = 2, .m = 0, .n = 8, .k = 8}); },
+                    "m is 0, must be at least 1");
 }
 
 // What a table says of a config is what ran.

@@ -174,7 +174,14 @@ void Launcher::ended(std::size_t rank, int status) {
   pids_[rank] = 0;
   int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   if (code == 0) return;
-  if (first_failure_ == 0) first_failure_ = code;
+  if (first_failure_ == 0) {
+    first_failure_ = code;
+    // It could not say so itself, and the others may not have met it yet.
+    if (WIFSIGNALED(status)) {
+      fmt::print(stderr, "stretto: rank {} was ended by signal {} ({})\n", rank, WTERMSIG(status),
+                 ::strsignal(WTERMSIG(status)));
+    }
+  }
   stop_within(options_.grace, SIGTERM);
 }
 

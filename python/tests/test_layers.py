@@ -1,0 +1,43 @@
+"""stretto.nn in PyTorch's mixed precision."""
+
+import pytest
+
+import stretto
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_layers_in_autocast_compute_as_linear_ones_do(rng, sequence_parallel, compiled):
+    """Float32 weights, what comes from a layer before in bfloat16, and gradients of float32."""
+    torch.manual_seed(int(rng.integers(1 << 30)))
+    first, second = torch.nn.Linear(16, 8), torch.nn.Linear(8, 16)
+    x = torch.randn(6, 16)
+
+    def run(up, down, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return down(torch.nn.functional.silu(up(torch.tanh(x @ torch.eye(16)))))
+
+    want = run(first, second, x)
+    want.sum().backward()
+
+    stretto.init()
+    try:
+        from stretto.nn import ColumnParallelLinear, RowParallelLinear
+
+        options = {"sequence_parallel": sequence_parallel}
+        up = ColumnParallelLinear.from_linear(first, **options)
+        down = RowParallelLinear.from_linear(second, **options)
+        step = torch.compile(run, fullgraph=True, backend="aot_eager") if compiled else run
+        y = step(up, down, x)
+        y.sum().backward()
+    finally:
+        stretto.finalize()
+    assert y.dtype == want.dtype == torch.bfloat16
+    near = {"rtol": 3e-2, "atol": 3e-2}
+    torch.testing.assert_close(y, want, **near)
+    for layer, whole in ((up, first), (down, second)):
+        for got, of_whole in zip(layer.parameters(), whole.parameters()):
+            assert got.grad.dtype == torch.float32
+            torch.testing.assert_close(got.grad, of_whole.grad, **near)
