@@ -33,7 +33,7 @@ def all_gather(
     x: ArrayT, *, dim: int = 0, group: GroupLike = None, out: Optional[ArrayT] = None
 ) -> ArrayT:
     """The ranks' arrays one after the other along `dim`: [.., d, ..] -> [.., P * d, ..], of any
-    element type."""
+    element type. `x` may be this rank's part of `out`."""
     if out is None and _route.wants(x):
         return _route.layer.all_gather(x, dim, name_of(group))
     return group_of(group).call(_all_gather, dim, out, x)
@@ -97,7 +97,8 @@ def reduce_scatter(
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
     """The sum (or average: "avg") over the ranks, of which each rank gets its part along `dim`:
-    [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order and rounded once."""
+    [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order and rounded once. `out` may be
+    this rank's part of `x`."""
     if out is None and _route.wants(x):
         return _route.layer.reduce_scatter(x, dim, reduce_op, name_of(group))
     group = group_of(group)

@@ -4,17 +4,18 @@ shapes and element types unless an operator says otherwise. P is the number of t
 
 Arrays are NumPy or CuPy arrays, PyTorch tensors on the CPU or on GPUs, or anything on the CPU with
 DLPack; results are of the kind of the first argument, on its device. Strided arrays are copied.
+Arrays without rows are taken, where those of all ranks have none.
 Element types: float32, bfloat16, float16; on CPUs float64, which is added up in float64, but for
 attention; in products float8_e4m3fn with scales; all_gather, all_to_all and broadcast move any.
-Arrays from `stretto.symm_mem.empty` are used where they are, on all ranks or on none; other arrays
-are copied to where peers can read them.
+Arrays from `stretto.symm_mem.empty` are used where they are, the same part of the same one on every
+rank; other arrays are copied to where peers can read them.
 
 On GPUs a call enqueues its work on the current stream and returns; graphs capture it once it has
 been made with these shapes before. What goes wrong there is told by a later call.
 
 `group`: what `stretto.new_group` or `stretto.mesh` returned, its name, or the torch.distributed
 group that it was made of; None: all ranks. `out`: an array to write the result to, of its shape and
-element type; it is returned.
+element type; it is returned. Where it overlaps what is still read then, the result is copied there.
 
 Errors: UserError for shapes, types and arguments that do not fit, for a group that there is not or
 that this rank is not in, and where ranks disagree; Fault

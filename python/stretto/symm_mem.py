@@ -26,7 +26,7 @@ def empty(
     CuPy array there.
 
     The memory is freed with the last array that shows it. Passed to an operator, it must be this
-    array on every rank.
+    array, or the same part of it, on every rank: else UserError on every rank, on GPUs a Fault.
     """
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
     if any(n < 0 for n in shape):
