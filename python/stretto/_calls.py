@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
+import operator
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._arrays import COMPUTED, adopt, kind_of, may_overlap
 from .errors import UserError
@@ -87,6 +88,41 @@ def bound_of(rows: int) -> int:
 def with_options(body: Callable[..., Any], *options: Any) -> Callable[..., Any]:
     """body with its first arguments, for Group.call; the same object each time."""
     return functools.partial(body, *options)
+
+
+def whole(op: str, name: str, value: Any) -> int:
+    """`value`, which is to be a whole number."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UserError(f"{op}: {name} is {value!r}, need a whole number") from None
+
+
+def number(op: str, name: str, value: Any) -> float:
+    """`value`, which is to be a number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"{op}: {name} is {value!r}, need a number") from None
+
+
+def scale_or_none(op: str, scale: Any) -> Optional[float]:
+    """Of attention; None: the default."""
+    return None if scale is None else number(op, "scale", scale)
+
+
+def several(op: str, out: Any, count: int) -> Optional[Tuple[Any, ...]]:
+    """What the caller gave as `out` of an operator with so many results."""
+    if out is None:
+        return None
+    if not isinstance(out, (tuple, list)) or len(out) != count:
+        raise UserError(f"{op}: out is {_described(out)}, need {count} arrays for its results")
+    return tuple(out)
+
+
+def _described(out: Any) -> str:
+    many = isinstance(out, (tuple, list))
+    return f"a {type(out).__name__} of {len(out)}" if many else f"one {type(out).__name__}"
 
 
 def axis(op: str, name: str, dim: int, num_dims: int) -> int:

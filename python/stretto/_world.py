@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import itertools
 import math
+import operator
 import os
 import secrets
 import socket
@@ -33,6 +34,7 @@ class Outsider:
         return f"<not in stretto group '{self.name}' of ranks {self.ranks}>"
 
 
+_MOST_MILLISECONDS = 86_400_000
 # What operators take as group=: None, a Group, its name, or a torch.distributed group that
 # new_group() or init() was given.
 GroupLike = Any
@@ -176,11 +178,11 @@ def init(
     """
     _route.load()
     member = _member()
+    if group is not None and _name_of_torch(group) is None:
+        raise UserError(f"stretto.init({group!r}): need a torch.distributed group, or none")
     if "" in member.groups:
         raise UserError("stretto.init(): called twice; finalize() first")
-    milliseconds = int(timeout * 1000) if timeout else 0
-    if timeout is not None and milliseconds < 1:
-        raise UserError(f"stretto.init(timeout={timeout}): need at least 0.001 s")
+    milliseconds = 0 if timeout is None else _milliseconds(timeout)
     names = [""]
     if group is not None:
         session = _meet_through_torch("init", group, milliseconds)
@@ -194,6 +196,18 @@ def init(
     member.forked = []
     member.add(made, *names)
     return made
+
+
+def _milliseconds(timeout: Any) -> int:
+    try:
+        milliseconds = int(float(timeout) * 1000)
+    except (TypeError, ValueError, OverflowError):
+        milliseconds = 0
+    if not 1 <= milliseconds <= _MOST_MILLISECONDS:
+        raise UserError(
+            f"stretto.init(timeout={timeout!r}): need a number of seconds from 0.001 to 86400"
+        )
+    return milliseconds
 
 
 def how_products_run(choose_configs: bool, sequence: Optional[bool]) -> str:
@@ -263,9 +277,13 @@ def mesh(**sizes: int) -> Dict[str, Group]:
 
 
 def _count(shape: str, size: Any) -> int:
-    if not isinstance(size, int) or size < 1:
+    try:
+        count = operator.index(size)
+    except TypeError:
+        count = 0
+    if count < 1:
         raise UserError(f"mesh({shape}): need a positive number of ranks along each axis")
-    return size
+    return count
 
 
 def _numbers(ranks: Any) -> List[int]:

@@ -16,6 +16,9 @@ from ._calls import (
     int_table,
     make_result,
     same_kind,
+    scale_or_none,
+    several,
+    whole,
     with_options,
 )
 from ._world import GroupLike, alone, group_of, name_of
@@ -68,7 +71,7 @@ def _heads_desc(dtype, m, heads, kv_heads, width, scale: Optional[float]) -> Dic
         "num_heads": heads,
         "num_kv_heads": kv_heads,
         "head_dim": width,
-        "scale": 1.0 / math.sqrt(width) if scale is None else float(scale),
+        "scale": 1.0 / math.sqrt(width) if scale is None else scale,
     }
 
 
@@ -129,8 +132,9 @@ def _spread(program, op, query, key, value, *options):
     kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
     group = group_of(group)
     rows, heads, width = q.shape
+    scale, window = scale_or_none(op, scale), whole(op, "window", window)
     kv_heads = k.shape[1]
-    tokens = rows * group.size if tokens is None else int(tokens)
+    tokens = rows * group.size if tokens is None else whole(op, "tokens", tokens)
     if tokens < 1 or 2 * -(-tokens // (2 * group.size)) != rows:
         raise UserError(
             f"{op}: {rows} rows of {tokens} tokens on {group.size} ranks; need twice the tokens of "
@@ -165,7 +169,7 @@ def _results(
     q = arrays[0]
     if not return_lse:
         return [make_result(op, kind, out, q.shape, q, arrays)]
-    attended, lse = out or (None, None)
+    attended, lse = several(op, out, 2) or (None, None)
     like, shape = kind.from_dtype("float32", (0,), q), lse_shape or (q.shape[1], q.shape[0])
     result, written = make_result(op, kind, lse, shape, like)
     if lse_columns > shape[1]:
@@ -207,6 +211,8 @@ def flash_decode(
     op = "flash_decode"
     kind, dtype, q, k, v = _heads(op, query, key_cache, value_cache, "Hkv, cached, E")
     group = group_of(group)
+    scale, window = scale_or_none(op, scale), whole(op, "window", window)
+    tokens, block = whole(op, "tokens", tokens), whole(op, "block", block)
     length, heads, width = q.shape
     kv_heads, rows = k.shape[:2]
     most = rows * group.size
@@ -274,9 +280,10 @@ def packed_attention(
     if out is None and _route.wants(*arrays):
         made = _route.forward.packed_attention(*arrays, is_causal, scale, window, return_lse)
         return made if return_lse else made[0]
-    options = is_causal, None if scale is None else float(scale), int(window), return_lse
-    op = with_options(_packed, *options)
-    return alone().call(op, 0, tuple(out) if return_lse and out else out, *arrays)
+    name = "packed_attention"
+    options = scale_or_none(name, scale), whole(name, "window", window), return_lse
+    op = with_options(_packed, is_causal, *options)
+    return alone().call(op, 0, several(name, out, 2) if return_lse else out, *arrays)
 
 
 def _packed(is_causal, scale, window, return_lse, group, query, key, value, cu_seqlens, _, out):
@@ -342,7 +349,9 @@ def paged_attention(
     arrays = (query, key_pages, value_pages, cu_seqlens, block_table, cache_tokens)
     if out is None and _route.wants(*arrays):
         return _route.forward.paged_attention(*arrays, is_causal, scale, window)
-    op = with_options(_paged, is_causal, None if scale is None else float(scale), int(window))
+    name = "paged_attention"
+    options = scale_or_none(name, scale), whole(name, "window", window)
+    op = with_options(_paged, is_causal, *options)
     return alone().call(op, 0, out, *arrays)
 
 
@@ -405,9 +414,10 @@ def paged_decode(
     if out is None and _route.wants(*arrays):
         made = _route.forward.paged_decode(*arrays, scale, window, return_lse)
         return made if return_lse else made[0]
-    options = None if scale is None else float(scale), int(window), return_lse
+    name = "paged_decode"
+    options = scale_or_none(name, scale), whole(name, "window", window), return_lse
     op = with_options(_decode_pages, *options)
-    return alone().call(op, 0, tuple(out) if return_lse and out else out, *arrays)
+    return alone().call(op, 0, several(name, out, 2) if return_lse else out, *arrays)
 
 
 def _decode_pages(scale, window, return_lse, group, query, key, value, *others):

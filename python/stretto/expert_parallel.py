@@ -20,6 +20,8 @@ from ._calls import (
     make_result,
     residual_or_zeros,
     same_kind,
+    several,
+    whole,
 )
 from ._world import GroupLike, group_of, name_of
 from .errors import UserError
@@ -120,6 +122,7 @@ def _checked(op: str, group, kind, x, experts, weights, num_experts: int):
     """(what launches programs of this shape, experts, weights)."""
     dtype = computed_dtype(op, kind, x, doubles=False)
     (experts,) = same_kind(op, kind, experts)
+    num_experts = whole(op, "num_experts", num_experts)
     if x.ndim != 2 or experts.ndim != 2 or min(x.shape[1], experts.shape[1], num_experts) < 1:
         raise UserError(
             f"{op}: shapes {tuple(x.shape)} and {tuple(experts.shape)}; need [S, H] and [S, top_k]"
@@ -143,9 +146,10 @@ def _received(group, kind, x, experts, fp8: bool, out) -> Dict[str, Tuple[Any, A
     }
     if fp8:
         forms["recv_scales"] = (hidden // _BLOCK, shares)
+    outs = several("ep_dispatch", out, len(forms)) or (None,) * len(forms)
     return {
         name: make_result("ep_dispatch", kind, given, (group.size * rows, columns), like, (x,))
-        for given, (name, (columns, like)) in zip(out or (None,) * len(forms), forms.items())
+        for given, (name, (columns, like)) in zip(outs, forms.items())
     }
 
 
@@ -259,7 +263,7 @@ def ep_moe_layer(
     gate, up, down = same_kind(op, kind, gate, up, down)
     computed_dtype(op, kind, x, gate, up, down, doubles=False)
     launch, experts, weights = _checked(op, group, kind, x, experts, weights, num_experts)
-    groups = group.size if expert_groups is None else expert_groups
+    groups = group.size if expert_groups is None else whole(op, "expert_groups", expert_groups)
     _check_experts(op, group, groups, num_experts, x, gate, up, down)
     if x.shape[0] == 0:
         group.agree_on_nothing(op, kind, x)

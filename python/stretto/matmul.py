@@ -224,10 +224,10 @@ def all_gather_matmul(
     rows are there.
 
     `a_shard`: [.., K], this rank's part. `b`: [K, N], each rank's own, dense or the transpose of a
-    dense [N, K], as linear layers keep their weights. Result: [.., N], with P times the size along
-    `gather_dim`. `return_a`: returns (gathered a, result), at the price of a copy; with scales, of
-    an all_gather. As torch.ops.symm_mem.fused_all_gather_matmul; float32 accumulation, rounded
-    once.
+    dense [N, K], as linear layers keep their weights, alike on all ranks. Result: [.., N], with P
+    times the size along `gather_dim`. `return_a`: returns (gathered a, result), at the price of a
+    copy; with scales, of an all_gather. As torch.ops.symm_mem.fused_all_gather_matmul; float32
+    accumulation, rounded once.
 
     `gather_dim` the last, or -1: what is summed over is gathered, so `b` is [P * K, N] and the
     result [.., N]. Gathering and product follow each other then; not with scales.

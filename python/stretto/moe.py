@@ -18,6 +18,7 @@ from ._calls import (
     int_table,
     make_result,
     same_kind,
+    whole,
     with_options,
 )
 from ._world import GroupLike, alone, group_of, name_of
@@ -72,7 +73,7 @@ def moe_route(
         op = _route.forward.moe_route_tables if tables else _route.forward.moe_route
         made = op(x, gate, top_k, bias, *options)
     else:
-        op = with_options(_moe_route, top_k, *options, tables)
+        op = with_options(_moe_route, whole("moe_route", "top_k", top_k), *options, tables)
         made = alone().call(op, 0, None, *arrays)
     return Routing(*made) if tables else made
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Sequence, Union
+import operator
+from typing import Any, Sequence, Tuple, Union
 
 from . import _core
 from ._arrays import kind_of_numpy, numpy_dtype, torch_kind
@@ -28,19 +29,33 @@ def empty(
     The memory is freed with the last array that shows it. Passed to an operator, it must be this
     array, or the same part of it, on every rank: else UserError on every rank, on GPUs a Fault.
     """
-    shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
-    if any(n < 0 for n in shape):
-        raise UserError(f"symm_mem.empty: shape {shape}")
+    shape = _shape(size)
     device_type, _, number = str(device or "cpu").partition(":")
-    if str(dtype).startswith("torch."):
+    if str(dtype).startswith("torch.") and not isinstance(dtype, str):
         kind, text, itemsize = torch_kind(device_type), str(dtype)[6:], dtype.itemsize
     else:
         kind = kind_of_numpy(device_type)
         text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
-        itemsize = numpy_dtype(text).itemsize
+        made = numpy_dtype(text)
+        if made.hasobject:
+            raise UserError(f"symm_mem.empty: elements of {text} are Python objects")
+        itemsize = made.itemsize
     group = group_of(group)
     device = (int(number) if number else kind.current_device()) if kind.on_gpu else 0
     return _allocate(group, kind, device, name, text, shape, itemsize)
+
+
+def _shape(size: Sequence[Any]) -> Tuple[int, ...]:
+    given: Any = size
+    if len(size) == 1 and not hasattr(size[0], "__index__"):
+        (given,) = size
+    try:
+        shape = tuple(operator.index(n) for n in given)
+    except TypeError:
+        raise UserError(f"symm_mem.empty: shape {given!r}, need whole numbers") from None
+    if min(shape, default=0) < 0:
+        raise UserError(f"symm_mem.empty: shape {shape}")
+    return shape
 
 
 def _allocate(group, kind, device: int, name: str, dtype: str, shape, itemsize: int):

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, TypeVar
 
 from . import _core
 from ._group import Group, Options
 from ._world import _Member, _thread, how_products_run
 from .errors import Fault
 
+ResultT = TypeVar("ResultT")
+
 
 def run(
     size: int,
-    body: Callable[[], Any],
+    body: Callable[[], ResultT],
     *,
     timeout: Optional[float] = None,
     sequence: Optional[bool] = None,
-) -> List[Any]:
+) -> List[ResultT]:
     """Calls body() on `size` threads, each a rank of a world of its own, and returns what they
     returned, by rank. Where ranks raised, raises the error of the lowest that failed by itself.
     `timeout` and `sequence` are those of `stretto.init`."""

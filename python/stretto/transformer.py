@@ -13,8 +13,12 @@ from ._calls import (
     computed_dtype,
     finish,
     make_result,
+    number,
     same_kind,
+    scale_or_none,
+    several,
     unless_same,
+    whole,
     with_options,
 )
 from ._world import GroupLike, alone, group_of, name_of
@@ -36,9 +40,9 @@ def all_reduce_add_rms_norm(
     """
     if out is None and _route.wants(x, residual, weight):
         return _route.layer.all_reduce_add_rms_norm(x, residual, weight, eps, name_of(group))
-    out = tuple(out) if out else None
-    op = with_options(_all_reduce_add_rms_norm, float(eps))
-    return group_of(group).call(op, 0, out, x, residual, weight)
+    name = "all_reduce_add_rms_norm"
+    op = with_options(_all_reduce_add_rms_norm, number(name, "eps", eps))
+    return group_of(group).call(op, 0, several(name, out, 2), x, residual, weight)
 
 
 def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
@@ -104,12 +108,14 @@ def scaled_dot_product_attention(
     and dense keys and values, are not copied. `return_lse`: (result, float32 [.., Hq, L], the
     logarithm of each row's sum of weights), `out` a pair then.
     """
-    options = is_causal, None if scale is None else float(scale), enable_gqa, window, return_lse
     if out is None and _route.wants(query, key, value):
+        options = is_causal, None if scale is None else float(scale), enable_gqa, window, return_lse
         made = _route.forward.scaled_dot_product_attention(query, key, value, *options)
         return made if return_lse else made[0]
-    op = with_options(_scaled_dot_product_attention, *options)
-    out = tuple(out) if return_lse and out else out
+    name = "scaled_dot_product_attention"
+    options = scale_or_none(name, scale), enable_gqa, whole(name, "window", window), return_lse
+    op = with_options(_scaled_dot_product_attention, is_causal, *options)
+    out = several(name, out, 2) if return_lse else out
     return alone().call(op, 0, out, query, key, value)
 
 

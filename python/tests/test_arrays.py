@@ -127,3 +127,49 @@ def test_an_int64_table_keeps_its_numbers(number):
 def test_a_dimension_that_is_no_number(dim):
     with pytest.raises(stretto.UserError, match="whole number"):
         testing.run(1, lambda: stretto.all_gather(X, dim=dim))
+
+
+@pytest.mark.parametrize("out", [X, [X], (X, X, X)])
+def test_out_of_several_results(out):
+    """`out` of operators with two is a pair."""
+    q = np.ones((4, 1, 4), np.float32)
+    starts = np.array([0, 4], np.int32)
+    pages, table, tokens = q[:, :, None], np.zeros((4, 1), np.int32), np.ones(4, np.int32)
+    told = {"return_lse": True, "out": out}
+    for call in (
+        lambda: stretto.all_reduce_add_rms_norm(X, X, X[0], out=out),
+        lambda: stretto.packed_attention(q, q, q, starts, **told),
+        lambda: stretto.paged_decode(q, pages, pages, table, tokens, **told),
+        lambda: stretto.scaled_dot_product_attention(q, q, q, **told),
+        lambda: stretto.sequence_attention(q, q, q, **told),
+    ):
+        with pytest.raises(stretto.UserError, match="need 2 arrays for its results"):
+            testing.run(1, call)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda q, s: stretto.packed_attention(q, q, q, s, window=None), "window is None"),
+        (lambda q, s: stretto.packed_attention(q, q, q, s, scale="x"), "scale is 'x'"),
+        (
+            lambda q, s: stretto.flash_decode(q[:1], *2 * [q.reshape(1, 4, 4)], 3.0, block=1),
+            "tokens is 3.0",
+        ),
+        (lambda q, s: stretto.sequence_attention(q, q, q, window=2.5), "window is 2.5"),
+        (lambda q, s: stretto.moe_route(q[0], q[0], 1.0), "top_k is 1.0"),
+        (
+            lambda q, s: stretto.ep_dispatch(q[0], s[:1, None], q[0, :, :1], 4.0),
+            "num_experts is 4.0",
+        ),
+        (lambda q, s: stretto.all_reduce_add_rms_norm(q, q, q[0, 0], eps="x"), "eps is 'x'"),
+        (lambda q, s: stretto.symm_mem.empty(3.5), "shape 3.5"),
+        (lambda q, s: stretto.symm_mem.empty("ab"), "shape 'ab'"),
+        (lambda q, s: stretto.symm_mem.empty(3, dtype=object), "Python objects"),
+        (lambda q, s: stretto.symm_mem.empty(3, dtype="torch.float32"), "no element type"),
+    ],
+)
+def test_arguments_of_other_types(call, message):
+    q, starts = np.ones((4, 1, 4), np.float32), np.array([0, 4], np.int32)
+    with pytest.raises(stretto.UserError, match=message):
+        testing.run(1, lambda: call(q, starts))

@@ -72,6 +72,21 @@ def test_bad_requests(world, call, message):
     np.testing.assert_array_equal(stretto.all_reduce(X), X)
 
 
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"timeout": "soon"}, "timeout='soon'.*number of seconds"),
+        ({"timeout": float("inf")}, "timeout=inf"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"group": 3}, "need a torch.distributed group"),
+        ({"group": "tp"}, "need a torch.distributed group"),
+    ],
+)
+def test_what_init_refuses(options, message):
+    with pytest.raises(stretto.UserError, match=message):
+        stretto.init(**options)
+
+
 def test_a_bad_request_names_its_rank():
     def body():
         if stretto.rank() == 1:
