@@ -82,7 +82,9 @@ std::vector<GroupedConfig> configs_of(const GroupedDesc& d) {
   }
   for (int stages : {3, 4, 5, 6}) with([=](GroupedConfig& c) { c.num_stages = stages; });
   for (std::int64_t bn : {64, 128, 192, 256}) {
-    bool fits = d.scaling == Scaling::kNone || bn <= kScaleBlock;
+    // One warpgroup has no registers for products of more columns beside the sums.
+    std::int64_t most = base.tile.bm == 64 ? 64 : kScaleBlock;
+    bool fits = d.scaling == Scaling::kNone || bn <= most;
     if (fits) with([=](GroupedConfig& c) { c.tile.bn = bn; });
   }
   with([](GroupedConfig& c) { c.tile.bm = 64; });
