@@ -20,7 +20,7 @@ CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank,
 Rank& CpuExecutable::make_ready() {
   Rank& own = session().rank(rank());
   const Call& call = call_at_bounds();
-  if (own.size() > 1) own.agree("first call of " + call.name, ~call.content);
+  if (own.size() > 1) own.agree(call.name + " for the first time", ~call.content);
   make_staging();
   return own;
 }
