@@ -9,11 +9,20 @@ CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank,
                              const CompiledProgram& compiled, const std::vector<bool>& staged,
                              const std::string& said)
     : Executable(std::move(session), rank, compiled, staged, Place::kHost, said),
-      instance_((make_staging(), this->session().rank(rank)), compiled.schedule, compiled.quotas) {
+      instance_(make_ready(), compiled.schedule, compiled.quotas) {
   args_.tensors.resize(program().tensors.size());
   for (const Staging& s : staging_) {
     args_.tensors[arguments_[s.arg].tensor].symmetric = &s.memory->buffer();
   }
+}
+
+// Ranks that make different ones ready may allocate alike; then each would have what others lack.
+Rank& CpuExecutable::make_ready() {
+  Rank& own = session().rank(rank());
+  const Call& call = call_at_bounds();
+  if (own.size() > 1) own.agree(call.name + " for the first time", ~call.content);
+  make_staging();
+  return own;
 }
 
 void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,

@@ -15,6 +15,8 @@ class CpuExecutable final : public Executable {
               std::uintptr_t stream) override;
 
  private:
+  Rank& make_ready();  // collective
+
   LaunchArgs args_;
   Instance instance_;
 };

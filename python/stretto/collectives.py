@@ -82,10 +82,10 @@ def _launch(op, group, kind, rows, runs, x, source, target, said="") -> None:
 
 
 def _in_words(kind, x, said: str = "") -> str:
-    """What must be the same on all ranks and is not in a program that sees rows. The sizes but the last
-    are not: programs and memory are shared by all."""
+    """What must be the same on all ranks and is not in a program that sees rows. Sizes but the last are
+    not named: calls that differ in what is named have memory and kernels made ready for each."""
     last = f"[.., {x.shape[-1]}]" if x.ndim > 1 else "[..]"
-    return ", ".join(filter(None, (f"{x.ndim} dimensions of {kind.dtype(x)} {last}", said)))
+    return ", ".join(filter(None, (f"{kind.dtype(x)} {last}", said)))
 
 
 def reduce_scatter(

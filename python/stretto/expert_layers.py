@@ -73,6 +73,9 @@ def all_gather_grouped_matmul(
     routed = routed_desc(group.size, m, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
     tile_rows, tiles = _tables(group, kind, routed, dtype, chosen)
+    if m == 0:
+        group.agree_on_nothing(op, kind, a)
+        return kind.empty((0, n), a), tiles
     gathered = kind.dense(a)
     if group.size > 1:
         gathered = workspace(group, kind, op, (m, k), a)
@@ -97,7 +100,7 @@ def _check_first_layer(op: str, group, a, weights, experts) -> None:
         [len(shape) for shape in shapes] != [2, *(3 for _ in weights), 2]
         or shapes[0] != (shapes[-1][0] / group.size, shapes[1][1])
         or shapes[1:-2] != shapes[2:-1]
-        or min(sum(shapes, ())) < 1
+        or min(shapes[1] + shapes[-1][1:]) < 1
     ):
         raise UserError(
             f"{op}: shapes {', '.join(map(str, shapes))}; need [m / {group.size}, K], [E, K, N] "
@@ -112,6 +115,8 @@ def routed_desc(size: int, m: int, top_k: int, num_experts: int) -> Dict[str, in
 
 def tiles_of(routed: Dict[str, int], dtype: str, on_gpu: bool) -> Tuple[int, int]:
     """(rows of a tile, the most tiles) of a routed_desc()."""
+    if routed["m"] == 0:
+        return 0, 0
     return _core.expert_tiles(on_gpu, dtype=dtype, **routed)
 
 
@@ -168,7 +173,7 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
             f"{op}: shapes {tuple(y.shape)} and {tuple(b.shape)}; need [rows, K] and [E, K, N]"
         )
     (m, top_k), (num_experts, k, n), num_tiles = slots.shape, b.shape, experts.shape[0]
-    tile_rows = y.shape[0] // num_tiles
+    tile_rows = y.shape[0] // num_tiles if num_tiles else 0
     routed = routed_desc(group.size, m, top_k, num_experts)
     if (tile_rows, num_tiles) != tiles_of(routed, dtype, kind.on_gpu):
         raise UserError(
@@ -178,6 +183,9 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
     added = () if residual is None else (residual,)
     shape = (m if all_reduce else m // group.size, n)
     made, written = make_result(op, kind, out, shape, y, (y, b))
+    if m == 0:
+        group.agree_on_nothing(op, kind, y)
+        return finish(kind, made, written)
     added = tuple(residual_or_zeros(op, kind, x, made) for x in added)
     weights = float_array(op, kind, "weights", weights, (m, top_k))
     names = ("a", "b", "tiles_used", "tile_experts", "slots", "weights")
@@ -277,6 +285,8 @@ def _tables(group, kind, routed, dtype: str, chosen) -> Tuple[int, ExpertTiles]:
     tile_rows, num_tiles = tiles_of(routed, dtype, kind.on_gpu)
     shapes = (1,), (num_tiles,), (num_tiles,), (num_tiles * tile_rows,), (m, top_k)
     made = tuple(kind.empty(shape, chosen) for shape in shapes)
+    if m == 0:
+        return tile_rows, ExpertTiles(kind.zeros((1,), chosen), *made[1:], group.name)
     group.launch_operator(
         kind,
         "expert_tables",

@@ -51,9 +51,17 @@ class _ParallelLinear(nn.Module):
             torch.empty(sizes["out"], sizes["in"], device=device, dtype=dtype)
         )
         self.bias = (
-            nn.Parameter(torch.zeros(sizes["out"], device=device, dtype=dtype)) if bias else None
+            nn.Parameter(torch.empty(sizes["out"], device=device, dtype=dtype)) if bias else None
         )
-        nn.init.uniform_(self.weight, -1 / math.sqrt(in_features), 1 / math.sqrt(in_features))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Random weights and a bias of zeros, as a new layer has them; for one that was made on the meta
+        device."""
+        bound = 1 / math.sqrt(self.in_features)
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def _part(self, features: int) -> int:
         size = group_of(self.group).size

@@ -77,5 +77,7 @@ def workspace(group, kind, name: str, shape: Sequence[int], like):
     return group.keep(
         kind,
         (kind, name, dtype, shape),
-        lambda: _allocate(group, kind, device, name, dtype, shape, kind.itemsize(like)),
+        lambda: _allocate(
+            group, kind, device, f"{name} {shape}", dtype, shape, kind.itemsize(like)
+        ),
     )

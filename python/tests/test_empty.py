@@ -18,6 +18,11 @@ def ints(*shape):
     return np.zeros(shape, np.int32)
 
 
+def _first_layer():
+    made, tiles = stretto.all_gather_grouped_matmul(of(0, 4), of(3, 4, 8), ints(0, 2), up=of(3, 4, 8))
+    return made, of(3, 8, 5), tiles
+
+
 COLLECTIVE = {
     "all_reduce": (lambda: stretto.all_reduce(of(0, 4)), (0, 4)),
     "average": (lambda: stretto.all_reduce(of(3, 0), reduce_op="avg"), (3, 0)),
@@ -40,6 +45,10 @@ COLLECTIVE = {
             of(0, 4), of(2, 4, 8), of(2, 4, 8), of(2, 8, 4), ints(0, 2), of(0, 2), 4
         ),
         (0, 4),
+    ),
+    "its two layers": (
+        lambda: stretto.grouped_matmul_reduce_scatter(*_first_layer(), of(0, 2)),
+        (0, 5),
     ),
     "moe_layer": (
         lambda: stretto.moe_layer(

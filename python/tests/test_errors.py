@@ -145,6 +145,21 @@ def test_ranks_that_disagree_get_the_same_error():
     assert len(errors) == 2 and errors[0] == errors[1]
 
 
+@pytest.mark.parametrize("columns", [2, 3])
+def test_a_first_call_of_another_shape_that_needs_the_same_memory(columns):
+    """The call that some have made ready meanwhile works once all make it."""
+
+    def body():
+        own = columns if stretto.rank() == 1 else 5 - columns
+        with pytest.raises(stretto.UserError, match="differ between ranks"):
+            stretto.matmul_reduce_scatter(X[:, :own], X[:own])
+        return [stretto.matmul_reduce_scatter(X[:, :k], X[:k]) for k in (2, 3)]
+
+    for r, results in enumerate(testing.run(2, body)):
+        for k, got in zip((2, 3), results):
+            np.testing.assert_array_equal(got, np.split(2 * X[:, :k] @ X[:k], 2)[r])
+
+
 X8 = np.ones((8, 8), np.float32)
 
 

@@ -1,4 +1,4 @@
-"""stretto.nn in PyTorch's mixed precision."""
+"""What stretto.nn's layers have in common with PyTorch's: mixed precision, the meta device."""
 
 import pytest
 
@@ -41,3 +41,20 @@ def test_layers_in_autocast_compute_as_linear_ones_do(rng, sequence_parallel, co
         for got, of_whole in zip(layer.parameters(), whole.parameters()):
             assert got.grad.dtype == torch.float32
             torch.testing.assert_close(got.grad, of_whole.grad, **near)
+
+
+def test_layers_that_were_made_without_memory():
+    """As tools for large models make them: memory comes later, then parameters as of a new layer."""
+    stretto.init()
+    try:
+        from stretto.nn import RowParallelLinear
+
+        layer = RowParallelLinear(16, 8, device="meta").to_empty(device="cpu")
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.fill_(float("nan"))
+        layer.reset_parameters()
+        assert 0 < layer.weight.abs().max() <= 0.25 and not layer.bias.any()
+        assert torch.equal(layer(torch.zeros(2, 16)), torch.zeros(2, 8))
+    finally:
+        stretto.finalize()

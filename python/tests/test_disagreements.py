@@ -1,0 +1,68 @@
+"""A long run of calls of all kinds and sizes, none among them, in which a rank at times makes another
+call than the others: all get the same error, and what follows is right."""
+
+import numpy as np
+import pytest
+
+import stretto
+from stretto import testing
+
+SIZE = 3
+TOTAL = SIZE * (SIZE + 1) / 2  # of rank + 1
+
+
+def by_rank(rows, columns):
+    """The numbers of the ranks, each for so many rows."""
+    return np.repeat(np.arange(1, SIZE + 1), rows)[:, None] * np.ones(columns)
+
+
+# Each gives (result, what is right), of n or m rows, m for all ranks, and c columns of rank + 1.
+CALLS = [
+    lambda x, y, w, n, m, c: (stretto.all_gather(x), by_rank(n, c)),
+    lambda x, y, w, n, m, c: (stretto.all_reduce(x), np.full((n, c), TOTAL)),
+    lambda x, y, w, n, m, c: (stretto.reduce_scatter(y), np.full((m // SIZE, c), TOTAL)),
+    lambda x, y, w, n, m, c: (stretto.broadcast(x, 1), np.full((n, c), 2)),
+    lambda x, y, w, n, m, c: (stretto.all_gather_matmul(x, w), c * by_rank(n, 3)),
+    lambda x, y, w, n, m, c: (
+        stretto.matmul_reduce_scatter(y, w),
+        np.full((m // SIZE, 3), TOTAL * c),
+    ),
+    lambda x, y, w, n, m, c: (stretto.matmul_all_reduce(x, w), np.full((n, 3), TOTAL * c)),
+    lambda x, y, w, n, m, c: (stretto.all_to_all(y), by_rank(m // SIZE, c)),
+]
+
+
+def drawn(rng):
+    """A call and its sizes."""
+    sizes = int(rng.integers(5)), SIZE * int(rng.integers(4)), int(rng.integers(1, 5))
+    return int(rng.integers(len(CALLS))), sizes
+
+
+def make(kind, sizes):
+    n, m, c = sizes
+    x, y = (np.full((rows, c), stretto.rank() + 1, np.float32) for rows in (n, m))
+    return CALLS[kind](x, y, np.ones((c, 3), np.float32), n, m, c)
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_a_rank_that_makes_other_calls(rng, turn):
+    seed = [*rng.integers(1 << 30, size=2), turn]
+
+    def body():
+        draw, told = np.random.default_rng(seed), []
+        for _ in range(150):
+            everyone, other = drawn(draw), drawn(draw)
+            differs, which = draw.random() < 0.2, int(draw.integers(SIZE))
+            try:
+                mine = other if differs and stretto.rank() == which else everyone
+                got, want = make(*mine)
+                told.append("")
+                np.testing.assert_array_equal(got, want)
+            except stretto.UserError as error:
+                assert differs
+                told.append(str(error))
+        return told
+
+    told = testing.run(SIZE, body, timeout=10)
+    assert told[0] == told[1] == told[2]
+    assert any(told[0])
