@@ -5,9 +5,14 @@
 //   ptxas         .     16 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads
 //   ptxas info    : Used 90 registers, used 1 barriers, 16 bytes cumulative stack size, 64 bytes
 //   smem
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <regex>
 #include <sstream>
+#include <string_view>
 
 #include "stretto/runtime/cuda/nvrtc.h"
 
@@ -27,7 +32,34 @@ int number_before(const std::string& line, const std::string& unit) {
   return match.empty() ? 0 : std::stoi(match[1]);
 }
 
+// Instructions of 16 bytes whose first eight say WARPGROUP.DEPBAR, as cuobjdump of CUDA 13 names it.
+int waits_for_products(const std::string& cubin) {
+  constexpr std::uint64_t kCode = 0x79c5, kCodeMask = 0xffff, kWaits = 0x8000;
+  int waits = 0;
+  for (std::size_t at = 0; at + 16 <= cubin.size(); at += 16) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, cubin.data() + at, sizeof word);
+    waits += (word & kCodeMask) == kCode && word >> 32 == kWaits ? 1 : 0;
+  }
+  return waits;
+}
+
+int times(const std::string& text, std::string_view part) {
+  int count = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
 }  // namespace
+
+std::string serialized_products(const std::string& cubin, const std::string& source) {
+  int asked = times(source, "wgmma_wait<"), waits = waits_for_products(cubin);
+  if (asked == 0 || waits <= 2 * asked) return "";
+  return fmt::format(
+      "ptxas warning : Potential Performance Loss: {} waits for matrix products, of {} in the "
+      "text: they are serialized\n",
+      waits, asked);
+}
 
 std::vector<KernelReport> kernel_reports(const std::string& log) {
   static const std::regex kEntry(R"(Compiling entry function '([^']+)')");

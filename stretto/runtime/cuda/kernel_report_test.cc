@@ -2,6 +2,11 @@
 // kernel several times slower than its neighbours.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
 #include "stretto/runtime/cuda/nvrtc.h"
 
 namespace stretto::cuda {
@@ -61,6 +66,29 @@ TEST(KernelReports, WarningsReachTheKernelTheyName) {
 }
 
 TEST(KernelReports, NothingFromAnEmptyLog) { EXPECT_TRUE(kernel_reports("").empty()); }
+
+// As instructions: one that arrives, matrix instructions, and waits for them.
+TEST(KernelReports, MoreWaitsForProductsThanTheTextHas) {
+  const auto instruction = [](std::uint64_t word) {
+    std::string out(16, '\0');
+    std::memcpy(out.data(), &word, sizeof word);
+    return out;
+  };
+  const std::string arrive = instruction(0x79c5), product = instruction(0x01e00000241879f0),
+                    wait = instruction(0x000080000000'79c5);
+  const std::string source = "wgmma_wait<1>(); wgmma_wait<0>();";
+  std::string kept = arrive, serialized;
+  for (int i = 0; i < 8; ++i) kept += product;
+  kept += wait + wait;
+  for (int i = 0; i < 8; ++i) serialized += arrive + product + wait;
+  EXPECT_EQ(serialized_products(kept, source), "");
+  EXPECT_EQ(serialized_products(serialized, "no products"), "");
+  std::string line = serialized_products(serialized, source);
+  EXPECT_NE(line.find("8 waits for matrix products, of 2 in the text"), std::string::npos) << line;
+  std::vector<KernelReport> reports = kernel_reports(kLog + line);
+  ASSERT_EQ(reports.size(), 2u);
+  for (const KernelReport& r : reports) EXPECT_EQ(r.warnings.size(), 3u) << r.kernel;
+}
 
 }  // namespace
 }  // namespace stretto::cuda

@@ -169,6 +169,7 @@ KernelImage compile_cuda(const std::string& source, const std::string& name,
                     .log = program.log(),
                     .compile_seconds = elapsed.count(),
                     .from_cache = false};
+  image.log += serialized_products(image.cubin, source);
   if (options.use_cache) cache.insert(key, image);
   return image;
 }

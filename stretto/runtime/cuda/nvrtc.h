@@ -47,6 +47,12 @@ KernelImage compile_cuda(const std::string& source, const std::string& name,
 std::string compile_ptx(const std::string& source, const std::string& name,
                         const CompileOptions& options = {});
 
+// A line of such a log about what the assembler does without a word: where it does not see that a
+// branch around matrix instructions is the same for all threads of a warp, it ends each of them
+// before the next, so that the machine code waits far more often than `source` says. "" where it
+// does not. For sm_90a.
+std::string serialized_products(const std::string& cubin, const std::string& source);
+
 // In the order of the log. A kernel is listed once.
 std::vector<KernelReport> kernel_reports(const std::string& log);
 
