@@ -32,7 +32,7 @@ int number_before(const std::string& line, const std::string& unit) {
   return match.empty() ? 0 : std::stoi(match[1]);
 }
 
-// Instructions of 16 bytes whose first eight say WARPGROUP.DEPBAR, as cuobjdump of CUDA 13 names it.
+// Instructions of 16 bytes whose first eight say WARPGROUP.DEPBAR, as CUDA 13's cuobjdump has it.
 int waits_for_products(const std::string& cubin) {
   constexpr std::uint64_t kCode = 0x79c5, kCodeMask = 0xffff, kWaits = 0x8000;
   int waits = 0;
