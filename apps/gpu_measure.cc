@@ -115,21 +115,14 @@ class Measurement {
   };
 
   MeasuredCandidate against_fastest(Contestant made) {
-    std::vector<RanksCall> calls = {made.call};
-    int num_sets = made.num_sets;
-    if (fastest_.call) {
-      calls.push_back(fastest_.call);
-      num_sets = std::min(num_sets, fastest_.num_sets);
-    }
-    auto ms = time_ranks(world_, calls,
-                         {.num_sets = num_sets,
-                          .samples = kCandidateSamples,
-                          .calls_per_graph = options_.graph ? kCallsPerGraph : 0});
+    int num_sets = fastest_.call ? std::min(made.num_sets, fastest_.num_sets) : made.num_sets;
+    Contest found = time_against(world_, made.call, fastest_.call,
+                                 {.num_sets = num_sets,
+                                  .samples = kCandidateSamples,
+                                  .calls_per_graph = options_.graph ? kCallsPerGraph : 0});
     if (made.program) made.program->instance().wait();
-    MeasuredCandidate out{.ms = median_interval(ms[0]).median,
-                          .fastest = calls.size() == 1 || paired_ratio(ms[1], ms[0]).low > 1};
-    if (out.fastest) fastest_ = std::move(made);
-    return out;
+    if (found.won) fastest_ = std::move(made);
+    return {.ms = found.ms, .fastest = found.won};
   }
 
   // What the operator may run as; from now on its unfused path is known.

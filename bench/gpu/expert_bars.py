@@ -2,7 +2,7 @@
 
 import statistics
 
-from rank_tables import ep_moe_rows, whole_layer_rows
+from rank_tables import ep_moe_rows, moe_rows, whole_layer_rows
 from results import Results, hidden, median, ratio, spread
 
 
@@ -14,14 +14,14 @@ def won(ratios: list):
     return f"{spread([r.median for r in ratios])}x; {faster} of {len(ratios)} rows", faster == len(ratios)
 
 
-def moe_rows(results: Results, ranks: int, layers: tuple) -> list:
-    rows = results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks).values()
+def timed_layers(results: Results, ranks: int, layers: tuple) -> list:
+    rows = moe_rows(results, ranks).values()
     return [row["eager"] for row, _ in rows if row["layer"] in layers and "eager" in row]
 
 
 def moe_layers(*layers: int):
     def measure(results: Results, ranks: int):
-        return won([ratio(t["sequence_ms"], t["ours_ms"]) for t in moe_rows(results, ranks, layers)])
+        return won([ratio(t["sequence_ms"], t["ours_ms"]) for t in timed_layers(results, ranks, layers)])
     return measure
 
 
@@ -32,7 +32,7 @@ ROOF_FLOPS, ROOF_BYTES = 700e12, 4.25e12
 
 
 def moe_roofline(results: Results, ranks: int):
-    rows = results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks).values()
+    rows = moe_rows(results, ranks).values()
     parts = []
     for row, _ in rows:
         asked = row["m"] >= 8192  # fewer tokens, which leave experts out, are not asked about
@@ -46,7 +46,7 @@ def moe_roofline(results: Results, ranks: int):
 
 def moe_hidden(results: Results, ranks: int):
     means = [statistics.mean(hidden(t).median for t in rows) for layer in (1, 2)
-             if (rows := moe_rows(results, ranks, (layer,)))]
+             if (rows := timed_layers(results, ranks, (layer,)))]
     return (" and ".join(f"{mean:.2f}" for mean in means), min(means) >= 0.87) if means else None
 
 
@@ -54,7 +54,7 @@ def moe_of_longest(layer: int):
     """The longer of the products and the collective by themselves, over both in one launch."""
     def measure(results: Results, ranks: int):
         parts = [max(median(t["gemm_ms"]), median(t["nccl_ms"])) / median(t["ours_ms"])
-                 for t in moe_rows(results, ranks, (layer,))]
+                 for t in timed_layers(results, ranks, (layer,))]
         met = sum(part >= 0.9 for part in parts)
         return (f"{spread(parts)}; {met} of {len(parts)} rows", met == len(parts)) if parts else None
     return measure

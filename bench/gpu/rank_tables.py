@@ -146,9 +146,12 @@ def attention_ranks_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
+def moe_rows(results: Results, ranks: int) -> dict:
+    return results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks)
+
+
 def moe_table(results: Results, ranks: int) -> str:
-    rows = results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks)
-    lines = []
+    rows, lines = moe_rows(results, ranks), []
     for key, (row, _) in sorted(rows.items()):
         name = f"{row['model']}, layer {row['layer'] or '1 and 2'}, {row['m']} tokens" + mark(rows, key)
         if "eager" not in row:

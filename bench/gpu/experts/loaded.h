@@ -6,12 +6,10 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
 
 namespace stretto::bench {
@@ -53,24 +51,15 @@ class Loaded {
   std::unique_ptr<Loaded> next_;
 };
 
-// Of what can launch() and wait(): the time of a launch, and whether it surely takes less than the
-// `fastest` so far, if there is one.
-struct Contest {
-  double ms = 0;
-  bool won = true;
-};
-
-// Both in turn. While kernels are compiled a GPU cools down, and runs at a higher clock for a while
-// than under load: by itself whoever comes first would be the fastest.
+// Of what can launch() and wait(), against the fastest so far, if there is one.
 template <typename Launched>
 Contest contest(const GpuWorld& world, const Launched& made, const Launched* fastest) {
-  constexpr int kSamples = 9;
-  std::vector<RanksCall> calls = {[&](int) { made.launch(); }};
-  if (fastest) calls.push_back([&](int) { fastest->launch(); });
-  auto ms = time_ranks(world, calls, {.warmup_ms = 100, .samples = kSamples});
+  RanksCall before;
+  if (fastest) before = [&](int) { fastest->launch(); };
+  Contest out = time_against(
+      world, [&](int) { made.launch(); }, before, {.samples = 9});
   made.wait();
-  return {.ms = median_interval(ms[0]).median,
-          .won = !fastest || paired_ratio(ms[1], ms[0]).low > 1};
+  return out;
 }
 
 }  // namespace stretto::bench

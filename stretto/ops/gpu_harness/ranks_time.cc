@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
 
 namespace stretto {
 namespace {
@@ -287,6 +288,15 @@ std::vector<std::vector<double>> time_ranks(const GpuWorld& world,
     for (double& sample : of_one) sample /= o.calls_per_graph;
   }
   return ms;
+}
+
+Contest time_against(const GpuWorld& world, const RanksCall& made, const RanksCall& fastest,
+                     const RanksTimeOptions& options) {
+  std::vector<RanksCall> calls = {made};
+  if (fastest) calls.push_back(fastest);
+  auto ms = time_ranks(world, calls, options);
+  return {.ms = median_interval(ms[0]).median,
+          .won = !fastest || paired_ratio(ms[1], ms[0]).low > 1};
 }
 
 }  // namespace stretto

@@ -28,4 +28,15 @@ std::vector<std::vector<double>> time_ranks(const GpuWorld& world,
                                             const std::vector<RanksCall>& contestants,
                                             const RanksTimeOptions& options);
 
+// Who takes less time of two that were launched in turn.
+struct Contest {
+  double ms = 0;    // of a call of `made`, the median
+  bool won = true;  // surely less than the `fastest` so far, by the whole interval; none: empty
+};
+// In turn, since how fast a GPU is depends on what it has done before: while kernels are compiled
+// it cools down, and by itself whoever comes first would be the fastest. Collective as time_ranks
+// is.
+Contest time_against(const GpuWorld& world, const RanksCall& made, const RanksCall& fastest,
+                     const RanksTimeOptions& options);
+
 }  // namespace stretto
