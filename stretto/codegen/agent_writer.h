@@ -89,6 +89,7 @@ class AgentWriter {
   bool sync_loop(const Op& op);
   void notify_text(const Op& op);
   void wait_text(const Op& op);
+  bool tells_of_loss() const;
   std::string epoch_of_wait() const;
   void step_text(const SyncStep& step);
   void notify_apart(const Op& op);

@@ -141,6 +141,7 @@ class KernelWriter {
       budget_registers(roles_[i], launch_.block, plans_[i],
                        beside >= 0 ? &plans_[at(beside)] : nullptr);
     }
+    context_.lost = lost_word_text(program_, launch_);
     first_bell_block_ = launch_.grid;
     launch_.grid += num_bell_blocks();
     launch_.grid =
@@ -322,6 +323,9 @@ class KernelWriter {
     if (launch_.cluster > 1) out += "  const int cta = int(cluster_cta_rank());\n";
     out += open_lanes(launch_.cluster > 1);
     out += table_checks_text(program_, launch_);
+    if (!context_.lost.empty()) {
+      out += fmt::format("  if (threadIdx.x == 0) *{} = 0;\n  __syncthreads();\n", context_.lost);
+    }
     if (launch_.gate.empty()) out += start_text();
     int first_block = 0;
     for (std::size_t i = 0; i < roles_.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "stretto/codegen/agent_writer.h"
+#include "stretto/ir/tables.h"
 
 namespace stretto {
 namespace {
@@ -255,6 +256,7 @@ void AgentWriter::store(const Op& op) {
   std::string plain =
       fmt::format("store_box<L{}, {}{}>(v{}, {}, team);", reg, run_width(r, value_plan(reg)),
                   r.rank.has_value() ? ", true" : "", reg, box(r, element_text(tensor(r).dtype)));
+  if (is_made_table(tensor(r))) return line("if (*{} == 0) {}", kernel_.lost, plain);
   TensorMapPlan view;
   if (!stores_by_tma(op, view)) return line("{}", plain);
   // TMA knows the end of the tensor only, and no store may begin before it (CUDA C++ Programming

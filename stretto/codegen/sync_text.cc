@@ -64,12 +64,19 @@ void AgentWriter::wait_text(const Op& op) {
   line("const i64 counter = {} + {};",
        kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)], expr(op.exprs[0]));
   timer_text("wait_ns");
+  bool loses = tells_of_loss();
   line(
-      "wait_acquire_{}(p.signals[rank] + counter, {} * p.quotas[counter] + u64({}), p.watch, {}, "
-      "counter);",
-      scope_text(*pivot(sync_table()[SyncRow::kWait])), epoch_of_wait(), expr(op.exprs[1]),
-      sync_site(op));
+      "wait_acquire_{}{}(p.signals[rank] + counter, {} * p.quotas[counter] + u64({}), p.watch, "
+      "{}, counter{});",
+      scope_text(*pivot(sync_table()[SyncRow::kWait])), loses ? "_or_lose" : "", epoch_of_wait(),
+      expr(op.exprs[1]), sync_site(op), loses ? ", " + kernel_.lost : "");
   if (records()) line("record_wait(lanes[{}], counter, wait_ns);", site_.lane);
+}
+
+// Of a role's waits in a launch that makes tables: whoever has lost one of them stores no entries
+// (device/sm90/signal.h).
+bool AgentWriter::tells_of_loss() const {
+  return !kernel_.lost.empty() && site_.role_idx >= 0 && !site_.rings;
 }
 
 // Of the waits that follow each other, those that come after the one being written: each is made

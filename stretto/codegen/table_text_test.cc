@@ -102,6 +102,38 @@ TEST(TableText, EntriesOfATableOfTheLaunchAreCheckedWhereTheyAreRead) {
   EXPECT_EQ(kernel.launch.sites.at(0).table, 1);
 }
 
+// Agents of a block that go by different entries wait for each other for ever: whoever has not seen
+// what entries come of stores none.
+TEST(TableText, EntriesAreNotStoredBehindAWaitThatGaveUp) {
+  ProgramBuilder p("made", 2);
+  auto ids = p.buffer("ids", DType::kI32, {8}, {.space = Space::kSymmetric});
+  auto own = p.input("own", DType::kI32, {8});
+  auto table = p.made_table("routes", {8}, {ContractKind::kRange, 0, 40});
+  auto out = p.output("out", DType::kI32, {8, 1});
+  auto sent = p.signal("sent", 1), made = p.signal("made", 1);
+  p.role("make", Resource::sms(1), p.range(1), [&](const Tile&) {
+    Index peer = (p.rank() + 1) % 2;
+    p.store(ids.on(peer).tile({0}, 1, 8), p.load(own.tile({0}, 1, 8)));
+    p.notify(sent[0], peer);
+    p.wait(sent[0]);
+    p.store(table.tile({0}, 1, 8), p.load(ids.tile({0}, 1, 8)));
+    p.notify(made[0], p.rank());
+  });
+  p.role("move", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.wait(made[0]);
+    Index row = p.read(table, {0});
+    p.when(row > 0, [&] { p.store(out.tile({0, 0}, 8, 1), p.zeros(DType::kI32, 8, 1)); });
+  });
+  GeneratedKernel kernel = generate_kernel(run_pipeline(p.finish()));
+  EXPECT_EQ(kernel.source.find("wait_acquire_sys("), std::string::npos) << kernel.source;
+  const std::string& text = kernel.source;
+  std::size_t sends = text.find("store_box"), waits = text.find("wait_acquire_sys_or_lose(", sends);
+  std::size_t guarded = text.find(" == 0) store_box", waits);
+  EXPECT_NE(guarded, std::string::npos) << text;
+  EXPECT_EQ(text.find(" == 0) store_box"), guarded) << "not a table's";
+  EXPECT_EQ(text.rfind(" == 0) store_box"), guarded) << "not a table's";
+}
+
 TEST(TableText, AProgramWithoutTablesChecksNothing) {
   ProgramBuilder p("plain", 1);
   auto out = p.output("out", DType::kF32, {8, kCols});

@@ -52,6 +52,8 @@ struct PollClock {
   u64 begin = 0, next_look = 0;
 
   STRETTO_DEVICE bool pauses() const { return polls >= kTightPolls; }
+  // Whether it has come to the abort word.
+  STRETTO_DEVICE bool looked() const { return next_look > begin + kFirstLookNs; }
 
   // After a failed poll: whether to stop waiting, since this rank or another has given up.
   STRETTO_DEVICE bool gives_up(const Watch& w, int site, i64 counter, u64 expected, u64 seen) {
@@ -81,4 +83,29 @@ STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w
     if (seen >= target || clock.gives_up(w, site, counter, target, seen)) break;
   }
   if (clock.pauses()) load_acquire_sys(word);  // counters only grow
+}
+
+// Where a launch makes the tables that it goes by (device/sm90/table.h): `lost`, a word of the
+// block's shared memory, is raised where a wait gave up, or came to its end late in a launch that
+// was given up meanwhile. Agents of a block go by the same entries, and one that goes by others
+// waits for what never comes. So who has lost stores none, and the first to give up pauses until
+// those have ended who had begun to store.
+STRETTO_DEVICE void wait_acquire_sys_or_lose(const u64* word, u64 target, const Watch& w, int site,
+                                             i64 counter, volatile u32* lost) {
+  constexpr u32 kMostNs = 1'000'000;  // of one pause; PTX ISA, nanosleep
+  PollClock clock;
+  bool gave_up = false;
+  for (;;) {
+    u64 seen = clock.pauses() ? load_relaxed_sys(word) : load_acquire_sys(word);
+    if (seen >= target) break;
+    gave_up = clock.gives_up(w, site, counter, target, seen);
+    if (gave_up) break;
+  }
+  if (!clock.pauses()) return;
+  load_acquire_sys(word);
+  if (*lost != 0) return;
+  if (!gave_up) gave_up = clock.looked() && load_relaxed_sys(w.abort) != 0;
+  if (!gave_up) return;
+  *lost = 1;
+  pause_ns(kMostNs);
 }
