@@ -174,7 +174,7 @@ def run(world: World, text: str, calls: dict, compared: bool, samples: int) -> d
 
 def main():
     parser = parser_of(__doc__, samples=20)
-    parser.add_argument("--only", default="", help="cases whose text contains this")
+    parser.add_argument("--only", default="", help="cases whose text contains one of these: 'm=64,decoding'")
     options = parser.parse_args()
     world, rows = world_of_torchrun(int(os.environ.get("STRETTO_TEST_SEED", "1"))), []
     rank, size = world.rank, world.size
@@ -183,7 +183,7 @@ def main():
            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "ranks": size,
            "rows": rows}
     for text, calls, compared in cases(world):
-        if options.only not in text:
+        if not any(part in text for part in options.only.split(",")):
             continue
         rows.append(run(world, text, calls, compared, options.samples))
         if rank != 0:

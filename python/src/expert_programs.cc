@@ -158,11 +158,10 @@ nb::tuple expert_tiles(bool gpu, nb::kwargs given) {
 Program tables_of_experts(bool gpu, nb::kwargs given) {
   Fields fields("expert_tables", std::move(given));
   ExpertTablesDesc d{.tiles = routed<ExpertTiles>(fields), .order = {}};
-  fields.take({{"tile_rows", d.tiles.tile_rows}});
+  std::int64_t ffn = 0;  // of a rank, where it is known
+  fields.take({{"tile_rows", d.tiles.tile_rows}, {"ffn", ffn}});
   fields.finish();
-  // A tile an expert: in classes its weights, which take the time, would be read again.
-  bool few = gpu && d.tiles.m * d.tiles.top_k <= d.tiles.num_experts * d.tiles.tile_rows;
-  d.order.stages = few ? 1 : d.tiles.world_size;
+  d.order = default_order(d.tiles, target(gpu), ffn);
   return expert_tables(d, default_config(d, target(gpu)));
 }
 

@@ -72,7 +72,8 @@ def all_gather_grouped_matmul(
     (m, top_k), (num_experts, k, n) = experts.shape, weights[0].shape
     routed = routed_desc(group.size, m, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
-    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen)
+    columns = n if up is not None else (n + 1) // 2
+    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, columns)
     if m == 0:
         group.agree_on_nothing(op, kind, a)
         return kind.empty((0, n), a), tiles
@@ -237,7 +238,7 @@ def moe_layer(
         return finish(kind, *make_result(op, kind, out, x.shape, x))
     routed = routed_desc(group.size, m, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
-    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen)
+    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, ffn)
     gathered = workspace(group, kind, op, (m, hidden), x)
     kind.assign(gathered[: x.shape[0]], x)
     made, written = make_result(op, kind, out, x.shape, x)
@@ -278,9 +279,10 @@ def _check_layer(op: str, group, *arrays) -> None:
         )
 
 
-def _tables(group, kind, routed, dtype: str, chosen) -> Tuple[int, ExpertTiles]:
+def _tables(group, kind, routed, dtype: str, chosen, ffn: int) -> Tuple[int, ExpertTiles]:
     """(rows of a tile, the tiles) of the tokens of all ranks of the group, whose experts are
-    `chosen` [m, top_k]: one launch, without the host."""
+    `chosen` [m, top_k]: one launch, without the host. In the order for a layer with `ffn` columns
+    of gate and up on a rank."""
     m, top_k = chosen.shape
     tile_rows, num_tiles = tiles_of(routed, dtype, kind.on_gpu)
     shapes = (1,), (num_tiles,), (num_tiles,), (num_tiles * tile_rows,), (m, top_k)
@@ -290,7 +292,7 @@ def _tables(group, kind, routed, dtype: str, chosen) -> Tuple[int, ExpertTiles]:
     group.launch_operator(
         kind,
         "expert_tables",
-        {**routed, "tile_rows": tile_rows},
+        {**routed, "tile_rows": tile_rows, "ffn": ffn},
         ("experts", "tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots"),
         (chosen, *made),
         (m,),

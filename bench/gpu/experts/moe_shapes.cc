@@ -83,9 +83,11 @@ std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t seed) 
 
 std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int num_sms) {
   std::vector<FirstLayerCandidate> out;
-  for (const AgGroupedConfig& c : gpu_configs(first_layer(s), num_sms)) {
+  const AgGroupedDesc d = first_layer(s);
+  for (const AgGroupedConfig& c : gpu_configs(d, num_sms)) {
     // One queue sends one rank's tokens after another's.
-    out.push_back({c, {.stages = c.num_copy_queues == 1 ? s.world_size : 1}});
+    const bool in_turn = c.num_copy_queues == 1;
+    out.push_back({c, in_turn ? default_order(tiles_of(d, c), Target::kCuda, d.n) : TileOrder{}});
   }
   return out;
 }
@@ -117,13 +119,10 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
 }
 
 std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int num_sms) {
-  const bool few_rows = s.m * s.top_k / s.num_experts <= 64;  // of an expert
   std::vector<WholeLayerCandidate> out;
   for (const MoeLayerConfig& c : gpu_configs(whole_layer(s), num_sms)) {
     WholeLayerCandidate& made = out.emplace_back(WholeLayerCandidate{.config = c});
-    // Of few rows it is the weights that take time: each is read once.
-    if (!few_rows) made.order.stages = s.world_size;
-    made.order.early_experts = s.num_experts / 4;
+    made.order = default_order(tiles_of(whole_layer(s), c), Target::kCuda, s.ffn / s.world_size);
     made.alone = {
         .tile = {.bm = c.second.tile.bm, .bn = 256, .bk = 64}, .num_stages = 4, .raster = 4};
   }

@@ -159,7 +159,7 @@ std::vector<EpMoeLayerConfig> gpu_configs(const EpMoeLayerDesc& d, int num_sms) 
     // kernels with several classes spill on two ranks.
     constexpr std::int64_t kFewRows = 64;  // of a tile
     if (layers.first.tile.bm > kFewRows) add(out, made);
-    made.order.stages = 1;
+    made.order = {};
     add(out, made);
   }
   return out;

@@ -82,7 +82,7 @@ std::vector<TableValues> of_tiles(const ExpertTiles& tiles, const Entries& chose
 }
 
 LaunchTables in_classes(const ExpertTiles& tiles) {
-  return even_routing(tiles, {.stages = tiles.world_size});
+  return even_routing(tiles, default_order(tiles, Target::kCuda));
 }
 
 // Of ranks that have `share` tokens each, the last ones fewer: those of one, `length` entries.

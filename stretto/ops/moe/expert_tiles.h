@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/ops/harness/target.h"
 #include "stretto/ops/moe/expert_split.h"
 
 namespace stretto {
@@ -39,6 +40,11 @@ struct TileOrder {
   std::int64_t early_experts = std::numeric_limits<std::int32_t>::max();
 };
 std::string to_string(const TileOrder& order);  // "2 classes of 8 experts"
+// A class for each rank; on GPUs of as many experts as keep a rank busy while tokens travel, and
+// one class where the rows of an expert fill no tile: its weights take the time. `ffn`: the columns
+// of gate and up, each, by which a rank multiplies a token for each of its experts, on average; 0:
+// not known.
+TileOrder default_order(const ExpertTiles& tiles, Target target, std::int64_t ffn = 0);
 
 // Of one rank.
 struct TileTables {

@@ -207,6 +207,25 @@ TEST(Moe, RefusesSizesThatMakeNoSense) {
   expect_user_error([&] { moe_combine(combine, {}); }, {"dtype"});
 }
 
+// In classes the weights of an expert are read once for each: of as many experts as it takes to
+// have something to do while tokens travel, and of none where weights take the time.
+TEST(TileOrder, ClassesAreOfAsManyExpertsAsTokensTravel) {
+  ExpertTiles tiles{.world_size = 2, .m = 8192, .top_k = 2, .num_experts = 32, .tile_rows = 128};
+  EXPECT_EQ(default_order(tiles, Target::kCuda, 4096).stages, 2);
+  std::int64_t wide = default_order(tiles, Target::kCuda, 4096).early_experts;
+  EXPECT_GE(wide, 4);
+  EXPECT_LE(wide, 10);
+  EXPECT_GT(default_order(tiles, Target::kCuda, 1024).early_experts, wide);  // sooner multiplied
+  EXPECT_EQ(default_order(tiles, Target::kCuda, 64).early_experts, 32);
+  EXPECT_LE(default_order(tiles, Target::kCuda).early_experts, 32);
+  tiles.world_size = 4;  // more to wait for
+  EXPECT_GT(default_order(tiles, Target::kCuda, 4096).early_experts, wide);
+  tiles.world_size = 1;
+  EXPECT_EQ(default_order(tiles, Target::kCuda, 4096).stages, 1);
+  tiles = {.world_size = 4, .m = 64, .top_k = 2, .num_experts = 32, .tile_rows = 64};
+  EXPECT_EQ(default_order(tiles, Target::kCuda, 4096).stages, 1);
+}
+
 void expect_no_spills(Program program, const std::string& what) {
   GeneratedKernel kernel = generate_kernel(run_pipeline(std::move(program)));
   cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, "kernel.cu", {});
