@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import statistics
+import time
 
 import torch
 import torch.distributed as dist
@@ -66,7 +67,7 @@ class Layer:
     def tables(self, _):
         routed = expert_layers.routed_desc(self.world.size, self.m, self.top_k, self.experts)
         group, kind = expert_layers.group_of(None), stretto._arrays.TorchGpuKind
-        return expert_layers._tables(group, kind, routed, "bfloat16", self.chosen)[1].slots
+        return expert_layers._tables(group, kind, routed, "bfloat16", self.chosen, self.gate.shape[2])[1].slots
 
     def ours(self, i):
         y, tiles = self.first(i)
@@ -139,19 +140,19 @@ def paged_calls(world: World, sequences: int, tokens: int, heads: int, kv_heads:
 
 
 def cases(world: World):
-    """(text, calls, whether they are compared with the first)."""
+    """(text, what makes the calls, whether they are compared with the first)."""
     for model, m in (("qwen2-moe", 8192), ("qwen2-moe", 2048), ("mixtral-8x7b", 4096), ("phi-3.5-moe", 4096)):
-        layer = Layer(world, model, m)
-        yield f"layer {model} m={m}", layer.calls(), True
-        yield f"layer {model} m={m}, parts", layer.parts(), False
+        layer = functools.cache(functools.partial(Layer, world, model, m))
+        yield f"layer {model} m={m}", lambda layer=layer: layer().calls(), True
+        yield f"layer {model} m={m}, parts", lambda layer=layer: layer().parts(), False
     for model in ("32-experts", "128-experts"):
         for m in (16, 64, 4096, 8192, 16384):
-            yield f"whole {model} m={m}", Layer(world, model, m).calls(), True
+            yield f"whole {model} m={m}", lambda model=model, m=m: Layer(world, model, m).calls(), True
     for rows in (16, 128):
-        yield f"exchange {rows} tokens a rank", exchange_calls(world, rows, 7168, 256, 8), False
-    yield "attention 4 x 4096", packed_calls(world, 4, 4096, 32, 8), True
+        yield (f"exchange {rows} tokens a rank", functools.partial(exchange_calls, world, rows, 7168, 256, 8), False)
+    yield "attention 4 x 4096", functools.partial(packed_calls, world, 4, 4096, 32, 8), True
     for sequences, tokens in ((64, 4096), (4, 65536)):
-        yield f"decoding {sequences} x {tokens}", paged_calls(world, sequences, tokens, 32, 8), True
+        yield f"decoding {sequences} x {tokens}", functools.partial(paged_calls, world, sequences, tokens, 32, 8), True
 
 
 def unseen(call, i):
@@ -182,16 +183,18 @@ def main():
     out = {"machine": torch.cuda.get_device_name(rank), "driver": options.driver, "commit": options.commit,
            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "ranks": size,
            "rows": rows}
-    for text, calls, compared in cases(world):
+    for text, make, compared in cases(world):
         if not any(part in text for part in options.only.split(",")):
             continue
-        rows.append(run(world, text, calls, compared, options.samples))
+        begin = time.monotonic()
+        rows.append(run(world, text, make(), compared, options.samples))
         if rank != 0:
             continue
         for mode in ("eager", "graph"):
             ms = {name[:-3]: statistics.median(values) for name, values in rows[-1][mode].items()}
             times = "".join(f"  {name} {value:.4f}" for name, value in ms.items())
             print(f"{text:<36}{mode:<6}{times} ms", flush=True)
+        print(f"{text}: {time.monotonic() - begin:.1f} s", flush=True)
         for name, why in rows[-1]["errors"].items():
             print(f"{text}: {name}: {why}", flush=True)
         if options.out:

@@ -28,7 +28,7 @@ from stretto import _world
 BF16 = torch.bfloat16
 ROWS = 256, 1024, 4096, 8192
 LAYERS = (4096, 22016), (4096, 28672), (8192, 57344)  # hidden size, columns of gate and up: of Llamas
-WARMUP_MS = 200  # as gpu_bench programs
+WARMUP_MS = 1000  # as gpu_bench programs; GPUs that rested while a process began are faster for a while
 CPP_S = 100  # that a round of gpu_bench may take
 
 
@@ -104,7 +104,7 @@ def main():
     parser = parser_of(__doc__, samples=8)
     parser.add_argument("--binary", required=True, help="gpu_bench")
     parser.add_argument("--libraries", default="", help="LD_LIBRARY_PATH of gpu_bench")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="products whose text contains this: 'gemm_rs 8192'")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("STRETTO_TEST_SEED", "1")))
     options = parser.parse_args()

@@ -120,8 +120,8 @@ def launch_alone(x, out):
     group, seen = _world.group_of(), []
     launch = group.launch
 
-    def remember(*arguments):
-        launch(*arguments)
+    def remember(*arguments, **options):
+        launch(*arguments, **options)
         seen[:] = group._launches[-1]
 
     group.plans.clear()

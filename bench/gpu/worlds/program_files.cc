@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kMaxProgramBytes = std::size_t{16} << 20;
 constexpr unsigned kLongestSeconds = 120;                  // then a rank that hangs is ended
 constexpr std::chrono::milliseconds kHostTimeout{60'000};  // another rank may be compiling
-constexpr double kWarmupMs = 200;
+constexpr double kWarmupMs = 1000;  // GPUs that have rested are faster for a while
 
 Program read_program(const std::string& file, int ranks) {
   Program p = parse(read_file(file, kMaxProgramBytes), file);
