@@ -15,8 +15,8 @@ def won(ratios: list):
 
 
 def timed_layers(results: Results, ranks: int, layers: tuple) -> list:
-    rows = moe_rows(results, ranks).values()
-    return [row["eager"] for row, _ in rows if row["layer"] in layers and "eager" in row]
+    rows = moe_rows(results, ranks, lambda row: row["layer"] in layers and "eager" in row).values()
+    return [row["eager"] for row, _ in rows]
 
 
 def moe_layers(*layers: int):
@@ -32,11 +32,11 @@ ROOF_FLOPS, ROOF_BYTES = 700e12, 4.25e12
 
 
 def moe_roofline(results: Results, ranks: int):
-    rows = moe_rows(results, ranks).values()
+    rows = moe_rows(results, ranks, lambda row: row["layer"] == 0).values()
     parts = []
     for row, _ in rows:
         asked = row["m"] >= 8192  # fewer tokens, which leave experts out, are not asked about
-        if asked and row["layer"] == 0 and row["model"] in WHOLE_MODELS and "eager" in row:
+        if asked and row["model"] in WHOLE_MODELS and "eager" in row:
             hidden_size, ffn, experts = WHOLE_MODELS[row["model"]]
             weights = 3 * hidden_size * ffn // ranks * experts * 2
             roof_ms = 1e3 * max(row["flops"] / ROOF_FLOPS, weights / ROOF_BYTES)

@@ -87,10 +87,11 @@ def world_of_torchrun(seed: int) -> World:
 
 
 class Case:
-    """Contestants of one case: a call takes the number of a buffer set and returns the result, the reference first."""
+    """Contestants of one case: a call takes the number of a buffer set and returns the result, the reference first.
+    `meets`: the ranks' devices meet before each call, else calls follow each other as they do in gpu_bench."""
 
-    def __init__(self, world: World, calls: dict, mode: str, per_graph: int = 1):
-        self.world, self.calls, self.mode, self.per_graph = world, calls, mode, per_graph
+    def __init__(self, world: World, calls: dict, mode: str, per_graph: int = 1, meets: bool = True):
+        self.world, self.calls, self.mode, self.per_graph, self.meets = world, calls, mode, per_graph, meets
         self.errors = {}
 
     def _drop_failed(self, name: str, why: str):
@@ -138,7 +139,8 @@ class Case:
 
     def _round(self, i: int, events=None):
         for at, call in enumerate(self.calls.values()):
-            self.world.meet()
+            if self.meets:
+                self.world.meet()
             if events:
                 events[at][0].record()
             call(i % NUM_SETS)

@@ -119,7 +119,7 @@ def main():
         text = program_of(lambda calls=calls: calls["in_place"](0))
         files.append(folder / f"{at}-{case['op']}-{case['m']}.ir")
         files[-1].write_text(text, encoding="utf-8")
-        contestants.append(Case(world, calls, "eager"))
+        contestants.append(Case(world, calls, "eager", meets=False))
         contestants[-1].try_each(lambda: None, 0.0)
         if contestants[-1].errors:
             raise SystemExit(f"{label(case)}: {contestants[-1].errors}")

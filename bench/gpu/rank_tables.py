@@ -146,8 +146,8 @@ def attention_ranks_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
-def moe_rows(results: Results, ranks: int) -> dict:
-    return results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks)
+def moe_rows(results: Results, ranks: int, wanted=lambda row: True) -> dict:
+    return results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks, wanted)
 
 
 def moe_table(results: Results, ranks: int) -> str:

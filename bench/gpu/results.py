@@ -33,6 +33,7 @@ class Run:
         if "simulated" in str(self.data.get("machine", "")):
             raise Error(f"{path.name}: of a simulated GPU, whose times mean nothing")
         self.file, self.kind, self.day = path.name, name["kind"], name["day"]
+        self.on_h100s = "H100" in str(self.data.get("machine", ""))  # else on H200s
         self.ranks = int(name["ranks"] or 0)
         self.order = (self.day, str(self.data.get("date", "")), path.name)
 
@@ -41,10 +42,12 @@ class Results:
     def __init__(self, folder: pathlib.Path):
         matches = ((path, NAME.fullmatch(path.name)) for path in folder.glob("gpu-*.json"))
         self.runs = sorted((Run(path, name) for path, name in matches if name), key=lambda r: r.order)
+        self.used = set()  # runs that rows were taken from
 
-    def rows(self, kinds: list, field: str, key, ranks: int = 0) -> dict:
+    def rows(self, kinds: list, field: str, key, ranks: int = 0, wanted=lambda row: True) -> dict:
         """{key(row): (row, run)}, of each key the newest row, failed ones included, in the order of the newest run
-        that has the most rows; keys that it lacks stand behind those that they follow elsewhere."""
+        that has the most rows; keys that it lacks stand behind those that they follow elsewhere. Of them those that
+        are wanted."""
         found, order = {}, []
         runs = [r for r in self.runs if r.kind in kinds and (not ranks or r.ranks == ranks)]
         for run in runs:
@@ -58,7 +61,9 @@ class Results:
                 for at, k in enumerate(keys):
                     if k not in order:
                         order.insert(order.index(keys[at - 1]) + 1 if at else len(order), k)
-        return {k: found[k] for k in order if k in found}
+        found = {k: found[k] for k in order if k in found and wanted(found[k][0])}
+        self.used |= {run for _, run in found.values()}
+        return found
 
 
 def interval(samples: list) -> Interval:
@@ -136,7 +141,7 @@ def sources(rows: dict) -> str:
         return ""
     ordered = sorted(runs.values(), key=lambda r: r.order, reverse=True)
     counts = collections.Counter(run.file for _, run in rows.values())
-    parts = [f"`{r.file}`" + (f" ({r.data['commit']})" if r.data.get("commit") else "") +
+    parts = [f"`{r.file}`" + (f" ({r.data['commit']}" + ", H100s" * r.on_h100s + ")" if r.data.get("commit") else "") +
              (f": {counts[r.file]} of {len(rows)} rows" if len(ordered) > 1 else "") for r in ordered]
     return "\n" + textwrap.fill("From " + ", ".join(parts) + ".", 118, break_on_hyphens=False) + "\n"
 

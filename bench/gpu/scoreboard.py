@@ -274,9 +274,9 @@ def loops(results: Results, _ranks: int):
 
 
 def newest(results: Results, ranks: int, field: str):
-    found = [run.data[field] for run in results.runs if run.kind == "pytorch" and run.ranks == ranks and
-             field in run.data]
-    return found[-1] if found else None
+    found = [run for run in results.runs if run.kind == "pytorch" and run.ranks == ranks and field in run.data]
+    results.used |= set(found[-1:])
+    return found[-1].data[field] if found else None
 
 
 def python_calls(results: Results, ranks: int):
@@ -413,12 +413,21 @@ BARS = [
 ]
 
 
+def machines(runs: set) -> str:
+    """What a cell says of them where they are not H200s."""
+    on_h100s = sum(run.on_h100s for run in runs)
+    return "" if on_h100s == 0 else " (H100s)" if on_h100s == len(runs) else " (in part on H100s)"
+
+
 def scoreboard_table(results: Results, _ranks: int) -> str:
     lines = []
     for bar in BARS:
         cells, met = [], []
         for gpus in (1, 2, 4):
+            results.used.clear()
             found = bar.measure(results, gpus) if gpus in bar.gpus else None
+            if found:
+                found = found[0] + machines(results.used), found[1]
             if found and found[1] is not None:
                 met.append(found[1])
             cells.append("" if gpus not in bar.gpus else "-" if not found else

@@ -298,6 +298,18 @@ class Scoreboard(MadeResults):
         self.assertEqual(len(lines), 1, text)
         return [cell.strip() for cell in lines[0].strip("|").split("|")][1:]
 
+    def test_other_cards_are_named(self):
+        self.result("gpu-overlap-x2-2026-01-02.json", commit="abc", machine="GPU 0: NVIDIA H200",
+                    overlap=[overlap_row(4096, [1.0], [2.0]), overlap_row(8192, [1.0], [2.0])])
+        self.assertEqual(self.line("AG+GEMM from 4096 rows on")[2], "1.00, least 1.00")
+        self.result("gpu-overlap-x2-2026-01-03.json", commit="def", machine="GPU 0: NVIDIA H100 80GB HBM3",
+                    overlap=[overlap_row(4096, [1.0], [2.0])])
+        self.assertEqual(self.line("AG+GEMM from 4096 rows on")[2], "1.00, least 1.00 (in part on H100s)")
+        self.assertIn("(def, H100s): 1 of 2 rows,", " ".join(self.tables("--print", "overlap-x2").stdout.split()))
+        self.result("gpu-overlap-x2-2026-01-04.json", machine="NVIDIA H100 80GB HBM3",
+                    overlap=[overlap_row(4096, [1.0], [2.0]), overlap_row(8192, [1.0], [2.0])])
+        self.assertEqual(self.line("AG+GEMM from 4096 rows on")[2], "1.00, least 1.00 (H100s)")
+
     def test_met_missed_and_not_measured(self):
         def rows(ours):  # E_overlap of a row is 2 - ours
             return [overlap_row(m, [t], [2.0]) for m, t in zip((1024, 4096, 8192), ours, strict=True)]

@@ -301,14 +301,13 @@ class Group:
         names: Sequence[str],
         arrays: Sequence[Any],
         extents: Sequence[int],
-        *,
-        said: str = "",
+        **options: Any,
     ) -> None:
         """Launches `program` of _core for the Desc with these fields; the others as in launch()."""
         make = getattr(_core, program)
         key = program, *desc.values()
         self.launch(
-            kind, key, lambda on_gpu: make(on_gpu, **desc), names, arrays, extents, said=said
+            kind, key, lambda on_gpu: make(on_gpu, **desc), names, arrays, extents, **options
         )
 
     def _make_executable(self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool) -> Any:

@@ -91,6 +91,7 @@ def all_gather_grouped_matmul(
         ("a", *names, "tiles_used", "tile_experts", "tile_needs", "row_tokens", "c"),
         (gathered, *(kind.dense(kind.transpose(x)) for x in weights), *tiles[:4], made),
         (m,),
+        at_bounds=True,
     )
     return made, tiles
 
@@ -199,6 +200,7 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
         (*names, *("residual" for _ in added), "out"),
         (*arrays, *added, written),
         (m,),
+        at_bounds=True,
     )
     return finish(kind, made, written)
 
@@ -259,6 +261,7 @@ def moe_layer(
             written,
         ),
         (m,),
+        at_bounds=True,
     )
     return finish(kind, made, written)
 
@@ -296,5 +299,6 @@ def _tables(group, kind, routed, dtype: str, chosen, ffn: int) -> Tuple[int, Exp
         ("experts", "tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots"),
         (chosen, *made),
         (m,),
+        at_bounds=True,
     )
     return tile_rows, ExpertTiles(*made, group.name)

@@ -175,6 +175,7 @@ class _Launch:
             tuple(arrays),
             tuple(arrays.values()),
             (self.rows,) if extents is None else extents,
+            at_bounds=True,
         )
 
 
