@@ -13,6 +13,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import TorchKind, kind_of
+from ._calls import bound_of
 from .errors import UserError
 
 _NAMES_A_RANK = re.compile(r"\branks? \d")
@@ -56,6 +57,7 @@ class Group:
     """
 
     _MOST_CONSTANTS = 1024
+    _MOST_SIZES = 4  # of an operator that have a program of their own
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class Group:
         self.plans = _core.PlanCache(session, rank, np.ndarray)
         self._entries: Dict[Any, _Entry] = {}
         self._constants: Dict[Any, Any] = {}
+        self._sizes: Dict[Any, Set[int]] = {}
         self._kept: Dict[Any, Any] = {}
         self._fixed: Set[int] = set()
         self._launches: Optional[List[Any]] = None  # of the call under way
@@ -238,6 +241,15 @@ class Group:
         if last is not None and last != stream:
             stream.wait_stream(last)
         self._last_stream = stream
+
+    def bound(self, op: Any, rows: int) -> int:
+        """The most rows of the program by which to run `op` over `rows` of all ranks: these, of the
+        first few numbers of rows that it is called with; then one of few bounds, since each program
+        takes time to compile, and memory. The same on all ranks."""
+        sizes = self._sizes.setdefault(op, set())
+        if len(sizes) < self._MOST_SIZES:
+            sizes.add(rows)
+        return rows if rows in sizes else self.size * bound_of(-(-rows // self.size))
 
     def programs(self, kind: Any, key: Any, make: Callable[[bool], List[Any]]) -> List[Any]:
         """What make(on_gpu) gave when it was first called with this key."""

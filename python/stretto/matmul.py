@@ -76,7 +76,6 @@ class _Product(NamedTuple):
             arrays += (self.rows_of(scale_a, dim), scale_b)
         desc = {
             "world_size": self.group.size,
-            "m": rows,
             "n": self.columns,
             "k": self.a.shape[-1],
             "dtype": self.dtype,
@@ -86,37 +85,41 @@ class _Product(NamedTuple):
             "products": self.group.options.products,
             **fields,
         }
-        make, key = getattr(_core, program), (program, *desc.values())
+        op = program, *desc.values()
+        # What peers reach into has the size of the program's tensor, of which a caller knows nothing.
+        reached = any(self.group.is_symmetric(kind.address(x)) for x in arrays)
+        bound = desc["m"] = rows if reached else self.group.bound((kind.on_gpu, op), rows)
+        make, key = getattr(_core, program), (bound == rows, *op, bound)
         steps = self.group.programs(kind, key, lambda on_gpu: make(on_gpu, **desc))
         on_dim = self._replace(said=f"dim {dim}{self.said}")
         if len(steps) == 1:
             on_dim._launch_step(key, steps[0], rows, dict(zip(names, arrays)))
         elif program == "ag_gemm":
-            on_dim._gather_then_multiply(key, steps, rows, arrays[0], outputs)
+            on_dim._gather_then_multiply(key, steps, rows, bound, arrays[0], outputs)
         else:
-            on_dim._multiply_then_collect(key, steps, rows, arrays[0], outputs["out"])
+            on_dim._multiply_then_collect(key, steps, rows, bound, arrays[0], outputs["out"])
 
     def _launch_step(self, key, program, rows: int, tensors: dict) -> None:
         names, arrays = tuple(tensors), tuple(tensors.values())
-        options = {"at_bounds": True, "said": self.said}
+        options = {"at_bounds": key[0], "said": self.said}
         self.group.launch(self.kind, key, lambda _: program, names, arrays, (rows,), **options)
 
-    def _between(self, rows: int, columns: int, like):
+    def _between(self, rows: int, bound: int, columns: int, like):
         """What the first step leaves for the second, where peers can read it."""
-        made = workspace(self.group, self.kind, self.op, (rows, columns), like)
+        made = workspace(self.group, self.kind, self.op, (bound, columns), like)
         self.group.stays(self.kind, made)
-        return made
+        return made[:rows]
 
-    def _gather_then_multiply(self, key, steps, rows: int, a, outputs: dict) -> None:
+    def _gather_then_multiply(self, key, steps, rows: int, bound: int, a, outputs: dict) -> None:
         gathered = outputs.get("gathered")
         if gathered is None:
-            gathered = self._between(rows, self.a.shape[-1], self.a)
+            gathered = self._between(rows, bound, self.a.shape[-1], self.a)
         self._launch_step((*key, 0), steps[0], rows, {"in": a, "out": gathered})
         product = {"a": gathered, "b": self.weights, "c": outputs["c"]}
         self._launch_step((*key, 1), steps[1], rows, product)
 
-    def _multiply_then_collect(self, key, steps, rows: int, a, out) -> None:
-        partial = self._between(rows, self.columns, self.like)
+    def _multiply_then_collect(self, key, steps, rows: int, bound: int, a, out) -> None:
+        partial = self._between(rows, bound, self.columns, self.like)
         product = {"a": a, "b": self.weights, "c": partial}
         self._launch_step((*key, 0), steps[0], rows, product)
         self._launch_step((*key, 1), steps[1], rows, {"in": partial, "out": out})

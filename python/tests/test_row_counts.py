@@ -108,6 +108,43 @@ def test_what_moves_rows_has_few_programs(rng, move, size):
         assert made <= most
 
 
+def gathered_product(x, all_of, weight, r):
+    got = stretto.all_gather_matmul(x[r], weight.T)
+    near(got, np.concatenate(all_of) @ weight.T.astype(np.float64), "float32", HIDDEN)
+
+
+def scattered_product(x, all_of, weight, r):
+    size = len(x)
+    tall, rows = np.concatenate([x[r]] * size), x[0].shape[0]
+    want = np.concatenate([sum(all_of)] * size) @ weight.T.astype(np.float64)
+    near(stretto.matmul_reduce_scatter(tall, weight.T), want[r * rows : (r + 1) * rows], "float32", HIDDEN * size)
+
+
+def reduced_product(x, all_of, weight, r):
+    got = stretto.matmul_all_reduce(x[r], weight.T)
+    near(got, sum(all_of) @ weight.T.astype(np.float64), "float32", HIDDEN * len(x))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("product", [gathered_product, scattered_product, reduced_product])
+@pytest.mark.parametrize("products", ["fused", "sequence"])
+def test_products_have_few_programs(rng, monkeypatch, size, product, products):
+    """The first numbers of rows have programs of their own, which later ones do not disturb."""
+    weight = parts(rng, 1, (24, HIDDEN))[0]
+    steps = [spread(rng, size, rows) for rows in counts(rng)]
+
+    def body():
+        group = stretto._world.group_of()
+        monkeypatch.setattr(group, "options", group.options._replace(products=products))
+        r = stretto.rank()
+        for x, all_of in [*steps, *steps[:6]]:
+            product(x, all_of, weight, r)
+        return programs()
+
+    for made in testing.run(size, body):
+        assert made <= (MOST_PROGRAMS + 6) * (2 if products == "sequence" else 1)
+
+
 @pytest.mark.parametrize("queries_travel", [None, False, True])
 def test_attention_over_ranks_has_few_programs(rng, queries_travel):
     size, heads, width = 2, 2, 8
