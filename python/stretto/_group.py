@@ -242,14 +242,17 @@ class Group:
             stream.wait_stream(last)
         self._last_stream = stream
 
-    def bound(self, op: Any, rows: int) -> int:
-        """The most rows of the program by which to run `op` over `rows` of all ranks: these, of the
-        first few numbers of rows that it is called with; then one of few bounds, since each program
-        takes time to compile, and memory. The same on all ranks."""
+    def bound(self, op: Any, rows: int) -> Tuple[int, bool]:
+        """(the most rows of the program by which to run `op` over `rows` of all ranks, whether it is
+        for these alone): so of the first few numbers of rows that it is called with, then with one
+        of few bounds, since each program takes time to compile, and memory. The same on all ranks.
+        """
         sizes = self._sizes.setdefault(op, set())
         if len(sizes) < self._MOST_SIZES:
             sizes.add(rows)
-        return rows if rows in sizes else self.size * bound_of(-(-rows // self.size))
+        if rows in sizes:
+            return rows, True
+        return self.size * bound_of(-(-rows // self.size)), False
 
     def programs(self, kind: Any, key: Any, make: Callable[[bool], List[Any]]) -> List[Any]:
         """What make(on_gpu) gave when it was first called with this key."""
@@ -269,13 +272,14 @@ class Group:
         extents: Sequence[int],
         *,
         at_bounds: bool = False,
+        max_samples: int = 72,
         said: str = "",
     ) -> None:
         """Launches the program that `key` stands for, which make(on_gpu) builds when it is new
         here. `arrays`, dense, are those of the tensors of these `names`; on GPUs the launch is
         enqueued on the current stream. `at_bounds`: launches under this key have no other extents,
-        the largest that the program may have. `said`: what else must be the same on all ranks, in
-        words. Collective."""
+        the largest that the program may have. `max_samples`: how many of the extents that it may
+        have are proved. `said`: what else must be the same on all ranks, in words. Collective."""
         addresses = [kind.address(x) for x in arrays]
         with self.used():
             stream = 0
@@ -283,10 +287,10 @@ class Group:
                 device = kind.device(arrays[0])
                 self.open_gpu(device)
                 stream = kind.stream(device)
-            entry = self._entries.get((kind.on_gpu, key, said))
+            name = kind.on_gpu, key, at_bounds
+            entry = self._entries.get((*name, said))
             if entry is None:
-                name = kind.on_gpu, key
-                compiled = _compile(name, lambda: make(kind.on_gpu), at_bounds)
+                compiled = _compile(name, lambda: make(kind.on_gpu), at_bounds, max_samples)
                 entry = self._entries[(*name, said)] = _Entry(compiled, names, said)
             args = [addresses[i] for i in entry.order]
             symmetric = entry.symmetric
@@ -356,8 +360,8 @@ class Group:
             self._alone.close(at_once=at_once)
 
 
-def _compile(key, make, at_bounds):
+def _compile(key, make, at_bounds, max_samples):
     with _compiled_lock:
         if key not in _compiled:
-            _compiled[key] = make().compile(bounds_only=at_bounds)
+            _compiled[key] = make().compile(bounds_only=at_bounds, max_samples=max_samples)
         return _compiled[key]

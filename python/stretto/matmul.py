@@ -88,20 +88,21 @@ class _Product(NamedTuple):
         op = program, *desc.values()
         # What peers reach into has the size of the program's tensor, of which a caller knows nothing.
         reached = any(self.group.is_symmetric(kind.address(x)) for x in arrays)
-        bound = desc["m"] = rows if reached else self.group.bound((kind.on_gpu, op), rows)
-        make, key = getattr(_core, program), (bound == rows, *op, bound)
+        bound, exact = (rows, True) if reached else self.group.bound((kind.on_gpu, op), rows)
+        desc["m"] = bound
+        make, key = getattr(_core, program), (*op, bound)
         steps = self.group.programs(kind, key, lambda on_gpu: make(on_gpu, **desc))
         on_dim = self._replace(said=f"dim {dim}{self.said}")
         if len(steps) == 1:
-            on_dim._launch_step(key, steps[0], rows, dict(zip(names, arrays)))
+            on_dim._launch_step(key, steps[0], rows, exact, dict(zip(names, arrays)))
         elif program == "ag_gemm":
-            on_dim._gather_then_multiply(key, steps, rows, bound, arrays[0], outputs)
+            on_dim._gather_then_multiply(key, steps, (rows, bound, exact), arrays[0], outputs)
         else:
-            on_dim._multiply_then_collect(key, steps, rows, bound, arrays[0], outputs["out"])
+            on_dim._multiply_then_collect(key, steps, (rows, bound, exact), arrays[0], outputs["out"])
 
-    def _launch_step(self, key, program, rows: int, tensors: dict) -> None:
+    def _launch_step(self, key, program, rows: int, exact: bool, tensors: dict) -> None:
         names, arrays = tuple(tensors), tuple(tensors.values())
-        options = {"at_bounds": key[0], "said": self.said}
+        options = {"at_bounds": exact, "said": self.said}
         self.group.launch(self.kind, key, lambda _: program, names, arrays, (rows,), **options)
 
     def _between(self, rows: int, bound: int, columns: int, like):
@@ -110,19 +111,22 @@ class _Product(NamedTuple):
         self.group.stays(self.kind, made)
         return made[:rows]
 
-    def _gather_then_multiply(self, key, steps, rows: int, bound: int, a, outputs: dict) -> None:
+    def _gather_then_multiply(self, key, steps, size, a, outputs: dict) -> None:
+        """`size`: rows, those that the programs may have, and whether they have no others."""
+        rows, bound, exact = size
         gathered = outputs.get("gathered")
         if gathered is None:
             gathered = self._between(rows, bound, self.a.shape[-1], self.a)
-        self._launch_step((*key, 0), steps[0], rows, {"in": a, "out": gathered})
+        self._launch_step((*key, 0), steps[0], rows, exact, {"in": a, "out": gathered})
         product = {"a": gathered, "b": self.weights, "c": outputs["c"]}
-        self._launch_step((*key, 1), steps[1], rows, product)
+        self._launch_step((*key, 1), steps[1], rows, exact, product)
 
-    def _multiply_then_collect(self, key, steps, rows: int, bound: int, a, out) -> None:
+    def _multiply_then_collect(self, key, steps, size, a, out) -> None:
+        rows, bound, exact = size
         partial = self._between(rows, bound, self.columns, self.like)
         product = {"a": a, "b": self.weights, "c": partial}
-        self._launch_step((*key, 0), steps[0], rows, product)
-        self._launch_step((*key, 1), steps[1], rows, {"in": partial, "out": out})
+        self._launch_step((*key, 0), steps[0], rows, exact, product)
+        self._launch_step((*key, 1), steps[1], rows, exact, {"in": partial, "out": out})
 
 
 def _factors(op: str, a, b) -> Tuple[Any, Any, Any]:

@@ -145,6 +145,43 @@ def test_products_have_few_programs(rng, monkeypatch, size, product, products):
         assert made <= (MOST_PROGRAMS + 6) * (2 if products == "sequence" else 1)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_layers_of_experts_have_few_programs(rng, size):
+    experts, top_k, ffn = 5, 2, 8
+    gate, up = (parts(rng, size, (experts * HIDDEN, ffn)) for _ in range(2))
+    down = parts(rng, size, (experts * ffn, HIDDEN))
+    steps = []
+    for rows in counts(rng, 24):
+        x, all_of = spread(rng, size, rows)
+        chosen = np.argsort(rng.uniform(0, 1, (rows * size, experts)), 1)[:, :top_k].astype(np.int32)
+        steps.append((x, np.concatenate(all_of), chosen, rng.uniform(0, 1, chosen.shape).astype(np.float32)))
+
+    def want(x, chosen, weights):
+        out = np.zeros_like(x)
+        for rank in range(size):
+            g, u = (w[rank].reshape(experts, HIDDEN, ffn).astype(np.float64) for w in (gate, up))
+            d = down[rank].reshape(experts, ffn, HIDDEN).astype(np.float64)
+            for j in range(top_k):
+                e = chosen[:, j]
+                a, b = (np.einsum("mh,mhf->mf", x, w[e]) for w in (g, u))
+                out += weights[:, j, None] * np.einsum("mf,mfh->mh", a / (1 + np.exp(-a)) * b, d[e])
+        return out
+
+    wanted = [want(x, chosen, weights) for _, x, chosen, weights in steps]
+
+    def body():
+        r = stretto.rank()
+        w = [x[r].reshape(experts, HIDDEN, ffn) for x in (gate, up)] + [down[r].reshape(experts, ffn, HIDDEN)]
+        for (x, _, chosen, weights), result in [*zip(steps, wanted), *zip(steps[:6], wanted)]:
+            got = stretto.moe_layer(x[r], *w, chosen, weights)
+            rows = len(x[r])
+            near(got, result[r * rows : (r + 1) * rows], "float32", HIDDEN * ffn * size)
+        return programs()
+
+    for made in testing.run(size, body):  # of the layer and its tables
+        assert made <= 2 * (MOST_PROGRAMS + 6)
+
+
 @pytest.mark.parametrize("queries_travel", [None, False, True])
 def test_attention_over_ranks_has_few_programs(rng, queries_travel):
     size, heads, width = 2, 2, 8
