@@ -15,15 +15,13 @@ struct CompileOptions {
   // For launches that have every extent at its bound, which is all that is proved then: a large
   // product takes a second instead of a minute.
   bool bounds_only = false;
-  int max_samples = 72;  // run-time sizes that are proved, as in ProofOptions
-  AfterPass after;       // called after each pass
+  AfterPass after;  // called after each pass
 };
 
 struct CompiledProgram {
   std::shared_ptr<const Program> schedule;
   Quotas quotas;
   bool bounds_only = false;  // as in CompileOptions: whoever launches it sees to it
-  int max_samples = 72;
 };
 
 // UserError for a bad program, Rejected for one that cannot be proved.

@@ -235,14 +235,11 @@ void bind_programs(nb::module_& m) {
       .def_prop_ro("extents", &extents)
       .def(
           "compile",
-          [](const Program& p, bool bounds_only, bool require_proof, int max_samples) {
+          [](const Program& p, bool bounds_only, bool require_proof) {
             nb::gil_scoped_release unlocked;
-            return compile(p, {.require_proof = require_proof,
-                               .bounds_only = bounds_only,
-                               .max_samples = max_samples});
+            return compile(p, {.require_proof = require_proof, .bounds_only = bounds_only});
           },
-          nb::arg("bounds_only") = false, nb::arg("require_proof") = true,
-          nb::arg("max_samples") = 72)
+          nb::arg("bounds_only") = false, nb::arg("require_proof") = true)
       .def("prove",
            [](const Program& p) {
              nb::gil_scoped_release unlocked;

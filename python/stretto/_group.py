@@ -272,14 +272,13 @@ class Group:
         extents: Sequence[int],
         *,
         at_bounds: bool = False,
-        max_samples: int = 72,
         said: str = "",
     ) -> None:
         """Launches the program that `key` stands for, which make(on_gpu) builds when it is new
         here. `arrays`, dense, are those of the tensors of these `names`; on GPUs the launch is
         enqueued on the current stream. `at_bounds`: launches under this key have no other extents,
-        the largest that the program may have. `max_samples`: how many of the extents that it may
-        have are proved. `said`: what else must be the same on all ranks, in words. Collective."""
+        the largest that the program may have. `said`: what else must be the same on all ranks, in
+        words. Collective."""
         addresses = [kind.address(x) for x in arrays]
         with self.used():
             stream = 0
@@ -290,7 +289,7 @@ class Group:
             name = kind.on_gpu, key, at_bounds
             entry = self._entries.get((*name, said))
             if entry is None:
-                compiled = _compile(name, lambda: make(kind.on_gpu), at_bounds, max_samples)
+                compiled = _compile(name, lambda: make(kind.on_gpu), at_bounds)
                 entry = self._entries[(*name, said)] = _Entry(compiled, names, said)
             args = [addresses[i] for i in entry.order]
             symmetric = entry.symmetric
@@ -360,8 +359,8 @@ class Group:
             self._alone.close(at_once=at_once)
 
 
-def _compile(key, make, at_bounds, max_samples):
+def _compile(key, make, at_bounds):
     with _compiled_lock:
         if key not in _compiled:
-            _compiled[key] = make().compile(bounds_only=at_bounds, max_samples=max_samples)
+            _compiled[key] = make().compile(bounds_only=at_bounds)
         return _compiled[key]

@@ -22,10 +22,6 @@ from ._world import GroupLike, group_of, name_of
 from .errors import UserError
 from .symm_mem import workspace
 
-# Numbers of tokens that are proved of a program for many: 8,192 tokens of 32 experts take a second
-# each.
-_FEW_SAMPLES = 4
-
 
 class ExpertTiles(NamedTuple):
     """In which rows of a rank's products its tokens are: tiles of one expert each, sorted by how
@@ -268,7 +264,6 @@ def moe_layer(
         ),
         (m,),
         at_bounds=exact,
-        max_samples=_FEW_SAMPLES,
     )
     return finish(kind, made, written)
 
@@ -309,6 +304,5 @@ def _tables(
         (chosen, *made),
         (m,),
         at_bounds=exact,
-        max_samples=_FEW_SAMPLES,
     )
     return tile_rows, ExpertTiles(*made, group.name)

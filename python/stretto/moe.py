@@ -279,26 +279,28 @@ def _grouped_matmul(names, result, group, *arguments):
     experts, k, n = shapes[1]
     if rows.m == 0 or experts == 0:
         return finish(kind, made, written)
+    desc = {
+        "dtype": dtype,
+        "c_dtype": kind.dtype(like),
+        "rows_per_token": rows.per_row,
+        "num_experts": experts,
+        "spare_rows": rows.spare,
+        "n": n,
+        "k": k,
+        "gathered": "tokens" in given,
+        "swiglu": "up" in given,
+        "layout": "masked" if masked else "contiguous",
+        "scaling": "block" if scaled else "none",
+    }
+    bound, exact = group.bound((kind.on_gpu, op, *desc.values()), rows.m)
     group.launch_operator(
         kind,
         "grouped_gemm",
-        {
-            "dtype": dtype,
-            "c_dtype": kind.dtype(like),
-            "m": bound_of(rows.m),
-            "rows_per_token": rows.per_row,
-            "num_experts": experts,
-            "spare_rows": rows.spare,
-            "n": n,
-            "k": k,
-            "gathered": "tokens" in given,
-            "swiglu": "up" in given,
-            "layout": "masked" if masked else "contiguous",
-            "scaling": "block" if scaled else "none",
-        },
+        {**desc, "m": bound},
         (*rows.tables, *inputs, "c"),
         (*rows.tables.values(), *inputs.values(), written),
         (rows.m,),
+        at_bounds=exact,
     )
     return finish(kind, made, written)
 
