@@ -94,18 +94,15 @@ STRETTO_DEVICE void wait_acquire_sys_or_lose(const u64* word, u64 target, const 
                                              i64 counter, volatile u32* lost) {
   constexpr u32 kMostNs = 1'000'000;  // of one pause; PTX ISA, nanosleep
   PollClock clock;
-  bool gave_up = false;
   for (;;) {
     u64 seen = clock.pauses() ? load_relaxed_sys(word) : load_acquire_sys(word);
     if (seen >= target) break;
-    gave_up = clock.gives_up(w, site, counter, target, seen);
-    if (gave_up) break;
+    if (!clock.gives_up(w, site, counter, target, seen)) continue;
+    if (*lost == 0) pause_ns(kMostNs);
+    *lost = 1;
+    break;
   }
   if (!clock.pauses()) return;
   load_acquire_sys(word);
-  if (*lost != 0) return;
-  if (!gave_up) gave_up = clock.looked() && load_relaxed_sys(w.abort) != 0;
-  if (!gave_up) return;
-  *lost = 1;
-  pause_ns(kMostNs);
+  if (clock.looked() && load_relaxed_sys(w.abort) != 0) *lost = 1;
 }

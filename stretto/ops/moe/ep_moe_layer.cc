@@ -218,7 +218,10 @@ EpMoeLayerConfig default_config(const EpMoeLayerDesc& d, Target target) {
     second.bn = layers.second.reduce_cols = 128;
   }
   sum_at_end(second_layer(own_part(d)), layers.second);
-  return with_exchange(d, layers, target);
+  EpMoeLayerConfig c = with_exchange(d, layers, target);
+  // Tables in several classes would spill there by seven and more.
+  if (target == Target::kCuda && remainders && d.world_size > 5) c.order = {};
+  return c;
 }
 
 Program ep_moe_layer(const EpMoeLayerDesc& d, const EpMoeLayerConfig& cfg) {

@@ -43,8 +43,9 @@ TileOrder default_order(const ExpertTiles& t, Target target, std::int64_t ffn) {
   constexpr std::int64_t kColumns = 860, kMargin = 2;
   const std::int64_t columns = kMargin * kColumns * (t.world_size - 1), share = t.split().share();
   const std::int64_t own = ffn > 0 ? ffn * t.top_k : 4 * columns / (t.world_size - 1);
-  return {.stages = t.world_size,
-          .early_experts = std::clamp<std::int64_t>(ceil_div(share * columns, own), 1, share)};
+  const std::int64_t early = ceil_div(share * columns, own);
+  if (early >= share) return {.stages = t.world_size};  // all; such tables take fewer registers
+  return {.stages = t.world_size, .early_experts = early};
 }
 
 TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
