@@ -74,15 +74,24 @@ struct PollClock {
   }
 };
 
-// One thread waits; the acquire covers the threads that it then meets at a barrier.
+// One thread polls; the acquire covers the threads that it then meets at a barrier. Whether it has
+// seen the target, and not given up.
+STRETTO_DEVICE bool poll_acquire_sys(const u64* word, u64 target, const Watch& w, int site,
+                                     i64 counter, PollClock& clock) {
+  bool came = false;
+  for (;;) {
+    u64 seen = clock.pauses() ? load_relaxed_sys(word) : load_acquire_sys(word);
+    came = seen >= target;
+    if (came || clock.gives_up(w, site, counter, target, seen)) break;
+  }
+  if (clock.pauses()) load_acquire_sys(word);  // counters only grow
+  return came;
+}
+
 STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w, int site,
                                      i64 counter) {
   PollClock clock;
-  for (;;) {
-    u64 seen = clock.pauses() ? load_relaxed_sys(word) : load_acquire_sys(word);
-    if (seen >= target || clock.gives_up(w, site, counter, target, seen)) break;
-  }
-  if (clock.pauses()) load_acquire_sys(word);  // counters only grow
+  poll_acquire_sys(word, target, w, site, counter, clock);
 }
 
 // Where a launch makes the tables that it goes by (device/sm90/table.h): `lost`, a word of the
@@ -94,15 +103,7 @@ STRETTO_DEVICE void wait_acquire_sys_or_lose(const u64* word, u64 target, const 
                                              i64 counter, volatile u32* lost) {
   constexpr u32 kMostNs = 1'000'000;  // of one pause; PTX ISA, nanosleep
   PollClock clock;
-  for (;;) {
-    u64 seen = clock.pauses() ? load_relaxed_sys(word) : load_acquire_sys(word);
-    if (seen >= target) break;
-    if (!clock.gives_up(w, site, counter, target, seen)) continue;
-    if (*lost == 0) pause_ns(kMostNs);
-    *lost = 1;
-    break;
-  }
-  if (!clock.pauses()) return;
-  load_acquire_sys(word);
-  if (clock.looked() && load_relaxed_sys(w.abort) != 0) *lost = 1;
+  const bool came = poll_acquire_sys(word, target, w, site, counter, clock);
+  if (!came && *lost == 0) pause_ns(kMostNs);
+  if (!came || (clock.looked() && load_relaxed_sys(w.abort) != 0)) *lost = 1;
 }
