@@ -92,30 +92,8 @@ std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int n
   return out;
 }
 
-// The sums of some of the blocks come after all products.
-void sum_at_end(const MoeShape& s, std::int64_t blocks, GroupedRsConfig& c) {
-  constexpr std::int64_t kParts = 32;  // rows of products under way
-  std::int64_t all = ceil_div(s.hidden, c.tile.bn * c.block_tiles);
-  c.last_blocks = std::min(blocks, all - 1);
-  if (c.last_blocks == 0) return;
-  c.last_rows = kParts / s.top_k;
-  c.last_rounds = rounds_of_turns(second_layer(s), c, c.last_rows, 2);
-}
-
 std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_sms) {
-  std::vector<GroupedRsConfig> out = gpu_configs(second_layer(s), num_sms);
-  // Gained nothing with fewer (docs/performance/moe.md); the epoch of the launch spills.
-  if (s.top_k < 4) return out;
-  const std::vector<GroupedRsConfig> offered = out;
-  for (const GroupedRsConfig& c : offered) {
-    if (c.num_reduce_sms > 0) continue;
-    for (std::int64_t last : {1, 3}) {
-      GroupedRsConfig made = c;
-      sum_at_end(s, last, made);
-      if (made.last_blocks == last) out.push_back(made);
-    }
-  }
-  return out;
+  return gpu_configs(second_layer(s), num_sms);
 }
 
 std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int num_sms) {

@@ -21,7 +21,8 @@ constexpr Loop kWide{{128, 256, 64}, 4}, kMiddle{{128, 192, 64}, 4}, kNarrow{{12
     kOddWide{{128, 224, 64}, 4}, kSmall{{64, 64, 64}, 8}, kFlat{{64, 128, 64}, 6},
     kDrained{{128, 256, 64}, 3, 0, 4}, kMiddleDrained{{128, 192, 64}, 4, 2, 4},
     kNarrowDrained{{128, 128, 64}, 6, 3, 2}, kOddApart{{128, 160, 64}, 5, 3},
-    kDrainedApart{{128, 256, 64}, 3, 1, 4};
+    kDrainedApart{{128, 256, 64}, 3, 1, 4}, kLoaded{{128, 256, 64}, 3, 0, 3},
+    kLoadedApart{{128, 256, 64}, 3, 1, 3};
 
 // At most 1 / channels of a run of rows, and no more channels than blocks of rows.
 std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t at_most) {
@@ -84,6 +85,7 @@ struct ScatterChoice {
   Scatter scatter;
   int reduce, queues;
   std::int64_t channels;
+  int load_slots = 0;
   // One SM rings for the copy engine.
   int taken() const { return reduce + (scatter == Scatter::kCopyEngine ? 1 : 0); }
   int num_slots() const { return scatter == Scatter::kEpilogue ? 2 : 1; }
@@ -91,11 +93,20 @@ struct ScatterChoice {
 // A piece costs an engine some 9 us beside its bytes on four H200s (decision 0009's table): few
 // large ones, or queues that take turns at the waiting.
 constexpr ScatterChoice kScatters[] = {
-    {kWide, Scatter::kCopyEngine, 0, 1, 4},          {kWide, Scatter::kEpilogue, 0, 1, 32},
-    {kDrained, Scatter::kCopyEngine, 0, 1, 2},       {kDrainedApart, Scatter::kCopyEngine, 0, 1, 2},
-    {kNarrow, Scatter::kEpilogue, 0, 1, 32},         {kNarrow, Scatter::kCopyEngine, 0, 1, 2},
-    {kMiddleDrained, Scatter::kCopyEngine, 0, 1, 2}, {kMiddleDrained, Scatter::kEpilogue, 0, 1, 32},
-    {kNarrowDrained, Scatter::kEpilogue, 0, 1, 32},  {kDrained, Scatter::kEpilogue, 0, 1, 32},
+    {kWide, Scatter::kCopyEngine, 0, 1, 4},
+    {kWide, Scatter::kEpilogue, 0, 1, 32},
+    {kDrained, Scatter::kCopyEngine, 0, 1, 2},
+    {kDrainedApart, Scatter::kCopyEngine, 0, 1, 2},
+    {kDrained, Scatter::kCopyEngine, 0, 1, 2, 3},
+    {kDrainedApart, Scatter::kCopyEngine, 0, 1, 2, 3},
+    {kLoaded, Scatter::kCopyEngine, 0, 1, 2, 2},
+    {kLoadedApart, Scatter::kCopyEngine, 0, 1, 2, 2},
+    {kNarrow, Scatter::kEpilogue, 0, 1, 32},
+    {kNarrow, Scatter::kCopyEngine, 0, 1, 2},
+    {kMiddleDrained, Scatter::kCopyEngine, 0, 1, 2},
+    {kMiddleDrained, Scatter::kEpilogue, 0, 1, 32},
+    {kNarrowDrained, Scatter::kEpilogue, 0, 1, 32},
+    {kDrained, Scatter::kEpilogue, 0, 1, 32},
     {kDrainedApart, Scatter::kEpilogue, 0, 1, 32},
 };
 
@@ -113,7 +124,8 @@ void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
                         .num_stages = c.loop.stages,
                         .raster = 8,
                         .stagger = c.loop.stagger,
-                        .store_slots = c.loop.store_slots};
+                        .store_slots = c.loop.store_slots,
+                        .load_slots = c.load_slots};
     add(out, c.scatter == Scatter::kEpilogue ? "epilogue" : "copy", desc, fitted(desc, config),
         gemm_rs);
     if (quick && out.size() == 3) return;
@@ -165,7 +177,8 @@ void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
                         .num_stages = c.loop.stages,
                         .raster = 8,
                         .stagger = c.loop.stagger,
-                        .store_slots = c.loop.store_slots};
+                        .store_slots = c.loop.store_slots,
+                        .load_slots = c.load_slots};
     add(out, "two", desc, fitted(desc, config), gemm_ar);
     if (quick && out.size() == before + 2) return;
   }

@@ -16,6 +16,15 @@ std::int64_t rows_per_rank(const GroupedRsDesc& d) {
   return ceil_div(d.m, std::int64_t{d.world_size});
 }
 
+// Into how many parts an owner's rows go, so that the sums of a block, of all owners and columns,
+// are no more than `turns` of each worker: one more than that would be another turn for a few of
+// them, and the rest would wait.
+std::int64_t shares_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, int turns) {
+  std::int64_t col_groups = c.tile.bn * c.block_tiles / c.reduce_cols;
+  std::int64_t shares = std::int64_t{c.num_compute_sms} * turns / (d.world_size * col_groups);
+  return std::max<std::int64_t>(shares, 1);
+}
+
 }  // namespace
 
 void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
@@ -293,20 +302,20 @@ std::string to_string(const GroupedRsConfig& c) {
 
 std::int64_t rounds_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, std::int64_t rows,
                              int turns) {
-  std::int64_t rounds = ceil_div(rows_per_rank(d), rows) * d.world_size *
-                        (c.tile.bn * c.block_tiles / c.reduce_cols);  // of a block
-  return std::clamp<std::int64_t>(ceil_div(rounds, std::int64_t{c.num_compute_sms} * turns), 1,
-                                  ceil_div(rows_per_rank(d), rows));
+  return ceil_div(ceil_div(rows_per_rank(d), rows), shares_of_turns(d, c, turns));
 }
 
 void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c) {
-  constexpr std::int64_t kMostRows = 16, kMostParts = 16 * 9;
-  std::int64_t rows = kMostRows;
-  while (rows > 1 && rows * (d.top_k + d.world_size - 1) > kMostParts) rows /= 2;
+  constexpr int kTurns = 2;
+  constexpr std::int64_t kMostRows = 48, kMostParts = 16 * 9, kUnit = 8;
   c.block_tiles = ceil_div(d.n, c.tile.bn);
+  std::int64_t most = std::min(kMostParts / (d.top_k + d.world_size - 1), kMostRows);
+  most = std::max(most / kUnit, std::int64_t{1}) * kUnit;
+  std::int64_t of_share = ceil_div(rows_per_rank(d), shares_of_turns(d, c, kTurns));
+  std::int64_t rows = ceil_div(of_share, ceil_div(of_share, most));
   c.last_blocks = 1;
-  c.last_rows = std::min(rows, rows_per_rank(d));
-  c.last_rounds = rounds_of_turns(d, c, c.last_rows, 2);
+  c.last_rows = std::min(ceil_div(rows, kUnit) * kUnit, rows_per_rank(d));
+  c.last_rounds = rounds_of_turns(d, c, c.last_rows, kTurns);
   c.num_reduce_sms = c.num_reduce_stages = 0;
   c.reduce_rows = c.reduce_rounds = 1;
 }

@@ -44,7 +44,7 @@ struct GroupedRsConfig {
 };
 
 ExpertTiles tiles_of(const GroupedRsDesc& desc, const GroupedRsConfig& config);
-// The reduce_rounds with which every worker sums so many times per block, `rows` tokens at a time.
+// The reduce_rounds with which no worker sums more often per block, `rows` tokens at a time.
 std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& config,
                              std::int64_t rows, int turns);
 // All sums after all products, with as many rows under way, own and other ranks', as registers
