@@ -103,7 +103,8 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
 // Whether the assembler runs out of registers (CUDA 13.0, stretto compile OP --candidates).
 bool spills(const GemmRsDesc& d, const GemmRsConfig& c) {
   // What rings for the engine, beside the tile or, where another agent stores, the residual.
-  if (c.scatter != Scatter::kCopyEngine || d.world_size <= 2 || c.tile.bm < 128) return false;
+  if (c.scatter != Scatter::kCopyEngine || c.tile.bm < 128) return false;
+  if (d.world_size <= 2) return c.store_slots == 0 && c.tile.bn < 256;
   return c.store_slots > 0 ? d.residual : c.tile.bn == 192;
 }
 
@@ -239,13 +240,15 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
                                      ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
                                      : channels_of(run_rows, loop.tile.bm, c.channels);
       config.num_stages = loop.stages;
-      config.stagger = config.store_slots = 0;
+      config.stagger = config.store_slots = config.load_slots = 0;
       if (!spills(d, config)) add(configs, fitted(d, config));
       // An agent that stores, in the place of a stage, where the default has one.
       if (base.store_slots == 0 || loop.tile.bn != base.tile.bn) continue;
       config.num_stages = base.num_stages;
       config.stagger = base.stagger;
       config.store_slots = base.store_slots;
+      if (!spills(d, config)) add(configs, fitted(d, config));
+      config.load_slots = base.load_slots;
       if (!spills(d, config)) add(configs, fitted(d, config));
     }
   }

@@ -123,7 +123,7 @@ GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
   // Stores to owners by an agent are slower than engines with 4096 columns, as fast with 8192
   // (docs/performance/overlap.md), and take 91 s of CPU time to prove for 4096 x 8192 on two ranks.
   if (scatter == Scatter::kEpilogue && cfg.store_slots > 0) {
-    cfg.stagger = cfg.store_slots = 0;
+    cfg.stagger = cfg.store_slots = cfg.load_slots = 0;
     ++cfg.num_stages;  // in whose place they were
   }
   return cfg;
@@ -164,16 +164,18 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
   std::int64_t pieces = std::clamp<std::int64_t>(bytes / kPieceBytes, 1, kMostPieces);
   cfg.channels_per_rank = std::max(std::min(blocks, pieces), channels);
   cfg.num_slots = 1;
-  // An agent that stores, in the place of a stage: 8192 x 4096 in 0.345 instead of 0.363 ms. A
-  // warpgroup a step behind multiplies while the other loads what arrived: on two H200s,
-  // 2026-11-23, 4096 x 4096 x 7168 took 0.376 instead of 0.385 ms, 1024 x 8192 x 14336 0.344
-  // instead of 0.354, larger ones 0.3 % less to 0.5 % more.
+  // An agent that stores, in the place of a stage: 8192 x 4096 in 0.345 instead of 0.363 ms on four
+  // H200s, 2026-11-22. Who loads the factors also brings what arrived, by TMA: E_overlap of nine
+  // shapes on two H100s, 2026-11-25, 0.84 instead of 0.74 on average (gpu_bench overlap).
   bool halves =
       d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
   if (halves && loop.tile.bn == 256) {
+    bool by_tma = d.n % 8 == 0 && d.k % 8 == 0;
     cfg.num_stages = 3;
-    cfg.stagger = d.residual && d.world_size > 2 ? 0 : 1;  // both spill beside several parts
     cfg.store_slots = 4;
+    cfg.load_slots = by_tma ? 3 : 0;
+    // Else a warpgroup a step behind multiplies while the other loads.
+    cfg.stagger = by_tma || (d.residual && d.world_size > 2) ? 0 : 1;  // both spill beside parts
   }
   return cfg;
 }

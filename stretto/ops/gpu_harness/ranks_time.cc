@@ -142,9 +142,10 @@ void warm_up(const GpuWorld& world, std::size_t contestants, const Sample& sampl
 
 class Sampler {
  public:
-  Sampler(const GpuWorld& world, std::size_t contestants, const Sample& sample, int calls_per_graph)
-      : world_(world), contestants_(contestants), sample_(sample), gate_(world) {
-    int entries = kEntriesOfCall + world.size() + kEntriesOfGraphCall * calls_per_graph;
+  Sampler(const GpuWorld& world, std::size_t contestants, const Sample& sample,
+          const RanksTimeOptions& o)
+      : world_(world), contestants_(contestants), sample_(sample), meets_(o.meets), gate_(world) {
+    int entries = kEntriesOfCall + world.size() + kEntriesOfGraphCall * o.calls_per_graph;
     rounds_ahead_ = std::max(kEntriesAhead / entries / static_cast<int>(contestants), 1);
     for (std::size_t i = 0; i < static_cast<std::size_t>(rounds_ahead_) * contestants; ++i) {
       begin_.emplace_back(world);
@@ -184,7 +185,7 @@ class Sampler {
     std::size_t next = 0;
     for (int i = 0; i < rounds; ++i, ++round_) {
       for (std::size_t c = 0; c < contestants_; ++c, ++next) {
-        world_.meet_on_streams();
+        if (meets_) world_.meet_on_streams();
         begin_[next].record(world_);
         sample_(c, round_);
         end_[next].record(world_);
@@ -211,6 +212,7 @@ class Sampler {
   const GpuWorld& world_;
   std::size_t contestants_;
   const Sample& sample_;
+  bool meets_;
   Gate gate_;
   int rounds_ahead_ = 1, round_ = 0;
   int untimed_rounds_ = 2;  // of a batch, so that the devices are busy when its first sample begins
@@ -220,7 +222,7 @@ class Sampler {
 std::vector<std::vector<double>> sample_all(const GpuWorld& world, std::size_t contestants,
                                             const Sample& sample, const RanksTimeOptions& o) {
   warm_up(world, contestants, sample, o.warmup_ms);
-  return Sampler(world, contestants, sample, o.calls_per_graph).run(o.samples);
+  return Sampler(world, contestants, sample, o).run(o.samples);
 }
 
 // All streams capturing. Destroyed before finish(), it drops what was captured, so that the streams

@@ -320,14 +320,31 @@ void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c) {
   c.reduce_rows = c.reduce_rounds = 1;
 }
 
+void sum_beside(const GroupedRsDesc& d, GroupedRsConfig& c) {
+  // What is under way at a time, products and the other ranks' sums, fits the registers of three
+  // warps beside a producer, each with as many rows.
+  constexpr std::int64_t kWarps = 3, kRows = 72;
+  std::int64_t rows_of_warp = kRows / kWarps / (d.top_k + d.world_size);
+  if (d.world_size > 2) {  // more spill: a row takes 4 registers for each part and 8 for its sum
+    rows_of_warp = std::min(rows_of_warp, 80 / (4 * (d.top_k + d.world_size - 1) + 8));
+  }
+  c.block_tiles = ceil_div(ceil_div(d.n, c.tile.bn), std::int64_t{4});
+  c.last_blocks = 0;
+  c.last_rows = c.last_rounds = 1;
+  c.num_reduce_sms = c.num_reduce_stages = 0;
+  c.reduce_rows = std::min(kWarps * std::clamp<std::int64_t>(rows_of_warp, 1, 4), rows_per_rank(d));
+  c.reduce_rounds = rounds_of_turns(d, c, c.reduce_rows, 1);
+}
+
 GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
-  std::int64_t share = rows_per_rank(d);
   std::int64_t mean_rows = ceil_div(d.m * d.top_k, d.num_experts);  // of an expert
   if (target == Target::kCpu) {
     GemmTile tile = default_tile(d.m, d.n, d.k);
     tile.bm = std::clamp<std::int64_t>(ceil_div(mean_rows, std::int64_t{16}) * 16, 16, 128);
     tile.bm = std::min(tile.bm, d.m * d.top_k);
-    return {.tile = tile, .reduce_rows = std::min<std::int64_t>(16, share), .reduce_cols = tile.bn};
+    return {.tile = tile,
+            .reduce_rows = std::min<std::int64_t>(16, rows_per_rank(d)),
+            .reduce_cols = tile.bn};
   }
   GpuLoop loop = gpu_loop({.m = std::max(kFewRows + 1, d.m * d.top_k),
                            .n = d.n,
@@ -336,23 +353,20 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
                            .b_dtype = d.b_dtype});
   if (mean_rows <= 64) loop.tile.bm = 64;
   GroupedRsConfig c{.tile = loop.tile, .num_stages = loop.num_stages, .raster = 4};
-  std::int64_t col_tiles = ceil_div(d.n, c.tile.bn);
-  c.block_tiles = ceil_div(col_tiles, std::int64_t{4});
-  // What is under way at a time, products and the other ranks' sums, fits the registers of three
-  // warps beside a producer, each with as many rows.
-  constexpr std::int64_t kWarps = 3, kRows = 72;
   c.reduce_cols = c.tile.bn;
-  std::int64_t rows_of_warp = kRows / kWarps / (d.top_k + d.world_size);
-  if (d.world_size > 2) {  // more spill: a row takes 4 registers for each part and 8 for its sum
-    rows_of_warp = std::min(rows_of_warp, 80 / (4 * (d.top_k + d.world_size - 1) + 8));
+  std::int64_t tiles = tiles_of(d, c).num_tiles() * ceil_div(d.n, c.tile.bn);
+  // Of seven ranks and more one row of a warp spills beside products: the sums of an all-reduce
+  // have SMs of their own then.
+  int reduce_sms = d.all_reduce && d.world_size > 6 ? 8 : 0;
+  c.num_compute_sms = gpu_workers(tiles, kGpuSms - reduce_sms);
+  // At the end they take 0 to 18 % less on two H100s, 2026-11-25 (docs/performance/moe.md); more
+  // ranks have not been timed so.
+  if (!d.all_reduce && d.world_size <= 2) {
+    sum_at_end(d, c);
+  } else {
+    sum_beside(d, c);
+    c.num_reduce_sms = reduce_sms;
   }
-  c.reduce_rows = std::min(kWarps * std::clamp<std::int64_t>(rows_of_warp, 1, 4), share);
-  std::int64_t tiles = tiles_of(d, c).num_tiles() * col_tiles;
-  // Of seven ranks and more one row of a warp spills, too: the sums of an all-reduce have SMs of
-  // their own then.
-  c.num_reduce_sms = d.all_reduce && d.world_size > 6 ? 8 : 0;
-  c.num_compute_sms = gpu_workers(tiles, kGpuSms - c.num_reduce_sms);
-  c.reduce_rounds = rounds_of_turns(d, c, c.reduce_rows, 1);
   return c;
 }
 

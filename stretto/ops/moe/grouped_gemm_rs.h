@@ -50,6 +50,8 @@ std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& c
 // All sums after all products, with as many rows under way, own and other ranks', as registers
 // hold.
 void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config);
+// Sums of a quarter of the columns while the next are multiplied, by threads beside the products.
+void sum_beside(const GroupedRsDesc& desc, GroupedRsConfig& config);
 std::string to_string(const GroupedRsDesc& desc);
 std::string to_string(const GroupedRsConfig& config);
 GroupedRsConfig default_config(const GroupedRsDesc& desc, Target target = Target::kCpu);

@@ -152,6 +152,7 @@ GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
   if (target == Target::kCpu) c.num_compute_sms = d.m <= 64 ? 2 : 3;
   if (d.m > 64) return c;
   // A worker for every tile, which may come in any order, or beside those who multiply.
+  if (target == Target::kCuda) sum_beside(d, c);
   c.num_reduce_sms = d.m % 2 == 0 ? 2 * d.world_size : 0;
   if (c.num_reduce_sms > 0) c.num_reduce_stages = 2;
   if (target == Target::kCpu) {
