@@ -87,11 +87,10 @@ def world_of_torchrun(seed: int) -> World:
 
 
 class Case:
-    """Contestants of one case: a call takes the number of a buffer set and returns the result, the reference first.
-    `meets`: the ranks' devices meet before each call, else calls follow each other as they do in gpu_bench."""
+    """Contestants of one case: a call takes the number of a buffer set and returns the result, the reference first."""
 
-    def __init__(self, world: World, calls: dict, mode: str, per_graph: int = 1, meets: bool = True):
-        self.world, self.calls, self.mode, self.per_graph, self.meets = world, calls, mode, per_graph, meets
+    def __init__(self, world: World, calls: dict, mode: str, per_graph: int = 1):
+        self.world, self.calls, self.mode, self.per_graph = world, calls, mode, per_graph
         self.errors = {}
 
     def _drop_failed(self, name: str, why: str):
@@ -139,8 +138,7 @@ class Case:
 
     def _round(self, i: int, events=None):
         for at, call in enumerate(self.calls.values()):
-            if self.meets:
-                self.world.meet()
+            self.world.meet()
             if events:
                 events[at][0].record()
             call(i % NUM_SETS)

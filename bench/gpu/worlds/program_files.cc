@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kMaxProgramBytes = std::size_t{16} << 20;
 constexpr unsigned kLongestSeconds = 120;                  // then a rank that hangs is ended
 constexpr std::chrono::milliseconds kHostTimeout{60'000};  // another rank may be compiling
-constexpr double kWarmupMs = 1000;  // GPUs that have rested are faster for a while
+constexpr double kWarmupMs = 400;  // GPUs that have rested are faster for a while
 
 Program read_program(const std::string& file, int ranks) {
   Program p = parse(read_file(file, kMaxProgramBytes), file);
@@ -43,9 +43,12 @@ int run_part(const Settings& s, const std::vector<std::string>& files) {
   RandomFill random(world, s.seed);
   Json out;
   for (const std::string& file : files) {
+    Program program = read_program(file, world.size());
+    GpuProgram ready(world, program, num_launch_sets(program, world), random);
     std::vector<double> ms =
-        time_program(world, read_program(file, world.size()), random,
-                     {.samples = s.samples, .warmup_ms = kWarmupMs, .meets = false});
+        time_in_a_row(world, ready.call(),
+                      {.num_sets = ready.num_sets(), .warmup_ms = kWarmupMs, .samples = s.samples});
+    ready.instance().wait();
     if (rank.index() != 0) continue;
     fmt::print("{}: {:.4f} ms\n", file, median_interval(ms).median);
     std::fflush(stdout);

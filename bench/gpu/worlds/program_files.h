@@ -1,5 +1,5 @@
 // Programs of files, such as those that Python wrote of what it launches, timed from one process
-// per GPU, each by itself: what a call from elsewhere is compared with.
+// per GPU, each by itself, launches in a row: what a call from elsewhere is compared with.
 #pragma once
 
 #include <string>

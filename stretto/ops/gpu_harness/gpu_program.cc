@@ -90,8 +90,7 @@ std::vector<double> time_program(GpuWorld& world, const Program& program, Random
                          {.num_sets = ready.num_sets(),
                           .warmup_ms = timing.warmup_ms,
                           .samples = timing.samples,
-                          .calls_per_graph = timing.calls_per_graph,
-                          .meets = timing.meets});
+                          .calls_per_graph = timing.calls_per_graph});
     ready.instance().wait();
     return std::move(ms.front());
   } catch (const Fault&) {

@@ -51,8 +51,7 @@ class GpuProgram {
 struct ProgramTiming {
   int samples = 20;
   double warmup_ms = 20;
-  int calls_per_graph = 0;  // as in RanksTimeOptions, and so is this:
-  bool meets = true;
+  int calls_per_graph = 0;  // as in RanksTimeOptions
 };
 
 // Milliseconds of each sample, slowest rank. Fault when a launch gave up; the world is then as

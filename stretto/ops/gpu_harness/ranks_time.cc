@@ -142,10 +142,9 @@ void warm_up(const GpuWorld& world, std::size_t contestants, const Sample& sampl
 
 class Sampler {
  public:
-  Sampler(const GpuWorld& world, std::size_t contestants, const Sample& sample,
-          const RanksTimeOptions& o)
-      : world_(world), contestants_(contestants), sample_(sample), meets_(o.meets), gate_(world) {
-    int entries = kEntriesOfCall + world.size() + kEntriesOfGraphCall * o.calls_per_graph;
+  Sampler(const GpuWorld& world, std::size_t contestants, const Sample& sample, int calls_per_graph)
+      : world_(world), contestants_(contestants), sample_(sample), gate_(world) {
+    int entries = kEntriesOfCall + world.size() + kEntriesOfGraphCall * calls_per_graph;
     rounds_ahead_ = std::max(kEntriesAhead / entries / static_cast<int>(contestants), 1);
     for (std::size_t i = 0; i < static_cast<std::size_t>(rounds_ahead_) * contestants; ++i) {
       begin_.emplace_back(world);
@@ -185,7 +184,7 @@ class Sampler {
     std::size_t next = 0;
     for (int i = 0; i < rounds; ++i, ++round_) {
       for (std::size_t c = 0; c < contestants_; ++c, ++next) {
-        if (meets_) world_.meet_on_streams();
+        world_.meet_on_streams();
         begin_[next].record(world_);
         sample_(c, round_);
         end_[next].record(world_);
@@ -212,7 +211,6 @@ class Sampler {
   const GpuWorld& world_;
   std::size_t contestants_;
   const Sample& sample_;
-  bool meets_;
   Gate gate_;
   int rounds_ahead_ = 1, round_ = 0;
   int untimed_rounds_ = 2;  // of a batch, so that the devices are busy when its first sample begins
@@ -222,7 +220,7 @@ class Sampler {
 std::vector<std::vector<double>> sample_all(const GpuWorld& world, std::size_t contestants,
                                             const Sample& sample, const RanksTimeOptions& o) {
   warm_up(world, contestants, sample, o.warmup_ms);
-  return Sampler(world, contestants, sample, o).run(o.samples);
+  return Sampler(world, contestants, sample, o.calls_per_graph).run(o.samples);
 }
 
 // All streams capturing. Destroyed before finish(), it drops what was captured, so that the streams
@@ -290,6 +288,36 @@ std::vector<std::vector<double>> time_ranks(const GpuWorld& world,
     for (double& sample : of_one) sample /= o.calls_per_graph;
   }
   return ms;
+}
+
+std::vector<double> time_in_a_row(const GpuWorld& world, const RanksCall& call,
+                                  const RanksTimeOptions& o) {
+  constexpr int kFirstCalls = 3, kMostCalls = 5000;
+  STRETTO_CHECK(o.num_sets > 0 && o.samples > 0, "something to time");
+  int next = 0;
+  auto enqueue = [&] { call(next++ % o.num_sets); };
+  enqueue();
+  world.synchronize();
+  Clock::time_point begin = Clock::now();
+  for (int i = 0; i < kFirstCalls; ++i) enqueue();
+  world.synchronize();
+  std::chrono::duration<double, std::milli> spent = Clock::now() - begin;
+  double ms = std::max(greatest(world, spent.count()) / kFirstCalls, 1e-3);
+  std::vector<RankEvents> marks;
+  for (int i = 0; i <= o.samples; ++i) marks.emplace_back(world);
+  int ahead = std::clamp(static_cast<int>(o.warmup_ms / ms), kFirstCalls, kMostCalls);
+  for (int i = 0; i < ahead; ++i) enqueue();
+  marks[0].record(world);
+  for (int i = 1; i <= o.samples; ++i) {
+    enqueue();
+    marks[static_cast<std::size_t>(i)].record(world);
+  }
+  world.synchronize();
+  std::vector<double> samples;
+  for (std::size_t i = 1; i < marks.size(); ++i) {
+    samples.push_back(marks[i].slowest_ms(marks[i - 1]));
+  }
+  return greatest(world, std::move(samples));
 }
 
 Contest time_against(const GpuWorld& world, const RanksCall& made, const RanksCall& fastest,

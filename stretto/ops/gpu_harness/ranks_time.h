@@ -19,15 +19,21 @@ struct RanksTimeOptions {
   int samples = 40;         // of each contestant
   int calls_per_graph = 0;  // above 0: contestants are captured with so many calls, a sample is one
                             // replay, its time is per call
-  bool meets = true;        // before each sample the ranks meet; else calls follow each other
 };
 
 // Milliseconds per call, [contestant][sample], of the slowest rank; sample i of all were taken one
-// after the other. Where they meet, none begins with what another still has to do. Collective in a
-// world of processes, each of which gets the same times.
+// after the other. Before each the ranks meet, so that none begins with what another still has to
+// do. Collective in a world of processes, each of which gets the same times.
 std::vector<std::vector<double>> time_ranks(const GpuWorld& world,
                                             const std::vector<RanksCall>& contestants,
                                             const RanksTimeOptions& options);
+
+// Milliseconds of each of o.samples calls that follow others of their kind without a pause, from
+// the one's end to the other's, as a program has them: the devices are as warm as they keep them,
+// and nobody meets or holds calls back (calls_per_graph is not looked at). Collective as time_ranks
+// is.
+std::vector<double> time_in_a_row(const GpuWorld& world, const RanksCall& call,
+                                  const RanksTimeOptions& options);
 
 // Who takes less time of two that were launched in turn.
 struct Contest {
