@@ -175,7 +175,6 @@ class GroupedRs {
     return ceil_div(sums_sent(), std::int64_t{cfg_.num_compute_sms}) * cfg_.num_compute_sms;
   }
   void early_turn(const Index& index);
-  std::int64_t num_pieces() const;  // in which the rows of a block are sent to an owner
   // The i-th of the sums of a block for other ranks.
   void send_of(const Index& block, const Index& i);
   void product(const Index& block, const Index& of_block);

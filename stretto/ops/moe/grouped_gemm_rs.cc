@@ -264,23 +264,17 @@ Index GroupedRs::is_staged(const Index& block) const {
   return cfg_.send_early ? block < num_blocks() - 1 : Index(0);
 }
 
-// Slices have at most 2^24 elements (verifier.cc).
-std::int64_t GroupedRs::num_pieces() const {
-  constexpr std::int64_t kMostElements = std::int64_t{1} << 24;
-  return ceil_div(rows_per_rank(d_) * block_cols(), kMostElements);
-}
-
 void GroupedRs::add_sending() {
-  std::int64_t pieces = num_pieces(), rows = ceil_div(rows_per_rank(d_), pieces);
-  p_.role("send_sums", Resource::copy_engine(1),
-          p_.grid(num_blocks() - 1, (d_.world_size - 1) * pieces, 1, 1), [&](const Tile& t) {
-            Index owner = p_.let("owner", (p_.rank() + 1 + t.n / pieces) % d_.world_size);
-            Index row = p_.let("row", t.n % pieces * rows), col = t.m * block_cols();
+  std::int64_t rows = rows_per_rank(d_);
+  p_.role("send_sums", Resource::copy_engine(1), p_.grid(num_blocks() - 1, d_.world_size - 1, 1, 1),
+          [&](const Tile& t) {
+            Index owner = p_.let("owner", (p_.rank() + 1 + t.n) % d_.world_size);
+            Index col = t.m * block_cols();
             p_.wait(free_, owner);
             p_.wait(staged_[owner * num_blocks() + t.m], sums_kept());
             p_.put_signal(
-                parts_.tile({p_.rank(), row, col}, rows, block_cols()).on(owner).until_row(share_),
-                staged_parts_.tile({owner, row, col}, rows, block_cols()).until_row(share_),
+                parts_.tile({p_.rank(), 0, col}, rows, block_cols()).on(owner).until_row(share_),
+                staged_parts_.tile({owner, 0, col}, rows, block_cols()).until_row(share_),
                 summed_[p_.rank() * num_blocks() + t.m], owner);
           });
 }
@@ -321,7 +315,7 @@ void GroupedRs::wait_for_others(const Sums& s, const Index& block) {
   p_.loop(1, d_.world_size, [&](const Index& i) {
     Index source = (p_.rank() + i) % d_.world_size;
     Index sums = sums_of_owner(s);
-    if (cfg_.send_early) sums = sums - is_staged(block) * (sums_of_owner(s) - num_pieces());
+    if (cfg_.send_early) sums = sums - is_staged(block) * (sums_of_owner(s) - 1);  // one copy
     p_.wait(summed_[source * num_blocks() + block], sums);
   });
 }
