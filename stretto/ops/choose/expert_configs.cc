@@ -81,14 +81,9 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, int num_sms) {
     made.reduce_rounds = rounds_of_turns(d, made, made.reduce_rows, 1);
     if (beside) add(out, made);
   }
-  // By those who multiply: at the end, and those for others sent early by copy engines, for which
-  // an SM rings.
-  for (std::int64_t blocks : {1, 2, 4}) {
-    GroupedRsConfig at_end = wide;
-    if (blocks > 1) --at_end.num_compute_sms;
-    sum_at_end(d, at_end, blocks);
-    if (at_end.send_early == (blocks > 1)) add(out, at_end);
-  }
+  GroupedRsConfig at_end = wide;
+  sum_at_end(d, at_end);
+  add(out, at_end);
   // On SMs of their own, rows loaded ahead.
   constexpr std::int64_t kRows = 16, kSlots = 20;  // of 8 KB each
   if (d.top_k > kSlots || tokens_of_rank(d) < kRows) return out;
@@ -107,23 +102,20 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, int num_sms) {
 }
 
 std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
+  constexpr std::int64_t kAtEnd = 0;  // sums of all blocks after all products
   struct Choice {
-    std::int64_t raster, second_raster, blocks;  // 0: sums of all after all products
+    std::int64_t raster, second_raster, blocks;
     std::int64_t sort = 0;  // rows that are copied at a time into the order of the tiles
-    bool early = false;     // those for others sent by copy engines, for which an SM rings
   };
-  constexpr std::int64_t kAtEnd = 0;
-  constexpr Choice kChoices[] = {{8, 4, kAtEnd},     {4, 4, kAtEnd},     {8, 8, kAtEnd},
-                                 {8, 4, 2, 0, true}, {4, 4, 4, 0, true}, {8, 8, 8},
-                                 {8, 8, 4},          {8, 8, 2},          {4, 4, 4},
-                                 {4, 4, 2},          {8, 8, 4, 48},      {8, 8, 2, 48}};
+  constexpr Choice kChoices[] = {{8, 4, kAtEnd}, {4, 4, kAtEnd}, {8, 8, kAtEnd}, {8, 8, 8},
+                                 {8, 8, 4},      {8, 8, 2},      {4, 4, 4},      {4, 4, 2},
+                                 {8, 8, 4, 48},  {8, 8, 2, 48}};
   const MoeLayerConfig base = default_config(d, Target::kCuda);
   std::vector<MoeLayerConfig> out = {base};
   // Their sums have all other ranks' rows in registers.
   if (size_bytes(d.dtype) != 2 || d.world_size > 4) return out;
   const bool few = rows_of_expert(d) <= kFewOfAnExpert;
   for (const Choice& c : kChoices) {
-    if (c.early && few) continue;
     if (c.sort > 0 && (few || d.world_size > 2 || d.hidden % kSortCols != 0)) continue;  // spills
     MoeLayerConfig made = base;
     auto& [first, second] = made;
@@ -131,7 +123,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     first.tile = {.bm = bm, .bn = 128, .bk = 64};
     second.tile = {.bm = bm, .bn = 256, .bk = 64};
     first.num_stages = second.num_stages = kStages;
-    first.num_compute_sms = second.num_compute_sms = num_sms - (c.early ? 1 : 0);
+    first.num_compute_sms = second.num_compute_sms = num_sms;
     first.num_copy_queues = 1;
     first.raster = c.raster;
     second.raster = c.second_raster;
@@ -139,9 +131,9 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     first.sort_cols = c.sort > 0 ? kSortCols : 0;
     second.num_products = 2;
     second.reduce_cols = second.tile.bn;
-    if (c.blocks == kAtEnd || c.early) {
-      sum_at_end(second_layer(d), second, std::max<std::int64_t>(c.blocks, 1));
-      if (second.send_early == c.early) add(out, made);
+    if (c.blocks == kAtEnd) {
+      sum_at_end(second_layer(d), second);
+      add(out, made);
       continue;
     }
     second.block_tiles = tiles_of_block(d.hidden, second.tile.bn, c.blocks);
@@ -160,8 +152,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
 std::vector<EpMoeLayerConfig> gpu_configs(const EpMoeLayerDesc& d, int num_sms) {
   std::vector<EpMoeLayerConfig> out = {default_config(d, Target::kCuda)};
   for (const MoeLayerConfig& layers : gpu_configs(own_part(d), num_sms)) {
-    const GroupedRsConfig& second = layers.second;
-    bool at_end = second.last_blocks > 0 && !second.send_early && layers.first.sort_rows == 0;
+    bool at_end = layers.second.last_blocks > 0 && layers.first.sort_rows == 0;
     if (!at_end) continue;
     EpMoeLayerConfig made = with_exchange(d, layers, Target::kCuda);
     // An expert's weights are read once for each class, which is what takes time of few rows, whose

@@ -28,7 +28,6 @@ void check(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
   fields.only("last_blocks", will_run.second.last_blocks,
               ceil_div(d.hidden, c.second.tile.bn * c.second.block_tiles),
               "those who multiply make all sums");
-  fields.only("send_early", will_run.second.send_early, false, "stores send all sums");
   fields.only("sort_rows", will_run.first.sort_rows, 0, "no threads are beside the products");
   check(tables_desc(d, c), c.tables);
 }

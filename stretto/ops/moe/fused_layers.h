@@ -124,15 +124,9 @@ class GroupedRs {
   // What those who multiply do: all tiles, block by block, then the sums of the last blocks; and
   // one of these.
   std::int64_t num_turns() const {
-    std::int64_t early = cfg_.send_early ? (num_blocks() - 1) * early_turns() : 0;
-    std::int64_t of_block = d_.world_size * sums_of_owner(last_sums());
-    return num_products() + (early > 0 ? early + of_block + (num_blocks() - 1) * sums_kept()
-                                       : cfg_.last_blocks * of_block);
+    return num_products() + cfg_.last_blocks * d_.world_size * sums_of_owner(last_sums());
   }
   void turn(const Index& index);
-  // Where sums are sent early, a role of copy engines: what there is for the others of all blocks
-  // but the last.
-  void add_sending();
 
   // The other sums, by threads beside the role of that number which multiplies, or on SMs of their
   // own; and one.
@@ -167,17 +161,7 @@ class GroupedRs {
     return ceil_div(ceil_div(d_.m, std::int64_t{d_.world_size}), s.rows * s.rounds) *
            (block_cols() / cfg_.reduce_cols);
   }
-  // Of a block: the sums that the own rank keeps, those for all others, and the turns that these
-  // take so that each worker has as many.
-  std::int64_t sums_kept() const { return sums_of_owner(last_sums()); }
-  std::int64_t sums_sent() const { return (d_.world_size - 1) * sums_kept(); }
-  std::int64_t early_turns() const {
-    return ceil_div(sums_sent(), std::int64_t{cfg_.num_compute_sms}) * cfg_.num_compute_sms;
-  }
-  void early_turn(const Index& index);
-  // The i-th of the sums of a block for other ranks.
-  void send_of(const Index& block, const Index& i);
-  void product(const Index& block, const Index& of_block);
+  void product(const Index& index);
   void multiply(const Index& tile, const Index& block, const Index& col_in_block);
   // The i-th sum of one owner's tokens in a block. Sums come by block of columns, within a block by
   // owner, the next rank's tokens first and the own last: whoever waits for others has sent all
@@ -185,7 +169,6 @@ class GroupedRs {
   void reduce(const Sums& s, const Index& block_and_owner, const Index& i);
   // The i-th group of tokens and columns of a block.
   Place place(const Sums& s, const Index& block, const Index& i);
-  Index is_staged(const Index& block) const;  // 1 where copy engines send the block
   // Sums for another rank's tokens.
   void send(const Sums& s, const Index& block, const Index& owner, const Index& i);
   bool sends_sums() const { return d_.all_reduce && d_.world_size > 1; }
@@ -216,8 +199,8 @@ class GroupedRs {
   Index m_, share_;  // tokens of all ranks, of each
   TileTableRefs tables_;
   Rows rows_;
-  TensorRef b_, residual_, out_, products_, parts_, staged_parts_;
-  SignalRef computed_, free_, summed_, staged_, stored_;
+  TensorRef b_, residual_, out_, products_, parts_;
+  SignalRef computed_, free_, summed_, stored_;
 };
 
 // What the workers of a role do first: turns from 0 to `num`.

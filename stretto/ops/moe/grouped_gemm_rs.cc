@@ -69,11 +69,6 @@ void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
     throw UserError(
         fmt::format("grouped_gemm_rs: last_blocks is {}, there are {}", c.last_blocks, blocks));
   }
-  bool early = c.last_blocks == blocks && blocks > 1 && d.world_size > 1 && !d.all_reduce;
-  if (!early) {
-    fields.only("send_early", will_run.send_early, false,
-                "it takes several ranks and blocks, all of them last_blocks, and a reduce-scatter");
-  }
   if (c.last_blocks == blocks) {
     fields.only("reduce_rows", will_run.reduce_rows, 1, "all blocks are last_blocks");
     fields.only("reduce_rounds", will_run.reduce_rounds, 1, "all blocks are last_blocks");
@@ -108,11 +103,7 @@ GroupedRs::GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsC
       p.buffer("parts", d.out_dtype, {d.world_size, share_, d.n}, {.space = Space::kSymmetric});
   if (asks()) free_ = p.signal("free");
   summed_ = p.signal("summed", d.world_size * num_blocks());  // by sender and block
-  if (cfg.send_early) {
-    staged_parts_ = p.buffer("staged_parts", d.out_dtype, {d.world_size, share_, d.n});  // by owner
-    staged_ = p.signal("staged", d.world_size * num_blocks());  // by owner and block
-  }
-  if (d.all_reduce) stored_ = p.signal("stored");  // by owner: sums that it sent on
+  if (d.all_reduce) stored_ = p.signal("stored");             // by owner: sums that it sent on
 }
 
 void GroupedRs::announce() {
@@ -130,62 +121,23 @@ void GroupedRs::wait_for_all() {
 }
 
 void GroupedRs::turn(const Index& index) {
-  auto next_product = [&] {
-    Index block = p_.let("block", index / products_of_block());
-    product(block, index % products_of_block());
-  };
-  if (cfg_.last_blocks == 0) return next_product();
-  if (cfg_.send_early) return early_turn(index);
-  p_.when(index < num_products(), next_product, [&] {
-    Index last = p_.let("last", max(index - num_products(), 0));
-    std::int64_t of_owner = sums_of_owner(last_sums());
-    std::int64_t first = (num_blocks() - cfg_.last_blocks) * d_.world_size;
-    reduce(last_sums(), first + last / of_owner, p_.let("of_owner", last % of_owner));
-  });
-}
-
-// Products of the first block, of each other one as many as there are workers, the sums for others
-// of the block before, the other products. By then the block before is complete, so nobody waits;
-// and each worker has its turns of products as if no sums came in between.
-void GroupedRs::early_turn(const Index& index) {
-  std::int64_t of_block = products_of_block(), length = of_block + early_turns();
-  std::int64_t before = std::min<std::int64_t>(of_block, cfg_.num_compute_sms);
-  std::int64_t all = num_blocks() * of_block + (num_blocks() - 1) * early_turns();
-  auto later_block = [&] {
-    Index at = p_.let("later", index - of_block);
-    Index block = p_.let("block", 1 + at / length), i = p_.let("of_block", at % length);
-    p_.when(
-        i >= before && i < before + early_turns(),
-        [&] {
-          Index sum = p_.let("sum", i - before);
-          p_.when(sum < sums_sent(), [&] { send_of(block - 1, sum); });
-        },
-        [&] { product(block, p_.let("turn", i - (i >= before) * early_turns())); });
-  };
-  auto last = [&] {
-    Index i = p_.let("last", index - all);
-    p_.when(
-        i < sums_sent(), [&] { send_of(num_blocks() - 1, i); },
-        [&] {
-          Index kept = p_.let("kept", i - sums_sent());
-          keep(last_sums(), p_.let("block", kept / sums_kept()),
-               p_.let("of_owner", kept % sums_kept()));
-        });
-  };
+  if (cfg_.last_blocks == 0) return product(index);
   p_.when(
-      index < of_block, [&] { product(Index(0), index); },
-      [&] { p_.when(index < all, later_block, last); });
+      index < num_products(), [&] { product(index); },
+      [&] {
+        Index last = p_.let("last", max(index - num_products(), 0));
+        std::int64_t of_owner = sums_of_owner(last_sums());
+        std::int64_t first = (num_blocks() - cfg_.last_blocks) * d_.world_size;
+        reduce(last_sums(), first + last / of_owner, p_.let("of_owner", last % of_owner));
+      });
 }
 
-void GroupedRs::send_of(const Index& block, const Index& i) {
-  Index owner = p_.let("owner", (p_.rank() + 1 + i / sums_kept()) % d_.world_size);
-  send(last_sums(), block, owner, p_.let("of_owner", i % sums_kept()));
-}
-
-void GroupedRs::product(const Index& block, const Index& of_block) {
-  TilePlace at =
-      place_in_raster(p_, p_.let("product", of_block), num_tiles_, cfg_.block_tiles, cfg_.raster);
+void GroupedRs::product(const Index& index) {
+  Index block = p_.let("block", index / products_of_block());
+  TilePlace at = place_in_raster(p_, p_.let("product", index % products_of_block()), num_tiles_,
+                                 cfg_.block_tiles, cfg_.raster);
   multiply(at.row, block, at.col * cfg_.tile.bn);
+  Index of_block = index - block * products_of_block();
   notify_with_last(p_, {of_block, cfg_.num_compute_sms}, products_of_block(), computed_[block]);
 }
 
@@ -241,42 +193,12 @@ GroupedRs::Place GroupedRs::place(const Sums& s, const Index& block, const Index
 void GroupedRs::send(const Sums& s, const Index& block, const Index& owner, const Index& i) {
   Place at = place(s, block, i);
   p_.wait(computed_[block], products_of_block());
-  auto store = [&] {
-    if (asks()) p_.wait(free_, owner);
-    rounds(s, at, [&](const Index& row) {
-      p_.store(part(s, p_.rank(), row, at.col).on(owner).until_row(share_),
-               cast(own_sum(s, owner, row, at.col), d_.out_dtype));
-    });
-    p_.notify(summed_[p_.rank() * num_blocks() + block], owner);
-  };
-  if (!cfg_.send_early) return store();
-  auto stage = [&] {
-    rounds(s, at, [&](const Index& row) {
-      Slice to = staged_parts_.tile({owner, row, at.col}, s.rows, cfg_.reduce_cols);
-      p_.store(to.until_row(share_), cast(own_sum(s, owner, row, at.col), d_.out_dtype));
-    });
-    p_.notify(staged_[owner * num_blocks() + block], p_.rank());
-  };
-  p_.when(is_staged(block), stage, store);
-}
-
-Index GroupedRs::is_staged(const Index& block) const {
-  return cfg_.send_early ? block < num_blocks() - 1 : Index(0);
-}
-
-void GroupedRs::add_sending() {
-  std::int64_t rows = rows_per_rank(d_);
-  p_.role("send_sums", Resource::copy_engine(1), p_.grid(num_blocks() - 1, d_.world_size - 1, 1, 1),
-          [&](const Tile& t) {
-            Index owner = p_.let("owner", (p_.rank() + 1 + t.n) % d_.world_size);
-            Index col = t.m * block_cols();
-            p_.wait(free_, owner);
-            p_.wait(staged_[owner * num_blocks() + t.m], sums_kept());
-            p_.put_signal(
-                parts_.tile({p_.rank(), 0, col}, rows, block_cols()).on(owner).until_row(share_),
-                staged_parts_.tile({owner, 0, col}, rows, block_cols()).until_row(share_),
-                summed_[p_.rank() * num_blocks() + t.m], owner);
-          });
+  if (asks()) p_.wait(free_, owner);
+  rounds(s, at, [&](const Index& row) {
+    p_.store(part(s, p_.rank(), row, at.col).on(owner).until_row(share_),
+             cast(own_sum(s, owner, row, at.col), d_.out_dtype));
+  });
+  p_.notify(summed_[p_.rank() * num_blocks() + block], owner);
 }
 
 void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
@@ -314,9 +236,7 @@ void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
 void GroupedRs::wait_for_others(const Sums& s, const Index& block) {
   p_.loop(1, d_.world_size, [&](const Index& i) {
     Index source = (p_.rank() + i) % d_.world_size;
-    Index sums = sums_of_owner(s);
-    if (cfg_.send_early) sums = sums - is_staged(block) * (sums_of_owner(s) - 1);  // one copy
-    p_.wait(summed_[source * num_blocks() + block], sums);
+    p_.wait(summed_[source * num_blocks() + block], sums_of_owner(s));
   });
 }
 
@@ -375,9 +295,9 @@ std::string to_string(const GroupedRsConfig& c) {
           ? fmt::format("{}", c.num_reduce_sms)
           : fmt::format("{}, {} ahead", c.num_reduce_sms, c.num_reduce_stages),
       c.reduce_rounds, c.reduce_rows, c.reduce_cols,
-      c.last_blocks == 0 ? ""
-                         : fmt::format(" last={} of {}x{}{}", c.last_blocks, c.last_rounds,
-                                       c.last_rows, c.send_early ? " early" : ""));
+      c.last_blocks == 0
+          ? ""
+          : fmt::format(" last={} of {}x{}", c.last_blocks, c.last_rounds, c.last_rows));
 }
 
 std::int64_t rounds_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, std::int64_t rows,
@@ -385,17 +305,15 @@ std::int64_t rounds_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, s
   return ceil_div(ceil_div(rows_per_rank(d), rows), shares_of_turns(d, c, turns));
 }
 
-void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c, std::int64_t blocks) {
+void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c) {
   constexpr int kTurns = 2;
   constexpr std::int64_t kMostRows = 48, kMostParts = 16 * 9, kUnit = 8;
-  if (d.world_size == 1 || d.all_reduce) blocks = 1;
-  c.block_tiles = ceil_div(ceil_div(d.n, c.tile.bn), blocks);
-  c.last_blocks = ceil_div(d.n, c.tile.bn * c.block_tiles);
-  c.send_early = c.last_blocks > 1;
+  c.block_tiles = ceil_div(d.n, c.tile.bn);
   std::int64_t most = std::min(kMostParts / (d.top_k + d.world_size - 1), kMostRows);
   most = std::max(most / kUnit, std::int64_t{1}) * kUnit;
   std::int64_t of_share = ceil_div(rows_per_rank(d), shares_of_turns(d, c, kTurns));
   std::int64_t rows = ceil_div(of_share, ceil_div(of_share, most));
+  c.last_blocks = 1;
   c.last_rows = std::min(ceil_div(rows, kUnit) * kUnit, rows_per_rank(d));
   c.last_rounds = rounds_of_turns(d, c, c.last_rows, kTurns);
   c.num_reduce_sms = c.num_reduce_stages = 0;
@@ -411,7 +329,6 @@ void sum_beside(const GroupedRsDesc& d, GroupedRsConfig& c) {
     rows_of_warp = std::min(rows_of_warp, 80 / (4 * (d.top_k + d.world_size - 1) + 8));
   }
   c.block_tiles = ceil_div(ceil_div(d.n, c.tile.bn), std::int64_t{4});
-  c.send_early = false;
   c.last_blocks = 0;
   c.last_rows = c.last_rounds = 1;
   c.num_reduce_sms = c.num_reduce_stages = 0;
@@ -466,7 +383,6 @@ Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   op.multiply_rows({.a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k}), .made = {}});
   if (d.world_size > 1 && !d.all_reduce) p.on_start([&] { op.announce(); });
   Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
-  if (cfg.send_early) op.add_sending();
   int gemm = p.role("gemm", sms, p.range(op.num_turns()), [&](const Tile& t) { op.turn(t.index); });
   if (op.num_sums() > 0) {
     p.role("reduce", op.sum_sms(gemm), p.range(op.num_sums()),

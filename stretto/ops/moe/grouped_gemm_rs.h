@@ -41,19 +41,15 @@ struct GroupedRsConfig {
   // reduce_rounds: when nothing is left to multiply, more threads have more loads under way. All
   // blocks: nobody sums beside them (num_reduce_sms, reduce_rounds and the like are the defaults).
   std::int64_t last_blocks = 0, last_rows = 1, last_rounds = 1;
-  // All blocks are last_blocks, and there are several ranks: what other ranks are to get of a block
-  // is summed when the next block has begun, and copy engines send it while that is multiplied. Of
-  // the last block, stores do.
-  bool send_early = false;
 };
 
 ExpertTiles tiles_of(const GroupedRsDesc& desc, const GroupedRsConfig& config);
 // The reduce_rounds with which no worker sums more often per block, `rows` tokens at a time.
 std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& config,
                              std::int64_t rows, int turns);
-// All sums by those who multiply, with as many rows under way, own and other ranks', as registers
-// hold: after all products, or, of several ranks and blocks, those for other ranks sent early.
-void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config, std::int64_t blocks = 1);
+// All sums after all products, with as many rows under way, own and other ranks', as registers
+// hold.
+void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config);
 // Sums of a quarter of the columns while the next are multiplied, by threads beside the products.
 void sum_beside(const GroupedRsDesc& desc, GroupedRsConfig& config);
 std::string to_string(const GroupedRsDesc& desc);

@@ -146,7 +146,6 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
   GroupedRs second(p, second_desc, cfg.second, m, tables);
   if (first.sends()) p.on_start([&] { first.announce(), second.announce(); });
   if (first.sends()) first.add_sending();
-  if (cfg.second.send_early) second.add_sending();
   int layer = multiply_both(p, tiles, cfg.first, first, second);
   std::int64_t copies = first.num_copies();
   auto beside = [&](const Tile& t) {

@@ -60,13 +60,10 @@ void expect_gathered(MoeCase& mc, std::size_t count) {
   }
 }
 
-// Of some numbers of rows all sums are made by those who have multiplied, sent early of some.
+// Of some numbers of rows all sums are made by those who have multiplied.
 void sum_some_at_end(const GroupedRsDesc& d, GroupedRsConfig& c) {
   if (d.m % 6 != 3) return;
-  constexpr std::int64_t kCols = 16;
-  bool early = d.m % 12 == 9;
-  if (early && d.m <= 64 && d.n > kCols && c.tile.bn > kCols) c.tile.bn = c.reduce_cols = kCols;
-  sum_at_end(d, c, early ? 2 : 1);
+  sum_at_end(d, c);
   if (d.m <= 64) c.last_rows = 1, c.last_rounds = 2;
 }
 
