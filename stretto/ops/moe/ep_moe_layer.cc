@@ -198,7 +198,9 @@ std::string to_string(const EpMoeLayerConfig& c) {
 
 EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& d, const MoeLayerConfig& layers,
                                Target target) {
+  constexpr std::int64_t kMostRows = 16;  // more spill beside the exchange
   EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
+  sum_at_end(second_layer(own_part(d)), c.second, kMostRows);
   c.first.comm_rows = std::min<std::int64_t>(8, d.rows_per_rank());
   c.tell_tokens = std::min<std::int64_t>(64, d.rows_per_rank());
   c.order = default_order(tiles_of(d, c), target, ceil_div(d.ffn, std::int64_t{d.expert_groups}));
@@ -217,7 +219,6 @@ EpMoeLayerConfig default_config(const EpMoeLayerDesc& d, Target target) {
     first.bn = 64;
     second.bn = layers.second.reduce_cols = 128;
   }
-  sum_at_end(second_layer(own_part(d)), layers.second);
   EpMoeLayerConfig c = with_exchange(d, layers, target);
   // Tables in several classes would spill there by seven and more.
   if (target == Target::kCuda && remainders && d.world_size > 5) c.order = {};

@@ -305,11 +305,11 @@ std::int64_t rounds_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, s
   return ceil_div(ceil_div(rows_per_rank(d), rows), shares_of_turns(d, c, turns));
 }
 
-void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c) {
+void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c, std::int64_t most_rows) {
   constexpr int kTurns = 2;
-  constexpr std::int64_t kMostRows = 48, kMostParts = 16 * 9, kUnit = 8;
+  constexpr std::int64_t kMostParts = 16 * 9, kUnit = 8;
   c.block_tiles = ceil_div(d.n, c.tile.bn);
-  std::int64_t most = std::min(kMostParts / (d.top_k + d.world_size - 1), kMostRows);
+  std::int64_t most = std::min(kMostParts / (d.top_k + d.world_size - 1), most_rows);
   most = std::max(most / kUnit, std::int64_t{1}) * kUnit;
   std::int64_t of_share = ceil_div(rows_per_rank(d), shares_of_turns(d, c, kTurns));
   std::int64_t rows = ceil_div(of_share, ceil_div(of_share, most));

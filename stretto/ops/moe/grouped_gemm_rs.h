@@ -47,9 +47,9 @@ ExpertTiles tiles_of(const GroupedRsDesc& desc, const GroupedRsConfig& config);
 // The reduce_rounds with which no worker sums more often per block, `rows` tokens at a time.
 std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& config,
                              std::int64_t rows, int turns);
-// All sums after all products, with as many rows under way, own and other ranks', as registers
-// hold.
-void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config);
+// All sums after all products, of as many tokens at a time, `most_rows` at most, as registers hold
+// rows of, own and other ranks'.
+void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config, std::int64_t most_rows = 48);
 // Sums of a quarter of the columns while the next are multiplied, by threads beside the products.
 void sum_beside(const GroupedRsDesc& desc, GroupedRsConfig& config);
 std::string to_string(const GroupedRsDesc& desc);
