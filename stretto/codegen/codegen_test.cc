@@ -270,8 +270,8 @@ TEST(Codegen, SignalsOrderWhatTheyPassOn) {
                 "wait_acquire_sys(", "named_barrier_sync(team.barrier, 256);", "copy_box<4>(",
                 "fence_acq_rel_gpu();", "named_barrier_sync(team.barrier, 256);", "+= 256) {",
                 "add_release_sys(", "// on_end", "+= 128) {", "wait_acquire_sys(",
-                "count_relaxed_gpu(p.control + 16 + blockIdx.x, 1)"});
-  EXPECT_EQ(kernel.launch.num_control_words, 16 + kernel.launch.grid);
+                "count_relaxed_gpu(p.control + 32 + blockIdx.x, 1)"});
+  EXPECT_EQ(kernel.launch.num_control_words, 32 + kernel.launch.grid);
   expect_clean_build(kernel);
 }
 

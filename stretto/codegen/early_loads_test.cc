@@ -110,7 +110,7 @@ TEST(EarlyLoads, TheEpochIsReadAfterTheWait) {
   EXPECT_EQ(count(before, "tma_load_3d("), 1u) << text;
   EXPECT_EQ(count(text, "u64 epoch = "), 1u) << text;
   std::string consumer = text.substr(text.find("// consumer"));
-  std::size_t epoch = consumer.find("u64 epoch = load_relaxed_sys(p.control + 16 + blockIdx.x);");
+  std::size_t epoch = consumer.find("u64 epoch = load_relaxed_sys(p.control + 32 + blockIdx.x);");
   ASSERT_NE(epoch, std::string::npos) << text;
   EXPECT_LT(consumer.find("wait_for_previous_launch();"), epoch) << text;
   EXPECT_EQ(count(text, "p.control"), 2u) << text;  // and where the block counts its launch

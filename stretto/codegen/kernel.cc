@@ -151,7 +151,7 @@ class KernelWriter {
     int word = kControlTickets;
     for (std::size_t r = 0; r < plans_.size(); ++r) {
       if (!program_.roles[r].resource.tickets) continue;
-      if (word >= kNumControlWords) throw UserError("too many roles by ticket in one program");
+      if (word >= kControlGivenUp) throw UserError("too many roles by ticket in one program");
       plans_[r].ticket_word = word++;
       has_epoch_ = true;
     }

@@ -6,7 +6,7 @@
 //   u64* signals[world size]                      base of each rank's block of counters
 //   const u64* quotas                          by counter of the own rank
 //   u64* control                                  own rank: num_control_words, zero at creation
-//   Watch {u64* abort; DeviceFault* fault; u64 timeout_ns; i64 rank}
+//   Watch {u64* abort; DeviceFault* fault; u64 timeout_ns; i64 rank; u64* here}
 //   i64 vars[extents.size()]                      extents and scalars in declaration order
 //   const i64* scalars                            null, or where on the device the scalars stand:
 //                                                 a captured launch may then be replayed with
@@ -74,7 +74,7 @@ struct LaunchPlan {
   // Counters of a rank: signal s starts at signal_offsets[s].
   std::vector<std::int64_t> signal_offsets;
   std::int64_t num_counters = 0;
-  int num_control_words = 16;
+  int num_control_words = 32;
   std::vector<EventLanePlan> event_lanes;  // empty: the kernel does not record
 };
 
@@ -84,7 +84,8 @@ enum ControlWord : int {
   kControlStarted = 1,  // epoch + 1 once on_start has run, where roles wait for that
   kControlDone = 2,     // blocks that have finished, over all launches
   kControlTickets = 3,  // tiles dealt out in this launch, per role by ticket
-  kNumControlWords = 16,  // then, of each block, its launches so far, in a kernel that counts so
+  kControlGivenUp = 16,   // and the next: what Watch::here says, beside which nobody writes
+  kNumControlWords = 32,  // then, of each block, its launches so far, in a kernel that counts so
 };
 
 }  // namespace stretto

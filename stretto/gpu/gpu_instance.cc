@@ -229,6 +229,7 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int
   out.add(world.fault_record());
   out.add(static_cast<std::uint64_t>(world.timeout().count()));
   out.add(std::int64_t{rank} + std::int64_t{GpuWorld::kFaultSources} * fault_source);
+  out.add(local(rank).control->address() + 8 * CUdeviceptr{kControlGivenUp});
   for (std::int64_t v : args.extents) out.add(v);
   if (args.extents.empty()) out.add(std::int64_t{0});
   out.add(args.scalars.empty() ? CUdeviceptr{0} : args.scalars[own]);

@@ -12,6 +12,7 @@ struct Watch {
   DeviceFault* fault;  // host-mapped, as is the abort word
   u64 timeout_ns;
   i64 rank;
+  u64* here;  // on the own device: whether a wait has given up, when `abort` was last looked at
 };
 
 // Measurements of what the watchdog costs compile without it.
@@ -23,13 +24,14 @@ constexpr bool kWatched = true;
 
 // A wait polls without pause for some 20 us. Then it pauses between polls, which acquire nothing
 // until it has seen what it waits for: every load that acquires empties the L1 cache of its SM,
-// through which other threads of the block may be loading. The abort word lies in host memory, and
-// blocks that read it often keep the copy engines from getting on, so that what the blocks wait for
-// does not come (docs/decisions/0009-waits-leave-host-memory-alone.md).
+// through which other threads of the block may be loading. The abort word lies in host memory,
+// where many readers at a time wait for milliseconds and keep the copy engines from getting on: one
+// thread of a device looks at it now and then, for all others, who look at a word of the device
+// (docs/decisions/0009-waits-leave-host-memory-alone.md).
 constexpr u32 kTightPolls = 64;
 constexpr u32 kPauseNs = 100;
-constexpr u64 kFirstLookNs = 200'000;   // since the first poll
-constexpr u64 kNextLookNs = 5'000'000;  // since the look before
+constexpr u64 kLookNs = 200'000;         // since the first poll, or the look before
+constexpr i64 kAbortLookNs = 1'000'000;  // of the whole device
 
 // `site` indexes the launch plan's list of waits.
 STRETTO_DEVICE void report_fault(const Watch& w, int site, i64 counter, u64 expected, u64 seen) {
@@ -44,30 +46,39 @@ STRETTO_DEVICE void report_fault(const Watch& w, int site, i64 counter, u64 expe
     store_relaxed_sys(&w.fault->ready, 1);
   }
   store_relaxed_sys(w.abort, 1);
+  store_relaxed_sys(w.here, 1);
 }
 
-// Counts failed polls of one wait; looks at the clock and at the abort word now and then.
+// Whether this rank or another has given up, as far as is known here.
+STRETTO_DEVICE bool has_given_up(const Watch& w, u64 now) {
+  if (load_relaxed_sys(w.here) != 0) return true;
+  u64 last = load_relaxed_sys(w.here + 1);
+  if (i64(now - last) < kAbortLookNs) return false;
+  if (atomicExch_system(w.here + 1, now) != last) return false;  // another thread looks
+  if (load_relaxed_sys(w.abort) == 0) return false;
+  store_relaxed_sys(w.here, 1);
+  return true;
+}
+
+// Counts failed polls of one wait; looks at the clock, and whether to give up, now and then.
 struct PollClock {
   u32 polls = 0;
   u64 begin = 0, next_look = 0;
 
   STRETTO_DEVICE bool pauses() const { return polls >= kTightPolls; }
-  // Whether it has come to the abort word.
-  STRETTO_DEVICE bool looked() const { return next_look > begin + kFirstLookNs; }
-
   // After a failed poll: whether to stop waiting, since this rank or another has given up.
   STRETTO_DEVICE bool gives_up(const Watch& w, int site, i64 counter, u64 expected, u64 seen) {
     if (!kWatched) return false;
     if (!pauses()) {
       if (polls++ == 0) begin = global_timer_ns();
-      next_look = begin + kFirstLookNs;
+      next_look = begin + kLookNs;
       return false;
     }
     pause_ns(kPauseNs);
     u64 now = global_timer_ns();
     if (now < next_look) return false;
-    next_look = now + kNextLookNs;
-    if (load_relaxed_sys(w.abort) != 0) return true;
+    next_look = now + kLookNs;
+    if (has_given_up(w, now)) return true;
     if (now - begin <= w.timeout_ns) return false;
     report_fault(w, site, counter, expected, seen);
     return true;
@@ -95,15 +106,15 @@ STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w
 }
 
 // Where a launch makes the tables that it goes by (device/sm90/table.h): `lost`, a word of the
-// block's shared memory, is raised where a wait gave up, or came to its end late in a launch that
-// was given up meanwhile. Agents of a block go by the same entries, and one that goes by others
-// waits for what never comes. So who has lost stores none, and the first to give up pauses until
-// those have ended who had begun to store.
+// block's shared memory, is raised where a wait gave up, or came to its end after another of the
+// rank had. Agents of a block go by the same entries, and one that goes by others waits for what
+// never comes. So who has lost stores none, and the first to give up pauses until those have ended
+// who had begun to store.
 STRETTO_DEVICE void wait_acquire_sys_or_lose(const u64* word, u64 target, const Watch& w, int site,
                                              i64 counter, volatile u32* lost) {
   constexpr u32 kMostNs = 1'000'000;  // of one pause; PTX ISA, nanosleep
   PollClock clock;
   const bool came = poll_acquire_sys(word, target, w, site, counter, clock);
   if (!came && *lost == 0) pause_ns(kMostNs);
-  if (!came || (clock.looked() && load_relaxed_sys(w.abort) != 0)) *lost = 1;
+  if (!came || (clock.pauses() && load_relaxed_sys(w.here) != 0)) *lost = 1;
 }
