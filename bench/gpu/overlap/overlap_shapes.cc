@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/gemm/row_runs.h"
 
 namespace stretto::bench {
 namespace {
@@ -110,6 +111,13 @@ constexpr ScatterChoice kScatters[] = {
     {kDrainedApart, Scatter::kEpilogue, 0, 1, 32},
 };
 
+// The same of rows of `cols` columns, each channel moved by one copy where engines scatter.
+std::int64_t channels_of(std::int64_t run_rows, const ScatterChoice& c, std::int64_t cols) {
+  std::int64_t wanted = channels_of(run_rows, c.loop.tile.bm, c.channels);
+  if (c.scatter == Scatter::kEpilogue) return wanted;
+  return std::max(wanted, least_channels(run_rows, c.loop.tile.bm, cols));
+}
+
 void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
   GemmRsDesc desc = gemm_rs_desc(s);
   std::int64_t run_rows = s.rank.m / s.world_size;
@@ -119,7 +127,7 @@ void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
                         .num_reduce_sms = c.reduce,
                         .scatter = c.scatter,
                         .num_copy_queues = c.queues,
-                        .channels_per_rank = channels_of(run_rows, c.loop.tile.bm, c.channels),
+                        .channels_per_rank = channels_of(run_rows, c, s.rank.n),
                         .num_slots = c.num_slots(),
                         .num_stages = c.loop.stages,
                         .raster = 8,
@@ -170,7 +178,7 @@ void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
                         .shots = ReduceShots::kTwo,
                         .num_compute_sms = sms - c.taken(),
                         .num_reduce_sms = c.reduce,
-                        .channels = channels_of(run_rows, c.loop.tile.bm, c.channels),
+                        .channels = channels_of(run_rows, c, s.rank.n),
                         .num_slots = c.num_slots(),
                         .scatter = c.scatter,
                         .num_copy_queues = c.queues,

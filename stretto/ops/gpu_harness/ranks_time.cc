@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <stop_token>
 #include <thread>
@@ -265,8 +266,12 @@ std::vector<std::vector<double>> time_ranks(const GpuWorld& world,
   STRETTO_CHECK(!contestants.empty() && o.num_sets > 0 && o.samples > 0, "something to time");
   auto count = static_cast<int>(contestants.size());
   if (o.calls_per_graph == 0) {
-    Sample call = [&](std::size_t c, int i) {
-      contestants[c]((i * count + static_cast<int>(c)) % o.num_sets);
+    // Calls that follow each other take sets in turn; once round for all, the next one, so that
+    // nobody has the same set always.
+    int round = std::lcm(count, o.num_sets);
+    Sample call = [&, round](std::size_t c, int i) {
+      int at = i * count + static_cast<int>(c);
+      contestants[c]((at + at / round) % o.num_sets);
     };
     return sample_all(world, contestants.size(), call, o);
   }
