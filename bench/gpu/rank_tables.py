@@ -5,7 +5,8 @@ import statistics
 import textwrap
 
 from results import (
-    Results, failure, faster, footnote, hidden, mark, median, operator, ratio, shape_key, short, sources, table, times,
+    Results, failure, faster, footnote, hidden, mark, median, on_same_cards, operator, ratio, shape_key, short, sources,
+    table, times,
 )
 
 MANY_ROWS = 4096  # from which on products are asked to hide what they can
@@ -16,14 +17,14 @@ def overlap_table(results: Results, ranks: int, ops: tuple = ("ag_gemm", "gemm_r
     ours = {k: v for k, v in results.rows(["overlap"], "overlap", shape_key, ranks).items() if k[0] in ops}
     torch = results.rows(["overlap-torch"], "overlap", shape_key, ranks)
     lines, won, long, asynchronous = [], collections.Counter(), collections.defaultdict(list), []
-    for key, (row, _) in ours.items():
+    for key, (row, run) in ours.items():
         for mode in ("eager", "graph"):
             if mode not in row:
                 continue
             t = row[mode]
             r = ratio(t["sequence_ms"], t["ours_ms"])
             part = hidden(t)
-            theirs = torch.get(key, ({}, None))[0].get(mode, {})
+            theirs = on_same_cards(torch, key, run).get(mode, {})
             best = min(((median(theirs[name + "_ms"]), way) for name, way in PYTORCHS.items()
                         if name + "_ms" in theirs), default=None)
             won[faster(r, "sequence").strip("*")] += 1
@@ -108,7 +109,7 @@ def collectives_table(results: Results, ranks: int) -> str:
     ours = results.rows(["collectives"], "collectives", lambda r: r["op"], ranks)
     torch = results.rows(["overlap-torch"], "collectives", lambda r: r["op"], ranks)
     lines = []
-    for op, (row, _) in ours.items():
+    for op, (row, run) in ours.items():
         if "error" in row:
             lines.append([op.replace("_", " ") + mark(ours, op), failure(row), *[""] * 4])
             continue
@@ -117,7 +118,7 @@ def collectives_table(results: Results, ranks: int) -> str:
             continue
         t, words = row[mode], op.split()
         r = ratio(t["nccl_ms"], t["ours_ms"])
-        theirs = torch.get(" ".join([words[0], *words[-2:]]), ({}, None))[0].get(mode, {})
+        theirs = on_same_cards(torch, " ".join([words[0], *words[-2:]]), run).get(mode, {})
         way = words[1] + "_ms" if words[1] + "_ms" in theirs else ""
         lines.append([op.replace("_", " ") + (", eager" if mode == "eager" else "") + mark(ours, op),
                       f"{median(t['ours_ms']) * 1e3:.1f}", f"{median(t['nccl_ms']) * 1e3:.1f}", times(r),

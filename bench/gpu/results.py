@@ -66,6 +66,12 @@ class Results:
         return found
 
 
+def on_same_cards(theirs: dict, key, run: Run) -> dict:
+    """Of other runs ({key: (row, run)}) the row of the key, where it is of the cards of `run`; else {}."""
+    row, other = theirs.get(key, ({}, run))
+    return row if other.on_h100s == run.on_h100s else {}
+
+
 def interval(samples: list) -> Interval:
     """The median and its 95 % interval by ranks, as median_interval in stretto/ops/gpu_harness/gpu_time.cc."""
     ordered, n = sorted(samples), len(samples)

@@ -6,7 +6,7 @@ import statistics
 import contest_tables as contests
 import expert_bars as experts
 from kernel_tables import attention_key
-from results import Results, geometric_mean, hidden, median, ratio, shape_key, spread, table
+from results import Results, geometric_mean, hidden, median, on_same_cards, ratio, shape_key, spread, table
 
 # `measure(results, GPUs)` gives (what the cell says, whether the bar is met, None where it is not about so many GPUs),
 # or None where there is no measurement.
@@ -65,8 +65,16 @@ def attention(head: int, bar: float):
 
 
 def overlap_rows(results: Results, ranks: int, ops: tuple) -> list:
-    rows = results.rows(["overlap"], "overlap", shape_key, ranks)
-    return [(key, row) for key, (row, _) in rows.items() if row["op"] in ops and "error" not in row]
+    rows = results.rows(["overlap"], "overlap", shape_key, ranks, lambda row: row["op"] in ops and "error" not in row)
+    return [(key, row) for key, (row, _) in rows.items()]
+
+
+def beside_pytorch(results: Results, ranks: int, ops: tuple) -> list:
+    """(ours, PyTorch's of another run) of products that both have on the same cards."""
+    theirs = results.rows(["overlap-torch"], "overlap", shape_key, ranks)
+    ours = results.rows(["overlap"], "overlap", shape_key, ranks, lambda row: row["op"] in ops and "error" not in row)
+    pairs = [(row, on_same_cards(theirs, key, run)) for key, (row, run) in ours.items()]
+    return [(row, other) for row, other in pairs if other]
 
 
 def e_overlap(op: str):
@@ -90,10 +98,9 @@ def than_sequence(results: Results, ranks: int):
 
 
 def than_async_tp(results: Results, ranks: int):
-    theirs = results.rows(["overlap-torch"], "overlap", shape_key, ranks)
-    ratios = [median(theirs[key][0]["eager"]["async_tp_ms"]) / median(row["eager"]["ours_ms"])
-              for key, row in overlap_rows(results, ranks, ("ag_gemm", "gemm_rs"))
-              if row["m"] >= LONG and "async_tp_ms" in theirs.get(key, ({}, None))[0].get("eager", {})]
+    ratios = [median(theirs["eager"]["async_tp_ms"]) / median(row["eager"]["ours_ms"])
+              for row, theirs in beside_pytorch(results, ranks, ("ag_gemm", "gemm_rs"))
+              if row["m"] >= LONG and "async_tp_ms" in theirs.get("eager", {})]
     won = sum(r > 1 for r in ratios)
     return (f"{spread(ratios)}x; {won} of {len(ratios)} rows", won == len(ratios)) if ratios else None
 
@@ -118,10 +125,9 @@ def gemm_ar_few_rows(results: Results, ranks: int):
 
 
 def gemm_ar_pytorch(results: Results, ranks: int):
-    theirs = results.rows(["overlap-torch"], "overlap", shape_key, ranks)
     ratios = {}
-    for key, row in overlap_rows(results, ranks, ("gemm_ar",)):
-        t = theirs.get(key, ({}, None))[0].get("graph", {})
+    for row, theirs in beside_pytorch(results, ranks, ("gemm_ar",)):
+        t = theirs.get("graph", {})
         ways = [median(t[way]) for way in ("one_shot_ms", "two_shot_ms") if way in t]
         if ways and "graph" in row:
             ratios[row["m"]] = min(ways) / median(row["graph"]["ours_ms"])

@@ -310,6 +310,16 @@ class Scoreboard(MadeResults):
                     overlap=[overlap_row(4096, [1.0], [2.0]), overlap_row(8192, [1.0], [2.0])])
         self.assertEqual(self.line("AG+GEMM from 4096 rows on")[2], "1.00, least 1.00 (H100s)")
 
+    def test_other_cards_are_not_compared(self):
+        row = {**overlap_row(4096, [1.0], [2.0]), "op": "gemm_rs"}
+        torch = {**row, "eager": {"async_tp_ms": [1.5]}}
+        self.result("gpu-overlap-torch-x2-2026-01-02.json", machine="NVIDIA H200", overlap=[torch])
+        self.result("gpu-overlap-x2-2026-01-02.json", machine="NVIDIA H200", overlap=[row])
+        self.assertEqual(self.line("both, speed over PyTorch's")[2], "1.50x; 1 of 1 rows")
+        self.result("gpu-overlap-x2-2026-01-03.json", machine="NVIDIA H100 80GB HBM3", overlap=[row])
+        self.assertEqual(self.line("both, speed over PyTorch's")[2], "-")
+        self.assertNotIn("async-TP", self.tables("--print", "overlap-x2").stdout)
+
     def test_met_missed_and_not_measured(self):
         def rows(ours):  # E_overlap of a row is 2 - ours
             return [overlap_row(m, [t], [2.0]) for m, t in zip((1024, 4096, 8192), ours, strict=True)]
