@@ -21,8 +21,9 @@ namespace {
 
 // Up to so many rows AG+GEMM and GEMM+RS have nothing to hide their collective behind, and took 1.2
 // to 3.6 times as long as the sequence on two and four H200s, 2026-11-22 (gpu_bench sweep), where
-// predictions were a few percent apart.
-constexpr std::int64_t kRowsInSequence = 256;
+// predictions were a few percent apart. GEMM+RS of fewer still, in tiles across the ranks' rows,
+// took 0.94 to 1.00 of its time on two H100s, 2026-11-25, and 0.88 and 0.93 on four H200s.
+constexpr std::int64_t kRowsInSequence = 256, kFewForGemmRs = 16;
 
 std::int64_t part(std::int64_t size, const OpShape& s) {
   return ceil_div(size, std::int64_t{s.world_size});
@@ -225,7 +226,7 @@ void add_sequence(OpCandidates& out, const AgGemmDesc& d) {
 
 void add_sequence(OpCandidates& out, const GemmRsDesc& d) {
   out.sequence = {{"gemm", step_shape(d, d.n, d.k)}, {"reduce_scatter", step_shape(d, d.n, 0)}};
-  out.prefers_sequence = d.m <= kRowsInSequence;
+  out.prefers_sequence = d.m > kFewForGemmRs && d.m <= kRowsInSequence;
 }
 
 // Its fused programs are as good with few rows.

@@ -2,6 +2,7 @@
 // fastest, and the unfused path where that is faster.
 #include "stretto/ops/choose/choose.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -383,22 +384,30 @@ TEST_F(ChooseTest, TheDefaultStaysUnlessAnotherIsPredictedToBeMuchFaster) {
 }
 
 // As was measured: with nothing to hide a collective behind, what fuses it is slower than the
-// predictions, which are near each other, have it.
+// predictions, which are near each other, have it, but for a few rows that are scattered.
 TEST_F(ChooseTest, FewRowsAreGatheredOrScatteredInSequence) {
-  for (const char* op : {"gemm_rs", "ag_gemm", "gemm_ar"}) {
-    OpCandidates offered = candidates(op, shape(2, 16));
+  struct Case {
+    const char* op;
+    std::int64_t m;
+    bool sequence;
+  };
+  for (const auto& [op, m, in_sequence] :
+       {Case{"gemm_rs", 16, false}, Case{"gemm_rs", 64, true}, Case{"ag_gemm", 16, true},
+        Case{"ag_gemm", 512, false}, Case{"gemm_ar", 16, false}}) {
+    SCOPED_TRACE(fmt::format("{} m={}", op, m));
+    OpCandidates offered = candidates(op, shape(2, m));
     std::vector<RankedCandidate> ranked = rank_candidates(offered, machine_);
     auto of_sequence = std::ranges::find_if(ranked, &RankedCandidate::is_sequence);
     bool sure = ranked.front().predicted_ms < 0.9 * of_sequence->predicted_ms;
-    Choice choice = choose(op, shape(2, 16), offered, {.machine = machine_});
-    EXPECT_EQ(offered.prefers_sequence, std::string(op) != "gemm_ar");
-    if (offered.prefers_sequence) {
-      EXPECT_EQ(choice.is_sequence, !sure) << op;
+    Choice choice = choose(op, shape(2, m), offered, {.machine = machine_});
+    EXPECT_EQ(offered.prefers_sequence, in_sequence);
+    if (in_sequence) {
+      EXPECT_EQ(choice.is_sequence, !sure);
     }
     std::vector<Program> programs = programs_of(choice, offered, {.machine = machine_});
-    EXPECT_EQ(programs.size(), choice.is_sequence ? 2U : 1U) << op;
+    EXPECT_EQ(programs.size(), choice.is_sequence ? 2U : 1U);
     offered.sequence.clear();
-    EXPECT_FALSE(choose(op, shape(2, 16), offered, {.machine = machine_}).is_sequence) << op;
+    EXPECT_FALSE(choose(op, shape(2, m), offered, {.machine = machine_}).is_sequence);
   }
 }
 
@@ -467,9 +476,8 @@ TEST_F(ChooseTest, ModelsTakeTheFastestProductsOfTheirDescs) {
 
 TEST_F(ChooseTest, NothingThatRunsIsAnError) {
   OpCandidates offered = candidates("gemm", shape(1));
-  ChooseOptions options{.machine = machine_, .measure = [](const Candidate*) {
-                          return MeasuredCandidate{};
-                        }};
+  ChooseOptions options{.machine = machine_,
+                        .measure = [](const Candidate*) { return MeasuredCandidate{}; }};
   expect_user_error([&] { choose("gemm", shape(1), offered, options); }, {"gemm", "no candidate"});
   expect_user_error([&] { rank_candidates(candidates("gemm", shape(4)), machine_); },
                     {"h200x2", "4 GPUs"});
