@@ -116,6 +116,32 @@ TEST_F(Simulator, AnyThreadOfABlock) {
   for (std::size_t t = 0; t < 96; ++t) EXPECT_EQ(out[t] != 0 && out[96 + t] == 0, true) << t;
 }
 
+// 512 threads wait for 3 ms for what does not come. The abort word is known by its address; who
+// reads it counts. When all did, 200 us after their first poll, launches in a row took up to half
+// as long again (docs/decisions/0009-waits-leave-host-memory-alone.md).
+TEST_F(Simulator, OneThreadOfADeviceLooksAtTheAbortWord) {
+  const std::string counting =
+      "STRETTO_DEVICE u64 counted_load(const u64* p) {\n"
+      "  u64 at = reinterpret_cast<u64>(p);\n"
+      "  if (at % 64 == 8) atomicAdd(reinterpret_cast<u32*>(at - 8), 1u);\n"
+      "  return load_relaxed_sys(p);\n}\n"
+      "#define load_relaxed_sys(p) counted_load(p)\n"
+      "#include \"stretto/device/sm90/signal.h\"\n";
+  const std::string body =
+      "u64* words = reinterpret_cast<u64*>(out);\n"
+      "Watch w{words + 1, reinterpret_cast<DeviceFault*>(words + 16), 3'000'000, 7, words + 2};\n"
+      "wait_acquire_sys(words + 8, 1, w, 5, 0);\n"
+      "atomicAdd(out + 64, 1u);";
+  stream_->fill_bytes(out_->address(), 0, 4 * kWords);
+  launch(compiled(body, counting), 2, 256);
+  std::vector<std::uint32_t> out = result();
+  EXPECT_EQ(out[64], 512u) << "all have given up";
+  EXPECT_GE(out[0], 1u);
+  EXPECT_LE(out[0], 8u) << "looks at the abort word, one a millisecond";
+  EXPECT_EQ(out[2], 1u) << "it is raised";
+  EXPECT_EQ(out[4], 1u) << "and the own device knows";
+}
+
 // 128 threads: D[64, n] = A[64, 64] B, with B's rows along K or along N.
 void expect_products(const std::vector<std::uint32_t>& out, int n) {
   auto a = [](int r, int k) { return static_cast<double>((r * 7 + k * 3) % 11 - 5); };
