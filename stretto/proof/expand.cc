@@ -319,7 +319,8 @@ class Expander {
     state_.may_depth += open ? 1 : 0;
     state_.untold_depth += open ? 1 : 0;
     if (shape.synchronises) {
-      bool folds = pipe_loop_mode_ == PipeLoopMode::kFold && shape.piped && !state_.has_cells;
+      bool folds =
+          pipe_loop_mode_ == PipeLoopMode::kFold && shape.piped && stays_in_parts(o, shape.moving);
       std::int64_t left_out = folds ? pipe_loops_.left_out(state_.tile, trips, shape.slots) : 0;
       walk_around(o, begin.lo, end.hi, left_out);
     } else {
@@ -334,6 +335,17 @@ class Expander {
     }
     state_.may_depth -= open ? 1 : 0;
     state_.untold_depth -= open ? 1 : 0;
+  }
+
+  // Whether no read moves along rows that a table deals out: then all of them lie in the parts that
+  // the first lies in, at the same rows.
+  bool stays_in_parts(const Op& loop, const std::set<int>& moving) const {
+    if (!state_.has_cells) return true;
+    return std::none_of(loop.bodies[0].begin(), loop.bodies[0].end(), [&](const Op& op) {
+      if (!op.region) return false;
+      const auto& cells = state_.cells[static_cast<std::size_t>(op.region->tensor)];
+      return cells && uses_any(op.region->origin[static_cast<std::size_t>(cells->dim)], moving);
+    });
   }
 
   void walk(const Op& o, std::int64_t begin, std::int64_t end) {

@@ -9,10 +9,6 @@
 namespace stretto {
 namespace {
 
-bool uses_any(const Expr& expr, const std::set<int>& vars) {
-  return std::any_of(vars.begin(), vars.end(), [&](int v) { return uses_var(expr, v); });
-}
-
 bool is_affine(const Expr& expr, const std::set<int>& moving) {
   if (!uses_any(expr, moving)) return !uses_table(expr);
   const ExprNode& n = expr.node();
@@ -58,8 +54,10 @@ bool is_register_choice(const Op& op) {
 
 // Straight-line bodies only, but for what registers hold. A copy's source box depends on the masks
 // of both sides; a variable used before its `let` carries a value from one iteration to the next.
-bool is_affine_loop(const Op& loop) {
-  std::set<int> moving = {loop.var}, carried;
+// `moving`: gets the loop's variable and what is computed from it.
+bool is_affine_loop(const Op& loop, std::set<int>& moving) {
+  moving = {loop.var};
+  std::set<int> carried;
   for (const Op& op : loop.bodies[0]) {
     bool straight = op.bodies.empty() || is_register_choice(op);
     if (!straight || op.code == OpCode::kCopy) return false;
@@ -117,22 +115,26 @@ bool is_comparison(const Expr& condition, int loop_var) {
          is_affine(n.args[1], {loop_var});
 }
 
-bool is_piped(const Op& loop, std::vector<Expr>& conditions) {
+bool is_piped(const Op& loop, LoopShape& shape) {
   if (!only_passes_slots(loop.bodies[0])) return false;
   Op plain = loop;
   std::erase_if(plain.bodies[0], [](const Op& op) { return op.code == OpCode::kWhen; });
-  if (!is_affine_loop(plain)) return false;
+  if (!is_affine_loop(plain, shape.moving)) return false;
   std::set<int> own;  // values of the body, which conditions may not depend on
   for (const Op& op : loop.bodies[0]) {
     if (op.code == OpCode::kLet) own.insert(op.var);
-    if (op.code == OpCode::kWhen) conditions.push_back(op.exprs[0]);
+    if (op.code == OpCode::kWhen) shape.conditions.push_back(op.exprs[0]);
   }
-  return std::all_of(conditions.begin(), conditions.end(), [&](const Expr& c) {
+  return std::all_of(shape.conditions.begin(), shape.conditions.end(), [&](const Expr& c) {
     return is_comparison(c, loop.var) && !uses_any(c, own);
   });
 }
 
 }  // namespace
+
+bool uses_any(const Expr& expr, const std::set<int>& vars) {
+  return std::any_of(vars.begin(), vars.end(), [&](int v) { return uses_var(expr, v); });
+}
 
 bool synchronises(const Block& block) {
   return std::any_of(block.begin(), block.end(), [](const Op& op) {
@@ -158,7 +160,7 @@ const LoopShape& LoopShapes::of(const Op& op) {
   for (const Block& body : op.bodies) shape.synchronises |= synchronises(body);
   if (op.code != OpCode::kLoop) return shape;
   if (shape.synchronises) {
-    shape.piped = is_piped(op, shape.conditions);
+    shape.piped = is_piped(op, shape);
     shape.slots = slots_of_iteration(op.bodies[0]);
     return shape;
   }
@@ -166,7 +168,8 @@ const LoopShape& LoopShapes::of(const Op& op) {
   tensors_of(op.bodies[0], read, written);
   shape.ordered =
       std::any_of(written.begin(), written.end(), [&](int t) { return read.count(t) != 0; });
-  shape.affine = !shape.ordered && is_affine_loop(op);
+  std::set<int> moving;
+  shape.affine = !shape.ordered && is_affine_loop(op, moving);
   shape.chooses = std::any_of(op.bodies[0].begin(), op.bodies[0].end(), is_register_choice);
   return shape;
 }

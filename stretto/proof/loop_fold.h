@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct LoopShape {
   bool ordered = false;       // reads and writes the same tensor: boxes must keep their turn
   bool piped = false;         // affine, reads, passes slots of pipes, and nothing else
   std::vector<Expr> conditions;  // piped: on which it passes slots, comparisons
+  std::set<int> moving;          // piped: its variable, and what is computed from it
   std::int64_t slots = 1;        // piped: of a pipe, that an iteration puts or gets
 };
 
@@ -30,6 +32,7 @@ class LoopShapes {
 };
 
 bool synchronises(const Block& block);
+bool uses_any(const Expr& expr, const std::set<int>& vars);
 
 // That one iteration puts or gets of the pipe which it moves most. Others follow, or the agents of
 // a worker are found not to leave out the same (pipe_loops.h).

@@ -139,6 +139,76 @@ TEST(PipeLoops, ASlotMayNotBeReadLaterInNoIteration) {
   }
 }
 
+struct Parts {
+  std::int64_t trips = 100;
+  std::int64_t forgotten = -1;  // step of the second part that nobody makes
+  bool waits = true;
+  bool along_rows = false;  // the steps
+};
+
+// out[part] = the part's rows of `a`, which a table deals out, * b^T over `trips` steps.
+Program product_of_parts(const Parts& o) {
+  constexpr std::int64_t kParts = 3;
+  ProgramBuilder p("product_of_parts", 1);
+  std::int64_t rows = o.along_rows ? o.trips * 16 : 16, cols = o.along_rows ? 1 : o.trips;
+  auto offsets = p.table("offsets", {kParts + 1}, {ContractKind::kPartition, 0, rows + 1});
+  auto b = p.input("b", DType::kBF16, {16, o.trips * kStep});
+  auto a = p.buffer("a", DType::kBF16, {rows, cols * kStep});
+  auto out = p.output("out", DType::kF32, {kParts * 16, 16});
+  auto made = p.signal("made", kParts);
+  auto step_of = [&](const Index& row, const Index& i) {
+    if (o.along_rows) return a.tile({row + i * 16, 0}, 16, kStep);
+    return a.tile({row, i * kStep}, 16, kStep);
+  };
+  p.role("make", Resource::sms(1), p.range(kParts * o.trips), [&](const Tile& t) {
+    Index part = p.let("part", t.index / o.trips);
+    Index row = p.read(offsets, {part}), end = p.read(offsets, {part + 1});
+    p.when(t.index != (o.forgotten < 0 ? -1 : o.trips + o.forgotten), [&] {
+      p.store(step_of(row, t.index % o.trips).until_row(end), p.zeros(DType::kBF16, 16, kStep));
+    });
+    p.notify(made[part], p.rank());
+  });
+  p.role("multiply", Resource::sms(1).pipelined(kSlots), p.range(kParts), [&](const Tile& t) {
+    Index row = p.read(offsets, {t.index}), end = p.read(offsets, {t.index + 1});
+    if (o.waits) p.wait(made[t.index], o.trips);
+    Value acc = p.zeros(DType::kF32, 16, 16);
+    p.loop(o.trips, [&](const Index& i) {
+      acc = dot(acc, p.load(step_of(row, i).until_row(end)),
+                p.load(b.tile({0, i * kStep}, 16, kStep)).T());
+    });
+    p.store(out.tile({t.index * 16, 0}, 16, 16), acc);
+  });
+  return run_pipeline(p.finish());
+}
+
+// A grouped product would not be proved in time otherwise.
+TEST(PipeLoops, RowsThatATableDealsOutFoldTheSame) {
+  Program shorter = product_of_parts({}), longer = product_of_parts({.trips = 1000});
+  std::size_t made = 3 * 900 * 4;  // role "make": two entries of the table, a store and a notify
+  EXPECT_EQ(events(longer, PipeLoopMode::kFold), events(shorter, PipeLoopMode::kFold) + made);
+  EXPECT_LT(2 * events(longer, PipeLoopMode::kFold), events(longer, PipeLoopMode::kWalk));
+  ProofResult result = prove(longer);
+  EXPECT_TRUE(result.proved) << result.report;
+  EXPECT_TRUE(result.stats.every_table) << result.stats.sampled_because;
+}
+
+TEST(PipeLoops, WhatTheMiddleReadsOfAPartHasToBeThere) {
+  for (std::int64_t forgotten : {0, 1, 50, 98, 99}) {
+    ProofResult result = prove(product_of_parts({.forgotten = forgotten}));
+    ASSERT_FALSE(result.proved) << "step " << forgotten;
+    EXPECT_EQ(result.findings[0].kind, FindingKind::kUncovered) << result.report;
+  }
+  ProofResult result = prove(product_of_parts({.waits = false}));
+  ASSERT_FALSE(result.proved);
+  EXPECT_EQ(result.findings[0].kind, FindingKind::kRace) << result.report;
+}
+
+// Where a step lies then depends on how long the part is.
+TEST(PipeLoops, StepsAlongRowsThatATableDealsOutAreWalked) {
+  Program program = product_of_parts({.trips = 20, .along_rows = true});
+  EXPECT_EQ(events(program, PipeLoopMode::kFold), events(program, PipeLoopMode::kWalk));
+}
+
 TEST(PipeLoops, ACycleOfWaitsShowsItself) {
   Program program = product(100);
   // The consumer keeps all slots until it has got the last.
