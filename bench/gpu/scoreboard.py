@@ -65,21 +65,21 @@ def attention(head: int, bar: float):
 
 
 def overlap_rows(results: Results, ranks: int, ops: tuple) -> list:
+    """(row, run) of each product that was timed."""
     rows = results.rows(["overlap"], "overlap", shape_key, ranks, lambda row: row["op"] in ops and "error" not in row)
-    return [(key, row) for key, (row, _) in rows.items()]
+    return list(rows.values())
 
 
 def beside_pytorch(results: Results, ranks: int, ops: tuple) -> list:
     """(ours, PyTorch's of another run) of products that both have on the same cards."""
     theirs = results.rows(["overlap-torch"], "overlap", shape_key, ranks)
-    ours = results.rows(["overlap"], "overlap", shape_key, ranks, lambda row: row["op"] in ops and "error" not in row)
-    pairs = [(row, on_same_cards(theirs, key, run)) for key, (row, run) in ours.items()]
+    pairs = [(row, on_same_cards(theirs, shape_key(row), run)) for row, run in overlap_rows(results, ranks, ops)]
     return [(row, other) for row, other in pairs if other]
 
 
 def e_overlap(op: str):
     def measure(results: Results, ranks: int):
-        parts = [hidden(row["eager"]).median for _, row in overlap_rows(results, ranks, (op,))
+        parts = [hidden(row["eager"]).median for row, _ in overlap_rows(results, ranks, (op,))
                  if row["m"] >= LONG and "eager" in row]
         if not parts:
             return None
@@ -89,7 +89,7 @@ def e_overlap(op: str):
 
 
 def than_sequence(results: Results, ranks: int):
-    rows = [row["eager"] for _, row in overlap_rows(results, ranks, ("ag_gemm", "gemm_rs")) if row["m"] >= LONG]
+    rows = [row["eager"] for row, _ in overlap_rows(results, ranks, ("ag_gemm", "gemm_rs")) if row["m"] >= LONG]
     ratios = [ratio(t["sequence_ms"], t["ours_ms"]) for t in rows]
     if not ratios:
         return None
@@ -108,7 +108,7 @@ def than_async_tp(results: Results, ranks: int):
 def gemm_ar(results: Results, ranks: int):
     bars = {1024: 1.45, 4096: 1.25, 8192: 1.22}
     found = {row["m"]: ratio(row["graph"]["sequence_ms"], row["graph"]["ours_ms"]).median
-             for _, row in overlap_rows(results, ranks, ("gemm_ar",)) if row["m"] in bars and "graph" in row}
+             for row, _ in overlap_rows(results, ranks, ("gemm_ar",)) if row["m"] in bars and "graph" in row}
     if not found:
         return None
     return ", ".join(f"{found[m]:.2f}x" if m in found else "-" for m in bars), all(
@@ -118,7 +118,7 @@ def gemm_ar(results: Results, ranks: int):
 def gemm_ar_few_rows(results: Results, ranks: int):
     bars = {1: 34, 64: 40, 256: 66}
     found = {row["m"]: median(row["graph"]["ours_ms"]) * 1e3
-             for _, row in overlap_rows(results, ranks, ("gemm_ar",)) if row["m"] in bars and "graph" in row}
+             for row, _ in overlap_rows(results, ranks, ("gemm_ar",)) if row["m"] in bars and "graph" in row}
     if len(found) < len(bars):
         return None
     return ", ".join(f"{found[m]:.1f}" for m in bars) + " us", all(found[m] <= us for m, us in bars.items())

@@ -58,6 +58,16 @@ struct EventLanePlan {
   int role = -1, agent = -1, worker = 0;
 };
 
+// Words of the control block, per rank.
+enum ControlWord : int {
+  kControlEpoch = 0,    // launches so far
+  kControlStarted = 1,  // epoch + 1 once on_start has run, where roles wait for that
+  kControlDone = 2,     // blocks that have finished, over all launches
+  kControlTickets = 3,  // tiles dealt out in this launch, per role by ticket
+  kControlGivenUp = 16,   // and the next: what Watch::here says, beside which nobody writes
+  kNumControlWords = 32,  // then, of each block, its launches so far, in a kernel that counts so
+};
+
 struct LaunchPlan {
   std::string kernel;
   int grid = 1, block = 128, cluster = 1;
@@ -74,18 +84,8 @@ struct LaunchPlan {
   // Counters of a rank: signal s starts at signal_offsets[s].
   std::vector<std::int64_t> signal_offsets;
   std::int64_t num_counters = 0;
-  int num_control_words = 32;
+  int num_control_words = kNumControlWords;
   std::vector<EventLanePlan> event_lanes;  // empty: the kernel does not record
-};
-
-// Words of the control block, per rank.
-enum ControlWord : int {
-  kControlEpoch = 0,    // launches so far
-  kControlStarted = 1,  // epoch + 1 once on_start has run, where roles wait for that
-  kControlDone = 2,     // blocks that have finished, over all launches
-  kControlTickets = 3,  // tiles dealt out in this launch, per role by ticket
-  kControlGivenUp = 16,   // and the next: what Watch::here says, beside which nobody writes
-  kNumControlWords = 32,  // then, of each block, its launches so far, in a kernel that counts so
 };
 
 }  // namespace stretto

@@ -168,8 +168,7 @@ const LoopShape& LoopShapes::of(const Op& op) {
   tensors_of(op.bodies[0], read, written);
   shape.ordered =
       std::any_of(written.begin(), written.end(), [&](int t) { return read.count(t) != 0; });
-  std::set<int> moving;
-  shape.affine = !shape.ordered && is_affine_loop(op, moving);
+  shape.affine = !shape.ordered && is_affine_loop(op, shape.moving);
   shape.chooses = std::any_of(op.bodies[0].begin(), op.bodies[0].end(), is_register_choice);
   return shape;
 }

@@ -18,7 +18,7 @@ struct LoopShape {
   bool ordered = false;       // reads and writes the same tensor: boxes must keep their turn
   bool piped = false;         // affine, reads, passes slots of pipes, and nothing else
   std::vector<Expr> conditions;  // piped: on which it passes slots, comparisons
-  std::set<int> moving;          // piped: its variable, and what is computed from it
+  std::set<int> moving;          // affine or piped: its variable, and what is computed from it
   std::int64_t slots = 1;        // piped: of a pipe, that an iteration puts or gets
 };
 
