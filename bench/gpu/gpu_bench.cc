@@ -147,7 +147,7 @@ int run(int argc, char** argv) {
   }
   attention_suite->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   attention_suite->add_option("-o,--out", s.out, "JSON with every sample");
-  for (auto* command : {fp8, loops, moe, attention_suite}) {
+  for (auto* command : {gemm, fp8, loops, moe, attention_suite}) {
     command->add_flag("--profile", s.profile, "one launch of each between marks for ncu, no times");
   }
   auto* attention_ranks = app.add_subcommand("attention-ranks", "attention over several GPUs");

@@ -27,6 +27,12 @@ SECTIONS = ["SpeedOfLight", "ComputeWorkloadAnalysis", "SchedulerStats", "WarpSt
             "Occupancy", "LaunchStats", "SourceCounters"]
 # What gpu_bench runs, by label: the kernels of a case are ours, then the library's.
 CASES = {
+    "gemm 4096x14336x4096": ["gemm", "-m", "4096", "-n", "14336", "-k", "4096", "--config",
+                             "128x160x64 stages 5 consumers 2 raster 4"],
+    "gemm 8192x14336x4096": ["gemm", "-m", "8192", "-n", "14336", "-k", "4096", "--config",
+                             "128x160x64 stages 5 consumers 2 raster 4"],
+    "gemm 8192x36864x4608": ["gemm", "-m", "8192", "-n", "36864", "-k", "4608", "--config",
+                             "128x256x64 stages 4 stagger 2"],
     "fp8 rows 8192^3": ["gemm-fp8", "--only", "cube row-wise", "--config",
                         "128x192x128 stages 4 stagger 3"],
     "fp8 blocks 4096x7168x16384": ["gemm-fp8", "--only", "down block", "--config",

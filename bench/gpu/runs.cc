@@ -45,6 +45,7 @@ GemmOptions gemm_options(const Settings& s, int num_sms) {
                       .configs = gpu_gemm_configs(num_sms, s.quick),
                       .samples = s.samples,
                       .graph = s.graph,
+                      .profile = s.profile,
                       .seed = s.seed};
   if (!s.configs.empty()) options.configs.clear();
   for (const std::string& text : s.configs) {

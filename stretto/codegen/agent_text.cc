@@ -204,12 +204,23 @@ void AgentWriter::declare_pipes() {
     if (!mine) continue;
     line("u64* const full{} = reinterpret_cast<u64*>(smem + {});", g, group.barriers);
     line("u64* const empty{} = full{} + {};", g, g, group.num_slots);
+    bool fills = pipe.producer == site_.agent_idx;
+    if (fills && group.shares >= 0) {
+      line("auto& ring{} = ring{};  // the same slots", g, group.shares);
+      continue;
+    }
     if (rings_.holds(static_cast<int>(g))) {
       line("u32 round{} = 0;", g);
       continue;
     }
     line("Ring<{}> ring{};", group.num_slots, g);
-    if (pipe.consumer == site_.agent_idx) line("Ring<{}> freed{};", group.num_slots, g);
+    if (fills) continue;
+    line("Ring<{}> freed{};", group.num_slots, g);
+    if (!group.is_shared()) continue;
+    line("u64* const turn{} = empty{} + {};", g, g, group.num_slots);
+    line("u64* const place{} = turn{} + {};", g, g, group.turn.num_turns);
+    line("u32 turns{} = 0;", g);
+    find_passes(agent_.body, static_cast<int>(g));
   }
 }
 
@@ -231,6 +242,7 @@ void AgentWriter::block(const Block& ops) {
       return at < ops.size() && ops[at].code == OpCode::kDotAsync && &ops == turns_in_;
     };
     if (issues(i) && !issues(i - 1)) line("take_turn(team);");
+    begin_turns(ops, i);
     if (loads_into_binary(ops, i)) {
       load_into_binary(ops[i], ops[i + 2]);
       i += 2;
@@ -238,10 +250,12 @@ void AgentWriter::block(const Block& ops) {
     }
     if (told_.holds(ops[i])) continue;
     emit(ops[i]);
+    pass_turns(&ops[i]);
     if (told_.are_told_by(ops[i])) settle_after_told_waits();
     if (passes_turn(ops, i)) line("pass_turn<{}>(team);", values_.warpgroups());
     if (ops[i].code == OpCode::kDotAsync && !spread_.empty()) i = write_behind(ops, i);
   }
+  pass_turns(&ops);
 }
 
 // Once the products are issued that follow each other.
@@ -446,7 +460,9 @@ void AgentWriter::when(const Op& op) {
   block(op.bodies[0]);
   --depth_;
   std::swap(apart, apart_);
-  if (op.bodies.size() > 1 && !op.bodies[1].empty()) {
+  bool otherwise =
+      op.bodies.size() > 1 && (!op.bodies[1].empty() || passes_.contains(&op.bodies[1]));
+  if (otherwise) {
     in_flight_ = under_way;
     rings_ = before;
     line("}} else {{");

@@ -54,6 +54,9 @@ class AgentWriter {
   }
 
   void declare_pipes();
+  void begin_turns(const Block& ops, std::size_t at);
+  void find_passes(const Block& block, int group);
+  void pass_turns(const void* behind);
   void write_issuer();
   void write_team(int first_thread);
   void write_tiles();
@@ -227,6 +230,8 @@ class AgentWriter {
   bool ahead_ = false;    // writing the loads that come before the wait for the launch before
   std::map<int, int> slot_pipe_;  // by the register that a kPipeGet wrote
   std::set<int> threads_read_;    // pipes whose last kPipeGet is read into registers
+  // Groups whose turn other consumers have behind an op or a block.
+  std::map<const void*, std::vector<int>> passes_;
   // Groups for whose slot a lane may still wait, or that it may still read, while others of its
   // warp have gone on: before one lane arrives for all, they meet.
   std::set<int> apart_;

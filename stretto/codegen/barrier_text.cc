@@ -27,6 +27,7 @@ std::string barrier_setup_text(const Role& role, const RolePlan& plan) {
     out += fmt::format("      *reinterpret_cast<uint4*>(smem + {}) = uint4{{}};\n", plan.meeting);
   }
   for (const PipeGroup& g : plan.groups) {
+    if (g.shares >= 0) continue;
     const Pipe& pipe = role.pipes[static_cast<std::size_t>(g.pipes[0])];
     int warps = plan.agents[static_cast<std::size_t>(pipe.consumer)].num_threads / 32;
     if (plan.drains(role, pipe.consumer)) warps = 1;
@@ -43,6 +44,14 @@ std::string barrier_setup_text(const Role& role, const RolePlan& plan) {
         "}}\n",
         g.num_slots, g.barriers, tma ? 1 : fillers, g.num_slots,
         tma ? warps * role.resource.cluster_size : warps);
+    if (g.is_shared()) {
+      out += fmt::format(
+          "      {{\n        u64* turn = reinterpret_cast<u64*>(smem + {});\n"
+          "        for (int i = 0; i < {}; ++i) mbarrier_init(turn + i, {});\n"
+          "        turn[{}] = 0;  // where the first begins\n      }}\n",
+          g.barriers + std::size_t{16} * static_cast<std::size_t>(g.num_slots), g.turn.num_turns,
+          warps, g.turn.num_turns);
+    }
   }
   out += "      mbarrier_init_fence_cluster();\n    }\n";
   out += role.resource.cluster_size > 1

@@ -78,7 +78,7 @@ std::vector<int> early_groups(const Role& role, const RolePlan& plan,
     int producer = role.pipes[static_cast<std::size_t>(group.pipes[0])].producer;
     const Agent& agent = role.agents[static_cast<std::size_t>(producer)];
     bool alone = agent.kind == AgentKind::kProducer && !plan.fills(role, producer);
-    if (!alone || !only_control(agent.body)) continue;
+    if (!alone || group.is_shared() || !only_control(agent.body)) continue;
     bool once = true, any = false;
     const Block* block = nullptr;
     for (int pipe : group.pipes) {

@@ -36,7 +36,8 @@ FixedRings::FixedRings(const RolePlan& plan, const Role& role, int agent)
     if (role.pipes[static_cast<std::size_t>(ring.first)].consumer != agent) continue;
     fails_ = false;
     proposed_ = copies_;
-    ring.fixed = after(ir.body, nullptr, r, {}) == At{} && !fails_;
+    bool own = !plan.groups[static_cast<std::size_t>(r)].is_shared();
+    ring.fixed = own && after(ir.body, nullptr, r, {}) == At{} && !fails_;
     if (ring.fixed) copies_ = std::move(proposed_);
   }
 }

@@ -192,13 +192,19 @@ class RolePlanner {
     p.slot_bytes =
         round_up(chunks * static_cast<std::size_t>(p.rows) * static_cast<std::size_t>(p.swizzle),
                  kSlotAlignment);
-    p.offset = take(p.slot_bytes * static_cast<std::size_t>(pipe.num_slots), kSlotAlignment);
+    p.offset = place_of(pipe, p, pipe.num_slots);
     p.type_text = fmt::format("SmemTile<{}, {}, {}, {}>", element_text(pipe.type.dtype), p.rows,
                               pipe.type.cols, p.swizzle);
     p.alias = fmt::format("{}Slot", camel(role_.name + "_" + pipe.name));
     find_puts(idx, p);
     plan_views(pipe, p);
     return p;
+  }
+
+  std::size_t place_of(const Pipe& pipe, const PipePlan& p, int num_slots) {
+    if (pipe.shares >= 0) return plan_.pipes[static_cast<std::size_t>(pipe.shares)].offset;
+    std::size_t bytes = p.slot_bytes * static_cast<std::size_t>(num_slots);
+    return take(bytes, p.packed ? kVectorAlignment : kSlotAlignment);
   }
 
   // In chunks of 8 rows it would take several times its size.
@@ -226,16 +232,15 @@ class RolePlanner {
       for (int i : group.pipes) {
         PipePlan& p = plan_.pipes[static_cast<std::size_t>(i)];
         if (!p.packed) continue;
-        const ValueType& type = role_.pipes[static_cast<std::size_t>(i)].type;
         int together = p.joined ? group.steps : 1;
-        auto elements = static_cast<std::size_t>(p.rows * type.cols * together);
-        p.slot_bytes = round_up(elements * size_bytes(type.dtype), kVectorAlignment);
-        p.offset = take(p.slot_bytes * static_cast<std::size_t>(group.num_slots / together),
-                        kVectorAlignment);
-        p.type_text = p.joined ? fmt::format("SmemColumn<{}, {}, {}>", element_text(type.dtype),
-                                             p.rows, together)
-                               : fmt::format("SmemVector<{}, {}, {}>", element_text(type.dtype),
-                                             p.rows, type.cols);
+        const Pipe& pipe = role_.pipes[static_cast<std::size_t>(i)];
+        auto elements = static_cast<std::size_t>(p.rows * pipe.type.cols * together);
+        p.slot_bytes = round_up(elements * size_bytes(pipe.type.dtype), kVectorAlignment);
+        p.offset = place_of(pipe, p, group.num_slots / together);
+        std::string element = element_text(pipe.type.dtype);
+        p.type_text = p.joined
+                          ? fmt::format("SmemColumn<{}, {}, {}>", element, p.rows, together)
+                          : fmt::format("SmemVector<{}, {}, {}>", element, p.rows, pipe.type.cols);
       }
     }
   }
@@ -251,7 +256,7 @@ class RolePlanner {
     p.rows = static_cast<std::int64_t>(round_up(static_cast<std::size_t>(p.rows_loaded), 8));
     p.swizzle = swizzle_bytes(pipe.type);
     p.slot_bytes = staged_bytes({.dtype = pipe.type.dtype, .rows = p.rows, .cols = pipe.type.cols});
-    p.offset = take(p.slot_bytes * static_cast<std::size_t>(pipe.num_slots), kSlotAlignment);
+    p.offset = place_of(pipe, p, pipe.num_slots);
     p.type_text = fmt::format("SmemTile<{}, {}, {}, {}>", element_text(pipe.type.dtype), p.rows,
                               pipe.type.cols, p.swizzle);
     p.alias = fmt::format("{}Slot", camel(role_.name + "_" + pipe.name));
@@ -377,6 +382,7 @@ class RolePlanner {
       }
       p.group = static_cast<int>(plan_.groups.size()) - 1;
     }
+    if (std::string problem = share_rings(role_, plan_); !problem.empty()) fail(problem);
   }
 
   void place_staging() {
@@ -434,7 +440,9 @@ class RolePlanner {
 
   void place_barriers() {
     for (PipeGroup& g : plan_.groups) {
-      g.barriers = take(std::size_t{16} * static_cast<std::size_t>(g.num_slots), 16);
+      g.barriers = g.shares >= 0
+                       ? plan_.groups[static_cast<std::size_t>(g.shares)].barriers
+                       : take(std::size_t{8} * static_cast<std::size_t>(g.num_barriers()), 16);
     }
     if (role_.resource.tickets) {
       if (role_.resource.cluster_size > 1) fail("tiles by ticket need clusters of one block");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stretto/codegen/launch_plan.h"
+#include "stretto/codegen/shared_rings.h"
 #include "stretto/codegen/value_plan.h"
 #include "stretto/ir/program.h"
 
@@ -50,7 +51,13 @@ struct PipeGroup {
   std::vector<int> pipes;
   int num_slots = 2;
   int steps = 1;             // whose slots are filled and handed over together (joined_steps.h)
-  std::size_t barriers = 0;  // offset of full[num_slots], empty[num_slots]
+  // Offset of full[num_slots], empty[num_slots] and, of a ring that is shared, turn[num_turns] and
+  // for each turn the place in the ring where it begins.
+  std::size_t barriers = 0;
+  int shares = -1;           // of groups before it, the one whose ring this is (Pipe::shares)
+  RingTurn turn;             // where it is shared
+  bool is_shared() const { return turn.num_turns > 0; }
+  int num_barriers() const { return 2 * (num_slots + turn.num_turns); }
 };
 
 struct RolePlan {
@@ -112,6 +119,10 @@ PlaceBeside place_beside(const Role& role, const RolePlan& plan);
 // the line for what no layout fits.
 RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps,
                    const PlaceBeside* place = nullptr);
+
+// Gives groups whose pipes share slots the ring and the turn that they have in common. Why that
+// does not do, or "".
+std::string share_rings(const Role& role, RolePlan& plan);
 
 // Which stores of drains TMA can make; the one thread that does them all lies in a warp beside the
 // producer's. After the pipes.

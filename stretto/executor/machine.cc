@@ -40,6 +40,14 @@ void allocate_pipes(WorkerState& worker, const Role& role) {
       state.slots.push_back({pipe.type.dtype, pipe.type.rows, pipe.type.cols, next, next});
       next += register_bytes(pipe.type);
     }
+    if (pipe.shares >= 0) {
+      PipeState& home = worker.pipes[static_cast<std::size_t>(pipe.shares)];
+      if (home.ring < 0) {
+        home.ring = static_cast<int>(worker.rings.size());
+        worker.rings.push_back({.num_slots = static_cast<std::uint64_t>(pipe.num_slots)});
+      }
+      state.ring = home.ring;
+    }
     worker.pipes.push_back(std::move(state));
   }
   worker.barriers.resize(role.barriers.size());
@@ -163,6 +171,7 @@ void RankMachine::begin_launch(const std::vector<std::int64_t>& extents, std::ui
   }
   for (auto& worker : workers_) {
     for (PipeState& pipe : worker->pipes) pipe.put = pipe.got = pipe.released = 0;
+    for (RingState& ring : worker->rings) ring.held.clear(), ring.queued.clear();
     for (BarrierState& barrier : worker->barriers) barrier.arrivals = 0;
   }
   contract_checked_.assign(contract_checked_.size(), false);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -78,6 +79,17 @@ AlignedBytes allocate_aligned(std::size_t bytes);
 struct PipeState {
   std::vector<Register> slots;
   std::uint64_t put = 0, got = 0, released = 0;
+  int ring = -1;  // of the worker, where pipes share slots (Pipe::shares)
+};
+// The slots that pipes share, as they were put: each slot's payload lies in its own pipe.
+struct RingState {
+  struct Put {
+    int pipe;
+    std::uint64_t number;  // of the pipe, from 1
+  };
+  std::uint64_t num_slots = 0;
+  std::deque<Put> held;    // put and not released, or before one that is not
+  std::deque<Put> queued;  // put and not got
 };
 struct BarrierState {
   std::uint64_t arrivals = 0;
@@ -86,6 +98,14 @@ struct BarrierState {
 // What the agents of one worker share.
 struct WorkerState {
   std::vector<PipeState> pipes;
+  std::vector<RingState> rings;
+
+  // Whether the pipe's next slot is free, and whether its next one got is full and in its turn.
+  bool takes(int pipe);
+  bool gives(int pipe) const;
+  // What a put and a get have done, once they are counted.
+  void note_put(int pipe);
+  void note_get(int pipe);
   std::vector<BarrierState> barriers;
   AlignedBytes arena;  // allocated when the worker is known to have a tile
 };

@@ -189,9 +189,10 @@ void RankMachine::copy(AgentState& a, const Inst& inst) {
 
 bool RankMachine::pipe_put(AgentState& a, const Inst& inst) {
   PipeState& pipe = a.shared->pipes[static_cast<std::size_t>(inst.symbol)];
-  if (pipe.put - pipe.released == pipe.slots.size()) return park(a, Park::kPipeFull);
+  if (!a.shared->takes(inst.symbol)) return park(a, Park::kPipeFull);
   a.park = Park::kNone;
   Register& slot = pipe.slots[pipe.put++ % pipe.slots.size()];
+  a.shared->note_put(inst.symbol);
   if (observer != nullptr) observer->on_worker_edge(a, false, &slot);
   if (inst.op->operands.empty()) {
     load(inst, a, slot);
@@ -204,9 +205,10 @@ bool RankMachine::pipe_put(AgentState& a, const Inst& inst) {
 
 bool RankMachine::pipe_fill(AgentState& a, const Inst& inst) {
   PipeState& pipe = a.shared->pipes[static_cast<std::size_t>(inst.symbol)];
-  if (pipe.put - pipe.released == pipe.slots.size()) return park(a, Park::kPipeFull);
+  if (!a.shared->takes(inst.symbol)) return park(a, Park::kPipeFull);
   a.park = Park::kNone;
   Register& slot = pipe.slots[pipe.put++ % pipe.slots.size()];
+  a.shared->note_put(inst.symbol);
   if (observer != nullptr) observer->on_worker_edge(a, false, &slot);
   if (compute) {
     TileRef value = tile_of(a.regs[static_cast<std::size_t>(inst.operands[0])]);

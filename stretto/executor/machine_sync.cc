@@ -7,6 +7,36 @@
 
 namespace stretto {
 
+bool WorkerState::takes(int pipe) {
+  const PipeState& p = pipes[static_cast<std::size_t>(pipe)];
+  if (p.ring < 0) return p.put - p.released < p.slots.size();
+  RingState& ring = rings[static_cast<std::size_t>(p.ring)];
+  auto released = [&](const RingState::Put& put) {
+    return pipes[static_cast<std::size_t>(put.pipe)].released >= put.number;
+  };
+  while (!ring.held.empty() && released(ring.held.front())) ring.held.pop_front();
+  return ring.held.size() < ring.num_slots;
+}
+
+bool WorkerState::gives(int pipe) const {
+  const PipeState& p = pipes[static_cast<std::size_t>(pipe)];
+  if (p.got == p.put) return false;
+  return p.ring < 0 || rings[static_cast<std::size_t>(p.ring)].queued.front().pipe == pipe;
+}
+
+void WorkerState::note_put(int pipe) {
+  const PipeState& p = pipes[static_cast<std::size_t>(pipe)];
+  if (p.ring < 0) return;
+  RingState& ring = rings[static_cast<std::size_t>(p.ring)];
+  ring.held.push_back({pipe, p.put});
+  ring.queued.push_back({pipe, p.put});
+}
+
+void WorkerState::note_get(int pipe) {
+  const PipeState& p = pipes[static_cast<std::size_t>(pipe)];
+  if (p.ring >= 0) rings[static_cast<std::size_t>(p.ring)].queued.pop_front();
+}
+
 bool RankMachine::execute_sync(AgentState& a, const Inst& inst) {
   switch (inst.code) {
     case OpCode::kNotify:
@@ -58,9 +88,8 @@ bool RankMachine::ready(const AgentState& a) const {
     case Park::kPipeFull:
     case Park::kPipeEmpty: {
       const Inst& inst = a.code->insts[static_cast<std::size_t>(a.pc)];
-      const PipeState& pipe = a.shared->pipes[static_cast<std::size_t>(inst.symbol)];
-      return a.park == Park::kPipeFull ? pipe.put - pipe.released < pipe.slots.size()
-                                       : pipe.got < pipe.put;
+      return a.park == Park::kPipeFull ? a.shared->takes(inst.symbol)
+                                       : a.shared->gives(inst.symbol);
     }
     case Park::kBarrier: {
       const Inst& inst = a.code->insts[static_cast<std::size_t>(a.pc)];
@@ -155,9 +184,10 @@ void RankMachine::notify(AgentState& a, const Inst& inst) {
 
 bool RankMachine::pipe_get(AgentState& a, const Inst& inst) {
   PipeState& pipe = a.shared->pipes[static_cast<std::size_t>(inst.symbol)];
-  if (pipe.got == pipe.put) return park(a, Park::kPipeEmpty);
+  if (!a.shared->gives(inst.symbol)) return park(a, Park::kPipeEmpty);
   a.park = Park::kNone;
   Register& slot = pipe.slots[pipe.got++ % pipe.slots.size()];
+  a.shared->note_get(inst.symbol);
   if (observer != nullptr) observer->on_worker_edge(a, false, &slot);
   a.regs[static_cast<std::size_t>(inst.result)].data = slot.data;
   return true;

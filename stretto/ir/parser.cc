@@ -230,6 +230,10 @@ void Parser::role(const Token& start) {
       Token producer = reader_.expect(TokenKind::kWord, "an agent");
       reader_.expect_word("consumer");
       pipe_ends.emplace_back(producer, reader_.expect(TokenKind::kWord, "an agent"));
+      if (reader_.accept_word("shares")) {
+        Token with = reader_.expect(TokenKind::kWord, "a pipe");
+        r.pipes.back().shares = resolve(pipes_, with, "a pipe of this role");
+      }
     } else if (reader_.accept_word("barrier")) {
       Barrier b;
       b.name = declare(barriers_, TokenKind::kWord, "a barrier");

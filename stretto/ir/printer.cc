@@ -310,6 +310,9 @@ class Printer {
     reference(0, r.agents, p.producer);
     out_ += " consumer ";
     reference(0, r.agents, p.consumer);
+    if (p.shares < 0) return;
+    out_ += " shares ";
+    reference(0, r.pipes, p.shares);
   }
 
   void agent(const char* keyword, const Agent& a) {

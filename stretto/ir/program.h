@@ -279,6 +279,10 @@ struct Pipe {
   int num_slots = 2;
   Swizzle swizzle = Swizzle::k128B;
   int producer = -1, consumer = -1;  // agents
+  // An earlier pipe of the same producer, type and slots, whose slots these are: one queue of which
+  // every consumer gets what is put for it. A put takes the next slot, once that is released, and
+  // gets are in the order of puts, whoever makes them. -1: slots of its own.
+  int shares = -1;
 };
 
 struct Barrier {

@@ -347,6 +347,31 @@ class ProgramChecker {
             r.agents.size());
     require(p.producer != p.consumer, "pipe '{}' connects agent '{}' to itself", p.name,
             r.agents[static_cast<std::size_t>(p.producer)].name);
+    if (p.shares != -1) shared(r, p);
+  }
+
+  void shared(const Role& r, const Pipe& p) const {
+    auto idx = static_cast<int>(&p - r.pipes.data());
+    require(p.shares >= 0 && p.shares < idx,
+            "pipe '{}' shares the slots of pipe {}, need one above", p.name, p.shares);
+    const Pipe& home = r.pipes[static_cast<std::size_t>(p.shares)];
+    require(home.shares == -1, "pipe '{}' shares the slots of '{}', which has none of its own",
+            p.name, home.name);
+    require(p.producer == home.producer && p.type == home.type && p.num_slots == home.num_slots &&
+                p.swizzle == home.swizzle,
+            "pipes '{}' and '{}' share slots, but differ in producer, type, slots or swizzle",
+            home.name, p.name);
+    for (const Pipe* pipe : {&home, &p}) {
+      require(pipe->producer < pipe->consumer,
+              "pipe '{}' shares slots, whose producer stands above their consumers", pipe->name);
+    }
+    for (int i = 0; i < idx; ++i) {
+      const Pipe& other = r.pipes[static_cast<std::size_t>(i)];
+      bool same = i == p.shares || other.shares == p.shares;
+      require(!same || other.consumer != p.consumer,
+              "pipes '{}' and '{}' share slots and have one consumer, need one each", other.name,
+              p.name);
+    }
   }
 
   const Program& program_;

@@ -35,9 +35,13 @@ void rename_vars(Program& program, Block& block, const std::string& suffix,
   }
 }
 
-// The body on tile t * consumers + turn, where there is such a tile.
+// The body on the tile that the worker would come to, one after the other: of worker w in round r,
+// whose tile is r * workers + w, tile (r * consumers + turn) * workers + w, where there is such a
+// tile.
 Op on_tile(Program& program, const Role& role, const Agent& agent, int turn) {
-  Expr tile = Expr::var(role.tile_var) * role.resource.num_consumers + turn;
+  int workers = role.resource.num_workers;
+  Expr t = Expr::var(role.tile_var);
+  Expr tile = t / workers * (workers * role.resource.num_consumers) + turn * workers + t % workers;
   std::vector<Expr> replacement(program.vars.size());
   replacement[static_cast<std::size_t>(role.tile_var)] = tile;
   Op guarded{.code = OpCode::kWhen, .exprs = {tile < role.num_tiles}, .loc = role.loc};
@@ -69,14 +73,17 @@ void divide(Program& program, Role& role) {
     consumer.num_threads = kThreads;
     consumer.body = {on_tile(program, role, role.agents[1], turn)};
     agents.push_back(std::move(consumer));
-    for (Pipe pipe : role.pipes) {
+    for (int i = 0; i < static_cast<int>(role.pipes.size()); ++i) {
+      Pipe pipe = role.pipes[static_cast<std::size_t>(i)];
       pipe.name = fmt::format("{}_{}", pipe.name, turn);
       pipe.consumer = 1 + turn;
+      pipe.shares = turn == 0 ? -1 : i;
       pipes.push_back(std::move(pipe));
     }
   }
   agents.insert(agents.begin(), std::move(producer));
-  role.num_tiles = ceil_div(role.num_tiles, Expr(consumers));
+  int workers = role.resource.num_workers;
+  role.num_tiles = ceil_div(role.num_tiles, Expr(workers * consumers)) * workers;
   role.agents = std::move(agents);
   role.pipes = std::move(pipes);
 }

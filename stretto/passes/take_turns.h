@@ -1,7 +1,7 @@
-// Gives a pipelined role several consumers that take its tiles in turn: tile 2t goes to the first,
-// tile 2t + 1 to the second, through pipes of their own. The producer fills one after the other, so
-// that one consumer stores its result while the next multiplies (the ping-pong schedule of
-// CUTLASS's warp-specialised kernels).
+// Gives a pipelined role several consumers that take a worker's tiles in turn, in the order that it
+// had, through pipes that share their slots. The producer fills one after the other, so that one
+// consumer stores its result while the next multiplies (the ping-pong schedule of CUTLASS's
+// warp-specialised kernels).
 //
 // It stands last: what a tile does has its final form.
 #pragma once

@@ -10,6 +10,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/predict/flow_pool.h"
+#include "stretto/predict/link_state.h"
 #include "stretto/predict/power.h"
 #include "stretto/predict/tensor_turn.h"
 #include "stretto/proof/instance_graph.h"
@@ -42,23 +43,6 @@ struct AgentState {
   double part = 0;         // slots of it in flight
 };
 
-// Slots offered by one kPut.
-struct Group {
-  std::uint64_t serial = 0;
-  const Work* work = nullptr;
-  double count = 0, left = 0;    // slots, and those not yet taken
-  double loaded = 0, ahead = 0;  // of those left: loaded, and to be loaded before anybody asks
-  int flow = -1;
-  double flow_slots = 0;
-};
-
-struct LinkState {
-  std::deque<Group> groups;
-  double outstanding = 0;            // slots offered and not taken
-  int producer = -1, consumer = -1;  // that wait here
-  bool producer_has_offered = false;
-};
-
 enum class FlowKind : std::uint8_t { kWork, kPart, kLoad };
 struct FlowOwner {
   FlowKind kind = FlowKind::kWork;
@@ -74,6 +58,7 @@ class Engine {
         pool_(plan.capacity, options.free_communication),
         agents_(plan.agents.size()),
         links_(plan.links.size()),
+        rings_(plan.links.size()),
         turns_(at(plan.num_tensor_turns)),
         counts_(plan.counters.size(), 0),
         waiters_(plan.counters.size()),
@@ -277,30 +262,32 @@ class Engine {
 
   // The producer goes on when all of its slots but those that the pipe holds have been taken.
   bool put(int agent, const Step& step) {
-    LinkState& link = links_[at(step.link)];
+    RingState& ring = ring_of(step.link);
     double capacity = plan_.links[at(step.link)].num_slots;
-    if (!link.producer_has_offered) {
-      if (link.outstanding > capacity) return park_producer(agent, link);
-      offer(step, link, capacity);
+    if (!ring.producer_has_offered) {
+      if (ring.outstanding > capacity) return park_producer(agent, ring);
+      offer(step, ring, capacity);
     }
-    link.producer_has_offered = link.outstanding > capacity;
-    return link.producer_has_offered ? park_producer(agent, link) : true;
+    ring.producer_has_offered = ring.outstanding > capacity;
+    return ring.producer_has_offered ? park_producer(agent, ring) : true;
   }
 
-  bool park_producer(int agent, LinkState& link) {
+  RingState& ring_of(int link) { return rings_[at(plan_.links[at(link)].ring)]; }
+
+  bool park_producer(int agent, RingState& ring) {
     begin_wait(agent);
-    link.producer = agent;
+    ring.producer = agent;
     return false;
   }
 
-  void offer(const Step& step, LinkState& link, double capacity) {
+  void offer(const Step& step, RingState& ring, double capacity) {
     const Work& w = work(step);
     auto count = static_cast<double>(step.amount);
     Group group{.serial = ++serial_, .work = &w, .count = count, .left = count};
     // A consumer that still holds all slots gives them back one by one while these are loaded.
     group.ahead = std::min(count, capacity);
-    link.outstanding += count;
-    link.groups.push_back(group);
+    ring.outstanding += count;
+    links_[at(step.link)].groups.push_back(group);
     post({.time = now_ + latency(w),
           .kind = EventKind::kLoad,
           .index = step.link,
@@ -373,7 +360,7 @@ class Engine {
     }
     double slots = std::min(state.slots_left, group.left);
     // Up to where the producer is free again; the rest of the slots is loaded by then.
-    double excess = link.outstanding - capacity;
+    double excess = ring_of(step.link).outstanding - capacity;
     if (excess > 0) slots = std::min(slots, excess);
     double loads = std::max(std::min(group.left, slots + capacity) - group.loaded, 0.0);
     const Work& w = work(step);
@@ -390,12 +377,13 @@ class Engine {
     AgentState& state = agents_[at(agent)];
     const Step& step = current(agent);
     LinkState& link = links_[at(step.link)];
+    RingState& ring = ring_of(step.link);
     state.slots_left -= state.part;
-    link.outstanding -= state.part;
+    ring.outstanding -= state.part;
     if (link.groups.front().left == 0) link.groups.pop_front();
     double capacity = plan_.links[at(step.link)].num_slots;
-    if (link.producer >= 0 && link.outstanding <= capacity) {
-      int producer = std::exchange(link.producer, -1);
+    if (ring.producer >= 0 && ring.outstanding <= capacity) {
+      int producer = std::exchange(ring.producer, -1);
       end_wait(producer, nullptr);
       advance(producer);
     }
@@ -480,6 +468,7 @@ class Engine {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<AgentState> agents_;
   std::vector<LinkState> links_;
+  std::vector<RingState> rings_;  // by Link::ring
   std::vector<TensorTurn> turns_;
   std::vector<std::int64_t> counts_;
   std::vector<std::vector<int>> waiters_;

@@ -73,6 +73,7 @@ struct PlannedAgent {
 struct Link {
   double num_slots = 0;
   double num_bytes = 0;  // of the slots that can be on their way: all but the one being read
+  int ring = 0;          // the link whose slots these are: itself, or one before it (Pipe::shares)
 };
 
 struct Plan {

@@ -268,7 +268,12 @@ class PlanBuilder {
     auto [entry, added] = link_of_pair_.try_emplace({pipe.producer, pipe.consumer}, 0);
     if (added) {
       entry->second = static_cast<int>(plan_.links.size());
-      Link link;
+      Link link{.ring = entry->second};
+      if (pipe.shares >= 0) {
+        const Pipe& home = role_->pipes[at(pipe.shares)];
+        auto shared = link_of_pair_.find({home.producer, home.consumer});
+        if (shared != link_of_pair_.end()) link.ring = shared->second;
+      }
       for (const Pipe& p : role_->pipes) {
         if (p.producer != pipe.producer || p.consumer != pipe.consumer) continue;
         link.num_slots += p.num_slots;

@@ -321,7 +321,8 @@ class Expander {
     if (shape.synchronises) {
       bool folds =
           pipe_loop_mode_ == PipeLoopMode::kFold && shape.piped && stays_in_parts(o, shape.moving);
-      std::int64_t left_out = folds ? pipe_loops_.left_out(state_.tile, trips, shape.slots) : 0;
+      std::int64_t left_out =
+          folds ? pipe_loops_.left_out(shape.pipe, state_.tile, trips, shape.slots) : 0;
       walk_around(o, begin.lo, end.hi, left_out);
     } else {
       state_.recorder.begin_fold(shape.ordered);

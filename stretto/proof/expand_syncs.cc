@@ -48,6 +48,7 @@ void SyncExpander::start_worker(int role, int worker) {
   role_ = &state_.program.roles[at(role)];
   worker_ = worker;
   pipes_.assign(role_->pipes.size(), {});
+  rings_.clear();
   phases_.clear();
   first_counter_ = static_cast<int>(state_.graph.counters.size());
   Counter counter{.rank = state_.rank, .role = role, .worker = worker};
@@ -61,6 +62,11 @@ void SyncExpander::start_worker(int role, int worker) {
   for (std::size_t b = 0; b < role_->barriers.size(); ++b) {
     counter.symbol = static_cast<int>(b);
     counter.kind = CounterKind::kBarrier;
+    add_counter(counter);
+  }
+  for (std::size_t p = 0; p < role_->pipes.size(); ++p) {
+    counter.symbol = static_cast<int>(p);
+    counter.kind = CounterKind::kPipeTurn;
     add_counter(counter);
   }
 }
@@ -149,13 +155,60 @@ void SyncExpander::begin_put(const Op& op) {
   PipeUse& use = pipe_use(op);
   note_choice(use.put_choices);
   use.some |= state_.choice() != TableChoices::kAlways;
-  std::int64_t released = ++use.puts - role_->pipes[at(op.symbol)].num_slots;
+  ++use.puts;
+  if (int ring = ring_of(op.symbol); ring >= 0) return free_shared(op, ring);
+  std::int64_t released = use.puts - role_->pipes[at(op.symbol)].num_slots;
   if (released <= 0) return;
   // Where slots are passed for some tables only, the one that must be free may be an earlier one
   // than counting all of them says (table_choices.h).
   int choice = use.some ? no_choice() : TableChoices::kAlways;
   add(op,
       {.kind = SyncKind::kWait, .counter = empty(op.symbol), .amount = released, .choice = choice});
+}
+
+int SyncExpander::ring_of(int pipe) const {
+  const Pipe& p = role_->pipes[at(pipe)];
+  if (p.shares >= 0) return p.shares;
+  bool shared = std::any_of(role_->pipes.begin(), role_->pipes.end(),
+                            [&](const Pipe& other) { return other.shares == pipe; });
+  return shared ? pipe : -1;
+}
+
+// A put into a ring takes the slot of the one that came as many puts before as there are slots.
+void SyncExpander::free_shared(const Op& op, int ring) {
+  if (state_.choice() != TableChoices::kAlways) {
+    throw DependsOnTable{"which slot of a ring that pipes share is filled"};
+  }
+  std::vector<Turn>& turns = rings_[ring];
+  std::int64_t puts = pipes_[at(op.symbol)].puts;
+  if (turns.empty() || turns.back().pipe != op.symbol) {
+    std::int64_t number = 1;
+    for (const Turn& t : turns) number += t.pipe == op.symbol ? 1 : 0;
+    turns.push_back({.pipe = op.symbol, .first = puts, .count = 0, .number = number});
+  }
+  ++turns.back().count;
+  std::int64_t back = role_->pipes[at(op.symbol)].num_slots;
+  for (auto t = turns.rbegin(); t != turns.rend(); ++t) {
+    if (back < t->count) {
+      std::int64_t freed = t->first + t->count - 1 - back;
+      return add(op, SyncKind::kWait, empty(t->pipe), freed);
+    }
+    back -= t->count;
+  }
+}
+
+// The turn that the pipe's next get is of. Producers stand above consumers: all puts are known.
+SyncExpander::Turn& SyncExpander::turn_of_get(int pipe, int ring) {
+  std::vector<Turn>& turns = rings_[ring];
+  PipeUse& use = pipes_[at(pipe)];
+  auto holds = [&](const Turn& t) { return t.pipe == pipe && use.gets < t.first + t.count; };
+  while (use.turn < turns.size() && !holds(turns[use.turn])) ++use.turn;
+  if (use.turn == turns.size()) {
+    throw Rejected(fmt::format("{}:{}: pipe '{}' of role '{}': more gets than puts",
+                               role_->loc.file, role_->loc.line, role_->pipes[at(pipe)].name,
+                               role_->name));
+  }
+  return turns[use.turn];
 }
 
 void SyncExpander::end_put(const Op& op) { add(op, SyncKind::kNotify, full(op.symbol), 1); }
@@ -169,8 +222,17 @@ void SyncExpander::pipe_get(const Op& op) {
   PipeUse& use = pipe_use(op);
   note_choice(use.get_choices);
   std::int64_t gets = ++use.gets;
+  int ring = ring_of(op.symbol);
+  const Turn* turn = ring < 0 ? nullptr : &turn_of_get(op.symbol, ring);
+  if (turn != nullptr && turn->first == gets && use.turn > 0) {
+    const Turn& before = rings_[ring][use.turn - 1];
+    add(op, SyncKind::kWait, this->turn(before.pipe), before.number);
+  }
   add(op, SyncKind::kWait, full(op.symbol), gets);
   slot_of_register_[op.result] = {op.symbol, gets};
+  bool passes = turn != nullptr && gets == turn->first + turn->count - 1 &&
+                use.turn + 1 < rings_[ring].size();
+  if (passes) add(op, SyncKind::kNotify, this->turn(op.symbol), 1);
 }
 
 void SyncExpander::pipe_release(const Op& op) {

@@ -45,6 +45,13 @@ class SyncExpander {
     // Where tables decide whether slots are passed: the choice of every event, in order.
     std::vector<int> put_choices, get_choices, release_choices;
     bool some = false;  // a slot has been put for some tables only
+    std::size_t turn = 0;  // of its ring: from which the next gets are
+  };
+  // Slots that pipes share, as they were put: those of one pipe in a row are a turn.
+  struct Turn {
+    int pipe;
+    std::int64_t first, count;  // which of the pipe's puts, from 1
+    std::int64_t number;        // which of the pipe's turns, from 1
   };
   using Slot = std::pair<int, std::int64_t>;  // pipe, ordinal
 
@@ -53,6 +60,14 @@ class SyncExpander {
   void add(const Op& op, Sync sync);
   int full(int pipe) const { return first_counter_ + 2 * pipe; }
   int empty(int pipe) const { return full(pipe) + 1; }
+  int turn(int pipe) const {
+    return full(static_cast<int>(role_->pipes.size())) + static_cast<int>(role_->barriers.size()) +
+           pipe;
+  }
+  // The pipe whose ring it is, -1 where a pipe has slots of its own.
+  int ring_of(int pipe) const;
+  void free_shared(const Op& op, int ring);
+  Turn& turn_of_get(int pipe, int ring);
   PipeUse& pipe_use(const Op& op);
   void note_choice(std::vector<int>& choices) const;
   int no_choice() const;
@@ -66,6 +81,7 @@ class SyncExpander {
   const Role* role_ = nullptr;
   int worker_ = 0, first_counter_ = 0;
   std::vector<PipeUse> pipes_;
+  std::map<int, std::vector<Turn>> rings_;  // by ring_of
   std::map<std::pair<int, int>, std::int64_t> phases_;  // (agent, barrier)
 
   // The agent: asynchronous dots read the slots of their operands until awaited.

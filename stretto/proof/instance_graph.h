@@ -76,7 +76,8 @@ struct AgentTrace {
   std::vector<Access> accesses;  // program order
 };
 
-enum class CounterKind : std::uint8_t { kSignal, kPipeFull, kPipeEmpty, kBarrier };
+// kPipeTurn: how often a pipe's consumer has got what it gets in a row of slots that it shares.
+enum class CounterKind : std::uint8_t { kSignal, kPipeFull, kPipeEmpty, kPipeTurn, kBarrier };
 
 struct Counter {
   CounterKind kind = CounterKind::kSignal;

@@ -115,6 +115,15 @@ bool is_comparison(const Expr& condition, int loop_var) {
          is_affine(n.args[1], {loop_var});
 }
 
+int first_pipe(const Block& body) {
+  int first = -1;
+  for (const Op& op : body) {
+    bool passes = op.code >= OpCode::kPipePut && op.code <= OpCode::kPipeRelease;
+    if (passes && (first < 0 || op.symbol < first)) first = op.symbol;
+  }
+  return first;
+}
+
 bool is_piped(const Op& loop, LoopShape& shape) {
   if (!only_passes_slots(loop.bodies[0])) return false;
   Op plain = loop;
@@ -162,6 +171,7 @@ const LoopShape& LoopShapes::of(const Op& op) {
   if (shape.synchronises) {
     shape.piped = is_piped(op, shape);
     shape.slots = slots_of_iteration(op.bodies[0]);
+    shape.pipe = first_pipe(op.bodies[0]);
     return shape;
   }
   std::set<int> read, written;

@@ -19,6 +19,7 @@ struct LoopShape {
   bool piped = false;         // affine, reads, passes slots of pipes, and nothing else
   std::vector<Expr> conditions;  // piped: on which it passes slots, comparisons
   std::set<int> moving;          // affine or piped: its variable, and what is computed from it
+  int pipe = -1;                 // piped: the first of those whose slots it passes
   std::int64_t slots = 1;        // piped: of a pipe, that an iteration puts or gets
 };
 

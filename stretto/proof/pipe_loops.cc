@@ -29,12 +29,15 @@ void PipeLoops::start_worker(const Role& role) {
   any_left_out_ = false;
 }
 
-std::int64_t PipeLoops::left_out(std::int64_t tile, std::int64_t trips, std::int64_t slots) {
+std::int64_t PipeLoops::left_out(int pipe, std::int64_t tile, std::int64_t trips,
+                                 std::int64_t slots) {
   std::int64_t passed = trips * slots;
-  if (next_ == entered_.size()) {
-    entered_.push_back({tile, std::max<std::int64_t>(passed - walked_, 0) / step_ * step_});
+  std::vector<Entered>& entered = entered_[pipe];
+  std::size_t& next = next_[pipe];
+  if (next == entered.size()) {
+    entered.push_back({tile, std::max<std::int64_t>(passed - walked_, 0) / step_ * step_});
   }
-  const Entered& e = entered_[next_++];
+  const Entered& e = entered[next++];
   any_left_out_ |= e.left_out > 0;
   // An iteration of another agent may stand before or after its loop (overlap_products.h,
   // stagger_products.h).

@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "stretto/ir/program.h"
@@ -28,13 +29,14 @@ struct UnevenPipeLoops {};
 class PipeLoops {
  public:
   void start_worker(const Role& role);
-  void start_agent() { next_ = 0; }
+  void start_agent() { next_.clear(); }
 
-  // How many iterations the agent leaves out of its next loop over slots, which it enters in `tile`
-  // for `trips` iterations of so many `slots` each (stagger_products.h): as many slots as the first
-  // agent to come there has left out, if one has. UnevenPipeLoops where that was another tile's,
-  // or more than this loop has, or where no iteration ends.
-  std::int64_t left_out(std::int64_t tile, std::int64_t trips, std::int64_t slots = 1);
+  // How many iterations the agent leaves out of its next loop over slots of `pipe`, of those that
+  // the loop passes the first, which it enters in `tile` for `trips` iterations of so many `slots`
+  // each (stagger_products.h): as many slots as the first agent to come there has left out, if one
+  // has. UnevenPipeLoops where that was another tile's, or more than this loop has, or where no
+  // iteration ends.
+  std::int64_t left_out(int pipe, std::int64_t tile, std::int64_t trips, std::int64_t slots = 1);
   bool any_left_out() const { return any_left_out_; }
 
  private:
@@ -44,8 +46,8 @@ class PipeLoops {
 
   std::int64_t walked_ = 0;       // slots at least
   std::int64_t step_ = 1;         // the most slots that an iteration of any agent passes
-  std::vector<Entered> entered_;  // of the worker, in the order of every agent
-  std::size_t next_ = 0;          // of the agent
+  std::map<int, std::vector<Entered>> entered_;  // of the worker, by pipe, in every agent's order
+  std::map<int, std::size_t> next_;              // of the agent
   bool any_left_out_ = false;
 };
 

@@ -15,7 +15,8 @@ std::size_t at(Int i) {
 }
 
 bool is_pipe(const Counter& c) {
-  return c.kind == CounterKind::kPipeFull || c.kind == CounterKind::kPipeEmpty;
+  return c.kind == CounterKind::kPipeFull || c.kind == CounterKind::kPipeEmpty ||
+         c.kind == CounterKind::kPipeTurn;
 }
 
 constexpr char kTold = 1, kLearnt = 2;
@@ -64,6 +65,8 @@ class Slicer {
         p.sliced &= ask <= static_cast<std::int64_t>(p.notifies.size());
       if (!p.sliced || p.waits.empty()) continue;
       p.stays.resize(p.waits.size());
+      // Turns say nothing that the slots do not.
+      if (graph_.counters[c].kind == CounterKind::kPipeTurn) continue;
       in_[at(p.waiter)].push_back(static_cast<int>(c));
       out_[at(p.notifier)].push_back(static_cast<int>(c));
     }

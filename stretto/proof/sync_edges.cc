@@ -60,6 +60,8 @@ bool HappensBefore::edge_holds(int counter, int notifier, int waiter) const {
       // The blocks of a cluster release each other's slots.
       return edge_holds(SyncRow::kPipeRelease, SyncRow::kPipeClaim,
                         clustered(c.role) ? Scope::kGpu : Scope::kCta);
+    case CounterKind::kPipeTurn:
+      return edge_holds(SyncRow::kPipeRelease, SyncRow::kPipeGet, Scope::kCta);
     case CounterKind::kBarrier:
       return edge_holds(SyncRow::kBarrierReach, SyncRow::kBarrierPass, Scope::kCta);
   }

@@ -175,6 +175,7 @@ SyncRow release_row(const InstanceGraph& graph, const Sync& sync) {
     case CounterKind::kPipeFull:
       return SyncRow::kPipeFill;
     case CounterKind::kPipeEmpty:
+    case CounterKind::kPipeTurn:
       return SyncRow::kPipeRelease;
     case CounterKind::kBarrier:
       return SyncRow::kBarrierReach;
@@ -188,6 +189,7 @@ SyncRow acquire_row(const InstanceGraph& graph, const Sync& sync) {
     case CounterKind::kSignal:
       return SyncRow::kWait;
     case CounterKind::kPipeFull:
+    case CounterKind::kPipeTurn:
       return SyncRow::kPipeGet;
     case CounterKind::kPipeEmpty:
       return SyncRow::kPipeClaim;

@@ -63,6 +63,7 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
       {kMiddle, Gather::kSend, 1, 1024, 4},        {kOddWide, Gather::kSend, 1, 1024, 4},
       {kOddWide, Gather::kSend, 3, 128, 8},        {kNarrow, Gather::kSend, 1, 1024, 4},
   };
+  add(out, name(Gather::kSend), desc, default_config(desc, Target::kCuda, Gather::kSend), ag_gemm);
   std::int64_t run_rows = s.rank.m / s.world_size;
   for (const Choice& c : kChoices) {
     AgGemmConfig config{.tile = c.loop.tile,

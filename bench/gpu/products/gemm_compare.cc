@@ -70,6 +70,7 @@ class Comparison {
         buffers_(world, shape, options.dtype, options.seed),
         library_(world.device(0), {shape.m, shape.n, shape.k, options.dtype}) {
     result_.shape = shape;
+    for (const Candidate& c : candidates) result_.configs.push_back(c.time);
   }
 
   GemmResult run() {
@@ -77,13 +78,13 @@ class Comparison {
     result_.algorithm = library_.chosen();
     result_.num_algorithms = library_.num_algorithms();
     library_.run(world_.stream(0), buffers_.theirs()[0]);
-    time_candidates();
+    if (!options_.profile) time_candidates();
     for (const Candidate* c : by_time()) {
       if (!is_right(*c)) continue;
       result_.chosen = c->time.config;
       measure(*c);
       // What hundreds of launches in a row have left.
-      result_.error = buffers_.compare(buffers_.num_sets() - 1);
+      result_.error = buffers_.compare(options_.profile ? 0 : buffers_.num_sets() - 1);
       break;
     }
     if (result_.eager.ours_ms.empty()) result_.error = "no config of ours gives the product";
@@ -104,19 +105,20 @@ class Comparison {
   void time_candidates() {
     std::vector<GpuCall> calls;
     for (const Candidate& c : candidates_) {
-      result_.configs.push_back(c.time);
       calls.push_back(c.instance == nullptr ? GpuCall() : call_of(c));
     }
     std::vector<double> ms = search_times(world_, calls, buffers_.num_sets());
     for (std::size_t i = 0; i < ms.size(); ++i) result_.configs[i].ms = ms[i];
   }
 
+  // Those that were timed, fastest first; for a profile all that compile.
   std::vector<const Candidate*> by_time() const {
     std::vector<std::size_t> order;
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      if (result_.configs[i].ms > 0) order.push_back(i);
+      bool runs = options_.profile && candidates_[i].instance != nullptr;
+      if (runs || result_.configs[i].ms > 0) order.push_back(i);
     }
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return result_.configs[a].ms < result_.configs[b].ms;
     });
     std::vector<const Candidate*> sorted;
@@ -137,7 +139,9 @@ class Comparison {
     GpuCall theirs = [&](int set) {
       library_.run(world_.stream(0), buffers_.theirs()[static_cast<std::size_t>(set)]);
     };
-    GpuTimeOptions timing{.num_sets = buffers_.num_sets(), .samples = options_.samples};
+    GpuTimeOptions timing{.num_sets = buffers_.num_sets(),
+                          .samples = options_.samples,
+                          .profile = options_.profile};
     auto pair = [&] {
       auto ms = time_gpu(world_.device(0), world_.stream(0), {call_of(c), theirs}, timing);
       return PairedSamples{std::move(ms[0]), std::move(ms[1])};

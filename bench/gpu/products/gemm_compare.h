@@ -19,6 +19,7 @@ struct GemmOptions {
   std::vector<GemmConfig> configs;
   int samples = 60;
   bool graph = false;  // measured in captured graphs too
+  bool profile = false;  // the first config once between marks for ncu, beside the library's product
   std::uint64_t seed = 0;
 };
 

@@ -75,7 +75,9 @@ std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
       {{128, 192, 64}, 1, 4, 1, 2, 4}, {{256, 128, 64}, 2, 4},
       {{128, 128, 64}, 1, 4},          {{256, 128, 64}, 2, 4, 1, 3},
       {{128, 128, 64}, 1, 4, 1, 3},    {{256, 160, 64}, 2, 4, 1, 3},
-      {{128, 160, 64}, 1, 4, 1, 3},
+      {{128, 160, 64}, 1, 4, 1, 3},    {{128, 160, 64}, 1, 5, 2},
+      {{128, 176, 64}, 1, 5, 2},       {{128, 128, 64}, 1, 6, 2},
+      {{256, 176, 64}, 2, 5, 2},
   };
   std::vector<GemmConfig> configs;
   for (const Shape& s : kShapes) {
@@ -87,7 +89,10 @@ std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
                        .cluster_size = s.cluster,
                        .stagger = s.stagger,
                        .store_slots = s.store_slots});
-    if (s.tile.bn == 128 || s.tile.bn == 256) {
+    if (s.consumers > 1) {
+      configs.push_back(configs.back());
+      configs.back().raster = 4;
+    } else if (s.tile.bn == 128 || s.tile.bn == 256) {
       configs.push_back(configs.back());
       configs.back().raster = 1;
     }

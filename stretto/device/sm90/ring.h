@@ -12,6 +12,9 @@ struct Ring {
   STRETTO_DEVICE void next() {
     if (++at == kSlots) at = 0, odd ^= 1;
   }
+  // Both as one word, for another agent that goes on from here.
+  STRETTO_DEVICE u32 place() const { return at * 2 + odd; }
+  STRETTO_DEVICE static Ring from(u32 place) { return {place / 2, place % 2}; }
 };
 // A power of two: one counter says both.
 template <u32 kSlots>
@@ -20,4 +23,6 @@ struct Ring<kSlots, true> {
   STRETTO_DEVICE u32 slot() const { return count % kSlots; }
   STRETTO_DEVICE u32 round() const { return count / kSlots % 2; }
   STRETTO_DEVICE void next() { ++count; }
+  STRETTO_DEVICE u32 place() const { return count; }
+  STRETTO_DEVICE static Ring from(u32 place) { return {place}; }
 };

@@ -218,6 +218,15 @@ Drained drained(const AgGemmDesc& d, std::int64_t run_rows) {
   return middle ? kDrained : kWideDrained;
 }
 
+void take_turns(AgGemmConfig& cfg) {
+  const LoopInTurn loop;
+  cfg.tile = loop.tile;
+  cfg.num_stages = loop.num_stages;
+  cfg.num_consumers = loop.num_consumers;
+  cfg.raster = loop.raster;
+  cfg.stagger = cfg.store_slots = 0;
+}
+
 AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
   bool few_of_all = d.world_size > 1 && d.m <= kMostRowsAcross && !d.gathered;
   if (gather == Gather::kPush && few_of_all) return gpu_config_across(d);
@@ -264,6 +273,9 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
   if (drains) {
     cfg.stagger = agent.stagger;
     cfg.store_slots = agent.store_slots;
+  }
+  if (drains && turns_pay(d.world_size * row_tiles, d.n, tile, cfg.num_compute_sms)) {
+    take_turns(cfg);
   }
   return cfg;
 }

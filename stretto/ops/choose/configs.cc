@@ -157,6 +157,14 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
       add(configs, config);
     }
   }
+  if (d.m > 64 && !d.residual) {
+    const LoopInTurn loop;
+    add(configs, {.tile = loop.tile,
+                  .num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms),
+                  .raster = loop.raster,
+                  .num_stages = loop.num_stages,
+                  .num_consumers = loop.num_consumers});
+  }
   add_split(configs, d, num_sms);
   return configs;
 }
@@ -202,6 +210,7 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
       config.num_stages = loop.stages;
       config.raster = 8;
       if (config.store_slots > 0) config.stagger = config.store_slots = 0;
+      config.num_consumers = 1;
       add(configs, fitted(d, config));
     }
   }

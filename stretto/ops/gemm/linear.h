@@ -143,6 +143,18 @@ struct GpuLoopDesc {
 // none: where SMs have several tiles each, so that a store has a next tile to hide behind.
 int paying_stagger(const GemmTile& tile, std::int64_t num_tiles, int num_sms = kGpuSms);
 
+// The loop of products of factors of 16 bits whose two warpgroups take tiles in turn: each has a
+// whole tile in its registers, and stores it while the other multiplies.
+struct LoopInTurn {
+  GemmTile tile{.bm = 128, .bn = 160, .bk = 64};
+  int num_stages = 5, num_consumers = 2;
+  std::int64_t raster = 4;
+};
+// Whether it was measured to pay: every SM has several tiles, and no more columns than with
+// `other`, but for two per cent.
+bool turns_pay(std::int64_t row_tiles, std::int64_t n, const GemmTile& other,
+               int num_sms = kGpuSms);
+
 // Up to so many rows of all ranks, tiles that reach across the ranks' rows are the default of
 // operators that gather or scatter rows: tiles of each rank's rows read all weights once more.
 inline constexpr std::int64_t kMostRowsAcross = 64;

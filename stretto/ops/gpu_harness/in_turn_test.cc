@@ -1,0 +1,112 @@
+// Products whose warpgroups take tiles in turn, on a GPU or a simulated one, beside the fp64
+// reference: a user who loses this multiplies slots of another tile, or waits for ever.
+#include <gtest/gtest.h>
+
+#include "stretto/base/test_seed.h"
+#include "stretto/ops/ag_gemm/ag_gemm_case.h"
+#include "stretto/ops/gemm/gemm_case.h"
+#include "stretto/ops/gpu_harness/gpu_case.h"
+#include "stretto/ops/harness/run_case.h"
+
+namespace stretto {
+namespace {
+
+constexpr GemmTile kTile{.bm = 128, .bn = 160, .bk = 64};
+
+GemmDesc desc(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return {.m = m,
+          .n = n,
+          .k = k,
+          .a_dtype = DType::kBF16,
+          .b_dtype = DType::kBF16,
+          .c_dtype = DType::kBF16};
+}
+
+// Fewer steps than slots, and numbers of tiles that leave a consumer, or workers, without the last.
+TEST(InTurn, GemmIsRight) {
+  if (!cuda::has_driver() || cuda::num_devices() == 0) GTEST_SKIP() << "no GPU";
+  std::uint64_t seed = test_seed();
+  GpuWorld world({.size = 1});
+  struct Shape {
+    std::int64_t m, n, k;
+    int sms, stages;
+  };
+  for (const Shape& s : {Shape{700, 330, 712, 3, 5}, Shape{512, 640, 128, 2, 4},
+                         Shape{200, 160, 64, 4, 3}, Shape{1000, 500, 330, 5, 5}}) {
+    GemmDesc d = desc(s.m, s.n, s.k);
+    GemmConfig config{.tile = kTile,
+                      .num_compute_sms = s.sms,
+                      .raster = 4,
+                      .num_stages = s.stages,
+                      .num_consumers = 2};
+    for (std::int64_t m : {s.m, std::int64_t{1}, s.m - 130}) {
+      OpCase c = gemm_case(d, config, m, seed);
+      EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
+          << c.config << "\nSTRETTO_SEED=" << seed;
+    }
+  }
+}
+
+TEST(InTurn, ClustersAndBiasesAreRight) {
+  if (!cuda::has_driver() || cuda::num_devices() == 0) GTEST_SKIP() << "no GPU";
+  std::uint64_t seed = test_seed();
+  GpuWorld world({.size = 1});
+  GemmDesc d = desc(700, 360, 456);
+  GemmConfig config{.tile = {.bm = 256, .bn = 128, .bk = 64},
+                    .num_compute_sms = 2,
+                    .raster = 4,
+                    .num_stages = 4,
+                    .num_consumers = 2,
+                    .cluster_size = 2};
+  OpCase pairs = gemm_case(d, config, d.m, seed);
+  EXPECT_EQ(run_gpu_case(world, pairs, {.seed = seed}), "") << "STRETTO_SEED=" << seed;
+  d.bias = true;
+  config.tile = kTile;
+  config.cluster_size = 1;
+  OpCase bias = gemm_case(d, config, d.m, seed);
+  EXPECT_EQ(run_gpu_case(world, bias, {.seed = seed}), "") << "STRETTO_SEED=" << seed;
+}
+
+TEST(InTurn, AgGemmIsRightWithAnyNumberOfRows) {
+  if (!cuda::has_driver() || cuda::num_devices() < 2) GTEST_SKIP() << "no two GPUs";
+  std::uint64_t seed = test_seed();
+  GpuWorld world({.size = 2});
+  AgGemmDesc d{.world_size = 2,
+               .m = 1000,
+               .n = 700,
+               .k = 648,
+               .a_dtype = DType::kBF16,
+               .b_dtype = DType::kBF16,
+               .c_dtype = DType::kBF16};
+  AgGemmConfig config = default_config(d, Target::kCuda, Gather::kSend);
+  config.tile = kTile;
+  config.num_compute_sms = 7;
+  config.num_stages = 5;
+  config.num_consumers = 2;
+  config.raster = 4;
+  config.stagger = config.store_slots = 0;
+  config = fitted(d, config);
+  for (std::int64_t m : {1000, 997, 300, 1, 0}) {
+    OpCase c = ag_gemm_case(d, config, m, seed);
+    EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "") << c.config << "\nSTRETTO_SEED=" << seed;
+  }
+}
+
+// A loop long enough takes them by default.
+TEST(InTurn, IsTheDefaultOfManyTiles) {
+  EXPECT_EQ(default_config(desc(8192, 14336, 4096), Target::kCuda).num_consumers, 2);
+  EXPECT_EQ(default_config(desc(1024, 4096, 4096), Target::kCuda).num_consumers, 1);
+  AgGemmDesc d{.world_size = 2,
+               .m = 8192,
+               .n = 14336,
+               .k = 4096,
+               .a_dtype = DType::kBF16,
+               .b_dtype = DType::kBF16,
+               .c_dtype = DType::kBF16};
+  EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).num_consumers, 2);
+  d.n = 1024;
+  EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).num_consumers, 1);
+}
+
+}  // namespace
+}  // namespace stretto
