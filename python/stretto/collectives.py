@@ -266,29 +266,32 @@ def checked_blocks(group, x, sent: Optional[List[int]]) -> List[int]:
 
 
 class _Blocks(NamedTuple):
-    """Rows of the blocks that this rank sends and receives, and of the largest of all ranks'."""
+    """Rows of the blocks that this rank sends and receives, of the largest of all ranks', and whether
+    all of them are of one size. Programs are chosen by the last two, which all ranks share."""
 
     sent: List[int]
     received: List[int]
     most: int
+    even: bool
 
 
 def exchange_sizes(group, sent: List[int]) -> _Blocks:
     """The blocks of an all_to_all in which this rank sends so many rows to each. Collective; the hosts
     wait for each other."""
     table = all_gather(np.array([sent], np.int32), group=group)  # [from, to]
-    return _Blocks(sent, [int(rows) for rows in table[:, group.rank]], int(table.max()))
+    received, most = [int(rows) for rows in table[:, group.rank]], int(table.max())
+    return _Blocks(sent, received, most, most == table.min())
 
 
 def _all_to_all_even(group, x, counts, rows, out):
     kind, x = adopt(x)
     blocks = [rows] * group.size
-    return _exchange(group, kind, x, counts, _Blocks(blocks, blocks, rows), out)
+    return _exchange(group, kind, x, counts, _Blocks(blocks, blocks, rows, True), out)
 
 
 def _exchange(group, kind, x, counts, blocks_of, out):
     """`counts`: blocks_of.received as an array."""
-    size, (sent, received, most) = group.size, blocks_of
+    size, (sent, received, most, even) = group.size, blocks_of
     width = math.prod(x.shape[1:])
     shape = (sum(received),) + tuple(x.shape[1:])
     result, written = make_result("all_to_all", kind, out, shape, x, (x,))
@@ -296,9 +299,8 @@ def _exchange(group, kind, x, counts, blocks_of, out):
         group.agree_on_nothing("all_to_all", kind, x)
         return finish(kind, result, written)
     wide, dtype = padded(kind, x, width, ALIGNMENT), moved_as(kind, x)
-    even = all(rows == most for rows in (*sent, *received))
-    if even and wide == width and kind.is_dense(x):
-        blocks, landed = x, written
+    if even and wide == width:
+        blocks, landed = kind.dense(x), written
     else:
         most = bound_of(most)  # the program's blocks are all of one size
         blocks, landed = kind.empty((size, most, wide), x), kind.empty((size, most, wide), x)
