@@ -102,6 +102,8 @@ class Group:
     def recover(self) -> None:
         """After a Fault; see stretto.recover."""
         self.session.recover()
+        self.plans.clear()
+        self._sizes.clear()  # a launch that failed may have ended well on some ranks
         if self._alone is not None:
             self._alone.session.recover()
 
@@ -244,15 +246,20 @@ class Group:
 
     def bound(self, op: Any, rows: int) -> Tuple[int, bool]:
         """(the most rows of the program by which to run `op` over `rows` of all ranks, whether it is
-        for these alone): so of the first few numbers of rows that it is called with, then with one
-        of few bounds, since each program takes time to compile, and memory. The same on all ranks.
+        for these alone): so of the first few numbers of rows that it was launched with, then with one
+        of few bounds, since each program takes time to compile, and memory. The same on all ranks,
+        since launched() counts.
         """
+        sizes = self._sizes.get(op, ())
+        if rows in sizes or len(sizes) < self._MOST_SIZES:
+            return rows, True
+        return self.size * bound_of(-(-rows // self.size)), False
+
+    def launched(self, op: Any, rows: int) -> None:
+        """For bound(), once a launch has shown that the ranks agree on the call."""
         sizes = self._sizes.setdefault(op, set())
         if len(sizes) < self._MOST_SIZES:
             sizes.add(rows)
-        if rows in sizes:
-            return rows, True
-        return self.size * bound_of(-(-rows // self.size)), False
 
     def programs(self, kind: Any, key: Any, make: Callable[[bool], List[Any]]) -> List[Any]:
         """What make(on_gpu) gave when it was first called with this key."""

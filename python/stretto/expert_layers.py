@@ -265,6 +265,7 @@ def moe_layer(
         (m,),
         at_bounds=exact,
     )
+    group.launched(shape, m)
     return finish(kind, made, written)
 
 

@@ -99,6 +99,8 @@ class _Product(NamedTuple):
             on_dim._gather_then_multiply(key, steps, (rows, bound, exact), arrays[0], outputs)
         else:
             on_dim._multiply_then_collect(key, steps, (rows, bound, exact), arrays[0], outputs["out"])
+        if not reached:
+            self.group.launched((kind.on_gpu, op), rows)
 
     def _launch_step(self, key, program, rows: int, exact: bool, tensors: dict) -> None:
         names, arrays = tuple(tensors), tuple(tensors.values())

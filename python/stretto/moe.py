@@ -292,7 +292,8 @@ def _grouped_matmul(names, result, group, *arguments):
         "layout": "masked" if masked else "contiguous",
         "scaling": "block" if scaled else "none",
     }
-    bound, exact = group.bound((kind.on_gpu, op, *desc.values()), rows.m)
+    program = kind.on_gpu, op, *desc.values()
+    bound, exact = group.bound(program, rows.m)
     group.launch_operator(
         kind,
         "grouped_gemm",
@@ -302,6 +303,7 @@ def _grouped_matmul(names, result, group, *arguments):
         (rows.m,),
         at_bounds=exact,
     )
+    group.launched(program, rows.m)
     return finish(kind, made, written)
 
 
