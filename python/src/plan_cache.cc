@@ -83,10 +83,10 @@ bool PlanCache::describe(nb::handle op, std::int64_t option, nb::handle out, con
     const ArrayView& written = call->views[i];
     if (!written.is_writable || !describe_array(written, i, call)) return false;
     // The key says which are the same, not how else they lie in each other.
-    auto is_apart = [&](const ArrayView& read) {
-      return read.data == written.data || !read.may_overlap(written);
-    };
-    if (!std::all_of(call->views, call->views + num_arrays, is_apart)) return false;
+    for (std::size_t j = 0; j < i; ++j) {
+      bool is_same = j < num_arrays && call->views[j].data == written.data;
+      if (!is_same && call->views[j].may_overlap(written)) return false;
+    }
   }
   return true;
 }

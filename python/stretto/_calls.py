@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
@@ -63,15 +64,15 @@ def float_array(op: str, kind, name: str, x, shape: Sequence[int]):
     return kind.dense(floats(op, kind, name, x, shape))
 
 
-def residual_or_zeros(op: str, kind, residual, result):
-    """What is added to `result`, of its shape and element type, dense."""
+def residual_or_zeros(op: str, kind, residual, shape: Sequence[int], like):
+    """What is added to a result of that shape and the element type of `like`, dense."""
     if residual is None:
-        return kind.zeros(result.shape, result)
+        return kind.zeros(shape, like)
     (x,) = same_kind(op, kind, residual)
-    if kind.dtype(x) != kind.dtype(result) or tuple(x.shape) != tuple(result.shape):
+    if kind.dtype(x) != kind.dtype(like) or tuple(x.shape) != tuple(shape):
         raise UserError(
             f"{op}: residual is {kind.dtype(x)} {tuple(x.shape)}, the result "
-            f"{kind.dtype(result)} {tuple(result.shape)}"
+            f"{kind.dtype(like)} {tuple(shape)}"
         )
     return kind.dense(x)
 
@@ -165,6 +166,13 @@ def make_result(
         raise UserError(f"{op}: out is read-only")
     apart = kind.is_dense(out) and not any(may_overlap(kind, out, x) for x in read)
     return out, out if apart else kind.empty(shape, like)
+
+
+def check_apart(op: str, kind, results: Sequence[Any]) -> None:
+    """Of the arrays of one call's results. Those that are not dense may lie between each other's elements."""
+    for a, b in itertools.combinations([x for x in results if kind.is_dense(x)], 2):
+        if may_overlap(kind, a, b):
+            raise UserError(f"{op}: out: two of the arrays overlap")
 
 
 def unless_same(kind, out, *arrays) -> List[Any]:

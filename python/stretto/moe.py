@@ -272,7 +272,7 @@ def _grouped_matmul(names, result, group, *arguments):
     dtype, inputs = _factors(op, kind, given, a, shapes[1], scaled)
     like = kind.from_dtype(result, (0,), a) if scaled else a
     shape = grouped_shape(*shapes, given.get("offsets"), given.get("tokens"))
-    read = (a, *(given[name] for name in ("b", "up") if name in given))
+    read = (*rows.tables.values(), *inputs.values())
     made, written = make_result(op, kind, out, shape, like, read)
     if made is not written and (masked or rows.spare):
         kind.assign(written, made)  # whose other rows stay
@@ -340,7 +340,13 @@ def moe_combine(
     if min(top_k, hidden) < 1 or (scatter and m % group.size):
         raise UserError(f"{op}: {m} tokens of size {hidden} on {group.size} ranks")
     shape = (m // group.size if scatter else m, hidden)
-    result, written = make_result(op, kind, out, shape, y, (y,))
+    arrays = (
+        kind.dense(y),
+        int_table(op, kind, "slots", slots, (m, top_k)),
+        float_array(op, kind, "weights", weights, (m, top_k)),
+        residual_or_zeros(op, kind, residual, shape, y),
+    )
+    result, written = make_result(op, kind, out, shape, y, arrays)
     if m == 0:
         group.agree_on_nothing(op, kind, y)
         return finish(kind, result, written)
@@ -356,13 +362,7 @@ def moe_combine(
             "sequence_parallel": scatter,
         },
         ("y", "slots", "weights", "residual", "out"),
-        (
-            kind.dense(y),
-            int_table(op, kind, "slots", slots, (m, top_k)),
-            float_array(op, kind, "weights", weights, (m, top_k)),
-            residual_or_zeros(op, kind, residual, result),
-            written,
-        ),
+        (*arrays, written),
         (m,),
     )
     return finish(kind, result, written)

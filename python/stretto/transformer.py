@@ -10,6 +10,7 @@ from . import _route
 from ._arrays import ArrayT, adopt, may_overlap
 from ._calls import (
     bound_of,
+    check_apart,
     computed_dtype,
     finish,
     make_result,
@@ -58,11 +59,12 @@ def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
             "need [.., H], [.., H], [H]"
         )
     outs = out or (None, None)
-    peers_read = [x] if group.is_symmetric(kind.address(x)) else []
+    read = [weight, x] if group.is_symmetric(kind.address(x)) else [weight]  # by all rows, by peers
     (normed, written), (total, summed) = (
-        make_result(op, kind, each, x.shape, x, peers_read + unless_same(kind, each, x, residual))
+        make_result(op, kind, each, x.shape, x, read + unless_same(kind, each, x, residual))
         for each in outs
     )
+    check_apart(op, kind, (normed, total))
     x, residual, weight = kind.dense(x), kind.dense(residual), kind.dense(weight)
     rows = math.prod(x.shape[:-1])
     if rows == 0:
@@ -135,7 +137,8 @@ def _scaled_dot_product_attention(
     lse = ()
     if return_lse:
         like = kind.from_dtype("float32", (0,), q)
-        lse = make_result(op, kind, out[1] if out else None, tuple(q.shape[:-1]), like)
+        lse = make_result(op, kind, out[1] if out else None, tuple(q.shape[:-1]), like, (q, k, v))
+        check_apart(op, kind, (made, lse[0]))
     desc = {
         "dtype": dtype,
         "batch": batch,
