@@ -8,6 +8,7 @@ arrays runs; kinds on GPUs also tell an array's device and the stream that the c
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from typing import Any, Callable, Sequence, Tuple, TypeVar
 
@@ -379,6 +380,12 @@ def may_overlap(kind: Any, a: Any, b: Any) -> bool:
     """Whether an element of one may be the other's, by where they begin and end."""
     (a_first, a_end), (b_first, b_end) = _ends(kind, a), _ends(kind, b)
     return a_first < b_end and b_first < a_end
+
+
+def has_gaps(kind: Any, x: Any) -> bool:
+    """Whether others' elements may lie between its own."""
+    first, end = _ends(kind, x)
+    return end - first != kind.itemsize(x) * math.prod(x.shape)
 
 
 def _ends(kind: Any, x: Any) -> Tuple[int, int]:

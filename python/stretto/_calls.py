@@ -8,7 +8,7 @@ import math
 import operator
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from ._arrays import COMPUTED, adopt, kind_of, may_overlap
+from ._arrays import COMPUTED, adopt, has_gaps, kind_of, may_overlap
 from .errors import UserError
 
 _MOST = 2**31 - 1  # of int32
@@ -169,8 +169,8 @@ def make_result(
 
 
 def check_apart(op: str, kind, results: Sequence[Any]) -> None:
-    """Of the arrays of one call's results. Those that are not dense may lie between each other's elements."""
-    for a, b in itertools.combinations([x for x in results if kind.is_dense(x)], 2):
+    """Of the arrays of one call's results. Those with gaps may lie in each other's."""
+    for a, b in itertools.combinations([x for x in results if not has_gaps(kind, x)], 2):
         if may_overlap(kind, a, b):
             raise UserError(f"{op}: out: two of the arrays overlap")
 

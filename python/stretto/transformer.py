@@ -138,7 +138,7 @@ def _scaled_dot_product_attention(
     if return_lse:
         like = kind.from_dtype("float32", (0,), q)
         lse = make_result(op, kind, out[1] if out else None, tuple(q.shape[:-1]), like, (q, k, v))
-        check_apart(op, kind, (made, lse[0]))
+        check_apart(op, kind, same_kind(op, kind, *(out or ())))
     desc = {
         "dtype": dtype,
         "batch": batch,
