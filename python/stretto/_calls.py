@@ -109,7 +109,12 @@ def number(op: str, name: str, value: Any) -> float:
 
 def scale_or_none(op: str, scale: Any) -> Optional[float]:
     """Of attention; None: the default."""
-    return None if scale is None else number(op, "scale", scale)
+    if scale is None:
+        return None
+    factor = number(op, "scale", scale)
+    if not math.isfinite(factor):
+        raise UserError(f"{op}: scale is {scale!r}, need a finite number")
+    return factor
 
 
 def several(op: str, out: Any, count: int) -> Optional[Tuple[Any, ...]]:

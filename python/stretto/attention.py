@@ -4,7 +4,6 @@ common. They have no gradient."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, Dict, List, Optional
 
 from . import _route
@@ -72,7 +71,7 @@ def _heads_desc(dtype, m, heads, kv_heads, width, scale: Optional[float]) -> Dic
         "num_heads": heads,
         "num_kv_heads": kv_heads,
         "head_dim": width,
-        "scale": 1.0 / math.sqrt(width) if scale is None else scale,
+        "scale": scale,
     }
 
 
@@ -93,10 +92,11 @@ def sequence_attention(
 
     `query`: [2c, Hq, E]; `key`, `value`: [2c, Hkv, E], Hkv a divisor of Hq; this rank's tokens.
     `tokens` of all ranks: default all rows are tokens. `is_causal`: a token sees those up to itself,
-    of these the last `window` where that is not 0; else all of them. scale: default 1 / sqrt(E).
-    float32 softmax. Result [2c, Hq, E]; rows of padding hold nothing. `return_lse`: (result, float32 [Hq, 2c], the
-    logarithm of each row's sum of weights), `out` a pair then. Every rank gets all keys and values,
-    or those that its window sees, by copy engines on GPUs, while it begins with its own.
+    of these the last `window` where that is not 0; else all of them. scale: any number, default
+    1 / sqrt(E). float32 softmax. Result [2c, Hq, E]; rows of padding hold nothing. `return_lse`:
+    (result, float32 [Hq, 2c], the logarithm of each row's sum of weights), `out` a pair then. Every
+    rank gets all keys and values, or those that its window sees, by copy engines on GPUs, while it
+    begins with its own.
     """
     op = "sequence_attention"
     options = tokens, is_causal, scale, window, return_lse
@@ -271,7 +271,7 @@ def packed_attention(
     (int64 is converted) [sequences + 1], the first row of each sequence, then `rows`, on the
     arrays' device: lengths are read there, not by the host. `is_causal`: a token sees those of its
     sequence up to itself, of these the last `window` where that is not 0; else all of them. scale:
-    default 1 / sqrt(E). float32 softmax.
+    any number, default 1 / sqrt(E). float32 softmax.
     Result [rows, Hq, E]; `return_lse`: (result, float32 [Hq, rows], the logarithm of each row's sum
     of weights), `out` a pair then.
 

@@ -105,17 +105,18 @@ def scaled_dot_product_attention(
 
     `query`: [.., Hq, L, E], `key`, `value`: [.., Hkv, S, E]; Hq != Hkv (a multiple of it) needs
     `enable_gqa`. `is_causal`: row i sees columns 0 to i, L <= S. Otherwise L <= S as well. scale:
-    default 1 / sqrt(E). float32 softmax. `window`: with `is_causal`, row i sees the last so many
+    any number, default 1 / sqrt(E). float32 softmax. `window`: with `is_causal`, row i sees the last so many
     columns up to i; 0: all. The result lies in memory as [.., L, Hq, E]; a query that does so too,
     and dense keys and values, are not copied. `return_lse`: (result, float32 [.., Hq, L], the
     logarithm of each row's sum of weights), `out` a pair then.
     """
+    name = "scaled_dot_product_attention"
+    scale = scale_or_none(name, scale)
     if out is None and _route.wants(query, key, value):
-        options = is_causal, None if scale is None else float(scale), enable_gqa, window, return_lse
+        options = is_causal, scale, enable_gqa, window, return_lse
         made = _route.forward.scaled_dot_product_attention(query, key, value, *options)
         return made if return_lse else made[0]
-    name = "scaled_dot_product_attention"
-    options = scale_or_none(name, scale), enable_gqa, whole(name, "window", window), return_lse
+    options = scale, enable_gqa, whole(name, "window", window), return_lse
     op = with_options(_scaled_dot_product_attention, is_causal, *options)
     out = several(name, out, 2) if return_lse else out
     return alone().call(op, 0, out, query, key, value)
@@ -148,7 +149,7 @@ def _scaled_dot_product_attention(
         "num_kv_heads": kv_heads,
         "head_dim": width,
         "causal": is_causal,
-        "scale": 1.0 / math.sqrt(width) if scale is None else scale,
+        "scale": scale,
         "window": window,
         "lse": return_lse,
     }
