@@ -129,10 +129,6 @@ class NumpyKind:
     def assign(out, x) -> None:
         out[...] = x
 
-    @classmethod
-    def scale(cls, x, factor: float) -> None:
-        cls.module.multiply(x, x.dtype.type(factor), out=x)
-
     @staticmethod
     def writable(x) -> bool:
         return x.flags.writeable
@@ -273,10 +269,6 @@ class TorchKind:
     @staticmethod
     def assign(out, x) -> None:
         out.copy_(x)
-
-    @staticmethod
-    def scale(x, factor: float) -> None:
-        x.mul_(factor)
 
     @staticmethod
     def writable(x) -> bool:  # pylint: disable=unused-argument

@@ -138,19 +138,11 @@ def axis(op: str, name: str, dim: int, num_dims: int) -> int:
     return dim % num_dims
 
 
-def factor_of(op: str, reduce_op: str, size: int) -> float:
-    """What a sum is multiplied with."""
+def is_average(op: str, reduce_op: str) -> bool:
+    """Whether the reduction divides sums by the number of ranks."""
     if reduce_op not in ("sum", "avg"):
         raise UserError(f"{op}: reduce_op '{reduce_op}': one of sum, avg")
-    return 1.0 if reduce_op == "sum" else 1.0 / size
-
-
-def scaled(result, factor: float):
-    """`result`, multiplied in place."""
-    if factor != 1.0:
-        kind, x = adopt(result)
-        kind.scale(x, factor)
-    return result
+    return reduce_op == "avg"
 
 
 def make_result(

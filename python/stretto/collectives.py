@@ -16,13 +16,12 @@ from ._calls import (
     bound_of,
     columns_as,
     computed_dtype,
-    factor_of,
     finish,
+    is_average,
     make_result,
     moved_as,
     padded,
     result_along,
-    scaled,
     unless_same,
 )
 from ._world import GroupLike, group_of, name_of
@@ -68,15 +67,15 @@ def _is_part(group, kind, whole, part) -> bool:
     return dense and kind.address(part) == kind.address(whole) + begin
 
 
-def _launch(op, group, kind, rows, runs, x, source, target, said="") -> None:
+def _launch(op, group, kind, rows, runs, x, source, target, said="", **fields) -> None:
     """A collective of `x` over the `runs` runs that its longer array has. `said`: what of the call is not
-    in the program."""
+    in the program; `fields`: those of its Desc that others lack."""
     m = rows.rows * runs
     if m == 0:
         group.agree_on_nothing(op, kind, x)
         return
     sizes = {"m": bound_of(m), "n": rows.columns}
-    desc = {"world_size": group.size, "dtype": rows.dtype, **sizes}
+    desc = {"world_size": group.size, "dtype": rows.dtype, **sizes, **fields}
     said = _in_words(kind, x, said)
     group.launch_operator(kind, op, desc, ("in", "out"), (source, target), (m,), said=said)
 
@@ -97,18 +96,15 @@ def reduce_scatter(
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
     """The sum (or average: "avg") over the ranks, of which each rank gets its part along `dim`:
-    [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order and rounded once. `out` may be
-    this rank's part of `x`."""
+    [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order, divided, and rounded once.
+    `out` may be this rank's part of `x`."""
     if out is None and _route.wants(x):
         return _route.layer.reduce_scatter(x, dim, reduce_op, name_of(group))
-    group = group_of(group)
-    if reduce_op == "sum":
-        return group.call(_reduce_scatter, dim, out, x)
-    factor = factor_of("reduce_scatter", reduce_op, group.size)
-    return scaled(group.call(_reduce_scatter_avg, dim, out, x), factor)
+    op = _reduce_scatter_avg if is_average("reduce_scatter", reduce_op) else _reduce_scatter
+    return group_of(group).call(op, dim, out, x)
 
 
-def _reduce_scatter(group, x, dim, out, said=""):
+def _reduce_scatter(group, x, dim, out, average=False):
     op = "reduce_scatter"
     kind, x = adopt(x)
     computed_dtype(op, kind, x)
@@ -125,26 +121,25 @@ def _reduce_scatter(group, x, dim, out, said=""):
     made = result_along(op, kind, out, shape, dim, x, read)
     rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), group.size)
     target = rows.target(kind, made.target, 1)
-    _launch(op, group, kind, rows, group.size, x, rows.array, target, f"dim {dim}{said}")
+    said = f"dim {dim}, avg" if average else f"dim {dim}"
+    arrays = x, rows.array, target
+    _launch(op, group, kind, rows, group.size, *arrays, said, average=average)
     rows.finish(kind, made.target, target, 1)
     return made.finish()
 
 
-_reduce_scatter_avg = functools.partial(_reduce_scatter, said=", avg")
+_reduce_scatter_avg = functools.partial(_reduce_scatter, average=True)
 
 
 def all_reduce(
     x: ArrayT, *, reduce_op: str = "sum", group: GroupLike = None, out: Optional[ArrayT] = None
 ) -> ArrayT:
     """The sum (or average: "avg") over the ranks, on every rank, the same bits on all; summed in
-    float32 in rank order. `out` may be `x`."""
+    float32 in rank order, divided, and rounded. `out` may be `x`."""
     if out is None and _route.wants(x):
         return _route.layer.all_reduce(x, reduce_op, name_of(group))
-    group = group_of(group)
-    if reduce_op == "sum":
-        return group.call(_all_reduce, 0, out, x)
-    factor = factor_of("all_reduce", reduce_op, group.size)
-    return scaled(group.call(_all_reduce_avg, 0, out, x), factor)
+    op = _all_reduce_avg if is_average("all_reduce", reduce_op) else _all_reduce
+    return group_of(group).call(op, 0, out, x)
 
 
 def _launch_whole(group, kind, rows, x, written, launch) -> None:
@@ -160,7 +155,7 @@ def _launch_whole(group, kind, rows, x, written, launch) -> None:
     rows.finish(kind, written, landed, 1)
 
 
-def _all_reduce(group, x, _, out, said=""):
+def _all_reduce(group, x, _, out, average=False):
     op = "all_reduce"
     kind, x = adopt(x)
     computed_dtype(op, kind, x)
@@ -169,13 +164,14 @@ def _all_reduce(group, x, _, out, said=""):
     rows = as_rows(kind, dense)
 
     def launch(source, target):
-        _launch(op, group, kind, rows, 1, x, source, target, said)
+        said = "avg" if average else ""
+        _launch(op, group, kind, rows, 1, x, source, target, said, average=average)
 
     _launch_whole(group, kind, rows, dense, written, launch)
     return finish(kind, result, written)
 
 
-_all_reduce_avg = functools.partial(_all_reduce, said="avg")
+_all_reduce_avg = functools.partial(_all_reduce, average=True)
 
 
 def broadcast(
