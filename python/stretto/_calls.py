@@ -240,6 +240,10 @@ class Rows(NamedTuple):
 
 # GPUs move rows of whole 16 bytes; these let them have columns enough for every thread.
 _GPU_RUN_BYTES = 256
+# Of a row, where they divide a run; else it is one row, of which programs that move rows as a whole take
+# no more than a tile may have.
+_COLUMNS = (1024, 512, 256, 128, 64)
+_MOST_COLUMNS = 1 << 20
 _SIZES = {
     "float64": 8,
     "float32": 4,
@@ -274,13 +278,17 @@ def padded(kind, x, columns: int, unit_bytes: int) -> int:
 
 def as_rows(kind, x, runs: int = 1, *, moved: bool = False) -> Rows:
     """`x`, dense, as `runs` runs. `moved`: of any element type, since it is not computed with.
-    On GPUs runs are padded where they have to be."""
-    run = math.prod(x.shape) // runs
-    wide, array = padded(kind, x, run, _GPU_RUN_BYTES), x
+    Runs are padded where they have to be."""
+    run, array = math.prod(x.shape) // runs, x
     dtype = moved_as(kind, x) if moved else kind.dtype(x)
+    wide = padded(kind, x, run, _GPU_RUN_BYTES)
+    size = columns_as(dtype, kind, x, wide)
+    columns = next((c for c in _COLUMNS if size % c == 0), size)
+    if moved and columns > _MOST_COLUMNS:
+        columns = _COLUMNS[0]
+        wide = -(-run // columns) * columns
+        size = columns_as(dtype, kind, x, wide)
     if wide != run:
         array = kind.empty((runs, wide), x)
         kind.assign(array[:, :run], x.reshape((runs, run)))
-    size = columns_as(dtype, kind, x, wide)
-    columns = next((c for c in (1024, 512, 256, 128, 64) if size % c == 0), size)
     return Rows(array, dtype, size // columns if size else 0, columns, wide, wide != run)

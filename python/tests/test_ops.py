@@ -45,6 +45,21 @@ def test_all_gather(rng, size, dim):
             np.testing.assert_array_equal(got, np.concatenate(x, dim))
 
 
+@pytest.mark.parametrize("shape, dtype", [((16777217,), np.uint8), ((1027, 1029), np.int16)])
+def test_large_arrays_that_are_no_whole_rows(rng, shape, dtype):
+    x = [rng.integers(0, 100, shape, dtype) for _ in range(2)]
+
+    def body():
+        mine = x[stretto.rank()]
+        whole = np.empty((2 * shape[0], *shape[1:]), dtype)
+        assert stretto.all_gather(mine, out=whole) is whole
+        return whole, stretto.broadcast(mine, 1), stretto.broadcast(mine.copy(), 0, out=mine.copy())
+
+    for gathered, second, first in testing.run(2, body):
+        assert np.array_equal(gathered, np.concatenate(x))
+        assert np.array_equal(second, x[1]) and np.array_equal(first, x[0])
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_reductions(rng, size, dtype):
