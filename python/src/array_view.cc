@@ -65,6 +65,8 @@ void ArrayReader::know_torch(nb::object tensor, nb::object parameter, nb::object
   parameter_ = std::move(parameter);
   is_grad_enabled_ = std::move(is_grad_enabled);
   requires_grad_ = nb::str("requires_grad");
+  is_neg_ = nb::str("is_neg");
+  is_conj_ = nb::str("is_conj");
   read_tensor_ = table->read_tensor;
   read_stream_ = table->current_stream;
 }
@@ -79,6 +81,7 @@ bool ArrayReader::read(nb::handle array, ArrayView* view) const {
 // Element types are singletons, but for structured ones, which then have plans of their own.
 bool ArrayReader::read_numpy(PyObject* object, ArrayView* view) const {
   auto* array = reinterpret_cast<PyArrayObject*>(object);
+  if ((PyArray_FLAGS(array) & NPY_ARRAY_ALIGNED) == 0) return false;
   view->kind = ArrayView::Kind::kNumpy;
   view->data = static_cast<std::byte*>(PyArray_DATA(array));
   view->dtype = reinterpret_cast<std::uintptr_t>(PyArray_DESCR(array));
@@ -92,7 +95,7 @@ bool ArrayReader::read_numpy(PyObject* object, ArrayView* view) const {
 }
 
 bool ArrayReader::read_torch(PyObject* tensor, ArrayView* view) const {
-  if (wants_gradient(tensor)) return false;
+  if (wants_gradient(tensor) || is_lazy(tensor)) return false;
   nb::dlpack::dltensor read;
   if (read_tensor_(tensor, &read) != 0) {
     PyErr_Clear();
@@ -105,6 +108,7 @@ bool ArrayReader::read_torch(PyObject* tensor, ArrayView* view) const {
   view->data = static_cast<std::byte*>(read.data) + read.byte_offset;
   view->dtype = std::bit_cast<std::uint32_t>(read.dtype);
   view->stride_bytes = (read.dtype.bits * read.dtype.lanes + 7) / 8;
+  if (reinterpret_cast<std::uintptr_t>(view->data) % view->stride_bytes != 0) return false;
   view->num_dims = read.ndim;
   view->shape = read.shape;
   view->strides = read.strides;
@@ -121,6 +125,16 @@ bool ArrayReader::current_stream(int device, std::uintptr_t* stream) const {
   }
   *stream = reinterpret_cast<std::uintptr_t>(handle);
   return true;
+}
+
+// The table says nothing of these bits.
+bool ArrayReader::is_lazy(PyObject* tensor) const {
+  for (const nb::object& name : {is_neg_, is_conj_}) {
+    nb::object is = nb::steal(PyObject_CallMethodNoArgs(tensor, name.ptr()));
+    if (!is.is_valid()) nb::raise_python_error();
+    if (is.ptr() != Py_False) return true;
+  }
+  return false;
 }
 
 bool ArrayReader::wants_gradient(PyObject* tensor) const {

@@ -133,6 +133,10 @@ class NumpyKind:
     def writable(x) -> bool:
         return x.flags.writeable
 
+    @staticmethod
+    def count_write(x) -> None:
+        """That a launch writes x, which was given as a result."""
+
     @classmethod
     def from_dtype(cls, dtype: str, shape: Sequence[int], like):  # pylint: disable=unused-argument
         return cls.module.empty(shape, numpy_dtype(dtype))
@@ -212,13 +216,22 @@ class TorchKind:
     def itemsize(x) -> int:
         return x.element_size()
 
-    @staticmethod
-    def is_dense(x) -> bool:
-        return x.is_contiguous()
+    @classmethod
+    def is_dense(cls, x) -> bool:
+        aligned = x.data_ptr() % cls.alignment(x) == 0
+        return x.is_contiguous() and aligned and not x.is_neg() and not x.is_conj()
+
+    @classmethod
+    def dense(cls, x):
+        x = x.detach().contiguous()
+        if x.is_neg() or x.is_conj():
+            x = x.resolve_neg().resolve_conj()
+        return x if x.data_ptr() % cls.alignment(x) == 0 else x.clone()
 
     @staticmethod
-    def dense(x):
-        return x.detach().contiguous()
+    def alignment(x) -> int:
+        """Of an element."""
+        return x.element_size()
 
     @staticmethod
     def strides_bytes(x) -> Sequence[int]:
@@ -275,6 +288,11 @@ class TorchKind:
         return True
 
     @staticmethod
+    def count_write(x) -> None:
+        """Autograd notices that x is no longer what it has saved."""
+        sys.modules["torch"].autograd.graph.increment_version(x)
+
+    @staticmethod
     def from_dtype(dtype: str, shape: Sequence[int], like):
         torch = sys.modules["torch"]
         return torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=like.device)
@@ -293,13 +311,8 @@ class TorchGpuKind(TorchKind):
     on_gpu = True
 
     @staticmethod
-    def is_dense(x) -> bool:
-        return x.is_contiguous() and x.data_ptr() % ALIGNMENT == 0
-
-    @staticmethod
-    def dense(x):
-        x = x.detach().contiguous()
-        return x if x.data_ptr() % ALIGNMENT == 0 else x.clone()
+    def alignment(x) -> int:  # pylint: disable=unused-argument
+        return ALIGNMENT
 
     @staticmethod
     def maker(x):

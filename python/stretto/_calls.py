@@ -161,6 +161,7 @@ def make_result(
         )
     if not kind.writable(out):
         raise UserError(f"{op}: out is read-only")
+    kind.count_write(out)
     apart = kind.is_dense(out) and not any(may_overlap(kind, out, x) for x in read)
     return out, out if apart else kind.empty(shape, like)
 

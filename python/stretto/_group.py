@@ -154,6 +154,9 @@ class Group:
                 raise
             raise UserError(f"{option!r}: need a whole number") from None
         if result is not None:
+            if out is not None:
+                for x in out if isinstance(out, tuple) else (out,):
+                    kind_of(x).count_write(x)
             return result
         self._launches = launches = []
         try:

@@ -121,8 +121,10 @@ class Program:
             )
         if not kind.is_dense(array):
             raise UserError(f"{self.name}: {what} '{name}' must be dense, row by row")
-        if what != "input" and not kind.writable(array):
-            raise UserError(f"{self.name}: {what} '{name}' is read-only")
+        if what != "input":
+            if not kind.writable(array):
+                raise UserError(f"{self.name}: {what} '{name}' is read-only")
+            kind.count_write(array)
         return array
 
 
