@@ -63,14 +63,14 @@ void translate(const std::exception_ptr& error, void*) {
 }
 
 void launch(Executable& executable, nb::args args, const std::vector<std::int64_t>& extents,
-            std::uintptr_t stream) {
+            const std::string& said, std::uintptr_t stream) {
   std::byte* addresses[kMaxArgs];
   if (args.size() > kMaxArgs) throw UserError("more tensors than a program may have");
   for (std::size_t i = 0; i < args.size(); ++i) {
     addresses[i] = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(args[i]));
   }
   nb::gil_scoped_release unlocked;
-  executable.launch({addresses, args.size()}, extents, stream);
+  executable.launch({addresses, args.size()}, extents, said, stream);
 }
 
 // `beside`: a session that this process has already, may be null.
@@ -149,8 +149,8 @@ std::shared_ptr<SymmetricMemory> allocate(std::shared_ptr<Session> session, int 
                                            on_gpu ? Place::kGpu : Place::kHost, bytes);
 }
 
-using Launched =
-    std::tuple<std::shared_ptr<Executable>, std::vector<std::uintptr_t>, std::vector<std::int64_t>>;
+using Launched = std::tuple<std::shared_ptr<Executable>, std::vector<std::uintptr_t>,
+                            std::vector<std::int64_t>, std::string>;
 using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 using DlpackBytes = nb::ndarray<std::uint8_t, nb::ndim<1>>;
 
@@ -180,15 +180,15 @@ void bind_launches(nb::module_& m) {
       .def_static(
           "make",
           [](std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-             const std::vector<bool>& staged, bool on_gpu, bool records, const std::string& said) {
+             const std::vector<bool>& staged, bool on_gpu, bool records) {
             return Executable::make(std::move(session), rank, compiled, staged,
-                                    on_gpu ? Place::kGpu : Place::kHost, records, said);
+                                    on_gpu ? Place::kGpu : Place::kHost, records);
           },
           nb::arg("session"), nb::arg("rank"), nb::arg("compiled"), nb::arg("staged"),
-          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"), nb::arg("said"),
+          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"),
           nb::call_guard<nb::gil_scoped_release>())
       .def("launch", &launch, nb::arg("addresses"), nb::kw_only(), nb::arg("extents"),
-           nb::arg("stream") = 0);
+           nb::arg("said") = "", nb::arg("stream") = 0);
   nb::class_<PlanCache>(m, "PlanCache")
       .def(nb::init<std::shared_ptr<Session>, int, nb::object>())
       .def("know_torch",
@@ -211,8 +211,8 @@ void bind_launches(nb::module_& m) {
              nb::handle result, nb::object make, const std::vector<Launched>& launches,
              const std::vector<std::uintptr_t>& fixed) {
             std::vector<PlanCache::Made> made;
-            for (const auto& [executable, addresses, extents] : launches) {
-              made.push_back({executable, addresses, extents});
+            for (const auto& [executable, addresses, extents, said] : launches) {
+              made.push_back({executable, addresses, extents, said});
             }
             plans.add(std::move(op), option, out, std::move(arrays), result, std::move(make), made,
                       fixed);

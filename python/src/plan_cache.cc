@@ -115,7 +115,8 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
                          ? reinterpret_cast<std::byte*>(argument.offset_bytes)
                          : call.views[argument.array].data + argument.offset_bytes;
     }
-    launch.executable->launch({addresses, launch.arguments.size()}, launch.extents, stream);
+    launch.executable->launch({addresses, launch.arguments.size()}, launch.extents, launch.said,
+                              stream);
   }
   return result;
 }
@@ -147,6 +148,7 @@ void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args
     Launch& launch = plan.launches.emplace_back();
     launch.executable = made.executable;
     launch.extents = made.extents;
+    launch.said = made.said;
     for (std::uintptr_t address : made.addresses) {
       Launch::Argument& argument = launch.arguments.emplace_back();
       if (find(address, call, &argument)) continue;

@@ -26,15 +26,14 @@ _compiled_lock = threading.Lock()
 class _Entry:
     """One program of a group: compiled, with the executables made of it so far."""
 
-    __slots__ = ("compiled", "order", "symmetric", "said", "executables")
+    __slots__ = ("compiled", "order", "symmetric", "executables")
 
-    def __init__(self, compiled, names: Sequence[str], said: str):
+    def __init__(self, compiled, names: Sequence[str]):
         tensors = compiled.program.tensors
         have = [t[0] for t in tensors]
         if sorted(have) != sorted(names):
             raise UserError(f"{compiled.program.name}: has tensors {have}, not {list(names)}")
         self.compiled = compiled
-        self.said = said
         self.order = tuple(names.index(name) for name in have)
         self.symmetric = tuple(i for i, t in enumerate(tensors) if t[4])
         self.executables: Dict[Tuple[Tuple[bool, ...], bool], Any] = {}
@@ -297,10 +296,10 @@ class Group:
                 self.open_gpu(device)
                 stream = kind.stream(device)
             name = kind.on_gpu, key, at_bounds
-            entry = self._entries.get((*name, said))
+            entry = self._entries.get(name)
             if entry is None:
                 compiled = _compile(name, lambda: make(kind.on_gpu), at_bounds)
-                entry = self._entries[(*name, said)] = _Entry(compiled, names, said)
+                entry = self._entries[name] = _Entry(compiled, names)
             args = [addresses[i] for i in entry.order]
             symmetric = entry.symmetric
             staged = (
@@ -314,9 +313,9 @@ class Group:
                 staged_args = staged or (False,) * len(args)
                 executable = self._make_executable(kind, entry, staged_args, records)
                 entry.executables[staged, records] = executable
-            executable.launch(*args, extents=extents, stream=stream)
+            executable.launch(*args, extents=extents, said=said, stream=stream)
             if self._launches is not None:
-                self._launches.append((executable, args, list(extents)))
+                self._launches.append((executable, args, list(extents), said))
 
     def launch_operator(
         self,
@@ -348,15 +347,15 @@ class Group:
             list(staged),
             kind.on_gpu,
             records=records,
-            said=entry.said,
         )
 
-    def agree_on_nothing(self, op: str, kind: Any, x: Any) -> None:
+    def agree_on_nothing(self, op: str, kind: Any, x: Any, said: str = "") -> None:
         """For a collective call without elements, which launches nothing: the ranks compare it with what
-        the others call. On GPUs the hosts wait for each other."""
+        the others call, and what they say. On GPUs the hosts wait for each other."""
         if self.size > 1:
+            call = f"{op} of {kind.dtype(x)} {list(x.shape)}{', ' if said else ''}{said}"
             with self.used():
-                self.session.agree(self.rank, f"{op} of {kind.dtype(x)} {list(x.shape)}")
+                self.session.agree(self.rank, call)
 
     def close(self, *, at_once: bool = False) -> None:
         self.plans.clear()

@@ -72,7 +72,7 @@ def _launch(op, group, kind, rows, runs, x, source, target, said="", **fields) -
     in the program; `fields`: those of its Desc that others lack."""
     m = rows.rows * runs
     if m == 0:
-        group.agree_on_nothing(op, kind, x)
+        group.agree_on_nothing(op, kind, x, said)
         return
     sizes = {"m": bound_of(m), "n": rows.columns}
     desc = {"world_size": group.size, "dtype": rows.dtype, **sizes, **fields}
@@ -81,10 +81,8 @@ def _launch(op, group, kind, rows, runs, x, source, target, said="", **fields) -
 
 
 def _in_words(kind, x, said: str = "") -> str:
-    """What must be the same on all ranks and is not in a program that sees rows. Sizes but the last are
-    not named: calls that differ in what is named have memory and kernels made ready for each."""
-    last = f"[.., {x.shape[-1]}]" if x.ndim > 1 else "[..]"
-    return ", ".join(filter(None, (f"{kind.dtype(x)} {last}", said)))
+    """What must be the same on all ranks and is not in a program that sees rows."""
+    return ", ".join(filter(None, (f"{kind.dtype(x)} {list(x.shape)}", said)))
 
 
 def reduce_scatter(
@@ -312,7 +310,7 @@ def _exchange(group, kind, x, counts, blocks_of, out):
         ("in", "recv_counts", "out"),
         (blocks, counts, landed),
         (),
-        said=_in_words(kind, x),
+        said=f"rows of {kind.dtype(x)} {list(x.shape[1:])}",
     )
     if landed is not written:
         flat, begin = written.reshape((shape[0], width)), 0

@@ -72,8 +72,9 @@ class _Product(NamedTuple):
     def launch(self, program: str, rows: int, dim: int, outputs: dict, **fields) -> None:
         """`program` of _core over `rows` of all ranks, or collective and product one after the
         other, with these arrays as its outputs. `fields`: those of its Desc that others lack."""
+        said = f"{list(self.a.shape)}, dim {dim}{', avg' if self.average else ''}"
         if rows == 0:
-            self.group.agree_on_nothing(self.op, self.kind, self.a)
+            self.group.agree_on_nothing(self.op, self.kind, self.a, f"{said}, {self.columns} columns")
             return
         kind, names = self.kind, ("a", "b", *outputs)
         arrays = (self.rows_of(self.a, dim), self.weights, *outputs.values())
@@ -100,7 +101,6 @@ class _Product(NamedTuple):
         desc["m"] = bound
         make, key = getattr(_core, program), (*op, bound)
         steps = self.group.programs(kind, key, lambda on_gpu: make(on_gpu, **desc))
-        said = f"dim {dim}, avg" if self.average else f"dim {dim}"
         size = _Size(rows, bound, exact, said)
         if len(steps) == 1:
             self._launch_step(key, steps[0], size, dict(zip(names, arrays)))

@@ -96,7 +96,7 @@ def cupy(monkeypatch):
     def make(group, kind, entry, staged, records):
         assert kind is _arrays.CupyKind
         made = _core.Executable.make(
-            group.session, group.rank, entry.compiled, list(staged), False, records=records, said=""
+            group.session, group.rank, entry.compiled, list(staged), False, records=records
         )
         return Launches(made)
 

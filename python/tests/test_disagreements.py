@@ -128,3 +128,48 @@ def test_a_call_that_failed_leaves_nothing_behind(call):
             np.testing.assert_allclose(got, want, rtol=1e-6)
 
     testing.run(2, body, timeout=2)
+
+
+def ones(*shape):
+    return np.ones(shape, np.float32)
+
+
+# Pairs of calls on two ranks that launch the same program over as many elements, if any.
+ALIKE = {
+    "shape of all_reduce": lambda r: stretto.all_reduce(ones(2, 6) if r else ones(3, 4)),
+    "lead of all_reduce": lambda r: stretto.all_reduce(ones(2, 3, 4) if r else ones(3, 2, 4)),
+    "shape of broadcast": lambda r: stretto.broadcast(ones(8) if r else ones(2, 4)),
+    "shape of all_gather": lambda r: stretto.all_gather(ones(2, 3, 4) if r else ones(3, 2, 4)),
+    "dim of all_gather": lambda r: stretto.all_gather(ones(4, 4), dim=r),
+    "dim of reduce_scatter": lambda r: stretto.reduce_scatter(ones(4, 4), dim=r),
+    "rows of all_to_all": lambda r: stretto.all_to_all(ones(2, 2, 3) if r else ones(2, 3, 2)),
+    "lead of a product": lambda r: stretto.matmul_all_reduce(
+        ones(2, 3, 4) if r else ones(3, 2, 4), ones(4, 5)
+    ),
+    "shape of a norm": lambda r: stretto.all_reduce_add_rms_norm(
+        *2 * [ones(2, 3, 4) if r else ones(3, 2, 4)], ones(4)
+    ),
+    "average of nothing": lambda r: stretto.all_reduce(ones(0), reduce_op=("sum", "avg")[r]),
+    "dim of nothing": lambda r: stretto.all_gather(ones(0, 4), dim=r),
+    "average of no rows": lambda r: stretto.reduce_scatter(ones(0, 4), reduce_op=("sum", "avg")[r]),
+    "columns of no rows": lambda r: stretto.matmul_all_reduce(ones(0, 4), ones(4, 2 + r)),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_calls_of_one_size_that_differ(name):
+    """Also where each has been made before by all."""
+    told = []
+
+    def body():
+        call, r = ALIKE[name], stretto.rank()
+        for turn in range(3):
+            with pytest.raises(stretto.UserError) as caught:
+                call(r)
+            told.append(str(caught.value))
+            call(turn % 2)
+            call(turn % 2)
+
+    testing.run(2, body, timeout=10)
+    assert len(told) == 6 and told[0] == told[1]
+    assert all("calls differ between ranks" in text for text in told)

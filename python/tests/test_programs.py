@@ -87,7 +87,7 @@ def test_what_is_proved_for_one_size_has_no_other():
             compiled = program.compile(bounds_only=bounds_only)
             staged = [False] * len(program.tensors)
             executable = _core.Executable.make(
-                group.session, 0, compiled, staged, False, records=False, said=""
+                group.session, 0, compiled, staged, False, records=False
             )
             x, out = np.ones((4, 8), np.float32), np.zeros((4, 8), np.float32)
             addresses = [{"in": x, "out": out}[t[0]].ctypes.data for t in program.tensors]
