@@ -89,9 +89,9 @@ def cupy(monkeypatch):
         def __init__(self, made):
             self.made = made
 
-        def launch(self, *arguments, extents, stream):
+        def launch(self, *arguments, extents, said, stream):
             module.used.append(stream)
-            self.made.launch(*arguments, extents=extents, stream=0)
+            self.made.launch(*arguments, extents=extents, said=said, stream=0)
 
     def make(group, kind, entry, staged, records):
         assert kind is _arrays.CupyKind
