@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "executable.h"
+#include "interruptible.h"
 #include "plan_cache.h"
 #include "programs.h"
 #include "stretto/runtime/recorder.h"
@@ -69,7 +70,7 @@ void launch(Executable& executable, nb::args args, const std::vector<std::int64_
   for (std::size_t i = 0; i < args.size(); ++i) {
     addresses[i] = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(args[i]));
   }
-  nb::gil_scoped_release unlocked;
+  Interruptible waiting;
   executable.launch({addresses, args.size()}, extents, said, stream);
 }
 
@@ -107,20 +108,19 @@ void bind_session(nb::module_& m) {
       .def_prop_ro("size", &Session::size)
       .def_static("processes", &processes_session, nb::arg("rank"), nb::arg("size"),
                   nb::arg("address"), nb::arg("port"), nb::arg("listener"), nb::arg("job"),
-                  nb::arg("timeout_ms"), nb::arg("beside").none(),
-                  nb::call_guard<nb::gil_scoped_release>())
+                  nb::arg("timeout_ms"), nb::arg("beside").none(), nb::call_guard<Interruptible>())
       .def_static("of_environment", &environment_session, nb::arg("timeout_ms"),
-                  nb::call_guard<nb::gil_scoped_release>())
+                  nb::call_guard<Interruptible>())
       .def_prop_ro("local_rank", &Session::local_rank)
       .def_prop_ro("has_threads", [](Session& s) { return s.world().local_ranks().size() > 1; })
       .def("split", &Session::split, nb::arg("rank"), nb::arg("group"), nb::arg("request"),
-           nb::call_guard<nb::gil_scoped_release>())
+           nb::call_guard<Interruptible>())
       .def("finalize", &Session::finalize, nb::arg("rank"), nb::arg("at_once"),
            nb::call_guard<nb::gil_scoped_release>())
       .def("recover", &Session::recover, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "barrier", [](Session& s, int rank) { s.rank(rank).barrier(); },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<Interruptible>())
       .def(
           "fail", [](Session& s, int rank, const std::string& reason) { s.fail(rank, reason); },
           nb::call_guard<nb::gil_scoped_release>())
@@ -131,7 +131,7 @@ void bind_session(nb::module_& m) {
           },
           nb::arg("device"), nb::arg("share_devices") = false,
           nb::call_guard<nb::gil_scoped_release>())
-      .def("agree", &Session::agree, nb::call_guard<nb::gil_scoped_release>())
+      .def("agree", &Session::agree, nb::call_guard<Interruptible>())
       .def("check", &Session::check)
       .def("is_symmetric",
            [](Session& s, int rank, std::uintptr_t address) {
@@ -144,7 +144,7 @@ void bind_session(nb::module_& m) {
 
 std::shared_ptr<SymmetricMemory> allocate(std::shared_ptr<Session> session, int rank,
                                           const std::string& name, bool on_gpu, std::size_t bytes) {
-  nb::gil_scoped_release unlocked;
+  Interruptible waiting;
   return std::make_shared<SymmetricMemory>(std::move(session), rank, name,
                                            on_gpu ? Place::kGpu : Place::kHost, bytes);
 }
@@ -185,8 +185,7 @@ void bind_launches(nb::module_& m) {
                                     on_gpu ? Place::kGpu : Place::kHost, records);
           },
           nb::arg("session"), nb::arg("rank"), nb::arg("compiled"), nb::arg("staged"),
-          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"),
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"), nb::call_guard<Interruptible>())
       .def("launch", &launch, nb::arg("addresses"), nb::kw_only(), nb::arg("extents"),
            nb::arg("said") = "", nb::arg("stream") = 0);
   nb::class_<PlanCache>(m, "PlanCache")

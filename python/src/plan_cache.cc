@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "interruptible.h"
+
 namespace nb = nanobind;
 
 namespace stretto::python {
@@ -106,7 +108,7 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   std::uintptr_t stream = 0;
   int device = call.views[0].device;
   if (device >= 0 && !reader_.current_stream(device, &stream)) return nb::object();
-  nb::gil_scoped_release unlocked;
+  Interruptible waiting;
   for (const Launch& launch : plan->launches) {
     std::byte* addresses[kMaxArrays];
     for (std::size_t i = 0; i < launch.arguments.size(); ++i) {

@@ -163,6 +163,46 @@ def test_rank_0_that_does_not_come():
         assert "rank 0 did not answer at 127.0.0.1:" in output and "nobody listens" in output
 
 
+def test_an_interrupt_ends_a_wait():
+    """For a rank that does not come to init(), and to a call; the others are told."""
+    code = """
+        import os, signal, threading, time, numpy as np, stretto
+
+        def interrupted(wait):
+            begin = time.monotonic()
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                wait()
+            except KeyboardInterrupt:
+                assert time.monotonic() - begin < 5
+                return True
+
+        if "LATE" in os.environ:
+            assert interrupted(lambda: stretto.init(timeout=60))
+        else:
+            stretto.init(timeout=60)
+            x = np.ones(4, np.float32)
+            for call in (stretto.barrier, lambda: stretto.all_reduce(x), lambda: stretto.all_reduce(x)):
+                stretto.all_reduce(x)
+                if stretto.rank() == 0:
+                    assert interrupted(call)
+                try:
+                    time.sleep(2 if stretto.rank() else 0)
+                    call()
+                except stretto.Fault as fault:
+                    assert "rank 0 was interrupted" in str(fault)
+                stretto.recover()
+            assert (stretto.all_reduce(x) == 2).all()
+        print("good")
+    """
+    for rank, (code_of_rank, output, errors) in enumerate(finish(start(2, code))):
+        assert (code_of_rank, output) == (0, "good\n"), f"rank {rank}: {errors}"
+    first, other = start(2, code, LATE="1")
+    other.kill()
+    code_of_rank, output, errors = finish([first, other])[0]
+    assert (code_of_rank, output) == (0, "good\n"), errors
+
+
 def test_many_worlds_one_after_the_other_leak_nothing():
     """STRETTO_SOAK=1: a thousand."""
     soak = "STRETTO_SOAK" in os.environ
