@@ -81,7 +81,8 @@ class Group:
         self._fixed: Set[int] = set()
         self._launches: Optional[List[Any]] = None  # of the call under way
         self._records = False
-        self._alone: Optional[Group] = None
+        self._thread = threading.get_ident()  # whose calls by itself this group runs, if of one rank
+        self._alone: Dict[int, Group] = {}  # by thread
         self._gpu: Optional[int] = None
         self._last_stream: Any = None
 
@@ -89,22 +90,35 @@ class Group:
         return f"<stretto rank {self.rank} of {self.size}{', ' + self.name if self.name else ''}>"
 
     def alone(self) -> Group:
-        """A world of this rank only, for operators that do not communicate."""
-        if self.size == 1:
+        """A world of this rank only, for operators that do not communicate: threads may call them at the
+        same time, so each has its own."""
+        thread = threading.get_ident()
+        if self.size == 1 and thread == self._thread:
             return self
-        if self._alone is None:
-            self._alone = Group(_core.Session.threads(1), 0)
-            if self._records:
-                self._alone.record(True)
-        return self._alone
+        found = self._alone.get(thread)
+        if found is None:
+            found = self._alone[thread] = self._left_alone() or Group(_core.Session.threads(1), 0)
+            if found.records != self._records:
+                found.record(self._records)
+        return found
+
+    def _left_alone(self) -> Optional[Group]:
+        """One that belonged to a thread that has ended."""
+        threading.current_thread()  # so that a thread that Python has not started is among those that live
+        living = {thread.ident for thread in threading.enumerate()}
+        for thread in list(self._alone):
+            left = None if thread in living else self._alone.pop(thread, None)
+            if left is not None:
+                return left
+        return None
 
     def recover(self) -> None:
         """After a Fault; see stretto.recover."""
         self.session.recover()
         self.plans.clear()
         self._sizes.clear()  # a launch that failed may have ended well on some ranks
-        if self._alone is not None:
-            self._alone.session.recover()
+        for alone in list(self._alone.values()):
+            alone.session.recover()
 
     def fail(self, reason: str) -> None:
         """The others' waits for this rank fail with this reason."""
@@ -115,8 +129,8 @@ class Group:
         compiled when they are first called for. Waits for the GPU."""
         self._records = on
         self.session.record(on)
-        if self._alone is not None:
-            self._alone.record(on)
+        for alone in list(self._alone.values()):
+            alone.record(on)
 
     @property
     def records(self) -> bool:
@@ -125,8 +139,9 @@ class Group:
     def recorders(self) -> List[Tuple[Any, str]]:
         """What has recorded, each with a name for its ranks."""
         found = [(self.session, f"group {self.name}," if self.name else "")]
-        if self._alone is not None:
-            found.append((self._alone.session, f"alone on rank {self.rank},"))
+        for i, alone in enumerate(list(self._alone.values())):
+            thread = f", thread {i + 1}" if i > 0 else ""
+            found.append((alone.session, f"alone on rank {self.rank}{thread},"))
         return found
 
     @contextlib.contextmanager
@@ -364,8 +379,9 @@ class Group:
         self._kept.clear()
         self._fixed.clear()
         self.session.finalize(self.rank, at_once)
-        if self._alone is not None:
-            self._alone.close(at_once=at_once)
+        for alone in list(self._alone.values()):
+            alone.close(at_once=at_once)
+        self._alone.clear()
 
 
 def _compile(key, make, at_bounds):
