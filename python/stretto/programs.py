@@ -3,12 +3,13 @@ launched."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from . import _core
-from ._arrays import adopt
+from ._arrays import adopt, may_overlap
 from ._world import GroupLike, group_of
 from .errors import UserError
 
@@ -72,7 +73,7 @@ class Program:
         """Launches the program: collective over the group, which has as many ranks as it. `arrays`:
         its inputs, outputs and states in the order in which it declares them, each of the declared
         shape (run-time sizes at their bounds) and element type. `extents`: run-time sizes, default:
-        their bounds; scalars: default 0. Returns the outputs, one alone or a tuple; outputs left
+        their bounds; scalars: default 0. What is written may not overlap other arrays. Returns the outputs, one alone or a tuple; outputs left
         out at the end are made. Proved before its first launch (Rejected with the report)."""
         group = group_of(group)
         tensors = self._core.tensors
@@ -93,6 +94,7 @@ class Program:
             )
         kind, like = adopt(arrays[0])
         by_name = {t[0]: self._checked(kind, t, array) for t, array in zip(order, arrays)}
+        self._check_apart(kind, by_name)
         for t in outputs:
             if t[0] not in by_name:
                 by_name[t[0]] = kind.from_dtype(t[2], t[3], like)
@@ -108,6 +110,13 @@ class Program:
         )
         made = tuple(by_name[t[0]] for t in outputs)
         return made[0] if len(made) == 1 else made
+
+    def _check_apart(self, kind, by_name) -> None:
+        """What is written, of all that is given."""
+        written = [t[0] for t in self._core.tensors if t[1] != "input" and t[0] in by_name]
+        for name, other in itertools.product(written, by_name):
+            if name != other and may_overlap(kind, by_name[name], by_name[other]):
+                raise UserError(f"{self.name}: the arrays '{name}' and '{other}' overlap")
 
     def _checked(self, kind, tensor, array):
         other, array = adopt(array)
@@ -217,6 +226,7 @@ def _machine_of(ranks: int) -> str:
 def _chosen(what, machine: Optional[str], shape: Dict[str, Any]) -> Choice:
     if not isinstance(what, str):
         raise UserError("chosen=True is for operators by name; a program is what it is")
+    _check_names(what, shape)
     shape = {key: value for key, value in shape.items() if key != "target"}
     return choose(what, machine, **shape)
 
@@ -237,11 +247,20 @@ def _in_sequence(parts: List[Dict[str, Any]]) -> Dict[str, Any]:
     }
 
 
+def _check_names(what, shape: Dict[str, Any]) -> None:
+    """A program has one shape, what makes programs the arguments of operator()."""
+    known = () if isinstance(what, Program) else ("ranks", "m", "n", "k", "dtype", "target")
+    for name in shape:
+        if name not in known:
+            raise UserError(f"{what!r} is not asked for by '{name}', by {', '.join(known) or 'nothing'}")
+
+
 def _program(what, **shape: Any) -> Program:
+    _check_names(what, shape)
     if isinstance(what, Program):
         return what
     if isinstance(what, ProgramFile):
-        return what.program(shape.get("ranks", 2))
+        return what.program(shape.pop("ranks", 2), **shape)
     return operator(what, **shape)
 
 
@@ -277,10 +296,12 @@ def predict(
     **shape: Any,
 ) -> Dict[str, Any]:
     """What a launch would cost on a machine, as `Program.predict` says; `what` and `chosen` as
-    `explain` takes them. With `chosen` the result has `config`, too: its name, or the sequence's
+    `explain` takes them, `shape` of a program its run-time sizes. With `chosen` the result has `config`, too: its name, or the sequence's
     steps, of which it has the sums."""
     if chosen:
         choice = _chosen(what, machine, shape)
         parts = [program.predict(machine) for program in choice.programs]
         return {**_in_sequence(parts), "config": choice.config}
+    if isinstance(what, Program):
+        return what.predict(machine, **shape)
     return _program(what, **shape).predict(machine)

@@ -179,3 +179,43 @@ def test_few_rows_are_gathered_first():
     assert text.startswith("# sequence of all_gather and gemm, predicted")
     with pytest.raises(stretto.UserError, match="by name"):
         stretto.explain(choice.programs[0], chosen=True)
+
+
+def test_what_a_program_does_not_have_is_refused():
+    program = stretto.operator("all_gather", ranks=1, m=4096, n=1024)
+    few = stretto.predict(program, "h200x1", m=1)["time_ms"]
+    assert few == program.predict("h200x1", m=1)["time_ms"]
+    assert few < stretto.predict(program, "h200x1")["time_ms"]
+    for call, named in (
+        (lambda: stretto.predict(program, "h200x1", rows=1), "'rows'"),
+        (lambda: stretto.explain(program, bogus=4), "'bogus'"),
+        (lambda: stretto.prove(program, ranks=2), "'ranks'"),
+        (lambda: stretto.explain("gemm", bogus=4), "'bogus'"),
+        (lambda: stretto.explain("ag_gemm", chosen=True, bogus=4), "'bogus'"),
+    ):
+        with pytest.raises(stretto.UserError, match=named):
+            call()
+
+
+def test_sizes_of_a_file_with_a_shape_of_its_own(root):
+    file = stretto.load(root / "examples/02_ag_gemm.cc")
+    with pytest.raises(stretto.UserError):
+        stretto.predict(file, "h200x2", m=128, n=64, k=64)
+    with pytest.raises(stretto.UserError, match="'rows'"):
+        stretto.explain(file, rows=3)
+
+
+def test_results_over_other_arrays_are_refused(rng):
+    program = stretto.operator("gemm", ranks=1, m=64, n=64, k=64, target="cpu")
+    a, b = (rng.random((64, 64), np.float32) for _ in range(2))
+
+    def body():
+        got = program(a, b, np.empty((64, 64), np.float32))
+        memory = np.empty(64 * 96, np.float32)
+        x, out = memory[: 64 * 64].reshape(64, 64), memory[-64 * 64 :].reshape(64, 64)
+        for given in ((a, b, a), (a, b, b), (x, b, out)):
+            with pytest.raises(stretto.UserError, match="the arrays 'c' and '[ab]' overlap"):
+                program(*given)
+        return got
+
+    np.testing.assert_allclose(testing.run(1, body)[0], a @ b.T, rtol=1e-4)
