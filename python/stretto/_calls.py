@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import operator
+import os
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._arrays import COMPUTED, adopt, has_gaps, kind_of, may_overlap
@@ -92,11 +93,27 @@ def with_options(body: Callable[..., Any], *options: Any) -> Callable[..., Any]:
 
 
 def whole(op: str, name: str, value: Any) -> int:
-    """`value`, which is to be a whole number."""
+    """`value`, which is to be a whole number of 64 bits."""
     try:
-        return operator.index(value)
+        number_of_any_size = operator.index(value)
     except TypeError:
         raise UserError(f"{op}: {name} is {value!r}, need a whole number") from None
+    if not fits(number_of_any_size):
+        raise UserError(f"{op}: {name} is {value!r}, need a number of 64 bits")
+    return number_of_any_size
+
+
+def fits(number_of_any_size: int) -> bool:
+    """Whether it has 64 bits."""
+    return -(2**63) <= number_of_any_size < 2**63
+
+
+def file_name(caller: str, path: Any) -> str:
+    """What the user gave as a path."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise UserError(f"stretto.{caller}({path!r}): need a path") from None
 
 
 def number(op: str, name: str, value: Any) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import TorchKind, kind_of
-from ._calls import bound_of
+from ._calls import bound_of, fits
 from .errors import UserError
 
 _NAMES_A_RANK = re.compile(r"\branks? \d")
@@ -164,9 +164,9 @@ class Group:
         try:
             result = self.plans.replay(op, option, out, *arrays)
         except TypeError:
-            if isinstance(option, int):
+            if isinstance(option, int) and fits(option):
                 raise
-            raise UserError(f"{option!r}: need a whole number") from None
+            raise UserError(f"{option!r}: need a whole number of 64 bits") from None
         if result is not None:
             if out is not None:
                 for x in out if isinstance(out, tuple) else (out,):

@@ -98,6 +98,8 @@ def _moe_route(
         if value not in known:
             raise UserError(f"{op}: {name} '{value}': one of {', '.join(known)}")
     (m, hidden), experts = x.shape, gate.shape[0]
+    if not 1 <= top_k <= experts:
+        raise UserError(f"{op}: top_k is {top_k} of {experts} experts")
     bias = [float_array(op, kind, "bias", b, (experts,)) for b in bias]
     shapes = [("weights", "float32", (m, top_k))]
     if tables:

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from . import _core
 from ._arrays import adopt, may_overlap
+from ._calls import file_name, whole
 from ._world import GroupLike, group_of
 from .errors import UserError
 
@@ -67,14 +68,15 @@ class Program:
         for name in given:
             if name not in names:
                 raise UserError(f"{self.name}: no run-time size '{name}'; it has {names}")
-        return [int(given.get(name, default[name])) for name in names]
+        return [whole(self.name, name, given.get(name, default[name])) for name in names]
 
     def __call__(self, *arrays: Any, group: GroupLike = None, **extents: int) -> Any:
         """Launches the program: collective over the group, which has as many ranks as it. `arrays`:
         its inputs, outputs and states in the order in which it declares them, each of the declared
-        shape (run-time sizes at their bounds) and element type. `extents`: run-time sizes, default:
-        their bounds; scalars: default 0. What is written may not overlap other arrays. Returns the outputs, one alone or a tuple; outputs left
-        out at the end are made. Proved before its first launch (Rejected with the report)."""
+        shape (run-time sizes at their bounds) and element type; what is written may not overlap
+        others. `extents`: run-time sizes, default: their bounds; scalars: default 0. Returns the
+        outputs, one alone or a tuple; outputs left out at the end are made. Proved before its first
+        launch (Rejected with the report)."""
         group = group_of(group)
         tensors = self._core.tensors
         inputs = [t for t in tensors if t[1] != "output"]
@@ -173,7 +175,7 @@ class ProgramFile:
 def load(path: Union[str, os.PathLike]) -> ProgramFile:
     """Compiles a C++ file with a tile program with $CXX (c++), once per content, and loads it.
     UserError with the compiler's messages."""
-    return ProgramFile(_core.ProgramFile(os.fspath(path), INCLUDE_DIR))
+    return ProgramFile(_core.ProgramFile(file_name("load", path), INCLUDE_DIR))
 
 
 def operator(
@@ -252,7 +254,8 @@ def _check_names(what, shape: Dict[str, Any]) -> None:
     known = () if isinstance(what, Program) else ("ranks", "m", "n", "k", "dtype", "target")
     for name in shape:
         if name not in known:
-            raise UserError(f"{what!r} is not asked for by '{name}', by {', '.join(known) or 'nothing'}")
+            choices = ", ".join(known) or "nothing"
+            raise UserError(f"{what!r} is not asked for by '{name}', by {choices}")
 
 
 def _program(what, **shape: Any) -> Program:
@@ -296,8 +299,8 @@ def predict(
     **shape: Any,
 ) -> Dict[str, Any]:
     """What a launch would cost on a machine, as `Program.predict` says; `what` and `chosen` as
-    `explain` takes them, `shape` of a program its run-time sizes. With `chosen` the result has `config`, too: its name, or the sequence's
-    steps, of which it has the sums."""
+    `explain` takes them, `shape` of a program its run-time sizes. With `chosen` the result has
+    `config`, too: its name, or the sequence's steps, of which it has the sums."""
     if chosen:
         choice = _chosen(what, machine, shape)
         parts = [program.predict(machine) for program in choice.programs]

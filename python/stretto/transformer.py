@@ -180,6 +180,8 @@ def _check_heads(op: str, q, k, v, enable_gqa: bool) -> None:
             f"{op}: shapes {', '.join(map(str, shapes))}; need [.., H, L, E], [.., H, S, E] twice"
         )
     (heads, rows), (kv_heads, tokens) = shapes[0][-3:-1], shapes[1][-3:-1]
+    if min(heads, kv_heads, *width) < 1:
+        raise UserError(f"{op}: shapes {shapes[0]} and {shapes[1]} without heads or elements")
     if heads != kv_heads and (not enable_gqa or heads % kv_heads):
         raise UserError(f"{op}: {heads} and {kv_heads} heads (enable_gqa={enable_gqa})")
     if rows > tokens:

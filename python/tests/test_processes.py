@@ -10,7 +10,8 @@ import textwrap
 import pytest
 
 
-def start(size, code, **variables):
+def start(size, code, *, argument="-c", **variables):
+    """A process per rank that runs the code, or with "-i" what is typed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     processes = []
@@ -28,8 +29,9 @@ def start(size, code, **variables):
         }
         processes.append(
             subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(code)],
+                [sys.executable, argument, *([textwrap.dedent(code)] if code else [])],
                 env=environment,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -131,6 +133,30 @@ def test_a_rank_that_dies_is_named(end):
     for rank, (code, output, errors) in enumerate(finish(processes)):
         if rank != 1:
             assert code == 0 and output.endswith("True\n"), f"rank {rank}: {errors}"
+
+
+def test_a_rank_that_has_shown_an_error_to_a_user_leaves_as_others_do():
+    """Who types goes on after an error, which Python remembers as the last."""
+    typed = """
+        import os, time, numpy as np, stretto
+        world = stretto.init()
+        1 / 0
+        total = stretto.all_reduce(np.ones(4, np.float32))
+        for _ in range(20 * stretto.rank()): time.sleep(0.05)
+
+        print("left" if stretto.rank() == 0 else "good", *total, flush=True)
+        try: stretto.all_reduce(total) if stretto.rank() else None
+        except stretto.Fault as fault: print("died" in str(fault), flush=True)
+
+        exit()
+    """
+    processes = start(2, "", argument="-i")
+    for process in processes:
+        process.stdin.write(textwrap.dedent(typed))
+        process.stdin.flush()
+    first, other = finish(processes)
+    assert first[:2] == (0, "left 2.0 2.0 2.0 2.0\n"), first
+    assert other[:2] == (0, "good 2.0 2.0 2.0 2.0\nFalse\n"), other
 
 
 def faults_without(missing):
