@@ -1,7 +1,10 @@
 """Own programs from Python: C++ files and texts, proved before their first launch."""
 
 import json
+import os
 import runpy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -219,3 +222,28 @@ def test_results_over_other_arrays_are_refused(rng):
         return got
 
     np.testing.assert_allclose(testing.run(1, body)[0], a @ b.T, rtol=1e-4)
+
+
+def test_a_compiled_file_that_was_cut_short_is_compiled_again(root, tmp_path):
+    """As a machine that stops may leave it."""
+    code = f"import stretto; print(len(str(stretto.load({str(root / 'examples/03_ring_pass.cc')!r}).program(2))))"
+    environment = {**os.environ, "STRETTO_CACHE_DIR": str(tmp_path)}
+
+    def load():
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=90, check=False
+        )
+
+    first = load()
+    assert first.returncode == 0, first.stderr
+    (kept,) = (tmp_path / "programs").glob("*.so")
+    whole = kept.read_bytes()
+    for size in (0, 4096, len(whole) // 2, len(whole) - 1):
+        kept.write_bytes(whole[:size])
+        again = load()
+        assert (again.returncode, again.stdout) == (0, first.stdout), (size, again.stderr)
+        assert kept.read_bytes() == whole
+    kept.write_bytes(whole[:-100] + bytes(100))
+    assert load().returncode == 0
+    made = kept.stat().st_mtime_ns
+    assert load().returncode == 0 and kept.stat().st_mtime_ns == made
