@@ -14,7 +14,7 @@ import numpy as np
 from . import _core
 from ._arrays import TorchKind, kind_of
 from ._calls import bound_of, fits
-from .errors import UserError
+from .errors import Fault, UserError
 
 _NAMES_A_RANK = re.compile(r"\branks? \d")
 
@@ -114,7 +114,11 @@ class Group:
 
     def recover(self) -> None:
         """After a Fault; see stretto.recover."""
-        self.session.recover()
+        try:
+            self.session.recover()
+        except Fault as fault:
+            self._say_who(fault)
+            raise
         self.plans.clear()
         self._sizes.clear()  # a launch that failed may have ended well on some ranks
         for alone in list(self._alone.values()):
@@ -151,8 +155,20 @@ class Group:
             raise UserError(f"rank {self.rank}: stretto is being called from another thread")
         try:
             yield
+        except Fault as fault:
+            self._say_who(fault)
+            raise
         finally:
             self.plans.leave()
+
+    def _say_who(self, fault: Fault) -> None:
+        """The text names ranks by their numbers here; adds those that they have among all."""
+        if not self.name or fault.record is None:
+            return
+        named = sorted({fault.record["rank"], fault.record["waited_for"]} & set(range(self.size)))
+        who = ", ".join(f"its rank {r} is rank {self.ranks[r]} of all" for r in named)
+        fault.record["group"] = self.name
+        fault.args = (f"{fault} (in group '{self.name}'{': ' if who else ''}{who})",)
 
     def call(self, op: Callable[..., Any], option: int, out: Any, *arrays: Any) -> Any:
         """op(self, *arrays, option, out), `out` a tuple where there are several results. A call that
@@ -163,6 +179,9 @@ class Group:
             return self._first_call(op, option, out, arrays)
         try:
             result = self.plans.replay(op, option, out, *arrays)
+        except Fault as fault:
+            self._say_who(fault)
+            raise
         except TypeError:
             if isinstance(option, int) and fits(option):
                 raise
