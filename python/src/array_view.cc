@@ -26,6 +26,7 @@ struct ExchangeTable {
 };
 constexpr std::uint32_t kMajorVersion = 1;
 constexpr std::int32_t kCpu = 1, kCuda = 2;
+constexpr std::uint8_t kComplex = 5;
 
 static_assert(sizeof(npy_intp) == sizeof(std::int64_t));
 
@@ -54,7 +55,8 @@ bool ArrayView::may_overlap(const ArrayView& other) const {
   return first <= other_last && other_first <= last;
 }
 
-void ArrayReader::know_torch(nb::object tensor, nb::object parameter, nb::object is_grad_enabled) {
+void ArrayReader::know_torch(nb::object tensor, nb::object parameter, nb::object is_grad_enabled,
+                             nb::object increment_version) {
   nb::object capsule = nb::getattr(tensor, "__dlpack_c_exchange_api__", nb::none());
   if (read_tensor_ != nullptr || !PyCapsule_CheckExact(capsule.ptr())) return;
   auto* table =
@@ -64,6 +66,7 @@ void ArrayReader::know_torch(nb::object tensor, nb::object parameter, nb::object
   tensor_ = std::move(tensor);
   parameter_ = std::move(parameter);
   is_grad_enabled_ = std::move(is_grad_enabled);
+  increment_version_ = std::move(increment_version);
   requires_grad_ = nb::str("requires_grad");
   is_neg_ = nb::str("is_neg");
   is_conj_ = nb::str("is_conj");
@@ -95,12 +98,13 @@ bool ArrayReader::read_numpy(PyObject* object, ArrayView* view) const {
 }
 
 bool ArrayReader::read_torch(PyObject* tensor, ArrayView* view) const {
-  if (wants_gradient(tensor) || is_lazy(tensor)) return false;
+  if (wants_gradient(tensor)) return false;
   nb::dlpack::dltensor read;
   if (read_tensor_(tensor, &read) != 0) {
     PyErr_Clear();
     return false;
   }
+  if (is_lazy(tensor, read.dtype.code == kComplex)) return false;
   bool on_gpu = read.device.device_type == kCuda;
   if ((read.device.device_type != kCpu && !on_gpu) || read.strides == nullptr) return false;
   static_assert(sizeof(read.dtype) == sizeof(std::uint32_t));
@@ -127,14 +131,17 @@ bool ArrayReader::current_stream(int device, std::uintptr_t* stream) const {
   return true;
 }
 
+void ArrayReader::count_write(nb::handle tensors) const { increment_version_(tensors); }
+
 // The table says nothing of these bits.
-bool ArrayReader::is_lazy(PyObject* tensor) const {
-  for (const nb::object& name : {is_neg_, is_conj_}) {
-    nb::object is = nb::steal(PyObject_CallMethodNoArgs(tensor, name.ptr()));
-    if (!is.is_valid()) nb::raise_python_error();
-    if (is.ptr() != Py_False) return true;
-  }
-  return false;
+bool ArrayReader::is_lazy(PyObject* tensor, bool is_complex) const {
+  return says(tensor, is_neg_) || (is_complex && says(tensor, is_conj_));
+}
+
+bool ArrayReader::says(PyObject* tensor, const nb::object& method) {
+  nb::object said = nb::steal(PyObject_CallMethodNoArgs(tensor, method.ptr()));
+  if (!said.is_valid()) nb::raise_python_error();
+  return said.ptr() != Py_False;
 }
 
 bool ArrayReader::wants_gradient(PyObject* tensor) const {

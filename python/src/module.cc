@@ -191,10 +191,10 @@ void bind_launches(nb::module_& m) {
   nb::class_<PlanCache>(m, "PlanCache")
       .def(nb::init<std::shared_ptr<Session>, int, nb::object>())
       .def("know_torch",
-           [](PlanCache& plans, nb::object tensor, nb::object parameter,
-              nb::object is_grad_enabled) {
+           [](PlanCache& plans, nb::object tensor, nb::object parameter, nb::object is_grad_enabled,
+              nb::object increment_version) {
              plans.reader().know_torch(std::move(tensor), std::move(parameter),
-                                       std::move(is_grad_enabled));
+                                       std::move(is_grad_enabled), std::move(increment_version));
            })
       .def(
           "replay",

@@ -108,6 +108,8 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   std::uintptr_t stream = 0;
   int device = call.views[0].device;
   if (device >= 0 && !reader_.current_stream(device, &stream)) return nb::object();
+  bool is_tensor = call.views[call.num_arrays].kind == ArrayView::Kind::kTorch;
+  if (!out.is_none() && is_tensor) reader_.count_write(out);
   Interruptible waiting;
   for (const Launch& launch : plan->launches) {
     std::byte* addresses[kMaxArrays];

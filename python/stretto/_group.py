@@ -187,9 +187,6 @@ class Group:
                 raise
             raise UserError(f"{option!r}: need a whole number of 64 bits") from None
         if result is not None:
-            if out is not None:
-                for x in out if isinstance(out, tuple) else (out,):
-                    kind_of(x).count_write(x)
             return result
         self._launches = launches = []
         try:
@@ -218,7 +215,10 @@ class Group:
                 return
             if issubclass(kind, TorchKind):
                 torch = sys.modules["torch"]
-                self.plans.know_torch(torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled)
+                count_write = torch.autograd.graph.increment_version
+                self.plans.know_torch(
+                    torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled, count_write
+                )
             makers.append(kind.maker(x))
 
         def all_of():
