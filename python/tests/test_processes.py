@@ -194,6 +194,7 @@ def test_an_interrupt_ends_a_wait(tmp_path):
     code = f"""
         import os, pathlib, signal, threading, time, numpy as np, stretto
         place = pathlib.Path({str(tmp_path)!r})
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
 
         def interrupted(wait):
             begin = time.monotonic()
