@@ -1,5 +1,6 @@
 #include "stretto/base/interrupts.h"
 
+#include <cerrno>
 #include <utility>
 
 namespace stretto {
@@ -21,7 +22,9 @@ void Interrupts::look() {
   Clock::time_point now = Clock::now();
   if (now - last < kEvery) return;
   last = now;
+  int error = errno;  // of the call that the wait is for
   asked();
+  errno = error;
 }
 
 }  // namespace stretto
