@@ -1,5 +1,5 @@
-// For calls that may wait for other ranks, without a lock that other Python threads take: other threads
-// run meanwhile, and signals such as Ctrl-C are handled, whose exception ends the wait.
+// For calls that may wait for other ranks, without a lock that other Python threads take: other
+// threads run meanwhile, and signals such as Ctrl-C are handled, whose exception ends the wait.
 #pragma once
 
 #include <nanobind/nanobind.h>
