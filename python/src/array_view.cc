@@ -26,6 +26,7 @@ struct ExchangeTable {
 };
 constexpr std::uint32_t kMajorVersion = 1;
 constexpr std::int32_t kCpu = 1, kCuda = 2;
+constexpr std::uint8_t kComplex = 5;
 
 static_assert(sizeof(npy_intp) == sizeof(std::int64_t));
 
@@ -54,7 +55,8 @@ bool ArrayView::may_overlap(const ArrayView& other) const {
   return first <= other_last && other_first <= last;
 }
 
-void ArrayReader::know_torch(nb::object tensor, nb::object parameter, nb::object is_grad_enabled) {
+void ArrayReader::know_torch(nb::object tensor, nb::object parameter, nb::object is_grad_enabled,
+                             nb::object increment_version) {
   nb::object capsule = nb::getattr(tensor, "__dlpack_c_exchange_api__", nb::none());
   if (read_tensor_ != nullptr || !PyCapsule_CheckExact(capsule.ptr())) return;
   auto* table =
@@ -64,7 +66,10 @@ void ArrayReader::know_torch(nb::object tensor, nb::object parameter, nb::object
   tensor_ = std::move(tensor);
   parameter_ = std::move(parameter);
   is_grad_enabled_ = std::move(is_grad_enabled);
+  increment_version_ = std::move(increment_version);
   requires_grad_ = nb::str("requires_grad");
+  is_neg_ = nb::str("is_neg");
+  is_conj_ = nb::str("is_conj");
   read_tensor_ = table->read_tensor;
   read_stream_ = table->current_stream;
 }
@@ -79,6 +84,7 @@ bool ArrayReader::read(nb::handle array, ArrayView* view) const {
 // Element types are singletons, but for structured ones, which then have plans of their own.
 bool ArrayReader::read_numpy(PyObject* object, ArrayView* view) const {
   auto* array = reinterpret_cast<PyArrayObject*>(object);
+  if ((PyArray_FLAGS(array) & NPY_ARRAY_ALIGNED) == 0) return false;
   view->kind = ArrayView::Kind::kNumpy;
   view->data = static_cast<std::byte*>(PyArray_DATA(array));
   view->dtype = reinterpret_cast<std::uintptr_t>(PyArray_DESCR(array));
@@ -98,6 +104,7 @@ bool ArrayReader::read_torch(PyObject* tensor, ArrayView* view) const {
     PyErr_Clear();
     return false;
   }
+  if (is_lazy(tensor, read.dtype.code == kComplex)) return false;
   bool on_gpu = read.device.device_type == kCuda;
   if ((read.device.device_type != kCpu && !on_gpu) || read.strides == nullptr) return false;
   static_assert(sizeof(read.dtype) == sizeof(std::uint32_t));
@@ -105,6 +112,7 @@ bool ArrayReader::read_torch(PyObject* tensor, ArrayView* view) const {
   view->data = static_cast<std::byte*>(read.data) + read.byte_offset;
   view->dtype = std::bit_cast<std::uint32_t>(read.dtype);
   view->stride_bytes = (read.dtype.bits * read.dtype.lanes + 7) / 8;
+  if (reinterpret_cast<std::uintptr_t>(view->data) % view->stride_bytes != 0) return false;
   view->num_dims = read.ndim;
   view->shape = read.shape;
   view->strides = read.strides;
@@ -121,6 +129,19 @@ bool ArrayReader::current_stream(int device, std::uintptr_t* stream) const {
   }
   *stream = reinterpret_cast<std::uintptr_t>(handle);
   return true;
+}
+
+void ArrayReader::count_write(nb::handle tensors) const { increment_version_(tensors); }
+
+// The table says nothing of these bits.
+bool ArrayReader::is_lazy(PyObject* tensor, bool is_complex) const {
+  return says(tensor, is_neg_) || (is_complex && says(tensor, is_conj_));
+}
+
+bool ArrayReader::says(PyObject* tensor, const nb::object& method) {
+  nb::object said = nb::steal(PyObject_CallMethodNoArgs(tensor, method.ptr()));
+  if (!said.is_valid()) nb::raise_python_error();
+  return said.ptr() != Py_False;
 }
 
 bool ArrayReader::wants_gradient(PyObject* tensor) const {

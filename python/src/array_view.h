@@ -34,11 +34,14 @@ class ArrayReader {
 
   // Tensors are read once their classes are known. Does nothing where PyTorch has no such table.
   void know_torch(nanobind::object tensor, nanobind::object parameter,
-                  nanobind::object is_grad_enabled);
+                  nanobind::object is_grad_enabled, nanobind::object increment_version);
 
   // False, and no Python error, for what is not read this way: other types, subclasses, tensors on
-  // devices that are no GPUs, tensors that a gradient is asked of.
+  // devices that are no GPUs, tensors that a gradient is asked of or whose elements are not what is
+  // in memory, elements that are not aligned.
   bool read(nanobind::handle array, ArrayView* view) const;
+  // Autograd is told that a tensor has been written to, or each of a tuple.
+  void count_write(nanobind::handle tensors) const;
   // PyTorch's current stream on a GPU; false where it does not tell.
   bool current_stream(int device, std::uintptr_t* stream) const;
 
@@ -49,8 +52,12 @@ class ArrayReader {
   bool read_numpy(PyObject* array, ArrayView* view) const;
   bool read_torch(PyObject* tensor, ArrayView* view) const;
   bool wants_gradient(PyObject* tensor) const;
+  // Whether its elements are negatives, or conjugates, of what is in memory.
+  bool is_lazy(PyObject* tensor, bool is_complex) const;
+  static bool says(PyObject* tensor, const nanobind::object& method);
 
-  nanobind::object ndarray_, tensor_, parameter_, is_grad_enabled_, requires_grad_;
+  nanobind::object ndarray_, tensor_, parameter_, is_grad_enabled_, increment_version_;
+  nanobind::object requires_grad_, is_neg_, is_conj_;  // names
   ReadTensor read_tensor_ = nullptr;
   ReadStream read_stream_ = nullptr;
 };

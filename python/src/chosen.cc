@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <initializer_list>
+#include <type_traits>
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/ops/choose/choose.h"
 #include "stretto/ops/choose/configs.h"
+#include "stretto/ops/collectives/collectives.h"
 
 namespace stretto::python {
 namespace {
@@ -39,9 +41,18 @@ Program product_step(const Desc& d, Target target, const predict::Machine& machi
   return choose_program("gemm", desc, offered, {.machine = machine});
 }
 
-Program collective_step(const OpCandidates::Step& step, Target target,
+template <typename Desc>
+Program collective_step(const Desc& d, const OpCandidates::Step& step, Target target,
                         const predict::Machine& machine) {
   if (target == Target::kCpu) {
+    if constexpr (std::is_same_v<Desc, GemmRsDesc>) {
+      CollectiveDesc sums{.dtype = d.out_dtype,
+                          .m = d.m,
+                          .n = d.n,
+                          .world_size = d.world_size,
+                          .average = d.average};
+      return reduce_scatter(sums, default_config(sums, target));
+    }
     OpShape shape = step.shape;
     shape.target = target;
     return find_operator(step.op)->program(shape);
@@ -57,7 +68,7 @@ std::vector<Program> sequence(const Desc& desc, Target target, const predict::Ma
   std::vector<Program> programs;
   for (const OpCandidates::Step& step : offered.sequence) {
     programs.push_back(step.op == "gemm" ? product_step(desc, target, machine)
-                                         : collective_step(step, target, machine));
+                                         : collective_step(desc, step, target, machine));
   }
   return programs;
 }

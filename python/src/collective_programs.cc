@@ -15,6 +15,12 @@ CollectiveDesc collective(Fields& fields) {
   return d;
 }
 
+CollectiveDesc reduction(Fields& fields) {
+  CollectiveDesc d = collective(fields);
+  fields.take({{"average", d.average}});
+  return d;
+}
+
 NormDesc norm(Fields& fields) {
   NormDesc d;
   fields.take({{"world_size", d.world_size},
@@ -40,8 +46,8 @@ Program broadcast_program(bool gpu, nb::kwargs given) {
 
 void bind_collectives(nb::module_& m) {
   bind_operator(m, "all_gather", collective, all_gather, default_config);
-  bind_operator(m, "reduce_scatter", collective, reduce_scatter, default_config);
-  bind_operator(m, "all_reduce", collective, all_reduce, default_all_reduce_config);
+  bind_operator(m, "reduce_scatter", reduction, reduce_scatter, default_config);
+  bind_operator(m, "all_reduce", reduction, all_reduce, default_all_reduce_config);
   bind_operator(m, "all_to_all", collective, all_to_all, default_config);
   m.def("broadcast", broadcast_program);
   bind_operator(m, "all_reduce_add_rms_norm", norm, all_reduce_add_rms_norm,

@@ -6,9 +6,8 @@
 namespace stretto::python {
 
 CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank,
-                             const CompiledProgram& compiled, const std::vector<bool>& staged,
-                             const std::string& said)
-    : Executable(std::move(session), rank, compiled, staged, Place::kHost, said),
+                             const CompiledProgram& compiled, const std::vector<bool>& staged)
+    : Executable(std::move(session), rank, compiled, staged, Place::kHost),
       instance_(make_ready(), compiled.schedule, compiled.quotas) {
   args_.tensors.resize(program().tensors.size());
   for (const Staging& s : staging_) {
@@ -26,9 +25,9 @@ Rank& CpuExecutable::make_ready() {
 }
 
 void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
-                           std::uintptr_t) {
+                           const std::string& said, std::uintptr_t) {
   Rank& own = session().rank(rank());  // refuses a finalized session
-  const Call& call = call_with(args, extents);
+  const Call& call = call_with(args, extents, said);
   for (std::size_t i = 0; i < args.size(); ++i) {
     TensorArg& to = args_.tensors[arguments_[i].tensor];
     if (arguments_[i].passing != Passing::kSymmetric) {

@@ -9,10 +9,10 @@ namespace stretto::python {
 class CpuExecutable final : public Executable {
  public:
   CpuExecutable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-                const std::vector<bool>& staged, const std::string& said);
+                const std::vector<bool>& staged);
 
   void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
-              std::uintptr_t stream) override;
+              const std::string& said, std::uintptr_t stream) override;
 
  private:
   Rank& make_ready();  // collective

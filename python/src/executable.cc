@@ -24,21 +24,16 @@ void mix(std::uint64_t* content, std::uint64_t word) {
 std::shared_ptr<Executable> Executable::make(std::shared_ptr<Session> session, int rank,
                                              const CompiledProgram& compiled,
                                              const std::vector<bool>& staged, Place place,
-                                             bool records, const std::string& said) {
+                                             bool records) {
   if (place == Place::kGpu) {
-    return std::make_shared<GpuExecutable>(std::move(session), rank, compiled, staged, records,
-                                           said);
+    return std::make_shared<GpuExecutable>(std::move(session), rank, compiled, staged, records);
   }
-  return std::make_shared<CpuExecutable>(std::move(session), rank, compiled, staged, said);
+  return std::make_shared<CpuExecutable>(std::move(session), rank, compiled, staged);
 }
 
 Executable::Executable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-                       const std::vector<bool>& staged, Place place, std::string said)
-    : session_(std::move(session)),
-      rank_(rank),
-      schedule_(compiled.schedule),
-      place_(place),
-      said_(std::move(said)) {
+                       const std::vector<bool>& staged, Place place)
+    : session_(std::move(session)), rank_(rank), schedule_(compiled.schedule), place_(place) {
   const Program& p = *schedule_;
   if (compiled.bounds_only) bounds_ = extent_bounds(p);
   if (staged.size() > p.tensors.size()) throw UserError(p.name + ": more tensors than it has");
@@ -56,15 +51,17 @@ Executable::Executable(std::shared_ptr<Session> session, int rank, const Compile
     if (passing != Passing::kStaged) continue;
     staging_.push_back({arg, t.kind != TensorKind::kOutput, t.kind != TensorKind::kInput, 0, {}});
   }
-  content_ = std::hash<std::string>()(print(p) + fmt::format("{}{}", by_address, said_));
-  size_for(extent_bounds(p));
+  content_ = std::hash<std::string>()(print(p) + fmt::format("{}", by_address));
+  size_for(extent_bounds(p), "");
 }
 
 // Of every tensor the first dimension follows the extents; the others are at their bounds, as they
 // lie in memory.
-void Executable::size_for(std::span<const std::int64_t> extents) {
+void Executable::size_for(std::span<const std::int64_t> extents, const std::string& said) {
   const Program& p = *schedule_;
-  Call call{.extents = {extents.begin(), extents.end()}, .name = {}, .content = content_};
+  Call call{
+      .extents = {extents.begin(), extents.end()}, .said = said, .name = {}, .content = content_};
+  if (!said.empty()) mix(&call.content, std::hash<std::string>()(said));
   std::vector<std::int64_t> vars = initial_vars(p, rank_, call.extents);
   std::vector<std::string> texts;
   std::vector<std::size_t> bytes;
@@ -85,8 +82,8 @@ void Executable::size_for(std::span<const std::int64_t> extents) {
   for (Staging& s : staging_) s.bytes = bytes[s.arg];
   for (std::int64_t extent : extents) mix(&call.content, static_cast<std::uint64_t>(extent));
   call.name = fmt::format("{}({}){}{}{}, program {:08x}", p.name, fmt::join(texts, ", "),
-                          said_.empty() ? "" : ", ", said_,
-                          place_ == Place::kGpu ? " on GPUs" : "", content_ >> 32);
+                          said.empty() ? "" : ", ", said, place_ == Place::kGpu ? " on GPUs" : "",
+                          content_ >> 32);
   call_ = std::move(call);
 }
 
@@ -100,7 +97,8 @@ void Executable::make_staging() {
 }
 
 const Executable::Call& Executable::call_with(std::span<std::byte* const> args,
-                                              std::span<const std::int64_t> extents) {
+                                              std::span<const std::int64_t> extents,
+                                              const std::string& said) {
   if (args.size() != arguments_.size()) {
     throw UserError(fmt::format("{}: {} tensors given, it has {}", schedule_->name, args.size(),
                                 arguments_.size()));
@@ -117,7 +115,8 @@ const Executable::Call& Executable::call_with(std::span<std::byte* const> args,
   }
   // A rank by itself, whose calls nobody compares, need not know.
   bool matters = session_->size() > 1 || !staging_.empty();
-  if (matters && (moved || !std::ranges::equal(extents, call_.extents))) size_for(extents);
+  bool same = !moved && said == call_.said && std::ranges::equal(extents, call_.extents);
+  if (matters && !same) size_for(extents, said);
   return call_;
 }
 

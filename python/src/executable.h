@@ -20,12 +20,11 @@ class Executable {
   // Collective. `staged` has an entry for each tensor that is no buffer, in the program's order:
   // whether a symmetric tensor lives in ordinary memory and is copied. Every rank passes the same.
   // On GPUs after Session::open_gpu(), and never while a stream is being captured; `records`: with
-  // a kernel that Session::record() sees, as one on CPUs always is. `said`: what else of its calls
-  // has to be the same on all ranks, in words.
+  // a kernel that Session::record() sees, as one on CPUs always is.
   static std::shared_ptr<Executable> make(std::shared_ptr<Session> session, int rank,
                                           const CompiledProgram& compiled,
                                           const std::vector<bool>& staged, Place place,
-                                          bool records, const std::string& said);
+                                          bool records);
   virtual ~Executable() = default;
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
@@ -33,16 +32,17 @@ class Executable {
   // Collective. Addresses in the order of `staged`, each of a dense row-major array of the
   // program's bound shape, of whose first dimension only what `extents` have is there. On the host,
   // returns when the results are there; on GPUs enqueues on `stream` (a handle of CUDA's runtime)
-  // and returns. UserError for an address outside symmetric memory that was not said to be staged.
-  // Where ranks launch different executables, with different extents or other places of symmetric
-  // memory: UserError on every rank, with nothing launched; on GPUs a Fault (GpuSide::announce).
+  // and returns. `said`: what else of the call has to be the same on all ranks, in words. UserError
+  // for an address outside symmetric memory that was not said to be staged. Where ranks launch
+  // different executables, with different extents, words or other places of symmetric memory:
+  // UserError on every rank, with nothing launched; on GPUs a Fault (GpuSide::announce).
   virtual void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
-                      std::uintptr_t stream) = 0;
+                      const std::string& said, std::uintptr_t stream) = 0;
   const Program& program() const { return *schedule_; }
 
  protected:
   Executable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-             const std::vector<bool>& staged, Place place, std::string said);
+             const std::vector<bool>& staged, Place place);
 
   enum class Passing {
     kOwn,        // only this rank addresses it
@@ -62,7 +62,7 @@ class Executable {
   // A launch as it is called before the other ranks, and what must be the same on all.
   struct Call {
     std::vector<std::int64_t> extents;
-    std::string name;
+    std::string said, name;
     std::uint64_t content = 0;
   };
 
@@ -76,7 +76,8 @@ class Executable {
   };
   // The call with these arguments; `staging_` and `places_` are as it has them. UserError where they
   // do not fit.
-  const Call& call_with(std::span<std::byte* const> args, std::span<const std::int64_t> extents);
+  const Call& call_with(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
+                        const std::string& said);
   // The program's largest, with symmetric tensors at the beginning of theirs.
   const Call& call_at_bounds() const { return call_; }
   void make_staging();  // collective
@@ -87,14 +88,13 @@ class Executable {
 
  private:
   SymmetricPlace place_of(std::size_t arg, const std::byte* address) const;
-  void size_for(std::span<const std::int64_t> extents);
+  void size_for(std::span<const std::int64_t> extents, const std::string& said);
 
   std::vector<std::int64_t> bounds_;  // of a program that was compiled for them alone
   std::shared_ptr<Session> session_;
   int rank_;
   std::shared_ptr<const Program> schedule_;
   Place place_;
-  std::string said_;
   std::uint64_t content_ = 0;  // of the program and how its tensors are passed
   Call call_;                  // the last one
 };

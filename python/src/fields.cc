@@ -1,6 +1,7 @@
 #include "fields.h"
 
 #include <fmt/format.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -10,6 +11,9 @@
 namespace nb = nanobind;
 
 namespace stretto::python {
+
+Field::Field(const char* field, std::optional<double>& into)
+    : name(field), set([&into](nb::handle value) { return nb::try_cast(value, into); }) {}
 
 Field::Field(const char* field, std::string& into)
     : name(field), set([&into](nb::handle value) { return nb::try_cast(value, into); }) {}

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -24,6 +25,7 @@ struct Field {
   requires std::is_arithmetic_v<T> Field(const char* field, T& into)
       : name(field),
         set([&into](nanobind::handle value) { return nanobind::try_cast(value, into); }) {}
+  Field(const char* field, std::optional<double>& into);  // None: none
   Field(const char* field, std::string& into);
   Field(const char* field, DType& into);
   Field(const char* field, Scaling& into);

@@ -10,8 +10,8 @@ namespace stretto::python {
 // The kernel first: compiling takes seconds, more on one rank than on another.
 GpuExecutable::GpuExecutable(std::shared_ptr<Session> session, int rank,
                              const CompiledProgram& compiled, const std::vector<bool>& staged,
-                             bool records, const std::string& said)
-    : Executable(std::move(session), rank, compiled, staged, Place::kGpu, said),
+                             bool records)
+    : Executable(std::move(session), rank, compiled, staged, Place::kGpu),
       gpu_(this->session().gpu()),
       records_(records) {
   GpuCode code = build_gpu_code(compiled, {.record = records});
@@ -55,10 +55,10 @@ void GpuExecutable::close() noexcept {
 }
 
 void GpuExecutable::launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
-                           std::uintptr_t stream) {
+                           const std::string& said, std::uintptr_t stream) {
   GpuSide& gpu = session().gpu();  // refuses a finalized session
   if (gpu.world().aborted()) gpu.world().throw_fault();
-  const Call& call = call_with(args, extents);
+  const Call& call = call_with(args, extents, said);
   for (std::size_t i = 0; i < args.size(); ++i) {
     auto address = reinterpret_cast<CUdeviceptr>(args[i]);
     if (address % 16 != 0) {

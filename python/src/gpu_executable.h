@@ -12,12 +12,12 @@ class GpuExecutable final : public Executable {
  public:
   // One that records does so from the start.
   GpuExecutable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-                const std::vector<bool>& staged, bool records, const std::string& said);
+                const std::vector<bool>& staged, bool records);
   ~GpuExecutable() override;
 
   // May be captured into a graph.
   void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
-              std::uintptr_t stream) override;
+              const std::string& said, std::uintptr_t stream) override;
   // After the GPU side has recovered. Collective.
   void recover() { instance_->recover(); }
   // With the GPU idle: begins to record, or moves what was recorded to `recorder` and ends. Nothing

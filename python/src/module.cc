@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "executable.h"
+#include "interruptible.h"
 #include "plan_cache.h"
 #include "programs.h"
 #include "stretto/runtime/recorder.h"
@@ -63,14 +64,14 @@ void translate(const std::exception_ptr& error, void*) {
 }
 
 void launch(Executable& executable, nb::args args, const std::vector<std::int64_t>& extents,
-            std::uintptr_t stream) {
+            const std::string& said, std::uintptr_t stream) {
   std::byte* addresses[kMaxArgs];
   if (args.size() > kMaxArgs) throw UserError("more tensors than a program may have");
   for (std::size_t i = 0; i < args.size(); ++i) {
     addresses[i] = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(args[i]));
   }
-  nb::gil_scoped_release unlocked;
-  executable.launch({addresses, args.size()}, extents, stream);
+  Interruptible waiting;
+  executable.launch({addresses, args.size()}, extents, said, stream);
 }
 
 // `beside`: a session that this process has already, may be null.
@@ -107,20 +108,19 @@ void bind_session(nb::module_& m) {
       .def_prop_ro("size", &Session::size)
       .def_static("processes", &processes_session, nb::arg("rank"), nb::arg("size"),
                   nb::arg("address"), nb::arg("port"), nb::arg("listener"), nb::arg("job"),
-                  nb::arg("timeout_ms"), nb::arg("beside").none(),
-                  nb::call_guard<nb::gil_scoped_release>())
+                  nb::arg("timeout_ms"), nb::arg("beside").none(), nb::call_guard<Interruptible>())
       .def_static("of_environment", &environment_session, nb::arg("timeout_ms"),
-                  nb::call_guard<nb::gil_scoped_release>())
+                  nb::call_guard<Interruptible>())
       .def_prop_ro("local_rank", &Session::local_rank)
       .def_prop_ro("has_threads", [](Session& s) { return s.world().local_ranks().size() > 1; })
       .def("split", &Session::split, nb::arg("rank"), nb::arg("group"), nb::arg("request"),
-           nb::call_guard<nb::gil_scoped_release>())
+           nb::call_guard<Interruptible>())
       .def("finalize", &Session::finalize, nb::arg("rank"), nb::arg("at_once"),
            nb::call_guard<nb::gil_scoped_release>())
       .def("recover", &Session::recover, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "barrier", [](Session& s, int rank) { s.rank(rank).barrier(); },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<Interruptible>())
       .def(
           "fail", [](Session& s, int rank, const std::string& reason) { s.fail(rank, reason); },
           nb::call_guard<nb::gil_scoped_release>())
@@ -131,7 +131,7 @@ void bind_session(nb::module_& m) {
           },
           nb::arg("device"), nb::arg("share_devices") = false,
           nb::call_guard<nb::gil_scoped_release>())
-      .def("agree", &Session::agree, nb::call_guard<nb::gil_scoped_release>())
+      .def("agree", &Session::agree, nb::call_guard<Interruptible>())
       .def("check", &Session::check)
       .def("is_symmetric",
            [](Session& s, int rank, std::uintptr_t address) {
@@ -144,13 +144,13 @@ void bind_session(nb::module_& m) {
 
 std::shared_ptr<SymmetricMemory> allocate(std::shared_ptr<Session> session, int rank,
                                           const std::string& name, bool on_gpu, std::size_t bytes) {
-  nb::gil_scoped_release unlocked;
+  Interruptible waiting;
   return std::make_shared<SymmetricMemory>(std::move(session), rank, name,
                                            on_gpu ? Place::kGpu : Place::kHost, bytes);
 }
 
-using Launched =
-    std::tuple<std::shared_ptr<Executable>, std::vector<std::uintptr_t>, std::vector<std::int64_t>>;
+using Launched = std::tuple<std::shared_ptr<Executable>, std::vector<std::uintptr_t>,
+                            std::vector<std::int64_t>, std::string>;
 using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 using DlpackBytes = nb::ndarray<std::uint8_t, nb::ndim<1>>;
 
@@ -180,22 +180,21 @@ void bind_launches(nb::module_& m) {
       .def_static(
           "make",
           [](std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-             const std::vector<bool>& staged, bool on_gpu, bool records, const std::string& said) {
+             const std::vector<bool>& staged, bool on_gpu, bool records) {
             return Executable::make(std::move(session), rank, compiled, staged,
-                                    on_gpu ? Place::kGpu : Place::kHost, records, said);
+                                    on_gpu ? Place::kGpu : Place::kHost, records);
           },
           nb::arg("session"), nb::arg("rank"), nb::arg("compiled"), nb::arg("staged"),
-          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"), nb::arg("said"),
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"), nb::call_guard<Interruptible>())
       .def("launch", &launch, nb::arg("addresses"), nb::kw_only(), nb::arg("extents"),
-           nb::arg("stream") = 0);
+           nb::arg("said") = "", nb::arg("stream") = 0);
   nb::class_<PlanCache>(m, "PlanCache")
       .def(nb::init<std::shared_ptr<Session>, int, nb::object>())
       .def("know_torch",
-           [](PlanCache& plans, nb::object tensor, nb::object parameter,
-              nb::object is_grad_enabled) {
+           [](PlanCache& plans, nb::object tensor, nb::object parameter, nb::object is_grad_enabled,
+              nb::object increment_version) {
              plans.reader().know_torch(std::move(tensor), std::move(parameter),
-                                       std::move(is_grad_enabled));
+                                       std::move(is_grad_enabled), std::move(increment_version));
            })
       .def(
           "replay",
@@ -211,8 +210,8 @@ void bind_launches(nb::module_& m) {
              nb::handle result, nb::object make, const std::vector<Launched>& launches,
              const std::vector<std::uintptr_t>& fixed) {
             std::vector<PlanCache::Made> made;
-            for (const auto& [executable, addresses, extents] : launches) {
-              made.push_back({executable, addresses, extents});
+            for (const auto& [executable, addresses, extents, said] : launches) {
+              made.push_back({executable, addresses, extents, said});
             }
             plans.add(std::move(op), option, out, std::move(arrays), result, std::move(make), made,
                       fixed);

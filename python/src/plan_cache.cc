@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "interruptible.h"
+
 namespace nb = nanobind;
 
 namespace stretto::python {
@@ -83,10 +85,10 @@ bool PlanCache::describe(nb::handle op, std::int64_t option, nb::handle out, con
     const ArrayView& written = call->views[i];
     if (!written.is_writable || !describe_array(written, i, call)) return false;
     // The key says which are the same, not how else they lie in each other.
-    auto is_apart = [&](const ArrayView& read) {
-      return read.data == written.data || !read.may_overlap(written);
-    };
-    if (!std::all_of(call->views, call->views + num_arrays, is_apart)) return false;
+    for (std::size_t j = 0; j < i; ++j) {
+      bool is_same = j < num_arrays && call->views[j].data == written.data;
+      if (!is_same && call->views[j].may_overlap(written)) return false;
+    }
   }
   return true;
 }
@@ -106,7 +108,9 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   std::uintptr_t stream = 0;
   int device = call.views[0].device;
   if (device >= 0 && !reader_.current_stream(device, &stream)) return nb::object();
-  nb::gil_scoped_release unlocked;
+  bool is_tensor = call.views[call.num_arrays].kind == ArrayView::Kind::kTorch;
+  if (!out.is_none() && is_tensor) reader_.count_write(out);
+  Interruptible waiting;
   for (const Launch& launch : plan->launches) {
     std::byte* addresses[kMaxArrays];
     for (std::size_t i = 0; i < launch.arguments.size(); ++i) {
@@ -115,7 +119,8 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
                          ? reinterpret_cast<std::byte*>(argument.offset_bytes)
                          : call.views[argument.array].data + argument.offset_bytes;
     }
-    launch.executable->launch({addresses, launch.arguments.size()}, launch.extents, stream);
+    launch.executable->launch({addresses, launch.arguments.size()}, launch.extents, launch.said,
+                              stream);
   }
   return result;
 }
@@ -147,6 +152,7 @@ void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args
     Launch& launch = plan.launches.emplace_back();
     launch.executable = made.executable;
     launch.extents = made.extents;
+    launch.said = made.said;
     for (std::uintptr_t address : made.addresses) {
       Launch::Argument& argument = launch.arguments.emplace_back();
       if (find(address, call, &argument)) continue;

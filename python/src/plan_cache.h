@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -53,6 +54,7 @@ class PlanCache {
     std::shared_ptr<Executable> executable;
     std::vector<std::uintptr_t> addresses;  // the executable's arguments
     std::vector<std::int64_t> extents;
+    std::string said;  // as Executable::launch() has it
   };
   // Keeps a call that was these launches and nothing else: each address lies in one of the arrays
   // or of the results, or is one of `fixed`, which stay where they are until clear(); otherwise
@@ -76,6 +78,7 @@ class PlanCache {
     std::shared_ptr<Executable> executable;
     std::vector<Argument> arguments;
     std::vector<std::int64_t> extents;
+    std::string said;
   };
   struct Plan {
     std::vector<Launch> launches;

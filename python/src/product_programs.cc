@@ -38,6 +38,12 @@ Desc reduced(Fields& fields) {
   return d;
 }
 
+GemmRsDesc scattered(Fields& fields) {
+  auto d = reduced<GemmRsDesc>(fields);
+  fields.take({{"average", d.average}});
+  return d;
+}
+
 // Lists of programs: one, or the two of a sequence.
 template <typename Desc>
 void bind_product(nb::module_& m, const char* name, Desc (*desc)(Fields&)) {
@@ -55,7 +61,7 @@ void bind_product(nb::module_& m, const char* name, Desc (*desc)(Fields&)) {
 
 void bind_products(nb::module_& m) {
   bind_product(m, "ag_gemm", gathered);
-  bind_product(m, "gemm_rs", reduced<GemmRsDesc>);
+  bind_product(m, "gemm_rs", scattered);
   bind_product(m, "gemm_ar", reduced<GemmArDesc>);
 }
 

@@ -8,6 +8,7 @@ arrays runs; kinds on GPUs also tell an array's device and the stream that the c
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from typing import Any, Callable, Sequence, Tuple, TypeVar
 
@@ -128,13 +129,13 @@ class NumpyKind:
     def assign(out, x) -> None:
         out[...] = x
 
-    @classmethod
-    def scale(cls, x, factor: float) -> None:
-        cls.module.multiply(x, x.dtype.type(factor), out=x)
-
     @staticmethod
     def writable(x) -> bool:
         return x.flags.writeable
+
+    @staticmethod
+    def count_write(x) -> None:
+        """That a launch writes x, which was given as a result."""
 
     @classmethod
     def from_dtype(cls, dtype: str, shape: Sequence[int], like):  # pylint: disable=unused-argument
@@ -215,13 +216,22 @@ class TorchKind:
     def itemsize(x) -> int:
         return x.element_size()
 
-    @staticmethod
-    def is_dense(x) -> bool:
-        return x.is_contiguous()
+    @classmethod
+    def is_dense(cls, x) -> bool:
+        aligned = x.data_ptr() % cls.alignment(x) == 0
+        return x.is_contiguous() and aligned and not x.is_neg() and not x.is_conj()
+
+    @classmethod
+    def dense(cls, x):
+        x = x.detach().contiguous()
+        if x.is_neg() or x.is_conj():
+            x = x.resolve_neg().resolve_conj()
+        return x if x.data_ptr() % cls.alignment(x) == 0 else x.clone()
 
     @staticmethod
-    def dense(x):
-        return x.detach().contiguous()
+    def alignment(x) -> int:
+        """Of an element."""
+        return x.element_size()
 
     @staticmethod
     def strides_bytes(x) -> Sequence[int]:
@@ -274,12 +284,13 @@ class TorchKind:
         out.copy_(x)
 
     @staticmethod
-    def scale(x, factor: float) -> None:
-        x.mul_(factor)
-
-    @staticmethod
     def writable(x) -> bool:  # pylint: disable=unused-argument
         return True
+
+    @staticmethod
+    def count_write(x) -> None:
+        """Autograd notices that x is no longer what it has saved."""
+        sys.modules["torch"].autograd.graph.increment_version(x)
 
     @staticmethod
     def from_dtype(dtype: str, shape: Sequence[int], like):
@@ -300,13 +311,8 @@ class TorchGpuKind(TorchKind):
     on_gpu = True
 
     @staticmethod
-    def is_dense(x) -> bool:
-        return x.is_contiguous() and x.data_ptr() % ALIGNMENT == 0
-
-    @staticmethod
-    def dense(x):
-        x = x.detach().contiguous()
-        return x if x.data_ptr() % ALIGNMENT == 0 else x.clone()
+    def alignment(x) -> int:  # pylint: disable=unused-argument
+        return ALIGNMENT
 
     @staticmethod
     def maker(x):
@@ -379,6 +385,12 @@ def may_overlap(kind: Any, a: Any, b: Any) -> bool:
     """Whether an element of one may be the other's, by where they begin and end."""
     (a_first, a_end), (b_first, b_end) = _ends(kind, a), _ends(kind, b)
     return a_first < b_end and b_first < a_end
+
+
+def has_gaps(kind: Any, x: Any) -> bool:
+    """Whether others' elements may lie between its own."""
+    first, end = _ends(kind, x)
+    return end - first != kind.itemsize(x) * math.prod(x.shape)
 
 
 def _ends(kind: Any, x: Any) -> Tuple[int, int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
+import os
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from ._arrays import COMPUTED, adopt, kind_of, may_overlap
+from ._arrays import COMPUTED, adopt, has_gaps, kind_of, may_overlap
 from .errors import UserError
 
 _MOST = 2**31 - 1  # of int32
@@ -63,15 +65,15 @@ def float_array(op: str, kind, name: str, x, shape: Sequence[int]):
     return kind.dense(floats(op, kind, name, x, shape))
 
 
-def residual_or_zeros(op: str, kind, residual, result):
-    """What is added to `result`, of its shape and element type, dense."""
+def residual_or_zeros(op: str, kind, residual, shape: Sequence[int], like):
+    """What is added to a result of that shape and the element type of `like`, dense."""
     if residual is None:
-        return kind.zeros(result.shape, result)
+        return kind.zeros(shape, like)
     (x,) = same_kind(op, kind, residual)
-    if kind.dtype(x) != kind.dtype(result) or tuple(x.shape) != tuple(result.shape):
+    if kind.dtype(x) != kind.dtype(like) or tuple(x.shape) != tuple(shape):
         raise UserError(
             f"{op}: residual is {kind.dtype(x)} {tuple(x.shape)}, the result "
-            f"{kind.dtype(result)} {tuple(result.shape)}"
+            f"{kind.dtype(like)} {tuple(shape)}"
         )
     return kind.dense(x)
 
@@ -91,11 +93,27 @@ def with_options(body: Callable[..., Any], *options: Any) -> Callable[..., Any]:
 
 
 def whole(op: str, name: str, value: Any) -> int:
-    """`value`, which is to be a whole number."""
+    """`value`, which is to be a whole number of 64 bits."""
     try:
-        return operator.index(value)
+        number_of_any_size = operator.index(value)
     except TypeError:
         raise UserError(f"{op}: {name} is {value!r}, need a whole number") from None
+    if not fits(number_of_any_size):
+        raise UserError(f"{op}: {name} is {value!r}, need a number of 64 bits")
+    return number_of_any_size
+
+
+def fits(number_of_any_size: int) -> bool:
+    """Whether it has 64 bits."""
+    return -(2**63) <= number_of_any_size < 2**63
+
+
+def file_name(caller: str, path: Any) -> str:
+    """What the user gave as a path."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise UserError(f"stretto.{caller}({path!r}): need a path") from None
 
 
 def number(op: str, name: str, value: Any) -> float:
@@ -108,7 +126,12 @@ def number(op: str, name: str, value: Any) -> float:
 
 def scale_or_none(op: str, scale: Any) -> Optional[float]:
     """Of attention; None: the default."""
-    return None if scale is None else number(op, "scale", scale)
+    if scale is None:
+        return None
+    factor = number(op, "scale", scale)
+    if not math.isfinite(factor):
+        raise UserError(f"{op}: scale is {scale!r}, need a finite number")
+    return factor
 
 
 def several(op: str, out: Any, count: int) -> Optional[Tuple[Any, ...]]:
@@ -132,19 +155,11 @@ def axis(op: str, name: str, dim: int, num_dims: int) -> int:
     return dim % num_dims
 
 
-def factor_of(op: str, reduce_op: str, size: int) -> float:
-    """What a sum is multiplied with."""
+def is_average(op: str, reduce_op: str) -> bool:
+    """Whether the reduction divides sums by the number of ranks."""
     if reduce_op not in ("sum", "avg"):
         raise UserError(f"{op}: reduce_op '{reduce_op}': one of sum, avg")
-    return 1.0 if reduce_op == "sum" else 1.0 / size
-
-
-def scaled(result, factor: float):
-    """`result`, multiplied in place."""
-    if factor != 1.0:
-        kind, x = adopt(result)
-        kind.scale(x, factor)
-    return result
+    return reduce_op == "avg"
 
 
 def make_result(
@@ -163,8 +178,16 @@ def make_result(
         )
     if not kind.writable(out):
         raise UserError(f"{op}: out is read-only")
+    kind.count_write(out)
     apart = kind.is_dense(out) and not any(may_overlap(kind, out, x) for x in read)
     return out, out if apart else kind.empty(shape, like)
+
+
+def check_apart(op: str, kind, results: Sequence[Any]) -> None:
+    """Of the arrays of one call's results. Those with gaps may lie in each other's."""
+    for a, b in itertools.combinations([x for x in results if not has_gaps(kind, x)], 2):
+        if may_overlap(kind, a, b):
+            raise UserError(f"{op}: out: two of the arrays overlap")
 
 
 def unless_same(kind, out, *arrays) -> List[Any]:
@@ -235,6 +258,10 @@ class Rows(NamedTuple):
 
 # GPUs move rows of whole 16 bytes; these let them have columns enough for every thread.
 _GPU_RUN_BYTES = 256
+# Of a row, where they divide a run; else it is one row, of which programs that move rows as a whole take
+# no more than a tile may have.
+_COLUMNS = (1024, 512, 256, 128, 64)
+_MOST_COLUMNS = 1 << 20
 _SIZES = {
     "float64": 8,
     "float32": 4,
@@ -269,13 +296,17 @@ def padded(kind, x, columns: int, unit_bytes: int) -> int:
 
 def as_rows(kind, x, runs: int = 1, *, moved: bool = False) -> Rows:
     """`x`, dense, as `runs` runs. `moved`: of any element type, since it is not computed with.
-    On GPUs runs are padded where they have to be."""
-    run = math.prod(x.shape) // runs
-    wide, array = padded(kind, x, run, _GPU_RUN_BYTES), x
+    Runs are padded where they have to be."""
+    run, array = math.prod(x.shape) // runs, x
     dtype = moved_as(kind, x) if moved else kind.dtype(x)
+    wide = padded(kind, x, run, _GPU_RUN_BYTES)
+    size = columns_as(dtype, kind, x, wide)
+    columns = next((c for c in _COLUMNS if size % c == 0), size)
+    if moved and columns > _MOST_COLUMNS:
+        columns = _COLUMNS[0]
+        wide = -(-run // columns) * columns
+        size = columns_as(dtype, kind, x, wide)
     if wide != run:
         array = kind.empty((runs, wide), x)
         kind.assign(array[:, :run], x.reshape((runs, run)))
-    size = columns_as(dtype, kind, x, wide)
-    columns = next((c for c in (1024, 512, 256, 128, 64) if size % c == 0), size)
     return Rows(array, dtype, size // columns if size else 0, columns, wide, wide != run)

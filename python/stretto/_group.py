@@ -13,8 +13,8 @@ import numpy as np
 
 from . import _core
 from ._arrays import TorchKind, kind_of
-from ._calls import bound_of
-from .errors import UserError
+from ._calls import bound_of, fits
+from .errors import Fault, UserError
 
 _NAMES_A_RANK = re.compile(r"\branks? \d")
 
@@ -26,15 +26,14 @@ _compiled_lock = threading.Lock()
 class _Entry:
     """One program of a group: compiled, with the executables made of it so far."""
 
-    __slots__ = ("compiled", "order", "symmetric", "said", "executables")
+    __slots__ = ("compiled", "order", "symmetric", "executables")
 
-    def __init__(self, compiled, names: Sequence[str], said: str):
+    def __init__(self, compiled, names: Sequence[str]):
         tensors = compiled.program.tensors
         have = [t[0] for t in tensors]
         if sorted(have) != sorted(names):
             raise UserError(f"{compiled.program.name}: has tensors {have}, not {list(names)}")
         self.compiled = compiled
-        self.said = said
         self.order = tuple(names.index(name) for name in have)
         self.symmetric = tuple(i for i, t in enumerate(tensors) if t[4])
         self.executables: Dict[Tuple[Tuple[bool, ...], bool], Any] = {}
@@ -82,7 +81,8 @@ class Group:
         self._fixed: Set[int] = set()
         self._launches: Optional[List[Any]] = None  # of the call under way
         self._records = False
-        self._alone: Optional[Group] = None
+        self._thread = threading.get_ident()  # whose calls by itself this group runs, if of one rank
+        self._alone: Dict[int, Group] = {}  # by thread
         self._gpu: Optional[int] = None
         self._last_stream: Any = None
 
@@ -90,20 +90,39 @@ class Group:
         return f"<stretto rank {self.rank} of {self.size}{', ' + self.name if self.name else ''}>"
 
     def alone(self) -> Group:
-        """A world of this rank only, for operators that do not communicate."""
-        if self.size == 1:
+        """A world of this rank only, for operators that do not communicate: threads may call them at the
+        same time, so each has its own."""
+        thread = threading.get_ident()
+        if self.size == 1 and thread == self._thread:
             return self
-        if self._alone is None:
-            self._alone = Group(_core.Session.threads(1), 0)
-            if self._records:
-                self._alone.record(True)
-        return self._alone
+        found = self._alone.get(thread)
+        if found is None:
+            found = self._alone[thread] = self._left_alone() or Group(_core.Session.threads(1), 0)
+            if found.records != self._records:
+                found.record(self._records)
+        return found
+
+    def _left_alone(self) -> Optional[Group]:
+        """One that belonged to a thread that has ended."""
+        threading.current_thread()  # so that a thread that Python has not started is among those that live
+        living = {thread.ident for thread in threading.enumerate()}
+        for thread in list(self._alone):
+            left = None if thread in living else self._alone.pop(thread, None)
+            if left is not None:
+                return left
+        return None
 
     def recover(self) -> None:
         """After a Fault; see stretto.recover."""
-        self.session.recover()
-        if self._alone is not None:
-            self._alone.session.recover()
+        try:
+            self.session.recover()
+        except Fault as fault:
+            self._say_who(fault)
+            raise
+        self.plans.clear()
+        self._sizes.clear()  # a launch that failed may have ended well on some ranks
+        for alone in list(self._alone.values()):
+            alone.session.recover()
 
     def fail(self, reason: str) -> None:
         """The others' waits for this rank fail with this reason."""
@@ -114,8 +133,8 @@ class Group:
         compiled when they are first called for. Waits for the GPU."""
         self._records = on
         self.session.record(on)
-        if self._alone is not None:
-            self._alone.record(on)
+        for alone in list(self._alone.values()):
+            alone.record(on)
 
     @property
     def records(self) -> bool:
@@ -124,8 +143,9 @@ class Group:
     def recorders(self) -> List[Tuple[Any, str]]:
         """What has recorded, each with a name for its ranks."""
         found = [(self.session, f"group {self.name}," if self.name else "")]
-        if self._alone is not None:
-            found.append((self._alone.session, f"alone on rank {self.rank},"))
+        for i, alone in enumerate(list(self._alone.values())):
+            thread = f", thread {i + 1}" if i > 0 else ""
+            found.append((alone.session, f"alone on rank {self.rank}{thread},"))
         return found
 
     @contextlib.contextmanager
@@ -135,8 +155,20 @@ class Group:
             raise UserError(f"rank {self.rank}: stretto is being called from another thread")
         try:
             yield
+        except Fault as fault:
+            self._say_who(fault)
+            raise
         finally:
             self.plans.leave()
+
+    def _say_who(self, fault: Fault) -> None:
+        """The text names ranks by their numbers here; adds those that they have among all."""
+        if not self.name or fault.record is None:
+            return
+        named = sorted({fault.record["rank"], fault.record["waited_for"]} & set(range(self.size)))
+        who = ", ".join(f"its rank {r} is rank {self.ranks[r]} of all" for r in named)
+        fault.record["group"] = self.name
+        fault.args = (f"{fault} (in group '{self.name}'{': ' if who else ''}{who})",)
 
     def call(self, op: Callable[..., Any], option: int, out: Any, *arrays: Any) -> Any:
         """op(self, *arrays, option, out), `out` a tuple where there are several results. A call that
@@ -147,10 +179,13 @@ class Group:
             return self._first_call(op, option, out, arrays)
         try:
             result = self.plans.replay(op, option, out, *arrays)
+        except Fault as fault:
+            self._say_who(fault)
+            raise
         except TypeError:
-            if isinstance(option, int):
+            if isinstance(option, int) and fits(option):
                 raise
-            raise UserError(f"{option!r}: need a whole number") from None
+            raise UserError(f"{option!r}: need a whole number of 64 bits") from None
         if result is not None:
             return result
         self._launches = launches = []
@@ -180,7 +215,10 @@ class Group:
                 return
             if issubclass(kind, TorchKind):
                 torch = sys.modules["torch"]
-                self.plans.know_torch(torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled)
+                count_write = torch.autograd.graph.increment_version
+                self.plans.know_torch(
+                    torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled, count_write
+                )
             makers.append(kind.maker(x))
 
         def all_of():
@@ -244,15 +282,20 @@ class Group:
 
     def bound(self, op: Any, rows: int) -> Tuple[int, bool]:
         """(the most rows of the program by which to run `op` over `rows` of all ranks, whether it is
-        for these alone): so of the first few numbers of rows that it is called with, then with one
-        of few bounds, since each program takes time to compile, and memory. The same on all ranks.
+        for these alone): so of the first few numbers of rows that it was launched with, then with one
+        of few bounds, since each program takes time to compile, and memory. The same on all ranks,
+        since launched() counts.
         """
+        sizes = self._sizes.get(op, ())
+        if rows in sizes or len(sizes) < self._MOST_SIZES:
+            return rows, True
+        return self.size * bound_of(-(-rows // self.size)), False
+
+    def launched(self, op: Any, rows: int) -> None:
+        """For bound(), once a launch has shown that the ranks agree on the call."""
         sizes = self._sizes.setdefault(op, set())
         if len(sizes) < self._MOST_SIZES:
             sizes.add(rows)
-        if rows in sizes:
-            return rows, True
-        return self.size * bound_of(-(-rows // self.size)), False
 
     def programs(self, kind: Any, key: Any, make: Callable[[bool], List[Any]]) -> List[Any]:
         """What make(on_gpu) gave when it was first called with this key."""
@@ -287,10 +330,10 @@ class Group:
                 self.open_gpu(device)
                 stream = kind.stream(device)
             name = kind.on_gpu, key, at_bounds
-            entry = self._entries.get((*name, said))
+            entry = self._entries.get(name)
             if entry is None:
                 compiled = _compile(name, lambda: make(kind.on_gpu), at_bounds)
-                entry = self._entries[(*name, said)] = _Entry(compiled, names, said)
+                entry = self._entries[name] = _Entry(compiled, names)
             args = [addresses[i] for i in entry.order]
             symmetric = entry.symmetric
             staged = (
@@ -304,9 +347,9 @@ class Group:
                 staged_args = staged or (False,) * len(args)
                 executable = self._make_executable(kind, entry, staged_args, records)
                 entry.executables[staged, records] = executable
-            executable.launch(*args, extents=extents, stream=stream)
+            executable.launch(*args, extents=extents, said=said, stream=stream)
             if self._launches is not None:
-                self._launches.append((executable, args, list(extents)))
+                self._launches.append((executable, args, list(extents), said))
 
     def launch_operator(
         self,
@@ -338,15 +381,15 @@ class Group:
             list(staged),
             kind.on_gpu,
             records=records,
-            said=entry.said,
         )
 
-    def agree_on_nothing(self, op: str, kind: Any, x: Any) -> None:
+    def agree_on_nothing(self, op: str, kind: Any, x: Any, said: str = "") -> None:
         """For a collective call without elements, which launches nothing: the ranks compare it with what
-        the others call. On GPUs the hosts wait for each other."""
+        the others call, and what they say. On GPUs the hosts wait for each other."""
         if self.size > 1:
+            call = f"{op} of {kind.dtype(x)} {list(x.shape)}{', ' if said else ''}{said}"
             with self.used():
-                self.session.agree(self.rank, f"{op} of {kind.dtype(x)} {list(x.shape)}")
+                self.session.agree(self.rank, call)
 
     def close(self, *, at_once: bool = False) -> None:
         self.plans.clear()
@@ -355,8 +398,9 @@ class Group:
         self._kept.clear()
         self._fixed.clear()
         self.session.finalize(self.rank, at_once)
-        if self._alone is not None:
-            self._alone.close(at_once=at_once)
+        for alone in list(self._alone.values()):
+            alone.close(at_once=at_once)
+        self._alone.clear()
 
 
 def _compile(key, make, at_bounds):

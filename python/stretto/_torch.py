@@ -158,7 +158,7 @@ def _all_to_all_fake(x, received, sent, group):
 
 
 def _copy_to_ranks(x, group):
-    return x.clone()
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _all_reduce_add_rms_norm(x, residual, weight, eps, group):

@@ -7,6 +7,7 @@ import os
 from typing import Iterator, List, Union
 
 from . import _core
+from ._calls import file_name
 from ._group import Group
 from ._world import groups
 from .errors import Error, UserError
@@ -22,6 +23,7 @@ def trace(path: Union[str, os.PathLike]) -> Iterator[None]:
     seen, nor are graphs captured before. Ranks that are threads (stretto.testing) wait for each
     other at the end of the block, and every file has them all. UserError within another such block,
     and where the file cannot be written."""
+    path = file_name("trace", path)
     recording = groups()
     if any(group.records for group in recording):
         raise UserError("stretto.trace(): within another; what it records ends with its block")
@@ -37,14 +39,14 @@ def trace(path: Union[str, os.PathLike]) -> Iterator[None]:
     _finish(recording, path)
 
 
-def _finish(recording: List[Group], path: Union[str, os.PathLike]) -> None:
+def _finish(recording: List[Group], path: str) -> None:
     shared = [group for group in recording if group.session.has_threads]
     _wait(shared)
     for group in recording:
         group.record(False)
     sessions = [named for group in recording for named in group.recorders()]
     try:
-        _core.Session.write_trace(os.fspath(path), sessions)
+        _core.Session.write_trace(path, sessions)
     finally:
         _wait(shared)
         for session, _ in sessions:

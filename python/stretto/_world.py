@@ -360,9 +360,9 @@ def _meet_through_torch(caller: str, group, milliseconds: int, beside: Optional[
 
 def _at_exit() -> None:
     """A process that ends well leaves its worlds; one that ends with an exception tells the others,
-    whose waits then fail."""
+    whose waits then fail. Where a user types, exceptions end nothing."""
     error = getattr(sys, "last_value", None)
-    if error is not None:
+    if error is not None and not hasattr(sys, "ps1"):
         _process.fail(error)
     for group in _process.each():
         _process.close(group, at_once=True)

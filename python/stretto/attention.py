@@ -4,13 +4,13 @@ common. They have no gradient."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, Dict, List, Optional
 
 from . import _route
 from ._arrays import ArrayT, adopt
 from ._calls import (
     bound_of,
+    check_apart,
     computed_dtype,
     finish,
     int_table,
@@ -71,7 +71,7 @@ def _heads_desc(dtype, m, heads, kv_heads, width, scale: Optional[float]) -> Dic
         "num_heads": heads,
         "num_kv_heads": kv_heads,
         "head_dim": width,
-        "scale": 1.0 / math.sqrt(width) if scale is None else scale,
+        "scale": scale,
     }
 
 
@@ -92,10 +92,11 @@ def sequence_attention(
 
     `query`: [2c, Hq, E]; `key`, `value`: [2c, Hkv, E], Hkv a divisor of Hq; this rank's tokens.
     `tokens` of all ranks: default all rows are tokens. `is_causal`: a token sees those up to itself,
-    of these the last `window` where that is not 0; else all of them. scale: default 1 / sqrt(E).
-    float32 softmax. Result [2c, Hq, E]; rows of padding hold nothing. `return_lse`: (result, float32 [Hq, 2c], the
-    logarithm of each row's sum of weights), `out` a pair then. Every rank gets all keys and values,
-    or those that its window sees, by copy engines on GPUs, while it begins with its own.
+    of these the last `window` where that is not 0; else all of them. scale: any number, default
+    1 / sqrt(E). float32 softmax. Result [2c, Hq, E]; rows of padding hold nothing. `return_lse`:
+    (result, float32 [Hq, 2c], the logarithm of each row's sum of weights), `out` a pair then. Every
+    rank gets all keys and values, or those that its window sees, by copy engines on GPUs, while it
+    begins with its own.
     """
     op = "sequence_attention"
     options = tokens, is_causal, scale, window, return_lse
@@ -164,17 +165,19 @@ def _results(
     op: str, kind, out, arrays, return_lse: bool, *, lse_shape=None, lse_columns: int = 0
 ):
     """[(what the caller gets, what the launch writes)] of attention and, where asked, of its
-    logarithms, by default [heads, rows]. `arrays`: queries, keys and values. `lse_columns`: with so
-    many, at least, they are written."""
+    logarithms, by default [heads, rows]. `arrays`: what the launch reads, queries first. `lse_columns`:
+    with so many, at least, they are written."""
     q = arrays[0]
     if not return_lse:
         return [make_result(op, kind, out, q.shape, q, arrays)]
     attended, lse = several(op, out, 2) or (None, None)
     like, shape = kind.from_dtype("float32", (0,), q), lse_shape or (q.shape[1], q.shape[0])
-    result, written = make_result(op, kind, lse, shape, like)
+    result, written = make_result(op, kind, lse, shape, like, arrays)
     if lse_columns > shape[1]:
         written = kind.empty((shape[0], lse_columns), like)
-    return [make_result(op, kind, attended, q.shape, q, arrays), (result, written)]
+    made = make_result(op, kind, attended, q.shape, q, arrays)
+    check_apart(op, kind, (made[0], result))
+    return [made, (result, written)]
 
 
 def _finished(kind, made):
@@ -268,7 +271,7 @@ def packed_attention(
     (int64 is converted) [sequences + 1], the first row of each sequence, then `rows`, on the
     arrays' device: lengths are read there, not by the host. `is_causal`: a token sees those of its
     sequence up to itself, of these the last `window` where that is not 0; else all of them. scale:
-    default 1 / sqrt(E). float32 softmax.
+    any number, default 1 / sqrt(E). float32 softmax.
     Result [rows, Hq, E]; `return_lse`: (result, float32 [Hq, rows], the logarithm of each row's sum
     of weights), `out` a pair then.
 
@@ -292,7 +295,7 @@ def _packed(is_causal, scale, window, return_lse, group, query, key, value, cu_s
     rows, heads, width = q.shape
     starts = _starts(op, kind, cu_seqlens)
     bound = bound_of(rows)
-    made = _results(op, kind, out, (q, k, v), return_lse, lse_columns=bound)
+    made = _results(op, kind, out, (q, k, v, starts), return_lse, lse_columns=bound)
     if rows == 0:
         return _finished(kind, made)
     names = ("starts", "q", "k", "v", "out", "lse")[: 4 + len(made)]
@@ -363,7 +366,7 @@ def _paged(is_causal, scale, window, group, query, key, value, *others):
     starts = _starts(op, kind, cu_seqlens)
     sequences = starts.shape[0] - 1
     pages, tokens = _page_tables(op, kind, block_table, cache_tokens, sequences)
-    result, written = make_result(op, kind, out, q.shape, q, (q, k, v))
+    result, written = make_result(op, kind, out, q.shape, q, (q, k, v, starts, pages, tokens))
     if rows == 0:
         return finish(kind, result, written)
     group.launch_operator(
@@ -427,7 +430,8 @@ def _decode_pages(scale, window, return_lse, group, query, key, value, *others):
     rows, heads, width = q.shape
     num_pages, kv_heads, page, _ = k.shape
     pages, tokens = _page_tables(op, kind, block_table, cache_tokens, rows)
-    made = _results(op, kind, out, (q, k, v), return_lse, lse_shape=(rows, heads))
+    read = q, k, v, pages, tokens
+    made = _results(op, kind, out, read, return_lse, lse_shape=(rows, heads))
     if rows == 0:
         return _finished(kind, made)
     group.launch_operator(

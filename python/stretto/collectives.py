@@ -16,13 +16,12 @@ from ._calls import (
     bound_of,
     columns_as,
     computed_dtype,
-    factor_of,
     finish,
+    is_average,
     make_result,
     moved_as,
     padded,
     result_along,
-    scaled,
     unless_same,
 )
 from ._world import GroupLike, group_of, name_of
@@ -68,24 +67,22 @@ def _is_part(group, kind, whole, part) -> bool:
     return dense and kind.address(part) == kind.address(whole) + begin
 
 
-def _launch(op, group, kind, rows, runs, x, source, target, said="") -> None:
+def _launch(op, group, kind, rows, runs, x, source, target, said="", **fields) -> None:
     """A collective of `x` over the `runs` runs that its longer array has. `said`: what of the call is not
-    in the program."""
+    in the program; `fields`: those of its Desc that others lack."""
     m = rows.rows * runs
     if m == 0:
-        group.agree_on_nothing(op, kind, x)
+        group.agree_on_nothing(op, kind, x, said)
         return
     sizes = {"m": bound_of(m), "n": rows.columns}
-    desc = {"world_size": group.size, "dtype": rows.dtype, **sizes}
+    desc = {"world_size": group.size, "dtype": rows.dtype, **sizes, **fields}
     said = _in_words(kind, x, said)
     group.launch_operator(kind, op, desc, ("in", "out"), (source, target), (m,), said=said)
 
 
 def _in_words(kind, x, said: str = "") -> str:
-    """What must be the same on all ranks and is not in a program that sees rows. Sizes but the last are
-    not named: calls that differ in what is named have memory and kernels made ready for each."""
-    last = f"[.., {x.shape[-1]}]" if x.ndim > 1 else "[..]"
-    return ", ".join(filter(None, (f"{kind.dtype(x)} {last}", said)))
+    """What must be the same on all ranks and is not in a program that sees rows."""
+    return ", ".join(filter(None, (f"{kind.dtype(x)} {list(x.shape)}", said)))
 
 
 def reduce_scatter(
@@ -97,18 +94,15 @@ def reduce_scatter(
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
     """The sum (or average: "avg") over the ranks, of which each rank gets its part along `dim`:
-    [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order and rounded once. `out` may be
-    this rank's part of `x`."""
+    [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order, divided, and rounded once.
+    `out` may be this rank's part of `x`."""
     if out is None and _route.wants(x):
         return _route.layer.reduce_scatter(x, dim, reduce_op, name_of(group))
-    group = group_of(group)
-    if reduce_op == "sum":
-        return group.call(_reduce_scatter, dim, out, x)
-    factor = factor_of("reduce_scatter", reduce_op, group.size)
-    return scaled(group.call(_reduce_scatter_avg, dim, out, x), factor)
+    op = _reduce_scatter_avg if is_average("reduce_scatter", reduce_op) else _reduce_scatter
+    return group_of(group).call(op, dim, out, x)
 
 
-def _reduce_scatter(group, x, dim, out, said=""):
+def _reduce_scatter(group, x, dim, out, average=False):
     op = "reduce_scatter"
     kind, x = adopt(x)
     computed_dtype(op, kind, x)
@@ -125,26 +119,25 @@ def _reduce_scatter(group, x, dim, out, said=""):
     made = result_along(op, kind, out, shape, dim, x, read)
     rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), group.size)
     target = rows.target(kind, made.target, 1)
-    _launch(op, group, kind, rows, group.size, x, rows.array, target, f"dim {dim}{said}")
+    said = f"dim {dim}, avg" if average else f"dim {dim}"
+    arrays = x, rows.array, target
+    _launch(op, group, kind, rows, group.size, *arrays, said, average=average)
     rows.finish(kind, made.target, target, 1)
     return made.finish()
 
 
-_reduce_scatter_avg = functools.partial(_reduce_scatter, said=", avg")
+_reduce_scatter_avg = functools.partial(_reduce_scatter, average=True)
 
 
 def all_reduce(
     x: ArrayT, *, reduce_op: str = "sum", group: GroupLike = None, out: Optional[ArrayT] = None
 ) -> ArrayT:
     """The sum (or average: "avg") over the ranks, on every rank, the same bits on all; summed in
-    float32 in rank order. `out` may be `x`."""
+    float32 in rank order, divided, and rounded. `out` may be `x`."""
     if out is None and _route.wants(x):
         return _route.layer.all_reduce(x, reduce_op, name_of(group))
-    group = group_of(group)
-    if reduce_op == "sum":
-        return group.call(_all_reduce, 0, out, x)
-    factor = factor_of("all_reduce", reduce_op, group.size)
-    return scaled(group.call(_all_reduce_avg, 0, out, x), factor)
+    op = _all_reduce_avg if is_average("all_reduce", reduce_op) else _all_reduce
+    return group_of(group).call(op, 0, out, x)
 
 
 def _launch_whole(group, kind, rows, x, written, launch) -> None:
@@ -160,7 +153,7 @@ def _launch_whole(group, kind, rows, x, written, launch) -> None:
     rows.finish(kind, written, landed, 1)
 
 
-def _all_reduce(group, x, _, out, said=""):
+def _all_reduce(group, x, _, out, average=False):
     op = "all_reduce"
     kind, x = adopt(x)
     computed_dtype(op, kind, x)
@@ -169,13 +162,14 @@ def _all_reduce(group, x, _, out, said=""):
     rows = as_rows(kind, dense)
 
     def launch(source, target):
-        _launch(op, group, kind, rows, 1, x, source, target, said)
+        said = "avg" if average else ""
+        _launch(op, group, kind, rows, 1, x, source, target, said, average=average)
 
     _launch_whole(group, kind, rows, dense, written, launch)
     return finish(kind, result, written)
 
 
-_all_reduce_avg = functools.partial(_all_reduce, said="avg")
+_all_reduce_avg = functools.partial(_all_reduce, average=True)
 
 
 def broadcast(
@@ -266,29 +260,32 @@ def checked_blocks(group, x, sent: Optional[List[int]]) -> List[int]:
 
 
 class _Blocks(NamedTuple):
-    """Rows of the blocks that this rank sends and receives, and of the largest of all ranks'."""
+    """Rows of the blocks that this rank sends and receives, of the largest of all ranks', and whether
+    all of them are of one size. Programs are chosen by the last two, which all ranks share."""
 
     sent: List[int]
     received: List[int]
     most: int
+    even: bool
 
 
 def exchange_sizes(group, sent: List[int]) -> _Blocks:
     """The blocks of an all_to_all in which this rank sends so many rows to each. Collective; the hosts
     wait for each other."""
     table = all_gather(np.array([sent], np.int32), group=group)  # [from, to]
-    return _Blocks(sent, [int(rows) for rows in table[:, group.rank]], int(table.max()))
+    received, most = [int(rows) for rows in table[:, group.rank]], int(table.max())
+    return _Blocks(sent, received, most, most == table.min())
 
 
 def _all_to_all_even(group, x, counts, rows, out):
     kind, x = adopt(x)
     blocks = [rows] * group.size
-    return _exchange(group, kind, x, counts, _Blocks(blocks, blocks, rows), out)
+    return _exchange(group, kind, x, counts, _Blocks(blocks, blocks, rows, True), out)
 
 
 def _exchange(group, kind, x, counts, blocks_of, out):
     """`counts`: blocks_of.received as an array."""
-    size, (sent, received, most) = group.size, blocks_of
+    size, (sent, received, most, even) = group.size, blocks_of
     width = math.prod(x.shape[1:])
     shape = (sum(received),) + tuple(x.shape[1:])
     result, written = make_result("all_to_all", kind, out, shape, x, (x,))
@@ -296,9 +293,8 @@ def _exchange(group, kind, x, counts, blocks_of, out):
         group.agree_on_nothing("all_to_all", kind, x)
         return finish(kind, result, written)
     wide, dtype = padded(kind, x, width, ALIGNMENT), moved_as(kind, x)
-    even = all(rows == most for rows in (*sent, *received))
-    if even and wide == width and kind.is_dense(x):
-        blocks, landed = x, written
+    if even and wide == width:
+        blocks, landed = kind.dense(x), written
     else:
         most = bound_of(most)  # the program's blocks are all of one size
         blocks, landed = kind.empty((size, most, wide), x), kind.empty((size, most, wide), x)
@@ -314,7 +310,7 @@ def _exchange(group, kind, x, counts, blocks_of, out):
         ("in", "recv_counts", "out"),
         (blocks, counts, landed),
         (),
-        said=_in_words(kind, x),
+        said=f"rows of {kind.dtype(x)} {list(x.shape[1:])}",
     )
     if landed is not written:
         flat, begin = written.reshape((shape[0], width)), 0

@@ -18,8 +18,8 @@ class Rejected(Error):
 
 class Fault(Error):
     """A rank stalled or died. `record` says who waited for whom: program, role, rank, tile, signal,
-    channel, expected, seen, waited_for, reason. `stretto.recover()` makes the world usable again
-    where nobody died."""
+    channel, expected, seen, waited_for, reason; of a group with a name, also group, among whose
+    ranks the numbers are. `stretto.recover()` makes the world usable again where nobody died."""
 
     record: dict | None = None
 

@@ -182,16 +182,15 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
             f"{op}: {y.shape[0]} rows in {num_tiles} tiles are not those of {m} tokens with "
             f"{top_k} of {num_experts} experts"
         )
-    added = () if residual is None else (residual,)
     shape = (m if all_reduce else m // group.size, n)
-    made, written = make_result(op, kind, out, shape, y, (y, b))
-    if m == 0:
-        group.agree_on_nothing(op, kind, y)
-        return finish(kind, made, written)
-    added = tuple(residual_or_zeros(op, kind, x, made) for x in added)
+    added = () if residual is None else (residual_or_zeros(op, kind, residual, shape, y),)
     weights = float_array(op, kind, "weights", weights, (m, top_k))
     names = ("a", "b", "tiles_used", "tile_experts", "slots", "weights")
     arrays = (kind.dense(y), kind.dense(kind.transpose(b)), used, experts, slots, weights)
+    made, written = make_result(op, kind, out, shape, y, (*arrays, *added))
+    if m == 0:
+        group.agree_on_nothing(op, kind, y)
+        return finish(kind, made, written)
     desc = {**routed, "dtype": dtype, "n": n, "k": k}
     group.launch_operator(
         kind,
@@ -245,8 +244,15 @@ def moe_layer(
     tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, ffn, exact)
     gathered = workspace(group, kind, op, (bound, hidden), x)
     kind.assign(gathered[: x.shape[0]], x)
-    made, written = make_result(op, kind, out, x.shape, x)
-    added = () if residual is None else (residual_or_zeros(op, kind, residual, made),)
+    added = () if residual is None else (residual_or_zeros(op, kind, residual, x.shape, x),)
+    arrays = (
+        gathered,
+        *(kind.dense(kind.transpose(w)) for w in (gate, up, down)),
+        *tiles[:5],
+        float_array(op, kind, "weights", weights, (m, top_k)),
+        *added,
+    )
+    made, written = make_result(op, kind, out, x.shape, x, arrays)
     desc = {**routed, "dtype": dtype, "hidden": hidden, "ffn": ffn, "residual": bool(added)}
     tables = ("tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots")
     group.launch_operator(
@@ -254,17 +260,11 @@ def moe_layer(
         op,
         {**desc, "tile_rows": tile_rows},
         ("a", "b_gate", "b_up", "b", *tables, "weights", *("residual" for _ in added), "out"),
-        (
-            gathered,
-            *(kind.dense(kind.transpose(w)) for w in (gate, up, down)),
-            *tiles[: len(tables)],
-            float_array(op, kind, "weights", weights, (m, top_k)),
-            *added,
-            written,
-        ),
+        (*arrays, written),
         (m,),
         at_bounds=exact,
     )
+    group.launched(shape, m)
     return finish(kind, made, written)
 
 

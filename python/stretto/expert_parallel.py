@@ -13,6 +13,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 from . import _core, _route
 from ._arrays import ArrayT, adopt
 from ._calls import (
+    check_apart,
     computed_dtype,
     finish,
     float_array,
@@ -86,11 +87,11 @@ def ep_dispatch(
     launch, experts, weights = _checked("ep_dispatch", group, kind, x, *routed)
     if fp8 and (not one_hop or x.shape[1] % _BLOCK):
         raise UserError(f"ep_dispatch: fp8 goes with one_hop and rows of whole blocks of {_BLOCK}")
-    received = _received(group, kind, x, experts, fp8, out)
+    tables = {"x": kind.dense(x), "experts": experts, "weights": weights}
+    received = _received(group, kind, x, experts, fp8, out, tuple(tables.values()))
     (rows, _), top_k = x.shape, experts.shape[1]
     everywhere = group.size * rows
-    positions = kind.empty((rows, group.size), experts)
-    tables = {"x": kind.dense(x), "experts": experts, "weights": weights, "positions": positions}
+    positions = tables["positions"] = kind.empty((rows, group.size), experts)
     tables.update((name, written) for name, (_, written) in received.items())
     if not one_hop:
         tables["counts"] = kind.empty((group.size, 1), experts)
@@ -135,8 +136,9 @@ def _checked(op: str, group, kind, x, experts, weights, num_experts: int):
     return _Launch(group, kind, dtype, rows, hidden, num_experts, top_k), experts, weights
 
 
-def _received(group, kind, x, experts, fp8: bool, out) -> Dict[str, Tuple[Any, Any]]:
-    """By name (what the caller gets, what launches write) of what comes from all ranks."""
+def _received(group, kind, x, experts, fp8: bool, out, read) -> Dict[str, Tuple[Any, Any]]:
+    """By name (what the caller gets, what launches write) of what comes from all ranks. `read`: what the
+    launches read."""
     (rows, hidden), top_k = x.shape, experts.shape[1]
     numbers, shares = (kind.from_dtype(dtype, (0,), x) for dtype in ("int32", "float32"))
     forms = {
@@ -147,10 +149,12 @@ def _received(group, kind, x, experts, fp8: bool, out) -> Dict[str, Tuple[Any, A
     if fp8:
         forms["recv_scales"] = (hidden // _BLOCK, shares)
     outs = several("ep_dispatch", out, len(forms)) or (None,) * len(forms)
-    return {
-        name: make_result("ep_dispatch", kind, given, (group.size * rows, columns), like, (x,))
+    made = {
+        name: make_result("ep_dispatch", kind, given, (group.size * rows, columns), like, read)
         for given, (name, (columns, like)) in zip(outs, forms.items())
     }
+    check_apart("ep_dispatch", kind, [result for result, _ in made.values()])
+    return made
 
 
 class _Launch:
@@ -204,24 +208,24 @@ def ep_combine(
     (everywhere, top_k), rows = slots.shape, positions.shape[0]
     if y.ndim != 2 or y.shape[0] != everywhere * top_k or y.shape[1] < 1:
         raise UserError(f"{op}: y is {tuple(y.shape)}, need {everywhere * top_k} rows")
-    result, written = make_result(op, kind, out, (rows, y.shape[1]), y, (y,))
-    if rows == 0:
-        group.agree_on_nothing(op, kind, y)
-        return finish(kind, result, written)
-    # The experts are in the tables; their number is not asked for again.
-    launch = _Launch(group, kind, dtype, rows, y.shape[1], group.size * top_k, top_k)
     arrays = {
         "y": kind.dense(y),
         "slots": slots,
         "recv_weights": weights,
         "positions": positions,
-        "residual": residual_or_zeros(op, kind, residual, result),
-        "out": written,
+        "residual": residual_or_zeros(op, kind, residual, (rows, y.shape[1]), y),
     }
+    read = tuple(arrays.values())
+    result, arrays["out"] = make_result(op, kind, out, (rows, y.shape[1]), y, read)
+    if rows == 0:
+        group.agree_on_nothing(op, kind, y)
+        return finish(kind, result, arrays["out"])
+    # The experts are in the tables; their number is not asked for again.
+    launch = _Launch(group, kind, dtype, rows, y.shape[1], group.size * top_k, top_k)
     if dispatched.one_hop:
         arrays["parts"] = workspace(group, kind, op, (group.size, rows, y.shape[1]), y)
     launch("ep_return" if dispatched.one_hop else "ep_combine", arrays)
-    return finish(kind, result, written)
+    return finish(kind, result, arrays["out"])
 
 
 def ep_moe_layer(
@@ -274,7 +278,6 @@ def ep_moe_layer(
     launch.desc["residual"] = residual is not None
     tokens = workspace(group, kind, op, (launch.rows, x.shape[1]), x)
     kind.assign(tokens[: x.shape[0]], x)
-    result, written = make_result(op, kind, out, x.shape, x)
     rows = _core.ep_moe_rows(kind.on_gpu, **launch.desc)
     weight = {"b_gate": gate, "b_up": up, "b": down}
     arrays = {
@@ -283,12 +286,12 @@ def ep_moe_layer(
         "experts": experts,
         "weights": weights,
         "products": kind.empty((rows, x.shape[1]), x),
-        "out": written,
     }
     if residual is not None:
-        arrays["residual"] = residual_or_zeros(op, kind, residual, result)
+        arrays["residual"] = residual_or_zeros(op, kind, residual, x.shape, x)
+    result, arrays["out"] = make_result(op, kind, out, x.shape, x, tuple(arrays.values()))
     launch(op, arrays)
-    return finish(kind, result, written)
+    return finish(kind, result, arrays["out"])
 
 
 def _check_experts(op: str, group, groups: int, num_experts: int, x, *weights) -> None:

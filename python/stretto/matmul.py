@@ -12,12 +12,11 @@ from ._arrays import COMPUTED, ArrayT, adopt, dtype_name, kind_of
 from ._calls import (
     axis,
     computed_dtype,
-    factor_of,
     finish,
+    is_average,
     make_result,
     result_along,
     same_kind,
-    scaled,
 )
 from ._world import GroupLike, group_of, name_of
 from .collectives import all_gather, reduce_scatter
@@ -34,6 +33,15 @@ class _Scales(NamedTuple):
     b: Any  # [1, N] or [N / 128, K / 128], dense
 
 
+class _Size(NamedTuple):
+    """Of the launches of a call."""
+
+    rows: int
+    bound: int  # the most rows that their programs may have
+    exact: bool  # and no others
+    said: str  # what else of the call is the same on all ranks
+
+
 class _Product(NamedTuple):
     """a [.., K] times b [K, N], of a rank of `group`."""
 
@@ -46,7 +54,7 @@ class _Product(NamedTuple):
     b_kn: bool
     like: Any  # an array of the result's element type
     scales: Optional[_Scales] = None
-    said: str = ""  # what else of the call is the same on all ranks
+    average: bool = False  # of the ranks' products, instead of their sum
 
     @property
     def columns(self) -> int:
@@ -64,8 +72,9 @@ class _Product(NamedTuple):
     def launch(self, program: str, rows: int, dim: int, outputs: dict, **fields) -> None:
         """`program` of _core over `rows` of all ranks, or collective and product one after the
         other, with these arrays as its outputs. `fields`: those of its Desc that others lack."""
+        said = f"{list(self.a.shape)}, dim {dim}{', avg' if self.average else ''}"
         if rows == 0:
-            self.group.agree_on_nothing(self.op, self.kind, self.a)
+            self.group.agree_on_nothing(self.op, self.kind, self.a, f"{said}, {self.columns} columns")
             return
         kind, names = self.kind, ("a", "b", *outputs)
         arrays = (self.rows_of(self.a, dim), self.weights, *outputs.values())
@@ -92,41 +101,40 @@ class _Product(NamedTuple):
         desc["m"] = bound
         make, key = getattr(_core, program), (*op, bound)
         steps = self.group.programs(kind, key, lambda on_gpu: make(on_gpu, **desc))
-        on_dim = self._replace(said=f"dim {dim}{self.said}")
+        size = _Size(rows, bound, exact, said)
         if len(steps) == 1:
-            on_dim._launch_step(key, steps[0], rows, exact, dict(zip(names, arrays)))
+            self._launch_step(key, steps[0], size, dict(zip(names, arrays)))
         elif program == "ag_gemm":
-            on_dim._gather_then_multiply(key, steps, (rows, bound, exact), arrays[0], outputs)
+            self._gather_then_multiply(key, steps, size, arrays[0], outputs)
         else:
-            on_dim._multiply_then_collect(key, steps, (rows, bound, exact), arrays[0], outputs["out"])
+            self._multiply_then_collect(key, steps, size, arrays[0], outputs["out"])
+        if not reached:
+            self.group.launched((kind.on_gpu, op), rows)
 
-    def _launch_step(self, key, program, rows: int, exact: bool, tensors: dict) -> None:
+    def _launch_step(self, key, program, size: _Size, tensors: dict) -> None:
         names, arrays = tuple(tensors), tuple(tensors.values())
-        options = {"at_bounds": exact, "said": self.said}
-        self.group.launch(self.kind, key, lambda _: program, names, arrays, (rows,), **options)
+        options = {"at_bounds": size.exact, "said": size.said}
+        self.group.launch(self.kind, key, lambda _: program, names, arrays, (size.rows,), **options)
 
-    def _between(self, rows: int, bound: int, columns: int, like):
+    def _between(self, size: _Size, columns: int, like):
         """What the first step leaves for the second, where peers can read it."""
-        made = workspace(self.group, self.kind, self.op, (bound, columns), like)
+        made = workspace(self.group, self.kind, self.op, (size.bound, columns), like)
         self.group.stays(self.kind, made)
-        return made[:rows]
+        return made[: size.rows]
 
-    def _gather_then_multiply(self, key, steps, size, a, outputs: dict) -> None:
-        """`size`: rows, those that the programs may have, and whether they have no others."""
-        rows, bound, exact = size
+    def _gather_then_multiply(self, key, steps, size: _Size, a, outputs: dict) -> None:
         gathered = outputs.get("gathered")
         if gathered is None:
-            gathered = self._between(rows, bound, self.a.shape[-1], self.a)
-        self._launch_step((*key, 0), steps[0], rows, exact, {"in": a, "out": gathered})
+            gathered = self._between(size, self.a.shape[-1], self.a)
+        self._launch_step((*key, 0), steps[0], size, {"in": a, "out": gathered})
         product = {"a": gathered, "b": self.weights, "c": outputs["c"]}
-        self._launch_step((*key, 1), steps[1], rows, exact, product)
+        self._launch_step((*key, 1), steps[1], size, product)
 
-    def _multiply_then_collect(self, key, steps, size, a, out) -> None:
-        rows, bound, exact = size
-        partial = self._between(rows, bound, self.columns, self.like)
+    def _multiply_then_collect(self, key, steps, size: _Size, a, out) -> None:
+        partial = self._between(size, self.columns, self.like)
         product = {"a": a, "b": self.weights, "c": partial}
-        self._launch_step((*key, 0), steps[0], rows, exact, product)
-        self._launch_step((*key, 1), steps[1], rows, exact, {"in": partial, "out": out})
+        self._launch_step((*key, 0), steps[0], size, product)
+        self._launch_step((*key, 1), steps[1], size, {"in": partial, "out": out})
 
 
 def _factors(op: str, a, b) -> Tuple[Any, Any, Any]:
@@ -204,13 +212,13 @@ def result_dtype(op: str, scale_a, scale_b, out_dtype, out) -> Optional[str]:
 
 
 @functools.lru_cache(maxsize=None)
-def scaled_op(op: str, out_dtype: str, said: str = ""):
+def scaled_op(op: str, out_dtype: str, average: bool = False):
     """The operator of that name for factors with scales; the same object each time."""
     body = _BODIES[op]
 
     def call(group, a, b, scale_a, scale_b, option, out):
         p = _scaled_product(op, group, a, b, scale_a, scale_b, out_dtype)
-        return body(p._replace(said=said), option, out)
+        return body(p._replace(average=average), option, out)
 
     return call
 
@@ -375,9 +383,10 @@ def matmul_reduce_scatter(
 
     `a`: [.., K] and `b`: [K, N], each rank's own. Result: [.., N] with 1/P of the size along
     `scatter_dim`. As torch.ops.symm_mem.fused_matmul_reduce_scatter: reduce_op "sum" or "avg".
-    Partial sums are rounded to the element type once, summed in float32 in rank order. Scales as in
-    `all_gather_matmul`; partial sums are scaled before they leave. `scatter_dim` the last, or -1:
-    product and reduce-scatter of its columns follow each other; not with scales.
+    Partial sums are rounded to the element type once, summed in float32 in rank order, and divided
+    before they are rounded again. Scales as in `all_gather_matmul`; partial sums are scaled before
+    they leave. `scatter_dim` the last, or -1: product and reduce-scatter of its columns follow each
+    other; not with scales.
     """
     op = "matmul_reduce_scatter"
     result = result_dtype(op, scale_a, scale_b, out_dtype, out)
@@ -392,20 +401,16 @@ def matmul_reduce_scatter(
             return _route.layer.matmul_reduce_scatter(a, b, *options, name_of(group))
         made = _route.layer.scaled_matmul_reduce_scatter
         return made(*arrays, *options, result, name_of(group))
-    group = group_of(group)
-    factor, said = factor_of(op, reduce_op, group.size), _SAID[reduce_op]
-    body = _scatter_op(said) if result is None else scaled_op(op, result, said)
-    return scaled(group.call(body, scatter_dim, out, *arrays), factor)
-
-
-_SAID = {"sum": "", "avg": ", avg"}
+    average = is_average(op, reduce_op)
+    body = _scatter_op(average) if result is None else scaled_op(op, result, average)
+    return group_of(group).call(body, scatter_dim, out, *arrays)
 
 
 @functools.lru_cache(maxsize=None)
-def _scatter_op(said: str):
+def _scatter_op(average: bool):
     def call(group, a, b, scatter_dim, out):
         p = _product("matmul_reduce_scatter", group, a, b)
-        return _scattered(p._replace(said=said), scatter_dim, out)
+        return _scattered(p._replace(average=average), scatter_dim, out)
 
     return call
 
@@ -421,7 +426,8 @@ def _scattered(p, scatter_dim, out):
     shape = list(p.a.shape[:-1]) + [p.columns]
     shape[dim] //= size
     made = result_along(p.op, p.kind, out, shape, dim, p.like, p.read)
-    p.launch("gemm_rs", math.prod(p.a.shape[:-1]), dim, {"out": made.target})
+    outputs = {"out": made.target}
+    p.launch("gemm_rs", math.prod(p.a.shape[:-1]), dim, outputs, average=p.average)
     return made.finish()
 
 

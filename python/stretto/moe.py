@@ -98,6 +98,8 @@ def _moe_route(
         if value not in known:
             raise UserError(f"{op}: {name} '{value}': one of {', '.join(known)}")
     (m, hidden), experts = x.shape, gate.shape[0]
+    if not 1 <= top_k <= experts:
+        raise UserError(f"{op}: top_k is {top_k} of {experts} experts")
     bias = [float_array(op, kind, "bias", b, (experts,)) for b in bias]
     shapes = [("weights", "float32", (m, top_k))]
     if tables:
@@ -272,7 +274,7 @@ def _grouped_matmul(names, result, group, *arguments):
     dtype, inputs = _factors(op, kind, given, a, shapes[1], scaled)
     like = kind.from_dtype(result, (0,), a) if scaled else a
     shape = grouped_shape(*shapes, given.get("offsets"), given.get("tokens"))
-    read = (a, *(given[name] for name in ("b", "up") if name in given))
+    read = (*rows.tables.values(), *inputs.values())
     made, written = make_result(op, kind, out, shape, like, read)
     if made is not written and (masked or rows.spare):
         kind.assign(written, made)  # whose other rows stay
@@ -292,7 +294,8 @@ def _grouped_matmul(names, result, group, *arguments):
         "layout": "masked" if masked else "contiguous",
         "scaling": "block" if scaled else "none",
     }
-    bound, exact = group.bound((kind.on_gpu, op, *desc.values()), rows.m)
+    program = kind.on_gpu, op, *desc.values()
+    bound, exact = group.bound(program, rows.m)
     group.launch_operator(
         kind,
         "grouped_gemm",
@@ -302,6 +305,7 @@ def _grouped_matmul(names, result, group, *arguments):
         (rows.m,),
         at_bounds=exact,
     )
+    group.launched(program, rows.m)
     return finish(kind, made, written)
 
 
@@ -338,7 +342,13 @@ def moe_combine(
     if min(top_k, hidden) < 1 or (scatter and m % group.size):
         raise UserError(f"{op}: {m} tokens of size {hidden} on {group.size} ranks")
     shape = (m // group.size if scatter else m, hidden)
-    result, written = make_result(op, kind, out, shape, y, (y,))
+    arrays = (
+        kind.dense(y),
+        int_table(op, kind, "slots", slots, (m, top_k)),
+        float_array(op, kind, "weights", weights, (m, top_k)),
+        residual_or_zeros(op, kind, residual, shape, y),
+    )
+    result, written = make_result(op, kind, out, shape, y, arrays)
     if m == 0:
         group.agree_on_nothing(op, kind, y)
         return finish(kind, result, written)
@@ -354,13 +364,7 @@ def moe_combine(
             "sequence_parallel": scatter,
         },
         ("y", "slots", "weights", "residual", "out"),
-        (
-            kind.dense(y),
-            int_table(op, kind, "slots", slots, (m, top_k)),
-            float_array(op, kind, "weights", weights, (m, top_k)),
-            residual_or_zeros(op, kind, residual, result),
-            written,
-        ),
+        (*arrays, written),
         (m,),
     )
     return finish(kind, result, written)

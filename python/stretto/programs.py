@@ -3,12 +3,14 @@ launched."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from . import _core
-from ._arrays import adopt
+from ._arrays import adopt, may_overlap
+from ._calls import file_name, whole
 from ._world import GroupLike, group_of
 from .errors import UserError
 
@@ -66,14 +68,15 @@ class Program:
         for name in given:
             if name not in names:
                 raise UserError(f"{self.name}: no run-time size '{name}'; it has {names}")
-        return [int(given.get(name, default[name])) for name in names]
+        return [whole(self.name, name, given.get(name, default[name])) for name in names]
 
     def __call__(self, *arrays: Any, group: GroupLike = None, **extents: int) -> Any:
         """Launches the program: collective over the group, which has as many ranks as it. `arrays`:
         its inputs, outputs and states in the order in which it declares them, each of the declared
-        shape (run-time sizes at their bounds) and element type. `extents`: run-time sizes, default:
-        their bounds; scalars: default 0. Returns the outputs, one alone or a tuple; outputs left
-        out at the end are made. Proved before its first launch (Rejected with the report)."""
+        shape (run-time sizes at their bounds) and element type; what is written may not overlap
+        others. `extents`: run-time sizes, default: their bounds; scalars: default 0. Returns the
+        outputs, one alone or a tuple; outputs left out at the end are made. Proved before its first
+        launch (Rejected with the report)."""
         group = group_of(group)
         tensors = self._core.tensors
         inputs = [t for t in tensors if t[1] != "output"]
@@ -93,6 +96,7 @@ class Program:
             )
         kind, like = adopt(arrays[0])
         by_name = {t[0]: self._checked(kind, t, array) for t, array in zip(order, arrays)}
+        self._check_apart(kind, by_name)
         for t in outputs:
             if t[0] not in by_name:
                 by_name[t[0]] = kind.from_dtype(t[2], t[3], like)
@@ -109,6 +113,13 @@ class Program:
         made = tuple(by_name[t[0]] for t in outputs)
         return made[0] if len(made) == 1 else made
 
+    def _check_apart(self, kind, by_name) -> None:
+        """What is written, of all that is given."""
+        written = [t[0] for t in self._core.tensors if t[1] != "input" and t[0] in by_name]
+        for name, other in itertools.product(written, by_name):
+            if name != other and may_overlap(kind, by_name[name], by_name[other]):
+                raise UserError(f"{self.name}: the arrays '{name}' and '{other}' overlap")
+
     def _checked(self, kind, tensor, array):
         other, array = adopt(array)
         name, what, dtype, shape, _ = tensor
@@ -121,8 +132,10 @@ class Program:
             )
         if not kind.is_dense(array):
             raise UserError(f"{self.name}: {what} '{name}' must be dense, row by row")
-        if what != "input" and not kind.writable(array):
-            raise UserError(f"{self.name}: {what} '{name}' is read-only")
+        if what != "input":
+            if not kind.writable(array):
+                raise UserError(f"{self.name}: {what} '{name}' is read-only")
+            kind.count_write(array)
         return array
 
 
@@ -162,7 +175,7 @@ class ProgramFile:
 def load(path: Union[str, os.PathLike]) -> ProgramFile:
     """Compiles a C++ file with a tile program with $CXX (c++), once per content, and loads it.
     UserError with the compiler's messages."""
-    return ProgramFile(_core.ProgramFile(os.fspath(path), INCLUDE_DIR))
+    return ProgramFile(_core.ProgramFile(file_name("load", path), INCLUDE_DIR))
 
 
 def operator(
@@ -215,6 +228,7 @@ def _machine_of(ranks: int) -> str:
 def _chosen(what, machine: Optional[str], shape: Dict[str, Any]) -> Choice:
     if not isinstance(what, str):
         raise UserError("chosen=True is for operators by name; a program is what it is")
+    _check_names(what, shape)
     shape = {key: value for key, value in shape.items() if key != "target"}
     return choose(what, machine, **shape)
 
@@ -235,11 +249,21 @@ def _in_sequence(parts: List[Dict[str, Any]]) -> Dict[str, Any]:
     }
 
 
+def _check_names(what, shape: Dict[str, Any]) -> None:
+    """A program has one shape, what makes programs the arguments of operator()."""
+    known = () if isinstance(what, Program) else ("ranks", "m", "n", "k", "dtype", "target")
+    for name in shape:
+        if name not in known:
+            choices = ", ".join(known) or "nothing"
+            raise UserError(f"{what!r} is not asked for by '{name}', by {choices}")
+
+
 def _program(what, **shape: Any) -> Program:
+    _check_names(what, shape)
     if isinstance(what, Program):
         return what
     if isinstance(what, ProgramFile):
-        return what.program(shape.get("ranks", 2))
+        return what.program(shape.pop("ranks", 2), **shape)
     return operator(what, **shape)
 
 
@@ -275,10 +299,12 @@ def predict(
     **shape: Any,
 ) -> Dict[str, Any]:
     """What a launch would cost on a machine, as `Program.predict` says; `what` and `chosen` as
-    `explain` takes them. With `chosen` the result has `config`, too: its name, or the sequence's
-    steps, of which it has the sums."""
+    `explain` takes them, `shape` of a program its run-time sizes. With `chosen` the result has
+    `config`, too: its name, or the sequence's steps, of which it has the sums."""
     if chosen:
         choice = _chosen(what, machine, shape)
         parts = [program.predict(machine) for program in choice.programs]
         return {**_in_sequence(parts), "config": choice.config}
+    if isinstance(what, Program):
+        return what.predict(machine, **shape)
     return _program(what, **shape).predict(machine)

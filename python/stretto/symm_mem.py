@@ -8,6 +8,7 @@ from typing import Any, Sequence, Tuple, Union
 
 from . import _core
 from ._arrays import kind_of_numpy, numpy_dtype, torch_kind
+from ._calls import fits
 from ._world import GroupLike, group_of
 from .errors import UserError
 
@@ -60,6 +61,8 @@ def _shape(size: Sequence[Any]) -> Tuple[int, ...]:
 
 def _allocate(group, kind, device: int, name: str, dtype: str, shape, itemsize: int):
     size_bytes = itemsize * math.prod(shape)
+    if not fits(size_bytes):
+        raise UserError(f"symm_mem.empty: {shape} of {dtype} are {size_bytes} bytes")
     with group.used():
         if kind.on_gpu:
             group.open_gpu(device)

@@ -10,6 +10,7 @@ from . import _route
 from ._arrays import ArrayT, adopt, may_overlap
 from ._calls import (
     bound_of,
+    check_apart,
     computed_dtype,
     finish,
     make_result,
@@ -58,11 +59,12 @@ def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
             "need [.., H], [.., H], [H]"
         )
     outs = out or (None, None)
-    peers_read = [x] if group.is_symmetric(kind.address(x)) else []
+    read = [weight, x] if group.is_symmetric(kind.address(x)) else [weight]  # by all rows, by peers
     (normed, written), (total, summed) = (
-        make_result(op, kind, each, x.shape, x, peers_read + unless_same(kind, each, x, residual))
+        make_result(op, kind, each, x.shape, x, read + unless_same(kind, each, x, residual))
         for each in outs
     )
+    check_apart(op, kind, (normed, total))
     x, residual, weight = kind.dense(x), kind.dense(residual), kind.dense(weight)
     rows = math.prod(x.shape[:-1])
     if rows == 0:
@@ -82,6 +84,7 @@ def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
         ("x", "weight", "residual", "sum", "out"),
         (x, weight, residual, summed, written),
         (rows,),
+        said=str(list(x.shape)),
     )
     return finish(kind, normed, written), finish(kind, total, summed)
 
@@ -103,17 +106,18 @@ def scaled_dot_product_attention(
 
     `query`: [.., Hq, L, E], `key`, `value`: [.., Hkv, S, E]; Hq != Hkv (a multiple of it) needs
     `enable_gqa`. `is_causal`: row i sees columns 0 to i, L <= S. Otherwise L <= S as well. scale:
-    default 1 / sqrt(E). float32 softmax. `window`: with `is_causal`, row i sees the last so many
+    any number, default 1 / sqrt(E). float32 softmax. `window`: with `is_causal`, row i sees the last so many
     columns up to i; 0: all. The result lies in memory as [.., L, Hq, E]; a query that does so too,
     and dense keys and values, are not copied. `return_lse`: (result, float32 [.., Hq, L], the
     logarithm of each row's sum of weights), `out` a pair then.
     """
+    name = "scaled_dot_product_attention"
+    scale = scale_or_none(name, scale)
     if out is None and _route.wants(query, key, value):
-        options = is_causal, None if scale is None else float(scale), enable_gqa, window, return_lse
+        options = is_causal, scale, enable_gqa, window, return_lse
         made = _route.forward.scaled_dot_product_attention(query, key, value, *options)
         return made if return_lse else made[0]
-    name = "scaled_dot_product_attention"
-    options = scale_or_none(name, scale), enable_gqa, whole(name, "window", window), return_lse
+    options = scale, enable_gqa, whole(name, "window", window), return_lse
     op = with_options(_scaled_dot_product_attention, is_causal, *options)
     out = several(name, out, 2) if return_lse else out
     return alone().call(op, 0, out, query, key, value)
@@ -135,7 +139,8 @@ def _scaled_dot_product_attention(
     lse = ()
     if return_lse:
         like = kind.from_dtype("float32", (0,), q)
-        lse = make_result(op, kind, out[1] if out else None, tuple(q.shape[:-1]), like)
+        lse = make_result(op, kind, out[1] if out else None, tuple(q.shape[:-1]), like, (q, k, v))
+        check_apart(op, kind, same_kind(op, kind, *(out or ())))
     desc = {
         "dtype": dtype,
         "batch": batch,
@@ -145,7 +150,7 @@ def _scaled_dot_product_attention(
         "num_kv_heads": kv_heads,
         "head_dim": width,
         "causal": is_causal,
-        "scale": 1.0 / math.sqrt(width) if scale is None else scale,
+        "scale": scale,
         "window": window,
         "lse": return_lse,
     }
@@ -175,6 +180,8 @@ def _check_heads(op: str, q, k, v, enable_gqa: bool) -> None:
             f"{op}: shapes {', '.join(map(str, shapes))}; need [.., H, L, E], [.., H, S, E] twice"
         )
     (heads, rows), (kv_heads, tokens) = shapes[0][-3:-1], shapes[1][-3:-1]
+    if min(heads, kv_heads, *width) < 1:
+        raise UserError(f"{op}: shapes {shapes[0]} and {shapes[1]} without heads or elements")
     if heads != kv_heads and (not enable_gqa or heads % kv_heads):
         raise UserError(f"{op}: {heads} and {kv_heads} heads (enable_gqa={enable_gqa})")
     if rows > tokens:

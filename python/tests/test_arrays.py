@@ -75,15 +75,22 @@ def test_symmetric_arrays_that_are_not_the_same_on_all_ranks(which):
     assert errors[0] == errors[1] and "of array" in errors[0]
 
 
-def test_memory_that_is_not_aligned():
+@pytest.mark.parametrize("num_aligned", [0, 1, 2])
+def test_memory_that_is_not_aligned(num_aligned):
+    """Whether or not aligned arrays of that layout have come before."""
+
     def body():
         x, out = (np.zeros(65, np.uint8)[1:].view(np.float32).reshape(4, 4) for _ in range(2))
         x[...] = X
         assert not x.flags.aligned
-        return stretto.all_reduce(x, out=out)
+        for _ in range(num_aligned):
+            stretto.all_reduce(X)
+            stretto.all_reduce(X, out=np.empty_like(X))
+        return stretto.all_reduce(x), stretto.all_reduce(X, out=out), stretto.all_reduce(x, out=out)
 
-    for got in testing.run(2, body):
-        np.testing.assert_array_equal(got, 2 * X)
+    for results in testing.run(2, body):
+        for got in results:
+            np.testing.assert_array_equal(got, 2 * X)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,6 @@ def cupy(monkeypatch):
     module.ascontiguousarray = lambda x: x if x.host.flags.c_contiguous else Array(aligned(x.host))
     module.swapaxes = lambda x, i, j: Array(x.host.swapaxes(i, j))
     module.moveaxis = lambda x, i, j: Array(np.moveaxis(x.host, i, j))
-    module.multiply = lambda x, y, out: np.multiply(x.host, y, out=out.host)
     module.cuda = types.SimpleNamespace(
         Device=Context,
         get_current_stream=lambda: stream,
@@ -90,14 +89,14 @@ def cupy(monkeypatch):
         def __init__(self, made):
             self.made = made
 
-        def launch(self, *arguments, extents, stream):
+        def launch(self, *arguments, extents, said, stream):
             module.used.append(stream)
-            self.made.launch(*arguments, extents=extents, stream=0)
+            self.made.launch(*arguments, extents=extents, said=said, stream=0)
 
     def make(group, kind, entry, staged, records):
         assert kind is _arrays.CupyKind
         made = _core.Executable.make(
-            group.session, group.rank, entry.compiled, list(staged), False, records=records, said=""
+            group.session, group.rank, entry.compiled, list(staged), False, records=records
         )
         return Launches(made)
 

@@ -15,6 +15,8 @@ import stretto
 from stretto import testing
 
 X = np.ones((4, 4), np.float32)
+H = X.reshape(2, 2, 4)  # two heads
+COPY = stretto.operator("all_gather", ranks=1, m=4, n=4, target="cpu")
 
 
 @pytest.fixture
@@ -60,6 +62,18 @@ def test_before_init_and_after_finalize(monkeypatch):
         (lambda: stretto.broadcast(X, 1), "root 1 of 1"),
         (lambda: stretto.all_to_all(X, input_split_sizes=[3]), "input_split_sizes \\[3\\]"),
         (lambda: stretto.symm_mem.empty(-1), "shape"),
+        (lambda: stretto.symm_mem.empty(2**62, 4), "are 73786976294838206464 bytes"),
+        (lambda: stretto.all_gather(X, dim=2**70), "1180591620717411303424: need a whole number"),
+        (lambda: stretto.scaled_dot_product_attention(H, H[:0], H[:0], enable_gqa=True), "without heads"),
+        (lambda: stretto.scaled_dot_product_attention(*3 * [H[..., :0]]), "without heads or elements"),
+        (lambda: stretto.moe_route(X, X, -1), "top_k is -1 of 4 experts"),
+        (lambda: stretto.moe_route(X, X, 0), "top_k is 0 of 4 experts"),
+        (lambda: stretto.moe_route(X, X, 5), "top_k is 5 of 4 experts"),
+        (lambda: stretto.moe_route(X, X, 2**70), "top_k is 1180591620717411303424"),
+        (lambda: COPY(X, m=2**63), "m is 9223372036854775808, need a number of 64 bits"),
+        (lambda: COPY(X, m="4"), "m is '4', need a whole number"),
+        (lambda: stretto.trace(3).__enter__(), r"trace\(3\): need a path"),
+        (lambda: stretto.load(None), r"load\(None\): need a path"),
         (lambda: stretto.symm_mem.empty(4, dtype="nonsense"), "'nonsense' is no element type"),
         (lambda: stretto.explain("no_such"), "no_such"),
         (lambda: stretto.Program.parse("tile program"), "line 1|text:1|1:"),

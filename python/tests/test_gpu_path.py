@@ -31,7 +31,7 @@ def host_as_gpu(monkeypatch, rng):
     def make(group, kind, entry, staged, records):
         assert kind is HostAsGpu
         return _core.Executable.make(
-            group.session, group.rank, entry.compiled, list(staged), False, records=records, said=""
+            group.session, group.rank, entry.compiled, list(staged), False, records=records
         )
 
     monkeypatch.setattr(_arrays, "torch_kind", lambda device_type: HostAsGpu)
@@ -115,10 +115,15 @@ def test_chosen_products_are_predicted_no_slower_than_the_default():
     for rows in (8, 512):
         desc = {"world_size": 2, "m": rows, "n": 256, "k": 128}
         desc |= {"dtype": "bfloat16", "scaling": "none", "b_kn": False, "result_dtype": "bfloat16"}
-        gathered = {**desc, "gathered": True}
-        for make, desc in ((_core.ag_gemm, gathered), (_core.gemm_rs, desc), (_core.gemm_ar, desc)):
+        products = (
+            (_core.ag_gemm, {**desc, "gathered": True}),
+            (_core.gemm_rs, {**desc, "average": False}),
+            (_core.gemm_rs, {**desc, "average": True}),
+            (_core.gemm_ar, desc),
+        )
+        for make, desc in products:
             fastest, fused, default = (
-                sum(p.predict("h200x2")["time_ms"] for p in make(True, products=products, **desc))
-                for products in ("fastest", "fused", "default")
+                sum(p.predict("h200x2")["time_ms"] for p in make(True, products=how, **desc))
+                for how in ("fastest", "fused", "default")
             )
             assert fused <= default and 0.9 * fastest <= fused

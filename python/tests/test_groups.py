@@ -340,6 +340,29 @@ def test_a_fault_stays_in_its_group():
             np.testing.assert_array_equal(got, 2 * X)
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_fault_in_a_group_says_who_that_is_among_all(repeated):
+    gate = threading.Barrier(2)
+
+    def body():
+        odd = stretto.new_group([1, 3], name="odd")
+        if odd.rank < 0:
+            return
+        if repeated:
+            stretto.all_reduce(X, group=odd)
+            stretto.all_reduce(X, group=odd)
+        if odd.rank == 0:
+            with pytest.raises(stretto.Fault) as caught:
+                stretto.all_reduce(X, group=odd)
+            record, text = caught.value.record, str(caught.value)
+            assert (record["rank"], record["waited_for"], record["group"]) == (0, 1, "odd")
+            assert text.endswith("(in group 'odd': its rank 0 is rank 1 of all, its rank 1 is rank 3 of all)")
+        gate.wait(20)
+        stretto.recover(odd)
+
+    testing.run(4, body, timeout=1)
+
+
 def test_threads_of_a_process_with_a_group_each():
     """One waits for a rank in its group, the other goes on in another."""
     for rank, (code, _, said) in enumerate(

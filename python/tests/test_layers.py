@@ -43,6 +43,27 @@ def test_layers_in_autocast_compute_as_linear_ones_do(rng, sequence_parallel, co
             torch.testing.assert_close(got.grad, of_whole.grad, **near)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("lay", [lambda x: x.t().contiguous().t(), lambda x: x[:, ::2]])
+def test_compiled_layers_take_inputs_in_any_order(rng, backend, lay):
+    """What is traced says how results lie in memory, which later operators go by."""
+    torch.manual_seed(int(rng.integers(1 << 30)))
+    stretto.init()
+    try:
+        from stretto.nn import ColumnParallelLinear
+
+        layer = ColumnParallelLinear(16, 8, sequence_parallel=False)
+        x = lay(torch.randn(6, 32 if lay(torch.empty(2, 4)).shape[1] == 2 else 16))
+        want = torch.nn.functional.linear(x, layer.weight, layer.bias)
+        copied = torch.compile(lambda x: stretto._torch.copy_to_ranks(x, "").view(-1), backend=backend)
+        torch.testing.assert_close(copied(x), x.reshape(-1))
+        compiled = torch.compile(layer, fullgraph=True, backend=backend)
+        torch.testing.assert_close(compiled(x), want)
+        compiled(x).sum().backward()
+    finally:
+        stretto.finalize()
+
+
 def test_layers_that_were_made_without_memory():
     """As tools for large models make them: memory comes later, then parameters as of a new layer."""
     stretto.init()

@@ -45,6 +45,21 @@ def test_all_gather(rng, size, dim):
             np.testing.assert_array_equal(got, np.concatenate(x, dim))
 
 
+@pytest.mark.parametrize("shape, dtype", [((16777217,), np.uint8), ((1027, 1029), np.int16)])
+def test_large_arrays_that_are_no_whole_rows(rng, shape, dtype):
+    x = [rng.integers(0, 100, shape, dtype) for _ in range(2)]
+
+    def body():
+        mine = x[stretto.rank()]
+        whole = np.empty((2 * shape[0], *shape[1:]), dtype)
+        assert stretto.all_gather(mine, out=whole) is whole
+        return whole, stretto.broadcast(mine, 1), stretto.broadcast(mine.copy(), 0, out=mine.copy())
+
+    for gathered, second, first in testing.run(2, body):
+        assert np.array_equal(gathered, np.concatenate(x))
+        assert np.array_equal(second, x[1]) and np.array_equal(first, x[0])
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_reductions(rng, size, dtype):
@@ -59,6 +74,34 @@ def test_reductions(rng, size, dtype):
     for dim in (0, 1):
         got = testing.run(size, lambda: stretto.reduce_scatter(x[stretto.rank()], dim=dim))
         near(np.concatenate(got, dim), total, dtype)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("sequence", [None, True])
+def test_averages_of_large_numbers(rng, size, sequence):
+    """Of numbers whose sum float16 does not have: they are rounded once."""
+    x = [(60000 * v).astype(np.float16) for v in parts(rng, size, (2 * size, 40), "float64")]
+    x = [np.where(abs(v) < 30000, np.float16(60000), v) for v in x]
+    one = np.eye(40, dtype=np.float16)
+    mean = sum(wide(x)) / size
+
+    def body():
+        mine = x[stretto.rank()]
+        whole = stretto.all_reduce(mine, reduce_op="avg")
+        assert (stretto.all_reduce(mine, reduce_op="avg", out=np.empty_like(mine)) == whole).all()
+        return (
+            whole,
+            stretto.reduce_scatter(mine, reduce_op="avg"),
+            stretto.matmul_reduce_scatter(mine, one, reduce_op="avg"),
+        )
+
+    results = testing.run(size, body, sequence=sequence)
+    for whole, *scattered in results:
+        np.testing.assert_allclose(wide([whole])[0], mean, rtol=1e-3, atol=20)
+        if size != 3:  # where a third is rounded, too
+            np.testing.assert_array_equal(whole, mean.astype(np.float16))
+    for op in (1, 2):
+        np.testing.assert_array_equal(np.concatenate([r[op] for r in results]), results[0][0])
 
 
 @pytest.mark.parametrize("size", SIZES)

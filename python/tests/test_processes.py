@@ -10,7 +10,8 @@ import textwrap
 import pytest
 
 
-def start(size, code, **variables):
+def start(size, code, *, argument="-c", **variables):
+    """A process per rank that runs the code, or with "-i" what is typed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     processes = []
@@ -28,8 +29,9 @@ def start(size, code, **variables):
         }
         processes.append(
             subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(code)],
+                [sys.executable, argument, *([textwrap.dedent(code)] if code else [])],
                 env=environment,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -133,6 +135,30 @@ def test_a_rank_that_dies_is_named(end):
             assert code == 0 and output.endswith("True\n"), f"rank {rank}: {errors}"
 
 
+def test_a_rank_that_has_shown_an_error_to_a_user_leaves_as_others_do():
+    """Who types goes on after an error, which Python remembers as the last."""
+    typed = """
+        import os, time, numpy as np, stretto
+        world = stretto.init()
+        1 / 0
+        total = stretto.all_reduce(np.ones(4, np.float32))
+        for _ in range(20 * stretto.rank()): time.sleep(0.05)
+
+        print("left" if stretto.rank() == 0 else "good", *total, flush=True)
+        try: stretto.all_reduce(total) if stretto.rank() else None
+        except stretto.Fault as fault: print("died" in str(fault), flush=True)
+
+        exit()
+    """
+    processes = start(2, "", argument="-i")
+    for process in processes:
+        process.stdin.write(textwrap.dedent(typed))
+        process.stdin.flush()
+    first, other = finish(processes)
+    assert first[:2] == (0, "left 2.0 2.0 2.0 2.0\n"), first
+    assert other[:2] == (0, "good 2.0 2.0 2.0 2.0\nFalse\n"), other
+
+
 def faults_without(missing):
     """What the other two of three ranks say of one that is killed at once."""
     processes = start(
@@ -161,6 +187,51 @@ def test_a_rank_that_does_not_come():
 def test_rank_0_that_does_not_come():
     for output in faults_without(0):
         assert "rank 0 did not answer at 127.0.0.1:" in output and "nobody listens" in output
+
+
+def test_an_interrupt_ends_a_wait(tmp_path):
+    """For a rank that does not come to init(), and to a call; the others are told."""
+    code = f"""
+        import os, pathlib, signal, threading, time, numpy as np, stretto
+        place = pathlib.Path({str(tmp_path)!r})
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
+
+        def interrupted(wait):
+            begin = time.monotonic()
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                wait()
+            except KeyboardInterrupt:
+                assert time.monotonic() - begin < 30
+                return True
+
+        if "LATE" in os.environ:
+            assert interrupted(lambda: stretto.init(timeout=60))
+        else:
+            stretto.init(timeout=60)
+            x = np.ones(4, np.float32)
+            for turn in range(3):
+                call = stretto.barrier if turn == 0 else lambda: stretto.all_reduce(x)
+                stretto.all_reduce(x)
+                if stretto.rank() == 0:
+                    assert interrupted(call)
+                    (place / str(turn)).touch()
+                while not (place / str(turn)).exists():
+                    time.sleep(0.05)
+                try:
+                    call()
+                except stretto.Fault as fault:
+                    assert "rank 0 was interrupted" in str(fault)
+                stretto.recover()
+            assert (stretto.all_reduce(x) == 2).all()
+        print("good")
+    """
+    for rank, (code_of_rank, output, errors) in enumerate(finish(start(2, code))):
+        assert (code_of_rank, output) == (0, "good\n"), f"rank {rank}: {errors}"
+    first, other = start(2, code, LATE="1")
+    other.kill()
+    code_of_rank, output, errors = finish([first, other])[0]
+    assert (code_of_rank, output) == (0, "good\n"), errors
 
 
 def test_many_worlds_one_after_the_other_leak_nothing():

@@ -1,7 +1,10 @@
 """Own programs from Python: C++ files and texts, proved before their first launch."""
 
 import json
+import os
 import runpy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -75,19 +78,19 @@ def test_a_racy_program_is_rejected_with_the_report(root):
 )
 def test_the_fields_of_a_program_are_named_where_they_do_not_fit(given, said):
     with pytest.raises(stretto.InternalError, match=said):
-        _core.all_reduce(False, world_size=1, dtype="float32", **given)
+        _core.all_reduce(False, world_size=1, dtype="float32", average=False, **given)
 
 
 def test_what_is_proved_for_one_size_has_no_other():
     stretto.init()
     try:
         group = stretto._world.group_of()
-        program = _core.all_reduce(False, world_size=1, dtype="float32", m=4, n=8)
+        program = _core.all_reduce(False, world_size=1, dtype="float32", average=False, m=4, n=8)
         for bounds_only in (False, True):
             compiled = program.compile(bounds_only=bounds_only)
             staged = [False] * len(program.tensors)
             executable = _core.Executable.make(
-                group.session, 0, compiled, staged, False, records=False, said=""
+                group.session, 0, compiled, staged, False, records=False
             )
             x, out = np.ones((4, 8), np.float32), np.zeros((4, 8), np.float32)
             addresses = [{"in": x, "out": out}[t[0]].ctypes.data for t in program.tensors]
@@ -179,3 +182,68 @@ def test_few_rows_are_gathered_first():
     assert text.startswith("# sequence of all_gather and gemm, predicted")
     with pytest.raises(stretto.UserError, match="by name"):
         stretto.explain(choice.programs[0], chosen=True)
+
+
+def test_what_a_program_does_not_have_is_refused():
+    program = stretto.operator("all_gather", ranks=1, m=4096, n=1024)
+    few = stretto.predict(program, "h200x1", m=1)["time_ms"]
+    assert few == program.predict("h200x1", m=1)["time_ms"]
+    assert few < stretto.predict(program, "h200x1")["time_ms"]
+    for call, named in (
+        (lambda: stretto.predict(program, "h200x1", rows=1), "'rows'"),
+        (lambda: stretto.explain(program, bogus=4), "'bogus'"),
+        (lambda: stretto.prove(program, ranks=2), "'ranks'"),
+        (lambda: stretto.explain("gemm", bogus=4), "'bogus'"),
+        (lambda: stretto.explain("ag_gemm", chosen=True, bogus=4), "'bogus'"),
+    ):
+        with pytest.raises(stretto.UserError, match=named):
+            call()
+
+
+def test_sizes_of_a_file_with_a_shape_of_its_own(root):
+    file = stretto.load(root / "examples/02_ag_gemm.cc")
+    with pytest.raises(stretto.UserError):
+        stretto.predict(file, "h200x2", m=128, n=64, k=64)
+    with pytest.raises(stretto.UserError, match="'rows'"):
+        stretto.explain(file, rows=3)
+
+
+def test_results_over_other_arrays_are_refused(rng):
+    program = stretto.operator("gemm", ranks=1, m=64, n=64, k=64, target="cpu")
+    a, b = (rng.random((64, 64), np.float32) for _ in range(2))
+
+    def body():
+        got = program(a, b, np.empty((64, 64), np.float32))
+        memory = np.empty(64 * 96, np.float32)
+        x, out = memory[: 64 * 64].reshape(64, 64), memory[-64 * 64 :].reshape(64, 64)
+        for given in ((a, b, a), (a, b, b), (x, b, out)):
+            with pytest.raises(stretto.UserError, match="the arrays 'c' and '[ab]' overlap"):
+                program(*given)
+        return got
+
+    np.testing.assert_allclose(testing.run(1, body)[0], a @ b.T, rtol=1e-4)
+
+
+def test_a_compiled_file_that_was_cut_short_is_compiled_again(root, tmp_path):
+    """As a machine that stops may leave it."""
+    code = f"import stretto; print(len(str(stretto.load({str(root / 'examples/03_ring_pass.cc')!r}).program(2))))"
+    environment = {**os.environ, "STRETTO_CACHE_DIR": str(tmp_path)}
+
+    def load():
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=90, check=False
+        )
+
+    first = load()
+    assert first.returncode == 0, first.stderr
+    (kept,) = (tmp_path / "programs").glob("*.so")
+    whole = kept.read_bytes()
+    for size in (0, 4096, len(whole) // 2, len(whole) - 1):
+        kept.write_bytes(whole[:size])
+        again = load()
+        assert (again.returncode, again.stdout) == (0, first.stdout), (size, again.stderr)
+        assert kept.read_bytes() == whole
+    kept.write_bytes(whole[:-100] + bytes(100))
+    assert load().returncode == 0
+    made = kept.stat().st_mtime_ns
+    assert load().returncode == 0 and kept.stat().st_mtime_ns == made

@@ -1,6 +1,7 @@
 #include "stretto/lang/program_file.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <string_view>
 #include <system_error>
 
 #include "stretto/base/env.h"
@@ -23,6 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxProgramBytes = std::size_t{16} << 20;
 constexpr std::size_t kMaxExpandedBytes = std::size_t{256} << 20;
+constexpr std::size_t kMaxLibraryBytes = std::size_t{1} << 30;
 
 std::string quote(const fs::path& path) {
   std::string text = "'";
@@ -81,12 +84,49 @@ void run_compiler(const fs::path& file, const fs::path& include_dir, const std::
       fmt::format("{}: does not compile:\n{}", file.string(), why(status, said).substr(0, 4000)));
 }
 
+// What follows a library in a file that is kept, where loaders do not look: who maps a part of one
+// that is cut short gets SIGBUS.
+std::string seal_of(std::string_view library) {
+  return fmt::format("stretto {:016x}", std::hash<std::string_view>{}(library));
+}
+
+// Whether the file is as keep() has left it.
+bool is_whole(const fs::path& object) {
+  std::string bytes;
+  try {
+    bytes = read_file(object, kMaxLibraryBytes);
+  } catch (const UserError&) {
+    return false;
+  }
+  std::size_t seal_bytes = seal_of("").size();
+  if (bytes.size() <= seal_bytes) return false;
+  std::string_view library(bytes.data(), bytes.size() - seal_bytes);
+  return std::string_view(bytes).substr(library.size()) == seal_of(library);
+}
+
+// On the disk when it returns.
+std::error_code write_file(const fs::path& path, std::string_view bytes) {
+  int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  bool good = fd >= 0;
+  while (good && !bytes.empty()) {
+    ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    good = written >= 0;
+    if (good) bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  good = good && ::fsync(fd) == 0;
+  std::error_code error(good ? 0 : errno, std::generic_category());
+  if (fd >= 0) ::close(fd);
+  return error;
+}
+
 // Whole or not at all, since others may look for it.
 void keep(const fs::path& made, const fs::path& object) {
   fs::path temporary = object.string() + fmt::format(".{}", ::getpid());
+  std::string library = read_file(made, kMaxLibraryBytes);
   std::error_code error, ignored;
   fs::create_directories(object.parent_path(), error);
-  if (!error) fs::copy_file(made, temporary, fs::copy_options::overwrite_existing, error);
+  if (!error) error = write_file(temporary, library + seal_of(library));
   if (!error) fs::rename(temporary, object, error);
   if (!error) return;
   fs::remove(temporary, ignored);
@@ -105,7 +145,9 @@ void* load(const fs::path& file, const fs::path& include_dir) {
   std::string source = read_file(scratch / "program.ii", kMaxExpandedBytes);
   std::size_t key = std::hash<std::string>{}(compiler() + source);
   fs::path object = env_cache_dir() / "programs" / fmt::format("{:016x}.so", key);
-  if (void* kept = open_library(object)) return kept;  // not one that is damaged
+  if (is_whole(object)) {
+    if (void* kept = open_library(object)) return kept;
+  }
   run_compiler(file, include_dir, "-shared", scratch / "program.so");
   keep(scratch / "program.so", object);
   if (void* kept = open_library(object)) return kept;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 
+#include "stretto/base/interrupts.h"
 #include "stretto/base/printable.h"
 
 namespace stretto {
@@ -85,6 +86,7 @@ Rendezvous::Outcome Rendezvous::meet(int rank, const CollectiveRequest& request,
     // A call that all came to counts even when the abort came too: all ranks must report the same.
     if (first_missing(call) < 0) return verdict(call);
     if (none.status != Status::kDone) return none;
+    Interrupts::look();
     control_.idle[static_cast<std::size_t>(rank)].pause(polls);
   }
 }

@@ -53,7 +53,7 @@ class Rendezvous {
 
   Rendezvous(ControlBlock& control, int num_ranks) : control_(control), num_ranks_(num_ranks) {}
 
-  // Called by rank's own thread.
+  // Called by rank's own thread. Throws what an interrupt throws (base/interrupts.h).
   Outcome meet(int rank, const CollectiveRequest& request, std::chrono::milliseconds timeout);
 
   void begin_run(int rank);

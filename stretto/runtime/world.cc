@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "stretto/base/interrupts.h"
 #include "stretto/base/log.h"
 #include "stretto/runtime/world_state.h"
 
@@ -274,6 +275,12 @@ void Rank::raise_fault(FaultRecord record) {
 
 void Rank::throw_fault() const { throw world_->state_->winner(); }
 void Rank::pause(int polls) const {
+  try {
+    Interrupts::look();
+  } catch (...) {
+    world_->state_->record_interrupt(index_);
+    throw;
+  }
   world_->state_->control->idle[World::State::index(index_)].pause(polls);
 }
 void Rank::notify_changed(int to) const {

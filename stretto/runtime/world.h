@@ -172,7 +172,8 @@ class Rank {
   std::chrono::milliseconds timeout() const;
   // Call after each failed poll: waits without burning a core, and returns when it is worth polling
   // again. `polls` is how many polls in a row have failed; grows from spinning to
-  // sleeping until a notify_changed, at most 1 ms.
+  // sleeping until a notify_changed, at most 1 ms. Throws what an interrupt throws, which is a
+  // fault for the others (base/interrupts.h).
   void pause(int polls) const;
   // Call after each store that rank `to` may be waiting for (a signal, a packet): wakes it if it
   // sleeps in pause(). Without it the rank notices within 1 ms.

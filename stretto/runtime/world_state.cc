@@ -80,8 +80,18 @@ Fault World::State::winner() const {
   return Fault(*record);
 }
 
+void World::State::record_interrupt(int rank) {
+  record_fault(world_fault("run", rank, rank, fmt::format("rank {} was interrupted", rank)));
+}
+
 void World::State::meet(int rank, const CollectiveRequest& request) {
-  Rendezvous::Outcome outcome = rendezvous.meet(rank, request, options.timeout);
+  Rendezvous::Outcome outcome;
+  try {
+    outcome = rendezvous.meet(rank, request, options.timeout);
+  } catch (...) {
+    record_interrupt(rank);
+    throw;
+  }
   switch (outcome.status) {
     case Rendezvous::Status::kDone:
       return;

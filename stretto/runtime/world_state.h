@@ -38,6 +38,8 @@ struct World::State {
   bool aborted() const { return control->abort.load(std::memory_order_acquire) != 0; }
   void record_fault(const FaultRecord& record);
   void record_death(int rank, const std::string& what);
+  // Of a rank whose wait has ended early (base/interrupts.h).
+  void record_interrupt(int rank);
   std::optional<FaultRecord> fault() const;
   Fault winner() const;  // of an aborted world
 

@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "stretto/base/interrupts.h"
 #include "stretto/base/log.h"
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
@@ -307,6 +308,25 @@ TEST(Faults, AMachineWithoutThreadsLeftIsAUserError) {
     std::exit(0);
   };
   EXPECT_EXIT(starve(), testing::ExitedWithCode(2), "world of 64 ranks: no thread for rank");
+}
+
+TEST(Waiting, AnInterruptEndsItAndIsAFaultForTheOthers) {
+  auto never_told = [](Rank& rank) { wait_for(rank, SignalCounter(), 1); };
+  auto never_joined = [](Rank& rank) { rank.barrier(); };
+  for (void (*wait)(Rank&) : {+never_told, +never_joined}) {
+    World world({.size = 2, .timeout = kNever});
+    std::vector<FaultRecord> faults = faults_of(world, [&](Rank& rank) {
+      if (rank.index() == 0) {
+        Interrupts pressed([] { throw std::runtime_error("pressed"); });
+        EXPECT_THROW(wait(rank), std::runtime_error);
+      }
+      while (!rank.aborted()) rank.pause(100);
+      rank.barrier();
+    });
+    for (const FaultRecord& fault : faults) EXPECT_EQ(fault.reason, "rank 0 was interrupted");
+    world.recover();
+    world.run([](Rank& rank) { rank.barrier(); });
+  }
 }
 
 TEST(Waiting, ARankThatWaitsLongCostsLittleProcessorTime) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
@@ -23,6 +22,7 @@ void check(const AttentionDesc& d, const AttentionConfig& c) {
   need.heads(d.num_heads, d.num_kv_heads);
   need(d.head_dim >= 2 && d.head_dim % 2 == 0, "head_dim", d.head_dim, "an even number");
   need(d.window >= 0, "window", d.window, "0 or more");
+  need.finite("scale", d.scale);
   need(d.causal || d.window == 0, "window", d.window, "0 where attention is not causal");
   need.at_least_one(
       {{"world_size", d.world_size}, {"tile_rows", c.tile_rows}, {"tile_kv", c.tile_kv}});
@@ -60,10 +60,6 @@ Value norm_head(const AttentionDesc& d, const Value& lo, const Value& hi) {
 }
 
 }  // namespace
-
-double score_scale(const AttentionDesc& d) {
-  return d.scale > 0 ? d.scale : 1 / std::sqrt(static_cast<double>(d.head_dim));
-}
 
 int HeadSplit::first_head(int rank) const { return std::min(rank * heads_per_rank, num_heads); }
 int HeadSplit::num_heads_of(int rank) const {
@@ -199,7 +195,7 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
         p, {.dtype = d.dtype,
             .rows = bm,
             .head_dim = d.head_dim,
-            .scale = score_scale(d),
+            .scale = score_scale(d.scale, d.head_dim),
             .sums_by_product =
                 cfg.num_stages > 0 && multiplied_by_tensor_core(d.dtype, bn, d.head_dim)});
     p.loop(begin / bn, ceil_div(end, bn), [&](const Index& j) {
@@ -207,7 +203,7 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
         return cache.tile({kv, j * bn, 0}, bn, d.head_dim).until_row(end);
       };
       Value scores =
-          dot(p.zeros(DType::kF32, bm, bn), query, p.load(block(k_cache)).T());  // [bm, bn]
+          softmax.scores(dot(p.zeros(DType::kF32, bm, bn), query, p.load(block(k_cache)).T()));
       p.when(j >= full, [&] {
         Value col = p.iota_cols(j * bn, bn);
         Value seen = d.causal ? col <= row : col < p.splat(DType::kI32, end);

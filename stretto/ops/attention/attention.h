@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "stretto/ir/program.h"
@@ -27,7 +28,7 @@ struct AttentionDesc {
   std::int64_t window =
       0;                   // sliding window: the last `window` tokens, the own one included; 0: all
   bool causal = true;      // false: every token sees all past + m; not together with a window
-  double scale = 0;        // 0: 1 / sqrt(head_dim)
+  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
   bool lse = false;        // attention() also returns the logarithm of each row's sum of weights
   bool head_norm = false;  // RMSNorm of each query and key head before rotation (Qwen3)
   double norm_eps = 1e-6;
@@ -68,8 +69,6 @@ struct AttentionTile {
   int num_stages = 0;
 };
 AttentionTile gpu_attention_tile(DType dtype, std::int64_t head_dim);
-
-double score_scale(const AttentionDesc& desc);  // what scores are multiplied by
 
 std::string to_string(const AttentionDesc& desc);
 AttentionConfig default_config(const AttentionDesc& desc, Target target = Target::kCpu);

@@ -27,6 +27,7 @@ void check(const AttentionDesc& d, const DecodeAttentionConfig& c) {
   need.heads(d.num_heads, d.num_kv_heads);
   need(d.head_dim >= 2 && d.head_dim % 2 == 0, "head_dim", d.head_dim, "an even number");
   need(d.window >= 0, "window", d.window, "0 or more");
+  need.finite("scale", d.scale);
   need.at_least_one({{"world_size", d.world_size},
                      {"tile_kv", c.tile_kv},
                      {"splits", c.splits},
@@ -131,14 +132,14 @@ class DecodeAttention {
 
     Halves query = rotated(head, rows_, head + heads_, q_norm_);
     OnlineSoftmax softmax(
-        p_, {.dtype = d_.dtype, .rows = rows_, .head_dim = d_.head_dim, .scale = score_scale(d_)});
+        p_, {.dtype = d_.dtype, .rows = rows_, .head_dim = d_.head_dim, .scale = scale()});
     p_.loop(from, to, [&](const Index& j) {
       auto block_of = [&](const TensorRef& cache, std::int64_t col, std::int64_t cols) {
         return cache.tile({kv, j * bn, col}, bn, cols).until_row(past_);
       };
       Value scores = dot(p_.zeros(DType::kF32, rows_, bn), query.lo,
                          p_.load(block_of(k_cache_, 0, half_)).T());
-      scores = dot(scores, query.hi, p_.load(block_of(k_cache_, half_, half_)).T());
+      scores = softmax.scores(dot(scores, query.hi, p_.load(block_of(k_cache_, half_, half_)).T()));
       Value col = p_.iota_cols(j * bn, bn);
       Value seen = col < p_.splat(DType::kI32, past_);
       if (d_.window > 0) seen = seen && !(col < p_.splat(DType::kI32, begin));
@@ -175,7 +176,7 @@ class DecodeAttention {
     p_.when(m_ > 0, [&] {
       Halves query = rotated(head, 1, head + 1, q_norm_), key = new_key(kv);
       Value score = row_sum(wide(query.lo) * wide(key.lo)) + row_sum(wide(query.hi) * wide(key.hi));
-      own_peak = score * log2_scale();
+      own_peak = score * (scale() * std::numbers::log2e);
       own = own + wide(new_value(kv));
       p_.when(head < num_kv_, [&] { append(head, new_key(head), new_value(head)); });
     });
@@ -193,7 +194,7 @@ class DecodeAttention {
     });
   }
 
-  double log2_scale() const { return score_scale(d_) * std::numbers::log2e; }
+  double scale() const { return score_scale(d_.scale, d_.head_dim); }
 
   const AttentionDesc d_;
   const DecodeAttentionConfig cfg_;

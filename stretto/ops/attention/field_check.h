@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <utility>
 
 #include "stretto/base/dtype.h"
@@ -27,6 +29,11 @@ struct FieldCheck {
     at_least_one({{"num_kv_heads", num_kv_heads}});
     (*this)(num_heads >= 1 && num_heads % num_kv_heads == 0, "num_heads", num_heads,
             "a positive multiple of num_kv_heads");
+  }
+  // UserError for infinities and what is no number.
+  void finite(const char* field, std::optional<double> value) const {
+    if (!value || std::isfinite(*value)) return;
+    throw UserError(fmt::format("{}: {} is {}, need a finite number", op, field, *value));
   }
   // UserError for doubles: attention computes in f32.
   void not_double(const char* field, DType dtype) const {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "stretto/base/errors.h"
@@ -22,6 +21,7 @@ void check(const FlashDecodeDesc& d, const FlashDecodeConfig& c) {
   need.at_least_one(
       {{"head_dim", d.head_dim}, {"world_size", d.world_size}, {"tile_kv", c.tile_kv}});
   need(d.window >= 0, "window", d.window, "0 or more");
+  need.finite("scale", d.scale);
   need(d.block >= 1 && d.block % c.tile_kv == 0, "block", d.block, "a multiple of tile_kv");
   need.at_least_one(
       {{"splits", c.splits}, {"num_workers", c.num_workers}, {"num_combiners", c.num_combiners}});
@@ -105,15 +105,16 @@ class FlashDecode {
     Index of_run = p_.let("of_run", begin + run * per_run);
     Value query = p_.load(q_.tile({kv, 0, 0}, tile_rows, d_.head_dim));
     Value sees = p_.load(seen_.tile({0, 0}, tile_rows, 1));
-    double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
-    OnlineSoftmax softmax(
-        p_, {.dtype = d_.dtype, .rows = tile_rows, .head_dim = d_.head_dim, .scale = scale});
+    OnlineSoftmax softmax(p_, {.dtype = d_.dtype,
+                               .rows = tile_rows,
+                               .head_dim = d_.head_dim,
+                               .scale = score_scale(d_.scale, d_.head_dim)});
     p_.loop(min(of_run, end), min(of_run + per_run, end), [&](const Index& j) {
       auto block = [&](const TensorRef& cache) {
         return cache.tile({kv, j * bn, 0}, bn, d_.head_dim).until_row(own);
       };
-      Value scores = dot(p_.zeros(DType::kF32, tile_rows, bn), query,
-                         p_.load(block(k_cache_)).T());  // [rows, tile_kv]
+      Value scores = softmax.scores(dot(p_.zeros(DType::kF32, tile_rows, bn), query,
+                                        p_.load(block(k_cache_)).T()));  // [rows, tile_kv]
       Value token = p_.iota_cols(position(j * bn), bn);
       Value exists = token < sees && token < p_.splat(DType::kI32, tokens_);
       if (d_.window > 0) exists = exists && !(token < sees - d_.window);

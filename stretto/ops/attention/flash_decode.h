@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "stretto/ir/program.h"
@@ -25,7 +26,7 @@ struct FlashDecodeDesc {
   int num_heads = 1;
   int num_kv_heads = 1;  // divides num_heads
   std::int64_t head_dim = 2;
-  double scale = 0;  // 0: 1 / sqrt(head_dim)
+  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
   int world_size = 1;
 
   std::int64_t tokens_per_rank() const;  // rows of a rank's cache

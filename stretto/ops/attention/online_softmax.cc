@@ -1,5 +1,6 @@
 #include "stretto/ops/attention/online_softmax.h"
 
+#include <cmath>
 #include <numbers>
 
 namespace stretto {
@@ -9,8 +10,14 @@ namespace {
 // Weights may be as large as 2^8: a new peak that is not higher than that leaves the sums as they
 // are, so that they need not be scaled (Zadouri et al., FlashAttention-4: conditional rescaling).
 constexpr double kMostAbovePeak = 8;
+// 2^100 times these is a number in fp32, far above all logarithms of weights.
+constexpr double kLeastScale = 0x1p-80, kMostScale = 0x1p20;
 
 }  // namespace
+
+double score_scale(std::optional<double> scale, std::int64_t head_dim) {
+  return scale.value_or(1 / std::sqrt(static_cast<double>(head_dim)));
+}
 
 OnlineSoftmax::OnlineSoftmax(ProgramBuilder& p, const Options& o)
     : p_(p),
@@ -18,10 +25,17 @@ OnlineSoftmax::OnlineSoftmax(ProgramBuilder& p, const Options& o)
       peak_(p.full(DType::kF32, o.rows, 1, kMaskedScore)),
       sum_(p.zeros(DType::kF32, o.rows, o.head_dim + (o.sums_by_product ? kSumColumns : 0))) {
   if (!o.sums_by_product) weight_ = p.zeros(DType::kF32, o.rows, 1);
+  double size = std::abs(o.scale);
+  if (size >= kLeastScale && size <= kMostScale) scale_ = size;
+  factor_ = o.scale / scale_;
+}
+
+Value OnlineSoftmax::scores(const Value& products) const {
+  return factor_ == 1 ? products : products * factor_;
 }
 
 void OnlineSoftmax::add(const Value& scores, const Slice& values) {
-  double log2_scale = options_.scale * std::numbers::log2e;
+  double log2_scale = scale_ * std::numbers::log2e;
   Value highest = row_max(scores);
   Value higher = (highest - peak_) * log2_scale > p_.full(DType::kF32, 1, 1, kMostAbovePeak);
   Value new_peak = where(higher, highest, peak_);
@@ -44,7 +58,7 @@ void OnlineSoftmax::load(const State& state) {
 }
 
 void OnlineSoftmax::merge(const std::vector<State>& states) {
-  double log2_scale = options_.scale * std::numbers::log2e;
+  double log2_scale = scale_ * std::numbers::log2e;
   struct Part {
     Value sum, weight, peak;
   };
@@ -69,7 +83,7 @@ void OnlineSoftmax::store(const State& state) const {
   p_.store(state.peak, peak_);
 }
 
-Value OnlineSoftmax::log2_peak() const { return peak_ * (options_.scale * std::numbers::log2e); }
+Value OnlineSoftmax::log2_peak() const { return peak_ * (scale_ * std::numbers::log2e); }
 
 Value OnlineSoftmax::sum() const {
   return options_.sums_by_product ? columns(sum_, 0, options_.head_dim) : sum_;
@@ -84,6 +98,6 @@ Value OnlineSoftmax::mean() const {
   return options_.sums_by_product ? columns(sum_ / weight(), 0, options_.head_dim) : sum_ / weight_;
 }
 
-Value OnlineSoftmax::lse() const { return peak_ * options_.scale + log(weight()); }
+Value OnlineSoftmax::lse() const { return peak_ * scale_ + log(weight()); }
 
 }  // namespace stretto

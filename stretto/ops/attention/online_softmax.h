@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
@@ -14,6 +15,9 @@ namespace stretto {
 // gives exp(0) of weights that a later block scales to zero; a power of two, so that its product
 // with the scale is exact and their difference 0.
 inline constexpr double kMaskedScore = -0x1p100;
+
+// What scores are multiplied by: `scale`, or 1 / sqrt(head_dim).
+double score_scale(std::optional<double> scale, std::int64_t head_dim);
 
 // Whether GPUs multiply weights of so many keys by values on the tensor core, in roles with stages:
 // then the sum of the weights costs next to nothing there (OnlineSoftmax::Options).
@@ -27,7 +31,7 @@ class OnlineSoftmax {
     DType dtype = DType::kF32;  // of the values
     std::int64_t rows = 1;      // queries
     std::int64_t head_dim = 1;
-    double scale = 1;  // of scores
+    double scale = 1;  // of scores, any finite number
     // Weights add up beside the values that they multiply, on the tensor core, where they are
     // rounded: no load(), merge() or store().
     bool sums_by_product = false;
@@ -35,6 +39,8 @@ class OnlineSoftmax {
   // Variables of the block in which it is made.
   OnlineSoftmax(ProgramBuilder& p, const Options& options);
 
+  // Of products of queries and keys, what add() takes once scores that do not count are masked.
+  Value scores(const Value& products) const;
   // Scores of the queries and a block of keys [rows, n], and the values of these keys
   // [n, head_dim].
   void add(const Value& scores, const Slice& values);
@@ -57,6 +63,9 @@ class OnlineSoftmax {
  private:
   ProgramBuilder& p_;
   Options options_;
+  // Together the scale. Peaks are multiplied by the second alone, which is positive and neither so
+  // small that a masked score would count nor so large that it would overflow.
+  double factor_ = 1, scale_ = 1;
   Value peak_, weight_, sum_;  // the last two are one where a product makes them
 };
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
@@ -20,6 +19,7 @@ void check(const char* op, const PackedAttentionDesc& d, const PackedAttentionCo
   need.at_least_one({{"m", d.m}, {"sequences", d.sequences}});
   need.heads(d.num_heads, d.num_kv_heads);
   need(d.window >= 0, "window", d.window, "0 or more");
+  need.finite("scale", d.scale);
   need(d.causal || d.window == 0, "window", d.window, "0 where attention is not causal");
   need.at_least_one({{"head_dim", d.head_dim},
                      {"world_size", d.world_size},
@@ -119,18 +119,17 @@ class PackedAttention {
     }
     // Rows past the end of a sequence are another's; nobody stores what comes of them.
     Value query = p_.load(q_.tile({row, head * d_.head_dim}, bm, d_.head_dim));
-    double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
     OnlineSoftmax softmax(
         p_, {.dtype = d_.dtype,
              .rows = bm,
              .head_dim = d_.head_dim,
-             .scale = scale,
+             .scale = score_scale(d_.scale, d_.head_dim),
              .sums_by_product =
                  cfg_.num_stages > 0 && multiplied_by_tensor_core(d_.dtype, bn, d_.head_dim)});
     p_.loop(begin / bn, ceil_div(seen, bn), [&](const Index& j) {
       Index page = paged() ? p_.read(pages_, {s.idx, j * bn / d_.page}) : Index(0);
-      Value scores = dot(p_.zeros(DType::kF32, bm, bn), query,
-                         p_.load(block(k_, s, kv, j, page, seen)).T());  // [bm, bn]
+      Value scores = softmax.scores(dot(p_.zeros(DType::kF32, bm, bn), query,
+                                        p_.load(block(k_, s, kv, j, page, seen)).T()));  // [bm, bn]
       p_.when(j >= full / bn, [&] {
         Value col = p_.iota_cols(j * bn, bn);
         Value sees = col < p_.splat(DType::kI32, seen);

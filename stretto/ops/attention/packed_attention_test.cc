@@ -114,6 +114,8 @@ TEST(PackedAttention, RefusesSizesThatMakeNoSense) {
   expect_user_error([&] { packed_attention(d, {}); }, {"sequences is 0"});
   d = {.m = 4, .causal = false, .window = 2};
   expect_user_error([&] { packed_attention(d, {}); }, {"window is 2"});
+  d = {.m = 4, .scale = std::nan("")};
+  expect_user_error([&] { packed_attention(d, {}); }, {"scale is nan"});
   d = {.m = 4, .page = 4};
   expect_user_error([&] { packed_attention(d, {.tile_kv = 4}); }, {"page is 4"});
   d.max_tokens = 8;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
@@ -19,6 +18,7 @@ void check(const PagedDecodeDesc& d, const PagedDecodeConfig& c) {
   need.at_least_one({{"m", d.m}, {"num_pages", d.num_pages}, {"max_tokens", d.max_tokens}});
   need.heads(d.num_heads, d.num_kv_heads);
   need(d.window >= 0, "window", d.window, "0 or more");
+  need.finite("scale", d.scale);
   need.at_least_one({{"head_dim", d.head_dim},
                      {"world_size", d.world_size},
                      {"tile_kv", c.tile_kv},
@@ -87,8 +87,11 @@ class PagedDecode {
   }
 
   OnlineSoftmax softmax() {
-    double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
-    return {p_, {.dtype = d_.dtype, .rows = rows_, .head_dim = d_.head_dim, .scale = scale}};
+    return {p_,
+            {.dtype = d_.dtype,
+             .rows = rows_,
+             .head_dim = d_.head_dim,
+             .scale = score_scale(d_.scale, d_.head_dim)}};
   }
 
   void attend(const Unit& unit, const Index& run) {
@@ -108,8 +111,8 @@ class PagedDecode {
         return cache.tile({page * d_.num_kv_heads + unit.kv, row, 0}, bn, d_.head_dim)
             .until_row(tokens - (j * bn - row));
       };
-      Value scores = dot(p_.zeros(DType::kF32, rows_, bn), query,
-                         p_.load(block(k_pages_)).T());  // [rows, tile_kv]
+      Value scores = sums.scores(dot(p_.zeros(DType::kF32, rows_, bn), query,
+                                     p_.load(block(k_pages_)).T()));  // [rows, tile_kv]
       auto mask = [&](const Value& sees) {
         scores = where(sees, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
       };

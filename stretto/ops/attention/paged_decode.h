@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "stretto/ir/program.h"
@@ -23,7 +24,7 @@ struct PagedDecodeDesc {
   int num_kv_heads = 1;         // of this rank; divides num_heads
   std::int64_t head_dim = 2;
   std::int64_t window = 0;  // the last `window` tokens, the new one included; 0: all
-  double scale = 0;         // 0: 1 / sqrt(head_dim)
+  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
   bool lse = false;         // also the logarithm of each row's sum of weights
   int world_size = 1;
 

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "stretto/ir/program.h"
@@ -28,7 +29,7 @@ struct SequenceAttentionDesc {
   std::int64_t head_dim = 2;
   bool causal = true;       // false: every token sees all; not with a window
   std::int64_t window = 0;  // the last `window` tokens, the own one included; 0: all
-  double scale = 0;         // 0: 1 / sqrt(head_dim)
+  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
   bool lse = false;         // also the logarithm of each row's sum of weights
   int world_size = 1;
 };

@@ -1,7 +1,5 @@
 #include "stretto/ops/attention/sequence_tiles.h"
 
-#include <cmath>
-
 #include "stretto/ops/attention/field_check.h"
 
 namespace stretto {
@@ -20,6 +18,7 @@ void check(const char* op, const SequenceAttentionDesc& d, const SequenceAttenti
                      {"num_workers", c.num_workers},
                      {"num_queues", c.num_queues}});
   need(d.window >= 0, "window", d.window, "0 or more");
+  need.finite("scale", d.scale);
   need(d.causal || d.window == 0, "window", d.window, "0 where attention is not causal");
   need(c.head_group >= 0 && (c.head_group == 0 || d.num_heads % c.head_group == 0), "head_group",
        c.head_group, "a divisor of num_heads");
@@ -135,8 +134,8 @@ void SequenceTiles::add_blocks(OnlineSoftmax& softmax, const Value& query, const
       return tensor.tile({row + j * bn, tile.kv_head * d_.head_dim}, bn, d_.head_dim)
           .until_row(end);
     };
-    Value scores = dot(p_.zeros(DType::kF32, cfg_.tile_rows, bn), query,
-                       p_.load(block(keys.k)).T());  // [tile_rows, bn]
+    Value scores = softmax.scores(dot(p_.zeros(DType::kF32, cfg_.tile_rows, bn), query,
+                                      p_.load(block(keys.k)).T()));  // [tile_rows, bn]
     p_.when(j >= full_blocks, [&] {
       Value token = p_.iota_cols(first + j * bn, bn);
       Value sees = token < p_.splat(DType::kI32, first + seen_end);
@@ -162,14 +161,13 @@ Value SequenceTiles::load(const Queries& tile, const TensorRef& q, const Index& 
 }
 
 OnlineSoftmax SequenceTiles::softmax(bool kept) const {
-  double scale = d_.scale > 0 ? d_.scale : 1 / std::sqrt(static_cast<double>(d_.head_dim));
   bool by_product = !kept && cfg_.num_stages > 0 &&
                     multiplied_by_tensor_core(d_.dtype, cfg_.tile_kv, d_.head_dim);
   return {p_,
           {.dtype = d_.dtype,
            .rows = cfg_.tile_rows,
            .head_dim = d_.head_dim,
-           .scale = scale,
+           .scale = score_scale(d_.scale, d_.head_dim),
            .sums_by_product = by_product}};
 }
 

@@ -226,6 +226,13 @@ void add_sequence(OpCandidates& out, const AgGemmDesc& d) {
 
 void add_sequence(OpCandidates& out, const GemmRsDesc& d) {
   out.sequence = {{"gemm", step_shape(d, d.n, d.k)}, {"reduce_scatter", step_shape(d, d.n, 0)}};
+  if (d.average) {
+    CollectiveDesc sums{
+        .dtype = d.out_dtype, .m = d.m, .n = d.n, .world_size = d.world_size, .average = true};
+    out.sequence.back().program = [sums] {
+      return reduce_scatter(sums, default_config(sums, Target::kCuda));
+    };
+  }
   out.prefers_sequence = d.m > kFewForGemmRs && d.m <= kRowsInSequence;
 }
 

@@ -13,6 +13,7 @@ namespace stretto {
 
 using collective::finish;
 using collective::for_pieces;
+using collective::rounded;
 using collective::rows_held;
 using collective::Runs;
 using collective::sum_over_ranks;
@@ -83,7 +84,7 @@ Program reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg) {
       auto part = [&](const Index& r) { return p.load(mine.on(r)); };
       Value sum = sum_over_ranks(p, part, {d.dtype, rows, cfg.tile_cols});
       p.store(out.tile({local, t.col}, rows, cfg.tile_cols).until_row(t.row + cfg.tile_rows),
-              cast(sum, d.dtype));
+              rounded(d, sum));
     });
     p.notify_all(done);
   });
@@ -130,7 +131,7 @@ Program all_reduce_one_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
         return p.load(inbox.tile({r, row, t.col}, rows, cfg.tile_cols).until_row(end));
       };
       Value sum = sum_over_ranks(p, part, {d.dtype, rows, cfg.tile_cols});
-      p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), cast(sum, d.dtype));
+      p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), rounded(d, sum));
     });
   });
   return finish(p, cfg);
@@ -162,7 +163,7 @@ Program all_reduce_two_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
       Index end = min(runs.end(p.rank()), runs.first(p.rank()) + t.row + cfg.tile_rows);
       Slice mine = in.tile({row, t.col}, rows, cfg.tile_cols).until_row(end);
       auto part = [&](const Index& r) { return p.load(mine.on(r)); };
-      Value sum = cast(sum_over_ranks(p, part, {d.dtype, rows, cfg.tile_cols}), d.dtype);
+      Value sum = rounded(d, sum_over_ranks(p, part, {d.dtype, rows, cfg.tile_cols}));
       p.store(sums.tile({local, t.col}, rows, cfg.tile_cols).until_row(t.row + cfg.tile_rows), sum);
       p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), sum);
     });
@@ -213,7 +214,7 @@ Program all_reduce_packet(const CollectiveDesc& d, const CollectiveConfig& cfg) 
     p.loop(0, p.rank(), receive);
     sum = sum + cast(mine, sum.dtype());
     p.loop(p.rank() + 1, d.world_size, receive);
-    p.store(out.tile({t.row, t.col}, rows, cols), cast(sum, d.dtype));
+    p.store(out.tile({t.row, t.col}, rows, cols), rounded(d, sum));
   });
   return finish(p, cfg);
 }
@@ -235,6 +236,10 @@ Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   SignalRef arrived = p.signal("arrived", steps);
   Index next = (p.rank() + 1) % world, previous = (p.rank() + world - 1) % world;
   DType wide = sum_dtype(d.dtype);
+  auto wide_part = [&](const Value& loaded) {
+    Value part = cast(loaded, wide);
+    return d.average ? part * (1.0 / static_cast<double>(world)) : part;
+  };
 
   p.on_start([&] { p.notify(ready, previous); });
   p.role("ring", Resource::sms(1), p.range(1), [&](const Tile&) {
@@ -254,7 +259,8 @@ Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
         Value part = p.zeros(d.dtype, rows, d.n);
         p.when(s > 0, [&] { part = p.load(at_step(s)); });
         p.when(s < world, [&] {
-          Value sum = cast(part, wide) + cast(p.load(own(in)), wide);
+          // Rounded at each hop, so that an average is one of parts.
+          Value sum = cast(part, wide) + wide_part(p.load(own(in)));
           part = cast(sum, d.dtype);
         });
         p.when(s >= world - 1, [&] { p.store(own(out), part); });
@@ -358,7 +364,8 @@ const char* name(AllReduceKind kind) {
 }
 
 std::string to_string(const CollectiveDesc& d) {
-  return fmt::format("[{}, {}] {} P={}", d.m, d.n, short_name(d.dtype), d.world_size);
+  return fmt::format("[{}, {}] {} P={}{}", d.m, d.n, short_name(d.dtype), d.world_size,
+                     d.average ? " average" : "");
 }
 
 std::string to_string(const CollectiveConfig& c) {

@@ -21,6 +21,7 @@ struct CollectiveDesc {
   std::int64_t m = 1;  // bound of the run-time extent `m`, rows over all ranks
   std::int64_t n = 1;  // columns
   int world_size = 1;
+  bool average = false;  // of reductions: sums are divided by world_size before they are rounded
 };
 
 enum class AllReduceKind : std::uint8_t {

@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <utility>
+#include <vector>
+
 #include "stretto/base/errors.h"
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
@@ -86,6 +90,56 @@ TEST(Collectives, AllReduceHasTheSameBitsByEveryRouteOnEveryRank) {
         EXPECT_EQ(bits_of(AllReduceKind::kTwoShot, shape, seed), one_shot) << m;
         EXPECT_EQ(bits_of(AllReduceKind::kPacket, shape, seed), one_shot) << m;
       }
+    }
+  }
+}
+
+// Numbers of fp16 whose sum it does not have; by every route.
+TEST(Collectives, AveragesOfLargeNumbers) {
+  std::uint64_t seed = test_seed() % 100'000;
+  SCOPED_TRACE(seed);
+  auto average = [&](const char* what, Program program, std::int64_t out_rows) {
+    OpCase c;
+    c.program = std::move(program);
+    auto world = static_cast<std::size_t>(c.program.world_size);
+    std::size_t num_tensors = c.program.tensors.size();
+    c.inputs.assign(world, std::vector<Values>(num_tensors));
+    c.expected = c.inputs;
+    c.extents = {13};
+    auto in = static_cast<std::size_t>(c.program.find_tensor("in"));
+    auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
+    Values mean(13 * 21);
+    for (std::size_t r = 0; r < world; ++r) {
+      Values& values = c.inputs[r][in];
+      values = random_values(mean.size(), DType::kF16, seed * 1009 + r);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] = 32 * std::round(values[i] * 500) + 32768;  // of fp16
+        mean[i] += values[i] / static_cast<double>(world);
+      }
+    }
+    for (std::size_t r = 0; r < world; ++r) {
+      auto count = static_cast<std::size_t>(out_rows * 21), first = out_rows < 13 ? r * count : 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        c.expected[r][out].push_back(first + i < mean.size() ? mean[first + i] : 0);
+      }
+    }
+    c.tolerance = 5e-3;  // the ring rounds at each of its hops
+    EXPECT_EQ(run_case(c, {.launches = 2, .require_proof = true}), "") << what << " of " << world;
+  };
+  for (int world : {1, 2, 3, 9}) {
+    CollectiveDesc d{.dtype = DType::kF16, .m = 13, .n = 21, .world_size = world, .average = true};
+    CollectiveConfig cfg{.tile_rows = 3, .tile_cols = 16};
+    for (bool push : {false, true}) {
+      for (bool packets : {false, push}) {
+        cfg.push = push;
+        cfg.packets = packets;
+        average("reduce_scatter", reduce_scatter(d, cfg), ceil_div(13, world));
+        average("two-shot", all_reduce(d, cfg), 13);
+      }
+    }
+    for (AllReduceKind kind :
+         {AllReduceKind::kOneShot, AllReduceKind::kPacket, AllReduceKind::kRing}) {
+      average(name(kind), all_reduce(d, {.tile_rows = 3, .tile_cols = 16, .all_reduce = kind}), 13);
     }
   }
 }

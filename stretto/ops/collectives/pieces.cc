@@ -81,4 +81,9 @@ Value sum_over_ranks(ProgramBuilder& p, const std::function<Value(const Index&)>
   return sum;
 }
 
+Value rounded(const CollectiveDesc& d, const Value& sum) {
+  bool divides = d.average && d.world_size > 1;
+  return cast(divides ? sum * (1.0 / d.world_size) : sum, d.dtype);
+}
+
 }  // namespace stretto::collective

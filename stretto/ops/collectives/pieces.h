@@ -46,6 +46,9 @@ void for_pieces(ProgramBuilder& p, const CollectiveConfig& cfg,
 Value sum_over_ranks(ProgramBuilder& p, const std::function<Value(const Index&)>& part,
                      const ValueType& type);
 
+// What a reduction gives of a sum, of the desc's type.
+Value rounded(const CollectiveDesc& d, const Value& sum);
+
 // The forms in which senders write into slots of the receivers' memory (CollectiveConfig::push),
 // for worlds of several ranks.
 Program push_all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg);

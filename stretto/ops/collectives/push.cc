@@ -107,12 +107,12 @@ class Exchange {
     ValueType type{d_.dtype, at.count, cols_};
     if (summed() == kAll) {
       auto part = [&](const Index& r) { return received(r, at); };
-      return cast(sum_over_ranks(p_, part, type), d_.dtype);
+      return rounded(d_, sum_over_ranks(p_, part, type));
     }
     Value mine = own(), theirs = received(1 - p_.rank(), at);
     Value all =
         p_.zeros(sum_dtype(d_.dtype), type.rows, type.cols) + cast(mine, sum_dtype(d_.dtype));
-    return cast(all + cast(theirs, all.dtype()), d_.dtype);
+    return rounded(d_, all + cast(theirs, all.dtype()));
   }
   // Of x [rows, n].
   Slice cut(const TensorRef& x, const Piece& at) const {

@@ -66,6 +66,10 @@ void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
   fit(FieldFit::refusing(to_string(d)), d, will_run);
 }
 
+Value averaged(const GemmRsDesc& d, const Value& sum) {
+  return d.average && d.world_size > 1 ? sum * (1.0 / d.world_size) : sum;
+}
+
 }  // namespace
 
 const char* name(Scatter scatter) {
@@ -73,9 +77,10 @@ const char* name(Scatter scatter) {
 }
 
 std::string to_string(const GemmRsDesc& d) {
-  return fmt::format("gemm_rs P={} m={} n={} k={} a={} b={} out={}{}{}{}", d.world_size, d.m, d.n,
+  return fmt::format("gemm_rs P={} m={} n={} k={} a={} b={} out={}{}{}{}{}", d.world_size, d.m, d.n,
                      d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
-                     d.residual ? " residual" : "", scaling_text(d.scaling), weights_text(d.b_kn));
+                     d.average ? " average" : "", d.residual ? " residual" : "",
+                     scaling_text(d.scaling), weights_text(d.b_kn));
 }
 
 std::string to_string(const GemmRsConfig& cfg) {
@@ -270,6 +275,7 @@ Program across_ranks(const GemmRsDesc& d, const GemmRsConfig& cfg) {
       sum = sum + cast(partial, dtype);
       p.loop(p.rank() + 1, d.world_size, add);
     }
+    sum = averaged(d, sum);
     Index row = p.let("own_row", t.row - runs.first_row(p.rank()));
     if (d.residual) {
       Slice own = residual.tile({row, t.col}, tile.bm, tile.bn);
@@ -295,6 +301,7 @@ Program gemm_rs(const GemmRsDesc& d, const GemmRsConfig& cfg) {
 
   p.on_start([&] { partials.announce(); });
   partials.run([&](const PartialSums::OwnTile& t, Value sum) {
+    sum = averaged(d, sum);
     if (d.residual) {
       Slice rows = residual.tile({t.row, t.col}, tile.bm, t.cols);
       sum = sum + cast(p.load(rows.until_row(partials.own_rows())), sum.dtype());

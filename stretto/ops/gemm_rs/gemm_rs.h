@@ -17,6 +17,7 @@ struct GemmRsDesc {
   std::int64_t n = 0;
   std::int64_t k = 0;  // of this rank
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, out_dtype = DType::kF32;
+  bool average = false;              // sums are divided by world_size
   bool residual = false;             // + residual[ceil(m/P), n], of the result's dtype
   Scaling scaling = Scaling::kNone;  // of fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
@@ -69,7 +70,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& desc);
 // b [n, k] or [k, n], with scaling scale_a and scale_b in the shapes that Scaling says, each rank's
 // own: partial sums are scaled before they leave; residual [ceil(m/P), n]. Output out [ceil(m/P),
 // n]; its rows past m are zero. Partial sums are rounded to the result's dtype once, summed in fp32
-// in rank order and rounded again. UserError
+// in rank order, divided where it is an average, and rounded again. UserError
 // naming the field of a bad desc or config, or of one that is not as fitted. After Flux (arXiv
 // 2406.06858, section 4), with a fixed order of summation.
 Program gemm_rs(const GemmRsDesc& desc, const GemmRsConfig& config);

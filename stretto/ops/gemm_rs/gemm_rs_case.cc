@@ -19,6 +19,7 @@ Values expected_rows(const OpCase& c, const GemmRsDesc& d, const Values& sum, in
     for (std::int64_t j = 0; j < d.n; ++j) {
       auto at = static_cast<std::size_t>(i * d.n + j);
       rows[at] = sum[static_cast<std::size_t>((first + i) * d.n + j)];
+      if (d.average) rows[at] /= d.world_size;
       if (d.residual) rows[at] += input_of(c, rank, "residual")[at];
     }
   }

@@ -57,6 +57,14 @@ TEST_P(GemmRs, RaggedRowsWithResidual) {
   }
 }
 
+TEST_P(GemmRs, AveragesWithResidual) {
+  for (int world : {1, 3}) {
+    expect_gemm_rs(
+        {.world_size = world, .m = 21, .n = 17, .k = 17, .average = true, .residual = true},
+        small());
+  }
+}
+
 TEST_P(GemmRs, Doubles) {
   expect_gemm_rs({.world_size = 3,
                   .m = 21,

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <utility>
 
+#include "stretto/base/interrupts.h"
+
 namespace stretto {
 
 class Fd {
@@ -38,11 +40,13 @@ inline Deadline deadline_in(std::chrono::milliseconds time) {
   return std::chrono::steady_clock::now() + time;
 }
 
-// For poll(): 0 when the deadline has passed, rounded up else.
+// For poll(): 0 when the deadline has passed, else rounded up, at most so long that the caller
+// comes again to look whether it is interrupted.
 inline int ms_until(Deadline deadline) {
+  Interrupts::look();
   auto left =
       std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-  return static_cast<int>(std::clamp<long long>(left.count(), 0, 1 << 30));
+  return static_cast<int>(std::clamp<long long>(left.count(), 0, Interrupts::kEvery.count()));
 }
 
 }  // namespace stretto

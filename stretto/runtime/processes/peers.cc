@@ -171,8 +171,12 @@ Fd Peers::receive(int from, const MemoryKey& key, Deadline deadline,
       received_.erase(found);
       return fd;
     }
-    if (ms_until(deadline) == 0 || state(from) != PeerState::kHere || give_up()) return {};
+    bool late = std::chrono::steady_clock::now() > deadline;
+    if (late || state(from) != PeerState::kHere || give_up()) return {};
     changed_.wait_for(lock, kLook);
+    lock.unlock();
+    Interrupts::look();
+    lock.lock();
   }
 }
 

@@ -1,0 +1,66 @@
+"""all_to_all with blocks that look even on some ranks, and arrays that lie otherwise on one: ranks launch
+the same program in any case."""
+
+import numpy as np
+import pytest
+
+import stretto
+from stretto import testing
+
+# Rows that a rank (row) sends to each (column). Some ranks send and receive blocks of one size only.
+TABLES = [
+    [[17, 17, 17], [17, 17, 3], [17, 3, 17]],
+    [[4, 4, 4], [4, 4, 4], [4, 4, 5]],
+    [[5, 5, 5], [5, 5, 5], [5, 5, 5]],
+    [[0, 2, 2], [2, 2, 2], [2, 2, 2]],
+]
+
+
+def exchanged(x, table):
+    """What each rank is to get, of the ranks' arrays."""
+    starts = np.concatenate([np.zeros((len(table), 1), int), np.cumsum(table, 1)], 1)
+    size = len(table)
+    return [
+        np.concatenate([x[s][starts[s, d] : starts[s, d + 1]] for s in range(size)])
+        for d in range(size)
+    ]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_some_ranks_see_even_blocks_only(rng, table):
+    x = [rng.random((sum(row), 4)).astype(np.float32) for row in table]
+
+    def body():
+        r = stretto.rank()
+        received = [row[r] for row in table]
+        return [
+            stretto.all_to_all(x[r], None, table[r]),
+            stretto.all_to_all(x[r], received, table[r]),
+        ]
+
+    for results, want in zip(testing.run(3, body, timeout=5), exchanged(x, table)):
+        for got in results:
+            np.testing.assert_array_equal(got, want)
+
+
+def misaligned(x):
+    """A copy that begins one byte past where its elements may."""
+    raw = np.empty(x.nbytes + 1, np.uint8)[1:]
+    made = raw.view(x.dtype).reshape(x.shape)
+    made[...] = x
+    return made
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("lay", [np.asfortranarray, misaligned, lambda x: np.repeat(x, 2, 1)[:, ::2]])
+def test_one_rank_has_another_layout(rng, lay, given):
+    x = [rng.random((51, 4)).astype(np.float32) for _ in range(3)]
+    mine = [x[0], lay(x[1]), x[2]]
+    splits = ([17] * 3, [17] * 3) if given else ()
+
+    def body():
+        return [stretto.all_to_all(mine[stretto.rank()], *splits) for _ in range(2)]
+
+    for results, want in zip(testing.run(3, body, timeout=5), exchanged(x, [[17] * 3] * 3)):
+        for got in results:
+            np.testing.assert_array_equal(got, want)
