@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "stretto/codegen/launch_plan.h"
-#include "stretto/codegen/value_plan.h"
 #include "stretto/ir/program.h"
+#include "stretto/ir/value_plan.h"
 
 namespace stretto {
 

@@ -203,8 +203,7 @@ class AccessChecker::Impl {
                 x, y, [&](const AccessRef& i, const AccessRef& j) { return before(i, e, j, e); });
           }
           return ordered_in_turn(x, y, [&](const AccessRef& first, const AccessRef& second) {
-            return paths_.keep_turn(timeline_->launch(e), first, second) ||
-                   before(first, e, second, e);
+            return paths_.in_turn(graph, table_, first, second) || before(first, e, second, e);
           });
         });
   }
@@ -242,15 +241,11 @@ class AccessChecker::Impl {
   void check_within_agent(const AccessRef& x, const AccessRef& y, int e) {
     const AccessRef& first = x.idx < y.idx ? x : y;
     const AccessRef& second = x.idx < y.idx ? y : x;
-    if (paths_.keep_turn(timeline_->launch(e), first, second) || before(first, e, second, e))
-      return;
-    bool reads_back = second.access->kind != AccessKind::kWrite;
+    const InstanceGraph& graph = timeline_->launch(e);
+    if (paths_.in_turn(graph, table_, first, second) || before(first, e, second, e)) return;
     bool fenced = has_fence(timeline_->trace(x.agent, e), first, second);
     report(FindingKind::kRace, first, second, e, e,
-           fenced ? why(first, e, second, e)
-           : reads_back
-               ? "the worker reads what it wrote without worker_fence or notify and wait between"
-               : "the worker writes again what TMA may still write, without worker_fence between");
+           fenced ? why(first, e, second, e) : paths_.why_out_of_turn(graph, first, second));
   }
 
   // --- coverage ---
