@@ -128,7 +128,7 @@ struct Region {
 
 enum class OpCode : std::uint8_t {
   // index
-  kLet,  // var = exprs[0]
+  kLet,  // var = exprs[0]; the agent's only one of that variable, seen to the end of its block
   // tile values: result register = f(operands)
   kFill,       // value, [rows, cols], dtype
   kIota,       // exprs[0] + index along `axis` (0: rows [rows,1], 1: columns [1,cols]); i32
