@@ -137,6 +137,7 @@ class AccessChecker::Impl {
       if (full()) return;
       if (is_new && tensor(use).kind == TensorKind::kOutput) check_output(graph, use);
       if (is_new && is_made_table(tensor(use))) check_once("table", use, writes_of(use));
+      if (is_new && tensor(use).packet) check_once("packet", use, writes_of(use));
       if (tensor(use).kind != TensorKind::kBuffer) check_caller(use, e);
       check_coherence(use, e);
       check_tensor(use, e);

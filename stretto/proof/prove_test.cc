@@ -318,6 +318,27 @@ TEST(Prove, PacketsNeedTwoSlotsAndEveryPacketAStore) {
   expect_rejected(program, FindingKind::kProgress, "packets");
 }
 
+// Both carry the launch's number: who waits for the packet may get the first or the second.
+TEST(Prove, APacketIsStoredOnceALaunch) {
+  for (int other_row : {0, 4}) {
+    ProgramBuilder p("twice", 1);
+    auto box = p.buffer("box", DType::kF32, {8, 4},
+                        {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+    auto out = p.output("out", DType::kF32, {4, 4});
+    p.role("send", Resource::sms(1), p.range(1), [&](const Tile&) {
+      for (int row : {0, other_row}) {
+        p.store_packet(box.tile({row, 0}, 4, 4), p.zeros(DType::kF32, 4, 4));
+      }
+    });
+    p.role("take", Resource::sms(1), p.range(1), [&](const Tile&) {
+      p.store(out.tile({0, 0}, 4, 4), p.load_packet(box.tile({0, 0}, 4, 4)));
+    });
+    Program program = run_pipeline(p.finish());
+    other_row == 0 ? expect_rejected(program, FindingKind::kOutput, "written twice")
+                   : expect_proved(program);
+  }
+}
+
 // A packet carries itself and nothing else: data stored before it may arrive after it.
 TEST(Prove, APacketIsNoFlagForOtherData) {
   ProgramBuilder p("flag", 2);
