@@ -187,6 +187,12 @@ std::string AccessPaths::why_out_of_turn(const InstanceGraph& graph, const Acces
          "needs worker_fence between";
 }
 
+bool of_one_ticket_role(const InstanceGraph& graph, const AccessRef& x, const AccessRef& y) {
+  const AgentTrace &a = graph.agents[static_cast<std::size_t>(x.agent)],
+                   &b = graph.agents[static_cast<std::size_t>(y.agent)];
+  return a.role >= 0 && a.role == b.role && a.rank == b.rank && role_of(graph, x)->resource.tickets;
+}
+
 bool has_fence(const AgentTrace& trace, const AccessRef& first, const AccessRef& second) {
   return std::any_of(trace.syncs.begin() + first.access->pos,
                      trace.syncs.begin() + second.access->pos,

@@ -59,6 +59,10 @@ class AccessPaths {
   std::unordered_map<const Agent*, AgentPlan> plans_;
 };
 
+// Whether any worker may have the tile of either, at any time: such a role neither waits nor
+// notifies.
+bool of_one_ticket_role(const InstanceGraph& graph, const AccessRef& x, const AccessRef& y);
+
 // Of an agent's accesses, the first before the second.
 bool has_fence(const AgentTrace& trace, const AccessRef& first, const AccessRef& second);
 

@@ -199,6 +199,7 @@ class AccessChecker::Impl {
           bool adds =
               a.access->kind == AccessKind::kReduce && b.access->kind == AccessKind::kReduce;
           if (adds) return may_meet(a, b, e);
+          if (of_one_ticket_role(graph, a, b)) return false;
           if (a.agent != b.agent) {
             return ordered_either_way(
                 x, y, [&](const AccessRef& i, const AccessRef& j) { return before(i, e, j, e); });
@@ -215,6 +216,9 @@ class AccessChecker::Impl {
       return check_reductions(x, y, e);
     }
     if (rank_of(x) == rank_of(y) && choices().exclusive(x.access->choice, y.access->choice)) return;
+    if (x.access->tile != y.access->tile && of_one_ticket_role(timeline_->launch(e), x, y)) {
+      return report(FindingKind::kRace, x, y, e, e, "tiles by ticket come in any order");
+    }
     if (x.agent == y.agent) return check_within_agent(x, y, e);
     if (before(x, e, y, e) || before(y, e, x, e)) return;
     if (before_in_each_case(x, e, y, e) || before_in_each_case(y, e, x, e)) return;

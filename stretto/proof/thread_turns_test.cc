@@ -144,6 +144,29 @@ TEST(ThreadTurns, ARowThatWarpsShareNeedsAFence) {
   expect_proved(row(true));
 }
 
+// Whoever is free takes the next tile, so the last to store a row may be any tile of it.
+TEST(ThreadTurns, TilesByTicketHaveNoOrder) {
+  auto dealt_out = [](const Resource& resource, int rows) {
+    ProgramBuilder p("tickets", 1);
+    auto last = p.buffer("last", DType::kF32, {128, 64});
+    auto out = p.output("out", DType::kF32, {128, 64});
+    p.role("work", resource, p.range(4), [&](const Tile& t) {
+      p.store(last.tile({t.index % rows * 32, 0}, 32, 64), p.zeros(DType::kF32, 32, 64));
+    });
+    p.on_end([&] {
+      auto kept = last.tile({0, 0}, 64, 64);
+      p.store(out.tile({0, 0}, 64, 64), p.load(kept));
+      p.store(out.tile({64, 0}, 64, 64), p.zeros(DType::kF32, 64, 64));
+    });
+    return prove(run_pipeline(p.finish()));
+  };
+  EXPECT_TRUE(dealt_out(Resource::sms(2), 2).proved) << dealt_out(Resource::sms(2), 2).report;
+  EXPECT_TRUE(dealt_out(Resource::sms(2).by_ticket(), 4).proved);
+  ProofResult result = dealt_out(Resource::sms(2).by_ticket(), 2);
+  ASSERT_FALSE(result.proved);
+  EXPECT_NE(result.report.find("by ticket"), std::string::npos) << result.report;
+}
+
 // The same box, once where products leave their sums, once in rows.
 TEST(ThreadTurns, TwoLayoutsOfOneBoxNeedAFence) {
   auto product = [](bool fence) {
