@@ -6,6 +6,7 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/proof/expand.h"
 #include "stretto/proof/test_programs.h"
 
 namespace stretto {
@@ -336,6 +337,23 @@ TEST(Prove, APacketIsStoredOnceALaunch) {
     Program program = run_pipeline(p.finish());
     other_row == 0 ? expect_rejected(program, FindingKind::kOutput, "written twice")
                    : expect_proved(program);
+  }
+}
+
+// As everywhere else (ir/program.h): neither less than nothing nor the launch before.
+TEST(Prove, ThresholdsBelowZeroAreZero) {
+  ProgramBuilder p("below_zero", 1);
+  auto y = p.output("y", DType::kF32, {4, 4});
+  auto turn = p.signal("turn", 1);
+  p.role("write", Resource::sms(1), p.range(1), [&](const Tile& t) {
+    p.wait(turn[0], t.index - 3);
+    p.store(y.tile({0, 0}, 4, 4), p.zeros(DType::kF32, 4, 4));
+    p.notify(turn[0], p.rank());
+  });
+  Program program = run_pipeline(p.finish());
+  expect_proved(program);
+  for (const AgentTrace& agent : expand(program, {}).agents) {
+    for (const Sync& s : agent.syncs) EXPECT_GE(s.amount, 0);
   }
 }
 
