@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "apps/commands.h"
 #include "apps/gpu_measure.h"
@@ -163,8 +164,20 @@ bool check_results(const OperatorInfo& op, const OpShape& shape, const Program& 
   return true;
 }
 
+// What only GPUs do, asked for on CPU ranks.
+void refuse_gpu_options(const MeasureOptions& options) {
+  const std::pair<const char*, bool> given[] = {{"--no-vendor", options.no_vendor},
+                                                {"--graph", options.graph},
+                                                {"--measure", options.measure},
+                                                {"--machine", !options.machine.empty()}};
+  for (auto [name, is_given] : given) {
+    if (is_given) throw UserError(fmt::format("bench: {} is for --device cuda", name));
+  }
+}
+
 void bench(const MeasureOptions& options) {
   if (options.device == "cuda") return bench_on_gpus(options);
+  refuse_gpu_options(options);
   OpCase c = make_case(options);
   int ranks = c.program.world_size;
   ProgramSource source(options.source);

@@ -95,6 +95,9 @@ Totals compile_all(const std::vector<NamedProgram>& programs, const CompileComma
 std::vector<ProgramSource> sources_of(const CompileCommand& options) {
   std::vector<ProgramSource> sources;
   if (!options.source.empty()) {
+    if (options.all) {
+      throw UserError(fmt::format("compile: '{}' and --all: one of them", options.source));
+    }
     sources.emplace_back(options.source);
     if (options.candidates && sources[0].op() == nullptr) {
       throw UserError(

@@ -99,6 +99,9 @@ std::vector<NamedProgram> programs_of(const ProgramSource& source, const ProveOp
 std::vector<ProgramSource> sources_of(const ProveOptions& options) {
   std::vector<ProgramSource> sources;
   if (!options.source.empty()) {
+    if (options.all) {
+      throw UserError(fmt::format("prove: '{}' and --all: one of them", options.source));
+    }
     sources.emplace_back(options.source);
     return sources;
   }

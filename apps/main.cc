@@ -13,7 +13,9 @@
 #include <system_error>
 
 #include "apps/commands.h"
+#include "apps/whole_numbers.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/log.h"
 
 namespace {
 
@@ -47,6 +49,7 @@ void flush_output() {
 }
 
 int run(CLI::App& app, int argc, char** argv) {
+  stretto::check_log_level();
   try {
     app.parse(argc, argv);
     require_command(app);
@@ -80,6 +83,7 @@ int main(int argc, char** argv) {
   stretto::add_trace_command(app);
   stretto::add_bench_command(app);
   stretto::add_launch_command(app);
+  stretto::read_whole_numbers(app);
   try {
     return run(app, argc, argv);
   } catch (const stretto::CommandFailed& failed) {

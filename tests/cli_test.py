@@ -354,6 +354,23 @@ class OtherCommandsTest(CliCase):
         for part in ("all_gather", "m=33", "bf16", "P=3"):
             self.assertIn(part, str(got["config"]))
 
+    def test_options_that_would_be_ignored(self):
+        self.refused("prove", "gemm", "--all", says=["gemm", "--all"])
+        self.refused("compile", "gemm", "--all", says=["gemm", "--all"])
+        for option in (["--measure"], ["--graph"], ["--no-vendor"], ["--machine", "nosuch"]):
+            self.refused("bench", "gemm", "--ranks", 1, *option, says=[option[0], "cuda"])
+        self.refused("prove", "gemm", env={"STRETTO_LOG": "loud"}, says=["STRETTO_LOG", "loud", "debug"])
+
+    def test_whole_numbers_are_decimal(self):
+        prompt = ["generate", "--model", MODEL, "--prompt", "x"]
+        self.refused(*prompt, "--seed", -1, says=["--seed", "0 or more"])
+        self.refused(*prompt, "--seed", 2**64, says=["--seed", "64 bits"])
+        self.refused(*prompt, "--max-tokens", "0x10", says=["--max-tokens", "decimal"])
+        got = [self.json_of("bench", "gemm", "--ranks", 1, "--m", "8", "--n", 8, "--k", 8, "--samples", samples,
+                            keys=["median_ms", "p10_ms", "p90_ms", "samples", "config", "checked"])
+               for samples in ("010", "10")]
+        self.assertEqual([len(g["samples"]) for g in got], [10, 10])
+
     def test_bad_shapes(self):
         self.refused("bench", "gemm", "--dtype", "float33", says=["float33", "bfloat16"])
         self.refused("bench", "gemm", "--m", 99999999999999, says="--m")
