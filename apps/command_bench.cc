@@ -33,6 +33,7 @@ struct MeasureOptions {
   std::string device = "cpu", machine;
   bool no_vendor = false, graph = false, measure = false;
   LauncherOptions launcher;
+  const CLI::App* command = nullptr;
 };
 
 DType dtype_of(const MeasureOptions& options) {
@@ -40,8 +41,14 @@ DType dtype_of(const MeasureOptions& options) {
   return options.device == "cuda" ? DType::kBF16 : DType::kF32;
 }
 
+void check_given(const MeasureOptions& options, const ProgramSource& source) {
+  int ranks = options.shape.world_size;
+  check_given(*options.command, source, {ranks, ranks});
+}
+
 OpCase make_case(const MeasureOptions& options) {
   ProgramSource source(options.source);
+  check_given(options, source);
   OpShape shape = options.shape;
   shape.dtype = dtype_of(options);
   if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
@@ -73,6 +80,7 @@ void print_summary(const nlohmann::json& out) {
 }
 
 OpShape gpu_shape(const MeasureOptions& options, const ProgramSource& source) {
+  check_given(options, source);
   OpShape shape = options.shape;
   shape.dtype = dtype_of(options);
   shape.target = Target::kCuda;
@@ -213,6 +221,7 @@ void trace(const MeasureOptions& options) {
 }
 
 void add_shape_options(CLI::App* command, MeasureOptions& options) {
+  options.command = command;
   command->add_option("program", options.source, "operator, C++ file or IR file")->required();
   add_size_options(command, options.shape);
   command

@@ -29,6 +29,7 @@ struct CompileCommand {
   std::string dtype;  // empty: those of the shapes, of a shape that is given bfloat16
   OpShape shape;
   bool all = false, candidates = false, json = false;
+  const CLI::App* command = nullptr;
 };
 
 struct Totals {
@@ -174,6 +175,7 @@ void run_compile(const CompileCommand& options) {
   std::vector<NamedProgram> programs;
   for (const ProgramSource& source : sources) {
     RankRange range = ranks;
+    if (!options.source.empty()) check_given(*options.command, source, ranks);
     if (source.fixed_world_size()) range.first = range.last = *source.fixed_world_size();
     for (int p = range.first; p <= range.last; ++p) {
       for (NamedProgram& named : programs_of(source, options, p)) {
@@ -215,6 +217,7 @@ void add_compile_command(CLI::App& app) {
       ->envname("STRETTO_DTYPE")
       ->default_str("bfloat16 of a shape that is given");
   command->add_flag("--json", options->json, "one JSON object on stdout");
+  options->command = command;
   command->callback([options] { run_compile(*options); });
 }
 

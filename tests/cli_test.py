@@ -361,6 +361,21 @@ class OtherCommandsTest(CliCase):
             self.refused("bench", "gemm", "--ranks", 1, *option, says=[option[0], "cuda"])
         self.refused("prove", "gemm", env={"STRETTO_LOG": "loud"}, says=["STRETTO_LOG", "loud", "debug"])
 
+    def test_files_that_are_not_what_is_asked_for(self):
+        """The answer would be about another program."""
+        file = self.tmp / "two.ir"
+        file.write_bytes(self.good("explain", "all_gather", "--ranks", 2).stdout)
+        for command in ("prove", "explain", "predict", "bench", "compile"):
+            self.refused(command, file, "--ranks", 3, says=["--ranks", "two.ir", "2 ranks"])
+            self.refused(command, file, "--dtype", "bf16", says=["--dtype", "two.ir"])
+        self.refused("prove", DATA / "kept_wait.cc", "--ranks", 2, "--dtype", "bf16",
+                     says=["--dtype", "kept_wait.cc"])
+        for args in (["--ranks", "1..4"], []):
+            self.good("prove", file, *args)
+        self.good("predict", file, env={"STRETTO_RANKS": "3"})
+        done = self.good("prove", DATA / "kept_wait.cc", "--ranks", 2, env={"STRETTO_DTYPE": "bf16"})
+        self.assertNotIn("bf16", done.stderr.decode())
+
     def test_whole_numbers_are_decimal(self):
         prompt = ["generate", "--model", MODEL, "--prompt", "x"]
         self.refused(*prompt, "--seed", -1, says=["--seed", "0 or more"])
