@@ -173,6 +173,10 @@ bool AccessPaths::in_turn(const InstanceGraph& graph, const SyncTable& table,
 std::string AccessPaths::why_out_of_turn(const InstanceGraph& graph, const AccessRef& first,
                                          const AccessRef& second) {
   if (of_one_copy(first, second)) return "a copy onto itself, which has no order";
+  if (in_cluster(graph, first)) {
+    return "the worker is a cluster of blocks, and worker_fence ends at the block: it needs notify "
+           "and wait between";
+  }
   if (first.access->kind == AccessKind::kRead) {
     return "threads of the worker may write before others of its threads have read: it needs "
            "worker_fence between";
@@ -191,6 +195,11 @@ bool of_one_ticket_role(const InstanceGraph& graph, const AccessRef& x, const Ac
   const AgentTrace &a = graph.agents[static_cast<std::size_t>(x.agent)],
                    &b = graph.agents[static_cast<std::size_t>(y.agent)];
   return a.role >= 0 && a.role == b.role && a.rank == b.rank && role_of(graph, x)->resource.tickets;
+}
+
+bool in_cluster(const InstanceGraph& graph, const AccessRef& ref) {
+  const Role* role = role_of(graph, ref);
+  return role != nullptr && role->resource.cluster_size > 1;
 }
 
 bool has_fence(const AgentTrace& trace, const AccessRef& first, const AccessRef& second) {

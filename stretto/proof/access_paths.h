@@ -63,6 +63,9 @@ class AccessPaths {
 // notifies.
 bool of_one_ticket_role(const InstanceGraph& graph, const AccessRef& x, const AccessRef& y);
 
+// Whether the worker is several blocks, which a fence does not reach.
+bool in_cluster(const InstanceGraph& graph, const AccessRef& ref);
+
 // Of an agent's accesses, the first before the second.
 bool has_fence(const AgentTrace& trace, const AccessRef& first, const AccessRef& second);
 

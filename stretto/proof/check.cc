@@ -248,7 +248,7 @@ class AccessChecker::Impl {
     const AccessRef& second = x.idx < y.idx ? y : x;
     const InstanceGraph& graph = timeline_->launch(e);
     if (paths_.in_turn(graph, table_, first, second) || before(first, e, second, e)) return;
-    bool fenced = has_fence(timeline_->trace(x.agent, e), first, second);
+    bool fenced = !in_cluster(graph, x) && has_fence(graph.agents[at(x.agent)], first, second);
     report(FindingKind::kRace, first, second, e, e,
            fenced ? why(first, e, second, e) : paths_.why_out_of_turn(graph, first, second));
   }

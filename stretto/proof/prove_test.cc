@@ -291,7 +291,10 @@ TEST(Prove, RejectsQuotasThatDependOnTheSize) {
 TEST(Prove, RejectsMoreWorkersThanTheDeviceHolds) {
   Program program = local_copy(1);
   program.roles[0].resource.num_workers = 133;
-  expect_rejected(program, FindingKind::kResources);
+  expect_rejected(program, FindingKind::kResources, "133 workers");
+  Program clusters = program;
+  clusters.roles[0].resource = Resource::sms(67).clustered(2);
+  expect_rejected(clusters, FindingKind::kResources, "134 blocks");
   ProofOptions large;
   large.max_workers_per_rank = 133;
   EXPECT_TRUE(prove(program, large).proved);

@@ -144,6 +144,22 @@ TEST(ThreadTurns, ARowThatWarpsShareNeedsAFence) {
   expect_proved(row(true));
 }
 
+// A read-back of another block's rows: who adds the fence that the report asked for must not be
+// asked for it again.
+TEST(ThreadTurns, AFenceEndsAtTheBlockOfACluster) {
+  for (bool fence : {false, true}) {
+    ProofResult r = prove_worker(
+        [&](const Frame& f) {
+          f.p.store(f.scratch.tile({0, 0}, 32, 64), f.p.load(f.in.tile({f.row, 0}, 32, 64)));
+          if (fence) f.p.worker_fence();
+          f.p.store(f.out.tile({f.row, 0}, 32, 64), f.p.load(f.scratch.tile({0, 0}, 32, 64)));
+        },
+        Resource::sms(1).clustered(2));
+    ASSERT_FALSE(r.proved);
+    EXPECT_NE(r.report.find("ends at the block"), std::string::npos) << r.report;
+  }
+}
+
 // Whoever is free takes the next tile, so the last to store a row may be any tile of it.
 TEST(ThreadTurns, TilesByTicketHaveNoOrder) {
   auto dealt_out = [](const Resource& resource, int rows) {

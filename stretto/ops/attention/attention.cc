@@ -15,8 +15,8 @@
 namespace stretto {
 namespace {
 
-void check(const AttentionDesc& d, const AttentionConfig& c) {
-  FieldCheck need{"attention"};
+void check(const char* op, const AttentionDesc& d, const AttentionConfig& c) {
+  FieldCheck need{op};
   need.not_double("dtype", d.dtype);
   need.at_least_one({{"batch", d.batch}, {"m", d.m}});
   need(d.max_tokens >= d.m, "max_tokens", d.max_tokens, "at least m");
@@ -89,7 +89,7 @@ HeadSplit split_heads(const AttentionDesc& d) {
 }
 
 Program rope(const AttentionDesc& d, const AttentionConfig& cfg) {
-  check(d, cfg);
+  check("rope", d, cfg);
   FieldCheck{"rope"}(d.batch == 1, "batch", d.batch, "1");
   check_rope_uses(d, cfg);
   HeadSplit split = split_heads(d);
@@ -155,7 +155,7 @@ Program rope(const AttentionDesc& d, const AttentionConfig& cfg) {
 }
 
 Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
-  check(d, cfg);
+  check("attention", d, cfg);
   HeadSplit split = split_heads(d);
   std::int64_t bm = cfg.tile_rows, bn = cfg.tile_kv;
   ProgramBuilder p("attention", d.world_size);
