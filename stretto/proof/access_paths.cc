@@ -136,8 +136,10 @@ int AccessPaths::layout_of(const InstanceGraph& graph, const AccessRef& ref) {
   auto at = static_cast<std::size_t>(reg);
   const ValueType& type = agent.values[at];
   const ValuePlan& value = plan->second.values[at];
-  // All that have a copy load it, one of them stores.
-  if (op.code == OpCode::kLoad && plan->second.copied_in_warps(type, value)) return it->second;
+  // All that have a copy load it, one of them stores; of a cluster's blocks one in each.
+  bool in_blocks = plan->second.cluster > 1 && type.rows == 1;
+  bool in_warps = op.code == OpCode::kLoad && plan->second.copied_in_warps(type, value);
+  if (in_blocks || in_warps) return it->second;
   std::string text = fmt::format("{} {} {}", plan->second.layout_text(type, value),
                                  op.region->row_dim, op.region->col_dim);
   it->second = layout_numbers_.try_emplace(text, layout_numbers_.size()).first->second;

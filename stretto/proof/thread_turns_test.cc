@@ -160,6 +160,22 @@ TEST(ThreadTurns, AFenceEndsAtTheBlockOfACluster) {
   }
 }
 
+// Each block of a cluster stores a row that it has whole, one of them later than the other.
+TEST(ThreadTurns, ARowOfAClusterIsStoredByAllBlocks) {
+  auto stores = [](std::int64_t rows) {
+    return prove_worker(
+        [&](const Frame& f) {
+          auto box = f.scratch.tile({0, 0}, rows, 64);
+          f.p.store(box, f.p.zeros(DType::kF32, rows, 64));
+          f.p.store(box, f.p.full(DType::kF32, rows, 64, 1.0));
+          f.p.store(f.out.tile({f.row, 0}, 32, 64), f.p.load(f.in.tile({f.row, 0}, 32, 64)));
+        },
+        Resource::sms(1).clustered(2));
+  };
+  EXPECT_TRUE(stores(32).proved) << stores(32).report;
+  EXPECT_FALSE(stores(1).proved);
+}
+
 // Whoever is free takes the next tile, so the last to store a row may be any tile of it.
 TEST(ThreadTurns, TilesByTicketHaveNoOrder) {
   auto dealt_out = [](const Resource& resource, int rows) {
