@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "apps/commands.h"
 #include "apps/gpu_measure.h"
@@ -32,6 +33,7 @@ struct MeasureOptions {
   std::string device = "cpu", machine;
   bool no_vendor = false, graph = false, measure = false;
   LauncherOptions launcher;
+  const CLI::App* command = nullptr;
 };
 
 DType dtype_of(const MeasureOptions& options) {
@@ -39,8 +41,14 @@ DType dtype_of(const MeasureOptions& options) {
   return options.device == "cuda" ? DType::kBF16 : DType::kF32;
 }
 
+void check_given(const MeasureOptions& options, const ProgramSource& source) {
+  int ranks = options.shape.world_size;
+  check_given(*options.command, source, {ranks, ranks});
+}
+
 OpCase make_case(const MeasureOptions& options) {
   ProgramSource source(options.source);
+  check_given(options, source);
   OpShape shape = options.shape;
   shape.dtype = dtype_of(options);
   if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
@@ -72,6 +80,7 @@ void print_summary(const nlohmann::json& out) {
 }
 
 OpShape gpu_shape(const MeasureOptions& options, const ProgramSource& source) {
+  check_given(options, source);
   OpShape shape = options.shape;
   shape.dtype = dtype_of(options);
   shape.target = Target::kCuda;
@@ -163,8 +172,20 @@ bool check_results(const OperatorInfo& op, const OpShape& shape, const Program& 
   return true;
 }
 
+// What only GPUs do, asked for on CPU ranks.
+void refuse_gpu_options(const MeasureOptions& options) {
+  const std::pair<const char*, bool> given[] = {{"--no-vendor", options.no_vendor},
+                                                {"--graph", options.graph},
+                                                {"--measure", options.measure},
+                                                {"--machine", !options.machine.empty()}};
+  for (auto [name, is_given] : given) {
+    if (is_given) throw UserError(fmt::format("bench: {} is for --device cuda", name));
+  }
+}
+
 void bench(const MeasureOptions& options) {
   if (options.device == "cuda") return bench_on_gpus(options);
+  refuse_gpu_options(options);
   OpCase c = make_case(options);
   int ranks = c.program.world_size;
   ProgramSource source(options.source);
@@ -200,6 +221,7 @@ void trace(const MeasureOptions& options) {
 }
 
 void add_shape_options(CLI::App* command, MeasureOptions& options) {
+  options.command = command;
   command->add_option("program", options.source, "operator, C++ file or IR file")->required();
   add_size_options(command, options.shape);
   command

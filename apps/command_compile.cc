@@ -29,10 +29,12 @@ struct CompileCommand {
   std::string dtype;  // empty: those of the shapes, of a shape that is given bfloat16
   OpShape shape;
   bool all = false, candidates = false, json = false;
+  const CLI::App* command = nullptr;
 };
 
 struct Totals {
   int kernels = 0, spills = 0, warnings = 0;
+  bool asked_for = true;  // all failures
   std::vector<std::string> failures;
 };
 
@@ -40,6 +42,7 @@ struct Totals {
 struct Outcome {
   GpuBuild build;
   std::string verdict;
+  bool asked_for = false;  // the shape or file asks for what no GPU has
 };
 
 Outcome compile_one(const NamedProgram& named, const CompileCommand& options) {
@@ -51,6 +54,7 @@ Outcome compile_one(const NamedProgram& named, const CompileCommand& options) {
     throw;  // no compiler: says nothing about the program
   } catch (const Error& e) {
     outcome.verdict = e.what();
+    outcome.asked_for = dynamic_cast<const UserError*>(&e) != nullptr;
   }
   return outcome;
 }
@@ -71,6 +75,7 @@ Totals compile_all(const std::vector<NamedProgram>& programs, const CompileComma
         totals.spills += outcome.build.spills;
         totals.warnings += outcome.build.warnings;
         if (outcome.verdict.empty()) continue;
+        totals.asked_for &= outcome.asked_for;
         totals.failures.push_back(fmt::format("{}: {}", programs[i].label, outcome.verdict));
       } catch (...) {
         std::lock_guard lock(mutex);
@@ -91,6 +96,9 @@ Totals compile_all(const std::vector<NamedProgram>& programs, const CompileComma
 std::vector<ProgramSource> sources_of(const CompileCommand& options) {
   std::vector<ProgramSource> sources;
   if (!options.source.empty()) {
+    if (options.all) {
+      throw UserError(fmt::format("compile: '{}' and --all: one of them", options.source));
+    }
     sources.emplace_back(options.source);
     if (options.candidates && sources[0].op() == nullptr) {
       throw UserError(
@@ -167,6 +175,7 @@ void run_compile(const CompileCommand& options) {
   std::vector<NamedProgram> programs;
   for (const ProgramSource& source : sources) {
     RankRange range = ranks;
+    if (!options.source.empty()) check_given(*options.command, source, ranks);
     if (source.fixed_world_size()) range.first = range.last = *source.fixed_world_size();
     for (int p = range.first; p <= range.last; ++p) {
       for (NamedProgram& named : programs_of(source, options, p)) {
@@ -180,7 +189,7 @@ void run_compile(const CompileCommand& options) {
   if (totals.failures.empty()) return;
   std::string what = fmt::format("{} of {} kernels; the first: {}", totals.failures.size(),
                                  totals.kernels, totals.failures[0]);
-  if (sources[0].op() == nullptr) throw UserError(what);
+  if (sources[0].op() == nullptr || totals.asked_for) throw UserError(what);
   throw InternalError(what);
 }
 
@@ -208,6 +217,7 @@ void add_compile_command(CLI::App& app) {
       ->envname("STRETTO_DTYPE")
       ->default_str("bfloat16 of a shape that is given");
   command->add_flag("--json", options->json, "one JSON object on stdout");
+  options->command = command;
   command->callback([options] { run_compile(*options); });
 }
 

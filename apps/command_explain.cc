@@ -22,6 +22,7 @@ struct ExplainOptions {
   int ranks = 2;
   OpShape shape;  // m, n, k: 0 where not given
   std::string dtype;
+  const CLI::App* command = nullptr;
 };
 
 void check_pass(const std::string& wanted) {
@@ -46,6 +47,7 @@ Program after_pass(Program program, const std::string& wanted) {
 void explain(const ExplainOptions& options) {
   check_pass(options.after);
   ProgramSource source(options.source);
+  check_given(*options.command, source, {options.ranks, options.ranks});
   bool gpu = options.emit == "cuda" || options.emit == "ptx";
   OpShape shape{.world_size = source.fixed_world_size().value_or(options.ranks)};
   if (gpu && source.op() != nullptr) {  // the shape that shows how the operator is meant to run
@@ -91,6 +93,7 @@ void add_explain_command(CLI::App& app) {
   add_size_options(command, options->shape);
   command->add_option("--dtype", options->dtype, "element type, PyTorch's name or short")
       ->envname("STRETTO_DTYPE");
+  options->command = command;
   command->callback([options] { explain(*options); });
 }
 

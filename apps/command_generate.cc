@@ -106,9 +106,7 @@ void add_sampling(CLI::App* command, SamplingParams& sampling) {
       ->envname("STRETTO_MIN_P");
   command->add_option("--repetition-penalty", sampling.repetition_penalty, "above 1: repeat less")
       ->envname("STRETTO_REPETITION_PENALTY");
-  command->add_option("--seed", sampling.seed, "of the draw")
-      ->check(CLI::NonNegativeNumber)
-      ->envname("STRETTO_SEED");
+  command->add_option("--seed", sampling.seed, "of the draw")->envname("STRETTO_SEED");
 }
 
 }  // namespace

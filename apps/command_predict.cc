@@ -25,6 +25,7 @@ struct PredictCommand {
   std::vector<std::string> extents;
   OpShape shape;
   bool eager = false, json = false, default_config = false;
+  const CLI::App* command = nullptr;
 };
 
 // What is predicted, at schedule level.
@@ -39,6 +40,7 @@ struct Predicted {
 Predicted schedule_of(const PredictCommand& options, const predict::Machine& machine) {
   ProgramSource source(options.source);
   OpShape shape = options.shape;
+  check_given(*options.command, source, {shape.world_size, shape.world_size});
   shape.dtype = parse_dtype(options.dtype);
   shape.target = options.target == "cuda" ? Target::kCuda : Target::kCpu;
   if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
@@ -175,6 +177,7 @@ void add_predict_command(CLI::App& app) {
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->add_option("-o,--output", options->output,
                       "write the timeline, which opens in Perfetto");
+  options->command = command;
   command->callback([options] { run_predict(*options); });
 }
 

@@ -22,6 +22,7 @@ struct ProveOptions {
   std::string source, ranks = "1..8", dtype, target = "cpu";
   OpShape shape;
   bool all = false, mutants = false, json = false;
+  const CLI::App* command = nullptr;
 };
 
 struct Totals {
@@ -92,13 +93,17 @@ std::vector<NamedProgram> programs_of(const ProgramSource& source, const ProveOp
   shape.world_size = world_size;
   if (!options.dtype.empty()) shape.dtype = parse_dtype(options.dtype);
   shape.target = options.target == "cuda" ? Target::kCuda : Target::kCpu;
-  if (!is_one_shape(options)) return source.programs(world_size);
+  bool own_shape = source.has_own_shape() && !has_sizes(options.shape);
+  if (own_shape || !is_one_shape(options)) return source.programs(world_size);
   return {{fmt::format("{} {}", options.source, to_string(shape)), source.program(shape)}};
 }
 
 std::vector<ProgramSource> sources_of(const ProveOptions& options) {
   std::vector<ProgramSource> sources;
   if (!options.source.empty()) {
+    if (options.all) {
+      throw UserError(fmt::format("prove: '{}' and --all: one of them", options.source));
+    }
     sources.emplace_back(options.source);
     return sources;
   }
@@ -118,6 +123,7 @@ void run_prove(const ProveOptions& options) {
   Totals totals;
   for (const ProgramSource& source : sources_of(options)) {
     RankRange range = ranks;
+    if (!options.source.empty()) check_given(*options.command, source, ranks);
     if (source.fixed_world_size()) range.first = range.last = *source.fixed_world_size();
     for (int p = range.first; p <= range.last; ++p) {
       for (const NamedProgram& named : programs_of(source, options, p)) prove_one(named, totals);
@@ -179,6 +185,7 @@ void add_prove_command(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command->add_flag("--json", options->json, "one JSON object on stdout");
+  options->command = command;
   command->callback([options] { run_prove(*options); });
 }
 

@@ -7,11 +7,15 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iostream>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "apps/commands.h"
+#include "apps/whole_numbers.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/log.h"
 
 namespace {
 
@@ -33,11 +37,27 @@ void require_command(const CLI::App& app) {
   throw stretto::UserError(fmt::format("no command given; commands:{}", names));
 }
 
+std::string unwritable_output(int error) {
+  return fmt::format("standard output: cannot be written: {}", std::strerror(error));
+}
+
 // A result that did not reach a full disk is not a result.
 void flush_output() {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
-  throw stretto::UserError(
-      fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
+  std::cout.flush();  // what --help and --version print
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout) return;
+  throw stretto::UserError(unwritable_output(errno));
+}
+
+int run(CLI::App& app, int argc, char** argv) {
+  stretto::check_log_level();
+  try {
+    app.parse(argc, argv);
+    require_command(app);
+  } catch (const CLI::ParseError& e) {
+    if (app.exit(e) != 0) return 2;
+  }
+  flush_output();
+  return 0;
 }
 
 }  // namespace
@@ -63,13 +83,9 @@ int main(int argc, char** argv) {
   stretto::add_trace_command(app);
   stretto::add_bench_command(app);
   stretto::add_launch_command(app);
+  stretto::read_whole_numbers(app);
   try {
-    app.parse(argc, argv);
-    require_command(app);
-    flush_output();
-    return 0;
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    return run(app, argc, argv);
   } catch (const stretto::CommandFailed& failed) {
     return failed.exit_code;
   } catch (const stretto::Rejected& e) {
@@ -82,6 +98,9 @@ int main(int argc, char** argv) {
     return fail(4, "device", e.what());
   } catch (const std::filesystem::filesystem_error& e) {
     return fail(2, "error", e.what());
+  } catch (const std::system_error& e) {  // of fmt::print, too
+    if (std::ferror(stdout) != 0) return fail(2, "error", unwritable_output(e.code().value()));
+    return fail(70, "internal error, please report it", e.what());
   } catch (const std::bad_alloc&) {
     return fail(2, "error", "not enough memory for this request");
   } catch (const std::exception& e) {

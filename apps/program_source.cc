@@ -66,6 +66,10 @@ std::optional<int> ProgramSource::fixed_world_size() const {
   return std::nullopt;
 }
 
+bool ProgramSource::has_own_shape() const {
+  return parsed_.has_value() || (file_ && !file_->takes_shape());
+}
+
 Program ProgramSource::program(const OpShape& shape) const {
   if (op_ != nullptr) return op_->program(shape);
   if (file_) {

@@ -32,6 +32,8 @@ class ProgramSource {
   std::vector<NamedProgram> programs(int world_size) const;
   // World size of an IR file, which is fixed.
   std::optional<int> fixed_world_size() const;
+  // Whether its sizes and types are its own: it is told neither.
+  bool has_own_shape() const;
 
  private:
   std::string text_;

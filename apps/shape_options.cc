@@ -1,8 +1,24 @@
 #include "apps/shape_options.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "stretto/base/errors.h"
 
 namespace stretto {
+namespace {
+
+bool is_given(const CLI::App& command, const char* name) {
+  const CLI::Option* option = command.get_option(name);
+  if (option->count() == 0) return false;
+  const char* inherited = std::getenv(option->get_envname().c_str());
+  return inherited == nullptr || option->results().front() != inherited;
+}
+
+}  // namespace
 
 void add_size_options(CLI::App* command, OpShape& shape) {
   auto size = CLI::Range(std::int64_t{0}, std::int64_t{1} << 24);
@@ -16,6 +32,19 @@ void add_ranks_option(CLI::App* command, int& ranks) {
       ->check(CLI::Range(1, 64))
       ->envname("STRETTO_RANKS")
       ->capture_default_str();
+}
+
+void check_given(const CLI::App& command, const ProgramSource& source, RankRange ranks) {
+  std::string file = command.get_option("program")->results().front();
+  if (auto own = source.fixed_world_size(); own && is_given(command, "--ranks")) {
+    if (*own < ranks.first || *own > ranks.last) {
+      throw UserError(
+          fmt::format("--ranks: {} is a program for {} rank{}", file, *own, *own == 1 ? "" : "s"));
+    }
+  }
+  if (source.has_own_shape() && is_given(command, "--dtype")) {
+    throw UserError(fmt::format("--dtype: {} has types of its own", file));
+  }
 }
 
 }  // namespace stretto

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/program_source.h"
 #include "stretto/ops/catalog/catalog.h"
 
 namespace stretto {
@@ -11,5 +12,9 @@ namespace stretto {
 void add_size_options(CLI::App* command, OpShape& shape);
 // --ranks, 1 to 64; `ranks` holds the default.
 void add_ranks_option(CLI::App* command, int& ranks);
+
+// UserError for --ranks and --dtype of the command line that the program cannot be of; `ranks` is
+// what --ranks says. What the environment holds is meant for other programs, too.
+void check_given(const CLI::App& command, const ProgramSource& source, RankRange ranks);
 
 }  // namespace stretto

@@ -51,6 +51,13 @@ class CompileTest(CliCase):
         for words in ("atomics.cc:7", "role 'add'", "order of arrival"):
             self.assertIn(words, got["failures"][0])
 
+    def test_what_no_gpu_holds(self):
+        """The shape asks for it, so it is no bug."""
+        self.need_nvrtc()
+        done = run("compile", "sequence_attention", "--ranks", 2, "--k", 4096, "--dtype", "float32")
+        self.assertEqual(done.returncode, 2, done.stderr.decode())
+        self.assertIn("bytes of shared memory", done.stderr.decode())
+
     def test_emits_text(self):
         text = self.good("explain", "ag_gemm", "--ranks", 2, "--emit", "cuda").stdout.decode()
         for words in ("__global__", "// role 'gather'", "// producer", "tma_load_3d(", "dot_async<"):

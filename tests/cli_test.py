@@ -336,9 +336,10 @@ class TokenizeTest(CliCase):
             self.refused("tokenize", "--model", MODEL, "--decode", stdin=stdin, says="")
 
     def test_full_disk(self):
-        with open("/dev/full", "wb") as full:
-            self.refused("tokenize", "--model", MODEL, stdin=b"text", stdout=full,
-                         says="standard output")
+        for args in (["tokenize", "--model", MODEL], ["--help"], ["prove", "--help"], ["--version"],
+                     ["explain", "ep_moe_layer"]):  # which writes more than a buffer holds
+            with open("/dev/full", "wb") as full:
+                self.refused(*args, stdin=b"text", stdout=full, says="standard output")
 
 
 class OtherCommandsTest(CliCase):
@@ -352,6 +353,38 @@ class OtherCommandsTest(CliCase):
         self.assertLessEqual(got["median_ms"], got["p90_ms"])
         for part in ("all_gather", "m=33", "bf16", "P=3"):
             self.assertIn(part, str(got["config"]))
+
+    def test_options_that_would_be_ignored(self):
+        self.refused("prove", "gemm", "--all", says=["gemm", "--all"])
+        self.refused("compile", "gemm", "--all", says=["gemm", "--all"])
+        for option in (["--measure"], ["--graph"], ["--no-vendor"], ["--machine", "nosuch"]):
+            self.refused("bench", "gemm", "--ranks", 1, *option, says=[option[0], "cuda"])
+        self.refused("prove", "gemm", env={"STRETTO_LOG": "loud"}, says=["STRETTO_LOG", "loud", "debug"])
+
+    def test_files_that_are_not_what_is_asked_for(self):
+        """The answer would be about another program."""
+        file = self.tmp / "two.ir"
+        file.write_bytes(self.good("explain", "all_gather", "--ranks", 2).stdout)
+        for command in ("prove", "explain", "predict", "bench", "compile"):
+            self.refused(command, file, "--ranks", 3, says=["--ranks", "two.ir", "2 ranks"])
+            self.refused(command, file, "--dtype", "bf16", says=["--dtype", "two.ir"])
+        self.refused("prove", DATA / "kept_wait.cc", "--ranks", 2, "--dtype", "bf16",
+                     says=["--dtype", "kept_wait.cc"])
+        for args in (["--ranks", "1..4"], []):
+            self.good("prove", file, *args)
+        self.good("predict", file, env={"STRETTO_RANKS": "3"})
+        done = self.good("prove", DATA / "kept_wait.cc", "--ranks", 2, env={"STRETTO_DTYPE": "bf16"})
+        self.assertNotIn("bf16", done.stderr.decode())
+
+    def test_whole_numbers_are_decimal(self):
+        prompt = ["generate", "--model", MODEL, "--prompt", "x"]
+        self.refused(*prompt, "--seed", -1, says=["--seed", "0 or more"])
+        self.refused(*prompt, "--seed", 2**64, says=["--seed", "64 bits"])
+        self.refused(*prompt, "--max-tokens", "0x10", says=["--max-tokens", "decimal"])
+        got = [self.json_of("bench", "gemm", "--ranks", 1, "--m", "8", "--n", 8, "--k", 8, "--samples", samples,
+                            keys=["median_ms", "p10_ms", "p90_ms", "samples", "config", "checked"])
+               for samples in ("010", "10")]
+        self.assertEqual([len(g["samples"]) for g in got], [10, 10])
 
     def test_bad_shapes(self):
         self.refused("bench", "gemm", "--dtype", "float33", says=["float33", "bfloat16"])

@@ -16,4 +16,7 @@ spdlog::logger& log();
 
 void log_warning(std::string_view message);
 
+// UserError where STRETTO_LOG is none of these.
+void check_log_level();
+
 }  // namespace stretto

@@ -9,8 +9,8 @@
 
 #include "stretto/codegen/launch_plan.h"
 #include "stretto/codegen/shared_rings.h"
-#include "stretto/codegen/value_plan.h"
 #include "stretto/ir/program.h"
+#include "stretto/ir/value_plan.h"
 
 namespace stretto {
 

@@ -65,11 +65,14 @@ void AgentWriter::wait_text(const Op& op) {
        kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)], expr(op.exprs[0]));
   timer_text("wait_ns");
   bool loses = tells_of_loss();
+  const Expr& at_least = op.exprs[1];
+  std::string threshold =
+      never_negative(at_least) ? expr(at_least) : fmt::format("max({}, 0)", expr(at_least));
   line(
       "wait_acquire_{}{}(p.signals[rank] + counter, {} * p.quotas[counter] + u64({}), p.watch, "
       "{}, counter{});",
       scope_text(*pivot(sync_table()[SyncRow::kWait])), loses ? "_or_lose" : "", epoch_of_wait(),
-      expr(op.exprs[1]), sync_site(op), loses ? ", " + kernel_.lost : "");
+      threshold, sync_site(op), loses ? ", " + kernel_.lost : "");
   if (records()) line("record_wait(lanes[{}], counter, wait_ns);", site_.lane);
 }
 

@@ -128,7 +128,7 @@ struct Region {
 
 enum class OpCode : std::uint8_t {
   // index
-  kLet,  // var = exprs[0]
+  kLet,  // var = exprs[0]; the agent's only one of that variable, seen to the end of its block
   // tile values: result register = f(operands)
   kFill,       // value, [rows, cols], dtype
   kIota,       // exprs[0] + index along `axis` (0: rows [rows,1], 1: columns [1,cols]); i32
@@ -160,7 +160,7 @@ enum class OpCode : std::uint8_t {
   kFence,        // orders the worker's earlier global writes before its later reads
   // synchronisation; symbol = signal
   kNotify,  // exprs: channel, rank, amount
-  kWait,    // exprs: channel, at_least, rank waited for (diagnostics; may be absent)
+  kWait,  // exprs: channel, at_least (below 0: as 0), rank waited for (diagnostics; may be absent)
   // control
   kLoop,  // var over [exprs[0], exprs[1]); bodies[0]
   kWhen,  // exprs[0] != 0 ? bodies[0] : bodies[1]

@@ -107,13 +107,13 @@ class BodyChecker {
   [[noreturn]] void fail(const std::string& reason) const;
 
   Place place_;
-  const Op* op_ = nullptr;       // the operation under check
-  std::vector<bool> visible_;    // variables
-  std::vector<bool> defined_;    // registers
-  std::vector<bool> loop_seen_;  // loop variables that have had their loop
-  std::vector<bool> scalar_;     // `let` and loop variables that follow from a scalar
-  int num_loops_ = 0;            // around the current operation
-  bool under_scalar_ = false;    // a loop or when around it follows from a scalar
+  const Op* op_ = nullptr;      // the operation under check
+  std::vector<bool> visible_;   // variables
+  std::vector<bool> defined_;   // registers
+  std::vector<bool> assigned_;  // loop variables that have had their loop, lets theirs
+  std::vector<bool> scalar_;    // `let` and loop variables that follow from a scalar
+  int num_loops_ = 0;           // around the current operation
+  bool under_scalar_ = false;   // a loop or when around it follows from a scalar
 };
 
 }  // namespace stretto

@@ -48,7 +48,7 @@ BodyChecker::BodyChecker(const Place& place)
     : place_(place),
       visible_(visible_vars(place.program, {VarKind::kRank, VarKind::kExtent, VarKind::kScalar})),
       defined_(place.agent.values.size()),
-      loop_seen_(place.program.vars.size()),
+      assigned_(place.program.vars.size()),
       scalar_(visible_vars(place.program, {VarKind::kScalar})) {
   if (place.role != nullptr) visible_[static_cast<std::size_t>(place.role->tile_var)] = true;
 }
@@ -293,6 +293,8 @@ void BodyChecker::control(int depth) {
                 place_.program.vars[static_cast<std::size_t>(o.var)].kind == VarKind::kLet,
             "let of variable {}, which is not of kind let", o.var);
     auto var = static_cast<std::size_t>(o.var);
+    require(!assigned_[var], "variable '{}' has its let already", place_.program.vars[var].name);
+    assigned_[var] = true;
     visible_[var] = true;
     scalar_[var] = depends_on_scalar(o.exprs[0]);
     return;
@@ -312,8 +314,8 @@ void BodyChecker::loop(int depth) {
               place_.program.vars[static_cast<std::size_t>(o.var)].kind == VarKind::kLoop,
           "loop over variable {}, which is not of kind loop", o.var);
   auto var = static_cast<std::size_t>(o.var);
-  require(!loop_seen_[var], "variable '{}' counts a loop already", place_.program.vars[var].name);
-  loop_seen_[var] = true;
+  require(!assigned_[var], "variable '{}' counts a loop already", place_.program.vars[var].name);
+  assigned_[var] = true;
   bool under_scalar = under_scalar_;
   scalar_[var] = depends_on_scalar(o.exprs[0]) || depends_on_scalar(o.exprs[1]);
   under_scalar_ = under_scalar || scalar_[var];

@@ -24,6 +24,7 @@ class ProgramFile {
 
   // UserError for whatever the file's function throws, and for sizes where it takes none.
   Program program(const ProgramShape& shape) const;
+  bool takes_shape() const { return build_shape_ != nullptr; }
   Program program(int world_size) const { return program(ProgramShape{.world_size = world_size}); }
 
  private:

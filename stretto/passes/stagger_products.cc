@@ -352,7 +352,7 @@ class Staggerer {
   bool any_ = false;
 };
 
-// Whether the tensor core makes it (codegen/value_plan.h: DotKind::kWgmma).
+// Whether the tensor core makes it (ir/value_plan.h: DotKind::kWgmma).
 bool is_matrix_product(const ValueType& a, const ValueType& b) {
   const std::int64_t step = size_bytes(a.dtype) == 1 ? 32 : 16;
   return a.dtype == b.dtype && is_float(a.dtype) && size_bytes(a.dtype) <= 2 &&

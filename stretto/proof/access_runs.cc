@@ -21,14 +21,15 @@ bool follows(const AccessRun& x, const AccessRun& y, const Before& before) {
 
 std::vector<AccessRun> runs_of(const std::vector<AccessRef>& refs, const InstanceGraph& graph,
                                AccessPaths& paths) {
-  // Agent, kind, packet, by TMA, where its loads land.
-  using Way = std::tuple<int, AccessKind, bool, bool, int>;
+  // Agent, kind, packet, by TMA, the threads, where its loads land.
+  using Way = std::tuple<int, AccessKind, bool, bool, int, int>;
   std::map<Way, std::size_t> last;  // the run that grows
   std::vector<AccessRun> runs;
   for (const AccessRef& ref : refs) {
     const Access& a = *ref.access;
     if (a.choice != TableChoices::kAlways) return {};
-    Way way = {ref.agent, a.kind, a.packet, paths.bulk(graph, ref), a.landed.agent};
+    Way way = {ref.agent,     a.kind, a.packet, paths.bulk(graph, ref), paths.dealt_out(graph, ref),
+               a.landed.agent};
     auto [it, is_new] = last.try_emplace(way, runs.size());
     bool grows = !is_new;
     if (grows) {

@@ -137,6 +137,7 @@ class AccessChecker::Impl {
       if (full()) return;
       if (is_new && tensor(use).kind == TensorKind::kOutput) check_output(graph, use);
       if (is_new && is_made_table(tensor(use))) check_once("table", use, writes_of(use));
+      if (is_new && tensor(use).packet) check_once("packet", use, writes_of(use));
       if (tensor(use).kind != TensorKind::kBuffer) check_caller(use, e);
       check_coherence(use, e);
       check_tensor(use, e);
@@ -198,13 +199,13 @@ class AccessChecker::Impl {
           bool adds =
               a.access->kind == AccessKind::kReduce && b.access->kind == AccessKind::kReduce;
           if (adds) return may_meet(a, b, e);
+          if (of_one_ticket_role(graph, a, b)) return false;
           if (a.agent != b.agent) {
             return ordered_either_way(
                 x, y, [&](const AccessRef& i, const AccessRef& j) { return before(i, e, j, e); });
           }
           return ordered_in_turn(x, y, [&](const AccessRef& first, const AccessRef& second) {
-            return paths_.keep_turn(timeline_->launch(e), first, second) ||
-                   before(first, e, second, e);
+            return paths_.in_turn(graph, table_, first, second) || before(first, e, second, e);
           });
         });
   }
@@ -215,6 +216,9 @@ class AccessChecker::Impl {
       return check_reductions(x, y, e);
     }
     if (rank_of(x) == rank_of(y) && choices().exclusive(x.access->choice, y.access->choice)) return;
+    if (x.access->tile != y.access->tile && of_one_ticket_role(timeline_->launch(e), x, y)) {
+      return report(FindingKind::kRace, x, y, e, e, "tiles by ticket come in any order");
+    }
     if (x.agent == y.agent) return check_within_agent(x, y, e);
     if (before(x, e, y, e) || before(y, e, x, e)) return;
     if (before_in_each_case(x, e, y, e) || before_in_each_case(y, e, x, e)) return;
@@ -242,15 +246,11 @@ class AccessChecker::Impl {
   void check_within_agent(const AccessRef& x, const AccessRef& y, int e) {
     const AccessRef& first = x.idx < y.idx ? x : y;
     const AccessRef& second = x.idx < y.idx ? y : x;
-    if (paths_.keep_turn(timeline_->launch(e), first, second) || before(first, e, second, e))
-      return;
-    bool reads_back = second.access->kind != AccessKind::kWrite;
-    bool fenced = has_fence(timeline_->trace(x.agent, e), first, second);
+    const InstanceGraph& graph = timeline_->launch(e);
+    if (paths_.in_turn(graph, table_, first, second) || before(first, e, second, e)) return;
+    bool fenced = !in_cluster(graph, x) && has_fence(graph.agents[at(x.agent)], first, second);
     report(FindingKind::kRace, first, second, e, e,
-           fenced ? why(first, e, second, e)
-           : reads_back
-               ? "the worker reads what it wrote without worker_fence or notify and wait between"
-               : "the worker writes again what TMA may still write, without worker_fence between");
+           fenced ? why(first, e, second, e) : paths_.why_out_of_turn(graph, first, second));
   }
 
   // --- coverage ---

@@ -298,6 +298,10 @@ void AccessExpander::add(const Op& op, int which, int tensor, const Target& targ
            .tile = state_.tile,
            .op = &op};
   a.sure = a.may && target.exact && state_.untold_depth == 0;
+  bool by_tile =
+      op.code == OpCode::kLoad || op.code == OpCode::kStore || op.code == OpCode::kReduceStore;
+  bool one_part = !state_.cells[at(tensor)] || target.part;
+  a.tiled = by_tile && which == 0 && target.exact && one_part;
   if (a.may && state_.program.tensors[at(tensor)].kind == TensorKind::kOutput) {
     throw DependsOnTable{"where an output is written"};
   }

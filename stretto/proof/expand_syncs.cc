@@ -132,6 +132,7 @@ void SyncExpander::signal(const Op& op) {
   std::int64_t amount = scope.value(op.exprs[is_wait ? 1 : 2], "amount of a signal");
   if (!is_wait && amount < 0) state_.reject(op, fmt::format("amount {} is negative", amount));
   if (!is_wait && amount == 0) return;
+  if (is_wait) amount = std::max<std::int64_t>(amount, 0);
   add(op, is_wait ? SyncKind::kWait : SyncKind::kNotify,
       first_of_signal_[at(op.symbol)] + static_cast<int>(rank * s.num_channels + channel), amount);
 }

@@ -45,9 +45,11 @@ struct Access {
   int box = -1;   // index into InstanceGraph::boxes
   int pos = 0;    // synchronisation events of the agent before it
   AccessKind kind = AccessKind::kRead;
-  bool may = false;     // happens for some tables only: has to be ordered, covers nothing
-  bool sure = false;    // `may`, but whenever its choice holds, and with the whole box
-  bool packet = false;  // ordered by its tag
+  bool may = false;         // happens for some tables only: has to be ordered, covers nothing
+  bool sure = false;        // `may`, but whenever its choice holds, and with the whole box
+  bool packet : 1 = false;  // ordered by its tag
+  // One tile that begins where the box does, or several side by side from there on.
+  bool tiled : 1 = false;
   int choice = TableChoices::kAlways;
   Landing landed;  // of a load into a slot: where the slot is got (pipe_slice.h)
   std::int64_t tile = -1;

@@ -98,6 +98,7 @@ bool only_passes_slots(const Block& body, bool in_condition = false) {
         return true;
       case OpCode::kPipePut:
       case OpCode::kLoad:
+      case OpCode::kLet:  // what it fixes would be left out with the iteration
         return !in_condition;
       case OpCode::kWhen:
         return !in_condition && only_passes_slots(op.bodies[0], true) &&

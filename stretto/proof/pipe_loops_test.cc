@@ -102,6 +102,25 @@ TEST(PipeLoops, WhatTheMiddleReadsHasToBeThere) {
   }
 }
 
+// Only one iteration reads what is missing, by an index that a condition sets.
+TEST(PipeLoops, AnIndexSetOnAConditionIsLookedAtEachTime) {
+  Program program = product(40, 20);
+  Block& body = loop_of(program, AgentKind::kProducer).bodies[0];
+  Expr step = Expr::var(loop_of(program, AgentKind::kProducer).var);
+  int chosen = static_cast<int>(program.vars.size());
+  program.vars.push_back({"chosen", VarKind::kLet});
+  for (Op& op : body) {
+    bool put = op.code == OpCode::kPipePut && program.tensors[op.region->tensor].name == "a";
+    if (put) op.region->origin[1] = Expr::var(chosen) * kStep;
+  }
+  Op let{.code = OpCode::kLet, .exprs = {select(step == 20, 20, 0)}, .var = chosen};
+  Op when{.code = OpCode::kWhen, .exprs = {Expr(0) <= step}, .bodies = {{let}, {}}};
+  body.insert(body.begin(), when);
+  ProofResult result = prove(program);
+  ASSERT_FALSE(result.proved);
+  EXPECT_EQ(result.findings[0].kind, FindingKind::kUncovered) << result.report;
+}
+
 TEST(PipeLoops, AgentsThatLeaveOutDifferentlyAreWalked) {
   Program one_more = product(100);
   Op& producer = loop_of(one_more, AgentKind::kProducer);

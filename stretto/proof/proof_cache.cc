@@ -14,7 +14,7 @@ namespace stretto {
 namespace {
 
 // Raised whenever the proof learns to reject something it accepted.
-constexpr int kProofVersion = 8;
+constexpr int kProofVersion = 11;
 
 std::string key_text(const Program& program, const ProofOptions& o) {
   return fmt::format("proof {} workers {} queues {} samples {} events {}{}\n{}", kProofVersion,

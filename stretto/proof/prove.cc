@@ -172,14 +172,16 @@ class Prover {
 
   void check_resources() {
     int sms = 0, queues = 0;
+    const char* what = "workers";
     for (const Role& role : program_.roles) {
       const Resource& r = role.resource;
       sms += r.num_own_sms();
+      if (r.cluster_size > 1) what = "blocks of workers";
       if (r.kind == ResourceKind::kCopyEngine) queues += r.num_workers;
     }
     if (sms > options_.max_workers_per_rank) {
       add(FindingKind::kResources,
-          fmt::format("{} workers per rank, the device holds {} at a time", sms,
+          fmt::format("{} {} per rank, the device holds {} at a time", sms, what,
                       options_.max_workers_per_rank),
           "");
     }

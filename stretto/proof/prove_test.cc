@@ -6,6 +6,7 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/proof/expand.h"
 #include "stretto/proof/test_programs.h"
 
 namespace stretto {
@@ -290,7 +291,10 @@ TEST(Prove, RejectsQuotasThatDependOnTheSize) {
 TEST(Prove, RejectsMoreWorkersThanTheDeviceHolds) {
   Program program = local_copy(1);
   program.roles[0].resource.num_workers = 133;
-  expect_rejected(program, FindingKind::kResources);
+  expect_rejected(program, FindingKind::kResources, "133 workers");
+  Program clusters = program;
+  clusters.roles[0].resource = Resource::sms(67).clustered(2);
+  expect_rejected(clusters, FindingKind::kResources, "134 blocks");
   ProofOptions large;
   large.max_workers_per_rank = 133;
   EXPECT_TRUE(prove(program, large).proved);
@@ -316,6 +320,44 @@ TEST(Prove, PacketsNeedTwoSlotsAndEveryPacketAStore) {
   Program program = packet_exchange(2, 2);
   program.roles[0].num_tiles = 1;  // nobody sends to itself
   expect_rejected(program, FindingKind::kProgress, "packets");
+}
+
+// Both carry the launch's number: who waits for the packet may get the first or the second.
+TEST(Prove, APacketIsStoredOnceALaunch) {
+  for (int other_row : {0, 4}) {
+    ProgramBuilder p("twice", 1);
+    auto box = p.buffer("box", DType::kF32, {8, 4},
+                        {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+    auto out = p.output("out", DType::kF32, {4, 4});
+    p.role("send", Resource::sms(1), p.range(1), [&](const Tile&) {
+      for (int row : {0, other_row}) {
+        p.store_packet(box.tile({row, 0}, 4, 4), p.zeros(DType::kF32, 4, 4));
+      }
+    });
+    p.role("take", Resource::sms(1), p.range(1), [&](const Tile&) {
+      p.store(out.tile({0, 0}, 4, 4), p.load_packet(box.tile({0, 0}, 4, 4)));
+    });
+    Program program = run_pipeline(p.finish());
+    other_row == 0 ? expect_rejected(program, FindingKind::kOutput, "written twice")
+                   : expect_proved(program);
+  }
+}
+
+// As everywhere else (ir/program.h): neither less than nothing nor the launch before.
+TEST(Prove, ThresholdsBelowZeroAreZero) {
+  ProgramBuilder p("below_zero", 1);
+  auto y = p.output("y", DType::kF32, {4, 4});
+  auto turn = p.signal("turn", 1);
+  p.role("write", Resource::sms(1), p.range(1), [&](const Tile& t) {
+    p.wait(turn[0], t.index - 3);
+    p.store(y.tile({0, 0}, 4, 4), p.zeros(DType::kF32, 4, 4));
+    p.notify(turn[0], p.rank());
+  });
+  Program program = run_pipeline(p.finish());
+  expect_proved(program);
+  for (const AgentTrace& agent : expand(program, {}).agents) {
+    for (const Sync& s : agent.syncs) EXPECT_GE(s.amount, 0);
+  }
 }
 
 // A packet carries itself and nothing else: data stored before it may arrive after it.

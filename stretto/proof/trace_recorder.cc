@@ -1,9 +1,42 @@
 #include "stretto/proof/trace_recorder.h"
 
+#include <cstdlib>
+
 #include "stretto/base/errors.h"
 #include "stretto/proof/reach.h"
 
 namespace stretto {
+namespace {
+
+bool begins_at(const LooseBox& tile, const Box& box) { return tile.origin == box.lo; }
+
+// Of the operation's tile, in elements.
+std::int64_t tile_size(const Region& region, std::size_t dim) {
+  if (static_cast<int>(dim) == region.row_dim) return region.rows;
+  return static_cast<int>(dim) == region.col_dim ? region.cols : 1;
+}
+
+// Whether an affine loop's tiles lie side by side.
+bool side_by_side(const LooseBox& first, const LooseBox& second, const Region& region) {
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    std::int64_t step = second.origin[d] - first.origin[d];
+    if (step != 0 && std::abs(step) != tile_size(region, d)) return false;
+  }
+  return true;
+}
+
+// The same of two boxes that one is to stand for: whole tiles, then the other.
+bool side_by_side(const Box& a, const Box& b, const Region& region) {
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    if (a.lo[d] == b.lo[d] && a.hi[d] == b.hi[d]) continue;
+    const Box &low = a.lo[d] < b.lo[d] ? a : b, &high = a.lo[d] < b.lo[d] ? b : a;
+    bool whole = (low.hi[d] - low.lo[d]) % tile_size(region, d) == 0;
+    if (low.hi[d] != high.lo[d] || !whole) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 std::size_t TraceRecorder::BoxHash::operator()(const Box& b) const {
   std::size_t h = 0;
@@ -28,7 +61,10 @@ void TraceRecorder::add(const LooseAccess& access) {
     diverted_->push_back(access);
   } else {
     note_reach(access);
-    place(access.access, access.which, clip(access.box));
+    Access a = access.access;
+    Box box = clip(access.box);
+    a.tiled &= begins_at(access.box, box);
+    place(a, access.which, box);
   }
 }
 
@@ -72,18 +108,24 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
                                const std::vector<LooseAccess>& second, std::int64_t trips) {
   STRETTO_CHECK(first.size() == second.size(), "an affine loop repeats its accesses");
   for (std::size_t i = 0; i < first.size(); ++i) {
-    const Access& a = first[i].access;
+    Access a = first[i].access;
+    bool tiled = a.tiled;
     bool is_write = a.kind == AccessKind::kWrite && !a.may;
     if (auto folded = fold_affine(first[i].box, second[i].box, trips, is_write)) {
       note_reach({a, first[i].which, *folded});
-      place(a, first[i].which, clip(*folded));
+      Box box = clip(*folded);
+      a.tiled = tiled && begins_at(*folded, box) &&
+                side_by_side(first[i].box, second[i].box, *a.op->region);
+      place(a, first[i].which, box);
       continue;
     }
     LooseBox box = first[i].box;
     for (std::int64_t k = 0; k < trips; ++k) {
       budget_.step(a.op->loc);
       note_reach({a, first[i].which, box});
-      place(a, first[i].which, clip(box));
+      Box clipped = clip(box);
+      a.tiled = tiled && begins_at(box, clipped);
+      place(a, first[i].which, clipped);
       for (std::size_t d = 0; d < kMaxDims; ++d) {
         box.origin[d] += second[i].box.origin[d] - first[i].box.origin[d];
       }
@@ -98,7 +140,9 @@ void TraceRecorder::place(const Access& a, int which, const Box& box) {
   for (Pending& p : pending_) {
     if (p.access.op != a.op || p.which != which || !in_one_case(p.access, a)) continue;
     bool same = p.access.tensor == a.tensor && p.access.rank == a.rank && p.access.may == a.may;
+    bool tiled = p.access.tiled && a.tiled && side_by_side(p.box, box, *a.op->region);
     if (same && extend_box(p.box, box, a.kind == AccessKind::kWrite && !a.may)) {
+      p.access.tiled = tiled;
       p.access.choice = graph_.choices->common(p.access.choice, a.choice);
       return;
     }

@@ -14,8 +14,8 @@
 namespace stretto {
 namespace {
 
-void check(const AttentionDesc& d, const AttentionConfig& c) {
-  FieldCheck need{"attention"};
+void check(const char* op, const AttentionDesc& d, const AttentionConfig& c) {
+  FieldCheck need{op};
   need.not_double("dtype", d.dtype);
   need.at_least_one({{"batch", d.batch}, {"m", d.m}});
   need(d.max_tokens >= d.m, "max_tokens", d.max_tokens, "at least m");
@@ -85,7 +85,7 @@ HeadSplit split_heads(const AttentionDesc& d) {
 }
 
 Program rope(const AttentionDesc& d, const AttentionConfig& cfg) {
-  check(d, cfg);
+  check("rope", d, cfg);
   FieldCheck{"rope"}(d.batch == 1, "batch", d.batch, "1");
   check_rope_uses(d, cfg);
   HeadSplit split = split_heads(d);
@@ -151,7 +151,7 @@ Program rope(const AttentionDesc& d, const AttentionConfig& cfg) {
 }
 
 Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
-  check(d, cfg);
+  check("attention", d, cfg);
   HeadSplit split = split_heads(d);
   std::int64_t bm = cfg.tile_rows, bn = cfg.tile_kv;
   ProgramBuilder p("attention", d.world_size);
@@ -221,8 +221,21 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
   return p.finish();
 }
 
+int decode_stages(std::int64_t rows, std::int64_t kv, std::int64_t head_dim) {
+  constexpr std::int64_t kBlockBytes = 227 * 1024, kElement = 2, kMost = 4;
+  constexpr std::int64_t kBeside = 20 * 1024;  // barriers, staging; 18688 of 256 rows
+  constexpr std::int64_t kFew = 8, kRowsOfWarpgroup = 64;
+  if (rows > kFew) rows = ceil_div(rows, kRowsOfWarpgroup) * kRowsOfWarpgroup;
+  if (rows > kRowsOfWarpgroup) rows = ceil_div(rows, 2 * kRowsOfWarpgroup) * 2 * kRowsOfWarpgroup;
+  std::int64_t queries = 2 * rows * head_dim * kElement, step = 2 * kv * head_dim * kElement;
+  std::int64_t fit = std::max<std::int64_t>(kBlockBytes - kBeside - queries, 0) / step;
+  return static_cast<int>(std::min(fit, kMost));
+}
+
 AttentionTile gpu_attention_tile(DType dtype, std::int64_t head_dim) {
-  if (size_bytes(dtype) != 2 || head_dim % 16 != 0 || head_dim > 256) return {};
+  if (size_bytes(dtype) != 2 || head_dim % 16 != 0 || head_dim > 256) {
+    return {.rows = 16, .kv = head_dim <= 128 ? 32 : 8};  // of more scores threads would spill
+  }
   return {.rows = 128, .kv = head_dim <= 128 ? 128 : head_dim <= 192 ? 64 : 32, .num_stages = 2};
 }
 

@@ -213,7 +213,9 @@ DecodeAttentionConfig default_decode_config(const AttentionDesc& d, Target targe
   std::int64_t blocks = heads / heads_of_a_tile(d);
   if (target == Target::kCpu) return {.tile_kv = std::min<std::int64_t>(64, d.max_tokens)};
   bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 32 == 0 && d.head_dim <= 256;
-  DecodeAttentionConfig c{.tile_kv = matrix ? 64 : 32, .num_stages = matrix ? 4 : 0};
+  // Sums and scores of more tokens do not fit a thread's registers.
+  DecodeAttentionConfig c{.tile_kv = matrix && d.head_dim <= 192 ? 64 : 32};
+  if (matrix) c.num_stages = decode_stages(heads_of_a_tile(d), c.tile_kv, d.head_dim);
   c.num_combiners = gpu_workers(heads, kGpuSms / 4);
   std::int64_t most = (kGpuSms - c.num_combiners) / blocks;
   c.splits = std::clamp<std::int64_t>(ceil_div(d.max_tokens, c.tile_kv), 1,

@@ -7,6 +7,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/online_softmax.h"
 
@@ -25,9 +26,17 @@ void check(const FlashDecodeDesc& d, const FlashDecodeConfig& c) {
   need(d.block >= 1 && d.block % c.tile_kv == 0, "block", d.block, "a multiple of tile_kv");
   need.at_least_one(
       {{"splits", c.splits}, {"num_workers", c.num_workers}, {"num_combiners", c.num_combiners}});
+  need(c.tile_rows == 0 || c.tile_rows >= 2, "tile_rows", c.tile_rows, "0 or 2 and more");
 }
 
 constexpr std::int64_t kMostAtOnce = 4;
+
+std::int64_t most_rows(const FlashDecodeDesc& d) { return d.m * (d.num_heads / d.num_kv_heads); }
+
+std::int64_t tile_rows(const FlashDecodeDesc& d, const FlashDecodeConfig& c) {
+  std::int64_t all = std::max<std::int64_t>(most_rows(d), 2);
+  return c.tile_rows > 0 ? std::min(all, c.tile_rows) : all;
+}
 
 class FlashDecode {
  public:
@@ -35,7 +44,9 @@ class FlashDecode {
       : d_(d),
         cfg_(cfg),
         group_(d.num_heads / d.num_kv_heads),
-        most_rows_(d.m * group_),
+        most_rows_(most_rows(d)),
+        tile_rows_(tile_rows(d, cfg)),
+        row_tiles_(ceil_div(most_rows_, tile_rows_)),
         all_rows_(most_rows_ * d.num_kv_heads),
         at_once_(std::min(ceil_div(all_rows_, std::int64_t{cfg.num_combiners}), kMostAtOnce)),
         p_("flash_decode", d.world_size),
@@ -66,9 +77,12 @@ class FlashDecode {
   Program run() {
     // The first runs before the later ones, which short contexts leave empty.
     p_.role("attend", Resource::sms(cfg_.num_workers).pipelined(cfg_.num_stages),
-            p_.range(cfg_.splits * d_.num_kv_heads), [&](const Tile& t) {
-              Index kv = p_.let("kv", t.index % d_.num_kv_heads);
-              p_.when(m_ > 0, [&] { attend(kv, p_.let("run", t.index / d_.num_kv_heads)); });
+            p_.range(cfg_.splits * row_tiles_ * d_.num_kv_heads), [&](const Tile& t) {
+              Index kv = p_.let("kv", t.index % d_.num_kv_heads), of_kv = t.index / d_.num_kv_heads;
+              Index first =
+                  row_tiles_ == 1 ? Index(0) : p_.let("first_row", of_kv % row_tiles_ * tile_rows_);
+              p_.when(row_tiles_ == 1 ? m_ > 0 : first < rows_,
+                      [&] { attend(kv, p_.let("run", of_kv / row_tiles_), first); });
               p_.notify(finished_[kv], p_.rank());
             });
     p_.role("combine", Resource::sms(cfg_.num_combiners), p_.range(ceil_div(all_rows_, at_once_)),
@@ -93,8 +107,9 @@ class FlashDecode {
     return (row / d_.block * d_.world_size + p_.rank()) * d_.block + row % d_.block;
   }
 
-  void attend(const Index& kv, const Index& run) {
-    std::int64_t bn = cfg_.tile_kv, tile_rows = std::max<std::int64_t>(most_rows_, 2);
+  // Rows from `first_row` on.
+  void attend(const Index& kv, const Index& run, const Index& first_row) {
+    std::int64_t bn = cfg_.tile_kv, tile_rows = tile_rows_;
     Index own = p_.let("own", own_before(tokens_));
     Index begin = 0, end = p_.let("steps", ceil_div(own, bn));  // steps
     if (d_.window > 0) {
@@ -103,8 +118,8 @@ class FlashDecode {
     }
     Index per_run = p_.let("per_run", ceil_div(end - begin, cfg_.splits));
     Index of_run = p_.let("of_run", begin + run * per_run);
-    Value query = p_.load(q_.tile({kv, 0, 0}, tile_rows, d_.head_dim));
-    Value sees = p_.load(seen_.tile({0, 0}, tile_rows, 1));
+    Value query = p_.load(q_.tile({kv, first_row, 0}, tile_rows, d_.head_dim));
+    Value sees = p_.load(seen_.tile({first_row, 0}, tile_rows, 1));
     OnlineSoftmax softmax(p_, {.dtype = d_.dtype,
                                .rows = tile_rows,
                                .head_dim = d_.head_dim,
@@ -122,7 +137,7 @@ class FlashDecode {
       softmax.add(scores, block(v_cache_));
     });
     auto part = [&](const TensorRef& buffer, std::int64_t cols) {
-      return buffer.tile({kv, 0, run, 0}, tile_rows, cols).rows_along(1).until_row(rows_);
+      return buffer.tile({kv, first_row, run, 0}, tile_rows, cols).rows_along(1).until_row(rows_);
     };
     p_.store(part(sums_, d_.head_dim), softmax.sum());
     p_.store(part(peaks_, 1), softmax.log2_peak());
@@ -161,7 +176,7 @@ class FlashDecode {
     for (std::int64_t i = 0; i < at_once_; ++i) {
       rows.push_back(row_of(tile + i * ceil_div(all_rows_, at_once_)));
     }
-    for (const Row& r : rows) p_.wait(finished_[r.kv], cfg_.splits);
+    for (const Row& r : rows) p_.wait(finished_[r.kv], cfg_.splits * row_tiles_);
     std::vector<Part> runs, own;
     for (const Row& r : rows) runs.push_back(runs_of(r));
     for (const Part& parts : runs) own.push_back(together(parts));
@@ -209,7 +224,8 @@ class FlashDecode {
 
   const FlashDecodeDesc d_;
   const FlashDecodeConfig cfg_;
-  const std::int64_t group_, most_rows_;   // of a KV head
+  const std::int64_t group_, most_rows_;  // of a KV head
+  const std::int64_t tile_rows_, row_tiles_;
   const std::int64_t all_rows_, at_once_;  // that a combiner adds up
   ProgramBuilder p_;
   Index m_, tokens_, rows_;
@@ -235,12 +251,19 @@ FlashDecodeConfig default_config(const FlashDecodeDesc& d, Target target) {
   bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 32 == 0 && d.head_dim <= 256;
   std::int64_t most = matrix ? 64 : 32;
   while (c.tile_kv > most && c.tile_kv % 2 == 0) c.tile_kv /= 2;
-  c.num_stages = matrix ? 4 : 0;
+  if (matrix) {
+    // Of more rows the sums would not fit a thread's registers.
+    c.tile_rows = d.head_dim <= 64 ? 256 : 128;
+    auto stages = [&] { return decode_stages(tile_rows(d, c), c.tile_kv, d.head_dim); };
+    while (stages() < 2 && c.tile_kv % 2 == 0) c.tile_kv /= 2;
+    c.num_stages = stages();
+  }
+  std::int64_t row_tiles = ceil_div(most_rows(d), tile_rows(d, c));
   // Few: a row takes microseconds, reading the cache takes what SMs there are.
   constexpr int kMostCombiners = 12;
   std::int64_t rows = d.m * d.num_heads;
   c.num_combiners = gpu_workers(rows, kMostCombiners);
-  std::int64_t room = (kGpuSms - c.num_combiners) / d.num_kv_heads;
+  std::int64_t room = (kGpuSms - c.num_combiners) / (d.num_kv_heads * row_tiles);
   std::int64_t read = d.tokens_per_rank();
   if (d.window > 0) {  // blocks that it may lie across
     std::int64_t blocks = ceil_div(d.window + d.m - 1, d.block) + 1;
@@ -248,7 +271,7 @@ FlashDecodeConfig default_config(const FlashDecodeDesc& d, Target target) {
   }
   c.splits =
       std::clamp<std::int64_t>(ceil_div(read, c.tile_kv), 1, std::max<std::int64_t>(room, 1));
-  c.num_workers = gpu_workers(c.splits * d.num_kv_heads, kGpuSms - c.num_combiners);
+  c.num_workers = gpu_workers(c.splits * row_tiles * d.num_kv_heads, kGpuSms - c.num_combiners);
   return c;
 }
 

@@ -33,11 +33,12 @@ struct FlashDecodeDesc {
 };
 
 struct FlashDecodeConfig {
-  std::int64_t tile_kv = 64;  // tokens per step, divides desc.block
-  std::int64_t splits = 1;    // runs of a rank's tokens
-  int num_workers = 1;        // that read runs
-  int num_combiners = 1;      // that add them up, up to four rows at a time
-  int num_stages = 0;         // blocks of keys and of values loaded ahead; 0: none
+  std::int64_t tile_kv = 64;   // tokens per step, divides desc.block
+  std::int64_t splits = 1;     // runs of a rank's tokens
+  int num_workers = 1;         // that read runs
+  int num_combiners = 1;       // that add them up, up to four rows at a time
+  int num_stages = 0;          // blocks of keys and of values loaded ahead; 0: none
+  std::int64_t tile_rows = 0;  // of a KV head, that read a run together; 0: all
 };
 
 std::string to_string(const FlashDecodeDesc& desc);

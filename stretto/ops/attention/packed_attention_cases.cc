@@ -30,6 +30,7 @@ PackedAttentionDesc desc_of(const OpShape& s, bool paged) {
   d.max_tokens = s.n > 0 ? s.n : 128;
   d.page = large ? 128 : 4;
   d.num_pages = ceil_div(d.max_tokens, d.page) * 3;
+  d.sequences = std::max(d.sequences, ceil_div(d.m, d.max_tokens));  // rows are tokens of theirs
   return d;
 }
 
@@ -99,7 +100,18 @@ class Reference {
     starts.front() = 0;
     starts.back() = static_cast<double>(m_);
     std::sort(starts.begin(), starts.end());
+    if (d_.page > 0) shorten(starts);
     in("starts") = starts;
+  }
+
+  // To as many rows as a sequence has room for, the others before and behind it taking the rest.
+  void shorten(Values& starts) const {
+    for (std::size_t s = 1; s < starts.size(); ++s) {
+      auto behind = static_cast<std::int64_t>(starts.size() - 1 - s);
+      double least = static_cast<double>(m_ - behind * d_.max_tokens);
+      double most = starts[s - 1] + static_cast<double>(d_.max_tokens);
+      starts[s] = std::min(std::max({starts[s], least, starts[s - 1]}), most);
+    }
   }
 
   void fill_cache() {

@@ -50,6 +50,19 @@ TEST(PackedAttention, ATableThatBreaksItsPromiseEndsTheLaunchWithItsName) {
   breaks(paged_attention_info(), "tokens", 2, 14);
 }
 
+// The catalog's cases have room for all rows in one sequence, a user's sizes need not.
+TEST(PackedAttention, NoSequenceHasMoreRowsThanItsPagesHold) {
+  for (std::uint64_t seed = test_seed() / 12 * 12, i = 0; i < 6; ++i) {
+    OpCase c = paged_attention_info().make_case({.m = 64, .n = 12, .k = 8}, seed + i);
+    const Values& starts = tensor_of(c.inputs, c, "starts");
+    for (std::size_t s = 1; s < starts.size(); ++s) {
+      EXPECT_GE(starts[s], starts[s - 1]);
+      EXPECT_LE(starts[s], starts[s - 1] + 12) << c.config;
+    }
+    EXPECT_EQ(run_case(c, {.launches = 1}), "") << c.config;
+  }
+}
+
 TEST(PagedDecode, SequencesOfOneTokenGiveItsValueAndThoseOfNoneNobodyElses) {
   constexpr std::size_t kDim = 4, kHeads = 6, kKvHeads = 2, kPage = 4, kColumns = 4;
   OpCase c = paged_decode_info().make_case({.m = 5, .n = 14, .k = kDim}, test_seed() / 12 * 12);

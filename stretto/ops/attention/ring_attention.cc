@@ -145,8 +145,12 @@ class RingAttention {
       OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
       softmax.load(state(q));
       attend(softmax, q, from, k_slots_, v_slots_, slot(s));
+      auto keep = [&] {
+        if (cfg_.tile_rows == 1) p_.worker_fence();  // every warp has read its copy of the row
+        softmax.store(state(q));
+      };
       p_.when(
-          last, [&] { tiles_.store(q, softmax); }, [&] { softmax.store(state(q)); });
+          last, [&] { tiles_.store(q, softmax); }, keep);
     };
     for_tiles(worker, [&](const Queries& q) {
       window ? p_.when(needed || last, [&] { add(q); }) : add(q);

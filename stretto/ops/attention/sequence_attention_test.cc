@@ -49,6 +49,20 @@ TEST(FlashDecode, AWindowIsThatOfTheReference) {
   }
 }
 
+// GPUs have 128 rows of large heads in a tile; 40 tokens of four heads each are more.
+TEST(FlashDecode, RowsOfSeveralTilesAreThoseOfTheReference) {
+  for (int world : {1, 2}) {
+    FlashDecodeDesc d{.dtype = DType::kBF16, .m = 40, .max_tokens = 200};
+    d.num_heads = 8, d.num_kv_heads = 2, d.head_dim = 96, d.world_size = world;
+    OpShape shape{.world_size = world, .dtype = DType::kBF16, .target = Target::kCuda};
+    for (std::int64_t rows : {40, 32, 0}) {
+      shape.rows = rows;
+      OpCase c = flash_decode_case(d, shape, test_seed());
+      EXPECT_EQ(run_case(std::move(c), {.launches = 2}), "") << "P=" << world << " m=" << rows;
+    }
+  }
+}
+
 TEST(FlashDecode, RefusesAWindowThatMakesNoSense) {
   FlashDecodeDesc d{.window = -1};
   expect_user_error([&] { flash_decode(d, {}); }, {"window is -1"});

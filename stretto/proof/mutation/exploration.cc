@@ -41,7 +41,8 @@ class Explorer {
   }
 
   Exploration run() {
-    all_states();
+    for (int a = 0; a < num_agents(); ++a) check_turns(a);
+    if (out_.failure.empty()) all_states();
     if (out_.failure.empty() && out_.complete) one_execution();
     return std::move(out_);
   }
@@ -210,6 +211,27 @@ class Explorer {
     }
   }
 
+  // Between two of an agent's events its threads do not wait for each other. Of one element they
+  // keep their turn where the same thread stores it both times.
+  void check_turns(int agent) {
+    const AgentTrace& t = trace(agent);
+    bool threads =
+        t.role < 0 || graph_.program->roles[at(t.role)].resource.kind == ResourceKind::kSm;
+    for (std::size_t i = 0; threads && i < t.accesses.size(); ++i) {
+      for (std::size_t j = i + 1; j < t.accesses.size(); ++j) {
+        const Access &x = t.accesses[i], &y = t.accesses[j];
+        bool stores = x.op->code == OpCode::kStore && y.op->code == OpCode::kStore;
+        bool open = y.kind != AccessKind::kRead && x.pos == y.pos && !stores && same_memory(x, y);
+        if (open) out_.failure = describe_agent(graph_, agent, y.tile) + " writes out of turn";
+      }
+    }
+  }
+
+  bool same_memory(const Access& x, const Access& y) const {
+    return x.tensor == y.tensor && x.rank == y.rank &&
+           overlaps(graph_.boxes[at(x.box)], graph_.boxes[at(y.box)]);
+  }
+
   // Which launch distances make two intervals conflict, as bits; found once.
   struct Distances {
     bool known = false;
@@ -233,9 +255,8 @@ class Explorer {
     if (is_caller(a) || is_caller(b)) return touches_caller(a, b) || touches_caller(b, a);
     for (const Access& x : intervals_[at(a)].accesses) {
       for (const Access& y : intervals_[at(b)].accesses) {
-        bool same = x.tensor == y.tensor && x.rank == y.rank &&
-                    overlaps(graph_.boxes[at(x.box)], graph_.boxes[at(y.box)]);
-        if (!same || (x.kind == AccessKind::kRead && y.kind == AccessKind::kRead)) continue;
+        if (!same_memory(x, y) || (x.kind == AccessKind::kRead && y.kind == AccessKind::kRead))
+          continue;
         const Tensor& t = graph_.program->tensors[at(x.tensor)];
         if (t.kind != TensorKind::kBuffer || distance % t.num_slots == 0) return true;
       }
@@ -329,9 +350,8 @@ class Explorer {
     for (std::size_t i = 0; i < t.accesses.size(); ++i) {
       for (std::size_t j = i + 1; j < t.accesses.size(); ++j) {
         const Access &x = t.accesses[i], &y = t.accesses[j];
-        bool reads_back = x.kind == AccessKind::kWrite && y.kind == AccessKind::kRead &&
-                          x.tensor == y.tensor && x.rank == y.rank &&
-                          overlaps(graph_.boxes[at(x.box)], graph_.boxes[at(y.box)]);
+        bool reads_back =
+            x.kind == AccessKind::kWrite && y.kind == AccessKind::kRead && same_memory(x, y);
         auto between = [&](SyncKind kind) {
           return std::any_of(t.syncs.begin() + x.pos, t.syncs.begin() + y.pos,
                              [&](const Sync& s) { return s.kind == kind; });

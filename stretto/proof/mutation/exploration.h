@@ -5,7 +5,8 @@
 // may do its accesses at any moment. Two conflicting accesses race when some reachable state lets
 // both agents make theirs: waits are `>=` on counters that only grow, so an event that can happen
 // stays possible whatever the others do, and accesses that can come in either order can also come
-// together.
+// together. The tiles are of one element: every thread has a copy when it is read, the same one
+// stores it.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "stretto/codegen/value_plan.h"
+#include "stretto/ir/value_plan.h"
 
 #include <fmt/format.h>
 
@@ -223,6 +223,14 @@ std::string AgentPlan::layout_text(const ValueType& type, const ValuePlan& plan)
   }
   return fmt::format("RowLayout<{}, {}, {}, {}, {}>", rows_here(type), type.cols, num_threads,
                      plan.lanes, plan.vec);
+}
+
+bool AgentPlan::copied_in_warps(const ValueType& type, const ValuePlan& plan) const {
+  constexpr int kWarp = 32;
+  if (num_threads <= kWarp) return false;
+  bool shares_rows = plan.fragment || plan.lanes < num_threads;
+  return (type.rows == 1 && shares_rows) ||
+         (type.cols == 1 && !plan.fragment && plan.lanes > kWarp);
 }
 
 int AgentPlan::row_slots(const ValueType& type, const ValuePlan& plan) const {

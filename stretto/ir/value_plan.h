@@ -3,7 +3,9 @@
 //
 // Registers that meet in elementwise operations share one layout, so that no value ever moves
 // between threads except through an operation that says so: products with 16- or 8-bit operands use
-// the accumulator fragment of wgmma, everything else rows over groups of lanes.
+// the accumulator fragment of wgmma, everything else rows over groups of lanes. Generated code goes
+// by it, and so does the proof where it asks which thread touches an element
+// (proof/access_paths.h).
 #pragma once
 
 #include <cstdint>
@@ -38,6 +40,9 @@ struct AgentPlan {
   std::int64_t rows_here(const ValueType& type) const;
   // "MmaLayout<128, 256, 2>".
   std::string layout_text(const ValueType& type, const ValuePlan& plan) const;
+  // Whether several warps hold a copy of each element: of a row those that share out other rows, of
+  // a column those that share its rows.
+  bool copied_in_warps(const ValueType& type, const ValuePlan& plan) const;
   int row_slots(const ValueType& type, const ValuePlan& plan) const;
   int col_slots(const ValueType& type, const ValuePlan& plan) const;
 };

@@ -1,0 +1,58 @@
+// Variables of index expressions.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "stretto/base/errors.h"
+#include "stretto/ir/parser.h"
+#include "stretto/ir/verifier.h"
+
+namespace stretto {
+namespace {
+
+std::string verdict(const std::string& text) {
+  try {
+    verify(parse(text, "text", MissingLocs::kFill));
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+// Of a second value some readers of the program would know: the executor, the proof and generated
+// code do not meet it at the same time.
+TEST(VerifierVars, AVariableHasOneLet) {
+  constexpr const char* kProgram = R"(program "lets" world 1 level tile {
+rank %rank
+tile %t
+loop %i
+let %x
+input @a : f32[1, 64]
+output @out : f32[1, 16]
+on_start on_start body {
+}
+role work sms 1 tiles %t < 1 {
+agent body body {
+values $0: f32[1, 16]
+let %x = 1
+)";
+  constexpr const char* kRest = R"($0 = load @a[0, 0] tile [1, 16]
+store $0 to @out[0, 0] tile [1, 16]
+}
+}
+on_end on_end body {
+}
+}
+)";
+  auto with = [&](const std::string& ops) {
+    return verdict(kProgram + ops + kRest);
+  };
+  EXPECT_EQ(with("loop %i from %x to 2 { }\n"), "accepted");
+  for (const char* again : {"let %x = 2", "loop %i from 0 to 40 { let %x = %i }",
+                            "when %rank == 0 { let %x = 7 }"}) {
+    EXPECT_NE(with(again).find("'x' has its let already"), std::string::npos) << again;
+  }
+}
+
+}  // namespace
+}  // namespace stretto

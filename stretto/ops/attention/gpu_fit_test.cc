@@ -1,0 +1,44 @@
+// Kernels of every head size. If these fail, a model with large heads does not run on GPUs: its
+// blocks ask for more shared memory than there is.
+#include <gtest/gtest.h>
+
+#include "stretto/codegen/kernel.h"
+#include "stretto/ops/attention/decode_attention.h"
+#include "stretto/ops/attention/flash_decode.h"
+#include "stretto/ops/attention/sequence_attention.h"
+#include "stretto/passes/pipeline.h"
+
+namespace stretto {
+namespace {
+
+void expect_fits(const OperatorInfo& op, OpShape shape) {
+  shape.target = Target::kCuda;
+  Program schedule = run_pipeline(op.program(shape));
+  EXPECT_NO_THROW(generate_kernel(schedule))
+      << op.name << " m=" << shape.m << " k=" << shape.k << " " << short_name(shape.dtype);
+}
+
+TEST(GpuFit, DecodingTakesHeadsOfUpTo256) {
+  for (std::int64_t k : {32, 64, 96, 128, 192, 224, 256}) {
+    expect_fits(decode_attention_info(), {.world_size = 2, .k = k, .dtype = DType::kBF16});
+    for (std::int64_t m : {1, 2, 3, 4, 16, 17, 32, 33, 64, 65, 128}) {
+      expect_fits(flash_decode_info(), {.world_size = 2, .m = m, .k = k, .dtype = DType::kBF16});
+    }
+  }
+}
+
+TEST(GpuFit, SequencesOverRanksTakeHeadsOfUpTo256) {
+  for (int world_size : {1, 2, 4, 8}) {
+    for (std::int64_t k : {64, 128, 192, 224, 256}) {
+      for (DType dtype : {DType::kF32, DType::kBF16}) {
+        OpShape shape{.world_size = world_size, .k = k, .dtype = dtype};
+        expect_fits(sequence_attention_info(), shape);
+        expect_fits(ring_attention_info(), shape);
+        expect_fits(token_ring_info(), shape);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stretto
