@@ -39,8 +39,10 @@ Program meet(const std::string& name, int sms) {
     p.put_signal(inbox.on(peer).tile({t.index, 0}, 1, kCols), in.tile({t.index, 0}, 1, kCols),
                  sent[t.index], peer);
     p.wait(sent[t.index]);
-    p.store(sum.tile({t.index, 0}, 1, kCols),
-            p.load(sum.tile({t.index, 0}, 1, kCols)) + p.load(inbox.tile({t.index, 0}, 1, kCols)));
+    Value old = p.load(sum.tile({t.index, 0}, 1, kCols));
+    Value more = p.load(inbox.tile({t.index, 0}, 1, kCols));
+    p.worker_fence();  // every warp reads the row, one of them writes it
+    p.store(sum.tile({t.index, 0}, 1, kCols), old + more);
   });
   return p.finish();
 }

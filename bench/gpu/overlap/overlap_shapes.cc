@@ -122,6 +122,8 @@ std::int64_t channels_of(std::int64_t run_rows, const ScatterChoice& c, std::int
 void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
   GemmRsDesc desc = gemm_rs_desc(s);
   std::int64_t run_rows = s.rank.m / s.world_size;
+  const GemmRsConfig usual = default_config(desc, Target::kCuda);
+  add(out, usual.scatter == Scatter::kEpilogue ? "epilogue" : "copy", desc, usual, gemm_rs);
   for (const ScatterChoice& c : kScatters) {
     GemmRsConfig config{.tile = c.loop.tile,
                         .num_compute_sms = sms - c.taken(),
@@ -166,6 +168,13 @@ void add_one_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
         gemm_ar);
     if (quick && out.size() == 2) return;
   }
+}
+
+void add_usual_gemm_ar(std::vector<OverlapCandidate>& out, const OverlapShape& s) {
+  GemmArDesc desc = gemm_ar_desc(s);
+  GemmArConfig usual = default_config(desc, Target::kCuda);
+  const char* family = usual.shots == ReduceShots::kTwo ? "two" : usual.packets ? "packets" : "one";
+  add(out, family, desc, usual, gemm_ar);
 }
 
 void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
@@ -294,6 +303,7 @@ std::vector<OverlapCandidate> overlap_candidates(const OverlapShape& s, int sms,
       add_gemm_rs(out, s, sms, quick);
       break;
     case OverlapKind::kGemmAr:
+      add_usual_gemm_ar(out, s);
       if (s.rank.m <= kMaxOneShotRows) add_one_shot(out, s, sms, quick);
       if (s.rank.m >= kMinTwoShotRows) add_two_shot(out, s, sms, quick);
       break;
