@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/ir/parser.h"
+#include "stretto/ir/printer.h"
 #include "stretto/ir/verifier.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
@@ -81,6 +82,14 @@ TEST(SharedSlots, SlotsThatNobodyFreesAreRejected) {
   };
   EXPECT_TRUE(proof(late(own)).proved);
   EXPECT_FALSE(proof(late(two_consumers(kShares, 3, 3, "", kMeet))).proved);
+}
+
+TEST(SharedSlots, TheTextFormSaysSo) {
+  Program program = parse(two_consumers(kShares, 3, 3, "", ""), "shared");
+  std::string text = print(program);
+  EXPECT_NE(text.find("consumer two shares p"), std::string::npos) << text;
+  EXPECT_EQ(print(parse(text, "printed")), text);
+  EXPECT_EQ(parse(text, "printed").roles[0].pipes[1].shares, 0);
 }
 
 TEST(SharedSlots, WhatPipesMustHaveInCommon) {

@@ -140,6 +140,9 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
   for (const Shape& s : kShapes) {
     bool flat = s.tile.bm == 64;
     if (flat != (d.m <= 64)) continue;
+    // Where warpgroups take turns by default, pairs of blocks are predicted to take a tenth less
+    // and were nowhere faster (gpu_bench gemm-suite, one H100, 2026-11-25).
+    if (s.cluster > 1 && configs.front().num_consumers > 1) continue;
     std::int64_t tiles = num_tiles(d.m, d.n, s.tile);
     GemmConfig config{.tile = s.tile,
                       .num_compute_sms = gpu_workers(tiles, num_sms / s.cluster),
