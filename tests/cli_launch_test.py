@@ -79,8 +79,10 @@ class LaunchTest(CliCase):
         self.refused("launch", "-n", 2, says="command")
 
     def test_a_rank_that_dies_is_named_by_the_others(self):
-        """The whole command, one of whose processes is killed."""
-        script = (f"[ $RANK = 1 ] && exec timeout -s KILL 1.5 {STRETTO} \"$@\"; exec {STRETTO} \"$@\"")
+        """The whole command, one of whose processes is killed once it has the memory of all three for its times."""
+        script = ("if [ $RANK = 1 ]; then { until [ $(grep -c 'stretto times' /proc/$$/maps) = 3 ]; do "
+                  "kill -0 $$ || exit; sleep 0.05; done; sleep 0.2; kill -9 $$; } & fi; "
+                  f"exec {STRETTO} \"$@\"")
         done = run("launch", "-n", 3, "--", "sh", "-c", script, "stretto", "bench", "gemm_ar",
                    "--ranks", 3, "--samples", 100000, "--launcher", "processes")
         self.assertEqual(done.returncode, 128 + 9, done.stderr.decode())

@@ -7,9 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/printable.h"
@@ -159,14 +162,17 @@ void Launcher::wait_for_news() {
   next_ = deadline_in(options_.grace);
 }
 
+// Of those that have ended since, who was killed comes first: the others' faults are of that.
 bool Launcher::reap() {
+  std::vector<std::pair<std::size_t, int>> gone;  // rank and status
   for (std::size_t r = 0; r < pids_.size(); ++r) {
     int status = 0;
-    if (pids_[r] <= 0 || ::waitpid(pids_[r], &status, WNOHANG) <= 0) continue;
-    ended(r, status);
-    return true;
+    if (pids_[r] > 0 && ::waitpid(pids_[r], &status, WNOHANG) > 0) gone.emplace_back(r, status);
   }
-  return false;
+  std::stable_partition(gone.begin(), gone.end(),
+                        [](const auto& process) { return WIFSIGNALED(process.second); });
+  for (auto [rank, status] : gone) ended(rank, status);
+  return !gone.empty();
 }
 
 void Launcher::ended(std::size_t rank, int status) {
