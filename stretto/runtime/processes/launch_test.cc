@@ -114,6 +114,22 @@ TEST_F(Launch, SignalsArePassedOn) {
   EXPECT_EQ(text("got0") + text("got1"), "got\ngot\n");
 }
 
+// Both have ended before the launcher looks, rank 0 because rank 1 was killed.
+TEST_F(Launch, WhoWasKilledIsTheFirstToFail) {
+  pid_t launcher = launcher_in_child(
+      "echo $$ > $OUT/$RANK; [ $RANK = 1 ] && exec sleep 60; "
+      "until [ -s $OUT/1 ]; do sleep 0.01; done; "
+      "while grep -q ' S ' /proc/$(cat $OUT/1)/stat; do sleep 0.01; done 2>/dev/null; exit 3");
+  ASSERT_TRUE(comes("0") && comes("1"));
+  ::kill(launcher, SIGSTOP);
+  ::kill(std::stoi(text("1")), SIGKILL);
+  for (const char* rank : {"1", "0"}) EXPECT_TRUE(ends(std::stoi(text(rank)))) << rank;
+  ::kill(launcher, SIGCONT);
+  int status = 0;
+  ::waitpid(launcher, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGKILL);
+}
+
 TEST_F(Launch, KillingTheLauncherEndsTheRanks) {
   pid_t launcher = launcher_in_child("echo $$ > $OUT/$RANK; exec sleep 60");
   ASSERT_TRUE(comes("0") && comes("1"));
