@@ -46,11 +46,7 @@ Program collective_step(const Desc& d, const OpCandidates::Step& step, Target ta
                         const predict::Machine& machine) {
   if (target == Target::kCpu) {
     if constexpr (std::is_same_v<Desc, GemmRsDesc>) {
-      CollectiveDesc sums{.dtype = d.out_dtype,
-                          .m = d.m,
-                          .n = d.n,
-                          .world_size = d.world_size,
-                          .average = d.average};
+      CollectiveDesc sums = scattered_sums(d);
       return reduce_scatter(sums, default_config(sums, target));
     }
     OpShape shape = step.shape;

@@ -19,13 +19,14 @@ void collect_puts(const Op& op, std::set<int>& pipes) {
 }  // namespace
 
 std::optional<RingTurn> ring_turn(const Role& role, int pipe) {
-  auto at = [&](int i) -> const Pipe& { return role.pipes[static_cast<std::size_t>(i)]; };
-  int home = at(pipe).shares < 0 ? pipe : at(pipe).shares;
+  const std::vector<int> rings = rings_of(role);
+  auto ring = [&](int i) { return rings[static_cast<std::size_t>(i)]; };
+  int producer = role.pipes[static_cast<std::size_t>(pipe)].producer;
   std::vector<int> order;  // the ring's pipes, as a tile fills them
-  for (const Op& op : role.agents[static_cast<std::size_t>(at(pipe).producer)].body) {
+  for (const Op& op : role.agents[static_cast<std::size_t>(producer)].body) {
     std::set<int> filled;
     collect_puts(op, filled);
-    std::erase_if(filled, [&](int i) { return i != home && at(i).shares != home; });
+    std::erase_if(filled, [&](int i) { return ring(i) != ring(pipe); });
     if (filled.empty()) continue;
     bool again = std::find(order.begin(), order.end(), *filled.begin()) != order.end();
     if (filled.size() > 1 || again) return std::nullopt;
@@ -37,12 +38,11 @@ std::optional<RingTurn> ring_turn(const Role& role, int pipe) {
 }
 
 std::string share_rings(const Role& role, RolePlan& plan) {
+  const std::vector<int> rings = rings_of(role);
   for (PipeGroup& group : plan.groups) {
     for (int pipe : group.pipes) {
+      if (rings[static_cast<std::size_t>(pipe)] < 0) continue;
       const Pipe& p = role.pipes[static_cast<std::size_t>(pipe)];
-      bool shared = std::any_of(role.pipes.begin(), role.pipes.end(),
-                                [&](const Pipe& other) { return other.shares == pipe; });
-      if (p.shares < 0 && !shared) continue;
       std::optional<RingTurn> turn = ring_turn(role, pipe);
       int ring = p.shares < 0 ? -1 : plan.pipes[static_cast<std::size_t>(p.shares)].group;
       bool first = pipe == group.pipes.front();
@@ -59,12 +59,10 @@ std::string share_rings(const Role& role, RolePlan& plan) {
 
 bool gets_from(const Op& op, int pipe) {
   if (op.code == OpCode::kPipeGet && op.symbol == pipe) return true;
-  return std::any_of(op.bodies.begin(), op.bodies.end(),
-                     [&](const Block& body) { return gets_from(body, pipe); });
-}
-
-bool gets_from(const Block& block, int pipe) {
-  return std::any_of(block.begin(), block.end(), [&](const Op& op) { return gets_from(op, pipe); });
+  return std::any_of(op.bodies.begin(), op.bodies.end(), [&](const Block& body) {
+    return std::any_of(body.begin(), body.end(),
+                       [&](const Op& inner) { return gets_from(inner, pipe); });
+  });
 }
 
 }  // namespace stretto

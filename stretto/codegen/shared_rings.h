@@ -15,12 +15,11 @@ struct RingTurn {
   friend bool operator==(const RingTurn&, const RingTurn&) = default;
 };
 
-// Of a pipe's consumer. Nothing where the producer does not fill one of the ring's pipes after the
-// other in every tile.
+// Of the consumer of a pipe that shares slots. Nothing where the producer does not fill one of the
+// ring's pipes after the other in every tile.
 std::optional<RingTurn> ring_turn(const Role& role, int pipe);
 
 // Whether the op, or one within it, gets from the pipe.
 bool gets_from(const Op& op, int pipe);
-bool gets_from(const Block& block, int pipe);
 
 }  // namespace stretto

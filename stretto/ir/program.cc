@@ -84,4 +84,13 @@ std::size_t storage_bytes(const Program& program, int tensor_idx) {
   return payload * static_cast<std::size_t>(t.num_slots);
 }
 
+std::vector<int> rings_of(const Role& role) {
+  std::vector<int> rings(role.pipes.size(), -1);
+  for (std::size_t i = 0; i < rings.size(); ++i) {
+    int home = role.pipes[i].shares;
+    if (home >= 0) rings[i] = rings[static_cast<std::size_t>(home)] = home;
+  }
+  return rings;
+}
+
 }  // namespace stretto

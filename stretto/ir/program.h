@@ -414,6 +414,10 @@ struct Role {
   SourceLoc loc;
 };
 
+// By pipe: the one whose slots it shares with others (Pipe::shares), itself among them; -1: it has
+// its slots alone.
+std::vector<int> rings_of(const Role& role);
+
 enum class Level : std::uint8_t { kTile, kSchedule };
 
 struct Program {

@@ -5,22 +5,11 @@
 
 #include <string>
 
-#include "stretto/base/errors.h"
-#include "stretto/ir/parser.h"
 #include "stretto/ir/printer.h"
-#include "stretto/ir/verifier.h"
+#include "stretto/ir/verifier_testing.h"
 
 namespace stretto {
 namespace {
-
-std::string verdict(const std::string& text) {
-  try {
-    verify(parse(text, "text", MissingLocs::kFill));
-  } catch (const UserError& e) {
-    return e.what();
-  }
-  return "accepted";
-}
 
 // `text` with `to` in the place of `from`.
 void expect_refused(const std::string& text, const std::string& from, const std::string& to,

@@ -3,21 +3,10 @@
 
 #include <string>
 
-#include "stretto/base/errors.h"
-#include "stretto/ir/parser.h"
-#include "stretto/ir/verifier.h"
+#include "stretto/ir/verifier_testing.h"
 
 namespace stretto {
 namespace {
-
-std::string verdict(const std::string& text) {
-  try {
-    verify(parse(text, "text", MissingLocs::kFill));
-  } catch (const UserError& e) {
-    return e.what();
-  }
-  return "accepted";
-}
 
 // Of a second value some readers of the program would know: the executor, the proof and generated
 // code do not meet it at the same time.

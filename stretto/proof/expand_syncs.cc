@@ -48,6 +48,7 @@ void SyncExpander::start_worker(int role, int worker) {
   role_ = &state_.program.roles[at(role)];
   worker_ = worker;
   pipes_.assign(role_->pipes.size(), {});
+  ring_of_ = rings_of(*role_);
   rings_.clear();
   phases_.clear();
   first_counter_ = static_cast<int>(state_.graph.counters.size());
@@ -64,7 +65,8 @@ void SyncExpander::start_worker(int role, int worker) {
     counter.kind = CounterKind::kBarrier;
     add_counter(counter);
   }
-  for (std::size_t p = 0; p < role_->pipes.size(); ++p) {
+  bool shares = std::any_of(ring_of_.begin(), ring_of_.end(), [](int ring) { return ring >= 0; });
+  for (std::size_t p = 0; shares && p < role_->pipes.size(); ++p) {
     counter.symbol = static_cast<int>(p);
     counter.kind = CounterKind::kPipeTurn;
     add_counter(counter);
@@ -157,7 +159,7 @@ void SyncExpander::begin_put(const Op& op) {
   note_choice(use.put_choices);
   use.some |= state_.choice() != TableChoices::kAlways;
   ++use.puts;
-  if (int ring = ring_of(op.symbol); ring >= 0) return free_shared(op, ring);
+  if (int ring = ring_of_[at(op.symbol)]; ring >= 0) return free_shared(op, ring);
   std::int64_t released = use.puts - role_->pipes[at(op.symbol)].num_slots;
   if (released <= 0) return;
   // Where slots are passed for some tables only, the one that must be free may be an earlier one
@@ -167,25 +169,15 @@ void SyncExpander::begin_put(const Op& op) {
       {.kind = SyncKind::kWait, .counter = empty(op.symbol), .amount = released, .choice = choice});
 }
 
-int SyncExpander::ring_of(int pipe) const {
-  const Pipe& p = role_->pipes[at(pipe)];
-  if (p.shares >= 0) return p.shares;
-  bool shared = std::any_of(role_->pipes.begin(), role_->pipes.end(),
-                            [&](const Pipe& other) { return other.shares == pipe; });
-  return shared ? pipe : -1;
-}
-
 // A put into a ring takes the slot of the one that came as many puts before as there are slots.
 void SyncExpander::free_shared(const Op& op, int ring) {
   if (state_.choice() != TableChoices::kAlways) {
     throw DependsOnTable{"which slot of a ring that pipes share is filled"};
   }
   std::vector<Turn>& turns = rings_[ring];
-  std::int64_t puts = pipes_[at(op.symbol)].puts;
+  PipeUse& use = pipes_[at(op.symbol)];
   if (turns.empty() || turns.back().pipe != op.symbol) {
-    std::int64_t number = 1;
-    for (const Turn& t : turns) number += t.pipe == op.symbol ? 1 : 0;
-    turns.push_back({.pipe = op.symbol, .first = puts, .count = 0, .number = number});
+    turns.push_back({.pipe = op.symbol, .first = use.puts, .count = 0, .number = ++use.turns});
   }
   ++turns.back().count;
   std::int64_t back = role_->pipes[at(op.symbol)].num_slots;
@@ -223,7 +215,7 @@ void SyncExpander::pipe_get(const Op& op) {
   PipeUse& use = pipe_use(op);
   note_choice(use.get_choices);
   std::int64_t gets = ++use.gets;
-  int ring = ring_of(op.symbol);
+  int ring = ring_of_[at(op.symbol)];
   const Turn* turn = ring < 0 ? nullptr : &turn_of_get(op.symbol, ring);
   if (turn != nullptr && turn->first == gets && use.turn > 0) {
     const Turn& before = rings_[ring][use.turn - 1];

@@ -45,7 +45,8 @@ class SyncExpander {
     // Where tables decide whether slots are passed: the choice of every event, in order.
     std::vector<int> put_choices, get_choices, release_choices;
     bool some = false;  // a slot has been put for some tables only
-    std::size_t turn = 0;  // of its ring: from which the next gets are
+    std::int64_t turns = 0;  // of its ring, so far
+    std::size_t turn = 0;    // of all of the ring's: from which the next gets are
   };
   // Slots that pipes share, as they were put: those of one pipe in a row are a turn.
   struct Turn {
@@ -64,8 +65,6 @@ class SyncExpander {
     return full(static_cast<int>(role_->pipes.size())) + static_cast<int>(role_->barriers.size()) +
            pipe;
   }
-  // The pipe whose ring it is, -1 where a pipe has slots of its own.
-  int ring_of(int pipe) const;
   void free_shared(const Op& op, int ring);
   Turn& turn_of_get(int pipe, int ring);
   PipeUse& pipe_use(const Op& op);
@@ -81,7 +80,8 @@ class SyncExpander {
   const Role* role_ = nullptr;
   int worker_ = 0, first_counter_ = 0;
   std::vector<PipeUse> pipes_;
-  std::map<int, std::vector<Turn>> rings_;  // by ring_of
+  std::vector<int> ring_of_;                // by pipe (rings_of)
+  std::map<int, std::vector<Turn>> rings_;  // by such a ring
   std::map<std::pair<int, int>, std::int64_t> phases_;  // (agent, barrier)
 
   // The agent: asynchronous dots read the slots of their operands until awaited.

@@ -218,17 +218,6 @@ Drained drained(const AgGemmDesc& d, std::int64_t run_rows) {
   return middle ? kDrained : kWideDrained;
 }
 
-// No more row tiles share a column than a rank has, so that the own rows come first: 8192 x 28672
-// times 1024 rows of two H100s, 2026-11-25, 0.73 ms with four and 0.77 with eight.
-void take_turns(AgGemmConfig& cfg, std::int64_t row_tiles) {
-  const LoopInTurn loop;
-  cfg.tile = loop.tile;
-  cfg.num_stages = loop.num_stages;
-  cfg.num_consumers = loop.num_consumers;
-  cfg.raster = std::min(loop.raster, row_tiles);
-  cfg.stagger = cfg.store_slots = 0;
-}
-
 AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
   bool few_of_all = d.world_size > 1 && d.m <= kMostRowsAcross && !d.gathered;
   if (gather == Gather::kPush && few_of_all) return gpu_config_across(d);
@@ -277,7 +266,10 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
     cfg.store_slots = agent.store_slots;
   }
   if (drains && turns_pay(d.world_size * row_tiles, d.n, tile, cfg.num_compute_sms)) {
-    take_turns(cfg, row_tiles);
+    set_in_turn(cfg);
+    // No more row tiles share a column than a rank has, so that the own rows come first: 8192 x
+    // 28672 times 1024 rows of two H100s, 2026-11-25, 0.73 ms with four and 0.77 with eight.
+    cfg.raster = std::min(cfg.raster, row_tiles);
   }
   return cfg;
 }

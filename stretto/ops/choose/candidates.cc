@@ -224,12 +224,18 @@ void add_sequence(OpCandidates& out, const AgGemmDesc& d) {
   out.prefers_sequence = d.m <= kRowsInSequence;
 }
 
+CollectiveDesc scattered_sums(const GemmRsDesc& d) {
+  return {.dtype = d.out_dtype,
+          .m = d.m,
+          .n = d.n,
+          .world_size = d.world_size,
+          .average = d.average};
+}
+
 void add_sequence(OpCandidates& out, const GemmRsDesc& d) {
   out.sequence = {{"gemm", step_shape(d, d.n, d.k)}, {"reduce_scatter", step_shape(d, d.n, 0)}};
   if (d.average) {
-    CollectiveDesc sums{
-        .dtype = d.out_dtype, .m = d.m, .n = d.n, .world_size = d.world_size, .average = true};
-    out.sequence.back().program = [sums] {
+    out.sequence.back().program = [sums = scattered_sums(d)] {
       return reduce_scatter(sums, default_config(sums, Target::kCuda));
     };
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stretto/ops/ag_gemm/ag_gemm.h"
+#include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
 #include "stretto/ops/harness/op_case.h"
@@ -44,6 +45,8 @@ struct OpCandidates {
 void add_sequence(OpCandidates& out, const AgGemmDesc& desc);
 void add_sequence(OpCandidates& out, const GemmRsDesc& desc);
 void add_sequence(OpCandidates& out, const GemmArDesc& desc);
+// What the second step of GEMM+RS's reduces.
+CollectiveDesc scattered_sums(const GemmRsDesc& desc);
 
 // Of layers of experts: the gathering of all tokens, products of rows that lie expert by expert,
 // and weighted sums that are added over the ranks. Nothing where the tokens are there.

@@ -161,12 +161,10 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
     }
   }
   if (d.m > 64 && !d.residual) {
-    const LoopInTurn loop;
-    add(configs, {.tile = loop.tile,
-                  .num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms),
-                  .raster = loop.raster,
-                  .num_stages = loop.num_stages,
-                  .num_consumers = loop.num_consumers});
+    GemmConfig config;
+    set_in_turn(config);
+    config.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, config.tile), num_sms);
+    add(configs, config);
   }
   add_split(configs, d, num_sms);
   return configs;

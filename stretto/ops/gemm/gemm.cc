@@ -154,20 +154,16 @@ GemmConfig default_config(const GemmDesc& d, Target target) {
   if (bytes && !d.swiglu && d.scaling != Scaling::kBlock && set_apart(d, loop.tile, apart)) {
     return apart;
   }
-  bool in_turn = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 &&
-                 size_bytes(d.c_dtype) == 2 && !d.swiglu && !d.residual && loop.tile.bm == 128 &&
-                 turns_pay(ceil_div(d.m, std::int64_t{128}), d.n, loop.tile);
+  bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
+  bool in_turn = halves && size_bytes(d.c_dtype) == 2 && !d.residual && loop.tile.bm == 128 &&
+                 turns_pay(ceil_div(d.m, loop.tile.bm), d.n, loop.tile);
   if (in_turn) {
-    const LoopInTurn turns;
-    return {.tile = turns.tile,
-            .num_compute_sms = kGpuSms,
-            .raster = turns.raster,
-            .num_stages = turns.num_stages,
-            .num_consumers = turns.num_consumers};
+    GemmConfig config{.num_compute_sms = kGpuSms};
+    set_in_turn(config);
+    return config;
   }
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
   int cluster = bytes && d.m > loop.tile.bm && tiles >= kGpuSms ? 2 : 1;
-  bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
   int stagger = halves ? paying_stagger(loop.tile, tiles) : 0;
   loop.tile.bm *= cluster;
   return {.tile = loop.tile,

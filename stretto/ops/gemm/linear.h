@@ -150,6 +150,16 @@ struct LoopInTurn {
   int num_stages = 5, num_consumers = 2;
   std::int64_t raster = 4;
 };
+// Of a product's config, what is not of its sizes.
+template <typename Config>
+void set_in_turn(Config& config) {
+  const LoopInTurn loop;
+  config.tile = loop.tile;
+  config.raster = loop.raster;
+  config.num_stages = loop.num_stages;
+  config.num_consumers = loop.num_consumers;
+  config.stagger = config.store_slots = 0;
+}
 // Whether it was measured to pay: every SM has several tiles, and no more columns than with
 // `other`, but for two per cent.
 bool turns_pay(std::int64_t row_tiles, std::int64_t n, const GemmTile& other,

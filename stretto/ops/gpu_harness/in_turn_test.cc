@@ -22,6 +22,17 @@ GemmDesc desc(std::int64_t m, std::int64_t n, std::int64_t k) {
           .c_dtype = DType::kBF16};
 }
 
+AgGemmDesc gathered(std::int64_t m, std::int64_t n, std::int64_t k) {
+  const GemmDesc product = desc(m, n, k);
+  return {.world_size = 2,
+          .m = m,
+          .n = n,
+          .k = k,
+          .a_dtype = product.a_dtype,
+          .b_dtype = product.b_dtype,
+          .c_dtype = product.c_dtype};
+}
+
 // Fewer steps than slots, and numbers of tiles that leave a consumer, or workers, without the last.
 TEST(InTurn, GemmIsRight) {
   if (!cuda::has_driver() || cuda::num_devices() == 0) GTEST_SKIP() << "no GPU";
@@ -71,13 +82,7 @@ TEST(InTurn, AgGemmIsRightWithAnyNumberOfRows) {
   if (!cuda::has_driver() || cuda::num_devices() < 2) GTEST_SKIP() << "no two GPUs";
   std::uint64_t seed = test_seed();
   GpuWorld world({.size = 2});
-  AgGemmDesc d{.world_size = 2,
-               .m = 1000,
-               .n = 700,
-               .k = 648,
-               .a_dtype = DType::kBF16,
-               .b_dtype = DType::kBF16,
-               .c_dtype = DType::kBF16};
+  AgGemmDesc d = gathered(1000, 700, 648);
   AgGemmConfig config = default_config(d, Target::kCuda, Gather::kSend);
   config.tile = kTile;
   config.num_compute_sms = 7;
@@ -96,13 +101,7 @@ TEST(InTurn, AgGemmIsRightWithAnyNumberOfRows) {
 TEST(InTurn, IsTheDefaultOfManyTiles) {
   EXPECT_EQ(default_config(desc(8192, 14336, 4096), Target::kCuda).num_consumers, 2);
   EXPECT_EQ(default_config(desc(1024, 4096, 4096), Target::kCuda).num_consumers, 1);
-  AgGemmDesc d{.world_size = 2,
-               .m = 8192,
-               .n = 14336,
-               .k = 4096,
-               .a_dtype = DType::kBF16,
-               .b_dtype = DType::kBF16,
-               .c_dtype = DType::kBF16};
+  AgGemmDesc d = gathered(8192, 14336, 4096);
   EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).num_consumers, 2);
   d.n = 1024;
   EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).num_consumers, 1);
