@@ -6,7 +6,8 @@ namespace stretto {
 
 // The epoch is read again, since few registers are left to threads that gave theirs away, and
 // products take all of the others'.
-std::string end_of_launch_text(const std::string& on_end, const std::vector<RolePlan>& plans) {
+std::string end_of_launch_text(const std::string& on_end, const std::vector<RolePlan>& plans,
+                               bool beside_gate) {
   std::string out =
       "  bool last = false;\n  __syncthreads();\n"
       "  const u64 now = load_relaxed_sys(p.control);\n  if (threadIdx.x == 0) {\n"
@@ -16,6 +17,7 @@ std::string end_of_launch_text(const std::string& on_end, const std::vector<Role
       "    fence_acq_rel_gpu();\n  }\n  last = __syncthreads_or(last);\n";
   out += on_end;
   out += "  __syncthreads();\n  if (last && threadIdx.x == 0) {\n";
+  if (beside_gate) out += "    wait_for_previous_launch();  // the gate\n";
   for (const RolePlan& plan : plans) {
     if (plan.ticket_word < 0) continue;
     out += fmt::format("    store_relaxed_sys(p.control + {}, 0);\n", plan.ticket_word);

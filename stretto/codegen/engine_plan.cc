@@ -212,6 +212,8 @@ class Planner {
       plan_.num_bells += std::int64_t{role.num_bells} * workers;
     }
     plan_.num_queues = static_cast<int>(queue_of.size());
+    plan_.first_gate_bell = plan_.num_bells;
+    plan_.num_bells += plan_.num_queues;
     return true;
   }
 
@@ -277,6 +279,10 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
     places[{marks[i].rank, marks[i].counter}] = {first, first + marks[i].quota};
   }
   std::vector<std::vector<EngineStep>> queues(static_cast<std::size_t>(plan.num_queues));
+  for (std::size_t q = 0; q < queues.size(); ++q) {
+    queues[q] = {{.kind = Kind::kAwaitBell,
+                  .bell = plan.first_gate_bell + static_cast<std::int64_t>(q)}};
+  }
   for (const EngineRole& role : plan.roles) {
     const Role& source = schedule.roles[static_cast<std::size_t>(role.role)];
     std::vector<int> bells(static_cast<std::size_t>(source.resource.num_workers), 0);
@@ -311,7 +317,9 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
 
 std::string to_string(const Program& schedule, const std::vector<std::int64_t>& signal_offsets,
                       const EnginePlan& plan, int rank, const EngineStep& step) {
-  if (step.kind == EngineStep::Kind::kAwaitBell) return fmt::format("bell {}", step.bell);
+  if (step.kind == EngineStep::Kind::kAwaitBell) {
+    return step.bell < plan.first_gate_bell ? fmt::format("bell {}", step.bell) : "gate";
+  }
   if (step.kind == EngineStep::Kind::kSignal) {
     const EngineMark& m =
         plan.marks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(step.mark)];

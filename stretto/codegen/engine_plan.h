@@ -5,11 +5,10 @@
 // the lists on streams.
 //
 // A queue cannot poll a counter, nor add to one. So
-// - its waits for what ranks announce in on_start are a *gate*'s: a kernel of one block that runs
-//   before both the queues and the main kernel;
+// - its waits for what ranks announce in on_start are a *gate*'s: a kernel of one block, whose last
+//   step lets all queues go on;
 // - its waits for anything else are kept by the main kernel, which rings a *doorbell*: a word on
-// the
-//   own device that the queue waits for and clears;
+//   the own device that the queue waits for and clears; the gate rings one for each queue;
 // - it signals by copying a word that holds what the counter reads afterwards. The gate makes these
 //   words, so a replayed graph has the present epoch's. That needs counters that one queue writes,
 //   and two ranks: words for own counters lie in another rank's memory (gpu/engine_queues.h).
@@ -48,7 +47,8 @@ struct RoleOnSms {
 struct EnginePlan {
   std::vector<EngineRole> roles;
   int num_queues = 0;
-  std::int64_t num_bells = 0;
+  std::int64_t first_gate_bell = 0;  // queue q's is first_gate_bell + q
+  std::int64_t num_bells = 0;        // roles' and the gate's
   std::vector<std::vector<EngineMark>> marks;  // [rank]: what its queues may signal
   // Roles meant for copy engines or the host whose copies blocks of the kernel do instead.
   std::vector<RoleOnSms> on_sms;
@@ -76,8 +76,8 @@ struct EngineStep {
   std::int64_t bell = -1;
   std::int64_t mark = -1;  // index into EnginePlan::marks of the queue's rank
 };
-// "copy full@1+4096 <- a@0+0 2048 bytes", "signal arrived[2]@1 to 1", "bell 3": for people and
-// tests.
+// "gate", "copy full@1+4096 <- a@0+0 2048 bytes", "signal arrived[2]@1 to 1", "bell 3": for people
+// and tests.
 std::string to_string(const Program& schedule, const std::vector<std::int64_t>& signal_offsets,
                       const EnginePlan& plan, int rank, const EngineStep& step);
 

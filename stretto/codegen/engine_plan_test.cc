@@ -77,23 +77,24 @@ TEST(EnginePlan, RaggedRowsInTheOrderOfTheTiles) {
   EXPECT_TRUE(kernel.launch.engines.on_sms.empty());
   EXPECT_EQ(kernel.launch.grid, 1) << "the queues take no block";
   EXPECT_EQ(lists(schedule, kernel.launch, 1, {7}),  // 3, 3 and 1 rows of 32 bytes
-            (Lists{{"copy out@1+96 <- in@1+0 96 bytes", "signal done[1]@1 to 1",
+            (Lists{{"gate", "copy out@1+96 <- in@1+0 96 bytes", "signal done[1]@1 to 1",
                     "copy out@1+192 <- in@2+0 32 bytes", "signal done[1]@2 to 1",
                     "copy out@1+0 <- in@0+0 96 bytes", "signal done[1]@0 to 1"}}));
   EXPECT_EQ(lists(schedule, kernel.launch, 0, {0}),
-            (Lists{{"signal done[0]@0 to 1", "signal done[0]@1 to 1", "signal done[0]@2 to 1"}}))
+            (Lists{{"gate", "signal done[0]@0 to 1", "signal done[0]@1 to 1",
+                    "signal done[0]@2 to 1"}}))
       << "a launch without rows notifies as often";
 }
 
-Program send(int queues);
+Program send(int queues, bool waits_at_start = false);
 
 TEST(EnginePlan, QueuesTakeTilesAsWorkersDo) {
   Program schedule = gather({.world = 4, .queues = 2});
   GeneratedKernel kernel = generate_kernel(schedule);
   EXPECT_EQ(lists(schedule, kernel.launch, 3, {8}),
-            (Lists{{"copy out@3+192 <- in@3+0 64 bytes", "signal done[3]@3 to 1",
+            (Lists{{"gate", "copy out@3+192 <- in@3+0 64 bytes", "signal done[3]@3 to 1",
                     "copy out@3+64 <- in@1+0 64 bytes", "signal done[3]@1 to 1"},
-                   {"copy out@3+0 <- in@0+0 64 bytes", "signal done[3]@0 to 1",
+                   {"gate", "copy out@3+0 <- in@0+0 64 bytes", "signal done[3]@0 to 1",
                     "copy out@3+128 <- in@2+0 64 bytes", "signal done[3]@2 to 1"}}));
 }
 
@@ -120,7 +121,7 @@ TEST(EnginePlan, PitchedCopiesAndCountersSharedByWorkers) {
   Program schedule = run_pipeline(p.finish());
   GeneratedKernel kernel = generate_kernel(schedule);
   EXPECT_EQ(lists(schedule, kernel.launch, 0, {}),
-            (Lists{{"copy y@0+0 <- x@1+32 2 rows of 32 bytes", "signal here[0]@0 to 1",
+            (Lists{{"gate", "copy y@0+0 <- x@1+32 2 rows of 32 bytes", "signal here[0]@0 to 1",
                     "signal read[0]@1 to 1", "copy y@0+64 <- x@1+288 2 rows of 32 bytes",
                     "signal here[0]@0 to 2", "signal read[0]@1 to 2"}}));
   EXPECT_EQ(kernel.launch.engines.marks[0],
@@ -128,15 +129,22 @@ TEST(EnginePlan, PitchedCopiesAndCountersSharedByWorkers) {
 }
 
 // A role that waits for the kernel's own work.
-Program send(int queues) {
+Program send(int queues, bool waits_at_start) {
   ProgramBuilder p("send", 2);
   auto x = p.input("x", DType::kF32, {4, 32});
   auto y = p.buffer("y", DType::kF32, {4, 32});
   auto z = p.output("z", DType::kF32, {4, 32}, Space::kSymmetric);
   auto free = p.signal("free");
   auto computed = p.signal("computed", 4), sent = p.signal("sent", 4);
+  SignalRef here;
+  if (waits_at_start) here = p.signal("here");
   Index peer = 1 - p.rank();
-  p.on_start([&] { p.notify(free, peer); });
+  p.on_start([&] {
+    p.notify(free, peer);
+    if (!waits_at_start) return;
+    p.notify(here, peer);
+    p.wait(here, 1);
+  });
   p.role("compute", Resource::sms(1), p.range(4), [&](const Tile& t) {
     p.store(y.tile({t.index, 0}, 1, 32), p.load(x.tile({t.index, 0}, 1, 32)));
     p.notify(computed[t.index], p.rank());
@@ -154,13 +162,37 @@ Program send(int queues) {
 TEST(EnginePlan, QueuesThatWaitForTheKernelHaveDoorbells) {
   Program schedule = send(2);
   GeneratedKernel kernel = generate_kernel(schedule);
-  EXPECT_EQ(kernel.launch.engines.num_bells, 4);
+  EXPECT_EQ(kernel.launch.engines.first_gate_bell, 4);
+  EXPECT_EQ(kernel.launch.engines.num_bells, 6);
   EXPECT_EQ(kernel.launch.grid, 2) << "one block more rings them";
   EXPECT_EQ(lists(schedule, kernel.launch, 0, {}),
-            (Lists{{"bell 0", "copy z@1+0 <- y@0+0 128 bytes", "signal sent[0]@1 to 1", "bell 1",
-                    "copy z@1+256 <- y@0+256 128 bytes", "signal sent[2]@1 to 1"},
-                   {"bell 2", "copy z@1+128 <- y@0+128 128 bytes", "signal sent[1]@1 to 1",
+            (Lists{{"gate", "bell 0", "copy z@1+0 <- y@0+0 128 bytes", "signal sent[0]@1 to 1",
+                    "bell 1", "copy z@1+256 <- y@0+256 128 bytes", "signal sent[2]@1 to 1"},
+                   {"gate", "bell 2", "copy z@1+128 <- y@0+128 128 bytes", "signal sent[1]@1 to 1",
                     "bell 3", "copy z@1+384 <- y@0+384 128 bytes", "signal sent[3]@1 to 1"}}));
+}
+
+// What the stream holds before the gate is complete when the gate begins, and the launch ends after
+// it. An on_start that waits says something about other ranks that roles may rely on.
+TEST(EnginePlan, TheKernelBeginsBesideAGateThatOnlyNotifies) {
+  GeneratedKernel kernel = generate_kernel(send(1));
+  EXPECT_TRUE(kernel.launch.beside_gate);
+  EXPECT_FALSE(kernel.launch.cooperative) << "as such a launch does not begin early";
+  std::size_t main = kernel.source.find("stretto_send(");
+  std::string gate = kernel.source.substr(0, main), after = kernel.source.substr(main);
+  EXPECT_LT(gate.find("let_next_launch_start();"), gate.find("// on_start"));
+  EXPECT_LT(gate.find("p.engine_words[i] = word;"), gate.find("ring_release_sys(")) << gate;
+  std::size_t end = after.find("bool last = false;");
+  EXPECT_EQ(after.substr(0, end).find("wait_for_previous_launch();"), std::string::npos) << after;
+  EXPECT_NE(after.find("wait_for_previous_launch();", end), std::string::npos) << after;
+
+  GeneratedKernel waits = generate_kernel(send(1, true));
+  EXPECT_FALSE(waits.launch.beside_gate);
+  EXPECT_TRUE(waits.launch.cooperative);
+  main = waits.source.find("stretto_send(");
+  EXPECT_LT(waits.source.find("wait_for_previous_launch();", main),
+            waits.source.find("// role 'compute'", main));
+  EXPECT_FALSE(generate_kernel(send(1), {.record = true}).launch.beside_gate);
 }
 
 TEST(EnginePlan, GateAndDoorbellsAreCleanKernels) {

@@ -13,6 +13,7 @@
 #include "stretto/codegen/delay_text.h"
 #include "stretto/codegen/early_loads.h"
 #include "stretto/codegen/end_text.h"
+#include "stretto/codegen/gate_text.h"
 #include "stretto/codegen/engine_waits.h"
 #include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/index_width.h"
@@ -45,9 +46,12 @@ class KernelWriter {
   GeneratedKernel run() {
     launch_.kernel = identifier(program_.name);
     place_signals();
-    launch_.cooperative = needs_all_resident(program_, kMostWaitingBlocks);
     launch_.engines = plan_engines(program_, launch_.signal_offsets);
     if (has_engines()) launch_.gate = launch_.kernel + "_gate";
+    launch_.beside_gate =
+        has_engines() && only<OpCode::kNotify>(program_.on_start.body) && !options_.record;
+    launch_.cooperative =
+        !launch_.beside_gate && needs_all_resident(program_, kMostWaitingBlocks);
     plan_roles();
     std::string body = gate_kernel() + kernel_body();
     std::string prefetch;
@@ -56,9 +60,8 @@ class KernelWriter {
                              launch_.maps.size());
     }
     // Nothing in memory but constants may be looked at before what the stream holds before this
-    // launch is complete (docs/decisions/0006-launches-that-start-early.md).
-    prefetch += "  let_next_launch_start();\n";
-    if (!roles_wait_) prefetch += "  wait_for_previous_launch();\n";
+    // launch is complete.
+    prefetch += stream_order_text(launch_.beside_gate, roles_wait_);
     body.insert(body.find(kPrefetch), prefetch);
     body.erase(body.find(kPrefetch), std::string(kPrefetch).size());
     GeneratedKernel out;
@@ -254,14 +257,14 @@ class KernelWriter {
     return fmt::format("[[maybe_unused]] const u64 epoch = {};", epoch_read());
   }
 
-  // on_start, then every wait of the engines' roles that it answers, a tile for each thread, then
-  // the words that the queues copy.
+  // on_start, then every wait of the engines' roles that it answers, a tile for each thread.
   std::string gate_kernel() {
     if (!has_engines()) return "";
     std::size_t shared = std::exchange(launch_.shared_bytes, 0);
-    std::string out = kernel_head_text(launch_.gate, 128) + vars_text() + open_lanes(false) +
-                      edge(program_.on_start, "on_start", "blockIdx.x == 0") +
-                      "  __syncthreads();\n";
+    std::string out = kernel_head_text(launch_.gate, 128);
+    if (launch_.beside_gate) out += "  let_next_launch_start();\n";
+    out += vars_text() + open_lanes(false) +
+           edge(program_.on_start, "on_start", "blockIdx.x == 0") + "  __syncthreads();\n";
     for (const EngineRole& engine : launch_.engines.roles) {
       const Role& role = waits_of(engine.role, WaitsOf::kGate);
       if (role.agents[0].body.empty()) continue;
@@ -269,11 +272,7 @@ class KernelWriter {
       out += fmt::format("  {{  // role '{}', {}:{}\n{}  }}\n", role.name, role.loc.file,
                          role.loc.line, waits_text(context_, site, "threadIdx.x", "blockDim.x"));
     }
-    out +=
-        "  for (i64 i = threadIdx.x; i < p.num_engine_marks; i += blockDim.x) {\n"
-        "    u64 word = epoch * p.engine_marks[2 * i] + p.engine_marks[2 * i + 1];\n"
-        "    p.engine_words[i] = word;\n    p.engine_words_for_peers[i] = word;\n  }\n";
-    out += close_lanes() + "}\n\n";
+    out += let_queues_go_text(launch_.engines) + close_lanes() + "}\n\n";
     launch_.gate_shared_bytes = std::exchange(launch_.shared_bytes, shared);
     return out;
   }
@@ -298,6 +297,8 @@ class KernelWriter {
     return (warps + launch_.block / 32 - 1) / (launch_.block / 32);
   }
 
+  // Ahead of the roles: behind threads that gave registers away the assembler has as few for those
+  // who ring. These read the epoch again, which every role would hold for them.
   std::string bells_text() {
     std::string out;
     int warp = 0, per_block = launch_.block / 32;
@@ -308,9 +309,10 @@ class KernelWriter {
       for (int w = 0; w < role.resource.num_workers; ++w, ++warp) {
         out += fmt::format(
             "  if (blockIdx.x == {} && threadIdx.x == {}) {{  // queue {} of role '{}', {}:{}\n"
-            "    int bell = {};\n{}  }}\n",
+            "    {}\n    int bell = {};\n{}  }}\n",
             first_bell_block_ + warp / per_block, warp % per_block * 32, w, role.name,
-            role.loc.file, role.loc.line, engine.first_bell + std::int64_t{w} * engine.num_bells,
+            role.loc.file, role.loc.line, epoch_text(),
+            engine.first_bell + std::int64_t{w} * engine.num_bells,
             waits_text(context_, site, fmt::format("{}", w),
                        fmt::format("{}", role.resource.num_workers)));
       }
@@ -327,6 +329,7 @@ class KernelWriter {
       out += fmt::format("  if (threadIdx.x == 0) *{} = 0;\n  __syncthreads();\n", context_.lost);
     }
     if (launch_.gate.empty()) out += start_text();
+    out += bells_text();
     int first_block = 0;
     for (std::size_t i = 0; i < roles_.size(); ++i) {
       int blocks = roles_[i].resource.num_own_sms();
@@ -337,7 +340,6 @@ class KernelWriter {
       out += role_text(i, condition, first_block);
       first_block += blocks;
     }
-    out += bells_text();
     if (launch_.cluster > 1) {
       out +=
           "  // no block may leave while others still reach into its shared memory\n"
@@ -469,7 +471,8 @@ class KernelWriter {
   std::string end_text() {
     if (!has_epoch_) return "";
     if (counts_by_block_) return end_of_block_text();
-    return end_of_launch_text(edge(program_.on_end, "on_end", "last"), plans_);
+    return end_of_launch_text(edge(program_.on_end, "on_end", "last"), plans_,
+                              launch_.beside_gate);
   }
 
   const Program& program_;

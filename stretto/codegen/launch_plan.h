@@ -77,9 +77,11 @@ struct LaunchPlan {
   std::vector<WaitSite> sites;
   EnginePlan engines;
   // A kernel of one block of 128 threads that comes before the main kernel, does on_start, waits
-  // for what other ranks announce there, and writes the engines' words. Empty: on_start is the main
-  // kernel's.
+  // for what other ranks announce there, writes the engines' words and lets their queues go on.
+  // Empty: on_start is the main kernel's.
   std::string gate;
+  // The main kernel begins beside the gate, as it would beside an on_start that only notifies.
+  bool beside_gate = false;
   std::size_t gate_shared_bytes = 0;
   // Counters of a rank: signal s starts at signal_offsets[s].
   std::vector<std::int64_t> signal_offsets;

@@ -1,8 +1,9 @@
 // The copy engines' part of a launch: a stream for each queue of each rank, and the words through
 // which kernels and queues tell each other how far they are (codegen/engine_plan.h).
 //
-// gpu_instance.h launches the gate before fork() and the main kernel after it, and calls join()
-// last.
+// gpu_instance.h calls fork() before it launches the gate and the main kernel, and join() last. The
+// gate rings a bell for each queue, so nothing but these two kernels is in the stream, and one may
+// begin beside the other.
 #pragma once
 
 #include <cstdint>

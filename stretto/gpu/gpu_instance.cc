@@ -72,7 +72,7 @@ struct GpuInstance::State {
     // Who waits for signals of other ranks needs all blocks at a time (codegen/residency.h); what
     // is neither a signal's site nor a table's is a packet's.
     const std::vector<WaitSite>& sites = kernel.launch.sites;
-    waits = world.size() > 1 && (kernel.launch.cooperative ||
+    waits = world.size() > 1 && (kernel.launch.cooperative || kernel.launch.beside_gate ||
                                  std::any_of(sites.begin(), sites.end(), [](const WaitSite& s) {
                                    return s.signal < 0 && s.table < 0;
                                  }));
@@ -388,7 +388,8 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
                             .cluster = {static_cast<unsigned>(plan.cluster)},
                             .dynamic_shared_bytes = plan.shared_bytes,
                             .cooperative = plan.cooperative};
-  config.programmatic_serialization = args.starts_early && !config.cooperative && !s.engines;
+  config.programmatic_serialization =
+      s.engines ? plan.beside_gate : args.starts_early && !config.cooperative;
   const State::RankState& own = s.local(rank);
   std::unique_lock<std::mutex> launching;
   if (s.waits) {
@@ -397,8 +398,6 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
         {.program = s.program->name, .blocks = plan.grid, .cluster = plan.cluster}, stream);
   }
   if (!s.engines) return own.kernel->launch(stream, config, pointers);
-  own.gate->launch(stream, {.block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
-                   pointers);
   auto tensor = [&](int t, int r) {
     return s.address(args, static_cast<std::size_t>(t), static_cast<std::size_t>(r));
   };
@@ -406,6 +405,8 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
   // Before the kernel that waits for them: what is enqueued after a kernel that never ends may
   // never start.
   s.engines->fork(rank, args.extents, {tensor, signals}, stream);
+  own.gate->launch(stream, {.block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
+                   pointers);
   own.kernel->launch(stream, config, pointers);
   s.engines->join(rank, stream);
 }

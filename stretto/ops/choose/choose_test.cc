@@ -134,39 +134,6 @@ TEST_F(ChooseTest, EveryCandidateFitsAnSm) {
   }
 }
 
-// What keeps registers in local memory (stretto compile OP --candidates) is not worth a prediction.
-TEST_F(ChooseTest, ConfigsThatSpillAreNotOffered) {
-  auto two_shot = [](int ranks) {
-    GemmArDesc d{.world_size = ranks, .m = 8192, .n = 8192, .k = 4096};
-    d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
-    return gpu_configs(d, ReduceShots::kTwo, kGpuSms);
-  };
-  auto count = [](const std::vector<GemmArConfig>& configs, auto&& which) {
-    return std::count_if(configs.begin(), configs.end(), which);
-  };
-  auto sums_wide = [](const GemmArConfig& c) { return c.num_reduce_sms > 0 && c.tile.bn > 128; };
-  auto copies = [](const GemmArConfig& c) {
-    return c.scatter == Scatter::kCopyEngine && c.store_slots == 0;
-  };
-  auto wide = [](const GemmArConfig& c) { return c.tile.bn > 160 && c.store_slots == 0; };
-  EXPECT_EQ(count(two_shot(2), sums_wide), 0);
-  EXPECT_EQ(count(two_shot(4), sums_wide), 0);
-  EXPECT_GT(count(two_shot(2), copies), 0);
-  EXPECT_EQ(count(two_shot(4), copies), 0);
-  EXPECT_GT(count(two_shot(2), wide), 0);
-  EXPECT_EQ(count(two_shot(4), wide), 0);
-
-  GemmRsDesc rs{.world_size = 4, .m = 8192, .n = 8192, .k = 4096};
-  rs.a_dtype = rs.b_dtype = rs.out_dtype = DType::kBF16;
-  for (const GemmRsConfig& c : gpu_configs(rs, Scatter::kCopyEngine, kGpuSms)) {
-    EXPECT_TRUE(c.tile.bn != 192 || c.store_slots > 0) << to_string(c);
-  }
-
-  AgGemmDesc gathered{.world_size = 2, .m = 8192, .n = 4096, .k = 8192, .gathered = true};
-  EXPECT_TRUE(gpu_configs(gathered, Gather::kPush, kGpuSms).empty());
-  EXPECT_FALSE(gpu_configs(gathered, Gather::kSend, kGpuSms).empty());
-}
-
 // The split of the SMs between products and sums, or none, is the chooser's.
 TEST_F(ChooseTest, SumsOfExpertsHaveSmsOfTheirOwnOrNone) {
   OpShape s{.world_size = 2, .m = 4096, .n = 4096, .k = 7168, .dtype = DType::kBF16};

@@ -1,6 +1,7 @@
 #include "stretto/ops/choose/configs.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 #include "stretto/ops/choose/config_list.h"
@@ -101,22 +102,24 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
 }
 
 // Whether the assembler runs out of registers (CUDA 13.0, stretto compile OP --candidates).
+// Whose rows are whose takes registers where the remainder is no mask.
+bool masks_ranks(int world_size) { return std::has_single_bit(static_cast<unsigned>(world_size)); }
+
 bool spills(const GemmRsDesc& d, const GemmRsConfig& c) {
-  // What rings for the engine, beside the tile or, where another agent stores, the residual.
-  if (c.scatter != Scatter::kCopyEngine || c.tile.bm < 128) return false;
-  if (d.world_size <= 2) return c.store_slots == 0 && c.tile.bn < 256;
-  return c.store_slots > 0 ? d.residual : c.tile.bn == 192;
+  return !masks_ranks(d.world_size) && c.tile.bn == 256;
 }
 
 bool spills(const GemmArDesc& d, const GemmArConfig& c) {
   // A tile and its sum in rank order.
   if (c.shots == ReduceShots::kOne) return c.num_reduce_sms == 0 && c.tile.bn > 128;
   if (c.tile.bm < 128 || c.store_slots > 0) return false;
+  const bool masks = masks_ranks(d.world_size);
   // A tile that SMs of their own add up and store to every rank.
-  if (c.num_reduce_sms > 0) return c.tile.bn > 128;
-  // What rings for two roles of engines, beside the tile.
-  if (c.scatter == Scatter::kCopyEngine) return c.tile.bn < 256 || d.world_size > 2;
-  return d.world_size > 2 && c.tile.bn > 160;
+  if (c.num_reduce_sms > 0) return c.tile.bn > 128 || (!masks && c.tile.bn == 96);
+  if (d.world_size == 2) return false;
+  if (!masks && c.tile.bn == 256) return true;
+  bool engine = c.scatter == Scatter::kCopyEngine;
+  return c.tile.bn == 192 ? engine || masks : !engine && masks && c.tile.bn % 128 == 0;
 }
 
 }  // namespace
