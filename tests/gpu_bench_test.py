@@ -63,7 +63,7 @@ class GpuBench(unittest.TestCase):
             "channels=32": "gemm_rs P=2 m=1024 .*: channels_per_rank is 32, can only be 4",
             "scatter=epilogue queues=2": "num_copy_queues is 2, can only be 1: the epilogue scatters",
             "tile=128x100x64 store_slots=2": "role 'gemm' .*cannot have store_slots = 2: .*out bf16",
-            "load_slots=2": "load_slots is 2, can only be 0: loads ahead need",
+            "scatter=epilogue load_slots=2": "load_slots is 2, can only be 0: loads ahead need",
         }
         for config, refusal in asked.items():
             with self.subTest(config=config):

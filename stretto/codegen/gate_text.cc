@@ -12,6 +12,10 @@ std::string stream_order_text(bool beside_gate, bool roles_wait) {
   return out + (roles_wait ? "" : "  wait_for_previous_launch();\n");
 }
 
+std::string gate_begin_text() {
+  return "  let_next_launch_start();\n  if (blockIdx.x + 1 < gridDim.x) return;\n";
+}
+
 std::string let_queues_go_text(const EnginePlan& engines) {
   return fmt::format(
       "  for (i64 i = threadIdx.x; i < p.num_engine_marks; i += blockDim.x) {{\n"

@@ -12,6 +12,10 @@ namespace stretto {
 // the launch before, each where it must (docs/decisions/0006-launches-that-start-early.md).
 std::string stream_order_text(bool beside_gate, bool roles_wait);
 
+// At the begin of a gate that a main kernel begins beside: it has as many blocks, of which the last
+// stays.
+std::string gate_begin_text();
+
 // The gate's last steps: the words that the engines' queues copy, and that they may go on.
 std::string let_queues_go_text(const EnginePlan& engines);
 

@@ -262,9 +262,9 @@ class KernelWriter {
     if (!has_engines()) return "";
     std::size_t shared = std::exchange(launch_.shared_bytes, 0);
     std::string out = kernel_head_text(launch_.gate, 128);
-    if (launch_.beside_gate) out += "  let_next_launch_start();\n";
-    out += vars_text() + open_lanes(false) +
-           edge(program_.on_start, "on_start", "blockIdx.x == 0") + "  __syncthreads();\n";
+    if (launch_.beside_gate) out += gate_begin_text();
+    out += vars_text() + open_lanes(false) + edge(program_.on_start, "on_start", "true") +
+           "  __syncthreads();\n";
     for (const EngineRole& engine : launch_.engines.roles) {
       const Role& role = waits_of(engine.role, WaitsOf::kGate);
       if (role.agents[0].body.empty()) continue;

@@ -405,8 +405,14 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
   // Before the kernel that waits for them: what is enqueued after a kernel that never ends may
   // never start.
   s.engines->fork(rank, args.extents, {tensor, signals}, stream);
-  own.gate->launch(stream, {.block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
-                   pointers);
+  // Blocks get SMs in an order, and those that follow each other share factors' rows: with one
+  // block for each of the main kernel's, of which the last stays, those get theirs as they would
+  // without a gate (docs/decisions/0018-kernels-begin-beside-their-gate.md).
+  const unsigned blocks = plan.beside_gate ? static_cast<unsigned>(plan.grid) : 1;
+  own.gate->launch(
+      stream,
+      {.grid = {blocks}, .block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
+      pointers);
   own.kernel->launch(stream, config, pointers);
   s.engines->join(rank, stream);
 }

@@ -159,6 +159,7 @@ OverlapCandidate gemm_ar_of(const OverlapShape& s, int sms, const Fields& text) 
     c.packets = false;
     fields.take("packets", c.packets);
     fields.take("scatter", c.scatter, kScatters);
+    fields.take("gather", c.gather, kScatters);
     bool engine = c.scatter == Scatter::kCopyEngine;
     fields.take("tile", c.tile);
     fields.take("reduce", c.num_reduce_sms);

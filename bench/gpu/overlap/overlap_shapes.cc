@@ -197,7 +197,10 @@ void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
                         .stagger = c.loop.stagger,
                         .store_slots = c.loop.store_slots,
                         .load_slots = c.load_slots};
-    add(out, "two", desc, fitted(desc, config), gemm_ar);
+    for (Scatter gather : {Scatter::kEpilogue, c.scatter}) {
+      config.gather = gather;
+      add(out, "two", desc, fitted(desc, config), gemm_ar);
+    }
     if (quick && out.size() == before + 2) return;
   }
 }

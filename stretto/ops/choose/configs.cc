@@ -296,12 +296,12 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
       config.channels = one      ? tiles
                         : engine ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
                                  : channels_of(run_rows, loop.tile.bm, c.channels);
-      config.scatter = c.scatter;
+      config.scatter = config.gather = c.scatter;
       config.packets = c.packets;
       config.num_slots = engine ? 1 : 2;
       config.num_copy_queues = 1;
       config.num_stages = loop.stages;
-      config.stagger = config.store_slots = 0;
+      config.stagger = config.store_slots = config.load_slots = 0;
       if (!spills(d, config)) add(configs, fitted(d, config));
       // An agent that stores, in the place of a stage, where the default has one.
       const GemmArConfig& first = configs.front();
@@ -309,6 +309,8 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
       config.num_stages = first.num_stages;
       config.stagger = first.stagger;
       config.store_slots = first.store_slots;
+      config.load_slots = engine ? first.load_slots : 0;
+      config.gather = Scatter::kEpilogue;
       add(configs, fitted(d, config));
     }
   }

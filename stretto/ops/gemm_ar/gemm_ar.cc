@@ -72,12 +72,15 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
     std::string reason = fmt::format("tiles of {} rows, by {} ranks", c.tile.bm, d.world_size);
     fields.only("channels", c.channels, possible.channels_per_rank, reason);
     fields.only("raster", c.raster, possible.raster, reason);
-    fields.only("num_copy_queues", c.num_copy_queues, possible.num_copy_queues,
-                "the epilogue scatters");
+    if (c.gather == Scatter::kEpilogue) {
+      fields.only("num_copy_queues", c.num_copy_queues, possible.num_copy_queues,
+                  "the epilogue scatters");
+    }
     return;
   }
   const char* one_shot = "every rank sums all rows, which go to it in one shot";
   fields.only("scatter", c.scatter, Scatter::kEpilogue, one_shot);
+  fields.only("gather", c.gather, Scatter::kEpilogue, one_shot);
   fields.only("num_copy_queues", c.num_copy_queues, 1, one_shot);
   fields.only("raster", c.raster, 1, one_shot);
   if (c.packets) fields.only("num_slots", c.num_slots, 2, "packets have no other order");
@@ -257,7 +260,7 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   TensorRef residual;
   if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
   auto out = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);   // [m, n]
-  bool by_copy_engine = cfg.scatter == Scatter::kCopyEngine;
+  bool by_copy_engine = cfg.gather == Scatter::kCopyEngine;
   const RowRuns& runs = partials.runs();
   // By owner: tiles of its sums that lie in `out`, or channels of them.
   auto gathered = p.signal("gathered");
@@ -350,15 +353,18 @@ void drain(GemmRsConfig& cfg, const GemmArDesc& d) {
 GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
   if (shots == ReduceShots::kTwo) {
     GemmRsConfig rs = gpu_config_of_runs(scattered(d));
-    // Engines have every sum to send, too: 8192 rows times 8192 x 7168 took 1.57 ms through an
-    // agent that stores and 1.61 with engines on two H200s (2026-11-22, gpu_bench overlap).
-    if (rs.scatter == Scatter::kCopyEngine) {
+    // Engines that scatter, and sums that leave tile by tile: on two H100s, 2026-11-25, 1024, 4096
+    // and 8192 rows times 8192 x 7168 took 0.201, 0.743 and 1.478 ms, 0.203, 0.769 and 1.605 where
+    // the agent that stores scatters, too, 0.251, 0.782 and 1.507 where engines send the sums as
+    // well (gpu_bench overlap).
+    const bool loads_ahead = rs.load_slots > 0;
+    if (rs.scatter == Scatter::kCopyEngine && !loads_ahead) {
       rs = with_scatter(rs, Scatter::kEpilogue);
       std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
       rs.channels_per_rank = ceil_div(run_rows, rs.tile.bm);
       rs.num_compute_sms = kGpuSms;
     }
-    drain(rs, d);
+    if (!loads_ahead) drain(rs, d);
     return {.tile = rs.tile,
             .shots = shots,
             .num_compute_sms = rs.num_compute_sms,
@@ -370,7 +376,8 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
             .num_stages = rs.num_stages,
             .raster = rs.raster,
             .stagger = rs.stagger,
-            .store_slots = rs.store_slots};
+            .store_slots = rs.store_slots,
+            .load_slots = rs.load_slots};
   }
   GpuLoop loop = gpu_loop({.m = d.m,
                            .n = d.n,
@@ -400,12 +407,11 @@ std::string to_string(const GemmArDesc& d) {
 
 std::string to_string(const GemmArConfig& cfg) {
   return fmt::format(
-      "tile={}x{}x{} shots={}{} compute={} reduce={} channels={} slots={} scatter={} queues={} "
-      "stages={}{}{}{}{}",
+      "tile={}x{}x{} shots={}{} compute={} reduce={} channels={} slots={} scatter={} gather={} "
+      "queues={} stages={}{}{}{}{}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.shots == ReduceShots::kOne ? 1 : 2,
       cfg.packets ? " packets" : "", cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels,
-      cfg.num_slots, cfg.scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine",
-      cfg.num_copy_queues, cfg.num_stages,
+      cfg.num_slots, name(cfg.scatter), name(cfg.gather), cfg.num_copy_queues, cfg.num_stages,
       cfg.raster > 1 ? fmt::format(" raster={}", cfg.raster) : "", stagger_text(cfg.stagger),
       cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
       cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "");

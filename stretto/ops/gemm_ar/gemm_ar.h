@@ -38,7 +38,8 @@ struct GemmArConfig {
   std::int64_t channels = 1;  // groups of tiles (kOne) or of a rank's row blocks (kTwo) waited for
   int num_slots = 2;          // as in GemmRsConfig
   Scatter scatter = Scatter::kEpilogue;  // kTwo: as in GemmRsConfig
-  int num_copy_queues = 1;               // kTwo, kCopyEngine
+  Scatter gather = Scatter::kEpilogue;   // kTwo: whoever sums stores to all ranks, or engines send
+  int num_copy_queues = 1;               // kTwo, of each role of engines
   int num_stages = 0;                    // as in GemmConfig
   std::int64_t raster = 1;               // kTwo: as in GemmConfig
   int stagger = 0;                       // as in GemmConfig

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <vector>
 
 #include "stretto/compiler.h"
@@ -26,6 +27,7 @@ struct Variant {
   bool packets = false;
   int store_slots = 0;
   int load_slots = 0;
+  std::optional<Scatter> gather = {};  // as `scatter`
 };
 
 GemmArConfig small(const Variant& v) {
@@ -37,6 +39,7 @@ GemmArConfig small(const Variant& v) {
           .channels = 3,
           .num_slots = v.num_slots,
           .scatter = v.scatter,
+          .gather = v.gather.value_or(v.scatter),
           .num_copy_queues = 2,
           .num_stages = v.store_slots + v.load_slots > 0 ? 3 : 0,
           .store_slots = v.store_slots,
@@ -49,7 +52,8 @@ class GemmAr : public testing::TestWithParam<Variant> {};
 void expect_gemm_ar(const GemmArDesc& d, const GemmArConfig& asked) {
   GemmArConfig cfg = fitted(d, asked);
   EXPECT_TRUE(cfg.store_slots == asked.store_slots && cfg.load_slots == asked.load_slots &&
-              cfg.packets == asked.packets && cfg.scatter == asked.scatter);
+              cfg.packets == asked.packets && cfg.scatter == asked.scatter &&
+              cfg.gather == asked.gather);
   std::uint64_t seed = test_seed();
   for (std::int64_t m : {std::int64_t{0}, std::int64_t{1}, d.m - 3, d.m}) {
     expect_runs(gemm_ar_case(d, cfg, m, seed), seed);
@@ -130,7 +134,11 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"TwoShotCopyDrainedAheadInLeft", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0,
                 false, 2, 3},
         Variant{"TwoShotCopyDrainedAhead", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2,
-                2}),
+                2},
+        Variant{"TwoShotSumsStored", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2, 2,
+                Scatter::kEpilogue},
+        Variant{"TwoShotSumsCopied", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false, 2, 0,
+                Scatter::kCopyEngine}),
     [](const auto& info) { return info.param.name; });
 
 // The bytes of `out` on every rank after one launch.
@@ -194,7 +202,10 @@ TEST(GemmArBits, AreTheSameWhereTilesAreWide) {
     EXPECT_TRUE(one == bits({"epilogue", ReduceShots::kTwo, 2, scatter, 0}));
     EXPECT_TRUE(one == bits({"drained", ReduceShots::kTwo, 2, scatter, 0, false, 2}));
   }
-  EXPECT_TRUE(one == bits({"ahead", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2, 2}));
+  for (Scatter gather : {Scatter::kEpilogue, Scatter::kCopyEngine}) {
+    EXPECT_TRUE(one == bits({"ahead", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2, 2,
+                             gather}));
+  }
 }
 
 // Tiles of the two algorithms differ in height, and where rows are cut into tiles.
@@ -277,6 +288,9 @@ TEST(GemmArErrors, NameTheField) {
   cfg = default_config(d);
   cfg.scatter = Scatter::kCopyEngine;
   expect_user_error([&] { gemm_ar(d, cfg); }, "scatter is copy_engine, can only be epilogue");
+  cfg = default_config(d);
+  cfg.gather = Scatter::kCopyEngine;
+  expect_user_error([&] { gemm_ar(d, cfg); }, "gather is copy_engine, can only be epilogue");
   cfg = default_config(d);
   cfg.raster = 8;
   expect_user_error([&] { gemm_ar(d, cfg); }, "raster is 8, can only be 1");

@@ -155,36 +155,38 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
                    .channels_per_rank = std::max<std::int64_t>(blocks, 1),
                    .num_stages = loop.num_stages,
                    .raster = 8};
+  // An agent that stores, in the place of a stage: 8192 x 4096 in 0.345 instead of 0.363 ms on four
+  // H200s, 2026-11-22. Who loads the factors also brings what arrived, by TMA: E_overlap of nine
+  // shapes on two H100s, 2026-11-25, 0.84 instead of 0.74 on average (gpu_bench overlap). So do
+  // tiles of 256 columns where narrower ones keep the SMs busy by two per cent more: 8192 x 14336
+  // times 8192 there in 2.68 ms instead of 3.08 with 224 columns and without agents.
+  bool halves =
+      d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
+  const int beside_ringing = kGpuSms - 1;
+  auto columns_of_sm = [&](std::int64_t bn) {
+    return ceil_div(tiles_of(bn), std::int64_t{beside_ringing}) * bn;
+  };
+  bool agent = halves && loop.tile.bm == 128 && power_of_two &&
+               columns_of_sm(256) * 50 <= columns_of_sm(loop.tile.bn) * 51;
+  bool by_tma = d.n % 8 == 0 && d.k % 8 == 0;
   // Tiles that all SMs store at once fill the link, and the SMs wait for it; a copy engine costs
-  // one SM, which rings for it, and pays from several waves of tiles on
-  // (docs/performance/overlap.md).
+  // one SM, which rings for it, and pays from several waves of tiles on, where what arrived is
+  // loaded ahead from the second on: 1024 x 8192 x 14336 on two H100s, 2026-11-25, 0.37 ms instead
+  // of 0.40, 4096 x 4096 x 7168 0.36 instead of 0.43 (docs/performance/overlap.md).
   std::int64_t channels = least_channels(run_rows, loop.tile.bm, d.n);
-  if (tiles < 6 * kGpuSms || channels == 0) return cfg;
+  if (channels == 0 || 2 * tiles < (agent && by_tma ? 3 : 12) * kGpuSms) return cfg;
   cfg.scatter = Scatter::kCopyEngine;
-  cfg.num_compute_sms = kGpuSms - 1;
+  cfg.num_compute_sms = beside_ringing;
   // A piece costs an engine some 9 us beside its bytes, whose link takes 20 us for so many: on four
   // H200s, 2026-11-22, 8192 x 4096 in two pieces a rank took 0.36 ms, in four 0.41 (gpu_bench
   // overlap), 8192 x 8192 in four 1.57 and in two 1.61.
   constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20, kMostPieces = 4;
   std::int64_t bytes = run_rows * d.n * static_cast<std::int64_t>(size_bytes(d.out_dtype));
-  std::int64_t pieces = std::clamp<std::int64_t>(bytes / kPieceBytes, 1, kMostPieces);
+  std::int64_t pieces = std::clamp<std::int64_t>(bytes / kPieceBytes, 2, kMostPieces);
   cfg.channels_per_rank = std::max(std::min(blocks, pieces), channels);
   cfg.num_slots = 1;
-  // An agent that stores, in the place of a stage: 8192 x 4096 in 0.345 instead of 0.363 ms on four
-  // H200s, 2026-11-22. Who loads the factors also brings what arrived, by TMA: E_overlap of nine
-  // shapes on two H100s, 2026-11-25, 0.84 instead of 0.74 on average (gpu_bench overlap).
-  // So do tiles of 256 columns where narrower ones keep the SMs busy by two per cent more: 8192 x
-  // 14336 times 8192 there in 2.87 ms instead of 3.08 with 224 columns and without agents.
-  bool halves =
-      d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
-  auto columns_of_sm = [&](std::int64_t bn) {
-    return ceil_div(tiles_of(bn), std::int64_t{cfg.num_compute_sms}) * bn;
-  };
-  bool wide = loop.tile.bm == 128 && power_of_two &&
-              columns_of_sm(256) * 50 <= columns_of_sm(loop.tile.bn) * 51;
-  if (halves && wide) {
+  if (agent) {
     cfg.tile.bn = 256;
-    bool by_tma = d.n % 8 == 0 && d.k % 8 == 0;
     cfg.num_stages = 3;
     cfg.store_slots = 4;
     cfg.load_slots = by_tma ? 3 : 0;
