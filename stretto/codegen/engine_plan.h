@@ -5,8 +5,8 @@
 // the lists on streams.
 //
 // A queue cannot poll a counter, nor add to one. So
-// - its waits for what ranks announce in on_start are a *gate*'s: a kernel of one block, whose last
-//   step lets all queues go on;
+// - its waits for what ranks announce in on_start are a *gate*'s, a kernel before the main
+//   one, whose last step lets all queues go on;
 // - its waits for anything else are kept by the main kernel, which rings a *doorbell*: a word on
 //   the own device that the queue waits for and clears; the gate rings one for each queue;
 // - it signals by copying a word that holds what the counter reads afterwards. The gate makes these

@@ -76,9 +76,10 @@ struct LaunchPlan {
   std::vector<TensorMapPlan> maps;
   std::vector<WaitSite> sites;
   EnginePlan engines;
-  // A kernel of one block of 128 threads that comes before the main kernel, does on_start, waits
-  // for what other ranks announce there, writes the engines' words and lets their queues go on.
-  // Empty: on_start is the main kernel's.
+  // A kernel of 128 threads that comes before the main kernel, does on_start, waits for what other
+  // ranks announce there, writes the engines' words and lets their queues go on. One block, or the
+  // last of as many as the main kernel has, of which the others end at once. Empty: on_start is the
+  // main kernel's.
   std::string gate;
   // The main kernel begins beside the gate, as it would beside an on_start that only notifies.
   bool beside_gate = false;

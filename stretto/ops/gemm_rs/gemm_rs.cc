@@ -136,7 +136,9 @@ GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
 
 GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
-  GpuLoop loop = gpu_loop({.m = run_rows,
+  // All ranks' tiles keep the SMs busy, the first rows of each rank's in a tile of their own.
+  const bool few = run_rows <= kFewRows;
+  GpuLoop loop = gpu_loop({.m = few ? run_rows : ceil_div(run_rows, 128) * 128 * d.world_size,
                            .n = d.n,
                            .k = d.k,
                            .a_dtype = d.a_dtype,
