@@ -132,6 +132,27 @@ Program broadcast() {
   return p.finish();
 }
 
+// sum = in, and the peer's `full`, too, which waits for the peer.
+Program keep_and_send() {
+  ProgramBuilder p("keep_and_send", kRanks);
+  auto in = p.input("in", DType::kF32, {kRows, kCols}, Space::kSymmetric);
+  auto sum = p.output("sum", DType::kF32, {kRows, kCols});
+  auto full = p.buffer("full", DType::kF32, {kRows, kCols}, {.space = Space::kSymmetric});
+  auto ready = p.signal("ready"), arrived = p.signal("arrived");
+  Index peer = 1 - p.rank();
+  p.on_start([&] { p.notify(ready, peer); });
+  p.role("keep", Resource::sms(8), p.grid(kRows, kCols, 16, 256), [&](const Tile& t) {
+    p.store(sum.tile({t.row, t.col}, 16, 256), p.load(in.tile({t.row, t.col}, 16, 256)));
+  });
+  p.role("send", Resource::copy_engine(1), p.range(1), [&](const Tile&) {
+    p.wait(ready, peer);
+    p.copy(full.on(peer).tile({0, 0}, kRows, kCols), in.tile({0, 0}, kRows, kCols));
+    p.notify(arrived, peer);
+  });
+  p.on_end([&] { p.wait(arrived, peer); });
+  return p.finish();
+}
+
 class GpuEngines : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -382,6 +403,28 @@ TEST_F(GpuEngines, QueuesThatWaitForTheirKernel) {
   }
   clear();
   replay_often(graphs, 2000, "replayed");
+}
+
+// What needs no other rank does not wait for the gate, which waits for one.
+TEST_F(GpuEngines, RolesBeginBesideTheGate) {
+  start(keep_and_send());
+  for (int i = 0; i < 3; ++i) {
+    for (int r = 0; r < kRanks; ++r) fill(i, r);
+    world_->synchronize();
+    instance_->launch(args_, 0, world_->stream(0));
+    cuda::Stream beside(world_->device(0));
+    float last = 0;
+    auto patience = Clock::now() + std::chrono::seconds(1);
+    while (last != element(i, 0) && Clock::now() < patience) {
+      beside.download(&last, sum_.addresses()[0] + kBytes - 4, 4);
+      beside.synchronize();
+    }
+    EXPECT_EQ(last, element(i, 0)) << "launch " << i << ": rank 0 waited for rank 1";
+    instance_->launch(args_, 1, world_->stream(1));
+    instance_->wait();
+    for (int r = 0; r < kRanks; ++r) expected_[static_cast<std::size_t>(r)] = element(i, r);
+    expect_sums("kept");
+  }
 }
 
 TEST_F(GpuEngines, ARankThatDoesNotComeIsNamedAndTheQueuesRecover) {
