@@ -71,7 +71,7 @@ enum ControlWord : int {
 struct LaunchPlan {
   std::string kernel;
   int grid = 1, block = 128, cluster = 1;
-  bool cooperative = false;  // blocks wait for each other (residency.h)
+  bool cooperative = false;  // blocks wait for each other (residency.h), and not beside a gate
   std::size_t shared_bytes = 0;
   std::vector<TensorMapPlan> maps;
   std::vector<WaitSite> sites;

@@ -1,5 +1,5 @@
 // Whether a kernel's blocks must all be on the GPU at the same time, which a cooperative launch
-// sees to.
+// sees to; of a kernel that begins beside its gate, the admission ledger alone (gpu/sm_ledger.h).
 #pragma once
 
 #include "stretto/ir/program.h"
