@@ -115,7 +115,7 @@ bool spills(const GemmArDesc& d, const GemmArConfig& c) {
   if (c.tile.bm < 128 || c.store_slots > 0) return false;
   const bool masks = masks_ranks(d.world_size);
   // A tile that SMs of their own add up and store to every rank.
-  if (c.num_reduce_sms > 0) return c.tile.bn > 128 || (!masks && c.tile.bn == 96);
+  if (c.num_reduce_sms > 0) return c.tile.bn > (masks ? 128 : 64);
   if (d.world_size == 2) return false;
   if (!masks && c.tile.bn == 256) return true;
   bool engine = c.scatter == Scatter::kCopyEngine;
