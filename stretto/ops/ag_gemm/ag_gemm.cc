@@ -210,11 +210,10 @@ struct Drained {
 };
 constexpr Drained kDrained{{128, 192, 64}, 4, 2, 4}, kWideDrained{{128, 256, 64}, 3, 1, 4};
 Drained drained(const AgGemmDesc& d, std::int64_t run_rows) {
-  auto columns_of_sm = [&](const GemmTile& tile) {
-    std::int64_t tiles = d.world_size * ceil_div(run_rows, tile.bm) * ceil_div(d.n, tile.bn);
-    return ceil_div(tiles, std::int64_t{kGpuSms}) * tile.bn;
+  auto columns = [&](const GemmTile& tile) {
+    return columns_of_sm(d.world_size * ceil_div(run_rows, tile.bm), d.n, tile.bn);
   };
-  bool middle = columns_of_sm(kDrained.tile) * 50 <= columns_of_sm(kWideDrained.tile) * 51;
+  bool middle = columns(kDrained.tile) * 50 <= columns(kWideDrained.tile) * 51;
   return middle ? kDrained : kWideDrained;
 }
 

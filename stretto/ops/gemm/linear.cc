@@ -272,16 +272,17 @@ int paying_stagger(const GemmTile& tile, std::int64_t num_tiles, int num_sms) {
   }
 }
 
+std::int64_t columns_of_sm(std::int64_t row_tiles, std::int64_t n, std::int64_t bn, int num_sms) {
+  return ceil_div(row_tiles * ceil_div(n, bn), std::int64_t{num_sms}) * bn;
+}
+
 // On two H100s, 2026-11-25, with 8192 and 4096 rows: products 1.00 of cuBLASLt's speed instead of
 // 0.96 to 0.99 (gpu_bench gemm-suite --tp 2), AG+GEMM 0.955 to 1.003 of the time of tiles of 192
 // and 256 columns; four rows of tiles that share a column are the fastest of 4, 8 and 16, or within
 // 0.6 % of it (gpu_bench overlap).
 bool turns_pay(std::int64_t row_tiles, std::int64_t n, const GemmTile& other, int num_sms) {
-  auto waves = [&](const GemmTile& tile) {
-    return ceil_div(row_tiles * ceil_div(n, tile.bn), std::int64_t{num_sms});
-  };
-  const GemmTile in_turn = LoopInTurn{}.tile;
-  return waves(in_turn) > 2 && waves(in_turn) * in_turn.bn * 50 <= waves(other) * other.bn * 51;
+  const std::int64_t bn = LoopInTurn{}.tile.bn, columns = columns_of_sm(row_tiles, n, bn, num_sms);
+  return columns > 2 * bn && columns * 50 <= columns_of_sm(row_tiles, n, other.bn, num_sms) * 51;
 }
 
 std::string stagger_text(int steps) { return steps > 0 ? fmt::format(" stagger={}", steps) : ""; }

@@ -160,6 +160,9 @@ void set_in_turn(Config& config) {
   config.num_consumers = loop.num_consumers;
   config.stagger = config.store_slots = 0;
 }
+// Columns of the tiles that the busiest of the SMs multiplies.
+std::int64_t columns_of_sm(std::int64_t row_tiles, std::int64_t n, std::int64_t bn,
+                           int num_sms = kGpuSms);
 // Whether it was measured to pay: every SM has several tiles, and no more columns than with
 // `other`, but for two per cent.
 bool turns_pay(std::int64_t row_tiles, std::int64_t n, const GemmTile& other,

@@ -329,24 +329,21 @@ void drain(GemmRsConfig& cfg, const GemmArDesc& d) {
       d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
   cfg.store_slots = 0;
   if (!halves || cfg.tile.bm != 128 || cfg.tile.bn < 128) return;
-  std::int64_t rows = ceil_div(ceil_div(d.m, std::int64_t{d.world_size}), cfg.tile.bm);
-  auto tiles_of = [&](std::int64_t cols) { return rows * ceil_div(d.n, cols) * d.world_size; };
-  auto columns_of_sm = [&](std::int64_t cols) {
-    return ceil_div(tiles_of(cols), std::int64_t{kGpuSms}) * cols;
-  };
+  const std::int64_t row_tiles =
+      ceil_div(ceil_div(d.m, std::int64_t{d.world_size}), cfg.tile.bm) * d.world_size;
   // The agent pays where its tiles keep the SMs busy by no more than two per cent more.
-  std::int64_t below = columns_of_sm(cfg.tile.bn) * 51 / 50 + 1;
+  std::int64_t below = columns_of_sm(row_tiles, d.n, cfg.tile.bn) * 51 / 50 + 1;
   // Of ranks that are no power of two, sums beside 256 columns spill (gemm_rs.cc).
   const std::int64_t most = std::has_single_bit(static_cast<unsigned>(d.world_size)) ? 256 : 192;
   for (const Choice& c : kChoices) {
-    std::int64_t columns = columns_of_sm(c.cols);
+    std::int64_t columns = columns_of_sm(row_tiles, d.n, c.cols);
     if (c.cols > most || columns >= below) continue;
     below = columns;
     cfg.tile.bn = c.cols;
     cfg.num_stages = c.stages;
     cfg.stagger = c.stagger;
     cfg.store_slots = c.store_slots;
-    cfg.num_compute_sms = gpu_workers(tiles_of(c.cols));
+    cfg.num_compute_sms = gpu_workers(row_tiles * ceil_div(d.n, c.cols));
   }
 }
 

@@ -149,8 +149,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
   bool power_of_two = std::has_single_bit(static_cast<unsigned>(d.world_size));
   if (!power_of_two) loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 192);
   const std::int64_t blocks = ceil_div(run_rows, loop.tile.bm);
-  auto tiles_of = [&](std::int64_t bn) { return blocks * ceil_div(d.n, bn) * d.world_size; };
-  std::int64_t tiles = tiles_of(loop.tile.bn);
+  const std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn) * d.world_size;
   GemmRsConfig cfg{.tile = loop.tile,
                    .num_compute_sms = gpu_workers(tiles),
                    .num_reduce_sms = 0,
@@ -165,11 +164,11 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
   bool halves =
       d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
   const int beside_ringing = kGpuSms - 1;
-  auto columns_of_sm = [&](std::int64_t bn) {
-    return ceil_div(tiles_of(bn), std::int64_t{beside_ringing}) * bn;
+  auto columns = [&](std::int64_t bn) {
+    return columns_of_sm(blocks * d.world_size, d.n, bn, beside_ringing);
   };
   bool agent = halves && loop.tile.bm == 128 && power_of_two &&
-               columns_of_sm(256) * 50 <= columns_of_sm(loop.tile.bn) * 51;
+               columns(256) * 50 <= columns(loop.tile.bn) * 51;
   bool by_tma = d.n % 8 == 0 && d.k % 8 == 0;
   // Tiles that all SMs store at once fill the link, and the SMs wait for it; a copy engine costs
   // one SM, which rings for it, and pays from several waves of tiles on, where what arrived is
