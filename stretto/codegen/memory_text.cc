@@ -285,7 +285,10 @@ bool AgentWriter::stores_by_tma(const Op& op, TensorMapPlan& view) const {
   const Region& r = *op.region;
   int reg = op.operands[0];
   std::int64_t rows = values_.rows_here(type(reg));
-  bool whole_blocks = rows % (values_.num_threads / 2) == 0 && r.cols % 16 == 0;
+  // Columns that are stored twice would cross the link twice, too.
+  bool overlaps = !r.rank.has_value() && r.cols % 8 == 0 && r.cols > kStoreBlock;
+  bool whole_blocks =
+      rows % (values_.num_threads / 2) == 0 && (r.cols % 16 == 0 || overlaps);
   bool row_limit =
       r.row_end.has_value() && (r.row_dim < 0 || site_.role->resource.cluster_size > 1);
   if (!value_plan(reg).fragment || size_bytes(tensor(r).dtype) != 2 || !whole_blocks || row_limit ||
@@ -294,7 +297,8 @@ bool AgentWriter::stores_by_tma(const Op& op, TensorMapPlan& view) const {
     return false;
   }
   view.box_rows = kStoreBlock;
-  view.box_cols = r.cols % kStoreBlock == 0 ? kStoreBlock : r.cols % 32 == 0 ? 32 : 16;
+  bool widest = r.cols % kStoreBlock == 0 || overlaps;
+  view.box_cols = widest ? kStoreBlock : r.cols % 32 == 0 ? 32 : 16;
   view.swizzle_bytes = static_cast<int>(2 * view.box_cols);
   return true;
 }

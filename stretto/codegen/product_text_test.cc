@@ -319,6 +319,50 @@ TEST(ProductText, StoresThatMayBeginBeforeTheTensorLookFirst) {
   }
 }
 
+// A product's tile of `cols` columns, stored here or on another rank.
+Program stored(std::int64_t cols, bool elsewhere) {
+  ProgramBuilder p("stored", 2);
+  auto a = p.input("a", DType::kBF16, {256, 256}), b = p.input("b", DType::kBF16, {512, 256});
+  auto c = p.output("c", DType::kBF16, {256, 512});
+  auto part = p.buffer("part", DType::kBF16, {256, 512}, {.space = Space::kSymmetric});
+  auto ready = p.signal("ready");
+  if (elsewhere) p.on_start([&] { p.notify(ready, (p.rank() + 1) % 2); });
+  p.role("gemm", Resource::sms(2).pipelined(3), p.grid(256, 512, 128, cols), [&](const Tile& t) {
+    Value acc = p.zeros(DType::kF32, 128, cols);
+    p.loop(4, [&](const Index& i) {
+      acc = dot(acc, p.load(a.tile({t.row, i * 64}, 128, 64)),
+                p.load(b.tile({t.col, i * 64}, cols, 64)).T());
+    });
+    Value packed = cast(acc, DType::kBF16);
+    if (elsewhere) {
+      p.wait(ready, 1);
+      p.store(part.tile({t.row, t.col}, 128, cols).on((p.rank() + 1) % 2), packed);
+    } else {
+      p.store(c.tile({t.row, t.col}, 128, cols), packed);
+    }
+  });
+  return p.finish();
+}
+
+// Blocks of 64 columns, of which the last begins earlier; over the link no column goes twice.
+TEST(ProductText, StoresOfOddWidthsOverlapExceptOverTheLink) {
+  struct Row {
+    std::int64_t cols;
+    bool elsewhere;
+    const char* store;
+  };
+  for (const Row& row : {Row{160, false, "store_tma<bf16, 160, 64>("},
+                         Row{168, false, "store_tma<bf16, 168, 64>("},
+                         Row{176, false, "store_tma<bf16, 176, 64>("},
+                         Row{48, false, "store_tma<bf16, 48, 16>("},
+                         Row{160, true, "store_tma<bf16, 160, 32>("},
+                         Row{176, true, "store_tma<bf16, 176, 16>("}, Row{168, true, "store_box<"}}) {
+    GeneratedKernel kernel = generate(stored(row.cols, row.elsewhere));
+    expect_lines(kernel.source, {row.store});
+    expect_clean_build(kernel);
+  }
+}
+
 // What attention multiplies its values by, and adds up.
 Program weighted(DType dtype, std::int64_t dim) {
   ProgramBuilder p("weighted", 1);

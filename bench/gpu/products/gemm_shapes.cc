@@ -76,21 +76,20 @@ std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
       {{128, 128, 64}, 1, 4},          {{256, 128, 64}, 2, 4, 1, 3},
       {{128, 128, 64}, 1, 4, 1, 3},    {{256, 160, 64}, 2, 4, 1, 3},
       {{128, 160, 64}, 1, 4, 1, 3},    {{128, 160, 64}, 1, 5, 2},
+      {{128, 168, 64}, 1, 5, 2},       {{128, 176, 64}, 1, 5, 2},
+      {{128, 152, 64}, 1, 5, 2},       {{128, 144, 64}, 1, 5, 2},
   };
   std::vector<GemmConfig> configs;
   for (const Shape& s : kShapes) {
     configs.push_back({.tile = s.tile,
                        .num_compute_sms = num_sms / s.cluster,
-                       .raster = 8,
+                       .raster = s.consumers > 1 ? 4 : 8,
                        .num_stages = s.stages,
                        .num_consumers = s.consumers,
                        .cluster_size = s.cluster,
                        .stagger = s.stagger,
                        .store_slots = s.store_slots});
-    if (s.consumers > 1) {
-      configs.push_back(configs.back());
-      configs.back().raster = 4;
-    } else if (s.tile.bn == 128 || s.tile.bn == 256) {
+    if (s.consumers == 1 && (s.tile.bn == 128 || s.tile.bn == 256)) {
       configs.push_back(configs.back());
       configs.back().raster = 1;
     }

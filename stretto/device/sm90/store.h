@@ -14,27 +14,29 @@ STRETTO_DEVICE void store_matrix_x4(u8* row, u32 a, u32 b, u32 c, u32 d) {
       : "memory");
 }
 
-// One block of 64 rows: row slots 2 * m and 2 * m + 1, kWidth columns from kWidth * chunk.
+// One block of 64 rows: row slots 2 * m and 2 * m + 1, kWidth columns from `col`.
 template <int kWidth, class V, class S>
-STRETTO_DEVICE void stage_block(const S& stage, const V& v, int m, int chunk, const Team& t) {
+STRETTO_DEVICE void stage_block(const S& stage, const V& v, int m, int col, const Team& t) {
   int lane = int(t.tid % 32), warp = int(t.tid / 32 % 4);
   int row = warp * 16 + lane % 16;
 #pragma unroll
   for (int j = 0; j < kWidth / 8; j += 2) {  // groups of 8 columns: one word of each row slot
-    int word = chunk * (kWidth / 8) + j;
+    int word = col / 8 + j;
     store_matrix_x4(stage.data + S::offset(row, (j + lane / 16) * 8), v.w[2 * m][word],
                     v.w[2 * m + 1][word], v.w[2 * m][word + 1], v.w[2 * m + 1][word + 1]);
   }
 }
 
 // Rows of the tile from `y`, columns from `x`; TMA drops what lies outside the tensor. kWidth: the
-// columns of a block, 64, 32 or 16. `stages`: kBuffers buffers of this warpgroup, one or two;
+// columns of a block, 64, 32 or 16; where it does not divide the tile's, the last block begins
+// earlier and stores some columns again. `stages`: kBuffers buffers of this warpgroup, one or two;
 // `barrier`: a named barrier of its 128 threads.
 template <class T, int kCols, int kWidth, int kBuffers = 2, class V>
 STRETTO_DEVICE void store_tma(const TensorMap* map, u8* stages, const V& v, i32 x, i32 y, i32 z,
                               const Team& t, u32 barrier) {
   using Stage = SmemTile<T, 64, kWidth, 2 * kWidth>;
-  constexpr int kBlocks = V::kR / 2, kChunks = kCols / kWidth;
+  constexpr int kBlocks = V::kR / 2, kChunks = (kCols + kWidth - 1) / kWidth;
+  auto column_of = [](int b) { return min(b % kChunks * kWidth, kCols - kWidth); };
   bool issuer = t.tid % 128 == 0;
   int first = int(t.tid / 128) * kBlocks * 64;
   // Two blocks at a time where no more follow, one else, so that one is copied while the next is
@@ -49,16 +51,15 @@ STRETTO_DEVICE void store_tma(const TensorMap* map, u8* stages, const V& v, i32 
 #pragma unroll
     for (int u = 0; u < kTogether; ++u) {
       Stage stage{stages + (b + u) % kBuffers * 64 * 64 * 2};
-      stage_block<kWidth>(stage, v, (b + u) / kChunks, (b + u) % kChunks, t);
+      stage_block<kWidth>(stage, v, (b + u) / kChunks, column_of(b + u), t);
     }
     fence_proxy_async_shared();
     named_barrier_sync(barrier, 128);
     if (issuer) {
 #pragma unroll
       for (int u = 0; u < kTogether; ++u) {
-        int m = (b + u) / kChunks, chunk = (b + u) % kChunks;
-        tma_store_3d(map, stages + (b + u) % kBuffers * 64 * 64 * 2, x + chunk * kWidth,
-                     y + first + m * 64, z);
+        tma_store_3d(map, stages + (b + u) % kBuffers * 64 * 64 * 2, x + column_of(b + u),
+                     y + first + (b + u) / kChunks * 64, z);
         tma_store_commit();
       }
     }

@@ -264,8 +264,9 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
     cfg.stagger = agent.stagger;
     cfg.store_slots = agent.store_slots;
   }
-  if (drains && turns_pay(d.world_size * row_tiles, d.n, tile, cfg.num_compute_sms)) {
-    set_in_turn(cfg);
+  const LoopInTurn turns = loop_in_turn(d.world_size * row_tiles, d.n, cfg.num_compute_sms);
+  if (drains && turns_pay(turns, d.world_size * row_tiles, d.n, tile, cfg.num_compute_sms)) {
+    set_loop(cfg, turns);
     // No more row tiles share a column than a rank has, so that the own rows come first: 8192 x
     // 28672 times 1024 rows of two H100s, 2026-11-25, 0.73 ms with four and 0.77 with eight.
     cfg.raster = std::min(cfg.raster, row_tiles);

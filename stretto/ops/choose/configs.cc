@@ -163,10 +163,12 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
       add(configs, config);
     }
   }
-  if (d.m > 64 && !d.residual) {
-    GemmConfig config;
-    set_in_turn(config);
-    config.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, config.tile), num_sms);
+  for (int width : kWidthsInTurn) {
+    if (d.m <= 64 || d.residual) break;
+    LoopInTurn loop;
+    loop.tile.bn = width;
+    GemmConfig config{.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms)};
+    set_loop(config, loop);
     add(configs, config);
   }
   add_split(configs, d, num_sms);

@@ -155,12 +155,14 @@ GemmConfig default_config(const GemmDesc& d, Target target) {
     return apart;
   }
   bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
-  bool in_turn = halves && size_bytes(d.c_dtype) == 2 && !d.residual && loop.tile.bm == 128 &&
-                 turns_pay(ceil_div(d.m, loop.tile.bm), d.n, loop.tile);
-  if (in_turn) {
-    GemmConfig config{.num_compute_sms = kGpuSms};
-    set_in_turn(config);
-    return config;
+  if (halves && size_bytes(d.c_dtype) == 2 && !d.residual && loop.tile.bm == 128) {
+    std::int64_t row_tiles = ceil_div(d.m, loop.tile.bm);
+    LoopInTurn turns = loop_in_turn(row_tiles, d.n);
+    if (turns_pay(turns, row_tiles, d.n, loop.tile)) {
+      GemmConfig config{.num_compute_sms = kGpuSms};
+      set_loop(config, turns);
+      return config;
+    }
   }
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
   int cluster = bytes && d.m > loop.tile.bm && tiles >= kGpuSms ? 2 : 1;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
@@ -276,12 +277,27 @@ std::int64_t columns_of_sm(std::int64_t row_tiles, std::int64_t n, std::int64_t 
   return ceil_div(row_tiles * ceil_div(n, bn), std::int64_t{num_sms}) * bn;
 }
 
+// A tile takes as long as its columns and some twelve more: ten shapes and six widths on an H100,
+// 2026-11-25 (gpu_bench gemm). 8192 x 8192 x 8192 leaves 5 % of the SMs' time over with 160 columns
+// and 2 with 168 or 176, and reaches 0.97 and 1.00 of cuBLASLt's speed.
+LoopInTurn loop_in_turn(std::int64_t row_tiles, std::int64_t n, int num_sms) {
+  constexpr std::int64_t kEdgeColumns = 12;
+  auto time = [&](std::int64_t bn) {
+    return columns_of_sm(row_tiles, n, bn, num_sms) / bn * (bn + kEdgeColumns);
+  };
+  LoopInTurn loop;
+  loop.tile.bn = *std::min_element(std::begin(kWidthsInTurn), std::end(kWidthsInTurn),
+                                   [&](int a, int b) { return time(a) < time(b); });
+  return loop;
+}
+
 // On two H100s, 2026-11-25, with 8192 and 4096 rows: products 1.00 of cuBLASLt's speed instead of
 // 0.96 to 0.99 (gpu_bench gemm-suite --tp 2), AG+GEMM 0.955 to 1.003 of the time of tiles of 192
 // and 256 columns; four rows of tiles that share a column are the fastest of 4, 8 and 16, or within
 // 0.6 % of it (gpu_bench overlap).
-bool turns_pay(std::int64_t row_tiles, std::int64_t n, const GemmTile& other, int num_sms) {
-  const std::int64_t bn = LoopInTurn{}.tile.bn, columns = columns_of_sm(row_tiles, n, bn, num_sms);
+bool turns_pay(const LoopInTurn& loop, std::int64_t row_tiles, std::int64_t n,
+               const GemmTile& other, int num_sms) {
+  const std::int64_t bn = loop.tile.bn, columns = columns_of_sm(row_tiles, n, bn, num_sms);
   return columns > 2 * bn && columns * 50 <= columns_of_sm(row_tiles, n, other.bn, num_sms) * 51;
 }
 

@@ -143,30 +143,34 @@ struct GpuLoopDesc {
 // none: where SMs have several tiles each, so that a store has a next tile to hide behind.
 int paying_stagger(const GemmTile& tile, std::int64_t num_tiles, int num_sms = kGpuSms);
 
+// Columns of the tiles that the busiest of the SMs multiplies.
+std::int64_t columns_of_sm(std::int64_t row_tiles, std::int64_t n, std::int64_t bn,
+                           int num_sms = kGpuSms);
+
 // The loop of products of factors of 16 bits whose two warpgroups take tiles in turn: each has a
 // whole tile in its registers, and stores it while the other multiplies.
 struct LoopInTurn {
-  GemmTile tile{.bm = 128, .bn = 160, .bk = 64};
+  GemmTile tile{.bm = 128, .bn = 0, .bk = 64};
   int num_stages = 5, num_consumers = 2;
   std::int64_t raster = 4;
 };
+// Widths of such tiles: five slots of the widest fill the shared memory beside what is stored.
+inline constexpr int kWidthsInTurn[] = {176, 168, 160, 152, 144};
+// With the width that keeps SMs busy until the end.
+LoopInTurn loop_in_turn(std::int64_t row_tiles, std::int64_t n, int num_sms = kGpuSms);
 // Of a product's config, what is not of its sizes.
 template <typename Config>
-void set_in_turn(Config& config) {
-  const LoopInTurn loop;
+void set_loop(Config& config, const LoopInTurn& loop) {
   config.tile = loop.tile;
   config.raster = loop.raster;
   config.num_stages = loop.num_stages;
   config.num_consumers = loop.num_consumers;
   config.stagger = config.store_slots = 0;
 }
-// Columns of the tiles that the busiest of the SMs multiplies.
-std::int64_t columns_of_sm(std::int64_t row_tiles, std::int64_t n, std::int64_t bn,
-                           int num_sms = kGpuSms);
-// Whether it was measured to pay: every SM has several tiles, and no more columns than with
+// Whether turns were measured to pay: every SM has several tiles, and no more columns than with
 // `other`, but for two per cent.
-bool turns_pay(std::int64_t row_tiles, std::int64_t n, const GemmTile& other,
-               int num_sms = kGpuSms);
+bool turns_pay(const LoopInTurn& loop, std::int64_t row_tiles, std::int64_t n,
+               const GemmTile& other, int num_sms = kGpuSms);
 
 // Up to so many rows of all ranks, tiles that reach across the ranks' rows are the default of
 // operators that gather or scatter rows: tiles of each rank's rows read all weights once more.
