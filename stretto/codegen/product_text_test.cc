@@ -356,7 +356,8 @@ TEST(ProductText, StoresOfOddWidthsOverlapExceptOverTheLink) {
                          Row{176, false, "store_tma<bf16, 176, 64>("},
                          Row{48, false, "store_tma<bf16, 48, 16>("},
                          Row{160, true, "store_tma<bf16, 160, 32>("},
-                         Row{176, true, "store_tma<bf16, 176, 16>("}, Row{168, true, "store_box<"}}) {
+                         Row{176, true, "store_tma<bf16, 176, 16>("},
+                         Row{168, true, "store_box<"}}) {
     GeneratedKernel kernel = generate(stored(row.cols, row.elsewhere));
     expect_lines(kernel.source, {row.store});
     expect_clean_build(kernel);

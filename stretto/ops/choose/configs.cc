@@ -65,7 +65,7 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
   struct Choice {
     GemmTile tile;  // of the whole cluster
     int cluster, stages, raster;
-    int stagger = 0, store_slots = 0;
+    int stagger = 0, store_slots = 0, consumers = 1;
   };
   const std::vector<Choice> rows = {
       {{256, 256, 128}, 2, 4, 8},       {{256, 256, 128}, 2, 4, 16},
@@ -79,7 +79,8 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
       {{256, 128, 128}, 2, 4, 8},       {{256, 128, 128}, 2, 4, 8, 3},
       {{128, 192, 128}, 1, 4, 8, 2, 4}, {{128, 192, 128}, 1, 4, 8, 3, 4},
       {{128, 256, 128}, 1, 3, 8, 0, 4}, {{256, 192, 128}, 2, 4, 8, 2, 4},
-      {{128, 128, 128}, 1, 6, 8, 3, 2}};
+      {{128, 128, 128}, 1, 6, 8, 3, 2}, {{128, 168, 128}, 1, 5, 4, 0, 0, 2},
+      {{128, 160, 128}, 1, 5, 4, 0, 0, 2}};
   const std::vector<Choice> blocks = {{{256, 128, 128}, 2, 6, 8},
                                       {{256, 128, 128}, 2, 6, 1},
                                       {{256, 128, 128}, 2, 4, 8},
@@ -95,6 +96,7 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
                   .num_compute_sms = gpu_workers(num_tiles(d.m, d.n, c.tile), num_sms / c.cluster),
                   .raster = c.raster,
                   .num_stages = c.stages,
+                  .num_consumers = c.consumers,
                   .cluster_size = c.cluster,
                   .stagger = c.stagger,
                   .store_slots = c.store_slots});

@@ -83,6 +83,27 @@ TEST(InTurn, ClustersAndBiasesAreRight) {
   EXPECT_EQ(run_gpu_case(world, bias, {.seed = seed}), "") << "STRETTO_SEED=" << seed;
 }
 
+TEST(InTurn, BytesWithScalesOfRowsAreRight) {
+  if (!cuda::has_driver() || cuda::num_devices() == 0) GTEST_SKIP() << "no GPU";
+  std::uint64_t seed = test_seed();
+  GpuWorld world({.size = 1});
+  GemmDesc d = desc(500, 520, 656);
+  d.a_dtype = d.b_dtype = DType::kF8E4M3;
+  d.scaling = Scaling::kRowWise;
+  for (int bn : {168, 160}) {
+    GemmConfig config{.tile = {.bm = 128, .bn = bn, .bk = 128},
+                      .num_compute_sms = 3,
+                      .raster = 4,
+                      .num_stages = 5,
+                      .num_consumers = 2};
+    for (std::int64_t m : {500, 130, 1}) {
+      OpCase c = gemm_case(d, config, m, seed);
+      EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
+          << c.config << "\nSTRETTO_SEED=" << seed;
+    }
+  }
+}
+
 TEST(InTurn, AgGemmIsRightWithAnyNumberOfRows) {
   if (!cuda::has_driver() || cuda::num_devices() < 2) GTEST_SKIP() << "no two GPUs";
   std::uint64_t seed = test_seed();
