@@ -19,18 +19,39 @@ constexpr std::size_t kMostMarks = 8192;
 
 using Counter = std::pair<int, std::int64_t>;  // rank, counter
 
-// Whether the block has an operation `code` on the signal.
-bool uses(const Block& block, OpCode code, int signal) {
+// Whether the block, or one within it, has an operation of which `holds`.
+template <typename Holds>
+bool any_op(const Block& block, const Holds& holds) {
   return std::any_of(block.begin(), block.end(), [&](const Op& op) {
-    return (op.code == code && op.symbol == signal) ||
-           std::any_of(op.bodies.begin(), op.bodies.end(),
-                       [&](const Block& body) { return uses(body, code, signal); });
+    return holds(op) || std::any_of(op.bodies.begin(), op.bodies.end(),
+                                    [&](const Block& body) { return any_op(body, holds); });
   });
+}
+
+bool uses(const Block& block, OpCode code, int signal) {
+  return any_op(block, [&](const Op& op) { return op.code == code && op.symbol == signal; });
 }
 
 bool uses(const Role& role, OpCode code, int signal) {
   return std::any_of(role.agents.begin(), role.agents.end(),
                      [&](const Agent& agent) { return uses(agent.body, code, signal); });
+}
+
+// Why no role of the program can be a copy engine's, or "". The gate keeps all their queues back
+// until on_start has ended, also from what another rank's on_start waits for; and on_end does not
+// wait for queues, whose reads and writes are not there yet.
+std::string edges_obstacle(const Program& program) {
+  auto waits = [](const Op& op) { return op.code == OpCode::kWait; };
+  if (any_op(program.on_start.body, waits)) {
+    return "on_start waits, and queues begin after it";
+  }
+  auto acts = [&](const Op& op) {
+    return op.bodies.empty() && op.code != OpCode::kLet && !waits(op);
+  };
+  if (any_op(program.on_end.body, acts)) {
+    return "on_end does more than wait, and does not come after queues";
+  }
+  return "";
 }
 
 // Sets of workers that must share a queue.
@@ -56,6 +77,7 @@ class Planner {
       : program_(program), offsets_(offsets), refused_(program.roles.size()) {}
 
   EnginePlan run() {
+    const std::string edges = edges_obstacle(program_);
     for (std::size_t r = 0; r < program_.roles.size(); ++r) {
       const Role& role = program_.roles[r];
       if (role.resource.kind == ResourceKind::kSm) continue;
@@ -63,7 +85,7 @@ class Planner {
         refuse(r, "it is for host threads");
         continue;
       }
-      std::string why = walk_obstacle(program_, role);
+      std::string why = edges.empty() ? walk_obstacle(program_, role) : edges;
       if (!why.empty()) refuse(r, why);
       feeds_blocks_.resize(program_.roles.size());
       for (std::size_t s = 0; s < program_.signals.size(); ++s) {

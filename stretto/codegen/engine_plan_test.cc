@@ -34,6 +34,7 @@ struct Gather {
   int slots = 1;
   bool scalar = false;
   bool count_elsewhere = false;  // an SM role notifies `done` too
+  bool reads_at_end = false;     // what was gathered, in on_end
 };
 Program gather(const Gather& g) {
   ProgramBuilder p("gather", g.world);
@@ -60,7 +61,12 @@ Program gather(const Gather& g) {
       if (g.count_elsewhere) p.notify_all(done);
     });
   }
-  p.on_end([&] { p.wait_all(done); });
+  TensorRef copied;
+  if (g.reads_at_end) copied = p.output("copied", DType::kF32, {4, 8});
+  p.on_end([&] {
+    p.wait_all(done);
+    if (g.reads_at_end) p.store(copied.tile({0, 0}, 4, 8), p.load(out.tile({0, 0}, 4, 8)));
+  });
   return run_pipeline(p.finish());
 }
 
@@ -173,7 +179,7 @@ TEST(EnginePlan, QueuesThatWaitForTheKernelHaveDoorbells) {
 }
 
 // What the stream holds before the gate is complete when the gate begins, and the launch ends after
-// it. An on_start that waits says something about other ranks that roles may rely on.
+// it.
 TEST(EnginePlan, TheKernelBeginsBesideAGateThatOnlyNotifies) {
   GeneratedKernel kernel = generate_kernel(send(1));
   EXPECT_TRUE(kernel.launch.beside_gate);
@@ -186,12 +192,6 @@ TEST(EnginePlan, TheKernelBeginsBesideAGateThatOnlyNotifies) {
   EXPECT_EQ(after.substr(0, end).find("wait_for_previous_launch();"), std::string::npos) << after;
   EXPECT_NE(after.find("wait_for_previous_launch();", end), std::string::npos) << after;
 
-  GeneratedKernel waits = generate_kernel(send(1, true));
-  EXPECT_FALSE(waits.launch.beside_gate);
-  EXPECT_TRUE(waits.launch.cooperative);
-  main = waits.source.find("stretto_send(");
-  EXPECT_LT(waits.source.find("wait_for_previous_launch();", main),
-            waits.source.find("// role 'compute'", main));
   EXPECT_FALSE(generate_kernel(send(1), {.record = true}).launch.beside_gate);
 }
 
@@ -222,6 +222,9 @@ TEST(EnginePlan, SaysWhyBlocksStandIn) {
   EXPECT_EQ(refusal(gather({.scalar = true})),
             "it depends on the scalar 'shift', which the device may know alone");
   EXPECT_EQ(refusal(gather({.count_elsewhere = true})), "others notify 'done' too");
+  EXPECT_EQ(refusal(gather({.reads_at_end = true})),
+            "on_end does more than wait, and does not come after queues");
+  EXPECT_EQ(refusal(send(1, true)), "on_start waits, and queues begin after it");
   EXPECT_EQ(refusal(gather({.world = 1})),
             "it notifies, and there is no other rank to copy the words from");
 }

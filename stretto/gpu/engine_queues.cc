@@ -84,12 +84,19 @@ std::int64_t EngineQueues::num_marks(int rank) const {
   return static_cast<std::int64_t>(launch_.engines.marks[static_cast<std::size_t>(rank)].size());
 }
 
-void EngineQueues::fork(int rank, const std::vector<std::int64_t>& extents, const Addresses& at,
-                        const cuda::Stream& main) {
-  Rank& own = local(rank);
-  const Steps& steps = steps_of(rank, extents);
-  if (main.capture_id() != 0) check_capture(steps, rank);
-  main.record(own.start);
+const EngineQueues::Steps& EngineQueues::steps(int rank, const std::vector<std::int64_t>& extents,
+                                               const cuda::Stream& main) {
+  const Steps& found = steps_of(rank, extents);
+  if (main.capture_id() != 0) check_capture(found, rank);
+  return found;
+}
+
+void EngineQueues::begin(int rank, const cuda::Stream& main) const {
+  main.record(local(rank).start);
+}
+
+void EngineQueues::fork(int rank, const Steps& steps, const Addresses& at) const {
+  const Rank& own = local(rank);
   for (std::size_t q = 0; q < own.queues.size(); ++q) {
     const Queue& queue = own.queues[q];
     queue.stream.wait(own.start);

@@ -1,9 +1,10 @@
 // The copy engines' part of a launch: a stream for each queue of each rank, and the words through
 // which kernels and queues tell each other how far they are (codegen/engine_plan.h).
 //
-// gpu_instance.h calls fork() before it launches the gate and the main kernel, and join() last. The
-// gate rings a bell for each queue, so nothing but these two kernels is in the stream, and one may
-// begin beside the other.
+// gpu_instance.h calls begin(), launches the gate, calls fork(), launches the main kernel, and calls
+// join() last. A queue's first step awaits a bell that the gate rings, so nothing but these two
+// kernels is in the stream, and one may begin beside the other. The gate is enqueued before what
+// awaits it: it begins also where the driver puts both streams into one hardware queue.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +37,15 @@ class EngineQueues {
   CUdeviceptr bells(int rank) const;
   std::int64_t num_marks(int rank) const;
 
-  // Enqueues a rank's copies behind what `main` has so far, on the queues' own streams. May be
-  // captured where no queue copies within its rank (else UserError, and nothing is enqueued). One
-  // thread at a time per rank.
-  void fork(int rank, const std::vector<std::int64_t>& extents, const Addresses& at,
-            const cuda::Stream& main);
+  using Steps = std::vector<std::vector<EngineStep>>;  // [queue]
+
+  // What a rank's queues do in a launch on `main`; kept until the next call for that rank. May be
+  // captured where no queue copies within its rank, else UserError. One thread at a time per rank.
+  const Steps& steps(int rank, const std::vector<std::int64_t>& extents, const cuda::Stream& main);
+  // Queues come after what `main` has so far.
+  void begin(int rank, const cuda::Stream& main) const;
+  // Enqueues a rank's copies on the queues' own streams.
+  void fork(int rank, const Steps& steps, const Addresses& at) const;
   // `main` goes on when the copies are done.
   void join(int rank, const cuda::Stream& main) const;
 
@@ -52,8 +57,6 @@ class EngineQueues {
  private:
   struct Queue;
   struct Rank;
-  using Steps = std::vector<std::vector<EngineStep>>;
-
   void check_capture(const Steps& steps, int rank) const;
   Rank& local(int rank) const { return *ranks_[world_.local_index(rank)]; }
   const Steps& steps_of(int rank, const std::vector<std::int64_t>& extents);

@@ -95,6 +95,14 @@ struct GpuInstance::State {
   void check_scalars(const GpuLaunchArgs& args) const;
   FaultRecord describe(const DeviceFault& fault) const;
 
+  // All of a rank's launch that may be refused.
+  struct Ready {
+    std::vector<std::byte> params;
+    const EngineQueues::Steps* steps = nullptr;  // where roles run on copy engines
+  };
+  Ready prepare(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream);
+  void enqueue(const GpuLaunchArgs& args, Ready& ready, int rank, const cuda::Stream& stream);
+
   GpuWorld& world;
   std::shared_ptr<const Program> program;
   Quotas quotas;
@@ -369,42 +377,34 @@ GpuInstance::GpuInstance(GpuWorld& world, const CompiledProgram& program, GpuCod
 
 GpuInstance::~GpuInstance() = default;
 
-void GpuInstance::launch(const GpuLaunchArgs& args) {
-  State& s = *state_;
-  if (s.world.aborted()) s.world.throw_fault();
-  s.check_args(args);
-  for (int r : s.world.local_ranks()) launch(args, r, s.world.stream(r));
+GpuInstance::State::Ready GpuInstance::State::prepare(const GpuLaunchArgs& args, int rank,
+                                                      const cuda::Stream& stream) {
+  if (!args.scalars.empty()) check_scalars(args);
+  return {.params = params(args, rank),
+          .steps = engines ? &engines->steps(rank, args.extents, stream) : nullptr};
 }
 
-void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream) {
-  State& s = *state_;
-  cuda::NvtxRange range(s.program->name.c_str());
-  if (!args.scalars.empty()) s.check_scalars(args);
-  std::vector<std::byte> params = s.params(args, rank);
-  void* pointers[] = {params.data()};
-  const LaunchPlan& plan = s.kernel.launch;
+void GpuInstance::State::enqueue(const GpuLaunchArgs& args, Ready& ready, int rank,
+                                 const cuda::Stream& stream) {
+  cuda::NvtxRange range(program->name.c_str());
+  void* pointers[] = {ready.params.data()};
+  const LaunchPlan& plan = kernel.launch;
   cuda::LaunchConfig config{.grid = {static_cast<unsigned>(plan.grid)},
                             .block = {static_cast<unsigned>(plan.block)},
                             .cluster = {static_cast<unsigned>(plan.cluster)},
                             .dynamic_shared_bytes = plan.shared_bytes,
                             .cooperative = plan.cooperative};
   config.programmatic_serialization =
-      s.engines ? plan.beside_gate : args.starts_early && !config.cooperative;
-  const State::RankState& own = s.local(rank);
+      engines ? plan.beside_gate : args.starts_early && !config.cooperative;
+  const RankState& own = local(rank);
   std::unique_lock<std::mutex> launching;
-  if (s.waits) {
-    launching = s.world.admit(
-        s.fault_source, rank,
-        {.program = s.program->name, .blocks = plan.grid, .cluster = plan.cluster}, stream);
+  if (waits) {
+    launching = world.admit(
+        fault_source, rank,
+        {.program = program->name, .blocks = plan.grid, .cluster = plan.cluster}, stream);
   }
-  if (!s.engines) return own.kernel->launch(stream, config, pointers);
-  auto tensor = [&](int t, int r) {
-    return s.address(args, static_cast<std::size_t>(t), static_cast<std::size_t>(r));
-  };
-  auto signals = [&](int r) { return s.signals.on[static_cast<std::size_t>(r)].address(); };
-  // Before the kernel that waits for them: what is enqueued after a kernel that never ends may
-  // never start.
-  s.engines->fork(rank, args.extents, {tensor, signals}, stream);
+  if (!engines) return own.kernel->launch(stream, config, pointers);
+  engines->begin(rank, stream);
   // Blocks get SMs in an order, and those that follow each other share factors' rows: with one
   // block for each of the main kernel's, of which the last stays, those get theirs as they would
   // without a gate (docs/decisions/0018-kernels-begin-beside-their-gate.md).
@@ -413,8 +413,34 @@ void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream
       stream,
       {.grid = {blocks}, .block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
       pointers);
+  auto tensor = [&](int t, int r) {
+    return address(args, static_cast<std::size_t>(t), static_cast<std::size_t>(r));
+  };
+  auto counters = [&](int r) { return signals.on[static_cast<std::size_t>(r)].address(); };
+  // Before the kernel that waits for them: what is enqueued after a kernel that never ends may
+  // never start.
+  engines->fork(rank, *ready.steps, {tensor, counters});
   own.kernel->launch(stream, config, pointers);
-  s.engines->join(rank, stream);
+  engines->join(rank, stream);
+}
+
+void GpuInstance::launch(const GpuLaunchArgs& args) {
+  State& s = *state_;
+  if (s.world.aborted()) s.world.throw_fault();
+  s.check_args(args);
+  // What is refused on one rank is enqueued on none.
+  std::vector<State::Ready> ready;
+  for (int r : s.world.local_ranks()) {
+    ready.push_back(s.prepare(args, r, s.world.stream(r)));
+  }
+  for (int r : s.world.local_ranks()) {
+    s.enqueue(args, ready[s.world.local_index(r)], r, s.world.stream(r));
+  }
+}
+
+void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream) {
+  State::Ready ready = state_->prepare(args, rank, stream);
+  state_->enqueue(args, ready, rank, stream);
 }
 
 void GpuInstance::wait() {

@@ -112,9 +112,12 @@ STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w
 // who had begun to store.
 STRETTO_DEVICE void wait_acquire_sys_or_lose(const u64* word, u64 target, const Watch& w, int site,
                                              i64 counter, volatile u32* lost) {
-  constexpr u32 kMostNs = 1'000'000;  // of one pause; PTX ISA, nanosleep
+  constexpr u64 kLongNs = 1'000'000;
   PollClock clock;
   const bool came = poll_acquire_sys(word, target, w, site, counter, clock);
-  if (!came && *lost == 0) pause_ns(kMostNs);
+  if (!came && *lost == 0) {
+    // A pause may be as short as nothing (PTX ISA, nanosleep).
+    for (u64 until = global_timer_ns() + kLongNs; global_timer_ns() < until;) pause_ns(100'000);
+  }
   if (!came || (clock.pauses() && load_relaxed_sys(w.here) != 0)) *lost = 1;
 }

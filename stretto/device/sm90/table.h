@@ -67,5 +67,7 @@ STRETTO_DEVICE void check_table(const u8* table, const TableContract& c, u32* se
     found = broken ? value : found;
   }
   if (wrong >= 0) report_fault(w, site, entry_of(wrong), 0, u64(found));
-  if (c.distinct) __syncthreads();
+  if (!c.distinct) return;
+  fence_proxy_async_shared();  // TMA may fill that memory next
+  __syncthreads();
 }

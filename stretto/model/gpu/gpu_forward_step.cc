@@ -211,17 +211,19 @@ void GpuForwardStep::enqueue_logits(const cuda::Stream& stream, std::int64_t cou
 void GpuForwardStep::capture() {
   head_args_.tensors[head_tensor_] = head_input_;
   head_args_.extents = {1};
+  std::vector<cuda::GraphExec> graphs;
   set_early_starts(early_starts_);
   for (int r : world_.local_ranks()) {
     const cuda::Stream& stream = world_.stream(r);
-    stream.begin_capture();
-    enqueue_inputs(r, stream);
-    enqueue_step(r, stream);
-    launch(plan_.head.program, head_args_, r, stream);
-    if (r == world_.local_ranks().front()) enqueue_logits(stream, 1);
-    graphs_.push_back(stream.end_capture());
+    graphs.push_back(cuda::capture(stream, [&] {
+      enqueue_inputs(r, stream);
+      enqueue_step(r, stream);
+      launch(plan_.head.program, head_args_, r, stream);
+      if (r == world_.local_ranks().front()) enqueue_logits(stream, 1);
+    }));
   }
   set_early_starts(false);
+  graphs_ = std::move(graphs);  // of all ranks, or none
 }
 
 // Not the first launch, which follows a copy instead of a kernel.

@@ -46,16 +46,19 @@ void GpuForwardStep::enqueue_next_inputs(int rank, const cuda::Stream& stream) c
 }
 
 void GpuForwardStep::capture_greedy() {
+  std::vector<cuda::GraphExec> graphs;
   set_early_starts(early_starts_);
   for (int r : world_.local_ranks()) {
     const cuda::Stream& stream = world_.stream(r);
-    stream.begin_capture();
-    enqueue_next_inputs(r, stream);
-    each_launch_to_choice(
-        [&](std::size_t program, const GpuLaunchArgs& args) { launch(program, args, r, stream); });
-    greedy_graphs_.push_back(stream.end_capture());
+    graphs.push_back(cuda::capture(stream, [&] {
+      enqueue_next_inputs(r, stream);
+      each_launch_to_choice([&](std::size_t program, const GpuLaunchArgs& args) {
+        launch(program, args, r, stream);
+      });
+    }));
   }
   set_early_starts(false);
+  greedy_graphs_ = std::move(graphs);  // of all ranks, or none
 }
 
 // The first step runs launch by launch, so that an error names its launch.

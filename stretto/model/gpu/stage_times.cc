@@ -82,9 +82,9 @@ double GpuForwardStep::time_calls(const std::vector<Call>& calls, int rounds) {
   std::vector<cuda::GraphExec> graphs;
   std::vector<std::pair<cuda::Event, cuda::Event>> events;
   for (int r : world_.local_ranks()) {
-    world_.stream(r).begin_capture();
-    for (const Call& c : calls) launch(c.program, *c.args, r, world_.stream(r));
-    graphs.push_back(world_.stream(r).end_capture());
+    graphs.push_back(cuda::capture(world_.stream(r), [&] {
+      for (const Call& c : calls) launch(c.program, *c.args, r, world_.stream(r));
+    }));
     const cuda::Device& device = world_.device(r);
     events.emplace_back(cuda::Event(device, cuda::Event::Timing::kOn),
                         cuda::Event(device, cuda::Event::Timing::kOn));

@@ -51,9 +51,14 @@ template <typename Enqueue>
 void NcclRanks::grouped(const std::vector<NcclPart>& parts, const Enqueue& enqueue) const {
   STRETTO_CHECK(parts.size() == comms_.size(), "a part for every rank of this process");
   check(nccl_.group_start(), "ncclGroupStart");
-  for (std::size_t r = 0; r < parts.size(); ++r) {
-    parts[r].stream->make_current();
-    enqueue(parts[r], comms_[r], parts[r].stream->handle());
+  try {
+    for (std::size_t r = 0; r < parts.size(); ++r) {
+      parts[r].stream->make_current();
+      enqueue(parts[r], comms_[r], parts[r].stream->handle());
+    }
+  } catch (...) {
+    nccl_.group_end();  // or this thread's later calls would join the group
+    throw;
   }
   check(nccl_.group_end(), "ncclGroupEnd");
 }

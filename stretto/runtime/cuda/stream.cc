@@ -154,6 +154,12 @@ GraphExec Stream::end_capture() const {
   return GraphExec(std::move(graph_exec));
 }
 
+void Stream::drop_capture() const noexcept {
+  CUgraph graph = nullptr;
+  driver().stream_end_capture(handle(), &graph);  // null after a capture that went wrong
+  if (graph != nullptr) driver().graph_destroy(graph);
+}
+
 std::uint64_t Stream::capture_id() const {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   std::uint64_t id = 0;

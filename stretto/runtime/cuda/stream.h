@@ -82,6 +82,8 @@ class Stream {
   // graph. DeviceError from end_capture where something that cannot be captured came between.
   void begin_capture() const;
   GraphExec end_capture() const;
+  // Ends a capture without a graph, so that the stream can be used again.
+  void drop_capture() const noexcept;
   // Which capture is under way here, 0: none. Streams that it has spread to have the same.
   std::uint64_t capture_id() const;
 
@@ -104,5 +106,18 @@ class GraphExec {
 
   Handle graph_;
 };
+
+// The graph of what `enqueue()` enqueues. Where it throws, no capture is left under way.
+template <typename Enqueue>
+GraphExec capture(const Stream& stream, const Enqueue& enqueue) {
+  stream.begin_capture();
+  try {
+    enqueue();
+  } catch (...) {
+    stream.drop_capture();
+    throw;
+  }
+  return stream.end_capture();
+}
 
 }  // namespace stretto::cuda
