@@ -47,6 +47,7 @@ struct Instance::State {
   void allocate();
   void bind_buffers(std::uint64_t slot_epoch, bool all);
   void bind_arguments(const LaunchArgs& args);
+  std::size_t bytes_of_launch(std::size_t idx) const;
   void bind_argument(std::size_t idx, const TensorArg& arg);
   void poison();
   void prepare_recording();
@@ -120,6 +121,18 @@ void Instance::State::bind_arguments(const LaunchArgs& args) {
   }
 }
 
+// From the tensor's beginning to its last element with this launch's extents.
+std::size_t Instance::State::bytes_of_launch(std::size_t idx) const {
+  const TensorCode& code = machine.code().tensors[idx];
+  const auto& shape = machine.tensors[idx].shape;
+  std::int64_t last = 0;
+  for (std::size_t d = 0; d < code.shape.size(); ++d) {
+    if (shape[d] == 0) return 0;
+    last += (shape[d] - 1) * code.stride[d];
+  }
+  return static_cast<std::size_t>(last + 1) * size_bytes(machine.program().tensors[idx].dtype);
+}
+
 void Instance::State::bind_argument(std::size_t idx, const TensorArg& arg) {
   const Program& p = machine.program();
   const Tensor& t = p.tensors[idx];
@@ -131,8 +144,9 @@ void Instance::State::bind_argument(std::size_t idx, const TensorArg& arg) {
   if (t.space == Space::kSymmetric) {
     const SymmetricBuffer* buffer = arg.symmetric;
     if (buffer == nullptr) fail("is symmetric, pass a SymmetricBuffer");
-    if (arg.offset_bytes > buffer->bytes || code.bytes > buffer->bytes - arg.offset_bytes) {
-      fail(fmt::format("needs {} bytes at offset {}, the buffer '{}' has {}", code.bytes,
+    std::size_t bytes = bytes_of_launch(idx);
+    if (arg.offset_bytes > buffer->bytes || bytes > buffer->bytes - arg.offset_bytes) {
+      fail(fmt::format("needs {} bytes at offset {}, the buffer '{}' has {}", bytes,
                        arg.offset_bytes, buffer->name, buffer->bytes));
     }
     for (std::size_t r = 0; r < at.size(); ++r) at[r] = buffer->at[r] + arg.offset_bytes;
@@ -151,8 +165,9 @@ void Instance::State::poison() {
     const Tensor& t = p.tensors[i];
     bool local_buffer = t.kind == TensorKind::kBuffer && t.space == Space::kLocal && !t.packet;
     if (t.kind != TensorKind::kOutput && !local_buffer) continue;
-    if (machine.code().tensors[i].bytes == 0) continue;
-    std::memset(machine.tensors[i].at[own], kPoison, machine.code().tensors[i].slot_bytes);
+    // The caller's memory may be of this launch's rows only.
+    std::size_t bytes = local_buffer ? machine.code().tensors[i].slot_bytes : bytes_of_launch(i);
+    if (bytes > 0) std::memset(machine.tensors[i].at[own], kPoison, bytes);
   }
 }
 
@@ -244,8 +259,8 @@ Instance::~Instance() {
 void Instance::launch(const LaunchArgs& args) {
   State& s = *state_;
   if (s.rank.aborted()) s.rank.throw_fault();
-  s.bind_arguments(args);
   s.machine.begin_launch(args.extents, s.epoch);
+  s.bind_arguments(args);
   s.bind_buffers(s.epoch, false);
   s.prepare_recording();
   if (s.options.poison) s.poison();

@@ -417,5 +417,33 @@ TEST_F(MemoryOps, MissingAndMisplacedArgumentsAreNamed) {
   EXPECT_THROW(run_program(two, program, [](Rank&, Instance&, RankArguments&) {}), UserError);
 }
 
+// Symmetric memory of the rows that a launch has is enough, whatever the program is bound for.
+TEST_F(MemoryOps, SymmetricArgumentsHoldTheRowsOfTheLaunch) {
+  ProgramBuilder p("rows", 1);
+  Index m = p.extent("m", 64);
+  auto x = p.input("x", DType::kF32, {m, 4});
+  auto y = p.output("y", DType::kF32, {m, 4}, Space::kSymmetric);
+  p.role("r", Resource::host(), p.range(1), [&](const Tile&) {
+    p.copy(y.tile({0, 0}, 64, 4).until_row(m), x.tile({0, 0}, 64, 4).until_row(m));
+  });
+  auto program = at_schedule_level(p.finish());
+  World world({.size = 1});
+  run_program(world, program, [&](Rank& rank, Instance& instance, RankArguments& arguments) {
+    SymmetricBuffer few = rank.allocate("few", DType::kF32, 10 * 4);
+    auto error_with = [&](std::int64_t rows, std::size_t offset) {
+      LaunchArgs args = arguments.args;
+      args.tensors[1] = {.symmetric = &few, .offset_bytes = offset};
+      args.extents = {rows};
+      return error_of([&] { instance.launch(args); });
+    };
+    EXPECT_EQ(error_with(10, 0), "no error");
+    EXPECT_EQ(error_with(0, 160), "no error");
+    EXPECT_EQ(error_with(3, 16 * 7), "no error");
+    EXPECT_NE(error_with(11, 0).find("'y': needs 176 bytes at offset 0"), std::string::npos);
+    EXPECT_NE(error_with(4, 16 * 7).find("needs 64 bytes at offset 112"), std::string::npos);
+    rank.release(few);
+  });
+}
+
 }  // namespace
 }  // namespace stretto

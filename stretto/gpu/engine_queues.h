@@ -1,10 +1,10 @@
 // The copy engines' part of a launch: a stream for each queue of each rank, and the words through
 // which kernels and queues tell each other how far they are (codegen/engine_plan.h).
 //
-// gpu_instance.h calls begin(), launches the gate, calls fork(), launches the main kernel, and calls
-// join() last. A queue's first step awaits a bell that the gate rings, so nothing but these two
-// kernels is in the stream, and one may begin beside the other. The gate is enqueued before what
-// awaits it: it begins also where the driver puts both streams into one hardware queue.
+// gpu_instance.h calls begin(), launches the gate, calls fork(), launches the main kernel, and
+// calls join() last. A queue's first step awaits a bell that the gate rings, so nothing but these
+// two kernels is in the stream, and one may begin beside the other. The gate is enqueued before
+// what awaits it: it begins also where the driver puts both streams into one hardware queue.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 
 #include "stretto/base/errors.h"
@@ -264,7 +265,12 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
     cfg.stagger = agent.stagger;
     cfg.store_slots = agent.store_slots;
   }
-  const LoopInTurn turns = loop_in_turn(d.world_size * row_tiles, d.n, cfg.num_compute_sms);
+  // Wider ones spill (CUDA 13.0) where a rank's rows may end within a tile.
+  bool masks = std::has_single_bit(static_cast<unsigned>(d.world_size));
+  const int widest = masks && !d.bias && !d.gathered ? 168 : 160;
+  const LoopInTurn turns =
+      loop_in_turn(d.world_size * row_tiles, d.n, widths_in_turn(d.b_kn, widest),
+                   cfg.num_compute_sms);
   if (drains && turns_pay(turns, d.world_size * row_tiles, d.n, tile, cfg.num_compute_sms)) {
     set_loop(cfg, turns);
     // No more row tiles share a column than a rank has, so that the own rows come first: 8192 x

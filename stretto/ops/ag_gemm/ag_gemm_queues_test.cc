@@ -177,5 +177,32 @@ TEST(AgGemmQueues, TheDefaultLeavesEverySmToTheProduct) {
   }
 }
 
+// Widths of tiles whose warpgroups take turns, with what takes registers besides.
+TEST(AgGemmQueues, DefaultsOfManyColumnsDoNotSpill) {
+  if (!cuda::has_nvrtc()) GTEST_SKIP() << "no NVRTC";
+  struct Row {
+    int world = 2;
+    std::int64_t n = 28672;
+    bool bias = false, b_kn = false, gathered = false;
+  };
+  for (const Row& row : {Row{.n = 14336}, Row{}, Row{.world = 3}, Row{.bias = true},
+                         Row{.b_kn = true}, Row{.gathered = true}}) {
+    AgGemmDesc d{.world_size = row.world, .m = 8192, .n = row.n, .k = 4096};
+    d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
+    d.bias = row.bias;
+    d.b_kn = row.b_kn;
+    d.gathered = row.gathered;
+    AgGemmConfig config = default_config(d, Target::kCuda, Gather::kSend);
+    EXPECT_EQ(config.num_consumers, 2);
+    CompiledProgram compiled = compile(ag_gemm(d, config), {.require_proof = false});
+    GeneratedKernel kernel = generate_kernel(*compiled.schedule);
+    cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, "ag_gemm.cu");
+    for (const cuda::KernelReport& r : cuda::kernel_reports(image.log)) {
+      EXPECT_EQ(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes, 0)
+          << r.kernel << ' ' << row.world << " ranks, tile.bn " << config.tile.bn;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace stretto

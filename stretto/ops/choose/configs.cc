@@ -165,7 +165,7 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
       add(configs, config);
     }
   }
-  for (int width : kWidthsInTurn) {
+  for (std::int64_t width : widths_in_turn(d.b_kn)) {
     if (d.m <= 64 || d.residual) break;
     LoopInTurn loop;
     loop.tile.bn = width;

@@ -157,7 +157,7 @@ GemmConfig default_config(const GemmDesc& d, Target target) {
   bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
   if (halves && size_bytes(d.c_dtype) == 2 && !d.residual && loop.tile.bm == 128) {
     std::int64_t row_tiles = ceil_div(d.m, loop.tile.bm);
-    LoopInTurn turns = loop_in_turn(row_tiles, d.n);
+    LoopInTurn turns = loop_in_turn(row_tiles, d.n, widths_in_turn(d.b_kn));
     if (turns_pay(turns, row_tiles, d.n, loop.tile)) {
       GemmConfig config{.num_compute_sms = kGpuSms};
       set_loop(config, turns);

@@ -155,9 +155,11 @@ struct LoopInTurn {
   std::int64_t raster = 4;
 };
 // Widths of such tiles: five slots of the widest fill the shared memory beside what is stored.
-inline constexpr int kWidthsInTurn[] = {176, 168, 160, 152, 144};
+// Weights [k, n] come in blocks of columns, of which those of 16 are slow.
+std::vector<std::int64_t> widths_in_turn(bool b_kn, std::int64_t widest = 176);
 // With the width that keeps SMs busy until the end.
-LoopInTurn loop_in_turn(std::int64_t row_tiles, std::int64_t n, int num_sms = kGpuSms);
+LoopInTurn loop_in_turn(std::int64_t row_tiles, std::int64_t n,
+                        const std::vector<std::int64_t>& widths, int num_sms = kGpuSms);
 // Of a product's config, what is not of its sizes.
 template <typename Config>
 void set_loop(Config& config, const LoopInTurn& loop) {

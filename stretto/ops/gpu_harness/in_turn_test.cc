@@ -134,6 +134,8 @@ TEST(InTurn, WidthKeepsSmsBusyUntilTheEnd) {
   EXPECT_EQ(width(1024, 14336), 176);
   AgGemmDesc d = gathered(8192, 11008, 4096);
   EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).tile.bn, 168);
+  d.b_kn = true;
+  EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).tile.bn, 160);
 }
 
 // A loop long enough takes them by default.
