@@ -15,6 +15,8 @@
 #include "apps/shape_options.h"
 #include "apps/traced_run.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/base/say.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/harness/run_case.h"
 #include "stretto/ops/harness/time_case.h"
@@ -148,7 +150,7 @@ void bench_on_gpus(const MeasureOptions& options) {
     out["sequence_over_ours"] = {
         {"median", m.ratio->median}, {"low", m.ratio->low}, {"high", m.ratio->high}};
   }
-  if (options.json) return fmt::print("{}\n", out.dump());
+  if (options.json) return fmt::print("{}\n", to_line(out));
   print_checked(reference, m.checked);
   print_summary(out);
   if (m.sequence.empty()) return;
@@ -201,7 +203,7 @@ void bench(const MeasureOptions& options) {
   nlohmann::json out = summary_json(std::move(samples));
   out["config"] = c.config;
   if (reference != nullptr) out["checked"] = checked;
-  if (options.json) return fmt::print("{}\n", out.dump());
+  if (options.json) return fmt::print("{}\n", to_line(out));
   print_checked(reference, checked);
   print_summary(out);
 }
@@ -217,7 +219,7 @@ void trace(const MeasureOptions& options) {
   } else {
     summary = trace_on_cpu(make_case(options), tracing);
   }
-  fmt::print(stderr, "{}\n", summary);
+  say("{}\n", summary);
 }
 
 void add_shape_options(CLI::App* command, MeasureOptions& options) {

@@ -5,6 +5,8 @@
 
 #include "apps/commands.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/base/say.h"
 #include "stretto/ops/calibrate/calibrate_gpus.h"
 #include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/runtime/atomic_file.h"
@@ -28,13 +30,13 @@ void calibrate(const CalibrateCommand& options) {
       world, {.name = fmt::format("{} x{}", world.device(0).properties().name, options.ranks),
               .start = predict::find_machine(builtin_machine_of(options.ranks)),
               .rounds = options.rounds,
-              .progress = [](const std::string& line) { fmt::print(stderr, "{}\n", line); }});
+              .progress = [](const std::string& line) { say("{}\n", line); }});
   Json machine = found.to_json();
   AtomicFile file(path);
   file.write(machine.dump(1) + "\n");
   file.commit();
   if (options.json) {
-    fmt::print("{}\n", machine.dump());
+    fmt::print("{}\n", to_line(machine));
   } else {
     fmt::print("{}: mean error of the training runs {:.3f}\n", path.string(), found.error);
   }

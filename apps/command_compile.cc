@@ -16,6 +16,8 @@
 #include "apps/shape_options.h"
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/base/say.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/candidates.h"
 #include "stretto/passes/pipeline.h"
@@ -70,7 +72,7 @@ Totals compile_all(const std::vector<NamedProgram>& programs, const CompileComma
       try {
         Outcome outcome = compile_one(programs[i], options);
         std::lock_guard lock(mutex);
-        fmt::print(stderr, "{}: {} ({:.3f} s)\n", programs[i].label,
+        say("{}: {} ({:.3f} s)\n", programs[i].label,
                    outcome.verdict.empty() ? "good" : outcome.verdict, outcome.build.seconds);
         totals.spills += outcome.build.spills;
         totals.warnings += outcome.build.warnings;
@@ -163,7 +165,7 @@ void report(const Totals& totals, double seconds, bool json) {
   nlohmann::json out = {{"kernels", totals.kernels},   {"failed", totals.failures.size()},
                         {"spills", totals.spills},     {"warnings", totals.warnings},
                         {"failures", totals.failures}, {"seconds", seconds}};
-  fmt::print("{}\n", out.dump());
+  fmt::print("{}\n", to_line(out));
 }
 
 void run_compile(const CompileCommand& options) {

@@ -9,6 +9,7 @@
 #include "apps/program_source.h"
 #include "apps/shape_options.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/say.h"
 #include "stretto/ir/printer.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/print_instances.h"
@@ -38,7 +39,7 @@ void check_pass(const std::string& wanted) {
 Program after_pass(Program program, const std::string& wanted) {
   Program found;
   run_pipeline(std::move(program), [&](const Pass& pass, const Program& now, double seconds) {
-    fmt::print(stderr, "{}: {:.3f} ms\n", pass.name, seconds * 1e3);
+    say("{}: {:.3f} ms\n", pass.name, seconds * 1e3);
     if (wanted.empty() || wanted == pass.name) found = now;
   });
   return found;

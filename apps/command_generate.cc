@@ -8,6 +8,8 @@
 #include "apps/commands.h"
 #include "apps/model_options.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/base/say.h"
 #include "stretto/engine/generate.h"
 #include "stretto/runtime/atomic_file.h"
 
@@ -37,18 +39,18 @@ void print_json(const std::vector<GenerateRequest>& requests,
   nlohmann::json out = nlohmann::json::array();
   for (std::size_t i = 0; i < results.size(); ++i) out.push_back(to_json(requests[i], results[i]));
   out = results.size() == 1 ? out.front() : nlohmann::json{{"results", out}};
-  fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print("{}\n", to_line(out));
 }
 
 void print_summary(const GenerateResult& result) {
-  fmt::print(stderr, "{} tokens, {:.1f} tokens/s, prefill {:.3f} s, finished by {}\n",
+  say("{} tokens, {:.1f} tokens/s, prefill {:.3f} s, finished by {}\n",
              result.token_ids.size(), result.tokens_per_second(), result.prefill_seconds,
              result.finish_reason);
 }
 
 void print_roles(Engine& engine) {
   for (const auto& [role, time] : engine.world().recorder().time_per_role()) {
-    fmt::print(stderr, "  {:<12} busy {:9.3f} ms, waiting for communication {:9.3f} ms\n", role,
+    say("  {:<12} busy {:9.3f} ms, waiting for communication {:9.3f} ms\n", role,
                static_cast<double>(time.busy_ns) / 1e6, static_cast<double>(time.wait_ns) / 1e6);
   }
 }
@@ -90,7 +92,7 @@ void generate(GenerateOptions& options) {
   if (show_roles) print_roles(engine);
   if (!options.trace.empty()) {
     engine.world().recorder().write_trace(options.trace);
-    fmt::print(stderr, "timeline: {} (open it at ui.perfetto.dev)\n", options.trace);
+    say("timeline: {} (open it at ui.perfetto.dev)\n", options.trace);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "apps/program_source.h"
 #include "apps/shape_options.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/predict/prediction.h"
@@ -135,7 +136,7 @@ void run_predict(const PredictCommand& options) {
                                             .record = !options.json || !options.output.empty()});
   if (!options.output.empty()) write_predicted_trace(p, options.output);
   if (options.json) {
-    fmt::print("{}\n", to_json(p, machine, predicted).dump());
+    fmt::print("{}\n", to_line(to_json(p, machine, predicted)));
     return;
   }
   fmt::print("{} on {}\n{:.4f} ms, {:.4f} ms of it exposed communication, bound by {}\n",

@@ -9,6 +9,8 @@
 #include "apps/program_source.h"
 #include "apps/shape_options.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/base/say.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/mutation/gpu_shape_testing.h"
@@ -44,12 +46,12 @@ void prove_one(const NamedProgram& named, Totals& totals) {
   totals.sampled += sampled ? 1 : 0;
   bool thinned = result.proved && !result.stats.every_boundary;
   totals.thinned += thinned ? 1 : 0;
-  fmt::print(stderr, "{}: {}{}{} ({:.3f} s)\n", named.label, result.proved ? "proved" : "REJECTED",
+  say("{}: {}{}{} ({:.3f} s)\n", named.label, result.proved ? "proved" : "REJECTED",
              thinned ? ", boundaries thinned out" : "", sampled ? ", tables sampled" : "",
              result.stats.seconds);
-  if (sampled) fmt::print(stderr, "    {}\n", result.stats.sampled_because);
-  for (const std::string& note : result.notes) fmt::print(stderr, "    note: {}\n", note);
-  if (!result.proved) fmt::print(stderr, "{}\n", result.report);
+  if (sampled) say("    {}\n", result.stats.sampled_because);
+  for (const std::string& note : result.notes) say("    note: {}\n", note);
+  if (!result.proved) say("{}\n", result.report);
 }
 
 // Breaks one program at every synchronisation site. Its label is the one under which harmless
@@ -57,7 +59,7 @@ void prove_one(const NamedProgram& named, Totals& totals) {
 void mutate_program(const ProgramSource& source, const std::string& label, const Program& program,
                     Totals& totals) {
   MutationSummary summary = run_mutants(label, program);
-  fmt::print(stderr, "{}: {} mutants, {} rejected, {} unexplained\n", label, summary.mutants,
+  say("{}: {} mutants, {} rejected, {} unexplained\n", label, summary.mutants,
              summary.rejected, summary.unexplained());
   totals.mutants += summary.mutants;
   totals.mutants_rejected += summary.rejected;
@@ -143,7 +145,7 @@ void run_prove(const ProveOptions& options) {
                           {"mutants_rejected", totals.mutants_rejected},
                           {"survivors", totals.survivors},
                           {"seconds", seconds.count()}};
-    fmt::print("{}\n", out.dump());
+    fmt::print("{}\n", to_line(out));
   } else {
     fmt::print("{} programs: {} proved, {} rejected", totals.programs, totals.proved,
                totals.rejected);

@@ -10,6 +10,7 @@
 #include "apps/model_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
+#include "stretto/base/say.h"
 #include "stretto/engine/generate.h"
 
 namespace stretto {
@@ -56,13 +57,13 @@ void score(const ScoreOptions& options) {
   Engine engine(files, engine_options(options.model, files));
   bool show = ::isatty(2) == 1;
   Engine::Score score = engine.score(documents, [&](std::size_t done) {
-    if (show) fmt::print(stderr, "\r{}/{} documents", done, documents.size());
+    if (show) say("\r{}/{} documents", done, documents.size());
   });
   if (!engine.reports()) return;
-  if (show) fmt::print(stderr, "\n");
+  if (show) say("\n");
   if (options.json) {
     nlohmann::json out = {{"nll_per_token", score.nll_per_token}, {"tokens", score.tokens}};
-    fmt::print("{}\n", out.dump());
+    fmt::print("{}\n", to_line(out));
   } else {
     fmt::print("{:.6f} nats per token over {} tokens\n", score.nll_per_token, score.tokens);
   }

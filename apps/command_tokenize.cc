@@ -1,10 +1,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <charconv>
 #include <climits>
-#include <iostream>
-#include <iterator>
+#include <cstdio>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -59,9 +60,19 @@ std::vector<int> parse_ids(const std::string& text) {
   return ids;
 }
 
+std::string standard_input() {
+  std::string out;
+  char part[1 << 16];
+  for (std::size_t read = 0; (read = std::fread(part, 1, sizeof part, stdin)) > 0;) {
+    out.append(part, read);
+  }
+  if (std::ferror(stdin) == 0) return out;
+  throw UserError(fmt::format("standard input: cannot be read: {}", std::strerror(errno)));
+}
+
 void tokenize(const TokenizeOptions& options) {
   Tokenizer tokenizer = Tokenizer::load(options.model);
-  std::string input{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  const std::string input = standard_input();
   nlohmann::json out;
   if (options.decode) {
     out["text"] = tokenizer.decode(parse_ids(input));
@@ -76,7 +87,7 @@ void tokenize(const TokenizeOptions& options) {
       return;
     }
   }
-  fmt::print("{}\n", out.dump());
+  fmt::print("{}\n", to_line(out));
 }
 
 }  // namespace

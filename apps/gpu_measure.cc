@@ -9,6 +9,7 @@
 
 #include "apps/like_operator.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/say.h"
 #include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/ops/choose/choose.h"
 #include "stretto/ops/choose/unfused.h"
@@ -101,7 +102,7 @@ class Measurement {
         if (fastest_.program) fastest_.program->instance().recover();
       }
       if (is_first()) {
-        fmt::print(stderr, "{}: {}\n", candidate == nullptr ? "sequence" : candidate->config,
+        say("{}: {}\n", candidate == nullptr ? "sequence" : candidate->config,
                    e.what());
       }
       return {};

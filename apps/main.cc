@@ -1,6 +1,8 @@
 // `stretto`: the command line. Exit codes: 0 good, 1 rejected by the proof, 2 user error, 3 fault,
 // 4 device, 70 our bug.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
@@ -16,12 +18,21 @@
 #include "apps/whole_numbers.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/log.h"
+#include "stretto/base/say.h"
 
 namespace {
 
+// Else the next file that is opened, a socket maybe, becomes what is written to.
+void open_standard_streams() {
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    if (::open("/dev/null", O_RDONLY) != fd) return;  // for reading: writing is told as before
+  }
+}
+
 int fail(int code, const std::string& kind, const std::string& what) {
   bool says_it = what.starts_with(kind + ": ");  // a report of the proof
-  fmt::print(stderr, "stretto: {}{}\n", says_it ? "" : kind + ": ", what);
+  stretto::say("stretto: {}{}\n", says_it ? "" : kind + ": ", what);
   return code;
 }
 
@@ -63,6 +74,7 @@ int run(CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   CLI::App app("Overlapped tile programs for LLM computing: prove, run, time and serve them.",
                "stretto");
   app.set_version_flag("--version", STRETTO_VERSION);

@@ -26,6 +26,14 @@ std::string decimal(const std::string& text) {
                                                                                  : ""));
 }
 
+// Of an option for a real number: CLI11 reads nothing as 0.
+std::string number_given(const std::string& text) {
+  if (text.find_first_not_of(" \t") == std::string::npos) {
+    throw CLI::ValidationError(fmt::format("'{}': need a number", text));
+  }
+  return text;
+}
+
 }  // namespace
 
 void read_whole_numbers(CLI::App& app) {
@@ -36,6 +44,8 @@ void read_whole_numbers(CLI::App& app) {
         option->transform(decimal<std::uint64_t>);
       } else if (type.starts_with("INT")) {
         option->transform(decimal<std::int64_t>);
+      } else if (type.starts_with("FLOAT")) {
+        option->transform(number_given);
       }
     }
   }

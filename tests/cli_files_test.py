@@ -3,9 +3,12 @@ do the work of an operator. Usage: cli_files_test.py PATH_OF_STRETTO [unittest a
 repository."""
 
 import json
+import os
+import shutil
+import subprocess
 
 import cli_case
-from cli_case import DATA, ROOT, run, CliCase
+from cli_case import DATA, MODEL, ROOT, run, CliCase
 
 PROVE_KEYS = ["programs", "proved", "rejected", "boundaries_thinned", "tables_sampled", "mutants", "mutants_rejected",
               "survivors", "seconds"]
@@ -221,6 +224,47 @@ class LikeTest(CliCase):
         self.refused(*self.bench(PROGRAM, "--like", "gemm_rs"), says=["'a' is float32", "gemm_rs"])
         done = run("bench", PROGRAM, "--like", "ag_gemm", "--device", "cuda", "--ranks", 2)
         self.assertIn(done.returncode, (0, 4), done.stderr.decode())
+
+
+class StreamsTest(CliCase):
+    """Standard streams that are full, closed or no text."""
+
+    def test_full_standard_error_changes_no_exit_code(self):
+        for args, code in [(["prove", "nosuch"], 2), (["prove", "gemm", "--ranks", 1], 0),
+                           (["generate", "--model", MODEL, "--prompt", "x", "--summary", "--max-tokens", 1], 0)]:
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([cli_case.STRETTO, *map(str, args)], stdout=subprocess.DEVNULL,
+                                      stderr=full, timeout=120, cwd=ROOT)
+            self.assertEqual(done.returncode, code, args)
+
+    def test_closed_standard_output_of_processes_is_an_error(self):
+        """Else a socket of the world has its number, and text goes there."""
+        command = [cli_case.STRETTO, "generate", "--model", MODEL, "--prompt", "x", "--tp", "2",
+                   "--launcher", "processes", "--max-tokens", "2"]
+        done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE,
+                              timeout=120, cwd=ROOT)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn(b"standard output: cannot be written", done.stderr)
+
+    def test_input_that_cannot_be_read_is_no_text(self):
+        folder = os.open(self.tmp, os.O_RDONLY)
+        self.addCleanup(os.close, folder)
+        done = subprocess.run([cli_case.STRETTO, "tokenize", "--model", MODEL], stdin=folder,
+                              capture_output=True, timeout=120, cwd=ROOT)
+        self.assertEqual((done.returncode, done.stdout), (2, b""))
+        self.assertIn(b"standard input: cannot be read", done.stderr)
+
+    def test_numbers_that_are_not_there_are_not_zero(self):
+        for option in ["--top-p", "--temperature", "--min-p"]:
+            self.refused("generate", "--model", MODEL, "--prompt", "x", option, "", says=[option, "need a number"])
+
+    def test_names_that_are_no_utf8(self):
+        path = os.path.join(os.fsencode(self.tmp), b"caf\xe9.cc")
+        shutil.copy(ROOT / "examples/02_ag_gemm.cc", path)
+        done = subprocess.run([cli_case.STRETTO, "predict", path, "--ranks", "2", "--machine", "h200x2", "--json"],
+                              capture_output=True, timeout=120, cwd=ROOT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreater(json.loads(done.stdout)["time_ms"], 0)
 
 
 if __name__ == "__main__":

@@ -206,7 +206,19 @@ class TorchKind:
 
     @staticmethod
     def address(x) -> int:
-        return x.data_ptr() or 64
+        return x.data_ptr() or TorchKind._of_nothing(x)
+
+    @staticmethod
+    def _of_nothing(x) -> int:
+        if x.numel():
+            raise UserError(TorchKind._without_memory(x))
+        return 64
+
+    @staticmethod
+    def _without_memory(x) -> str:
+        if hasattr(x, "to_local"):
+            return f"{type(x).__name__} is spread over ranks; pass this rank's part, x.to_local()"
+        return f"a {type(x).__name__} of {x.numel()} elements has no memory of its own"
 
     @staticmethod
     def dtype(x) -> str:
@@ -239,9 +251,13 @@ class TorchKind:
 
     @staticmethod
     def why_not(x) -> str:
-        if x.layout is not sys.modules["torch"].strided:
+        torch = sys.modules["torch"]
+        if x.layout is not torch.strided:
             return f"layout {x.layout}"
-        return "quantized" if x.is_quantized else ""
+        if x.is_quantized:
+            return "quantized"
+        wraps = type(x) is not torch.Tensor and hasattr(type(x), "__tensor_flatten__")
+        return TorchKind._without_memory(x) if wraps or not _has_memory(x) else ""
 
     @staticmethod
     def empty(shape, like):
@@ -372,6 +388,13 @@ def kind_of(x: Any) -> Any:
     if torch is not None and isinstance(x, torch.Tensor):
         return torch_kind(x.device.type)
     return _cupy_kind(x)
+
+
+def _has_memory(tensor: Any) -> bool:
+    try:
+        return tensor.data_ptr() != 0 or tensor.numel() == 0
+    except RuntimeError:  # tensors of a transformation, as in torch.func
+        return False
 
 
 def _usable(kind: Any, x: Any) -> Any:

@@ -85,6 +85,7 @@ class Group:
         self._alone: Dict[int, Group] = {}  # by thread
         self._gpu: Optional[int] = None
         self._last_stream: Any = None
+        self.closed = False
 
     def __repr__(self) -> str:
         return f"<stretto rank {self.rank} of {self.size}{', ' + self.name if self.name else ''}>"
@@ -114,15 +115,20 @@ class Group:
 
     def recover(self) -> None:
         """After a Fault; see stretto.recover."""
-        try:
-            self.session.recover()
-        except Fault as fault:
-            self._say_who(fault)
-            raise
-        self.plans.clear()
-        self._sizes.clear()  # a launch that failed may have ended well on some ranks
-        for alone in list(self._alone.values()):
-            alone.session.recover()
+        with self._idle("recover", self):
+            try:
+                self.session.recover()
+            except Fault as fault:
+                self._say_who(fault)
+                raise
+            self.plans.clear()
+            self._sizes.clear()  # a launch that failed may have ended well on some ranks
+            for alone in list(self._alone.values()):
+                if alone.plans.enter():  # those within a call work
+                    try:
+                        alone.session.recover()
+                    finally:
+                        alone.plans.leave()
 
     def fail(self, reason: str) -> None:
         """The others' waits for this rank fail with this reason."""
@@ -160,6 +166,24 @@ class Group:
             raise
         finally:
             self.plans.leave()
+
+    def idle(self):
+        """For close(), which takes apart what calls use."""
+        return self._idle("finalize", self, *self._alone.values())
+
+    @contextlib.contextmanager
+    def _idle(self, caller: str, *groups: Group):
+        """Keeps calls in these away; refuses while one is under way, in another thread or where a
+        signal's handler interrupts it."""
+        with contextlib.ExitStack() as stack:
+            for group in groups:
+                if not group.plans.enter():
+                    named = f" in group '{self.name}'" if self.name else ""
+                    raise UserError(
+                        f"stretto.{caller}(): rank {self.rank}{named} is within a call; let it end first"
+                    )
+                stack.callback(group.plans.leave)
+            yield
 
     def _say_who(self, fault: Fault) -> None:
         """The text names ranks by their numbers here; adds those that they have among all."""
@@ -392,6 +416,7 @@ class Group:
                 self.session.agree(self.rank, call)
 
     def close(self, *, at_once: bool = False) -> None:
+        self.closed = True
         self.plans.clear()
         self._entries.clear()
         self._constants.clear()

@@ -272,6 +272,7 @@ copy_to_ranks = define(
     "copy_to_ranks(Tensor x, str group) -> Tensor",
     _copy_to_ranks,
     lambda x, _: x.new_empty(x.shape),
+    meets=False,
 )
 all_reduce_add_rms_norm = define(
     "all_reduce_add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps, str group)"

@@ -3,23 +3,43 @@ or that there is none. _torch.py and _torch_forward.py list the operators."""
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor
 
 from .errors import UserError
 
+try:
+    from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+except ImportError:
+    _EffectType = _register_effectful_op = None
+
 _library = torch.library.Library("stretto", "DEF")
 
 
-def define(schema: str, body: Callable, fake: Callable):
-    """An operator of torch.library: `body` computes it, `fake` its result's shape."""
+def define(schema: str, body: Callable, fake: Callable, *, meets: Optional[bool] = None):
+    """An operator of torch.library: `body` computes it, `fake` its result's shape. `meets`: the ranks of
+    its group meet in it; unless said, those of operators that have one do."""
     name = schema.partition("(")[0]
     _library.define(schema, tags=torch.Tag.pt2_compliant_tag)
     _library.impl(name, body, "CompositeExplicitAutograd")
     torch.library.register_fake(f"stretto::{name}", fake, lib=_library)
-    return getattr(torch.ops.stretto, name).default
+    op = getattr(torch.ops.stretto, name).default
+    if meets is None:
+        meets = any(x.name == "group" for x in op._schema.arguments)  # pylint: disable=protected-access
+    if meets:
+        _keep_calls(op)
+    return op
+
+
+def _keep_calls(op) -> None:
+    """Compiled graphs keep all calls of it, in the order in which they were made, which is that of the
+    other ranks: what a rank does with results decides neither. Where PyTorch has no such order, it
+    keeps the calls only."""
+    torch.fx.node.has_side_effect(op)
+    if _register_effectful_op is not None:
+        _register_effectful_op(op, _EffectType.ORDERED)
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)

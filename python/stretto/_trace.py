@@ -20,9 +20,9 @@ def trace(path: Union[str, os.PathLike]) -> Iterator[None]:
     Where the block raises, what there was until then is written. On GPUs used by all ranks or by
     none: calls take kernels that record, compiled at the first call of each shape (so not while a
     graph is captured), and the host waits for the GPU at both ends; what copy engines do is not
-    seen, nor are graphs captured before. Ranks that are threads (stretto.testing) wait for each
-    other at the end of the block, and every file has them all. UserError within another such block,
-    and where the file cannot be written."""
+    seen, nor are graphs captured before, nor groups that the block finalizes. Ranks that are threads
+    (stretto.testing) wait for each other at the end of the block, and every file has them all.
+    UserError within another such block, and where the file cannot be written."""
     path = file_name("trace", path)
     recording = groups()
     if any(group.records for group in recording):
@@ -40,6 +40,7 @@ def trace(path: Union[str, os.PathLike]) -> Iterator[None]:
 
 
 def _finish(recording: List[Group], path: str) -> None:
+    recording = [group for group in recording if not group.closed]
     shared = [group for group in recording if group.session.has_threads]
     _wait(shared)
     for group in recording:

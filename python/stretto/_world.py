@@ -47,6 +47,7 @@ class _Member:
         self.groups: Dict[str, Group] = {}  # by name; "": that of init()
         self.others: Dict[str, Outsider] = {}
         self.closed: Dict[str, None] = {}
+        self.of_torch: Dict[str, Optional[List[int]]] = {}  # their ranks there, by name
         self.forked: List[Group] = []  # the parent's, in a child
 
     def each(self) -> List[Group]:
@@ -58,6 +59,14 @@ class _Member:
         for name in names:
             known[name] = group
             self.closed.pop(name, None)
+
+    def leave(self, groups: Sequence[Group]) -> None:
+        """Closes all of them, or none where a call of one is under way."""
+        with contextlib.ExitStack() as stack:
+            for group in groups:
+                stack.enter_context(group.idle())
+            for group in groups:
+                self.close(group)
 
     def close(self, group: Group, *, at_once: bool = False) -> None:
         for name in [name for name, g in self.groups.items() if g is group]:
@@ -92,6 +101,34 @@ def _name_of_torch(group: Any) -> Optional[str]:
     return f"torch.distributed group {name}" if isinstance(name, str) else None
 
 
+def _ranks_of_torch(group: Any) -> Optional[List[int]]:
+    """None for one that was destroyed."""
+    import torch.distributed as dist  # pylint: disable=import-outside-toplevel
+
+    try:
+        return dist.get_process_group_ranks(group)
+    except (KeyError, RuntimeError, ValueError):
+        return None
+
+
+def _check_is_same(group: Any, name: str) -> None:
+    """torch.distributed gives the names of groups that were destroyed to others."""
+    import torch  # pylint: disable=import-outside-toplevel
+
+    if torch.compiler.is_compiling():
+        return
+    member = _member()
+    known = member.of_torch.get(name) if name in member.groups else None
+    if known is None:
+        return
+    ranks = _ranks_of_torch(group)
+    if ranks is not None and ranks != known:
+        raise UserError(
+            f"{name} has the ranks {ranks}; new_group() or init() was given another of that name, "
+            f"with the ranks {known}: finalize() what it returned first"
+        )
+
+
 def name_of(group: GroupLike) -> str:
     """Of what an operator was given as its group; "" for None, all ranks."""
     if group is None:
@@ -106,6 +143,7 @@ def name_of(group: GroupLike) -> str:
             f"group is {type(group).__name__}: need what new_group() or mesh() returned, its name, "
             "or the torch.distributed group that new_group() was given"
         )
+    _check_is_same(group, name)
     return name
 
 
@@ -186,12 +224,14 @@ def init(
     names = [""]
     if group is not None:
         session = _meet_through_torch("init", group, milliseconds)
-        names.append(name_of(group))
+        name = _name_of_torch(group)
+        member.of_torch[name] = _ranks_of_torch(group)
+        names.append(name)
     else:
         session = _core.Session.of_environment(milliseconds) or _core.Session.threads(
             1, milliseconds
         )
-    options = Options(milliseconds, share_gpus, how_products_run(choose_configs, sequence))
+    options = Options(milliseconds, bool(share_gpus), how_products_run(choose_configs, sequence))
     made = Group(session, session.local_rank, options)
     member.forked = []
     member.add(made, *names)
@@ -216,7 +256,7 @@ def how_products_run(choose_configs: bool, sequence: Optional[bool]) -> str:
         return "sequence"
     if not choose_configs:
         return "default"
-    return "fused" if sequence is False else "fastest"
+    return "fastest" if sequence is None else "fused"
 
 
 def new_group(ranks: Any, *, name: Optional[str] = None) -> Union[Group, Outsider]:
@@ -226,8 +266,10 @@ def new_group(ranks: Any, *, name: Optional[str] = None) -> Union[Group, Outside
     `ranks`: numbers of the world of all ranks, which are renumbered in ascending order. Collective
     over all ranks, as torch.distributed.new_group: those that are not in `ranks` call it too, and
     get an Outsider. Or a torch.distributed group, through which its ranks, and no others, meet;
-    that works without init(), too. `name`: by which operators know it on this rank, as they do by
-    what this returns and by the torch.distributed group; default: the ranks.
+    that works without init(), too. For the one that init() was given, which a device mesh of one
+    dimension has as well, this returns the world of all ranks. `name`: by which operators know it
+    on this rank, as they do by what this returns and by the torch.distributed group; default: the
+    ranks.
 
     On each rank, one call comes after another in the same order whatever their groups are, unless
     threads of one process use one group each.
@@ -325,15 +367,19 @@ def _outsider(member: _Member, name: str, ranks: Sequence[int]) -> Outsider:
 def _new_group_of_torch(member: _Member, group: Any, name: Optional[str]) -> Group:
     import torch.distributed as dist  # pylint: disable=import-outside-toplevel
 
-    of_torch = name_of(group)
+    of_torch, whole = name_of(group), member.groups.get("")
+    if whole is not None and member.groups.get(of_torch) is whole:
+        if name is not None:
+            member.add(whole, _new_name(member, name, name))
+        return whole
     if of_torch in member.groups:
         raise UserError(f"new_group(): has made a group of {of_torch} already")
     named = _new_name(member, name, of_torch)
-    whole = member.groups.get("")
     options = Options() if whole is None else whole.options
     session = _meet_through_torch("new_group", group, options.milliseconds, beside=whole)
     ranks = dist.get_process_group_ranks(group)
     made = Group(session, session.local_rank, options, name=named, ranks=ranks)
+    member.of_torch[of_torch] = ranks
     member.add(made, named, of_torch)
     return made
 
@@ -374,17 +420,17 @@ atexit.register(_at_exit)
 def finalize(group: GroupLike = None) -> None:
     """Leaves all worlds, or that of `group` alone. Symmetric arrays stay readable; operators raise
     UserError until the next `init`. Without a world, does nothing. A rank that is not in `group`
-    forgets it."""
+    forgets it. UserError, and no world is left, while a call of this rank in it is under way in
+    another thread."""
     member = _member()
     if group is not None:
         name = name_of(group)
         if member.others.pop(name, None) is not None:
             member.closed[name] = None
         else:
-            member.close(group_of(group))
+            member.leave([group_of(group)])
         return
-    for each in member.each():
-        member.close(each)
+    member.leave(member.each())
     member.others.clear()
     if member.forked:
         _lost.extend(member.forked)
@@ -396,7 +442,7 @@ _lost: List[Group] = []  # of parents; their threads and locks did not come alon
 
 def recover(group: GroupLike = None) -> None:
     """After a Fault, on every rank of the group: makes its world usable again. Collective. Waits until
-    this rank's GPU is idle."""
+    this rank's GPU is idle. UserError while a call of this rank is under way in another thread."""
     group_of(group).recover()
 
 

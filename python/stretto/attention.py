@@ -126,6 +126,7 @@ def ring_attention(
 
 def _spread(program, op, query, key, value, *options):
     tokens, is_causal, scale, window, return_lse, group, out = options
+    is_causal, return_lse = bool(is_causal), bool(return_lse)
     if out is None and _route.wants(query, key, value):
         options = program, tokens, is_causal, scale, window, name_of(group), return_lse
         made = _route.forward.sequence_attention(query, key, value, *options)
@@ -280,6 +281,7 @@ def packed_attention(
     call raises.
     """
     arrays = (query, key, value, cu_seqlens)
+    is_causal, return_lse = bool(is_causal), bool(return_lse)
     if out is None and _route.wants(*arrays):
         made = _route.forward.packed_attention(*arrays, is_causal, scale, window, return_lse)
         return made if return_lse else made[0]
@@ -350,6 +352,7 @@ def paged_attention(
     Errors: as packed_attention(), for an entry that names no page likewise.
     """
     arrays = (query, key_pages, value_pages, cu_seqlens, block_table, cache_tokens)
+    is_causal = bool(is_causal)
     if out is None and _route.wants(*arrays):
         return _route.forward.paged_attention(*arrays, is_causal, scale, window)
     name = "paged_attention"
@@ -414,6 +417,7 @@ def paged_decode(
     Errors: as paged_attention().
     """
     arrays = (query, key_pages, value_pages, block_table, cache_tokens)
+    return_lse = bool(return_lse)
     if out is None and _route.wants(*arrays):
         made = _route.forward.paged_decode(*arrays, scale, window, return_lse)
         return made if return_lse else made[0]

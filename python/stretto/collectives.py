@@ -9,7 +9,7 @@ from typing import List, NamedTuple, Optional, Sequence
 import numpy as np
 
 from . import _route
-from ._arrays import ALIGNMENT, ArrayT, adopt, kind_of
+from ._arrays import ALIGNMENT, ArrayT, adopt, kind_of, may_overlap
 from ._calls import (
     as_rows,
     axis,
@@ -48,7 +48,8 @@ def _all_gather(group, x, dim, out):
     shape[dim] *= group.size
     at_place = _is_part(group, kind, out, x)
     made = result_along(op, kind, out, shape, dim, x, () if at_place else (x,))
-    if at_place and group.is_symmetric(kind.address(x)):
+    overlaps = out is not None and may_overlap(kind, made.result, x)
+    if (at_place or overlaps) and group.is_symmetric(kind.address(x)):
         x = kind.copy(x)  # peers look for it where theirs is
     rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), moved=True)
     target = rows.target(kind, made.target, group.size)
@@ -290,7 +291,8 @@ def _exchange(group, kind, x, counts, blocks_of, out):
     shape = (sum(received),) + tuple(x.shape[1:])
     result, written = make_result("all_to_all", kind, out, shape, x, (x,))
     if most == 0 or width == 0:
-        group.agree_on_nothing("all_to_all", kind, x)
+        # Ranks whose blocks are uneven need not have the same number of rows.
+        group.agree_on_nothing("all_to_all", kind, x if even else x[:0])
         return finish(kind, result, written)
     wide, dtype = padded(kind, x, width, ALIGNMENT), moved_as(kind, x)
     if even and wide == width:

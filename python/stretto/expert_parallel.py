@@ -77,6 +77,7 @@ def ep_dispatch(
     Errors: UserError for shapes and types that do not fit; an expert that does not exist is a
     UserError on CPUs, on GPUs a Fault that a later call raises.
     """
+    one_hop, fp8 = bool(one_hop), bool(fp8)
     if out is None and _route.wants(x, experts, weights):
         options = num_experts, one_hop, fp8, name_of(group)
         *made, scales = _route.forward.ep_dispatch(x, experts, weights, *options)

@@ -66,15 +66,16 @@ def moe_route(
     Returns (weights float32 [m, top_k], experts int32 [m, top_k]), the best expert first; or, with
     `tables`, a Routing, made on the arrays' device without the host, the same at every call.
     """
-    options = scoring_func, n_group, topk_group, group_score, norm_topk_prob
-    options += (float(routed_scaling_factor),)
+    op, tables = "moe_route", bool(tables)
+    groups = whole(op, "n_group", n_group), whole(op, "topk_group", topk_group)
+    options = scoring_func, *groups, group_score, bool(norm_topk_prob), float(routed_scaling_factor)
     arrays = (x, gate) if bias is None else (x, gate, bias)
     if _route.wants(*arrays):
-        op = _route.forward.moe_route_tables if tables else _route.forward.moe_route
-        made = op(x, gate, top_k, bias, *options)
+        route = _route.forward.moe_route_tables if tables else _route.forward.moe_route
+        made = route(x, gate, top_k, bias, *options)
     else:
-        op = with_options(_moe_route, whole("moe_route", "top_k", top_k), *options, tables)
-        made = alone().call(op, 0, None, *arrays)
+        body = with_options(_moe_route, whole(op, "top_k", top_k), *options, tables)
+        made = alone().call(body, 0, None, *arrays)
     return Routing(*made) if tables else made
 
 
@@ -327,6 +328,7 @@ def moe_combine(
     rank; `scatter`: [m / P, H], the tokens of this rank. `residual`: of the result's shape. A
     rank's sum is float32, rounded once to travel, added in rank order and rounded again.
     """
+    scatter = bool(scatter)
     if out is None and _route.wants(y, slots, weights, residual):
         arrays = y, slots, weights, residual
         return _route.forward.moe_combine(*arrays, scatter, name_of(group))

@@ -57,9 +57,14 @@ class _ParallelLinear(nn.Module):
 
     def reset_parameters(self) -> None:
         """Random weights and a bias of zeros, as a new layer has them; for one that was made on the meta
-        device."""
-        bound = 1 / math.sqrt(self.in_features)
-        nn.init.uniform_(self.weight, -bound, bound)
+        device. Every rank draws the whole weight, for which there must be memory meanwhile, and keeps its
+        part: under the same seed on all, the parts together are the weight of a new torch.nn.Linear."""
+        whole = torch.empty(
+            self.out_features, self.in_features, device=self.weight.device, dtype=self.weight.dtype
+        )
+        nn.init.kaiming_uniform_(whole, a=math.sqrt(5))  # what torch.nn.Linear draws
+        with torch.no_grad():
+            self.weight.copy_(self._part_of(whole))
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -71,6 +76,10 @@ class _ParallelLinear(nn.Module):
             )
         return features // size
 
+    def _part_of(self, weight: Tensor) -> Tensor:
+        group = group_of(self.group)
+        return weight.chunk(group.size, 0 if self.split == "out" else 1)[group.rank]
+
     @classmethod
     def from_linear(
         cls: Type[LayerT],
@@ -79,23 +88,24 @@ class _ParallelLinear(nn.Module):
         sequence_parallel: bool = True,
         group: GroupLike = None,
     ) -> LayerT:
-        """This rank's part of a whole layer."""
+        """This rank's part of a whole layer, trained or frozen as that is."""
         made = cls(
             linear.in_features,
             linear.out_features,
             linear.bias is not None,
             sequence_parallel=sequence_parallel,
             group=group,
-            device=linear.weight.device,
+            device="meta",
             dtype=linear.weight.dtype,
-        )
-        group, columns = group_of(group), cls.split == "out"
+        ).to_empty(device=linear.weight.device)
         with torch.no_grad():
-            made.weight.copy_(linear.weight.chunk(group.size, 0 if columns else 1)[group.rank])
+            made.weight.copy_(made._part_of(linear.weight))
             if linear.bias is not None:
                 bias = linear.bias
-                made.bias.copy_(bias.chunk(group.size)[group.rank] if columns else bias)
-        return made
+                made.bias.copy_(made._part_of(bias) if cls.split == "out" else bias)
+                made.bias.requires_grad_(bias.requires_grad)
+        made.weight.requires_grad_(linear.weight.requires_grad)
+        return made.train(linear.training)
 
     def _factors(self, x: Tensor) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """(x, weight, bias), in torch.autocast of its element type, as nn.functional.linear takes them."""

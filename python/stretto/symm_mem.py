@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, Sequence, Tuple, Union
+from typing import Any, Optional, Sequence, Tuple, Union
 
 from . import _core
 from ._arrays import kind_of_numpy, numpy_dtype, torch_kind
@@ -24,14 +24,14 @@ def empty(
     copy it. Collective: the same size, element type, device and name on every rank, else UserError
     on every rank. `dtype`: a name ("bfloat16"), a NumPy dtype,
     or a PyTorch dtype, which makes it a PyTorch tensor. `device`: None or "cpu"; "cuda" for the
-    rank's GPU, "cuda:1" or a torch.device for a certain one. With a NumPy dtype or a name it is a
-    CuPy array there.
+    rank's GPU, "cuda:1", 1 or a torch.device for a certain one. With a NumPy dtype or a name it is
+    a CuPy array there.
 
     The memory is freed with the last array that shows it. Passed to an operator, it must be this
     array, or the same part of it, on every rank: else UserError on every rank, on GPUs a Fault.
     """
     shape = _shape(size)
-    device_type, _, number = str(device or "cpu").partition(":")
+    device_type, number = _device(device)
     if str(dtype).startswith("torch.") and not isinstance(dtype, str):
         kind, text, itemsize = torch_kind(device_type), str(dtype)[6:], dtype.itemsize
     else:
@@ -42,8 +42,20 @@ def empty(
             raise UserError(f"symm_mem.empty: elements of {text} are Python objects")
         itemsize = made.itemsize
     group = group_of(group)
-    device = (int(number) if number else kind.current_device()) if kind.on_gpu else 0
+    device = (kind.current_device() if number is None else number) if kind.on_gpu else 0
     return _allocate(group, kind, device, name, text, shape, itemsize)
+
+
+def _device(device: Any) -> Tuple[str, Optional[int]]:
+    """Its type, and its number where one is given."""
+    if device is None:
+        return "cpu", None
+    if hasattr(device, "__index__"):
+        device = f"cuda:{operator.index(device)}"
+    device_type, colon, number = str(device).partition(":")
+    if colon and not number.isdecimal():
+        raise UserError(f"symm_mem.empty: device {device}, need a type and a number from 0 on")
+    return device_type, int(number) if colon else None
 
 
 def _shape(size: Sequence[Any]) -> Tuple[int, ...]:

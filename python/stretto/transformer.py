@@ -113,6 +113,7 @@ def scaled_dot_product_attention(
     """
     name = "scaled_dot_product_attention"
     scale = scale_or_none(name, scale)
+    is_causal, enable_gqa, return_lse = bool(is_causal), bool(enable_gqa), bool(return_lse)
     if out is None and _route.wants(query, key, value):
         options = is_causal, scale, enable_gqa, window, return_lse
         made = _route.forward.scaled_dot_product_attention(query, key, value, *options)

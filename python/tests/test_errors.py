@@ -261,6 +261,69 @@ def test_a_rank_that_does_not_come_is_named_and_the_world_recovers():
         np.testing.assert_array_equal(got, 2 * X)
 
 
+def test_devices_of_symmetric_memory_that_there_are_not(world):
+    for device in ("cuda:x", "cuda:-1", -1, "cuda:"):
+        with pytest.raises(stretto.UserError, match="device .*need a type and a number"):
+            stretto.symm_mem.empty(4, device=device)
+    assert isinstance(stretto.symm_mem.empty(4, device="cpu:0"), np.ndarray)
+
+
+def test_a_number_is_that_of_a_gpu(world, monkeypatch):
+    """As torch.device has it, 0 as well."""
+    asked = []
+
+    def of_numpy(device_type):
+        asked.append(device_type)
+        raise stretto.UserError("no GPU here")
+
+    monkeypatch.setattr(stretto.symm_mem, "kind_of_numpy", of_numpy)
+    for device in (0, 1, np.int64(0), "cuda:0"):
+        with pytest.raises(stretto.UserError, match="no GPU here"):
+            stretto.symm_mem.empty(4, device=device)
+    assert asked == ["cuda"] * 4
+
+
+E4, WEIGHTS, ROWS = np.ones((4, 8), np.float32), np.ones((4, 2), np.float32), np.ones((4, 1, 8), np.float32)
+PAGES = np.ones((2, 1, 64, 8), np.float32)
+SLOTS, STARTS = np.arange(8, dtype=np.int32).reshape(4, 2), np.array([0, 4], np.int32)
+TABLE, TOKENS = np.zeros((4, 1), np.int32), np.full(4, 4, np.int32)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f: stretto.scaled_dot_product_attention(*[ROWS] * 3, is_causal=f, return_lse=f),
+        lambda f: stretto.scaled_dot_product_attention(*[ROWS] * 3, enable_gqa=f),
+        lambda f: stretto.packed_attention(*[ROWS] * 3, STARTS, is_causal=f, return_lse=f),
+        lambda f: stretto.paged_attention(ROWS, *[PAGES] * 2, STARTS, TABLE[:1], TOKENS[:1], is_causal=f),
+        lambda f: stretto.paged_decode(ROWS, *[PAGES] * 2, TABLE, TOKENS, return_lse=f),
+        lambda f: stretto.sequence_attention(*[ROWS] * 3, is_causal=f, return_lse=f),
+        lambda f: stretto.ring_attention(*[ROWS] * 3, is_causal=f, queries_travel=f, return_lse=f),
+        lambda f: stretto.moe_route(E4, E4, 2, norm_topk_prob=f, tables=f),
+        lambda f: stretto.moe_combine(np.ones((8, 8), np.float32), SLOTS, WEIGHTS, scatter=f),
+        lambda f: stretto.ep_dispatch(E4, SLOTS % 4, WEIGHTS, 4, one_hop=f).x,
+        lambda f: stretto.all_gather_matmul(E4, E4.T, return_a=f),
+    ],
+)
+@pytest.mark.parametrize("flag", [True, False])
+def test_flags_are_what_counts_as_true_or_false(world, call, flag):
+    """NumPy's, too; none makes a later call fail."""
+    stretto._calls.with_options.cache_clear()
+    got = [call(given) for given in (np.bool_(flag), int(flag), flag)]
+    for one in got[1:]:
+        assert type(one) is type(got[0])
+        both = ((one,), (got[0],)) if isinstance(one, np.ndarray) else (one, got[0])
+        for x, y in zip(*both):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_numbers_of_groups_of_experts_are_whole_ones(world):
+    for given in (2.0, None):
+        with pytest.raises(stretto.UserError, match="n_group is .*need a whole number"):
+            stretto.moe_route(E4, E4, 2, n_group=given)
+    stretto.moe_route(E4, E4, 2, n_group=2)
+
+
 def test_a_rank_that_raises_ends_the_others():
     def body():
         if stretto.rank() == 1:

@@ -1,8 +1,11 @@
 """What stretto.nn's layers have in common with PyTorch's: mixed precision, the meta device."""
 
+import threading
+
 import pytest
 
 import stretto
+from stretto import testing
 
 torch = pytest.importorskip("torch")
 
@@ -77,5 +80,54 @@ def test_layers_that_were_made_without_memory():
         layer.reset_parameters()
         assert 0 < layer.weight.abs().max() <= 0.25 and not layer.bias.any()
         assert torch.equal(layer(torch.zeros(2, 16)), torch.zeros(2, 8))
+    finally:
+        stretto.finalize()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("column", [True, False])
+def test_parts_under_one_seed_are_those_of_one_new_layer(rng, column, dtype):
+    """And so differ; equal ones would have equal gradients, and stay equal."""
+    seed, drawn = int(rng.integers(1 << 30)), threading.Lock()
+    torch.manual_seed(seed)
+    want = torch.nn.Linear(12, 18, bias=False, dtype=dtype).weight
+
+    def body():
+        from stretto.nn import ColumnParallelLinear, RowParallelLinear
+
+        make = ColumnParallelLinear if column else RowParallelLinear
+        with drawn:
+            torch.manual_seed(seed)
+            layer = make(12, 18, bias=False, dtype=dtype)
+        new = layer.weight.detach().clone()
+        with drawn:
+            torch.manual_seed(seed)
+            layer.reset_parameters()
+        assert torch.equal(new, layer.weight) and layer.weight.requires_grad
+        return new
+
+    parts = testing.run(3, body)
+    assert torch.equal(torch.cat(parts, 0 if column else 1), want)
+
+
+@pytest.mark.parametrize("column", [True, False])
+def test_parts_are_trained_as_the_whole_layer(column):
+    stretto.init()
+    try:
+        from stretto.nn import ColumnParallelLinear, RowParallelLinear
+
+        of = (ColumnParallelLinear if column else RowParallelLinear).from_linear
+        for weight, bias, training in ((False, False, False), (False, True, True), (True, False, True)):
+            whole = torch.nn.Linear(4, 8).train(training)
+            whole.weight.requires_grad_(weight)
+            whole.bias.requires_grad_(bias)
+            state = torch.get_rng_state()
+            part = of(whole)
+            assert torch.equal(torch.get_rng_state(), state)
+            assert torch.equal(part.weight, whole.weight) and torch.equal(part.bias, whole.bias)
+            found = part.weight.requires_grad, part.bias.requires_grad, part.training
+            assert found == (weight, bias, training)
+        assert of(torch.nn.Linear(4, 8, bias=False)).bias is None
+        assert of(torch.nn.Linear(4, 8, device="meta")).weight.is_meta
     finally:
         stretto.finalize()

@@ -210,6 +210,24 @@ def test_results_over_arguments(rng, name):
     testing.run(SIZE, body, timeout=20)
 
 
+@pytest.mark.parametrize("first", [0, 2, 4])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gathering_part_of_the_symmetric_result(rng, first, dim):
+    """The same part on every rank, which is its own on one at most."""
+    values = rng.random((SIZE, 4, 6)).astype(F32)
+
+    def body():
+        whole = stretto.symm_mem.empty(*((8, 6) if dim == 0 else (4, 12)))
+        for _ in range(2):
+            x = whole.reshape(-1, 6)[first : first + 4]
+            x[...] = values[stretto.rank()]
+            assert stretto.all_gather(x, dim=dim, out=whole) is whole
+        return np.copy(whole)
+
+    for got in testing.run(SIZE, body, timeout=5):
+        np.testing.assert_array_equal(got, np.concatenate(values, dim))
+
+
 @pytest.mark.parametrize(
     "name", ["add_rms_norm", "ep_dispatch", "scaled_dot_product_attention", "packed_attention"]
 )

@@ -234,6 +234,61 @@ def test_an_interrupt_ends_a_wait(tmp_path):
     assert (code_of_rank, output) == (0, "good\n"), errors
 
 
+def test_nobody_leaves_or_recovers_while_a_call_is_under_way(tmp_path):
+    """In another thread, or where a signal's handler interrupts it: that is refused, and the call ends
+    well."""
+    code = f"""
+        import os, pathlib, signal, threading, time, numpy as np, stretto
+        place = pathlib.Path({str(tmp_path)!r})
+        stretto.init(timeout=60)
+        stretto.new_group([0, 1], name="g")
+        x = np.ones(4, np.float32)
+
+        def refused(leave, *arguments):
+            try:
+                leave(*arguments)
+            except stretto.UserError as error:
+                assert "is within a call" in str(error), error
+                return
+            assert False
+
+        def all_refused(*_):
+            time.sleep(0.5)
+            refused(stretto.finalize)
+            refused(leave_group, group)
+            (place / str(turn)).touch()
+
+        def call():
+            assert (stretto.all_reduce(x, group=group) == 2).all()
+
+        turn = 0
+        signal.signal(signal.SIGUSR1, all_refused)
+        for group in (None, "g"):
+            for leave_group in (stretto.finalize, stretto.recover):
+                for interrupts in (False, True):
+                    call()
+                    if stretto.rank() == 1:
+                        while not (place / str(turn)).exists():
+                            time.sleep(0.05)
+                        call()
+                    elif interrupts:
+                        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+                        call()
+                    else:
+                        waiting = threading.Thread(target=call)
+                        waiting.start()
+                        all_refused()
+                        waiting.join()
+                    turn += 1
+        stretto.finalize("g")
+        assert (stretto.all_reduce(x) == 2).all()
+        stretto.finalize()
+        print("good")
+    """
+    for rank, (code_of_rank, output, errors) in enumerate(finish(start(2, code))):
+        assert (code_of_rank, output) == (0, "good\n"), f"rank {rank}: {errors}"
+
+
 def test_many_worlds_one_after_the_other_leak_nothing():
     """STRETTO_SOAK=1: a thousand."""
     soak = "STRETTO_SOAK" in os.environ

@@ -64,3 +64,13 @@ def test_one_rank_has_another_layout(rng, lay, given):
     for results, want in zip(testing.run(3, body, timeout=5), exchanged(x, [[17] * 3] * 3)):
         for got in results:
             np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_blocks_without_columns(table):
+    def body():
+        r = stretto.rank()
+        x = np.empty((sum(table[r]), 0), np.float32)
+        return stretto.all_to_all(x, [row[r] for row in table], table[r]).shape
+
+    assert testing.run(3, body, timeout=5) == [(sum(rows), 0) for rows in zip(*table)]

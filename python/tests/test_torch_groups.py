@@ -165,6 +165,76 @@ def test_groups_of_a_device_mesh():
     )
 
 
+def test_the_only_dimension_of_a_device_mesh():
+    """Has torch.distributed's group of all ranks, which init() may have been given."""
+    run_with_gloo(
+        2,
+        """
+        import torch, torch.distributed as dist, stretto
+        from torch.distributed.device_mesh import init_device_mesh
+        dist.init_process_group("gloo")
+        whole = stretto.init(dist.group.WORLD)
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+        group = mesh.get_group("tp")
+        assert stretto.new_group(group, name="tp") is whole and stretto.new_group(group) is whole
+        for given in (None, "tp", group, whole):
+            assert (stretto.all_reduce(torch.ones(4), group=given) == 2).all()
+        try:
+            stretto.new_group(group, name="tp")
+            assert False
+        except stretto.UserError as error:
+            assert "already" in str(error), error
+        stretto.finalize()
+        dist.destroy_process_group()
+        """,
+    )
+
+
+def test_names_that_torch_distributed_gives_again():
+    """To other ranks, after the first group with that name was destroyed."""
+    run_with_gloo(
+        3,
+        """
+        import os, torch, torch.distributed as dist, stretto
+
+        def meet(number):
+            dist.init_process_group(
+                "gloo", store=dist.PrefixStore(str(number), store), rank=rank, world_size=3
+            )
+
+        rank, x = int(os.environ["RANK"]), torch.ones(4)
+        store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), 3, rank == 0)
+        meet(0)
+        stretto.init()
+        first = dist.new_group([0, 1])
+        if rank < 2:
+            old = stretto.new_group(first)
+            assert (stretto.all_reduce(x, group=first) == 2).all()
+        dist.barrier()
+        dist.destroy_process_group()
+        meet(1)
+        second = dist.new_group([1, 2])
+        if rank == 1:
+            assert second.group_name == first.group_name
+            for call in (lambda: stretto.all_reduce(x, group=second), lambda: stretto.new_group(second)):
+                try:
+                    call()
+                    assert False
+                except stretto.UserError as error:
+                    assert "has the ranks [1, 2]" in str(error), error
+        if rank < 2:
+            assert (stretto.all_reduce(x, group=old) == 2).all()
+            stretto.finalize(old)
+        if rank > 0:
+            stretto.new_group(second)
+            assert (stretto.all_reduce(x * rank, group=second) == 3).all()
+        dist.barrier()
+        stretto.finalize()
+        dist.destroy_process_group()
+        """,
+    )
+
+
 @pytest.mark.parametrize("sequence_parallel", [True, False])
 def test_data_and_tensor_parallel_layers_equal_the_whole_ones(sequence_parallel):
     """Two halves of the batch, each over two ranks' parts of the weights."""

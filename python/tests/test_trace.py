@@ -69,3 +69,24 @@ def test_a_block_that_fails(tmp_path):
         assert launches(path) == 0
     finally:
         stretto.finalize()
+
+
+def test_a_group_that_the_block_finalizes(tmp_path):
+    """Is not recorded; the others are, and further blocks record again."""
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    stretto.init()
+    try:
+        group, other = (stretto.new_group([0], name=name) for name in ("one", "other"))
+        with stretto.trace(first):
+            for each in (None, group, other):
+                stretto.all_gather(X, group=each)
+            stretto.finalize(group)
+        assert not other.records
+        with stretto.trace(second):
+            stretto.all_gather(X, group=other)
+        assert launches(first) == 2 * launches(second) > 0
+        with stretto.trace(first):
+            stretto.finalize()
+        assert launches(first) == 0
+    finally:
+        stretto.finalize()

@@ -13,6 +13,10 @@
 
 namespace stretto {
 
+std::string to_line(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {

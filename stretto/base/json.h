@@ -23,6 +23,9 @@ struct JsonLimits {
 Json parse_json(std::string_view text, const std::string& where, const JsonLimits& limits = {});
 Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits = {});
 
+// On one line. What is no UTF-8 in it, as a file's name may be, is replaced.
+std::string to_line(const Json& json);
+
 // Whole file as bytes, refused over max_bytes; UserError naming the path when it cannot be read.
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes);
 

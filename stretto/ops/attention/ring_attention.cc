@@ -8,6 +8,9 @@
 namespace stretto {
 namespace {
 
+// Of the values that the tensor core multiplies by.
+constexpr std::int64_t kMostTensorCoreCols = 256;
+
 // Step 0 works on the own keys and values, step s = 1 .. P - 1 on those of rank r - s, which lie in
 // slot (s - 1) % 2.
 class RingAttention {
@@ -145,8 +148,12 @@ class RingAttention {
       OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
       softmax.load(state(q));
       attend(softmax, q, from, k_slots_, v_slots_, slot(s));
+      // A row, or a sum of rows that take more lanes than a warp has, is copied in several warps,
+      // all of which have to have read theirs.
+      const bool copied =
+          cfg_.tile_rows == 1 || size_bytes(d_.dtype) == 4 || d_.head_dim > kMostTensorCoreCols;
       auto keep = [&] {
-        if (cfg_.tile_rows == 1) p_.worker_fence();  // every warp has read its copy of the row
+        if (copied) p_.worker_fence();
         softmax.store(state(q));
       };
       p_.when(

@@ -7,6 +7,7 @@
 
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
+#include "stretto/compiler.h"
 #include "stretto/ops/attention/flash_decode.h"
 #include "stretto/ops/attention/sequence_cases.h"
 #include "stretto/ops/harness/run_case.h"
@@ -26,6 +27,16 @@ TEST(SequenceAttention, AWindowIsThatOfTheReference) {
         EXPECT_EQ(run_case(std::move(c), {.launches = 2}), "");
       }
     }
+  }
+}
+
+// Rows of more lanes than a warp has: their sums are copied in several warps.
+TEST(SequenceAttention, RingsOfWideHeadsAreProved) {
+  for (auto [dtype, dim] : {std::pair{DType::kF32, 129}, std::pair{DType::kF32, 256},
+                            std::pair{DType::kBF16, 257}, std::pair{DType::kBF16, 320}}) {
+    SequenceAttentionDesc d{.dtype = dtype, .m = 64, .head_dim = dim, .world_size = 3};
+    OpCase c = sequence_case("ring_attention", d, {.world_size = 3, .dtype = dtype}, test_seed());
+    EXPECT_NO_THROW(compile(c.program)) << dim;
   }
 }
 

@@ -1,3 +1,4 @@
+#include "stretto/base/say.h"
 #include "stretto/runtime/processes/launch.h"
 
 #include <fcntl.h>
@@ -184,7 +185,7 @@ void Launcher::ended(std::size_t rank, int status) {
     first_failure_ = code;
     // It could not say so itself, and the others may not have met it yet.
     if (WIFSIGNALED(status)) {
-      fmt::print(stderr, "stretto: rank {} was ended by signal {} ({})\n", rank, WTERMSIG(status),
+      say("stretto: rank {} was ended by signal {} ({})\n", rank, WTERMSIG(status),
                  ::strsignal(WTERMSIG(status)));
     }
   }
