@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from typing import Any, Callable, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Sequence, Tuple, TypeVar
 
 import numpy as np
 
@@ -152,6 +152,7 @@ class CupyKind(NumpyKind):
 
     name = "CuPy array"
     on_gpu = True
+    _streams: Dict[int, Any] = {}  # that calls were enqueued on, by address
 
     @staticmethod
     def address(x) -> int:
@@ -191,7 +192,9 @@ class CupyKind(NumpyKind):
     @classmethod
     def stream(cls, device: int) -> int:
         with cls.module.cuda.Device(device):
-            return cls.module.cuda.get_current_stream().ptr
+            current = cls.module.cuda.get_current_stream()
+        # CuPy destroys a stream with its last object; what waits for it later has its address only.
+        return cls._streams.setdefault(current.ptr, current).ptr
 
     @classmethod
     def is_capturing(cls) -> bool:

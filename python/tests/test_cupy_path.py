@@ -3,6 +3,7 @@ memory of the host, and CPU ranks run the programs. CuPy itself: gpu_cupy.py."""
 
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -105,6 +106,25 @@ def cupy(monkeypatch):
     monkeypatch.setattr(_group.Group, "_make_executable", make)
     monkeypatch.setattr(_group.Group, "_add_plan", lambda *_: None)  # which reads no CuPy array
     return module
+
+
+def test_streams_of_calls_stay(cupy, rng, monkeypatch):
+    """Later calls on other streams wait for them."""
+    monkeypatch.setattr(_arrays.CupyKind, "_streams", {})
+    a = on_ranks(rng, 5, 24)
+
+    class Stream:
+        ptr = 11
+
+        def is_capturing(self):
+            return False
+
+    current = [Stream()]
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: current[0])
+    seen = weakref.ref(current[0])
+    testing.run(SIZE, lambda: stretto.all_reduce(a[stretto.rank()]))
+    current[0] = cupy.stream
+    assert set(cupy.used) == {11} and seen() is not None
 
 
 def on_ranks(rng, *shape):
