@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "stretto/base/errors.h"
@@ -30,7 +31,10 @@ ProgramCode checked_translate(std::shared_ptr<const Program> program, const Rank
 struct Instance::State {
   State(Rank& r, std::shared_ptr<const Program> program, const Quotas& quotas,
         const InstanceOptions& opts)
-      : rank(r), machine(checked_translate(std::move(program), r), quotas), options(opts) {}
+      : rank(r),
+        machine(checked_translate(std::move(program), r), quotas),
+        options(opts),
+        rooms(machine.program().tensors.size(), std::numeric_limits<std::size_t>::max()) {}
 
   // Storage of one buffer tensor.
   struct Buffer {
@@ -59,6 +63,7 @@ struct Instance::State {
   RankMachine machine;
   InstanceOptions options;
   std::vector<Buffer> buffers;
+  std::vector<std::size_t> rooms;  // by tensor: bytes of what was given, where it is symmetric
   SignalBlock signals;
   std::vector<AgentState*> live;
   std::uint64_t epoch = 0;
@@ -149,6 +154,7 @@ void Instance::State::bind_argument(std::size_t idx, const TensorArg& arg) {
       fail(fmt::format("needs {} bytes at offset {}, the buffer '{}' has {}", bytes,
                        arg.offset_bytes, buffer->name, buffer->bytes));
     }
+    rooms[idx] = buffer->bytes - arg.offset_bytes;
     for (std::size_t r = 0; r < at.size(); ++r) at[r] = buffer->at[r] + arg.offset_bytes;
   } else {
     if (arg.data == nullptr && code.bytes > 0) fail("no data given");
@@ -165,8 +171,7 @@ void Instance::State::poison() {
     const Tensor& t = p.tensors[i];
     bool local_buffer = t.kind == TensorKind::kBuffer && t.space == Space::kLocal && !t.packet;
     if (t.kind != TensorKind::kOutput && !local_buffer) continue;
-    // The caller's memory may be of this launch's rows only.
-    std::size_t bytes = local_buffer ? machine.code().tensors[i].slot_bytes : bytes_of_launch(i);
+    const std::size_t bytes = std::min(machine.code().tensors[i].slot_bytes, rooms[i]);
     if (bytes > 0) std::memset(machine.tensors[i].at[own], kPoison, bytes);
   }
 }

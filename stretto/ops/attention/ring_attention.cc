@@ -8,8 +8,8 @@
 namespace stretto {
 namespace {
 
-// Of the values that the tensor core multiplies by.
-constexpr std::int64_t kMostTensorCoreCols = 256;
+// Of a row that the lanes of one warp hold.
+constexpr std::int64_t kMostWarpBytes = 512;
 
 // Step 0 works on the own keys and values, step s = 1 .. P - 1 on those of rank r - s, which lie in
 // slot (s - 1) % 2.
@@ -150,8 +150,8 @@ class RingAttention {
       attend(softmax, q, from, k_slots_, v_slots_, slot(s));
       // A row, or a sum of rows that take more lanes than a warp has, is copied in several warps,
       // all of which have to have read theirs.
-      const bool copied =
-          cfg_.tile_rows == 1 || size_bytes(d_.dtype) == 4 || d_.head_dim > kMostTensorCoreCols;
+      const auto row_bytes = d_.head_dim * static_cast<std::int64_t>(size_bytes(d_.dtype));
+      const bool copied = cfg_.tile_rows == 1 || row_bytes > kMostWarpBytes;
       auto keep = [&] {
         if (copied) p_.worker_fence();
         softmax.store(state(q));
