@@ -73,7 +73,7 @@ Totals compile_all(const std::vector<NamedProgram>& programs, const CompileComma
         Outcome outcome = compile_one(programs[i], options);
         std::lock_guard lock(mutex);
         say("{}: {} ({:.3f} s)\n", programs[i].label,
-                   outcome.verdict.empty() ? "good" : outcome.verdict, outcome.build.seconds);
+            outcome.verdict.empty() ? "good" : outcome.verdict, outcome.build.seconds);
         totals.spills += outcome.build.spills;
         totals.warnings += outcome.build.warnings;
         if (outcome.verdict.empty()) continue;

@@ -43,15 +43,14 @@ void print_json(const std::vector<GenerateRequest>& requests,
 }
 
 void print_summary(const GenerateResult& result) {
-  say("{} tokens, {:.1f} tokens/s, prefill {:.3f} s, finished by {}\n",
-             result.token_ids.size(), result.tokens_per_second(), result.prefill_seconds,
-             result.finish_reason);
+  say("{} tokens, {:.1f} tokens/s, prefill {:.3f} s, finished by {}\n", result.token_ids.size(),
+      result.tokens_per_second(), result.prefill_seconds, result.finish_reason);
 }
 
 void print_roles(Engine& engine) {
   for (const auto& [role, time] : engine.world().recorder().time_per_role()) {
     say("  {:<12} busy {:9.3f} ms, waiting for communication {:9.3f} ms\n", role,
-               static_cast<double>(time.busy_ns) / 1e6, static_cast<double>(time.wait_ns) / 1e6);
+        static_cast<double>(time.busy_ns) / 1e6, static_cast<double>(time.wait_ns) / 1e6);
   }
 }
 

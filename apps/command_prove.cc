@@ -47,8 +47,8 @@ void prove_one(const NamedProgram& named, Totals& totals) {
   bool thinned = result.proved && !result.stats.every_boundary;
   totals.thinned += thinned ? 1 : 0;
   say("{}: {}{}{} ({:.3f} s)\n", named.label, result.proved ? "proved" : "REJECTED",
-             thinned ? ", boundaries thinned out" : "", sampled ? ", tables sampled" : "",
-             result.stats.seconds);
+      thinned ? ", boundaries thinned out" : "", sampled ? ", tables sampled" : "",
+      result.stats.seconds);
   if (sampled) say("    {}\n", result.stats.sampled_because);
   for (const std::string& note : result.notes) say("    note: {}\n", note);
   if (!result.proved) say("{}\n", result.report);
@@ -59,8 +59,8 @@ void prove_one(const NamedProgram& named, Totals& totals) {
 void mutate_program(const ProgramSource& source, const std::string& label, const Program& program,
                     Totals& totals) {
   MutationSummary summary = run_mutants(label, program);
-  say("{}: {} mutants, {} rejected, {} unexplained\n", label, summary.mutants,
-             summary.rejected, summary.unexplained());
+  say("{}: {} mutants, {} rejected, {} unexplained\n", label, summary.mutants, summary.rejected,
+      summary.unexplained());
   totals.mutants += summary.mutants;
   totals.mutants_rejected += summary.rejected;
   if (source.op() != nullptr)

@@ -102,8 +102,7 @@ class Measurement {
         if (fastest_.program) fastest_.program->instance().recover();
       }
       if (is_first()) {
-        say("{}: {}\n", candidate == nullptr ? "sequence" : candidate->config,
-                   e.what());
+        say("{}: {}\n", candidate == nullptr ? "sequence" : candidate->config, e.what());
       }
       return {};
     }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/codegen/block_ops.h"
 #include "stretto/codegen/engine_walk.h"
 
 namespace stretto {
@@ -18,15 +19,6 @@ namespace {
 constexpr std::size_t kMostMarks = 8192;
 
 using Counter = std::pair<int, std::int64_t>;  // rank, counter
-
-// Whether the block, or one within it, has an operation of which `holds`.
-template <typename Holds>
-bool any_op(const Block& block, const Holds& holds) {
-  return std::any_of(block.begin(), block.end(), [&](const Op& op) {
-    return holds(op) || std::any_of(op.bodies.begin(), op.bodies.end(),
-                                    [&](const Block& body) { return any_op(body, holds); });
-  });
-}
 
 bool uses(const Block& block, OpCode code, int signal) {
   return any_op(block, [&](const Op& op) { return op.code == code && op.symbol == signal; });
@@ -41,14 +33,10 @@ bool uses(const Role& role, OpCode code, int signal) {
 // until on_start has ended, also from what another rank's on_start waits for; and on_end does not
 // wait for queues, whose reads and writes are not there yet.
 std::string edges_obstacle(const Program& program) {
-  auto waits = [](const Op& op) { return op.code == OpCode::kWait; };
-  if (any_op(program.on_start.body, waits)) {
+  if (any_op(program.on_start.body, [](const Op& op) { return op.code == OpCode::kWait; })) {
     return "on_start waits, and queues begin after it";
   }
-  auto acts = [&](const Op& op) {
-    return op.bodies.empty() && op.code != OpCode::kLet && !waits(op);
-  };
-  if (any_op(program.on_end.body, acts)) {
+  if (!only<OpCode::kWait>(program.on_end.body)) {
     return "on_end does more than wait, and does not come after queues";
   }
   return "";

@@ -10,6 +10,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_text.h"
 #include "stretto/codegen/barrier_text.h"
+#include "stretto/codegen/block_ops.h"
 #include "stretto/codegen/delay_text.h"
 #include "stretto/codegen/early_loads.h"
 #include "stretto/codegen/end_text.h"
@@ -449,14 +450,6 @@ class KernelWriter {
                      "      wait_acquire_sys(p.control + {}, epoch + 1, p.watch, {}, -1);\n    }}\n"
                      "  }}\n  __syncthreads();\n  fence_proxy_async_global();\n",
                      int{kControlStarted}, int{kControlStarted}, launch_.sites.size() - 1);
-  }
-
-  template <OpCode kCode>
-  static bool only(const Block& block) {
-    return std::all_of(block.begin(), block.end(), [](const Op& op) {
-      bool plain = op.code == kCode || op.code == OpCode::kLet || !op.bodies.empty();
-      return plain && std::all_of(op.bodies.begin(), op.bodies.end(), only<kCode>);
-    });
   }
 
   // An on_end that only waits needs no other block: the first does, once its role has ended. A

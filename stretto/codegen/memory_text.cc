@@ -287,8 +287,7 @@ bool AgentWriter::stores_by_tma(const Op& op, TensorMapPlan& view) const {
   std::int64_t rows = values_.rows_here(type(reg));
   // Columns that are stored twice would cross the link twice, too.
   bool overlaps = !r.rank.has_value() && r.cols % 8 == 0 && r.cols > kStoreBlock;
-  bool whole_blocks =
-      rows % (values_.num_threads / 2) == 0 && (r.cols % 16 == 0 || overlaps);
+  bool whole_blocks = rows % (values_.num_threads / 2) == 0 && (r.cols % 16 == 0 || overlaps);
   bool row_limit =
       r.row_end.has_value() && (r.row_dim < 0 || site_.role->resource.cluster_size > 1);
   if (!value_plan(reg).fragment || size_bytes(tensor(r).dtype) != 2 || !whole_blocks || row_limit ||

@@ -351,13 +351,11 @@ TEST(ProductText, StoresOfOddWidthsOverlapExceptOverTheLink) {
     bool elsewhere;
     const char* store;
   };
-  for (const Row& row : {Row{160, false, "store_tma<bf16, 160, 64>("},
-                         Row{168, false, "store_tma<bf16, 168, 64>("},
-                         Row{176, false, "store_tma<bf16, 176, 64>("},
-                         Row{48, false, "store_tma<bf16, 48, 16>("},
-                         Row{160, true, "store_tma<bf16, 160, 32>("},
-                         Row{176, true, "store_tma<bf16, 176, 16>("},
-                         Row{168, true, "store_box<"}}) {
+  for (const Row& row :
+       {Row{160, false, "store_tma<bf16, 160, 64>("}, Row{168, false, "store_tma<bf16, 168, 64>("},
+        Row{176, false, "store_tma<bf16, 176, 64>("}, Row{48, false, "store_tma<bf16, 48, 16>("},
+        Row{160, true, "store_tma<bf16, 160, 32>("}, Row{176, true, "store_tma<bf16, 176, 16>("},
+        Row{168, true, "store_box<"}}) {
     GeneratedKernel kernel = generate(stored(row.cols, row.elsewhere));
     expect_lines(kernel.source, {row.store});
     expect_clean_build(kernel);

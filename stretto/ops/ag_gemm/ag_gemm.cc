@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 
 #include "stretto/base/errors.h"
@@ -266,11 +265,10 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
     cfg.store_slots = agent.store_slots;
   }
   // Wider ones spill (CUDA 13.0) where a rank's rows may end within a tile.
-  bool masks = std::has_single_bit(static_cast<unsigned>(d.world_size));
+  bool masks = masks_ranks(d.world_size);
   const int widest = masks && !d.bias && !d.gathered ? 168 : 160;
-  const LoopInTurn turns =
-      loop_in_turn(d.world_size * row_tiles, d.n, widths_in_turn(d.b_kn, widest),
-                   cfg.num_compute_sms);
+  const LoopInTurn turns = loop_in_turn(d.world_size * row_tiles, d.n,
+                                        widths_in_turn(d.b_kn, widest), cfg.num_compute_sms);
   if (drains && turns_pay(turns, d.world_size * row_tiles, d.n, tile, cfg.num_compute_sms)) {
     set_loop(cfg, turns);
     // No more row tiles share a column than a rank has, so that the own rows come first: 8192 x

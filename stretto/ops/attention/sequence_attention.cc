@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/sequence_tiles.h"
@@ -126,8 +125,7 @@ SequenceAttentionConfig default_config(const SequenceAttentionDesc& d, Target ta
   SequenceAttentionConfig c{
       .tile_rows = tile.rows, .tile_kv = tile.kv, .num_stages = tile.num_stages};
   // Whose chunk is whose takes registers where the remainder is no mask: 128 keys spill then.
-  bool power_of_two = std::has_single_bit(static_cast<unsigned>(d.world_size));
-  if (!power_of_two) c.tile_kv = std::min<std::int64_t>(c.tile_kv, 112);
+  if (!masks_ranks(d.world_size)) c.tile_kv = std::min<std::int64_t>(c.tile_kv, 112);
   c.head_group = heads_in_l2(d, d.m);
   // A copy costs a few calls of the host, so there are few.
   std::int64_t cols = d.num_kv_heads * d.head_dim;

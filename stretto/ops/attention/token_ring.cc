@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <functional>
 
 #include "stretto/ops/attention/sequence_attention.h"
@@ -174,8 +173,8 @@ SequenceAttentionConfig default_token_ring_config(const SequenceAttentionDesc& d
   c.comm_rows = std::min(c.comm_rows, std::max<std::int64_t>((std::int64_t{1} << 24) / cols, 1));
   if (target == Target::kCuda) {
     // What a window leaves of whose chunks takes registers as well: 96 keys spill then.
-    bool power_of_two = std::has_single_bit(static_cast<unsigned>(d.world_size));
-    c.tile_kv = std::min<std::int64_t>(c.tile_kv, d.window > 0 && !power_of_two ? 80 : 96);
+    bool masks = masks_ranks(d.world_size);
+    c.tile_kv = std::min<std::int64_t>(c.tile_kv, d.window > 0 && !masks ? 80 : 96);
     c.head_group = heads_in_l2(d, ceil_div(d.m, std::int64_t{d.world_size}));
   }
   return c;

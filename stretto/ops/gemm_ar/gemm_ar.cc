@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <utility>
 
@@ -334,7 +333,7 @@ void drain(GemmRsConfig& cfg, const GemmArDesc& d) {
   // The agent pays where its tiles keep the SMs busy by no more than two per cent more.
   std::int64_t below = columns_of_sm(row_tiles, d.n, cfg.tile.bn) * 51 / 50 + 1;
   // Of ranks that are no power of two, sums beside 256 columns spill (gemm_rs.cc).
-  const std::int64_t most = std::has_single_bit(static_cast<unsigned>(d.world_size)) ? 256 : 192;
+  const std::int64_t most = masks_ranks(d.world_size) ? 256 : 192;
   for (const Choice& c : kChoices) {
     std::int64_t columns = columns_of_sm(row_tiles, d.n, c.cols);
     if (c.cols > most || columns >= below) continue;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <vector>
 
@@ -146,8 +145,8 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
                            .scaling = d.scaling});
   // Whose rows are whose takes registers where the remainder is no mask: sums beside 256 columns
   // spill then.
-  bool power_of_two = std::has_single_bit(static_cast<unsigned>(d.world_size));
-  if (!power_of_two) loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 192);
+  const bool masks = masks_ranks(d.world_size);
+  if (!masks) loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 192);
   const std::int64_t blocks = ceil_div(run_rows, loop.tile.bm);
   const std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn) * d.world_size;
   GemmRsConfig cfg{.tile = loop.tile,
@@ -167,7 +166,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
   auto columns = [&](std::int64_t bn) {
     return columns_of_sm(blocks * d.world_size, d.n, bn, beside_ringing);
   };
-  bool agent = halves && loop.tile.bm == 128 && power_of_two &&
+  bool agent = halves && loop.tile.bm == 128 && masks &&
                columns(256) * 50 <= columns(loop.tile.bn) * 51;
   bool by_tma = d.n % 8 == 0 && d.k % 8 == 0;
   // Tiles that all SMs store at once fill the link, and the SMs wait for it; a copy engine costs

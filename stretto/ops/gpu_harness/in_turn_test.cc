@@ -44,11 +44,10 @@ TEST(InTurn, GemmIsRight) {
     std::int64_t m, n, k;
     int bn, sms, stages;
   };
-  for (const Shape& s :
-       {Shape{700, 330, 712, 160, 3, 5}, Shape{512, 640, 128, 160, 2, 4},
-        Shape{200, 160, 64, 160, 4, 3}, Shape{1000, 500, 330, 160, 5, 5},
-        Shape{500, 520, 200, 176, 3, 5}, Shape{500, 504, 200, 168, 3, 5},
-        Shape{300, 310, 328, 152, 2, 5}, Shape{400, 290, 136, 144, 2, 4}}) {
+  for (const Shape& s : {Shape{700, 330, 712, 160, 3, 5}, Shape{512, 640, 128, 160, 2, 4},
+                         Shape{200, 160, 64, 160, 4, 3}, Shape{1000, 500, 330, 160, 5, 5},
+                         Shape{500, 520, 200, 176, 3, 5}, Shape{500, 504, 200, 168, 3, 5},
+                         Shape{300, 310, 328, 152, 2, 5}, Shape{400, 290, 136, 144, 2, 4}}) {
     GemmDesc d = desc(s.m, s.n, s.k);
     GemmConfig config{.tile = tile_of_width(s.bn),
                       .num_compute_sms = s.sms,

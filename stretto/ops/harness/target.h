@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 namespace stretto {
@@ -11,6 +12,11 @@ enum class Target : std::uint8_t { kCpu, kCuda };
 // Multiprocessors of an H100 SXM or H200. All blocks of a kernel run at the same time, one on each,
 // because they wait for each other: the workers of all roles together must not exceed them.
 inline constexpr int kGpuSms = 132;
+
+// Whether a remainder by the number of ranks is a mask: kernels have registers to spare then.
+inline bool masks_ranks(int world_size) {
+  return std::has_single_bit(static_cast<unsigned>(world_size));
+}
 
 // A worker per tile, but no more than `most` and at least one.
 inline int gpu_workers(std::int64_t tiles, int most = kGpuSms) {

@@ -1,4 +1,3 @@
-#include "stretto/base/say.h"
 #include "stretto/runtime/processes/launch.h"
 
 #include <fcntl.h>
@@ -17,6 +16,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/base/printable.h"
+#include "stretto/base/say.h"
 #include "stretto/runtime/processes/tcp.h"
 
 namespace stretto {
@@ -186,7 +186,7 @@ void Launcher::ended(std::size_t rank, int status) {
     // It could not say so itself, and the others may not have met it yet.
     if (WIFSIGNALED(status)) {
       say("stretto: rank {} was ended by signal {} ({})\n", rank, WTERMSIG(status),
-                 ::strsignal(WTERMSIG(status)));
+          ::strsignal(WTERMSIG(status)));
     }
   }
   stop_within(options_.grace, SIGTERM);

@@ -1,0 +1,27 @@
+// What operations a block has, those within loops and branches included.
+#pragma once
+
+#include <algorithm>
+
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+// Whether there is one of which `holds`.
+template <typename Holds>
+bool any_op(const Block& block, const Holds& holds) {
+  return std::any_of(block.begin(), block.end(), [&](const Op& op) {
+    return holds(op) || std::any_of(op.bodies.begin(), op.bodies.end(),
+                                    [&](const Block& body) { return any_op(body, holds); });
+  });
+}
+
+// Whether there is nothing but `kCode`, and control around it.
+template <OpCode kCode>
+bool only(const Block& block) {
+  return !any_op(block, [](const Op& op) {
+    return op.bodies.empty() && op.code != kCode && op.code != OpCode::kLet;
+  });
+}
+
+}  // namespace stretto
