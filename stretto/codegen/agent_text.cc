@@ -47,6 +47,7 @@ std::string AgentWriter::write_waits(const std::string& first, const std::string
 
 std::string AgentWriter::write_edge() {
   line("const Team team{{threadIdx.x, 1}};");
+  take_over_losses();
   declare_values();
   block(agent_.body);
   return std::move(out_);
@@ -112,6 +113,7 @@ void AgentWriter::write_tiles() {
     if (producer() && alone()) load_constants_ahead();
     if (!site_.early.launched) line("wait_for_previous_launch();");
   }
+  take_over_losses();
   std::size_t waited = out_.size();
   if (site_.role->resource.tickets) {
     ticket_loop(tile);

@@ -22,8 +22,8 @@ struct KernelContext {
   std::string epoch_read = "";  // what reads it, at any time of the launch
   bool delays = false;  // pauses before waits and notifies (KernelOptions::delays)
   int num_pauses = 0;   // so far
-  // The word of shared memory that says that a wait of the block was given up, where the launch
-  // makes tables; "" elsewhere.
+  // The word of shared memory that says that a wait of the block was given up; "" where nobody
+  // asks (codegen/loss_text.h).
   std::string lost = "";
 };
 

@@ -93,6 +93,8 @@ class AgentWriter {
   void notify_text(const Op& op);
   void wait_text(const Op& op);
   bool tells_of_loss() const;
+  std::string unless_lost(const Region& to) const;
+  void take_over_losses();
   std::string epoch_of_wait() const;
   void step_text(const SyncStep& step);
   void notify_apart(const Op& op);
@@ -202,6 +204,7 @@ class AgentWriter {
   // "Box<T>{...}" under a region; `element`: T, with const where it is read. `picked`: all rows of
   // the tensor from the region's on, since a value chooses among them.
   std::string box(const Region& r, const std::string& element, bool picked = false) const;
+  std::string row_to(const Region& r, const std::string& row) const;
   std::string base(const Region& r) const;
   int run_width(const Region& r, const ValuePlan& plan) const;
   int packet_words(const Region& r, const ValuePlan& plan) const;

@@ -25,6 +25,7 @@ void AgentWriter::drain_store(const Op& op, TensorMapPlan view) {
   if (site_.role->resource.cluster_size > 1) y += fmt::format(" + cta * {}", rows);
   // TMA knows the end of the tensor only.
   if (r.row_end.has_value()) line("if ({} - ({}) >= {}) {{", expr(r.row_end), y, rows);
+  y = row_to(r, y);
   for (std::int64_t row = 0; row < rows; row += view.box_rows) {
     line("tma_store_3d({}, s{}.data + {}, {}, {} + {}, {});", map, op.operands[0],
          row * view.swizzle_bytes, x, y, row, z);
@@ -33,7 +34,7 @@ void AgentWriter::drain_store(const Op& op, TensorMapPlan view) {
   if (!r.row_end.has_value()) return;
   ValuePlan wide{.vec = 8};
   line("}} else {{");
-  line("  store_slot<{}>(s{}, {});", run_width(r, wide), op.operands[0],
+  line("  {}store_slot<{}>(s{}, {});", unless_lost(r), run_width(r, wide), op.operands[0],
        box(r, element_text(tensor(r).dtype)));
   line("}}");
 }

@@ -1,12 +1,17 @@
-// How the last block of a kernel ends the launch.
+// Both ends of a launch, where all of its blocks meet.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "stretto/codegen/role_plan.h"
 
 namespace stretto {
+
+// The first block lets the others go, once it has done what on_start does. `site`: of the wait;
+// `lost`: as in codegen/loss_text.h.
+std::string blocks_await_start_text(std::size_t site, const std::string& lost);
 
 // `on_end`: what it does first, if it is `last`, where the epoch is `now`; then tickets begin anew
 // and the epoch is the next. `beside_gate`: the launch ends after its gate.

@@ -18,6 +18,7 @@
 #include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/gate_text.h"
 #include "stretto/codegen/index_width.h"
+#include "stretto/codegen/loss_text.h"
 #include "stretto/codegen/params_text.h"
 #include "stretto/codegen/program_lines.h"
 #include "stretto/codegen/record_text.h"
@@ -145,6 +146,10 @@ class KernelWriter {
       budget_registers(roles_[i], launch_.block, plans_[i],
                        beside >= 0 ? &plans_[at(beside)] : nullptr);
     }
+    on_start_ = plan_edge(program_.on_start, "on_start");
+    on_end_ = plan_edge(program_.on_end, "on_end");
+    launch_.shared_bytes =
+        std::max({launch_.shared_bytes, on_start_.plan.shared_bytes, on_end_.plan.shared_bytes});
     context_.lost = lost_word_text(program_, launch_);
     first_bell_block_ = launch_.grid;
     launch_.grid += num_bell_blocks();
@@ -261,11 +266,12 @@ class KernelWriter {
   // on_start, then every wait of the engines' roles that it answers, a tile for each thread.
   std::string gate_kernel() {
     if (!has_engines()) return "";
-    std::size_t shared = std::exchange(launch_.shared_bytes, 0);
+    std::size_t shared = std::exchange(launch_.shared_bytes, on_start_.plan.shared_bytes);
+    std::string lost = std::exchange(context_.lost, lost_word_text(program_, launch_));
     std::string out = kernel_head_text(launch_.gate, 128);
     if (launch_.beside_gate) out += gate_begin_text();
-    out += vars_text() + open_lanes(false) + edge(program_.on_start, "on_start", "true") +
-           "  __syncthreads();\n";
+    out += vars_text() + open_lanes(false) + begin_lost_word_text(context_.lost) +
+           edge(on_start_, "true") + "  __syncthreads();\n";
     for (const EngineRole& engine : launch_.engines.roles) {
       const Role& role = waits_of(engine.role, WaitsOf::kGate);
       if (role.agents[0].body.empty()) continue;
@@ -275,6 +281,7 @@ class KernelWriter {
     }
     out += let_queues_go_text(launch_.engines) + close_lanes() + "}\n\n";
     launch_.gate_shared_bytes = std::exchange(launch_.shared_bytes, shared);
+    context_.lost = std::move(lost);
     return out;
   }
 
@@ -326,9 +333,7 @@ class KernelWriter {
     if (launch_.cluster > 1) out += "  const int cta = int(cluster_cta_rank());\n";
     out += open_lanes(launch_.cluster > 1);
     out += table_checks_text(program_, launch_);
-    if (!context_.lost.empty()) {
-      out += fmt::format("  if (threadIdx.x == 0) *{} = 0;\n  __syncthreads();\n", context_.lost);
-    }
+    out += begin_lost_word_text(context_.lost);
     if (launch_.gate.empty()) out += start_text();
     out += bells_text();
     int first_block = 0;
@@ -417,19 +422,28 @@ class KernelWriter {
   }
 
   // on_start and on_end run once per rank, by 128 threads.
-  std::string edge(const Agent& agent, const std::string& name, const std::string& condition) {
-    if (agent.body.empty()) return "";
-    Role role{.name = name, .resource = Resource::sms(1)};
-    role.agents = {agent};
-    role.agents[0].num_threads = 128;
-    role.loc = program_.loc;
-    edges_.push_back(std::make_unique<Role>(std::move(role)));
-    RolePlan plan = plan_role(program_, *edges_.back(), launch_.maps);
-    launch_.shared_bytes = std::max(launch_.shared_bytes, plan.shared_bytes);
-    AgentSite site{edges_.back().get(), -1, 0, &plan};
-    if (options_.record) site.lane = num_lanes_ + (name == "on_start" ? 0 : 1);
-    bool after_all = name == "on_end" && has_epoch_ && !counts_by_block_;
-    return fmt::format("  if ({} && threadIdx.x < 128) {{  // {}\n{}{}  }}\n", condition, name,
+  struct Edge {
+    Role role;
+    RolePlan plan;
+  };
+  Edge plan_edge(const Agent& agent, const std::string& name) {
+    Edge out{.role = {.name = name, .resource = Resource::sms(1)}};
+    if (agent.body.empty()) return out;
+    out.role.agents = {agent};
+    out.role.agents[0].num_threads = 128;
+    out.role.loc = program_.loc;
+    out.plan = plan_role(program_, out.role, launch_.maps);
+    return out;
+  }
+
+  std::string edge(const Edge& of, const std::string& condition) {
+    if (of.role.agents.empty()) return "";
+    AgentSite site{&of.role, -1, 0, &of.plan};
+    bool ends = &of == &on_end_;
+    if (options_.record) site.lane = num_lanes_ + (ends ? 1 : 0);
+    bool after_all = ends && has_epoch_ && !counts_by_block_;
+    return fmt::format("  if ({} && threadIdx.x < 128) {{  // {}\n{}{}  }}\n", condition,
+                       of.role.name,
                        after_all ? "    [[maybe_unused]] const u64 epoch = now;\n" : "",
                        edge_text(context_, site));
   }
@@ -438,25 +452,19 @@ class KernelWriter {
   // blocks.
   std::string start_text() {
     if (program_.on_start.body.empty()) return "";
-    std::string out = edge(program_.on_start, "on_start", "blockIdx.x == 0");
+    std::string out = edge(on_start_, "blockIdx.x == 0");
     if (only<OpCode::kNotify>(program_.on_start.body)) {
       return out + "  if (blockIdx.x == 0) __syncthreads();  // before its barrier is used again\n";
     }
     launch_.sites.push_back({.file = program_.loc.file, .line = program_.loc.line});
-    return out + fmt::format(
-                     "  __syncthreads();\n  if (threadIdx.x == 0) {{\n    if (blockIdx.x == 0) {{\n"
-                     "      fence_acq_rel_gpu();\n"
-                     "      store_relaxed_sys(p.control + {}, epoch + 1);\n    }} else {{\n"
-                     "      wait_acquire_sys(p.control + {}, epoch + 1, p.watch, {}, -1);\n    }}\n"
-                     "  }}\n  __syncthreads();\n  fence_proxy_async_global();\n",
-                     int{kControlStarted}, int{kControlStarted}, launch_.sites.size() - 1);
+    return out + blocks_await_start_text(launch_.sites.size() - 1, context_.lost);
   }
 
   // An on_end that only waits needs no other block: the first does, once its role has ended. A
   // count of all blocks is a fence, an atomic addition and a load, each there and back to L2: on
   // H200s, 2026-11-22, decode_attention took 7.4 us with it and 6.0 without.
   std::string end_of_block_text() {
-    return "  __syncthreads();\n" + edge(program_.on_end, "on_end", "blockIdx.x == 0") +
+    return "  __syncthreads();\n" + edge(on_end_, "blockIdx.x == 0") +
            fmt::format("  if (threadIdx.x == 0) count_relaxed_gpu({}, 1);\n", epoch_word());
   }
 
@@ -464,8 +472,7 @@ class KernelWriter {
   std::string end_text() {
     if (!has_epoch_) return "";
     if (counts_by_block_) return end_of_block_text();
-    return end_of_launch_text(edge(program_.on_end, "on_end", "last"), plans_,
-                              launch_.beside_gate);
+    return end_of_launch_text(edge(on_end_, "last"), plans_, launch_.beside_gate);
   }
 
   const Program& program_;
@@ -474,6 +481,7 @@ class KernelWriter {
   KernelContext context_;
   std::vector<Role> roles_;  // as the kernel's blocks run them
   std::vector<RolePlan> plans_;
+  Edge on_start_, on_end_;
   std::vector<std::unique_ptr<Role>> edges_;
   std::vector<std::unique_ptr<RolePlan>> edge_plans_;
   int first_bell_block_ = 0, num_lanes_ = 0;  // lanes: of a block, for its agents

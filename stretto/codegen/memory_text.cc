@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "stretto/codegen/agent_writer.h"
+#include "stretto/codegen/loss_text.h"
 #include "stretto/ir/tables.h"
 
 namespace stretto {
@@ -99,6 +100,17 @@ std::string AgentWriter::box(const Region& r, const std::string& element, bool p
                      base(r), offset, row_stride, col_stride, ends);
 }
 
+// What comes before a store that others may see.
+std::string AgentWriter::unless_lost(const Region& to) const {
+  bool guarded = !kernel_.lost.empty() && (of_another_rank(to) || is_made_table(tensor(to)));
+  return guarded ? fmt::format("if (*{} == 0) ", kernel_.lost) : "";
+}
+
+std::string AgentWriter::row_to(const Region& r, const std::string& row) const {
+  bool guarded = !kernel_.lost.empty() && of_another_rank(r);
+  return guarded ? fmt::format("row_unless_lost({}, {})", row, kernel_.lost) : row;
+}
+
 // A loop counter is no less than where its loop begins.
 bool AgentWriter::never_negative(const Expr& e) const {
   return stretto::never_negative(program_, e, agent_.body);
@@ -177,8 +189,8 @@ void AgentWriter::memory(const Op& op) {
     case OpCode::kStore:
       return store(op);
     case OpCode::kStoreRows:
-      line("store_rows<L{}>(v{}, v{}, {}, team);", op.operands[0], op.operands[0], op.operands[1],
-           from);
+      line("{}store_rows<L{}>(v{}, v{}, {}, team);", unless_lost(r), op.operands[0], op.operands[0],
+           op.operands[1], from);
       return;
     case OpCode::kCopy: {
       std::string to = box(*op.region2, element);
@@ -186,13 +198,15 @@ void AgentWriter::memory(const Op& op) {
       int width = std::min(run_width(r, wide), run_width(*op.region2, wide));
       // A thread has 64 registers or little more, which eight loads with their places do not fit.
       const char* batch = kernel_.launch.block > 768 ? ", 4" : "";
-      line("copy_box<{}{}>({}, {}, team, {});", width, batch, to, from, values_.num_threads);
+      line("{}copy_box<{}{}>({}, {}, team, {});", unless_lost(*op.region2), width, batch, to, from,
+           values_.num_threads);
       return;
     }
     case OpCode::kStorePacket:
       delay_text({});
-      line("store_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team);", op.operands[0], element,
-           packet_words(r, value_plan(op.operands[0])), op.operands[0], from);
+      line("{}store_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team);", unless_lost(r),
+           op.operands[0], element, packet_words(r, value_plan(op.operands[0])), op.operands[0],
+           from);
       return;
     case OpCode::kLoadPacket:
       if (r.cols * static_cast<std::int64_t>(size_bytes(tensor(r).dtype)) < 4) {
@@ -201,8 +215,9 @@ void AgentWriter::memory(const Op& op) {
       delay_text({});
       if (records()) line("{{");
       timer_text("wait_ns");
-      line("load_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team, p.watch, {});", op.result,
-           element, packet_words(r, value_plan(op.result)), op.result, from, sync_site(op));
+      line("load_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team, p.watch, {}{});", op.result,
+           element, packet_words(r, value_plan(op.result)), op.result, from, sync_site(op),
+           kernel_.lost.empty() ? "" : ", " + kernel_.lost);
       if (records()) line("if (team.tid == 0) record_wait(lanes[{}], -1, wait_ns);", site_.lane);
       if (records()) line("}}");
       return;
@@ -253,10 +268,9 @@ void AgentWriter::store(const Op& op) {
   const Region& r = *op.region;
   int reg = op.operands[0];
   if (drains_alone()) return drain_store(op, plan_.drained.at(&op));
-  std::string plain =
-      fmt::format("store_box<L{}, {}{}>(v{}, {}, team);", reg, run_width(r, value_plan(reg)),
-                  r.rank.has_value() ? ", true" : "", reg, box(r, element_text(tensor(r).dtype)));
-  if (is_made_table(tensor(r))) return line("if (*{} == 0) {}", kernel_.lost, plain);
+  std::string plain = fmt::format("{}store_box<L{}, {}{}>(v{}, {}, team);", unless_lost(r), reg,
+                                  run_width(r, value_plan(reg)), r.rank.has_value() ? ", true" : "",
+                                  reg, box(r, element_text(tensor(r).dtype)));
   TensorMapPlan view;
   if (!stores_by_tma(op, view)) return line("{}", plain);
   // TMA knows the end of the tensor only, and no store may begin before it (CUDA C++ Programming
@@ -323,7 +337,7 @@ void AgentWriter::store_tma(const Op& op, const TensorMapPlan& view) {
   std::string buffers = plan_.store_buffers == 2 ? "" : ", 1";
   line("store_tma<{}, {}, {}{}>({}, {}, {}, {}, {}, {}, team, 8 + threadIdx.x / 128);", element,
        r.cols, view.box_cols, buffers, map_text(r, view), stages, value, coordinate(r, r.col_dim),
-       y, outer_coordinate(r, view));
+       row_to(r, y), outer_coordinate(r, view));
   --depth_;
   line("}}");
 }

@@ -5,6 +5,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
+#include "stretto/codegen/loss_text.h"
 #include "stretto/ir/sync_table.h"
 
 namespace stretto {
@@ -42,9 +43,11 @@ void AgentWriter::notify_text(const Op& op) {
   std::int64_t first = kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)];
   delay_text(op.exprs[0]);
   timer_text("notify_ns");
+  std::string count = expr(op.exprs[2]);
+  if (!kernel_.lost.empty()) count = fmt::format("count_unless_lost({}, {})", count, kernel_.lost);
   line("add_release_{}(p.signals[{}] + {} + {}, {});",
        scope_text(*pivot(sync_table()[SyncRow::kNotify])), expr(op.exprs[1]), first,
-       expr(op.exprs[0]), expr(op.exprs[2]));
+       expr(op.exprs[0]), count);
   if (records()) {
     line("record_notify(lanes[{}], {} + {}, {}, notify_ns);", site_.lane, first, expr(op.exprs[0]),
          expr(op.exprs[1]));
@@ -69,17 +72,21 @@ void AgentWriter::wait_text(const Op& op) {
   std::string threshold =
       never_negative(at_least) ? expr(at_least) : fmt::format("max({}, 0)", expr(at_least));
   line(
-      "wait_acquire_{}{}(p.signals[rank] + counter, {} * p.quotas[counter] + u64({}), p.watch, "
+      "wait_acquire_{}(p.signals[rank] + counter, {} * p.quotas[counter] + u64({}), p.watch, "
       "{}, counter{});",
-      scope_text(*pivot(sync_table()[SyncRow::kWait])), loses ? "_or_lose" : "", epoch_of_wait(),
-      threshold, sync_site(op), loses ? ", " + kernel_.lost : "");
+      scope_text(*pivot(sync_table()[SyncRow::kWait])), epoch_of_wait(), threshold, sync_site(op),
+      loses ? ", " + kernel_.lost : "");
   if (records()) line("record_wait(lanes[{}], counter, wait_ns);", site_.lane);
 }
 
-// Of a role's waits in a launch that makes tables: whoever has lost one of them stores no entries
-// (device/sm90/signal.h).
-bool AgentWriter::tells_of_loss() const {
-  return !kernel_.lost.empty() && site_.role_idx >= 0 && !site_.rings;
+// Who rings a copy queue rings it in any case: its waits have no deadline.
+bool AgentWriter::tells_of_loss() const { return !kernel_.lost.empty() && !site_.rings; }
+
+// What the rank has lost before this agent's first access: other blocks' waits, those of launches
+// before. By every thread for itself, before it looks at the word.
+void AgentWriter::take_over_losses() {
+  if (kernel_.lost.empty() || !reaches_others(agent_.body)) return;
+  line("lose_if_given_up(p.watch, {});", kernel_.lost);
 }
 
 // Of the waits that follow each other, those that come after the one being written: each is made

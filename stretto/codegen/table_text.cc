@@ -70,14 +70,6 @@ std::string contract_text(const Program& program, int tensor) {
 
 }  // namespace
 
-std::string lost_word_text(const Program& program, LaunchPlan& launch) {
-  if (std::none_of(program.tensors.begin(), program.tensors.end(), is_made_table)) return "";
-  constexpr std::size_t kBytes = 16;
-  std::size_t at = (launch.shared_bytes + kBytes - 1) / kBytes * kBytes;
-  launch.shared_bytes = at + kBytes;
-  return fmt::format("reinterpret_cast<volatile u32*>(smem + {})", at);
-}
-
 std::string table_entry_text(const Program& program, const ExprNode& node) {
   auto idx = static_cast<std::size_t>(node.value);
   const Tensor& table = program.tensors[idx];

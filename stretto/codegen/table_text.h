@@ -18,11 +18,6 @@ std::string table_entry_text(const Program& program, const ExprNode& node);
 // Adds a site per table, and the shared memory that it takes to tell whether entries are distinct.
 std::string table_checks_text(const Program& program, LaunchPlan& launch);
 
-// The word of shared memory that tells a block's agents that one of its waits was given up, where
-// the launch makes tables: who has lost stores no entries (device/sm90/signal.h); "" elsewhere.
-// Adds the shared memory that it takes.
-std::string lost_word_text(const Program& program, LaunchPlan& launch);
-
 // "table 'routes' breaks its contract: entry 3 is 9, need 0 <= entry < 8, ascending".
 std::string describe_broken_table(const Program& program, int tensor, std::int64_t entry,
                                   std::int64_t value);

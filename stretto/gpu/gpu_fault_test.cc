@@ -2,6 +2,7 @@
 // recovery the same instance and the same captured graphs give right results. Needs two GPUs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -15,7 +16,7 @@
 namespace stretto {
 namespace {
 
-constexpr int kRanks = 2, kCols = 64;
+constexpr int kRanks = 2, kCols = 64, kSide = 128;
 
 // Every rank adds its neighbour's row to its own.
 Program ring_add() {
@@ -35,6 +36,49 @@ Program ring_add() {
     p.wait(sent, left);
     p.store(out.tile({0, 0}, 1, kCols),
             p.load(in.tile({0, 0}, 1, kCols)) + p.load(inbox.tile({0, 0}, 1, kCols)));
+  });
+  return p.finish();
+}
+
+// Every rank sends to its right neighbour once that one has begun, by all means there are.
+Program sends_to_neighbour(int store_slots) {
+  ProgramBuilder p("sends_to_neighbour", kRanks);
+  auto left = p.input("left", DType::kBF16, {kSide, kSide});
+  auto right_factor = p.input("right", DType::kBF16, {kSide, kSide});
+  auto symmetric = [&](const char* name, DType dtype) {
+    return p.output(name, dtype, {kSide, kSide}, Space::kSymmetric);
+  };
+  TensorRef stored = symmetric("stored", DType::kF32), copied = symmetric("copied", DType::kBF16),
+            product = symmetric("product", DType::kBF16);
+  SignalRef begun = p.signal("begun"), sent = p.signal("sent", 3);
+  Index right = (p.rank() + 1) % kRanks, left_rank = (p.rank() + kRanks - 1) % kRanks;
+  p.on_start([&] { p.notify(begun, left_rank); });
+  p.role("store", Resource::sms(1), p.range(2), [&](const Tile& t) {
+    p.wait(begun, right);
+    p.store(stored.on(right).tile({t.index * 64, 0}, 64, kSide),
+            cast(p.load(left.tile({t.index * 64, 0}, 64, kSide)), DType::kF32));
+    p.notify(sent[0], right);
+  });
+  p.role("copy", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.wait(begun, right);
+    p.put_signal(copied.on(right).tile({0, 0}, kSide, kSide), left.tile({0, 0}, kSide, kSide),
+                 sent[1], right);
+  });
+  Resource multipliers = Resource::sms(1).pipelined(2).draining(store_slots);
+  p.role("multiply", multipliers, p.range(1), [&](const Tile&) {
+    Value acc = p.zeros(DType::kF32, kSide, kSide);
+    p.loop(kSide / 64, [&](const Index& i) {
+      acc = dot(acc, p.load(left.tile({0, i * 64}, kSide, 64)),
+                p.load(right_factor.tile({0, i * 64}, kSide, 64)).T());
+    });
+    p.wait(begun, right);
+    p.store(product.on(right).tile({0, 0}, kSide, kSide), cast(acc, DType::kBF16));
+    p.notify(sent[2], right);
+  });
+  p.on_end([&] {
+    p.wait(sent[0], 2);
+    p.wait(sent[1], 1);
+    p.wait(sent[2], 1);
   });
   return p.finish();
 }
@@ -121,6 +165,59 @@ TEST_F(GpuFault, ARankThatDoesNotComeIsNamedAndTheWorldRecovers) {
     for (int r = 0; r < kRanks; ++r) graphs[static_cast<std::size_t>(r)].launch(world.stream(r));
     instance.wait();
     expect_sums(world, out, "replayed");
+  }
+}
+
+// Whoever got the Fault may look at its memory: what others store there once they have given up,
+// in the same launch or one that was already enqueued, would be of a launch that never was.
+TEST_F(GpuFault, NothingIsStoredToOthersAfterAWaitHasGivenUp) {
+  constexpr std::size_t kElements = std::size_t{kSide} * kSide;
+  constexpr int kOutputs = 3;
+  for (int store_slots : {0, 2}) {
+    SCOPED_TRACE(store_slots);
+    GpuWorld world({.size = kRanks, .timeout = std::chrono::milliseconds{300}});
+    GpuInstance instance(world, compile(sends_to_neighbour(store_slots)));
+    const std::size_t widths[] = {4, 2, 2};
+    SymmetricGpuMemory left = world.allocate(kElements * 2), right = world.allocate(kElements * 2);
+    std::vector<SymmetricGpuMemory> outputs;
+    GpuLaunchArgs args{.tensors = {left.addresses(), right.addresses()}};
+    for (std::size_t width : widths) {
+      outputs.push_back(world.allocate(kElements * width));
+      args.tensors.push_back(outputs.back().addresses());
+    }
+    auto poison_all = [&] {
+      for (int r = 0; r < kRanks; ++r) {
+        auto at = static_cast<std::size_t>(r);
+        world.stream(r).fill_bytes(left.addresses()[at], 0, kElements * 2);
+        world.stream(r).fill_bytes(right.addresses()[at], 0, kElements * 2);
+        for (int o = 0; o < kOutputs; ++o) {
+          auto out = static_cast<std::size_t>(o);
+          world.stream(r).fill_bytes(outputs[out].addresses()[at], 0xff, kElements * widths[out]);
+        }
+      }
+      world.synchronize();
+    };
+    auto expect_all = [&](unsigned char byte, const char* when) {
+      for (int o = 0; o < kOutputs; ++o) {
+        auto out = static_cast<std::size_t>(o);
+        std::vector<unsigned char> bytes(kElements * widths[out]);
+        world.stream(1).download(bytes.data(), outputs[out].addresses()[1], bytes.size());
+        world.stream(1).synchronize();
+        auto others =
+            std::count_if(bytes.begin(), bytes.end(), [&](unsigned char b) { return b != byte; });
+        EXPECT_EQ(others, 0) << when << ": output " << o << " of rank 1";
+      }
+    };
+    poison_all();
+    for (int launch = 0; launch < 3; ++launch) instance.launch(args, 0, world.stream(0));
+    EXPECT_THROW(instance.wait(), Fault);
+    expect_all(0xff, "rank 1 never came");
+    world.clear_fault();
+    instance.recover();
+    poison_all();
+    instance.launch(args);
+    instance.wait();
+    expect_all(0, "recovered");
   }
 }
 

@@ -70,10 +70,11 @@ STRETTO_DEVICE void store_packets(const V& v, const Box<u64>& box, u32 tag, cons
   }
 }
 
-// All loads of a batch are under way before the first tag is looked at.
+// All loads of a batch are under way before the first tag is looked at. `lost`: raised where a tag
+// does not come (device/sm90/signal.h).
 template <class L, class T, int kWords, class V>
 STRETTO_DEVICE void load_packets(V& v, const Box<u64>& box, u32 tag, const Team& t, const Watch& w,
-                                 int site) {
+                                 int site, volatile u32* lost = nullptr) {
   constexpr int kPer = kPerPacket<T>;
   constexpr int kStep = kPer * kWords;
   constexpr int kAll = V::kR * (V::kC / kStep);  // accesses of this thread
@@ -114,7 +115,10 @@ STRETTO_DEVICE void load_packets(V& v, const Box<u64>& box, u32 tag, const Team&
           if (its != tag) seen = its;
         }
       }
-      if (!complete) complete = clock.gives_up(w, site, -1, tag, seen);
+      if (!complete && clock.gives_up(w, site, -1, tag, seen)) {
+        complete = true;
+        if (lost != nullptr) lose(lost);
+      }
     }
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {

@@ -86,14 +86,16 @@ struct PollClock {
 };
 
 // One thread polls; the acquire covers the threads that it then meets at a barrier. Whether it has
-// seen the target, and not given up.
+// seen the target, and not given up. `lost`: see below; null where nobody asks.
 STRETTO_DEVICE bool poll_acquire_sys(const u64* word, u64 target, const Watch& w, int site,
-                                     i64 counter, PollClock& clock) {
+                                     i64 counter, PollClock& clock,
+                                     const volatile u32* lost = nullptr) {
   bool came = false;
   for (;;) {
     u64 seen = clock.pauses() ? load_relaxed_sys(word) : load_acquire_sys(word);
     came = seen >= target;
     if (came || clock.gives_up(w, site, counter, target, seen)) break;
+    if (lost != nullptr && clock.pauses() && *lost != 0) break;
   }
   if (clock.pauses()) load_acquire_sys(word);  // counters only grow
   return came;
@@ -105,19 +107,49 @@ STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w
   poll_acquire_sys(word, target, w, site, counter, clock);
 }
 
-// Where a launch makes the tables that it goes by (device/sm90/table.h): `lost`, a word of the
-// block's shared memory, is raised where a wait gave up, or came to its end after another of the
-// rank had. Agents of a block go by the same entries, and one that goes by others waits for what
-// never comes. So who has lost stores none, and the first to give up pauses until those have ended
-// who had begun to store.
-STRETTO_DEVICE void wait_acquire_sys_or_lose(const u64* word, u64 target, const Watch& w, int site,
-                                             i64 counter, volatile u32* lost) {
+// `lost`, two words of the block's shared memory, of which the second is never read. The first is
+// no longer 0 once a wait gave up, or came to its end after another of the rank had. From then on
+// the block stores nothing to other ranks, whose owners may look at their memory once they have the
+// fault, and notifies nobody: who would have been notified gives up in turn.
+//
+// Where a launch makes the tables that it goes by (device/sm90/table.h), agents of a block go by
+// the same entries, and one that goes by others waits for what never comes. So who has lost stores
+// none, and the first to give up pauses until those have ended who had begun to store.
+constexpr u32 kLost = 1, kLostAndPaused = 2;
+
+STRETTO_DEVICE void lose(volatile u32* lost) {
   constexpr u64 kLongNs = 1'000'000;
-  PollClock clock;
-  const bool came = poll_acquire_sys(word, target, w, site, counter, clock);
-  if (!came && *lost == 0) {
+  if (*lost != kLostAndPaused) {
     // A pause may be as short as nothing (PTX ISA, nanosleep).
     for (u64 until = global_timer_ns() + kLongNs; global_timer_ns() < until;) pause_ns(100'000);
   }
-  if (!came || (clock.pauses() && load_relaxed_sys(w.here) != 0)) *lost = 1;
+  *lost = kLostAndPaused;
+}
+
+STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w, int site,
+                                     i64 counter, volatile u32* lost) {
+  PollClock clock;
+  if (!poll_acquire_sys(word, target, w, site, counter, clock, lost)) {
+    lose(lost);
+  } else if (clock.pauses() && load_relaxed_sys(w.here) != 0 && *lost == 0) {
+    *lost = kLost;
+  }
+}
+
+// Before an agent's first access that others see: a launch before it, or another block, may have
+// given up. Without a branch, which costs agents that multiply registers.
+STRETTO_DEVICE void lose_if_given_up(const Watch& w, volatile u32* lost) {
+  lost[load_relaxed_sys(w.here) != 0 ? 0 : 1] = kLost;
+}
+
+// What a notify adds: nothing for who has lost. Without a branch, as above.
+STRETTO_DEVICE u64 count_unless_lost(u64 count, const volatile u32* lost) {
+  return *lost == 0 ? count : 0;
+}
+
+// The row from which TMA stores: for who has lost one outside of any tensor, where it stores
+// nothing.
+STRETTO_DEVICE i32 row_unless_lost(i32 row, const volatile u32* lost) {
+  constexpr i32 kNowhere = 1 << 30;
+  return *lost == 0 ? row : kNowhere;
 }

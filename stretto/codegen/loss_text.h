@@ -1,0 +1,25 @@
+// What a kernel does once one of its waits has been given up: it neither stores to other ranks nor
+// notifies anybody, to the end (device/sm90/signal.h).
+#pragma once
+
+#include <string>
+
+#include "stretto/codegen/launch_plan.h"
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+// The word of shared memory that tells a block's agents that a wait was given up, where there are
+// other ranks, or where the launch makes the tables that it goes by; "" elsewhere. Adds the shared
+// memory that it takes.
+std::string lost_word_text(const Program& program, LaunchPlan& launch);
+
+// Sets it to zero, by all threads of a block; "" without one.
+std::string begin_lost_word_text(const std::string& word);
+
+// Whether others could see that a block goes on after a wait that was given up.
+bool reaches_others(const Block& block);
+// Whether the region may be another rank's.
+bool of_another_rank(const Region& region);
+
+}  // namespace stretto
