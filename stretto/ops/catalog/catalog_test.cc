@@ -94,11 +94,39 @@ TEST_P(Catalog, GpuConfigFitsOneGpu) {
   }
 }
 
+// The command line takes operators by name, at whatever size: what it measures, predicts, proves
+// and compiles must be the config that callers get, which runs on a GPU.
+class CatalogByName : public testing::TestWithParam<std::string> {};
+
+TEST_P(CatalogByName, DefaultsFitOneGpuAtAnySize) {
+  const OperatorInfo& op = *find_operator(GetParam());
+  EXPECT_FALSE(op.large.test_config);
+  for (std::int64_t m : {1, 16, 64, 192, 1024, 8192, 32768}) {
+    for (int ranks : {1, 2, 8}) {
+      for (Target target : {Target::kCpu, Target::kCuda}) {
+        // Copies go by tiles of a rank's rows there, of which a tile holds 2^24 elements.
+        if (GetParam() == "gemm_rs_copy" && target == Target::kCpu && m > 8192) continue;
+        OpShape shape = op.large;
+        shape.m = m;
+        shape.world_size = ranks;
+        shape.target = target;
+        int sms = 0;
+        for (const Role& role : op.program(shape).roles) sms += role.resource.num_own_sms();
+        EXPECT_LE(sms, kGpuSms) << " P=" << ranks << " m=" << m
+                                << (target == Target::kCpu ? " CPU" : " GPU");
+      }
+    }
+  }
+}
+
 std::vector<std::string> operator_names() {
   std::vector<std::string> names;
   for (const OperatorInfo& op : catalog()) names.emplace_back(op.name);
   return names;
 }
+
+INSTANTIATE_TEST_SUITE_P(AllOperators, CatalogByName, testing::ValuesIn(operator_names()),
+                         [](const auto& info) { return info.param; });
 
 INSTANTIATE_TEST_SUITE_P(AllOperators, Catalog,
                          testing::Combine(testing::ValuesIn(operator_names()),

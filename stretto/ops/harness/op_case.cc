@@ -32,6 +32,11 @@ std::vector<OpCase> cases_of_rows(const OperatorInfo& op, const OpShape& shape,
   return cases;
 }
 
+std::vector<OpShape> with_test_configs(std::vector<OpShape> shapes) {
+  for (OpShape& s : shapes) s.test_config = true;
+  return shapes;
+}
+
 Values round_to(const Values& values, DType dtype) {
   Values rounded(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {

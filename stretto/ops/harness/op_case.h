@@ -29,7 +29,13 @@ struct OpShape {
   // Of a case's launch, from 0 to the bound that the program has for m; none: m, or by seed fewer.
   // The program does not depend on it.
   std::optional<std::int64_t> rows = {};
+  // Of `shapes` of some operators: a config of the tests' own, by which few rows make several tiles
+  // and workers of every kind. False: the default config, at any size.
+  bool test_config = false;
 };
+
+// The same shapes, with configs of tests.
+std::vector<OpShape> with_test_configs(std::vector<OpShape> shapes);
 
 // Row-major values of one tensor on one rank, at the bound shape; the reference works on these.
 using Values = std::vector<double>;

@@ -26,22 +26,22 @@ EpDesc desc_of(const OpShape& s) {
            .top_k = 3,
            .world_size = s.world_size,
            .expert_groups = s.world_size};
-  if (s.m == 9 && s.world_size % 2 == 0) d.expert_groups = s.world_size / 2;
+  if (s.test_config && s.m == 9 && s.world_size % 2 == 0) d.expert_groups = s.world_size / 2;
   return d;
 }
 
-DispatchConfig dispatch_config(const EpDesc& d, Target target) {
-  DispatchConfig c = default_dispatch_config(d, target);
-  if (target == Target::kCuda) return c;
+DispatchConfig dispatch_config(const EpDesc& d, const OpShape& s) {
+  DispatchConfig c = default_dispatch_config(d, s.target);
+  if (!s.test_config || s.target == Target::kCuda) return c;
   c.tile_rows = std::min<std::int64_t>(c.tile_rows, 2);
   c.count_rows = std::min<std::int64_t>(c.count_rows, 2);
   c.tile_slots = std::min<std::int64_t>(c.tile_slots, 4);
   return c;
 }
 
-EpCombineConfig combine_config(const EpDesc& d, Target target) {
-  EpCombineConfig c = default_combine_config(d, target);
-  if (target == Target::kCuda) return c;
+EpCombineConfig combine_config(const EpDesc& d, const OpShape& s) {
+  EpCombineConfig c = default_combine_config(d, s.target);
+  if (!s.test_config || s.target == Target::kCuda) return c;
   c.tile_rows = std::min<std::int64_t>(c.tile_rows, 2);
   c.channels = 3;
   return fitted(d, c);
@@ -129,7 +129,7 @@ double received_bytes(const EpDesc& d) {
 
 OpCase dispatch_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_dispatch(d, dispatch_config(d, s.target)), d.m, seed, s.rows);
+  MoeCase mc(ep_dispatch(d, dispatch_config(d, s)), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_dispatch {} m={}", to_string(d), mc.m);
   Routes routes = routes_of(d, mc.m, seed);
   std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
@@ -153,9 +153,9 @@ OpCase dispatch_case(const OpShape& s, std::uint64_t seed) {
   return std::move(mc.c);
 }
 
-SendConfig send_config(const EpDesc& d, Target target) {
-  SendConfig c = default_send_config(d, target);
-  if (target == Target::kCuda) return c;
+SendConfig send_config(const EpDesc& d, const OpShape& s) {
+  SendConfig c = default_send_config(d, s.target);
+  if (!s.test_config || s.target == Target::kCuda) return c;
   c.num_workers = 2;
   if (d.m > 16) c.tile_tokens = 2;
   return c;
@@ -181,7 +181,7 @@ void expect_sent(const EpDesc& d, const Routes& routes, MoeCase& mc) {
 
 OpCase send_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_send(d, send_config(d, s.target)), d.m, seed, s.rows);
+  MoeCase mc(ep_send(d, send_config(d, s)), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_send {} m={}", to_string(d), mc.m);
   Routes routes = routes_of(d, mc.m, seed);
   expect_sent(d, routes, mc);
@@ -216,7 +216,7 @@ Values make_exact(Values& x, std::uint64_t seed) {
 
 OpCase send_fp8_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_send_fp8(d, send_config(d, s.target)), d.m, seed, s.rows);
+  MoeCase mc(ep_send_fp8(d, send_config(d, s)), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_send_fp8 {} m={}", to_string(d), mc.m);
   mc.c.tolerance = 0x1p-20;  // of scales; a step of e4m3 and of tables is much larger
   mc.c.scale = 0;
@@ -238,9 +238,9 @@ OpCase send_fp8_case(const OpShape& s, std::uint64_t seed) {
   return std::move(mc.c);
 }
 
-PlaceConfig place_config(const EpDesc& d, Target target) {
-  PlaceConfig c = default_place_config(d, target);
-  if (target == Target::kCuda) return c;
+PlaceConfig place_config(const EpDesc& d, const OpShape& s) {
+  PlaceConfig c = default_place_config(d, s.target);
+  if (!s.test_config || s.target == Target::kCuda) return c;
   c.tiles = {.part_tokens = std::min<std::int64_t>(c.tiles.part_tokens, 4),
              .count_tokens = c.tiles.part_tokens % 2 == 0 ? 2 : 1,
              .count_experts = 2,
@@ -255,7 +255,7 @@ PlaceConfig place_config(const EpDesc& d, Target target) {
 // Tokens with three different experts, or none, by seed all with the same three.
 OpCase place_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_place(d, place_config(d, s.target)), d.m, seed, s.rows);
+  MoeCase mc(ep_place(d, place_config(d, s)), d.m, seed, s.rows);
   mc.c.extents = {};
   mc.c.config = fmt::format("ep_place {}", to_string(d));
   ExpertSplit split = split_of(d);
@@ -332,15 +332,16 @@ void expect_sums(const EpDesc& d, Rows places_of, std::uint64_t seed, MoeCase& m
 
 OpCase combine_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_combine(d, combine_config(d, s.target)), d.m, seed, s.rows);
+  MoeCase mc(ep_combine(d, combine_config(d, s)), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_combine {} m={}", to_string(d), mc.m);
   expect_sums(d, Rows::kListed, seed, mc);
   return std::move(mc.c);
 }
 
-ReturnConfig return_config(const EpDesc& d, Target target) {
-  ReturnConfig c = default_return_config(d, target);
-  if (target == Target::kCpu) c.num_workers = 2;
+ReturnConfig return_config(const EpDesc& d, const OpShape& s) {
+  ReturnConfig c = default_return_config(d, s.target);
+  if (!s.test_config) return c;
+  if (s.target == Target::kCpu) c.num_workers = 2;
   // As long steps have it.
   if (d.m == 21) c.tile_tokens = 2, c.channels = 2, c.num_sum_workers = 1;
   return fitted(d, c);
@@ -348,7 +349,7 @@ ReturnConfig return_config(const EpDesc& d, Target target) {
 
 OpCase return_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_return(d, return_config(d, s.target)), d.m, seed, s.rows);
+  MoeCase mc(ep_return(d, return_config(d, s)), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_return {} m={}", to_string(d), mc.m);
   expect_sums(d, Rows::kOwn, seed, mc);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
@@ -358,17 +359,17 @@ OpCase return_case(const OpShape& s, std::uint64_t seed) {
 }
 
 std::vector<OpShape> shapes(int world_size) {
-  return {{.world_size = world_size, .m = 21, .n = 18, .dtype = DType::kF32},
-          {.world_size = world_size, .m = 9, .n = 16, .dtype = DType::kBF16},
-          {.world_size = world_size, .m = 1, .n = 8, .dtype = DType::kF16}};
+  return with_test_configs({{.world_size = world_size, .m = 21, .n = 18, .dtype = DType::kF32},
+                            {.world_size = world_size, .m = 9, .n = 16, .dtype = DType::kBF16},
+                            {.world_size = world_size, .m = 1, .n = 8, .dtype = DType::kF16}});
 }
 
 // A decode step of 128 tokens on each of four ranks.
 OpShape large_step() { return {.m = 512, .n = 7168, .dtype = DType::kBF16}; }
 
 std::vector<OpShape> short_shapes(int world_size) {
-  return {{.world_size = world_size, .m = 21, .n = 18, .dtype = DType::kF32},
-          {.world_size = world_size, .m = 9, .n = 16, .dtype = DType::kBF16}};
+  return with_test_configs({{.world_size = world_size, .m = 21, .n = 18, .dtype = DType::kF32},
+                            {.world_size = world_size, .m = 9, .n = 16, .dtype = DType::kBF16}});
 }
 
 predict::LaunchTables listed(const OpShape& s) { return even_routing(desc_of(s), true); }
@@ -377,24 +378,22 @@ predict::LaunchTables in_one_hop(const OpShape& s) { return even_routing(desc_of
 }  // namespace
 
 OperatorInfo ep_dispatch_info() {
-  return {.name = "ep_dispatch",
-          .summary = "m tokens of size n to the ranks that have their 3 experts, once each",
-          .program =
-              [](const OpShape& s) {
-                return ep_dispatch(desc_of(s), dispatch_config(desc_of(s), s.target));
-              },
-          .make_case = dispatch_case,
-          .shapes = shapes,
-          .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16},
-          .tables = listed};
+  return {
+      .name = "ep_dispatch",
+      .summary = "m tokens of size n to the ranks that have their 3 experts, once each",
+      .program =
+          [](const OpShape& s) { return ep_dispatch(desc_of(s), dispatch_config(desc_of(s), s)); },
+      .make_case = dispatch_case,
+      .shapes = shapes,
+      .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16},
+      .tables = listed};
 }
 
 OperatorInfo ep_send_info() {
   return {
       .name = "ep_send",
       .summary = "m tokens of size n, stored at the ranks that have their 3 experts, once each",
-      .program =
-          [](const OpShape& s) { return ep_send(desc_of(s), send_config(desc_of(s), s.target)); },
+      .program = [](const OpShape& s) { return ep_send(desc_of(s), send_config(desc_of(s), s)); },
       .make_case = send_case,
       .shapes = short_shapes,
       .large = large_step(),
@@ -405,13 +404,12 @@ OperatorInfo ep_send_fp8_info() {
   return {.name = "ep_send_fp8",
           .summary = "the same in e4m3 with scales of blocks",
           .program =
-              [](const OpShape& s) {
-                return ep_send_fp8(desc_of(s), send_config(desc_of(s), s.target));
-              },
+              [](const OpShape& s) { return ep_send_fp8(desc_of(s), send_config(desc_of(s), s)); },
           .make_case = send_fp8_case,
           .shapes = [](int world_size) -> std::vector<OpShape> {
-            return {{.world_size = world_size, .m = 21, .n = 256, .dtype = DType::kF32},
-                    {.world_size = world_size, .m = 9, .n = 128, .dtype = DType::kBF16}};
+            return with_test_configs(
+                {{.world_size = world_size, .m = 21, .n = 256, .dtype = DType::kF32},
+                 {.world_size = world_size, .m = 9, .n = 128, .dtype = DType::kBF16}});
           },
           .large = large_step(),
           .tables = in_one_hop};
@@ -421,9 +419,7 @@ OperatorInfo ep_return_info() {
   return {.name = "ep_return",
           .summary = "weighted sums of experts' results, stored at the ranks of m tokens of size n",
           .program =
-              [](const OpShape& s) {
-                return ep_return(desc_of(s), return_config(desc_of(s), s.target));
-              },
+              [](const OpShape& s) { return ep_return(desc_of(s), return_config(desc_of(s), s)); },
           .make_case = return_case,
           .shapes = short_shapes,
           .large = large_step(),
@@ -434,27 +430,26 @@ OperatorInfo ep_place_info() {
   return {
       .name = "ep_place",
       .summary = "rows of the own experts for m tokens that were received",
-      .program =
-          [](const OpShape& s) { return ep_place(desc_of(s), place_config(desc_of(s), s.target)); },
+      .program = [](const OpShape& s) { return ep_place(desc_of(s), place_config(desc_of(s), s)); },
       .make_case = place_case,
       .shapes = [](int world_size) -> std::vector<OpShape> {
-        return {{.world_size = world_size, .m = 21}, {.world_size = world_size, .m = 9}};
+        return with_test_configs(
+            {{.world_size = world_size, .m = 21}, {.world_size = world_size, .m = 9}});
       },
       .large = {.m = 2048},
       .tables = in_one_hop};
 }
 
 OperatorInfo ep_combine_info() {
-  return {.name = "ep_combine",
-          .summary = "weighted sums of experts' results back to the ranks of m tokens of size n",
-          .program =
-              [](const OpShape& s) {
-                return ep_combine(desc_of(s), combine_config(desc_of(s), s.target));
-              },
-          .make_case = combine_case,
-          .shapes = shapes,
-          .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16},
-          .tables = listed};
+  return {
+      .name = "ep_combine",
+      .summary = "weighted sums of experts' results back to the ranks of m tokens of size n",
+      .program =
+          [](const OpShape& s) { return ep_combine(desc_of(s), combine_config(desc_of(s), s)); },
+      .make_case = combine_case,
+      .shapes = shapes,
+      .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16},
+      .tables = listed};
 }
 
 }  // namespace stretto

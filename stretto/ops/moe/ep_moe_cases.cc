@@ -13,9 +13,9 @@
 namespace stretto {
 namespace {
 
-EpMoeLayerConfig config_of(const EpMoeLayerDesc& d, Target target) {
-  EpMoeLayerConfig c = default_config(d, target);
-  if (target == Target::kCuda) return c;
+EpMoeLayerConfig config_of(const EpMoeLayerDesc& d, const OpShape& s) {
+  EpMoeLayerConfig c = default_config(d, s.target);
+  if (!s.test_config || s.target == Target::kCuda) return c;
   c.first.num_compute_sms = c.second.num_compute_sms = 3;
   if (d.m > 64) return c;
   c.first.tile.bm = c.second.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
@@ -48,7 +48,7 @@ void expect_sent(const EpMoeLayerDesc& d, MoeCase& mc, const std::vector<std::in
 
 OpCase make_case(const OpShape& s, std::uint64_t seed) {
   const EpMoeLayerDesc d = ep_moe_layer_desc(s);
-  const EpMoeLayerConfig cfg = config_of(d, s.target);
+  const EpMoeLayerConfig cfg = config_of(d, s);
   MoeCase mc(ep_moe_layer(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.dtype, d.ffn) + 2 * sum_tolerance(d.dtype, d.hidden);
@@ -96,7 +96,7 @@ EpMoeLayerDesc ep_moe_layer_desc(const OpShape& s) {
                    .hidden = s.k > 0 ? s.k : 128,
                    .ffn = s.n > 0 ? s.n : 128,
                    .dtype = s.dtype};
-  if (d.m == 9 && d.world_size % 2 == 0) d.expert_groups = d.world_size / 2;
+  if (s.test_config && d.m == 9 && d.world_size % 2 == 0) d.expert_groups = d.world_size / 2;
   d.residual = d.m % 2 == 0;
   return d;
 }
@@ -107,19 +107,20 @@ OperatorInfo ep_moe_layer_info() {
       .summary = "m tokens of size k to their 2 experts of inner size n and back, routed inside",
       .program =
           [](const OpShape& s) {
-            return ep_moe_layer(ep_moe_layer_desc(s), config_of(ep_moe_layer_desc(s), s.target));
+            return ep_moe_layer(ep_moe_layer_desc(s), config_of(ep_moe_layer_desc(s), s));
           },
       .make_case = make_case,
       .shapes = [](int world_size) -> std::vector<OpShape> {
-        return {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
-                {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
-                {.world_size = world_size, .m = 67, .n = 136, .k = 136, .dtype = DType::kBF16}};
+        return with_test_configs(
+            {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
+             {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
+             {.world_size = world_size, .m = 67, .n = 136, .k = 136, .dtype = DType::kBF16}});
       },
       .large = {.m = 8192, .n = 1792, .k = 4096, .dtype = DType::kBF16},
       .tables =
           [](const OpShape& s) {
             const EpMoeLayerDesc d = ep_moe_layer_desc(s);
-            return even_routing(d, config_of(d, s.target));
+            return even_routing(d, config_of(d, s));
           }};
 }
 

@@ -16,14 +16,14 @@ ExpertTablesDesc desc_of(const OpShape& s) {
                                .top_k = s.k > 0 ? s.k : 2,
                                .num_experts = s.n > 0 ? s.n : 5},
                      .order = {.stages = s.world_size}};
-  bool few = d.tiles.m <= 64;
-  d.tiles.tile_rows = few ? std::min<std::int64_t>(4, d.tiles.m * d.tiles.top_k) : 128;
+  d.tiles.tile_rows = 128;
+  if (s.test_config) d.tiles.tile_rows = std::min<std::int64_t>(4, d.tiles.m * d.tiles.top_k);
   return d;
 }
 
-ExpertTablesConfig config_of(const ExpertTablesDesc& d, Target target) {
-  ExpertTablesConfig c = default_config(d, target);
-  if (target == Target::kCuda || d.tiles.m > 64) return c;
+ExpertTablesConfig config_of(const ExpertTablesDesc& d, const OpShape& s) {
+  ExpertTablesConfig c = default_config(d, s.target);
+  if (!s.test_config || s.target == Target::kCuda) return c;
   c.block_tokens = std::min<std::int64_t>(c.block_tokens, 3);
   c.sort_rows = c.count_parts = c.sum_experts = 4;
   c.part_blocks = 2;
@@ -71,20 +71,18 @@ OperatorInfo expert_tables_info() {
   auto make_case = [](const OpShape& s, std::uint64_t seed) {
     ExpertTablesDesc d = desc_of(s);
     std::int64_t m = s.rows.value_or(seed % 3 == 2 ? d.tiles.m / 2 : d.tiles.m);
-    return expert_tables_case(d, config_of(d, s.target), m,
+    return expert_tables_case(d, config_of(d, s), m,
                               chosen_experts(m * d.tiles.top_k, d.tiles.num_experts, seed));
   };
   return {.name = "expert_tables",
           .summary = "tiles of one expert each for m tokens with k of n experts",
           .program =
-              [](const OpShape& s) {
-                return expert_tables(desc_of(s), config_of(desc_of(s), s.target));
-              },
+              [](const OpShape& s) { return expert_tables(desc_of(s), config_of(desc_of(s), s)); },
           .make_case = make_case,
           .shapes = [](int world_size) -> std::vector<OpShape> {
-            return {{.world_size = world_size, .m = 19, .n = 5, .k = 2},
-                    {.world_size = world_size, .m = 7, .n = 11, .k = 3},
-                    {.world_size = world_size, .m = 1, .n = 1, .k = 1}};
+            return with_test_configs({{.world_size = world_size, .m = 19, .n = 5, .k = 2},
+                                      {.world_size = world_size, .m = 7, .n = 11, .k = 3},
+                                      {.world_size = world_size, .m = 1, .n = 1, .k = 1}});
           },
           .large = {.m = 8192, .n = 60, .k = 4},
           .tables = [](const OpShape& s) { return even_routing(desc_of(s)); }};

@@ -14,8 +14,9 @@
 namespace stretto {
 namespace {
 
-// A rank with experts of its own, where half the ranks could have parts of each: by size.
+// Of tests a rank with experts of its own, where half the ranks could have parts of each: by size.
 int groups_of(const OpShape& s) {
+  if (!s.test_config) return 1;
   if (s.m == 16 || s.m == 6) return s.world_size;
   return s.m == 9 && s.world_size % 2 == 0 ? s.world_size / 2 : 1;
 }
@@ -40,7 +41,7 @@ GroupedDesc grouped_desc(const OpShape& s) {
 GroupedDesc swiglu_desc(const OpShape& s) {
   GroupedDesc d = grouped_desc(s);
   d.gathered = d.swiglu = true;
-  d.spare_rows = s.m == 9;
+  d.spare_rows = s.test_config && s.m == 9;
   return d;
 }
 
@@ -51,9 +52,9 @@ GroupedDesc masked_desc(const OpShape& s) {
   return d;
 }
 
-GroupedConfig grouped_config(const GroupedDesc& d, Target target) {
-  GroupedConfig c = default_config(d, target);
-  if (target == Target::kCpu && d.m <= 64) {
+GroupedConfig grouped_config(const GroupedDesc& d, const OpShape& s) {
+  GroupedConfig c = default_config(d, s.target);
+  if (s.test_config && s.target == Target::kCpu) {
     c.tile.bm = 4, c.row_parts = 2, c.num_compute_sms = 2;
   }
   return c;
@@ -136,24 +137,24 @@ void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r) {
 
 OperatorInfo grouped_info(const char* name, const char* summary,
                           GroupedDesc (*desc)(const OpShape&)) {
-  return {.name = name,
-          .summary = summary,
-          .program =
-              [desc](const OpShape& s) {
-                return grouped_gemm(desc(s), grouped_config(desc(s), s.target));
-              },
-          .make_case =
-              [desc](const OpShape& s, std::uint64_t seed) {
-                GroupedDesc d = desc(s);
-                return grouped_case(d, grouped_config(d, s.target), seed, s.rows);
-              },
-          .shapes = [](int world_size) -> std::vector<OpShape> {
-            return {{.world_size = world_size, .m = 9, .n = 29, .k = 51, .dtype = DType::kF32},
-                    {.world_size = world_size, .m = 16, .n = 32, .k = 64, .dtype = DType::kBF16},
-                    {.world_size = world_size, .m = 3, .n = 19, .k = 150, .dtype = DType::kF8E4M3}};
+  return {
+      .name = name,
+      .summary = summary,
+      .program =
+          [desc](const OpShape& s) { return grouped_gemm(desc(s), grouped_config(desc(s), s)); },
+      .make_case =
+          [desc](const OpShape& s, std::uint64_t seed) {
+            GroupedDesc d = desc(s);
+            return grouped_case(d, grouped_config(d, s), seed, s.rows);
           },
-          .large = {.m = 4096, .n = 1408, .k = 2048, .dtype = DType::kBF16},
-          .tables = [desc](const OpShape& s) { return even_routing(desc(s)); }};
+      .shapes = [](int world_size) -> std::vector<OpShape> {
+        return with_test_configs(
+            {{.world_size = world_size, .m = 9, .n = 29, .k = 51, .dtype = DType::kF32},
+             {.world_size = world_size, .m = 16, .n = 32, .k = 64, .dtype = DType::kBF16},
+             {.world_size = world_size, .m = 3, .n = 19, .k = 150, .dtype = DType::kF8E4M3}});
+      },
+      .large = {.m = 4096, .n = 1408, .k = 2048, .dtype = DType::kBF16},
+      .tables = [desc](const OpShape& s) { return even_routing(desc(s)); }};
 }
 
 // --- moe_combine ---
@@ -169,15 +170,16 @@ CombineDesc combine_desc(const OpShape& s) {
           .world_size = s.world_size};
 }
 
-CombineConfig combine_config(const CombineDesc& d, Target target) {
-  CombineConfig c = default_config(d, target);
-  if (target == Target::kCpu) c.tile_rows = std::min<std::int64_t>(c.tile_rows, 4);
+CombineConfig combine_config(const CombineDesc& d, const OpShape& s) {
+  CombineConfig c = default_config(d, s.target);
+  if (s.test_config && s.target == Target::kCpu)
+    c.tile_rows = std::min<std::int64_t>(c.tile_rows, 4);
   return c;
 }
 
 OpCase combine_case(const OpShape& s, std::uint64_t seed) {
   CombineDesc d = combine_desc(s);
-  MoeCase mc(moe_combine(d, combine_config(d, s.target)), d.m, seed, s.rows);
+  MoeCase mc(moe_combine(d, combine_config(d, s)), d.m, seed, s.rows);
   mc.c.config = fmt::format("moe_combine {} m={}", to_string(d), mc.m);
   mc.c.tolerance = sum_tolerance(d.dtype, d.top_k * d.world_size) * 2;
   mc.c.scale = static_cast<double>(d.world_size);
@@ -262,8 +264,9 @@ OperatorInfo grouped_gemm_masked_info() {
   OperatorInfo op = grouped_info(
       "grouped_gemm_masked", "up to m rows of each expert times its weights [n, k]", masked_desc);
   op.shapes = [](int world_size) -> std::vector<OpShape> {
-    return {{.world_size = world_size, .m = 6, .n = 19, .k = 150, .dtype = DType::kF8E4M3},
-            {.world_size = world_size, .m = 9, .n = 37, .k = 70, .dtype = DType::kF16}};
+    return with_test_configs(
+        {{.world_size = world_size, .m = 6, .n = 19, .k = 150, .dtype = DType::kF8E4M3},
+         {.world_size = world_size, .m = 9, .n = 37, .k = 70, .dtype = DType::kF16}});
   };
   op.large = {.m = 128, .n = 1408, .k = 2048, .dtype = DType::kBF16};
   return op;
@@ -274,13 +277,14 @@ OperatorInfo moe_combine_info() {
           .summary = "weighted sum of the 3 results of m tokens of hidden size n, over the ranks",
           .program =
               [](const OpShape& s) {
-                return moe_combine(combine_desc(s), combine_config(combine_desc(s), s.target));
+                return moe_combine(combine_desc(s), combine_config(combine_desc(s), s));
               },
           .make_case = combine_case,
           .shapes = [](int world_size) -> std::vector<OpShape> {
-            return {{.world_size = world_size, .m = 6, .n = 50, .dtype = DType::kF32},
-                    {.world_size = world_size, .m = 9, .n = 33, .dtype = DType::kBF16},
-                    {.world_size = world_size, .m = 1, .n = 16, .dtype = DType::kF16}};
+            return with_test_configs(
+                {{.world_size = world_size, .m = 6, .n = 50, .dtype = DType::kF32},
+                 {.world_size = world_size, .m = 9, .n = 33, .dtype = DType::kBF16},
+                 {.world_size = world_size, .m = 1, .n = 16, .dtype = DType::kF16}});
           },
           .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16},
           .tables = [](const OpShape& s) { return even_routing(combine_desc(s)); }};

@@ -11,16 +11,21 @@
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/codegen/kernel.h"
+#include "stretto/ir/printer.h"
 #include "stretto/ops/harness/run_case.h"
+#include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_combine.h"
+#include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/expert_tables_case.h"
 #include "stretto/ops/moe/grouped_gemm.h"
+#include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
 #include "stretto/ops/moe/route_case.h"
+#include "stretto/ops/moe/tp_case.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 
@@ -68,7 +73,9 @@ TEST(MoeRoute, EveryWayToChooseGivesWhatItsReferenceSays) {
   sigmoid.scoring_func = Scoring::kSigmoid, sigmoid.norm_topk_prob = true;
   biased.bias = true, biased.n_group = biased.topk_group = 2;
   for (const RouteDesc& d : {best, sums, sigmoid, biased}) {
-    EXPECT_EQ(run_case(route_case(d, Target::kCpu, test_seed() / 3 * 3), {.launches = 1}), "");
+    EXPECT_EQ(run_case(route_case(d, test_route_config(d, Target::kCpu), test_seed() / 3 * 3),
+                       {.launches = 1}),
+              "");
   }
 }
 
@@ -77,7 +84,9 @@ TEST(MoeRoute, ManyPartsAndExpertsAreSortedAsFewAre) {
   RouteDesc few{.m = 149, .hidden = 8, .num_experts = 3, .top_k = 2}, many = few;
   many.num_experts = 71;
   for (const RouteDesc& d : {few, many}) {
-    EXPECT_EQ(run_case(route_case(d, Target::kCpu, test_seed() / 3 * 3), {.launches = 2}), "");
+    EXPECT_EQ(run_case(route_case(d, test_route_config(d, Target::kCpu), test_seed() / 3 * 3),
+                       {.launches = 2}),
+              "");
   }
 }
 
@@ -262,6 +271,27 @@ TEST(MoeLayer, FitsTheRegistersWhateverTheNumberOfRanks) {
     shape.world_size = ranks;
     shape.target = Target::kCuda;
     expect_no_spills(moe_layer_info().program(shape), fmt::format("{} ranks", ranks));
+  }
+}
+
+// Whoever measures or predicts an operator by name would else read figures of the tests' configs,
+// which cut few rows into many tiles: what callers get is what counts, at every size.
+TEST(FusedLayers, HaveByNameTheConfigThatCallersGet) {
+  auto expect_default = [](const OperatorInfo& op, const OpShape& s, const auto& desc,
+                           const auto& make) {
+    Program wanted = make(desc, default_config(desc, s.target));
+    EXPECT_TRUE(equal(op.program(s), wanted)) << op.name << " " << to_string(desc);
+    EXPECT_TRUE(equal(op.make_case(s, 0).program, wanted)) << op.name << " " << to_string(desc);
+  };
+  for (std::int64_t m : {3, 6, 9, 16, 33, 67, 192}) {
+    for (Target target : {Target::kCpu, Target::kCuda}) {
+      OpShape s{.world_size = 2, .m = m, .n = 48, .k = 80, .dtype = DType::kBF16, .target = target};
+      expect_default(ag_grouped_gemm_info(), s, ag_grouped_gemm_desc(s), ag_grouped_gemm);
+      expect_default(grouped_gemm_rs_info(), s, grouped_gemm_rs_desc(s, false), grouped_gemm_rs);
+      expect_default(grouped_gemm_ar_info(), s, grouped_gemm_rs_desc(s, true), grouped_gemm_rs);
+      expect_default(moe_layer_info(), s, moe_layer_desc(s), moe_layer);
+      expect_default(ep_moe_layer_info(), s, ep_moe_layer_desc(s), ep_moe_layer);
+    }
   }
 }
 

@@ -6,8 +6,11 @@
 
 namespace stretto {
 
+// Several tiles and workers of every kind also where tokens are few.
+RouteConfig test_route_config(const RouteDesc& desc, Target target);
+
 // Scores are exact and some of them equal where nothing is added to them, else clearly apart.
-OpCase route_case(const RouteDesc& desc, Target target, std::uint64_t seed,
+OpCase route_case(const RouteDesc& desc, const RouteConfig& config, std::uint64_t seed,
                   std::optional<std::int64_t> rows = {});
 
 }  // namespace stretto

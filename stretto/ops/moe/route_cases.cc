@@ -35,23 +35,8 @@ RouteDesc limited_desc(const OpShape& s) {
   return d;
 }
 
-RouteConfig config_of(const RouteDesc& d, Target target) {
-  RouteConfig c = default_config(d, target);
-  if (target == Target::kCuda) return c;
-  c.tile_rows = std::min<std::int64_t>(c.tile_rows, 4);
-  c.score_rows = 2 * c.tile_rows;
-  c.score_experts = 5;
-  c.placing.part_tokens = c.tile_rows * std::min<std::int64_t>(ceil_div(d.m, c.tile_rows), 2);
-  c.placing.count_tokens = c.tile_rows;
-  c.placing.count_experts = 5;
-  c.num_groups = 2;
-  c.placing.add_counts = 24;
-  c.placing.tile_slots = std::min<std::int64_t>(c.placing.tile_slots, 8);
-  // A worker for every tile, which may come in any order.
-  c.num_workers =
-      static_cast<int>(ceil_div(d.m, c.tile_rows) + 2 * ceil_div(d.m, c.placing.part_tokens) +
-                       ceil_div(d.m * d.top_k, c.placing.tile_slots));
-  return c;
+RouteConfig config_of(const RouteDesc& d, const OpShape& s) {
+  return s.test_config ? test_route_config(d, s.target) : default_config(d, s.target);
 }
 
 // The first `count` of the indices of `values`, best first, equal ones in order.
@@ -169,26 +154,44 @@ OperatorInfo info(const char* name, const char* summary, RouteDesc (*desc)(const
                   std::vector<OpShape> shapes) {
   return {.name = name,
           .summary = summary,
-          .program =
-              [desc](const OpShape& s) { return moe_route(desc(s), config_of(desc(s), s.target)); },
+          .program = [desc](const OpShape& s) { return moe_route(desc(s), config_of(desc(s), s)); },
           .make_case =
               [desc](const OpShape& s, std::uint64_t seed) {
-                return route_case(desc(s), s.target, seed, s.rows);
+                return route_case(desc(s), config_of(desc(s), s), seed, s.rows);
               },
           .shapes =
               [shapes](int world_size) {
                 std::vector<OpShape> at_size = shapes;
                 for (OpShape& s : at_size) s.world_size = world_size;
-                return at_size;
+                return with_test_configs(at_size);
               },
           .large = {.m = 512, .n = 128, .k = 2048, .dtype = DType::kBF16}};
 }
 
 }  // namespace
 
-OpCase route_case(const RouteDesc& d, Target target, std::uint64_t seed,
+RouteConfig test_route_config(const RouteDesc& d, Target target) {
+  RouteConfig c = default_config(d, target);
+  if (target == Target::kCuda) return c;
+  c.tile_rows = std::min<std::int64_t>(c.tile_rows, 4);
+  c.score_rows = 2 * c.tile_rows;
+  c.score_experts = 5;
+  c.placing.part_tokens = c.tile_rows * std::min<std::int64_t>(ceil_div(d.m, c.tile_rows), 2);
+  c.placing.count_tokens = c.tile_rows;
+  c.placing.count_experts = 5;
+  c.num_groups = 2;
+  c.placing.add_counts = 24;
+  c.placing.tile_slots = std::min<std::int64_t>(c.placing.tile_slots, 8);
+  // A worker for every tile, which may come in any order.
+  c.num_workers =
+      static_cast<int>(ceil_div(d.m, c.tile_rows) + 2 * ceil_div(d.m, c.placing.part_tokens) +
+                       ceil_div(d.m * d.top_k, c.placing.tile_slots));
+  return c;
+}
+
+OpCase route_case(const RouteDesc& d, const RouteConfig& config, std::uint64_t seed,
                   std::optional<std::int64_t> rows) {
-  MoeCase mc(moe_route(d, config_of(d, target)), d.m, seed, rows);
+  MoeCase mc(moe_route(d, config), d.m, seed, rows);
   mc.c.config = fmt::format("moe_route {} m={}", to_string(d), mc.m);
   mc.c.tolerance = sum_tolerance(DType::kF32, d.hidden) * 3;
   mc.c.scale = d.routed_scaling_factor;

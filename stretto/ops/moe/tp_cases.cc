@@ -96,21 +96,22 @@ OpShape half_empty_tiles(int world_size) {
 
 // --- ag_grouped_gemm ---
 
-AgGroupedConfig ag_config(const AgGroupedDesc& d, Target target) {
-  AgGroupedConfig c = default_config(d, target);
-  if (target == Target::kCpu && d.m <= 64) {
+AgGroupedConfig ag_config(const AgGroupedDesc& d, const OpShape& s) {
+  AgGroupedConfig c = default_config(d, s.target);
+  if (!s.test_config) return c;
+  if (s.target == Target::kCpu && d.m <= 64) {
     c.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
     c.num_compute_sms = 2;
     c.comm_rows = std::min<std::int64_t>(c.comm_rows, 2);
   }
   sort_some(d.m, d.k, c);
-  skip_some(d.m, d.k, target, c);
+  skip_some(d.m, d.k, s.target, c);
   return c;
 }
 
 OpCase ag_case(const OpShape& s, std::uint64_t seed) {
   AgGroupedDesc d = ag_grouped_gemm_desc(s);
-  AgGroupedConfig cfg = ag_config(d, s.target);
+  AgGroupedConfig cfg = ag_config(d, s);
   MoeCase mc(ag_grouped_gemm(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.c_dtype, d.k);
@@ -147,15 +148,14 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
 
 // --- grouped_gemm_rs ---
 
-GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
-  GroupedRsConfig c = default_config(d, target);
-  if (target == Target::kCpu) c.num_compute_sms = d.m <= 64 ? 2 : 3;
-  if (d.m > 64) return c;
+GroupedRsConfig rs_config(const GroupedRsDesc& d, const OpShape& s) {
+  GroupedRsConfig c = default_config(d, s.target);
+  if (!s.test_config) return c;
   // A worker for every tile, which may come in any order, or beside those who multiply.
-  if (target == Target::kCuda) sum_beside(d, c);
+  if (s.target == Target::kCuda) sum_beside(d, c);
   c.num_reduce_sms = d.m % 2 == 0 ? 2 * d.world_size : 0;
   if (c.num_reduce_sms > 0) c.num_reduce_stages = 2;
-  if (target == Target::kCpu) {
+  if (s.target == Target::kCpu) {
     c.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
     c.num_compute_sms = 2;
     c.reduce_rows = 1;
@@ -168,7 +168,7 @@ GroupedRsConfig rs_config(const GroupedRsDesc& d, Target target) {
 
 OpCase sums_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
   GroupedRsDesc d = grouped_gemm_rs_desc(s, all_reduce);
-  GroupedRsConfig cfg = rs_config(d, s.target);
+  GroupedRsConfig cfg = rs_config(d, s);
   MoeCase mc(grouped_gemm_rs(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.out_dtype, d.k) * 2;
@@ -215,26 +215,29 @@ OperatorInfo sums_info(bool all_reduce) {
           .program =
               [all_reduce](const OpShape& s) {
                 GroupedRsDesc d = grouped_gemm_rs_desc(s, all_reduce);
-                return grouped_gemm_rs(d, rs_config(d, s.target));
+                return grouped_gemm_rs(d, rs_config(d, s));
               },
           .make_case = [all_reduce](const OpShape& s,
                                     std::uint64_t seed) { return sums_case(s, seed, all_reduce); },
           .shapes = [](int world_size) -> std::vector<OpShape> {
-            return {{.world_size = world_size, .m = 9, .n = 21, .k = 19, .dtype = DType::kF32},
-                    {.world_size = world_size, .m = 6, .n = 24, .k = 32, .dtype = DType::kBF16}};
+            return with_test_configs(
+                {{.world_size = world_size, .m = 9, .n = 21, .k = 19, .dtype = DType::kF32},
+                 {.world_size = world_size, .m = 6, .n = 24, .k = 32, .dtype = DType::kBF16}});
           },
           .large = {.m = 4096, .n = 4096, .k = 3584, .dtype = DType::kBF16},
           .tables =
               [all_reduce](const OpShape& s) {
                 GroupedRsDesc d = grouped_gemm_rs_desc(s, all_reduce);
-                return even_routing(d, rs_config(d, s.target));
+                return even_routing(d, rs_config(d, s));
               }};
 }
 
 // --- moe_layer ---
 
-MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
-  MoeLayerConfig c = default_config(d, target);
+MoeLayerConfig layer_config(const MoeLayerDesc& d, const OpShape& s) {
+  MoeLayerConfig c = default_config(d, s.target);
+  if (!s.test_config) return c;
+  const Target target = s.target;
   if (target == Target::kCpu) c.first.num_compute_sms = c.second.num_compute_sms = 3;
   if (target == Target::kCpu && d.m <= 64) {
     c.first.tile.bm = c.second.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
@@ -253,7 +256,7 @@ MoeLayerConfig layer_config(const MoeLayerDesc& d, Target target) {
 
 OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   MoeLayerDesc d = moe_layer_desc(s);
-  MoeLayerConfig cfg = layer_config(d, s.target);
+  MoeLayerConfig cfg = layer_config(d, s);
   MoeCase mc(moe_layer(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.dtype, d.ffn) + 2 * sum_tolerance(d.dtype, d.hidden);
@@ -359,19 +362,20 @@ OperatorInfo ag_grouped_gemm_info() {
           .program =
               [](const OpShape& s) {
                 AgGroupedDesc d = ag_grouped_gemm_desc(s);
-                return ag_grouped_gemm(d, ag_config(d, s.target));
+                return ag_grouped_gemm(d, ag_config(d, s));
               },
           .make_case = ag_case,
           .shapes = [](int world_size) -> std::vector<OpShape> {
-            return {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
-                    {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
-                    half_empty_tiles(world_size)};
+            return with_test_configs(
+                {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
+                 {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
+                 half_empty_tiles(world_size)});
           },
           .large = {.m = 4096, .n = 3584, .k = 4096, .dtype = DType::kBF16},
           .tables =
               [](const OpShape& s) {
                 AgGroupedDesc d = ag_grouped_gemm_desc(s);
-                return even_routing(d, ag_config(d, s.target));
+                return even_routing(d, ag_config(d, s));
               }};
 }
 
@@ -384,19 +388,20 @@ OperatorInfo moe_layer_info() {
           .program =
               [](const OpShape& s) {
                 MoeLayerDesc d = moe_layer_desc(s);
-                return moe_layer(d, layer_config(d, s.target));
+                return moe_layer(d, layer_config(d, s));
               },
           .make_case = layer_case,
           .shapes = [](int world_size) -> std::vector<OpShape> {
-            return {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
-                    {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
-                    half_empty_tiles(world_size)};
+            return with_test_configs(
+                {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
+                 {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
+                 half_empty_tiles(world_size)});
           },
           .large = {.m = 8192, .n = 1792, .k = 4096, .dtype = DType::kBF16},
           .tables =
               [](const OpShape& s) {
                 MoeLayerDesc d = moe_layer_desc(s);
-                return even_routing(d, layer_config(d, s.target));
+                return even_routing(d, layer_config(d, s));
               }};
 }
 
