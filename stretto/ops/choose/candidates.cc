@@ -19,11 +19,16 @@
 namespace stretto {
 namespace {
 
-// Up to so many rows AG+GEMM and GEMM+RS have nothing to hide their collective behind, and took 1.2
-// to 3.6 times as long as the sequence on two and four H200s, 2026-11-22 (gpu_bench sweep), where
-// predictions were a few percent apart. GEMM+RS of fewer still, in tiles across the ranks' rows,
-// took 0.94 to 1.00 of its time on two H100s, 2026-11-25, and 0.88 and 0.93 on four H200s.
-constexpr std::int64_t kRowsInSequence = 256, kFewForGemmRs = 16;
+// Where AG+GEMM and GEMM+RS have nothing to hide their collective behind, and prediction does not
+// tell. On two H200s, 2026-11-26, in tiles across the ranks' rows, they took 0.94 to 1.14 of the
+// sequence's time with 32 and 64 rows, 0.97 to 1.18 with 128 and 0.94 to 0.99 with 256; on two
+// H100s, 2026-11-25, 0.94 to 1.00 up to 16 (gpu_bench sweep). On four H200s, 2026-11-22, before
+// tiles reached across, 1.2 to 3.6 up to 256 rows, but GEMM+RS of 4 and 16 since 0.88 and 0.93.
+bool prefers_sequence(int world_size, std::int64_t m, bool gathers) {
+  constexpr std::int64_t kFew = 16;
+  if (m <= kFew) return gathers && world_size > 2;
+  return m <= (world_size == 2 ? 128 : 256);
+}
 
 std::int64_t part(std::int64_t size, const OpShape& s) {
   return ceil_div(size, std::int64_t{s.world_size});
@@ -221,7 +226,7 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
 
 void add_sequence(OpCandidates& out, const AgGemmDesc& d) {
   out.sequence = {{"all_gather", step_shape(d, d.k, 0)}, {"gemm", step_shape(d, d.n, d.k)}};
-  out.prefers_sequence = d.m <= kRowsInSequence;
+  out.prefers_sequence = prefers_sequence(d.world_size, d.m, true);
 }
 
 CollectiveDesc scattered_sums(const GemmRsDesc& d) {
@@ -239,7 +244,7 @@ void add_sequence(OpCandidates& out, const GemmRsDesc& d) {
       return reduce_scatter(sums, default_config(sums, Target::kCuda));
     };
   }
-  out.prefers_sequence = d.m > kFewForGemmRs && d.m <= kRowsInSequence;
+  out.prefers_sequence = prefers_sequence(d.world_size, d.m, false);
 }
 
 // Its fused programs are as good with few rows.

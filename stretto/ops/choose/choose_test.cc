@@ -351,7 +351,7 @@ TEST_F(ChooseTest, TheDefaultStaysUnlessAnotherIsPredictedToBeMuchFaster) {
 }
 
 // As was measured: with nothing to hide a collective behind, what fuses it is slower than the
-// predictions, which are near each other, have it, but for a few rows that are scattered.
+// predictions, which are near each other, have it, but for a few rows, and as many as fill tiles.
 TEST_F(ChooseTest, FewRowsAreGatheredOrScatteredInSequence) {
   struct Case {
     const char* op;
@@ -359,8 +359,9 @@ TEST_F(ChooseTest, FewRowsAreGatheredOrScatteredInSequence) {
     bool sequence;
   };
   for (const auto& [op, m, in_sequence] :
-       {Case{"gemm_rs", 16, false}, Case{"gemm_rs", 64, true}, Case{"ag_gemm", 16, true},
-        Case{"ag_gemm", 512, false}, Case{"gemm_ar", 16, false}}) {
+       {Case{"gemm_rs", 16, false}, Case{"gemm_rs", 64, true}, Case{"gemm_rs", 256, false},
+        Case{"ag_gemm", 16, false}, Case{"ag_gemm", 128, true}, Case{"ag_gemm", 256, false},
+        Case{"gemm_ar", 16, false}}) {
     SCOPED_TRACE(fmt::format("{} m={}", op, m));
     OpCandidates offered = candidates(op, shape(2, m));
     std::vector<RankedCandidate> ranked = rank_candidates(offered, machine_);

@@ -234,8 +234,18 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
     base.num_compute_sms = std::min(base.num_compute_sms, num_sms - ringing);
   }
   if (configs[0].scatter != scatter) configs.clear();
+  const bool halves = is_half(d.a_dtype, d.b_dtype);
+  for (const Loop& loop : loops_for(d.m)) {
+    // A tile and its sum fill the registers.
+    if (!halves || configs.empty() || !configs[0].across || loop.tile.bn > 128) continue;
+    GemmRsConfig config = configs[0];
+    config.tile = loop.tile;
+    config.num_stages = loop.stages;
+    config.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms);
+    add(configs, fitted(d, config));
+  }
   add(configs, fitted(d, base));
-  if (!is_half(d.a_dtype, d.b_dtype)) return configs;
+  if (!halves) return configs;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   struct Choice {
     int reduce;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
@@ -25,6 +26,22 @@ std::int64_t size_bytes_of(const GpuLoopDesc& d) {
 // Columns of a tile that have one scale.
 bool fits(std::int64_t bn, Scaling scaling) {
   return scaling != Scaling::kBlock || kScaleBlock % bn == 0;
+}
+
+// Narrow tiles read as many bytes of rows as of weights, or more, which is too much where an SM has
+// several. On two H200s, 2026-11-26, 64 rows in graphs, with 64 or 128 and 256 columns instead of
+// 32 or 40: GEMM+AR of 8192 columns 0.065 ms instead of 0.075, AG+GEMM of 14336 and 28672 0.040 and
+// 0.129 instead of 0.049 and 0.176; 32 rows of 28672 0.123 instead of 0.151, of 8192 more
+// (gpu_bench sweep).
+std::optional<GpuLoop> loop_of_64_rows(const GpuLoopDesc& d) {
+  const bool plain = d.scaling == Scaling::kNone && !d.swiglu && size_bytes_of(d) == 2;
+  const std::int64_t narrow = ceil_div(ceil_div(d.n, std::int64_t{32}), std::int64_t{d.num_sms});
+  if (!plain || d.m <= kFewRows / 4 || narrow < (d.m > kFewRows / 2 ? 2 : 3)) return std::nullopt;
+  constexpr GpuLoop kLoops[] = {{{64, 64, 64}, 8}, {{64, 128, 64}, 6}, {{64, 256, 64}, 4}};
+  for (const GpuLoop& loop : kLoops) {
+    if (ceil_div(d.n, loop.tile.bn) <= d.num_sms) return loop;
+  }
+  return kLoops[2];
 }
 
 // Narrow tiles and long steps: HBM gives a row of weights faster in stretches of 512 bytes and more
@@ -231,11 +248,17 @@ GemmTile scaled_tile(GemmTile tile, Scaling scaling) {
 GpuLoop gpu_loop(const GpuLoopDesc& d) {
   bool matrix = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) <= 2;
   if (!matrix) return {.tile = {.bm = 64, .bn = 64, .bk = 32}, .num_stages = 2};
-  if (d.m <= kFewRows) return streaming_loop(d);
+  if (d.m <= kFewRows) return loop_of_64_rows(d).value_or(streaming_loop(d));
   constexpr std::int64_t kMaxRows = 128;  // two warpgroups of 64 rows
   constexpr std::int64_t kStageBytes = std::int64_t{192} * 1024;
   std::int64_t max_cols = d.swiglu ? 128 : 256;  // accumulators fill half the registers
   bool scaled = d.scaling == Scaling::kBlock;
+  // Twice the tiles where the SMs would have half of one each: GEMM+AR of 128 rows and 4096 columns
+  // on two H200s, 2026-11-26, 0.033 ms instead of 0.035 (gpu_bench sweep).
+  bool halves = d.m <= kMaxRows && 2 * ceil_div(d.n, std::int64_t{64}) <= d.num_sms;
+  if (halves && d.scaling == Scaling::kNone && size_bytes_of(d) == 2) {
+    return {.tile = {64, 64, 64}, .num_stages = d.swiglu ? 6 : 8};
+  }
   if (scaled) max_cols /= 2;  // beside the sums, products of their size
   GemmTile tile{.bm = kMaxRows, .bn = 64, .bk = kRowBytes / size_bytes_of(d)};
   // The width that keeps the SMs busiest: waves of tiles times the time of one, which is that of

@@ -176,7 +176,7 @@ bool turns_pay(const LoopInTurn& loop, std::int64_t row_tiles, std::int64_t n,
 
 // Up to so many rows of all ranks, tiles that reach across the ranks' rows are the default of
 // operators that gather or scatter rows: tiles of each rank's rows read all weights once more.
-inline constexpr std::int64_t kMostRowsAcross = 64;
+inline constexpr std::int64_t kMostRowsAcross = 256;
 GpuLoop gpu_loop(const GpuLoopDesc& desc);
 
 struct NamedSize {

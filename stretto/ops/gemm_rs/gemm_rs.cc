@@ -200,9 +200,7 @@ GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
   check_sizes("gemm_rs", {{"world_size", d.world_size}, {"m", d.m}, {"n", d.n}, {"k", d.k}});
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   if (target == Target::kCuda) {
-    // Tiles of 64 rows end in an illegal instruction on GPUs, why is not known yet.
-    constexpr std::int64_t kMostRows = 16;
-    bool across = d.world_size > 1 && d.m <= kMostRows;
+    bool across = d.world_size > 1 && d.m <= kMostRowsAcross;
     return fitted(d,
                   across ? gpu_config_across(d, run_rows * d.world_size) : gpu_config_of_runs(d));
   }
