@@ -1,5 +1,8 @@
 #include "cpu_executable.h"
 
+#include <fmt/format.h>
+
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -8,7 +11,8 @@ namespace stretto::python {
 CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank,
                              const CompiledProgram& compiled, const std::vector<bool>& staged)
     : Executable(std::move(session), rank, compiled, staged, Place::kHost),
-      instance_(make_ready(), compiled.schedule, compiled.quotas) {
+      instance_(make_ready(), compiled.schedule, compiled.quotas),
+      tables_(input_tables()) {
   args_.tensors.resize(program().tensors.size());
   for (const Staging& s : staging_) {
     args_.tensors[arguments_[s.arg].tensor].symmetric = &s.memory->buffer();
@@ -22,6 +26,43 @@ Rank& CpuExecutable::make_ready() {
   if (own.size() > 1) own.agree(call.name + " for the first time", ~call.content);
   make_staging();
   return own;
+}
+
+InputTables CpuExecutable::input_tables() const {
+  std::vector<std::size_t> tensors;
+  for (const Argument& argument : arguments_) tensors.push_back(argument.tensor);
+  return InputTables(program(), rank(), tensors);
+}
+
+void CpuExecutable::require_own(std::span<std::byte* const> args,
+                                std::span<const std::int64_t> extents) const {
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const Tensor& t = program().tensors[arguments_[i].tensor];
+    if (arguments_[i].passing == Passing::kStaged) continue;
+    if (reinterpret_cast<std::uintptr_t>(args[i]) % size_bytes(t.dtype) == 0) continue;
+    throw UserError(fmt::format("{}: tensor '{}' is not aligned", program().name, t.name));
+  }
+  tables_.require(args, extents);
+}
+
+// All have agreed on the launch, so what ends it here alone ends it for the others too.
+void CpuExecutable::run(Rank& own) {
+  try {
+    instance_.launch(args_);
+  } catch (const Fault&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (own.size() == 1 || own.aborted()) throw;
+    try {
+      own.raise_fault({.program = program().name,
+                       .role = "launch",
+                       .rank = own.index(),
+                       .waited_for = own.index(),
+                       .reason = fmt::format("rank {} failed: {}", own.index(), error.what())});
+    } catch (const Fault&) {
+    }
+    throw;
+  }
 }
 
 void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
@@ -38,11 +79,15 @@ void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std
     to.offset_bytes = places_[i].offset_bytes;
   }
   args_.extents.assign(extents.begin(), extents.end());
-  if (own.size() > 1) own.agree(call.name, call.content);
+  if (own.size() > 1) {
+    require_own(args, extents);
+    own.agree(call.name, call.content);
+  }
+  count_use();
   for (const Staging& s : staging_) {
     if (s.copied_in && s.bytes > 0) std::memcpy(s.memory->data(), args[s.arg], s.bytes);
   }
-  instance_.launch(args_);
+  run(own);
   for (const Staging& s : staging_) {
     if (s.copied_out && s.bytes > 0) std::memcpy(args[s.arg], s.memory->data(), s.bytes);
   }

@@ -3,6 +3,7 @@
 
 #include "executable.h"
 #include "stretto/executor/executor.h"
+#include "tables.h"
 
 namespace stretto::python {
 
@@ -16,9 +17,14 @@ class CpuExecutable final : public Executable {
 
  private:
   Rank& make_ready();  // collective
+  InputTables input_tables() const;
+  // Of what only this rank sees. UserError.
+  void require_own(std::span<std::byte* const> args, std::span<const std::int64_t> extents) const;
+  void run(Rank& own);
 
   LaunchArgs args_;
   Instance instance_;
+  InputTables tables_;
 };
 
 }  // namespace stretto::python

@@ -15,6 +15,12 @@
 namespace stretto::python {
 namespace {
 
+// What memory takes that others map: pages, of 2 MiB where GPUs share it.
+std::size_t in_pages(std::size_t bytes, Place place) {
+  std::size_t page = place == Place::kGpu ? std::size_t{2} << 20 : std::size_t{4} << 10;
+  return (bytes + page - 1) / page * page;
+}
+
 void mix(std::uint64_t* content, std::uint64_t word) {
   *content = (*content ^ word) * 0x9e3779b97f4a7c15u;
 }
@@ -40,7 +46,11 @@ Executable::Executable(std::shared_ptr<Session> session, int rank, const Compile
   std::vector<bool> by_address;
   for (std::size_t i = 0; i < p.tensors.size(); ++i) {
     const Tensor& t = p.tensors[i];
-    if (t.kind == TensorKind::kBuffer) continue;
+    std::size_t bytes = in_pages(storage_bytes(p, static_cast<int>(i)), place);
+    if (t.kind == TensorKind::kBuffer) {
+      bytes_ += bytes;
+      continue;
+    }
     std::size_t arg = arguments_.size();
     Passing passing = t.space != Space::kSymmetric ? Passing::kOwn
                       : staged[arg]                ? Passing::kStaged
@@ -49,8 +59,10 @@ Executable::Executable(std::shared_ptr<Session> session, int rank, const Compile
     by_address.push_back(passing == Passing::kSymmetric);
     places_.push_back({});
     if (passing != Passing::kStaged) continue;
+    bytes_ += bytes;
     staging_.push_back({arg, t.kind != TensorKind::kOutput, t.kind != TensorKind::kInput, 0, {}});
   }
+  bytes_ += in_pages(1, place);  // signals
   content_ = std::hash<std::string>()(print(p) + fmt::format("{}", by_address));
   size_for(extent_bounds(p), "");
 }

@@ -40,6 +40,17 @@ class Executable {
                       const std::string& said, std::uintptr_t stream) = 0;
   const Program& program() const { return *schedule_; }
 
+  // Of the program and how its tensors are passed, the same on all ranks.
+  std::uint64_t content() const { return content_; }
+  // About what this keeps on a rank: buffers, copies of tensors, signals.
+  std::size_t bytes() const { return bytes_; }
+  // Numbers of launches that all ranks have agreed on, or on GPUs announced; 0: none since it was
+  // made, or since forget_use(). The same on all ranks, unless one of those failed.
+  std::uint64_t last_use() const { return last_use_; }
+  void forget_use() { last_use_ = 0; }
+  // Whether a graph has captured a launch, and may launch for as long as the process lives.
+  virtual bool is_captured() const { return false; }
+
  protected:
   Executable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
              const std::vector<bool>& staged, Place place);
@@ -81,6 +92,7 @@ class Executable {
   // The program's largest, with symmetric tensors at the beginning of theirs.
   const Call& call_at_bounds() const { return call_; }
   void make_staging();  // collective
+  void count_use() { last_use_ = session_->count_launch(rank_); }
 
   std::vector<Argument> arguments_;
   std::vector<Staging> staging_;
@@ -95,7 +107,9 @@ class Executable {
   int rank_;
   std::shared_ptr<const Program> schedule_;
   Place place_;
-  std::uint64_t content_ = 0;  // of the program and how its tensors are passed
+  std::uint64_t content_ = 0;
+  std::size_t bytes_ = 0;
+  std::uint64_t last_use_ = 0;
   Call call_;                  // the last one
 };
 

@@ -76,6 +76,8 @@ void GpuExecutable::launch(std::span<std::byte* const> args, std::span<const std
   const cuda::Stream& on = gpu.stream(stream);
   cuda::ContextScope scope(*gpu.device().context());
   gpu.announce(call.name, call.content, GpuSide::Then::kLaunch);
+  count_use();
+  is_captured_ = is_captured_ || on.capture_id() != 0;
   for (const Staging& s : staging_) {
     if (!s.copied_in || s.bytes == 0) continue;
     on.copy(reinterpret_cast<CUdeviceptr>(s.memory->data()),

@@ -18,6 +18,7 @@ class GpuExecutable final : public Executable {
   // May be captured into a graph.
   void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
               const std::string& said, std::uintptr_t stream) override;
+  bool is_captured() const override { return is_captured_; }
   // After the GPU side has recovered. Collective.
   void recover() { instance_->recover(); }
   // With the GPU idle: begins to record, or moves what was recorded to `recorder` and ends. Nothing
@@ -30,6 +31,7 @@ class GpuExecutable final : public Executable {
   GpuSide& gpu_;
   GpuLaunchArgs args_;
   bool records_;
+  bool is_captured_ = false;
   std::optional<GpuInstance> instance_;
 };
 

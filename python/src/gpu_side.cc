@@ -10,15 +10,46 @@ namespace stretto::python {
 namespace {
 
 constexpr std::size_t kCallsKept = 256;
-constexpr int kNumberBits = 24;  // of calls: the numbers of two that are compared are near
+// What a rank says of a call: how many launches and how many collective calls of its host came
+// before it, near those of the word that it is compared with; a hash; and whether the hosts meet in
+// it, as they do in first calls, or it is launched. Ranks that make the same calls have the same
+// numbers; whoever refuses one has come to it on its host, too.
+constexpr int kLaunchBits = 20, kHostBits = 12, kHashBits = 31;
+static_assert(kLaunchBits + kHostBits + kHashBits + 1 == 64);
 
-// Never 0, which says that there was no call.
-std::uint64_t word_of(std::uint64_t number, std::uint64_t content, bool agrees) {
-  std::uint64_t hash = content >> kNumberBits & ~std::uint64_t{1};
-  return (number + 1) << (64 - kNumberBits) | hash | (agrees ? 1 : 0);
+struct Place {
+  std::uint64_t num_launches, num_host_calls;
+};
+
+constexpr std::uint64_t low(std::uint64_t x, int bits) {
+  return x & ((std::uint64_t{1} << bits) - 1);
+}
+
+// Never 0 within the first launches, which says that there was no call.
+std::uint64_t word_of(Place place, std::uint64_t content, bool agrees) {
+  std::uint64_t numbers =
+      low(place.num_launches + 1, kLaunchBits) << kHostBits | low(place.num_host_calls, kHostBits);
+  return numbers << (kHashBits + 1) | content >> (64 - kHashBits) << 1 | (agrees ? 1 : 0);
 }
 bool agrees(std::uint64_t word) { return (word & 1) != 0; }
-std::uint64_t number_of(std::uint64_t word) { return word >> (64 - kNumberBits); }
+
+// By how much the numbers of that many bits, from `shift` on, are ahead of those of `mine`.
+std::int64_t ahead(std::uint64_t theirs, std::uint64_t mine, int shift, int bits) {
+  std::uint64_t by = low((theirs >> shift) - (mine >> shift), bits);
+  return static_cast<std::int64_t>(by << (64 - bits)) >> (64 - bits);
+}
+
+// Whether one of the two ranks makes a call for which the other has made, or refused, another.
+// Where hosts are still to meet they are told there.
+bool go_apart(std::uint64_t mine, std::uint64_t theirs) {
+  if (theirs == mine || theirs == 0) return false;
+  std::int64_t launches = ahead(theirs, mine, kHostBits + kHashBits + 1, kLaunchBits);
+  if (launches != 0)
+    return launches > 0 && agrees(mine);  // they have launched what this one does not
+  std::int64_t host_calls = ahead(theirs, mine, kHashBits + 1, kHostBits);
+  if (host_calls == 0) return !agrees(mine) || !agrees(theirs);
+  return !agrees(host_calls < 0 ? theirs : mine);
+}
 
 }  // namespace
 
@@ -91,26 +122,38 @@ void GpuSide::agree(const std::string& call, std::uint64_t content) {
 
 void GpuSide::announce(const std::string& call, std::uint64_t content, Then then) {
   if (host_->size() == 1) return;
-  std::uint64_t number = num_calls_++, mine = word_of(number, content, then == Then::kAgree);
-  std::size_t place = number % kCallsKept;
-  calls_.on<Call>(host_->index())[place].store(mine);  // before the others' are read: one sees both
+  Place place{num_launches_, host_->num_calls()};
+  compare(call, word_of(place, content, then == Then::kAgree), place.num_host_calls);
+  if (then == Then::kLaunch) ++num_launches_;
+}
+
+void GpuSide::refuse(const std::string& call, std::uint64_t num_host_calls) noexcept {
+  try {
+    compare(call, word_of({num_launches_, num_host_calls}, 0, true), num_host_calls);
+  } catch (const Error&) {
+  }
+}
+
+void GpuSide::compare(const std::string& call, std::uint64_t word, std::uint64_t num_host_calls) {
+  std::size_t place = num_launches_ % kCallsKept;
+  calls_.on<Call>(host_->index())[place].store(word);  // before the others' are read: one sees both
   for (int r = 0; r < host_->size(); ++r) {
-    std::uint64_t theirs = calls_.on<Call>(r)[place].load();
-    if (theirs == mine || number_of(theirs) != number_of(mine)) continue;
-    if (agrees(theirs) && agrees(mine)) continue;
+    if (!go_apart(word, calls_.on<Call>(r)[place].load())) continue;
+    std::string reason = host_->refusal(num_host_calls);
+    if (reason.empty()) reason = fmt::format("rank {} makes another call in its place", r);
     gpus_->abort();
     host_->raise_fault({.program = call,
                         .role = "call",
                         .rank = host_->index(),
                         .waited_for = r,
-                        .reason = fmt::format("rank {} makes another call in its place", r)});
+                        .reason = reason});
   }
 }
 
 void GpuSide::recover() {
   if (own_) own_->recover();
   synchronize();
-  num_calls_ = 0;
+  num_launches_ = 0;
   for (std::size_t i = 0; i < kCallsKept; ++i) calls_.on<Call>(host_->index())[i].store(0);
   gpus_->clear_fault();
 }

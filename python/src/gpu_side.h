@@ -55,19 +55,25 @@ class GpuSide {
   // not where both go on to agree().
   enum class Then { kLaunch, kAgree };
   void announce(const std::string& call, std::uint64_t content, Then then);
+  // This rank does not make the call that comes after so many of its host's collective ones, and
+  // its host has said why. Where another rank has launched it, a fault for all, which ends what
+  // waits on GPUs; does not throw it.
+  void refuse(const std::string& call, std::uint64_t num_host_calls) noexcept;
 
   // After the world has recovered, on every rank, before instances recover.
   void recover();
 
  private:
-  using Call = std::atomic<std::uint64_t>;  // its number and a hash
+  using Call = std::atomic<std::uint64_t>;  // a word of gpu_side.cc
 
   void free_retired();
+  // Fault where another rank's word in the same place does not go with this one.
+  void compare(const std::string& call, std::uint64_t word, std::uint64_t num_host_calls);
 
   std::unique_ptr<World> own_;  // of a session of one rank, which may be one of threads
   Rank* host_;
   SymmetricBuffer calls_;  // [kCallsKept] of each rank, the latest
-  std::uint64_t num_calls_ = 0;
+  std::uint64_t num_launches_ = 0;
   std::unique_ptr<GpuWorld> gpus_;
   std::mutex retiring_;  // of what follows
   std::vector<SymmetricGpuMemory> retired_;

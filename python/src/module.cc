@@ -26,9 +26,11 @@ namespace {
 // Addresses and extents of a launch without an allocation per call.
 constexpr std::size_t kMaxArgs = 32;
 
-void raise(const char* type, const Error& error, nb::object record = nb::none()) {
+// `attribute`: one that the exception gets beside its text.
+void raise(const char* type, const Error& error, const char* attribute = nullptr,
+           nb::object value = nb::none()) {
   nb::object made = nb::module_::import_("stretto.errors").attr(type)(nb::str(error.what()));
-  if (!record.is_none()) made.attr("record") = record;
+  if (attribute != nullptr) made.attr(attribute) = value;
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
 }
 
@@ -51,7 +53,11 @@ void translate(const std::exception_ptr& error, void*) {
   try {
     std::rethrow_exception(error);
   } catch (const Fault& e) {
-    raise("Fault", e, to_dict(e.record()));
+    raise("Fault", e, "record", to_dict(e.record()));
+  } catch (const Disagreement& e) {
+    raise("UserError", e, "is_settled", nb::bool_(true));
+  } catch (const AnotherThread& e) {
+    raise("UserError", e, "is_settled", nb::bool_(true));
   } catch (const UserError& e) {
     raise("UserError", e);
   } catch (const Rejected& e) {
@@ -132,6 +138,8 @@ void bind_session(nb::module_& m) {
           nb::arg("device"), nb::arg("share_devices") = false,
           nb::call_guard<nb::gil_scoped_release>())
       .def("agree", &Session::agree, nb::call_guard<Interruptible>())
+      .def("same", &Session::same, nb::call_guard<Interruptible>())
+      .def("refuse", &Session::refuse, nb::call_guard<Interruptible>())
       .def("check", &Session::check)
       .def("is_symmetric",
            [](Session& s, int rank, std::uintptr_t address) {
@@ -186,6 +194,11 @@ void bind_launches(nb::module_& m) {
           },
           nb::arg("session"), nb::arg("rank"), nb::arg("compiled"), nb::arg("staged"),
           nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"), nb::call_guard<Interruptible>())
+      .def_prop_ro("content", &Executable::content)
+      .def_prop_ro("bytes", &Executable::bytes)
+      .def_prop_ro("last_use", &Executable::last_use)
+      .def("forget_use", &Executable::forget_use)
+      .def_prop_ro("is_captured", &Executable::is_captured)
       .def("launch", &launch, nb::arg("addresses"), nb::kw_only(), nb::arg("extents"),
            nb::arg("said") = "", nb::arg("stream") = 0);
   nb::class_<PlanCache>(m, "PlanCache")
@@ -219,6 +232,7 @@ void bind_launches(nb::module_& m) {
           nb::arg("op"), nb::arg("option"), nb::arg("out").none(), nb::arg("arrays"), nb::kw_only(),
           nb::arg("result"), nb::arg("make"), nb::arg("launches"), nb::arg("fixed"))
       .def("clear", &PlanCache::clear)
+      .def("forget", &PlanCache::forget)
       .def("enter", &PlanCache::enter)
       .def("leave", &PlanCache::leave);
 }

@@ -15,7 +15,7 @@ class Entered {
  public:
   Entered(PlanCache& cache, int rank) : cache_(cache) {
     if (cache.enter()) return;
-    throw UserError(fmt::format("rank {}: stretto is being called from another thread", rank));
+    throw AnotherThread(fmt::format("rank {}: stretto is being called from another thread", rank));
   }
   ~Entered() { cache_.leave(); }
   Entered(const Entered&) = delete;
@@ -168,6 +168,13 @@ void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args
   if (plans_.size() >= kMaxPlans) plans_.clear();
   plans_.insert_or_assign({call.key.view().begin(), call.key.view().end()},
                           std::make_shared<const Plan>(std::move(plan)));
+}
+
+void PlanCache::forget(const Executable& executable) {
+  std::erase_if(plans_, [&](const auto& plan) {
+    auto is_it = [&](const Launch& launch) { return launch.executable.get() == &executable; };
+    return std::ranges::any_of(plan.second->launches, is_it);
+  });
 }
 
 }  // namespace stretto::python

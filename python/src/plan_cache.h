@@ -34,6 +34,12 @@ struct CallKey {
   std::span<const std::int64_t> view() const { return {words, num_words}; }
 };
 
+// A rank is in a call of another thread; its own goes on, and this one counts for nothing.
+class AnotherThread : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 class PlanCache {
  public:
   static constexpr std::size_t kMaxArrays = 8;
@@ -63,6 +69,8 @@ class PlanCache {
            nanobind::handle result, nanobind::object make, const std::vector<Made>& launches,
            const std::vector<std::uintptr_t>& fixed);
   void clear() { plans_.clear(); }
+  // Of plans that launch it.
+  void forget(const Executable& executable);
 
   // A rank is in one call at a time. False: it is in one.
   bool enter() { return !busy_.exchange(true, std::memory_order_acquire); }

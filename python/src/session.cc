@@ -24,6 +24,7 @@ void SharedLedger::set(std::shared_ptr<GpuLedger> ledger) {
 Session::Session(std::shared_ptr<World> world, std::shared_ptr<SharedLedger> ledger)
     : world_(std::move(world)),
       ledger_(ledger ? std::move(ledger) : std::make_shared<SharedLedger>()),
+      num_launches_(static_cast<std::size_t>(world_->size())),
       memories_(static_cast<std::size_t>(world_->size())),
       memories_made_(memories_.size()),
       finalized_(memories_.size()),
@@ -115,6 +116,30 @@ void Session::forget_recording() { world_->recorder().clear(); }
 
 void Session::agree(int rank, const std::string& call) {
   this->rank(rank).agree(call, std::hash<std::string>()(call));
+}
+
+bool Session::same(int rank, const std::string& call, std::uint64_t content) {
+  Rank& own = this->rank(rank);
+  std::uint64_t before = own.num_calls();
+  try {
+    own.agree(call, content);
+    return true;
+  } catch (const Disagreement&) {
+    if (!own.refusal(before).empty()) throw;
+    return false;
+  }
+}
+
+void Session::refuse(int rank, const std::string& call, const std::string& reason) {
+  Rank& own = this->rank(rank);
+  std::uint64_t before = own.num_calls();
+  own.refuse(call, reason);  // first: others that see the GPU's word look here for the reason
+  GpuSide* gpu = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    gpu = gpu_.get();
+  }
+  if (gpu != nullptr) gpu->refuse(call, before);
 }
 
 void Session::check() {

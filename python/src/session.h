@@ -72,6 +72,14 @@ class Session {
   // Every rank says that it makes this call, which launches nothing; UserError on all where they
   // differ. Collective.
   void agree(int rank, const std::string& call);
+  // The rank does not make its next collective call after all, for this reason: counts as `call`
+  // and does not wait; others that wait in it get a UserError, where they have launched it on GPUs
+  // a Fault. Errors as Rank::refuse.
+  void refuse(int rank, const std::string& call, const std::string& reason);
+  // As agree(), but false on every rank where their contents differ.
+  bool same(int rank, const std::string& call, std::uint64_t content);
+  // The number of a launch of this rank, from 1 on.
+  std::uint64_t count_launch(int rank) { return ++num_launches_[static_cast<std::size_t>(rank)]; }
   // Throws the Fault of an earlier launch on a GPU, where there has been one.
   void check();
   // Every wait of every rank fails with this fault from now on.
@@ -97,6 +105,7 @@ class Session {
 
   std::shared_ptr<World> world_;
   std::shared_ptr<SharedLedger> ledger_;
+  std::vector<std::uint64_t> num_launches_;  // [world], by its rank's thread
   mutable std::mutex mutex_;  // of what follows
   std::unique_ptr<GpuSide> gpu_;
   std::vector<GpuExecutable*> executables_;

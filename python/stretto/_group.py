@@ -4,6 +4,7 @@ is kept."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
 import threading
@@ -14,7 +15,8 @@ import numpy as np
 from . import _core
 from ._arrays import TorchKind, kind_of
 from ._calls import bound_of, fits
-from .errors import Fault, UserError
+from ._kept import Kept, limit_bytes
+from .errors import Error, Fault, UserError
 
 _NAMES_A_RANK = re.compile(r"\branks? \d")
 
@@ -77,8 +79,7 @@ class Group:
         self._entries: Dict[Any, _Entry] = {}
         self._constants: Dict[Any, Any] = {}
         self._sizes: Dict[Any, Set[int]] = {}
-        self._kept: Dict[Any, Any] = {}
-        self._fixed: Set[int] = set()
+        self._kept = Kept(session, rank, self.plans, limit_bytes())
         self._launches: Optional[List[Any]] = None  # of the call under way
         self._records = False
         self._thread = threading.get_ident()  # whose calls by itself this group runs, if of one rank
@@ -122,6 +123,7 @@ class Group:
                 self._say_who(fault)
                 raise
             self.plans.clear()
+            self._kept.forget_uses()
             self._sizes.clear()  # a launch that failed may have ended well on some ranks
             for alone in list(self._alone.values()):
                 if alone.plans.enter():  # those within a call work
@@ -158,7 +160,9 @@ class Group:
     def used(self):
         """Refuses a second thread: the order of collective calls would be a matter of chance."""
         if not self.plans.enter():
-            raise UserError(f"rank {self.rank}: stretto is being called from another thread")
+            error = UserError(f"rank {self.rank}: stretto is being called from another thread")
+            error.is_settled = True  # the call that is under way goes on
+            raise error
         try:
             yield
         except Fault as fault:
@@ -206,10 +210,13 @@ class Group:
         except Fault as fault:
             self._say_who(fault)
             raise
-        except TypeError:
-            if isinstance(option, int) and fits(option):
-                raise
-            raise UserError(f"{option!r}: need a whole number of 64 bits") from None
+        except Exception as error:
+            if isinstance(error, TypeError) and not (isinstance(option, int) and fits(option)):
+                error = UserError(f"{option!r}: need a whole number of 64 bits")
+                self.refuse(_name_of(op), error)
+                raise error from None
+            self.refuse(_name_of(op), error)
+            raise
         if result is not None:
             return result
         self._launches = launches = []
@@ -222,14 +229,38 @@ class Group:
         return result
 
     def _first_call(self, op, option, out, arrays):
-        """The operator itself; an error about its arguments says on which rank, unless it does, as
-        those do that are the same on all."""
         try:
             return op(self, *arrays, option, out)
-        except UserError as error:
-            if self.size > 1 and not _NAMES_A_RANK.search(str(error)):
-                error.args = (f"{error} (on rank {self.rank} of {self.size})",)
+        except Exception as error:
+            self.refuse(_name_of(op), error)
             raise
+
+    def refuse(self, call: str, error: Exception) -> None:
+        """For a call that raised this: it counts as made, so that the others, which may wait in
+        theirs, are told why and which is which from then on. Not where all have been told. A
+        UserError says on which rank, unless it does."""
+        if self.size == 1 or isinstance(error, Fault) or getattr(error, "is_settled", False):
+            return
+        error.is_settled = True  # by whoever sees it first, within nested calls
+        reason = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+        if not _NAMES_A_RANK.search(reason):
+            reason = f"{reason} (on {self._own_name()})"
+            if isinstance(error, UserError):
+                error.args = (reason,)
+        if not self.plans.enter():
+            return
+        try:
+            self.session.refuse(self.rank, call, reason if call in reason else f"{call}: {reason}")
+        except Error:
+            pass  # of a world that has failed or ended, as its other calls say
+        finally:
+            self.plans.leave()
+
+    def _own_name(self) -> str:
+        own = f"rank {self.rank} of {self.size}"
+        if not self.name:
+            return own
+        return f"{own} of group '{self.name}', rank {self.ranks[self.rank]} of all"
 
     def _add_plan(self, op, option, out, arrays, result, launches) -> None:
         makers = []
@@ -257,7 +288,7 @@ class Group:
             result=result,
             make=make,
             launches=launches,
-            fixed=list(self._fixed),
+            fixed=self._kept.fixed(),
         )
 
     def is_symmetric(self, address: int) -> bool:
@@ -280,18 +311,11 @@ class Group:
 
     def keep(self, kind: Any, key: Any, make: Callable[[], Any]) -> Any:
         """What make() made when it was first asked for with this key."""
-        if key not in self._kept:
-            if kind.on_gpu and kind.is_capturing():
-                raise UserError(
-                    "the first call of its shape makes memory, which a graph cannot capture; call "
-                    "it once before"
-                )
-            self._kept[key] = make()
-        return self._kept[key]
+        return self._kept.array(kind, key, make)
 
     def stays(self, kind: Any, array: Any) -> None:
         """Launches on `array`, which keep() made, can be repeated as they are."""
-        self._fixed.add(kind.address(array))
+        self._kept.stays(kind.address(array))
 
     def take_turns(self, tensor: Any) -> None:
         """For operators that leave what they keep() to later work on PyTorch's current stream: that
@@ -371,7 +395,9 @@ class Group:
                 staged_args = staged or (False,) * len(args)
                 executable = self._make_executable(kind, entry, staged_args, records)
                 entry.executables[staged, records] = executable
+                self._keep_executable(executable, name, (staged, records))
             executable.launch(*args, extents=extents, said=said, stream=stream)
+            self._kept.launched(executable, args)
             if self._launches is not None:
                 self._launches.append((executable, args, list(extents), said))
 
@@ -407,6 +433,22 @@ class Group:
             records=records,
         )
 
+    def _keep_executable(self, executable: Any, name: Any, form: Any) -> None:
+        forget = functools.partial(self._forget, name, form)
+        try:
+            self._kept.add(executable, forget, [made[0] for made in self._launches or ()])
+        except BaseException:  # some ranks may not have it
+            forget()
+            raise
+
+    def _forget(self, name: Any, form: Any) -> None:
+        """Of a program, the executable of that form."""
+        del self._entries[name].executables[form]
+        if not self._entries[name].executables:
+            del self._entries[name]
+            with _compiled_lock:
+                _compiled.pop(name, None)
+
     def agree_on_nothing(self, op: str, kind: Any, x: Any, said: str = "") -> None:
         """For a collective call without elements, which launches nothing: the ranks compare it with what
         the others call, and what they say. On GPUs the hosts wait for each other."""
@@ -421,11 +463,15 @@ class Group:
         self._entries.clear()
         self._constants.clear()
         self._kept.clear()
-        self._fixed.clear()
         self.session.finalize(self.rank, at_once)
         for alone in list(self._alone.values()):
             alone.close(at_once=at_once)
         self._alone.clear()
+
+
+def _name_of(op: Callable[..., Any]) -> str:
+    """What users call it."""
+    return getattr(op, "func", op).__name__.strip("_")
 
 
 def _compile(key, make, at_bounds):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import itertools
 import math
 import operator
@@ -12,7 +13,7 @@ import secrets
 import socket
 import sys
 import threading
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from . import _core, _route
 from ._group import Group, Options
@@ -157,6 +158,31 @@ def group_of(group: GroupLike = None) -> Group:
     return found
 
 
+def refuse(group: GroupLike, call: str, error: Exception) -> None:
+    """Tells the other ranks of the group that this one has raised this and does not make the call."""
+    try:
+        found = group_of(group)
+    except Exception:  # pylint: disable=broad-except
+        return  # nobody can tell which ranks that would be
+    found.refuse(call, error)
+
+
+def counted(function: Callable[..., Any], find: Optional[Callable[..., Any]] = None) -> Any:
+    """For operators that do not go through Group.call, or look at arguments before: what they
+    raise counts as a call (Group.refuse). `find`: the group of these arguments; default: `group`."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            group = kwargs.get("group") if find is None else find(*args, **kwargs)
+            refuse(group, function.__name__, error)
+            raise
+
+    return call
+
+
 def _refusal(member: _Member, group: GroupLike) -> UserError:
     name = name_of(group)
     if member.forked:
@@ -280,6 +306,14 @@ def new_group(ranks: Any, *, name: Optional[str] = None) -> Union[Group, Outside
     member = _member()
     if _name_of_torch(ranks) is not None:
         return _new_group_of_torch(member, ranks, name)
+    try:
+        return _new_group_of_ranks(member, ranks, name)
+    except Exception as error:
+        refuse(None, "new_group", error)
+        raise
+
+
+def _new_group_of_ranks(member: _Member, ranks, name: Optional[str]) -> Union[Group, Outsider]:
     whole = group_of()
     numbers = sorted(_numbers(ranks))
     if not numbers or numbers != sorted(set(numbers)):
@@ -292,6 +326,7 @@ def new_group(ranks: Any, *, name: Optional[str] = None) -> Union[Group, Outside
     return _split(member, whole, own, request, named) or _outsider(member, named, numbers)
 
 
+@functools.partial(counted, find=lambda **_: None)
 def mesh(**sizes: int) -> Dict[str, Group]:
     """The ranks as a grid, and this rank's group along each of its axes: mesh(dp=2, tp=4) of 8 ranks
     has "tp" groups of 4 ranks with numbers in a row, and "dp" groups of those with the same place

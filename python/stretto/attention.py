@@ -21,7 +21,7 @@ from ._calls import (
     whole,
     with_options,
 )
-from ._world import GroupLike, alone, group_of, name_of
+from ._world import GroupLike, alone, counted, group_of, name_of
 from .errors import UserError
 
 
@@ -75,6 +75,7 @@ def _heads_desc(dtype, m, heads, kv_heads, width, scale: Optional[float]) -> Dic
     }
 
 
+@counted
 def sequence_attention(
     query: ArrayT,
     key: ArrayT,
@@ -103,6 +104,7 @@ def sequence_attention(
     return _spread(op, op, query, key, value, *options, group, out)
 
 
+@counted
 def ring_attention(
     query: ArrayT,
     key: ArrayT,
@@ -190,6 +192,7 @@ def _finished(kind, made):
     return attended, finish(kind, lse, written if lse is written else written[:, : lse.shape[1]])
 
 
+@counted
 def flash_decode(
     query: ArrayT,
     key_cache: ArrayT,

@@ -24,7 +24,7 @@ from ._calls import (
     result_along,
     unless_same,
 )
-from ._world import GroupLike, group_of, name_of
+from ._world import GroupLike, group_of, name_of, refuse
 from .errors import UserError
 
 
@@ -99,7 +99,11 @@ def reduce_scatter(
     `out` may be this rank's part of `x`."""
     if out is None and _route.wants(x):
         return _route.layer.reduce_scatter(x, dim, reduce_op, name_of(group))
-    op = _reduce_scatter_avg if is_average("reduce_scatter", reduce_op) else _reduce_scatter
+    try:
+        op = _reduce_scatter_avg if is_average("reduce_scatter", reduce_op) else _reduce_scatter
+    except UserError as error:
+        refuse(group, "reduce_scatter", error)
+        raise
     return group_of(group).call(op, dim, out, x)
 
 
@@ -137,7 +141,11 @@ def all_reduce(
     float32 in rank order, divided, and rounded. `out` may be `x`."""
     if out is None and _route.wants(x):
         return _route.layer.all_reduce(x, reduce_op, name_of(group))
-    op = _all_reduce_avg if is_average("all_reduce", reduce_op) else _all_reduce
+    try:
+        op = _all_reduce_avg if is_average("all_reduce", reduce_op) else _all_reduce
+    except UserError as error:
+        refuse(group, "all_reduce", error)
+        raise
     return group_of(group).call(op, 0, out, x)
 
 
@@ -222,11 +230,18 @@ def all_to_all(
     captures it. A gradient exchanges them
     again.
     """
-    expected, sent = _sizes(output_split_sizes), _sizes(input_split_sizes)
-    if out is None and _route.wants(x):
-        return _route.layer.all_to_all(x, expected, sent, name_of(group))
+    try:
+        expected, sent = _sizes(output_split_sizes), _sizes(input_split_sizes)
+        if out is None and _route.wants(x):
+            return _route.layer.all_to_all(x, expected, sent, name_of(group))
+        return _all_to_all(group_of(group), x, expected, sent, out)
+    except Exception as error:
+        refuse(group, "all_to_all", error)
+        raise
+
+
+def _all_to_all(group, x, expected: Optional[List[int]], sent: Optional[List[int]], out):
     kind, x = adopt(x)
-    group = group_of(group)
     even = sent is None and expected is None
     sent = checked_blocks(group, x, sent)
     if even:

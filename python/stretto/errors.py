@@ -7,6 +7,9 @@ from __future__ import annotations
 class Error(RuntimeError):
     """What all errors of stretto derive from."""
 
+    # The other ranks know of the call that raised it, or it counts for nothing (Group.refuse).
+    is_settled = False
+
 
 class UserError(Error, ValueError):
     """A bad argument, program, file or request; the message says which one and where."""

@@ -5,6 +5,7 @@ no gradient."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from . import _core, _route
@@ -18,7 +19,7 @@ from ._calls import (
     residual_or_zeros,
     same_kind,
 )
-from ._world import GroupLike, group_of, name_of
+from ._world import GroupLike, counted, group_of, name_of
 from .errors import UserError
 from .symm_mem import workspace
 
@@ -35,6 +36,7 @@ class ExpertTiles(NamedTuple):
     group: str = ""  # whose tokens, by name
 
 
+@counted
 def all_gather_grouped_matmul(
     a_shard: ArrayT,
     b: ArrayT,
@@ -122,6 +124,11 @@ def tiles_of(routed: Dict[str, int], dtype: str, on_gpu: bool) -> Tuple[int, int
     return _core.expert_tiles(on_gpu, dtype=dtype, **routed)
 
 
+def _group_of_tiles(_y=None, _b=None, tiles: Any = None, *_: Any, **__: Any) -> GroupLike:
+    return getattr(tiles, "group", None)
+
+
+@functools.partial(counted, find=_group_of_tiles)
 def grouped_matmul_reduce_scatter(
     y: ArrayT,
     b: ArrayT,
@@ -145,6 +152,7 @@ def grouped_matmul_reduce_scatter(
     return _second_layer(op, y, b, tiles, weights, residual, out, all_reduce=False)
 
 
+@functools.partial(counted, find=_group_of_tiles)
 def grouped_matmul_all_reduce(
     y: ArrayT,
     b: ArrayT,
@@ -204,6 +212,7 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
     return finish(kind, made, written)
 
 
+@counted
 def moe_layer(
     x: ArrayT,
     gate: ArrayT,

@@ -8,6 +8,7 @@ their weights are not looked at.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from . import _core, _route
@@ -24,7 +25,7 @@ from ._calls import (
     several,
     whole,
 )
-from ._world import GroupLike, group_of, name_of
+from ._world import GroupLike, counted, group_of, name_of
 from .errors import UserError
 from .symm_mem import workspace
 
@@ -48,6 +49,7 @@ class Dispatched(NamedTuple):
     group: str = ""  # among whose ranks, by name
 
 
+@counted
 def ep_dispatch(
     x: ArrayT,
     experts: ArrayT,
@@ -184,6 +186,11 @@ class _Launch:
         )
 
 
+def _group_of_dispatched(_y: Any = None, dispatched: Any = None, **_: Any) -> GroupLike:
+    return getattr(dispatched, "group", None)
+
+
+@functools.partial(counted, find=_group_of_dispatched)
 def ep_combine(
     y: ArrayT,
     dispatched: Dispatched,
@@ -229,6 +236,7 @@ def ep_combine(
     return finish(kind, result, arrays["out"])
 
 
+@counted
 def ep_moe_layer(
     x: ArrayT,
     gate: ArrayT,

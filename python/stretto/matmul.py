@@ -18,7 +18,7 @@ from ._calls import (
     result_along,
     same_kind,
 )
-from ._world import GroupLike, group_of, name_of
+from ._world import GroupLike, group_of, name_of, refuse
 from .collectives import all_gather, reduce_scatter
 from .errors import UserError
 from .symm_mem import workspace
@@ -220,6 +220,7 @@ def scaled_op(op: str, out_dtype: str, average: bool = False):
         p = _scaled_product(op, group, a, b, scale_a, scale_b, out_dtype)
         return body(p._replace(average=average), option, out)
 
+    call.__name__ = op
     return call
 
 
@@ -257,16 +258,24 @@ def all_gather_matmul(
     dtype or its name, default that of `out`, or bfloat16. Products with scales have no gradient.
     """
     op = "all_gather_matmul"
-    if isinstance(b, (list, tuple)):
-        if not b or any(x is not None for x in (scale_a, scale_b, out_dtype, out)):
+    try:
+        has_several = isinstance(b, (list, tuple))
+        options = scale_a, scale_b, out_dtype, out
+        if has_several and (not b or any(x is not None for x in options)):
             raise UserError(
                 f"{op}: a list of b needs one at least, and goes without scales and out"
             )
+        result = result_dtype(op, scale_a, scale_b, out_dtype, out)
+        is_last = _is_last(gather_dim, a_shard)
+        if is_last:
+            _refuse_scales(op, "gather_dim", gather_dim, result)
+    except Exception as error:
+        refuse(group, op, error)
+        raise
+    if has_several:
         gathered, made = _gather_for_several(a_shard, b, gather_dim, group)
         return (gathered, made) if return_a else made
-    result = result_dtype(op, scale_a, scale_b, out_dtype, out)
-    if _is_last(gather_dim, a_shard):
-        _refuse_scales(op, "gather_dim", gather_dim, result)
+    if is_last:
         gathered = all_gather(a_shard, dim=gather_dim, group=group)
         c = _own_product(group, gathered, b, out)
         return (gathered, c) if return_a else c
@@ -389,10 +398,17 @@ def matmul_reduce_scatter(
     other; not with scales.
     """
     op = "matmul_reduce_scatter"
-    result = result_dtype(op, scale_a, scale_b, out_dtype, out)
-    if _is_last(scatter_dim, a):
-        _refuse_scales(op, "scatter_dim", scatter_dim, result)
-        partial = _own_product(group, a, b)
+    try:
+        result = result_dtype(op, scale_a, scale_b, out_dtype, out)
+        average = is_average(op, reduce_op)
+        is_last = _is_last(scatter_dim, a)
+        if is_last:
+            _refuse_scales(op, "scatter_dim", scatter_dim, result)
+            partial = _own_product(group, a, b)
+    except Exception as error:
+        refuse(group, op, error)
+        raise
+    if is_last:
         return reduce_scatter(partial, dim=-1, reduce_op=reduce_op, group=group, out=out)
     arrays = (a, b) if result is None else (a, b, scale_a, scale_b)
     if out is None and _route.wants(*arrays):
@@ -401,7 +417,6 @@ def matmul_reduce_scatter(
             return _route.layer.matmul_reduce_scatter(a, b, *options, name_of(group))
         made = _route.layer.scaled_matmul_reduce_scatter
         return made(*arrays, *options, result, name_of(group))
-    average = is_average(op, reduce_op)
     body = _scatter_op(average) if result is None else scaled_op(op, result, average)
     return group_of(group).call(body, scatter_dim, out, *arrays)
 
@@ -412,6 +427,7 @@ def _scatter_op(average: bool):
         p = _product("matmul_reduce_scatter", group, a, b)
         return _scattered(p._replace(average=average), scatter_dim, out)
 
+    call.__name__ = "matmul_reduce_scatter"
     return call
 
 
@@ -444,7 +460,11 @@ def matmul_all_reduce(
     """all_reduce(a @ b): `a` [.., K] and `b` [K, N], each rank's own, -> [.., N] on every rank, the
     same bits on all. Scales as in `matmul_reduce_scatter`."""
     op = "matmul_all_reduce"
-    result = result_dtype(op, scale_a, scale_b, out_dtype, out)
+    try:
+        result = result_dtype(op, scale_a, scale_b, out_dtype, out)
+    except Exception as error:
+        refuse(group, op, error)
+        raise
     if result is not None:
         arrays = (a, b, scale_a, scale_b)
         if out is None and _route.wants(*arrays):

@@ -21,7 +21,7 @@ from ._calls import (
     whole,
     with_options,
 )
-from ._world import GroupLike, alone, group_of, name_of
+from ._world import GroupLike, alone, counted, group_of, name_of
 from .errors import UserError
 from .matmul import result_dtype
 
@@ -310,6 +310,7 @@ def _grouped_matmul(names, result, group, *arguments):
     return finish(kind, made, written)
 
 
+@counted
 def moe_combine(
     y: ArrayT,
     slots: ArrayT,

@@ -18,8 +18,9 @@ group that it was made of; None: all ranks. `out`: an array to write the result 
 element type; it is returned. Where it overlaps what is still read then, the result is copied there.
 
 Errors: UserError for shapes, types and arguments that do not fit, for a group that there is not or
-that this rank is not in, and where ranks disagree; Fault
-where a rank stalls or died, and where ranks on GPUs repeat different calls.
+that this rank is not in, where ranks disagree, and where another rank has refused the call, saying
+why; Fault where a rank stalls or died, and where ranks on GPUs repeat different calls, or one
+refuses what others repeat.
 """
 
 from .attention import (

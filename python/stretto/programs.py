@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Union
 from . import _core
 from ._arrays import adopt, may_overlap
 from ._calls import file_name, whole
-from ._world import GroupLike, group_of
+from ._world import GroupLike, group_of, refuse
 from .errors import UserError
 
 INCLUDE_DIR = str(pathlib.Path(__file__).parent / "include")
@@ -77,7 +77,13 @@ class Program:
         others. `extents`: run-time sizes, default: their bounds; scalars: default 0. Returns the
         outputs, one alone or a tuple; outputs left out at the end are made. Proved before its first
         launch (Rejected with the report)."""
-        group = group_of(group)
+        try:
+            return self._launch(group_of(group), arrays, extents)
+        except Exception as error:
+            refuse(group, self.name, error)
+            raise
+
+    def _launch(self, group, arrays, extents: Dict[str, int]):
         tensors = self._core.tensors
         inputs = [t for t in tensors if t[1] != "output"]
         outputs = [t for t in tensors if t[1] == "output"]
@@ -169,7 +175,12 @@ class ProgramFile:
 
     def __call__(self, *arrays: Any, group: GroupLike = None, **extents: int) -> Any:
         """Launches its program for the group's number of ranks; see Program.__call__."""
-        return self.program(group_of(group).size)(*arrays, group=group, **extents)
+        try:
+            program = self.program(group_of(group).size)
+        except Exception as error:
+            refuse(group, "program", error)
+            raise
+        return program(*arrays, group=group, **extents)
 
 
 def load(path: Union[str, os.PathLike]) -> ProgramFile:

@@ -9,10 +9,11 @@ from typing import Any, Optional, Sequence, Tuple, Union
 from . import _core
 from ._arrays import kind_of_numpy, numpy_dtype, torch_kind
 from ._calls import fits
-from ._world import GroupLike, group_of
+from ._world import GroupLike, counted, group_of
 from .errors import UserError
 
 
+@counted
 def empty(
     *size: Union[int, Sequence[int]],
     dtype: Any = "float32",

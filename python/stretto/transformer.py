@@ -22,7 +22,7 @@ from ._calls import (
     whole,
     with_options,
 )
-from ._world import GroupLike, alone, group_of, name_of
+from ._world import GroupLike, alone, group_of, name_of, refuse
 from .errors import UserError
 
 
@@ -42,8 +42,13 @@ def all_reduce_add_rms_norm(
     if out is None and _route.wants(x, residual, weight):
         return _route.layer.all_reduce_add_rms_norm(x, residual, weight, eps, name_of(group))
     name = "all_reduce_add_rms_norm"
-    op = with_options(_all_reduce_add_rms_norm, number(name, "eps", eps))
-    return group_of(group).call(op, 0, several(name, out, 2), x, residual, weight)
+    try:
+        op = with_options(_all_reduce_add_rms_norm, number(name, "eps", eps))
+        outs = several(name, out, 2)
+    except UserError as error:
+        refuse(group, name, error)
+        raise
+    return group_of(group).call(op, 0, outs, x, residual, weight)
 
 
 def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):

@@ -94,6 +94,9 @@ def cupy(monkeypatch):
             module.used.append(stream)
             self.made.launch(*arguments, extents=extents, said=said, stream=0)
 
+        def __getattr__(self, name):
+            return getattr(self.made, name)
+
     def make(group, kind, entry, staged, records):
         assert kind is _arrays.CupyKind
         made = _core.Executable.make(

@@ -171,7 +171,7 @@ def test_trace(tmp_path):
 
 
 def test_few_rows_are_gathered_first():
-    shape = {"ranks": 2, "m": 16, "n": 28672, "k": 4096, "dtype": "bfloat16"}
+    shape = {"ranks": 2, "m": 64, "n": 28672, "k": 4096, "dtype": "bfloat16"}
     choice = stretto.choose("ag_gemm", "h200x2", **shape)
     assert choice.config == "sequence of all_gather and gemm"
     assert [p.name for p in choice.programs] == ["all_gather", "gemm"]

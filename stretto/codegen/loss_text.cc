@@ -43,7 +43,8 @@ std::string lost_word_text(const Program& program, LaunchPlan& launch) {
 }
 
 std::string begin_lost_word_text(const std::string& word) {
-  return word.empty() ? "" : fmt::format("  if (threadIdx.x == 0) *{} = 0;\n  __syncthreads();\n", word);
+  return word.empty() ? ""
+                      : fmt::format("  if (threadIdx.x == 0) *{} = 0;\n  __syncthreads();\n", word);
 }
 
 }  // namespace stretto

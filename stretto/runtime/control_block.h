@@ -63,8 +63,11 @@ struct alignas(64) Seat {
   std::atomic<std::uint64_t> run{0};
   std::atomic<std::uint64_t> num_ids{0};       // allocations and splits
   std::atomic<std::uint64_t> num_recovers{0};  // steps of recovery
-  // Of call i in [i % 2]: no rank comes to call i + 2 before all have read those of call i.
-  std::array<PostedRequest, 2> posted;
+  // Of call i in [i % kSlots], until all have come to call i + 1 and so have read those of call i.
+  // Two are enough for ranks that wait in every call; whoever refuses some goes ahead by the
+  // others.
+  static constexpr std::size_t kSlots = 4;
+  std::array<PostedRequest, kSlots> posted;
 
   static constexpr std::uint64_t kLeft = ~std::uint64_t{0};
 };

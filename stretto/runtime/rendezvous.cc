@@ -11,9 +11,7 @@
 namespace stretto {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-std::size_t slot(std::uint64_t call) { return static_cast<std::size_t>(call % 2); }
+std::size_t slot(std::uint64_t call) { return static_cast<std::size_t>(call % Seat::kSlots); }
 
 CollectiveRequest request_of(const PostedRequest& posted) {
   return {.kind = static_cast<CollectiveKind>(posted.kind),
@@ -56,6 +54,7 @@ std::string CollectiveRequest::to_string() const {
     case CollectiveKind::kConfirm:
       return fmt::format("finish '{}'", printable(name));
     case CollectiveKind::kCall:
+    case CollectiveKind::kRefusal:
       return printable(name);
   }
   return "";
@@ -65,30 +64,58 @@ Rendezvous::Outcome Rendezvous::meet(int rank, const CollectiveRequest& request,
                                      std::chrono::milliseconds timeout) {
   if (control_.abort.load(std::memory_order_acquire) != 0) return {.status = Status::kAborted};
   Clock::time_point deadline = Clock::now() + timeout;
-  Seat& own = seat(rank);
-  std::uint64_t call = own.num_arrived.load(std::memory_order_relaxed);
-  std::uint64_t own_run = own.run.load(std::memory_order_relaxed);
+  if (Outcome slot = await_slot(rank, deadline); slot.status != Status::kDone) return slot;
+  std::uint64_t call = num_calls(rank);
   post(rank, request);
   if (first_missing(call) < 0) {
     wake_others(rank);
     return verdict(call);
   }
-  for (int polls = 0;; ++polls) {
-    if (first_missing(call) < 0) return verdict(call);
-    Outcome none;
-    if (control_.abort.load(std::memory_order_acquire) != 0) {
-      none.status = Status::kAborted;
-    } else if (int r = first_returned(call, own_run); r >= 0) {
-      none = {.status = Status::kReturned, .missing = r};
-    } else if (Clock::now() > deadline) {
-      none = {.status = Status::kMissing, .missing = first_missing(call)};
-    }
-    // A call that all came to counts even when the abort came too: all ranks must report the same.
-    if (first_missing(call) < 0) return verdict(call);
-    if (none.status != Status::kDone) return none;
+  Outcome waited = await(rank, call, deadline);
+  // A call that all came to counts even when the abort came too: all ranks must report the same.
+  return first_missing(call) < 0 ? verdict(call) : waited;
+}
+
+Rendezvous::Outcome Rendezvous::refuse(int rank, const std::string& name, const std::string& error,
+                                       std::chrono::milliseconds timeout) {
+  if (control_.abort.load(std::memory_order_acquire) != 0) return {.status = Status::kAborted};
+  if (Outcome slot = await_slot(rank, Clock::now() + timeout); slot.status != Status::kDone) {
+    return slot;
+  }
+  post(rank, {.kind = CollectiveKind::kRefusal, .name = name, .error = error});
+  wake_others(rank);
+  return {};
+}
+
+Rendezvous::Outcome Rendezvous::await(int rank, std::uint64_t call, Clock::time_point deadline) {
+  for (int polls = 0; first_missing(call) >= 0; ++polls) {
+    if (Outcome none = given_up(rank, call, deadline); none.status != Status::kDone) return none;
     Interrupts::look();
     control_.idle[static_cast<std::size_t>(rank)].pause(polls);
   }
+  return {};
+}
+
+// Others may still read what is in it where this rank did not wait for them in earlier calls.
+Rendezvous::Outcome Rendezvous::await_slot(int rank, Clock::time_point deadline) {
+  std::uint64_t call = num_calls(rank);
+  if (call < Seat::kSlots) return {};
+  std::uint64_t oldest = call - Seat::kSlots;
+  return first_missing(oldest + 1) < 0 ? Outcome{} : await(rank, oldest + 1, deadline);
+}
+
+Rendezvous::Outcome Rendezvous::given_up(int rank, std::uint64_t call, Clock::time_point deadline) {
+  std::uint64_t own_run = seat(rank).run.load(std::memory_order_relaxed);
+  bool posted = num_calls(rank) == call + 1;  // not where an earlier call is waited for
+  if (posted && first_refusal(call) >= 0) return verdict(call);
+  if (control_.abort.load(std::memory_order_acquire) != 0) return {.status = Status::kAborted};
+  if (int r = first_returned(call, own_run); r >= 0) {
+    return {.status = Status::kReturned, .missing = r};
+  }
+  if (Clock::now() <= deadline) return {};
+  int missing = first_missing(call);
+  if (missing < 0) return {};
+  return {.status = Status::kMissing, .missing = missing};
 }
 
 void Rendezvous::post(int rank, const CollectiveRequest& request) {
@@ -104,12 +131,30 @@ void Rendezvous::post(int rank, const CollectiveRequest& request) {
   own.num_arrived.store(call + 1, std::memory_order_seq_cst);
 }
 
-// All ranks reach the same verdict, since all read the same requests.
+int Rendezvous::first_refusal(std::uint64_t call) {
+  for (int r = 0; r < num_ranks_; ++r) {
+    if (seat(r).num_arrived.load(std::memory_order_acquire) <= call) continue;
+    const PostedRequest& posted = seat(r).posted[slot(call)];
+    if (posted.kind == static_cast<std::uint32_t>(CollectiveKind::kRefusal)) return r;
+  }
+  return -1;
+}
+
+std::string Rendezvous::refusal(std::uint64_t call) {
+  int r = first_refusal(call);
+  if (r < 0) return "";
+  return fmt::format("rank {} has refused the call in this place: {}", r,
+                     printable(request_of(seat(r).posted[slot(call)]).error, 1000));
+}
+
+// All ranks reach the same verdict, since all read the same requests; of a call that several have
+// refused each may name another of them.
 Rendezvous::Outcome Rendezvous::verdict(std::uint64_t call) {
   auto posted = [&](int r) -> const PostedRequest& { return seat(r).posted[slot(call)]; };
   auto refuse = [](std::string error) {
     return Outcome{.status = Status::kRefused, .error = std::move(error)};
   };
+  if (std::string refused = refusal(call); !refused.empty()) return refuse(std::move(refused));
   for (int r = 1; r < num_ranks_; ++r) {
     if (same(posted(0), posted(r))) continue;
     return refuse(

@@ -23,6 +23,7 @@ enum class CollectiveKind : std::uint8_t {
   kSplit,
   kConfirm,  // that the own part of an agreed call is done, or why it is not
   kCall,     // the next call of the layer above, by name and content
+  kRefusal,  // the call of this place, of which the rank says why it does not make it
 };
 
 struct CollectiveRequest {
@@ -39,8 +40,10 @@ struct CollectiveRequest {
 class Rendezvous {
  public:
   enum class Status : std::uint8_t {
-    kDone,      // all came and agreed
-    kRefused,   // all came; they disagreed or one brought an error: the same `error` on every rank
+    kDone,  // all came and agreed
+    // All came; they disagreed or one brought an error: the same `error` on every rank. Or a rank
+    // has refused the call, which ends it for those that have come and for those that will.
+    kRefused,
     kAborted,   // the world was aborted before all had come
     kMissing,   // `missing` did not come within the timeout ...
     kReturned,  // ... or never will, because its body has returned
@@ -55,6 +58,17 @@ class Rendezvous {
 
   // Called by rank's own thread. Throws what an interrupt throws (base/interrupts.h).
   Outcome meet(int rank, const CollectiveRequest& request, std::chrono::milliseconds timeout);
+  // Comes to the next call to say only that this rank does not make it: `name`, for this `error`.
+  // Does not wait, unless others have yet to come to calls that this rank has refused before.
+  Outcome refuse(int rank, const std::string& name, const std::string& error,
+                 std::chrono::milliseconds timeout);
+  // Calls that the rank has come to.
+  std::uint64_t num_calls(int rank) {
+    return seat(rank).num_arrived.load(std::memory_order_relaxed);
+  }
+  // Who has refused this call, and why; "" where nobody has. For a rank that has come to none after
+  // it.
+  std::string refusal(std::uint64_t call);
 
   void begin_run(int rank);
   void end_run(int rank);  // comes no more in this run
@@ -68,8 +82,16 @@ class Rendezvous {
 
  private:
   Seat& seat(int rank) { return control_.seats[static_cast<std::size_t>(rank)]; }
+  using Clock = std::chrono::steady_clock;
+
   void post(int rank, const CollectiveRequest& request);
   Outcome verdict(std::uint64_t call);
+  // Until all have come to `call`, then kDone.
+  Outcome await(int rank, std::uint64_t call, Clock::time_point deadline);
+  Outcome await_slot(int rank, Clock::time_point deadline);
+  // Why this rank's wait for others to come to the call ends without them; kDone: it goes on.
+  Outcome given_up(int rank, std::uint64_t call, Clock::time_point deadline);
+  int first_refusal(std::uint64_t call);
   int first_missing(std::uint64_t call);
   int first_returned(std::uint64_t call, std::uint64_t own_run);
   void wake_others(int rank);

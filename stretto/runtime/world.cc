@@ -215,6 +215,16 @@ void Rank::agree(const std::string& name, std::uint64_t content) {
                                 {.kind = CollectiveKind::kCall, .name = name, .count = content});
 }
 
+void Rank::refuse(const std::string& name, const std::string& reason) {
+  world_->state_->refuse(index_, name, reason);
+}
+
+std::uint64_t Rank::num_calls() const { return world_->state_->rendezvous.num_calls(index_); }
+
+std::string Rank::refusal(std::uint64_t call) const {
+  return world_->state_->rendezvous.refusal(call);
+}
+
 std::shared_ptr<Rank> Rank::split(const std::vector<int>& group) {
   std::uint64_t bits = 0;
   std::string error;

@@ -32,6 +32,13 @@ namespace stretto {
 class Recorder;
 class Rank;
 
+// The UserError of a collective call that every rank comes to: all get it, and on each it counts as
+// that call.
+class Disagreement : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 // Memory at the same offset on every rank. Plain handle: the world owns the storage until it is
 // destroyed or the last rank has released it (see Rank::release).
 struct SymmetricBuffer {
@@ -149,6 +156,16 @@ class Rank {
   // of step hear of it before they wait for each other. `name` says which call in errors, `content`
   // is a hash of what else must be the same. Errors as allocate. About as long as a barrier.
   void agree(const std::string& name, std::uint64_t content);
+
+  // For the layer above, where it does not make a call after all: counts as this rank's next
+  // collective call `name`. Others that wait in theirs in this place, or come to it, get a
+  // Disagreement that says so and why, at once. Does not wait for them, unless this rank has
+  // refused others before that they have yet to come to. Errors as barrier().
+  void refuse(const std::string& name, const std::string& reason);
+  // Collective calls that this rank has come to, and which rank has refused one of them, and why;
+  // "" where none has. For a call that this rank has not gone past.
+  std::uint64_t num_calls() const;
+  std::string refusal(std::uint64_t call) const;
 
   // A world of its own for some of the ranks, renumbered in ascending order, with its own memory,
   // signals and faults; several may be in use at once. Collective over all ranks of this world:

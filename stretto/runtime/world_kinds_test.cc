@@ -1,9 +1,12 @@
 // What both kinds of worlds must do alike.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <random>
+#include <thread>
 
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
@@ -140,6 +143,70 @@ TEST_P(WorldKinds, DisagreementGivesTheSameErrorOnEveryRankAndTheWorldGoesOn) {
     ASSERT_TRUE(reports[0].starts_with("UserError: ")) << reports[0];
     expect_user_error([&] { throw UserError(reports[0].substr(11)); }, m.named);
   }
+}
+
+// A rank that does not make a call after all would leave the others waiting for it, or meet them in
+// its next one.
+TEST_P(WorldKinds, RefusedCallsCountAndEndTheOthersWaitsAtOnce) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  constexpr int kSize = 4, kCalls = 300;
+  auto reports = on_every_rank(GetParam(), kSize, kNever, [&](Rank& rank) {
+    std::mt19937_64 random(seed);
+    for (int call = 0; call < kCalls; ++call) {
+      std::uint64_t refusing = random() % 3 == 0 ? random() % (1 << kSize) : 0;
+      bool allocates = random() % 4 == 0, sleeps = random() % 8 == 0;
+      bool late = random() % kSize == static_cast<std::uint64_t>(rank.index());
+      if (sleeps && late) std::this_thread::sleep_for(milliseconds(1));
+      std::string name = fmt::format("call {}", call), said;
+      try {
+        if ((refusing >> rank.index() & 1) != 0) {
+          rank.refuse(name, name + " is not mine");
+        } else if (allocates) {
+          rank.release(rank.allocate(name, DType::kU8, 8));
+        } else {
+          rank.agree(name, 7);
+        }
+      } catch (const Disagreement& error) {
+        said = error.what();
+      }
+      bool told = refusing != 0 && (refusing >> rank.index() & 1) == 0;
+      if (said.empty() == told) return fmt::format("{} with {}: {}", name, refusing, said);
+      if (!told) continue;
+      int who = said.size() > 5 ? said[5] - '0' : -1;  // "rank N has refused ..."
+      if (said.find(name + " is not mine") == std::string::npos || who < 0 || who >= kSize ||
+          (refusing >> who & 1) == 0) {
+        return fmt::format("{} with {}: {}", name, refusing, said);
+      }
+    }
+    return std::string();
+  });
+  EXPECT_EQ(reports, std::vector<std::string>(kSize));
+}
+
+// The others wait elsewhere, for what this rank does next, or have ended.
+TEST_P(WorldKinds, ARankThatRefusesWaitsForNobodyAndOthersAreToldBeforeAllHaveCome) {
+  auto reports = on_every_rank(GetParam(), 3, kNever, [](Rank& rank) {
+    SymmetricBuffer flags = rank.allocate("flags", DType::kI64, 1);
+    auto flag = [&](int r) { return std::atomic_ref(*flags.on<std::int64_t>(r)); };
+    auto wait = [&](int r) {
+      for (int polls = 0; flag(r).load() == 0; ++polls) rank.pause(polls);
+    };
+    std::string said;
+    if (rank.index() == 1) rank.refuse("mine", "for a reason");
+    if (rank.index() == 0) said = outcome_of([&] { return rank.agree("mine", 1), "agreed"; });
+    flag(rank.index()).store(1);
+    if (rank.index() == 2) {
+      wait(0);  // which has been told by now, though this rank has not come
+      wait(1);
+      said = outcome_of([&] { return rank.agree("mine", 1), "agreed"; });
+    }
+    rank.barrier();
+    rank.release(flags);
+    return said;
+  });
+  const char* told = "UserError: rank 1 has refused the call in this place: for a reason";
+  EXPECT_EQ(reports, (std::vector<std::string>{told, "", told}));
 }
 
 TEST_P(WorldKinds, ASizeThatCannotBeIsRefusedOnEveryRank) {

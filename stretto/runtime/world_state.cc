@@ -92,11 +92,16 @@ void World::State::meet(int rank, const CollectiveRequest& request) {
     record_interrupt(rank);
     throw;
   }
+  conclude(rank, request, outcome);
+}
+
+void World::State::conclude(int rank, const CollectiveRequest& request,
+                            const Rendezvous::Outcome& outcome) {
   switch (outcome.status) {
     case Rendezvous::Status::kDone:
       return;
     case Rendezvous::Status::kRefused:
-      throw UserError(outcome.error);
+      throw Disagreement(outcome.error);
     case Rendezvous::Status::kAborted:
       break;
     case Rendezvous::Status::kMissing:
@@ -196,6 +201,19 @@ void World::State::come_together(int rank, const CollectiveRequest& request) {
   require_usable();
   CallGuard guard(in_call[index(rank)], rank);
   meet(rank, request);
+}
+
+void World::State::refuse(int rank, const std::string& name, const std::string& reason) {
+  require_usable();
+  CallGuard guard(in_call[index(rank)], rank);
+  Rendezvous::Outcome outcome;
+  try {
+    outcome = rendezvous.refuse(rank, name, reason, options.timeout);
+  } catch (...) {
+    record_interrupt(rank);
+    throw;
+  }
+  conclude(rank, {.kind = CollectiveKind::kRefusal, .name = name}, outcome);
 }
 
 std::shared_ptr<Rank> World::State::split(int rank, std::uint64_t group, const std::string& error) {

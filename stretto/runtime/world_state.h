@@ -45,6 +45,7 @@ struct World::State {
 
   // Collective calls. UserError or Fault as Rank says.
   void come_together(int rank, const CollectiveRequest& request);
+  void refuse(int rank, const std::string& name, const std::string& reason);
   struct Block {
     int id = -1;
     std::vector<std::byte*> at;  // [world]
@@ -94,6 +95,8 @@ struct World::State {
   void meet(int rank, const CollectiveRequest& request);
 
  private:
+  // Throws what the outcome of a call says, if anything.
+  void conclude(int rank, const CollectiveRequest& request, const Rendezvous::Outcome& outcome);
   void watch_peers();
   int first_gone() const;  // the lowest rank whose process has left or died
   void require_all_here();

@@ -1,0 +1,136 @@
+"""What a group keeps for later calls of the same shapes: programs made ready, with their memory,
+and arrays that peers write; and what it gives back where that becomes too much."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import warnings
+from typing import Any, Callable, Dict, Iterable, List, Set
+
+from .errors import UserError
+
+_VARIABLE, _DEFAULT_MEGABYTES = "STRETTO_KEPT_MB", 4096
+
+
+def limit_bytes() -> int:
+    """How much a group may keep on a rank; UserError where the environment has no such number."""
+    text = os.environ.get(_VARIABLE) or str(_DEFAULT_MEGABYTES)
+    if not text.isdecimal() or len(text) > 9:
+        raise UserError(f"{_VARIABLE} is '{text}', need a number of megabytes")
+    return int(text) << 20
+
+
+class _Array:
+    """One that launches write, and those who do."""
+
+    def __init__(self, key: Any, array: Any, size_bytes: int):
+        self.key, self.array, self.size_bytes = key, array, size_bytes
+        self.users: Set[Any] = set()
+
+
+class Kept:
+    """Of one rank of a group. What goes is decided by the order of calls alone, which is the same on
+    all ranks, and goes where all of them have decided alike.
+
+    An executable goes with the plans that launch it; an array with the last executable that was
+    launched on it. Work under way and peers still have the memory: on CPUs it is there until every
+    rank has given it back, on GPUs until this rank's is idle, and peers have mapped it themselves.
+    """
+
+    def __init__(self, session: Any, rank: int, plans: Any, limit: int):
+        self._session, self._rank, self._plans, self._limit = session, rank, plans, limit
+        self._made: Dict[Any, Callable[[], None]] = {}  # executables, the first first: forget()
+        self._arrays: Dict[Any, _Array] = {}
+        self._at: Dict[int, _Array] = {}  # by address
+        self._fixed: Set[int] = set()
+        self._gone: Set[int] = set()  # contents of executables
+        self._has_warned = False
+
+    def array(self, kind: Any, key: Any, make: Callable[[], Any]) -> Any:
+        """What make() made when it was first asked for with this key."""
+        found = self._arrays.get(key)
+        if found is None:
+            if kind.on_gpu and kind.is_capturing():
+                raise UserError(
+                    "the first call of its shape makes memory, which a graph cannot capture; call "
+                    "it once before"
+                )
+            made = make()
+            size_bytes = math.prod(made.shape) * kind.itemsize(made)
+            found = self._arrays[key] = _Array(key, made, size_bytes)
+            self._at[kind.address(made)] = found
+        return found.array
+
+    def stays(self, address: int) -> None:
+        """Launches on this array() can be repeated as they are."""
+        self._fixed.add(address)
+
+    def fixed(self) -> List[int]:
+        """The addresses that stay."""
+        return list(self._fixed)
+
+    def launched(self, executable: Any, addresses: Iterable[int]) -> None:
+        """With these arguments."""
+        for address in addresses:
+            if address in self._at:
+                self._at[address].users.add(executable)
+
+    def add(self, executable: Any, forget: Callable[[], None], needed: Iterable[Any]) -> None:
+        """A new one, which forget() takes out of where it is found; gives back what is too much, but
+        for it and those that are needed. Collective."""
+        going = self._going({executable, *needed})
+        if self._session.size > 1:
+            contents = repr([gone.content for gone in going]).encode()
+            decision = int.from_bytes(hashlib.blake2b(contents, digest_size=8).digest(), "little")
+            if not self._session.same(self._rank, "first call of its shape: what goes", decision):
+                going = []
+        for gone in going:
+            self._give_back(gone)
+        self._made[executable] = forget
+        if executable.content in self._gone and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "stretto makes a program ready again, for which "
+                f"{_VARIABLE}={self._limit >> 20} left no room; that takes long",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _going(self, needed: Set[Any]) -> List[Any]:
+        """Those that were not used for longest, so many that the rest is within the limit."""
+        total = sum(e.bytes for e in {*self._made, *needed})
+        total += sum(x.size_bytes for x in self._arrays.values())
+        going: List[Any] = []
+        for executable in sorted(self._made, key=lambda e: e.last_use):
+            if total <= self._limit:
+                break
+            if executable in needed or executable.is_captured:
+                continue
+            going.append(executable)
+            last = [x for x in self._arrays.values() if executable in x.users]
+            alone = [x for x in last if x.users.issubset(going)]
+            total -= executable.bytes + sum(x.size_bytes for x in alone)
+        return going
+
+    def _give_back(self, executable: Any) -> None:
+        self._made.pop(executable)()
+        self._plans.forget(executable)
+        self._gone.add(executable.content)
+        for x in [x for x in self._arrays.values() if executable in x.users]:
+            x.users.discard(executable)
+            if not x.users:
+                del self._arrays[x.key]
+                self._at = {a: y for a, y in self._at.items() if y is not x}
+        self._fixed.intersection_update(self._at)
+
+    def forget_uses(self) -> None:
+        """A launch that failed may have counted on some ranks only."""
+        for executable in self._made:
+            executable.forget_use()
+
+    def clear(self) -> None:
+        """All of it."""
+        for known in (self._made, self._arrays, self._at, self._fixed):
+            known.clear()

@@ -1,0 +1,170 @@
+"""Launches on GPUs by processes that do not wait for each other, on simulated ones
+(docs/simulated_gpu.md), which take NumPy arrays for theirs: calls that a rank refuses, and little
+room for what calls keep."""
+
+import os
+
+import pytest
+
+from test_processes import finish, start
+
+BEGIN = """
+import ctypes, os, pathlib, sys, time, warnings
+import numpy as np, stretto
+from stretto import _arrays, _group
+
+cuda, device, streams = ctypes.CDLL("libcuda.so.1"), int(os.environ["LOCAL_RANK"]), []
+
+def stream(_):
+    if not streams:
+        context, made = ctypes.c_void_p(), ctypes.c_void_p()
+        assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+        assert cuda.cuCtxSetCurrent(context) == 0
+        assert cuda.cuStreamCreateWithPriority(ctypes.byref(made), 1, 0) == 0
+        streams.append(made.value)
+    return streams[0]
+
+kind = _arrays.NumpyKind
+kind.on_gpu, kind.stream, kind.device = True, staticmethod(stream), staticmethod(lambda x: device)
+kind.is_capturing, kind.alignment = staticmethod(lambda: False), staticmethod(lambda x: 16)
+_group.Group._add_plan = lambda *_: None  # plans of NumPy arrays ask nobody for a stream
+
+stretto.init(timeout=60)
+r, alive = stretto.rank(), []
+
+def synchronize():
+    stretto._world.group_of().session.record(False)
+
+def ones(*shape):
+    alive.append(np.ones(shape, np.float32))
+    return alive[-1]
+
+def launch(rows=16):
+    alive.append(stretto.all_reduce(ones(rows, 64)))
+    return alive[-1]
+
+def works(*sizes):
+    for rows in sizes:
+        y = launch(rows)
+        synchronize()
+        assert (y == 2).all()
+
+def refuse():
+    stretto.all_reduce(np.ones((4, 4), np.int64))
+
+def told(error, call):
+    begin = time.monotonic()
+    try:
+        call()
+    except error as said:
+        assert "all_reduce: element type int64" in str(said), said
+        assert r == 1 or "rank 1 has refused the call in this place" in str(said), said
+        assert time.monotonic() - begin < 20
+        return
+    raise SystemExit("not told")
+
+def turn(name, rank):
+    # Of this rank first.
+    gate = pathlib.Path(os.environ["GATES"]) / name
+    if r == rank:
+        return gate.touch
+    while not gate.exists():
+        time.sleep(0.01)
+    time.sleep(0.1)
+    return lambda: None
+
+"""
+ALL_REFUSE = """
+works(16)
+for _ in range(9):
+    try:
+        refuse()
+    except stretto.UserError:
+        launch()
+works(16, 16)
+stretto.barrier()
+"""
+FIRST_CALLS = """
+works(16)
+for rows in (32, 48):
+    told(stretto.UserError, refuse if r == 1 else lambda: launch(rows))
+    works(16, rows)
+# without rows, and of hosts
+for call in (lambda: stretto.all_reduce(ones(0, 4)), stretto.barrier):
+    told(stretto.UserError, refuse if r == 1 else call)
+    works(16, 32)
+"""
+LAUNCHED_BEFORE = """
+works(16, 32)
+if r == 0:
+    launch()
+    turn("launched", 0)()
+    while True:
+        try:
+            stretto.barrier()
+        except stretto.UserError as error:  # before the kernel has ended
+            assert "rank 1 has refused" in str(error), error
+        except stretto.Fault as error:
+            assert "rank 1 has refused the call in this place: all_reduce:" in str(error), error
+            break
+else:
+    turn("launched", 0)
+    told(stretto.UserError, refuse)
+stretto.recover()
+works(16, 32, 48)
+"""
+REFUSED_BEFORE = """
+works(16, 32)
+for again in (False, True):
+    if r == 1:
+        told(stretto.UserError, refuse)
+        turn(f"refused {again}", 1)()
+        if again:  # the very call that the other makes for the one that was refused
+            try:
+                launch()
+                synchronize()
+                while True:
+                    stretto.barrier()
+            except stretto.Fault as error:
+                assert "rank 1 has refused" in str(error), error
+    else:
+        turn(f"refused {again}", 1)
+        told(stretto.Fault, launch)
+    stretto.recover()
+    works(16, 32, 48)
+"""
+LITTLE_ROOM = """
+warnings.simplefilter("ignore", RuntimeWarning)
+kept = stretto._world.group_of()._kept
+for rows in [*range(16, 192, 16), 16, 32]:
+    x = ones(2 * rows, 64)
+    x[:] = np.repeat(np.arange(2) + 10.0 * r, rows)[:, None]
+    for _ in range(2):
+        y = stretto.all_to_all(x)
+        synchronize()
+        assert (y == np.repeat(r + 10.0 * np.arange(2), rows)[:, None]).all()
+    works(16)
+assert sum(e.bytes for e in kept._made) <= 16 << 20
+assert 1 < len(kept._made) < 8
+"""
+
+
+@pytest.mark.parametrize(
+    "code", [ALL_REFUSE, FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM]
+)
+def test_on_simulated_gpus(code, root, tmp_path):
+    build = os.environ.get("STRETTO_BUILD") or root / "build"
+    library = os.path.join(build, "simulated_gpu", "libcuda.so.1")
+    if not os.path.exists(library):
+        pytest.skip("simulated GPUs are not built")
+    variables = {
+        "LD_LIBRARY_PATH": f"{os.path.dirname(library)}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+        "STRETTO_NVRTC": library,
+        "GATES": str(tmp_path),
+    }
+    if code is LITTLE_ROOM:
+        variables["STRETTO_KEPT_MB"] = "16"
+    end = "\nstretto.finalize()\nprint('good')\n"
+    ends = finish(start(2, BEGIN + code + end, **variables))
+    for rank, (exit_code, output, errors) in enumerate(ends):
+        assert (exit_code, output) == (0, "good\n"), f"rank {rank}: {errors}"
