@@ -16,6 +16,7 @@
 #include "stretto/proof/meetings.h"
 #include "stretto/proof/overlap.h"
 #include "stretto/proof/short_waits.h"
+#include "stretto/proof/sync_kinds.h"
 
 namespace stretto {
 namespace {
@@ -30,22 +31,17 @@ class AccessChecker::Impl {
   Impl(int max_findings, const SyncTable& table, std::size_t few_pairs)
       : max_findings_(max_findings), table_(table), few_pairs_(few_pairs) {}
 
-  void use(const HappensBefore& order) {
-    order_ = &order;
-    launches_checked_.clear();
-    reuse_checked_.clear();
+  void use(const HappensBefore& order) { order_ = &order; }
+
+  std::vector<Finding> check_launch(const Timeline& timeline) {
+    timeline_ = &timeline;
+    check_launch(timeline.launch(0), 0);
+    return std::exchange(findings_, {});
   }
 
-  std::vector<Finding> check(const Timeline& timeline, int period) {
+  std::vector<Finding> check_reuse(const Timeline& timeline, int reach) {
     timeline_ = &timeline;
-    for (int e = 0; e < period && !full(); ++e) {
-      const InstanceGraph& graph = timeline.launch(e);
-      if (launches_checked_.insert({&graph, e}).second) check_launch(graph, e);
-      for (int later = e + 1; later <= e + period && !full(); ++later) {
-        bool is_new = reuse_checked_.insert({&graph, &timeline.launch(later), e, later}).second;
-        if (is_new) check_reuse(e, later);
-      }
-    }
+    for (int later = 1; later <= reach && !full(); ++later) check_reuse(0, later);
     return std::exchange(findings_, {});
   }
 
@@ -70,19 +66,12 @@ class AccessChecker::Impl {
     return !failing(x, ex, y, ey, y.access->choice).has_value();
   }
 
-  bool waits_by_table(const InstanceGraph& graph) {
-    auto [it, is_new] = waits_by_table_.try_emplace(&graph, false);
-    for (std::size_t a = 0; is_new && a < graph.agents.size(); ++a) {
-      const auto& syncs = graph.agents[a].syncs;
-      it->second |= std::any_of(syncs.begin(), syncs.end(),
-                                [](const Sync& s) { return s.choice != TableChoices::kAlways; });
-    }
-    return it->second;
-  }
-
   // Whichever value an entry has that y's agent has waited by, in the case of that value.
   bool before_in_each_case(const AccessRef& x, int ex, const AccessRef& y, int ey) {
-    if (!waits_by_table(timeline_->launch(ey))) return false;
+    const InstanceGraph& graph = timeline_->launch(ey);
+    auto [it, is_new] = waits_by_table_.try_emplace(&graph, false);
+    if (is_new) it->second = waits_by_table(graph);
+    if (!it->second) return false;
     for (int fact : order_->entries_waited_for(place(y, ey))) {
       std::vector<int> cases = choices().cases(y.access->choice, fact);
       bool each = std::all_of(cases.begin(), cases.end(),
@@ -312,9 +301,14 @@ class AccessChecker::Impl {
   void report_uncovered(const TensorUse& use, std::size_t u,
                         const std::vector<std::size_t>& earlier, const AccessRef& reader, int e) {
     Box hole = uncovered(use.uses[u].box, boxes_of(use, earlier)).front();
+    bool by_table = std::any_of(use.uses.begin(), use.uses.end(), [&](const BoxUse& other) {
+      auto may = [](const AccessRef& w) { return w.access->may; };
+      return overlaps(other.box, hole) &&
+             std::any_of(other.writes.begin(), other.writes.end(), may);
+    });
     add(FindingKind::kUncovered, reader.access->op, nullptr,
-        fmt::format("{}\n    nothing has written {} before, in this launch", describe(reader, e),
-                    range(use, hole)),
+        fmt::format("{}\n    nothing has written {} before, in this launch{}", describe(reader, e),
+                    range(use, hole), by_table ? "; writes that a table decides do not count" : ""),
         {chosen(reader, 0)});
   }
 
@@ -455,7 +449,8 @@ class AccessChecker::Impl {
               const std::string& why) {
     add(kind, x.access->op, y.access->op,
         fmt::format("{}\n    {}\n    {}", describe(x, ex), describe(y, ey), why),
-        {chosen(x, 0), chosen(y, (ey - ex) % 2)});
+        {chosen(x, 0), chosen(y, (ey - ex) % 2)},
+        {.first = x.access->of_case, .later = y.access->of_case, .apart = ey - ex});
   }
 
   ChosenCase chosen(const AccessRef& ref, int launch) const {
@@ -468,9 +463,9 @@ class AccessChecker::Impl {
   }
 
   void add(FindingKind kind, const Op* x, const Op* y, std::string text,
-           std::vector<ChosenCase> cases = {}) {
+           std::vector<ChosenCase> cases = {}, CasesInTurn in_turn = {}) {
     if (full() || !reported_.insert({kind, std::min(x, y), std::max(x, y)}).second) return;
-    findings_.push_back({kind, std::move(text), std::move(cases)});
+    findings_.push_back({kind, std::move(text), std::move(cases), in_turn});
   }
 
   int max_findings_;
@@ -482,9 +477,6 @@ class AccessChecker::Impl {
   std::map<const InstanceGraph*, std::vector<TensorUse>> indices_;
   std::set<const InstanceGraph*> outputs_checked_;
   std::map<const InstanceGraph*, bool> waits_by_table_;
-  // Under the present order: launch number and graph, and the same for two launches.
-  std::set<std::pair<const InstanceGraph*, int>> launches_checked_;
-  std::set<std::tuple<const InstanceGraph*, const InstanceGraph*, int, int>> reuse_checked_;
   std::set<std::tuple<FindingKind, const Op*, const Op*>> reported_;
   std::vector<Finding> findings_;
 };
@@ -493,8 +485,11 @@ AccessChecker::AccessChecker(int max_findings, const SyncTable& table, std::size
     : impl_(std::make_unique<Impl>(max_findings, table, few_pairs)) {}
 AccessChecker::~AccessChecker() = default;
 void AccessChecker::use(const HappensBefore& order) { impl_->use(order); }
-std::vector<Finding> AccessChecker::check(const Timeline& timeline, int period) {
-  return impl_->check(timeline, period);
+std::vector<Finding> AccessChecker::check_launch(const Timeline& timeline) {
+  return impl_->check_launch(timeline);
+}
+std::vector<Finding> AccessChecker::check_reuse(const Timeline& timeline, int reach) {
+  return impl_->check_reuse(timeline, reach);
 }
 
 }  // namespace stretto

@@ -1,9 +1,9 @@
 // The checks on one timeline: every read covered, every output element written exactly once, every
 // conflicting pair ordered, within a launch and across the launches that share a slot.
 //
-// The window is finite, the claim is not: whatever holds between launches e and e' holds between
-// e + period and e' + period (the premises of every derived edge shift with it), so checking the
-// launches of the first period against everything up to a period later is checking them for ever.
+// All of it is asked of the timeline's first launch. The window is finite, the claim is not: what
+// is ordered in launches 0, 1, ... is ordered wherever launches of the same kinds follow each
+// other, since with launches before them there is no less order (happens_before.h).
 #pragma once
 
 #include <memory>
@@ -32,8 +32,10 @@ class AccessChecker {
   // The order of the launches checked from now on: of any timeline that synchronises as they do. It
   // has to outlive those checks.
   void use(const HappensBefore& order);
-  // `period` is a multiple of every slot count and of the launch pattern's length.
-  std::vector<Finding> check(const Timeline& timeline, int period);
+  // The first launch by itself.
+  std::vector<Finding> check_launch(const Timeline& timeline);
+  // The first launch against those up to `reach` launches later that share a slot with it.
+  std::vector<Finding> check_reuse(const Timeline& timeline, int reach);
 
  private:
   class Impl;

@@ -113,22 +113,31 @@ class Expander {
     const Role& role = program_.roles[static_cast<std::size_t>(role_idx)];
     syncs_.start_worker(role_idx, worker);
     pipe_loops_.start_worker(role);
-    for (std::size_t a = 0; a < role.agents.size(); ++a) {
-      start_agent({.rank = state_.rank,
-                   .phase = Phase::kRoles,
-                   .role = role_idx,
-                   .worker = worker,
-                   .agent = static_cast<int>(a)});
-      std::int64_t num_tiles = state_.scope.value(role.num_tiles, "number of tiles");
-      for (std::int64_t t = worker; t < num_tiles; t += role.resource.num_workers) {
-        state_.budget.step(role.loc);
-        state_.tile = t;
-        state_.scope.set(role.tile_var, t);
-        block(role.agents[a].body);
-      }
+    try {
+      for (std::size_t a = 0; a < role.agents.size(); ++a) expand_agent(role_idx, worker, a);
+    } catch (const Rejected&) {
+      // The slots of one agent may not be there for another that leaves out fewer iterations.
+      if (pipe_loops_.any_left_out()) throw UnevenPipeLoops{};
+      throw;
     }
     if (pipe_loops_.any_left_out() && !syncs_.even()) throw UnevenPipeLoops{};
     syncs_.finish_worker();
+  }
+
+  void expand_agent(int role_idx, int worker, std::size_t agent) {
+    const Role& role = program_.roles[static_cast<std::size_t>(role_idx)];
+    start_agent({.rank = state_.rank,
+                 .phase = Phase::kRoles,
+                 .role = role_idx,
+                 .worker = worker,
+                 .agent = static_cast<int>(agent)});
+    std::int64_t num_tiles = state_.scope.value(role.num_tiles, "number of tiles");
+    for (std::int64_t t = worker; t < num_tiles; t += role.resource.num_workers) {
+      state_.budget.step(role.loc);
+      state_.tile = t;
+      state_.scope.set(role.tile_var, t);
+      block(role.agents[agent].body);
+    }
   }
 
   void block(const Block& ops) {

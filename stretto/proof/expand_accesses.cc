@@ -108,10 +108,8 @@ void AccessExpander::packet(const Op& op) {
 void AccessExpander::table_reads(const Op& op, const Expr& expr) {
   if (!uses_table(expr)) return;
   const ExprNode& n = expr.node();
-  bool chooses = n.op == ExprOp::kSelect || n.op == ExprOp::kAnd || n.op == ExprOp::kOr;
-  state_.may_depth += chooses ? 1 : 0;
-  for (const Expr& arg : n.args) table_reads(op, arg);
-  state_.may_depth -= chooses ? 1 : 0;
+  if (n.op == ExprOp::kSelect) return selected_reads(op, n);
+  for (const Expr& arg : n.args) table_reads(op, arg);  // of && and ||, too: both are evaluated
   if (n.op != ExprOp::kTable) return;
   Target target{.rank = state_.rank, .last_rank = state_.rank};
   target.box.limit = whole_tensor(state_.graph, static_cast<int>(n.value));
@@ -124,6 +122,17 @@ void AccessExpander::table_reads(const Op& op, const Expr& expr) {
   }
   span_all_parts(static_cast<int>(n.value), target.box);
   add(op, 2, static_cast<int>(n.value), target, AccessKind::kRead);
+}
+
+// Of the two values one is evaluated; where a table decides which, each may be.
+void AccessExpander::selected_reads(const Op& op, const ExprNode& select) {
+  table_reads(op, select.args[0]);
+  ValueRange condition = state_.scope.range(select.args[0]);
+  if (condition.exact()) return table_reads(op, select.args[condition.lo != 0 ? 1 : 2]);
+  ++state_.may_depth;
+  table_reads(op, select.args[1]);
+  table_reads(op, select.args[2]);
+  --state_.may_depth;
 }
 
 // Entries are not masked: one that is not there has no value. Where a table decides whether it is

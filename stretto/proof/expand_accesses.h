@@ -30,6 +30,7 @@ class AccessExpander {
     std::optional<TablePoint> part;  // `box` lies in this part of the rows, from `offset` on
   };
 
+  void selected_reads(const Op& op, const ExprNode& select);
   void check_entry(const Op& op, const ExprNode& entry, std::size_t dim,
                    const ValueRange& index) const;
   Target resolve(const Region& region);

@@ -28,11 +28,18 @@ struct ChosenCase {
   int choice = TableChoices::kAlways;
 };
 
+// Of a launch and one so much later: the numbers of their sizes among those that synchronise alike
+// (launch_orders.h).
+struct CasesInTurn {
+  int first = 0, later = 0, apart = 0;
+};
+
 struct Finding {
   FindingKind kind = FindingKind::kRace;
   std::string text;  // several lines, without a trailing newline
   // Where it is found for some tables only: for which, of two launches in turn.
   std::vector<ChosenCase> cases = {};
+  CasesInTurn in_turn = {};
 };
 
 }  // namespace stretto

@@ -11,12 +11,12 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-}  // namespace
-
-std::uint64_t HappensBefore::place_key(const Place& p) {
-  return (static_cast<std::uint64_t>(p.agent) << 40) |
-         (static_cast<std::uint64_t>(p.launch) << 28) | static_cast<std::uint64_t>(p.pos);
+// Of one launch.
+std::uint64_t event_key(int agent, int pos) {
+  return static_cast<std::uint64_t>(agent) << 32 | static_cast<std::uint32_t>(pos);
 }
+
+}  // namespace
 
 HappensBefore::HappensBefore(const Timeline& timeline, const Execution& execution,
                              const SyncPowers& powers)
@@ -148,13 +148,14 @@ void HappensBefore::build_chains() {
 
 void HappensBefore::find_multi_waits() {
   waits_on_.resize(graph_.counters.size());
+  multi_wait_at_.resize(graph_.agents.size());
   for (int e = 0; e < num_launches_; ++e) {
     for (int a = 0; a < static_cast<int>(graph_.agents.size()); ++a) {
       const auto& syncs = timeline_.trace(a, e).syncs;
       for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
         const Sync& s = syncs[at(pos)];
         if (s.kind != SyncKind::kWait || chains_[at(s.counter)].size() < 2) continue;
-        multi_wait_at_[place_key({a, e, pos})] = static_cast<int>(multi_waits_.size());
+        multi_wait_at_[at(a)][place_idx({a, e, pos})] = static_cast<int>(multi_waits_.size());
         waits_on_[at(s.counter)].push_back(static_cast<int>(multi_waits_.size()));
         multi_waits_.push_back({.agent = a,
                                 .launch = e,
@@ -172,7 +173,7 @@ void HappensBefore::index_packets() {
   for (int e = 0; e < num_launches_; ++e) {
     const auto& loads = timeline_.launch(e).packet_loads;
     for (std::size_t l = 0; l < loads.size(); ++l) {
-      packet_load_at_[at(e)][place_key({loads[l].agent, 0, loads[l].pos})] = static_cast<int>(l);
+      packet_load_at_[at(e)][event_key(loads[l].agent, loads[l].pos)] = static_cast<int>(l);
     }
   }
 }
@@ -338,8 +339,8 @@ std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const St
   if (chains.size() == 1) {
     return merge_item(clocks, clock, s.counter, first_to_reach(chains[0], threshold), step.agent);
   }
-  const MultiWait& wait =
-      multi_waits_[at(multi_wait_at_.at(place_key({step.agent, step.launch, pos})))];
+  std::size_t place = place_idx({step.agent, step.launch, pos});
+  const MultiWait& wait = multi_waits_[at(multi_wait_at_[at(step.agent)].at(place))];
   // Workers of a rank wait for the same notifies from the same state: they share the result.
   auto [it, is_new] = clocks.met.try_emplace(waiting_key(clock, wait.alike, step.agent), clock);
   if (is_new) it->second = merge(clocks, clock, told(clocks, wait), -1, 0);
@@ -365,7 +366,7 @@ std::int32_t HappensBefore::told(Clocks& clocks, const MultiWait& wait) const {
 std::int32_t HappensBefore::acquire_packets(Clocks& clocks, std::int32_t clock, const Step& step,
                                             int pos) const {
   const auto& loads = packet_load_at_[at(step.launch)];
-  auto it = loads.find(place_key({step.agent, 0, pos}));
+  auto it = loads.find(event_key(step.agent, pos));
   if (it == loads.end()) return clock;
   for (const auto& store : timeline_.launch(step.launch).packet_loads[at(it->second)].stores) {
     Scope need = scope_between(store.agent, step.agent);

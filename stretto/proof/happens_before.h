@@ -7,10 +7,10 @@
 // fixpoint: each edge found can only shrink those sums. A chain of notifies that the window shows
 // no end of counts as endless, so what is derived holds for every continuation.
 //
-// What is derived holds one period of launches later, too: program order and launch order repeat,
-// and both what a wait asks for and what can be there without a given notify grow by exactly what
-// the launches in between add, which is the same for every launch. So an order found for launch e
-// holds for e + period, and e + 2 periods, for ever.
+// What is derived holds with launches before these, too, of whatever sizes: program order and
+// launch order stay; what a wait asks for grows by what the launches before add, which is the same
+// for every launch, and what can be there without a given notify grows by no more. So what is found
+// of the first launches of a sequence holds wherever the same sequence begins (launch_orders.h).
 //
 // Order in time is not all: what an agent did before a notify is over for the waiter only where the
 // lowered code takes the steps that this needs, and whoever comes after the wait has to be covered
@@ -81,6 +81,12 @@ class HappensBefore {
   bool reaches(Past past, std::int32_t knowledge, const Mark& mark) const;
   // The first kind of which the table carries the same.
   Past carried_alike(Past past) const;
+
+  // What the launch's waits for signals have been found to need, sorted: agent and position of the
+  // wait; agent, launch and position of the last notify of each sender. All that other launches
+  // decide of the order within this one.
+  using Need = std::array<int, 5>;
+  std::vector<Need> needs_of(int launch) const;
 
   // Facts of one value each that waits before `y` go by, one for each entry.
   std::vector<int> entries_waited_for(const Place& y) const;
@@ -187,7 +193,6 @@ class HappensBefore {
   std::int32_t component(const Clocks& clocks, std::int32_t clock, int component) const;
   std::int32_t clock_at(const Clocks& clocks, const Place& place) const;
   std::size_t place_idx(const Place& place) const;
-  static std::uint64_t place_key(const Place& place);
   Clocks& clocks(Past past) const {
     int which = which_[static_cast<std::size_t>(past)];
     return which < 0 ? causal_ : stronger_[static_cast<std::size_t>(which)];
@@ -208,9 +213,9 @@ class HappensBefore {
   std::vector<std::vector<std::int64_t>> counter_base_;  // [launch][counter]
   std::vector<std::vector<Chain>> chains_;               // [counter]
   std::vector<MultiWait> multi_waits_;
-  std::vector<std::vector<int>> waits_on_;                // [counter]: indices into multi_waits_
-  std::unordered_map<std::uint64_t, int> multi_wait_at_;  // (agent, launch, pos)
-  std::vector<std::unordered_map<std::uint64_t, int>> packet_load_at_;  // [launch]
+  std::vector<std::vector<int>> waits_on_;  // [counter]: indices into multi_waits_
+  std::vector<std::unordered_map<std::size_t, int>> multi_wait_at_;     // [agent], by place_idx()
+  std::vector<std::unordered_map<std::uint64_t, int>> packet_load_at_;  // [launch], by event_key()
   // Clocks of choices are added when first asked for.
   mutable Clocks causal_;
   mutable std::vector<Clocks> stronger_;

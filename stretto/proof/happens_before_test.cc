@@ -22,8 +22,10 @@ std::uint64_t fresh_seed() {
 
 constexpr int kRanks = 2, kRoles = 2, kCounters = 2, kLaunches = 4;
 
-// Per rank on_start, on_end and two role agents; one counter per rank and channel.
-InstanceGraph random_graph(const Program& program, std::mt19937_64& random) {
+// Per rank on_start, on_end and two role agents; one counter per rank and channel. `one_sender`:
+// all notifies of a counter are one rank's.
+InstanceGraph random_graph(const Program& program, std::mt19937_64& random,
+                           bool one_sender = false) {
   auto roll = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   InstanceGraph graph;
   graph.program = &program;
@@ -40,6 +42,7 @@ InstanceGraph random_graph(const Program& program, std::mt19937_64& random) {
       for (int i = 0; i < events; ++i) {
         bool wait = roll(2) == 0;
         int counter = wait ? rank * kCounters + roll(kCounters) : roll(kRanks * kCounters);
+        if (!wait && one_sender) counter += rank - counter % kRanks;
         trace.syncs.push_back({.kind = wait ? SyncKind::kWait : SyncKind::kNotify,
                                .counter = counter,
                                .amount = wait ? 0 : 1 + roll(2)});
@@ -303,6 +306,76 @@ TEST(HappensBefore, TheEndOfTheWindowTellsNothing) {
     }
   }
   EXPECT_GE(finished, 10);
+  EXPECT_GT(cross_rank, 0) << "the comparison found nothing to compare";
+}
+
+// Calls visit(x, y) for places of these launches, x before y in the order.
+template <typename Visit>
+void for_each_ordered(const HappensBefore& order, const Timeline& timeline, int x_launch,
+                      int y_launch, Visit visit) {
+  auto agents = static_cast<int>(timeline.launch(0).agents.size());
+  for (int a = 0; a < agents; ++a) {
+    for (int b = 0; b < agents; ++b) {
+      auto x_end = static_cast<int>(timeline.trace(a, x_launch).syncs.size());
+      auto y_end = static_cast<int>(timeline.trace(b, y_launch).syncs.size());
+      for (int i = 0; i <= x_end; ++i) {
+        for (int j = 0; j <= y_end; ++j) {
+          Place x{a, x_launch, i}, y{b, y_launch, j};
+          if (order.before(x, y, Past::kOrder, Path::kThreads)) visit(x, y);
+        }
+      }
+    }
+  }
+}
+
+// What launch_orders.h rests on: launches put before others, of any size, take no order from them;
+// and where each signal has one sender, neither do launches put between or behind two of them.
+TEST(HappensBefore, OtherLaunchesTakeNoOrderAway) {
+  std::uint64_t seed = fresh_seed();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  auto roll = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  Program program = one_agent_per_role();
+  int finished = 0, cross_rank = 0;
+  for (int round = 0; round < 2000 && finished < 200; ++round) {
+    bool one_sender = round % 2 == 0;
+    InstanceGraph x = random_graph(program, random, one_sender), y = shuffled(x, random);
+    auto any = [&](int most) {
+      std::vector<const InstanceGraph*> out;
+      for (int n = roll(most + 1); n > 0; --n) out.push_back(roll(2) == 0 ? &x : &y);
+      return out;
+    };
+    Timeline brief{{roll(2) == 0 ? &x : &y}}, longer{any(3)};
+    int first = longer.num_launches(), later = first + 1;
+    longer.launches.push_back(brief.launches[0]);
+    if (one_sender) {
+      auto between = any(3);
+      longer.launches.insert(longer.launches.end(), between.begin(), between.end());
+      later += static_cast<int>(between.size());
+    }
+    auto behind = any(3);
+    brief.launches.push_back(roll(2) == 0 ? &x : &y);
+    longer.launches.push_back(brief.launches[1]);
+    longer.launches.insert(longer.launches.end(), behind.begin(), behind.end());
+    if (!one_sender) brief.launches.insert(brief.launches.end(), behind.begin(), behind.end());
+    for (Timeline* t : {&brief, &longer}) t->launches.insert(t->launches.end(), {&x, &y});
+    Execution execution = execute(brief), beyond = execute(longer);
+    if (!execution.finished || !beyond.finished) continue;
+    ++finished;
+    HappensBefore here(brief, execution), there(longer, beyond);
+    for (int e : {0, 1}) {
+      for_each_ordered(here, brief, 0, e, [&](Place p, Place q) {
+        cross_rank += x.agents[static_cast<std::size_t>(p.agent)].rank !=
+                      x.agents[static_cast<std::size_t>(q.agent)].rank;
+        p.launch = first;
+        q.launch = e == 0 ? first : later;
+        EXPECT_TRUE(there.before(p, q, Past::kOrder, Path::kThreads))
+            << "agent " << p.agent << " event " << p.pos << " of the first launch before agent "
+            << q.agent << " event " << q.pos << " of " << e;
+      });
+    }
+  }
+  EXPECT_GE(finished, 20);
   EXPECT_GT(cross_rank, 0) << "the comparison found nothing to compare";
 }
 

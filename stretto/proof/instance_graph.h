@@ -51,7 +51,8 @@ struct Access {
   // One tile that begins where the box does, or several side by side from there on.
   bool tiled : 1 = false;
   int choice = TableChoices::kAlways;
-  Landing landed;  // of a load into a slot: where the slot is got (pipe_slice.h)
+  Landing landed;   // of a load into a slot: where the slot is got (pipe_slice.h)
+  int of_case = 0;  // of which size, where several share a graph (launch_orders.h)
   std::int64_t tile = -1;
   const Op* op = nullptr;
 };

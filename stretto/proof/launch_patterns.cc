@@ -11,60 +11,117 @@
 namespace stretto {
 namespace {
 
-// Patterns with one key: they share a happens-before.
-using Group = std::vector<const LaunchPattern*>;
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-std::vector<Group> groups_of(const std::vector<LaunchPattern>& patterns) {
-  std::vector<Group> groups;
-  for (const LaunchPattern& p : patterns) {
-    auto group = std::find_if(groups.begin(), groups.end(),
-                              [&](const Group& g) { return g[0]->key == p.key; });
-    if (group == groups.end()) group = groups.insert(groups.end(), Group{});
-    group->push_back(&p);
+using Needs = std::vector<HappensBefore::Need>;
+
+class Orders {
+ public:
+  Orders(const std::vector<SizedGraph>& cases, const ProofOptions& options, std::size_t num_threads)
+      : program_(*cases[0].graph->program),
+        options_(options),
+        num_threads_(num_threads),
+        kinds_(kinds_of(cases)),
+        alone_(kinds_.size()) {
+    std::vector<bool> tensors = buffers_met(cases);
+    side_by_side(kinds_.size(), num_threads, [&](std::size_t k) {
+      if (kinds_[k].cases.size() > 1) kinds_[k].merged = merge(kinds_[k].cases, tensors);
+    });
   }
-  return groups;
-}
 
-// Two periods to look at, one more so that notifies of the future show where they are cut off.
-// What is found of the first period holds for all (happens_before.h).
-Timeline repeat(const LaunchPattern& pattern) {
-  Timeline timeline;
-  for (int e = 0; e < 3 * pattern.period + 1; ++e) {
-    timeline.launches.push_back(
-        pattern.graphs[static_cast<std::size_t>(e) % pattern.graphs.size()]);
-  }
-  return timeline;
-}
-
-void prove_alike(const Group& group, const ProofOptions& options, AccessChecker& checker,
-                 PatternVerdict& verdict) {
-  const LaunchPattern& pattern = *group[0];
-  Timeline timeline = repeat(pattern);
-  Execution execution = execute(timeline);
-  if (!execution.finished) {
-    std::vector<ChosenCase> where;
-    for (auto [rank, choice] : execution.stuck_choices) {
-      where.push_back({.rank = rank, .choice = choice});
+  SizesVerdict prove(std::size_t affordable) {
+    std::vector<LaunchOrder> steady;
+    for (std::size_t k = 0; k < kinds_.size(); ++k) {
+      steady.push_back(steady_order(program_, static_cast<int>(k)));
     }
-    verdict.findings.push_back(
-        finding_with(FindingKind::kProgress, execution.stuck, pattern.where, where));
-    return;
+    SizesVerdict out{.orders = prove(steady)};
+    const OrderVerdict& last = out.orders.back();
+    if (!last.findings.empty() || last.error != nullptr) return out;
+    MixedOrders mixed = mixed_orders(program_, kinds_, affordable);
+    out.every_order = mixed.all;
+    std::vector<OrderVerdict> more = prove(mixed.orders);
+    std::move(more.begin(), more.end(), std::back_inserter(out.orders));
+    return out;
   }
-  HappensBefore order(timeline, execution, powers_of(*options.table));
-  checker.use(order);
-  for (const LaunchPattern* p : group) {
-    if (!verdict.findings.empty()) return;
-    ++verdict.stats.cases;
-    verdict.stats.events = std::max(verdict.stats.events, p->graphs[0]->num_events());
-    for (const Finding& f : checker.check(repeat(*p), pattern.period)) {
-      verdict.findings.push_back(finding_with(f.kind, f.text, p->where, f.cases));
+
+ private:
+  std::vector<OrderVerdict> prove(const std::vector<LaunchOrder>& orders) {
+    std::vector<OrderVerdict> verdicts(orders.size());
+    std::atomic<std::size_t> next{0}, last{orders.size()};  // from `last` on they do not matter
+    side_by_side(std::min(orders.size(), num_threads_), num_threads_, [&](std::size_t) {
+      AccessChecker checker(options_.max_findings, *options_.table, options_.few_pairs);
+      for (std::size_t i = next++; i < last; i = next++) {
+        try {
+          prove(orders[i], checker, verdicts[i]);
+        } catch (...) {
+          verdicts[i].error = std::current_exception();
+        }
+        if (verdicts[i].findings.empty() && verdicts[i].error == nullptr) continue;
+        for (std::size_t seen = last; i + 1 < seen && !last.compare_exchange_weak(seen, i + 1);) {
+        }
+      }
+    });
+    verdicts.resize(last);
+    return verdicts;
+  }
+
+  void prove(const LaunchOrder& order, AccessChecker& checker, OrderVerdict& verdict) {
+    const auto first = at(order.kinds[0]);
+    bool steady = std::equal(order.kinds.begin() + 1, order.kinds.end(), order.kinds.begin());
+    Timeline timeline, touched;
+    for (int k : order.kinds) {
+      timeline.launches.push_back(kinds_[at(k)].cases[0].graph);
+      touched.launches.push_back(&kinds_[at(k)].touched());
+    }
+    Execution execution = execute(timeline);
+    if (!execution.finished) {
+      std::vector<ChosenCase> where;
+      for (auto [rank, choice] : execution.stuck_choices) {
+        where.push_back({.rank = rank, .choice = choice});
+      }
+      Finding stuck{.kind = FindingKind::kProgress, .text = execution.stuck, .cases = where};
+      return add({stuck}, order, verdict);
+    }
+    HappensBefore before(timeline, execution, powers_of(*options_.table));
+    checker.use(before);
+    Needs needs = before.needs_of(0);
+    if (steady || needs != alone_[first]) {
+      int number = 0;
+      for (const SizedGraph& one : kinds_[first].cases) {
+        if (!verdict.findings.empty()) return;
+        Timeline with = timeline;
+        with.launches[0] = one.graph;
+        std::vector<Finding> found = checker.check_launch(with);
+        for (Finding& f : found) f.in_turn = {.first = number};
+        add(found, order, verdict);
+        ++number;
+      }
+    }
+    if (verdict.findings.empty()) add(checker.check_reuse(touched, order.reach), order, verdict);
+    verdict.stats.cases = steady ? static_cast<int>(kinds_[first].cases.size()) : 1;
+    for (const SizedGraph& one : kinds_[first].cases) {
+      verdict.stats.events = std::max(verdict.stats.events, one.graph->num_events());
+    }
+    verdict.stats.clocks = before.num_clocks();
+    verdict.stats.components = before.num_components();
+    verdict.stats.launches = timeline.num_launches();
+    verdict.stats.rounds = before.num_rounds();
+    if (steady) alone_[first] = std::move(needs);
+  }
+
+  void add(const std::vector<Finding>& found, const LaunchOrder& order, OrderVerdict& verdict) {
+    for (const Finding& f : found) {
+      verdict.findings.push_back(
+          finding_with(f.kind, f.text, describe_order(kinds_, order, f.in_turn), f.cases));
     }
   }
-  verdict.stats.clocks = order.num_clocks();
-  verdict.stats.components = order.num_components();
-  verdict.stats.launches = timeline.num_launches();
-  verdict.stats.rounds = order.num_rounds();
-}
+
+  const Program& program_;
+  const ProofOptions& options_;
+  std::size_t num_threads_;
+  std::vector<LaunchKind> kinds_;
+  std::vector<Needs> alone_;  // per kind: of a launch among others of its kind
+};
 
 }  // namespace
 
@@ -84,33 +141,9 @@ void side_by_side(std::size_t count, std::size_t num_threads,
   take_turns();
 }
 
-std::vector<PatternVerdict> prove_patterns(const std::vector<LaunchPattern>& patterns,
-                                           const ProofOptions& options, std::size_t num_threads) {
-  std::vector<Group> groups = groups_of(patterns);
-  std::vector<PatternVerdict> verdicts(groups.size());
-  std::atomic<std::size_t> next{0}, last{groups.size()};  // groups from `last` on do not matter
-  auto work = [&] {
-    AccessChecker checker(options.max_findings, *options.table, options.few_pairs);
-    for (std::size_t i = next++; i < last; i = next++) {
-      try {
-        prove_alike(groups[i], options, checker, verdicts[i]);
-      } catch (...) {
-        verdicts[i].error = std::current_exception();
-      }
-      if (verdicts[i].findings.empty() && verdicts[i].error == nullptr) continue;
-      for (std::size_t seen = last; i + 1 < seen && !last.compare_exchange_weak(seen, i + 1);) {
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> helpers;
-    for (std::size_t i = 1; i < std::min(groups.size(), num_threads); ++i) {
-      helpers.emplace_back(work);
-    }
-    work();
-  }
-  verdicts.resize(last);
-  return verdicts;
+SizesVerdict prove_sizes(const std::vector<SizedGraph>& cases, const ProofOptions& options,
+                         std::size_t affordable, std::size_t num_threads) {
+  return Orders(cases, options, num_threads).prove(affordable);
 }
 
 }  // namespace stretto

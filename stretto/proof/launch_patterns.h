@@ -1,5 +1,5 @@
-// Runs of launches that repeat for ever, and what is found of each: the part of the proof that
-// looks at one happens-before after another. prove.h says which runs there are.
+// Orders of launches (launch_orders.h), and what is found of each: the part of the proof that looks
+// at one happens-before after another.
 #pragma once
 
 #include <cstddef>
@@ -8,29 +8,28 @@
 #include <string>
 #include <vector>
 
+#include "stretto/proof/launch_orders.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto {
 
-// One graph, or two in turn.
-struct LaunchPattern {
-  std::vector<const InstanceGraph*> graphs;
-  std::vector<int> key;  // period, and how each launch synchronises
-  int period = 1;
-  std::string where;  // the case, in a report
-};
-
-// Of patterns that synchronise alike.
-struct PatternVerdict {
+// Of one order.
+struct OrderVerdict {
   std::vector<Finding> findings;
   ProofStats stats;
   std::exception_ptr error;
 };
 
-// On so many threads. The verdict is that of one pattern after the other, up to the first with a
+struct SizesVerdict {
+  std::vector<OrderVerdict> orders;
+  bool every_order = true;  // false: of kinds of launches some orders were left out
+};
+
+// What is found of launches of these sizes, in all orders or in as many mixed ones as affordable.
+// On so many threads; the verdict is that of one order after the other, up to the first with a
 // finding.
-std::vector<PatternVerdict> prove_patterns(const std::vector<LaunchPattern>& patterns,
-                                           const ProofOptions& options, std::size_t num_threads);
+SizesVerdict prove_sizes(const std::vector<SizedGraph>& cases, const ProofOptions& options,
+                         std::size_t affordable, std::size_t num_threads);
 
 // Of a case, which the text ends with where there are several.
 Finding finding_with(FindingKind kind, const std::string& text, const std::string& where,

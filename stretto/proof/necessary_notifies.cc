@@ -211,4 +211,30 @@ int HappensBefore::necessary_of(AfterTable& table, std::int64_t threshold,
   return lo;
 }
 
+std::vector<HappensBefore::Need> HappensBefore::needs_of(int launch) const {
+  std::vector<Need> needs;
+  for (int a = 0; a < static_cast<int>(graph_.agents.size()); ++a) {
+    const auto& syncs = timeline_.trace(a, launch).syncs;
+    for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
+      const Sync& s = syncs[at(pos)];
+      bool told = s.kind == SyncKind::kWait &&
+                  graph_.counters[at(s.counter)].kind == CounterKind::kSignal && s.amount > 0;
+      if (!told) continue;
+      const auto& chains = chains_[at(s.counter)];
+      auto add = [&](const ChainItem& i) { needs.push_back({a, pos, i.agent, i.launch, i.pos}); };
+      if (chains.size() == 1) {
+        add(first_to_reach(chains[0], counter_base_[at(launch)][at(s.counter)] + s.amount));
+      }
+      if (chains.size() < 2) continue;
+      std::size_t place = place_idx({a, launch, pos});
+      const MultiWait& wait = multi_waits_[at(multi_wait_at_[at(a)].at(place))];
+      for (std::size_t c = 0; c < chains.size(); ++c) {
+        if (wait.needed[c] > 0) add(chains[c].items[at(wait.needed[c] - 1)]);
+      }
+    }
+  }
+  std::sort(needs.begin(), needs.end());
+  return needs;
+}
+
 }  // namespace stretto

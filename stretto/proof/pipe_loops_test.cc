@@ -245,5 +245,27 @@ TEST(PipeLoops, ACycleOfWaitsShowsItself) {
   EXPECT_EQ(result.findings[0].kind, FindingKind::kProgress) << result.report;
 }
 
+// Two agents that multiply tiles in turn, every other step of which they leave out: the producer
+// leaves out iterations, they do not, so that they get more slots than it has put until all is
+// walked.
+TEST(PipeLoops, AgentsInTurnMayLeaveOutSteps) {
+  constexpr std::int64_t kTrips = 12;
+  ProgramBuilder p("in_turn", 1);
+  auto a = p.input("a", DType::kBF16, {4 * kStep, kTrips * kStep});
+  auto b = p.input("b", DType::kBF16, {kStep, kTrips * kStep});
+  auto out = p.output("out", DType::kF32, {4 * kStep, kStep});
+  p.role("gemm", Resource::sms(1).pipelined(kSlots).in_turn(2), p.range(4), [&](const Tile& t) {
+    Value acc = p.zeros(DType::kF32, kStep, kStep);
+    p.loop(kTrips, [&](const Index& i) {
+      Value x = p.load(a.tile({t.index * kStep, i * kStep}, kStep, kStep));
+      Value y = p.load(b.tile({0, i * kStep}, kStep, kStep));
+      p.when(i % 2 == 0, [&] { acc = dot(acc, x, y.T()); });
+    });
+    p.store(out.tile({t.index * kStep, 0}, kStep, kStep), acc);
+  });
+  ProofResult result = prove(run_pipeline(p.finish()));
+  EXPECT_TRUE(result.proved) << result.report;
+}
+
 }  // namespace
 }  // namespace stretto

@@ -1,68 +1,214 @@
 #include "stretto/proof/proof_cache.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <fstream>
+#include <string_view>
+#include <thread>
 
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/interrupts.h"
+#include "stretto/base/log.h"
 #include "stretto/ir/printer.h"
 #include "stretto/proof/content_hash.h"
 
 namespace stretto {
 namespace {
 
-// Raised whenever the proof learns to reject something it accepted.
-constexpr int kProofVersion = 11;
+using Clock = std::chrono::steady_clock;
 
-std::string key_text(const Program& program, const ProofOptions& o) {
-  return fmt::format("proof {} workers {} queues {} samples {} events {}{}\n{}", kProofVersion,
-                     o.max_workers_per_rank, o.max_copy_queues, o.max_samples, o.max_events,
-                     o.bounds_only ? " bounds only" : "", print(program));
+// Raised whenever the proof learns to reject something it accepted; not for a change of the table
+// that says what generated code does, which is part of the key.
+constexpr int kProofVersion = 12;
+
+std::string text_of(const SyncTable& table) {
+  std::string text = fmt::format("{} {}", table.coherent_loads, table.shared_reductions);
+  for (const SyncSteps& row : table.rows) {
+    text += ';';
+    for (const SyncStep& s : row) {
+      text += fmt::format(" {}.{}.{}", static_cast<int>(s.kind), static_cast<int>(s.by),
+                          static_cast<int>(s.scope));
+    }
+  }
+  return text;
+}
+
+std::string key_of(const Program& program, const ProofOptions& o) {
+  return content_hash(fmt::format("proof {} workers {} queues {} samples {} events {}{}\n{}\n{}",
+                                  kProofVersion, o.max_workers_per_rank, o.max_copy_queues,
+                                  o.max_samples, o.max_events, o.bounds_only ? " bounds only" : "",
+                                  text_of(*o.table), print(program)));
 }
 
 // A truncated or damaged entry does not match; neither does another key's.
 std::string content(const std::string& key) { return fmt::format("proved {}\n", key); }
 
+// The turn to prove one key: an flock of a file beside the entry, which the kernel releases however
+// its holder ends, and which keeps threads apart as well as processes. Who has a verdict writes it
+// into the file and removes the file: those that wait have it open, and those that come later do
+// not take an old verdict for one of now.
+class Turn {
+ public:
+  enum class Status {
+    kTaken,        // by another
+    kMine,         // nobody has been through since this was opened
+    kOver,         // somebody has; read() says more
+    kWithoutLocks  // neither can be told here
+  };
+
+  explicit Turn(std::filesystem::path path) : path_(std::move(path)) {}
+  // Unlocked in so many words, since a child of fork() may have the file open too.
+  ~Turn() {
+    if (fd_ < 0) return;
+    if (holds_) ::unlink(path_.c_str());
+    ::flock(fd_, LOCK_UN);
+    ::close(fd_);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  Status ask() {
+    if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd_ < 0) return Status::kWithoutLocks;
+    while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EINTR) continue;
+      if (errno == EWOULDBLOCK) return Status::kTaken;
+      ::unlink(path_.c_str());  // or it would stay for ever
+      return Status::kWithoutLocks;
+    }
+    struct stat opened = {}, there = {};
+    if (::fstat(fd_, &opened) != 0) return Status::kWithoutLocks;
+    holds_ = ::stat(path_.c_str(), &there) == 0 && opened.st_ino == there.st_ino &&
+             opened.st_dev == there.st_dev;
+    if (!holds_) return Status::kOver;
+    write(fmt::format("process {}", getpid()));  // for whoever waits too long
+    return Status::kMine;
+  }
+
+  // What the holder has written last; short where it could not.
+  std::string read() const {
+    std::string text;
+    char part[4096];
+    for (ssize_t n; (n = ::pread(fd_, part, sizeof part, static_cast<off_t>(text.size()))) > 0;) {
+      text.append(part, static_cast<std::size_t>(n));
+    }
+    return text;
+  }
+
+  void write(std::string_view text) {
+    struct stat before = {};
+    if (!holds_ || ::fstat(fd_, &before) != 0) return;
+    // Not for nothing: ext4 sends what was truncated to the disk when it is closed.
+    if (before.st_size > 0 && ::ftruncate(fd_, 0) != 0) return;
+    for (std::size_t done = 0; done < text.size();) {
+      ssize_t n = ::pwrite(fd_, text.data() + done, text.size() - done, static_cast<off_t>(done));
+      if (n <= 0) return;
+      done += static_cast<std::size_t>(n);
+    }
+  }
+
+ private:
+  const std::filesystem::path path_;
+  int fd_ = -1;
+  bool holds_ = false;
+};
+
+// A rejection as it lies in the file of a turn, whole or not at all.
+std::string rejection(const std::string& report) {
+  return fmt::format("rejected {}\n{}", report.size(), report);
+}
+
+void throw_rejection(const std::string& text) {
+  std::string report = text.substr(std::min(text.size(), text.find('\n') + 1));
+  if (text == rejection(report)) throw Rejected(report);
+}
+
 }  // namespace
 
 ProofCache::ProofCache(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-std::filesystem::path ProofCache::entry(const Program& program, const ProofOptions& options) const {
-  return directory_ / (content_hash(key_text(program, options)) + ".proof");
+std::filesystem::path ProofCache::entry_of(const std::string& key) const {
+  return directory_ / (key + ".proof");
 }
 
-bool ProofCache::contains(const Program& program, const ProofOptions& options) const {
-  std::filesystem::path path = entry(program, options);
-  std::ifstream in(path, std::ios::binary);
-  std::string expected = content(path.stem().string());
+bool ProofCache::has(const std::string& key) const {
+  std::ifstream in(entry_of(key), std::ios::binary);
+  std::string expected = content(key);
   std::string found(expected.size() + 1, '\0');
   in.read(found.data(), static_cast<std::streamsize>(found.size()));
   found.resize(static_cast<std::size_t>(in.gcount()));
   return found == expected;
 }
 
-void ProofCache::insert(const Program& program, const ProofOptions& options) const {
+void ProofCache::keep(const std::string& key) const {
   std::error_code ignored;
   std::filesystem::create_directories(directory_, ignored);
-  std::filesystem::path path = entry(program, options);
-  std::filesystem::path draft = path;
-  draft += fmt::format(".{}", getpid());
+  std::filesystem::path path = entry_of(key), draft = path;
+  // Threads too may each have proved it.
+  draft += fmt::format(".{}-{}", getpid(), Clock::now().time_since_epoch().count());
   {
     std::ofstream out(draft, std::ios::binary);
-    out << content(path.stem().string());
+    out << content(key);
   }
   std::filesystem::rename(draft, path, ignored);
   if (ignored) std::filesystem::remove(draft, ignored);
 }
 
+std::filesystem::path ProofCache::entry(const Program& program, const ProofOptions& options) const {
+  return entry_of(key_of(program, options));
+}
+
+bool ProofCache::contains(const Program& program, const ProofOptions& options) const {
+  return has(key_of(program, options));
+}
+
+void ProofCache::insert(const Program& program, const ProofOptions& options) const {
+  keep(key_of(program, options));
+}
+
+void ProofCache::require(const Program& program, const ProofOptions& options,
+                         const Proving& by) const {
+  const std::string key = key_of(program, options);
+  if (has(key)) return;
+  std::error_code ignored;
+  std::filesystem::create_directories(directory_, ignored);
+  Turn turn(directory_ / (key + ".lock"));
+  constexpr std::chrono::milliseconds kLongestPause{10};
+  std::chrono::milliseconds pause{1};
+  const Clock::time_point deadline = Clock::now() + by.longest_wait;
+  for (;;) {
+    Turn::Status status = turn.ask();
+    if (has(key)) return;  // now: who had the turn kept it before giving the turn away
+    if (status == Turn::Status::kOver) throw_rejection(turn.read());
+    // Over without a verdict: the proof failed, or could not be kept.
+    if (status != Turn::Status::kTaken) break;
+    if (Clock::now() > deadline) {
+      log_warning(fmt::format("'{}' is proved here as well: {} has been at it for {} s",
+                              program.name, turn.read(), by.longest_wait.count() / 1000));
+      break;
+    }
+    Interrupts::look();
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+  ProofResult result = by.prove(program, options);
+  if (result.proved) {
+    keep(key);
+  } else {
+    turn.write(rejection(result.report));
+    throw Rejected(result.report);
+  }
+}
+
 void require_proved(const Program& program, const ProofOptions& options) {
-  ProofCache cache(env_cache_dir() / "proofs");
-  if (cache.contains(program, options)) return;
-  ProofResult result = prove(program, options);
-  if (!result.proved) throw Rejected(result.report);
-  cache.insert(program, options);
+  ProofCache(env_cache_dir() / "proofs").require(program, options, {});
 }
 
 }  // namespace stretto

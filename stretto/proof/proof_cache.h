@@ -1,9 +1,12 @@
-// Proofs kept on disk, so that a program is proved once per machine and not once per process. The
-// key is the printed program, the options and the version of the proof itself; only verdicts of
-// `proved` are kept, and an entry that cannot be read is as good as none.
+// Proofs kept on disk, so that a program is proved once per machine and not once per process or
+// rank. The key is the printed program, the options and the version of the proof itself; only
+// verdicts of `proved` are kept, and an entry that cannot be read is as good as none.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
+#include <functional>
+#include <string>
 
 #include "stretto/proof/prove.h"
 
@@ -18,12 +21,27 @@ class ProofCache {
   void insert(const Program& program, const ProofOptions& options) const;
   std::filesystem::path entry(const Program& program, const ProofOptions& options) const;
 
+  struct Proving {
+    std::function<ProofResult(const Program&, const ProofOptions&)> prove = stretto::prove;
+    // For another's proof, which takes minutes where a program is large. One that dies is noticed
+    // at once, one that was stopped only so.
+    std::chrono::milliseconds longest_wait = std::chrono::minutes(10);
+  };
+  // Returns when the program is proved; throws Rejected with the report. Of the threads and
+  // processes that ask for the same at the same time, in the same directory, one proves and the
+  // others wait for its verdict: the ranks of a world, which meet next, then come together however
+  // long it took. Where the directory cannot be written or its files not be locked, each proves.
+  void require(const Program& program, const ProofOptions& options, const Proving& by) const;
+
  private:
+  bool has(const std::string& key) const;
+  void keep(const std::string& key) const;
+  std::filesystem::path entry_of(const std::string& key) const;
+
   std::filesystem::path directory_;
 };
 
-// Returns when the schedule-level program is proved, here or earlier on this machine
-// (env_cache_dir()); throws Rejected with the report otherwise.
+// The same in the cache of this machine's user, env_cache_dir().
 void require_proved(const Program& program, const ProofOptions& options = {});
 
 }  // namespace stretto

@@ -1,10 +1,15 @@
 #include "stretto/proof/proof_cache.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <thread>
+#include <vector>
 
 #include "stretto/base/errors.h"
 #include "stretto/proof/content_hash.h"
@@ -17,6 +22,7 @@ using test_programs::Edit;
 using test_programs::edit;
 using test_programs::exchange;
 using test_programs::is_wait;
+using std::chrono::milliseconds;
 
 class ProofCacheTest : public testing::Test {
  protected:
@@ -30,8 +36,52 @@ class ProofCacheTest : public testing::Test {
     unsetenv("STRETTO_CACHE_DIR");
     std::filesystem::remove_all(directory_);
   }
+  bool comes(const std::string& file) const {
+    for (int i = 0; i < 5000 && !std::filesystem::exists(directory_ / file); ++i) {
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+    return std::filesystem::exists(directory_ / file);
+  }
+  // What lies in the directory besides entries, whoever is through.
+  int num_left() const {
+    int count = 0;
+    for (const auto& file : std::filesystem::directory_iterator(directory_)) {
+      if (file.path().extension() != ".proof") ++count;
+    }
+    return count;
+  }
   std::filesystem::path directory_;
 };
+
+// As long as ranks take to meet, and a line for each proof, also of other processes.
+struct SlowProof {
+  std::filesystem::path log;
+  ProofResult result{.proved = true};
+  ProofResult operator()(const Program&, const ProofOptions&) const {
+    std::ofstream(log, std::ios::app) << "proved\n" << std::flush;
+    std::this_thread::sleep_for(milliseconds(200));
+    return result;
+  }
+  int count() const {
+    std::ifstream in(log);
+    int lines = 0;
+    for (std::string line; std::getline(in, line);) ++lines;
+    return lines;
+  }
+};
+
+// A process that has the turn and does not get done.
+pid_t start_endless_proof(const ProofCache& cache, const Program& program,
+                          const std::filesystem::path& begun) {
+  pid_t child = fork();
+  if (child != 0) return child;
+  auto endless = [&](const Program&, const ProofOptions&) -> ProofResult {
+    std::ofstream(begun) << "begun" << std::flush;
+    for (;;) pause();
+  };
+  cache.require(program, {}, {.prove = endless});
+  _exit(0);
+}
 
 // A program taken for proved that is not would run with its race.
 TEST_F(ProofCacheTest, KeepsVerdictsApart) {
@@ -45,6 +95,9 @@ TEST_F(ProofCacheTest, KeepsVerdictsApart) {
   cache.insert(other, {.bounds_only = true});
   EXPECT_TRUE(cache.contains(other, {.bounds_only = true}));
   EXPECT_FALSE(cache.contains(other, {})) << "of the largest sizes alone";
+  SyncTable weaker = sync_table();
+  weaker[SyncRow::kNotify].pop_back();
+  EXPECT_FALSE(cache.contains(good, {.table = &weaker})) << "generated code that does less";
   Program edited = good;
   ASSERT_TRUE(edit(edited, is_wait(edited, "sent"), Edit::kThresholdMinus));
   EXPECT_FALSE(cache.contains(edited, {}));
@@ -82,6 +135,125 @@ TEST_F(ProofCacheTest, RequireProvedThrowsTheReportAndCachesOnlySuccess) {
 TEST_F(ProofCacheTest, AReadOnlyCacheCostsTimeOnly) {
   std::ofstream(directory_.string()) << "a file where the directory should be";
   EXPECT_NO_THROW(require_proved(exchange(2, {.num_slots = 2})));
+}
+
+// 64 ranks on two cores would prove one by one, and run into each other's deadlines.
+TEST_F(ProofCacheTest, OfThreadsThatAskTogetherOneProves) {
+  std::filesystem::create_directories(directory_);
+  const Program program = exchange(2, {.num_slots = 2}), other = exchange(3, {.num_slots = 2});
+  const SlowProof slow{.log = directory_ / "log.proof"};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&] {
+      const ProofCache cache(directory_);
+      cache.require(program, {}, {.prove = slow});
+      EXPECT_TRUE(cache.contains(program, {}));
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(slow.count(), 1);
+  ProofCache(directory_).require(other, {}, {.prove = slow});
+  EXPECT_EQ(slow.count(), 2) << "another program's verdict";
+  EXPECT_EQ(num_left(), 0);
+}
+
+TEST_F(ProofCacheTest, OfProcessesThatAskTogetherOneProves) {
+  std::filesystem::create_directories(directory_);
+  const Program program = exchange(2, {.num_slots = 2});
+  const SlowProof slow{.log = directory_ / "log.proof"};
+  std::vector<pid_t> children;
+  for (int i = 0; i < 8; ++i) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    ProofCache(directory_).require(program, {}, {.prove = slow});
+    _exit(ProofCache(directory_).contains(program, {}) ? 0 : 1);
+  }
+  for (pid_t child : children) {
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_EQ(slow.count(), 1);
+  EXPECT_EQ(num_left(), 0);
+}
+
+// Otherwise each in turn would find the same race, and the last rank hear of it last.
+TEST_F(ProofCacheTest, ARejectionIsForAllThatWaitAndForNobodyLater) {
+  std::filesystem::create_directories(directory_);
+  const Program program = exchange(2, {.num_slots = 1});
+  const std::string report = "rejected: a race\n" + std::string(10'000, '.');
+  const SlowProof slow{.log = directory_ / "log.proof",
+                       .result = {.proved = false, .report = report}};
+  std::atomic<int> asking{0}, heard{0};
+  auto when_all_ask = [&](const Program& p, const ProofOptions& options) {
+    while (asking < 8) std::this_thread::sleep_for(milliseconds(1));
+    return slow(p, options);
+  };
+  auto ask = [&] {
+    ++asking;
+    try {
+      ProofCache(directory_).require(program, {}, {.prove = when_all_ask});
+    } catch (const Rejected& e) {
+      if (e.what() == report) ++heard;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) threads.emplace_back(ask);
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(heard, 8);
+  EXPECT_EQ(slow.count(), 1);
+  ask();
+  EXPECT_EQ(heard, 9);
+  EXPECT_EQ(slow.count(), 2);
+  EXPECT_EQ(num_left(), 0);
+}
+
+TEST_F(ProofCacheTest, AKilledProverLeavesItsTurnToTheNext) {
+  std::filesystem::create_directories(directory_);
+  const ProofCache cache(directory_);
+  const Program program = exchange(2, {.num_slots = 2});
+  pid_t child = start_endless_proof(cache, program, directory_ / "begun.proof");
+  ASSERT_TRUE(comes("begun.proof"));
+  std::thread killer([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    kill(child, SIGKILL);
+  });
+  auto begin = std::chrono::steady_clock::now();
+  cache.require(program, {}, {});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+  EXPECT_TRUE(cache.contains(program, {}));
+  EXPECT_EQ(num_left(), 0);
+  killer.join();
+  waitpid(child, nullptr, 0);
+}
+
+TEST_F(ProofCacheTest, AProverThatHangsIsWaitedForSoLong) {
+  std::filesystem::create_directories(directory_);
+  const ProofCache cache(directory_);
+  const Program program = exchange(2, {.num_slots = 2});
+  pid_t child = start_endless_proof(cache, program, directory_ / "begun.proof");
+  ASSERT_TRUE(comes("begun.proof"));
+  const SlowProof slow{.log = directory_ / "log.proof"};
+  testing::internal::CaptureStderr();
+  cache.require(program, {}, {.prove = slow, .longest_wait = milliseconds(50)});
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("process " + std::to_string(child)),
+            std::string::npos);
+  EXPECT_EQ(slow.count(), 1);
+  EXPECT_TRUE(cache.contains(program, {}));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+// As on file systems without locks: what cannot be opened cannot be locked.
+TEST_F(ProofCacheTest, WithoutLocksEachProves) {
+  const ProofCache cache(directory_);
+  const Program program = exchange(2, {.num_slots = 2});
+  std::filesystem::path lock = cache.entry(program, {}).replace_extension(".lock");
+  std::filesystem::create_directories(lock);
+  const SlowProof slow{.log = directory_ / "log.proof"};
+  cache.require(program, {}, {.prove = slow});
+  EXPECT_EQ(slow.count(), 1);
+  EXPECT_TRUE(cache.contains(program, {}));
 }
 
 TEST(ContentHash, IsFnv1a) {

@@ -3,8 +3,9 @@
 // passes, before a launch: an operator refuses to run what was not proved (proof_cache.h).
 //
 // Exhaustive over ranks, workers, tiles and schedules for given extents; extents are taken at their
-// boundaries, the same at every launch and alternating; tables as sample.h and expand.h say. A
-// report of a program too large for all its boundaries says so. docs/proof.md explains the rest.
+// boundaries, launches of different sizes as launch_orders.h says; tables as sample.h and expand.h
+// say. A report of a program too large for all its boundaries says so. docs/proof.md explains the
+// rest.
 #pragma once
 
 #include <string>
@@ -20,12 +21,12 @@ namespace stretto {
 struct ProofOptions {
   int max_workers_per_rank = 132;  // SMs of the device
   int max_copy_queues = 4;
-  // Cases of run-time sizes per extent; alternations of two come on top. Where a bound is smaller
-  // than this every size is a case, otherwise 0, 1, the bound and the tile and rank boundaries +-1.
+  // Cases of run-time sizes per extent. Where a bound is smaller than this every size is a case,
+  // otherwise 0, 1, the bound and the tile and rank boundaries +-1.
   int max_samples = 72;
   // Large programs are looked at in fewer cases, the boundaries in the middle thinned out evenly:
-  // at least 16, and so many that their launches' events add up to this; on top half as many
-  // alternations that need a happens-before of their own.
+  // at least 16, and so many that their launches' events add up to this; half as many orders of
+  // launches that synchronise differently come on top (launch_orders.h).
   std::size_t max_events = 1'000'000;
   bool bounds_only = false;  // launches have every extent at its bound: the only case
   int max_findings = 4;
@@ -41,6 +42,7 @@ struct ProofStats {
   int cases = 0;               // patterns of extents and tables
   bool every_boundary = true;  // false: boundaries were thinned out
   bool every_table = true;     // false: tables were sampled
+  bool every_order = true;     // false: too many kinds of launches for all of launch_orders.h
   std::string sampled_because;
   std::size_t events = 0;  // of the largest launch
   std::size_t clocks = 0;  // of the largest timeline

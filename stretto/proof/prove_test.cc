@@ -273,7 +273,7 @@ Program ragged(bool wait_always) {
 // A launch with m = 0 that skips its waits would let a rank run ahead of a reader of the slot.
 TEST(Prove, RejectsRunAheadThroughLaunchesOfAnotherSize) {
   expect_proved(ragged(true));
-  expect_rejected(ragged(false), FindingKind::kReuse, "in turn");
+  expect_rejected(ragged(false), FindingKind::kReuse, "with m = 4 in launch 0, m = 0 in launch 1");
 }
 
 TEST(Prove, RejectsQuotasThatDependOnTheSize) {

@@ -11,6 +11,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/tile_map.h"
+#include "stretto/proof/size_boundaries.h"
 
 namespace stretto {
 namespace {
@@ -18,45 +19,6 @@ namespace {
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // --- extents ---
-
-void divisors_of(const Expr& expr, std::set<std::int64_t>& steps) {
-  if (!expr.has_value()) return;
-  const ExprNode& n = expr.node();
-  if ((n.op == ExprOp::kFloorDiv || n.op == ExprOp::kMod) && n.args[1].is_const()) {
-    steps.insert(n.args[1].const_value());
-  }
-  for (const Expr& arg : n.args) divisors_of(arg, steps);
-}
-
-void steps_of(const Block& block, std::set<std::int64_t>& steps) {
-  for (const Op& op : block) {
-    for (const Expr& e : op.exprs) divisors_of(e, steps);
-    for (const auto* region : {&op.region, &op.region2}) {
-      if (!*region) continue;
-      steps.insert((*region)->rows);
-      steps.insert((*region)->cols);
-    }
-    for (const Block& body : op.bodies) steps_of(body, steps);
-  }
-}
-
-// Distances after which something new begins: tiles, and a rank's share of a bound.
-std::set<std::int64_t> steps_of(const Program& program) {
-  std::set<std::int64_t> steps;
-  for (const Role& role : program.roles) {
-    divisors_of(role.num_tiles, steps);
-    for (const Agent& agent : role.agents) steps_of(agent.body, steps);
-  }
-  for (const TileMap& map : program.maps) steps.insert(map.tile_rows);
-  for (const Tensor& tensor : program.tensors) {
-    for (const Expr& dim : tensor.shape) divisors_of(dim, steps);
-  }
-  for (std::int64_t bound : extent_bounds(program)) {
-    steps.insert(ceil_div(bound, program.world_size));
-  }
-  steps.erase(steps.begin(), steps.upper_bound(1));
-  return steps;
-}
 
 std::vector<std::int64_t> thin(const std::set<std::int64_t>& all, std::size_t keep) {
   std::vector<std::int64_t> v(all.begin(), all.end());
@@ -72,15 +34,18 @@ struct Candidates {
 };
 
 // Every value up to the bound where that is at most `keep`, else the boundaries, thinned to that.
-// The extremes come first: what does not fit is cut off at the end.
-Candidates candidates(const std::set<std::int64_t>& steps, std::int64_t bound, std::size_t keep) {
+// The extremes come first, and where comparisons change, if those are few: what does not fit is cut
+// off at the end.
+Candidates candidates(const std::set<std::int64_t>& steps, const SizeBoundaries& boundaries,
+                      std::int64_t bound, std::size_t keep) {
   std::set<std::int64_t> must, all;
   auto add = [&](std::set<std::int64_t>& to, std::int64_t v) {
     if (v >= 0 && v <= bound) to.insert(v);
   };
-  bool complete = true;
+  bool every_value = bound < static_cast<std::int64_t>(keep);
+  bool complete = boundaries.complete || every_value;
   for (std::int64_t v : {std::int64_t{0}, std::int64_t{1}, bound - 1, bound}) add(must, v);
-  if (bound < static_cast<std::int64_t>(keep)) {
+  if (every_value) {
     for (std::int64_t v = 0; v <= bound; ++v) must.insert(v);
   }
   for (std::int64_t step : steps) {
@@ -90,6 +55,10 @@ Candidates candidates(const std::set<std::int64_t>& steps, std::int64_t bound, s
       bool edge = k == 1 || k == last;
       for (std::int64_t v : {k * step - 1, k * step, k * step + 1}) add(edge ? must : all, v);
     }
+  }
+  bool few = 3 * boundaries.changes.size() <= keep / 2;
+  for (std::int64_t change : boundaries.changes) {
+    for (std::int64_t v : {change - 1, change, change + 1}) add(few ? must : all, v);
   }
   for (std::int64_t v : must) all.erase(v);
   std::size_t room = keep > must.size() + 2 ? keep - must.size() : 2;
@@ -263,7 +232,8 @@ ExtentSamples sample_extents(const Program& program, int max_samples) {
   std::vector<std::int64_t> bounds = extent_bounds(program);
   ExtentSamples out{.values = {bounds}};
   if (bounds.empty()) return out;
-  std::set<std::int64_t> steps = steps_of(program);
+  std::set<std::int64_t> steps = size_steps(program);
+  std::vector<SizeBoundaries> boundaries = size_boundaries(program);
   std::set<std::vector<std::int64_t>> seen = {bounds};
   auto add = [&](const std::vector<std::int64_t>& v) {
     if (seen.count(v) != 0) return true;
@@ -274,9 +244,9 @@ ExtentSamples sample_extents(const Program& program, int max_samples) {
   };
   std::vector<std::vector<std::int64_t>> values;
   std::size_t combinations = 1;
-  for (std::int64_t bound : bounds) {
-    Candidates c =
-        candidates(steps, bound, at(max_samples) / (bounds.size() == 1 ? 1 : 2 * bounds.size()));
+  for (std::size_t i = 0; i < bounds.size(); ++i) {
+    Candidates c = candidates(steps, boundaries[i], bounds[i],
+                              at(max_samples) / (bounds.size() == 1 ? 1 : 2 * bounds.size()));
     out.complete &= c.complete;
     values.push_back(std::move(c.values));
     combinations = std::min<std::size_t>(combinations * values.back().size(), 1u << 20);

@@ -16,9 +16,10 @@ struct ExtentSamples {
   bool complete = true;  // every boundary of every extent is among them
 };
 
-// 0, 1, the bound, and every tile and rank boundary +-1, for each extent with the others at their
-// bounds, and random combinations; all values where the bound is small, all combinations where they
-// are at most `max_samples`. Beyond that, boundaries in the middle are thinned out evenly.
+// 0, 1, the bound, every tile and rank boundary +-1 and where comparisons change
+// (size_boundaries.h), for each extent with the others at their bounds, and random combinations;
+// all values where the bound is small, all combinations where they are at most `max_samples`.
+// Beyond that, boundaries in the middle are thinned out evenly.
 ExtentSamples sample_extents(const Program& program, int max_samples);
 
 // Tables that keep the contracts: all low, all high, ascending, cyclic, random alike on all ranks,

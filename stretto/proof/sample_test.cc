@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <set>
+#include <vector>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
+#include "stretto/proof/size_boundaries.h"
 
 namespace stretto {
 namespace {
@@ -87,6 +90,63 @@ TEST(SampleExtents, AHoleAtAnySizeIsFound) {
     ProofResult result = prove(share(64, gap));
     EXPECT_FALSE(result.proved) << "m = " << gap;
   }
+}
+
+// Both ranks read each other's input, but where `skips` says so without waiting for it.
+Program reads_early(const std::function<Index(ProgramBuilder&, const Index&)>& skips) {
+  ProgramBuilder p("early", 2);
+  Index m = p.extent("m", 1000);
+  auto in = p.input("in", DType::kF32, {1, 512}, Space::kSymmetric);
+  auto out = p.output("out", DType::kF32, {1, 512});
+  auto ready = p.signal("ready"), done = p.signal("done");
+  Index peer = 1 - p.rank();
+  p.on_start([&] { p.notify(ready, peer); });
+  p.role("r", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.when(!skips(p, m), [&] { p.wait(ready, peer); });
+    p.store(out.tile({0, 0}, 1, 512), p.load(in.on(peer).tile({0, 0}, 1, 512)));
+    p.notify(done, peer);
+  });
+  p.on_end([&] { p.wait(done, peer); });
+  return p.finish();
+}
+
+// Sizes that are no multiples of anything, but that the program itself names.
+TEST(SampleExtents, WhatSizesAreComparedWithIsABoundary) {
+  using Skips = std::function<Index(ProgramBuilder&, const Index&)>;
+  EXPECT_TRUE(prove(reads_early([](ProgramBuilder&, const Index& m) { return m < 0; })).proved);
+  for (const Skips& skips : std::vector<Skips>{
+           [](ProgramBuilder&, const Index&m) { return m >= 300 && m < 400; },
+           [](ProgramBuilder&, const Index&m) { return m == 77; },
+           [](ProgramBuilder&, const Index&m) { return 3 * m - 5 == 400; },
+           [](ProgramBuilder&, const Index&m) { return ceil_div(m, 7) == 11 + 0 * m; },
+           [](ProgramBuilder&p, const Index&m) { return p.let("half", m / 2) == 117; },
+           [](ProgramBuilder&p, const Index&m) { return m + p.rank() == 501; },
+           [](ProgramBuilder&, const Index&m) { return m * m == 441; },
+       }) {
+    EXPECT_FALSE(prove(reads_early(skips)).proved);
+  }
+}
+
+// Ranks that are counted round the world say nothing of sizes.
+TEST(SampleExtents, StepsAreOfSizesAndTiles) {
+  ProgramBuilder p("ring", 7);
+  Index m = p.extent("m", 1000);
+  auto in = p.input("in", DType::kF32, {m, 4});
+  auto out = p.output("out", DType::kF32, {m, 4});
+  auto sent = p.signal("sent");
+  p.role("copy", Resource::sms(1), p.grid(out, 8, 4), [&](const Tile& t) {
+    p.store(out.tile({t.row, 0}, 8, 4), p.load(in.tile({t.row, 0}, 8, 4)));
+  });
+  p.on_end([&] {
+    p.notify(sent, (p.rank() + 1) % 7);
+    p.loop(7, [&](const Index& i) { p.notify(sent, (p.rank() + i) % 7); });
+    p.when((m + 5) % 11 == 0, [&] { p.wait(sent, p.rank()); });
+  });
+  std::set<std::int64_t> steps = size_steps(run_pipeline(p.finish()));
+  EXPECT_EQ(steps.count(7), 0u);
+  EXPECT_EQ(steps.count(8), 1u) << "rows of a tile";
+  EXPECT_EQ(steps.count(11), 1u);
+  EXPECT_EQ(steps.count(143), 1u) << "a rank's share";
 }
 
 }  // namespace

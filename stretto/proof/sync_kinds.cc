@@ -44,4 +44,11 @@ std::vector<int> synchronisation_kinds(const std::vector<const InstanceGraph*>& 
   return kinds;
 }
 
+bool waits_by_table(const InstanceGraph& graph) {
+  return std::any_of(graph.agents.begin(), graph.agents.end(), [](const AgentTrace& agent) {
+    return std::any_of(agent.syncs.begin(), agent.syncs.end(),
+                       [](const Sync& s) { return s.choice != TableChoices::kAlways; });
+  });
+}
+
 }  // namespace stretto

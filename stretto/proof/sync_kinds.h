@@ -12,4 +12,7 @@ namespace stretto {
 // agents, and every agent the same notifies, waits, fences and packets in the same order.
 std::vector<int> synchronisation_kinds(const std::vector<const InstanceGraph*>& graphs);
 
+// Whether a table decides some of its waits.
+bool waits_by_table(const InstanceGraph& graph);
+
 }  // namespace stretto

@@ -31,14 +31,19 @@ class Search {
  private:
   void block(const Block& ops) {
     for (const Op& op : ops) {
-      if (op.code == OpCode::kLet && op.exprs[0].node().op == ExprOp::kTable) {
-        table_of_let_[op.var] = static_cast<int>(op.exprs[0].node().value);
-      }
+      if (op.code == OpCode::kLet) let(op.var, op.exprs[0].node());
       for (const auto* r : {&op.region, &op.region2}) {
         if (*r) region(**r);
       }
       for (const Block& body : op.bodies) block(body);
     }
+  }
+
+  void let(int var, const ExprNode& value) {
+    if (value.op == ExprOp::kTable) table_of_let_[var] = static_cast<int>(value.value);
+    if (value.op != ExprOp::kVar) return;  // a second name of what was read
+    auto read = table_of_let_.find(static_cast<int>(value.value));
+    if (read != table_of_let_.end()) table_of_let_[var] = read->second;
   }
 
   // -1 where `expr` is no variable read from a table of this contract.

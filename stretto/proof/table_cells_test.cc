@@ -284,5 +284,33 @@ TEST(TableCells, BlocksThatMayMeetAreRefused) {
   }
 }
 
+// Rows that are fetched from where a partition deals them out, whose bounds have one name or two.
+Program pulls(bool second_names) {
+  ProgramBuilder p("pulls", kWorld);
+  auto x = p.input("x", DType::kF32, {kRows, kCols}, Space::kSymmetric);
+  auto to = p.table("to", {kWorld + 1}, {ContractKind::kPartition, 0, kRows + 1});
+  auto y = p.output("y", DType::kF32, {kRows, kCols});
+  auto ready = p.signal("ready"), done = p.signal("done");
+  p.on_start([&] { p.notify_all(ready); });
+  p.role("pull", Resource::sms(2), p.range(kWorld), [&](const Tile& t) {
+    Index begin = p.read(to, {t.index}), end = p.read(to, {t.index + 1});
+    if (second_names) begin = p.let("begin", begin), end = p.let("end", end);
+    p.wait(ready, t.index);
+    p.store(y.tile({begin, 0}, kRows, kCols).until_row(end),
+            p.load(x.on(t.index).tile({begin, 0}, kRows, kCols).until_row(end)));
+    p.notify(done, t.index);
+  });
+  p.on_end([&] { p.wait_all(done); });
+  return run_pipeline(p.finish());
+}
+
+TEST(TableCells, EntriesMayHaveSecondNames) {
+  for (bool second_names : {false, true}) {
+    ProofResult r = prove(pulls(second_names));
+    EXPECT_TRUE(r.proved) << r.report;
+    EXPECT_TRUE(r.stats.every_table) << r.stats.sampled_because;
+  }
+}
+
 }  // namespace
 }  // namespace stretto

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "stretto/ir/parser.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/expand.h"
@@ -83,11 +84,15 @@ Program routed(const Routing& o) {
   return run_pipeline(p.finish());
 }
 
-void expect_rejected(const Routing& routing, FindingKind kind, const std::string& words) {
-  ProofResult r = prove(routed(routing));
+void expect_rejected(const Program& program, FindingKind kind, const std::string& words) {
+  ProofResult r = prove(program);
   ASSERT_FALSE(r.proved) << "accepted a broken program";
   EXPECT_EQ(r.findings[0].kind, kind) << r.report;
   EXPECT_NE(r.report.find(words), std::string::npos) << r.report;
+}
+
+void expect_rejected(const Routing& routing, FindingKind kind, const std::string& words) {
+  expect_rejected(routed(routing), kind, words);
 }
 
 TEST(Tables, ACorrectRoutedProgramIsProvedUnderEveryWitness) {
@@ -196,6 +201,104 @@ TEST(Tables, RejectsQuotasThatDependOnTheTable) {
   expect_rejected({.notify_empty_tiles = false}, FindingKind::kQuota,
                   "every launch must add the same");
   expect_rejected({.tell_everybody = false}, FindingKind::kQuota, "'done'");
+}
+
+// Rank r stores row `row` of its input, which goes by a table 't' of 4 entries from 0 to 7.
+Program stores_row(const std::string& row) {
+  return parse(R"(
+program "row" world 2 level schedule {
+  rank %rank
+  tile %tile
+  let %row
+  input @t : i32[4] contract range 0, 8
+  input @in : f32[8, 8]
+  output @out : f32[1, 8]
+  on_start on_start body {
+  }
+  role r sms 1 tiles %tile < 1 {
+    agent body body {
+      values $0: f32[1, 8]
+      let %row = )" +
+                   row + R"(
+      $0 = load @in[%row, 0] tile [1, 8]
+      store $0 to @out[0, 0] tile [1, 8]
+    }
+  }
+  on_end on_end body {
+  }
+}
+)",
+               "row.ir", MissingLocs::kFill);
+}
+
+// Of a choice that no table makes, and of conditions, what is read has to be there: a launch would
+// stop with a fault. Both sides of && and || are evaluated.
+TEST(Tables, EntriesThatAreReadForCertainHaveToBeThere) {
+  for (const char* row :
+       {"select(0 <= %rank, @t[3], @t[1000])", "select(%rank < 0, @t[1000], 0)",
+        "select(@t[0] < 4, 3, @t[2])", "select(@t[0] < 4, @t[1000], 0)", "min(@t[3], 7)"}) {
+    ProofResult r = prove(stores_row(row));
+    EXPECT_TRUE(r.proved) << row << ": " << r.report;
+  }
+  for (const char* row :
+       {"select(0 <= %rank, @t[1000], 0)", "select(%rank < 1, @t[%rank], @t[1000])",
+        "select(@t[1000] < 4, 0, 1)", "select(0 < @t[0] && @t[1000] < 4, 0, 1)",
+        "select(%rank < 2 || @t[1000] < 4, 0, 1)"}) {
+    ProofResult r = prove(stores_row(row));
+    ASSERT_FALSE(r.proved) << "accepted " << row;
+    EXPECT_NE(r.report.find("index 1000 of dimension 0 of table 't' does not exist"),
+              std::string::npos)
+        << r.report;
+  }
+}
+
+// Every rank sends a row to each other, in the order of a permutation of its own. Tables that were
+// looked at are right, but no launch would be made: what it adds to counters is not known.
+TEST(Tables, RefusesWhatNoLaunchTakesBecauseATableDecidesWhoIsNotified) {
+  ProgramBuilder p("permuted_peers", kWorld);
+  auto x = p.input("x", DType::kF32, {1, kCols});
+  auto order = p.table("order", {kWorld}, {ContractKind::kPermutation, 0, kWorld});
+  auto inbox = p.buffer("inbox", DType::kF32, {kWorld, kCols}, {.space = Space::kSymmetric});
+  auto y = p.output("y", DType::kF32, {kWorld, kCols});
+  auto ready = p.signal("ready"), sent = p.signal("sent");
+  p.on_start([&] { p.notify_all(ready); });
+  p.role("send", Resource::sms(1), p.range(kWorld), [&](const Tile& t) {
+    Index peer = p.read(order, {t.index});
+    p.wait(ready, peer);
+    p.store(inbox.on(peer).tile({p.rank(), 0}, 1, kCols), p.load(x.tile({0, 0}, 1, kCols)));
+    p.notify(sent, peer);
+  });
+  p.role("take", Resource::sms(1), p.range(kWorld), [&](const Tile& t) {
+    p.wait(sent, t.index);
+    p.store(y.tile({t.index, 0}, 1, kCols), p.load(inbox.tile({t.index, 0}, 1, kCols)));
+  });
+  ProofResult r = prove(run_pipeline(p.finish()));
+  ASSERT_FALSE(r.proved) << "proved what no launch takes";
+  EXPECT_EQ(r.findings[0].kind, FindingKind::kQuota) << r.report;
+  EXPECT_NE(r.report.find("a notify depends on a table"), std::string::npos) << r.report;
+}
+
+// Rows that are written as far as a table says and read as far as another one does.
+TEST(Tables, AReportSaysWhichWritesDoNotCount) {
+  ProgramBuilder p("as_far", 1);
+  auto far = p.table("far", {2}, {ContractKind::kRange, 0, kRows + 1});
+  auto x = p.input("x", DType::kF32, {kRows, kCols});
+  auto kept = p.buffer("kept", DType::kF32, {kRows, kCols});
+  auto y = p.output("y", DType::kF32, {kRows, kCols});
+  auto written = p.signal("written");
+  p.role("write", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.loop(p.read(far, {0}), [&](const Index& i) {
+      p.store(kept.tile({i, 0}, 1, kCols), p.load(x.tile({i, 0}, 1, kCols)));
+    });
+    p.notify(written[0], 0);
+  });
+  p.role("read", Resource::sms(1), p.range(1), [&](const Tile&) {
+    Index end = p.read(far, {1});
+    p.wait(written[0], 1);
+    p.store(y.tile({0, 0}, kRows, kCols), p.load(kept.tile({0, 0}, kRows, kCols).until_row(end)));
+  });
+  expect_rejected(run_pipeline(p.finish()), FindingKind::kUncovered,
+                  "in this launch; writes that a table decides do not count");
 }
 
 }  // namespace

@@ -1,0 +1,204 @@
+#include "stretto/proof/launch_orders.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "stretto/proof/finding.h"
+
+namespace stretto {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+using Word = std::vector<int>;
+
+bool is_mixed(const Word& word) {
+  return std::any_of(word.begin(), word.end(), [&](int k) { return k != word[0]; });
+}
+
+int num_changes(const Word& word) {
+  int changes = 0;
+  for (std::size_t i = 1; i < word.size(); ++i) changes += word[i] != word[i - 1] ? 1 : 0;
+  return changes;
+}
+
+// The slot counts of buffers that other ranks may touch.
+std::set<int> slot_counts(const Program& program) {
+  std::set<int> counts;
+  for (const Tensor& t : program.tensors) {
+    bool counts_here = t.kind == TensorKind::kBuffer && t.space == Space::kSymmetric;
+    if (counts_here) counts.insert(t.num_slots);
+  }
+  return counts;
+}
+
+// Whether some signal that is waited for gets notifies from several ranks, at all sizes together.
+bool has_shared_signals(const std::vector<LaunchKind>& kinds) {
+  const InstanceGraph& graph = *kinds[0].cases[0].graph;
+  std::vector<int> sender(graph.counters.size(), -1);
+  std::vector<bool> shared(graph.counters.size(), false), waited(graph.counters.size(), false);
+  for (const LaunchKind& kind : kinds) {
+    for (const AgentTrace& agent : kind.cases[0].graph->agents) {
+      for (const Sync& s : agent.syncs) {
+        if (s.kind == SyncKind::kWait) waited[at(s.counter)] = true;
+        if (s.kind != SyncKind::kNotify) continue;
+        int& known = sender[at(s.counter)];
+        shared[at(s.counter)] = shared[at(s.counter)] || (known >= 0 && known != agent.rank);
+        known = agent.rank;
+      }
+    }
+  }
+  for (std::size_t c = 0; c < shared.size(); ++c) {
+    if (shared[c] && waited[c]) return true;
+  }
+  return false;
+}
+
+// Every word of `length` letters out of so many.
+std::vector<Word> all_words(int letters, int length) {
+  std::vector<Word> words = {{}};
+  for (int i = 0; i < length; ++i) {
+    std::vector<Word> longer;
+    for (const Word& word : words) {
+      for (int k = 0; k < letters; ++k) {
+        longer.push_back(word);
+        longer.back().push_back(k);
+      }
+    }
+    words = std::move(longer);
+  }
+  return words;
+}
+
+// So that the window shows of every sender that it does not go on for ever, each kind comes once
+// more.
+void end_with_each(Word& word) {
+  std::set<int> kinds(word.begin(), word.end());
+  word.insert(word.end(), kinds.begin(), kinds.end());
+}
+
+// Of two kinds, 0 and 1, the first of which comes first.
+std::vector<LaunchOrder> orders_of_two(int slots) {
+  constexpr int kMostSlotsInFull = 3;
+  std::vector<LaunchOrder> orders;
+  int length = slots + 2;
+  Word in_turn;
+  for (int i = 0; i < length + slots + 2; ++i) in_turn.push_back(i % 2);
+  orders.push_back({.kinds = std::move(in_turn), .reach = slots, .named = 0});
+  std::vector<Word> words;
+  if (slots <= kMostSlotsInFull) {
+    words = all_words(2, length);
+  } else {
+    for (int from = 1; from < length; ++from) {
+      for (int to = from + 1; to <= length; ++to) {
+        Word word(at(length), 0);
+        std::fill(word.begin() + from, word.begin() + to, 1);
+        words.push_back(std::move(word));
+      }
+    }
+  }
+  for (Word& word : words) {
+    bool fits = word[0] == 0 && is_mixed(word);
+    if (!fits) continue;
+    word.insert(word.end(), at(slots), word.back());
+    end_with_each(word);
+    orders.push_back({.kinds = std::move(word), .reach = slots, .named = length});
+  }
+  std::stable_sort(orders.begin() + 1, orders.end(), [](const auto& x, const auto& y) {
+    return num_changes(x.kinds) < num_changes(y.kinds);
+  });
+  return orders;
+}
+
+// The largest size's kind with each other one, and neighbours, or else the rest; both ways.
+std::vector<std::pair<int, int>> pairs(int num_kinds, bool first) {
+  std::vector<std::pair<int, int>> some;
+  for (int i = 0; i < num_kinds; ++i) {
+    for (int j = i + 1; j < num_kinds; ++j) {
+      if ((i == 0 || j == i + 1) != first) continue;
+      some.emplace_back(i, j);
+      some.emplace_back(j, i);
+    }
+  }
+  return some;
+}
+
+// All sequences up to where two launches share a slot for the first time; none where those are too
+// many.
+std::vector<LaunchOrder> all_orders(const Program& program, int num_kinds, std::size_t affordable) {
+  std::vector<LaunchOrder> orders;
+  for (int slots : slot_counts(program)) {
+    double count = 1;
+    for (int i = 0; i <= slots; ++i) count *= num_kinds;
+    if (count + static_cast<double>(orders.size()) > static_cast<double>(affordable)) return {};
+    for (Word& word : all_words(num_kinds, slots + 1)) {
+      if (!is_mixed(word)) continue;
+      end_with_each(word);
+      orders.push_back({.kinds = std::move(word), .reach = slots, .named = slots + 1});
+    }
+  }
+  return orders;
+}
+
+}  // namespace
+
+int most_slots(const Program& program) {
+  std::set<int> counts = slot_counts(program);
+  return counts.empty() ? 1 : std::max(1, *counts.rbegin());
+}
+
+LaunchOrder steady_order(const Program& program, int kind) {
+  int slots = most_slots(program);
+  return {.kinds = Word(at(3 * std::int64_t{slots} + 1), kind), .reach = slots, .named = 0};
+}
+
+MixedOrders mixed_orders(const Program& program, const std::vector<LaunchKind>& kinds,
+                         std::size_t affordable) {
+  auto num_kinds = static_cast<int>(kinds.size());
+  if (num_kinds < 2) return {};
+  bool shared = has_shared_signals(kinds);
+  if (!shared && slot_counts(program).empty()) return {};  // no launch meets another
+  MixedOrders out;
+  if (!shared) out.orders = all_orders(program, num_kinds, affordable);
+  if (!out.orders.empty()) return out;
+  std::vector<LaunchOrder> of_two = orders_of_two(most_slots(program));
+  for (bool first : {true, false}) {
+    for (const LaunchOrder& order : of_two) {
+      for (auto [x, y] : pairs(num_kinds, first)) {
+        out.all = out.orders.size() < affordable;
+        if (!out.all) return out;
+        out.orders.push_back(order);
+        for (int& k : out.orders.back().kinds) k = k == 0 ? x : y;
+      }
+    }
+  }
+  return out;
+}
+
+std::string describe_order(const std::vector<LaunchKind>& kinds, const LaunchOrder& order,
+                           const CasesInTurn& sizes) {
+  const Word& word = order.kinds;
+  auto size = [&](int launch) -> const std::string& {
+    const auto& cases = kinds[at(word[at(launch)])].cases;
+    if (launch == 0) return cases[at(sizes.first)].where;
+    bool as_later = sizes.apart > 0 && word[at(launch)] == word[at(sizes.apart)];
+    return cases[as_later ? at(sizes.later) : 0].where;
+  };
+  bool mixed = is_mixed(word);
+  if (mixed && order.named == 0) return fmt::format("{} and {} in turn", size(0), size(1));
+  int named = std::max(mixed ? order.named : 1, sizes.apart + 1);
+  std::string text;
+  for (int from = 0, to = 0; from < named; from = to + 1) {
+    for (to = from; to + 1 < named && size(to + 1) == size(from);) ++to;
+    if (from == 0 && to + 1 == named) return size(0);
+    std::string which =
+        from == to ? fmt::format(" {}", from) : fmt::format("es {} to {}", from, to);
+    text += fmt::format("{}{} in launch{}", from == 0 ? "" : ", ", size(from), which);
+  }
+  return text;
+}
+
+}  // namespace stretto

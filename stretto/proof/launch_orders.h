@@ -1,0 +1,58 @@
+// In which order launches of different sizes are looked at.
+//
+// Launches of sizes that synchronise alike (launch_kinds.h) may follow each other in any way: the
+// order is the same, and every access of one is compared with every access of the others. So what
+// is left to choose is sequences of kinds. Only a sequence's first launch is checked, against the
+// later ones: launches before it take no order away (happens_before.h), so a sequence stands for
+// itself and wherever it goes on from there.
+//
+// One kind: the sequence of that kind alone. All sequences of sizes are covered.
+//
+// Several kinds, and every signal that is waited for gets its notifies from one rank. What a wait
+// needs is then found in its own launch: that rank does not get to the next one without having sent
+// all of this one's. So launches that come after a pair of accesses tell nothing of it, and one
+// that is put between them takes nothing away: every notify that was necessary still is, since what
+// a launch adds is what the thresholds behind it are higher by. All sequences of `slots` + 1
+// launches, the last of which is the next to share a slot with the first, therefore cover all
+// others.
+//
+// Several kinds and a signal from several ranks: one of them may stand in for another by running
+// ahead through launches of other sizes, so what follows matters, without end. Then it is sequences
+// of two kinds: all of the D + 2 first launches, D being the most slots of a buffer (beyond three
+// slots those with one or two changes), whereafter the last one goes on, and the two kinds in turn.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "stretto/proof/launch_kinds.h"
+
+namespace stretto {
+
+struct LaunchOrder {
+  std::vector<int> kinds;  // of the launches
+  int reach = 1;           // the first is compared with up to so many later ones
+  int named = 1;           // launches that a report names
+};
+
+// The most slots of a buffer that other ranks touch, at least 1.
+int most_slots(const Program& program);
+
+// Launches of one kind, as many as it takes to see what runs ahead.
+LaunchOrder steady_order(const Program& program, int kind);
+
+struct MixedOrders {
+  std::vector<LaunchOrder> orders;
+  bool all = true;  // false: more than `affordable`
+};
+MixedOrders mixed_orders(const Program& program, const std::vector<LaunchKind>& kinds,
+                         std::size_t affordable);
+
+// "m = 1 in launch 0, m = 0 in launches 1 to 2": the sizes of an order's launches, where the first
+// has the `first` size of its kind and the one `apart` launches later the `later` one.
+struct CasesInTurn;
+std::string describe_order(const std::vector<LaunchKind>& kinds, const LaunchOrder& order,
+                           const CasesInTurn& sizes);
+
+}  // namespace stretto
