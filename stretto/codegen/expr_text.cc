@@ -25,6 +25,108 @@ bool never_negative(const Program& program, const Expr& expr) {
   return stretto::never_negative(program, expr, [](int) { return Expr(); });
 }
 
+// What a named intermediate stands for, or where a loop begins; absent where no operation says.
+Expr value_in(const Block& block, int var) {
+  for (const Op& op : block) {
+    if (op.var == var && (op.code == OpCode::kLet || op.code == OpCode::kLoop)) return op.exprs[0];
+    for (const Block& inner : op.bodies) {
+      if (Expr found = value_in(inner, var); found.has_value()) return found;
+    }
+  }
+  return {};
+}
+
+Expr value_in(const Program& program, int var) {
+  if (Expr found = value_in(program.on_start.body, var); found.has_value()) return found;
+  for (const Role& role : program.roles) {
+    for (const Agent& agent : role.agents) {
+      if (Expr found = value_in(agent.body, var); found.has_value()) return found;
+    }
+  }
+  return value_in(program.on_end.body, var);
+}
+
+// Whether a condition that operations stand under is that `tile` < `count`.
+bool guarded(const Block& block, const Expr& tile, const Expr& count) {
+  return std::any_of(block.begin(), block.end(), [&](const Op& op) {
+    if (op.code == OpCode::kWhen) {
+      const ExprNode& n = op.exprs[0].node();
+      if (n.op == ExprOp::kLt && n.args[0].same(tile) && n.args[1].same(count)) return true;
+    }
+    return std::any_of(op.bodies.begin(), op.bodies.end(),
+                       [&](const Block& body) { return guarded(body, tile, count); });
+  });
+}
+
+// Whether it is a role's tile, of `count`, or what warpgroups that take turns make of it
+// (passes/take_turns.h).
+bool is_tile(const Program& program, const Expr& tile, const Expr& count) {
+  const ExprNode& n = tile.node();
+  return std::any_of(program.roles.begin(), program.roles.end(), [&](const Role& role) {
+    if (n.op == ExprOp::kVar && n.value == role.tile_var) return role.num_tiles.same(count);
+    return n.op != ExprOp::kVar &&
+           std::any_of(role.agents.begin(), role.agents.end(),
+                       [&](const Agent& agent) { return guarded(agent.body, tile, count); });
+  });
+}
+
+// The rows from a tile's band on (lang/tile_space.cc): rows - tile / (cols * height) * height, of
+// rows * cols tiles. Less than all rows are taken away, as a tile is less than their number.
+bool rows_left(const Program& program, const Expr& expr) {
+  const ExprNode& left = expr.node();
+  if (left.op != ExprOp::kSub || left.args[1].node().op != ExprOp::kMul) return false;
+  const ExprNode& above = left.args[1].node();
+  const ExprNode& band = above.args[0].node();
+  const Expr &rows = left.args[0], &height = above.args[1];
+  if (band.op != ExprOp::kFloorDiv || !height.is_const() || height.const_value() < 1) return false;
+  const Expr &tile = band.args[0], &of_band = band.args[1];
+  Expr cols;
+  if (of_band.is_const() && of_band.const_value() % height.const_value() == 0) {
+    cols = of_band.const_value() / height.const_value();
+  } else if (of_band.node().op == ExprOp::kMul && of_band.node().args[1].same(height)) {
+    cols = of_band.node().args[0];
+  }
+  return cols.has_value() && is_tile(program, tile, rows * cols);
+}
+
+// Whether a divisor is shown to be positive; divisors of zero have no quotient. What names stand
+// for is looked up, so that only those that may be negative take more than a division.
+bool divides_plainly(const Program& program, const Expr& divisor) {
+  auto value = [&](int var) { return value_in(program, var); };
+  if (stretto::never_negative(program, divisor, value)) return true;
+  const ExprNode& n = divisor.node();
+  if (n.op == ExprOp::kMin) {
+    return divides_plainly(program, n.args[0]) && divides_plainly(program, n.args[1]);
+  }
+  return rows_left(program, divisor);
+}
+
+std::string division_text(const Program& program, const ExprNode& n, const char* of_plain,
+                          const char* floored, const char* of_any) {
+  const char* f = !divides_plainly(program, n.args[1]) ? of_any
+                  : never_negative(program, n.args[0]) ? of_plain
+                                                       : floored;
+  return fmt::format("{}({}, {})", f, expr_text(program, n.args[0]), expr_text(program, n.args[1]));
+}
+
+// A value is brought into the type of the tensor, which there is no way to for some.
+void refuse_stores(const Program& program, const Block& block) {
+  for (const Op& op : block) {
+    bool stores = op.code == OpCode::kStore || op.code == OpCode::kStoreRows ||
+                  op.code == OpCode::kStorePacket;
+    if (stores) {
+      const Tensor& t = program.tensors[static_cast<std::size_t>(op.region->tensor)];
+      bool packs =
+          op.code != OpCode::kStorePacket || size_bytes(t.dtype) == 2 || size_bytes(t.dtype) == 4;
+      if (t.dtype == DType::kU8 || !packs) {
+        throw UserError(fmt::format("{}:{}: {} cannot be {} on GPUs", op.loc.file, op.loc.line,
+                                    name(t.dtype), packs ? "stored" : "put in packets"));
+      }
+    }
+    for (const Block& body : op.bodies) refuse_stores(program, body);
+  }
+}
+
 }  // namespace
 
 const char* element_text(DType dtype) {
@@ -53,16 +155,20 @@ const char* element_text(DType dtype) {
 
 void refuse_doubles(const Program& program) {
   constexpr const char* kWhere = "which CPU ranks compute with and GPUs do not";
+  auto missing = [](DType dtype) {
+    return dtype == DType::kF64 || dtype == DType::kU8 || dtype == DType::kI64;
+  };
   for (const Tensor& t : program.tensors) {
     if (t.dtype != DType::kF64) continue;
     throw UserError(fmt::format("{}: tensor '{}' is float64, {}", program.name, t.name, kWhere));
   }
   auto check = [&](const Agent& agent) {
     for (const ValueType& v : agent.values) {
-      if (v.dtype != DType::kF64) continue;
-      throw UserError(
-          fmt::format("{}: '{}' has values of float64, {}", program.name, agent.name, kWhere));
+      if (!missing(v.dtype)) continue;
+      throw UserError(fmt::format("{}: '{}' has values of {}, {}", program.name, agent.name,
+                                  name(v.dtype), kWhere));
     }
+    refuse_stores(program, agent.body);
   };
   for (const Role& role : program.roles) {
     for (const Agent& agent : role.agents) check(agent);
@@ -98,9 +204,9 @@ std::string expr_text(const Program& program, const Expr& expr) {
     case ExprOp::kMul:
       return infix("*");
     case ExprOp::kFloorDiv:
-      return call(never_negative(program, n.args[0]) ? "quotient_of" : "floor_div");
+      return division_text(program, n, "quotient_of", "floor_div", "floor_div_any");
     case ExprOp::kMod:
-      return call(never_negative(program, n.args[0]) ? "remainder_of" : "floor_mod");
+      return division_text(program, n, "remainder_of", "floor_mod", "floor_mod_any");
     case ExprOp::kMin:
       return call("min");
     case ExprOp::kMax:
@@ -177,7 +283,9 @@ bool never_negative(const Program& program, const Expr& expr,
     case ExprOp::kMax:
       return arg(0) || arg(1);
     case ExprOp::kFloorDiv:
-      return arg(0);  // divisors are positive
+      return arg(0) && divides_plainly(program, n.args[1]);
+    case ExprOp::kMod:
+      return divides_plainly(program, n.args[1]);
     case ExprOp::kSelect:
       return arg(1) && arg(2);
     case ExprOp::kSub: {  // what is rounded up: x + c - 1
@@ -188,23 +296,12 @@ bool never_negative(const Program& program, const Expr& expr,
     case ExprOp::kTable:
       return false;
     default:
-      return true;  // a remainder, or 0 or 1
+      return true;  // 0 or 1
   }
 }
 
 bool never_negative(const Program& program, const Expr& expr, const Block& body) {
-  std::function<Expr(const Block&, int)> find = [&](const Block& block, int var) -> Expr {
-    for (const Op& op : block) {
-      if (op.var == var && (op.code == OpCode::kLet || op.code == OpCode::kLoop)) {
-        return op.exprs[0];
-      }
-      for (const Block& inner : op.bodies) {
-        if (Expr found = find(inner, var); found.has_value()) return found;
-      }
-    }
-    return {};
-  };
-  return never_negative(program, expr, [&](int var) { return find(body, var); });
+  return never_negative(program, expr, [&](int var) { return value_in(body, var); });
 }
 
 }  // namespace stretto

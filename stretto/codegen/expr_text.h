@@ -10,7 +10,8 @@ namespace stretto {
 
 // Name of an element type in generated code.
 const char* element_text(DType dtype);
-// UserError for a program of doubles, which the device library does not have.
+// UserError for a program of doubles, or of values of integers but i32, which the device library
+// does not have.
 void refuse_doubles(const Program& program);
 // Name of a program variable in generated code.
 std::string var_text(const Program& program, int var_idx);

@@ -14,27 +14,43 @@
 namespace stretto {
 namespace {
 
-// The largest entry that a contract allows; 0 without one.
-class LargestEntries : public TableReader {
+// Whether what varies has its largest value or its smallest.
+struct Corner {
+  bool extents = true, ranks = true, tiles = true, loops = true, entries = true;
+  bool largest() const { return extents && ranks && tiles && loops && entries; }
+};
+
+// The largest, or smallest, entry that a contract allows; 0 without one.
+class OuterEntries : public TableReader {
  public:
-  LargestEntries(const Program& program, std::span<const std::int64_t> vars)
-      : program_(program), vars_(vars) {}
+  OuterEntries(const Program& program, std::span<const std::int64_t> vars, bool largest)
+      : program_(program), vars_(vars), largest_(largest) {}
   std::int64_t read(int tensor_idx, std::span<const std::int64_t> /*index*/) override {
     const Contract& c = program_.tensors[static_cast<std::size_t>(tensor_idx)].contract;
+    if (!largest_) return c.lo.has_value() ? eval(c.lo, vars_) : 0;
     return c.hi.has_value() ? apply(ExprOp::kSub, eval(c.hi, vars_), 1) : 0;
   }
 
  private:
   const Program& program_;
   std::span<const std::int64_t> vars_;
+  bool largest_;
 };
+
+std::vector<std::int64_t> extents_at(const Program& program, bool largest) {
+  std::vector<std::int64_t> extents = extent_bounds(program);
+  if (!largest) std::fill(extents.begin(), extents.end(), 0);
+  return extents;
+}
 
 class WidthCheck {
  public:
-  explicit WidthCheck(const Program& program)
+  WidthCheck(const Program& program, const Corner& corner)
       : program_(program),
-        vars_(initial_vars(program, program.world_size - 1, extent_bounds(program))),
-        tables_(program, vars_) {}
+        corner_(corner),
+        vars_(initial_vars(program, corner.ranks ? program.world_size - 1 : 0,
+                           extents_at(program, corner.extents))),
+        tables_(program, vars_, corner.entries) {}
 
   void run() {
     for (const Tensor& t : program_.tensors) {
@@ -43,7 +59,8 @@ class WidthCheck {
     block(program_.on_start.body);
     for (const Role& role : program_.roles) {
       std::optional<std::int64_t> tiles = check(role.num_tiles, role.loc);
-      set(role.tile_var, tiles.value_or(1) - 1);
+      if (tiles.value_or(1) <= 0) continue;
+      set(role.tile_var, corner_.tiles ? tiles.value_or(1) - 1 : 0);
       for (const Agent& agent : role.agents) block(agent.body);
     }
     block(program_.on_end.body);
@@ -55,13 +72,25 @@ class WidthCheck {
   }
 
   void op(const Op& op) {
-    std::optional<std::int64_t> last;
-    for (const Expr& e : op.exprs) last = check(e, op.loc);
+    std::optional<std::int64_t> first, last;
+    for (const Expr& e : op.exprs) {
+      last = check(e, op.loc);
+      if (&e == &op.exprs.front()) first = last;
+    }
     for (const auto* r : {&op.region, &op.region2}) {
       if (*r) region(**r, op.loc);
     }
     if (op.code == OpCode::kLet) set(op.var, last.value_or(0));
-    if (op.code == OpCode::kLoop) set(op.var, last.value_or(1) - 1);
+    if (op.code == OpCode::kLoop) {
+      if (!corner_.largest() && first.value_or(0) >= last.value_or(1)) return;
+      set(op.var, corner_.loops ? last.value_or(1) - 1 : first.value_or(0));
+    }
+    // Of the largest tile all is looked at: one before it may get where it does not.
+    if (op.code == OpCode::kWhen && !corner_.largest()) {
+      std::size_t taken = first.value_or(0) != 0 ? 0 : 1;
+      if (first.has_value() && taken < op.bodies.size()) block(op.bodies[taken]);
+      return;
+    }
     for (const Block& body : op.bodies) block(body);
   }
 
@@ -94,12 +123,19 @@ class WidthCheck {
   }
 
   const Program& program_;
+  Corner corner_;
   std::vector<std::int64_t> vars_;
-  LargestEntries tables_;
+  OuterEntries tables_;
 };
 
 }  // namespace
 
-void refuse_wide_indices(const Program& schedule) { WidthCheck(schedule).run(); }
+void refuse_wide_indices(const Program& schedule) {
+  constexpr unsigned kCorners = 1U << 5;
+  for (unsigned i = 0; i < kCorners; ++i) {
+    auto largest = [i](unsigned bit) { return (i >> bit & 1U) == 0; };
+    WidthCheck(schedule, {largest(0), largest(1), largest(2), largest(3), largest(4)}).run();
+  }
+}
 
 }  // namespace stretto

@@ -5,9 +5,9 @@
 
 namespace stretto {
 
-// UserError, naming the line, where an index leaves 32 bits when sizes, tiles, loops and entries of
-// tables are the largest and the rank the last. Of an index that is largest elsewhere it knows
-// nothing.
+// UserError, naming the line, where an index or a part of it leaves 32 bits when each of sizes,
+// ranks, tiles, loops and entries of tables is the largest or the smallest, in all combinations.
+// Of an index that is largest in between it knows nothing.
 void refuse_wide_indices(const Program& schedule);
 
 }  // namespace stretto

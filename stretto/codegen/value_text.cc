@@ -52,6 +52,14 @@ std::string float_text(double v) {
   return text + "f";
 }
 
+// As CPU ranks have it: an integer is truncated and brought into range, and not rounded to a float.
+std::string constant_text(DType dtype, double v) {
+  if (dtype != DType::kI32) return float_text(v);
+  std::int32_t integer = 0;
+  store_element(dtype, &integer, v);
+  return fmt::format("i32({})", integer);
+}
+
 }  // namespace
 
 const char* functor(BinaryOp op) {
@@ -70,7 +78,9 @@ void AgentWriter::value(const Op& op) {
   bool here = op.result >= 0 && !value_plan(op.result).from_slot;
   switch (op.code) {
     case OpCode::kFill:
-      if (here) line("fill(v{}, {});", op.result, float_text(op.value));
+      if (here) {
+        line("fill(v{}, {});", op.result, constant_text(type(op.result).dtype, op.value));
+      }
       return;
     case OpCode::kSplat:
       line("fill(v{}, {});", op.result, expr(op.exprs[0]));

@@ -32,6 +32,8 @@ cuda::Swizzle swizzle_of(int bytes) {
   }
 }
 
+constexpr std::size_t kNowhereBytes = 16;  // as TMA aligns what it begins at
+
 // The kernel's parameter, written member by member as launch_plan.h lays it out.
 class ParamBytes {
  public:
@@ -59,6 +61,10 @@ struct GpuInstance::State {
   struct RankState {
     std::unique_ptr<cuda::Kernel> gate, kernel;  // no gate where no role runs on copy engines
     std::unique_ptr<cuda::DeviceMemory> control, quotas;
+    // 16 bytes for each TMA view, which has to have an element where its tensor has none: a view
+    // that loads reads a zero, and what is stored through one is lost there. Views that do both
+    // would read it.
+    std::unique_ptr<cuda::DeviceMemory> nowhere;
   };
 
   State(GpuWorld& w, const CompiledProgram& compiled, GpuCode code)
@@ -88,7 +94,7 @@ struct GpuInstance::State {
   void allocate();
   void check_room(const cuda::Kernel& kernel) const;
   void zero();
-  cuda::TensorMap map_of(const TensorMapPlan& plan, CUdeviceptr address,
+  cuda::TensorMap map_of(const TensorMapPlan& plan, CUdeviceptr address, CUdeviceptr nowhere,
                          const std::vector<std::int64_t>& vars) const;
   std::vector<std::byte> params(const GpuLaunchArgs& args, int rank) const;
   void check_args(const GpuLaunchArgs& args) const;
@@ -154,6 +160,8 @@ void GpuInstance::State::allocate() {
     rank.control = std::make_unique<cuda::DeviceMemory>(
         device, static_cast<std::size_t>(kernel.launch.num_control_words) * 8);
     rank.quotas = std::make_unique<cuda::DeviceMemory>(device, counters * 8);
+    std::size_t views = std::max<std::size_t>(kernel.launch.maps.size(), 1);
+    rank.nowhere = std::make_unique<cuda::DeviceMemory>(device, views * kNowhereBytes);
     std::vector<std::uint64_t> words;
     for (std::size_t s = 0; s < p.signals.size(); ++s) {
       for (std::int64_t q : quotas[s][static_cast<std::size_t>(r)]) {
@@ -181,6 +189,7 @@ void GpuInstance::State::zero() {
     const cuda::DeviceMemory& control = *local(r).control;
     stream.fill_bytes(signals.on[at].address(), 0, signals.on[at].bytes());
     stream.fill_bytes(control.address(), 0, control.bytes());
+    stream.fill_bytes(local(r).nowhere->address(), 0, local(r).nowhere->bytes());
     for (std::size_t t = 0; t < buffers.size(); ++t) {
       if (buffers[t].on.empty()) continue;
       // Poison, so that a read of what nobody wrote shows; packets carry no tag.
@@ -192,14 +201,14 @@ void GpuInstance::State::zero() {
 }
 
 cuda::TensorMap GpuInstance::State::map_of(const TensorMapPlan& plan, CUdeviceptr address,
+                                           CUdeviceptr nowhere,
                                            const std::vector<std::int64_t>& vars) const {
   const Tensor& t = program->tensors[static_cast<std::size_t>(plan.tensor)];
   std::vector<std::int64_t> bounds = bound_shape(*program, plan.tensor);
   std::vector<std::int64_t> strides(bounds.size(), 1);
   for (std::size_t d = bounds.size(); d-- > 1;) strides[d - 1] = strides[d] * bounds[d];
   auto extent = [&](int dim) {
-    if (dim < 0) return std::int64_t{1};
-    return std::max<std::int64_t>(eval(t.shape[static_cast<std::size_t>(dim)], vars), 1);
+    return dim < 0 ? 1 : eval(t.shape[static_cast<std::size_t>(dim)], vars);
   };
   std::int64_t slot = num_elements(bounds);  // the distance of slots, where there is nothing else
   std::int64_t unit = static_cast<std::int64_t>(16 / size_bytes(t.dtype));
@@ -207,12 +216,21 @@ cuda::TensorMap GpuInstance::State::map_of(const TensorMapPlan& plan, CUdevicept
     return dim < 0 ? (slot + unit - 1) / unit * unit : strides[static_cast<std::size_t>(dim)];
   };
   int cols = static_cast<int>(bounds.size()) - 1;
+  const std::vector<std::int64_t> box = {1, plan.box_rows, plan.box_cols};
+  if (extent(plan.outer_dim) <= 0 || extent(plan.row_dim) <= 0 || extent(cols) <= 0) {
+    return cuda::encode_tensor_map({.dtype = t.dtype,
+                                    .address = nowhere,
+                                    .shape = {1, 1, 1},
+                                    .strides = {unit, unit, 1},
+                                    .box = box,
+                                    .swizzle = swizzle_of(plan.swizzle_bytes)});
+  }
   return cuda::encode_tensor_map(
       {.dtype = t.dtype,
        .address = address,
        .shape = {extent(plan.outer_dim) * t.num_slots, extent(plan.row_dim), extent(cols)},
        .strides = {stride(plan.outer_dim), stride(plan.row_dim), 1},
-       .box = {1, plan.box_rows, plan.box_cols},
+       .box = box,
        .swizzle = swizzle_of(plan.swizzle_bytes)});
 }
 
@@ -221,9 +239,12 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int
   auto own = static_cast<std::size_t>(rank);
   std::vector<std::int64_t> vars = initial_vars(p, rank, args.extents);
   ParamBytes out;
+  CUdeviceptr nowhere = local(rank).nowhere->address();
   for (const TensorMapPlan& plan : kernel.launch.maps) {
     auto rank_of_map = plan.rank < 0 ? own : static_cast<std::size_t>(plan.rank);
-    out.add(map_of(plan, address(args, static_cast<std::size_t>(plan.tensor), rank_of_map), vars));
+    out.add(map_of(plan, address(args, static_cast<std::size_t>(plan.tensor), rank_of_map), nowhere,
+                   vars));
+    nowhere += kNowhereBytes;
   }
   if (kernel.launch.maps.empty()) out.add(cuda::TensorMap{});
   for (std::size_t t = 0; t < p.tensors.size(); ++t) {
@@ -410,8 +431,7 @@ void GpuInstance::State::enqueue(const GpuLaunchArgs& args, Ready& ready, int ra
   // without a gate (docs/decisions/0018-kernels-begin-beside-their-gate.md).
   const unsigned blocks = plan.beside_gate ? static_cast<unsigned>(plan.grid) : 1;
   own.gate->launch(
-      stream,
-      {.grid = {blocks}, .block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
+      stream, {.grid = {blocks}, .block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
       pointers);
   auto tensor = [&](int t, int r) {
     return address(args, static_cast<std::size_t>(t), static_cast<std::size_t>(r));

@@ -6,6 +6,8 @@
 #include <functional>
 #include <numeric>
 
+#include "stretto/base/errors.h"
+
 namespace stretto {
 namespace {
 
@@ -70,6 +72,7 @@ class ValuePlanner {
         }
         if (dot_kind(agent_, op) == DotKind::kWgmma) {
           fragments_.push_back(op.result);
+          product_ = &op;
           dot_rows_ = std::max(dot_rows_, type(op.result).rows);
           left_.push_back(op.operands[1]);
         }
@@ -113,7 +116,7 @@ class ValuePlanner {
 
   void choose_threads() {
     plan_.num_threads = agent_.num_threads;
-    if (plan_.num_threads != 0) return;
+    if (plan_.num_threads != 0) return refuse_part_of_warpgroup();
     if (dot_rows_ == 0) {
       plan_.num_threads = kDefaultThreads;
     } else {
@@ -121,6 +124,14 @@ class ValuePlanner {
       bool thirds = rows > 128 && rows % 192 == 0;
       plan_.num_threads = thirds ? 384 : rows > 64 ? 256 : 128;
     }
+  }
+
+  // Whoever works beside another role may have three warps.
+  void refuse_part_of_warpgroup() const {
+    if (product_ == nullptr || plan_.num_threads % 128 == 0) return;
+    throw UserError(fmt::format(
+        "{}:{}: '{}' has {} threads, and a product on the tensor core takes 128 or a multiple",
+        product_->loc.file, product_->loc.line, agent_.name, plan_.num_threads));
   }
 
   void choose_layouts() {
@@ -150,6 +161,8 @@ class ValuePlanner {
       p.vec = vec[r];
       p.lanes = static_cast<int>(std::clamp<std::int64_t>(
           pow2_at_least((cols[r] + vec[r] - 1) / vec[r]), 1, plan_.num_threads));
+      // Those that share a row divide the threads, which may be three warps or three warpgroups.
+      if (plan_.num_threads % p.lanes != 0) p.lanes = plan_.num_threads & -plan_.num_threads;
     }
     // Neighbours copy a row, unit by unit, and all know its number and what it is computed from.
     std::vector<bool> copied(plan_.values.size(), false);
@@ -165,6 +178,7 @@ class ValuePlanner {
   std::vector<int> parent_;
   std::vector<int> fragments_, left_, row_numbers_, packets_;
   std::int64_t dot_rows_ = 0;
+  const Op* product_ = nullptr;  // one of the tensor core's
 };
 
 const Op* writer_of(const Block& block, int reg) {

@@ -37,6 +37,20 @@ STRETTO_DEVICE void copy_units(Unit* to, const Unit* from, u32 count, const Team
   }
 }
 
+// Zeros in what `to` has and `from` lacks: outside of its tensor a source reads as zero.
+template <class T>
+STRETTO_DEVICE void clear_rest(const Box<T>& to, const Box<const T>& from, const Team& t,
+                               int threads) {
+  i32 height = to.rows - to.first_row, width = to.cols - to.first_col;
+  if (height <= 0 || width <= 0) return;
+#pragma unroll 1
+  for (u32 i = t.tid; i < u32(height) * u32(width); i += threads) {
+    i32 r = to.first_row + i32(i / width), c = to.first_col + i32(i % width);
+    if (from.has_row(r) && from.has_cols(c, 1)) continue;
+    to.data[r * to.row_stride + c * to.col_stride] = T{};
+  }
+}
+
 // Whole runs go in batches, so that every thread has several loads under way; rows that follow each
 // other without a gap are one long row.
 template <int kRun, int kBatch = 8, class T>
@@ -45,6 +59,9 @@ STRETTO_DEVICE void copy_box(const Box<T>& to, const Box<const T>& from, const T
   using Unit = Run<T, kRun>;
   i32 rows = min(from.rows, to.rows), cols = min(from.cols, to.cols);
   i32 first_row = max(from.first_row, to.first_row), first_col = max(from.first_col, to.first_col);
+  bool rest =
+      rows < to.rows || cols < to.cols || first_row > to.first_row || first_col > to.first_col;
+  if (rest) clear_rest(to, from, t, threads);
   if (rows <= first_row || cols <= first_col) return;
   bool one_row = rows - first_row == 1;
   bool dense = from.row_stride == cols && to.row_stride == cols;

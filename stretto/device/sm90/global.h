@@ -249,7 +249,7 @@ STRETTO_DEVICE void store_box(const V& v, const Box<T>& box, const Team& t) {
       i32 c = L::kTileCols == 1 ? 0 : L::col(t, j);
       Run<T, kWidth> e;
 #pragma unroll
-      for (int u = 0; u < kWidth; ++u) e.x[u] = from_float<T>(to_float(v.at(i, j + u)));
+      for (int u = 0; u < kWidth; ++u) e.x[u] = element_of<T>(v.at(i, j + u));
       if (box.has_row(r) && box.has_cols(c, kWidth)) {
         store_run<kApart>(row + c * box.col_stride, e);
       } else if (kWidth > 1 && box.has_row(r)) {
@@ -269,7 +269,10 @@ STRETTO_DEVICE void load_rows(V& v, const I& index, const Box<const T>& box, con
   constexpr int kUnit = Paired<V> ? 2 : 1;
   constexpr int kStep = V::kC == 1 ? 1 : (kRun > kUnit ? kRun : kUnit);
   constexpr int kWidth = V::kC == 1 ? 1 : kRun;
-  auto chosen = [&](int i) { return L::row(t, i) < L::kTileRows ? slot(index, i, 0) : -1; };
+  // A row that is the only one is every thread's.
+  auto chosen = [&](int i) {
+    return L::kTileRows == 1 || L::row(t, i) < L::kTileRows ? slot(index, i, 0) : -1;
+  };
   // Of whole rows all loads are in flight at once, with no branch in between.
   if (kWidth == kStep && L::kNoPadding && box.first_col == 0 && box.cols >= L::kTileCols) {
 #pragma unroll
@@ -311,12 +314,12 @@ STRETTO_DEVICE void store_rows(const V& v, const I& index, const Box<T>& box, co
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
     i32 r = slot(index, i, 0);
-    if (r < 0 || r >= box.rows || L::row(t, i) >= L::kTileRows) continue;
+    if (!box.has_row(r) || L::row(t, i) >= L::kTileRows) continue;
 #pragma unroll
     for (int j = 0; j < V::kC; ++j) {
       i32 c = L::col(t, j);
       if (box.has_cols(c, 1)) {
-        box.data[r * box.row_stride + c * box.col_stride] = from_float<T>(to_float(v.at(i, j)));
+        box.data[r * box.row_stride + c * box.col_stride] = element_of<T>(v.at(i, j));
       }
     }
   }

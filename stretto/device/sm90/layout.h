@@ -8,6 +8,12 @@
 
 __host__ __device__ constexpr int div_up(int a, int b) { return (a + b - 1) / b; }
 
+// Floored, as index expressions are, by a divisor of either sign.
+STRETTO_DEVICE int floor_div_any(int a, int b) {
+  return b > 0 ? floor_div(a, b) : floor_div(-a, -b);
+}
+STRETTO_DEVICE int floor_mod_any(int a, int b) { return a - floor_div_any(a, b) * b; }
+
 // The threads that run an agent: `tid` counts from 0, `barrier` is the named barrier of all of
 // them.
 struct Team {

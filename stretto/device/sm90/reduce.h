@@ -6,10 +6,11 @@
 
 struct ArgMax {};
 
-// What a reduction starts from; the second argument is of the type that it computes in.
+// What a reduction starts from; the second argument is of the type that it computes in. Extrema of
+// floats start from a NaN, which they ignore beside a number: of nothing but NaN is left a NaN.
 STRETTO_DEVICE float identity(Add, float) { return 0.f; }
-STRETTO_DEVICE float identity(Max, float) { return __int_as_float(0xff800000); }
-STRETTO_DEVICE float identity(Min, float) { return __int_as_float(0x7f800000); }
+STRETTO_DEVICE float identity(Max, float) { return __int_as_float(0x7fffffff); }
+STRETTO_DEVICE float identity(Min, float) { return __int_as_float(0x7fffffff); }
 STRETTO_DEVICE i32 identity(Add, i32) { return 0; }
 STRETTO_DEVICE i32 identity(Max, i32) { return -0x7fffffff - 1; }
 STRETTO_DEVICE i32 identity(Min, i32) { return 0x7fffffff; }
@@ -122,7 +123,7 @@ STRETTO_DEVICE void reduce_columns_held(V& v, const A& a, const Team& t,
   for (int i = 0; i < V::kR; ++i) v.put(i, 0, of_row<L>(v.at(i, 0), t, scratch, f));
 }
 
-// [r,c] -> i32 [r,1]: the lowest column of the largest value.
+// [r,c] -> i32 [r,1]: the lowest column of the largest value; the first where all are NaN.
 template <class L, class V, class A>
 STRETTO_DEVICE void arg_max_columns(V& v, const A& a, const Team& t, typename A::Compute* scratch) {
   using T = typename A::Compute;
@@ -149,8 +150,8 @@ STRETTO_DEVICE void arg_max_columns(V& v, const A& a, const Team& t, typename A:
     for (int lanes = L::kLanesPerRow / 2; lanes > 0; lanes /= 2) {
       where = Min()(where, shuffle_xor(where, lanes));
     }
-    // Column numbers are exact in float.
-    v.put(i, 0, i32(across_warps<L>(T(where), t, scratch, Min())));
+    where = across_warps<L>(where, t, reinterpret_cast<i32*>(scratch), Min());
+    v.put(i, 0, where == kNone ? 0 : where);
   }
 }
 

@@ -34,7 +34,7 @@ STRETTO_DEVICE void store_smem(const S& smem, const V& v, const Team& t) {
 #pragma unroll
     for (int j = 0; j < V::kC; ++j) {
       int c = L::kTileCols == 1 ? 0 : L::col(t, j);
-      if (r < S::kRows && c < S::kCols) smem.at(r, c) = from_float<T>(to_float(v.at(i, j)));
+      if (r < S::kRows && c < S::kCols) smem.at(r, c) = element_of<T>(v.at(i, j));
     }
   }
 }

@@ -92,7 +92,7 @@ STRETTO_DEVICE void fill_columns(const S& slot, const V& v, const Team& t) {
       for (int j = 0; j < V::kC; ++j) {
         int c = (L::kTileCols == 1 ? 0 : L::col(t, j)) - kCol;
         bool inside = r < L::kTileRows && c >= 0 && c < S::kCols;
-        if (inside) slot.at(r, c) = from_float<T>(to_float(v.at(i, j)));
+        if (inside) slot.at(r, c) = element_of<T>(v.at(i, j));
       }
     }
   }

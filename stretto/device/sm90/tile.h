@@ -18,6 +18,46 @@ struct ComputeType<bool> {
   using type = bool;
 };
 
+template <class A, class B>
+constexpr bool kSame = false;
+template <class A>
+constexpr bool kSame<A, A> = true;
+
+// What is computed in C as an element in memory. Integers stay what they are: on the way through
+// float they would lose bits past 2^24.
+template <class T, class C>
+STRETTO_DEVICE T element_of(C v) {
+  if constexpr (kSame<T, C>) {
+    return v;
+  } else if constexpr (kSame<T, i32> || kSame<T, i64>) {
+    return T(v);
+  } else {
+    return from_float<T>(to_float(v));
+  }
+}
+
+// An integer as a float from which a second rounding, to 16 or 8 bits, gives what one rounding of
+// the integer gives: past 2^24 its last eight bits become one that says whether any was set, and is
+// below those that the second rounding looks at.
+STRETTO_DEVICE float to_float_once(i32 v) {
+  bool exact = v > -(1 << 24) && v < 1 << 24;
+  return float(exact ? v : (v & ~0xff) | ((v & 0xff) != 0 ? 0x80 : 0));
+}
+template <class T>
+STRETTO_DEVICE T to_float_once(T v) {
+  return v;
+}
+
+// What a tile V computes in, of a value that another tile computed.
+template <class V, class X>
+STRETTO_DEVICE typename V::Compute computed(X x) {
+  if constexpr (kSame<typename V::Compute, float> && sizeof(typename V::Element) < 4) {
+    return float(to_float_once(x));
+  } else {
+    return typename V::Compute(x);
+  }
+}
+
 template <class T, int R, int C>
 struct Tile {
   using Element = T;
@@ -72,10 +112,12 @@ STRETTO_DEVICE void generate(V& v, F f) {
   for (int i = 0; i < V::kR; ++i) {
     if constexpr (Paired<V>) {
 #pragma unroll
-      for (int j = 0; j < V::kC; j += 2) v.put2(i, j, float(f(i, j)), float(f(i, j + 1)));
+      for (int j = 0; j < V::kC; j += 2) {
+        v.put2(i, j, computed<V>(f(i, j)), computed<V>(f(i, j + 1)));
+      }
     } else {
 #pragma unroll
-      for (int j = 0; j < V::kC; ++j) v.put(i, j, typename V::Compute(f(i, j)));
+      for (int j = 0; j < V::kC; ++j) v.put(i, j, computed<V>(f(i, j)));
     }
   }
 }
@@ -88,7 +130,7 @@ STRETTO_DEVICE auto slot(const V& v, int i, int j) {
 
 template <class V, class T>
 STRETTO_DEVICE void fill(V& v, T value) {
-  generate(v, [&](int, int) { return value; });
+  generate(v, [&](int, int) { return typename V::Compute(value); });
 }
 template <class V, class A>
 STRETTO_DEVICE void assign(V& v, const A& a) {
@@ -191,6 +233,17 @@ struct Not {
   STRETTO_DEVICE bool operator()(bool a) const { return !a; }
 };
 
+// Integers wrap.
+#define STRETTO_ARITHMETIC(NAME, OP)                                                    \
+  struct NAME {                                                                         \
+    STRETTO_DEVICE float operator()(float a, float b) const { return a OP b; }          \
+    STRETTO_DEVICE i32 operator()(i32 a, i32 b) const { return i32(u32(a) OP u32(b)); } \
+  }
+STRETTO_ARITHMETIC(Add, +);
+STRETTO_ARITHMETIC(Sub, -);
+STRETTO_ARITHMETIC(Mul, *);
+#undef STRETTO_ARITHMETIC
+
 #define STRETTO_BINARY(NAME, EXPRESSION)             \
   struct NAME {                                      \
     template <class A>                               \
@@ -198,9 +251,6 @@ struct Not {
       return EXPRESSION;                             \
     }                                                \
   }
-STRETTO_BINARY(Add, a + b);
-STRETTO_BINARY(Sub, a - b);
-STRETTO_BINARY(Mul, a* b);
 STRETTO_BINARY(Lt, a < b);
 STRETTO_BINARY(Le, a <= b);
 STRETTO_BINARY(Eq, a == b);
@@ -218,10 +268,11 @@ struct Min {
   STRETTO_DEVICE float operator()(float a, float b) const { return fminf(a, b); }
   STRETTO_DEVICE i32 operator()(i32 a, i32 b) const { return min(a, b); }
 };
+// Integers are rounded toward zero, and nothing is left of a division by zero; the one quotient
+// that does not fit wraps, as sums do.
 struct Div {
   STRETTO_DEVICE float operator()(float a, float b) const { return __fdividef(a, b); }
   STRETTO_DEVICE i32 operator()(i32 a, i32 b) const {
-    i32 q = a / b;
-    return q - (a % b != 0 && (a < 0) != (b < 0));
+    return b == 0 ? 0 : b == -1 ? i32(0u - u32(a)) : a / b;
   }
 };
