@@ -84,9 +84,15 @@ void AgentWriter::write_issuer() {
 void AgentWriter::write_team(int first_thread) {
   line("const Team team{{threadIdx.x - {}, {}}};", first_thread,
        plan_.first_barrier + site_.agent_idx);
+  claim_barrier(plan_.first_barrier + site_.agent_idx,
+                fmt::format("agent '{}' of role '{}'", agent_.name, site_.role->name));
   std::size_t begin = out_.size();
   declare_values();
   if (apart()) {
+    int own = kStoreBarrier + first_thread / 128;  // meet_in_warpgroup
+    if (claim_warpgroups(own, kStores) != own) {
+      refuse(site_.role->loc, "a stagger beside too many named barriers");
+    }
     line("Meeting<{}> meeting{{reinterpret_cast<u32*>(smem + {})}};", values_.warpgroups(),
          plan_.meeting);
   }
@@ -243,7 +249,7 @@ void AgentWriter::block(const Block& ops) {
     auto issues = [&](std::size_t at) {
       return at < ops.size() && ops[at].code == OpCode::kDotAsync && &ops == turns_in_;
     };
-    if (issues(i) && !issues(i - 1)) line("take_turn(team);");
+    if (issues(i) && !issues(i - 1)) line("{}", take_turn_text());
     begin_turns(ops, i);
     if (loads_into_binary(ops, i)) {
       load_into_binary(ops[i], ops[i + 2]);
@@ -254,7 +260,7 @@ void AgentWriter::block(const Block& ops) {
     emit(ops[i]);
     pass_turns(&ops[i]);
     if (told_.are_told_by(ops[i])) settle_after_told_waits();
-    if (passes_turn(ops, i)) line("pass_turn<{}>(team);", values_.warpgroups());
+    if (passes_turn(ops, i)) line("{}", pass_turn_text());
     if (ops[i].code == OpCode::kDotAsync && !spread_.empty()) i = write_behind(ops, i);
   }
   pass_turns(&ops);
@@ -352,8 +358,8 @@ bool AgentWriter::multiplies_apart(const Block& body) const {
 // The first turn of all is the first warpgroup's.
 void AgentWriter::grant_first_turn() {
   if (!takes_turns(agent_.body)) return;
-  int groups = values_.warpgroups();
-  line("if (team.tid / 128 == {}) pass_turn<{}>(team);", groups - 1, groups);
+  turn_barrier_ = claim_warpgroups(kFirstTurnBarrier, "the turns");
+  line("if (team.tid / 128 == {}) {}", values_.warpgroups() - 1, pass_turn_text());
 }
 
 bool AgentWriter::takes_turns(const Block& ops) {
@@ -411,8 +417,7 @@ void AgentWriter::loop(const Op& op) {
   apart_.insert(before.begin(), before.end());  // of a loop without a step
   if (!in_stagger) return;
   Expr any = op.exprs[0] < op.exprs[1];
-  line("{}pass_turn<{}>(team);", any.is_const(1) ? "" : fmt::format("if ({}) ", expr(any)),
-       values_.warpgroups());
+  line("{}{}", any.is_const(1) ? "" : fmt::format("if ({}) ", expr(any)), pass_turn_text());
 }
 
 // Whole rounds of the slots, which are constants then.
@@ -435,7 +440,7 @@ void AgentWriter::loop_of_copies(const Op& op, int copies) {
 void AgentWriter::loop_body(const Op& op, int copy) {
   ++depth_;
   std::string var = var_text(program_, op.var);
-  if (staggered(op)) line("if ({} == alone_{}) take_turn(team);", var, var);
+  if (staggered(op)) line("if ({} == alone_{}) {}", var, var, take_turn_text());
   find_turns(op.bodies[0]);
   const Op* around = std::exchange(later_in_, copy > 0 ? &op : nullptr);
   const Op* last =

@@ -1,8 +1,10 @@
 // The program of one agent as CUDA C++ on the vocabulary of stretto/device.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/codegen/early_loads.h"
@@ -25,6 +27,8 @@ struct KernelContext {
   // The word of shared memory that says that a wait of the block was given up; "" where nobody
   // asks (codegen/loss_text.h).
   std::string lost = "";
+  // Who has which named barrier, in the blocks of the role whose they are.
+  std::map<std::pair<int, int>, std::string> barriers = {};
 };
 
 struct AgentSite {

@@ -24,6 +24,9 @@
 
 namespace stretto {
 
+// What warpgroups that store by TMA, or are apart, have named barriers for.
+inline constexpr const char* kStores = "the warpgroups";
+
 // Of the device vocabulary (device/sm90/tile.h).
 const char* functor(BinaryOp op);
 
@@ -33,7 +36,7 @@ class AgentWriter {
       : kernel_(kernel),
         program_(kernel.program),
         site_(site),
-        plan_(*site.plan),
+        plan_(site.plan->seen_by(site.agent_idx)),
         agent_(site.role->agents[static_cast<std::size_t>(site.agent_idx)]),
         values_(site.plan->agents[static_cast<std::size_t>(site.agent_idx)]),
         rings_(plan_, *site.role, site.agent_idx),
@@ -78,6 +81,8 @@ class AgentWriter {
   void grant_first_turn();
   bool takes_turns(const Block& ops);
   bool passes_turn(const Block& ops, std::size_t at) const;
+  std::string take_turn_text() const;
+  std::string pass_turn_text() const;
   bool multiplies_apart(const Block& body) const;
   bool staggered(const Op& loop) const;
   bool rescales(const Op& op) const;
@@ -107,6 +112,7 @@ class AgentWriter {
   // A pause, where the kernel is to have them; `channel` may be absent.
   void delay_text(const Expr& channel);
   void settle_before_notify();
+  void settle_copies();
   void settle_after_wait();
   void settle_after_told_waits();
   bool uses_tma() const { return !plan_.groups.empty() || plan_.store_stages != 0; }
@@ -126,6 +132,7 @@ class AgentWriter {
   void get(const Op& op, const PipePlan& plan);
   void release(const Op& op, const PipePlan& plan);
   std::size_t bytes_of_slot(const PipeGroup& group) const;
+  bool read_by_threads(const PipeGroup& group) const;
   std::string condition(const std::string& own) const;
   void fill(const Op& op);
   void fill_one(const Op& op, const PipePlan& plan, const std::string& at);
@@ -212,17 +219,21 @@ class AgentWriter {
   std::string coordinate(const Region& r, int dim) const;
   std::string map_text(const Region& r, TensorMapPlan view);
   std::string outer_coordinate(const Region& r, const TensorMapPlan& view) const;
+  std::string within_slot(const Region& r, const TensorMapPlan& view) const;
   bool never_negative(const Expr& e) const;
   bool zero_accumulator(const Op& op) const;
   int sync_site(const Op& op);
   int waits_to_come() const;
-  int barrier_id(const Op& op) const;
+  int barrier_id(const Op& op);
+  std::string& user_of_barrier(int id);
+  void claim_barrier(int id, const std::string& user);
+  int claim_warpgroups(int first, const std::string& use);
   int barrier_threads(int barrier) const;
 
   KernelContext& kernel_;
   const Program& program_;
   const AgentSite& site_;
-  const RolePlan& plan_;
+  const RolePlan plan_;
   const Agent& agent_;
   const AgentPlan& values_;
   FixedRings rings_;
@@ -246,7 +257,9 @@ class AgentWriter {
   // By a number of rows that products leave none but these out of: whether a warpgroup has any.
   std::map<std::string, std::string> any_rows_;
   int num_any_rows_ = 0;
-  std::vector<int> in_flight_;       // accumulators of products under way, oldest first
+  int turn_barrier_ = kFirstTurnBarrier;  // the first of those of warpgroups in turn
+  int store_barrier_ = 0;                 // of those that store by TMA; 0: of none yet
+  std::vector<int> in_flight_;            // accumulators of products under way, oldest first
   std::pair<const Block*, std::size_t> position_{nullptr, 0};
 };
 

@@ -437,8 +437,8 @@ TEST(CodegenRefuses, ABarrierOfAProducer) {
 TEST(CodegenRefuses, TooManyBarriers) {
   Program program = two_agents();
   Role& role = program.roles[0];
-  role.barriers.resize(6, role.barriers[0]);
-  for (Agent& agent : role.agents) agent.body.back().symbol = 5;
+  role.barriers.resize(14, role.barriers[0]);
+  for (Agent& agent : role.agents) agent.body.back().symbol = 13;
   expect_refusal(refusal([&] { generate_kernel(program); }), "work", "too many");
 }
 

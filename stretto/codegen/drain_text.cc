@@ -23,6 +23,8 @@ void AgentWriter::drain_store(const Op& op, TensorMapPlan view) {
   std::string x = coordinate(r, r.col_dim), y = coordinate(r, view.row_dim),
               z = outer_coordinate(r, view), map = map_text(r, view);
   if (site_.role->resource.cluster_size > 1) y += fmt::format(" + cta * {}", rows);
+  std::string inside = within_slot(r, view);
+  if (!inside.empty()) line("if ({}) {{", inside);
   // TMA knows the end of the tensor only.
   if (r.row_end.has_value()) line("if ({} - ({}) >= {}) {{", expr(r.row_end), y, rows);
   y = row_to(r, y);
@@ -31,12 +33,14 @@ void AgentWriter::drain_store(const Op& op, TensorMapPlan view) {
          row * view.swizzle_bytes, x, y, row, z);
   }
   line("tma_store_commit();");
-  if (!r.row_end.has_value()) return;
-  ValuePlan wide{.vec = 8};
-  line("}} else {{");
-  line("  {}store_slot<{}>(s{}, {});", unless_lost(r), run_width(r, wide), op.operands[0],
-       box(r, element_text(tensor(r).dtype)));
-  line("}}");
+  if (r.row_end.has_value()) {
+    ValuePlan wide{.vec = 8};
+    line("}} else {{");
+    line("  {}store_slot<{}>(s{}, {});", unless_lost(r), run_width(r, wide), op.operands[0],
+         box(r, element_text(tensor(r).dtype)));
+    line("}}");
+  }
+  if (!inside.empty()) line("}}");
 }
 
 // What was stored has been read, not yet written (SyncRow::kPipeDrain).

@@ -171,12 +171,26 @@ std::string AgentWriter::outer_coordinate(const Region& r, const TensorMapPlan& 
   return fmt::format("int(epoch % {}) * {} + {}", slots, count.const_value(), z);
 }
 
+// The condition for a store not to end up in the next slot, whose planes follow those of this one
+// in the view; "" where it holds.
+std::string AgentWriter::within_slot(const Region& r, const TensorMapPlan& view) const {
+  const Tensor& t = tensor(r);
+  if (t.num_slots == 1 || view.outer_dim < 0) return "";
+  const Expr& at = r.origin[static_cast<std::size_t>(view.outer_dim)];
+  const Expr& count = t.shape[static_cast<std::size_t>(view.outer_dim)];
+  std::int64_t planes = count.const_value();
+  bool known = (at.is_const() && at.const_value() < planes) ||
+               (at.same(Expr::var(0)) && planes >= program_.world_size);
+  return known ? "" : fmt::format("{} < {}", expr(at), planes);
+}
+
 void AgentWriter::memory(const Op& op) {
   const Region& r = *op.region;
   std::string element = element_text(tensor(r).dtype);
   bool picked = op.code == OpCode::kLoadRows || op.code == OpCode::kStoreRows;
   std::string from =
       box(r, reads(op.code) || op.code == OpCode::kCopy ? "const " + element : element, picked);
+  if (!reads(op.code)) settle_copies();
   switch (op.code) {
     case OpCode::kLoad:
       line("load_box<L{}, {}>(v{}, {}, team);", op.result, run_width(r, value_plan(op.result)),
@@ -283,6 +297,7 @@ void AgentWriter::store(const Op& op) {
   for (const Expr& at : r.origin) {
     if (!never_negative(at)) terms.push_back(fmt::format("{} >= 0", expr(at)));
   }
+  if (std::string end = within_slot(r, view); !end.empty()) terms.push_back(end);
   if (terms.empty()) return store_tma(op, view);
   line("if ({}) {{", fmt::join(terms, " && "));
   ++depth_;
@@ -332,12 +347,19 @@ void AgentWriter::store_tma(const Op& op, const TensorMapPlan& view) {
   if (site_.role->resource.cluster_size > 1) {
     y += fmt::format(" + cta * {}", values_.rows_here(type(reg)));
   }
-  std::string stages = fmt::format("smem + {} + threadIdx.x / 128 * {}", plan_.store_stages,
+  // Stages are counted from the role's first warpgroup on, which in another role's blocks is not
+  // the first.
+  int first = plan_.first_warpgroup;
+  std::string warpgroup =
+      first == 0 ? "threadIdx.x / 128" : fmt::format("(threadIdx.x / 128 - {})", first);
+  std::string stages = fmt::format("smem + {} + {} * {}", plan_.store_stages, warpgroup,
                                    plan_.store_buffers * kStoreBlock * kStoreBlock * 2);
+  int own = plan_.first_thread[agent_idx()] / 128;
+  if (store_barrier_ == 0) store_barrier_ = claim_warpgroups(kStoreBarrier + own, kStores);
   std::string buffers = plan_.store_buffers == 2 ? "" : ", 1";
-  line("store_tma<{}, {}, {}{}>({}, {}, {}, {}, {}, {}, team, 8 + threadIdx.x / 128);", element,
+  line("store_tma<{}, {}, {}{}>({}, {}, {}, {}, {}, {}, team, {} + threadIdx.x / 128);", element,
        r.cols, view.box_cols, buffers, map_text(r, view), stages, value, coordinate(r, r.col_dim),
-       row_to(r, y), outer_coordinate(r, view));
+       row_to(r, y), outer_coordinate(r, view), store_barrier_ - own);
   --depth_;
   line("}}");
 }

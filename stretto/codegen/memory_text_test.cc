@@ -75,5 +75,28 @@ TEST(MemoryText, BoxesMayBeginBeforeTheirTensor) {
   expect_clean_build(kernel);
 }
 
+// Behind the last plane of a slot the view has the next slot's first.
+TEST(MemoryText, StoresByTmaStayWithinTheirSlot) {
+  auto text = [](std::int64_t beyond, int slots) {
+    ProgramBuilder p("planes", 1);
+    auto a = p.input("a", DType::kBF16, {64, 64}), b = p.input("b", DType::kBF16, {64, 64});
+    auto box = p.buffer("box", DType::kBF16, {3, 64, 64}, {.num_slots = slots});
+    auto out = p.output("out", DType::kBF16, {64, 64});
+    p.role("multiply", Resource::sms(1).pipelined(2), p.range(1), [&](const Tile& t) {
+      Value acc = p.zeros(DType::kF32, 64, 64);
+      p.loop(2, [&](const Index&) {
+        acc = dot(acc, p.load(a.tile({0, 0}, 64, 64)), p.load(b.tile({0, 0}, 64, 64)));
+      });
+      p.store(box.tile({t.index + beyond, 0, 0}, 64, 64), cast(acc, DType::kBF16));
+      p.worker_fence();
+      p.store(out.tile({0, 0}, 64, 64), p.load(box.tile({2, 0, 0}, 64, 64)));
+    });
+    return generate(p.finish()).source;
+  };
+  expect_lines(text(2, 2),
+               {"if ((x1_multiply_tile + 2) < 3) {", "store_tma<", "} else {", "store_box<"});
+  EXPECT_EQ(text(2, 1).find("< 3) {"), std::string::npos) << "TMA knows the end of the tensor";
+}
+
 }  // namespace
 }  // namespace stretto

@@ -6,11 +6,13 @@
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
 #include "stretto/codegen/early_loads.h"
+#include "stretto/codegen/products_under_way.h"
 
 namespace stretto {
 namespace {
 
 constexpr int kRowsOfWarpgroup = 64;
+constexpr int kComplete = -1;  // stands for a product by threads
 
 WgmmaType wgmma_type(DType dtype) {
   if (dtype == DType::kBF16) return WgmmaType::kBF16;
@@ -129,6 +131,7 @@ void AgentWriter::find_any_rows(const Op& loop) {
 void AgentWriter::simt(const Op& op) {
   if (zero_accumulator(op)) line("fill(v{}, 0.f);", op.result);
   add_product(op, fmt::format("v{}", op.result));
+  if (op.code == OpCode::kDotAsync) in_flight_.push_back(kComplete);
 }
 
 // Of a role without stages; those with stages have none left (passes/expand_scaled_products.h).
@@ -153,19 +156,39 @@ void AgentWriter::add_product(const Op& op, const std::string& acc) {
   if (staged_any) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
   std::string left = factor(op, 1, staged);
   std::string right = factor(op, 2, staged);
+  for (std::size_t i : {1, 2}) {
+    const ValuePlan& v = value_plan(op.operands[i]);
+    if (v.from_slot) threads_read_.insert(slot_pipe_.at(v.slot_reg));
+  }
   if (staged_any) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
   line("dot_simt<L{}, {}, {}>({}, {}, {}, team);", op.result, type(op.operands[1]).cols,
        type(op.operands[2]).cols, acc, left, right);
   let_lanes_part();
 }
 
+namespace {
+
+// The block that holds the operation.
+const Block* block_of(const Block& block, const Op& op) {
+  for (const Op& o : block) {
+    if (&o == &op) return &block;
+    for (const Block& body : o.bodies) {
+      if (const Block* found = block_of(body, op)) return found;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 // The accumulator was filled with zero before in the same block, by a register of its own.
 bool AgentWriter::zero_accumulator(const Op& op) const {
   int acc = op.operands[0];
   if (op.result == acc) return false;
-  const auto& [ops, at] = position_;
-  for (std::size_t i = at; i-- > 0;) {
-    const Op& other = (*ops)[i];
+  const Block* ops = block_of(agent_.body, op);
+  if (ops == nullptr) return false;
+  for (auto at = static_cast<std::size_t>(&op - ops->data()); at-- > 0;) {
+    const Op& other = (*ops)[at];
     if (other.result == acc) return other.code == OpCode::kFill && other.value == 0;
     if (!other.bodies.empty()) return false;
   }
@@ -183,7 +206,9 @@ bool AgentWriter::pinned(const Op& reduction) const {
 
 // The same of a factor of products that comes from the last conversion before such a wait.
 bool AgentWriter::pinned_factor(const Op& cast) const {
-  if (cast.code != OpCode::kCast || in_flight_.empty()) return false;
+  bool multiplies =
+      std::any_of(in_flight_.begin(), in_flight_.end(), [](int reg) { return reg != kComplete; });
+  if (cast.code != OpCode::kCast || !multiplies) return false;
   const ValuePlan& plan = value_plan(cast.result);
   const ValueType& t = type(cast.result);
   bool factor = plan.fragment && plan.used_by_dot && size_bytes(t.dtype) == 2;
@@ -205,7 +230,8 @@ bool AgentWriter::awaits_next(const std::function<bool(const Op&)>& other) const
 // here which accumulators it may touch.
 void AgentWriter::await(const Op& op) {
   auto keep = static_cast<std::size_t>(op.exprs[0].const_value());
-  line("wgmma_wait<{}>();", keep);
+  auto leaves_out = [&](const Op& o) { return may_leave_rows_out(o) && !zero_accumulator(o); };
+  line("wgmma_wait<{}>();", groups_under_way(agent_, op, leaves_out));
   meet_in_warps();
   std::vector<int> complete;
   while (in_flight_.size() > keep) {
@@ -215,6 +241,7 @@ void AgentWriter::await(const Op& op) {
   std::sort(complete.begin(), complete.end());
   complete.erase(std::unique(complete.begin(), complete.end()), complete.end());
   for (int reg : complete) {
+    if (reg == kComplete) continue;
     if (std::find(in_flight_.begin(), in_flight_.end(), reg) == in_flight_.end()) {
       line("settle(v{});", reg);
     }
@@ -226,6 +253,7 @@ void AgentWriter::pipe(const Op& op) {
   const PipePlan& plan = plan_.pipes[static_cast<std::size_t>(op.symbol)];
   switch (op.code) {
     case OpCode::kPipePut:
+      if (!producer()) refuse(op.loc, "a pipe_put by an agent that is no producer");
       if (alone() != plan.by_tma(op)) return leave_to_others(plan);
       return alone() ? put_by_tma(op, plan) : fill(op);
     case OpCode::kPipeFill:
@@ -245,6 +273,7 @@ void AgentWriter::put_by_tma(const Op& op, const PipePlan& plan) {
     bool cluster = site_.role->resource.cluster_size > 1;
     std::string wait = fmt::format("mbarrier_wait_{}(&empty{}[ring{}.slot()], ring{}.round() ^ 1);",
                                    cluster ? "relaxed_cluster" : "acquire_cta", g, g, g);
+    if (cluster && read_by_threads(group)) wait += " fence_acq_rel_cluster();";
     std::string announce = fmt::format("mbarrier_arrive_expect_tx(&full{}[ring{}.slot()], {});", g,
                                        g, bytes_of_slot(group));
     if (begins_early(g)) {
@@ -296,6 +325,22 @@ void AgentWriter::get(const Op& op, const PipePlan& plan) {
   if (group.pipes.back() == op.symbol) pass_slot(g);
 }
 
+// Whether threads of the consumer read slots, beside the tensor core.
+bool AgentWriter::read_by_threads(const PipeGroup& group) const {
+  auto consumer = static_cast<std::size_t>(
+      site_.role->pipes[static_cast<std::size_t>(group.pipes.front())].consumer);
+  std::function<bool(const Block&)> reads = [&](const Block& block) {
+    return std::any_of(block.begin(), block.end(), [&](const Op& op) {
+      bool here = op.code == OpCode::kPipeGet &&
+                  std::count(group.pipes.begin(), group.pipes.end(), op.symbol) > 0 &&
+                  plan_.agents[consumer].values[static_cast<std::size_t>(op.result)].used_elsewhere;
+      here |= dot_kind(site_.role->agents[consumer], op) == DotKind::kSimt;
+      return here || std::any_of(op.bodies.begin(), op.bodies.end(), reads);
+    });
+  };
+  return reads(site_.role->agents[consumer].body);
+}
+
 // One arrival per warp: each warp's own accesses have completed.
 void AgentWriter::release(const Op& op, const PipePlan& plan) {
   int g = plan.group;
@@ -305,7 +350,6 @@ void AgentWriter::release(const Op& op, const PipePlan& plan) {
   std::optional<std::string> last = at_step(g, freed_text(g), group.steps - 1);
   if (!last) return pass_freed(g);
   int cluster = plan.by_tma() ? site_.role->resource.cluster_size : 1;
-  // Of the warp's own block alone, so that a fence within it is enough.
   bool read =
       std::any_of(pipes.begin(), pipes.end(), [&](int p) { return threads_read_.contains(p); });
   bool fences = cluster > 1 && read;
@@ -318,7 +362,8 @@ void AgentWriter::release(const Op& op, const PipePlan& plan) {
          freed_text(g));
     return pass_freed(g);
   }
-  if (fences) line("fence_acq_rel_cta();");
+  // For the threads of other blocks that fill the slot again.
+  if (fences) line("fence_acq_rel_cluster();");
   line("if (team.tid % 32 < {}) mbarrier_arrive_relaxed_cluster(&empty{}[{}], team.tid % 32);",
        cluster, g, freed_text(g));
   pass_freed(g);

@@ -181,7 +181,7 @@ TEST(ProductText, ThreadsOfAClusterReadSlotsOfTheirOwnRows) {
   GeneratedKernel kernel = generate(p.finish());
   expect_lines(kernel.source,
                {"SmemTile<bf16, 128, 64, 128>", "tma_load_3d(", "tma_load_3d_multicast(",
-                "load_smem<", "__syncwarp();", "fence_acq_rel_cta();",
+                "load_smem<", "__syncwarp();", "fence_acq_rel_cluster();",
                 "mbarrier_arrive_relaxed_cluster(", "dot_async<128, 64, false>("});
   expect_clean_build(kernel);
 }

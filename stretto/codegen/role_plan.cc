@@ -8,6 +8,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/joined_steps.h"
+#include "stretto/codegen/role_limits.h"
 
 namespace stretto {
 namespace {
@@ -33,6 +34,7 @@ class RolePlanner {
     plan_.store_buffers = store_buffers;
     if (place == nullptr) return;
     plan_.num_threads = place->first_thread;
+    plan_.first_warpgroup = place->first_thread / 128;
     plan_.first_barrier = place->first_barrier;
     next_ = place->shared;
   }
@@ -42,7 +44,7 @@ class RolePlanner {
       plan_.agents.push_back(plan_values(agent, role_.resource.cluster_size));
     }
     place_agents();
-    for (std::size_t i = 0; i < role_.agents.size(); ++i) refuse_large(i);
+    refuse_beyond_threads(role_, plan_);
     for (std::size_t i = 0; i < role_.pipes.size(); ++i) plan_.pipes.push_back(plan_pipe(i));
     group_pipes();
     if (joins_) join_steps(program_, role_, plan_);
@@ -58,25 +60,6 @@ class RolePlanner {
   [[noreturn]] void fail(const std::string& what) const {
     throw UserError(fmt::format("{}:{}: role '{}' on the GPU: {}", role_.loc.file, role_.loc.line,
                                 role_.name, what));
-  }
-
-  // The compiler writes out every element that a thread has of a value, which takes it minutes
-  // where they are four times as many as there are registers.
-  void refuse_large(std::size_t agent) const {
-    constexpr std::int64_t kMost = 1024;
-    const AgentPlan& plan = plan_.agents[agent];
-    for (std::size_t i = 0; i < plan.values.size(); ++i) {
-      const ValueType& type = role_.agents[agent].values[i];
-      const ValuePlan& value = plan.values[i];
-      if (!value.used_elsewhere) continue;
-      std::int64_t rows = plan.row_slots(type, value),
-                   elements = rows * plan.col_slots(type, value);
-      if (elements <= kMost) continue;
-      fail(
-          fmt::format("{}[{}, {}] is {} elements for each of {} threads, which have 255 registers; "
-                      "smaller tiles fit",
-                      short_name(type.dtype), type.rows, type.cols, elements, plan.num_threads));
-    }
   }
 
   // Consumers first, so that their warpgroups start at thread 0; producers and drains are one each.
@@ -386,19 +369,30 @@ class RolePlanner {
   }
 
   void place_staging() {
+    std::vector<std::size_t> scratch(role_.agents.size(), 0);  // bytes
     for (std::size_t a = 0; a < role_.agents.size(); ++a) {
       const Agent& agent = role_.agents[a];
       AgentPlan& values = plan_.agents[a];
       for_each_block(agent.body, [&](const Block& block) {
-        for (const Op& op : block) stage(agent, values, op);
+        for (const Op& op : block) stage(agent, values, op, scratch[a]);
       });
     }
     // Behind all slots.
     if (plan_.ones != 0) plan_.ones = take(kOnesBytes, kSlotAlignment);
-    plan_.scratch = take(std::max(plan_.scratch, std::size_t{16}), 16);
+    // Agents reduce at the same time: one place serves where one of them does.
+    for (std::size_t bytes : scratch) {
+      plan_.scratch_of.push_back(bytes > 0 ? take(std::max(bytes, std::size_t{16}), 16) : 0);
+    }
+    bool any = std::any_of(scratch.begin(), scratch.end(), [](std::size_t b) { return b > 0; });
+    std::size_t idle =
+        any ? *std::max_element(plan_.scratch_of.begin(), plan_.scratch_of.end()) : take(16, 16);
+    for (std::size_t& at : plan_.scratch_of) {
+      if (at == 0) at = idle;
+    }
   }
 
-  void stage(const Agent& agent, const AgentPlan& values, const Op& op) {
+  // `scratch`: bytes that the agent needs so far.
+  void stage(const Agent& agent, const AgentPlan& values, const Op& op, std::size_t& scratch) {
     auto type = [&](int reg) { return agent.values[static_cast<std::size_t>(reg)]; };
     auto slot = [&](int reg) { return values.values[static_cast<std::size_t>(reg)].from_slot; };
     std::size_t bytes = 0;
@@ -421,7 +415,7 @@ class RolePlanner {
     bool row_of_fragment = op.axis == 1 && op.code == OpCode::kReduce &&
                            values.values[static_cast<std::size_t>(op.operands[0])].fragment;
     if (op.code == OpCode::kReduce && !row_of_fragment) {
-      plan_.scratch = std::max(plan_.scratch, static_cast<std::size_t>(values.num_threads) * 4);
+      scratch = std::max(scratch, static_cast<std::size_t>(values.num_threads) * 4);
     }
     bool to_memory = op.code == OpCode::kStore && size_bytes(type(op.operands[0]).dtype) >= 2;
     const ValuePlan* v =

@@ -67,6 +67,7 @@ struct RolePlan {
   std::vector<int> registers;     // per agent and thread, 0: as launched (budget_registers)
   int idle_registers = 0;         // of the block's threads beyond the role's, 0: as launched
   int num_threads = 0;            // of the block up to the role's last one
+  int first_warpgroup = 0;        // of the block, where its first agent's threads are
   int first_barrier = 1;          // of its agents' named barriers
   std::vector<PipePlan> pipes;
   std::vector<PipeGroup> groups;
@@ -74,7 +75,10 @@ struct RolePlan {
   std::map<const Op*, std::size_t> staging;
   std::size_t store_stages = 0;  // `store_buffers` blocks of 64 x 64 per warpgroup
   int store_buffers = 2;         // one where two do not fit beside the slots
-  std::size_t scratch = 0;       // one float per thread, where threads reduce
+  // Per agent, one float per thread where its threads reduce; and that of the agent for which the
+  // plan was asked (seen_by).
+  std::vector<std::size_t> scratch_of;
+  std::size_t scratch = 0;
   std::size_t ones = 0;          // kOnesBytes of 16-bit ones for sums of rows; 0: none
   DType ones_dtype = DType::kBF16;
   std::size_t ticket_ring = 0;  // of a role by ticket
@@ -91,6 +95,11 @@ struct RolePlan {
   // one of them issues what TMA loads, all of it where threads fill nothing.
   bool fills(const Role& role, int agent) const;
   bool issues(const Role& role, int agent) const;
+  RolePlan seen_by(int agent) const {
+    RolePlan out = *this;
+    out.scratch = scratch_of[static_cast<std::size_t>(agent)];
+    return out;
+  }
   // Agents with warpgroups of their own.
   std::vector<std::size_t> branches() const {
     std::vector<std::size_t> out;
@@ -152,6 +161,12 @@ inline constexpr std::size_t kOnesBytes = 2048;
 // The whole shared memory of a block.
 inline constexpr std::size_t kSharedLimit = 227 * 1024;
 inline constexpr std::int64_t kMaxBoxRows = 256;  // that TMA moves at a time
+// Named barriers: 0 is the whole block's, then come those of agents and of the program, from here
+// on those of the warpgroups that store by TMA, and from kTurnBarrier on (device/sm90/dot.h) those
+// of warpgroups that multiply in turn.
+inline constexpr int kStoreBarrier = 8;
+inline constexpr int kFirstTurnBarrier = 12;
+inline constexpr int kNumNamedBarriers = 16;
 inline constexpr int kStoreBlock = 64;  // rows and columns of a block that one TMA store writes
 
 }  // namespace stretto

@@ -141,7 +141,8 @@ void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* bes
 PlaceBeside place_beside(const Role& role, const RolePlan& plan) {
   PlaceBeside out{.first_thread = plan.num_threads,
                   .num_threads = 128,
-                  .first_barrier = plan.first_barrier + static_cast<int>(role.agents.size()),
+                  .first_barrier = plan.first_barrier +
+                                   static_cast<int>(role.agents.size() + role.barriers.size()),
                   .shared = plan.shared_bytes};
   for (std::size_t a = 0; a < role.agents.size(); ++a) {
     int agent = static_cast<int>(a);

@@ -125,8 +125,29 @@ bool AgentWriter::sync_loop(const Op& op) {
   return true;
 }
 
+// What a producer's threads copy asynchronously they have read once the slot is full that they
+// filled last: then its source may be written again. Before the first, the phase that is waited for
+// is the one before the barrier's first.
+void AgentWriter::settle_copies() {
+  if (!producer() || alone()) return;
+  for (std::size_t i = 0; i < plan_.groups.size(); ++i) {
+    const PipeGroup& group = plan_.groups[i];
+    auto first = static_cast<std::size_t>(group.pipes.front());
+    bool fills = site_.role->pipes[first].producer == site_.agent_idx &&
+                 !plan_.pipes[first].by_tma() && group.shares < 0;
+    if (!fills) continue;
+    auto g = static_cast<int>(i);
+    std::string last =
+        fmt::format("(ring{}.slot() + {}) % {}", g, group.num_slots - 1, group.num_slots);
+    if (group.steps > 1) last = fmt::format("{} / {} * {}", last, group.steps, group.steps);
+    line("mbarrier_wait_acquire_cta(&full{}[{}], ring{}.round() ^ (ring{}.slot() == 0 ? 1 : 0));",
+         g, last, g, g);
+  }
+}
+
 // The steps of the table up to the release, and from the acquire on.
 void AgentWriter::settle_before_notify() {
+  settle_copies();
   const SyncSteps& row = sync_table()[SyncRow::kNotify];
   for (auto step = row.begin(); step != pivot(row); ++step) step_text(*step);
 }
@@ -225,24 +246,64 @@ void AgentWriter::sync(const Op& op) {
       return;
     }
     case OpCode::kFence:
+      settle_copies();
       for (const SyncStep& step : sync_table()[SyncRow::kFence]) step_text(step);
       return;
     default:
       if (alone()) {
         refuse(op.loc, "a producer of one thread at a named barrier, which counts warps");
       }
+      settle_copies();
       line("named_barrier_{}({}, {});", op.code == OpCode::kArrive ? "arrive" : "sync",
            barrier_id(op), barrier_threads(op.symbol));
   }
 }
 
-// 0 is the whole block, then come the agents' own, from 8 on those of TMA stores.
-int AgentWriter::barrier_id(const Op& op) const {
-  int id = 1 + static_cast<int>(site_.role->agents.size()) + op.symbol;
-  if (id >= 8) {
-    refuse(op.loc, fmt::format("{} agents and {} barriers are too many", site_.role->agents.size(),
-                               site_.role->barriers.size()));
+// Who has the named barrier of the block, which two roles may share: "" while nobody does.
+std::string& AgentWriter::user_of_barrier(int id) {
+  int beside = site_.role->resource.beside;
+  return kernel_.barriers[{beside >= 0 ? beside : site_.role_idx, id}];
+}
+
+void AgentWriter::claim_barrier(int id, const std::string& user) {
+  std::string& has = user_of_barrier(id);
+  if (has.empty()) has = user;
+  if (id < kNumNamedBarriers && has == user) return;
+  refuse(agent_.body.empty() ? site_.role->loc : agent_.body[0].loc,
+         fmt::format("{} needs a named barrier, which is one too many: a block has {}", user,
+                     int{kNumNamedBarriers}));
+}
+
+// One for each of the agent's warpgroups: from `first` on, where nobody has them, else the last
+// that are free behind those of agents and of the program.
+int AgentWriter::claim_warpgroups(int first, const std::string& use) {
+  std::string user = fmt::format("{} of '{}' in role '{}'", use, agent_.name, site_.role->name);
+  auto num_barriers = [](const Role& role) {
+    return static_cast<int>(role.agents.size() + role.barriers.size());
+  };
+  int end = plan_.first_barrier + num_barriers(*site_.role);
+  for (const Role& role : program_.roles) {
+    bool guest = role.resource.beside >= 0 && role.resource.beside == site_.role_idx;
+    if (guest) end += num_barriers(role);
   }
+  auto are_free = [&](int at) {
+    for (int w = 0; w < values_.warpgroups(); ++w) {
+      const std::string& has = user_of_barrier(at + w);
+      if (!has.empty() && has != user) return false;
+    }
+    return at >= end;
+  };
+  int at = first;
+  if (!are_free(first)) at = kNumNamedBarriers - values_.warpgroups();
+  while (at > end && !are_free(at)) --at;
+  for (int w = 0; w < values_.warpgroups(); ++w) claim_barrier(at + w, user);
+  return at;
+}
+
+int AgentWriter::barrier_id(const Op& op) {
+  int id = plan_.first_barrier + static_cast<int>(site_.role->agents.size()) + op.symbol;
+  const Barrier& barrier = site_.role->barriers[static_cast<std::size_t>(op.symbol)];
+  claim_barrier(id, fmt::format("barrier '{}' of role '{}'", barrier.name, site_.role->name));
   return id;
 }
 

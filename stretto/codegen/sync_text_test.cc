@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/codegen/kernel_testing.h"
+#include "stretto/ir/parser.h"
 #include "stretto/lang/program_builder.h"
 
 namespace stretto {
@@ -38,6 +39,39 @@ TEST(SyncText, ThresholdsBelowZeroAreZero) {
                         "u64((x2_take_tile + 1))"});
   source = stream(/*from_zero=*/true);
   EXPECT_EQ(source.find("u64(max(max("), std::string::npos) << source;
+}
+
+// The notify lets another rank write again what the threads of the producer copy asynchronously.
+TEST(SyncText, ProducersHaveReadWhatTheyCopyBeforeTheyNotify) {
+  Program program = parse(R"(program "told" world 2 level schedule {
+  rank %rank
+  tile %t
+  buffer @inbox : f32[64, 33] symmetric
+  output @out : f32[4, 64, 33]
+  signal free channels 2 per_source
+  role use sms 1 tiles %t < 4 {
+    pipe box : f32[64, 33] slots 4 swizzle b128 producer ld consumer math
+    barrier read arrivals 2
+    agent ld producer {
+      pipe_put box = @inbox[0, 0] tile [64, 33]
+      notify free[%rank] on 1 - %rank by 1
+      arrive read
+    }
+    agent math consumer threads 128 {
+      values $0: f32[64, 33]
+      barrier_sync read
+      $0 = pipe_get box
+      store $0 to @out[%t, 0, 0] tile [64, 33]
+      pipe_release box
+    }
+  }
+})",
+                          "told.ir", MissingLocs::kFill);
+  const char* copied = "mbarrier_wait_acquire_cta(&full0[(ring0.slot() + 3) % 4], ring0.round() ^ ";
+  expect_lines(generate_kernel(program).source,
+               {"mbarrier_arrive_after_copies(&full0", "ring0.next();", copied,
+                "named_barrier_sync(team.barrier, 128);", "add_release_sys(", copied,
+                "named_barrier_arrive(", "named_barrier_sync(", "&full0[ring0.slot()]"});
 }
 
 }  // namespace

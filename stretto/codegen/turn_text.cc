@@ -1,9 +1,19 @@
-// How consumers that share a ring of slots take turns at it (shared_rings.h).
+// How consumers that share a ring of slots take turns at it (shared_rings.h), and warpgroups at the
+// tensor core.
 #include <algorithm>
 
 #include "stretto/codegen/agent_writer.h"
 
 namespace stretto {
+
+std::string AgentWriter::take_turn_text() const {
+  if (turn_barrier_ == kFirstTurnBarrier) return "take_turn(team);";
+  return fmt::format("take_turn<{}>(team);", turn_barrier_);
+}
+std::string AgentWriter::pass_turn_text() const {
+  std::string at = turn_barrier_ == kFirstTurnBarrier ? "" : fmt::format(", {}", turn_barrier_);
+  return fmt::format("pass_turn<{}{}>(team);", values_.warpgroups(), at);
+}
 
 // Before the first op of a tile that gets from a ring which other consumers share.
 void AgentWriter::begin_turns(const Block& ops, std::size_t at) {
@@ -25,9 +35,9 @@ void AgentWriter::begin_turns(const Block& ops, std::size_t at) {
 }
 
 // Behind the last op that gets from such a ring, in every branch; at the end of those that get
-// none.
+// none. Of the pipes of a group, the last one's get goes on to the next slot.
 void AgentWriter::find_passes(const Block& block, int group) {
-  int pipe = plan_.groups[static_cast<std::size_t>(group)].pipes.front();
+  int pipe = plan_.groups[static_cast<std::size_t>(group)].pipes.back();
   auto last = std::find_if(block.rbegin(), block.rend(),
                            [&](const Op& op) { return gets_from(op, pipe); });
   if (last == block.rend()) {

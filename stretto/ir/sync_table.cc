@@ -12,6 +12,8 @@ using enum Doers;
 
 SyncTable make_table() {
   SyncTable table;
+  // What a producer's threads copy asynchronously is read before any of this, and before they reach
+  // a barrier (AgentWriter::settle_copies): it stands for reads by threads.
   table[SyncRow::kNotify] = {{kCompleteStores, kIssuers}, {kMeet}, {kRelease, kFirst, Scope::kSys}};
   // The proxy fence is every thread's, since any of them may issue what follows.
   table[SyncRow::kWait] = {{kAcquire, kFirst, Scope::kSys}, {kMeet}, {kProxyFence, kAll}};

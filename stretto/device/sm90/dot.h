@@ -178,14 +178,15 @@ STRETTO_DEVICE void settle(V& v) {
 }
 
 // The warpgroups of a team work on something in turn, beginning with the first, to which the last
-// passes a turn at the start. Named barriers 12 onwards.
+// passes a turn at the start. Named barriers kFirst onwards.
 constexpr u32 kTurnBarrier = 12;
+template <u32 kFirst = kTurnBarrier>
 STRETTO_DEVICE void take_turn(const Team& t) {
-  named_barrier_sync(kTurnBarrier + t.tid / 128, 256);
+  named_barrier_sync(kFirst + t.tid / 128, 256);
 }
-template <u32 kWarpgroups>
+template <u32 kWarpgroups, u32 kFirst = kTurnBarrier>
 STRETTO_DEVICE void pass_turn(const Team& t) {
-  named_barrier_arrive(kTurnBarrier + (t.tid / 128 + 1) % kWarpgroups, 256);
+  named_barrier_arrive(kFirst + (t.tid / 128 + 1) % kWarpgroups, 256);
 }
 
 // The plain form: every thread sums its own elements over k in order, in fp32. A row or a column
