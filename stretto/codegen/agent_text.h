@@ -36,6 +36,7 @@ struct AgentSite {
   int role_idx = -1, agent_idx = -1;
   const RolePlan* plan = nullptr;
   bool rings = false;  // a doorbell, `bell`, after every wait
+  bool heeds_losses = false;  // others could see what the block does after a wait that gave up
   EarlyLoads early = {};
   int lane = -1;  // of the kernel's `lanes`, where it records
 };

@@ -150,7 +150,8 @@ class KernelWriter {
     on_end_ = plan_edge(program_.on_end, "on_end");
     launch_.shared_bytes =
         std::max({launch_.shared_bytes, on_start_.plan.shared_bytes, on_end_.plan.shared_bytes});
-    context_.lost = lost_word_text(program_, launch_);
+    heeds_losses_ = roles_that_heed_losses(program_, roles_);
+    context_.lost = lost_word_text(program_, heeds_losses_, launch_);
     first_bell_block_ = launch_.grid;
     launch_.grid += num_bell_blocks();
     launch_.grid =
@@ -267,7 +268,7 @@ class KernelWriter {
   std::string gate_kernel() {
     if (!has_engines()) return "";
     std::size_t shared = std::exchange(launch_.shared_bytes, on_start_.plan.shared_bytes);
-    std::string lost = std::exchange(context_.lost, lost_word_text(program_, launch_));
+    std::string lost = std::exchange(context_.lost, lost_word_text(program_, {}, launch_));
     std::string out = kernel_head_text(launch_.gate, 128);
     if (launch_.beside_gate) out += gate_begin_text();
     out += vars_text() + open_lanes(false) + begin_lost_word_text(context_.lost) +
@@ -377,16 +378,12 @@ class KernelWriter {
       std::string from = first == 0 ? "" : fmt::format("threadIdx.x >= {} && ", first);
       out += fmt::format("    {}if ({}threadIdx.x < {}) {{  // {}\n", a == 0 ? "" : "} else ", from,
                          first + threads, role.agents[a].name);
-      if (plan.registers[a] != 0) {
-        AgentKind kind = role.agents[a].kind;
-        bool moves = kind == AgentKind::kProducer || kind == AgentKind::kDrain;
-        out += fmt::format("      register_budget_{}<{}>();\n", moves ? "lower" : "raise",
-                           plan.registers[a]);
-      }
+      out += register_budget_text(plan.registers[a], launch_.block);
       for (std::size_t other = 0; other < role.agents.size(); ++other) {
         if (other != a && plan.host[other] != static_cast<int>(a)) continue;
         AgentSite site{&role, static_cast<int>(idx), static_cast<int>(other), &plan};
         site.early = early;
+        site.heeds_losses = heeds_losses_[idx];
         if (options_.record) site.lane = site.agent_idx;
         if (other != a) out += fmt::format("      // {}\n", role.agents[other].name);
         out += agent_text(context_, site);
@@ -397,8 +394,7 @@ class KernelWriter {
     }
     if (beside_from >= plan.num_threads) out += beside_text(at(beside), role, "} else ", waits);
     if (plan.idle_registers != 0) {
-      out +=
-          fmt::format("    }} else {{\n      register_budget_lower<{}>();\n", plan.idle_registers);
+      out += "    } else {\n" + register_budget_text(plan.idle_registers, launch_.block);
     }
     return out + "    }\n  }\n";
   }
@@ -411,12 +407,11 @@ class KernelWriter {
     std::string out = fmt::format(
         "    {}if (threadIdx.x >= {} && threadIdx.x < {}) {{  // role '{}', {}:{}\n", before,
         plan.first_thread[0], plan.num_threads, role.name, role.loc.file, role.loc.line);
-    if (plan.registers[0] != 0) {
-      out += fmt::format("      register_budget_lower<{}>();\n", plan.registers[0]);
-    }
+    out += register_budget_text(plan.registers[0], launch_.block);
     if (waits) out += "      wait_for_previous_launch();\n";
     if (waits && has_epoch_) out += "      " + context_.epoch + "\n";
     AgentSite site{&role, static_cast<int>(idx), 0, &plan};
+    site.heeds_losses = heeds_losses_[idx];
     if (options_.record) site.lane = static_cast<int>(host.agents.size());
     return out + agent_text(context_, site);
   }
@@ -439,6 +434,7 @@ class KernelWriter {
   std::string edge(const Edge& of, const std::string& condition) {
     if (of.role.agents.empty()) return "";
     AgentSite site{&of.role, -1, 0, &of.plan};
+    site.heeds_losses = true;
     bool ends = &of == &on_end_;
     if (options_.record) site.lane = num_lanes_ + (ends ? 1 : 0);
     bool after_all = ends && has_epoch_ && !counts_by_block_;
@@ -482,6 +478,7 @@ class KernelWriter {
   std::vector<Role> roles_;  // as the kernel's blocks run them
   std::vector<RolePlan> plans_;
   Edge on_start_, on_end_;
+  std::vector<bool> heeds_losses_;  // by role
   std::vector<std::unique_ptr<Role>> edges_;
   std::vector<std::unique_ptr<RolePlan>> edge_plans_;
   int first_bell_block_ = 0, num_lanes_ = 0;  // lanes: of a block, for its agents

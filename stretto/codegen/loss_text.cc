@@ -8,6 +8,18 @@
 #include "stretto/ir/tables.h"
 
 namespace stretto {
+namespace {
+
+bool makes_tables(const Program& program) {
+  return std::any_of(program.tensors.begin(), program.tensors.end(), is_made_table);
+}
+
+bool waits(const Program& program) {
+  return !program.signals.empty() || std::any_of(program.tensors.begin(), program.tensors.end(),
+                                                 [](const Tensor& t) { return t.packet; });
+}
+
+}  // namespace
 
 bool of_another_rank(const Region& region) {
   return region.rank.has_value() && !region.rank.same(Expr::var(0));
@@ -30,12 +42,28 @@ bool reaches_others(const Block& block) {
   });
 }
 
-std::string lost_word_text(const Program& program, LaunchPlan& launch) {
-  auto packet = [](const Tensor& t) { return t.packet; };
-  bool waits = !program.signals.empty() ||
-               std::any_of(program.tensors.begin(), program.tensors.end(), packet);
-  bool makes_tables = std::any_of(program.tensors.begin(), program.tensors.end(), is_made_table);
-  if (!makes_tables && !(waits && program.world_size > 1)) return "";
+std::vector<bool> roles_that_heed_losses(const Program& program, const std::vector<Role>& roles) {
+  std::vector<bool> heed(roles.size(), makes_tables(program));
+  auto host_of = [&](std::size_t role) {
+    int host = roles[role].resource.beside;
+    return host >= 0 ? static_cast<std::size_t>(host) : role;
+  };
+  for (std::size_t i = 0; i < roles.size(); ++i) {
+    const std::vector<Agent>& agents = roles[i].agents;
+    bool any = std::any_of(agents.begin(), agents.end(),
+                           [](const Agent& agent) { return reaches_others(agent.body); });
+    if (any) heed[host_of(i)] = true;
+  }
+  for (std::size_t i = 0; i < roles.size(); ++i) heed[i] = heed[host_of(i)];
+  return heed;
+}
+
+std::string lost_word_text(const Program& program, const std::vector<bool>& heeding_roles,
+                           LaunchPlan& launch) {
+  bool heeded = std::any_of(heeding_roles.begin(), heeding_roles.end(), [](bool h) { return h; }) ||
+                reaches_others(program.on_start.body) || reaches_others(program.on_end.body);
+  bool others = program.world_size > 1 || makes_tables(program);
+  if (!heeded || !others || !waits(program)) return "";
   constexpr std::size_t kBytes = 16;
   std::size_t at = (launch.shared_bytes + kBytes - 1) / kBytes * kBytes;
   launch.shared_bytes = at + kBytes;

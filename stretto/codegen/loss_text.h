@@ -3,16 +3,22 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "stretto/codegen/launch_plan.h"
 #include "stretto/ir/program.h"
 
 namespace stretto {
 
-// The word of shared memory that tells a block's agents that a wait was given up, where there are
-// other ranks, or where the launch makes the tables that it goes by; "" elsewhere. Adds the shared
-// memory that it takes.
-std::string lost_word_text(const Program& program, LaunchPlan& launch);
+// Of each role whether others could see what its blocks do after a wait that was given up, those
+// who work beside it included. All roles' blocks where the launch makes the tables that it goes by.
+std::vector<bool> roles_that_heed_losses(const Program& program, const std::vector<Role>& roles);
+
+// The word of shared memory that tells a block's agents that a wait was given up, where one of
+// `heeding_roles`, on_start or on_end heeds it and there are other ranks, or made tables; ""
+// elsewhere. Adds the shared memory that it takes.
+std::string lost_word_text(const Program& program, const std::vector<bool>& heeding_roles,
+                           LaunchPlan& launch);
 
 // Sets it to zero, by all threads of a block; "" without one.
 std::string begin_lost_word_text(const std::string& word);

@@ -103,7 +103,7 @@ std::string AgentWriter::box(const Region& r, const std::string& element, bool p
 // What comes before a store that others may see.
 std::string AgentWriter::unless_lost(const Region& to) const {
   bool guarded = !kernel_.lost.empty() && (of_another_rank(to) || is_made_table(tensor(to)));
-  return guarded ? fmt::format("if (*{} == 0) ", kernel_.lost) : "";
+  return guarded ? fmt::format("if (!has_lost({})) ", kernel_.lost) : "";
 }
 
 std::string AgentWriter::row_to(const Region& r, const std::string& row) const {
@@ -231,7 +231,7 @@ void AgentWriter::memory(const Op& op) {
       timer_text("wait_ns");
       line("load_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team, p.watch, {}{});", op.result,
            element, packet_words(r, value_plan(op.result)), op.result, from, sync_site(op),
-           kernel_.lost.empty() ? "" : ", " + kernel_.lost);
+           tells_of_loss() ? ", " + kernel_.lost : "");
       if (records()) line("if (team.tid == 0) record_wait(lanes[{}], -1, wait_ns);", site_.lane);
       if (records()) line("}}");
       return;

@@ -141,6 +141,9 @@ void place_drains(const Program& program, const Role& role, RolePlan& plan);
 // `block` threads, which may be more than its own. `beside`: of the role beside it, if there is
 // one, which gets its share. Blocks of up to 256 threads need none of this.
 void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* beside);
+// What a branch of a block's threads begins with to have so many; "" for 0, as launched. To raise
+// below what there is, or lower above it, is an illegal instruction.
+std::string register_budget_text(int registers, int block);
 
 // The TMA view under a region of an agent's `body`, or false where TMA cannot address it (strides
 // not of 16 bytes, a column that may be no multiple of 16 bytes, more than three dimensions in

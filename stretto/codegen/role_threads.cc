@@ -1,4 +1,6 @@
 // Which threads of a role's blocks load, and how the registers are shared out among them.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "stretto/codegen/role_plan.h"
@@ -19,8 +21,13 @@ constexpr int kReadingRegisters = 40;  // where tables decide what TMA loads, an
 constexpr int kBesideRegisters = 112;
 constexpr int kBesideRegistersApart = 104;
 constexpr int kFillingRegistersBeside = 56;
-constexpr int kRegistersOfBlock = 65536;
+constexpr int kRegistersOfBlock = 65536, kMostOfThread = 255;
 constexpr int kMostRegisters = 240;
+
+// Of a thread, as the launch gives them.
+int launched_registers(int block) {
+  return std::min(kRegistersOfBlock / block / 8 * 8, kMostOfThread);
+}
 
 bool waits(const Block& block) {
   return std::any_of(block.begin(), block.end(), [](const Op& op) {
@@ -130,12 +137,18 @@ void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* bes
   few += idle * kProducerRegisters;
   if (few == 0 || computing == 0) return;
   if (idle > 0) plan.idle_registers = kProducerRegisters;
-  int pool = kRegistersOfBlock / block / 8 * 8 * block;  // what the launch gives the block
+  int pool = launched_registers(block) * block;
   int share = std::min((pool - few) / computing / 8 * 8, kMostRegisters);
   for (std::size_t i = 0; i < role.agents.size(); ++i) {
     if (plan.registers[i] == 0) plan.registers[i] = share;
     if (role.agents[i].num_registers != 0) plan.registers[i] = role.agents[i].num_registers;
   }
+}
+
+std::string register_budget_text(int registers, int block) {
+  if (registers == 0) return "";
+  bool raises = registers >= launched_registers(block);
+  return fmt::format("      register_budget_{}<{}>();\n", raises ? "raise" : "lower", registers);
 }
 
 PlaceBeside place_beside(const Role& role, const RolePlan& plan) {

@@ -80,7 +80,9 @@ void AgentWriter::wait_text(const Op& op) {
 }
 
 // Who rings a copy queue rings it in any case: its waits have no deadline.
-bool AgentWriter::tells_of_loss() const { return !kernel_.lost.empty() && !site_.rings; }
+bool AgentWriter::tells_of_loss() const {
+  return !kernel_.lost.empty() && site_.heeds_losses && !site_.rings;
+}
 
 // What the rank has lost before this agent's first access: other blocks' waits, those of launches
 // before. By every thread for itself, before it looks at the word.

@@ -126,7 +126,7 @@ TEST(TableText, EntriesAreNotStoredBehindAWaitThatGaveUp) {
   });
   GeneratedKernel kernel = generate_kernel(run_pipeline(p.finish()));
   const std::string& text = kernel.source;
-  const std::string guarded = " == 0) store_box";
+  const std::string guarded = ")) store_box";
   std::size_t sends = text.find(guarded), waits = text.find("wait_acquire_sys(", sends);
   std::size_t makes = text.find(guarded, waits);
   ASSERT_NE(makes, std::string::npos) << text;
@@ -154,10 +154,10 @@ TEST(LossText, NothingIsStoredToOthersBehindAWaitThatGaveUp) {
     return generate_kernel(run_pipeline(p.finish())).source;
   };
   const std::string two = of_ranks(2), one = of_ranks(1);
-  std::size_t first = two.find(" == 0) store_packets");
+  std::size_t first = two.find(")) store_packets");
   ASSERT_NE(first, std::string::npos) << two;
-  EXPECT_NE(two.find(" == 0) store_packets", first + 1), std::string::npos) << two;
-  EXPECT_EQ(two.find(" == 0) store_box"), std::string::npos) << "the own rank's\n" << two;
+  EXPECT_NE(two.find(")) store_packets", first + 1), std::string::npos) << two;
+  EXPECT_EQ(two.find(")) store_box"), std::string::npos) << "the own rank's\n" << two;
   EXPECT_LT(two.find("lose_if_given_up"), first) << "launches before";
   EXPECT_EQ(one.find("lose_if_given_up"), std::string::npos) << "there are no others\n" << one;
 }

@@ -308,6 +308,9 @@ inline void ld_acquire_cta_shared__cta_u32(uint32_t& out, uint32_t address) {
   sim::poll();
   std::memcpy(&out, sim_shared_at(address), 4);
 }
+inline void ld_volatile_shared_u32(uint32_t& out, uint32_t address) {
+  ld_acquire_cta_shared__cta_u32(out, address);
+}
 template <class V>
 inline void ld_volatile_shared_v2_f32(const V& out, uint32_t address) {
   for (int i = 0; i < 2; ++i) std::memcpy(out[i], sim_shared_at(address) + 4 * i, 4);
@@ -321,8 +324,8 @@ inline void st_shared_v4_u32(uint32_t address, const V& v) {
 }
 inline void barrier_cluster_arrive_release_aligned() { sim::cluster_arrive(); }
 inline void barrier_cluster_wait_acquire_aligned() { sim::cluster_wait(); }
-inline void setmaxnreg_inc_sync_aligned_u32(uint32_t n) { sim::set_register_budget(n); }
-inline void setmaxnreg_dec_sync_aligned_u32(uint32_t n) { sim::set_register_budget(n); }
+inline void setmaxnreg_inc_sync_aligned_u32(uint32_t n) { sim::set_register_budget(n, true); }
+inline void setmaxnreg_dec_sync_aligned_u32(uint32_t n) { sim::set_register_budget(n, false); }
 inline void griddepcontrol_launch_dependents() { sim::let_next_launch_start(); }
 inline void griddepcontrol_wait() { sim::wait_for_previous_launch(); }
 inline void elect_sync(uint32_t& lane, bool& elected, uint32_t) {

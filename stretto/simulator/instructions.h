@@ -62,7 +62,7 @@ void block_barrier();
 void cluster_arrive();
 void cluster_wait();
 
-void set_register_budget(std::uint32_t registers);
+void set_register_budget(std::uint32_t registers, bool raises);
 void let_next_launch_start();
 void wait_for_previous_launch();
 

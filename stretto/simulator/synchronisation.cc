@@ -197,12 +197,17 @@ void cluster_wait() {
 }
 
 // The registers of a block are those that its threads were launched with.
-void set_register_budget(std::uint32_t registers) {
+void set_register_budget(std::uint32_t registers, bool raises) {
   Thread& own = machine->self();
   Block& block = *own.at;
   Warp& warp = block.warps[own.index / 32];
   warp_together(WarpOp::kRegisters, nullptr, nullptr);
   if (own.index % 32 == 0) {
+    if (raises ? registers < warp.registers : registers > warp.registers) {
+      throw Violation(fmt::format("{}: registers of warp {} {} from {} to {}", block.where(),
+                                  own.index / 32, raises ? "raised" : "lowered", warp.registers,
+                                  registers));
+    }
     while (registers > warp.registers &&
            block.free_registers < 32 * (static_cast<long>(registers) - warp.registers)) {
       machine->block_on(block.register_waiters, {WaitFor::What::kRegisters, registers});

@@ -117,6 +117,10 @@ STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w
 // none, and the first to give up pauses until those have ended who had begun to store.
 constexpr u32 kLost = 1, kLostAndPaused = 2;
 
+// Read as shared memory in so many words: beside products the assembler spills (CUDA 13.0) where it
+// has to find that out.
+STRETTO_DEVICE bool has_lost(const volatile u32* lost) { return load_volatile_shared(lost) != 0; }
+
 STRETTO_DEVICE void lose(volatile u32* lost) {
   constexpr u64 kLongNs = 1'000'000;
   if (*lost != kLostAndPaused) {
@@ -144,12 +148,12 @@ STRETTO_DEVICE void lose_if_given_up(const Watch& w, volatile u32* lost) {
 
 // What a notify adds: nothing for who has lost. Without a branch, as above.
 STRETTO_DEVICE u64 count_unless_lost(u64 count, const volatile u32* lost) {
-  return *lost == 0 ? count : 0;
+  return has_lost(lost) ? 0 : count;
 }
 
 // The row from which TMA stores: for who has lost one outside of any tensor, where it stores
 // nothing.
 STRETTO_DEVICE i32 row_unless_lost(i32 row, const volatile u32* lost) {
   constexpr i32 kNowhere = 1 << 30;
-  return *lost == 0 ? row : kNowhere;
+  return has_lost(lost) ? kNowhere : row;
 }
