@@ -20,14 +20,15 @@ namespace stretto {
 namespace {
 
 // Where AG+GEMM and GEMM+RS have nothing to hide their collective behind, and prediction does not
-// tell. On two H200s, 2026-11-26, in tiles across the ranks' rows, they took 0.94 to 1.14 of the
-// sequence's time with 32 and 64 rows, 0.97 to 1.18 with 128 and 0.94 to 0.99 with 256; on two
-// H100s, 2026-11-25, 0.94 to 1.00 up to 16 (gpu_bench sweep). On four H200s, 2026-11-22, before
-// tiles reached across, 1.2 to 3.6 up to 256 rows, but GEMM+RS of 4 and 16 since 0.88 and 0.93.
+// tell. In tiles across the ranks' rows they took of the sequence's time (gpu_bench sweep, up to
+// 16, with 64, 128 and 256 rows):
+//   AG+GEMM   two H200s, 2026-11-26: 0.95 to 1.08, 1.05, 0.97 to 1.06, 0.98 to 1.12
+//             four: 0.94 to 0.97, 0.97 to 1.01, -, 0.99 to 1.09
+//   GEMM+RS   two: 0.96 to 1.13 (H100s 0.94 to 1.00), 0.97 to 1.04, 1.01 to 1.19, 0.93 to 0.95
+//             four: 1.01 to 1.19, 1.12 to 1.15, -, 1.38 to 1.60
 bool prefers_sequence(int world_size, std::int64_t m, bool gathers) {
-  constexpr std::int64_t kFew = 16;
-  if (m <= kFew) return gathers && world_size > 2;
-  return m <= (world_size == 2 ? 128 : 256);
+  if (world_size == 2) return m > 16 && m <= 128;
+  return m <= 256 && (m > 64 || !gathers);
 }
 
 std::int64_t part(std::int64_t size, const OpShape& s) {
