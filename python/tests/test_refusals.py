@@ -280,10 +280,11 @@ def test_what_is_no_error_of_arguments_is_told_too(monkeypatch):
         np.testing.assert_array_equal(got, 2 * X)
 
 
-def test_processes():
-    """And one that ends with what it refused for."""
+def test_processes(tmp_path):
+    """And one that ends with what it refused for, once the others have left the call before, which
+    its end would break off."""
     code = """
-    import time, numpy as np, stretto
+    import os, pathlib, time, numpy as np, stretto
     stretto.init(timeout=60)
     r, x = stretto.rank(), np.ones((4, 4), np.float32)
     stretto.all_reduce(x)
@@ -299,13 +300,18 @@ def test_processes():
             assert r == 1 or "rank 1 has refused the call in this place" in str(error), error
             assert time.monotonic() - begin < 10
         assert (stretto.all_gather(x + r)[::4, 0] == [1, 2, 3]).all()
+    left = pathlib.Path(os.environ["LEFT"])
+    (left / str(r)).touch()
+    end = time.monotonic() + 60
+    while r == 1 and len(list(left.iterdir())) < 3 and time.monotonic() < end:
+        time.sleep(0.01)
     stretto.all_reduce(x.astype(np.int64)) if r == 1 else None
     try:
         stretto.all_reduce(x)
     except stretto.Error as error:  # a Fault for who comes after rank 1 has ended
         print("element type int64" in str(error), flush=True)
     """
-    for rank, (exit_code, output, errors) in enumerate(finish(start(3, code))):
+    for rank, (exit_code, output, errors) in enumerate(finish(start(3, code, LEFT=str(tmp_path)))):
         if rank == 1:
             assert exit_code != 0 and "element type int64" in errors
         else:
