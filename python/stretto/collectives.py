@@ -24,7 +24,7 @@ from ._calls import (
     result_along,
     unless_same,
 )
-from ._world import GroupLike, group_of, name_of, refuse
+from ._world import GroupLike, counted, group_of, name_of, refuse
 from .errors import UserError
 
 
@@ -213,6 +213,7 @@ def _broadcast(group, x, root, out):
     return finish(kind, result, written)
 
 
+@counted
 def all_to_all(
     x: ArrayT,
     output_split_sizes: Optional[Sequence[int]] = None,
@@ -230,18 +231,11 @@ def all_to_all(
     captures it. A gradient exchanges them
     again.
     """
-    try:
-        expected, sent = _sizes(output_split_sizes), _sizes(input_split_sizes)
-        if out is None and _route.wants(x):
-            return _route.layer.all_to_all(x, expected, sent, name_of(group))
-        return _all_to_all(group_of(group), x, expected, sent, out)
-    except Exception as error:
-        refuse(group, "all_to_all", error)
-        raise
-
-
-def _all_to_all(group, x, expected: Optional[List[int]], sent: Optional[List[int]], out):
+    expected, sent = _sizes(output_split_sizes), _sizes(input_split_sizes)
+    if out is None and _route.wants(x):
+        return _route.layer.all_to_all(x, expected, sent, name_of(group))
     kind, x = adopt(x)
+    group = group_of(group)
     even = sent is None and expected is None
     sent = checked_blocks(group, x, sent)
     if even:

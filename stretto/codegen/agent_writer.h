@@ -36,7 +36,7 @@ class AgentWriter {
       : kernel_(kernel),
         program_(kernel.program),
         site_(site),
-        plan_(site.plan->seen_by(site.agent_idx)),
+        plan_(*site.plan),
         agent_(site.role->agents[static_cast<std::size_t>(site.agent_idx)]),
         values_(site.plan->agents[static_cast<std::size_t>(site.agent_idx)]),
         rings_(plan_, *site.role, site.agent_idx),
@@ -233,7 +233,7 @@ class AgentWriter {
   KernelContext& kernel_;
   const Program& program_;
   const AgentSite& site_;
-  const RolePlan plan_;
+  const RolePlan& plan_;
   const Agent& agent_;
   const AgentPlan& values_;
   FixedRings rings_;

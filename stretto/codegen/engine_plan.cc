@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
-#include "stretto/codegen/block_ops.h"
 #include "stretto/codegen/engine_walk.h"
+#include "stretto/ir/block_ops.h"
 
 namespace stretto {
 namespace {

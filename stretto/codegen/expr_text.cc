@@ -7,6 +7,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/table_text.h"
+#include "stretto/ir/block_ops.h"
 
 namespace stretto {
 namespace {
@@ -48,13 +49,10 @@ Expr value_in(const Program& program, int var) {
 
 // Whether a condition that operations stand under is that `tile` < `count`.
 bool guarded(const Block& block, const Expr& tile, const Expr& count) {
-  return std::any_of(block.begin(), block.end(), [&](const Op& op) {
-    if (op.code == OpCode::kWhen) {
-      const ExprNode& n = op.exprs[0].node();
-      if (n.op == ExprOp::kLt && n.args[0].same(tile) && n.args[1].same(count)) return true;
-    }
-    return std::any_of(op.bodies.begin(), op.bodies.end(),
-                       [&](const Block& body) { return guarded(body, tile, count); });
+  return any_op(block, [&](const Op& op) {
+    if (op.code != OpCode::kWhen) return false;
+    const ExprNode& n = op.exprs[0].node();
+    return n.op == ExprOp::kLt && n.args[0].same(tile) && n.args[1].same(count);
   });
 }
 
@@ -111,20 +109,18 @@ std::string division_text(const Program& program, const ExprNode& n, const char*
 
 // A value is brought into the type of the tensor, which there is no way to for some.
 void refuse_stores(const Program& program, const Block& block) {
-  for (const Op& op : block) {
+  for_each_op(block, [&](const Op& op) {
     bool stores = op.code == OpCode::kStore || op.code == OpCode::kStoreRows ||
                   op.code == OpCode::kStorePacket;
-    if (stores) {
-      const Tensor& t = program.tensors[static_cast<std::size_t>(op.region->tensor)];
-      bool packs =
-          op.code != OpCode::kStorePacket || size_bytes(t.dtype) == 2 || size_bytes(t.dtype) == 4;
-      if (t.dtype == DType::kU8 || !packs) {
-        throw UserError(fmt::format("{}:{}: {} cannot be {} on GPUs", op.loc.file, op.loc.line,
-                                    name(t.dtype), packs ? "stored" : "put in packets"));
-      }
+    if (!stores) return;
+    const Tensor& t = program.tensors[static_cast<std::size_t>(op.region->tensor)];
+    bool packs =
+        op.code != OpCode::kStorePacket || size_bytes(t.dtype) == 2 || size_bytes(t.dtype) == 4;
+    if (t.dtype == DType::kU8 || !packs) {
+      throw UserError(fmt::format("{}:{}: {} cannot be {} on GPUs", op.loc.file, op.loc.line,
+                                  name(t.dtype), packs ? "stored" : "put in packets"));
     }
-    for (const Block& body : op.bodies) refuse_stores(program, body);
-  }
+  });
 }
 
 }  // namespace
@@ -153,7 +149,7 @@ const char* element_text(DType dtype) {
   throw InternalError("unknown dtype");
 }
 
-void refuse_doubles(const Program& program) {
+void refuse_missing_types(const Program& program) {
   constexpr const char* kWhere = "which CPU ranks compute with and GPUs do not";
   auto missing = [](DType dtype) {
     return dtype == DType::kF64 || dtype == DType::kU8 || dtype == DType::kI64;

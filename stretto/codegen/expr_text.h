@@ -12,7 +12,7 @@ namespace stretto {
 const char* element_text(DType dtype);
 // UserError for a program of doubles, or of values of integers but i32, which the device library
 // does not have.
-void refuse_doubles(const Program& program);
+void refuse_missing_types(const Program& program);
 // Name of a program variable in generated code.
 std::string var_text(const Program& program, int var_idx);
 // An `int` expression; tables are read through `tables[tensor]` accessors named table_<tensor>.

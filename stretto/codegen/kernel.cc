@@ -10,7 +10,6 @@
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_text.h"
 #include "stretto/codegen/barrier_text.h"
-#include "stretto/codegen/block_ops.h"
 #include "stretto/codegen/delay_text.h"
 #include "stretto/codegen/early_loads.h"
 #include "stretto/codegen/end_text.h"
@@ -25,6 +24,7 @@
 #include "stretto/codegen/residency.h"
 #include "stretto/codegen/table_text.h"
 #include "stretto/device/device_sources.h"
+#include "stretto/ir/block_ops.h"
 
 namespace stretto {
 namespace {
@@ -488,7 +488,7 @@ class KernelWriter {
 }  // namespace
 
 GeneratedKernel generate_kernel(const Program& schedule, const KernelOptions& options) {
-  refuse_doubles(schedule);
+  refuse_missing_types(schedule);
   refuse_wide_indices(schedule);
   return KernelWriter(schedule, options).run();
 }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "stretto/codegen/block_ops.h"
+#include "stretto/ir/block_ops.h"
 #include "stretto/ir/tables.h"
 
 namespace stretto {

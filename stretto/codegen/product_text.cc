@@ -7,6 +7,7 @@
 #include "stretto/codegen/agent_writer.h"
 #include "stretto/codegen/early_loads.h"
 #include "stretto/codegen/products_under_way.h"
+#include "stretto/ir/block_ops.h"
 
 namespace stretto {
 namespace {
@@ -329,16 +330,13 @@ void AgentWriter::get(const Op& op, const PipePlan& plan) {
 bool AgentWriter::read_by_threads(const PipeGroup& group) const {
   auto consumer = static_cast<std::size_t>(
       site_.role->pipes[static_cast<std::size_t>(group.pipes.front())].consumer);
-  std::function<bool(const Block&)> reads = [&](const Block& block) {
-    return std::any_of(block.begin(), block.end(), [&](const Op& op) {
-      bool here = op.code == OpCode::kPipeGet &&
-                  std::count(group.pipes.begin(), group.pipes.end(), op.symbol) > 0 &&
-                  plan_.agents[consumer].values[static_cast<std::size_t>(op.result)].used_elsewhere;
-      here |= dot_kind(site_.role->agents[consumer], op) == DotKind::kSimt;
-      return here || std::any_of(op.bodies.begin(), op.bodies.end(), reads);
-    });
-  };
-  return reads(site_.role->agents[consumer].body);
+  const Agent& agent = site_.role->agents[consumer];
+  return any_op(agent.body, [&](const Op& op) {
+    if (dot_kind(agent, op) == DotKind::kSimt) return true;
+    return op.code == OpCode::kPipeGet &&
+           std::count(group.pipes.begin(), group.pipes.end(), op.symbol) > 0 &&
+           plan_.agents[consumer].values[static_cast<std::size_t>(op.result)].used_elsewhere;
+  });
 }
 
 // One arrival per warp: each warp's own accesses have completed.

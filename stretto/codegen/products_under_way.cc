@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/ir/block_ops.h"
+
 namespace stretto {
 namespace {
 
@@ -140,19 +142,12 @@ class Ways {
   bool changed_ = false;
 };
 
-void for_each(const Block& block, const std::function<void(const Op&)>& visit) {
-  for (const Op& op : block) {
-    visit(op);
-    for (const Block& body : op.bodies) for_each(body, visit);
-  }
-}
-
 // Whether all of the loop's products may be left out, by one number of rows, which no step changes.
 bool is_steady(const Agent& agent, const Op& loop, const LeavesOut& leaves_out) {
   std::set<int> vars = {loop.var};
   std::optional<Expr> rows;
   bool alike = true;
-  for_each(loop.bodies[0], [&](const Op& op) {
+  for_each_op(loop.bodies[0], [&](const Op& op) {
     if (op.code == OpCode::kLet || op.code == OpCode::kLoop) vars.insert(op.var);
     if (op.code != OpCode::kDotAsync || dot_kind(agent, op) != DotKind::kWgmma) return;
     alike &= leaves_out(op) && (!rows || rows->same(op.exprs[0]));

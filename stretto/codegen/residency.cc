@@ -1,27 +1,11 @@
 #include "stretto/codegen/residency.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
+#include "stretto/ir/block_ops.h"
+
 namespace stretto {
-namespace {
-
-using Visit = std::function<void(const Op&)>;
-
-void each(const Block& block, const Visit& visit) {
-  for (const Op& op : block) {
-    visit(op);
-    for (const Block& body : op.bodies) each(body, visit);
-  }
-}
-
-void each(const Role& role, const Visit& visit) {
-  for (const Agent& agent : role.agents) each(agent.body, visit);
-}
-
-}  // namespace
-
 bool needs_all_resident(const Program& schedule, int most_waiting) {
   if (schedule.signals.empty()) return false;
   if (!schedule.on_start.body.empty() || !schedule.on_end.body.empty()) return true;
@@ -33,14 +17,15 @@ bool needs_all_resident(const Program& schedule, int most_waiting) {
     other |= role.resource.kind != ResourceKind::kSm || role.resource.cluster_size > 1;
     bool waits = false;
     std::set<int> notified;
-    each(role, [&](const Op& op) {
+    auto look = [&](const Op& op) {
       if (op.code == OpCode::kWait) waited.insert(op.symbol);
       waits |= op.code == OpCode::kWait;
       other |= op.code == OpCode::kLoadPacket;
       if (op.code != OpCode::kNotify) return;
       notified.insert(op.symbol);
       other |= !op.exprs[1].same(Expr::var(0));  // a rank other than the own
-    });
+    };
+    for (const Agent& agent : role.agents) for_each_op(agent.body, look);
     if (!waits) continue;
     waiting_blocks += role.resource.num_workers;
     of_waiting_roles.insert(notified.begin(), notified.end());

@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <functional>
-
 #include "stretto/base/errors.h"
+#include "stretto/ir/block_ops.h"
 
 namespace stretto {
 namespace {
@@ -17,7 +16,7 @@ class RoleLimits {
   void check() const {
     refuse_large();
     if (role_.resource.cluster_size == 1) return;
-    each(agent_.body, [&](const Op& op) { across_blocks(op); });
+    for_each_op(agent_.body, [&](const Op& op) { across_blocks(op); });
   }
 
  private:
@@ -25,12 +24,6 @@ class RoleLimits {
     if (loc.file.empty()) loc = role_.loc;
     throw UserError(
         fmt::format("{}:{}: role '{}' on the GPU: {}", loc.file, loc.line, role_.name, what));
-  }
-  static void each(const Block& block, const std::function<void(const Op&)>& visit) {
-    for (const Op& op : block) {
-      visit(op);
-      for (const Block& body : op.bodies) each(body, visit);
-    }
   }
   const ValueType& type(int reg) const { return agent_.values[static_cast<std::size_t>(reg)]; }
   const ValuePlan& value(int reg) const { return plan_.values[static_cast<std::size_t>(reg)]; }

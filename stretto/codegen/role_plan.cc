@@ -381,12 +381,12 @@ class RolePlanner {
     if (plan_.ones != 0) plan_.ones = take(kOnesBytes, kSlotAlignment);
     // Agents reduce at the same time: one place serves where one of them does.
     for (std::size_t bytes : scratch) {
-      plan_.scratch_of.push_back(bytes > 0 ? take(std::max(bytes, std::size_t{16}), 16) : 0);
+      plan_.scratch.push_back(bytes > 0 ? take(std::max(bytes, std::size_t{16}), 16) : 0);
     }
     bool any = std::any_of(scratch.begin(), scratch.end(), [](std::size_t b) { return b > 0; });
     std::size_t idle =
-        any ? *std::max_element(plan_.scratch_of.begin(), plan_.scratch_of.end()) : take(16, 16);
-    for (std::size_t& at : plan_.scratch_of) {
+        any ? *std::max_element(plan_.scratch.begin(), plan_.scratch.end()) : take(16, 16);
+    for (std::size_t& at : plan_.scratch) {
       if (at == 0) at = idle;
     }
   }

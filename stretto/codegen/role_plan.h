@@ -75,10 +75,7 @@ struct RolePlan {
   std::map<const Op*, std::size_t> staging;
   std::size_t store_stages = 0;  // `store_buffers` blocks of 64 x 64 per warpgroup
   int store_buffers = 2;         // one where two do not fit beside the slots
-  // Per agent, one float per thread where its threads reduce; and that of the agent for which the
-  // plan was asked (seen_by).
-  std::vector<std::size_t> scratch_of;
-  std::size_t scratch = 0;
+  std::vector<std::size_t> scratch;  // per agent, one float per thread where its threads reduce
   std::size_t ones = 0;          // kOnesBytes of 16-bit ones for sums of rows; 0: none
   DType ones_dtype = DType::kBF16;
   std::size_t ticket_ring = 0;  // of a role by ticket
@@ -95,11 +92,6 @@ struct RolePlan {
   // one of them issues what TMA loads, all of it where threads fill nothing.
   bool fills(const Role& role, int agent) const;
   bool issues(const Role& role, int agent) const;
-  RolePlan seen_by(int agent) const {
-    RolePlan out = *this;
-    out.scratch = scratch_of[static_cast<std::size_t>(agent)];
-    return out;
-  }
   // Agents with warpgroups of their own.
   std::vector<std::size_t> branches() const {
     std::vector<std::size_t> out;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "stretto/codegen/role_plan.h"
+#include "stretto/ir/block_ops.h"
 
 namespace stretto {
 namespace {
@@ -30,9 +31,7 @@ int launched_registers(int block) {
 }
 
 bool waits(const Block& block) {
-  return std::any_of(block.begin(), block.end(), [](const Op& op) {
-    return op.code == OpCode::kWait || std::any_of(op.bodies.begin(), op.bodies.end(), waits);
-  });
+  return any_op(block, [](const Op& op) { return op.code == OpCode::kWait; });
 }
 
 bool reads_tables(const Block& block) {

@@ -1,11 +1,11 @@
 // Signals, fences and named barriers.
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
 #include "stretto/codegen/loss_text.h"
+#include "stretto/ir/block_ops.h"
 #include "stretto/ir/sync_table.h"
 
 namespace stretto {
@@ -310,16 +310,12 @@ int AgentWriter::barrier_id(const Op& op) {
 }
 
 int AgentWriter::barrier_threads(int barrier) const {
-  std::function<bool(const Block&)> names = [&](const Block& block) {
-    return std::any_of(block.begin(), block.end(), [&](const Op& op) {
-      bool here =
-          (op.code == OpCode::kArrive || op.code == OpCode::kBarrierSync) && op.symbol == barrier;
-      return here || std::any_of(op.bodies.begin(), op.bodies.end(), names);
-    });
+  auto names = [&](const Op& op) {
+    return (op.code == OpCode::kArrive || op.code == OpCode::kBarrierSync) && op.symbol == barrier;
   };
   int threads = 0;
   for (std::size_t a = 0; a < site_.role->agents.size(); ++a) {
-    if (names(site_.role->agents[a].body)) threads += plan_.agents[a].num_threads;
+    if (any_op(site_.role->agents[a].body, names)) threads += plan_.agents[a].num_threads;
   }
   return threads;
 }

@@ -70,7 +70,7 @@ const char* functor(BinaryOp op) {
 
 std::string AgentWriter::scratch_text(DType dtype) const {
   return fmt::format("reinterpret_cast<{}*>(smem + {})", dtype == DType::kI32 ? "i32" : "float",
-                     plan_.scratch);
+                     plan_.scratch[agent_idx()]);
 }
 
 void AgentWriter::value(const Op& op) {

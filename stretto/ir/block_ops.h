@@ -7,6 +7,15 @@
 
 namespace stretto {
 
+// All of them, each before those within it.
+template <typename Visit>
+void for_each_op(const Block& block, const Visit& visit) {
+  for (const Op& op : block) {
+    visit(op);
+    for (const Block& body : op.bodies) for_each_op(body, visit);
+  }
+}
+
 // Whether there is one of which `holds`.
 template <typename Holds>
 bool any_op(const Block& block, const Holds& holds) {

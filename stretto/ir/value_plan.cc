@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/block_ops.h"
 
 namespace stretto {
 namespace {
@@ -21,13 +21,6 @@ std::int64_t pow2_at_least(std::int64_t v) {
   std::int64_t p = 1;
   while (p < v) p *= 2;
   return p;
-}
-
-void for_each_op(const Block& block, const std::function<void(const Op&)>& visit) {
-  for (const Op& op : block) {
-    visit(op);
-    for (const Block& body : op.bodies) for_each_op(body, visit);
-  }
 }
 
 class ValuePlanner {

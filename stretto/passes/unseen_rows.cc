@@ -1,18 +1,12 @@
 #include "stretto/passes/unseen_rows.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
+
+#include "stretto/ir/block_ops.h"
 
 namespace stretto {
 namespace {
-
-void for_each_op(const Block& block, const std::function<void(const Op&)>& visit) {
-  for (const Op& op : block) {
-    visit(op);
-    for (const Block& body : op.bodies) for_each_op(body, visit);
-  }
-}
 
 bool reads(const Op& op, int reg) {
   return std::find(op.operands.begin(), op.operands.end(), reg) != op.operands.end();

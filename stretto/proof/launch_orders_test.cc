@@ -100,6 +100,24 @@ TEST(LaunchOrders, ARankThatRunsAheadThroughLaunchesOfAnotherSize) {
   expect_rejected(stands_in(false), FindingKind::kRace, "m = 1 in launch 0, m = 0 in launches 1");
 }
 
+struct Rows {
+  TensorRef in, inbox, out;
+};
+// Copies what `peer` has sent where it has sent anything, else its own row.
+void receive(ProgramBuilder& p, const Index& comes, const SignalRef& sent, const Index& peer,
+             const Rows& rows) {
+  p.role("recv", Resource::sms(1), p.range(1), [&](const Tile&) {
+    auto copy = [&](const TensorRef& from) {
+      p.store(rows.out.tile({0, 0}, 1, 8), p.load(from.tile({0, 0}, 1, 8)));
+    };
+    auto take = [&] {
+      p.wait(sent, peer);
+      copy(rows.inbox);
+    };
+    p.when(comes, take, [&] { copy(rows.in); });
+  });
+}
+
 // Only launches with m = 4 wait before they write and read what they got; those with m = 2 write
 // too, if they may. Neither is the largest size, nor are they neighbours.
 Program pair_of_sizes(bool writes) {
@@ -118,16 +136,7 @@ Program pair_of_sizes(bool writes) {
     });
     p.notify(sent[p.rank()], peer);
   });
-  p.role("recv", Resource::sms(1), p.range(1), [&](const Tile&) {
-    auto copy = [&](const TensorRef& from) {
-      p.store(out.tile({0, 0}, 1, 8), p.load(from.tile({0, 0}, 1, 8)));
-    };
-    auto take = [&] {
-      p.wait(sent, peer);
-      copy(inbox);
-    };
-    p.when(m == 4, take, [&] { copy(in); });
-  });
+  receive(p, m == 4, sent, peer, {in, inbox, out});
   return p.finish();
 }
 
@@ -151,16 +160,7 @@ TEST(LaunchOrders, ThreeKindsAreLookedAtTogetherWhereSignalsHaveOneSender) {
     p.when(m == 0, [&] { p.put(inbox.on(peer).tile({0, 0}, 1, 8), in.tile({0, 0}, 1, 8)); });
     p.notify(sent[p.rank()], peer);
   });
-  p.role("recv", Resource::sms(1), p.range(1), [&](const Tile&) {
-    auto copy = [&](const TensorRef& from) {
-      p.store(out.tile({0, 0}, 1, 8), p.load(from.tile({0, 0}, 1, 8)));
-    };
-    auto take = [&] {
-      p.wait(sent, peer);
-      copy(inbox);
-    };
-    p.when(m == 0, take, [&] { copy(in); });
-  });
+  receive(p, m == 0, sent, peer, {in, inbox, out});
   ProofResult r = prove(p.finish());
   EXPECT_TRUE(r.proved) << r.report;
   EXPECT_EQ(r.stats.cases, 3 + 27 - 3) << "each size, and three launches of three kinds";

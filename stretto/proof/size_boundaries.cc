@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/block_ops.h"
 
 namespace stretto {
 namespace {
@@ -37,18 +38,11 @@ void each_expr(const Block& block, const OnExpr& visit) {
   }
 }
 
-void each_op(const Block& block, const std::function<void(const Op&)>& visit) {
-  for (const Op& op : block) {
-    visit(op);
-    for (const Block& body : op.bodies) each_op(body, visit);
-  }
-}
-
 class Sizes {
  public:
   explicit Sizes(const Program& program) : program_(program) {
     each_body([&](const Block& body) {
-      each_op(body, [&](const Op& op) {
+      for_each_op(body, [&](const Op& op) {
         if (op.code == OpCode::kLet) meanings_[op.var].push_back(op.exprs[0]);
         if (op.code == OpCode::kLoop) {
           meanings_[op.var].push_back(op.exprs[0]);
@@ -262,7 +256,7 @@ std::set<std::int64_t> size_steps(const Program& program) {
   for (const Role& role : program.roles) divisors(role.num_tiles);
   sizes.each_body([&](const Block& body) {
     each_expr(body, divisors);
-    each_op(body, [&](const Op& op) {
+    for_each_op(body, [&](const Op& op) {
       for (const auto* region : {&op.region, &op.region2}) {
         if (*region) steps.insert({(*region)->rows, (*region)->cols});
       }

@@ -4,20 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+
+#include "stretto/ir/block_ops.h"
 
 namespace stretto {
-namespace {
-
-void each_op(const Block& block, const std::function<void(const Op&)>& visit) {
-  for (const Op& op : block) {
-    visit(op);
-    for (const Block& body : op.bodies) each_op(body, visit);
-  }
-}
-
-}  // namespace
-
 std::vector<std::byte> initial_bytes(const OpCase& c, int rank, std::size_t t) {
   const Tensor& tensor = c.program.tensors[t];
   std::vector<std::byte> bytes(storage_bytes(c.program, static_cast<int>(t)));
@@ -92,10 +82,10 @@ bool ranks_meet(const Program& schedule) {
     bool tells = op.code == OpCode::kNotify && !op.exprs[1].same(Expr::var(0));
     found |= tells || op.code == OpCode::kLoadPacket;
   };
-  each_op(schedule.on_start.body, visit);
-  each_op(schedule.on_end.body, visit);
+  for_each_op(schedule.on_start.body, visit);
+  for_each_op(schedule.on_end.body, visit);
   for (const Role& role : schedule.roles) {
-    for (const Agent& agent : role.agents) each_op(agent.body, visit);
+    for (const Agent& agent : role.agents) for_each_op(agent.body, visit);
   }
   return found;
 }
