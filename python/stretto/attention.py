@@ -120,7 +120,8 @@ def ring_attention(
     out: Any = None,
 ) -> Any:
     """The same as sequence_attention(), with less memory: keys and values travel from rank to rank,
-    through two places. `queries_travel`: queries do, and sums come back (TokenRing)."""
+    through two places, of up to four GPUs one for each other rank. `queries_travel`: queries do,
+    and sums come back (TokenRing)."""
     op = "ring_attention"
     options = tokens, is_causal, scale, window, return_lse
     return _spread("token_ring" if queries_travel else op, op, query, key, value, *options, group, out)

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/attention/sequence_tiles.h"
 #include "stretto/ops/harness/field_fit.h"
@@ -11,8 +12,13 @@ namespace {
 // Of a row that the lanes of one warp hold.
 constexpr std::int64_t kMostWarpBytes = 512;
 
-// Step 0 works on the own keys and values, step s = 1 .. P - 1 on those of rank r - s, which lie in
-// slot (s - 1) % 2.
+// Most ranks whose keys and values a GPU has room for by default.
+constexpr int kMostHeldRanks = 4;
+
+// Part 0 is the own keys and values, part s = 1 .. P - 1 those of rank r - s, which lie in slot
+// (s - 1) % num_slots. Where each has a slot of its own, a tile of queries goes through all parts
+// and is stored (one pass). Otherwise all tiles go through a part before the first goes through the
+// next one (step by step).
 class RingAttention {
  public:
   RingAttention(const SequenceAttentionDesc& d, const SequenceAttentionConfig& cfg)
@@ -23,43 +29,49 @@ class RingAttention {
         tiles_(p_, "ring_attention", d, cfg),
         next_((p_.rank() + 1) % steps_),
         previous_((p_.rank() + steps_ - 1) % steps_),
-        rows_(tiles_.zigzag().chunk_rows() * 2) {
+        rows_(tiles_.zigzag().chunk_rows() * 2),
+        num_slots_(std::min<std::int64_t>(cfg.num_slots, steps_ - 1)) {
     if (steps_ == 1) return;
     BufferOptions symmetric{.space = Space::kSymmetric};
-    k_slots_ = p_.buffer("k_slots", d.dtype, {rows_ * 2, tiles_.kv_cols()}, symmetric);
-    v_slots_ = p_.buffer("v_slots", d.dtype, {rows_ * 2, tiles_.kv_cols()}, symmetric);
+    k_slots_ = p_.buffer("k_slots", d.dtype, {rows_ * num_slots_, tiles_.kv_cols()}, symmetric);
+    v_slots_ = p_.buffer("v_slots", d.dtype, {rows_ * num_slots_, tiles_.kv_cols()}, symmetric);
+    arrived_ = p_.signal("arrived", 2 * steps_);  // by chunk of the parts: copies that lie there
+    ready_ = p_.signal("ready");                  // slots at `next` may be written
+    if (one_pass()) return;
     sums_ = p_.buffer("sums", DType::kF32, {d.num_heads, rows_, d.head_dim});
     weights_ = p_.buffer("weights", DType::kF32, {d.num_heads, rows_, 1});
     peaks_ = p_.buffer("peaks", DType::kF32, {d.num_heads, rows_, 1});
-    arrived_ = p_.signal("arrived", steps_);  // by step: copies that lie in its slot
     // By step: its slot at `next` has been read, by the workers and by the copies.
-    ready_ = p_.signal("ready");
-    if (!reuses_slots()) return;
     used_ = p_.signal("used", steps_);
     passed_ = p_.signal("passed", steps_);
   }
 
   Program run() {
     if (steps_ > 1) send();
-    p_.role("attend", Resource::sms(cfg_.num_workers).pipelined(cfg_.num_stages),
-            p_.range(cfg_.num_workers), [&](const Tile& t) {
-              first_step(t.index);
-              if (steps_ > 1) p_.loop(1, steps_, [&](const Index& s) { later_step(t.index, s); });
-            });
+    Resource sms = Resource::sms(cfg_.num_workers).pipelined(cfg_.num_stages);
+    if (one_pass()) {
+      p_.role("attend", sms, p_.range(tiles_.num_queries()),
+              [&](const Tile& t) { all_parts(tiles_.queries(t.index)); });
+    } else {
+      p_.role("attend", sms, p_.range(cfg_.num_workers), [&](const Tile& t) {
+        first_step(t.index);
+        p_.loop(1, steps_, [&](const Index& s) { later_step(t.index, s); });
+      });
+    }
     return p_.finish();
   }
 
  private:
   using Queries = SequenceTiles::Queries;
 
-  Index owner(const Index& step) const { return (p_.rank() + steps_ - step) % steps_; }
-  bool reuses_slots() const { return steps_ > 3; }
-  // The first row of a step's slot.
-  Index slot(const Index& step) const { return (step - 1) % 2 * rows_; }
+  Index owner(const Index& part) const { return (p_.rank() + steps_ - part) % steps_; }
+  bool one_pass() const { return num_slots_ == steps_ - 1; }
+  // The first row of a part's slot.
+  Index slot(const Index& part) const { return (part - 1) % num_slots_ * rows_; }
 
-  // Hands the own part, then what arrived at each step but the last, to the next rank. Its slots
-  // are free for the first two steps, and for a later one when its workers and its copies have read
-  // what came two steps before.
+  // Hands the own part, then what arrived of each part but the last, to the next rank. Its slots
+  // are free for the first num_slots of them, and for a later one when its workers and its copies
+  // have read what lay there.
   void send() {
     const Zigzag& zigzag = tiles_.zigzag();
     std::int64_t copies = tiles_.num_copies(), per_step = 2 * copies;
@@ -67,6 +79,7 @@ class RingAttention {
     p_.role("send", Resource::copy_engine(1), p_.range((steps_ - 1) * per_step),
             [&](const Tile& t) {
               Index s = p_.let("step", t.index / per_step + 1);
+              Index chunk = p_.let("chunk", t.index / copies);  // of the parts of this rank
               Index half = p_.let("half", t.index % per_step / copies);
               Index first = p_.let("first", half * zigzag.chunk_rows());
               Index tokens = zigzag.num_tokens(zigzag.chunk_of(owner(s - 1), half));
@@ -80,24 +93,24 @@ class RingAttention {
                 p_.put(part(v_slots_, slot(s)).on(next_), part(v, at));
               };
               p_.wait(ready_, next_);
-              if (reuses_slots()) {
-                p_.when(s > 2, [&] {
+              if (!one_pass()) {
+                p_.when(s > num_slots_, [&] {
                   p_.wait(used_[s], cfg_.num_workers);
                   p_.wait(passed_[s], 1);
                 });
               }
               auto send_own = [&] { send_from(tiles_.k(), tiles_.v(), 0); };
               auto pass_on = [&] {
-                p_.wait(arrived_[s - 1], per_step);
+                p_.wait(arrived_[chunk], copies);
                 send_from(k_slots_, v_slots_, slot(s - 1));
               };
               steps_ > 2 ? p_.when(s == 1, send_own, pass_on) : send_own();
-              p_.notify(arrived_[s], next_);
-              if (reuses_slots()) {
-                Index last_copy = t.index % per_step == per_step - 1;
-                p_.when(last_copy && s > 1 && s < steps_ - 1,
-                        [&] { p_.notify(passed_[s + 1], previous_); });
-              }
+              p_.notify(arrived_[chunk + 2], next_);
+              if (one_pass()) return;
+              Index last_copy = t.index % per_step == per_step - 1;
+              Index into = s - 1 + num_slots_;  // the part that comes where this copy has read
+              p_.when(last_copy && s > 1 && into < steps_,
+                      [&] { p_.notify(passed_[into], previous_); });
             });
   }
 
@@ -111,14 +124,37 @@ class RingAttention {
   }
 
   // Adds both chunks of an owner, whose rows begin at `row` of the tensors.
-  void attend(OnlineSoftmax& softmax, const Queries& q, const Index& owner, const TensorRef& k,
-              const TensorRef& v, const Index& row) {
-    Value query = tiles_.load(q);
+  void attend(OnlineSoftmax& softmax, const Value& query, const Queries& q, const Index& owner,
+              const TensorRef& k, const TensorRef& v, const Index& row) {
     p_.loop(2, [&](const Index& half) {
       Index chunk = p_.let("chunk", tiles_.zigzag().chunk_of(owner, half));
       SequenceTiles::Span seen = tiles_.seen(q, chunk);
       tiles_.attend(softmax, query, q,
                     {k, v, row + half * tiles_.zigzag().chunk_rows(), chunk, seen});
+    });
+  }
+
+  // What no row of a tile sees may come later, here and below: who sends it sends the next launch's
+  // after it.
+  void all_parts(const Queries& q) {
+    auto attend_to_others = [&](OnlineSoftmax& softmax, const Value& query, const Index& i) {
+      Index from = p_.let("owner", owner(i / 2));
+      Index chunk = p_.let("chunk", tiles_.zigzag().chunk_of(from, i % 2));
+      SequenceTiles::Span seen = tiles_.seen(q, chunk);
+      p_.when(seen.any(), [&] {
+        p_.wait(arrived_[i], tiles_.num_copies());
+        Index row = (i - 2) * tiles_.zigzag().chunk_rows();
+        tiles_.attend(softmax, query, q, {k_slots_, v_slots_, row, chunk, seen});
+      });
+    };
+    p_.when(q.any(), [&] {
+      Value query = tiles_.load(q);
+      OnlineSoftmax softmax = tiles_.softmax(/*kept=*/false);
+      attend(softmax, query, q, p_.rank(), tiles_.k(), tiles_.v(), 0);
+      if (steps_ > 1) {
+        p_.loop(2, 2 * steps_, [&](const Index& i) { attend_to_others(softmax, query, i); });
+      }
+      tiles_.store(q, softmax);
     });
   }
 
@@ -130,8 +166,8 @@ class RingAttention {
   void first_step(const Index& worker) {
     for_tiles(worker, [&](const Queries& q) {
       OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
-      attend(softmax, q, p_.rank(), tiles_.k(), tiles_.v(), 0);
-      steps_ > 1 ? softmax.store(state(q)) : tiles_.store(q, softmax);
+      attend(softmax, tiles_.load(q), q, p_.rank(), tiles_.k(), tiles_.v(), 0);
+      softmax.store(state(q));
     });
   }
 
@@ -139,15 +175,14 @@ class RingAttention {
     Index from = p_.let("owner", owner(s));
     Index last = p_.let("last", s == steps_ - 1);
     p_.worker_fence();  // the sums of the step before
-    // What no row of this rank sees may come later: who sends it sends the next launch's after it.
-    auto wait = [&] { p_.wait(arrived_[s], 2 * tiles_.num_copies()); };
+    auto wait = [&] { p_.wait(arrived_[s * 2 + 1], tiles_.num_copies()); };  // its last chunk
     bool window = tiles_.has_window();
     Index needed = window ? p_.let("needed", tiles_.sees_rank(p_.rank(), from)) : Index(1);
     window ? p_.when(needed, wait) : wait();
     auto add = [&](const Queries& q) {
       OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
       softmax.load(state(q));
-      attend(softmax, q, from, k_slots_, v_slots_, slot(s));
+      attend(softmax, tiles_.load(q), q, from, k_slots_, v_slots_, slot(s));
       // A row, or a sum of rows that take more lanes than a warp has, is copied in several warps,
       // all of which have to have read theirs.
       const auto row_bytes = d_.head_dim * static_cast<std::int64_t>(size_bytes(d_.dtype));
@@ -162,8 +197,7 @@ class RingAttention {
     for_tiles(worker, [&](const Queries& q) {
       window ? p_.when(needed || last, [&] { add(q); }) : add(q);
     });
-    if (!reuses_slots()) return;
-    p_.when(s + 2 < steps_, [&] { p_.notify(used_[s + 2], previous_); });
+    p_.when(s + num_slots_ < steps_, [&] { p_.notify(used_[s + num_slots_], previous_); });
   }
 
   const SequenceAttentionDesc d_;
@@ -172,6 +206,7 @@ class RingAttention {
   ProgramBuilder p_;
   SequenceTiles tiles_;
   Index next_, previous_, rows_;
+  const std::int64_t num_slots_;
   TensorRef k_slots_, v_slots_, sums_, weights_, peaks_;
   SignalRef arrived_, ready_, used_, passed_;
 };
@@ -181,13 +216,15 @@ class RingAttention {
 SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& d, Target target) {
   SequenceAttentionConfig c = default_config(d, target);
   c.num_queues = 1;
-  // On a GPU the loop over steps needs registers of its own, more where ranks take turns round a
-  // ring of three and more, and a block waits for what the queue waits for.
-  if (target == Target::kCuda) {
-    c.tile_kv = std::min<std::int64_t>(c.tile_kv, d.world_size > 2 ? 80 : 96);
+  if (target == Target::kCuda && d.world_size <= kMostHeldRanks) {
+    c.num_slots = std::max(d.world_size - 1, 1);
+  } else if (target == Target::kCuda) {
+    // Sums that are loaded and stored in a loop over steps take registers: more keys spill then.
+    c.tile_kv = std::min<std::int64_t>(c.tile_kv, 80);
     c.head_group = heads_in_l2(d, ceil_div(d.m, std::int64_t{d.world_size}));
   }
-  c.num_workers = std::min(c.num_workers, kGpuSms - 1);
+  // On a GPU a block waits for what the queue is to pass on, and of two ranks none passes anything.
+  if (d.world_size > 2) c.num_workers = std::min(c.num_workers, kGpuSms - 1);
   return c;
 }
 
@@ -195,6 +232,11 @@ Program ring_attention(const SequenceAttentionDesc& d, const SequenceAttentionCo
   SequenceAttentionConfig will_run = cfg;
   FieldFit::refusing("ring_attention " + to_string(d))
       .only("num_queues", will_run.num_queues, 1, "one queue passes on what the one before sent");
+  FieldCheck need{"ring_attention"};
+  need(cfg.num_slots >= 1, "num_slots", cfg.num_slots, "at least 1");
+  // With one, each rank would wait for the next to pass on what lies where its own is to go.
+  need(cfg.num_slots >= 2 || d.world_size <= 2, "num_slots", cfg.num_slots,
+       "at least 2 where there are more than two ranks");
   return RingAttention(d, cfg).run();
 }
 

@@ -6,6 +6,7 @@
 
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/sequence_tiles.h"
+#include "stretto/ops/harness/field_fit.h"
 
 namespace stretto {
 namespace {
@@ -58,6 +59,9 @@ void send(ProgramBuilder& p, const SequenceAttentionConfig& cfg, const SequenceT
 }  // namespace
 
 Program sequence_attention(const SequenceAttentionDesc& d, const SequenceAttentionConfig& cfg) {
+  SequenceAttentionConfig will_run = cfg;
+  FieldFit::refusing("sequence_attention " + to_string(d))
+      .only("num_slots", will_run.num_slots, 2, "of ring_attention alone");
   ProgramBuilder p("sequence_attention", d.world_size);
   SequenceTiles tiles(p, "sequence_attention", d, cfg);
   const Zigzag& zigzag = tiles.zigzag();

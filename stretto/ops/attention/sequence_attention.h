@@ -1,8 +1,8 @@
 // Attention of one long sequence whose tokens are spread over the ranks, all heads on every rank:
 // each rank has the queries, keys and values of its own tokens and makes their output. The keys and
 // values of the others come either all at once into a buffer of the rank (sequence_attention) or
-// from rank to rank through two slots (ring_attention); tiles begin with the own ones, which need
-// nobody, and wait for each further part where they come to it.
+// from rank to rank (ring_attention); tiles begin with the own ones, which need nobody, and wait
+// for each further part where they come to it.
 //
 // Placement is zigzag, so that causal attention is the same work everywhere: of 2 P chunks of
 // c = ceil(m / 2P) tokens rank r has chunk r in its rows 0 .. c and chunk 2P - 1 - r in c .. 2c.
@@ -40,6 +40,7 @@ struct SequenceAttentionConfig {
   std::int64_t comm_rows = 64;  // tokens of one copy
   int num_workers = 1;
   int num_queues = 1;  // copy queues that send; the ring has one
+  int num_slots = 2;   // other ranks whose keys and values there is room for; the ring's alone
   int num_stages = 0;  // blocks of keys and of values loaded ahead; 0: none
   int head_group = 0;  // heads whose tiles are worked on together, divides num_heads; 0: all
 };
@@ -60,10 +61,12 @@ int heads_in_l2(const SequenceAttentionDesc& desc, std::int64_t tokens);
 // values).
 Program sequence_attention(const SequenceAttentionDesc& desc,
                            const SequenceAttentionConfig& config);
-// The same tensors. Keys and values travel P - 1 steps around the ring through two slots of every
-// rank; a slot is written again once all workers and the next copy have read it. Sums stay in
-// memory between steps, in fp32. Every rank takes the parts in the order r, r - 1, ... (Ring
-// attention, Liu et al. 2023; zigzag after ring-flash-attention).
+// The same tensors. Keys and values travel P - 1 steps around the ring through num_slots slots of
+// every rank, which takes the parts in the order r, r - 1, ... Where all have a slot each
+// (num_slots >= P - 1) a tile of queries goes through them at once; otherwise all tiles go through
+// a part before the next one, with sums in memory in between, in fp32, and a slot is written again
+// once all workers and the next copy have read it. (Ring attention, Liu et al. 2023; zigzag after
+// ring-flash-attention.)
 Program ring_attention(const SequenceAttentionDesc& desc, const SequenceAttentionConfig& config);
 // The same tensors. Queries go to one rank after another, each of which adds up what its keys and
 // values make of them and stores sums, weights and peaks with the rank whose queries they are, so

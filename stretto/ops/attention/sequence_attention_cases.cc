@@ -47,6 +47,20 @@ std::vector<OpShape> shapes(int world_size) {
           {.world_size = world_size, .m = 25, .n = 4, .k = 8}};
 }
 
+// Four ranks and more also run the form of the ring that is not the default, with a window.
+std::vector<OpShape> ring_shapes(int world_size) {
+  std::vector<OpShape> all = shapes(world_size);
+  OpShape other{.world_size = world_size, .m = 35, .n = 4, .k = 8, .test_config = true};
+  if (world_size > 3) all.insert(all.end() - 1, other);
+  return all;
+}
+
+int num_slots_of(const SequenceAttentionDesc& d, const OpShape& s) {
+  int by_default = default_ring_config(d, s.target).num_slots;
+  if (!s.test_config) return by_default;
+  return by_default == 2 ? d.world_size - 1 : 2;
+}
+
 OpShape large() { return {.m = 16384, .n = 32, .k = 128, .dtype = DType::kBF16}; }
 
 // The rank and the row of its tensors that hold a token.
@@ -139,11 +153,15 @@ class Reference {
 };
 
 Program program_of(const std::string& name, const SequenceAttentionDesc& d, Target target) {
-  if (name == "sequence_attention") {
-    return sequence_attention(d, config_of(d, target, default_config));
-  }
-  return name == "ring_attention" ? ring_attention(d, config_of(d, target, default_ring_config))
-                                  : token_ring(d, config_of(d, target, default_token_ring_config));
+  return name == "sequence_attention"
+             ? sequence_attention(d, config_of(d, target, default_config))
+             : token_ring(d, config_of(d, target, default_token_ring_config));
+}
+
+Program ring_program(const SequenceAttentionDesc& d, Target target, int num_slots) {
+  SequenceAttentionConfig c = config_of(d, target, default_ring_config);
+  c.num_slots = num_slots;
+  return ring_attention(d, c);
 }
 
 OperatorInfo info(const char* name, const char* summary) {
@@ -160,7 +178,13 @@ OperatorInfo info(const char* name, const char* summary) {
 
 OpCase sequence_case(const std::string& name, const SequenceAttentionDesc& d, const OpShape& s,
                      std::uint64_t seed) {
+  if (name == "ring_attention") return ring_case(d, num_slots_of(d, s), s, seed);
   return Reference(d, program_of(name, d, s.target), s, seed).run();
+}
+
+OpCase ring_case(const SequenceAttentionDesc& d, int num_slots, const OpShape& s,
+                 std::uint64_t seed) {
+  return Reference(d, ring_program(d, s.target, num_slots), s, seed).run();
 }
 
 OperatorInfo sequence_attention_info() {
@@ -170,9 +194,15 @@ OperatorInfo sequence_attention_info() {
 }
 
 OperatorInfo ring_attention_info() {
-  return info("ring_attention",
-              "causal GQA attention of m tokens spread over the ranks, n heads of size k; keys and "
-              "values travel around the ring");
+  OperatorInfo op = info("ring_attention",
+                         "causal GQA attention of m tokens spread over the ranks, n heads of size "
+                         "k; keys and values travel around the ring");
+  op.program = [](const OpShape& s) {
+    SequenceAttentionDesc d = desc_of(s);
+    return ring_program(d, s.target, num_slots_of(d, s));
+  };
+  op.shapes = ring_shapes;
+  return op;
 }
 
 OperatorInfo token_ring_info() {

@@ -30,12 +30,47 @@ TEST(SequenceAttention, AWindowIsThatOfTheReference) {
   }
 }
 
+// With a slot for each part the ring goes through all in one pass, with fewer step by step. Three
+// ranks are the fewest that pass a part on, four that write a slot again.
+TEST(SequenceAttention, RingsOfAnyNumberOfSlotsAreThoseOfTheReference) {
+  const std::pair<int, int> kRankSlots[] = {{2, 1}, {2, 2}, {3, 2}, {3, 7}, {4, 2},
+                                            {4, 3}, {5, 2}, {5, 3}, {5, 4}};
+  for (auto [world, slots] : kRankSlots) {
+    for (std::int64_t window : {0, 1, 7}) {
+      SequenceAttentionDesc d{.m = 29, .num_heads = 4, .num_kv_heads = 2, .head_dim = 4};
+      d.window = window;
+      d.lse = true;
+      d.world_size = world;
+      for (Target target : {Target::kCpu, Target::kCuda}) {
+        SCOPED_TRACE(testing::Message() << "P=" << world << " slots=" << slots
+                                        << " window=" << window << " target=" << int(target));
+        std::vector<OpCase> cases;
+        for (std::int64_t rows : {29, 0, 1, 14, 28}) {
+          OpShape shape{.world_size = world, .target = target, .rows = rows};
+          cases.push_back(ring_case(d, slots, shape, test_seed()));
+        }
+        EXPECT_EQ(run_cases(cases, {.require_proof = true}), "");
+      }
+    }
+  }
+}
+
+TEST(SequenceAttention, RefusesSlotsThatWouldDoNothingOrStopTheRing) {
+  SequenceAttentionDesc d{.m = 16, .head_dim = 4, .world_size = 3};
+  expect_user_error([&] { ring_attention(d, {.num_slots = 1}); }, {"num_slots is 1", "at least 2"});
+  expect_user_error([&] { ring_attention(d, {.num_slots = 0}); }, {"num_slots is 0", "at least 1"});
+  for (auto program : {sequence_attention, token_ring}) {
+    expect_user_error([&] { program(d, {.num_slots = 3}); },
+                      {"m=16", "num_slots is 3, can only be 2: of ring_attention alone"});
+  }
+}
+
 // Rows of more lanes than a warp has: their sums are copied in several warps.
 TEST(SequenceAttention, RingsOfWideHeadsAreProved) {
   for (auto [dtype, dim] : {std::pair{DType::kF32, 129}, std::pair{DType::kF32, 256},
                             std::pair{DType::kBF16, 257}, std::pair{DType::kBF16, 320}}) {
-    SequenceAttentionDesc d{.dtype = dtype, .m = 64, .head_dim = dim, .world_size = 3};
-    OpCase c = sequence_case("ring_attention", d, {.world_size = 3, .dtype = dtype}, test_seed());
+    SequenceAttentionDesc d{.dtype = dtype, .m = 64, .head_dim = dim, .world_size = 4};
+    OpCase c = sequence_case("ring_attention", d, {.world_size = 4, .dtype = dtype}, test_seed());
     EXPECT_NO_THROW(compile(c.program)) << dim;
   }
 }

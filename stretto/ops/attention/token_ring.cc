@@ -3,6 +3,7 @@
 
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/attention/sequence_tiles.h"
+#include "stretto/ops/harness/field_fit.h"
 
 namespace stretto {
 namespace {
@@ -181,6 +182,9 @@ SequenceAttentionConfig default_token_ring_config(const SequenceAttentionDesc& d
 }
 
 Program token_ring(const SequenceAttentionDesc& d, const SequenceAttentionConfig& cfg) {
+  SequenceAttentionConfig will_run = cfg;
+  FieldFit::refusing("token_ring " + to_string(d))
+      .only("num_slots", will_run.num_slots, 2, "of ring_attention alone");
   return TokenRing(d, cfg).run();
 }
 
