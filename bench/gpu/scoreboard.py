@@ -6,6 +6,7 @@ import statistics
 import contest_tables as contests
 import expert_bars as experts
 from kernel_tables import attention_key
+from rank_tables import gathering_hidden
 from results import Results, geometric_mean, hidden, median, on_same_cards, ratio, shape_key, spread, table
 
 # `measure(results, GPUs)` gives (what the cell says, whether the bar is met, None where it is not about so many GPUs),
@@ -331,8 +332,8 @@ def ring(results: Results, ranks: int):
 
 
 def gathered(results: Results, ranks: int):
-    parts = [1 - max(median(row["all_ms"]) - median(row["one_ms"]) / ranks, 0) / median(row["exchange_ms"])
-             for row in sequence_rows(results, ranks, "gathered", 32768).values() if "exchange_ms" in row]
+    parts = [gathering_hidden(row).median
+             for row in sequence_rows(results, ranks, "gathered", 32768).values() if "without_ms" in row]
     return (spread(parts), min(parts) >= 0.90) if parts else None
 
 

@@ -231,8 +231,14 @@ class Tables(MadeResults):
         decode = {"label": "decode tokens=8", "ranks": 2, "flops": 0.0, "bytes": 3e9, "one_ms": [2.0], "all_ms": [1.0]}
         self.result("gpu-attention-ranks-x2-2026-01-02.json", attention_ranks=[row, decode])
         text = self.tables("--print", "attention-ranks-x2").stdout
-        self.assertIn("| gathered m=8 | 8.000 | 5.000 | 1 TFLOP/s | 0.80 | 4.000 | 0.75 |", text)
-        self.assertIn("| decode tokens=8 | 2.000 | 1.000 | 3.00 TB/s | 1.00 | - | - |", text)
+        self.assertIn("| gathered m=8 | 8.000 | 5.000 | 1 TFLOP/s | 0.80 | - | 4.000 | - |", text)
+        self.assertIn("| decode tokens=8 | 2.000 | 1.000 | 3.00 TB/s | 1.00 | - | - | - |", text)
+        # Sample by sample, whatever one GPU takes.
+        self.result("gpu-attention-ranks-x2-2026-01-03.json", attention_ranks=[
+            {**row, "without_ms": [4.0, 4.5, 4.5]}, {"label": "ring m=8", "ranks": 2, "error": "late"}])
+        text = self.tables("--print", "attention-ranks-x2").stdout
+        self.assertIn("| gathered m=8 | 8.000 | 5.000 | 1 TFLOP/s | 0.80 | 4.500 | 4.000 | 0.75 [0.75, 1.00] |", text)
+        self.assertIn("| ring m=8 | failed: late |", text)
 
     def test_startup(self):
         self.result("gpu-startup-x2-2026-01-02.json", startup=[
@@ -309,6 +315,15 @@ class Scoreboard(MadeResults):
         self.result("gpu-overlap-x2-2026-01-04.json", machine="NVIDIA H100 80GB HBM3",
                     overlap=[overlap_row(4096, [1.0], [2.0]), overlap_row(8192, [1.0], [2.0])])
         self.assertEqual(self.line("AG+GEMM from 4096 rows on")[2], "1.00, least 1.00 (H100s)")
+
+    def test_copies_are_hidden_where_the_launch_without_them_was_timed(self):
+        row = {"label": "gathered m=32768", "one_ms": [16.0] * 3, "all_ms": [8.4] * 3, "exchange_ms": [0.5] * 3}
+        what = "attention with keys and values gathered"
+        self.result("gpu-attention-ranks-x2-2026-01-02.json", attention_ranks=[row])
+        self.assertEqual(self.line(what)[2], "-")
+        self.result("gpu-attention-ranks-x2-2026-01-03.json", attention_ranks=[
+            {**row, "without_ms": [8.375, 8.35, 8.375]}, {**row, "label": "gathered m=8192", "without_ms": [8.0] * 3}])
+        self.assertEqual(self.line(what)[2:5], ["0.95", "-", "yes"])
 
     def test_other_cards_are_not_compared(self):
         row = {**overlap_row(4096, [1.0], [2.0]), "op": "gemm_rs"}

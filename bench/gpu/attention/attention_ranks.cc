@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "bench/gpu/harness/compile_ahead.h"
+#include "bench/gpu/harness/without_communication.h"
 #include "stretto/base/errors.h"
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/ops/attention/flash_decode.h"
@@ -21,7 +23,8 @@ struct Row {
   AttentionRanksResult result;
   std::function<Program(int world_size)> program;
   std::function<Program()> alone;  // what one GPU runs that needs no other; none: `program`
-  std::function<Program(int world_size)> exchange;  // what `program` has to hide, by itself
+  // What `program` has to hide, by itself; where there is one, `program` without it is timed, too.
+  std::function<Program(int world_size)> exchange;
 };
 
 // 32 heads of 128 with 8 of keys, as in Llama 3 8B.
@@ -123,25 +126,56 @@ int samples_of(const Row& row, int world_size, const AttentionRanksOptions& opti
                                        : std::max(kLeast, static_cast<int>(1 / seconds));
 }
 
-std::vector<double> measured(GpuWorld& world, const Program& program, Row& row, RandomFill& random,
-                             const AttentionRanksOptions& options) {
-  if (!row.result.error.empty()) return {};
+// Fills `row.result.error` where `measure` fails.
+void guarded(GpuWorld& world, Row& row, const std::function<void()>& measure) {
+  if (!row.result.error.empty()) return;
   try {
-    return time_program(world, program, random,
-                        {.samples = samples_of(row, world.size(), options)});
+    measure();
   } catch (const Error& e) {
     row.result.error = fmt::format("on {} GPUs: {}", world.size(), e.what());
   }
-  return {};
+}
+
+std::vector<double> measured(GpuWorld& world, const Program& program, Row& row, RandomFill& random,
+                             const AttentionRanksOptions& options) {
+  std::vector<double> ms;
+  guarded(world, row, [&] {
+    ms = time_program(world, program, random, {.samples = samples_of(row, world.size(), options)});
+  });
+  return ms;
+}
+
+// The program and the same without its communication. The difference is a few per cent of either,
+// so it has every sample that was asked for, however long they take.
+void measure_both(GpuWorld& world, Row& row, RandomFill& random,
+                  const AttentionRanksOptions& options) {
+  guarded(world, row, [&] {
+    Program program = row.program(world.size());
+    int sets = num_launch_sets(program, world);
+    GpuProgram with(world, program, sets, random);
+    GpuProgram without(world, without_communication(program), sets, random);
+    try {
+      auto ms = time_ranks(world, {with.call(), without.call()},
+                           {.num_sets = sets, .samples = options.samples});
+      with.instance().wait();
+      row.result.all = std::move(ms[0]), row.result.without = std::move(ms[1]);
+    } catch (const Fault&) {
+      world.synchronize();
+      world.clear_fault();
+      throw;
+    }
+  });
 }
 
 }  // namespace
 
 double AttentionRanksResult::efficiency() const { return median(one) / (world_size * median(all)); }
 
-double AttentionRanksResult::hidden() const {
-  double exposed = std::max(median(all) - median(one) / world_size, 0.0);
-  return 1 - exposed / median(exchange);
+MedianInterval AttentionRanksResult::hidden() const {
+  double copies = median(exchange);
+  std::vector<double> parts;
+  for (std::size_t i = 0; i < all.size(); ++i) parts.push_back(1 - (all[i] - without[i]) / copies);
+  return median_interval(std::move(parts));
 }
 
 std::string AttentionRanksResult::to_string() const {
@@ -152,7 +186,12 @@ std::string AttentionRanksResult::to_string() const {
   };
   std::string gathered;
   if (!exchange.empty()) {
-    gathered = fmt::format(" | gather alone {:.4f} ms, {:.2f} hidden", median(exchange), hidden());
+    MedianInterval longer = paired_ratio(all, without), part = hidden();
+    gathered = fmt::format(
+        " | without communication {:.4f} ms, with {:.3f} [{:.3f}, {:.3f}] of that; gather alone "
+        "{:.4f} ms, {:.2f} [{:.2f}, {:.2f}] hidden",
+        median(without), longer.median, longer.low, longer.high, median(exchange), part.median,
+        part.low, part.high);
   }
   return fmt::format("{:24} one {:9.4f} ms {} | {} GPUs {:9.4f} ms {} | {:.3f} of 1/{}{}", label,
                      median(one), rate(one), world_size, median(all), rate(all), efficiency(),
@@ -166,7 +205,7 @@ Json AttentionRanksResult::to_json() const {
     return out;
   }
   out.update({{"flops", flops}, {"bytes", bytes}, {"one_ms", one}, {"all_ms", all}});
-  if (!exchange.empty()) out["exchange_ms"] = exchange;
+  if (!exchange.empty()) out.update({{"without_ms", without}, {"exchange_ms", exchange}});
   return out;
 }
 
@@ -180,7 +219,9 @@ void measure_attention_ranks(const AttentionRanksOptions& options,
   for (const Row& row : all) {
     if (!row.alone) programs.push_back({row.result.label, row.program(1)});
     programs.push_back({row.result.label, row.program(options.world_size)});
-    if (row.exchange) programs.push_back({row.result.label, row.exchange(options.world_size)});
+    if (!row.exchange) continue;
+    programs.push_back({row.result.label, without_communication(programs.back().program)});
+    programs.push_back({row.result.label, row.exchange(options.world_size)});
   }
   compile_ahead(programs);
   {
@@ -192,9 +233,11 @@ void measure_attention_ranks(const AttentionRanksOptions& options,
   RandomFill random(world, options.seed);
   for (Row& row : all) {
     row.result.world_size = options.world_size;
-    row.result.all = measured(world, row.program(world.size()), row, random, options);
     if (row.exchange) {
+      measure_both(world, row, random, options);
       row.result.exchange = measured(world, row.exchange(world.size()), row, random, options);
+    } else {
+      row.result.all = measured(world, row.program(world.size()), row, random, options);
     }
     done(row.result);
   }

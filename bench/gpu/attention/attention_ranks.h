@@ -1,5 +1,7 @@
 // Attention spread over several GPUs against one GPU that does all of it, with nothing to exchange:
-// what is left of 1 / P is what communication, waiting and shorter rows cost.
+// what is left of 1 / P is what communication, waiting, shorter rows and lower clocks cost. What
+// communication alone costs, where all keys and values are gathered: in turn with the same launch
+// on the same GPUs without it (without_communication.h).
 #pragma once
 
 #include <cstdint>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "stretto/base/json.h"
+#include "stretto/ops/gpu_harness/gpu_time.h"
 
 namespace stretto::bench {
 
@@ -22,12 +25,15 @@ struct AttentionRanksResult {
   std::string label;
   double flops = 0, bytes = 0;   // of all ranks: of the tensor cores, read from memory
   std::vector<double> one, all;  // milliseconds on one GPU, on all (the slowest)
-  std::vector<double> exchange;  // of keys and values by themselves, where all are gathered
+  // Where all keys and values are gathered: without communication, in turn with `all`; and the
+  // gathering by itself.
+  std::vector<double> without, exchange;
   int world_size = 1;
   std::string error;
 
   double efficiency() const;  // one / (P * all), of medians
-  double hidden() const;      // of the exchange: 1 - (all - one / P) / exchange, of medians
+  // Of the exchange: 1 - (all - without) / exchange, sample by sample over the exchange's median.
+  MedianInterval hidden() const;
   std::string to_string() const;
   Json to_json() const;
 };
