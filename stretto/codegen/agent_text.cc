@@ -257,6 +257,11 @@ void AgentWriter::block(const Block& ops) {
       continue;
     }
     if (told_.holds(ops[i])) continue;
+    if (std::size_t end = end_of_packets(ops, i); end > i + 1) {
+      packets_together(ops, i, end);
+      i = end - 1;
+      continue;
+    }
     emit(ops[i]);
     pass_turns(&ops[i]);
     if (told_.are_told_by(ops[i])) settle_after_told_waits();
@@ -274,9 +279,13 @@ bool AgentWriter::passes_turn(const Block& ops, std::size_t at) const {
 }
 
 void AgentWriter::emit(const Op& op) {
+  at_line_of(op, [&] { write_op(op); });
+}
+
+void AgentWriter::at_line_of(const Op& op, const std::function<void()>& fn) {
   std::string around = place_;
   if (op.loc.line > 0) place_ = program_line_text(op.loc);
-  write_op(op);
+  fn();
   place_ = std::move(around);
 }
 

@@ -71,6 +71,8 @@ class AgentWriter {
   void declare_values();
   void block(const Block& ops);
   void emit(const Op& op);
+  // fn() writes lines that come of this one of the program.
+  void at_line_of(const Op& op, const std::function<void()>& fn);
   void write_op(const Op& op);
   void ticket_loop(const std::string& tile);
   void loop(const Op& op);
@@ -91,6 +93,11 @@ class AgentWriter {
   void columns(const Op& op);
   void transpose(const Op& op);
   void memory(const Op& op);
+  std::string packet_types(const Op& op) const;
+  std::string packet_source(const Op& op) const;
+  void take_packets(const Op& op, const std::string& call);
+  std::size_t end_of_packets(const Block& ops, std::size_t at) const;
+  void packets_together(const Block& ops, std::size_t begin, std::size_t end);
   void product(const Op& op);
   void pipe(const Op& op);
   void sync(const Op& op);

@@ -223,22 +223,77 @@ void AgentWriter::memory(const Op& op) {
            from);
       return;
     case OpCode::kLoadPacket:
-      if (r.cols * static_cast<std::int64_t>(size_bytes(tensor(r).dtype)) < 4) {
-        refuse(op.loc, "a packet has 4 bytes, a column of the tile fewer");
-      }
       delay_text({});
-      if (records()) line("{{");
-      timer_text("wait_ns");
-      line("load_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team, p.watch, {}{});", op.result,
-           element, packet_words(r, value_plan(op.result)), op.result, from, sync_site(op),
-           tells_of_loss() ? ", " + kernel_.lost : "");
-      if (records()) line("if (team.tid == 0) record_wait(lanes[{}], -1, wait_ns);", site_.lane);
-      if (records()) line("}}");
-      return;
+      return take_packets(op, fmt::format("load_packets<{}>(v{}, {}, ", packet_types(op), op.result,
+                                          packet_source(op)));
     default:
       refuse(op.loc,
              "reduce_store adds in the order of arrival, which gives other bits at every launch");
   }
+}
+
+std::string AgentWriter::packet_types(const Op& op) const {
+  const Region& r = *op.region;
+  if (r.cols * static_cast<std::int64_t>(size_bytes(tensor(r).dtype)) < 4) {
+    refuse(op.loc, "a packet has 4 bytes, a column of the tile fewer");
+  }
+  return fmt::format("L{}, {}, {}", op.result, element_text(tensor(r).dtype),
+                     packet_words(r, value_plan(op.result)));
+}
+
+std::string AgentWriter::packet_source(const Op& op) const {
+  return box(*op.region, fmt::format("const {}", element_text(tensor(*op.region).dtype))) +
+         ", u32(epoch + 1), team";
+}
+
+// `call`: of whoever waits for them, up to the watch.
+void AgentWriter::take_packets(const Op& op, const std::string& call) {
+  if (records()) line("{{");
+  timer_text("wait_ns");
+  line("{}p.watch, {}{});", call, sync_site(op), tells_of_loss() ? ", " + kernel_.lost : "");
+  if (records()) line("if (team.tid == 0) record_wait(lanes[{}], -1, wait_ns);", site_.lane);
+  if (records()) line("}}");
+}
+
+// Where loads of packets follow each other from `at` on, with nothing but names of indices between
+// them: the end of the last; else `at`.
+std::size_t AgentWriter::end_of_packets(const Block& ops, std::size_t at) const {
+  if (issuing_ || ahead_ || ops[at].code != OpCode::kLoadPacket) return at;
+  std::size_t end = at;
+  for (std::size_t i = at + 1; i < ops.size(); ++i) {
+    if (ops[i].code == OpCode::kLoadPacket) end = i + 1;
+    if (ops[i].code != OpCode::kLoadPacket && ops[i].code != OpCode::kLet) break;
+  }
+  return end;
+}
+
+// All are asked for before the first is waited for.
+void AgentWriter::packets_together(const Block& ops, std::size_t begin, std::size_t end) {
+  constexpr std::int64_t kWords = 32;  // of a thread, twice as many registers
+  auto loads = [&](auto&& of_load) {
+    for (std::size_t i = begin; i < end; ++i) {
+      if (ops[i].code == OpCode::kLoadPacket) at_line_of(ops[i], [&] { of_load(ops[i]); });
+    }
+  };
+  std::int64_t count = 0;
+  loads([&](const Op&) { ++count; });
+  const std::int64_t at_once = std::max<std::int64_t>(kWords / count / 2 * 2, 2);
+  line("// all of these are under way before the first is waited for");
+  for (std::size_t i = begin; i < end; ++i) {
+    const Op& op = ops[i];
+    if (op.code == OpCode::kLet) {
+      emit(op);
+      continue;
+    }
+    at_line_of(op, [&] {
+      delay_text({});
+      line("PacketLoads<{}, decltype(v{}), {}> come{}({});", packet_types(op), op.result, at_once,
+           op.result, packet_source(op));
+    });
+  }
+  loads([&](const Op& op) {
+    take_packets(op, fmt::format("come{}.take(v{}, ", op.result, op.result));
+  });
 }
 
 // A load whose value, widened, is combined with another and read by nobody else: c = f(a, x). Then

@@ -70,62 +70,96 @@ STRETTO_DEVICE void store_packets(const V& v, const Box<u64>& box, u32 tag, cons
   }
 }
 
-// All loads of a batch are under way before the first tag is looked at. `lost`: raised where a tag
-// does not come (device/sm90/signal.h).
+// A tile of packets on its way, `kAtOnce` words of a thread at a time, all of which are asked for
+// before the first tag is looked at. Who waits for several tiles asks for all of them before it
+// takes the first.
+template <class L, class T, int kWords, class V, int kAtOnce = kPacketBatch>
+class PacketLoads {
+ public:
+  STRETTO_DEVICE PacketLoads(const Box<u64>& box, u32 tag, const Team& t)
+      : box_(box), tag_(tag), team_(t) {
+    ask(0);
+  }
+
+  // `lost`: raised where a tag does not come (device/sm90/signal.h).
+  STRETTO_DEVICE void take(V& v, const Watch& w, int site, volatile u32* lost = nullptr) {
+#pragma unroll
+    for (int first = 0; first < kAll; first += kBatch) {
+      if (first > 0) ask(first);
+      PollClock clock;
+      for (u32 seen = tag_; !complete(seen); ask(first)) {
+        if (!clock.gives_up(w, site, -1, tag_, seen)) continue;
+        if (lost != nullptr) lose(lost);
+        break;
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        int at = first + b;
+        if (at >= kAll) continue;
+#pragma unroll
+        for (int k = 0; k < kWords; ++k) {
+          put_payload<T>(v, row_slot(at), col_slot(at) + k * kPer, u32(words_[b][k]));
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kPer = kPerPacket<T>;
+  static constexpr int kStep = kPer * kWords;
+  static constexpr int kAll = V::kR * (V::kC / kStep);  // accesses of this thread
+  static constexpr int kBatch = kAll < kAtOnce / kWords ? kAll : kAtOnce / kWords;
+
+  static STRETTO_DEVICE int row_slot(int at) { return at / (V::kC / kStep); }
+  static STRETTO_DEVICE int col_slot(int at) { return at % (V::kC / kStep) * kStep; }
+
+  STRETTO_DEVICE void ask(int first) {
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      int at = first + b;
+      // A tile of one column has it in every thread of a row.
+      i32 r = L::kTileRows == 1 ? 0 : L::row(team_, row_slot(at)),
+          c = L::kTileCols == 1 ? 0 : L::col(team_, col_slot(at));
+      const u64* from = box_.data + r * box_.row_stride + c / kPer;
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) words_[b][k] = packet_word(0, tag_);
+      if (at >= kAll || !box_.has_row(r)) continue;
+      if constexpr (kWords == 2) {
+        if (box_.has_cols(c, 2 * kPer)) {
+          load_relaxed_sys(words_[b], from);
+          continue;
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) {
+        if (box_.has_cols(c + k * kPer, 1)) words_[b][k] = load_relaxed_sys(from + k);
+      }
+    }
+  }
+
+  // Of the batch that was asked for last; else `seen` is a tag that is not this launch's.
+  STRETTO_DEVICE bool complete(u32& seen) const {
+    bool all = true;
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) {
+        u32 its = u32(words_[b][k] >> 32);
+        all &= its == tag_;
+        if (its != tag_) seen = its;
+      }
+    }
+    return all;
+  }
+
+  const Box<u64> box_;
+  const u32 tag_;
+  const Team team_;
+  u64 words_[kBatch][kWords];
+};
+
 template <class L, class T, int kWords, class V>
 STRETTO_DEVICE void load_packets(V& v, const Box<u64>& box, u32 tag, const Team& t, const Watch& w,
                                  int site, volatile u32* lost = nullptr) {
-  constexpr int kPer = kPerPacket<T>;
-  constexpr int kStep = kPer * kWords;
-  constexpr int kAll = V::kR * (V::kC / kStep);  // accesses of this thread
-  constexpr int kBatch = kAll < kPacketBatch / kWords ? kAll : kPacketBatch / kWords;
-#pragma unroll
-  for (int first = 0; first < kAll; first += kBatch) {
-    u64 words[kBatch][kWords];
-    PollClock clock;
-    for (bool complete = false; !complete;) {
-#pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        int at = first + b, i = at / (V::kC / kStep), j = at % (V::kC / kStep) * kStep;
-        // A tile of one column has it in every thread of a row.
-        i32 r = L::kTileRows == 1 ? 0 : L::row(t, i), c = L::kTileCols == 1 ? 0 : L::col(t, j);
-        const u64* from = box.data + r * box.row_stride + c / kPer;
-#pragma unroll
-        for (int k = 0; k < kWords; ++k) words[b][k] = packet_word(0, tag);
-        if (at >= kAll || !box.has_row(r)) continue;
-        if constexpr (kWords == 2) {
-          if (box.has_cols(c, 2 * kPer)) {
-            load_relaxed_sys(words[b], from);
-            continue;
-          }
-        }
-#pragma unroll
-        for (int k = 0; k < kWords; ++k) {
-          if (box.has_cols(c + k * kPer, 1)) words[b][k] = load_relaxed_sys(from + k);
-        }
-      }
-      complete = true;
-      u32 seen = tag;
-#pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-#pragma unroll
-        for (int k = 0; k < kWords; ++k) {
-          u32 its = u32(words[b][k] >> 32);
-          complete &= its == tag;
-          if (its != tag) seen = its;
-        }
-      }
-      if (!complete && clock.gives_up(w, site, -1, tag, seen)) {
-        complete = true;
-        if (lost != nullptr) lose(lost);
-      }
-    }
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      int at = first + b, i = at / (V::kC / kStep), j = at % (V::kC / kStep) * kStep;
-      if (at >= kAll) continue;
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) put_payload<T>(v, i, j + k * kPer, u32(words[b][k]));
-    }
-  }
+  PacketLoads<L, T, kWords, V>(box, tag, t).take(v, w, site, lost);
 }

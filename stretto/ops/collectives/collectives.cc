@@ -8,6 +8,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/collectives/pieces.h"
+#include "stretto/ops/harness/rank_sum.h"
 
 namespace stretto {
 
@@ -16,7 +17,6 @@ using collective::for_pieces;
 using collective::rounded;
 using collective::rows_held;
 using collective::Runs;
-using collective::sum_over_ranks;
 
 namespace {
 
@@ -82,7 +82,7 @@ Program reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg) {
       Slice mine = in.tile({runs.first(p.rank()) + local, t.col}, rows, cfg.tile_cols)
                        .until_row(runs.first(p.rank()) + min(runs.run_rows, t.row + cfg.tile_rows));
       auto part = [&](const Index& r) { return p.load(mine.on(r)); };
-      Value sum = sum_over_ranks(p, part, {d.dtype, rows, cfg.tile_cols});
+      Value sum = sum_over_ranks(p, {d.dtype, rows, cfg.tile_cols}, part);
       p.store(out.tile({local, t.col}, rows, cfg.tile_cols).until_row(t.row + cfg.tile_rows),
               rounded(d, sum));
     });
@@ -130,7 +130,7 @@ Program all_reduce_one_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
       auto part = [&](const Index& r) {
         return p.load(inbox.tile({r, row, t.col}, rows, cfg.tile_cols).until_row(end));
       };
-      Value sum = sum_over_ranks(p, part, {d.dtype, rows, cfg.tile_cols});
+      Value sum = sum_over_ranks(p, {d.dtype, rows, cfg.tile_cols}, part);
       p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), rounded(d, sum));
     });
   });
@@ -163,7 +163,7 @@ Program all_reduce_two_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
       Index end = min(runs.end(p.rank()), runs.first(p.rank()) + t.row + cfg.tile_rows);
       Slice mine = in.tile({row, t.col}, rows, cfg.tile_cols).until_row(end);
       auto part = [&](const Index& r) { return p.load(mine.on(r)); };
-      Value sum = rounded(d, sum_over_ranks(p, part, {d.dtype, rows, cfg.tile_cols}));
+      Value sum = rounded(d, sum_over_ranks(p, {d.dtype, rows, cfg.tile_cols}, part));
       p.store(sums.tile({local, t.col}, rows, cfg.tile_cols).until_row(t.row + cfg.tile_rows), sum);
       p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), sum);
     });
@@ -206,14 +206,9 @@ Program all_reduce_packet(const CollectiveDesc& d, const CollectiveConfig& cfg) 
       p.store_packet(inbox.on(peer).tile({p.rank(), t.row, t.col}, rows, cols).until_row(end),
                      mine);
     });
-    Value sum = p.zeros(sum_dtype(d.dtype), rows, cols);
-    auto receive = [&](const Index& r) {
-      Slice from = inbox.tile({r, t.row, t.col}, rows, cols).until_row(end);
-      sum = sum + cast(p.load_packet(from), sum.dtype());
-    };
-    p.loop(0, p.rank(), receive);
-    sum = sum + cast(mine, sum.dtype());
-    p.loop(p.rank() + 1, d.world_size, receive);
+    Value sum = sum_with_own(p, mine, [&](const Index& r) {
+      return p.load_packet(inbox.tile({r, t.row, t.col}, rows, cols).until_row(end));
+    });
     p.store(out.tile({t.row, t.col}, rows, cols), rounded(d, sum));
   });
   return finish(p, cfg);

@@ -67,20 +67,6 @@ void for_pieces(ProgramBuilder& p, const CollectiveConfig& cfg,
   p.loop(ceil_div(cfg.tile_rows, rows), [&](const Index& i) { fn(i * rows, rows); });
 }
 
-Value sum_over_ranks(ProgramBuilder& p, const std::function<Value(const Index&)>& part,
-                     const ValueType& type) {
-  constexpr int kTogether = 8;
-  Value sum = p.zeros(sum_dtype(type.dtype), type.rows, type.cols);
-  if (p.world_size() > kTogether) {
-    p.loop(p.world_size(), [&](const Index& r) { sum = sum + cast(part(r), sum.dtype()); });
-    return sum;
-  }
-  std::vector<Value> parts;
-  for (int r = 0; r < p.world_size(); ++r) parts.push_back(part(r));
-  for (const Value& v : parts) sum = sum + cast(v, sum.dtype());
-  return sum;
-}
-
 Value rounded(const CollectiveDesc& d, const Value& sum) {
   bool divides = d.average && d.world_size > 1;
   return cast(divides ? sum * (1.0 / d.world_size) : sum, d.dtype);

@@ -41,11 +41,6 @@ std::int64_t rows_held(const CollectiveConfig& cfg);
 void for_pieces(ProgramBuilder& p, const CollectiveConfig& cfg,
                 const std::function<void(const Index&, std::int64_t)>& fn);
 
-// The sum of what every rank offers, of `type`, in rank order. In worlds that a node holds, all
-// loads are under way before the first addition.
-Value sum_over_ranks(ProgramBuilder& p, const std::function<Value(const Index&)>& part,
-                     const ValueType& type);
-
 // What a reduction gives of a sum, of the desc's type.
 Value rounded(const CollectiveDesc& d, const Value& sum);
 

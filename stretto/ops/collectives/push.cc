@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stretto/ops/collectives/pieces.h"
+#include "stretto/ops/harness/rank_sum.h"
 
 namespace stretto::collective {
 namespace {
@@ -20,9 +21,6 @@ struct Piece {
   Index row, col, end;
   std::int64_t count;
 };
-
-// Whether a rank counts itself among those that it sends to.
-enum Among : std::uint8_t { kPeers, kAll };
 
 // Tiles of [rows, n] that travel from every rank to every rank.
 class Exchange {
@@ -65,30 +63,27 @@ class Exchange {
     return cfg_.packets ? p_.load_packet(within(slot, at)) : p_.load(slot);
   }
   // That all of a tile has been sent.
-  void tell(const Tile& t, Among among) const {
+  void tell(const Tile& t) const {
     if (cfg_.packets) return;
-    for_ranks(among,
-              [&](const Index& r) { p_.notify(arrived_[p_.rank() * num_tiles_ + t.index], r); });
+    for_peers([&](const Index& r) { p_.notify(arrived_[p_.rank() * num_tiles_ + t.index], r); });
   }
-  void await(const Tile& t, Among among) const {
+  void await(const Tile& t) const {
     if (cfg_.packets) return;
-    for_ranks(among, [&](const Index& r) { p_.wait(arrived_[r * num_tiles_ + t.index], 1); });
+    for_peers([&](const Index& r) { p_.wait(arrived_[r * num_tiles_ + t.index], 1); });
   }
-  // The next rank first, this one last, if at all.
-  void for_ranks(Among among, const std::function<void(const Index& rank)>& fn) const {
-    p_.loop(d_.world_size - (among == kAll ? 0 : 1),
-            [&](const Index& i) { fn((p_.rank() + 1 + i) % d_.world_size); });
+  // The next rank first.
+  void for_peers(const std::function<void(const Index& rank)>& fn) const {
+    p_.loop(d_.world_size - 1, [&](const Index& i) { fn((p_.rank() + 1 + i) % d_.world_size); });
   }
-  // For these ranks: what `load` gives goes to `store`, all under way before the first is stored in
+  // For every peer: what `load` gives goes to `store`, all under way before the first is stored in
   // worlds that a node holds.
-  void move(Among among, const std::function<Value(const Index& rank)>& load,
+  void move(const std::function<Value(const Index& rank)>& load,
             const std::function<void(const Index& rank, const Value&)>& store) const {
-    constexpr int kTogether = 8;
-    if (d_.world_size > kTogether) {
-      return for_ranks(among, [&](const Index& r) { store(r, load(r)); });
+    if (d_.world_size > kRanksTogether) {
+      return for_peers([&](const Index& r) { store(r, load(r)); });
     }
     std::vector<std::pair<Index, Value>> loaded;
-    for (int i = 1; i < d_.world_size + (among == kAll ? 1 : 0); ++i) {
+    for (int i = 1; i < d_.world_size; ++i) {
       Index r = p_.let("peer", (p_.rank() + i) % d_.world_size);
       loaded.emplace_back(r, load(r));
     }
@@ -99,20 +94,9 @@ class Exchange {
       fn({p_.let("row", t.row + first), t.col, t.row + cfg_.tile_rows, rows});
     });
   }
-  // Of two ranks the sum has the same bits both ways round, so that this rank's own part need not
-  // lie among the others.
-  Among summed() const { return d_.world_size == 2 ? kPeers : kAll; }
-  // In rank order; `own` loads this rank's part.
-  Value sum(const Piece& at, const std::function<Value()>& own) const {
-    ValueType type{d_.dtype, at.count, cols_};
-    if (summed() == kAll) {
-      auto part = [&](const Index& r) { return received(r, at); };
-      return rounded(d_, sum_over_ranks(p_, part, type));
-    }
-    Value mine = own(), theirs = received(1 - p_.rank(), at);
-    Value all =
-        p_.zeros(sum_dtype(d_.dtype), type.rows, type.cols) + cast(mine, sum_dtype(d_.dtype));
-    return rounded(d_, all + cast(theirs, all.dtype()));
+  // What came of others and `mine`.
+  Value sum(const Piece& at, const Value& mine) const {
+    return rounded(d_, sum_with_own(p_, mine, [&](const Index& r) { return received(r, at); }));
   }
   // Of x [rows, n].
   Slice cut(const TensorRef& x, const Piece& at) const {
@@ -154,13 +138,11 @@ std::int64_t most_run_rows(const CollectiveDesc& d) {
 void send_parts(ProgramBuilder& p, const Exchange& parts, const TensorRef& x, const Runs& runs,
                 const Tile& t) {
   parts.for_pieces_of(t, [&](const Piece& at) {
-    parts.move(
-        parts.summed(),
-        [&](const Index& owner) { return p.load(parts.of_run(x, runs, owner, at)); },
-        [&](const Index& owner, const Value& part) { parts.send(owner, at, part); });
+    parts.move([&](const Index& owner) { return p.load(parts.of_run(x, runs, owner, at)); },
+               [&](const Index& owner, const Value& part) { parts.send(owner, at, part); });
   });
-  parts.tell(t, parts.summed());
-  parts.await(t, parts.summed());
+  parts.tell(t);
+  parts.await(t);
 }
 
 Value own_part(ProgramBuilder& p, const Exchange& parts, const TensorRef& x, const Runs& runs,
@@ -181,17 +163,16 @@ Program push_all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   p.role("gather", Resource::sms(cfg.num_workers), rows.tiles(), [&](const Tile& t) {
     rows.for_pieces_of(t, [&](const Piece& at) {
       Value mine = p.load(rows.cut(in, at));
-      rows.for_ranks(kPeers, [&](const Index& peer) { rows.send(peer, at, mine); });
+      rows.for_peers([&](const Index& peer) { rows.send(peer, at, mine); });
       p.store(rows.of_run(out, runs, p.rank(), at), mine);
     });
-    rows.tell(t, kPeers);
-    rows.await(t, kPeers);
+    rows.tell(t);
+    rows.await(t);
     rows.for_pieces_of(t, [&](const Piece& at) {
-      rows.move(
-          kPeers, [&](const Index& owner) { return rows.received(owner, at); },
-          [&](const Index& owner, const Value& received) {
-            p.store(rows.of_run(out, runs, owner, at), received);
-          });
+      rows.move([&](const Index& owner) { return rows.received(owner, at); },
+                [&](const Index& owner, const Value& received) {
+                  p.store(rows.of_run(out, runs, owner, at), received);
+                });
     });
   });
   return finish(p, cfg);
@@ -208,7 +189,7 @@ Program push_reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg
   p.role("reduce", Resource::sms(cfg.num_workers), parts.tiles(), [&](const Tile& t) {
     send_parts(p, parts, in, runs, t);
     parts.for_pieces_of(t, [&](const Piece& at) {
-      p.store(parts.cut(out, at), parts.sum(at, [&] { return own_part(p, parts, in, runs, at); }));
+      p.store(parts.cut(out, at), parts.sum(at, own_part(p, parts, in, runs, at)));
     });
   });
   return finish(p, cfg);
@@ -227,18 +208,17 @@ Program push_all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   p.role("reduce", Resource::sms(cfg.num_workers), parts.tiles(), [&](const Tile& t) {
     send_parts(p, parts, in, runs, t);
     parts.for_pieces_of(t, [&](const Piece& at) {
-      Value sum = parts.sum(at, [&] { return own_part(p, parts, in, runs, at); });
-      sums.for_ranks(kPeers, [&](const Index& peer) { sums.send(peer, at, sum); });
+      Value sum = parts.sum(at, own_part(p, parts, in, runs, at));
+      sums.for_peers([&](const Index& peer) { sums.send(peer, at, sum); });
       p.store(sums.of_run(out, runs, p.rank(), at), sum);
     });
-    sums.tell(t, kPeers);
-    sums.await(t, kPeers);
+    sums.tell(t);
+    sums.await(t);
     parts.for_pieces_of(t, [&](const Piece& at) {
-      sums.move(
-          kPeers, [&](const Index& owner) { return sums.received(owner, at); },
-          [&](const Index& owner, const Value& received) {
-            p.store(sums.of_run(out, runs, owner, at), received);
-          });
+      sums.move([&](const Index& owner) { return sums.received(owner, at); },
+                [&](const Index& owner, const Value& received) {
+                  p.store(sums.of_run(out, runs, owner, at), received);
+                });
     });
   });
   return finish(p, cfg);
@@ -260,20 +240,18 @@ Program push_all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 
   p.role("exchange", Resource::sms(cfg.num_workers), blocks.tiles(), [&](const Tile& t) {
     blocks.for_pieces_of(t, [&](const Piece& at) {
-      blocks.move(
-          kPeers, [&](const Index& peer) { return p.load(blocks.cut(in, peer, at)); },
-          [&](const Index& peer, const Value& block) { blocks.send(peer, at, block); });
+      blocks.move([&](const Index& peer) { return p.load(blocks.cut(in, peer, at)); },
+                  [&](const Index& peer, const Value& block) { blocks.send(peer, at, block); });
       Value own = p.load(blocks.cut(in, p.rank(), at));
       p.store(blocks.cut(out, p.rank(), at), counted(p.rank(), at, own));
     });
-    blocks.tell(t, kPeers);
-    blocks.await(t, kPeers);
+    blocks.tell(t);
+    blocks.await(t);
     blocks.for_pieces_of(t, [&](const Piece& at) {
-      blocks.move(
-          kPeers, [&](const Index& source) { return blocks.received(source, at); },
-          [&](const Index& source, const Value& received) {
-            p.store(blocks.cut(out, source, at), counted(source, at, received));
-          });
+      blocks.move([&](const Index& source) { return blocks.received(source, at); },
+                  [&](const Index& source, const Value& received) {
+                    p.store(blocks.cut(out, source, at), counted(source, at, received));
+                  });
     });
   });
   return finish(p, cfg);

@@ -9,6 +9,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/harness/field_fit.h"
+#include "stretto/ops/harness/rank_sum.h"
 
 namespace stretto {
 namespace {
@@ -123,12 +124,8 @@ class PacketSums {
     return inbox_.tile({source, t.row, 0}, rows_, width_).until_row(end_);
   }
   Value in_rank_order(const Tile& t, const Value& mine) const {
-    DType wide = sum_dtype(mine.dtype());
-    Value total = p_.zeros(wide, rows_, width_);
-    auto receive = [&](const Index& r) { total = total + cast(p_.load_packet(part(t, r)), wide); };
-    p_.loop(0, p_.rank(), receive);
-    total = total + cast(mine, wide);
-    p_.loop(p_.rank() + 1, p_.world_size(), receive);
+    Value total =
+        sum_with_own(p_, mine, [&](const Index& r) { return p_.load_packet(part(t, r)); });
     return cast(total, mine.dtype());
   }
 
