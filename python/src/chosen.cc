@@ -119,7 +119,8 @@ std::vector<Program> chosen_programs(const GemmRsDesc& desc, Products products, 
 }
 
 std::vector<Program> chosen_programs(const GemmArDesc& desc, Products products, Target target) {
-  return chosen("gemm_ar", desc, gemm_ar, {ReduceShots::kOne, ReduceShots::kTwo}, products, target);
+  return chosen("gemm_ar", desc, gemm_ar,
+                {ReduceShots::kOne, ReduceShots::kShared, ReduceShots::kTwo}, products, target);
 }
 
 }  // namespace stretto::python

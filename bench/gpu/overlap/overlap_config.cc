@@ -150,8 +150,8 @@ OverlapCandidate gemm_rs_of(const OverlapShape& s, int sms, const Fields& text) 
 OverlapCandidate gemm_ar_of(const OverlapShape& s, int sms, const Fields& text) {
   GemmArDesc desc = gemm_ar_desc(s);
   ReduceShots shots = default_config(desc, Target::kCuda).shots;
-  const std::map<std::string, ReduceShots> words = {{"1", ReduceShots::kOne},
-                                                    {"2", ReduceShots::kTwo}};
+  const std::map<std::string, ReduceShots> words = {
+      {"1", ReduceShots::kOne}, {"2", ReduceShots::kTwo}, {"shared", ReduceShots::kShared}};
   Fields(text).take("shots", shots, words);
   auto take = [&](GemmArConfig c) {
     Fields fields = text;
@@ -165,7 +165,7 @@ OverlapCandidate gemm_ar_of(const OverlapShape& s, int sms, const Fields& text) 
     fields.take("reduce", c.num_reduce_sms);
     c.num_compute_sms = sms - c.num_reduce_sms - (engine ? 1 : 0);
     std::int64_t tiles = ceil_div(desc.m, c.tile.bm) * ceil_div(desc.n, c.tile.bn);
-    if (shots == ReduceShots::kOne) {
+    if (shots != ReduceShots::kTwo) {
       c.channels = tiles;
       c.num_compute_sms = static_cast<int>(std::min<std::int64_t>(c.num_compute_sms, tiles));
     }
@@ -179,7 +179,7 @@ OverlapCandidate gemm_ar_of(const OverlapShape& s, int sms, const Fields& text) 
     return c;
   };
   GemmArConfig c = taken(desc, default_config(desc, shots, Target::kCuda), take);
-  return made(shots == ReduceShots::kOne ? "one" : "two", desc, c, gemm_ar);
+  return made(family_of(c), desc, c, gemm_ar);
 }
 
 }  // namespace

@@ -100,6 +100,10 @@ constexpr ScatterChoice kScatters[] = {
     {kDrained, Scatter::kCopyEngine, 0, 1, 2},
     {kDrainedApart, Scatter::kCopyEngine, 0, 1, 2},
     {kDrained, Scatter::kCopyEngine, 0, 1, 2, 3},
+    {kDrained, Scatter::kCopyEngine, 0, 1, 1, 3},
+    {kDrained, Scatter::kCopyEngine, 0, 2, 2, 3},
+    {kDrained, Scatter::kCopyEngine, 0, 2, 4, 3},
+    {kDrained, Scatter::kCopyEngine, 0, 3, 3, 3},
     {kDrainedApart, Scatter::kCopyEngine, 0, 1, 2, 3},
     {kLoaded, Scatter::kCopyEngine, 0, 1, 2, 2},
     {kLoadedApart, Scatter::kCopyEngine, 0, 1, 2, 2},
@@ -143,12 +147,19 @@ void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
   }
 }
 
-void add_one_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
+// With tiles of all ranks' rows.
+void add_few_rows(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
   struct Choice {
     Loop loop;
     bool packets = false;
+    ReduceShots shots = ReduceShots::kOne;
   };
   std::vector<Choice> choices = {{kSmall}, {kFlat}, {kNarrow}};
+  if (s.world_size > 2) {
+    for (const Loop& loop : {kSmall, kFlat, kNarrow}) {
+      for (bool packets : {true, false}) choices.push_back({loop, packets, ReduceShots::kShared});
+    }
+  }
   if (s.rank.m <= kFewRows) {
     GpuLoop loop = gpu_loop(
         {.m = s.rank.m, .n = s.rank.n, .k = s.rank.k, .a_dtype = kDType, .b_dtype = kDType});
@@ -157,15 +168,14 @@ void add_one_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
   }
   for (const Choice& c : choices) {
     std::int64_t tiles = ceil_div(s.rank.m, c.loop.tile.bm) * ceil_div(s.rank.n, c.loop.tile.bn);
-    add(out, c.packets ? "packets" : "one", gemm_ar_desc(s),
-        GemmArConfig{.tile = c.loop.tile,
-                     .shots = ReduceShots::kOne,
-                     .num_compute_sms = static_cast<int>(std::min<std::int64_t>(tiles, sms)),
-                     .num_reduce_sms = 0,
-                     .packets = c.packets,
-                     .channels = tiles,
-                     .num_stages = c.loop.stages},
-        gemm_ar);
+    GemmArConfig config{.tile = c.loop.tile,
+                        .shots = c.shots,
+                        .num_compute_sms = static_cast<int>(std::min<std::int64_t>(tiles, sms)),
+                        .num_reduce_sms = 0,
+                        .packets = c.packets,
+                        .channels = tiles,
+                        .num_stages = c.loop.stages};
+    add(out, family_of(config), gemm_ar_desc(s), config, gemm_ar);
     if (quick && out.size() == 2) return;
   }
 }
@@ -173,8 +183,7 @@ void add_one_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
 void add_usual_gemm_ar(std::vector<OverlapCandidate>& out, const OverlapShape& s) {
   GemmArDesc desc = gemm_ar_desc(s);
   GemmArConfig usual = default_config(desc, Target::kCuda);
-  const char* family = usual.shots == ReduceShots::kTwo ? "two" : usual.packets ? "packets" : "one";
-  add(out, family, desc, usual, gemm_ar);
+  add(out, family_of(usual), desc, usual, gemm_ar);
 }
 
 void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int sms, bool quick) {
@@ -205,10 +214,23 @@ void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
   }
 }
 
-// Few rows go to every rank in one hop; many would cost P times the bytes.
-constexpr std::int64_t kMaxOneShotRows = 256, kMinTwoShotRows = 64;
+// Few rows go to every rank in one hop, or a share of each tile does; of many rows each is one
+// rank's.
+constexpr std::int64_t kMaxFewRows = 256, kMinTwoShotRows = 64;
 
 }  // namespace
+
+const char* family_of(const GemmArConfig& config) {
+  switch (config.shots) {
+    case ReduceShots::kOne:
+      return config.packets ? "packets" : "one";
+    case ReduceShots::kTwo:
+      return "two";
+    case ReduceShots::kShared:
+      return config.packets ? "shared packets" : "shared";
+  }
+  throw InternalError("gemm_ar: unknown shots");
+}
 
 const char* name(OverlapKind kind) {
   constexpr const char* kNames[] = {"ag_gemm", "gemm_rs", "gemm_ar"};
@@ -307,7 +329,7 @@ std::vector<OverlapCandidate> overlap_candidates(const OverlapShape& s, int sms,
       break;
     case OverlapKind::kGemmAr:
       add_usual_gemm_ar(out, s);
-      if (s.rank.m <= kMaxOneShotRows) add_one_shot(out, s, sms, quick);
+      if (s.rank.m <= kMaxFewRows) add_few_rows(out, s, sms, quick);
       if (s.rank.m >= kMinTwoShotRows) add_two_shot(out, s, sms, quick);
       break;
   }

@@ -40,11 +40,12 @@ std::vector<OverlapShape> overlap_shapes(int world_size, bool quick);
 
 // A way to compute the shape that may turn out the fastest.
 struct OverlapCandidate {
-  std::string family;  // "pull", "push", "epilogue", "copy", "packets", "one", "two"
+  std::string family;  // "pull", "push", "epilogue", "copy", or as family_of()
   std::string config;
   Program program;    // empty after an error
   std::string error;  // why the operator refuses the config
 };
+const char* family_of(const GemmArConfig& config);  // "one", "two", "packets", "shared", ...
 std::vector<OverlapCandidate> overlap_candidates(const OverlapShape& shape, int num_sms,
                                                  bool quick);
 

@@ -89,6 +89,7 @@ std::vector<OverlapCandidate> few_rows(const OverlapShape& s, int sms) {
     case OverlapKind::kGemmAr: {
       GemmArDesc desc = gemm_ar_desc(s);
       add(out, "one", desc, gpu_configs(desc, ReduceShots::kOne, sms), gemm_ar);
+      add(out, "shared", desc, gpu_configs(desc, ReduceShots::kShared, sms), gemm_ar);
       add(out, "two", desc, gpu_configs(desc, ReduceShots::kTwo, sms), gemm_ar);
       break;
     }

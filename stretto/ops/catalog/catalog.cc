@@ -56,6 +56,7 @@ const std::vector<OperatorInfo>& catalog() {
       gemm_rs_fp8_rows_info(),
       gemm_ar_info(),
       gemm_ar_two_shot_info(),
+      gemm_ar_shared_info(),
       gemm_ar_fp8_info(),
       gemm_ar_fp8_block_info(),
       rms_norm_info(),

@@ -190,7 +190,10 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
     return of_gemm_rs(s, {Scatter::kEpilogue, Scatter::kCopyEngine}, num_sms);
   }
   if (op == "gemm_rs_copy") return of_gemm_rs(s, {Scatter::kCopyEngine}, num_sms);
-  if (op == "gemm_ar") return of_gemm_ar(s, {ReduceShots::kOne, ReduceShots::kTwo}, num_sms);
+  if (op == "gemm_ar") {
+    return of_gemm_ar(s, {ReduceShots::kOne, ReduceShots::kShared, ReduceShots::kTwo}, num_sms);
+  }
+  if (op == "gemm_ar_shared") return of_gemm_ar(s, {ReduceShots::kShared}, num_sms);
   if (op == "gemm_ar_two_shot") return of_gemm_ar(s, {ReduceShots::kTwo}, num_sms);
   if (op == "gemm_a2a") return of_gemm_a2a(s, num_sms);
   if (op == "a2a_gemm") return of_a2a_gemm(s, num_sms);

@@ -111,7 +111,7 @@ bool spills(const GemmRsDesc& d, const GemmRsConfig& c) {
 
 bool spills(const GemmArDesc& d, const GemmArConfig& c) {
   // A tile and its sum in rank order.
-  if (c.shots == ReduceShots::kOne) return c.num_reduce_sms == 0 && c.tile.bn > 128;
+  if (c.shots != ReduceShots::kTwo) return c.num_reduce_sms == 0 && c.tile.bn > 128;
   if (c.tile.bm < 128 || c.store_slots > 0) return false;
   const bool masks = masks_ranks(d.world_size);
   // A tile that SMs of their own add up and store to every rank.
@@ -283,7 +283,7 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
 std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, int num_sms) {
   std::vector<GemmArConfig> configs = {default_config(d, shots, Target::kCuda)};
   if (!is_half(d.a_dtype, d.b_dtype)) return configs;
-  bool one = shots == ReduceShots::kOne;
+  const bool shared = shots == ReduceShots::kShared, one = shots == ReduceShots::kOne || shared;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   struct Choice {
     int reduce;
@@ -294,8 +294,9 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
   std::vector<Choice> choices = {
       {0}, {8}, {16}, {0, Scatter::kCopyEngine, 4}, {0, Scatter::kCopyEngine, 16}};
   if (one) choices = {{0}, {8}, {32}, {64}};
+  if (shared) choices = {{0}};
   // Twice the bytes: for few rows.
-  if (one && d.m <= 64) choices.push_back({.reduce = 0, .packets = true});
+  if (one && d.m <= (shared ? 256 : 64)) choices.push_back({.reduce = 0, .packets = true});
   for (const Loop& loop : loops_for(one ? d.m : run_rows)) {
     std::int64_t tiles =
         one ? num_tiles(d.m, d.n, loop.tile) : num_tiles(run_rows, d.n, loop.tile) * d.world_size;

@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
-#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/executor/kernels/dot.h"
+#include "stretto/ops/gemm_ar/few_rows.h"
 #include "stretto/ops/gemm_rs/partial_sums.h"
 #include "stretto/ops/harness/field_fit.h"
 
@@ -42,20 +41,20 @@ GemmRsConfig scattered(const GemmArConfig& cfg) {
           .load_slots = cfg.load_slots};
 }
 
-std::int64_t num_tiles(const GemmArDesc& d, const GemmTile& tile) {
-  return ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn);
-}
-
-// Tiles of the largest m that share a channel, so that each launch notifies alike. A tile whose
-// epilogue waited for later ones of the same SM would wait for ever.
-std::int64_t tiles_per_channel(const GemmArDesc& d, const GemmArConfig& cfg) {
-  return cfg.num_reduce_sms == 0 ? 1 : ceil_div(num_tiles(d, cfg.tile), cfg.channels);
-}
-
 void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
-  bool two = c.shots == ReduceShots::kTwo;
+  if (c.shots == ReduceShots::kShared) {
+    const std::int64_t others = (d.world_size - 1) * few_rows::shared_rows(d, c.tile);
+    std::string reason =
+        fmt::format("a tile of {} rows has no share for each of {} ranks", c.tile.bm, d.world_size);
+    if (others >= c.tile.bm) fields.only("shots", c.shots, ReduceShots::kOne, reason);
+  }
+  bool two = c.shots == ReduceShots::kTwo, shared = c.shots == ReduceShots::kShared;
+  if (shared) {
+    fields.only("num_reduce_sms", c.num_reduce_sms, 0, "who multiplied a tile sums its share");
+  }
   if (two || c.num_reduce_sms > 0) {
-    fields.only("packets", c.packets, false, "packets need one shot with sums in the epilogue");
+    fields.only("packets", c.packets, false,
+                "packets need one shot or shares, with sums in the epilogue");
   }
   if (two) {
     int load_slots = fitted(scattered(d), scattered(c)).load_slots;
@@ -64,6 +63,7 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
   } else {
     fields.only("store_slots", c.store_slots, 0, "an agent that stores needs two shots");
     fields.only("load_slots", c.load_slots, 0, "loads ahead need two shots");
+    if (shared) fields.only("num_slots", c.num_slots, 2, "shares have no other order");
   }
   if (d.world_size == 1) return;
   if (two) {
@@ -77,15 +77,15 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
     }
     return;
   }
-  const char* one_shot = "every rank sums all rows, which go to it in one shot";
-  fields.only("scatter", c.scatter, Scatter::kEpilogue, one_shot);
-  fields.only("gather", c.gather, Scatter::kEpilogue, one_shot);
-  fields.only("num_copy_queues", c.num_copy_queues, 1, one_shot);
-  fields.only("raster", c.raster, 1, one_shot);
+  const char* few_rows = "every rank multiplies tiles of all rows and takes part in their sums";
+  fields.only("scatter", c.scatter, Scatter::kEpilogue, few_rows);
+  fields.only("gather", c.gather, Scatter::kEpilogue, few_rows);
+  fields.only("num_copy_queues", c.num_copy_queues, 1, few_rows);
+  fields.only("raster", c.raster, 1, few_rows);
   if (c.packets) fields.only("num_slots", c.num_slots, 2, "packets have no other order");
-  const std::int64_t tiles = std::max<std::int64_t>(num_tiles(d, c.tile), 1);
+  const std::int64_t tiles = std::max<std::int64_t>(few_rows::num_tiles(d, c.tile), 1);
   fields.only("channels", c.channels,
-              ceil_div(tiles, std::max<std::int64_t>(tiles_per_channel(d, c), 1)),
+              ceil_div(tiles, std::max<std::int64_t>(few_rows::tiles_per_channel(d, c), 1)),
               fmt::format("{} tiles, as many to a channel, one where its SM sums it", tiles));
 }
 
@@ -100,151 +100,6 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
   check_result("gemm_ar", "out_dtype", d.out_dtype, d.a_dtype);
   GemmArConfig will_run = cfg;
   fit(FieldFit::refusing(to_string(d)), d, will_run);
-}
-
-// What the programs of one hop declare alike, and what they do alike with a tile: its part of the
-// sum before the hop, the output after it.
-class OneHop {
- public:
-  OneHop(ProgramBuilder& p, const GemmArDesc& d, const GemmTile& tile)
-      : m(p.extent("m", d.m)),
-        p_(p),
-        d_(d),
-        tile_(tile),
-        a_(p.input("a", d.a_dtype, {m, d.k})),  // [m, k]
-        linear_(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling, .b_kn = d.b_kn}),
-        scale_a_(scale_input(p, d.scaling, m, d.k)) {                        // [m, 1] or [m, k/128]
-    if (d.residual) residual_ = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
-    out_ = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);        // [m, n]
-  }
-
-  Value partial(const Tile& t) {
-    TileRows rows = tile_rows(a_, scale_a_, tile_, {.row = t.row});
-    return cast(linear_.product(tile_, t.col, rows), d_.out_dtype);
-  }
-
-  // What the sum is added to; no value without.
-  std::optional<Value> residual(const Tile& t) {
-    if (!d_.residual) return {};
-    return p_.load(slice(residual_, t));
-  }
-  void finish(const Tile& t, Value sum, const std::optional<Value>& residual) {
-    if (residual) sum = sum + cast(*residual, sum.dtype());
-    p_.store(slice(out_, t), cast(sum, d_.out_dtype));
-  }
-
-  const Index m;
-
- private:
-  Slice slice(const TensorRef& tensor, const Tile& t) const {
-    return tensor.tile({t.row, t.col}, tile_.bm, tile_.bn);
-  }
-
-  ProgramBuilder& p_;
-  const GemmArDesc& d_;
-  const GemmTile& tile_;
-  TensorRef a_;
-  Linear linear_;
-  TensorRef scale_a_, residual_, out_;
-};
-
-Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
-  const GemmTile& tile = cfg.tile;
-  ProgramBuilder p("gemm_ar", d.world_size);
-  OneHop hop(p, d, tile);
-  const Index& m = hop.m;
-  auto slots = p.buffer("slots", d.out_dtype, {d.world_size, m, d.n},
-                        {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, m, n]
-
-  const std::int64_t all = num_tiles(d, tile), per_channel = tiles_per_channel(d, cfg);
-  const std::int64_t channels = ceil_div(all, per_channel);
-  bool in_epilogue = cfg.num_reduce_sms == 0;
-  auto tiles = p.grid(d.m, d.n, tile.bm, tile.bn);
-  auto arrived = p.signal("arrived", d.world_size * channels);  // by sender and group of tiles
-  bool credit = cfg.num_slots == 1;
-  SignalRef ready;
-  if (credit) ready = p.signal("ready");
-
-  auto await = [&](const Tile& t, const Index& source) {
-    Index channel = p.let("channel", t.index / per_channel);
-    Index count = p.let("count", min(per_channel, all - channel * per_channel));
-    p.wait(arrived[source * channels + channel], count);
-  };
-  auto sum_of = [&](const Tile& t) {
-    Value sum = p.zeros(sum_dtype(d.out_dtype), tile.bm, tile.bn);
-    p.loop(d.world_size, [&](const Index& source) {
-      await(t, source);
-      Slice partial = slots.tile({source, t.row, t.col}, tile.bm, tile.bn);
-      sum = sum + cast(p.load(partial), sum.dtype());
-    });
-    return sum;
-  };
-
-  auto finish = [&](const Tile& t) {
-    Value sum = sum_of(t);
-    hop.finish(t, std::move(sum), hop.residual(t));  // after the sum: both fill the registers
-  };
-
-  p.on_start([&] {
-    if (credit) p.notify_all(ready);
-  });
-  Resource sms =
-      Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).staggered(cfg.stagger);
-  p.role("gemm", sms, tiles, [&](const Tile& t) {
-    p.when(t.row < m, [&] {
-      Value partial = hop.partial(t);
-      p.loop(d.world_size, [&](const Index& i) {
-        Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
-        if (credit) p.wait(ready, peer);
-        p.store(slots.tile({p.rank(), t.row, t.col}, tile.bm, tile.bn).on(peer), partial);
-      });
-    });
-    p.loop(d.world_size, [&](const Index& i) {
-      p.notify(arrived[p.rank() * channels + t.index / per_channel],
-               (p.rank() + 1 + i) % d.world_size);
-    });
-    if (in_epilogue) finish(t);
-  });
-  if (!in_epilogue) {
-    p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles, finish);
-  }
-  return p.finish();
-}
-
-// One shot whose partial sums carry their own flags: one way over the link, no signal after it, for
-// twice the bytes. Every launch exchanges at least a row, so that no rank runs two launches ahead.
-Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
-  const GemmTile& tile = cfg.tile;
-  ProgramBuilder p("gemm_ar", d.world_size);
-  OneHop hop(p, d, tile);
-  std::int64_t n = ceil_div(d.n, 4) * 4;  // whole packets in every row, whatever the dtype
-  auto inbox = p.buffer("inbox", d.out_dtype, {d.world_size, d.m, n},
-                        {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
-  Index end = max(hop.m, 1);
-
-  Resource sms =
-      Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).staggered(cfg.stagger);
-  p.role("gemm", sms, p.grid(d.m, d.n, tile.bm, tile.bn), [&](const Tile& t) {
-    // On its way while the product goes on: few rows leave room for it.
-    std::optional<Value> residual = hop.residual(t);
-    Value mine = hop.partial(t);
-    auto slot = [&](const Index& source) {
-      return inbox.tile({source, t.row, t.col}, tile.bm, tile.bn).until_row(end);
-    };
-    p.loop(1, d.world_size, [&](const Index& i) {
-      Index peer = p.let("peer", (p.rank() + i) % d.world_size);
-      p.store_packet(slot(p.rank()).on(peer), mine);
-    });
-    Value sum = p.zeros(sum_dtype(d.out_dtype), tile.bm, tile.bn);
-    auto receive = [&](const Index& source) {
-      sum = sum + cast(p.load_packet(slot(source)), sum.dtype());
-    };
-    p.loop(0, p.rank(), receive);
-    sum = sum + cast(mine, sum.dtype());
-    p.loop(p.rank() + 1, d.world_size, receive);
-    hop.finish(t, std::move(sum), residual);
-  });
-  return p.finish();
 }
 
 // gemm_rs whose owners send their sums to every rank. A sum exists only after every rank has sent
@@ -314,8 +169,8 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   return p.finish();
 }
 
-// Beyond, twice the bytes take longer than a signal.
-constexpr std::int64_t kMaxPacketRows = 16;
+// Beyond, twice the bytes take longer than a signal. Shares are few bytes, and wait twice.
+constexpr std::int64_t kMaxPacketRows = 16, kMaxSharedPacketRows = 128;
 
 // Gives the tile an agent that stores, where slots for it fit beside the stages.
 void drain(GemmRsConfig& cfg, const GemmArDesc& d) {
@@ -388,12 +243,17 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
           .shots = shots,
           .num_compute_sms = gpu_workers(tiles),
           .num_reduce_sms = 0,
-          .packets = d.m <= kMaxPacketRows,
+          .packets = d.m <= (shots == ReduceShots::kShared ? kMaxSharedPacketRows : kMaxPacketRows),
           .channels = tiles,
           .num_stages = loop.num_stages};
 }
 
 }  // namespace
+
+const char* name(ReduceShots shots) {
+  constexpr const char* kNames[] = {"1", "2", "shared"};
+  return kNames[static_cast<std::size_t>(shots)];
+}
 
 std::string to_string(const GemmArDesc& d) {
   return fmt::format("gemm_ar P={} m={} n={} k={} a={} b={} out={}{}{}{}", d.world_size, d.m, d.n,
@@ -405,9 +265,9 @@ std::string to_string(const GemmArConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} shots={}{} compute={} reduce={} channels={} slots={} scatter={} gather={} "
       "queues={} stages={}{}{}{}{}",
-      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.shots == ReduceShots::kOne ? 1 : 2,
-      cfg.packets ? " packets" : "", cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels,
-      cfg.num_slots, name(cfg.scatter), name(cfg.gather), cfg.num_copy_queues, cfg.num_stages,
+      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, name(cfg.shots), cfg.packets ? " packets" : "",
+      cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels, cfg.num_slots, name(cfg.scatter),
+      name(cfg.gather), cfg.num_copy_queues, cfg.num_stages,
       cfg.raster > 1 ? fmt::format(" raster={}", cfg.raster) : "", stagger_text(cfg.stagger),
       cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
       cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "");
@@ -415,9 +275,12 @@ std::string to_string(const GemmArConfig& cfg) {
 
 GemmArConfig default_config(const GemmArDesc& d, Target target) {
   // One hop while the rows are few, as in a decode step. Beyond, P times the bytes cost more than
-  // the second hop: on two H200s from about 512 rows of 8192 on (docs/performance/gemm_ar.md).
+  // the second hop: on two H200s from about 512 rows of 8192 on, on four from 64
+  // (docs/performance/gemm_ar.md).
   std::int64_t most_rows = target == Target::kCuda ? 256 : 32;
-  return default_config(d, d.m <= most_rows ? ReduceShots::kOne : ReduceShots::kTwo, target);
+  if (d.m > most_rows) return default_config(d, ReduceShots::kTwo, target);
+  const bool shared = target == Target::kCuda && d.world_size > 2 && d.m > kMaxPacketRows;
+  return default_config(d, shared ? ReduceShots::kShared : ReduceShots::kOne, target);
 }
 
 GemmArConfig fitted(const GemmArDesc& d, GemmArConfig cfg) {
@@ -428,7 +291,7 @@ GemmArConfig fitted(const GemmArDesc& d, GemmArConfig cfg) {
 GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target target) {
   check_sizes("gemm_ar", {{"world_size", d.world_size}, {"m", d.m}, {"n", d.n}, {"k", d.k}});
   if (target == Target::kCuda) return fitted(d, gpu_config(d, shots));
-  bool one = shots == ReduceShots::kOne;
+  bool one = shots != ReduceShots::kTwo;
   GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);
   if (!one) {
     bool many_rows = tile.bm > kernels::kMaxSmallRows;
@@ -438,14 +301,22 @@ GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target targe
   }
   GemmArConfig cfg{.tile = tile,
                    .shots = shots,
+                   .num_reduce_sms = shots == ReduceShots::kShared ? 0 : 1,
                    .channels = one ? ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn) : 2};
   return fitted(d, cfg);
 }
 
 Program gemm_ar(const GemmArDesc& d, const GemmArConfig& cfg) {
   check(d, cfg);
-  if (cfg.packets) return packets(d, cfg);
-  return cfg.shots == ReduceShots::kOne ? one_shot(d, cfg) : two_shot(d, cfg);
+  switch (cfg.shots) {
+    case ReduceShots::kOne:
+      return cfg.packets ? few_rows::packets(d, cfg) : few_rows::one_shot(d, cfg);
+    case ReduceShots::kTwo:
+      return two_shot(d, cfg);
+    case ReduceShots::kShared:
+      return few_rows::shared_tiles(d, cfg);
+  }
+  throw InternalError("gemm_ar: unknown shots");
 }
 
 }  // namespace stretto

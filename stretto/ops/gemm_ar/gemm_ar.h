@@ -25,17 +25,21 @@ struct GemmArDesc {
 };
 
 enum class ReduceShots : std::uint8_t {
-  kOne,  // partial sums go to every rank, each sums all rows: one hop, P times the bytes
-  kTwo,  // partial sums go to the owner of their rows, which sends the sums to every rank
+  kOne,     // partial sums go to every rank, each sums all rows: one hop, P times the bytes
+  kTwo,     // partial sums go to the owner of their rows, which sends the sums to every rank
+  kShared,  // the same two hops for few rows: of each tile every rank owns a share of the rows
 };
+const char* name(ReduceShots shots);
 
 struct GemmArConfig {
   GemmTile tile;
   ReduceShots shots = ReduceShots::kOne;
   int num_compute_sms = 1;
   int num_reduce_sms = 1;  // 0: each SM of the GEMM sums the tiles it computed, in its epilogue
-  bool packets = false;    // kOne, sums in the epilogue: flags travel with the data, for few rows
-  std::int64_t channels = 1;  // groups of tiles (kOne) or of a rank's row blocks (kTwo) waited for
+  // kOne with sums in the epilogue, kShared: flags travel with the data, for few rows.
+  bool packets = false;
+  // Groups of tiles (kOne, kShared) or of a rank's row blocks (kTwo) that are waited for.
+  std::int64_t channels = 1;
   int num_slots = 2;          // as in GemmRsConfig
   Scatter scatter = Scatter::kEpilogue;  // kTwo: as in GemmRsConfig
   Scatter gather = Scatter::kEpilogue;   // kTwo: whoever sums stores to all ranks, or engines send

@@ -80,6 +80,14 @@ OperatorInfo gemm_ar_two_shot_info() {
               ReduceShots::kTwo);
 }
 
+OperatorInfo gemm_ar_shared_info() {
+  return info(
+      "gemm_ar_shared",
+      "out[m,n] = all_reduce(a[m,k/P] * b[n,k/P]^T) + residual, two hops: every rank sums a "
+      "share of each tile",
+      ReduceShots::kShared);
+}
+
 OperatorInfo gemm_ar_fp8_info() {
   return info("gemm_ar_fp8", "gemm_ar of fp8 factors with a scale for each row of both, one hop",
               ReduceShots::kOne, Scaling::kRowWise);

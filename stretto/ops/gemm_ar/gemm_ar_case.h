@@ -15,6 +15,7 @@ OpCase gemm_ar_case(const GemmArDesc& desc, const GemmArConfig& config, std::int
 // m: rows, n: columns, k: the summed dimension over all ranks.
 OperatorInfo gemm_ar_info();
 OperatorInfo gemm_ar_two_shot_info();
+OperatorInfo gemm_ar_shared_info();
 OperatorInfo gemm_ar_fp8_info();
 OperatorInfo gemm_ar_fp8_block_info();
 
