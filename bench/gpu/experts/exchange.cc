@@ -3,29 +3,28 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <future>
 #include <map>
 #include <memory>
 #include <random>
-#include <type_traits>
 
+#include "bench/gpu/experts/exchange_candidates.h"
 #include "bench/gpu/experts/exchange_routing.h"
 #include "bench/gpu/harness/each_shape.h"
 #include "stretto/base/errors.h"
+#include "stretto/gpu/gpu_instance.h"
 #include "stretto/ops/gemm/linear.h"
-#include "stretto/ops/gpu_harness/gpu_program.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
-#include "stretto/ops/moe/ep_combine.h"
-#include "stretto/ops/moe/ep_return.h"
-#include "stretto/ops/moe/ep_send.h"
+#include "stretto/ops/gpu_harness/ranks_time.h"
 
 namespace stretto::bench {
 namespace {
 
 constexpr DType kDType = DType::kBF16;
 constexpr int kCandidateSamples = 9;
-constexpr std::int64_t kShortStep = 128;  // tokens of a rank
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -37,7 +36,8 @@ std::vector<ExchangeShape> selected(int world_size, const ExchangeOptions& optio
     std::int64_t tokens;
     bool one_hop;
   };
-  for (auto [tokens, one_hop] : {Step{kShortStep, true}, Step{4096, true}, Step{4096, false}}) {
+  for (auto [tokens, one_hop] :
+       {Step{ExchangeShape::kShortStep, true}, Step{4096, true}, Step{4096, false}}) {
     for (ExchangeKind kind : {ExchangeKind::kDispatch, ExchangeKind::kCombine}) {
       shapes.push_back({.kind = kind,
                         .one_hop = one_hop,
@@ -59,92 +59,36 @@ std::vector<ExchangeShape> selected(int world_size, const ExchangeOptions& optio
   return shapes;
 }
 
-struct Candidate {
-  TriedConfig time;
-  Program program;
-};
-
-// A program with its config, in words.
-Candidate one_hop_candidate(const ExchangeShape& s, const SendConfig& c) {
-  return {{.config = fmt::format("{} workers of {} threads, {} tokens a tile", c.num_workers,
-                                 c.threads, c.tile_tokens),
-           .ms = 0,
-           .error = ""},
-          s.fp8 ? ep_send_fp8(s.desc, c) : ep_send(s.desc, c)};
-}
-Candidate one_hop_candidate(const ExchangeShape& s, const ReturnConfig& config) {
-  const ReturnConfig c = fitted(s.desc, config);
-  std::string sums = c.num_sum_workers > 0 ? fmt::format(", {} sum", c.num_sum_workers) : "";
-  return {{.config = fmt::format("{} workers of {} threads{}, {} tokens a tile, {} channels",
-                                 c.num_workers, c.threads, sums, c.tile_tokens, c.channels),
-           .ms = 0,
-           .error = ""},
-          ep_return(s.desc, c)};
-}
-
-// The default, fewer threads and, of short steps, half of the workers; of long ones other numbers
-// of tokens a tile, and workers that send and sum.
-template <typename Config>
-std::vector<Candidate> one_hop_candidates(const ExchangeShape& s, const Config& base) {
-  std::vector<Candidate> out = {one_hop_candidate(s, base)};
-  auto add = [&](const auto& change) {
-    Config c = base;
-    change(c);
-    out.push_back(one_hop_candidate(s, c));
-  };
-  for (int most_threads : {512, 256}) {
-    add([&](Config& c) { c.threads = row_threads(s.desc.hidden, most_threads); });
-  }
-  if (s.desc.rows_per_rank() <= kShortStep) {
-    add([](Config& c) { c.num_workers = std::max(c.num_workers / 2, 1); });
-    return out;
-  }
-  if constexpr (std::is_same_v<Config, ReturnConfig>) {
-    for (std::int64_t tokens : {2, 4}) add([&](Config& c) { c.tile_tokens = tokens; });
-    add([&](Config& c) { c.num_workers = kGpuSms, c.num_sum_workers = 0, c.channels = 1; });
-  } else {
-    for (std::int64_t tokens : {1, 2, 4, 8}) {
-      if (tokens != base.tile_tokens) add([&](Config& c) { c.tile_tokens = tokens; });
-    }
-  }
-  return out;
-}
-
-std::vector<Candidate> listed_candidates(const ExchangeShape& s) {
-  std::vector<Candidate> out;
-  bool there = s.kind == ExchangeKind::kDispatch;
-  for (std::int64_t rows : {8, 4, 2, 1}) {
-    if (there ? rows < 2 : rows > 2) continue;  // sums of four rows do not fit into registers
-    for (int more : {0, 12}) {                  // workers of the smaller role
-      DispatchConfig dispatch = default_dispatch_config(s.desc, Target::kCuda);
-      EpCombineConfig combine = default_combine_config(s.desc, Target::kCuda);
-      dispatch.tile_rows = combine.tile_rows = rows;
-      combine = fitted(s.desc, combine);
-      dispatch.num_workers += more, dispatch.num_fetch_workers -= more;
-      combine.num_sum_workers += more, combine.num_workers -= more;
-      std::string config = there ? fmt::format("{} rows a tile, {} workers list, {} fetch", rows,
-                                               dispatch.num_workers, dispatch.num_fetch_workers)
-                                 : fmt::format("{} rows a tile, {} workers weigh, {} sum", rows,
-                                               combine.num_workers, combine.num_sum_workers);
-      out.push_back({{.config = std::move(config), .ms = 0, .error = ""},
-                     there ? ep_dispatch(s.desc, dispatch) : ep_combine(s.desc, combine)});
-    }
-  }
-  return out;
-}
-
-std::vector<Candidate> candidates_of(const ExchangeShape& s, bool quick) {
-  std::vector<Candidate> out =
-      !s.one_hop ? listed_candidates(s)
-      : s.kind == ExchangeKind::kDispatch
-          ? one_hop_candidates(s, default_send_config(s.desc, Target::kCuda))
-          : one_hop_candidates(s, default_return_config(s.desc, Target::kCuda));
-  if (quick) out.resize(1);
-  return out;
-}
-
 // What one launch works on; by tensor, as the operators name them.
 using Set = std::map<std::string, SymmetricGpuMemory>;
+
+// A candidate on sets that all share: memory of its own would be gigabytes for each.
+class Bound {
+ public:
+  Bound(GpuWorld& world, const Program& program, const std::vector<Set>& sets) {
+    CompiledForGpu made = compile_for_gpu(program, {.require_proof = false});
+    instance_ = std::make_unique<GpuInstance>(world, made.program, std::move(made.code));
+    for (const Set& set : sets) {
+      GpuLaunchArgs& args = args_.emplace_back();
+      args.extents = extent_bounds(program);
+      for (const Tensor& t : program.tensors) {
+        bool is_callers = t.kind != TensorKind::kBuffer;
+        args.tensors.push_back(is_callers ? set.at(t.name).addresses()
+                                          : std::vector<CUdeviceptr>{});
+      }
+    }
+    world.meet();
+  }
+
+  RanksCall call() const {  // valid as long as this lives
+    return [this](int set) { instance_->launch(args_[at(set)]); };
+  }
+  void wait() const { instance_->wait(); }
+
+ private:
+  std::unique_ptr<GpuInstance> instance_;
+  std::vector<GpuLaunchArgs> args_;  // [set]
+};
 
 class Comparison {
  public:
@@ -167,10 +111,10 @@ class Comparison {
   }
 
   ExchangeResult run() {
-    std::vector<Candidate> candidates = candidates_of(shape_, options_.quick);
-    std::unique_ptr<GpuProgram> best;
-    for (Candidate& c : candidates) {
-      std::unique_ptr<GpuProgram> made = checked(c);
+    std::vector<ExchangeCandidate> candidates = exchange_candidates(shape_, options_.quick);
+    std::unique_ptr<Bound> best;
+    for (ExchangeCandidate& c : candidates) {
+      std::unique_ptr<Bound> made = checked(c);
       if (!made) continue;
       c.time.ms =
           median_interval(timed(*made, calls_per_graph(), kCandidateSamples).ours_ms).median;
@@ -179,7 +123,7 @@ class Comparison {
       best_ms_ = c.time.ms;
       result_.chosen = c.time.config;
     }
-    for (const Candidate& c : candidates) result_.configs.push_back(c.time);
+    for (const ExchangeCandidate& c : candidates) result_.configs.push_back(c.time);
     if (!best) {
       result_.error = "no config of ours gives the result";
       return std::move(result_);
@@ -191,11 +135,10 @@ class Comparison {
   }
 
  private:
-  bool is_short() const { return shape_.desc.rows_per_rank() <= kShortStep; }
   // A decode step's tokens stay in the L2 cache, large ones do not.
-  int num_sets() const { return is_short() ? 3 : 1; }
+  int num_sets() const { return shape_.is_short() ? 3 : 1; }
   // Enough that the launch of the graph does not count.
-  int calls_per_graph() const { return is_short() ? 24 : 4; }
+  int calls_per_graph() const { return shape_.is_short() ? 24 : 4; }
 
   template <typename T>
   SymmetricGpuMemory upload(const std::vector<std::vector<T>>& of_rank) const {
@@ -248,17 +191,14 @@ class Comparison {
   }
 
   // Null where the program does not give the result; why is in the candidate.
-  std::unique_ptr<GpuProgram> checked(Candidate& c) {
+  std::unique_ptr<Bound> checked(ExchangeCandidate& c) {
     try {
-      auto made = std::make_unique<GpuProgram>(world_, c.program, num_sets(), random_);
-      for (int set = 0; set < num_sets(); ++set) {
-        for (const auto& [name, memory] : sets_[at(set)]) made->bind(name, set, memory);
-      }
+      auto made = std::make_unique<Bound>(world_, c.program, sets_);
       const char* result = shape_.kind == ExchangeKind::kDispatch ? "recv" : "out";
       for (const Set& s : sets_) poison(world_, s.at(result));
       world_.synchronize();
       made->call()(0);
-      made->instance().wait();
+      made->wait();
       c.time.error = difference(0);
       if (c.time.error.empty()) return made;
     } catch (const Fault& e) {
@@ -271,11 +211,11 @@ class Comparison {
     return nullptr;
   }
 
-  NcclSamples timed(const GpuProgram& program, int calls, int samples) const {
+  NcclSamples timed(const Bound& program, int calls, int samples) const {
     auto ms = time_ranks(
         world_, {program.call(), [&](int set) { all_to_all(set); }},
         {.num_sets = num_sets(), .warmup_ms = 50, .samples = samples, .calls_per_graph = calls});
-    program.instance().wait();
+    program.wait();
     return {std::move(ms[0]), std::move(ms[1])};
   }
 
@@ -290,13 +230,37 @@ class Comparison {
     return host;
   }
 
-  std::string difference(int set) const {
+  // The ranks side by side: on one thread long steps took most of a run.
+  std::string difference(int set) {
+    bool came = shape_.kind == ExchangeKind::kDispatch;
+    if (came) keep_sent(set);
+    std::vector<std::future<std::string>> of_ranks;
     for (int r = 0; r < world_.size(); ++r) {
-      std::string found = shape_.kind == ExchangeKind::kDispatch ? received_difference(set, r)
-                                                                 : sums_difference(set, r);
-      if (!found.empty()) return fmt::format("rank {}: {}", r, found);
+      of_ranks.push_back(std::async(std::launch::async, [this, came, set, r] {
+        return came ? received_difference(set, r) : sums_difference(set, r);
+      }));
     }
-    return "";
+    std::string found;
+    for (std::size_t r = 0; r < of_ranks.size(); ++r) {
+      std::string of_rank = of_ranks[r].get();
+      if (found.empty() && !of_rank.empty()) found = fmt::format("rank {}: {}", r, of_rank);
+    }
+    return found;
+  }
+
+  // The tokens of a set, which nothing writes, and where what came from a rank is looked at.
+  void keep_sent(int set) {
+    std::size_t own = at(shape_.desc.rows_per_rank()), hidden = at(shape_.desc.hidden);
+    if (sent_set_ != set) {
+      sent_.clear();
+      for (int r = 0; r < world_.size(); ++r) {
+        sent_.push_back(download<std::uint16_t>(set, "x", r, 0, own * hidden));
+      }
+      sent_set_ = set;
+    }
+    while (came_.size() < at(world_.size())) {
+      came_.emplace_back(world_.device(static_cast<int>(came_.size())), own * row_bytes_);
+    }
   }
 
   // Every token that a rank was sent, bit by bit, and where the own ones are said to be.
@@ -331,35 +295,45 @@ class Comparison {
   std::string rows_difference(int set, int rank, int from) const {
     std::size_t own = at(shape_.desc.rows_per_rank()), hidden = at(shape_.desc.hidden);
     std::size_t blocks = hidden / kScaleBlock, first = at(from) * own;
-    auto x = download<std::uint16_t>(set, "x", from, 0, own * hidden);
-    std::vector<std::uint16_t> recv;
-    std::vector<std::uint8_t> steps;
+    std::size_t row_bytes = shape_.fp8 ? hidden : row_bytes_;
+    const auto* came = static_cast<const std::uint8_t*>(came_[at(rank)].host());
+    CUdeviceptr recv = sets_[at(set)].at("recv").on[at(rank)].address();
+    const cuda::Stream& stream = world_.stream(rank);
+    stream.download(came_[at(rank)].host(), recv + first * row_bytes, own * row_bytes);
+    stream.synchronize();
     std::vector<float> scales;
     if (shape_.fp8) {
-      steps = download<std::uint8_t>(set, "recv", rank, first * hidden, own * hidden);
       scales = download<float>(set, "recv_scales", rank, first * blocks, own * blocks);
-    } else {
-      recv = download<std::uint16_t>(set, "recv", rank, first * hidden, own * hidden);
     }
     const auto& tokens = routing_.sent(from, rank);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       std::size_t token = at(tokens[i]), row = at(routing_.row(from, rank, i)) - first;
-      for (std::size_t c = 0; c < hidden; ++c) {
-        std::uint16_t want = x[token * hidden + c];
-        std::size_t at_c = row * hidden + c;
-        bool same = shape_.fp8
-                        ? is_rounded(bf16_to_f32(want), steps[at_c], scales[at_c / kScaleBlock])
-                        : recv[at_c] == want;
-        if (same) continue;
-        return fmt::format("row {} of rank {} column {} is not token {}'s", row, from, c, token);
-      }
+      const std::uint16_t* want = &sent_[at(from)][token * hidden];
+      const std::uint8_t* got = came + row * row_bytes;
+      bool same = shape_.fp8 ? is_rounded(want, got, &scales[row * blocks], blocks)
+                             : std::memcmp(got, want, row_bytes) == 0;
+      if (!same) return fmt::format("row {} of rank {} is not token {}'s", row, from, token);
     }
     return "";
   }
 
-  static bool is_rounded(float x, std::uint8_t steps, float scale) {
-    float got = f8e4m3_to_f32(steps) * scale,
-          most = std::max(std::abs(x) * 0x1p-4F, scale * 0x1p-10F);
+  static bool is_rounded(const std::uint16_t* x, const std::uint8_t* steps, const float* scales,
+                         std::size_t blocks) {
+    static const std::array<float, 256> values = [] {
+      std::array<float, 256> of_codes{};
+      for (std::size_t code = 0; code < of_codes.size(); ++code) {
+        of_codes[code] = f8e4m3_to_f32(static_cast<std::uint8_t>(code));
+      }
+      return of_codes;
+    }();
+    for (std::size_t i = 0; i < blocks * kScaleBlock; ++i) {
+      float scale = scales[i / kScaleBlock];
+      if (!is_rounded(bf16_to_f32(x[i]), values[steps[i]], scale)) return false;
+    }
+    return true;
+  }
+  static bool is_rounded(float x, float value, float scale) {
+    float got = value * scale, most = std::max(std::abs(x) * 0x1p-4F, scale * 0x1p-10F);
     return std::abs(got - x) <= most * 1.001F && std::abs(x) <= scale * 448.001F;
   }
 
@@ -412,6 +386,9 @@ class Comparison {
   ExchangeRouting routing_;
   std::size_t row_bytes_, nccl_count_ = 0;  // count: elements of a block
   std::vector<Set> sets_;
+  std::vector<std::vector<std::uint16_t>> sent_;  // x of each rank, of set sent_set_
+  int sent_set_ = -1;
+  std::vector<cuda::HostMappedMemory> came_;  // of each rank: page-locked, so that copies are fast
   double best_ms_ = 0;
   ExchangeResult result_;
 };
@@ -463,7 +440,7 @@ Json ExchangeResult::to_json() const {
 std::vector<LabelledProgram> exchange_programs(int world_size, const ExchangeOptions& options) {
   std::vector<LabelledProgram> programs;
   for (const ExchangeShape& s : selected(world_size, options)) {
-    for (Candidate& c : candidates_of(s, options.quick)) {
+    for (ExchangeCandidate& c : exchange_candidates(s, options.quick)) {
       programs.push_back(
           {fmt::format("{} | {}", s.to_string(), c.time.config), std::move(c.program)});
     }

@@ -29,11 +29,14 @@ struct ExchangeOptions {
 enum class ExchangeKind : std::uint8_t { kDispatch, kCombine };
 
 struct ExchangeShape {
+  static constexpr std::int64_t kShortStep = 128;  // tokens of a rank
+
   ExchangeKind kind = ExchangeKind::kDispatch;
   bool one_hop = true;  // for short steps; else by lists
   bool fp8 = false;     // tokens travel as e4m3 with scales; of a dispatch in one hop
   EpDesc desc;
 
+  bool is_short() const { return desc.rows_per_rank() <= kShortStep; }
   std::int64_t token_bytes() const;  // that travel, of one token
   std::string to_string() const;     // "dispatch one-hop bf16 P=2 tokens=128"
 };

@@ -343,7 +343,10 @@ ReturnConfig return_config(const EpDesc& d, const OpShape& s) {
   if (!s.test_config) return c;
   if (s.target == Target::kCpu) c.num_workers = 2;
   // As long steps have it.
-  if (d.m == 21) c.tile_tokens = 2, c.channels = 2, c.num_sum_workers = 1;
+  if (d.m == 21) {
+    c.tile_tokens = 2, c.channels = 2, c.num_sum_workers = 1;
+    c.sum_tokens = d.world_size % 2 == 0 ? 1 : 0;
+  }
   return fitted(d, c);
 }
 

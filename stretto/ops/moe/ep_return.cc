@@ -17,11 +17,14 @@ void fit(const FieldFit& fields, const EpDesc& d, ReturnConfig& c) {
   if (d.world_size == 1) return;
   if (c.num_sum_workers == 0) {
     fields.only("channels", c.channels, 1, "who sends and sums waits tile by tile");
+    fields.only("sum_tokens", c.sum_tokens, 0, "who sends and sums takes the same tiles");
     return;
   }
   std::int64_t tiles = ceil_div(d.rows_per_rank(), c.tile_tokens);
   fields.only("channels", c.channels, possible_channels(tiles, c.channels),
               fmt::format("{} tiles of {} tokens, as many to a channel", tiles, c.tile_tokens));
+  if (c.sum_tokens > 0 && c.tile_tokens % c.sum_tokens == 0) return;
+  fields.only("sum_tokens", c.sum_tokens, 0, fmt::format("a part of {} tokens", c.tile_tokens));
 }
 
 void check(const EpDesc& d, const ReturnConfig& c) {
@@ -33,7 +36,8 @@ void check(const EpDesc& d, const ReturnConfig& c) {
                             {"num_workers", c.num_workers},
                             {"tile_tokens", c.tile_tokens},
                             {"channels", c.channels}});
-  check_sizes("ep_return", {{"num_sum_workers", c.num_sum_workers}}, 0);
+  check_sizes("ep_return", {{"num_sum_workers", c.num_sum_workers}, {"sum_tokens", c.sum_tokens}},
+              0);
   check_dtype("ep_return", "dtype", d.dtype);
   check_split("ep_return", split_of(d));
   ReturnConfig will_run = c;
@@ -87,7 +91,11 @@ class Return {
     returned_ = p.signal("returned", ranks_ * channels());
   }
 
+  std::int64_t sum_tokens() const {
+    return cfg_.sum_tokens > 0 ? cfg_.sum_tokens : cfg_.tile_tokens;
+  }
   std::int64_t tiles() const { return ceil_div(d_.rows_per_rank(), cfg_.tile_tokens); }
+  std::int64_t sum_tiles() const { return ceil_div(d_.rows_per_rank(), sum_tokens()); }
   std::int64_t tiles_of_others() const { return (ranks_ - 1) * tiles(); }
 
   // My parts may be written.
@@ -98,7 +106,7 @@ class Return {
   // A tile of another rank's tokens: to where they are, and then the rank is told.
   void send(const Index& of, const Index& tile) {
     if (!one_token()) p_.wait(ready_, of);
-    each_token(tile, [&](const Index& token) {
+    each_token(tile, cfg_.tile_tokens, [&](const Index& token) {
       Rows rows = pick(of, token);
       Value sum = add_up(rows);
       if (one_token()) p_.wait(ready_, of);
@@ -113,10 +121,10 @@ class Return {
     send(of, p_.let("tile", index / (ranks_ - 1)));
   }
 
-  // A tile of the own tokens: what was sent for them, and the own results.
-  void keep(const Index& tile) {
-    wait_for_others(tile);
-    each_token(tile, [&](const Index& token) {
+  // A tile of `tokens` own tokens: what was sent for them, and the own results.
+  void keep(const Index& tile, std::int64_t tokens) {
+    wait_for_others(tokens == cfg_.tile_tokens ? tile : tile / (cfg_.tile_tokens / tokens));
+    each_token(tile, tokens, [&](const Index& token) {
       std::vector<Value> parts = load_parts(0, token);  // under way while the own are added up
       Value own = add_up(pick(p_.rank(), token));
       store_sum(token, own, std::move(parts),
@@ -129,7 +137,7 @@ class Return {
   void send_and_keep(const Index& tile) {
     if (!one_token()) {
       send_to_all(tile);
-      return keep(tile);
+      return keep(tile, cfg_.tile_tokens);
     }
     Value old = load_residual(tile);
     Rows rows = pick(p_.rank(), tile);
@@ -153,10 +161,10 @@ class Return {
   Value integer(const Index& value) const { return p_.splat(DType::kI32, value); }
 
   template <typename Visit>
-  void each_token(const Index& tile, const Visit& visit) {
-    if (one_token()) return visit(tile);
-    p_.loop(cfg_.tile_tokens, [&](const Index& i) {
-      Index token = p_.let("token", tile * cfg_.tile_tokens + i);
+  void each_token(const Index& tile, std::int64_t tokens, const Visit& visit) {
+    if (tokens == 1) return visit(tile);
+    p_.loop(tokens, [&](const Index& i) {
+      Index token = p_.let("token", tile * tokens + i);
       p_.when(token < d_.rows_per_rank(), [&] { visit(token); });
     });
   }
@@ -256,15 +264,15 @@ Program ep_return(const EpDesc& d, const ReturnConfig& cfg) {
   if (sends && cfg.num_sum_workers > 0) {
     p.role("weigh", Resource::sms(cfg.num_workers), p.range(op.tiles_of_others()),
            [&](const Tile& t) { op.send(t.index); });
-    p.role("sum", Resource::sms(cfg.num_sum_workers), p.range(op.tiles()),
-           [&](const Tile& t) { op.keep(t.index); });
+    p.role("sum", Resource::sms(cfg.num_sum_workers), p.range(op.sum_tiles()),
+           [&](const Tile& t) { op.keep(t.index, op.sum_tokens()); });
   } else if (sends) {
     // Sending comes first: what a tile waits for, the others have sent before they wait in theirs.
     p.role("combine", Resource::sms(cfg.num_workers), p.range(op.tiles()),
            [&](const Tile& t) { op.send_and_keep(t.index); });
   } else {
     p.role("combine", Resource::sms(cfg.num_workers), p.range(op.tiles()),
-           [&](const Tile& t) { op.keep(t.index); });
+           [&](const Tile& t) { op.keep(t.index, cfg.tile_tokens); });
   }
   Program program = p.finish();
   for (Role& role : program.roles) role.agents[0].num_threads = cfg.threads;

@@ -13,10 +13,11 @@ struct ReturnConfig {
   int threads = 0;               // of a worker's GPU block; 0: by the resource
   std::int64_t tile_tokens = 1;  // one after the other, and then the other rank is told
   std::int64_t channels = 1;     // parts of the tokens that those who sum alone wait for at a time
+  std::int64_t sum_tokens = 0;   // of a tile of those who sum alone, a part of tile_tokens; 0: all
 };
 
-// What a program of this config is: as many channels as the own tokens' tiles have. Of one rank
-// nothing travels, and fields that say how are of no account.
+// What a program of this config is: as many channels as the own tokens' tiles have, and sums of
+// whole parts of a tile. Of one rank nothing travels, and fields that say how are of no account.
 ReturnConfig fitted(const EpDesc& desc, ReturnConfig config);
 ReturnConfig default_return_config(const EpDesc& desc, Target target = Target::kCpu);
 
