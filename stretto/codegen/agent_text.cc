@@ -75,7 +75,9 @@ void AgentWriter::write_issuer() {
   issuing_ = true;
   line("if (threadIdx.x / 32 == {} && elect_one()) {{", plan_.first_thread[agent_idx()] / 32);
   ++depth_;
+  declare_passed_waits();
   write_tiles();
+  remembers_waits_ = false;
   --depth_;
   line("}}");
   issuing_ = false;

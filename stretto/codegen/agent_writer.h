@@ -104,6 +104,11 @@ class AgentWriter {
   bool sync_loop(const Op& op);
   void notify_text(const Op& op);
   void wait_text(const Op& op);
+  void counter_text(const Op& op);
+  std::string threshold(const Op& wait) const;
+  void wait_for_text(const Op& op, const std::string& count);
+  void declare_passed_waits();
+  void remembered_wait(const Op& op);
   bool tells_of_loss() const;
   std::string unless_lost(const Region& to) const;
   void take_over_losses();
@@ -249,6 +254,7 @@ class AgentWriter {
   int depth_ = 3;
   bool issuing_ = false;  // writing what one thread does beside the others, which fill slots
   bool ahead_ = false;    // writing the loads that come before the wait for the launch before
+  bool remembers_waits_ = false;  // writing what one thread does that keeps what it waited for
   std::map<int, int> slot_pipe_;  // by the register that a kPipeGet wrote
   std::set<int> threads_read_;    // pipes whose last kPipeGet is read into registers
   // Groups whose turn other consumers have behind an op or a block.

@@ -63,20 +63,56 @@ std::string AgentWriter::epoch_of_wait() const {
 }
 
 void AgentWriter::wait_text(const Op& op) {
-  delay_text(op.exprs[0]);
+  counter_text(op);
+  wait_for_text(op, fmt::format("u64({})", threshold(op)));
+}
+
+void AgentWriter::counter_text(const Op& op) {
   line("const i64 counter = {} + {};",
        kernel_.launch.signal_offsets[static_cast<std::size_t>(op.symbol)], expr(op.exprs[0]));
+}
+
+std::string AgentWriter::threshold(const Op& wait) const {
+  const Expr& at_least = wait.exprs[1];
+  return never_negative(at_least) ? expr(at_least) : fmt::format("max({}, 0)", expr(at_least));
+}
+
+// Until `counter` has got `count` in this launch.
+void AgentWriter::wait_for_text(const Op& op, const std::string& count) {
+  delay_text(op.exprs[0]);
   timer_text("wait_ns");
-  bool loses = tells_of_loss();
-  const Expr& at_least = op.exprs[1];
-  std::string threshold =
-      never_negative(at_least) ? expr(at_least) : fmt::format("max({}, 0)", expr(at_least));
   line(
-      "wait_acquire_{}(p.signals[rank] + counter, {} * p.quotas[counter] + u64({}), p.watch, "
+      "wait_acquire_{}(p.signals[rank] + counter, {} * p.quotas[counter] + {}, p.watch, "
       "{}, counter{});",
-      scope_text(*pivot(sync_table()[SyncRow::kWait])), epoch_of_wait(), threshold, sync_site(op),
-      loses ? ", " + kernel_.lost : "");
+      scope_text(*pivot(sync_table()[SyncRow::kWait])), epoch_of_wait(), count, sync_site(op),
+      tells_of_loss() ? ", " + kernel_.lost : "");
   if (records()) line("record_wait(lanes[{}], counter, wait_ns);", site_.lane);
+}
+
+// A thread that issues loads for tile after tile comes to the same waits again. What it has waited
+// for it need not look at any more, a round trip to memory during which it loads nothing.
+void AgentWriter::declare_passed_waits() {
+  constexpr std::int64_t kMostCounters = 64;  // PassedWaits
+  auto waits = [](const Op& op) { return op.code == OpCode::kWait; };
+  remembers_waits_ =
+      kernel_.launch.num_counters <= kMostCounters && !site_.rings && any_op(agent_.body, waits);
+  if (remembers_waits_) line("PassedWaits passed;");
+}
+
+void AgentWriter::remembered_wait(const Op& op) {
+  line("{{");
+  ++depth_;
+  counter_text(op);
+  line("const u64 count = u64({});", threshold(op));
+  line("if (!passed.holds(counter, count)) {{");
+  ++depth_;
+  wait_for_text(op, "count");
+  line("passed.add(counter, count);");
+  settle_after_wait();
+  --depth_;
+  line("}}");
+  --depth_;
+  line("}}");
 }
 
 // Who rings a copy queue rings it in any case: its waits have no deadline.
@@ -234,6 +270,7 @@ void AgentWriter::sync(const Op& op) {
     case OpCode::kWait: {
       bool notifies = op.code == OpCode::kNotify;
       if (apart()) return notifies ? notify_apart(op) : wait_apart(op);
+      if (!notifies && remembers_waits_) return remembered_wait(op);
       if (notifies && issues_beside()) {
         refuse(op.loc, "a producer that notifies and has pipes of TMA and of threads");
       }

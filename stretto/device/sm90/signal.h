@@ -107,6 +107,20 @@ STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w
   poll_acquire_sys(word, target, w, site, counter, clock);
 }
 
+// What a thread has waited for in this launch: of 64 counters those that had got `count` or more. A
+// counter only grows, and what the thread acquired it has.
+struct PassedWaits {
+  u64 counters = 0, most = 0;
+
+  STRETTO_DEVICE bool holds(i64 counter, u64 count) const {
+    return (counters >> counter & 1) != 0 && count <= most;
+  }
+  STRETTO_DEVICE void add(i64 counter, u64 count) {
+    if (counters == 0) most = count;
+    if (count >= most) counters |= u64(1) << counter;
+  }
+};
+
 // `lost`, two words of the block's shared memory, of which the second is never read. The first is
 // no longer 0 once a wait gave up, or came to its end after another of the rank had. From then on
 // the block stores nothing to other ranks, whose owners may look at their memory once they have the

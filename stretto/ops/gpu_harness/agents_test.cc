@@ -102,6 +102,46 @@ TEST_F(Agents, ProductsByThreadsBesideThoseOfTheTensorCore) {
   EXPECT_EQ(difference(p.finish()), "");
 }
 
+// Tiles come to one counter with thresholds that rise and fall: what was waited for need not be
+// looked at again, and what was not has to be.
+TEST_F(Agents, ThresholdsOfOneCounterRiseAndFall) {
+  constexpr std::int64_t kBlocks = 8, kRows = 64, kInner = 128;
+  ProgramBuilder p("thresholds", 1);
+  auto a = p.input("a", kIn, {kBlocks * kRows, kInner}), b = p.input("b", kIn, {64, kInner});
+  auto x = p.buffer("x", kIn, {kBlocks * kRows, kInner});
+  auto c = p.output("c", kSum, {kBlocks * kRows, 64});
+  auto made = p.signal("made", 2), multiplied = p.signal("multiplied", 1);
+  // What the launch before made does not pass for this one's.
+  p.on_start([&] {
+    p.loop(kRows / 8, [&](const Index& i) {
+      Index row = (kBlocks - 1) * kRows + i * 8;
+      p.store(x.tile({row, 0}, 8, kInner), p.zeros(kIn, 8, kInner));
+    });
+  });
+  p.role("make", Resource::sms(1), p.range(kBlocks), [&](const Tile& t) {
+    // The last block is late for whoever goes by the fifth, which shares its counter.
+    p.when(t.index == kBlocks - 1, [&] { p.wait(multiplied[0], 3); });
+    p.loop(kRows / 8, [&](const Index& i) {
+      Index row = t.index * kRows + i * 8;
+      p.store(x.tile({row, 0}, 8, kInner), p.load(a.tile({row, 0}, 8, kInner)));
+    });
+    p.notify(made[t.index % 2], p.rank());
+  });
+  p.role("multiply", Resource::sms(1).pipelined(2), p.range(2 * kBlocks), [&](const Tile& t) {
+    Index block = p.let("block", t.index * 5 % kBlocks);  // 0, 5, 2, 7, 4, 1, 6, 3, and again
+    Index cols = p.let("cols", t.index / kBlocks * 32);
+    p.wait(made[block % 2], block / 2 + 1);
+    Value acc = p.zeros(kSum, kRows, 32);
+    p.loop(kInner / 64, [&](const Index& i) {
+      acc = dot(acc, p.load(x.tile({block * kRows, i * 64}, kRows, 64)),
+                p.load(b.tile({cols, i * 64}, 32, 64)).T());
+    });
+    p.store(c.tile({block * kRows, cols}, kRows, 32), acc);
+    p.notify(multiplied[0], p.rank());
+  });
+  EXPECT_EQ(difference(p.finish(), /*tries=*/3), "");
+}
+
 // The second of each step has an inner size that no matrix instruction takes.
 TEST_F(Agents, ProductsOfProducts) {
   ProgramBuilder p("chained_products", 1);
