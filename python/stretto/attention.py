@@ -120,7 +120,7 @@ def ring_attention(
     out: Any = None,
 ) -> Any:
     """The same as sequence_attention(), with less memory: keys and values travel from rank to rank,
-    through two places, of up to four GPUs one for each other rank. `queries_travel`: queries do,
+    through two places, of up to eight GPUs one for each other rank. `queries_travel`: queries do,
     and sums come back (TokenRing)."""
     op = "ring_attention"
     options = tokens, is_causal, scale, window, return_lse

@@ -10,13 +10,16 @@
 namespace stretto {
 namespace {
 
+// A stream of the highest priority there is, numbers beyond being clamped.
+constexpr int kFirst = -1000;
+
 // Lists of steps kept per rank; a launch with other extents evaluates its own.
 constexpr std::size_t kMostLists = 64;
 
 }  // namespace
 
 struct EngineQueues::Queue {
-  explicit Queue(const cuda::Device& device) : stream(device), done(device) {}
+  explicit Queue(const cuda::Device& device) : stream(device, kFirst), done(device) {}
   cuda::Stream stream;
   cuda::Event done;
 };

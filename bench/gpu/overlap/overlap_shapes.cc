@@ -175,7 +175,8 @@ void add_few_rows(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
                         .packets = c.packets,
                         .channels = tiles,
                         .num_stages = c.loop.stages};
-    add(out, family_of(config), gemm_ar_desc(s), config, gemm_ar);
+    GemmArDesc desc = gemm_ar_desc(s);
+    add(out, family_of(config), desc, fitted(desc, config), gemm_ar);
     if (quick && out.size() == 2) return;
   }
 }

@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kMostWarpBytes = 512;
 
 // Most ranks whose keys and values a GPU has room for by default.
-constexpr int kMostHeldRanks = 4;
+constexpr int kMostHeldRanks = 8;
 
 // Part 0 is the own keys and values, part s = 1 .. P - 1 those of rank r - s, which lie in slot
 // (s - 1) % num_slots. Where each has a slot of its own, a tile of queries goes through all parts

@@ -186,7 +186,8 @@ class SharedTiles {
         tiles_(p_.grid(d.m, d.n, tile_.bm, tile_.bn)) {
     // Whole packets in every row, whatever the dtype.
     Index cols = cfg.packets ? ceil_div(d.n, 4) * 4 : d.n, planes = world_ * row_tiles_;
-    BufferOptions slots{.space = Space::kSymmetric, .num_slots = 2, .packet = cfg.packets};
+    BufferOptions slots{
+        .space = Space::kSymmetric, .num_slots = cfg.num_slots, .packet = cfg.packets};
     parts_ = p_.buffer("parts", d.out_dtype, {planes, rows_, cols}, slots);  // by source
     if (cfg.packets) {
       sums_ = p_.buffer("sums", d.out_dtype, {planes, rows_, cols}, slots);  // by owner

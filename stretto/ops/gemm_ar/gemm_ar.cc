@@ -63,7 +63,10 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
   } else {
     fields.only("store_slots", c.store_slots, 0, "an agent that stores needs two shots");
     fields.only("load_slots", c.load_slots, 0, "loads ahead need two shots");
-    if (shared) fields.only("num_slots", c.num_slots, 2, "shares have no other order");
+    if (shared) {
+      // With signals a launch ends after every rank has summed, and so read, its shares.
+      fields.only("num_slots", c.num_slots, c.packets ? 2 : 1, "shares have no other order");
+    }
   }
   if (d.world_size == 1) return;
   if (two) {

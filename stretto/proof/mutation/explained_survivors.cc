@@ -42,8 +42,8 @@ constexpr const char* kRingReady =
 
 const std::vector<Explanation>& explanations() {
   static const std::vector<Explanation> all = {
-      {"@(gemm_ar|gemm_ar_fp8*) P=*", "duplicate notify", "gemm@(|.consumer): notify 'arrived'",
-       kOneArrival},
+      {"@(gemm_ar|gemm_ar_fp8*|gemm_ar_shared) P=*", "duplicate notify",
+       "gemm@(|.consumer): notify 'arrived'", kOneArrival},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_reduce_ring|all_to_"
        "all|broadcast|ag_gemm|ag_gemm_fp8*|ag_gemm_gathered|ag_gemm_push|gemm_rs_copy|all_reduce_"
        "add_rms_norm) P=*",
@@ -52,8 +52,8 @@ const std::vector<Explanation>& explanations() {
        kOneArrival},
       {"gemm_rs_copy P=*", "duplicate notify", "scatter: notify 'arrived'", kOneArrival},
       {"@(embedding|moe_combine) P=3", "duplicate notify", "sum: notify 'done'", kOneArrival},
-      {"@(gemm_ar|gemm_ar_fp8*) P=*", "notify too much", "gemm@(|.consumer): notify 'arrived'",
-       kOneArrival},
+      {"@(gemm_ar|gemm_ar_fp8*|gemm_ar_shared) P=*", "notify too much",
+       "gemm@(|.consumer): notify 'arrived'", kOneArrival},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_reduce_ring|all_to_"
        "all|broadcast|ag_gemm|ag_gemm_fp8*|ag_gemm_gathered|ag_gemm_push|gemm_rs_copy|all_reduce_"
        "add_rms_norm) P=*",
@@ -112,7 +112,8 @@ const std::vector<Explanation>& explanations() {
        "ag_gemm|ag_gemm_fp8*|all_reduce_add_rms_norm|embedding|lm_head|moe_combine|ep_dispatch|"
        "ep_combine) P=*",
        "wait for wrong channel", "on_end: wait 'done'", kEveryChannel},
-      {"gemm_ar_two_shot P=*", "wait for wrong channel", "on_end: wait 'gathered'", kEveryChannel},
+      {"gemm_ar_@(two_shot|shared) P=*", "wait for wrong channel", "on_end: wait 'gathered'",
+       kEveryChannel},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_to_all) P=*",
        "wait in wrong rotation", "on_end: wait 'done'", kEveryChannel},
       {"@(all_gather|all_reduce_two_shot|ag_gemm|ag_gemm_fp8*|lm_head) P=*", "notify wrong channel",
@@ -141,6 +142,12 @@ const std::vector<Explanation>& explanations() {
       {"gemm_ar_two_shot P=*", "access on wrong rank", "@(reduce|gemm.consumer): store 'out'",
        "the loop stores at every rank before it notifies any: only the order changes"},
       {"gemm_ar_two_shot P=*", "notify wrong rank", "reduce: notify 'gathered'", kEveryRank},
+      {"gemm_ar_shared P=*", "notify wrong rank", "gemm: notify '@(arrived|gathered)'", kEveryRank},
+      {"gemm_ar_shared P=*", "notify wrong channel", "gemm: notify 'gathered'", kSwappedSources},
+      {"gemm_ar_shared P=*", "access on wrong rank", "gemm: store 'out'",
+       "the loop stores at every rank before it notifies any: only the order changes"},
+      {"gemm_ar_shared P=* gpu", "packet to wrong slot", "gemm.consumer: store_packet 'parts'",
+       "every rank's part is received at once: senders swap places, a matter of values"},
       {"@(reduce_scatter|all_reduce_two_shot) P=*", "notify wrong channel",
        "on_start: notify 'ready'", kSwappedSources},
       {"@(reduce_scatter|all_reduce_two_shot) P=*",
@@ -168,10 +175,6 @@ const std::vector<Explanation>& explanations() {
        "gemm.consumer: notify 'arrived'", kOneArrival},
       {"push_all_reduce P=*", "@(duplicate notify|notify too much)",
        "reduce: notify '@(arrived|reduced)'", kOneArrival},
-      {"push_all_reduce P=*", "notify wrong rank", "reduce: notify '@(arrived|reduced)'",
-       kEveryRank},
-      {"push_all_reduce P=*", "wait in wrong rotation", "reduce: wait '@(arrived|reduced)'",
-       kEveryChannel},
       {"push_all_reduce P=*", "fewer slots", "buffer '@(slots|sums)'",
        "workers have several tiles here, and the notify of one tile says that the one before was "
        "read"},
