@@ -10,16 +10,13 @@
 namespace stretto {
 namespace {
 
-// A stream of the highest priority there is, numbers beyond being clamped.
-constexpr int kFirst = -1000;
-
 // Lists of steps kept per rank; a launch with other extents evaluates its own.
 constexpr std::size_t kMostLists = 64;
 
 }  // namespace
 
 struct EngineQueues::Queue {
-  explicit Queue(const cuda::Device& device) : stream(device, kFirst), done(device) {}
+  explicit Queue(const cuda::Device& device) : stream(device), done(device) {}
   cuda::Stream stream;
   cuda::Event done;
 };
@@ -98,9 +95,14 @@ void EngineQueues::begin(int rank, const cuda::Stream& main) const {
   main.record(local(rank).start);
 }
 
-void EngineQueues::fork(int rank, const Steps& steps, const Addresses& at) const {
+void EngineQueues::fork(int rank, const Steps& steps, const Addresses& at, Awaiting which) const {
   const Rank& own = local(rank);
+  auto awaits_a_role = [&](const EngineStep& step) {
+    return step.kind == EngineStep::Kind::kAwaitBell && step.bell < launch_.engines.first_gate_bell;
+  };
   for (std::size_t q = 0; q < own.queues.size(); ++q) {
+    bool roles = std::any_of(steps[q].begin(), steps[q].end(), awaits_a_role);
+    if (roles != (which == Awaiting::kRoles)) continue;
     const Queue& queue = own.queues[q];
     queue.stream.wait(own.start);
     enqueue(steps[q], rank, at, queue.stream);

@@ -1,10 +1,11 @@
 // The copy engines' part of a launch: a stream for each queue of each rank, and the words through
 // which kernels and queues tell each other how far they are (codegen/engine_plan.h).
 //
-// gpu_instance.h calls begin(), launches the gate, calls fork(), launches the main kernel, and
-// calls join() last. A queue's first step awaits a bell that the gate rings, so nothing but these
-// two kernels is in the stream, and one may begin beside the other. The gate is enqueued before
-// what awaits it: it begins also where the driver puts both streams into one hardware queue.
+// gpu_instance.h calls begin(), launches the gate, calls fork(kGate), launches the main kernel, and
+// calls fork(kRoles) and, last, join(). A queue's first step awaits a bell that the gate rings, so
+// nothing but these two kernels is in the stream, and one may begin beside the other. Each kernel
+// is enqueued before what awaits it: it begins also where the driver puts all streams into one
+// hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1, as Megatron asks for).
 #pragma once
 
 #include <cstdint>
@@ -44,8 +45,10 @@ class EngineQueues {
   const Steps& steps(int rank, const std::vector<std::int64_t>& extents, const cuda::Stream& main);
   // Queues come after what `main` has so far.
   void begin(int rank, const cuda::Stream& main) const;
-  // Enqueues a rank's copies on the queues' own streams.
-  void fork(int rank, const Steps& steps, const Addresses& at) const;
+  // Enqueues a rank's copies on the queues' own streams: of the queues that await the gate alone,
+  // or of those that await roles of the main kernel, too.
+  enum class Awaiting : std::uint8_t { kGate, kRoles };
+  void fork(int rank, const Steps& steps, const Addresses& at, Awaiting which) const;
   // `main` goes on when the copies are done.
   void join(int rank, const cuda::Stream& main) const;
 

@@ -437,10 +437,9 @@ void GpuInstance::State::enqueue(const GpuLaunchArgs& args, Ready& ready, int ra
     return address(args, static_cast<std::size_t>(t), static_cast<std::size_t>(r));
   };
   auto counters = [&](int r) { return signals.on[static_cast<std::size_t>(r)].address(); };
-  // Before the kernel that waits for them: what is enqueued after a kernel that never ends may
-  // never start.
-  engines->fork(rank, *ready.steps, {tensor, counters});
+  engines->fork(rank, *ready.steps, {tensor, counters}, EngineQueues::Awaiting::kGate);
   own.kernel->launch(stream, config, pointers);
+  engines->fork(rank, *ready.steps, {tensor, counters}, EngineQueues::Awaiting::kRoles);
   engines->join(rank, stream);
 }
 
