@@ -97,37 +97,46 @@ Program lm_head(const VocabDesc& d, const VocabConfig& cfg) {
   TensorRef table = p.input("table", d.weight_dtype, {share, d.hidden});
   TensorRef logits = p.output("logits", DType::kF32, {m, d.vocab}, Space::kSymmetric);
   std::int64_t tile_k = cfg.tile_k == 0 ? d.hidden : cfg.tile_k;
-  TileSpace tiles = p.grid(d.m, share, cfg.tile_rows, cfg.tile_vocab);
+  const std::int64_t row_tiles = ceil_div(d.m, cfg.tile_rows);
+  const std::int64_t tiles = row_tiles * ceil_div(share, cfg.tile_vocab);
+  const int workers = cfg.num_workers;
   bool alone = d.world_size == 1;  // nobody to wait for
-  SignalRef ready, gathered;       // by rank: its logits may be written; tiles of it that are there
+  // By rank: its logits may be written; workers that have written theirs there.
+  SignalRef ready, gathered;
   if (!alone) {
     ready = p.signal("ready");
     gathered = p.signal("gathered");
     p.on_start([&] { p.notify_all(ready); });
   }
 
-  p.role("gemm", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages), tiles.columns_first(),
-         [&](const Tile& t) {
-           Value acc = p.zeros(DType::kF32, cfg.tile_rows, cfg.tile_vocab);
-           p.loop(ceil_div(d.hidden, tile_k), [&](const Index& step) {
-             Index k = step * tile_k;
-             acc = dot(acc, p.load(x.tile({t.row, k}, cfg.tile_rows, tile_k)),
-                       p.load(table.tile({t.col, k}, cfg.tile_vocab, tile_k)).T());
-           });
-           Index first = p.let("first", p.rank() * share);
-           Index end = p.let("end", min(first + share, d.vocab));  // of this rank's columns
-           Slice columns = logits.tile({t.row, first + t.col}, cfg.tile_rows, cfg.tile_vocab);
-           if (alone) return p.store(columns.until_col(end), acc);
-           // All stores are under way before the first notify waits for them.
-           p.loop(d.world_size, [&](const Index& i) {
-             Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
-             p.wait(ready, peer);
-             p.store(columns.on(peer).until_col(end), acc);
-           });
-           p.loop(d.world_size,
-                  [&](const Index& i) { p.notify(gathered, (p.rank() + 1 + i) % d.world_size); });
-         });
-  if (!alone) wait_for_all(p, gathered, tiles.count());
+  auto multiply = [&](const Index& row, const Index& col) {
+    Value acc = p.zeros(DType::kF32, cfg.tile_rows, cfg.tile_vocab);
+    p.loop(ceil_div(d.hidden, tile_k), [&](const Index& step) {
+      Index k = step * tile_k;
+      acc = dot(acc, p.load(x.tile({row, k}, cfg.tile_rows, tile_k)),
+                p.load(table.tile({col, k}, cfg.tile_vocab, tile_k)).T());
+    });
+    return acc;
+  };
+  Resource sms = Resource::sms(workers).pipelined(cfg.num_stages);
+  p.role("gemm", sms, p.range(workers), [&](const Tile& worker) {
+    p.loop(ceil_div(tiles - worker.index, workers), [&](const Index& i) {
+      Index tile = p.let("tile", worker.index + i * workers);
+      Index row = p.let("row", tile % row_tiles * cfg.tile_rows);
+      Index col = p.let("col", tile / row_tiles * cfg.tile_vocab);
+      Value acc = multiply(row, col);
+      Index first = p.let("first", p.rank() * share);
+      Index end = p.let("end", min(first + share, d.vocab));  // of this rank's columns
+      Slice columns = logits.tile({row, first + col}, cfg.tile_rows, cfg.tile_vocab).until_col(end);
+      if (alone) return p.store(columns, acc);
+      // Once, and told of once: either takes as long as the weights of half a tile.
+      p.when(i == 0, [&] { p.wait_all(ready); });
+      p.loop(d.world_size,
+             [&](const Index& r) { p.store(columns.on((p.rank() + 1 + r) % d.world_size), acc); });
+    });
+    if (!alone) p.notify_all(gathered);
+  });
+  if (!alone) wait_for_all(p, gathered, workers);
   return p.finish();
 }
 
