@@ -92,11 +92,16 @@ void AgentWriter::wait_for_text(const Op& op, const std::string& count) {
 // A thread that issues loads for tile after tile comes to the same waits again. What it has waited
 // for it need not look at any more, a round trip to memory during which it loads nothing.
 void AgentWriter::declare_passed_waits() {
-  constexpr std::int64_t kMostCounters = 64;  // PassedWaits
-  auto waits = [](const Op& op) { return op.code == OpCode::kWait; };
-  remembers_waits_ =
-      kernel_.launch.num_counters <= kMostCounters && !site_.rings && any_op(agent_.body, waits);
-  if (remembers_waits_) line("PassedWaits passed;");
+  const std::int64_t counters = kernel_.launch.num_counters;
+  if (counters > 64 || site_.rings) return;
+  // Most roles wait for one number in all waits, or for one arrival or none.
+  std::int64_t count = 1;
+  for_each_op(agent_.body, [&](const Op& op) {
+    if (op.code != OpCode::kWait) return;
+    remembers_waits_ = true;
+    if (op.exprs[1].is_const()) count = std::max<std::int64_t>(op.exprs[1].const_value(), 1);
+  });
+  if (remembers_waits_) line("PassedWaits<{}, {}> passed;", counters > 32 ? "u64" : "u32", count);
 }
 
 void AgentWriter::remembered_wait(const Op& op) {

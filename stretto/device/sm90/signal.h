@@ -107,17 +107,17 @@ STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w
   poll_acquire_sys(word, target, w, site, counter, clock);
 }
 
-// What a thread has waited for in this launch: of 64 counters those that had got `count` or more. A
-// counter only grows, and what the thread acquired it has.
+// What a thread has waited for in this launch: the counters, as many as Bits has, that had got
+// `kCount` or more. A counter only grows, and what the thread acquired it has.
+template <class Bits, u64 kCount>
 struct PassedWaits {
-  u64 counters = 0, most = 0;
+  Bits counters = 0;
 
   STRETTO_DEVICE bool holds(i64 counter, u64 count) const {
-    return (counters >> counter & 1) != 0 && count <= most;
+    return (counters >> counter & 1) != 0 && count <= kCount;
   }
   STRETTO_DEVICE void add(i64 counter, u64 count) {
-    if (counters == 0) most = count;
-    if (count >= most) counters |= u64(1) << counter;
+    if (count >= kCount) counters |= Bits(1) << counter;
   }
 };
 

@@ -110,7 +110,9 @@ bool spills(const GemmRsDesc& d, const GemmRsConfig& c) {
 }
 
 bool spills(const GemmArDesc& d, const GemmArConfig& c) {
-  // A tile and its sum in rank order.
+  // A tile, what came of all others, and its sum in rank order.
+  const bool whole_packets = c.packets && c.shots == ReduceShots::kOne;
+  if (whole_packets && d.world_size > 2 && c.tile.bm * c.tile.bn > 64 * 64) return true;
   if (c.shots != ReduceShots::kTwo) return c.num_reduce_sms == 0 && c.tile.bn > 128;
   if (c.tile.bm < 128 || c.store_slots > 0) return false;
   const bool masks = masks_ranks(d.world_size);

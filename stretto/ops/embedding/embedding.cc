@@ -120,6 +120,8 @@ Program lm_head(const VocabDesc& d, const VocabConfig& cfg) {
   };
   Resource sms = Resource::sms(workers).pipelined(cfg.num_stages);
   p.role("gemm", sms, p.range(workers), [&](const Tile& worker) {
+    // Once, and told of once: either takes as long as the weights of half a tile.
+    if (!alone) p.wait_all(ready);
     p.loop(ceil_div(tiles - worker.index, workers), [&](const Index& i) {
       Index tile = p.let("tile", worker.index + i * workers);
       Index row = p.let("row", tile % row_tiles * cfg.tile_rows);
@@ -129,8 +131,6 @@ Program lm_head(const VocabDesc& d, const VocabConfig& cfg) {
       Index end = p.let("end", min(first + share, d.vocab));  // of this rank's columns
       Slice columns = logits.tile({row, first + col}, cfg.tile_rows, cfg.tile_vocab).until_col(end);
       if (alone) return p.store(columns, acc);
-      // Once, and told of once: either takes as long as the weights of half a tile.
-      p.when(i == 0, [&] { p.wait_all(ready); });
       p.loop(d.world_size,
              [&](const Index& r) { p.store(columns.on((p.rank() + 1 + r) % d.world_size), acc); });
     });
@@ -161,6 +161,8 @@ VocabConfig lm_head_gpu_config(const VocabDesc& d) {
   std::int64_t share = vocab_per_rank(d);
   GpuLoop loop = gpu_loop(
       {.m = d.m, .n = share, .k = d.hidden, .a_dtype = d.dtype, .b_dtype = d.weight_dtype});
+  // Where a tile is stored at every rank, 256 columns spill.
+  if (d.world_size > 1) loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(share, loop.tile.bn);
   return {.tile_rows = loop.tile.bm,
           .tile_vocab = loop.tile.bn,

@@ -98,19 +98,16 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
     Index count = p.let("count", min(per_channel, all - channel * per_channel));
     p.wait(arrived[source * channels + channel], count);
   };
-  auto sum_of = [&](const Tile& t) {
-    Value sum = p.zeros(sum_dtype(d.out_dtype), tile.bm, tile.bn);
-    p.loop(d.world_size, [&](const Index& source) {
-      await(t, source);
-      Slice partial = slots.tile({source, t.row, t.col}, tile.bm, tile.bn);
-      sum = sum + cast(p.load(partial), sum.dtype());
-    });
-    return sum;
+  auto part_of = [&](const Tile& t, const Index& source) {
+    return p.load(slots.tile({source, t.row, t.col}, tile.bm, tile.bn));
   };
-
-  auto finish = [&](const Tile& t) {
-    Value sum = sum_of(t);
+  auto finish = [&](const Tile& t, Value sum) {
     layer.finish(t, std::move(sum), layer.residual(t));  // after the sum: both fill the registers
+  };
+  // The next rank first, the own one, if it is among them, last.
+  auto for_ranks = [&](int count, const std::function<void(const Index& rank)>& fn) {
+    if (count == 0) return;
+    p.loop(count, [&](const Index& i) { fn(p.let("peer", (p.rank() + 1 + i) % d.world_size)); });
   };
 
   p.on_start([&] {
@@ -119,22 +116,32 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   Resource sms =
       Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).staggered(cfg.stagger);
   p.role("gemm", sms, tiles, [&](const Tile& t) {
+    // Who sums its own tiles has its part in registers.
+    const int receivers = d.world_size - (in_epilogue ? 1 : 0);
+    Value mine = p.zeros(d.out_dtype, tile.bm, tile.bn);
     p.when(t.row < m, [&] {
-      Value partial = layer.partial(t);
-      p.loop(d.world_size, [&](const Index& i) {
-        Index peer = p.let("peer", (p.rank() + 1 + i) % d.world_size);
+      mine = layer.partial(t);
+      for_ranks(receivers, [&](const Index& peer) {
         if (credit) p.wait(ready, peer);
-        p.store(slots.tile({p.rank(), t.row, t.col}, tile.bm, tile.bn).on(peer), partial);
+        p.store(slots.tile({p.rank(), t.row, t.col}, tile.bm, tile.bn).on(peer), mine);
       });
     });
-    p.loop(d.world_size, [&](const Index& i) {
-      p.notify(arrived[p.rank() * channels + t.index / per_channel],
-               (p.rank() + 1 + i) % d.world_size);
+    for_ranks(receivers, [&](const Index& peer) {
+      p.notify(arrived[p.rank() * channels + t.index / per_channel], peer);
     });
-    if (in_epilogue) finish(t);
+    if (!in_epilogue) return;
+    for_ranks(receivers, [&](const Index& source) { await(t, source); });
+    finish(t, sum_with_own(p, mine, [&](const Index& source) { return part_of(t, source); }));
   });
   if (!in_epilogue) {
-    p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles, finish);
+    p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles, [&](const Tile& t) {
+      Value sum = p.zeros(sum_dtype(d.out_dtype), tile.bm, tile.bn);
+      p.loop(d.world_size, [&](const Index& source) {
+        await(t, source);
+        sum = sum + cast(part_of(t, source), sum.dtype());
+      });
+      finish(t, std::move(sum));
+    });
   }
   return p.finish();
 }
