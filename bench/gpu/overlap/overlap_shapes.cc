@@ -157,7 +157,7 @@ void add_few_rows(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
   std::vector<Choice> choices = {{kSmall}, {kFlat}, {kNarrow}};
   if (s.world_size > 2) {
     for (const Loop& loop : {kSmall, kFlat, kNarrow}) {
-      for (bool packets : {true, false}) choices.push_back({loop, packets, ReduceShots::kShared});
+      choices.push_back({loop, false, ReduceShots::kShared});
     }
   }
   if (s.rank.m <= kFewRows) {
@@ -228,7 +228,7 @@ const char* family_of(const GemmArConfig& config) {
     case ReduceShots::kTwo:
       return "two";
     case ReduceShots::kShared:
-      return config.packets ? "shared packets" : "shared";
+      return "shared";
   }
   throw InternalError("gemm_ar: unknown shots");
 }

@@ -111,8 +111,7 @@ bool spills(const GemmRsDesc& d, const GemmRsConfig& c) {
 
 bool spills(const GemmArDesc& d, const GemmArConfig& c) {
   // A tile, what came of all others, and its sum in rank order.
-  const bool whole_packets = c.packets && c.shots == ReduceShots::kOne;
-  if (whole_packets && d.world_size > 2 && c.tile.bm * c.tile.bn > 64 * 64) return true;
+  if (c.packets && d.world_size > 2 && c.tile.bm * c.tile.bn > 64 * 64) return true;
   if (c.shots != ReduceShots::kTwo) return c.num_reduce_sms == 0 && c.tile.bn > 128;
   if (c.tile.bm < 128 || c.store_slots > 0) return false;
   const bool masks = masks_ranks(d.world_size);
@@ -298,7 +297,7 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
   if (one) choices = {{0}, {8}, {32}, {64}};
   if (shared) choices = {{0}};
   // Twice the bytes: for few rows.
-  if (one && d.m <= (shared ? 256 : 64)) choices.push_back({.reduce = 0, .packets = true});
+  if (one && !shared && d.m <= 64) choices.push_back({.reduce = 0, .packets = true});
   for (const Loop& loop : loops_for(one ? d.m : run_rows)) {
     std::int64_t tiles =
         one ? num_tiles(d.m, d.n, loop.tile) : num_tiles(run_rows, d.n, loop.tile) * d.world_size;

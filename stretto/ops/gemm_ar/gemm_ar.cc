@@ -52,9 +52,8 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
   if (shared) {
     fields.only("num_reduce_sms", c.num_reduce_sms, 0, "who multiplied a tile sums its share");
   }
-  if (two || c.num_reduce_sms > 0) {
-    fields.only("packets", c.packets, false,
-                "packets need one shot or shares, with sums in the epilogue");
+  if (c.shots != ReduceShots::kOne || c.num_reduce_sms > 0) {
+    fields.only("packets", c.packets, false, "packets need one shot with sums in the epilogue");
   }
   if (two) {
     int load_slots = fitted(scattered(d), scattered(c)).load_slots;
@@ -64,8 +63,8 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
     fields.only("store_slots", c.store_slots, 0, "an agent that stores needs two shots");
     fields.only("load_slots", c.load_slots, 0, "loads ahead need two shots");
     if (shared) {
-      // With signals a launch ends after every rank has summed, and so read, its shares.
-      fields.only("num_slots", c.num_slots, c.packets ? 2 : 1, "shares have no other order");
+      // A launch ends after every rank has summed, and so read, its shares.
+      fields.only("num_slots", c.num_slots, 1, "shares have no other order");
     }
   }
   if (d.world_size == 1) return;
@@ -172,8 +171,8 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   return p.finish();
 }
 
-// Beyond, twice the bytes take longer than a signal. Shares are few bytes, and wait twice.
-constexpr std::int64_t kMaxPacketRows = 16, kMaxSharedPacketRows = 128;
+// Beyond, twice the bytes take longer than a signal.
+constexpr std::int64_t kMaxPacketRows = 16;
 
 // Gives the tile an agent that stores, where slots for it fit beside the stages.
 void drain(GemmRsConfig& cfg, const GemmArDesc& d) {
@@ -246,7 +245,7 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
           .shots = shots,
           .num_compute_sms = gpu_workers(tiles),
           .num_reduce_sms = 0,
-          .packets = d.m <= (shots == ReduceShots::kShared ? kMaxSharedPacketRows : kMaxPacketRows),
+          .packets = d.m <= kMaxPacketRows,
           .channels = tiles,
           .num_stages = loop.num_stages};
 }
