@@ -73,6 +73,12 @@ class LaunchTest(CliCase):
         self.assertEqual((done.returncode, done.stdout), (128 + 9, b""))
         self.assertEqual(done.stderr.decode(), "stretto: rank 1 was ended by signal 9 (Killed)\n")
 
+    def test_who_was_killed_explains_failures_of_others_that_ended_before(self):
+        done = run("launch", "-n", 3, "--", "sh", "-c",
+                   "[ $RANK = 1 ] && { sleep 0.1; kill -9 $$; }; exit 3")
+        self.assertEqual((done.returncode, done.stdout), (128 + 9, b""))
+        self.assertEqual(done.stderr.decode(), "stretto: rank 1 was ended by signal 9 (Killed)\n")
+
     def test_refusals(self):
         self.refused("launch", "--", "true", says="--ranks")
         self.refused("launch", "-n", 0, "--", "true", says="--ranks")

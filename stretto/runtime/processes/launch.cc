@@ -9,9 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
+#include <thread>
 #include <vector>
 
 #include "stretto/base/errors.h"
@@ -23,6 +24,8 @@ namespace stretto {
 namespace {
 
 constexpr int kCannotStart = 127;
+// A process that is killed may end so long after the others know.
+constexpr std::chrono::milliseconds kDying{200}, kLook{2};
 
 sigset_t handled_signals() {
   sigset_t set;
@@ -68,7 +71,12 @@ class Launcher {
   void start(int rank, int listener, int port, int master_port);
   [[noreturn]] void become(const Start& start, pid_t parent);
   void wait_for_news();
+  struct Ended {
+    std::size_t rank;
+    int status;
+  };
   bool reap();
+  std::vector<Ended> reaped();
   void ended(std::size_t rank, int status);
   void kill_all(int signal) {
     for (pid_t pid : pids_) {
@@ -163,17 +171,33 @@ void Launcher::wait_for_news() {
   next_ = deadline_in(options_.grace);
 }
 
-// Of those that have ended since, who was killed comes first: the others' faults are of that.
+// Of those that have ended since, who was killed comes first: the others' faults are of that. They
+// know of it as soon as its sockets are closed, and may end before it has given its memory back.
 bool Launcher::reap() {
-  std::vector<std::pair<std::size_t, int>> gone;  // rank and status
+  std::vector<Ended> gone = reaped();
+  auto was_killed = [](const Ended& process) { return WIFSIGNALED(process.status); };
+  auto unexplained = [&] {
+    return first_failure_ == 0 && !stopping_ &&
+           std::none_of(gone.begin(), gone.end(), was_killed) &&
+           std::any_of(gone.begin(), gone.end(), [](const Ended& e) { return e.status != 0; });
+  };
+  for (Deadline until = deadline_in(kDying); unexplained() && ms_until(until) > 0;) {
+    std::this_thread::sleep_for(kLook);
+    std::vector<Ended> more = reaped();
+    gone.insert(gone.end(), more.begin(), more.end());
+  }
+  std::stable_partition(gone.begin(), gone.end(), was_killed);
+  for (const Ended& e : gone) ended(e.rank, e.status);
+  return !gone.empty();
+}
+
+std::vector<Launcher::Ended> Launcher::reaped() {
+  std::vector<Ended> gone;
   for (std::size_t r = 0; r < pids_.size(); ++r) {
     int status = 0;
-    if (pids_[r] > 0 && ::waitpid(pids_[r], &status, WNOHANG) > 0) gone.emplace_back(r, status);
+    if (pids_[r] > 0 && ::waitpid(pids_[r], &status, WNOHANG) > 0) gone.push_back({r, status});
   }
-  std::stable_partition(gone.begin(), gone.end(),
-                        [](const auto& process) { return WIFSIGNALED(process.second); });
-  for (auto [rank, status] : gone) ended(rank, status);
-  return !gone.empty();
+  return gone;
 }
 
 void Launcher::ended(std::size_t rank, int status) {
