@@ -71,13 +71,15 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, int num_sms) {
                        .reduce_cols = 256};
   // Beside those who multiply. Rows of products under way: more spill with more ranks.
   const bool beside = base.num_reduce_sms == 0;
+  GroupedRsConfig usual = wide;
+  sum_beside(d, usual);
   for (std::int64_t blocks : {4, 8, 16}) {
     GroupedRsConfig made = wide;
     made.block_tiles = tiles_of_block(d.n, made.tile.bn, blocks);
     if (d.all_reduce && d.world_size > 2 && made.block_tiles == 1) continue;  // spills
     made.reduce_rows =
         std::min<std::int64_t>(std::max<std::int64_t>(24 / d.top_k, 1), tokens_of_rank(d));
-    if (d.world_size > 2) made.reduce_rows = std::min(made.reduce_rows, base.reduce_rows);
+    if (d.world_size > 2) made.reduce_rows = std::min(made.reduce_rows, usual.reduce_rows);
     made.reduce_rounds = rounds_of_turns(d, made, made.reduce_rows, 1);
     if (beside) add(out, made);
   }

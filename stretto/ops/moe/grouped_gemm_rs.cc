@@ -328,7 +328,8 @@ void sum_beside(const GroupedRsDesc& d, GroupedRsConfig& c) {
   if (d.world_size > 2) {  // more spill: a row takes 4 registers for each part and 8 for its sum
     rows_of_warp = std::min(rows_of_warp, 80 / (4 * (d.top_k + d.world_size - 1) + 8));
   }
-  c.block_tiles = ceil_div(ceil_div(d.n, c.tile.bn), std::int64_t{4});
+  const std::int64_t blocks = d.world_size > 2 && !d.all_reduce ? 8 : 4;
+  c.block_tiles = ceil_div(ceil_div(d.n, c.tile.bn), blocks);
   c.last_blocks = 0;
   c.last_rows = c.last_rounds = 1;
   c.num_reduce_sms = c.num_reduce_stages = 0;
@@ -359,9 +360,11 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   // have SMs of their own then.
   int reduce_sms = d.all_reduce && d.world_size > 6 ? 8 : 0;
   c.num_compute_sms = gpu_workers(tiles, kGpuSms - reduce_sms);
-  // At the end they take 0 to 18 % less on two H100s, 2026-11-25 (docs/performance/moe.md); more
-  // ranks have not been timed so.
-  if (!d.all_reduce && d.world_size <= 2) {
+  // At the end they take 0 to 18 % less on two H100s, 2026-11-25, and on four H200s, 2026-11-26, 6
+  // to 31 % less but where a row's product is long: beside products of Mixtral in blocks of 512
+  // columns they take 4 to 9 % less than at the end (docs/performance/moe.md).
+  constexpr std::int64_t kLongProduct = 2560;
+  if (!d.all_reduce && (d.world_size <= 2 || d.k < kLongProduct)) {
     sum_at_end(d, c);
   } else {
     sum_beside(d, c);
