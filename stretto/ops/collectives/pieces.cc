@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/harness/field_fit.h"

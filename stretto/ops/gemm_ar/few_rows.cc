@@ -3,7 +3,6 @@
 #include <functional>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/harness/rank_sum.h"

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
-#include <vector>
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/gemm/row_runs.h"
 #include "stretto/ops/gemm_rs/partial_sums.h"
 #include "stretto/ops/harness/field_fit.h"
+#include "stretto/ops/harness/rank_sum.h"
 
 namespace stretto {
 namespace {
@@ -228,23 +227,6 @@ GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
 
 namespace {
 
-// Of the others' parts, which are loaded in the order of the ranks after this one, the own one
-// stands where it belongs.
-void add_in_rank_order(ProgramBuilder& p, Value& sum, const Value& own, int world_size,
-                       const std::function<Value(const Index& source)>& arrived) {
-  std::vector<Value> others;  // of rank + 1, ... rank + P - 1
-  for (int i = 1; i < world_size; ++i) others.push_back(arrived((p.rank() + i) % world_size));
-  for (int source = 0; source < world_size; ++source) {
-    Value term = cast(own, sum.dtype());
-    for (int i = 1; i < world_size; ++i) {
-      Value is_it =
-          p.splat(DType::kI32, (p.rank() + i) % world_size) == p.splat(DType::kI32, Index(source));
-      term = where(is_it, cast(others[static_cast<std::size_t>(i - 1)], sum.dtype()), term);
-    }
-    sum = sum + term;
-  }
-}
-
 // Of every tile each rank gets its own rows from all others and adds them to what it has of them in
 // registers. All wait for each other in every tile, so two slots are enough (gemm_rs.h).
 Program across_ranks(const GemmRsDesc& d, const GemmRsConfig& cfg) {
@@ -285,20 +267,9 @@ Program across_ranks(const GemmRsDesc& d, const GemmRsConfig& cfg) {
     p.loop(1, d.world_size, [&](const Index& i) {
       p.wait(arrived[(p.rank() + i) % d.world_size * num_tiles + t.index], 1);
     });
-    DType dtype = sum_dtype(d.out_dtype);
-    Value sum = p.zeros(dtype, tile.bm, tile.bn);
+    constexpr std::int64_t kMostElements = 4096;  // that registers hold of every rank
     auto arrived_part = [&](const Index& source) { return p.load(part(slots, source, p.rank())); };
-    // All under way before the first addition, where registers hold them.
-    constexpr std::int64_t kMostElements = 4096;
-    constexpr int kMostRanks = 8;
-    if (tile.bm * tile.bn <= kMostElements && d.world_size <= kMostRanks) {
-      add_in_rank_order(p, sum, partial, d.world_size, arrived_part);
-    } else {
-      auto add = [&](const Index& source) { sum = sum + cast(arrived_part(source), dtype); };
-      p.loop(0, p.rank(), add);
-      sum = sum + cast(partial, dtype);
-      p.loop(p.rank() + 1, d.world_size, add);
-    }
+    Value sum = sum_with_own(p, partial, arrived_part, tile.bm * tile.bn <= kMostElements);
     sum = averaged(d, sum);
     Index row = p.let("own_row", t.row - runs.first_row(p.rank()));
     if (d.residual) {

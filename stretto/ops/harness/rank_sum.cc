@@ -16,11 +16,11 @@ Value sum_over_ranks(ProgramBuilder& p, const ValueType& type, const PartOfRank&
   return sum;
 }
 
-Value sum_with_own(ProgramBuilder& p, const Value& mine, const PartOfRank& part) {
+Value sum_with_own(ProgramBuilder& p, const Value& mine, const PartOfRank& part, bool together) {
   const int world = p.world_size();
   Value sum = p.zeros(sum_dtype(mine.dtype()), mine.rows(), mine.cols());
   auto add = [&](const Value& v) { sum = sum + cast(v, sum.dtype()); };
-  if (world > kRanksTogether) {
+  if (!together || world > kRanksTogether) {
     p.loop(0, p.rank(), [&](const Index& r) { add(part(r)); });
     add(mine);
     p.loop(p.rank() + 1, world, [&](const Index& r) { add(part(r)); });

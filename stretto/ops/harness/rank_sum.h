@@ -15,7 +15,9 @@ using PartOfRank = std::function<Value(const Index& source)>;
 
 // What part(r) gives, of `type`, of every rank, this one among them.
 Value sum_over_ranks(ProgramBuilder& p, const ValueType& type, const PartOfRank& part);
-// The same where this rank has its own part already: part(r) is called for others only.
-Value sum_with_own(ProgramBuilder& p, const Value& mine, const PartOfRank& part);
+// The same where this rank has its own part already: part(r) is called for others only. Not
+// `together`: one part after the other, as large tiles fill the registers.
+Value sum_with_own(ProgramBuilder& p, const Value& mine, const PartOfRank& part,
+                   bool together = true);
 
 }  // namespace stretto
