@@ -16,13 +16,17 @@ void for_each_op(const Block& block, const Visit& visit) {
   }
 }
 
-// Whether there is one of which `holds`.
+// Whether there is one of which `holds`; of an operation, it or one within it.
+template <typename Holds>
+bool any_op(const Block& block, const Holds& holds);
+template <typename Holds>
+bool any_op(const Op& op, const Holds& holds) {
+  return holds(op) || std::any_of(op.bodies.begin(), op.bodies.end(),
+                                  [&](const Block& body) { return any_op(body, holds); });
+}
 template <typename Holds>
 bool any_op(const Block& block, const Holds& holds) {
-  return std::any_of(block.begin(), block.end(), [&](const Op& op) {
-    return holds(op) || std::any_of(op.bodies.begin(), op.bodies.end(),
-                                    [&](const Block& body) { return any_op(body, holds); });
-  });
+  return std::any_of(block.begin(), block.end(), [&](const Op& op) { return any_op(op, holds); });
 }
 
 // Whether there is nothing but `kCode`, and control around it.

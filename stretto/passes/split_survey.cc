@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "stretto/ir/block_ops.h"
 #include "stretto/ir/tables.h"
 #include "stretto/passes/register_uses.h"
 
@@ -31,18 +32,6 @@ bool is_elementwise(OpCode code) {
 
 bool names_itself(const Op& op, int reg) {
   return op.result == reg || std::count(op.operands.begin(), op.operands.end(), reg) > 0;
-}
-
-// The operation itself or one inside it.
-template <typename Matches>
-bool any_op(const Op& op, const Matches& matches) {
-  if (matches(op)) return true;
-  for (const Block& body : op.bodies) {
-    for (const Op& inner : body) {
-      if (any_op(inner, matches)) return true;
-    }
-  }
-  return false;
 }
 
 }  // namespace

@@ -284,7 +284,8 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
 std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, int num_sms) {
   std::vector<GemmArConfig> configs = {default_config(d, shots, Target::kCuda)};
   if (!is_half(d.a_dtype, d.b_dtype)) return configs;
-  const bool shared = shots == ReduceShots::kShared, one = shots == ReduceShots::kOne || shared;
+  // all_rows: tiles have the rows of all ranks.
+  const bool one = shots == ReduceShots::kOne, all_rows = shots != ReduceShots::kTwo;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   struct Choice {
     int reduce;
@@ -295,19 +296,19 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
   std::vector<Choice> choices = {
       {0}, {8}, {16}, {0, Scatter::kCopyEngine, 4}, {0, Scatter::kCopyEngine, 16}};
   if (one) choices = {{0}, {8}, {32}, {64}};
-  if (shared) choices = {{0}};
+  if (shots == ReduceShots::kShared) choices = {{0}};
   // Twice the bytes: for few rows.
-  if (one && !shared && d.m <= 64) choices.push_back({.reduce = 0, .packets = true});
-  for (const Loop& loop : loops_for(one ? d.m : run_rows)) {
-    std::int64_t tiles =
-        one ? num_tiles(d.m, d.n, loop.tile) : num_tiles(run_rows, d.n, loop.tile) * d.world_size;
+  if (one && d.m <= 64) choices.push_back({.reduce = 0, .packets = true});
+  for (const Loop& loop : loops_for(all_rows ? d.m : run_rows)) {
+    std::int64_t tiles = all_rows ? num_tiles(d.m, d.n, loop.tile)
+                                  : num_tiles(run_rows, d.n, loop.tile) * d.world_size;
     for (const Choice& c : choices) {
       bool engine = c.scatter == Scatter::kCopyEngine;
       GemmArConfig config = configs.front();
       config.tile = loop.tile;
       config.num_reduce_sms = c.reduce;
       config.num_compute_sms = gpu_workers(tiles, num_sms - c.reduce - (engine ? 2 : 0));
-      config.channels = one      ? tiles
+      config.channels = all_rows ? tiles
                         : engine ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
                                  : channels_of(run_rows, loop.tile.bm, c.channels);
       config.scatter = config.gather = c.scatter;

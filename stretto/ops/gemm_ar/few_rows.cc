@@ -73,6 +73,12 @@ class Layer {
   TensorRef scale_a_, residual_, out_;
 };
 
+// For as many ranks, the next one first, the own one, if it is among them, last.
+void for_ranks(ProgramBuilder& p, int count, const std::function<void(const Index& rank)>& fn) {
+  if (count == 0) return;
+  p.loop(count, [&](const Index& i) { fn(p.let("peer", (p.rank() + 1 + i) % p.world_size())); });
+}
+
 }  // namespace
 
 Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
@@ -103,11 +109,6 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   auto finish = [&](const Tile& t, Value sum) {
     layer.finish(t, std::move(sum), layer.residual(t));  // after the sum: both fill the registers
   };
-  // The next rank first, the own one, if it is among them, last.
-  auto for_ranks = [&](int count, const std::function<void(const Index& rank)>& fn) {
-    if (count == 0) return;
-    p.loop(count, [&](const Index& i) { fn(p.let("peer", (p.rank() + 1 + i) % d.world_size)); });
-  };
 
   p.on_start([&] {
     if (credit) p.notify_all(ready);
@@ -120,16 +121,16 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
     Value mine = p.zeros(d.out_dtype, tile.bm, tile.bn);
     p.when(t.row < m, [&] {
       mine = layer.partial(t);
-      for_ranks(receivers, [&](const Index& peer) {
+      for_ranks(p, receivers, [&](const Index& peer) {
         if (credit) p.wait(ready, peer);
         p.store(slots.tile({p.rank(), t.row, t.col}, tile.bm, tile.bn).on(peer), mine);
       });
     });
-    for_ranks(receivers, [&](const Index& peer) {
+    for_ranks(p, receivers, [&](const Index& peer) {
       p.notify(arrived[p.rank() * channels + t.index / per_channel], peer);
     });
     if (!in_epilogue) return;
-    for_ranks(receivers, [&](const Index& source) { await(t, source); });
+    for_ranks(p, receivers, [&](const Index& source) { await(t, source); });
     finish(t, sum_with_own(p, mine, [&](const Index& source) { return part_of(t, source); }));
   });
   if (!in_epilogue) {
@@ -211,7 +212,7 @@ class SharedTiles {
   // that parts may be written again.
   void multiply_and_sum(const Tile& t) {
     p_.when(t.row < layer_.m, [&] { send_parts(t); });
-    for_ranks(
+    for_all(
         [&](const Index& owner) { p_.notify(arrived_[p_.rank() * num_tiles_ + t.index], owner); });
     p_.loop(world_, [&](const Index& s) { p_.wait(arrived_[s * num_tiles_ + t.index], 1); });
     p_.when(t.row < layer_.m, [&] {
@@ -219,19 +220,18 @@ class SharedTiles {
       Value sum = sum_of(t);  // before the residual: both fill the registers
       Value all = layer_.finished(sum, layer_.residual_of(t, row, rows_));
       Slice out = layer_.out(t, row, rows_).until_row(t.row + tile_.bm);
-      for_ranks([&](const Index& peer) { p_.store(out.on(peer), all); });
+      for_all([&](const Index& peer) { p_.store(out.on(peer), all); });
     });
-    for_ranks([&](const Index& peer) { p_.notify(gathered_, peer); });
+    for_all([&](const Index& peer) { p_.notify(gathered_, peer); });
   }
 
-  // The next rank first, the own one last.
-  void for_ranks(const std::function<void(const Index& rank)>& fn) {
-    p_.loop(world_, [&](const Index& i) { fn(p_.let("peer", (p_.rank() + 1 + i) % world_)); });
+  void for_all(const std::function<void(const Index& rank)>& fn) {
+    for_ranks(p_, p_.world_size(), fn);
   }
 
   void send_parts(const Tile& t) {
     Value mine = layer_.partial(t);
-    for_ranks([&](const Index& owner) {
+    for_all([&](const Index& owner) {
       // Rows before the owner's come to lie before its first, and are masked.
       Index first = Index(0) - owner * rows_;
       Slice part = parts_.tile({plane(t, p_.rank()), first, t.col}, tile_.bm, tile_.bn);

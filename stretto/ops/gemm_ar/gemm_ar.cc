@@ -293,9 +293,10 @@ GemmArConfig fitted(const GemmArDesc& d, GemmArConfig cfg) {
 GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target target) {
   check_sizes("gemm_ar", {{"world_size", d.world_size}, {"m", d.m}, {"n", d.n}, {"k", d.k}});
   if (target == Target::kCuda) return fitted(d, gpu_config(d, shots));
-  bool one = shots != ReduceShots::kTwo;
+  // Tiles have the rows of all ranks.
+  bool all_rows = shots != ReduceShots::kTwo;
   GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);
-  if (!one) {
+  if (!all_rows) {
     bool many_rows = tile.bm > kernels::kMaxSmallRows;
     tile = default_config(scattered(d)).tile;
     // One kernel for both algorithms, so that both give the same bits.
@@ -304,7 +305,7 @@ GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target targe
   GemmArConfig cfg{.tile = tile,
                    .shots = shots,
                    .num_reduce_sms = shots == ReduceShots::kShared ? 0 : 1,
-                   .channels = one ? ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn) : 2};
+                   .channels = all_rows ? ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn) : 2};
   return fitted(d, cfg);
 }
 
