@@ -81,6 +81,14 @@ bool ArrayReader::read(nb::handle array, ArrayView* view) const {
   return read_torch(array.ptr(), view);
 }
 
+bool ArrayReader::read_made(nb::handle array, ArrayView* view) const {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(array.ptr()));
+  if (type == ndarray_.ptr()) return read_numpy(array.ptr(), view);
+  bool is_complex = false;
+  return read_tensor_ != nullptr && type == tensor_.ptr() &&
+         read_memory(array.ptr(), view, &is_complex);
+}
+
 // Element types are singletons, but for structured ones, which then have plans of their own.
 bool ArrayReader::read_numpy(PyObject* object, ArrayView* view) const {
   auto* array = reinterpret_cast<PyArrayObject*>(object);
@@ -98,13 +106,17 @@ bool ArrayReader::read_numpy(PyObject* object, ArrayView* view) const {
 }
 
 bool ArrayReader::read_torch(PyObject* tensor, ArrayView* view) const {
-  if (wants_gradient(tensor)) return false;
+  bool is_complex = false;
+  return !wants_gradient(tensor) && read_memory(tensor, view, &is_complex) &&
+         !is_lazy(tensor, is_complex);
+}
+
+bool ArrayReader::read_memory(PyObject* tensor, ArrayView* view, bool* is_complex) const {
   nb::dlpack::dltensor read;
   if (read_tensor_(tensor, &read) != 0) {
     PyErr_Clear();
     return false;
   }
-  if (is_lazy(tensor, read.dtype.code == kComplex)) return false;
   bool on_gpu = read.device.device_type == kCuda;
   if ((read.device.device_type != kCpu && !on_gpu) || read.strides == nullptr) return false;
   static_assert(sizeof(read.dtype) == sizeof(std::uint32_t));
@@ -118,6 +130,7 @@ bool ArrayReader::read_torch(PyObject* tensor, ArrayView* view) const {
   view->strides = read.strides;
   view->is_writable = true;
   view->device = on_gpu ? read.device.device_id : -1;
+  *is_complex = read.dtype.code == kComplex;
   return true;
 }
 

@@ -40,6 +40,9 @@ class ArrayReader {
   // devices that are no GPUs, tensors that a gradient is asked of or whose elements are not what is
   // in memory, elements that are not aligned.
   bool read(nanobind::handle array, ArrayView* view) const;
+  // The same of an array that was made just now, of which no gradient is asked and whose elements
+  // are what is in memory.
+  bool read_made(nanobind::handle array, ArrayView* view) const;
   // Autograd is told that a tensor has been written to, or each of a tuple.
   void count_write(nanobind::handle tensors) const;
   // PyTorch's current stream on a GPU; false where it does not tell.
@@ -51,6 +54,8 @@ class ArrayReader {
 
   bool read_numpy(PyObject* array, ArrayView* view) const;
   bool read_torch(PyObject* tensor, ArrayView* view) const;
+  // Where its elements are, whatever is asked of it.
+  bool read_memory(PyObject* tensor, ArrayView* view, bool* is_complex) const;
   bool wants_gradient(PyObject* tensor) const;
   // Whether its elements are negatives, or conjugates, of what is in memory.
   bool is_lazy(PyObject* tensor, bool is_complex) const;

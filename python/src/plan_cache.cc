@@ -56,10 +56,12 @@ bool PlanCache::describe_array(const ArrayView& view, std::size_t place, Call* c
   return fits;
 }
 
-bool PlanCache::read_results(nb::handle result, Call* call) const {
+bool PlanCache::read_results(nb::handle result, bool made, Call* call) const {
   call->num_views = call->num_arrays;
   auto read = [&](nb::handle array) {
-    return call->num_views < kMaxArrays && reader_.read(array, &call->views[call->num_views++]);
+    if (call->num_views == kMaxArrays) return false;
+    ArrayView* view = &call->views[call->num_views++];
+    return made ? reader_.read_made(array, view) : reader_.read(array, view);
   };
   if (!PyTuple_CheckExact(result.ptr())) return read(result);
   for (nb::handle each : nb::borrow<nb::tuple>(result)) {
@@ -80,7 +82,7 @@ bool PlanCache::describe(nb::handle op, std::int64_t option, nb::handle out, con
     if (!reader_.read(arrays[i], &view) || !describe_array(view, i, call)) return false;
   }
   if (out.is_none()) return true;
-  if (!read_results(out, call)) return false;
+  if (!read_results(out, false, call)) return false;
   for (std::size_t i = num_arrays; i < call->num_views; ++i) {
     const ArrayView& written = call->views[i];
     if (!written.is_writable || !describe_array(written, i, call)) return false;
@@ -103,7 +105,7 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   nb::object result = nb::borrow(out);
   if (out.is_none()) {
     result = plan->make();
-    if (!read_results(result, &call)) return nb::object();
+    if (!read_results(result, true, &call)) return nb::object();
   }
   std::uintptr_t stream = 0;
   int device = call.views[0].device;
@@ -145,7 +147,7 @@ void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args
                     nb::handle result, nb::object make, const std::vector<Made>& launches,
                     const std::vector<std::uintptr_t>& fixed) {
   Call call;
-  if (!describe(op, option, out, arrays, &call) || !read_results(result, &call)) return;
+  if (!describe(op, option, out, arrays, &call) || !read_results(result, false, &call)) return;
   Plan plan{.launches = {}, .make = std::move(make), .kept = {}};
   for (const Made& made : launches) {
     if (made.addresses.size() > kMaxArrays) return;

@@ -114,8 +114,8 @@ class PlanCache {
   bool describe(nanobind::handle op, std::int64_t option, nanobind::handle out,
                 const nanobind::args& arrays, Call* call) const;
   bool describe_array(const ArrayView& view, std::size_t place, Call* call) const;
-  // Reads a result, or the several of a tuple, behind the arrays.
-  bool read_results(nanobind::handle result, Call* call) const;
+  // Reads a result, or the several of a tuple, behind the arrays. `made`: by a plan, just now.
+  bool read_results(nanobind::handle result, bool made, Call* call) const;
   static bool find(std::uintptr_t address, const Call& call, Launch::Argument* found);
 
   std::shared_ptr<Session> session_;

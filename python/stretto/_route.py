@@ -12,11 +12,12 @@ forward: Any = None  # _torch_forward
 
 def load() -> None:
     """Called where PyTorch may have been imported since the last time."""
-    global layer, forward  # pylint: disable=global-statement
+    global layer, forward, wants  # pylint: disable=global-statement
     if layer is None and "torch" in sys.modules:
         from . import _torch, _torch_forward  # pylint: disable=import-outside-toplevel
 
         layer, forward = _torch, _torch_forward
+        wants = _torch.wants  # which every call asks
 
 
 def wants(*arrays: Any) -> bool:

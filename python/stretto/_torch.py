@@ -17,18 +17,19 @@ from ._world import group_of
 from .errors import UserError
 
 
+_is_compiling = torch.compiler.is_compiling
+
+
 def wants(*arrays) -> bool:
     """Whether a call must go through torch.library: it is being compiled, or a gradient is asked
     for."""
     if not isinstance(arrays[0], Tensor):
         return False
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         return True
-    if not torch.is_grad_enabled():
-        return False
     for x in arrays:
         if isinstance(x, Tensor) and x.requires_grad:
-            return True
+            return torch.is_grad_enabled()
     return False
 
 

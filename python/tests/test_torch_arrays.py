@@ -1,6 +1,8 @@
 """Tensors whose elements are not what is in memory, or are not aligned, and what autograd is told of a
 tensor that results are written to; against the same calls on plain copies."""
 
+import contextlib
+
 import pytest
 
 import stretto
@@ -104,3 +106,48 @@ def test_autograd_notices_results_that_are_written_over_what_it_saved():
                 call(torch.empty(3, 4))
 
     testing.run(1, body)
+
+
+@pytest.mark.parametrize("around", ["nothing", "inference", "meta"])
+def test_results_of_repeated_calls_are_like_the_first(around):
+    """What they are does not hang on what a first call was made in, nor on PyTorch's defaults."""
+    x, w = torch.randn(4, 6), torch.randn(5, 6)
+    contexts = {
+        "nothing": contextlib.nullcontext,
+        "inference": torch.inference_mode,
+        "meta": lambda: torch.device("meta"),
+    }
+
+    def calls():
+        return (
+            stretto.all_reduce(x),
+            stretto.all_gather_matmul(x, w.t()),
+            stretto.all_gather(x.to(torch.bfloat16), dim=1),
+            *stretto.all_reduce_add_rms_norm(x, x, x[0]),
+        )
+
+    def body():
+        made = []
+        for context in (contextlib.nullcontext, contexts[around], contextlib.nullcontext):
+            for _ in range(2):
+                with context():
+                    made.append((context, calls()))
+        return made
+
+    def reversed_body():
+        with contexts[around]():
+            calls()
+        return [(contextlib.nullcontext, calls())] + body()
+
+    for made in testing.run(2, body) + testing.run(2, reversed_body):
+        first = made[0][1]
+        for context, results in made:
+            for want, got in zip(first, results):
+                assert got.device.type == "cpu" and got.dtype == want.dtype
+                assert got.stride() == want.stride() and not got.requires_grad
+                assert got.is_inference() == (context is torch.inference_mode)
+                assert torch.equal(got, want) and got.untyped_storage().nbytes() > 0
+        memory = [got.data_ptr() for _, results in made for got in results]
+        assert len(set(memory)) == len(memory)
+        for got in made[-1][1]:
+            got.requires_grad_().sum().backward()
