@@ -19,6 +19,7 @@
 //   gpu_bench watchdog --ranks P      what deadlines of waits cost
 //   gpu_bench graph-fetch             how copy engines that fetch get on in graphs; two GPUs
 //   gpu_bench copies                  copy engines while a kernel holds every SM; two GPUs
+//   gpu_bench lines --ranks P         whether what a warp stores to a peer arrives in whole lines
 //   gpu_bench processes --ranks P     GPUs of a world of processes: results, and a killed rank
 //   gpu_bench programs FILE...        programs of files, one process per GPU
 //   gpu_bench startup --ranks P       cold and warm starts, and launches with a new m
@@ -178,6 +179,9 @@ int run(int argc, char** argv) {
   auto* graph_fetch = app.add_subcommand("graph-fetch", "copy engines that fetch, in graphs");
   auto* copies = app.add_subcommand("copies", "copy engines while a kernel holds every SM");
   copies->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
+  auto* lines = app.add_subcommand("lines", "whether packets arrive in whole lines");
+  lines->add_option("--ranks", s.world_size, "GPUs")->check(CLI::Range(2, 8));
+  lines->add_option("-o,--out", s.out, "JSON");
   auto* startup = app.add_subcommand("startup", "cold and warm starts, and a new m");
   startup->add_option("--ranks", s.world_size, "GPUs")->check(CLI::Range(1, 8));
   for (auto* command : {graph_fetch, copies, startup}) {
@@ -243,6 +247,7 @@ int run(int argc, char** argv) {
   if (programs->parsed()) return run_program_files(s, program_files, is_part);
   if (graph_fetch->parsed()) return run_graph_fetch(s);
   if (copies->parsed()) return run_copies(s);
+  if (lines->parsed()) return run_lines(s);
   if (startup->parsed()) return run_startup(s);
   if (loops->parsed()) return run_loops(s);
   if (collectives->parsed()) return run_collectives(s);

@@ -15,6 +15,7 @@
 #include "bench/gpu/collectives/collectives.h"
 #include "bench/gpu/collectives/copies.h"
 #include "bench/gpu/collectives/graph_fetch.h"
+#include "bench/gpu/collectives/lines.h"
 #include "bench/gpu/experts/ep_moe.h"
 #include "bench/gpu/experts/exchange.h"
 #include "bench/gpu/experts/moe.h"
@@ -424,6 +425,13 @@ int run_copies(const Settings& s) {
   measure_copies(world, {.only = s.only, .samples = s.samples},
                  [&](const CopiesResult& r) { report.keep("copies", r); });
   return report.finish("copies");
+}
+
+int run_lines(const Settings& s) {
+  GpuWorld world({.size = s.world_size});
+  Report report(world, s);
+  measure_lines(world, {}, [&](const LinesResult& r) { report.keep("lines", r); });
+  return report.finish("lines");
 }
 
 int run_startup(const Settings& s) {

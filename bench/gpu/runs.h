@@ -50,6 +50,7 @@ int run_attention_ranks(const Settings& s);
 int run_watchdog(const Settings& s);
 int run_graph_fetch(const Settings& s);
 int run_copies(const Settings& s);
+int run_lines(const Settings& s);
 int run_startup(const Settings& s);
 int run_predict_points(const Settings& s);
 int run_points(const Settings& s);

@@ -19,6 +19,7 @@ struct KernelContext {
   LaunchPlan& launch;
   std::set<std::pair<WgmmaType, int>> wgmmas;
   std::vector<bool> constant;  // by tensor, where known (KernelOptions::constants)
+  std::vector<bool> lines = {};  // by tensor: packets go in lines (codegen/packet_lines.h)
   // What declares the epoch, where agents that wait for the launch before read it for themselves.
   std::string epoch = "";
   std::string epoch_read = "";  // what reads it, at any time of the launch

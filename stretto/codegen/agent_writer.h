@@ -96,6 +96,7 @@ class AgentWriter {
   std::string packet_types(const Op& op) const;
   std::string packet_source(const Op& op) const;
   void take_packets(const Op& op, const std::string& call);
+  std::int64_t words_under_way() const;
   std::size_t end_of_packets(const Block& ops, std::size_t at) const;
   void packets_together(const Block& ops, std::size_t begin, std::size_t end);
   void product(const Op& op);
@@ -226,7 +227,7 @@ class AgentWriter {
   std::string row_to(const Region& r, const std::string& row) const;
   std::string base(const Region& r) const;
   int run_width(const Region& r, const ValuePlan& plan) const;
-  int packet_words(const Region& r, const ValuePlan& plan) const;
+  std::string packet_form(const Region& r, const ValuePlan& plan) const;
   // Columns, rows and outer coordinate of a TMA access.
   std::string coordinate(const Region& r, int dim) const;
   std::string map_text(const Region& r, TensorMapPlan view);

@@ -18,6 +18,7 @@
 #include "stretto/codegen/gate_text.h"
 #include "stretto/codegen/index_width.h"
 #include "stretto/codegen/loss_text.h"
+#include "stretto/codegen/packet_lines.h"
 #include "stretto/codegen/params_text.h"
 #include "stretto/codegen/program_lines.h"
 #include "stretto/codegen/record_text.h"
@@ -146,6 +147,7 @@ class KernelWriter {
       budget_registers(roles_[i], launch_.block, plans_[i],
                        beside >= 0 ? &plans_[at(beside)] : nullptr);
     }
+    context_.lines = tensors_in_lines(program_, roles_, plans_);
     on_start_ = plan_edge(program_.on_start, "on_start");
     on_end_ = plan_edge(program_.on_end, "on_end");
     launch_.shared_bytes =

@@ -139,12 +139,14 @@ int AgentWriter::run_width(const Region& r, const ValuePlan& plan) const {
 
 // A word holds 4 bytes of payload, and two of them are 16 bytes; slots follow each other without a
 // gap.
-int AgentWriter::packet_words(const Region& r, const ValuePlan& plan) const {
+std::string AgentWriter::packet_form(const Region& r, const ValuePlan& plan) const {
+  std::string element = element_text(tensor(r).dtype);
+  if (kernel_.lines[static_cast<std::size_t>(r.tensor)]) return fmt::format("Lines<{}>", element);
   auto per = static_cast<int>(4 / size_bytes(tensor(r).dtype));
   std::size_t slot_bytes =
       storage_bytes(program_, r.tensor) / static_cast<std::size_t>(tensor(r).num_slots);
   bool pairs = plan.vec >= 2 * per && r.cols >= 2 * per && run_width(r, plan) >= 2 * per;
-  return slot_bytes % 16 == 0 && pairs ? 2 : 1;
+  return fmt::format("Words<{}, {}>", element, slot_bytes % 16 == 0 && pairs ? 2 : 1);
 }
 
 std::string AgentWriter::map_text(const Region& r, TensorMapPlan view) {
@@ -218,9 +220,8 @@ void AgentWriter::memory(const Op& op) {
     }
     case OpCode::kStorePacket:
       delay_text({});
-      line("{}store_packets<L{}, {}, {}>(v{}, {}, u32(epoch + 1), team);", unless_lost(r),
-           op.operands[0], element, packet_words(r, value_plan(op.operands[0])), op.operands[0],
-           from);
+      line("{}store_packets<L{}, {}>(v{}, {}, u32(epoch + 1), team);", unless_lost(r),
+           op.operands[0], packet_form(r, value_plan(op.operands[0])), op.operands[0], from);
       return;
     case OpCode::kLoadPacket:
       delay_text({});
@@ -237,8 +238,7 @@ std::string AgentWriter::packet_types(const Op& op) const {
   if (r.cols * static_cast<std::int64_t>(size_bytes(tensor(r).dtype)) < 4) {
     refuse(op.loc, "a packet has 4 bytes, a column of the tile fewer");
   }
-  return fmt::format("L{}, {}, {}", op.result, element_text(tensor(r).dtype),
-                     packet_words(r, value_plan(op.result)));
+  return fmt::format("L{}, {}", op.result, packet_form(r, value_plan(op.result)));
 }
 
 std::string AgentWriter::packet_source(const Op& op) const {
@@ -255,21 +255,28 @@ void AgentWriter::take_packets(const Op& op, const std::string& call) {
   if (records()) line("}}");
 }
 
+// Words of packets that a thread has under way, twice as many registers.
+std::int64_t AgentWriter::words_under_way() const { return kernel_.launch.block > 768 ? 16 : 32; }
+
 // Where loads of packets follow each other from `at` on, with nothing but names of indices between
-// them: the end of the last; else `at`.
+// them: the end of the last that can be under way together; else `at`.
 std::size_t AgentWriter::end_of_packets(const Block& ops, std::size_t at) const {
   if (issuing_ || ahead_ || ops[at].code != OpCode::kLoadPacket) return at;
-  std::size_t end = at;
-  for (std::size_t i = at + 1; i < ops.size(); ++i) {
-    if (ops[i].code == OpCode::kLoadPacket) end = i + 1;
-    if (ops[i].code != OpCode::kLoadPacket && ops[i].code != OpCode::kLet) break;
+  constexpr std::int64_t kLeastWords = 3;  // of one load
+  std::size_t end = at + 1;
+  std::int64_t count = 1;
+  for (std::size_t i = at + 1; i < ops.size() && (count + 1) * kLeastWords <= words_under_way();
+       ++i) {
+    bool loads = ops[i].code == OpCode::kLoadPacket;
+    if (!loads && ops[i].code != OpCode::kLet) break;
+    if (loads) end = i + 1;
+    count += loads ? 1 : 0;
   }
   return end;
 }
 
 // All are asked for before the first is waited for.
 void AgentWriter::packets_together(const Block& ops, std::size_t begin, std::size_t end) {
-  constexpr std::int64_t kWords = 32;  // of a thread, twice as many registers
   auto loads = [&](auto&& of_load) {
     for (std::size_t i = begin; i < end; ++i) {
       if (ops[i].code == OpCode::kLoadPacket) at_line_of(ops[i], [&] { of_load(ops[i]); });
@@ -277,7 +284,7 @@ void AgentWriter::packets_together(const Block& ops, std::size_t begin, std::siz
   };
   std::int64_t count = 0;
   loads([&](const Op&) { ++count; });
-  const std::int64_t at_once = std::max<std::int64_t>(kWords / count / 2 * 2, 2);
+  const std::int64_t at_once = std::max<std::int64_t>(words_under_way() / count / 2 * 2, 2);
   line("// all of these are under way before the first is waited for");
   for (std::size_t i = begin; i < end; ++i) {
     const Op& op = ops[i];

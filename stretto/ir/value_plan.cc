@@ -13,8 +13,11 @@ namespace {
 
 constexpr int kDefaultThreads = 256;
 constexpr int kLanesOfCopiedRow = 8;  // 128 bytes, as rows of factors have
-// Of a thread's 16 bytes of packets. With more in a row the accesses of a warp would lie 32 bytes
-// apart, and links carry sectors of 32 bytes, half of which would be empty.
+// Of packets, what a warp has in a row where they go in lines (codegen/packet_lines.h), 16 bytes in
+// each thread.
+constexpr std::int64_t kPayloadOfLines = 512;
+// Else of a thread's 16 bytes. With more in a row the accesses of a warp would lie 32 bytes apart,
+// and links carry sectors of 32 bytes, half of which would be empty.
 constexpr int kPayloadOfAccess = 8;
 
 std::int64_t pow2_at_least(std::int64_t v) {
@@ -144,7 +147,10 @@ class ValuePlanner {
     }
     for (int reg : packets_) {
       int& most = vec[static_cast<std::size_t>(root(reg))];
-      most = std::min(most, kPayloadOfAccess / static_cast<int>(size_bytes(type(reg).dtype)));
+      auto size = static_cast<std::int64_t>(size_bytes(type(reg).dtype));
+      bool lines = type(reg).cols * size % kPayloadOfLines == 0 && plan_.num_threads % 32 == 0;
+      auto payload = lines ? std::int64_t{16} : kPayloadOfAccess;
+      most = std::min(most, static_cast<int>(payload / size));
     }
     for (std::size_t i = 0; i < plan_.values.size(); ++i) {
       auto r = static_cast<std::size_t>(root(static_cast<int>(i)));

@@ -241,6 +241,47 @@ inline void st_relaxed_sys_global_v2_u64(T* p, const V& v) {
   sim::yield();  // each word arrives whole, not both together
   sim_store(p + 1, T(*v[1]));
 }
+// Lines, by all threads of a warp. Their last words are written after all others and read before
+// them: ranks may be processes of their own.
+struct SimLinePart {
+  void* at;
+  uint64_t words[2];
+  uint64_t* word(int i) const { return static_cast<uint64_t*>(at) + i; }
+  bool ends_line() const { return reinterpret_cast<uintptr_t>(at) / 16 % 8 == 7; }
+};
+template <class F>
+inline void sim_line_parts(void* const lanes[32], bool ends_first, F visit) {
+  for (bool ends : {ends_first, !ends_first}) {
+    for (int i = 0; i < 32; ++i) {
+      auto& part = *static_cast<SimLinePart*>(lanes[i]);
+      if (part.ends_line() == ends) visit(part);
+    }
+  }
+}
+template <class T, class V>
+inline void st_volatile_global_v2_u64(T* p, const V& v) {
+  SimLinePart mine{p, {uint64_t(*v[0]), uint64_t(*v[1])}};
+  sim::warp_together(sim::WarpOp::kStoreLine, &mine, [](void* const lanes[32]) {
+    sim_line_parts(lanes, false, [](const SimLinePart& part) {
+      sim_store(part.word(0), part.words[0]);
+      sim_store(part.word(1), part.words[1]);
+    });
+  });
+  sim::yield();
+}
+template <class V, class T>
+inline void ld_volatile_global_v2_u64(const V& out, const T* p) {
+  sim::poll();
+  SimLinePart mine{const_cast<T*>(p), {}};
+  sim::warp_together(sim::WarpOp::kLoadLine, &mine, [](void* const lanes[32]) {
+    sim_line_parts(lanes, true, [](SimLinePart& part) {
+      part.words[1] = sim_load(part.word(1));
+      part.words[0] = sim_load(part.word(0));
+    });
+  });
+  *out[0] = mine.words[0];
+  *out[1] = mine.words[1];
+}
 template <class V>
 inline void sim_store_words(void* p, const V& v) {
   for (std::size_t i = 0; i < v.size(); ++i) static_cast<unsigned*>(p)[i] = unsigned(*v[i]);

@@ -37,6 +37,8 @@ enum class WarpOp {
   kElect,
   kLoadMatrix,
   kStoreMatrix,
+  kLoadLine,
+  kStoreLine,
   kRegisters,
   kProducts
 };

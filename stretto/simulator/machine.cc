@@ -279,12 +279,14 @@ void Machine::suspend() {
 }
 
 void Machine::yield() {
+  self_->polls = false;
   if (draw(4) != 0) return;
   make_ready(*self_);
   suspend();
 }
 
 void Machine::poll() {
+  self_->polls = only_polled_ = true;
   polling_.push_back(self_);
   suspend();
 }
@@ -293,6 +295,7 @@ void Machine::block_on(WaitList& list, const WaitFor& what) {
   Thread& own = *self_;
   own.state = Thread::State::kBlocked;
   own.waits_for = what;
+  only_polled_ = own.polls && what.what == WaitFor::What::kWarp;
   list.push_back(&own);
   suspend();
 }
@@ -374,18 +377,21 @@ bool Machine::run() {
       moved = true;
       do_one(waiting_blocks_, [this](Block* block) { begin(*block); });
     } else if (!nothing_ready) {
-      std::size_t polling = polling_.size();
+      only_polled_ = false;
       resume(*next_ready(streaks));
-      moved |= polling_.size() == polling;
+      moved |= !only_polled_;
     } else if (!held_back_.empty()) {
-      moved = true;
-      do_one(held_back_, [this](Thread* thread) { ready_.push_back(thread); });
+      do_one(held_back_, [&](Thread* thread) {
+        moved |= !thread->polls;
+        ready_.push_back(thread);
+      });
     } else {
       break;
     }
   }
   idle_rounds_ = moved ? 0 : idle_rounds_ + 1;
-  if (idle_rounds_ == kRoundsToDeadlock || (!moved && polling_.empty())) check_for_deadlock();
+  if (idle_rounds_ == kRoundsToDeadlock || (!moved && polling_.empty() && ready_.empty()))
+    check_for_deadlock();
   if (!violation_.empty()) {
     drop_everything();
     throw Violation(std::exchange(violation_, ""));

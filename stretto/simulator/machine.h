@@ -61,6 +61,7 @@ struct Thread : Place {
   Block* at = nullptr;
   unsigned index = 0;      // in its block
   bool held_back = false;  // goes on where hardly anyone else can
+  bool polls = false;      // has since done nothing but meet the others of its warp
   State state = State::kReady;
   WaitFor waits_for;
   boost::context::fiber fiber;
@@ -215,7 +216,8 @@ class Machine {
   boost::context::fiber scheduler_;
   std::string violation_;
   std::uint64_t timer_ns_, timer_read_ns_;
-  bool working_ = false;  // the last time something moved: the timer is slow
+  bool only_polled_ = false;  // whoever had its turn last
+  bool working_ = false;      // the last time something moved: the timer is slow
   int idle_rounds_ = 0;
 };
 

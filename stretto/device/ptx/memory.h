@@ -41,6 +41,18 @@ STRETTO_DEVICE void store_relaxed_sys(u64* p, const u64 (&v)[2]) {
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(v[0]), "l"(v[1])
                : "memory");
 }
+// 16 bytes of a line of 128 at `p` rounded down, which eight threads store, or load, by one
+// instruction; it arrives whole (docs/decisions/0019-packets-in-lines.md).
+STRETTO_DEVICE void store_line(u64* p, const u64 (&v)[2]) {
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(v[0]), "l"(v[1])
+               : "memory");
+}
+STRETTO_DEVICE void load_line(u64 (&v)[2], const u64* p) {
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(v[0]), "=l"(v[1])
+               : "l"(p)
+               : "memory");
+}
 // 16 or 8 bytes as one access.
 STRETTO_DEVICE void store_words(void* p, const u32 (&w)[4]) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]),

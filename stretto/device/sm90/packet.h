@@ -1,6 +1,13 @@
-// Packet buffers: every 4 bytes of payload lie beside a tag in one 8-byte word, which arrives
-// whole. A reader waits for the tag of its launch. As in NCCL's LL protocol, words go in pairs
-// where they lie so that 16 bytes are one access.
+// Packet buffers: payload beside the number of its launch, its tag, so that what arrives says so
+// itself; a reader waits for the tag of its launch. Two forms, of which a buffer has one:
+//
+// Words: every 4 bytes of payload lie beside a tag in one 8-byte word, which arrives whole. As in
+// NCCL's LL protocol, words go in pairs where they lie so that 16 bytes are one access.
+//
+// Lines: of 128 bytes that eight threads store by one instruction the last 8 are the tag. A line
+// arrives whole, as NCCL's LL128 protocol has it, too (docs/decisions/0019-packets-in-lines.md).
+// What the eighth thread has no room for follows as two words, those of a warp's four lines side by
+// side: 576 bytes for 512 of payload, in the 1024 that words would take.
 #pragma once
 
 #include "stretto/device/sm90/global.h"
@@ -36,44 +43,159 @@ STRETTO_DEVICE void put_payload(V& v, int i, int j, u32 payload) {
   }
 }
 
-// `box.data` and `row_stride` count words, `rows` and `cols` elements of T. kWords: words that may
-// be written at once, 1 or 2, because strides and origin are multiples of it.
-template <class L, class T, int kWords, class V>
+// What one access of a thread brings or takes: kStep elements from (r, c) of the tile on, which its
+// slots (i, j) hold. `box.data` and `row_stride` count words, `rows` and `cols` elements.
+
+// kWords: words that may be written at once, 1 or 2, because strides and origin are multiples of
+// it.
+template <class T, int kWords>
+class Words {
+ public:
+  static constexpr int kStep = kPerPacket<T> * kWords;
+  static constexpr int kHeld = kWords;
+  static constexpr bool kOfWarp = false;
+
+  template <class V>
+  static STRETTO_DEVICE void store(const V& v, int i, int j, const Box<u64>& box, i32 r, i32 c,
+                                   u32 tag, const Team&) {
+    u64 words[kWords];
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) {
+      bool second = c + k * kPer + 1 < box.cols;
+      words[k] = packet_word(packet_payload<T>(v, i, j + k * kPer, second), tag);
+    }
+    u64* to = box.data + r * box.row_stride + c / kPer;
+    if constexpr (kWords == 2) {
+      if (box.has_cols(c, kStep)) return store_relaxed_sys(to, words);
+    }
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) {
+      if (box.has_cols(c + k * kPer, 1)) store_relaxed_sys(to + k, words[k]);
+    }
+  }
+
+  // As if zeros had come.
+  STRETTO_DEVICE void clear(u32 tag, const Team&) {
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) words_[k] = packet_word(0, tag);
+  }
+  STRETTO_DEVICE void ask(const Box<u64>& box, i32 r, i32 c, const Team&) {
+    const u64* from = box.data + r * box.row_stride + c / kPer;
+    if constexpr (kWords == 2) {
+      if (box.has_cols(c, kStep)) return load_relaxed_sys(words_, from);
+    }
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) {
+      if (box.has_cols(c + k * kPer, 1)) words_[k] = load_relaxed_sys(from + k);
+    }
+  }
+  // Else `seen` is a tag that is not this launch's.
+  STRETTO_DEVICE bool came(u32 tag, u32& seen, const Team&) const {
+    bool all = true;
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) {
+      u32 its = u32(words_[k] >> 32);
+      all &= its == tag;
+      if (its != tag) seen = its;
+    }
+    return all;
+  }
+  template <class V>
+  STRETTO_DEVICE void put(V& v, int i, int j, const Team&) const {
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) put_payload<T>(v, i, j + k * kPer, u32(words_[k]));
+  }
+
+ private:
+  static constexpr int kPer = kPerPacket<T>;
+  u64 words_[kWords];
+};
+
+// Of a warp whose threads have 16 bytes each of 512 in a row, all of which exist or none.
+template <class T>
+class Lines {
+ public:
+  static constexpr int kStep = 16 / int(sizeof(T));
+  static constexpr int kHeld = 3;
+  static constexpr bool kOfWarp = true;
+
+  template <class V>
+  static STRETTO_DEVICE void store(const V& v, int i, int j, const Box<u64>& box, i32 r, i32 c,
+                                   u32 tag, const Team& t) {
+    if (!box.has_cols(c, kStep)) return;
+    u32 w[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) w[k] = packet_payload<T>(v, i, j + k * kPer, true);
+    u64* to = warps_place(box, r, c, t);
+    u64 line[2] = {(u64(w[1]) << 32) | w[0], ends_line(t) ? tag : (u64(w[3]) << 32) | w[2]};
+    __syncwarp();  // one instruction for all of a line
+    store_line(to + lane(t) * 2, line);
+    if (!ends_line(t)) return;
+    u64 rest[2] = {packet_word(w[2], tag), packet_word(w[3], tag)};
+    store_relaxed_sys(to + rest_at(t), rest);
+  }
+
+  STRETTO_DEVICE void clear(u32 tag, const Team& t) {
+    line_[0] = 0;
+    line_[1] = ends_line(t) ? tag : 0;
+    rest_ = packet_word(0, tag);
+  }
+  STRETTO_DEVICE void ask(const Box<u64>& box, i32 r, i32 c, const Team& t) {
+    if (!box.has_cols(c, kStep)) return;
+    const u64* from = warps_place(box, r, c, t);
+    __syncwarp();
+    load_line(line_, from + lane(t) * 2);
+    if (has_rest(t)) rest_ = load_relaxed_sys(from + rest_at(t) + lane(t) % 2);
+  }
+  STRETTO_DEVICE bool came(u32 tag, u32& seen, const Team& t) const {
+    if (!has_rest(t)) return true;
+    u32 its = u32(rest_ >> 32), ends = ends_line(t) ? u32(line_[1]) : tag;
+    if (its != tag || ends != tag) seen = its != tag ? its : ends;
+    return its == tag && ends == tag;
+  }
+  template <class V>
+  STRETTO_DEVICE void put(V& v, int i, int j, const Team& t) const {
+    u32 w[4] = {u32(line_[0]), u32(line_[0] >> 32), u32(line_[1]), u32(line_[1] >> 32)};
+    u32 before = __shfl_xor_sync(0xffffffffu, u32(rest_), 1);
+    if (ends_line(t)) {
+      w[2] = before;
+      w[3] = u32(rest_);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) put_payload<T>(v, i, j + k * kPer, w[k]);
+  }
+
+ private:
+  static constexpr int kPer = kPerPacket<T>;
+  static STRETTO_DEVICE u32 lane(const Team& t) { return t.tid % 32; }
+  static STRETTO_DEVICE bool ends_line(const Team& t) { return t.tid % 8 == 7; }
+  // Loads a word of what the last had no room for.
+  static STRETTO_DEVICE bool has_rest(const Team& t) { return t.tid % 8 >= 6; }
+  static STRETTO_DEVICE u32 rest_at(const Team& t) { return 64 + lane(t) / 8 * 2; }
+  static STRETTO_DEVICE u64* warps_place(const Box<u64>& box, i32 r, i32 c, const Team& t) {
+    return box.data + r * box.row_stride + (c - i32(lane(t)) * kStep) / kPer;
+  }
+
+  u64 line_[2], rest_;
+};
+
+// F: Words or Lines.
+template <class L, class F, class V>
 STRETTO_DEVICE void store_packets(const V& v, const Box<u64>& box, u32 tag, const Team& t) {
-  constexpr int kPer = kPerPacket<T>;
   if (L::kTileRows == 1 && !L::stores_cols(t)) return;
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
     i32 r = L::kTileRows == 1 ? 0 : L::row(t, i);
+    if (!box.has_row(r)) continue;
 #pragma unroll
-    for (int j = 0; j < V::kC; j += kPer * kWords) {
-      i32 c = L::col(t, j);
-      u64* to = box.data + r * box.row_stride + c / kPer;
-      u64 words[kWords];
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        bool second = c + k * kPer + 1 < box.cols;
-        words[k] = packet_word(packet_payload<T>(v, i, j + k * kPer, second), tag);
-      }
-      if (!box.has_row(r)) continue;
-      if constexpr (kWords == 2) {
-        if (box.has_cols(c, 2 * kPer)) {
-          store_relaxed_sys(to, words);
-          continue;
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        if (box.has_cols(c + k * kPer, 1)) store_relaxed_sys(to + k, words[k]);
-      }
-    }
+    for (int j = 0; j < V::kC; j += F::kStep) F::store(v, i, j, box, r, L::col(t, j), tag, t);
   }
 }
 
 // A tile of packets on its way, `kAtOnce` words of a thread at a time, all of which are asked for
 // before the first tag is looked at. Who waits for several tiles asks for all of them before it
 // takes the first.
-template <class L, class T, int kWords, class V, int kAtOnce = kPacketBatch>
+template <class L, class F, class V, int kAtOnce = kPacketBatch>
 class PacketLoads {
  public:
   STRETTO_DEVICE PacketLoads(const Box<u64>& box, u32 tag, const Team& t)
@@ -87,79 +209,65 @@ class PacketLoads {
     for (int first = 0; first < kAll; first += kBatch) {
       if (first > 0) ask(first);
       PollClock clock;
-      for (u32 seen = tag_; !complete(seen); ask(first)) {
-        if (!clock.gives_up(w, site, -1, tag_, seen)) continue;
+      for (;; ask(first)) {
+        u32 seen = tag_;
+        bool mine = complete(seen);
+        if (!of_any(!mine)) break;
+        if (!of_any(!mine && clock.gives_up(w, site, -1, tag_, seen))) continue;
         if (lost != nullptr) lose(lost);
         break;
       }
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
-        int at = first + b;
-        if (at >= kAll) continue;
-#pragma unroll
-        for (int k = 0; k < kWords; ++k) {
-          put_payload<T>(v, row_slot(at), col_slot(at) + k * kPer, u32(words_[b][k]));
+        if (first + b < kAll) {
+          packets_[b].put(v, row_slot(first + b), col_slot(first + b), team_);
         }
       }
     }
   }
 
  private:
-  static constexpr int kPer = kPerPacket<T>;
-  static constexpr int kStep = kPer * kWords;
-  static constexpr int kAll = V::kR * (V::kC / kStep);  // accesses of this thread
-  static constexpr int kBatch = kAll < kAtOnce / kWords ? kAll : kAtOnce / kWords;
+  static constexpr int kAll = V::kR * (V::kC / F::kStep);  // accesses of this thread
+  static constexpr int kMost = kAtOnce < F::kHeld ? 1 : kAtOnce / F::kHeld;
+  static constexpr int kBatch = kAll < kMost ? kAll : kMost;
 
-  static STRETTO_DEVICE int row_slot(int at) { return at / (V::kC / kStep); }
-  static STRETTO_DEVICE int col_slot(int at) { return at % (V::kC / kStep) * kStep; }
+  static STRETTO_DEVICE int row_slot(int at) { return at / (V::kC / F::kStep); }
+  static STRETTO_DEVICE int col_slot(int at) { return at % (V::kC / F::kStep) * F::kStep; }
+
+  // Of those who wait together.
+  static STRETTO_DEVICE bool of_any(bool mine) {
+    return F::kOfWarp ? __any_sync(0xffffffffu, mine) : mine;
+  }
 
   STRETTO_DEVICE void ask(int first) {
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       int at = first + b;
+      packets_[b].clear(tag_, team_);
+      if (at >= kAll) continue;
       // A tile of one column has it in every thread of a row.
       i32 r = L::kTileRows == 1 ? 0 : L::row(team_, row_slot(at)),
           c = L::kTileCols == 1 ? 0 : L::col(team_, col_slot(at));
-      const u64* from = box_.data + r * box_.row_stride + c / kPer;
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) words_[b][k] = packet_word(0, tag_);
-      if (at >= kAll || !box_.has_row(r)) continue;
-      if constexpr (kWords == 2) {
-        if (box_.has_cols(c, 2 * kPer)) {
-          load_relaxed_sys(words_[b], from);
-          continue;
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        if (box_.has_cols(c + k * kPer, 1)) words_[b][k] = load_relaxed_sys(from + k);
-      }
+      if (box_.has_row(r)) packets_[b].ask(box_, r, c, team_);
     }
   }
 
-  // Of the batch that was asked for last; else `seen` is a tag that is not this launch's.
+  // Of the batch that was asked for last.
   STRETTO_DEVICE bool complete(u32& seen) const {
     bool all = true;
 #pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        u32 its = u32(words_[b][k] >> 32);
-        all &= its == tag_;
-        if (its != tag_) seen = its;
-      }
-    }
+    for (int b = 0; b < kBatch; ++b) all &= packets_[b].came(tag_, seen, team_);
     return all;
   }
 
   const Box<u64> box_;
   const u32 tag_;
   const Team team_;
-  u64 words_[kBatch][kWords];
+  F packets_[kBatch];
 };
 
-template <class L, class T, int kWords, class V>
+template <class L, class F, class V>
 STRETTO_DEVICE void load_packets(V& v, const Box<u64>& box, u32 tag, const Team& t, const Watch& w,
                                  int site, volatile u32* lost = nullptr) {
-  PacketLoads<L, T, kWords, V>(box, tag, t).take(v, w, site, lost);
+  PacketLoads<L, F, V>(box, tag, t).take(v, w, site, lost);
 }

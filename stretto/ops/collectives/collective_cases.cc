@@ -12,6 +12,7 @@ namespace stretto {
 namespace {
 
 constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
+constexpr std::int64_t kLineColumns = 256;  // 16-bit packets of so many go in lines on GPUs
 
 CollectiveDesc desc_of(const OpShape& shape) {
   return {.dtype = shape.dtype,
@@ -29,6 +30,10 @@ CollectiveConfig config_of(const CollectiveDesc& d, Target target) {
   c.piece_rows = std::min(c.piece_rows, c.tile_rows);
   c.push = d.m * d.n < 1000;  // every way by some of them
   c.packets = d.m * d.n < 100;
+  if (d.n >= kLineColumns) {
+    c.tile_cols = kLineColumns;
+    c.push = c.packets = true;
+  }
   return c;
 }
 
@@ -101,7 +106,8 @@ struct CaseBuilder {
 std::vector<OpShape> shapes(int world_size) {
   return {{.world_size = world_size, .m = 16, .n = 32, .dtype = DType::kF32},
           {.world_size = world_size, .m = 37, .n = 29, .dtype = DType::kBF16},
-          {.world_size = world_size, .m = 5, .n = 7, .dtype = DType::kF16}};
+          {.world_size = world_size, .m = 5, .n = 7, .dtype = DType::kF16},
+          {.world_size = world_size, .m = 9, .n = 2 * kLineColumns, .dtype = DType::kBF16}};
 }
 
 // Activations of 4096 tokens; 32 MB.

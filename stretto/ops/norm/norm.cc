@@ -86,7 +86,13 @@ class PacketSums {
  public:
   PacketSums(ProgramBuilder& p, const NormDesc& d, const NormConfig& cfg, const Index& m,
              std::int64_t width)
-      : p_(p), rows_(cfg.tile_rows), width_(width), two_shot_(cfg.two_shot), end_(max(m, 1)) {
+      : p_(p),
+        rows_(cfg.tile_rows),
+        width_(width),
+        two_shot_(cfg.two_shot),
+        // Threads that are so many have 64 registers each.
+        together_(d.world_size <= 4 || cfg.threads <= 512),
+        end_(max(m, 1)) {
     BufferOptions where{.space = Space::kSymmetric, .num_slots = 2, .packet = true};
     inbox_ = p.buffer("inbox", d.dtype, {d.world_size, d.m, width}, where);
     if (two_shot_) sums_ = p.buffer("sums", d.dtype, {d.m, width}, where);
@@ -124,14 +130,14 @@ class PacketSums {
     return inbox_.tile({source, t.row, 0}, rows_, width_).until_row(end_);
   }
   Value in_rank_order(const Tile& t, const Value& mine) const {
-    Value total =
-        sum_with_own(p_, mine, [&](const Index& r) { return p_.load_packet(part(t, r)); });
+    auto part_of = [&](const Index& r) { return p_.load_packet(part(t, r)); };
+    Value total = sum_with_own(p_, mine, part_of, together_);
     return cast(total, mine.dtype());
   }
 
   ProgramBuilder& p_;
   std::int64_t rows_, width_;
-  bool two_shot_;
+  bool two_shot_, together_;
   Index end_;
   TensorRef inbox_, sums_;
 };

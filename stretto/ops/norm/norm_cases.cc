@@ -43,7 +43,8 @@ void norm_rows(const NormDesc& d, std::int64_t m, const Values& x, const Values&
 std::vector<OpShape> shapes(int world_size) {
   return {{.world_size = world_size, .m = 9, .n = 31, .dtype = DType::kF32},
           {.world_size = world_size, .m = 3, .n = 64, .dtype = DType::kBF16},
-          {.world_size = world_size, .m = 6, .n = 17, .dtype = DType::kF16}};
+          {.world_size = world_size, .m = 6, .n = 17, .dtype = DType::kF16},
+          {.world_size = world_size, .m = 5, .n = 256, .dtype = DType::kF32}};  // in lines on GPUs
 }
 
 OpShape large() { return {.m = 4096, .n = 8192, .dtype = DType::kBF16}; }

@@ -1,0 +1,55 @@
+#include "stretto/codegen/packet_lines.h"
+
+#include "stretto/codegen/expr_text.h"
+#include "stretto/ir/block_ops.h"
+
+namespace stretto {
+namespace {
+
+bool is_packet_op(const Op& op) {
+  return op.code == OpCode::kStorePacket || op.code == OpCode::kLoadPacket;
+}
+
+// `at`: where the register lives.
+bool goes_in_lines(const Program& program, const Agent& agent, const Op& op, const ValuePlan& at) {
+  const Region& r = *op.region;
+  const Tensor& t = program.tensors[static_cast<std::size_t>(r.tensor)];
+  auto size = static_cast<std::int64_t>(size_bytes(t.dtype));
+  if (size != 2 && size != 4) return false;
+  constexpr std::int64_t kThread = 16, kWarp = 32 * kThread;
+  if (at.fragment || at.lanes % 32 != 0 || at.vec * size != kThread) return false;
+  auto whole = [&](std::int64_t columns) { return columns * size % kWarp == 0; };
+  const Expr& width = t.shape.back();
+  return r.col_dim == static_cast<int>(t.shape.size()) - 1 && !r.col_end.has_value() &&
+         whole(r.cols) && width.is_const() && whole(width.const_value()) &&
+         whole(known_factor(r.origin.back(), agent.body));
+}
+
+}  // namespace
+
+std::vector<bool> tensors_in_lines(const Program& program, const std::vector<Role>& roles,
+                                   const std::vector<RolePlan>& plans) {
+  std::vector<bool> lines;
+  for (const Tensor& t : program.tensors) lines.push_back(t.packet);
+  auto rule_out = [&](const Op& op) {
+    if (is_packet_op(op)) lines[static_cast<std::size_t>(op.region->tensor)] = false;
+  };
+  for_each_op(program.on_start.body, rule_out);
+  for_each_op(program.on_end.body, rule_out);
+  for (std::size_t i = 0; i < roles.size(); ++i) {
+    for (std::size_t a = 0; a < roles[i].agents.size(); ++a) {
+      const Agent& agent = roles[i].agents[a];
+      const AgentPlan& plan = plans[i].agents[a];
+      for_each_op(agent.body, [&](const Op& op) {
+        if (!is_packet_op(op)) return;
+        int reg = op.code == OpCode::kLoadPacket ? op.result : op.operands[0];
+        bool good = plan.cluster == 1 &&
+                    goes_in_lines(program, agent, op, plan.values[static_cast<std::size_t>(reg)]);
+        if (!good) rule_out(op);
+      });
+    }
+  }
+  return lines;
+}
+
+}  // namespace stretto

@@ -1,0 +1,16 @@
+// Which packet buffers a kernel keeps in lines instead of words (device/sm90/packet.h).
+#pragma once
+
+#include <vector>
+
+#include "stretto/codegen/role_plan.h"
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+// By tensor: whoever stores or loads its packets does so with whole warps, each with 512 bytes in a
+// row that begin at a multiple of them, which all exist or none. Words take 1.8 times the bytes.
+std::vector<bool> tensors_in_lines(const Program& program, const std::vector<Role>& roles,
+                                   const std::vector<RolePlan>& plans);
+
+}  // namespace stretto
