@@ -28,6 +28,8 @@ class Program:
     @staticmethod
     def parse(text: str) -> Program:
         """A program from its text form, what `str` prints. UserError names line and column."""
+        if not isinstance(text, str):
+            raise UserError(f"Program.parse({text!r}): need a program's text")
         return Program(_core.Program.parse(text))
 
     @property

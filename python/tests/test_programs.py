@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import runpy
 import subprocess
 import sys
@@ -137,6 +138,12 @@ def test_wrong_arguments(root):
             ring.program(2)(np.ones((16, 32), np.float32))
 
     testing.run(1, body)
+
+
+@pytest.mark.parametrize("text", [5, None, b"program p", pathlib.Path("p.ir")])
+def test_what_is_no_text_is_no_program(text):
+    with pytest.raises(stretto.UserError, match="need a program's text"):
+        stretto.Program.parse(text)
 
 
 def test_compiler_messages_reach_the_user(tmp_path):
