@@ -27,3 +27,8 @@ def wants(*arrays: Any) -> bool:
         if layer is None:
             return False
     return layer.wants(*arrays)
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile is tracing, which makes no calls."""
+    return layer is not None and layer.is_compiling()

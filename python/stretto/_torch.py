@@ -12,12 +12,9 @@ from torch import Tensor
 
 from . import attention, collectives, matmul, ops
 from ._gradients import empty_like_weight, rms_norm_gradients, weight_gradient
-from ._torch_library import define, differentiate, go_on, node_of, refuse_gradients
+from ._torch_library import define, differentiate, go_on, is_compiling, node_of, refuse_gradients
 from ._world import group_of
 from .errors import UserError
-
-
-_is_compiling = torch.compiler.is_compiling
 
 
 def wants(*arrays) -> bool:
@@ -25,7 +22,7 @@ def wants(*arrays) -> bool:
     for."""
     if not isinstance(arrays[0], Tensor):
         return False
-    if _is_compiling():
+    if is_compiling():
         return True
     for x in arrays:
         if isinstance(x, Tensor) and x.requires_grad:

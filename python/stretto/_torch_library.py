@@ -23,7 +23,7 @@ def define(schema: str, body: Callable, fake: Callable, *, meets: Optional[bool]
     its group meet in it; unless said, those of operators that have one do."""
     name = schema.partition("(")[0]
     _library.define(schema, tags=torch.Tag.pt2_compliant_tag)
-    _library.impl(name, body, "CompositeExplicitAutograd")
+    _library.impl(name, _untraced(body), "CompositeExplicitAutograd")
     torch.library.register_fake(f"stretto::{name}", fake, lib=_library)
     op = getattr(torch.ops.stretto, name).default
     if meets is None:
@@ -31,6 +31,20 @@ def define(schema: str, body: Callable, fake: Callable, *, meets: Optional[bool]
     if meets:
         _keep_calls(op)
     return op
+
+
+is_compiling = torch.compiler.is_compiling
+
+
+def _untraced(kernel: Callable) -> Callable:
+    """`kernel`, into which torch.compile does not look. It looks into what runs beside its graphs, too,
+    where calls are those of this operator again."""
+    alone = torch._disable_dynamo(kernel)  # pylint: disable=protected-access
+
+    def call(*inputs):
+        return alone(*inputs) if is_compiling() else kernel(*inputs)
+
+    return call
 
 
 def _keep_calls(op) -> None:
@@ -67,7 +81,8 @@ def _register(op, body: Callable, with_gradient: Callable) -> None:
             return with_gradient(keyset if traced else None, inputs)
         return go_on(op, keyset, inputs) if traced else body(*inputs)
 
-    _library.impl(op.name().partition("::")[2], kernel, "Autograd", with_keyset=True)
+    name = op.name().partition("::")[2]
+    _library.impl(name, _untraced(kernel), "Autograd", with_keyset=True)
 
 
 def node_of(op, body: Callable, keep: Callable, backward: Callable) -> Callable:

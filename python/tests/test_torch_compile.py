@@ -188,3 +188,38 @@ def test_tensors_without_memory_are_refused():
 
     for total in testing.run(2, body):
         assert torch.equal(total, torch.full((4,), 2.0))
+
+
+def test_calls_that_no_graph_holds_run_beside_it():
+    """Of blocks whose sizes the ranks have yet to tell each other, which torch.compile leaves out where it may;
+    and of calls that are refused."""
+    from test_processes import finish, start
+
+    code = """
+    import torch, stretto
+    stretto.init()
+    r = stretto.rank()
+    x = torch.arange(6.0).reshape(3, 2) + 10 * r
+    rows = [[1, 2], [3, 0]]
+
+    def exchange(x):
+        return stretto.all_to_all(x + 0, None, rows[r]) * 2
+
+    want = exchange(x)
+    torch.testing.assert_close(torch.compile(exchange, backend="aot_eager")(x), want)
+    for wrong, said in (
+        (lambda: stretto.all_to_all(x, None, [1, 1]), "[1, 1] of 3 rows"),
+        (lambda: stretto.all_reduce(x, reduce_op="max"), "one of sum, avg"),
+    ):
+        for _ in range(2):
+            try:
+                torch.compile(wrong, backend="aot_eager")()
+            except stretto.UserError as error:
+                assert said in str(error), error
+            else:
+                raise AssertionError("compiled")
+    assert stretto.all_reduce(torch.ones(1))[0] == 2
+    stretto.finalize()
+    """
+    for rank, (status, _, errors) in enumerate(finish(start(2, code), 240)):
+        assert status == 0, f"rank {rank}: {errors}"
