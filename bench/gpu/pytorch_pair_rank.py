@@ -67,6 +67,7 @@ class Ranks:
         self.device = torch.device(DEVICE, self.rank) if ON_GPU else torch.device(DEVICE)
         if ON_GPU:
             torch.cuda.set_device(self.device)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group("gloo")  # for times: no memory and no kernels
         torch.manual_seed(seed * 64 + self.rank)
         self.random = random.Random(seed * 64 + self.rank)
