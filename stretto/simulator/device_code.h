@@ -8,6 +8,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "stretto/simulator/device_memory.h"
 #include "stretto/simulator/instructions.h"
 
 #define __global__
@@ -17,8 +18,6 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
-
-namespace sim = stretto::simulator;
 
 #define threadIdx (sim::place->thread)
 #define blockIdx (sim::place->block)
@@ -190,98 +189,6 @@ inline void mov_u32(auto& to, uint32_t from) { to = from; }
 inline void ex2_approx_ftz_f32(float& out, float v) { out = std::exp2(v); }
 inline void rcp_approx_ftz_f32(float& out, float v) { out = 1.f / v; }
 
-template <class T>
-inline T sim_load(const T* p) {
-  return __atomic_load_n(p, __ATOMIC_ACQUIRE);
-}
-template <class T>
-inline void sim_store(T* p, T v) {
-  __atomic_store_n(p, v, __ATOMIC_RELEASE);
-}
-template <class T>
-inline void ld_acquire_sys_global_u64(T& out, const T* p) {
-  sim::poll();
-  out = sim_load(p);
-}
-template <class T>
-inline void ld_relaxed_sys_global_u64(T& out, const T* p) {
-  sim::poll();
-  out = sim_load(p);
-}
-template <class V, class T>
-inline void ld_relaxed_sys_global_v2_u64(const V& out, const T* p) {
-  sim::poll();
-  *out[0] = sim_load(p);
-  *out[1] = sim_load(p + 1);
-}
-template <class T>
-inline void red_release_sys_global_add_u64(T* p, T n) {
-  sim::yield();
-  __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST);
-}
-template <class T>
-inline void atom_relaxed_gpu_global_add_u64(T& old, T* p, T n) {
-  sim::yield();
-  old = __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST);
-}
-template <class T>
-inline void red_relaxed_gpu_global_add_u64(T* p, T n) {
-  sim::yield();
-  __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST);
-}
-template <class T>
-inline void st_relaxed_sys_global_u64(T* p, T v) {
-  sim::yield();
-  sim_store(p, v);
-}
-template <class T, class V>
-inline void st_relaxed_sys_global_v2_u64(T* p, const V& v) {
-  sim::yield();
-  sim_store(p, T(*v[0]));
-  sim::yield();  // each word arrives whole, not both together
-  sim_store(p + 1, T(*v[1]));
-}
-// Lines, by all threads of a warp. Their last words are written after all others and read before
-// them: ranks may be processes of their own.
-struct SimLinePart {
-  void* at;
-  uint64_t words[2];
-  uint64_t* word(int i) const { return static_cast<uint64_t*>(at) + i; }
-  bool ends_line() const { return reinterpret_cast<uintptr_t>(at) / 16 % 8 == 7; }
-};
-template <class F>
-inline void sim_line_parts(void* const lanes[32], bool ends_first, F visit) {
-  for (bool ends : {ends_first, !ends_first}) {
-    for (int i = 0; i < 32; ++i) {
-      auto& part = *static_cast<SimLinePart*>(lanes[i]);
-      if (part.ends_line() == ends) visit(part);
-    }
-  }
-}
-template <class T, class V>
-inline void st_volatile_global_v2_u64(T* p, const V& v) {
-  SimLinePart mine{p, {uint64_t(*v[0]), uint64_t(*v[1])}};
-  sim::warp_together(sim::WarpOp::kStoreLine, &mine, [](void* const lanes[32]) {
-    sim_line_parts(lanes, false, [](const SimLinePart& part) {
-      sim_store(part.word(0), part.words[0]);
-      sim_store(part.word(1), part.words[1]);
-    });
-  });
-  sim::yield();
-}
-template <class V, class T>
-inline void ld_volatile_global_v2_u64(const V& out, const T* p) {
-  sim::poll();
-  SimLinePart mine{const_cast<T*>(p), {}};
-  sim::warp_together(sim::WarpOp::kLoadLine, &mine, [](void* const lanes[32]) {
-    sim_line_parts(lanes, true, [](SimLinePart& part) {
-      part.words[1] = sim_load(part.word(1));
-      part.words[0] = sim_load(part.word(0));
-    });
-  });
-  *out[0] = mine.words[0];
-  *out[1] = mine.words[1];
-}
 template <class V>
 inline void sim_store_words(void* p, const V& v) {
   for (std::size_t i = 0; i < v.size(); ++i) static_cast<unsigned*>(p)[i] = unsigned(*v[i]);
@@ -385,6 +292,9 @@ inline void elect_sync(uint32_t& lane, bool& elected, uint32_t) {
 }
 
 inline void prefetch_tensormap(const void*) {}
+inline void cp_async_bulk_prefetch_L2_global(const void* from, uint32_t bytes) {
+  sim::prefetch(from, bytes);
+}
 template <class C>
 inline void cp_async_bulk_tensor_3d_shared__cluster_global_mbarrier__complete_tx__bytes(
     uint32_t to, const void* map, const C& at, uint32_t bar) {

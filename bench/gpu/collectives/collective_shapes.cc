@@ -93,7 +93,7 @@ std::vector<CollectiveShape> collective_shapes(int world_size, bool quick) {
       shapes.push_back(make_shape(CollectiveKind::kAllToAll, bytes, world_size));
     }
   }
-  for (std::int64_t m : {1, 16, 64}) {
+  for (std::int64_t m : {1, 16, 64, 256}) {
     shapes.push_back(
         {.kind = CollectiveKind::kAllReduceNorm,
          .bytes = static_cast<std::size_t>(m * kNormWidth) * size_bytes(kDType),

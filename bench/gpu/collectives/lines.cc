@@ -85,16 +85,20 @@ void measure_lines(GpuWorld& world, const LinesOptions& options,
     world.stream(r).fill_bytes(memory.addresses()[static_cast<std::size_t>(r)], 0, kLineBytes);
     world.stream(r).fill_bytes(counts.addresses()[static_cast<std::size_t>(r)], 0, kCounts * 8);
   }
+  std::vector<cuda::Kernel> kernels;  // all loaded before one begins
+  for (int r = 0; r < world.size(); ++r) {
+    kernels.emplace_back(cuda::Module(world.device(r), image.cubin, "lines"), "lines");
+  }
   world.synchronize();
   for (int r = 0; r < world.size(); ++r) {
-    cuda::Kernel kernel(cuda::Module(world.device(r), image.cubin, "lines"), "lines");
     auto of = [&](const SymmetricGpuMemory& m, int rank) {
       return m.addresses()[static_cast<std::size_t>(rank)];
     };
     CUdeviceptr to = of(memory, (r + 1) % world.size()), own = of(memory, r), into = of(counts, r);
     auto rounds = static_cast<std::uint64_t>(options.rounds);
     void* args[] = {&to, &own, &into, &rounds};
-    kernel.launch(world.stream(r), {.grid = {2 * kBlocks}, .block = {kThreads}}, args);
+    kernels[static_cast<std::size_t>(r)].launch(world.stream(r),
+                                                {.grid = {2 * kBlocks}, .block = {kThreads}}, args);
   }
   world.synchronize();
   for (int r = 0; r < world.size(); ++r) {
@@ -104,6 +108,7 @@ void measure_lines(GpuWorld& world, const LinesOptions& options,
     world.stream(r).synchronize();
     LinesResult result{.rank = r, .loads = n[0], .renewed = n[1], .mixed = n[2], .stale = n[3]};
     if (result.mixed > 0) result.error = "lines come in parts";
+    if (result.renewed < result.loads / 1000) result.error = "lines were hardly stored meanwhile";
     if (n[4] * 128 != static_cast<std::int64_t>(kLineBytes)) result.error = "lines do not come";
     done(result);
   }

@@ -7,7 +7,7 @@
 namespace stretto {
 namespace {
 
-constexpr std::int64_t kLeastTile = 2048, kMostTile = 128 * 1024;  // elements
+constexpr std::int64_t kLeastTile = 2048, kMostTile = 1024 * 1024;  // elements
 
 // Tiles of about so many elements, on at most `most` SMs.
 CollectiveConfig gpu_config(const CollectiveDesc& d, std::int64_t elements, int most) {
@@ -43,7 +43,8 @@ CollectiveConfig push_config(const CollectiveDesc& d, std::int64_t elements) {
 
 // H200 pairs, 2026-11-21: 32 SMs that copy fill NVLink in either direction, 16 nearly (366 and 339
 // of 393 GB/s), so half of a GPU's SMs leave room for a second role. A tile for each of 32, until
-// it is so large that its signals (2 to 3 us) no longer count.
+// it is so large that its signals (2 to 3 us) no longer count: of 256 MB on four H100s, 2026-11-26,
+// tiles of 1 M elements took 0.84 (gather) and 0.96 (scatter) of the time of 128 K.
 std::int64_t gpu_tile_elements(const CollectiveDesc& d) {
   std::int64_t run = ceil_div(d.m, d.world_size) * d.n, elements = kLeastTile;
   while (elements < kMostTile && elements * 32 < run) elements *= 2;
@@ -77,21 +78,22 @@ bool fits_packets(const CollectiveDesc& d) {
   return size_bytes(d.dtype) == 2 || size_bytes(d.dtype) == 4;
 }
 
-// Messages of up to so many bytes are pushed, and as packets. In graphs, gpu_bench collectives: on
-// four H200s, 2026-11-22, pushing took 0.73 to 0.88 of the time up to 1 MB and 0.80 to 1.03 at 4
-// MB, and more than the rest from 16 MB on; on two, 2026-11-23, packets took 0.68 of that at 256 KB
-// and 0.94 at 1 MB.
-constexpr std::int64_t kMostPushed = std::int64_t{4} << 20, kMostPackets = std::int64_t{1} << 20;
-// Of an all-reduce, what a rank gets from all others in one hop: as packets 256 KB took 0.74 of the
-// time, 512 KB 0.89 and 1 MB 1.06; as one hop 1 MB 0.80 of the time of two and 4 MB 1.12.
-constexpr std::int64_t kMostPacketsIn = std::int64_t{512} << 10,
-                       kMostOneHopIn = std::int64_t{1} << 20;
+// Messages of up to so many bytes are pushed, and as packets. In graphs, gpu_bench collectives, on
+// two and four H100s, 2026-11-26: packets took 0.66 to 0.81 of the time of signals at 1 MB and 0.80
+// to 0.91 at 4 MB; pushing 16 MB took 0.96 to 1.11 of the time of reading on two, 0.87 to 0.96 on
+// four.
+constexpr std::int64_t kMega = std::int64_t{1} << 20;
+std::int64_t most_pushed(const CollectiveDesc& d) { return (d.world_size > 2 ? 16 : 4) * kMega; }
+constexpr std::int64_t kMostPackets = 4 * kMega;
+// Of an all-reduce, what a rank gets from all others in one hop: 1 MB took 0.91 of the time of two
+// hops on two, 0.8 MB the same on four, 1.5 MB 1.20.
+constexpr std::int64_t kMostOneHopIn = kMega;
 
 }  // namespace
 
 CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
   if (target == Target::kCpu) return within(d, {});
-  if (d.world_size == 1 || message_bytes(d) > kMostPushed) return within(d, fetch_config(d));
+  if (d.world_size == 1 || message_bytes(d) > most_pushed(d)) return within(d, fetch_config(d));
   CollectiveConfig c = push_config(d, push_tile_elements(d));
   c.packets = fits_packets(d) && message_bytes(d) <= kMostPackets;
   return c;
@@ -114,8 +116,7 @@ CollectiveConfig default_all_reduce_config(const CollectiveDesc& d, Target targe
     all_rows.world_size = 1;
     c = push_config(all_rows, push_tile_elements(all_rows));
     c.push = false;
-    bool packets = fits_packets(d) && arriving <= kMostPacketsIn;
-    c.all_reduce = packets ? AllReduceKind::kPacket : AllReduceKind::kOneShot;
+    c.all_reduce = fits_packets(d) ? AllReduceKind::kPacket : AllReduceKind::kOneShot;
   }
   return c;
 }
@@ -128,8 +129,7 @@ std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& d) {
     if (ceil_div(run, e) <= kMostTiles) all.push_back(push_config(d, e));
   }
   // Beyond this the bytes count more than the round trip.
-  constexpr std::int64_t kMostPacketBytes = std::int64_t{2} << 20;
-  if (!fits_packets(d) || message_bytes(d) > kMostPacketBytes) return all;
+  if (!fits_packets(d) || message_bytes(d) > 2 * kMostPackets) return all;
   for (std::size_t i = 0, count = all.size(); i < count; ++i) {
     all.push_back(all[i]);
     all.back().packets = true;
@@ -146,7 +146,7 @@ std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& d, int num_ro
     });
     if (!known) all.push_back(c);
   };
-  for (std::int64_t e : {elements / 2, elements * 2, elements / 4}) {
+  for (std::int64_t e : {elements / 2, elements * 2, elements * 4, elements * 8, elements / 4}) {
     if (e >= kLeastTile / 2) add(gpu_config(d, e, kGpuSms / num_roles));
   }
   add(gpu_config(d, elements, 32));

@@ -254,12 +254,12 @@ NormConfig default_config(const NormDesc& d, Target target) {
 NormConfig default_all_reduce_config(const NormDesc& d, Target target) {
   NormConfig c = default_config(d, target);
   if (target == Target::kCpu) return c;
-  // On two H200s, 2026-11-23 (gpu_bench collectives, in graphs), packets of 1 MB took 9.4 us and
-  // reads that two rounds of signals order 9.8, of 256 KB 5.1 and 7.3. Two shots are predicted to
-  // take 14 instead of 22 us for 1 MB on four, and 9.2 instead of 8.9 for 256 KB.
+  // In graphs, gpu_bench collectives, on two and four H100s, 2026-11-26: packets of 64 rows took
+  // 0.57 and 0.38 of the time of reads that two rounds of signals order, on four 256 rows 0.39. In
+  // two shots 256 KB took 1.04 of the time of one on four, 1 MB 0.62.
   constexpr std::int64_t kMega = std::int64_t{1} << 20;
   std::int64_t bytes = d.m * d.hidden * static_cast<std::int64_t>(size_bytes(d.dtype));
-  c.packets = bytes <= kMega;
+  c.packets = bytes <= 4 * kMega;
   c.two_shot = c.packets && d.world_size > 2 && (d.world_size - 1) * bytes > kMega;
   c.threads = d.hidden >= 8192 ? 1024 : d.hidden >= 4096 ? 512 : 0;
   return c;
