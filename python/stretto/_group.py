@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 import numpy as np
 
-from . import _core
+from . import _core, _route
 from ._arrays import TorchKind, kind_of
 from ._calls import bound_of, fits
 from ._kept import Kept, limit_bytes
@@ -240,6 +240,8 @@ class Group:
         theirs, are told why and which is which from then on. Not where all have been told. A
         UserError says on which rank, unless it does."""
         if self.size == 1 or isinstance(error, Fault) or getattr(error, "is_settled", False):
+            return
+        if _route.is_compiling():
             return
         error.is_settled = True  # by whoever sees it first, within nested calls
         reason = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"

@@ -160,8 +160,6 @@ def group_of(group: GroupLike = None) -> Group:
 
 def refuse(group: GroupLike, call: str, error: Exception) -> None:
     """Tells the other ranks of the group that this one has raised this and does not make the call."""
-    if _route.is_compiling():
-        return
     try:
         found = group_of(group)
     except Exception:  # pylint: disable=broad-except
