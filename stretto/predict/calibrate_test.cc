@@ -49,7 +49,7 @@ TEST(Calibrate, TakesMeasuredFigures) {
                            {{"memory", {{"hbm_gbs", 4100}}}, {"copy_engine", {{"gbs", 380}}}}, "f");
   EXPECT_DOUBLE_EQ(m.hbm_rate, 4100e9);
   EXPECT_DOUBLE_EQ(m.copy_rate, 380e9);
-  EXPECT_DOUBLE_EQ(m.link_latency, 1.1e-6);
+  EXPECT_DOUBLE_EQ(m.link_latency, 0.9e-6);
 }
 
 TEST(Calibrate, RefusesWhatCannotBe) {

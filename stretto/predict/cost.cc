@@ -66,7 +66,6 @@ void Cost::add(const Cost& other, double times) {
   read += other.read * times;
   written += other.written * times;
   packets += other.packets * times;
-  scattered += other.scattered * times;
   for (const RemoteBytes& r : other.remote) {
     RemoteBytes& mine = to(r.rank);
     mine.read += r.read * times;

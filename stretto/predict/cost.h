@@ -27,8 +27,7 @@ struct Cost {
   double num_copies = 0;
   double read = 0, written = 0;  // bytes of own memory
   std::vector<RemoteBytes> remote;
-  double packets = 0,
-         scattered = 0;  // of what is written to other GPUs: bytes that fill links badly
+  double packets = 0;  // of what is written to other GPUs
 
   void add(const Cost& other, double times);
   RemoteBytes& to(int rank);

@@ -52,10 +52,12 @@ struct FlowOwner {
 
 class Engine {
  public:
-  Engine(const Plan& plan, const RunOptions& options)
+  // `clock`: of the SMs, over the highest.
+  Engine(const Plan& plan, const RunOptions& options, double clock)
       : plan_(plan),
         options_(options),
-        pool_(plan.capacity, options.free_communication),
+        slower_(1 / clock - 1),
+        pool_(capacity_at(clock, plan), options.free_communication),
         agents_(plan.agents.size()),
         links_(plan.links.size()),
         rings_(plan.links.size()),
@@ -75,7 +77,6 @@ class Engine {
     while (step()) {
     }
     if (num_ended_ < unfinished_.size()) throw Rejected(who_waits());
-    stretch(run_, power_seconds(plan_, options_));
     return std::move(run_);
   }
 
@@ -131,7 +132,9 @@ class Engine {
     return plan_.agents[at(agent)].steps[agents_[at(agent)].next];
   }
   const Work& work(const Step& step) const { return plan_.works[at(step.work)]; }
-  double own(const Work& w) const { return options_.free_communication ? w.own_local : w.own; }
+  double own(const Work& w) const {
+    return (options_.free_communication ? w.own_local : w.own) + w.compute * slower_;
+  }
   double latency(const Work& w) const {
     return options_.free_communication ? w.latency - w.remote_latency : w.latency;
   }
@@ -232,7 +235,7 @@ class Engine {
     const std::vector<Step>& steps = plan_.agents[at(agent)].steps;
     bool is_first = state.next == 0 || steps[state.next - 1].kind != StepKind::kNotify;
     bool is_packet = step.op->code == OpCode::kStorePacket;
-    double cost = is_first && !is_packet ? plan_.agents[at(agent)].notify_cost : 0;
+    double cost = is_first && !is_packet ? step.cost : 0;
     double delay = step.is_remote && options_.free_communication ? 0 : step.delay;
     post({.time = now_ + cost + delay,
           .kind = EventKind::kSignal,
@@ -463,6 +466,7 @@ class Engine {
 
   const Plan& plan_;
   RunOptions options_;
+  double slower_;  // what computing takes beside its time at the highest clock
   FlowPool pool_;
   Run run_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
@@ -481,6 +485,14 @@ class Engine {
 
 }  // namespace
 
-Run run_plan(const Plan& plan, const RunOptions& options) { return Engine(plan, options).run(); }
+Run run_plan(const Plan& plan, const RunOptions& options) {
+  Run run = Engine(plan, options, 1).run();
+  PowerUse use = power_use(plan, options);
+  if (use.seconds(plan.burst, plan) <= run.seconds) return run;
+  RunOptions unrecorded{.free_communication = options.free_communication};
+  double sustained = Engine(plan, unrecorded, 1 / plan.burst).run().seconds;
+  stretch(run, throttled_seconds(use, plan, run.seconds, sustained));
+  return run;
+}
 
 }  // namespace stretto::predict

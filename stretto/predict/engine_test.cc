@@ -85,6 +85,36 @@ TEST(Engine, ACopyANotifyAndAWaitAddUp) {
   EXPECT_NEAR(predict(program, m, {.plan = {.eager = true}}).time_ms, (used + 4e-6) * 1e3, 1e-9);
 }
 
+// Rank 0 sends two rows through as many queues as there are.
+TEST(Engine, QueuesWaitForEachOthersSetUp) {
+  auto two_rows = [](int queues) {
+    return read(R"(program "rows" world 2 level schedule {
+  rank %rank
+  tile %t
+  input @in : f32[2, 512]
+  buffer @inbox : f32[2, 512] symmetric
+  on_start on_start body {
+  }
+  role send copy_engine )" +
+                std::to_string(queues) + R"( tiles %t < 2 {
+    agent body body {
+      copy @in[%t, 0] tile [1, 512] to @inbox[%t, 0] on 1 tile [1, 512]
+    }
+  }
+  on_end on_end body {
+  }
+}
+)");
+  };
+  Machine m = round_machine(2);
+  m.link_rate = 1e15;
+  m.copy_rate = 1e15;
+  m.copy_latency = 12e-6;
+  m.copy_setup = 7e-6;
+  EXPECT_NEAR(predict(two_rows(1), m).time_ms, 2 * 12 * 1e-3, 1e-6);
+  EXPECT_NEAR(predict(two_rows(2), m).time_ms, (5 + 2 * 7) * 1e-3, 1e-6);
+}
+
 TEST(Engine, ADeadlockIsReportedNotWaitedFor) {
   Program program = read(send("2"));
   try {
@@ -180,8 +210,8 @@ Program sum_rows(int cols, const std::string& to) {
 TEST(Engine, LoadsThatFollowEachOtherAreWaitedForTogether) {
   Machine m = round_machine(2);
   m.link_rate = 1e15;
-  m.push.points = m.pull.points = {{1, 1e15}};
-  m.store_rate = m.packet_rate = 1e15;
+  m.push.points = m.pull.points = m.load.points = {{1, 1e15}};
+  m.packet_rate = 1e15;
   m.load_latency = 1e-6;
   m.remote_load_latency = 3e-6;
   m.thread_bytes = 32;  // 128 threads hold 1024 columns
@@ -192,19 +222,20 @@ TEST(Engine, LoadsThatFollowEachOtherAreWaitedForTogether) {
   EXPECT_NEAR(predict(sum_rows(640, ""), m).time_ms, 8 * 1.25 * (3e-6 + 1e-6) * 1e3, 1e-5);
 }
 
-TEST(Engine, StoresOfSeveralRunsFillLinksBadly) {
+TEST(Engine, LoadsAndStoresOfRegistersFillLinksInTheirOwnWay) {
   Machine m = round_machine(2);
-  m.pull.points = {{1, 1e15}};
-  m.store_rate = 0.25e9;  // of 1e9
+  m.pull.points = {{1, 1e15}};  // of copies
+  m.load.points = {{1, 0.25e9}};
   double row = 4096 * 4;
-  EXPECT_NEAR(predict(sum_rows(4096, " on 1"), m).time_ms, 8 * row / 0.25e9 * 1e3, 1e-3);
-  m.push.points = {{1, 0.5e9}};  // one run of 16 bytes a thread: as copies
-  EXPECT_NEAR(predict(sum_rows(512, " on 1"), m).time_ms, 8 * row / 8 / 0.5e9 * 1e3, 1e-3);
+  EXPECT_NEAR(predict(sum_rows(4096, ""), m).time_ms, 8 * row / 0.25e9 * 1e3, 1e-3);
+  m.load.points = {{1, 1e15}};
+  m.push.points = {{1, 0.5e9}};
+  EXPECT_NEAR(predict(sum_rows(4096, " on 1"), m).time_ms, 8 * row / 0.5e9 * 1e3, 1e-3);
 }
 
 // One worker, `tiles` tiles, each a loop of 16 products [64, 64] * [64, 64] and a store, which an
-// agent of its own may make.
-Program product(int tiles, bool drained = false) {
+// agent of its own may make; all that is computed may stand under a condition.
+Program product(int tiles, bool drained = false, bool conditional = false) {
   std::string pipe = R"(
     pipe stores : f32[64, 64] slots 2 swizzle b128 producer consumer consumer drain)";
   std::string store = R"(
@@ -242,7 +273,8 @@ Program product(int tiles, bool drained = false) {
     agent consumer consumer {
       values $0: f32[64, 64], $1: bf16[64, 64], $2: bf16[64, 64], $3: bf16[64, 64]
       $0 = fill 0
-      loop %i from 0 to 16 {
+      )" + (conditional ? "when %t < 3 {\n" : "") +
+              R"(loop %i from 0 to 16 {
         $1 = pipe_get a
         $2 = pipe_get b
         $3 = transpose $2
@@ -250,6 +282,7 @@ Program product(int tiles, bool drained = false) {
         pipe_release a
         pipe_release b
       })" + (drained ? "\n      pipe_fill stores = $0 col 0" : store) +
+              (conditional ? "\n      }" : "") +
               R"(
     })" + (drained ? drain : "") +
               R"(
@@ -275,6 +308,17 @@ TEST(Engine, ProductsHideLoadsButTheFirst) {
   EXPECT_EQ(predict(product(3), m).exposed_comm_ms, 0);
 }
 
+// What comes after the products does not hide behind them because a condition holds both.
+TEST(Engine, StoresUnderAConditionComeAfterTheProducts) {
+  Machine m = round_machine(1);
+  m.sm_rate = 64 * 64 * 4 / 2e-6;  // a store takes 2 us
+  m.tensor_flops[DType::kBF16] = 1e11;
+  for (int tiles : {1, 3}) {
+    EXPECT_NEAR(predict(product(tiles, false, true), m).time_ms, predict(product(tiles), m).time_ms,
+                1e-9);
+  }
+}
+
 // Who computes pays for the way to the slot; what memory takes is the drain's.
 TEST(Engine, DrainsStoreBesideTheNextTile) {
   Machine m = round_machine(1);
@@ -298,6 +342,23 @@ TEST(Engine, PowerBoundsWhatTheClockWouldAllow) {
   Prediction p = predict(product(1), m, {.record = true});
   EXPECT_NEAR(p.time_ms, asked * 1e3, 1e-9);
   EXPECT_NEAR(p.run.spans.back().end, asked, 1e-12);  // the picture is of the same launch
+}
+
+// At a higher clock products take more power: the time in which SMs wait is made up for in part.
+TEST(Engine, WaitingIsMadeUpForByTheClockInPart) {
+  Machine m = round_machine(1);
+  m.burst = 1.25;
+  m.power.clock = 2;
+  double computed = 16 * kStepFlops / 1e12;  // at the sustained clock
+  m.graph_launch = 0.25 * computed;
+  double bytes = 32 * kSlotBytes + 64 * 64 * 4, others = 1.1 * computed;
+  m.power.l2 = others / bytes;
+  double products = 16 * kStepFlops / 1e13;
+  double seconds = predict(product(1), m).time_ms / 1e3;
+  EXPECT_LT(seconds, m.graph_launch + computed);
+  EXPECT_GT(seconds, others + products);
+  double clock = computed / (seconds - m.graph_launch);
+  EXPECT_NEAR(seconds, others + products * clock * clock, 1e-3 * seconds);
 }
 
 TEST(Engine, LoadsBoundALoopOfCheapProducts) {

@@ -68,8 +68,36 @@ bool is_uniform(const Block& block) {
   });
 }
 
-// Rows are dealt out in runs to a power of two of threads, or to all. Where some get none, loads
-// are guarded: each is waited for before the next.
+// Bytes over those of the payload: of words half are tags; threads that move whole rows of 256
+// bytes have lines instead, 576 bytes for 512 (docs/decisions/0019-packets-in-lines.md).
+double packet_factor(const Region& region, const Tensor& tensor, const Agent& agent) {
+  constexpr std::int64_t kLineBytes = 256;
+  const Expr& width = tensor.shape.back();
+  auto size = static_cast<std::int64_t>(size_bytes(tensor.dtype));
+  bool lines = agent.kind == AgentKind::kBody && region.cols * size % kLineBytes == 0 &&
+               width.is_const() && width.const_value() * size % kLineBytes == 0;
+  return lines ? 576.0 / 512 : 2;
+}
+
+// Whether loads before and after it are not under way together; those around arithmetic are.
+bool ends_loads(const Op& op) {
+  switch (op.code) {
+    case OpCode::kStore:
+    case OpCode::kStoreRows:
+    case OpCode::kReduceStore:
+    case OpCode::kCopy:
+    case OpCode::kPipePut:
+    case OpCode::kPipeFill:
+    case OpCode::kPipeGet:
+    case OpCode::kLoop:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Rows are dealt out in runs to a power of two of threads, or to all. Where some get none, or a
+// part of the rows belongs to others, loads are guarded: each is waited for before the next.
 bool leaves_threads_idle(std::int64_t cols, double threads) {
   constexpr std::int64_t kRunCols = 8;
   std::int64_t runs = (cols + kRunCols - 1) / kRunCols, lanes = 1;
@@ -144,15 +172,14 @@ Target FrameBuilder::resolve(const Region& region) const {
     target.box.hi[d] = std::max(hi, target.box.lo[d]);
     elements *= static_cast<double>(target.box.hi[d] - target.box.lo[d]);
   }
-  target.bytes = elements * static_cast<double>(size_bytes(tensor.dtype)) * (tensor.packet ? 2 : 1);
+  target.bytes = elements * static_cast<double>(size_bytes(tensor.dtype));
+  if (tensor.packet) target.bytes *= packet_factor(region, tensor, *agent_);
   return target;
 }
 
 // Loads that follow each other are waited for together, as far as registers hold what comes.
-void FrameBuilder::add_latency(bool remote, double bytes, std::int64_t cols, Frame& frame) const {
-  double threads = threads_of(*agent_);
-  bool guarded = leaves_threads_idle(cols, threads);
-  double rounds = bytes / (threads * (guarded ? kRunBytes : machine_->thread_bytes));
+void FrameBuilder::add_latency(bool remote, double bytes, bool guarded, Frame& frame) const {
+  double rounds = bytes / (threads_of(*agent_) * (guarded ? kRunBytes : machine_->thread_bytes));
   if (guarded || rounds > 1) {
     rounds = std::max(rounds, 1.0);
     (remote ? frame.cost.remote_loads : frame.cost.num_loads) += rounds;
@@ -172,7 +199,14 @@ void FrameBuilder::add_read(const Region& region, bool waits, Frame& frame) cons
   Target from = resolve(region);
   if (from.bytes == 0) return;
   bool remote = from.rank != rank_;
-  if (waits) add_latency(remote, from.bytes, region.cols, frame);
+  if (waits) {  // threads that have rows have as many as if all had some
+    const Tensor& tensor = program_->tensors[at(region.tensor)];
+    auto whole = static_cast<double>(region.rows * region.cols) *
+                 static_cast<double>(size_bytes(tensor.dtype));
+    if (tensor.packet) whole *= packet_factor(region, tensor, *agent_);
+    bool guarded = from.bytes < whole || leaves_threads_idle(region.cols, threads_of(*agent_));
+    add_latency(remote, std::max(whole, from.bytes), guarded, frame);
+  }
   if (remote) {
     frame.cost.to(from.rank).read += from.bytes;
   } else {
@@ -191,11 +225,7 @@ void FrameBuilder::add_write(const Region& region, Frame& frame) const {
     return;
   }
   frame.cost.to(to.rank).written += to.bytes;
-  if (program_->tensors[at(region.tensor)].packet) {
-    frame.cost.packets += to.bytes;
-  } else if (agent_->kind == AgentKind::kBody && to.bytes > kRunBytes * threads_of(*agent_)) {
-    frame.cost.scattered += to.bytes;
-  }
+  if (program_->tensors[at(region.tensor)].packet) frame.cost.packets += to.bytes;
 }
 
 void FrameBuilder::copy(const Op& op, Frame& frame) const {
@@ -276,8 +306,7 @@ void FrameBuilder::fold_samples(const Op& loop, Trips range, Frame& frame) {
 }
 
 void FrameBuilder::add(const Op& op, Frame& frame) {
-  bool is_load = op.code == OpCode::kLoad || op.code == OpCode::kLoadRows;
-  if (!is_load && op.code != OpCode::kLet) frame.loads = frame.loads_remote = false;
+  if (ends_loads(op)) frame.loads = frame.loads_remote = false;
   switch (op.code) {
     case OpCode::kLet:
       return scope_->set(op.var, scope_->value(op.exprs[0], "value of a variable"));

@@ -75,7 +75,7 @@ class FrameBuilder {
   void fold_samples(const Op& loop, Trips range, Frame& frame);
   Frame iteration(const Op& loop, std::int64_t value);
   void copy(const Op& op, Frame& frame) const;
-  void add_latency(bool remote, double bytes, std::int64_t cols, Frame& frame) const;
+  void add_latency(bool remote, double bytes, bool guarded, Frame& frame) const;
   const LoopFacts& facts(const Op& loop);
 
   const Program* program_;

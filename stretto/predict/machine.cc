@@ -103,12 +103,13 @@ void read_links(const JsonFields& fields, Machine& m) {
   m.link_latency = link.time("latency_us");
   m.remote_load_latency = link.time("load_latency_us");
   m.push = read_curve(link.fields(), "sm_push_gbs");
-  m.store_rate = link.rate("store_gbs", kGiga);
   m.packet_rate = link.rate("packet_gbs", kGiga);
   m.pull = read_curve(link.fields(), "sm_pull_gbs");
+  m.load = read_curve(link.fields(), "sm_load_gbs");
   Section copy(fields, "copy_engine");
   m.copy_rate = copy.rate("gbs", kGiga);
   m.copy_latency = copy.time("latency_us");
+  m.copy_setup = copy.time("setup_us");
   m.copies_on_sms = copy.fields().optional_boolean("on_sms").value_or(false);
 }
 
@@ -157,6 +158,8 @@ Machine read_machine(const Json& json, const std::string& where) {
   m.power.l2 = power.number("l2", 0, kMost) * kMilli / kGiga;
   m.power.hbm = power.number("hbm", 0, kMost) * kMilli / kGiga;
   m.power.link = power.number("link", 0, kMost) * kMilli / kGiga;
+  m.power.copied = power.number("copied", 0, kMost) * kMilli / kGiga;
+  m.power.clock = fields.number("power_clock_exponent", 0, 4);
   return m;
 }
 
@@ -182,12 +185,13 @@ Json to_json(const Machine& m) {
             {"latency_us", m.link_latency / kMicro},
             {"load_latency_us", m.remote_load_latency / kMicro},
             {"sm_push_gbs", curve_json(m.push)},
-            {"store_gbs", m.store_rate / kGiga},
             {"packet_gbs", m.packet_rate / kGiga},
-            {"sm_pull_gbs", curve_json(m.pull)}}},
+            {"sm_pull_gbs", curve_json(m.pull)},
+            {"sm_load_gbs", curve_json(m.load)}}},
           {"copy_engine",
            {{"gbs", m.copy_rate / kGiga},
             {"latency_us", m.copy_latency / kMicro},
+            {"setup_us", m.copy_setup / kMicro},
             {"on_sms", m.copies_on_sms}}},
           {"launch_us", {{"graph", m.graph_launch / kMicro}, {"eager", m.eager_launch / kMicro}}},
           {"overhead_us",
@@ -199,7 +203,9 @@ Json to_json(const Machine& m) {
           {"power_ms_per_gb",
            {{"l2", m.power.l2 * kGiga / kMilli},
             {"hbm", m.power.hbm * kGiga / kMilli},
-            {"link", m.power.link * kGiga / kMilli}}}};
+            {"link", m.power.link * kGiga / kMilli},
+            {"copied", m.power.copied * kGiga / kMilli}}},
+          {"power_clock_exponent", m.power.clock}};
 }
 
 std::vector<std::string> builtin_machines() {

@@ -26,7 +26,9 @@ struct RateCurve {
 // What else takes of the power that products live on, in seconds of products at the sustained rate
 // per byte moved.
 struct PowerCosts {
-  double l2 = 0, hbm = 0, link = 0;
+  double l2 = 0, hbm = 0;
+  double link = 0, copied = 0;  // of links: moved by SMs, by copy engines
+  double clock = 0;  // exponent: products take so much more at a higher clock (voltage rises too)
 };
 
 // Rates in units per second, times in seconds.
@@ -49,10 +51,11 @@ struct Machine {
   double link_latency = 0;  // of a signal to another GPU
   double remote_load_latency = 0;
   RateCurve push, pull;        // SMs that write to and read from other GPUs
-  double store_rate = 0;       // the same of stores from registers, several runs a thread
+  RateCurve load;              // SMs that read into registers
   double packet_rate = 0;      // of packets
   double copy_rate = 0;        // copy engines of one GPU together
   double copy_latency = 0;     // from the start of a copy to its first byte
+  double copy_setup = 0;       // of it, time in which its GPU's engines do nothing else
   bool copies_on_sms = false;  // roles of the copy engine run on SMs of their own
   double graph_launch = 0, eager_launch = 0;
   double notify_cost = 0;       // of the agent that notifies: it waits for its writes

@@ -25,7 +25,7 @@ TEST(Machine, FileTextRoundTrips) {
   Machine m = find_machine("h200x2");
   EXPECT_EQ(to_json(read_machine(to_json(m), "again")), to_json(m));
   EXPECT_DOUBLE_EQ(m.tensor_flops.at(DType::kBF16), 800e12);
-  EXPECT_DOUBLE_EQ(m.link_latency, 1.1e-6);
+  EXPECT_DOUBLE_EQ(m.link_latency, 0.9e-6);
 }
 
 TEST(Machine, CurvesTellWhatOneSmAndManyReach) {
@@ -48,10 +48,12 @@ TEST(Machine, ErrorsNameFileAndField) {
       {"/link", 3, "m.json: link: need an object"},
       {"/link/sm_push_gbs", Json::array(), "m.json: link: sm_push_gbs: need a list"},
       {"/link/sm_pull_gbs", {{8, 1}, {4, 2}}, "m.json: link: sm_pull_gbs: need ascending"},
+      {"/link/sm_load_gbs", 3, "m.json: link: sm_load_gbs: need a list"},
       {"/tensor/tflops", {{"float7", 1}}, "m.json: tensor: tflops: float7: "},
       {"/copy_engine/on_sms", 1, "m.json: copy_engine: on_sms: "},
       {"/overlap", 2, "m.json: overlap: "},
       {"/power_ms_per_gb/link", -1, "m.json: power_ms_per_gb: link: "},
+      {"/power_ms_per_gb/copied", -1, "m.json: power_ms_per_gb: copied: "},
       {"/memory/thread_bytes", 0, "m.json: memory: thread_bytes: "},
       {"/link/packet_gbs", 0, "m.json: link: packet_gbs: "},
   };

@@ -31,7 +31,8 @@ const char* name(Unit unit);  // "tensor", "l2", "hbm", "nvlink", "nvlink", "cop
 struct Demand {
   int resource = 0;
   double amount = 0;
-  bool is_comm = false;  // would not be there if communication were free
+  bool is_comm = false;    // would not be there if communication were free
+  bool by_engine = false;  // a copy engine's
 };
 
 // A piece of work of one agent.
@@ -40,6 +41,7 @@ struct Work {
   double remote_latency = 0;  // the part of it that free communication would not have
   double own = 0;             // seconds on an otherwise idle machine, without the latency
   double own_local = 0;       // the same if communication were free
+  double compute = 0;         // of both, what takes longer at a lower clock
   bool uses_tensor = false;   // multiplies: consumers of one worker take turns
   std::vector<Demand> demands;
 };
@@ -53,6 +55,7 @@ struct Step {
   int link = -1;            // kPut, kGet
   std::int64_t amount = 0;  // kWait: at least; kNotify: added; kPut, kGet: slots
   std::int64_t tile = -1;   // kTile
+  double cost = 0;          // kNotify: seconds, if it is the first of several
   double delay = 0;         // kNotify: until it is seen
   bool is_remote = false;   // kNotify
   const Op* op = nullptr;   // kWait, kNotify
@@ -64,7 +67,6 @@ struct PlannedAgent {
   int rank = 0;
   Stage stage = Stage::kRoles;
   int role = -1, worker = 0, agent = 0;
-  double notify_cost = 0;  // seconds
   int tensor_turn = -1;    // the worker's turn on the tensor core, where several agents multiply
   std::vector<Step> steps;
 };
@@ -85,6 +87,9 @@ struct Plan {
   // Of the power budget per amount of each unit, in seconds: a launch that is repeated takes no
   // less time than the power of its GPU asks for.
   std::array<double, kNumUnits> power{};
+  double copied_power = 0;  // the same of links, of what copy engines move
+  double burst = 1;         // the highest clock over the sustained one; `compute` is at the highest
+  double clock_power = 0;   // what products take of the budget grows with this power of the clock
   std::vector<std::string> counters;  // what waits for them, for the report of a deadlock
   int num_tensor_turns = 0;
   double launch = 0;  // seconds before on_start

@@ -54,6 +54,9 @@ class PlanBuilder {
     plan_.power[kL2] = machine.power.l2;
     plan_.power[kHbm] = machine.power.hbm;
     plan_.power[kLinkIn] = plan_.power[kLinkOut] = machine.power.link;
+    plan_.copied_power = machine.power.copied;
+    plan_.burst = machine.burst;
+    plan_.clock_power = machine.power.clock;
   }
 
   Plan run() {
@@ -158,8 +161,8 @@ class PlanBuilder {
 
   void start_agent(const PlannedAgent& planned, const Agent& agent) {
     plan_.agents.push_back(planned);
-    bool bulk = agent.kind == AgentKind::kConsumer || agent.kind == AgentKind::kDrain;
-    plan_.agents.back().notify_cost = bulk ? machine_.bulk_notify_cost : machine_.notify_cost;
+    stores_bulk_ = agent.kind == AgentKind::kConsumer || agent.kind == AgentKind::kDrain;
+    stored_ = 0;
     scope_ = EvalScope(program_, initial_vars(program_, planned.rank, extents_), tables_.get());
     frames_.start_agent(scope_, planned.rank, agent);
     tile_ = -1;
@@ -187,9 +190,7 @@ class PlanBuilder {
   void op(const Op& o) {
     at_ = &o;
     budget_.step(o.loc, kKept);
-    if (!o.bodies.empty() && (has_signals(o.bodies) || passes_several_ways(o.bodies))) {
-      return control(o);
-    }
+    if (!o.bodies.empty() && (has_signals(o.bodies) || has_stretches(o))) return control(o);
     switch (o.code) {
       case OpCode::kNotify:
       case OpCode::kWait:
@@ -206,11 +207,12 @@ class PlanBuilder {
     return std::any_of(bodies.begin(), bodies.end(), predict::has_signals);
   }
 
-  // Whether slots of more than one pair of agents pass there: a step takes or gives those of one.
-  bool passes_several_ways(const std::vector<Block>& bodies) const {
+  // Whether what it holds may be several steps: a step takes or gives the slots of one pair of
+  // agents, and what comes after the last slot of a condition's body is a step of its own.
+  bool has_stretches(const Op& o) const {
     std::set<std::pair<int, int>> ways;
-    for (const Block& b : bodies) find_ways(b, ways);
-    return ways.size() > 1;
+    for (const Block& b : o.bodies) find_ways(b, ways);
+    return ways.size() > (o.code == OpCode::kWhen ? 0 : 1);
   }
 
   void find_ways(const Block& ops, std::set<std::pair<int, int>>& ways) const {
@@ -312,6 +314,8 @@ class PlanBuilder {
   }
 
   int add_work(const Frame& frame, WorkKind kind) {
+    stored_ += frame.cost.written;
+    for (const RemoteBytes& r : frame.cost.remote) stored_ += r.written;
     WorkerRate rate = worker_;
     if (kind == WorkKind::kPut) rate.pipe_bytes = plan_.links[at(link_)].num_bytes;
     int work = static_cast<int>(plan_.works.size());
@@ -338,9 +342,20 @@ class PlanBuilder {
                        .counter = first_counter_[at(o.symbol)] +
                                   static_cast<int>(rank * s.num_channels + channel),
                        .amount = amount,
+                       .cost = is_wait ? 0 : notify_cost(),
                        .delay = remote ? machine_.link_latency : machine_.local_signal_latency,
                        .is_remote = remote,
                        .op = &o});
+  }
+
+  // Of an agent that waits for what it has stored since it notified last: for a round trip, and
+  // for the bytes.
+  double notify_cost() {
+    constexpr double kBulkBytes = 128 * 256 * 2;  // that Machine::bulk_notify_cost is for
+    constexpr double kRoundTrip = 0.5;            // of that: 3 us with tiles of 1 to 4 KB
+    if (!stores_bulk_) return machine_.notify_cost;
+    double part = std::min(std::exchange(stored_, 0) / kBulkBytes, 1.0);
+    return machine_.bulk_notify_cost * (kRoundTrip + (1 - kRoundTrip) * part);
   }
 
   void packet(const Op& o) {
@@ -386,6 +401,8 @@ class PlanBuilder {
   std::map<std::pair<int, int>, int> link_of_pair_;
   std::int64_t tile_ = -1;
   bool waited_ = false;  // for a signal, in this tile
+  bool stores_bulk_ = false;
+  double stored_ = 0;  // bytes since the last notify
 
   // What has been met since the last step: up to the last pipe operation, and after it.
   Frame before_, after_;

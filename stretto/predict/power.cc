@@ -1,19 +1,54 @@
 #include "stretto/predict/power.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace stretto::predict {
 
-double power_seconds(const Plan& plan, const RunOptions& options) {
+double PowerUse::seconds(double clock, const Plan& plan) const {
+  return others + products * std::pow(clock, plan.clock_power);
+}
+
+PowerUse power_use(const Plan& plan, const RunOptions& options) {
   auto at = [](int i) { return static_cast<std::size_t>(i); };
-  std::vector<double> of_rank(plan.capacity.size() / kNumUnits, 0);
+  std::vector<PowerUse> of_rank(plan.capacity.size() / kNumUnits);
   for (const Work& w : plan.works) {
     for (const Demand& d : w.demands) {
       if (d.is_comm && options.free_communication) continue;
-      of_rank[at(d.resource / kNumUnits)] += d.amount * plan.power[at(d.resource % kNumUnits)];
+      PowerUse& use = of_rank[at(d.resource / kNumUnits)];
+      int unit = d.resource % kNumUnits;
+      bool copied = d.by_engine && (unit == kLinkIn || unit == kLinkOut);
+      (unit == kTensor ? use.products : use.others) +=
+          d.amount * (copied ? plan.copied_power : plan.power[at(unit)]);
     }
   }
-  return *std::max_element(of_rank.begin(), of_rank.end());
+  return *std::max_element(of_rank.begin(), of_rank.end(), [](const auto& a, const auto& b) {
+    return a.products + a.others < b.products + b.others;
+  });
+}
+
+std::vector<double> capacity_at(double clock, const Plan& plan) {
+  std::vector<double> capacity = plan.capacity;
+  for (std::size_t r = kTensor; r < capacity.size(); r += kNumUnits) capacity[r] *= clock;
+  return capacity;
+}
+
+double throttled_seconds(const PowerUse& use, const Plan& plan, double at_highest,
+                         double at_sustained) {
+  if (use.seconds(plan.burst, plan) <= at_highest) return at_highest;
+  if (plan.burst == 1) return use.seconds(1, plan);
+  // What SMs compute goes with the clock, the rest does not: rest + computed / clock.
+  double computed = (at_sustained - at_highest) / (1 - 1 / plan.burst);
+  double rest = at_sustained - computed;
+  constexpr double kLowest = 0.2;
+  constexpr int kSteps = 40;
+  double low = kLowest, high = plan.burst;
+  for (int i = 0; i < kSteps; ++i) {
+    double clock = (low + high) / 2;
+    bool affordable = rest + computed / clock >= use.seconds(clock, plan);
+    (affordable ? low : high) = clock;
+  }
+  return std::max(rest + computed / low, use.seconds(low, plan));
 }
 
 void stretch(Run& run, double seconds) {

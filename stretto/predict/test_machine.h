@@ -20,8 +20,8 @@ inline Machine round_machine(int num_gpus) {
   m.thread_bytes = 1e9;
   m.sm_rate = m.sm_copy_rate = 1e14;
   m.link_rate = 1e9;
-  m.store_rate = m.packet_rate = 1e9;
-  m.push.points = m.pull.points = {{1, 1e9}};
+  m.packet_rate = 1e9;
+  m.push.points = m.pull.points = m.load.points = {{1, 1e9}};
   m.copy_rate = 1e9;
   return m;
 }

@@ -24,7 +24,7 @@ class WorkMaker {
     demand(kL2, cost_.read + cost_.written);
     demand(kHbm, cost_.written);
     for (const RemoteBytes& r : cost_.remote) remote_demands(r);
-    if (by_engine) add(worker_.rank, kCopy, engine_bytes(), is_remote());
+    if (by_engine) add(worker_.rank, kCopy, engine_seconds() * m_.copy_rate, is_remote());
     return std::move(work_);
   }
 
@@ -49,9 +49,14 @@ class WorkMaker {
 
   bool is_remote() const { return remote_read_ + remote_written_ > 0; }
 
+  double setup() const { return std::min(m_.copy_setup, m_.copy_latency); }
+  double engine_seconds() const {
+    return engine_bytes() / m_.copy_rate + setup() * cost_.num_copies;
+  }
+
   void engine_time() {
-    work_.latency = m_.copy_latency * cost_.num_copies;
-    work_.own = engine_bytes() / m_.copy_rate;
+    work_.latency = (m_.copy_latency - setup()) * cost_.num_copies;
+    work_.own = engine_seconds();
     if (is_remote()) {
       work_.remote_latency = work_.latency;
     } else {  // within a GPU: no communication
@@ -68,10 +73,11 @@ class WorkMaker {
     if (kind_ != WorkKind::kPut) compute += cost_.num_steps * m_.k_step_cost;
 
     double read = cost_.read / local_rate(), written = cost_.written / local_rate();
-    double pulled = remote_read_ / link_rate(m_.pull, m_.remote_load_latency);
+    double pulled = remote_read_ / link_rate(reads(), m_.remote_load_latency);
     double pushed = remote_written_ / link_rate(m_.push, 0);
     bool streams = cost_.num_copies > 0 || kind_ != WorkKind::kPlain;
     auto moved = [&](double r, double w) { return streams ? std::max(r, w) : r + w; };
+    work_.compute = compute;
     work_.own_local = compute + moved(read, written);
     work_.own = compute + moved(read + pulled, written + pushed);
     add_latencies();
@@ -92,6 +98,10 @@ class WorkMaker {
     double rate = cost_.num_copies > 0 ? m_.sm_copy_rate : m_.sm_rate;
     return std::min(rate * worker_.num_sms, in_flight(m_.load_latency));
   }
+  // Into shared memory, for a copy or ahead of who multiplies, or else into registers.
+  const RateCurve& reads() const {
+    return cost_.num_copies > 0 || kind_ == WorkKind::kPut ? m_.pull : m_.load;
+  }
   double link_rate(const RateCurve& curve, double latency) const {
     double rate = curve.per_sm() * worker_.num_sms;
     return kind_ == WorkKind::kPut ? std::min(rate, in_flight(latency)) : rate;
@@ -110,7 +120,7 @@ class WorkMaker {
         return;
       }
     }
-    work_.demands.push_back({resource, amount, is_comm});
+    work_.demands.push_back({resource, amount, is_comm, worker_.by_copy_engine});
   }
   void demand(Unit unit, double amount) { add(worker_.rank, unit, amount, false); }
   void comm(int rank, Unit unit, double amount) { add(rank, unit, amount, true); }
@@ -119,16 +129,15 @@ class WorkMaker {
   double share_of_link(double rate) const { return std::max(m_.link_rate / rate, 1.0); }
   double write_share() const {
     if (remote_written_ == 0) return 1;
-    double plain = remote_written_ - cost_.packets - cost_.scattered;
-    return (plain * share_of_link(m_.push.best()) + cost_.packets * share_of_link(m_.packet_rate) +
-            cost_.scattered * share_of_link(m_.store_rate)) /
+    double plain = remote_written_ - cost_.packets;
+    return (plain * share_of_link(m_.push.best()) + cost_.packets * share_of_link(m_.packet_rate)) /
            remote_written_;
   }
 
   void remote_demands(const RemoteBytes& r) {
     // What SMs read and write does not fill a link as well as what its best users do.
     bool engine = worker_.by_copy_engine;
-    double read = r.read * (engine ? 1 : share_of_link(m_.pull.best()));
+    double read = r.read * (engine ? 1 : share_of_link(reads().best()));
     double written = r.written * (engine ? 1 : write_share());
     comm(r.rank, kLinkOut, read);
     comm(worker_.rank, kLinkIn, read);

@@ -8,7 +8,9 @@
 #include <map>
 #include <thread>
 
+#include "bench/gpu/collectives/collective_shapes.h"
 #include "bench/gpu/harness/compile_ahead.h"
+#include "bench/gpu/overlap/overlap_shapes.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json_fields.h"
 #include "stretto/compiler.h"
@@ -23,6 +25,7 @@ namespace {
 constexpr DType kDType = DType::kBF16;
 // Of a shape with several configs: the first of the ranking, and others spread over the rest.
 constexpr std::size_t kFirst = 3, kSpread = 5;
+constexpr double kSlowest = 2;  // times the first: nobody would choose what takes longer
 // A graph of short launches holds more of them, so that its own launch does not count.
 constexpr double kShortMs = 0.3;
 constexpr int kShortCalls = 18, kLongCalls = 3;
@@ -43,16 +46,17 @@ const std::vector<Family>& families(bool one_rank) {
       {"gemm", 16384, 6144, {64, 384, 1536, 3072, 12288}, {2048}},
   };
   static const std::vector<Family> kSeveral = {
-      {"ag_gemm", 24576, 4096, {128, 384, 1536, 3072, 6144, 12288, 24576}, {768, 6144}},
-      {"ag_gemm", 32768, 6144, {512, 1536, 3072, 6144, 12288}, {3072}},
-      {"gemm_rs", 4096, 12288, {128, 384, 1536, 3072, 6144, 12288, 24576}, {1536, 6144}},
-      {"gemm_rs", 6144, 24576, {512, 1536, 3072, 6144, 12288}, {3072}},
-      {"gemm_ar", 6144, 12288, {64, 128, 384, 768, 1536, 3072}, {64, 768}},
-      {"all_gather", 5120, 0, {64, 384, 1536, 3072, 6144, 12288, 32768}, {1536}},
-      {"reduce_scatter", 6144, 0, {64, 384, 1536, 3072, 6144, 12288, 32768}, {3072}},
-      {"all_reduce_two_shot", 8192, 0, {96, 384, 1536, 3072, 6144, 12288, 32768}, {1536}},
-      {"all_reduce_one_shot", 8192, 0, {64, 96, 192, 384}, {192}},
-      {"all_reduce_packet", 6144, 0, {64, 128, 256}, {}},
+      {"ag_gemm", 20480, 5120, {64, 128, 320, 640, 1280, 2560, 5120, 10240, 32768}, {640, 5120}},
+      {"ag_gemm", 40960, 6144, {448, 896, 1792, 3584, 7168, 14336}, {3584}},
+      {"gemm_rs", 5120, 20480, {64, 128, 320, 640, 1280, 2560, 5120, 10240, 32768}, {1280, 5120}},
+      {"gemm_rs", 7168, 16384, {448, 896, 1792, 3584, 7168, 14336}, {3584}},
+      {"gemm_ar", 5120, 20480, {64, 128, 256, 640, 1280, 2560, 5120, 10240}, {64, 2560}},
+      {"gemm_ar", 7168, 16384, {96, 192, 448, 896, 1792, 3584, 7168}, {896}},
+      {"all_gather", 6144, 0, {64, 192, 640, 1280, 2560, 5120, 10240, 32768}, {1280}},
+      {"reduce_scatter", 4096, 0, {64, 192, 640, 1280, 2560, 5120, 10240, 32768}, {2560}},
+      {"all_reduce_two_shot", 5120, 0, {64, 192, 640, 1280, 2560, 5120, 10240, 32768}, {1280}},
+      {"all_reduce_one_shot", 5120, 0, {64, 128, 256, 512}, {256}},
+      {"all_reduce_packet", 5120, 0, {64, 128, 256}, {}},
   };
   return one_rank ? kOne : kSeveral;
 }
@@ -82,6 +86,8 @@ std::vector<std::string> spread(OpCandidates offered, const std::string& op,
   std::erase_if(offered.fused, [&](const Candidate& c) { return engines_fetch(op, c.config); });
   std::vector<RankedCandidate> ranked = rank_candidates(offered, machine);
   std::erase_if(ranked, [](const RankedCandidate& r) { return r.is_sequence(); });
+  const double slowest = kSlowest * ranked.front().predicted_ms;
+  std::erase_if(ranked, [&](const RankedCandidate& r) { return r.predicted_ms > slowest; });
   std::vector<std::string> configs;
   std::size_t rest = ranked.size() - std::min(kFirst, ranked.size());
   for (std::size_t i = 0; i < ranked.size(); ++i) {
@@ -95,13 +101,50 @@ std::vector<std::string> spread(OpCandidates offered, const std::string& op,
 
 const std::string kNotOffered = "this config is not offered any more";
 
+// What comparisons measured beside the chooser's configs.
+Program compared_program(const Point& p) {
+  const std::int64_t ranks = p.shape.world_size;
+  auto found = [&](auto candidates) {
+    for (auto& c : candidates) {
+      if (c.config == p.config) return std::move(c.program);
+    }
+    throw UserError(kNotOffered);
+  };
+  for (OverlapKind kind : {OverlapKind::kAgGemm, OverlapKind::kGemmRs, OverlapKind::kGemmAr}) {
+    if (p.op != name(kind)) continue;
+    bool gathers = kind == OverlapKind::kAgGemm;
+    OverlapShape shape{.kind = kind,
+                       .rank = {.label = p.op,
+                                .m = p.shape.m,
+                                .n = gathers ? p.shape.n / ranks : p.shape.n,
+                                .k = gathers ? p.shape.k : p.shape.k / ranks},
+                       .world_size = p.shape.world_size};
+    return found(overlap_candidates(shape, kGpuSms, false));
+  }
+  CollectiveShape shape{.desc = {.dtype = p.shape.dtype,
+                                 .m = p.shape.m,
+                                 .n = p.shape.n,
+                                 .world_size = p.shape.world_size}};
+  if (p.op == "all_gather") {
+    shape.kind = CollectiveKind::kAllGather;
+  } else if (p.op == "reduce_scatter") {
+    shape.kind = CollectiveKind::kReduceScatter;
+  } else {
+    for (AllReduceKind kind :
+         {AllReduceKind::kOneShot, AllReduceKind::kTwoShot, AllReduceKind::kPacket}) {
+      if (p.op == all_reduce_info(kind).name) shape.all_reduce = kind;
+    }
+  }
+  return found(collective_candidates(shape, false));
+}
+
 }  // namespace
 
 Program point_program(const Point& p) {
   OpCandidates offered = candidates(p.op, p.shape);
-  const Candidate* found = find_candidate(offered, p.config);
-  if (found == nullptr) throw UserError(kNotOffered);
-  return found->program();
+  if (const Candidate* found = find_candidate(offered, p.config)) return found->program();
+  if (p.op == "gemm") throw UserError(kNotOffered);
+  return compared_program(p);
 }
 
 namespace {
@@ -206,14 +249,15 @@ std::vector<Point> predict_points(int world_size, const predict::Machine& machin
       });
       if (!known) points.push_back({.op = f.op, .shape = s, .config = config});
     };
-    for (std::int64_t m : f.rows) {
+    auto add_default = [&](std::int64_t m) {
       for (const Candidate& c : candidates(f.op, shape(m)).fused) {  // the default comes first
         if (engines_fetch(f.op, c.config)) continue;
-        add(shape(m), c.config);
-        break;
+        return add(shape(m), c.config);
       }
-    }
+    };
+    for (std::int64_t m : f.rows) add_default(m);
     for (std::int64_t m : f.wide_rows) {
+      add_default(m);
       for (const std::string& config : spread(candidates(f.op, shape(m)), f.op, machine))
         add(shape(m), config);
     }
