@@ -16,13 +16,25 @@ bool goes_in_lines(const Program& program, const Agent& agent, const Op& op, con
   const Tensor& t = program.tensors[static_cast<std::size_t>(r.tensor)];
   auto size = static_cast<std::int64_t>(size_bytes(t.dtype));
   if (size != 2 && size != 4) return false;
-  constexpr std::int64_t kThread = 16, kWarp = 32 * kThread;
-  if (at.fragment || at.lanes % 32 != 0 || at.vec * size != kThread) return false;
-  auto whole = [&](std::int64_t columns) { return columns * size % kWarp == 0; };
+  constexpr std::int64_t kThread = 16, kLanes = 16, kRun = kLanes * kThread;
+  auto runs = [&](std::int64_t columns) { return columns * size % kRun == 0; };
   const Expr& width = t.shape.back();
-  return r.col_dim == static_cast<int>(t.shape.size()) - 1 && !r.col_end.has_value() &&
-         whole(r.cols) && width.is_const() && whole(width.const_value()) &&
-         whole(known_factor(r.origin.back(), agent.body));
+  bool columns = r.col_dim == static_cast<int>(t.shape.size()) - 1 && !r.col_end.has_value() &&
+                 runs(r.cols) && width.is_const() && runs(width.const_value()) &&
+                 runs(known_factor(r.origin.back(), agent.body));
+  // All rows of a warp go where one of them does.
+  std::int64_t rows_of_warp = at.fragment ? 8 : at.lanes % 32 == 0 ? 1 : 2;
+  auto together = [&](std::int64_t rows) { return rows % rows_of_warp == 0; };
+  auto rows = [&] {
+    if (rows_of_warp == 1) return true;
+    if (r.row_dim < 0) return false;
+    auto dim = static_cast<std::size_t>(r.row_dim);
+    return together(r.rows) && t.shape[dim].is_const() && together(t.shape[dim].const_value()) &&
+           together(known_factor(r.origin[dim], agent.body));
+  };
+  bool layout = at.fragment ? op.code == OpCode::kStorePacket && size == 2
+                            : at.lanes % kLanes == 0 && at.vec * size == kThread;
+  return columns && layout && rows();
 }
 
 }  // namespace

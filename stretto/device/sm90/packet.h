@@ -6,8 +6,8 @@
 //
 // Lines: of 128 bytes that eight threads store by one instruction the last 8 are the tag. A line
 // arrives whole, as NCCL's LL128 protocol has it, too (docs/decisions/0019-packets-in-lines.md).
-// What the eighth thread has no room for follows as two words, those of a warp's four lines side by
-// side: 576 bytes for 512 of payload, in the 1024 that words would take.
+// What the eighth thread has no room for follows as two words, those of two lines side by side: 288
+// bytes for 256 of payload, a run, in the 512 that words would take.
 #pragma once
 
 #include "stretto/device/sm90/global.h"
@@ -111,7 +111,8 @@ class Words {
   u64 words_[kWords];
 };
 
-// Of a warp whose threads have 16 bytes each of 512 in a row, all of which exist or none.
+// Of warps whose threads have 16 bytes each of runs of 256 in a row, all of which exist or none. Of
+// the rows that a warp has all go or none.
 template <class T>
 class Lines {
  public:
@@ -126,13 +127,31 @@ class Lines {
     u32 w[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) w[k] = packet_payload<T>(v, i, j + k * kPer, true);
-    u64* to = warps_place(box, r, c, t);
-    u64 line[2] = {(u64(w[1]) << 32) | w[0], ends_line(t) ? tag : (u64(w[3]) << 32) | w[2]};
-    __syncwarp();  // one instruction for all of a line
-    store_line(to + lane(t) * 2, line);
-    if (!ends_line(t)) return;
-    u64 rest[2] = {packet_word(w[2], tag), packet_word(w[3], tag)};
-    store_relaxed_sys(to + rest_at(t), rest);
+    store_words(w, run(box, r, c - of_run(t) * kStep), of_run(t), tag, t);
+  }
+  // Row r and the seven others that the warp has, of which this thread has pairs of 64 columns from
+  // c on, slots (i, j), ...: eight threads have two rows, whose lines follow each other.
+  template <class V>
+  static STRETTO_DEVICE void store_fragment(const V& v, int i, int j, const Box<u64>& box, i32 r,
+                                            i32 c, u32 tag, const Team& t) {
+    if (!box.has_cols(c, 64)) return;
+    u32 w[2][4];  // of either half of the columns
+#pragma unroll
+    for (int k = 0; k < 8; ++k) w[k / 4][k % 4] = packet_payload<T>(v, i, j + 2 * k, true);
+    exchange_in_quad(w[0], t.tid);
+    exchange_in_quad(w[1], t.tid);
+    bool second = (t.tid & 4) != 0;  // of the two rows
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      u32 got = __shfl_xor_sync(0xffffffffu, second ? w[0][k] : w[1][k], 4);
+      w[1][k] = second ? w[1][k] : got;
+      w[0][k] = second ? got : w[0][k];
+    }
+    i32 place = c / 64 % 2 * 8 + i32(t.tid % 8), first = c - c % kRun;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      store_words(w[row], run(box, r - second + row, first), place, tag, t);
+    }
   }
 
   STRETTO_DEVICE void clear(u32 tag, const Team& t) {
@@ -142,10 +161,10 @@ class Lines {
   }
   STRETTO_DEVICE void ask(const Box<u64>& box, i32 r, i32 c, const Team& t) {
     if (!box.has_cols(c, kStep)) return;
-    const u64* from = warps_place(box, r, c, t);
+    const u64* from = run(box, r, c - of_run(t) * kStep);
     __syncwarp();
-    load_line(line_, from + lane(t) * 2);
-    if (has_rest(t)) rest_ = load_relaxed_sys(from + rest_at(t) + lane(t) % 2);
+    load_line(line_, from + of_run(t) * 2);
+    if (has_rest(t)) rest_ = load_relaxed_sys(from + rest_at(of_run(t)) + t.tid % 2);
   }
   STRETTO_DEVICE bool came(u32 tag, u32& seen, const Team& t) const {
     if (!has_rest(t)) return true;
@@ -166,18 +185,34 @@ class Lines {
   }
 
  private:
-  static constexpr int kPer = kPerPacket<T>;
-  static STRETTO_DEVICE u32 lane(const Team& t) { return t.tid % 32; }
+  static constexpr int kPer = kPerPacket<T>, kRun = 16 * kStep;  // columns of a run
+  static STRETTO_DEVICE i32 of_run(const Team& t) { return i32(t.tid % 16); }
   static STRETTO_DEVICE bool ends_line(const Team& t) { return t.tid % 8 == 7; }
   // Loads a word of what the last had no room for.
   static STRETTO_DEVICE bool has_rest(const Team& t) { return t.tid % 8 >= 6; }
-  static STRETTO_DEVICE u32 rest_at(const Team& t) { return 64 + lane(t) / 8 * 2; }
-  static STRETTO_DEVICE u64* warps_place(const Box<u64>& box, i32 r, i32 c, const Team& t) {
-    return box.data + r * box.row_stride + (c - i32(lane(t)) * kStep) / kPer;
+  static STRETTO_DEVICE i32 rest_at(i32 place) { return 32 + place / 8 * 2; }
+  static STRETTO_DEVICE u64* run(const Box<u64>& box, i32 r, i32 first) {
+    return box.data + r * box.row_stride + first / kPer;
+  }
+  // `place`: which 16 bytes of the run.
+  static STRETTO_DEVICE void store_words(const u32 (&w)[4], u64* to, i32 place, u32 tag,
+                                         const Team& t) {
+    u64 line[2] = {(u64(w[1]) << 32) | w[0], ends_line(t) ? tag : (u64(w[3]) << 32) | w[2]};
+    __syncwarp();  // one instruction for all of a line
+    store_line(to + place * 2, line);
+    if (!ends_line(t)) return;
+    u64 rest[2] = {packet_word(w[2], tag), packet_word(w[3], tag)};
+    store_relaxed_sys(to + rest_at(place), rest);
   }
 
   u64 line_[2], rest_;
 };
+
+// Whether the row goes: with lines if one goes that its warp has.
+template <class F>
+STRETTO_DEVICE bool row_goes(bool exists) {
+  return F::kOfWarp ? __any_sync(0xffffffffu, exists) : exists;
+}
 
 // F: Words or Lines.
 template <class L, class F, class V>
@@ -186,9 +221,14 @@ STRETTO_DEVICE void store_packets(const V& v, const Box<u64>& box, u32 tag, cons
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
     i32 r = L::kTileRows == 1 ? 0 : L::row(t, i);
-    if (!box.has_row(r)) continue;
+    if (!row_goes<F>(box.has_row(r))) continue;
+    if constexpr (Fragment<L> && F::kOfWarp) {
 #pragma unroll
-    for (int j = 0; j < V::kC; j += F::kStep) F::store(v, i, j, box, r, L::col(t, j), tag, t);
+      for (int j = 0; j < V::kC; j += 16) F::store_fragment(v, i, j, box, r, j * 4, tag, t);
+    } else {
+#pragma unroll
+      for (int j = 0; j < V::kC; j += F::kStep) F::store(v, i, j, box, r, L::col(t, j), tag, t);
+    }
   }
 }
 
@@ -248,7 +288,10 @@ class PacketLoads {
       // A tile of one column has it in every thread of a row.
       i32 r = L::kTileRows == 1 ? 0 : L::row(team_, row_slot(at)),
           c = L::kTileCols == 1 ? 0 : L::col(team_, col_slot(at));
-      if (box_.has_row(r)) packets_[b].ask(box_, r, c, team_);
+      bool exists = box_.has_row(r);
+      if (!row_goes<F>(exists)) continue;
+      packets_[b].ask(box_, r, c, team_);
+      if (!exists) packets_[b].clear(tag_, team_);
     }
   }
 
