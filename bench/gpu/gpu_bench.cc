@@ -174,6 +174,8 @@ int run(int argc, char** argv) {
   programs->add_option("files", program_files, "in the IR's text form")->required();
   programs->add_option("--ranks", s.world_size, "processes")->required()->check(CLI::Range(2, 8));
   programs->add_option("--samples", s.samples, "of each")->check(CLI::PositiveNumber);
+  programs->add_option("--warmup", s.warmup_ms, "milliseconds of launches before the first timed")
+      ->check(CLI::PositiveNumber);
   programs->add_option("-o,--out", s.out, "JSON with every sample");
   programs->add_flag("--part", is_part, "of one rank, as the command starts itself");
   auto* graph_fetch = app.add_subcommand("graph-fetch", "copy engines that fetch, in graphs");

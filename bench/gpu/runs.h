@@ -27,6 +27,7 @@ struct Settings {
   bool quick = false, graph = false, proof = false, sweep = false, profile = false;
   bool plain = false, delays = false, early = false, compile_only = false;  // catalog
   int samples = 60;
+  double warmup_ms = 400;           // programs; GPUs that have rested are faster for a while
   std::vector<int> ranks = {1, 2};  // predict-points
   std::string file, calibrated;     // points
   RefitOptions refit;

@@ -8,6 +8,7 @@ import expert_bars as experts
 from kernel_tables import attention_key
 from rank_tables import gathering_hidden
 from results import Results, geometric_mean, hidden, median, on_same_cards, ratio, shape_key, spread, table
+from use_tables import over_cpp
 
 # `measure(results, GPUs)` gives (what the cell says, whether the bar is met, None where it is not about so many GPUs),
 # or None where there is no measurement.
@@ -304,7 +305,7 @@ def python_start(results: Results, ranks: int):
 def python_and_cpp(form: str):
     def measure(results: Results, ranks: int):
         rows = results.rows(["pytorch-pair"], "pairs", shape_key, ranks).values()
-        ratios = [ratio(row[form + "_ms"], row["cpp_ms"]).median for row, _ in rows]
+        ratios = [over_cpp(row, form).median for row, _ in rows]
         met = sum(r <= 1.02 for r in ratios)
         return (f"{spread(ratios)}; {met} of {len(ratios)} rows", met == len(ratios)) if ratios else None
     return measure

@@ -22,7 +22,6 @@ namespace {
 constexpr std::size_t kMaxProgramBytes = std::size_t{16} << 20;
 constexpr unsigned kLongestSeconds = 120;                  // then a rank that hangs is ended
 constexpr std::chrono::milliseconds kHostTimeout{60'000};  // another rank may be compiling
-constexpr double kWarmupMs = 400;  // GPUs that have rested are faster for a while
 
 Program read_program(const std::string& file, int ranks) {
   Program p = parse(read_file(file, kMaxProgramBytes), file);
@@ -45,9 +44,9 @@ int run_part(const Settings& s, const std::vector<std::string>& files) {
   for (const std::string& file : files) {
     Program program = read_program(file, world.size());
     GpuProgram ready(world, program, num_launch_sets(program, world), random);
-    std::vector<double> ms =
-        time_in_a_row(world, ready.call(),
-                      {.num_sets = ready.num_sets(), .warmup_ms = kWarmupMs, .samples = s.samples});
+    std::vector<double> ms = time_in_a_row(
+        world, ready.call(),
+        {.num_sets = ready.num_sets(), .warmup_ms = s.warmup_ms, .samples = s.samples});
     ready.instance().wait();
     if (rank.index() != 0) continue;
     fmt::print("{}: {:.4f} ms\n", file, median_interval(ms).median);
@@ -71,7 +70,9 @@ int run_program_files(const Settings& s, const std::vector<std::string>& files, 
                                       "--ranks",
                                       std::to_string(s.world_size),
                                       "--samples",
-                                      std::to_string(s.samples)};
+                                      std::to_string(s.samples),
+                                      "--warmup",
+                                      std::to_string(s.warmup_ms)};
   if (!s.out.empty()) command.insert(command.end(), {"-o", s.out});
   command.insert(command.end(), files.begin(), files.end());
   return launch_processes({.num_processes = s.world_size, .command = command});
