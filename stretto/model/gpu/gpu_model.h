@@ -35,6 +35,7 @@ struct GpuModelOptions {
   // For measuring: ModelShape says what they are.
   bool exchanges = true;
   RowSlots slots = {};
+  std::int64_t ahead_bytes = kAheadBytes;
   std::optional<GpuDataGroup> data_group;  // where shape.data_groups is more than one
 };
 

@@ -33,6 +33,26 @@ void check(const AttentionDesc& d, const DecodeAttentionConfig& c) {
                      {"splits", c.splits},
                      {"num_workers", c.num_workers},
                      {"num_combiners", c.num_combiners}});
+  if (c.ahead.rows == 0) return;
+  need.at_least_one({{"ahead rows", c.ahead.rows},
+                     {"ahead cols", c.ahead.cols},
+                     {"ahead bytes", c.ahead.bytes},
+                     {"ahead workers", c.ahead.num_workers}});
+}
+
+// Of weights ahead: tiles of whole rows, of which `num` are brought, from all over them.
+struct AheadTiles {
+  std::int64_t rows, num, all;
+};
+AheadTiles tiles_of(const WeightsAhead& w) {
+  constexpr std::int64_t kBytes = 16384;      // that a thread asks for at once
+  constexpr std::int64_t kMostTiles = 16384;  // their products stay within 32 bits
+  std::int64_t row_bytes = w.cols * static_cast<std::int64_t>(size_bytes(w.dtype));
+  AheadTiles t{};
+  t.rows = std::max({kBytes / row_bytes, ceil_div(w.rows, kMostTiles), std::int64_t{1}});
+  t.all = ceil_div(w.rows, t.rows);
+  t.num = std::clamp<std::int64_t>(w.bytes / (t.rows * row_bytes), 1, t.all);
+  return t;
 }
 
 // That a head adds up at once: of more the sums would not fit a thread's registers beside packets
@@ -74,6 +94,8 @@ class DecodeAttention {
     k_cache_ = p_.state("k_cache", d_.dtype, {num_kv_, d_.max_tokens, d_.head_dim});
     v_cache_ = p_.state("v_cache", d_.dtype, {num_kv_, d_.max_tokens, d_.head_dim});
     out_ = p_.output("out", d_.dtype, {m_, num_q_, d_.head_dim});
+    const WeightsAhead& w = cfg_.ahead;
+    if (w.rows > 0) ahead_ = p_.input("ahead", w.dtype, {w.rows, w.cols});
     // Sum, weight and peak (in powers of two), which say themselves that they have come.
     parts_ =
         p_.buffer("parts", DType::kF32, {num_q_, cfg_.splits, d_.head_dim + 2}, {.packet = true});
@@ -88,10 +110,21 @@ class DecodeAttention {
             });
     p_.role("combine", Resource::sms(cfg_.num_combiners), p_.range(num_q_),
             [&](const Tile& t) { combine(t.index); });
+    if (cfg_.ahead.rows > 0) bring_ahead();
     return p_.finish();
   }
 
  private:
+  // The last blocks of the launch: the others get SMs first.
+  void bring_ahead() {
+    AheadTiles tiles = tiles_of(cfg_.ahead);
+    p_.role("bring_ahead", Resource::sms(cfg_.ahead.num_workers), p_.range(tiles.num),
+            [&](const Tile& t) {
+              Index row = p_.let("row", t.index * tiles.all / tiles.num * tiles.rows);
+              p_.prefetch(ahead_.tile({row, 0}, tiles.rows, cfg_.ahead.cols));
+            });
+  }
+
   Halves load_heads(const Index& head, std::int64_t rows, const Index& end) {
     auto part = [&](std::int64_t col) {
       return cast(p_.load(qkv_.tile({0, head, col}, rows, half_).until_row(end)), DType::kF32);
@@ -223,25 +256,33 @@ class DecodeAttention {
   std::int64_t num_q_, num_kv_, half_, heads_, rows_, blocks_;
   ProgramBuilder p_;
   Index m_, past_;
-  TensorRef qkv_, cos_, sin_, q_norm_, k_norm_, k_cache_, v_cache_, out_, parts_;
+  TensorRef qkv_, cos_, sin_, q_norm_, k_norm_, k_cache_, v_cache_, out_, parts_, ahead_;
 };
 
 }  // namespace
 
-DecodeAttentionConfig default_decode_config(const AttentionDesc& d, Target target) {
+DecodeAttentionConfig default_decode_config(const AttentionDesc& d, Target target,
+                                            const WeightsAhead& ahead) {
+  constexpr int kFewestAhead = 8;  // SMs for weights ahead, where there are some
   std::int64_t heads = split_heads(d).heads_per_rank;
   std::int64_t blocks = heads / heads_of_a_tile(d);
-  if (target == Target::kCpu) return {.tile_kv = std::min<std::int64_t>(64, d.max_tokens)};
+  if (target == Target::kCpu) {
+    return {.tile_kv = std::min<std::int64_t>(64, d.max_tokens), .ahead = ahead};
+  }
   bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 32 == 0 && d.head_dim <= 256;
   // Sums and scores of more tokens do not fit a thread's registers.
   DecodeAttentionConfig c{.tile_kv = matrix && d.head_dim <= 192 ? 64 : 32};
   if (matrix) c.num_stages = decode_stages(heads_of_a_tile(d), c.tile_kv, d.head_dim);
   c.num_combiners = gpu_workers(heads, kGpuSms / 4);
-  std::int64_t most = (kGpuSms - c.num_combiners) / blocks;
+  int sms = kGpuSms - c.num_combiners - (ahead.rows > 0 ? kFewestAhead : 0);
+  std::int64_t most = sms / blocks;
   c.splits = std::clamp<std::int64_t>(ceil_div(d.max_tokens, c.tile_kv), 1,
                                       std::max<std::int64_t>(most, 1));
   c.splits -= c.splits % ceil_div(c.splits, kMostRunsAtOnce);
-  c.num_workers = gpu_workers(c.splits * blocks, kGpuSms - c.num_combiners);
+  c.num_workers = gpu_workers(c.splits * blocks, sms);
+  c.ahead = ahead;
+  if (ahead.rows == 0) return c;
+  c.ahead.num_workers = gpu_workers(tiles_of(ahead).num, kGpuSms - c.num_combiners - c.num_workers);
   return c;
 }
 
