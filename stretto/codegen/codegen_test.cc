@@ -327,8 +327,8 @@ TEST(Codegen, PacketsAndTables) {
         };
       },
       2));
-  expect_lines(kernel.source, {"RowLayout<4, 64, 256, 16, 4>", "input_entry(",
-                               "store_packets<", "epoch % 2", "u32(epoch + 1)", "load_packets<"});
+  expect_lines(kernel.source, {"RowLayout<4, 64, 256, 8, 8>", "input_entry(", "store_packets<",
+                               "epoch % 2", "u32(epoch + 1)", "load_packets<"});
   expect_clean_build(kernel);
 }
 

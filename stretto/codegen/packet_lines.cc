@@ -16,14 +16,14 @@ bool goes_in_lines(const Program& program, const Agent& agent, const Op& op, con
   const Tensor& t = program.tensors[static_cast<std::size_t>(r.tensor)];
   auto size = static_cast<std::int64_t>(size_bytes(t.dtype));
   if (size != 2 && size != 4) return false;
-  constexpr std::int64_t kThread = 16, kLanes = 16, kRun = kLanes * kThread;
-  auto runs = [&](std::int64_t columns) { return columns * size % kRun == 0; };
+  constexpr std::int64_t kThread = 16, kLanes = 8, kLine = kLanes * kThread, kRun = 2 * kLine;
+  auto lines = [&](std::int64_t columns) { return columns * size % kLine == 0; };
   const Expr& width = t.shape.back();
   bool columns = r.col_dim == static_cast<int>(t.shape.size()) - 1 && !r.col_end.has_value() &&
-                 runs(r.cols) && width.is_const() && runs(width.const_value()) &&
-                 runs(known_factor(r.origin.back(), agent.body));
+                 lines(r.cols) && lines(known_factor(r.origin.back(), agent.body)) &&
+                 width.is_const() && width.const_value() * size % kRun == 0;
   // All rows of a warp go where one of them does.
-  std::int64_t rows_of_warp = at.fragment ? 8 : at.lanes % 32 == 0 ? 1 : 2;
+  std::int64_t rows_of_warp = at.fragment ? 8 : at.lanes % 32 == 0 ? 1 : 32 / kLanes;
   auto together = [&](std::int64_t rows) { return rows % rows_of_warp == 0; };
   auto rows = [&] {
     if (rows_of_warp == 1) return true;

@@ -19,7 +19,7 @@ struct Packets {
   bool until_col = false;
   int threads = 128;
   std::int64_t rows = 2;  // of a tile
-  std::int64_t buffer_rows = 8;
+  std::int64_t buffer_rows = 16;
 };
 
 GeneratedKernel exchanged(const Packets& c) {
@@ -67,22 +67,25 @@ TEST(PacketLines, WholeWarpsHaveThem) {
   expect_form("Lines<float>", {.dtype = DType::kF32, .width = 256, .stored = 128, .loaded = 256});
 }
 
-// Which 16 threads may do, each of two rows.
-TEST(PacketLines, HalfWarpsHaveThemInPairsOfRows) {
-  expect_form("Lines<bf16>", {.stored = 128});
-  expect_form("Lines<float>", {.dtype = DType::kF32, .width = 64, .stored = 64, .loaded = 64});
-  expect_form("Words<bf16, 2>", {.stored = 128, .buffer_rows = 9});
-  expect_form("Words<bf16, 2>", {.stored = 128, .rows = 1});
+// Of fewer columns than a warp holds, where the warp has four rows.
+TEST(PacketLines, EightThreadsHaveThemInGroupsOfRows) {
+  expect_form("Lines<bf16>", {.stored = 128, .rows = 4});
+  expect_form("Lines<bf16>", {.loaded = 64, .first = 64, .rows = 4});
+  expect_form("Lines<float>",
+              {.dtype = DType::kF32, .width = 64, .stored = 32, .loaded = 32, .rows = 4});
+  expect_form("Words<bf16, 2>", {.stored = 128, .rows = 4, .buffer_rows = 14});
+  expect_form("Words<bf16, 2>", {.stored = 128, .rows = 2});
 }
 
 // One who cannot keeps all others from it.
 TEST(PacketLines, ElseAllHaveWords) {
-  expect_form("Words<bf16, 2>", {.stored = 64});
-  expect_form("Words<bf16, 2>", {.loaded = 64});
-  expect_form("Words<bf16, 2>", {.width = 576, .stored = 128, .loaded = 128, .first = 64});
-  expect_form("Words<bf16, 2>", {.width = 320, .stored = 320, .loaded = 320});
-  expect_form("Words<bf16, 2>", {.until_col = true});
-  expect_form("Words<float, 2>", {.dtype = DType::kF32, .width = 32, .stored = 32, .loaded = 32});
+  expect_form("Words<bf16, 2>", {.stored = 64, .rows = 2});
+  expect_form("Words<bf16, 2>", {.loaded = 32, .rows = 4});
+  expect_form("Words<bf16, 2>", {.width = 576, .stored = 128, .loaded = 128, .rows = 4});
+  expect_form("Words<bf16, 2>", {.stored = 64, .loaded = 64, .first = 32, .rows = 4});
+  expect_form("Words<bf16, 2>", {.until_col = true, .rows = 4});
+  expect_form("Words<float, 2>",
+              {.dtype = DType::kF32, .width = 16, .stored = 16, .loaded = 16, .rows = 4});
 }
 
 // What a product leaves in fragments goes in lines to who has rows.
@@ -117,7 +120,7 @@ TEST(PacketLines, FragmentsThatAreStored) {
   expect_lines(lines.source, {"MmaLayout<64, 128, 1>", "store_packets<", "Lines<bf16>>(",
                               "load_packets<", "Lines<bf16>>("});
   expect_clean_build(lines);
-  EXPECT_NE(sums_of_halves(DType::kBF16, 64, 32).source.find("Words<bf16"), std::string::npos);
+  EXPECT_NE(sums_of_halves(DType::kBF16, 96, 32).source.find("Words<bf16"), std::string::npos);
   EXPECT_NE(sums_of_halves(DType::kF32, 128, 32).source.find("Words<float"), std::string::npos);
   EXPECT_NE(sums_of_halves(DType::kBF16, 128, 12).source.find("Words<bf16"), std::string::npos);
 }

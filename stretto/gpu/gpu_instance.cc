@@ -145,6 +145,12 @@ void GpuInstance::State::allocate() {
   for (std::size_t t = 0; t < p.tensors.size(); ++t) {
     if (p.tensors[t].kind != TensorKind::kBuffer) continue;
     buffers[t] = world.allocate(std::max<std::size_t>(storage_bytes(p, static_cast<int>(t)), 16));
+    // Kernels find a packet's place by its address (device/sm90/packet.h). Drivers align to 512.
+    for (CUdeviceptr at : buffers[t].addresses()) {
+      if (!p.tensors[t].packet || at % 512 == 0) continue;
+      throw DeviceError(fmt::format("{}: memory for '{}' is not aligned to 512 bytes", p.name,
+                                    p.tensors[t].name));
+    }
   }
   for (int r : world.local_ranks()) {
     RankState& rank = ranks.emplace_back();

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kDefaultThreads = 256;
 constexpr int kLanesOfCopiedRow = 8;  // 128 bytes, as rows of factors have
-// Of packets that go in lines (codegen/packet_lines.h), 16 bytes of each thread: what a warp has in
-// one row, or in each of two.
+// Of packets that go in lines (codegen/packet_lines.h), 16 bytes of each thread: what a warp has of
+// one row, or of two or four.
 constexpr std::int64_t kPayloadOfLines = 512;
 // Else of a thread's 16 bytes. With more in a row the accesses of a warp would lie 32 bytes apart,
 // and links carry sectors of 32 bytes, half of which would be empty.
@@ -148,7 +148,7 @@ class ValuePlanner {
     for (int reg : packets_) {
       int& most = vec[static_cast<std::size_t>(root(reg))];
       auto size = static_cast<std::int64_t>(size_bytes(type(reg).dtype));
-      std::int64_t rows = type(reg).rows % 2 == 0 ? 2 : 1;
+      std::int64_t rows = type(reg).rows % 4 == 0 ? 4 : 1;
       bool lines =
           type(reg).cols * size * rows % kPayloadOfLines == 0 && plan_.num_threads % 32 == 0;
       auto payload = lines ? std::int64_t{16} : kPayloadOfAccess;

@@ -155,10 +155,9 @@ void add_few_rows(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
     ReduceShots shots = ReduceShots::kOne;
   };
   std::vector<Choice> choices = {{kSmall}, {kFlat}, {kNarrow}};
-  if (s.world_size > 2) {
-    for (const Loop& loop : {kSmall, kFlat, kNarrow}) {
-      choices.push_back({loop, false, ReduceShots::kShared});
-    }
+  for (const Loop& loop : {kSmall, kFlat, kNarrow}) {
+    choices.push_back({loop, true, ReduceShots::kShared});
+    if (s.world_size > 2) choices.push_back({loop, false, ReduceShots::kShared});
   }
   if (s.rank.m <= kFewRows) {
     GpuLoop loop = gpu_loop(

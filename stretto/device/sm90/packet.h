@@ -111,8 +111,8 @@ class Words {
   u64 words_[kWords];
 };
 
-// Of warps whose threads have 16 bytes each of runs of 256 in a row, all of which exist or none. Of
-// the rows that a warp has all go or none.
+// Of warps of which eight threads each have a line's 128 bytes of a row, all of which exist or
+// none. Of the rows that a warp has all go or none.
 template <class T>
 class Lines {
  public:
@@ -127,7 +127,7 @@ class Lines {
     u32 w[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) w[k] = packet_payload<T>(v, i, j + k * kPer, true);
-    store_words(w, run(box, r, c - of_run(t) * kStep), of_run(t), tag, t);
+    store_words(w, Place(box, r, c), tag, t);
   }
   // Row r and the seven others that the warp has, of which this thread has pairs of 64 columns from
   // c on, slots (i, j), ...: eight threads have two rows, whose lines follow each other.
@@ -147,10 +147,9 @@ class Lines {
       w[1][k] = second ? w[1][k] : got;
       w[0][k] = second ? got : w[0][k];
     }
-    i32 place = c / 64 % 2 * 8 + i32(t.tid % 8), first = c - c % kRun;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      store_words(w[row], run(box, r - second + row, first), place, tag, t);
+      store_words(w[row], Place(box, r - second + row, c + i32(t.tid % 8) * kStep), tag, t);
     }
   }
 
@@ -161,10 +160,10 @@ class Lines {
   }
   STRETTO_DEVICE void ask(const Box<u64>& box, i32 r, i32 c, const Team& t) {
     if (!box.has_cols(c, kStep)) return;
-    const u64* from = run(box, r, c - of_run(t) * kStep);
+    Place from(box, r, c);
     __syncwarp();
-    load_line(line_, from + of_run(t) * 2);
-    if (has_rest(t)) rest_ = load_relaxed_sys(from + rest_at(of_run(t)) + t.tid % 2);
+    load_line(line_, from.line);
+    if (has_rest(t)) rest_ = load_relaxed_sys(from.rest + t.tid % 2);
   }
   STRETTO_DEVICE bool came(u32 tag, u32& seen, const Team& t) const {
     if (!has_rest(t)) return true;
@@ -185,24 +184,31 @@ class Lines {
   }
 
  private:
-  static constexpr int kPer = kPerPacket<T>, kRun = 16 * kStep;  // columns of a run
-  static STRETTO_DEVICE i32 of_run(const Team& t) { return i32(t.tid % 16); }
+  static constexpr int kPer = kPerPacket<T>;
+
+  // Where 16 bytes of payload go of a run, which has 512 bytes of the buffer: two lines, and what
+  // either has no room for.
+  struct Place {
+    u64 *line, *rest;
+    STRETTO_DEVICE Place(const Box<u64>& box, i32 r, i32 c) {
+      u64 at = reinterpret_cast<u64>(box.data + r * box.row_stride + c / kPer);
+      u64 run = at & ~u64(511), sixteenth = (at & 511) / 32;
+      line = reinterpret_cast<u64*>(run + sixteenth * 16);
+      rest = reinterpret_cast<u64*>(run + 256 + sixteenth / 8 * 16);
+    }
+  };
+
   static STRETTO_DEVICE bool ends_line(const Team& t) { return t.tid % 8 == 7; }
   // Loads a word of what the last had no room for.
   static STRETTO_DEVICE bool has_rest(const Team& t) { return t.tid % 8 >= 6; }
-  static STRETTO_DEVICE i32 rest_at(i32 place) { return 32 + place / 8 * 2; }
-  static STRETTO_DEVICE u64* run(const Box<u64>& box, i32 r, i32 first) {
-    return box.data + r * box.row_stride + first / kPer;
-  }
-  // `place`: which 16 bytes of the run.
-  static STRETTO_DEVICE void store_words(const u32 (&w)[4], u64* to, i32 place, u32 tag,
+  static STRETTO_DEVICE void store_words(const u32 (&w)[4], const Place& to, u32 tag,
                                          const Team& t) {
     u64 line[2] = {(u64(w[1]) << 32) | w[0], ends_line(t) ? tag : (u64(w[3]) << 32) | w[2]};
     __syncwarp();  // one instruction for all of a line
-    store_line(to + place * 2, line);
+    store_line(to.line, line);
     if (!ends_line(t)) return;
     u64 rest[2] = {packet_word(w[2], tag), packet_word(w[3], tag)};
-    store_relaxed_sys(to + rest_at(place), rest);
+    store_relaxed_sys(to.rest, rest);
   }
 
   u64 line_[2], rest_;

@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/harness/rank_sum.h"
@@ -190,37 +191,68 @@ class SharedTiles {
         row_tiles_(ceil_div(d.m, cfg.tile.bm)),
         p_("gemm_ar", d.world_size),
         layer_(p_, d, cfg.tile),
-        tiles_(p_.grid(d.m, d.n, tile_.bm, tile_.bn)),
-        parts_(p_.buffer("parts", dtype_, {world_ * row_tiles_, rows_, d.n},
-                         {.space = Space::kSymmetric})),      // by source and tile of rows
-        arrived_(p_.signal("arrived", world_ * num_tiles_)),  // by source and tile
-        gathered_(p_.signal("gathered")) {}                   // by owner: tiles in `out`
+        tiles_(p_.grid(d.m, d.n, tile_.bm, tile_.bn)) {
+    // Whole packets in every row, whatever the dtype.
+    Index cols = cfg.packets ? ceil_div(d.n, 4) * 4 : d.n, planes = world_ * row_tiles_;
+    BufferOptions slots{
+        .space = Space::kSymmetric, .num_slots = cfg.num_slots, .packet = cfg.packets};
+    parts_ = p_.buffer("parts", dtype_, {planes, rows_, cols}, slots);  // by source, tile of rows
+    if (cfg.packets) {
+      sums_ = p_.buffer("sums", dtype_, {planes, rows_, cols}, slots);  // by owner, tile of rows
+      return;
+    }
+    arrived_ = p_.signal("arrived", world_ * num_tiles_);  // by source and tile
+    gathered_ = p_.signal("gathered");                     // by owner: tiles in `out`
+  }
 
   Program run() {
     Resource sms =
         Resource::sms(cfg_.num_compute_sms).pipelined(cfg_.num_stages).staggered(cfg_.stagger);
-    p_.role("gemm", sms, tiles_, [&](const Tile& t) { multiply_and_sum(t); });
-    p_.on_end([&] {
-      p_.loop(world_, [&](const Index& owner) { p_.wait(gathered_[owner], num_tiles_); });
-    });
+    p_.role("gemm", sms, tiles_,
+            [&](const Tile& t) { cfg_.packets ? tile_of_packets(t) : tile_of_signals(t); });
+    if (!cfg_.packets) {
+      p_.on_end([&] {
+        p_.loop(world_, [&](const Index& owner) { p_.wait(gathered_[owner], num_tiles_); });
+      });
+    }
     return p_.finish();
   }
 
  private:
+  // Every launch exchanges at least a row of every share, so that no rank runs two launches ahead.
+  void tile_of_packets(const Tile& t) {
+    send_parts(t);
+    std::optional<Value> residual = layer_.residual_of(t, own_row(t), rows_);
+    Value sum = layer_.finished(sum_of(t), residual);
+    for_ranks(p_, world_ - 1, [&](const Index& peer) {
+      p_.store_packet(of_owner(sums_, t, p_.rank()).on(peer), sum);
+    });
+    p_.store(out(t, p_.rank()), sum);
+    auto receive = [&](const Index& owner) { return p_.load_packet(of_owner(sums_, t, owner)); };
+    if (world_ > kRanksTogether) {
+      return for_ranks(p_, world_ - 1,
+                       [&](const Index& owner) { p_.store(out(t, owner), receive(owner)); });
+    }
+    std::vector<std::pair<Index, Value>> received;
+    for (int i = 1; i < world_; ++i) {
+      Index owner = p_.let("owner", (p_.rank() + i) % world_);
+      received.emplace_back(owner, receive(owner));
+    }
+    for (const auto& [owner, value] : received) p_.store(out(t, owner), value);
+  }
+
   // A sum exists only after every rank has sent its part, hence after every rank has started this
   // launch: its output may be written without further asking. And a launch ends after all sums, so
   // that parts may be written again.
-  void multiply_and_sum(const Tile& t) {
+  void tile_of_signals(const Tile& t) {
     p_.when(t.row < layer_.m, [&] { send_parts(t); });
     for_all(
         [&](const Index& owner) { p_.notify(arrived_[p_.rank() * num_tiles_ + t.index], owner); });
     p_.loop(world_, [&](const Index& s) { p_.wait(arrived_[s * num_tiles_ + t.index], 1); });
     p_.when(t.row < layer_.m, [&] {
-      Index row = p_.let("own_row", t.row + p_.rank() * rows_);
       Value sum = sum_of(t);  // before the residual: both fill the registers
-      Value all = layer_.finished(sum, layer_.residual_of(t, row, rows_));
-      Slice out = layer_.out(t, row, rows_).until_row(t.row + tile_.bm);
-      for_all([&](const Index& peer) { p_.store(out.on(peer), all); });
+      Value all = layer_.finished(sum, layer_.residual_of(t, own_row(t), rows_));
+      for_all([&](const Index& peer) { p_.store(out(t, p_.rank()).on(peer), all); });
     });
     for_all([&](const Index& peer) { p_.notify(gathered_, peer); });
   }
@@ -234,22 +266,33 @@ class SharedTiles {
     for_all([&](const Index& owner) {
       // Rows before the owner's come to lie before its first, and are masked.
       Index first = Index(0) - owner * rows_;
-      Slice part = parts_.tile({plane(t, p_.rank()), first, t.col}, tile_.bm, tile_.bn);
-      p_.store(part.until_row(share(t, owner)).on(owner), mine);
+      Slice part = parts_.tile({plane(t, p_.rank()), first, t.col}, tile_.bm, tile_.bn)
+                       .until_row(share(t, owner))
+                       .on(owner);
+      cfg_.packets ? p_.store_packet(part, mine) : p_.store(part, mine);
     });
   }
   Value sum_of(const Tile& t) {
     return sum_over_ranks(p_, {dtype_, rows_, tile_.bn}, [&](const Index& source) {
-      Slice part = parts_.tile({plane(t, source), 0, t.col}, rows_, tile_.bn);
-      return p_.load(part.until_row(share(t, p_.rank())));
+      Slice part =
+          parts_.tile({plane(t, source), 0, t.col}, rows_, tile_.bn).until_row(share(t, p_.rank()));
+      return cfg_.packets ? p_.load_packet(part) : p_.load(part);
     });
   }
 
   Index plane(const Tile& t, const Index& rank) const { return rank * row_tiles_ + t.m; }
-  // Rows of a tile that an owner has in this launch.
+  Index own_row(const Tile& t) { return p_.let("own_row", t.row + p_.rank() * rows_); }
+  // Rows of a tile that an owner has in this launch, of packets at least one.
   Index share(const Tile& t, const Index& owner) const {
     Index first = owner * rows_;
-    return min(min(tile_.bm - first, layer_.m - t.row - first), rows_);
+    Index rows = min(min(tile_.bm - first, layer_.m - t.row - first), rows_);
+    return cfg_.packets ? max(rows, 1) : rows;
+  }
+  Slice of_owner(const TensorRef& planes, const Tile& t, const Index& owner) const {
+    return planes.tile({plane(t, owner), 0, t.col}, rows_, tile_.bn).until_row(share(t, owner));
+  }
+  Slice out(const Tile& t, const Index& owner) const {
+    return layer_.out(t, t.row + owner * rows_, rows_).until_row(t.row + tile_.bm);
   }
 
   const GemmArConfig& cfg_;
@@ -259,7 +302,7 @@ class SharedTiles {
   ProgramBuilder p_;
   Layer layer_;
   TileSpace tiles_;
-  TensorRef parts_;
+  TensorRef parts_, sums_;
   SignalRef arrived_, gathered_;
 };
 

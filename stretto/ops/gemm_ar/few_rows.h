@@ -20,7 +20,7 @@ Program one_shot(const GemmArDesc& desc, const GemmArConfig& config);
 // twice the bytes. Every launch exchanges at least a row, so that no rank runs two launches ahead.
 Program packets(const GemmArDesc& desc, const GemmArConfig& config);
 // Of each tile every rank sums a share of the rows, which the others send it, and sends the sums to
-// all: two hops of 1/P of the bytes in place of one.
+// all: two hops of 1/P of the bytes in place of one. By signals, or in packets as above.
 Program shared_tiles(const GemmArDesc& desc, const GemmArConfig& config);
 
 }  // namespace stretto::few_rows

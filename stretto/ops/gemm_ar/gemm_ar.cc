@@ -52,8 +52,9 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
   if (shared) {
     fields.only("num_reduce_sms", c.num_reduce_sms, 0, "who multiplied a tile sums its share");
   }
-  if (c.shots != ReduceShots::kOne || c.num_reduce_sms > 0) {
-    fields.only("packets", c.packets, false, "packets need one shot with sums in the epilogue");
+  if (two || c.num_reduce_sms > 0) {
+    fields.only("packets", c.packets, false,
+                "packets need one shot or shares, with sums in the epilogue");
   }
   if (two) {
     int load_slots = fitted(scattered(d), scattered(c)).load_slots;
@@ -63,8 +64,8 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
     fields.only("store_slots", c.store_slots, 0, "an agent that stores needs two shots");
     fields.only("load_slots", c.load_slots, 0, "loads ahead need two shots");
     if (shared) {
-      // A launch ends after every rank has summed, and so read, its shares.
-      fields.only("num_slots", c.num_slots, 1, "shares have no other order");
+      // With signals a launch ends after every rank has summed, and so read, its shares.
+      fields.only("num_slots", c.num_slots, c.packets ? 2 : 1, "shares have no other order");
     }
   }
   if (d.world_size == 1) return;
@@ -245,7 +246,7 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
           .shots = shots,
           .num_compute_sms = gpu_workers(tiles),
           .num_reduce_sms = 0,
-          .packets = d.m <= kMaxPacketRows,
+          .packets = shots == ReduceShots::kShared || d.m <= kMaxPacketRows,
           .channels = tiles,
           .num_stages = loop.num_stages};
 }

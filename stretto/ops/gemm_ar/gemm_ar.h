@@ -36,7 +36,8 @@ struct GemmArConfig {
   ReduceShots shots = ReduceShots::kOne;
   int num_compute_sms = 1;
   int num_reduce_sms = 1;  // 0: each SM of the GEMM sums the tiles it computed, in its epilogue
-  bool packets = false;    // kOne, sums in the epilogue: flags travel with the data, for few rows
+  // kOne with sums in the epilogue, kShared: flags travel with the data, for few rows.
+  bool packets = false;
   // Groups of tiles (kOne, kShared) or of a rank's row blocks (kTwo) that are waited for.
   std::int64_t channels = 1;
   int num_slots = 2;          // as in GemmRsConfig

@@ -141,29 +141,31 @@ INSTANTIATE_TEST_SUITE_P(
                 Scatter::kCopyEngine}),
     [](const auto& info) { return info.param.name; });
 
-GemmArConfig shared(std::int64_t tile_rows) {
-  GemmArConfig c = small({"Shared", ReduceShots::kShared, 1, Scatter::kEpilogue, 0});
+// Ranks that share each tile, as many rows of it as it has, or as many but the last.
+class GemmArShared : public testing::TestWithParam<bool> {};
+
+GemmArConfig shared(std::int64_t tile_rows, bool packets) {
+  GemmArConfig c = small({"Shared", ReduceShots::kShared, 2, Scatter::kEpilogue, 0, packets});
   c.tile.bm = tile_rows;
   return c;
 }
 
-// Ranks that share each tile, as many rows of it as it has, or as many but the last.
-TEST(GemmArShared, RaggedRows) {
+TEST_P(GemmArShared, RaggedRows) {
   for (auto [world, tile_rows] :
        {std::pair{1, 4}, {2, 4}, {3, 8}, {4, 10}, {5, 9}, {8, 8}, {12, 12}}) {
     GemmArDesc d{.world_size = world, .m = 21, .n = 17, .k = 17, .residual = world != 4};
-    GemmArConfig cfg = fitted(d, shared(tile_rows));
+    GemmArConfig cfg = fitted(d, shared(tile_rows, GetParam()));
     EXPECT_EQ(cfg.shots, ReduceShots::kShared) << world;
     expect_gemm_ar(d, cfg);
     if (world > 3) continue;
-    d.a_dtype = d.out_dtype = DType::kBF16;
-    expect_gemm_ar(d, shared(tile_rows));
+    d.a_dtype = d.out_dtype = DType::kBF16;  // rows of an odd number of packets
+    expect_gemm_ar(d, shared(tile_rows, GetParam()));
   }
 }
 
-TEST(GemmArShared, AShareForEveryRankOrOneShot) {
+TEST_P(GemmArShared, AShareForEveryRankOrOneShot) {
   GemmArDesc d{.world_size = 5, .m = 21, .n = 17, .k = 17};
-  GemmArConfig asked = shared(/*tile_rows=*/8);  // four shares of two rows
+  GemmArConfig asked = shared(/*tile_rows=*/8, GetParam());  // four shares of two rows
   EXPECT_EQ(fitted(d, asked).shots, ReduceShots::kOne);
   try {
     gemm_ar(d, asked);
@@ -172,6 +174,9 @@ TEST(GemmArShared, AShareForEveryRankOrOneShot) {
     EXPECT_NE(std::string(e.what()).find("shots is shared"), std::string::npos) << e.what();
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Signs, GemmArShared, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Packets" : "Signals"; });
 
 // The bytes of `out` on every rank after one launch.
 std::vector<std::vector<std::byte>> output_bits(const OpCase& c) {
@@ -212,7 +217,10 @@ TEST(GemmArBits, AreTheSameOnAllRanksAndForBothAlgorithms) {
     EXPECT_TRUE(one == two) << name(dtype);
     EXPECT_TRUE(one == packets) << name(dtype);
     EXPECT_TRUE(one == epilogue) << name(dtype);
-    EXPECT_TRUE(one == output_bits(gemm_ar_case(d, fitted(d, shared(/*tile_rows=*/8)), d.m, seed)));
+    for (bool packets : {false, true}) {
+      GemmArConfig of_shares = shared(/*tile_rows=*/8, packets);
+      EXPECT_TRUE(one == output_bits(gemm_ar_case(d, fitted(d, of_shares), d.m, seed)));
+    }
   }
 }
 

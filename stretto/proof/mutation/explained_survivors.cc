@@ -148,6 +148,8 @@ const std::vector<Explanation>& explanations() {
        kSwappedSources},
       {"gemm_ar_shared P=*", "access on wrong rank", "gemm@(|.consumer): store 'out'",
        "the loop stores at every rank before it notifies any: only the order changes"},
+      {"gemm_ar_shared P=* gpu", "packet to wrong slot", "gemm.consumer: store_packet 'parts'",
+       "every rank's part is received at once: senders swap places, a matter of values"},
       {"@(reduce_scatter|all_reduce_two_shot) P=*", "notify wrong channel",
        "on_start: notify 'ready'", kSwappedSources},
       {"@(reduce_scatter|all_reduce_two_shot) P=*",
