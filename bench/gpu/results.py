@@ -126,7 +126,8 @@ def short(config: str) -> str:
     words = ["x".join(f.get("tile", "?").split("x")[:2])]
     if "shots" in f:
         shots = {"1": "one-shot", "2": "two-shot"}.get(f["shots"], f["shots"])
-        words.append("packets" if "packets" in flags else shots)
+        packets = "packets" in flags
+        words += ["packets"] if packets and f["shots"] == "1" else [shots, "packets"] if packets else [shots]
     if "gather" in f:
         words.append(f"{f['gather']} {f.get('workers', '')}".strip())
     if "scatter" in f and f.get("shots") != "1":
