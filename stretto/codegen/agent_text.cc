@@ -311,7 +311,6 @@ void AgentWriter::write_op(const Op& op) {
     case OpCode::kStoreRows:
     case OpCode::kReduceStore:
     case OpCode::kCopy:
-    case OpCode::kPrefetch:
     case OpCode::kStorePacket:
     case OpCode::kLoadPacket:
       memory(op);

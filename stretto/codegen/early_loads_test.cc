@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "stretto/base/errors.h"
 #include "stretto/codegen/kernel.h"
 #include "stretto/codegen/residency.h"
@@ -164,45 +162,6 @@ TEST(EarlyLoads, OnlyInputsAreConstant) {
     } catch (const UserError& e) {
       EXPECT_NE(std::string(e.what()).find(name), std::string::npos) << e.what();
     }
-  }
-}
-
-// A role that multiplies nothing and brings rows of `w` into L2, beside one that knows `past` from
-// memory.
-Program bringing_ahead(const std::function<Index(const Tile&, const Index& past)>& row_of) {
-  ProgramBuilder p("ahead", 1);
-  auto past = p.scalar("past", 7);
-  auto x = p.input("x", DType::kF32, {8, 128});
-  auto w = p.input("w", DType::kBF16, {2048, 4096});
-  auto y = p.output("y", DType::kF32, {1, 128});
-  p.role("work", Resource::sms(2), p.range(1), [&](const Tile&) {
-    p.store(y.tile({0, 0}, 1, 128), p.load(x.tile({past, 0}, 1, 128)));
-  });
-  p.role("bring", Resource::sms(5), p.range(100), [&](const Tile& t) {
-    p.prefetch(w.tile({row_of(t, past), 0}, 2, 4096));
-  });
-  return p.finish();
-}
-
-TEST(EarlyLoads, WhatOnlyPrefetchesConstantsWaitsForNothing) {
-  auto own = [](const Tile& t, const Index&) { return t.index * 20; };
-  std::string text = text_of(bringing_ahead(own), {"w"});
-  std::size_t role = text.find("// role 'bring'"), wait = text.find("wait_for_previous_launch();");
-  EXPECT_LT(text.find("let_next_launch_start();"), role) << text;
-  EXPECT_LT(role, text.find("prefetch_rows(Box<const bf16>{")) << text;
-  EXPECT_LT(text.find("prefetch_rows("), wait) << text;
-  EXPECT_LT(wait, text.find("// role 'work'")) << text;
-  EXPECT_EQ(count(text, "// role 'bring'"), 1u) << text;
-  EXPECT_EQ(count(text, "blockIdx.x >= 2 && blockIdx.x < 7"), 1u) << text;
-}
-
-TEST(EarlyLoads, PrefetchesOfWhatMayNotBeThereYetWait) {
-  auto own = [](const Tile& t, const Index&) { return t.index * 20; };
-  auto by_scalar = [](const Tile& t, const Index& past) { return t.index * 20 + past; };
-  for (const std::string& text :
-       {text_of(bringing_ahead(own)), text_of(bringing_ahead(by_scalar), {"w"})}) {
-    EXPECT_LT(text.find("wait_for_previous_launch();"), text.find("// role 'bring'")) << text;
-    EXPECT_EQ(count(text, "prefetch_rows("), 1u) << text;
   }
 }
 

@@ -4,8 +4,8 @@
 
 namespace stretto {
 
-std::string stream_order_text(bool beside_gate, bool roles_wait, const std::string& at_once) {
-  std::string out = "  let_next_launch_start();\n" + at_once;
+std::string stream_order_text(bool beside_gate, bool roles_wait) {
+  std::string out = "  let_next_launch_start();\n";
   if (beside_gate) {
     return out + "  if (threadIdx.x == 0) fence_acq_rel_gpu();\n  __syncthreads();\n";
   }

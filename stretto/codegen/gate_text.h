@@ -10,8 +10,7 @@ namespace stretto {
 // At a main kernel's begin. Beside its gate, which the stream holds first, it waits for nothing:
 // what came before has ended, and this SM forgets what it may have read of that. `roles_wait`: for
 // the launch before, each where it must (docs/decisions/0006-launches-that-start-early.md).
-// `at_once`: what needs not wait for it.
-std::string stream_order_text(bool beside_gate, bool roles_wait, const std::string& at_once);
+std::string stream_order_text(bool beside_gate, bool roles_wait);
 
 // At the begin of a gate that a main kernel begins beside: it has as many blocks, of which the last
 // stays.

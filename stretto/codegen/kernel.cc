@@ -20,7 +20,6 @@
 #include "stretto/codegen/loss_text.h"
 #include "stretto/codegen/packet_lines.h"
 #include "stretto/codegen/params_text.h"
-#include "stretto/codegen/prefetch_roles.h"
 #include "stretto/codegen/program_lines.h"
 #include "stretto/codegen/record_text.h"
 #include "stretto/codegen/residency.h"
@@ -48,7 +47,7 @@ class KernelWriter {
   }
 
   GeneratedKernel run() {
-    launch_.kernel = kernel_name(program_.name);
+    launch_.kernel = identifier(program_.name);
     place_signals();
     launch_.engines = plan_engines(program_, launch_.signal_offsets);
     if (has_engines()) launch_.gate = launch_.kernel + "_gate";
@@ -65,8 +64,9 @@ class KernelWriter {
     }
     // Nothing in memory but constants may be looked at before what the stream holds before this
     // launch is complete.
-    prefetch += stream_order_text(launch_.beside_gate, roles_wait_, at_once_);
-    body.replace(body.find(kPrefetch), std::string(kPrefetch).size(), prefetch);
+    prefetch += stream_order_text(launch_.beside_gate, roles_wait_);
+    body.insert(body.find(kPrefetch), prefetch);
+    body.erase(body.find(kPrefetch), std::string(kPrefetch).size());
     GeneratedKernel out;
     body = header() + params_text(program_, launch_, options_.record) + body;
     out.source = without_program_lines(body);
@@ -107,6 +107,12 @@ class KernelWriter {
     return has_epoch_ && !has_engines() && only<OpCode::kWait>(program_.on_end.body) &&
            std::none_of(plans_.begin(), plans_.end(),
                         [](const RolePlan& plan) { return plan.ticket_word >= 0; });
+  }
+
+  static std::string identifier(const std::string& name) {
+    std::string out = "stretto_";
+    for (char c : name) out += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+    return out;
   }
 
   void place_signals() {
@@ -340,13 +346,7 @@ class KernelWriter {
       std::string condition =
           fmt::format("blockIdx.x >= {} && blockIdx.x < {}", first_block, first_block + blocks);
       if (first_block == 0) condition = fmt::format("blockIdx.x < {}", blocks);
-      bool alone = !has_engines() && !options_.record && role_beside(i) < 0;
-      if (alone && prefetches_constants(program_, roles_[i], context_.constant)) {
-        at_once_ += at_once_text(context_, roles_[i], int(i), plans_[i], condition, first_block);
-        if (roles_wait_) out += fmt::format("  if ({}) wait_for_previous_launch();\n", condition);
-      } else {
-        out += role_text(i, condition, first_block);
-      }
+      out += role_text(i, condition, first_block);
       first_block += blocks;
     }
     if (launch_.cluster > 1) {
@@ -483,7 +483,6 @@ class KernelWriter {
   std::vector<bool> heeds_losses_;  // by role
   std::vector<std::unique_ptr<Role>> edges_;
   std::vector<std::unique_ptr<RolePlan>> edge_plans_;
-  std::string at_once_;                       // roles that wait for nothing
   int first_bell_block_ = 0, num_lanes_ = 0;  // lanes: of a block, for its agents
   bool has_epoch_ = false, roles_wait_ = false, counts_by_block_ = false;
 };

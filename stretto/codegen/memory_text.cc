@@ -11,8 +11,7 @@ namespace stretto {
 namespace {
 
 bool reads(OpCode code) {
-  return code == OpCode::kLoad || code == OpCode::kLoadRows || code == OpCode::kLoadPacket ||
-         code == OpCode::kPrefetch;
+  return code == OpCode::kLoad || code == OpCode::kLoadRows || code == OpCode::kLoadPacket;
 }
 
 // How often operations name a register, as result or operand.
@@ -219,9 +218,6 @@ void AgentWriter::memory(const Op& op) {
            values_.num_threads);
       return;
     }
-    case OpCode::kPrefetch:
-      line("prefetch_rows({}, team, {});", from, values_.num_threads);
-      return;
     case OpCode::kStorePacket:
       delay_text({});
       line("{}store_packets<L{}, {}>(v{}, {}, u32(epoch + 1), team);", unless_lost(r),

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 
 #include "stretto/codegen/expr_text.h"
 
@@ -26,12 +25,6 @@ std::string params_text(const Program& program, const LaunchPlan& launch, bool r
                                       "  i64 num_engine_marks;\n"
                                     : "",
       record ? "  EventLog events;\n" : "");
-}
-
-std::string kernel_name(const std::string& program) {
-  std::string out = "stretto_";
-  for (char c : program) out += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  return out;
 }
 
 std::string kernel_head_text(const std::string& name, int threads) {

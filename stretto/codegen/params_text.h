@@ -10,8 +10,6 @@ namespace stretto {
 
 // struct Params, in the order in which gpu/ fills it; `record`: with what a recorder needs.
 std::string params_text(const Program& program, const LaunchPlan& launch, bool record);
-// Of a program of that name.
-std::string kernel_name(const std::string& program);
 // Up to the first statement.
 std::string kernel_head_text(const std::string& name, int threads);
 // The program's sizes and scalars as variables of a kernel.

@@ -93,27 +93,6 @@ TEST_F(MemoryOps, LimitsAndNegativeOriginsReadZeroAndWriteNothing) {
   expect_near(out["z"], untouched, 0);
 }
 
-// Before, between and behind what computes, past the last row, too.
-TEST_F(MemoryOps, PrefetchesChangeNothing) {
-  ProgramBuilder p("ahead", 1);
-  auto x = p.input("x", DType::kF32, {6, 8});
-  auto w = p.input("w", DType::kBF16, {20, 3, 40});
-  auto y = p.output("y", DType::kF32, {6, 8});
-  p.role("r", Resource::host(2), p.range(6), [&](const Tile& t) {
-    p.prefetch(w.tile({t.index * 4, 1, 0}, 4, 40).rows_along(0));
-    Value v = p.load(x.tile({t.index, 0}, 1, 8));
-    p.loop(2, [&](const Index& i) { p.prefetch(w.tile({t.index, i, 0}, 2, 40)); });
-    p.store(y.tile({t.index, 0}, 1, 8), v);
-  });
-  p.role("idle", Resource::sms(3), p.range(9), [&](const Tile& t) {
-    p.prefetch(w.tile({t.index * 3 - 2, 0, 0}, 3, 40));
-  });
-  Doubles in = randoms(48);
-  auto out = run_once(at_schedule_level(p.finish()),
-                      {{"x", in}, {"w", randoms(20 * 3 * 40, DType::kBF16)}});
-  expect_near(out["y"], in, 0);
-}
-
 struct GemmCase {
   std::int64_t m, n, k, bm, bn, bk;
   DType dtype = DType::kF32;

@@ -45,9 +45,8 @@ class AgentTranslator {
       case OpCode::kDotScaled:
         return emit_dot(op, nullptr);
       case OpCode::kAwait:
-      case OpCode::kFence:  // what an agent has issued is complete when its next instruction starts
-      case OpCode::kPrefetch:
-        return;
+      case OpCode::kFence:
+        return;  // everything an agent has issued is complete when its next instruction starts
       default:
         return emit_plain(op);
     }

@@ -35,7 +35,6 @@ constexpr std::array kOps = {
     OpInfo{C::kCopy, "copy", false, 0, 0, 0, 0, 2, 0, true, true, false},
     OpInfo{C::kStorePacket, "store_packet", false, 1, 1, 0, 0, 1, 0, true, true, true},
     OpInfo{C::kLoadPacket, "load_packet", true, 0, 0, 0, 0, 1, 0, true, true, true},
-    OpInfo{C::kPrefetch, "prefetch", false, 0, 0, 0, 0, 1, 0, true, true, false},
     OpInfo{C::kFence, "fence", false, 0, 0, 0, 0, 0, 0, true, true, true},
     OpInfo{C::kNotify, "notify", false, 0, 0, 3, 3, 0, 0, true, true, true},
     OpInfo{C::kWait, "wait", false, 0, 0, 2, 3, 0, 0, true, true, true},

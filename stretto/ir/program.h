@@ -157,7 +157,6 @@ enum class OpCode : std::uint8_t {
   kCopy,         // region2 = region, element for element (same dtype), by the agent's resource
   kStorePacket,  // packet region = operand 0, tagged with this launch's epoch
   kLoadPacket,   // waits until every packet of the region carries this launch's tag, then reads
-  kPrefetch,     // a hint that region will be read soon; no effect on any value
   kFence,        // orders the worker's earlier global writes before its later reads
   // synchronisation; symbol = signal
   kNotify,  // exprs: channel, rank, amount

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -362,9 +361,6 @@ class RandomProgram {
         return wait;
       }
       case 3:
-        if (flip()) {
-          if (std::optional<Op> op = prefetch()) return *op;
-        }
         return define(load());
       case 4:
         return defined_.empty() ? define(fill()) : define(unary());
@@ -448,26 +444,6 @@ class RandomProgram {
     op.region = r;
     op.result = value({t.dtype, r.rows, r.cols});
     return op;
-  }
-
-  // Of the first input whose rows all have one width.
-  std::optional<Op> prefetch() {
-    for (std::size_t i = 0; i < program_.tensors.size(); ++i) {
-      const Tensor& t = program_.tensors[i];
-      if (t.kind != TensorKind::kInput || !t.shape.back().is_const()) continue;
-      Op op = start(OpCode::kPrefetch);
-      Region r{.tensor = static_cast<int>(i)};
-      for (std::size_t d = 0; d + 1 < t.shape.size(); ++d) r.origin.push_back(expr());
-      r.origin.emplace_back(0);
-      r.col_dim = static_cast<int>(t.shape.size()) - 1;
-      r.row_dim = static_cast<int>(below(r.col_dim + 1)) - 1;
-      r.rows = r.row_dim < 0 ? 1 : 1 + below(8);
-      r.cols = t.shape.back().const_value();
-      if (flip()) r.row_end = expr();
-      op.region = r;
-      return op;
-    }
-    return std::nullopt;
   }
 
   Op pipe_get() {

@@ -51,7 +51,6 @@ const char* syntax_line(OpCode code) {
       return "$e0";
     case C::kLoad:
     case C::kLoadPacket:
-    case C::kPrefetch:
       return "$region";
     case C::kLoadRows:
       return "$o0 of $region";

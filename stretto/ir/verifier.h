@@ -19,8 +19,7 @@
 //
 // Regions. One origin entry per dimension, row_dim and col_dim different, static positive sizes,
 // one row where there is no row_dim. Another rank's memory must be symmetric. Inputs are not
-// written. Packet buffers are touched by packet operations only, and those by nothing else. What is
-// prefetched are whole rows of an own input.
+// written. Packet buffers are touched by packet operations only, and those by nothing else.
 //
 // Types. [r, c] is the shape, B(x, y) the common shape after broadcasting rows and columns of 1.
 //   fill               any type

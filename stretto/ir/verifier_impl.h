@@ -66,7 +66,6 @@ class BodyChecker {
   void exprs();
   void regions();
   void region(const Region& r, const Access& access);
-  void prefetched(const Region& r);
   void region_shape(const Region& r, const Tensor& tensor);
   void map_regions();
   void map_region(const Region& r, bool writes, bool remote);

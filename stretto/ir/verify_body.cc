@@ -145,19 +145,6 @@ void BodyChecker::regions() {
   bool packet = is_packet_op(op_->code);
   if (op_->region) region(*op_->region, {writes_region(op_->code), packet});
   if (op_->region2) region(*op_->region2, {true, packet});
-  if (op_->code == OpCode::kPrefetch) prefetched(*op_->region);
-}
-
-// Whole rows of what this rank alone has and nobody writes.
-void BodyChecker::prefetched(const Region& r) {
-  const Tensor& t = tensor(r);
-  int last = static_cast<int>(t.shape.size()) - 1;
-  const Expr& width = t.shape.back();
-  require(t.kind == TensorKind::kInput, "'{}' is no input", t.name);
-  require(!r.rank.has_value() || r.rank.same(Expr::var(0)), "'{}' on another rank", t.name);
-  require(r.col_dim == last && r.origin.back().is_const(0) && width.is_const(r.cols) &&
-              !r.col_end.has_value(),
-          "of '{}' whole rows can be prefetched", t.name);
 }
 
 void BodyChecker::region(const Region& r, const Access& access) {

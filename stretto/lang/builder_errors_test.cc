@@ -136,41 +136,6 @@ TEST_F(BuilderErrors, WordsBelongInTheirPlaces) {
   expect_user_error([&] { p.grid(c, 0, 4); }, {"builder_errors_test.cc", "positive"});
 }
 
-TEST_F(BuilderErrors, WholeRowsOfOwnInputsArePrefetched) {
-  struct Tensors {
-    TensorRef x, c;
-    Index peer;
-  };
-  using Box = std::function<Slice(const Tensors&)>;
-  auto finish = [](const Resource& resource, const Box& box) {
-    ProgramBuilder p("ahead", 2);
-    Tensors t{.x = p.input("x", DType::kF32, {8, 64}, Space::kSymmetric),
-              .c = p.output("c", DType::kF32, {8, 64}),
-              .peer = (p.rank() + 1) % 2};
-    p.role("r", resource, p.range(1), [&](const Tile&) { p.prefetch(box(t)); });
-    return p.finish();
-  };
-  auto expect_refused = [&](const Box& box, const char* part) {
-    expect_user_error([&] { finish(Resource::sms(1), box); }, {"builder_errors_test.cc", part});
-  };
-  Box whole = [](const Tensors& t) { return t.x.tile({4, 0}, 6, 64); };
-  EXPECT_EQ(finish(Resource::sms(1), whole).roles[0].agents[0].body[0].code, OpCode::kPrefetch);
-  expect_user_error([&] { finish(Resource::copy_engine(), whole); }, {"a copy engine cannot"});
-  expect_refused([](const Tensors& t) { return t.x.tile({4, 0}, 4, 32); }, "whole rows");
-  expect_refused([](const Tensors& t) { return t.x.tile({4, 32}, 4, 64); }, "whole rows");
-  expect_refused(
-      [](const Tensors& t) {
-        return t.x.tile({4, 0}, 4, 64).until_col(8);
-      },
-      "whole rows");
-  expect_refused([](const Tensors& t) { return t.c.tile({0, 0}, 8, 64); }, "'c' is no input");
-  expect_refused(
-      [](const Tensors& t) {
-        return t.x.on(t.peer).tile({0, 0}, 8, 64);
-      },
-      "'x' on another rank");
-}
-
 TEST_F(BuilderErrors, RolesDoNotNest) {
   expect_at("cannot be declared inside another", [&](ProgramBuilder& p, const TensorRef&) {
     line_ = __LINE__ + 1;

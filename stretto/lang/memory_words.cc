@@ -63,10 +63,6 @@ void ProgramBuilder::store_packet(const Slice& to, const Value& value, Loc loc) 
   op.region = to.region();
 }
 
-void ProgramBuilder::prefetch(const Slice& rows, Loc loc) {
-  emit(OpCode::kPrefetch, loc).region = rows.region();
-}
-
 void ProgramBuilder::copy(const Slice& to, const Slice& from, Loc loc) {
   Op& op = emit(OpCode::kCopy, loc);
   op.region = from.region();

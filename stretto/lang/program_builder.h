@@ -247,8 +247,6 @@ class ProgramBuilder {
                       const TensorRef& to, Loc loc = Loc::current());
   void store_packet(const Slice& to, const Value& value, Loc loc = Loc::current());
   Value load_packet(const Slice& from, Loc loc = Loc::current());
-  // A hint, without effect on any value: GPUs bring these rows of an input into their L2 cache.
-  void prefetch(const Slice& rows, Loc loc = Loc::current());
 
   // --- synchronisation: notify releases, wait acquires; counters only grow ---
   void notify(const ChannelRef& channel, const Index& rank, const Index& amount = 1,

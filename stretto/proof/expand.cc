@@ -168,8 +168,6 @@ class Expander {
       case OpCode::kFence:
         return state_.recorder.add_sync(
             {.kind = SyncKind::kFence, .choice = state_.choice(), .tile = state_.tile, .op = &o});
-      case OpCode::kPrefetch:
-        return each_choice(o.region, [&] { accesses_.prefetch(o); });
       case OpCode::kNotify:
         return syncs_.signal(o);
       case OpCode::kWait:

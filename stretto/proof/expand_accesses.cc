@@ -77,17 +77,12 @@ void AccessExpander::copy_from(const Op& op) {
 void AccessExpander::copy_to(const Op& op) {
   Target to = resolve(*op.region2);
   if (!is_empty(clip(to.box))) return add(op, 1, op.region2->tensor, to, AccessKind::kWrite);
-  note_reach(op, 1, op.region2->tensor, to, AccessKind::kWrite);
-}
-
-void AccessExpander::prefetch(const Op& op) {
-  note_reach(op, 0, op.region->tensor, resolve(*op.region), AccessKind::kRead);
-}
-
-void AccessExpander::note_reach(const Op& op, int which, int tensor, const Target& target,
-                                AccessKind kind) {
-  Access none{.tensor = tensor, .rank = target.rank, .kind = kind, .tile = state_.tile, .op = &op};
-  state_.recorder.note_reach({none, which, target.box});
+  Access none{.tensor = op.region2->tensor,
+              .rank = to.rank,
+              .kind = AccessKind::kWrite,
+              .tile = state_.tile,
+              .op = &op};
+  state_.recorder.note_reach({none, 1, to.box});
 }
 
 // A store releases its packets after writing; a load reads after the tags have come.

@@ -17,8 +17,6 @@ class AccessExpander {
   // kCopy, in two halves.
   void copy_from(const Op& op);
   void copy_to(const Op& op);
-  // No access, since nothing depends on what it finds; but it is to lie in its tensor.
-  void prefetch(const Op& op);
   // kStorePacket, kLoadPacket.
   void packet(const Op& op);
   // The tables that an index expression reads.
@@ -43,7 +41,6 @@ class AccessExpander {
   void check_target(const Op& op, int tensor_idx, const Target& target, AccessKind kind) const;
   void widen_to_packets(const Op& op, LooseBox& box) const;
   int choice_of(int tensor, const Target& target) const;
-  void note_reach(const Op& op, int which, int tensor, const Target& target, AccessKind kind);
   void add(const Op& op, int which, int tensor, const Target& target, AccessKind kind,
            bool packet = false);
 

@@ -53,15 +53,14 @@ bool is_register_choice(const Op& op) {
 }
 
 // Straight-line bodies only, but for what registers hold. A copy's source box depends on the masks
-// of both sides; a prefetch is no access that a fold could stand for; a variable used before its
-// `let` carries a value from one iteration to the next. `moving`: gets the loop's variable and what
-// is computed from it.
+// of both sides; a variable used before its `let` carries a value from one iteration to the next.
+// `moving`: gets the loop's variable and what is computed from it.
 bool is_affine_loop(const Op& loop, std::set<int>& moving) {
   moving = {loop.var};
   std::set<int> carried;
   for (const Op& op : loop.bodies[0]) {
     bool straight = op.bodies.empty() || is_register_choice(op);
-    if (!straight || op.code == OpCode::kCopy || op.code == OpCode::kPrefetch) return false;
+    if (!straight || op.code == OpCode::kCopy) return false;
     if (op.code == OpCode::kLet) carried.insert(op.var);
   }
   for (const Op& op : loop.bodies[0]) {

@@ -105,19 +105,6 @@ TEST(Reach, WhatNeverMeetsItsTensorIsRefused) {
   }
 }
 
-// They order nothing and read nothing; each of a loop's iterations is looked at.
-TEST(Reach, WhatIsPrefetchedLiesInItsTensor) {
-  auto rows_from = [](std::int64_t first) {
-    return with([first](const Place& at) {
-      at.p.loop(3, [&](const Index& i) { at.p.prefetch(at.x.tile({first + i, 0}, 2, 8)); });
-    });
-  };
-  expect_proved(rows_from(0));
-  expect_proved(rows_from(2));
-  expect_proved(rows_from(-3));
-  expect_refused(rows_from(40), FindingKind::kOutside, {"outside of 'x', which is [4, 8]"});
-}
-
 // Whatever the size is; the tensor that ends at it is not where the tile looks.
 TEST(Reach, IsJudgedOverAllSizes) {
   auto program = [](std::int64_t bound, const std::function<Index(const Tile&)>& row) {

@@ -14,7 +14,6 @@
 #include <tuple>
 
 #include "bench/gpu/decode/decode_models.h"
-#include "bench/gpu/decode/step_times.h"
 #include "bench/gpu/harness/compile_ahead.h"
 #include "bench/gpu/harness/copy_rate.h"
 #include "stretto/base/errors.h"
@@ -26,6 +25,40 @@
 
 namespace stretto::bench {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Settings {
+  std::string model = "llama-3-8b", dtype = "bf16", out, commit, driver;
+  std::vector<int> ranks = {1, 2, 4};
+  std::int64_t max_tokens = 4096, context = 512;
+  int tokens = 64, layers = 0;
+  double seconds = 240;
+  bool proof = false, stages = true, early = true;
+  bool exchanges = true;           // time what they take, too
+  std::vector<std::string> tries;  // of RowSlots
+  bool prefill = false;            // compile those kernels, too
+  std::int64_t prompt = 0;         // tokens of a prompt to time, too; 0: none
+  bool whole_experts = false, ulysses = false;
+  int data_groups = 1;  // of as many GPUs as `ranks` says each; compiled alone
+};
+
+// Printed at once, so that a run that is cut short has said what it found.
+template <typename... Args>
+void say(fmt::format_string<Args...> text, Args&&... args) {
+  fmt::print(text, std::forward<Args>(args)...);
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
 
 ModelConfig config_of(const Settings& s) {
   ModelConfig c = s.model == "llama-3-8b"    ? parse_config(kLlama8b, s.model)
@@ -85,6 +118,9 @@ int run_compile(const Settings& s) {
   return failed == 0 ? 0 : 1;
 }
 
+// Of steps of one row.
+GpuModelOptions step_options(const Settings& s) { return {.require_proof = s.proof}; }
+
 int best_of(const float* logits, std::int64_t vocab) {
   return static_cast<int>(std::max_element(logits, logits + vocab) - logits);
 }
@@ -113,6 +149,19 @@ std::pair<double, bool> time_greedy(GpuForwardStep& step, int token, std::int64_
     ms = seconds_since(begin) * 1e3 / static_cast<double>(count);
   }
   return {ms, chosen == expected};
+}
+
+// Milliseconds of a replay of the captured step, the host enqueuing eight at a time.
+double time_replays(GpuForwardStep& step) {
+  std::vector<double> ms;
+  step.replay(4);
+  for (int i = 0; i < 10; ++i) {
+    constexpr int kTimes = 8;
+    Clock::time_point begin = Clock::now();
+    step.replay(kTimes);
+    ms.push_back(seconds_since(begin) * 1e3 / kTimes);
+  }
+  return median(ms);
 }
 
 // The same step with launches that overlap at their edges.
@@ -222,6 +271,52 @@ Json time_prompt(const Settings& s, GpuModel& model) {
   return out;
 }
 
+Json to_json(const std::vector<GpuForwardStep::StageTime>& stages) {
+  Json out = Json::array();
+  for (const GpuForwardStep::StageTime& t : stages) {
+    double us = t.ms * 1e3 / t.launches, of_step_us = t.of_step_ms * 1e3 / t.launches;
+    say("    {:<16} {:<22} {:4} launches, {:8.2f} us each, {:7.3f} ms, {:5.2f} TB/s; of the step "
+        "{:8.2f} us each, {:7.3f} ms",
+        t.program, t.weights, t.launches, us, t.ms,
+        static_cast<double>(t.weight_bytes) / (t.ms * 1e9), of_step_us, t.of_step_ms);
+    out.push_back({{"program", t.program},
+                   {"weights", t.weights},
+                   {"launches", t.launches},
+                   {"bytes", t.weight_bytes / static_cast<std::size_t>(t.launches)},
+                   {"us", us},
+                   {"of_step_us", of_step_us}});
+  }
+  return out;
+}
+
+// A step that was captured: its second run.
+std::unique_ptr<GpuForwardStep> captured_step(const Settings& s, GpuModel& model,
+                                              const GpuModelOptions& options) {
+  auto made = model.make_step(1, options);
+  std::unique_ptr<GpuForwardStep> step(static_cast<GpuForwardStep*>(made.release()));
+  int token = 5;
+  for (int i = 0; i < 2; ++i) {
+    step->run({&token, 1}, s.context, 1);
+    static_cast<void>(step->logits(0, 1));
+  }
+  return step;
+}
+
+// A step with the slots of each of `s.tries`, and as it is between them.
+Json time_tries(const Settings& s, GpuModel& model) {
+  Json out = Json::array();
+  for (const std::string& text : s.tries) {
+    for (const std::string& slots : {std::string("0:0:0"), text}) {
+      GpuModelOptions options = step_options(s);
+      options.slots = parse_slots(slots);
+      double ms = time_replays(*captured_step(s, model, options));
+      say("  slots {}: {:.3f} ms", slots, ms);
+      out.push_back({{"slots", slots}, {"early_ms", ms}});
+    }
+  }
+  return out;
+}
+
 // Every launch of a step whose launches start early, with and without the exchange between ranks;
 // `replay_ms`, where it is not null: of a token.
 Json time_launches(const Settings& s, GpuModel& model, bool exchanges, double* replay_ms) {
@@ -292,7 +387,6 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
               {"copy_bytes_per_s", copied},
               {"of_copy", rate / copied}};
   if (!s.tries.empty()) out["tries"] = time_tries(s, model);
-  if (!s.aheads.empty()) out["aheads"] = time_aheads(s, model);
   if (s.prompt > 0) out["prompt"] = time_prompt(s, model);
   if (!s.stages) return out;
   if (!s.early) out["stages"] = to_json(step->time_stages(9));
@@ -380,11 +474,6 @@ int main_of(int argc, char** argv) {
   run->add_option("--try", s.tries,
                   "time a step with other slots for its products, too: KiB, KiB of the product "
                   "after attention and columns of a step, '0:104:256', 0: as they are");
-  run->add_option("--try-ahead", s.aheads,
-                  "time a step whose attention brings so many MB of the gate projection into L2, "
-                  "too: '0,8,16,24,32'")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 1024));
   run->add_flag("!--no-exchange-times", s.exchanges,
                 "leave out the table of a step that does not exchange");
   run->add_option("--prompt", s.prompt, "time a prompt of so many tokens, too")

@@ -6,10 +6,6 @@
 STRETTO_DEVICE void tma_prefetch_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-// Into L2; `bytes` and the address are multiples of 16.
-STRETTO_DEVICE void bulk_prefetch_l2(const void* src, u32 bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
-}
 STRETTO_DEVICE void tma_load_3d(void* dst, const TensorMap* map, u64* bar, i32 x, i32 y, i32 z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"

@@ -1,7 +1,6 @@
 // Copies of regions by the threads of an agent.
 #pragma once
 
-#include "stretto/device/ptx/tma.h"
 #include "stretto/device/sm90/global.h"
 
 // One run of kRun columns; what lies outside the box stays.
@@ -96,27 +95,4 @@ STRETTO_DEVICE void copy_box(const Box<T>& to, const Box<const T>& from, const T
       }
     }
   }
-}
-
-// The units of 16 bytes that lie whole in a run of `bytes`, kPrefetched of them by a thread at a
-// time.
-constexpr u32 kPrefetched = 16384;
-STRETTO_DEVICE void prefetch_run(u64 begin, u64 bytes, const Team& t, int threads) {
-  u64 end = (begin + bytes) / 16 * 16;
-  begin = (begin + 15) / 16 * 16;
-  for (u64 at = begin + u64(t.tid) * kPrefetched; at < end; at += u64(threads) * kPrefetched) {
-    bulk_prefetch_l2(reinterpret_cast<const void*>(at), u32(min(end - at, u64(kPrefetched))));
-  }
-}
-
-// Whole rows into L2. Those that follow each other without a gap are one run.
-template <class T>
-STRETTO_DEVICE void prefetch_rows(const Box<const T>& box, const Team& t, int threads) {
-  if (box.rows <= box.first_row) return;
-  u64 row_bytes = u64(box.cols) * sizeof(T);
-  auto row = [&](i32 r) { return reinterpret_cast<u64>(box.data + r * box.row_stride); };
-  if (box.row_stride == box.cols) {
-    return prefetch_run(row(box.first_row), u64(box.rows - box.first_row) * row_bytes, t, threads);
-  }
-  for (i32 r = box.first_row; r < box.rows; ++r) prefetch_run(row(r), row_bytes, t, threads);
 }

@@ -113,7 +113,6 @@ std::unique_ptr<ForwardStep> GpuModel::make_step(std::int64_t bound,
   ModelShape shape = options.choose ? chosen_shape_ : shape_;
   shape.exchanges = options.exchanges;
   shape.slots = options.slots;
-  shape.ahead_bytes = options.ahead_bytes;
   return std::make_unique<GpuForwardStep>(world_, shape, buffers_, bound, options);
 }
 

@@ -35,7 +35,6 @@ struct GpuModelOptions {
   // For measuring: ModelShape says what they are.
   bool exchanges = true;
   RowSlots slots = {};
-  std::int64_t ahead_bytes = kAheadBytes;
   std::optional<GpuDataGroup> data_group;  // where shape.data_groups is more than one
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <utility>
 
 #include "stretto/model/transformer/moe_plan.h"
 #include "stretto/model/transformer/step_programs.h"
@@ -24,13 +23,12 @@ constexpr std::int64_t kSequenceParallelFromOnGpu = 128;
 // ranks there are: GEMM + reduce-scatter of 8192 rows on four GPUs minutes, once.
 constexpr int kMostShares = 4;
 
-// What rotary embedding and attention share over the layers: one attention per window length, and
-// per whether weights are brought ahead.
+// What rotary embedding and attention share over the layers: one attention per window length.
 struct AttentionPart {
   std::int64_t qkv_cols = 0, q_cols = 0;
   bool one_launch = false;  // rotary embedding, cache write and attention in one program
   std::size_t rope = 0;
-  std::map<std::pair<std::int64_t, bool>, std::size_t> attention;
+  std::map<std::int64_t, std::size_t> attention;  // by window
 };
 
 class Planner {
@@ -96,15 +94,10 @@ class Planner {
     part.one_launch = s_.target == Target::kCuda && bound_ == 1;
     if (!part.one_launch) part.rope = add_program(rope_program(d, s_.target));
     for (const LayerConfig& layer : c_.layers) {
-      std::pair kind(layer.window, part.one_launch && brings_ahead(layer));
-      if (part.attention.contains(kind)) continue;
+      if (part.attention.contains(layer.window)) continue;
       d.window = layer.window;
-      WeightsAhead ahead;
-      if (kind.second) {
-        ahead = {.rows = ffn_, .cols = hidden_, .dtype = s_.weight_dtype, .bytes = s_.ahead_bytes};
-      }
-      part.attention[kind] =
-          add_program(part.one_launch ? decode_attention_program(d, s_.target, ahead)
+      part.attention[layer.window] =
+          add_program(part.one_launch ? decode_attention_program(d, s_.target)
                                       : attention_program(d, s_.target));
     }
     spreads_attention_ ? symmetric("qkv", bound_, part.qkv_cols)
@@ -114,12 +107,7 @@ class Planner {
     return part;
   }
 
-  // The weights of the product after the one that follows attention.
-  bool brings_ahead(const LayerConfig& layer) const { return !layer.moe && s_.ahead_bytes > 0; }
-
   void add_attention(const AttentionPart& part, std::int64_t layer) {
-    const LayerConfig& config = c_.layers[static_cast<std::size_t>(layer)];
-    bool ahead = part.one_launch && brings_ahead(config);
     Binding k{"k_cache", layer_buffer(layer, "k_cache")};
     Binding v{"v_cache", layer_buffer(layer, "v_cache")};
     std::vector<Binding> bindings = {{"qkv", "qkv"}, {"cos", "cos"}, {"sin", "sin"}, k, v};
@@ -127,8 +115,7 @@ class Planner {
       bindings.push_back({"q_norm", layer_buffer(layer, "q_norm")});
       bindings.push_back({"k_norm", layer_buffer(layer, "k_norm")});
     }
-    if (ahead) bindings.push_back({"ahead", layer_buffer(layer, "gate")});
-    std::size_t attention = part.attention.at({config.window, ahead});
+    std::size_t attention = part.attention.at(c_.layers[static_cast<std::size_t>(layer)].window);
     bindings.push_back(part.one_launch ? Binding{"out", "attended"} : Binding{"q", "q"});
     add(part.one_launch ? attention : part.rope, Rows::kAllAndPast, std::move(bindings));
     if (part.one_launch) return;
@@ -439,6 +426,36 @@ std::vector<int> ranks_of_group(const ModelShape& shape, int rank) {
   std::vector<int> ranks(static_cast<std::size_t>(shape.world_size));
   std::iota(ranks.begin(), ranks.end(), rank / shape.world_size * shape.world_size);
   return ranks;
+}
+
+std::vector<std::set<std::string>> constant_inputs(const ModelShape& shape, const StepPlan& plan) {
+  std::vector<PlanLaunch> launches = plan.launches;
+  launches.push_back(plan.head);
+  auto is_input = [&](const PlanLaunch& l, const Binding& b) {
+    const Program& program = plan.programs[l.program];
+    auto tensor = static_cast<std::size_t>(program.find_tensor(b.tensor));
+    return program.tensors[tensor].kind == TensorKind::kInput;
+  };
+  std::set<std::string> constant;  // buffers
+  for (const PlanBuffer& b : model_buffers(shape)) constant.insert(b.name);
+  for (const PlanBuffer& b : plan.buffers) constant.erase(b.name);
+  for (const PlanLaunch& l : launches) {
+    for (const Binding& b : l.bindings) {
+      if (!is_input(l, b)) constant.erase(b.buffer);
+    }
+  }
+  std::vector<std::set<std::string>> out(plan.programs.size());
+  for (const PlanLaunch& l : launches) {
+    for (const Binding& b : l.bindings) {
+      if (constant.contains(b.buffer)) out[l.program].insert(b.tensor);
+    }
+  }
+  for (const PlanLaunch& l : launches) {
+    for (const Binding& b : l.bindings) {
+      if (!constant.contains(b.buffer)) out[l.program].erase(b.tensor);
+    }
+  }
+  return out;
 }
 
 StepPlan plan_step(const ModelShape& shape, std::int64_t bound) {

@@ -33,10 +33,6 @@ struct RowSlots {
   std::int64_t columns = 0;    // of a step, at most
 };
 
-// While attention of a step of one row leaves a GPU's memory idle, so much of the layer's gate
-// projection comes into L2, if there is one.
-constexpr std::int64_t kAheadBytes = std::int64_t{20} << 20;
-
 // What all steps of a model have in common.
 struct ModelShape {
   const ModelConfig* config = nullptr;
@@ -57,7 +53,6 @@ struct ModelShape {
   // nothing.
   bool exchanges = true;
   RowSlots slots = {};
-  std::int64_t ahead_bytes = kAheadBytes;
 
   int all_ranks() const { return world_size * data_groups; }
   bool has_whole_attention() const { return ulysses && world_size > 1; }

@@ -89,37 +89,6 @@ TEST_P(StepPlanTest, EveryRankHasAllOfAttentionsWeightsBesideItsShare) {
   EXPECT_EQ(with.size(), without.size() + 3 * 3);
 }
 
-// Of layers that have a gate projection, and of as much as is asked for.
-TEST_P(StepPlanTest, AttentionOfOneTokenBringsTheGateProjectionAhead) {
-  constexpr const char* kMixture =
-      R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
-  "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 6,
-  "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 64, "max_position_embeddings": 8192,
-  "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": true,
-  "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": true,
-  "decoder_sparse_step": 1, "mlp_only_layers": [1], "torch_dtype": "float32", "bos_token_id": 0,
-  "eos_token_id": 1})";
-  ModelConfig mixture = parse_config(kMixture, "config");
-  bool gpu = GetParam() == Target::kCuda;
-  using Names = std::vector<std::string>;
-  auto ahead = [&](const ModelConfig& config, std::int64_t bytes, std::int64_t bound) {
-    ModelShape s = model_shape(config, 2, {.plan_for = GetParam()});
-    s.ahead_bytes = bytes;
-    Names out;
-    for (const PlanLaunch& l : plan_step(s, bound).launches) {
-      for (const Binding& b : l.bindings) {
-        if (std::string(b.tensor) == "ahead") out.push_back(b.buffer);
-      }
-    }
-    return out;
-  };
-  Names all = {"layers.0.gate", "layers.1.gate", "layers.2.gate"};
-  EXPECT_EQ(ahead(config_, kAheadBytes, 1), gpu ? all : Names{});
-  EXPECT_EQ(ahead(mixture, kAheadBytes, 1), gpu ? Names{"layers.1.gate"} : Names{});
-  EXPECT_EQ(ahead(config_, 0, 1), Names{});
-  EXPECT_EQ(ahead(config_, kAheadBytes, 64), Names{});
-}
-
 // What gpu_bench catalog --early takes for constant is what a step's launches take for it.
 TEST_P(StepPlanTest, ConstantsAreTheWeightsOfEveryProgram) {
   for (int ranks : {1, 2}) {

@@ -107,8 +107,8 @@ Program attention_program(const AttentionDesc& d, Target target) {
   return attention(d, default_config(d, target));
 }
 
-Program decode_attention_program(const AttentionDesc& d, Target target, const WeightsAhead& ahead) {
-  return decode_attention(d, default_decode_config(d, target, ahead));
+Program decode_attention_program(const AttentionDesc& d, Target target) {
+  return decode_attention(d, default_decode_config(d, target));
 }
 
 Program embedding_program(const VocabDesc& d, Target target) {

@@ -44,8 +44,7 @@ Program combine_program(const EpDesc& desc, Target target);
 Program add_row_program(const NormDesc& desc, Target target);
 Program rope_program(const AttentionDesc& desc, Target target);
 Program attention_program(const AttentionDesc& desc, Target target);
-Program decode_attention_program(const AttentionDesc& desc, Target target,
-                                 const WeightsAhead& ahead);
+Program decode_attention_program(const AttentionDesc& desc, Target target);
 Program embedding_program(const VocabDesc& desc, Target target);
 Program lm_head_program(const VocabDesc& desc, Target target);
 Program greedy_program(const GreedyDesc& desc, Target target);

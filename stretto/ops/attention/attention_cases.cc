@@ -211,16 +211,8 @@ AttentionDesc decode_desc(OpShape s) {
 }
 
 DecodeAttentionConfig decode_config(const AttentionDesc& d, Target target) {
-  // Where heads are normalised there are weights ahead, too.
-  WeightsAhead ahead;
-  if (d.head_norm) ahead = {.rows = 700, .cols = 200, .dtype = d.weight_dtype, .bytes = 100'000};
-  if (target == Target::kCuda) return default_decode_config(d, target, ahead);
-  // Short caches test more runs than are added up at once.
-  std::int64_t splits = d.max_tokens < 20 ? 65 : 3;
-  return {.tile_kv = std::min<std::int64_t>(8, d.max_tokens),
-          .splits = splits,
-          .num_workers = 2,
-          .ahead = ahead};
+  if (target == Target::kCuda) return default_decode_config(d, target);
+  return {.tile_kv = std::min<std::int64_t>(8, d.max_tokens), .splits = 3, .num_workers = 2};
 }
 
 // As the reference of attention, over a cache that holds the new token; rows are rounded as they

@@ -33,36 +33,6 @@ void check(const AttentionDesc& d, const DecodeAttentionConfig& c) {
                      {"splits", c.splits},
                      {"num_workers", c.num_workers},
                      {"num_combiners", c.num_combiners}});
-  if (c.ahead.rows == 0) return;
-  need.at_least_one({{"ahead rows", c.ahead.rows},
-                     {"ahead cols", c.ahead.cols},
-                     {"ahead bytes", c.ahead.bytes},
-                     {"ahead workers", c.ahead.num_workers}});
-}
-
-// Of weights ahead: tiles of whole rows, of which `num` are brought, from all over them.
-struct AheadTiles {
-  std::int64_t rows, num, all;
-};
-AheadTiles tiles_of(const WeightsAhead& w) {
-  constexpr std::int64_t kBytes = 16384;      // that a thread asks for at once
-  constexpr std::int64_t kMostTiles = 16384;  // their products stay within 32 bits
-  std::int64_t row_bytes = w.cols * static_cast<std::int64_t>(size_bytes(w.dtype));
-  AheadTiles t{};
-  t.rows = std::max({kBytes / row_bytes, ceil_div(w.rows, kMostTiles), std::int64_t{1}});
-  t.all = ceil_div(w.rows, t.rows);
-  t.num = std::clamp<std::int64_t>(w.bytes / (t.rows * row_bytes), 1, t.all);
-  return t;
-}
-
-// That a head adds up at once: of more the sums would not fit a thread's registers beside packets
-// on their way.
-constexpr std::int64_t kMostRunsAtOnce = 64;
-
-std::int64_t runs_at_once(std::int64_t splits) {
-  std::int64_t num = std::min(splits, kMostRunsAtOnce);
-  while (splits % num != 0) --num;
-  return num;
 }
 
 struct Halves {
@@ -94,37 +64,27 @@ class DecodeAttention {
     k_cache_ = p_.state("k_cache", d_.dtype, {num_kv_, d_.max_tokens, d_.head_dim});
     v_cache_ = p_.state("v_cache", d_.dtype, {num_kv_, d_.max_tokens, d_.head_dim});
     out_ = p_.output("out", d_.dtype, {m_, num_q_, d_.head_dim});
-    const WeightsAhead& w = cfg_.ahead;
-    if (w.rows > 0) ahead_ = p_.input("ahead", w.dtype, {w.rows, w.cols});
-    // Sum, weight and peak (in powers of two), which say themselves that they have come.
-    parts_ =
-        p_.buffer("parts", DType::kF32, {num_q_, cfg_.splits, d_.head_dim + 2}, {.packet = true});
+    sums_ = p_.buffer("sums", DType::kF32, {num_q_, cfg_.splits, d_.head_dim});
+    peaks_ = p_.buffer("peaks", DType::kF32, {num_q_, cfg_.splits, 1});  // in powers of two
+    weights_ = p_.buffer("weights", DType::kF32, {num_q_, cfg_.splits, 1});
+    arrived_ = p_.signal("arrived", blocks_);
   }
 
   Program run() {
-    // The first runs before the later ones, which short contexts leave empty. Those, too, and all
-    // without a token, have packets to send.
+    // The first runs before the later ones, which short contexts leave empty.
     p_.role("attend", Resource::sms(cfg_.num_workers).pipelined(cfg_.num_stages),
             p_.range(cfg_.splits * blocks_), [&](const Tile& t) {
-              attend(p_.let("block", t.index % blocks_), p_.let("run", t.index / blocks_));
+              Index block = p_.let("block", t.index % blocks_);
+              Index run = p_.let("run", t.index / blocks_);
+              p_.when(m_ > 0, [&] { attend(block, run); });
+              p_.notify(arrived_[block], p_.rank());
             });
     p_.role("combine", Resource::sms(cfg_.num_combiners), p_.range(num_q_),
             [&](const Tile& t) { combine(t.index); });
-    if (cfg_.ahead.rows > 0) bring_ahead();
     return p_.finish();
   }
 
  private:
-  // The last blocks of the launch: the others get SMs first.
-  void bring_ahead() {
-    AheadTiles tiles = tiles_of(cfg_.ahead);
-    p_.role("bring_ahead", Resource::sms(cfg_.ahead.num_workers), p_.range(tiles.num),
-            [&](const Tile& t) {
-              Index row = p_.let("row", t.index * tiles.all / tiles.num * tiles.rows);
-              p_.prefetch(ahead_.tile({row, 0}, tiles.rows, cfg_.ahead.cols));
-            });
-  }
-
   Halves load_heads(const Index& head, std::int64_t rows, const Index& end) {
     auto part = [&](std::int64_t col) {
       return cast(p_.load(qkv_.tile({0, head, col}, rows, half_).until_row(end)), DType::kF32);
@@ -186,18 +146,13 @@ class DecodeAttention {
       scores = where(seen, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
       softmax.add(scores, block_of(v_cache_, 0, d_.head_dim));
     });
-    auto part = [&](std::int64_t col, std::int64_t cols) {
-      return parts_.tile({head, run, col}, rows_, cols).rows_along(0).until_row(head + heads_);
+    auto part = [&](const TensorRef& buffer, std::int64_t cols) {
+      return buffer.tile({head, run, 0}, rows_, cols).rows_along(0).until_row(head + heads_);
     };
-    p_.store_packet(part(0, d_.head_dim), softmax.sum());
-    p_.store_packet(part(d_.head_dim, 1), softmax.weight());
-    p_.store_packet(part(d_.head_dim + 1, 1), softmax.log2_peak());
+    p_.store(part(sums_, d_.head_dim), softmax.sum());
+    p_.store(part(peaks_, 1), softmax.log2_peak());
+    p_.store(part(weights_, 1), softmax.weight());
   }
-
-  // Unnormalised, with the power of two that it is in units of. [1, head_dim], [1, 1], [1, 1].
-  struct Part {
-    Value sum, weight, peak;
-  };
 
   void append(const Index& kv, const Halves& key, const Value& value) {
     p_.store(k_cache_.tile({kv, past_, 0}, 1, half_), key.lo);
@@ -207,7 +162,8 @@ class DecodeAttention {
 
   // The new token's own part needs no cache: it is ready before the runs have arrived.
   void combine(const Index& head) {
-    Index kv = p_.let("kv", kv_head(head / heads_));
+    Index block = p_.let("block", head / heads_);
+    Index kv = p_.let("kv", kv_head(block));
     auto new_value = [&](const Index& kv_head) {
       return p_.load(qkv_.tile({0, num_q_ + num_kv_ + kv_head, 0}, 1, d_.head_dim));
     };
@@ -215,37 +171,27 @@ class DecodeAttention {
       return rotated(num_q_ + kv_head, 1, num_q_ + kv_head + 1, k_norm_);
     };
     auto wide = [](const Value& v) { return cast(v, DType::kF32); };
-    Part all{.sum = p_.zeros(DType::kF32, 1, d_.head_dim),
-             .weight = p_.full(DType::kF32, 1, 1, 1),
-             .peak = p_.full(DType::kF32, 1, 1, kMaskedScore)};
+    Value own_peak = p_.full(DType::kF32, 1, 1, kMaskedScore);
+    Value own = p_.zeros(DType::kF32, 1, d_.head_dim);
     p_.when(m_ > 0, [&] {
       Halves query = rotated(head, 1, head + 1, q_norm_), key = new_key(kv);
       Value score = row_sum(wide(query.lo) * wide(key.lo)) + row_sum(wide(query.hi) * wide(key.hi));
-      all.peak = score * (scale() * std::numbers::log2e);
-      all.sum = all.sum + wide(new_value(kv));
+      own_peak = score * (scale() * std::numbers::log2e);
+      own = own + wide(new_value(kv));
       p_.when(head < num_kv_, [&] { append(head, new_key(head), new_value(head)); });
     });
-    std::int64_t at_once = runs_at_once(cfg_.splits);
-    if (at_once == cfg_.splits) {
-      add_runs(all, head, 0, at_once);
-    } else {
-      p_.loop(cfg_.splits / at_once,
-              [&](const Index& i) { add_runs(all, head, i * at_once, at_once); });
-    }
-    p_.store(out_.tile({0, head, 0}, 1, d_.head_dim), cast(all.sum / all.weight, d_.dtype));
-  }
-
-  void add_runs(Part& all, const Index& head, const Index& first, std::int64_t num) {
-    auto runs = [&](std::int64_t col, std::int64_t cols) {
-      return p_.load_packet(parts_.tile({head, first, col}, num, cols));
-    };
-    Value sums = runs(0, d_.head_dim), weights = runs(d_.head_dim, 1);
-    Value peaks = runs(d_.head_dim + 1, 1);
-    Value peak = maximum(col_max(peaks), all.peak);
-    Value scale = exp2(peaks - peak), old_scale = exp2(all.peak - peak);
-    all.weight = col_sum(weights * scale) + all.weight * old_scale;
-    all.sum = col_sum(sums * scale) + all.sum * old_scale;
-    all.peak = peak;
+    p_.wait(arrived_[block], cfg_.splits);
+    p_.when(m_ > 0, [&] {
+      auto runs = [&](const TensorRef& buffer, std::int64_t cols) {
+        return p_.load(buffer.tile({head, 0, 0}, cfg_.splits, cols));
+      };
+      Value peaks = runs(peaks_, 1);  // [splits, 1]
+      Value peak = maximum(col_max(peaks), own_peak);
+      Value scale = exp2(peaks - peak), own_scale = exp2(own_peak - peak);
+      Value weight = col_sum(runs(weights_, 1) * scale) + own_scale;            // [1, 1]
+      Value sum = col_sum(runs(sums_, d_.head_dim) * scale) + own * own_scale;  // [1, head_dim]
+      p_.store(out_.tile({0, head, 0}, 1, d_.head_dim), cast(sum / weight, d_.dtype));
+    });
   }
 
   double scale() const { return score_scale(d_.scale, d_.head_dim); }
@@ -256,33 +202,25 @@ class DecodeAttention {
   std::int64_t num_q_, num_kv_, half_, heads_, rows_, blocks_;
   ProgramBuilder p_;
   Index m_, past_;
-  TensorRef qkv_, cos_, sin_, q_norm_, k_norm_, k_cache_, v_cache_, out_, parts_, ahead_;
+  TensorRef qkv_, cos_, sin_, q_norm_, k_norm_, k_cache_, v_cache_, out_, sums_, peaks_, weights_;
+  SignalRef arrived_;
 };
 
 }  // namespace
 
-DecodeAttentionConfig default_decode_config(const AttentionDesc& d, Target target,
-                                            const WeightsAhead& ahead) {
-  constexpr int kFewestAhead = 8;  // SMs for weights ahead, where there are some
+DecodeAttentionConfig default_decode_config(const AttentionDesc& d, Target target) {
   std::int64_t heads = split_heads(d).heads_per_rank;
   std::int64_t blocks = heads / heads_of_a_tile(d);
-  if (target == Target::kCpu) {
-    return {.tile_kv = std::min<std::int64_t>(64, d.max_tokens), .ahead = ahead};
-  }
+  if (target == Target::kCpu) return {.tile_kv = std::min<std::int64_t>(64, d.max_tokens)};
   bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 32 == 0 && d.head_dim <= 256;
   // Sums and scores of more tokens do not fit a thread's registers.
   DecodeAttentionConfig c{.tile_kv = matrix && d.head_dim <= 192 ? 64 : 32};
   if (matrix) c.num_stages = decode_stages(heads_of_a_tile(d), c.tile_kv, d.head_dim);
   c.num_combiners = gpu_workers(heads, kGpuSms / 4);
-  int sms = kGpuSms - c.num_combiners - (ahead.rows > 0 ? kFewestAhead : 0);
-  std::int64_t most = sms / blocks;
+  std::int64_t most = (kGpuSms - c.num_combiners) / blocks;
   c.splits = std::clamp<std::int64_t>(ceil_div(d.max_tokens, c.tile_kv), 1,
                                       std::max<std::int64_t>(most, 1));
-  c.splits -= c.splits % ceil_div(c.splits, kMostRunsAtOnce);
-  c.num_workers = gpu_workers(c.splits * blocks, sms);
-  c.ahead = ahead;
-  if (ahead.rows == 0) return c;
-  c.ahead.num_workers = gpu_workers(tiles_of(ahead).num, kGpuSms - c.num_combiners - c.num_workers);
+  c.num_workers = gpu_workers(c.splits * blocks, kGpuSms - c.num_combiners);
   return c;
 }
 

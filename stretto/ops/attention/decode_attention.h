@@ -1,25 +1,15 @@
 // Attention of one new token on a GPU: rotary embedding, cache write and attention in one launch.
 //
 // The cache is cut into runs of tokens that different workers read at the same time, for all query
-// heads of a KV head at once (split-KV, Dao et al., Flash-Decoding, 2023). A worker hands on its
-// unnormalised sum, its largest score and its sum of weights in packets; a second role writes the
-// new key and value to the cache and, as the runs of a head arrive, adds them up in their order.
-//
-// All that takes few bytes and leaves memory idle: SMs that have no part in it may bring weights of
-// a later launch into L2 meanwhile.
+// heads of a KV head at once (split-KV, Dao et al., Flash-Decoding, 2023). A worker leaves its
+// unnormalised sum, its largest score and its sum of weights in buffers of the rank; a second role
+// writes the new key and value to the cache and, once all runs of a head have arrived, adds them up
+// in the order of the runs.
 #pragma once
 
 #include "stretto/ops/attention/attention.h"
 
 namespace stretto {
-
-// Of an input `ahead` [rows, cols], which nobody computes with here: weights that are read soon.
-struct WeightsAhead {
-  std::int64_t rows = 0, cols = 0;  // 0: none
-  DType dtype = DType::kF32;
-  std::int64_t bytes = 0;  // that come into L2, whole rows from all over it
-  int num_workers = 1;
-};
 
 struct DecodeAttentionConfig {
   std::int64_t tile_kv = 64;  // cached tokens per step
@@ -27,17 +17,13 @@ struct DecodeAttentionConfig {
   int num_workers = 1;        // that read runs
   int num_combiners = 1;      // that add them up, a head at a time
   int num_stages = 0;         // blocks of keys and of values loaded ahead; 0: none
-  WeightsAhead ahead = {};
 };
 
-// `ahead`: up to its workers, which get the SMs that are left.
-DecodeAttentionConfig default_decode_config(const AttentionDesc& desc, Target target,
-                                            const WeightsAhead& ahead = {});
+DecodeAttentionConfig default_decode_config(const AttentionDesc& desc, Target target);
 
 // desc.m is 1. Extent m (0 or 1), scalar past. qkv [m, Hq + 2 Hkv, head_dim], cos, sin [max_tokens,
 // head_dim / 2] f32 -> out [m, Hq, head_dim]; k_cache, v_cache [Hkv, max_tokens, head_dim] gain row
-// `past`. With head_norm also q_norm, k_norm [1, head_dim], and `ahead` where the config asks for
-// it. The same as rope() and then
+// `past`. With head_norm also q_norm, k_norm [1, head_dim]. The same as rope() and then
 // attention(), up to the order of sums: the own key and value come from `qkv`, rounded as the cache
 // is.
 Program decode_attention(const AttentionDesc& desc, const DecodeAttentionConfig& config);

@@ -12,8 +12,6 @@
 #include "stretto/executor/program_runner.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/ag_gemm/ag_gemm_case.h"
-#include "stretto/ops/attention/decode_attention.h"
-#include "stretto/ops/attention/flash_decode.h"
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gpu_harness/gpu_case.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
@@ -310,10 +308,6 @@ TEST(RanksMeet, WhereOneTellsAnother) {
   OpShape deep = shape;
   deep.k = 300;
   EXPECT_FALSE(ranks_meet(*compile(gemm_split_k_info().program(deep)).schedule));
-  // Packets are no meeting where they stay on their rank.
-  OpShape heads{.world_size = 2};
-  EXPECT_FALSE(ranks_meet(*compile(decode_attention_info().program(heads)).schedule));
-  EXPECT_TRUE(ranks_meet(*compile(flash_decode_info().program(heads)).schedule));
 }
 
 }  // namespace

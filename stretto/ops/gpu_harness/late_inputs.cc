@@ -18,7 +18,7 @@ std::set<std::string> weight_inputs(const Program& program) {
   static const std::set<std::string> names = {
       "b",       "b_gate",       "b_up",       "bias",   "bias_gate", "bias_up",
       "scale_b", "scale_b_gate", "scale_b_up", "weight", "row",       "q_norm",
-      "k_norm",  "cos",          "sin",        "table",  "gate",      "ahead"};
+      "k_norm",  "cos",          "sin",        "table",  "gate"};
   std::set<std::string> out;
   for (const Tensor& tensor : program.tensors) {
     if (tensor.kind == TensorKind::kInput && names.contains(tensor.name)) out.insert(tensor.name);

@@ -79,9 +79,8 @@ bool ranks_meet(const Program& schedule) {
   if (schedule.world_size == 1) return false;
   bool found = false;
   auto visit = [&](const Op& op) {
-    auto other = [](const Expr& rank) { return rank.has_value() && !rank.same(Expr::var(0)); };
-    found |= op.code == OpCode::kNotify && other(op.exprs[1]);
-    found |= op.code == OpCode::kStorePacket && other(op.region->rank);
+    bool tells = op.code == OpCode::kNotify && !op.exprs[1].same(Expr::var(0));
+    found |= tells || op.code == OpCode::kLoadPacket;
   };
   for_each_op(schedule.on_start.body, visit);
   for_each_op(schedule.on_end.body, visit);

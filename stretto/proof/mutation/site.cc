@@ -69,7 +69,6 @@ std::string inner_object(const Program& program, const Op& op) {
 }
 
 void collect_shared(const Program& program, const Op& op, std::vector<int>& out) {
-  if (op.code == OpCode::kPrefetch) return;
   for (const auto* region : {&op.region, &op.region2}) {
     if (!*region) continue;
     const Tensor& t = program.tensors[at((*region)->tensor)];
