@@ -96,16 +96,6 @@ void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes, std::ui
   machine->self().copies.push_back({to, from, bytes, std::min(read, bytes)});
 }
 
-void prefetch(const void* from, std::uint32_t bytes) {
-  if (bytes == 0 || (reinterpret_cast<std::uintptr_t>(from) | bytes) % 16 != 0) {
-    throw Violation(fmt::format("{}: prefetches {} bytes at {}, no multiples of 16",
-                                machine->self().at->where(), bytes, fmt::ptr(from)));
-  }
-  const auto* first = static_cast<const volatile unsigned char*>(from);
-  static_cast<void>(first[0]);
-  static_cast<void>(first[bytes - 1]);
-}
-
 void arrive_after_copies(std::uint32_t bar) {
   Block& block = *machine->self().at;
   machine->later(block, [&block, bar, copies = std::move(machine->self().copies)] {

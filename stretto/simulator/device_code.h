@@ -292,9 +292,6 @@ inline void elect_sync(uint32_t& lane, bool& elected, uint32_t) {
 }
 
 inline void prefetch_tensormap(const void*) {}
-inline void cp_async_bulk_prefetch_L2_global(const void* from, uint32_t bytes) {
-  sim::prefetch(from, bytes);
-}
 template <class C>
 inline void cp_async_bulk_tensor_3d_shared__cluster_global_mbarrier__complete_tx__bytes(
     uint32_t to, const void* map, const C& at, uint32_t bar) {

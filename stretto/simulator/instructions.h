@@ -78,8 +78,6 @@ void tma_load(std::uint32_t to, const void* map, std::uint32_t bar, const int (&
               unsigned blocks);
 void tma_store(const void* map, std::uint32_t from, const int (&at)[3]);
 void tma_commit();
-// Of global memory into a cache that there is not: what does not exist faults.
-void prefetch(const void* from, std::uint32_t bytes);
 // Until all but the last `pending` groups of the thread have been read, or written.
 void tma_wait(std::uint32_t pending, bool written);
 
