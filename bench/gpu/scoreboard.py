@@ -306,9 +306,10 @@ def python_and_cpp(form: str):
     def measure(results: Results, ranks: int):
         rows = results.rows(["pytorch-pair"], "pairs", shape_key, ranks).values()
         found = [over_cpp(row, form) for row, _ in rows]
+        if not found:
+            return None
         met = sum(r.low <= 1.02 for r in found)  # a bar is met when the interval reaches it
-        ratios = spread([r.median for r in found])
-        return (f"{ratios}; {met} of {len(found)} rows", met == len(found)) if found else None
+        return f"{spread([r.median for r in found])}; {met} of {len(found)} rows", met == len(found)
     return measure
 
 
