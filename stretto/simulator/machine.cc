@@ -17,7 +17,8 @@ Place* place = nullptr;
 namespace {
 
 constexpr std::size_t kStackBytes = 128 * 1024, kStackShift = 64 * 1088;
-constexpr int kSlice = 2000;   // switches between looks at what the host wants
+constexpr std::size_t kSlice = 2000;  // switches between looks at what the host wants, at least
+constexpr std::size_t kSwitchesToPoll = 8;
 constexpr int kSlowdown = 50;  // of the timer while threads are at work
 constexpr int kRoundsToDeadlock = 200;
 
@@ -368,7 +369,9 @@ bool Machine::run() {
   ready_.insert(ready_.end(), polling_.begin(), polling_.end());
   polling_.clear();
   bool streaks = draw(4) != 0;
-  for (int i = 0; i < kSlice && violation_.empty(); ++i) {
+  // However many poll, each gets to its next poll: who is held back goes on after that.
+  const std::size_t slice = kSlice + kSwitchesToPoll * ready_.size();
+  for (std::size_t i = 0; i < slice && violation_.empty(); ++i) {
     bool nothing_ready = ready_.empty();
     if (!acts_.empty() && (nothing_ready || draw(8) == 0)) {
       moved = true;
@@ -390,8 +393,8 @@ bool Machine::run() {
     }
   }
   idle_rounds_ = moved ? 0 : idle_rounds_ + 1;
-  if (idle_rounds_ == kRoundsToDeadlock || (!moved && polling_.empty() && ready_.empty()))
-    check_for_deadlock();
+  bool nobody_polls = !moved && polling_.empty() && ready_.empty();
+  if (idle_rounds_ == kRoundsToDeadlock || nobody_polls) check_for_deadlock();
   if (!violation_.empty()) {
     drop_everything();
     throw Violation(std::exchange(violation_, ""));

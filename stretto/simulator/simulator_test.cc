@@ -108,6 +108,23 @@ TEST_F(Simulator, ThreadsBlocksAndShuffles) {
   }
 }
 
+// More threads that poll than a slice has switches keep nobody from going on that is held back.
+TEST_F(Simulator, ManyWhoPollStarveNobody) {
+  std::vector<std::uint32_t> out =
+      run("u64* word = reinterpret_cast<u64*>(out);\n"
+          "if (blockIdx.x == 15) {\n"
+          "  __syncthreads();\n"
+          "  if (threadIdx.x % 64 == 0) add_release_sys(word, 1);\n"
+          "  return;\n"
+          "}\n"
+          "const u64 begin = global_timer_ns();\n"
+          "while (load_relaxed_sys(word) < 4 && global_timer_ns() - begin < 1'000'000'000) {}\n"
+          "if (load_relaxed_sys(word) < 4) atomicAdd(out + 2, 1u);",
+          16, 256);
+  EXPECT_EQ(out[0], 4u);
+  EXPECT_EQ(out[2], 0u) << "have given up";
+}
+
 TEST_F(Simulator, AnyThreadOfABlock) {
   std::vector<std::uint32_t> out =
       run("out[threadIdx.x] = __syncthreads_or(threadIdx.x == 70);\n"

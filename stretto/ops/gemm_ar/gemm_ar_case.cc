@@ -1,7 +1,6 @@
 #include "stretto/ops/gemm_ar/gemm_ar_case.h"
 
 #include <limits>
-#include <vector>
 
 #include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gemm_rs/gemm_rs_case.h"
@@ -82,22 +81,11 @@ OperatorInfo gemm_ar_two_shot_info() {
 }
 
 OperatorInfo gemm_ar_shared_info() {
-  OperatorInfo shared = info(
+  return info(
       "gemm_ar_shared",
       "out[m,n] = all_reduce(a[m,k/P] * b[n,k/P]^T) + residual, two hops: every rank sums a "
       "share of each tile",
       ReduceShots::kShared);
-  shared.shapes = [](int world_size) {
-    std::vector<OpShape> shapes = gemm_shapes(world_size);
-    // Tiles whose packets go in lines on GPUs, the last of a few rows.
-    shapes.push_back({.world_size = world_size,
-                      .m = 77,
-                      .n = 128,
-                      .k = std::int64_t{64} * world_size,
-                      .dtype = DType::kBF16});
-    return shapes;
-  };
-  return shared;
 }
 
 OperatorInfo gemm_ar_fp8_info() {
