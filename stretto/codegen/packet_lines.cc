@@ -6,10 +6,6 @@
 namespace stretto {
 namespace {
 
-bool is_packet_op(const Op& op) {
-  return op.code == OpCode::kStorePacket || op.code == OpCode::kLoadPacket;
-}
-
 // `at`: where the register lives.
 bool goes_in_lines(const Program& program, const Agent& agent, const Op& op, const ValuePlan& at) {
   const Region& r = *op.region;
@@ -43,8 +39,11 @@ std::vector<bool> tensors_in_lines(const Program& program, const std::vector<Rol
                                    const std::vector<RolePlan>& plans) {
   std::vector<bool> lines;
   for (const Tensor& t : program.tensors) lines.push_back(t.packet);
+  auto may = [&](const Op& op) {  // packet operations alone touch packet buffers
+    return op.region && lines[static_cast<std::size_t>(op.region->tensor)];
+  };
   auto rule_out = [&](const Op& op) {
-    if (is_packet_op(op)) lines[static_cast<std::size_t>(op.region->tensor)] = false;
+    if (may(op)) lines[static_cast<std::size_t>(op.region->tensor)] = false;
   };
   for_each_op(program.on_start.body, rule_out);
   for_each_op(program.on_end.body, rule_out);
@@ -53,7 +52,7 @@ std::vector<bool> tensors_in_lines(const Program& program, const std::vector<Rol
       const Agent& agent = roles[i].agents[a];
       const AgentPlan& plan = plans[i].agents[a];
       for_each_op(agent.body, [&](const Op& op) {
-        if (!is_packet_op(op)) return;
+        if (!may(op)) return;
         int reg = op.code == OpCode::kLoadPacket ? op.result : op.operands[0];
         bool good = plan.cluster == 1 &&
                     goes_in_lines(program, agent, op, plan.values[static_cast<std::size_t>(reg)]);

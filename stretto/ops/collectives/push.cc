@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <utility>
-#include <vector>
 
 #include "stretto/ops/collectives/pieces.h"
 #include "stretto/ops/harness/rank_sum.h"
@@ -75,20 +73,6 @@ class Exchange {
   void for_peers(const std::function<void(const Index& rank)>& fn) const {
     p_.loop(d_.world_size - 1, [&](const Index& i) { fn((p_.rank() + 1 + i) % d_.world_size); });
   }
-  // For every peer: what `load` gives goes to `store`, all under way before the first is stored in
-  // worlds that a node holds.
-  void move(const std::function<Value(const Index& rank)>& load,
-            const std::function<void(const Index& rank, const Value&)>& store) const {
-    if (d_.world_size > kRanksTogether) {
-      return for_peers([&](const Index& r) { store(r, load(r)); });
-    }
-    std::vector<std::pair<Index, Value>> loaded;
-    for (int i = 1; i < d_.world_size; ++i) {
-      Index r = p_.let("peer", (p_.rank() + i) % d_.world_size);
-      loaded.emplace_back(r, load(r));
-    }
-    for (const auto& [r, value] : loaded) store(r, value);
-  }
   void for_pieces_of(const Tile& t, const std::function<void(const Piece&)>& fn) const {
     for_pieces(p_, cfg_, [&](const Index& first, std::int64_t rows) {
       fn({p_.let("row", t.row + first), t.col, t.row + cfg_.tile_rows, rows});
@@ -138,8 +122,9 @@ std::int64_t most_run_rows(const CollectiveDesc& d) {
 void send_parts(ProgramBuilder& p, const Exchange& parts, const TensorRef& x, const Runs& runs,
                 const Tile& t) {
   parts.for_pieces_of(t, [&](const Piece& at) {
-    parts.move([&](const Index& owner) { return p.load(parts.of_run(x, runs, owner, at)); },
-               [&](const Index& owner, const Value& part) { parts.send(owner, at, part); });
+    move_by_peer(
+        p, [&](const Index& owner) { return p.load(parts.of_run(x, runs, owner, at)); },
+        [&](const Index& owner, const Value& part) { parts.send(owner, at, part); });
   });
   parts.tell(t);
   parts.await(t);
@@ -169,10 +154,11 @@ Program push_all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
     rows.tell(t);
     rows.await(t);
     rows.for_pieces_of(t, [&](const Piece& at) {
-      rows.move([&](const Index& owner) { return rows.received(owner, at); },
-                [&](const Index& owner, const Value& received) {
-                  p.store(rows.of_run(out, runs, owner, at), received);
-                });
+      move_by_peer(
+          p, [&](const Index& owner) { return rows.received(owner, at); },
+          [&](const Index& owner, const Value& received) {
+            p.store(rows.of_run(out, runs, owner, at), received);
+          });
     });
   });
   return finish(p, cfg);
@@ -215,10 +201,11 @@ Program push_all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
     sums.tell(t);
     sums.await(t);
     parts.for_pieces_of(t, [&](const Piece& at) {
-      sums.move([&](const Index& owner) { return sums.received(owner, at); },
-                [&](const Index& owner, const Value& received) {
-                  p.store(sums.of_run(out, runs, owner, at), received);
-                });
+      move_by_peer(
+          p, [&](const Index& owner) { return sums.received(owner, at); },
+          [&](const Index& owner, const Value& received) {
+            p.store(sums.of_run(out, runs, owner, at), received);
+          });
     });
   });
   return finish(p, cfg);
@@ -240,18 +227,20 @@ Program push_all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 
   p.role("exchange", Resource::sms(cfg.num_workers), blocks.tiles(), [&](const Tile& t) {
     blocks.for_pieces_of(t, [&](const Piece& at) {
-      blocks.move([&](const Index& peer) { return p.load(blocks.cut(in, peer, at)); },
-                  [&](const Index& peer, const Value& block) { blocks.send(peer, at, block); });
+      move_by_peer(
+          p, [&](const Index& peer) { return p.load(blocks.cut(in, peer, at)); },
+          [&](const Index& peer, const Value& block) { blocks.send(peer, at, block); });
       Value own = p.load(blocks.cut(in, p.rank(), at));
       p.store(blocks.cut(out, p.rank(), at), counted(p.rank(), at, own));
     });
     blocks.tell(t);
     blocks.await(t);
     blocks.for_pieces_of(t, [&](const Piece& at) {
-      blocks.move([&](const Index& source) { return blocks.received(source, at); },
-                  [&](const Index& source, const Value& received) {
-                    p.store(blocks.cut(out, source, at), counted(source, at, received));
-                  });
+      move_by_peer(
+          p, [&](const Index& source) { return blocks.received(source, at); },
+          [&](const Index& source, const Value& received) {
+            p.store(blocks.cut(out, source, at), counted(source, at, received));
+          });
     });
   });
   return finish(p, cfg);

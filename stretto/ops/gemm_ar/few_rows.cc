@@ -3,7 +3,6 @@
 #include <functional>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/harness/rank_sum.h"
@@ -228,17 +227,9 @@ class SharedTiles {
       p_.store_packet(of_owner(sums_, t, p_.rank()).on(peer), sum);
     });
     p_.store(out(t, p_.rank()), sum);
-    auto receive = [&](const Index& owner) { return p_.load_packet(of_owner(sums_, t, owner)); };
-    if (world_ > kRanksTogether) {
-      return for_ranks(p_, world_ - 1,
-                       [&](const Index& owner) { p_.store(out(t, owner), receive(owner)); });
-    }
-    std::vector<std::pair<Index, Value>> received;
-    for (int i = 1; i < world_; ++i) {
-      Index owner = p_.let("owner", (p_.rank() + i) % world_);
-      received.emplace_back(owner, receive(owner));
-    }
-    for (const auto& [owner, value] : received) p_.store(out(t, owner), value);
+    move_by_peer(
+        p_, [&](const Index& owner) { return p_.load_packet(of_owner(sums_, t, owner)); },
+        [&](const Index& owner, const Value& received) { p_.store(out(t, owner), received); });
   }
 
   // A sum exists only after every rank has sent its part, hence after every rank has started this

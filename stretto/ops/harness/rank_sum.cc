@@ -1,5 +1,6 @@
 #include "stretto/ops/harness/rank_sum.h"
 
+#include <utility>
 #include <vector>
 
 namespace stretto {
@@ -40,6 +41,25 @@ Value sum_with_own(ProgramBuilder& p, const Value& mine, const PartOfRank& part,
     if (i < world - 1) add(others[static_cast<std::size_t>(i)]);
   }
   return sum;
+}
+
+void move_by_peer(ProgramBuilder& p, const PartOfRank& load,
+                  const std::function<void(const Index& rank, const Value& value)>& store) {
+  const int world = p.world_size();
+  auto peer = [&](const Index& i) { return p.let("peer", (p.rank() + 1 + i) % world); };
+  if (world > kRanksTogether) {
+    p.loop(world - 1, [&](const Index& i) {
+      Index rank = peer(i);
+      store(rank, load(rank));
+    });
+    return;
+  }
+  std::vector<std::pair<Index, Value>> loaded;
+  for (int i = 0; i < world - 1; ++i) {
+    Index rank = peer(i);
+    loaded.emplace_back(rank, load(rank));
+  }
+  for (const auto& [rank, value] : loaded) store(rank, value);
 }
 
 }  // namespace stretto

@@ -1,5 +1,6 @@
 // Sums over ranks: in fp32 (of f64 in f64) and in rank order, so that they are the same bits on
-// every rank. In worlds that a node holds all parts are loaded before the first addition.
+// every rank. In worlds that a node holds all parts are loaded before the first addition. And
+// values of or for each rank that move alike.
 #pragma once
 
 #include <functional>
@@ -19,5 +20,10 @@ Value sum_over_ranks(ProgramBuilder& p, const ValueType& type, const PartOfRank&
 // `together`: one part after the other, as large tiles fill the registers.
 Value sum_with_own(ProgramBuilder& p, const Value& mine, const PartOfRank& part,
                    bool together = true);
+
+// For every other rank, the next one first: what `load` gives goes to `store`, all under way before
+// the first is stored in worlds that a node holds.
+void move_by_peer(ProgramBuilder& p, const PartOfRank& load,
+                  const std::function<void(const Index& rank, const Value& value)>& store);
 
 }  // namespace stretto
