@@ -73,7 +73,7 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
                         .comm_rows = std::min(c.comm_rows, run_rows),
                         .channels_per_rank = channels_of(run_rows, c.loop.tile.bm, c.channels),
                         .num_stages = c.loop.stages,
-                        .raster = 8,
+                        .raster = own_first_raster(desc, c.loop.tile, 8),
                         .stagger = c.loop.stagger,
                         .store_slots = c.loop.store_slots};
     add(out, name(c.gather), desc, fitted(desc, config), ag_gemm);

@@ -215,8 +215,13 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
       config.comm_rows = std::min({t.rows, run_rows, most_copied_rows(1, d.k)});
       config.channels_per_rank = channels_of(run_rows, loop.tile.bm, t.channels);
       config.num_stages = loop.stages;
-      config.raster = 8;
-      if (config.store_slots > 0) config.stagger = config.store_slots = 0;
+      config.raster = own_first_raster(d, loop.tile, 8);
+      // Tiles of 256 columns apart spill without an agent that stores (CUDA 13.0).
+      config.stagger =
+          loop.tile.bn == 256
+              ? 0
+              : paying_stagger(loop.tile, num_tiles(d.m, d.n, loop.tile), config.num_compute_sms);
+      config.store_slots = 0;
       config.num_consumers = 1;
       add(configs, fitted(d, config));
     }
