@@ -284,7 +284,8 @@ AgGemmConfig fitted(const AgGemmDesc& d, AgGemmConfig cfg) {
 }
 
 std::int64_t own_first_raster(const AgGemmDesc& d, const GemmTile& tile, std::int64_t raster) {
-  return std::min(raster, ceil_div(ceil_div(d.m, std::int64_t{d.world_size}), tile.bm));
+  const std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  return run_rows <= kFewRows ? raster : std::min(raster, ceil_div(run_rows, tile.bm));
 }
 
 int keeping_sms(const AgGemmDesc& d) { return d.gathered ? 4 : 0; }
