@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "stretto/base/errors.h"
 
@@ -16,6 +17,17 @@ bool is_given(const CLI::App& command, const char* name) {
   if (option->count() == 0) return false;
   const char* inherited = std::getenv(option->get_envname().c_str());
   return inherited == nullptr || option->results().front() != inherited;
+}
+
+// A large layer's shape has every size that the operator has.
+void check_sizes(const CLI::App& command, const OperatorInfo& op) {
+  const std::pair<const char*, std::int64_t> sizes[] = {
+      {"--m", op.large.m}, {"--n", op.large.n}, {"--k", op.large.k}};
+  for (const auto& [option, size] : sizes) {
+    if (size != 0 || !is_given(command, option)) continue;
+    if (command.get_option(option)->as<std::int64_t>() == 0) continue;
+    throw UserError(fmt::format("{}: {} has no such size: {}", option, op.name, op.summary));
+  }
 }
 
 }  // namespace
@@ -45,6 +57,7 @@ void check_given(const CLI::App& command, const ProgramSource& source, RankRange
   if (source.has_own_shape() && is_given(command, "--dtype")) {
     throw UserError(fmt::format("--dtype: {} has types of its own", file));
   }
+  if (source.op() != nullptr) check_sizes(command, *source.op());
 }
 
 }  // namespace stretto

@@ -162,6 +162,11 @@ class ProveTest(CliCase):
 
 
 class SizesTest(CliCase):
+    def test_sizes_that_an_operator_has_not(self):
+        for command in ("predict", "explain", "prove", "bench"):
+            self.refused(command, "rms_norm", "--k", 64, says=["--k: rms_norm has no such size", "[m, n]"])
+        self.good("predict", "rms_norm", "--m", 16, "--k", 0)
+
     def test_what_is_asked_reaches_the_file(self):
         file = self.tmp / "tells.cc"
         file.write_text(TELLS_SHAPE)

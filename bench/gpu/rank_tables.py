@@ -28,8 +28,8 @@ def overlap_table(results: Results, ranks: int, ops: tuple = ("ag_gemm", "gemm_r
             best = min(((median(theirs[name + "_ms"]), way) for name, way in PYTORCHS.items()
                         if name + "_ms" in theirs), default=None)
             won[faster(r, "sequence").strip("*")] += 1
-            if mode == "eager" and row["m"] >= MANY_ROWS and row["op"] != "gemm_ar":
-                long[operator(row).split()[0]].append(part.median)
+            if row["m"] >= MANY_ROWS and row["op"] != "gemm_ar":
+                long[mode, operator(row).split()[0]].append(part.median)
                 if best:
                     asynchronous.append((best[0] / median(t["ours_ms"]), operator(row)))
             lines.append([operator(row) + (", graph" if mode == "graph" else "") + mark(ours, key),
@@ -49,16 +49,20 @@ def overlap_table(results: Results, ranks: int, ops: tuple = ("ag_gemm", "gemm_r
 
 
 def hidden_summary(parts: dict, asynchronous: list) -> str:
-    """Arithmetic means and minima of E_overlap ({operator: values}), and how async-TP compares (theirs / ours, row)."""
+    """Arithmetic means and minima of E_overlap ({(mode, operator): values}), and how async-TP compares (theirs / ours,
+    row)."""
     if not parts:
         return ""
     said = [f"{op} {statistics.mean(values):.2f} on average over {len(values)} rows, {min(values):.2f} at least"
-             for op, values in parts.items()]
-    text = f"E_overlap from {MANY_ROWS} rows on: {'; '.join(said)}."
+            for (mode, op), values in parts.items() if mode == "eager"]
+    graphs = [f"{op} {statistics.mean(values):.2f}, {min(values):.2f}"
+              for (mode, op), values in parts.items() if mode == "graph"]
+    text = f"E_overlap from {MANY_ROWS} rows on: {'; '.join(said)} (eager)"
+    text += f"; in graphs {', '.join(graphs)}." if graphs else "."
     if asynchronous:
         least, where = min(asynchronous)
-        text += (f" Async-TP, from another run, is slower in {sum(r > 1 for r, _ in asynchronous)} of "
-                 f"{len(asynchronous)} of them; it takes {least:.2f} of our time at the least ({where}).")
+        text += (f" Async-TP, from another run, is slower in {sum(r > 1 for r, _ in asynchronous)} of the "
+                 f"{len(asynchronous)} that were timed; it takes {least:.2f} of our time at the least ({where}).")
     return "\n" + textwrap.fill(text, 118, break_on_hyphens=False) + "\n"
 
 

@@ -100,11 +100,16 @@ def than_sequence(results: Results, ranks: int):
 
 
 def than_async_tp(results: Results, ranks: int):
+    ops = ("ag_gemm", "gemm_rs")
+    rows = sum(row["m"] >= LONG and "eager" in row for row, _ in overlap_rows(results, ranks, ops))
     ratios = [median(theirs["eager"]["async_tp_ms"]) / median(row["eager"]["ours_ms"])
-              for row, theirs in beside_pytorch(results, ranks, ("ag_gemm", "gemm_rs"))
+              for row, theirs in beside_pytorch(results, ranks, ops)
               if row["m"] >= LONG and "async_tp_ms" in theirs.get("eager", {})]
-    won = sum(r > 1 for r in ratios)
-    return (f"{spread(ratios)}x; {won} of {len(ratios)} rows", won == len(ratios)) if ratios else None
+    if not ratios:
+        return None
+    won, left = sum(r > 1 for r in ratios), rows - len(ratios)
+    met = False if won < len(ratios) else None if left else True  # asked of every row
+    return f"{spread(ratios)}x; {won} of {rows} rows" + (f", {left} not timed" if left else ""), met
 
 
 def gemm_ar(results: Results, ranks: int):
@@ -224,7 +229,8 @@ def choosing(results: Results, ranks: int):
     shapes = collections.defaultdict(list)
     for p in measured_points(results, ranks):
         shapes[p["op"], p["m"], p["n"], p["k"]].append((p["predicted_ms"], p["measured_ms"]))
-    losses = [min(s)[1] / min(m for _, m in s) - 1 for s in shapes.values() if len(s) > 1]
+    # Of equal predictions the first is chosen, as the chooser does.
+    losses = [min(s, key=lambda point: point[0])[1] / min(ms for _, ms in s) - 1 for s in shapes.values() if len(s) > 1]
     return (f"{100 * statistics.mean(losses):.1f} % over {len(losses)} shapes",
             statistics.mean(losses) <= 0.03) if losses else None
 

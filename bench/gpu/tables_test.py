@@ -86,8 +86,14 @@ class Tables(MadeResults):
         self.result("gpu-overlap-torch-x2-2026-01-02.json", overlap=[
             {**{name: rows[2][name] for name in ("op", "ranks", "m", "n", "k")}, "eager": {"async_tp_ms": [1.2]}}])
         text = " ".join(self.tables("--print", "overlap-x2").stdout.split())
-        self.assertIn("E_overlap from 4096 rows on: AG+GEMM 0.62 on average over 2 rows, 0.50 at least.", text)
-        self.assertIn("slower in 0 of 1 of them; it takes 0.80 of our time at the least (AG+GEMM 8192,", text)
+        self.assertIn("E_overlap from 4096 rows on: AG+GEMM 0.62 on average over 2 rows, 0.50 at least (eager).", text)
+        for row, ours in zip(rows, (1.0, 1.0, 1.25), strict=True):
+            row["graph"] = {**row["eager"], "ours_ms": [ours]}
+        self.result("gpu-overlap-x2-2026-01-03.json", overlap=rows)
+        self.assertIn("0.50 at least (eager); in graphs AG+GEMM 0.88, 0.75.",
+                      " ".join(self.tables("--print", "overlap-x2").stdout.split()))
+        self.assertIn("slower in 0 of the 1 that were timed; it takes 0.80 of our time at the least (AG+GEMM 8192,",
+                      text)
 
     def test_attention_in_turn(self):
         self.result("gpu-attention-pair-2026-01-02.json", heads=16, attention_pair=[
@@ -331,7 +337,11 @@ class Scoreboard(MadeResults):
         self.result("gpu-overlap-torch-x2-2026-01-02.json", machine="NVIDIA H200", overlap=[torch])
         self.result("gpu-overlap-x2-2026-01-02.json", machine="NVIDIA H200", overlap=[row])
         self.assertEqual(self.line("both, speed over PyTorch's")[2], "1.50x; 1 of 1 rows")
+        self.result("gpu-overlap-x2-2026-01-02.json", machine="NVIDIA H200", overlap=[row, {**row, "m": 8192}])
+        self.assertEqual(self.line("both, speed over PyTorch's")[2:5],
+                         ["1.50x; 1 of 2 rows, 1 not timed", "-", "not measured"])
         self.result("gpu-overlap-x2-2026-01-03.json", machine="NVIDIA H100 80GB HBM3", overlap=[row])
+        self.result("gpu-overlap-x2-2026-01-02.json", machine="NVIDIA H200", overlap=[row])
         self.assertEqual(self.line("both, speed over PyTorch's")[2], "-")
         self.assertNotIn("async-TP", self.tables("--print", "overlap-x2").stdout)
 
@@ -347,6 +357,12 @@ class Scoreboard(MadeResults):
         self.assertEqual(self.line("AG+GEMM from 4096 rows on")[2:5],
                          ["**0.75, least 0.50**", "**0.81, least 0.62**", "no"])
         self.assertEqual(self.line("GEMM+RS from 4096 rows on")[1:5], ["", "-", "-", "not measured"])
+
+    def test_of_equal_predictions_the_first_is_chosen(self):
+        points = [{"op": "gemm_rs", "ranks": 2, "m": 64, "n": 8, "k": 8, "predicted_ms": predicted, "measured_ms": ms}
+                  for predicted, ms in ((1.0, 1.25), (1.0, 1.0), (2.0, 2.0))]
+        self.result("gpu-points-x2-2026-01-02.json", points=points)
+        self.assertEqual(self.line("choosing by prediction")[2], "**25.0 % over 1 shapes**")
 
     def test_what_is_asked_on_four_alone(self):
         rows = [{"op": op, "way": "one-hop", "dtype": dtype, "tokens": 128, "bytes": 2e6, "ranks": 2,

@@ -119,6 +119,7 @@ ClippedTile RankMachine::gathered_row(const Inst& inst, const ClippedTile& t, st
 void RankMachine::load_rows(const Inst& inst, AgentState& a, Register& reg) {
   if (!compute) return;
   ClippedTile t = clip(a, inst, inst.region);
+  if (t.rank == rank()) check_contract_of_tile(t.tensor_idx);
   const auto* picked = a.regs[static_cast<std::size_t>(inst.operands[0])].as<std::int32_t>();
   TileRef whole = tile_of(reg);
   for (std::int64_t i = 0; i < t.rows; ++i) {

@@ -1,6 +1,7 @@
 // Table reads inside `let`: index and contract are checked, so that a bad routing table ends the
 // launch with its name instead of a stray access. A table that is an input is checked as a whole,
-// the first time a launch reads it, tiles of it included; any other where it is read.
+// the first time a launch reads it, tiles and picked rows of it included; any other where it is
+// read.
 #include <fmt/format.h>
 
 #include "stretto/base/errors.h"

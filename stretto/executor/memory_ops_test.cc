@@ -358,6 +358,35 @@ TEST_F(MemoryOps, TablesAreCheckedAgainstTheirContract) {
   fails(ContractKind::kAscending, {1, 3, 4, 2, 6}, "entry 3");
 }
 
+// A table of rows of a table, as experts' sums have: entries come by load_rows alone.
+TEST_F(MemoryOps, TablesWhoseRowsArePickedAreChecked) {
+  ProgramBuilder p("route", 1);
+  auto order = p.input("order", DType::kI32, {5, 1});
+  auto table = p.table("table", {6, 1}, {ContractKind::kRange, 0, 7});
+  auto x = p.input("x", DType::kF32, {7, 3});
+  auto y = p.output("y", DType::kF32, {5, 3});
+  p.role("r", Resource::host(), p.range(1), [&](const Tile&) {
+    Value rows = p.load_rows(table.tile({0, 0}, 5, 1), p.load(order.tile({0, 0}, 5, 1)));
+    p.store(y.tile({0, 0}, 5, 3), p.load_rows(x.tile({0, 0}, 5, 3), rows));
+  });
+  auto program = at_schedule_level(p.finish());
+  Doubles in = randoms(21), order_in = {4, 0, 2, 2, 1}, table_in = {1, 3, 4, 0, 6, 5}, want;
+  for (double i : order_in) {
+    auto row = static_cast<std::size_t>(table_in[static_cast<std::size_t>(i)]);
+    for (std::size_t c = 0; c < 3; ++c) want.push_back(in[row * 3 + c]);
+  }
+  auto run = [&] {
+    return run_once(program, {{"order", order_in}, {"table", table_in}, {"x", in}});
+  };
+  expect_near(run()["y"], want, 0);
+  for (double bad : {7.0, -1.0}) {
+    table_in[2] = bad;
+    std::string error = error_of(run);
+    EXPECT_NE(error.find("table 'table' breaks its contract: entry 2 is"), std::string::npos)
+        << error;
+  }
+}
+
 TEST_F(MemoryOps, TablesOfALaunchAreCheckedWhereTheyAreRead) {
   ProgramBuilder p("route", 1);
   auto ids = p.input("ids", DType::kI32, {5});

@@ -162,13 +162,32 @@ TEST(GroupedGemm, ATableThatIsNoPartitionEndsTheLaunchWithItsName) {
   }
 }
 
+// Of two ranks, the first one's.
+void breaks(const OperatorInfo& op, const char* table, std::size_t entry, double value) {
+  SCOPED_TRACE(fmt::format("{} {}[{}] = {}", op.name, table, entry, value));
+  OpCase c = op.make_case({.world_size = 2, .m = 12, .n = 8, .k = 8}, test_seed() / 3 * 3);
+  tensor_of(c.inputs, c, table)[entry] = value;
+  expect_user_error([&] { run_case(c, {.launches = 1}); },
+                    {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
+}
+
+TEST(FusedLayers, ATableThatNamesWhatIsNotThereEndsTheLaunchWithItsName) {
+  constexpr double kRanks = 2, kTokens = 12, kExperts = 5;
+  for (const OperatorInfo& op : {ag_grouped_gemm_info(), moe_layer_info()}) {
+    breaks(op, "tiles_used", 0, 1000);
+    breaks(op, "tile_experts", 1, kExperts);
+    breaks(op, "tile_needs", 0, kRanks + 1);
+    breaks(op, "row_tokens", 2, kTokens);
+  }
+  for (const OperatorInfo& op :
+       {grouped_gemm_rs_info(), grouped_gemm_ar_info(), moe_layer_info()}) {
+    breaks(op, "tile_experts", 0, -1);
+    breaks(op, "slots", 3, 1000);
+    breaks(op, "slots", 0, -1);
+  }
+}
+
 TEST(ExpertParallel, ATableThatNamesAnExpertOrRowThatIsNotThereEndsTheLaunchWithItsName) {
-  auto breaks = [](const OperatorInfo& op, const char* table, std::size_t entry, double value) {
-    OpCase c = op.make_case({.world_size = 2, .m = 12, .n = 8, .k = 8}, test_seed() / 3 * 3);
-    tensor_of(c.inputs, c, table)[entry] = value;
-    expect_user_error([&] { run_case(c, {.launches = 1}); },
-                      {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
-  };
   breaks(ep_dispatch_info(), "experts", 4, 5);
   breaks(ep_dispatch_info(), "experts", 0, -1);
   breaks(ep_place_info(), "recv_experts", 7, 5);
@@ -182,6 +201,8 @@ TEST(ExpertParallel, ATableThatNamesAnExpertOrRowThatIsNotThereEndsTheLaunchWith
   breaks(ep_send_info(), "experts", 4, 5);
   breaks(ep_return_info(), "slots", 3, 36);
   breaks(ep_return_info(), "positions", 2, -2);
+  breaks(ep_moe_layer_info(), "experts", 4, 5);
+  breaks(ep_moe_layer_info(), "experts", 0, -1);
 }
 
 TEST(Moe, RefusesSizesThatMakeNoSense) {
