@@ -175,7 +175,6 @@ OverlapCandidate gemm_ar_of(const OverlapShape& s, int sms, const Fields& text) 
     fields.take("slots", c.num_slots);
     fields.take("queues", c.num_copy_queues);
     fields.take("load_slots", c.load_slots);
-    fields.take("by_channel", c.by_channel);
     take_loop(fields, c);
     return c;
   };

@@ -73,7 +73,7 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
     GemmRsConfig possible = fitted(scattered(d), scattered(c));
     std::string reason = fmt::format("tiles of {} rows, by {} ranks", c.tile.bm, d.world_size);
     fields.only("channels", c.channels, possible.channels_per_rank, reason);
-    if (!c.by_channel) fields.only("raster", c.raster, possible.raster, reason);
+    fields.only("raster", c.raster, possible.raster, reason);
     if (c.gather == Scatter::kEpilogue) {
       fields.only("num_copy_queues", c.num_copy_queues, possible.num_copy_queues,
                   "the epilogue scatters");
@@ -112,9 +112,7 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   const GemmTile& tile = cfg.tile;
   const bool whole = cfg.store_slots > 0;  // tiles, which is what another agent can store
   ProgramBuilder p("gemm_ar", d.world_size);
-  PartialSums partials(
-      p, scattered(d), scattered(cfg),
-      {.whole_blocks = whole, .by_channel = cfg.by_channel});  // m; a [m, k], b [n, k]
+  PartialSums partials(p, scattered(d), scattered(cfg), whole);  // m; a [m, k], b [n, k]
   const Index& m = partials.m();
   TensorRef residual;
   if (d.residual) residual = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
@@ -269,14 +267,13 @@ std::string to_string(const GemmArDesc& d) {
 std::string to_string(const GemmArConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} shots={}{} compute={} reduce={} channels={} slots={} scatter={} gather={} "
-      "queues={} stages={}{}{}{}{}{}",
+      "queues={} stages={}{}{}{}{}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, name(cfg.shots), cfg.packets ? " packets" : "",
       cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels, cfg.num_slots, name(cfg.scatter),
       name(cfg.gather), cfg.num_copy_queues, cfg.num_stages,
       cfg.raster > 1 ? fmt::format(" raster={}", cfg.raster) : "", stagger_text(cfg.stagger),
       cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
-      cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "",
-      cfg.by_channel ? " by_channel" : "");
+      cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "");
 }
 
 GemmArConfig default_config(const GemmArDesc& d, Target target) {

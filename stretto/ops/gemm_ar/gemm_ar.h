@@ -49,9 +49,6 @@ struct GemmArConfig {
   int stagger = 0;                       // as in GemmConfig
   int store_slots = 0;                   // kTwo: as in GemmRsConfig; ranks own whole tiles of rows
   int load_slots = 0;                    // kTwo: as in GemmRsConfig
-  // kTwo with sums in the epilogue: rows come by channel instead of by owner, the own ones a
-  // channel behind, so that sums leave while there is more to multiply.
-  bool by_channel = false;
 };
 
 std::string to_string(const GemmArDesc& desc);

@@ -141,23 +141,6 @@ INSTANTIATE_TEST_SUITE_P(
                 Scatter::kCopyEngine}),
     [](const auto& info) { return info.param.name; });
 
-// Rows in the order of channels, the own ones a channel behind.
-TEST(GemmArByChannel, GivesTheSums) {
-  for (Scatter scatter : {Scatter::kEpilogue, Scatter::kCopyEngine}) {
-    for (int world : {2, 3, 4, 5}) {
-      for (std::int64_t channels : {2, 3, 6}) {
-        GemmArConfig cfg = small({"ByChannel", ReduceShots::kTwo, 1, scatter, 0, false, 2,
-                                  scatter == Scatter::kCopyEngine ? 2 : 0, Scatter::kEpilogue});
-        cfg.channels = channels;
-        cfg.by_channel = true;
-        GemmArDesc d{.world_size = world, .m = world * 24 - 5, .n = 17, .k = 17, .residual = true};
-        ASSERT_TRUE(fitted(d, cfg).by_channel && fitted(d, cfg).channels == channels);
-        expect_gemm_ar(d, cfg);
-      }
-    }
-  }
-}
-
 // Ranks that share each tile, as many rows of it as it has, or as many but the last.
 class GemmArShared : public testing::TestWithParam<bool> {};
 

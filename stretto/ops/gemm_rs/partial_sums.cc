@@ -5,17 +5,16 @@
 namespace stretto {
 
 PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsConfig& cfg,
-                         const Options& options)
+                         bool whole_blocks)
     : p_(p),
       d_(d),
       cfg_(cfg),
-      by_channel_(options.by_channel),
       m_(p.extent("m", d.m)),
       runs_(m_, {.m_bound = d.m,
                  .world_size = d.world_size,
                  .block_rows = cfg.tile.bm,
                  .channels = cfg.channels_per_rank,
-                 .whole_blocks = options.whole_blocks}) {
+                 .whole_blocks = whole_blocks}) {
   a_ = p.input("a", d.a_dtype, {m_, d.k});  // [m, k]
   linear_.emplace(
       p, LinearDesc{.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling, .b_kn = d.b_kn});
@@ -42,32 +41,10 @@ void PartialSums::run(const Finish& finish, const Done& done) {
   if (!sums_in_epilogue()) reduce(finish, done);
 }
 
-// The others' rows of the first two channels, then sections: own rows of a channel and the others'
-// of the one after the next, in turn at each place of a section; at last the own rows of two.
-std::pair<Index, Index> PartialSums::place_by_channel(const Tile& t) const {
-  const std::int64_t world = d_.world_size, channels = runs_.num_channels();
-  const std::int64_t blocks = runs_.num_blocks() / channels;  // of a channel
-  const std::int64_t begin = 2 * (world - 1) * blocks;
-  Index block = p_.let("block", t.m % blocks), run = p_.let("run", t.m / blocks);
-  Index first = p_.let("first", t.m < begin);
-  Index section = p_.let("section", (run - 2 * (world - 1)) / world);
-  Index place = p_.let("place", (run - 2 * (world - 1)) % world);
-  Index last = p_.let("last", section >= channels - 2);
-  Index own = p_.let("own_place", !first && (last || place == section % world));
-  Index owner =
-      p_.let("next", first * (run % (world - 1)) + own * (world - 1) +
-                         (!first && !own) * ((place + 2 * world - 1 - section % world) % world));
-  Index channel = p_.let("channel", first * (run / (world - 1)) + own * (section + last * place) +
-                                        (!first && !own) * (section + 2));
-  return {owner, max(channel * blocks + block, 0)};
-}
-
 PartialSums::Block PartialSums::block_of(const Tile& t) const {
-  auto [owner, block] = by_channel_ ? place_by_channel(t)
-                                    : std::pair(t.m / runs_.num_blocks(), t.m % runs_.num_blocks());
   Block b;
-  b.owner = p_.let("owner", (p_.rank() + 1 + owner) % d_.world_size);
-  b.idx = p_.let("block_of_run", block);
+  b.owner = p_.let("owner", (p_.rank() + 1 + t.m / runs_.num_blocks()) % d_.world_size);
+  b.idx = p_.let("block", t.m % runs_.num_blocks());
   b.local_row = p_.let("local_row", b.idx * cfg_.tile.bm);
   b.local_end = p_.let("local_end", runs_.num_rows(b.owner));
   b.row_end = p_.let("row_end", runs_.first_row(b.owner) + b.local_end);
@@ -112,7 +89,7 @@ void PartialSums::multiply(const Finish& finish, const Done& done) {
                      .loading_ahead(cfg_.load_slots);
   p_.role("gemm", sms,
           p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn)
-              .raster(by_channel_ ? cfg_.raster : std::min(cfg_.raster, runs_.num_blocks())),
+              .raster(std::min(cfg_.raster, runs_.num_blocks())),
           [&](const Tile& t) {
             Block b = block_of(t);
             auto col_of = [&](std::size_t part) {
@@ -186,19 +163,17 @@ void PartialSums::send_by_copy_engine() {
   std::int64_t channels = runs_.num_channels(), rows = runs_.rows_per_channel();
   // Own rows come last, and stay here if their sum is made in registers.
   std::int64_t owners = d_.world_size - (sums_in_epilogue() ? 1 : 0);
-  auto grid = by_channel_ ? p_.grid(channels, owners, 1, 1) : p_.grid(owners, channels, 1, 1);
-  p_.role("scatter", Resource::copy_engine(cfg_.num_copy_queues), grid, [&](const Tile& t) {
-    const Index& next = by_channel_ ? t.n : t.m;
-    const Index& channel = by_channel_ ? t.m : t.n;
-    Index owner = p_.let("owner", (p_.rank() + 1 + next) % d_.world_size);
-    Index num_rows = runs_.num_rows(owner);
-    p_.wait(computed_[owner * channels + channel], tiles_in(channel));
-    wait_for_slot(owner);
-    p_.put_signal(
-        slots_.tile({p_.rank(), channel * rows, 0}, rows, d_.n).on(owner).until_row(num_rows),
-        partial_.tile({owner, channel * rows, 0}, rows, d_.n).until_row(num_rows),
-        arrived_[p_.rank() * channels + channel], owner);
-  });
+  p_.role("scatter", Resource::copy_engine(cfg_.num_copy_queues), p_.grid(owners, channels, 1, 1),
+          [&](const Tile& t) {
+            Index owner = p_.let("owner", (p_.rank() + 1 + t.m) % d_.world_size);
+            Index num_rows = runs_.num_rows(owner);
+            p_.wait(computed_[owner * channels + t.n], tiles_in(t.n));
+            wait_for_slot(owner);
+            p_.put_signal(
+                slots_.tile({p_.rank(), t.n * rows, 0}, rows, d_.n).on(owner).until_row(num_rows),
+                partial_.tile({owner, t.n * rows, 0}, rows, d_.n).until_row(num_rows),
+                arrived_[p_.rank() * channels + t.n], owner);
+          });
 }
 
 void PartialSums::reduce(const Finish& finish, const Done& done) {

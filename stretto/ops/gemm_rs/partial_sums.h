@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
@@ -20,19 +19,10 @@ namespace stretto {
 
 class PartialSums {
  public:
-  struct Options {
-    // Ranks own whole blocks of rows, so that no tile of one reaches into the next one's
-    // (RowRunsOptions).
-    bool whole_blocks = false;
-    // Channel by channel; the own rows of one come behind the others' of the next, so that there is
-    // something left to multiply while sums travel. All channels of as many blocks.
-    bool by_channel = false;
-  };
-  // Declares extent m, the inputs a and b with their scales, and the slots.
-  PartialSums(ProgramBuilder& p, const GemmRsDesc& desc, const GemmRsConfig& config)
-      : PartialSums(p, desc, config, Options{}) {}
+  // Declares extent m, the inputs a and b with their scales, and the slots. `whole_blocks`: ranks
+  // own whole blocks of rows, so that no tile of one reaches into the next one's (RowRunsOptions).
   PartialSums(ProgramBuilder& p, const GemmRsDesc& desc, const GemmRsConfig& config,
-              const Options& options);
+              bool whole_blocks = false);
 
   // To be called in on_start.
   void announce() const;
@@ -80,8 +70,6 @@ class PartialSums {
   void wait_for(const Index& source, const OwnTile& t) const;
   void add_arrived(Value& sum, const Index& source, const OwnTile& t) const;
   Block block_of(const Tile& t) const;
-  // The block's owner, counted from the next rank on (the own rows are P - 1), and its number.
-  std::pair<Index, Index> place_by_channel(const Tile& t) const;
   std::vector<Value> products(const Block& block, const Index& col) const;
   std::int64_t num_parts() const;
   // Of what is added and stored together: a part, or of one that is loaded ahead 128 bytes.
@@ -96,7 +84,6 @@ class PartialSums {
   ProgramBuilder& p_;
   GemmRsDesc d_;
   GemmRsConfig cfg_;
-  bool by_channel_;
   Index m_;
   RowRuns runs_;
   TensorRef a_, scale_a_;
