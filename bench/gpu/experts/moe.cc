@@ -47,6 +47,7 @@ class FirstLayer : public Comparison {
 
  protected:
   std::size_t num_candidates() const override { return candidates_.size(); }
+  bool has_new_products(std::size_t i) const override { return candidates_[i].new_products; }
 
   Made fused_at(std::size_t i) override { return make(i, true); }
   Made product_at(std::size_t i) override { return make(i, false); }
@@ -105,7 +106,7 @@ class FirstLayer : public Comparison {
                        {"b_gate", &gate_},
                        {"b_up", &up_},
                        {"c", &t.c}};
-    return {fmt::format("{} {}", to_string(candidate.config), to_string(candidate.order)),
+    return {in_order(candidate),
             std::make_unique<Loaded>(world_, ag_grouped_gemm(d, candidate.config), tensors), made};
   }
 
@@ -256,7 +257,8 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
         AgGroupedDesc alone = first_layer(s);
         alone.gathers = false;
         add_tables(tiles_of(whole_layer(s), c.config), c.order);
-        add(s, to_string(c.config), moe_layer(whole_layer(s), c.config));
+        add(s, in_order(c), moe_layer(whole_layer(s), c.config));
+        if (!c.new_products) continue;
         add(s, to_string(c.config.first), ag_grouped_gemm(alone, c.config.first));
         add(s, to_string(c.alone), tile_products(second_layer(s), c.alone));
       }
@@ -275,7 +277,8 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
     for (const FirstLayerCandidate& c : first_layer_candidates(s, num_sms)) {
       AgGroupedDesc d = first_layer(s);
       add_tables(tiles_of(d, c.config), c.order);
-      add(s, to_string(c.config), ag_grouped_gemm(d, c.config));
+      add(s, in_order(c), ag_grouped_gemm(d, c.config));
+      if (!c.new_products) continue;
       d.gathers = false;
       add(s, to_string(c.config), ag_grouped_gemm(d, c.config));
     }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <tuple>
@@ -68,9 +69,11 @@ class Comparison {
 
   MoeResult run() {
     if (options_.profile) return run_for_profilers();
-    std::size_t count = num_candidates();
-    Best fused = fastest("fused", count, [&](std::size_t i) { return fused_at(i); });
-    Best product = fastest("product", count, [&](std::size_t i) { return product_at(i); });
+    std::vector<std::size_t> all(num_candidates());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    Best fused = fastest("fused", all, [&](std::size_t i) { return fused_at(i); });
+    std::erase_if(all, [&](std::size_t i) { return !has_new_products(i); });
+    Best product = fastest("product", all, [&](std::size_t i) { return product_at(i); });
     if (!fused.program || !product.program) {
       result_.error = "no config of ours runs";
       return std::move(result_);
@@ -112,6 +115,8 @@ class Comparison {
   };
 
   virtual std::size_t num_candidates() const = 0;
+  // Whether its products by themselves are not those of a candidate before.
+  virtual bool has_new_products(std::size_t) const { return true; }
   virtual Made fused_at(std::size_t i) = 0;
   virtual Made product_at(std::size_t i) = 0;
   // Of the candidates that were chosen.
@@ -249,9 +254,9 @@ class Comparison {
   }
 
   template <typename Make>
-  Best fastest(const char* family, std::size_t count, const Make& make) {
+  Best fastest(const char* family, const std::vector<std::size_t>& candidates, const Make& make) {
     Best best;
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i : candidates) {
       OverlapTime time{.family = family, .config = "", .ms = 0, .error = ""};
       try {
         Made made = make(i);

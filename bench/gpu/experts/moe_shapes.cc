@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/choose/configs.h"
@@ -23,6 +24,39 @@ constexpr Model kModels[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
                              {"phi-3.5-moe", 4096, 6400, 16, 2}};
 constexpr Model kWholeModels[] = {{"32-experts", 4096, 8192, 32, 2},
                                   {"128-experts", 4096, 1536, 128, 8}};
+
+// The default one first; one class, few experts in classes, all of them. Where an expert's rows
+// fill no tile they would be the same.
+std::vector<TileOrder> orders_of(const ExpertTiles& t, std::int64_t ffn) {
+  constexpr std::int64_t kFewExperts = 8;
+  std::vector<TileOrder> out = {default_order(t, Target::kCuda, ffn)};
+  if (t.world_size == 1 || t.m * t.top_k <= t.num_experts * t.tile_rows) return out;
+  const std::int64_t few = std::min(kFewExperts, ceil_div(t.num_experts, std::int64_t{2}));
+  for (const TileOrder& order : {TileOrder{}, TileOrder{t.world_size, few}, {t.world_size}}) {
+    auto same = [&](const TileOrder& o) { return to_string(o) == to_string(order); };
+    if (std::none_of(out.begin(), out.end(), same)) out.push_back(order);
+  }
+  return out;
+}
+
+// Every config in the default order, then the first of each number of queues, by which it depends
+// whether one rank's tokens come after another's, in the other orders.
+template <typename Candidate, typename Config, typename QueuesOf>
+std::vector<Candidate> in_orders(const std::vector<Config>& configs, const MoeShape& s,
+                                 const auto& desc, const QueuesOf& queues_of) {
+  std::vector<Candidate> out, others;
+  std::set<int> queues;
+  for (const Config& c : configs) {
+    std::vector<TileOrder> orders = orders_of(tiles_of(desc, c), s.ffn / s.world_size);
+    out.push_back({.config = c, .order = orders[0]});
+    if (!queues.insert(queues_of(c)).second) continue;
+    for (std::size_t i = 1; i < orders.size(); ++i) {
+      others.push_back({.config = c, .order = orders[i]});
+    }
+  }
+  out.insert(out.end(), others.begin(), others.end());
+  return out;
+}
 
 }  // namespace
 
@@ -82,13 +116,11 @@ std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t seed) 
 }
 
 std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int num_sms) {
-  std::vector<FirstLayerCandidate> out;
   const AgGroupedDesc d = first_layer(s);
-  for (const AgGroupedConfig& c : gpu_configs(d, num_sms)) {
-    // One queue sends one rank's tokens after another's.
-    const bool in_turn = c.num_copy_queues == 1;
-    out.push_back({c, in_turn ? default_order(tiles_of(d, c), Target::kCuda, d.n) : TileOrder{}});
-  }
+  auto out = in_orders<FirstLayerCandidate>(
+      gpu_configs(d, num_sms), s, d, [](const AgGroupedConfig& c) { return c.num_copy_queues; });
+  std::set<std::string> products;
+  for (FirstLayerCandidate& c : out) c.new_products = products.insert(to_string(c.config)).second;
   return out;
 }
 
@@ -97,14 +129,21 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
 }
 
 std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int num_sms) {
-  std::vector<WholeLayerCandidate> out;
-  for (const MoeLayerConfig& c : gpu_configs(whole_layer(s), num_sms)) {
-    WholeLayerCandidate& made = out.emplace_back(WholeLayerCandidate{.config = c});
-    made.order = default_order(tiles_of(whole_layer(s), c), Target::kCuda, s.ffn / s.world_size);
-    made.alone = {
-        .tile = {.bm = c.second.tile.bm, .bn = 256, .bk = 64}, .num_stages = 4, .raster = 4};
+  const MoeLayerDesc d = whole_layer(s);
+  auto out = in_orders<WholeLayerCandidate>(
+      gpu_configs(d, num_sms), s, d,
+      [](const MoeLayerConfig& c) { return c.first.num_copy_queues; });
+  std::set<std::string> products;
+  for (WholeLayerCandidate& c : out) {
+    c.alone = {
+        .tile = {.bm = c.config.second.tile.bm, .bn = 256, .bk = 64}, .num_stages = 4, .raster = 4};
+    c.new_products = products.insert(products_of(c)).second;
   }
   return out;
+}
+
+std::string products_of(const WholeLayerCandidate& c) {
+  return to_string(c.config.first) + " | " + to_string(c.alone);
 }
 
 Program tile_products(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {

@@ -36,18 +36,26 @@ std::vector<MoeShape> moe_shapes(int world_size, bool quick);
 // [m, top_k]: every token has top_k different experts, any as likely as any other.
 std::vector<std::int32_t> random_experts(const MoeShape& shape, std::uint64_t seed);
 
+// All configs in the default order of tiles, then some of them in others.
 struct FirstLayerCandidate {
   AgGroupedConfig config;
-  TileOrder order;  // of the tables
+  TileOrder order;           // of the tables
+  bool new_products = true;  // alone, in the sequence: no candidate before has the same
 };
 std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& shape, int num_sms);
 std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& shape, int num_sms);
 struct WholeLayerCandidate {
   MoeLayerConfig config;
   TileOrder order;
-  GroupedRsConfig alone;  // of the second layer's products in the sequence
+  bool new_products = true;
+  GroupedRsConfig alone = {};  // of the second layer's products in the sequence
 };
 std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& shape, int num_sms);
+std::string products_of(const WholeLayerCandidate& candidate);  // alone
+template <typename Candidate>
+std::string in_order(const Candidate& c) {
+  return to_string(c.config) + " " + to_string(c.order);
+}
 
 // The unfused path beside our product of a layer: products of rows in tiles (TMA loads them), and
 // the weighted sum of every token's, which leaves a part of [m, hidden] for the reduce-scatter.

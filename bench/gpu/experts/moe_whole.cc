@@ -33,6 +33,7 @@ class WholeLayer : public Comparison {
 
  protected:
   std::size_t num_candidates() const override { return candidates_.size(); }
+  bool has_new_products(std::size_t i) const override { return candidates_[i].new_products; }
 
   Made fused_at(std::size_t i) override {
     const WholeLayerCandidate& candidate = candidates_[i];
@@ -49,7 +50,7 @@ class WholeLayer : public Comparison {
                        {"b_up", &up_},
                        {"b", &down_},
                        {"out", &ours_}};
-    return {fmt::format("{} {}", to_string(candidate.config), to_string(candidate.order)),
+    return {in_order(candidate),
             std::make_unique<Loaded>(world_, moe_layer(desc_, candidate.config), tensors), &made};
   }
 
@@ -73,8 +74,7 @@ class WholeLayer : public Comparison {
     auto both = std::make_unique<Loaded>(world_, ag_grouped_gemm(d, candidate.config.first), first);
     both->then(std::make_unique<Loaded>(
         world_, tile_products(second_layer(shape_), candidate.alone), second));
-    return {to_string(candidate.config.first) + " | " + to_string(candidate.alone),
-            std::move(both)};
+    return {products_of(candidate), std::move(both)};
   }
 
   void prepare(std::size_t, std::size_t product) override {

@@ -109,7 +109,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     std::int64_t raster, second_raster, blocks;
     std::int64_t sort = 0;  // rows that are copied at a time into the order of the tiles
   };
-  constexpr Choice kChoices[] = {{8, 4, kAtEnd}, {4, 4, kAtEnd}, {8, 8, kAtEnd}, {8, 8, 8},
+  constexpr Choice kChoices[] = {{4, 4, kAtEnd}, {8, 4, kAtEnd}, {8, 8, kAtEnd}, {8, 8, 8},
                                  {8, 8, 4},      {8, 8, 2},      {4, 4, 4},      {4, 4, 2},
                                  {8, 8, 4, 48},  {8, 8, 2, 48}};
   const MoeLayerConfig base = default_config(d, Target::kCuda);
@@ -160,8 +160,11 @@ std::vector<EpMoeLayerConfig> gpu_configs(const EpMoeLayerDesc& d, int num_sms) 
     // An expert's weights are read once for each class, which is what takes time of few rows, whose
     // kernels with several classes spill on two ranks.
     constexpr std::int64_t kFewRows = 64;  // of a tile
-    if (layers.first.tile.bm > kFewRows) add(out, made);
     made.order = {};
+    add(out, made);
+    if (layers.first.tile.bm <= kFewRows) continue;
+    made.order =
+        order_in_classes(tiles_of(d, made), ceil_div(d.ffn, std::int64_t{d.expert_groups}));
     add(out, made);
   }
   return out;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <tuple>
 
@@ -22,6 +23,13 @@ struct PlannedTile {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
+// In a second: bytes that arrive, products, bytes of memory. Of H200s, 2026-11-26
+// (predict/machines/h200x4.json), less what the first two lose beside each other.
+constexpr double kLinkBytes = 350e9, kFlops = 600e12, kMemoryBytes = 4e12;
+// Of gate, by which a token is multiplied for all its experts, where they are not known: with them
+// a quarter of the experts keep one of two ranks busy.
+constexpr double kUnknownColumns = 6880;
+
 }  // namespace
 
 std::int64_t ExpertTiles::num_tiles() const {
@@ -35,17 +43,41 @@ std::string to_string(const TileOrder& order) {
                      all ? "" : fmt::format(" of {} experts", order.early_experts));
 }
 
+TileOrder order_in_classes(const ExpertTiles& t, std::int64_t ffn) {
+  if (t.world_size == 1) return {};
+  const auto ranks = static_cast<double>(t.world_size);
+  const double own_tokens = static_cast<double>(t.m) / ranks;
+  const double own_rows =  // of an expert
+      own_tokens * static_cast<double>(t.top_k) / static_cast<double>(t.num_experts);
+  const double columns = ffn > 0 ? static_cast<double>(ffn * t.expert_groups)
+                                 : kUnknownColumns / static_cast<double>(t.top_k);
+  // Seconds for each hidden column, of two bytes: until one rank's tokens have travelled; of an
+  // expert until its rows of them are multiplied by gate and up, and until these are read.
+  const double travel = own_tokens * 2 / kLinkBytes;
+  const double products = own_rows * columns * 2 * 2 / kFlops;
+  const double weights = columns * 2 * 2 / kMemoryBytes;
+  // Own rows alone last until all have travelled, since several queues send at once, and for as
+  // long again, since no rank begins at once. That costs nothing where weights that are read again
+  // come while others are multiplied.
+  double early = 2 * (ranks - 1) * travel / products;
+  if (weights > products) {
+    // Where they do not, no more than keep memory busy, each class while one rank's tokens travel.
+    // An expert's last tile of a class has half its rows on average, and waits for the next rank.
+    const double before = (ranks - 1) * own_rows / static_cast<double>(t.tile_rows);
+    const double filled = std::max(before - 0.5, 0.0);
+    if (filled > 0) early = std::min(early, travel / weights * before / filled);
+  }
+  const double share = static_cast<double>(t.split().share());
+  if (early >= share) return {.stages = t.world_size};  // all; such tables take fewer registers
+  return {.stages = t.world_size, .early_experts = static_cast<std::int64_t>(std::ceil(early))};
+}
+
 TileOrder default_order(const ExpertTiles& t, Target target, std::int64_t ffn) {
   if (target == Target::kCpu) return {.stages = t.world_size};
-  if (t.world_size == 1 || t.m * t.top_k <= t.num_experts * t.tile_rows) return {};
-  // Tokens of two bytes an element at 350 GB/s, products at 600 TFLOP/s: columns by which a token
-  // is multiplied while one travels; and twice that, since no rank begins at once.
-  constexpr std::int64_t kColumns = 860, kMargin = 2;
-  const std::int64_t columns = kMargin * kColumns * (t.world_size - 1), share = t.split().share();
-  const std::int64_t own = ffn > 0 ? ffn * t.top_k : 4 * columns / (t.world_size - 1);
-  const std::int64_t early = ceil_div(share * columns, own);
-  if (early >= share) return {.stages = t.world_size};  // all; such tables take fewer registers
-  return {.stages = t.world_size, .early_experts = early};
+  if (t.m * t.top_k <= t.num_experts * t.tile_rows) return {};
+  // There those who multiply send the tokens before: nothing travels meanwhile.
+  if (t.expert_groups > 1) return {};
+  return order_in_classes(t, ffn);
 }
 
 TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
