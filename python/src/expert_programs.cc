@@ -128,6 +128,25 @@ EpDesc spread(Fields& fields) {
   return d;
 }
 
+// Tokens in one hop. `private_results`: what comes is no memory that peers reach.
+template <Program (*program)(const EpDesc&, const SendConfig&)>
+Program sending(bool gpu, nb::kwargs given) {
+  Fields fields("ep_send", std::move(given));
+  EpDesc d = spread(fields);
+  bool private_results = false;
+  fields.take({{"private_results", private_results}});
+  fields.finish();
+  return program(d, default_send_config(d, target(gpu), private_results));
+}
+
+// Buffers of `parts` that ep_return has itself; with one it is the caller's.
+int ep_return_slots(bool gpu, nb::kwargs given) {
+  Fields fields("ep_return", std::move(given));
+  EpDesc d = spread(fields);
+  fields.finish();
+  return default_return_config(d, target(gpu)).num_slots;
+}
+
 EpMoeLayerDesc whole_experts(Fields& fields) {
   auto d = routed<EpMoeLayerDesc>(fields);
   fields.take({{"dtype", d.dtype},
@@ -208,12 +227,13 @@ void bind_experts(nb::module_& m) {
   m.def("moe_layer", both_layers_program);
   // Whole experts spread over the ranks.
   bind_operator(m, "ep_dispatch", spread, ep_dispatch, default_dispatch_config);
-  bind_operator(m, "ep_send", spread, ep_send, default_send_config);
-  bind_operator(m, "ep_send_fp8", spread, ep_send_fp8, default_send_config);
+  m.def("ep_send", sending<ep_send>);
+  m.def("ep_send_fp8", sending<ep_send_fp8>);
   bind_operator(m, "ep_place", spread, ep_place, default_place_config);
   bind_operator(m, "ep_combine", spread, ep_combine, default_combine_config);
   bind_operator(m, "ep_return", spread, ep_return, default_return_config);
   bind_operator(m, "ep_moe_layer", whole_experts, ep_moe_layer, default_config);
+  m.def("ep_return_slots", ep_return_slots);
   m.def("ep_moe_rows", ep_moe_rows);
 }
 

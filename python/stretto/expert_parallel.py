@@ -74,7 +74,7 @@ def ep_dispatch(
     case, where else lists are made and fetched by. `fp8`: they travel as float8_e4m3fn with a scale
     for every 128 elements, in one hop only; grouped_matmul() takes `scales` as scale_a. `out`: what
     becomes `x` and `weights` of the result, int32 [P * S, top_k] for the experts, and with fp8 the
-    scales; in symmetric memory, one hop copies nothing.
+    scales; in symmetric memory, one hop copies nothing. Given by all ranks or by none.
 
     Errors: UserError for shapes and types that do not fit; an expert that does not exist is a
     UserError on CPUs, on GPUs a Fault that a later call raises.
@@ -98,8 +98,10 @@ def ep_dispatch(
     tables.update((name, written) for name, (_, written) in received.items())
     if not one_hop:
         tables["counts"] = kind.empty((group.size, 1), experts)
-    if rows > 0:
-        launch("ep_send_fp8" if fp8 else "ep_send" if one_hop else "ep_dispatch", tables)
+    if rows > 0 and one_hop:
+        launch("ep_send_fp8" if fp8 else "ep_send", tables, private_results=out is None)
+    elif rows > 0:
+        launch("ep_dispatch", tables)
     else:
         group.agree_on_nothing("ep_dispatch", kind, x)
     placed = {
@@ -174,11 +176,11 @@ class _Launch:
             "top_k": top_k,
         }
 
-    def __call__(self, program: str, arrays: dict, extents=None) -> None:
+    def __call__(self, program: str, arrays: dict, extents=None, **fields: bool) -> None:
         self.group.launch_operator(
             self.kind,
             program,
-            self.desc,
+            {**self.desc, **fields},
             tuple(arrays),
             tuple(arrays.values()),
             (self.rows,) if extents is None else extents,
@@ -230,7 +232,7 @@ def ep_combine(
         return finish(kind, result, arrays["out"])
     # The experts are in the tables; their number is not asked for again.
     launch = _Launch(group, kind, dtype, rows, y.shape[1], group.size * top_k, top_k)
-    if dispatched.one_hop:
+    if dispatched.one_hop and _core.ep_return_slots(kind.on_gpu, **launch.desc) == 1:
         arrays["parts"] = workspace(group, kind, op, (group.size, rows, y.shape[1]), y)
     launch("ep_return" if dispatched.one_hop else "ep_combine", arrays)
     return finish(kind, result, arrays["out"])

@@ -102,6 +102,27 @@ TEST(TableText, EntriesOfATableOfTheLaunchAreCheckedWhereTheyAreRead) {
   EXPECT_EQ(kernel.launch.sites.at(0).table, 1);
 }
 
+// Otherwise every second launch goes by what the one before was told.
+TEST(TableText, EntriesOfATableWithSlotsAreThoseOfTheLaunch) {
+  ProgramBuilder p("in_turn", 1);
+  auto ids = p.input("ids", DType::kI32, {8});
+  auto table = p.made_table("routes", {8}, {ContractKind::kRange, 0, 40}, {.num_slots = 2});
+  auto in = p.input("in", DType::kF32, {40, kCols});
+  auto out = p.output("out", DType::kF32, {8, kCols});
+  auto made = p.signal("made", 1);
+  p.role("make", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.store(table.tile({0}, 1, 8), p.load(ids.tile({0}, 1, 8)));
+    p.notify(made[0], p.rank());
+  });
+  p.role("move", Resource::sms(2), p.range(8), [&](const Tile& t) {
+    p.wait(made[0]);
+    Index row = p.read(table, {t.index});
+    p.store(out.tile({t.index, 0}, 1, kCols), p.load(in.tile({row, 0}, 1, kCols)));
+  });
+  GeneratedKernel kernel = generate_kernel(run_pipeline(p.finish()));
+  expect_contains(kernel, "made_entry<i32>(p.tensors[1][p.rank] + epoch % 2 * 32, ");
+}
+
 // Agents of a block that go by different entries wait for each other for ever: whoever has not seen
 // what entries come of stores none.
 TEST(TableText, EntriesAreNotStoredBehindAWaitThatGaveUp) {

@@ -14,9 +14,12 @@ namespace stretto::bench {
 namespace {
 
 // A program with its config, in words.
+std::string slots_text(int num_slots) {
+  return num_slots > 1 ? fmt::format(", {} slots", num_slots) : "";
+}
 ExchangeCandidate one_hop_candidate(const ExchangeShape& s, const SendConfig& c) {
-  return {{.config = fmt::format("{} workers of {} threads, {} tokens a tile", c.num_workers,
-                                 c.threads, c.tile_tokens),
+  return {{.config = fmt::format("{} workers of {} threads, {} tokens a tile{}", c.num_workers,
+                                 c.threads, c.tile_tokens, slots_text(c.num_slots)),
            .ms = 0,
            .error = ""},
           s.fp8 ? ep_send_fp8(s.desc, c) : ep_send(s.desc, c)};
@@ -25,8 +28,9 @@ ExchangeCandidate one_hop_candidate(const ExchangeShape& s, const ReturnConfig& 
   const ReturnConfig c = fitted(s.desc, config);
   std::string sums = c.num_sum_workers > 0 ? fmt::format(", {} sum", c.num_sum_workers) : "";
   if (c.sum_tokens > 0) sums += fmt::format(" {} tokens at a time", c.sum_tokens);
-  return {{.config = fmt::format("{} workers of {} threads{}, {} tokens a tile, {} channels",
-                                 c.num_workers, c.threads, sums, c.tile_tokens, c.channels),
+  return {{.config = fmt::format("{} workers of {} threads{}, {} tokens a tile, {} channels{}",
+                                 c.num_workers, c.threads, sums, c.tile_tokens, c.channels,
+                                 slots_text(c.num_slots)),
            .ms = 0,
            .error = ""},
           ep_return(s.desc, c)};
@@ -56,8 +60,8 @@ std::vector<ExchangeCandidate> long_return_candidates(const ExchangeShape& s,
   return out;
 }
 
-// The default, fewer threads and, of short steps, half of the workers; of long ones other numbers
-// of tokens a tile.
+// The default, fewer threads and, of short steps, half of the workers and the other number of
+// slots; of long ones other numbers of tokens a tile.
 template <typename Config>
 std::vector<ExchangeCandidate> one_hop_candidates(const ExchangeShape& s, const Config& base) {
   if constexpr (std::is_same_v<Config, ReturnConfig>) {
@@ -75,6 +79,11 @@ std::vector<ExchangeCandidate> one_hop_candidates(const ExchangeShape& s, const 
   }
   if (s.is_short()) {
     add([](Config& c) { c.num_workers = std::max(c.num_workers / 2, 1); });
+    if constexpr (std::is_same_v<Config, SendConfig>) {
+      out.push_back(one_hop_candidate(s, default_send_config(s.desc, Target::kCuda, true)));
+    } else {
+      add([](Config& c) { c.num_slots = 3 - c.num_slots; });
+    }
     return out;
   }
   for (std::int64_t tokens : {1, 2, 4, 8}) {

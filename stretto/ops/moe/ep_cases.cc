@@ -153,9 +153,15 @@ OpCase dispatch_case(const OpShape& s, std::uint64_t seed) {
   return std::move(mc.c);
 }
 
+// Tokens of the test whose config has another number of slots than the default.
+constexpr std::int64_t kInTurnTokens = 6;
+
 SendConfig send_config(const EpDesc& d, const OpShape& s) {
   SendConfig c = default_send_config(d, s.target);
-  if (!s.test_config || s.target == Target::kCuda) return c;
+  if (!s.test_config) return c;
+  const bool odd_long = d.m > 16 && d.world_size % 2 == 1;
+  c.num_slots = d.m == kInTurnTokens || odd_long ? 2 : 1;
+  if (s.target == Target::kCuda) return c;
   c.num_workers = 2;
   if (d.m > 16) c.tile_tokens = 2;
   return c;
@@ -342,8 +348,10 @@ ReturnConfig return_config(const EpDesc& d, const OpShape& s) {
   ReturnConfig c = default_return_config(d, s.target);
   if (!s.test_config) return c;
   if (s.target == Target::kCpu) c.num_workers = 2;
+  if (d.m == kInTurnTokens) c.num_slots = 3 - c.num_slots;
   // As long steps have it.
   if (d.m == 21) {
+    c.num_slots = 1;
     c.tile_tokens = 2, c.channels = 2, c.num_sum_workers = 1;
     c.sum_tokens = d.world_size % 2 == 0 ? 1 : 0;
   }
@@ -352,10 +360,11 @@ ReturnConfig return_config(const EpDesc& d, const OpShape& s) {
 
 OpCase return_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_return(d, return_config(d, s)), d.m, seed, s.rows);
+  const ReturnConfig cfg = return_config(d, s);
+  MoeCase mc(ep_return(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_return {} m={}", to_string(d), mc.m);
   expect_sums(d, Rows::kOwn, seed, mc);
-  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+  for (std::size_t r = 0; r < mc.c.inputs.size() && cfg.num_slots == 1; ++r) {
     std::fill(mc.out(r, "parts").begin(), mc.out(r, "parts").end(), kNone);
   }
   return std::move(mc.c);
@@ -371,8 +380,10 @@ std::vector<OpShape> shapes(int world_size) {
 OpShape large_step() { return {.m = 512, .n = 7168, .dtype = DType::kBF16}; }
 
 std::vector<OpShape> short_shapes(int world_size) {
-  return with_test_configs({{.world_size = world_size, .m = 21, .n = 18, .dtype = DType::kF32},
-                            {.world_size = world_size, .m = 9, .n = 16, .dtype = DType::kBF16}});
+  return with_test_configs(
+      {{.world_size = world_size, .m = 21, .n = 18, .dtype = DType::kF32},
+       {.world_size = world_size, .m = 9, .n = 16, .dtype = DType::kBF16},
+       {.world_size = world_size, .m = kInTurnTokens, .n = 16, .dtype = DType::kBF16}});
 }
 
 predict::LaunchTables listed(const OpShape& s) { return even_routing(desc_of(s), true); }
@@ -412,7 +423,8 @@ OperatorInfo ep_send_fp8_info() {
           .shapes = [](int world_size) -> std::vector<OpShape> {
             return with_test_configs(
                 {{.world_size = world_size, .m = 21, .n = 256, .dtype = DType::kF32},
-                 {.world_size = world_size, .m = 9, .n = 128, .dtype = DType::kBF16}});
+                 {.world_size = world_size, .m = 9, .n = 128, .dtype = DType::kBF16},
+                 {.world_size = world_size, .m = kInTurnTokens, .n = 128, .dtype = DType::kBF16}});
           },
           .large = large_step(),
           .tables = in_one_hop};

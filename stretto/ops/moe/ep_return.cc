@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
@@ -35,7 +36,8 @@ void check(const EpDesc& d, const ReturnConfig& c) {
                             {"world_size", d.world_size},
                             {"num_workers", c.num_workers},
                             {"tile_tokens", c.tile_tokens},
-                            {"channels", c.channels}});
+                            {"channels", c.channels},
+                            {"num_slots", c.num_slots}});
   check_sizes("ep_return", {{"num_sum_workers", c.num_sum_workers}, {"sum_tokens", c.sum_tokens}},
               0);
   check_dtype("ep_return", "dtype", d.dtype);
@@ -51,8 +53,23 @@ ReturnConfig fitted(const EpDesc& d, ReturnConfig c) {
   return c;
 }
 
+namespace {
+
+// What travels from a rank in two slots and not in one, where experts are drawn by lot.
+double rows_of_nothing_bytes(const EpDesc& d) {
+  const double rows = static_cast<double>(d.rows_per_rank()) * (d.world_size - 1);
+  const double no_expert = std::pow(1 - 1.0 / d.expert_groups, static_cast<double>(d.top_k));
+  return rows * no_expert * static_cast<double>(d.hidden) *
+         static_cast<double>(size_bytes(d.dtype));
+}
+
+}  // namespace
+
 ReturnConfig default_return_config(const EpDesc& d, Target target) {
   if (target == Target::kCpu) return {};
+  // Not to ask saves 1 us, 2 with 128 tokens of each of two ranks: predicted for H200s, 2 to 8,
+  // with 1 to 256 tokens, 2026-11-26. As many bytes take as long.
+  constexpr double kLeastSaved = 1 << 20;
   // One token at a time has registers for few threads; of long steps, where every worker has
   // several tiles, as many tokens are sent before the rank is told, and half of the workers sum
   // alone (two H200s, 2026-11-23, gpu_bench exchange, 4096 tokens: 0.25 ms and with 4 tokens a tile
@@ -62,7 +79,10 @@ ReturnConfig default_return_config(const EpDesc& d, Target target) {
   ReturnConfig c{.threads = row_threads(d.hidden, kMostThreads)};
   c.tile_tokens = std::clamp<std::int64_t>(rows / (3 * kGpuSms), 1, kMostTokens);
   c.num_workers = gpu_workers(ceil_div(rows, c.tile_tokens));
-  if (c.tile_tokens == 1) return c;
+  if (c.tile_tokens == 1) {
+    c.num_slots = d.world_size > 1 && rows_of_nothing_bytes(d) < kLeastSaved ? 2 : 1;
+    return c;
+  }
   // Of 4096 tokens on four H200s, 2026-11-26, 96 workers of 448 threads that send and 36 that sum
   // 4 tokens at a time take 0.519 ms, half of the workers each and larger ones 0.534; two send
   // less.
@@ -89,10 +109,13 @@ class Return {
     weights_ = p.input("recv_weights", DType::kF32, {ranks_ * rows, d.top_k});
     positions_ = p.table("positions", {rows, ranks_}, {ContractKind::kRange, -1, rows});
     residual_ = p.input("residual", d.dtype, {own_rows, d.hidden});
-    parts_ = p.state("parts", d.dtype, {ranks_, rows, d.hidden}, Space::kSymmetric);
+    const std::vector<Index> parts = {ranks_, rows, d.hidden};
+    parts_ = in_turn() ? p.buffer("parts", d.dtype, parts,
+                                  {.space = Space::kSymmetric, .num_slots = cfg.num_slots})
+                       : p.state("parts", d.dtype, parts, Space::kSymmetric);
     out_ = p.output("out", d.dtype, {own_rows, d.hidden});
     if (ranks_ == 1) return;
-    ready_ = p.signal("ready");
+    if (!in_turn()) ready_ = p.signal("ready");
     returned_ = p.signal("returned", ranks_ * channels());
   }
 
@@ -103,6 +126,10 @@ class Return {
   std::int64_t sum_tiles() const { return ceil_div(d_.rows_per_rank(), sum_tokens()); }
   std::int64_t tiles_of_others() const { return (ranks_ - 1) * tiles(); }
 
+  // Two slots bound the run-ahead: a rank that writes slot e % 2 again, in launch e + 2, has heard
+  // in launch e + 1 of every rank, each of which had then done with launch e.
+  bool in_turn() const { return cfg_.num_slots > 1; }
+
   // My parts may be written.
   void announce() {
     p_.loop(ranks_ - 1, [&](const Index& i) { p_.notify(ready_, (p_.rank() + 1 + i) % ranks_); });
@@ -110,12 +137,13 @@ class Return {
 
   // A tile of another rank's tokens: to where they are, and then the rank is told.
   void send(const Index& of, const Index& tile) {
-    if (!one_token()) p_.wait(ready_, of);
+    if (!in_turn() && !one_token()) p_.wait(ready_, of);
     each_token(tile, cfg_.tile_tokens, [&](const Index& token) {
       Rows rows = pick(of, token);
       Value sum = add_up(rows);
-      if (one_token()) p_.wait(ready_, of);
-      p_.when(rows.any, [&] {
+      if (!in_turn() && one_token()) p_.wait(ready_, of);
+      // What is read has been written, whatever the tables say: so sums of nothing are, too.
+      p_.when(in_turn() ? Index(1) : rows.any, [&] {
         p_.store(parts_.on(of).tile({p_.rank(), token, 0}, 1, d_.hidden), cast(sum, d_.dtype));
       });
     });
@@ -265,7 +293,7 @@ Program ep_return(const EpDesc& d, const ReturnConfig& cfg) {
   ProgramBuilder p("ep_return", d.world_size);
   Return op(p, d, cfg);
   bool sends = d.world_size > 1;
-  if (sends) p.on_start([&] { op.announce(); });
+  if (sends && !op.in_turn()) p.on_start([&] { op.announce(); });
   if (sends && cfg.num_sum_workers > 0) {
     p.role("weigh", Resource::sms(cfg.num_workers), p.range(op.tiles_of_others()),
            [&](const Tile& t) { op.send(t.index); });

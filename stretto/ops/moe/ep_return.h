@@ -14,6 +14,7 @@ struct ReturnConfig {
   std::int64_t tile_tokens = 1;  // one after the other, and then the other rank is told
   std::int64_t channels = 1;     // parts of the tokens that those who sum alone wait for at a time
   std::int64_t sum_tokens = 0;   // of a tile of those who sum alone, a part of tile_tokens; 0: all
+  int num_slots = 1;             // 2: sums of nothing travel, too, and no rank is asked first
 };
 
 // What a program of this config is: as many channels as the own tokens' tiles have, and sums of
@@ -23,12 +24,13 @@ ReturnConfig default_return_config(const EpDesc& desc, Target target = Target::k
 
 // Extent m. Inputs y [P * S * top_k, hidden], results of the own experts; slots [P * S, top_k] i32,
 // the row in y of a token and its expert, or -1 where that is another rank's (ep_place.h);
-// recv_weights and positions as ep_send leaves them; residual [ceil(m / P), hidden]. Symmetric
-// state parts [P, S, hidden]: weighted sums of the own tokens, by rank; what it holds before and
-// after does not matter. Output out [ceil(m / P), hidden]: the sum over the ranks that a token went
-// to, plus residual. Sums are fp32, rounded once to travel, added in rank order and rounded again.
-// UserError naming the field of a bad desc or config, or of one that is not as fitted; at a launch,
-// the table and entry that break their contract.
+// recv_weights and positions as ep_send leaves them; residual [ceil(m / P), hidden]. Weighted sums
+// of the own tokens, by rank, come in parts [P, S, hidden]: with one slot symmetric state, of which
+// it does not matter what it holds before and after, else buffers that launches use in turn. Output
+// out [ceil(m / P), hidden]: the sum over the ranks that a token went to, plus residual. Sums are
+// fp32, rounded once to travel, added in rank order and rounded again. UserError naming the field
+// of a bad desc or config, or of one that is not as fitted; at a launch, the table and entry that
+// break their contract.
 Program ep_return(const EpDesc& desc, const ReturnConfig& config);
 
 // m: tokens of all ranks with three of 5 experts each, n: hidden size.

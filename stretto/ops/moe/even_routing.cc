@@ -108,7 +108,10 @@ class Exchange {
     TableValues out;
     out["experts"] = own_part(chosen_, rank * share_ * d_.top_k, share_ * d_.top_k);
     out["positions"] = positions(rank);
-    Entries received = received_by(rank), slots(received.size(), -1);
+    Entries received = received_by(rank), slots(received.size(), -1), is_here;
+    for (std::int64_t row = 0; row < d_.received_rows(); ++row) {
+      is_here.push_back(received[at(row * d_.top_k)] >= 0 ? 1 : 0);
+    }
     Placed rows = placed(received, split_of(d_).first(rank), split_of(d_).end(rank));
     Entries tokens(received.size(), 0);
     for (std::size_t row = 0; row < rows.pairs.size(); ++row) {
@@ -118,6 +121,7 @@ class Exchange {
     rows.offsets.resize(at(split_of(d_).share() + 1), rows.offsets.back());
     rows.offsets.push_back(entry(std::ssize(received)));
     out["recv_experts"] = std::move(received);
+    out["is_here"] = std::move(is_here);  // of ep_send.h with slots in turn
     out["slots"] = std::move(slots);
     out["offsets"] = std::move(rows.offsets);
     out["tokens"] = std::move(tokens);

@@ -157,6 +157,14 @@ TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
   }
   // The ring's slots are used again from four ranks on.
   check("ring_attention P=4", small_program(*find_operator("ring_attention"), 4));
+  for (const char* name : {"ep_send", "ep_send_fp8", "ep_return"}) {
+    for (int world_size : {2, 3}) {
+      Program program =
+          find_operator(name)->program(find_operator(name)->shapes(world_size).back());
+      check(fmt::format("{} P={} in turn", name, world_size),
+            spread_over_workers(run_pipeline(program)));
+    }
+  }
   for (int world_size : {2, 3}) {
     CollectiveDesc d{.dtype = DType::kBF16, .m = 37, .n = 29, .world_size = world_size};
     CollectiveConfig pushing{.tile_rows = 3, .tile_cols = 16, .push = true};
