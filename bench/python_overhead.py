@@ -61,6 +61,13 @@ def main() -> None:
     ops = torch.ops.stretto
     row("torch.library  all_reduce", lambda: ops.all_reduce(t, "sum", ""))
     row("torch.library  all_gather_matmul", lambda: ops.all_gather_matmul(t, wt, 0, ""))
+    compiled = torch.compile(lambda x: ops.all_reduce(x, "sum", ""), fullgraph=True, backend="aot_eager")
+    with torch.inference_mode():
+        row("inference_mode  all_reduce(x)", lambda: stretto.all_reduce(t))
+        row("inference_mode  torch.library all_reduce", lambda: ops.all_reduce(t, "sum", ""))
+        row("inference_mode  torch.library all_reduce.default", lambda: ops.all_reduce.default(t, "sum", ""))
+        row("inference_mode  torch.library all_gather_matmul", lambda: ops.all_gather_matmul(t, wt, 0, ""))
+        row("inference_mode  all_reduce compiled", lambda: compiled(t))
     leaf = torch.ones(4, 4, requires_grad=True)
     row("with gradient  all_reduce(x)", lambda: stretto.all_reduce(leaf))
     row("with gradient  all_gather_matmul(x, wt)", lambda: stretto.all_gather_matmul(leaf, wt))

@@ -4,6 +4,7 @@
 #define NO_IMPORT_ARRAY
 #include <numpy/ndarraytypes.h>
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -31,6 +32,10 @@ constexpr std::uint8_t kComplex = 5;
 static_assert(sizeof(npy_intp) == sizeof(std::int64_t));
 
 }  // namespace
+
+bool ArrayView::has_elements() const {
+  return std::ranges::find(shape, shape + num_dims, 0) == shape + num_dims;
+}
 
 std::size_t ArrayView::last_offset_bytes() const {
   std::int64_t bytes = 0;

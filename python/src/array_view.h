@@ -22,6 +22,7 @@ struct ArrayView {
   bool is_writable = true;
   int device = -1;  // the GPU; -1: the host
 
+  bool has_elements() const;
   // Where the last element begins; 0 where there is none, or a stride is negative.
   std::size_t last_offset_bytes() const;
   // Whether an element of one may be an element of the other, by where they begin and end.

@@ -12,11 +12,13 @@
 #include <chrono>
 #include <tuple>
 
+#include "errors.h"
 #include "executable.h"
 #include "interruptible.h"
 #include "plan_cache.h"
 #include "programs.h"
 #include "stretto/runtime/recorder.h"
+#include "torch_operators.h"
 
 namespace nb = nanobind;
 
@@ -25,49 +27,6 @@ namespace {
 
 // Addresses and extents of a launch without an allocation per call.
 constexpr std::size_t kMaxArgs = 32;
-
-// `attribute`: one that the exception gets beside its text.
-void raise(const char* type, const Error& error, const char* attribute = nullptr,
-           nb::object value = nb::none()) {
-  nb::object made = nb::module_::import_("stretto.errors").attr(type)(nb::str(error.what()));
-  if (attribute != nullptr) made.attr(attribute) = value;
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
-}
-
-nb::dict to_dict(const FaultRecord& r) {
-  nb::dict d;
-  d["program"] = r.program;
-  d["role"] = r.role;
-  d["rank"] = r.rank;
-  d["tile"] = r.tile;
-  d["signal"] = r.signal;
-  d["channel"] = r.channel;
-  d["expected"] = r.expected;
-  d["seen"] = r.seen;
-  d["waited_for"] = r.waited_for;
-  d["reason"] = r.reason;
-  return d;
-}
-
-void translate(const std::exception_ptr& error, void*) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Fault& e) {
-    raise("Fault", e, "record", to_dict(e.record()));
-  } catch (const Disagreement& e) {
-    raise("UserError", e, "is_settled", nb::bool_(true));
-  } catch (const AnotherThread& e) {
-    raise("UserError", e, "is_settled", nb::bool_(true));
-  } catch (const UserError& e) {
-    raise("UserError", e);
-  } catch (const Rejected& e) {
-    raise("Rejected", e);
-  } catch (const DeviceError& e) {
-    raise("DeviceError", e);
-  } catch (const InternalError& e) {
-    raise("InternalError", e);
-  }
-}
 
 void launch(Executable& executable, nb::args args, const std::vector<std::int64_t>& extents,
             const std::string& said, std::uintptr_t stream) {
@@ -247,4 +206,5 @@ NB_MODULE(_core, m) {
   stretto::python::bind_programs(m);
   stretto::python::bind_session(m);
   stretto::python::bind_launches(m);
+  stretto::python::bind_torch_operators(m);
 }

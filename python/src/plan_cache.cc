@@ -112,8 +112,15 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   if (device >= 0 && !reader_.current_stream(device, &stream)) return nb::object();
   bool is_tensor = call.views[call.num_arrays].kind == ArrayView::Kind::kTorch;
   if (!out.is_none() && is_tensor) reader_.count_write(out);
+  Watched* watched = watched_by_this_thread();
   Interruptible waiting;
-  for (const Launch& launch : plan->launches) {
+  launch(*plan, call, stream, watched);
+  return result;
+}
+
+void PlanCache::launch(const Plan& plan, const Call& call, std::uintptr_t stream,
+                       Watched* watched) {
+  for (const Launch& launch : plan.launches) {
     std::byte* addresses[kMaxArrays];
     for (std::size_t i = 0; i < launch.arguments.size(); ++i) {
       const Launch::Argument& argument = launch.arguments[i];
@@ -121,10 +128,53 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
                          ? reinterpret_cast<std::byte*>(argument.offset_bytes)
                          : call.views[argument.array].data + argument.offset_bytes;
     }
-    launch.executable->launch({addresses, launch.arguments.size()}, launch.extents, launch.said,
-                              stream);
+    std::span<std::byte* const> args(addresses, launch.arguments.size());
+    launch.executable->launch(args, launch.extents, launch.said, stream);
+    if (watched == nullptr) continue;
+    Made& made = watched->launches.emplace_back();
+    made.executable = launch.executable;
+    made.extents = launch.extents;
+    made.said = launch.said;
+    for (std::size_t i = 0; i < args.size(); ++i) {
+      auto address = reinterpret_cast<std::uintptr_t>(args[i]);
+      made.addresses.push_back(address);
+      if (launch.arguments[i].array == Launch::Argument::kFixed) watched->fixed.push_back(address);
+    }
   }
-  return result;
+  if (watched != nullptr) ++watched->num_calls;
+}
+
+void PlanCache::watch(Watched* watched) {
+  watched_ = watched;
+  watching_ = std::this_thread::get_id();
+}
+
+PlanCache::Watched* PlanCache::watched_by_this_thread() const {
+  return watching_ == std::this_thread::get_id() ? watched_ : nullptr;
+}
+
+bool PlanCache::push(const ArrayView& array, Call* call) const {
+  if (call->num_arrays + 1 >= kMaxArrays) return false;
+  call->views[call->num_arrays] = array;
+  bool fits = describe_array(array, call->num_arrays, call);
+  call->num_views = ++call->num_arrays;
+  return fits;
+}
+
+bool PlanCache::repeat(Call* call, const MakeResult& make) {
+  auto found = plans_.find(call->key.view());
+  if (found == plans_.end()) return false;
+  Entered entered(*this, rank_);
+  std::shared_ptr<const Plan> plan = found->second;
+  std::uintptr_t stream = 0;
+  int device = call->views[0].device;
+  if (device >= 0 && !reader_.current_stream(device, &stream)) return false;
+  Interruptible waiting;
+  for (const TensorLike& like : plan->results) {
+    if (call->num_views == kMaxArrays || !make(like, call)) return false;
+  }
+  launch(*plan, *call, stream, nullptr);
+  return true;
 }
 
 // The array that begins there, or else one that goes on there.
@@ -148,25 +198,49 @@ void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args
                     const std::vector<std::uintptr_t>& fixed) {
   Call call;
   if (!describe(op, option, out, arrays, &call) || !read_results(result, false, &call)) return;
-  Plan plan{.launches = {}, .make = std::move(make), .kept = {}};
+  Plan plan{.launches = {}, .make = std::move(make), .results = {}, .kept = {}};
+  if (!add_launches(call, launches, fixed, &plan)) return;
+  plan.kept.push_back(std::move(op));
+  for (nb::handle array : arrays) plan.kept.push_back(nb::getattr(array, "dtype"));
+  nb::object results =
+      PyTuple_CheckExact(result.ptr()) ? nb::borrow(result) : nb::object(nb::make_tuple(result));
+  for (nb::handle each : results) plan.kept.push_back(nb::getattr(each, "dtype"));
+  keep(call, std::move(plan));
+}
+
+void PlanCache::add(const Call& call, std::vector<TensorLike> results, const Watched& watched) {
+  Plan plan{.launches = {}, .make = {}, .results = std::move(results), .kept = {}};
+  if (watched.num_calls != 1) return;
+  if (!add_launches(call, watched.launches, watched.fixed, &plan)) return;
+  for (std::size_t i = call.num_arrays; i < call.num_views; ++i) {
+    auto writes = [&](const Launch& launch) {
+      return std::ranges::find(launch.arguments, i, &Launch::Argument::array) !=
+             launch.arguments.end();
+    };
+    if (call.views[i].has_elements() && std::ranges::none_of(plan.launches, writes)) return;
+  }
+  keep(call, std::move(plan));
+}
+
+bool PlanCache::add_launches(const Call& call, const std::vector<Made>& launches,
+                             const std::vector<std::uintptr_t>& fixed, Plan* plan) {
   for (const Made& made : launches) {
-    if (made.addresses.size() > kMaxArrays) return;
-    Launch& launch = plan.launches.emplace_back();
+    if (made.addresses.size() > kMaxArrays) return false;
+    Launch& launch = plan->launches.emplace_back();
     launch.executable = made.executable;
     launch.extents = made.extents;
     launch.said = made.said;
     for (std::uintptr_t address : made.addresses) {
       Launch::Argument& argument = launch.arguments.emplace_back();
       if (find(address, call, &argument)) continue;
-      if (std::ranges::find(fixed, address) == fixed.end()) return;
+      if (std::ranges::find(fixed, address) == fixed.end()) return false;
       argument = {Launch::Argument::kFixed, address};
     }
   }
-  plan.kept.push_back(std::move(op));
-  for (nb::handle array : arrays) plan.kept.push_back(nb::getattr(array, "dtype"));
-  nb::object results =
-      PyTuple_CheckExact(result.ptr()) ? nb::borrow(result) : nb::object(nb::make_tuple(result));
-  for (nb::handle each : results) plan.kept.push_back(nb::getattr(each, "dtype"));
+  return true;
+}
+
+void PlanCache::keep(const Call& call, Plan plan) {
   if (plans_.size() >= kMaxPlans) plans_.clear();
   plans_.insert_or_assign({call.key.view().begin(), call.key.view().end()},
                           std::make_shared<const Plan>(std::move(plan)));

@@ -1,6 +1,7 @@
 // One rank's calls of operators that were made before: which executable, with which arrays in which
 // place. Found by what a call looks like, so that a repeated one costs no Python code. Comes after
-// executable.h; ops.py makes the first call of each kind and adds it here.
+// executable.h; _group.py makes the first call of each kind and adds it here. Calls that PyTorch's
+// dispatcher makes have plans of their own, which torch_operators.h adds.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,9 +9,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -38,6 +41,12 @@ struct CallKey {
 class AnotherThread : public UserError {
  public:
   using UserError::UserError;
+};
+
+// What it takes to make a tensor, in the numbers of torch_abi.h.
+struct TensorLike {
+  std::vector<std::int64_t> shape, strides;
+  std::int32_t dtype = 0, device_type = 0, device_index = 0;
 };
 
 class PlanCache {
@@ -68,6 +77,32 @@ class PlanCache {
   void add(nanobind::object op, std::int64_t option, nanobind::handle out, nanobind::args arrays,
            nanobind::handle result, nanobind::object make, const std::vector<Made>& launches,
            const std::vector<std::uintptr_t>& fixed);
+
+  // A call by what it looks like.
+  struct Call {
+    CallKey key;
+    ArrayView views[kMaxArrays];
+    std::size_t num_arrays = 0;  // without the results
+    std::size_t num_views = 0;   // with them
+  };
+  // False for an array with which a call cannot have a plan.
+  bool push(const ArrayView& array, Call* call) const;
+  // Makes the call again. `make` puts a result like this one behind the views, without the
+  // interpreter's lock, and says whether it could. False, and nothing done, for a call that has no
+  // plan or no results. Errors as replay().
+  using MakeResult = std::function<bool(const TensorLike& like, Call* call)>;
+  bool repeat(Call* call, const MakeResult& make);
+  // What plans launched between watch() and the end of the watch, on this thread.
+  struct Watched {
+    std::vector<Made> launches;
+    std::vector<std::uintptr_t> fixed;
+    std::size_t num_calls = 0;
+  };
+  void watch(Watched* watched);  // null: no longer
+  // Keeps a call that was what one plan launched: `call` with its results behind the arrays, of
+  // which each that has elements was written by a launch.
+  void add(const Call& call, std::vector<TensorLike> results, const Watched& watched);
+
   void clear() { plans_.clear(); }
   // Of plans that launch it.
   void forget(const Executable& executable);
@@ -90,7 +125,8 @@ class PlanCache {
   };
   struct Plan {
     std::vector<Launch> launches;
-    nanobind::object make;
+    nanobind::object make;               // the results of replay()
+    std::vector<TensorLike> results;     // of repeat()
     std::vector<nanobind::object> kept;  // whose addresses are in the key
   };
   struct Hash {
@@ -103,12 +139,6 @@ class PlanCache {
       return std::ranges::equal(a, b);
     }
   };
-  struct Call {
-    CallKey key;
-    ArrayView views[kMaxArrays];
-    std::size_t num_arrays = 0;  // without the results
-    std::size_t num_views = 0;   // with them
-  };
 
   // False for a call that cannot have a plan.
   bool describe(nanobind::handle op, std::int64_t option, nanobind::handle out,
@@ -117,12 +147,21 @@ class PlanCache {
   // Reads a result, or the several of a tuple, behind the arrays. `made`: by a plan, just now.
   bool read_results(nanobind::handle result, bool made, Call* call) const;
   static bool find(std::uintptr_t address, const Call& call, Launch::Argument* found);
+  // False where an address lies nowhere.
+  static bool add_launches(const Call& call, const std::vector<Made>& launches,
+                           const std::vector<std::uintptr_t>& fixed, Plan* plan);
+  void keep(const Call& call, Plan plan);
+  // Without the interpreter's lock.
+  void launch(const Plan& plan, const Call& call, std::uintptr_t stream, Watched* watched);
+  Watched* watched_by_this_thread() const;
 
   std::shared_ptr<Session> session_;
   int rank_;
   ArrayReader reader_;
   std::unordered_map<std::vector<std::int64_t>, std::shared_ptr<const Plan>, Hash, Equal> plans_;
   std::atomic<bool> busy_{false};
+  Watched* watched_ = nullptr;
+  std::thread::id watching_;
 };
 
 }  // namespace stretto::python

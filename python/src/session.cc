@@ -32,7 +32,7 @@ Session::Session(std::shared_ptr<World> world, std::shared_ptr<SharedLedger> led
 
 void Session::require_open(int rank) const {
   if (num_open_ == 0 || finalized_.at(static_cast<std::size_t>(rank))) {
-    throw UserError("stretto: used after finalize()");
+    throw UserError(fmt::format("rank {}: stretto is used after finalize()", rank));
   }
 }
 

@@ -174,16 +174,19 @@ all_gather = define(
     "all_gather(Tensor x, int dim, str group) -> Tensor",
     _all_gather,
     lambda x, dim, group: x.new_empty(_resized(x.shape, dim, times=group_of(group).size)),
+    is_one_call=True,
 )
 reduce_scatter = define(
     "reduce_scatter(Tensor x, int dim, str reduce_op, str group) -> Tensor",
     _reduce_scatter,
     lambda x, dim, _, group: x.new_empty(_resized(x.shape, dim, parts=group_of(group).size)),
+    is_one_call=True,
 )
 all_reduce = define(
     "all_reduce(Tensor x, str reduce_op, str group) -> Tensor",
     _all_reduce,
     lambda x, *_: x.new_empty(x.shape),
+    is_one_call=True,
 )
 all_gather_matmul = define(
     "all_gather_matmul(Tensor a, Tensor b, int gather_dim, str group) -> Tensor",
@@ -191,6 +194,7 @@ all_gather_matmul = define(
     lambda a, b, dim, group: a.new_empty(
         _resized(a.shape, dim, times=group_of(group).size, last=b.shape[1])
     ),
+    is_one_call=True,
 )
 all_gather_and_matmul = define(
     "all_gather_and_matmul(Tensor a, Tensor b, int gather_dim, str group) -> (Tensor, Tensor)",
@@ -199,6 +203,7 @@ all_gather_and_matmul = define(
         a.new_empty(_resized(a.shape, dim, times=group_of(group).size)),
         a.new_empty(_resized(a.shape, dim, times=group_of(group).size, last=b.shape[1])),
     ),
+    is_one_call=True,
 )
 matmul_reduce_scatter = define(
     "matmul_reduce_scatter(Tensor a, Tensor b, int scatter_dim, str reduce_op, str group)"
@@ -207,6 +212,7 @@ matmul_reduce_scatter = define(
     lambda a, b, dim, _, group: a.new_empty(
         _resized(a.shape, dim, parts=group_of(group).size, last=b.shape[1])
     ),
+    is_one_call=True,
 )
 matmul_reduce_scatter_gradients = define(
     "matmul_reduce_scatter_gradients(Tensor grad, Tensor a, Tensor b, str group)"
@@ -219,6 +225,7 @@ matmul_all_reduce = define(
     "matmul_all_reduce(Tensor a, Tensor b, bool replicated, str group) -> Tensor",
     _matmul_all_reduce,
     lambda a, b, *_: a.new_empty(tuple(a.shape[:-1]) + (b.shape[1],)),
+    is_one_call=True,
 )
 all_gather_scaled_matmul = define(
     "all_gather_scaled_matmul(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, int gather_dim,"
@@ -228,6 +235,7 @@ all_gather_scaled_matmul = define(
         _resized(a.shape, dim, times=group_of(group).size, last=b.shape[1]),
         dtype=getattr(torch, out_dtype),
     ),
+    is_one_call=True,
 )
 scaled_matmul_reduce_scatter = define(
     "scaled_matmul_reduce_scatter(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b,"
@@ -237,6 +245,7 @@ scaled_matmul_reduce_scatter = define(
         _resized(a.shape, dim, parts=group_of(group).size, last=b.shape[1]),
         dtype=getattr(torch, out_dtype),
     ),
+    is_one_call=True,
 )
 scaled_matmul_all_reduce = define(
     "scaled_matmul_all_reduce(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, str out_dtype,"
@@ -245,11 +254,13 @@ scaled_matmul_all_reduce = define(
     lambda a, b, scale_a, scale_b, out_dtype, _: a.new_empty(
         tuple(a.shape[:-1]) + (b.shape[1],), dtype=getattr(torch, out_dtype)
     ),
+    is_one_call=True,
 )
 broadcast = define(
     "broadcast(Tensor x, int root, str group) -> Tensor",
     _broadcast,
     lambda x, *_: x.new_empty(x.shape),
+    is_one_call=True,
 )
 # The sum on rank `root`, zeros elsewhere. One operator: where a graph does not use a sum, compilers leave
 # out that rank's part in it.
@@ -277,6 +288,7 @@ all_reduce_add_rms_norm = define(
     " -> (Tensor, Tensor)",
     _all_reduce_add_rms_norm,
     lambda x, *_: (x.new_empty(x.shape), x.new_empty(x.shape)),
+    is_one_call=True,
 )
 flash_decode = define(
     "flash_decode(Tensor query, Tensor key_cache, Tensor value_cache, int tokens, int block,"

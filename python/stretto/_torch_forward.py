@@ -14,12 +14,12 @@ from ._torch_library import define, refuse_gradients
 from ._world import group_of
 
 
-def _forward(schema: str, body: Callable, fake: Callable):
+def _forward(schema: str, body: Callable, fake: Callable, *, is_one_call: bool = False):
     @functools.wraps(body)
     def detached(*inputs):
         return body(*(x.detach() if isinstance(x, Tensor) else x for x in inputs))
 
-    op = define(schema, detached, fake)
+    op = define(schema, detached, fake, is_one_call=is_one_call)
     refuse_gradients(op, detached, schema.partition("(")[0])
     return op
 
@@ -76,6 +76,7 @@ scaled_dot_product_attention = _forward(
         )
     ),
     _heads_and_lse,
+    is_one_call=True,
 )
 sequence_attention = _forward(
     "sequence_attention(Tensor query, Tensor key, Tensor value, str program, int? tokens,"
@@ -92,6 +93,7 @@ packed_attention = _forward(
         )
     ),
     _rows_and_lse,
+    is_one_call=True,
 )
 paged_attention = _forward(
     "paged_attention(Tensor query, Tensor key_pages, Tensor value_pages, Tensor cu_seqlens,"
@@ -100,6 +102,7 @@ paged_attention = _forward(
         q, k, v, starts, table, tokens, is_causal=is_causal, scale=scale, window=window
     ),
     lambda query, *_: query.new_empty(query.shape),
+    is_one_call=True,
 )
 paged_decode = _forward(
     "paged_decode(Tensor query, Tensor key_pages, Tensor value_pages, Tensor block_table,"
@@ -113,6 +116,7 @@ paged_decode = _forward(
         query.new_empty(query.shape),
         query.new_empty(query.shape[:2], dtype=torch.float32) if inputs[-1] else _no_lse(query),
     ),
+    is_one_call=True,
 )
 matmul_all_to_all = _forward(
     "matmul_all_to_all(Tensor a, Tensor b, Tensor? bias, str group) -> Tensor",
@@ -120,11 +124,13 @@ matmul_all_to_all = _forward(
     lambda a, b, _, group: a.new_empty(
         (a.shape[0] * group_of(group).size, b.shape[1] // group_of(group).size)
     ),
+    is_one_call=True,
 )
 all_to_all_matmul = _forward(
     "all_to_all_matmul(Tensor a, Tensor b, Tensor? bias, str group) -> Tensor",
     lambda a, b, bias, group: ulysses.all_to_all_matmul(a, b, bias=bias, group=group),
     lambda a, b, _, group: a.new_empty((a.shape[0] // group_of(group).size, b.shape[1])),
+    is_one_call=True,
 )
 
 
@@ -166,6 +172,7 @@ moe_route = _forward(
     f"moe_route({_ROUTE_ARGUMENTS}) -> (Tensor, Tensor)",
     _route_with(False),
     lambda x, gate, top_k, *_: (_route_weights(x, top_k), _numbers(x, x.shape[0], top_k)),
+    is_one_call=True,
 )
 moe_route_tables = _forward(
     f"moe_route_tables({_ROUTE_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)",
@@ -176,6 +183,7 @@ moe_route_tables = _forward(
         _numbers(x, gate.shape[0] + 1),
         _numbers(x, x.shape[0] * top_k),
     ),
+    is_one_call=True,
 )
 
 
@@ -204,6 +212,7 @@ grouped_matmul = _forward(
     " Tensor? up, Tensor? scale_a, Tensor? scale_b, Tensor? scale_up, str? out_dtype) -> Tensor",
     _grouped_matmul,
     lambda *inputs: _grouped_fake(*inputs[:-1], out_dtype=inputs[-1]),
+    is_one_call=True,
 )
 moe_combine = _forward(
     "moe_combine(Tensor y, Tensor slots, Tensor weights, Tensor? residual, bool scatter, str group)"

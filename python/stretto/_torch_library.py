@@ -8,28 +8,72 @@ from typing import Callable, Optional
 import torch
 from torch import Tensor
 
+from . import _core, _world
 from .errors import UserError
 
 try:
-    from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+    from torch._higher_order_ops.effects import _EffectType, _register_effectful_op, with_effects
+
+    torch.fx.node.has_side_effect(with_effects)  # 2.8 leaves it out where no result is used
 except ImportError:
     _EffectType = _register_effectful_op = None
 
-_library = torch.library.Library("stretto", "DEF")
+_library = torch.library.Library("stretto", "FRAGMENT")
+_stable = None
+if _core.OperatorLibrary.is_there():
+    # pylint: disable=protected-access
+    _stable = _core.OperatorLibrary("stretto", _world._thread, _world._process)
 
 
-def define(schema: str, body: Callable, fake: Callable, *, meets: Optional[bool] = None):
+def registered_by() -> str:
+    """How PyTorch got the operators' schemas and kernels: through its "stable ABI", which versions from
+    2.10 on have, or from "Python"."""
+    return "Python" if _stable is None else "stable ABI"
+
+
+def define(
+    schema: str,
+    body: Callable,
+    fake: Callable,
+    *,
+    meets: Optional[bool] = None,
+    is_one_call: bool = False,
+):
     """An operator of torch.library: `body` computes it, `fake` its result's shape. `meets`: the ranks of
-    its group meet in it; unless said, those of operators that have one do."""
+    its group meet in it; unless said, those of operators that have one do. `is_one_call`: the body
+    is one Group.call() on its tensors and makes nothing else of them, so that a call that a plan
+    makes can be repeated without it."""
     name = schema.partition("(")[0]
-    _library.define(schema, tags=torch.Tag.pt2_compliant_tag)
-    _library.impl(name, _untraced(body), "CompositeExplicitAutograd")
+    kernel = _untraced(body)
+    if _stable is None:
+        _library.define(schema, tags=_TAG)
+        _library.impl(name, kernel, "CompositeExplicitAutograd")
+        op = getattr(torch.ops.stretto, name).default
+    else:
+        op = _define_stable(name, schema, kernel, is_one_call)
     torch.library.register_fake(f"stretto::{name}", fake, lib=_library)
-    op = getattr(torch.ops.stretto, name).default
     if meets is None:
         meets = any(x.name == "group" for x in op._schema.arguments)  # pylint: disable=protected-access
     if meets:
         _keep_calls(op)
+    return op
+
+
+_TAG = torch.Tag.pt2_compliant_tag
+
+
+def _define_stable(name: str, schema: str, kernel: Callable, is_one_call: bool):
+    """Where the kernel calls Python, PyTorch makes a RuntimeError of what that raises; calls raise it
+    as it was."""
+    # pylint: disable=protected-access
+    has_tag = _stable.define(schema, kernel, is_one_call=is_one_call)
+    packet = getattr(torch.ops.stretto, name)
+    op = packet.default
+    if not has_tag:
+        op.tags.append(_TAG)
+    for called in (packet, op):
+        called._op = _core.typed(called._op)
+        torch.jit._builtins._register_builtin(called._op, f"stretto::{name}")
     return op
 
 

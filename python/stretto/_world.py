@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from . import _core, _route
 from ._group import Group, Options
+from ._torch_names import name_of_torch, ranks_of_torch
 from .errors import UserError
 
 
@@ -47,7 +48,7 @@ class _Member:
     def __init__(self) -> None:
         self.groups: Dict[str, Group] = {}  # by name; "": that of init()
         self.others: Dict[str, Outsider] = {}
-        self.closed: Dict[str, None] = {}
+        self.closed: Dict[str, str] = {}  # who says so, by name
         self.of_torch: Dict[str, Optional[List[int]]] = {}  # their ranks there, by name
         self.forked: List[Group] = []  # the parent's, in a child
 
@@ -72,7 +73,7 @@ class _Member:
     def close(self, group: Group, *, at_once: bool = False) -> None:
         for name in [name for name, g in self.groups.items() if g is group]:
             del self.groups[name]
-            self.closed[name] = None
+            self.closed[name] = f"rank {group.rank}: "
         group.close(at_once=at_once)
 
     def fail(self, error: BaseException) -> None:
@@ -96,22 +97,6 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _name_of_torch(group: Any) -> Optional[str]:
-    """What a torch.distributed group is called here; None for anything else."""
-    name = getattr(group, "group_name", None)
-    return f"torch.distributed group {name}" if isinstance(name, str) else None
-
-
-def _ranks_of_torch(group: Any) -> Optional[List[int]]:
-    """None for one that was destroyed."""
-    import torch.distributed as dist  # pylint: disable=import-outside-toplevel
-
-    try:
-        return dist.get_process_group_ranks(group)
-    except (KeyError, RuntimeError, ValueError):
-        return None
-
-
 def _check_is_same(group: Any, name: str) -> None:
     """torch.distributed gives the names of groups that were destroyed to others."""
     import torch  # pylint: disable=import-outside-toplevel
@@ -122,7 +107,7 @@ def _check_is_same(group: Any, name: str) -> None:
     known = member.of_torch.get(name) if name in member.groups else None
     if known is None:
         return
-    ranks = _ranks_of_torch(group)
+    ranks = ranks_of_torch(group)
     if ranks is not None and ranks != known:
         raise UserError(
             f"{name} has the ranks {ranks}; new_group() or init() was given another of that name, "
@@ -138,7 +123,7 @@ def name_of(group: GroupLike) -> str:
         return group
     if isinstance(group, (Group, Outsider)):
         return group.name
-    name = _name_of_torch(group)
+    name = name_of_torch(group)
     if name is None:
         raise UserError(
             f"group is {type(group).__name__}: need what new_group() or mesh() returned, its name, "
@@ -183,22 +168,27 @@ def counted(function: Callable[..., Any], find: Optional[Callable[..., Any]] = N
     return call
 
 
+def _rank_to_be() -> str:
+    rank = os.environ.get("RANK", "")
+    return f"rank {rank}: " if rank.isdigit() else ""
+
+
 def _refusal(member: _Member, group: GroupLike) -> UserError:
     name = name_of(group)
     if member.forked:
-        return UserError(
-            "stretto: used in a process forked after init(); start processes with 'spawn'"
-        )
+        what = "stretto is used in a process forked after init(); start processes with 'spawn'"
+        return UserError(f"rank {member.forked[0].rank}: {what}")
     if name == "":
-        what = "after finalize()" if name in member.closed else "before init()"
-        return UserError(f"stretto: used {what}")
+        if name in member.closed:
+            return UserError(f"{member.closed[name]}stretto is used after finalize()")
+        return UserError(f"{_rank_to_be()}stretto is used before init()")
     outsider = group if isinstance(group, Outsider) else member.others.get(name)
     if outsider is not None:
         whole = member.groups.get("")
         who = "this rank" if whole is None else f"rank {whole.rank}"
         return UserError(f"group '{name}' has the ranks {outsider.ranks}, {who} is not among them")
     if name in member.closed or isinstance(group, Group):
-        return UserError(f"group '{name}': used after finalize()")
+        return UserError(f"{member.closed.get(name, '')}group '{name}': used after finalize()")
     return UserError(f"there is no group '{name}': new_group() and mesh() make groups")
 
 
@@ -242,16 +232,17 @@ def init(
     """
     _route.load()
     member = _member()
-    if group is not None and _name_of_torch(group) is None:
+    if group is not None and name_of_torch(group) is None:
         raise UserError(f"stretto.init({group!r}): need a torch.distributed group, or none")
     if "" in member.groups:
-        raise UserError("stretto.init(): called twice; finalize() first")
+        who = f"rank {member.groups[''].rank}: "
+        raise UserError(f"{who}stretto.init(): called twice; finalize() first")
     milliseconds = 0 if timeout is None else _milliseconds(timeout)
     names = [""]
     if group is not None:
         session = _meet_through_torch("init", group, milliseconds)
-        name = _name_of_torch(group)
-        member.of_torch[name] = _ranks_of_torch(group)
+        name = name_of_torch(group)
+        member.of_torch[name] = ranks_of_torch(group)
         names.append(name)
     else:
         session = _core.Session.of_environment(milliseconds) or _core.Session.threads(
@@ -304,7 +295,7 @@ def new_group(ranks: Any, *, name: Optional[str] = None) -> Union[Group, Outside
     Fault naming a rank that does not come.
     """
     member = _member()
-    if _name_of_torch(ranks) is not None:
+    if name_of_torch(ranks) is not None:
         return _new_group_of_torch(member, ranks, name)
     try:
         return _new_group_of_ranks(member, ranks, name)
@@ -461,7 +452,7 @@ def finalize(group: GroupLike = None) -> None:
     if group is not None:
         name = name_of(group)
         if member.others.pop(name, None) is not None:
-            member.closed[name] = None
+            member.closed[name] = ""
         else:
             member.leave([group_of(group)])
         return

@@ -279,6 +279,29 @@ class Streams(GpuTest):
             graph.replay()
             self.same(y, want)
 
+    def test_operators_in_inference_mode(self):
+        """Made by the kernel that PyTorch's dispatcher calls, behind work on another stream and in a graph, too."""
+        x, w, ops = randn(64, 256), randn(128, 256, scale=1 / 16), torch.ops.stretto
+        calls = [(ops.all_reduce, ("sum", "")), (ops.all_gather_matmul, (w.t(), 0, ""))]
+        side = torch.cuda.Stream()
+        for op, rest in calls:
+            want = op(x, *rest)
+            with torch.inference_mode():
+                for _ in range(4):
+                    self.assertTrue(torch.equal(op(x, *rest), want))
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    torch.cuda._sleep(10_000_000)  # pylint: disable=protected-access
+                    late = op(x.clone(), *rest)
+                torch.cuda.current_stream().wait_stream(side)
+                self.assertTrue(torch.equal(late, want))
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    captured = op(x, *rest)
+                captured.zero_()
+                graph.replay()
+                self.assertTrue(torch.equal(captured, want))
+
     def test_products_in_sequence(self):
         """Collective and product one after the other, in graphs too."""
         group = _world.group_of()

@@ -8,35 +8,44 @@ import sys
 
 import pytest
 
+from conftest import ROOT
 from test_processes import finish, start
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+PAGE = (ROOT / "docs" / "pytorch.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```([^\n]*)\n(.*?)^```$", PAGE, re.S | re.M)  # (kind, text)
+COMMANDS = [line for kind, text in BLOCKS if kind == "sh ranks" for line in text.splitlines()]
 
 
-def page(root):
-    return (root / "docs" / "pytorch.md").read_text(encoding="utf-8")
+def test_every_block_is_run():
+    """Here, or by tools/run_docs those that install."""
+    here = {"python", "python torch", "python first.py", "python train.py", "sh ranks"}
+    assert {kind for kind, _ in BLOCKS} == here | {"sh fresh", "sh fresh long"}
+    assert len(COMMANDS) == 3
 
 
 def test_pages_blocks(root):
-    blocks = re.findall(r"```python( torch)?\n(.*?)```", page(root), re.S)
-    assert len(blocks) >= 8
-    script = "\n".join(code for needs_torch, code in blocks if HAS_TORCH or not needs_torch)
+    kinds = {"python", "python first.py"} | ({"python torch"} if HAS_TORCH else set())
+    script = "\n".join(text for kind, text in BLOCKS if kind in kinds)
     script = f"import os; os.chdir({str(root)!r})\n" + script
     for rank, (code, _, errors) in enumerate(finish(start(2, script))):
         assert code == 0, f"rank {rank}: {errors}"
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "build/bin/stretto launch"])
-def test_commands_that_start_ranks(root, tmp_path, launcher):
-    (block,) = re.findall(r"```\n([^`]*first\.py[^`]*)```", page(root))
-    (command,) = [line for line in block.splitlines() if line.startswith(launcher)]
-    if launcher == "torchrun" and not HAS_TORCH:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_start_ranks(root, tmp_path, command):
+    (program,) = re.findall(r"\w+\.py", command)
+    (text,) = [text for kind, text in BLOCKS if kind == f"python {program}"]
+    if not HAS_TORCH and ("torchrun" in command or "import torch" in text):
         pytest.skip("PyTorch is not installed")
-    if launcher != "torchrun" and not (root / "build" / "bin" / "stretto").exists():
+    if "torchrun" not in command and not (root / "build" / "bin" / "stretto").exists():
         pytest.skip("build/bin/stretto is not there")
-    code = re.search(r"```python\n(.*?)```", page(root), re.S).group(1)
-    seen = "import pathlib; pathlib.Path(f'{rank} of {size}').touch(); stretto.barrier()"
-    (tmp_path / "first.py").write_text(code + seen, encoding="utf-8")
+    seen = """
+import pathlib
+pathlib.Path(f"{stretto.rank()} of {stretto.world_size()}").touch()
+stretto.barrier()
+"""
+    (tmp_path / program).write_text(text + seen, encoding="utf-8")
     (tmp_path / "build").symlink_to(root / "build")
     # torchrun of this Python, at a port that is free.
     command = re.sub(r"^torchrun", f"{sys.executable} -m torch.distributed.run", command)
@@ -44,7 +53,7 @@ def test_commands_that_start_ranks(root, tmp_path, launcher):
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=tmp_path,
-        env={**os.environ, "PET_STANDALONE": "1"},
+        env={**os.environ, "PET_STANDALONE": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
         check=False,

@@ -28,15 +28,19 @@ def world():
 
 def test_before_init_and_after_finalize(monkeypatch):
     monkeypatch.setattr(stretto._world, "_process", stretto._world._Member())
-    with pytest.raises(stretto.UserError, match="before init"):
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(stretto.UserError, match="^rank 0: .* before init"):
+        stretto.all_reduce(X)
+    monkeypatch.delenv("RANK")
+    with pytest.raises(stretto.UserError, match="^stretto is used before init"):
         stretto.all_reduce(X)
     stretto.init()
-    with pytest.raises(stretto.UserError, match="twice"):
+    with pytest.raises(stretto.UserError, match="^rank 0: .* twice"):
         stretto.init()
     kept = stretto.symm_mem.empty(8)
     stretto.all_reduce(X)
     stretto.finalize()
-    with pytest.raises(stretto.UserError, match="after finalize"):
+    with pytest.raises(stretto.UserError, match="^rank 0: .* after finalize"):
         stretto.all_reduce(X)
     assert kept.sum() == 0
     stretto.finalize()
@@ -138,7 +142,7 @@ def test_after_fork(world):
             stretto.all_reduce(X)
             os._exit(1)
         except stretto.UserError as error:
-            os._exit(0 if "fork" in str(error) else 2)
+            os._exit(0 if "rank 0: " in str(error) and "fork" in str(error) else 2)
     assert os.waitpid(child, 0)[1] == 0
     stretto.all_reduce(X)
 

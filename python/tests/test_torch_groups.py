@@ -323,6 +323,9 @@ def test_results_are_those_of_async_tp(rng):
         torch.manual_seed({int(rng.integers(1 << 30))} + dist.get_rank())
         group = dist.group.WORLD
         name = group.group_name
+        # Gloo of PyTorch 2.8 scatters the sum where the average is asked for.
+        ones = theirs._fused_matmul_reduce_scatter_fallback(torch.ones(2, 1), torch.ones(1, 1), "avg", 0, name)
+        assert ones in (1, 2)
         for dims in (2, 3):
             for dim in range(dims - 1):
                 a, weights = torch.randn(*[4] * (dims - 1), 8), [torch.randn(8, n) for n in (6, 3)]
@@ -333,6 +336,7 @@ def test_results_are_those_of_async_tp(rng):
                     torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
                 for reduce_op in ("sum", "avg"):
                     want = theirs._fused_matmul_reduce_scatter_fallback(a, weights[0], reduce_op, dim, name)
+                    want /= ones if reduce_op == "avg" else 1
                     got = stretto.matmul_reduce_scatter(
                         a, weights[0], scatter_dim=dim, reduce_op=reduce_op, group=group)
                     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
