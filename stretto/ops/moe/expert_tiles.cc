@@ -56,13 +56,12 @@ TileOrder order_in_classes(const ExpertTiles& t, std::int64_t ffn) {
   const double travel = own_tokens * 2 / kLinkBytes;
   const double products = own_rows * columns * 2 * 2 / kFlops;
   const double weights = columns * 2 * 2 / kMemoryBytes;
-  // Own rows alone last until all have travelled, since several queues send at once, and for as
-  // long again, since no rank begins at once. That costs nothing where weights that are read again
-  // come while others are multiplied.
-  double early = 2 * (ranks - 1) * travel / products;
+  // Each class lasts while one rank's tokens travel, which come one rank after the other, and for
+  // as long again, since no rank begins at once.
+  double early = 2 * travel / products;
   if (weights > products) {
-    // Where they do not, no more than keep memory busy, each class while one rank's tokens travel.
-    // An expert's last tile of a class has half its rows on average, and waits for the next rank.
+    // Reading them for every class is what takes time: no more than keep memory busy meanwhile. An
+    // expert's last tile of a class has half its rows on average, and waits for the next rank.
     const double before = (ranks - 1) * own_rows / static_cast<double>(t.tile_rows);
     const double filled = std::max(before - 0.5, 0.0);
     if (filled > 0) early = std::min(early, travel / weights * before / filled);
