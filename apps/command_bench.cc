@@ -55,7 +55,10 @@ OpCase make_case(const MeasureOptions& options) {
   shape.dtype = dtype_of(options);
   if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
   OpCase c = random_case(source.program(shape), kSeed);
-  if (source.op() != nullptr) c.config = fmt::format("{} {}", source.op()->name, to_string(shape));
+  if (source.op() != nullptr) {
+    c.config =
+        fmt::format("{} {}{}", source.op()->name, to_string(shape), rows_note(shape, c.program));
+  }
   return c;
 }
 

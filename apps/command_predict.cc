@@ -51,6 +51,7 @@ Predicted schedule_of(const PredictCommand& options, const predict::Machine& mac
     program = source.program(shape);
   } else {
     config = fmt::format("{} {}", source.op()->name, to_string(shape));
+    if (options.extents.empty()) config += rows_note(shape, source.program(shape));
     if (options.default_config || shape.target == Target::kCpu) {
       program = source.program(shape);
       if (source.op()->tables) tables = source.op()->tables(shape);

@@ -170,7 +170,9 @@ class Measurement {
     fastest_ = {};
     result_.predicted_ms = choice.predicted_ms;
     result_.chose_sequence = choice.is_sequence;
-    result_.config = fmt::format("{} | {}", offered.desc, choice.config);
+    result_.config =
+        fmt::format("{}{} | {}", offered.desc,
+                    rows_note(options_.shape, offered.fused.front().program()), choice.config);
     if (choice.is_sequence) return std::nullopt;
     const Candidate* found = find_candidate(offered, choice.config);
     STRETTO_CHECK(found != nullptr, "a choice is a candidate");

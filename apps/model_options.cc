@@ -1,13 +1,32 @@
 #include "apps/model_options.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <vector>
 
 #include "stretto/base/errors.h"
 #include "stretto/runtime/world.h"
 
 namespace stretto {
+namespace {
+
+void check_expert_groups(const ModelConfig& config, const ModelOptions& options) {
+  if (options.ep == 1) return;
+  if (!config.moe) {
+    throw UserError(fmt::format("--ep {}: {}: has no experts to spread", options.ep, config.where));
+  }
+  if (options.num_ranks() % options.ep == 0) return;
+  std::vector<int> possible;
+  for (int groups = 1; groups <= options.num_ranks(); ++groups) {
+    if (options.num_ranks() % groups == 0) possible.push_back(groups);
+  }
+  throw UserError(
+      fmt::format("--ep {}: {} groups of experts do not divide {} ranks; possible are {}",
+                  options.ep, options.ep, options.num_ranks(), fmt::join(possible, ", ")));
+}
+
+}  // namespace
 
 void add_model_options(CLI::App* command, ModelOptions& options) {
   command->add_option("--model", options.model, "Hugging Face model directory")
@@ -88,7 +107,7 @@ ModelFiles open_model(const ModelOptions& options) {
     throw UserError(
         fmt::format("--dp {}: data-parallel groups on GPUs need --launcher processes", options.dp));
   }
-  check_groups(files.config, options.num_ranks(), options.dp, options.ep);
+  check_expert_groups(files.config, options);
   return files;
 }
 

@@ -43,6 +43,16 @@ std::string to_string(const OpShape& shape) {
   return fmt::format("{}{} P={}", sizes, short_name(shape.dtype), shape.world_size);
 }
 
+std::string rows_note(const OpShape& asked, const Program& program) {
+  for (const Var& var : program.vars) {
+    if (var.kind != VarKind::kExtent || var.name != "m") continue;
+    if (asked.m == 0 || var.bound <= asked.m) return "";
+    return fmt::format(", m={} is the next after {} that programs are made for", var.bound,
+                       asked.m);
+  }
+  return "";
+}
+
 bool has_sizes(const OpShape& shape) { return shape.m > 0 || shape.n > 0 || shape.k > 0; }
 
 ProgramSource::ProgramSource(const std::string& text) : text_(text), op_(find_operator(text)) {

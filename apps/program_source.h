@@ -50,5 +50,8 @@ RankRange parse_ranks(const std::string& text);
 
 std::string to_string(const OpShape& shape);  // sizes that are left open are left out
 bool has_sizes(const OpShape& shape);
+// ", m=256 is the next ..." where an operator's program has more rows than were asked for, which
+// are what is measured and predicted then; else nothing.
+std::string rows_note(const OpShape& asked, const Program& program);
 
 }  // namespace stretto

@@ -163,6 +163,20 @@ class PredictTest(CliCase):
         self.assertEqual(config("--m", 8), "rms_norm m=8 bf16 P=1")
         self.assertEqual(config("--m", 8, "--n", 64), "rms_norm m=8 n=64 bf16 P=1")
 
+    def test_says_where_more_rows_are_predicted_than_were_asked(self):
+        def config(*command):
+            return json.loads(self.good(*command, "--json").stdout)["config"]
+
+        says = "m=256 is the next after 255 that programs are made for"
+        for more in ([], ["--default-config"], ["--target", "cpu"]):
+            shape = ["predict", "gemm_rs", "--ranks", 2, *more, "--m"]
+            self.assertIn(says, config(*shape, 255))
+            self.assertNotIn("the next", config(*shape, 256))
+        self.assertNotIn("the next", config("predict", "gemm_rs", "--m", 255, "--extent", "m=250"))
+        shape = ["bench", "gemm_rs", "--samples", 1, "--n", 16, "--k", 16, "--m"]
+        self.assertIn(says, config(*shape, 255))
+        self.assertNotIn("the next", config(*shape, 256))
+
     def test_extents(self):
         times = [self.json_of("predict", "gemm", "--m", 4096, "--n", 4096, "--k", 4096, "--extent",
                               f"m={m}", keys=self.KEYS)["time_ms"] for m in (128, 4096)]
@@ -173,6 +187,10 @@ class PredictTest(CliCase):
         self.refused("predict", "gemm", "--machine", "h200x2", "--ranks", 4, says=["h200x2", "4 GPUs"])
         self.refused("predict", "no_such_operator", says=["no_such_operator"])
         self.refused("predict", "gemm", "--dtype", "float33", says="float33")
+        for op in ("gemm", "all_reduce_one_shot"):
+            for more in ([], ["--default-config"]):
+                self.refused("predict", op, "--ranks", 2, "--dtype", "float64", *more,
+                             says=["is float64", "CPU ranks compute with and GPUs do not"])
         self.refused("predict", "gemm", "--extent", "x=1", says="x=1")
         self.refused("predict", "gemm", "--extent", "m", says="NAME=VALUE")
         self.refused("predict", "gemm", "--extent", "m=99999999", says="m")

@@ -122,9 +122,10 @@ class GenerateTest(CliCase):
         self.refused(*base, "word " * 1100, says=["1102 tokens", "1024"])
         for tp in (0, 65, 1000, -1, "two"):
             self.refused(*base, "a", "--tp", tp, says="--tp")
-        self.refused(*base, "a", "--tp", 2, "--ep", 2, says="no experts")
-        self.refused("generate", "--model", ROOT / "checkpoints/debian-qwen3moe-18m", "--prompt", "a",
-                     "--tp", 4, "--ep", 3, says=["3 groups of experts", "4 ranks"])
+        self.refused(*base, "a", "--tp", 2, "--ep", 2, says=["--ep 2", "no experts"])
+        text = self.refused("generate", "--model", ROOT / "checkpoints/debian-qwen3moe-18m", "--prompt", "a", "--tp", 4,
+                            "--ep", 3, says=["--ep 3: 3 groups of experts", "4 ranks; possible are 1, 2, 4"])
+        self.assertNotIn("config.json", text)  # nothing is wrong with the model
         self.refused(*base, "a", "--dp", 9, "--tp", 8, says=["--dp 9", "72 ranks", "64"])
         self.refused(*base, "a", "--dp", 2, "--ep", 2, says="no experts")
         self.refused(*base, "a", "--dp", 2, "--device", "cuda", says=["--dp 2", "--launcher processes"])

@@ -50,7 +50,8 @@ FlashDecodeDesc spread_cache(Fields& fields) {
   fields.take({{"world_size", d.world_size},
                {"max_tokens", d.max_tokens},
                {"window", d.window},
-               {"block", d.block}});
+               {"block", d.block},
+               {"lse", d.lse}});
   return d;
 }
 

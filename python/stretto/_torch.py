@@ -10,7 +10,7 @@ from typing import Callable, Optional, Tuple
 import torch
 from torch import Tensor
 
-from . import attention, collectives, matmul, ops
+from . import collectives, matmul, ops
 from ._gradients import empty_like_weight, rms_norm_gradients, weight_gradient
 from ._torch_library import define, differentiate, go_on, is_compiling, node_of, refuse_gradients
 from ._world import group_of
@@ -164,12 +164,6 @@ def _all_reduce_add_rms_norm(x, residual, weight, eps, group):
     return ops.all_reduce_add_rms_norm(*arrays, eps=eps, group=group)
 
 
-def _flash_decode(query, key_cache, value_cache, tokens, block, scale, window, group):
-    arrays = query.detach(), key_cache.detach(), value_cache.detach()
-    options = {"block": block, "scale": scale, "window": window, "group": group}
-    return attention.flash_decode(*arrays, tokens, **options)
-
-
 all_gather = define(
     "all_gather(Tensor x, int dim, str group) -> Tensor",
     _all_gather,
@@ -289,12 +283,6 @@ all_reduce_add_rms_norm = define(
     _all_reduce_add_rms_norm,
     lambda x, *_: (x.new_empty(x.shape), x.new_empty(x.shape)),
     is_one_call=True,
-)
-flash_decode = define(
-    "flash_decode(Tensor query, Tensor key_cache, Tensor value_cache, int tokens, int block,"
-    " float? scale, int window, str group) -> Tensor",
-    _flash_decode,
-    lambda query, *_: query.new_empty(query.shape),
 )
 
 
@@ -482,7 +470,6 @@ for _op, _body, _name in (
         "matmul_reduce_scatter with scales",
     ),
     (scaled_matmul_all_reduce, _scaled_matmul_all_reduce, "matmul_all_reduce with scales"),
-    (flash_decode, _flash_decode, "flash_decode"),
     (
         matmul_reduce_scatter_gradients,
         _matmul_reduce_scatter_gradients,

@@ -52,6 +52,12 @@ def _heads_and_lse(query, *inputs):
     return made, lse if inputs[-1] else _no_lse(query)
 
 
+def _tokens_and_lse(query, *inputs):
+    """Of queries [tokens, heads, size], with logarithms [tokens, heads]."""
+    lse = query.new_empty(query.shape[:2], dtype=torch.float32)
+    return query.new_empty(query.shape), lse if inputs[-1] else _no_lse(query)
+
+
 def _sequence_attention(query, key, value, program, *options):
     op = "ring_attention" if program == "token_ring" else program
     *options, group, return_lse = options
@@ -84,6 +90,16 @@ sequence_attention = _forward(
     _and_lse(_sequence_attention),
     _rows_and_lse,
 )
+flash_decode = _forward(
+    "flash_decode(Tensor query, Tensor key_cache, Tensor value_cache, int tokens, int block,"
+    " float? scale, int window, str group, bool return_lse) -> (Tensor, Tensor)",
+    _and_lse(
+        lambda q, k, v, tokens, block, scale, window, group, lse: attention.flash_decode(
+            q, k, v, tokens, block=block, scale=scale, window=window, return_lse=lse, group=group
+        )
+    ),
+    _tokens_and_lse,
+)
 packed_attention = _forward(
     "packed_attention(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens, bool is_causal,"
     " float? scale, int window, bool return_lse) -> (Tensor, Tensor)",
@@ -112,10 +128,7 @@ paged_decode = _forward(
             q, k, v, table, tokens, scale=scale, window=window, return_lse=lse
         )
     ),
-    lambda query, *inputs: (
-        query.new_empty(query.shape),
-        query.new_empty(query.shape[:2], dtype=torch.float32) if inputs[-1] else _no_lse(query),
-    ),
+    _tokens_and_lse,
     is_one_call=True,
 )
 matmul_all_to_all = _forward(

@@ -34,8 +34,10 @@ def zigzag(tokens: int, *, rank: Optional[int] = None, group: GroupLike = None) 
     """
     group = group_of(group)
     chunks, own = 2 * group.size, group.rank if rank is None else rank
-    if not 0 <= own < group.size or tokens < 1:
-        raise UserError(f"zigzag: {tokens} tokens, rank {own} of {group.size}")
+    if tokens < 1:
+        raise UserError(f"zigzag: {tokens} tokens, need at least 1")
+    if not 0 <= own < group.size:
+        raise UserError(f"zigzag: rank {own}, need 0 to {group.size - 1}, a rank of the group")
     rows = -(-tokens // chunks)
     return [chunk * rows + i for chunk in (own, chunks - 1 - own) for i in range(rows)]
 
@@ -203,19 +205,27 @@ def flash_decode(
     block: int = 64,
     scale: Optional[float] = None,
     window: int = 0,
+    return_lse: bool = False,
     group: GroupLike = None,
-    out: Optional[ArrayT] = None,
-) -> ArrayT:
+    out: Any = None,
+) -> Any:
     """Causal attention of the last L tokens over a cache that is spread over the ranks.
 
     `query`: [L, Hq, E], the same on every rank; `key_cache`, `value_cache`: [Hkv, rows, E], of
     which block b of the tokens is the b // P-th `block` rows of rank b % P; `tokens` the cache
     holds, those of the queries included and last. Of what a token sees, itself included, only the
-    last `window` where that is not 0. Result [L, Hq, E], the same bits on every rank.
+    last `window` where that is not 0. Result [L, Hq, E], the same bits on every rank; with
+    `return_lse` also float32 [L, Hq], the logarithm of each row's sum of weights over all ranks'
+    tokens, `out` a pair then.
+
+    Errors: UserError for shapes and types that do not fit, fewer tokens than queries, and more than
+    the caches have rows.
     """
+    return_lse = bool(return_lse)
     if out is None and _route.wants(query, key_cache, value_cache):
-        arrays = query, key_cache, value_cache
-        return _route.layer.flash_decode(*arrays, tokens, block, scale, window, name_of(group))
+        arrays, options = (query, key_cache, value_cache), (tokens, block, scale, window)
+        made = _route.forward.flash_decode(*arrays, *options, name_of(group), return_lse)
+        return made if return_lse else made[0]
     op = "flash_decode"
     kind, dtype, q, k, v = _heads(op, query, key_cache, value_cache, "Hkv, cached, E")
     group = group_of(group)
@@ -224,15 +234,19 @@ def flash_decode(
     length, heads, width = q.shape
     kv_heads, rows = k.shape[:2]
     most = rows * group.size
-    if block < 1 or rows % block or not length <= tokens <= most:
+    if block < 1 or rows % block:
         raise UserError(
-            f"{op}: {tokens} tokens, {length} of them new, in blocks of {block}, in caches of "
-            f"{rows} rows on {group.size} ranks"
+            f"{op}: blocks of {block} tokens in caches of {rows} rows; need a divisor of the rows"
         )
-    result, written = make_result(op, kind, out, q.shape, q, (q, k, v))
+    if not length <= tokens <= most:
+        raise UserError(
+            f"{op}: {tokens} tokens; need at least {length}, one for each query, and at most {most}, "
+            f"the rows of the caches of {group.size} ranks"
+        )
+    results = _results(op, kind, out, (q, k, v), return_lse, lse_shape=(length, heads))
     if length == 0:
         group.agree_on_nothing(op, kind, q)
-        return finish(kind, result, written)
+        return _finished(kind, results)
     of_group = heads // kv_heads
     grouped = kind.move(q.reshape((length, kv_heads, of_group, width)), 1, 0)
     q = kind.dense(grouped).reshape((kv_heads, length * of_group, width))
@@ -247,14 +261,23 @@ def flash_decode(
             "max_tokens": most,
             "window": window,
             "block": block,
+            "lse": return_lse,
         },
-        ("q", "seen", "k_cache", "v_cache", "out"),
-        (q, kind.ints(seen, q).reshape((-1, 1)), kind.dense(k), kind.dense(v), made),
+        ("q", "seen", "k_cache", "v_cache", "out", "lse")[: 4 + len(results)],
+        (
+            q,
+            kind.ints(seen, q).reshape((-1, 1)),
+            kind.dense(k),
+            kind.dense(v),
+            made,
+            *(written for _, written in results[1:]),
+        ),
         (length, tokens),
     )
     made = kind.move(made.reshape((kv_heads, length, of_group, width)), 0, 1)
+    result, written = results[0]
     kind.assign(written, made.reshape(tuple(result.shape)))
-    return finish(kind, result, written)
+    return _finished(kind, results)
 
 
 def packed_attention(

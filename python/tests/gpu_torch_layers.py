@@ -103,9 +103,12 @@ class Heads(GpuTest):
             q = from_all(randn(length, 8, 128))[0]
             cached = [x.transpose(0, 1)[:tokens] for x in whole]
             for window in (0, 90, 0):
-                want = self.attended(q, *cached, tokens - length, window)[0]
-                got = stretto.flash_decode(q, k, v, tokens, block=block, window=window)
+                want, weights = self.attended(q, *cached, tokens - length, window)
+                options = {"block": block, "window": window}
+                self.same(stretto.flash_decode(q, k, v, tokens, **options), want)
+                got, lse = stretto.flash_decode(q, k, v, tokens, return_lse=True, **options)
                 self.same(got, want)
+                self.same(lse.T, weights, torch.bfloat16)
 
     def test_products_around_spread_heads(self):
         rows, n, k = 96, 64 * SIZE, 128 * SIZE

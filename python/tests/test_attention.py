@@ -114,6 +114,81 @@ def test_windows_of_decoding_over_a_cache_on_all_ranks(rng, size):
             near(got, softmax_attention(q, k, v, seen, window), "float32")
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_of_decoding_over_a_cache_on_all_ranks(rng, size, dtype):
+    """By which they are weighed beside what other caches hold of the same context."""
+    block, length, heads = 4, 3, 4
+    most = 6 * block * size
+    (q,) = parts(rng, 1, (length, heads, 8), dtype)
+    k, v = parts(rng, 2, (most, 2, 8), dtype)
+    calls = [(n, w, s) for n in (3, 17, most) for w in (0, 5) for s in (None, -0.7)]
+
+    def body():
+        mine = np.arange(most) // block % size == stretto.rank()
+        caches = [np.ascontiguousarray(x[mine].swapaxes(0, 1)) for x in (k, v)]
+        results = []
+        for n, w, s in calls:
+            options = {"block": block, "window": w, "scale": s}
+            out = poisoned(q.shape, dtype), poisoned((length, heads))
+            got = stretto.flash_decode(q, *caches, n, return_lse=True, out=out, **options)
+            assert got[0] is out[0] and got[1] is out[1]
+            for _ in range(2):
+                again = stretto.flash_decode(q, *caches, n, return_lse=True, **options)
+                assert all((x == y).all() for x, y in zip(got, again))
+            assert (stretto.flash_decode(q, *caches, n, **options) == got[0]).all()
+            results.append(got)
+        one, lse = stretto.flash_decode(q[:1], *caches, 1, block=block, return_lse=True)
+        assert one.shape == (1, heads, 8) and lse.shape == (1, heads)
+        none, lse = stretto.flash_decode(q[:0], *caches, 0, block=block, return_lse=True)
+        assert none.shape == (0, heads, 8) and (lse.shape, lse.dtype) == ((0, heads), np.float32)
+        with pytest.raises(stretto.UserError, match="out is one ndarray, need 2"):
+            stretto.flash_decode(q, *caches, 3, block=block, return_lse=True, out=out[0])
+        return results
+
+    wide_q, wide_k = wide([q, np.repeat(k, heads // 2, 1)])
+    want = []
+    for n, w, s in calls:
+        seen = n - length + 1 + np.arange(length)
+        token = np.arange(n)
+        hidden = (token >= seen[:, None]) | (w > 0) & (token < seen[:, None] - w)
+        scores = np.einsum("qhe,she->qhs", wide_q, wide_k[:n]) * (8**-0.5 if s is None else s)
+        weights = np.where(hidden[:, None], 0, np.exp(scores))
+        sums = np.einsum("qhs,she->qhe", weights, wide([np.repeat(v[:n], heads // 2, 1)])[0])
+        want.append((sums / weights.sum(-1, keepdims=True), np.log(weights.sum(-1))))
+    ranks = testing.run(size, body)
+    for results in ranks:
+        for got, first, both in zip(results, ranks[0], want):
+            near(got[0], both[0], dtype)
+            near(got[1], both[1], "float32")
+            assert all((x == y).all() for x, y in zip(got, first))
+
+
+def test_calls_over_the_ranks_say_what_they_need(rng):
+    (q,) = parts(rng, 1, (3, 4, 8))
+    (cache,) = parts(rng, 1, (2, 8, 8))
+
+    def body():
+        for match, call in (
+            ("zigzag: 0 tokens, need at least 1", lambda: stretto.zigzag(0)),
+            ("zigzag: rank 2, need 0 to 1", lambda: stretto.zigzag(4, rank=2)),
+            ("flash_decode: 0 tokens; need at least 3, one for each query, and at most 16", 0),
+            ("flash_decode: 2 tokens; need at least 3, one for each query", 2),
+            ("flash_decode: 17 tokens.*at most 16, the rows of the caches of 2 ranks", 17),
+            (
+                "flash_decode: blocks of 3 tokens in caches of 8 rows; need a divisor of the rows",
+                lambda: stretto.flash_decode(q, cache, cache, 4, block=3),
+            ),
+        ):
+            with pytest.raises(stretto.UserError, match=match):
+                if callable(call):
+                    call()
+                else:
+                    stretto.flash_decode(q, cache, cache, call, block=4)
+
+    testing.run(2, body)
+
+
 @pytest.mark.parametrize("causal, window", MASKS)
 def test_sequences_in_pages(rng, causal, window):
     """Prompts that go on, a decoding step and a sequence without queries share one cache."""

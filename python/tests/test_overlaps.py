@@ -148,7 +148,11 @@ def case_paged_attention(r, s):
 def case_flash_decode(r, s):
     same = (s.random(shape).astype(F32) for shape in ((3, 2, 8), (2, 64, 8), (2, 64, 8)))
     arrays = dict(zip(("query", "key_cache", "value_cache"), same))
-    return arrays, lambda a, out: stretto.flash_decode(**a, tokens=100, out=out), [((3, 2, 8), F32)]
+
+    def call(a, out):
+        return stretto.flash_decode(**a, tokens=100, return_lse=True, out=out)
+
+    return arrays, call, [((3, 2, 8), F32), ((3, 2), F32)]
 
 
 def case_matmul_all_to_all(r, s):
@@ -229,7 +233,14 @@ def test_gathering_part_of_the_symmetric_result(rng, first, dim):
 
 
 @pytest.mark.parametrize(
-    "name", ["add_rms_norm", "ep_dispatch", "scaled_dot_product_attention", "packed_attention"]
+    "name",
+    [
+        "add_rms_norm",
+        "ep_dispatch",
+        "scaled_dot_product_attention",
+        "packed_attention",
+        "flash_decode",
+    ],
 )
 def test_results_over_each_other_are_refused(rng, name):
     seed = [int(x) for x in rng.integers(1 << 30, size=2)]

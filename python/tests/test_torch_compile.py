@@ -124,9 +124,9 @@ def test_only_operators_in_which_ranks_meet_have_an_order():
         return effects._get_effect(op) is not None
 
     for module, names in (
-        (_torch, ["all_gather", "sum_to_root", "matmul_reduce_scatter_gradients", "flash_decode"]),
-        (_torch_forward, ["sequence_attention", "moe_combine", "grouped_matmul_all_reduce"]),
-        (_torch_forward, ["ep_dispatch", "ep_combine", "all_to_all_matmul"]),
+        (_torch, ["all_gather", "sum_to_root", "matmul_reduce_scatter_gradients"]),
+        (_torch_forward, ["sequence_attention", "flash_decode", "all_to_all_matmul"]),
+        (_torch_forward, ["moe_combine", "grouped_matmul_all_reduce", "ep_dispatch", "ep_combine"]),
     ):
         assert all(is_ordered(getattr(module, name)) for name in names)
     for op in (_torch.copy_to_ranks, _torch_forward.moe_route, _torch_forward.grouped_matmul):

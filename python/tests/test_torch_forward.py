@@ -37,9 +37,12 @@ def forward_cases():
             [(q, k, k, form, None, True, None, 4, "", lse) for form, lse in FORMS],
         ),
         "flash_decode": (
-            lambda *x: stretto.flash_decode(*x, 5, block=2, window=3),
+            lambda *x: (
+                *stretto.flash_decode(*x, 5, block=2, window=3, return_lse=True),
+                stretto.flash_decode(*x, 5, block=2, window=3),
+            ),
             (q[:2], *torch.randn(2, 2, 6, 8)),
-            [(q[:2], *torch.randn(2, 2, 6, 8), 5, 2, None, 3, "")],
+            [(q[:2], *torch.randn(2, 2, 6, 8), 5, 2, None, 3, "", lse) for lse in (False, True)],
         ),
         "paged_attention": (
             stretto.paged_attention,

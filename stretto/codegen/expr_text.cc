@@ -8,6 +8,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/codegen/table_text.h"
 #include "stretto/ir/block_ops.h"
+#include "stretto/ir/refuse.h"
 
 namespace stretto {
 namespace {
@@ -150,19 +151,15 @@ const char* element_text(DType dtype) {
 }
 
 void refuse_missing_types(const Program& program) {
-  constexpr const char* kWhere = "which CPU ranks compute with and GPUs do not";
   auto missing = [](DType dtype) {
     return dtype == DType::kF64 || dtype == DType::kU8 || dtype == DType::kI64;
   };
-  for (const Tensor& t : program.tensors) {
-    if (t.dtype != DType::kF64) continue;
-    throw UserError(fmt::format("{}: tensor '{}' is float64, {}", program.name, t.name, kWhere));
-  }
+  refuse_float64(program);
   auto check = [&](const Agent& agent) {
     for (const ValueType& v : agent.values) {
       if (!missing(v.dtype)) continue;
       throw UserError(fmt::format("{}: '{}' has values of {}, {}", program.name, agent.name,
-                                  name(v.dtype), kWhere));
+                                  name(v.dtype), kCpuRanksOnly));
     }
     refuse_stores(program, agent.body);
   };

@@ -39,4 +39,12 @@ void refuse(const Program& program, const Role& role, const AskedFor& asked,
                               shapes_of(program)));
 }
 
+void refuse_float64(const Program& program) {
+  for (const Tensor& t : program.tensors) {
+    if (t.dtype != DType::kF64) continue;
+    throw UserError(
+        fmt::format("{}: tensor '{}' is float64, {}", program.name, t.name, kCpuRanksOnly));
+  }
+}
+
 }  // namespace stretto

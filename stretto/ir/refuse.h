@@ -1,6 +1,6 @@
-// How a pass says that a role cannot have what it asks for. Nothing is dropped in silence: a
-// program that runs has every agent, pipe and order of products that its resources name, and
-// defaults and choosers offer no other.
+// How a pass says that a role, or GPUs, cannot have what is asked for. Nothing is dropped in
+// silence: a program that runs has every agent, pipe and order of products that its resources name,
+// and defaults and choosers offer no other.
 #pragma once
 
 #include <fmt/format.h>
@@ -27,5 +27,11 @@ struct AskedFor {
                                 std::int64_t value, std::string_view reason) {
   refuse(program, role, {field, fmt::format("{}", value)}, reason);
 }
+
+// UserError for a tensor of float64, which only CPU ranks have: of what is for GPUs.
+void refuse_float64(const Program& program);
+
+// Behind what a program for GPUs cannot have.
+inline constexpr const char* kCpuRanksOnly = "which CPU ranks compute with and GPUs do not";
 
 }  // namespace stretto

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/refuse.h"
 #include "stretto/ir/walk_budget.h"
 #include "stretto/predict/frame.h"
 #include "stretto/predict/l2_model.h"
@@ -27,6 +28,7 @@ int sms_of(const Role& role, const Machine& machine) {
 }
 
 void check_fits(const Program& program, const Machine& machine) {
+  refuse_float64(program);
   if (program.world_size > machine.num_gpus) {
     throw UserError(fmt::format("{}: needs {} GPUs, machine {} has {}", program.name,
                                 program.world_size, machine.name, machine.num_gpus));

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "stretto/simulator/copies.h"
@@ -19,19 +21,44 @@ namespace {
 
 constexpr int kVersion = 13000;
 
-int num_gpus() {
-  const char* value = std::getenv("STRETTO_SIMULATED_GPUS");
-  return value == nullptr ? 2 : std::max(1, std::atoi(value));
+constexpr int kMostGpus = 64;
+
+// What the environment asks for; cuInit refuses what it cannot.
+struct Asked {
+  int gpus = 2;
+  std::uint64_t seed = 1;
+  std::string wrong;  // empty: nothing
+};
+
+template <typename Number>
+void read(const char* variable, Number least, Number most, Number& value, std::string& wrong) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr || *text == '\0') return;
+  Number read = 0;
+  auto [end, error] = std::from_chars(text, text + std::strlen(text), read);
+  if (error != std::errc() || *end != '\0' || read < least || read > most) {
+    wrong =
+        fmt::format("{} is '{}': need a whole number from {} to {}", variable, text, least, most);
+    return;
+  }
+  value = read;
 }
-std::uint64_t seed() {
-  const char* value = std::getenv("STRETTO_SIMULATOR_SEED");
-  return value == nullptr ? 1 : std::strtoull(value, nullptr, 10);
+
+const Asked& asked() {
+  static const Asked all = [] {
+    Asked a;
+    read("STRETTO_SIMULATED_GPUS", 1, kMostGpus, a.gpus, a.wrong);
+    read("STRETTO_SIMULATOR_SEED", std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max(),
+         a.seed, a.wrong);
+    return a;
+  }();
+  return all;
 }
 
 }  // namespace
 
 sim::Tasks& tasks() {
-  static auto* const all = new sim::Tasks(num_gpus(), seed());
+  static auto* const all = new sim::Tasks(asked().gpus, asked().seed);
   return *all;
 }
 
@@ -42,7 +69,7 @@ struct CUctx_st {
 };
 namespace {
 CUctx_st* context_of(int device) {
-  static CUctx_st contexts[64];
+  static CUctx_st contexts[kMostGpus];
   contexts[device].device = device;
   return &contexts[device];
 }
@@ -119,7 +146,9 @@ std::unique_ptr<sim::Launch> launch_of(const CUfunc_st& function, const sim::Lau
 }  // namespace
 
 SIM_API cuGetErrorString(CUresult r, const char** text) {
-  *text = r == kLaunchFailed ? "the simulated GPU's kernel did what none may (see above)" : "";
+  *text = r == kLaunchFailed ? "the simulated GPU's kernel did what none may (see above)"
+          : r == kInvalid    ? asked().wrong.c_str()
+                             : "";
   return CUDA_SUCCESS;
 }
 SIM_API cuGetErrorName(CUresult r, const char** name) {
@@ -128,14 +157,14 @@ SIM_API cuGetErrorName(CUresult r, const char** name) {
   *name = text.c_str();
   return CUDA_SUCCESS;
 }
-SIM_API cuInit(unsigned) { return CUDA_SUCCESS; }
+SIM_API cuInit(unsigned) { return asked().wrong.empty() ? CUDA_SUCCESS : kInvalid; }
 SIM_API cuDriverGetVersion(int* version) { return *version = kVersion, CUDA_SUCCESS; }
 
 SIM_API cuDeviceGet(CUdevice* device, int ordinal) {
-  if (ordinal < 0 || ordinal >= num_gpus()) return CUDA_ERROR_NO_DEVICE;
+  if (ordinal < 0 || ordinal >= asked().gpus) return CUDA_ERROR_NO_DEVICE;
   return *device = ordinal, CUDA_SUCCESS;
 }
-SIM_API cuDeviceGetCount(int* count) { return *count = num_gpus(), CUDA_SUCCESS; }
+SIM_API cuDeviceGetCount(int* count) { return *count = asked().gpus, CUDA_SUCCESS; }
 SIM_API cuDeviceGetName(char* name, int length, CUdevice) {
   std::snprintf(name, static_cast<std::size_t>(length), "simulated Hopper");
   return CUDA_SUCCESS;

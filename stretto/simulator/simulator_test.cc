@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -350,6 +351,29 @@ TEST_F(SimulatorDeathTest, BoxesThatTmaDoesNotTake) {
   EXPECT_EXIT(fail(store(96, 60), 1), ::testing::ExitedWithCode(0), "");
   EXPECT_EXIT(fail(store(2, 0), 1), ::testing::ExitedWithCode(3), "no multiple of 16");
   EXPECT_EXIT(fail(store(0, -1), 1), ::testing::ExitedWithCode(3), "before the tensor");
+}
+
+// A process of its own, which has not asked the driver for anything yet.
+[[noreturn]] void open_device(const char* variable, const char* value) {
+  setenv(variable, value, 1);
+  try {
+    Device device(0);
+  } catch (const DeviceError& e) {
+    fmt::print(stderr, "{}\n", e.what());
+    std::exit(3);
+  }
+  std::exit(0);
+}
+
+TEST(SimulatorEnvironmentDeathTest, SaysWhatItCannotRead) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const char* gpus : {"x", "0", "-3", "2x", "65", "99999999999999999999"}) {
+    EXPECT_EXIT(open_device("STRETTO_SIMULATED_GPUS", gpus), testing::ExitedWithCode(3),
+                fmt::format("_GPUS is '{}': need a whole number from 1 to 64", gpus));
+  }
+  EXPECT_EXIT(open_device("STRETTO_SIMULATOR_SEED", "-1"), testing::ExitedWithCode(3),
+              "STRETTO_SIMULATOR_SEED is '-1': need a whole number from 0 to");
+  EXPECT_EXIT(open_device("STRETTO_SIMULATED_GPUS", "1"), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numbers>
 #include <vector>
 
 #include "stretto/base/errors.h"
@@ -59,6 +60,7 @@ class FlashDecode {
     k_cache_ = p_.input("k_cache", d.dtype, cache);
     v_cache_ = p_.input("v_cache", d.dtype, cache);
     out_ = p_.output("out", d.dtype, {d.num_kv_heads, rows_, d.head_dim});
+    if (d.lse) lse_ = p_.output("lse", DType::kF32, {m_, d.num_heads});
     auto of_runs = [&](const char* name, std::int64_t cols) {
       return p_.buffer(name, DType::kF32, {d.num_kv_heads, most_rows_, cfg.splits, cols});
     };
@@ -198,6 +200,10 @@ class FlashDecode {
 
   void store(const Part& all, const Row& r) {
     p_.store(out_.tile({r.kv, r.row, 0}, 1, d_.head_dim), cast(all.sum / all.weight, d_.dtype));
+    if (!d_.lse) return;
+    Index head = r.kv * group_ + r.row % group_;
+    p_.store(lse_.tile({r.row / group_, head}, 1, 1),
+             all.peak * std::numbers::ln2 + log(all.weight));
   }
 
   Slice parts_of(const Index& sender, const Row& r, std::int64_t num, std::int64_t col,
@@ -229,7 +235,7 @@ class FlashDecode {
   const std::int64_t all_rows_, at_once_;  // that a combiner adds up
   ProgramBuilder p_;
   Index m_, tokens_, rows_;
-  TensorRef q_, seen_, k_cache_, v_cache_, out_, sums_, peaks_, weights_, inbox_;
+  TensorRef q_, seen_, k_cache_, v_cache_, out_, lse_, sums_, peaks_, weights_, inbox_;
   SignalRef finished_;
 };
 
@@ -240,9 +246,9 @@ std::int64_t FlashDecodeDesc::tokens_per_rank() const {
 }
 
 std::string to_string(const FlashDecodeDesc& d) {
-  return fmt::format("m={} tokens={} by {} heads={}/{} dim={} window={} {} P={}", d.m, d.max_tokens,
-                     d.block, d.num_heads, d.num_kv_heads, d.head_dim, d.window,
-                     short_name(d.dtype), d.world_size);
+  return fmt::format("m={} tokens={} by {} heads={}/{} dim={} window={}{} {} P={}", d.m,
+                     d.max_tokens, d.block, d.num_heads, d.num_kv_heads, d.head_dim, d.window,
+                     d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
 }
 
 FlashDecodeConfig default_config(const FlashDecodeDesc& d, Target target) {

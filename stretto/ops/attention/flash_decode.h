@@ -27,6 +27,7 @@ struct FlashDecodeDesc {
   int num_kv_heads = 1;  // divides num_heads
   std::int64_t head_dim = 2;
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
+  bool lse = false;                  // also the logarithm of each row's sum of weights
   int world_size = 1;
 
   std::int64_t tokens_per_rank() const;  // rows of a rank's cache
@@ -48,8 +49,9 @@ FlashDecodeConfig default_config(const FlashDecodeDesc& desc, Target target);
 // num_kv_heads, row i * G + g of a KV head is query token i and head g of the group. Inputs, q and
 // seen the same on every rank: q [num_kv_heads, m * G, head_dim]; seen [m * G, 1] i32, how many of
 // the first tokens each row sees, with a window those of the last m tokens; k_cache, v_cache
-// [num_kv_heads, tokens_per_rank, head_dim] -> out as q. Rows that see nothing are not numbers.
-// UserError naming a bad field.
+// [num_kv_heads, tokens_per_rank, head_dim] -> out as q; with lse also lse [m, num_heads] f32, of
+// all ranks' tokens, as paged_decode has it. Rows that see nothing are not numbers. UserError
+// naming a bad field.
 Program flash_decode(const FlashDecodeDesc& desc, const FlashDecodeConfig& config);
 
 OperatorInfo flash_decode_info();

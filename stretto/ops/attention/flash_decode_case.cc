@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "stretto/ops/attention/flash_decode.h"
+#include "stretto/ops/attention/online_softmax.h"
 #include "stretto/ops/attention/sequence_cases.h"
 
 namespace stretto {
@@ -20,6 +21,7 @@ FlashDecodeDesc desc_of(const OpShape& s) {
   d.max_tokens = s.n > 0 ? s.n : 512;
   d.head_dim = s.k > 0 ? s.k : 32;
   if (d.max_tokens % 5 == 0) d.window = d.max_tokens / 5 + 2;  // fives a window
+  d.lse = d.m % 3 == 0;
   bool small = d.max_tokens < 64;
   d.block = small ? 4 : 64;
   d.num_heads = small ? 4 : 32;
@@ -64,7 +66,7 @@ OpCase flash_decode_case(const FlashDecodeDesc& d, const OpShape& shape, std::ui
     seen[row] = std::max(1.0, static_cast<double>(tokens) - std::ceil(later));
   }
   Values q = random_values(size(idx("q")), d.dtype, seed * 131);
-  Values out(q.size(), kUnchecked);
+  Values out(q.size(), kUnchecked), lse(d.lse ? size(idx("lse")) : 0, kUnchecked);
   for (std::size_t r = 0; r < c.inputs.size(); ++r) {
     c.inputs[r][idx("q")] = q;
     c.inputs[r][idx("seen")] = seen;
@@ -91,16 +93,21 @@ OpCase flash_decode_case(const FlashDecodeDesc& d, const OpShape& shape, std::ui
         for (std::int64_t i = 0; i < d.head_dim; ++i) {
           score += q[at + static_cast<std::size_t>(i)] * cached("k_cache", kv, t, i);
         }
-        double weight = std::exp(score / std::sqrt(static_cast<double>(d.head_dim)));
+        double weight = std::exp(score * score_scale(d.scale, d.head_dim));
         total += weight;
         for (std::int64_t i = 0; i < d.head_dim; ++i) {
           sum[static_cast<std::size_t>(i)] += weight * cached("v_cache", kv, t, i);
         }
       }
       for (std::size_t i = 0; i < sum.size(); ++i) out[at + i] = sum[i] / total;
+      std::int64_t head = kv * group + row % group;
+      if (d.lse) lse[static_cast<std::size_t>(row / group * d.num_heads + head)] = std::log(total);
     }
   }
-  for (auto& expected : c.expected) expected[idx("out")] = out;
+  for (auto& expected : c.expected) {
+    expected[idx("out")] = out;
+    if (d.lse) expected[idx("lse")] = lse;
+  }
   return c;
 }
 

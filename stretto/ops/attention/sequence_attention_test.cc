@@ -5,6 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
@@ -105,6 +108,25 @@ TEST(FlashDecode, RowsOfSeveralTilesAreThoseOfTheReference) {
       shape.rows = rows;
       OpCase c = flash_decode_case(d, shape, test_seed());
       EXPECT_EQ(run_case(std::move(c), {.launches = 2}), "") << "P=" << world << " m=" << rows;
+    }
+  }
+}
+
+// Else what other caches hold of the same context is weighed wrongly beside this.
+TEST(FlashDecode, LogarithmsOfSumsAreThoseOfTheReference) {
+  FlashDecodeDesc d{.block = 4, .num_heads = 6, .num_kv_heads = 2, .head_dim = 4, .lse = true};
+  for (d.world_size = 1; d.world_size <= 8; ++d.world_size) {
+    for (std::int64_t tokens : {1, 4, 30, 43}) {
+      d.max_tokens = tokens;
+      d.m = std::min<std::int64_t>(tokens, 3);
+      for (std::int64_t window : {0, 1, 9}) {
+        d.window = window;
+        d.scale = window == 1 ? std::optional(-0.7) : std::nullopt;
+        for (std::int64_t rows : {d.m, d.m / 2}) {
+          OpCase c = flash_decode_case(d, {.rows = rows}, test_seed());
+          EXPECT_EQ(run_case(c, {.launches = 3}), "") << c.config << " P=" << d.world_size;
+        }
+      }
     }
   }
 }

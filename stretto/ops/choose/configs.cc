@@ -113,6 +113,8 @@ bool spills(const GemmArDesc& d, const GemmArConfig& c) {
   // A tile, what came of all others, and its sum in rank order.
   if (c.packets && d.world_size > 2 && c.tile.bm * c.tile.bn > 64 * 64) return true;
   if (c.shots != ReduceShots::kTwo) return c.num_reduce_sms == 0 && c.tile.bn > 128;
+  // Of 4096 x 4096 x 1024 on four ranks, with four channels.
+  if (c.load_slots > 0) return d.world_size > 2 && c.channels > 2;
   if (c.tile.bm < 128 || c.store_slots > 0) return false;
   const bool masks = masks_ranks(d.world_size);
   // A tile that SMs of their own add up and store to every rank.
@@ -223,6 +225,8 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
               : paying_stagger(loop.tile, num_tiles(d.m, d.n, loop.tile), config.num_compute_sms);
       config.store_slots = 0;
       config.num_consumers = 1;
+      // One row tile a column takes registers, too: of 512 x 4096 x 4096 on four ranks.
+      if (takes_sms && loop.tile.bn == 256 && config.raster == 1) continue;
       add(configs, fitted(d, config));
     }
   }
@@ -331,7 +335,7 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
       config.store_slots = first.store_slots;
       config.load_slots = engine ? first.load_slots : 0;
       config.gather = Scatter::kEpilogue;
-      add(configs, fitted(d, config));
+      if (!spills(d, config)) add(configs, fitted(d, config));
     }
   }
   return configs;
