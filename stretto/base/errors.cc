@@ -5,9 +5,7 @@
 namespace stretto {
 
 std::string FaultRecord::to_string() const {
-  std::string text = program + ": ";
-  if (!role.empty()) text += fmt::format("role '{}' ", role);
-  text += fmt::format("on rank {}", rank);
+  std::string text = fmt::format("{}: role '{}' on rank {}", program, role, rank);
   if (tile >= 0) text += fmt::format(", tile {}", tile);
   if (!signal.empty()) {
     text += fmt::format(", waiting for signal '{}'[{}] >= {}, last seen {}", signal, channel,

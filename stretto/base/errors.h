@@ -43,7 +43,7 @@ class DeviceError : public Error {
 // record.
 struct FaultRecord {
   std::string program;
-  std::string role;        // the role whose wait timed out; empty of a launch as a whole
+  std::string role;        // the role whose wait timed out
   int rank = -1;           // the rank that waited
   std::int64_t tile = -1;  // linear tile index within the role, -1 outside a tile
   std::string signal;
@@ -51,13 +51,12 @@ struct FaultRecord {
   std::int64_t expected = 0;  // the wait needed at least this value ...
   std::int64_t seen = 0;      // ... and last saw this one
   int waited_for = -1;        // the rank expected to notify, -1 where the program does not say
-  std::string reason;         // "deadline", "rank 2 died: <message>", a table and its entry
+  std::string reason;         // "deadline", "rank 2 died: <message>", ...
 
   std::string to_string() const;
 };
 
-// A rank stalled or died, or a table breaks its contract. Exit code 3. World::recover() makes the
-// world usable again.
+// A rank stalled or died. Exit code 3. World::recover() makes the world usable again.
 class Fault : public Error {
  public:
   explicit Fault(FaultRecord record);

@@ -1,4 +1,4 @@
-// For tests of refusals: a bad input must give an error that is one clean line and names what is
+// For tests of refusals: a bad input must give a UserError that is one clean line and names what is
 // wrong.
 #pragma once
 
@@ -13,14 +13,14 @@
 
 namespace stretto {
 
-// Runs `action` and expects an error of this type whose message holds every one of `parts`.
-template <typename Thrown>
-void expect_error(const std::function<void()>& action, const std::vector<std::string>& parts) {
+// Runs `action` and expects a UserError whose message holds every one of `parts`.
+inline void expect_user_error(const std::function<void()>& action,
+                              const std::vector<std::string>& parts) {
   try {
     action();
     ADD_FAILURE() << "accepted; wanted an error with "
                   << (parts.empty() ? "any text" : parts.front());
-  } catch (const Thrown& e) {
+  } catch (const UserError& e) {
     std::string what = e.what();
     for (const std::string& part : parts) {
       EXPECT_NE(what.find(part), std::string::npos) << "missing '" << part << "' in: " << what;
@@ -28,11 +28,6 @@ void expect_error(const std::function<void()>& action, const std::vector<std::st
     EXPECT_LT(what.size(), 800u) << "the message is too long to read";
     EXPECT_EQ(what, printable(what, 10000)) << "the message is not one clean line";
   }
-}
-
-inline void expect_user_error(const std::function<void()>& action,
-                              const std::vector<std::string>& parts) {
-  expect_error<UserError>(action, parts);
 }
 
 }  // namespace stretto

@@ -50,15 +50,6 @@ std::string error_of(const std::function<void()>& body) {
   return "no error";
 }
 
-FaultRecord fault_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Fault& fault) {
-    return fault.record();
-  }
-  return {.reason = "no fault"};
-}
-
 // out[i, j] = x[i, j] + 1 in tiles that do not divide the tensor, through a transposed view too.
 TEST_F(MemoryOps, TilesAtTheEdgeAreMasked) {
   ProgramBuilder p("edges", 1);
@@ -357,11 +348,9 @@ TEST_F(MemoryOps, TablesAreCheckedAgainstTheirContract) {
     expect_near(run_once(make(kind), {{"table", table}, {"x", in}})["y"], want, 0);
   }
   auto fails = [&](ContractKind kind, const Doubles& bad, const std::string& entry) {
-    FaultRecord fault = fault_of([&] { run_once(make(kind), {{"table", bad}, {"x", in}}); });
-    EXPECT_EQ(fault.program, "route");
-    EXPECT_EQ(fault.rank, 0);
-    EXPECT_TRUE(fault.reason.starts_with("table 'table' breaks its contract: " + entry + " is"))
-        << fault.reason;
+    std::string error = error_of([&] { run_once(make(kind), {{"table", bad}, {"x", in}}); });
+    EXPECT_NE(error.find("table 'table'"), std::string::npos) << error;
+    EXPECT_NE(error.find(entry), std::string::npos) << error;
   };
   fails(ContractKind::kRange, {1, 3, 7, 5, 6}, "entry 2");
   fails(ContractKind::kRange, {1, -1, 4, 5, 6}, "entry 1");
@@ -392,8 +381,9 @@ TEST_F(MemoryOps, TablesWhoseRowsArePickedAreChecked) {
   expect_near(run()["y"], want, 0);
   for (double bad : {7.0, -1.0}) {
     table_in[2] = bad;
-    std::string reason = fault_of(run).reason;
-    EXPECT_TRUE(reason.starts_with("table 'table' breaks its contract: entry 2 is")) << reason;
+    std::string error = error_of(run);
+    EXPECT_NE(error.find("table 'table' breaks its contract: entry 2 is"), std::string::npos)
+        << error;
   }
 }
 
@@ -421,8 +411,9 @@ TEST_F(MemoryOps, TablesOfALaunchAreCheckedWhereTheyAreRead) {
   expect_near(run_once(program, {{"ids", ids_in}, {"x", in}})["y"], want, 0);
   for (double bad : {7.0, -1.0}) {
     ids_in[2] = bad;
-    std::string reason = fault_of([&] { run_once(program, {{"ids", ids_in}, {"x", in}}); }).reason;
-    EXPECT_TRUE(reason.starts_with("table 'table' breaks its contract: entry 2 is")) << reason;
+    std::string error = error_of([&] { run_once(program, {{"ids", ids_in}, {"x", in}}); });
+    EXPECT_NE(error.find("table 'table' breaks its contract: entry 2 is"), std::string::npos)
+        << error;
   }
 }
 

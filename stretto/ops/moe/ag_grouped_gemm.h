@@ -52,8 +52,8 @@ AgGroupedConfig default_config(const AgGroupedDesc& desc, Target target = Target
 // row_tokens [R, 1] i32 in -1..P*S-1; tokens of ranks past what the tile needs read as zero. Input
 // b [num_experts, n, k] (swiglu: b_gate and b_up), each rank's own. Output c [R, n]; rows without a
 // token are those of a token of zeros. Accumulated in fp32, rounded once. UserError naming the
-// field of a bad desc or config; at a launch, a Fault naming the table and entry that break their
-// contract. After COMET (arXiv 2502.19811, section 3): layer 0 decomposed along tokens.
+// field of a bad desc or config; at a launch, the table and entry that break their contract. After
+// COMET (arXiv 2502.19811, section 3): layer 0 decomposed along tokens.
 Program ag_grouped_gemm(const AgGroupedDesc& desc, const AgGroupedConfig& config);
 
 // m: tokens of all ranks with two of 5 experts each, n: columns of c, k: hidden size; even m:

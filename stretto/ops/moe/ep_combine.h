@@ -24,8 +24,8 @@ EpCombineConfig default_combine_config(const EpDesc& desc, Target target = Targe
 // its number); residual [ceil(m / P), hidden]. Output out [ceil(m / P), hidden]: for every own
 // token the sum over the ranks of the weighted sums of its experts there, plus residual. Sums are
 // fp32, rounded once to travel, added in rank order and rounded again. UserError naming the field
-// of a bad desc or config, or of one that is not as fitted; at a launch, a Fault naming the table
-// and entry that break their contract.
+// of a bad desc or config, or of one that is not as fitted; at a launch, the table and entry that
+// break their contract.
 Program ep_combine(const EpDesc& desc, const EpCombineConfig& config);
 
 // m: tokens of all ranks with three of 5 experts each, n: hidden size.

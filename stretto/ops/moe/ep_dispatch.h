@@ -50,7 +50,7 @@ DispatchConfig default_dispatch_config(const EpDesc& desc, Target target = Targe
 //   positions [S, P] i32         the own tokens' rows in this rank's block at each rank, or -1
 // Every rank fetches what its tables name: lists of tokens for each rank are made first, and
 // whoever fetches waits for the list of one source only. UserError naming the field of a bad desc
-// or config; at a launch, a Fault naming the table and entry that break their contract.
+// or config; at a launch, the table and entry that break their contract.
 Program ep_dispatch(const EpDesc& desc, const DispatchConfig& config);
 
 // m: tokens of all ranks with three of 5 experts each, n: hidden size.

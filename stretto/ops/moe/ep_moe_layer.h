@@ -70,8 +70,8 @@ EpMoeSteps steps_of(const EpMoeLayerDesc& desc);
 // other, all different; weights [S, top_k] f32; residual [S, hidden]. Of the own experts b_gate and
 // b_up [E, ffn, hidden], b [E, hidden, ffn]. State products [R, hidden]: scratch, what it holds
 // before and after does not matter. Output out [S, hidden]. Rounded as in moe_layer.h. UserError
-// naming the field of a bad desc or config; at a launch, a Fault naming the table and entry that
-// break their contract.
+// naming the field of a bad desc or config; at a launch, the table and entry that break their
+// contract.
 Program ep_moe_layer(const EpMoeLayerDesc& desc, const EpMoeLayerConfig& config);
 
 // m: tokens of all ranks with two of 5 experts each, n: columns of the first layer on a rank, k:

@@ -20,7 +20,7 @@ PlaceConfig default_place_config(const EpDesc& desc, Target target = Target::kCp
 //   elsewhere offsets [E + 2] i32        the first row of each own expert, the end of the last, R:
 //   a partition tokens [R, 1] i32          the token of each row, 0 of rows without one
 // Rows are sorted by expert, within an expert by token. UserError naming the field of a bad desc or
-// config; at a launch, a Fault naming the table and entry that break their contract.
+// config; at a launch, the table and entry that break their contract.
 Program ep_place(const EpDesc& desc, const PlaceConfig& config);
 
 // m: tokens of all ranks with three of 5 experts each.

@@ -29,8 +29,8 @@ ReturnConfig default_return_config(const EpDesc& desc, Target target = Target::k
 // it does not matter what it holds before and after, else buffers that launches use in turn. Output
 // out [ceil(m / P), hidden]: the sum over the ranks that a token went to, plus residual. Sums are
 // fp32, rounded once to travel, added in rank order and rounded again. UserError naming the field
-// of a bad desc or config, or of one that is not as fitted; at a launch, a Fault naming the table
-// and entry that break their contract.
+// of a bad desc or config, or of one that is not as fitted; at a launch, the table and entry that
+// break their contract.
 Program ep_return(const EpDesc& desc, const ReturnConfig& config);
 
 // m: tokens of all ranks with three of 5 experts each, n: hidden size.

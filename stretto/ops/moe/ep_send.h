@@ -30,7 +30,7 @@ SendConfig default_send_config(const EpDesc& desc, Target target = Target::kCpu,
 // positions [S, P] i32           t where token t goes to a rank, or -1
 // What ep_place.h, grouped products and ep_return.h (or ep_combine.h) read. With one slot all but
 // positions are symmetric, and all ranks are given the same tensors. UserError naming the field of
-// a bad desc or config; at a launch, a Fault naming the table and entry that break their contract.
+// a bad desc or config; at a launch, the table and entry that break their contract.
 Program ep_send(const EpDesc& desc, const SendConfig& config);
 
 // The same, but tokens travel as e4m3, a scale for every 128 elements of a token (DeepEP's

@@ -59,7 +59,7 @@ GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kC
 // Masked, with E experts here: counts [E] i32 in 0..m in place of offsets; a [E * m, k], not
 // gathered; c [E * m, n] is state, of which row e * m + i is written where i < counts[e].
 // Accumulated in fp32, rounded once. UserError naming the field of a bad desc or config; at a
-// launch, a Fault naming the table and entry that break their contract.
+// launch, the table and entry that break their contract.
 Program grouped_gemm(const GroupedDesc& desc, const GroupedConfig& config);
 
 // m: tokens with two rows each, n: columns of c, k: the summed dimension; 5 experts (large: 32). Of

@@ -158,7 +158,7 @@ TEST(GroupedGemm, ATableThatIsNoPartitionEndsTheLaunchWithItsName) {
                           Broken{2, -1, "entry 2"}, Broken{3, 1e6, "entry 3"}}) {
     OpCase c = grouped_gemm_info().make_case({.m = kTokens, .n = 29, .k = 51}, test_seed() / 3 * 3);
     tensor_of(c.inputs, c, "offsets")[b.entry] = b.value;
-    expect_error<Fault>([&] { run_case(c, {.launches = 1}); }, {"'offsets'", b.says});
+    expect_user_error([&] { run_case(c, {.launches = 1}); }, {"'offsets'", b.says});
   }
 }
 
@@ -167,8 +167,8 @@ void breaks(const OperatorInfo& op, const char* table, std::size_t entry, double
   SCOPED_TRACE(fmt::format("{} {}[{}] = {}", op.name, table, entry, value));
   OpCase c = op.make_case({.world_size = 2, .m = 12, .n = 8, .k = 8}, test_seed() / 3 * 3);
   tensor_of(c.inputs, c, table)[entry] = value;
-  expect_error<Fault>([&] { run_case(c, {.launches = 1}); },
-                      {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
+  expect_user_error([&] { run_case(c, {.launches = 1}); },
+                    {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
 }
 
 TEST(FusedLayers, ATableThatNamesWhatIsNotThereEndsTheLaunchWithItsName) {
