@@ -11,6 +11,7 @@
 namespace stretto {
 namespace {
 
+// Of check_groups what `--ep` is to blame for, in its words.
 void check_expert_groups(const ModelConfig& config, const ModelOptions& options) {
   if (options.ep == 1) return;
   if (!config.moe) {
@@ -108,6 +109,7 @@ ModelFiles open_model(const ModelOptions& options) {
         fmt::format("--dp {}: data-parallel groups on GPUs need --launcher processes", options.dp));
   }
   check_expert_groups(files.config, options);
+  check_groups(files.config, options.num_ranks(), options.dp, options.ep);
   return files;
 }
 

@@ -179,6 +179,14 @@ std::string var_text(const Program& program, int var_idx) {
   return fmt::format("x{}_{}", var_idx, name);
 }
 
+std::string tensor_text(const Program& program, int tensor_idx, const std::string& rank) {
+  const int slots = program.tensors[static_cast<std::size_t>(tensor_idx)].num_slots;
+  std::string at = fmt::format("p.tensors[{}][{}]", tensor_idx, rank);
+  if (slots <= 1) return at;
+  std::size_t bytes = storage_bytes(program, tensor_idx) / static_cast<std::size_t>(slots);
+  return at + fmt::format(" + epoch % {} * {}", slots, bytes);
+}
+
 std::string expr_text(const Program& program, const Expr& expr) {
   if (!expr.has_value()) throw InternalError("an absent expression was emitted");
   const ExprNode& n = expr.node();

@@ -15,6 +15,8 @@ const char* element_text(DType dtype);
 void refuse_missing_types(const Program& program);
 // Name of a program variable in generated code.
 std::string var_text(const Program& program, int var_idx);
+// Where a rank's tensor begins, of one with slots that of the launch; `rank` in C.
+std::string tensor_text(const Program& program, int tensor_idx, const std::string& rank);
 // An `int` expression; tables are read through `tables[tensor]` accessors named table_<tensor>.
 std::string expr_text(const Program& program, const Expr& expr);
 // The largest power of two, up to 1024, of which its structure shows that it divides the

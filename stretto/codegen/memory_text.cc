@@ -32,14 +32,7 @@ std::string AgentWriter::coordinate(const Region& r, int dim) const {
 }
 
 std::string AgentWriter::base(const Region& r) const {
-  const Tensor& t = tensor(r);
-  std::string rank = r.rank.has_value() ? expr(r.rank) : "rank";
-  std::string at = fmt::format("p.tensors[{}][{}]", r.tensor, rank);
-  if (t.num_slots > 1) {
-    std::size_t bytes = storage_bytes(program_, r.tensor) / static_cast<std::size_t>(t.num_slots);
-    at += fmt::format(" + epoch % {} * {}", t.num_slots, bytes);
-  }
-  return at;
+  return tensor_text(program_, r.tensor, r.rank.has_value() ? expr(r.rank) : "rank");
 }
 
 std::string AgentWriter::box(const Region& r, const std::string& element, bool picked) const {

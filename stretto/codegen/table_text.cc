@@ -81,14 +81,8 @@ std::string table_entry_text(const Program& program, const ExprNode& node) {
     offset = offset.empty() ? term : term + " + " + offset;
     stride *= shape[d];
   }
-  std::string slot;
-  if (table.num_slots > 1) {
-    std::size_t bytes =
-        storage_bytes(program, static_cast<int>(idx)) / static_cast<std::size_t>(table.num_slots);
-    slot = fmt::format(" + epoch % {} * {}", table.num_slots, bytes);
-  }
   std::string place =
-      fmt::format("p.tensors[{}][p.rank]{}, {}, {}, {}", idx, slot, offset,
+      fmt::format("{}, {}, {}, {}", tensor_text(program, static_cast<int>(idx), "p.rank"), offset,
                   expr_text(program, table.contract.lo), expr_text(program, table.contract.hi));
   if (is_made_table(table)) {
     return fmt::format("int(made_entry<{}>({}, p.watch, {}))", entry_type(table), place,

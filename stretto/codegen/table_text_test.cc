@@ -77,11 +77,11 @@ TEST(TableText, ATableWhoseTilesPickRowsIsChecked) {
   expect_contains(generate_kernel(run_pipeline(p.finish())), ", -1, 40, false, false, false}");
 }
 
-// Nothing can be checked at the start of a table that is not there yet.
-TEST(TableText, EntriesOfATableOfTheLaunchAreCheckedWhereTheyAreRead) {
+// Rows that a table names, which another role makes.
+GeneratedKernel kernel_of_made_table(const BufferOptions& options) {
   ProgramBuilder p("made", 1);
   auto ids = p.input("ids", DType::kI32, {8});
-  auto table = p.made_table("routes", {8}, {ContractKind::kRange, 0, 40});
+  auto table = p.made_table("routes", {8}, {ContractKind::kRange, 0, 40}, options);
   auto in = p.input("in", DType::kF32, {40, kCols});
   auto out = p.output("out", DType::kF32, {8, kCols});
   auto made = p.signal("made", 1);
@@ -94,7 +94,12 @@ TEST(TableText, EntriesOfATableOfTheLaunchAreCheckedWhereTheyAreRead) {
     Index row = p.read(table, {t.index});
     p.store(out.tile({t.index, 0}, 1, kCols), p.load(in.tile({row, 0}, 1, kCols)));
   });
-  GeneratedKernel kernel = generate_kernel(run_pipeline(p.finish()));
+  return generate_kernel(run_pipeline(p.finish()));
+}
+
+// Nothing can be checked at the start of a table that is not there yet.
+TEST(TableText, EntriesOfATableOfTheLaunchAreCheckedWhereTheyAreRead) {
+  GeneratedKernel kernel = kernel_of_made_table({});
   EXPECT_EQ(kernel.source.find("check_table<"), std::string::npos) << kernel.source;
   expect_contains(kernel, "constexpr int site_of_table_1 = 0;  // 'routes'");
   expect_contains(kernel, "made_entry<i32>(p.tensors[1][p.rank], ");
@@ -104,22 +109,7 @@ TEST(TableText, EntriesOfATableOfTheLaunchAreCheckedWhereTheyAreRead) {
 
 // Otherwise every second launch goes by what the one before was told.
 TEST(TableText, EntriesOfATableWithSlotsAreThoseOfTheLaunch) {
-  ProgramBuilder p("in_turn", 1);
-  auto ids = p.input("ids", DType::kI32, {8});
-  auto table = p.made_table("routes", {8}, {ContractKind::kRange, 0, 40}, {.num_slots = 2});
-  auto in = p.input("in", DType::kF32, {40, kCols});
-  auto out = p.output("out", DType::kF32, {8, kCols});
-  auto made = p.signal("made", 1);
-  p.role("make", Resource::sms(1), p.range(1), [&](const Tile&) {
-    p.store(table.tile({0}, 1, 8), p.load(ids.tile({0}, 1, 8)));
-    p.notify(made[0], p.rank());
-  });
-  p.role("move", Resource::sms(2), p.range(8), [&](const Tile& t) {
-    p.wait(made[0]);
-    Index row = p.read(table, {t.index});
-    p.store(out.tile({t.index, 0}, 1, kCols), p.load(in.tile({row, 0}, 1, kCols)));
-  });
-  GeneratedKernel kernel = generate_kernel(run_pipeline(p.finish()));
+  GeneratedKernel kernel = kernel_of_made_table({.num_slots = 2});
   expect_contains(kernel, "made_entry<i32>(p.tensors[1][p.rank] + epoch % 2 * 32, ");
 }
 

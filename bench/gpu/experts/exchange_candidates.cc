@@ -13,10 +13,11 @@
 namespace stretto::bench {
 namespace {
 
-// A program with its config, in words.
 std::string slots_text(int num_slots) {
   return num_slots > 1 ? fmt::format(", {} slots", num_slots) : "";
 }
+
+// A program with its config, in words.
 ExchangeCandidate one_hop_candidate(const ExchangeShape& s, const SendConfig& c) {
   return {{.config = fmt::format("{} workers of {} threads, {} tokens a tile{}", c.num_workers,
                                  c.threads, c.tile_tokens, slots_text(c.num_slots)),
