@@ -14,14 +14,15 @@ def won(ratios: list):
     return f"{spread([r.median for r in ratios])}x; {faster} of {len(ratios)} rows", faster == len(ratios)
 
 
-def timed_layers(results: Results, ranks: int, layers: tuple) -> list:
-    rows = moe_rows(results, ranks, lambda row: row["layer"] in layers and "eager" in row).values()
-    return [row["eager"] for row, _ in rows]
+def timed_layers(results: Results, ranks: int, layers: tuple, with_all_reduce: bool = False) -> list:
+    def wanted(row: dict) -> bool:
+        return row["layer"] in layers and "eager" in row and (with_all_reduce or not row.get("all_reduce"))
+    return [row["eager"] for row, _ in moe_rows(results, ranks, wanted).values()]
 
 
 def moe_layers(*layers: int):
     def measure(results: Results, ranks: int):
-        return won([ratio(t["sequence_ms"], t["ours_ms"]) for t in timed_layers(results, ranks, layers)])
+        return won([ratio(t["sequence_ms"], t["ours_ms"]) for t in timed_layers(results, ranks, layers, True)])
     return measure
 
 

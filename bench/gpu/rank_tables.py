@@ -161,13 +161,15 @@ def attention_ranks_table(results: Results, ranks: int) -> str:
 
 
 def moe_rows(results: Results, ranks: int, wanted=lambda row: True) -> dict:
-    return results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r["m"]), ranks, wanted)
+    return results.rows(["moe"], "moe", lambda r: (r["model"], r["layer"], r.get("all_reduce", False), r["m"]), ranks,
+                        wanted)
 
 
 def moe_table(results: Results, ranks: int) -> str:
     rows, lines = moe_rows(results, ranks), []
     for key, (row, _) in sorted(rows.items()):
-        name = f"{row['model']}, layer {row['layer'] or '1 and 2'}, {row['m']} tokens" + mark(rows, key)
+        layer = f"{row['layer'] or '1 and 2'}{' with all-reduce' if row.get('all_reduce') else ''}"
+        name = f"{row['model']}, layer {layer}, {row['m']} tokens" + mark(rows, key)
         if "eager" not in row:
             lines.append([name, failure(row), *[""] * 8])
             continue

@@ -331,6 +331,44 @@ TEST(Engine, DrainsStoreBesideTheNextTile) {
   EXPECT_LT(plain - drained, 2.1e-3);
 }
 
+// Its loads are behind those of the products, so what one SM of its own takes is longer there.
+TEST(Engine, LoadsBesideAnothersProductsTakeLonger) {
+  auto rows = [](const std::string& where) {
+    return read(R"(program "rows" world 1 level schedule {
+  rank %rank
+  tile %t
+  tile %u
+  loop %i
+  input @in : f32[4096, 64]
+  output @out : f32[4096, 64]
+  on_start on_start body {
+  }
+  role first sms 1 tiles %t < 1 {
+    agent body body {
+    }
+  }
+  role second sms 1)" + where +
+                R"( tiles %u < 1 {
+    agent body body {
+      values $0: f32[64, 64]
+      loop %i from 0 to 64 {
+        $0 = load @in[%i * 64, 0] tile [64, 64]
+        store $0 to @out[%i * 64, 0] tile [64, 64]
+      }
+    }
+  }
+  on_end on_end body {
+  }
+}
+)");
+  };
+  Machine m = round_machine(1);
+  m.load_latency = 1e-6;
+  double alone = predict(rows(""), m).time_ms, beside = predict(rows(" beside first"), m).time_ms;
+  EXPECT_GT(beside - alone, 64 * 1e-3);  // of each load at least as much again
+  EXPECT_LT(beside - alone, 64 * 4e-3);
+}
+
 TEST(Engine, PowerBoundsWhatTheClockWouldAllow) {
   Machine m = round_machine(1);
   m.burst = 1.25;  // with one SM of ten at work there is power for it

@@ -138,6 +138,7 @@ class PlanBuilder {
     worker_ = {.machine = &machine_,
                .rank = rank,
                .by_copy_engine = engine,
+               .beside = resource.beside >= 0,
                .num_sms = static_cast<double>(engine ? 1 : resource.cluster_size)};
     L2Model cache(machine_.l2_bytes, resource.num_workers);
     cache_ = &cache;

@@ -11,6 +11,7 @@ struct WorkerRate {
   const Machine* machine = nullptr;
   int rank = 0;
   bool by_copy_engine = false;
+  bool beside = false;    // another role's worker, on its SM
   double num_sms = 1;     // of one worker
   double pipe_bytes = 0;  // in flight at most between agents; 0: no pipe
 };

@@ -133,8 +133,8 @@ class SecondLayer : public Comparison {
         desc_(second_layer(shape)),
         b_(random.allocate(bf16_bytes(desc_.num_experts * desc_.n, desc_.k))),
         partial_(allocate_poisoned(world, bf16_bytes(shape.m, shape.hidden))),
-        ours_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
-        theirs_(allocate_poisoned(world, bf16_bytes(share_, shape.hidden))),
+        ours_(allocate_poisoned(world, bf16_bytes(result_rows(), shape.hidden))),
+        theirs_(allocate_poisoned(world, bf16_bytes(result_rows(), shape.hidden))),
         weights_(equal_weights()) {
     ExpertTiles tiles = tiles_of(desc_, candidates_[0]);  // all have the same
     made_ = &made_tables(tiles, {});
@@ -180,7 +180,9 @@ class SecondLayer : public Comparison {
     collective();
   }
   void collective() override {
-    nccl_.reduce_scatter(parts(partial_, theirs_), at(share_ * shape_.hidden), kMoeDType);
+    std::size_t count = at(result_rows() * shape_.hidden);
+    if (desc_.all_reduce) return nccl_.all_reduce(parts(partial_, theirs_), count, kMoeDType);
+    nccl_.reduce_scatter(parts(partial_, theirs_), count, kMoeDType);
   }
   std::string difference() override {
     double magnitude = std::sqrt(static_cast<double>(desc_.k));
@@ -189,6 +191,8 @@ class SecondLayer : public Comparison {
   }
 
  private:
+  std::int64_t result_rows() const { return desc_.all_reduce ? shape_.m : share_; }
+
   std::vector<GroupedRsConfig> candidates_;
   GroupedRsDesc desc_;
   SymmetricGpuMemory b_, partial_, ours_, theirs_, weights_, a_, products_;
@@ -222,6 +226,7 @@ Json MoeResult::to_json() const {
               {"ranks", shape.world_size},
               {"m", shape.m},
               {"flops", shape.flops()}};
+  if (shape.all_reduce) out["all_reduce"] = true;
   for (const OverlapTime& t : configs) out["configs"].push_back(t.to_json());
   if (!error.empty()) out["error"] = error;
   if (!chosen.empty()) out["chosen"] = chosen;

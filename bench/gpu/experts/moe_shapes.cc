@@ -67,7 +67,7 @@ double MoeShape::flops() const {
 }
 
 std::string MoeShape::to_string() const {
-  return fmt::format("moe-{} {} P={} m={}", layer, model, world_size, m);
+  return fmt::format("moe-{}{} {} P={} m={}", layer, all_reduce ? "-ar" : "", model, world_size, m);
 }
 
 MoeLayerDesc whole_layer(const MoeShape& s) {
@@ -81,7 +81,11 @@ MoeLayerDesc whole_layer(const MoeShape& s) {
 }
 
 AgGroupedDesc first_layer(const MoeShape& s) { return first_layer(whole_layer(s)); }
-GroupedRsDesc second_layer(const MoeShape& s) { return second_layer(whole_layer(s)); }
+GroupedRsDesc second_layer(const MoeShape& s) {
+  GroupedRsDesc d = second_layer(whole_layer(s));
+  d.all_reduce = s.all_reduce;
+  return d;
+}
 
 std::vector<MoeShape> moe_shapes(int world_size, bool quick) {
   std::vector<MoeShape> shapes;
@@ -92,6 +96,11 @@ std::vector<MoeShape> moe_shapes(int world_size, bool quick) {
                           world_size, layer});
       }
       if (quick) break;
+    }
+    for (std::int64_t m : {2048, 8192}) {
+      if (quick || world_size == 1) break;
+      shapes.push_back({model.name, model.hidden, model.ffn, model.num_experts, model.top_k, m,
+                        world_size, 2, true});
     }
   }
   for (const Model& model : kWholeModels) {

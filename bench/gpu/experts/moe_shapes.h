@@ -19,6 +19,7 @@ struct MoeShape {
   std::int64_t m = 0;  // tokens of all ranks
   int world_size = 1;
   int layer = 1;  // 1, 2; 0: both in one launch
+  bool all_reduce = false;  // the second's sums, of all tokens, go to every rank
 
   double flops() const;           // of one rank
   std::string to_string() const;  // "moe-1 mixtral-8x7b P=2 m=4096"
@@ -28,9 +29,9 @@ AgGroupedDesc first_layer(const MoeShape& shape);
 GroupedRsDesc second_layer(const MoeShape& shape);
 MoeLayerDesc whole_layer(const MoeShape& shape);
 
-// Mixtral 8x7B, Qwen2-MoE and Phi-3.5-MoE with 2048 to 16384 tokens, each layer; two sizes of 32
-// and 128 experts with 4096 to 16384, and 16 and 64, both layers in one launch. `quick`: one number
-// of tokens.
+// Mixtral 8x7B, Qwen2-MoE and Phi-3.5-MoE with 2048 to 16384 tokens, each layer, and with 2048 and
+// 8192 the second with an all-reduce; two sizes of 32 and 128 experts with 4096 to 16384, and 16
+// and 64, both layers in one launch. `quick`: one number of tokens.
 std::vector<MoeShape> moe_shapes(int world_size, bool quick);
 
 // [m, top_k]: every token has top_k different experts, any as likely as any other.
