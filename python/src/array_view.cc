@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <utility>
+#include <vector>
 
 namespace nb = nanobind;
 
@@ -92,6 +93,22 @@ bool ArrayReader::read_made(nb::handle array, ArrayView* view) const {
   bool is_complex = false;
   return read_tensor_ != nullptr && type == tensor_.ptr() &&
          read_memory(array.ptr(), view, &is_complex);
+}
+
+bool ArrayReader::are_apart(const nb::list& written, const nb::list& others) const {
+  std::vector<ArrayView> views;
+  for (const nb::list* arrays : {&written, &others}) {
+    for (nb::handle array : *arrays) {
+      if (!read(array, &views.emplace_back())) return false;
+    }
+  }
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    auto meets = [&](const ArrayView& other) { return views[i].may_overlap(other); };
+    if (std::any_of(views.begin() + static_cast<std::ptrdiff_t>(i) + 1, views.end(), meets)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Element types are singletons, but for structured ones, which then have plans of their own.

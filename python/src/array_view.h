@@ -44,6 +44,9 @@ class ArrayReader {
   // The same of an array that was made just now, of which no gradient is asked and whose elements
   // are what is in memory.
   bool read_made(nanobind::handle array, ArrayView* view) const;
+  // Whether no element of an array of `written` may be another's of these or of `read`. False, too,
+  // where one is not read this way.
+  bool are_apart(const nanobind::list& written, const nanobind::list& read) const;
   // Autograd is told that a tensor has been written to, or each of a tuple.
   void count_write(nanobind::handle tensors) const;
   // PyTorch's current stream on a GPU; false where it does not tell.

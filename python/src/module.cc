@@ -190,6 +190,10 @@ void bind_launches(nb::module_& m) {
           },
           nb::arg("op"), nb::arg("option"), nb::arg("out").none(), nb::arg("arrays"), nb::kw_only(),
           nb::arg("result"), nb::arg("make"), nb::arg("launches"), nb::arg("fixed"))
+      .def("are_apart",
+           [](PlanCache& plans, const nb::list& written, const nb::list& read) {
+             return plans.reader().are_apart(written, read);
+           })
       .def("clear", &PlanCache::clear)
       .def("forget", &PlanCache::forget)
       .def("enter", &PlanCache::enter)

@@ -34,12 +34,11 @@ nb::object item(nb::handle dict, nb::handle key) {
 // Where a thread's groups are: those of _world.py's _Member, read without its code.
 class Worlds {
  public:
-  Worlds(nb::object thread, nb::object process)
-      : thread_(std::move(thread)), process_(std::move(process)) {}
+  explicit Worlds(nb::object thread) : thread_(std::move(thread)) {}
 
   // Null for one that is not there.
   nb::object group(std::string_view name) const {
-    nb::object member = nb::getattr(thread_, member_, process_);
+    nb::object member = attribute(thread_, member_);
     return item(attribute(member, groups_), nb::str(name.data(), name.size()));
   }
   // Group.alone() of all ranks, once the thread has one.
@@ -58,7 +57,7 @@ class Worlds {
   }
 
  private:
-  nb::object thread_, process_;
+  nb::object thread_;
   nb::object member_ = nb::str("member"), groups_ = nb::str("groups"), plans_ = nb::str("plans"),
              records_ = nb::str("_records"), size_ = nb::str("size"), alone_ = nb::str("_alone"),
              own_thread_ = nb::str("_thread");
@@ -234,8 +233,8 @@ constexpr std::array<StableKernel, kMaxOperators> kernels(std::index_sequence<I.
 
 class OperatorLibrary {
  public:
-  OperatorLibrary(const std::string& name, nb::object thread, nb::object process)
-      : abi_(TorchAbi::find()), worlds_(std::make_shared<Worlds>(thread, process)) {
+  OperatorLibrary(const std::string& name, nb::object thread)
+      : abi_(TorchAbi::find()), worlds_(std::make_shared<Worlds>(std::move(thread))) {
     if (abi_ == nullptr) throw UserError("this PyTorch has no stable ABI, or not all of it");
     const char* file = "stretto/_core";
     check_stable(abi_->new_library(name.c_str(), file, 0, &library_), "a library");
@@ -314,8 +313,7 @@ nb::object typed(nb::handle call) {
 
 void bind_torch_operators(nb::module_& m) {
   nb::class_<OperatorLibrary>(m, "OperatorLibrary")
-      .def(nb::init<const std::string&, nb::object, nb::object>(), nb::arg("name"),
-           nb::arg("thread"), nb::arg("process"))
+      .def(nb::init<const std::string&, nb::object>(), nb::arg("name"), nb::arg("thread"))
       .def_static("is_there", &OperatorLibrary::is_there)
       .def("define", &OperatorLibrary::define, nb::arg("schema"), nb::arg("body"), nb::kw_only(),
            nb::arg("is_one_call"));

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Sequence, Tuple, TypeVar
 
 import numpy as np
 
+from . import _route
 from .errors import UserError
 
 # What operators take: an array of NumPy or CuPy, a tensor of PyTorch. The others of a call are of the
@@ -403,24 +404,30 @@ def _usable(kind: Any, x: Any) -> Any:
     return x
 
 
-def may_overlap(kind: Any, a: Any, b: Any) -> bool:
-    """Whether an element of one may be the other's, by where they begin and end."""
-    (a_first, a_end), (b_first, b_end) = _ends(kind, a), _ends(kind, b)
-    return a_first < b_end and b_first < a_end
+def may_overlap(kind: Any, a: Any, *others: Any) -> bool:
+    """Whether an element of a may be one of another array's, by where they begin and end."""
+    first, end = ends(kind, a)
+    spans = (ends(kind, x) for x in others)
+    return any(first < other_end and other_first < end for other_first, other_end in spans)
 
 
 def has_gaps(kind: Any, x: Any) -> bool:
     """Whether others' elements may lie between its own."""
-    first, end = _ends(kind, x)
+    first, end = ends(kind, x)
     return end - first != kind.itemsize(x) * math.prod(x.shape)
 
 
-def _ends(kind: Any, x: Any) -> Tuple[int, int]:
-    if 0 in x.shape:
+def ends(kind: Any, x: Any) -> Tuple[int, int]:
+    """Where its elements begin and end."""
+    shape = tuple(x.shape)
+    if 0 in shape:
         return 0, 0
-    steps = [(n - 1) * stride for n, stride in zip(x.shape, kind.strides_bytes(x))]
-    first = kind.address(x) + sum(step for step in steps if step < 0)
-    last = kind.address(x) + sum(step for step in steps if step > 0)
+    first = last = kind.address(x)
+    for n, stride in zip(shape, kind.strides_bytes(x)):
+        if stride < 0:
+            first += (n - 1) * stride
+        else:
+            last += (n - 1) * stride
     return first, last + kind.itemsize(x)
 
 
@@ -432,6 +439,7 @@ def _cupy_kind(x: Any) -> Any:
     return CupyKind
 
 
+@_route.beside_graphs
 def adopt(x: Any) -> Tuple[Any, Any]:
     """(kind, x), where anything with DLPack on the CPU has become a NumPy array that shares its
     memory. The one place that decides on which device a call runs. UserError for what is no array,

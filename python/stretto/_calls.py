@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 import os
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from ._arrays import COMPUTED, adopt, has_gaps, kind_of, may_overlap
+from . import _route
+from ._arrays import COMPUTED, adopt, ends, has_gaps, kind_of, may_overlap
 from .errors import UserError
 
 _MOST = 2**31 - 1  # of int32
@@ -87,6 +87,7 @@ def bound_of(rows: int) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
+@_route.beside_graphs
 def with_options(body: Callable[..., Any], *options: Any) -> Callable[..., Any]:
     """body with its first arguments, for Group.call; the same object each time."""
     return functools.partial(body, *options)
@@ -134,18 +135,21 @@ def scale_or_none(op: str, scale: Any) -> Optional[float]:
     return factor
 
 
-def several(op: str, out: Any, count: int) -> Optional[Tuple[Any, ...]]:
-    """What the caller gave as `out` of an operator with so many results."""
-    if out is None:
+def several(
+    op: str, given: Any, count: int, name: str = "out", need: str = "arrays for its results"
+) -> Optional[Tuple[Any, ...]]:
+    """What the caller gave as the argument `name`, by default as `out` of an operator with so many
+    results."""
+    if given is None:
         return None
-    if not isinstance(out, (tuple, list)) or len(out) != count:
-        raise UserError(f"{op}: out is {_described(out)}, need {count} arrays for its results")
-    return tuple(out)
+    if not isinstance(given, (tuple, list)) or len(given) != count:
+        raise UserError(f"{op}: {name} is {_described(given)}, need {count} {need}")
+    return tuple(given)
 
 
-def _described(out: Any) -> str:
-    many = isinstance(out, (tuple, list))
-    return f"a {type(out).__name__} of {len(out)}" if many else f"one {type(out).__name__}"
+def _described(given: Any) -> str:
+    many = isinstance(given, (tuple, list))
+    return f"a {type(given).__name__} of {len(given)}" if many else f"one {type(given).__name__}"
 
 
 def axis(op: str, name: str, dim: int, num_dims: int) -> int:
@@ -179,14 +183,15 @@ def make_result(
     if not kind.writable(out):
         raise UserError(f"{op}: out is read-only")
     kind.count_write(out)
-    apart = kind.is_dense(out) and not any(may_overlap(kind, out, x) for x in read)
+    apart = kind.is_dense(out) and not may_overlap(kind, out, *read)
     return out, out if apart else kind.empty(shape, like)
 
 
 def check_apart(op: str, kind, results: Sequence[Any]) -> None:
     """Of the arrays of one call's results. Those with gaps may lie in each other's."""
-    for a, b in itertools.combinations([x for x in results if not has_gaps(kind, x)], 2):
-        if may_overlap(kind, a, b):
+    spans = sorted(ends(kind, x) for x in results if not has_gaps(kind, x))
+    for (_, end), (first, _) in zip(spans, spans[1:]):
+        if first < end:
             raise UserError(f"{op}: out: two of the arrays overlap")
 
 

@@ -91,6 +91,7 @@ class Group:
     def __repr__(self) -> str:
         return f"<stretto rank {self.rank} of {self.size}{', ' + self.name if self.name else ''}>"
 
+    @_route.beside_graphs
     def alone(self) -> Group:
         """A world of this rank only, for operators that do not communicate: threads may call them at the
         same time, so each has its own."""
@@ -198,6 +199,7 @@ class Group:
         fault.record["group"] = self.name
         fault.args = (f"{fault} (in group '{self.name}'{': ' if who else ''}{who})",)
 
+    @_route.beside_graphs
     def call(self, op: Callable[..., Any], option: int, out: Any, *arrays: Any) -> Any:
         """op(self, *arrays, option, out), `out` a tuple where there are several results. A call that
         is nothing but launches over these arrays and its results as they are becomes a plan, which

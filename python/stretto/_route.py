@@ -32,3 +32,17 @@ def wants(*arrays: Any) -> bool:
 def is_compiling() -> bool:
     """Whether torch.compile is tracing, which makes no calls."""
     return layer is not None and layer.is_compiling()
+
+
+_BESIDE_GRAPHS = (
+    "graphs hold stretto's operators on tensors without out=; call it without and copy the result, "
+    "such as out.copy_(stretto.all_reduce(x))"
+)
+
+
+def beside_graphs(function: Any) -> Any:
+    """For what calls without a place in graphs come to: torch.compile leaves it to Python, as it does
+    under torch.compiler.disable(), which costs time; with fullgraph=True its error says why."""
+    function._torchdynamo_disable = True
+    function._torchdynamo_disable_msg = _BESIDE_GRAPHS
+    return function

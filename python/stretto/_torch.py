@@ -5,14 +5,22 @@ contributes to other ranks' results counts. Every operator's last argument is th
 
 from __future__ import annotations
 
-from typing import Callable, Optional, Tuple
+from typing import Callable
 
 import torch
 from torch import Tensor
 
 from . import collectives, matmul, ops
 from ._gradients import empty_like_weight, rms_norm_gradients, weight_gradient
-from ._torch_library import define, differentiate, go_on, is_compiling, node_of, refuse_gradients
+from ._torch_library import (
+    define,
+    differentiate,
+    go_on,
+    is_compiling,
+    node_of,
+    refuse_gradients,
+    resized,
+)
 from ._world import group_of
 from .errors import UserError
 
@@ -28,14 +36,6 @@ def wants(*arrays) -> bool:
         if isinstance(x, Tensor) and x.requires_grad:
             return torch.is_grad_enabled()
     return False
-
-
-def _resized(shape, dim: int, *, times: int = 1, parts: int = 1, last: Optional[int] = None):
-    size = list(shape)
-    size[dim] = size[dim] * times // parts
-    if last is not None:
-        size[-1] = last
-    return size
 
 
 class _GatherMatmul(torch.autograd.Function):  # pylint: disable=abstract-method
@@ -111,29 +111,6 @@ def _matmul_all_reduce(a, b, replicated, group):
     return group_of(group).call(matmul._matmul_all_reduce, 0, None, a, b)
 
 
-def _all_gather_scaled_matmul(a, b, scale_a, scale_b, gather_dim, out_dtype, group):
-    op = matmul.scaled_op("all_gather_matmul", out_dtype)
-    return group_of(group).call(op, gather_dim, None, a, b, scale_a, scale_b)
-
-
-def _scaled_matmul_reduce_scatter(a, b, scale_a, scale_b, scatter_dim, reduce_op, out_dtype, group):
-    return ops.matmul_reduce_scatter(
-        a.detach(),
-        b.detach(),
-        scatter_dim=scatter_dim,
-        reduce_op=reduce_op,
-        scale_a=scale_a.detach(),
-        scale_b=scale_b.detach(),
-        out_dtype=out_dtype,
-        group=group,
-    )
-
-
-def _scaled_matmul_all_reduce(a, b, scale_a, scale_b, out_dtype, group):
-    op = matmul.scaled_op("matmul_all_reduce", out_dtype)
-    return group_of(group).call(op, 0, None, a, b, scale_a, scale_b)
-
-
 def _broadcast(x, root, group):
     return group_of(group).call(collectives._broadcast, root, None, x)
 
@@ -167,13 +144,13 @@ def _all_reduce_add_rms_norm(x, residual, weight, eps, group):
 all_gather = define(
     "all_gather(Tensor x, int dim, str group) -> Tensor",
     _all_gather,
-    lambda x, dim, group: x.new_empty(_resized(x.shape, dim, times=group_of(group).size)),
+    lambda x, dim, group: x.new_empty(resized(x.shape, dim, times=group_of(group).size)),
     is_one_call=True,
 )
 reduce_scatter = define(
     "reduce_scatter(Tensor x, int dim, str reduce_op, str group) -> Tensor",
     _reduce_scatter,
-    lambda x, dim, _, group: x.new_empty(_resized(x.shape, dim, parts=group_of(group).size)),
+    lambda x, dim, _, group: x.new_empty(resized(x.shape, dim, parts=group_of(group).size)),
     is_one_call=True,
 )
 all_reduce = define(
@@ -186,7 +163,7 @@ all_gather_matmul = define(
     "all_gather_matmul(Tensor a, Tensor b, int gather_dim, str group) -> Tensor",
     _all_gather_matmul,
     lambda a, b, dim, group: a.new_empty(
-        _resized(a.shape, dim, times=group_of(group).size, last=b.shape[1])
+        resized(a.shape, dim, times=group_of(group).size, last=b.shape[1])
     ),
     is_one_call=True,
 )
@@ -194,8 +171,8 @@ all_gather_and_matmul = define(
     "all_gather_and_matmul(Tensor a, Tensor b, int gather_dim, str group) -> (Tensor, Tensor)",
     _all_gather_and_matmul,
     lambda a, b, dim, group: (
-        a.new_empty(_resized(a.shape, dim, times=group_of(group).size)),
-        a.new_empty(_resized(a.shape, dim, times=group_of(group).size, last=b.shape[1])),
+        a.new_empty(resized(a.shape, dim, times=group_of(group).size)),
+        a.new_empty(resized(a.shape, dim, times=group_of(group).size, last=b.shape[1])),
     ),
     is_one_call=True,
 )
@@ -204,7 +181,7 @@ matmul_reduce_scatter = define(
     " -> Tensor",
     _matmul_reduce_scatter,
     lambda a, b, dim, _, group: a.new_empty(
-        _resized(a.shape, dim, parts=group_of(group).size, last=b.shape[1])
+        resized(a.shape, dim, parts=group_of(group).size, last=b.shape[1])
     ),
     is_one_call=True,
 )
@@ -219,35 +196,6 @@ matmul_all_reduce = define(
     "matmul_all_reduce(Tensor a, Tensor b, bool replicated, str group) -> Tensor",
     _matmul_all_reduce,
     lambda a, b, *_: a.new_empty(tuple(a.shape[:-1]) + (b.shape[1],)),
-    is_one_call=True,
-)
-all_gather_scaled_matmul = define(
-    "all_gather_scaled_matmul(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, int gather_dim,"
-    " str out_dtype, str group) -> Tensor",
-    _all_gather_scaled_matmul,
-    lambda a, b, scale_a, scale_b, dim, out_dtype, group: a.new_empty(
-        _resized(a.shape, dim, times=group_of(group).size, last=b.shape[1]),
-        dtype=getattr(torch, out_dtype),
-    ),
-    is_one_call=True,
-)
-scaled_matmul_reduce_scatter = define(
-    "scaled_matmul_reduce_scatter(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b,"
-    " int scatter_dim, str reduce_op, str out_dtype, str group) -> Tensor",
-    _scaled_matmul_reduce_scatter,
-    lambda a, b, scale_a, scale_b, dim, _, out_dtype, group: a.new_empty(
-        _resized(a.shape, dim, parts=group_of(group).size, last=b.shape[1]),
-        dtype=getattr(torch, out_dtype),
-    ),
-    is_one_call=True,
-)
-scaled_matmul_all_reduce = define(
-    "scaled_matmul_all_reduce(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, str out_dtype,"
-    " str group) -> Tensor",
-    _scaled_matmul_all_reduce,
-    lambda a, b, scale_a, scale_b, out_dtype, _: a.new_empty(
-        tuple(a.shape[:-1]) + (b.shape[1],), dtype=getattr(torch, out_dtype)
-    ),
     is_one_call=True,
 )
 broadcast = define(
@@ -462,18 +410,8 @@ differentiate(
         node_of(all_gather_matmul, _all_gather_matmul, _keep_factors, _all_gather_matmul_backward)
     ),
 )
-for _op, _body, _name in (
-    (all_gather_scaled_matmul, _all_gather_scaled_matmul, "all_gather_matmul with scales"),
-    (
-        scaled_matmul_reduce_scatter,
-        _scaled_matmul_reduce_scatter,
-        "matmul_reduce_scatter with scales",
-    ),
-    (scaled_matmul_all_reduce, _scaled_matmul_all_reduce, "matmul_all_reduce with scales"),
-    (
-        matmul_reduce_scatter_gradients,
-        _matmul_reduce_scatter_gradients,
-        "matmul_reduce_scatter_gradients",
-    ),
-):
-    refuse_gradients(_op, _body, _name)
+refuse_gradients(
+    matmul_reduce_scatter_gradients,
+    _matmul_reduce_scatter_gradients,
+    "matmul_reduce_scatter_gradients",
+)

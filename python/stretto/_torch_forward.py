@@ -9,17 +9,19 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-from . import attention, expert_layers, expert_parallel, moe, transformer, ulysses
-from ._torch_library import define, refuse_gradients
+from . import attention, expert_layers, expert_parallel, matmul, moe, transformer, ulysses
+from ._torch_library import define, refuse_gradients, resized
 from ._world import group_of
 
 
-def _forward(schema: str, body: Callable, fake: Callable, *, is_one_call: bool = False):
+def _forward(schema: str, body: Callable, fake: Callable, **options: bool):
+    """`options`: those of define()."""
+
     @functools.wraps(body)
     def detached(*inputs):
         return body(*(x.detach() if isinstance(x, Tensor) else x for x in inputs))
 
-    op = define(schema, detached, fake, is_one_call=is_one_call)
+    op = define(schema, detached, fake, **options)
     refuse_gradients(op, detached, schema.partition("(")[0])
     return op
 
@@ -347,4 +349,79 @@ ep_moe_layer = _forward(
     " int num_experts, int? expert_groups, Tensor? residual, str group) -> Tensor",
     _ep_moe_layer,
     lambda x, *_: x.new_empty(x.shape),
+)
+
+
+_SCALED = "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b"
+
+
+def _product_fake(a, b, out_dtype, dim=0, **resizing):
+    """Of as many rows as resized() says, by default a's."""
+    shape = resized(a.shape, dim, last=b.shape[1], **resizing)
+    return a.new_empty(shape, dtype=getattr(torch, out_dtype))
+
+
+all_gather_scaled_matmul = _forward(
+    f"all_gather_scaled_matmul({_SCALED}, int gather_dim, str out_dtype, str group) -> Tensor",
+    lambda a, b, scale_a, scale_b, dim, out_dtype, group: group_of(group).call(
+        matmul.scaled_op("all_gather_matmul", out_dtype), dim, None, a, b, scale_a, scale_b
+    ),
+    lambda a, b, _scale_a, _scale_b, dim, out_dtype, group: _product_fake(
+        a, b, out_dtype, dim, times=group_of(group).size
+    ),
+    is_one_call=True,
+)
+
+
+def _all_gather_with_scales_fake(a, scale_a, dim, group):
+    size = group_of(group).size
+    of_row = scale_a.shape[-1] if scale_a.ndim == a.ndim else 1
+    return (
+        a.new_empty(resized(a.shape, dim, times=size)),
+        scale_a.new_empty(resized(a.shape, dim, times=size, last=of_row)),
+    )
+
+
+# What products of lists of b are made of: all ranks' rows, and each product of this rank alone.
+all_gather_with_scales = _forward(
+    "all_gather_with_scales(Tensor a, Tensor scale_a, int gather_dim, str group)"
+    " -> (Tensor, Tensor)",
+    lambda a, scale_a, dim, group: matmul.gather_with_scales(group_of(group), a, scale_a, dim),
+    _all_gather_with_scales_fake,
+)
+scaled_matmul = _forward(
+    f"scaled_matmul({_SCALED}, str out_dtype, str group) -> Tensor",
+    lambda a, b, scale_a, scale_b, out_dtype, group: (
+        group_of(group)
+        .alone()
+        .call(matmul.scaled_op("all_gather_matmul", out_dtype), 0, None, a, b, scale_a, scale_b)
+    ),
+    lambda a, b, _scale_a, _scale_b, out_dtype, _group: _product_fake(a, b, out_dtype),
+    meets=False,
+)
+scaled_matmul_reduce_scatter = _forward(
+    f"scaled_matmul_reduce_scatter({_SCALED}, int scatter_dim, str reduce_op, str out_dtype,"
+    " str group) -> Tensor",
+    lambda a, b, scale_a, scale_b, dim, reduce_op, out_dtype, group: matmul.matmul_reduce_scatter(
+        a,
+        b,
+        scatter_dim=dim,
+        reduce_op=reduce_op,
+        scale_a=scale_a,
+        scale_b=scale_b,
+        out_dtype=out_dtype,
+        group=group,
+    ),
+    lambda a, b, _scale_a, _scale_b, dim, _reduce_op, out_dtype, group: _product_fake(
+        a, b, out_dtype, dim, parts=group_of(group).size
+    ),
+    is_one_call=True,
+)
+scaled_matmul_all_reduce = _forward(
+    f"scaled_matmul_all_reduce({_SCALED}, str out_dtype, str group) -> Tensor",
+    lambda a, b, scale_a, scale_b, out_dtype, group: group_of(group).call(
+        matmul.scaled_op("matmul_all_reduce", out_dtype), 0, None, a, b, scale_a, scale_b
+    ),
+    lambda a, b, _scale_a, _scale_b, out_dtype, _group: _product_fake(a, b, out_dtype),
+    is_one_call=True,
 )

@@ -22,7 +22,7 @@ _library = torch.library.Library("stretto", "FRAGMENT")
 _stable = None
 if _core.OperatorLibrary.is_there():
     # pylint: disable=protected-access
-    _stable = _core.OperatorLibrary("stretto", _world._thread, _world._process)
+    _stable = _core.OperatorLibrary("stretto", _world._thread)
 
 
 def registered_by() -> str:
@@ -57,6 +57,15 @@ def define(
     if meets:
         _keep_calls(op)
     return op
+
+
+def resized(shape, dim: int, *, times: int = 1, parts: int = 1, last: Optional[int] = None):
+    """The shape, of `times` the size along `dim` or one of its `parts`; `last`: the last size."""
+    size = list(shape)
+    size[dim] = size[dim] * times // parts
+    if last is not None:
+        size[-1] = last
+    return size
 
 
 _TAG = torch.Tag.pt2_compliant_tag

@@ -82,11 +82,20 @@ class _Member:
 
 
 _process = _Member()
-_thread = threading.local()  # .member of a thread that is a rank
+
+
+class _Thread(threading.local):
+    """`member`: of a thread that is a rank its own, of others the process's, which is found as an
+    attribute of the class sooner than a default by getattr()."""
+
+    member = _process
+
+
+_thread = _Thread()
 
 
 def _member() -> _Member:
-    return getattr(_thread, "member", _process)
+    return _thread.member
 
 
 def _after_fork() -> None:
@@ -136,7 +145,7 @@ def name_of(group: GroupLike) -> str:
 def group_of(group: GroupLike = None) -> Group:
     """This rank's place in the group, None: that of init(). UserError before `init`, after
     `finalize`, in a forked child, and on a rank that is not in it."""
-    member = getattr(_thread, "member", _process)
+    member = _thread.member
     found = member.groups.get("" if group is None else name_of(group))
     if found is None or (found is not group and isinstance(group, (Group, Outsider))):
         raise _refusal(member, group)

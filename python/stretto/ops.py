@@ -16,6 +16,7 @@ been made with these shapes before. What goes wrong there is told by a later cal
 `group`: what `stretto.new_group` or `stretto.mesh` returned, its name, or the torch.distributed
 group that it was made of; None: all ranks. `out`: an array to write the result to, of its shape and
 element type; it is returned. Where it overlaps what is still read then, the result is copied there.
+No graph of torch.compile holds such a call; `out.copy_(stretto.all_reduce(x))` is part of one.
 
 Errors: UserError for shapes, types and arguments that do not fit, for a group that there is not or
 that this rank is not in, where ranks disagree, and where another rank has refused the call, saying

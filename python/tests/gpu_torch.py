@@ -181,6 +181,10 @@ class Products(GpuTest):
                 got = stretto.matmul_reduce_scatter(a, w.t(), **scales)
                 self.same(got, total(x @ y).chunk(SIZE)[RANK])
                 self.same(stretto.matmul_all_reduce(a, w.t(), **scales), total(x @ y))
+                several = {"scale_a": scale_a, "scale_b": [scale_b] * 2}
+                out = [torch.empty(SIZE * m, n, dtype=torch.bfloat16, device=DEVICE), None]
+                for got in stretto.all_gather_matmul(a, [w.t()] * 2, out=out, **several):
+                    self.same(got, torch.cat(from_all(x)) @ y)
 
 
 class Memory(GpuTest):

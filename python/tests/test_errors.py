@@ -27,7 +27,7 @@ def world():
 
 
 def test_before_init_and_after_finalize(monkeypatch):
-    monkeypatch.setattr(stretto._world, "_process", stretto._world._Member())
+    monkeypatch.setattr(stretto._world._Thread, "member", stretto._world._Member())
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(stretto.UserError, match="^rank 0: .* before init"):
         stretto.all_reduce(X)

@@ -255,7 +255,7 @@ def test_scales_that_do_not_fit(rng):
             ("out_dtype int32", lambda: product(out_dtype=np.int32)),
             ("factors are float8_e4m3fn", lambda: product(a=plain)),
             ("scatter_dim -1 is the last", lambda: product(scatter_dim=-1)),
-            ("scales float32, not float64", lambda: product(scale_a=scale_a.astype(float))),
+            ("scale_a is float64; with", lambda: product(scale_a=scale_a.astype(float))),
             (r"\(4, 2\) and \(2, 1\) for blocks", lambda: product(scale_a=scale_a[:3])),
         ):
             with pytest.raises(stretto.UserError, match=match):

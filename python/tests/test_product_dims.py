@@ -1,4 +1,4 @@
-"""Products that gather or scatter along any dimension, and one gather for several weights."""
+"""Products that gather or scatter along any dimension."""
 
 import numpy as np
 import pytest
@@ -67,27 +67,3 @@ def test_products_along_the_last_dimension(rng, size, last):
             ),
         )
         near(np.concatenate(got, 2), want, "float32", k)
-
-
-@pytest.mark.parametrize("dim", [0, 1])
-def test_one_gather_for_several_weights(rng, dim):
-    a, w = parts(rng, 2, (3, 4, 8), "float64"), [parts(rng, 2, (8, n), "float64") for n in (5, 1, 7)]
-    whole = np.concatenate(a, dim)
-
-    def body():
-        r = stretto.rank()
-        mine = [b[r] for b in w]
-        for bad in ({"out": []}, {"scale_a": a[0]}, {"out_dtype": "float32"}):
-            with pytest.raises(stretto.UserError, match="a list of b needs one"):
-                stretto.all_gather_matmul(a[r], mine, **bad)
-        with pytest.raises(stretto.UserError, match="a list of b needs one"):
-            stretto.all_gather_matmul(a[r], [])
-        for _ in range(2):
-            gathered, made = stretto.all_gather_matmul(a[r], mine, gather_dim=dim, return_a=True)
-        return gathered, made, stretto.all_gather_matmul(a[r], tuple(mine), gather_dim=dim)
-
-    for r, (gathered, made, again) in enumerate(testing.run(2, body)):
-        np.testing.assert_array_equal(gathered, whole)
-        for got, same, b in zip(made, again, w):
-            np.testing.assert_allclose(got, whole @ b[r], rtol=1e-12, atol=1e-12)
-            np.testing.assert_array_equal(got, same)

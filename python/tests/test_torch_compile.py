@@ -156,7 +156,9 @@ def test_tensors_without_memory_are_refused():
         @classmethod
         def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
             return torch.utils._pytree.tree_map_only(
-                torch.Tensor, Wrapper, func(*(getattr(x, "inner", x) for x in args), **(kwargs or {}))
+                torch.Tensor,
+                Wrapper,
+                func(*(getattr(x, "inner", x) for x in args), **(kwargs or {})),
             )
 
     class Spread(Wrapper):
@@ -171,7 +173,10 @@ def test_tensors_without_memory_are_refused():
     assert is_traceable_wrapper_subclass(Wrapper(torch.ones(4)))
     cases = [
         (freed, "Tensor of 4 elements has no memory"),
-        (lambda: FakeTensorMode().from_tensor(torch.ones(4)), "FakeTensor of 4 elements has no memory"),
+        (
+            lambda: FakeTensorMode().from_tensor(torch.ones(4)),
+            "FakeTensor of 4 elements has no memory",
+        ),
         (lambda: Wrapper(torch.ones(4)), "Wrapper of 4 elements has no memory"),
         (lambda: Spread(torch.ones(4)), r"pass this rank's part, x\.to_local\(\)"),
     ]
@@ -223,3 +228,99 @@ def test_calls_that_no_graph_holds_run_beside_it():
     """
     for rank, (status, _, errors) in enumerate(finish(start(2, code), 240)):
         assert status == 0, f"rank {rank}: {errors}"
+
+
+def with_out():
+    """name: (a call with out=, its result), of operators of all modules."""
+    x, w, norm = torch.randn(4, 6), torch.randn(6, 6), torch.ones(6)
+    q, starts = torch.randn(6, 4, 8), torch.tensor([0, 2, 6], dtype=torch.int32)
+    a, b = (torch.randn(n, 32).to(torch.float8_e4m3fn) for n in (4, 6))
+    scales = {"scale_a": torch.rand(4, 1), "scale_b": torch.rand(1, 6)}
+    return {
+        "all_reduce": (lambda out: stretto.all_reduce(x, reduce_op="avg", out=out), (4, 6)),
+        "all_to_all": (lambda out: stretto.all_to_all(x, out=out), (4, 6)),
+        "all_gather_matmul": (lambda out: stretto.all_gather_matmul(x, w, out=out), (4, 6)),
+        "a list": (lambda out: stretto.all_gather_matmul(x, [w, w], out=[None, out])[1], (4, 6)),
+        "scales": (lambda out: stretto.all_gather_matmul(a, b.t(), out=out, **scales), (4, 6)),
+        "matmul_reduce_scatter": (
+            lambda out: stretto.matmul_reduce_scatter(x, w, out=out),
+            (4, 6),
+        ),
+        "norm": (
+            lambda out: stretto.all_reduce_add_rms_norm(x, x, norm, out=(out, None))[0],
+            (4, 6),
+        ),
+        "packed_attention": (
+            lambda out: stretto.packed_attention(q, q, q, starts, out=out),
+            (6, 4, 8),
+        ),
+        "ring_attention": (lambda out: stretto.ring_attention(q, q, q, out=out), (6, 4, 8)),
+        "grouped_matmul": (
+            lambda out: stretto.grouped_matmul(q[:, 0], torch.ones(1, 8, 6), starts[::2], out=out),
+            (6, 6),
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", with_out())
+def test_calls_with_out_are_made_beside_graphs(rng, name):
+    """Where a graph has to hold all, the error says what to do."""
+    torch.manual_seed(int(rng.integers(1 << 30)))
+    call, shape = with_out()[name]
+    stretto.init()
+    try:
+        want, out = call(torch.empty(shape)), torch.full(shape, float("nan"))
+        with pytest.raises(Exception, match="call it without and copy the result, such as out.cop"):
+            torch.compile(call, fullgraph=True, backend="eager")(torch.empty(shape))
+        torch._dynamo.reset()
+        got = torch.compile(lambda out: call(out) * 2, backend="eager")(out)
+        assert torch.equal(out, want) and torch.equal(got, want * 2)
+    finally:
+        stretto.finalize()
+        torch._dynamo.reset()
+
+
+@needs_compiler
+def test_what_is_called_for_instead_of_out(cache):
+    run(
+        2,
+        cache,
+        """
+@torch.compile(fullgraph=True)
+def step(x, w, out):
+    return out.copy_(stretto.all_gather_matmul(x, w)).sum(), stretto.all_reduce(x)
+
+x, w, out = torch.full((2, 4), r + 1.0), torch.ones(4, 3), torch.full((4, 3), -1.0)
+for _ in range(2):
+    total, _ = step(x, w, out.fill_(-1))
+    torch.testing.assert_close(out, stretto.all_gather_matmul(x, w))
+    assert total == out.sum() == 2 * 3 * (4 + 8)
+""",
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_list_of_weights_with_scales(rng, cache, backend):
+    """Gathered in the order of the other ranks' calls, whatever a rank makes of the results."""
+    run(
+        2,
+        cache,
+        f"""
+torch.manual_seed({rng.integers(1 << 30)} + r)
+f8 = torch.float8_e4m3fn
+a, scale_a = torch.randn(4, 32).to(f8), torch.rand(4, 1)
+weights = [torch.randn(n, 32).to(f8).t() for n in (16, 3)]
+scales = [torch.rand(1, n) for n in (16, 3)]
+
+def step(a, scale_a, *given):
+    weights, scales = given[:2], given[2:]
+    both = stretto.all_gather_matmul(a, weights, scale_a=scale_a, scale_b=scales)
+    return both[1] * 2 if r == 0 else both[0] + 1, stretto.all_reduce(scale_a)
+
+want = step(a, scale_a, *weights, *scales)
+compiled = torch.compile(step, fullgraph=True, backend="{backend}")
+for _ in range(2):
+    torch.testing.assert_close(compiled(a, scale_a, *weights, *scales), want)
+""",
+    )

@@ -253,3 +253,81 @@ def test_products_with_scales_are_as_torch_has_them(of_rows):
                 call(a, w, *scales)
     finally:
         stretto.finalize()
+
+
+def several():
+    """Of a rank: (its rows, weights, scales of the rows, of the weights), in e4m3."""
+    rows = torch.randn(4, 32).to(torch.float8_e4m3fn)
+    weights = [torch.randn(n, 32).to(torch.float8_e4m3fn).t() for n in (16, 1, 9)]
+    return rows, weights, torch.rand(4, 1), [torch.rand(1, w.shape[1]) for w in weights]
+
+
+@pytest.mark.parametrize("of_rows", [False, True])
+@pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
+def test_lists_with_scales_in_graphs(of_rows, backend):
+    """By torch.library where a graph is compiled, else the same bits at once."""
+    size = 2 if backend is None else 1  # ranks that are threads do not compile at the same time
+    given = [several() for _ in range(size)]
+    if not of_rows:
+        given = [(a, w, torch.rand(()), list(torch.rand(3))) for a, w, *_ in given]
+
+    def step(a, weights, scale_a, scale_b):
+        return stretto.all_gather_matmul(
+            a, weights, scale_a=scale_a, scale_b=scale_b, return_a=True, out_dtype="float32"
+        )
+
+    def body():
+        a, weights, scale_a, scale_b = given[stretto.rank()]
+        call = step if backend is None else torch.compile(step, fullgraph=True, backend=backend)
+        out = [torch.full((4 * size, w.shape[1]), -1.0) for w in weights]
+        made = stretto.all_gather_matmul(a, weights, scale_a=scale_a, scale_b=scale_b, out=out)
+        assert all(x is y for x, y in zip(made, out))
+        return *call(a, weights, scale_a, scale_b), out
+
+    values = [a.double() * scale_a for a, _, scale_a, _ in given]
+    for r, (rows, made, out) in enumerate(testing.run(size, body)):
+        assert torch.equal(rows.float(), torch.cat([a for a, *_ in given]).float())
+        for got, same, b, scale in zip(made, out, *given[r][1::2]):
+            want = torch.cat(values) @ (b.double() * scale)
+            torch.testing.assert_close(got, want.float(), rtol=1e-5, atol=1e-5)
+            assert torch.equal(got, same)
+
+
+def test_operators_of_lists_have_the_shapes_of_their_fakes():
+    def body():
+        a, weights, scale_a, scales = several()
+        for given in (
+            (a, weights[0], scale_a, scales[0]),
+            (a, weights[0], torch.rand(()), torch.rand(1)),
+            (a.view(2, 2, 32), weights[0], scale_a.view(2, 2, 1), scales[0]),
+            (a.view(2, 2, 32), weights[0], torch.rand(1), torch.rand(1, 1)),
+        ):
+            for name, arguments in (
+                ("all_gather_with_scales", (given[0], given[2], given[0].ndim - 2, "")),
+                ("scaled_matmul", (*given, "float16", "")),
+            ):
+                op = getattr(torch.ops.stretto, name)
+                with torch._subclasses.FakeTensorMode() as mode:
+                    traced = op(
+                        *torch.utils._pytree.tree_map_only(
+                            torch.Tensor, mode.from_tensor, arguments
+                        )
+                    )
+                made = op(*arguments)
+                pairs = zip(traced, made) if isinstance(made, tuple) else [(traced, made)]
+                for x, y in pairs:
+                    assert (x.shape, x.dtype, x.stride()) == (y.shape, y.dtype, y.stride()), name
+
+    testing.run(2, body)
+
+
+def test_lists_with_scales_have_no_gradient():
+    stretto.init()
+    try:
+        a, weights, scale_a, scales = several()
+        scales[1].requires_grad_()
+        for out in (None, [torch.empty(4, w.shape[1]) for w in weights]):
+            with pytest.raises(stretto.UserError, match="has no gradient"):
+                stretto.all_gather_matmul(a, weights, scale_a=scale_a, scale_b=scales, out=out)
+    finally:
+        stretto.finalize()
