@@ -16,7 +16,7 @@ PYTORCHS = {"async_tp": "async-TP", "one_shot": "one-shot", "two_shot": "two-sho
 def overlap_table(results: Results, ranks: int, ops: tuple = ("ag_gemm", "gemm_rs")) -> str:
     ours = {k: v for k, v in results.rows(["overlap"], "overlap", shape_key, ranks).items() if k[0] in ops}
     torch = results.rows(["overlap-torch"], "overlap", shape_key, ranks)
-    lines, won, long, asynchronous = [], collections.Counter(), collections.defaultdict(list), []
+    lines, won, long = [], collections.Counter(), collections.defaultdict(list)
     for key, (row, run) in ours.items():
         for mode in ("eager", "graph"):
             if mode not in row:
@@ -30,8 +30,6 @@ def overlap_table(results: Results, ranks: int, ops: tuple = ("ag_gemm", "gemm_r
             won[faster(r, "sequence").strip("*")] += 1
             if row["m"] >= MANY_ROWS and row["op"] != "gemm_ar":
                 long[mode, operator(row).split()[0]].append(part.median)
-                if best:
-                    asynchronous.append((best[0] / median(t["ours_ms"]), operator(row)))
             lines.append([operator(row) + (", graph" if mode == "graph" else "") + mark(ours, key),
                           f"{median(t['ours_ms']):.3f}", short(row.get("chosen", "")),
                           *(f"{median(t[n]):.3f}" if n in t else "-"
@@ -44,13 +42,12 @@ def overlap_table(results: Results, ranks: int, ops: tuple = ("ag_gemm", "gemm_r
                   "sequence", "sequence / ours", "E_overlap", "PyTorch", "faster"], lines)
     summary = (f"\nOf {sum(won.values())} rows ours is faster than the sequence in {won['ours']}, the sequence in "
                f"{won['sequence']}, neither in {won['neither']}.\n") if lines else ""
-    summary += hidden_summary(long, asynchronous)
+    summary += hidden_summary(long)
     return text + summary + footnote(text) + sources(ours) + (sources(torch) if any(k in ours for k in torch) else "")
 
 
-def hidden_summary(parts: dict, asynchronous: list) -> str:
-    """Arithmetic means and minima of E_overlap ({(mode, operator): values}), and how async-TP compares (theirs / ours,
-    row)."""
+def hidden_summary(parts: dict) -> str:
+    """Arithmetic means and minima of E_overlap ({(mode, operator): values})."""
     if not parts:
         return ""
     said = [f"{op} {statistics.mean(values):.2f} on average over {len(values)} rows, {min(values):.2f} at least"
@@ -59,10 +56,6 @@ def hidden_summary(parts: dict, asynchronous: list) -> str:
               for (mode, op), values in parts.items() if mode == "graph"]
     text = f"E_overlap from {MANY_ROWS} rows on: {'; '.join(said)} (eager)"
     text += f"; in graphs {', '.join(graphs)}." if graphs else "."
-    if asynchronous:
-        least, where = min(asynchronous)
-        text += (f" Async-TP, from another run, is slower in {sum(r > 1 for r, _ in asynchronous)} of the "
-                 f"{len(asynchronous)} that were timed; it takes {least:.2f} of our time at the least ({where}).")
     return "\n" + textwrap.fill(text, 118, break_on_hyphens=False) + "\n"
 
 
