@@ -134,7 +134,8 @@ def launch_alone(x, out):
 
 
 def overheads(world: World) -> dict:
-    """Microseconds of host time per call, best of some rounds, while the GPU keeps up."""
+    """Microseconds of host time per call in each of some rounds, in which all calls take turns, while the GPU keeps
+    up."""
     x, out = (torch.ones(16, 64, device=world.device, dtype=BF16) for _ in range(2))
     leaf = x.clone().requires_grad_()
     calls = {
@@ -146,19 +147,18 @@ def overheads(world: World) -> dict:
         "torch.add(x, x, out=out)": lambda: torch.add(x, x, out=out),
         "dist.all_reduce(x)": lambda: dist.all_reduce(out),
     }
-    row = {}
-    for name, call in calls.items():
-        best = float("inf")
-        for _ in range(SMALL_ROUNDS):
+    row = {name: [] for name in calls}
+    for round_idx in range(-1, SMALL_ROUNDS):  # the first one warms up
+        for name, call in calls.items():
+            out.zero_()
+            dist.barrier(device_ids=[world.rank])
             torch.cuda.synchronize()
             begin = time.perf_counter_ns()
             for _ in range(SMALL_CALLS):
                 call()
-            best = min(best, (time.perf_counter_ns() - begin) / SMALL_CALLS / 1000)
-        row[name] = best
-        out.zero_()
-        torch.cuda.synchronize()
-        dist.barrier(device_ids=[world.rank])
+            us = (time.perf_counter_ns() - begin) / SMALL_CALLS / 1000
+            if round_idx >= 0:
+                row[name].append(us)
     return row
 
 
@@ -277,7 +277,7 @@ def main():
     show(f"import {IMPORT_S:.2f} s, init {init_s:.2f} s, first call {first_s:.2f} s")
     result["overhead_us"] = overheads(world)
     for name, us in result["overhead_us"].items():
-        show(f"  {name:<40}{us:8.2f} us")
+        show(f"  {name:<40}{statistics.median(us):8.2f} us")
     result["mlp"] = run_mlp(world, options.samples)
     medians = {name[:-3]: statistics.median(ms) for name, ms in result["mlp"].items() if name.endswith("_ms")}
     show(f"MLP block {TOKENS} x {HIDDEN} x {FFN}, forward and backward: sequence {medians['sequence']:.3f} ms, ours "

@@ -88,6 +88,11 @@ def spread(values: list, digits: int = 2) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def rounds(value: float | list) -> list:
+    """Of what was kept of each round, or, in files before 2026-11-26, of the best one alone."""
+    return value if isinstance(value, list) else [value]
+
+
 def ratio(over: list, under: list) -> Interval:
     return interval([x / y for x, y in zip(over, under, strict=True)])
 

@@ -304,6 +304,17 @@ class Scoreboard(MadeResults):
             {**row, "without_ms": [8.375, 8.35, 8.375]}, {**row, "label": "gathered m=8192", "without_ms": [8.0] * 3}])
         self.assertEqual(self.line(what)[2:5], ["0.95", "-", "yes"])
 
+    def test_calls_from_python_by_rounds(self):
+        calls = {"launch alone": 5.0, "all_reduce(x, out=out)": 6.0, "all_reduce(x)": 10.5,
+                 "torch.ops.stretto.all_reduce(x)": 15.0}
+        self.result("gpu-pytorch-x2-2026-01-02.json", overhead_us=calls)
+        self.assertEqual(self.line("Python over a bare launch")[2:5], ["**1.0, 5.5, 10.0 us**", "-", "no"])
+        made = {name: [us] * 3 for name, us in calls.items()}
+        made["all_reduce(x)"] = [9.5, 10.5, 11.5]  # a round has what its launches alone take, too
+        made["launch alone"] = [4.75, 5.0, 5.25]
+        self.result("gpu-pytorch-x2-2026-01-03.json", overhead_us=made)
+        self.assertEqual(self.line("Python over a bare launch")[2:5], ["1.0, 5.5, 10.0 us", "-", "yes"])
+
     def test_async_tp_in_turn(self):
         def called(m, theirs, ours):
             return {**{name: row[name] for name in ("op", "ranks", "n", "k")}, "m": m,

@@ -3,7 +3,8 @@
 import statistics
 
 from results import (
-    Interval, Results, failure, faster, footnote, mark, median, operator, ratio, shape_key, sources, table, times,
+    Interval, Results, failure, faster, footnote, mark, median, operator, ratio, rounds, shape_key, sources, table,
+    times,
 )
 
 
@@ -95,7 +96,8 @@ def calls_table(results: Results, _ranks: int) -> str:
     rows = newest_per_ranks(results, "overhead_us")
     names = list(dict.fromkeys(name for calls, _ in rows.values() for name in calls))
     lines = [[f"`{name}`" if "(" in name else name,
-              *(f"{calls[name]:.1f}" if name in calls else "-" for calls, _ in rows.values())] for name in names]
+              *(f"{median(rounds(calls[name])):.1f}" if name in calls else "-" for calls, _ in rows.values())]
+             for name in names]
     return table(["call, host us", *(f"{n} GPUs" for n in rows)], lines) + sources(rows)
 
 
