@@ -342,7 +342,7 @@ def mlp(results: Results, ranks: int):
     if not t:
         return None
     faster = ratio(t["sequence_ms"], t["ours_ms"]).median
-    return f"{faster:.2f}x", faster >= 1.15
+    return f"{faster:.2f}x", faster >= 1.15 if ranks == 4 else None  # of which it is asked
 
 
 def sequence_rows(results: Results, ranks: int, kind: str, least: int) -> dict:
@@ -448,7 +448,7 @@ BARS = [
     Bar("AG+GEMM, GEMM+RS and GEMM+AR from PyTorch in place, time / C++'s", "1.02, by the interval", "pytorch",
         python_and_cpp("in_place")),
     Bar("the same of ordinary tensors, whose result is made", "1.02", "pytorch", python_and_cpp("plain")),
-    Bar("MLP block forward and backward, 8192 tokens, over `torch.mm` and NCCL", "1.15x", "pytorch", mlp),
+    Bar("MLP block forward and backward, 8192 tokens, over `torch.mm` and NCCL", "1.15x on four", "pytorch", mlp),
 ]
 
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "stretto/proof/overlap.h"
+
 namespace stretto::predict {
 namespace {
 
@@ -17,30 +19,7 @@ void Packets::add_load(const Place& place, const Box& box, int agent) {
   events_[agent].push_back({place, box, false});
 }
 
-// A load that no set of stores covers waits for a counter of its own, for ever.
-std::vector<int> Packets::sources(const Event& load, Plan& plan) const {
-  std::vector<int> counters;
-  std::int64_t covered = 0;
-  auto boxes = stored_.find(load.place);
-  if (boxes != stored_.end()) {
-    auto exact = boxes->second.find(load.box);
-    if (exact != boxes->second.end()) return exact->second;
-    for (const auto& [box, stores] : boxes->second) {
-      if (!overlaps(box, load.box)) continue;
-      covered += volume(intersection(box, load.box));
-      counters.insert(counters.end(), stores.begin(), stores.end());
-    }
-  }
-  if (covered < volume(load.box)) {
-    counters.push_back(plan.num_counters());
-    plan.counters.push_back(fmt::format("a packet of '{}' on rank {} that nobody stores",
-                                        plan.program->tensors[at(load.place.tensor)].name,
-                                        load.place.rank));
-  }
-  return counters;
-}
-
-void Packets::link(Plan& plan) {
+void Packets::number_stores(Plan& plan) {
   for (auto& [agent, events] : events_) {
     std::size_t next = 0;
     for (Step& step : plan.agents[at(agent)].steps) {
@@ -56,6 +35,47 @@ void Packets::link(Plan& plan) {
       stored_[event.place][event.box].push_back(step.counter);
     }
   }
+}
+
+void Packets::find_sources() {
+  for (const auto& [agent, events] : events_) {
+    for (const Event& event : events) {
+      if (!event.is_store) sources_[event.place].try_emplace(event.box);
+    }
+  }
+  auto boxes_of = [](const auto& by_box) {
+    std::vector<Box> boxes;
+    for (const auto& [box, of_box] : by_box) boxes.push_back(box);
+    return boxes;
+  };
+  for (auto& [place, loads] : sources_) {
+    const auto& stores = stored_[place];
+    const std::vector<Box> loaded = boxes_of(loads), stored = boxes_of(stores);
+    for_each_overlap(loaded, stored, [&](std::size_t load, std::size_t store) {
+      Sources& sources = loads.at(loaded[load]);
+      const std::vector<int>& counters = stores.at(stored[store]);
+      sources.counters.insert(sources.counters.end(), counters.begin(), counters.end());
+      sources.covered += volume(intersection(loaded[load], stored[store]));
+    });
+  }
+}
+
+// A load that no set of stores covers waits for a counter of its own, for ever.
+std::vector<int> Packets::counters_of(const Event& load, Plan& plan) const {
+  const Sources& sources = sources_.at(load.place).at(load.box);
+  std::vector<int> counters = sources.counters;
+  if (sources.covered < volume(load.box)) {
+    counters.push_back(plan.num_counters());
+    plan.counters.push_back(fmt::format("a packet of '{}' on rank {} that nobody stores",
+                                        plan.program->tensors[at(load.place.tensor)].name,
+                                        load.place.rank));
+  }
+  return counters;
+}
+
+void Packets::link(Plan& plan) {
+  number_stores(plan);
+  find_sources();
   for (auto& [agent, events] : events_) {
     std::vector<Step> steps;
     std::size_t next = 0;
@@ -68,7 +88,7 @@ void Packets::link(Plan& plan) {
         steps.push_back(step);
         continue;
       }
-      for (int counter : sources(events[next++], plan)) {
+      for (int counter : counters_of(events[next++], plan)) {
         steps.push_back(step);
         steps.back().counter = counter;
       }

@@ -3,6 +3,7 @@
 // numbers the counters. Part of the plan builder.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <vector>
 
@@ -30,15 +31,19 @@ class Packets {
     Box box;
     bool is_store = false;
   };
-  struct Stored {
-    Box box;
-    int counter = -1;
+  // Of a load: the counters of the stores that overlap it, and how much of it these cover.
+  struct Sources {
+    std::vector<int> counters;
+    std::int64_t covered = 0;
   };
 
-  std::vector<int> sources(const Event& load, Plan& plan) const;
+  void number_stores(Plan& plan);
+  void find_sources();
+  std::vector<int> counters_of(const Event& load, Plan& plan) const;
 
   std::map<int, std::vector<Event>> events_;                 // by agent
   std::map<Place, std::map<Box, std::vector<int>>> stored_;  // counters
+  std::map<Place, std::map<Box, Sources>> sources_;
 };
 
 }  // namespace stretto::predict
