@@ -70,7 +70,7 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, int num_sms) {
                        .num_reduce_sms = 0,
                        .reduce_cols = 256};
   // Beside those who multiply. Rows of products under way: more spill with more ranks.
-  const bool beside = base.num_reduce_sms == 0;
+  const bool beside = !d.all_reduce || base.num_reduce_sms == 0;
   GroupedRsConfig usual = wide;
   sum_beside(d, usual);
   for (std::int64_t blocks : {4, 8, 16}) {
@@ -86,18 +86,10 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, int num_sms) {
   GroupedRsConfig at_end = wide;
   sum_at_end(d, at_end);
   add(out, at_end);
-  // On SMs of their own, rows loaded ahead.
-  constexpr std::int64_t kRows = 16, kSlots = 20;  // of 8 KB each
-  if (d.top_k > kSlots || tokens_of_rank(d) < kRows) return out;
+  if (!can_sum_on_sms(d)) return out;
   for (auto [sms, blocks] : {std::pair{12, 8}, {20, 8}, {28, 8}, {40, 8}, {28, 4}, {40, 4}}) {
     GroupedRsConfig made = wide;
-    made.num_compute_sms = sms;  // whose turns are counted
-    made.block_tiles = tiles_of_block(d.n, made.tile.bn, blocks);
-    made.num_reduce_sms = sms;
-    made.num_reduce_stages = static_cast<int>(kSlots / d.top_k);
-    made.reduce_rows = kRows;
-    made.reduce_rounds = rounds_of_turns(d, made, kRows, 2);
-    made.num_compute_sms = num_sms - sms;
+    sum_on_sms(d, made, sms, blocks);
     add(out, made);
   }
   return out;

@@ -25,6 +25,9 @@ std::int64_t shares_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, i
   return std::max<std::int64_t>(shares, 1);
 }
 
+// Of sums on SMs of their own: tokens at a time, and rows under way, of 8 KB each with them.
+constexpr std::int64_t kRowsOnSms = 16, kSlotsOnSms = 20;
+
 }  // namespace
 
 void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
@@ -337,6 +340,24 @@ void sum_beside(const GroupedRsDesc& d, GroupedRsConfig& c) {
   c.reduce_rounds = rounds_of_turns(d, c, c.reduce_rows, 1);
 }
 
+bool can_sum_on_sms(const GroupedRsDesc& d) {
+  return d.top_k <= kSlotsOnSms && rows_per_rank(d) >= kRowsOnSms;
+}
+
+void sum_on_sms(const GroupedRsDesc& d, GroupedRsConfig& c, int sms, std::int64_t blocks) {
+  constexpr int kTurns = 2;
+  const int all = c.num_compute_sms;
+  c.num_compute_sms = sms;  // whose turns are counted
+  c.block_tiles = std::max<std::int64_t>(ceil_div(d.n, c.tile.bn) / blocks, 1);
+  c.last_blocks = 0;
+  c.last_rows = c.last_rounds = 1;
+  c.num_reduce_sms = sms;
+  c.num_reduce_stages = static_cast<int>(kSlotsOnSms / d.top_k);
+  c.reduce_rows = kRowsOnSms;
+  c.reduce_rounds = rounds_of_turns(d, c, kRowsOnSms, kTurns);
+  c.num_compute_sms = all - sms;
+}
+
 GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   std::int64_t mean_rows = ceil_div(d.m * d.top_k, d.num_experts);  // of an expert
   if (target == Target::kCpu) {
@@ -363,8 +384,13 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   // At the end they take 0 to 18 % less on two H100s, 2026-11-25, and on four H200s, 2026-11-26, 6
   // to 31 % less but where a row's product is long: beside products of Mixtral in blocks of 512
   // columns they take 4 to 9 % less than at the end (docs/performance/moe.md).
-  constexpr std::int64_t kLongProduct = 2560;
-  if (!d.all_reduce && (d.world_size <= 2 || d.k < kLongProduct)) {
+  // With 8,192 tokens and more of Phi-3.5-MoE (k = 1600) 28 SMs of their own take 4 to 10 % less
+  // than the end on four; with k = 352 the end takes less.
+  constexpr std::int64_t kShortProduct = 1024, kLongProduct = 2560, kManyTokens = 8192;
+  const bool middling = d.world_size > 2 && d.k >= kShortProduct && d.k < kLongProduct;
+  if (!d.all_reduce && middling && d.m >= kManyTokens && c.tile.bm == 128 && can_sum_on_sms(d)) {
+    sum_on_sms(d, c, 28, 8);
+  } else if (!d.all_reduce && (d.world_size <= 2 || d.k < kLongProduct)) {
     sum_at_end(d, c);
   } else {
     sum_beside(d, c);

@@ -52,6 +52,10 @@ std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& c
 void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config, std::int64_t most_rows = 48);
 // Sums of a quarter of the columns while the next are multiplied, by threads beside the products.
 void sum_beside(const GroupedRsDesc& desc, GroupedRsConfig& config);
+// The same in so many blocks on so many SMs of their own, of all that the config has, with rows
+// loaded ahead; whether tokens have as few rows and ranks as many tokens as that takes.
+bool can_sum_on_sms(const GroupedRsDesc& desc);
+void sum_on_sms(const GroupedRsDesc& desc, GroupedRsConfig& config, int sms, std::int64_t blocks);
 std::string to_string(const GroupedRsDesc& desc);
 std::string to_string(const GroupedRsConfig& config);
 GroupedRsConfig default_config(const GroupedRsDesc& desc, Target target = Target::kCpu);
