@@ -144,6 +144,7 @@ def overheads(world: World) -> dict:
         "all_reduce(x)": lambda: stretto.all_reduce(x),
         "torch.ops.stretto.all_reduce(x)": lambda: torch.ops.stretto.all_reduce(x, "sum", ""),
         "all_reduce(x) with gradient": lambda: stretto.all_reduce(leaf),
+        "torch.empty_like(x)": lambda: torch.empty_like(x),
         "torch.add(x, x, out=out)": lambda: torch.add(x, x, out=out),
         "dist.all_reduce(x)": lambda: dist.all_reduce(out),
     }

@@ -314,6 +314,10 @@ class Scoreboard(MadeResults):
         made["launch alone"] = [4.75, 5.0, 5.25]
         self.result("gpu-pytorch-x2-2026-01-03.json", overhead_us=made)
         self.assertEqual(self.line("Python over a bare launch")[2:5], ["1.0, 5.5, 10.0 us", "-", "yes"])
+        made["all_reduce(x)"] = [13.5, 14.5, 15.5]
+        made["torch.empty_like(x)"] = [3.0] * 3  # PyTorch's part of a result that is made
+        self.result("gpu-pytorch-x2-2026-01-04.json", overhead_us=made)
+        self.assertEqual(self.line("Python over a bare launch")[2:5], ["**1.0, 6.5 + 3.0, 10.0 us**", "-", "no"])
 
     def test_async_tp_in_turn(self):
         def called(m, theirs, ours):
