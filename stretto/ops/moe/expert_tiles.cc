@@ -29,6 +29,7 @@ constexpr double kLinkBytes = 350e9, kFlops = 600e12, kMemoryBytes = 4e12;
 // Of gate, by which a token is multiplied for all its experts, where they are not known: with them
 // a quarter of the experts keep one of two ranks busy.
 constexpr double kUnknownColumns = 6880;
+constexpr double kFewestEarly = 4;
 
 }  // namespace
 
@@ -66,6 +67,9 @@ TileOrder order_in_classes(const ExpertTiles& t, std::int64_t ffn) {
     const double filled = std::max(before - 0.5, 0.0);
     if (filled > 0) early = std::min(early, travel / weights * before / filled);
   }
+  // One expert's tiles may be fewer than there are SMs: of Mixtral's with 2,048 tokens on two GPUs
+  // 112, and the others wait. With four it takes 3 % less by prediction.
+  early = std::max(early, kFewestEarly);
   const double share = static_cast<double>(t.split().share());
   if (early >= share) return {.stages = t.world_size};  // all; such tables take fewer registers
   return {.stages = t.world_size, .early_experts = static_cast<std::int64_t>(std::ceil(early))};

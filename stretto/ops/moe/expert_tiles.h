@@ -40,10 +40,11 @@ struct TileOrder {
   std::int64_t early_experts = std::numeric_limits<std::int32_t>::max();
 };
 std::string to_string(const TileOrder& order);  // "2 classes of 8 experts"
-// A class for each rank, of as many experts as keep a rank busy while tokens travel; fewer where an
-// expert has so few rows of a rank's tokens that reading its weights takes longer than multiplying
-// them, so that every class would cost more than the wait. `ffn`: the columns of gate and up, each,
-// by which a rank multiplies a token for each of its experts, on average; 0: not known.
+// A class for each rank, of as many experts as keep a rank busy while tokens travel, at least four;
+// fewer where an expert has so few rows of a rank's tokens that reading its weights takes longer
+// than multiplying them, so that every class would cost more than the wait. `ffn`: the columns of
+// gate and up, each, by which a rank multiplies a token for each of its experts, on average; 0: not
+// known.
 TileOrder order_in_classes(const ExpertTiles& tiles, std::int64_t ffn = 0);
 // That, on GPUs; there one class where the rows of an expert fill no tile, since its weights take
 // the time, and for groups of experts (ep_moe_layer.h), whose tokens are sent before anything is

@@ -252,6 +252,9 @@ TEST(TileOrder, ClassesAreOfAsManyExpertsAsTokensTravel) {
   EXPECT_EQ(default_order(tiles, Target::kCuda, 4096).early_experts, wide);
   tiles.world_size = 1;
   EXPECT_EQ(default_order(tiles, Target::kCuda, 4096).stages, 1);
+  // One expert would keep a rank busy for as long, but not all its SMs.
+  tiles = {.world_size = 2, .m = 2048, .top_k = 2, .num_experts = 8, .tile_rows = 128};
+  EXPECT_EQ(default_order(tiles, Target::kCuda, 7168).early_experts, 4);
   tiles = {.world_size = 4, .m = 64, .top_k = 2, .num_experts = 32, .tile_rows = 64};
   EXPECT_EQ(default_order(tiles, Target::kCuda, 4096).stages, 1);
 }
