@@ -370,7 +370,11 @@ Program across_ranks(const AgGemmDesc& d, const AgGemmConfig& cfg) {
 // 2026-11-22); on two they are alike.
 AgGemmConfig default_config(const AgGemmDesc& d, Target target) {
   if (target == Target::kCpu) return default_config(d, target, Gather::kPull);
-  return default_config(d, target, d.m <= kMostRowsAcross ? Gather::kPush : Gather::kSend);
+  // Pushing SMs are for tiles across the ranks' rows, which do not leave the gathered ones; with
+  // these, tiles of more than few rows spill beside them (NVRTC 13.0).
+  const bool few = ceil_div(d.m, std::int64_t{d.world_size}) <= kFewRows;
+  bool push = d.m <= kMostRowsAcross && (!d.gathered || few);
+  return default_config(d, target, push ? Gather::kPush : Gather::kSend);
 }
 
 Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
