@@ -7,7 +7,7 @@ namespace {
 
 // Of a worker beside another's products: a load takes so many times as long, behind theirs, and so
 // much of the time that it is busy they have not, for instruction slots and L2. Fitted to sums of
-// grouped_gemm_rs beside products, 12 shapes on two H100s, 2026-11-26.
+// grouped_gemm_rs beside products, 12 shapes each on two H100s and four H200s, 2026-11-26.
 constexpr double kBesideLatency = 3.0, kBesideShare = 0.3;
 
 class WorkMaker {

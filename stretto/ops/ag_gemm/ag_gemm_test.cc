@@ -120,7 +120,8 @@ TEST_P(AgGemm, GivesTheGatheredRows) {
                  small());
 }
 
-// Beside SMs that push, which few rows have for tiles across the ranks' rows, 128 of a rank's spill.
+// Beside SMs that push, which few rows have for tiles across the ranks' rows, 128 of a rank's
+// spill.
 TEST(AgGemmConfig, GatheredRowsAreSentByEnginesUnlessFew) {
   AgGemmDesc d{.world_size = 2, .m = 256, .n = 4096, .k = 4096};
   d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;

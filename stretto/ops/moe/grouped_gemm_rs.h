@@ -52,10 +52,11 @@ std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& c
 void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config, std::int64_t most_rows = 48);
 // Sums of a quarter of the columns while the next are multiplied, by threads beside the products.
 void sum_beside(const GroupedRsDesc& desc, GroupedRsConfig& config);
-// The same in so many blocks on so many SMs of their own, of all that the config has, with rows
-// loaded ahead; whether tokens have as few rows and ranks as many tokens as that takes.
-bool can_sum_on_sms(const GroupedRsDesc& desc);
+// The same in so many blocks of columns on SMs of their own, taken from the config's, with rows
+// loaded ahead.
 void sum_on_sms(const GroupedRsDesc& desc, GroupedRsConfig& config, int sms, std::int64_t blocks);
+// Whether a token's rows fit the slots of that, and a rank has as many tokens as it sums at a time.
+bool can_sum_on_sms(const GroupedRsDesc& desc);
 std::string to_string(const GroupedRsDesc& desc);
 std::string to_string(const GroupedRsConfig& config);
 GroupedRsConfig default_config(const GroupedRsDesc& desc, Target target = Target::kCpu);
