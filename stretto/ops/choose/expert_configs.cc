@@ -22,11 +22,6 @@ std::int64_t tokens_of_rank(const Desc& d) {
   return ceil_div(d.m, std::int64_t{d.world_size});
 }
 
-// Columns of the result in so many blocks.
-std::int64_t tiles_of_block(std::int64_t n, std::int64_t tile_cols, std::int64_t blocks) {
-  return std::max<std::int64_t>(ceil_div(n, tile_cols) / blocks, 1);
-}
-
 }  // namespace
 
 std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, int num_sms) {

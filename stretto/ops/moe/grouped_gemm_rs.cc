@@ -281,6 +281,10 @@ ExpertTiles tiles_of(const GroupedRsDesc& d, const GroupedRsConfig& c) {
           .tile_rows = c.tile.bm};
 }
 
+std::int64_t tiles_of_block(std::int64_t n, std::int64_t tile_cols, std::int64_t blocks) {
+  return std::max<std::int64_t>(ceil_div(n, tile_cols) / blocks, 1);
+}
+
 std::string to_string(const GroupedRsDesc& d) {
   return fmt::format("grouped_gemm_{} P={} m={} top {} of {} experts n={} k={} a={} b={} out={}{}",
                      d.all_reduce ? "ar" : "rs", d.world_size, d.m, d.top_k, d.num_experts, d.n,
@@ -348,7 +352,7 @@ void sum_on_sms(const GroupedRsDesc& d, GroupedRsConfig& c, int sms, std::int64_
   constexpr int kTurns = 2;
   const int all = c.num_compute_sms;
   c.num_compute_sms = sms;  // whose turns are counted
-  c.block_tiles = std::max<std::int64_t>(ceil_div(d.n, c.tile.bn) / blocks, 1);
+  c.block_tiles = tiles_of_block(d.n, c.tile.bn, blocks);
   c.last_blocks = 0;
   c.last_rows = c.last_rounds = 1;
   c.num_reduce_sms = sms;
@@ -387,14 +391,14 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   // With 8,192 tokens and more of Phi-3.5-MoE (k = 1600) 28 SMs of their own take 4 to 10 % less
   // than the end on four; with k = 352 the end takes less.
   constexpr std::int64_t kShortProduct = 1024, kLongProduct = 2560, kManyTokens = 8192;
-  const bool middling = d.world_size > 2 && d.k >= kShortProduct && d.k < kLongProduct;
-  if (!d.all_reduce && middling && d.m >= kManyTokens && c.tile.bm == 128 && can_sum_on_sms(d)) {
-    sum_on_sms(d, c, 28, 8);
-  } else if (!d.all_reduce && (d.world_size <= 2 || d.k < kLongProduct)) {
-    sum_at_end(d, c);
-  } else {
+  const bool many = d.m >= kManyTokens && c.tile.bm == 128 && can_sum_on_sms(d);
+  if (d.all_reduce || (d.world_size > 2 && d.k >= kLongProduct)) {
     sum_beside(d, c);
     c.num_reduce_sms = reduce_sms;
+  } else if (d.world_size > 2 && d.k >= kShortProduct && many) {
+    sum_on_sms(d, c, 28, 8);
+  } else {
+    sum_at_end(d, c);
   }
   return c;
 }

@@ -44,6 +44,8 @@ struct GroupedRsConfig {
 };
 
 ExpertTiles tiles_of(const GroupedRsDesc& desc, const GroupedRsConfig& config);
+// The block_tiles with which n columns are so many blocks, or a few more.
+std::int64_t tiles_of_block(std::int64_t n, std::int64_t tile_cols, std::int64_t blocks);
 // The reduce_rounds with which no worker sums more often per block, `rows` tokens at a time.
 std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& config,
                              std::int64_t rows, int turns);
