@@ -135,6 +135,8 @@ int run(int argc, char** argv) {
     command->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
     command->add_option("-o,--out", s.out, "JSON with every sample");
   }
+  moe->add_option("--traces", s.traces, "folder: what was timed once more, with the recorder")
+      ->check(CLI::ExistingDirectory);
   overlap->add_option("--config", s.configs,
                       "instead of the list: 'scatter=copy_engine channels=2 stagger=2'");
   for (auto* command : {overlap, moe, ep_moe, exchange}) {

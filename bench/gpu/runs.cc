@@ -97,8 +97,12 @@ ExchangeOptions exchange_options(const Settings& s) {
 }
 
 MoeOptions moe_options(const Settings& s) {
-  return {
-      .only = s.only, .quick = s.quick, .profile = s.profile, .samples = s.samples, .seed = s.seed};
+  return {.only = s.only,
+          .quick = s.quick,
+          .profile = s.profile,
+          .traces = s.traces,
+          .samples = s.samples,
+          .seed = s.seed};
 }
 
 EpMoeOptions ep_moe_options(const Settings& s) {

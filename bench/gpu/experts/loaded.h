@@ -24,8 +24,9 @@ using Tensors = std::map<std::string, const SymmetricGpuMemory*>;
 // A program on every rank, bound to memory of the comparison.
 class Loaded {
  public:
-  Loaded(GpuWorld& world, const Program& program, const Tensors& tensors) {
-    instance_ = std::make_unique<GpuInstance>(world, compile(program, {.require_proof = false}));
+  Loaded(GpuWorld& world, const Program& program, const Tensors& tensors, bool records = false) {
+    CompiledForGpu made = compile_for_gpu(program, {.require_proof = false}, {.record = records});
+    instance_ = std::make_unique<GpuInstance>(world, made.program, std::move(made.code));
     args_.extents = extent_bounds(program);
     for (const Tensor& t : program.tensors) {
       auto it = tensors.find(t.name);
@@ -43,6 +44,15 @@ class Loaded {
   void wait() const {
     instance_->wait();
     if (next_) next_->wait();
+  }
+  // Of what was loaded to record: GpuInstance::set_recording and collect.
+  void set_recording(bool on) {
+    instance_->set_recording(on);
+    if (next_) next_->set_recording(on);
+  }
+  void collect(Recorder& recorder) {
+    instance_->collect(recorder);
+    if (next_) next_->collect(recorder);
   }
 
  private:

@@ -106,8 +106,7 @@ class FirstLayer : public Comparison {
                        {"b_gate", &gate_},
                        {"b_up", &up_},
                        {"c", &t.c}};
-    return {in_order(candidate),
-            std::make_unique<Loaded>(world_, ag_grouped_gemm(d, candidate.config), tensors), made};
+    return {in_order(candidate), load(ag_grouped_gemm(d, candidate.config), tensors), made};
   }
 
   void row(const FirstTables& t, std::size_t rank, std::size_t pair,
@@ -155,8 +154,7 @@ class SecondLayer : public Comparison {
                        {"a", &a_},
                        {"b", &b_},
                        {"out", &ours_}};
-    return {to_string(config),
-            std::make_unique<Loaded>(world_, grouped_gemm_rs(desc_, config), tensors), made_};
+    return {to_string(config), load(grouped_gemm_rs(desc_, config), tensors), made_};
   }
   Made product_at(std::size_t i) override {
     const GroupedRsConfig& config = candidates_[i];
@@ -165,15 +163,14 @@ class SecondLayer : public Comparison {
                        {"a", &a_},
                        {"b", &b_},
                        {"products", &products_}};
-    return {to_string(config),
-            std::make_unique<Loaded>(world_, tile_products(desc_, config), tensors)};
+    return {to_string(config), load(tile_products(desc_, config), tensors)};
   }
   void prepare(std::size_t, std::size_t product) override {
     Tensors tensors = {{"slots", &made_->tables.slots},
                        {"weights", &weights_},
                        {"products", &products_},
                        {"partial", &partial_}};
-    sum_ = std::make_unique<Loaded>(world_, weighted_sums(desc_, candidates_[product]), tensors);
+    sum_ = load(weighted_sums(desc_, candidates_[product]), tensors);
   }
   void after_products() override {
     sum_->launch();

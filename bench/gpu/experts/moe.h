@@ -19,6 +19,7 @@ struct MoeOptions {
   std::string only;  // shapes whose text contains this
   bool quick = false;
   bool profile = false;  // GpuTimeOptions::profile, of the first config of each; on one GPU
+  std::string traces;    // a folder: of each shape what was timed once more, with the recorder
   int samples = 40;
   std::uint64_t seed = 0;
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -104,6 +105,7 @@ class Comparison {
     sequence();
     world_.synchronize();
     result_.error = difference();
+    if (!options_.traces.empty()) trace(fused.index, product.index);
     return std::move(result_);
   }
 
@@ -113,6 +115,10 @@ class Comparison {
     std::unique_ptr<Loaded> program;
     const MadeTables* tables = nullptr;  // of what is fused
   };
+
+  std::unique_ptr<Loaded> load(const Program& program, const Tensors& tensors) const {
+    return std::make_unique<Loaded>(world_, program, tensors, records_);
+  }
 
   virtual std::size_t num_candidates() const = 0;
   // Whether its products by themselves are not those of a candidate before.
@@ -243,6 +249,34 @@ class Comparison {
                                     g - got.begin(), got.size(), *g, *w));
   }
 
+  // The two once more, with the recorder, in turn with the sequence as they were timed.
+  void trace(std::size_t fused_index, std::size_t product_index) {
+    constexpr int kRounds = 6, kRecorded = 3;
+    records_ = true;
+    Made fused = fused_at(fused_index), product = product_at(product_index);
+    prepare(fused_index, product_index);
+    for (int i = 0; i < kRounds; ++i) {
+      if (i == kRounds - kRecorded) {
+        world_.synchronize();
+        for (Loaded* p : {fused.program.get(), product.program.get()}) p->set_recording(true);
+      }
+      fused.program->launch();
+      before_products();
+      product.program->launch();
+      after_products();
+    }
+    world_.synchronize();
+    Recorder of_fused(world_.size()), of_product(world_.size());
+    fused.program->collect(of_fused);
+    product.program->collect(of_product);
+    std::string name = shape_.to_string() + ".trace.json";
+    std::ranges::replace(name, ' ', '-');
+    Recorder::write_trace(std::filesystem::path(options_.traces) / name,
+                          {{&of_fused, "fused"}, {&of_product, "in sequence"}},
+                          {{"fused", fused.config}, {"in sequence", product.config}});
+    records_ = false;
+  }
+
   // One launch of the first config of each between marks.
   MoeResult run_for_profilers() {
     Made fused = fused_at(0), product = product_at(0);
@@ -276,6 +310,7 @@ class Comparison {
     return best;
   }
 
+  bool records_ = false;        // what is loaded
   SymmetricGpuMemory experts_;  // chosen_
   // By rows of a tile, stages and early experts.
   std::map<std::tuple<std::int64_t, int, std::int64_t>, MadeTables> made_by_program_;

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/choose/configs.h"
@@ -39,17 +41,19 @@ std::vector<TileOrder> orders_of(const ExpertTiles& t, std::int64_t ffn) {
   return out;
 }
 
-// Every config in the default order, then the first of each number of queues, by which it depends
-// whether one rank's tokens come after another's, in the other orders.
-template <typename Candidate, typename Config, typename QueuesOf>
+// Every config in the default order, then in the other orders the first of each kind of sending and
+// loading: by the number of queues it depends whether one rank's tokens come after another's, and
+// sorted rows are there later.
+template <typename Candidate, typename Config, typename FirstOf>
 std::vector<Candidate> in_orders(const std::vector<Config>& configs, const MoeShape& s,
-                                 const auto& desc, const QueuesOf& queues_of) {
+                                 const auto& desc, const FirstOf& first_of) {
   std::vector<Candidate> out, others;
-  std::set<int> queues;
+  std::set<std::pair<int, bool>> kinds;
   for (const Config& c : configs) {
     std::vector<TileOrder> orders = orders_of(tiles_of(desc, c), s.ffn / s.world_size);
     out.push_back({.config = c, .order = orders[0]});
-    if (!queues.insert(queues_of(c)).second) continue;
+    const AgGroupedConfig& first = first_of(c);
+    if (!kinds.insert({first.num_copy_queues, first.sort_rows > 0}).second) continue;
     for (std::size_t i = 1; i < orders.size(); ++i) {
       others.push_back({.config = c, .order = orders[i]});
     }
@@ -126,8 +130,7 @@ std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t seed) 
 
 std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int num_sms) {
   const AgGroupedDesc d = first_layer(s);
-  auto out = in_orders<FirstLayerCandidate>(
-      gpu_configs(d, num_sms), s, d, [](const AgGroupedConfig& c) { return c.num_copy_queues; });
+  auto out = in_orders<FirstLayerCandidate>(gpu_configs(d, num_sms), s, d, std::identity());
   std::set<std::string> products;
   for (FirstLayerCandidate& c : out) c.new_products = products.insert(to_string(c.config)).second;
   return out;
@@ -139,9 +142,8 @@ std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_
 
 std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int num_sms) {
   const MoeLayerDesc d = whole_layer(s);
-  auto out = in_orders<WholeLayerCandidate>(
-      gpu_configs(d, num_sms), s, d,
-      [](const MoeLayerConfig& c) { return c.first.num_copy_queues; });
+  auto out = in_orders<WholeLayerCandidate>(gpu_configs(d, num_sms), s, d,
+                                            std::mem_fn(&MoeLayerConfig::first));
   std::set<std::string> products;
   for (WholeLayerCandidate& c : out) {
     c.alone = {

@@ -50,8 +50,7 @@ class WholeLayer : public Comparison {
                        {"b_up", &up_},
                        {"b", &down_},
                        {"out", &ours_}};
-    return {in_order(candidate),
-            std::make_unique<Loaded>(world_, moe_layer(desc_, candidate.config), tensors), &made};
+    return {in_order(candidate), load(moe_layer(desc_, candidate.config), tensors), &made};
   }
 
   Made product_at(std::size_t i) override {
@@ -71,9 +70,8 @@ class WholeLayer : public Comparison {
                       {"a", &between_},
                       {"b", &down_},
                       {"products", &products_}};
-    auto both = std::make_unique<Loaded>(world_, ag_grouped_gemm(d, candidate.config.first), first);
-    both->then(std::make_unique<Loaded>(
-        world_, tile_products(second_layer(shape_), candidate.alone), second));
+    auto both = load(ag_grouped_gemm(d, candidate.config.first), first);
+    both->then(load(tile_products(second_layer(shape_), candidate.alone), second));
     return {products_of(candidate), std::move(both)};
   }
 
@@ -82,8 +80,7 @@ class WholeLayer : public Comparison {
                        {"weights", &weights_},
                        {"products", &products_},
                        {"partial", &partial_}};
-    Program sums = weighted_sums(second_layer(shape_), candidates_[product].alone);
-    sum_ = std::make_unique<Loaded>(world_, sums, tensors);
+    sum_ = load(weighted_sums(second_layer(shape_), candidates_[product].alone), tensors);
   }
 
   void before_products() override { gather(); }
