@@ -7,7 +7,6 @@
 namespace stretto {
 namespace {
 
-constexpr std::int64_t kSortCols = 256;  // a warp's, 16 bytes a thread
 // Rows of an expert up to which the weights take the time, and tiles have 64 rows.
 constexpr std::int64_t kFewOfAnExpert = 64;
 constexpr int kStages = 4;

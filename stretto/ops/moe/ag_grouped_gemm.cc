@@ -15,6 +15,15 @@ std::int64_t rows_per_rank(const AgGroupedDesc& d) {
   return ceil_div(d.m, std::int64_t{d.world_size});
 }
 
+// Whether copies into the order of the tiles, which TMA then loads, take less than picked rows cost
+// a product: where an expert has nearly as many tiles as there are SMs. So it was in 11 of 12
+// shapes on two H100s and in 11 of 12 on four H200s, 2026-11-26 (gpu_bench moe --only moe-1).
+bool pays_to_sort(const AgGroupedDesc& d, const AgGroupedConfig& c, std::int64_t rows_of_expert) {
+  if (size_bytes(d.a_dtype) != 2 || d.b_dtype != d.a_dtype || d.k % kSortCols != 0) return false;
+  std::int64_t tiles = ceil_div(rows_of_expert, c.tile.bm) * ceil_div(d.n, c.tile.bn);
+  return 5 * tiles >= 4 * kGpuSms;
+}
+
 }  // namespace
 
 void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
@@ -258,6 +267,7 @@ AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
   c.num_copy_queues = 1;
   std::int64_t most = std::max<std::int64_t>(most_copied_rows(1, d.k), 1);
   c.comm_rows = std::min(share, most);
+  if (pays_to_sort(d, c, mean_rows)) c.sort_rows = kSortRows, c.sort_cols = kSortCols;
   return c;
 }
 

@@ -31,14 +31,17 @@ struct AgGroupedConfig {
   std::int64_t raster = 1;     // row tiles that share a column before moving on
   int num_copy_queues = 1;     // of sending
   std::int64_t comm_rows = 1;  // rows of one transfer
-  // What is copied at a time, by threads beside those that multiply, into the order of the tiles;
-  // 0: the product picks the rows where they lie.
+  // What is copied at a time, by threads beside those that multiply, into the order of the tiles,
+  // which take memory of their own; 0: the product picks the rows where they lie.
   std::int64_t sort_rows = 0, sort_cols = 0;
   // The second half of a tile is not multiplied where it holds no token, in loops of more than one
   // step (of one, the assembler would serialise products). Tokens are a tile's first rows then
   // (tile_tables and expert_tables make them so).
   bool skip_empty = false;
 };
+
+// On GPUs: what three warps hold of a copy, of 256 columns by 16 bytes a thread.
+inline constexpr std::int64_t kSortRows = 48, kSortCols = 256;
 
 ExpertTiles tiles_of(const AgGroupedDesc& desc, const AgGroupedConfig& config);
 std::string to_string(const AgGroupedDesc& desc);

@@ -29,6 +29,9 @@ constexpr double kLinkBytes = 350e9, kFlops = 600e12, kMemoryBytes = 4e12;
 // Of gate, by which a token is multiplied for all its experts, where they are not known: with them
 // a quarter of the experts keep one of two ranks busy.
 constexpr double kUnknownColumns = 6880;
+constexpr double kTileColumns = 128, kMostSms = 0.75 * kGpuSms;
+// With one of Mixtral's 8 experts in classes layers of 4,096 and 8,192 tokens took 2 to 5 % more of
+// the sequence's time than with four (two H100s, 2026-11-26): ranks do not begin together.
 constexpr double kFewestEarly = 4;
 
 }  // namespace
@@ -67,9 +70,13 @@ TileOrder order_in_classes(const ExpertTiles& t, std::int64_t ffn) {
     const double filled = std::max(before - 0.5, 0.0);
     if (filled > 0) early = std::min(early, travel / weights * before / filled);
   }
-  // One expert's tiles may be fewer than there are SMs: of Mixtral's with 2,048 tokens on two GPUs
-  // 112, and the others wait. With four it takes 3 % less by prediction.
   early = std::max(early, kFewestEarly);
+  // Tiles of the own rows alone, of which an expert's last one is not: for most SMs one, which wait
+  // for other ranks at once without it. Eight of Phi-3.5's 16 experts with 2,048 tokens on two GPUs
+  // took 1 to 8 % less than four. More ranks would read the weights once for each.
+  const double own_tiles =
+      (own_rows / static_cast<double>(t.tile_rows) - 0.5) * columns / kTileColumns;
+  if (t.world_size == 2 && own_tiles >= 1) early = std::max(early, kMostSms / own_tiles);
   const double share = static_cast<double>(t.split().share());
   if (early >= share) return {.stages = t.world_size};  // all; such tables take fewer registers
   return {.stages = t.world_size, .early_experts = static_cast<std::int64_t>(std::ceil(early))};

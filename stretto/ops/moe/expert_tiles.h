@@ -40,9 +40,10 @@ struct TileOrder {
   std::int64_t early_experts = std::numeric_limits<std::int32_t>::max();
 };
 std::string to_string(const TileOrder& order);  // "2 classes of 8 experts"
-// A class for each rank, of as many experts as keep a rank busy while tokens travel, at least four;
-// fewer where an expert has so few rows of a rank's tokens that reading its weights takes longer
-// than multiplying them, so that every class would cost more than the wait. `ffn`: the columns of
+// A class for each rank, of as many experts as keep a rank busy while tokens travel, at least four
+// and enough for a tile of the own rows on most SMs; fewer where an expert has so few rows of a
+// rank's tokens that reading its weights takes longer than multiplying them, so that every class
+// would cost more than the wait. `ffn`: the columns of
 // gate and up, each, by which a rank multiplies a token for each of its experts, on average; 0: not
 // known.
 TileOrder order_in_classes(const ExpertTiles& tiles, std::int64_t ffn = 0);

@@ -109,6 +109,7 @@ MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
   MoeLayerConfig c{default_config(first_layer(d), target), default_config(second_layer(d), target)};
   AgGroupedConfig& first = c.first;
   GroupedRsConfig& second = c.second;
+  first.sort_rows = first.sort_cols = 0;  // beside both layers' products it takes longer
   second.tile.bm = first.tile.bm = std::min(first.tile.bm, second.tile.bm);
   if (target == Target::kCuda && first.tile.bk == second.tile.bk) {
     // Slices of both layers that are alike go through the same pipes.

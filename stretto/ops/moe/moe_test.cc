@@ -237,6 +237,33 @@ TEST(Moe, RefusesSizesThatMakeNoSense) {
   expect_user_error([&] { moe_combine(combine, {}); }, {"dtype"});
 }
 
+// Rows are copied into the order of the tiles where an expert has nearly as many of these as there
+// are SMs: what was faster in gpu_bench moe.
+TEST(AgGroupedGemm, SortsRowsWhereExpertsHaveManyTiles) {
+  struct Layer {
+    std::int64_t experts, top_k, hidden, ffn, m;
+  };
+  auto sorts = [](int ranks, const Layer& l) {
+    AgGroupedDesc d{.world_size = ranks,
+                    .m = l.m,
+                    .top_k = l.top_k,
+                    .num_experts = l.experts,
+                    .n = l.ffn / ranks,
+                    .k = l.hidden,
+                    .swiglu = true};
+    d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
+    EXPECT_EQ(default_config(d, Target::kCpu).sort_rows, 0);
+    return default_config(d, Target::kCuda).sort_rows > 0;
+  };
+  for (int ranks : {2, 4}) {
+    for (std::int64_t m : {2048, 4096, 8192, 16384}) {
+      EXPECT_TRUE(sorts(ranks, {8, 2, 4096, 14336, m})) << ranks << ' ' << m;
+      EXPECT_FALSE(sorts(ranks, {60, 4, 2048, 1408, m})) << ranks << ' ' << m;
+      EXPECT_EQ(sorts(ranks, {16, 2, 4096, 6400, m}), m >= 4096 * ranks) << ranks << ' ' << m;
+    }
+  }
+}
+
 // In classes the weights of an expert are read once for each: of as many experts as it takes to
 // have something to do while tokens travel, and of none where weights take the time.
 TEST(TileOrder, ClassesAreOfAsManyExpertsAsTokensTravel) {
@@ -290,7 +317,9 @@ TEST(TileOrder, ClassesAreOfFewExpertsWhereReadingWeightsAgainTakesLongerThanMul
     expect(4, l);
   }
   for (const Layer& l : {Layer{32, 2, 4096, 4096, 5, 8}, Layer{32, 2, 4096, 16384, 7, 7},
-                         Layer{128, 8, 768, 8192, 30, 40}, Layer{128, 8, 768, 4096, 24, 40}}) {
+                         Layer{128, 8, 768, 8192, 30, 40}, Layer{128, 8, 768, 4096, 24, 40},
+                         // Few tiles of the own rows alone.
+                         Layer{16, 2, 3200, 2048, 7, 9}}) {
     expect(2, l);
   }
 }
