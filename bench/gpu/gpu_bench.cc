@@ -135,8 +135,6 @@ int run(int argc, char** argv) {
     command->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
     command->add_option("-o,--out", s.out, "JSON with every sample");
   }
-  moe->add_option("--traces", s.traces, "folder: what was timed once more, with the recorder")
-      ->check(CLI::ExistingDirectory);
   overlap->add_option("--config", s.configs,
                       "instead of the list: 'scatter=copy_engine channels=2 stagger=2'");
   for (auto* command : {overlap, moe, ep_moe, exchange}) {
@@ -158,6 +156,10 @@ int run(int argc, char** argv) {
   attention_ranks->add_option("--only", s.only, "rows whose label contains this");
   attention_ranks->add_option("--samples", s.samples)->default_val(20)->check(CLI::PositiveNumber);
   attention_ranks->add_option("-o,--out", s.out, "JSON with every sample");
+  for (auto* command : {moe, attention_ranks}) {
+    command->add_option("--traces", s.traces, "folder: what was timed once more, with the recorder")
+        ->check(CLI::ExistingDirectory);
+  }
   auto* watchdog = app.add_subcommand("watchdog", "kernels with and without deadlines of waits");
   watchdog->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(2, 8));
   watchdog->add_option("--only", s.only, "cases whose text contains this");

@@ -399,7 +399,11 @@ int run_attention_suite(const Settings& s, bool checks) {
 int run_attention_ranks(const Settings& s) {
   Report report(GpuWorld({.size = 1}), s);  // the measurements make worlds of their own
   measure_attention_ranks(
-      {.world_size = s.world_size, .only = s.only, .samples = s.samples, .seed = s.seed},
+      {.world_size = s.world_size,
+       .only = s.only,
+       .traces = s.traces,
+       .samples = s.samples,
+       .seed = s.seed},
       [&](const AttentionRanksResult& r) { report.keep("attention_ranks", r); });
   return report.finish("attention-ranks");
 }

@@ -17,7 +17,7 @@ struct Settings {
   std::string commit, driver, out;  // for the JSON
   std::uint64_t seed = std::random_device{}();
   std::string only;
-  std::string traces;                            // moe: a folder
+  std::string traces;                            // a folder
   std::int64_t size = 0;                         // of loops that are cubes
   std::int64_t tokens = 0, hidden = 0, ffn = 0;  // ep-moe, instead of the models'
   int launches = 3, back_to_back = 1, world_size = 1;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bench/gpu/harness/compile_ahead.h"
+#include "bench/gpu/harness/traces.h"
 #include "bench/gpu/harness/without_communication.h"
 #include "stretto/base/errors.h"
 #include "stretto/gpu/gpu_world.h"
@@ -145,6 +146,19 @@ std::vector<double> measured(GpuWorld& world, const Program& program, Row& row, 
   return ms;
 }
 
+void trace_both(GpuWorld& world, const Program& program, const std::string& label,
+                RandomFill& random, const AttentionRanksOptions& options) {
+  GpuProgram with(world, program, 1, random, {.record = true});
+  GpuProgram without(world, without_communication(program), 1, random, {.record = true});
+  auto traced = [](std::string name, const GpuProgram& p) {
+    return TracedLaunch{std::move(name), "", [call = p.call()] { call(0); },
+                        [&](bool on) { p.instance().set_recording(on); },
+                        [&](Recorder& recorder) { p.instance().collect(recorder); }};
+  };
+  write_traces(world, {traced("with", with), traced("without communication", without)},
+               options.traces, label);
+}
+
 // The program and the same without its communication. The difference is a few per cent of either,
 // so it has every sample that was asked for, however long they take.
 void measure_both(GpuWorld& world, Row& row, RandomFill& random,
@@ -159,6 +173,7 @@ void measure_both(GpuWorld& world, Row& row, RandomFill& random,
                            {.num_sets = sets, .samples = options.samples});
       with.instance().wait();
       row.result.all = std::move(ms[0]), row.result.without = std::move(ms[1]);
+      if (!options.traces.empty()) trace_both(world, program, row.result.label, random, options);
     } catch (const Fault&) {
       world.synchronize();
       world.clear_fault();

@@ -17,6 +17,7 @@ namespace stretto::bench {
 struct AttentionRanksOptions {
   int world_size = 2;
   std::string only;  // rows whose label contains this
+  std::string traces;  // a folder: both that the gathered form is timed as once more, recorded
   int samples = 20;
   std::uint64_t seed = 0;
 };

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -17,6 +17,7 @@
 #include "bench/gpu/experts/loaded.h"
 #include "bench/gpu/experts/moe.h"
 #include "bench/gpu/harness/each_shape.h"
+#include "bench/gpu/harness/traces.h"
 #include "bench/gpu/overlap/overlap_buffers.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
@@ -251,29 +252,24 @@ class Comparison {
 
   // The two once more, with the recorder, in turn with the sequence as they were timed.
   void trace(std::size_t fused_index, std::size_t product_index) {
-    constexpr int kRounds = 6, kRecorded = 3;
     records_ = true;
     Made fused = fused_at(fused_index), product = product_at(product_index);
     prepare(fused_index, product_index);
-    for (int i = 0; i < kRounds; ++i) {
-      if (i == kRounds - kRecorded) {
-        world_.synchronize();
-        for (Loaded* p : {fused.program.get(), product.program.get()}) p->set_recording(true);
-      }
-      fused.program->launch();
+    auto traced = [](std::string name, const Made& made, std::function<void()> launch) {
+      Loaded* program = made.program.get();
+      return TracedLaunch{std::move(name), made.config, std::move(launch),
+                          [=](bool on) { program->set_recording(on); },
+                          [=](Recorder& recorder) { program->collect(recorder); }};
+    };
+    auto sequence = [&] {
       before_products();
       product.program->launch();
       after_products();
-    }
-    world_.synchronize();
-    Recorder of_fused(world_.size()), of_product(world_.size());
-    fused.program->collect(of_fused);
-    product.program->collect(of_product);
-    std::string name = shape_.to_string() + ".trace.json";
-    std::ranges::replace(name, ' ', '-');
-    Recorder::write_trace(std::filesystem::path(options_.traces) / name,
-                          {{&of_fused, "fused"}, {&of_product, "in sequence"}},
-                          {{"fused", fused.config}, {"in sequence", product.config}});
+    };
+    write_traces(world_,
+                 {traced("fused", fused, [&] { fused.program->launch(); }),
+                  traced("in sequence", product, sequence)},
+                 options_.traces, shape_.to_string());
     records_ = false;
   }
 

@@ -1,0 +1,26 @@
+// What was timed once more, with the recorder: launches in turn, written as one trace a shape.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "stretto/gpu/gpu_world.h"
+#include "stretto/runtime/recorder.h"
+
+namespace stretto::bench {
+
+struct TracedLaunch {
+  std::string name, config;      // a rank is "NAME rank R" in the trace
+  std::function<void()> launch;  // and what comes before and after it in turn
+  // Of the instance that is launched, which was compiled to record (gpu_instance.h).
+  std::function<void(bool)> set_recording;
+  std::function<void(Recorder&)> collect;
+};
+
+// All in turn, some rounds of which are recorded, into `folder`, named after the shape. UserError
+// where that cannot be written; Fault where a launch gives up.
+void write_traces(const GpuWorld& world, const std::vector<TracedLaunch>& launches,
+                  const std::string& folder, std::string shape);
+
+}  // namespace stretto::bench
