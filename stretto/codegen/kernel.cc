@@ -191,8 +191,8 @@ class KernelWriter {
     launch_.event_lanes.push_back({.agent = 1});
   }
 
-  std::string open_lanes(bool in_cluster) const {
-    return options_.record ? open_lanes_text(num_lanes_, launch_.grid, in_cluster) : "";
+  std::string open_lanes(bool in_cluster) {
+    return options_.record ? open_lanes_text(num_lanes_, launch_.grid, in_cluster, launch_) : "";
   }
   std::string close_lanes() const { return options_.record ? close_lanes_text(num_lanes_) : ""; }
 
@@ -334,8 +334,8 @@ class KernelWriter {
   std::string kernel_body() {
     std::string out = kernel_head_text(launch_.kernel, launch_.block) + kPrefetch + vars_text();
     if (launch_.cluster > 1) out += "  const int cta = int(cluster_cta_rank());\n";
-    out += open_lanes(launch_.cluster > 1);
     out += table_checks_text(program_, launch_);
+    out += open_lanes(launch_.cluster > 1);
     out += begin_lost_word_text(context_.lost);
     if (launch_.gate.empty()) out += start_text();
     out += bells_text();

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/errors.h"
 #include "stretto/codegen/agent_writer.h"
+#include "stretto/codegen/role_plan.h"
 #include "stretto/device/device_sources.h"
 
 namespace stretto {
@@ -21,15 +23,25 @@ void add_lanes(const Role& role, int index, int beside, int per_block, LaunchPla
   }
 }
 
-std::string open_lanes_text(int per_block, int num_blocks, bool in_cluster) {
+std::string open_lanes_text(int per_block, int num_blocks, bool in_cluster, LaunchPlan& launch) {
+  // Not static memory, which would take as much as what the rest is aligned to.
+  constexpr std::size_t kAlignment = 16, kBytesOfLane = 40;  // device/sm90/event.h
+  const auto num_lanes = static_cast<std::size_t>(per_block) + 2;
+  std::size_t at = (launch.shared_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  launch.shared_bytes = at + num_lanes * kBytesOfLane;
+  if (launch.shared_bytes > kSharedLimit) {
+    throw UserError(fmt::format("needs {} bytes of shared memory where it records, a block has {}",
+                                launch.shared_bytes, kSharedLimit));
+  }
   return fmt::format(
-      "  __shared__ EventLane lanes[{0}];\n  if (threadIdx.x < {0}) {{\n"
+      "  EventLane* const lanes = reinterpret_cast<EventLane*>(smem + {4});\n"
+      "  if (threadIdx.x < {0}) {{\n"
       "    const int of_block = int(blockIdx.x) * {1} + int(threadIdx.x);\n"
       "    const int of_edge = {2} + int(threadIdx.x);\n"
       "    open_lane(lanes[threadIdx.x], p.events, threadIdx.x < {1} ? of_block : of_edge, epoch, "
       "{3});\n  }}\n  __syncthreads();\n",
-      per_block + 2, per_block, (num_blocks - 1) * per_block,
-      in_cluster ? fmt::format("cta == 0 || threadIdx.x >= {}", per_block) : "true");
+      num_lanes, per_block, (num_blocks - 1) * per_block,
+      in_cluster ? fmt::format("cta == 0 || threadIdx.x >= {}", per_block) : "true", at);
 }
 
 std::string close_lanes_text(int per_block) {

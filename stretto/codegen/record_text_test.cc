@@ -57,8 +57,8 @@ TEST(RecordText, EventsStandAroundWhatTheyTime) {
   expect_lines(
       kernel.source,
       {"#include \"stretto/device/sm90/event.h\"", "  EventLog events;\n};",
-       "__shared__ EventLane lanes[4];", "open_lane(lanes[threadIdx.x], p.events",
-       "__syncthreads();",
+       "EventLane* const lanes = reinterpret_cast<EventLane*>(smem + ",
+       "open_lane(lanes[threadIdx.x], p.events", "__syncthreads();",
        // on_start
        "const u64 notify_ns = global_timer_ns();", "add_release_sys(p.signals[",
        "record_notify(lanes[2], 0 + ", "// role 'announce'", "record_tile_begin(lanes[0]);",
@@ -89,6 +89,16 @@ TEST(RecordText, EveryLaneHasItsPlace) {
   EXPECT_EQ(launch.event_lanes.back().agent, 1);
   expect_lines(kernel.source, {"epoch, cta == 0 || threadIdx.x >= 2);"});
   expect_clean_build(kernel);
+}
+
+// Kernels that fill an SM have some hundred bytes left for lanes; static shared memory would take a
+// thousand, as the rest is aligned.
+TEST(RecordText, LanesTakeFewBytesBesideSlots) {
+  GeneratedKernel as_it_is = generate(announced_gemm(1)), kernel = recording(announced_gemm(1));
+  EXPECT_LE(kernel.launch.shared_bytes, as_it_is.launch.shared_bytes + 16 + 4 * 40);
+  if (!cuda::has_nvrtc()) GTEST_SKIP() << "no NVRTC";
+  cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, "kernel.cu", {.use_cache = false});
+  EXPECT_EQ(image.log.find(" smem"), std::string::npos) << image.log;
 }
 
 TEST(RecordText, PacketsAreWaitedForByOneThreadOfTheLane) {

@@ -19,6 +19,7 @@ struct EventLane {
   u64 tile_begin_ns;
   u32 count, first, capacity, epoch;
 };
+static_assert(sizeof(EventLane) == 40, "codegen/record_text.cc");
 
 STRETTO_DEVICE void open_lane(EventLane& lane, const EventLog& log, i64 idx, u64 epoch, bool on) {
   lane.events = on && log.events != nullptr ? log.events + idx * log.capacity : nullptr;
