@@ -95,9 +95,10 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     std::int64_t raster, second_raster, blocks;
     std::int64_t sort = 0;  // rows that are copied at a time into the order of the tiles
   };
-  constexpr Choice kChoices[] = {{4, 4, kAtEnd}, {8, 4, kAtEnd}, {8, 8, kAtEnd}, {8, 8, 8},
-                                 {8, 8, 4},      {8, 8, 2},      {4, 4, 4},      {4, 4, 2},
-                                 {8, 8, 4, 48},  {8, 8, 2, 48}};
+  constexpr Choice kChoices[] = {{4, 4, kAtEnd},     {8, 4, kAtEnd},     {8, 8, kAtEnd},
+                                 {4, 4, kAtEnd, 48}, {8, 4, kAtEnd, 48}, {8, 8, 8},
+                                 {8, 8, 4},          {8, 8, 2},          {4, 4, 4},
+                                 {4, 4, 2},          {8, 8, 4, 48},      {8, 8, 2, 48}};
   const MoeLayerConfig base = default_config(d, Target::kCuda);
   std::vector<MoeLayerConfig> out = {base};
   // Their sums have all other ranks' rows in registers.

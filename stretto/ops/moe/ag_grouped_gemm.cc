@@ -17,7 +17,7 @@ std::int64_t rows_per_rank(const AgGroupedDesc& d) {
 
 // Whether copies into the order of the tiles, which TMA then loads, take less than picked rows cost
 // a product: where an expert has nearly as many tiles as there are SMs, of many rows, since the
-// first copies come before all products. So it was in 11 of 12 shapes on two H100s, twice, and in
+// first copies come before all products. So it was in 11 and 12 of 12 shapes on two H100s, and in
 // 11 of 12 on four H200s, 2026-11-26 (gpu_bench moe --only moe-1).
 bool pays_to_sort(const AgGroupedDesc& d, const AgGroupedConfig& c, std::int64_t rows_of_expert) {
   constexpr std::int64_t kManyRows = 1024;
