@@ -106,6 +106,8 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
   const bool few = rows_of_expert(d) <= kFewOfAnExpert;
   for (const Choice& c : kChoices) {
     if (c.sort > 0 && (few || d.world_size > 2 || d.hidden % kSortCols != 0)) continue;  // spills
+    // On one GPU 1 to 3 % faster than picked rows with 32 experts, on two 2 to 6 % slower.
+    if (c.sort > 0 && c.blocks == kAtEnd && d.world_size > 1) continue;
     MoeLayerConfig made = base;
     auto& [first, second] = made;
     const std::int64_t bm = few ? 64 : 128;
