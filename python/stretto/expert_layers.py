@@ -30,7 +30,7 @@ class ExpertTiles(NamedTuple):
 
     used: Any  # int32 [1], tiles with rows, which come first
     experts: Any  # int32 [tiles], of each
-    needs: Any  # int32 [tiles], ranks whose tokens it has, from the own one on
+    needs: Any  # int32 [tiles], ranks whose tokens it waits for, from the own one on
     tokens: Any  # int32 [rows], the token of each row, from the own ones on; or -1
     slots: Any  # int32 [m, top_k], the row of a token and one of its experts
     group: str = ""  # whose tokens, by name

@@ -17,7 +17,7 @@ struct Row {
 };
 
 struct PlannedTile {
-  std::int64_t expert, needs;
+  std::int64_t expert, stage;
   std::vector<Row> rows;
 };
 
@@ -45,6 +45,10 @@ std::string to_string(const TileOrder& order) {
   bool all = order.early_experts == TileOrder{}.early_experts;
   return fmt::format("{} classes{}", order.stages,
                      all ? "" : fmt::format(" of {} experts", order.early_experts));
+}
+
+std::int64_t ranks_through(const ExpertTiles& tiles, const TileOrder& order, std::int64_t stage) {
+  return ceil_div((stage + 1) * tiles.world_size, std::int64_t{order.stages});
 }
 
 TileOrder order_in_classes(const ExpertTiles& t, std::int64_t ffn) {
@@ -108,17 +112,13 @@ TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
   for (const Row& row : rows) {
     bool fits = !planned.empty() && planned.back().expert == row.expert &&
                 planned.back().rows.size() < at(t.tile_rows);
-    if (!fits) planned.push_back({.expert = row.expert, .needs = 0, .rows = {}});
-    planned.back().needs = row.position + 1;
+    if (!fits) planned.push_back({.expert = row.expert, .stage = 0, .rows = {}});
+    bool early = row.expert < order.early_experts;
+    planned.back().stage = early ? row.position * order.stages / t.world_size : order.stages - 1;
     planned.back().rows.push_back(row);
   }
-  auto stage = [&](const PlannedTile& p) {
-    std::int64_t stages = order.stages;
-    if (p.expert >= order.early_experts) return stages - 1;
-    return (p.needs - 1) * stages / t.world_size;
-  };
   std::stable_sort(planned.begin(), planned.end(),
-                   [&](const PlannedTile& a, const PlannedTile& b) { return stage(a) < stage(b); });
+                   [](const PlannedTile& a, const PlannedTile& b) { return a.stage < b.stage; });
   TileTables out;
   out.used = static_cast<std::int32_t>(planned.size());
   out.experts.assign(at(t.num_tiles()), 0);
@@ -127,7 +127,7 @@ TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
   out.slots.assign(at(m * t.top_k), -1);
   for (std::size_t i = 0; i < planned.size(); ++i) {
     out.experts.at(i) = static_cast<std::int32_t>(planned[i].expert);
-    out.needs.at(i) = static_cast<std::int32_t>(planned[i].needs);
+    out.needs.at(i) = static_cast<std::int32_t>(ranks_through(t, order, planned[i].stage));
     std::size_t next = i * at(t.tile_rows);
     for (const Row& row : planned[i].rows) {
       out.slots[at(row.pair)] = static_cast<std::int32_t>(next);

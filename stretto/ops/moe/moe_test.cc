@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <set>
 
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
@@ -321,6 +322,30 @@ TEST(TileOrder, ClassesAreOfFewExpertsWhereReadingWeightsAgainTakesLongerThanMul
                          // Few tiles of the own rows alone.
                          Layer{16, 2, 3200, 2048, 7, 9}}) {
     expect(2, l);
+  }
+}
+
+// Workers that share weights then begin together and stay in step.
+TEST(TileOrder, TilesOfAClassWaitForTheSameRanks) {
+  ExpertTiles tiles{.world_size = 4, .m = 64, .top_k = 2, .num_experts = 3, .tile_rows = 4};
+  std::vector<std::int32_t> chosen = chosen_experts(128, 3, test_seed());
+  for (const TileOrder& order : {TileOrder{}, {.stages = 4}, {.stages = 2}, {4, 1}, {2, 2}}) {
+    SCOPED_TRACE(to_string(order));
+    for (int rank = 0; rank < 4; ++rank) {
+      TileTables t = tile_tables(tiles, rank, 64, chosen, order);
+      std::set<std::int32_t> needed;
+      for (int tile = 0; tile < t.used; ++tile) {
+        auto i = static_cast<std::size_t>(tile);
+        needed.insert(t.needs[i]);
+        EXPECT_GE(t.needs[i], tile > 0 ? t.needs[i - 1] : 1);
+        EXPECT_GE(t.needs[i], t.experts[i] >= order.early_experts ? 4 : 1);
+        for (std::size_t row = i * 4; row < i * 4 + 4; ++row) {
+          EXPECT_LT(t.tokens[row], 16 * t.needs[i]);  // 16 tokens of each rank, the own first
+        }
+      }
+      EXPECT_LE(needed.size(), static_cast<std::size_t>(order.stages));
+      EXPECT_EQ(needed.count(4), 1u);
+    }
   }
 }
 

@@ -158,9 +158,8 @@ TableMaker::Totals TableMaker::add_up(const Index& part) {
 // An expert's tiles of a class and of those before: the full ones of the pairs that these need,
 // or all.
 Value TableMaker::tiles_through(const Totals& totals, int stage) const {
-  int ranks = ceil_div((stage + 1) * tiles_.world_size, d_.order.stages);
-  const Value &some = totals.through[static_cast<std::size_t>(ranks - 1)],
-              &all = totals.through.back();
+  auto ranks = static_cast<std::size_t>(ranks_through(tiles_, d_.order, stage));
+  const Value &some = totals.through[ranks - 1], &all = totals.through.back();
   Value up = where(some == all, number(tiles_.tile_rows - 1), number(0));
   Value through = (some + up) / number(tiles_.tile_rows);
   if (stage + 1 == d_.order.stages || d_.order.early_experts >= num_experts_) return through;
@@ -268,13 +267,15 @@ void TableMaker::describe_tiles(const Index& part, const Plan& plan) {
   Value first = (tile - row_sum(steps)) * number(tiles_.tile_rows);
   Value through = picked(part, kThrough, tiles_.world_size, known);  // [rows, P]
   Value end = minimum(first + number(tiles_.tile_rows), row_max(through));
-  Value needs = row_sum(one_where(through < end)) + number(1);
+  const int stages = d_.order.stages;
+  Value ranks = (stage * number(tiles_.world_size) + number(tiles_.world_size + stages - 1)) /
+                number(stages);  // ranks_through
 
   auto store = [&](const TensorRef& to, std::int64_t col, const Value& value) {
     p_.store(to.tile({part * rows, col}, rows, 1), where(exists, value, number(0)));
   };
   store(tables_.tile_experts, 0, expert);
-  store(tables_.tile_needs, 0, needs);
+  store(tables_.tile_needs, 0, ranks);
   store(runs_, 0, expert);
   store(runs_, 1, first);
   store(runs_, 2, end - first);
