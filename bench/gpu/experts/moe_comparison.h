@@ -10,7 +10,6 @@
 #include <numeric>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -167,7 +166,7 @@ class Comparison {
   // By the program, once for all candidates that have the same. InternalError where they are not
   // what the host makes.
   const MadeTables& made_tables(const ExpertTiles& tiles, const TileOrder& order) {
-    MadeTables& out = made_by_program_[{tiles.tile_rows, order.stages, order.early_experts}];
+    MadeTables& out = made_by_program_[{tiles.tile_rows, to_string(order)}];
     if (out.program) return out;
     std::vector<TileTables> want = tables(tiles, order);
     each_table(out.tables, [&](SymmetricGpuMemory& to, auto&& part) {
@@ -308,8 +307,7 @@ class Comparison {
 
   bool records_ = false;        // what is loaded
   SymmetricGpuMemory experts_;  // chosen_
-  // By rows of a tile, stages and early experts.
-  std::map<std::tuple<std::int64_t, int, std::int64_t>, MadeTables> made_by_program_;
+  std::map<std::pair<std::int64_t, std::string>, MadeTables> made_by_program_;  // rows of a tile
 };
 
 // Both layers in one launch.

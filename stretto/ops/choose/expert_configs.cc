@@ -149,11 +149,12 @@ std::vector<EpMoeLayerConfig> gpu_configs(const EpMoeLayerDesc& d, int num_sms) 
     // An expert's weights are read once for each class, which is what takes time of few rows, whose
     // kernels with several classes spill on two ranks.
     constexpr std::int64_t kFewRows = 64;  // of a tile
-    made.order = {};
+    made.order = {.in_step = false};
     add(out, made);
     if (layers.first.tile.bm <= kFewRows) continue;
     made.order =
         order_in_classes(tiles_of(d, made), ceil_div(d.ffn, std::int64_t{d.expert_groups}));
+    made.order.in_step = false;
     add(out, made);
   }
   return out;

@@ -17,7 +17,10 @@ ExpertTablesDesc desc_of(const OpShape& s) {
                                .num_experts = s.n > 0 ? s.n : 5},
                      .order = {.stages = s.world_size}};
   d.tiles.tile_rows = 128;
-  if (s.test_config) d.tiles.tile_rows = std::min<std::int64_t>(4, d.tiles.m * d.tiles.top_k);
+  if (!s.test_config) return d;
+  d.tiles.tile_rows = std::min<std::int64_t>(4, d.tiles.m * d.tiles.top_k);
+  d.order.early_experts = 2;
+  if (d.tiles.top_k == 3) d.order = {.in_step = false};
   return d;
 }
 

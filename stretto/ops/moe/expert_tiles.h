@@ -33,15 +33,17 @@ struct ExpertTiles {
 // rank that a tile has rows of, `stages` of nearly as many ranks each (1: one class), so that those
 // of the own rows are done while others travel; an expert's weights are read once for each class.
 // So only the first `early_experts` have tiles in all of them, as many as fill the time of the
-// transfers: all tiles of the others come with the last class. All tiles of a class wait for the
-// same ranks: workers that share weights and rows begin together, and so stay in step. Where each
-// waited for its own rows they were a hundred microseconds apart to the end, and read weights again
-// that L2 no longer had: tiles took 64 to 100 us instead of 51 (two H100s, 2026-11-26).
+// transfers: all tiles of the others come with the last class.
 struct TileOrder {
   int stages = 1;
   std::int64_t early_experts = std::numeric_limits<std::int32_t>::max();
+  // All tiles of a class wait for the same ranks, so that workers that share weights and rows begin
+  // together and stay in step. Where each waited for its own rows they were a hundred microseconds
+  // apart to the end, and read weights again that L2 no longer had: tiles took 64 to 100 us instead
+  // of 51 (two H100s, 2026-11-26).
+  bool in_step = true;
 };
-std::string to_string(const TileOrder& order);  // "2 classes of 8 experts"
+std::string to_string(const TileOrder& order);  // "2 classes of 8 experts, each tile by itself"
 // For how many ranks, from the own one on, tiles of class `stage` wait.
 std::int64_t ranks_through(const ExpertTiles& tiles, const TileOrder& order, std::int64_t stage);
 // A class for each rank, of as many experts as keep a rank busy while tokens travel, at least four
@@ -50,9 +52,9 @@ std::int64_t ranks_through(const ExpertTiles& tiles, const TileOrder& order, std
 // would cost more than the wait. `ffn`: the columns of gate and up, each, by which a rank
 // multiplies a token for each of its experts, on average; 0: not known.
 TileOrder order_in_classes(const ExpertTiles& tiles, std::int64_t ffn = 0);
-// That, on GPUs; there one class where the rows of an expert fill no tile, since its weights take
-// the time, and for groups of experts (ep_moe_layer.h), whose tokens are sent before anything is
-// multiplied.
+// That, on GPUs; there one class, each tile by itself, where the rows of an expert fill no tile,
+// since its weights take the time, and for groups of experts (ep_moe_layer.h), whose tokens are
+// sent before anything is multiplied.
 TileOrder default_order(const ExpertTiles& tiles, Target target, std::int64_t ffn = 0);
 
 // Of one rank.
@@ -60,8 +62,8 @@ struct TileTables {
   std::int32_t used = 0;  // tiles with rows, which come first
   // [num_tiles] of each tile, counted from its group's first; 0 of tiles without rows.
   std::vector<std::int32_t> experts;
-  // [num_tiles] ranks that a tile waits for, counted from the own one on: what its class has,
-  // 1..P; 0 of tiles without rows.
+  // [num_tiles] ranks that a tile waits for, counted from the own one on: 1..P; 0 of tiles without
+  // rows.
   std::vector<std::int32_t> needs;
   // [num_rows] the token of each row, as it lies in ag_grouped_gemm's `a`; -1 of rows without one,
   // which are a tile's last.

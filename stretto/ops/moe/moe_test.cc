@@ -134,6 +134,7 @@ TEST(ExpertTables, AreThoseThatSortingGives) {
     if (i % 8 >= 4) d.tiles.expert_groups = d.tiles.world_size;
     d.order.stages = static_cast<int>(up_to(d.tiles.world_size));
     if (i % 2 == 1) d.order.early_experts = up_to(d.tiles.num_experts);
+    d.order.in_step = up_to(2) == 1;
     ExpertTablesConfig c{.block_tokens = up_to(16),
                          .sort_rows = up_to(40),
                          .part_blocks = up_to(3),
@@ -345,6 +346,15 @@ TEST(TileOrder, TilesOfAClassWaitForTheSameRanks) {
       }
       EXPECT_LE(needed.size(), static_cast<std::size_t>(order.stages));
       EXPECT_EQ(needed.count(4), 1u);
+      TileOrder apart = order;
+      apart.in_step = false;
+      TileTables by_itself = tile_tables(tiles, rank, 64, chosen, apart);
+      EXPECT_EQ(by_itself.tokens, t.tokens);
+      for (int tile = 0; tile < t.used; ++tile) {
+        auto i = static_cast<std::size_t>(tile);
+        auto last = std::max_element(t.tokens.begin() + tile * 4, t.tokens.begin() + tile * 4 + 4);
+        EXPECT_EQ(by_itself.needs[i], *last / 16 + 1);
+      }
     }
   }
 }

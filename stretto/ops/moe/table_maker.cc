@@ -267,15 +267,17 @@ void TableMaker::describe_tiles(const Index& part, const Plan& plan) {
   Value first = (tile - row_sum(steps)) * number(tiles_.tile_rows);
   Value through = picked(part, kThrough, tiles_.world_size, known);  // [rows, P]
   Value end = minimum(first + number(tiles_.tile_rows), row_max(through));
-  const int stages = d_.order.stages;
-  Value ranks = (stage * number(tiles_.world_size) + number(tiles_.world_size + stages - 1)) /
-                number(stages);  // ranks_through
+  const int ranks = tiles_.world_size, stages = d_.order.stages;
+  Value needs = row_sum(one_where(through < end)) + number(1);
+  if (d_.order.in_step) {  // ranks_through
+    needs = (stage * number(ranks) + number(ranks + stages - 1)) / number(stages);
+  }
 
   auto store = [&](const TensorRef& to, std::int64_t col, const Value& value) {
     p_.store(to.tile({part * rows, col}, rows, 1), where(exists, value, number(0)));
   };
   store(tables_.tile_experts, 0, expert);
-  store(tables_.tile_needs, 0, ranks);
+  store(tables_.tile_needs, 0, needs);
   store(runs_, 0, expert);
   store(runs_, 1, first);
   store(runs_, 2, end - first);
