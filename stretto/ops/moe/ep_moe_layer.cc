@@ -221,7 +221,7 @@ EpMoeLayerConfig default_config(const EpMoeLayerDesc& d, Target target) {
   }
   EpMoeLayerConfig c = with_exchange(d, layers, target);
   // Tables in several classes would spill there by seven and more.
-  if (target == Target::kCuda && remainders && d.world_size > 5) c.order = {};
+  if (target == Target::kCuda && remainders && d.world_size > 5) c.order = {.in_step = false};
   return c;
 }
 
