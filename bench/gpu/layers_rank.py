@@ -18,6 +18,7 @@ import stretto
 from stretto import expert_layers
 
 BF16 = torch.bfloat16
+EAGER_ONLY = ("exchanged",)  # the host asks for sizes, which no graph can
 # name: hidden, columns of an expert, experts, experts of a token
 MODELS = {"mixtral-8x7b": (4096, 14336, 8, 2), "qwen2-moe": (2048, 1408, 60, 4), "phi-3.5-moe": (4096, 6400, 16, 2),
           "32-experts": (4096, 8192, 32, 2), "128-experts": (4096, 1536, 128, 8)}
@@ -86,6 +87,74 @@ class Layer:
         return {"tables": self.tables, "tables and first": lambda i: self.first(i)[0], "second": lambda i: second()}
 
 
+class SpreadLayer:
+    """A mixture of experts of which every rank has some, whole: `m` tokens of all, whose experts their ranks know."""
+
+    def __init__(self, world: World, model: str, m: int):
+        self.hidden, ffn, self.experts, self.top_k = MODELS[model]
+        self.world, self.m, self.share = world, m, self.experts // world.size
+        tokens = m // world.size
+        self.x = [world.randn(tokens, self.hidden) for _ in range(NUM_SETS)]
+        self.gate, self.up = (weights(world, self.share, ffn, self.hidden) for _ in range(2))
+        self.down = weights(world, self.share, self.hidden, ffn)
+        self.weights, chosen = torch.rand(tokens, self.experts, device=world.device).topk(self.top_k, -1)
+        self.chosen = chosen.int()
+
+    def products(self, rows, ends):
+        inner = torch.nn.functional.silu(torch._grouped_mm(rows, self.gate, ends))
+        inner *= torch._grouped_mm(rows, self.up, ends)
+        return torch._grouped_mm(inner, self.down, ends)
+
+    def own_numbers(self):
+        return torch.arange(self.share, device=self.world.device, dtype=torch.int32)
+
+    def gathered(self, i):
+        """All tokens to all, sums back: no sizes that the host would have to know."""
+        x, chosen, shares = (torch.empty(self.m, mine.shape[1], device=self.world.device, dtype=mine.dtype)
+                             for mine in (self.x[i], self.chosen, self.weights))
+        for everyones, mine in ((x, self.x[i]), (chosen, self.chosen), (shares, self.weights)):
+            dist.all_gather_into_tensor(everyones, mine)
+        own = chosen.flatten() - self.world.rank * self.share
+        own[(own < 0) | (own >= self.share)] = self.share  # others' come last
+        order = own.argsort()
+        ends = torch.searchsorted(own[order], self.own_numbers(), right=True).int()
+        y = self.products(x[order // self.top_k], ends)
+        y.masked_fill_((own[order] == self.share)[:, None], 0)
+        back = torch.empty_like(y)
+        back[order] = y
+        sums = (back.view(self.m, self.top_k, -1) * shares[:, :, None]).sum(1).to(BF16)
+        out = torch.empty_like(self.x[i])
+        dist.reduce_scatter_tensor(out, sums)
+        return out
+
+    def exchanged(self, i):
+        """Each row to the rank of its expert and back, once the host knows how many there are; in no graph."""
+        ranks, flat = self.world.size, self.chosen.flatten()
+        order = flat.argsort(stable=True)
+        sent = torch.bincount(flat, minlength=self.experts)
+        arriving = torch.empty_like(sent)
+        dist.all_to_all_single(arriving, sent)
+        sizes = torch.stack((sent, arriving)).view(2, ranks, -1).sum(2).tolist()
+        rows = torch.empty(sum(sizes[1]), self.hidden, device=self.world.device, dtype=BF16)
+        dist.all_to_all_single(rows, self.x[i][order // self.top_k], sizes[1], sizes[0])
+        own = self.own_numbers().repeat(ranks).repeat_interleave(arriving)
+        by_expert = own.argsort(stable=True)
+        ends = torch.searchsorted(own[by_expert], self.own_numbers(), right=True).int()
+        y = torch.empty_like(rows)
+        y[by_expert] = self.products(rows[by_expert], ends)
+        back = torch.empty(len(flat), self.hidden, device=self.world.device, dtype=BF16)
+        dist.all_to_all_single(back, y, sizes[0], sizes[1])
+        of_pairs = torch.empty_like(back)
+        of_pairs[order] = back
+        return (of_pairs.view(-1, self.top_k, self.hidden) * self.weights[:, :, None]).sum(1).to(BF16)
+
+    def at_once(self, i):
+        return stretto.ep_moe_layer(self.x[i], self.gate, self.up, self.down, self.chosen, self.weights, self.experts)
+
+    def calls(self) -> dict:
+        return {"gathered": self.gathered, "exchanged": self.exchanged, "in one launch": self.at_once}
+
+
 def exchange_calls(world: World, rows: int, hidden: int, experts: int, top_k: int) -> dict:
     """Dispatch and combine of a step of decoding, in one hop; the copy that PyTorch would make at least."""
     x = world.randn(rows, hidden)
@@ -148,6 +217,7 @@ def cases(world: World):
     for model in ("32-experts", "128-experts"):
         for m in (16, 64, 4096, 8192, 16384):
             yield f"whole {model} m={m}", lambda model=model, m=m: Layer(world, model, m).calls(), True
+            yield f"spread {model} m={m}", lambda model=model, m=m: SpreadLayer(world, model, m).calls(), True
     for rows in (16, 128):
         yield (f"exchange {rows} tokens a rank", functools.partial(exchange_calls, world, rows, 7168, 256, 8), False)
     yield "attention 4 x 4096", functools.partial(packed_calls, world, 4, 4096, 32, 8), True
@@ -166,7 +236,8 @@ def run(world: World, text: str, calls: dict, compared: bool, samples: int) -> d
     eager, row = Case(world, dict(calls), "eager"), {"case": text}
     eager.try_each(lambda: None, 0.0625 * world.size)
     row["eager"] = eager.time(samples)
-    graph = Case(world, dict(eager.calls), "graph", NUM_SETS)
+    captured = {name: call for name, call in eager.calls.items() if name not in EAGER_ONLY}
+    graph = Case(world, captured, "graph", NUM_SETS)
     graph.capture()
     row["graph"] = graph.time(samples)
     row["errors"] = {**eager.errors, **{f"graph {name}": why for name, why in graph.errors.items()}}

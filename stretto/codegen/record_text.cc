@@ -30,8 +30,9 @@ std::string open_lanes_text(int per_block, int num_blocks, bool in_cluster, Laun
   std::size_t at = (launch.shared_bytes + kAlignment - 1) / kAlignment * kAlignment;
   launch.shared_bytes = at + num_lanes * kBytesOfLane;
   if (launch.shared_bytes > kSharedLimit) {
-    throw UserError(fmt::format("needs {} bytes of shared memory where it records, a block has {}",
-                                launch.shared_bytes, kSharedLimit));
+    throw UserError(
+        fmt::format("{}: needs {} bytes of shared memory where it records, a block has {}",
+                    launch.kernel, launch.shared_bytes, kSharedLimit));
   }
   return fmt::format(
       "  EventLane* const lanes = reinterpret_cast<EventLane*>(smem + {4});\n"

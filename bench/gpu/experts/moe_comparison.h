@@ -81,11 +81,7 @@ class Comparison {
     }
     result_.chosen = fused.config;
     prepare(fused.index, product.index);
-    auto sequence = [&] {
-      before_products();
-      product.program->launch();
-      after_products();
-    };
+    auto sequence = [&] { launch_sequence(*product.program); };
     std::vector<RanksCall> calls = {[&](int) { fused.program->launch(); },
                                     [&](int) { product.program->launch(); },
                                     [&](int) { collective(); },
@@ -249,6 +245,12 @@ class Comparison {
                                     g - got.begin(), got.size(), *g, *w));
   }
 
+  void launch_sequence(const Loaded& product) {
+    before_products();
+    product.launch();
+    after_products();
+  }
+
   // The two once more, with the recorder, in turn with the sequence as they were timed.
   void trace(std::size_t fused_index, std::size_t product_index) {
     records_ = true;
@@ -260,14 +262,9 @@ class Comparison {
                           [=](bool on) { program->set_recording(on); },
                           [=](Recorder& recorder) { program->collect(recorder); }};
     };
-    auto sequence = [&] {
-      before_products();
-      product.program->launch();
-      after_products();
-    };
     write_traces(world_,
                  {traced("fused", fused, [&] { fused.program->launch(); }),
-                  traced("in sequence", product, sequence)},
+                  traced("in sequence", product, [&] { launch_sequence(*product.program); })},
                  options_.traces, shape_.to_string());
     records_ = false;
   }

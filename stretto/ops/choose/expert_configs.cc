@@ -154,7 +154,6 @@ std::vector<EpMoeLayerConfig> gpu_configs(const EpMoeLayerDesc& d, int num_sms) 
     if (layers.first.tile.bm <= kFewRows) continue;
     made.order =
         order_in_classes(tiles_of(d, made), ceil_div(d.ffn, std::int64_t{d.expert_groups}));
-    made.order.in_step = false;
     add(out, made);
   }
   return out;

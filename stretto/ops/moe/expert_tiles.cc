@@ -82,18 +82,20 @@ TileOrder order_in_classes(const ExpertTiles& t, std::int64_t ffn) {
   const double own_tiles =
       (own_rows / static_cast<double>(t.tile_rows) - 0.5) * columns / kTileColumns;
   if (t.world_size == 2 && own_tiles >= 1) early = std::max(early, kMostSms / own_tiles);
-  const double share = static_cast<double>(t.split().share());
-  if (early >= share) return {.stages = t.world_size};  // all; such tables take fewer registers
-  return {.stages = t.world_size, .early_experts = static_cast<std::int64_t>(std::ceil(early))};
+  TileOrder order{.stages = t.world_size, .in_step = t.expert_groups == 1};
+  // Of all experts tables take fewer registers.
+  if (early < static_cast<double>(t.split().share())) {
+    order.early_experts = static_cast<std::int64_t>(std::ceil(early));
+  }
+  return order;
 }
 
 TileOrder default_order(const ExpertTiles& t, Target target, std::int64_t ffn) {
   if (target == Target::kCpu) return {.stages = t.world_size};
   // Tiles of different experts share nothing; groups' tokens are sent by those who multiply, who
   // begin at different times (32 experts, 8,192 tokens, two H100s: 3.49 ms, in step 3.65).
-  if (t.m * t.top_k <= t.num_experts * t.tile_rows || t.expert_groups > 1) {
-    return {.in_step = false};
-  }
+  const bool few = t.m * t.top_k <= t.num_experts * t.tile_rows;
+  if (few || t.expert_groups > 1) return {.in_step = false};
   return order_in_classes(t, ffn);
 }
 

@@ -49,8 +49,9 @@ std::int64_t ranks_through(const ExpertTiles& tiles, const TileOrder& order, std
 // A class for each rank, of as many experts as keep a rank busy while tokens travel, at least four
 // and enough for a tile of the own rows on most SMs; fewer where an expert has so few rows of a
 // rank's tokens that reading its weights takes longer than multiplying them, so that every class
-// would cost more than the wait. `ffn`: the columns of gate and up, each, by which a rank
-// multiplies a token for each of its experts, on average; 0: not known.
+// would cost more than the wait. Of groups of experts each tile by itself. `ffn`: the columns of
+// gate and up, each, by which a rank multiplies a token for each of its experts, on average; 0: not
+// known.
 TileOrder order_in_classes(const ExpertTiles& tiles, std::int64_t ffn = 0);
 // That, on GPUs; there one class, each tile by itself, where the rows of an expert fill no tile,
 // since its weights take the time, and for groups of experts (ep_moe_layer.h), whose tokens are
