@@ -2,7 +2,7 @@
 
 import statistics
 
-from rank_tables import ep_moe_rows, moe_rows, whole_layer_rows
+from rank_tables import ep_moe_rows, fastest_in_pytorch, moe_rows, spread_layer_rows, whole_layer_rows
 from results import Results, hidden, median, ratio, spread
 
 
@@ -69,6 +69,11 @@ def whole_layers(results: Results, ranks: int):
 def ep_layers(results: Results, ranks: int):
     rows = ep_moe_rows(results, ranks).values()
     return won([ratio(row["graph"]["sequence_ms"], row["graph"]["ours_ms"]) for row, _ in rows if "graph" in row])
+
+
+def spread_layers(results: Results, ranks: int):
+    rows = [row["eager"] for row, _ in spread_layer_rows(results, ranks).values()]
+    return won([ratio(fastest_in_pytorch(t), t["in one launch_ms"]) for t in rows])
 
 
 def exchange(tokens: int):

@@ -199,6 +199,37 @@ def whole_layers_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
+SPREAD_IN_PYTORCH = ("gathered_ms", "exchanged_ms")  # the second in no graph
+
+
+def spread_layer_rows(results: Results, ranks: int) -> dict:
+    """Rows of layers_rank.py of whole experts over the ranks, whose one launch ran."""
+    rows = results.rows(["layers"], "rows", lambda r: tuple(r["case"].split(" m=")), ranks)
+    return {key: found for key, found in rows.items()
+            if key[0].startswith("spread ") and {"gathered_ms", "in one launch_ms"} <= found[0].get("eager", {}).keys()}
+
+
+def fastest_in_pytorch(times_of_row: dict) -> list:
+    return min((times_of_row[name] for name in SPREAD_IN_PYTORCH if name in times_of_row), key=median)
+
+
+def spread_layers_table(results: Results, ranks: int) -> str:
+    rows, lines = spread_layer_rows(results, ranks), []
+    for key, (row, _) in sorted(rows.items(), key=lambda item: (item[0][0], int(item[0][1]))):
+        for mode in ("graph", "eager"):
+            t = row.get(mode, {})
+            if not {"gathered_ms", "in one launch_ms"} <= t.keys():
+                continue
+            r = ratio(fastest_in_pytorch(t), t["in one launch_ms"])
+            name = f"{key[0].removeprefix('spread ')}, {key[1]} tokens" + (", eager" if mode == "eager" else "")
+            lines.append([name + mark(rows, key),
+                          *(f"{median(t[n]):.3f}" if n in t else "-" for n in ("in one launch_ms", *SPREAD_IN_PYTORCH)),
+                          times(r), faster(r, "PyTorch")])
+    text = table(["whole layer", "one launch ms", "all tokens to all", "each row to its expert",
+                  "fastest of PyTorch's / one launch", "faster"], lines)
+    return text + footnote(text) + sources(rows)
+
+
 def ep_moe_rows(results: Results, ranks: int) -> dict:
     return results.rows(["ep-moe"], "ep_moe", lambda r: (r["model"], r["m"]), ranks)
 

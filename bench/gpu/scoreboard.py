@@ -433,6 +433,7 @@ BARS = [
     Bar("the same, speed over PyTorch's grouped products and NCCL", "faster", "moe", experts.whole_layers, (1, 2, 4)),
     Bar("layers of spread experts in one launch, speed over the faster of two sequences", "-", "moe", experts.ep_layers,
         (1, 2, 4)),
+    Bar("the same, eager, speed over the faster of two of PyTorch and NCCL", "faster", "moe", experts.spread_layers),
     Bar("dispatch (e4m3) + combine (bf16), 128 tokens of a rank", "25 + 40 us on four", "exchange",
         experts.exchange(128)),
     Bar("dispatch and combine, 4096 tokens of a rank", "300 GB/s on four", "exchange", experts.exchange(4096)),

@@ -37,7 +37,7 @@ MAKERS = {
     "grouped-pair": contests.grouped_pair_table, "grouped-fp8-pair": contests.grouped_fp8_pair_table,
     "routing-pair": contests.routing_pair_table,
     "moe": ranks.moe_table, "whole-layers": ranks.whole_layers_table, "ep-moe": ranks.ep_moe_table,
-    "exchange": ranks.exchange_table,
+    "spread-layers": ranks.spread_layers_table, "exchange": ranks.exchange_table,
     "decode": decode_table, "decode-launches": decode_launches_table,
     "pytorch": use.pytorch_table, "pytorch-pair": use.pair_table, "python-calls": use.calls_table,
     "mlp": use.mlp_table,

@@ -450,6 +450,19 @@ class Scoreboard(MadeResults):
         self.result("gpu-ep-moe-x2-2026-01-02.json", ep_moe=spread)
         self.assertEqual(self.line("layers of spread experts")[1:3], ["-", "**0.50 to 2.00x; 1 of 2 rows**"])
 
+    def test_spread_layers_beside_the_faster_of_pytorchs(self):
+        name = "the same, eager, speed over the faster of two"
+        self.assertEqual(self.line(name)[-2], "not measured")
+        times = {"gathered_ms": [3.0], "exchanged_ms": [2.0], "in one launch_ms": [1.0]}
+        captured = {"gathered_ms": [3.0], "in one launch_ms": [1.5]}
+        self.result("gpu-layers-x2-2026-01-02.json", ranks=2, rows=[
+            {"case": "spread 32-experts m=16", "eager": times, "graph": captured},
+            {"case": "spread 32-experts m=64", "eager": {"gathered_ms": [3.0]}, "errors": {"in one launch": "no"}}])
+        self.assertEqual(self.line(name)[2], "2.00x; 1 of 1 rows")
+        text = self.tables("--print", "spread-layers-x2").stdout
+        self.assertRegex(text, r"32-experts, 16 tokens \| 1\.500 \| 3\.000 \| - \| 2\.00")
+        self.assertRegex(text, r"32-experts, 16 tokens, eager \| 1\.000 \| 3\.000 \| 2\.000 \| 2\.00")
+
     def test_contests(self):
         slow = {**grouped_row(4096, ours=2.5, grouped_mm=2.0), "refused": {"fp8": "no"}}
         self.result("gpu-experts-pair-2026-01-02.json", grouped=[grouped_row(2048, ours=1.0, grouped_mm=1.0), slow])

@@ -323,9 +323,15 @@ Contest time_against(const GpuWorld& world, const RanksCall& made, const RanksCa
                      const RanksTimeOptions& options) {
   std::vector<RanksCall> calls = {made};
   if (fastest) calls.push_back(fastest);
-  auto ms = time_ranks(world, calls, options);
-  return {.ms = median_interval(ms[0]).median,
-          .won = !fastest || paired_ratio(ms[1], ms[0]).low > 1};
+  Contest out;
+  // Of some twenty contestants one is faster by the interval of one go by chance.
+  for (int i = 0; i < 2 && out.won; ++i) {
+    auto ms = time_ranks(world, calls, options);
+    if (i == 0) out.ms = median_interval(ms[0]).median;
+    if (!fastest) break;
+    out.won = paired_ratio(ms[1], ms[0]).low > 1;
+  }
+  return out;
 }
 
 }  // namespace stretto

@@ -38,7 +38,7 @@ std::vector<double> time_in_a_row(const GpuWorld& world, const RanksCall& call,
 // Who takes less time of two that were launched in turn.
 struct Contest {
   double ms = 0;    // of a call of `made`, the median
-  bool won = true;  // surely less than the `fastest` so far, by the whole interval; none: empty
+  bool won = true;  // less than the `fastest` so far by the whole interval, twice; none: empty
 };
 // In turn, since how fast a GPU is depends on what it has done before: while kernels are compiled
 // it cools down, and by itself whoever comes first would be the fastest. Collective as time_ranks
