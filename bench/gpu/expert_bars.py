@@ -2,7 +2,7 @@
 
 import statistics
 
-from rank_tables import ep_moe_rows, fastest_in_pytorch, moe_rows, spread_layer_rows, whole_layer_rows
+from rank_tables import SPREAD_IN_PYTORCH, ep_moe_rows, fastest_of, moe_rows, spread_layer_rows, whole_layer_rows
 from results import Results, hidden, median, ratio, spread
 
 
@@ -73,7 +73,7 @@ def ep_layers(results: Results, ranks: int):
 
 def spread_layers(results: Results, ranks: int):
     rows = [row["eager"] for row, _ in spread_layer_rows(results, ranks).values()]
-    return won([ratio(fastest_in_pytorch(t), t["in one launch_ms"]) for t in rows])
+    return won([ratio(fastest_of(t, SPREAD_IN_PYTORCH), t["in one launch_ms"]) for t in rows])
 
 
 def exchange(tokens: int):

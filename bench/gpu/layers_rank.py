@@ -29,6 +29,17 @@ def weights(world: World, experts: int, rows: int, columns: int) -> torch.Tensor
     return world.randn(experts * rows, columns, columns**-0.5).view(experts, rows, columns).mT
 
 
+def numbers(world: World, experts: int) -> torch.Tensor:
+    return torch.arange(experts, device=world.device, dtype=torch.int32)
+
+
+def products(layer, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Of the layer's experts, in PyTorch."""
+    inner = torch.nn.functional.silu(torch._grouped_mm(rows, layer.gate, ends))
+    inner *= torch._grouped_mm(rows, layer.up, ends)
+    return torch._grouped_mm(inner, layer.down, ends)
+
+
 class Layer:
     """A mixture of experts over the ranks: `m` tokens of all, this rank's columns of every expert."""
 
@@ -48,19 +59,14 @@ class Layer:
     def sequence(self, i):
         dist.all_gather_into_tensor(self.gathered, self.x[i])
         order = self.chosen.flatten().argsort()
-        ends = torch.searchsorted(self.chosen.flatten()[order], self.numbers(), right=True).int()
+        ends = torch.searchsorted(self.chosen.flatten()[order], numbers(self.world, self.experts), right=True).int()
         rows = self.gathered[order // self.top_k]
-        inner = torch.nn.functional.silu(torch._grouped_mm(rows, self.gate, ends))
-        inner *= torch._grouped_mm(rows, self.up, ends)
-        y = torch._grouped_mm(inner, self.down, ends)
+        y = products(self, rows, ends)
         back = torch.empty_like(y)
         back[order] = y
         sums = (back.view(self.m, self.top_k, -1) * self.weights[:, :, None]).sum(1).to(BF16)
         dist.reduce_scatter_tensor(self.out, sums)
         return self.out
-
-    def numbers(self):
-        return torch.arange(self.experts, device=self.world.device, dtype=torch.int32)
 
     def first(self, i):
         return stretto.all_gather_grouped_matmul(self.x[i], self.gate, self.chosen, up=self.up)
@@ -100,14 +106,6 @@ class SpreadLayer:
         self.weights, chosen = torch.rand(tokens, self.experts, device=world.device).topk(self.top_k, -1)
         self.chosen = chosen.int()
 
-    def products(self, rows, ends):
-        inner = torch.nn.functional.silu(torch._grouped_mm(rows, self.gate, ends))
-        inner *= torch._grouped_mm(rows, self.up, ends)
-        return torch._grouped_mm(inner, self.down, ends)
-
-    def own_numbers(self):
-        return torch.arange(self.share, device=self.world.device, dtype=torch.int32)
-
     def gathered(self, i):
         """All tokens to all, sums back: no sizes that the host would have to know."""
         x, chosen, shares = (torch.empty(self.m, mine.shape[1], device=self.world.device, dtype=mine.dtype)
@@ -117,8 +115,8 @@ class SpreadLayer:
         own = chosen.flatten() - self.world.rank * self.share
         own[(own < 0) | (own >= self.share)] = self.share  # others' come last
         order = own.argsort()
-        ends = torch.searchsorted(own[order], self.own_numbers(), right=True).int()
-        y = self.products(x[order // self.top_k], ends)
+        ends = torch.searchsorted(own[order], numbers(self.world, self.share), right=True).int()
+        y = products(self, x[order // self.top_k], ends)
         y.masked_fill_((own[order] == self.share)[:, None], 0)
         back = torch.empty_like(y)
         back[order] = y
@@ -137,11 +135,11 @@ class SpreadLayer:
         sizes = torch.stack((sent, arriving)).view(2, ranks, -1).sum(2).tolist()
         rows = torch.empty(sum(sizes[1]), self.hidden, device=self.world.device, dtype=BF16)
         dist.all_to_all_single(rows, self.x[i][order // self.top_k], sizes[1], sizes[0])
-        own = self.own_numbers().repeat(ranks).repeat_interleave(arriving)
+        own = numbers(self.world, self.share).repeat(ranks).repeat_interleave(arriving)
         by_expert = own.argsort(stable=True)
-        ends = torch.searchsorted(own[by_expert], self.own_numbers(), right=True).int()
+        ends = torch.searchsorted(own[by_expert], numbers(self.world, self.share), right=True).int()
         y = torch.empty_like(rows)
-        y[by_expert] = self.products(rows[by_expert], ends)
+        y[by_expert] = products(self, rows[by_expert], ends)
         back = torch.empty(len(flat), self.hidden, device=self.world.device, dtype=BF16)
         dist.all_to_all_single(back, y, sizes[0], sizes[1])
         of_pairs = torch.empty_like(back)

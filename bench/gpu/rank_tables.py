@@ -176,58 +176,59 @@ def moe_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
-def whole_layer_rows(results: Results, ranks: int) -> dict:
-    """Rows of layers_rank.py in which all launches of a layer were captured in graphs."""
+def in_one_launch(row: dict, mode: str, theirs: str) -> bool:
+    return {theirs, "in one launch_ms"} <= row.get(mode, {}).keys()
+
+
+def python_layer_rows(results: Results, ranks: int, kind: str, mode: str, theirs: str) -> dict:
     rows = results.rows(["layers"], "rows", lambda r: tuple(r["case"].split(" m=")), ranks)
     return {key: found for key, found in rows.items()
-            if key[0].startswith("whole ") and {"sequence_ms", "in one launch_ms"} <= found[0].get("graph", {}).keys()}
+            if key[0].startswith(kind + " ") and in_one_launch(found[0], mode, theirs)}
+
+
+def whole_layer_rows(results: Results, ranks: int) -> dict:
+    """Rows of layers_rank.py in which all launches of a layer were captured in graphs."""
+    return python_layer_rows(results, ranks, "whole", "graph", "sequence_ms")
+
+
+def spread_layer_rows(results: Results, ranks: int) -> dict:
+    """Rows of layers_rank.py of whole experts over the ranks, whose one launch ran."""
+    return python_layer_rows(results, ranks, "spread", "eager", "gathered_ms")
+
+
+def fastest_of(t: dict, names: tuple) -> list:
+    return min((t[name] for name in names if name in t), key=median)
+
+
+def python_layers_table(rows: dict, others: tuple, theirs: tuple, heads: list) -> str:
+    """Beside one launch the `others`, and how many times as long the fastest of `theirs` takes."""
+    lines = []
+    for key, (row, _) in sorted(rows.items(), key=lambda item: (item[0][0], int(item[0][1]))):
+        for mode in ("graph", "eager"):
+            if not in_one_launch(row, mode, theirs[0]):
+                continue
+            t = row[mode]
+            r = ratio(fastest_of(t, theirs), t["in one launch_ms"])
+            name = f"{key[0].split(' ', 1)[1]}, {key[1]} tokens" + (", eager" if mode == "eager" else "")
+            lines.append([name + mark(rows, key),
+                          *(f"{median(t[n]):.3f}" if n in t else "-" for n in ("in one launch_ms", *others)),
+                          times(r), faster(r, "PyTorch")])
+    text = table(["whole layer", "one launch ms", *heads, "faster"], lines)
+    return text + footnote(text) + sources(rows)
 
 
 def whole_layers_table(results: Results, ranks: int) -> str:
-    rows, lines = whole_layer_rows(results, ranks), []
-    for key, (row, _) in sorted(rows.items(), key=lambda item: (item[0][0], int(item[0][1]))):
-        for mode in ("graph", "eager"):
-            t = row[mode]
-            r = ratio(t["sequence_ms"], t["in one launch_ms"])
-            name = f"{key[0].removeprefix('whole ')}, {key[1]} tokens" + (", eager" if mode == "eager" else "")
-            lines.append([name + mark(rows, key),
-                          *(f"{median(t[n]):.3f}" if n in t else "-"
-                            for n in ("in one launch_ms", "ours_ms", "sequence_ms")),
-                          times(r), faster(r, "PyTorch")])
-    text = table(["whole layer", "one launch ms", "two launches", "PyTorch and NCCL", "PyTorch / one launch", "faster"],
-                 lines)
-    return text + footnote(text) + sources(rows)
+    return python_layers_table(whole_layer_rows(results, ranks), ("ours_ms", "sequence_ms"), ("sequence_ms",),
+                               ["two launches", "PyTorch and NCCL", "PyTorch / one launch"])
 
 
 SPREAD_IN_PYTORCH = ("gathered_ms", "exchanged_ms")  # the second in no graph
 
 
-def spread_layer_rows(results: Results, ranks: int) -> dict:
-    """Rows of layers_rank.py of whole experts over the ranks, whose one launch ran."""
-    rows = results.rows(["layers"], "rows", lambda r: tuple(r["case"].split(" m=")), ranks)
-    return {key: found for key, found in rows.items()
-            if key[0].startswith("spread ") and {"gathered_ms", "in one launch_ms"} <= found[0].get("eager", {}).keys()}
-
-
-def fastest_in_pytorch(times_of_row: dict) -> list:
-    return min((times_of_row[name] for name in SPREAD_IN_PYTORCH if name in times_of_row), key=median)
-
-
 def spread_layers_table(results: Results, ranks: int) -> str:
-    rows, lines = spread_layer_rows(results, ranks), []
-    for key, (row, _) in sorted(rows.items(), key=lambda item: (item[0][0], int(item[0][1]))):
-        for mode in ("graph", "eager"):
-            t = row.get(mode, {})
-            if not {"gathered_ms", "in one launch_ms"} <= t.keys():
-                continue
-            r = ratio(fastest_in_pytorch(t), t["in one launch_ms"])
-            name = f"{key[0].removeprefix('spread ')}, {key[1]} tokens" + (", eager" if mode == "eager" else "")
-            lines.append([name + mark(rows, key),
-                          *(f"{median(t[n]):.3f}" if n in t else "-" for n in ("in one launch_ms", *SPREAD_IN_PYTORCH)),
-                          times(r), faster(r, "PyTorch")])
-    text = table(["whole layer", "one launch ms", "all tokens to all", "each row to its expert",
-                  "fastest of PyTorch's / one launch", "faster"], lines)
-    return text + footnote(text) + sources(rows)
+    return python_layers_table(
+        spread_layer_rows(results, ranks), SPREAD_IN_PYTORCH, SPREAD_IN_PYTORCH,
+        ["all tokens to all", "each row to its expert", "fastest of PyTorch's / one launch"])
 
 
 def ep_moe_rows(results: Results, ranks: int) -> dict:

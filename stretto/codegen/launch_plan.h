@@ -73,6 +73,12 @@ struct LaunchPlan {
   int grid = 1, block = 128, cluster = 1;
   bool cooperative = false;  // blocks wait for each other (residency.h), and not beside a gate
   std::size_t shared_bytes = 0;
+  // Room for so many more, at a multiple of 16 behind the rest: where.
+  std::size_t take_shared(std::size_t bytes) {
+    std::size_t at = (shared_bytes + 15) / 16 * 16;
+    shared_bytes = at + bytes;
+    return at;
+  }
   std::vector<TensorMapPlan> maps;
   std::vector<WaitSite> sites;
   EnginePlan engines;

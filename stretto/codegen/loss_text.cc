@@ -64,10 +64,7 @@ std::string lost_word_text(const Program& program, const std::vector<bool>& heed
                 reaches_others(program.on_start.body) || reaches_others(program.on_end.body);
   bool others = program.world_size > 1 || makes_tables(program);
   if (!heeded || !others || !waits(program)) return "";
-  constexpr std::size_t kBytes = 16;
-  std::size_t at = (launch.shared_bytes + kBytes - 1) / kBytes * kBytes;
-  launch.shared_bytes = at + kBytes;
-  return fmt::format("reinterpret_cast<volatile u32*>(smem + {})", at);
+  return fmt::format("reinterpret_cast<volatile u32*>(smem + {})", launch.take_shared(16));
 }
 
 std::string begin_lost_word_text(const std::string& word) {

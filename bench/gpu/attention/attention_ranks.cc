@@ -150,12 +150,11 @@ void trace_both(GpuWorld& world, const Program& program, const std::string& labe
                 RandomFill& random, const AttentionRanksOptions& options) {
   GpuProgram with(world, program, 1, random, {.record = true});
   GpuProgram without(world, without_communication(program), 1, random, {.record = true});
-  auto traced = [](std::string name, const GpuProgram& p) {
-    return TracedLaunch{std::move(name), "", [call = p.call()] { call(0); },
-                        [&](bool on) { p.instance().set_recording(on); },
-                        [&](Recorder& recorder) { p.instance().collect(recorder); }};
+  auto launches_of = [](const char* name, const GpuProgram& p) {
+    return traced(
+        name, "", [call = p.call()] { call(0); }, &p.instance());
   };
-  write_traces(world, {traced("with", with), traced("without communication", without)},
+  write_traces(world, {launches_of("with", with), launches_of("without communication", without)},
                options.traces, label);
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -256,15 +255,11 @@ class Comparison {
     records_ = true;
     Made fused = fused_at(fused_index), product = product_at(product_index);
     prepare(fused_index, product_index);
-    auto traced = [](std::string name, const Made& made, std::function<void()> launch) {
-      Loaded* program = made.program.get();
-      return TracedLaunch{std::move(name), made.config, std::move(launch),
-                          [=](bool on) { program->set_recording(on); },
-                          [=](Recorder& recorder) { program->collect(recorder); }};
-    };
+    auto launch_fused = [&] { fused.program->launch(); };
+    auto sequence = [&] { launch_sequence(*product.program); };
     write_traces(world_,
-                 {traced("fused", fused, [&] { fused.program->launch(); }),
-                  traced("in sequence", product, [&] { launch_sequence(*product.program); })},
+                 {traced("fused", fused.config, launch_fused, fused.program.get()),
+                  traced("in sequence", product.config, sequence, product.program.get())},
                  options_.traces, shape_.to_string());
     records_ = false;
   }

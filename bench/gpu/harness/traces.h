@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/gpu/gpu_world.h"
@@ -17,6 +18,15 @@ struct TracedLaunch {
   std::function<void(bool)> set_recording;
   std::function<void(Recorder&)> collect;
 };
+
+// `recorded` outlives it: a GpuInstance, or what has one's set_recording() and collect().
+template <typename Recorded>
+TracedLaunch traced(std::string name, std::string config, std::function<void()> launch,
+                    Recorded* recorded) {
+  return {std::move(name), std::move(config), std::move(launch),
+          [=](bool on) { recorded->set_recording(on); },
+          [=](Recorder& recorder) { recorded->collect(recorder); }};
+}
 
 // All in turn, some rounds of which are recorded, into `folder`, named after the shape. UserError
 // where that cannot be written; Fault where a launch gives up.

@@ -30,9 +30,11 @@ std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, int num_sms) {
     std::int64_t sort;  // rows that are copied at a time into the order of the tiles
     bool skip = false;  // halves of tiles that hold no token
   };
-  constexpr Choice kChoices[] = {{4, 1, 0},       {8, 1, 0},       {8, 3, 0},  {4, 1, 48},
-                                 {8, 1, 48},      {8, 1, 24},      {8, 3, 48}, {8, 1, 0, true},
-                                 {8, 3, 0, true}, {8, 3, 48, true}};
+  constexpr Choice kChoices[] = {{4, 1, 0},         {8, 1, 0},
+                                 {8, 3, 0},         {4, 1, kSortRows},
+                                 {8, 1, kSortRows}, {8, 1, kSortRows / 2},
+                                 {8, 3, kSortRows}, {8, 1, 0, true},
+                                 {8, 3, 0, true},   {8, 3, kSortRows, true}};
   const AgGroupedConfig base = default_config(d, Target::kCuda);
   std::vector<AgGroupedConfig> out = {base};
   if (!is_half(d.a_dtype, d.b_dtype) || rows_of_expert(d) <= kFewOfAnExpert) return out;
@@ -95,10 +97,18 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     std::int64_t raster, second_raster, blocks;
     std::int64_t sort = 0;  // rows that are copied at a time into the order of the tiles
   };
-  constexpr Choice kChoices[] = {{4, 4, kAtEnd},     {8, 4, kAtEnd},     {8, 8, kAtEnd},
-                                 {4, 4, kAtEnd, 48}, {8, 4, kAtEnd, 48}, {8, 8, 8},
-                                 {8, 8, 4},          {8, 8, 2},          {4, 4, 4},
-                                 {4, 4, 2},          {8, 8, 4, 48},      {8, 8, 2, 48}};
+  constexpr Choice kChoices[] = {{4, 4, kAtEnd},
+                                 {8, 4, kAtEnd},
+                                 {8, 8, kAtEnd},
+                                 {4, 4, kAtEnd, kSortRows},
+                                 {8, 4, kAtEnd, kSortRows},
+                                 {8, 8, 8},
+                                 {8, 8, 4},
+                                 {8, 8, 2},
+                                 {4, 4, 4},
+                                 {4, 4, 2},
+                                 {8, 8, 4, kSortRows},
+                                 {8, 8, 2, kSortRows}};
   const MoeLayerConfig base = default_config(d, Target::kCuda);
   std::vector<MoeLayerConfig> out = {base};
   // Their sums have all other ranks' rows in registers.

@@ -133,12 +133,12 @@ TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
   out.tokens.assign(at(t.num_rows()), -1);
   out.slots.assign(at(m * t.top_k), -1);
   for (std::size_t i = 0; i < planned.size(); ++i) {
-    out.experts.at(i) = static_cast<std::int32_t>(planned[i].expert);
     const PlannedTile& tile = planned[i];
+    out.experts.at(i) = static_cast<std::int32_t>(tile.expert);
     out.needs.at(i) = static_cast<std::int32_t>(order.in_step ? ranks_through(t, order, tile.stage)
                                                               : tile.last_position + 1);
     std::size_t next = i * at(t.tile_rows);
-    for (const Row& row : planned[i].rows) {
+    for (const Row& row : tile.rows) {
       out.slots[at(row.pair)] = static_cast<std::int32_t>(next);
       out.tokens[next++] = static_cast<std::int32_t>(row.token);
     }
