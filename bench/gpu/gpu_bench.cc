@@ -60,6 +60,7 @@ int run(int argc, char** argv) {
   catalog_check->add_option("--launches", s.launches, "compared")->check(CLI::PositiveNumber);
   catalog_check->add_option("--back-to-back", s.back_to_back, "launches between comparisons")
       ->check(CLI::PositiveNumber);
+  catalog_check->add_option("--rounds", s.rounds, "of all cases")->check(CLI::PositiveNumber);
   catalog_check->add_option("--only", s.only, "cases whose label contains this");
   catalog_check->add_flag("--plain", s.plain,
                           "no graphs, no second stream, no rank that does not come");
@@ -156,7 +157,7 @@ int run(int argc, char** argv) {
   attention_ranks->add_option("--only", s.only, "rows whose label contains this");
   attention_ranks->add_option("--samples", s.samples)->default_val(20)->check(CLI::PositiveNumber);
   attention_ranks->add_option("-o,--out", s.out, "JSON with every sample");
-  for (auto* command : {moe, attention_ranks}) {
+  for (auto* command : {moe, ep_moe, attention_ranks}) {
     command->add_option("--traces", s.traces, "folder: what was timed once more, with the recorder")
         ->check(CLI::ExistingDirectory);
   }
@@ -265,6 +266,7 @@ int run(int argc, char** argv) {
                          .seed = s.seed,
                          .launches = s.launches,
                          .back_to_back = s.back_to_back,
+                         .rounds = s.rounds,
                          .world_size = s.world_size,
                          .proof = s.proof,
                          .graphs = catalog_check->parsed() && !s.plain,

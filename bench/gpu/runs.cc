@@ -112,7 +112,8 @@ EpMoeOptions ep_moe_options(const Settings& s) {
           .ffn = s.ffn,
           .quick = s.quick,
           .samples = s.samples,
-          .seed = s.seed};
+          .seed = s.seed,
+          .traces = s.traces};
 }
 
 SweepOptions sweep_options(const Settings& s) {

@@ -20,7 +20,7 @@ struct Settings {
   std::string traces;                            // a folder
   std::int64_t size = 0;                         // of loops that are cubes
   std::int64_t tokens = 0, hidden = 0, ffn = 0;  // ep-moe, instead of the models'
-  int launches = 3, back_to_back = 1, world_size = 1;
+  int launches = 3, back_to_back = 1, rounds = 1, world_size = 1;
   GemmShape shape{.label = "gemm", .m = 8192, .n = 8192, .k = 8192};
   std::vector<std::string> configs;
   std::string dtype = "bf16";

@@ -2,10 +2,14 @@
 // which kernels and queues tell each other how far they are (codegen/engine_plan.h).
 //
 // gpu_instance.h calls begin(), launches the gate, calls fork(kGate), launches the main kernel, and
-// calls fork(kRoles) and, last, join(). A queue's first step awaits a bell that the gate rings, so
-// nothing but these two kernels is in the stream, and one may begin beside the other. Each kernel
-// is enqueued before what awaits it: it begins also where the driver puts all streams into one
-// hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1, as Megatron asks for).
+// calls fork(kRoles) and, last, join(); each for all ranks that it launches before the next. A
+// queue's first step awaits a bell that the gate rings, so nothing but these two kernels is in the
+// stream, and one may begin beside the other. Each kernel is enqueued before what awaits it: it
+// begins also where the driver puts all streams into one hardware queue
+// (CUDA_DEVICE_MAX_CONNECTIONS=1, as Megatron asks for). That a copy that fetches takes a place in
+// a hardware queue of the GPU that it reads is what would explain the fetches that waited in vain
+// (docs/decisions/0008-own-signals-come-from-peers.md): then it must not come before a kernel there
+// that it waits for.
 #pragma once
 
 #include <cstdint>

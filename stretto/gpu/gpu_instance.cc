@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <future>
 #include <mutex>
+#include <span>
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/table_text.h"
@@ -101,13 +100,16 @@ struct GpuInstance::State {
   void check_scalars(const GpuLaunchArgs& args) const;
   FaultRecord describe(const DeviceFault& fault) const;
 
-  // All of a rank's launch that may be refused.
-  struct Ready {
+  // A rank's part of a launch.
+  struct Part {
+    RankStream on;
     std::vector<std::byte> params;
     const EngineQueues::Steps* steps = nullptr;  // where roles run on copy engines
+    std::unique_lock<std::mutex> admitted;       // until all of the launch is enqueued
   };
-  Ready prepare(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream);
-  void enqueue(const GpuLaunchArgs& args, Ready& ready, int rank, const cuda::Stream& stream);
+  Part prepare(const GpuLaunchArgs& args, const RankStream& on);
+  void enqueue(const GpuLaunchArgs& args, std::vector<Part>& parts);
+  void launch_kernel(const GpuLaunchArgs& args, Part& part) const;
 
   GpuWorld& world;
   std::shared_ptr<const Program> program;
@@ -348,47 +350,6 @@ FaultRecord GpuInstance::State::describe(const DeviceFault& f) const {
   return record;
 }
 
-GpuCode build_gpu_code(const CompiledProgram& program, const KernelOptions& options) {
-  GpuCode code{.kernel = generate_kernel(*program.schedule, options), .image = {}};
-  code.image = cuda::compile_cuda(code.kernel.expanded, program.schedule->name + ".cu");
-  return code;
-}
-
-CompiledForGpu compile_for_gpu(Program program, const CompileOptions& options,
-                               const KernelOptions& kernel) {
-  CompileOptions unproved = options;
-  unproved.require_proof = false;
-  CompiledForGpu out;
-  try {
-    out.program = compile(program, unproved);
-  } catch (const UserError&) {
-    compile(std::move(program), options);  // the proof says more, where it has something to say
-    throw;
-  }
-  std::future<void> proof;
-  if (options.require_proof) {
-    proof = std::async(std::launch::async, [&] { require_proof(out.program); });
-  }
-  std::exception_ptr failure;  // after the proof's: a program that is wrong may not compile either
-  try {
-    out.code = build_gpu_code(out.program, kernel);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  if (proof.valid()) proof.get();
-  if (failure) std::rethrow_exception(failure);
-  return out;
-}
-
-bool has_gpu_lowering(const CompiledProgram& program) {
-  try {
-    generate_kernel(*program.schedule);
-    return true;
-  } catch (const UserError&) {
-    return false;
-  }
-}
-
 GpuInstance::GpuInstance(GpuWorld& world, const CompiledProgram& program)
     : GpuInstance(world, program, build_gpu_code(program)) {}
 
@@ -404,17 +365,16 @@ GpuInstance::GpuInstance(GpuWorld& world, const CompiledProgram& program, GpuCod
 
 GpuInstance::~GpuInstance() = default;
 
-GpuInstance::State::Ready GpuInstance::State::prepare(const GpuLaunchArgs& args, int rank,
-                                                      const cuda::Stream& stream) {
+GpuInstance::State::Part GpuInstance::State::prepare(const GpuLaunchArgs& args,
+                                                     const RankStream& on) {
   if (!args.scalars.empty()) check_scalars(args);
-  return {.params = params(args, rank),
-          .steps = engines ? &engines->steps(rank, args.extents, stream) : nullptr};
+  return {.on = on,
+          .params = params(args, on.rank),
+          .steps = engines ? &engines->steps(on.rank, args.extents, *on.stream) : nullptr,
+          .admitted = {}};
 }
 
-void GpuInstance::State::enqueue(const GpuLaunchArgs& args, Ready& ready, int rank,
-                                 const cuda::Stream& stream) {
-  cuda::NvtxRange range(program->name.c_str());
-  void* pointers[] = {ready.params.data()};
+void GpuInstance::State::launch_kernel(const GpuLaunchArgs& args, Part& part) const {
   const LaunchPlan& plan = kernel.launch;
   cuda::LaunchConfig config{.grid = {static_cast<unsigned>(plan.grid)},
                             .block = {static_cast<unsigned>(plan.block)},
@@ -423,49 +383,71 @@ void GpuInstance::State::enqueue(const GpuLaunchArgs& args, Ready& ready, int ra
                             .cooperative = plan.cooperative};
   config.programmatic_serialization =
       engines ? plan.beside_gate : args.starts_early && !config.cooperative;
-  const RankState& own = local(rank);
-  std::unique_lock<std::mutex> launching;
+  void* pointers[] = {part.params.data()};
+  local(part.on.rank).kernel->launch(*part.on.stream, config, pointers);
+}
+
+// Gates first, on all ranks: whatever queues wait for has been enqueued before them
+// (engine_queues.h).
+void GpuInstance::State::enqueue(const GpuLaunchArgs& args, std::vector<Part>& parts) {
+  cuda::NvtxRange range(program->name.c_str());
+  const LaunchPlan& plan = kernel.launch;
   if (waits) {
-    launching = world.admit(
-        fault_source, rank,
-        {.program = program->name, .blocks = plan.grid, .cluster = plan.cluster}, stream);
+    for (Part& p : parts) {
+      p.admitted = world.admit(
+          fault_source, p.on.rank,
+          {.program = program->name, .blocks = plan.grid, .cluster = plan.cluster}, *p.on.stream);
+    }
   }
-  if (!engines) return own.kernel->launch(stream, config, pointers);
-  engines->begin(rank, stream);
-  // Blocks get SMs in an order, and those that follow each other share factors' rows: with one
-  // block for each of the main kernel's, of which the last stays, those get theirs as they would
-  // without a gate (docs/decisions/0018-kernels-begin-beside-their-gate.md).
-  const unsigned blocks = plan.beside_gate ? static_cast<unsigned>(plan.grid) : 1;
-  own.gate->launch(
-      stream, {.grid = {blocks}, .block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
-      pointers);
   auto tensor = [&](int t, int r) {
     return address(args, static_cast<std::size_t>(t), static_cast<std::size_t>(r));
   };
   auto counters = [&](int r) { return signals.on[static_cast<std::size_t>(r)].address(); };
-  engines->fork(rank, *ready.steps, {tensor, counters}, EngineQueues::Awaiting::kGate);
-  own.kernel->launch(stream, config, pointers);
-  engines->fork(rank, *ready.steps, {tensor, counters}, EngineQueues::Awaiting::kRoles);
-  engines->join(rank, stream);
+  auto fork = [&](EngineQueues::Awaiting which) {
+    if (!engines) return;
+    for (const Part& p : parts) engines->fork(p.on.rank, *p.steps, {tensor, counters}, which);
+  };
+  if (engines) {
+    // Blocks get SMs in an order, and those that follow each other share factors' rows: with one
+    // block for each of the main kernel's, of which the last stays, those get theirs as they would
+    // without a gate (docs/decisions/0018-kernels-begin-beside-their-gate.md).
+    const unsigned blocks = plan.beside_gate ? static_cast<unsigned>(plan.grid) : 1;
+    for (Part& p : parts) {
+      engines->begin(p.on.rank, *p.on.stream);
+      void* pointers[] = {p.params.data()};
+      local(p.on.rank).gate->launch(
+          *p.on.stream,
+          {.grid = {blocks}, .block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
+          pointers);
+    }
+  }
+  fork(EngineQueues::Awaiting::kGate);
+  for (Part& p : parts) launch_kernel(args, p);
+  fork(EngineQueues::Awaiting::kRoles);
+  for (const Part& p : parts) {
+    if (engines) engines->join(p.on.rank, *p.on.stream);
+  }
 }
 
 void GpuInstance::launch(const GpuLaunchArgs& args) {
   State& s = *state_;
   if (s.world.aborted()) s.world.throw_fault();
   s.check_args(args);
+  std::vector<RankStream> all;
+  for (int r : s.world.local_ranks()) all.push_back({r, &s.world.stream(r)});
+  launch(args, all);
+}
+
+void GpuInstance::launch(const GpuLaunchArgs& args, std::span<const RankStream> on) {
   // What is refused on one rank is enqueued on none.
-  std::vector<State::Ready> ready;
-  for (int r : s.world.local_ranks()) {
-    ready.push_back(s.prepare(args, r, s.world.stream(r)));
-  }
-  for (int r : s.world.local_ranks()) {
-    s.enqueue(args, ready[s.world.local_index(r)], r, s.world.stream(r));
-  }
+  std::vector<State::Part> parts;
+  for (const RankStream& r : on) parts.push_back(state_->prepare(args, r));
+  state_->enqueue(args, parts);
 }
 
 void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream) {
-  State::Ready ready = state_->prepare(args, rank, stream);
-  state_->enqueue(args, ready, rank, stream);
+  const RankStream on{rank, &stream};
+  launch(args, {&on, 1});
 }
 
 void GpuInstance::wait() {

@@ -6,12 +6,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
-#include "stretto/codegen/kernel.h"
 #include "stretto/compiler.h"
+#include "stretto/gpu/gpu_code.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/runtime/cuda/nvrtc.h"
 #include "stretto/runtime/recorder.h"
 
 namespace stretto {
@@ -34,24 +34,11 @@ struct GpuLaunchArgs {
   bool starts_early = false;
 };
 
-// A program's kernel, compiled. Independent of any GPU; may be made on several threads at once.
-struct GpuCode {
-  GeneratedKernel kernel;
-  cuda::KernelImage image;
+// Where one rank launches.
+struct RankStream {
+  int rank = 0;
+  const cuda::Stream* stream = nullptr;
 };
-// UserError for a program that has no GPU lowering; InternalError where the generated kernel does
-// not compile cleanly.
-GpuCode build_gpu_code(const CompiledProgram& program, const KernelOptions& options = {});
-// compile() and build_gpu_code(), the proof beside the kernel: either takes a second or more where
-// it is not cached.
-struct CompiledForGpu {
-  CompiledProgram program;
-  GpuCode code;
-};
-CompiledForGpu compile_for_gpu(Program program, const CompileOptions& options = {},
-                               const KernelOptions& kernel = {});
-// Whether there is a GPU lowering, and a block holds what it takes. Compiles nothing.
-bool has_gpu_lowering(const CompiledProgram& program);
 
 class GpuInstance {
  public:
@@ -71,6 +58,10 @@ class GpuInstance {
   // is a UserError). UserError, too, for the second launch in one graph whose copy engines fetch
   // (engine_queues.h).
   void launch(const GpuLaunchArgs& args);
+  // The same on some local ranks, ascending, on streams of the caller's. Ranks of one
+  // process whose copy engines fetch are launched in one call: what one of them fetches may come to
+  // wait on the other's GPU before a kernel that is enqueued later (engine_queues.h).
+  void launch(const GpuLaunchArgs& args, std::span<const RankStream> on);
   void launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream);
   // Waits for all local ranks. Fault when a wait of this or another instance gave up.
   void wait();

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -21,12 +23,13 @@ namespace {
 
 constexpr int kVersion = 13000;
 
-constexpr int kMostGpus = 64;
+constexpr int kMostGpus = 64, kMostQueues = 32;
 
 // What the environment asks for; cuInit refuses what it cannot.
 struct Asked {
   int gpus = 2;
   std::uint64_t seed = 1;
+  int queues = 0;     // hardware queues of a GPU, which its streams share; 0: one for each stream
   std::string wrong;  // empty: nothing
 };
 
@@ -50,6 +53,7 @@ const Asked& asked() {
     read("STRETTO_SIMULATED_GPUS", 1, kMostGpus, a.gpus, a.wrong);
     read("STRETTO_SIMULATOR_SEED", std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max(),
          a.seed, a.wrong);
+    read("STRETTO_SIMULATED_QUEUES", 1, kMostQueues, a.queues, a.wrong);
     return a;
   }();
   return all;
@@ -74,10 +78,26 @@ CUctx_st* context_of(int device) {
   return &contexts[device];
 }
 thread_local std::vector<CUcontext> current;
+
+// Those that what is enqueued on `stream` goes through.
+std::vector<int> hardware_queues(const CUstream_st& stream, int other) {
+  if (asked().queues == 0) return {};
+  std::vector<int> out;
+  for (int device : {stream.device, other}) {
+    if (device >= 0) out.push_back(device * kMostQueues + stream.queue);
+  }
+  return out;
+}
+// A task of a stream that captures nothing.
+void add(CUstream stream, sim::Work work, std::vector<sim::TaskRef> after, int other = -1) {
+  after.push_back(stream->last);
+  stream->last = tasks().add(std::move(work), std::move(after), hardware_queues(*stream, other));
+}
+}  // namespace
+
 int current_device() {
   return current.empty() || current.back() == nullptr ? 0 : current.back()->device;
 }
-}  // namespace
 
 struct CUgraph_st {
   std::vector<Node> nodes;
@@ -107,7 +127,7 @@ std::mutex capture_mutex;
 
 }  // namespace
 
-CUresult enqueue(CUstream stream, std::function<sim::Work()> work) {
+CUresult enqueue(CUstream stream, std::function<sim::Work()> work, int other) {
   if (CUresult s = state(); s != CUDA_SUCCESS) return s;
   if (stream->capture != nullptr) {
     std::lock_guard lock(capture_mutex);
@@ -116,12 +136,13 @@ CUresult enqueue(CUstream stream, std::function<sim::Work()> work) {
     stream->nodes = {static_cast<int>(nodes.size()) - 1};
     return CUDA_SUCCESS;
   }
-  stream->last = tasks().add(work(), {stream->last});
+  add(stream, work(), {}, other);
   return CUDA_SUCCESS;
 }
 
-CUresult enqueue_act(CUstream stream, std::function<void()> act) {
-  return enqueue(stream, [act = std::move(act)] { return sim::Work{.act = act}; });
+CUresult enqueue_act(CUstream stream, std::function<void()> act, int other) {
+  return enqueue(
+      stream, [act = std::move(act)] { return sim::Work{.act = act}; }, other);
 }
 
 namespace {
@@ -234,7 +255,11 @@ SIM_API cuCtxSynchronize() { return tasks().await_all(), state(); }
 SIM_API cuCtxEnablePeerAccess(CUcontext, unsigned) { return CUDA_SUCCESS; }
 
 SIM_API cuStreamCreateWithPriority(CUstream* stream, unsigned, int) {
-  return *stream = new CUstream_st{.device = current_device()}, CUDA_SUCCESS;
+  static std::array<std::atomic<int>, kMostGpus> made;
+  const int device = current_device();
+  const int nth = made[static_cast<std::size_t>(device)]++;
+  return *stream = new CUstream_st{.device = device, .queue = nth % std::max(asked().queues, 1)},
+         CUDA_SUCCESS;
 }
 SIM_API cuStreamSynchronize(CUstream stream) {
   if (stream->capture != nullptr) return kCaptureInvalid;
@@ -262,7 +287,7 @@ SIM_API cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
     return CUDA_SUCCESS;
   }
   if (stream->capture != nullptr) return event->task == nullptr ? CUDA_SUCCESS : kCaptureInvalid;
-  stream->last = tasks().add({}, {stream->last, event->task});
+  add(stream, {}, {event->task});
   return state();
 }
 SIM_API cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, std::uint64_t value,
@@ -311,8 +336,8 @@ SIM_API cuEventCreate(CUevent* event, unsigned) { return *event = new CUevent_st
 SIM_API cuEventRecord(CUevent event, CUstream stream) {
   event->capture = stream->capture;
   event->nodes = stream->nodes;
-  event->task = stream->capture != nullptr ? nullptr : tasks().add({}, {stream->last});
-  if (stream->capture == nullptr) stream->last = event->task;
+  if (stream->capture == nullptr) add(stream, {}, {});
+  event->task = stream->capture == nullptr ? stream->last : nullptr;
   return state();
 }
 SIM_API cuEventQuery(CUevent event) {

@@ -5,14 +5,56 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "stretto/simulator/driver_state.h"
 
 namespace stretto::cuda {
 namespace {
 
+// Whose memory is where.
+class Owners {
+ public:
+  void add(CUdeviceptr address, std::size_t bytes, int device) {
+    std::lock_guard lock(mutex_);
+    ranges_[address] = {bytes, device};
+  }
+  void remove(CUdeviceptr address) {
+    std::lock_guard lock(mutex_);
+    ranges_.erase(address);
+  }
+  // -1: the host's, or another process's.
+  int of(CUdeviceptr address) {
+    std::lock_guard lock(mutex_);
+    auto next = ranges_.upper_bound(address);
+    if (next == ranges_.begin()) return -1;
+    const auto& [begin, range] = *std::prev(next);
+    return address - begin < range.first ? range.second : -1;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<CUdeviceptr, std::pair<std::size_t, int>> ranges_;  // bytes, device
+};
+
+Owners& owners() {
+  static auto* const all = new Owners;
+  return *all;
+}
+
+// The GPU that a copy on `stream` fetches from, -1: none other.
+int fetched_from(CUstream stream, CUdeviceptr from) {
+  int device = owners().of(from);
+  return device == stream->device ? -1 : device;
+}
+
 CUresult copy(CUstream stream, void* to, const void* from, std::size_t bytes) {
-  return enqueue_act(stream, [=] { std::memmove(to, from, bytes); });
+  return enqueue_act(
+      stream, [=] { std::memmove(to, from, bytes); },
+      fetched_from(stream, reinterpret_cast<CUdeviceptr>(from)));
 }
 
 }  // namespace
@@ -24,11 +66,13 @@ SIM_API cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes) {
   if (bytes > kMemoryBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   void* memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
   if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  return *address = reinterpret_cast<CUdeviceptr>(memory), CUDA_SUCCESS;
+  *address = reinterpret_cast<CUdeviceptr>(memory);
+  return owners().add(*address, bytes, current_device()), CUDA_SUCCESS;
 }
 // Waits, as the driver does: nothing is freed under a kernel.
 SIM_API cuMemFree_v2(CUdeviceptr address) {
   tasks().await_all();
+  owners().remove(address);
   return std::free(bytes_at(address)), CUDA_SUCCESS;
 }
 SIM_API cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
@@ -116,13 +160,14 @@ SIM_API cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext
   return copy(stream, bytes_at(to), bytes_at(from), bytes);
 }
 SIM_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* box, CUstream stream) {
-  return enqueue_act(stream, [b = *box] {
+  auto act = [b = *box] {
     for (std::size_t r = 0; r < b.Height; ++r) {
       std::memmove(bytes_at(b.dstDevice) + (b.dstY + r) * b.dstPitch + b.dstXInBytes,
                    bytes_at(b.srcDevice) + (b.srcY + r) * b.srcPitch + b.srcXInBytes,
                    b.WidthInBytes);
     }
-  });
+  };
+  return enqueue_act(stream, act, fetched_from(stream, box->srcDevice));
 }
 SIM_API cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t bytes, CUstream stream) {
   return enqueue_act(stream, [=] { std::memset(bytes_at(to), value, bytes); });

@@ -32,6 +32,7 @@ struct Capture {
 };
 struct CUstream_st {
   int device = 0;
+  int queue = 0;  // of the device's, where it has any
   sim::TaskRef last;
   std::shared_ptr<Capture> capture;  // that goes on
   std::vector<int> nodes;
@@ -41,9 +42,11 @@ struct CUstream_st {
 sim::Tasks& tasks();
 // After a violation every call says so, as after a fault of a kernel.
 CUresult state();
-// After what is on the stream, or into the graph that it captures.
-CUresult enqueue(CUstream stream, std::function<sim::Work()> work);
-CUresult enqueue_act(CUstream stream, std::function<void()> act);
+int current_device();
+// After what is on the stream, or into the graph that it captures. `other`: a GPU through whose
+// hardware queue it goes, too, or -1.
+CUresult enqueue(CUstream stream, std::function<sim::Work()> work, int other = -1);
+CUresult enqueue_act(CUstream stream, std::function<void()> act, int other = -1);
 
 // Device memory is the host's.
 inline unsigned char* bytes_at(CUdeviceptr address) {

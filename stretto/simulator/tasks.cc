@@ -20,7 +20,7 @@ Tasks::~Tasks() {
   server_.join();
 }
 
-TaskRef Tasks::add(Work work, std::vector<TaskRef> after) {
+TaskRef Tasks::add(Work work, std::vector<TaskRef> after, std::span<const int> queues) {
   auto task = std::make_shared<Task>();
   task->is_launch = work.launch != nullptr;
   task->work = std::move(work);
@@ -28,6 +28,11 @@ TaskRef Tasks::add(Work work, std::vector<TaskRef> after) {
   std::lock_guard lock(mutex_);
   std::erase_if(after, [](const TaskRef& t) { return t->done; });
   task->after = std::move(after);
+  for (int q : queues) {
+    TaskRef& last = last_in_queue_[q];
+    if (last != nullptr && !last->done) task->behind.push_back(last);
+    last = task;
+  }
   open_.push_back(task);
   added_.notify_all();
   return task;
@@ -54,15 +59,18 @@ std::string Tasks::violation() {
 }
 
 bool Tasks::may_start(const Task& task) const {
-  return std::all_of(task.after.begin(), task.after.end(), [&](const TaskRef& t) {
+  auto begun = [](const TaskRef& t) { return t->done || t->started; };
+  auto done = [&](const TaskRef& t) {
     return t->done || (task.work.early && t->is_launch && t->overlaps);
-  });
+  };
+  return std::ranges::all_of(task.behind, begun) && std::ranges::all_of(task.after, done);
 }
 
 void Tasks::finish(Task& task) {
   task.done = true;
   task.end_ns = machine_.timer_ns();
   task.after.clear();
+  task.behind.clear();
   task.work = {};
 }
 

@@ -6,8 +6,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,7 +31,8 @@ struct Work {
 
 struct Task {
   Work work;
-  std::vector<TaskRef> after;
+  std::vector<TaskRef> after;   // have to be done
+  std::vector<TaskRef> behind;  // of the same hardware queues: launches have to have begun
   bool is_launch = false, started = false, overlaps = false, done = false;
   std::uint64_t end_ns = 0;
 };
@@ -39,7 +42,8 @@ class Tasks {
   Tasks(int num_devices, std::uint64_t seed);
   ~Tasks();
 
-  TaskRef add(Work work, std::vector<TaskRef> after);
+  // `queues`: hardware queues that the task goes through, after all that were added to them before.
+  TaskRef add(Work work, std::vector<TaskRef> after, std::span<const int> queues = {});
   bool done(const TaskRef& task);
   void await(const TaskRef& task);
   void await_all();
@@ -57,6 +61,7 @@ class Tasks {
   std::mutex mutex_;
   std::condition_variable added_, ended_;
   std::vector<TaskRef> open_;
+  std::map<int, TaskRef> last_in_queue_;
   std::string violation_;
   bool stop_ = false;
   int waiting_hosts_ = 0;

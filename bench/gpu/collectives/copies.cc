@@ -88,6 +88,32 @@ class Holder {
   cuda::DeviceMemory here_;
 };
 
+// Streams of the other GPU that wait, more than it has hardware queues by default.
+class Waiters {
+ public:
+  explicit Waiters(const GpuWorld& world) : word_(world.device(1), 64) {
+    for (int i = 0; i < kStreams; ++i) streams_.emplace_back(world.device(1));
+  }
+
+  void wait() {
+    word() = 0;
+    for (const cuda::Stream& s : streams_) {
+      s.wait_value(word_.address(), 1, cuda::WaitUntil::kEqual);
+    }
+  }
+  void release() {
+    word() = 1;
+    for (const cuda::Stream& s : streams_) s.synchronize();
+  }
+
+ private:
+  static constexpr int kStreams = 16;
+  volatile std::uint64_t& word() { return *static_cast<volatile std::uint64_t*>(word_.host()); }
+
+  cuda::HostMappedMemory word_;
+  std::vector<cuda::Stream> streams_;
+};
+
 // One copy's time, negative where it had not ended after kPatience.
 double timed(const GpuWorld& world, const cuda::Stream& queue, const Kind& kind) {
   cuda::Event start(world.device(0), cuda::Event::Timing::kOn);
@@ -102,21 +128,31 @@ double timed(const GpuWorld& world, const cuda::Stream& queue, const Kind& kind)
   return 1e3 * elapsed_ms(start, end);
 }
 
-CopiesResult measure(const GpuWorld& world, Holder& holder, const Kind& kind, int samples) {
+// Of `samples` copies; none where one of them had not ended after kPatience.
+std::vector<double> all_timed(const GpuWorld& world, const cuda::Stream& queue, const Kind& kind,
+                              int samples) {
+  std::vector<double> out;
+  for (int i = 0; i < samples; ++i) {
+    double us = timed(world, queue, kind);
+    if (us < 0) return {};
+    out.push_back(us);
+  }
+  return out;
+}
+
+CopiesResult measure(const GpuWorld& world, Holder& holder, Waiters& waiters, const Kind& kind,
+                     int samples) {
   CopiesResult result{.copy = kind.text, .needed = kind.needed};
   cuda::Stream queue(world.device(0));
   timed(world, queue, kind);  // the driver's first call of a kind may allocate
-  for (int i = 0; i < samples; ++i) result.idle_us.push_back(timed(world, queue, kind));
+  result.idle_us = all_timed(world, queue, kind, samples);
   holder.hold();
-  for (int i = 0; i < samples; ++i) {
-    double us = timed(world, queue, kind);
-    if (us < 0) {
-      result.held_us.clear();
-      break;
-    }
-    result.held_us.push_back(us);
-  }
+  result.held_us = all_timed(world, queue, kind, samples);
   holder.release();
+  queue.synchronize();
+  waiters.wait();
+  result.beside_waits_us = all_timed(world, queue, kind, samples);
+  waiters.release();
   queue.synchronize();
   if (kind.needed && result.held_us.empty()) result.error = "waits for an SM";
   return result;
@@ -125,14 +161,20 @@ CopiesResult measure(const GpuWorld& world, Holder& holder, const Kind& kind, in
 }  // namespace
 
 std::string CopiesResult::to_string() const {
-  std::string held = "waits for an SM";
-  if (!held_us.empty()) held = fmt::format("{:.1f} us", median_interval(held_us).median);
-  return fmt::format("{:28} {:.1f} us, every SM held: {}{}", copy, median_interval(idle_us).median,
-                     held, needed ? "" : " (not relied upon)");
+  auto time = [](const std::vector<double>& us) {
+    return us.empty() ? "waits" : fmt::format("{:.1f} us", median_interval(us).median);
+  };
+  return fmt::format("{:28} {}, every SM held: {}{}, streams of the peer waiting: {}", copy,
+                     time(idle_us), time(held_us), needed ? "" : " (not relied upon)",
+                     time(beside_waits_us));
 }
 
 Json CopiesResult::to_json() const {
-  Json out = {{"copy", copy}, {"needed", needed}, {"idle_us", idle_us}, {"held_us", held_us}};
+  Json out = {{"copy", copy},
+              {"needed", needed},
+              {"idle_us", idle_us},
+              {"held_us", held_us},
+              {"beside_waits_us", beside_waits_us}};
   if (!error.empty()) out["error"] = error;
   return out;
 }
@@ -159,9 +201,10 @@ void measure_copies(GpuWorld& world, const CopiesOptions& options,
       {"8 bytes within the device", false, [&](const auto& q) { q.copy(beside, here, 8); }},
       {"1 MiB within the device", false, [&](const auto& q) { q.copy(beside, here, kMega); }}};
   Holder holder(world);
+  Waiters waiters(world);
   for (const Kind& kind : kinds) {
     if (std::string(kind.text).find(options.only) == std::string::npos) continue;
-    done(measure(world, holder, kind, options.samples));
+    done(measure(world, holder, waiters, kind, options.samples));
   }
 }
 

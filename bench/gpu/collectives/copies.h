@@ -1,5 +1,6 @@
 // Whether copy engines get on while a kernel holds every SM, which the protocol between kernels and
-// queues rests on (gpu/engine_queues.h), and what that costs them. Two GPUs.
+// queues rests on (gpu/engine_queues.h), and what that costs them; and while many streams of the
+// other GPU wait, as queues there do for gates. Two GPUs.
 #pragma once
 
 #include <functional>
@@ -21,7 +22,8 @@ struct CopiesResult {
   bool needed = true;           // the protocol rests on it: else it may wait for an SM
   std::vector<double> idle_us;  // of each, on the device; nothing else runs there
   std::vector<double> held_us;  // while the kernel runs; empty where copies wait for its end
-  std::string error;            // where a needed one waits
+  std::vector<double> beside_waits_us;  // while the peer's streams wait; empty where copies do too
+  std::string error;                    // where a needed one waits for the kernel
 
   std::string to_string() const;  // a line
   Json to_json() const;

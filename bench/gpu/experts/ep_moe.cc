@@ -10,6 +10,7 @@
 #include "bench/gpu/experts/loaded.h"
 #include "bench/gpu/experts/moe_shapes.h"
 #include "bench/gpu/harness/each_shape.h"
+#include "bench/gpu/harness/traces.h"
 #include "bench/gpu/overlap/overlap_buffers.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/choose/configs.h"
@@ -138,6 +139,7 @@ class EpComparison {
     sequence_->launch();
     world_.synchronize();
     result_.error = difference();
+    if (!options_.traces.empty()) trace();
     return std::move(result_);
   }
 
@@ -173,7 +175,7 @@ class EpComparison {
     Tensors tensors;
     for (const auto& [name, memory] : memory_) tensors[name] = &memory;
     for (const auto& [name, other] : renamed) tensors[name] = &memory_.at(other);
-    return std::make_unique<Loaded>(world_, program, tensors);
+    return std::make_unique<Loaded>(world_, program, tensors, records_);
   }
 
   // `make` gives what takes the place of the fastest so far, if it takes less time.
@@ -211,7 +213,7 @@ class EpComparison {
       bool won = replaced(
           {.family = "fused", .config = to_string(c), .ms = 0, .error = ""},
           [&] { return load(ep_moe_layer(desc_, c)); }, fused_);
-      if (won) result_.chosen = to_string(c);
+      if (won) fused_config_ = c, result_.chosen = to_string(c);
     }
   }
 
@@ -220,6 +222,23 @@ class EpComparison {
       replaced({.family = "sequence", .config = name_of(one_hop), .ms = 0, .error = ""},
                [&] { return load_sequence(one_hop); }, sequence_);
     }
+  }
+
+  // The layer in one launch and in one hop once more, with the recorder, in turn.
+  void trace() {
+    records_ = true;
+    const std::unique_ptr<Loaded> fused = load(ep_moe_layer(desc_, fused_config_));
+    const std::unique_ptr<Sequence> sequence = load_sequence(true);
+    auto of = [](const char* name, const std::unique_ptr<Loaded>& step, const std::string& config) {
+      return traced(
+          name, config, [&step] { step->launch(); }, step.get());
+    };
+    write_traces(world_,
+                 {of("fused", fused, result_.chosen), of("dispatch", sequence->dispatch, ""),
+                  of("place", sequence->place, ""), of("first", sequence->first, ""),
+                  of("second", sequence->second, ""), of("combine", sequence->combine, "")},
+                 options_.traces, result_.shape.to_string());
+    records_ = false;
   }
 
   std::unique_ptr<Sequence> load_sequence(bool one_hop) {
@@ -245,6 +264,8 @@ class EpComparison {
   EpMoeLayerDesc desc_;
   std::map<std::string, SymmetricGpuMemory> memory_;
   std::int64_t fused_rows_ = 0;
+  bool records_ = false;  // what is loaded now
+  EpMoeLayerConfig fused_config_;
   std::unique_ptr<Loaded> fused_;
   std::unique_ptr<Sequence> sequence_;
   EpMoeResult result_;

@@ -31,6 +31,7 @@ struct EpMoeOptions {
   bool quick = false;                       // one number of tokens, the default config
   int samples = 40;
   std::uint64_t seed = 0;
+  std::string traces;  // a folder: of each shape what was timed once more, with the recorder
 };
 
 // Milliseconds of the slowest rank, sample by sample.

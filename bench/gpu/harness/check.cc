@@ -178,14 +178,14 @@ class Checker {
 
   int num_op_cases() const { return num_op_cases_; }
   int num_early() const { return num_early_; }
-  const std::vector<std::string>& not_captured() const { return not_captured_; }
+  const std::set<std::string>& not_captured() const { return not_captured_; }
 
  private:
   std::string run_in_worlds(const CheckCase& c) {
     std::vector<OpCase> cases = c.make(options_.seed);
     num_op_cases_ += static_cast<int>(cases.size());
     GpuRunResult result = run_gpu_cases(*world_, cases, run_);
-    if (!result.not_captured.empty()) not_captured_.push_back(c.label);
+    if (!result.not_captured.empty()) not_captured_.insert(c.label);
     num_early_ += result.starts_early ? 1 : 0;
     if (!result.found.empty() || !stalls_) return result.found;
     return stall_gpu_cases(*stalls_, cases, run_);
@@ -209,7 +209,7 @@ class Checker {
                      .kernel = kernel_options(options_)};
   std::unique_ptr<GpuWorld> world_, stalls_;
   int num_op_cases_ = 0, num_early_ = 0;
-  std::vector<std::string> not_captured_;
+  std::set<std::string> not_captured_;
 };
 
 }  // namespace
@@ -236,16 +236,20 @@ int run_checks(std::vector<CheckCase> cases, const CheckOptions& options) {
     compile_ahead(check_programs(cases, options));
   } catch (const Error&) {  // one of them is not a program: its own turn says so
   }
+  if (cases.empty()) throw UserError(fmt::format("no case's label contains '{}'", options.only));
   fmt::print("seed {}\n", options.seed);  // now, since a kernel may not end
   std::fflush(stdout);
   int failed = 0;
   auto begin = std::chrono::steady_clock::now();
-  for (const CheckCase& c : cases) {
-    std::string found = checker.run(c);
-    failed += found.empty() ? 0 : 1;
-    fmt::print("{:6} {}{}{}\n", found.empty() ? "ok" : "FAILED", c.label, found.empty() ? "" : ": ",
-               found);
-    std::fflush(stdout);
+  for (int round = 0; round < options.rounds; ++round) {
+    for (const CheckCase& c : cases) {
+      std::string found = checker.run(c);
+      if (found.empty() && round > 0) continue;
+      failed += found.empty() ? 0 : 1;
+      fmt::print("{:6} {}{}{}\n", found.empty() ? "ok" : "FAILED", c.label,
+                 found.empty() ? "" : ": ", found);
+      std::fflush(stdout);
+    }
   }
   std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   fmt::print("check: P={}, {} cases, {} with all rows, {} failed (seed {}), {:.0f} s\n",

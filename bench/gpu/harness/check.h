@@ -28,6 +28,7 @@ struct CheckOptions {
   std::uint64_t seed = 0;
   int launches = 3;
   int back_to_back = 1;  // launches between comparisons
+  int rounds = 1;        // of all cases, in the same worlds until one fails
   int world_size = 1;
   bool proof = false;   // each program is proved first
   bool graphs = false;  // gpu_case.h: GpuRunOptions
@@ -42,7 +43,8 @@ struct CheckOptions {
 std::vector<LabelledProgram> check_programs(std::vector<CheckCase>& cases,
                                             const CheckOptions& options);
 
-// Prints a line per case; how many failed. DeviceError without a GPU.
+// Prints a line per case, of rounds after the first one per failure; how many failed. DeviceError
+// without a GPU.
 int run_checks(std::vector<CheckCase> cases, const CheckOptions& options);
 
 }  // namespace stretto::bench

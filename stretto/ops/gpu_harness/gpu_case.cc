@@ -127,12 +127,16 @@ void GpuCases::prepare() {
 
 void GpuCases::launch(std::size_t idx) {
   if (late_ == nullptr) return instance_.launch(memory_[idx]->args);
-  for (int rank : world_.local_ranks()) launch(idx, rank, world_.stream(rank));
+  std::vector<RankStream> on;
+  for (int rank : world_.local_ranks()) on.push_back({rank, &world_.stream(rank)});
+  launch(idx, on);
 }
 
-void GpuCases::launch(std::size_t idx, int rank, const cuda::Stream& stream) {
-  if (late_ != nullptr) late_->launch(memory_[idx]->late, rank, stream);
-  instance_.launch(memory_[idx]->args, rank, stream);
+void GpuCases::launch(std::size_t idx, std::span<const RankStream> on) {
+  if (late_ != nullptr) {
+    for (const RankStream& r : on) late_->launch(memory_[idx]->late, r.rank, *r.stream);
+  }
+  instance_.launch(memory_[idx]->args, on);
 }
 
 std::vector<cuda::GraphExec> GpuCases::capture(std::size_t idx) {
@@ -141,7 +145,7 @@ std::vector<cuda::GraphExec> GpuCases::capture(std::size_t idx) {
     const cuda::Stream& stream = world_.stream(rank);
     stream.begin_capture();
     try {
-      launch(idx, rank, stream);
+      launch(idx, std::vector<RankStream>{{rank, &stream}});
     } catch (...) {
       stream.end_capture();
       throw;

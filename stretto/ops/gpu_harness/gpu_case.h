@@ -63,9 +63,9 @@ class GpuCases {
   GpuInstance& instance() { return instance_; }
   // As before a first launch: outputs poisoned, state as it was given.
   void prepare();
-  // One launch of a case, on every local rank's stream of the world or on one stream.
+  // One launch of a case, on every local rank's stream of the world or on these streams.
   void launch(std::size_t case_idx);
-  void launch(std::size_t case_idx, int rank, const cuda::Stream& stream);
+  void launch(std::size_t case_idx, std::span<const RankStream> on);
   // A graph of one launch for each local rank. UserError where that is refused.
   std::vector<cuda::GraphExec> capture(std::size_t case_idx);
   void replay(const std::vector<cuda::GraphExec>& graphs) const;

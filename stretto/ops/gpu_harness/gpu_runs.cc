@@ -49,16 +49,16 @@ std::string replayed(GpuCases& cases, const std::vector<Graphs>& graphs) {
 std::string overlapped(GpuWorld& world, GpuCases& first, GpuCases& second) {
   std::vector<cuda::Stream> streams;
   for (int rank : world.local_ranks()) streams.emplace_back(world.device(rank));
+  std::vector<RankStream> on;
+  for (int rank : world.local_ranks()) on.push_back({rank, &streams[world.local_index(rank)]});
   first.prepare();
   second.prepare();
   // Once where state goes from launch to launch.
   std::size_t times = first.size();
   if (!keeps_state(first.instance().program())) times = std::max(times, kOverlapped);
   for (std::size_t i = 0; i < times; ++i) {
-    for (int rank : world.local_ranks()) {
-      first.launch(i % first.size(), rank, world.stream(rank));
-      second.launch((i + 1) % second.size(), rank, streams[world.local_index(rank)]);
-    }
+    first.launch(i % first.size());
+    second.launch((i + 1) % second.size(), on);
   }
   for (const cuda::Stream& s : streams) s.synchronize();
   std::string found = first.compare();
@@ -70,7 +70,11 @@ std::string overlapped(GpuWorld& world, GpuCases& first, GpuCases& second) {
 std::string stalled(GpuWorld& world, GpuCases& cases, bool meet) {
   const std::string& name = cases.instance().program().name;
   auto begin = std::chrono::steady_clock::now();
-  for (int rank = 0; rank + 1 < world.size(); ++rank) cases.launch(0, rank, world.stream(rank));
+  std::vector<RankStream> others;
+  for (int rank = 0; rank + 1 < world.size(); ++rank) {
+    others.push_back({rank, &world.stream(rank)});
+  }
+  cases.launch(0, others);
   try {
     cases.instance().wait();
   } catch (const Fault& fault) {

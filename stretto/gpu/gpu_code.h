@@ -1,0 +1,32 @@
+// From a compiled program to the kernel that GPUs load: generated, then compiled by NVRTC or found
+// in the cache. Needs no GPU.
+//
+// Before: compiler.h made and proved the schedule. After: gpu_instance.h loads the kernel.
+#pragma once
+
+#include "stretto/codegen/kernel.h"
+#include "stretto/compiler.h"
+#include "stretto/runtime/cuda/nvrtc.h"
+
+namespace stretto {
+
+// A program's kernel, compiled. Independent of any GPU; may be made on several threads at once.
+struct GpuCode {
+  GeneratedKernel kernel;
+  cuda::KernelImage image;
+};
+// UserError for a program that has no GPU lowering; InternalError where the generated kernel does
+// not compile cleanly.
+GpuCode build_gpu_code(const CompiledProgram& program, const KernelOptions& options = {});
+// compile() and build_gpu_code(), the proof beside the kernel: either takes a second or more where
+// it is not cached.
+struct CompiledForGpu {
+  CompiledProgram program;
+  GpuCode code;
+};
+CompiledForGpu compile_for_gpu(Program program, const CompileOptions& options = {},
+                               const KernelOptions& kernel = {});
+// Whether there is a GPU lowering, and a block holds what it takes. Compiles nothing.
+bool has_gpu_lowering(const CompiledProgram& program);
+
+}  // namespace stretto
